@@ -1,0 +1,36 @@
+// One attention backend: runs append, attend and seal of one layer inside a step.
+#pragma once
+
+#include <string>
+
+#include "base/matrix_view.h"
+#include "base/team.h"
+#include "cache/cache.h"
+
+namespace kvant {
+
+// The rows of a step for one layer, in batch order. q, k after RoPE and norms, unscaled.
+struct LayerRows {
+  MatrixView<const float> q;  // [n_rows, n_heads * head_dim]
+  MatrixView<const float> k;  // [n_rows, n_kv_heads * head_dim]
+  MatrixView<const float> v;  // [n_rows, n_kv_heads * head_dim]
+  MatrixView<float> out;      // [n_rows, n_heads * head_dim]
+};
+
+class AttentionBackend {
+ public:
+  virtual ~AttentionBackend() = default;
+
+  // For every slice of the step, block by block: appends k and v to the cache, attends, seals what is due.
+  // Every thread of the team calls it with the same arguments. Errors (a NaN in k, say) go to step.fail();
+  // `out` is then zero. Each layer must run exactly once in a step; layers may run in any order.
+  virtual void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) = 0;
+
+  // The kernel that serves pages of (layer, KV head, side), as the plan prints it: "reference".
+  virtual std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const = 0;
+};
+
+// The reference: clear code over Format::decode, for any mixture of formats.
+std::unique_ptr<AttentionBackend> make_reference_backend();
+
+}  // namespace kvant

@@ -1,0 +1,33 @@
+// Conversions between F32 and the two 16-bit floating-point types, scalar and in rows.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace kvant {
+
+// bfloat16: the upper half of an F32, rounded to nearest even. NaN stays NaN.
+inline std::uint16_t bf16_from_float(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<std::uint16_t>((bits >> 16) | 0x40);
+  return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1)) >> 16);
+}
+inline float float_from_bf16(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x} << 16); }
+
+// IEEE binary16, rounded to nearest even, denormals kept; values beyond its range become infinite.
+std::uint16_t f16_from_float(float x);
+float float_from_f16(std::uint16_t x);
+
+// The largest finite binary16.
+inline constexpr float kF16Max = 65504.0F;
+// Like f16_from_float, but finite values beyond the range become +-65504: for scales and zero points.
+std::uint16_t f16_from_float_saturated(float x);
+
+// Rows of n values.
+void bf16_row_from_float(const float* in, std::uint16_t* out, std::size_t n);
+void float_row_from_bf16(const std::uint16_t* in, float* out, std::size_t n);
+void f16_row_from_float(const float* in, std::uint16_t* out, std::size_t n);
+void float_row_from_f16(const std::uint16_t* in, float* out, std::size_t n);
+
+}  // namespace kvant

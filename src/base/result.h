@@ -1,0 +1,88 @@
+// Result<T>: a value, or an error that a user caused and can mend.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+
+namespace kvant {
+
+// One sentence that says what is wrong, where, and what to do about it.
+struct Error {
+  std::string message;
+};
+
+// error("unknown format '{}'", name): an Error from a format string.
+template <class... Args>
+[[nodiscard]] Error error(fmt::format_string<Args...> text, Args&&... args) {
+  return Error{fmt::format(text, std::forward<Args>(args)...)};
+}
+
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : state_(std::move(value)) {}             // NOLINT: implicit on purpose
+  Result(Error failure) : state_(std::move(failure)) {}     // NOLINT: implicit on purpose
+
+  bool ok() const { return state_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+
+  // The value. Calling this on an error is a bug.
+  T& value() & {
+    KVANT_CHECK(ok(), "value of a failed Result");
+    return std::get<0>(state_);
+  }
+  const T& value() const& {
+    KVANT_CHECK(ok(), "value of a failed Result");
+    return std::get<0>(state_);
+  }
+  T&& value() && {
+    KVANT_CHECK(ok(), "value of a failed Result");
+    return std::get<0>(std::move(state_));
+  }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+
+  // The error. Calling this on a value is a bug.
+  const Error& error() const {
+    KVANT_CHECK(!ok(), "error of a successful Result");
+    return std::get<1>(state_);
+  }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+// Status: success, or an error.
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  Result() = default;
+  Result(Error failure) : failed_(true), failure_(std::move(failure)) {}  // NOLINT: implicit on purpose
+
+  bool ok() const { return !failed_; }
+  explicit operator bool() const { return ok(); }
+  const Error& error() const {
+    KVANT_CHECK(failed_, "error of a successful Status");
+    return failure_;
+  }
+
+ private:
+  bool failed_ = false;
+  Error failure_;
+};
+using Status = Result<void>;
+
+}  // namespace kvant
+
+// Hands an error on to the caller.
+#define KVANT_RETURN_IF_ERROR(expression)                  \
+  do {                                                     \
+    if (auto status_ = (expression); !status_.ok()) return status_.error(); \
+  } while (false)

@@ -1,0 +1,87 @@
+// Format: the byte layout of a page, with its scalar encode and decode (the specification).
+//
+// A page is kPageTokens consecutive tokens of one KV head, one side: values [kPageTokens, d], token-major.
+// Formats come in families, one file each, listed in formats.def. Nothing outside a family's file may
+// depend on its name or layout; fast backends supply leaves for a family in their own rooms.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/geometry.h"
+#include "base/token_mask.h"
+#include "transform/constants.h"
+
+namespace kvant {
+
+// What a page's bytes don't carry themselves.
+struct PageContext {
+  int head_dim = 0;
+  HeadConstants constants;  // codebooks and the like; unused by most formats
+};
+
+class Format {
+ public:
+  explicit Format(std::string name) : name_(std::move(name)) {}
+  virtual ~Format() = default;
+  Format(const Format&) = delete;
+  Format& operator=(const Format&) = delete;
+
+  // The canonical name, such as "ch4g128".
+  const std::string& name() const { return name_; }
+
+  // Bytes of one page, all parameters included. A multiple of 1 byte, no padding.
+  virtual std::size_t page_bytes(int head_dim) const = 0;
+
+  // Names of the model constants that encode and decode need (design: codebooks); empty for most.
+  virtual std::vector<std::string> needed_constants() const { return {}; }
+
+  // Whether tokens can be written one by one (encode_rows): a row's bytes depend on that row alone.
+  virtual bool row_wise() const { return false; }
+
+  // Encodes a whole page. values: [kPageTokens, d], finite (the cache has checked). Tokens in `left_out`
+  // are protected: they widen no range, and their decoded values are finite but arbitrary.
+  // page: page_bytes(d) bytes, all of them written.
+  virtual void encode(const float* values, const TokenMask& left_out, const PageContext& context,
+                      std::byte* page) const = 0;
+
+  // Row-wise formats only: writes tokens [first, first + n) of a page; values: [n, d].
+  virtual void encode_rows(const float* values, int first, int n, const PageContext& context,
+                           std::byte* page) const;
+
+  // Decodes tokens [0, n_tokens) into values [n_tokens, d]. A format that isn't row-wise may only be asked
+  // for pages that encode has written, but any n_tokens <= kPageTokens.
+  virtual void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const = 0;
+
+  // Bits for each element, all parameters included.
+  double bits(int head_dim) const {
+    return 8.0 * static_cast<double>(page_bytes(head_dim)) / (static_cast<double>(kPageTokens) * head_dim);
+  }
+
+ private:
+  std::string name_;
+};
+
+// A family of formats: one file.
+struct FormatFamily {
+  const char* pattern;  // for the help: "tok<B>g<N>[s]"
+  const char* summary;  // one line for the help and the docs
+  // The members that tests, benchmarks and the help enumerate: all that recipes use, and the extremes.
+  std::vector<std::string> members;
+  // The format called `name`, or null when the name isn't of this family.
+  std::unique_ptr<Format> (*parse)(const std::string& name);
+};
+
+// All families, in the order of formats.def.
+std::span<const FormatFamily* const> format_families();
+// The members of all families.
+std::vector<std::string> format_names();
+// The format called `name`, or null. Formats live as long as the program; equal names give equal pointers.
+const Format* find_format(const std::string& name);
+// Up to n known names that resemble `name`, nearest first: for messages.
+std::vector<std::string> similar_format_names(const std::string& name, int n);
+
+}  // namespace kvant

@@ -1,0 +1,58 @@
+// Engine: a GGUF model whose attention runs on a kvant cache.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attention/attention.h"
+#include "base/geometry.h"
+#include "base/matrix_view.h"
+#include "base/result.h"
+#include "cache/cache.h"
+
+namespace kvant {
+
+enum class WeightMode : std::uint8_t {
+  as_stored,  // the file's types; repacked where ggml has a faster layout
+  f32,        // expanded to F32: exact, and a faster prompt path for some types (evaluations)
+};
+
+struct EngineOptions {
+  int n_threads = 2;
+  WeightMode weights = WeightMode::as_stored;
+};
+
+// The new tokens of one sequence in a step, and the rows whose logits are wanted.
+struct EngineInput {
+  SequenceId sequence = 0;
+  std::span<const std::int32_t> tokens;
+  bool is_prompt = false;
+  int first_logits = 0;  // logits of tokens [first_logits, tokens.size()); == tokens.size(): none
+};
+
+class Tokenizer;
+
+class Engine {
+ public:
+  // Loads the model. Errors: see GgufFile; an unsupported architecture or attention kind (the message
+  // lists the supported ones); a missing or misshapen tensor; out of memory.
+  static Result<std::unique_ptr<Engine>> load(const std::string& path, const EngineOptions& options);
+  virtual ~Engine() = default;
+
+  virtual const Geometry& geometry() const = 0;
+  virtual const Tokenizer& tokenizer() const = 0;
+  virtual int n_vocab() const = 0;
+  virtual std::string description() const = 0;      // "llama 135M Q4_1"
+  virtual std::int64_t weight_bytes() const = 0;    // in memory
+  virtual std::string fingerprint() const = 0;      // hash of the file's metadata and tensor directory
+
+  // Runs one step of `inputs` through the model on `cache` with `backend`, and commits it. `logits` gets one
+  // row of n_vocab for every wanted token, in input order; rows must match. On an error the cache is as before.
+  virtual Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
+                      MatrixView<float> logits) = 0;
+};
+
+}  // namespace kvant

@@ -1,0 +1,34 @@
+// A GGUF file: typed, checked access to its metadata and tensors. No reader aborts on a bad file.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+#include "base/result.h"
+struct gguf_context;
+struct ggml_context;
+struct ggml_tensor;
+namespace kvant {
+class GgufFile {
+ public:
+  // Opens and maps the file. Errors: missing, unreadable, not GGUF, truncated (tensor data past the end).
+  static Result<std::shared_ptr<GgufFile>> open(const std::string& path);
+  ~GgufFile();
+  const std::string& path() const;
+  // Metadata of the right type, or nothing. Integers of any width and signedness are accepted.
+  std::optional<std::string> text(const std::string& key) const;
+  std::optional<std::int64_t> integer(const std::string& key) const;
+  std::optional<double> number(const std::string& key) const;
+  std::optional<bool> boolean(const std::string& key) const;
+  std::vector<std::int64_t> integers(const std::string& key) const;  // a scalar counts as one element
+  // The tensor called `name` (no data pointer), or null.
+  const ggml_tensor* tensor(const std::string& name) const;
+  // Its bytes inside the mapped file.
+  const void* tensor_data(const ggml_tensor* tensor) const;
+ private:
+  struct State;
+  explicit GgufFile(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+}  // namespace kvant

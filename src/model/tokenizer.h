@@ -1,0 +1,35 @@
+// Text to tokens and back, and chat templates, as the model's file defines them (llama.cpp's vocabulary).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace kvant {
+
+struct ChatMessage {
+  std::string role;  // "system", "user", "assistant"
+  std::string text;
+};
+
+class Tokenizer {
+ public:
+  static Result<std::unique_ptr<Tokenizer>> load(const std::string& path);
+  virtual ~Tokenizer() = default;
+
+  // add_special: the model's BOS (and EOS) as it was trained with; parse_special: "<|im_start|>" in the
+  // text becomes that token. An error when the text is not UTF-8.
+  virtual Result<std::vector<std::int32_t>> encode(const std::string& text, bool add_special,
+                                                   bool parse_special) const = 0;
+  virtual std::string piece(std::int32_t token) const = 0;  // may be a part of a UTF-8 character
+  virtual bool ends_answer(std::int32_t token) const = 0;    // end of text, end of turn
+  // The prompt for a conversation, ending where the assistant's answer starts; an error when the model has
+  // no chat template that llama.cpp knows.
+  virtual Result<std::string> chat_prompt(std::span<const ChatMessage> messages) const = 0;
+};
+
+}  // namespace kvant

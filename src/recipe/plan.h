@@ -1,0 +1,60 @@
+// Plan: a recipe resolved for one model: what each layer, KV head and side really gets.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/geometry.h"
+#include "base/result.h"
+#include "format/format.h"
+#include "recipe/recipe.h"
+#include "transform/constants.h"
+#include "transform/transform.h"
+
+namespace kvant {
+
+// One side of one (layer, KV head).
+struct SidePlan {
+  const Format* sealed = nullptr;    // the format of sealed pages
+  std::vector<std::string> transform_names;
+  Transform transform;
+  PageContext context;
+};
+
+struct HeadPlan {
+  SidePlan k, v;
+  const SidePlan& side(Side s) const { return s == Side::key ? k : v; }
+};
+
+// What a layer keeps unquantized, after the rules for sliding windows.
+struct LayerPlan {
+  int sink = 0;
+  int window = 0;         // tokens
+  int sliding_window = 0; // tokens; 0: full attention
+  bool needs_offset = false;  // scores need the K transform's offset (a soft cap is not shift-invariant)
+};
+
+// Where the program could not do what the recipe asks for in the fastest way, and why.
+struct Fallback {
+  std::string what;    // "layers 0-29 K ch3g64"
+  std::string reason;  // one clause
+};
+
+struct Plan {
+  Geometry geometry;
+  Recipe recipe;
+  std::shared_ptr<const Constants> constants;  // may be null
+  const Format* tail = nullptr;                // row-wise format of unsealed and protected tokens
+  std::vector<LayerPlan> layers;               // [n_layers]
+  std::vector<HeadPlan> heads;                 // [n_layers * n_kv_heads]
+  std::vector<Fallback> fallbacks;
+
+  const HeadPlan& head(int layer, int kv_head) const { return heads[layer * geometry.n_kv_heads + kv_head]; }
+};
+
+// Resolves `recipe` for a model. Fails with a clear message where the model cannot have it.
+Result<std::shared_ptr<const Plan>> resolve(const Recipe& recipe, const Geometry& geometry,
+                                            std::shared_ptr<const Constants> constants);
+
+}  // namespace kvant

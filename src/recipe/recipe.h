@@ -1,0 +1,68 @@
+// Recipe: a complete KV-cache configuration as data (design section 2). Printable, parseable, comparable.
+//
+// String form: NAME[,key=value]... or key=value[,key=value]..., for example
+//   vecinfer-2bit,window=0,skip=1e-6        k=hadamard:ch4g128,v=tok4g128,sink=4
+// A side is written [transform+transform...:]format. Layers or heads can differ: `k@0-3=bf16`,
+// `v@18.1=tok4g128` (layer 18, KV head 1). JSON form: the same keys, see docs/recipes.md.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/geometry.h"
+#include "base/result.h"
+
+namespace kvant {
+
+enum class Tier : std::uint8_t { product, comparison };
+
+// How one side (K or V) is stored.
+struct SideRecipe {
+  std::vector<std::string> transforms;  // names of transforms.def, in the order in which they are applied
+  std::string format;                   // a name that find_format knows
+  bool operator==(const SideRecipe&) const = default;
+};
+
+// Another SideRecipe for some layers and heads.
+struct SideOverride {
+  Side side = Side::key;
+  int first_layer = 0;
+  int last_layer = 0;  // inclusive
+  int kv_head = -1;    // -1: all
+  SideRecipe recipe;
+  bool operator==(const SideOverride&) const = default;
+};
+
+// The prompt block that stands for "the whole prompt" (the papers' "quantize after prefill").
+inline constexpr int kPrefillAll = 0;
+
+struct Recipe {
+  std::string name;     // as given; empty for an anonymous one
+  std::string summary;  // one line for the help
+  Tier tier = Tier::product;
+  SideRecipe k{{}, "bf16"};
+  SideRecipe v{{}, "bf16"};
+  std::vector<SideOverride> overrides;  // later ones win
+  int sink = 0;                         // the first tokens of a sequence that stay unquantized: 0 .. kPageTokens
+  int window = 0;                       // the newest tokens that stay unquantized: a multiple of kPageTokens
+  int prefill = kPageTokens;            // tokens of a prompt block: a multiple of kPageTokens, or kPrefillAll
+
+  bool operator==(const Recipe&) const = default;
+};
+
+// Parses the string form; `text` may also name a JSON file (ends in ".json"). An error names the nearest
+// known recipe, key or format.
+Result<Recipe> parse_recipe(const std::string& text);
+// The recipe for a plain pair of formats, as -ctk and -ctv give it.
+Result<Recipe> plain_recipe(const std::string& k_format, const std::string& v_format);
+// The string form without the name: parse_recipe(to_string(r)) equals r but for name, summary and tier.
+std::string to_string(const Recipe& recipe);
+// The JSON form, and back.
+std::string to_json(const Recipe& recipe);
+Result<Recipe> recipe_from_json(const std::string& json);
+
+// The built-in recipes, in the order of the help.
+std::span<const Recipe> builtin_recipes();
+
+}  // namespace kvant

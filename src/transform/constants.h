@@ -1,0 +1,48 @@
+// Model constants: what calibration learns about one model and a recipe needs to run on it, as named arrays
+// for each (layer, KV head, side): smoothing factors, means, codebooks, scales.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/geometry.h"
+
+namespace kvant {
+
+class Constants {
+ public:
+  // The array called `name`, or an empty span. The array's shape is defined by whoever uses the name.
+  std::span<const float> find(int layer, int kv_head, Side side, const std::string& name) const;
+  void set(int layer, int kv_head, Side side, const std::string& name, std::vector<float> values);
+
+  // Calls visit(layer, kv_head, side, name, values) for every array, in a fixed order.
+  template <class Visit>
+  void for_each(const Visit& visit) const {
+    for (const auto& [key, values] : arrays_) {
+      visit(std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), values);
+    }
+  }
+  bool empty() const { return arrays_.empty(); }
+
+ private:
+  using Key = std::tuple<int, int, Side, std::string>;
+  std::map<Key, std::vector<float>> arrays_;
+};
+
+// The constants of one (layer, KV head, side).
+struct HeadConstants {
+  const Constants* all = nullptr;  // may be null: no constants
+  int layer = 0;
+  int kv_head = 0;
+  Side side = Side::key;
+
+  std::span<const float> find(const std::string& name) const {
+    return all == nullptr ? std::span<const float>{} : all->find(layer, kv_head, side, name);
+  }
+};
+
+}  // namespace kvant
