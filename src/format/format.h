@@ -42,6 +42,10 @@ class Format {
   // Whether tokens can be written one by one (encode_rows): a row's bytes depend on that row alone.
   virtual bool row_wise() const { return false; }
 
+  // Whether values are stored as 16-bit floating-point numbers, without parameters. A cache of nothing but
+  // one plain format keeps its unsealed tokens in it too, so that sealing changes nothing.
+  virtual bool plain() const { return false; }
+
   // Encodes a whole page. values: [kPageTokens, d], finite (the cache has checked). Tokens in `left_out`
   // are protected: they widen no range, and their decoded values are finite but arbitrary.
   // page: page_bytes(d) bytes, all of them written.
