@@ -5,6 +5,7 @@
 // order; each step x -> x A + b is one file beside this one, listed in transforms.def.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,20 +37,31 @@ struct TransformKind {
   bool calibrated;      // needs constants from calibration
   // Adds an offset b: softmax drops it on K, unless a soft cap or an absolute correction is in use.
   bool shifts;
-  Result<std::unique_ptr<TransformStep>> (*make)(int head_dim, const HeadConstants& constants);
+  // `constant_name` is what the step's constants are called there: see transform_constant_name.
+  Result<std::unique_ptr<TransformStep>> (*make)(int head_dim, const HeadConstants& constants,
+                                                 const std::string& constant_name);
 };
 
 // All kinds, in the order of transforms.def.
 std::span<const TransformKind* const> transform_kinds();
 // The kind called `name`, or null.
 const TransformKind* find_transform_kind(const std::string& name);
+// All kinds' names, in the same order.
+std::vector<std::string> transform_names();
+
+// What the constants of step `index` of `names` are called: the names of the steps up to and including it,
+// joined with '+', since a step's constants describe what the steps before it leave. "smooth" when it comes
+// first, "hadamard+smooth" after a rotation.
+std::string transform_constant_name(std::span<const std::string> names, std::size_t index);
 
 // The steps of one (layer, KV head, side).
 class Transform {
  public:
   Transform() = default;  // the identity
-  // Builds the steps called `names`, in order.
-  static Result<Transform> make(std::span<const std::string> names, int head_dim, const HeadConstants& constants);
+  // Builds the steps called `names`, in order. Fails when a name is unknown or constants are missing or
+  // don't fit.
+  static Result<Transform> make(std::span<const std::string> names, int head_dim,
+                                const HeadConstants& constants);
 
   bool identity() const { return steps_.empty(); }
   // K or V [n, d], in place, into the cache's space.

@@ -1,0 +1,49 @@
+// mean: x -> x - mean, with the channels' means [d] from calibration. On K it adds the same number to all
+// scores of a query, which softmax drops (SageAttention's smoothing of K); on V the weights sum to 1, so that
+// the output gets the mean back whole.
+#include "base/simd_clones.h"
+#include "transform/channel_constants.h"
+#include "transform/kinds.h"
+
+namespace kvant {
+namespace {
+
+KVANT_SIMD_CLONES void add_channels(MatrixView<float> x, const float* terms, float factor) {
+  for (int r = 0; r < x.rows; ++r) {
+    float* row = x.row(r);
+    for (int i = 0; i < x.cols; ++i) row[i] += factor * terms[i];
+  }
+}
+
+class Mean final : public TransformStep {
+ public:
+  explicit Mean(std::vector<float> mean) : mean_(std::move(mean)) {}
+  void forward(MatrixView<float> x) const override { add_channels(x, mean_.data(), -1.0F); }
+  void inverse(MatrixView<float> x) const override { add_channels(x, mean_.data(), 1.0F); }
+  // A = I, b = -mean: q stays, and k.q = (k - mean).q + mean.q.
+  void query(MatrixView<float> q, float* offset) const override {
+    if (offset == nullptr) return;
+    for (int r = 0; r < q.rows; ++r) {
+      const float* row = q.row(r);
+      float sum = 0;
+      for (int i = 0; i < q.cols; ++i) sum += row[i] * mean_[i];
+      offset[r] += sum;
+    }
+  }
+
+ private:
+  std::vector<float> mean_;  // [d]
+};
+
+Result<std::unique_ptr<TransformStep>> make(int head_dim, const HeadConstants& constants,
+                                            const std::string& constant_name) {
+  auto mean = channel_constants(constants, constant_name, head_dim);
+  if (!mean.ok()) return mean.error();
+  return std::unique_ptr<TransformStep>(std::make_unique<Mean>(std::move(mean).value()));
+}
+
+}  // namespace
+
+const TransformKind mean_transform = {"mean", "channels less their mean", true, true, make};
+
+}  // namespace kvant

@@ -1,0 +1,11 @@
+// scale: the map of `smooth`, with factors from each channel's standard deviation, which single outliers
+// move less than the largest value.
+#include "transform/channel_scaling.h"
+#include "transform/kinds.h"
+
+namespace kvant {
+
+const TransformKind scale_transform = {"scale", "channels divided by a factor from their standard deviation",
+                                       true, false, make_channel_scaling};
+
+}  // namespace kvant

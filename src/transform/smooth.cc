@@ -1,0 +1,12 @@
+// smooth: K -> K diag(1/lambda), q -> q diag(lambda), with lambda_i = sqrt(max |K_i|) from calibration
+// (VecInfer 3.2). It evens out the channels' ranges before a codebook or a rotation.
+#include "transform/channel_scaling.h"
+#include "transform/kinds.h"
+
+namespace kvant {
+
+const TransformKind smooth_transform = {"smooth",
+                                        "channels divided by the square root of their largest value", true,
+                                        false, make_channel_scaling};
+
+}  // namespace kvant
