@@ -1,0 +1,19 @@
+// Writing a result file whole or not at all.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+
+namespace kvant {
+
+// Whether write_whole_file(path, ...) can be expected to work: its directory exists and files can be made
+// in it. To be asked before hours of work, not instead of checking the write. Leaves nothing behind.
+Status check_writable(const std::string& path);
+
+// Writes `text` to a new file beside `path` and renames it to `path`, so that a reader finds the old file
+// or the whole new one. A device or a pipe is written directly. Errors: no such directory, no permission,
+// disk full; the old file is then as it was and nothing new is left.
+Status write_whole_file(const std::string& path, const std::string& text);
+
+}  // namespace kvant
