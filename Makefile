@@ -1,0 +1,32 @@
+# `make run` and `make test` are all that a new machine needs: each sets up what is missing.
+MODEL = .venv/smollm2-135m-instruct.gguf
+KV = q4_0-h
+PROMPT = What is a hash table, and when is it slow?
+TOKENS = 96
+export PROMPT  # reaches the shell as it is, whatever its quotes
+
+.PHONY: run test asan setup format lint clean
+
+run: setup ## answer PROMPT with MODEL and the KV cache KV
+	@scripts/build.sh default kvant
+	build/default/kvant run -m $(MODEL) -p "$$PROMPT" -n $(TOKENS) --kv $(KV)
+
+test: setup ## build everything and run all tests
+	@scripts/build.sh default
+	ctest --preset default -j2
+
+asan: setup ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@scripts/build.sh asan
+	ctest --preset asan -j2
+
+setup: ## install what is missing: system packages, llama.cpp's libraries, the default model
+	@scripts/setup.sh
+
+format: ## format all sources in place
+	find src -name '*.h' -o -name '*.cc' | xargs clang-format -i
+
+lint: ## check formatting, run clang-tidy
+	@scripts/lint.sh
+
+clean: ## remove what was built; the environment in .venv stays
+	rm -rf build

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Checks formatting and runs clang-tidy over all sources (or those named), with the flags of the default build.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/step.sh
+
+for tool in clang-format clang-tidy; do
+  command -v $tool > /dev/null || fail "$tool is missing: apt-get install clang-format clang-tidy"
+done
+[ -f build/default/compile_commands.json ] || cmake --preset default > /dev/null
+
+files=("$@")
+[ $# -gt 0 ] || mapfile -t files < <(find src -name '*.h' -o -name '*.cc' | sort)
+clang-format --dry-run -Werror "${files[@]}"
+# Headers are checked through the sources that include them.
+printf '%s\n' "${files[@]}" | grep '\.cc$' |
+  xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p build/default 2> >(grep -v 'warnings generated' >&2)

