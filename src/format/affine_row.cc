@@ -1,0 +1,53 @@
+#include "format/affine_row.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/float16.h"
+#include "base/simd_clones.h"
+#include "format/bit_packing.h"
+#include "format/code_block.h"
+
+namespace kvant {
+
+AffineGroup fit_affine_group(float low, float high, int bits) {
+  AffineGroup group;
+  group.zero = f16_from_float_saturated(low);
+  const float range = std::max(0.0F, high - float_from_f16(group.zero));
+  group.scale = f16_from_float_saturated(range / static_cast<float>((1 << bits) - 1));
+  return group;
+}
+
+void reciprocal_row(const float* scale, int n, float* reciprocal) {
+  for (int i = 0; i < n; ++i) reciprocal[i] = scale[i] != 0 ? 1 / scale[i] : 0;
+}
+
+KVANT_SIMD_CLONES void encode_affine_row(const float* values, int n, int bits, const float* reciprocal,
+                                         const float* zero, std::byte* packed) {
+  std::array<std::uint16_t, kMaxHeadDim> codes;
+  const float last = static_cast<float>((1 << bits) - 1);
+  for (int i = 0; i < n; ++i) {
+    const float position = (values[i] - zero[i]) * reciprocal[i];
+    const float above = position > 0 ? position : 0;
+    const float inside = above < last ? above : last;
+    codes[i] = static_cast<std::uint16_t>(static_cast<int>(inside + 0.5F));
+  }
+  pack_codes(codes.data(), n, bits, packed);
+}
+
+KVANT_SIMD_CLONES void decode_affine_row(const std::byte* packed, int n, int bits, const float* scale,
+                                         const float* zero, float* values) {
+  with_code_bits(
+      bits, [&](auto width) __attribute__((always_inline)) {
+        constexpr int kBits = decltype(width)::value;
+        for (int i = 0; i < n; i += kCodeBlock) {
+          std::array<std::int32_t, kCodeBlock> codes;
+          unpack_block<kBits>(packed + i / kCodeBlock * kBits, codes.data());
+          for (int j = 0; j < kCodeBlock; ++j) {
+            values[i + j] = static_cast<float>(codes[j]) * scale[i + j] + zero[i + j];
+          }
+        }
+      });
+}
+
+}  // namespace kvant

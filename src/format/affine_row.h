@@ -1,0 +1,37 @@
+// Rows of values on a uniform grid: value = zero + code * scale, with one (scale, zero) a channel. What the
+// token-wise (tok) and channel-wise (ch) families have in common.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/geometry.h"
+
+namespace kvant {
+
+// Channels of the widest head, and so the length of the longest row.
+inline constexpr int kMaxHeadDim = 256;
+
+// The f16 parameters of a group of values.
+struct AffineGroup {
+  std::uint16_t scale = 0;
+  std::uint16_t zero = 0;
+};
+
+// The grid of 2^bits points from `low` to `high`. zero = f16(low), and scale = f16((high - zero) / (2^bits -
+// 1)), measured from the rounded zero; both saturate at the largest f16, and the scale is never negative.
+AffineGroup fit_affine_group(float low, float high, int bits);
+
+// Channel by channel, the reciprocal of scale; 0 where scale is 0, so that every code there becomes 0.
+void reciprocal_row(const float* scale, int n, float* reciprocal);
+
+// codes[i] = clamp(round((values[i] - zero[i]) * reciprocal[i]), 0, 2^bits - 1), halves rounded up, packed
+// into n * bits / 8 bytes. n: a multiple of 8, at most kMaxHeadDim.
+void encode_affine_row(const float* values, int n, int bits, const float* reciprocal, const float* zero,
+                       std::byte* packed);
+
+// The inverse: values[i] = code i * scale[i] + zero[i].
+void decode_affine_row(const std::byte* packed, int n, int bits, const float* scale, const float* zero,
+                       float* values);
+
+}  // namespace kvant

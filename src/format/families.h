@@ -1,0 +1,12 @@
+// Declares `const FormatFamily& <family>_family()` for every line of formats.def.
+#pragma once
+
+#include "format/format.h"
+
+namespace kvant {
+
+#define KVANT_FORMAT_FAMILY(family) const FormatFamily& family##_family();
+#include "format/formats.def"
+#undef KVANT_FORMAT_FAMILY
+
+}  // namespace kvant

@@ -1,0 +1,124 @@
+// fp8: 8-bit floating point with one scale a token.
+//
+// Bytes of a page, d channels:
+//   codes   [kPageTokens][d]  e4m3: sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities,
+//                             largest value 448, smallest 2^-9; never the NaN codes 0x7f and 0xff
+//   scales  [kPageTokens]     f32: max |x| of the token / 448
+// value = e4m3(code) * scale. Relative error <= 2^-4; absolute error <= 2^-10 * scale below 2^-6 * scale.
+// Tokens whose largest magnitude is below 2^-100 decode to zeros. The scale is computed from at most 3.4e38,
+// so that every decoded value is finite. Row-wise; left-out tokens are stored like the others.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "base/simd_clones.h"
+#include "format/families.h"
+
+namespace kvant {
+namespace {
+
+constexpr std::size_t fp8_page_bytes(int d) {
+  return static_cast<std::size_t>(kPageTokens) * (d + 4);
+}
+static_assert(fp8_page_bytes(128) == 16896 && fp8_page_bytes(64) == 8704);
+
+constexpr float kE4m3Max = 448;
+constexpr float kTiny = 0x1p-100F;  // its reciprocal, times 448, is still finite
+constexpr float kHuge = 3.4e38F;    // rounding of scale and product stays below the largest F32
+
+// |x| <= 448, rounded to the nearest even e4m3 by adding a power of two of which 2^-3 of x's exponent is one
+// unit.
+inline std::uint8_t e4m3_from_float(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t sign = (bits >> 24) & 0x80U;
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  constexpr std::uint32_t kSmallestNormal = 0x3c800000U;  // 2^-6
+  const std::uint32_t exponent = std::max(magnitude & 0x7f800000U, kSmallestNormal);
+  const float unit = std::bit_cast<float>(exponent + (20U << 23));
+  const float rounded = std::bit_cast<float>(magnitude) + unit;
+  const std::uint32_t mantissa = std::bit_cast<std::uint32_t>(rounded) - std::bit_cast<std::uint32_t>(unit);
+  const std::uint32_t code = ((exponent - kSmallestNormal) >> 20) + mantissa;
+  return static_cast<std::uint8_t>(sign | std::min(code, 0x7eU));
+}
+
+inline float float_from_e4m3(std::uint8_t code) {
+  const std::uint32_t sign = (std::uint32_t{code} & 0x80U) << 24;
+  const std::uint32_t magnitude = code & 0x7fU;
+  const auto normal = std::bit_cast<float>((magnitude << 20) + (120U << 23));
+  const float denormal = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-9F;
+  const float value = magnitude < 8 ? denormal : normal;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | sign);
+}
+
+KVANT_SIMD_CLONES void encode_token(const float* values, int d, float reciprocal, std::uint8_t* codes) {
+  for (int i = 0; i < d; ++i) {
+    const float x = values[i] * reciprocal;
+    codes[i] = e4m3_from_float(std::min(std::max(x, -kE4m3Max), kE4m3Max));
+  }
+}
+
+KVANT_SIMD_CLONES void decode_token(const std::uint8_t* codes, int d, float scale, float* values) {
+  for (int i = 0; i < d; ++i) values[i] = float_from_e4m3(codes[i]) * scale;
+}
+
+class Fp8Format : public Format {
+ public:
+  Fp8Format() : Format("fp8") {}
+
+  std::size_t page_bytes(int head_dim) const override { return fp8_page_bytes(head_dim); }
+  bool row_wise() const override { return true; }
+
+  void encode(const float* values, const TokenMask&, const PageContext& context,
+              std::byte* page) const override {
+    encode_rows(values, 0, kPageTokens, context, page);
+  }
+
+  void encode_rows(const float* values, int first, int n, const PageContext& context,
+                   std::byte* page) const override {
+    const int d = context.head_dim;
+    auto* codes = reinterpret_cast<std::uint8_t*>(page);
+    for (int row = 0; row < n; ++row) {
+      const float* token = values + static_cast<std::ptrdiff_t>(row) * d;
+      float largest = 0;
+      for (int i = 0; i < d; ++i) largest = std::max(largest, std::fabs(token[i]));
+      largest = largest < kTiny ? 0 : std::min(largest, kHuge);
+      const float scale = largest / kE4m3Max;
+      encode_token(token, d, largest > 0 ? kE4m3Max / largest : 0,
+                   codes + static_cast<std::ptrdiff_t>(first + row) * d);
+      std::memcpy(scale_of(page, first + row, d), &scale, sizeof scale);
+    }
+  }
+
+  void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const override {
+    const int d = context.head_dim;
+    const auto* codes = reinterpret_cast<const std::uint8_t*>(page);
+    for (int token = 0; token < n_tokens; ++token) {
+      float scale;
+      std::memcpy(&scale, scale_of(page, token, d), sizeof scale);
+      const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(token) * d;
+      decode_token(codes + row, d, scale, values + row);
+    }
+  }
+
+ private:
+  template <class Byte>
+  static Byte* scale_of(Byte* page, int token, int d) {
+    return page + static_cast<std::ptrdiff_t>(kPageTokens) * d + static_cast<std::ptrdiff_t>(token) * 4;
+  }
+};
+
+std::unique_ptr<Format> parse_fp8(const std::string& name) {
+  return name == "fp8" ? std::make_unique<Fp8Format>() : nullptr;
+}
+
+}  // namespace
+
+const FormatFamily& fp8_family() {
+  static const FormatFamily family{
+      "fp8", "8-bit floating point (e4m3), one f32 scale a token", {"fp8"}, parse_fp8};
+  return family;
+}
+
+}  // namespace kvant

@@ -1,0 +1,41 @@
+// NameReader: takes a format's name apart from left to right.
+#pragma once
+
+#include <string_view>
+
+namespace kvant {
+
+class NameReader {
+ public:
+  explicit NameReader(std::string_view name) : rest_(name) {}
+
+  // Whether the rest begins with `text`; if so, moves past it.
+  bool take(std::string_view text) {
+    if (!rest_.starts_with(text)) return false;
+    rest_.remove_prefix(text.size());
+    return true;
+  }
+
+  // The decimal number at the front, or -1 when there is none, it has a leading zero or more than four
+  // digits.
+  int take_number() {
+    int value = 0;
+    std::size_t digits = 0;
+    while (digits < rest_.size() && rest_[digits] >= '0' && rest_[digits] <= '9') {
+      if (digits == kMostDigits) return -1;
+      value = value * 10 + (rest_[digits] - '0');
+      ++digits;
+    }
+    if (digits == 0 || rest_[0] == '0') return -1;
+    rest_.remove_prefix(digits);
+    return value;
+  }
+
+  bool at_end() const { return rest_.empty(); }
+
+ private:
+  static constexpr std::size_t kMostDigits = 4;
+  std::string_view rest_;
+};
+
+}  // namespace kvant

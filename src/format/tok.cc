@@ -1,0 +1,216 @@
+// tok<B>g<N>[s]: token-wise quantization. Each token's channels form groups of N (the last one may be
+// shorter; N > d means one group of d), each with its own uniform grid of 2^B values; B in 1, 2, 3, 4, 5,
+// 6, 8.
+//
+// Bytes of a page, d channels, n = ceil(d / N) groups:
+//   codes   [kPageTokens][d]   B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes a
+//   token scales  [kPageTokens][n]   f16 zeros   [kPageTokens][n]   f16, asymmetric only
+// Asymmetric (KIVI's and QuaRot's token-wise grid): value = zero + code * scale, with zero = f16(min) and
+//   scale = f16((max - zero) / (2^B - 1)). Error <= scale / 2, plus f16's rounding of zero and scale.
+// Symmetric (s): value = (code - 2^(B-1)) * scale.
+//   B = 1: scale = f16(mean |x|), the code is the sign: x >= 0.
+//   B = 2 .. 6: scale = f16(-x* / 2^(B-1)), x* the value of largest magnitude, so that it falls on the lowest
+//   code and no code is wasted (as in llama.cpp's q4_0; RMS error 11 % below max / 7 for 4 bits and Gaussian
+//   values). Error <= |scale| / 2, but up to |scale| for values opposite in sign to x* and nearly as large.
+//   B = 8: scale = f16(max |x| / 127), codes 1 .. 255: signed bytes that can be negated. Error <= scale / 2.
+// A constant group is exact to f16. Scales below 2^-25 are stored as 0: the group decodes to its zero point.
+// Scales and zero points saturate at 65504, and codes at their ends, so decoded values are always finite.
+// Row-wise; left-out tokens are stored like the others, since no other token shares their groups.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "base/float16.h"
+#include "base/simd_clones.h"
+#include "format/affine_row.h"
+#include "format/families.h"
+#include "format/name_reader.h"
+
+namespace kvant {
+namespace {
+
+struct TokShape {
+  int bits;   // B
+  int group;  // N, channels: a multiple of 8
+  bool symmetric;
+
+  int groups(int d) const { return (d + group - 1) / group; }
+};
+
+constexpr std::size_t tok_page_bytes(int bits, int group, bool symmetric, int d) {
+  const int groups = (d + group - 1) / group;
+  return static_cast<std::size_t>(kPageTokens) * (d * bits / 8 + groups * (symmetric ? 2 : 4));
+}
+static_assert(tok_page_bytes(4, 128, false, 128) == 8704 && tok_page_bytes(4, 128, false, 64) == 4608);
+static_assert(tok_page_bytes(2, 128, false, 128) == 4608 && tok_page_bytes(4, 32, true, 128) == 9216);
+static_assert(tok_page_bytes(8, 32, true, 64) == 8704 && tok_page_bytes(3, 32, false, 80) == 5376);
+
+constexpr int kWidths[] = {1, 2, 3, 4, 5, 6, 8};
+constexpr int kLanes = 8;  // groups are whole numbers of 8 channels: reductions run in 8 lanes
+
+struct Extremes {
+  float low, high;
+};
+
+Extremes extremes(const float* x, int n) {
+  std::array<float, kLanes> low;
+  std::array<float, kLanes> high;
+  std::copy_n(x, kLanes, low.begin());
+  std::copy_n(x, kLanes, high.begin());
+  for (int i = kLanes; i < n; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      low[lane] = std::min(low[lane], x[i + lane]);
+      high[lane] = std::max(high[lane], x[i + lane]);
+    }
+  }
+  return {*std::min_element(low.begin(), low.end()), *std::max_element(high.begin(), high.end())};
+}
+
+float mean_magnitude(const float* x, int n) {
+  double sum = 0;  // of at most 256 values: cannot overflow
+  for (int i = 0; i < n; ++i) sum += std::fabs(x[i]);
+  return static_cast<float>(sum / n);
+}
+
+// A group's grid as f16 scale; asymmetric ones also have a zero point.
+AffineGroup fit_group(const float* x, int n, const TokShape& shape) {
+  if (shape.symmetric && shape.bits == 1) return {f16_from_float_saturated(mean_magnitude(x, n)), 0};
+  const auto [low, high] = extremes(x, n);
+  if (!shape.symmetric) return fit_affine_group(low, high, shape.bits);
+  const float extreme = high > -low ? high : low;
+  const float scale =
+      shape.bits == 8 ? std::fabs(extreme) / 127 : -extreme / static_cast<float>(1 << (shape.bits - 1));
+  return {f16_from_float_saturated(scale), 0};
+}
+
+// The grid as value = zero + code * step.
+struct Grid {
+  float step, zero;
+};
+
+Grid grid_of(const AffineGroup& group, const TokShape& shape) {
+  const float scale = float_from_f16(group.scale);
+  if (!shape.symmetric) return {scale, float_from_f16(group.zero)};
+  if (shape.bits == 1) return {2 * scale, -scale};
+  return {scale, -scale * static_cast<float>(1 << (shape.bits - 1))};
+}
+
+// One grid for each channel of a token.
+struct GridRow {
+  std::array<float, kMaxHeadDim> step;
+  std::array<float, kMaxHeadDim> zero;
+
+  void fill(int first, int n, const Grid& grid) {
+    std::fill_n(step.begin() + first, n, grid.step);
+    std::fill_n(zero.begin() + first, n, grid.zero);
+  }
+};
+
+// Where the parts of a page of d channels begin.
+template <class Byte>
+struct TokPage {
+  Byte* page;
+  TokShape shape;
+  int d;
+
+  Byte* codes(int token) const { return page + static_cast<std::ptrdiff_t>(token) * (d * shape.bits / 8); }
+  Byte* scale(int token, int group) const {
+    return codes(kPageTokens) + 2 * (static_cast<std::ptrdiff_t>(token) * shape.groups(d) + group);
+  }
+  Byte* zero(int token, int group) const {
+    return scale(kPageTokens, 0) + (scale(token, group) - scale(0, 0));
+  }
+};
+
+class TokFormat : public Format {
+ public:
+  TokFormat(const std::string& name, const TokShape& shape) : Format(name), shape_(shape) {}
+
+  std::size_t page_bytes(int head_dim) const override {
+    return tok_page_bytes(shape_.bits, shape_.group, shape_.symmetric, head_dim);
+  }
+  bool row_wise() const override { return true; }
+
+  void encode(const float* values, const TokenMask&, const PageContext& context,
+              std::byte* page) const override {
+    encode_rows(values, 0, kPageTokens, context, page);
+  }
+
+  void encode_rows(const float* values, int first, int n, const PageContext& context,
+                   std::byte* page) const override {
+    const int d = context.head_dim;
+    const TokPage<std::byte> out{page, shape_, d};
+    GridRow grids;
+    std::array<float, kMaxHeadDim> reciprocal;
+    for (int row = 0; row < n; ++row) {
+      const float* token = values + static_cast<std::ptrdiff_t>(row) * d;
+      for (int group = 0; group < shape_.groups(d); ++group) {
+        const int begin = group * shape_.group;
+        const int size = std::min(shape_.group, d - begin);
+        const AffineGroup fitted = fit_group(token + begin, size, shape_);
+        std::memcpy(out.scale(first + row, group), &fitted.scale, 2);
+        if (!shape_.symmetric) std::memcpy(out.zero(first + row, group), &fitted.zero, 2);
+        grids.fill(begin, size, grid_of(fitted, shape_));
+      }
+      reciprocal_row(grids.step.data(), d, reciprocal.data());
+      encode_affine_row(token, d, shape_.bits, reciprocal.data(), grids.zero.data(), out.codes(first + row));
+    }
+  }
+
+  void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const override {
+    const int d = context.head_dim;
+    const TokPage<const std::byte> in{page, shape_, d};
+    GridRow grids;
+    for (int token = 0; token < n_tokens; ++token) {
+      for (int group = 0; group < shape_.groups(d); ++group) {
+        AffineGroup stored;
+        std::memcpy(&stored.scale, in.scale(token, group), 2);
+        if (!shape_.symmetric) std::memcpy(&stored.zero, in.zero(token, group), 2);
+        const int begin = group * shape_.group;
+        grids.fill(begin, std::min(shape_.group, d - begin), grid_of(stored, shape_));
+      }
+      decode_affine_row(in.codes(token), d, shape_.bits, grids.step.data(), grids.zero.data(),
+                        values + static_cast<std::ptrdiff_t>(token) * d);
+    }
+  }
+
+ private:
+  TokShape shape_;
+};
+
+std::unique_ptr<Format> parse_tok(const std::string& name) {
+  NameReader reader(name);
+  if (!reader.take("tok")) return nullptr;
+  const int bits = reader.take_number();
+  if (!reader.take("g")) return nullptr;
+  const int group = reader.take_number();
+  const bool symmetric = reader.take("s");
+  const bool known_width = std::find(std::begin(kWidths), std::end(kWidths), bits) != std::end(kWidths);
+  if (!reader.at_end() || !known_width || group < kLanes || group > kMaxHeadDim || group % kLanes != 0) {
+    return nullptr;
+  }
+  return std::make_unique<TokFormat>(name, TokShape{bits, group, symmetric});
+}
+
+std::vector<std::string> tok_members() {
+  std::vector<std::string> members;
+  for (const char* pattern : {"tok{}g32", "tok{}g64", "tok{}g128", "tok{}g32s", "tok{}g128s"}) {
+    for (const int bits : kWidths) members.push_back(fmt::format(fmt::runtime(pattern), bits));
+  }
+  return members;
+}
+
+}  // namespace
+
+const FormatFamily& tok_family() {
+  static const FormatFamily family{
+      "tok<B>g<N>[s]",
+      "B bits, groups of N channels of a token with f16 scale and zero; s: symmetric, f16 scale only",
+      tok_members(), parse_tok};
+  return family;
+}
+
+}  // namespace kvant
