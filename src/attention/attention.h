@@ -1,6 +1,7 @@
 // One attention backend: runs append, attend and seal of one layer inside a step.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "base/matrix_view.h"

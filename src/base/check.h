@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define KVANT_CHECK(condition, message)                                                               \
-  do {                                                                                                \
-    if (!(condition)) {                                                                               \
+#define KVANT_CHECK(condition, message)                                                                \
+  do {                                                                                                 \
+    if (!(condition)) {                                                                                \
       std::fprintf(stderr, "kvant: bug at %s:%d: %s (%s)\n", __FILE__, __LINE__, message, #condition); \
-      std::abort();                                                                                   \
-    }                                                                                                 \
+      std::abort();                                                                                    \
+    }                                                                                                  \
   } while (false)

@@ -17,7 +17,8 @@ inline std::uint16_t round_to_f16(float x) {
   const std::uint32_t floor_exponent = std::max(exponent, 0x38800000U);  // 2^-14, the smallest normal
   const float magic = std::bit_cast<float>(floor_exponent + (13U << 23));
   const float rounded = std::bit_cast<float>(std::min(magnitude, 0x47800000U)) + magic;
-  const std::uint32_t mantissa_sum = std::bit_cast<std::uint32_t>(rounded) - std::bit_cast<std::uint32_t>(magic);
+  const std::uint32_t mantissa_sum =
+      std::bit_cast<std::uint32_t>(rounded) - std::bit_cast<std::uint32_t>(magic);
   const std::uint32_t normal = ((floor_exponent - 0x38800000U) >> 13) + mantissa_sum;
   const std::uint32_t finite = std::min(normal, 0x7c00U);
   const std::uint32_t special = magnitude > 0x7f800000U ? 0x7e00U : 0x7c00U;
@@ -36,9 +37,15 @@ inline float widen_f16(std::uint16_t x) {
 
 }  // namespace
 
-std::uint16_t f16_from_float(float x) { return round_to_f16(x); }
-float float_from_f16(std::uint16_t x) { return widen_f16(x); }
-std::uint16_t f16_from_float_saturated(float x) { return round_to_f16(std::clamp(x, -kF16Max, kF16Max)); }
+std::uint16_t f16_from_float(float x) {
+  return round_to_f16(x);
+}
+float float_from_f16(std::uint16_t x) {
+  return widen_f16(x);
+}
+std::uint16_t f16_from_float_saturated(float x) {
+  return round_to_f16(std::clamp(x, -kF16Max, kF16Max));
+}
 
 KVANT_SIMD_CLONES void bf16_row_from_float(const float* in, std::uint16_t* out, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) out[i] = bf16_from_float(in[i]);

@@ -13,7 +13,9 @@ inline std::uint16_t bf16_from_float(float x) {
   if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<std::uint16_t>((bits >> 16) | 0x40);
   return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1)) >> 16);
 }
-inline float float_from_bf16(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x} << 16); }
+inline float float_from_bf16(std::uint16_t x) {
+  return std::bit_cast<float>(std::uint32_t{x} << 16);
+}
 
 // IEEE binary16, rounded to nearest even, denormals kept; values beyond its range become infinite.
 std::uint16_t f16_from_float(float x);

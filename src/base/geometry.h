@@ -12,19 +12,22 @@ inline constexpr int kPageTokens = 128;
 
 enum class Side : std::uint8_t { key, value };
 inline constexpr Side kSides[] = {Side::key, Side::value};
-inline const char* side_name(Side side) { return side == Side::key ? "K" : "V"; }
+inline const char* side_name(Side side) {
+  return side == Side::key ? "K" : "V";
+}
 
 // What the cache and the attention of one model need to know.
 struct Geometry {
-  std::string model;          // for messages
+  std::string model;  // for messages
   int n_layers = 0;
-  int n_heads = 0;            // query heads
-  int n_kv_heads = 0;         // divides n_heads
-  int head_dim = 0;           // d: a multiple of 8, at most 256
-  float score_scale = 0;      // scores are score_scale * q.k, usually 1 / sqrt(d)
-  float score_softcap = 0;    // c > 0: scores become c * tanh(score / c) (Gemma 2)
-  int trained_context = 0;    // tokens
-  std::vector<int> sliding_window;  // [n_layers]: a query sees this many newest tokens, itself included; 0: all
+  int n_heads = 0;          // query heads
+  int n_kv_heads = 0;       // divides n_heads
+  int head_dim = 0;         // d: a multiple of 8, at most 256
+  float score_scale = 0;    // scores are score_scale * q.k, usually 1 / sqrt(d)
+  float score_softcap = 0;  // c > 0: scores become c * tanh(score / c) (Gemma 2)
+  int trained_context = 0;  // tokens
+  std::vector<int>
+      sliding_window;  // [n_layers]: a query sees this many newest tokens, itself included; 0: all
 
   int group() const { return n_heads / n_kv_heads; }  // G: query heads for each KV head
   bool slides(int layer) const { return sliding_window[layer] > 0; }

@@ -25,8 +25,8 @@ template <class... Args>
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::move(value)) {}             // NOLINT: implicit on purpose
-  Result(Error failure) : state_(std::move(failure)) {}     // NOLINT: implicit on purpose
+  Result(T value) : state_(std::move(value)) {}          // NOLINT: implicit on purpose
+  Result(Error failure) : state_(std::move(failure)) {}  // NOLINT: implicit on purpose
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
@@ -82,7 +82,7 @@ using Status = Result<void>;
 }  // namespace kvant
 
 // Hands an error on to the caller.
-#define KVANT_RETURN_IF_ERROR(expression)                  \
-  do {                                                     \
+#define KVANT_RETURN_IF_ERROR(expression)                                   \
+  do {                                                                      \
     if (auto status_ = (expression); !status_.ok()) return status_.error(); \
   } while (false)

@@ -9,14 +9,17 @@
 // sequence as it was.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <optional>
+#include <mutex>
 #include <span>
 #include <vector>
 
 #include "base/result.h"
 #include "cache/head_state.h"
+#include "cache/memory_budget.h"
 #include "cache/page_pool.h"
 #include "recipe/plan.h"
 
@@ -34,13 +37,22 @@ struct StepSlice {
 
 // Bytes in use. The figures of a table: bits = 8 * bytes / elements.
 struct CacheBytes {
-  std::int64_t sealed = 0;     // pages in their formats
-  std::int64_t protected_tokens = 0;  // side pages (whole), masks and token lists: sink included
-  std::int64_t sink = 0;       // the part of protected_tokens that is sink rows
-  std::int64_t tail = 0;       // unsealed pages (whole)
-  std::int64_t tokens_sealed = 0;  // sum over (layer, KV head) of sealed tokens held
-  std::int64_t tokens_held = 0;    // sum over (layer, KV head) of all tokens held
-  std::int64_t all() const { return sealed + protected_tokens + tail; }
+  std::int64_t sealed = 0;            // pages in their formats
+  std::int64_t protected_tokens = 0;  // side pages (whole), masks and token lists, but the sink's
+  std::int64_t sink = 0;              // side pages of the sink
+  std::int64_t tail = 0;              // unsealed pages (whole)
+  std::int64_t sealed_elements = 0;   // K and V values of sealed tokens, protected ones included
+  std::int64_t elements = 0;          // K and V values of all tokens held
+  std::int64_t all() const { return sealed + protected_tokens + sink + tail; }
+  // Bits for each element: sealed pages with all that belongs to them; everything.
+  double bits_sealed() const {
+    return sealed_elements == 0
+               ? 0
+               : 8.0 * static_cast<double>(sealed + protected_tokens) / static_cast<double>(sealed_elements);
+  }
+  double bits_all() const {
+    return elements == 0 ? 0 : 8.0 * static_cast<double>(all()) / static_cast<double>(elements);
+  }
 };
 
 class Cache;
@@ -48,21 +60,24 @@ class Cache;
 // A step between reserve and commit. Rows of the batch are the slices' tokens, in slice order.
 class Step {
  public:
-  Step(Step&& other) noexcept;
-  Step& operator=(Step&&) = delete;
   ~Step();  // aborts unless committed
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
 
   std::span<const StepSlice> slices() const { return slices_; }
   int n_rows() const { return n_rows_; }
-  // Absolute index of the first token of slice i.
+  // Absolute index of the first token of slice i; the batch row of that token.
   int first_token(int slice) const { return first_tokens_[slice]; }
-  Cache& cache() const { return *cache_; }
+  int first_row(int slice) const { return first_rows_[slice]; }
+  const Plan& plan() const;
+  // The pages of slice i. Threads may work on different (slice, layer, KV head)s at the same time.
+  HeadState& head(int slice, int layer, int kv_head) const;
 
   // Remembers the first error of the threads that run the step. Thread-safe.
   void fail(Error failure);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
-  // Publishes the step. After fail(), or when a layer has not been run, aborts and returns the error.
+  // Publishes the step. After fail(), aborts and returns the error.
   Status commit();
   // Leaves every sequence as it was before reserve().
   void abort();
@@ -71,41 +86,69 @@ class Step {
   friend class Cache;
   Step(Cache& cache, std::vector<StepSlice> slices);
 
-  Cache* cache_;
+  Cache& cache_;
   std::vector<StepSlice> slices_;
-  std::vector<int> first_tokens_;
+  std::vector<int> first_tokens_, first_rows_;
   int n_rows_ = 0;
+  bool open_ = true;
   std::atomic<bool> failed_{false};
   std::mutex failure_mutex_;
-  std::optional<Error> failure_;
+  Error failure_;
 };
 
 class Cache {
  public:
-  // byte_limit: allocations beyond it fail with an error ("out of memory"); 0: no limit.
+  // byte_limit: allocations beyond it fail with an error; 0: no limit.
   Cache(std::shared_ptr<const Plan> plan, std::int64_t byte_limit);
   ~Cache();
 
   const Plan& plan() const { return *plan_; }
 
-  SequenceId add();                           // an empty sequence
-  Result<SequenceId> fork(SequenceId from);   // shares sealed pages, copies the tail
-  // Keeps the first n_tokens. A cut inside a sealed page decodes that page back into the tail: its rounding stays.
-  // An error leaves the sequence as it was: a sliding window's pages are gone, out of memory.
+  SequenceId add();                          // an empty sequence
+  Result<SequenceId> fork(SequenceId from);  // shares sealed pages, copies the tail
+  // Keeps the first n_tokens. A cut inside a sealed page decodes that page back into the tail: its rounding
+  // stays, and so do pages sealed within the window. An error (more tokens than there are, pages that a
+  // sliding window freed, out of memory) leaves the sequence as it was.
   Status truncate(SequenceId sequence, int n_tokens);
   void free(SequenceId sequence);
-  int length(SequenceId sequence) const;      // tokens committed
+  int length(SequenceId sequence) const;  // tokens committed
 
+  // Opens a step: at most one at a time, and each sequence at most once in it. On an error (out of memory)
+  // every sequence is as it was.
   Result<std::unique_ptr<Step>> reserve(std::vector<StepSlice> slices);
 
-  // Ends a prompt: from the next token on the answer's blocks hold (pages that are due are sealed at once).
-  Status end_prompt(SequenceId sequence);
-
   CacheBytes bytes(SequenceId sequence) const;  // of one sequence; shared pages count fully
-  CacheBytes bytes() const;                     // of all; shared pages count once
-  std::int64_t bytes_reserved() const;          // from the operating system, free pages included
+  CacheBytes bytes() const;                     // of all sequences; shared pages count once
+  std::int64_t bytes_reserved() const { return budget_.taken(); }  // from the operating system
 
-  // Benchmarks only: makes the sequence n_tokens long with plausible random contents, fast.
+  // Pages of one head of a sequence between steps: for tests and reports. See HeadState.
+  const HeadState& head(SequenceId sequence, int layer, int kv_head) const;
+
+  // Benchmarks only: makes an empty sequence n_tokens long, with the same plausible random page throughout.
   Status fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t seed);
+
+ private:
+  friend class Step;
+  struct Sequence {
+    std::vector<HeadState> heads;  // [n_layers * n_kv_heads]
+    int length = 0;
+  };
+
+  HeadState& head(SequenceId sequence, int layer, int kv_head);
+  PagePool* pool(std::size_t page_bytes);
+  HeadPools head_pools(int layer, int kv_head);
+  Sequence empty_sequence();
+  Error out_of_memory(const char* doing) const;
+  bool reserve_slice(const StepSlice& slice);
+  void close(Step& step, bool commit);
+
+  std::shared_ptr<const Plan> plan_;
+  MemoryBudget budget_;
+  std::map<std::size_t, std::unique_ptr<PagePool>> pools_;  // by page bytes
+  std::vector<HeadPools> head_pools_;                       // [n_layers * n_kv_heads]
+  std::map<SequenceId, Sequence> sequences_;
+  SequenceId next_id_ = 0;
+  bool step_open_ = false;
 };
+
 }  // namespace kvant

@@ -1,0 +1,303 @@
+#include "cache/cache.h"
+
+#include <algorithm>
+#include <new>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "cache/schedule.h"
+
+namespace kvant {
+
+Step::Step(Cache& cache, std::vector<StepSlice> slices) : cache_(cache), slices_(std::move(slices)) {
+  for (const StepSlice& slice : slices_) {
+    first_tokens_.push_back(cache_.length(slice.sequence));
+    first_rows_.push_back(n_rows_);
+    n_rows_ += slice.n_tokens;
+  }
+}
+
+Step::~Step() {
+  if (open_) abort();
+}
+
+const Plan& Step::plan() const {
+  return *cache_.plan_;
+}
+
+HeadState& Step::head(int slice, int layer, int kv_head) const {
+  return cache_.head(slices_[slice].sequence, layer, kv_head);
+}
+
+void Step::fail(Error failure) {
+  const std::lock_guard<std::mutex> lock(failure_mutex_);
+  if (failed_) return;
+  failure_ = std::move(failure);
+  failed_.store(true, std::memory_order_release);
+}
+
+Status Step::commit() {
+  KVANT_CHECK(open_, "commit of a closed step");
+  open_ = false;
+  cache_.close(*this, !failed());
+  if (failed()) return failure_;
+  return {};
+}
+
+void Step::abort() {
+  KVANT_CHECK(open_, "abort of a closed step");
+  open_ = false;
+  cache_.close(*this, false);
+}
+
+Cache::Cache(std::shared_ptr<const Plan> plan, std::int64_t byte_limit)
+    : plan_(std::move(plan)), budget_(byte_limit) {
+  const Geometry& g = plan_->geometry;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (int h = 0; h < g.n_kv_heads; ++h) head_pools_.push_back(head_pools(layer, h));
+  }
+}
+
+Cache::~Cache() {
+  KVANT_CHECK(!step_open_, "cache destroyed with an open step");
+}
+
+PagePool* Cache::pool(std::size_t page_bytes) {
+  auto& pool = pools_[page_bytes];
+  if (pool == nullptr) pool = std::make_unique<PagePool>(page_bytes, budget_);
+  return pool.get();
+}
+
+HeadPools Cache::head_pools(int layer, int kv_head) {
+  const int d = plan_->geometry.head_dim;
+  const HeadPlan& head = plan_->head(layer, kv_head);
+  const std::size_t tail_bytes = plan_->tail->page_bytes(d);
+  HeadPools pools;
+  pools.sealed = {pool(head.k.sealed->page_bytes(d)), pool(head.v.sealed->page_bytes(d))};
+  pools.tail = pool(tail_bytes);
+  const int kept_rows = kept_page_rows(plan_->layers[layer]);
+  if (kept_rows > 0) pools.kept = pool(tail_bytes / kPageTokens * kept_rows);
+  return pools;
+}
+
+Cache::Sequence Cache::empty_sequence() {
+  const Geometry& g = plan_->geometry;
+  Sequence sequence;
+  sequence.heads.reserve(static_cast<std::size_t>(g.n_layers) * g.n_kv_heads);
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (int h = 0; h < g.n_kv_heads; ++h) {
+      sequence.heads.emplace_back(*plan_, layer, h, head_pools_[layer * g.n_kv_heads + h]);
+    }
+  }
+  return sequence;
+}
+
+Error Cache::out_of_memory(const char* doing) const {
+  return error(
+      "out of memory while {}: the KV cache holds {:.1f} MiB{}; use fewer tokens or a smaller recipe", doing,
+      static_cast<double>(budget_.taken()) / (1 << 20),
+      budget_.limit() > 0 ? fmt::format(" of {:.1f} MiB", static_cast<double>(budget_.limit()) / (1 << 20))
+                          : "");
+}
+
+SequenceId Cache::add() {
+  sequences_.emplace(next_id_, empty_sequence());
+  return next_id_++;
+}
+
+Result<SequenceId> Cache::fork(SequenceId from) {
+  KVANT_CHECK(!step_open_, "fork within a step");
+  try {
+    const Sequence& source = sequences_.at(from);
+    Sequence copy = empty_sequence();
+    copy.length = source.length;
+    for (std::size_t i = 0; i < copy.heads.size(); ++i) {
+      if (!copy.heads[i].copy_from(source.heads[i])) return out_of_memory("forking a sequence");
+    }
+    sequences_.emplace(next_id_, std::move(copy));
+    return next_id_++;
+  } catch (const std::bad_alloc&) {
+    return out_of_memory("forking a sequence");
+  }
+}
+
+Status Cache::truncate(SequenceId sequence, int n_tokens) {
+  KVANT_CHECK(!step_open_, "truncate within a step");
+  Sequence& s = sequences_.at(sequence);
+  if (n_tokens < 0 || n_tokens > s.length) {
+    return error("cannot truncate to {} tokens: the sequence has {}", n_tokens, s.length);
+  }
+  const Geometry& g = plan_->geometry;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    const int first_needed = g.slides(layer) ? std::max(0, n_tokens - g.sliding_window[layer] + 1) : 0;
+    const int first_held = s.heads[layer * g.n_kv_heads].first_page() * kPageTokens;
+    if (n_tokens > 0 && first_needed < first_held) {
+      return error("cannot truncate to {} tokens: layer {} slides over {} tokens and holds those from {} on",
+                   n_tokens, layer, g.sliding_window[layer], first_held);
+    }
+  }
+  // Forked first, so that a failure half-way through the heads leaves the sequence as it was.
+  Result<SequenceId> shorter = fork(sequence);
+  if (!shorter.ok()) return shorter.error();
+  try {
+    for (HeadState& head : sequences_.at(*shorter).heads) {
+      if (!head.truncate(n_tokens)) {
+        free(*shorter);
+        return out_of_memory("truncating a sequence");
+      }
+    }
+  } catch (const std::bad_alloc&) {
+    free(*shorter);
+    return out_of_memory("truncating a sequence");
+  }
+  std::swap(s.heads, sequences_.at(*shorter).heads);
+  s.length = n_tokens;
+  free(*shorter);
+  return {};
+}
+
+void Cache::free(SequenceId sequence) {
+  KVANT_CHECK(!step_open_, "free within a step");
+  sequences_.erase(sequence);
+}
+
+int Cache::length(SequenceId sequence) const {
+  return sequences_.at(sequence).length;
+}
+
+HeadState& Cache::head(SequenceId sequence, int layer, int kv_head) {
+  return sequences_.at(sequence).heads[layer * plan_->geometry.n_kv_heads + kv_head];
+}
+const HeadState& Cache::head(SequenceId sequence, int layer, int kv_head) const {
+  return sequences_.at(sequence).heads[layer * plan_->geometry.n_kv_heads + kv_head];
+}
+
+bool Cache::reserve_slice(const StepSlice& slice) {
+  const Geometry& g = plan_->geometry;
+  Sequence& s = sequences_.at(slice.sequence);
+  bool enough = true;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    const HeadState& first = s.heads[layer * g.n_kv_heads];
+    const StepDemand demand =
+        step_demand(*plan_, layer, s.length, first.n_sealed(), slice.n_tokens, slice.is_prompt);
+    for (int h = 0; h < g.n_kv_heads && enough; ++h) enough = head(slice.sequence, layer, h).reserve(demand);
+  }
+  return enough;
+}
+
+Result<std::unique_ptr<Step>> Cache::reserve(std::vector<StepSlice> slices) {
+  KVANT_CHECK(!step_open_, "two steps at a time");
+  std::set<SequenceId> seen;
+  for (const StepSlice& slice : slices) {
+    KVANT_CHECK(slice.n_tokens > 0 && seen.insert(slice.sequence).second, "an empty or repeated slice");
+  }
+  std::unique_ptr<Step> step;
+  bool enough = true;
+  try {
+    step.reset(new Step(*this, std::move(slices)));
+    step_open_ = true;
+    for (const StepSlice& slice : step->slices_) {
+      // Marks first: an abort returns every head to them, reserved or not.
+      for (HeadState& h : sequences_.at(slice.sequence).heads) h.begin();
+    }
+    for (const StepSlice& slice : step->slices_) enough = enough && reserve_slice(slice);
+  } catch (const std::bad_alloc&) {
+    enough = false;
+  }
+  if (enough) return step;
+  if (step != nullptr && step_open_) step->abort();
+  return out_of_memory("reserving room for new tokens");
+}
+
+void Cache::close(Step& step, bool commit) {
+  const Geometry& g = plan_->geometry;
+  step_open_ = false;
+  for (const StepSlice& slice : step.slices_) {
+    Sequence& s = sequences_.at(slice.sequence);
+    for (HeadState& head : s.heads) commit ? head.commit() : head.abort();
+    if (!commit) continue;
+    s.length += slice.n_tokens;
+    for (int layer = 0; layer < g.n_layers; ++layer) {
+      for (int h = 0; h < g.n_kv_heads; ++h) {
+        HeadState& state = s.heads[layer * g.n_kv_heads + h];
+        KVANT_CHECK(state.length() == s.length, "a layer was not run in the step");
+        if (g.slides(layer)) state.free_before(s.length - g.sliding_window[layer] + 1);
+      }
+    }
+  }
+}
+
+CacheBytes Cache::bytes(SequenceId sequence) const {
+  const Geometry& g = plan_->geometry;
+  CacheBytes total;
+  const Sequence& s = sequences_.at(sequence);
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    const int sink = plan_->layers[layer].sink;
+    for (int h = 0; h < g.n_kv_heads; ++h) {
+      const HeadState::Bytes b = s.heads[layer * g.n_kv_heads + h].bytes();
+      const std::int64_t sink_part =
+          b.kept_tokens == 0 ? 0 : b.kept * std::min(sink, b.kept_tokens) / b.kept_tokens;
+      total.sealed += b.sealed;
+      total.sink += sink_part;
+      total.protected_tokens += b.kept - sink_part + b.lists;
+      total.tail += b.tail;
+      total.sealed_elements += std::int64_t{2} * b.sealed_tokens * g.head_dim;
+      total.elements += std::int64_t{2} * b.tokens * g.head_dim;
+    }
+  }
+  return total;
+}
+
+CacheBytes Cache::bytes() const {
+  CacheBytes total;
+  std::set<std::pair<const PagePool*, PageId>> seen;
+  std::int64_t shared = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    const CacheBytes b = bytes(id);
+    total.sealed += b.sealed;
+    total.protected_tokens += b.protected_tokens;
+    total.sink += b.sink;
+    total.tail += b.tail;
+    total.sealed_elements += b.sealed_elements;
+    total.elements += b.elements;
+    for (const HeadState& head : sequence.heads) {
+      head.for_each_page([&](const PagePool* pool, PageId page) {
+        if (!pool->shared(page) || seen.emplace(pool, page).second) return;
+        shared += static_cast<std::int64_t>(pool->page_bytes());
+      });
+    }
+  }
+  total.sealed -= shared;
+  return total;
+}
+
+Status Cache::fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t seed) {
+  const Geometry& g = plan_->geometry;
+  KVANT_CHECK(length(sequence) == 0, "fill_synthetic of a sequence with contents");
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> k(static_cast<std::size_t>(kPageTokens) * g.head_dim), v(k.size());
+  for (float& x : k) x = normal(random);
+  for (float& x : v) x = normal(random);
+  std::vector<float> scratch;
+  for (int done = 0; done < n_tokens;) {
+    const int n = std::min(kPageTokens, n_tokens - done);
+    auto step = reserve({{sequence, n, true}});
+    if (!step.ok()) return step.error();
+    for (int layer = 0; layer < g.n_layers; ++layer) {
+      for (int h = 0; h < g.n_kv_heads; ++h) {
+        HeadState& head = (*step)->head(0, layer, h);
+        head.append({k.data(), n, g.head_dim}, {v.data(), n, g.head_dim});
+        const int due = pages_due(head.length(), plan_->layers[layer].window);
+        if (due > head.n_sealed()) head.seal_until(due, scratch);
+      }
+    }
+    KVANT_RETURN_IF_ERROR((*step)->commit());
+    done += n;
+  }
+  return {};
+}
+
+}  // namespace kvant

@@ -1,0 +1,398 @@
+#include "cache/head_state.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "cache/schedule.h"
+
+namespace kvant {
+namespace {
+
+int pages_for(int tokens) {
+  return (tokens + kPageTokens - 1) / kPageTokens;
+}
+
+}  // namespace
+
+int kept_page_rows(const LayerPlan& layer) {
+  return layer.sink;
+}
+
+StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int n, bool is_prompt) {
+  const LayerPlan& rules = plan.layers[layer];
+  StepDemand demand;
+  int sealed = n_sealed;
+  int recycled = 0;                              // step-local tail pages that can be used again
+  const int committed_pages = pages_for(first);  // these stay untouched until commit
+  const auto seal = [&](int seal_point) {
+    for (const int due = pages_due(seal_point, rules.window); sealed < due; ++sealed) {
+      ++demand.sealed_pages;
+      if (sealed >= committed_pages) ++recycled;
+      if (sealed == 0) demand.kept_rows += rules.sink;
+    }
+  };
+  seal(seal_point_before(first, is_prompt));
+  for (const Tile& tile : schedule(first, n, is_prompt, plan.recipe.prefill)) {
+    for (int opened = pages_for(tile.append_end) - pages_for(tile.append_first); opened > 0; --opened) {
+      if (recycled > 0) {
+        --recycled;
+      } else {
+        ++demand.tail_pages;
+      }
+    }
+    if (tile.seal_point >= 0) seal(tile.seal_point);
+  }
+  return demand;
+}
+
+HeadState::HeadState(const Plan& plan, int layer, int kv_head, const HeadPools& pools)
+    : plan_(plan),
+      layer_(plan.layers[layer]),
+      head_(plan.head(layer, kv_head)),
+      kept_rows_(kept_page_rows(layer_)),
+      pools_(pools) {
+  for (int s = 0; s < 2; ++s) tail_context_[s] = side_plan(s).context;
+}
+
+HeadState::~HeadState() {
+  for (int s = 0; s < 2; ++s) {
+    release_all(sealed_[s], pools_.sealed[s]);
+    release_all(spare_sealed_[s], pools_.sealed[s]);
+    release_all(tail_[s], pools_.tail);
+    release_all(spare_tail_[s], pools_.tail);
+    release_all(kept_[s], pools_.kept);
+    release_all(spare_kept_[s], pools_.kept);
+  }
+}
+
+void HeadState::release_all(PageList& list, PagePool* pool) {
+  for (PageId page : list) {
+    if (page != kNoPage) pool->release(page);
+  }
+  list.clear();
+}
+
+bool HeadState::take_pages(PageList& list, PagePool* pool, std::size_t count) {
+  list.reserve(list.size() + count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const PageId page = pool->allocate();
+    if (page == kNoPage) return false;
+    list.push_back(page);
+  }
+  return true;
+}
+
+std::size_t HeadState::kept_pages(std::size_t rows) const {
+  return kept_rows_ == 0 ? 0 : (rows + kept_rows_ - 1) / kept_rows_;
+}
+
+void HeadState::begin() {
+  committed_ = {length_, n_sealed_, kept_tokens_.size(), masks_.size(), tail_[0].size()};
+}
+
+bool HeadState::reserve(const StepDemand& demand) {
+  if (demand.tail_pages == 0 && demand.sealed_pages == 0) return true;
+  const std::size_t kept_rows = kept_tokens_.size() + demand.kept_rows;
+  const std::size_t new_kept = kept_pages(kept_rows) - kept_[0].size();
+  kept_tokens_.reserve(kept_rows);
+  masks_.reserve(masks_.size() + std::min(demand.sealed_pages, demand.kept_rows));
+  for (int s = 0; s < 2; ++s) {
+    sealed_[s].reserve(sealed_[s].size() + demand.sealed_pages);
+    // Within the step the list also remembers the pages that it opened and sealed.
+    tail_[s].reserve(tail_[s].size() + demand.tail_pages + demand.sealed_pages);
+    kept_[s].reserve(kept_[s].size() + new_kept);
+    spare_tail_[s].reserve(demand.tail_pages + demand.sealed_pages);
+    if (!take_pages(spare_sealed_[s], pools_.sealed[s], demand.sealed_pages)) return false;
+    if (!take_pages(spare_tail_[s], pools_.tail, demand.tail_pages)) return false;
+    if (!take_pages(spare_kept_[s], pools_.kept, new_kept)) return false;
+  }
+  return true;
+}
+
+void HeadState::append(MatrixView<const float> k, MatrixView<const float> v) {
+  const MatrixView<const float> values[2] = {k, v};
+  for (int done = 0; done < k.rows;) {
+    const int page = length_ / kPageTokens;
+    const int first = length_ % kPageTokens;
+    const int n = std::min(k.rows - done, kPageTokens - first);
+    for (int s = 0; s < 2; ++s) {
+      if (page - tail_base_ == static_cast<int>(tail_[s].size())) {
+        KVANT_CHECK(!spare_tail_[s].empty(), "append beyond what the step reserved");
+        tail_[s].push_back(spare_tail_[s].back());
+        spare_tail_[s].pop_back();
+      }
+      std::byte* bytes = pools_.tail->data(tail_[s][page - tail_base_]);
+      for (int r = 0; r < n; ++r) {
+        plan_.tail->encode_rows(values[s].row(done + r), first + r, 1, tail_context_[s], bytes);
+      }
+    }
+    length_ += n;
+    done += n;
+  }
+}
+
+TokenMask HeadState::protected_tokens(int page) const {
+  TokenMask mask;
+  if (page == 0) {
+    for (int t = 0; t < layer_.sink; ++t) mask.set(t);
+  }
+  return mask;
+}
+
+void HeadState::keep_rows(int s, int page, const TokenMask& mask, const float* values,
+                          std::size_t first_row) {
+  std::size_t row = first_row;
+  for (int t = 0; t < kPageTokens; ++t) {
+    if (!mask.test(t)) continue;
+    if (row / kept_rows_ == kept_[s].size()) {
+      KVANT_CHECK(!spare_kept_[s].empty(), "protection beyond what the step reserved");
+      kept_[s].push_back(spare_kept_[s].back());
+      spare_kept_[s].pop_back();
+    }
+    if (s == 0) kept_tokens_.push_back(page * kPageTokens + t);
+    plan_.tail->encode_rows(values + static_cast<std::ptrdiff_t>(t) * plan_.geometry.head_dim,
+                            static_cast<int>(row % kept_rows_), 1, tail_context_[s],
+                            pools_.kept->data(kept_[s][row / kept_rows_]));
+    ++row;
+  }
+}
+
+void HeadState::seal_side(int s, int page, const TokenMask& mask, std::vector<float>& scratch) {
+  const SidePlan& side = side_plan(s);
+  PageId& unsealed = tail_[s][page - tail_base_];
+  scratch.resize(static_cast<std::size_t>(kPageTokens) * plan_.geometry.head_dim);
+  plan_.tail->decode(pools_.tail->data(unsealed), kPageTokens, tail_context_[s], scratch.data());
+  KVANT_CHECK(!spare_sealed_[s].empty(), "seal beyond what the step reserved");
+  const PageId sealed = spare_sealed_[s].back();
+  spare_sealed_[s].pop_back();
+  side.sealed->encode(scratch.data(), mask, side.context, pools_.sealed[s]->data(sealed));
+  sealed_[s].push_back(sealed);
+  // A committed page may be needed again after an abort; one that this step opened is free for reuse.
+  if (static_cast<std::size_t>(page - tail_base_) >= committed_.tail_pages) {
+    spare_tail_[s].push_back(unsealed);
+    unsealed = kNoPage;
+  }
+}
+
+void HeadState::seal_until(int n_pages, std::vector<float>& scratch) {
+  for (; n_sealed_ < n_pages; ++n_sealed_) {
+    const TokenMask mask = protected_tokens(n_sealed_);
+    const std::size_t first_row = kept_tokens_.size();
+    if (!mask.empty()) masks_.push_back({n_sealed_, mask});
+    for (int s = 0; s < 2; ++s) {
+      seal_side(s, n_sealed_, mask, scratch);
+      keep_rows(s, n_sealed_, mask, scratch.data(), first_row);
+    }
+  }
+}
+
+void HeadState::commit() {
+  const auto n_gone = static_cast<std::size_t>(n_sealed_ - tail_base_);
+  for (int s = 0; s < 2; ++s) {
+    for (std::size_t i = 0; i < n_gone; ++i) {
+      if (tail_[s][i] != kNoPage) pools_.tail->release(tail_[s][i]);
+    }
+    tail_[s].erase(tail_[s].begin(), tail_[s].begin() + static_cast<std::ptrdiff_t>(n_gone));
+    release_all(spare_sealed_[s], pools_.sealed[s]);
+    release_all(spare_tail_[s], pools_.tail);
+    release_all(spare_kept_[s], pools_.kept);
+  }
+  tail_base_ = n_sealed_;
+}
+
+void HeadState::abort() {
+  const auto cut = [&](PageList& list, PagePool* pool, std::size_t size) {
+    for (std::size_t i = size; i < list.size(); ++i) {
+      if (list[i] != kNoPage) pool->release(list[i]);
+    }
+    if (list.size() > size) list.resize(size);
+  };
+  for (int s = 0; s < 2; ++s) {
+    cut(sealed_[s], pools_.sealed[s], committed_.n_sealed - first_sealed_);
+    cut(tail_[s], pools_.tail, committed_.tail_pages);
+    cut(kept_[s], pools_.kept, kept_pages(committed_.kept_rows));
+    release_all(spare_sealed_[s], pools_.sealed[s]);
+    release_all(spare_tail_[s], pools_.tail);
+    release_all(spare_kept_[s], pools_.kept);
+  }
+  kept_tokens_.resize(committed_.kept_rows);
+  masks_.resize(committed_.masks);
+  length_ = committed_.length;
+  n_sealed_ = committed_.n_sealed;
+}
+
+void HeadState::list_pages(int first_visible, std::vector<PageView>& pages) const {
+  pages.clear();
+  const auto sealed = [&](int s, int i) {
+    const SidePlan& side = side_plan(s);
+    return PageSide{side.sealed, pools_.sealed[s]->data(sealed_[s][i]), &side.context};
+  };
+  const auto unsealed = [&](int s, PagePool* pool, PageId id) {
+    return PageSide{plan_.tail, pool->data(id), &tail_context_[s]};
+  };
+  auto mask = masks_.begin();
+  for (int page = std::max(first_sealed_, first_visible / kPageTokens); page < n_sealed_; ++page) {
+    while (mask != masks_.end() && mask->page < page) ++mask;
+    const int i = page - first_sealed_;
+    const bool masked = mask != masks_.end() && mask->page == page;
+    pages.push_back({page * kPageTokens, kPageTokens, false, masked ? mask->mask : TokenMask{}, sealed(0, i),
+                     sealed(1, i)});
+  }
+  const int n_kept = static_cast<int>(kept_tokens_.size());
+  const int rows = static_cast<int>(kept_rows_);
+  for (int row = 0; row < n_kept; row += rows) {
+    const int i = row / rows;
+    pages.push_back({0,
+                     std::min(rows, n_kept - row),
+                     true,
+                     {},
+                     unsealed(0, pools_.kept, kept_[0][i]),
+                     unsealed(1, pools_.kept, kept_[1][i])});
+  }
+  for (int page = std::max(n_sealed_, first_visible / kPageTokens); page * kPageTokens < length_; ++page) {
+    const int i = page - tail_base_;
+    pages.push_back({page * kPageTokens,
+                     std::min(kPageTokens, length_ - page * kPageTokens),
+                     false,
+                     {},
+                     unsealed(0, pools_.tail, tail_[0][i]),
+                     unsealed(1, pools_.tail, tail_[1][i])});
+  }
+}
+
+void HeadState::free_before(int token) {
+  const int first_needed = std::min(token / kPageTokens, n_sealed_);
+  if (first_needed <= first_sealed_) return;
+  for (int s = 0; s < 2; ++s) {
+    for (int page = first_sealed_; page < first_needed; ++page) {
+      pools_.sealed[s]->release(sealed_[s][page - first_sealed_]);
+    }
+    sealed_[s].erase(sealed_[s].begin(), sealed_[s].begin() + (first_needed - first_sealed_));
+  }
+  first_sealed_ = first_needed;
+}
+
+bool HeadState::unshare_last_kept(std::size_t rows_left) {
+  if (kept_rows_ == 0 || rows_left % kept_rows_ == 0) return true;
+  const std::size_t last = rows_left / kept_rows_;
+  for (int s = 0; s < 2; ++s) {
+    if (!pools_.kept->shared(kept_[s][last])) continue;
+    PageList copy;
+    if (!copy_page(pools_.kept, kept_[s][last], copy)) return false;
+    pools_.kept->release(kept_[s][last]);
+    kept_[s][last] = copy[0];
+  }
+  return true;
+}
+
+// Decodes the first n_tokens of a sealed page back into the tail page `into`; kept rows return exactly.
+void HeadState::reopen(int s, int page, int n_tokens, std::size_t first_kept, PageId into) const {
+  const SidePlan& side = side_plan(s);
+  const int d = plan_.geometry.head_dim;
+  std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d);
+  std::byte* bytes = pools_.tail->data(into);
+  side.sealed->decode(pools_.sealed[s]->data(sealed_[s][page - first_sealed_]), kPageTokens, side.context,
+                      values.data());
+  plan_.tail->encode_rows(values.data(), 0, kPageTokens, tail_context_[s], bytes);
+  for (std::size_t i = first_kept; i < kept_tokens_.size() && kept_tokens_[i] < page * kPageTokens + n_tokens;
+       ++i) {
+    const int row = static_cast<int>(i % kept_rows_);
+    plan_.tail->decode(pools_.kept->data(kept_[s][i / kept_rows_]), row + 1, tail_context_[s], values.data());
+    plan_.tail->encode_rows(values.data() + static_cast<std::ptrdiff_t>(row) * d,
+                            kept_tokens_[i] % kPageTokens, 1, tail_context_[s], bytes);
+  }
+}
+
+void HeadState::drop_sealed_from(int page, std::size_t kept_left, std::array<PageList, 2>& reopened) {
+  const auto n_sealed = static_cast<std::size_t>(page - first_sealed_);
+  const std::size_t n_kept = kept_pages(kept_left);
+  for (int s = 0; s < 2; ++s) {
+    for (std::size_t i = n_sealed; i < sealed_[s].size(); ++i) pools_.sealed[s]->release(sealed_[s][i]);
+    for (std::size_t i = n_kept; i < kept_[s].size(); ++i) pools_.kept->release(kept_[s][i]);
+    sealed_[s].resize(n_sealed);
+    kept_[s].resize(n_kept);
+    release_all(tail_[s], pools_.tail);
+    tail_[s] = std::move(reopened[s]);
+  }
+  kept_tokens_.resize(kept_left);
+  std::erase_if(masks_, [&](const PageMask& m) { return m.page >= page; });
+  n_sealed_ = page;
+  tail_base_ = page;
+}
+
+bool HeadState::truncate(int n_tokens) {
+  const int page = n_tokens / kPageTokens;
+  if (page >= n_sealed_) {
+    const auto left = static_cast<std::size_t>(pages_for(n_tokens) - tail_base_);
+    for (int s = 0; s < 2; ++s) {
+      for (std::size_t i = left; i < tail_[s].size(); ++i) pools_.tail->release(tail_[s][i]);
+      tail_[s].resize(std::min(tail_[s].size(), left));
+    }
+    length_ = n_tokens;
+    return true;
+  }
+  const auto kept_left = static_cast<std::size_t>(
+      std::lower_bound(kept_tokens_.begin(), kept_tokens_.end(), page * kPageTokens) - kept_tokens_.begin());
+  std::array<PageList, 2> reopened;
+  bool enough = unshare_last_kept(kept_left);
+  for (int s = 0; s < 2 && enough && n_tokens % kPageTokens != 0; ++s) {
+    enough = take_pages(reopened[s], pools_.tail, 1);
+    if (enough) reopen(s, page, n_tokens % kPageTokens, kept_left, reopened[s][0]);
+  }
+  if (!enough) {
+    for (PageList& list : reopened) release_all(list, pools_.tail);
+    return false;
+  }
+  drop_sealed_from(page, kept_left, reopened);
+  length_ = n_tokens;
+  return true;
+}
+
+bool HeadState::copy_page(PagePool* pool, PageId from, PageList& list) {
+  if (!take_pages(list, pool, 1)) return false;
+  std::memcpy(pool->data(list.back()), pool->data(from), pool->page_bytes());
+  return true;
+}
+
+bool HeadState::copy_from(const HeadState& from) {
+  const std::size_t full_kept = kept_rows_ == 0 ? 0 : from.kept_tokens_.size() / kept_rows_;
+  for (int s = 0; s < 2; ++s) {
+    sealed_[s] = from.sealed_[s];
+    for (PageId page : sealed_[s]) pools_.sealed[s]->retain(page);
+    for (PageId page : from.tail_[s]) {
+      if (!copy_page(pools_.tail, page, tail_[s])) return false;
+    }
+    for (std::size_t i = 0; i < from.kept_[s].size(); ++i) {
+      if (i >= full_kept) {
+        if (!copy_page(pools_.kept, from.kept_[s][i], kept_[s])) return false;
+        continue;
+      }
+      kept_[s].push_back(from.kept_[s][i]);
+      pools_.kept->retain(from.kept_[s][i]);
+    }
+  }
+  kept_tokens_ = from.kept_tokens_;
+  masks_ = from.masks_;
+  length_ = from.length_;
+  n_sealed_ = from.n_sealed_;
+  first_sealed_ = from.first_sealed_;
+  tail_base_ = from.tail_base_;
+  return true;
+}
+
+HeadState::Bytes HeadState::bytes() const {
+  Bytes b;
+  for (int s = 0; s < 2; ++s) {
+    b.sealed += static_cast<std::int64_t>(sealed_[s].size() * pools_.sealed[s]->page_bytes());
+    if (!kept_[s].empty()) b.kept += static_cast<std::int64_t>(kept_[s].size() * pools_.kept->page_bytes());
+    b.tail += static_cast<std::int64_t>(tail_[s].size() * pools_.tail->page_bytes());
+  }
+  b.lists = static_cast<std::int64_t>(kept_tokens_.size() * sizeof(int) + masks_.size() * sizeof(PageMask));
+  b.kept_tokens = static_cast<int>(kept_tokens_.size());
+  b.sealed_tokens = static_cast<int>(sealed_[0].size()) * kPageTokens;
+  b.tokens = length_ - first_sealed_ * kPageTokens;
+  return b;
+}
+
+}  // namespace kvant

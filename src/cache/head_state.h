@@ -1,0 +1,152 @@
+// HeadState: the pages of one (sequence, layer, KV head), and the moves of a step on them.
+//
+// Tokens in order: sealed pages, then unsealed ones (the tail). Protected tokens are copied to side pages
+// ("kept rows") when their page is sealed, and are masked out of it. During a step, everything beyond the
+// committed marks is provisional; nothing committed is overwritten before commit().
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "base/matrix_view.h"
+#include "base/token_mask.h"
+#include "cache/page_pool.h"
+#include "recipe/plan.h"
+
+namespace kvant {
+
+// The pools that serve one head.
+struct HeadPools {
+  std::array<PagePool*, 2> sealed{};  // by side
+  PagePool* tail = nullptr;           // unsealed pages, both sides
+  PagePool* kept = nullptr;           // side pages of kept_page_rows() rows, both sides; null: none
+};
+
+// Rows of a side page: no more than a layer's sink, where only that is protected.
+int kept_page_rows(const LayerPlan& layer);
+
+// One side of a page, as attention reads it.
+struct PageSide {
+  const Format* format = nullptr;
+  const std::byte* bytes = nullptr;
+  const PageContext* context = nullptr;
+};
+
+// A page of both sides: tokens [first_token, first_token + n_tokens) but those in `masked`. Kept rows come as
+// pages whose tokens are not consecutive: `kept` is set, and every one is visible to every query.
+struct PageView {
+  int first_token = 0;
+  int n_tokens = 0;
+  bool kept = false;
+  TokenMask masked;
+  PageSide k, v;
+};
+
+// What a step needs at the most, by layer: see step_demand().
+struct StepDemand {
+  int tail_pages = 0;    // new tail pages a side, beyond those recycled within the step
+  int sealed_pages = 0;  // pages to be sealed, a side
+  int kept_rows = 0;     // tokens that become protected
+};
+
+class HeadState {
+ public:
+  // All references outlive the state.
+  HeadState(const Plan& plan, int layer, int kv_head, const HeadPools& pools);
+  HeadState(HeadState&&) noexcept = default;
+  ~HeadState();
+
+  int length() const { return length_; }            // tokens, provisional ones included
+  int n_sealed() const { return n_sealed_; }        // pages
+  int first_page() const { return first_sealed_; }  // older ones were freed (sliding window)
+
+  // --- a step: reserve, any number of append / seal, then commit or abort ---
+  // Marks the state that abort() returns to.
+  void begin();
+  // Takes pages for the demand. False when memory is exhausted: call abort().
+  bool reserve(const StepDemand& demand);
+  // Writes n new tokens at the end. k, v: [n, d], transformed, finite.
+  void append(MatrixView<const float> k, MatrixView<const float> v);
+  // Seals the oldest unsealed pages until n_pages are sealed. scratch: resized as needed.
+  void seal_until(int n_pages, std::vector<float>& scratch);
+  void commit();
+  void abort();
+
+  // The pages that hold tokens >= first_visible, oldest first; kept rows come before the tail.
+  void list_pages(int first_visible, std::vector<PageView>& pages) const;
+
+  // --- between steps ---
+  // Frees sealed pages that lie wholly before `token` (sliding window).
+  void free_before(int token);
+  // Keeps tokens [0, n_tokens). False, and nothing changed, when memory is exhausted.
+  // Requires n_tokens <= length(), and that the page of n_tokens was not freed.
+  bool truncate(int n_tokens);
+  // Makes this empty state a copy of `from` that shares its sealed and full side pages. False when memory is
+  // exhausted: drop this state.
+  bool copy_from(const HeadState& from);
+
+  struct Bytes {
+    std::int64_t sealed = 0, kept = 0, lists = 0, tail = 0;  // lists: masks and token lists of kept rows
+    int kept_tokens = 0, sealed_tokens = 0, tokens = 0;      // tokens: held, not freed by a sliding window
+  };
+  Bytes bytes() const;
+
+  // Calls visit(pool, page) for every page held: to count shared pages once.
+  template <class Visit>
+  void for_each_page(const Visit& visit) const {
+    for (int s = 0; s < 2; ++s) {
+      for (PageId p : sealed_[s]) visit(pools_.sealed[s], p);
+      for (PageId p : tail_[s]) visit(pools_.tail, p);
+      for (PageId p : kept_[s]) visit(pools_.kept, p);
+    }
+  }
+
+ private:
+  using PageList = std::vector<PageId>;
+  struct PageMask {
+    int page = 0;
+    TokenMask mask;
+  };
+  struct Marks {  // the committed state
+    int length = 0, n_sealed = 0;
+    std::size_t kept_rows = 0, masks = 0, tail_pages = 0;
+  };
+
+  std::size_t kept_pages(std::size_t rows) const;
+  const SidePlan& side_plan(int s) const { return s == 0 ? head_.k : head_.v; }
+  TokenMask protected_tokens(int page) const;
+  void seal_side(int s, int page, const TokenMask& mask, std::vector<float>& scratch);
+  void keep_rows(int s, int page, const TokenMask& mask, const float* values, std::size_t first_row);
+  void release_all(PageList& list, PagePool* pool);
+  bool take_pages(PageList& list, PagePool* pool, std::size_t count);
+  bool copy_page(PagePool* pool, PageId from, PageList& list);
+  bool unshare_last_kept(std::size_t rows_left);
+  void reopen(int s, int page, int n_tokens, std::size_t first_kept, PageId into) const;
+  void drop_sealed_from(int page, std::size_t kept_left, std::array<PageList, 2>& reopened);
+
+  const Plan& plan_;
+  const LayerPlan& layer_;
+  const HeadPlan& head_;
+  PageContext tail_context_[2];
+  std::size_t kept_rows_;  // kept_page_rows() of the layer
+  HeadPools pools_;
+
+  int length_ = 0;
+  int n_sealed_ = 0;
+  int first_sealed_ = 0;
+  int tail_base_ = 0;               // the page of tail_[s][0]
+  std::array<PageList, 2> sealed_;  // page first_sealed_ + i
+  std::array<PageList, 2> tail_;    // page tail_base_ + i; kNoPage: sealed in this step, storage reused
+  std::array<PageList, 2> kept_;    // kept rows, kept_page_rows() a page
+  std::vector<int> kept_tokens_;    // absolute token index of each kept row
+  std::vector<PageMask> masks_;     // by page, ascending
+  std::array<PageList, 2> spare_sealed_, spare_tail_, spare_kept_;  // reserved for the step
+  Marks committed_;
+};
+
+// The demand of a step on a layer: `first` committed tokens, `n_sealed` sealed pages, n new tokens.
+StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int n, bool is_prompt);
+
+}  // namespace kvant

@@ -1,0 +1,29 @@
+// MemoryBudget: what a cache may take from the operating system, accounted to the byte.
+#pragma once
+
+#include <cstdint>
+
+namespace kvant {
+
+class MemoryBudget {
+ public:
+  // limit in bytes; 0: none.
+  explicit MemoryBudget(std::int64_t limit) : limit_(limit) {}
+
+  // False, and nothing taken, when it would exceed the limit.
+  bool take(std::int64_t bytes) {
+    if (limit_ > 0 && taken_ + bytes > limit_) return false;
+    taken_ += bytes;
+    return true;
+  }
+  void give_back(std::int64_t bytes) { taken_ -= bytes; }
+
+  std::int64_t taken() const { return taken_; }
+  std::int64_t limit() const { return limit_; }
+
+ private:
+  std::int64_t limit_;
+  std::int64_t taken_ = 0;
+};
+
+}  // namespace kvant

@@ -1,0 +1,87 @@
+#include "cache/page_pool.h"
+
+#include <algorithm>
+#include <new>
+
+#include "base/check.h"
+
+namespace kvant {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+// Large enough that the operating system takes slabs back one by one, small enough not to waste memory on
+// a format that few heads use.
+constexpr std::size_t kSlabBytes = std::size_t{128} << 10;
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+PagePool::PagePool(std::size_t page_bytes, MemoryBudget& budget)
+    : page_bytes_(page_bytes),
+      stride_(aligned(page_bytes)),
+      pages_per_slab_(static_cast<int>(std::max<std::size_t>(1, kSlabBytes / stride_))),
+      budget_(budget) {}
+
+PagePool::~PagePool() {
+  for (int i = 0; i < static_cast<int>(slabs_.size()); ++i) {
+    if (slabs_[i].memory != nullptr) drop_slab(i);
+  }
+}
+
+std::byte* PagePool::data(PageId page) const {
+  return slabs_[page / pages_per_slab_].memory + (page % pages_per_slab_) * stride_;
+}
+
+bool PagePool::add_slab() {
+  auto empty = std::find_if(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.memory == nullptr; });
+  const int slab = static_cast<int>(empty - slabs_.begin());
+  if (empty == slabs_.end()) {  // bookkeeping first, so that a failure leaves nothing half-made
+    holders_.resize(holders_.size() + pages_per_slab_, 0);
+    slabs_.emplace_back();
+  }
+  free_.reserve(holders_.size());
+  const std::size_t bytes = stride_ * pages_per_slab_;
+  if (!budget_.take(static_cast<std::int64_t>(bytes))) return false;
+  void* memory = ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
+  if (memory == nullptr) {
+    budget_.give_back(static_cast<std::int64_t>(bytes));
+    return false;
+  }
+  slabs_[slab].memory = static_cast<std::byte*>(memory);
+  for (int i = pages_per_slab_ - 1; i >= 0; --i) free_.push_back(slab * pages_per_slab_ + i);
+  return true;
+}
+
+void PagePool::drop_slab(int slab) {
+  ::operator delete (slabs_[slab].memory, std::align_val_t{kAlignment});
+  slabs_[slab] = Slab{};
+  budget_.give_back(static_cast<std::int64_t>(stride_ * pages_per_slab_));
+  std::erase_if(free_, [&](PageId p) { return p / pages_per_slab_ == slab; });
+}
+
+PageId PagePool::allocate() {
+  if (free_.empty() && !add_slab()) return kNoPage;
+  const PageId page = free_.back();
+  free_.pop_back();
+  holders_[page] = 1;
+  ++slabs_[page / pages_per_slab_].pages_in_use;
+  ++pages_in_use_;
+  return page;
+}
+
+void PagePool::release(PageId page) {
+  KVANT_CHECK(holders_[page] > 0, "released a free page");
+  if (--holders_[page] > 0) return;
+  --pages_in_use_;
+  free_.push_back(page);
+  // One empty slab stays, so that a tail that comes and goes doesn't return to the operating system each
+  // time.
+  const int slab = page / pages_per_slab_;
+  if (--slabs_[slab].pages_in_use == 0 && static_cast<int>(free_.size()) > 2 * pages_per_slab_)
+    drop_slab(slab);
+}
+
+}  // namespace kvant

@@ -1,0 +1,54 @@
+// PagePool: reference-counted pages of one byte size, in slabs that go back to the operating system when
+// empty.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cache/memory_budget.h"
+
+namespace kvant {
+
+using PageId = std::int32_t;
+inline constexpr PageId kNoPage = -1;
+
+// Not thread-safe, except data(): threads may use pages that are held while nobody allocates or releases.
+class PagePool {
+ public:
+  // page_bytes > 0. Pages start at multiples of 64 bytes.
+  PagePool(std::size_t page_bytes, MemoryBudget& budget);
+  ~PagePool();
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+
+  // A page held once, with undefined contents; kNoPage when memory or the budget is exhausted.
+  PageId allocate();
+  void retain(PageId page) { ++holders_[page]; }
+  void release(PageId page);
+  bool shared(PageId page) const { return holders_[page] > 1; }
+
+  std::byte* data(PageId page) const;
+  std::size_t page_bytes() const { return page_bytes_; }
+  std::int64_t pages_in_use() const { return pages_in_use_; }
+
+ private:
+  struct Slab {
+    std::byte* memory = nullptr;
+    int pages_in_use = 0;
+  };
+  bool add_slab();
+  void drop_slab(int slab);
+
+  std::size_t page_bytes_;
+  std::size_t stride_;
+  int pages_per_slab_;
+  MemoryBudget& budget_;
+  std::vector<Slab> slabs_;
+  std::vector<std::int32_t> holders_;  // [slabs * pages_per_slab]; 0: free
+  std::vector<PageId> free_;           // may name pages of dropped slabs: skipped when taken
+  std::int64_t pages_in_use_ = 0;
+};
+
+}  // namespace kvant

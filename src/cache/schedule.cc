@@ -1,0 +1,36 @@
+#include "cache/schedule.h"
+
+#include <algorithm>
+
+#include "base/geometry.h"
+#include "recipe/recipe.h"
+
+namespace kvant {
+
+std::vector<Tile> schedule(int first, int n, bool is_prompt, int prefill) {
+  const int end = first + n;
+  const bool whole = is_prompt && prefill == kPrefillAll;
+  const int block = is_prompt ? prefill : kPageTokens;
+  std::vector<Tile> tiles;
+  for (int t = first; t < end;) {
+    const int block_end = whole ? end : std::min(end, (t / block + 1) * block);
+    for (int q = t; q < block_end;) {
+      const int query_end = std::min(block_end, (q / kPageTokens + 1) * kPageTokens);
+      tiles.push_back({q == t ? t : block_end, block_end, q, query_end, -1});
+      q = query_end;
+    }
+    if (!whole && block_end % block == 0) tiles.back().seal_point = block_end;
+    t = block_end;
+  }
+  return tiles;
+}
+
+int seal_point_before(int first, bool is_prompt) {
+  return is_prompt ? -1 : first;
+}
+
+int pages_due(int seal_point, int window) {
+  return std::max(0, (seal_point - window) / kPageTokens);
+}
+
+}  // namespace kvant

@@ -1,0 +1,29 @@
+// The order of append, attend and seal inside a step: visibility as a function of absolute token index alone
+// (design section 2).
+#pragma once
+
+#include <vector>
+
+namespace kvant {
+
+// One tile of queries: first append [append_first, append_end) (empty when already appended), then attend
+// the queries [query_first, query_end), at most kPageTokens of one page, then seal what is due.
+struct Tile {
+  int append_first = 0, append_end = 0;
+  int query_first = 0, query_end = 0;
+  // After attending: pages wholly before `seal_point - window` are sealed. -1: seal nothing.
+  int seal_point = -1;
+};
+
+// The tiles of tokens [first, first + n). `prefill` is the recipe's (kPrefillAll: the whole prompt is a
+// block); it applies to prompts, answers use blocks of one page.
+std::vector<Tile> schedule(int first, int n, bool is_prompt, int prefill);
+
+// The seal point before the first tile: an answer sees every page sealed that its position allows, even if
+// the prompt's blocks kept it unsealed. -1: nothing.
+int seal_point_before(int first, bool is_prompt);
+
+// Number of leading pages of a sequence that are sealed once `seal_point` has been passed.
+int pages_due(int seal_point, int window);
+
+}  // namespace kvant
