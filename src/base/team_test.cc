@@ -1,0 +1,65 @@
+#include "base/team.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <vector>
+
+namespace kvant {
+namespace {
+
+TEST(Team, RunsTheBodyOnceOnEachThread) {
+  for (const int n_threads : {1, 2, 5}) {
+    std::vector<std::atomic<int>> runs(n_threads);
+    run_team(n_threads, [&](Team& team) {
+      EXPECT_EQ(team.size(), n_threads);
+      ++runs[team.index()];
+    });
+    for (const auto& count : runs) EXPECT_EQ(count, 1);
+  }
+}
+
+TEST(Team, HandsOutEachItemOnceLoopAfterLoop) {
+  constexpr int kLoops = 50;
+  for (const int n_items : {0, 1, 3, 100}) {
+    std::vector<std::atomic<int>> visits(n_items);
+    run_team(4, [&](Team& team) {
+      for (int loop = 0; loop < kLoops; ++loop) team.for_each(n_items, [&](int i) { ++visits[i]; });
+    });
+    for (const auto& count : visits) EXPECT_EQ(count, kLoops);
+  }
+}
+
+TEST(Team, WaitsForAllItemsBeforeGoingOn) {
+  constexpr int kItems = 64;
+  constexpr int kLoops = 20;
+  std::atomic<int> done{0};
+  std::atomic<int> too_early{0};
+  run_team(3, [&](Team& team) {
+    for (int loop = 1; loop <= kLoops; ++loop) {
+      team.for_each(kItems, [&](int) { ++done; });
+      if (done.load() < loop * kItems) ++too_early;
+      team.barrier();
+    }
+  });
+  EXPECT_EQ(too_early, 0);
+  EXPECT_EQ(done, kLoops * kItems);
+}
+
+TEST(Team, PublishesWritesAcrossTheBarrier) {
+  constexpr int kThreads = 4;
+  int plain[kThreads] = {};  // not atomic: the barrier must order these
+  std::atomic<int> wrong{0};
+  run_team(kThreads, [&](Team& team) {
+    for (int round = 1; round <= 100; ++round) {
+      plain[team.index()] = round;
+      team.barrier();
+      for (const int value : plain) wrong += value == round ? 0 : 1;
+      team.barrier();
+    }
+  });
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace kvant
