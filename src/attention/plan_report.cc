@@ -1,0 +1,102 @@
+#include "attention/plan_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+namespace kvant {
+namespace {
+
+std::string joined(const std::vector<std::string>& words, const char* separator) {
+  return fmt::format("{}", fmt::join(words, separator));
+}
+
+// "0-3,7": ascending numbers as ranges.
+std::string ranges(const std::vector<int>& numbers) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t end = i + 1;
+    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+    parts.push_back(end - i == 1 ? fmt::format("{}", numbers[i])
+                                 : fmt::format("{}-{}", numbers[i], numbers[end - 1]));
+    i = end;
+  }
+  return joined(parts, ",");
+}
+
+// What one (layer, KV head, side) gets.
+using Treatment = std::tuple<std::string, std::string, std::string, std::size_t>;
+
+Treatment treatment(const Plan& plan, const AttentionBackend& backend, int layer, int kv_head, Side side) {
+  const SidePlan& side_plan = plan.head(layer, kv_head).side(side);
+  return {joined(side_plan.transform_names, "+"), side_plan.sealed->name(),
+          backend.kernel_name(plan, layer, kv_head, side),
+          side_plan.sealed->page_bytes(plan.geometry.head_dim)};
+}
+
+// Heads of a layer with one treatment; then layers whose heads are alike.
+void add_rows(const Plan& plan, const AttentionBackend& backend, Side side, std::vector<PlanRow>& rows) {
+  std::map<std::pair<Treatment, std::vector<int>>, std::vector<int>> layers_of;
+  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
+    std::map<Treatment, std::vector<int>> heads_of;
+    for (int head = 0; head < plan.geometry.n_kv_heads; ++head) {
+      heads_of[treatment(plan, backend, layer, head, side)].push_back(head);
+    }
+    for (const auto& [what, heads] : heads_of) layers_of[{what, heads}].push_back(layer);
+  }
+  std::vector<std::pair<int, PlanRow>> found;
+  for (const auto& [what, layers] : layers_of) {
+    const auto& [transforms, format, kernel, page_bytes] = what.first;
+    found.push_back({layers.front(),
+                     {side, ranges(layers), ranges(what.second), transforms, format, kernel, page_bytes}});
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto& [first_layer, row] : found) rows.push_back(std::move(row));
+}
+
+}  // namespace
+
+PlanReport report_plan(const Plan& plan, const AttentionBackend& backend) {
+  PlanReport report;
+  report.summary = to_string(plan.recipe);
+  report.tail = plan.tail->name();
+  report.sink = plan.recipe.sink;
+  report.window = plan.recipe.window;
+  report.prefill = plan.recipe.prefill;
+  for (const Side side : kSides) add_rows(plan, backend, side, report.rows);
+  report.fallbacks = plan.fallbacks;
+  return report;
+}
+
+std::string plan_table(const PlanReport& report) {
+  const std::string prompt =
+      report.prefill == kPrefillAll ? "whole" : fmt::format("{} tokens", report.prefill);
+  std::string text = fmt::format("plan: {}\n", report.summary);
+  if (report.rows.empty()) return text;
+  text += fmt::format("  tail {}, sink {} tokens, window {} tokens, prompt blocks: {}\n", report.tail,
+                      report.sink, report.window, prompt);
+  std::size_t widths[] = {6, 8, 10, 6};
+  for (const PlanRow& row : report.rows) {
+    widths[0] = std::max(widths[0], row.layers.size());
+    widths[1] = std::max(widths[1], row.kv_heads.size());
+    widths[2] = std::max(widths[2], row.transforms.size());
+    widths[3] = std::max(widths[3], row.format.size());
+  }
+  text +=
+      fmt::format("  {:4}  {:{}}  {:{}}  {:{}}  {:{}}  {:>10}  {}\n", "side", "layers", widths[0], "KV heads",
+                  widths[1], "transforms", widths[2], "format", widths[3], "bytes/page", "kernel");
+  for (const PlanRow& row : report.rows) {
+    text += fmt::format("  {:4}  {:{}}  {:{}}  {:{}}  {:{}}  {:>10}  {}\n", side_name(row.side), row.layers,
+                        widths[0], row.kv_heads, widths[1], row.transforms.empty() ? "-" : row.transforms,
+                        widths[2], row.format, widths[3], row.page_bytes, row.kernel);
+  }
+  for (const Fallback& fallback : report.fallbacks) {
+    text += fmt::format("  fall-back: {}: {}\n", fallback.what, fallback.reason);
+  }
+  return text;
+}
+
+}  // namespace kvant

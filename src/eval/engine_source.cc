@@ -1,0 +1,66 @@
+#include "eval/engine_source.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace kvant {
+namespace {
+
+CacheBits cache_bits(const CacheBytes& bytes) {
+  const double sealed =
+      bytes.sealed_elements > 0 ? bytes.bits_sealed() : std::numeric_limits<double>::quiet_NaN();
+  return {sealed, bytes.bits_all()};
+}
+
+class EngineSource : public LogitSource {
+ public:
+  EngineSource(std::string name, Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
+               int step_tokens)
+      : name_(std::move(name)),
+        engine_(engine),
+        backend_(backend),
+        cache_(std::move(plan), /*byte_limit=*/0),
+        step_tokens_(step_tokens),
+        sequence_(cache_.add()) {}
+
+  const std::string& name() const override { return name_; }
+  CacheBits bits() const override { return cache_bits(cache_.bytes(sequence_)); }
+  PlanReport plan() const override { return report_plan(cache_.plan(), backend_); }
+
+  Status begin() override {
+    cache_.free(sequence_);
+    sequence_ = cache_.add();
+    return {};
+  }
+
+  Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) override {
+    const int n = static_cast<int>(tokens.size());
+    const int first_wanted = n - logits.rows;
+    for (int start = 0; start < n; start += step_tokens_) {
+      const int count = std::min(step_tokens_, n - start);
+      const int skipped = std::clamp(first_wanted - start, 0, count);
+      const EngineInput input{sequence_, tokens.subspan(start, count), is_prompt, skipped};
+      const int first_row = std::max(start - first_wanted, 0);
+      KVANT_RETURN_IF_ERROR(
+          engine_.step(cache_, backend_, {&input, 1}, logits.slice(first_row, count - skipped)));
+    }
+    return {};
+  }
+
+ private:
+  std::string name_;
+  Engine& engine_;
+  AttentionBackend& backend_;
+  Cache cache_;
+  int step_tokens_;
+  SequenceId sequence_;
+};
+
+}  // namespace
+
+std::unique_ptr<LogitSource> make_engine_source(std::string name, Engine& engine, AttentionBackend& backend,
+                                                std::shared_ptr<const Plan> plan, int step_tokens) {
+  return std::make_unique<EngineSource>(std::move(name), engine, backend, std::move(plan), step_tokens);
+}
+
+}  // namespace kvant

@@ -1,0 +1,98 @@
+#include "eval/llama_reference.h"
+
+#include <cstring>
+
+#include "eval/f32_gguf.h"
+#include "eval/llama_runtime.h"
+
+namespace kvant {
+namespace {
+
+constexpr const char* kPrefix = "llama.cpp:";
+
+class LlamaSource : public LogitSource {
+ public:
+  LlamaSource(std::string name, LlamaModelPointer model, LlamaContextPointer context, double bits,
+              std::vector<std::string> notes)
+      : name_(std::move(name)),
+        model_(std::move(model)),
+        context_(std::move(context)),
+        bits_(bits),
+        notes_(std::move(notes)) {}
+
+  const std::string& name() const override { return name_; }
+  CacheBits bits() const override { return {bits_, bits_}; }
+  PlanReport plan() const override {
+    PlanReport report;
+    report.summary = name_;
+    for (const std::string& note : notes_) report.summary += ", " + note;
+    return report;
+  }
+  Status begin() override {
+    llama_memory_clear(llama_get_memory(context_.get()), /*data=*/false);
+    length_ = 0;
+    return {};
+  }
+  Status step(std::span<const std::int32_t> tokens, bool /*is_prompt*/, MatrixView<float> logits) override {
+    const int n = static_cast<int>(tokens.size());
+    KVANT_RETURN_IF_ERROR(llama_run(*context_, tokens, length_, logits.rows));
+    length_ += n;
+    for (int r = 0; r < logits.rows; ++r) {
+      const float* row = llama_get_logits_ith(context_.get(), n - logits.rows + r);
+      if (row == nullptr) return error("llama.cpp gave no logits");
+      std::memcpy(logits.row(r), row, sizeof(float) * logits.cols);
+    }
+    return {};
+  }
+
+ private:
+  std::string name_;
+  LlamaModelPointer model_;  // outlives the context
+  LlamaContextPointer context_;
+  double bits_;
+  std::vector<std::string> notes_;
+  int length_ = 0;
+};
+
+class Reference : public LlamaReference {
+ public:
+  explicit Reference(LlamaModelPointer model) : model_(std::move(model)) {}
+
+  Result<std::unique_ptr<LogitSource>> source(const std::string& name, int context, int step_tokens,
+                                              int n_threads) const override {
+    auto types = parse_llama_types(name.substr(std::strlen(kPrefix)));
+    if (!types.ok()) return types.error();
+    const LlamaContextOptions options{*types, context, step_tokens, /*n_sequences=*/1, n_threads};
+    std::vector<std::string> notes;
+    auto made = make_llama_context(*model_, options, &notes);
+    if (!made.ok()) return made.error();
+    return std::unique_ptr<LogitSource>(std::make_unique<LlamaSource>(
+        name, model_, std::move(made).value(), bits_per_element(*types), std::move(notes)));
+  }
+
+ private:
+  LlamaModelPointer model_;
+};
+
+}  // namespace
+
+bool names_llama(const std::string& name) {
+  return name.starts_with(kPrefix);
+}
+
+Status check_llama_name(const std::string& name) {
+  KVANT_CHECK(names_llama(name), "not a llama.cpp row");
+  const auto types = parse_llama_types(name.substr(std::strlen(kPrefix)));
+  if (!types.ok()) return types.error();
+  return {};
+}
+
+Result<std::unique_ptr<LlamaReference>> LlamaReference::load_f32(const std::string& path) {
+  auto file = expand_to_f32(path);
+  if (!file.ok()) return file.error();
+  auto model = load_llama_model(file->path());
+  if (!model.ok()) return error("llama.cpp cannot load '{}': leave llama.cpp out of this run", path);
+  return std::unique_ptr<LlamaReference>(std::make_unique<Reference>(std::move(model).value()));
+}
+
+}  // namespace kvant

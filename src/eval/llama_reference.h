@@ -1,0 +1,27 @@
+// llama.cpp itself, with its own KV cache, as a source of predictions: the oracle and the rival.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "eval/logit_source.h"
+
+namespace kvant {
+
+// Whether a row's name asks for llama.cpp: "llama.cpp:TYPE" or "llama.cpp:KTYPE/VTYPE".
+bool names_llama(const std::string& name);
+// An error when it names a type that llama.cpp has not. Requires names_llama(name).
+Status check_llama_name(const std::string& name);
+
+class LlamaReference {
+ public:
+  // The model of a GGUF file with all weights expanded to F32, by way of a temporary file that is gone on
+  // return. Errors: an unreadable file, disk full, a model that llama.cpp refuses.
+  static Result<std::unique_ptr<LlamaReference>> load_f32(const std::string& path);
+  virtual ~LlamaReference() = default;
+  // The row called `name`, for chunks of `context` tokens, at most step_tokens run at a time.
+  virtual Result<std::unique_ptr<LogitSource>> source(const std::string& name, int context, int step_tokens,
+                                                      int n_threads) const = 0;
+};
+
+}  // namespace kvant

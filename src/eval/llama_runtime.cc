@@ -1,0 +1,124 @@
+#include "eval/llama_runtime.h"
+
+#include "model/library_log.h"
+
+namespace kvant {
+namespace {
+
+constexpr ggml_type kCacheTypes[] = {GGML_TYPE_F32,  GGML_TYPE_F16,    GGML_TYPE_BF16,
+                                     GGML_TYPE_Q8_0, GGML_TYPE_Q5_1,   GGML_TYPE_Q5_0,
+                                     GGML_TYPE_Q4_1, GGML_TYPE_IQ4_NL, GGML_TYPE_Q4_0};
+
+Result<ggml_type> parse_type(const std::string& name) {
+  std::string known;
+  for (const ggml_type type : kCacheTypes) {
+    if (name == ggml_type_name(type)) return type;
+    known += (known.empty() ? "" : ", ") + std::string(ggml_type_name(type));
+  }
+  return error("llama.cpp has no cache type '{}'; it has {}", name, known);
+}
+
+double bits_of(ggml_type type) {
+  return 8.0 * static_cast<double>(ggml_type_size(type)) / static_cast<double>(ggml_blck_size(type));
+}
+
+// Collects llama.cpp's log while it lives, and puts the former receiver back.
+class LogCapture {
+ public:
+  LogCapture() {
+    llama_log_get(&former_, &former_data_);
+    llama_log_set(
+        [](ggml_log_level, const char* text, void* self) { static_cast<LogCapture*>(self)->text_ += text; },
+        this);
+  }
+  ~LogCapture() { llama_log_set(former_, former_data_); }
+  LogCapture(const LogCapture&) = delete;
+  LogCapture& operator=(const LogCapture&) = delete;
+
+  // The value after "NAME = " in the log, or nothing.
+  std::string value(const std::string& name) const {
+    const auto at = text_.find(name + " = ");
+    if (at == std::string::npos) return "";
+    const auto start = at + name.size() + 3;
+    return text_.substr(start, text_.find_first_of(",\n", start) - start);
+  }
+
+ private:
+  ggml_log_callback former_ = nullptr;
+  void* former_data_ = nullptr;
+  std::string text_;
+};
+
+}  // namespace
+
+Result<LlamaCacheTypes> parse_llama_types(const std::string& text) {
+  const auto slash = text.find('/');
+  auto k = parse_type(text.substr(0, slash));
+  if (!k.ok()) return k.error();
+  auto v = slash == std::string::npos ? k : parse_type(text.substr(slash + 1));
+  if (!v.ok()) return v.error();
+  return LlamaCacheTypes{*k, *v};
+}
+
+double bits_per_element(const LlamaCacheTypes& types) {
+  return (bits_of(types.k) + bits_of(types.v)) / 2;
+}
+
+Result<LlamaModelPointer> load_llama_model(const std::string& path) {
+  quiet_library_log();
+  llama_backend_init();
+  llama_model_params params = llama_model_default_params();
+  params.n_gpu_layers = 0;
+  llama_model* model = llama_model_load_from_file(path.c_str(), params);
+  if (model == nullptr) return error("llama.cpp cannot load '{}': leave llama.cpp out of this run", path);
+  return LlamaModelPointer(model, LlamaFree{});
+}
+
+Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaContextOptions& options,
+                                               std::vector<std::string>* notes) {
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = static_cast<std::uint32_t>(options.context);
+  params.n_batch = static_cast<std::uint32_t>(options.step_tokens);
+  params.n_ubatch = params.n_batch;
+  params.n_seq_max = static_cast<std::uint32_t>(options.n_sequences);
+  params.kv_unified = true;
+  params.n_threads = options.n_threads;
+  params.n_threads_batch = options.n_threads;
+  params.type_k = options.types.k;
+  params.type_v = options.types.v;
+  // By default llama.cpp chooses; it requires flash attention for a quantized V.
+  if (ggml_is_quantized(options.types.v)) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+  const LogCapture log;
+  LlamaContextPointer context(llama_init_from_model(&model, params));
+  if (context == nullptr) {
+    return error("llama.cpp cannot make a context of {} tokens with a {}/{} cache", options.context,
+                 ggml_type_name(options.types.k), ggml_type_name(options.types.v));
+  }
+  if (notes == nullptr) return context;
+  for (const char* side : {"k", "v"}) {
+    const std::string rotated = log.value(std::string("attn_rot_") + side);
+    if (rotated.empty()) continue;
+    notes->push_back(
+        fmt::format("{} {}", *side == 'k' ? "K" : "V", rotated == "0" ? "not rotated" : "rotated"));
+  }
+  return context;
+}
+
+Status llama_run(llama_context& context, std::span<const std::int32_t> tokens, int first, int n_logits) {
+  const int n = static_cast<int>(tokens.size());
+  llama_batch batch = llama_batch_init(n, 0, 1);
+  batch.n_tokens = n;
+  for (int i = 0; i < n; ++i) {
+    batch.token[i] = tokens[i];
+    batch.pos[i] = first + i;
+    batch.n_seq_id[i] = 1;
+    batch.seq_id[i][0] = 0;
+    batch.logits[i] = i >= n - n_logits ? 1 : 0;
+  }
+  const int code = llama_decode(&context, batch);
+  llama_batch_free(batch);
+  if (code != 0) return error("llama.cpp failed to run {} tokens at position {} (code {})", n, first, code);
+  return {};
+}
+
+}  // namespace kvant

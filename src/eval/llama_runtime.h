@@ -1,0 +1,51 @@
+// llama.cpp's models and contexts, with errors as Results and owners that free.
+#pragma once
+
+#include <llama.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace kvant {
+
+// The element types of a llama.cpp cache.
+struct LlamaCacheTypes {
+  ggml_type k = GGML_TYPE_F16;
+  ggml_type v = GGML_TYPE_F16;
+};
+// "q8_0" or "q8_0/q4_0" (K/V). An error lists the types that llama.cpp has.
+Result<LlamaCacheTypes> parse_llama_types(const std::string& text);
+// Bits for each element, the mean of K and V.
+double bits_per_element(const LlamaCacheTypes& types);
+
+struct LlamaFree {
+  void operator()(llama_model* model) const { llama_model_free(model); }
+  void operator()(llama_context* context) const { llama_free(context); }
+};
+using LlamaModelPointer = std::shared_ptr<llama_model>;
+using LlamaContextPointer = std::unique_ptr<llama_context, LlamaFree>;
+
+// Loads a GGUF with llama.cpp, on the CPU. An error when llama.cpp refuses the file.
+Result<LlamaModelPointer> load_llama_model(const std::string& path);
+
+struct LlamaContextOptions {
+  LlamaCacheTypes types;
+  int context = 0;        // tokens in all
+  int step_tokens = 512;  // most tokens of a batch
+  int n_sequences = 1;    // they share the cache's cells
+  int n_threads = 2;
+};
+// notes (may be null) gets what llama.cpp's log says about rotating K and V before they are quantized
+// (llama.cpp pull request 21038: automatic).
+Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaContextOptions& options,
+                                               std::vector<std::string>* notes);
+
+// Runs `tokens` at positions [first, first + n) of sequence 0, with logits for the last n_logits of them.
+// The error is llama.cpp's.
+Status llama_run(llama_context& context, std::span<const std::int32_t> tokens, int first, int n_logits);
+
+}  // namespace kvant

@@ -1,0 +1,98 @@
+#include "eval/report_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json number(double value) {
+  return std::isfinite(value) ? Json(value) : Json(nullptr);
+}
+
+Json row_to_json(const QualityRow& row) {
+  const MetricsSummary& m = row.metrics;
+  return {{"recipe", row.name},
+          {"bits_sealed", number(row.bits.sealed)},
+          {"bits_all", number(row.bits.all)},
+          {"ppl", number(m.ppl)},
+          {"kld_mean", number(m.kld_mean)},
+          {"kld_lo", number(m.kld_lo)},
+          {"kld_hi", number(m.kld_hi)},
+          {"kld_median", number(m.kld_median)},
+          {"kld_p99", number(m.kld_p99)},
+          {"kld_p999", number(m.kld_p999)},
+          {"kld_max", number(m.kld_max)},
+          {"top1", number(m.top1)},
+          {"rms_dp", number(m.rms_dp)},
+          {"seconds", number(row.seconds)},
+          {"positions", m.positions},
+          {"plan", plan_to_json(row.plan)}};
+}
+
+// Divergences span many powers of ten: four digits, as plain numbers where that is readable.
+std::string divergence(double value) {
+  if (value == 0) return "0";
+  return value < 1e-4 ? fmt::format("{:.2e}", value) : fmt::format("{:.5f}", value);
+}
+
+std::string bits(double value) {
+  return std::isfinite(value) ? fmt::format("{:.3f}", value) : "-";
+}
+
+}  // namespace
+
+nlohmann::ordered_json plan_to_json(const PlanReport& report) {
+  Json rows = Json::array(), fallbacks = Json::array();
+  for (const PlanRow& row : report.rows) {
+    rows.push_back({{"side", side_name(row.side)},
+                    {"layers", row.layers},
+                    {"kv_heads", row.kv_heads},
+                    {"transforms", row.transforms},
+                    {"format", row.format},
+                    {"kernel", row.kernel},
+                    {"page_bytes", row.page_bytes}});
+  }
+  for (const Fallback& f : report.fallbacks) fallbacks.push_back({{"what", f.what}, {"reason", f.reason}});
+  return {{"recipe", report.summary}, {"tail", report.tail},       {"sink", report.sink},
+          {"window", report.window},  {"prefill", report.prefill}, {"rows", rows},
+          {"fallbacks", fallbacks}};
+}
+
+std::string eval_to_json(const QualityResult& result, const std::string& model) {
+  Json json = {{"schema", "kvant.eval/1"},
+               {"model", model},
+               {"context", result.context},
+               {"chunks", result.chunks},
+               {"results", Json::array()}};
+  for (const QualityRow& row : result.rows) json["results"].push_back(row_to_json(row));
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string eval_table(const QualityResult& result) {
+  std::size_t width = 6;
+  for (const QualityRow& row : result.rows) width = std::max(width, row.name.size());
+  std::string text =
+      fmt::format("{:{}}  {:>6} {:>6} {:>9}  {:>9} {:>21} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>8}\n",
+                  "recipe", width, "sealed", "bits", "ppl", "mean KLD", "95 % interval", "median", "99 %",
+                  "99.9 %", "max", "top-1 %", "RMS dp %", "seconds");
+  for (const QualityRow& row : result.rows) {
+    const MetricsSummary& m = row.metrics;
+    const std::string interval = divergence(m.kld_lo) + " - " + divergence(m.kld_hi);
+    text += fmt::format(
+        "{:{}}  {:>6} {:>6} {:>9.4f}  {:>9} {:>21} {:>9} {:>9} {:>9} {:>9} {:>8.3f} {:>8.3f} {:>8.1f}\n",
+        row.name, width, bits(row.bits.sealed), bits(row.bits.all), m.ppl, divergence(m.kld_mean), interval,
+        divergence(m.kld_median), divergence(m.kld_p99), divergence(m.kld_p999), divergence(m.kld_max),
+        100 * m.top1, 100 * m.rms_dp, row.seconds);
+  }
+  const std::int64_t positions = result.rows.empty() ? 0 : result.rows.front().metrics.positions;
+  text += fmt::format("{} chunks of {} tokens, {} scored positions; reference: {}\n", result.chunks,
+                      result.context, positions, result.rows.empty() ? "-" : result.rows.front().name);
+  return text;
+}
+
+}  // namespace kvant

@@ -1,0 +1,22 @@
+// Figures and plans as JSON text.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "attention/plan_report.h"
+#include "eval/quality_eval.h"
+
+namespace kvant {
+
+// {"recipe":.., "tail":.., "sink":.., "window":.., "prefill":.., "rows":[..], "fallbacks":[..]}
+nlohmann::ordered_json plan_to_json(const PlanReport& report);
+
+// {"schema":"kvant.eval/1","model":..,"context":..,"chunks":..,"results":[..]}; figures that don't exist
+// (bits_sealed when nothing is sealed) are null. The first result is the reference.
+std::string eval_to_json(const QualityResult& result, const std::string& model);
+
+// The same for a terminal.
+std::string eval_table(const QualityResult& result);
+
+}  // namespace kvant
