@@ -39,6 +39,9 @@ class Format {
   // Names of the model constants that encode and decode need (design: codebooks); empty for most.
   virtual std::vector<std::string> needed_constants() const { return {}; }
 
+  // Numbers in each of these arrays for a head of `head_dim` channels.
+  virtual std::size_t constant_size(int /*head_dim*/) const { return 0; }
+
   // Whether tokens can be written one by one (encode_rows): a row's bytes depend on that row alone.
   virtual bool row_wise() const { return false; }
 

@@ -1,0 +1,131 @@
+// What every format promises (format.h), for all that the registry lists.
+#include <algorithm>
+#include <functional>
+
+#include "format/test_pages.h"
+
+namespace kvant {
+namespace {
+
+constexpr float kCanary = 12345.0F;
+
+void for_every_format(const std::function<void(const TestFormat&)>& body) {
+  for (const std::string& name : format_names()) {
+    for (const int d : kTestHeadDims) {
+      const TestFormat format(name, d);
+      SCOPED_TRACE(format.label());
+      body(format);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+bool all_finite(const std::vector<float>& values) {
+  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+}
+
+std::vector<TokenMask> some_masks() {
+  TokenMask few;
+  for (const int token : {0, 1, 2, 3, 40, 127}) few.set(token);
+  TokenMask all;
+  TokenMask second_half;
+  for (int token = 0; token < kPageTokens; ++token) {
+    all.set(token);
+    if (token >= kPageTokens / 2) second_half.set(token);
+  }
+  return {TokenMask{}, few, second_half, all};
+}
+
+TEST(EveryFormat, EncodesEveryByteOfThePageAndNoOther) {
+  constexpr std::size_t kGuard = 64;
+  for_every_format([](const TestFormat& test) {
+    const std::size_t size = test.format().page_bytes(test.d());
+    const std::vector<float> values = key_like_values(test.d(), 1);
+    std::vector<std::byte> buffers[2];
+    for (const int fill : {0, 1}) {
+      const std::byte canary{static_cast<unsigned char>(fill == 0 ? 0x00 : 0xff)};
+      std::vector<std::byte>& buffer = buffers[fill];
+      buffer.assign(size + 2 * kGuard + 1, canary);
+      test.format().encode(values.data(), {}, test.context(), buffer.data() + kGuard + fill);  // 1: unaligned
+      EXPECT_TRUE(std::all_of(buffer.begin(), buffer.begin() + kGuard, [&](auto b) { return b == canary; }));
+      EXPECT_TRUE(std::all_of(buffer.end() - kGuard, buffer.end(), [&](auto b) { return b == canary; }));
+    }
+    EXPECT_TRUE(std::equal(buffers[0].begin() + kGuard, buffers[0].begin() + kGuard + size,
+                           buffers[1].begin() + kGuard + 1));
+  });
+}
+
+TEST(EveryFormat, EncodesWithoutReadingBeyondOneRowOrWritingOthers) {
+  for_every_format([](const TestFormat& test) {
+    if (!test.format().row_wise()) return;
+    const std::vector<float> values = key_like_values(test.d(), 2);
+    const std::vector<std::byte> whole = test.encode(values);
+    std::vector<std::byte> by_rows(whole.size(), std::byte{0x5a});
+    for (int token = kPageTokens - 1; token >= 0; --token) {
+      const std::vector<float> row(values.begin() + token * test.d(),
+                                   values.begin() + (token + 1) * test.d());
+      test.format().encode_rows(row.data(), token, 1, test.context(), by_rows.data());
+    }
+    EXPECT_TRUE(whole == by_rows);
+  });
+}
+
+TEST(EveryFormat, DecodesAPrefixAsThePrefixOfThePage) {
+  for_every_format([](const TestFormat& test) {
+    const std::vector<std::byte> page = test.encode(key_like_values(test.d(), 3));
+    const std::vector<float> whole = test.decode(page);
+    for (const int n : {0, 1, 31, 64, 65, 127}) {
+      std::vector<float> prefix(whole.size(), kCanary);
+      test.format().decode(page.data(), n, test.context(), prefix.data());
+      const std::ptrdiff_t written = static_cast<std::ptrdiff_t>(n) * test.d();
+      EXPECT_TRUE(std::equal(prefix.begin(), prefix.begin() + written, whole.begin())) << n << " tokens";
+      EXPECT_TRUE(std::all_of(prefix.begin() + written, prefix.end(), [](float x) { return x == kCanary; }));
+    }
+  });
+}
+
+TEST(EveryFormat, DecodesToFiniteValuesWhateverFiniteValuesItEncodes) {
+  for_every_format([](const TestFormat& test) {
+    for (const std::vector<float>& values : extreme_pages(test.d())) {
+      for (const TokenMask& left_out : some_masks()) {
+        EXPECT_TRUE(all_finite(test.decode(test.encode(values, left_out)))) << values[0] << ", " << values[1];
+      }
+    }
+  });
+}
+
+TEST(EveryFormat, LetsNoLeftOutTokenTouchTheOthers) {
+  for_every_format([](const TestFormat& test) {
+    const int d = test.d();
+    std::vector<float> quiet = key_like_values(d, 4);
+    for (const TokenMask& left_out : some_masks()) {
+      std::vector<float> loud = quiet;
+      for (int token = 0; token < kPageTokens; ++token) {
+        for (int i = 0; i < d; ++i) {
+          if (left_out.test(token)) loud[token * d + i] = i % 2 == 0 ? 1e6F : -1e6F;
+        }
+      }
+      const std::vector<float> from_quiet = test.decode(test.encode(quiet, left_out));
+      const std::vector<float> from_loud = test.decode(test.encode(loud, left_out));
+      for (int token = 0; token < kPageTokens; ++token) {
+        if (left_out.test(token)) continue;
+        ASSERT_TRUE(std::equal(from_quiet.begin() + token * d, from_quiet.begin() + (token + 1) * d,
+                               from_loud.begin() + token * d))
+            << "token " << token;
+      }
+    }
+  });
+}
+
+// Shannon's bound for Gaussian values: b bits each leave a relative RMS error of at least 2^-b. A format that
+// beats it has hidden bytes somewhere.
+TEST(EveryFormat, NeedsTheBytesThatItStates) {
+  for_every_format([](const TestFormat& test) {
+    const std::vector<float> values = gaussian_values(test.d(), 5);
+    const double error = relative_rms_error(values, test.decode(test.encode(values)));
+    EXPECT_GE(error, std::exp2(-test.format().bits(test.d())));
+  });
+}
+
+}  // namespace
+}  // namespace kvant
