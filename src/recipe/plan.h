@@ -16,7 +16,7 @@ namespace kvant {
 
 // One side of one (layer, KV head).
 struct SidePlan {
-  const Format* sealed = nullptr;    // the format of sealed pages
+  const Format* sealed = nullptr;  // the format of sealed pages
   std::vector<std::string> transform_names;
   Transform transform;
   PageContext context;
@@ -30,8 +30,8 @@ struct HeadPlan {
 // What a layer keeps unquantized, after the rules for sliding windows.
 struct LayerPlan {
   int sink = 0;
-  int window = 0;         // tokens
-  int sliding_window = 0; // tokens; 0: full attention
+  int window = 0;             // tokens
+  int sliding_window = 0;     // tokens; 0: full attention
   bool needs_offset = false;  // scores need the K transform's offset (a soft cap is not shift-invariant)
 };
 

@@ -1,11 +1,13 @@
-// Recipe: a complete KV-cache configuration as data (design section 2). Printable, parseable, comparable.
+// Recipe: a complete KV-cache configuration as data. Printable, parseable, comparable.
 //
 // String form: NAME[,key=value]... or key=value[,key=value]..., for example
-//   vecinfer-2bit,window=0,skip=1e-6        k=hadamard:ch4g128,v=tok4g128,sink=4
-// A side is written [transform+transform...:]format. Layers or heads can differ: `k@0-3=bf16`,
-// `v@18.1=tok4g128` (layer 18, KV head 1). JSON form: the same keys, see docs/recipes.md.
+//   kivi-2bit,window=0,sink=4        k=hadamard:ch4g128,v=tok4g128,sink=4        q8_0/tok4g128
+// NAME is a built-in recipe, a JSON file, or SIDE or SIDE/SIDE (K and V). A side is written
+// [transform+transform...:]format. Layers or heads can differ: `k@0-3=bf16`, `v@18.1=tok4g128` (layer 18,
+// KV head 1). JSON form: the same keys. docs/recipes.md has the whole grammar.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,21 +46,28 @@ struct Recipe {
   SideRecipe k{{}, "bf16"};
   SideRecipe v{{}, "bf16"};
   std::vector<SideOverride> overrides;  // later ones win
-  int sink = 0;                         // the first tokens of a sequence that stay unquantized: 0 .. kPageTokens
-  int window = 0;                       // the newest tokens that stay unquantized: a multiple of kPageTokens
-  int prefill = kPageTokens;            // tokens of a prompt block: a multiple of kPageTokens, or kPrefillAll
+  int sink = 0;               // the first tokens of a sequence that stay unquantized: 0 .. kPageTokens
+  int window = 0;             // the newest tokens that stay unquantized: a multiple of kPageTokens
+  int prefill = kPageTokens;  // tokens of a prompt block: a multiple of kPageTokens, or kPrefillAll
 
   bool operator==(const Recipe&) const = default;
 };
 
-// Parses the string form; `text` may also name a JSON file (ends in ".json"). An error names the nearest
-// known recipe, key or format.
+// Parses the string form; NAME may also be a JSON file (ends in ".json"). An error names the nearest
+// known recipe, key, transform or format.
 Result<Recipe> parse_recipe(const std::string& text);
-// The recipe for a plain pair of formats, as -ctk and -ctv give it.
-Result<Recipe> plain_recipe(const std::string& k_format, const std::string& v_format);
+// The recipe for a pair of sides, as -ctk and -ctv give it: formats, with or without transforms. llama.cpp's
+// names for its cache types (q8_0, q5_1, ...) stand for the formats that are like them.
+Result<Recipe> plain_recipe(const std::string& k_side, const std::string& v_side);
+// Cuts a list of recipes ("bf16,kivi-2bit,window=0;k=bf16,v=fp8") into one text each, unparsed: an item
+// without
+// '=' starts a new recipe, and so does anything after ';'. Empty texts are dropped.
+std::vector<std::string> split_recipe_list(const std::string& list);
 // The string form without the name: parse_recipe(to_string(r)) equals r but for name, summary and tier.
 std::string to_string(const Recipe& recipe);
-// The JSON form, and back.
+// What to call the recipe in messages and tables: its name, or its string form if it has none.
+std::string label(const Recipe& recipe);
+// The JSON form, and back. recipe_from_json(to_json(r)) equals r.
 std::string to_json(const Recipe& recipe);
 Result<Recipe> recipe_from_json(const std::string& json);
 

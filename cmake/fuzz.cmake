@@ -1,0 +1,28 @@
+# Fuzz targets, for libFuzzer: one program for each src/<room>/<x>_fuzz.cc, called <x>_fuzz. Clang only:
+#   CC=clang CXX=clang++ cmake --preset default -B build/fuzz -DKVANT_FUZZ=ON
+#   cmake --build build/fuzz --target recipe_parser_fuzz
+#   build/fuzz/recipe_parser_fuzz -max_total_time=120 build/fuzz/corpus fuzz/seeds/recipe
+# Include this before the rooms, so that they too are instrumented.
+option(KVANT_FUZZ "Build the fuzz targets (needs clang with libFuzzer)" OFF)
+
+function(kvant_fuzz_targets)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/*/*_fuzz.cc)
+  foreach(source IN LISTS sources)
+    get_filename_component(name ${source} NAME_WE)
+    get_filename_component(folder ${source} DIRECTORY)
+    get_filename_component(room ${folder} NAME)
+    add_executable(${name} ${source})
+    target_link_libraries(${name} PRIVATE kvant_${room})
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  endforeach()
+endfunction()
+
+if(KVANT_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "KVANT_FUZZ needs clang: configure with CC=clang CXX=clang++")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+                      -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+  cmake_language(DEFER CALL kvant_fuzz_targets)
+endif()

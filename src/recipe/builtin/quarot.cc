@@ -1,0 +1,17 @@
+// QuaRot's KV cache: K (after RoPE) and V rotated by a Hadamard matrix, then quantized token by token,
+// asymmetric, in groups of 128 channels (a whole head, where heads are no larger).
+#include "recipe/builtin.h"
+
+namespace kvant {
+
+std::span<const BuiltinRecipe> quarot_recipes() {
+  static constexpr BuiltinRecipe kRecipes[] = {
+      {"quarot-4bit", Tier::comparison, "k=hadamard:tok4g128,v=hadamard:tok4g128",
+       "QuaRot: rotated, token-wise, 4 bits"},
+      {"quarot-2bit", Tier::comparison, "k=hadamard:tok2g128,v=hadamard:tok2g128",
+       "QuaRot: rotated, token-wise, 2 bits"},
+  };
+  return kRecipes;
+}
+
+}  // namespace kvant

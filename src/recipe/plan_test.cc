@@ -1,0 +1,183 @@
+#include "recipe/plan.h"
+
+#include <gtest/gtest.h>
+
+namespace kvant {
+namespace {
+
+Geometry small_geometry() {
+  Geometry geometry;
+  geometry.model = "the test model";
+  geometry.n_layers = 4;
+  geometry.n_heads = 6;
+  geometry.n_kv_heads = 2;
+  geometry.head_dim = 64;
+  geometry.score_scale = 0.125F;
+  geometry.trained_context = 2048;
+  geometry.sliding_window.assign(4, 0);
+  return geometry;
+}
+
+Result<std::shared_ptr<const Plan>> try_resolve(const std::string& recipe, const Geometry& geometry,
+                                                std::shared_ptr<const Constants> constants = nullptr) {
+  auto parsed = parse_recipe(recipe);
+  EXPECT_TRUE(parsed.ok()) << parsed.error().message;
+  return resolve(*parsed, geometry, std::move(constants));
+}
+
+std::shared_ptr<const Plan> resolved(const std::string& recipe, const Geometry& geometry,
+                                     std::shared_ptr<const Constants> constants = nullptr) {
+  auto plan = try_resolve(recipe, geometry, std::move(constants));
+  EXPECT_TRUE(plan.ok()) << plan.error().message;
+  return plan.ok() ? *plan : nullptr;
+}
+
+std::string message_of(const std::string& recipe, const Geometry& geometry,
+                       std::shared_ptr<const Constants> constants = nullptr) {
+  const auto plan = try_resolve(recipe, geometry, std::move(constants));
+  EXPECT_FALSE(plan.ok());
+  return plan.ok() ? "" : plan.error().message;
+}
+
+void expect_in(const std::string& part, const std::string& whole) {
+  EXPECT_NE(whole.find(part), std::string::npos) << "'" << part << "' is not in: " << whole;
+}
+
+// An array [d] called `name` for every layer, head and side.
+std::shared_ptr<const Constants> constants_everywhere(const Geometry& geometry, const std::string& name) {
+  auto constants = std::make_shared<Constants>();
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    for (int head = 0; head < geometry.n_kv_heads; ++head) {
+      for (Side side : kSides) {
+        constants->set(layer, head, side, name, std::vector<float>(geometry.head_dim, 2.0F));
+      }
+    }
+  }
+  return constants;
+}
+
+TEST(Resolve, GivesEveryHeadItsFormatsAndContext) {
+  const auto plan = resolved("kivi-4bit", small_geometry());
+  ASSERT_EQ(plan->heads.size(), 8U);
+  ASSERT_EQ(plan->layers.size(), 4U);
+  for (int layer = 0; layer < 4; ++layer) {
+    EXPECT_EQ(plan->layers[layer].window, 128);
+    for (int head = 0; head < 2; ++head) {
+      for (Side side : kSides) {
+        const SidePlan& of_side = plan->head(layer, head).side(side);
+        EXPECT_EQ(of_side.sealed, find_format(side == Side::key ? "ch4g128" : "tok4g128"));
+        EXPECT_TRUE(of_side.transform.identity());
+        EXPECT_EQ(of_side.context.head_dim, 64);
+        EXPECT_EQ(of_side.context.constants.layer, layer);
+        EXPECT_EQ(of_side.context.constants.kv_head, head);
+        EXPECT_EQ(of_side.context.constants.side, side);
+      }
+    }
+  }
+}
+
+TEST(Resolve, AcceptsEveryBuiltinRecipeThatNeedsNoCalibration) {
+  for (int d : {64, 80, 96, 128, 256}) {
+    Geometry geometry = small_geometry();
+    geometry.head_dim = d;
+    for (const Recipe& recipe : builtin_recipes()) {
+      const auto plan = resolve(recipe, geometry, nullptr);
+      if (!plan.ok()) expect_in("kvant calibrate", plan.error().message);
+    }
+  }
+}
+
+TEST(Resolve, LetsLaterOverridesWin) {
+  const auto plan =
+      resolved("k=ch4g128,v=fp8,k@0-2=bf16,k@1=tok4g128,k@1-3.1=fp8,v@3.0=hadamard:f16", small_geometry());
+  const auto format = [&](int layer, int head, Side side) {
+    return plan->head(layer, head).side(side).sealed->name();
+  };
+  EXPECT_EQ(format(0, 0, Side::key), "bf16");
+  EXPECT_EQ(format(0, 1, Side::key), "bf16");
+  EXPECT_EQ(format(1, 0, Side::key), "tok4g128");
+  EXPECT_EQ(format(1, 1, Side::key), "fp8");
+  EXPECT_EQ(format(2, 0, Side::key), "bf16");
+  EXPECT_EQ(format(2, 1, Side::key), "fp8");
+  EXPECT_EQ(format(3, 0, Side::key), "ch4g128");
+  EXPECT_EQ(format(3, 1, Side::key), "fp8");
+  EXPECT_EQ(format(2, 0, Side::value), "fp8");
+  EXPECT_EQ(format(3, 0, Side::value), "f16");
+  EXPECT_EQ(plan->head(3, 0).v.transform_names, std::vector<std::string>{"hadamard"});
+  EXPECT_FALSE(plan->head(3, 0).v.transform.identity());
+  EXPECT_TRUE(plan->head(3, 1).v.transform.identity());
+}
+
+TEST(Resolve, KeepsTheTailInTheFormatOfAPlainCache) {
+  const Geometry geometry = small_geometry();
+  EXPECT_EQ(resolved("f16", geometry)->tail->name(), "f16");
+  EXPECT_EQ(resolved("bf16", geometry)->tail->name(), "bf16");
+  EXPECT_EQ(resolved("f16/bf16", geometry)->tail->name(), "bf16");
+  EXPECT_EQ(resolved("f16,v@2.1=fp8", geometry)->tail->name(), "bf16");
+  EXPECT_EQ(resolved("fp8", geometry)->tail->name(), "bf16");
+  EXPECT_EQ(resolved("kivi-2bit", geometry)->tail->name(), "bf16");
+}
+
+TEST(Resolve, KeepsNoSinkWhereAWindowSlides) {
+  Geometry geometry = small_geometry();
+  geometry.sliding_window = {0, 512, 0, 512};
+  const auto plan = resolved("kivi-2bit,sink=4", geometry);
+  EXPECT_EQ(plan->layers[0].sink, 4);
+  EXPECT_EQ(plan->layers[1].sink, 0);
+  EXPECT_EQ(plan->layers[1].sliding_window, 512);
+  EXPECT_EQ(plan->layers[2].sink, 4);
+  EXPECT_EQ(plan->layers[3].window, 128);
+}
+
+TEST(Resolve, WantsOffsetsOnlyWhereAShiftMeetsASoftcap) {
+  Geometry geometry = small_geometry();
+  const auto constants = constants_everywhere(geometry, "mean");
+  EXPECT_FALSE(resolved("k=mean:fp8", geometry, constants)->layers[0].needs_offset);
+  geometry.score_softcap = 50;
+  EXPECT_TRUE(resolved("k=mean:fp8", geometry, constants)->layers[0].needs_offset);
+  EXPECT_FALSE(resolved("k=hadamard:fp8", geometry, constants)->layers[0].needs_offset);
+  EXPECT_FALSE(resolved("v=mean:fp8", geometry, constants)->layers[0].needs_offset);
+  const auto one_layer = resolved("k@2.1=mean:fp8", geometry, constants);
+  EXPECT_FALSE(one_layer->layers[1].needs_offset);
+  EXPECT_TRUE(one_layer->layers[2].needs_offset);
+}
+
+TEST(Resolve, FindsConstantsUnderTheNamesOfAllStepsBefore) {
+  const Geometry geometry = small_geometry();
+  const auto constants = constants_everywhere(geometry, "hadamard+smooth");
+  EXPECT_TRUE(try_resolve("k=hadamard+smooth:fp8", geometry, constants).ok());
+  expect_in("'smooth'", message_of("k=smooth:fp8", geometry, constants));
+}
+
+TEST(Resolve, SaysHowToGetMissingConstants) {
+  const std::string message = message_of("k=bf16,v@1.1=smooth:tok4g128", small_geometry());
+  expect_in("layer 1 KV head 1 V has no calibrated constants 'smooth'", message);
+  expect_in("kvant calibrate", message);
+  expect_in("v@1.1=smooth:tok4g128", message);
+}
+
+TEST(Resolve, RefusesLayersAndHeadsThatTheModelLacks) {
+  expect_in("names layer 4, but the test model has layers 0 to 3", message_of("k@2-4=fp8", small_geometry()));
+  expect_in("names KV head 2, but the test model has KV heads 0 to 1",
+            message_of("v@0.2=fp8", small_geometry()));
+}
+
+TEST(Resolve, RefusesHeadSizesThatNoFormatHas) {
+  Geometry geometry = small_geometry();
+  for (int d : {0, 60, 264}) {
+    geometry.head_dim = d;
+    expect_in("head size", message_of("bf16", geometry));
+  }
+}
+
+TEST(Resolve, ChecksRecipesThatWereNotParsed) {
+  Recipe recipe;
+  recipe.window = 100;
+  EXPECT_FALSE(resolve(recipe, small_geometry(), nullptr).ok());
+  recipe.window = 0;
+  recipe.k.format = "ch4g129";
+  EXPECT_FALSE(resolve(recipe, small_geometry(), nullptr).ok());
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,261 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "format/format.h"
+#include "recipe/builtin.h"
+#include "recipe/parser_property.h"
+#include "recipe/recipe.h"
+#include "recipe/recipe_fields.h"
+#include "transform/transform.h"
+
+namespace kvant {
+namespace {
+
+Recipe parsed(const std::string& text) {
+  auto recipe = parse_recipe(text);
+  EXPECT_TRUE(recipe.ok()) << text << ": " << recipe.error().message;
+  return recipe.ok() ? *recipe : Recipe{};
+}
+
+std::string message_of(const std::string& text) {
+  const auto recipe = parse_recipe(text);
+  EXPECT_FALSE(recipe.ok()) << text;
+  return recipe.ok() ? "" : recipe.error().message;
+}
+
+void expect_in(const std::string& part, const std::string& whole) {
+  EXPECT_NE(whole.find(part), std::string::npos) << "'" << part << "' is not in: " << whole;
+}
+
+TEST(BuiltinRecipes, ComeBackFromTheirPrintedForms) {
+  for (const Recipe& recipe : builtin_recipes()) {
+    SCOPED_TRACE(recipe.name);
+    check_printed_forms(recipe);
+    EXPECT_EQ(parsed(recipe.name), recipe);
+  }
+}
+
+TEST(BuiltinRecipes, HaveNamesOfTheirOwnAndASummary) {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : builtin_recipes()) {
+    EXPECT_FALSE(recipe.summary.empty()) << recipe.name;
+    EXPECT_EQ(recipe.name.find_first_of(",;= "), std::string::npos) << recipe.name;
+    names.push_back(recipe.name);
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
+}
+
+TEST(BuiltinRecipes, HoldWhatTheMethodsSay) {
+  EXPECT_EQ(to_string(parsed("kivi-2bit")), "k=ch2g128,v=tok2g128,window=128");
+  EXPECT_EQ(to_string(parsed("quarot-4bit")), "k=hadamard:tok4g128,v=hadamard:tok4g128");
+  EXPECT_EQ(parsed("quarot-4bit").tier, Tier::comparison);
+  EXPECT_EQ(to_string(parsed("q4_0")), "k=tok4g32s,v=tok4g32s");
+  EXPECT_EQ(to_string(parsed("f16")), "k=f16,v=f16");
+}
+
+TEST(RecipeParser, ReadsEveryKey) {
+  const Recipe recipe = parsed("k=mean+hadamard:ch4g128,v=tok2g64,sink=4,window=256,prefill=all");
+  EXPECT_EQ(recipe.k, (SideRecipe{{"mean", "hadamard"}, "ch4g128"}));
+  EXPECT_EQ(recipe.v, (SideRecipe{{}, "tok2g64"}));
+  EXPECT_EQ(recipe.sink, 4);
+  EXPECT_EQ(recipe.window, 256);
+  EXPECT_EQ(recipe.prefill, kPrefillAll);
+  EXPECT_EQ(recipe.name, "");
+  EXPECT_EQ(parsed("prefill=512").prefill, 512);
+}
+
+TEST(RecipeParser, DefaultsToAnUnquantizedCache) {
+  EXPECT_EQ(parsed("sink=0"), Recipe{});
+  EXPECT_EQ(to_string(Recipe{}), "k=bf16,v=bf16");
+}
+
+TEST(RecipeParser, ChangesANamedRecipeAndItsName) {
+  const Recipe recipe = parsed("kivi-2bit, window=0 ,v=tok4g128");
+  EXPECT_EQ(recipe.name, "kivi-2bit,window=0,v=tok4g128");
+  EXPECT_EQ(recipe.window, 0);
+  EXPECT_EQ(recipe.k.format, "ch2g128");
+  EXPECT_EQ(recipe.v.format, "tok4g128");
+  EXPECT_EQ(parsed(recipe.name), recipe);
+}
+
+TEST(RecipeParser, ReadsOverridesInOrder) {
+  const Recipe recipe = parsed("kivi-2bit,k@0-3=bf16,v@18.1=hadamard:tok4g128,k@2-4.0=fp8");
+  ASSERT_EQ(recipe.overrides.size(), 3U);
+  EXPECT_EQ(recipe.overrides[0], (SideOverride{Side::key, 0, 3, -1, {{}, "bf16"}}));
+  EXPECT_EQ(recipe.overrides[1], (SideOverride{Side::value, 18, 18, 1, {{"hadamard"}, "tok4g128"}}));
+  EXPECT_EQ(recipe.overrides[2], (SideOverride{Side::key, 2, 4, 0, {{}, "fp8"}}));
+  check_printed_forms(recipe);
+}
+
+TEST(RecipeParser, LetsASideForAllLayersReplaceItsOverrides) {
+  const Recipe recipe = parsed("k@0-3=bf16,v@1=fp8,k=ch4g128");
+  ASSERT_EQ(recipe.overrides.size(), 1U);
+  EXPECT_EQ(recipe.overrides[0].side, Side::value);
+}
+
+TEST(RecipeParser, TakesEveryFormatForAPlainRecipe) {
+  for (const std::string& format : format_names()) {
+    const Recipe recipe = parsed(format);
+    EXPECT_EQ(recipe.name, format);
+    EXPECT_EQ(recipe.k, (SideRecipe{{}, format}));
+    EXPECT_EQ(recipe.v, (SideRecipe{{}, format}));
+  }
+  const Recipe pair = parsed("hadamard:tok8g32s/tok4g128,sink=4");
+  EXPECT_EQ(to_string(pair), "k=hadamard:tok8g32s,v=tok4g128,sink=4");
+  EXPECT_EQ(pair.name, "hadamard:tok8g32s/tok4g128,sink=4");
+}
+
+TEST(RecipeParser, TakesEveryTransform) {
+  for (const std::string& name : transform_names()) {
+    EXPECT_EQ(parsed("k=" + name + ":fp8").k.transforms, std::vector<std::string>{name});
+  }
+}
+
+TEST(PlainRecipe, UnderstandsLlamaCppNames) {
+  for (const LlamaCppType& type : llama_cpp_types()) {
+    ASSERT_NE(find_format(type.format), nullptr) << type.name;
+    const auto recipe = plain_recipe(type.name, "f16");
+    ASSERT_TRUE(recipe.ok());
+    EXPECT_EQ(recipe->k.format, type.format);
+    EXPECT_EQ(recipe->v.format, "f16");
+    EXPECT_EQ(recipe->name, std::string(type.name) + "/f16");
+  }
+}
+
+// ggml stores 32 values in 34, 24, 22, 20 and 18 bytes.
+TEST(PlainRecipe, GivesLlamaCppNamesTheBitsThatTheyHaveThere) {
+  const std::pair<const char*, double> expected[] = {
+      {"q8_0", 8.5}, {"q5_1", 6.0}, {"q5_0", 5.5}, {"q4_1", 5.0}, {"q4_0", 4.5}};
+  for (const auto& [name, bits] : expected) {
+    EXPECT_EQ(find_format(plain_recipe(name, name)->k.format)->bits(64), bits) << name;
+  }
+}
+
+TEST(RecipeErrors, NameTheNearestRecipe) {
+  expect_in("kivi-2bit", message_of("kivi-2bits"));
+  expect_in("unknown recipe or format 'kivi-2bits'", message_of("kivi-2bits"));
+  expect_in("quarot-4bit", message_of("quarto-4bit,sink=4"));
+  expect_in("tok4g128", message_of("tok4g127"));
+  expect_in("known recipes: bf16, f16", message_of("xxxxxxxxxxxxxxxxxxxxx"));
+}
+
+TEST(RecipeErrors, NameTheNearestKeyTransformAndFormat) {
+  expect_in("did you mean window", message_of("kivi-2bit,windw=0"));
+  expect_in("did you mean hadamard", message_of("k=hadamrd:ch4g128"));
+  expect_in("k: unknown format 'ch4g129'; did you mean ch4g128", message_of("k=ch4g129"));
+  expect_in("known transforms: hadamard", message_of("v=:fp8"));
+}
+
+TEST(RecipeErrors, SayWhatAValueMayBe) {
+  expect_in("sink: '129' is not a number of tokens from 0 to 128", message_of("sink=129"));
+  expect_in("sink: '-1'", message_of("sink=-1"));
+  expect_in("sink: ''", message_of("sink="));
+  expect_in("window: '100' is not a multiple of 128", message_of("window=100"));
+  expect_in("window: '99999999999999999999'", message_of("window=99999999999999999999"));
+  expect_in("prefill: '0' is neither 'all' nor a multiple of 128", message_of("prefill=0"));
+  expect_in("prefill: '130'", message_of("prefill=130"));
+}
+
+TEST(RecipeErrors, SayWhereTheTextIsNotARecipe) {
+  expect_in("does not begin with a name", message_of(""));
+  expect_in("does not begin with a name", message_of(",sink=4"));
+  expect_in("'' is not of the form key=value", message_of("bf16,"));
+  expect_in("'fp8' is not of the form key=value", message_of("bf16,fp8"));
+  for (const char* key : {"k@", "k@-", "k@3-1", "k@a", "k@0.", "k@0-3.x", "v@0-", "k@99999"}) {
+    expect_in("does not name layers", message_of(std::string(key) + "=fp8"));
+  }
+  expect_in("cannot read the recipe file 'no/such/file.json'", message_of("no/such/file.json"));
+}
+
+TEST(RecipeErrors, QuoteNothingUnprintable) {
+  const std::string message = message_of(std::string(5000, '\x01'));
+  EXPECT_LT(message.size(), 1000U);
+  for (char c : message) EXPECT_TRUE(c >= ' ' && c <= '~');
+}
+
+TEST(RecipeList, StartsARecipeAtEveryItemWithoutAKey) {
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(split_recipe_list("bf16,kivi-2bit,window=0,sink=4,q8_0/q4_0"),
+            (Texts{"bf16", "kivi-2bit,window=0,sink=4", "q8_0/q4_0"}));
+  EXPECT_EQ(split_recipe_list("bf16;k=fp8,v=bf16; k=bf16,v=fp8"),
+            (Texts{"bf16", "k=fp8,v=bf16", "k=bf16,v=fp8"}));
+  EXPECT_EQ(split_recipe_list(""), Texts{});
+  EXPECT_EQ(split_recipe_list(";,;"), Texts{});
+}
+
+TEST(RecipeJson, TakesEveryKeyAsTextOrNumber) {
+  const auto recipe = recipe_from_json(R"({"name": "mine", "recipe": "kivi-2bit", "v": "tok4g128", "sink": 4,
+      "window": "256", "prefill": "all", "tier": "comparison", "overrides": ["k@0-3=bf16", "k@1=fp8"]})");
+  ASSERT_TRUE(recipe.ok()) << recipe.error().message;
+  EXPECT_EQ(to_string(*recipe), "k=ch2g128,v=tok4g128,sink=4,window=256,prefill=all,k@0-3=bf16,k@1=fp8");
+  EXPECT_EQ(recipe->name, "mine");
+  EXPECT_EQ(recipe->tier, Tier::comparison);
+}
+
+TEST(RecipeJson, PrintsEveryFieldOfTheTable) {
+  const std::string json = to_json(parsed("kivi-2bit,k@3=fp8"));
+  for (const RecipeField& field : recipe_fields()) expect_in("\"" + std::string(field.key) + "\": ", json);
+  expect_in("\"window\": 128", json);
+  expect_in("\"k@3=fp8\"", json);
+}
+
+TEST(RecipeJson, SaysWhatIsWrong) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{", "not valid JSON"},
+      {"[1]", "must be a JSON object"},
+      {R"({"windw": 0})", "did you mean window"},
+      {R"({"window": 100})", "not a multiple of 128"},
+      {R"({"window": []})", "'window' must be a string or a number"},
+      {R"({"sink": 1.5})", "sink: '1.5'"},
+      {R"({"recipe": 3})", "'recipe' must be the name"},
+      {R"({"recipe": "kivi-2bits"})", "kivi-2bit"},
+      {R"({"recipe": "other.json"})", "unknown recipe"},
+      {R"({"overrides": "k@0=fp8"})", "'overrides' must be a list"},
+      {R"({"overrides": ["k=fp8"]})", "'overrides' must hold strings"},
+      {R"({"tier": "best"})", "neither 'product' nor 'comparison'"},
+  };
+  for (const auto& [json, part] : cases) {
+    const auto recipe = recipe_from_json(json);
+    ASSERT_FALSE(recipe.ok()) << json;
+    expect_in(part, recipe.error().message);
+  }
+}
+
+TEST(RecipeJson, IsReadFromAFileAndOverridden) {
+  const auto path = std::filesystem::temp_directory_path() / "kvant_recipe_parser_test.json";
+  std::ofstream(path) << R"({"k": "ch2g128", "v": "tok2g128"})";
+  const Recipe recipe = parsed(path.string() + ",sink=4");
+  EXPECT_EQ(to_string(recipe), "k=ch2g128,v=tok2g128,sink=4");
+  EXPECT_EQ(recipe.name, path.string() + ",sink=4");
+  std::ofstream(path) << R"({"k": "ch2g129"})";
+  expect_in("recipe file", message_of(path.string()));
+  std::filesystem::remove(path);
+}
+
+TEST(RecipeLabel, IsTheNameOrTheStringForm) {
+  EXPECT_EQ(label(parsed("kivi-2bit")), "kivi-2bit");
+  EXPECT_EQ(label(parsed("k=fp8")), "k=fp8,v=bf16");
+}
+
+// The inputs that the fuzzer starts from, and those that it found.
+TEST(RecipeFuzzSeeds, AreHandled) {
+  const auto folder = std::filesystem::path(__FILE__).parent_path() / "../../fuzz/seeds/recipe";
+  int n_seeds = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    std::stringstream text;
+    text << file.rdbuf();
+    SCOPED_TRACE(entry.path().string());
+    check_parsers(text.str());
+    ++n_seeds;
+  }
+  EXPECT_GT(n_seeds, 5);
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,93 @@
+#include "recipe/side_recipe.h"
+
+#include <algorithm>
+
+#include "base/similar_names.h"
+#include "format/format.h"
+#include "recipe/message_text.h"
+#include "recipe/number_text.h"
+#include "transform/transform.h"
+
+namespace kvant {
+namespace {
+
+constexpr int kLargestIndex = 9999;  // of a layer or KV head
+
+Result<std::vector<std::string>> parse_transforms(const std::string& text) {
+  std::vector<std::string> names;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('+', begin), text.size());
+    const std::string name = text.substr(begin, end - begin);
+    if (find_transform_kind(name) == nullptr) {
+      const auto known = transform_names();
+      const auto near = similar_names(name, known, 3);
+      const std::string hint = near.empty() ? "; known transforms: " + listed(known) : did_you_mean(near);
+      return error("unknown transform {}{}", quoted(name), hint);
+    }
+    names.push_back(name);
+    begin = end + 1;
+  }
+  return names;
+}
+
+}  // namespace
+
+Result<SideRecipe> parse_side(const std::string& text) {
+  SideRecipe side;
+  const std::size_t colon = text.find(':');
+  if (colon != std::string::npos) {
+    auto transforms = parse_transforms(text.substr(0, colon));
+    if (!transforms.ok()) return transforms.error();
+    side.transforms = std::move(transforms).value();
+  }
+  side.format = colon == std::string::npos ? text : text.substr(colon + 1);
+  if (find_format(side.format) == nullptr) {
+    const auto near = similar_format_names(side.format, 3);
+    const std::string hint = near.empty() ? "; known formats: " + listed(format_names()) : did_you_mean(near);
+    return error("unknown format {}{}", quoted(side.format), hint);
+  }
+  return side;
+}
+
+std::string to_string(const SideRecipe& side) {
+  std::string text;
+  for (const std::string& name : side.transforms) text += (text.empty() ? "" : "+") + name;
+  return text.empty() ? side.format : text + ":" + side.format;
+}
+
+bool is_override_key(const std::string& key) {
+  return key.starts_with("k@") || key.starts_with("v@");
+}
+
+Result<SideOverride> parse_override(const std::string& key, const std::string& side) {
+  SideOverride override;
+  override.side = key[0] == 'k' ? Side::key : Side::value;
+  const std::string place = key.substr(2);
+  const std::size_t dot = place.find('.');
+  const std::string layers = place.substr(0, dot);
+  const std::size_t dash = layers.find('-');
+  const auto first = parse_count(layers.substr(0, dash), kLargestIndex);
+  const auto last = dash == std::string::npos ? first : parse_count(layers.substr(dash + 1), kLargestIndex);
+  const auto head = dot == std::string::npos ? -1 : parse_count(place.substr(dot + 1), kLargestIndex);
+  if (!first || !last || !head || *first > *last) {
+    return error(
+        "{} does not name layers: write {}@LAYER, {}@FIRST-LAST or {}@LAYER.HEAD, as in k@0-3 or v@18.1",
+        quoted(key), key[0], key[0], key[0]);
+  }
+  override.first_layer = *first;
+  override.last_layer = *last;
+  override.kv_head = *head;
+  auto recipe = parse_side(side);
+  if (!recipe.ok()) return recipe.error();
+  override.recipe = std::move(recipe).value();
+  return override;
+}
+
+std::string override_key(const SideOverride& override) {
+  std::string key = fmt::format("{}@{}", override.side == Side::key ? 'k' : 'v', override.first_layer);
+  if (override.last_layer != override.first_layer) key += fmt::format("-{}", override.last_layer);
+  if (override.kv_head >= 0) key += fmt::format(".{}", override.kv_head);
+  return key;
+}
+
+}  // namespace kvant

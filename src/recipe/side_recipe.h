@@ -1,0 +1,22 @@
+// The text forms of one side, and of an override: the right and the left of `k@0-3=hadamard:ch4g128`.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "recipe/recipe.h"
+
+namespace kvant {
+
+// [transform+transform...:]format. Fails with the nearest names where a name is unknown.
+Result<SideRecipe> parse_side(const std::string& text);
+std::string to_string(const SideRecipe& side);
+
+// Whether `key` is one of an override: k@... or v@...
+bool is_override_key(const std::string& key);
+// k@LAYER, k@FIRST-LAST, k@LAYER.HEAD or k@FIRST-LAST.HEAD, and v alike, with the side that they get.
+Result<SideOverride> parse_override(const std::string& key, const std::string& side);
+// The key alone.
+std::string override_key(const SideOverride& override);
+
+}  // namespace kvant
