@@ -1,7 +1,7 @@
 # Fuzz targets, for libFuzzer: one program for each src/<room>/<x>_fuzz.cc, called <x>_fuzz. Clang only:
 #   CC=clang CXX=clang++ cmake --preset default -B build/fuzz -DKVANT_FUZZ=ON
 #   cmake --build build/fuzz --target recipe_parser_fuzz
-#   build/fuzz/recipe_parser_fuzz -max_total_time=120 build/fuzz/corpus fuzz/seeds/recipe
+#   mkdir -p build/fuzz/corpus && build/fuzz/recipe_parser_fuzz -max_total_time=120 -dict=fuzz/recipe.dict build/fuzz/corpus fuzz/seeds/recipe
 # Include this before the rooms, so that they too are instrumented.
 option(KVANT_FUZZ "Build the fuzz targets (needs clang with libFuzzer)" OFF)
 
