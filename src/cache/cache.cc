@@ -28,7 +28,7 @@ const Plan& Step::plan() const {
 }
 
 HeadState& Step::head(int slice, int layer, int kv_head) const {
-  return cache_.head(slices_[slice].sequence, layer, kv_head);
+  return cache_.mutable_head(slices_[slice].sequence, layer, kv_head);
 }
 
 void Step::fail(Error failure) {
@@ -167,7 +167,7 @@ int Cache::length(SequenceId sequence) const {
   return sequences_.at(sequence).length;
 }
 
-HeadState& Cache::head(SequenceId sequence, int layer, int kv_head) {
+HeadState& Cache::mutable_head(SequenceId sequence, int layer, int kv_head) {
   return sequences_.at(sequence).heads[layer * plan_->geometry.n_kv_heads + kv_head];
 }
 const HeadState& Cache::head(SequenceId sequence, int layer, int kv_head) const {
@@ -182,20 +182,20 @@ bool Cache::reserve_slice(const StepSlice& slice) {
     const HeadState& first = s.heads[layer * g.n_kv_heads];
     const StepDemand demand =
         step_demand(*plan_, layer, s.length, first.n_sealed(), slice.n_tokens, slice.is_prompt);
-    for (int h = 0; h < g.n_kv_heads && enough; ++h) enough = head(slice.sequence, layer, h).reserve(demand);
+    for (int h = 0; h < g.n_kv_heads && enough; ++h) enough = mutable_head(slice.sequence, layer, h).reserve(demand);
   }
   return enough;
 }
 
 Result<std::unique_ptr<Step>> Cache::reserve(std::vector<StepSlice> slices) {
   KVANT_CHECK(!step_open_, "two steps at a time");
-  std::set<SequenceId> seen;
-  for (const StepSlice& slice : slices) {
-    KVANT_CHECK(slice.n_tokens > 0 && seen.insert(slice.sequence).second, "an empty or repeated slice");
-  }
   std::unique_ptr<Step> step;
   bool enough = true;
   try {
+    std::set<SequenceId> seen;
+    for (const StepSlice& slice : slices) {
+      KVANT_CHECK(slice.n_tokens > 0 && seen.insert(slice.sequence).second, "an empty or repeated slice");
+    }
     step.reset(new Step(*this, std::move(slices)));
     step_open_ = true;
     for (const StepSlice& slice : step->slices_) {

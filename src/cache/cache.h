@@ -134,7 +134,7 @@ class Cache {
     int length = 0;
   };
 
-  HeadState& head(SequenceId sequence, int layer, int kv_head);
+  HeadState& mutable_head(SequenceId sequence, int layer, int kv_head);
   PagePool* pool(std::size_t page_bytes);
   HeadPools head_pools(int layer, int kv_head);
   Sequence empty_sequence();

@@ -305,6 +305,7 @@ void HeadState::reopen(int s, int page, int n_tokens, std::size_t first_kept, Pa
 }
 
 void HeadState::drop_sealed_from(int page, std::size_t kept_left, std::array<PageList, 2>& reopened) {
+  first_sealed_ = std::min(first_sealed_, page);  // pages freed by a sliding window: the cut is at 0
   const auto n_sealed = static_cast<std::size_t>(page - first_sealed_);
   const std::size_t n_kept = kept_pages(kept_left);
   for (int s = 0; s < 2; ++s) {
