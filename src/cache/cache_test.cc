@@ -1,0 +1,258 @@
+#include "cache/cache.h"
+
+#include <gtest/gtest.h>
+
+#include "cache/cache_fixture.h"
+
+namespace kvant {
+namespace {
+
+using testing::append_tokens;
+using testing::contents;
+using testing::plan_for;
+using testing::small_geometry;
+
+const char* const kRecipes[] = {
+    "bf16",
+    "k=ch4g128,v=tok4g128",
+    "k=ch2g128,v=tok2g128,window=128",
+    "k=hadamard:tok4g32s,v=hadamard:tok4g32s,sink=4",
+    "k=ch2g32,v=tok2g32,sink=4,window=256",
+    "k=ch4g128,v=tok4g128,prefill=512,sink=1",
+    "k=ch4g128,v=tok4g128,prefill=all,window=128",
+    "k=tok8g32s,v=tok3g64,k@1=ch4g64,v@0.1=bf16,sink=128",
+};
+
+class CacheOfRecipe : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Recipes, CacheOfRecipe, ::testing::ValuesIn(kRecipes));
+
+TEST_P(CacheOfRecipe, HoldsTheSameBytesForAnyChunking) {
+  const auto plan = plan_for(GetParam(), small_geometry());
+  constexpr int kTokens = 700;
+  Cache whole(plan, 0);
+  const SequenceId expected = whole.add();
+  ASSERT_TRUE(append_tokens(whole, expected, kTokens).ok());
+  for (const int chunk : {1, 128, 200, 512}) {
+    Cache cache(plan, 0);
+    const SequenceId s = cache.add();
+    for (int done = 0; done < kTokens; done += chunk) {
+      ASSERT_TRUE(append_tokens(cache, s, std::min(chunk, kTokens - done)).ok());
+    }
+    EXPECT_EQ(contents(cache, s), contents(whole, expected)) << "chunks of " << chunk;
+  }
+}
+
+TEST_P(CacheOfRecipe, SealsAsVisibilityDemands) {
+  const auto plan = plan_for(GetParam(), small_geometry());
+  Cache cache(plan, 0);
+  const SequenceId s = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 300).ok());
+  // Answers: token t sees page j sealed if and only if t >= 128 (j + 1) + window.
+  for (int t = 300; t < 700; ++t) {
+    ASSERT_TRUE(append_tokens(cache, s, 1, false).ok());
+    const int seen_by_next = std::max(0, (t + 1 - plan->recipe.window) / kPageTokens);
+    EXPECT_EQ(cache.head(s, 1, 0).n_sealed(), seen_by_next) << "after token " << t;
+  }
+}
+
+TEST_P(CacheOfRecipe, ForkSharesNothingThatChanges) {
+  const auto plan = plan_for(GetParam(), small_geometry());
+  Cache cache(plan, 0);
+  const SequenceId s = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 333).ok());
+  const std::string before = contents(cache, s);
+  const Result<SequenceId> fork = cache.fork(s);
+  ASSERT_TRUE(fork.ok());
+  EXPECT_EQ(contents(cache, *fork), before);
+  ASSERT_TRUE(append_tokens(cache, *fork, 300, false).ok());
+  EXPECT_EQ(contents(cache, s), before);
+  ASSERT_TRUE(append_tokens(cache, s, 300, false).ok());
+  EXPECT_EQ(contents(cache, s), contents(cache, *fork));
+  cache.free(s);
+  EXPECT_EQ(cache.length(*fork), 633);
+  cache.free(*fork);
+  EXPECT_EQ(cache.bytes().all(), 0);
+}
+
+TEST_P(CacheOfRecipe, TruncationInTheTailIsExact) {
+  const auto plan = plan_for(GetParam(), small_geometry());
+  Cache cache(plan, 0);
+  const SequenceId s = cache.add(), t = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 640).ok());
+  ASSERT_TRUE(append_tokens(cache, s, 30).ok());
+  ASSERT_TRUE(append_tokens(cache, t, 650).ok());
+  ASSERT_TRUE(cache.truncate(s, 650).ok());
+  EXPECT_EQ(contents(cache, s), contents(cache, t));
+}
+
+TEST_P(CacheOfRecipe, TruncationIntoASealedPageKeepsProtectedTokensAndGoesOn) {
+  const auto plan = plan_for(GetParam(), small_geometry());
+  Cache cache(plan, 0);
+  const SequenceId s = cache.add(), exact = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 640).ok());
+  ASSERT_TRUE(append_tokens(cache, s, 1, false).ok());  // ends the prompt: seals what its blocks kept
+  const Result<SequenceId> other = cache.fork(s);
+  ASSERT_TRUE(cache.truncate(s, 100).ok());
+  EXPECT_EQ(cache.length(s), 100);
+  EXPECT_EQ(cache.length(*other), 641);
+  ASSERT_TRUE(append_tokens(cache, exact, 100).ok());
+  std::vector<PageView> pages, exact_pages;
+  cache.head(s, 0, 0).list_pages(0, pages);
+  cache.head(exact, 0, 0).list_pages(0, exact_pages);
+  ASSERT_EQ(pages.size(), 1U);
+  const int sink = std::min(100, plan->layers[0].sink);
+  std::vector<float> values(kPageTokens * 64), exact_values(kPageTokens * 64);
+  pages[0].k.format->decode(pages[0].k.bytes, 100, *pages[0].k.context, values.data());
+  exact_pages[0].k.format->decode(exact_pages[0].k.bytes, 100, *pages[0].k.context, exact_values.data());
+  for (int i = 0; i < sink * 64; ++i) ASSERT_EQ(values[i], exact_values[i]);
+  double error = 0, power = 0;
+  for (int i = 0; i < 100 * 64; ++i) {
+    error += std::pow(values[i] - exact_values[i], 2);
+    power += std::pow(exact_values[i], 2);
+  }
+  EXPECT_LT(error, 0.4 * power);
+  ASSERT_TRUE(append_tokens(cache, s, 600).ok());
+  EXPECT_EQ(cache.length(s), 700);
+}
+
+TEST_P(CacheOfRecipe, AbortLeavesEverySequenceAsItWas) {
+  const auto plan = plan_for(GetParam(), small_geometry());
+  Cache cache(plan, 0);
+  const SequenceId a = cache.add(), b = cache.add();
+  ASSERT_TRUE(append_tokens(cache, a, 250).ok());
+  ASSERT_TRUE(append_tokens(cache, b, 385).ok());
+  const std::string before_a = contents(cache, a), before_b = contents(cache, b);
+  const std::int64_t bytes = cache.bytes().all();
+  {
+    auto step = cache.reserve({{a, 600, true}, {b, 1, false}});
+    ASSERT_TRUE(step.ok());
+    for (int layer = 0; layer < 2; ++layer) testing::run_layer_without_attention(**step, layer);
+    // dropped without commit
+  }
+  EXPECT_EQ(contents(cache, a), before_a);
+  EXPECT_EQ(contents(cache, b), before_b);
+  EXPECT_EQ(cache.bytes().all(), bytes);
+  ASSERT_TRUE(append_tokens(cache, a, 600).ok());
+  Cache fresh(plan, 0);
+  const SequenceId c = fresh.add();
+  ASSERT_TRUE(append_tokens(fresh, c, 850).ok());
+  EXPECT_EQ(contents(cache, a), contents(fresh, c));
+}
+
+TEST_P(CacheOfRecipe, AFailedStepReportsTheFirstErrorAndAborts) {
+  const auto plan = plan_for(GetParam(), small_geometry());
+  Cache cache(plan, 0);
+  const SequenceId s = cache.add();
+  auto step = cache.reserve({{s, 200, true}});
+  ASSERT_TRUE(step.ok());
+  for (int layer = 0; layer < 2; ++layer) testing::run_layer_without_attention(**step, layer);
+  (*step)->fail(Error{"first"});
+  (*step)->fail(Error{"second"});
+  const Status status = (*step)->commit();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().message, "first");
+  EXPECT_EQ(cache.length(s), 0);
+  EXPECT_EQ(cache.bytes().all(), 0);
+}
+
+TEST_P(CacheOfRecipe, RunningOutOfBudgetLeavesTheSequenceAsItWas) {
+  const auto plan = plan_for(GetParam(), small_geometry());
+  Cache sizing(plan, 0);
+  const SequenceId s = sizing.add();
+  ASSERT_TRUE(append_tokens(sizing, s, 1500).ok());
+  Cache cache(plan, sizing.bytes_reserved() / 2);
+  const SequenceId t = cache.add();
+  std::string before = contents(cache, t);
+  Status status;
+  while (status.ok() && cache.length(t) < 1500) {
+    before = contents(cache, t);
+    status = append_tokens(cache, t, 100);
+  }
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("out of memory"), std::string::npos);
+  EXPECT_EQ(contents(cache, t), before);
+  EXPECT_LE(cache.bytes_reserved(), sizing.bytes_reserved() / 2);
+}
+
+TEST(CacheBytes, AreThoseOfTheFormats) {
+  // 2 layers x 2 heads; 1024 tokens of d = 64: ch4g128 is 4.25 bits, tok4g128 (N > d: one group) 4.5 bits.
+  Cache cache(plan_for("k=ch4g128,v=tok4g128", small_geometry()), 0);
+  const SequenceId s = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 1024).ok());
+  const CacheBytes b = cache.bytes(s);
+  EXPECT_EQ(b.tail, 0);
+  EXPECT_EQ(b.sealed, 2 * 2 * 1024 * 64 * (17 + 18) / 4 / 8);
+  EXPECT_DOUBLE_EQ(b.bits_sealed(), (4.25 + 4.5) / 2);
+  EXPECT_DOUBLE_EQ(b.bits_all(), b.bits_sealed());
+}
+
+TEST(CacheBytes, CountSinkWindowAndTail) {
+  Cache cache(plan_for("k=ch4g128,v=ch4g128,sink=4,window=256", small_geometry()), 0);
+  const SequenceId s = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 1024).ok());
+  const CacheBytes b = cache.bytes(s);
+  EXPECT_EQ(b.sink, 2 * 2 * 2 * 4 * 64 * 2);    // layers x heads x sides, 4 rows of 64 x 2 bytes
+  EXPECT_EQ(b.tail, 2 * 2 * 2 * 256 * 64 * 2);  // the window
+  EXPECT_EQ(b.sealed_elements, 2 * 2 * 2 * 768 * 64);
+  EXPECT_NEAR(b.bits_sealed(), 4.25, 0.02);  // masks and token lists
+  EXPECT_NEAR(b.bits_all(), (768 * 4.25 + 256 * 16 + 4 * 16) / 1024, 0.02);
+}
+
+TEST(CacheBytes, FallWhenPagesSeal) {
+  Cache cache(plan_for("k=ch2g128,v=tok2g128", small_geometry()), 0);
+  const SequenceId s = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 127).ok());
+  const std::int64_t unsealed = cache.bytes().all();
+  ASSERT_TRUE(append_tokens(cache, s, 1).ok());
+  EXPECT_LT(cache.bytes().all(), unsealed / 6);
+}
+
+TEST(CacheBytes, OfForksCountSharedPagesOnce) {
+  Cache cache(plan_for("k=ch4g128,v=ch4g128", small_geometry()), 0);
+  const SequenceId s = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 1024).ok());
+  const std::int64_t one = cache.bytes().all();
+  ASSERT_TRUE(cache.fork(s).ok());
+  EXPECT_EQ(cache.bytes().all(), one);
+}
+
+TEST(SlidingWindow, FreesPagesOlderThanItAndKeepsNoSink) {
+  Geometry g = small_geometry();
+  g.sliding_window = {200, 0};
+  Cache cache(plan_for("k=ch4g128,v=tok4g128,sink=4", g), 0);
+  const SequenceId s = cache.add();
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(append_tokens(cache, s, 128).ok());
+  // The next query, token 1280, sees tokens 1081 and later: page 8 is the first needed.
+  EXPECT_EQ(cache.head(s, 0, 0).first_page(), 8);
+  EXPECT_EQ(cache.head(s, 1, 0).first_page(), 0);
+  EXPECT_EQ(cache.head(s, 0, 0).bytes().kept_tokens, 0);
+  EXPECT_EQ(cache.head(s, 1, 0).bytes().kept_tokens, 4);
+}
+
+TEST(SlidingWindow, RefusesATruncationThatNeedsFreedPages) {
+  Geometry g = small_geometry();
+  g.sliding_window = {200, 0};
+  Cache cache(plan_for("k=ch4g128,v=tok4g128", g), 0);
+  const SequenceId s = cache.add();
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(append_tokens(cache, s, 128).ok());
+  const std::string before = contents(cache, s);
+  EXPECT_FALSE(cache.truncate(s, 1100).ok());
+  EXPECT_FALSE(cache.truncate(s, 5000).ok());
+  EXPECT_EQ(contents(cache, s), before);
+  EXPECT_TRUE(cache.truncate(s, 1270).ok());
+  EXPECT_TRUE(cache.truncate(s, 0).ok());
+  EXPECT_TRUE(append_tokens(cache, s, 300).ok());
+}
+
+TEST(SyntheticContents, LookLikeARealSequence) {
+  Cache cache(plan_for("k=ch4g128,v=tok4g128,sink=4,window=128", small_geometry()), 0);
+  const SequenceId s = cache.add(), real = cache.add();
+  ASSERT_TRUE(cache.fill_synthetic(s, 1000, 1).ok());
+  ASSERT_TRUE(append_tokens(cache, real, 1000).ok());
+  EXPECT_EQ(cache.length(s), 1000);
+  EXPECT_EQ(cache.bytes(s).all(), cache.bytes(real).all());
+  EXPECT_TRUE(append_tokens(cache, s, 1, false).ok());
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,97 @@
+// Fails every single allocation of a step, a fork and a truncation in turn, the C++ library's included.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "cache/cache_fixture.h"
+
+namespace {
+
+long allocations_before_failure = -1;  // < 0: none fails
+
+bool allowed() { return allocations_before_failure < 0 || allocations_before_failure-- > 0; }
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  void* memory = allowed() ? std::malloc(bytes == 0 ? 1 : bytes) : nullptr;
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  const auto a = static_cast<std::size_t>(alignment);
+  return allowed() ? std::aligned_alloc(a, (bytes + a - 1) / a * a) : nullptr;
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+namespace kvant {
+namespace {
+
+using testing::append_tokens;
+using testing::contents;
+
+// Runs `action` with the n-th allocation failing, for n = 0, 1, ... until it succeeds. After each failure
+// the sequence must be as it was.
+template <class Action>
+void fail_each_allocation(Cache& cache, SequenceId s, const Action& action) {
+  const std::string before = contents(cache, s);
+  const std::int64_t bytes = cache.bytes().all();
+  for (long n = 0; n < 100000; ++n) {
+    allocations_before_failure = n;
+    const bool ok = action();
+    allocations_before_failure = -1;
+    if (ok) {
+      EXPECT_GT(n, 3);
+      return;
+    }
+    ASSERT_EQ(contents(cache, s), before) << "allocation " << n;
+    ASSERT_EQ(cache.bytes().all(), bytes) << "allocation " << n;
+  }
+  FAIL() << "never succeeded";
+}
+
+TEST(OutOfMemory, AtAnyAllocationOfAStepLeavesTheSequenceAsItWas) {
+  Cache cache(testing::plan_for("k=ch4g128,v=tok4g128,sink=4,window=128", testing::small_geometry()), 0);
+  const SequenceId s = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 200).ok());
+  std::vector<StepSlice> slices;
+  std::unique_ptr<Step> open;
+  fail_each_allocation(cache, s, [&] {
+    try {
+      slices = {{s, 700, true}};
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    Result<std::unique_ptr<Step>> step = cache.reserve(std::move(slices));
+    if (step.ok()) open = std::move(*step);
+    return step.ok();
+  });
+  for (int layer = 0; layer < 2; ++layer) testing::run_layer_without_attention(*open, layer);
+  ASSERT_TRUE(open->commit().ok());
+  EXPECT_EQ(cache.length(s), 900);
+}
+
+TEST(OutOfMemory, AtAnyAllocationOfAForkOrATruncationLeavesTheSequenceAsItWas) {
+  Cache cache(testing::plan_for("k=ch4g128,v=tok4g128,sink=4,window=128", testing::small_geometry()), 0);
+  const SequenceId s = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 900).ok());
+  fail_each_allocation(cache, s, [&] {
+    const Result<SequenceId> fork = cache.fork(s);
+    if (fork.ok()) cache.free(*fork);
+    return fork.ok();
+  });
+  fail_each_allocation(cache, s, [&] { return cache.truncate(s, 77).ok(); });
+  EXPECT_EQ(cache.length(s), 77);
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,52 @@
+#include "cache/page_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace kvant {
+namespace {
+
+TEST(PagePool, ReturnsEmptySlabsToTheBudget) {
+  MemoryBudget budget(0);
+  PagePool pool(1088, budget);
+  std::vector<PageId> pages;
+  for (int i = 0; i < 1000; ++i) {
+    pages.push_back(pool.allocate());
+    std::memset(pool.data(pages.back()), i, 1088);
+  }
+  EXPECT_EQ(pool.pages_in_use(), 1000);
+  const std::int64_t full = budget.taken();
+  EXPECT_GE(full, 1000 * 1088);
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_EQ(static_cast<int>(pool.data(pages[i])[1087]), i % 256);
+    pool.release(pages[i]);
+  }
+  EXPECT_EQ(pool.pages_in_use(), 0);
+  EXPECT_LT(budget.taken(), full / 3);
+}
+
+TEST(PagePool, ReusesAPageOnlyWhenItsLastHolderLetsGo) {
+  MemoryBudget budget(0);
+  PagePool pool(64, budget);
+  const PageId page = pool.allocate();
+  pool.retain(page);
+  EXPECT_TRUE(pool.shared(page));
+  pool.release(page);
+  EXPECT_FALSE(pool.shared(page));
+  EXPECT_NE(pool.allocate(), page);
+  pool.release(page);
+  EXPECT_EQ(pool.pages_in_use(), 1);
+}
+
+TEST(PagePool, RefusesBeyondTheBudget) {
+  MemoryBudget budget(1 << 20);
+  PagePool pool(4096, budget);
+  int n = 0;
+  while (pool.allocate() != kNoPage) ++n;
+  EXPECT_GT(n, 200);
+  EXPECT_LE(budget.taken(), 1 << 20);
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,56 @@
+#include "cache/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include "base/geometry.h"
+#include "recipe/recipe.h"
+
+namespace kvant {
+namespace {
+
+TEST(Schedule, APromptAdvancesInBlocksOfOnePage) {
+  const std::vector<Tile> tiles = schedule(0, 300, true, 128);
+  ASSERT_EQ(tiles.size(), 3U);
+  EXPECT_EQ(tiles[0].append_end, 128);
+  EXPECT_EQ(tiles[0].seal_point, 128);
+  EXPECT_EQ(tiles[1].query_first, 128);
+  EXPECT_EQ(tiles[1].seal_point, 256);
+  EXPECT_EQ(tiles[2].query_end, 300);
+  EXPECT_EQ(tiles[2].seal_point, -1);
+}
+
+TEST(Schedule, ALargerBlockIsAppendedWholeBeforeItsFirstQuery) {
+  const std::vector<Tile> tiles = schedule(0, 512, true, 256);
+  ASSERT_EQ(tiles.size(), 4U);
+  EXPECT_EQ(tiles[0].append_end, 256);
+  EXPECT_EQ(tiles[0].query_end, 128);
+  EXPECT_EQ(tiles[0].seal_point, -1);
+  EXPECT_EQ(tiles[1].append_first, tiles[1].append_end);
+  EXPECT_EQ(tiles[1].seal_point, 256);
+}
+
+TEST(Schedule, AWholePromptSealsOnlyBeforeTheAnswer) {
+  for (const Tile& tile : schedule(0, 1000, true, kPrefillAll)) EXPECT_EQ(tile.seal_point, -1);
+  EXPECT_EQ(seal_point_before(1000, true), -1);
+  EXPECT_EQ(seal_point_before(1000, false), 1000);
+  EXPECT_EQ(pages_due(1000, 0), 7);
+  EXPECT_EQ(pages_due(1000, 256), 5);
+  EXPECT_EQ(pages_due(100, 256), 0);
+}
+
+TEST(Schedule, DoesNotDependOnWhereAPromptIsCut) {
+  for (const int prefill : {128, 256}) {
+    const std::vector<Tile> whole = schedule(0, 700, true, prefill);
+    for (const int cut : {128, 256, 384}) {
+      std::vector<int> points;
+      for (const Tile& t : schedule(0, cut, true, prefill)) points.push_back(t.seal_point);
+      for (const Tile& t : schedule(cut, 700 - cut, true, prefill)) points.push_back(t.seal_point);
+      std::vector<int> expected;
+      for (const Tile& t : whole) expected.push_back(t.seal_point);
+      EXPECT_EQ(points, expected) << prefill << " cut at " << cut;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvant
