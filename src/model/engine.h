@@ -23,6 +23,7 @@ enum class WeightMode : std::uint8_t {
 struct EngineOptions {
   int n_threads = 2;
   WeightMode weights = WeightMode::as_stored;
+  int context = 0;  // tokens that a sequence may reach; 0: the trained context. Phi-3's RoPE depends on it.
 };
 
 // The new tokens of one sequence in a step, and the rows whose logits are wanted.
@@ -45,12 +46,13 @@ class Engine {
   virtual const Geometry& geometry() const = 0;
   virtual const Tokenizer& tokenizer() const = 0;
   virtual int n_vocab() const = 0;
-  virtual std::string description() const = 0;      // "llama 135M Q4_1"
-  virtual std::int64_t weight_bytes() const = 0;    // in memory
-  virtual std::string fingerprint() const = 0;      // hash of the file's metadata and tensor directory
+  virtual std::string description() const = 0;    // "llama 135M Q4_1"
+  virtual std::int64_t weight_bytes() const = 0;  // in memory
+  virtual std::string fingerprint() const = 0;    // hash of the file's metadata and tensor directory
 
   // Runs one step of `inputs` through the model on `cache` with `backend`, and commits it. `logits` gets one
-  // row of n_vocab for every wanted token, in input order; rows must match. On an error the cache is as before.
+  // row of n_vocab for every wanted token, in input order; rows must match. On an error the cache is as
+  // before.
   virtual Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
                       MatrixView<float> logits) = 0;
 };

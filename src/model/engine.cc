@@ -1,0 +1,104 @@
+#include "model/engine.h"
+
+#include "model/forward.h"
+#include "model/gguf_file.h"
+#include "model/hparams.h"
+#include "model/tokenizer.h"
+#include "model/weights.h"
+
+namespace kvant {
+namespace {
+
+class GgufEngine : public Engine {
+ public:
+  GgufEngine(std::shared_ptr<GgufFile> file, Hparams hparams, std::unique_ptr<Weights> weights,
+             std::unique_ptr<Tokenizer> tokenizer, int n_threads)
+      : file_(std::move(file)),
+        hparams_(std::move(hparams)),
+        geometry_(hparams_.geometry()),
+        weights_(std::move(weights)),
+        tokenizer_(std::move(tokenizer)),
+        forward_(hparams_, *weights_, n_threads) {}
+
+  const Geometry& geometry() const override { return geometry_; }
+  const Tokenizer& tokenizer() const override { return *tokenizer_; }
+  int n_vocab() const override { return hparams_.n_vocab; }
+  std::int64_t weight_bytes() const override { return weights_->bytes(); }
+  std::string fingerprint() const override { return fmt::format("{:016x}", file_->metadata_hash()); }
+  std::string description() const override {
+    return fmt::format("{} {}", geometry_.model, weights_->type_name());
+  }
+
+  Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
+              MatrixView<float> logits) override {
+    std::vector<StepSlice> slices;
+    for (const EngineInput& input : inputs) {
+      KVANT_RETURN_IF_ERROR(check(input));
+      slices.push_back({input.sequence, static_cast<int>(input.tokens.size()), input.is_prompt});
+    }
+    auto reserved = cache.reserve(std::move(slices));
+    if (!reserved.ok()) return reserved.error();
+    Step& step = **reserved;
+    gather_rows(step, inputs);
+    const LayerAttention attention = [&](int layer, const LayerRows& rows, Team& team) {
+      backend.run_layer(step, layer, rows, team);
+    };
+    KVANT_RETURN_IF_ERROR(forward_.run({tokens_, positions_, logit_rows_}, attention, logits));
+    return step.commit();
+  }
+
+ private:
+  Status check(const EngineInput& input) const {
+    if (input.tokens.empty())
+      return error("a step without tokens for sequence {}: nothing to do", input.sequence);
+    KVANT_CHECK(input.first_logits >= 0 && input.first_logits <= static_cast<int>(input.tokens.size()),
+                "logits of tokens that are not there");
+    for (const std::int32_t token : input.tokens) {
+      if (token < 0 || token >= hparams_.n_vocab) {
+        return error("token {} is not in the model's vocabulary of {}", token, hparams_.n_vocab);
+      }
+    }
+    return {};
+  }
+
+  // Rows in batch order: the inputs' tokens one after the other.
+  void gather_rows(const Step& step, std::span<const EngineInput> inputs) {
+    tokens_.clear();
+    positions_.clear();
+    logit_rows_.clear();
+    for (std::size_t s = 0; s < inputs.size(); ++s) {
+      const auto& tokens = inputs[s].tokens;
+      for (int i = 0; i < static_cast<int>(tokens.size()); ++i) {
+        if (i >= inputs[s].first_logits) logit_rows_.push_back(static_cast<std::int32_t>(tokens_.size()));
+        tokens_.push_back(tokens[i]);
+        positions_.push_back(step.first_token(static_cast<int>(s)) + i);
+      }
+    }
+  }
+
+  std::shared_ptr<GgufFile> file_;
+  Hparams hparams_;
+  Geometry geometry_;
+  std::unique_ptr<Weights> weights_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  Forward forward_;
+  std::vector<std::int32_t> tokens_, positions_, logit_rows_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::load(const std::string& path, const EngineOptions& options) {
+  KVANT_CHECK(options.n_threads > 0, "an engine without threads");
+  auto file = GgufFile::open(path);
+  if (!file.ok()) return file.error();
+  auto hparams = read_hparams(**file, options.context);
+  if (!hparams.ok()) return hparams.error();
+  auto weights = Weights::load(*file, *hparams, options.weights, options.n_threads);
+  if (!weights.ok()) return weights.error();
+  auto tokenizer = Tokenizer::load(path);
+  if (!tokenizer.ok()) return tokenizer.error();
+  return std::unique_ptr<Engine>(std::make_unique<GgufEngine>(*file, std::move(*hparams), std::move(*weights),
+                                                              std::move(*tokenizer), options.n_threads));
+}
+
+}  // namespace kvant

@@ -1,0 +1,206 @@
+#include "model/engine.h"
+
+#include <gtest/gtest.h>
+#include <llama.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/library_log.h"
+#include "model/tiny_model.h"
+#include "recipe/plan.h"
+#include "recipe/recipe.h"
+
+namespace kvant {
+namespace {
+
+std::vector<std::int32_t> random_tokens(int n, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<std::int32_t> token(3, TinyModelWriter::kVocabulary - 1);
+  std::vector<std::int32_t> tokens(n);
+  for (std::int32_t& t : tokens) t = token(random);
+  return tokens;
+}
+
+// Logits [n_tokens, n_vocab] of every position, by llama.cpp on an F32 cache.
+std::vector<float> llama_logits(const std::string& path, const std::vector<std::int32_t>& tokens,
+                                int context) {
+  quiet_library_log();
+  llama_model_params model_params = llama_model_default_params();
+  model_params.n_gpu_layers = 0;
+  const std::unique_ptr<llama_model, decltype(&llama_model_free)> model(
+      llama_model_load_from_file(path.c_str(), model_params), llama_model_free);
+  KVANT_CHECK(model != nullptr, "llama.cpp refuses the tiny model");
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = context;
+  params.n_batch = params.n_ubatch = tokens.size();
+  params.n_threads = params.n_threads_batch = 2;
+  params.type_k = params.type_v = GGML_TYPE_F32;
+  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  const std::unique_ptr<llama_context, decltype(&llama_free)> ctx(llama_init_from_model(model.get(), params),
+                                                                  llama_free);
+  KVANT_CHECK(ctx != nullptr, "no llama.cpp context");
+  llama_batch batch = llama_batch_init(static_cast<int>(tokens.size()), 0, 1);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    batch.token[i] = tokens[i];
+    batch.pos[i] = static_cast<llama_pos>(i);
+    batch.n_seq_id[i] = 1;
+    batch.seq_id[i][0] = 0;
+    batch.logits[i] = 1;
+  }
+  batch.n_tokens = static_cast<int>(tokens.size());
+  KVANT_CHECK(llama_decode(ctx.get(), batch) == 0, "llama.cpp fails on the tokens");
+  llama_batch_free(batch);
+  const float* logits = llama_get_logits(ctx.get());
+  return {logits, logits + tokens.size() * TinyModelWriter::kVocabulary};
+}
+
+// An engine on a tiny model, with a cache of one recipe.
+class Bench {
+ public:
+  explicit Bench(const std::string& path, const std::string& recipe = "k=f16,v=f16",
+                 EngineOptions options = {}) {
+    auto engine = Engine::load(path, options);
+    if (!engine.ok()) {
+      ADD_FAILURE() << engine.error().message;
+      return;
+    }
+    engine_ = std::move(*engine);
+    const auto plan = resolve(parse_recipe(recipe).value(), engine_->geometry(), nullptr);
+    if (!plan.ok()) {
+      ADD_FAILURE() << plan.error().message;
+      return;
+    }
+    cache_ = std::make_unique<Cache>(*plan, 0);
+    backend_ = make_reference_backend();
+  }
+
+  Engine& engine() { return *engine_; }
+  Cache& cache() { return *cache_; }
+
+  // Logits of all `tokens`, appended to a new sequence in chunks.
+  std::vector<float> logits(const std::vector<std::int32_t>& tokens, int chunk) {
+    const SequenceId sequence = cache_->add();
+    std::vector<float> all(tokens.size() * TinyModelWriter::kVocabulary);
+    const int n = static_cast<int>(tokens.size());
+    MatrixView<float> view(all.data(), n, TinyModelWriter::kVocabulary);
+    for (int first = 0; first < n; first += chunk) {
+      const int count = std::min(chunk, n - first);
+      const EngineInput input{sequence, std::span(tokens).subspan(first, count), /*is_prompt=*/true, 0};
+      const Status done = engine_->step(*cache_, *backend_, {&input, 1}, view.slice(first, count));
+      if (!done.ok()) ADD_FAILURE() << done.error().message;
+    }
+    return all;
+  }
+
+  Status step(std::span<const EngineInput> inputs, MatrixView<float> logits) {
+    return engine_->step(*cache_, *backend_, inputs, logits);
+  }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<AttentionBackend> backend_;
+};
+
+double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!(std::abs(a[i] - b[i]) <= most)) most = std::abs(a[i] - b[i]);
+  }
+  return most;
+}
+
+struct Variant {
+  const char* name;
+  TinyModel model;
+};
+
+std::vector<Variant> variants() {
+  TinyModel qwen2{.architecture = "qwen2", .n_embd = 256, .qkv_bias = true, .tied = true};
+  TinyModel qwen3{.architecture = "qwen3", .n_heads = 6, .head_dim = 128, .qk_norm = true};
+  TinyModel phi3{.architecture = "phi3",
+                 .n_embd = 192,
+                 .n_heads = 2,
+                 .n_kv_heads = 2,
+                 .head_dim = 96,
+                 .fused_qkv = true,
+                 .fused_gate_up = true};
+  TinyModel phi3_long = phi3;
+  phi3_long.n_rot = 72;
+  phi3_long.long_rope_factors = true;
+  phi3_long.integers = {{"rope.scaling.original_context_length", 256}};
+  phi3_long.numbers = {{"rope.scaling.attn_factor", 1.19F}};
+  TinyModel phi3_short = phi3_long;
+  phi3_short.integers = {{"rope.scaling.original_context_length", 1024}};
+  TinyModel gemma2{.architecture = "gemma2", .n_layers = 4, .head_dim = 80, .post_norms = true, .tied = true};
+  gemma2.integers = {{"attention.sliding_window", 100}};
+  gemma2.numbers = {{"attn_logit_softcapping", 5.0F}, {"final_logit_softcapping", 7.0F}};
+  TinyModel gemma2_defaults = gemma2;
+  gemma2_defaults.integers = {};
+  gemma2_defaults.numbers = {};
+  TinyModel gemma3{
+      .architecture = "gemma3", .n_layers = 7, .qk_norm = true, .post_norms = true, .tied = true};
+  gemma3.integers = {{"attention.sliding_window", 48}};
+  gemma3.numbers = {{"rope.freq_base", 1e6F}, {"rope.scaling.factor", 8.0F}};
+  gemma3.texts = {{"rope.scaling.type", "linear"}};
+  TinyModel gemma3_plain{.architecture = "gemma3", .qk_norm = true, .post_norms = true, .tied = true};
+  TinyModel llama3;
+  llama3.rope_freqs = true;
+  llama3.numbers = {{"rope.freq_base", 5e5F}};
+  TinyModel linear;
+  linear.texts = {{"rope.scaling.type", "linear"}};
+  linear.numbers = {{"rope.scaling.factor", 4.0F}};
+  TinyModel yarn{.architecture = "qwen2", .n_embd = 256, .qkv_bias = true};
+  yarn.texts = {{"rope.scaling.type", "yarn"}};
+  yarn.numbers = {{"rope.scaling.factor", 4.0F}};
+  yarn.integers = {{"rope.scaling.original_context_length", 128}};
+  TinyModel yarn_llama = yarn;
+  yarn_llama.architecture = "llama";
+  yarn_llama.qkv_bias = false;
+  yarn_llama.numbers["rope.scaling.attn_factor"] = 0.8F;
+  yarn_llama.numbers["rope.scaling.yarn_beta_fast"] = 24.0F;
+  TinyModel fused_llama;
+  fused_llama.fused_qkv = true;
+  return {{"llama", {}},
+          {"llama_without_gqa_d80", {.n_embd = 160, .n_heads = 2, .n_kv_heads = 2, .head_dim = 80}},
+          {"llama_tied", {.n_kv_heads = 1, .tied = true}},
+          {"llama3_rope_freqs", llama3},
+          {"llama_fused_qkv", fused_llama},
+          {"llama_rope_linear", linear},
+          {"llama_rope_yarn", yarn_llama},
+          {"qwen2", qwen2},
+          {"qwen2_rope_yarn", yarn},
+          {"qwen3", qwen3},
+          {"phi3", phi3},
+          {"phi3_long_factors", phi3_long},
+          {"phi3_short_factors", phi3_short},
+          {"gemma2", gemma2},
+          {"gemma2_defaults", gemma2_defaults},
+          {"gemma3", gemma3},
+          {"gemma3_without_sliding", gemma3_plain}};
+}
+
+class EachVariant : public testing::TestWithParam<Variant> {};
+INSTANTIATE_TEST_SUITE_P(Engine, EachVariant, testing::ValuesIn(variants()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(EachVariant, GivesTheLogitsOfLlamaCpp) {
+  const auto file = write_tiny_model(GetParam().model);
+  const auto tokens = random_tokens(300, 7);
+  Bench bench(file->path());
+  const std::vector<float> expected = llama_logits(file->path(), tokens, GetParam().model.trained_context);
+  const std::vector<float> at_once = bench.logits(tokens, 300);
+  const double difference = max_difference(at_once, expected);
+  RecordProperty("max_difference", std::to_string(difference));
+  EXPECT_LE(difference, 1e-2);
+  const auto [low, high] = std::minmax_element(expected.begin(), expected.end());
+  EXPECT_GT(*high - *low, 2) << "the model says nothing";
+  EXPECT_LE(max_difference(bench.logits(tokens, 128), at_once), 1e-3);
+  // Small batches take ggml's products: F16 keys and values then round differently here and there.
+  EXPECT_LE(max_difference(bench.logits(tokens, 37), at_once), 5e-3);
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,77 @@
+#include "model/forward.h"
+
+#include <ggml-cpu.h>
+#include <ggml.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace kvant {
+namespace {
+
+constexpr std::size_t kMaxGraphs = 4;
+// Graphs beyond the latest are dropped when their activations together are larger.
+constexpr std::int64_t kMaxIdleBytes = 64 << 20;
+
+}  // namespace
+
+Forward::Forward(const Hparams& hparams, const Weights& weights, int n_threads)
+    : hparams_(hparams), weights_(weights), n_threads_(n_threads), product_(n_threads) {
+  ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
+  threadpool_ = ggml_threadpool_new(&params);
+  KVANT_CHECK(threadpool_ != nullptr, "no thread pool");
+}
+
+Forward::~Forward() {
+  ggml_threadpool_free(threadpool_);
+}
+
+Result<TransformerGraph*> Forward::graph_for(int n_rows, int n_logit_rows) {
+  const auto fits = [&](const auto& g) { return g->n_rows() == n_rows && g->n_logit_rows() == n_logit_rows; };
+  const auto found = std::find_if(graphs_.begin(), graphs_.end(), fits);
+  if (found != graphs_.end()) {
+    std::rotate(graphs_.begin(), found, found + 1);
+    return graphs_.front().get();
+  }
+  std::int64_t bytes = 0;
+  for (const auto& g : graphs_) bytes += g->bytes();
+  while (!graphs_.empty() && (graphs_.size() >= kMaxGraphs || bytes > kMaxIdleBytes)) {
+    bytes -= graphs_.back()->bytes();
+    graphs_.pop_back();
+  }
+  auto built = TransformerGraph::build(hparams_, weights_, product_, call_, n_rows, n_logit_rows);
+  if (!built.ok()) return built.error();
+  graphs_.insert(graphs_.begin(), std::move(built).value());
+  return graphs_.front().get();
+}
+
+Status Forward::compute(ggml_cgraph* graph) {
+  ggml_cplan plan = ggml_graph_plan(graph, n_threads_, threadpool_);
+  if (work_.size() < plan.work_size) work_.resize(plan.work_size);
+  plan.work_data = work_.data();
+  if (ggml_graph_compute(graph, &plan) != GGML_STATUS_SUCCESS)
+    return error("out of memory while computing a step");
+  return {};
+}
+
+Status Forward::run(const ForwardRows& rows, const LayerAttention& attention, MatrixView<float> logits) {
+  const int n_rows = static_cast<int>(rows.tokens.size());
+  const int n_logit_rows = static_cast<int>(rows.logit_rows.size());
+  KVANT_CHECK(n_rows > 0 && rows.positions.size() == rows.tokens.size(), "tokens without positions");
+  KVANT_CHECK(logits.rows == n_logit_rows && (n_logit_rows == 0 || logits.cols == hparams_.n_vocab),
+              "logits of another shape");
+  auto graph = graph_for(n_rows, n_logit_rows);
+  if (!graph.ok()) return graph.error();
+  TransformerGraph& g = **graph;
+  std::copy(rows.tokens.begin(), rows.tokens.end(), g.tokens());
+  std::copy(rows.positions.begin(), rows.positions.end(), g.positions());
+  if (n_logit_rows > 0) std::copy(rows.logit_rows.begin(), rows.logit_rows.end(), g.logit_rows());
+  call_.attention = &attention;
+  KVANT_RETURN_IF_ERROR(compute(g.graph()));
+  for (int r = 0; r < n_logit_rows; ++r) {
+    std::copy_n(g.logits() + static_cast<std::size_t>(r) * hparams_.n_vocab, hparams_.n_vocab, logits.row(r));
+  }
+  return {};
+}
+
+}  // namespace kvant

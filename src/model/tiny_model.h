@@ -1,0 +1,214 @@
+// Tests only: writes small models with random weights, which both kvant and llama.cpp load.
+#pragma once
+
+#include <ggml.h>
+#include <gguf.h>
+
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+
+namespace kvant {
+
+struct TinyModel {
+  std::string architecture = "llama";
+  int n_layers = 2;
+  int n_embd = 64;
+  int n_ff = 96;
+  int n_heads = 4;
+  int n_kv_heads = 2;
+  int head_dim = 64;
+  int n_rot = 0;  // 0: head_dim
+  int trained_context = 1024;
+  bool qkv_bias = false;
+  bool fused_qkv = false;
+  bool fused_gate_up = false;
+  bool qk_norm = false;
+  bool post_norms = false;
+  bool tied = false;
+  bool rope_freqs = false;         // Llama 3's frequency factors
+  bool long_rope_factors = false;  // Phi-3's
+  ggml_type matrix_type = GGML_TYPE_F32;
+  std::uint32_t seed = 1;
+  // Metadata below "<architecture>.".
+  std::map<std::string, std::uint32_t> integers;
+  std::map<std::string, float> numbers;
+  std::map<std::string, std::string> texts;
+};
+
+// A file in the system's folder for temporary files, deleted with its owner.
+class TinyFile {
+ public:
+  explicit TinyFile(std::string name)
+      : path_(std::filesystem::temp_directory_path() /
+              ("kvant_" + std::to_string(std::random_device()()) + "_" + std::move(name))) {}
+  TinyFile(const TinyFile&) = delete;
+  TinyFile& operator=(const TinyFile&) = delete;
+  ~TinyFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+class TinyModelWriter {
+ public:
+  static constexpr int kVocabulary = 3 + 256 + 29;
+
+  explicit TinyModelWriter(const TinyModel& model)
+      : m_(model),
+        random_(model.seed),
+        header_(gguf_init_empty(), gguf_free),
+        context_(ggml_init({64 << 20, nullptr, /*no_alloc=*/false}), ggml_free) {}
+
+  void write(const std::string& path) {
+    add_metadata();
+    add_vocabulary();
+    add_tensors();
+    KVANT_CHECK(gguf_write_to_file(header_.get(), path.c_str(), /*only_meta=*/false),
+                "cannot write a tiny model");
+  }
+
+ private:
+  std::string key(const std::string& name) const { return m_.architecture + "." + name; }
+  void set(const std::string& name, int value) {
+    gguf_set_val_u32(header_.get(), key(name).c_str(), static_cast<std::uint32_t>(value));
+  }
+
+  void add_metadata() {
+    gguf_set_val_str(header_.get(), "general.architecture", m_.architecture.c_str());
+    gguf_set_val_str(header_.get(), "general.size_label", "tiny");
+    set("block_count", m_.n_layers);
+    set("context_length", m_.trained_context);
+    set("embedding_length", m_.n_embd);
+    set("feed_forward_length", m_.n_ff);
+    set("attention.head_count", m_.n_heads);
+    set("attention.head_count_kv", m_.n_kv_heads);
+    set("attention.key_length", m_.head_dim);
+    set("attention.value_length", m_.head_dim);
+    set("rope.dimension_count", n_rot());
+    gguf_set_val_f32(header_.get(), key("attention.layer_norm_rms_epsilon").c_str(), 1e-5F);
+    for (const auto& [name, value] : m_.integers) gguf_set_val_u32(header_.get(), key(name).c_str(), value);
+    for (const auto& [name, value] : m_.numbers) gguf_set_val_f32(header_.get(), key(name).c_str(), value);
+    for (const auto& [name, value] : m_.texts)
+      gguf_set_val_str(header_.get(), key(name).c_str(), value.c_str());
+  }
+
+  // <unk>, <s>, </s>, the bytes, a space mark, a newline's neighbours and the letters.
+  void add_vocabulary() {
+    std::vector<std::string> tokens{"<unk>", "<s>", "</s>"};
+    std::vector<std::int32_t> types{2, 3, 3};  // unknown, control, control
+    for (int byte = 0; byte < 256; ++byte) {
+      char text[8];
+      std::snprintf(text, sizeof text, "<0x%02X>", byte);
+      tokens.emplace_back(text);
+      types.push_back(6);  // byte
+    }
+    tokens.emplace_back("\xe2\x96\x81");  // the mark that stands for a space
+    for (char c = 'a'; c <= 'z'; ++c) tokens.emplace_back(1, c);
+    tokens.emplace_back(".");
+    tokens.emplace_back(",");
+    types.resize(tokens.size(), 1);  // normal
+    std::vector<float> scores(tokens.size(), 0.0F);
+    std::vector<const char*> texts;
+    for (const std::string& t : tokens) texts.push_back(t.c_str());
+    gguf_set_val_str(header_.get(), "tokenizer.ggml.model", "llama");
+    gguf_set_arr_str(header_.get(), "tokenizer.ggml.tokens", texts.data(), texts.size());
+    gguf_set_arr_data(header_.get(), "tokenizer.ggml.scores", GGUF_TYPE_FLOAT32, scores.data(),
+                      scores.size());
+    gguf_set_arr_data(header_.get(), "tokenizer.ggml.token_type", GGUF_TYPE_INT32, types.data(),
+                      types.size());
+    gguf_set_val_u32(header_.get(), "tokenizer.ggml.bos_token_id", 1);
+    gguf_set_val_u32(header_.get(), "tokenizer.ggml.eos_token_id", 2);
+    gguf_set_val_u32(header_.get(), "tokenizer.ggml.unknown_token_id", 0);
+    gguf_set_val_str(header_.get(), "tokenizer.chat_template",
+                     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
+                     "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}");
+  }
+
+  // Values mean +- spread, normally distributed; n_out == 0: a vector.
+  void tensor(const std::string& name, int n_in, int n_out, float mean, float spread) {
+    const ggml_type type = n_out > 0 ? m_.matrix_type : GGML_TYPE_F32;
+    ggml_tensor* t = n_out > 0 ? ggml_new_tensor_2d(context_.get(), type, n_in, n_out)
+                               : ggml_new_tensor_1d(context_.get(), type, n_in);
+    ggml_set_name(t, name.c_str());
+    std::vector<float> values(ggml_nelements(t));
+    std::normal_distribution<float> normal(mean, spread);
+    for (float& v : values) v = normal(random_);
+    if (type == GGML_TYPE_F32) {
+      std::copy(values.begin(), values.end(), static_cast<float*>(t->data));
+    } else {
+      ggml_quantize_chunk(type, values.data(), t->data, 0, ggml_nrows(t), t->ne[0], nullptr);
+    }
+    gguf_add_tensor(header_.get(), t);
+  }
+  void matrix(const std::string& name, int n_in, int n_out, float gain) {
+    tensor(name, n_in, n_out, 0.0F, gain / std::sqrt(static_cast<float>(n_in)));
+  }
+  void norm(const std::string& name, int n) { tensor(name, n, 0, 1.0F, 0.2F); }
+
+  void add_tensors() {
+    matrix("token_embd.weight", m_.n_embd, kVocabulary, m_.tied ? 1.0F : 4.0F);
+    norm("output_norm.weight", m_.n_embd);
+    if (!m_.tied) matrix("output.weight", m_.n_embd, kVocabulary, 1.0F);
+    if (m_.rope_freqs) tensor("rope_freqs.weight", n_rot() / 2, 0, 4.0F, 0.5F);
+    if (m_.long_rope_factors) {
+      tensor("rope_factors_long.weight", n_rot() / 2, 0, 4.0F, 0.5F);
+      tensor("rope_factors_short.weight", n_rot() / 2, 0, 1.2F, 0.05F);
+    }
+    for (int layer = 0; layer < m_.n_layers; ++layer) add_layer("blk." + std::to_string(layer) + ".");
+  }
+
+  void add_layer(const std::string& prefix) {
+    const int n_q = m_.n_heads * m_.head_dim;
+    const int n_kv = m_.n_kv_heads * m_.head_dim;
+    const auto projection = [&](const char* name, int n_out, float gain) {
+      matrix(prefix + name + ".weight", m_.n_embd, n_out, gain);
+      if (m_.qkv_bias) tensor(prefix + name + ".bias", n_out, 0, 0.0F, 0.3F);
+    };
+    norm(prefix + "attn_norm.weight", m_.n_embd);
+    if (m_.fused_qkv) {
+      projection("attn_qkv", n_q + 2 * n_kv, 1.0F);
+    } else {
+      projection("attn_q", n_q, 1.5F);
+      projection("attn_k", n_kv, 1.5F);
+      projection("attn_v", n_kv, 1.0F);
+    }
+    if (m_.qk_norm) {
+      norm(prefix + "attn_q_norm.weight", m_.head_dim);
+      norm(prefix + "attn_k_norm.weight", m_.head_dim);
+    }
+    matrix(prefix + "attn_output.weight", n_q, m_.n_embd, 1.0F);
+    if (m_.post_norms) norm(prefix + "post_attention_norm.weight", m_.n_embd);
+    norm(prefix + "ffn_norm.weight", m_.n_embd);
+    if (!m_.fused_gate_up) matrix(prefix + "ffn_gate.weight", m_.n_embd, m_.n_ff, 1.0F);
+    matrix(prefix + "ffn_up.weight", m_.n_embd, m_.fused_gate_up ? 2 * m_.n_ff : m_.n_ff, 1.0F);
+    matrix(prefix + "ffn_down.weight", m_.n_ff, m_.n_embd, 1.0F);
+    if (m_.post_norms) norm(prefix + "post_ffw_norm.weight", m_.n_embd);
+  }
+
+  int n_rot() const { return m_.n_rot > 0 ? m_.n_rot : m_.head_dim; }
+
+  const TinyModel& m_;
+  std::mt19937 random_;
+  std::unique_ptr<gguf_context, decltype(&gguf_free)> header_;
+  std::unique_ptr<ggml_context, decltype(&ggml_free)> context_;
+};
+
+inline std::unique_ptr<TinyFile> write_tiny_model(const TinyModel& model) {
+  auto file = std::make_unique<TinyFile>(model.architecture + ".gguf");
+  TinyModelWriter(model).write(file->path());
+  return file;
+}
+
+}  // namespace kvant

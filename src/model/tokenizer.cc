@@ -1,0 +1,131 @@
+#include "model/tokenizer.h"
+
+#include <llama.h>
+
+#include <climits>
+
+#include "model/gguf_file.h"
+#include "model/library_log.h"
+#include "model/utf8.h"
+
+namespace kvant {
+namespace {
+
+struct ModelDeleter {
+  void operator()(llama_model* m) const { llama_model_free(m); }
+};
+using ModelPointer = std::unique_ptr<llama_model, ModelDeleter>;
+
+class GgufTokenizer : public Tokenizer {
+ public:
+  GgufTokenizer(std::string path, ModelPointer model)
+      : path_(std::move(path)), model_(std::move(model)), vocab_(llama_model_get_vocab(model_.get())) {}
+
+  Result<std::vector<std::int32_t>> encode(const std::string& text, bool add_special,
+                                           bool parse_special) const override {
+    if (const auto at = first_invalid_utf8(text)) {
+      return error("the text is not UTF-8: byte {} (0x{:02x}) starts no character; convert it first", *at,
+                   static_cast<unsigned char>(text[*at]));
+    }
+    if (text.size() > INT_MAX / 2) return error("a text of {} bytes is too long for one prompt", text.size());
+    const auto bytes = static_cast<std::int32_t>(text.size());
+    std::vector<std::int32_t> tokens(text.size() + 8);  // every token but a few special ones covers a byte
+    std::int32_t n = llama_tokenize(vocab_, text.data(), bytes, tokens.data(),
+                                    static_cast<std::int32_t>(tokens.size()), add_special, parse_special);
+    if (n < 0 && n != INT_MIN) {
+      tokens.resize(-static_cast<std::size_t>(n));
+      n = llama_tokenize(vocab_, text.data(), bytes, tokens.data(), -n, add_special, parse_special);
+    }
+    if (n < 0) return error("the tokenizer of '{}' failed on the text", path_);
+    tokens.resize(n);
+    return tokens;
+  }
+
+  std::string piece(std::int32_t token) const override {
+    if (token < 0 || token >= llama_vocab_n_tokens(vocab_)) return "";
+    std::string text(64, '\0');
+    int n = llama_token_to_piece(vocab_, token, text.data(), static_cast<int>(text.size()), 0, true);
+    if (n < 0) {
+      text.resize(-n);
+      n = llama_token_to_piece(vocab_, token, text.data(), static_cast<int>(text.size()), 0, true);
+    }
+    text.resize(std::max(n, 0));
+    return text;
+  }
+
+  bool ends_answer(std::int32_t token) const override { return llama_vocab_is_eog(vocab_, token); }
+
+  Result<std::string> chat_prompt(std::span<const ChatMessage> messages) const override {
+    const char* chat_template = llama_model_chat_template(model_.get(), nullptr);
+    if (chat_template == nullptr) {
+      return error("'{}' has no chat template: it cannot chat, give it a plain prompt", path_);
+    }
+    std::vector<llama_chat_message> chat;
+    std::size_t bytes = 1024;
+    for (const ChatMessage& m : messages) {
+      chat.push_back({m.role.c_str(), m.text.c_str()});
+      bytes += 2 * (m.role.size() + m.text.size());
+    }
+    if (bytes > INT_MAX / 2) return error("a conversation of {} bytes is too long for one prompt", bytes);
+    std::string prompt(bytes, '\0');
+    const auto apply = [&] {
+      return llama_chat_apply_template(chat_template, chat.data(), chat.size(), /*add_ass=*/true,
+                                       prompt.data(), static_cast<std::int32_t>(prompt.size()));
+    };
+    std::int32_t n = apply();
+    if (n > static_cast<std::int32_t>(prompt.size())) {
+      prompt.resize(n);
+      n = apply();
+    }
+    if (n < 0) return error("kvant does not know the chat template of '{}'; give it a plain prompt", path_);
+    prompt.resize(n);
+    return prompt;
+  }
+
+ private:
+  std::string path_;
+  ModelPointer model_;
+  const llama_vocab* vocab_;
+};
+
+// llama.cpp trusts the types and lengths of these arrays.
+Status check_vocabulary(const GgufFile& file) {
+  if (!file.text("tokenizer.ggml.model"))
+    return error("'{}' has no tokenizer (tokenizer.ggml.model)", file.path());
+  const auto n_tokens = file.texts_count("tokenizer.ggml.tokens");
+  if (!n_tokens || *n_tokens == 0)
+    return error("'{}' has no list of tokens (tokenizer.ggml.tokens)", file.path());
+  const auto disagrees = [&](const char* key, std::optional<std::size_t> count) {
+    return file.has(key) && count != n_tokens;
+  };
+  for (const char* key : {"tokenizer.ggml.scores", "tokenizer.ggml.token_type"}) {
+    const bool scores = std::string(key) == "tokenizer.ggml.scores";
+    if (disagrees(key, scores ? file.numbers_count(key) : file.integers_count(key))) {
+      return error("'{}': metadata '{}' does not match the list of tokens", file.path(), key);
+    }
+  }
+  if (file.has("tokenizer.ggml.merges") && !file.texts_count("tokenizer.ggml.merges")) {
+    return error("'{}': metadata 'tokenizer.ggml.merges' is not a list of texts", file.path());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path) {
+  quiet_library_log();
+  {
+    const auto file = GgufFile::open(path);
+    if (!file.ok()) return file.error();
+    KVANT_RETURN_IF_ERROR(check_vocabulary(**file));
+  }
+  llama_model_params params = llama_model_default_params();
+  params.vocab_only = true;
+  params.n_gpu_layers = 0;
+  ModelPointer model(llama_model_load_from_file(path.c_str(), params));
+  if (model == nullptr)
+    return error("llama.cpp cannot read the tokenizer of '{}'; -v shows what it says", path);
+  return std::unique_ptr<Tokenizer>(std::make_unique<GgufTokenizer>(path, std::move(model)));
+}
+
+}  // namespace kvant

@@ -1,0 +1,14 @@
+// UTF-8 (RFC 3629).
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+namespace kvant {
+
+// Offset of the first byte that does not belong to a well-formed character: overlong forms, surrogates,
+// values above U+10FFFF and characters cut short are not. Nothing when all of `text` is UTF-8.
+std::optional<std::size_t> first_invalid_utf8(std::string_view text);
+
+}  // namespace kvant

@@ -1,0 +1,318 @@
+#include "model/weights.h"
+
+#include <ggml-alloc.h>
+#include <ggml-backend.h>
+#include <ggml-cpu.h>
+#include <ggml.h>
+
+#include <array>
+#include <map>
+#include <set>
+
+#include "base/team.h"
+#include "model/repacking.h"
+
+namespace kvant {
+namespace {
+
+using Shape = std::array<std::int64_t, 2>;  // {n_in, n_out}; {n, 1} for a vector
+
+struct ContextDeleter {
+  void operator()(ggml_context* c) const { ggml_free(c); }
+};
+struct BufferDeleter {
+  void operator()(ggml_backend_buffer* b) const { ggml_backend_buffer_free(b); }
+};
+using ContextPointer = std::unique_ptr<ggml_context, ContextDeleter>;
+using BufferPointer = std::unique_ptr<ggml_backend_buffer, BufferDeleter>;
+
+ContextPointer new_context(std::size_t n_tensors) {
+  return ContextPointer(ggml_init({(n_tensors + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+}
+
+// What is done with a tensor's values.
+enum class Place : std::uint8_t { mapped, expanded, repacked };
+
+struct Planned {
+  const ggml_tensor* source;
+  Place place;
+  ggml_backend_buffer_type* repacked_type;  // place == repacked
+  ggml_tensor** target;
+};
+
+void expand_row(const ggml_tensor* source, const std::uint8_t* bytes, float* out) {
+  if (source->type == GGML_TYPE_F32) {
+    std::copy_n(reinterpret_cast<const float*>(bytes), source->ne[0], out);
+  } else {
+    ggml_get_type_traits(source->type)->to_float(bytes, out, source->ne[0]);
+  }
+}
+
+// All rows of `source` as F32.
+void expand(const ggml_tensor* source, const void* bytes, float* out, int n_threads) {
+  const std::size_t row_bytes = ggml_row_size(source->type, source->ne[0]);
+  const auto rows = static_cast<int>(ggml_nrows(source));
+  constexpr int kRows = 256;  // for one thread at a time
+  run_team(n_threads, [&](Team& team) {
+    team.for_each((rows + kRows - 1) / kRows, [&](int block) {
+      for (int r = block * kRows; r < std::min(rows, (block + 1) * kRows); ++r) {
+        expand_row(source, static_cast<const std::uint8_t*>(bytes) + r * row_bytes, out + r * source->ne[0]);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+struct Weights::Storage {
+  std::shared_ptr<GgufFile> file;
+  BufferPointer mapping;
+  std::vector<ContextPointer> contexts;
+  std::vector<BufferPointer> buffers;
+};
+
+Weights::Weights() : storage_(std::make_unique<Storage>()) {}
+Weights::~Weights() = default;
+
+// Finds the tensors by name, checks their shapes, and then puts them in memory.
+class Weights::Loader {
+ public:
+  Loader(Weights& weights, std::shared_ptr<GgufFile> file, const Hparams& hparams, WeightMode mode,
+         int n_threads)
+      : weights_(weights), file_(std::move(file)), h_(hparams), mode_(mode), n_threads_(n_threads) {}
+
+  Status run() {
+    plan_model();
+    for (int i = 0; i < h_.n_layers; ++i) plan_layer(i);
+    if (failure_) return *failure_;
+    for (const std::string& name : file_->tensor_names()) {
+      if (used_.count(name) == 0) {
+        return error("'{}' has a tensor '{}' that kvant's '{}' models have no place for", file_->path(), name,
+                     h_.architecture->name);
+      }
+    }
+    weights_.storage_->file = file_;
+    KVANT_RETURN_IF_ERROR(place_mapped());
+    KVANT_RETURN_IF_ERROR(place_expanded());
+    KVANT_RETURN_IF_ERROR(place_repacked());
+    if (weights_.output_ == nullptr) weights_.output_ = weights_.embedding_;
+    name_type();
+    return {};
+  }
+
+ private:
+  enum class Need : std::uint8_t { required, optional };
+  enum class Use : std::uint8_t { vector, matrix, embedding };
+
+  void take(const std::string& name, Shape shape, Need need, Use use, ggml_tensor** target) {
+    const ggml_tensor* t = file_->tensor(name);
+    if (failure_ || (t == nullptr && need == Need::optional)) return;
+    if (t == nullptr) {
+      failure_ = error("'{}' has no tensor '{}', which a '{}' model needs", file_->path(), name,
+                       h_.architecture->name);
+      return;
+    }
+    if (t->ne[0] != shape[0] || t->ne[1] != shape[1] || t->ne[2] != 1 || t->ne[3] != 1) {
+      failure_ = error("'{}': tensor '{}' is {} x {} x {} x {}, but its metadata ask for {} x {}",
+                       file_->path(), name, t->ne[0], t->ne[1], t->ne[2], t->ne[3], shape[0], shape[1]);
+      return;
+    }
+    if (t->type != GGML_TYPE_F32 && ggml_get_type_traits(t->type)->to_float == nullptr) {
+      failure_ = error("'{}': tensor '{}' is of type {}, which is not a weight type", file_->path(), name,
+                       ggml_type_name(t->type));
+      return;
+    }
+    used_.insert(name);
+    planned_.push_back(plan(t, use, target));
+  }
+
+  Planned plan(const ggml_tensor* t, Use use, ggml_tensor** target) {
+    if (use == Use::matrix) values_by_type_[t->type] += ggml_nelements(t);
+    const bool wants_f32 = use == Use::vector || mode_ == WeightMode::f32;
+    if (wants_f32 && t->type != GGML_TYPE_F32) return {t, Place::expanded, nullptr, target};
+    if (use == Use::matrix) {
+      if (ggml_backend_buffer_type* type = repacked_buffer_type(t)) return {t, Place::repacked, type, target};
+    }
+    return {t, Place::mapped, nullptr, target};
+  }
+
+  void plan_model() {
+    const int e = h_.n_embd;
+    take("token_embd.weight", {e, h_.n_vocab}, Need::required, Use::embedding, &weights_.embedding_);
+    take("output_norm.weight", {e, 1}, Need::required, Use::vector, &weights_.output_norm_);
+    take("output.weight", {e, h_.n_vocab}, Need::optional, Use::matrix, &weights_.output_);
+    take("output.bias", {h_.n_vocab, 1}, Need::optional, Use::vector, &weights_.output_bias_);
+    const Shape factors{h_.n_rot / 2, 1};
+    take("rope_freqs.weight", factors, Need::optional, Use::vector, &weights_.rope_factors_);
+    const bool use_long = h_.long_rope == LongRope::long_factors;
+    ggml_tensor** unused = &unused_factors_;
+    take("rope_factors_long.weight", factors, Need::optional, Use::vector,
+         use_long ? &weights_.rope_factors_ : unused);
+    take("rope_factors_short.weight", factors, Need::optional, Use::vector,
+         use_long ? unused : &weights_.rope_factors_);
+    weights_.layers_.resize(h_.n_layers);
+  }
+
+  void plan_layer(int i) {
+    const Architecture& a = *h_.architecture;
+    LayerWeights& w = weights_.layers_[i];
+    const std::string prefix = fmt::format("blk.{}.", i);
+    const int e = h_.n_embd;
+    const auto vector = [&](const char* name, int n, Need need, ggml_tensor** target) {
+      take(prefix + name, {n, 1}, need, Use::vector, target);
+    };
+    const auto matrix = [&](const char* name, int n_in, int n_out, ggml_tensor** target) {
+      take(prefix + name, {n_in, n_out}, Need::required, Use::matrix, target);
+    };
+    vector("attn_norm.weight", e, Need::required, &w.attn_norm);
+    plan_projections(prefix, w);
+    if (a.qk_norm) {
+      vector("attn_q_norm.weight", h_.head_dim, Need::required, &w.q_norm);
+      vector("attn_k_norm.weight", h_.head_dim, Need::required, &w.k_norm);
+    }
+    matrix("attn_output.weight", h_.n_heads * h_.head_dim, e, &w.attn_out);
+    vector("attn_output.bias", e, Need::optional, &w.attn_out_bias);
+    vector("ffn_norm.weight", e, Need::required, &w.ffn_norm);
+    if (!a.fused_gate_up) matrix("ffn_gate.weight", e, h_.n_ff, &w.gate);
+    matrix("ffn_up.weight", e, a.fused_gate_up ? 2 * h_.n_ff : h_.n_ff, &w.up);
+    matrix("ffn_down.weight", h_.n_ff, e, &w.down);
+    vector("ffn_gate.bias", h_.n_ff, Need::optional, &w.gate_bias);
+    vector("ffn_up.bias", h_.n_ff, Need::optional, &w.up_bias);
+    vector("ffn_down.bias", e, Need::optional, &w.down_bias);
+    if (a.post_norms) {
+      vector("post_attention_norm.weight", e, Need::required, &w.attn_post_norm);
+      vector("post_ffw_norm.weight", e, Need::required, &w.ffn_post_norm);
+    }
+  }
+
+  void plan_projections(const std::string& prefix, LayerWeights& w) {
+    const int n_q = h_.n_heads * h_.head_dim;
+    const int n_kv = h_.n_kv_heads * h_.head_dim;
+    const auto projection = [&](const char* name, int n_out, ggml_tensor** weight, ggml_tensor** bias) {
+      take(prefix + name + ".weight", {h_.n_embd, n_out}, Need::required, Use::matrix, weight);
+      take(prefix + name + ".bias", {n_out, 1}, Need::optional, Use::vector, bias);
+    };
+    if (file_->tensor(prefix + "attn_qkv.weight") != nullptr) {
+      projection("attn_qkv", n_q + 2 * n_kv, &w.qkv, &w.qkv_bias);
+      return;
+    }
+    projection("attn_q", n_q, &w.q, &w.q_bias);
+    projection("attn_k", n_kv, &w.k, &w.k_bias);
+    projection("attn_v", n_kv, &w.v, &w.v_bias);
+  }
+
+  Error out_of_memory(std::size_t bytes) const {
+    return error("out of memory: the weights of '{}' need {} MB more", file_->path(), bytes >> 20);
+  }
+
+  std::vector<Planned> planned(Place place) const {
+    std::vector<Planned> some;
+    for (const Planned& p : planned_) {
+      if (p.place == place) some.push_back(p);
+    }
+    return some;
+  }
+
+  // Tensors whose bytes are used where they lie in the file.
+  Status place_mapped() {
+    const std::vector<Planned> mapped = planned(Place::mapped);
+    auto context = new_context(mapped.size());
+    // ggml takes a writable pointer; weights are only read.
+    void* base = const_cast<void*>(file_->mapping());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    BufferPointer buffer(ggml_backend_cpu_buffer_from_ptr(base, file_->mapping_bytes()));
+    ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    for (const Planned& p : mapped) {
+      ggml_tensor* t = ggml_dup_tensor(context.get(), p.source);
+      ggml_set_name(t, p.source->name);
+      const auto offset =
+          static_cast<const char*>(file_->tensor_data(p.source)) - static_cast<const char*>(file_->mapping());
+      if (ggml_backend_tensor_alloc(buffer.get(), t, static_cast<char*>(base) + offset) !=
+          GGML_STATUS_SUCCESS) {
+        return error("'{}': tensor '{}' cannot be used in place", file_->path(), p.source->name);
+      }
+      weights_.bytes_ += static_cast<std::int64_t>(ggml_nbytes(t));
+      *p.target = t;
+    }
+    weights_.storage_->contexts.push_back(std::move(context));
+    weights_.storage_->mapping = std::move(buffer);
+    return {};
+  }
+
+  // Allocates a tensor for each of `some`, with the types that `type_of` gives.
+  template <class TypeOf>
+  Status allocate(const std::vector<Planned>& some, ggml_backend_buffer_type* buffer_type,
+                  const TypeOf& type_of) {
+    auto context = new_context(some.size());
+    std::size_t bytes = 0;
+    for (const Planned& p : some) {
+      *p.target = ggml_new_tensor_2d(context.get(), type_of(p), p.source->ne[0], p.source->ne[1]);
+      ggml_set_name(*p.target, p.source->name);
+      bytes += ggml_nbytes(*p.target);
+    }
+    BufferPointer buffer(ggml_backend_alloc_ctx_tensors_from_buft(context.get(), buffer_type));
+    if (buffer == nullptr) return out_of_memory(bytes);
+    ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    weights_.bytes_ += static_cast<std::int64_t>(ggml_backend_buffer_get_size(buffer.get()));
+    weights_.storage_->contexts.push_back(std::move(context));
+    weights_.storage_->buffers.push_back(std::move(buffer));
+    return {};
+  }
+
+  Status place_expanded() {
+    const std::vector<Planned> some = planned(Place::expanded);
+    if (some.empty()) return {};
+    KVANT_RETURN_IF_ERROR(
+        allocate(some, ggml_backend_cpu_buffer_type(), [](const Planned&) { return GGML_TYPE_F32; }));
+    for (const Planned& p : some) {
+      expand(p.source, file_->tensor_data(p.source), static_cast<float*>((*p.target)->data), n_threads_);
+    }
+    return {};
+  }
+
+  Status place_repacked() {
+    std::map<ggml_backend_buffer_type*, std::vector<Planned>> by_type;
+    for (const Planned& p : planned(Place::repacked)) by_type[p.repacked_type].push_back(p);
+    for (const auto& [type, some] : by_type) {
+      KVANT_RETURN_IF_ERROR(allocate(some, type, [](const Planned& p) { return p.source->type; }));
+      for (const Planned& p : some) {
+        ggml_backend_tensor_set(*p.target, file_->tensor_data(p.source), 0, ggml_nbytes(p.source));
+      }
+    }
+    return {};
+  }
+
+  void name_type() {
+    std::int64_t most = 0;
+    for (const auto& [type, values] : values_by_type_) {
+      if (values <= most) continue;
+      most = values;
+      weights_.type_name_ = ggml_type_name(type);
+    }
+    for (char& c : weights_.type_name_) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+
+  Weights& weights_;
+  std::shared_ptr<GgufFile> file_;
+  const Hparams& h_;
+  WeightMode mode_;
+  int n_threads_;
+  std::vector<Planned> planned_;
+  std::set<std::string> used_;
+  std::map<ggml_type, std::int64_t> values_by_type_;
+  ggml_tensor* unused_factors_ = nullptr;
+  std::optional<Error> failure_;
+};
+
+Result<std::unique_ptr<Weights>> Weights::load(std::shared_ptr<GgufFile> file, Hparams& hparams,
+                                               WeightMode mode, int n_threads) {
+  const ggml_tensor* embedding = file->tensor("token_embd.weight");
+  if (embedding == nullptr)
+    return error("'{}' has no tensor 'token_embd.weight': is it a model?", file->path());
+  if (embedding->ne[1] > (1 << 30)) return error("'{}' has an implausibly large vocabulary", file->path());
+  hparams.n_vocab = static_cast<int>(embedding->ne[1]);
+  std::unique_ptr<Weights> weights(new Weights());
+  KVANT_RETURN_IF_ERROR(Loader(*weights, file, hparams, mode, n_threads).run());
+  return weights;
+}
+
+}  // namespace kvant

@@ -1,0 +1,78 @@
+// Weights: the tensors of one model in memory, as ggml tensors ready for its graph.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/engine.h"
+#include "model/gguf_file.h"
+#include "model/hparams.h"
+
+struct ggml_tensor;
+
+namespace kvant {
+
+// ggml's order: a matrix [n_in, n_out] has n_in contiguous values a row. A null tensor is absent.
+struct LayerWeights {
+  ggml_tensor* attn_norm = nullptr;  // [n_embd]
+  ggml_tensor* qkv = nullptr;        // [n_embd, (n_heads + 2 n_kv_heads) head_dim], or the three apart:
+  ggml_tensor* q = nullptr;          // [n_embd, n_heads * head_dim]
+  ggml_tensor* k = nullptr;          // [n_embd, n_kv_heads * head_dim]
+  ggml_tensor* v = nullptr;          // [n_embd, n_kv_heads * head_dim]
+  ggml_tensor* qkv_bias = nullptr;
+  ggml_tensor* q_bias = nullptr;
+  ggml_tensor* k_bias = nullptr;
+  ggml_tensor* v_bias = nullptr;
+  ggml_tensor* q_norm = nullptr;    // [head_dim]
+  ggml_tensor* k_norm = nullptr;    // [head_dim]
+  ggml_tensor* attn_out = nullptr;  // [n_heads * head_dim, n_embd]
+  ggml_tensor* attn_out_bias = nullptr;
+  ggml_tensor* attn_post_norm = nullptr;  // [n_embd]
+  ggml_tensor* ffn_norm = nullptr;        // [n_embd]
+  ggml_tensor* gate = nullptr;            // [n_embd, n_ff]; null: `up` holds gate and up, [n_embd, 2 n_ff]
+  ggml_tensor* up = nullptr;              // [n_embd, n_ff]
+  ggml_tensor* down = nullptr;            // [n_ff, n_embd]
+  ggml_tensor* gate_bias = nullptr;
+  ggml_tensor* up_bias = nullptr;
+  ggml_tensor* down_bias = nullptr;
+  ggml_tensor* ffn_post_norm = nullptr;  // [n_embd]
+};
+
+class Weights {
+ public:
+  // Takes every tensor of the file; sets hparams.n_vocab. Errors: a missing or misshapen tensor, one that
+  // the architecture has no place for, out of memory. The file stays mapped for as long as the weights live.
+  static Result<std::unique_ptr<Weights>> load(std::shared_ptr<GgufFile> file, Hparams& hparams,
+                                               WeightMode mode, int n_threads);
+  ~Weights();
+
+  ggml_tensor* token_embedding() const { return embedding_; }  // [n_embd, n_vocab]
+  ggml_tensor* output_norm() const { return output_norm_; }    // [n_embd]
+  ggml_tensor* output() const { return output_; }              // [n_embd, n_vocab]; the embedding when tied
+  ggml_tensor* output_bias() const { return output_bias_; }
+  ggml_tensor* rope_factors() const { return rope_factors_; }  // [n_rot / 2], or null
+  const LayerWeights& layer(int i) const { return layers_[i]; }
+
+  std::int64_t bytes() const { return bytes_; }                // in memory, mapped pages included
+  const std::string& type_name() const { return type_name_; }  // of most matrix values in the file: "Q4_1"
+
+ private:
+  class Loader;
+  struct Storage;
+  Weights();
+
+  std::unique_ptr<Storage> storage_;
+  ggml_tensor* embedding_ = nullptr;
+  ggml_tensor* output_norm_ = nullptr;
+  ggml_tensor* output_ = nullptr;
+  ggml_tensor* output_bias_ = nullptr;
+  ggml_tensor* rope_factors_ = nullptr;
+  std::vector<LayerWeights> layers_;
+  std::int64_t bytes_ = 0;
+  std::string type_name_;
+};
+
+}  // namespace kvant
