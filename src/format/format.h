@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -49,6 +50,9 @@ class Format {
   // one plain format keeps its unsealed tokens in it too, so that sealing changes nothing.
   virtual bool plain() const { return false; }
 
+  // The largest magnitude that is stored faithfully; what lies beyond saturates. A tail refuses such values.
+  virtual float max_magnitude() const { return std::numeric_limits<float>::max(); }
+
   // Encodes a whole page. values: [kPageTokens, d], finite (the cache has checked). Tokens in `left_out`
   // are protected: they widen no range, and their decoded values are finite but arbitrary.
   // page: page_bytes(d) bytes, all of them written.
@@ -61,7 +65,8 @@ class Format {
 
   // Decodes tokens [0, n_tokens) into values [n_tokens, d]. A format that isn't row-wise may only be asked
   // for pages that encode has written, but any n_tokens <= kPageTokens.
-  virtual void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const = 0;
+  virtual void decode(const std::byte* page, int n_tokens, const PageContext& context,
+                      float* values) const = 0;
 
   // Bits for each element, all parameters included.
   double bits(int head_dim) const {

@@ -1,0 +1,166 @@
+// lm<B>[u]: Lloyd-Max quantization of the unit vector (TurboQuant, as Sparse V uses it); B in 2, 3, 4, 5.
+// Meant for values after a randomized Hadamard transform, whose coordinates are nearly normal with variance 1
+// / d.
+//
+// Bytes of a page, d channels:
+//   codes   [kPageTokens][d]  B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes a
+//   token gains   [kPageTokens]     f16
+// value = gain * level[code] / sqrt(d), with the 2^B Lloyd-Max levels of N(0, 1) in ascending order
+// (lloyd_max.h). code = the nearest level to x * sqrt(d) / |x| (the lower one half-way). The gain is the
+// least squares one, or with the suffix u the unbiased one (gain.h): the first leaves the smaller error, the
+// second does not shrink scores. Tokens with |x| < 2^-25 decode to zeros; gains saturate at 65504. Row-wise;
+// left-out tokens are stored like the others.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "base/float16.h"
+#include "base/simd_clones.h"
+#include "format/affine_row.h"
+#include "format/bit_packing.h"
+#include "format/code_block.h"
+#include "format/families.h"
+#include "format/gain.h"
+#include "format/lloyd_max.h"
+#include "format/name_reader.h"
+
+namespace kvant {
+namespace {
+
+constexpr int kMostLevels = 32;
+using Levels = std::array<float, kMostLevels>;
+
+constexpr std::size_t lm_page_bytes(int bits, int d) {
+  return static_cast<std::size_t>(kPageTokens) * (d * bits / 8 + 2);
+}
+static_assert(lm_page_bytes(4, 128) == 8448 && lm_page_bytes(2, 64) == 2304 && lm_page_bytes(3, 128) == 6400);
+
+// codes[i] = the number of boundaries below values[i] * reciprocal; n boundaries.
+KVANT_SIMD_CLONES void count_boundaries(const float* values, int d, double reciprocal,
+                                        const float* boundaries, int n, std::uint16_t* codes) {
+  std::array<float, kMaxHeadDim> scaled;
+  std::array<std::int32_t, kMaxHeadDim> below;
+  for (int i = 0; i < d; ++i) {
+    scaled[i] = static_cast<float>(values[i] * reciprocal);
+    below[i] = 0;
+  }
+  for (int j = 0; j < n; ++j) {
+    const float boundary = boundaries[j];
+    for (int i = 0; i < d; ++i) below[i] += scaled[i] > boundary ? 1 : 0;
+  }
+  for (int i = 0; i < d; ++i) codes[i] = static_cast<std::uint16_t>(below[i]);
+}
+
+// values[i] = levels[code i] * gain.
+KVANT_SIMD_CLONES void look_up(const std::byte* packed, int d, int bits, const Levels& levels, float gain,
+                               float* values) {
+  with_code_bits(
+      bits, [&](auto width) __attribute__((always_inline)) {
+        constexpr int kBits = decltype(width)::value;
+        if constexpr (kBits > 5) {
+          KVANT_CHECK(false, "lm codes have at most 5 bits");
+        } else {
+          for (int i = 0; i < d; i += kCodeBlock) {
+            std::array<std::int32_t, kCodeBlock> codes;
+            unpack_block<kBits>(packed + i / kCodeBlock * kBits, codes.data());
+            for (int j = 0; j < kCodeBlock; ++j) values[i + j] = levels[codes[j]] * gain;
+          }
+        }
+      });
+}
+
+class LmFormat : public Format {
+ public:
+  LmFormat(const std::string& name, int bits, GainRule rule) : Format(name), bits_(bits), rule_(rule) {
+    const std::vector<double> levels = lloyd_max_levels(bits);
+    std::copy(levels.begin(), levels.end(), levels_.begin());
+    for (std::size_t i = 0; i + 1 < levels.size(); ++i) {
+      boundaries_[i] = static_cast<float>((levels[i] + levels[i + 1]) / 2);
+    }
+  }
+
+  std::size_t page_bytes(int head_dim) const override { return lm_page_bytes(bits_, head_dim); }
+  bool row_wise() const override { return true; }
+
+  void encode(const float* values, const TokenMask&, const PageContext& context,
+              std::byte* page) const override {
+    encode_rows(values, 0, kPageTokens, context, page);
+  }
+
+  void encode_rows(const float* values, int first, int n, const PageContext& context,
+                   std::byte* page) const override {
+    const int d = context.head_dim;
+    const Levels levels = levels_for(d);
+    std::array<std::uint16_t, kMaxHeadDim> codes;
+    std::array<float, kMaxHeadDim> shape;
+    for (int token = first; token < first + n; ++token) {
+      const float* row = values + static_cast<std::ptrdiff_t>(token - first) * d;
+      const double length = norm(row, d);
+      const double reciprocal = length > 0 ? std::sqrt(static_cast<double>(d)) / length : 0;
+      count_boundaries(row, d, reciprocal, boundaries_.data(), (1 << bits_) - 1, codes.data());
+      for (int i = 0; i < d; ++i) shape[i] = levels[codes[i]];
+      const std::uint16_t gain = fit_gain(row, shape.data(), d, rule_);
+      pack_codes(codes.data(), d, bits_, codes_of(page, token, d));
+      std::memcpy(gain_of(page, token, d), &gain, sizeof gain);
+    }
+  }
+
+  void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const override {
+    const int d = context.head_dim;
+    const Levels levels = levels_for(d);
+    for (int token = 0; token < n_tokens; ++token) {
+      std::uint16_t gain;
+      std::memcpy(&gain, gain_of(page, token, d), sizeof gain);
+      look_up(codes_of(page, token, d), d, bits_, levels, float_from_f16(gain),
+              values + static_cast<std::ptrdiff_t>(token) * d);
+    }
+  }
+
+ private:
+  template <class Byte>
+  Byte* codes_of(Byte* page, int token, int d) const {
+    return page + static_cast<std::ptrdiff_t>(token) * (d * bits_ / 8);
+  }
+  template <class Byte>
+  Byte* gain_of(Byte* page, int token, int d) const {
+    return codes_of(page, kPageTokens, d) + 2 * static_cast<std::ptrdiff_t>(token);
+  }
+
+  // The levels of N(0, 1 / d).
+  Levels levels_for(int d) const {
+    Levels levels = levels_;
+    const float deviation = 1 / std::sqrt(static_cast<float>(d));
+    for (float& level : levels) level *= deviation;
+    return levels;
+  }
+
+  int bits_;
+  GainRule rule_;
+  Levels levels_{};      // of N(0, 1)
+  Levels boundaries_{};  // between them: one fewer
+};
+
+std::unique_ptr<Format> parse_lm(const std::string& name) {
+  NameReader reader(name);
+  if (!reader.take("lm")) return nullptr;
+  const int bits = reader.take_number();
+  const GainRule rule = reader.take("u") ? GainRule::unbiased : GainRule::least_squares;
+  if (!reader.at_end() || bits < 2 || bits > 5) return nullptr;
+  return std::make_unique<LmFormat>(name, bits, rule);
+}
+
+}  // namespace
+
+const FormatFamily& lm_family() {
+  static const FormatFamily family{"lm<B>[u]",
+                                   "TurboQuant: Lloyd-Max levels of B bits (2 to 5) for the unit vector, f16 "
+                                   "gain a token; u: unbiased gain",
+                                   {"lm2", "lm3", "lm4", "lm5", "lm2u", "lm3u", "lm4u", "lm5u"},
+                                   parse_lm};
+  return family;
+}
+
+}  // namespace kvant

@@ -1,0 +1,230 @@
+// Vector quantization: sub-vectors of X channels are stored as the Y-bit index of their nearest centroid; X
+// in 2, 4, 8 and Y in 4 .. 16.
+//   vq-d<X>b<Y>    VecInfer (section 3.3): one codebook [2^Y][X] for a (layer, KV head, side)
+//   pq-d<X>b<Y>    MILLION: one codebook for each sub-space, [d / X][2^Y][X]
+//   nvq-d<X>b<Y>   gain-shape: vq of the unit vector x / |x|, with an f16 gain a token
+// The codebook is the model constant "codebook/<name of the format>".
+//
+// Bytes of a page, d channels:
+//   codes   [kPageTokens][d / X]  Y bits each, one little-endian bit stream (bit_packing.h) for the whole
+//   page: a
+//                                 token's codes need not begin at a whole byte
+//   gains   [kPageTokens]         f16, nvq only: the least squares gain (gain.h) of the centroids found
+// value = centroid, times the gain. Values far beyond a codebook's take its farthest centroid in their
+// direction (or, where F32 overflows in the search, any centroid); gains saturate at 65504. Left-out tokens
+// are stored like the others.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/float16.h"
+#include "format/affine_row.h"
+#include "format/bit_packing.h"
+#include "format/families.h"
+#include "format/gain.h"
+#include "format/name_reader.h"
+#include "format/nearest_centroid.h"
+
+namespace kvant {
+namespace {
+
+enum class Kind { vq, pq, nvq };
+
+struct VqShape {
+  Kind kind;
+  int dim;   // X: channels of a sub-vector
+  int bits;  // Y
+
+  int centroids() const { return 1 << bits; }
+  int codes_per_token(int d) const { return d / dim; }
+};
+
+constexpr std::size_t vq_page_bytes(int dim, int bits, bool gains, int d) {
+  return packed_bytes(static_cast<std::size_t>(kPageTokens) * (d / dim), bits) +
+         (gains ? 2 * kPageTokens : 0);
+}
+static_assert(vq_page_bytes(4, 8, false, 128) == 4096 && vq_page_bytes(4, 8, false, 64) == 2048);
+static_assert(vq_page_bytes(4, 10, false, 64) == 2560 && vq_page_bytes(8, 12, false, 128) == 3072);
+static_assert(vq_page_bytes(4, 8, true, 128) == 4352 && vq_page_bytes(8, 10, true, 80) == 1856);
+
+constexpr int kMostCodesPerToken = kMaxHeadDim / 2;
+constexpr int kChunkTokens = 8;    // decoded together: their codes are whole bytes of the stream
+constexpr int kSearchTokens = 32;  // searched together: they share the loads of the codebook
+static_assert(kSearchTokens * kMostCodesPerToken <= kMostSearchVectors);
+
+class VqFormat : public Format {
+ public:
+  VqFormat(const std::string& name, const VqShape& shape) : Format(name), shape_(shape) {}
+
+  std::size_t page_bytes(int head_dim) const override {
+    return vq_page_bytes(shape_.dim, shape_.bits, shape_.kind == Kind::nvq, head_dim);
+  }
+  std::vector<std::string> needed_constants() const override { return {codebook_name()}; }
+  std::size_t constant_size(int head_dim) const override {
+    const std::size_t one = static_cast<std::size_t>(shape_.centroids()) * shape_.dim;
+    return shape_.kind == Kind::pq ? one * shape_.codes_per_token(head_dim) : one;
+  }
+
+  void encode(const float* values, const TokenMask&, const PageContext& context,
+              std::byte* page) const override {
+    const int d = context.head_dim;
+    const float* codebook = codebook_of(context);
+    std::array<std::uint16_t, kPageTokens * kMostCodesPerToken> codes;  // [kPageTokens][d / X]
+    if (shape_.kind == Kind::pq) {
+      search_sub_spaces(values, d, codebook, codes.data());
+    } else {
+      for (int first = 0; first < kPageTokens; first += kSearchTokens) {
+        search_tokens(values + static_cast<std::ptrdiff_t>(first) * d, d, codebook,
+                      codes.data() + static_cast<std::ptrdiff_t>(first) * shape_.codes_per_token(d));
+      }
+    }
+    pack_codes(codes.data(), static_cast<std::size_t>(kPageTokens) * shape_.codes_per_token(d), shape_.bits,
+               page);
+    if (shape_.kind == Kind::nvq) store_gains(values, d, codebook, codes.data(), page);
+  }
+
+  void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const override {
+    const int d = context.head_dim;
+    const float* codebook = codebook_of(context);
+    std::array<std::uint16_t, kChunkTokens * kMostCodesPerToken> codes;
+    const std::size_t n_codes = static_cast<std::size_t>(kChunkTokens) * shape_.codes_per_token(d);
+    for (int first = 0; first < n_tokens; first += kChunkTokens) {
+      unpack_codes(codes_of(page, first, d), n_codes, shape_.bits, codes.data());
+      for (int token = first; token < std::min(first + kChunkTokens, n_tokens); ++token) {
+        float* row = values + static_cast<std::ptrdiff_t>(token) * d;
+        copy_centroids(codes.data() + (token - first) * shape_.codes_per_token(d), d, codebook, row);
+        if (shape_.kind != Kind::nvq) continue;
+        std::uint16_t gain;
+        std::memcpy(&gain, gain_of(page, token, d), sizeof gain);
+        const float factor = float_from_f16(gain);
+        for (int i = 0; i < d; ++i) row[i] *= factor;
+      }
+    }
+  }
+
+ private:
+  std::string codebook_name() const { return "codebook/" + name(); }
+
+  const float* codebook_of(const PageContext& context) const {
+    const std::span<const float> codebook = context.constants.find(codebook_name());
+    KVANT_CHECK(codebook.size() == constant_size(context.head_dim),
+                "a page's codebook is missing or of another size");
+    return codebook.data();
+  }
+
+  template <class Byte>
+  Byte* codes_of(Byte* page, int first, int d) const {
+    return page + packed_bytes(static_cast<std::size_t>(first) * shape_.codes_per_token(d), shape_.bits);
+  }
+  template <class Byte>
+  Byte* gain_of(Byte* page, int token, int d) const {
+    return codes_of(page, kPageTokens, d) + 2 * static_cast<std::ptrdiff_t>(token);
+  }
+
+  static void normalize(const float* x, int d, float* unit) {
+    const double length = norm(x, d);
+    const double reciprocal = length > 0 ? 1 / length : 0;
+    for (int i = 0; i < d; ++i) unit[i] = static_cast<float>(x[i] * reciprocal);
+  }
+
+  // The codes of kSearchTokens tokens.
+  void search_tokens(const float* tokens, int d, const float* codebook, std::uint16_t* codes) const {
+    std::array<float, static_cast<std::size_t>(kSearchTokens) * kMaxHeadDim> units;
+    if (shape_.kind == Kind::nvq) {
+      for (int token = 0; token < kSearchTokens; ++token)
+        normalize(tokens + token * d, d, units.data() + token * d);
+      tokens = units.data();
+    }
+    nearest_centroids(tokens, shape_.dim, kSearchTokens * shape_.codes_per_token(d), shape_.dim, codebook,
+                      shape_.centroids(), codes);
+  }
+
+  // The codes of a page, each sub-space with its own codebook.
+  void search_sub_spaces(const float* values, int d, const float* codebook, std::uint16_t* codes) const {
+    const int n = shape_.codes_per_token(d);
+    const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(shape_.centroids()) * shape_.dim;
+    std::array<std::uint16_t, kPageTokens> nearest;
+    for (int sub = 0; sub < n; ++sub) {
+      nearest_centroids(values + sub * shape_.dim, d, kPageTokens, shape_.dim, codebook + sub * size,
+                        shape_.centroids(), nearest.data());
+      for (int token = 0; token < kPageTokens; ++token) codes[token * n + sub] = nearest[token];
+    }
+  }
+
+  void copy_centroids(const std::uint16_t* codes, int d, const float* codebook, float* values) const {
+    switch (shape_.dim) {
+      case 2:
+        return copy_centroids<2>(codes, d, codebook, values);
+      case 4:
+        return copy_centroids<4>(codes, d, codebook, values);
+      default:
+        return copy_centroids<8>(codes, d, codebook, values);
+    }
+  }
+  template <int Dim>
+  void copy_centroids(const std::uint16_t* codes, int d, const float* codebook, float* values) const {
+    const std::ptrdiff_t next =
+        shape_.kind == Kind::pq ? static_cast<std::ptrdiff_t>(shape_.centroids()) * Dim : 0;
+    for (int sub = 0; sub < d / Dim; ++sub) {
+      std::memcpy(values + sub * Dim, codebook + sub * next + static_cast<std::ptrdiff_t>(codes[sub]) * Dim,
+                  sizeof(float) * Dim);
+    }
+  }
+
+  void store_gains(const float* values, int d, const float* codebook, const std::uint16_t* codes,
+                   std::byte* page) const {
+    std::array<float, kMaxHeadDim> shape;
+    for (int token = 0; token < kPageTokens; ++token) {
+      copy_centroids(codes + token * shape_.codes_per_token(d), d, codebook, shape.data());
+      const std::uint16_t gain =
+          fit_gain(values + static_cast<std::ptrdiff_t>(token) * d, shape.data(), d, GainRule::least_squares);
+      std::memcpy(gain_of(page, token, d), &gain, sizeof gain);
+    }
+  }
+
+  VqShape shape_;
+};
+
+std::unique_ptr<Format> parse_vq(const std::string& name) {
+  NameReader reader(name);
+  Kind kind = Kind::vq;
+  if (reader.take("nvq-d")) {
+    kind = Kind::nvq;
+  } else if (reader.take("pq-d")) {
+    kind = Kind::pq;
+  } else if (!reader.take("vq-d")) {
+    return nullptr;
+  }
+  const int dim = reader.take_number();
+  if (!reader.take("b")) return nullptr;
+  const int bits = reader.take_number();
+  const bool known_dim = dim == 2 || dim == 4 || dim == 8;
+  if (!reader.at_end() || !known_dim || bits < 4 || bits > kMaxCodeBits) return nullptr;
+  return std::make_unique<VqFormat>(name, VqShape{kind, dim, bits});
+}
+
+std::vector<std::string> vq_members() {
+  std::vector<std::string> members;
+  for (const char* kind : {"vq", "pq", "nvq"}) {
+    for (const char* shape : {"d2b4", "d2b8", "d4b6", "d4b8", "d4b10", "d4b12", "d8b8", "d8b10", "d8b12"}) {
+      members.push_back(fmt::format("{}-{}", kind, shape));
+    }
+  }
+  return members;
+}
+
+}  // namespace
+
+const FormatFamily& vq_family() {
+  static const FormatFamily family{"[n]vq-d<X>b<Y>|pq-d<X>b<Y>",
+                                   "sub-vectors of X channels as Y-bit codes of a codebook: vq VecInfer, pq "
+                                   "MILLION, nvq of the unit vector with a gain",
+                                   vq_members(), parse_vq};
+  return family;
+}
+
+}  // namespace kvant
