@@ -44,6 +44,10 @@ bool finite(const float* values, int n) {
   return std::all_of(values, values + n, [](float x) { return std::isfinite(x); });
 }
 
+bool within(const float* values, int n, float limit) {
+  return std::all_of(values, values + n, [&](float x) { return std::abs(x) <= limit; });
+}
+
 class ReferenceBackend final : public AttentionBackend {
  public:
   ReferenceBackend() { openblas_set_num_threads(1); }  // the team is the parallelism
@@ -136,10 +140,8 @@ void ReferenceBackend::append(Step& step, int layer, const LayerRows& rows, Head
     for (int r = 0; r < n; ++r) {
       const float* in = sources[static_cast<int>(side)].row(first_row + r) + work.kv_head * d;
       float* to = out.data() + static_cast<std::ptrdiff_t>(r) * d;
-      if (finite(in, d)) {
-        std::copy(in, in + d, to);
-        continue;
-      }
+      std::copy(in, in + d, to);
+      if (finite(in, d)) continue;
       step.fail(
           error("{} of layer {}, KV head {}, token {} is not a finite number: the model's weights or its "
                 "activations are broken",
@@ -147,6 +149,12 @@ void ReferenceBackend::append(Step& step, int layer, const LayerRows& rows, Head
       std::fill(to, to + d, 0.0F);
     }
     head.side(side).transform.forward({out.data(), n, d});
+    for (int r = 0; r < n; ++r) {
+      if (within(out.data() + static_cast<std::ptrdiff_t>(r) * d, d, plan.tail->max_magnitude())) continue;
+      step.fail(
+          error("{} of layer {}, KV head {}, token {} exceeds the range of {}: use a recipe with a bf16 tail",
+                side_name(side), layer, work.kv_head, work.tile.append_first + r, plan.tail->name()));
+    }
   }
   step.head(work.slice, layer, work.kv_head).append({values[0].data(), n, d}, {values[1].data(), n, d});
 }
