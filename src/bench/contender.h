@@ -1,0 +1,39 @@
+// Contender: one row of the engine benchmark, kvant with a recipe or llama.cpp with a cache type.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "model/engine.h"
+
+namespace kvant {
+
+class Contender {
+ public:
+  virtual ~Contender() = default;
+  virtual const std::string& name() const = 0;
+  // Makes the cache `depth` tokens deep, with synthetic contents. Depths must not fall.
+  virtual Status fill(int depth) = 0;
+  // Runs a prompt of n tokens after the filled ones, then forgets it. Seconds, in steps of at most 512.
+  virtual Result<double> prompt_seconds(int n) = 0;
+  // Generates n tokens one by one after the filled ones, then forgets them. Seconds. What happens once at
+  // the start of an answer (the end of the prompt is sealed) is done before the clock starts.
+  virtual Result<double> decode_seconds(int n) = 0;
+};
+
+// Tokens of one step of a prompt, for all contenders.
+inline constexpr int kPromptStep = 512;
+
+// kvant's engine with `plan`. engine and backend outlive it.
+std::unique_ptr<Contender> make_engine_contender(std::string name, Engine& engine, AttentionBackend& backend,
+                                                 std::shared_ptr<const Plan> plan);
+
+// llama.cpp with the cache types of a row's name ("llama.cpp:q4_0"), on the GGUF file as it is stored.
+// max_depth: tokens to make room for, beyond max_new for prompts and answers.
+class LlamaModelFile;
+Result<std::shared_ptr<LlamaModelFile>> open_llama_model(const std::string& path);
+Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
+                                                        std::shared_ptr<LlamaModelFile> model, int max_depth,
+                                                        int max_new, int n_threads);
+
+}  // namespace kvant

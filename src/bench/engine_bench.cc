@@ -1,0 +1,99 @@
+#include "bench/engine_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace kvant {
+namespace {
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+struct Times {
+  std::vector<double> prompt, decode;  // seconds
+};
+
+Status time_once(Contender& contender, const BenchOptions& options, Times& times) {
+  if (options.prompt > 0) {
+    const auto seconds = contender.prompt_seconds(options.prompt);
+    if (!seconds.ok()) return seconds.error();
+    times.prompt.push_back(*seconds);
+  }
+  if (options.decode > 0) {
+    const auto seconds = contender.decode_seconds(options.decode);
+    if (!seconds.ok()) return seconds.error();
+    times.decode.push_back(*seconds);
+  }
+  return {};
+}
+
+BenchRow row_of(const std::string& name, int depth, const BenchOptions& options, const Times& times) {
+  BenchRow row{name, depth};
+  if (options.prompt > 0) row.prompt_tps = options.prompt / median(times.prompt);
+  if (options.decode > 0) row.decode_tps = options.decode / median(times.decode);
+  return row;
+}
+
+}  // namespace
+
+Result<std::vector<BenchRow>> run_bench(std::span<const std::unique_ptr<Contender>> contenders,
+                                        const BenchOptions& options,
+                                        const std::function<void(int)>& advance) {
+  KVANT_CHECK(options.repeats > 0, "a benchmark needs at least one run");
+  std::vector<BenchRow> rows;
+  for (const int depth : options.depths) {
+    std::vector<Times> times(contenders.size());
+    for (const auto& contender : contenders) KVANT_RETURN_IF_ERROR(contender->fill(depth));
+    for (int repeat = 0; repeat < options.repeats; ++repeat) {
+      for (std::size_t i = 0; i < contenders.size(); ++i) {
+        KVANT_RETURN_IF_ERROR(time_once(*contenders[i], options, times[i]));
+        advance(1);
+      }
+    }
+    for (std::size_t i = 0; i < contenders.size(); ++i) {
+      rows.push_back(row_of(contenders[i]->name(), depth, options, times[i]));
+    }
+  }
+  return rows;
+}
+
+std::string bench_to_json(std::span<const BenchRow> rows, const BenchOptions& options,
+                          const std::string& model, int n_threads) {
+  using Json = nlohmann::ordered_json;
+  Json json = {{"schema", "kvant.bench/1"},     {"model", model},           {"threads", n_threads},
+               {"prompt", options.prompt},      {"decode", options.decode}, {"repeats", options.repeats},
+               {"cache_contents", "synthetic"}, {"results", Json::array()}};
+  const auto figure = [](double tps) { return tps > 0 ? Json(tps) : Json(nullptr); };
+  for (const BenchRow& row : rows) {
+    json["results"].push_back({{"recipe", row.name},
+                               {"depth", row.depth},
+                               {"prompt_tps", figure(row.prompt_tps)},
+                               {"decode_tps", figure(row.decode_tps)}});
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string bench_table(std::span<const BenchRow> rows) {
+  std::size_t width = 6;
+  for (const BenchRow& row : rows) width = std::max(width, row.name.size());
+  std::string text = fmt::format("{:>8}  {:{}}  {:>10} {:>7}  {:>10} {:>7}\n", "depth", "recipe", width,
+                                 "prompt t/s", "ratio", "decode t/s", "ratio");
+  const auto cells = [](double tps, double first) {
+    return tps > 0 ? fmt::format("{:>10.2f} {:>6.2f}x", tps, tps / first)
+                   : fmt::format("{:>10} {:>7}", "-", "-");
+  };
+  const BenchRow* first = nullptr;
+  for (const BenchRow& row : rows) {
+    if (first == nullptr || first->depth != row.depth) first = &row;
+    text += fmt::format("{:>8}  {:{}}  {}  {}\n", row.depth, row.name, width,
+                        cells(row.prompt_tps, first->prompt_tps), cells(row.decode_tps, first->decode_tps));
+  }
+  return text;
+}
+
+}  // namespace kvant

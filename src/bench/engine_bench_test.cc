@@ -1,0 +1,78 @@
+#include "bench/engine_bench.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace kvant {
+namespace {
+
+// Takes the seconds that it is told to, and notes the order of calls.
+class Scripted : public Contender {
+ public:
+  Scripted(std::string name, std::vector<double> seconds, std::string& calls)
+      : name_(std::move(name)), seconds_(std::move(seconds)), calls_(calls) {}
+  const std::string& name() const override { return name_; }
+  Status fill(int depth) override {
+    calls_ += name_ + "f" + std::to_string(depth) + " ";
+    return {};
+  }
+  Result<double> prompt_seconds(int) override {
+    calls_ += name_ + "p ";
+    return seconds_[run_ % seconds_.size()];
+  }
+  Result<double> decode_seconds(int) override {
+    calls_ += name_ + "d ";
+    return seconds_[run_++ % seconds_.size()];
+  }
+
+ private:
+  std::string name_;
+  std::vector<double> seconds_;
+  std::string& calls_;
+  std::size_t run_ = 0;
+};
+
+TEST(EngineBench, InterleavesContendersAndTakesMedians) {
+  std::string calls;
+  std::vector<std::unique_ptr<Contender>> contenders;
+  contenders.push_back(std::make_unique<Scripted>("a", std::vector<double>{2.0, 100.0, 4.0}, calls));
+  contenders.push_back(std::make_unique<Scripted>("b", std::vector<double>{1.0, 1.0, 50.0}, calls));
+  BenchOptions options;
+  options.depths = {64};
+  options.prompt = 8;
+  options.decode = 4;
+  options.repeats = 3;
+  int runs = 0;
+  const auto rows = run_bench(contenders, options, [&](int n) { runs += n; });
+  ASSERT_TRUE(rows.ok());
+  EXPECT_EQ(calls, "af64 bf64 ap ad bp bd ap ad bp bd ap ad bp bd ");
+  EXPECT_EQ(runs, 6);
+  ASSERT_EQ(rows->size(), 2U);
+  EXPECT_DOUBLE_EQ((*rows)[0].prompt_tps, 8 / 4.0);
+  EXPECT_DOUBLE_EQ((*rows)[0].decode_tps, 4 / 4.0);
+  EXPECT_DOUBLE_EQ((*rows)[1].decode_tps, 4 / 1.0);
+
+  const auto json = nlohmann::json::parse(bench_to_json(*rows, options, "m.gguf", 2));
+  EXPECT_EQ(json["schema"], "kvant.bench/1");
+  EXPECT_EQ(json["results"][1]["recipe"], "b");
+  EXPECT_EQ(json["results"][1]["depth"], 64);
+  EXPECT_DOUBLE_EQ(json["results"][1]["decode_tps"].get<double>(), 4.0);
+}
+
+TEST(EngineBench, LeavesOutWhatIsNotTimed) {
+  std::string calls;
+  std::vector<std::unique_ptr<Contender>> contenders;
+  contenders.push_back(std::make_unique<Scripted>("a", std::vector<double>{1.0}, calls));
+  BenchOptions options;
+  options.prompt = 0;
+  options.repeats = 1;
+  const auto rows = run_bench(contenders, options, [](int) {});
+  ASSERT_TRUE(rows.ok());
+  EXPECT_EQ(calls, "af0 ad ");
+  const auto json = nlohmann::json::parse(bench_to_json(*rows, options, "m", 1));
+  EXPECT_TRUE(json["results"][0]["prompt_tps"].is_null());
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,120 @@
+// kvant bench: prompt and decode speed at depths, beside llama.cpp's.
+#include <algorithm>
+#include <cstdio>
+
+#include "base/json_file.h"
+#include "base/progress.h"
+#include "bench/engine_bench.h"
+#include "cli/command.h"
+#include "cli/session.h"
+#include "eval/cache_size.h"
+#include "eval/llama_reference.h"
+
+namespace kvant {
+namespace {
+
+struct BenchCommandOptions {
+  CommonOptions common;
+  std::string against;
+  BenchOptions bench;
+};
+
+std::vector<std::string> contender_names(const BenchCommandOptions& options) {
+  std::vector<std::string> names = row_names(options.common);
+  if (options.against.empty()) return names;
+  for (const char* rival : {"llama.cpp:f16", "llama.cpp:q4_0"}) {
+    if (std::find(names.begin(), names.end(), rival) == names.end()) names.emplace_back(rival);
+  }
+  return names;
+}
+
+class Contenders {
+ public:
+  Contenders(const Session& session, const BenchCommandOptions& options)
+      : session_(session), options_(options) {}
+
+  Result<std::unique_ptr<Contender>> make(const std::string& name) {
+    const BenchOptions& bench = options_.bench;
+    const int most_new = std::max(bench.prompt, bench.decode + 1);
+    if (names_llama(name)) {
+      KVANT_RETURN_IF_ERROR(check_llama_name(name));
+      if (llama_ == nullptr) {
+        auto opened = open_llama_model(options_.common.model);
+        if (!opened.ok()) return opened.error();
+        llama_ = std::move(opened).value();
+      }
+      return make_llama_contender(name, llama_, bench.depths.back(), most_new, options_.common.n_threads);
+    }
+    const auto recipe = parse_recipe(name);
+    if (!recipe.ok()) return recipe.error();
+    const auto plan = session_.plan(*recipe);
+    if (!plan.ok()) return plan.error();
+    KVANT_RETURN_IF_ERROR(check_memory(fmt::format("a KV cache of {} tokens", bench.depths.back() + most_new),
+                                       predicted_cache_bytes(**plan, bench.depths.back() + most_new)));
+    return make_engine_contender(label(*recipe), session_.engine(), session_.backend(), *plan);
+  }
+
+ private:
+  const Session& session_;
+  const BenchCommandOptions& options_;
+  std::shared_ptr<LlamaModelFile> llama_;
+};
+
+Status bench(BenchCommandOptions options) {
+  auto& depths = options.bench.depths;
+  std::sort(depths.begin(), depths.end());
+  depths.erase(std::unique(depths.begin(), depths.end()), depths.end());
+  if (options.bench.prompt == 0 && options.bench.decode == 0)
+    return error("nothing to time: -p and -n are both 0");
+  if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
+  const auto session = Session::open(options.common, WeightMode::as_stored, depths.back() + 1);
+  if (!session.ok()) return session.error();
+  Contenders contenders(*session, options);
+  std::vector<std::unique_ptr<Contender>> made;
+  for (const std::string& name : contender_names(options)) {
+    auto contender = contenders.make(name);
+    if (!contender.ok()) return contender.error();
+    made.push_back(std::move(contender).value());
+  }
+  Result<std::vector<BenchRow>> rows = error("not run");
+  {
+    const auto runs = static_cast<std::int64_t>(depths.size() * made.size()) * options.bench.repeats;
+    Progress progress("benchmark", runs, "runs");
+    rows = run_bench(made, options.bench, [&](int n) { progress.advance(n); });
+  }
+  if (!rows.ok()) return rows.error();
+  fmt::print("{}", bench_table(*rows));
+  fmt::print(
+      "{} threads, medians of {} interleaved runs, prompt of {} and answer of {} tokens; caches filled "
+      "synthetically to their depth\n",
+      options.common.n_threads, options.bench.repeats, options.bench.prompt, options.bench.decode);
+  if (options.common.json.empty()) return {};
+  return write_whole_file(options.common.json, bench_to_json(*rows, options.bench, options.common.model,
+                                                             options.common.n_threads));
+}
+
+}  // namespace
+
+Command add_bench_command(CLI::App& program) {
+  auto options = std::make_shared<BenchCommandOptions>();
+  CLI::App* command = program.add_subcommand("bench", "measure prompt and decode speed");
+  add_common_options(*command, options->common, /*many_recipes=*/true);
+  command->add_option("-d,--depth", options->bench.depths, "tokens in the cache, such as 0,4096,16384")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  command->add_option("-p,--n-prompt", options->bench.prompt, "tokens of the timed prompt; 0: none")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command->add_option("-n,--n-gen", options->bench.decode, "tokens of the timed answer; 0: none")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command->add_option("-r,--repetitions", options->bench.repeats, "runs of which the median is taken")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--against", options->against, "add llama.cpp with its f16 and q4_0 caches")
+      ->check(CLI::IsMember({"llama.cpp"}));
+  return {command, [options] { return bench(*options); }};
+}
+
+}  // namespace kvant

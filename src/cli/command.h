@@ -1,0 +1,21 @@
+// A subcommand of the program: one file each, listed in main.cc.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "base/result.h"
+
+namespace kvant {
+
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<Status()> run;  // after the options are parsed; an error ends the program with exit code 2
+};
+
+Command add_run_command(CLI::App& program);
+Command add_eval_command(CLI::App& program);
+Command add_bench_command(CLI::App& program);
+Command add_info_command(CLI::App& program);
+
+}  // namespace kvant

@@ -1,0 +1,92 @@
+#include "cli/common_options.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "format/format.h"
+
+namespace kvant {
+namespace {
+
+// The built-in recipes and the formats, for the end of a command's help.
+std::string recipe_help() {
+  std::string text = "Recipes for --kv (NAME[,key=value...], K/V such as ch4g128/tok4g128, or FILE.json):\n";
+  for (const Recipe& recipe : builtin_recipes())
+    text += fmt::format("  {:<22} {}\n", recipe.name, recipe.summary);
+  text += "Formats:\n";
+  for (const FormatFamily* family : format_families()) {
+    text += fmt::format("  {:<22} {}\n", family->pattern, family->summary);
+  }
+  return text;
+}
+
+}  // namespace
+
+void add_common_options(CLI::App& command, CommonOptions& options, bool many_recipes) {
+  options.n_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  command.add_option("-m,--model", options.model, "model: a GGUF file")->required();
+  const char* kv_help =
+      many_recipes ? "KV-cache recipes A,B,C; key=value items belong to the recipe before them. ';' or "
+                     "another --kv starts a recipe that has no name"
+                   : "KV-cache recipe (default: bf16)";
+  auto* kv = command.add_option("--kv,--kv-cache-dtype", options.kv, kv_help)->allow_extra_args(false);
+  if (!many_recipes) kv->expected(1);
+  command
+      .add_option("--cache-type-k,--ctk", options.k_side, "format of K alone, such as ch4g128 (also -ctk)")
+      ->excludes(kv);
+  command
+      .add_option("--cache-type-v,--ctv", options.v_side, "format of V alone, such as tok4g128 (also -ctv)")
+      ->excludes(kv);
+  command.add_option("--json", options.json, "write the result to this file as JSON");
+  command.add_option("-t,--threads", options.n_threads, "threads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command.add_flag("-v,--verbose", options.verbose, "print the resolved plan: formats, kernels, bytes");
+  command.add_flag("--strict", options.strict, "a fall-back to something slower is an error");
+  command.footer(recipe_help);
+}
+
+Result<Recipe> one_recipe(const CommonOptions& options) {
+  if (!options.k_side.empty() || !options.v_side.empty()) {
+    return plain_recipe(options.k_side.empty() ? "bf16" : options.k_side,
+                        options.v_side.empty() ? "bf16" : options.v_side);
+  }
+  return parse_recipe(options.kv.empty() ? "bf16" : options.kv.front());
+}
+
+std::vector<std::string> row_names(const CommonOptions& options) {
+  std::vector<std::string> names;
+  for (const std::string& list : options.kv) {
+    for (std::string& name : split_recipe_list(list)) names.push_back(std::move(name));
+  }
+  if (!options.k_side.empty() || !options.v_side.empty()) {
+    names.push_back((options.k_side.empty() ? "bf16" : options.k_side) + "/" +
+                    (options.v_side.empty() ? "bf16" : options.v_side));
+  }
+  if (names.empty()) names.emplace_back("bf16");
+  return names;
+}
+
+Result<std::string> read_text_file(const std::string& path) {
+  std::error_code failure;
+  if (std::filesystem::is_directory(path, failure)) return error("cannot read '{}': it is a directory", path);
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  if (!file || file.bad())
+    return error("cannot read '{}': {}", path, errno != 0 ? std::strerror(errno) : "not a file");
+  if (text.str().empty()) return error("the file '{}' is empty", path);
+  return text.str();
+}
+
+void warn(const std::string& message) {
+  fmt::print(stderr, "kvant: warning: {}\n", message);
+}
+
+}  // namespace kvant

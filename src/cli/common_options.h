@@ -1,0 +1,37 @@
+// Options that several commands have, under one name and with one meaning.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "recipe/recipe.h"
+
+namespace kvant {
+
+struct CommonOptions {
+  std::string model;
+  std::vector<std::string> kv;  // recipes as typed; several values, or several in one
+  std::string k_side, v_side;   // -ctk, -ctv
+  std::string json;             // empty: none
+  int n_threads = 1;
+  bool verbose = false;
+  bool strict = false;
+};
+
+// Adds -m, --kv, -ctk, -ctv, --json, -t, -v and --strict. many_recipes: --kv takes a list.
+void add_common_options(CLI::App& command, CommonOptions& options, bool many_recipes);
+
+// The recipe of a command that runs one; bf16 by default.
+Result<Recipe> one_recipe(const CommonOptions& options);
+// The rows of a command that compares several, unparsed: recipes and "llama.cpp:TYPE".
+std::vector<std::string> row_names(const CommonOptions& options);
+
+// The whole file at `path`. Errors: it cannot be read, or is empty.
+Result<std::string> read_text_file(const std::string& path);
+
+// Prints one line to the standard error stream.
+void warn(const std::string& message);
+
+}  // namespace kvant

@@ -1,0 +1,57 @@
+// Conversation: one sequence in a cache that reads prompts and gives answers, with its figures.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/session.h"
+#include "model/sampler.h"
+
+namespace kvant {
+
+struct ConversationFigures {
+  int prompt_tokens = 0;
+  int answer_tokens = 0;
+  double prompt_seconds = 0;
+  double answer_seconds = 0;
+  double prompt_tps() const { return prompt_seconds > 0 ? prompt_tokens / prompt_seconds : 0; }
+  double answer_tps() const { return answer_seconds > 0 ? answer_tokens / answer_seconds : 0; }
+};
+
+enum class AnswerEnd { finished, length, context_full, interrupted };
+
+class Conversation {
+ public:
+  // context: the most tokens that the sequence may hold.
+  Conversation(const Session& session, std::shared_ptr<const Plan> plan, std::unique_ptr<Sampler> sampler,
+               int context);
+
+  // Reads tokens, with a progress bar when they are many. An error when they don't fit into the context.
+  Status read(std::span<const std::int32_t> tokens, const std::atomic<bool>& interrupted);
+  // Generates up to n tokens (-1: no limit) after what was read and hands text to `print` as soon as it is
+  // whole UTF-8 characters. Requires that read() succeeded just before and was not interrupted.
+  Result<AnswerEnd> answer(int n, const std::atomic<bool>& interrupted,
+                           const std::function<void(const std::string&)>& print);
+  // Forgets everything but the figures.
+  void restart();
+
+  int length() const { return cache_.length(sequence_); }
+  CacheBytes bytes() const { return cache_.bytes(sequence_); }
+  const ConversationFigures& figures() const { return figures_; }
+
+ private:
+  Status step(std::span<const std::int32_t> tokens, bool is_prompt, bool want_logits);
+
+  const Session& session_;
+  Cache cache_;
+  std::unique_ptr<Sampler> sampler_;
+  int context_;
+  SequenceId sequence_;
+  std::vector<float> logits_;  // [n_vocab], of the newest token
+  ConversationFigures figures_;
+};
+
+}  // namespace kvant

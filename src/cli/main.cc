@@ -1,0 +1,73 @@
+// kvant: the command line.
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+
+namespace {
+
+constexpr int kUserError = 2;
+
+int fail(const std::string& message) {
+  fmt::print(stderr, "kvant: {}\n", message);
+  return kUserError;
+}
+
+// Options that llama.cpp's users write with one dash; CLI11 would read "-ctk" as "-c tk".
+std::vector<std::string> with_two_dashes(int argc, char** argv) {
+  std::vector<std::string> words;
+  for (int i = argc - 1; i > 0; --i) {  // CLI11 takes them from the back
+    const std::string word = argv[i];
+    const bool one_dash = word == "-ctk" || word == "-ctv" || word == "-cnv";
+    words.push_back(one_dash ? "-" + word : word);
+  }
+  return words;
+}
+
+// CLI11 reports wrong options by exceptions, and the help as one of them.
+int parse(CLI::App& program, int argc, char** argv, bool& done) {
+  done = true;
+  try {
+    program.parse(with_two_dashes(argc, argv));
+  } catch (const CLI::Success& help) {
+    return program.exit(help);
+  } catch (const CLI::ParseError& wrong) {
+    return fail(std::string(wrong.what()) + "; see kvant --help");
+  }
+  done = false;
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  CLI::App program("Language models with a low-bit key-value cache.", "kvant");
+  program.require_subcommand(1);
+  program.get_formatter()->column_width(36);
+  std::vector<kvant::Command> commands;
+  for (const auto add :
+       {kvant::add_run_command, kvant::add_eval_command, kvant::add_bench_command, kvant::add_info_command}) {
+    commands.push_back(add(program));
+  }
+  bool done = false;
+  const int code = parse(program, argc, argv, done);
+  if (done) return code;
+  for (const kvant::Command& command : commands) {
+    if (!command.app->parsed()) continue;
+    const kvant::Status status = command.run();
+    return status.ok() ? 0 : fail(status.error().message);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return fail("out of memory: use a smaller model, context or recipe");
+  } catch (const std::exception& unexpected) {
+    return fail(unexpected.what());
+  }
+}

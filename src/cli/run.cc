@@ -1,0 +1,257 @@
+// kvant run: one answer, or a chat.
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "base/json_file.h"
+#include "base/progress.h"
+#include "cli/command.h"
+#include "cli/conversation.h"
+#include "eval/cache_size.h"
+#include "eval/report_json.h"
+#include "model/tokenizer.h"
+
+namespace kvant {
+namespace {
+
+struct RunOptions {
+  CommonOptions common;
+  std::string prompt, file, system;
+  int n = -1;
+  int context = 0;
+  bool chat = false;
+  bool raw = false;
+  SamplerOptions sampling;
+};
+
+// Set by Ctrl-C; the only state that a signal handler may reach.
+std::atomic<bool> interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+void watch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted = true; };
+  sigaction(SIGINT, &action, nullptr);  // no SA_RESTART: waiting for input ends, too
+}
+
+void print_answer(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+class Run {
+ public:
+  Run(const RunOptions& options, Session session) : options_(options), session_(std::move(session)) {}
+
+  Status start();
+  Status finish();
+
+ private:
+  Status check_context(int prompt_tokens);
+  Status chat();
+  Status single();
+  Result<std::string> prompt_text() const;
+  Result<std::vector<std::int32_t>> prompt_tokens() const;
+  Status read_and_answer(std::span<const std::int32_t> tokens);
+  Result<std::vector<std::int32_t>> turn_tokens(bool& restart);
+
+  const RunOptions& options_;
+  Session session_;
+  std::shared_ptr<const Plan> plan_;
+  int context_ = 0;
+  std::unique_ptr<Conversation> conversation_;
+  std::vector<ChatMessage> messages_;
+  std::string seen_;    // the text of the chat that the cache holds
+  std::string answer_;  // the newest
+};
+
+Result<std::string> Run::prompt_text() const {
+  if (!options_.file.empty()) return read_text_file(options_.file);
+  if (options_.prompt.empty()) return error("the prompt is empty: give text with -p or a file with -f");
+  return options_.prompt;
+}
+
+// The prompt as the model expects it: inside its chat template, if it has one.
+Result<std::vector<std::int32_t>> Run::prompt_tokens() const {
+  auto text = prompt_text();
+  if (!text.ok()) return text.error();
+  const Tokenizer& tokenizer = session_.engine().tokenizer();
+  if (options_.raw) return tokenizer.encode(*text, /*add_special=*/true, /*parse_special=*/false);
+  std::vector<ChatMessage> messages;
+  if (!options_.system.empty()) messages.push_back({"system", options_.system});
+  messages.push_back({"user", *text});
+  const auto templated = tokenizer.chat_prompt(messages);
+  if (!templated.ok()) return tokenizer.encode(*text, /*add_special=*/true, /*parse_special=*/false);
+  return tokenizer.encode(*templated, /*add_special=*/true, /*parse_special=*/true);
+}
+
+// Settles the context, checks the memory for it, and makes the conversation.
+Status Run::check_context(int prompt_tokens) {
+  const Geometry& geometry = session_.engine().geometry();
+  const std::int64_t wanted = std::int64_t{prompt_tokens} + std::max(options_.n, 1) + 1;
+  if (wanted > INT32_MAX) return error("{} tokens are more than a sequence can have", wanted);
+  context_ =
+      options_.context > 0 ? options_.context : std::max(geometry.trained_context, static_cast<int>(wanted));
+  warn_beyond_training(geometry, context_);
+  // What will be held for sure, or what -c asks for.
+  const int held = options_.context > 0 ? context_ : static_cast<int>(wanted);
+  KVANT_RETURN_IF_ERROR(
+      check_memory(fmt::format("a KV cache of {} tokens", held), predicted_cache_bytes(*plan_, held)));
+  auto sampler = Sampler::make(options_.sampling);
+  if (!sampler.ok()) return sampler.error();
+  conversation_ = std::make_unique<Conversation>(session_, plan_, std::move(sampler).value(), context_);
+  return {};
+}
+
+Status Run::read_and_answer(std::span<const std::int32_t> tokens) {
+  answer_.clear();
+  KVANT_RETURN_IF_ERROR(conversation_->read(tokens, interrupted));
+  if (interrupted) return {};
+  const auto end = conversation_->answer(options_.n, interrupted, [&](const std::string& text) {
+    answer_ += text;
+    print_answer(text);
+  });
+  print_answer("\n");
+  if (!end.ok()) return end.error();
+  if (*end == AnswerEnd::context_full) warn(fmt::format("the context of {} tokens is full", context_));
+  return {};
+}
+
+Status Run::single() {
+  const auto tokens = prompt_tokens();
+  if (!tokens.ok()) return tokens.error();
+  if (tokens->empty()) return error("the prompt is empty: give text with -p or a file with -f");
+  KVANT_RETURN_IF_ERROR(check_context(static_cast<int>(tokens->size())));
+  return read_and_answer(*tokens);
+}
+
+// The tokens that bring the cache from what it has seen to the start of the next answer. restart: the
+// template does not go on from there, so the cache must start again.
+Result<std::vector<std::int32_t>> Run::turn_tokens(bool& restart) {
+  const Tokenizer& tokenizer = session_.engine().tokenizer();
+  auto text = tokenizer.chat_prompt(messages_);
+  if (!text.ok()) return text.error();
+  restart = seen_.empty() || !text->starts_with(seen_);
+  auto tokens = tokenizer.encode(restart ? *text : text->substr(seen_.size()), /*add_special=*/restart,
+                                 /*parse_special=*/true);
+  seen_ = std::move(text).value();
+  return tokens;
+}
+
+Status Run::chat() {
+  KVANT_RETURN_IF_ERROR(check_context(0));
+  if (!options_.system.empty()) messages_.push_back({"system", options_.system});
+  std::string line = options_.prompt;
+  fmt::print(stderr, "Chat with {}. An empty line or Ctrl-D ends it, Ctrl-C ends an answer.\n",
+             session_.engine().description());
+  while (true) {
+    if (line.empty()) {
+      fmt::print(stderr, "> ");
+      if (!std::getline(std::cin, line) || line.empty() || interrupted) break;
+    }
+    messages_.push_back({"user", line});
+    line.clear();
+    bool restart = false;
+    const auto tokens = turn_tokens(restart);
+    if (!tokens.ok()) return tokens.error();
+    if (restart) conversation_->restart();
+    KVANT_RETURN_IF_ERROR(read_and_answer(*tokens));
+    if (interrupted && answer_.empty()) seen_.clear();  // the prompt was read in part only
+    interrupted = false;
+    messages_.push_back({"assistant", answer_});
+    if (!seen_.empty()) seen_ += answer_;
+  }
+  fmt::print(stderr, "\n");
+  return {};
+}
+
+Status Run::start() {
+  const auto recipe = one_recipe(options_.common);
+  if (!recipe.ok()) return recipe.error();
+  auto plan = session_.plan(*recipe);
+  if (!plan.ok()) return plan.error();
+  plan_ = *plan;
+  watch_interrupts();
+  return options_.chat ? chat() : single();
+}
+
+// The closing summary, and the JSON.
+Status Run::finish() {
+  const ConversationFigures& f = conversation_->figures();
+  const CacheBytes bytes = conversation_->bytes();
+  const auto kv = static_cast<double>(bytes.all());
+  const auto bf16 = static_cast<double>(bf16_bytes(session_.engine().geometry(), conversation_->length()));
+  fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s   answer: {} tokens, {:.1f} tokens/s\n",
+             f.prompt_tokens, f.prompt_tps(), f.answer_tokens, f.answer_tps());
+  fmt::print(stderr,
+             "KV cache ({}): {} for {} tokens, {:.2f} bits per element; bf16 would take {} ({:.2f}x)\n",
+             label(plan_->recipe), readable_bytes(kv), conversation_->length(), bytes.bits_all(),
+             readable_bytes(bf16), kv > 0 ? bf16 / kv : 1.0);
+  if (options_.common.json.empty()) return {};
+  const nlohmann::ordered_json json = {{"schema", "kvant.run/1"},
+                                       {"model", options_.common.model},
+                                       {"recipe", label(plan_->recipe)},
+                                       {"context", context_},
+                                       {"prompt_tokens", f.prompt_tokens},
+                                       {"prompt_tps", f.prompt_tps()},
+                                       {"answer_tokens", f.answer_tokens},
+                                       {"answer_tps", f.answer_tps()},
+                                       {"kv_bytes", bytes.all()},
+                                       {"kv_bytes_bf16", bf16},
+                                       {"bits_sealed", bytes.bits_sealed()},
+                                       {"bits_all", bytes.bits_all()},
+                                       {"answer", answer_},
+                                       {"plan", plan_to_json(session_.report(*plan_))}};
+  return write_whole_file(options_.common.json,
+                          json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
+Status run(const RunOptions& options) {
+  if (!options.chat && options.prompt.empty() && options.file.empty()) {
+    return error("nothing to answer: give a prompt with -p or -f, or chat with -cnv");
+  }
+  if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
+  auto session = Session::open(options.common, WeightMode::as_stored, options.context);
+  if (!session.ok()) return session.error();
+  Run run(options, std::move(session).value());
+  KVANT_RETURN_IF_ERROR(run.start());
+  return run.finish();
+}
+
+}  // namespace
+
+Command add_run_command(CLI::App& program) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* command = program.add_subcommand("run", "answer a prompt, or chat");
+  add_common_options(*command, options->common, /*many_recipes=*/false);
+  auto* prompt = command->add_option("-p,--prompt", options->prompt, "the prompt");
+  command->add_option("-f,--file", options->file, "read the prompt from this file")->excludes(prompt);
+  command->add_option("--system", options->system, "system message of the chat template");
+  command->add_flag("--cnv,--conversation", options->chat,
+                    "chat: read turns from the standard input (also -cnv)");
+  command->add_flag(
+      "--raw", options->raw,
+      "continue the prompt as it is; otherwise it goes into the model's chat template, if it has one");
+  command->add_option("-n,--n-predict", options->n, "most tokens of an answer (default: until it ends)")
+      ->check(CLI::Range(-1, 1 << 30));
+  command
+      ->add_option(
+          "-c,--ctx-size", options->context,
+          "most tokens of prompt and answer (default: what the model was trained for, or what is needed)")
+      ->check(CLI::Range(1, 1 << 30));
+  command->add_option("--temp", options->sampling.temperature, "temperature; 0: always the most likely token")
+      ->capture_default_str();
+  command->add_option("--top-k", options->sampling.top_k, "sample from the k most likely; 0: all")
+      ->capture_default_str();
+  command
+      ->add_option("--top-p", options->sampling.top_p,
+                   "sample from the likeliest with this probability in all")
+      ->capture_default_str();
+  command->add_option("--min-p", options->sampling.min_p, "least probability relative to the likeliest")
+      ->capture_default_str();
+  command->add_option("-s,--seed", options->sampling.seed, "seed of the sampler")->capture_default_str();
+  return {command, [options] { return run(*options); }};
+}
+
+}  // namespace kvant

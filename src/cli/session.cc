@@ -1,0 +1,47 @@
+#include "cli/session.h"
+
+#include <cstdio>
+
+#include "base/progress.h"
+#include "eval/cache_size.h"
+
+namespace kvant {
+
+Session::Session(const CommonOptions& options, std::unique_ptr<Engine> engine)
+    : verbose_(options.verbose),
+      strict_(options.strict),
+      engine_(std::move(engine)),
+      backend_(make_reference_backend()) {}
+
+Result<Session> Session::open(const CommonOptions& options, WeightMode weights, int context) {
+  auto engine = Engine::load(options.model, {options.n_threads, weights, context});
+  if (!engine.ok()) return engine.error();
+  return Session(options, std::move(engine).value());
+}
+
+Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe) const {
+  auto plan = resolve(recipe, engine_->geometry(), nullptr);
+  if (!plan.ok()) return plan.error();
+  if (verbose_) fmt::print(stderr, "{}", plan_table(report(**plan)));
+  if (!strict_ || (*plan)->fallbacks.empty()) return plan;
+  const Fallback& first = (*plan)->fallbacks.front();
+  return error("recipe '{}' falls back: {} ({}); run without --strict to accept it", label(recipe),
+               first.what, first.reason);
+}
+
+Status check_memory(const std::string& what, std::int64_t bytes) {
+  const std::int64_t available = available_memory_bytes();
+  if (available == 0 || bytes <= available) return {};
+  return error(
+      "{} takes {}, and this machine has {} to give: use a smaller context or a recipe of fewer bits", what,
+      readable_bytes(static_cast<double>(bytes)), readable_bytes(static_cast<double>(available)));
+}
+
+void warn_beyond_training(const Geometry& geometry, int context) {
+  if (geometry.trained_context == 0 || context <= geometry.trained_context) return;
+  warn(fmt::format(
+      "the context of {} tokens exceeds the {} that the model was trained for: expect worse answers", context,
+      geometry.trained_context));
+}
+
+}  // namespace kvant

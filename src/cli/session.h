@@ -1,0 +1,38 @@
+// Session: a loaded model with the attention backend that serves it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "attention/plan_report.h"
+#include "cli/common_options.h"
+#include "model/engine.h"
+
+namespace kvant {
+
+class Session {
+ public:
+  // Loads the model. context: tokens that a sequence may reach, 0: the trained context.
+  static Result<Session> open(const CommonOptions& options, WeightMode weights, int context);
+
+  Engine& engine() const { return *engine_; }
+  AttentionBackend& backend() const { return *backend_; }
+
+  // Resolves a recipe for the model; prints the plan with -v. With --strict a fall-back is an error.
+  Result<std::shared_ptr<const Plan>> plan(const Recipe& recipe) const;
+  PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
+
+ private:
+  Session(const CommonOptions& options, std::unique_ptr<Engine> engine);
+
+  bool verbose_, strict_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<AttentionBackend> backend_;
+};
+
+// An error when `bytes` more are not to be had on this machine. what: "a KV cache of 8192 tokens".
+Status check_memory(const std::string& what, std::int64_t bytes);
+// Warns when a sequence of `context` tokens is longer than the model was trained for.
+void warn_beyond_training(const Geometry& geometry, int context);
+
+}  // namespace kvant
