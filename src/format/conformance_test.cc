@@ -86,10 +86,11 @@ TEST(EveryFormat, DecodesAPrefixAsThePrefixOfThePage) {
 
 TEST(EveryFormat, DecodesToFiniteValuesWhateverFiniteValuesItEncodes) {
   for_every_format([](const TestFormat& test) {
+    const std::vector<TokenMask> masks = some_masks();
+    std::size_t turn = 0;
     for (const std::vector<float>& values : extreme_pages(test.d())) {
-      for (const TokenMask& left_out : some_masks()) {
-        EXPECT_TRUE(all_finite(test.decode(test.encode(values, left_out)))) << values[0] << ", " << values[1];
-      }
+      const TokenMask& left_out = masks[turn++ % masks.size()];
+      EXPECT_TRUE(all_finite(test.decode(test.encode(values, left_out)))) << values[0] << ", " << values[1];
     }
   });
 }

@@ -24,7 +24,8 @@ TEST(FormatRegistry, ListsEachNameOnce) {
 }
 
 TEST(FormatRegistry, FindsUnlistedMembersOfAFamily) {
-  for (const char* name : {"tok4g16", "tok3g96", "tok2g256s"}) EXPECT_NE(find_format(name), nullptr) << name;
+  for (const char* name : {"tok4g16", "tok3g96", "tok2g256s", "prog3-paper", "vq-d8b16", "nvq-d2b6"})
+    EXPECT_NE(find_format(name), nullptr) << name;
 }
 
 TEST(FormatRegistry, KnowsNothingElse) {
