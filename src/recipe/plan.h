@@ -31,6 +31,7 @@ struct HeadPlan {
 struct LayerPlan {
   int sink = 0;
   int window = 0;             // tokens
+  double protect = 0;     // rho
   int sliding_window = 0;     // tokens; 0: full attention
   bool needs_offset = false;  // scores need the K transform's offset (a soft cap is not shift-invariant)
 };
@@ -52,6 +53,9 @@ struct Plan {
 
   const HeadPlan& head(int layer, int kv_head) const { return heads[layer * geometry.n_kv_heads + kv_head]; }
 };
+
+// What one (layer, KV head, side) gets: the last override that names it, or the side's default.
+const SideRecipe& side_of(const Recipe& recipe, Side side, int layer, int kv_head);
 
 // Resolves `recipe` for a model. Fails with a clear message where the model cannot have it.
 Result<std::shared_ptr<const Plan>> resolve(const Recipe& recipe, const Geometry& geometry,

@@ -36,6 +36,17 @@ struct SideOverride {
   bool operator==(const SideOverride&) const = default;
 };
 
+// The exponential of the softmax (design section 5, TurboAttention).
+enum class Softmax : std::uint8_t {
+  exact,
+  sas,        // table and cubic polynomial; rescaling by the true exp
+  sas_paper,  // SAS for the rescaling too, as Algorithm 1 prints it
+};
+// How q.K and P.V are multiplied.
+enum class Products : std::uint8_t { real, integer };
+// The scale c of KVLinC's correction: e^-m (eq. 5) or 1 (Algorithm 1).
+enum class Correction : std::uint8_t { none, absolute, relative };
+
 // The prompt block that stands for "the whole prompt" (the papers' "quantize after prefill").
 inline constexpr int kPrefillAll = 0;
 
@@ -49,6 +60,15 @@ struct Recipe {
   int sink = 0;               // the first tokens of a sequence that stay unquantized: 0 .. kPageTokens
   int window = 0;             // the newest tokens that stay unquantized: a multiple of kPageTokens
   int prefill = kPageTokens;  // tokens of a prompt block: a multiple of kPageTokens, or kPrefillAll
+  double protect = 0;         // rho: the share of tokens that stay unquantized (VQuant): 0 .. 0.5
+  double mix = 0;             // the share of KV heads of each layer, lowest priority first, stored as mix_k, mix_v
+  std::string mix_metric = "gap-std";  // the priority: a name of the calibrated metrics (TurboAttention)
+  std::string mix_k, mix_v;            // formats; the transforms are those of k and v
+  Softmax softmax = Softmax::exact;
+  Products products = Products::real;  // integer: formats of integers only, q and P in INT8
+  double skip = 0;                     // tau: V is not read where every weight is smaller (Sparse V)
+  Correction correction = Correction::none;
+  std::string tail;  // the row-wise format of unsealed tokens; empty: bf16 (f16 where all is f16)
 
   bool operator==(const Recipe&) const = default;
 };
