@@ -71,7 +71,7 @@ class GgufEngine : public Engine {
       for (int i = 0; i < static_cast<int>(tokens.size()); ++i) {
         if (i >= inputs[s].first_logits) logit_rows_.push_back(static_cast<std::int32_t>(tokens_.size()));
         tokens_.push_back(tokens[i]);
-        positions_.push_back(step.first_token(static_cast<int>(s)) + i);
+        positions_.push_back(step.first_token(static_cast<int>(s)) + inputs[s].position_offset + i);
       }
     }
   }

@@ -32,6 +32,8 @@ struct EngineInput {
   std::span<const std::int32_t> tokens;
   bool is_prompt = false;
   int first_logits = 0;  // logits of tokens [first_logits, tokens.size()); == tokens.size(): none
+  // Added to the tokens' positions for RoPE alone: calibration sees far positions in short samples.
+  int position_offset = 0;
 };
 
 class Tokenizer;

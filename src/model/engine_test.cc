@@ -202,5 +202,26 @@ TEST_P(EachVariant, GivesTheLogitsOfLlamaCpp) {
   EXPECT_LE(max_difference(bench.logits(tokens, 37), at_once), 5e-3);
 }
 
+// Scores depend on distances between positions alone (Su et al. 2021, section 3.2.2).
+TEST(PositionOffset, MovesRopeAndNothingElse) {
+  const auto file = write_tiny_model({});
+  Bench bench(file->path());
+  const std::vector<std::int32_t> tokens = random_tokens(40, 7);
+  const auto logits = [&](int offset_of_first, int offset_of_rest) {
+    constexpr int kFirst = 8;
+    const SequenceId sequence = bench.cache().add();
+    std::vector<float> last(TinyModelWriter::kVocabulary);
+    const std::span all(tokens);
+    const EngineInput first{sequence, all.first(kFirst), true, kFirst, offset_of_first};
+    const EngineInput rest{sequence, all.subspan(kFirst), true, 31, offset_of_rest};
+    EXPECT_TRUE(bench.step({&first, 1}, {}).ok());
+    EXPECT_TRUE(bench.step({&rest, 1}, {last.data(), 1, TinyModelWriter::kVocabulary}).ok());
+    return last;
+  };
+  const std::vector<float> unmoved = logits(0, 0);
+  EXPECT_LT(max_difference(unmoved, logits(500, 500)), 0.02);
+  EXPECT_GT(max_difference(unmoved, logits(0, 500)), 0.1);
+}
+
 }  // namespace
 }  // namespace kvant
