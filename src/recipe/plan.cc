@@ -43,15 +43,6 @@ Status check_recipe(const Recipe& recipe, const Geometry& geometry) {
   return {};
 }
 
-const SideRecipe& side_recipe(const Recipe& recipe, Side side, int layer, int kv_head) {
-  const SideRecipe* found = side == Side::key ? &recipe.k : &recipe.v;
-  for (const SideOverride& o : recipe.overrides) {
-    const bool in_layers = o.first_layer <= layer && layer <= o.last_layer;
-    if (o.side == side && in_layers && (o.kv_head < 0 || o.kv_head == kv_head)) found = &o.recipe;
-  }
-  return *found;
-}
-
 Result<SidePlan> resolve_side(const SideRecipe& recipe, int head_dim, const HeadConstants& constants) {
   SidePlan plan;
   plan.sealed = find_format(recipe.format);
@@ -77,7 +68,7 @@ Status resolve_heads(Plan& plan) {
     for (int kv_head = 0; kv_head < geometry.n_kv_heads; ++kv_head) {
       HeadPlan head;
       for (Side side : kSides) {
-        auto resolved = resolve_side(side_recipe(plan.recipe, side, layer, kv_head), geometry.head_dim,
+        auto resolved = resolve_side(side_of(plan.recipe, side, layer, kv_head), geometry.head_dim,
                                      HeadConstants{plan.constants.get(), layer, kv_head, side});
         if (!resolved.ok()) return resolved.error();
         (side == Side::key ? head.k : head.v) = std::move(resolved).value();
@@ -127,6 +118,15 @@ Status resolve_into(Plan& plan) {
 }
 
 }  // namespace
+
+const SideRecipe& side_of(const Recipe& recipe, Side side, int layer, int kv_head) {
+  const SideRecipe* found = side == Side::key ? &recipe.k : &recipe.v;
+  for (const SideOverride& o : recipe.overrides) {
+    const bool in_layers = o.first_layer <= layer && layer <= o.last_layer;
+    if (o.side == side && in_layers && (o.kv_head < 0 || o.kv_head == kv_head)) found = &o.recipe;
+  }
+  return *found;
+}
 
 Result<std::shared_ptr<const Plan>> resolve(const Recipe& recipe, const Geometry& geometry,
                                             std::shared_ptr<const Constants> constants) {
