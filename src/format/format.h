@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,14 @@
 #include "transform/constants.h"
 
 namespace kvant {
+
+// How a codebook constant is trained: centroids of the values' sub-vectors.
+struct CodebookShape {
+  int dim = 0;                 // X: channels of a sub-vector
+  int centroids = 0;           // 2^Y
+  bool per_sub_space = false;  // [d / X][centroids][X] instead of [centroids][X] for all sub-spaces
+  bool unit_vectors = false;   // of the unit vectors x / |x|
+};
 
 // What a page's bytes don't carry themselves.
 struct PageContext {
@@ -42,6 +51,9 @@ class Format {
 
   // Numbers in each of these arrays for a head of `head_dim` channels.
   virtual std::size_t constant_size(int /*head_dim*/) const { return 0; }
+
+  // What the needed constant is trained as, if it is a codebook.
+  virtual std::optional<CodebookShape> codebook_shape() const { return std::nullopt; }
 
   // Whether tokens can be written one by one (encode_rows): a row's bytes depend on that row alone.
   virtual bool row_wise() const { return false; }

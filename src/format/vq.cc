@@ -69,6 +69,10 @@ class VqFormat : public Format {
     return shape_.kind == Kind::pq ? one * shape_.codes_per_token(head_dim) : one;
   }
 
+  std::optional<CodebookShape> codebook_shape() const override {
+    return CodebookShape{shape_.dim, shape_.centroids(), shape_.kind == Kind::pq, shape_.kind == Kind::nvq};
+  }
+
   void encode(const float* values, const TokenMask&, const PageContext& context,
               std::byte* page) const override {
     const int d = context.head_dim;

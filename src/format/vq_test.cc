@@ -84,6 +84,18 @@ TEST(Codebooks, NameTheConstantTheyNeedAndItsSize) {
   EXPECT_EQ(find_format("pq-d4b8")->constant_size(64), 16U * 256 * 4);
 }
 
+TEST(Codebooks, SayHowTheyAreTrained) {
+  for (const std::string& name : format_names()) {
+    const Format& format = *find_format(name);
+    const auto shape = format.codebook_shape();
+    ASSERT_EQ(shape.has_value(), !format.needed_constants().empty()) << name;
+    if (!shape.has_value()) continue;
+    const std::size_t books = shape->per_sub_space ? 64 / shape->dim : 1;
+    EXPECT_EQ(books * shape->centroids * shape->dim, format.constant_size(64)) << name;
+    EXPECT_EQ(shape->unit_vectors, name.starts_with("nvq")) << name;
+  }
+}
+
 TEST(Codebooks, GiveEachSubVectorItsNearestCentroid) {
   for (const std::string& name : members_of(kPattern)) {
     for (const int d : kTestHeadDims) {
