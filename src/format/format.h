@@ -27,6 +27,9 @@ struct CodebookShape {
   bool unit_vectors = false;   // of the unit vectors x / |x|
 };
 
+// Tokens that share a scale in integral formats.
+inline constexpr int kIntegerBlock = 64;
+
 // What a page's bytes don't carry themselves.
 struct PageContext {
   int head_dim = 0;
@@ -79,6 +82,13 @@ class Format {
   // for pages that encode has written, but any n_tokens <= kPageTokens.
   virtual void decode(const std::byte* page, int n_tokens, const PageContext& context,
                       float* values) const = 0;
+
+  // Whether pages hold whole numbers with one scale for each kIntegerBlock tokens (TurboAttention), so that
+  // q.K and P.V can be integer products. Then decode_integers gives them: integers [n_tokens, d] in +-127,
+  // scales [kPageTokens / kIntegerBlock]; value = integer * scale of its block.
+  virtual bool integral() const { return false; }
+  virtual void decode_integers(const std::byte* page, int n_tokens, const PageContext& context, float* integers,
+                               float* scales) const;
 
   // Bits for each element, all parameters included.
   double bits(int head_dim) const {

@@ -57,6 +57,10 @@ std::vector<std::string> similar_format_names(const std::string& name, int n) {
   return similar_names(name, format_names(), n);
 }
 
+void Format::decode_integers(const std::byte*, int, const PageContext&, float*, float*) const {
+  KVANT_CHECK(false, "decode_integers of a format that is not integral");
+}
+
 void Format::encode_rows(const float*, int, int, const PageContext&, std::byte*) const {
   KVANT_CHECK(row_wise(), "encode_rows of a format that is not row-wise");
   KVANT_CHECK(false, "a row-wise format must override encode_rows");
