@@ -1,5 +1,7 @@
 #include "recipe/number_text.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 
 namespace kvant {
@@ -11,6 +13,22 @@ std::optional<int> parse_count(std::string_view text, int limit) {
   if (failure != std::errc() || stop != end || value < 0 || value > limit || text[0] == '-')
     return std::nullopt;
   return value;
+}
+
+std::optional<double> parse_number(std::string_view text, double low, double high) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, failure] = std::from_chars(text.data(), end, value);
+  const bool in_range = value >= low && value <= high;  // false for NaN
+  if (failure != std::errc() || stop != end || !in_range || text[0] == '-') return std::nullopt;
+  return value;
+}
+
+std::string number_text(double number) {
+  std::string text = fmt::format("{}", number);
+  const std::size_t exponent = text.find("e-0");
+  if (exponent != std::string::npos) text.erase(exponent + 2, 1);
+  return text;
 }
 
 }  // namespace kvant

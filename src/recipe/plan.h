@@ -31,7 +31,7 @@ struct HeadPlan {
 struct LayerPlan {
   int sink = 0;
   int window = 0;             // tokens
-  double protect = 0;     // rho
+  double protect = 0;         // rho
   int sliding_window = 0;     // tokens; 0: full attention
   bool needs_offset = false;  // scores need the K transform's offset (a soft cap is not shift-invariant)
 };

@@ -61,7 +61,7 @@ struct Recipe {
   int window = 0;             // the newest tokens that stay unquantized: a multiple of kPageTokens
   int prefill = kPageTokens;  // tokens of a prompt block: a multiple of kPageTokens, or kPrefillAll
   double protect = 0;         // rho: the share of tokens that stay unquantized (VQuant): 0 .. 0.5
-  double mix = 0;             // the share of KV heads of each layer, lowest priority first, stored as mix_k, mix_v
+  double mix = 0;  // the share of KV heads of each layer, lowest priority first, stored as mix_k, mix_v
   std::string mix_metric = "gap-std";  // the priority: a name of the calibrated metrics (TurboAttention)
   std::string mix_k, mix_v;            // formats; the transforms are those of k and v
   Softmax softmax = Softmax::exact;

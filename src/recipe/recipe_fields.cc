@@ -1,8 +1,10 @@
 #include "recipe/recipe_fields.h"
 
+#include <array>
 #include <vector>
 
 #include "base/similar_names.h"
+#include "format/format.h"
 #include "recipe/message_text.h"
 #include "recipe/number_text.h"
 #include "recipe/side_recipe.h"
@@ -55,6 +57,60 @@ std::string prefill_text(const Recipe& recipe) {
   return recipe.prefill == kPrefillAll ? "all" : std::to_string(recipe.prefill);
 }
 
+// Sets `field` to the number that `text` is; `low` and `high` included.
+Status set_number(double& field, const std::string& text, double low, double high) {
+  const auto number = parse_number(text, low, high);
+  if (!number) return error("{} is not a number from {} to {}", quoted(text), low, high);
+  field = *number;
+  return {};
+}
+
+// A format's name, or nothing at all.
+Status set_format(std::string& field, const std::string& text) {
+  if (!text.empty() && find_format(text) == nullptr) return unknown_format(text);
+  field = text;
+  return {};
+}
+
+Status set_tail(Recipe& recipe, const std::string& text) {
+  const Format* format = find_format(text);
+  if (format != nullptr && !format->row_wise()) {
+    return error("the format {} cannot be written token by token, as a tail is", text);
+  }
+  return set_format(recipe.tail, text);
+}
+
+constexpr std::array kMixMetrics = {"gap-std", "entropy", "min-max", "variation"};
+// In the order of the enumerations.
+constexpr std::array kSoftmaxNames = {"exact", "sas", "sas-paper"};
+constexpr std::array kProductsNames = {"real", "integer"};
+constexpr std::array kCorrectionNames = {"none", "absolute", "relative"};
+
+// The index of `text` in `names`.
+template <std::size_t n>
+Result<std::size_t> choice(const std::string& text, const std::array<const char*, n>& names) {
+  for (std::size_t i = 0; i < n; ++i) {
+    if (text == names[i]) return i;
+  }
+  return error("{} is none of {}", quoted(text),
+               listed(std::vector<std::string>(names.begin(), names.end())));
+}
+
+template <class Choice, std::size_t n>
+Status set_choice(Choice& field, const std::string& text, const std::array<const char*, n>& names) {
+  const auto index = choice(text, names);
+  if (!index.ok()) return index.error();
+  field = static_cast<Choice>(*index);
+  return {};
+}
+
+Status set_mix_metric(Recipe& recipe, const std::string& text) {
+  const auto index = choice(text, kMixMetrics);
+  if (!index.ok()) return index.error();
+  recipe.mix_metric = text;
+  return {};
+}
+
 constexpr RecipeField kFields[] = {
     {"k", "SIDE", "how K is stored: [transform+...:]format",
      [](Recipe& r, const std::string& text) { return set_side(r, Side::key, text); },
@@ -68,6 +124,35 @@ constexpr RecipeField kFields[] = {
      [](const Recipe& r) { return std::to_string(r.window); }},
     {"prefill", "a multiple of 128, or all", "tokens of a prompt that see each other unquantized",
      set_prefill, prefill_text},
+    {"protect", "0 to 0.5", "the share of tokens, by attention received, that stay unquantized",
+     [](Recipe& r, const std::string& text) { return set_number(r.protect, text, 0, 0.5); },
+     [](const Recipe& r) { return number_text(r.protect); }},
+    {"mix", "0 to 1", "the share of a layer's KV heads, lowest priority first, stored as mix_k and mix_v",
+     [](Recipe& r, const std::string& text) { return set_number(r.mix, text, 0, 1); },
+     [](const Recipe& r) { return number_text(r.mix); }},
+    {"mix_metric", "gap-std, entropy, min-max or variation", "the calibrated priority of heads",
+     set_mix_metric, [](const Recipe& r) { return r.mix_metric; }},
+    {"mix_k", "FORMAT", "the format of K in the heads that mix picks; none: as the others",
+     [](Recipe& r, const std::string& text) { return set_format(r.mix_k, text); },
+     [](const Recipe& r) { return r.mix_k; }},
+    {"mix_v", "FORMAT", "the format of V in the heads that mix picks; none: as the others",
+     [](Recipe& r, const std::string& text) { return set_format(r.mix_v, text); },
+     [](const Recipe& r) { return r.mix_v; }},
+    {"softmax", "exact, sas or sas-paper", "the exponential: exact, or a table and a polynomial",
+     [](Recipe& r, const std::string& text) { return set_choice(r.softmax, text, kSoftmaxNames); },
+     [](const Recipe& r) -> std::string { return kSoftmaxNames[static_cast<int>(r.softmax)]; }},
+    {"products", "real or integer", "how q.K and P.V are multiplied",
+     [](Recipe& r, const std::string& text) { return set_choice(r.products, text, kProductsNames); },
+     [](const Recipe& r) -> std::string { return kProductsNames[static_cast<int>(r.products)]; }},
+    {"skip", "0 to 1", "V of tokens with a smaller softmax weight is not read",
+     [](Recipe& r, const std::string& text) { return set_number(r.skip, text, 0, 1); },
+     [](const Recipe& r) { return number_text(r.skip); }},
+    {"correction", "none, absolute or relative",
+     "linear attention over the quantization error, and its scale",
+     [](Recipe& r, const std::string& text) { return set_choice(r.correction, text, kCorrectionNames); },
+     [](const Recipe& r) -> std::string { return kCorrectionNames[static_cast<int>(r.correction)]; }},
+    {"tail", "FORMAT", "the row-wise format of unsealed tokens; none: bf16, or f16 where all is f16",
+     set_tail, [](const Recipe& r) { return r.tail; }},
 };
 
 Error unknown_key(const std::string& key) {

@@ -69,6 +69,35 @@ TEST(RecipeParser, ReadsEveryKey) {
   EXPECT_EQ(parsed("prefill=512").prefill, 512);
 }
 
+TEST(RecipeParser, ReadsTheKeysOfTheMethods) {
+  const Recipe recipe = parsed(
+      "k=prog4,v=prog4,protect=0.05,mix=0.5,mix_metric=entropy,mix_k=prog2,mix_v=prog3,softmax=sas-paper,"
+      "products=integer,skip=1e-6,correction=relative,tail=tok8g32s");
+  EXPECT_EQ(recipe.protect, 0.05);
+  EXPECT_EQ(recipe.mix, 0.5);
+  EXPECT_EQ(recipe.mix_metric, "entropy");
+  EXPECT_EQ(recipe.mix_k, "prog2");
+  EXPECT_EQ(recipe.mix_v, "prog3");
+  EXPECT_EQ(recipe.softmax, Softmax::sas_paper);
+  EXPECT_EQ(recipe.products, Products::integer);
+  EXPECT_EQ(recipe.skip, 1e-6);
+  EXPECT_EQ(recipe.correction, Correction::relative);
+  EXPECT_EQ(recipe.tail, "tok8g32s");
+  expect_in(",skip=1e-6,", to_string(recipe));
+  check_printed_forms(recipe);
+  EXPECT_EQ(to_string(parsed("kivi-2bit,protect=0,mix_k=,softmax=exact,tail=")),
+            to_string(parsed("kivi-2bit")));
+}
+
+TEST(RecipeParser, ReadsBackEveryNumberThatItPrints) {
+  for (const char* text :
+       {"0", "1", "0.1", "1e-6", "1e-16", "0.30000000000000004", "4.9406564584124654e-324"}) {
+    const Recipe recipe = parsed(std::string("skip=") + text);
+    check_printed_forms(recipe);
+  }
+  EXPECT_EQ(parsed("skip=0.000001"), parsed("skip=1e-06"));
+}
+
 TEST(RecipeParser, DefaultsToAnUnquantizedCache) {
   EXPECT_EQ(parsed("sink=0"), Recipe{});
   EXPECT_EQ(to_string(Recipe{}), "k=bf16,v=bf16");
@@ -159,6 +188,20 @@ TEST(RecipeErrors, SayWhatAValueMayBe) {
   expect_in("window: '99999999999999999999'", message_of("window=99999999999999999999"));
   expect_in("prefill: '0' is neither 'all' nor a multiple of 128", message_of("prefill=0"));
   expect_in("prefill: '130'", message_of("prefill=130"));
+  expect_in("protect: '0.6' is not a number from 0 to 0.5", message_of("protect=0.6"));
+  for (const char* text : {"", "-0", "nan", "inf", "5%", "1e-999", "0x1", " "}) {
+    expect_in("is not a number from 0 to 1", message_of(std::string("skip=") + text));
+    expect_in("is not a number from 0 to 1", message_of(std::string("mix=") + text));
+  }
+  expect_in("mix_metric: 'gap' is none of gap-std, entropy, min-max, variation",
+            message_of("mix_metric=gap"));
+  expect_in("softmax: 'fast' is none of exact, sas, sas-paper", message_of("softmax=fast"));
+  expect_in("products: 'int' is none of real, integer", message_of("products=int"));
+  expect_in("correction: 'on' is none of none, absolute, relative", message_of("correction=on"));
+  expect_in("mix_k: unknown format 'ch4g129'; did you mean ch4g128", message_of("mix_k=ch4g129"));
+  expect_in("mix_v: unknown format 'hadamard:fp8'", message_of("mix_v=hadamard:fp8"));
+  expect_in("tail: unknown format 'int7'", message_of("tail=int7"));
+  expect_in("tail: the format ch4g128 cannot be written token by token", message_of("tail=ch4g128"));
 }
 
 TEST(RecipeErrors, SayWhereTheTextIsNotARecipe) {

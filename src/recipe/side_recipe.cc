@@ -32,6 +32,12 @@ Result<std::vector<std::string>> parse_transforms(const std::string& text) {
 
 }  // namespace
 
+Error unknown_format(const std::string& name) {
+  const auto near = similar_format_names(name, 3);
+  const std::string hint = near.empty() ? "; known formats: " + listed(format_names()) : did_you_mean(near);
+  return error("unknown format {}{}", quoted(name), hint);
+}
+
 Result<SideRecipe> parse_side(const std::string& text) {
   SideRecipe side;
   const std::size_t colon = text.find(':');
@@ -41,11 +47,7 @@ Result<SideRecipe> parse_side(const std::string& text) {
     side.transforms = std::move(transforms).value();
   }
   side.format = colon == std::string::npos ? text : text.substr(colon + 1);
-  if (find_format(side.format) == nullptr) {
-    const auto near = similar_format_names(side.format, 3);
-    const std::string hint = near.empty() ? "; known formats: " + listed(format_names()) : did_you_mean(near);
-    return error("unknown format {}{}", quoted(side.format), hint);
-  }
+  if (find_format(side.format) == nullptr) return unknown_format(side.format);
   return side;
 }
 

@@ -8,6 +8,9 @@
 
 namespace kvant {
 
+// The error for a name that is no format's, with the nearest ones.
+Error unknown_format(const std::string& name);
+
 // [transform+transform...:]format. Fails with the nearest names where a name is unknown.
 Result<SideRecipe> parse_side(const std::string& text);
 std::string to_string(const SideRecipe& side);
