@@ -5,6 +5,7 @@
 #include <ggml.h>
 
 #include <memory>
+#include <string_view>
 
 namespace kvant {
 namespace {
@@ -34,6 +35,8 @@ ggml_backend_buffer_type* repacked_buffer_type(const ggml_tensor* weight) {
       ggml_backend_reg_get_proc_address(registry, "ggml_backend_dev_get_extra_bufts"));
   if (list == nullptr) return nullptr;
   for (ggml_backend_buffer_type_t* type = list(device); type != nullptr && *type != nullptr; ++type) {
+    // AMX tiles: ggml faults on virtual machines that announce AMX without letting programs configure it.
+    if (std::string_view(ggml_backend_buft_name(*type)) == "AMX") continue;
     if (multiplies(device, *type, weight)) return *type;
   }
   return nullptr;

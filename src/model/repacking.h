@@ -1,4 +1,4 @@
-// ggml's repacked weight layouts (interleaved rows, AMX tiles), which its matrix products read faster.
+// ggml's repacked weight layouts (interleaved rows), which its matrix products read faster.
 #pragma once
 
 struct ggml_backend_buffer_type;
