@@ -9,6 +9,11 @@
 #include "format/code_block.h"
 
 namespace kvant {
+namespace {
+
+constexpr float kHalf = 0.5F;
+
+}  // namespace
 
 AffineGroup fit_affine_group(float low, float high, int bits) {
   AffineGroup group;
@@ -30,7 +35,8 @@ KVANT_SIMD_CLONES void encode_affine_row(const float* values, int n, int bits, c
     const float position = (values[i] - zero[i]) * reciprocal[i];
     const float above = position > 0 ? position : 0;
     const float inside = above < last ? above : last;
-    codes[i] = static_cast<std::uint16_t>(static_cast<int>(inside + 0.5F));
+    const float rounded = inside + kHalf;  // the conversion below drops the fraction
+    codes[i] = static_cast<std::uint16_t>(static_cast<int>(rounded));
   }
   pack_codes(codes.data(), n, bits, packed);
 }

@@ -2,6 +2,7 @@
 // loops that the compiler unrolls.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +36,7 @@ template <int B, class Code>
 [[gnu::always_inline]] inline void unpack_block(const std::byte* packed, Code* codes) {
   std::uint64_t low = 0;
   std::uint64_t high = 0;
-  std::memcpy(&low, packed, B < 8 ? B : 8);
+  std::memcpy(&low, packed, std::min(B, 8));
   if constexpr (B > 8) std::memcpy(&high, packed + 8, B - 8);
 #pragma GCC unroll 8
   for (int i = 0; i < kCodeBlock; ++i) codes[i] = static_cast<Code>(code_at<B>(low, high, i * B));
@@ -57,7 +58,7 @@ template <int B>
       if (B > 8 && first > 64 - B && first > 0) high |= code >> (64 - first);
     }
   }
-  std::memcpy(packed, &low, B < 8 ? B : 8);
+  std::memcpy(packed, &low, std::min(B, 8));
   if constexpr (B > 8) std::memcpy(packed + 8, &high, B - 8);
 }
 

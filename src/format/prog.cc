@@ -210,7 +210,7 @@ class ProgFormat : public Format {
     BlockGrid grid;
     for (int i = 0; i < in.d; ++i) {
       const int step = std::to_integer<int>(in.steps(block)[i]);
-      const int zero = static_cast<std::int8_t>(in.zeros(block)[i]);
+      const int zero = (std::to_integer<int>(in.zeros(block)[i]) ^ 0x80) - 0x80;  // two's complement
       grid.step[i] = static_cast<float>(step);
       grid.zero[i] = static_cast<float>(rounding_ == Rounding::ours ? zero : zero * step);
     }
