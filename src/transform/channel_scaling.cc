@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/simd_clones.h"
-#include "transform/channel_constants.h"
+#include "transform/calibrated_constants.h"
 
 namespace kvant {
 namespace {
@@ -42,10 +42,11 @@ void guard(std::vector<float>& factors) {
 
 Result<std::unique_ptr<TransformStep>> make_channel_scaling(int head_dim, const HeadConstants& constants,
                                                             const std::string& constant_name) {
-  auto factors = channel_constants(constants, constant_name, head_dim);
-  if (!factors.ok()) return factors.error();
-  guard(*factors);
-  return std::unique_ptr<TransformStep>(std::make_unique<ChannelScaling>(std::move(factors).value()));
+  const auto found = calibrated_constants(constants, constant_name, static_cast<std::size_t>(head_dim));
+  if (!found.ok()) return found.error();
+  std::vector<float> factors(found->begin(), found->end());
+  guard(factors);
+  return std::unique_ptr<TransformStep>(std::make_unique<ChannelScaling>(std::move(factors)));
 }
 
 }  // namespace kvant

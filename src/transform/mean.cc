@@ -2,7 +2,7 @@
 // scores of a query, which softmax drops (SageAttention's smoothing of K); on V the weights sum to 1, so that
 // the output gets the mean back whole.
 #include "base/simd_clones.h"
-#include "transform/channel_constants.h"
+#include "transform/calibrated_constants.h"
 #include "transform/kinds.h"
 
 namespace kvant {
@@ -17,7 +17,7 @@ KVANT_SIMD_CLONES void add_channels(MatrixView<float> x, const float* terms, flo
 
 class Mean final : public TransformStep {
  public:
-  explicit Mean(std::vector<float> mean) : mean_(std::move(mean)) {}
+  explicit Mean(std::span<const float> mean) : mean_(mean.begin(), mean.end()) {}
   void forward(MatrixView<float> x) const override { add_channels(x, mean_.data(), -1.0F); }
   void inverse(MatrixView<float> x) const override { add_channels(x, mean_.data(), 1.0F); }
   // A = I, b = -mean: q stays, and k.q = (k - mean).q + mean.q.
@@ -37,9 +37,9 @@ class Mean final : public TransformStep {
 
 Result<std::unique_ptr<TransformStep>> make(int head_dim, const HeadConstants& constants,
                                             const std::string& constant_name) {
-  auto mean = channel_constants(constants, constant_name, head_dim);
+  const auto mean = calibrated_constants(constants, constant_name, static_cast<std::size_t>(head_dim));
   if (!mean.ok()) return mean.error();
-  return std::unique_ptr<TransformStep>(std::make_unique<Mean>(std::move(mean).value()));
+  return std::unique_ptr<TransformStep>(std::make_unique<Mean>(*mean));
 }
 
 }  // namespace

@@ -40,6 +40,10 @@ struct TransformKind {
   // `constant_name` is what the step's constants are called there: see transform_constant_name.
   Result<std::unique_ptr<TransformStep>> (*make)(int head_dim, const HeadConstants& constants,
                                                  const std::string& constant_name);
+  // Numbers in the constants of a calibrated step for a head of `head_dim` channels.
+  std::size_t (*constant_size)(int head_dim) = [](int head_dim) {
+    return static_cast<std::size_t>(head_dim);
+  };
 };
 
 // All kinds, in the order of transforms.def.

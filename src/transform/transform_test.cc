@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "transform/walsh_hadamard.h"
@@ -23,6 +24,27 @@ std::vector<float> random_values(std::size_t n, unsigned seed, float low, float 
   return values;
 }
 
+// Orthonormal rows [d, d]: Gram-Schmidt on random ones, in double.
+std::vector<float> random_basis(int d, unsigned seed) {
+  const auto start = random_values(static_cast<std::size_t>(d) * d, seed, -1, 1);
+  std::vector<double> basis(start.begin(), start.end());
+  for (int i = 0; i < d; ++i) {
+    double* row = &basis[static_cast<std::size_t>(i) * d];
+    for (int j = 0; j <= i; ++j) {
+      const double* other = &basis[static_cast<std::size_t>(j) * d];
+      const double product = std::inner_product(row, row + d, other, 0.0);
+      const double factor = j < i ? -product : 1 / std::sqrt(product) - 1;
+      for (int c = 0; c < d; ++c) row[c] += factor * other[c];
+    }
+  }
+  return {basis.begin(), basis.end()};
+}
+
+std::vector<float> constants_of_step(const std::string& name, int d, unsigned seed) {
+  if (name == "pca") return random_basis(d, seed);
+  return random_values(d, seed, 0.2F, 4.0F);
+}
+
 // What the steps of `names` need, for layer 0, KV head 0 and both sides.
 Constants constants_for(const Names& names, int d) {
   Constants constants;
@@ -30,7 +52,7 @@ Constants constants_for(const Names& names, int d) {
     if (!find_transform_kind(names[i])->calibrated) continue;
     for (Side side : kSides) {
       constants.set(0, 0, side, transform_constant_name(names, i),
-                    random_values(d, static_cast<unsigned>(7 + i), 0.2F, 4.0F));
+                    constants_of_step(names[i], d, static_cast<unsigned>(7 + i)));
     }
   }
   return constants;
@@ -56,6 +78,7 @@ std::vector<Names> compositions() {
   all.push_back({"hadamard", "smooth"});
   all.push_back({"mean", "scale", "rhadamard"});
   all.push_back({"hadamard", "mean", "smooth"});
+  all.push_back({"mean", "pca", "scale"});
   return all;
 }
 
@@ -249,6 +272,40 @@ TEST(ChannelScaling, DoesNotBlowUpDeadChannels) {
     std::vector<float> y(64, 3.0F);
     make_transform({name}, 64, constants, Side::value).forward({y.data(), 1, 64});
     EXPECT_EQ(y, std::vector<float>(64, 3.0F));
+  }
+}
+
+TEST(Pca, PutsEachDirectionIntoItsChannel) {
+  for (int d : {64, 80}) {
+    const auto basis = random_basis(d, 9);
+    Constants constants;
+    constants.set(0, 0, Side::key, "pca", basis);
+    auto rows = basis;
+    make_transform({"pca"}, d, constants, Side::key).forward({rows.data(), d, d});
+    for (int i = 0; i < d; ++i) {
+      for (int j = 0; j < d; ++j) {
+        EXPECT_NEAR(rows[static_cast<std::size_t>(i) * d + j], i == j ? 1 : 0, 1e-5) << i << " " << j;
+      }
+    }
+  }
+}
+
+TEST(Pca, RefusesABasisThatIsNotOrthonormal) {
+  auto basis = random_basis(64, 9);
+  basis[70] += 0.1F;
+  Constants constants;
+  constants.set(2, 0, Side::value, "pca", basis);
+  constants.set(2, 0, Side::key, "pca", std::vector<float>(64, 1.0F));
+  const auto skewed = Transform::make(Names{"pca"}, 64, HeadConstants{&constants, 2, 0, Side::value});
+  ASSERT_FALSE(skewed.ok());
+  EXPECT_NE(skewed.error().message.find("layer 2 KV head 0 V are not orthonormal"), std::string::npos);
+  EXPECT_FALSE(Transform::make(Names{"pca"}, 64, HeadConstants{&constants, 2, 0, Side::key}).ok());
+}
+
+TEST(TransformKinds, SayHowManyConstantsTheyTake) {
+  for (const TransformKind* kind : transform_kinds()) {
+    if (!kind->calibrated) continue;
+    EXPECT_EQ(kind->constant_size(80), constants_of_step(kind->name, 80, 1).size()) << kind->name;
   }
 }
 
