@@ -4,6 +4,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "recipe/constant_needs.h"
+#include "recipe/head_mix.h"
+#include "recipe/message_text.h"
+#include "transform/calibrated_constants.h"
 
 namespace kvant {
 namespace {
@@ -33,12 +37,28 @@ Status check_override(const SideOverride& override, const Geometry& geometry) {
   return {};
 }
 
+Status check_mix(const Recipe& recipe) {
+  if (recipe.mix == 0 || !recipe.mix_k.empty() || !recipe.mix_v.empty()) return {};
+  return error("mix={} says how many heads get other formats, but neither mix_k nor mix_v says which",
+               recipe.mix);
+}
+
 // Recipes made by hand get the checks of parsed ones by being printed and parsed.
 Status check_recipe(const Recipe& recipe, const Geometry& geometry) {
   const auto parsed = parse_recipe(to_string(recipe));
   if (!parsed.ok()) return parsed.error();
+  KVANT_RETURN_IF_ERROR(check_mix(recipe));
   for (const SideOverride& override : recipe.overrides) {
     KVANT_RETURN_IF_ERROR(check_override(override, geometry));
+  }
+  return {};
+}
+
+Status check_constants(const Plan& plan, const HeadConstants& constants) {
+  for (const ConstantNeed& need :
+       constant_needs(plan.recipe, plan.geometry, constants.layer, constants.kv_head, constants.side)) {
+    const auto found = calibrated_constants(constants, need.name, need.size);
+    if (!found.ok()) return found.error();
   }
   return {};
 }
@@ -46,14 +66,6 @@ Status check_recipe(const Recipe& recipe, const Geometry& geometry) {
 Result<SidePlan> resolve_side(const SideRecipe& recipe, int head_dim, const HeadConstants& constants) {
   SidePlan plan;
   plan.sealed = find_format(recipe.format);
-  for (const std::string& name : plan.sealed->needed_constants()) {
-    if (!constants.find(name).empty()) continue;
-    return error(
-        "layer {} KV head {} {} has no calibrated constants '{}' for the format {}: run `kvant calibrate` "
-        "with "
-        "this model and recipe first",
-        constants.layer, constants.kv_head, side_name(constants.side), name, recipe.format);
-  }
   auto transform = Transform::make(recipe.transforms, head_dim, constants);
   if (!transform.ok()) return transform.error();
   plan.transform_names = recipe.transforms;
@@ -62,18 +74,27 @@ Result<SidePlan> resolve_side(const SideRecipe& recipe, int head_dim, const Head
   return plan;
 }
 
+Result<HeadPlan> resolve_head(const Plan& plan, int layer, int kv_head, bool mixed) {
+  HeadPlan head;
+  for (Side side : kSides) {
+    const HeadConstants constants{plan.constants.get(), layer, kv_head, side};
+    KVANT_RETURN_IF_ERROR(check_constants(plan, constants));
+    auto resolved = resolve_side(mixed_side_of(plan.recipe, side, layer, kv_head, mixed),
+                                 plan.geometry.head_dim, constants);
+    if (!resolved.ok()) return resolved.error();
+    (side == Side::key ? head.k : head.v) = std::move(resolved).value();
+  }
+  return head;
+}
+
 Status resolve_heads(Plan& plan) {
-  const Geometry& geometry = plan.geometry;
-  for (int layer = 0; layer < geometry.n_layers; ++layer) {
-    for (int kv_head = 0; kv_head < geometry.n_kv_heads; ++kv_head) {
-      HeadPlan head;
-      for (Side side : kSides) {
-        auto resolved = resolve_side(side_of(plan.recipe, side, layer, kv_head), geometry.head_dim,
-                                     HeadConstants{plan.constants.get(), layer, kv_head, side});
-        if (!resolved.ok()) return resolved.error();
-        (side == Side::key ? head.k : head.v) = std::move(resolved).value();
-      }
-      plan.heads.push_back(std::move(head));
+  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
+    const auto mixed = mixed_heads(plan.recipe, plan.geometry, plan.constants.get(), layer);
+    if (!mixed.ok()) return mixed.error();
+    for (int kv_head = 0; kv_head < plan.geometry.n_kv_heads; ++kv_head) {
+      auto head = resolve_head(plan, layer, kv_head, (*mixed)[kv_head]);
+      if (!head.ok()) return head.error();
+      plan.heads.push_back(std::move(head).value());
     }
   }
   return {};
@@ -88,23 +109,67 @@ bool shifts_keys(const Plan& plan, int layer) {
   return false;
 }
 
-// A sliding window forgets its first tokens, so that a sink would be dead weight there.
+// A sliding window forgets its first tokens, so that a sink would be dead weight there, as would tokens that
+// were attended to long ago.
 LayerPlan resolve_layer(const Plan& plan, int layer) {
   LayerPlan resolved;
   resolved.sliding_window = plan.geometry.sliding_window[layer];
   resolved.sink = plan.geometry.slides(layer) ? 0 : plan.recipe.sink;
+  resolved.protect = plan.geometry.slides(layer) ? 0 : plan.recipe.protect;
   resolved.window = plan.recipe.window;
   resolved.needs_offset = plan.geometry.score_softcap > 0 && shifts_keys(plan, layer);
   return resolved;
 }
 
-// A cache of nothing but one plain format keeps its unsealed tokens in it too, so that f16 is f16 throughout.
+// What the recipe says; else a cache of nothing but one plain format keeps its unsealed tokens in it too, so
+// that f16 is f16 throughout.
 const Format* tail_format(const Plan& plan) {
+  if (!plan.recipe.tail.empty()) return find_format(plan.recipe.tail);
   const Format* first = plan.heads.empty() ? nullptr : plan.heads[0].k.sealed;
   const bool uniform = std::all_of(plan.heads.begin(), plan.heads.end(), [first](const HeadPlan& head) {
     return head.k.sealed == first && head.v.sealed == first;
   });
   return first != nullptr && uniform && first->plain() ? first : find_format("bf16");
+}
+
+std::vector<std::string> integral_formats(bool row_wise) {
+  std::vector<std::string> names = format_names();
+  std::erase_if(names, [row_wise](const std::string& name) {
+    return !find_format(name)->integral() || find_format(name)->row_wise() != row_wise;
+  });
+  return names;
+}
+
+Status check_integers(const Plan& plan) {
+  if (!plan.tail->integral()) {
+    return error("products=integer needs unsealed tokens in integers, not {}: set tail to one of {}",
+                 plan.tail->name(), listed(integral_formats(true)));
+  }
+  for (const HeadPlan& head : plan.heads) {
+    for (Side side : kSides) {
+      const SidePlan& stored = head.side(side);
+      if (stored.sealed->integral()) continue;
+      const HeadConstants& where = stored.context.constants;
+      return error(
+          "products=integer needs formats of integers, but layer {} KV head {} {} is {}: use one of {}",
+          where.layer, where.kv_head, side_name(side), stored.sealed->name(),
+          listed(integral_formats(false)));
+    }
+  }
+  return {};
+}
+
+// The absolute correction compares exp(score) with a sum that knows no shift (design section 5, KVLinC).
+Status check_absolute_scores(const Plan& plan) {
+  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
+    if (!shifts_keys(plan, layer)) continue;
+    return error(
+        "correction=absolute needs unshifted scores, but K of layer {} has a transform that shifts them: "
+        "leave "
+        "it out, or set correction=relative",
+        layer);
+  }
+  return {};
 }
 
 Status resolve_into(Plan& plan) {
@@ -114,6 +179,8 @@ Status resolve_into(Plan& plan) {
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer)
     plan.layers.push_back(resolve_layer(plan, layer));
   plan.tail = tail_format(plan);
+  if (plan.recipe.products == Products::integer) KVANT_RETURN_IF_ERROR(check_integers(plan));
+  if (plan.recipe.correction == Correction::absolute) KVANT_RETURN_IF_ERROR(check_absolute_scores(plan));
   return {};
 }
 

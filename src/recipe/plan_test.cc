@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "recipe/constant_needs.h"
+#include "recipe/head_mix.h"
+
 namespace kvant {
 namespace {
 
@@ -154,6 +157,99 @@ TEST(Resolve, SaysHowToGetMissingConstants) {
   expect_in("layer 1 KV head 1 V has no calibrated constants 'smooth'", message);
   expect_in("kvant calibrate", message);
   expect_in("v@1.1=smooth:tok4g128", message);
+}
+
+// All that the recipe needs, with the same number throughout.
+std::shared_ptr<Constants> constants_of(const std::string& text, const Geometry& geometry) {
+  auto constants = std::make_shared<Constants>();
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    for (int head = 0; head < geometry.n_kv_heads; ++head) {
+      for (Side side : kSides) {
+        for (const ConstantNeed& need : constant_needs(*parse_recipe(text), geometry, layer, head, side))
+          constants->set(layer, head, side, need.name, std::vector<float>(need.size, 0.5F));
+      }
+    }
+  }
+  return constants;
+}
+
+TEST(Resolve, GivesHeadsOfLowPriorityOtherFormats) {
+  const Geometry geometry = small_geometry();
+  const std::string recipe = "k=hadamard:prog4,v=prog4,mix=0.5,mix_k=prog2,mix_v=prog3,v@3=fp8";
+  const auto constants = constants_of(recipe, geometry);
+  constants->set(1, 0, Side::key, head_priority_constant("gap-std"), {7.0F});
+  const auto plan = resolved(recipe, geometry, constants);
+  const auto format = [&](int layer, int head, Side side) {
+    return plan->head(layer, head).side(side).sealed->name();
+  };
+  EXPECT_EQ(format(0, 0, Side::key), "prog2");
+  EXPECT_EQ(format(0, 0, Side::value), "prog3");
+  EXPECT_EQ(format(0, 1, Side::key), "prog4");
+  EXPECT_EQ(format(1, 0, Side::key), "prog4");
+  EXPECT_EQ(format(1, 1, Side::key), "prog2");
+  EXPECT_EQ(format(3, 0, Side::key), "prog2");
+  EXPECT_EQ(format(3, 0, Side::value), "fp8");
+  EXPECT_EQ(plan->head(0, 0).k.transform_names, std::vector<std::string>{"hadamard"});
+  expect_in("'priority/gap-std': run `kvant calibrate`", message_of(recipe, geometry));
+  expect_in("neither mix_k nor mix_v", message_of("prog4,mix=0.5", geometry));
+}
+
+TEST(Resolve, TakesTheTailThatTheRecipeNames) {
+  const Geometry geometry = small_geometry();
+  EXPECT_EQ(resolved("kivi-2bit,tail=tok8g32s", geometry)->tail->name(), "tok8g32s");
+  EXPECT_EQ(resolved("bf16,tail=f16", geometry)->tail->name(), "f16");
+}
+
+TEST(Resolve, ProtectsTokensWhereNoWindowSlides) {
+  Geometry geometry = small_geometry();
+  geometry.sliding_window = {0, 512, 0, 512};
+  const auto plan = resolved("kivi-2bit,protect=0.05", geometry);
+  EXPECT_EQ(plan->layers[0].protect, 0.05);
+  EXPECT_EQ(plan->layers[1].protect, 0);
+  EXPECT_EQ(plan->layers[2].protect, 0.05);
+}
+
+TEST(Resolve, MultipliesIntegersOnlyWhereAllFormatsHoldThem) {
+  const Geometry geometry = small_geometry();
+  expect_in("needs unsealed tokens in integers, not bf16", message_of("prog4,products=integer", geometry));
+  for (const std::string& name : format_names()) {
+    if (!find_format(name)->integral() || !find_format(name)->row_wise()) continue;
+    const std::string with_tail = ",products=integer,tail=" + name;
+    EXPECT_TRUE(try_resolve("prog4" + with_tail, geometry, constants_of("prog4" + with_tail, geometry)).ok());
+    const std::string other = "prog4,v@2.1=ch4g128" + with_tail;
+    expect_in("layer 2 KV head 1 V is ch4g128: use one of prog",
+              message_of(other, geometry, constants_of(other, geometry)));
+  }
+}
+
+TEST(Resolve, WantsAdaptersForACorrection) {
+  const Geometry geometry = small_geometry();
+  const std::string recipe = "kivi-2bit,correction=relative";
+  expect_in("'adapter/q': run `kvant calibrate`", message_of(recipe, geometry));
+  const auto constants = constants_of(recipe, geometry);
+  EXPECT_NE(resolved(recipe, geometry, constants), nullptr);
+  EXPECT_NE(resolved("kivi-2bit,correction=absolute", geometry, constants), nullptr);
+  constants->set(2, 1, Side::key, kKeyAdapter, std::vector<float>(64));
+  expect_in("the constants 'adapter/k' of layer 2 KV head 1 K are 64 numbers, not 16384",
+            message_of(recipe, geometry, constants));
+}
+
+TEST(Resolve, RefusesShiftedKeysUnderAnAbsoluteCorrection) {
+  const Geometry geometry = small_geometry();
+  const std::string recipe = "k=ch2g128,v=tok2g128,k@1.1=mean:ch2g128,correction=";
+  const auto constants = constants_of(recipe + "relative", geometry);
+  EXPECT_NE(resolved(recipe + "relative", geometry, constants), nullptr);
+  expect_in("K of layer 1 has a transform that shifts", message_of(recipe + "absolute", geometry, constants));
+  EXPECT_NE(resolved("k=ch2g128,v=tok2g128,correction=absolute", geometry, constants), nullptr);
+}
+
+TEST(Resolve, RefusesCodebooksOfAnotherSize) {
+  const Geometry geometry = small_geometry();
+  const auto constants = constants_of("vq-d4b8", geometry);
+  EXPECT_NE(resolved("vq-d4b8", geometry, constants), nullptr);
+  constants->set(0, 1, Side::value, "codebook/vq-d4b8", std::vector<float>(1000, 1.0F));
+  expect_in("'codebook/vq-d4b8' of layer 0 KV head 1 V are 1000 numbers, not 1024",
+            message_of("vq-d4b8", geometry, constants));
 }
 
 TEST(Resolve, RefusesLayersAndHeadsThatTheModelLacks) {

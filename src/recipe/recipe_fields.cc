@@ -5,6 +5,7 @@
 
 #include "base/similar_names.h"
 #include "format/format.h"
+#include "recipe/head_mix.h"
 #include "recipe/message_text.h"
 #include "recipe/number_text.h"
 #include "recipe/side_recipe.h"
@@ -80,24 +81,22 @@ Status set_tail(Recipe& recipe, const std::string& text) {
   return set_format(recipe.tail, text);
 }
 
-constexpr std::array kMixMetrics = {"gap-std", "entropy", "min-max", "variation"};
 // In the order of the enumerations.
 constexpr std::array kSoftmaxNames = {"exact", "sas", "sas-paper"};
 constexpr std::array kProductsNames = {"real", "integer"};
 constexpr std::array kCorrectionNames = {"none", "absolute", "relative"};
 
 // The index of `text` in `names`.
-template <std::size_t n>
-Result<std::size_t> choice(const std::string& text, const std::array<const char*, n>& names) {
-  for (std::size_t i = 0; i < n; ++i) {
+Result<std::size_t> choice(const std::string& text, std::span<const char* const> names) {
+  for (std::size_t i = 0; i < names.size(); ++i) {
     if (text == names[i]) return i;
   }
   return error("{} is none of {}", quoted(text),
                listed(std::vector<std::string>(names.begin(), names.end())));
 }
 
-template <class Choice, std::size_t n>
-Status set_choice(Choice& field, const std::string& text, const std::array<const char*, n>& names) {
+template <class Choice>
+Status set_choice(Choice& field, const std::string& text, std::span<const char* const> names) {
   const auto index = choice(text, names);
   if (!index.ok()) return index.error();
   field = static_cast<Choice>(*index);
@@ -105,7 +104,7 @@ Status set_choice(Choice& field, const std::string& text, const std::array<const
 }
 
 Status set_mix_metric(Recipe& recipe, const std::string& text) {
-  const auto index = choice(text, kMixMetrics);
+  const auto index = choice(text, mix_metrics());
   if (!index.ok()) return index.error();
   recipe.mix_metric = text;
   return {};

@@ -1,0 +1,68 @@
+#include "recipe/constant_needs.h"
+
+#include "recipe/head_mix.h"
+
+namespace kvant {
+namespace {
+
+void add_once(std::vector<ConstantNeed>& needs, ConstantNeed need) {
+  for (const ConstantNeed& known : needs) {
+    if (known.name == need.name) return;
+  }
+  needs.push_back(std::move(need));
+}
+
+void add_transforms(std::vector<ConstantNeed>& needs, const std::vector<std::string>& names, int head_dim) {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const TransformKind* step = find_transform_kind(names[i]);
+    if (!step->calibrated) continue;
+    needs.push_back(ConstantNeed{NeedKind::transform,
+                                 transform_constant_name(names, i),
+                                 step->constant_size(head_dim),
+                                 {names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i)},
+                                 step,
+                                 nullptr});
+  }
+}
+
+void add_format(std::vector<ConstantNeed>& needs, NeedKind kind, const SideRecipe& side,
+                const std::string& name, int head_dim) {
+  const Format* format = find_format(name);
+  for (const std::string& constant : format->needed_constants()) {
+    add_once(needs, {kind, constant, format->constant_size(head_dim), side.transforms, nullptr, format});
+  }
+}
+
+// The correction leaves layers with a sliding window alone: their sums would remember what they forget.
+void add_adapters(std::vector<ConstantNeed>& needs, const SideRecipe& side, const Geometry& geometry) {
+  const std::size_t one = static_cast<std::size_t>(geometry.head_dim) * kAdapterFeatures;
+  needs.push_back(
+      {NeedKind::adapter, kQueryAdapter, geometry.group() * one, side.transforms, nullptr, nullptr});
+  needs.push_back({NeedKind::adapter, kKeyAdapter, one, side.transforms, nullptr, nullptr});
+}
+
+}  // namespace
+
+std::vector<ConstantNeed> constant_needs(const Recipe& recipe, const Geometry& geometry, int layer,
+                                         int kv_head, Side side) {
+  const int head_dim = geometry.head_dim;
+  const SideRecipe usual = mixed_side_of(recipe, side, layer, kv_head, false);
+  std::vector<ConstantNeed> needs;
+  add_transforms(needs, usual.transforms, head_dim);
+  if (recipe.mix > 0 && side == Side::key) {
+    needs.push_back({NeedKind::priority, head_priority_constant(recipe.mix_metric), 1, usual.transforms,
+                     nullptr, nullptr});
+  }
+  add_format(needs, NeedKind::format, usual, usual.format, head_dim);
+  if (recipe.mix > 0) {
+    const SideRecipe mixed = mixed_side_of(recipe, side, layer, kv_head, true);
+    add_format(needs, NeedKind::format, mixed, mixed.format, head_dim);
+  }
+  if (!recipe.tail.empty()) add_format(needs, NeedKind::tail, usual, recipe.tail, head_dim);
+  if (recipe.correction != Correction::none && side == Side::key && !geometry.slides(layer)) {
+    add_adapters(needs, usual, geometry);
+  }
+  return needs;
+}
+
+}  // namespace kvant
