@@ -1,4 +1,6 @@
 // kvant run: one answer, or a chat.
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <iostream>
@@ -38,6 +40,15 @@ void watch_interrupts() {
 void print_answer(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
+}
+
+// Bits for each element of sealed pages, the mean over layers, heads and sides.
+double nominal_bits(const Plan& plan) {
+  double sum = 0;
+  for (const HeadPlan& head : plan.heads) {
+    for (const Side side : kSides) sum += head.side(side).sealed->bits(plan.geometry.head_dim);
+  }
+  return sum / (2.0 * static_cast<double>(plan.heads.size()));
 }
 
 class Run {
@@ -147,7 +158,7 @@ Status Run::chat() {
              session_.engine().description());
   while (true) {
     if (line.empty()) {
-      fmt::print(stderr, "> ");
+      if (isatty(STDIN_FILENO) == 1) fmt::print(stderr, "> ");
       if (!std::getline(std::cin, line) || line.empty() || interrupted) break;
     }
     messages_.push_back({"user", line});
@@ -188,6 +199,13 @@ Status Run::finish() {
              "KV cache ({}): {} for {} tokens, {:.2f} bits per element; bf16 would take {} ({:.2f}x)\n",
              label(plan_->recipe), readable_bytes(kv), conversation_->length(), bytes.bits_all(),
              readable_bytes(bf16), kv > 0 ? bf16 / kv : 1.0);
+  const double sealed = bytes.elements > 0
+                            ? static_cast<double>(bytes.sealed_elements) / static_cast<double>(bytes.elements)
+                            : 0.0;
+  fmt::print(
+      stderr,
+      "  {:.0f} % of it is sealed, at {:.2f} bits per element; the newest tokens wait for a full page\n",
+      100.0 * sealed, nominal_bits(*plan_));
   if (options_.common.json.empty()) return {};
   const nlohmann::ordered_json json = {{"schema", "kvant.run/1"},
                                        {"model", options_.common.model},

@@ -1,6 +1,8 @@
 #include "eval/llama_runtime.h"
 
+#include "model/gguf_file.h"
 #include "model/library_log.h"
+#include "model/repacking.h"
 
 namespace kvant {
 namespace {
@@ -64,11 +66,32 @@ double bits_per_element(const LlamaCacheTypes& types) {
   return (bits_of(types.k) + bits_of(types.v)) / 2;
 }
 
+// llama.cpp's own choice of repacked layouts includes AMX tiles, on which ggml faults in virtual machines
+// that announce AMX without letting programs configure it. So it gets the layouts that kvant's engine uses,
+// by name.
 Result<LlamaModelPointer> load_llama_model(const std::string& path) {
   quiet_library_log();
   llama_backend_init();
+  auto file = GgufFile::open(path);
+  if (!file.ok()) return file.error();
+  std::vector<std::string> patterns;
+  std::vector<ggml_backend_buffer_type_t> layouts;
+  for (const std::string& name : (*file)->tensor_names()) {
+    const ggml_tensor* weight = (*file)->tensor(name);
+    const bool is_matrix = ggml_n_dims(weight) == 2 && name != "token_embd.weight";
+    ggml_backend_buffer_type_t layout = is_matrix ? repacked_buffer_type(weight) : nullptr;
+    if (layout == nullptr) continue;
+    patterns.push_back("^" + name + "$");
+    layouts.push_back(layout);
+  }
+  std::vector<llama_model_tensor_buft_override> overrides;
+  for (std::size_t i = 0; i < patterns.size(); ++i) overrides.push_back({patterns[i].c_str(), layouts[i]});
+  overrides.push_back({nullptr, nullptr});
+
   llama_model_params params = llama_model_default_params();
   params.n_gpu_layers = 0;
+  params.use_extra_bufts = false;
+  params.tensor_buft_overrides = overrides.data();
   llama_model* model = llama_model_load_from_file(path.c_str(), params);
   if (model == nullptr) return error("llama.cpp cannot load '{}': leave llama.cpp out of this run", path);
   return LlamaModelPointer(model, LlamaFree{});

@@ -1,0 +1,41 @@
+#include "attention/plan_report.h"
+
+#include <gtest/gtest.h>
+
+#include "cache/cache_fixture.h"
+
+namespace kvant {
+namespace {
+
+TEST(PlanReport, GroupsLayersAndHeadsThatAreAlike) {
+  const Geometry geometry = testing::small_geometry(64, 6, 2, /*n_layers=*/5);
+  const auto plan =
+      testing::plan_for("k=hadamard:ch4g128,v=tok4g128,k@1-2=bf16,v@3.1=tok2g128,sink=4", geometry);
+  const auto backend = make_reference_backend();
+  const PlanReport report = report_plan(*plan, *backend);
+  ASSERT_EQ(report.rows.size(), 5U);
+  EXPECT_EQ(report.rows[0].layers, "0,3-4");
+  EXPECT_EQ(report.rows[0].kv_heads, "0-1");
+  EXPECT_EQ(report.rows[0].transforms, "hadamard");
+  EXPECT_EQ(report.rows[0].format, "ch4g128");
+  EXPECT_EQ(report.rows[0].kernel, "reference");
+  EXPECT_EQ(report.rows[1].layers, "1-2");
+  EXPECT_EQ(report.rows[1].format, "bf16");
+  EXPECT_EQ(report.rows[1].page_bytes, 128U * 64 * 2);
+  std::string v_rows;
+  for (const PlanRow& row : report.rows) {
+    if (row.side == Side::value) v_rows += row.layers + "/" + row.kv_heads + "=" + row.format + " ";
+  }
+  EXPECT_EQ(v_rows, "0-2,4/0-1=tok4g128 3/1=tok2g128 3/0=tok4g128 ");
+}
+
+TEST(PlanReport, PrintsFallbacks) {
+  PlanReport report;
+  report.summary = "k=x";
+  report.fallbacks.push_back({"layers 0-3 K x", "no fast kernel"});
+  report.rows.push_back({Side::key, "0-3", "0", "", "x", "reference", 10});
+  EXPECT_NE(plan_table(report).find("fall-back: layers 0-3 K x: no fast kernel"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,139 @@
+#include "eval/quality_eval.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "eval/engine_source.h"
+#include "eval/llama_reference.h"
+#include "model/tiny_model.h"
+#include "model/tokenizer.h"
+
+namespace kvant {
+namespace {
+
+constexpr int kVocab = 5;
+
+// Predicts token (t + shift) mod kVocab with logit 1 after token t, and writes down what it is asked to do.
+class Scripted : public LogitSource {
+ public:
+  Scripted(std::string name, int shift) : name_(std::move(name)), shift_(shift) {}
+  const std::string& name() const override { return name_; }
+  Status begin() override {
+    calls += "begin ";
+    return {};
+  }
+  Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) override {
+    calls += (is_prompt ? "prompt" : "answer") + std::to_string(tokens.size()) + " ";
+    first_tokens.push_back(tokens.front());
+    const int skipped = static_cast<int>(tokens.size()) - logits.rows;
+    for (int r = 0; r < logits.rows; ++r) {
+      std::fill_n(logits.row(r), kVocab, 0.0F);
+      logits.row(r)[(tokens[skipped + r] + shift_) % kVocab] = 1.0F;
+    }
+    return {};
+  }
+  CacheBits bits() const override { return {4, 5}; }
+  PlanReport plan() const override { return {}; }
+
+  std::string calls;
+  std::vector<std::int32_t> first_tokens;
+
+ private:
+  std::string name_;
+  int shift_;
+};
+
+struct ScriptedRun {
+  Scripted reference{"base", 1};
+  std::vector<std::unique_ptr<LogitSource>> candidates;
+  std::int64_t advanced = 0;
+
+  Result<QualityResult> operator()(const EvalText& text, const QualityOptions& options) {
+    return evaluate_quality(text, kVocab, reference, candidates, options,
+                            [&](std::int64_t n) { advanced += n; });
+  }
+};
+
+// Token i is i mod kVocab: a source with shift 1 is always right.
+EvalText counting_text(int n, std::int32_t bos = -1) {
+  EvalText text{{}, bos};
+  for (int i = 0; i < n; ++i) text.tokens.push_back(i % kVocab);
+  return text;
+}
+
+TEST(QualityEval, ScoresTheSecondHalfOfEachContext) {
+  ScriptedRun run;
+  run.candidates.push_back(std::make_unique<Scripted>("wrong", 2));
+  const auto result = run(counting_text(25), {.context = 10, .chunks = 0, .step_tokens = 3, .n_threads = 1});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->chunks, 2);
+  EXPECT_EQ(run.reference.calls,
+            "begin prompt3 prompt2 answer3 answer2 begin prompt3 prompt2 answer3 answer2 ");
+  EXPECT_EQ(run.advanced, 2 * 2 * 10);
+  const MetricsSummary& right = result->rows[0].metrics;
+  const MetricsSummary& wrong = result->rows[1].metrics;
+  EXPECT_EQ(right.positions, 2 * 4);  // positions 5 .. 8 predict tokens 6 .. 9
+  const double likely = std::exp(1.0) / (std::exp(1.0) + kVocab - 1),
+               unlikely = 1 / (std::exp(1.0) + kVocab - 1);
+  EXPECT_NEAR(right.ppl, 1 / likely, 1e-5);
+  EXPECT_NEAR(wrong.ppl, 1 / unlikely, 1e-5);
+  EXPECT_EQ(right.kld_max, 0);
+  EXPECT_NEAR(wrong.kld_mean, likely - unlikely, 1e-6);  // (p - q) log(p / q), and log(p / q) = 1
+  EXPECT_EQ(right.top1, 1);
+  EXPECT_EQ(wrong.top1, 0);
+  EXPECT_EQ(result->rows[1].bits.all, 5);
+}
+
+TEST(QualityEval, PutsBosAtTheStartOfEachChunk) {
+  ScriptedRun run;
+  ASSERT_TRUE(
+      run(counting_text(8, /*bos=*/4), {.context = 4, .chunks = 2, .step_tokens = 4, .n_threads = 1}).ok());
+  EXPECT_EQ(run.reference.first_tokens, (std::vector<std::int32_t>{4, 2, 4, 1}));
+}
+
+TEST(QualityEval, RefusesATextShorterThanAChunk) {
+  ScriptedRun run;
+  EXPECT_FALSE(run(counting_text(9), {.context = 10}).ok());
+}
+
+// kvant's engine and llama.cpp on one tiny model, all weights F32: the logits agree, and a low-bit cache
+// shows in the divergence and in the bits.
+TEST(QualityEval, TheEngineAgreesWithLlamaCppAndLowBitsShow) {
+  TinyModel shape;
+  shape.matrix_type = GGML_TYPE_Q8_0;
+  const auto file = write_tiny_model(shape);
+  const auto engine = Engine::load(file->path(), {1, WeightMode::f32, 0});
+  ASSERT_TRUE(engine.ok()) << engine.error().message;
+  const auto backend = make_reference_backend();
+  const auto llama = LlamaReference::load_f32(file->path());
+  ASSERT_TRUE(llama.ok()) << llama.error().message;
+  constexpr int kContext = 384, kSteps = 100;
+  const auto reference = (*llama)->source("llama.cpp:f16", kContext, kSteps, 1);
+  ASSERT_TRUE(reference.ok()) << reference.error().message;
+  std::vector<std::unique_ptr<LogitSource>> candidates;
+  for (const char* recipe : {"f16", "tok4g32s", "tok2g32"}) {
+    const auto plan = resolve(*parse_recipe(recipe), (*engine)->geometry(), nullptr);
+    ASSERT_TRUE(plan.ok());
+    candidates.push_back(make_engine_source(recipe, **engine, *backend, *plan, kSteps));
+  }
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += static_cast<char>('a' + (i * i + i / 7) % 26);
+  const auto tokens = tokenize_for_eval((*engine)->tokenizer(), text);
+  ASSERT_TRUE(tokens.ok());
+  EXPECT_EQ(tokens->bos, 1);
+  const auto result = evaluate_quality(
+      *tokens, (*engine)->n_vocab(), **reference, candidates,
+      {.context = kContext, .chunks = 2, .step_tokens = kSteps, .n_threads = 1}, [](std::int64_t) {});
+  ASSERT_TRUE(result.ok()) << result.error().message;
+  const auto& rows = result->rows;
+  EXPECT_LT(rows[1].metrics.kld_mean, 1e-5);
+  EXPECT_GT(rows[2].metrics.kld_mean, rows[1].metrics.kld_mean);
+  EXPECT_GT(rows[3].metrics.kld_mean, 2 * rows[2].metrics.kld_mean);
+  EXPECT_DOUBLE_EQ(rows[2].bits.sealed, 4.5);
+  EXPECT_DOUBLE_EQ(rows[2].bits.all, 4.5);  // 384 tokens are three whole pages
+  EXPECT_DOUBLE_EQ(rows[3].bits.sealed, 3.0);
+}
+
+}  // namespace
+}  // namespace kvant
