@@ -3,7 +3,9 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "attention/skip_count.h"
 #include "base/matrix_view.h"
 #include "base/team.h"
 #include "cache/cache.h"
@@ -26,6 +28,9 @@ class AttentionBackend {
   // Every thread of the team calls it with the same arguments. Errors (a NaN in k, say) go to step.fail();
   // `out` is then zero. Each layer must run exactly once in a step; layers may run in any order.
   virtual void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) = 0;
+
+  // What was skipped since the backend was made, by layer; empty where nothing can be.
+  virtual std::vector<SkipCount> skip_counts() const { return {}; }
 
   // The kernel that serves pages of (layer, KV head, side), as the plan prints it: "reference".
   virtual std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const = 0;

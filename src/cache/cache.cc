@@ -126,6 +126,11 @@ Result<SequenceId> Cache::fork(SequenceId from) {
 Status Cache::truncate(SequenceId sequence, int n_tokens) {
   KVANT_CHECK(!step_open_, "truncate within a step");
   Sequence& s = sequences_.at(sequence);
+  if (plan_->recipe.correction != Correction::none && n_tokens < s.heads[0].n_sealed() * kPageTokens) {
+    return error(
+        "cannot truncate to {} tokens: the correction of {} sums over sealed pages and can't forget them",
+        n_tokens, label(plan_->recipe));
+  }
   if (n_tokens < 0 || n_tokens > s.length) {
     return error("cannot truncate to {} tokens: the sequence has {}", n_tokens, s.length);
   }
@@ -182,7 +187,8 @@ bool Cache::reserve_slice(const StepSlice& slice) {
     const HeadState& first = s.heads[layer * g.n_kv_heads];
     const StepDemand demand =
         step_demand(*plan_, layer, s.length, first.n_sealed(), slice.n_tokens, slice.is_prompt);
-    for (int h = 0; h < g.n_kv_heads && enough; ++h) enough = mutable_head(slice.sequence, layer, h).reserve(demand);
+    for (int h = 0; h < g.n_kv_heads && enough; ++h)
+      enough = mutable_head(slice.sequence, layer, h).reserve(demand);
   }
   return enough;
 }

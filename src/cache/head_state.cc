@@ -1,7 +1,9 @@
 #include "cache/head_state.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "cache/schedule.h"
@@ -13,10 +15,16 @@ int pages_for(int tokens) {
   return (tokens + kPageTokens - 1) / kPageTokens;
 }
 
+// The cap on protected tokens beyond the sink, with n_sealed pages sealed (VQuant section 5).
+int protection_cap(const LayerPlan& layer, int n_sealed) {
+  return static_cast<int>(std::ceil(layer.protect * n_sealed * kPageTokens));
+}
+
 }  // namespace
 
 int kept_page_rows(const LayerPlan& layer) {
-  return layer.sink;
+  constexpr int kRows = 32;  // few enough that a page left half empty costs little
+  return layer.protect > 0 ? kRows : layer.sink;
 }
 
 StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int n, bool is_prompt) {
@@ -29,7 +37,6 @@ StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int
     for (const int due = pages_due(seal_point, rules.window); sealed < due; ++sealed) {
       ++demand.sealed_pages;
       if (sealed >= committed_pages) ++recycled;
-      if (sealed == 0) demand.kept_rows += rules.sink;
     }
   };
   seal(seal_point_before(first, is_prompt));
@@ -43,6 +50,8 @@ StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int
     }
     if (tile.seal_point >= 0) seal(tile.seal_point);
   }
+  if (sealed > n_sealed) demand.kept_rows = rules.sink + protection_cap(rules, sealed);
+  demand.length = first + n;
   return demand;
 }
 
@@ -92,11 +101,13 @@ void HeadState::begin() {
 }
 
 bool HeadState::reserve(const StepDemand& demand) {
-  if (demand.tail_pages == 0 && demand.sealed_pages == 0) return true;
-  const std::size_t kept_rows = kept_tokens_.size() + demand.kept_rows;
+  if (layer_.protect > 0) scores_.reserve(demand.length, plan_.geometry.group(), plan_.geometry.head_dim);
+  if (demand.tail_pages == 0 && demand.sealed_pages == 0 && demand.length % kPageTokens != 0) return true;
+  save_for_abort(demand);
+  const std::size_t kept_rows = std::max<std::size_t>(kept_tokens_.size(), demand.kept_rows);
   const std::size_t new_kept = kept_pages(kept_rows) - kept_[0].size();
   kept_tokens_.reserve(kept_rows);
-  masks_.reserve(masks_.size() + std::min(demand.sealed_pages, demand.kept_rows));
+  masks_.reserve(masks_.size() + (demand.kept_rows > 0 ? demand.sealed_pages : 0));
   for (int s = 0; s < 2; ++s) {
     sealed_[s].reserve(sealed_[s].size() + demand.sealed_pages);
     // Within the step the list also remembers the pages that it opened and sealed.
@@ -132,12 +143,41 @@ void HeadState::append(MatrixView<const float> k, MatrixView<const float> v) {
   }
 }
 
-TokenMask HeadState::protected_tokens(int page) const {
-  TokenMask mask;
-  if (page == 0) {
-    for (int t = 0; t < layer_.sink; ++t) mask.set(t);
+// A step that seals, or ends a page, changes scores and correction in place.
+void HeadState::save_for_abort(const StepDemand& demand) {
+  if (layer_.protect <= 0 && plan_.recipe.correction == Correction::none) return;
+  if (demand.sealed_pages > 0 && plan_.recipe.correction != Correction::none) {
+    correction_.reserve(plan_.geometry.head_dim);
   }
+  saved_.scores = scores_;
+  saved_.correction = correction_;
+  saved_.valid = true;
+}
+
+TokenMask HeadState::protected_tokens(int page) const {
+  const int room = layer_.sink + protection_cap(layer_, page + 1) - static_cast<int>(kept_tokens_.size()) -
+                   (page == 0 ? layer_.sink : 0);
+  TokenMask mask = layer_.protect > 0 ? scores_.select(page, layer_.protect, room, layer_.sink) : TokenMask{};
+  for (int t = 0; page == 0 && t < layer_.sink; ++t) mask.set(t);
   return mask;
+}
+
+// Adds the sealed page's rounding errors to the correction.
+void HeadState::correct(int page, const TokenMask& mask) {
+  const int d = plan_.geometry.head_dim;
+  const std::size_t size = static_cast<std::size_t>(kPageTokens) * d;
+  std::vector<float> errors(size), rounded(size);
+  plan_.tail->decode(pools_.tail->data(tail_[0][page - tail_base_]), kPageTokens, tail_context_[0],
+                     errors.data());
+  const auto decode = [&](int s) {
+    side_plan(s).sealed->decode(pools_.sealed[s]->data(sealed_[s][page - first_sealed_]), kPageTokens,
+                                side_plan(s).context, rounded.data());
+  };
+  decode(0);
+  for (std::size_t i = 0; i < size; ++i) errors[i] -= rounded[i];
+  decode(1);
+  correction_.add(head_.k.context.constants.find("adapter/k"), {errors.data(), kPageTokens, d},
+                  {rounded.data(), kPageTokens, d}, mask);
 }
 
 void HeadState::keep_rows(int s, int page, const TokenMask& mask, const float* values,
@@ -160,7 +200,7 @@ void HeadState::keep_rows(int s, int page, const TokenMask& mask, const float* v
 
 void HeadState::seal_side(int s, int page, const TokenMask& mask, std::vector<float>& scratch) {
   const SidePlan& side = side_plan(s);
-  PageId& unsealed = tail_[s][page - tail_base_];
+  const PageId unsealed = tail_[s][page - tail_base_];
   scratch.resize(static_cast<std::size_t>(kPageTokens) * plan_.geometry.head_dim);
   plan_.tail->decode(pools_.tail->data(unsealed), kPageTokens, tail_context_[s], scratch.data());
   KVANT_CHECK(!spare_sealed_[s].empty(), "seal beyond what the step reserved");
@@ -168,8 +208,13 @@ void HeadState::seal_side(int s, int page, const TokenMask& mask, std::vector<fl
   spare_sealed_[s].pop_back();
   side.sealed->encode(scratch.data(), mask, side.context, pools_.sealed[s]->data(sealed));
   sealed_[s].push_back(sealed);
-  // A committed page may be needed again after an abort; one that this step opened is free for reuse.
-  if (static_cast<std::size_t>(page - tail_base_) >= committed_.tail_pages) {
+}
+
+// A committed page may be needed again after an abort; one that this step opened is free for reuse.
+void HeadState::recycle_tail(int page) {
+  if (static_cast<std::size_t>(page - tail_base_) < committed_.tail_pages) return;
+  for (int s = 0; s < 2; ++s) {
+    PageId& unsealed = tail_[s][page - tail_base_];
     spare_tail_[s].push_back(unsealed);
     unsealed = kNoPage;
   }
@@ -184,6 +229,8 @@ void HeadState::seal_until(int n_pages, std::vector<float>& scratch) {
       seal_side(s, n_sealed_, mask, scratch);
       keep_rows(s, n_sealed_, mask, scratch.data(), first_row);
     }
+    if (!correction_.empty()) correct(n_sealed_, mask);
+    recycle_tail(n_sealed_);
   }
 }
 
@@ -199,6 +246,7 @@ void HeadState::commit() {
     release_all(spare_kept_[s], pools_.kept);
   }
   tail_base_ = n_sealed_;
+  saved_ = {};
 }
 
 void HeadState::abort() {
@@ -220,6 +268,13 @@ void HeadState::abort() {
   masks_.resize(committed_.masks);
   length_ = committed_.length;
   n_sealed_ = committed_.n_sealed;
+  if (saved_.valid) {
+    scores_ = std::move(saved_.scores);
+    correction_ = std::move(saved_.correction);
+    saved_ = {};
+  } else if (layer_.protect > 0) {
+    scores_.truncate(length_);
+  }
 }
 
 void HeadState::list_pages(int first_visible, std::vector<PageView>& pages) const {
@@ -234,30 +289,26 @@ void HeadState::list_pages(int first_visible, std::vector<PageView>& pages) cons
   auto mask = masks_.begin();
   for (int page = std::max(first_sealed_, first_visible / kPageTokens); page < n_sealed_; ++page) {
     while (mask != masks_.end() && mask->page < page) ++mask;
-    const int i = page - first_sealed_;
-    const bool masked = mask != masks_.end() && mask->page == page;
-    pages.push_back({page * kPageTokens, kPageTokens, false, masked ? mask->mask : TokenMask{}, sealed(0, i),
-                     sealed(1, i)});
+    PageView view{.first_token = page * kPageTokens, .n_tokens = kPageTokens};
+    if (mask != masks_.end() && mask->page == page) view.masked = mask->mask;
+    view.k = sealed(0, page - first_sealed_);
+    view.v = sealed(1, page - first_sealed_);
+    pages.push_back(view);
   }
   const int n_kept = static_cast<int>(kept_tokens_.size());
   const int rows = static_cast<int>(kept_rows_);
   for (int row = 0; row < n_kept; row += rows) {
-    const int i = row / rows;
-    pages.push_back({0,
-                     std::min(rows, n_kept - row),
-                     true,
-                     {},
-                     unsealed(0, pools_.kept, kept_[0][i]),
-                     unsealed(1, pools_.kept, kept_[1][i])});
+    PageView view{.n_tokens = std::min(rows, n_kept - row), .kept = true, .kept_tokens = &kept_tokens_[row]};
+    view.k = unsealed(0, pools_.kept, kept_[0][row / rows]);
+    view.v = unsealed(1, pools_.kept, kept_[1][row / rows]);
+    pages.push_back(view);
   }
   for (int page = std::max(n_sealed_, first_visible / kPageTokens); page * kPageTokens < length_; ++page) {
-    const int i = page - tail_base_;
-    pages.push_back({page * kPageTokens,
-                     std::min(kPageTokens, length_ - page * kPageTokens),
-                     false,
-                     {},
-                     unsealed(0, pools_.tail, tail_[0][i]),
-                     unsealed(1, pools_.tail, tail_[1][i])});
+    PageView view{.first_token = page * kPageTokens,
+                  .n_tokens = std::min(kPageTokens, length_ - page * kPageTokens)};
+    view.k = unsealed(0, pools_.tail, tail_[0][page - tail_base_]);
+    view.v = unsealed(1, pools_.tail, tail_[1][page - tail_base_]);
+    pages.push_back(view);
   }
 }
 
@@ -331,6 +382,7 @@ bool HeadState::truncate(int n_tokens) {
       tail_[s].resize(std::min(tail_[s].size(), left));
     }
     length_ = n_tokens;
+    scores_.truncate(n_tokens);
     return true;
   }
   const auto kept_left = static_cast<std::size_t>(
@@ -346,6 +398,7 @@ bool HeadState::truncate(int n_tokens) {
     return false;
   }
   drop_sealed_from(page, kept_left, reopened);
+  scores_.truncate(n_tokens);
   length_ = n_tokens;
   return true;
 }
@@ -375,6 +428,8 @@ bool HeadState::copy_from(const HeadState& from) {
   }
   kept_tokens_ = from.kept_tokens_;
   masks_ = from.masks_;
+  scores_ = from.scores_;
+  correction_ = from.correction_;
   length_ = from.length_;
   n_sealed_ = from.n_sealed_;
   first_sealed_ = from.first_sealed_;
@@ -389,7 +444,8 @@ HeadState::Bytes HeadState::bytes() const {
     if (!kept_[s].empty()) b.kept += static_cast<std::int64_t>(kept_[s].size() * pools_.kept->page_bytes());
     b.tail += static_cast<std::int64_t>(tail_[s].size() * pools_.tail->page_bytes());
   }
-  b.lists = static_cast<std::int64_t>(kept_tokens_.size() * sizeof(int) + masks_.size() * sizeof(PageMask));
+  b.lists = static_cast<std::int64_t>(kept_tokens_.size() * sizeof(int) + masks_.size() * sizeof(PageMask)) +
+            scores_.bytes() + correction_.bytes();
   b.kept_tokens = static_cast<int>(kept_tokens_.size());
   b.sealed_tokens = static_cast<int>(sealed_[0].size()) * kPageTokens;
   b.tokens = length_ - first_sealed_ * kPageTokens;

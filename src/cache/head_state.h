@@ -12,7 +12,9 @@
 
 #include "base/matrix_view.h"
 #include "base/token_mask.h"
+#include "cache/correction_state.h"
 #include "cache/page_pool.h"
+#include "cache/token_scores.h"
 #include "recipe/plan.h"
 
 namespace kvant {
@@ -40,6 +42,7 @@ struct PageView {
   int first_token = 0;
   int n_tokens = 0;
   bool kept = false;
+  const int* kept_tokens = nullptr;  // of kept rows: the absolute index of each
   TokenMask masked;
   PageSide k, v;
 };
@@ -48,7 +51,8 @@ struct PageView {
 struct StepDemand {
   int tail_pages = 0;    // new tail pages a side, beyond those recycled within the step
   int sealed_pages = 0;  // pages to be sealed, a side
-  int kept_rows = 0;     // tokens that become protected
+  int kept_rows = 0;     // protected tokens at the end of the step, at the most
+  int length = 0;        // tokens at the end of the step
 };
 
 class HeadState {
@@ -73,6 +77,12 @@ class HeadState {
   void seal_until(int n_pages, std::vector<float>& scratch);
   void commit();
   void abort();
+
+  // The scores that choose which tokens a seal protects; the backend feeds it before it seals. Null when the
+  // layer protects none.
+  TokenScores* scores() { return layer_.protect > 0 ? &scores_ : nullptr; }
+  // The correction of the sealed pages; null when the recipe has none.
+  const CorrectionState* correction() const { return correction_.empty() ? nullptr : &correction_; }
 
   // The pages that hold tokens >= first_visible, oldest first; kept rows come before the tail.
   void list_pages(int first_visible, std::vector<PageView>& pages) const;
@@ -117,6 +127,9 @@ class HeadState {
   std::size_t kept_pages(std::size_t rows) const;
   const SidePlan& side_plan(int s) const { return s == 0 ? head_.k : head_.v; }
   TokenMask protected_tokens(int page) const;
+  void save_for_abort(const StepDemand& demand);
+  void recycle_tail(int page);
+  void correct(int page, const TokenMask& mask);
   void seal_side(int s, int page, const TokenMask& mask, std::vector<float>& scratch);
   void keep_rows(int s, int page, const TokenMask& mask, const float* values, std::size_t first_row);
   void release_all(PageList& list, PagePool* pool);
@@ -144,6 +157,14 @@ class HeadState {
   std::vector<PageMask> masks_;     // by page, ascending
   std::array<PageList, 2> spare_sealed_, spare_tail_, spare_kept_;  // reserved for the step
   Marks committed_;
+  TokenScores scores_;
+  CorrectionState correction_;
+  // What a step that seals would overwrite in the two above; kept until it is closed.
+  struct Saved {
+    bool valid = false;
+    TokenScores scores;
+    CorrectionState correction;
+  } saved_;
 };
 
 // The demand of a step on a layer: `first` committed tokens, `n_sealed` sealed pages, n new tokens.

@@ -10,7 +10,9 @@ namespace {
 
 long allocations_before_failure = -1;  // < 0: none fails
 
-bool allowed() { return allocations_before_failure < 0 || allocations_before_failure-- > 0; }
+bool allowed() {
+  return allocations_before_failure < 0 || allocations_before_failure-- > 0;
+}
 
 }  // namespace
 

@@ -1,7 +1,8 @@
 // The reference backend: append, attend and seal over Format::decode, for any mixture of formats.
 //
 // The tiles of all slices advance side by side. In each round: heads append and prepare their queries; runs
-// of pages are attended in parallel; runs are merged and heads seal what is due.
+// of pages are attended in parallel (where V may be skipped, after a first pass over K alone); runs are
+// merged; heads seal what is due, where the recipe protects tokens after their scores have been taken.
 #include <cblas.h>
 
 #include <algorithm>
@@ -9,8 +10,11 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "attention/reference/integer_products.h"
+#include "attention/reference/observation.h"
 #include "attention/reference/tile_attention.h"
 #include "attention/softmax.h"
+#include "cache/feature_map.h"
 #include "cache/schedule.h"
 
 namespace kvant {
@@ -33,6 +37,9 @@ struct HeadWork {
   QueryTile queries;
   std::vector<PageView> pages;
   std::vector<PartialAttention> runs;
+  PartialAttention total;             // of the first of two passes
+  QueryTile observers;                // of the page that this tile ends; no rows: none
+  std::vector<double> token_weights;  // by absolute token: what the observers gave
 };
 
 struct RunWork {
@@ -53,6 +60,7 @@ class ReferenceBackend final : public AttentionBackend {
   ReferenceBackend() { openblas_set_num_threads(1); }  // the team is the parallelism
 
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
+  std::vector<SkipCount> skip_counts() const override;
   std::string kernel_name(const Plan&, int, int, Side) const override { return "reference"; }
 
  private:
@@ -62,9 +70,10 @@ class ReferenceBackend final : public AttentionBackend {
   static void seal_before(Step& step, int layer, HeadWork& work, std::vector<float>& scratch);
   static void append(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void load_queries(const Step& step, int layer, const LayerRows& rows, HeadWork& work);
-  static void attend(const Plan& plan, int layer, const RunWork& work, TileScratch& scratch);
-  static void finish(Step& step, int layer, const LayerRows& rows, HeadWork& work,
-                     std::vector<float>& scratch);
+  void attend(const Plan& plan, int layer, Team& team);
+  static void finish(Step& step, int layer, const LayerRows& rows, HeadWork& work);
+  static void start_observation(Step& step, int layer, HeadWork& work);
+  static void seal_after(Step& step, int layer, HeadWork& work, std::vector<float>& scratch);
 
   // Of the layer that runs; written by the team's first thread between barriers.
   std::vector<std::vector<Tile>> tiles_;  // by slice
@@ -74,12 +83,15 @@ class ReferenceBackend final : public AttentionBackend {
   std::vector<RunWork> runs_;
   std::vector<TileScratch> scratch_;              // by thread
   std::vector<std::vector<float>> seal_scratch_;  // by thread
+  std::vector<std::vector<SkipCount>> skipped_;   // by thread and layer, since the start
 };
 
 void ReferenceBackend::start(const Step& step, int n_threads) {
   const Plan& plan = step.plan();
   scratch_.resize(n_threads);
   seal_scratch_.resize(n_threads);
+  skipped_.resize(std::max<std::size_t>(skipped_.size(), n_threads));
+  for (auto& by_layer : skipped_) by_layer.resize(plan.recipe.skip > 0 ? plan.geometry.n_layers : 0);
   tiles_.clear();
   n_rounds_ = 0;
   for (int s = 0; s < static_cast<int>(step.slices().size()); ++s) {
@@ -178,28 +190,92 @@ void ReferenceBackend::load_queries(const Step& step, int layer, const LayerRows
   tile.offset.resize(plan.layers[layer].needs_offset ? tile.rows() : 0);
   plan.head(layer, work.kv_head)
       .k.transform.query({tile.q.data(), tile.rows(), d}, tile.offset.empty() ? nullptr : tile.offset.data());
+  tile.q_scale.clear();
+  if (plan.recipe.products == Products::integer) quantize_queries(tile, d);
   const int window = plan.layers[layer].sliding_window;
   const int first_visible = window > 0 ? std::max(0, tile.first_token + 1 - window) : 0;
   step.head(work.slice, layer, work.kv_head).list_pages(first_visible, work.pages);
 }
 
-void ReferenceBackend::attend(const Plan& plan, int layer, const RunWork& work, TileScratch& scratch) {
+AttentionRules rules_of(const Plan& plan, int layer) {
+  return {plan.geometry.head_dim, plan.layers[layer].sliding_window, plan.geometry.score_softcap,
+          plan.recipe.softmax, plan.recipe.products};
+}
+
+std::span<const PageView> pages_of(const RunWork& work) {
   const std::vector<PageView>& pages = work.head->pages;
   const std::size_t length = run_pages(pages.size());
   const std::size_t first = work.run * length;
-  attend_pages(work.head->queries, std::span(pages).subspan(first, std::min(length, pages.size() - first)),
-               plan.geometry.head_dim, plan.layers[layer].sliding_window, plan.geometry.score_softcap,
-               scratch, work.head->runs[work.run]);
+  return std::span(pages).subspan(first, std::min(length, pages.size() - first));
 }
 
-// Merges the runs, writes the outputs and seals what is due.
-void ReferenceBackend::finish(Step& step, int layer, const LayerRows& rows, HeadWork& work,
-                              std::vector<float>& scratch) {
+// Adds all runs of a head up in its first one.
+PartialAttention& merge_runs(HeadWork& work, int head_dim) {
+  PartialAttention& total = work.runs.front();
+  for (std::size_t run = 1; run < work.runs.size(); ++run) total.merge(work.runs[run], head_dim);
+  return total;
+}
+
+void ReferenceBackend::attend(const Plan& plan, int layer, Team& team) {
+  const AttentionRules rules = rules_of(plan, layer);
+  const int n_runs = static_cast<int>(runs_.size());
+  TileScratch& scratch = scratch_[team.index()];
+  const double tau = plan.recipe.skip;
+  if (tau > 0) {
+    team.for_each(n_runs, [&](int i) {
+      weigh_pages(runs_[i].head->queries, pages_of(runs_[i]), rules, scratch,
+                  runs_[i].head->runs[runs_[i].run]);
+    });
+    team.for_each(static_cast<int>(active_.size()), [&](int i) {
+      HeadWork& work = *active_[i];
+      work.total = merge_runs(work, rules.head_dim);
+      for (PartialAttention& run : work.runs) {
+        run.reset(work.queries.rows(), rules.head_dim);
+        run.max = work.total.max;
+      }
+      skipped_[team.index()][layer].queries += work.queries.n_queries;
+    });
+  }
+  team.for_each(n_runs, [&](int i) {
+    HeadWork& work = *runs_[i].head;
+    const SkipRule skip{tau, &work.total};
+    const SkipCount count = attend_pages(work.queries, pages_of(runs_[i]), rules, tau > 0 ? &skip : nullptr,
+                                         scratch, work.runs[runs_[i].run]);
+    if (tau > 0) skipped_[team.index()][layer].add(count);
+  });
+}
+
+// KVLinC's correction of a finished row (KVLinC section 3, eq. 5 and 6; c = 1: Algorithm 1).
+void correct_rows(const Plan& plan, int layer, const HeadWork& work, const CorrectionState& state,
+                  PartialAttention& total) {
+  const int d = plan.geometry.head_dim;
+  const QueryTile& tile = work.queries;
+  const std::span<const float> adapters =
+      plan.head(layer, work.kv_head).k.context.constants.find("adapter/q");
+  std::vector<float> q(d), phi(kCorrectionFeatures), correction(d);
+  for (int r = 0; r < tile.rows(); ++r) {
+    const float scale = (tile.q_scale.empty() ? 1.0F : tile.q_scale[r]) / plan.geometry.score_scale;
+    for (int c = 0; c < d; ++c) q[c] = tile.q[static_cast<std::ptrdiff_t>(r) * d + c] * scale;
+    const auto adapter =
+        adapters.subspan(r / tile.n_queries * feature_map_weights(d), feature_map_weights(d));
+    map_features(adapter, {q.data(), 1, d}, {phi.data(), 1, kCorrectionFeatures});
+    const float mass = state.apply(phi, correction.data());
+    const float c =
+        plan.recipe.correction == Correction::absolute ? std::exp(-std::max(total.max[r], 0.0F)) : 1.0F;
+    add_scaled_row(total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, correction.data(), d, c);
+    total.sum[r] += c * mass;
+  }
+}
+
+// Merges the runs and writes the outputs.
+void ReferenceBackend::finish(Step& step, int layer, const LayerRows& rows, HeadWork& work) {
   const Plan& plan = step.plan();
   const int d = plan.geometry.head_dim;
   const QueryTile& tile = work.queries;
-  PartialAttention& total = work.runs.front();
-  for (std::size_t run = 1; run < work.runs.size(); ++run) total.merge(work.runs[run], d);
+  PartialAttention& total = merge_runs(work, d);
+  HeadState& state = step.head(work.slice, layer, work.kv_head);
+  if (state.scores() != nullptr) observe_queries(tile, total, d, *state.scores());
+  if (state.correction() != nullptr) correct_rows(plan, layer, work, *state.correction(), total);
   for (int r = 0; r < tile.rows(); ++r) {
     scale_row(total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, d, 1.0F / total.sum[r]);
   }
@@ -210,14 +286,37 @@ void ReferenceBackend::finish(Step& step, int layer, const LayerRows& rows, Head
     const int head = work.kv_head * tile.group + r / tile.n_queries;
     std::copy(from, from + d, rows.out.row(first_row + r % tile.n_queries) + head * d);
     if (finite(from, d)) continue;
-    step.fail(error(
-        "the attention of layer {}, query head {}, token {} is not a finite number: a query is broken, or "
-        "K or V exceeds the range of {}",
-        layer, head, tile.first_token + r % tile.n_queries, plan.tail->name()));
+    step.fail(
+        error("the attention of layer {}, query head {}, token {} is not a finite number: the model's "
+              "weights or its "
+              "activations are broken",
+              layer, head, tile.token(r)));
   }
+}
+
+// At the end of a page, its last queries become the observers of all tokens so far.
+void ReferenceBackend::start_observation(Step& step, int layer, HeadWork& work) {
+  HeadState& state = step.head(work.slice, layer, work.kv_head);
+  work.observers = {};
+  if (work.tile.query_end % kPageTokens != 0 || state.scores()->tokens().empty()) return;
+  work.observers = observer_tile(*state.scores(), work.queries.group);
+  work.token_weights.assign(work.tile.query_end, 0.0);
+}
+
+void ReferenceBackend::seal_after(Step& step, int layer, HeadWork& work, std::vector<float>& scratch) {
+  HeadState& state = step.head(work.slice, layer, work.kv_head);
+  if (work.observers.rows() > 0) state.scores()->end_page(work.tile.query_end, work.token_weights);
   if (work.tile.seal_point < 0) return;
-  step.head(work.slice, layer, work.kv_head)
-      .seal_until(pages_due(work.tile.seal_point, plan.layers[layer].window), scratch);
+  state.seal_until(pages_due(work.tile.seal_point, step.plan().layers[layer].window), scratch);
+}
+
+std::vector<SkipCount> ReferenceBackend::skip_counts() const {
+  std::vector<SkipCount> total;
+  for (const auto& by_layer : skipped_) {
+    total.resize(std::max(total.size(), by_layer.size()));
+    for (std::size_t layer = 0; layer < by_layer.size(); ++layer) total[layer].add(by_layer[layer]);
+  }
+  return total;
 }
 
 void ReferenceBackend::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
@@ -234,6 +333,7 @@ void ReferenceBackend::run_layer(Step& step, int layer, const LayerRows& rows, T
   };
   first_thread([&] { start(step, team.size()); });
   std::vector<float>& seal_scratch = seal_scratch_[team.index()];
+  const bool protects = plan.layers[layer].protect > 0;
   for (std::size_t round = 0; round < n_rounds_; ++round) {
     first_thread([&] { start_round(round); });
     const int n_heads = static_cast<int>(active_.size());
@@ -243,9 +343,25 @@ void ReferenceBackend::run_layer(Step& step, int layer, const LayerRows& rows, T
       load_queries(step, layer, rows, *active_[i]);
     });
     first_thread([&] { list_runs(plan.geometry.head_dim); });
-    team.for_each(static_cast<int>(runs_.size()),
-                  [&](int i) { attend(plan, layer, runs_[i], scratch_[team.index()]); });
-    team.for_each(n_heads, [&](int i) { finish(step, layer, rows, *active_[i], seal_scratch); });
+    attend(plan, layer, team);
+    team.for_each(n_heads, [&](int i) {
+      finish(step, layer, rows, *active_[i]);
+      if (protects) {
+        start_observation(step, layer, *active_[i]);
+      } else {
+        seal_after(step, layer, *active_[i], seal_scratch);
+      }
+    });
+    if (!protects) continue;
+    team.for_each(static_cast<int>(runs_.size()), [&](int i) {
+      HeadWork& work = *runs_[i].head;
+      if (work.observers.rows() == 0) return;
+      AttentionRules rules = rules_of(plan, layer);
+      rules.products = Products::real;
+      weigh_tokens(work.observers, *step.head(work.slice, layer, work.kv_head).scores(), pages_of(runs_[i]),
+                   rules, scratch_[team.index()], work.token_weights);
+    });
+    team.for_each(n_heads, [&](int i) { seal_after(step, layer, *active_[i], seal_scratch); });
   }
 }
 

@@ -1,0 +1,72 @@
+#include "attention/reference/integer_products.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention/softmax.h"
+
+namespace kvant {
+namespace {
+
+// Rounds n values to integers in +-kIntegerMax; returns the scale (0 where all are 0).
+float quantize_row(float* x, int n) {
+  float largest = 0;
+  for (int i = 0; i < n; ++i) largest = std::max(largest, std::abs(x[i]));
+  if (largest == 0) return 0;
+  const float scale = largest / kIntegerMax;
+  for (int i = 0; i < n; ++i) x[i] = std::nearbyint(x[i] / scale);
+  return scale;
+}
+
+void decode_integers(const PageSide& side, int n_tokens, TileScratch& scratch) {
+  side.format->decode_integers(side.bytes, n_tokens, *side.context, scratch.page.data(),
+                               scratch.block_scales.data());
+}
+
+}  // namespace
+
+void quantize_queries(QueryTile& tile, int head_dim) {
+  tile.q_scale.resize(tile.rows());
+  for (int r = 0; r < tile.rows(); ++r) {
+    tile.q_scale[r] = quantize_row(tile.q.data() + static_cast<std::ptrdiff_t>(r) * head_dim, head_dim);
+  }
+}
+
+void score_integers(const QueryTile& tile, const PageView& page, int head_dim, TileScratch& scratch) {
+  decode_integers(page.k, page.n_tokens, scratch);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, tile.rows(), page.n_tokens, head_dim, 1.0F,
+              tile.q.data(), head_dim, scratch.page.data(), head_dim, 0.0F, scratch.scores.data(),
+              kPageTokens);
+  for (int r = 0; r < tile.rows(); ++r) {
+    float* scores = scratch.scores.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens;
+    for (int t = 0; t < page.n_tokens; ++t)
+      scores[t] *= tile.q_scale[r] * scratch.block_scales[t / kIntegerBlock];
+  }
+}
+
+void mix_integers(int rows, const PageView& page, int head_dim, TileScratch& scratch, float* accumulator) {
+  decode_integers(page.v, page.n_tokens, scratch);
+  scratch.products.resize(static_cast<std::size_t>(rows) * head_dim);
+  for (int first = 0; first < page.n_tokens; first += kIntegerBlock) {
+    const int n = std::min(kIntegerBlock, page.n_tokens - first);
+    std::vector<float> scales(rows);
+    for (int r = 0; r < rows; ++r) {
+      scales[r] =
+          quantize_row(scratch.scores.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens + first, n);
+    }
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, head_dim, n, 1.0F,
+                scratch.scores.data() + first, kPageTokens,
+                scratch.page.data() + static_cast<std::ptrdiff_t>(first) * head_dim, head_dim, 0.0F,
+                scratch.products.data(), head_dim);
+    const float v_scale = scratch.block_scales[first / kIntegerBlock];
+    for (int r = 0; r < rows; ++r) {
+      add_scaled_row(accumulator + static_cast<std::ptrdiff_t>(r) * head_dim,
+                     scratch.products.data() + static_cast<std::ptrdiff_t>(r) * head_dim, head_dim,
+                     scales[r] * v_scale);
+    }
+  }
+}
+
+}  // namespace kvant

@@ -1,0 +1,53 @@
+#include "attention/reference/observation.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvant {
+
+void observe_queries(const QueryTile& tile, const PartialAttention& total, int head_dim,
+                     TokenScores& scores) {
+  std::vector<float> q(head_dim);
+  for (int i = 0; i < tile.n_queries; ++i) {  // tokens ascending, then heads
+    for (int g = 0; g < tile.group; ++g) {
+      const int r = g * tile.n_queries + i;
+      const float scale = tile.q_scale.empty() ? 1.0F : tile.q_scale[r];
+      const float* row = tile.q.data() + static_cast<std::ptrdiff_t>(r) * head_dim;
+      std::transform(row, row + head_dim, q.begin(), [&](float x) { return x * scale; });
+      scores.observe(tile.token(r), g, tile.group, q, total.max[r], total.sum[r]);
+    }
+  }
+}
+
+QueryTile observer_tile(const TokenScores& scores, int group) {
+  const MatrixView<const float> q = scores.queries();
+  QueryTile tile;
+  tile.first_token = scores.tokens().front();
+  tile.n_queries = q.rows / group;
+  tile.group = group;
+  tile.q.resize(static_cast<std::size_t>(q.rows) * q.cols);
+  for (int r = 0; r < tile.rows(); ++r) {
+    const float* from = q.row(r % tile.n_queries * group + r / tile.n_queries);
+    std::copy(from, from + q.cols, tile.q.data() + static_cast<std::ptrdiff_t>(r) * q.cols);
+  }
+  return tile;
+}
+
+void weigh_tokens(const QueryTile& observers, const TokenScores& scores, std::span<const PageView> pages,
+                  const AttentionRules& rules, TileScratch& scratch, std::span<double> weights) {
+  for (const PageView& page : pages) {
+    score_page(observers, page, rules, scratch);
+    for (int r = 0; r < observers.rows(); ++r) {
+      const int row = r % observers.n_queries * observers.group + r / observers.n_queries;
+      const float max = scores.maxima()[row], sum = scores.sums()[row];
+      const float* s = scratch.scores.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens;
+      for (int t = 0; t < page.n_tokens; ++t) {
+        const double weight = std::exp(static_cast<double>(s[t]) - max) / sum;
+        // A token masked here is a kept row, which another thread may be weighing: 0 must not be written.
+        if (weight > 0) weights[page.kept ? page.kept_tokens[t] : page.first_token + t] += weight;
+      }
+    }
+  }
+}
+
+}  // namespace kvant

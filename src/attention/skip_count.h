@@ -1,0 +1,23 @@
+// How much of V was left unread (Sparse V), counted for each query of each KV head.
+#pragma once
+
+#include <cstdint>
+
+namespace kvant {
+
+struct SkipCount {
+  std::int64_t seen = 0;     // (query, token) pairs
+  std::int64_t skipped = 0;  // of these, V not read
+  std::int64_t queries = 0;
+  double mass =
+      0;  // softmax weight of the skipped tokens: sum over queries of the mean over the group's heads
+
+  void add(const SkipCount& other) {
+    seen += other.seen;
+    skipped += other.skipped;
+    queries += other.queries;
+    mass += other.mass;
+  }
+};
+
+}  // namespace kvant

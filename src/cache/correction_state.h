@@ -1,0 +1,36 @@
+// CorrectionState: what KVLinC's linear correction remembers of the sealed pages of one (sequence, layer, KV
+// head): S = sum phi_k(e)^T v and P = sum phi_k(e), with e = K - K_q the key's rounding error (KVLinC section
+// 3, eq. 5, 6).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/matrix_view.h"
+#include "base/token_mask.h"
+
+namespace kvant {
+
+class CorrectionState {
+ public:
+  bool empty() const { return sums_.empty(); }
+  // Allocates S and P, zero.
+  void reserve(int head_dim);
+
+  // Adds a page: K errors and quantized V, [n, d], but the tokens in left_out. adapter: the weights of phi_k.
+  void add(std::span<const float> adapter, MatrixView<const float> errors, MatrixView<const float> values,
+           const TokenMask& left_out);
+
+  // out <- phi S [d]; returns phi P. phi: [D].
+  float apply(std::span<const float> phi, float* out) const;
+
+  std::int64_t bytes() const { return static_cast<std::int64_t>(sums_.size() * sizeof(std::uint16_t)); }
+
+ private:
+  int head_dim_ = 0;
+  std::vector<std::uint16_t>
+      sums_;  // BF16: [D][d + 1], P in the last column; accumulated in F32 page by page
+};
+
+}  // namespace kvant

@@ -1,0 +1,96 @@
+#include "cache/token_scores.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/float16.h"
+
+namespace kvant {
+
+int observers_of(int token, int end) {
+  const int later_pages = end / kPageTokens - token / kPageTokens - 1;
+  if (later_pages < 0) return 0;
+  return kObservers * later_pages + std::min(kObservers, kPageTokens - token % kPageTokens);
+}
+
+void TokenScores::reserve(int n_tokens, int group, int head_dim) {
+  head_dim_ = head_dim;
+  const std::size_t rows = static_cast<std::size_t>(kObservers) * group;
+  scores_.reserve(n_tokens);
+  q_.reserve(rows * head_dim);
+  max_.reserve(rows);
+  sum_.reserve(rows);
+  token_.reserve(rows);
+}
+
+void TokenScores::observe(int token, int g, int group, std::span<const float> q, float max, float sum) {
+  if (token % kPageTokens < kPageTokens - kObservers) return;
+  KVANT_CHECK(static_cast<int>(token_.size()) < kObservers * group && g < group,
+              "more observers than reserved");
+  q_.insert(q_.end(), q.begin(), q.end());
+  max_.push_back(max);
+  sum_.push_back(sum);
+  token_.push_back(token);
+}
+
+MatrixView<const float> TokenScores::queries() const {
+  return {q_.data(), static_cast<int>(token_.size()), head_dim_};
+}
+
+void TokenScores::end_page(int end, std::span<const double> weights) {
+  const int n_old = size();
+  scores_.resize(end, 0);
+  for (int t = 0; t < end; ++t) {
+    const double before =
+        t < n_old ? static_cast<double>(float_from_f16(scores_[t])) * observers_of(t, end - kPageTokens)
+                  : 0.0;
+    scores_[t] = f16_from_float(static_cast<float>((before + weights[t]) / observers_of(t, end)));
+  }
+  q_.clear();
+  max_.clear();
+  sum_.clear();
+  token_.clear();
+}
+
+float TokenScores::score(int token) const {
+  return token < size() ? float_from_f16(scores_[token]) : 0.0F;
+}
+
+TokenMask TokenScores::select(int page, double rho, int room, int sink) const {
+  TokenMask mask;
+  const int first = page * kPageTokens, end = first + kPageTokens;
+  if (room <= 0 || size() < end) return mask;
+  std::vector<float> so_far(end);
+  for (int t = 0; t < end; ++t) so_far[t] = score(t);
+  const auto rank =
+      std::min<std::ptrdiff_t>(end - 1, static_cast<std::ptrdiff_t>(std::ceil((1 - rho) * end)) - 1);
+  std::nth_element(so_far.begin(), so_far.begin() + rank, so_far.end());
+  const float quantile = so_far[rank];
+  std::vector<int> above;
+  for (int t = std::max(first, sink); t < end; ++t) {
+    if (score(t) > quantile) above.push_back(t);
+  }
+  std::stable_sort(above.begin(), above.end(), [&](int a, int b) { return score(a) > score(b); });
+  above.resize(std::min<std::size_t>(above.size(), room));
+  for (int t : above) mask.set(t - first);
+  return mask;
+}
+
+void TokenScores::truncate(int n_tokens) {
+  if (n_tokens < size()) scores_.resize(n_tokens);
+  const auto kept = std::lower_bound(token_.begin(), token_.end(), n_tokens) - token_.begin();
+  const bool same_page = !token_.empty() && token_.front() / kPageTokens == n_tokens / kPageTokens;
+  const std::size_t rows = same_page ? static_cast<std::size_t>(kept) : 0;
+  q_.resize(rows * head_dim_);
+  max_.resize(rows);
+  sum_.resize(rows);
+  token_.resize(rows);
+}
+
+std::int64_t TokenScores::bytes() const {
+  return static_cast<std::int64_t>(scores_.size() * sizeof(std::uint16_t) + q_.size() * sizeof(float) +
+                                   token_.size() * (2 * sizeof(float) + sizeof(int)));
+}
+
+}  // namespace kvant

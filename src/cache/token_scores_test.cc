@@ -1,0 +1,65 @@
+#include "cache/token_scores.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace kvant {
+namespace {
+
+TEST(ObserversOf, CountsTheQueriesThatCouldSeeAToken) {
+  // Brute force over the definition: the last 64 queries of each page before `end`, at or after the token.
+  for (const int end : {128, 256, 640}) {
+    for (int token = 0; token < end; ++token) {
+      int n = 0;
+      for (int q = token; q < end; ++q) n += q % 128 >= 64 ? 1 : 0;
+      ASSERT_EQ(observers_of(token, end), n) << token << " of " << end;
+    }
+  }
+}
+
+TEST(TokenScores, AverageTheWeightsOverThoseWhoCouldSee) {
+  TokenScores scores;
+  scores.reserve(256, 1, 8);
+  std::vector<double> first(128, 0.64), second(256, 1.28);
+  scores.end_page(128, first);
+  EXPECT_NEAR(scores.score(0), 0.64 / 64, 1e-5);
+  EXPECT_NEAR(scores.score(127), 0.64 / 1, 1e-3);
+  scores.end_page(256, second);
+  EXPECT_NEAR(scores.score(0), (0.64 + 1.28) / 128, 2e-5);
+  EXPECT_NEAR(scores.score(255), 1.28, 1e-3);
+}
+
+TEST(TokenScores, SelectTheHighestOfAPageAboveTheQuantileWithinTheRoom) {
+  TokenScores scores;
+  scores.reserve(256, 1, 8);
+  std::vector<double> weights(256, 0.0);
+  for (int t = 0; t < 256; ++t) weights[t] = observers_of(t, 256) * 0.001;
+  for (const int t : {3, 130, 140, 150, 200}) weights[t] = observers_of(t, 256) * (0.1 + t * 0.001);
+  std::vector<double> none(128, 0.0);
+  scores.end_page(128, none);
+  scores.end_page(256, weights);
+  EXPECT_EQ(scores.select(1, 0.02, 10, 0).count(), 4);
+  const TokenMask two = scores.select(1, 0.02, 2, 0);
+  EXPECT_EQ(two.count(), 2);
+  EXPECT_TRUE(two.test(150 - 128) && two.test(200 - 128));
+  EXPECT_TRUE(scores.select(0, 0.02, 10, 0).test(3));
+  EXPECT_FALSE(scores.select(0, 0.02, 10, 4).test(3));  // the sink is protected anyway
+  EXPECT_TRUE(scores.select(1, 0.02, 0, 0).empty());
+}
+
+TEST(TokenScores, KeepOnlyTheLastQueriesOfAPage) {
+  TokenScores scores;
+  scores.reserve(128, 2, 4);
+  const std::vector<float> q(4, 1.0F);
+  for (int t = 0; t < 128; ++t) {
+    for (int g = 0; g < 2; ++g) scores.observe(t, g, 2, q, 0, 1);
+  }
+  EXPECT_EQ(scores.queries().rows, 128);
+  EXPECT_EQ(scores.tokens().front(), 64);
+  scores.truncate(100);
+  EXPECT_EQ(scores.queries().rows, 2 * (100 - 64));
+}
+
+}  // namespace
+}  // namespace kvant
