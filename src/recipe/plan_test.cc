@@ -59,6 +59,32 @@ std::shared_ptr<const Constants> constants_everywhere(const Geometry& geometry, 
   return constants;
 }
 
+// A constant with the same number throughout; for a rotation, the unit matrix.
+std::vector<float> plausible(const ConstantNeed& need, int head_dim) {
+  const bool square = need.step != nullptr && need.size > static_cast<std::size_t>(head_dim);
+  std::vector<float> values(need.size, square ? 0.0F : 0.5F);
+  for (std::size_t i = 0; square && i < need.size; i += head_dim + 1) values[i] = 1.0F;
+  return values;
+}
+
+// All that the recipe needs.
+std::shared_ptr<Constants> constants_of(const Recipe& recipe, const Geometry& geometry) {
+  auto constants = std::make_shared<Constants>();
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    for (int head = 0; head < geometry.n_kv_heads; ++head) {
+      for (Side side : kSides) {
+        for (const ConstantNeed& need : constant_needs(recipe, geometry, layer, head, side))
+          constants->set(layer, head, side, need.name, plausible(need, geometry.head_dim));
+      }
+    }
+  }
+  return constants;
+}
+
+std::shared_ptr<Constants> constants_of(const std::string& text, const Geometry& geometry) {
+  return constants_of(*parse_recipe(text), geometry);
+}
+
 TEST(Resolve, GivesEveryHeadItsFormatsAndContext) {
   const auto plan = resolved("kivi-4bit", small_geometry());
   ASSERT_EQ(plan->heads.size(), 8U);
@@ -79,13 +105,19 @@ TEST(Resolve, GivesEveryHeadItsFormatsAndContext) {
   }
 }
 
-TEST(Resolve, AcceptsEveryBuiltinRecipeThatNeedsNoCalibration) {
+TEST(Resolve, AcceptsEveryBuiltinRecipe) {
   for (int d : {64, 80, 96, 128, 256}) {
     Geometry geometry = small_geometry();
+    geometry.n_layers = 1;
     geometry.head_dim = d;
+    geometry.sliding_window.assign(1, 0);
     for (const Recipe& recipe : builtin_recipes()) {
-      const auto plan = resolve(recipe, geometry, nullptr);
-      if (!plan.ok()) expect_in("kvant calibrate", plan.error().message);
+      const auto constants = constants_of(recipe, geometry);
+      const auto plan = resolve(recipe, geometry, constants);
+      EXPECT_TRUE(plan.ok()) << plan.error().message;
+      const auto uncalibrated = resolve(recipe, geometry, nullptr);
+      EXPECT_EQ(uncalibrated.ok(), constants->empty()) << recipe.name;
+      if (!uncalibrated.ok()) expect_in("kvant calibrate", uncalibrated.error().message);
     }
   }
 }
@@ -157,20 +189,6 @@ TEST(Resolve, SaysHowToGetMissingConstants) {
   expect_in("layer 1 KV head 1 V has no calibrated constants 'smooth'", message);
   expect_in("kvant calibrate", message);
   expect_in("v@1.1=smooth:tok4g128", message);
-}
-
-// All that the recipe needs, with the same number throughout.
-std::shared_ptr<Constants> constants_of(const std::string& text, const Geometry& geometry) {
-  auto constants = std::make_shared<Constants>();
-  for (int layer = 0; layer < geometry.n_layers; ++layer) {
-    for (int head = 0; head < geometry.n_kv_heads; ++head) {
-      for (Side side : kSides) {
-        for (const ConstantNeed& need : constant_needs(*parse_recipe(text), geometry, layer, head, side))
-          constants->set(layer, head, side, need.name, std::vector<float>(need.size, 0.5F));
-      }
-    }
-  }
-  return constants;
 }
 
 TEST(Resolve, GivesHeadsOfLowPriorityOtherFormats) {

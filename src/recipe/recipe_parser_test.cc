@@ -52,10 +52,13 @@ TEST(BuiltinRecipes, HaveNamesOfTheirOwnAndASummary) {
 
 TEST(BuiltinRecipes, HoldWhatTheMethodsSay) {
   EXPECT_EQ(to_string(parsed("kivi-2bit")), "k=ch2g128,v=tok2g128,window=128");
-  EXPECT_EQ(to_string(parsed("quarot-4bit")), "k=hadamard:tok4g128,v=hadamard:tok4g128");
+  EXPECT_EQ(to_string(parsed("quarot-4bit")), "k=hadamard:tok4g128,v=hadamard:tok4g128,window=128");
   EXPECT_EQ(parsed("quarot-4bit").tier, Tier::comparison);
   EXPECT_EQ(to_string(parsed("q4_0")), "k=tok4g32s,v=tok4g32s");
   EXPECT_EQ(to_string(parsed("f16")), "k=f16,v=f16");
+  EXPECT_EQ(to_string(parsed("vecinfer-2bit")), "k=smooth+hadamard:vq-d4b8,v=vq-d4b8,window=128");
+  EXPECT_EQ(to_string(parsed("turbo3-sparse-v")), "k=rhadamard:lm3,v=rhadamard:lm3,skip=1e-6");
+  EXPECT_EQ(to_string(parsed("vquant-k4v2")), "k=ch4g128,v=tok2g128,window=128,protect=0.05");
 }
 
 TEST(RecipeParser, ReadsEveryKey) {

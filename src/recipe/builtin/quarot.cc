@@ -1,14 +1,15 @@
 // QuaRot's KV cache: K (after RoPE) and V rotated by a Hadamard matrix, then quantized token by token,
-// asymmetric, in groups of 128 channels (a whole head, where heads are no larger).
+// asymmetric, in groups of 128 channels (a whole head, where heads are no larger). The newest 128 tokens stay
+// unquantized, as where KVLinC compares itself with it (its section 4.1).
 #include "recipe/builtin.h"
 
 namespace kvant {
 
 std::span<const BuiltinRecipe> quarot_recipes() {
   static constexpr BuiltinRecipe kRecipes[] = {
-      {"quarot-4bit", Tier::comparison, "k=hadamard:tok4g128,v=hadamard:tok4g128",
+      {"quarot-4bit", Tier::comparison, "k=hadamard:tok4g128,v=hadamard:tok4g128,window=128",
        "QuaRot: rotated, token-wise, 4 bits"},
-      {"quarot-2bit", Tier::comparison, "k=hadamard:tok2g128,v=hadamard:tok2g128",
+      {"quarot-2bit", Tier::comparison, "k=hadamard:tok2g128,v=hadamard:tok2g128,window=128",
        "QuaRot: rotated, token-wise, 2 bits"},
   };
   return kRecipes;

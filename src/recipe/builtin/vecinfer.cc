@@ -1,0 +1,29 @@
+// VecInfer: product quantization of K and V with one codebook for each (layer, KV head, side). K's outlier
+// channels are first divided by lambda = sqrt(max |K|) (smoothing) and then spread by a Hadamard rotation, so
+// that sub-vectors of all channels look alike (sections 3.2, 3.3; Algorithm 1); V is quantized as it is. The
+// newest 128 tokens stay unquantized, as in all of its experiments (section 4.1).
+//
+// The names give the average code width of K and V in bits. The pairs are those of Tables 2 and 8; r2 is the
+// pair that the reasoning models of Table 3 run with.
+#include "recipe/builtin.h"
+
+namespace kvant {
+
+std::span<const BuiltinRecipe> vecinfer_recipes() {
+  static constexpr BuiltinRecipe kRecipes[] = {
+      {"vecinfer-4bit", Tier::product, "k=smooth+hadamard:vq-d2b8,v=vq-d2b8,window=128",
+       "VecInfer: smoothed, rotated K, codebooks, 4 bits"},
+      {"vecinfer-3bit", Tier::product, "k=smooth+hadamard:vq-d4b12,v=vq-d4b12,window=128",
+       "VecInfer, 3 bits"},
+      {"vecinfer-2bit", Tier::product, "k=smooth+hadamard:vq-d4b8,v=vq-d4b8,window=128", "VecInfer, 2 bits"},
+      {"vecinfer-r2", Tier::product, "k=smooth+hadamard:vq-d4b10,v=vq-d8b12,window=128",
+       "VecInfer, K 2.5 and V 1.5 bits"},
+      {"vecinfer-1.5bit", Tier::product, "k=smooth+hadamard:vq-d8b12,v=vq-d8b12,window=128",
+       "VecInfer, 1.5 bits"},
+      {"vecinfer-1.25bit", Tier::product, "k=smooth+hadamard:vq-d8b12,v=vq-d8b8,window=128",
+       "VecInfer, K 1.5 and V 1 bits"},
+  };
+  return kRecipes;
+}
+
+}  // namespace kvant
