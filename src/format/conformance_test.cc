@@ -120,6 +120,35 @@ TEST(EveryFormat, LetsNoLeftOutTokenTouchTheOthers) {
   });
 }
 
+// TurboAttention's integer products rest on this: q.K = scale * (q . integers), block by block.
+TEST(EveryFormat, DecodesToItsIntegersTimesTheirBlocksScales) {
+  int integral = 0;
+  for_every_format([&](const TestFormat& test) {
+    if (!test.format().integral()) return;
+    ++integral;
+    const int d = test.d();
+    std::vector<std::vector<float>> pages = extreme_pages(d);
+    pages.push_back(key_like_values(d, 6));
+    for (const std::vector<float>& values : pages) {
+      const std::vector<std::byte> page = test.encode(values);
+      const std::vector<float> decoded = test.decode(page);
+      for (const int n : {1, 64, 65, kPageTokens}) {
+        std::vector<float> integers(decoded.size(), kCanary);
+        float scales[kPageTokens / kIntegerBlock];
+        test.format().decode_integers(page.data(), n, test.context(), integers.data(), scales);
+        for (int at = 0; at < n * d; ++at) {
+          ASSERT_EQ(integers[at], std::nearbyint(integers[at]));
+          ASSERT_LE(std::fabs(integers[at]), 127);
+          ASSERT_EQ(decoded[at], integers[at] * scales[at / d / kIntegerBlock]);
+        }
+        ASSERT_TRUE(std::all_of(integers.begin() + static_cast<std::ptrdiff_t>(n) * d, integers.end(),
+                                [](float x) { return x == kCanary; }));
+      }
+    }
+  });
+  EXPECT_GT(integral, 0);
+}
+
 // Shannon's bound for Gaussian values: b bits each leave a relative RMS error of at least 2^-b. A format that
 // beats it has hidden bytes somewhere.
 TEST(EveryFormat, NeedsTheBytesThatItStates) {

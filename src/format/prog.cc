@@ -3,9 +3,12 @@
 // attention can run on integers throughout.
 //
 // Bytes of a page, d channels, 2 blocks:
-//   codes    [kPageTokens][d]  B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes a
-//   token steps    [2][d]            u8: si, 1 .. 80 zeros    [2][d]            i8: zi scales   [2] f32: s =
-//   max |x| over the block's tokens that aren't left out / 119
+//   codes    [kPageTokens][d]  B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes
+//                              a token
+//   steps    [2][d]            u8: si, 1 .. 80
+//   zeros    [2][d]            i8: zi
+//   scales   [2]               f32: s = max |x| over the block's tokens that aren't left out / 119
+//
 // First stage: q1 = round(x / s), in -119 .. 119. Second stage, over the block's tokens of one channel that
 // aren't left out: si = max(1, ceil((max q1 - min q1) / (2^B - 1))), zi = min q1, code = clamp(round((q1 -
 // zi) / si), 0, 2^B - 1). Decoded: q1' = clamp(code * si + zi, -127, 127), value = q1' * s. Error <= s * (si
@@ -18,7 +21,7 @@
 //
 // Left-out tokens widen no range; their integers and codes are clamped. Blocks without any other token, and
 // those whose values are all below 2^-100, decode to zeros. s is computed from at most 3e38, so that every
-// decoded value is finite. A constant block is exact to F32's rounding.
+// decoded value is finite. A constant block is exact to F32's rounding. Integral: the whole numbers are q1'.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,12 +33,13 @@
 #include "format/affine_row.h"
 #include "format/code_block.h"
 #include "format/families.h"
+#include "format/integer_row.h"
 #include "format/name_reader.h"
 
 namespace kvant {
 namespace {
 
-constexpr int kBlockTokens = 64;
+constexpr int kBlockTokens = kIntegerBlock;
 constexpr int kBlocks = kPageTokens / kBlockTokens;
 
 constexpr std::size_t prog_page_bytes(int bits, int d) {
@@ -45,8 +49,7 @@ constexpr std::size_t prog_page_bytes(int bits, int d) {
 static_assert(prog_page_bytes(4, 128) == 8712 && prog_page_bytes(4, 64) == 4360);
 static_assert(prog_page_bytes(2, 128) == 4616 && prog_page_bytes(3, 64) == 3336);
 
-constexpr float kLargestInteger = 119;  // of the first stage
-constexpr float kClamp = 127;           // of the decoded integers
+constexpr float kClamp = 127;  // of the decoded integers
 constexpr float kTiny = 0x1p-100F;
 constexpr float kHuge = 3e38F;  // 127 / 119 of it is still finite
 
@@ -83,17 +86,7 @@ float largest_magnitude(const float* block, int d, const TokenMask& left_out, in
   return largest < kTiny ? 0 : std::min(largest, kHuge);
 }
 
-// The first stage of one token: integers as floats, [d].
-KVANT_SIMD_CLONES void to_integers(const float* values, int d, float reciprocal, float* integers) {
-  for (int i = 0; i < d; ++i) {
-    const float x = values[i] * reciprocal;
-    const float inside = std::min(std::max(x, -kLargestInteger), kLargestInteger);
-    // Truncation rounds positive numbers down: shifted by 128, halves go up.
-    integers[i] = static_cast<float>(static_cast<int>(inside + 128.5F) - 128);
-  }
-}
-
-// code * step + zero of a token, clamped, times scale.
+// code * step + zero of a token, clamped, times scale (1 for the integers themselves).
 KVANT_SIMD_CLONES void decode_row(const std::byte* packed, int d, int bits, const BlockGrid& grid,
                                   float scale, float* values) {
   with_code_bits(
@@ -141,17 +134,18 @@ class ProgFormat : public Format {
   }
 
   void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const override {
-    const int d = context.head_dim;
-    const ProgPage<const std::byte> in{page, bits_, d};
-    BlockGrid grid;
-    float scale = 0;
-    for (int token = 0; token < n_tokens; ++token) {
-      if (token % kBlockTokens == 0) {
-        grid = load_grid(in, token / kBlockTokens);
-        std::memcpy(&scale, in.scale(token / kBlockTokens), sizeof scale);
-      }
-      decode_row(in.codes(token), d, bits_, grid, scale, values + static_cast<std::ptrdiff_t>(token) * d);
-    }
+    const ProgPage<const std::byte> in{page, bits_, context.head_dim};
+    std::array<float, kBlocks> scales;
+    load_scales(in, scales.data());
+    decode_scaled(in, n_tokens, scales, values);
+  }
+
+  bool integral() const override { return true; }
+  void decode_integers(const std::byte* page, int n_tokens, const PageContext& context, float* integers,
+                       float* scales) const override {
+    const ProgPage<const std::byte> in{page, bits_, context.head_dim};
+    load_scales(in, scales);
+    decode_scaled(in, n_tokens, {1, 1}, integers);
   }
 
  private:
@@ -171,7 +165,7 @@ class ProgFormat : public Format {
     ChannelRow step_reciprocal;
     reciprocal_row(grid.step.data(), d, step_reciprocal.data());
     for (int token = 0; token < kBlockTokens; ++token) {
-      to_integers(tokens + static_cast<std::ptrdiff_t>(token) * d, d, reciprocal, integers.data());
+      to_integer_row(tokens + static_cast<std::ptrdiff_t>(token) * d, d, reciprocal, integers.data());
       encode_affine_row(integers.data(), d, bits_, step_reciprocal.data(), grid.zero.data(),
                         out.codes(first + token));
     }
@@ -187,7 +181,7 @@ class ProgFormat : public Format {
     ChannelRow integers;
     for (int token = 0; token < kBlockTokens; ++token) {
       if (left_out.test(first + token)) continue;
-      to_integers(tokens + static_cast<std::ptrdiff_t>(token) * d, d, reciprocal, integers.data());
+      to_integer_row(tokens + static_cast<std::ptrdiff_t>(token) * d, d, reciprocal, integers.data());
       for (int i = 0; i < d; ++i) {
         low[i] = std::min(low[i], integers[i]);
         high[i] = std::max(high[i], integers[i]);
@@ -204,6 +198,22 @@ class ProgFormat : public Format {
       out.steps(block)[i] = static_cast<std::byte>(code.step);
       out.zeros(block)[i] = static_cast<std::byte>(code.zero);
     }
+  }
+
+  // Rows [n_tokens, d] of q1' * scales[block].
+  void decode_scaled(const ProgPage<const std::byte>& in, int n_tokens,
+                     const std::array<float, kBlocks>& scales, float* rows) const {
+    BlockGrid grid;
+    for (int token = 0; token < n_tokens; ++token) {
+      const int block = token / kBlockTokens;
+      if (token % kBlockTokens == 0) grid = load_grid(in, block);
+      decode_row(in.codes(token), in.d, bits_, grid, scales[block],
+                 rows + static_cast<std::ptrdiff_t>(token) * in.d);
+    }
+  }
+
+  static void load_scales(const ProgPage<const std::byte>& in, float* scales) {
+    std::memcpy(scales, in.scale(0), kBlocks * sizeof(float));
   }
 
   BlockGrid load_grid(const ProgPage<const std::byte>& in, int block) const {

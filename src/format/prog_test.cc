@@ -88,8 +88,12 @@ void check_exact_page(const TestFormat& test, Side side) {
   test.format().encode(values.data(), {}, context, page.data());
   std::vector<float> decoded(values.size());
   test.format().decode(page.data(), kPageTokens, context, decoded.data());
+  std::vector<float> whole(values.size());
+  float scales[2];
+  test.format().decode_integers(page.data(), kPageTokens, context, whole.data(), scales);
   for (int block = 0; block < 2; ++block) {
     ASSERT_EQ(stored_scale(page, block), 0x1p-5F);
+    ASSERT_EQ(scales[block], 0x1p-5F);
     for (int channel = 0; channel < d; ++channel) {
       int low = 1000;
       int high = -1000;
@@ -103,7 +107,9 @@ void check_exact_page(const TestFormat& test, Side side) {
       ASSERT_EQ(stored.zero, designed.zero) << channel;
       for (int token = block * kBlock; token < (block + 1) * kBlock; ++token) {
         const std::size_t at = static_cast<std::size_t>(token) * d + channel;
-        ASSERT_EQ(decoded[at], static_cast<float>(designed.decode(integers[at], shape)) * 0x1p-5F);
+        const int expected = designed.decode(integers[at], shape);
+        ASSERT_EQ(whole[at], static_cast<float>(expected));
+        ASSERT_EQ(decoded[at], static_cast<float>(expected) * 0x1p-5F);
       }
     }
   }
