@@ -88,7 +88,8 @@ TEST(Codebooks, SayHowTheyAreTrained) {
   for (const std::string& name : format_names()) {
     const Format& format = *find_format(name);
     const auto shape = format.codebook_shape();
-    ASSERT_EQ(shape.has_value(), !format.needed_constants().empty()) << name;
+    const std::vector<std::string> codebook{"codebook/" + name};
+    ASSERT_EQ(shape.has_value(), format.needed_constants() == codebook) << name;
     if (!shape.has_value()) continue;
     const std::size_t books = shape->per_sub_space ? 64 / shape->dim : 1;
     EXPECT_EQ(books * shape->centroids * shape->dim, format.constant_size(64)) << name;

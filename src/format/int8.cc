@@ -1,0 +1,97 @@
+// int8: whole numbers times one universal scale for a (layer, KV head, side): the unsealed tokens of
+// TurboAttention (section 3.3, "enhanced KV cache buffer"), so that they too are multiplied as integers.
+//
+// Bytes of a page, d channels:
+//   codes   [kPageTokens][d]   i8: clamp(round(x / s), -119, 119), halves rounded up
+// s is the model constant "universal-scale" (1 number): max |x| over the calibration text / 119. Value = code
+// * s. Error <= s / 2 up to 119 s; what lies beyond saturates there, as the paper has it. Scales below 2^-100
+// make all codes zero. Integral: the whole numbers are the codes, and the scale of every block is s.
+// Row-wise; left-out tokens are stored like the others.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "base/check.h"
+#include "format/affine_row.h"
+#include "format/families.h"
+#include "format/integer_row.h"
+
+namespace kvant {
+namespace {
+
+constexpr std::size_t int8_page_bytes(int d) {
+  return static_cast<std::size_t>(kPageTokens) * d;
+}
+static_assert(int8_page_bytes(128) == 16384 && int8_page_bytes(64) == 8192);
+
+constexpr const char* kUniversalScale = "universal-scale";
+constexpr float kTiny = 0x1p-100F;
+
+float universal_scale(const PageContext& context) {
+  const std::span<const float> scale = context.constants.find(kUniversalScale);
+  KVANT_CHECK(scale.size() == 1, "an int8 page's universal scale is missing");
+  return scale[0];
+}
+
+class Int8Format : public Format {
+ public:
+  Int8Format() : Format("int8") {}
+
+  std::size_t page_bytes(int head_dim) const override { return int8_page_bytes(head_dim); }
+  std::vector<std::string> needed_constants() const override { return {kUniversalScale}; }
+  std::size_t constant_size(int /*head_dim*/) const override { return 1; }
+  bool row_wise() const override { return true; }
+
+  void encode(const float* values, const TokenMask&, const PageContext& context,
+              std::byte* page) const override {
+    encode_rows(values, 0, kPageTokens, context, page);
+  }
+
+  void encode_rows(const float* values, int first, int n, const PageContext& context,
+                   std::byte* page) const override {
+    const int d = context.head_dim;
+    const float scale = universal_scale(context);
+    const float reciprocal = std::fabs(scale) >= kTiny ? 1 / scale : 0;
+    std::array<float, kMaxHeadDim> integers;
+    std::array<std::int8_t, kMaxHeadDim> codes;
+    for (int row = 0; row < n; ++row) {
+      to_integer_row(values + static_cast<std::ptrdiff_t>(row) * d, d, reciprocal, integers.data());
+      std::transform(integers.begin(), integers.begin() + d, codes.begin(),
+                     [](float integer) { return static_cast<std::int8_t>(integer); });
+      std::memcpy(page + static_cast<std::ptrdiff_t>(first + row) * d, codes.data(), d);
+    }
+  }
+
+  void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const override {
+    decode_scaled(page, n_tokens * context.head_dim, universal_scale(context), values);
+  }
+
+  bool integral() const override { return true; }
+  void decode_integers(const std::byte* page, int n_tokens, const PageContext& context, float* integers,
+                       float* scales) const override {
+    decode_scaled(page, n_tokens * context.head_dim, 1, integers);
+    std::fill_n(scales, kPageTokens / kIntegerBlock, universal_scale(context));
+  }
+
+ private:
+  static void decode_scaled(const std::byte* page, int n, float scale, float* values) {
+    const auto* codes = reinterpret_cast<const std::int8_t*>(page);
+    for (int i = 0; i < n; ++i) values[i] = static_cast<float>(codes[i]) * scale;
+  }
+};
+
+std::unique_ptr<Format> parse_int8(const std::string& name) {
+  return name == "int8" ? std::make_unique<Int8Format>() : nullptr;
+}
+
+}  // namespace
+
+const FormatFamily& int8_family() {
+  static const FormatFamily family{
+      "int8", "INT8 with one scale a head from calibration: TurboAttention's tail", {"int8"}, parse_int8};
+  return family;
+}
+
+}  // namespace kvant
