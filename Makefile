@@ -1,15 +1,16 @@
 # `make run` and `make test` are all that a new machine needs: each sets up what is missing.
 MODEL = .venv/smollm2-135m-instruct.gguf
-KV = q4_0-h
-PROMPT = What is a hash table, and when is it slow?
+KV = k=hadamard:ch4g128,v=hadamard:tok4g128,sink=4
+# The question; without one, data/sample/question.txt: a page of text and a question about it.
+PROMPT =
 TOKENS = 96
-export PROMPT  # reaches the shell as it is, whatever its quotes
+export PROMPT # reaches the shell as it is, whatever its quotes
 
 .PHONY: run test asan setup format lint clean
 
-run: setup ## answer PROMPT with MODEL and the KV cache KV
+run: setup ## answer a question with MODEL and the KV cache KV
 	@scripts/build.sh default kvant
-	build/default/kvant run -m $(MODEL) -p "$$PROMPT" -n $(TOKENS) --kv $(KV)
+	build/default/kvant run -m $(MODEL) $(if $(PROMPT),-p "$$PROMPT",-f data/sample/question.txt) -n $(TOKENS) --kv $(KV)
 
 test: setup ## build everything and run all tests
 	@scripts/build.sh default
