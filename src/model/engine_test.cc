@@ -28,6 +28,7 @@ std::vector<float> llama_logits(const std::string& path, const std::vector<std::
   quiet_library_log();
   llama_model_params model_params = llama_model_default_params();
   model_params.n_gpu_layers = 0;
+  model_params.use_extra_bufts = false;  // AMX: see repacking.cc
   const std::unique_ptr<llama_model, decltype(&llama_model_free)> model(
       llama_model_load_from_file(path.c_str(), model_params), llama_model_free);
   KVANT_CHECK(model != nullptr, "llama.cpp refuses the tiny model");
@@ -221,6 +222,94 @@ TEST(PositionOffset, MovesRopeAndNothingElse) {
   const std::vector<float> unmoved = logits(0, 0);
   EXPECT_LT(max_difference(unmoved, logits(500, 500)), 0.02);
   EXPECT_GT(max_difference(unmoved, logits(0, 500)), 0.1);
+}
+
+TEST(Engine, RunsSequencesOfDifferentLengthsInOneStepAsEachAlone) {
+  TinyModel model{.architecture = "gemma2", .n_layers = 2, .post_norms = true, .tied = true};
+  model.integers = {{"attention.sliding_window", 100}};
+  const auto file = write_tiny_model(model);
+  const std::vector<std::int32_t> prompts[] = {random_tokens(150, 1), random_tokens(3, 2),
+                                               random_tokens(260, 3)};
+  const std::vector<std::int32_t> answers = random_tokens(3, 4);
+  Bench together(file->path());
+  Bench alone(file->path());
+
+  std::vector<EngineInput> inputs;
+  for (const auto& p : prompts)
+    inputs.push_back({together.cache().add(), p, true, static_cast<int>(p.size()) - 1});
+  std::vector<float> last(3 * TinyModelWriter::kVocabulary);
+  const MatrixView<float> view(last.data(), 3, TinyModelWriter::kVocabulary);
+  ASSERT_TRUE(together.step(inputs, view).ok());
+  for (int s = 0; s < 3; ++s) inputs[s] = {inputs[s].sequence, std::span(answers).subspan(s, 1), false, 0};
+  std::vector<float> next(last.size());
+  ASSERT_TRUE(together.step(inputs, {next.data(), 3, TinyModelWriter::kVocabulary}).ok());
+
+  for (int s = 0; s < 3; ++s) {
+    std::vector<std::int32_t> tokens = prompts[s];
+    tokens.push_back(answers[s]);
+    const std::vector<float> expected = alone.logits(tokens, 512);
+    const auto row = [](const std::vector<float>& all, std::size_t r) {
+      const auto first = all.begin() + static_cast<std::ptrdiff_t>(r * TinyModelWriter::kVocabulary);
+      return std::vector<float>(first, first + TinyModelWriter::kVocabulary);
+    };
+    EXPECT_LE(max_difference(row(last, s), row(expected, tokens.size() - 2)), 5e-3) << s;
+    EXPECT_LE(max_difference(row(next, s), row(expected, tokens.size() - 1)), 5e-3) << s;
+  }
+}
+
+TEST(Engine, GivesTheSameBitsForChunksOfWholePages) {
+  const auto file = write_tiny_model({});
+  Bench bench(file->path());
+  const std::vector<std::int32_t> tokens = random_tokens(640, 5);
+  const std::vector<float> at_once = bench.logits(tokens, 640);
+  EXPECT_EQ(bench.logits(tokens, 128), at_once);
+  EXPECT_EQ(bench.logits(tokens, 256), at_once);
+}
+
+TEST(Engine, ExpandsQuantizedWeightsExactly) {
+  TinyModel model;
+  model.n_embd = 128;
+  model.n_ff = 256;
+  for (const ggml_type type :
+       {GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q8_0, GGML_TYPE_F16, GGML_TYPE_BF16}) {
+    model.matrix_type = type;
+    const auto file = write_tiny_model(model);
+    const std::vector<std::int32_t> tokens = random_tokens(64, 6);
+    Bench expanded(file->path(), "k=f16,v=f16", {.weights = WeightMode::f32});
+    Bench stored(file->path(), "k=f16,v=f16", {.weights = WeightMode::as_stored});
+    EXPECT_GT(expanded.engine().weight_bytes(), stored.engine().weight_bytes()) << ggml_type_name(type);
+    const std::vector<float> exact = expanded.logits(tokens, 64);
+    // llama.cpp rounds activations to the weights' type or to INT8; logits have a spread of about 1.
+    EXPECT_LE(max_difference(exact, llama_logits(file->path(), tokens, 256)), 0.25) << ggml_type_name(type);
+    EXPECT_LE(max_difference(exact, stored.logits(tokens, 64)), 0.25) << ggml_type_name(type);
+    EXPECT_LE(max_difference(exact, stored.logits(tokens, 1)), 0.25) << ggml_type_name(type);
+  }
+}
+
+TEST(Engine, LeavesTheCacheAsItWasWhenAStepFails) {
+  const auto file = write_tiny_model({});
+  Bench bench(file->path());
+  const std::vector<std::int32_t> good = random_tokens(10, 8);
+  const SequenceId sequence = bench.cache().add();
+  const EngineInput input{sequence, good, true, 10};
+  ASSERT_TRUE(bench.step({&input, 1}, {}).ok());
+  for (const std::vector<std::int32_t>& bad :
+       {std::vector<std::int32_t>{5, -1}, {5, TinyModelWriter::kVocabulary}, {}}) {
+    const EngineInput wrong{sequence, bad, true, static_cast<int>(bad.size())};
+    const Status done = bench.step({&wrong, 1}, {});
+    ASSERT_FALSE(done.ok());
+    EXPECT_FALSE(done.error().message.empty());
+    EXPECT_EQ(bench.cache().length(sequence), 10);
+  }
+}
+
+TEST(Engine, DescribesItself) {
+  TinyModel model{.n_embd = 128, .matrix_type = GGML_TYPE_Q8_0};
+  const auto file = write_tiny_model(model);
+  Bench bench(file->path());
+  EXPECT_EQ(bench.engine().description(), "llama tiny Q8_0");
+  EXPECT_EQ(bench.engine().n_vocab(), TinyModelWriter::kVocabulary);
+  EXPECT_EQ(bench.engine().fingerprint().size(), 16U);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "model/library_abort.h"
 #include "model/library_log.h"
 
 namespace kvant {
@@ -144,8 +145,9 @@ Result<std::shared_ptr<GgufFile>> GgufFile::open(const std::string& path) {
   }
   auto state = std::make_unique<State>(path, std::move(mapping).value());
   const gguf_init_params params{/*no_alloc=*/true, &state->directory};
-  state->header = gguf_init_from_buffer(state->mapping.base(), state->mapping.bytes(), params);
-  if (state->header == nullptr || state->directory == nullptr) {
+  const auto failure = catch_library_abort(
+      [&] { state->header = gguf_init_from_buffer(state->mapping.base(), state->mapping.bytes(), params); });
+  if (failure || state->header == nullptr || state->directory == nullptr) {
     return error(
         "the header of '{}' is damaged or cut short, or of an unknown GGUF version: get the file again",
         path);

@@ -5,6 +5,7 @@
 #include <climits>
 
 #include "model/gguf_file.h"
+#include "model/library_abort.h"
 #include "model/library_log.h"
 #include "model/utf8.h"
 
@@ -122,8 +123,10 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path) {
   llama_model_params params = llama_model_default_params();
   params.vocab_only = true;
   params.n_gpu_layers = 0;
-  ModelPointer model(llama_model_load_from_file(path.c_str(), params));
-  if (model == nullptr)
+  ModelPointer model;
+  const auto failure =
+      catch_library_abort([&] { model.reset(llama_model_load_from_file(path.c_str(), params)); });
+  if (failure || model == nullptr)
     return error("llama.cpp cannot read the tokenizer of '{}'; -v shows what it says", path);
   return std::unique_ptr<Tokenizer>(std::make_unique<GgufTokenizer>(path, std::move(model)));
 }

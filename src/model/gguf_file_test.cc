@@ -1,0 +1,129 @@
+#include "model/gguf_file.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include "model/engine.h"
+#include "model/tiny_model.h"
+#include "model/tokenizer.h"
+
+namespace kvant {
+namespace {
+
+std::string read_bytes(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+std::string failure_of(const std::string& path) {
+  const auto file = GgufFile::open(path);
+  return file.ok() ? "" : file.error().message;
+}
+
+TEST(GgufFile, ReadsMetadataOfTheRightTypeOnly) {
+  TinyModel model;
+  model.numbers = {{"rope.freq_base", 5e5F}};
+  const auto written = write_tiny_model(model);
+  const auto file = GgufFile::open(written->path()).value();
+  EXPECT_EQ(file->text("general.architecture"), "llama");
+  EXPECT_EQ(file->integer("llama.block_count"), 2);
+  EXPECT_EQ(file->number("llama.rope.freq_base"), 5e5);
+  EXPECT_EQ(file->number("llama.block_count"), 2.0);
+  EXPECT_EQ(file->integers("llama.block_count"), std::vector<std::int64_t>{2});
+  EXPECT_EQ(file->integers("tokenizer.ggml.token_type").size(), TinyModelWriter::kVocabulary);
+  EXPECT_EQ(file->texts_count("tokenizer.ggml.tokens"), TinyModelWriter::kVocabulary);
+  EXPECT_EQ(file->numbers_count("tokenizer.ggml.scores"), TinyModelWriter::kVocabulary);
+  EXPECT_EQ(file->integer("general.architecture"), std::nullopt);
+  EXPECT_EQ(file->integer("llama.rope.freq_base"), std::nullopt);
+  EXPECT_EQ(file->text("llama.block_count"), std::nullopt);
+  EXPECT_EQ(file->boolean("llama.block_count"), std::nullopt);
+  EXPECT_EQ(file->texts_count("tokenizer.ggml.scores"), std::nullopt);
+  EXPECT_EQ(file->text("no.such.key"), std::nullopt);
+  EXPECT_TRUE(file->integers("no.such.key").empty());
+  EXPECT_FALSE(file->has("no.such.key"));
+}
+
+TEST(GgufFile, GivesTensorsInsideTheMapping) {
+  const auto written = write_tiny_model({});
+  const auto file = GgufFile::open(written->path()).value();
+  EXPECT_EQ(file->tensor("no.such.tensor"), nullptr);
+  const std::string bytes = read_bytes(written->path());
+  EXPECT_EQ(file->mapping_bytes(), bytes.size());
+  for (const std::string& name : file->tensor_names()) {
+    const ggml_tensor* t = file->tensor(name);
+    ASSERT_NE(t, nullptr);
+    const auto offset =
+        static_cast<const char*>(file->tensor_data(t)) - static_cast<const char*>(file->mapping());
+    EXPECT_LE(offset + ggml_nbytes(t), bytes.size());
+  }
+}
+
+TEST(GgufFile, SaysWhatIsWrongWithAFileThatIsNoModel) {
+  EXPECT_NE(failure_of("/no/such/file.gguf").find("No such file"), std::string::npos);
+  EXPECT_NE(failure_of("/").find("not a regular file"), std::string::npos);
+  const TinyFile file("broken.gguf");
+  write_bytes(file.path(), "");
+  EXPECT_NE(failure_of(file.path()).find("too short"), std::string::npos);
+  write_bytes(file.path(), std::string(1000, 'x'));
+  EXPECT_NE(failure_of(file.path()).find("not a GGUF"), std::string::npos);
+  write_bytes(file.path(), "GGUF" + std::string(1000, '\xff'));
+  EXPECT_NE(failure_of(file.path()).find("damaged"), std::string::npos);
+}
+
+TEST(GgufFile, RefusesEveryTruncation) {
+  const auto whole = write_tiny_model({});
+  const std::string bytes = read_bytes(whole->path());
+  const TinyFile cut("cut.gguf");
+  for (std::size_t n = 0; n < bytes.size(); n += 1 + bytes.size() / 300) {
+    write_bytes(cut.path(), bytes.substr(0, n));
+    const auto engine = Engine::load(cut.path(), {});
+    ASSERT_FALSE(engine.ok()) << n << " of " << bytes.size() << " bytes";
+    EXPECT_NE(engine.error().message.find(cut.path()), std::string::npos);
+  }
+}
+
+// Any one damaged byte of the header: the engine loads or says what is wrong, and never crashes.
+TEST(GgufFile, SurvivesDamagedHeaders) {
+  TinyModel model;
+  model.n_layers = 1;
+  const auto whole = write_tiny_model(model);
+  const std::string bytes = read_bytes(whole->path());
+  const std::size_t header =
+      bytes.size() - static_cast<std::size_t>(Engine::load(whole->path(), {}).value()->weight_bytes());
+  ASSERT_LT(header, bytes.size());
+  const TinyFile damaged("damaged.gguf");
+  std::mt19937 random(3);
+  int refused = 0;
+  for (int i = 0; i < 600; ++i) {
+    std::string copy = bytes;
+    const std::size_t at =
+        std::uniform_int_distribution<std::size_t>(0, std::min(header, bytes.size()) - 1)(random);
+    copy[at] = static_cast<char>(copy[at] ^ (1 << (random() % 8)));
+    write_bytes(damaged.path(), copy);
+    const auto engine = Engine::load(damaged.path(), {});
+    if (engine.ok()) continue;
+    ++refused;
+    EXPECT_FALSE(engine.error().message.empty());
+  }
+  EXPECT_GT(refused, 50);
+}
+
+TEST(GgufFile, HashesMetadataNotWeights) {
+  TinyModel model;
+  const auto one = GgufFile::open(write_tiny_model(model)->path()).value();
+  model.seed = 2;
+  const auto other_weights = GgufFile::open(write_tiny_model(model)->path()).value();
+  model.n_layers = 3;
+  const auto other_shape = GgufFile::open(write_tiny_model(model)->path()).value();
+  EXPECT_EQ(one->metadata_hash(), other_weights->metadata_hash());
+  EXPECT_NE(one->metadata_hash(), other_shape->metadata_hash());
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,114 @@
+#include "model/hparams.h"
+
+#include <gtest/gtest.h>
+
+#include "model/engine.h"
+#include "model/tiny_model.h"
+
+namespace kvant {
+namespace {
+
+Result<Hparams> read(const TinyModel& model, int context = 0) {
+  const auto written = write_tiny_model(model);
+  return read_hparams(*GgufFile::open(written->path()).value(), context);
+}
+
+std::string refusal(const TinyModel& model) {
+  const auto engine = Engine::load(write_tiny_model(model)->path(), {});
+  return engine.ok() ? "" : engine.error().message;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Hparams, ReadsSizes) {
+  const Hparams h =
+      read({.n_layers = 3, .n_embd = 96, .n_heads = 6, .n_kv_heads = 3, .head_dim = 80}).value();
+  EXPECT_EQ(h.n_layers, 3);
+  EXPECT_EQ(h.n_embd, 96);
+  EXPECT_EQ(h.n_rot, 80);
+  const Geometry g = h.geometry();
+  EXPECT_EQ(g.n_heads, 6);
+  EXPECT_EQ(g.n_kv_heads, 3);
+  EXPECT_EQ(g.head_dim, 80);
+  EXPECT_FLOAT_EQ(g.score_scale, 1 / std::sqrt(80.0F));
+  EXPECT_EQ(g.score_softcap, 0);
+  EXPECT_EQ(g.trained_context, 1024);
+  EXPECT_EQ(g.sliding_window, (std::vector<int>{0, 0, 0}));
+}
+
+// Gemma 2 (27B) and Gemma 3 (27B) scale queries by sqrt(n_embd / n_heads) instead of sqrt(head_dim).
+TEST(Hparams, ScalesTheQueriesOfGemma27BByItsWidth) {
+  const TinyModel gemma2{
+      .architecture = "gemma2", .n_layers = 46, .n_embd = 72, .n_heads = 4, .head_dim = 64};
+  EXPECT_FLOAT_EQ(read(gemma2)->score_scale, 1 / std::sqrt(18.0F));
+  const TinyModel gemma3{
+      .architecture = "gemma3", .n_layers = 62, .n_embd = 72, .n_heads = 4, .head_dim = 64};
+  EXPECT_FLOAT_EQ(read(gemma3)->score_scale, 1 / std::sqrt(18.0F));
+}
+
+TEST(Hparams, LaysSlidingWindowsByThePatternOfTheArchitecture) {
+  TinyModel model{.architecture = "gemma3", .n_layers = 7};
+  model.integers = {{"attention.sliding_window", 512}};
+  EXPECT_EQ(read(model)->sliding_window, (std::vector<int>{512, 512, 512, 512, 512, 0, 512}));
+  model.integers["attention.sliding_window_pattern"] = 3;
+  EXPECT_EQ(read(model)->sliding_window, (std::vector<int>{512, 512, 0, 512, 512, 0, 512}));
+  model.architecture = "gemma2";
+  model.integers = {};
+  EXPECT_EQ(read(model)->sliding_window, (std::vector<int>{4096, 0, 4096, 0, 4096, 0, 4096}));
+}
+
+TEST(Hparams, ChoosesLongRopeFactorsByTheContext) {
+  TinyModel model{.architecture = "phi3"};
+  model.integers = {{"rope.scaling.original_context_length", 256}};
+  EXPECT_EQ(read(model)->long_rope, LongRope::long_factors);
+  EXPECT_EQ(read(model, 257)->long_rope, LongRope::long_factors);
+  EXPECT_EQ(read(model, 256)->long_rope, LongRope::short_factors);
+}
+
+TEST(Hparams, RefusesOtherArchitecturesAndListsItsOwn) {
+  const std::string message = refusal({.architecture = "mamba"});
+  EXPECT_TRUE(contains(message, "'mamba'")) << message;
+  for (const Architecture& a : architectures()) EXPECT_TRUE(contains(message, a.name)) << message;
+}
+
+TEST(Hparams, RefusesOtherKindsOfAttentionAndLayers) {
+  TinyModel experts;
+  experts.integers = {{"expert_count", 8}};
+  EXPECT_TRUE(contains(refusal(experts), "mixture-of-experts")) << refusal(experts);
+  TinyModel latent;
+  latent.integers = {{"attention.kv_lora_rank", 64}};
+  EXPECT_TRUE(contains(refusal(latent), "MLA")) << refusal(latent);
+  TinyModel unlike;
+  unlike.integers = {{"attention.value_length", 32}};
+  EXPECT_TRUE(contains(refusal(unlike), "value_length")) << refusal(unlike);
+  EXPECT_TRUE(contains(refusal({.head_dim = 264}), "multiples of 8 up to 256"));
+  EXPECT_TRUE(contains(refusal({.head_dim = 60}), "multiples of 8 up to 256"));
+}
+
+TEST(Hparams, RefusesImplausibleValues) {
+  EXPECT_TRUE(contains(refusal({.n_heads = 3, .n_kv_heads = 2}), "does not divide"));
+  TinyModel model;
+  model.integers = {{"block_count", 0}};
+  EXPECT_TRUE(contains(refusal(model), "llama.block_count"));
+  model.integers = {};
+  model.numbers = {{"rope.freq_base", -1.0F}};
+  EXPECT_TRUE(contains(refusal(model), "is not positive"));
+  model.numbers = {};
+  model.texts = {{"rope.scaling.type", "spiral"}};
+  EXPECT_TRUE(contains(refusal(model), "'spiral'"));
+}
+
+TEST(Weights, NamesTheTensorThatIsMissingMisshapenOrUnknown) {
+  TinyModel model;
+  model.integers = {{"block_count", 3}};  // of two
+  EXPECT_TRUE(contains(refusal(model), "no tensor 'blk.2.attn_norm.weight'")) << refusal(model);
+  model.integers = {{"block_count", 1}};
+  EXPECT_TRUE(contains(refusal(model), "no place for")) << refusal(model);
+  model.integers = {{"feed_forward_length", 100}};
+  EXPECT_TRUE(contains(refusal(model), "blk.0.ffn_gate.weight")) << refusal(model);
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,33 @@
+#include "model/library_abort.h"
+
+#include <ggml.h>
+
+#include <mutex>
+#include <stdexcept>
+
+namespace kvant {
+namespace {
+
+std::mutex one_at_a_time;  // ggml has one abort callback for the whole process
+
+// Leaves ggml's abort function before it aborts.
+[[noreturn]] void throw_message(const char* message) {
+  throw std::runtime_error(message);
+}
+
+}  // namespace
+
+std::optional<std::string> catch_library_abort(const std::function<void()>& body) {
+  const std::lock_guard lock(one_at_a_time);
+  const ggml_abort_callback_t before = ggml_set_abort_callback(throw_message);
+  std::optional<std::string> failure;
+  try {
+    body();
+  } catch (const std::exception& e) {
+    failure = e.what();
+  }
+  ggml_set_abort_callback(before);
+  return failure;
+}
+
+}  // namespace kvant

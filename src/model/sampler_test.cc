@@ -1,0 +1,71 @@
+#include "model/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <vector>
+
+namespace kvant {
+namespace {
+
+const std::vector<float> kLogits = {std::log(0.1F), std::log(0.5F), std::log(0.05F), std::log(0.3F),
+                                    std::log(0.05F)};
+
+std::vector<double> frequencies(const SamplerOptions& options, int n) {
+  auto sampler = Sampler::make(options).value();
+  std::vector<double> share(kLogits.size());
+  for (int i = 0; i < n; ++i) share[sampler->pick(kLogits)] += 1.0 / n;
+  return share;
+}
+
+TEST(Sampler, TakesTheMostLikelyTokenAtTemperatureZero) {
+  EXPECT_NEAR(frequencies({.temperature = 0}, 20)[1], 1.0, 1e-12);
+}
+
+TEST(Sampler, DrawsInProportionAtTemperatureOne) {
+  const auto share = frequencies({.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0, .seed = 5}, 20000);
+  const double expected[] = {0.1, 0.5, 0.05, 0.3, 0.05};
+  for (std::size_t i = 0; i < share.size(); ++i) EXPECT_NEAR(share[i], expected[i], 0.02) << i;
+}
+
+TEST(Sampler, SharpensAtLowTemperatures) {
+  // p^2 normalized: 0.25 / (0.01 + 0.25 + 0.0025 + 0.09 + 0.0025).
+  const auto share = frequencies({.temperature = 0.5F, .top_k = 0, .top_p = 1, .min_p = 0, .seed = 5}, 20000);
+  EXPECT_NEAR(share[1], 0.704, 0.02);
+}
+
+TEST(Sampler, CutsTheTail) {
+  const auto kept = [](const SamplerOptions& options) {
+    const auto share = frequencies(options, 2000);
+    std::set<std::size_t> tokens;
+    for (std::size_t i = 0; i < share.size(); ++i) {
+      if (share[i] > 0) tokens.insert(i);
+    }
+    return tokens;
+  };
+  using Tokens = std::set<std::size_t>;
+  EXPECT_EQ(kept({.temperature = 1, .top_k = 2, .top_p = 1, .min_p = 0}), (Tokens{1, 3}));
+  EXPECT_EQ(kept({.temperature = 1, .top_k = 0, .top_p = 0.85F, .min_p = 0}), (Tokens{0, 1, 3}));
+  EXPECT_EQ(kept({.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0.5F}), (Tokens{1, 3}));
+}
+
+TEST(Sampler, RepeatsItselfWithTheSameSeed) {
+  const auto draw = [](std::uint32_t seed) {
+    auto sampler = Sampler::make({.temperature = 1, .seed = seed}).value();
+    std::vector<std::int32_t> tokens;
+    for (int i = 0; i < 50; ++i) tokens.push_back(sampler->pick(kLogits));
+    return tokens;
+  };
+  EXPECT_EQ(draw(1), draw(1));
+  EXPECT_NE(draw(1), draw(2));
+}
+
+TEST(Sampler, RefusesValuesOutOfRange) {
+  const SamplerOptions bad[] = {{.temperature = -1}, {.temperature = NAN}, {.top_k = -1}, {.top_p = 0},
+                                {.top_p = 1.1F},     {.min_p = -0.1F},     {.min_p = 2}};
+  for (const SamplerOptions& options : bad) EXPECT_FALSE(Sampler::make(options).ok());
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,79 @@
+#include "model/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include "model/tiny_model.h"
+#include "model/utf8.h"
+
+namespace kvant {
+namespace {
+
+class TinyTokenizer : public testing::Test {
+ protected:
+  std::unique_ptr<TinyFile> file_ = write_tiny_model({});
+  std::unique_ptr<Tokenizer> tokenizer_ = Tokenizer::load(file_->path()).value();
+};
+
+TEST_F(TinyTokenizer, TurnsTextIntoTokensAndBack) {
+  const std::string text = "a small caf\xc3\xa9, \xf0\x9f\x98\x80 and\nmore.";
+  const auto tokens = tokenizer_->encode(text, /*add_special=*/false, /*parse_special=*/false).value();
+  std::string back;
+  for (const std::int32_t t : tokens) back += tokenizer_->piece(t);
+  EXPECT_EQ(back, " " + text);  // this vocabulary's convention: a text starts with a space
+}
+
+TEST_F(TinyTokenizer, AddsBeginOfTextWhenAsked) {
+  const auto with = tokenizer_->encode("abc", true, false).value();
+  const auto without = tokenizer_->encode("abc", false, false).value();
+  EXPECT_EQ(with.size(), without.size() + 1);
+  EXPECT_EQ(with.front(), 1);
+}
+
+TEST_F(TinyTokenizer, ReadsSpecialTokensOnlyWhenAsked) {
+  const auto parsed = tokenizer_->encode("</s>", false, true).value();
+  EXPECT_EQ(parsed, std::vector<std::int32_t>{2});
+  EXPECT_GT(tokenizer_->encode("</s>", false, false).value().size(), 1U);
+  EXPECT_TRUE(tokenizer_->ends_answer(2));
+  EXPECT_FALSE(tokenizer_->ends_answer(1));
+}
+
+TEST_F(TinyTokenizer, RefusesTextThatIsNotUtf8) {
+  const auto tokens = tokenizer_->encode("abc\xff", false, false);
+  ASSERT_FALSE(tokens.ok());
+  EXPECT_NE(tokens.error().message.find("byte 3 (0xff)"), std::string::npos) << tokens.error().message;
+}
+
+TEST_F(TinyTokenizer, GivesNothingForTokensThatAreNotThere) {
+  EXPECT_EQ(tokenizer_->piece(-1), "");
+  EXPECT_EQ(tokenizer_->piece(1 << 30), "");
+  EXPECT_TRUE(tokenizer_->encode("", false, false).value().empty());
+}
+
+TEST_F(TinyTokenizer, WritesTheConversationInTheModelsTemplate) {
+  const ChatMessage messages[] = {{"system", "be brief"}, {"user", std::string(3000, 'x')}};
+  EXPECT_EQ(tokenizer_->chat_prompt(messages).value(),
+            "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\n" + std::string(3000, 'x') +
+                "<|im_end|>\n<|im_start|>assistant\n");
+}
+
+TEST(Tokenizer, SaysWhenThereIsNone) {
+  const auto missing = Tokenizer::load("/no/such/file.gguf");
+  ASSERT_FALSE(missing.ok());
+  EXPECT_NE(missing.error().message.find("/no/such/file.gguf"), std::string::npos);
+}
+
+TEST(Utf8, AcceptsExactlyWellFormedText) {
+  for (const char* good : {"", "abc", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
+                           "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) {
+    EXPECT_EQ(first_invalid_utf8(good), std::nullopt) << good;
+  }
+  for (const char* bad :
+       {"\x80", "\xc0\xaf", "\xc1\xbf", "\xc2", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xe2\x82",
+        "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xe2\x28\xa1"}) {
+    EXPECT_EQ(first_invalid_utf8(std::string("ok ") + bad), 3U) << bad;
+  }
+  EXPECT_EQ(first_invalid_utf8(std::string_view("a\0b\xff", 4)), 3U);
+}
+
+}  // namespace
+}  // namespace kvant
