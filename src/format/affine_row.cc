@@ -15,6 +15,20 @@ constexpr float kHalf = 0.5F;
 
 }  // namespace
 
+Extremes extremes(const float* values, int n) {
+  std::array<float, kCodeBlock> low;
+  std::array<float, kCodeBlock> high;
+  std::copy_n(values, kCodeBlock, low.begin());
+  std::copy_n(values, kCodeBlock, high.begin());
+  for (int i = kCodeBlock; i < n; i += kCodeBlock) {
+    for (int lane = 0; lane < kCodeBlock; ++lane) {
+      low[lane] = std::min(low[lane], values[i + lane]);
+      high[lane] = std::max(high[lane], values[i + lane]);
+    }
+  }
+  return {*std::min_element(low.begin(), low.end()), *std::max_element(high.begin(), high.end())};
+}
+
 AffineGroup fit_affine_group(float low, float high, int bits) {
   AffineGroup group;
   group.zero = f16_from_float_saturated(low);

@@ -18,6 +18,13 @@ struct AffineGroup {
   std::uint16_t zero = 0;
 };
 
+struct Extremes {
+  float low, high;
+};
+
+// The smallest and the largest of n values. n: a multiple of 8, at least 8.
+Extremes extremes(const float* values, int n);
+
 // The grid of 2^bits points from `low` to `high`. zero = f16(low), and scale = f16((high - zero) / (2^bits -
 // 1)), measured from the rounded zero; both saturate at the largest f16, and the scale is never negative.
 AffineGroup fit_affine_group(float low, float high, int bits);

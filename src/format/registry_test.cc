@@ -24,7 +24,8 @@ TEST(FormatRegistry, ListsEachNameOnce) {
 }
 
 TEST(FormatRegistry, FindsUnlistedMembersOfAFamily) {
-  for (const char* name : {"tok4g16", "tok3g96", "tok2g256s", "prog3-paper", "vq-d8b16", "nvq-d2b6"})
+  for (const char* name : {"tok4g16", "tok3g96", "tok2g256s", "prog3-paper", "vq-d8b16", "nvq-d2b6",
+                           "gear3-tok4g32s", "hi8-tok3g96"})
     EXPECT_NE(find_format(name), nullptr) << name;
 }
 
@@ -34,6 +35,14 @@ TEST(FormatRegistry, KnowsNothingElse) {
                            "tok4g0",   "tok4g12",   "tok4g264", "tok7g32",  "tok04g32",
                            "tok4g032", "tok4g32ss", "tok4g32S", "tok-4g32", "tok4g99999999999999999999",
                            "ch4g16",   "ch4g128s",  "ch9g128",  "ch4g256",  "ch4"}) {
+    EXPECT_EQ(find_format(name), nullptr) << name;
+  }
+}
+
+TEST(FormatRegistry, CombinesNoFormatsThatDontGoTogether) {
+  for (const char* name : {"int8g128", "gear4", "gear0-ch2g128", "gear17-ch2g128", "gear4-bf16",
+                           "gear4-gear4-ch2g128", "gear4-hi4-tok2g128", "hi4", "hi0-tok2g128",
+                           "hi33-tok2g128", "hi4-ch2g128", "hi4-tok2g128s", "hi4-tok7g128", "hi4-tok2g12"}) {
     EXPECT_EQ(find_format(name), nullptr) << name;
   }
 }

@@ -3,8 +3,11 @@
 // 6, 8.
 //
 // Bytes of a page, d channels, n = ceil(d / N) groups:
-//   codes   [kPageTokens][d]   B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes a
-//   token scales  [kPageTokens][n]   f16 zeros   [kPageTokens][n]   f16, asymmetric only
+//   codes   [kPageTokens][d]   B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes
+//                              a token
+//   scales  [kPageTokens][n]   f16
+//   zeros   [kPageTokens][n]   f16, asymmetric only
+//
 // Asymmetric (KIVI's and QuaRot's token-wise grid): value = zero + code * scale, with zero = f16(min) and
 //   scale = f16((max - zero) / (2^B - 1)). Error <= scale / 2, plus f16's rounding of zero and scale.
 // Symmetric (s): value = (code - 2^(B-1)) * scale.
@@ -26,6 +29,7 @@
 #include "base/float16.h"
 #include "base/simd_clones.h"
 #include "format/affine_row.h"
+#include "format/code_block.h"
 #include "format/families.h"
 #include "format/name_reader.h"
 
@@ -49,25 +53,6 @@ static_assert(tok_page_bytes(2, 128, false, 128) == 4608 && tok_page_bytes(4, 32
 static_assert(tok_page_bytes(8, 32, true, 64) == 8704 && tok_page_bytes(3, 32, false, 80) == 5376);
 
 constexpr int kWidths[] = {1, 2, 3, 4, 5, 6, 8};
-constexpr int kLanes = 8;  // groups are whole numbers of 8 channels: reductions run in 8 lanes
-
-struct Extremes {
-  float low, high;
-};
-
-Extremes extremes(const float* x, int n) {
-  std::array<float, kLanes> low;
-  std::array<float, kLanes> high;
-  std::copy_n(x, kLanes, low.begin());
-  std::copy_n(x, kLanes, high.begin());
-  for (int i = kLanes; i < n; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      low[lane] = std::min(low[lane], x[i + lane]);
-      high[lane] = std::max(high[lane], x[i + lane]);
-    }
-  }
-  return {*std::min_element(low.begin(), low.end()), *std::max_element(high.begin(), high.end())};
-}
 
 float mean_magnitude(const float* x, int n) {
   double sum = 0;  // of at most 256 values: cannot overflow
@@ -189,7 +174,8 @@ std::unique_ptr<Format> parse_tok(const std::string& name) {
   const int group = reader.take_number();
   const bool symmetric = reader.take("s");
   const bool known_width = std::find(std::begin(kWidths), std::end(kWidths), bits) != std::end(kWidths);
-  if (!reader.at_end() || !known_width || group < kLanes || group > kMaxHeadDim || group % kLanes != 0) {
+  if (!reader.at_end() || !known_width || group < kCodeBlock || group > kMaxHeadDim ||
+      group % kCodeBlock != 0) {
     return nullptr;
   }
   return std::make_unique<TokFormat>(name, TokShape{bits, group, symmetric});
