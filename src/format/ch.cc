@@ -3,8 +3,11 @@
 // section 3.)
 //
 // Bytes of a page, d channels, n = kPageTokens / N groups:
-//   codes   [kPageTokens][d]   B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes a
-//   token scales  [n][d]             f16 zeros   [n][d]             f16
+//   codes   [kPageTokens][d]   B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes
+//                              a token
+//   scales  [n][d]             f16
+//   zeros   [n][d]             f16
+//
 // value = zero + code * scale, with zero = f16(min) and scale = f16((max - zero) / (2^B - 1)) over the
 // group's tokens that aren't left out. Error <= scale / 2, plus f16's rounding of zero and scale. Left-out
 // tokens widen no range; their codes are clamped. A group without any other token has scale = zero = 0. A

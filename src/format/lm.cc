@@ -3,8 +3,10 @@
 // / d.
 //
 // Bytes of a page, d channels:
-//   codes   [kPageTokens][d]  B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes a
-//   token gains   [kPageTokens]     f16
+//   codes   [kPageTokens][d]  B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes
+//                             a token
+//   gains   [kPageTokens]     f16
+//
 // value = gain * level[code] / sqrt(d), with the 2^B Lloyd-Max levels of N(0, 1) in ascending order
 // (lloyd_max.h). code = the nearest level to x * sqrt(d) / |x| (the lower one half-way). The gain is the
 // least squares one, or with the suffix u the unbiased one (gain.h): the first leaves the smaller error, the

@@ -7,9 +7,9 @@
 //
 // Bytes of a page, d channels:
 //   codes   [kPageTokens][d / X]  Y bits each, one little-endian bit stream (bit_packing.h) for the whole
-//   page: a
-//                                 token's codes need not begin at a whole byte
+//                                 page: a token's codes need not begin at a whole byte
 //   gains   [kPageTokens]         f16, nvq only: the least squares gain (gain.h) of the centroids found
+//
 // value = centroid, times the gain. Values far beyond a codebook's take its farthest centroid in their
 // direction (or, where F32 overflows in the search, any centroid); gains saturate at 65504. Left-out tokens
 // are stored like the others.
