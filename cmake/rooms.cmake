@@ -22,12 +22,22 @@ function(kvant_room name)
   endif()
 endfunction()
 
-# kvant_program(NAME ROOM libraries...): an executable of the room's sources.
+# kvant_program(NAME ROOM libraries...): an executable of the room's sources. The room's x_test.cc files get its
+# path as KVANT_PROGRAM, and run it.
 function(kvant_program name room)
   file(GLOB sources CONFIGURE_DEPENDS src/${room}/*.cc)
+  set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   if(sources)
     add_executable(${name} ${sources})
     target_link_libraries(${name} PRIVATE ${ARGN})
+  endif()
+  if(tests)
+    add_executable(${room}_test ${tests})
+    add_dependencies(${room}_test ${name})
+    target_compile_definitions(${room}_test PRIVATE KVANT_PROGRAM="$<TARGET_FILE:${name}>")
+    target_link_libraries(${room}_test PRIVATE ${ARGN} ${KVANT_GGML} GTest::gtest GTest::gtest_main)
+    gtest_discover_tests(${room}_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 1200)
   endif()
 endfunction()

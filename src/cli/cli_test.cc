@@ -1,0 +1,270 @@
+// The program as a user meets it: exit codes, messages, files.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "format/format.h"
+#include "model/tiny_model.h"
+#include "recipe/recipe.h"
+
+namespace kvant {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int code = -1;  // -1: ended by a signal
+  std::string out, err;
+};
+
+std::string read_file(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+std::string quoted(const std::string& word) {
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+class Cli : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = fs::temp_directory_path() / ("kvant_cli_" + std::to_string(getpid()));
+    fs::create_directories(folder_);
+    TinyModelWriter(TinyModel{}).write(path("model.gguf"));
+    std::string text;
+    for (int i = 0; i < 700; ++i) text += static_cast<char>('a' + (i * i + i / 7) % 26);
+    write("text.txt", text);
+  }
+  static void TearDownTestSuite() { fs::remove_all(folder_); }
+
+  static std::string path(const std::string& name) { return (folder_ / name).string(); }
+  static void write(const std::string& name, const std::string& contents) {
+    std::ofstream(path(name), std::ios::binary) << contents;
+  }
+
+  // Runs the program with `input` on its standard input. One thread: tests share the machine.
+  static Outcome run(const std::vector<std::string>& words, const std::string& input = "") {
+    write("stdin", input);
+    std::string command = quoted(KVANT_PROGRAM);
+    for (const std::string& word : words) command += " " + quoted(word);
+    command += " <" + path("stdin") + " >" + path("stdout") + " 2>" + path("stderr");
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) && WEXITSTATUS(status) < 128 ? WEXITSTATUS(status) : -1,
+            read_file(path("stdout")), read_file(path("stderr"))};
+  }
+  static Outcome run_model(const std::string& command, std::vector<std::string> words,
+                           const std::string& input = "") {
+    words.insert(words.begin(), {command, "-m", path("model.gguf"), "-t", "1"});
+    return run(words, input);
+  }
+
+  // A user's error: exit code 2, one line, nothing on the standard output.
+  static void expect_user_error(const Outcome& outcome, const std::string& part) {
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_TRUE(outcome.err.starts_with("kvant: ")) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
+  }
+
+  static fs::path folder_;
+};
+fs::path Cli::folder_;
+
+TEST_F(Cli, HelpOfEveryCommandListsEveryRecipeAndFormat) {
+  EXPECT_EQ(run({"--help"}).code, 0);
+  for (const char* command : {"run", "eval", "bench", "info"}) {
+    const Outcome help = run({command, "--help"});
+    EXPECT_EQ(help.code, 0) << command;
+    for (const Recipe& recipe : builtin_recipes()) {
+      EXPECT_NE(help.out.find("  " + recipe.name + " "), std::string::npos) << command << " " << recipe.name;
+    }
+    for (const FormatFamily* family : format_families()) {
+      EXPECT_NE(help.out.find(family->pattern), std::string::npos) << command << " " << family->pattern;
+    }
+  }
+}
+
+TEST_F(Cli, RunAnswersAndSumsUp) {
+  const std::string json_path = path("run.json");
+  const Outcome outcome = run_model(
+      "run", {"-p", "abc", "-n", "200", "--raw", "--kv", "ch4g128/tok4g128", "-v", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out, "");
+  EXPECT_NE(outcome.err.find("plan: k=ch4g128,v=tok4g128"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("KV cache (ch4g128/tok4g128)"), std::string::npos) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  EXPECT_EQ(json["schema"], "kvant.run/1");
+  EXPECT_GT(json["answer_tokens"], 0);
+  EXPECT_LE(json["answer_tokens"], 200);
+  EXPECT_EQ(json["plan"]["rows"][0]["format"], "ch4g128");
+}
+
+TEST_F(Cli, RunIsDeterministicAndReadsFiles) {
+  write("prompt.txt", "abc def");
+  const Outcome typed = run_model("run", {"-p", "abc def", "-n", "20"});
+  ASSERT_EQ(typed.code, 0) << typed.err;
+  EXPECT_EQ(run_model("run", {"-f", path("prompt.txt"), "-n", "20"}).out, typed.out);
+  const std::vector<std::string> sampled = {"-p", "abc", "-n", "20", "--temp", "2", "--seed", "7"};
+  EXPECT_EQ(run_model("run", sampled).out, run_model("run", sampled).out);
+}
+
+TEST_F(Cli, RunWarnsBeyondTheTrainedContextAndStopsAtItsEnd) {
+  const Outcome beyond = run_model("run", {"-p", "abc", "-n", "1", "-c", "2000"});
+  EXPECT_EQ(beyond.code, 0);
+  EXPECT_NE(beyond.err.find("trained for"), std::string::npos) << beyond.err;
+  const Outcome full = run_model("run", {"-p", "abc", "--raw", "-n", "100", "-c", "8"});
+  EXPECT_EQ(full.code, 0);
+  EXPECT_NE(full.err.find("the context of 8 tokens is full"), std::string::npos) << full.err;
+}
+
+// What the cache holds after the first turn must be what the whole conversation would give. The random model
+// says any byte: a first turn is searched that it answers with a letter, whose token the text gives back.
+TEST_F(Cli, ChatGoesOnFromWhatTheCacheHolds) {
+  for (char c = 'a'; c <= 'z'; ++c) {
+    const std::string turn(5, c);
+    const Outcome chat = run_model("run", {"-cnv", "-n", "1"}, turn + "\nde\n");
+    ASSERT_EQ(chat.code, 0) << chat.err;
+    const std::string first = chat.out.substr(0, 1);
+    if (!chat.out.starts_with(first + "\n") || first < "a" || first > "z") continue;
+    const std::string whole = "<|im_start|>user\n" + turn + "<|im_end|>\n<|im_start|>assistant\n" + first +
+                              "<|im_end|>\n<|im_start|>user\nde<|im_end|>\n<|im_start|>assistant\n";
+    const Outcome once = run_model("run", {"-p", whole, "--raw", "-n", "1"});
+    EXPECT_EQ(chat.out, first + "\n" + once.out);
+    return;
+  }
+  FAIL() << "the model answers no turn with a letter";
+}
+
+TEST_F(Cli, EvalWritesItsSchema) {
+  const std::string json_path = path("eval.json");
+  const Outcome outcome = run_model("eval", {"-f", path("text.txt"), "-c", "256", "--chunks", "2", "--kv",
+                                             "tok4g32s,llama.cpp:q8_0", "--control", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  EXPECT_EQ(json["schema"], "kvant.eval/1");
+  EXPECT_EQ(json["context"], 256);
+  EXPECT_EQ(json["chunks"], 2);
+  ASSERT_EQ(json["results"].size(), 4U);
+  EXPECT_EQ(json["results"][0]["recipe"], "bf16");
+  EXPECT_EQ(json["results"][0]["kld_mean"], 0.0);
+  EXPECT_EQ(json["results"][1]["recipe"], "tok4g32s");
+  EXPECT_EQ(json["results"][1]["bits_all"], 4.5);
+  EXPECT_LT(json["results"][3]["kld_mean"], 1e-4);  // the control: rounding alone
+  for (const char* key : {"bits_sealed", "bits_all", "ppl", "kld_mean", "kld_lo", "kld_hi", "kld_median",
+                          "kld_p99", "kld_p999", "kld_max", "top1", "rms_dp", "seconds", "plan"}) {
+    for (const auto& row : json["results"]) EXPECT_TRUE(row.contains(key)) << key;
+  }
+}
+
+TEST_F(Cli, BenchWritesItsSchema) {
+  const std::string json_path = path("bench.json");
+  const Outcome outcome = run_model("bench", {"--kv", "bf16,kivi-2bit", "-d", "1300,0", "-n", "2", "-p", "16",
+                                              "-r", "1", "--against", "llama.cpp", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  EXPECT_EQ(json["schema"], "kvant.bench/1");
+  ASSERT_EQ(json["results"].size(), 8U);
+  EXPECT_EQ(json["results"][0]["depth"], 0);
+  EXPECT_EQ(json["results"][7]["depth"], 1300);
+  EXPECT_EQ(json["results"][7]["recipe"], "llama.cpp:q4_0");
+  for (const auto& row : json["results"]) {
+    EXPECT_GT(row["prompt_tps"], 0.0);
+    EXPECT_GT(row["decode_tps"], 0.0);
+  }
+}
+
+TEST_F(Cli, InfoKnowsEveryBuiltInRecipe) {
+  for (const Recipe& recipe : builtin_recipes()) {
+    const Outcome outcome = run_model("info", {"--kv", recipe.name, "-c", "1000", "-b", "3"});
+    if (outcome.code == 0) {
+      EXPECT_NE(outcome.out.find("KV cache at 1000 tokens"), std::string::npos) << recipe.name;
+    } else {
+      expect_user_error(outcome, "calibrat");  // the others need what only calibration knows
+    }
+  }
+}
+
+TEST_F(Cli, BadModelsAreOneClearSentence) {
+  const std::string whole = read_file(path("model.gguf"));
+  write("half.gguf", whole.substr(0, whole.size() / 2));
+  write("header.gguf", whole.substr(0, 100));
+  write("text.gguf", "this is not a model, whatever its name says");
+  write("empty.gguf", "");
+  std::string corrupt = whole;
+  for (std::size_t i = 8; i < 24; ++i) corrupt[i] = '\xff';  // absurd counts
+  write("corrupt.gguf", corrupt);
+  for (const char* name :
+       {"missing.gguf", "half.gguf", "header.gguf", "text.gguf", "empty.gguf", "corrupt.gguf"}) {
+    for (const char* command : {"run", "info", "bench"}) {
+      std::vector<std::string> words = {command, "-m", path(name)};
+      if (std::string(command) == "run") words.insert(words.end(), {"-p", "abc"});
+      expect_user_error(run(words), name);
+    }
+  }
+  expect_user_error(run({"info", "-m", folder_.string()}), "regular file");
+}
+
+TEST_F(Cli, BadRecipesNameTheNearest) {
+  expect_user_error(run_model("run", {"-p", "abc", "--kv", "kivi-2bits"}), "kivi-2bit");
+  expect_user_error(run_model("run", {"-p", "abc", "-ctk", "ch4g129"}), "ch4g129");
+  expect_user_error(run_model("info", {"--kv", "bf16,windw=128"}), "window");
+  expect_user_error(run_model("eval", {"-f", path("text.txt"), "--kv", "bf16,llama.cpp:q9_0"}), "q8_0");
+  expect_user_error(run_model("bench", {"--kv", "nonsense"}), "nonsense");
+  expect_user_error(run_model("info", {"--kv", path("no-recipe.json")}), "no-recipe.json");
+}
+
+TEST_F(Cli, BadTextsAreOneClearSentence) {
+  write("empty.txt", "");
+  write("latin1.txt", "caf\xe9 au lait");
+  expect_user_error(run_model("run", {}), "-p");
+  expect_user_error(run_model("run", {"-p", ""}), "-p");
+  expect_user_error(run_model("run", {"-p", "caf\xe9"}), "UTF-8");
+  expect_user_error(run_model("run", {"-f", path("latin1.txt")}), "UTF-8");
+  expect_user_error(run_model("run", {"-f", path("empty.txt")}), "empty");
+  expect_user_error(run_model("run", {"-f", path("missing.txt")}), "missing.txt");
+  expect_user_error(run_model("run", {"-f", folder_.string()}), "directory");
+  expect_user_error(run_model("eval", {"-f", path("latin1.txt"), "-c", "4"}), "UTF-8");
+  expect_user_error(run_model("eval", {"-f", path("text.txt"), "-c", "1000"}), "longer text");
+  expect_user_error(run_model("eval", {"-f", path("text.txt"), "-c", "255"}), "even");
+}
+
+TEST_F(Cli, ImpossibleSizesAreOneClearSentence) {
+  expect_user_error(run_model("run", {"-p", "a longer prompt", "-c", "4"}), "-c");
+  expect_user_error(run_model("run", {"-p", "abc", "-t", "0"}), "threads");
+  expect_user_error(run_model("run", {"-p", "abc", "-n", "nine"}), "nine");
+  expect_user_error(run_model("run", {"-p", "abc", "--temp", "-1"}), "temp");
+  expect_user_error(run_model("run", {"-p", "abc", "--top-p", "7"}), "top");
+  expect_user_error(run_model("run", {"-p", "abc", "--no-such-option"}), "no-such-option");
+  expect_user_error(run_model("bench", {"-d", "-5"}), "-5");
+  expect_user_error(run_model("bench", {"-p", "0", "-n", "0"}), "nothing to time");
+  expect_user_error(run({}), "subcommand");
+  const Outcome huge = run_model("run", {"-p", "abc", "-c", "1073741824"});
+  EXPECT_EQ(huge.code, 2);
+  EXPECT_NE(huge.err.find("takes"), std::string::npos) << huge.err;  // after the warning about training
+}
+
+TEST_F(Cli, AnUnwritableJsonIsFoundBeforeTheWork) {
+  expect_user_error(run_model("run", {"-p", "abc", "--json", path("no/such/folder.json")}), "folder.json");
+  expect_user_error(run_model("info", {"--json", folder_.string()}), "directory");
+}
+
+TEST_F(Cli, AFullDiskIsAnErrorAfterTheAnswer) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full on this system";
+  const Outcome outcome = run_model("run", {"-p", "abc", "-n", "2", "--json", "/dev/full"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.err.find("No space left"), std::string::npos) << outcome.err;
+}
+
+}  // namespace
+}  // namespace kvant
