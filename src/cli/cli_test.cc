@@ -40,6 +40,7 @@ class Cli : public ::testing::Test {
   static void SetUpTestSuite() {
     folder_ = fs::temp_directory_path() / ("kvant_cli_" + std::to_string(getpid()));
     fs::create_directories(folder_);
+    setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);  // calibrations go there, not into the user's folder
     TinyModelWriter(TinyModel{}).write(path("model.gguf"));
     std::string text;
     for (int i = 0; i < 700; ++i) text += static_cast<char>('a' + (i * i + i / 7) % 26);
