@@ -14,18 +14,19 @@ readonly MODEL_LINK=.venv/smollm2-135m-instruct.gguf
 # --- system packages -------------------------------------------------------------------------------------
 
 at_least() { [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
-has_compiler() { command -v make gcc g++ > /dev/null && at_least 12 "$(g++ -dumpversion)"; }
-has_cmake() { command -v cmake > /dev/null && at_least 3.25 "$(cmake --version | sed -n '1s/[^0-9]*//p')"; }
-has_venv() { command -v python3 > /dev/null && python3 -c 'import ensurepip, venv' 2> /dev/null; }
-has_library() { command -v pkg-config > /dev/null && pkg-config --exists "$1"; }
+has() { command -v "$1" > /dev/null; }
+has_compiler() { has make && has gcc && has g++ && at_least 12 "$(g++ -dumpversion)"; }
+has_cmake() { has cmake && at_least 3.25 "$(cmake --version | sed -n '1s/[^0-9]*//p')"; }
+has_venv() { has python3 && python3 -c 'import ensurepip, venv' 2> /dev/null; }
+has_library() { has pkg-config && pkg-config --exists "$1"; }
 
 # Prints the Debian packages whose tool or library can't be used yet, on one line.
 missing_packages() {
   {
     has_compiler || echo build-essential
     has_cmake || echo cmake
-    command -v ninja > /dev/null || echo ninja-build
-    command -v pkg-config > /dev/null || echo pkg-config
+    has ninja || echo ninja-build
+    has pkg-config || echo pkg-config
     has_venv || echo python3-venv
     has_library CLI11 || echo libcli11-dev
     has_library nlohmann_json || echo nlohmann-json3-dev
@@ -39,7 +40,7 @@ missing_packages() {
 root_prefix() {
   if [ "$(id -u)" = 0 ]; then
     echo env
-  elif command -v sudo > /dev/null && { sudo -n true 2> /dev/null || { [ -t 0 ] && sudo -v; }; }; then
+  elif has sudo && { sudo -n true 2> /dev/null || { [ -t 0 ] && sudo -v; }; }; then
     echo sudo env
   else
     return 1
@@ -57,7 +58,7 @@ install_packages() {
   local packages prefix
   packages=$(missing_packages)
   [ -n "$packages" ] || return 0
-  if ! command -v apt-get > /dev/null; then
+  if ! has apt-get; then
     fail "some tools or libraries are missing, and this system has no apt-get. Install what these Debian" \
       "packages hold, such that pkg-config finds the libraries, and start again: $packages" \
       "(GCC 12, CMake 3.25 and Python 3.8 are the oldest that will do)"
