@@ -20,6 +20,7 @@ Oracle oracle(const std::vector<float>& base, const std::vector<float>& other, i
     for (const float v : x) top = std::max(top, double{v});
     for (const float v : x) sum += std::exp(v - top);
     std::vector<double> out;
+    out.reserve(x.size());
     for (const float v : x) out.push_back(v - top - std::log(sum));
     return out;
   };
