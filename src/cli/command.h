@@ -17,5 +17,6 @@ Command add_run_command(CLI::App& program);
 Command add_eval_command(CLI::App& program);
 Command add_bench_command(CLI::App& program);
 Command add_info_command(CLI::App& program);
+Command add_calibrate_command(CLI::App& program);
 
 }  // namespace kvant

@@ -42,6 +42,8 @@ void add_common_options(CLI::App& command, CommonOptions& options, bool many_rec
   command
       .add_option("--cache-type-v,--ctv", options.v_side, "format of V alone, such as tok4g128 (also -ctv)")
       ->excludes(kv);
+  command.add_option("--calibration", options.calibration,
+                     "constants that kvant calibrate -o has written (default: made on first use)");
   command.add_option("--json", options.json, "write the result to this file as JSON");
   command.add_option("-t,--threads", options.n_threads, "threads")
       ->check(CLI::Range(1, 1024))

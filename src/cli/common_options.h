@@ -14,13 +14,14 @@ struct CommonOptions {
   std::string model;
   std::vector<std::string> kv;  // recipes as typed; several values, or several in one
   std::string k_side, v_side;   // -ctk, -ctv
+  std::string calibration;      // file; empty: the user's cache folder
   std::string json;             // empty: none
   int n_threads = 1;
   bool verbose = false;
   bool strict = false;
 };
 
-// Adds -m, --kv, -ctk, -ctv, --json, -t, -v and --strict. many_recipes: --kv takes a list.
+// Adds -m, --kv, -ctk, -ctv, --calibration, --json, -t, -v and --strict. many_recipes: --kv takes a list.
 void add_common_options(CLI::App& command, CommonOptions& options, bool many_recipes);
 
 // The recipe of a command that runs one; bf16 by default.

@@ -45,8 +45,8 @@ int run(int argc, char** argv) {
   program.require_subcommand(1);
   program.get_formatter()->column_width(36);
   std::vector<kvant::Command> commands;
-  for (const auto add :
-       {kvant::add_run_command, kvant::add_eval_command, kvant::add_bench_command, kvant::add_info_command}) {
+  for (const auto add : {kvant::add_run_command, kvant::add_eval_command, kvant::add_bench_command,
+                         kvant::add_calibrate_command, kvant::add_info_command}) {
     commands.push_back(add(program));
   }
   bool done = false;

@@ -3,6 +3,8 @@
 #include <cstdio>
 
 #include "base/progress.h"
+#include "calibrate/first_use.h"
+#include "cli/calibration_files.h"
 #include "eval/cache_size.h"
 
 namespace kvant {
@@ -10,6 +12,8 @@ namespace kvant {
 Session::Session(const CommonOptions& options, std::unique_ptr<Engine> engine)
     : verbose_(options.verbose),
       strict_(options.strict),
+      n_threads_(options.n_threads),
+      calibration_(options.calibration),
       engine_(std::move(engine)),
       backend_(make_reference_backend()) {}
 
@@ -19,8 +23,21 @@ Result<Session> Session::open(const CommonOptions& options, WeightMode weights, 
   return Session(options, std::move(engine).value());
 }
 
+Result<std::shared_ptr<const Constants>> Session::constants(const Recipe& recipe) const {
+  if (calibration_.empty()) {
+    const Interruption interruption;
+    return load_or_calibrate(*engine_, *backend_, recipe,
+                             {calibration_folder(), n_threads_, interruption.flag()});
+  }
+  const auto file = read_calibration(calibration_);
+  if (!file.ok()) return file.error();
+  return constants_from(*file, recipe, engine_->geometry(), engine_->fingerprint(), calibration_);
+}
+
 Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe) const {
-  auto plan = resolve(recipe, engine_->geometry(), nullptr);
+  auto known = constants(recipe);
+  if (!known.ok()) return known.error();
+  auto plan = resolve(recipe, engine_->geometry(), std::move(known).value());
   if (!plan.ok()) return plan.error();
   if (verbose_) fmt::print(stderr, "{}", plan_table(report(**plan)));
   if (!strict_ || (*plan)->fallbacks.empty()) return plan;

@@ -18,14 +18,19 @@ class Session {
   Engine& engine() const { return *engine_; }
   AttentionBackend& backend() const { return *backend_; }
 
-  // Resolves a recipe for the model; prints the plan with -v. With --strict a fall-back is an error.
+  // Resolves a recipe for the model, with its calibration (made now, if need be); prints the plan with -v.
+  // With --strict a fall-back is an error.
   Result<std::shared_ptr<const Plan>> plan(const Recipe& recipe) const;
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
 
  private:
   Session(const CommonOptions& options, std::unique_ptr<Engine> engine);
 
+  Result<std::shared_ptr<const Constants>> constants(const Recipe& recipe) const;
+
   bool verbose_, strict_;
+  int n_threads_;
+  std::string calibration_;  // file; empty: made on first use
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<AttentionBackend> backend_;
 };

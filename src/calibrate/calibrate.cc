@@ -1,0 +1,196 @@
+#include "calibrate/calibrate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "base/progress.h"
+#include "base/team.h"
+#include "calibrate/capture_state.h"
+#include "calibrate/codebook_storage.h"
+#include "calibrate/learn_head.h"
+#include "calibrate/needs.h"
+#include "calibrate/quality.h"
+#include "calibrate/read_samples.h"
+#include "calibrate/samples.h"
+#include "calibrate/sealed_gguf.h"
+
+namespace kvant {
+namespace {
+
+constexpr double kSecondsBetweenSaves = 60;
+
+class Calibrator {
+ public:
+  Calibrator(Engine& engine, AttentionBackend& backend, const CalibrationRequest& request)
+      : engine_(engine),
+        backend_(backend),
+        request_(request),
+        settings_(request.settings),
+        capture_(engine.geometry(),
+                 {settings_.samples, settings_.length, settings_.rows, settings_.passages, settings_.seed}) {
+    result_.model = engine.description();
+    result_.fingerprint = engine.fingerprint();
+    result_.text_hash = settings_.self ? 0 : fnv1a(request.text);
+    result_.settings = settings_;
+  }
+
+  Result<Calibration> run() {
+    for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(check(recipe));
+    KVANT_RETURN_IF_ERROR(capture_samples());
+    KVANT_RETURN_IF_ERROR(learn());
+    round_codebooks(result_.constants);
+    for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(judge(recipe));
+    remove_state();
+    return std::move(result_);
+  }
+
+ private:
+  bool stopped() const { return request_.stop != nullptr && *request_.stop; }
+  bool keeps_state() const { return !request_.state_path.empty(); }
+  std::string capture_path() const { return request_.state_path + ".capture"; }
+  std::string constants_path() const { return request_.state_path + ".partial"; }
+
+  // Without its constants a recipe cannot be resolved; its overrides can be held against the model.
+  Status check(const Recipe& recipe) const {
+    const Geometry& g = engine_.geometry();
+    for (const SideOverride& o : recipe.overrides) {
+      if (o.last_layer < g.n_layers && o.kv_head < g.n_kv_heads) continue;
+      return error("the recipe {} names layers or KV heads that {} doesn't have ({} layers, {} KV heads)",
+                   label(recipe), g.model, g.n_layers, g.n_kv_heads);
+    }
+    return {};
+  }
+
+  // All that captured values and constants depend on, but the recipes.
+  std::uint64_t identity() const {
+    const CalibrationSettings& s = settings_;
+    return fnv1a(fmt::format("{} {:x} {} {} {} {} {} {}", result_.fingerprint, result_.text_hash, s.samples,
+                             s.length, s.rows, s.passages, s.self, s.seed));
+  }
+
+  Status interrupted(int samples_done) {
+    if (!keeps_state()) return error("interrupted");
+    KVANT_RETURN_IF_ERROR(write_capture(capture_, identity(), samples_done, capture_path()));
+    KVANT_RETURN_IF_ERROR(save_constants());
+    return error("interrupted; run the same command again to go on from here ('{}.*' hold the work so far)",
+                 request_.state_path);
+  }
+
+  Result<std::vector<Sample>> samples() {
+    const SampleSize size{settings_.samples, settings_.passages, settings_.length, settings_.seed};
+    if (!settings_.self) {
+      return samples_of_text(engine_.tokenizer(), engine_.geometry().trained_context, request_.text, size);
+    }
+    Progress progress("writing samples", static_cast<std::int64_t>(capture_.n_sequences()) * settings_.length,
+                      "tokens");
+    return samples_of_model(
+        engine_, backend_, size, [&](std::int64_t n) { progress.advance(n); }, request_.stop);
+  }
+
+  Status capture_samples() {
+    int done = keeps_state() ? read_capture(capture_path(), identity(), capture_) : 0;
+    if (done == capture_.n_sequences()) return {};
+    const auto all = samples();
+    if (!all.ok()) return all.error();
+    Progress progress("reading samples", capture_.n_sequences(), "samples");
+    progress.advance(done);
+    const auto read = read_samples(
+        engine_, backend_, *all, done, capture_, [&](int n) { progress.advance(n); }, request_.stop);
+    if (!read.ok()) return read.error();
+    progress.clear();
+    return *read < capture_.n_sequences() ? interrupted(*read) : Status{};
+  }
+
+  Status learn() {
+    take_up_constants();
+    std::vector<HeadNeeds> open;
+    for (HeadNeeds& needs : needs_of(request_.recipes, engine_.geometry()))
+      if (!known(needs)) open.push_back(std::move(needs));
+    Progress progress("learning", static_cast<std::int64_t>(open.size()), "heads");
+    std::optional<Error> failure;
+    last_save_ = Clock::now();
+    run_team(request_.n_threads, [&](Team& team) {
+      team.for_each(static_cast<int>(open.size()), [&](int i) {
+        if (stopped()) return;
+        auto learned = learn_head(capture_, open[i], settings_.seed);
+        const std::lock_guard lock(mutex_);
+        if (!learned.ok()) {
+          failure = learned.error();
+          return;
+        }
+        keep(open[i], *learned);
+        progress.advance(1);
+        if (keeps_state() &&
+            Clock::now() - last_save_ > std::chrono::duration<double>(kSecondsBetweenSaves)) {
+          (void)save_constants();  // on a full disk, the end of the work tells
+          last_save_ = Clock::now();
+        }
+      });
+    });
+    progress.clear();
+    if (failure) return *failure;
+    return stopped() ? interrupted(capture_.n_sequences()) : Status{};
+  }
+
+  bool known(const HeadNeeds& needs) const {
+    return std::all_of(needs.constants.begin(), needs.constants.end(), [&](const ScopedNeed& constant) {
+      return !result_.constants.find(needs.layer, needs.kv_head, needs.side, constant.stored).empty();
+    });
+  }
+  void keep(const HeadNeeds& needs, LearnedConstants& learned) {
+    for (auto& [name, values] : learned)
+      result_.constants.set(needs.layer, needs.kv_head, needs.side, name, std::move(values));
+  }
+
+  // The partial file is a calibration whose model is the identity.
+  Status save_constants() const {
+    Calibration partial = result_;
+    partial.fingerprint = fmt::format("{:016x}", identity());
+    return write_calibration(partial, constants_path());
+  }
+  void take_up_constants() {
+    if (!keeps_state() || !std::filesystem::exists(constants_path())) return;
+    auto partial = read_calibration(constants_path());
+    if (partial.ok() && partial->fingerprint == fmt::format("{:016x}", identity()))
+      result_.constants = std::move(partial->constants);
+  }
+  void remove_state() const {
+    if (!keeps_state()) return;
+    std::error_code ignored;
+    std::filesystem::remove(capture_path(), ignored);
+    std::filesystem::remove(constants_path(), ignored);
+  }
+
+  Status judge(const Recipe& recipe) {
+    const Geometry& g = engine_.geometry();
+    auto constants = constants_for(recipe, g, result_.constants);
+    if (!constants.ok()) return constants.error();
+    const auto plan = resolve(recipe, g, std::make_shared<const Constants>(std::move(*constants)));
+    if (!plan.ok()) return plan.error();
+    result_.quality.push_back(measure_quality(capture_, **plan, request_.n_threads));
+    return {};
+  }
+
+  using Clock = std::chrono::steady_clock;
+  Engine& engine_;
+  AttentionBackend& backend_;
+  const CalibrationRequest& request_;
+  CalibrationSettings settings_;
+  Capture capture_;
+  Calibration result_;
+  std::mutex mutex_;
+  Clock::time_point last_save_;
+};
+
+}  // namespace
+
+Result<Calibration> calibrate(Engine& engine, AttentionBackend& backend, const CalibrationRequest& request) {
+  return Calibrator(engine, backend, request).run();
+}
+
+}  // namespace kvant

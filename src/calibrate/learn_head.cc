@@ -1,0 +1,137 @@
+#include "calibrate/learn_head.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "calibrate/codebook.h"
+#include "calibrate/head_priority.h"
+#include "calibrate/transform_learner.h"
+#include "recipe/head_mix.h"
+#include "transform/transform.h"
+
+namespace kvant {
+namespace {
+
+constexpr float kLargestInteger = 119;  // of universal scales (TurboAttention, Algorithm 1)
+
+// A seed of its own for every (layer, head, side), whatever else is learned.
+std::uint64_t head_seed(std::uint64_t seed, const HeadNeeds& needs) {
+  std::uint64_t mixed = seed;
+  for (const int part : {needs.layer, needs.kv_head, static_cast<int>(needs.side)})
+    mixed = mixed * 0x9e3779b97f4a7c15U + static_cast<std::uint64_t>(part) + 1;
+  return mixed;
+}
+
+class HeadLearner {
+ public:
+  HeadLearner(const Capture& capture, const HeadNeeds& needs, std::uint64_t seed)
+      : capture_(capture), needs_(needs), seed_(head_seed(seed, needs)) {}
+
+  Result<LearnedConstants> run() {
+    rows_ = capture_.rows(needs_.layer, needs_.kv_head, needs_.side, needs_.without_sink);
+    KVANT_CHECK(!rows_.empty(), "nothing was captured");
+    KVANT_RETURN_IF_ERROR(learn_transforms());
+    for (const ScopedNeed& constant : needs_.constants) {
+      switch (constant.need.kind) {
+        case NeedKind::transform:
+          break;
+        case NeedKind::format:
+          learn_format(constant);
+          break;
+        case NeedKind::tail:
+          learn_universal_scale(constant);
+          break;
+        case NeedKind::priority:
+          learn_priority(constant);
+          break;
+        case NeedKind::adapter:
+          break;
+      }
+    }
+    return std::move(learned_);
+  }
+
+ private:
+  MatrixView<float> rows() {
+    const int d = capture_.geometry().head_dim;
+    return {rows_.data(), static_cast<int>(rows_.size()) / d, d};
+  }
+  void keep(const std::string& stored, std::vector<float> values) {
+    learned_.emplace_back(stored, std::move(values));
+  }
+  const ScopedNeed& need_of(const std::string& name) const {
+    const auto found = std::find_if(needs_.constants.begin(), needs_.constants.end(), [&](const auto& c) {
+      return c.need.kind == NeedKind::transform && c.need.name == name;
+    });
+    KVANT_CHECK(found != needs_.constants.end(), "a calibrated step that needs nothing");
+    return *found;
+  }
+
+  // Learns the steps' constants and takes the rows through each step.
+  Status learn_transforms() {
+    for (std::size_t i = 0; i < needs_.transforms.size(); ++i) {
+      const TransformKind* kind = find_transform_kind(needs_.transforms[i]);
+      KVANT_CHECK(kind != nullptr, "a recipe with an unknown transform");
+      const std::string name = transform_constant_name(needs_.transforms, i);
+      if (kind->calibrated) {
+        const TransformLearner* learner = find_transform_learner(kind->name);
+        KVANT_CHECK(learner != nullptr, "a calibrated transform that nobody learns");
+        std::vector<float> found = learner->learn(rows());
+        steps_.set(needs_.layer, needs_.kv_head, needs_.side, name, found);
+        keep(need_of(name).stored, std::move(found));
+      }
+      const auto step = kind->make(rows().cols, constants(), name);
+      if (!step.ok()) return step.error();
+      (*step)->forward(rows());
+    }
+    return {};
+  }
+  HeadConstants constants() const { return {&steps_, needs_.layer, needs_.kv_head, needs_.side}; }
+
+  void learn_format(const ScopedNeed& constant) {
+    const auto shape = constant.need.format->codebook_shape();
+    KVANT_CHECK(shape.has_value(), "a format's constant that nobody learns");
+    const Codebook book = learn_codebook(*shape, rows(), seed_);
+    keep(constant.stored, book.centroids);
+    keep(constant.stored + kErrorsSuffix,
+         {static_cast<float>(book.error_before), static_cast<float>(book.error_after),
+          static_cast<float>(book.error_int8)});
+  }
+
+  // Unsealed and protected tokens are kept in the tail's format: the sink counts here, too.
+  void learn_universal_scale(const ScopedNeed& constant) {
+    KVANT_CHECK(constant.need.size == 1, "a tail's constant that nobody learns");
+    std::vector<float> all = capture_.rows(needs_.layer, needs_.kv_head, needs_.side, false);
+    const auto transform = Transform::make(needs_.transforms, rows().cols, constants());
+    KVANT_CHECK(transform.ok(), "transforms that were just learned");
+    transform->forward({all.data(), static_cast<int>(all.size()) / rows().cols, rows().cols});
+    float largest = 0;
+    for (const float x : all) largest = std::max(largest, std::abs(x));
+    keep(constant.stored, {largest / kLargestInteger});
+  }
+
+  void learn_priority(const ScopedNeed& constant) {
+    for (const PriorityMetric& metric : priority_metrics()) {
+      if (constant.need.name != head_priority_constant(metric.name)) continue;
+      keep(constant.stored, {static_cast<float>(metric.measure(rows()))});
+      return;
+    }
+    KVANT_CHECK(false, "a priority that nobody measures");
+  }
+
+  const Capture& capture_;
+  const HeadNeeds& needs_;
+  std::uint64_t seed_;
+  std::vector<float> rows_;  // [n, d]: as far through the transforms as learned
+  Constants steps_;          // of the transforms, by plain name
+  LearnedConstants learned_;
+};
+
+}  // namespace
+
+Result<LearnedConstants> learn_head(const Capture& capture, const HeadNeeds& needs, std::uint64_t seed) {
+  return HeadLearner(capture, needs, seed).run();
+}
+
+}  // namespace kvant

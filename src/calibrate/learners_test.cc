@@ -1,0 +1,123 @@
+// What is learned for transforms and head priorities, against computations by hand.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "calibrate/head_priority.h"
+#include "calibrate/principal_directions.h"
+#include "calibrate/transform_learner.h"
+#include "recipe/head_mix.h"
+#include "transform/transform.h"
+
+namespace kvant {
+namespace {
+
+const std::vector<float> kValues{1, -4, 3, 4, 2, 0};  // [3, 2]
+
+std::vector<float> learned(const std::string& kind, const std::vector<float>& values, int d) {
+  const TransformLearner* learner = find_transform_learner(kind);
+  if (learner == nullptr) return {};
+  return learner->learn({values.data(), static_cast<int>(values.size()) / d, d});
+}
+
+TEST(TransformLearner, KnowsEveryCalibratedTransform) {
+  const std::vector<float> values(64 * 32, 1.0F);
+  for (const TransformKind* kind : transform_kinds()) {
+    if (!kind->calibrated) continue;
+    EXPECT_EQ(learned(kind->name, values, 32).size(), kind->constant_size(32)) << kind->name;
+  }
+}
+
+TEST(TransformLearner, MatchesComputationByHand) {
+  EXPECT_EQ(learned("mean", kValues, 2), (std::vector<float>{2, 0}));
+  EXPECT_EQ(learned("smooth", kValues, 2), (std::vector<float>{std::sqrt(3.0F), 2}));
+  const std::vector<float> scale = learned("scale", kValues, 2);
+  EXPECT_FLOAT_EQ(scale[0], std::sqrt(std::sqrt(2.0F / 3)));
+  EXPECT_FLOAT_EQ(scale[1], std::sqrt(std::sqrt(32.0F / 3)));
+}
+
+// Values made of known orthogonal directions with known lengths.
+TEST(PrincipalDirections, FindsTheDirectionsThatValuesWereMadeOf) {
+  const int d = 8;
+  const float c = std::cos(0.7F);
+  const float s = std::sin(0.7F);
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> values;
+  for (int i = 0; i < 20000; ++i) {
+    const float long_axis = 5 * normal(random);
+    const float short_axis = 2 * normal(random);
+    std::vector<float> row(d);
+    for (float& x : row) x = 0.1F * normal(random);
+    row[2] += c * long_axis - s * short_axis;
+    row[5] += s * long_axis + c * short_axis;
+    values.insert(values.end(), row.begin(), row.end());
+  }
+  const std::vector<float> basis = principal_directions({values.data(), 20000, d});
+  EXPECT_NEAR(std::abs(c * basis[2] + s * basis[5]), 1, 1e-2);
+  EXPECT_NEAR(std::abs(-s * basis[d + 2] + c * basis[d + 5]), 1, 1e-2);
+}
+
+TEST(PrincipalDirections, AreOrthonormalAndMakeChannelsIndependent) {
+  const int d = 80;
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> mixing(static_cast<std::size_t>(d) * d);
+  for (float& x : mixing) x = normal(random);
+  std::vector<float> values(static_cast<std::size_t>(500) * d);
+  for (int r = 0; r < 500; ++r)
+    for (int i = 0; i < d; ++i) {
+      const float x = normal(random);
+      for (int j = 0; j < d; ++j) values[r * d + j] += x * mixing[i * d + j];
+    }
+  const std::vector<float> basis = principal_directions({values.data(), 500, d});
+  std::vector<double> moments(d);
+  double largest_cross = 0;
+  for (int i = 0; i < d; ++i)
+    for (int j = 0; j <= i; ++j) {
+      double dot = 0;
+      double cross = 0;
+      for (int k = 0; k < d; ++k) dot += static_cast<double>(basis[i * d + k]) * basis[j * d + k];
+      for (int r = 0; r < 500; ++r) {
+        double a = 0;
+        double b = 0;
+        for (int k = 0; k < d; ++k) {
+          a += static_cast<double>(values[r * d + k]) * basis[i * d + k];
+          b += static_cast<double>(values[r * d + k]) * basis[j * d + k];
+        }
+        cross += a * b;
+      }
+      EXPECT_NEAR(dot, i == j ? 1 : 0, 1e-5);
+      if (i == j)
+        moments[i] = cross;
+      else
+        largest_cross = std::max(largest_cross, std::abs(cross));
+    }
+  EXPECT_LT(largest_cross, 1e-4 * moments[0]);
+  for (int i = 1; i < d; ++i) EXPECT_LE(moments[i], moments[i - 1] * 1.0001);
+}
+
+TEST(HeadPriority, MeasuresEveryMetricOfTheRecipes) {
+  for (const char* metric : mix_metrics()) {
+    bool known = false;
+    for (const PriorityMetric& measured : priority_metrics())
+      known = known || metric == std::string(measured.name);
+    EXPECT_TRUE(known) << metric;
+  }
+}
+
+// Channel ranges 2 and 8, values from -4 to 4.
+TEST(HeadPriority, MatchesComputationByHand) {
+  const MatrixView<const float> values(kValues.data(), 3, 2);
+  for (const PriorityMetric& metric : priority_metrics()) {
+    const std::map<std::string, double> by_hand{
+        {"min-max", 8}, {"variation", 3}, {"gap-std", 24}, {"entropy", std::log2(6.0)}};  // six bins of one
+    ASSERT_TRUE(by_hand.contains(metric.name));
+    EXPECT_NEAR(metric.measure(values), by_hand.at(metric.name), 1e-12) << metric.name;
+  }
+}
+
+}  // namespace
+}  // namespace kvant

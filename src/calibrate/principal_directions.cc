@@ -1,0 +1,83 @@
+#include "calibrate/principal_directions.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace kvant {
+namespace {
+
+// A square matrix [d, d].
+struct Square {
+  int d;
+  std::vector<double> values;
+  explicit Square(int size) : d(size), values(static_cast<std::size_t>(size) * size) {}
+  double& at(int i, int j) { return values[static_cast<std::size_t>(i) * d + j]; }
+};
+
+Square second_moments(MatrixView<const float> x) {
+  Square moments(x.cols);
+  for (int r = 0; r < x.rows; ++r) {
+    const float* row = x.row(r);
+    for (int i = 0; i < x.cols; ++i)
+      for (int j = i; j < x.cols; ++j) moments.at(i, j) += static_cast<double>(row[i]) * row[j];
+  }
+  for (int i = 0; i < x.cols; ++i)
+    for (int j = 0; j < i; ++j) moments.at(i, j) = moments.at(j, i);
+  return moments;
+}
+
+double off_diagonal(Square& a) {
+  double sum = 0;
+  for (int i = 0; i < a.d; ++i)
+    for (int j = 0; j < i; ++j) sum += a.at(i, j) * a.at(i, j);
+  return sum;
+}
+
+// Turns rows and columns p and q of the symmetric `a` so that a_pq becomes 0, and the rows of `basis` alike
+// (Golub and Van Loan, section 8.5).
+void rotate(Square& a, Square& basis, int p, int q) {
+  const double apq = a.at(p, q);
+  if (apq == 0) return;
+  const double theta = (a.at(q, q) - a.at(p, p)) / (2 * apq);
+  const double tangent = (theta >= 0 ? 1.0 : -1.0) / (std::abs(theta) + std::sqrt(theta * theta + 1));
+  const double cosine = 1 / std::sqrt(tangent * tangent + 1);
+  const double sine = tangent * cosine;
+  const auto turn = [&](double& x, double& y) {
+    const double old = x;
+    x = cosine * old - sine * y;
+    y = sine * old + cosine * y;
+  };
+  for (int k = 0; k < a.d; ++k) turn(a.at(k, p), a.at(k, q));
+  for (int k = 0; k < a.d; ++k) turn(a.at(p, k), a.at(q, k));
+  for (int k = 0; k < a.d; ++k) turn(basis.at(p, k), basis.at(q, k));
+}
+
+}  // namespace
+
+std::vector<float> principal_directions(MatrixView<const float> x) {
+  constexpr int kMostSweeps = 50;
+  constexpr double kTolerance = 1e-20;  // of the squared sum off the diagonal, relative to the squared trace
+  const int d = x.cols;
+  Square a = second_moments(x);
+  Square basis(d);
+  double trace = 0;
+  for (int i = 0; i < d; ++i) {
+    basis.at(i, i) = 1;
+    trace += a.at(i, i);
+  }
+  for (int sweep = 0; sweep < kMostSweeps && off_diagonal(a) > kTolerance * trace * trace; ++sweep) {
+    for (int p = 0; p < d; ++p)
+      for (int q = p + 1; q < d; ++q) rotate(a, basis, p, q);
+  }
+  std::vector<int> order(d);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int i, int j) { return a.at(i, i) > a.at(j, j); });
+  std::vector<float> rows;
+  rows.reserve(basis.values.size());
+  for (const int i : order)
+    for (int j = 0; j < d; ++j) rows.push_back(static_cast<float>(basis.at(i, j)));
+  return rows;
+}
+
+}  // namespace kvant

@@ -1,0 +1,123 @@
+#include "calibrate/quality.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <vector>
+
+#include "attention/softmax.h"
+#include "base/team.h"
+
+namespace kvant {
+namespace {
+
+constexpr int kQueries = 32;  // the last tokens of a passage, whose outputs are compared
+
+struct Sums {
+  double difference[3] = {};  // squared: K, V, output
+  double energy[3] = {};
+  void add(int which, float exact, float got) {
+    const double d = static_cast<double>(got) - exact;
+    difference[which] += d * d;
+    energy[which] += static_cast<double>(exact) * exact;
+  }
+  void add(const Sums& other) {
+    for (int i = 0; i < 3; ++i) {
+      difference[i] += other.difference[i];
+      energy[i] += other.energy[i];
+    }
+  }
+  double relative(int which) const { return energy[which] > 0 ? difference[which] / energy[which] : 0; }
+};
+
+// Values [n_pages * kPageTokens, d] after a way through the cache.
+std::vector<float> through_cache(const SidePlan& side, int sink, std::vector<float> values, int n_pages) {
+  const int d = side.context.head_dim;
+  const std::vector<float> exact = values;
+  side.transform.forward({values.data(), n_pages * kPageTokens, d});
+  std::vector<std::byte> page(side.sealed->page_bytes(d));
+  for (int p = 0; p < n_pages; ++p) {
+    TokenMask left_out;
+    if (p == 0)
+      for (int token = 0; token < sink; ++token) left_out.set(token);
+    float* tokens = values.data() + static_cast<std::ptrdiff_t>(p) * kPageTokens * d;
+    side.sealed->encode(tokens, left_out, side.context, page.data());
+    side.sealed->decode(page.data(), kPageTokens, side.context, tokens);
+  }
+  side.transform.inverse({values.data(), n_pages * kPageTokens, d});
+  std::copy_n(exact.begin(), static_cast<std::ptrdiff_t>(sink) * d, values.begin());
+  return values;
+}
+
+// The attention output [d] of query q over tokens [0, n).
+std::vector<float> attend(const Geometry& geometry, const float* q, const std::vector<float>& k,
+                          const std::vector<float>& v, int n) {
+  const int d = geometry.head_dim;
+  std::vector<float> weights(n);
+  for (int t = 0; t < n; ++t) {
+    float score = 0;
+    for (int i = 0; i < d; ++i) score += q[i] * k[static_cast<std::size_t>(t) * d + i];
+    score *= geometry.score_scale;
+    if (geometry.score_softcap > 0)
+      score = geometry.score_softcap * std::tanh(score / geometry.score_softcap);
+    weights[t] = score;
+  }
+  const float sum = exp_row(weights.data(), n, max_row(weights.data(), n));
+  std::vector<float> output(d);
+  for (int t = 0; t < n; ++t)
+    add_scaled_row(output.data(), v.data() + static_cast<std::ptrdiff_t>(t) * d, d, weights[t] / sum);
+  return output;
+}
+
+Sums measure_head(const Capture& capture, const Plan& plan, int layer, int kv_head) {
+  const Geometry& g = plan.geometry;
+  const HeadPlan& head = plan.head(layer, kv_head);
+  const int sink = plan.layers[layer].sink;
+  const int n_pages = capture.size().length / kPageTokens;
+  const int n = n_pages * kPageTokens;
+  const std::size_t used = static_cast<std::size_t>(n) * g.head_dim;
+  Sums sums;
+  for (int p = 0; p < capture.size().passages; ++p) {
+    std::vector<float> exact[2], got[2];
+    for (const Side side : kSides) {
+      const int s = static_cast<int>(side);
+      exact[s] = capture.passage(p, layer, kv_head, side);
+      exact[s].resize(used);
+      got[s] = through_cache(head.side(side), sink, exact[s], n_pages);
+      for (std::size_t i = 0; i < used; ++i) sums.add(s, exact[s][i], got[s][i]);
+    }
+    for (int h = kv_head * g.group(); h < (kv_head + 1) * g.group(); ++h) {
+      const std::vector<float> queries = capture.passage_queries(p, layer, h);
+      for (int t = std::max(0, n - kQueries); t < n; ++t) {
+        const float* q = queries.data() + static_cast<std::ptrdiff_t>(t) * g.head_dim;
+        const std::vector<float> right = attend(g, q, exact[0], exact[1], t + 1);
+        const std::vector<float> output = attend(g, q, got[0], got[1], t + 1);
+        for (int i = 0; i < g.head_dim; ++i) sums.add(2, right[i], output[i]);
+      }
+    }
+  }
+  return sums;
+}
+
+}  // namespace
+
+RecipeQuality measure_quality(const Capture& capture, const Plan& plan, int n_threads) {
+  const Geometry& g = plan.geometry;
+  RecipeQuality quality;
+  quality.recipe = to_string(plan.recipe);
+  if (capture.size().length < kPageTokens) return quality;
+  std::vector<Sums> of_head(static_cast<std::size_t>(g.n_layers) * g.n_kv_heads);
+  run_team(n_threads, [&](Team& team) {
+    team.for_each(static_cast<int>(of_head.size()), [&](int i) {
+      of_head[i] = measure_head(capture, plan, i / g.n_kv_heads, i % g.n_kv_heads);
+    });
+  });
+  Sums sums;  // in a fixed order, whatever the threads
+  for (const Sums& head : of_head) sums.add(head);
+  quality.key_error = sums.relative(0);
+  quality.value_error = sums.relative(1);
+  quality.output_error = sums.relative(2);
+  return quality;
+}
+
+}  // namespace kvant

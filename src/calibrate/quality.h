@@ -1,0 +1,15 @@
+// How well a plan keeps captured K and V, and what attention makes of them.
+#pragma once
+
+#include "calibrate/calibration.h"
+#include "calibrate/capture.h"
+#include "recipe/plan.h"
+
+namespace kvant {
+
+// Errors on the capture's passages when all their whole pages are sealed in the plan's formats, the sink left
+// out. Attention outputs are those of the last tokens of these pages. Fields are 0 when passages have no
+// whole page. Runs on n_threads threads.
+RecipeQuality measure_quality(const Capture& capture, const Plan& plan, int n_threads);
+
+}  // namespace kvant

@@ -1,0 +1,43 @@
+// Samples: what a model reads for calibration.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/engine.h"
+
+namespace kvant {
+
+struct Sample {
+  std::vector<std::int32_t> tokens;
+  // Added to the positions of all tokens but the first kSinkTokens, so that short samples show what K looks
+  // like far from the start of a long context whose sink is where it always is.
+  int position_offset = 0;
+};
+
+struct SampleSize {
+  int samples = 0;   // for training
+  int passages = 0;  // for judging: they come last
+  int length = 0;    // tokens of each
+  std::uint64_t seed = 0;
+};
+
+// Pieces of `text` from random places, spread over it; those for training keep off the passages where the
+// text is long enough. They begin with the model's BOS where it was trained with one. Offsets are random,
+// spread over [0, trained_context - length]. Errors: a text that is not UTF-8, or shorter than one sample.
+Result<std::vector<Sample>> samples_of_text(const Tokenizer& tokenizer, int trained_context,
+                                            const std::string& text, const SampleSize& size);
+
+// The same from text that the model writes itself, all samples side by side at temperature 1. advance(n) is
+// called after n more tokens of one sample; the sum is (samples + passages) * length. Errors: out of memory,
+// or "interrupted" once `stop` is set (null: never).
+Result<std::vector<Sample>> samples_of_model(Engine& engine, AttentionBackend& backend,
+                                             const SampleSize& size,
+                                             const std::function<void(std::int64_t)>& advance,
+                                             const std::atomic<bool>* stop);
+
+}  // namespace kvant

@@ -1,0 +1,48 @@
+// GGUF files that carry a checksum: built in memory, written whole, checked when read.
+//
+// The 8 bytes after the GGUF data are the FNV-1a hash of everything before them, little-endian. GGUF readers
+// ignore what follows the last tensor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "model/gguf_file.h"
+
+namespace kvant {
+
+// FNV-1a of bytes, to be continued from `hash`.
+std::uint64_t fnv1a(std::string_view bytes, std::uint64_t hash = 0xcbf29ce484222325U);
+
+class SealedGguf {
+ public:
+  SealedGguf();
+  ~SealedGguf();
+
+  void set(const std::string& key, const std::string& text);
+  void set(const std::string& key, std::int64_t number);
+  void set(const std::string& key, std::span<const std::int32_t> numbers);
+  // A tensor [n], n > 0. Names are shorter than 64 characters and differ.
+  void add_f32(const std::string& name, std::span<const float> values);
+  void add_f16(const std::string& name, std::span<const std::uint16_t> values);
+  void add_bf16(const std::string& name, std::span<const std::uint16_t> values);
+  void add_i8(const std::string& name, std::span<const std::int8_t> values);
+
+  // Writes the file whole or not at all. Errors: see write_whole_file.
+  Status write(const std::string& path) const;
+
+ private:
+  void add(const std::string& name, int type, std::size_t n, std::span<const std::byte> bytes);
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Opens such a file. Errors: see GgufFile::open; a wrong checksum.
+Result<std::shared_ptr<GgufFile>> open_sealed_gguf(const std::string& path);
+
+}  // namespace kvant

@@ -1,0 +1,152 @@
+// kvant calibrate: learns what recipes need to know about a model.
+#include "calibrate/calibrate.h"
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/json_file.h"
+#include "base/progress.h"
+#include "calibrate/default_text.h"
+#include "calibrate/first_use.h"
+#include "calibrate/needs.h"
+#include "cli/calibration_files.h"
+#include "cli/command.h"
+#include "cli/session.h"
+
+namespace kvant {
+namespace {
+
+struct CalibrateOptions {
+  CommonOptions common;
+  std::string text_file;  // empty: the text that ships with kvant
+  std::string output;     // empty: the user's cache folder
+  CalibrationSettings settings;
+  bool full = false;
+};
+
+// The papers' size: 256 samples of 512 tokens.
+void set_full(CalibrationSettings& settings) {
+  settings.samples = 256;
+  settings.rows = 4 * CalibrationSettings{}.rows;
+}
+
+Result<std::vector<Recipe>> recipes_to_calibrate(const CommonOptions& options, const Geometry& geometry) {
+  std::vector<Recipe> recipes;
+  for (const std::string& name : row_names(options)) {
+    auto recipe = parse_recipe(name);
+    if (!recipe.ok()) return recipe.error();
+    if (needs_calibration(*recipe, geometry)) {
+      recipes.push_back(std::move(*recipe));
+    } else {
+      warn(fmt::format("the recipe {} needs no calibration", label(*recipe)));
+    }
+  }
+  if (recipes.empty()) return error("nothing to calibrate: name a recipe that needs it with --kv");
+  return recipes;
+}
+
+// One file for all recipes, or the file of each recipe that first use looks for.
+std::vector<std::string> output_files(const CalibrateOptions& options, const std::vector<Recipe>& recipes,
+                                      const Engine& engine) {
+  if (!options.output.empty()) return {options.output};
+  std::vector<std::string> files;
+  for (const Recipe& recipe : recipes) {
+    files.push_back(first_use_path(calibration_folder(), recipe, engine.geometry(), engine.fingerprint()));
+  }
+  return files;
+}
+
+Status check_outputs(const CalibrateOptions& options, const std::vector<std::string>& files) {
+  std::error_code failure;
+  if (options.output.empty()) std::filesystem::create_directories(calibration_folder(), failure);
+  if (failure) return error("cannot make the folder '{}': {}", calibration_folder(), failure.message());
+  for (const std::string& file : files) KVANT_RETURN_IF_ERROR(check_writable(file));
+  return {};
+}
+
+void print_summary(const Calibration& calibration, const std::vector<std::string>& files, double seconds) {
+  fmt::print("Relative squared errors on {} passages that nothing was learned from:\n",
+             calibration.settings.passages);
+  fmt::print("{:>10} {:>10} {:>10}  recipe\n", "K", "V", "output");
+  for (const RecipeQuality& q : calibration.quality) {
+    fmt::print("{:10.5f} {:10.5f} {:10.5f}  {}\n", q.key_error, q.value_error, q.output_error, q.recipe);
+  }
+  for (const std::string& file : files) fmt::print("Written: {}\n", file);
+  fmt::print("Time: {}\n", readable_duration(seconds));
+}
+
+std::string to_json(const Calibration& calibration, const std::vector<std::string>& files, double seconds) {
+  nlohmann::json json;
+  json["model"] = calibration.model;
+  json["fingerprint"] = calibration.fingerprint;
+  json["files"] = files;
+  json["seconds"] = seconds;
+  for (const RecipeQuality& q : calibration.quality) {
+    json["recipes"].push_back({{"recipe", q.recipe},
+                               {"key_error", q.key_error},
+                               {"value_error", q.value_error},
+                               {"output_error", q.output_error}});
+  }
+  return json.dump(2) + "\n";
+}
+
+Result<std::string> calibration_text(const CalibrateOptions& options) {
+  if (options.settings.self) return std::string();
+  return options.text_file.empty() ? default_calibration_text() : read_text_file(options.text_file);
+}
+
+Status run_calibrate(const CalibrateOptions& options) {
+  auto text = calibration_text(options);
+  if (!text.ok()) return text.error();
+  const auto session = Session::open(options.common, WeightMode::as_stored, 0);
+  if (!session.ok()) return session.error();
+  Engine& engine = session->engine();
+  auto recipes = recipes_to_calibrate(options.common, engine.geometry());
+  if (!recipes.ok()) return recipes.error();
+  const std::vector<std::string> files = output_files(options, *recipes, engine);
+  KVANT_RETURN_IF_ERROR(check_outputs(options, files));
+
+  const auto start = std::chrono::steady_clock::now();
+  const Interruption interruption;
+  const CalibrationRequest request{*recipes,         std::move(*text),
+                                   options.settings, options.common.n_threads,
+                                   files.front(),    interruption.flag()};
+  const auto made = calibrate(engine, session->backend(), request);
+  if (!made.ok()) return made.error();
+  for (const std::string& file : files) KVANT_RETURN_IF_ERROR(write_calibration(*made, file));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  print_summary(*made, files, seconds);
+  if (options.common.json.empty()) return {};
+  return write_whole_file(options.common.json, to_json(*made, files, seconds));
+}
+
+}  // namespace
+
+Command add_calibrate_command(CLI::App& program) {
+  auto options = std::make_shared<CalibrateOptions>();
+  CLI::App* command = program.add_subcommand("calibrate", "learn what recipes need to know about a model");
+  add_common_options(*command, options->common, /*many_recipes=*/true);
+  CalibrationSettings& settings = options->settings;
+  auto* text = command->add_option("-f,--file,--text", options->text_file,
+                                   "text to learn from (default: the text that ships with kvant)");
+  command->add_option("-o,--output", options->output,
+                      "file to write (default: where run, eval and bench look first)");
+  command->add_option("--samples", settings.samples, "samples of the text")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command->add_option("--length", settings.length, "tokens of a sample")
+      ->check(CLI::Range(16, 1 << 16))
+      ->capture_default_str();
+  command->add_flag("--full", options->full, "256 samples, as in the papers: slower");
+  command->add_flag("--self", settings.self, "learn from text that the model writes itself")->excludes(text);
+  command->add_option("--seed", settings.seed, "another seed chooses other samples and first centroids")
+      ->capture_default_str();
+  return {command, [options] {
+            if (options->full) set_full(options->settings);
+            return run_calibrate(*options);
+          }};
+}
+
+}  // namespace kvant
