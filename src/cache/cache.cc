@@ -77,7 +77,7 @@ HeadPools Cache::head_pools(int layer, int kv_head) {
   HeadPools pools;
   pools.sealed = {pool(head.k.sealed->page_bytes(d)), pool(head.v.sealed->page_bytes(d))};
   pools.tail = pool(tail_bytes);
-  const int kept_rows = kept_page_rows(plan_->layers[layer]);
+  const int kept_rows = kept_page_rows(*plan_, layer);
   if (kept_rows > 0) pools.kept = pool(tail_bytes / kPageTokens * kept_rows);
   return pools;
 }
@@ -126,13 +126,15 @@ Result<SequenceId> Cache::fork(SequenceId from) {
 Status Cache::truncate(SequenceId sequence, int n_tokens) {
   KVANT_CHECK(!step_open_, "truncate within a step");
   Sequence& s = sequences_.at(sequence);
-  if (plan_->recipe.correction != Correction::none && n_tokens < s.heads[0].n_sealed() * kPageTokens) {
-    return error(
-        "cannot truncate to {} tokens: the correction of {} sums over sealed pages and can't forget them",
-        n_tokens, label(plan_->recipe));
-  }
   if (n_tokens < 0 || n_tokens > s.length) {
     return error("cannot truncate to {} tokens: the sequence has {}", n_tokens, s.length);
+  }
+  const int sealed_tokens = s.heads[0].n_sealed() * kPageTokens;
+  if (plan_->recipe.correction != Correction::none && n_tokens > 0 && n_tokens < sealed_tokens) {
+    return error(
+        "cannot truncate to {} tokens: the correction of {} sums over the first {} and can't forget some of "
+        "them; keep those, or none, or fork the sequence before it goes on",
+        n_tokens, label(plan_->recipe), sealed_tokens);
   }
   const Geometry& g = plan_->geometry;
   for (int layer = 0; layer < g.n_layers; ++layer) {

@@ -38,9 +38,9 @@ struct StepSlice {
 // Bytes in use. The figures of a table: bits = 8 * bytes / elements.
 struct CacheBytes {
   std::int64_t sealed = 0;            // pages in their formats
-  std::int64_t protected_tokens = 0;  // side pages (whole), masks and token lists, but the sink's
+  std::int64_t protected_tokens = 0;  // side pages (whole) but the sink's, masks, lists, scores, corrections
   std::int64_t sink = 0;              // side pages of the sink
-  std::int64_t tail = 0;              // unsealed pages (whole)
+  std::int64_t tail = 0;              // unsealed pages (whole), and the open page's observers
   std::int64_t sealed_elements = 0;   // K and V values of sealed tokens, protected ones included
   std::int64_t elements = 0;          // K and V values of all tokens held
   std::int64_t all() const { return sealed + protected_tokens + sink + tail; }
@@ -108,7 +108,8 @@ class Cache {
   Result<SequenceId> fork(SequenceId from);  // shares sealed pages, copies the tail
   // Keeps the first n_tokens. A cut inside a sealed page decodes that page back into the tail: its rounding
   // stays, and so do pages sealed within the window. An error (more tokens than there are, pages that a
-  // sliding window freed, out of memory) leaves the sequence as it was.
+  // sliding window freed, sealed pages that a correction has summed up, out of memory) leaves the sequence as
+  // it was.
   Status truncate(SequenceId sequence, int n_tokens);
   void free(SequenceId sequence);
   int length(SequenceId sequence) const;  // tokens committed
@@ -125,6 +126,7 @@ class Cache {
   const HeadState& head(SequenceId sequence, int layer, int kv_head) const;
 
   // Benchmarks only: makes an empty sequence n_tokens long, with the same plausible random page throughout.
+  // Nobody attends, so that nothing but the sink is protected.
   Status fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t seed);
 
  private:

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "cache/cache.h"
 #include "cache/schedule.h"
+#include "recipe/constant_needs.h"
 
 namespace kvant::testing {
 
@@ -27,14 +29,6 @@ inline Geometry small_geometry(int head_dim = 64, int n_heads = 6, int n_kv_head
   return g;
 }
 
-inline std::shared_ptr<const Plan> plan_for(const std::string& recipe, const Geometry& geometry) {
-  const Result<Recipe> parsed = parse_recipe(recipe);
-  EXPECT_TRUE(parsed.ok()) << (parsed.ok() ? "" : parsed.error().message);
-  const Result<std::shared_ptr<const Plan>> plan = resolve(*parsed, geometry, nullptr);
-  EXPECT_TRUE(plan.ok()) << (plan.ok() ? "" : plan.error().message);
-  return *plan;
-}
-
 // Values of one token's row: a function of (layer, head, side, token) alone, with a few outlier channels.
 inline std::vector<float> token_values(int layer, int head, int side, int token, int d) {
   std::mt19937 random(token * 1009 + layer * 101 + head * 11 + side);
@@ -42,6 +36,113 @@ inline std::vector<float> token_values(int layer, int head, int side, int token,
   std::vector<float> row(d);
   for (int c = 0; c < d; ++c) row[c] = normal(random) * (c % 16 == 3 ? 4.0F : 1.0F);
   return row;
+}
+
+// Rows of tokens that no test appends, after the transforms `names`: what calibration would see.
+inline std::vector<float> calibration_rows(const HeadConstants& where, const std::vector<std::string>& names,
+                                           int n, int d) {
+  constexpr int kFirst = 100000;
+  std::vector<float> rows;
+  for (int i = 0; i < n; ++i) {
+    const auto row = token_values(where.layer, where.kv_head, static_cast<int>(where.side), kFirst + i, d);
+    rows.insert(rows.end(), row.begin(), row.end());
+  }
+  const auto transform = Transform::make(names, d, where);
+  EXPECT_TRUE(transform.ok()) << (transform.ok() ? "" : transform.error().message);
+  transform->forward({rows.data(), n, d});
+  return rows;
+}
+
+// A codebook of sub-vectors that occurred. Shape: see CodebookShape.
+inline std::vector<float> sampled_codebook(const HeadConstants& where, const ConstantNeed& need, int d) {
+  const CodebookShape shape = *need.format->codebook_shape();
+  const int parts = d / shape.dim;
+  const int n = shape.per_sub_space ? shape.centroids : (shape.centroids + parts - 1) / parts;
+  std::vector<float> rows = calibration_rows(where, need.after, n, d);
+  for (int i = 0; i < n && shape.unit_vectors; ++i) {
+    double norm = 0;
+    for (int c = 0; c < d; ++c) norm += std::pow(rows[i * d + c], 2);
+    for (int c = 0; c < d; ++c) rows[i * d + c] /= static_cast<float>(std::sqrt(norm));
+  }
+  std::vector<float> codebook;
+  for (int part = 0; part < (shape.per_sub_space ? parts : 1); ++part) {
+    for (int c = 0; c < shape.centroids; ++c) {
+      const int from = shape.per_sub_space ? c * d + part * shape.dim : c * shape.dim;
+      codebook.insert(codebook.end(), rows.begin() + from, rows.begin() + from + shape.dim);
+    }
+  }
+  return codebook;
+}
+
+inline std::vector<float> normal_values(std::size_t n, float deviation, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, deviation);
+  std::vector<float> values(n);
+  for (float& x : values) x = normal(random);
+  return values;
+}
+
+// Random rows made orthonormal (Gram-Schmidt). [d, d].
+inline std::vector<float> random_rotation(int d, unsigned seed) {
+  std::vector<float> basis = normal_values(static_cast<std::size_t>(d) * d, 1, seed);
+  for (int i = 0; i < d; ++i) {
+    float* row = &basis[i * d];
+    for (int j = 0; j <= i; ++j) {
+      const float* other = &basis[j * d];
+      double product = 0;
+      for (int c = 0; c < d; ++c) product += static_cast<double>(row[c]) * other[c];
+      const auto share = static_cast<float>(j < i ? product : 1 - 1 / std::sqrt(product));
+      for (int c = 0; c < d; ++c) row[c] -= share * other[c];
+    }
+  }
+  return basis;
+}
+
+// What `recipe` needs from calibration, made up so that it suits token_values; adapters and priorities are
+// arbitrary.
+inline std::shared_ptr<const Constants> made_up_constants(const Recipe& recipe, const Geometry& g) {
+  auto constants = std::make_shared<Constants>();
+  const int d = g.head_dim;
+  unsigned seed = 1;
+  const auto values_for = [&](const HeadConstants& where, const ConstantNeed& need) {
+    ++seed;
+    if (need.kind == NeedKind::adapter) return normal_values(need.size, 0.1F, seed);
+    if (need.kind == NeedKind::priority) return normal_values(1, 1, seed);
+    if (need.kind == NeedKind::transform && need.name.ends_with("pca")) return random_rotation(d, seed);
+    if (need.kind == NeedKind::transform && need.name.ends_with("mean")) return normal_values(d, 0.1F, seed);
+    if (need.kind != NeedKind::transform && need.format->codebook_shape()) {
+      return sampled_codebook(where, need, d);
+    }
+    const std::vector<float> rows = calibration_rows(where, need.after, 256, d);
+    std::vector<float> largest(need.size, 0.0F);  // of each channel, or of all
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      float& best = largest[i % need.size];
+      best = std::max(best, std::abs(rows[i]));
+    }
+    for (float& x : largest) x = need.kind == NeedKind::transform ? std::sqrt(x) : x / 119;
+    return largest;
+  };
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (int head = 0; head < g.n_kv_heads; ++head) {
+      for (const Side side : kSides) {
+        const HeadConstants where{constants.get(), layer, head, side};
+        for (const ConstantNeed& need : constant_needs(recipe, g, layer, head, side)) {
+          constants->set(layer, head, side, need.name, values_for(where, need));
+        }
+      }
+    }
+  }
+  return constants;
+}
+
+inline std::shared_ptr<const Plan> plan_for(const std::string& recipe, const Geometry& geometry,
+                                            std::shared_ptr<const Constants> constants = nullptr) {
+  const Result<Recipe> parsed = parse_recipe(recipe);
+  EXPECT_TRUE(parsed.ok()) << (parsed.ok() ? "" : parsed.error().message);
+  if (constants == nullptr) constants = made_up_constants(*parsed, geometry);
+  const Result<std::shared_ptr<const Plan>> plan = resolve(*parsed, geometry, std::move(constants));
+  EXPECT_TRUE(plan.ok()) << (plan.ok() ? "" : plan.error().message);
+  return *plan;
 }
 
 // Runs one layer's append and seal of a step, head by head, without attention.
@@ -80,7 +181,22 @@ inline Status append_tokens(Cache& cache, SequenceId sequence, int n, bool is_pr
   return (*step)->commit();
 }
 
-// All that a sequence holds: every head's pages with their bytes, masks and token ranges.
+// Scores of tokens and sums of the correction.
+inline std::string state_contents(const HeadState& head) {
+  std::string all;
+  const auto add = [&all](const auto& numbers) {
+    all.append(reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes());
+  };
+  if (head.scores() != nullptr) {
+    for (int t = 0; t < head.scores()->size(); ++t) all += std::to_string(head.scores()->score(t)) + " ";
+    add(head.scores()->tokens());
+  }
+  if (head.correction() != nullptr) add(head.correction()->sums());
+  return all;
+}
+
+// All that a sequence holds: every head's pages with their bytes, masks and token ranges; scores and
+// correction.
 inline std::string contents(const Cache& cache, SequenceId sequence) {
   const Geometry& g = cache.plan().geometry;
   std::string all = "length " + std::to_string(cache.length(sequence));
@@ -96,12 +212,17 @@ inline std::string contents(const Cache& cache, SequenceId sequence) {
                (page.kept ? "k" : " ") + std::to_string(page.masked.words[0]) + "," +
                std::to_string(page.masked.words[1]) + ":";
         for (const PageSide& side : {page.k, page.v}) {
+          if (page.n_tokens == kPageTokens) {
+            all.append(reinterpret_cast<const char*>(side.bytes), side.format->page_bytes(g.head_dim));
+            continue;
+          }
           // Of an unsealed page only the rows in use are defined.
-          std::size_t bytes = side.format->page_bytes(g.head_dim);
-          if (page.n_tokens < kPageTokens) bytes = bytes / kPageTokens * page.n_tokens;
-          all.append(reinterpret_cast<const char*>(side.bytes), bytes);
+          std::vector<float> rows(static_cast<std::size_t>(page.n_tokens) * g.head_dim);
+          side.format->decode(side.bytes, page.n_tokens, *side.context, rows.data());
+          all.append(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(float));
         }
       }
+      all += state_contents(head);
     }
   }
   return all;

@@ -21,6 +21,8 @@ const char* const kRecipes[] = {
     "k=ch4g128,v=tok4g128,prefill=512,sink=1",
     "k=ch4g128,v=tok4g128,prefill=all,window=128",
     "k=tok8g32s,v=tok3g64,k@1=ch4g64,v@0.1=bf16,sink=128",
+    "k=ch4g128,v=tok4g128,sink=4,protect=0.05,tail=tok8g32s",
+    "k=prog4,v=prog4,sink=4,tail=int8",
 };
 
 class CacheOfRecipe : public ::testing::TestWithParam<const char*> {};

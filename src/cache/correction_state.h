@@ -25,12 +25,13 @@ class CorrectionState {
   // out <- phi S [d]; returns phi P. phi: [D].
   float apply(std::span<const float> phi, float* out) const;
 
+  // S and P as stored: BF16 [D][d + 1], P in the last column.
+  std::span<const std::uint16_t> sums() const { return sums_; }
   std::int64_t bytes() const { return static_cast<std::int64_t>(sums_.size() * sizeof(std::uint16_t)); }
 
  private:
   int head_dim_ = 0;
-  std::vector<std::uint16_t>
-      sums_;  // BF16: [D][d + 1], P in the last column; accumulated in F32 page by page
+  std::vector<std::uint16_t> sums_;  // accumulated in F32 page by page
 };
 
 }  // namespace kvant

@@ -5,11 +5,12 @@
 #include <span>
 
 #include "base/matrix_view.h"
+#include "recipe/constant_needs.h"
 
 namespace kvant {
 
 // D: features of phi, half from each matrix.
-inline constexpr int kCorrectionFeatures = 256;
+inline constexpr int kCorrectionFeatures = kAdapterFeatures;
 
 // The number of weights of one map for head size d: W1 and W2, each [d, D / 2].
 inline constexpr std::size_t feature_map_weights(int head_dim) {

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "cache/schedule.h"
+#include "recipe/constant_needs.h"
 
 namespace kvant {
 namespace {
@@ -22,9 +23,14 @@ int protection_cap(const LayerPlan& layer, int n_sealed) {
 
 }  // namespace
 
-int kept_page_rows(const LayerPlan& layer) {
+int kept_page_rows(const Plan& plan, int layer) {
   constexpr int kRows = 32;  // few enough that a page left half empty costs little
-  return layer.protect > 0 ? kRows : layer.sink;
+  const LayerPlan& rules = plan.layers[layer];
+  if (rules.protect <= 0 && rules.sink == 0) return 0;
+  // A page of fewer rows is the beginning of a page of all: of these formats a row's bytes lie together.
+  const bool rows_lie_together = plan.tail->plain() || plan.tail->integral();
+  if (!rows_lie_together) return kPageTokens;
+  return rules.protect > 0 ? kRows : rules.sink;
 }
 
 StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int n, bool is_prompt) {
@@ -59,7 +65,7 @@ HeadState::HeadState(const Plan& plan, int layer, int kv_head, const HeadPools& 
     : plan_(plan),
       layer_(plan.layers[layer]),
       head_(plan.head(layer, kv_head)),
-      kept_rows_(kept_page_rows(layer_)),
+      kept_rows_(kept_page_rows(plan, layer)),
       pools_(pools) {
   for (int s = 0; s < 2; ++s) tail_context_[s] = side_plan(s).context;
 }
@@ -101,7 +107,9 @@ void HeadState::begin() {
 }
 
 bool HeadState::reserve(const StepDemand& demand) {
-  if (layer_.protect > 0) scores_.reserve(demand.length, plan_.geometry.group(), plan_.geometry.head_dim);
+  if (layer_.protect > 0) {
+    scores_.reserve(pages_for(demand.length) * kPageTokens, plan_.geometry.group(), plan_.geometry.head_dim);
+  }
   if (demand.tail_pages == 0 && demand.sealed_pages == 0 && demand.length % kPageTokens != 0) return true;
   save_for_abort(demand);
   const std::size_t kept_rows = std::max<std::size_t>(kept_tokens_.size(), demand.kept_rows);
@@ -143,15 +151,18 @@ void HeadState::append(MatrixView<const float> k, MatrixView<const float> v) {
   }
 }
 
+// A layer with a sliding window forgets tokens; sums over them cannot.
+bool HeadState::corrects() const {
+  return plan_.recipe.correction != Correction::none && layer_.sliding_window == 0;
+}
+
 // A step that seals, or ends a page, changes scores and correction in place.
 void HeadState::save_for_abort(const StepDemand& demand) {
-  if (layer_.protect <= 0 && plan_.recipe.correction == Correction::none) return;
-  if (demand.sealed_pages > 0 && plan_.recipe.correction != Correction::none) {
-    correction_.reserve(plan_.geometry.head_dim);
-  }
+  if (layer_.protect <= 0 && !corrects()) return;
   saved_.scores = scores_;
   saved_.correction = correction_;
   saved_.valid = true;
+  if (demand.sealed_pages > 0 && corrects()) correction_.reserve(plan_.geometry.head_dim);
 }
 
 TokenMask HeadState::protected_tokens(int page) const {
@@ -176,7 +187,7 @@ void HeadState::correct(int page, const TokenMask& mask) {
   decode(0);
   for (std::size_t i = 0; i < size; ++i) errors[i] -= rounded[i];
   decode(1);
-  correction_.add(head_.k.context.constants.find("adapter/k"), {errors.data(), kPageTokens, d},
+  correction_.add(head_.k.context.constants.find(kKeyAdapter), {errors.data(), kPageTokens, d},
                   {rounded.data(), kPageTokens, d}, mask);
 }
 
@@ -399,6 +410,7 @@ bool HeadState::truncate(int n_tokens) {
   }
   drop_sealed_from(page, kept_left, reopened);
   scores_.truncate(n_tokens);
+  if (n_tokens == 0) correction_ = {};
   length_ = n_tokens;
   return true;
 }
@@ -444,6 +456,7 @@ HeadState::Bytes HeadState::bytes() const {
     if (!kept_[s].empty()) b.kept += static_cast<std::int64_t>(kept_[s].size() * pools_.kept->page_bytes());
     b.tail += static_cast<std::int64_t>(tail_[s].size() * pools_.tail->page_bytes());
   }
+  b.tail += scores_.observer_bytes();
   b.lists = static_cast<std::int64_t>(kept_tokens_.size() * sizeof(int) + masks_.size() * sizeof(PageMask)) +
             scores_.bytes() + correction_.bytes();
   b.kept_tokens = static_cast<int>(kept_tokens_.size());

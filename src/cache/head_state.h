@@ -26,8 +26,9 @@ struct HeadPools {
   PagePool* kept = nullptr;           // side pages of kept_page_rows() rows, both sides; null: none
 };
 
-// Rows of a side page: no more than a layer's sink, where only that is protected.
-int kept_page_rows(const LayerPlan& layer);
+// Rows of a side page, 0 where nothing is protected: no more than a layer's sink, where only that is; whole
+// pages where the tail's format keeps parameters apart from a row's codes.
+int kept_page_rows(const Plan& plan, int layer);
 
 // One side of a page, as attention reads it.
 struct PageSide {
@@ -81,6 +82,7 @@ class HeadState {
   // The scores that choose which tokens a seal protects; the backend feeds it before it seals. Null when the
   // layer protects none.
   TokenScores* scores() { return layer_.protect > 0 ? &scores_ : nullptr; }
+  const TokenScores* scores() const { return layer_.protect > 0 ? &scores_ : nullptr; }
   // The correction of the sealed pages; null when the recipe has none.
   const CorrectionState* correction() const { return correction_.empty() ? nullptr : &correction_; }
 
@@ -91,15 +93,18 @@ class HeadState {
   // Frees sealed pages that lie wholly before `token` (sliding window).
   void free_before(int token);
   // Keeps tokens [0, n_tokens). False, and nothing changed, when memory is exhausted.
-  // Requires n_tokens <= length(), and that the page of n_tokens was not freed.
+  // Requires n_tokens <= length(), that the page of n_tokens was not freed, and with a correction that
+  // n_tokens is 0 or lies in the tail. Scores keep what the queries of pages that had ended gave them.
   bool truncate(int n_tokens);
   // Makes this empty state a copy of `from` that shares its sealed and full side pages. False when memory is
   // exhausted: drop this state.
   bool copy_from(const HeadState& from);
 
   struct Bytes {
-    std::int64_t sealed = 0, kept = 0, lists = 0, tail = 0;  // lists: masks and token lists of kept rows
-    int kept_tokens = 0, sealed_tokens = 0, tokens = 0;      // tokens: held, not freed by a sliding window
+    // lists: masks and token lists of kept rows, scores, the correction; tail: with the open page's
+    // observers.
+    std::int64_t sealed = 0, kept = 0, lists = 0, tail = 0;
+    int kept_tokens = 0, sealed_tokens = 0, tokens = 0;  // tokens: held, not freed by a sliding window
   };
   Bytes bytes() const;
 
@@ -125,6 +130,7 @@ class HeadState {
   };
 
   std::size_t kept_pages(std::size_t rows) const;
+  bool corrects() const;
   const SidePlan& side_plan(int s) const { return s == 0 ? head_.k : head_.v; }
   TokenMask protected_tokens(int page) const;
   void save_for_abort(const StepDemand& demand);

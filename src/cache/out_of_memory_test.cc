@@ -16,22 +16,24 @@ bool allowed() {
 
 }  // namespace
 
-void* operator new(std::size_t bytes) {
+// Not inlined, so that the compiler sees new and delete as a pair.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   void* memory = allowed() ? std::malloc(bytes == 0 ? 1 : bytes) : nullptr;
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment,
+                                     const std::nothrow_t&) noexcept {
   const auto a = static_cast<std::size_t>(alignment);
   return allowed() ? std::aligned_alloc(a, (bytes + a - 1) / a * a) : nullptr;
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, std::size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
   std::free(memory);
 }
 
@@ -61,8 +63,13 @@ void fail_each_allocation(Cache& cache, SequenceId s, const Action& action) {
   FAIL() << "never succeeded";
 }
 
-TEST(OutOfMemory, AtAnyAllocationOfAStepLeavesTheSequenceAsItWas) {
-  Cache cache(testing::plan_for("k=ch4g128,v=tok4g128,sink=4,window=128", testing::small_geometry()), 0);
+class OutOfMemory : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Recipes, OutOfMemory,
+                         ::testing::Values("k=ch4g128,v=tok4g128,sink=4,window=128",
+                                           "k=ch2g128,v=tok2g128,protect=0.05,correction=relative"));
+
+TEST_P(OutOfMemory, AtAnyAllocationOfAStepLeavesTheSequenceAsItWas) {
+  Cache cache(testing::plan_for(GetParam(), testing::small_geometry(/*head_dim=*/16)), 0);
   const SequenceId s = cache.add();
   ASSERT_TRUE(append_tokens(cache, s, 200).ok());
   std::vector<StepSlice> slices;
@@ -82,8 +89,8 @@ TEST(OutOfMemory, AtAnyAllocationOfAStepLeavesTheSequenceAsItWas) {
   EXPECT_EQ(cache.length(s), 900);
 }
 
-TEST(OutOfMemory, AtAnyAllocationOfAForkOrATruncationLeavesTheSequenceAsItWas) {
-  Cache cache(testing::plan_for("k=ch4g128,v=tok4g128,sink=4,window=128", testing::small_geometry()), 0);
+TEST_P(OutOfMemory, AtAnyAllocationOfAForkOrATruncationLeavesTheSequenceAsItWas) {
+  Cache cache(testing::plan_for(GetParam(), testing::small_geometry(/*head_dim=*/16)), 0);
   const SequenceId s = cache.add();
   ASSERT_TRUE(append_tokens(cache, s, 900).ok());
   fail_each_allocation(cache, s, [&] {
@@ -91,8 +98,9 @@ TEST(OutOfMemory, AtAnyAllocationOfAForkOrATruncationLeavesTheSequenceAsItWas) {
     if (fork.ok()) cache.free(*fork);
     return fork.ok();
   });
-  fail_each_allocation(cache, s, [&] { return cache.truncate(s, 77).ok(); });
-  EXPECT_EQ(cache.length(s), 77);
+  const int cut = cache.plan().recipe.correction == Correction::none ? 77 : 0;
+  fail_each_allocation(cache, s, [&] { return cache.truncate(s, cut).ok(); });
+  EXPECT_EQ(cache.length(s), cut);
 }
 
 }  // namespace

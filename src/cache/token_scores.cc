@@ -7,6 +7,11 @@
 #include "base/float16.h"
 
 namespace kvant {
+namespace {
+
+constexpr float kScoreUnit = 1.0F / 256;
+
+}  // namespace
 
 int observers_of(int token, int end) {
   const int later_pages = end / kPageTokens - token / kPageTokens - 1;
@@ -19,19 +24,20 @@ void TokenScores::reserve(int n_tokens, int group, int head_dim) {
   const std::size_t rows = static_cast<std::size_t>(kObservers) * group;
   scores_.reserve(n_tokens);
   q_.reserve(rows * head_dim);
+  offset_.reserve(rows);
   max_.reserve(rows);
   sum_.reserve(rows);
   token_.reserve(rows);
 }
 
-void TokenScores::observe(int token, int g, int group, std::span<const float> q, float max, float sum) {
-  if (token % kPageTokens < kPageTokens - kObservers) return;
-  KVANT_CHECK(static_cast<int>(token_.size()) < kObservers * group && g < group,
-              "more observers than reserved");
-  q_.insert(q_.end(), q.begin(), q.end());
-  max_.push_back(max);
-  sum_.push_back(sum);
-  token_.push_back(token);
+void TokenScores::observe(const Observer& observer, int group) {
+  if (observer.token % kPageTokens < kPageTokens - kObservers) return;
+  KVANT_CHECK(static_cast<int>(token_.size()) < kObservers * group, "more observers than reserved");
+  q_.insert(q_.end(), observer.q.begin(), observer.q.end());
+  offset_.push_back(observer.offset);
+  max_.push_back(observer.max);
+  sum_.push_back(observer.sum);
+  token_.push_back(observer.token);
 }
 
 MatrixView<const float> TokenScores::queries() const {
@@ -39,22 +45,23 @@ MatrixView<const float> TokenScores::queries() const {
 }
 
 void TokenScores::end_page(int end, std::span<const double> weights) {
-  const int n_old = size();
+  KVANT_CHECK(!token_.empty(), "the end of a page that nobody observed");
   scores_.resize(end, 0);
   for (int t = 0; t < end; ++t) {
-    const double before =
-        t < n_old ? static_cast<double>(float_from_f16(scores_[t])) * observers_of(t, end - kPageTokens)
-                  : 0.0;
-    scores_[t] = f16_from_float(static_cast<float>((before + weights[t]) / observers_of(t, end)));
+    const int n_before = observers_of(t, end - kPageTokens);
+    const int n_now = end - std::max(t, token_.front());  // heads summed
+    const double sum = static_cast<double>(score(t)) * n_before + weights[t];
+    scores_[t] = f16_from_float(static_cast<float>(sum / (n_before + n_now) / kScoreUnit));
   }
   q_.clear();
+  offset_.clear();
   max_.clear();
   sum_.clear();
   token_.clear();
 }
 
 float TokenScores::score(int token) const {
-  return token < size() ? float_from_f16(scores_[token]) : 0.0F;
+  return token < size() ? float_from_f16(scores_[token]) * kScoreUnit : 0.0F;
 }
 
 TokenMask TokenScores::select(int page, double rho, int room, int sink) const {
@@ -83,14 +90,19 @@ void TokenScores::truncate(int n_tokens) {
   const bool same_page = !token_.empty() && token_.front() / kPageTokens == n_tokens / kPageTokens;
   const std::size_t rows = same_page ? static_cast<std::size_t>(kept) : 0;
   q_.resize(rows * head_dim_);
+  offset_.resize(rows);
   max_.resize(rows);
   sum_.resize(rows);
   token_.resize(rows);
 }
 
 std::int64_t TokenScores::bytes() const {
-  return static_cast<std::int64_t>(scores_.size() * sizeof(std::uint16_t) + q_.size() * sizeof(float) +
-                                   token_.size() * (2 * sizeof(float) + sizeof(int)));
+  return static_cast<std::int64_t>(scores_.size() * sizeof(std::uint16_t));
+}
+
+std::int64_t TokenScores::observer_bytes() const {
+  return static_cast<std::int64_t>(q_.size() * sizeof(float) +
+                                   token_.size() * (3 * sizeof(float) + sizeof(int)));
 }
 
 }  // namespace kvant

@@ -3,7 +3,8 @@
 //
 // At every page end the last kObservers queries are the observers, with their exact softmax over all keys so
 // far. A token's score is the sum of the weights it got / the number of observers that could see it, heads of
-// the group summed: F16 for each token.
+// the group summed: F16 for each token, in units of 2^-8, in which the smallest are normal numbers at any
+// context and a sum over 255 heads is finite.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +24,26 @@ class TokenScores {
   // allocates then.
   void reserve(int n_tokens, int group, int head_dim);
 
-  // One observer: the query of `token` for the g-th head of the group, its softmax maximum and sum. Queries
-  // of a page come in any order of g, tokens ascending. Others than the last kObservers of a page are
-  // ignored.
-  void observe(int token, int g, int group, std::span<const float> q, float max, float sum);
+  // One observer: the query of `token` for the g-th head of the group, what is added to its scores, its
+  // softmax maximum and sum. Tokens come in ascending order, each with its heads in theirs. Others than the
+  // last kObservers of a page are ignored.
+  struct Observer {
+    int token = 0;
+    std::span<const float> q;  // [head_dim]
+    float offset = 0, max = 0, sum = 0;
+  };
+  void observe(const Observer& observer, int group);
 
-  // The observers so far of the page that is being filled: row i of q has the softmax maxima[i], sums[i] and
-  // is of token tokens[i].
+  // The observers so far of the page that is being filled: row i of q is of token tokens[i], has offsets[i]
+  // added to its scores, and the softmax maxima[i], sums[i].
   MatrixView<const float> queries() const;
+  std::span<const float> offsets() const { return offset_; }
   std::span<const float> maxima() const { return max_; }
   std::span<const float> sums() const { return sum_; }
   std::span<const int> tokens() const { return token_; }
 
-  // Ends the page that ends at `end`: weights[t] is the sum of token t's weights over the observers. [end].
+  // Ends the page that ends at `end`: weights[t] is the sum of token t's weights over the observers so far,
+  // of which there is one at least, and which are forgotten. [end].
   void end_page(int end, std::span<const double> weights);
 
   // The score of a token; 0 before the end of its page.
@@ -46,13 +54,16 @@ class TokenScores {
   // to the end of that page, at most `room` of them, highest first; tokens before `sink` never.
   TokenMask select(int page, double rho, int room, int sink) const;
 
+  // Keeps tokens [0, n_tokens). Scores keep what observers of pages that had ended gave them; observers of
+  // such a page are gone, and the page then ends with fewer.
   void truncate(int n_tokens);
-  std::int64_t bytes() const;  // scores, and observers where a page is open
+  std::int64_t bytes() const;  // of scores
+  std::int64_t observer_bytes() const;
 
  private:
   int head_dim_ = 0;
-  std::vector<std::uint16_t> scores_;  // F16
-  std::vector<float> q_, max_, sum_;   // observers
+  std::vector<std::uint16_t> scores_;          // F16
+  std::vector<float> q_, offset_, max_, sum_;  // observers
   std::vector<int> token_;
 };
 

@@ -18,13 +18,21 @@ TEST(ObserversOf, CountsTheQueriesThatCouldSeeAToken) {
   }
 }
 
+// Observers of a page's queries from `first` on, one head.
+void observe_from(TokenScores& scores, int first, int end) {
+  const std::vector<float> q(8, 1.0F);
+  for (int t = first; t < end; ++t) scores.observe({.token = t, .q = q, .sum = 1}, 1);
+}
+
 TEST(TokenScores, AverageTheWeightsOverThoseWhoCouldSee) {
   TokenScores scores;
   scores.reserve(256, 1, 8);
+  observe_from(scores, 0, 128);
   std::vector<double> first(128, 0.64), second(256, 1.28);
   scores.end_page(128, first);
   EXPECT_NEAR(scores.score(0), 0.64 / 64, 1e-5);
   EXPECT_NEAR(scores.score(127), 0.64 / 1, 1e-3);
+  observe_from(scores, 128, 256);
   scores.end_page(256, second);
   EXPECT_NEAR(scores.score(0), (0.64 + 1.28) / 128, 2e-5);
   EXPECT_NEAR(scores.score(255), 1.28, 1e-3);
@@ -37,7 +45,9 @@ TEST(TokenScores, SelectTheHighestOfAPageAboveTheQuantileWithinTheRoom) {
   for (int t = 0; t < 256; ++t) weights[t] = observers_of(t, 256) * 0.001;
   for (const int t : {3, 130, 140, 150, 200}) weights[t] = observers_of(t, 256) * (0.1 + t * 0.001);
   std::vector<double> none(128, 0.0);
+  observe_from(scores, 0, 128);
   scores.end_page(128, none);
+  observe_from(scores, 128, 256);
   scores.end_page(256, weights);
   EXPECT_EQ(scores.select(1, 0.02, 10, 0).count(), 4);
   const TokenMask two = scores.select(1, 0.02, 2, 0);
@@ -53,12 +63,39 @@ TEST(TokenScores, KeepOnlyTheLastQueriesOfAPage) {
   scores.reserve(128, 2, 4);
   const std::vector<float> q(4, 1.0F);
   for (int t = 0; t < 128; ++t) {
-    for (int g = 0; g < 2; ++g) scores.observe(t, g, 2, q, 0, 1);
+    for (int g = 0; g < 2; ++g) scores.observe({.token = t, .q = q, .sum = 1}, 2);
   }
   EXPECT_EQ(scores.queries().rows, 128);
   EXPECT_EQ(scores.tokens().front(), 64);
   scores.truncate(100);
   EXPECT_EQ(scores.queries().rows, 2 * (100 - 64));
+}
+
+TEST(TokenScores, AverageOverFewerObserversAfterATruncationIntoAPageThatHadEnded) {
+  TokenScores scores;
+  scores.reserve(256, 1, 8);
+  observe_from(scores, 0, 128);
+  scores.end_page(128, std::vector<double>(128, 0.64));
+  observe_from(scores, 128, 256);
+  scores.end_page(256, std::vector<double>(256, 0.64));
+  scores.truncate(246);
+  observe_from(scores, 246, 256);  // 10 queries
+  scores.end_page(256, std::vector<double>(256, 0.1));
+  // Token 0: 64 observers of 0.64 / 64 each in page 0; 10 of 0.1 / 10 each now: 0.01 throughout.
+  EXPECT_NEAR(scores.score(0), 0.01, 1e-5);
+  EXPECT_NEAR(scores.score(200), 0.1 / 10, 1e-5);
+  EXPECT_NEAR(scores.score(250), 0.1 / 6, 2e-5);
+}
+
+TEST(TokenScores, KeepTheirPrecisionAtAnyContext) {
+  TokenScores scores;
+  scores.reserve(128, 1, 8);
+  observe_from(scores, 0, 128);
+  std::vector<double> weights(128, 64e-6);  // 1e-6 from each of 64 queries: of a million tokens
+  weights[5] = 64.2e-6;
+  scores.end_page(128, weights);
+  EXPECT_NEAR(scores.score(0), 1e-6, 1e-9);
+  EXPECT_GT(scores.score(5), scores.score(0));
 }
 
 }  // namespace

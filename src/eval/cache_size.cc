@@ -29,7 +29,7 @@ std::int64_t layer_bytes(const Plan& plan, int layer, int n_tokens) {
   const auto tail_page = static_cast<std::int64_t>(plan.tail->page_bytes(d));
   const bool any_sealed = pages_due(n_tokens, plan.layers[layer].window) > 0;
   const std::int64_t side_page = any_sealed && plan.layers[layer].sink > 0
-                                     ? tail_page / kPageTokens * kept_page_rows(plan.layers[layer])
+                                     ? tail_page / kPageTokens * kept_page_rows(plan, layer)
                                      : 0;
   std::int64_t bytes = 0;
   for (int head = 0; head < plan.geometry.n_kv_heads; ++head) {

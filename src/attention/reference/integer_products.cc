@@ -10,13 +10,15 @@
 namespace kvant {
 namespace {
 
-// Rounds n values to integers in +-kIntegerMax; returns the scale (0 where all are 0).
+constexpr float kTiny = 0x1p-100F;
+
+// Rounds n values to integers in +-kIntegerMax; returns the scale (0 where all values are tiny).
 float quantize_row(float* x, int n) {
   float largest = 0;
   for (int i = 0; i < n; ++i) largest = std::max(largest, std::abs(x[i]));
-  if (largest == 0) return 0;
-  const float scale = largest / kIntegerMax;
-  for (int i = 0; i < n; ++i) x[i] = std::nearbyint(x[i] / scale);
+  const float scale = largest < kTiny ? 0 : largest / kIntegerMax;
+  const float reciprocal = scale == 0 ? 0 : 1 / scale;
+  for (int i = 0; i < n; ++i) x[i] = std::nearbyint(x[i] * reciprocal);
   return scale;
 }
 

@@ -14,7 +14,8 @@ void observe_queries(const QueryTile& tile, const PartialAttention& total, int h
       const float scale = tile.q_scale.empty() ? 1.0F : tile.q_scale[r];
       const float* row = tile.q.data() + static_cast<std::ptrdiff_t>(r) * head_dim;
       std::transform(row, row + head_dim, q.begin(), [&](float x) { return x * scale; });
-      scores.observe(tile.token(r), g, tile.group, q, total.max[r], total.sum[r]);
+      const float offset = tile.offset.empty() ? 0.0F : tile.offset[r];
+      scores.observe({tile.token(r), q, offset, total.max[r], total.sum[r]}, tile.group);
     }
   }
 }
@@ -26,8 +27,11 @@ QueryTile observer_tile(const TokenScores& scores, int group) {
   tile.n_queries = q.rows / group;
   tile.group = group;
   tile.q.resize(static_cast<std::size_t>(q.rows) * q.cols);
+  tile.offset.resize(q.rows);
   for (int r = 0; r < tile.rows(); ++r) {
-    const float* from = q.row(r % tile.n_queries * group + r / tile.n_queries);
+    const int row = r % tile.n_queries * group + r / tile.n_queries;
+    const float* from = q.row(row);
+    tile.offset[r] = scores.offsets()[row];
     std::copy(from, from + q.cols, tile.q.data() + static_cast<std::ptrdiff_t>(r) * q.cols);
   }
   return tile;

@@ -245,13 +245,16 @@ void ReferenceBackend::attend(const Plan& plan, int layer, Team& team) {
   });
 }
 
-// KVLinC's correction of a finished row (KVLinC section 3, eq. 5 and 6; c = 1: Algorithm 1).
+// KVLinC's correction of finished rows (KVLinC section 3): c phi_q(q) S joins the accumulator and c phi_q(q)
+// P the sum. relative: c = 1, as Algorithm 1 prints it. absolute: equation 5, with both sides times e^-m, m =
+// max(row's maximum, 0): c = e^-m then is at most 1, and where all scores are negative their exponentials are
+// taken as they are.
 void correct_rows(const Plan& plan, int layer, const HeadWork& work, const CorrectionState& state,
                   PartialAttention& total) {
   const int d = plan.geometry.head_dim;
   const QueryTile& tile = work.queries;
   const std::span<const float> adapters =
-      plan.head(layer, work.kv_head).k.context.constants.find("adapter/q");
+      plan.head(layer, work.kv_head).k.context.constants.find(kQueryAdapter);
   std::vector<float> q(d), phi(kCorrectionFeatures), correction(d);
   for (int r = 0; r < tile.rows(); ++r) {
     const float scale = (tile.q_scale.empty() ? 1.0F : tile.q_scale[r]) / plan.geometry.score_scale;
@@ -260,9 +263,16 @@ void correct_rows(const Plan& plan, int layer, const HeadWork& work, const Corre
         adapters.subspan(r / tile.n_queries * feature_map_weights(d), feature_map_weights(d));
     map_features(adapter, {q.data(), 1, d}, {phi.data(), 1, kCorrectionFeatures});
     const float mass = state.apply(phi, correction.data());
-    const float c =
-        plan.recipe.correction == Correction::absolute ? std::exp(-std::max(total.max[r], 0.0F)) : 1.0F;
-    add_scaled_row(total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, correction.data(), d, c);
+    if (mass == 0) continue;  // no sealed token but protected ones
+    float* accumulator = total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d;
+    float c = 1;
+    if (plan.recipe.correction == Correction::absolute) {
+      c = std::exp(-std::max(total.max[r], 0.0F));
+      const float rescale = std::exp(std::min(total.max[r], 0.0F));
+      scale_row(accumulator, d, rescale);
+      total.sum[r] *= rescale;
+    }
+    add_scaled_row(accumulator, correction.data(), d, c);
     total.sum[r] += c * mass;
   }
 }

@@ -1,0 +1,318 @@
+// Protected tokens (VQuant section 5) against the definition in double precision: which tokens are chosen,
+// and that they stay exact and widen no range.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "attention/reference/attention_fixture.h"
+
+namespace kvant {
+namespace {
+
+using testing::attend_tokens;
+using testing::kKeyRows;
+using testing::kQueryRows;
+using testing::kValueRows;
+using testing::plan_for;
+using testing::small_geometry;
+
+constexpr int kSize = 16;
+constexpr int kTokens = 900;
+constexpr int kBits = 10;  // channels 0 .. 9 of K hold the bits of a token's level: exact in bf16
+constexpr double kStep = 0.012;
+constexpr unsigned kSeed = 3;  // puts no scores near each other where a choice is made
+constexpr int kOutlier = 12;   // a channel that queries ignore
+
+// A token's level among kTokens; no two tokens of a head share one, so that scores are well apart.
+int level(int kv_head, int token) {
+  static const std::vector<std::vector<int>> levels = [] {
+    std::vector<std::vector<int>> all(2, std::vector<int>(kTokens));
+    for (int head = 0; head < 2; ++head) {
+      std::iota(all[head].begin(), all[head].end(), 0);
+      std::mt19937 random(kSeed + head);
+      std::shuffle(all[head].begin(), all[head].end(), random);
+    }
+    return all;
+  }();
+  return levels[kv_head][token];
+}
+
+// Scores: level * kStep, more for later heads of the group; the same for every query.
+double head_factor(int head, int group) {
+  return 1 + 0.1 * (head % group);
+}
+
+std::vector<float> values_of(int /*layer*/, int head, int kind, int token) {
+  std::vector<float> row(kSize, 0.0F);
+  constexpr int kGroup = 2;
+  if (kind == kValueRows) return testing::token_values(0, head, kind, token, kSize);
+  for (int bit = 0; bit < kBits; ++bit) {
+    row[bit] = kind == kKeyRows ? static_cast<float>(level(head, token) >> bit & 1)
+                                : static_cast<float>(kStep * (1 << bit) * head_factor(head, kGroup) / 0.25);
+  }
+  if (kind == kKeyRows) row[kOutlier] = level(head, token) > kTokens - 40 ? 1000.0F : 1.0F;
+  return row;
+}
+
+Geometry geometry() {
+  Geometry g = small_geometry(kSize, 4, 2, 1);
+  g.score_scale = 0.25F;
+  return g;
+}
+
+struct Rules {
+  double rho;
+  int window, sink;
+};
+
+// What is sealed and protected after n tokens (a multiple of kPageTokens), from the definition: the vertical
+// score of a token = the weights that the last 64 queries of each page gave it / how many of them could see
+// it, heads summed; when its page is sealed, it is protected if it is among the best floor(rho n) of the n
+// tokens up to the end of that page, within the cap of ceil(rho x sealed tokens).
+std::set<int> protected_by_definition(int kv_head, int n, const Rules& rules) {
+  const int group = 2;
+  std::vector<double> weights(n, 0.0);
+  std::vector<int> observers(n, 0);
+  std::set<int> chosen;
+  for (int t = 0; t < rules.sink && n >= kPageTokens + rules.window; ++t) chosen.insert(t);
+  int beyond_sink = 0;
+  for (int end = kPageTokens; end <= n; end += kPageTokens) {
+    for (int query = end - 64; query < end; ++query) {
+      for (int h = 0; h < group; ++h) {
+        std::vector<double> scores(query + 1);
+        for (int t = 0; t <= query; ++t) scores[t] = level(kv_head, t) * kStep * head_factor(h, group);
+        const auto a = testing::softmax_in_double(scores);
+        for (int t = 0; t <= query; ++t) weights[t] += a[t];
+      }
+      for (int t = 0; t <= query; ++t) ++observers[t];
+    }
+    const int page = (end - rules.window) / kPageTokens - 1;  // sealed now
+    if (page < 0) continue;
+    const int page_end = (page + 1) * kPageTokens;
+    std::vector<int> order(page_end);
+    std::iota(order.begin(), order.end(), 0);
+    const auto score = [&](int t) { return weights[t] / observers[t]; };
+    std::sort(order.begin(), order.end(), [&](int a, int b) { return score(a) > score(b); });
+    const auto n_best = static_cast<int>(std::floor(rules.rho * page_end));
+    // The test is of the choice, not of rounding.
+    EXPECT_GT(score(order[n_best - 1]), 1.003 * score(order[n_best])) << "choose other values";
+    const auto cap = static_cast<int>(std::ceil(rules.rho * page_end));
+    for (int i = 0; i < n_best && beyond_sink < cap; ++i) {
+      if (order[i] < page_end - kPageTokens || order[i] < rules.sink) continue;
+      chosen.insert(order[i]);
+      ++beyond_sink;
+    }
+  }
+  return chosen;
+}
+
+std::set<int> protected_by_cache(const HeadState& head) {
+  std::vector<PageView> pages;
+  head.list_pages(0, pages);
+  std::set<int> kept, masked;
+  for (const PageView& page : pages) {
+    for (int t = 0; t < page.n_tokens; ++t) {
+      if (page.kept) {
+        EXPECT_TRUE(kept.insert(page.kept_tokens[t]).second);
+      } else if (page.masked.test(t)) {
+        masked.insert(page.first_token + t);
+      }
+    }
+  }
+  EXPECT_EQ(kept, masked);
+  return kept;
+}
+
+// K without rounding to speak of, so that the definition needs no decoding.
+std::string recipe(const Rules& rules) {
+  return fmt::format("k=bf16,v=tok2g128,protect={},window={},sink={}", rules.rho, rules.window, rules.sink);
+}
+
+constexpr Rules kRules[] = {{0.05, 128, 0}, {0.05, 0, 4}, {0.01, 256, 4}, {0.1, 128, 128}};
+
+TEST(Protection, ChoosesTheTokensOfTheDefinition) {
+  for (const Rules& rules : kRules) {
+    Cache cache(plan_for(recipe(rules), geometry()), 0);
+    const SequenceId s = cache.add();
+    attend_tokens(cache, s, 768, true, values_of);
+    for (int head = 0; head < 2; ++head) {
+      const auto chosen = protected_by_cache(cache.head(s, 0, head));
+      EXPECT_EQ(chosen, protected_by_definition(head, 768, rules)) << recipe(rules);
+      const int sealed = 768 - rules.window;
+      EXPECT_LE(static_cast<int>(chosen.size()), std::ceil(rules.rho * sealed) + rules.sink);
+      EXPECT_GT(static_cast<int>(chosen.size()), rules.rho * sealed / 3);
+    }
+  }
+}
+
+// Protected sets of both heads after each of some chunks.
+TEST(Protection, ChoosesTheSameForAnyChunkingAndInForks) {
+  const Rules rules{0.05, 128, 4};
+  const auto plan = plan_for(recipe(rules), geometry());
+  const auto expected = [&](int head) { return protected_by_definition(head, 768, rules); };
+  for (const int chunk : {1, 128, 200, 512, 800}) {
+    for (const bool is_prompt : {true, false}) {
+      Cache cache(plan, 0);
+      SequenceId s = cache.add();
+      const auto backend = make_reference_backend();
+      for (int done = 0; done < 800; done += chunk) {
+        if (done > 300 && done < 300 + chunk) {  // goes on in a fork
+          const SequenceId from = s;
+          s = *cache.fork(from);
+          cache.free(from);
+        }
+        attend_tokens(cache, s, std::min(chunk, 800 - done), is_prompt, values_of, *backend);
+      }
+      for (int head = 0; head < 2; ++head) {
+        EXPECT_EQ(protected_by_cache(cache.head(s, 0, head)), expected(head)) << "chunks of " << chunk;
+      }
+    }
+  }
+}
+
+TEST(Protection, DoesNotDependOnTheNumberOfThreads) {
+  const auto plan = plan_for("k=ch4g128,v=tok2g128,protect=0.05,window=128", geometry());
+  std::string contents[2];
+  for (const int n_threads : {1, 3}) {
+    Cache cache(plan, 0);
+    const SequenceId s = cache.add();
+    const auto backend = make_reference_backend();
+    auto step = cache.reserve({{s, 700, true}});
+    testing::run_step(**step, values_of, *backend, n_threads);
+    ASSERT_TRUE((*step)->commit().ok());
+    contents[n_threads > 1] = testing::contents(cache, s);
+  }
+  EXPECT_EQ(contents[0], contents[1]);
+}
+
+TEST(Protection, NeverDemotes) {
+  Cache cache(plan_for(recipe({0.05, 128, 4}), geometry()), 0);
+  const SequenceId s = cache.add();
+  std::set<int> before;
+  for (int i = 0; i < 7; ++i) {
+    attend_tokens(cache, s, 128, true, values_of);
+    const auto now = protected_by_cache(cache.head(s, 0, 0));
+    EXPECT_TRUE(std::includes(now.begin(), now.end(), before.begin(), before.end()));
+    before = now;
+  }
+  EXPECT_GT(before.size(), 20U);
+}
+
+TEST(Protection, KeepsRowsExactAndLeavesThemOutOfRanges) {
+  const auto plan = plan_for("k=ch4g128,v=tok2g128,protect=0.1,window=128", geometry());
+  Cache cache(plan, 0);
+  const SequenceId s = cache.add();
+  attend_tokens(cache, s, 768, true, values_of);
+  std::vector<PageView> pages;
+  const HeadState& head = cache.head(s, 0, 1);
+  head.list_pages(0, pages);
+  std::vector<float> values(kPageTokens * kSize);
+  int n_kept = 0, n_outliers = 0;
+  for (const PageView& page : pages) {
+    for (const int kind : {kKeyRows, kValueRows}) {
+      const PageSide& side = kind == kKeyRows ? page.k : page.v;
+      side.format->decode(side.bytes, page.n_tokens, *side.context, values.data());
+      for (int t = 0; t < page.n_tokens; ++t) {
+        const int token = page.kept ? page.kept_tokens[t] : page.first_token + t;
+        const auto exact = values_of(0, 1, kind, token);
+        if (page.kept) {
+          ++n_kept;
+          for (int c = 0; c < kSize; ++c) {
+            ASSERT_EQ(values[t * kSize + c], testing::rounded_to_bf16(exact[c]));
+          }
+        } else if (kind == kKeyRows && token < head.n_sealed() * kPageTokens && !page.masked.test(t)) {
+          // Its outliers are all protected: with one left in, the step would be 999 / 15.
+          ASSERT_NEAR(values[t * kSize + kOutlier], 1.0F, 0.01F) << token;
+        }
+      }
+    }
+  }
+  for (int t = 0; t < 640; ++t) n_outliers += level(1, t) > kTokens - 40 ? 1 : 0;
+  EXPECT_GT(n_outliers, 10);
+  EXPECT_EQ(n_kept, 2 * static_cast<int>(protected_by_cache(head).size()));
+}
+
+TEST(Protection, AnAbortRestoresScoresAndObservers) {
+  const auto plan = plan_for(recipe({0.05, 128, 4}), geometry());
+  for (const int first : {70, 300, 330, 384}) {
+    for (const int n : {1, 40, 400}) {
+      Cache cache(plan, 0), fresh(plan, 0);
+      const SequenceId s = cache.add(), t = fresh.add();
+      attend_tokens(cache, s, first, true, values_of);
+      attend_tokens(fresh, t, first, true, values_of);
+      const std::string before = testing::contents(cache, s);
+      const std::int64_t bytes = cache.bytes(s).all();
+      {
+        auto step = cache.reserve({{s, n, true}});
+        const auto backend = make_reference_backend();
+        testing::run_step(**step, values_of, *backend);
+      }
+      EXPECT_EQ(testing::contents(cache, s), before) << first << "+" << n;
+      EXPECT_EQ(cache.bytes(s).all(), bytes);
+      attend_tokens(cache, s, 400, true, values_of);
+      attend_tokens(fresh, t, 400, true, values_of);
+      EXPECT_EQ(testing::contents(cache, s), testing::contents(fresh, t)) << first << "+" << n;
+    }
+  }
+}
+
+TEST(Protection, ATruncationWithinTheOpenPageIsExact) {
+  const auto plan = plan_for(recipe({0.05, 128, 4}), geometry());
+  Cache cache(plan, 0), fresh(plan, 0);
+  const SequenceId s = cache.add(), t = fresh.add();
+  attend_tokens(cache, s, 500, true, values_of);
+  ASSERT_TRUE(cache.truncate(s, 470).ok());  // page 3 is open: its observers begin at 448
+  attend_tokens(fresh, t, 470, true, values_of);
+  EXPECT_EQ(testing::contents(cache, s), testing::contents(fresh, t));
+  for (Cache* c : {&cache, &fresh}) attend_tokens(*c, 0, 400, true, values_of);
+  for (int head = 0; head < 2; ++head) {
+    EXPECT_EQ(protected_by_cache(cache.head(s, 0, head)), protected_by_cache(fresh.head(t, 0, head)));
+  }
+}
+
+TEST(Protection, ATruncationIntoEarlierPagesKeepsWhatIsSealedAndGoesOn) {
+  const auto plan = plan_for(recipe({0.05, 128, 4}), geometry());
+  Cache cache(plan, 0);
+  const SequenceId s = cache.add();
+  attend_tokens(cache, s, 800, true, values_of);
+  for (const int cut : {766, 600, 333, 100, 0}) {  // an ended page of the tail, sealed pages, nothing
+    std::set<int> expected = protected_by_cache(cache.head(s, 0, 0));
+    expected.erase(expected.lower_bound(std::min(cut, cache.head(s, 0, 0).n_sealed() * kPageTokens) /
+                                        kPageTokens * kPageTokens),
+                   expected.end());
+    ASSERT_TRUE(cache.truncate(s, cut).ok());
+    EXPECT_EQ(protected_by_cache(cache.head(s, 0, 0)), expected);
+    attend_tokens(cache, s, 800 - cut, true, values_of);
+    const auto chosen = protected_by_cache(cache.head(s, 0, 0));
+    EXPECT_TRUE(std::includes(chosen.begin(), chosen.end(), expected.begin(), expected.end()));
+    EXPECT_LE(chosen.size(), std::ceil(0.05 * 640) + 4);
+    EXPECT_GT(chosen.size(), 0.05 * 640 / 2);
+  }
+  EXPECT_EQ(protected_by_cache(cache.head(s, 0, 0)), protected_by_definition(0, 768, {0.05, 128, 4}));
+}
+
+// A mean of K shifts scores, which a soft cap notices: observers must add what queries do.
+TEST(Protection, WeighsAsTheQueriesDidUnderASoftCap) {
+  Geometry g = geometry();
+  g.score_softcap = 5;
+  auto constants = std::make_shared<Constants>();
+  for (int head = 0; head < 2; ++head)
+    constants->set(0, head, Side::key, "mean", std::vector<float>(kSize, 0.5F));
+  const auto plain = plan_for("k=bf16,v=tok2g128,protect=0.05,window=128", g);
+  const auto shifted = plan_for("k=mean:bf16,v=tok2g128,protect=0.05,window=128", g, constants);
+  Cache a(plain, 0), b(shifted, 0);
+  a.add();
+  b.add();
+  attend_tokens(a, 0, 640, true, values_of);
+  attend_tokens(b, 0, 640, true, values_of);
+  for (int head = 0; head < 2; ++head) {
+    const TokenScores& expected = *a.head(0, 0, head).scores();
+    const TokenScores& scores = *b.head(0, 0, head).scores();
+    for (int t = 0; t < 640; ++t) ASSERT_NEAR(scores.score(t), expected.score(t), 3e-3 * expected.score(t));
+  }
+}
+
+}  // namespace
+}  // namespace kvant

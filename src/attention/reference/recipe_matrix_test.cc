@@ -1,0 +1,232 @@
+// Every product recipe, and every pair of features on a few formats, through the life of a sequence: append,
+// attend, seal, fork, abort, truncate. Outputs stay near plain attention in double precision, within a bound
+// that knows nothing but the bits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "attention/reference/attention_fixture.h"
+
+namespace kvant {
+namespace {
+
+using testing::attend_tokens;
+using testing::kKeyRows;
+using testing::kQueryRows;
+using testing::kValueRows;
+using testing::Outputs;
+using testing::plan_for;
+using testing::small_geometry;
+
+constexpr int kPrompt = 400, kAnswer = 3;
+constexpr int kChunks[] = {250, 150};
+
+// Layer 1 slides.
+Geometry geometry(int head_dim) {
+  Geometry g = small_geometry(head_dim, 4, 2, 2);
+  g.sliding_window = {0, 150};
+  return g;
+}
+
+testing::RowSource source(int head_dim) {
+  return [head_dim](int layer, int head, int kind, int token) {
+    static std::map<std::tuple<int, int, int, int, int>, std::vector<float>>
+        rows;  // made once: they cost time
+    std::vector<float>& row = rows[{head_dim, layer, head, kind, token}];
+    if (row.empty()) {
+      row = testing::token_values(layer, head, kind, token, head_dim);
+      for (float& x : row) x *= kind == kQueryRows ? 0.3F : 1.0F;
+    }
+    return row;
+  };
+}
+
+// Attention to everything unquantized, of some tokens' rows.
+std::vector<double> plain_attention(const Geometry& g, int layer, int head, int t) {
+  const auto values = source(g.head_dim);
+  const auto q = values(layer, head, kQueryRows, t);
+  const int kv_head = head / g.group();
+  const int first = g.slides(layer) ? std::max(0, t + 1 - g.sliding_window[layer]) : 0;
+  std::vector<double> scores, out(g.head_dim, 0.0);
+  for (int j = first; j <= t; ++j) {
+    scores.push_back(testing::dot(q.data(), values(layer, kv_head, kKeyRows, j).data(), g.head_dim) *
+                     g.score_scale);
+  }
+  const auto weights = testing::softmax_in_double(scores);
+  for (int j = first; j <= t; ++j) {
+    const auto v = values(layer, kv_head, kValueRows, j);
+    for (int c = 0; c < g.head_dim; ++c) out[c] += weights[j - first] * v[c];
+  }
+  return out;
+}
+
+constexpr int kProbes[] = {0, 131, 263, 390, 400, 401, 402};  // tokens
+
+const std::vector<double>& plain_probes(const Geometry& g) {
+  static std::map<int, std::vector<double>> by_size;
+  std::vector<double>& probes = by_size[g.head_dim];
+  if (!probes.empty()) return probes;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (const int t : kProbes) {
+      for (int head = 0; head < g.n_heads; ++head) {
+        const auto row = plain_attention(g, layer, head, t);
+        probes.insert(probes.end(), row.begin(), row.end());
+      }
+    }
+  }
+  return probes;
+}
+
+void append(Outputs& all, const Outputs& more) {
+  all.resize(more.size());
+  for (std::size_t layer = 0; layer < more.size(); ++layer) {
+    all[layer].insert(all[layer].end(), more[layer].begin(), more[layer].end());
+  }
+}
+
+class Life {
+ public:
+  explicit Life(const std::string& recipe, int head_dim)
+      : recipe_(recipe),
+        geometry_(geometry(head_dim)),
+        source_(source(head_dim)),
+        cache_(plan_for(recipe, geometry_), 0),
+        backend_(make_reference_backend()) {}
+
+  void run() {
+    const SequenceId s = cache_.add();
+    const Outputs first = run_all(s);
+    expect_near_plain(first);
+    const std::string contents = testing::contents(cache_, s);
+    fork_and_abort(s);
+    truncate(s);
+    // From the start again: the same.
+    ASSERT_TRUE(cache_.truncate(s, 0).ok()) << recipe_;
+    EXPECT_EQ(run_all(s), first) << recipe_;
+    EXPECT_EQ(testing::contents(cache_, s), contents) << recipe_;
+    cache_.free(s);
+    EXPECT_EQ(cache_.bytes().all(), 0) << recipe_;
+  }
+
+ private:
+  Outputs attend(SequenceId s, int n, bool is_prompt) {
+    Outputs out = attend_tokens(cache_, s, n, is_prompt, source_, *backend_);
+    for (const auto& layer : out) {
+      const bool finite = std::all_of(layer.begin(), layer.end(), [](float x) { return std::isfinite(x); });
+      EXPECT_TRUE(finite) << recipe_;
+    }
+    return out;
+  }
+
+  Outputs run_all(SequenceId s) {
+    Outputs out;
+    for (const int n : kChunks) append(out, attend(s, n, true));
+    for (int i = 0; i < kAnswer; ++i) append(out, attend(s, 1, false));
+    EXPECT_EQ(cache_.length(s), kPrompt + kAnswer);
+    return out;
+  }
+
+  // The fewest bits that a head's side is sealed in.
+  double fewest_bits() const {
+    double bits = 16;
+    for (const HeadPlan& head : cache_.plan().heads) {
+      for (const Side side : kSides) bits = std::min(bits, head.side(side).sealed->bits(geometry_.head_dim));
+    }
+    return bits;
+  }
+
+  void expect_near_plain(const Outputs& out) const {
+    // Arbitrary adapters correct nothing.
+    if (cache_.plan().recipe.correction != Correction::none) return;
+    std::vector<double> probes;
+    for (int layer = 0; layer < geometry_.n_layers; ++layer) {
+      for (const int t : kProbes) {
+        const float* row = testing::output_row(out[layer], geometry_, 0, t, 0);
+        probes.insert(probes.end(), row, row + geometry_.n_heads * geometry_.head_dim);
+      }
+    }
+    const double error = testing::relative_error(probes, plain_probes(geometry_));
+    const double allowed = (fewest_bits() < 2 ? 4 : 2) * std::exp2(-fewest_bits());
+    EXPECT_LT(error, 0.01 + allowed) << recipe_;
+  }
+
+  void fork_and_abort(SequenceId s) {
+    const std::string before = testing::contents(cache_, s);
+    const std::int64_t bytes = cache_.bytes(s).all();
+    const auto fork = cache_.fork(s);
+    ASSERT_TRUE(fork.ok()) << recipe_;
+    {
+      auto step = cache_.reserve({{*fork, 130, true}});
+      ASSERT_TRUE(step.ok()) << recipe_;
+      testing::run_step(**step, source_, *backend_);
+    }
+    EXPECT_EQ(testing::contents(cache_, *fork), before) << recipe_ << ": an abort";
+    EXPECT_EQ(cache_.bytes(*fork).all(), bytes) << recipe_ << ": an abort";
+    attend(*fork, 130, true);
+    EXPECT_EQ(testing::contents(cache_, s), before) << recipe_ << ": a fork";
+    cache_.free(*fork);
+  }
+
+  // Into the tail, and into a sealed page: only a correction refuses that.
+  void truncate(SequenceId s) {
+    for (const int cut : {401, 300}) {
+      const auto fork = cache_.fork(s);
+      ASSERT_TRUE(fork.ok()) << recipe_;
+      const std::string before = testing::contents(cache_, s);
+      const int sealed = cache_.head(s, 0, 0).n_sealed() * kPageTokens;
+      const bool possible = cut >= sealed || cache_.plan().recipe.correction == Correction::none;
+      const Status status = cache_.truncate(*fork, cut);
+      EXPECT_EQ(status.ok(), possible) << recipe_ << ": " << (status.ok() ? "" : status.error().message);
+      EXPECT_EQ(testing::contents(cache_, *fork) == before, !possible) << recipe_;
+      if (possible) {
+        EXPECT_EQ(cache_.length(*fork), cut);
+        attend(*fork, 60, true);
+        attend(*fork, 1, false);
+        EXPECT_EQ(cache_.length(*fork), cut + 61);
+        for (int layer = 0; layer < 2; ++layer) EXPECT_EQ(cache_.head(*fork, layer, 1).length(), cut + 61);
+      }
+      EXPECT_EQ(testing::contents(cache_, s), before) << recipe_ << ": a cut in a fork";
+      cache_.free(*fork);
+    }
+  }
+
+  std::string recipe_;
+  Geometry geometry_;
+  testing::RowSource source_;
+  Cache cache_;
+  std::unique_ptr<AttentionBackend> backend_;
+};
+
+TEST(RecipeMatrix, EveryProductRecipeLivesThroughEveryOperation) {
+  for (const Recipe& recipe : builtin_recipes()) {
+    if (recipe.tier == Tier::product) Life(recipe.name, 64).run();
+  }
+}
+
+const char* const kFeatures[] = {
+    "sink=4",      "window=128",          "prefill=256",
+    "prefill=all", "protect=0.05",        "skip=1e-6",
+    "softmax=sas", "correction=relative", "mix=0.5,mix_k=prog3,mix_v=prog3",
+};
+
+class FeaturePairs : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Formats, FeaturePairs,
+                         ::testing::Values("k=ch4g128,v=tok4g128",
+                                           "k=hadamard:tok4g32s,v=rhadamard:lm4,tail=fp8",
+                                           "k=prog4,v=prog4,tail=int8,products=integer",
+                                           "k=smooth+mean:vq-d4b8,v=nvq-d4b8"));
+
+TEST_P(FeaturePairs, LiveThroughEveryOperation) {
+  for (const char* const* a = std::begin(kFeatures); a != std::end(kFeatures); ++a) {
+    for (const char* const* b = a + 1; b != std::end(kFeatures); ++b) {
+      if (std::string(*a).substr(0, 7) == std::string(*b).substr(0, 7)) continue;  // of one key
+      Life(fmt::format("{},{},{}", GetParam(), *a, *b), 32).run();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvant
