@@ -1,6 +1,6 @@
 // Vector quantization: sub-vectors of X channels are stored as the Y-bit index of their nearest centroid; X
 // in 2, 4, 8 and Y in 4 .. 16.
-//   vq-d<X>b<Y>    VecInfer (section 3.3): one codebook [2^Y][X] for a (layer, KV head, side)
+//   vq-d<X>b<Y>    VecInfer (section 3.2): one codebook [2^Y][X] for a (layer, KV head, side)
 //   pq-d<X>b<Y>    MILLION: one codebook for each sub-space, [d / X][2^Y][X]
 //   nvq-d<X>b<Y>   gain-shape: vq of the unit vector x / |x|, with an f16 gain a token
 // The codebook is the model constant "codebook/<name of the format>".

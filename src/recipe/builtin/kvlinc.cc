@@ -1,5 +1,5 @@
 // KVLinC: raw K by channel and V, rotated by a Hadamard matrix, by token (section 3.1, observation 3), the
-// newest 128 tokens unquantized (section 3.3), and a linear attention over the rounding errors of K that puts
+// newest 128 tokens unquantized (section 4.1), and a linear attention over the rounding errors of K that puts
 // back what quantization took from the attention weights (section 3.2, equations 4 to 6). Its feature maps
 // are trained by calibration.
 //

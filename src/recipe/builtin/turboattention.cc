@@ -2,7 +2,7 @@
 // codes channel by channel (FlashQ, section 3.1, Algorithm 1); in the mix, half of each layer's KV heads,
 // those of the lowest priority gap x std, get 2 bits (section 3.2). New tokens wait in INT8 with a universal
 // scale (section 3.3), q and P are INT8 too, and the exponential is a table times a cubic polynomial that is
-// zero below -6 (SAS, section 4, Algorithm 3).
+// zero below -6 (SAS, section 4, Algorithm 3; the -6 in section 5.2).
 //
 // turboattention-paper rounds and rescales as the algorithms print it, where that costs accuracy without
 // being any faster.
