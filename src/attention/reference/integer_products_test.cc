@@ -152,6 +152,27 @@ TEST_F(HandWorked, OnlyThePrintedRescalingDropsMassWhenTheMaximumJumps) {
   EXPECT_NEAR(paper_first, 0.5F, 1e-6);
 }
 
+// However many pages there are: 6 here, one score of 7 at the end of them.
+TEST(SasAsPrinted, DropsEarlierMassOfAnyNumberOfPages) {
+  constexpr int kTokens = 700, kSize = 16;
+  const auto values = [](int, int, int kind, int token) {
+    const bool last = token == kTokens - 1;
+    std::vector<float> row(kSize, kind == kValueRows ? 1.0F + last : 0.0F);
+    if (kind == kQueryRows || (kind == kKeyRows && last)) row[0] = kind == kQueryRows ? 1.0F : 7.0F / 0.125F;
+    return row;
+  };
+  for (const bool paper : {true, false}) {
+    Cache cache(
+        plan_for(paper ? "bf16,softmax=sas-paper" : "bf16,softmax=sas", small_geometry(kSize, 1, 1, 1)), 0);
+    const SequenceId s = cache.add();
+    attend_tokens(cache, s, kTokens - 1, true, values);
+    const float out = attend_tokens(cache, s, 1, false, values)[0][0];
+    // Of five pages and the 59 tokens of the last one. SAS(-7) = 0, where tokens share the maximum's page.
+    const double earlier = paper ? 0 : 640 * std::exp(-7.0);
+    EXPECT_NEAR(out, (2 + earlier) / (1 + earlier), 1e-3) << paper;
+  }
+}
+
 TEST(QuantizeQueries, LeavesTinyRowsZeroAndKeepsNumbersThatAreNone) {
   QueryTile tile;
   tile.n_queries = 2;

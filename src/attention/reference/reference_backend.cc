@@ -25,7 +25,10 @@ namespace {
 constexpr int kMinRunPages = 4;
 constexpr int kMaxRuns = 16;
 
-int run_pages(std::size_t n_pages) {
+// Algorithm 1 as printed rescales from page to page: its error would depend on the runs, so that there is
+// one.
+int run_pages(std::size_t n_pages, Softmax softmax) {
+  if (softmax == Softmax::sas_paper) return std::max(1, static_cast<int>(n_pages));
   return std::max(kMinRunPages, (static_cast<int>(n_pages) + kMaxRuns - 1) / kMaxRuns);
 }
 
@@ -36,6 +39,7 @@ struct HeadWork {
   Tile tile;
   QueryTile queries;
   std::vector<PageView> pages;
+  int pages_per_run = 0;
   std::vector<PartialAttention> runs;
   PartialAttention total;             // of the first of two passes
   QueryTile observers;                // of the page that this tile ends; no rows: none
@@ -66,7 +70,7 @@ class ReferenceBackend final : public AttentionBackend {
  private:
   void start(const Step& step, int n_threads);
   void start_round(std::size_t round);
-  void list_runs(int head_dim);
+  void list_runs(const Plan& plan);
   static void seal_before(Step& step, int layer, HeadWork& work, std::vector<float>& scratch);
   static void append(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void load_queries(const Step& step, int layer, const LayerRows& rows, HeadWork& work);
@@ -116,13 +120,14 @@ void ReferenceBackend::start_round(std::size_t round) {
   }
 }
 
-void ReferenceBackend::list_runs(int head_dim) {
+void ReferenceBackend::list_runs(const Plan& plan) {
   runs_.clear();
   for (HeadWork* work : active_) {
-    const int length = run_pages(work->pages.size());
+    const int length = run_pages(work->pages.size(), plan.recipe.softmax);
+    work->pages_per_run = length;
     work->runs.resize((work->pages.size() + length - 1) / length);
     for (int run = 0; run < static_cast<int>(work->runs.size()); ++run) {
-      work->runs[run].reset(work->queries.rows(), head_dim);
+      work->runs[run].reset(work->queries.rows(), plan.geometry.head_dim);
       runs_.push_back({work, run});
     }
   }
@@ -204,7 +209,7 @@ AttentionRules rules_of(const Plan& plan, int layer) {
 
 std::span<const PageView> pages_of(const RunWork& work) {
   const std::vector<PageView>& pages = work.head->pages;
-  const std::size_t length = run_pages(pages.size());
+  const std::size_t length = work.head->pages_per_run;
   const std::size_t first = work.run * length;
   return std::span(pages).subspan(first, std::min(length, pages.size() - first));
 }
@@ -352,7 +357,7 @@ void ReferenceBackend::run_layer(Step& step, int layer, const LayerRows& rows, T
       append(step, layer, rows, *active_[i]);
       load_queries(step, layer, rows, *active_[i]);
     });
-    first_thread([&] { list_runs(plan.geometry.head_dim); });
+    first_thread([&] { list_runs(plan); });
     attend(plan, layer, team);
     team.for_each(n_heads, [&](int i) {
       finish(step, layer, rows, *active_[i]);
