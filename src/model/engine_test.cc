@@ -35,7 +35,7 @@ std::vector<float> llama_logits(const std::string& path, const std::vector<std::
   llama_context_params params = llama_context_default_params();
   params.n_ctx = context;
   params.n_batch = params.n_ubatch = tokens.size();
-  params.n_threads = params.n_threads_batch = 2;
+  params.n_threads = params.n_threads_batch = 1;
   params.type_k = params.type_v = GGML_TYPE_F32;
   params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
   const std::unique_ptr<llama_context, decltype(&llama_free)> ctx(llama_init_from_model(model.get(), params),
@@ -60,7 +60,7 @@ std::vector<float> llama_logits(const std::string& path, const std::vector<std::
 class Bench {
  public:
   explicit Bench(const std::string& path, const std::string& recipe = "k=f16,v=f16",
-                 EngineOptions options = {}) {
+                 EngineOptions options = {.n_threads = 1}) {
     auto engine = Engine::load(path, options);
     if (!engine.ok()) {
       ADD_FAILURE() << engine.error().message;
@@ -266,6 +266,14 @@ TEST(Engine, GivesTheSameBitsForChunksOfWholePages) {
   EXPECT_EQ(bench.logits(tokens, 256), at_once);
 }
 
+TEST(Engine, GivesTheSameLogitsOnAnyNumberOfThreads) {
+  const auto file = write_tiny_model({});
+  const std::vector<std::int32_t> tokens = random_tokens(40, 5);
+  Bench one(file->path());
+  Bench three(file->path(), "k=f16,v=f16", {.n_threads = 3});
+  EXPECT_LE(max_difference(one.logits(tokens, 33), three.logits(tokens, 33)), 1e-3);
+}
+
 TEST(Engine, ExpandsQuantizedWeightsExactly) {
   TinyModel model;
   model.n_embd = 128;
@@ -275,8 +283,8 @@ TEST(Engine, ExpandsQuantizedWeightsExactly) {
     model.matrix_type = type;
     const auto file = write_tiny_model(model);
     const std::vector<std::int32_t> tokens = random_tokens(64, 6);
-    Bench expanded(file->path(), "k=f16,v=f16", {.weights = WeightMode::f32});
-    Bench stored(file->path(), "k=f16,v=f16", {.weights = WeightMode::as_stored});
+    Bench expanded(file->path(), "k=f16,v=f16", {.n_threads = 1, .weights = WeightMode::f32});
+    Bench stored(file->path(), "k=f16,v=f16", {.n_threads = 1, .weights = WeightMode::as_stored});
     EXPECT_GT(expanded.engine().weight_bytes(), stored.engine().weight_bytes()) << ggml_type_name(type);
     const std::vector<float> exact = expanded.logits(tokens, 64);
     // llama.cpp rounds activations to the weights' type or to INT8; logits have a spread of about 1.

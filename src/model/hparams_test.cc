@@ -14,7 +14,7 @@ Result<Hparams> read(const TinyModel& model, int context = 0) {
 }
 
 std::string refusal(const TinyModel& model) {
-  const auto engine = Engine::load(write_tiny_model(model)->path(), {});
+  const auto engine = Engine::load(write_tiny_model(model)->path(), {.n_threads = 1});
   return engine.ok() ? "" : engine.error().message;
 }
 

@@ -1,0 +1,35 @@
+// libFuzzer target for the reading of GGUF metadata: any bytes give a model's sizes or an error, never a
+// crash. Seeds: the tiny models of tiny_model.h, cut before their tensors' data. Built with
+//   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -Isrc -I<ggml>/include
+//     src/model/{gguf_metadata_fuzz,gguf_file,hparams,architecture,library_log,library_abort}.cc
+//     -L<ggml>/lib -lllama -lggml -lggml-base -lfmt -o gguf_metadata_fuzz
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "model/gguf_file.h"
+#include "model/hparams.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const int memory = memfd_create("fuzz.gguf", 0);
+  if (memory < 0 || write(memory, data, size) != static_cast<ssize_t>(size)) return 0;
+  const auto file = kvant::GgufFile::open("/proc/self/fd/" + std::to_string(memory));
+  if (file.ok()) {
+    for (const std::string& name : (*file)->tensor_names()) (*file)->tensor_data((*file)->tensor(name));
+    for (const char* key : {"general.architecture", "llama.block_count", "tokenizer.ggml.tokens"}) {
+      (*file)->text(key);
+      (*file)->integer(key);
+      (*file)->number(key);
+      (*file)->integers(key);
+      (*file)->texts_count(key);
+    }
+    (*file)->metadata_hash();
+    const auto hparams = kvant::read_hparams(**file, 0);
+    if (!hparams.ok() && hparams.error().message.empty()) __builtin_trap();
+  }
+  close(memory);
+  return 0;
+}

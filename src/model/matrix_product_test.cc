@@ -1,0 +1,143 @@
+#include "model/matrix_product.h"
+
+#include <ggml-backend.h>
+#include <ggml-cpu.h>
+#include <ggml.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <random>
+#include <vector>
+
+namespace kvant {
+namespace {
+
+// A weight [n_in, n_out] of `type` and activations [n_in, n_rows], and their product.
+class Problem {
+ public:
+  Problem(ggml_type type, int n_in, int n_out, int n_rows)
+      : context_(ggml_init({16 << 20, nullptr, false}), ggml_free),
+        buffer_(ggml_backend_cpu_buffer_from_ptr(ggml_get_mem_buffer(context_.get()), 16 << 20),
+                ggml_backend_buffer_free),
+        weight_(ggml_new_tensor_2d(context_.get(), type, n_in, n_out)),
+        x_(ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, n_in, n_rows)) {
+    weight_->buffer = buffer_.get();
+    std::mt19937 random(n_in + n_out);
+    std::normal_distribution<float> normal;
+    std::vector<float> values(ggml_nelements(weight_));
+    for (float& v : values) v = normal(random);
+    expanded_ = values;
+    if (type == GGML_TYPE_F32) {
+      std::copy(values.begin(), values.end(), static_cast<float*>(weight_->data));
+    } else {
+      ggml_quantize_chunk(type, values.data(), weight_->data, 0, n_out, n_in, nullptr);
+      ggml_get_type_traits(type)->to_float(weight_->data, expanded_.data(), ggml_nelements(weight_));
+    }
+    for (std::int64_t i = 0; i < ggml_nelements(x_); ++i) static_cast<float*>(x_->data)[i] = normal(random);
+  }
+
+  // Rows [first, first + n_rows) of the product [n_out, n_rows].
+  std::vector<float> product(const GemmKernel& kernel, int first, int n_rows, int n_threads) {
+    MatrixProduct products(n_threads, kernel);
+    ggml_tensor* x = ggml_view_2d(context_.get(), x_, x_->ne[0], n_rows, x_->nb[1], first * x_->nb[1]);
+    ggml_tensor* y = products.multiply(context_.get(), weight_, x);
+    ggml_cgraph* graph = ggml_new_graph(context_.get());
+    ggml_build_forward_expand(graph, y);
+    ggml_graph_compute_with_ctx(context_.get(), graph, n_threads);
+    const auto* values = static_cast<const float*>(y->data);
+    return {values, values + ggml_nelements(y)};
+  }
+
+  // The same in double precision, and for each value the sum of its terms' magnitudes.
+  void reference(std::vector<double>& y, std::vector<double>& magnitude) const {
+    const auto* x = static_cast<const float*>(x_->data);
+    for (std::int64_t row = 0; row < x_->ne[1]; ++row) {
+      for (std::int64_t o = 0; o < weight_->ne[1]; ++o) {
+        double sum = 0;
+        double terms = 0;
+        for (std::int64_t i = 0; i < x_->ne[0]; ++i) {
+          const double term = static_cast<double>(x[row * x_->ne[0] + i]) * expanded_[o * x_->ne[0] + i];
+          sum += term;
+          terms += std::abs(term);
+        }
+        y.push_back(sum);
+        magnitude.push_back(terms);
+      }
+    }
+  }
+
+ private:
+  std::unique_ptr<ggml_context, decltype(&ggml_free)> context_;
+  std::unique_ptr<ggml_backend_buffer, decltype(&ggml_backend_buffer_free)> buffer_;
+  ggml_tensor* weight_;
+  ggml_tensor* x_;
+  std::vector<float> expanded_;
+};
+
+// n_in of one block, several, and a part; n_out and n_rows that do and don't fill the kernels' tiles.
+TEST(MatrixProduct, IsTheProductOfTheExpandedWeights) {
+  for (const GemmKernel& kernel : gemm_kernels()) {
+    for (const ggml_type type :
+         {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_1, GGML_TYPE_Q6_K}) {
+      for (const int n_in :
+           type == GGML_TYPE_Q6_K ? std::vector<int>{256, 512} : std::vector<int>{32, 256, 544}) {
+        for (const int n_out : {7, 96, 130}) {
+          Problem problem(type, n_in, n_out, 61);
+          std::vector<double> expected;
+          std::vector<double> magnitude;
+          problem.reference(expected, magnitude);
+          const std::vector<float> y = problem.product(kernel, 0, 61, 1);
+          ASSERT_EQ(y.size(), expected.size());
+          for (std::size_t i = 0; i < y.size(); ++i) {
+            ASSERT_NEAR(y[i], expected[i], 1e-6 * magnitude[i])
+                << kernel.name << " " << ggml_type_name(type) << " " << n_in << " x " << n_out << " at " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MatrixProduct, GivesARowTheSameBitsInAnyBatchAndOnAnyNumberOfThreads) {
+  constexpr int kRows = 200;
+  for (const GemmKernel& kernel : gemm_kernels()) {
+    for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_Q4_1}) {
+      Problem problem(type, 544, 130, kRows);
+      const std::vector<float> all = problem.product(kernel, 0, kRows, 1);
+      EXPECT_EQ(problem.product(kernel, 0, kRows, 3), all) << kernel.name;
+      for (const int chunk : {32, 41, 128}) {
+        for (int first = 0; first + chunk <= kRows; first += chunk) {
+          const std::vector<float> some = problem.product(kernel, first, chunk, 1);
+          EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + first * 130))
+              << kernel.name << " " << chunk;
+        }
+      }
+    }
+  }
+}
+
+TEST(MatrixProduct, LeavesSmallBatchesToGgml) {
+  Problem problem(GGML_TYPE_F32, 64, 32, 8);
+  std::vector<double> expected;
+  std::vector<double> magnitude;
+  problem.reference(expected, magnitude);
+  const std::vector<float> y = problem.product(gemm_kernels().front(), 0, 8, 1);
+  for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], expected[i], 1e-6 * magnitude[i]);
+}
+
+TEST(PackPanel, TransposesAndFillsWithZeros) {
+  const int n = 7;
+  std::vector<float> source(6 * 10);
+  for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<float>(i);
+  for (const int count : {1, 4, 6}) {
+    std::vector<float> packed(n * 8, -1.0F);
+    pack_panel(source.data(), 10, count, n, 8, packed.data());
+    for (int i = 0; i < n; ++i) {
+      for (int r = 0; r < 8; ++r) EXPECT_EQ(packed[i * 8 + r], r < count ? source[r * 10 + i] : 0.0F);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvant
