@@ -10,6 +10,7 @@
 
 #include "base/progress.h"
 #include "base/team.h"
+#include "calibrate/adapter_data.h"
 #include "calibrate/capture_state.h"
 #include "calibrate/codebook_storage.h"
 #include "calibrate/learn_head.h"
@@ -24,6 +25,27 @@ namespace {
 
 constexpr double kSecondsBetweenSaves = 60;
 
+constexpr int kContextQueries = 64;
+constexpr std::int64_t kMostCaptureBytes = std::int64_t{2} << 30;
+
+bool trains_adapters(const CalibrationRequest& request) {
+  return std::any_of(request.recipes.begin(), request.recipes.end(),
+                     [](const Recipe& recipe) { return recipe.correction != Correction::none; });
+}
+
+CaptureSize capture_size(const Geometry& geometry, const CalibrationRequest& request) {
+  const CalibrationSettings& s = request.settings;
+  CaptureSize size{s.samples, s.length, s.rows, s.passages};
+  size.seed = s.seed;
+  if (!trains_adapters(request)) return bounded(geometry, size, kMostCaptureBytes);
+  size.contexts = s.contexts;
+  size.context_length = std::min(s.context_length, geometry.trained_context);
+  size.first_query = kFirstCorrectedQuery;
+  size.context_queries = std::clamp(size.context_length - kFirstCorrectedQuery, 0, kContextQueries);
+  if (size.context_queries == 0) size.contexts = 0;
+  return bounded(geometry, size, kMostCaptureBytes);
+}
+
 class Calibrator {
  public:
   Calibrator(Engine& engine, AttentionBackend& backend, const CalibrationRequest& request)
@@ -31,8 +53,7 @@ class Calibrator {
         backend_(backend),
         request_(request),
         settings_(request.settings),
-        capture_(engine.geometry(),
-                 {settings_.samples, settings_.length, settings_.rows, settings_.passages, settings_.seed}) {
+        capture_(engine.geometry(), capture_size(engine.geometry(), request)) {
     result_.model = engine.description();
     result_.fingerprint = engine.fingerprint();
     result_.text_hash = settings_.self ? 0 : fnv1a(request.text);
@@ -58,6 +79,10 @@ class Calibrator {
   // Without its constants a recipe cannot be resolved; its overrides can be held against the model.
   Status check(const Recipe& recipe) const {
     const Geometry& g = engine_.geometry();
+    if (recipe.correction != Correction::none && capture_.size().contexts < 2) {
+      return error("the recipe {} has adapters, which need contexts of more than {} tokens to be trained on",
+                   label(recipe), kFirstCorrectedQuery);
+    }
     for (const SideOverride& o : recipe.overrides) {
       if (o.last_layer < g.n_layers && o.kv_head < g.n_kv_heads) continue;
       return error("the recipe {} names layers or KV heads that {} doesn't have ({} layers, {} KV heads)",
@@ -69,8 +94,9 @@ class Calibrator {
   // All that captured values and constants depend on, but the recipes.
   std::uint64_t identity() const {
     const CalibrationSettings& s = settings_;
-    return fnv1a(fmt::format("{} {:x} {} {} {} {} {} {}", result_.fingerprint, result_.text_hash, s.samples,
-                             s.length, s.rows, s.passages, s.self, s.seed));
+    return fnv1a(fmt::format("{} {:x} {} {} {} {} {} {} {} {} {}", result_.fingerprint, result_.text_hash,
+                             s.samples, s.length, s.rows, s.passages, s.self, s.seed,
+                             capture_.size().contexts, capture_.size().context_length, s.adapter_steps));
   }
 
   Status interrupted(int samples_done) {
@@ -82,12 +108,13 @@ class Calibrator {
   }
 
   Result<std::vector<Sample>> samples() {
-    const SampleSize size{settings_.samples, settings_.passages, settings_.length, settings_.seed};
+    const CaptureSize& kept = capture_.size();
+    const SampleSize size{kept.samples,  kept.passages,       kept.length,
+                          kept.contexts, kept.context_length, settings_.seed};
     if (!settings_.self) {
       return samples_of_text(engine_.tokenizer(), engine_.geometry().trained_context, request_.text, size);
     }
-    Progress progress("writing samples", static_cast<std::int64_t>(capture_.n_sequences()) * settings_.length,
-                      "tokens");
+    Progress progress("writing samples", written_tokens(size), "tokens");
     return samples_of_model(
         engine_, backend_, size, [&](std::int64_t n) { progress.advance(n); }, request_.stop);
   }
@@ -117,7 +144,7 @@ class Calibrator {
     run_team(request_.n_threads, [&](Team& team) {
       team.for_each(static_cast<int>(open.size()), [&](int i) {
         if (stopped()) return;
-        auto learned = learn_head(capture_, open[i], settings_.seed);
+        auto learned = learn_head(capture_, open[i], settings_);
         const std::lock_guard lock(mutex_);
         if (!learned.ok()) {
           failure = learned.error();

@@ -19,7 +19,8 @@ namespace {
 // Keys:
 //   general.type                  "kvant-calibration"
 //   kvant.calibration.version     of this layout
-//   ....model, fingerprint, text_hash, samples, length, rows, passages, self, seed
+//   ....model, fingerprint, text_hash, samples, length, rows, passages, contexts,
+//     context_length, adapter_steps, self, seed
 //   ....recipes                   string forms, one a line; the tensor "quality" holds three errors for each
 //   ....names                     the scoped names of constants, one a line
 //   ....layer, kv_head, side, name   of array i, which is the tensor "<i>"; an INT8 tensor's scale is
@@ -94,6 +95,9 @@ void add_settings(const CalibrationSettings& settings, SealedGguf& file) {
   file.set(key("length"), std::int64_t{settings.length});
   file.set(key("rows"), std::int64_t{settings.rows});
   file.set(key("passages"), std::int64_t{settings.passages});
+  file.set(key("contexts"), std::int64_t{settings.contexts});
+  file.set(key("context_length"), std::int64_t{settings.context_length});
+  file.set(key("adapter_steps"), std::int64_t{settings.adapter_steps});
   file.set(key("self"), std::int64_t{settings.self});
   file.set(key("seed"), static_cast<std::int64_t>(settings.seed));
 }
@@ -105,6 +109,9 @@ CalibrationSettings read_settings(const GgufFile& file) {
   settings.length = static_cast<int>(number("length"));
   settings.rows = static_cast<int>(number("rows"));
   settings.passages = static_cast<int>(number("passages"));
+  settings.contexts = static_cast<int>(number("contexts"));
+  settings.context_length = static_cast<int>(number("context_length"));
+  settings.adapter_steps = static_cast<int>(number("adapter_steps"));
   settings.self = number("self") != 0;
   settings.seed = static_cast<std::uint64_t>(number("seed"));
   return settings;

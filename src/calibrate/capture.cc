@@ -8,52 +8,118 @@
 
 namespace kvant {
 
-Capture::Capture(const Geometry& geometry, const CaptureSize& size) : geometry_(geometry), size_(size) {
-  choose_rows();
-  const std::size_t heads = static_cast<std::size_t>(geometry.n_layers) * geometry.n_kv_heads;
-  const std::size_t passage_tokens = static_cast<std::size_t>(size.passages) * size.length;
-  const std::size_t d = geometry.head_dim;
-  rows_.assign(heads * 2, Block(token_of_row_.size() * d));
-  passages_.assign(heads * 2, Block(passage_tokens * d));
-  queries_.assign(static_cast<std::size_t>(geometry.n_layers) * geometry.n_heads, Block(passage_tokens * d));
-}
+namespace {
 
-// Every set of `rows` tokens is equally likely (Knuth, vol. 2, 3.4.2, algorithm S).
-void Capture::choose_rows() {
-  const std::int64_t n_tokens = static_cast<std::int64_t>(size_.samples) * size_.length;
-  std::int64_t wanted = std::min<std::int64_t>(size_.rows, n_tokens);
-  std::mt19937_64 random(size_.seed);
-  row_of_token_.assign(n_tokens, -1);
-  for (std::int64_t token = 0; token < n_tokens; ++token) {
-    if (static_cast<std::int64_t>(random() % (n_tokens - token)) >= wanted) continue;
+// Draws `wanted` of n numbers; every set is equally likely (Knuth, vol. 2, 3.4.2, algorithm S). Calls
+// take(number) with each, ascending.
+template <class Take>
+void draw(std::int64_t n, std::int64_t wanted, std::mt19937_64& random, const Take& take) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (static_cast<std::int64_t>(random() % (n - i)) >= wanted) continue;
     --wanted;
-    row_of_token_[token] = static_cast<std::int32_t>(token_of_row_.size());
-    token_of_row_.push_back(static_cast<std::int32_t>(token % size_.length));
+    take(i);
   }
 }
 
-std::int64_t Capture::bytes() const {
-  std::size_t values = 0;
-  for (const auto* blocks : {&rows_, &passages_, &queries_})
-    for (const Block& block : *blocks) values += block.size();
-  return static_cast<std::int64_t>(values * sizeof(std::uint16_t));
+}  // namespace
+
+std::int64_t capture_bytes(const Geometry& g, const CaptureSize& size) {
+  const std::int64_t rows = std::min<std::int64_t>(size.rows, std::int64_t{size.samples} * size.length);
+  const std::int64_t whole = std::int64_t{size.passages} * size.length;
+  const std::int64_t keys = std::int64_t{size.contexts} * size.context_length;
+  const std::int64_t queries = whole + std::int64_t{size.contexts} * size.context_queries;
+  const std::int64_t vectors = g.n_kv_heads * (2 * rows + 2 * whole + keys) + g.n_heads * queries;
+  return vectors * g.n_layers * g.head_dim * static_cast<std::int64_t>(sizeof(std::uint16_t));
 }
 
-int Capture::row_of(int sequence, int token) const {
-  KVANT_CHECK(sequence < n_sequences() && token < size_.length, "a token that the capture has no room for");
+CaptureSize bounded(const Geometry& geometry, CaptureSize size, std::int64_t limit) {
+  constexpr int kFewestContexts = 4;
+  constexpr int kFewestRows = 1024;
+  while (capture_bytes(geometry, size) > limit) {
+    if (size.contexts > kFewestContexts) {
+      --size.contexts;
+    } else if (size.rows > kFewestRows) {
+      size.rows = std::max(kFewestRows, size.rows / 2);
+    } else if (size.passages > 1) {
+      --size.passages;
+    } else {
+      break;
+    }
+  }
+  return size;
+}
+
+Capture::Capture(const Geometry& geometry, const CaptureSize& size) : geometry_(geometry), size_(size) {
+  choose_rows();
+  choose_queries();
+  const std::size_t kv_heads = static_cast<std::size_t>(geometry.n_layers) * geometry.n_kv_heads;
+  const std::size_t heads = static_cast<std::size_t>(geometry.n_layers) * geometry.n_heads;
+  const std::size_t d = geometry.head_dim;
+  rows_.assign(kv_heads * 2, Block(token_of_row_.size() * d));
+  passages_.assign(kv_heads * 2, Block(d * size.passages * size.length));
+  queries_.assign(heads, Block(d * size.passages * size.length));
+  context_keys_.assign(kv_heads, Block(d * size.contexts * size.context_length));
+  context_queries_.assign(heads, Block(d * query_tokens_.size()));
+}
+
+void Capture::choose_rows() {
+  const std::int64_t n_tokens = static_cast<std::int64_t>(size_.samples) * size_.length;
+  std::mt19937_64 random(size_.seed);
+  row_of_token_.assign(n_tokens, -1);
+  draw(n_tokens, std::min<std::int64_t>(size_.rows, n_tokens), random, [&](std::int64_t token) {
+    row_of_token_[token] = static_cast<std::int32_t>(token_of_row_.size());
+    token_of_row_.push_back(static_cast<std::int32_t>(token % size_.length));
+  });
+}
+
+void Capture::choose_queries() {
+  if (size_.contexts == 0) return;
+  KVANT_CHECK(size_.context_queries <= size_.context_length - size_.first_query,
+              "contexts of too few tokens");
+  std::mt19937_64 random(size_.seed + 1);
+  for (int c = 0; c < size_.contexts; ++c) {
+    draw(size_.context_length - size_.first_query, size_.context_queries, random,
+         [&](std::int64_t i) { query_tokens_.push_back(static_cast<std::int32_t>(size_.first_query + i)); });
+  }
+}
+
+int Capture::kv_row(int sequence, int token) const {
+  KVANT_CHECK(sequence < n_sequences() && token < length(sequence),
+              "a token that the capture has no room for");
+  if (is_context(sequence)) return (sequence - size_.samples - size_.passages) * size_.context_length + token;
   if (is_passage(sequence)) return (sequence - size_.samples) * size_.length + token;
   return row_of_token_[static_cast<std::size_t>(sequence) * size_.length + token];
 }
 
-void Capture::store(int sequence, int layer, int kv_head, Side side, int row, const float* values) {
-  const std::size_t d = geometry_.head_dim;
-  Block& to = (is_passage(sequence) ? passages_ : rows_)[block(layer, kv_head, side)];
-  bf16_row_from_float(values, to.data() + row * d, d);
+int Capture::query_row(int sequence, int token) const {
+  if (is_passage(sequence)) return kv_row(sequence, token);
+  if (!is_context(sequence)) return -1;
+  const int c = sequence - size_.samples - size_.passages;
+  const auto tokens = context_query_tokens(c);
+  const auto found = std::lower_bound(tokens.begin(), tokens.end(), token);
+  if (found == tokens.end() || *found != token) return -1;
+  return c * size_.context_queries + static_cast<int>(found - tokens.begin());
 }
 
-void Capture::store_query(int layer, int head, int row, const float* values) {
+void Capture::store(int sequence, int token, int layer, int kv_head, Side side, const float* values) {
+  const int row = kv_row(sequence, token);
+  if (row < 0 || (is_context(sequence) && side == Side::value)) return;
   const std::size_t d = geometry_.head_dim;
-  Block& to = queries_[static_cast<std::size_t>(layer) * geometry_.n_heads + head];
+  Block* to = nullptr;
+  if (is_context(sequence)) {
+    to = &context_keys_[static_cast<std::size_t>(layer) * geometry_.n_kv_heads + kv_head];
+  } else {
+    to = &(is_passage(sequence) ? passages_ : rows_)[block(layer, kv_head, side)];
+  }
+  bf16_row_from_float(values, to->data() + row * d, d);
+}
+
+void Capture::store_query(int sequence, int token, int layer, int head, const float* values) {
+  const int row = query_row(sequence, token);
+  if (row < 0) return;
+  const std::size_t d = geometry_.head_dim;
+  std::vector<Block>& blocks = is_context(sequence) ? context_queries_ : queries_;
+  Block& to = blocks[static_cast<std::size_t>(layer) * geometry_.n_heads + head];
   bf16_row_from_float(values, to.data() + row * d, d);
 }
 
@@ -70,19 +136,35 @@ std::vector<float> Capture::rows(int layer, int kv_head, Side side, bool without
   return values;
 }
 
-std::vector<float> Capture::whole(const Block& values, int p) const {
-  const std::size_t n = static_cast<std::size_t>(size_.length) * geometry_.head_dim;
-  std::vector<float> all(n);
-  float_row_from_bf16(values.data() + p * n, all.data(), n);
+std::vector<float> Capture::floats(const Block& values, int first, int n) const {
+  const std::size_t d = geometry_.head_dim;
+  std::vector<float> all(n * d);
+  float_row_from_bf16(values.data() + first * d, all.data(), all.size());
   return all;
 }
 
 std::vector<float> Capture::passage(int p, int layer, int kv_head, Side side) const {
-  return whole(passages_[block(layer, kv_head, side)], p);
+  return floats(passages_[block(layer, kv_head, side)], p * size_.length, size_.length);
 }
 
 std::vector<float> Capture::passage_queries(int p, int layer, int head) const {
-  return whole(queries_[static_cast<std::size_t>(layer) * geometry_.n_heads + head], p);
+  return floats(queries_[static_cast<std::size_t>(layer) * geometry_.n_heads + head], p * size_.length,
+                size_.length);
+}
+
+std::vector<float> Capture::context_keys(int c, int layer, int kv_head) const {
+  return floats(context_keys_[static_cast<std::size_t>(layer) * geometry_.n_kv_heads + kv_head],
+                c * size_.context_length, size_.context_length);
+}
+
+std::span<const std::int32_t> Capture::context_query_tokens(int c) const {
+  return std::span(query_tokens_)
+      .subspan(static_cast<std::size_t>(c) * size_.context_queries, size_.context_queries);
+}
+
+std::vector<float> Capture::context_queries(int c, int layer, int head) const {
+  return floats(context_queries_[static_cast<std::size_t>(layer) * geometry_.n_heads + head],
+                c * size_.context_queries, size_.context_queries);
 }
 
 }  // namespace kvant

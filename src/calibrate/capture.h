@@ -1,8 +1,8 @@
 // Capture: Q, K and V that a model made of calibration text, in bounded memory.
 //
-// Of the training samples a random choice of tokens is kept, the same ones for all heads. Samples beyond
-// these ("passages") are kept whole, with their queries: what was learned is judged on them, and what needs
-// whole contexts is trained on them.
+// Of the samples a random choice of tokens is kept, the same ones for all heads. Further samples ("passages")
+// are kept whole, with their queries: what was learned is judged on them. Longer ones ("contexts") are there
+// for what is trained on attention itself: their K is kept, with some of their queries.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,18 @@ struct CaptureSize {
   int length = 0;    // tokens of each sample and passage
   int rows = 0;      // tokens kept of all samples, at the most
   int passages = 0;  // kept whole
+  int contexts = 0;
+  int context_length = 0;   // tokens of each
+  int context_queries = 0;  // tokens of each context whose queries are kept, drawn from [first_query, length)
+  int first_query = 0;
   std::uint64_t seed = 0;
 };
+
+// Bytes that a capture takes.
+std::int64_t capture_bytes(const Geometry& geometry, const CaptureSize& size);
+// The same with fewer contexts, rows and passages, in this order, until it takes at most `limit` bytes; some
+// of each are left in any case.
+CaptureSize bounded(const Geometry& geometry, CaptureSize size, std::int64_t limit);
 
 class Capture {
  public:
@@ -31,16 +41,16 @@ class Capture {
 
   const Geometry& geometry() const { return geometry_; }
   const CaptureSize& size() const { return size_; }
-  int n_sequences() const { return size_.samples + size_.passages; }
-  std::int64_t bytes() const;
+  int n_sequences() const { return size_.samples + size_.passages + size_.contexts; }
+  int length(int sequence) const { return is_context(sequence) ? size_.context_length : size_.length; }
 
   // --- filling; threads may store different (layer, head)s at the same time ---
-  // The row of token `token` of sequence `sequence` (the samples, then the passages), -1: not kept.
-  int row_of(int sequence, int token) const;
-  bool is_passage(int sequence) const { return sequence >= size_.samples; }
-  // values: [d] of one token.
-  void store(int sequence, int layer, int kv_head, Side side, int row, const float* values);
-  void store_query(int layer, int head, int row, const float* values);
+  // K, V and queries, [d], of token `token` of sequence `sequence`: the samples come first, then the
+  // passages, then the contexts. What is not to be kept is ignored.
+  void store(int sequence, int token, int layer, int kv_head, Side side, const float* values);
+  void store_query(int sequence, int token, int layer, int head, const float* values);
+  // Whether anything of the token is kept.
+  bool keeps(int sequence, int token) const { return kv_row(sequence, token) >= 0; }
 
   // --- reading ---
   // The kept tokens of the samples' K or V, [n, d]; without_sink: but the first kSinkTokens of each sample.
@@ -48,11 +58,16 @@ class Capture {
   // K or V of passage p, or the queries of query head `head`, all [length, d].
   std::vector<float> passage(int p, int layer, int kv_head, Side side) const;
   std::vector<float> passage_queries(int p, int layer, int head) const;
+  // K of context c, [context_length, d]; the tokens whose queries are kept, ascending; their queries,
+  // [context_queries, d].
+  std::vector<float> context_keys(int c, int layer, int kv_head) const;
+  std::span<const std::int32_t> context_query_tokens(int c) const;
+  std::vector<float> context_queries(int c, int layer, int head) const;
 
   // Calls visit(block) with every std::vector<std::uint16_t> of values (bfloat16): to save and restore.
   template <class Visit>
   void for_each_block(const Visit& visit) {
-    for (auto* blocks : {&rows_, &passages_, &queries_})
+    for (auto* blocks : {&rows_, &passages_, &queries_, &context_keys_, &context_queries_})
       for (std::vector<std::uint16_t>& block : *blocks) visit(block);
   }
 
@@ -61,16 +76,26 @@ class Capture {
   std::size_t block(int layer, int kv_head, Side side) const {
     return (static_cast<std::size_t>(layer) * geometry_.n_kv_heads + kv_head) * 2 + static_cast<int>(side);
   }
+  bool is_passage(int sequence) const { return sequence >= size_.samples && !is_context(sequence); }
+  bool is_context(int sequence) const { return sequence >= size_.samples + size_.passages; }
+  // Rows of a token in the blocks of its kind of sequence, -1: not kept.
+  int kv_row(int sequence, int token) const;
+  int query_row(int sequence, int token) const;
   void choose_rows();
-  std::vector<float> whole(const Block& values, int p) const;
+  void choose_queries();
+  // Rows [first, first + n) of a block.
+  std::vector<float> floats(const Block& values, int first, int n) const;
 
   Geometry geometry_;
   CaptureSize size_;
   std::vector<std::int32_t> row_of_token_;  // [samples * length]: -1: not kept
   std::vector<std::int32_t> token_of_row_;  // [rows]: index in its sample
+  std::vector<std::int32_t> query_tokens_;  // [contexts * context_queries]
   std::vector<Block> rows_;                 // by layer, KV head, side: [rows, d]
   std::vector<Block> passages_;             // the same: [passages * length, d]
   std::vector<Block> queries_;              // by layer, query head: [passages * length, d]
+  std::vector<Block> context_keys_;         // by layer, KV head: [contexts * context_length, d]
+  std::vector<Block> context_queries_;      // by layer, query head: [contexts * context_queries, d]
 };
 
 }  // namespace kvant

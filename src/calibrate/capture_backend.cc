@@ -9,14 +9,14 @@ void CaptureBackend::run_layer(Step& step, int layer, const LayerRows& rows, Tea
   const Geometry& g = capture_.geometry();
   const int d = g.head_dim;
   for (int r = team.index(); r < rows.k.rows; r += team.size()) {
-    const int row = capture_.row_of(sequence_, step.first_token(0) + r);
-    if (row < 0) continue;
+    const int token = step.first_token(0) + r;
+    if (!capture_.keeps(sequence_, token)) continue;
     for (int h = 0; h < g.n_kv_heads; ++h) {
-      capture_.store(sequence_, layer, h, Side::key, row, rows.k.row(r) + h * d);
-      capture_.store(sequence_, layer, h, Side::value, row, rows.v.row(r) + h * d);
+      capture_.store(sequence_, token, layer, h, Side::key, rows.k.row(r) + h * d);
+      capture_.store(sequence_, token, layer, h, Side::value, rows.v.row(r) + h * d);
     }
-    if (!capture_.is_passage(sequence_)) continue;
-    for (int h = 0; h < g.n_heads; ++h) capture_.store_query(layer, h, row, rows.q.row(r) + h * d);
+    for (int h = 0; h < g.n_heads; ++h)
+      capture_.store_query(sequence_, token, layer, h, rows.q.row(r) + h * d);
   }
   inner_.run_layer(step, layer, rows, team);
 }

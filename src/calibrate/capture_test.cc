@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -30,58 +31,75 @@ float mark(int sequence, int token, int head) {
 void fill(Capture& capture, int first, int end) {
   const Geometry& g = capture.geometry();
   for (int sequence = first; sequence < end; ++sequence) {
-    for (int token = 0; token < capture.size().length; ++token) {
-      const int row = capture.row_of(sequence, token);
-      if (row < 0) continue;
+    for (int token = 0; token < capture.length(sequence); ++token) {
       for (int layer = 0; layer < g.n_layers; ++layer) {
-        for (int head = 0; head < g.n_kv_heads; ++head) {
-          const std::vector<float> values(g.head_dim, mark(sequence, token, head));
-          for (const Side side : kSides) capture.store(sequence, layer, head, side, row, values.data());
-        }
-        if (!capture.is_passage(sequence)) continue;
         for (int head = 0; head < g.n_heads; ++head) {
           const std::vector<float> values(g.head_dim, mark(sequence, token, head));
-          capture.store_query(layer, head, row, values.data());
+          capture.store_query(sequence, token, layer, head, values.data());
+          if (head >= g.n_kv_heads) continue;
+          for (const Side side : kSides) capture.store(sequence, token, layer, head, side, values.data());
         }
       }
     }
   }
 }
 
+// Of which tokens of the samples something is kept.
+std::vector<bool> kept(const Capture& capture) {
+  std::vector<bool> all;
+  for (int sample = 0; sample < capture.size().samples; ++sample)
+    for (int token = 0; token < capture.size().length; ++token) all.push_back(capture.keeps(sample, token));
+  return all;
+}
+
 TEST(Capture, KeepsAsManyRowsAsAskedForEvenlySpread) {
   const Capture capture(geometry(), {.samples = 100, .length = 50, .rows = 1000, .passages = 2, .seed = 3});
-  int kept = 0;
-  int in_first_half = 0;
-  for (int sample = 0; sample < 100; ++sample)
-    for (int token = 0; token < 50; ++token) {
-      const int row = capture.row_of(sample, token);
-      if (row < 0) continue;
-      EXPECT_EQ(row, kept);
-      ++kept;
-      if (sample < 50) ++in_first_half;
-    }
-  EXPECT_EQ(kept, 1000);
-  EXPECT_NEAR(in_first_half, 500, 75);  // five standard deviations
+  const std::vector<bool> all = kept(capture);
+  EXPECT_EQ(std::count(all.begin(), all.end(), true), 1000);
+  EXPECT_NEAR(std::count(all.begin(), all.begin() + 2500, true), 500, 75);  // five standard deviations
   EXPECT_EQ(capture.rows(0, 0, Side::key, false).size(), 1000U * 16);
 }
 
-TEST(Capture, TakesBoundedMemory) {
-  const Geometry g = geometry();
-  const CaptureSize size{.samples = 100000, .length = 50, .rows = 1000, .passages = 2};
-  const std::int64_t kv_rows = 1000 + 2 * 50;
-  EXPECT_EQ(Capture(g, size).bytes(),
-            2 * 16 * g.n_layers * (kv_rows * 2 * g.n_kv_heads + 2 * 50 * g.n_heads));
+TEST(Capture, TakesTheMemoryThatItSays) {
+  CaptureSize size{.samples = 1000, .length = 50, .rows = 1000, .passages = 2};
+  size.contexts = 3;
+  size.context_length = 60;
+  size.context_queries = 7;
+  Capture capture(geometry(), size);
+  std::int64_t bytes = 0;
+  capture.for_each_block([&](const std::vector<std::uint16_t>& block) {
+    bytes += static_cast<std::int64_t>(block.size() * sizeof(std::uint16_t));
+  });
+  EXPECT_EQ(bytes, capture_bytes(geometry(), size));
+  size.samples *= 100;  // more text takes no more memory
+  EXPECT_EQ(bytes, capture_bytes(geometry(), size));
+}
+
+TEST(Capture, OfALargeModelIsBounded) {
+  Geometry g = geometry();
+  g.n_layers = 80;
+  g.n_heads = 64;
+  g.n_kv_heads = 8;
+  g.head_dim = 128;
+  CaptureSize size{.samples = 64, .length = 512, .rows = 8192, .passages = 4};
+  size.contexts = 14;
+  size.context_length = 2048;
+  size.context_queries = 64;
+  constexpr std::int64_t kLimit = std::int64_t{3} << 30;
+  ASSERT_GT(capture_bytes(g, size), kLimit);
+  const CaptureSize fits = bounded(g, size, kLimit);
+  EXPECT_LE(capture_bytes(g, fits), kLimit);
+  EXPECT_GE(fits.contexts, 4);
+  EXPECT_GE(fits.rows, 1024);
+  EXPECT_EQ(bounded(geometry(), size, kLimit).rows, size.rows);
 }
 
 TEST(Capture, ChoosesByItsSeed) {
-  const auto rows_of = [](std::uint64_t seed) {
-    const Capture capture(geometry(), {.samples = 10, .length = 16, .rows = 40, .seed = seed});
-    std::vector<int> rows;
-    for (int i = 0; i < 160; ++i) rows.push_back(capture.row_of(i / 16, i % 16));
-    return rows;
+  const auto kept_for = [](std::uint64_t seed) {
+    return kept(Capture(geometry(), {.samples = 10, .length = 16, .rows = 40, .seed = seed}));
   };
-  EXPECT_EQ(rows_of(1), rows_of(1));
-  EXPECT_NE(rows_of(1), rows_of(2));
+  EXPECT_EQ(kept_for(1), kept_for(1));
+  EXPECT_NE(kept_for(1), kept_for(2));
 }
 
 TEST(Capture, GivesBackWhatWasStoredAndLeavesOutTheSink) {
@@ -96,6 +114,23 @@ TEST(Capture, GivesBackWhatWasStoredAndLeavesOutTheSink) {
   EXPECT_EQ(without[16 * 4], mark(1, kSinkTokens, 1));
   EXPECT_EQ(capture.passage(0, 0, 0, Side::key)[16 * 7], mark(3, 7, 0));
   EXPECT_EQ(capture.passage_queries(0, 1, 3)[16 * 2], mark(3, 2, 3));
+}
+
+TEST(Capture, KeepsKeysAndSomeQueriesOfContexts) {
+  CaptureSize size{.samples = 1, .length = 8, .rows = 8, .passages = 1};
+  size.contexts = 2;
+  size.context_length = 30;
+  size.context_queries = 5;
+  size.first_query = 10;
+  Capture capture(geometry(), size);
+  fill(capture, 0, capture.n_sequences());
+  EXPECT_EQ(capture.context_keys(1, 0, 1)[16 * 29], mark(3, 29, 1));
+  const auto tokens = capture.context_query_tokens(1);
+  ASSERT_EQ(tokens.size(), 5U);
+  EXPECT_GE(tokens.front(), 10);
+  EXPECT_LT(tokens.back(), 30);
+  const std::vector<float> queries = capture.context_queries(1, 1, 2);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(queries[16 * i], mark(3, tokens[i], 2));
 }
 
 class CaptureState : public testing::Test {

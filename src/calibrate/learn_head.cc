@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "calibrate/adapter_data.h"
+#include "calibrate/adapter_training.h"
 #include "calibrate/codebook.h"
 #include "calibrate/head_priority.h"
 #include "calibrate/transform_learner.h"
@@ -25,8 +27,8 @@ std::uint64_t head_seed(std::uint64_t seed, const HeadNeeds& needs) {
 
 class HeadLearner {
  public:
-  HeadLearner(const Capture& capture, const HeadNeeds& needs, std::uint64_t seed)
-      : capture_(capture), needs_(needs), seed_(head_seed(seed, needs)) {}
+  HeadLearner(const Capture& capture, const HeadNeeds& needs, const CalibrationSettings& settings)
+      : capture_(capture), needs_(needs), settings_(settings), seed_(head_seed(settings.seed, needs)) {}
 
   Result<LearnedConstants> run() {
     rows_ = capture_.rows(needs_.layer, needs_.kv_head, needs_.side, needs_.without_sink);
@@ -46,6 +48,7 @@ class HeadLearner {
           learn_priority(constant);
           break;
         case NeedKind::adapter:
+          learn_adapters(constant);
           break;
       }
     }
@@ -78,7 +81,7 @@ class HeadLearner {
         const TransformLearner* learner = find_transform_learner(kind->name);
         KVANT_CHECK(learner != nullptr, "a calibrated transform that nobody learns");
         std::vector<float> found = learner->learn(rows());
-        steps_.set(needs_.layer, needs_.kv_head, needs_.side, name, found);
+        known_.set(needs_.layer, needs_.kv_head, needs_.side, name, found);
         keep(need_of(name).stored, std::move(found));
       }
       const auto step = kind->make(rows().cols, constants(), name);
@@ -87,12 +90,13 @@ class HeadLearner {
     }
     return {};
   }
-  HeadConstants constants() const { return {&steps_, needs_.layer, needs_.kv_head, needs_.side}; }
+  HeadConstants constants() const { return {&known_, needs_.layer, needs_.kv_head, needs_.side}; }
 
   void learn_format(const ScopedNeed& constant) {
     const auto shape = constant.need.format->codebook_shape();
     KVANT_CHECK(shape.has_value(), "a format's constant that nobody learns");
     const Codebook book = learn_codebook(*shape, rows(), seed_);
+    known_.set(needs_.layer, needs_.kv_head, needs_.side, constant.need.name, book.centroids);
     keep(constant.stored, book.centroids);
     keep(constant.stored + kErrorsSuffix,
          {static_cast<float>(book.error_before), static_cast<float>(book.error_after),
@@ -120,18 +124,54 @@ class HeadLearner {
     KVANT_CHECK(false, "a priority that nobody measures");
   }
 
+  // Both maps are trained together, when the first of them is asked for.
+  void learn_adapters(const ScopedNeed& constant) {
+    if (constant.need.name != kQueryAdapter) return;
+    CorrectedKeys keys{needs_.layer,
+                       needs_.kv_head,
+                       constant.corrected,
+                       {},
+                       {rows().cols, constants()},
+                       needs_.without_sink ? kSinkTokens : 0,
+                       constant.correction};
+    auto transform = Transform::make(needs_.transforms, rows().cols, constants());
+    KVANT_CHECK(transform.ok(), "transforms that were just learned");
+    keys.transform = std::move(*transform);
+    const std::vector<AdapterContext> contexts = adapter_contexts(capture_, keys);
+    KVANT_CHECK(contexts.size() >= 2, "adapters need contexts to train on and to be judged on");
+    const std::size_t n_judged = std::max<std::size_t>(1, contexts.size() / 6);
+    const std::span all(contexts);
+    const TrainedAdapters trained =
+        train_adapters(all.subspan(n_judged), all.first(n_judged), capture_.geometry().group(),
+                       {.most_steps = settings_.adapter_steps, .seed = seed_});
+    keep(constant.stored, rounded_to_f16(trained.weights.query));
+    keep(sibling(constant, kKeyAdapter).stored, rounded_to_f16(trained.weights.key));
+    keep(constant.stored + kLossesSuffix,
+         {static_cast<float>(trained.loss_before), static_cast<float>(trained.loss_after)});
+  }
+  // The need called `name` for the same format and scale.
+  const ScopedNeed& sibling(const ScopedNeed& of, const std::string& name) const {
+    const auto found = std::find_if(needs_.constants.begin(), needs_.constants.end(), [&](const auto& c) {
+      return c.need.name == name && c.corrected == of.corrected && c.correction == of.correction;
+    });
+    KVANT_CHECK(found != needs_.constants.end(), "one adapter without the other");
+    return *found;
+  }
+
   const Capture& capture_;
   const HeadNeeds& needs_;
+  const CalibrationSettings& settings_;
   std::uint64_t seed_;
   std::vector<float> rows_;  // [n, d]: as far through the transforms as learned
-  Constants steps_;          // of the transforms, by plain name
+  Constants known_;          // by plain name
   LearnedConstants learned_;
 };
 
 }  // namespace
 
-Result<LearnedConstants> learn_head(const Capture& capture, const HeadNeeds& needs, std::uint64_t seed) {
-  return HeadLearner(capture, needs, seed).run();
+Result<LearnedConstants> learn_head(const Capture& capture, const HeadNeeds& needs,
+                                    const CalibrationSettings& settings) {
+  return HeadLearner(capture, needs, settings).run();
 }
 
 }  // namespace kvant

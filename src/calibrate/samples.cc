@@ -1,6 +1,8 @@
 #include "calibrate/samples.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <random>
 
 #include "calibrate/capture.h"
@@ -23,35 +25,50 @@ std::vector<int> shuffled_parts(int n, std::mt19937_64& random) {
   return parts;
 }
 
-// Offsets of the training samples, then of the passages; each group is spread over the whole range.
-void draw_offsets(const SampleSize& size, int trained_context, std::mt19937_64& random,
-                  std::vector<Sample>& samples) {
-  const int limit = std::max(0, trained_context - size.length);
+// Samples of one kind.
+struct Group {
+  int n = 0;
+  int length = 0;
+};
+// In the order in which they come.
+std::array<Group, 3> groups(const SampleSize& size) {
+  return {
+      Group{size.samples, size.length}, {size.passages, size.length}, {size.contexts, size.context_length}};
+}
+
+// A group's random numbers don't depend on the other groups.
+std::mt19937_64 random_of(const SampleSize& size, std::size_t group) {
+  return std::mt19937_64(size.seed * 31 + group);
+}
+
+// Each group's offsets are spread over the whole range.
+void draw_offsets(const SampleSize& size, int trained_context, std::vector<Sample>& samples) {
   std::size_t next = 0;
-  for (const int n : {size.samples, size.passages}) {
-    for (const int part : shuffled_parts(n, random))
-      samples[next++].position_offset = spread_place(part, n, limit, random);
+  const auto all = groups(size);
+  for (std::size_t g = 0; g < all.size(); ++g) {
+    std::mt19937_64 random = random_of(size, g + all.size());
+    const int limit = std::max(0, trained_context - all[g].length);
+    for (const int part : shuffled_parts(all[g].n, random))
+      samples[next++].position_offset = spread_place(part, all[g].n, limit, random);
   }
 }
 
-// Where each sample starts. Passages first, so that training samples can keep off them.
-std::vector<int> draw_starts(const SampleSize& size, int limit, std::mt19937_64& random) {
+// Where each of a group's samples starts in a text of n_tokens, away from the passages if that can be.
+std::vector<int> draw_starts(const Group& group, int n_tokens, const std::vector<int>& passages,
+                             int passage_length, std::mt19937_64 random) {
   constexpr int kTries = 32;
-  std::vector<int> passages;
-  for (int i = 0; i < size.passages; ++i) passages.push_back(spread_place(i, size.passages, limit, random));
   std::vector<int> starts;
-  for (int i = 0; i < size.samples; ++i) {
+  for (int i = 0; i < group.n; ++i) {
     int start = 0;
     for (int attempt = 0; attempt < kTries; ++attempt) {
-      start = spread_place(i, size.samples, limit, random);
-      if (std::none_of(passages.begin(), passages.end(),
-                       [&](int passage) { return std::abs(passage - start) < size.length; })) {
-        break;
-      }
+      start = spread_place(i, group.n, n_tokens - group.length, random);
+      const bool away = std::none_of(passages.begin(), passages.end(), [&](int passage) {
+        return start < passage + passage_length && passage < start + group.length;
+      });
+      if (away) break;
     }
     starts.push_back(start);
   }
-  starts.insert(starts.end(), passages.begin(), passages.end());
   return starts;
 }
 
@@ -112,6 +129,32 @@ Result<std::vector<Sample>> beginnings(const Tokenizer& tokenizer, int n) {
   return samples;
 }
 
+Result<std::vector<Sample>> write_group(Engine& engine, AttentionBackend& backend, const Group& group,
+                                        std::uint64_t seed, const std::function<void(std::int64_t)>& advance,
+                                        const std::atomic<bool>* stop) {
+  if (group.n == 0) return std::vector<Sample>();
+  const auto plan = resolve(Recipe{}, engine.geometry(), nullptr);
+  if (!plan.ok()) return plan.error();
+  auto starts = beginnings(engine.tokenizer(), group.n);
+  if (!starts.ok()) return starts.error();
+  std::vector<std::unique_ptr<Sampler>> samplers;
+  for (int i = 0; i < group.n; ++i) {
+    const auto own_seed = static_cast<std::uint32_t>(seed * 65537 + i);
+    auto sampler =
+        Sampler::make({.temperature = 1.0F, .top_k = 0, .top_p = 1.0F, .min_p = 0.0F, .seed = own_seed});
+    if (!sampler.ok()) return sampler.error();
+    samplers.push_back(std::move(*sampler));
+  }
+  Writing writing(engine, backend, *plan, *starts);
+  advance(group.n);
+  for (int token = 1; token < group.length; ++token) {
+    if (stop != nullptr && *stop) return error("interrupted while the model wrote its samples");
+    KVANT_RETURN_IF_ERROR(writing.add_tokens(samplers));
+    advance(group.n);
+  }
+  return writing.take();
+}
+
 }  // namespace
 
 Result<std::vector<Sample>> samples_of_text(const Tokenizer& tokenizer, int trained_context,
@@ -120,49 +163,46 @@ Result<std::vector<Sample>> samples_of_text(const Tokenizer& tokenizer, int trai
   if (!tokens.ok()) return tokens.error();
   const auto bos = beginning_token(tokenizer);
   if (!bos.ok()) return bos.error();
-  const int limit = static_cast<int>(tokens->size()) - size.length;
-  if (limit < 0) {
-    return error("the calibration text has {} tokens, a sample needs {}: give a longer text or --length",
-                 tokens->size(), size.length);
+  const int n_tokens = static_cast<int>(tokens->size());
+  const int longest = std::max(size.length, size.contexts > 0 ? size.context_length : 0);
+  if (n_tokens < longest) {
+    return error("the calibration text has {} tokens, and a sample needs {}: give a longer text", n_tokens,
+                 longest);
   }
-  std::mt19937_64 random(size.seed);
-  const std::vector<int> starts = draw_starts(size, limit, random);
-  std::vector<Sample> samples(starts.size());
-  for (std::size_t i = 0; i < starts.size(); ++i) {
-    samples[i].tokens.assign(tokens->begin() + starts[i], tokens->begin() + starts[i] + size.length);
-    if (*bos >= 0) samples[i].tokens.front() = *bos;
-  }
-  draw_offsets(size, trained_context, random, samples);
+  const auto [training, judging, contexts] = groups(size);
+  const std::vector<int> passages = draw_starts(judging, n_tokens, {}, 0, random_of(size, 1));
+  std::vector<Sample> samples;
+  const auto cut = [&](const std::vector<int>& starts, int length) {
+    for (const int start : starts) {
+      samples.push_back({{tokens->begin() + start, tokens->begin() + start + length}, 0});
+      if (*bos >= 0) samples.back().tokens.front() = *bos;
+    }
+  };
+  cut(draw_starts(training, n_tokens, passages, size.length, random_of(size, 0)), training.length);
+  cut(passages, judging.length);
+  cut(draw_starts(contexts, n_tokens, passages, size.length, random_of(size, 2)), contexts.length);
+  draw_offsets(size, trained_context, samples);
   return samples;
+}
+
+std::int64_t written_tokens(const SampleSize& size) {
+  std::int64_t sum = 0;
+  for (const Group& group : groups(size)) sum += static_cast<std::int64_t>(group.n) * group.length;
+  return sum;
 }
 
 Result<std::vector<Sample>> samples_of_model(Engine& engine, AttentionBackend& backend,
                                              const SampleSize& size,
                                              const std::function<void(std::int64_t)>& advance,
                                              const std::atomic<bool>* stop) {
-  const auto plan = resolve(Recipe{}, engine.geometry(), nullptr);
-  if (!plan.ok()) return plan.error();
-  const int n = size.samples + size.passages;
-  auto starts = beginnings(engine.tokenizer(), n);
-  if (!starts.ok()) return starts.error();
-  std::vector<std::unique_ptr<Sampler>> samplers;
-  for (int i = 0; i < n; ++i) {
-    const auto seed = static_cast<std::uint32_t>(size.seed * 7919 + i);
-    auto sampler =
-        Sampler::make({.temperature = 1.0F, .top_k = 0, .top_p = 1.0F, .min_p = 0.0F, .seed = seed});
-    if (!sampler.ok()) return sampler.error();
-    samplers.push_back(std::move(*sampler));
+  std::vector<Sample> samples;
+  std::uint64_t seed = size.seed * 7919;
+  for (const Group& group : groups(size)) {
+    auto written = write_group(engine, backend, group, seed++, advance, stop);
+    if (!written.ok()) return written.error();
+    std::move(written->begin(), written->end(), std::back_inserter(samples));
   }
-  Writing writing(engine, backend, *plan, *starts);
-  advance(n);
-  for (int token = 1; token < size.length; ++token) {
-    if (stop != nullptr && *stop) return error("interrupted while the model wrote its samples");
-    KVANT_RETURN_IF_ERROR(writing.add_tokens(samplers));
-    advance(n);
-  }
-  std::vector<Sample> samples = writing.take();
-  std::mt19937_64 random(size.seed);
-  draw_offsets(size, engine.geometry().trained_context, random, samples);
+  draw_offsets(size, engine.geometry().trained_context, samples);
   return samples;
 }
 

@@ -21,19 +21,23 @@ struct Sample {
 
 struct SampleSize {
   int samples = 0;   // for training
-  int passages = 0;  // for judging: they come last
-  int length = 0;    // tokens of each
+  int passages = 0;  // for judging
+  int length = 0;    // tokens of each of both
+  int contexts = 0;  // long ones, which come last
+  int context_length = 0;
   std::uint64_t seed = 0;
 };
 
 // Pieces of `text` from random places, spread over it; those for training keep off the passages where the
 // text is long enough. They begin with the model's BOS where it was trained with one. Offsets are random,
-// spread over [0, trained_context - length]. Errors: a text that is not UTF-8, or shorter than one sample.
+// spread over [0, trained_context - length]. Errors: a text that is not UTF-8, or too short.
 Result<std::vector<Sample>> samples_of_text(const Tokenizer& tokenizer, int trained_context,
                                             const std::string& text, const SampleSize& size);
 
+std::int64_t written_tokens(const SampleSize& size);
+
 // The same from text that the model writes itself, all samples side by side at temperature 1. advance(n) is
-// called after n more tokens of one sample; the sum is (samples + passages) * length. Errors: out of memory,
+// called after n more tokens of one sample; the sum is written_tokens(size). Errors: out of memory,
 // or "interrupted" once `stop` is set (null: never).
 Result<std::vector<Sample>> samples_of_model(Engine& engine, AttentionBackend& backend,
                                              const SampleSize& size,

@@ -11,6 +11,7 @@
 #include "calibrate/default_text.h"
 #include "calibrate/first_use.h"
 #include "calibrate/needs.h"
+#include "calibrate/training_summary.h"
 #include "cli/calibration_files.h"
 #include "cli/command.h"
 #include "cli/session.h"
@@ -67,6 +68,11 @@ Status check_outputs(const CalibrateOptions& options, const std::vector<std::str
 }
 
 void print_summary(const Calibration& calibration, const std::vector<std::string>& files, double seconds) {
+  fmt::print(
+      "Training, mean over heads (codebooks: relative squared error; adapters: divergence of weights):\n");
+  fmt::print("{:>10} {:>10}  constant\n", "before", "after");
+  for (const TrainingGain& gain : training_gains(calibration.constants))
+    fmt::print("{:10.5f} {:10.5f}  {} {}\n", gain.before, gain.after, side_name(gain.side), gain.name);
   fmt::print("Relative squared errors on {} passages that nothing was learned from:\n",
              calibration.settings.passages);
   fmt::print("{:>10} {:>10} {:>10}  recipe\n", "K", "V", "output");
@@ -88,6 +94,12 @@ std::string to_json(const Calibration& calibration, const std::vector<std::strin
                                {"key_error", q.key_error},
                                {"value_error", q.value_error},
                                {"output_error", q.output_error}});
+  }
+  for (const TrainingGain& gain : training_gains(calibration.constants)) {
+    json["training"].push_back({{"side", side_name(gain.side)},
+                                {"constant", gain.name},
+                                {"before", gain.before},
+                                {"after", gain.after}});
   }
   return json.dump(2) + "\n";
 }

@@ -1,0 +1,23 @@
+// Adam, the stochastic optimizer (Kingma and Ba 2015, algorithm 1).
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace kvant {
+
+class Adam {
+ public:
+  Adam(std::size_t n_weights, float learning_rate)
+      : rate_(learning_rate), first_(n_weights), second_(n_weights) {}
+
+  // Moves the weights against their gradient. Both: [n_weights].
+  void step(const std::vector<float>& gradient, std::vector<float>& weights);
+
+ private:
+  float rate_;
+  std::vector<float> first_, second_;  // moments
+  int steps_ = 0;
+};
+
+}  // namespace kvant

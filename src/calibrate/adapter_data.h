@@ -1,0 +1,34 @@
+// What a head's adapters are trained on, from captured contexts.
+#pragma once
+
+#include <vector>
+
+#include "calibrate/adapter_loss.h"
+#include "calibrate/capture.h"
+#include "recipe/recipe.h"
+#include "transform/transform.h"
+
+namespace kvant {
+
+// How a head's K is stored, and corrected.
+struct CorrectedKeys {
+  int layer = 0;
+  int kv_head = 0;
+  const Format* format = nullptr;
+  Transform transform;
+  PageContext context;  // with the format's constants
+  int protected_tokens = 0;
+  Correction correction = Correction::relative;
+};
+
+// Adapters are trained as for a window of this many tokens, that of KVLinC's recipes.
+inline constexpr int kAdapterWindow = 128;
+// The first query that sees a sealed page then.
+inline constexpr int kFirstCorrectedQuery = kPageTokens + kAdapterWindow;
+
+// The contexts of the capture as attention meets them: query t sees page j sealed if t >= 128 (j + 1) +
+// window (design section 2). relative: M is the row's largest score, c = 1. absolute: M = max(largest, 0),
+// c = e^-M.
+std::vector<AdapterContext> adapter_contexts(const Capture& capture, const CorrectedKeys& keys);
+
+}  // namespace kvant

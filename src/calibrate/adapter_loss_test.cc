@@ -1,0 +1,169 @@
+#include "calibrate/adapter_loss.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "calibrate/adam.h"
+#include "calibrate/adapter_training.h"
+
+namespace kvant {
+namespace {
+
+constexpr int kDim = 8;
+constexpr int kKeys = 30;
+constexpr int kQueries = 5;
+constexpr int kHeads = 2;
+constexpr int kFeatures = 12;
+
+std::vector<float> normal_values(std::size_t n, float spread, std::mt19937& random) {
+  std::normal_distribution<float> normal(0.0F, spread);
+  std::vector<float> values(n);
+  for (float& x : values) x = normal(random);
+  return values;
+}
+
+// Random keys and queries; stored keys differ by `errors`; query i sees kKeys - kQueries + i + 1 keys.
+AdapterContext random_context(std::uint32_t seed, float c) {
+  std::mt19937 random(seed);
+  AdapterContext context;
+  context.head_dim = kDim;
+  context.n = kKeys;
+  context.m = kQueries;
+  context.errors = normal_values(kKeys * kDim, 0.5F, random);
+  context.queries = normal_values(kHeads * kQueries * kDim, 1.0F, random);
+  const std::vector<float> keys = normal_values(kKeys * kDim, 1.0F, random);
+  for (int i = 0; i < kQueries; ++i) {
+    context.first.push_back(2);
+    context.end.push_back(15 + i);
+  }
+  for (int r = 0; r < kHeads * kQueries; ++r) {
+    std::vector<double> exact(kKeys), stored(kKeys);
+    double sum = 0;
+    for (int t = 0; t <= kKeys - kQueries + r % kQueries; ++t) {
+      double score = 0;
+      double error = 0;
+      for (int j = 0; j < kDim; ++j) {
+        score += static_cast<double>(context.queries[r * kDim + j]) * keys[t * kDim + j];
+        error += static_cast<double>(context.queries[r * kDim + j]) * context.errors[t * kDim + j];
+      }
+      exact[t] = std::exp(score);
+      stored[t] = std::exp(score - error);
+      sum += exact[t];
+    }
+    for (int t = 0; t < kKeys; ++t) {
+      context.targets.push_back(static_cast<float>(exact[t] / sum));
+      context.exponentials.push_back(static_cast<float>(stored[t]));
+    }
+    context.scale.push_back(c);
+  }
+  return context;
+}
+
+AdapterWeights random_weights(std::uint32_t seed) {
+  std::mt19937 random(seed);
+  return {normal_values(kDim * kFeatures, 0.5F, random),
+          normal_values(kHeads * kDim * kFeatures, 0.5F, random)};
+}
+
+// phi of one row, in double precision.
+std::vector<double> features_by_hand(const float* x, const float* weights) {
+  constexpr int kHalf = kFeatures / 2;
+  std::vector<double> features(kFeatures);
+  for (int part = 0; part < 2; ++part) {
+    double sum = 0;
+    for (int f = 0; f < kHalf; ++f) {
+      double y = 0;
+      for (int j = 0; j < kDim; ++j) y += static_cast<double>(x[j]) * weights[(part * kDim + j) * kHalf + f];
+      sum += features[part * kHalf + f] = std::exp(y);
+    }
+    for (int f = 0; f < kHalf; ++f) features[part * kHalf + f] /= sum;
+  }
+  return features;
+}
+
+double loss_by_hand(const AdapterContext& context, const AdapterWeights& weights) {
+  double loss = 0;
+  for (int r = 0; r < kHeads * kQueries; ++r) {
+    const auto phi_q =
+        features_by_hand(&context.queries[r * kDim], &weights.query[r / kQueries * kDim * kFeatures]);
+    std::vector<double> w(kKeys);
+    double sum = 0;
+    for (int t = 0; t < kKeys; ++t) {
+      w[t] = context.exponentials[r * kKeys + t];
+      if (t >= context.first[r % kQueries] && t < context.end[r % kQueries]) {
+        const auto phi_k = features_by_hand(&context.errors[t * kDim], weights.key.data());
+        double dot = 0;
+        for (int f = 0; f < kFeatures; ++f) dot += phi_q[f] * phi_k[f];
+        w[t] += context.scale[r] * dot;
+      }
+      sum += w[t];
+    }
+    for (int t = 0; t < kKeys; ++t) {
+      const double target = context.targets[r * kKeys + t];
+      if (target > 0) loss += target * std::log(target * sum / w[t]);
+    }
+  }
+  return loss / (kHeads * kQueries);
+}
+
+TEST(AdapterLoss, IsTheDivergenceOfTheCorrectedWeights) {
+  const AdapterContext context = random_context(1, 0.7F);
+  const AdapterWeights weights = random_weights(2);
+  EXPECT_NEAR(adapter_loss(context, weights, kFeatures, nullptr), loss_by_hand(context, weights), 1e-5);
+}
+
+TEST(AdapterLoss, WithoutCorrectionIsThatOfScaleZero) {
+  const AdapterContext context = random_context(1, 0.0F);
+  EXPECT_NEAR(uncorrected_loss(context), loss_by_hand(context, random_weights(2)), 1e-5);
+}
+
+TEST(AdapterLoss, GradientMatchesFiniteDifferences) {
+  const AdapterContext context = random_context(3, 0.7F);
+  AdapterWeights weights = random_weights(4);
+  AdapterWeights gradient;
+  adapter_loss(context, weights, kFeatures, &gradient);
+  constexpr double kStep = 1e-3;
+  for (auto [values, slopes] : {std::pair{&weights.key, &gradient.key}, {&weights.query, &gradient.query}}) {
+    ASSERT_EQ(values->size(), slopes->size());
+    for (std::size_t i = 0; i < values->size(); ++i) {
+      const float kept = (*values)[i];
+      (*values)[i] = static_cast<float>(kept + kStep);
+      const double above = loss_by_hand(context, weights);
+      const double reached = (*values)[i];
+      (*values)[i] = static_cast<float>(kept - kStep);
+      const double below = loss_by_hand(context, weights);
+      const double slope = (above - below) / (reached - (*values)[i]);
+      EXPECT_NEAR((*slopes)[i], slope, 1e-5 + 1e-3 * std::abs(slope)) << i;
+      (*values)[i] = kept;
+    }
+  }
+}
+
+// f = x^2 - 2 x: the first step is the learning rate, whatever the slope (Kingma and Ba, section 2.1).
+TEST(Adam, FindsTheMinimumInStepsOfItsRate) {
+  std::vector<float> x{5.0F};
+  Adam adam(1, 0.1F);
+  adam.step({2 * x[0] - 2}, x);
+  EXPECT_NEAR(x[0], 4.9F, 1e-6);
+  for (int i = 0; i < 500; ++i) adam.step({2 * x[0] - 2}, x);
+  EXPECT_NEAR(x[0], 1.0F, 0.02);
+}
+
+TEST(AdapterTraining, LowersTheLossAndRepeatsItself) {
+  std::vector<AdapterContext> training;
+  for (int i = 0; i < 6; ++i) training.push_back(random_context(10 + i, 0.7F));
+  const std::vector<AdapterContext> judged{training[0], training[3]};
+  const AdapterOptions options{.features = kFeatures, .most_steps = 200, .seed = 1};
+  const TrainedAdapters trained = train_adapters(training, judged, kHeads, options);
+  EXPECT_LT(trained.loss_after, trained.loss_before);
+  EXPECT_NEAR(trained.loss_before, (uncorrected_loss(judged[0]) + uncorrected_loss(judged[1])) / 2, 1e-9);
+  double loss = 0;
+  for (const AdapterContext& context : judged) loss += loss_by_hand(context, trained.weights) / 2;
+  EXPECT_NEAR(trained.loss_after, loss, 1e-5);
+  EXPECT_EQ(train_adapters(training, judged, kHeads, options).weights.key, trained.weights.key);
+}
+
+}  // namespace
+}  // namespace kvant

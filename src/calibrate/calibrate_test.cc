@@ -1,0 +1,244 @@
+#include "calibrate/calibrate.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+
+#include "calibrate/default_text.h"
+#include "calibrate/first_use.h"
+#include "calibrate/needs.h"
+#include "calibrate/samples.h"
+#include "model/tiny_model.h"
+#include "model/tokenizer.h"
+
+namespace kvant {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string letters(int n) {
+  std::mt19937 random(5);
+  std::string text;
+  for (int i = 0; i < n; ++i) text += static_cast<char>('a' + random() % 26);
+  return text;
+}
+
+Recipe recipe(const std::string& text) {
+  auto parsed = parse_recipe(text);
+  EXPECT_TRUE(parsed.ok()) << text;
+  return *parsed;
+}
+
+constexpr const char* kLearns = "k=smooth+hadamard:vq-d4b4,v=mean:nvq-d4b4,sink=4";
+constexpr const char* kCorrects = "k=ch2g128,v=hadamard:tok2g128,correction=relative";
+
+// Sets a flag when its layers have run `n` times.
+class Interrupting final : public AttentionBackend {
+ public:
+  Interrupting(AttentionBackend& inner, int n, std::atomic<bool>& flag)
+      : inner_(inner), left_(n), flag_(flag) {}
+  void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override {
+    if (team.index() == 0 && --left_ == 0) flag_ = true;
+    inner_.run_layer(step, layer, rows, team);
+  }
+  std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const override {
+    return inner_.kernel_name(plan, layer, kv_head, side);
+  }
+
+ private:
+  AttentionBackend& inner_;
+  int left_;
+  std::atomic<bool>& flag_;
+};
+
+class Calibrating : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = (fs::temp_directory_path() / ("kvant_calibrating_" + std::to_string(getpid()))).string();
+    fs::create_directories(folder_);
+    TinyModelWriter(TinyModel{}).write(folder_ + "/model.gguf");
+  }
+  static void TearDownTestSuite() { fs::remove_all(folder_); }
+  Calibrating() {
+    auto loaded = Engine::load(folder_ + "/model.gguf", {.n_threads = 1});
+    EXPECT_TRUE(loaded.ok());
+    engine_ = std::move(*loaded);
+  }
+
+  CalibrationRequest request(const std::vector<std::string>& recipes) const {
+    CalibrationRequest request;
+    for (const std::string& text : recipes) request.recipes.push_back(recipe(text));
+    request.text = letters(4000);
+    request.settings = {.samples = 3,
+                        .length = 150,
+                        .rows = 200,
+                        .passages = 1,
+                        .contexts = 2,
+                        .context_length = 300,
+                        .adapter_steps = 2,
+                        .seed = 7};
+    request.n_threads = 1;
+    return request;
+  }
+  Result<Calibration> calibrate_with(const CalibrationRequest& request) {
+    return calibrate(*engine_, *backend_, request);
+  }
+  static std::map<std::string, std::vector<float>> constants_of(const Calibration& calibration) {
+    std::map<std::string, std::vector<float>> all;
+    calibration.constants.for_each(
+        [&](int layer, int head, Side side, const std::string& name, const std::vector<float>& values) {
+          all[fmt::format("{} {} {} {}", layer, head, side_name(side), name)] = values;
+        });
+    return all;
+  }
+
+  static std::string folder_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<AttentionBackend> backend_ = make_reference_backend();
+};
+std::string Calibrating::folder_;
+
+TEST_F(Calibrating, GivesAPlanWhatItNeeds) {
+  const auto made = calibrate_with(request({kLearns, kCorrects}));
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  ASSERT_EQ(made->quality.size(), 2U);
+  for (const RecipeQuality& q : made->quality) {
+    EXPECT_GT(q.key_error, 0.001);
+    EXPECT_LT(q.key_error, 0.9);
+    EXPECT_LT(q.value_error, 0.9);
+    EXPECT_GT(q.output_error, 0);
+  }
+  for (const char* text : {kLearns, kCorrects}) {
+    const auto constants =
+        constants_from(*made, recipe(text), engine_->geometry(), engine_->fingerprint(), "FILE");
+    ASSERT_TRUE(constants.ok()) << constants.error().message;
+    const auto plan = resolve(recipe(text), engine_->geometry(), *constants);
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    Cache cache(*plan, 0);
+    const auto tokens = engine_->tokenizer().encode(letters(300), true, false);
+    const EngineInput input{cache.add(), *tokens, true, static_cast<int>(tokens->size())};
+    EXPECT_TRUE(engine_->step(cache, *backend_, {&input, 1}, {}).ok());
+  }
+}
+
+TEST_F(Calibrating, DependsOnTheSeedButNotOnThreadsOrOtherRecipes) {
+  const auto alone = calibrate_with(request({kLearns}));
+  CalibrationRequest together = request({kCorrects, kLearns, "k=hadamard:vq-d2b4,v=bf16"});
+  together.n_threads = 3;
+  const auto all = constants_of(*calibrate_with(together));
+  for (const auto& [name, values] : constants_of(*alone)) EXPECT_EQ(all.at(name), values) << name;
+  CalibrationRequest other = request({kLearns});
+  other.settings.seed = 8;
+  EXPECT_NE(constants_of(*calibrate_with(other)), constants_of(*alone));
+}
+
+TEST_F(Calibrating, GoesOnWhereItWasInterrupted) {
+  CalibrationRequest asked = request({kLearns});
+  asked.state_path = folder_ + "/out.gguf";
+  const auto whole = calibrate_with(asked);
+  std::atomic<bool> stop{false};
+  asked.stop = &stop;
+  Interrupting interrupting(*backend_, 2 * engine_->geometry().n_layers + 1, stop);  // in the second sample
+  const auto first = calibrate(*engine_, interrupting, asked);
+  ASSERT_FALSE(first.ok());
+  EXPECT_NE(first.error().message.find("interrupted"), std::string::npos);
+  EXPECT_TRUE(fs::exists(asked.state_path + ".capture"));
+  // Again, when all is read and nothing learned.
+  stop = false;
+  const int left = 2 * engine_->geometry().n_layers * 2;  // two samples of two steps
+  Interrupting at_the_end(*backend_, left, stop);
+  EXPECT_FALSE(calibrate(*engine_, at_the_end, asked).ok());
+  stop = false;
+  Interrupting never(*backend_, 1, stop);  // would stop if anything were read again
+  const auto resumed = calibrate(*engine_, never, asked);
+  ASSERT_TRUE(resumed.ok()) << resumed.error().message;
+  EXPECT_EQ(constants_of(*resumed), constants_of(*whole));
+  EXPECT_FALSE(fs::exists(asked.state_path + ".capture"));
+  EXPECT_FALSE(fs::exists(asked.state_path + ".partial"));
+}
+
+TEST_F(Calibrating, LearnsFromTextOfTheModelItself) {
+  CalibrationRequest asked = request({kLearns});
+  asked.text.clear();
+  asked.settings.self = true;
+  asked.settings.length = 130;
+  const auto made = calibrate_with(asked);
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_EQ(made->text_hash, 0U);
+  EXPECT_EQ(constants_of(*calibrate_with(asked)), constants_of(*made));
+}
+
+TEST_F(Calibrating, RefusesWhatCannotBe) {
+  const auto message = [&](const CalibrationRequest& asked) {
+    const auto made = calibrate_with(asked);
+    return made.ok() ? "" : made.error().message;
+  };
+  CalibrationRequest asked = request({kLearns});
+  asked.text = "short";
+  EXPECT_NE(message(asked).find("a sample needs 150"), std::string::npos);
+  EXPECT_NE(message(request({"k=vq-d4b4,k@7=bf16"})).find("2 layers"), std::string::npos);
+  asked = request({kCorrects});
+  asked.settings.context_length = 200;
+  EXPECT_NE(message(asked).find("adapters"), std::string::npos);
+}
+
+TEST_F(Calibrating, OnFirstUseKeepsTheFile) {
+  const std::string folder = folder_ + "/cache";
+  const Recipe used = recipe("k=vq-d8b8,v=bf16");
+  const std::string path = first_use_path(folder, used, engine_->geometry(), engine_->fingerprint());
+  EXPECT_EQ(path, first_use_path(folder, recipe("k=vq-d8b8,v=fp8,window=128"), engine_->geometry(),
+                                 engine_->fingerprint()));
+  EXPECT_NE(path, first_use_path(folder, recipe("k=vq-d8b8,v=bf16,sink=4"), engine_->geometry(),
+                                 engine_->fingerprint()));
+  Calibration made;
+  made.fingerprint = engine_->fingerprint();
+  for (const HeadNeeds& head : needs_of({&used, 1}, engine_->geometry()))
+    for (const ScopedNeed& need : head.constants)
+      made.constants.set(head.layer, head.kv_head, head.side, need.stored,
+                         std::vector<float>(need.need.size));
+  fs::create_directories(folder);
+  ASSERT_TRUE(write_calibration(made, path).ok());
+  const auto constants = load_or_calibrate(*engine_, *backend_, used, {folder, 1, nullptr});
+  ASSERT_TRUE(constants.ok());
+  EXPECT_EQ((*constants)->find(0, 0, Side::key, "codebook/vq-d8b8").size(), 256U * 8);
+  const auto none = load_or_calibrate(*engine_, *backend_, recipe("kivi-2bit"), {folder, 1, nullptr});
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ(*none, nullptr);
+}
+
+TEST_F(Calibrating, SpreadsSamplesOverTextAndContext) {
+  const SampleSize size{
+      .samples = 20, .passages = 2, .length = 100, .contexts = 2, .context_length = 300, .seed = 3};
+  const std::string text = letters(6000);
+  const auto samples = samples_of_text(engine_->tokenizer(), 1024, text, size);
+  ASSERT_TRUE(samples.ok()) << samples.error().message;
+  ASSERT_EQ(samples->size(), 24U);
+  std::set<std::vector<std::int32_t>> different;
+  int low = 1024;
+  int high = 0;
+  for (std::size_t i = 0; i < samples->size(); ++i) {
+    const Sample& sample = (*samples)[i];
+    EXPECT_EQ(sample.tokens.size(), i < 22 ? 100U : 300U);
+    EXPECT_EQ(sample.tokens.front(), 1);  // BOS
+    EXPECT_GE(sample.position_offset, 0);
+    EXPECT_LE(sample.position_offset + static_cast<int>(sample.tokens.size()), 1024);
+    different.insert(sample.tokens);
+    if (i >= 20) continue;
+    low = std::min(low, sample.position_offset);
+    high = std::max(high, sample.position_offset);
+  }
+  EXPECT_EQ(different.size(), 24U);
+  EXPECT_LT(low, 50);
+  EXPECT_GT(high, 870);
+}
+
+TEST(DefaultText, IsThereAndLongEnough) {
+  const auto text = default_calibration_text();
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  EXPECT_GT(text->size(), 100000U);
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,26 @@
+// What training gained, by constant.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/geometry.h"
+#include "transform/constants.h"
+
+namespace kvant {
+
+// The mean over all heads that have the constant called `name`. Codebooks: relative squared errors with the
+// first and the last centroids of k-means. Adapters: mean divergence of the attention weights without and
+// with the correction, on contexts that they were not trained on.
+struct TrainingGain {
+  Side side = Side::key;
+  std::string name;  // scoped
+  int heads = 0;
+  double before = 0;
+  double after = 0;
+};
+
+// Of all trained constants, in a fixed order.
+std::vector<TrainingGain> training_gains(const Constants& constants);
+
+}  // namespace kvant
