@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "model/openmp_wait.h"
-
 namespace kvant {
 namespace {
 
@@ -19,7 +17,6 @@ constexpr std::int64_t kMaxIdleBytes = 64 << 20;
 
 Forward::Forward(const Hparams& hparams, const Weights& weights, int n_threads)
     : hparams_(hparams), weights_(weights), n_threads_(n_threads), product_(n_threads) {
-  keep_openmp_wait_setting();
   ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
   threadpool_ = ggml_threadpool_new(&params);
   KVANT_CHECK(threadpool_ != nullptr, "no thread pool");

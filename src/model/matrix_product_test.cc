@@ -38,8 +38,8 @@ class Problem {
   }
 
   // Rows [first, first + n_rows) of the product [n_out, n_rows].
-  std::vector<float> product(const GemmKernel& kernel, int first, int n_rows, int n_threads) {
-    MatrixProduct products(n_threads, kernel);
+  std::vector<float> product(int first, int n_rows, int n_threads) {
+    MatrixProduct products(n_threads);
     ggml_tensor* x = ggml_view_2d(context_.get(), x_, x_->ne[0], n_rows, x_->nb[1], first * x_->nb[1]);
     ggml_tensor* y = products.multiply(context_.get(), weight_, x);
     ggml_cgraph* graph = ggml_new_graph(context_.get());
@@ -75,44 +75,36 @@ class Problem {
   std::vector<float> expanded_;
 };
 
-// n_in of one block, several, and a part; n_out and n_rows that do and don't fill the kernels' tiles.
+// n_out and n_rows that do and don't fill the blocks.
 TEST(MatrixProduct, IsTheProductOfTheExpandedWeights) {
-  for (const GemmKernel& kernel : gemm_kernels()) {
-    for (const ggml_type type :
-         {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_1, GGML_TYPE_Q6_K}) {
-      for (const int n_in :
-           type == GGML_TYPE_Q6_K ? std::vector<int>{256, 512} : std::vector<int>{32, 256, 544}) {
-        for (const int n_out : {7, 96, 130}) {
-          Problem problem(type, n_in, n_out, 61);
-          std::vector<double> expected;
-          std::vector<double> magnitude;
-          problem.reference(expected, magnitude);
-          const std::vector<float> y = problem.product(kernel, 0, 61, 1);
-          ASSERT_EQ(y.size(), expected.size());
-          for (std::size_t i = 0; i < y.size(); ++i) {
-            ASSERT_NEAR(y[i], expected[i], 1e-6 * magnitude[i])
-                << kernel.name << " " << ggml_type_name(type) << " " << n_in << " x " << n_out << " at " << i;
-          }
+  for (const ggml_type type :
+       {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_1, GGML_TYPE_Q6_K}) {
+    for (const int n_in : {256, 512}) {
+      for (const int n_out : {7, 96, 130}) {
+        Problem problem(type, n_in, n_out, 61);
+        std::vector<double> expected;
+        std::vector<double> magnitude;
+        problem.reference(expected, magnitude);
+        const std::vector<float> y = problem.product(0, 61, 1);
+        ASSERT_EQ(y.size(), expected.size());
+        for (std::size_t i = 0; i < y.size(); ++i) {
+          ASSERT_NEAR(y[i], expected[i], 1e-6 * magnitude[i])
+              << ggml_type_name(type) << " " << n_in << " x " << n_out << " at " << i;
         }
       }
     }
   }
 }
 
-TEST(MatrixProduct, GivesARowTheSameBitsInAnyBatchAndOnAnyNumberOfThreads) {
-  constexpr int kRows = 200;
-  for (const GemmKernel& kernel : gemm_kernels()) {
-    for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_Q4_1}) {
-      Problem problem(type, 544, 130, kRows);
-      const std::vector<float> all = problem.product(kernel, 0, kRows, 1);
-      EXPECT_EQ(problem.product(kernel, 0, kRows, 3), all) << kernel.name;
-      for (const int chunk : {32, 41, 128}) {
-        for (int first = 0; first + chunk <= kRows; first += chunk) {
-          const std::vector<float> some = problem.product(kernel, first, chunk, 1);
-          EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + first * 130))
-              << kernel.name << " " << chunk;
-        }
-      }
+TEST(MatrixProduct, GivesARowTheSameBitsInBatchesCutAtTilesAndOnAnyNumberOfThreads) {
+  constexpr int kTile = MatrixProduct::kTileRows;
+  for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_Q4_1}) {
+    Problem problem(type, 544, 130, 3 * kTile);
+    const std::vector<float> all = problem.product(0, 3 * kTile, 1);
+    EXPECT_EQ(problem.product(0, 3 * kTile, 3), all);
+    for (int tile = 0; tile < 3; ++tile) {
+      const std::vector<float> some = problem.product(tile * kTile, kTile, 1);
+      EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + tile * kTile * 130)) << tile;
     }
   }
 }
@@ -122,21 +114,8 @@ TEST(MatrixProduct, LeavesSmallBatchesToGgml) {
   std::vector<double> expected;
   std::vector<double> magnitude;
   problem.reference(expected, magnitude);
-  const std::vector<float> y = problem.product(gemm_kernels().front(), 0, 8, 1);
+  const std::vector<float> y = problem.product(0, 8, 1);
   for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], expected[i], 1e-6 * magnitude[i]);
-}
-
-TEST(PackPanel, TransposesAndFillsWithZeros) {
-  const int n = 7;
-  std::vector<float> source(6 * 10);
-  for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<float>(i);
-  for (const int count : {1, 4, 6}) {
-    std::vector<float> packed(n * 8, -1.0F);
-    pack_panel(source.data(), 10, count, n, 8, packed.data());
-    for (int i = 0; i < n; ++i) {
-      for (int r = 0; r < 8; ++r) EXPECT_EQ(packed[i * 8 + r], r < count ? source[r * 10 + i] : 0.0F);
-    }
-  }
 }
 
 }  // namespace

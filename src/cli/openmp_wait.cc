@@ -1,5 +1,4 @@
-#include "model/openmp_wait.h"
-
+// How long ggml's threads spin at the end of an operation before they sleep.
 #include <cstdlib>
 
 // ggml's barriers are OpenMP's. GNU's OpenMP spins for milliseconds before a waiting thread sleeps, which on
@@ -13,14 +12,6 @@ void set_spin_count() {
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", "1000", /*overwrite=*/0);
 }
 
-#if !defined(__PIC__) || defined(__PIE__)  // shared libraries have no such array
 [[gnu::used, gnu::section(".preinit_array")]] void (*const run_first)() = set_spin_count;
-#endif
 
 }  // namespace
-
-namespace kvant {
-
-void keep_openmp_wait_setting() {}
-
-}  // namespace kvant
