@@ -1,8 +1,5 @@
 // libFuzzer target for the reading of GGUF metadata: any bytes give a model's sizes or an error, never a
-// crash. Seeds: the tiny models of tiny_model.h, cut before their tensors' data. Built with
-//   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -Isrc -I<ggml>/include
-//     src/model/{gguf_metadata_fuzz,gguf_file,hparams,architecture,library_log,library_abort}.cc
-//     -L<ggml>/lib -lllama -lggml -lggml-base -lfmt -o gguf_metadata_fuzz
+// crash. See cmake/fuzz.cmake; the seeds in fuzz/seeds/gguf are tiny models without their tensors' data.
 #include <cstdint>
 #include <cstdio>
 #include <string>
