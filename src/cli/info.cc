@@ -8,6 +8,7 @@
 #include "cli/session.h"
 #include "eval/cache_size.h"
 #include "eval/report_json.h"
+#include "recipe/stand_in_constants.h"
 
 namespace kvant {
 namespace {
@@ -127,10 +128,12 @@ Status info(const InfoOptions& options) {
   quiet.verbose = false;  // the plan is printed anyway
   const auto session = Session::open(quiet, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
-  const auto plan = session->plan(*recipe);
+  const Geometry& geometry = session->engine().geometry();
+  const auto plan =
+      resolve(*recipe, geometry, stand_in_constants(*recipe, geometry));  // sizes need no calibration
   if (!plan.ok()) return plan.error();
   const Info found = collect(*session, **plan, options);
-  warn_beyond_training(session->engine().geometry(), found.context);
+  warn_beyond_training(geometry, found.context);
   print(*session, **plan, found);
   if (options.common.json.empty()) return {};
   return write_whole_file(options.common.json, to_json_text(*session, **plan, found, options.common.model));

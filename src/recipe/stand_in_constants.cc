@@ -1,0 +1,34 @@
+#include "recipe/stand_in_constants.h"
+
+#include <vector>
+
+#include "recipe/constant_needs.h"
+
+namespace kvant {
+namespace {
+
+std::vector<float> harmless_values(const ConstantNeed& need, int head_dim) {
+  const auto d = static_cast<std::size_t>(head_dim);
+  const bool matrix = need.kind == NeedKind::transform && need.size == d * d;
+  std::vector<float> values(need.size, matrix ? 0.0F : 1.0F);
+  for (std::size_t i = 0; matrix && i < d; ++i) values[i * d + i] = 1.0F;
+  return values;
+}
+
+}  // namespace
+
+std::shared_ptr<const Constants> stand_in_constants(const Recipe& recipe, const Geometry& geometry) {
+  auto constants = std::make_shared<Constants>();
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    for (int head = 0; head < geometry.n_kv_heads; ++head) {
+      for (Side side : kSides) {
+        for (const ConstantNeed& need : constant_needs(recipe, geometry, layer, head, side)) {
+          constants->set(layer, head, side, need.name, harmless_values(need, geometry.head_dim));
+        }
+      }
+    }
+  }
+  return constants;
+}
+
+}  // namespace kvant
