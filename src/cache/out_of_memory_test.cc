@@ -27,6 +27,9 @@ bool allowed() {
   const auto a = static_cast<std::size_t>(alignment);
   return allowed() ? std::aligned_alloc(a, (bytes + a - 1) / a * a) : nullptr;
 }
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return allowed() ? std::malloc(bytes == 0 ? 1 : bytes) : nullptr;
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }

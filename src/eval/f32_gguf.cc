@@ -50,7 +50,7 @@ bool write_tensor(const ggml_tensor* tensor, const void* data, std::FILE* out) {
 
 bool write_padding(std::FILE* out, std::size_t written, std::size_t alignment) {
   const std::vector<char> zeros((alignment - written % alignment) % alignment);
-  return std::fwrite(zeros.data(), 1, zeros.size(), out) == zeros.size();
+  return zeros.empty() || std::fwrite(zeros.data(), 1, zeros.size(), out) == zeros.size();
 }
 
 // The header of the expanded file, from the source's.
