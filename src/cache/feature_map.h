@@ -1,4 +1,4 @@
-// The feature map of KVLinC's linear correction (KVLinC section 3, eq. 4): phi(x) = [softmax(x W1), softmax(x
+// The feature map of KVLinC's linear correction (KVLinC section 3, eq. 6): phi(x) = [softmax(x W1), softmax(x
 // W2)].
 #pragma once
 

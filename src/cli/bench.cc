@@ -14,7 +14,7 @@ namespace kvant {
 namespace {
 
 struct BenchCommandOptions {
-  CommonOptions common;
+  ModelOptions common;
   std::string against;
   BenchOptions bench;
 };
@@ -98,7 +98,7 @@ Status bench(BenchCommandOptions options) {
 Command add_bench_command(CLI::App& program) {
   auto options = std::make_shared<BenchCommandOptions>();
   CLI::App* command = program.add_subcommand("bench", "measure prompt and decode speed");
-  add_common_options(*command, options->common, /*many_recipes=*/true);
+  add_model_options(*command, options->common, /*many_recipes=*/true);
   command->add_option("-d,--depth", options->bench.depths, "tokens in the cache, such as 0,4096,16384")
       ->delimiter(',')
       ->check(CLI::Range(0, 1 << 24))

@@ -20,7 +20,7 @@ namespace kvant {
 namespace {
 
 struct CalibrateOptions {
-  CommonOptions common;
+  ModelOptions common;
   std::string text_file;  // empty: the text that ships with kvant
   std::string output;     // empty: the user's cache folder
   CalibrationSettings settings;
@@ -33,7 +33,7 @@ void set_full(CalibrationSettings& settings) {
   settings.rows = 4 * CalibrationSettings{}.rows;
 }
 
-Result<std::vector<Recipe>> recipes_to_calibrate(const CommonOptions& options, const Geometry& geometry) {
+Result<std::vector<Recipe>> recipes_to_calibrate(const ModelOptions& options, const Geometry& geometry) {
   std::vector<Recipe> recipes;
   for (const std::string& name : row_names(options)) {
     auto recipe = parse_recipe(name);
@@ -139,7 +139,7 @@ Status run_calibrate(const CalibrateOptions& options) {
 Command add_calibrate_command(CLI::App& program) {
   auto options = std::make_shared<CalibrateOptions>();
   CLI::App* command = program.add_subcommand("calibrate", "learn what recipes need to know about a model");
-  add_common_options(*command, options->common, /*many_recipes=*/true);
+  add_model_options(*command, options->common, /*many_recipes=*/true);
   CalibrationSettings& settings = options->settings;
   auto* text = command->add_option("-f,--file,--text", options->text_file,
                                    "text to learn from (default: the text that ships with kvant)");

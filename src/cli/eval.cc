@@ -18,7 +18,7 @@ constexpr const char* kLlamaReference = "llama.cpp:f16";
 constexpr int kControlStep = 128;  // tokens a step in the control row
 
 struct EvalOptions {
-  CommonOptions common;
+  ModelOptions common;
   std::string file;
   std::string against;
   std::string weights = "f32";
@@ -152,7 +152,7 @@ Status evaluate(const EvalOptions& options) {
 Command add_eval_command(CLI::App& program) {
   auto options = std::make_shared<EvalOptions>();
   CLI::App* command = program.add_subcommand("eval", "measure what KV caches cost in quality");
-  add_common_options(*command, options->common, /*many_recipes=*/true);
+  add_model_options(*command, options->common, /*many_recipes=*/true);
   command->add_option("-f,--file", options->file, "the text")->required();
   command
       ->add_option("-c,--ctx-size", options->quality.context, "tokens of a chunk; its second half is scored")

@@ -14,7 +14,7 @@ namespace kvant {
 namespace {
 
 struct InfoOptions {
-  CommonOptions common;
+  ModelOptions common;
   int context = 0;
   int batch = 1;
 };
@@ -124,7 +124,7 @@ Status info(const InfoOptions& options) {
   const auto recipe = one_recipe(options.common);
   if (!recipe.ok()) return recipe.error();
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
-  CommonOptions quiet = options.common;
+  ModelOptions quiet = options.common;
   quiet.verbose = false;  // the plan is printed anyway
   const auto session = Session::open(quiet, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
@@ -145,7 +145,7 @@ Command add_info_command(CLI::App& program) {
   auto options = std::make_shared<InfoOptions>();
   CLI::App* command =
       program.add_subcommand("info", "what a model's KV cache takes, and what fits into memory");
-  add_common_options(*command, options->common, /*many_recipes=*/false);
+  add_model_options(*command, options->common, /*many_recipes=*/false);
   command
       ->add_option("-c,--ctx-size", options->context, "tokens of a sequence (default: the trained context)")
       ->check(CLI::Range(1, 1 << 30));

@@ -18,7 +18,7 @@ namespace kvant {
 namespace {
 
 struct RunOptions {
-  CommonOptions common;
+  ModelOptions common;
   std::string prompt, file, system;
   int n = -1;
   int context = 0;
@@ -242,7 +242,7 @@ Status run(const RunOptions& options) {
 Command add_run_command(CLI::App& program) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* command = program.add_subcommand("run", "answer a prompt, or chat");
-  add_common_options(*command, options->common, /*many_recipes=*/false);
+  add_model_options(*command, options->common, /*many_recipes=*/false);
   auto* prompt = command->add_option("-p,--prompt", options->prompt, "the prompt");
   command->add_option("-f,--file", options->file, "read the prompt from this file")->excludes(prompt);
   command->add_option("--system", options->system, "system message of the chat template");

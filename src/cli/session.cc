@@ -9,7 +9,7 @@
 
 namespace kvant {
 
-Session::Session(const CommonOptions& options, std::unique_ptr<Engine> engine)
+Session::Session(const ModelOptions& options, std::unique_ptr<Engine> engine)
     : verbose_(options.verbose),
       strict_(options.strict),
       n_threads_(options.n_threads),
@@ -17,7 +17,7 @@ Session::Session(const CommonOptions& options, std::unique_ptr<Engine> engine)
       engine_(std::move(engine)),
       backend_(make_reference_backend()) {}
 
-Result<Session> Session::open(const CommonOptions& options, WeightMode weights, int context) {
+Result<Session> Session::open(const ModelOptions& options, WeightMode weights, int context) {
   auto engine = Engine::load(options.model, {options.n_threads, weights, context});
   if (!engine.ok()) return engine.error();
   return Session(options, std::move(engine).value());

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "attention/plan_report.h"
-#include "cli/common_options.h"
+#include "cli/model_options.h"
 #include "model/engine.h"
 
 namespace kvant {
@@ -13,7 +13,7 @@ namespace kvant {
 class Session {
  public:
   // Loads the model. context: tokens that a sequence may reach, 0: the trained context.
-  static Result<Session> open(const CommonOptions& options, WeightMode weights, int context);
+  static Result<Session> open(const ModelOptions& options, WeightMode weights, int context);
 
   Engine& engine() const { return *engine_; }
   AttentionBackend& backend() const { return *backend_; }
@@ -24,7 +24,7 @@ class Session {
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
 
  private:
-  Session(const CommonOptions& options, std::unique_ptr<Engine> engine);
+  Session(const ModelOptions& options, std::unique_ptr<Engine> engine);
 
   Result<std::shared_ptr<const Constants>> constants(const Recipe& recipe) const;
 

@@ -117,6 +117,9 @@ struct Variant {
   const char* name;
   TinyModel model;
 };
+void PrintTo(const Variant& variant, std::ostream* out) {
+  *out << variant.name;
+}
 
 std::vector<Variant> variants() {
   TinyModel qwen2{.architecture = "qwen2", .n_embd = 256, .qkv_bias = true, .tied = true};

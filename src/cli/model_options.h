@@ -10,7 +10,7 @@
 
 namespace kvant {
 
-struct CommonOptions {
+struct ModelOptions {
   std::string model;
   std::vector<std::string> kv;  // recipes as typed; several values, or several in one
   std::string k_side, v_side;   // -ctk, -ctv
@@ -22,12 +22,12 @@ struct CommonOptions {
 };
 
 // Adds -m, --kv, -ctk, -ctv, --calibration, --json, -t, -v and --strict. many_recipes: --kv takes a list.
-void add_common_options(CLI::App& command, CommonOptions& options, bool many_recipes);
+void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes);
 
 // The recipe of a command that runs one; bf16 by default.
-Result<Recipe> one_recipe(const CommonOptions& options);
+Result<Recipe> one_recipe(const ModelOptions& options);
 // The rows of a command that compares several, unparsed: recipes and "llama.cpp:TYPE".
-std::vector<std::string> row_names(const CommonOptions& options);
+std::vector<std::string> row_names(const ModelOptions& options);
 
 // The whole file at `path`. Errors: it cannot be read, or is empty.
 Result<std::string> read_text_file(const std::string& path);

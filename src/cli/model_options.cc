@@ -1,4 +1,4 @@
-#include "cli/common_options.h"
+#include "cli/model_options.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -27,7 +27,7 @@ std::string recipe_help() {
 
 }  // namespace
 
-void add_common_options(CLI::App& command, CommonOptions& options, bool many_recipes) {
+void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes) {
   options.n_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   command.add_option("-m,--model", options.model, "model: a GGUF file")->required();
   const char* kv_help =
@@ -53,7 +53,7 @@ void add_common_options(CLI::App& command, CommonOptions& options, bool many_rec
   command.footer(recipe_help);
 }
 
-Result<Recipe> one_recipe(const CommonOptions& options) {
+Result<Recipe> one_recipe(const ModelOptions& options) {
   if (!options.k_side.empty() || !options.v_side.empty()) {
     return plain_recipe(options.k_side.empty() ? "bf16" : options.k_side,
                         options.v_side.empty() ? "bf16" : options.v_side);
@@ -61,7 +61,7 @@ Result<Recipe> one_recipe(const CommonOptions& options) {
   return parse_recipe(options.kv.empty() ? "bf16" : options.kv.front());
 }
 
-std::vector<std::string> row_names(const CommonOptions& options) {
+std::vector<std::string> row_names(const ModelOptions& options) {
   std::vector<std::string> names;
   for (const std::string& list : options.kv) {
     for (std::string& name : split_recipe_list(list)) names.push_back(std::move(name));
