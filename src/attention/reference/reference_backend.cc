@@ -116,6 +116,7 @@ void ReferenceBackend::start_round(std::size_t round) {
   for (HeadWork& work : heads_) {
     if (round >= tiles_[work.slice].size()) continue;
     work.tile = tiles_[work.slice][round];
+    work.observers = {};  // of another layer, or of another cache's recipe
     active_.push_back(&work);
   }
 }
@@ -312,7 +313,6 @@ void ReferenceBackend::finish(Step& step, int layer, const LayerRows& rows, Head
 // At the end of a page, its last queries become the observers of all tokens so far.
 void ReferenceBackend::start_observation(Step& step, int layer, HeadWork& work) {
   HeadState& state = step.head(work.slice, layer, work.kv_head);
-  work.observers = {};
   if (work.tile.query_end % kPageTokens != 0 || state.scores()->tokens().empty()) return;
   work.observers = observer_tile(*state.scores(), work.queries.group);
   work.token_weights.assign(work.tile.query_end, 0.0);

@@ -316,5 +316,25 @@ TEST(ReferenceBackendErrors, NameAQueryThatIsNotANumberAndValuesBeyondF16) {
   }
 }
 
+TEST(ReferenceBackendState, ServesCachesOfDifferentRecipesInTurn) {
+  const Geometry g = small_geometry();
+  Cache protecting(plan_for("k=ch4g128,v=tok4g128,protect=0.05", g), 0), plain(plan_for("bf16", g), 0);
+  const SequenceId a = protecting.add(), b = plain.add();
+  const auto backend = make_reference_backend();
+  for (int first = 0; first < 512; first += 128) {
+    for (const auto& [cache, sequence] : {std::pair(&protecting, a), std::pair(&plain, b)}) {
+      auto step = cache->reserve({{sequence, 128, true}});
+      for (int layer = 0; layer < g.n_layers; ++layer) {
+        Rows rows(g, layer, first, 128);
+        const LayerRows view = rows.view(g, 128);
+        run_team(2, [&](Team& team) { backend->run_layer(**step, layer, view, team); });
+      }
+      ASSERT_TRUE((*step)->commit().ok());
+    }
+  }
+  EXPECT_GT(protecting.head(a, 0, 0).bytes().kept_tokens, 0);
+  EXPECT_EQ(plain.head(b, 0, 0).bytes().kept_tokens, 0);
+}
+
 }  // namespace
 }  // namespace kvant
