@@ -168,6 +168,35 @@ TEST_F(Cli, EvalWritesItsSchema) {
   }
 }
 
+TEST_F(Cli, EvalComparesWithAnyReference) {
+  const std::string json_path = path("eval.json");
+  const Outcome outcome = run_model(
+      "eval", {"-f", path("text.txt"), "-c", "256", "--chunks", "1", "--kv",
+               "tok4g32s,tok4g32s,skip=1e-30,bf16", "--reference", "tok4g32s", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  ASSERT_EQ(json["results"].size(), 3U);  // the reference is not run twice
+  EXPECT_EQ(json["results"][0]["recipe"], "tok4g32s");
+  EXPECT_LT(json["results"][1]["kld_mean"], 1e-7);  // nothing is skipped
+  EXPECT_GT(json["results"][2]["kld_mean"], 1e-5);
+}
+
+TEST_F(Cli, EvalLooksIntoLayers) {
+  const std::string json_path = path("layers.json");
+  const Outcome outcome = run_model("eval", {"-f", path("text.txt"), "-c", "256", "--chunks", "1", "--layers",
+                                             "--kv", "tok4g32s,tok4g32s,skip=0.01", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("relative"), std::string::npos);
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  EXPECT_EQ(json["schema"], "kvant.layers/1");
+  ASSERT_EQ(json["results"].size(), 2U);
+  EXPECT_GT(json["results"][0]["layers"][0]["mse"], 0.0);
+  EXPECT_GT(json["results"][1]["layers"][0]["skip_rate"], 0.0);
+  expect_user_error(
+      run_model("eval", {"-f", path("text.txt"), "-c", "256", "--layers", "--kv", "llama.cpp:q8_0"}),
+      "--layers");
+}
+
 TEST_F(Cli, BenchWritesItsSchema) {
   const std::string json_path = path("bench.json");
   const Outcome outcome = run_model("bench", {"--kv", "bf16,kivi-2bit", "-d", "1300,0", "-n", "2", "-p", "16",

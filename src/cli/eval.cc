@@ -7,6 +7,8 @@
 #include "cli/session.h"
 #include "eval/cache_size.h"
 #include "eval/engine_source.h"
+#include "eval/layer_eval.h"
+#include "eval/layer_report.h"
 #include "eval/llama_reference.h"
 #include "eval/quality_eval.h"
 #include "eval/report_json.h"
@@ -20,7 +22,9 @@ constexpr int kControlStep = 128;  // tokens a step in the control row
 struct EvalOptions {
   ModelOptions common;
   std::string file;
+  std::string reference = "bf16";
   std::string against;
+  bool layers = false;
   std::string weights = "f32";
   bool control = false;
   QualityOptions quality;
@@ -46,15 +50,15 @@ Result<Row> parse_row(const std::string& name, int step_tokens) {
 // The reference first. A row that equals it is the reference, and not run twice.
 Result<std::vector<Row>> parse_rows(const EvalOptions& options) {
   const int step = options.quality.step_tokens;
-  auto reference = parse_row(options.against.empty() ? "bf16" : kLlamaReference, step);
+  auto reference = parse_row(options.against.empty() ? options.reference : kLlamaReference, step);
   if (!reference.ok()) return reference.error();
   std::vector<Row> rows = {*reference};
   for (const std::string& name : row_names(options.common)) {
     auto row = parse_row(name, step);
     if (!row.ok()) return row.error();
-    const bool same = names_llama(name)
+    const bool same = names_llama(name) || names_llama(reference->name)
                           ? name == reference->name
-                          : options.against.empty() && to_string(row->recipe) == to_string(reference->recipe);
+                          : to_string(row->recipe) == to_string(reference->recipe);
     if (!same) rows.push_back(*row);
   }
   if (options.control) {
@@ -97,6 +101,77 @@ class Sources {
   std::int64_t cache_bytes_ = 0;
 };
 
+// Warns where the text has fewer chunks than were asked for. The tokens that one source will run.
+std::int64_t tokens_to_run(const EvalText& text, const QualityOptions& options) {
+  const int n_chunks = chunks_available(text, options);
+  if (n_chunks < options.chunks && n_chunks > 0) {
+    warn(fmt::format("the text has {} chunks of {} tokens, not {}", n_chunks, options.context,
+                     options.chunks));
+  }
+  return std::int64_t{n_chunks} * options.context;
+}
+
+Status write_json(const EvalOptions& options, const nlohmann::ordered_json& json) {
+  if (options.common.json.empty()) return {};
+  return write_whole_file(options.common.json, json_text(json));
+}
+
+Status evaluate_logits(const Session& session, const EvalOptions& options, const std::vector<Row>& rows,
+                       const EvalText& text) {
+  Sources sources(session, options);
+  std::vector<std::unique_ptr<LogitSource>> made;
+  for (const Row& row : rows) {
+    auto source = sources.make(row);
+    if (!source.ok()) return source.error();
+    made.push_back(std::move(source).value());
+  }
+  const std::int64_t logit_bytes = 2LL * options.quality.step_tokens * session.engine().n_vocab() *
+                                   static_cast<std::int64_t>(sizeof(float));
+  KVANT_RETURN_IF_ERROR(
+      check_memory(fmt::format("evaluating {} caches of {} tokens", made.size(), options.quality.context),
+                   sources.cache_bytes() + logit_bytes));
+  const std::int64_t n_tokens = tokens_to_run(text, options.quality);
+  Result<QualityResult> result = error("not run");
+  {
+    Progress progress("evaluating", n_tokens * static_cast<std::int64_t>(made.size()), "tokens");
+    result = evaluate_quality(text, session.engine().n_vocab(), *made.front(), std::span(made).subspan(1),
+                              options.quality, [&](std::int64_t n) { progress.advance(n); });
+  }
+  if (!result.ok()) return result.error();
+  fmt::print("{}", eval_table(*result));
+  for (const QualityRow& row : result->rows) {
+    if (names_llama(row.name)) fmt::print("{}\n", row.plan.summary);
+  }
+  return write_json(options, eval_to_json(*result, options.common.model));
+}
+
+Status evaluate_attention(const Session& session, const EvalOptions& options, const std::vector<Row>& rows,
+                          const EvalText& text) {
+  std::vector<LayerCandidate> candidates;
+  std::int64_t bytes = 0;
+  for (const Row& row : rows) {
+    if (names_llama(row.name))
+      return error("'{}' has no layers to look into: --layers is for kvant's caches", row.name);
+    const auto plan = session.plan(row.recipe);
+    if (!plan.ok()) return plan.error();
+    bytes += predicted_cache_bytes(**plan, options.quality.context);
+    candidates.push_back({row.name, *plan});
+  }
+  KVANT_RETURN_IF_ERROR(check_memory(
+      fmt::format("evaluating {} caches of {} tokens", candidates.size(), options.quality.context), bytes));
+  const std::int64_t n_tokens = tokens_to_run(text, options.quality);
+  Result<LayerResult> result = error("not run");
+  {
+    Progress progress("evaluating", n_tokens, "tokens");
+    result = evaluate_layers(text, session.engine(), session.backend(), candidates.front(),
+                             std::span(candidates).subspan(1), options.quality,
+                             [&](std::int64_t n) { progress.advance(n); });
+  }
+  if (!result.ok()) return result.error();
+  fmt::print("{}", layers_table(*result));
+  return write_json(options, layers_to_json(*result, options.common.model));
+}
+
 Status evaluate(const EvalOptions& options) {
   if (options.quality.context % 2 != 0)
     return error("the context of {} tokens must be even", options.quality.context);
@@ -111,40 +186,8 @@ Status evaluate(const EvalOptions& options) {
   warn_beyond_training(session->engine().geometry(), options.quality.context);
   const auto tokens = tokenize_for_eval(session->engine().tokenizer(), *text);
   if (!tokens.ok()) return tokens.error();
-
-  Sources sources(*session, options);
-  std::vector<std::unique_ptr<LogitSource>> made;
-  for (const Row& row : *rows) {
-    auto source = sources.make(row);
-    if (!source.ok()) return source.error();
-    made.push_back(std::move(source).value());
-  }
-  const std::int64_t logit_bytes = 2LL * options.quality.step_tokens * session->engine().n_vocab() *
-                                   static_cast<std::int64_t>(sizeof(float));
-  KVANT_RETURN_IF_ERROR(
-      check_memory(fmt::format("evaluating {} caches of {} tokens", made.size(), options.quality.context),
-                   sources.cache_bytes() + logit_bytes));
-
-  const int n_chunks = chunks_available(*tokens, options.quality);
-  if (n_chunks < options.quality.chunks && n_chunks > 0) {
-    warn(fmt::format("the text has {} chunks of {} tokens, not {}", n_chunks, options.quality.context,
-                     options.quality.chunks));
-  }
-  Result<QualityResult> result = error("not run");
-  {
-    const std::int64_t total =
-        std::int64_t{n_chunks} * options.quality.context * static_cast<std::int64_t>(made.size());
-    Progress progress("evaluating", total, "tokens");
-    result = evaluate_quality(*tokens, session->engine().n_vocab(), *made.front(), std::span(made).subspan(1),
-                              options.quality, [&](std::int64_t n) { progress.advance(n); });
-  }
-  if (!result.ok()) return result.error();
-  fmt::print("{}", eval_table(*result));
-  for (const QualityRow& row : result->rows) {
-    if (names_llama(row.name)) fmt::print("{}\n", row.plan.summary);
-  }
-  if (options.common.json.empty()) return {};
-  return write_whole_file(options.common.json, eval_to_json(*result, options.common.model));
+  return options.layers ? evaluate_attention(*session, options, *rows, *tokens)
+                        : evaluate_logits(*session, options, *rows, *tokens);
 }
 
 }  // namespace
@@ -161,10 +204,18 @@ Command add_eval_command(CLI::App& program) {
   command->add_option("--chunks", options->quality.chunks, "most chunks; 0: the whole text")
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
-  command
-      ->add_option("--against", options->against,
-                   "reference: llama.cpp with its f16 cache, instead of kvant's bf16")
-      ->check(CLI::IsMember({"llama.cpp"}));
+  auto* reference = command
+                        ->add_option("--reference", options->reference,
+                                     "the recipe that all others are compared with, or llama.cpp:TYPE")
+                        ->capture_default_str();
+  command->add_option("--against", options->against, "the same as --reference llama.cpp:f16")
+      ->check(CLI::IsMember({"llama.cpp"}))
+      ->excludes(reference);
+  command->add_flag("--layers", options->layers,
+                    "instead of predictions, compare the attention outputs of each layer, all caches given "
+                    "the reference's Q, K and V; also what is skipped and protected");
+  command->add_flag("--all-prompt", options->quality.all_prompt,
+                    "run the scored half as part of the prompt, not as an answer");
   command->add_flag("--control", options->control,
                     "add a row that runs bf16 in smaller steps: what rounding alone makes of it");
   command

@@ -58,7 +58,7 @@ class Evaluation {
     QualityResult result{options_.context, chunks, {}};
     for (const Runner& runner : runners_) {
       result.rows.push_back({runner.source->name(), runner.metrics.summary(), runner.bits, runner.seconds,
-                             runner.source->plan()});
+                             runner.source->plan(), /*label=*/""});
     }
     return result;
   }
@@ -66,12 +66,13 @@ class Evaluation {
  private:
   // Tokens [start, start + count) of the chunk, all of them before or after its middle.
   Status run_step(std::span<const std::int32_t> chunk, int start, int count) {
-    const bool is_prompt = start < options_.context / 2;
+    const bool is_scored = start >= options_.context / 2;
+    const bool is_prompt = options_.all_prompt || !is_scored;
     const auto tokens = chunk.subspan(start, count);
     // The chunk's last token is run, so that the cache is full, but what follows it is unknown.
-    const int n_scored = is_prompt ? 0 : std::min(count, options_.context - 1 - start);
+    const int n_scored = is_scored ? std::min(count, options_.context - 1 - start) : 0;
     const auto targets = chunk.subspan(start + 1, n_scored);
-    const int n_rows = is_prompt ? 0 : count;
+    const int n_rows = is_scored ? count : 0;
     const MatrixView<float> base(base_.data(), n_rows, n_vocab_);
     const MatrixView<float> other(other_.data(), n_rows, n_vocab_);
     for (Runner& runner : runners_) {
@@ -111,24 +112,32 @@ int chunks_available(const EvalText& text, const QualityOptions& options) {
   return options.chunks == 0 ? in_text : std::min(options.chunks, in_text);
 }
 
-Result<QualityResult> evaluate_quality(const EvalText& text, int n_vocab, LogitSource& reference,
-                                       std::span<const std::unique_ptr<LogitSource>> candidates,
-                                       const QualityOptions& options,
-                                       const std::function<void(std::int64_t)>& advance) {
+Status for_each_chunk(const EvalText& text, const QualityOptions& options,
+                      const std::function<Status(std::span<const std::int32_t>)>& run) {
   const int n_chunks = chunks_available(text, options);
   if (n_chunks == 0) {
     return error(
         "the text has {} tokens, less than one context of {}: give a longer text or a smaller context",
         text.tokens.size(), options.context);
   }
-  Evaluation evaluation(n_vocab, reference, candidates, options, advance);
   for (int chunk = 0; chunk < n_chunks; ++chunk) {
     const auto first = text.tokens.begin() + static_cast<std::ptrdiff_t>(chunk) * options.context;
     std::vector<std::int32_t> tokens(first, first + options.context);
     if (text.bos >= 0) tokens.front() = text.bos;
-    KVANT_RETURN_IF_ERROR(evaluation.run_chunk(tokens));
+    KVANT_RETURN_IF_ERROR(run(tokens));
   }
-  return evaluation.result(n_chunks);
+  return {};
+}
+
+Result<QualityResult> evaluate_quality(const EvalText& text, int n_vocab, LogitSource& reference,
+                                       std::span<const std::unique_ptr<LogitSource>> candidates,
+                                       const QualityOptions& options,
+                                       const std::function<void(std::int64_t)>& advance) {
+  Evaluation evaluation(n_vocab, reference, candidates, options, advance);
+  const Status status = for_each_chunk(
+      text, options, [&](std::span<const std::int32_t> tokens) { return evaluation.run_chunk(tokens); });
+  if (!status.ok()) return status.error();
+  return evaluation.result(chunks_available(text, options));
 }
 
 }  // namespace kvant

@@ -21,6 +21,8 @@ struct QualityOptions {
   int step_tokens =
       512;            // tokens run at a time: bounds the memory for logits to two of [step_tokens, n_vocab]
   int n_threads = 2;  // for the metrics
+  // Run the scored half as part of the prompt, in the recipe's prompt blocks, and not as an answer.
+  bool all_prompt = false;
 };
 
 struct QualityRow {
@@ -29,6 +31,7 @@ struct QualityRow {
   CacheBits bits;      // at `context` tokens
   double seconds = 0;  // in the source
   PlanReport plan;
+  std::string label;  // of a suite's row; empty: none
 };
 
 struct QualityResult {
@@ -55,5 +58,8 @@ Result<QualityResult> evaluate_quality(const EvalText& text, int n_vocab, LogitS
                                        const std::function<void(std::int64_t)>& advance);
 // Chunks that options and the text's length allow.
 int chunks_available(const EvalText& text, const QualityOptions& options);
+// Calls run(tokens of the chunk) for each of these, until one fails. An error when there are none.
+Status for_each_chunk(const EvalText& text, const QualityOptions& options,
+                      const std::function<Status(std::span<const std::int32_t>)>& run);
 
 }  // namespace kvant

@@ -63,13 +63,17 @@ nlohmann::ordered_json plan_to_json(const PlanReport& report) {
           {"fallbacks", fallbacks}};
 }
 
-std::string eval_to_json(const QualityResult& result, const std::string& model) {
+nlohmann::ordered_json eval_to_json(const QualityResult& result, const std::string& model) {
   Json json = {{"schema", "kvant.eval/1"},
                {"model", model},
                {"context", result.context},
                {"chunks", result.chunks},
                {"results", Json::array()}};
   for (const QualityRow& row : result.rows) json["results"].push_back(row_to_json(row));
+  return json;
+}
+
+std::string json_text(const nlohmann::ordered_json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

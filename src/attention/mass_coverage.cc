@@ -1,0 +1,79 @@
+#include "attention/mass_coverage.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention/reference/tile_attention.h"
+
+namespace kvant {
+namespace {
+
+// The queries of a step of one slice, transformed and scaled.
+QueryTile query_tile(const Step& step, int layer, int kv_head, const MatrixView<const float>& q) {
+  const Plan& plan = step.plan();
+  const int d = plan.geometry.head_dim;
+  QueryTile tile;
+  tile.first_token = step.first_token(0);
+  tile.n_queries = step.n_rows();
+  tile.group = plan.geometry.group();
+  tile.q.resize(static_cast<std::size_t>(tile.rows()) * d);
+  for (int r = 0; r < tile.rows(); ++r) {
+    const int head = kv_head * tile.group + r / tile.n_queries;
+    const float* in = q.row(r % tile.n_queries) + head * d;
+    std::transform(in, in + d, tile.q.data() + static_cast<std::ptrdiff_t>(r) * d,
+                   [&](float x) { return x * plan.geometry.score_scale; });
+  }
+  tile.offset.resize(plan.layers[layer].needs_offset ? tile.rows() : 0);
+  plan.head(layer, kv_head)
+      .k.transform.query({tile.q.data(), tile.rows(), d}, tile.offset.empty() ? nullptr : tile.offset.data());
+  return tile;
+}
+
+}  // namespace
+
+UnquantizedTokens unquantized_tokens(const HeadState& head) {
+  UnquantizedTokens tokens{head.n_sealed() * kPageTokens, {}};
+  std::vector<PageView> pages;
+  head.list_pages(0, pages);
+  for (const PageView& page : pages) {
+    if (page.kept) tokens.kept.insert(tokens.kept.end(), page.kept_tokens, page.kept_tokens + page.n_tokens);
+  }
+  return tokens;
+}
+
+MassCoverage measure_coverage(const Step& step, int layer, int kv_head, const MatrixView<const float>& q,
+                              const UnquantizedTokens& tokens) {
+  const Plan& plan = step.plan();
+  const QueryTile tile = query_tile(step, layer, kv_head, q);
+  const AttentionRules rules{plan.geometry.head_dim, plan.layers[layer].sliding_window,
+                             plan.geometry.score_softcap};
+  std::vector<PageView> pages;
+  step.head(0, layer, kv_head).list_pages(0, pages);
+  TileScratch scratch;
+  PartialAttention total;
+  total.reset(tile.rows(), rules.head_dim);
+  weigh_pages(tile, pages, rules, scratch, total);
+
+  std::vector<bool> kept(tokens.first_unsealed, false);
+  for (const int token : tokens.kept) kept[token] = true;
+  MassCoverage coverage;
+  coverage.rows = tile.rows();
+  for (const PageView& page : pages) {
+    score_page(tile, page, rules, scratch);
+    for (int r = 0; r < tile.rows(); ++r) {
+      const float* scores = scratch.scores.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens;
+      for (int t = 0; t < page.n_tokens; ++t) {
+        const int token = page.kept ? page.kept_tokens[t] : page.first_token + t;
+        const double weight = std::exp(static_cast<double>(scores[t]) - total.max[r]) / total.sum[r];
+        if (token >= tokens.first_unsealed) {
+          coverage.unsealed += weight;
+        } else if (kept[token]) {
+          coverage.kept += weight;
+        }
+      }
+    }
+  }
+  return coverage;
+}
+
+}  // namespace kvant

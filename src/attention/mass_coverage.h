@@ -1,0 +1,37 @@
+// How much of the attention falls on the tokens that a recipe leaves unquantized (VQuant section 2.1, Table
+// 1).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/attention.h"
+
+namespace kvant {
+
+// Softmax weights summed over queries and query heads; a share is a sum over `rows`.
+struct MassCoverage {
+  double unsealed = 0;    // on tokens not sealed yet: the window, the page that is being filled, the query
+  double kept = 0;        // on sealed tokens that are protected, the sink among them
+  std::int64_t rows = 0;  // queries times query heads
+
+  void add(const MassCoverage& other) {
+    unsealed += other.unsealed;
+    kept += other.kept;
+    rows += other.rows;
+  }
+};
+
+// What a cache keeps unquantized of one head.
+struct UnquantizedTokens {
+  int first_unsealed = 0;  // this token and all after it
+  std::vector<int> kept;   // before it
+};
+UnquantizedTokens unquantized_tokens(const HeadState& head);
+
+// The mass that the queries of `step`, a step of one slice on an unquantized cache that has just attended in
+// `layer`, put on `tokens`. q: the layer's queries, as in LayerRows.
+MassCoverage measure_coverage(const Step& step, int layer, int kv_head, const MatrixView<const float>& q,
+                              const UnquantizedTokens& tokens);
+
+}  // namespace kvant

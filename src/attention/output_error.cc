@@ -1,0 +1,134 @@
+#include "attention/output_error.h"
+
+#include <cmath>
+
+namespace kvant {
+namespace {
+
+// What `now` counts of a layer beyond `before`, which may not have counted that layer yet.
+SkipCount since(const std::vector<SkipCount>& before, const std::vector<SkipCount>& now, int layer) {
+  const auto of = [&](const std::vector<SkipCount>& counts) {
+    return layer < static_cast<int>(counts.size()) ? counts[layer] : SkipCount{};
+  };
+  const SkipCount a = of(before), b = of(now);
+  return {b.seen - a.seen, b.skipped - a.skipped, b.queries - a.queries, b.mass - a.mass};
+}
+
+// Columns [first, first + n) of all rows.
+OutputError compare(const MatrixView<const float>& exact, const MatrixView<const float>& got, int first,
+                    int n) {
+  OutputError error;
+  for (int r = 0; r < exact.rows; ++r) {
+    for (int c = first; c < first + n; ++c) {
+      const double right = exact.row(r)[c], difference = got.row(r)[c] - right;
+      error.difference += difference * difference;
+      error.energy += right * right;
+    }
+  }
+  error.values = std::int64_t{exact.rows} * n;
+  return error;
+}
+
+bool protects(const Plan& plan, int layer) {
+  return plan.layers[layer].protect > 0;
+}
+
+}  // namespace
+
+double OutputError::mse() const {
+  return values > 0 ? difference / static_cast<double>(values) : 0;
+}
+double OutputError::relative() const {
+  return energy > 0 ? std::sqrt(difference / energy) : 0;
+}
+
+OutputError LayerEffects::of_layer(int layer) const {
+  OutputError sum;
+  for (int head = 0; head < n_heads; ++head) sum.add(errors[layer * n_heads + head]);
+  return sum;
+}
+OutputError LayerEffects::total() const {
+  OutputError sum;
+  for (const OutputError& error : errors) sum.add(error);
+  return sum;
+}
+
+void OutputErrorBackend::add(std::shared_ptr<const Plan> plan) {
+  const Geometry& g = plan->geometry;
+  Shadow shadow;
+  shadow.effects.n_layers = g.n_layers;
+  shadow.effects.n_heads = g.n_heads;
+  shadow.effects.errors.resize(static_cast<std::size_t>(g.n_layers) * g.n_heads);
+  if (plan->recipe.skip > 0) shadow.effects.skips.resize(g.n_layers);
+  if (plan->recipe.protect > 0) shadow.effects.coverage.resize(g.n_layers);
+  shadow.cache = std::make_unique<Cache>(std::move(plan), /*byte_limit=*/0);
+  shadow.sequence = shadow.cache->add();
+  shadows_.push_back(std::move(shadow));
+}
+
+void OutputErrorBackend::begin() {
+  for (Shadow& shadow : shadows_) {
+    shadow.cache->free(shadow.sequence);
+    shadow.sequence = shadow.cache->add();
+  }
+}
+
+Status OutputErrorBackend::reserve(int n_tokens, bool is_prompt, bool measured) {
+  measured_ = measured;
+  for (Shadow& shadow : shadows_) {
+    auto step = shadow.cache->reserve({{shadow.sequence, n_tokens, is_prompt}});
+    if (!step.ok()) return step.error();
+    shadow.step = std::move(step).value();
+    const Geometry& g = shadow.cache->plan().geometry;
+    out_.resize(static_cast<std::size_t>(n_tokens) * g.n_heads * g.head_dim);
+    head_coverage_.resize(g.n_kv_heads);
+  }
+  return {};
+}
+
+Status OutputErrorBackend::commit() {
+  for (Shadow& shadow : shadows_) {
+    const Status status = shadow.step->commit();
+    shadow.step.reset();
+    if (!status.ok()) return error("{}: {}", label(shadow.cache->plan().recipe), status.error().message);
+  }
+  return {};
+}
+
+void OutputErrorBackend::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
+  KVANT_CHECK(step.slices().size() == 1, "output errors are measured one sequence at a time");
+  inner_.run_layer(step, layer, rows, team);
+  team.barrier();
+  for (Shadow& shadow : shadows_) run_shadow(shadow, step, layer, rows, team);
+}
+
+void OutputErrorBackend::run_shadow(Shadow& shadow, const Step& step, int layer, const LayerRows& rows,
+                                    Team& team) {
+  LayerEffects& effects = shadow.effects;
+  if (measured_ && protects(shadow.cache->plan(), layer)) measure_mass(shadow, step, layer, rows, team);
+  const bool skips = measured_ && !effects.skips.empty();
+  if (skips && team.index() == 0) skipped_ = inner_.skip_counts();
+  team.barrier();
+  const MatrixView<float> out(out_.data(), rows.out.rows, rows.out.cols);
+  inner_.run_layer(*shadow.step, layer, {rows.q, rows.k, rows.v, out}, team);
+  team.barrier();
+  if (skips && team.index() == 0) effects.skips[layer].add(since(skipped_, inner_.skip_counts(), layer));
+  if (!measured_) return;
+  const int d = shadow.cache->plan().geometry.head_dim;
+  team.for_each(effects.n_heads, [&](int head) {
+    effects.errors[layer * effects.n_heads + head].add(compare(rows.out, out, head * d, d));
+  });
+}
+
+// As the shadow stands before the step: its queries see no page that the step itself seals.
+void OutputErrorBackend::measure_mass(Shadow& shadow, const Step& step, int layer, const LayerRows& rows,
+                                      Team& team) {
+  team.for_each(static_cast<int>(head_coverage_.size()), [&](int kv_head) {
+    const UnquantizedTokens tokens = unquantized_tokens(shadow.step->head(0, layer, kv_head));
+    head_coverage_[kv_head] = measure_coverage(step, layer, kv_head, rows.q, tokens);
+  });
+  if (team.index() != 0) return;
+  for (const MassCoverage& coverage : head_coverage_) shadow.effects.coverage[layer].add(coverage);
+}
+
+}  // namespace kvant

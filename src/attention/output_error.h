@@ -1,0 +1,80 @@
+// What recipes do to attention outputs, layer by layer, on the unquantized model's own Q, K and V, so that
+// errors don't add up over the layers (VQuant section 6.2: the error of the input of o_proj).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attention/attention.h"
+#include "attention/mass_coverage.h"
+
+namespace kvant {
+
+// Sums over output values.
+struct OutputError {
+  double difference = 0;  // squared
+  double energy = 0;      // of the exact outputs, squared
+  std::int64_t values = 0;
+
+  void add(const OutputError& other) {
+    difference += other.difference;
+    energy += other.energy;
+    values += other.values;
+  }
+  double mse() const;       // mean squared error
+  double relative() const;  // relative RMS error: root of difference / energy
+};
+
+// What was measured of one recipe.
+struct LayerEffects {
+  int n_layers = 0, n_heads = 0;
+  std::vector<OutputError> errors;     // [n_layers, n_heads]: query heads
+  std::vector<SkipCount> skips;        // [n_layers]; empty: the recipe skips nothing
+  std::vector<MassCoverage> coverage;  // [n_layers]; empty: the recipe protects no tokens by their scores
+
+  OutputError of_layer(int layer) const;
+  OutputError total() const;
+};
+
+// Runs an unquantized cache through another backend, whose outputs go on to the model. Recipes that were
+// added keep shadow caches of the same Q, K and V, and their outputs are compared.
+class OutputErrorBackend final : public AttentionBackend {
+ public:
+  // `inner` serves all caches and outlives this.
+  explicit OutputErrorBackend(AttentionBackend& inner) : inner_(inner) {}
+
+  void add(std::shared_ptr<const Plan> plan);
+  // The next step starts a new text.
+  void begin();
+  // Around each step of the unquantized cache, which has one slice of n_tokens tokens; they lie within one
+  // page where coverage is measured. measured: the step's queries count. An error from a shadow cache.
+  Status reserve(int n_tokens, bool is_prompt, bool measured);
+  Status commit();
+
+  // Of each recipe, in the order in which they were added.
+  const LayerEffects& effects(std::size_t recipe) const { return shadows_[recipe].effects; }
+
+  void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
+  std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const override {
+    return inner_.kernel_name(plan, layer, kv_head, side);
+  }
+
+ private:
+  struct Shadow {
+    std::unique_ptr<Cache> cache;
+    SequenceId sequence = 0;
+    std::unique_ptr<Step> step;
+    LayerEffects effects;
+  };
+  void run_shadow(Shadow& shadow, const Step& step, int layer, const LayerRows& rows, Team& team);
+  void measure_mass(Shadow& shadow, const Step& step, int layer, const LayerRows& rows, Team& team);
+
+  AttentionBackend& inner_;
+  std::vector<Shadow> shadows_;
+  bool measured_ = false;
+  std::vector<float> out_;                   // [n_rows, n_heads * d], of one shadow
+  std::vector<SkipCount> skipped_;           // by inner_ before the shadow's layer
+  std::vector<MassCoverage> head_coverage_;  // [n_kv_heads], of one shadow's layer
+};
+
+}  // namespace kvant

@@ -1,0 +1,50 @@
+#include "eval/layer_eval.h"
+
+#include <algorithm>
+
+namespace kvant {
+namespace {
+
+// Steps end where pages do, so that a step's queries see the same sealed pages.
+Status run_chunk(std::span<const std::int32_t> tokens, Engine& engine, Cache& cache,
+                 OutputErrorBackend& backend, const QualityOptions& options,
+                 const std::function<void(std::int64_t)>& advance) {
+  const int half = options.context / 2;
+  const SequenceId sequence = cache.add();
+  backend.begin();
+  for (int start = 0; start < options.context;) {
+    const int part_end = start < half ? half : options.context;
+    const int count = std::min(kPageTokens - start % kPageTokens, part_end - start);
+    const bool is_prompt = options.all_prompt || start < half;
+    KVANT_RETURN_IF_ERROR(backend.reserve(count, is_prompt, /*measured=*/start >= half));
+    const EngineInput input{sequence, tokens.subspan(start, count), is_prompt, /*first_logits=*/count};
+    KVANT_RETURN_IF_ERROR(engine.step(cache, backend, {&input, 1}, {}));
+    KVANT_RETURN_IF_ERROR(backend.commit());
+    advance(count);
+    start += count;
+  }
+  cache.free(sequence);
+  return {};
+}
+
+}  // namespace
+
+Result<LayerResult> evaluate_layers(const EvalText& text, Engine& engine, AttentionBackend& backend,
+                                    const LayerCandidate& reference,
+                                    std::span<const LayerCandidate> candidates, const QualityOptions& options,
+                                    const std::function<void(std::int64_t)>& advance) {
+  OutputErrorBackend errors(backend);
+  for (const LayerCandidate& candidate : candidates) errors.add(candidate.plan);
+  Cache cache(reference.plan, /*byte_limit=*/0);
+  const Status status = for_each_chunk(text, options, [&](std::span<const std::int32_t> tokens) {
+    return run_chunk(tokens, engine, cache, errors, options, advance);
+  });
+  if (!status.ok()) return status.error();
+  LayerResult result{options.context, chunks_available(text, options), reference.name, {}};
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    result.rows.push_back({candidates[i].name, /*label=*/"", errors.effects(i)});
+  }
+  return result;
+}
+
+}  // namespace kvant

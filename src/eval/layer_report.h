@@ -1,0 +1,20 @@
+// What LayerEval measured, as JSON and for a terminal.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "eval/layer_eval.h"
+
+namespace kvant {
+
+// {"schema":"kvant.layers/1","model":..,"context":..,"chunks":..,"reference":..,"results":[{"recipe":..,
+//  "mse":.., "relative":.., "layers":[{"mse":..,"relative":..,"heads":[{"mse":..,"relative":..}]}]}]}.
+// Layers of a recipe that skips V have "skip_rate" and "skipped_mass" (a query's, on average), those of one
+// that protects tokens "mass_unsealed" and "mass_protected".
+nlohmann::ordered_json layers_to_json(const LayerResult& result, const std::string& model);
+
+// A table of layers and recipes for each thing that was measured.
+std::string layers_table(const LayerResult& result);
+
+}  // namespace kvant
