@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/float16.h"
 #include "cache/feature_map.h"
 
 namespace kvant {
@@ -16,17 +15,17 @@ void CorrectionState::add(std::span<const float> adapter, MatrixView<const float
                           MatrixView<const float> values, const TokenMask& left_out) {
   std::vector<float> features(static_cast<std::size_t>(errors.rows) * kCorrectionFeatures);
   map_features(adapter, errors, {features.data(), errors.rows, kCorrectionFeatures});
-  std::vector<float> row(head_dim_ + 1);
+  std::vector<float> of_page(head_dim_ + 1);
   for (int f = 0; f < kCorrectionFeatures; ++f) {
-    std::uint16_t* stored = sums_.data() + static_cast<std::ptrdiff_t>(f) * (head_dim_ + 1);
-    float_row_from_bf16(stored, row.data(), row.size());
+    std::fill(of_page.begin(), of_page.end(), 0.0F);
     for (int t = 0; t < errors.rows; ++t) {
       if (left_out.test(t)) continue;
       const float phi = features[static_cast<std::ptrdiff_t>(t) * kCorrectionFeatures + f];
-      for (int c = 0; c < head_dim_; ++c) row[c] += phi * values.row(t)[c];
-      row[head_dim_] += phi;
+      for (int c = 0; c < head_dim_; ++c) of_page[c] += phi * values.row(t)[c];
+      of_page[head_dim_] += phi;
     }
-    bf16_row_from_float(row.data(), stored, row.size());
+    float* sum = sums_.data() + static_cast<std::ptrdiff_t>(f) * (head_dim_ + 1);
+    for (int c = 0; c <= head_dim_; ++c) sum[c] += of_page[c];
   }
 }
 
@@ -34,9 +33,9 @@ float CorrectionState::apply(std::span<const float> phi, float* out) const {
   std::fill(out, out + head_dim_, 0.0F);
   float mass = 0;
   for (int f = 0; f < kCorrectionFeatures; ++f) {
-    const std::uint16_t* stored = sums_.data() + static_cast<std::ptrdiff_t>(f) * (head_dim_ + 1);
-    for (int c = 0; c < head_dim_; ++c) out[c] += phi[f] * float_from_bf16(stored[c]);
-    mass += phi[f] * float_from_bf16(stored[head_dim_]);
+    const float* sum = sums_.data() + static_cast<std::ptrdiff_t>(f) * (head_dim_ + 1);
+    for (int c = 0; c < head_dim_; ++c) out[c] += phi[f] * sum[c];
+    mass += phi[f] * sum[head_dim_];
   }
   return mass;
 }

@@ -25,13 +25,14 @@ class CorrectionState {
   // out <- phi S [d]; returns phi P. phi: [D].
   float apply(std::span<const float> phi, float* out) const;
 
-  // S and P as stored: BF16 [D][d + 1], P in the last column.
-  std::span<const std::uint16_t> sums() const { return sums_; }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(sums_.size() * sizeof(std::uint16_t)); }
+  // S and P: [D][d + 1], P in the last column.
+  std::span<const float> sums() const { return sums_; }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(sums_.size() * sizeof(float)); }
 
  private:
   int head_dim_ = 0;
-  std::vector<std::uint16_t> sums_;  // accumulated in F32 page by page
+  // A page is summed by itself before it is added: the sums then are good to some 1e-7 for each page.
+  std::vector<float> sums_;
 };
 
 }  // namespace kvant
