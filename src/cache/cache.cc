@@ -138,6 +138,12 @@ Status Cache::truncate(SequenceId sequence, int n_tokens) {
   }
   const Geometry& g = plan_->geometry;
   for (int layer = 0; layer < g.n_layers; ++layer) {
+    if (plan_->layers[layer].evict > 0 && n_tokens % kPageTokens != 0 && n_tokens < sealed_tokens) {
+      return error(
+          "cannot truncate to {} tokens: {} has evicted some of the first {} for good; cut at a multiple "
+          "of {}, keep those, or fork before it goes on",
+          n_tokens, label(plan_->recipe), sealed_tokens, kPageTokens);
+    }
     const int first_needed = g.slides(layer) ? std::max(0, n_tokens - g.sliding_window[layer] + 1) : 0;
     const int first_held = s.heads[layer * g.n_kv_heads].first_page() * kPageTokens;
     if (n_tokens > 0 && first_needed < first_held) {

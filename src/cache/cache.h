@@ -41,8 +41,8 @@ struct CacheBytes {
   std::int64_t protected_tokens = 0;  // side pages (whole) but the sink's, masks, lists, scores, corrections
   std::int64_t sink = 0;              // side pages of the sink
   std::int64_t tail = 0;              // unsealed pages (whole), and the open page's observers
-  std::int64_t sealed_elements = 0;   // K and V values of sealed tokens, protected ones included
-  std::int64_t elements = 0;          // K and V values of all tokens held
+  std::int64_t sealed_elements = 0;   // K and V values of sealed tokens, protected and evicted ones included
+  std::int64_t elements = 0;          // K and V values of all tokens but those beyond a sliding window
   std::int64_t all() const { return sealed + protected_tokens + sink + tail; }
   // Bits for each element: sealed pages with all that belongs to them; everything.
   double bits_sealed() const {
@@ -108,8 +108,8 @@ class Cache {
   Result<SequenceId> fork(SequenceId from);  // shares sealed pages, copies the tail
   // Keeps the first n_tokens. A cut inside a sealed page decodes that page back into the tail: its rounding
   // stays, and so do pages sealed within the window. An error (more tokens than there are, pages that a
-  // sliding window freed, sealed pages that a correction has summed up, out of memory) leaves the sequence as
-  // it was.
+  // sliding window freed, a sealed page with evictions, sealed pages that a correction has summed up, out of
+  // memory) leaves the sequence as it was.
   Status truncate(SequenceId sequence, int n_tokens);
   void free(SequenceId sequence);
   int length(SequenceId sequence) const;  // tokens committed

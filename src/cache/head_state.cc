@@ -16,6 +16,10 @@ int pages_for(int tokens) {
   return (tokens + kPageTokens - 1) / kPageTokens;
 }
 
+void release(PageId page, PagePool* pool) {
+  if (page != kNoPage) pool->release(page);
+}
+
 // The cap on protected tokens beyond the sink, with n_sealed pages sealed (VQuant section 5).
 int protection_cap(const LayerPlan& layer, int n_sealed) {
   return static_cast<int>(std::ceil(layer.protect * n_sealed * kPageTokens));
@@ -82,9 +86,7 @@ HeadState::~HeadState() {
 }
 
 void HeadState::release_all(PageList& list, PagePool* pool) {
-  for (PageId page : list) {
-    if (page != kNoPage) pool->release(page);
-  }
+  for (PageId page : list) release(page, pool);
   list.clear();
 }
 
@@ -107,7 +109,7 @@ void HeadState::begin() {
 }
 
 bool HeadState::reserve(const StepDemand& demand) {
-  if (layer_.protect > 0) {
+  if (layer_.needs_scores()) {
     scores_.reserve(pages_for(demand.length) * kPageTokens, plan_.geometry.group(), plan_.geometry.head_dim);
   }
   if (demand.tail_pages == 0 && demand.sealed_pages == 0 && demand.length % kPageTokens != 0) return true;
@@ -115,7 +117,7 @@ bool HeadState::reserve(const StepDemand& demand) {
   const std::size_t kept_rows = std::max<std::size_t>(kept_tokens_.size(), demand.kept_rows);
   const std::size_t new_kept = kept_pages(kept_rows) - kept_[0].size();
   kept_tokens_.reserve(kept_rows);
-  masks_.reserve(masks_.size() + (demand.kept_rows > 0 ? demand.sealed_pages : 0));
+  masks_.reserve(masks_.size() + (demand.kept_rows > 0 || layer_.evict > 0 ? demand.sealed_pages : 0));
   for (int s = 0; s < 2; ++s) {
     sealed_[s].reserve(sealed_[s].size() + demand.sealed_pages);
     // Within the step the list also remembers the pages that it opened and sealed.
@@ -156,9 +158,10 @@ bool HeadState::corrects() const {
   return plan_.recipe.correction != Correction::none && layer_.sliding_window == 0;
 }
 
-// A step that seals, or ends a page, changes scores and correction in place.
+// A step that seals, or ends a page, changes masks, scores and correction in place.
 void HeadState::save_for_abort(const StepDemand& demand) {
-  if (layer_.protect <= 0 && !corrects()) return;
+  if (!layer_.needs_scores() && layer_.evict == 0 && !corrects()) return;
+  saved_.masks = masks_;
   saved_.scores = scores_;
   saved_.correction = correction_;
   saved_.valid = true;
@@ -171,6 +174,35 @@ TokenMask HeadState::protected_tokens(int page) const {
   TokenMask mask = layer_.protect > 0 ? scores_.select(page, layer_.protect, room, layer_.sink) : TokenMask{};
   for (int t = 0; page == 0 && t < layer_.sink; ++t) mask.set(t);
   return mask;
+}
+
+// Masks tokens of sealed pages, the newest of them in the making, until their share is evicted: the least
+// attended first, of equals the oldest. n_kept: protected tokens of all these pages.
+void HeadState::evict(std::size_t n_kept) {
+  std::vector<std::pair<float, int>> left;  // score, token
+  for (const PageMask& page : masks_) {
+    for (int t = 0; t < kPageTokens; ++t) {
+      const int token = page.page * kPageTokens + t;
+      if (!page.mask.test(t)) left.emplace_back(scores_.score(token), token);
+    }
+  }
+  const int n_sealed = static_cast<int>(masks_.size()) * kPageTokens;
+  const int n_evicted = n_sealed - static_cast<int>(left.size() + n_kept);
+  const int due = static_cast<int>(layer_.evict * n_sealed) - n_evicted;
+  const auto n = std::clamp<std::ptrdiff_t>(due, 0, std::ssize(left));
+  std::nth_element(left.begin(), left.begin() + n, left.end());
+  for (const auto& [score, token] : std::span(left).first(n)) {
+    masks_[token / kPageTokens].mask.set(token % kPageTokens);
+  }
+}
+
+// Committed pages stay until a step is committed: an abort wants them back.
+void HeadState::free_evicted_pages() {
+  if (layer_.evict == 0) return;
+  for (const PageMask& page : masks_) {
+    if (page.mask.count() < kPageTokens) continue;
+    for (int s = 0; s < 2; ++s) release(std::exchange(sealed_[s][page.page], kNoPage), pools_.sealed[s]);
+  }
 }
 
 // Adds the sealed page's rounding errors to the correction.
@@ -214,6 +246,10 @@ void HeadState::seal_side(int s, int page, const TokenMask& mask, std::vector<fl
   const PageId unsealed = tail_[s][page - tail_base_];
   scratch.resize(static_cast<std::size_t>(kPageTokens) * plan_.geometry.head_dim);
   plan_.tail->decode(pools_.tail->data(unsealed), kPageTokens, tail_context_[s], scratch.data());
+  if (layer_.evict > 0 && mask.count() == kPageTokens) {
+    sealed_[s].push_back(kNoPage);
+    return;
+  }
   KVANT_CHECK(!spare_sealed_[s].empty(), "seal beyond what the step reserved");
   const PageId sealed = spare_sealed_[s].back();
   spare_sealed_[s].pop_back();
@@ -233,24 +269,25 @@ void HeadState::recycle_tail(int page) {
 
 void HeadState::seal_until(int n_pages, std::vector<float>& scratch) {
   for (; n_sealed_ < n_pages; ++n_sealed_) {
-    const TokenMask mask = protected_tokens(n_sealed_);
+    const TokenMask kept = protected_tokens(n_sealed_);
     const std::size_t first_row = kept_tokens_.size();
-    if (!mask.empty()) masks_.push_back({n_sealed_, mask});
+    if (!kept.empty() || layer_.evict > 0) masks_.push_back({n_sealed_, kept});
+    if (layer_.evict > 0) evict(first_row + kept.count());
+    const TokenMask left_out = layer_.evict > 0 ? masks_.back().mask : kept;
     for (int s = 0; s < 2; ++s) {
-      seal_side(s, n_sealed_, mask, scratch);
-      keep_rows(s, n_sealed_, mask, scratch.data(), first_row);
+      seal_side(s, n_sealed_, left_out, scratch);
+      keep_rows(s, n_sealed_, kept, scratch.data(), first_row);
     }
-    if (!correction_.empty()) correct(n_sealed_, mask);
+    if (!correction_.empty()) correct(n_sealed_, kept);
     recycle_tail(n_sealed_);
   }
 }
 
 void HeadState::commit() {
+  free_evicted_pages();
   const auto n_gone = static_cast<std::size_t>(n_sealed_ - tail_base_);
   for (int s = 0; s < 2; ++s) {
-    for (std::size_t i = 0; i < n_gone; ++i) {
-      if (tail_[s][i] != kNoPage) pools_.tail->release(tail_[s][i]);
-    }
+    for (std::size_t i = 0; i < n_gone; ++i) release(tail_[s][i], pools_.tail);
     tail_[s].erase(tail_[s].begin(), tail_[s].begin() + static_cast<std::ptrdiff_t>(n_gone));
     release_all(spare_sealed_[s], pools_.sealed[s]);
     release_all(spare_tail_[s], pools_.tail);
@@ -262,9 +299,7 @@ void HeadState::commit() {
 
 void HeadState::abort() {
   const auto cut = [&](PageList& list, PagePool* pool, std::size_t size) {
-    for (std::size_t i = size; i < list.size(); ++i) {
-      if (list[i] != kNoPage) pool->release(list[i]);
-    }
+    for (std::size_t i = size; i < list.size(); ++i) release(list[i], pool);
     if (list.size() > size) list.resize(size);
   };
   for (int s = 0; s < 2; ++s) {
@@ -280,10 +315,11 @@ void HeadState::abort() {
   length_ = committed_.length;
   n_sealed_ = committed_.n_sealed;
   if (saved_.valid) {
+    masks_ = std::move(saved_.masks);
     scores_ = std::move(saved_.scores);
     correction_ = std::move(saved_.correction);
     saved_ = {};
-  } else if (layer_.protect > 0) {
+  } else if (layer_.needs_scores()) {
     scores_.truncate(length_);
   }
 }
@@ -302,6 +338,7 @@ void HeadState::list_pages(int first_visible, std::vector<PageView>& pages) cons
     while (mask != masks_.end() && mask->page < page) ++mask;
     PageView view{.first_token = page * kPageTokens, .n_tokens = kPageTokens};
     if (mask != masks_.end() && mask->page == page) view.masked = mask->mask;
+    if (sealed_[0][page - first_sealed_] == kNoPage) continue;
     view.k = sealed(0, page - first_sealed_);
     view.v = sealed(1, page - first_sealed_);
     pages.push_back(view);
@@ -371,7 +408,7 @@ void HeadState::drop_sealed_from(int page, std::size_t kept_left, std::array<Pag
   const auto n_sealed = static_cast<std::size_t>(page - first_sealed_);
   const std::size_t n_kept = kept_pages(kept_left);
   for (int s = 0; s < 2; ++s) {
-    for (std::size_t i = n_sealed; i < sealed_[s].size(); ++i) pools_.sealed[s]->release(sealed_[s][i]);
+    for (std::size_t i = n_sealed; i < sealed_[s].size(); ++i) release(sealed_[s][i], pools_.sealed[s]);
     for (std::size_t i = n_kept; i < kept_[s].size(); ++i) pools_.kept->release(kept_[s][i]);
     sealed_[s].resize(n_sealed);
     kept_[s].resize(n_kept);
@@ -425,7 +462,9 @@ bool HeadState::copy_from(const HeadState& from) {
   const std::size_t full_kept = kept_rows_ == 0 ? 0 : from.kept_tokens_.size() / kept_rows_;
   for (int s = 0; s < 2; ++s) {
     sealed_[s] = from.sealed_[s];
-    for (PageId page : sealed_[s]) pools_.sealed[s]->retain(page);
+    for (PageId page : sealed_[s]) {
+      if (page != kNoPage) pools_.sealed[s]->retain(page);
+    }
     for (PageId page : from.tail_[s]) {
       if (!copy_page(pools_.tail, page, tail_[s])) return false;
     }
@@ -452,7 +491,8 @@ bool HeadState::copy_from(const HeadState& from) {
 HeadState::Bytes HeadState::bytes() const {
   Bytes b;
   for (int s = 0; s < 2; ++s) {
-    b.sealed += static_cast<std::int64_t>(sealed_[s].size() * pools_.sealed[s]->page_bytes());
+    const std::ptrdiff_t n_held = std::ssize(sealed_[s]) - std::ranges::count(sealed_[s], kNoPage);
+    b.sealed += n_held * static_cast<std::int64_t>(pools_.sealed[s]->page_bytes());
     if (!kept_[s].empty()) b.kept += static_cast<std::int64_t>(kept_[s].size() * pools_.kept->page_bytes());
     b.tail += static_cast<std::int64_t>(tail_[s].size() * pools_.tail->page_bytes());
   }

@@ -1,7 +1,8 @@
 // HeadState: the pages of one (sequence, layer, KV head), and the moves of a step on them.
 //
 // Tokens in order: sealed pages, then unsealed ones (the tail). Protected tokens are copied to side pages
-// ("kept rows") when their page is sealed, and are masked out of it. During a step, everything beyond the
+// ("kept rows") when their page is sealed, and are masked out of it. Evicted tokens are masked out of their
+// page and kept nowhere; a page of which nothing is left is freed. During a step, everything beyond the
 // committed marks is provisional; nothing committed is overwritten before commit().
 #pragma once
 
@@ -79,10 +80,10 @@ class HeadState {
   void commit();
   void abort();
 
-  // The scores that choose which tokens a seal protects; the backend feeds it before it seals. Null when the
-  // layer protects none.
-  TokenScores* scores() { return layer_.protect > 0 ? &scores_ : nullptr; }
-  const TokenScores* scores() const { return layer_.protect > 0 ? &scores_ : nullptr; }
+  // The scores that choose which tokens a seal protects and evicts; the backend feeds it before it seals.
+  // Null when the layer needs none.
+  TokenScores* scores() { return layer_.needs_scores() ? &scores_ : nullptr; }
+  const TokenScores* scores() const { return layer_.needs_scores() ? &scores_ : nullptr; }
   // The correction of the sealed pages; null when the recipe has none.
   const CorrectionState* correction() const { return correction_.empty() ? nullptr : &correction_; }
 
@@ -93,8 +94,9 @@ class HeadState {
   // Frees sealed pages that lie wholly before `token` (sliding window).
   void free_before(int token);
   // Keeps tokens [0, n_tokens). False, and nothing changed, when memory is exhausted.
-  // Requires n_tokens <= length(), that the page of n_tokens was not freed, and with a correction that
-  // n_tokens is 0 or lies in the tail. Scores keep what the queries of pages that had ended gave them.
+  // Requires n_tokens <= length(), that the page of n_tokens was not freed, with a correction that n_tokens
+  // is 0 or lies in the tail, and with eviction that it is a page's first token or lies in the tail. Scores
+  // keep what the queries of pages that had ended gave them.
   bool truncate(int n_tokens);
   // Makes this empty state a copy of `from` that shares its sealed and full side pages. False when memory is
   // exhausted: drop this state.
@@ -104,7 +106,8 @@ class HeadState {
     // lists: masks and token lists of kept rows, scores, the correction; tail: with the open page's
     // observers.
     std::int64_t sealed = 0, kept = 0, lists = 0, tail = 0;
-    int kept_tokens = 0, sealed_tokens = 0, tokens = 0;  // tokens: held, not freed by a sliding window
+    // tokens: not freed by a sliding window; evicted ones count, as those that the bytes stand for.
+    int kept_tokens = 0, sealed_tokens = 0, tokens = 0;
   };
   Bytes bytes() const;
 
@@ -112,7 +115,9 @@ class HeadState {
   template <class Visit>
   void for_each_page(const Visit& visit) const {
     for (int s = 0; s < 2; ++s) {
-      for (PageId p : sealed_[s]) visit(pools_.sealed[s], p);
+      for (PageId p : sealed_[s]) {
+        if (p != kNoPage) visit(pools_.sealed[s], p);
+      }
       for (PageId p : tail_[s]) visit(pools_.tail, p);
       for (PageId p : kept_[s]) visit(pools_.kept, p);
     }
@@ -133,6 +138,8 @@ class HeadState {
   bool corrects() const;
   const SidePlan& side_plan(int s) const { return s == 0 ? head_.k : head_.v; }
   TokenMask protected_tokens(int page) const;
+  void evict(std::size_t n_kept);
+  void free_evicted_pages();
   void save_for_abort(const StepDemand& demand);
   void recycle_tail(int page);
   void correct(int page, const TokenMask& mask);
@@ -156,18 +163,19 @@ class HeadState {
   int n_sealed_ = 0;
   int first_sealed_ = 0;
   int tail_base_ = 0;               // the page of tail_[s][0]
-  std::array<PageList, 2> sealed_;  // page first_sealed_ + i
+  std::array<PageList, 2> sealed_;  // page first_sealed_ + i; kNoPage: every token evicted or protected
   std::array<PageList, 2> tail_;    // page tail_base_ + i; kNoPage: sealed in this step, storage reused
   std::array<PageList, 2> kept_;    // kept rows, kept_page_rows() a page
   std::vector<int> kept_tokens_;    // absolute token index of each kept row
-  std::vector<PageMask> masks_;     // by page, ascending
+  std::vector<PageMask> masks_;     // by page, ascending; with eviction, of every sealed page
   std::array<PageList, 2> spare_sealed_, spare_tail_, spare_kept_;  // reserved for the step
   Marks committed_;
   TokenScores scores_;
   CorrectionState correction_;
-  // What a step that seals would overwrite in the two above; kept until it is closed.
+  // What a step that seals would overwrite; kept until it is closed.
   struct Saved {
     bool valid = false;
+    std::vector<PageMask> masks;
     TokenScores scores;
     CorrectionState correction;
   } saved_;

@@ -64,19 +64,23 @@ float TokenScores::score(int token) const {
   return token < size() ? float_from_f16(scores_[token]) * kScoreUnit : 0.0F;
 }
 
-TokenMask TokenScores::select(int page, double rho, int room, int sink) const {
-  TokenMask mask;
-  const int first = page * kPageTokens, end = first + kPageTokens;
-  if (room <= 0 || size() < end) return mask;
+float TokenScores::quantile(double rho, int end) const {
   std::vector<float> so_far(end);
   for (int t = 0; t < end; ++t) so_far[t] = score(t);
   const auto rank =
       std::min<std::ptrdiff_t>(end - 1, static_cast<std::ptrdiff_t>(std::ceil((1 - rho) * end)) - 1);
   std::nth_element(so_far.begin(), so_far.begin() + rank, so_far.end());
-  const float quantile = so_far[rank];
+  return so_far[rank];
+}
+
+TokenMask TokenScores::select(int page, double rho, int room, int sink) const {
+  TokenMask mask;
+  const int first = page * kPageTokens, end = first + kPageTokens;
+  if (room <= 0 || size() < end) return mask;
+  const float threshold = quantile(rho, end);
   std::vector<int> above;
   for (int t = std::max(first, sink); t < end; ++t) {
-    if (score(t) > quantile) above.push_back(t);
+    if (score(t) > threshold) above.push_back(t);
   }
   std::stable_sort(above.begin(), above.end(), [&](int a, int b) { return score(a) > score(b); });
   above.resize(std::min<std::size_t>(above.size(), room));

@@ -50,6 +50,9 @@ class TokenScores {
   float score(int token) const;
   int size() const { return static_cast<int>(scores_.size()); }  // tokens with a score
 
+  // The (1 - rho) quantile of the scores of tokens [0, end); 0 < end <= size().
+  float quantile(double rho, int end) const;
+
   // The tokens of page `page` to protect: those above the (1 - rho) quantile of the scores of all tokens up
   // to the end of that page, at most `room` of them, highest first; tokens before `sink` never.
   TokenMask select(int page, double rho, int room, int sink) const;

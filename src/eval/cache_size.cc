@@ -13,6 +13,7 @@ namespace {
 
 // Sealed pages that are still held after the first n_tokens.
 int held_pages(const Plan& plan, int layer, int n_tokens) {
+  if (plan.layers[layer].evict == 1) return 0;
   const int sealed = pages_due(n_tokens, plan.layers[layer].window);
   const int sliding = plan.layers[layer].sliding_window;
   const int freed = sliding > 0 ? std::max(n_tokens - sliding + 1, 0) / kPageTokens : 0;

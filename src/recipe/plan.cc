@@ -43,11 +43,46 @@ Status check_mix(const Recipe& recipe) {
                recipe.mix);
 }
 
+Status check_eviction(const Recipe& recipe, const Geometry& geometry) {
+  if (recipe.evict == 0) return {};
+  if (recipe.correction != Correction::none) {
+    return error(
+        "evict={} drops tokens that the correction has summed up and can't forget: set correction=none, or "
+        "evict=0",
+        recipe.evict);
+  }
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    if (!geometry.slides(layer)) return {};
+  }
+  return error(
+      "evict={} has no layer to act on: every layer of {} has a sliding window and forgets by itself",
+      recipe.evict, geometry.model);
+}
+
+// Integer products read INT8 pages as they are. VQuant's prompt rounds what lies a window before a query's
+// page, which a short block doesn't have.
+Status check_prompt(const Recipe& recipe) {
+  if (recipe.prompt == PromptAttention::exact) return {};
+  if (recipe.products == Products::integer) {
+    return error(
+        "with products=integer prompts attend in integers already: leave prompt out, or set products=real");
+  }
+  const bool rounds_near = recipe.prompt == PromptAttention::sage || recipe.window == 0;
+  const bool reaches_far = recipe.prefill == kPrefillAll || recipe.prefill >= recipe.window + 2 * kPageTokens;
+  if (rounds_near || reaches_far) return {};
+  return error(
+      "prompt={} would round nothing: blocks of {} tokens end within the window of {} tokens and the page of "
+      "the queries; set prefill=all, or a smaller window",
+      recipe.prompt == PromptAttention::int8 ? "int8" : "int4", recipe.prefill, recipe.window);
+}
+
 // Recipes made by hand get the checks of parsed ones by being printed and parsed.
 Status check_recipe(const Recipe& recipe, const Geometry& geometry) {
   const auto parsed = parse_recipe(to_string(recipe));
   if (!parsed.ok()) return parsed.error();
   KVANT_RETURN_IF_ERROR(check_mix(recipe));
+  KVANT_RETURN_IF_ERROR(check_eviction(recipe, geometry));
+  KVANT_RETURN_IF_ERROR(check_prompt(recipe));
   for (const SideOverride& override : recipe.overrides) {
     KVANT_RETURN_IF_ERROR(check_override(override, geometry));
   }
@@ -116,6 +151,7 @@ LayerPlan resolve_layer(const Plan& plan, int layer) {
   resolved.sliding_window = plan.geometry.sliding_window[layer];
   resolved.sink = plan.geometry.slides(layer) ? 0 : plan.recipe.sink;
   resolved.protect = plan.geometry.slides(layer) ? 0 : plan.recipe.protect;
+  resolved.evict = plan.geometry.slides(layer) ? 0 : plan.recipe.evict;
   resolved.window = plan.recipe.window;
   resolved.needs_offset = plan.geometry.score_softcap > 0 && shifts_keys(plan, layer);
   return resolved;

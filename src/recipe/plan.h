@@ -32,8 +32,11 @@ struct LayerPlan {
   int sink = 0;
   int window = 0;             // tokens
   double protect = 0;         // rho
+  double evict = 0;           // the share of sealed tokens that are dropped
   int sliding_window = 0;     // tokens; 0: full attention
   bool needs_offset = false;  // scores need the K transform's offset (a soft cap is not shift-invariant)
+  // Whether tokens are chosen by the attention that they draw.
+  bool needs_scores() const { return protect > 0 || (evict > 0 && evict < 1); }
 };
 
 // Where the program could not do what the recipe asks for in the fastest way, and why.

@@ -227,6 +227,32 @@ TEST(Resolve, ProtectsTokensWhereNoWindowSlides) {
   EXPECT_EQ(plan->layers[2].protect, 0.05);
 }
 
+TEST(Resolve, EvictsTokensWhereNoWindowSlidesAndNothingIsSummedUp) {
+  Geometry geometry = small_geometry();
+  geometry.sliding_window = {0, 512, 0, 512};
+  const auto plan = resolved("kivi-2bit,evict=0.5", geometry);
+  EXPECT_EQ(plan->layers[0].evict, 0.5);
+  EXPECT_EQ(plan->layers[1].evict, 0);
+  EXPECT_TRUE(plan->layers[0].needs_scores());
+  EXPECT_FALSE(resolved("kivi-2bit,evict=1", geometry)->layers[0].needs_scores());
+  expect_in("evict=0.5 drops tokens that the correction has summed up",
+            message_of("kivi-2bit,evict=0.5,correction=relative", geometry));
+  geometry.sliding_window.assign(4, 512);
+  expect_in("evict=0.5 has no layer to act on", message_of("kivi-2bit,evict=0.5", geometry));
+}
+
+TEST(Resolve, RefusesAPromptThatWouldRoundNothing) {
+  const Geometry geometry = small_geometry();
+  expect_in("prompt=int8 would round nothing", message_of("bf16,prompt=int8,window=128", geometry));
+  expect_in("prompt=int4 would round nothing",
+            message_of("bf16,prompt=int4,window=128,prefill=256", geometry));
+  EXPECT_NE(resolved("bf16,prompt=int8,window=128,prefill=384", geometry), nullptr);
+  EXPECT_NE(resolved("bf16,prompt=int8,window=128,prefill=all", geometry), nullptr);
+  EXPECT_NE(resolved("bf16,prompt=int8", geometry), nullptr);
+  EXPECT_NE(resolved("bf16,prompt=sage,window=128", geometry), nullptr);
+  expect_in("prompts attend in integers already", message_of("turboattention-4bit,prompt=int8", geometry));
+}
+
 TEST(Resolve, MultipliesIntegersOnlyWhereAllFormatsHoldThem) {
   const Geometry geometry = small_geometry();
   expect_in("needs unsealed tokens in integers, not bf16", message_of("prog4,products=integer", geometry));

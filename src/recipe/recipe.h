@@ -47,6 +47,14 @@ enum class Products : std::uint8_t { real, integer };
 // The scale c of KVLinC's correction: e^-m (eq. 5) or 1 (Algorithm 1).
 enum class Correction : std::uint8_t { none, absolute, relative };
 
+// How the tokens of one prompt block attend to each other (docs/methods.md, VQuant and SageAttention).
+enum class PromptAttention : std::uint8_t {
+  exact,  // over K and V as the tail holds them
+  int8,   // VQuant's fused kernel: K and V in INT8 but for protected tokens, sink and window
+  int4,   // the same in INT4
+  sage,   // SageAttention: q.K in INT8 after K's mean is taken off
+};
+
 // The prompt block that stands for "the whole prompt" (the papers' "quantize after prefill").
 inline constexpr int kPrefillAll = 0;
 
@@ -60,8 +68,10 @@ struct Recipe {
   int sink = 0;               // the first tokens of a sequence that stay unquantized: 0 .. kPageTokens
   int window = 0;             // the newest tokens that stay unquantized: a multiple of kPageTokens
   int prefill = kPageTokens;  // tokens of a prompt block: a multiple of kPageTokens, or kPrefillAll
-  double protect = 0;         // rho: the share of tokens that stay unquantized (VQuant): 0 .. 0.5
-  double mix = 0;  // the share of KV heads of each layer, lowest priority first, stored as mix_k, mix_v
+  PromptAttention prompt = PromptAttention::exact;
+  double protect = 0;  // rho: the share of tokens that stay unquantized (VQuant): 0 .. 0.5
+  double evict = 0;    // the share of sealed tokens that are dropped, least attended first (H2O): 0 .. 1
+  double mix = 0;      // the share of KV heads of each layer, lowest priority first, stored as mix_k, mix_v
   std::string mix_metric = "gap-std";  // the priority: a name of the calibrated metrics (TurboAttention)
   std::string mix_k, mix_v;            // formats; the transforms are those of k and v
   Softmax softmax = Softmax::exact;

@@ -72,13 +72,19 @@ TEST(RecipeParser, ReadsEveryKey) {
   EXPECT_EQ(recipe.prefill, kPrefillAll);
   EXPECT_EQ(recipe.name, "");
   EXPECT_EQ(parsed("prefill=512").prefill, 512);
+  EXPECT_EQ(parsed("bf16").prompt, PromptAttention::exact);
+  EXPECT_EQ(parsed("prompt=int4").prompt, PromptAttention::int4);
+  EXPECT_EQ(parsed("prompt=sage").prompt, PromptAttention::sage);
 }
 
 TEST(RecipeParser, ReadsTheKeysOfTheMethods) {
   const Recipe recipe = parsed(
-      "k=prog4,v=prog4,protect=0.05,mix=0.5,mix_metric=entropy,mix_k=prog2,mix_v=prog3,softmax=sas-paper,"
+      "k=prog4,v=prog4,prompt=int8,protect=0.05,evict=0.5,mix=0.5,mix_metric=entropy,mix_k=prog2,mix_v=prog3,"
+      "softmax=sas-paper,"
       "products=integer,skip=1e-6,correction=relative,tail=tok8g32s");
+  EXPECT_EQ(recipe.prompt, PromptAttention::int8);
   EXPECT_EQ(recipe.protect, 0.05);
+  EXPECT_EQ(recipe.evict, 0.5);
   EXPECT_EQ(recipe.mix, 0.5);
   EXPECT_EQ(recipe.mix_metric, "entropy");
   EXPECT_EQ(recipe.mix_k, "prog2");
@@ -194,6 +200,8 @@ TEST(RecipeErrors, SayWhatAValueMayBe) {
   expect_in("prefill: '0' is neither 'all' nor a multiple of 128", message_of("prefill=0"));
   expect_in("prefill: '130'", message_of("prefill=130"));
   expect_in("protect: '0.6' is not a number from 0 to 0.5", message_of("protect=0.6"));
+  expect_in("evict: '1.5' is not a number from 0 to 1", message_of("evict=1.5"));
+  expect_in("prompt: 'fp8' is none of exact, int8, int4", message_of("prompt=fp8"));
   for (const char* text : {"", "-0", "nan", "inf", "5%", "1e-999", "0x1", " "}) {
     expect_in("is not a number from 0 to 1", message_of(std::string("skip=") + text));
     expect_in("is not a number from 0 to 1", message_of(std::string("mix=") + text));

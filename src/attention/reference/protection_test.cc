@@ -6,61 +6,21 @@
 #include <numeric>
 #include <set>
 
-#include "attention/reference/attention_fixture.h"
+#include "attention/reference/graded_tokens.h"
 
 namespace kvant {
 namespace {
 
 using testing::attend_tokens;
 using testing::kKeyRows;
-using testing::kQueryRows;
 using testing::kValueRows;
 using testing::plan_for;
-using testing::small_geometry;
-
-constexpr int kSize = 16;
-constexpr int kTokens = 900;
-constexpr int kBits = 10;  // channels 0 .. 9 of K hold the bits of a token's level: exact in bf16
-constexpr double kStep = 0.012;
-constexpr unsigned kSeed = 3;  // puts no scores near each other where a choice is made
-constexpr int kOutlier = 12;   // a channel that queries ignore
-
-// A token's level among kTokens; no two tokens of a head share one, so that scores are well apart.
-int level(int kv_head, int token) {
-  static const std::vector<std::vector<int>> levels = [] {
-    std::vector<std::vector<int>> all(2, std::vector<int>(kTokens));
-    for (int head = 0; head < 2; ++head) {
-      std::iota(all[head].begin(), all[head].end(), 0);
-      std::mt19937 random(kSeed + head);
-      std::shuffle(all[head].begin(), all[head].end(), random);
-    }
-    return all;
-  }();
-  return levels[kv_head][token];
-}
-
-// Scores: level * kStep, more for later heads of the group; the same for every query.
-double head_factor(int head, int group) {
-  return 1 + 0.1 * (head % group);
-}
-
-std::vector<float> values_of(int /*layer*/, int head, int kind, int token) {
-  std::vector<float> row(kSize, 0.0F);
-  constexpr int kGroup = 2;
-  if (kind == kValueRows) return testing::token_values(0, head, kind, token, kSize);
-  for (int bit = 0; bit < kBits; ++bit) {
-    row[bit] = kind == kKeyRows ? static_cast<float>(level(head, token) >> bit & 1)
-                                : static_cast<float>(kStep * (1 << bit) * head_factor(head, kGroup) / 0.25);
-  }
-  if (kind == kKeyRows) row[kOutlier] = level(head, token) > kTokens - 40 ? 1000.0F : 1.0F;
-  return row;
-}
-
-Geometry geometry() {
-  Geometry g = small_geometry(kSize, 4, 2, 1);
-  g.score_scale = 0.25F;
-  return g;
-}
+using testing::graded::geometry;
+using testing::graded::kOutlier;
+using testing::graded::kSize;
+using testing::graded::kTokens;
+using testing::graded::level;
+using testing::graded::values_of;
 
 struct Rules {
   double rho;
@@ -72,32 +32,19 @@ struct Rules {
 // it, heads summed; when its page is sealed, it is protected if it is among the best floor(rho n) of the n
 // tokens up to the end of that page, within the cap of ceil(rho x sealed tokens).
 std::set<int> protected_by_definition(int kv_head, int n, const Rules& rules) {
-  const int group = 2;
-  std::vector<double> weights(n, 0.0);
-  std::vector<int> observers(n, 0);
+  testing::graded::VerticalScores scores(kv_head);
   std::set<int> chosen;
   for (int t = 0; t < rules.sink && n >= kPageTokens + rules.window; ++t) chosen.insert(t);
   int beyond_sink = 0;
   for (int end = kPageTokens; end <= n; end += kPageTokens) {
-    for (int query = end - 64; query < end; ++query) {
-      for (int h = 0; h < group; ++h) {
-        std::vector<double> scores(query + 1);
-        for (int t = 0; t <= query; ++t) scores[t] = level(kv_head, t) * kStep * head_factor(h, group);
-        const auto a = testing::softmax_in_double(scores);
-        for (int t = 0; t <= query; ++t) weights[t] += a[t];
-      }
-      for (int t = 0; t <= query; ++t) ++observers[t];
-    }
+    scores.end_page(end);
     const int page = (end - rules.window) / kPageTokens - 1;  // sealed now
     if (page < 0) continue;
     const int page_end = (page + 1) * kPageTokens;
     std::vector<int> order(page_end);
     std::iota(order.begin(), order.end(), 0);
-    const auto score = [&](int t) { return weights[t] / observers[t]; };
-    std::sort(order.begin(), order.end(), [&](int a, int b) { return score(a) > score(b); });
     const auto n_best = static_cast<int>(std::floor(rules.rho * page_end));
-    // The test is of the choice, not of rounding.
-    EXPECT_GT(score(order[n_best - 1]), 1.003 * score(order[n_best])) << "choose other values";
+    scores.sort(order, n_best);
     const auto cap = static_cast<int>(std::ceil(rules.rho * page_end));
     for (int i = 0; i < n_best && beyond_sink < cap; ++i) {
       if (order[i] < page_end - kPageTokens || order[i] < rules.sink) continue;

@@ -2,7 +2,7 @@
 //
 // The tiles of all slices advance side by side. In each round: heads append and prepare their queries; runs
 // of pages are attended in parallel (where V may be skipped, after a first pass over K alone); runs are
-// merged; heads seal what is due, where the recipe protects tokens after their scores have been taken.
+// merged; heads seal what is due, where the recipe chooses tokens after their scores have been taken.
 #include <cblas.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "attention/attention.h"
 #include "attention/reference/integer_products.h"
 #include "attention/reference/observation.h"
+#include "attention/reference/prompt_attention.h"
 #include "attention/reference/tile_attention.h"
 #include "attention/softmax.h"
 #include "cache/feature_map.h"
@@ -39,6 +40,7 @@ struct HeadWork {
   Tile tile;
   QueryTile queries;
   std::vector<PageView> pages;
+  RoundedPages rounded;  // of a prompt that doesn't attend exactly
   int pages_per_run = 0;
   std::vector<PartialAttention> runs;
   PartialAttention total;             // of the first of two passes
@@ -74,6 +76,7 @@ class ReferenceBackend final : public AttentionBackend {
   static void seal_before(Step& step, int layer, HeadWork& work, std::vector<float>& scratch);
   static void append(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void load_queries(const Step& step, int layer, const LayerRows& rows, HeadWork& work);
+  static void round_prompt(const Step& step, int layer, HeadWork& work);
   void attend(const Plan& plan, int layer, Team& team);
   static void finish(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void start_observation(Step& step, int layer, HeadWork& work);
@@ -201,6 +204,29 @@ void ReferenceBackend::load_queries(const Step& step, int layer, const LayerRows
   const int window = plan.layers[layer].sliding_window;
   const int first_visible = window > 0 ? std::max(0, tile.first_token + 1 - window) : 0;
   step.head(work.slice, layer, work.kv_head).list_pages(first_visible, work.pages);
+}
+
+// Where the recipe says so, a prompt's tokens attend to each other in low bits.
+void ReferenceBackend::round_prompt(const Step& step, int layer, HeadWork& work) {
+  const Plan& plan = step.plan();
+  const Recipe& recipe = plan.recipe;
+  if (recipe.prompt == PromptAttention::exact || !step.slices()[work.slice].is_prompt) return;
+  const HeadState& state = step.head(work.slice, layer, work.kv_head);
+  const int query = work.tile.query_first;
+  const int block_first =
+      recipe.prefill == kPrefillAll ? step.first_token(work.slice) : query / recipe.prefill * recipe.prefill;
+  const LayerPlan& rules = plan.layers[layer];
+  work.rounded.replace({.attention = recipe.prompt,
+                        .head_dim = plan.geometry.head_dim,
+                        .first_token = std::max(block_first, state.n_sealed() * kPageTokens),
+                        .end_token = state.length(),
+                        .query_page = query / kPageTokens * kPageTokens,
+                        .window = rules.window,
+                        .sink = rules.sink,
+                        .protect = rules.protect,
+                        .scores = rules.protect > 0 ? state.scores() : nullptr},
+                       work.pages);
+  if (recipe.prompt == PromptAttention::sage) round_sage_queries(work.queries, plan.geometry.head_dim);
 }
 
 AttentionRules rules_of(const Plan& plan, int layer) {
@@ -348,7 +374,7 @@ void ReferenceBackend::run_layer(Step& step, int layer, const LayerRows& rows, T
   };
   first_thread([&] { start(step, team.size()); });
   std::vector<float>& seal_scratch = seal_scratch_[team.index()];
-  const bool protects = plan.layers[layer].protect > 0;
+  const bool chooses = plan.layers[layer].needs_scores();
   for (std::size_t round = 0; round < n_rounds_; ++round) {
     first_thread([&] { start_round(round); });
     const int n_heads = static_cast<int>(active_.size());
@@ -356,18 +382,19 @@ void ReferenceBackend::run_layer(Step& step, int layer, const LayerRows& rows, T
       if (round == 0) seal_before(step, layer, *active_[i], seal_scratch);
       append(step, layer, rows, *active_[i]);
       load_queries(step, layer, rows, *active_[i]);
+      round_prompt(step, layer, *active_[i]);
     });
     first_thread([&] { list_runs(plan); });
     attend(plan, layer, team);
     team.for_each(n_heads, [&](int i) {
       finish(step, layer, rows, *active_[i]);
-      if (protects) {
+      if (chooses) {
         start_observation(step, layer, *active_[i]);
       } else {
         seal_after(step, layer, *active_[i], seal_scratch);
       }
     });
-    if (!protects) continue;
+    if (!chooses) continue;
     team.for_each(static_cast<int>(runs_.size()), [&](int i) {
       HeadWork& work = *runs_[i].head;
       if (work.observers.rows() == 0) return;

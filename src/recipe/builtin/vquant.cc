@@ -1,6 +1,7 @@
 // VQuant: K in 4 and V in 2 bits, but the tokens that queries so far attended to most (the "vertical lines"
 // of attention maps, equation 7) and the newest 128 stay unquantized (section 5). The paper protects 5 % and,
-// in its ablation (section 6.3.1), 1 and 10 %.
+// in its ablation (section 6.3.1), 1 and 10 %. Its prompt kernel (section 5.2) is apart from that:
+// `prompt=int8` goes with any cache.
 #include "recipe/builtin.h"
 
 namespace kvant {
@@ -13,6 +14,8 @@ std::span<const BuiltinRecipe> vquant_recipes() {
        "VQuant, 1 % of tokens protected"},
       {"vquant-k4v2-10pct", Tier::product, "k=ch4g128,v=tok2g128,window=128,protect=0.1",
        "VQuant, 10 % of tokens protected"},
+      {"vquant-prompt", Tier::comparison, "k=bf16,v=bf16,window=128,prefill=all,prompt=int8,protect=0.05",
+       "VQuant's prompt kernel in INT8, cache unquantized"},
   };
   return kRecipes;
 }

@@ -1,0 +1,15 @@
+// H2O (Zhang et al. 2023): of the tokens beyond the window, those that have drawn least attention are
+// dropped. The score is VQuant's (mean weight from the last queries of each page) instead of H2O's plain sum.
+#include "recipe/builtin.h"
+
+namespace kvant {
+
+std::span<const BuiltinRecipe> h2o_recipes() {
+  static constexpr BuiltinRecipe kRecipes[] = {
+      {"h2o-50", Tier::comparison, "k=bf16,v=bf16,window=128,evict=0.5",
+       "H2O: the less attended half of the tokens beyond the window dropped"},
+  };
+  return kRecipes;
+}
+
+}  // namespace kvant

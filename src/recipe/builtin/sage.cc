@@ -1,0 +1,15 @@
+// SageAttention (Zhang et al. 2025): prompts multiply q and K in INT8, after K's mean over the prompt is
+// taken off; P.V stays in 16 bits. It compresses no cache.
+#include "recipe/builtin.h"
+
+namespace kvant {
+
+std::span<const BuiltinRecipe> sage_recipes() {
+  static constexpr BuiltinRecipe kRecipes[] = {
+      {"sage", Tier::comparison, "k=bf16,v=bf16,prefill=all,prompt=sage",
+       "SageAttention: prompts in INT8, cache unquantized"},
+  };
+  return kRecipes;
+}
+
+}  // namespace kvant
