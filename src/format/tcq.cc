@@ -1,0 +1,183 @@
+// tcq<B>: trellis-coded rows (trellis.h) around a mean for each channel; B in 1 to 6. Meant for values after
+// a Hadamard transform, whose coordinates are nearly normal.
+//
+// Bytes of a page, d channels:
+//   codes     [kPageTokens][d]  B bits each: every token is a circular little-endian bit stream of its own,
+//                               d * B / 8 bytes
+//   gains     [kPageTokens]     u8
+//   means     [d]               f16: of the tokens that aren't left out, saturated at 65504
+//   loudest   [1]               f32: the largest gain of those tokens, at most 2^126
+//
+// value = mean of the channel + gain of the token * level[state] * scale, with the table of B (trellis.h).
+// The gain of code c is loudest * 2^(-c / 32), and 0 for c = 255. The mean is what neighbouring tokens have
+// in common: K turns slowly in the low frequencies of RoPE, so it holds a large part of K. Each token's rest
+// is divided by its root mean square and encoded; its gain is then fitted by least squares.
+//
+// Left-out tokens enter neither the means nor the loudest gain.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/float16.h"
+#include "format/affine_row.h"
+#include "format/bit_packing.h"
+#include "format/families.h"
+#include "format/name_reader.h"
+#include "format/trellis.h"
+
+namespace kvant {
+namespace {
+
+constexpr std::size_t tcq_page_bytes(int bits, int d) {
+  return static_cast<std::size_t>(kPageTokens) * (d * bits / 8 + 1) + 2 * static_cast<std::size_t>(d) + 4;
+}
+static_assert(tcq_page_bytes(2, 64) == 2308 && tcq_page_bytes(3, 64) == 3332);
+static_assert(tcq_page_bytes(2, 128) == 4484 && tcq_page_bytes(4, 128) == 8580);
+
+constexpr int kGainSteps = 32;         // gain codes in an octave
+constexpr int kSilent = 255;           // the gain code of 0
+constexpr double kMostGain = 0x1p126;  // times the largest level, 3.4, it is still finite
+
+double gain_of_code(int code, double loudest) {
+  return code == kSilent ? 0 : loudest * std::exp2(-static_cast<double>(code) / kGainSteps);
+}
+
+std::uint8_t code_of_gain(double gain, double loudest) {
+  if (!(gain > 0) || !(loudest > 0)) return kSilent;
+  const double steps = std::nearbyint(kGainSteps * std::log2(loudest / gain));
+  return static_cast<std::uint8_t>(std::clamp(steps, 0.0, static_cast<double>(kSilent)));
+}
+
+// The channels' means over the tokens that aren't left out, as f16.
+std::array<std::uint16_t, kMaxHeadDim> channel_means(const float* values, const TokenMask& left_out, int d) {
+  std::array<double, kMaxHeadDim> sums{};
+  int n = 0;
+  for (int token = 0; token < kPageTokens; ++token) {
+    if (left_out.test(token)) continue;
+    ++n;
+    for (int i = 0; i < d; ++i) sums[i] += values[static_cast<std::ptrdiff_t>(token) * d + i];
+  }
+  std::array<std::uint16_t, kMaxHeadDim> means{};
+  for (int i = 0; i < d && n > 0; ++i) means[i] = f16_from_float_saturated(static_cast<float>(sums[i] / n));
+  return means;
+}
+
+// The rest of a token, over its root mean square: [d], zeros if that is 0.
+void normalize(const float* values, const float* means, int d, float* rest) {
+  double squares = 0;
+  for (int i = 0; i < d; ++i) {
+    const double x = static_cast<double>(values[i]) - means[i];
+    squares += x * x;
+  }
+  const double reciprocal = squares > 0 ? std::sqrt(d / squares) : 0;
+  for (int i = 0; i < d; ++i)
+    rest[i] = static_cast<float>((static_cast<double>(values[i]) - means[i]) * reciprocal);
+}
+
+// The least squares gain of `shape` for values - means; at least 0.
+double fit(const float* values, const float* means, const float* shape, int d) {
+  double along = 0;
+  double length = 0;
+  for (int i = 0; i < d; ++i) {
+    along += (static_cast<double>(values[i]) - means[i]) * shape[i];
+    length += static_cast<double>(shape[i]) * shape[i];
+  }
+  return length > 0 ? std::clamp(along / length, 0.0, kMostGain) : 0;
+}
+
+class TcqFormat : public Format {
+ public:
+  TcqFormat(const std::string& name, const TrellisTable& table) : Format(name), table_(table) {}
+
+  std::size_t page_bytes(int head_dim) const override { return tcq_page_bytes(table_.bits, head_dim); }
+
+  void encode(const float* values, const TokenMask& left_out, const PageContext& context,
+              std::byte* page) const override {
+    const int d = context.head_dim;
+    const std::array<std::uint16_t, kMaxHeadDim> stored = channel_means(values, left_out, d);
+    std::array<float, kMaxHeadDim> means;
+    float_row_from_f16(stored.data(), means.data(), d);
+    std::array<double, kPageTokens> gains;
+    for (int token = 0; token < kPageTokens; token += kTrellisRows)
+      encode_tokens(values, means.data(), token, d, page, gains.data());
+    float loudest = 0;
+    for (int token = 0; token < kPageTokens; ++token)
+      if (!left_out.test(token)) loudest = std::max(loudest, static_cast<float>(gains[token]));
+    std::array<std::uint8_t, kPageTokens> codes;
+    for (int token = 0; token < kPageTokens; ++token) codes[token] = code_of_gain(gains[token], loudest);
+    std::byte* parameters = codes_of(page, kPageTokens, d);
+    std::memcpy(parameters, codes.data(), kPageTokens);
+    std::memcpy(parameters + kPageTokens, stored.data(), 2 * static_cast<std::size_t>(d));
+    std::memcpy(parameters + kPageTokens + 2 * static_cast<std::ptrdiff_t>(d), &loudest, sizeof loudest);
+  }
+
+  void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const override {
+    const int d = context.head_dim;
+    const std::byte* parameters = codes_of(page, kPageTokens, d);
+    std::array<std::uint16_t, kMaxHeadDim> stored;
+    std::array<float, kMaxHeadDim> means;
+    float loudest;
+    std::memcpy(stored.data(), parameters + kPageTokens, 2 * static_cast<std::size_t>(d));
+    std::memcpy(&loudest, parameters + kPageTokens + 2 * static_cast<std::ptrdiff_t>(d), sizeof loudest);
+    float_row_from_f16(stored.data(), means.data(), d);
+    std::array<float, kMaxHeadDim> shape;
+    for (int token = 0; token < n_tokens; ++token) {
+      const auto gain = static_cast<float>(gain_of_code(std::to_integer<int>(parameters[token]), loudest));
+      decode_trellis(codes_of(page, token, d), d, table_, shape.data());
+      float* row = values + static_cast<std::ptrdiff_t>(token) * d;
+      for (int i = 0; i < d; ++i) row[i] = means[i] + gain * shape[i];
+    }
+  }
+
+ private:
+  template <class Byte>
+  Byte* codes_of(Byte* page, int token, int d) const {
+    return page + static_cast<std::ptrdiff_t>(token) * (d * table_.bits / 8);
+  }
+
+  // Writes the codes of kTrellisRows tokens from `first` on, and finds their gains.
+  void encode_tokens(const float* values, const float* means, int first, int d, std::byte* page,
+                     double* gains) const {
+    std::vector<float> rest(static_cast<std::size_t>(kTrellisRows) * d);
+    std::vector<std::uint16_t> symbols(rest.size());
+    std::array<float, kMaxHeadDim> shape;
+    for (int row = 0; row < kTrellisRows; ++row)
+      normalize(values + static_cast<std::ptrdiff_t>(first + row) * d, means, d,
+                rest.data() + static_cast<std::ptrdiff_t>(row) * d);
+    encode_trellis(rest.data(), d, table_, symbols.data());
+    for (int row = 0; row < kTrellisRows; ++row) {
+      const int token = first + row;
+      std::byte* codes = codes_of(page, token, d);
+      pack_codes(symbols.data() + static_cast<std::ptrdiff_t>(row) * d, d, table_.bits, codes);
+      decode_trellis(codes, d, table_, shape.data());
+      gains[token] = fit(values + static_cast<std::ptrdiff_t>(token) * d, means, shape.data(), d);
+    }
+  }
+
+  const TrellisTable& table_;
+};
+
+std::unique_ptr<Format> parse_tcq(const std::string& name) {
+  NameReader reader(name);
+  if (!reader.take("tcq")) return nullptr;
+  const int bits = reader.take_number();
+  if (!reader.at_end() || bits < 1 || bits > kMostTrellisBits) return nullptr;
+  return std::make_unique<TcqFormat>(name, trellis_tables()[bits - 1]);
+}
+
+}  // namespace
+
+const FormatFamily& tcq_family() {
+  static const FormatFamily family{
+      "tcq<B>",
+      "trellis-coded rows of B bits (1 to 6) around the channels' means, 8-bit gain a token",
+      {"tcq1", "tcq2", "tcq3", "tcq4", "tcq5", "tcq6"},
+      parse_tcq};
+  return family;
+}
+
+}  // namespace kvant

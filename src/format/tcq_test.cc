@@ -1,0 +1,98 @@
+#include <algorithm>
+#include <cmath>
+
+#include "format/test_pages.h"
+#include "format/trellis.h"
+
+namespace kvant {
+namespace {
+
+constexpr const char* kPattern = "tcq<B>";
+
+int bits_of(const std::string& name) {
+  return name.back() - '0';
+}
+
+TEST(TrellisCodedTokens, TakeTheirBitsAGainAndTheMeans) {
+  for (const std::string& name : members_of(kPattern)) {
+    for (const int d : kTestHeadDims) {
+      EXPECT_DOUBLE_EQ(find_format(name)->bits(d), bits_of(name) + 8.0 / d + 16.0 / 128 + 32.0 / (128 * d));
+    }
+  }
+}
+
+// The bytes, read by the specification's text.
+TEST(TrellisCodedTokens, DecodeAsSpecified) {
+  for (const std::string& name : members_of(kPattern)) {
+    for (const int d : kTestHeadDims) {
+      const TestFormat test(name, d);
+      SCOPED_TRACE(test.label());
+      const int bits = bits_of(name);
+      const TrellisTable& table = trellis_tables()[bits - 1];
+      const std::vector<std::byte> page = test.encode(key_like_values(d, 1));
+      const std::vector<float> decoded = test.decode(page);
+      const std::byte* gains = page.data() + kPageTokens * d * bits / 8;
+      float loudest;
+      std::memcpy(&loudest, gains + kPageTokens + 2 * d, sizeof loudest);
+      for (int token = 0; token < kPageTokens; ++token) {
+        const double gain = loudest * std::pow(2.0, -std::to_integer<int>(gains[token]) / 32.0);
+        for (int i = 0; i < d; ++i) {
+          int state = 0;
+          for (int bit = 0; bit < 8; ++bit) {
+            const int at = ((i + 1) * bits - 8 + bit + d * bits) % (d * bits);
+            state |= code_from_stream(page.data() + token * d * bits / 8, at, 1) << bit;
+          }
+          const double mean = f16_at(gains + kPageTokens + 2 * i);
+          const double expected = mean + gain * table.scale * table.levels[state];
+          ASSERT_NEAR(decoded[token * d + i], expected, 1e-5 * (std::fabs(mean) + gain));
+        }
+      }
+    }
+  }
+}
+
+TEST(TrellisCodedTokens, KeepTheMeansOfTheTokensThatCount) {
+  constexpr int kDim = 64;
+  std::vector<float> values = key_like_values(kDim, 2);
+  TokenMask left_out;
+  for (const int token : {0, 1, 2, 3, 77}) {
+    left_out.set(token);
+    for (int i = 0; i < kDim; ++i) values[token * kDim + i] = 1000;
+  }
+  const TestFormat test("tcq2", kDim);
+  const std::vector<std::byte> page = test.encode(values, left_out);
+  for (int i = 0; i < kDim; ++i) {
+    double mean = 0;
+    for (int token = 0; token < kPageTokens; ++token)
+      if (!left_out.test(token)) mean += values[token * kDim + i] / (kPageTokens - 5.0);
+    const double stored = f16_at(page.data() + kPageTokens * kDim * 2 / 8 + kPageTokens + 2 * i);
+    ASSERT_NEAR(stored, mean, f16_rounding(mean) + 1e-6);
+  }
+}
+
+TEST(TrellisCodedTokens, ErrLessThanScalarLevelsOfTheSameBitsOnGaussianValues) {
+  const std::vector<float> values = gaussian_values(128, 3);
+  for (int bits = 2; bits <= 4; ++bits) {
+    const TestFormat trellis("tcq" + std::to_string(bits), 128);
+    const TestFormat scalar("lm" + std::to_string(bits), 128);
+    EXPECT_LT(relative_rms_error(values, trellis.decode(trellis.encode(values))),
+              0.9 * relative_rms_error(values, scalar.decode(scalar.encode(values))))
+        << bits;
+  }
+}
+
+TEST(TrellisCodedTokens, KeepConstantPagesAndSilentTokens) {
+  for (const std::string& name : members_of(kPattern)) {
+    const TestFormat test(name, 64);
+    for (const float value : test.decode(test.encode(std::vector<float>(kPageTokens * 64, 0.75F))))
+      ASSERT_EQ(value, 0.75F);
+    std::vector<float> values(kPageTokens * 64, 0.0F);  // two loud tokens whose mean is 0
+    for (int i = 0; i < 64; ++i) values[i] = i % 2 == 0 ? 8.0F : -8.0F;
+    for (int i = 0; i < 64; ++i) values[64 + i] = -values[i];
+    const std::vector<float> decoded = test.decode(test.encode(values));
+    for (int at = 2 * 64; at < kPageTokens * 64; ++at) ASSERT_EQ(decoded[at], 0);
+  }
+}
+
+}  // namespace
+}  // namespace kvant
