@@ -130,7 +130,9 @@ Status Cache::truncate(SequenceId sequence, int n_tokens) {
     return error("cannot truncate to {} tokens: the sequence has {}", n_tokens, s.length);
   }
   const int sealed_tokens = s.heads[0].n_sealed() * kPageTokens;
-  if (plan_->recipe.correction != Correction::none && n_tokens > 0 && n_tokens < sealed_tokens) {
+  const bool sums_up = std::any_of(s.heads.begin(), s.heads.end(),
+                                   [](const HeadState& head) { return head.correction() != nullptr; });
+  if (sums_up && n_tokens > 0 && n_tokens < sealed_tokens) {
     return error(
         "cannot truncate to {} tokens: the correction of {} sums over the first {} and can't forget some of "
         "them; keep those, or none, or fork the sequence before it goes on",

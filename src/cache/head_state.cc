@@ -153,19 +153,14 @@ void HeadState::append(MatrixView<const float> k, MatrixView<const float> v) {
   }
 }
 
-// A layer with a sliding window forgets tokens; sums over them cannot.
-bool HeadState::corrects() const {
-  return plan_.recipe.correction != Correction::none && layer_.sliding_window == 0;
-}
-
 // A step that seals, or ends a page, changes masks, scores and correction in place.
 void HeadState::save_for_abort(const StepDemand& demand) {
-  if (!layer_.needs_scores() && layer_.evict == 0 && !corrects()) return;
+  if (!layer_.needs_scores() && layer_.evict == 0 && !head_.corrected) return;
   saved_.masks = masks_;
   saved_.scores = scores_;
   saved_.correction = correction_;
   saved_.valid = true;
-  if (demand.sealed_pages > 0 && corrects()) correction_.reserve(plan_.geometry.head_dim);
+  if (demand.sealed_pages > 0 && head_.corrected) correction_.reserve(plan_.geometry.head_dim);
 }
 
 TokenMask HeadState::protected_tokens(int page) const {

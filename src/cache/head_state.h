@@ -135,7 +135,6 @@ class HeadState {
   };
 
   std::size_t kept_pages(std::size_t rows) const;
-  bool corrects() const;
   const SidePlan& side_plan(int s) const { return s == 0 ? head_.k : head_.v; }
   TokenMask protected_tokens(int page) const;
   void evict(std::size_t n_kept);

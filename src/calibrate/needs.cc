@@ -80,7 +80,8 @@ Result<Constants> constants_for(const Recipe& recipe, const Geometry& geometry, 
   for (const HeadNeeds& head : needs_of({&recipe, 1}, geometry)) {
     for (const ScopedNeed& constant : head.constants) {
       const auto values = stored.find(head.layer, head.kv_head, head.side, constant.stored);
-      if (values.size() != constant.need.size) {
+      const bool off = constant.need.kind == NeedKind::adapter && switched_off(values);
+      if (values.size() != constant.need.size && !off) {
         return error("no constants '{}' of layer {} KV head {} {} for the recipe {}", constant.stored,
                      head.layer, head.kv_head, side_name(head.side), label(recipe));
       }

@@ -33,7 +33,6 @@ void add_format(std::vector<ConstantNeed>& needs, NeedKind kind, const SideRecip
   }
 }
 
-// The correction leaves layers with a sliding window alone: their sums would remember what they forget.
 void add_adapters(std::vector<ConstantNeed>& needs, const SideRecipe& side, const Geometry& geometry) {
   const std::size_t one = static_cast<std::size_t>(geometry.head_dim) * kAdapterFeatures;
   needs.push_back(
@@ -42,6 +41,11 @@ void add_adapters(std::vector<ConstantNeed>& needs, const SideRecipe& side, cons
 }
 
 }  // namespace
+
+bool corrects(const Recipe& recipe, const Geometry& geometry, int layer) {
+  return recipe.correction != Correction::none && recipe.correction_layers.contains(layer) &&
+         !geometry.slides(layer);
+}
 
 std::vector<ConstantNeed> constant_needs(const Recipe& recipe, const Geometry& geometry, int layer,
                                          int kv_head, Side side) {
@@ -59,9 +63,7 @@ std::vector<ConstantNeed> constant_needs(const Recipe& recipe, const Geometry& g
     add_format(needs, NeedKind::format, mixed, mixed.format, head_dim);
   }
   if (!recipe.tail.empty()) add_format(needs, NeedKind::tail, usual, recipe.tail, head_dim);
-  if (recipe.correction != Correction::none && side == Side::key && !geometry.slides(layer)) {
-    add_adapters(needs, usual, geometry);
-  }
+  if (side == Side::key && corrects(recipe, geometry, layer)) add_adapters(needs, usual, geometry);
   return needs;
 }
 

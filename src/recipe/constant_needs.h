@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,14 @@ struct ConstantNeed {
 inline constexpr int kAdapterFeatures = 256;
 inline constexpr const char* kQueryAdapter = "adapter/q";
 inline constexpr const char* kKeyAdapter = "adapter/k";
+
+// Whether the recipe's correction is for the layer. Layers with a sliding window have none: its sums would
+// remember what they forget.
+bool corrects(const Recipe& recipe, const Geometry& geometry, int layer);
+// Where a correction doesn't help a head, calibration switches it off: each adapter then is a single 0.
+inline bool switched_off(std::span<const float> adapter) {
+  return adapter.size() == 1;
+}
 
 // The needs of one (layer, KV head, side), in an order in which each can be measured once those before it are
 // there; none for most recipes. Where the head mix may give the head either of two formats, both are listed.

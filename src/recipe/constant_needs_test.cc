@@ -81,6 +81,7 @@ TEST(ConstantNeeds, CoverAdaptersOfFullAttentionLayers) {
   EXPECT_EQ(found[1].size, 2U * 80 * 128);
   EXPECT_TRUE(needs("kivi-2bit,correction=relative", 0, 1, Side::value).empty());
   EXPECT_TRUE(needs("kivi-2bit,correction=relative", 1, 1, Side::key).empty());
+  EXPECT_TRUE(needs("kivi-2bit,correction=relative,correction_layers=1", 0, 1, Side::key).empty());
 }
 
 TEST(ConstantNeeds, CoverEveryTailThatIsCalibrated) {

@@ -76,22 +76,47 @@ Status check_prompt(const Recipe& recipe) {
       recipe.prompt == PromptAttention::int8 ? "int8" : "int4", recipe.prefill, recipe.window);
 }
 
-// Recipes made by hand get the checks of parsed ones by being printed and parsed.
-Status check_recipe(const Recipe& recipe, const Geometry& geometry) {
-  const auto parsed = parse_recipe(to_string(recipe));
-  if (!parsed.ok()) return parsed.error();
-  KVANT_RETURN_IF_ERROR(check_mix(recipe));
-  KVANT_RETURN_IF_ERROR(check_eviction(recipe, geometry));
-  KVANT_RETURN_IF_ERROR(check_prompt(recipe));
-  for (const SideOverride& override : recipe.overrides) {
-    KVANT_RETURN_IF_ERROR(check_override(override, geometry));
+bool shifts_keys(const Recipe& recipe, const Geometry& geometry, int layer) {
+  for (int kv_head = 0; kv_head < geometry.n_kv_heads; ++kv_head) {
+    for (const std::string& name : side_of(recipe, Side::key, layer, kv_head).transforms) {
+      if (find_transform_kind(name)->shifts) return true;
+    }
   }
+  return false;
+}
+
+// The absolute correction compares exp(score) with a sum that knows no shift (design section 5, KVLinC).
+Status check_absolute_scores(const Recipe& recipe, const Geometry& geometry) {
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    if (!corrects(recipe, geometry, layer) || !shifts_keys(recipe, geometry, layer)) continue;
+    return error(
+        "correction=absolute needs unshifted scores, but K of layer {} has a transform that shifts them: "
+        "leave it out, or set correction=relative",
+        layer);
+  }
+  return {};
+}
+
+Status check_correction(const Recipe& recipe, const Geometry& geometry) {
+  const LayerRange& layers = recipe.correction_layers;
+  if (recipe.correction == Correction::none && layers != LayerRange{}) {
+    return error(
+        "correction_layers says which layers are corrected, but nothing is: set correction to absolute or "
+        "relative, or leave correction_layers out");
+  }
+  const int highest = std::max(layers.first, layers.last);
+  if (highest >= geometry.n_layers) {
+    return error("correction_layers names layer {}, but {} has layers 0 to {}", highest, geometry.model,
+                 geometry.n_layers - 1);
+  }
+  if (recipe.correction == Correction::absolute) return check_absolute_scores(recipe, geometry);
   return {};
 }
 
 Status check_constants(const Plan& plan, const HeadConstants& constants) {
   for (const ConstantNeed& need :
        constant_needs(plan.recipe, plan.geometry, constants.layer, constants.kv_head, constants.side)) {
+    if (need.kind == NeedKind::adapter && switched_off(constants.find(need.name))) continue;
     const auto found = calibrated_constants(constants, need.name, need.size);
     if (!found.ok()) return found.error();
   }
@@ -109,6 +134,10 @@ Result<SidePlan> resolve_side(const SideRecipe& recipe, int head_dim, const Head
   return plan;
 }
 
+bool corrects_nothing(const HeadConstants& keys) {
+  return switched_off(keys.find(kQueryAdapter)) || switched_off(keys.find(kKeyAdapter));
+}
+
 Result<HeadPlan> resolve_head(const Plan& plan, int layer, int kv_head, bool mixed) {
   HeadPlan head;
   for (Side side : kSides) {
@@ -119,6 +148,7 @@ Result<HeadPlan> resolve_head(const Plan& plan, int layer, int kv_head, bool mix
     if (!resolved.ok()) return resolved.error();
     (side == Side::key ? head.k : head.v) = std::move(resolved).value();
   }
+  head.corrected = corrects(plan.recipe, plan.geometry, layer) && !corrects_nothing(head.k.context.constants);
   return head;
 }
 
@@ -135,15 +165,6 @@ Status resolve_heads(Plan& plan) {
   return {};
 }
 
-bool shifts_keys(const Plan& plan, int layer) {
-  for (int kv_head = 0; kv_head < plan.geometry.n_kv_heads; ++kv_head) {
-    for (const std::string& name : plan.head(layer, kv_head).k.transform_names) {
-      if (find_transform_kind(name)->shifts) return true;
-    }
-  }
-  return false;
-}
-
 // A sliding window forgets its first tokens, so that a sink would be dead weight there, as would tokens that
 // were attended to long ago.
 LayerPlan resolve_layer(const Plan& plan, int layer) {
@@ -153,7 +174,7 @@ LayerPlan resolve_layer(const Plan& plan, int layer) {
   resolved.protect = plan.geometry.slides(layer) ? 0 : plan.recipe.protect;
   resolved.evict = plan.geometry.slides(layer) ? 0 : plan.recipe.evict;
   resolved.window = plan.recipe.window;
-  resolved.needs_offset = plan.geometry.score_softcap > 0 && shifts_keys(plan, layer);
+  resolved.needs_offset = plan.geometry.score_softcap > 0 && shifts_keys(plan.recipe, plan.geometry, layer);
   return resolved;
 }
 
@@ -195,28 +216,13 @@ Status check_integers(const Plan& plan) {
   return {};
 }
 
-// The absolute correction compares exp(score) with a sum that knows no shift (design section 5, KVLinC).
-Status check_absolute_scores(const Plan& plan) {
-  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
-    if (!shifts_keys(plan, layer)) continue;
-    return error(
-        "correction=absolute needs unshifted scores, but K of layer {} has a transform that shifts them: "
-        "leave "
-        "it out, or set correction=relative",
-        layer);
-  }
-  return {};
-}
-
 Status resolve_into(Plan& plan) {
-  KVANT_RETURN_IF_ERROR(check_geometry(plan.geometry));
   KVANT_RETURN_IF_ERROR(check_recipe(plan.recipe, plan.geometry));
   KVANT_RETURN_IF_ERROR(resolve_heads(plan));
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer)
     plan.layers.push_back(resolve_layer(plan, layer));
   plan.tail = tail_format(plan);
   if (plan.recipe.products == Products::integer) KVANT_RETURN_IF_ERROR(check_integers(plan));
-  if (plan.recipe.correction == Correction::absolute) KVANT_RETURN_IF_ERROR(check_absolute_scores(plan));
   return {};
 }
 
@@ -229,6 +235,20 @@ const SideRecipe& side_of(const Recipe& recipe, Side side, int layer, int kv_hea
     if (o.side == side && in_layers && (o.kv_head < 0 || o.kv_head == kv_head)) found = &o.recipe;
   }
   return *found;
+}
+
+// Recipes made by hand get the checks of parsed ones by being printed and parsed.
+Status check_recipe(const Recipe& recipe, const Geometry& geometry) {
+  KVANT_RETURN_IF_ERROR(check_geometry(geometry));
+  const auto parsed = parse_recipe(to_string(recipe));
+  if (!parsed.ok()) return parsed.error();
+  KVANT_RETURN_IF_ERROR(check_mix(recipe));
+  KVANT_RETURN_IF_ERROR(check_eviction(recipe, geometry));
+  KVANT_RETURN_IF_ERROR(check_prompt(recipe));
+  for (const SideOverride& override : recipe.overrides) {
+    KVANT_RETURN_IF_ERROR(check_override(override, geometry));
+  }
+  return check_correction(recipe, geometry);
 }
 
 Result<std::shared_ptr<const Plan>> resolve(const Recipe& recipe, const Geometry& geometry,

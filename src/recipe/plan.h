@@ -24,6 +24,7 @@ struct SidePlan {
 
 struct HeadPlan {
   SidePlan k, v;
+  bool corrected = false;  // KVLinC's correction is for this layer, and calibration left it on for the head
   const SidePlan& side(Side s) const { return s == Side::key ? k : v; }
 };
 
@@ -59,6 +60,10 @@ struct Plan {
 
 // What one (layer, KV head, side) gets: the last override that names it, or the side's default.
 const SideRecipe& side_of(const Recipe& recipe, Side side, int layer, int kv_head);
+
+// Whether the model can have the recipe, as far as that can be told without constants: what resolve() would
+// refuse whatever calibration finds.
+Status check_recipe(const Recipe& recipe, const Geometry& geometry);
 
 // Resolves `recipe` for a model. Fails with a clear message where the model cannot have it.
 Result<std::shared_ptr<const Plan>> resolve(const Recipe& recipe, const Geometry& geometry,

@@ -278,8 +278,39 @@ TEST(Resolve, WantsAdaptersForACorrection) {
             message_of(recipe, geometry, constants));
 }
 
+TEST(Resolve, LeavesOutTheCorrectionWhereCalibrationSwitchedItOff) {
+  const Geometry geometry = small_geometry();
+  const std::string recipe = "kivi-2bit,correction=relative,correction_layers=1-2";
+  const auto constants = constants_of(recipe, geometry);
+  for (const char* adapter : {kQueryAdapter, kKeyAdapter}) constants->set(2, 1, Side::key, adapter, {0.0F});
+  const auto plan = resolved(recipe, geometry, constants);
+  ASSERT_NE(plan, nullptr);
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    for (int head = 0; head < geometry.n_kv_heads; ++head) {
+      const bool corrected =
+          (layer == 1 || layer == 2) && !geometry.slides(layer) && !(layer == 2 && head == 1);
+      EXPECT_EQ(plan->head(layer, head).corrected, corrected) << layer << "." << head;
+    }
+  }
+}
+
+TEST(Resolve, ChecksTheLayersOfTheCorrection) {
+  const Geometry geometry = small_geometry();
+  expect_in("correction_layers names layer 4, but the test model has layers 0 to 3",
+            message_of("kivi-2bit,correction=relative,correction_layers=2-4", geometry));
+  expect_in("set correction to absolute or relative",
+            message_of("kivi-2bit,correction_layers=0-1", geometry));
+}
+
+// No calibration can help: it is refused before there are any constants.
 TEST(Resolve, RefusesShiftedKeysUnderAnAbsoluteCorrection) {
   const Geometry geometry = small_geometry();
+  expect_in("K of layer 1 has a transform that shifts",
+            message_of("kivi-2bit,k@1.1=mean:ch2g128,correction=absolute", geometry));
+  EXPECT_TRUE(
+      check_recipe(*parse_recipe("kivi-2bit,k@1=mean:ch2g128,correction=absolute,correction_layers=0"),
+                   geometry)
+          .ok());
   const std::string recipe = "k=ch2g128,v=tok2g128,k@1.1=mean:ch2g128,correction=";
   const auto constants = constants_of(recipe + "relative", geometry);
   EXPECT_NE(resolved(recipe + "relative", geometry, constants), nullptr);

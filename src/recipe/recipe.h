@@ -47,6 +47,15 @@ enum class Products : std::uint8_t { real, integer };
 // The scale c of KVLinC's correction: e^-m (eq. 5) or 1 (Algorithm 1).
 enum class Correction : std::uint8_t { none, absolute, relative };
 
+// Layers first .. last, both included.
+struct LayerRange {
+  static constexpr int kToTheEnd = -1;
+  int first = 0;
+  int last = kToTheEnd;
+  bool contains(int layer) const { return first <= layer && (last == kToTheEnd || layer <= last); }
+  bool operator==(const LayerRange&) const = default;
+};
+
 // How the tokens of one prompt block attend to each other (docs/methods.md, VQuant and SageAttention).
 enum class PromptAttention : std::uint8_t {
   exact,  // over K and V as the tail holds them
@@ -78,7 +87,8 @@ struct Recipe {
   Products products = Products::real;  // integer: formats of integers only, q and P in INT8
   double skip = 0;                     // tau: V is not read where every weight is smaller (Sparse V)
   Correction correction = Correction::none;
-  std::string tail;  // the row-wise format of unsealed tokens; empty: bf16 (f16 where all is f16)
+  LayerRange correction_layers;  // that the correction is for (KVLinC, Table 6)
+  std::string tail;              // the row-wise format of unsealed tokens; empty: bf16 (f16 where all is f16)
 
   bool operator==(const Recipe&) const = default;
 };

@@ -96,6 +96,25 @@ Result<std::size_t> choice(const std::string& text, std::span<const char* const>
                listed(std::vector<std::string>(names.begin(), names.end())));
 }
 
+Status set_correction_layers(Recipe& recipe, const std::string& text) {
+  if (text == "all") {
+    recipe.correction_layers = {};
+    return {};
+  }
+  const auto layers = parse_layers(text);
+  if (!layers) {
+    return error("{} names no layers: write 'all', LAYER or FIRST-LAST, as in 0-9 (counted from 0)",
+                 quoted(text));
+  }
+  recipe.correction_layers = *layers;
+  return {};
+}
+
+std::string correction_layers_text(const Recipe& recipe) {
+  const LayerRange& layers = recipe.correction_layers;
+  return layers == LayerRange{} ? "all" : to_string(layers);
+}
+
 template <class Choice>
 Status set_choice(Choice& field, const std::string& text, std::span<const char* const> names) {
   const auto index = choice(text, names);
@@ -157,6 +176,8 @@ constexpr RecipeField kFields[] = {
      "linear attention over the quantization error, and its scale",
      [](Recipe& r, const std::string& text) { return set_choice(r.correction, text, kCorrectionNames); },
      [](const Recipe& r) -> std::string { return kCorrectionNames[static_cast<int>(r.correction)]; }},
+    {"correction_layers", "all or FIRST-LAST", "the layers that the correction is for", set_correction_layers,
+     correction_layers_text},
     {"tail", "FORMAT", "the row-wise format of unsealed tokens; none: bf16, or f16 where all is f16",
      set_tail, [](const Recipe& r) { return r.tail; }},
 };

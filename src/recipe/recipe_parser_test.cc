@@ -100,6 +100,22 @@ TEST(RecipeParser, ReadsTheKeysOfTheMethods) {
             to_string(parsed("kivi-2bit")));
 }
 
+TEST(RecipeParser, ReadsTheLayersOfTheCorrection) {
+  const Recipe some = parsed("kvlinc-2bit,correction_layers=3-9");
+  EXPECT_EQ(some.correction_layers, (LayerRange{3, 9}));
+  EXPECT_TRUE(some.correction_layers.contains(9));
+  EXPECT_FALSE(some.correction_layers.contains(10));
+  expect_in(",correction_layers=3-9", to_string(some));
+  check_printed_forms(some);
+  const Recipe one = parsed("kvlinc-2bit,correction_layers=7");
+  EXPECT_EQ(one.correction_layers, (LayerRange{7, 7}));
+  check_printed_forms(one);
+  EXPECT_EQ(to_string(parsed("kvlinc-2bit,correction_layers=1,correction_layers=all")),
+            to_string(parsed("kvlinc-2bit")));
+  for (const char* text : {"", "9-3", "1-", "-2", "x", "0 - 1", "1-2-3"})
+    expect_in("write 'all', LAYER or FIRST-LAST", message_of(std::string("correction_layers=") + text));
+}
+
 TEST(RecipeParser, ReadsBackEveryNumberThatItPrints) {
   for (const char* text :
        {"0", "1", "0.1", "1e-6", "1e-16", "0.30000000000000004", "4.9406564584124654e-324"}) {

@@ -57,6 +57,19 @@ std::string to_string(const SideRecipe& side) {
   return text.empty() ? side.format : text + ":" + side.format;
 }
 
+std::optional<LayerRange> parse_layers(const std::string& text) {
+  const std::size_t dash = text.find('-');
+  const auto first = parse_count(text.substr(0, dash), kLargestIndex);
+  const auto last = dash == std::string::npos ? first : parse_count(text.substr(dash + 1), kLargestIndex);
+  if (!first || !last || *first > *last) return std::nullopt;
+  return LayerRange{*first, *last};
+}
+
+std::string to_string(const LayerRange& layers) {
+  return layers.first == layers.last ? std::to_string(layers.first)
+                                     : fmt::format("{}-{}", layers.first, layers.last);
+}
+
 bool is_override_key(const std::string& key) {
   return key.starts_with("k@") || key.starts_with("v@");
 }
@@ -66,18 +79,15 @@ Result<SideOverride> parse_override(const std::string& key, const std::string& s
   override.side = key[0] == 'k' ? Side::key : Side::value;
   const std::string place = key.substr(2);
   const std::size_t dot = place.find('.');
-  const std::string layers = place.substr(0, dot);
-  const std::size_t dash = layers.find('-');
-  const auto first = parse_count(layers.substr(0, dash), kLargestIndex);
-  const auto last = dash == std::string::npos ? first : parse_count(layers.substr(dash + 1), kLargestIndex);
+  const auto layers = parse_layers(place.substr(0, dot));
   const auto head = dot == std::string::npos ? -1 : parse_count(place.substr(dot + 1), kLargestIndex);
-  if (!first || !last || !head || *first > *last) {
+  if (!layers || !head) {
     return error(
         "{} does not name layers: write {}@LAYER, {}@FIRST-LAST or {}@LAYER.HEAD, as in k@0-3 or v@18.1",
         quoted(key), key[0], key[0], key[0]);
   }
-  override.first_layer = *first;
-  override.last_layer = *last;
+  override.first_layer = layers->first;
+  override.last_layer = layers->last;
   override.kv_head = *head;
   auto recipe = parse_side(side);
   if (!recipe.ok()) return recipe.error();
@@ -86,8 +96,8 @@ Result<SideOverride> parse_override(const std::string& key, const std::string& s
 }
 
 std::string override_key(const SideOverride& override) {
-  std::string key = fmt::format("{}@{}", override.side == Side::key ? 'k' : 'v', override.first_layer);
-  if (override.last_layer != override.first_layer) key += fmt::format("-{}", override.last_layer);
+  std::string key = fmt::format("{}@{}", override.side == Side::key ? 'k' : 'v',
+                                to_string(LayerRange{override.first_layer, override.last_layer}));
   if (override.kv_head >= 0) key += fmt::format(".{}", override.kv_head);
   return key;
 }

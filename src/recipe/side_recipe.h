@@ -1,6 +1,7 @@
 // The text forms of one side, and of an override: the right and the left of `k@0-3=hadamard:ch4g128`.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -14,6 +15,10 @@ Error unknown_format(const std::string& name);
 // [transform+transform...:]format. Fails with the nearest names where a name is unknown.
 Result<SideRecipe> parse_side(const std::string& text);
 std::string to_string(const SideRecipe& side);
+
+// LAYER or FIRST-LAST, both included; nothing where the text is neither.
+std::optional<LayerRange> parse_layers(const std::string& text);
+std::string to_string(const LayerRange& layers);
 
 // Whether `key` is one of an override: k@... or v@...
 bool is_override_key(const std::string& key);
