@@ -11,8 +11,8 @@
 namespace kvant {
 
 std::string first_use_path(const std::string& folder, const Recipe& recipe, const Geometry& geometry,
-                           const std::string& fingerprint) {
-  std::uint64_t hash = fnv1a("");
+                           const std::string& fingerprint, const std::string& text) {
+  std::uint64_t hash = fnv1a(text);
   for (const HeadNeeds& needs : needs_of({&recipe, 1}, geometry)) {
     for (const ScopedNeed& constant : needs.constants) {
       hash = fnv1a(
@@ -27,7 +27,8 @@ Result<std::shared_ptr<const Constants>> load_or_calibrate(Engine& engine, Atten
                                                            const Recipe& recipe, const FirstUse& options) {
   const Geometry& geometry = engine.geometry();
   if (!needs_calibration(recipe, geometry)) return std::shared_ptr<const Constants>();
-  const std::string path = first_use_path(options.folder, recipe, geometry, engine.fingerprint());
+  const std::string path =
+      first_use_path(options.folder, recipe, geometry, engine.fingerprint(), options.text);
   if (std::filesystem::exists(path)) {
     const auto found = read_calibration(path);
     if (found.ok()) return constants_from(*found, recipe, geometry, engine.fingerprint(), path);
@@ -38,7 +39,7 @@ Result<std::shared_ptr<const Constants>> load_or_calibrate(Engine& engine, Atten
   std::error_code failure;
   std::filesystem::create_directories(options.folder, failure);
   if (failure) return error("cannot make the folder '{}': {}", options.folder, failure.message());
-  auto text = default_calibration_text();
+  auto text = options.text.empty() ? default_calibration_text() : Result<std::string>(options.text);
   if (!text.ok()) return text.error();
   const CalibrationRequest request{{recipe}, std::move(*text), CalibrationSettings{}, options.n_threads,
                                    path,     options.stop};

@@ -16,16 +16,18 @@ struct FirstUse {
   std::string folder;  // created when needed
   int n_threads = 2;
   const std::atomic<bool>* stop = nullptr;  // see CalibrationRequest
+  std::string text;                         // to learn from; empty: the default text
 };
 
-// The constants that `recipe` needs, null when it needs none. The folder holds one file for each model and
-// set of needs; when it is missing or unusable, calibrates with the default settings on the default text,
-// says so on stderr, and keeps the file. Errors: see calibrate() and write_calibration().
+// The constants that `recipe` needs, null when it needs none. The folder holds one file for each model,
+// set of needs and text; when it is missing or unusable, calibrates with the default settings, says so on
+// stderr, and keeps the file. Errors: see calibrate() and write_calibration().
 Result<std::shared_ptr<const Constants>> load_or_calibrate(Engine& engine, AttentionBackend& backend,
                                                            const Recipe& recipe, const FirstUse& options);
 
-// The file of that folder which serves `recipe`: its name depends on the model and on what the recipe needs.
+// The file of that folder which serves `recipe`: its name depends on the model, on what the recipe needs and
+// on the text (empty: the default one).
 std::string first_use_path(const std::string& folder, const Recipe& recipe, const Geometry& geometry,
-                           const std::string& fingerprint);
+                           const std::string& fingerprint, const std::string& text = "");
 
 }  // namespace kvant

@@ -197,6 +197,32 @@ TEST_F(Cli, EvalLooksIntoLayers) {
       "--layers");
 }
 
+TEST_F(Cli, EvalRunsASuiteAsTheCommandLineSays) {
+  const std::string json_path = path("suite.json");
+  const Outcome outcome = run_model("eval", {"-f", path("text.txt"), "--suite", "search-groups", "-c",
+                                             "256,128", "--chunks", "1", "--kv", "fp8", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("2 bits, groups of 32"), std::string::npos) << outcome.out;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  ASSERT_EQ(json.size(), 2U);  // a document for each context
+  EXPECT_EQ(json[0]["suite"], "search-groups");
+  EXPECT_EQ(json[0]["context"], 256);
+  EXPECT_EQ(json[1]["context"], 128);
+  ASSERT_EQ(json[0]["results"].size(), 1U + 9 + 1);
+  EXPECT_EQ(json[0]["results"][1]["label"], "4 bits, groups of 32");
+  EXPECT_EQ(json[0]["results"][10]["recipe"], "fp8");
+  EXPECT_FALSE(json[0]["results"][10].contains("label"));
+}
+
+TEST_F(Cli, EvalListsItsSuites) {
+  const Outcome outcome = run({"eval", "--suite", "help"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("vecinfer-transforms"), std::string::npos) << outcome.out;
+  const Outcome unknown = run_model("eval", {"-f", path("text.txt"), "--suite", "vecinfer"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_NE(unknown.err.find("vecinfer-transforms"), std::string::npos) << unknown.err;
+}
+
 TEST_F(Cli, BenchWritesItsSchema) {
   const std::string json_path = path("bench.json");
   const Outcome outcome = run_model("bench", {"--kv", "bf16,kivi-2bit", "-d", "1300,0", "-n", "2", "-p", "16",

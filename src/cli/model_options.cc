@@ -61,6 +61,10 @@ Result<Recipe> one_recipe(const ModelOptions& options) {
   return parse_recipe(options.kv.empty() ? "bf16" : options.kv.front());
 }
 
+bool names_recipes(const ModelOptions& options) {
+  return !options.kv.empty() || !options.k_side.empty() || !options.v_side.empty();
+}
+
 std::vector<std::string> row_names(const ModelOptions& options) {
   std::vector<std::string> names;
   for (const std::string& list : options.kv) {

@@ -26,6 +26,8 @@ void add_model_options(CLI::App& command, ModelOptions& options, bool many_recip
 
 // The recipe of a command that runs one; bf16 by default.
 Result<Recipe> one_recipe(const ModelOptions& options);
+// Whether the command line names any recipe.
+bool names_recipes(const ModelOptions& options);
 // The rows of a command that compares several, unparsed: recipes and "llama.cpp:TYPE".
 std::vector<std::string> row_names(const ModelOptions& options);
 

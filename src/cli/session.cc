@@ -23,19 +23,26 @@ Result<Session> Session::open(const ModelOptions& options, WeightMode weights, i
   return Session(options, std::move(engine).value());
 }
 
-Result<std::shared_ptr<const Constants>> Session::constants(const Recipe& recipe) const {
+Result<std::shared_ptr<const Constants>> Session::constants(const Recipe& recipe,
+                                                            const std::string& text_path) const {
   if (calibration_.empty()) {
+    std::string text;
+    if (!text_path.empty()) {
+      auto read = read_text_file(text_path);
+      if (!read.ok()) return read.error();
+      text = std::move(read).value();
+    }
     const Interruption interruption;
     return load_or_calibrate(*engine_, *backend_, recipe,
-                             {calibration_folder(), n_threads_, interruption.flag()});
+                             {calibration_folder(), n_threads_, interruption.flag(), std::move(text)});
   }
   const auto file = read_calibration(calibration_);
   if (!file.ok()) return file.error();
   return constants_from(*file, recipe, engine_->geometry(), engine_->fingerprint(), calibration_);
 }
 
-Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe) const {
-  auto known = constants(recipe);
+Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const std::string& text_path) const {
+  auto known = constants(recipe, text_path);
   if (!known.ok()) return known.error();
   auto plan = resolve(recipe, engine_->geometry(), std::move(known).value());
   if (!plan.ok()) return plan.error();

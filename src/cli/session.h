@@ -19,14 +19,15 @@ class Session {
   AttentionBackend& backend() const { return *backend_; }
 
   // Resolves a recipe for the model, with its calibration (made now, if need be); prints the plan with -v.
-  // With --strict a fall-back is an error.
-  Result<std::shared_ptr<const Plan>> plan(const Recipe& recipe) const;
+  // With --strict a fall-back is an error. text_path: a text to calibrate on, instead of the usual one.
+  Result<std::shared_ptr<const Plan>> plan(const Recipe& recipe, const std::string& text_path = "") const;
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
 
  private:
   Session(const ModelOptions& options, std::unique_ptr<Engine> engine);
 
-  Result<std::shared_ptr<const Constants>> constants(const Recipe& recipe) const;
+  Result<std::shared_ptr<const Constants>> constants(const Recipe& recipe,
+                                                     const std::string& text_path) const;
 
   bool verbose_, strict_;
   int n_threads_;

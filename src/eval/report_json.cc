@@ -16,22 +16,30 @@ Json number(double value) {
 
 Json row_to_json(const QualityRow& row) {
   const MetricsSummary& m = row.metrics;
-  return {{"recipe", row.name},
-          {"bits_sealed", number(row.bits.sealed)},
-          {"bits_all", number(row.bits.all)},
-          {"ppl", number(m.ppl)},
-          {"kld_mean", number(m.kld_mean)},
-          {"kld_lo", number(m.kld_lo)},
-          {"kld_hi", number(m.kld_hi)},
-          {"kld_median", number(m.kld_median)},
-          {"kld_p99", number(m.kld_p99)},
-          {"kld_p999", number(m.kld_p999)},
-          {"kld_max", number(m.kld_max)},
-          {"top1", number(m.top1)},
-          {"rms_dp", number(m.rms_dp)},
-          {"seconds", number(row.seconds)},
-          {"positions", m.positions},
-          {"plan", plan_to_json(row.plan)}};
+  Json json = {{"recipe", row.name},
+               {"bits_sealed", number(row.bits.sealed)},
+               {"bits_all", number(row.bits.all)},
+               {"ppl", number(m.ppl)},
+               {"kld_mean", number(m.kld_mean)},
+               {"kld_lo", number(m.kld_lo)},
+               {"kld_hi", number(m.kld_hi)},
+               {"kld_median", number(m.kld_median)},
+               {"kld_p99", number(m.kld_p99)},
+               {"kld_p999", number(m.kld_p999)},
+               {"kld_max", number(m.kld_max)},
+               {"top1", number(m.top1)},
+               {"rms_dp", number(m.rms_dp)},
+               {"seconds", number(row.seconds)},
+               {"positions", m.positions},
+               {"plan", plan_to_json(row.plan)}};
+  if (!row.label.empty()) json["label"] = row.label;
+  return json;
+}
+
+std::size_t label_width(const QualityResult& result) {
+  std::size_t width = 0;
+  for (const QualityRow& row : result.rows) width = std::max(width, row.label.size());
+  return width;
 }
 
 // Divergences span many powers of ten: four digits, as plain numbers where that is readable.
@@ -80,13 +88,19 @@ std::string json_text(const nlohmann::ordered_json& json) {
 std::string eval_table(const QualityResult& result) {
   std::size_t width = 6;
   for (const QualityRow& row : result.rows) width = std::max(width, row.name.size());
+  const std::size_t labels = label_width(result);
+  const auto label_column = [&](const std::string& label) {
+    return labels > 0 ? fmt::format("{:{}}  ", label, labels) : "";
+  };
   std::string text =
+      label_column("") +
       fmt::format("{:{}}  {:>6} {:>6} {:>9}  {:>9} {:>21} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>8}\n",
                   "recipe", width, "sealed", "bits", "ppl", "mean KLD", "95 % interval", "median", "99 %",
                   "99.9 %", "max", "top-1 %", "RMS dp %", "seconds");
   for (const QualityRow& row : result.rows) {
     const MetricsSummary& m = row.metrics;
     const std::string interval = divergence(m.kld_lo) + " - " + divergence(m.kld_hi);
+    text += label_column(row.label);
     text += fmt::format(
         "{:{}}  {:>6} {:>6} {:>9.4f}  {:>9} {:>21} {:>9} {:>9} {:>9} {:>9} {:>8.3f} {:>8.3f} {:>8.1f}\n",
         row.name, width, bits(row.bits.sealed), bits(row.bits.all), m.ppl, divergence(m.kld_mean), interval,

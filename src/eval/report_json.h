@@ -14,6 +14,7 @@ nlohmann::ordered_json plan_to_json(const PlanReport& report);
 
 // {"schema":"kvant.eval/1","model":..,"context":..,"chunks":..,"results":[..]}; figures that don't exist
 // (bits_sealed when nothing is sealed) are null. The first result is the reference.
+// Results of a suite have a "label".
 nlohmann::ordered_json eval_to_json(const QualityResult& result, const std::string& model);
 // As a file's text; bytes that are not UTF-8 are replaced.
 std::string json_text(const nlohmann::ordered_json& json);
