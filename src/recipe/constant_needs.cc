@@ -1,5 +1,6 @@
 #include "recipe/constant_needs.h"
 
+#include "recipe/bit_allocation.h"
 #include "recipe/head_mix.h"
 
 namespace kvant {
@@ -61,6 +62,12 @@ std::vector<ConstantNeed> constant_needs(const Recipe& recipe, const Geometry& g
   if (recipe.mix > 0) {
     const SideRecipe mixed = mixed_side_of(recipe, side, layer, kv_head, true);
     add_format(needs, NeedKind::format, mixed, mixed.format, head_dim);
+  }
+  for (const std::string& format : recipe.ladder)
+    add_format(needs, NeedKind::format, usual, format, head_dim);
+  if (recipe.budget > 0) {
+    needs.push_back(
+        {NeedKind::harm, harm_constant(recipe), recipe.ladder.size(), usual.transforms, nullptr, nullptr});
   }
   if (!recipe.tail.empty()) add_format(needs, NeedKind::tail, usual, recipe.tail, head_dim);
   if (side == Side::key && corrects(recipe, geometry, layer)) add_adapters(needs, usual, geometry);

@@ -20,6 +20,7 @@ enum class NeedKind : std::uint8_t {
   tail,       // of the format of unsealed tokens `format`
   priority,   // of the head, for the head mix; K's stands for both sides
   adapter,    // of KVLinC's correction, on K
+  harm,       // of the ladder's formats, for the bit allocation
 };
 
 // One array of Constants.

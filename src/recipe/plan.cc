@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "recipe/bit_allocation.h"
 #include "recipe/constant_needs.h"
 #include "recipe/head_mix.h"
 #include "recipe/message_text.h"
@@ -41,6 +42,18 @@ Status check_mix(const Recipe& recipe) {
   if (recipe.mix == 0 || !recipe.mix_k.empty() || !recipe.mix_v.empty()) return {};
   return error("mix={} says how many heads get other formats, but neither mix_k nor mix_v says which",
                recipe.mix);
+}
+
+Status check_budget(const Recipe& recipe) {
+  if (recipe.budget == 0 && recipe.ladder.empty()) return {};
+  if (recipe.ladder.empty()) {
+    return error("budget={} is to be spread, but over no formats: set ladder, as in ladder=tcq2+tcq3+tcq4",
+                 recipe.budget);
+  }
+  if (recipe.budget == 0)
+    return error("ladder lists formats, but no bits to spread over them: set budget, as in budget=3.5");
+  if (recipe.mix == 0) return {};
+  return error("budget and mix both choose the formats of heads: set budget=0, or mix=0");
 }
 
 Status check_eviction(const Recipe& recipe, const Geometry& geometry) {
@@ -138,12 +151,13 @@ bool corrects_nothing(const HeadConstants& keys) {
   return switched_off(keys.find(kQueryAdapter)) || switched_off(keys.find(kKeyAdapter));
 }
 
-Result<HeadPlan> resolve_head(const Plan& plan, int layer, int kv_head, bool mixed) {
+// allocated: the plan's recipe with its budget spread.
+Result<HeadPlan> resolve_head(const Plan& plan, const Recipe& allocated, int layer, int kv_head, bool mixed) {
   HeadPlan head;
   for (Side side : kSides) {
     const HeadConstants constants{plan.constants.get(), layer, kv_head, side};
     KVANT_RETURN_IF_ERROR(check_constants(plan, constants));
-    auto resolved = resolve_side(mixed_side_of(plan.recipe, side, layer, kv_head, mixed),
+    auto resolved = resolve_side(mixed_side_of(allocated, side, layer, kv_head, mixed),
                                  plan.geometry.head_dim, constants);
     if (!resolved.ok()) return resolved.error();
     (side == Side::key ? head.k : head.v) = std::move(resolved).value();
@@ -153,11 +167,13 @@ Result<HeadPlan> resolve_head(const Plan& plan, int layer, int kv_head, bool mix
 }
 
 Status resolve_heads(Plan& plan) {
+  const auto allocated = allocate_bits(plan.recipe, plan.geometry, plan.constants.get());
+  if (!allocated.ok()) return allocated.error();
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
     const auto mixed = mixed_heads(plan.recipe, plan.geometry, plan.constants.get(), layer);
     if (!mixed.ok()) return mixed.error();
     for (int kv_head = 0; kv_head < plan.geometry.n_kv_heads; ++kv_head) {
-      auto head = resolve_head(plan, layer, kv_head, (*mixed)[kv_head]);
+      auto head = resolve_head(plan, *allocated, layer, kv_head, (*mixed)[kv_head]);
       if (!head.ok()) return head.error();
       plan.heads.push_back(std::move(head).value());
     }
@@ -243,6 +259,7 @@ Status check_recipe(const Recipe& recipe, const Geometry& geometry) {
   const auto parsed = parse_recipe(to_string(recipe));
   if (!parsed.ok()) return parsed.error();
   KVANT_RETURN_IF_ERROR(check_mix(recipe));
+  KVANT_RETURN_IF_ERROR(check_budget(recipe));
   KVANT_RETURN_IF_ERROR(check_eviction(recipe, geometry));
   KVANT_RETURN_IF_ERROR(check_prompt(recipe));
   for (const SideOverride& override : recipe.overrides) {

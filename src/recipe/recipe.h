@@ -87,8 +87,10 @@ struct Recipe {
   Products products = Products::real;  // integer: formats of integers only, q and P in INT8
   double skip = 0;                     // tau: V is not read where every weight is smaller (Sparse V)
   Correction correction = Correction::none;
-  LayerRange correction_layers;  // that the correction is for (KVLinC, Table 6)
-  std::string tail;              // the row-wise format of unsealed tokens; empty: bf16 (f16 where all is f16)
+  LayerRange correction_layers;     // that the correction is for (KVLinC, Table 6)
+  double budget = 0;                // mean bits of sealed elements; 0: k and v as they are (bit_allocation.h)
+  std::vector<std::string> ladder;  // the formats among which the budget is spread
+  std::string tail;  // the row-wise format of unsealed tokens; empty: bf16 (f16 where all is f16)
 
   bool operator==(const Recipe&) const = default;
 };

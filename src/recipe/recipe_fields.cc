@@ -1,5 +1,8 @@
 #include "recipe/recipe_fields.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -70,6 +73,18 @@ Status set_number(double& field, const std::string& text, double low, double hig
 Status set_format(std::string& field, const std::string& text) {
   if (!text.empty() && find_format(text) == nullptr) return unknown_format(text);
   field = text;
+  return {};
+}
+
+Status set_ladder(Recipe& recipe, const std::string& text) {
+  std::vector<std::string> ladder;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('+', begin), text.size());
+    ladder.push_back(text.substr(begin, end - begin));
+    if (find_format(ladder.back()) == nullptr) return unknown_format(ladder.back());
+    begin = end + 1;
+  }
+  recipe.ladder = std::move(ladder);
   return {};
 }
 
@@ -178,6 +193,11 @@ constexpr RecipeField kFields[] = {
      [](const Recipe& r) -> std::string { return kCorrectionNames[static_cast<int>(r.correction)]; }},
     {"correction_layers", "all or FIRST-LAST", "the layers that the correction is for", set_correction_layers,
      correction_layers_text},
+    {"budget", "0 to 16", "the mean bits of K and V that are spread over layers, heads and sides; 0: none",
+     [](Recipe& r, const std::string& text) { return set_number(r.budget, text, 0, 16); },
+     [](const Recipe& r) { return number_text(r.budget); }},
+    {"ladder", "FORMAT+FORMAT...", "the formats among which the budget is spread", set_ladder,
+     [](const Recipe& r) { return fmt::format("{}", fmt::join(r.ladder, "+")); }},
     {"tail", "FORMAT", "the row-wise format of unsealed tokens; none: bf16, or f16 where all is f16",
      set_tail, [](const Recipe& r) { return r.tail; }},
 };

@@ -197,7 +197,7 @@ TEST(RecipeErrors, NameTheNearestRecipe) {
   expect_in("unknown recipe or format 'kivi-2bits'", message_of("kivi-2bits"));
   expect_in("quarot-4bit", message_of("quarto-4bit,sink=4"));
   expect_in("tok4g128", message_of("tok4g127"));
-  expect_in("known recipes: bf16, f16", message_of("xxxxxxxxxxxxxxxxxxxxx"));
+  expect_in("known recipes: kvant-4bit, kvant-3bit", message_of("xxxxxxxxxxxxxxxxxxxxx"));
 }
 
 TEST(RecipeErrors, NameTheNearestKeyTransformAndFormat) {

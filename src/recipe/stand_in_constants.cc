@@ -1,13 +1,24 @@
 #include "recipe/stand_in_constants.h"
 
+#include <cmath>
 #include <vector>
 
+#include "format/format.h"
 #include "recipe/constant_needs.h"
 
 namespace kvant {
 namespace {
 
-std::vector<float> harmless_values(const ConstantNeed& need, int head_dim) {
+// Each bit quarters the harm, everywhere alike: the budget is used up.
+std::vector<float> equal_harms(const Recipe& recipe, int head_dim) {
+  std::vector<float> harms;
+  for (const std::string& name : recipe.ladder)
+    harms.push_back(static_cast<float>(std::exp2(-2 * find_format(name)->bits(head_dim))));
+  return harms;
+}
+
+std::vector<float> harmless_values(const Recipe& recipe, const ConstantNeed& need, int head_dim) {
+  if (need.kind == NeedKind::harm) return equal_harms(recipe, head_dim);
   const auto d = static_cast<std::size_t>(head_dim);
   const bool matrix = need.kind == NeedKind::transform && need.size == d * d;
   std::vector<float> values(need.size, matrix ? 0.0F : 1.0F);
@@ -23,7 +34,7 @@ std::shared_ptr<const Constants> stand_in_constants(const Recipe& recipe, const 
     for (int head = 0; head < geometry.n_kv_heads; ++head) {
       for (Side side : kSides) {
         for (const ConstantNeed& need : constant_needs(recipe, geometry, layer, head, side)) {
-          constants->set(layer, head, side, need.name, harmless_values(need, geometry.head_dim));
+          constants->set(layer, head, side, need.name, harmless_values(recipe, need, geometry.head_dim));
         }
       }
     }

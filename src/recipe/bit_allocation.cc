@@ -1,0 +1,137 @@
+#include "recipe/bit_allocation.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "base/check.h"
+#include "recipe/plan.h"
+#include "transform/calibrated_constants.h"
+
+namespace kvant {
+namespace {
+
+struct Unit {
+  int layer = 0;
+  int kv_head = 0;
+  Side side = Side::key;
+  std::span<const float> harm;  // of each format of the ladder
+  std::size_t level = 0;        // the format that it has
+};
+
+// Formats by rising bits.
+struct Ladder {
+  std::vector<const Format*> formats;
+  std::vector<double> bits;
+  std::vector<std::size_t> place;  // in the recipe's ladder, and so in the harms
+};
+
+Ladder sorted_ladder(const Recipe& recipe, int head_dim) {
+  Ladder ladder;
+  for (std::size_t i = 0; i < recipe.ladder.size(); ++i) ladder.place.push_back(i);
+  const auto bits_at = [&](std::size_t i) { return find_format(recipe.ladder[i])->bits(head_dim); };
+  std::stable_sort(ladder.place.begin(), ladder.place.end(),
+                   [&](std::size_t a, std::size_t b) { return bits_at(a) < bits_at(b); });
+  for (const std::size_t i : ladder.place) {
+    ladder.formats.push_back(find_format(recipe.ladder[i]));
+    ladder.bits.push_back(bits_at(i));
+  }
+  return ladder;
+}
+
+bool is_overridden(const Recipe& recipe, int layer, int kv_head, Side side) {
+  const SideRecipe& found = side_of(recipe, side, layer, kv_head);
+  return &found != &recipe.k && &found != &recipe.v;
+}
+
+Result<std::vector<Unit>> units_of(const Recipe& recipe, const Geometry& geometry,
+                                   const Constants* constants) {
+  std::vector<Unit> units;
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    for (int head = 0; head < geometry.n_kv_heads; ++head) {
+      for (const Side side : kSides) {
+        if (is_overridden(recipe, layer, head, side)) continue;
+        const auto harm = calibrated_constants(HeadConstants{constants, layer, head, side},
+                                               harm_constant(recipe), recipe.ladder.size());
+        if (!harm.ok()) return harm.error();
+        units.push_back({layer, head, side, *harm, 0});
+      }
+    }
+  }
+  return units;
+}
+
+struct Raise {
+  double gain_per_bit = 0;
+  Unit* unit = nullptr;
+  std::size_t level = 0;
+};
+
+// The raise of `unit` that gains most for each bit, among those of at most `spare` bits. Raises that skip a
+// level count: a unit's harms need not be convex.
+Raise best_raise(Unit& unit, const Ladder& ladder, double spare) {
+  Raise best;
+  for (std::size_t level = unit.level + 1; level < ladder.bits.size(); ++level) {
+    const double more = ladder.bits[level] - ladder.bits[unit.level];
+    if (more <= 0 || more > spare) continue;
+    const double gain = unit.harm[ladder.place[unit.level]] - unit.harm[ladder.place[level]];
+    if (gain / more > best.gain_per_bit) best = {gain / more, &unit, level};
+  }
+  return best;
+}
+
+// spare: bits for each element of a unit that may be given away, in all.
+void raise_levels(std::vector<Unit>& units, const Ladder& ladder, double spare) {
+  for (;;) {
+    Raise best;
+    for (Unit& unit : units) {
+      const Raise raise = best_raise(unit, ladder, spare);
+      if (raise.gain_per_bit > best.gain_per_bit) best = raise;
+    }
+    if (best.unit == nullptr) return;
+    spare -= ladder.bits[best.level] - ladder.bits[best.unit->level];
+    best.unit->level = best.level;
+  }
+}
+
+}  // namespace
+
+std::string harm_constant(const Recipe& recipe) {
+  return fmt::format("harm/{}", fmt::join(recipe.ladder, "+"));
+}
+
+const Format& probe_format(const Recipe& recipe, int head_dim) {
+  constexpr double kProbeBits = 2;  // a harm that stands out from the noise, yet grows in proportion
+  const Ladder ladder = sorted_ladder(recipe, head_dim);
+  KVANT_CHECK(!ladder.formats.empty(), "a probe needs a ladder");
+  for (std::size_t i = 0; i < ladder.formats.size(); ++i)
+    if (ladder.bits[i] >= kProbeBits) return *ladder.formats[i];
+  return *ladder.formats.back();
+}
+
+Result<Recipe> allocate_bits(const Recipe& recipe, const Geometry& geometry, const Constants* constants) {
+  if (recipe.budget == 0) return recipe;
+  auto units = units_of(recipe, geometry, constants);
+  if (!units.ok()) return units.error();
+  const Ladder ladder = sorted_ladder(recipe, geometry.head_dim);
+  const double spare = (recipe.budget - ladder.bits.front()) * static_cast<double>(units->size());
+  if (spare < 0) {
+    return error("budget={} is less than the {:.3f} bits of {}, the cheapest format of the ladder",
+                 recipe.budget, ladder.bits.front(), ladder.formats.front()->name());
+  }
+  raise_levels(*units, ladder, spare);
+  Recipe allocated = recipe;
+  for (const Unit& unit : *units) {
+    const SideRecipe& usual = unit.side == Side::key ? recipe.k : recipe.v;
+    allocated.overrides.push_back({unit.side,
+                                   unit.layer,
+                                   unit.layer,
+                                   unit.kv_head,
+                                   {usual.transforms, ladder.formats[unit.level]->name()}});
+  }
+  return allocated;
+}
+
+}  // namespace kvant

@@ -1,0 +1,25 @@
+// kvant's own: K and V rotated by a Hadamard matrix and trellis-coded around the means of each page, four
+// tokens of sink, and the bits spread over layers, heads and sides by what calibration found each to be worth
+// (docs/quality.md has the measurements that led here). The budget leaves room for the sink: at 8192 tokens
+// all of the cache is within 2.5, 3.5 and 4.5 bits. k and v are what a model gets where nothing was
+// calibrated.
+#include "recipe/builtin.h"
+
+namespace kvant {
+
+std::span<const BuiltinRecipe> kvant_recipes() {
+  static constexpr BuiltinRecipe kRecipes[] = {
+      {"kvant-4bit", Tier::product,
+       "k=hadamard:tcq4,v=hadamard:tcq4,sink=4,budget=4.48,ladder=tcq1+tcq2+tcq3+tcq4+tcq5+tcq6",
+       "kvant: bits by layer, head and side, 4.5 in the mean"},
+      {"kvant-3bit", Tier::product,
+       "k=hadamard:tcq3,v=hadamard:tcq3,sink=4,budget=3.48,ladder=tcq1+tcq2+tcq3+tcq4+tcq5+tcq6",
+       "kvant: bits by layer, head and side, 3.5 in the mean"},
+      {"kvant-2bit", Tier::product,
+       "k=hadamard:tcq2,v=hadamard:tcq2,sink=4,budget=2.48,ladder=tcq1+tcq2+tcq3+tcq4+tcq5+tcq6",
+       "kvant: bits by layer, head and side, 2.5 in the mean"},
+  };
+  return kRecipes;
+}
+
+}  // namespace kvant
