@@ -40,13 +40,14 @@ struct Scores {
   std::vector<float> exact, stored;
 };
 
-Scores scores_of(const Geometry& g, const float* q, const Keys& keys, int token, int n_sealed) {
+// `offset` is what the transform took from q . k. Only a soft cap minds: see check_recipe for `absolute`.
+Scores scores_of(const Geometry& g, const float* q, float offset, const Keys& keys, int token, int n_sealed) {
   Scores scores;
   for (int t = 0; t <= token; ++t) {
     const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(t) * g.head_dim;
     for (auto [k, out] : {std::pair{&keys.exact, &scores.exact},
                           {t < n_sealed ? &keys.stored : &keys.exact, &scores.stored}}) {
-      float score = g.score_scale * dot(q, k->data() + at, g.head_dim);
+      float score = g.score_scale * (dot(q, k->data() + at, g.head_dim) + offset);
       if (g.score_softcap > 0) score = g.score_softcap * std::tanh(score / g.score_softcap);
       out->push_back(score);
     }
@@ -59,9 +60,9 @@ int sealed_tokens(int token) {
 }
 
 // Appends one query's row to the context.
-void add_query(const Geometry& g, const CorrectedKeys& how, const Keys& keys, const float* q, int token,
-               AdapterContext& context) {
-  Scores scores = scores_of(g, q, keys, token, sealed_tokens(token));
+void add_query(const Geometry& g, const CorrectedKeys& how, const Keys& keys, const float* q, float offset,
+               int token, AdapterContext& context) {
+  Scores scores = scores_of(g, q, offset, keys, token, sealed_tokens(token));
   const int n = token + 1;
   const float sum = exp_row(scores.exact.data(), n, max_row(scores.exact.data(), n));
   scale_row(scores.exact.data(), n, 1 / sum);
@@ -76,35 +77,55 @@ void add_query(const Geometry& g, const CorrectedKeys& how, const Keys& keys, co
   context.scale.push_back(absolute ? std::exp(-shift) : 1.0F);
 }
 
+// The queries of one head, transformed, with their offsets.
+struct Queries {
+  std::vector<float> q;       // [n, d]
+  std::vector<float> offset;  // [n]
+};
+
+std::vector<Queries> queries_of(const Capture& capture, const CorrectedKeys& how, int c) {
+  const Geometry& g = capture.geometry();
+  const int n = capture.size().context_queries;
+  std::vector<Queries> of_heads;
+  for (int h = how.kv_head * g.group(); h < (how.kv_head + 1) * g.group(); ++h) {
+    Queries queries{capture.context_queries(c, how.layer, h), std::vector<float>(n)};
+    how.transform.query({queries.q.data(), n, g.head_dim}, queries.offset.data());
+    of_heads.push_back(std::move(queries));
+  }
+  return of_heads;
+}
+
 }  // namespace
 
-std::vector<AdapterContext> adapter_contexts(const Capture& capture, const CorrectedKeys& how) {
+std::vector<AdapterContext> adapter_contexts(const Capture& capture, const CorrectedKeys& how, int c) {
   const Geometry& g = capture.geometry();
-  std::vector<AdapterContext> contexts;
-  for (int c = 0; c < capture.size().contexts; ++c) {
-    AdapterContext context;
-    context.head_dim = g.head_dim;
-    context.n = capture.size().context_length;
-    context.m = capture.size().context_queries;
-    const Keys keys = store_keys(how, capture.context_keys(c, how.layer, how.kv_head), context.n);
-    context.errors = keys.exact;
-    for (std::size_t i = 0; i < keys.stored.size(); ++i) context.errors[i] -= keys.stored[i];
-    const auto tokens = capture.context_query_tokens(c);
-    for (const std::int32_t token : tokens) {
-      context.first.push_back(how.protected_tokens);
-      context.end.push_back(sealed_tokens(token));
+  const int d = g.head_dim;
+  const Keys keys =
+      store_keys(how, capture.context_keys(c, how.layer, how.kv_head), capture.size().context_length);
+  const std::vector<Queries> of_heads = queries_of(capture, how, c);
+  const auto tokens = capture.context_query_tokens(c);
+  std::vector<AdapterContext> batches;
+  for (std::size_t begin = 0; begin < tokens.size(); begin += kBatchQueries) {
+    const std::size_t end = std::min(begin + kBatchQueries, tokens.size());
+    AdapterContext batch;
+    batch.head_dim = d;
+    batch.n = tokens[end - 1] + 1;
+    batch.m = static_cast<int>(end - begin);
+    for (std::size_t i = begin; i < end; ++i) {
+      batch.first.push_back(how.protected_tokens);
+      batch.end.push_back(sealed_tokens(tokens[i]));
     }
-    for (int h = how.kv_head * g.group(); h < (how.kv_head + 1) * g.group(); ++h) {
-      std::vector<float> q = capture.context_queries(c, how.layer, h);
-      how.transform.query({q.data(), context.m, g.head_dim}, nullptr);
-      for (int i = 0; i < context.m; ++i) {
-        add_query(g, how, keys, q.data() + static_cast<std::ptrdiff_t>(i) * g.head_dim, tokens[i], context);
-      }
-      context.queries.insert(context.queries.end(), q.begin(), q.end());
+    for (int i = 0; i < batch.end.back() * d; ++i) batch.errors.push_back(keys.exact[i] - keys.stored[i]);
+    for (const Queries& head : of_heads) {
+      for (std::size_t i = begin; i < end; ++i)
+        add_query(g, how, keys, head.q.data() + i * d, head.offset[i], tokens[i], batch);
+      const auto q = head.q.begin();
+      batch.queries.insert(batch.queries.end(), q + static_cast<std::ptrdiff_t>(begin * d),
+                           q + static_cast<std::ptrdiff_t>(end * d));
     }
-    contexts.push_back(std::move(context));
+    batches.push_back(std::move(batch));
   }
-  return contexts;
+  return batches;
 }
 
 }  // namespace kvant

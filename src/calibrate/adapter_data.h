@@ -26,9 +26,13 @@ inline constexpr int kAdapterWindow = 128;
 // The first query that sees a sealed page then.
 inline constexpr int kFirstCorrectedQuery = kPageTokens + kAdapterWindow;
 
-// The contexts of the capture as attention meets them: query t sees page j sealed if t >= 128 (j + 1) +
-// window (design section 2). relative: M is the row's largest score, c = 1. absolute: M = max(largest, 0),
-// c = e^-M.
-std::vector<AdapterContext> adapter_contexts(const Capture& capture, const CorrectedKeys& keys);
+// Queries of one AdapterContext, at the most.
+inline constexpr int kBatchQueries = 16;
+
+// Captured context c as attention meets it: query t sees page j sealed if t >= 128 (j + 1) + window (design
+// section 2). relative: M is the row's largest score, c = 1. absolute: M = max(largest, 0), c = e^-M.
+// Its queries come in batches of neighbours, each with no more keys than the last of them sees: the shortest
+// first.
+std::vector<AdapterContext> adapter_contexts(const Capture& capture, const CorrectedKeys& keys, int c);
 
 }  // namespace kvant

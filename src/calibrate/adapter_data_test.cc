@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kLength = 420;
 
-Capture filled_capture() {
+Capture filled_capture(float softcap = 0) {
   Geometry g;
   g.model = "test";
   g.n_layers = 1;
@@ -18,6 +18,7 @@ Capture filled_capture() {
   g.n_kv_heads = 1;
   g.head_dim = 16;
   g.score_scale = 0.25F;
+  g.score_softcap = softcap;
   g.sliding_window.assign(1, 0);
   CaptureSize size{.samples = 1, .length = 8, .rows = 8};
   size.contexts = 2;
@@ -49,69 +50,107 @@ CorrectedKeys stored_as(const std::string& format, Correction correction) {
   return keys;
 }
 
+// Calls check(context, row in a head's queries, token) for every query of captured context c.
+template <class Check>
+void for_each_query(const Capture& capture, int c, const std::vector<AdapterContext>& batches,
+                    const Check& check) {
+  std::size_t query = 0;
+  for (const AdapterContext& batch : batches) {
+    for (int i = 0; i < batch.m; ++i, ++query)
+      check(batch, i, static_cast<int>(query), capture.context_query_tokens(c)[query]);
+  }
+  EXPECT_EQ(query, capture.context_query_tokens(c).size());
+}
+
 TEST(AdapterContexts, SeeSealedKeysAsTheDesignHasIt) {
   const Capture capture = filled_capture();
-  const auto contexts = adapter_contexts(capture, stored_as("ch2g128", Correction::relative));
-  ASSERT_EQ(contexts.size(), 2U);
   for (int c = 0; c < 2; ++c) {
-    const AdapterContext& context = contexts[c];
-    ASSERT_EQ(context.scale.size(), 40U);
-    for (int i = 0; i < context.m; ++i) {
-      const int token = capture.context_query_tokens(c)[i];
+    const auto batches = adapter_contexts(capture, stored_as("ch2g128", Correction::relative), c);
+    ASSERT_EQ(batches.size(), 2U);  // of 16 and 4 queries
+    for_each_query(capture, c, batches, [](const AdapterContext& batch, int i, int, int token) {
       int sealed = 0;  // pages j with token >= 128 (j + 1) + window
       while (token >= 128 * (sealed + 1) + kAdapterWindow) ++sealed;
-      EXPECT_EQ(context.first[i], 4);
-      EXPECT_EQ(context.end[i], 128 * sealed);
-    }
-    for (int t = 0; t < kLength; ++t) {
-      float largest = 0;
-      for (int j = 0; j < 16; ++j) largest = std::max(largest, std::abs(context.errors[t * 16 + j]));
-      EXPECT_EQ(largest > 0, t >= 4 && t < kLength / kPageTokens * kPageTokens) << t;
+      EXPECT_EQ(batch.first[i], 4);
+      EXPECT_EQ(batch.end[i], 128 * sealed);
+      EXPECT_LT(token, batch.n);
+      EXPECT_EQ(batch.scale.size(), 2U * batch.m);
+    });
+    for (const AdapterContext& batch : batches) {
+      ASSERT_EQ(std::ssize(batch.errors), batch.end.back() * 16);
+      for (int t = 0; t < batch.end.back(); ++t) {
+        float largest = 0;
+        for (int j = 0; j < 16; ++j) largest = std::max(largest, std::abs(batch.errors[t * 16 + j]));
+        EXPECT_EQ(largest > 0, t >= 4) << t;
+      }
     }
   }
 }
 
-TEST(AdapterContexts, HaveTheWeightsOfAttention) {
-  const Capture capture = filled_capture();
-  const auto context = adapter_contexts(capture, stored_as("f16", Correction::relative))[1];
+// A query's own weights, by head, from the scores in double precision.
+void expect_weights_of_attention(const Capture& capture, const std::vector<AdapterContext>& batches,
+                                 float softcap) {
   const std::vector<float> keys = capture.context_keys(1, 0, 0);
   for (int h = 0; h < 2; ++h) {
     const std::vector<float> queries = capture.context_queries(1, 0, h);
-    for (int i = 0; i < context.m; ++i) {
-      const int token = capture.context_query_tokens(1)[i];
+    for_each_query(capture, 1, batches, [&](const AdapterContext& batch, int i, int query, int token) {
       std::vector<double> weights;
       double sum = 0;
       double largest = 0;
       for (int t = 0; t <= token; ++t) {
         double score = 0;
-        for (int j = 0; j < 16; ++j) score += 0.25 * queries[i * 16 + j] * keys[t * 16 + j];
+        for (int j = 0; j < 16; ++j) score += 0.25 * queries[query * 16 + j] * keys[t * 16 + j];
+        if (softcap > 0) score = softcap * std::tanh(score / softcap);
         weights.push_back(std::exp(score));
         sum += weights.back();
         largest = std::max(largest, weights.back());
       }
-      const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(h * context.m + i) * kLength;
-      for (int t = 0; t < kLength; ++t) {
+      const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(h * batch.m + i) * batch.n;
+      for (int t = 0; t < batch.n; ++t) {
         const double weight = t <= token ? weights[t] : 0;
-        ASSERT_NEAR(context.targets[row + t], weight / sum, 1e-5);
-        ASSERT_NEAR(context.exponentials[row + t], weight / largest, 1e-3);  // f16 holds bf16 nearly exactly
+        ASSERT_NEAR(batch.targets[row + t], weight / sum, 1e-5);
+        ASSERT_NEAR(batch.exponentials[row + t], weight / largest, 2e-3);  // f16 holds bf16 nearly exactly
       }
-    }
+    });
   }
+}
+
+TEST(AdapterContexts, HaveTheWeightsOfAttention) {
+  const Capture capture = filled_capture();
+  expect_weights_of_attention(capture, adapter_contexts(capture, stored_as("f16", Correction::relative), 1),
+                              0);
+}
+
+// A soft cap is not shift-invariant: what the mean takes from the scores has to come back before it.
+TEST(AdapterContexts, HaveUnshiftedScoresUnderASoftCap) {
+  constexpr float kSoftcap = 1.5F;
+  const Capture capture = filled_capture(kSoftcap);
+  Constants constants;
+  std::vector<float> mean(16);
+  for (int j = 0; j < 16; ++j) mean[j] = 0.2F * static_cast<float>(j % 5) - 0.3F;
+  constants.set(0, 0, Side::key, "mean", mean);
+  CorrectedKeys keys = stored_as("f16", Correction::relative);
+  const std::vector<std::string> steps{"mean"};
+  keys.transform = *Transform::make(steps, 16, {&constants, 0, 0, Side::key});
+  expect_weights_of_attention(capture, adapter_contexts(capture, keys, 1), kSoftcap);
 }
 
 // Equation 5: the same weights once both sides are multiplied by e^M.
 TEST(AdapterContexts, ScaleTheAbsoluteCorrectionLikeTheExponentials) {
   const Capture capture = filled_capture();
-  const auto relative = adapter_contexts(capture, stored_as("ch2g128", Correction::relative))[0];
-  const auto absolute = adapter_contexts(capture, stored_as("ch2g128", Correction::absolute))[0];
-  EXPECT_EQ(relative.targets, absolute.targets);
-  for (std::size_t r = 0; r < absolute.scale.size(); ++r) {
-    EXPECT_EQ(relative.scale[r], 1.0F);
-    EXPECT_GT(absolute.scale[r], 0.0F);
-    EXPECT_LE(absolute.scale[r], 1.0F);
-    float largest = 0;
-    for (int t = 0; t < kLength; ++t) largest = std::max(largest, absolute.exponentials[r * kLength + t]);
-    EXPECT_TRUE(largest > 0.999F || absolute.scale[r] == 1.0F);
+  const auto relative = adapter_contexts(capture, stored_as("ch2g128", Correction::relative), 0);
+  const auto absolute = adapter_contexts(capture, stored_as("ch2g128", Correction::absolute), 0);
+  for (std::size_t b = 0; b < relative.size(); ++b) {
+    EXPECT_EQ(relative[b].targets, absolute[b].targets);
+    const int n = relative[b].n;
+    for (std::size_t r = 0; r < absolute[b].scale.size(); ++r) {
+      const float scale = absolute[b].scale[r];
+      EXPECT_EQ(relative[b].scale[r], 1.0F);
+      EXPECT_GT(scale, 0.0F);
+      EXPECT_LE(scale, 1.0F);
+      float largest = 0;
+      for (int t = 0; t < n; ++t) largest = std::max(largest, absolute[b].exponentials[r * n + t]);
+      EXPECT_TRUE(largest > 0.999F || scale == 1.0F);
+    }
   }
 }
 

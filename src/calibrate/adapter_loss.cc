@@ -117,8 +117,9 @@ double adapter_loss(const AdapterContext& context, const AdapterWeights& weights
   const std::ptrdiff_t map_size = static_cast<std::ptrdiff_t>(d) * features;
   KVANT_CHECK(static_cast<std::ptrdiff_t>(weights.key.size()) == map_size, "adapters of another size");
 
-  std::vector<float> phi_k(static_cast<std::size_t>(n) * features);
-  map_rows(context.errors.data(), n, d, weights.key.data(), features, phi_k.data());
+  const int n_corrected = context.end.back();
+  std::vector<float> phi_k(static_cast<std::size_t>(n_corrected) * features);
+  map_rows(context.errors.data(), n_corrected, d, weights.key.data(), features, phi_k.data());
   std::vector<float> phi_q(static_cast<std::size_t>(rows) * features);
   for (int g = 0; g < rows / m; ++g) {
     map_rows(context.queries.data() + static_cast<std::ptrdiff_t>(g) * m * d, m, d,
@@ -126,8 +127,8 @@ double adapter_loss(const AdapterContext& context, const AdapterWeights& weights
              phi_q.data() + static_cast<std::ptrdiff_t>(g) * m * features);
   }
   std::vector<float> w(static_cast<std::size_t>(rows) * n);
-  multiply({phi_q.data(), rows, features, features}, {phi_k.data(), n, features, features}, Turn::second,
-           w.data(), n);
+  multiply({phi_q.data(), rows, features, features}, {phi_k.data(), n_corrected, features, features},
+           Turn::second, w.data(), n);
   double loss = 0;
   for (int r = 0; r < rows; ++r) {
     float* row = w.data() + static_cast<std::ptrdiff_t>(r) * n;
@@ -145,16 +146,18 @@ double adapter_loss(const AdapterContext& context, const AdapterWeights& weights
   gradient->key.resize(weights.key.size());
   gradient->query.resize(weights.query.size());
   std::vector<float> back(phi_q.size());
-  multiply({w.data(), rows, n, n}, {phi_k.data(), n, features, features}, Turn::none, back.data(), features);
+  multiply({w.data(), rows, n_corrected, n}, {phi_k.data(), n_corrected, features, features}, Turn::none,
+           back.data(), features);
   for (int g = 0; g < rows / m; ++g) {
     const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(g) * m;
     map_rows_back(context.queries.data() + at * d, m, d, phi_q.data() + at * features, features,
                   back.data() + at * features, gradient->query.data() + g * map_size);
   }
   back.resize(phi_k.size());
-  multiply({w.data(), rows, n, n}, {phi_q.data(), rows, features, features}, Turn::first, back.data(),
-           features);
-  map_rows_back(context.errors.data(), n, d, phi_k.data(), features, back.data(), gradient->key.data());
+  multiply({w.data(), rows, n_corrected, n}, {phi_q.data(), rows, features, features}, Turn::first,
+           back.data(), features);
+  map_rows_back(context.errors.data(), n_corrected, d, phi_k.data(), features, back.data(),
+                gradient->key.data());
   return loss / rows;
 }
 

@@ -20,9 +20,9 @@ struct AdapterContext {
   int head_dim = 0;                 // d
   int n = 0;                        // keys
   int m = 0;                        // queries of a head
-  std::vector<float> errors;        // [n, d]: K - K_q, as stored
+  std::vector<float> errors;        // [end of the last query, d]: K - K_q, as stored
   std::vector<float> queries;       // [G * m, d]: unscaled, as they meet stored keys
-  std::vector<int> first, end;      // [m]: keys [first, end) are sealed when query i attends: corrected
+  std::vector<int> first, end;      // [m], ascending: keys [first, end) are sealed for query i: corrected
   std::vector<float> exponentials;  // [G * m, n]: exp(s - M) of the quantized scores s; 0 where not visible
   std::vector<float> targets;       // [G * m, n]: the weights of unquantized attention
   std::vector<float> scale;         // [G * m]: c of the correction, times e^(s - M)'s own shift

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "calibrate/adam.h"
+#include "calibrate/adapter_start.h"
 #include "calibrate/adapter_training.h"
 
 namespace kvant {
@@ -157,12 +158,35 @@ TEST(AdapterTraining, LowersTheLossAndRepeatsItself) {
   const std::vector<AdapterContext> judged{training[0], training[3]};
   const AdapterOptions options{.features = kFeatures, .most_steps = 200, .seed = 1};
   const TrainedAdapters trained = train_adapters(training, judged, kHeads, options);
+  EXPECT_TRUE(trained.helps);
   EXPECT_LT(trained.loss_after, trained.loss_before);
   EXPECT_NEAR(trained.loss_before, (uncorrected_loss(judged[0]) + uncorrected_loss(judged[1])) / 2, 1e-9);
   double loss = 0;
   for (const AdapterContext& context : judged) loss += loss_by_hand(context, trained.weights) / 2;
   EXPECT_NEAR(trained.loss_after, loss, 1e-5);
   EXPECT_EQ(train_adapters(training, judged, kHeads, options).weights.key, trained.weights.key);
+}
+
+// Keys that are stored exactly: whatever is added to their weights is wrong.
+TEST(AdapterTraining, SaysWhereNoCorrectionHelps) {
+  std::vector<AdapterContext> contexts;
+  for (int i = 0; i < 4; ++i) {
+    contexts.push_back(random_context(10 + i, 0.7F));
+    contexts.back().exponentials = contexts.back().targets;
+  }
+  const TrainedAdapters trained = train_adapters(std::span(contexts).first(3), std::span(contexts).last(1),
+                                                 kHeads, {.features = kFeatures, .seed = 1});
+  EXPECT_FALSE(trained.helps);
+  EXPECT_NEAR(trained.loss_before, 0, 1e-6);
+  EXPECT_EQ(trained.loss_after, trained.loss_before);
+}
+
+TEST(AdapterStart, CorrectsNextToNothing) {
+  const std::vector<AdapterContext> contexts{random_context(20, 0.7F), random_context(21, 0.7F)};
+  const AdapterWeights start = quiet_start(contexts, kHeads, kFeatures, 3);
+  EXPECT_LT(loss_by_hand(contexts[0], start), 1.021 * uncorrected_loss(contexts[0]));
+  EXPECT_EQ(start.key, quiet_start(contexts, kHeads, kFeatures, 3).key);
+  EXPECT_NE(start.key, quiet_start(contexts, kHeads, kFeatures, 4).key);
 }
 
 }  // namespace

@@ -1,31 +1,34 @@
 #include "calibrate/adapter_training.h"
 
-#include <cmath>
-#include <limits>
 #include <random>
+#include <utility>
 
 #include "base/check.h"
 #include "calibrate/adam.h"
+#include "calibrate/adapter_start.h"
 
 namespace kvant {
 namespace {
 
-constexpr int kStepsBetweenJudgements = 20;
+constexpr int kStepsBetweenJudgements = 40;
 constexpr int kPatience = 3;         // judgements without improvement before training ends
-constexpr double kLeastGain = 2e-3;  // of the loss, to count as an improvement
-
-// Normal numbers of the size that keeps x W at the scale of x.
-std::vector<float> random_weights(std::size_t n, int head_dim, std::mt19937_64& random) {
-  std::normal_distribution<float> normal(0.0F, 1.0F / std::sqrt(static_cast<float>(head_dim)));
-  std::vector<float> weights(n);
-  for (float& w : weights) w = normal(random);
-  return weights;
-}
+constexpr double kLeastGain = 5e-3;  // of the loss, to count: a few contexts judge, and several times
 
 double mean_loss(std::span<const AdapterContext> contexts, const AdapterWeights& weights, int features) {
   double sum = 0;
   for (const AdapterContext& context : contexts) sum += adapter_loss(context, weights, features, nullptr);
   return sum / static_cast<double>(contexts.size());
+}
+
+// Takes the next of n from `order`, which is drawn anew when it is empty.
+std::size_t next_context(std::size_t n, std::vector<std::size_t>& order, std::mt19937_64& random) {
+  if (order.empty()) {
+    for (std::size_t i = 0; i < n; ++i) order.push_back(i);
+    for (std::size_t i = n - 1; i > 0; --i) std::swap(order[i], order[random() % (i + 1)]);
+  }
+  const std::size_t next = order.back();
+  order.pop_back();
+  return next;
 }
 
 }  // namespace
@@ -34,32 +37,33 @@ TrainedAdapters train_adapters(std::span<const AdapterContext> training,
                                std::span<const AdapterContext> judged, int n_query_heads,
                                const AdapterOptions& options) {
   KVANT_CHECK(!training.empty() && !judged.empty(), "training without contexts");
-  const int d = training.front().head_dim;
-  const std::size_t map_size = static_cast<std::size_t>(d) * options.features;
   std::mt19937_64 random(options.seed);
-  AdapterWeights weights{random_weights(map_size, d, random),
-                         random_weights(map_size * n_query_heads, d, random)};
-  TrainedAdapters best{weights, 0, mean_loss(judged, weights, options.features)};
+  AdapterWeights weights = quiet_start(training, n_query_heads, options.features, options.seed);
+  TrainedAdapters best;
   for (const AdapterContext& context : judged)
     best.loss_before += uncorrected_loss(context) / static_cast<double>(judged.size());
+  best.loss_after = best.loss_before;
 
   Adam key_step(weights.key.size(), options.learning_rate);
   Adam query_step(weights.query.size(), options.learning_rate);
   AdapterWeights gradient;
+  std::vector<std::size_t> order;
   int judgements_without_gain = 0;
   for (int step = 1; step <= options.most_steps; ++step) {
-    adapter_loss(training[step % training.size()], weights, options.features, &gradient);
+    adapter_loss(training[next_context(training.size(), order, random)], weights, options.features,
+                 &gradient);
     key_step.step(gradient.key, weights.key);
     query_step.step(gradient.query, weights.query);
     if (step % kStepsBetweenJudgements != 0) continue;
     const double loss = mean_loss(judged, weights, options.features);
-    const bool gains = loss < best.loss_after * (1 - kLeastGain);
-    judgements_without_gain = gains ? 0 : judgements_without_gain + 1;
-    if (loss < best.loss_after) {
+    if (loss < best.loss_after * (1 - kLeastGain)) {
+      best.helps = true;
       best.loss_after = loss;
       best.weights = weights;
+      judgements_without_gain = 0;
+    } else if (++judgements_without_gain == kPatience) {
+      break;
     }
-    if (judgements_without_gain == kPatience) break;
   }
   return best;
 }

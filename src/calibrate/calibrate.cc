@@ -25,7 +25,7 @@ namespace {
 
 constexpr double kSecondsBetweenSaves = 60;
 
-constexpr int kContextQueries = 64;
+constexpr int kContextQueries = 256;
 constexpr std::int64_t kMostCaptureBytes = std::int64_t{2} << 30;
 
 bool trains_adapters(const CalibrationRequest& request) {
@@ -76,19 +76,14 @@ class Calibrator {
   std::string capture_path() const { return request_.state_path + ".capture"; }
   std::string constants_path() const { return request_.state_path + ".partial"; }
 
-  // Without its constants a recipe cannot be resolved; its overrides can be held against the model.
+  // What would fail after hours is refused now.
   Status check(const Recipe& recipe) const {
-    const Geometry& g = engine_.geometry();
     if (recipe.correction != Correction::none && capture_.size().contexts < 2) {
       return error("the recipe {} has adapters, which need contexts of more than {} tokens to be trained on",
                    label(recipe), kFirstCorrectedQuery);
     }
-    for (const SideOverride& o : recipe.overrides) {
-      if (o.last_layer < g.n_layers && o.kv_head < g.n_kv_heads) continue;
-      return error("the recipe {} names layers or KV heads that {} doesn't have ({} layers, {} KV heads)",
-                   label(recipe), g.model, g.n_layers, g.n_kv_heads);
-    }
-    return {};
+    const Status fits = check_recipe(recipe, engine_.geometry());
+    return fits.ok() ? fits : error("recipe {}: {}", label(recipe), fits.error().message);
   }
 
   // All that captured values and constants depend on, but the recipes.

@@ -18,8 +18,8 @@ struct CalibrationSettings {
   int length = 512;   // tokens of a sample
   int rows = 8192;    // tokens of all samples whose K and V are kept for learning
   int passages = 4;   // further samples on which the result is judged
-  int contexts = 14;  // longer ones, read only where adapters are trained on them
-  int context_length = 2048;
+  int contexts = 8;   // longer ones, read only where adapters are trained on them
+  int context_length = 4096;
   int adapter_steps = 400;  // of their training, at the most
   bool self = false;        // the model writes the text
   std::uint64_t seed = 0;

@@ -1,6 +1,7 @@
 #include "calibrate/capture.h"
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "base/check.h"
@@ -77,9 +78,21 @@ void Capture::choose_queries() {
   KVANT_CHECK(size_.context_queries <= size_.context_length - size_.first_query,
               "contexts of too few tokens");
   std::mt19937_64 random(size_.seed + 1);
-  for (int c = 0; c < size_.contexts; ++c) {
-    draw(size_.context_length - size_.first_query, size_.context_queries, random,
-         [&](std::int64_t i) { query_tokens_.push_back(static_cast<std::int32_t>(size_.first_query + i)); });
+  for (int c = 0; c < size_.contexts; ++c) draw_context_queries(random);
+}
+
+// One token from each of `context_queries` parts of equal ratio.
+void Capture::draw_context_queries(std::mt19937_64& random) {
+  const int n = size_.context_queries;
+  const double first = std::max(size_.first_query, 1);
+  const double octaves = std::log2(size_.context_length / first);
+  int next = size_.first_query;
+  for (int i = 0; i < n; ++i) {
+    const double inside = static_cast<double>(random() >> 11) * 0x1p-53;
+    const int place = static_cast<int>(first * std::exp2(octaves * (i + inside) / n));
+    const int token = std::clamp(place, next, size_.context_length - (n - i));
+    query_tokens_.push_back(token);
+    next = token + 1;
   }
 }
 

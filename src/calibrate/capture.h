@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <random>
 #include <span>
 #include <vector>
 
@@ -24,7 +25,9 @@ struct CaptureSize {
   int passages = 0;  // kept whole
   int contexts = 0;
   int context_length = 0;   // tokens of each
-  int context_queries = 0;  // tokens of each context whose queries are kept, drawn from [first_query, length)
+  // Tokens of each context whose queries are kept: from [first_query, length), spread over the logarithm of
+  // their place, so that every octave of lengths counts alike.
+  int context_queries = 0;
   int first_query = 0;
   std::uint64_t seed = 0;
 };
@@ -83,6 +86,7 @@ class Capture {
   int query_row(int sequence, int token) const;
   void choose_rows();
   void choose_queries();
+  void draw_context_queries(std::mt19937_64& random);
   // Rows [first, first + n) of a block.
   std::vector<float> floats(const Block& values, int first, int n) const;
 

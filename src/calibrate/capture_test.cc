@@ -133,6 +133,27 @@ TEST(Capture, KeepsKeysAndSomeQueriesOfContexts) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(queries[16 * i], mark(3, tokens[i], 2));
 }
 
+// Between 256 and 4096, each of the four octaves has a quarter of the queries; and a context that has only
+// just as many tokens as queries gives all of them.
+TEST(Capture, SpreadsTheQueriesOfContextsOverOctaves) {
+  CaptureSize size{.samples = 1, .length = 8, .rows = 8, .contexts = 3, .context_length = 4096};
+  size.context_queries = 128;
+  size.first_query = 256;
+  const Capture capture(geometry(), size);
+  for (int c = 0; c < 3; ++c) {
+    const auto tokens = capture.context_query_tokens(c);
+    EXPECT_TRUE(std::ranges::is_sorted(tokens, std::less_equal<>())) << "each once";
+    EXPECT_EQ(std::ranges::lower_bound(tokens, 512) - tokens.begin(), 32);
+    EXPECT_EQ(std::ranges::lower_bound(tokens, 2048) - tokens.begin(), 96);
+    EXPECT_LT(tokens.back(), 4096);
+  }
+  size.context_length = 256 + 128;
+  const Capture short_contexts(geometry(), size);
+  const auto all = short_contexts.context_query_tokens(0);
+  EXPECT_EQ(all.front(), 256);
+  EXPECT_EQ(all.back(), 256 + 127);
+}
+
 class CaptureState : public testing::Test {
  protected:
   const CaptureSize size_{.samples = 3, .length = 8, .rows = 10, .passages = 1, .seed = 1};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "base/check.h"
 #include "calibrate/adapter_data.h"
@@ -15,6 +16,8 @@
 namespace kvant {
 namespace {
 
+constexpr int kContextsPerJudged = 4;  // one of so many contexts judges adapters, which learn from the others
+const std::vector<float> kSwitchedOff{0.0F};
 constexpr float kLargestInteger = 119;  // of universal scales (TurboAttention, Algorithm 1)
 
 // A seed of its own for every (layer, head, side), whatever else is learned.
@@ -50,6 +53,8 @@ class HeadLearner {
         case NeedKind::adapter:
           learn_adapters(constant);
           break;
+        case NeedKind::harm:
+          KVANT_CHECK(false, "a harm shows in the model's predictions, not in captured values");
       }
     }
     return std::move(learned_);
@@ -137,15 +142,16 @@ class HeadLearner {
     auto transform = Transform::make(needs_.transforms, rows().cols, constants());
     KVANT_CHECK(transform.ok(), "transforms that were just learned");
     keys.transform = std::move(*transform);
-    const std::vector<AdapterContext> contexts = adapter_contexts(capture_, keys);
-    KVANT_CHECK(contexts.size() >= 2, "adapters need contexts to train on and to be judged on");
-    const std::size_t n_judged = std::max<std::size_t>(1, contexts.size() / 6);
-    const std::span all(contexts);
-    const TrainedAdapters trained =
-        train_adapters(all.subspan(n_judged), all.first(n_judged), capture_.geometry().group(),
-                       {.most_steps = settings_.adapter_steps, .seed = seed_});
-    keep(constant.stored, rounded_to_f16(trained.weights.query));
-    keep(sibling(constant, kKeyAdapter).stored, rounded_to_f16(trained.weights.key));
+    std::vector<AdapterContext> training, judged;
+    for (int c = 0; c < capture_.size().contexts; ++c) {
+      std::vector<AdapterContext>& to = c % kContextsPerJudged == 0 ? judged : training;
+      std::ranges::move(adapter_contexts(capture_, keys, c), std::back_inserter(to));
+    }
+    const TrainedAdapters trained = train_adapters(training, judged, capture_.geometry().group(),
+                                                   {.most_steps = settings_.adapter_steps, .seed = seed_});
+    keep(constant.stored, trained.helps ? rounded_to_f16(trained.weights.query) : kSwitchedOff);
+    keep(sibling(constant, kKeyAdapter).stored,
+         trained.helps ? rounded_to_f16(trained.weights.key) : kSwitchedOff);
     keep(constant.stored + kLossesSuffix,
          {static_cast<float>(trained.loss_before), static_cast<float>(trained.loss_after)});
   }

@@ -14,7 +14,8 @@
 namespace kvant {
 
 // Constants by scoped name. Beside each codebook comes "<name>#errors": the three errors of struct Codebook;
-// beside each head's adapters "<name of the query's>#losses": the losses of TrainedAdapters.
+// beside each head's adapters "<name of the query's>#losses": the losses of TrainedAdapters. Adapters that
+// don't help their head are a single 0: see switched_off().
 using LearnedConstants = std::vector<std::pair<std::string, std::vector<float>>>;
 
 // All that `needs` lists, learned on the capture's rows, in order: each step's constants on what the steps

@@ -18,6 +18,7 @@ std::vector<TrainingGain> training_gains(const Constants& constants) {
       ++gain.heads;
       gain.before += values[0];
       gain.after += values[1];
+      if (values[1] < values[0]) ++gain.improved;
     }
   });
   std::vector<TrainingGain> means;

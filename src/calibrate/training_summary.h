@@ -16,6 +16,7 @@ struct TrainingGain {
   Side side = Side::key;
   std::string name;  // scoped
   int heads = 0;
+  int improved = 0;  // heads where training lowered it; adapters of the others are switched off
   double before = 0;
   double after = 0;
 };

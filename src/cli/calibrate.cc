@@ -70,9 +70,10 @@ Status check_outputs(const CalibrateOptions& options, const std::vector<std::str
 void print_summary(const Calibration& calibration, const std::vector<std::string>& files, double seconds) {
   fmt::print(
       "Training, mean over heads (codebooks: relative squared error; adapters: divergence of weights):\n");
-  fmt::print("{:>10} {:>10}  constant\n", "before", "after");
+  fmt::print("{:>10} {:>10} {:>9}  constant\n", "before", "after", "improved");
   for (const TrainingGain& gain : training_gains(calibration.constants))
-    fmt::print("{:10.5f} {:10.5f}  {} {}\n", gain.before, gain.after, side_name(gain.side), gain.name);
+    fmt::print("{:10.5f} {:10.5f} {:>9}  {} {}\n", gain.before, gain.after,
+               fmt::format("{}/{}", gain.improved, gain.heads), side_name(gain.side), gain.name);
   fmt::print("Relative squared errors on {} passages that nothing was learned from:\n",
              calibration.settings.passages);
   fmt::print("{:>10} {:>10} {:>10}  recipe\n", "K", "V", "output");
@@ -98,6 +99,8 @@ std::string to_json(const Calibration& calibration, const std::vector<std::strin
   for (const TrainingGain& gain : training_gains(calibration.constants)) {
     json["training"].push_back({{"side", side_name(gain.side)},
                                 {"constant", gain.name},
+                                {"heads", gain.heads},
+                                {"improved", gain.improved},
                                 {"before", gain.before},
                                 {"after", gain.after}});
   }
