@@ -59,8 +59,7 @@ void round_tile(float* x, std::size_t n) {
 }
 
 bool in_block(const PromptBlock& block, const PageView& page) {
-  return !page.kept && page.first_token + page.n_tokens > block.first_token &&
-         page.first_token <= block.query_page;
+  return !page.kept && page.first_token >= block.first_token && page.first_token <= block.query_page;
 }
 
 // K's mean over the block's tokens, by channel.
@@ -68,9 +67,9 @@ std::vector<double> key_mean(const PromptBlock& block, const std::vector<PageVie
   const int d = block.head_dim;
   std::vector<double> mean(d, 0.0);
   for (const PageView& page : pages) {
-    if (page.kept || page.first_token + page.n_tokens <= block.first_token) continue;
+    if (page.kept || page.first_token < block.first_token) continue;
     const std::vector<float> k = decoded(page.k, page.n_tokens, d);
-    for (int t = std::max(0, block.first_token - page.first_token); t < page.n_tokens; ++t) {
+    for (int t = 0; t < page.n_tokens; ++t) {
       for (int c = 0; c < d; ++c) mean[c] += k[static_cast<std::ptrdiff_t>(t) * d + c];
     }
   }
@@ -91,7 +90,7 @@ TokenMask unrounded_tokens(const PromptBlock& block, const PageView& page, float
   for (int t = 0; t < kPageTokens; ++t) {
     const int token = page.first_token + t;
     const bool vertical = block.scores != nullptr && block.scores->score(token) > threshold;
-    if (vertical || token < block.sink || token < block.first_token || t >= page.n_tokens) mask.set(t);
+    if (vertical || token < block.sink || t >= page.n_tokens) mask.set(t);
   }
   return mask;
 }
@@ -136,15 +135,13 @@ void RoundedPages::round_sage(const PromptBlock& block, const PageView& page, co
                               std::vector<PageView>& out) {
   const int d = block.head_dim;
   std::vector<float> k = decoded(page.k, page.n_tokens, d);
-  const int begin = std::max(0, block.first_token - page.first_token);
-  for (int first = begin; first < page.n_tokens;) {
-    const int end = std::min(page.n_tokens, (first / kPromptTile + 1) * kPromptTile);
+  for (int first = 0; first < page.n_tokens; first += kPromptTile) {
+    const int end = std::min(page.n_tokens, first + kPromptTile);
     float* tile = k.data() + static_cast<std::ptrdiff_t>(first) * d;
     const int n = (end - first) * d;
     for (int i = 0; i < n; ++i) tile[i] = static_cast<float>(tile[i] - mean[i % d]);
     round_tile(tile, n);
     for (int i = 0; i < n; ++i) tile[i] = static_cast<float>(tile[i] + mean[i % d]);
-    first = end;
   }
   PageView rounded = page;
   std::byte* bytes = new_bytes(f32_rows().page_bytes(d));

@@ -21,8 +21,8 @@ inline constexpr int kPromptTile = 64;  // tokens that share a scale
 struct PromptBlock {
   PromptAttention attention = PromptAttention::int8;
   int head_dim = 0;
-  int first_token = 0, end_token = 0;
-  int query_page = 0;  // the first token of the page that the queries lie in
+  int first_token = 0, end_token = 0;  // it begins with a page
+  int query_page = 0;                  // the first token of the page that the queries lie in
   // int8 and int4 leave these unrounded: the tokens from query_page - window on, unless window is 0; the
   // first `sink` of the sequence; and the share `protect` of all tokens with a score that have drawn most
   // attention.

@@ -198,40 +198,47 @@ TEST_P(LowBitPrompt, LeavesVerticalLinesUnrounded) {
   }
 }
 
-// Earlier blocks are as they are: sealed pages, and the tail of a prompt that ended within a tile.
-TEST_P(LowBitPrompt, LeavesEarlierBlocksAsTheyAre) {
+// A block of `prefill` tokens leaves earlier ones as they are; a whole prompt is all that is unsealed.
+TEST_P(LowBitPrompt, BeginsWithItsBlock) {
   const int bits = GetParam();
-  for (const int prefill : {256, kPrefillAll}) {
-    const std::string recipe = fmt::format("k=bf16,v=bf16,prefill={},prompt=int{}",
-                                           prefill == kPrefillAll ? "all" : std::to_string(prefill), bits);
+  struct Case {
+    const char* prefill;
+    int first, block_first;
+  };
+  for (const auto& [prefill, first, block_first] :
+       {Case{"256", 512, 512}, {"256", 300, 256}, {"all", 300, 0}}) {
+    const std::string recipe = fmt::format("k=bf16,v=bf16,prefill={},prompt=int{}", prefill, bits);
     Cache cache(plan_for(recipe, geometry()), 0);
     cache.add();
-    const int first = prefill == kPrefillAll ? 100 : 512;
     attend_tokens(cache, 0, first, true, values_with_mean);
-    const auto rows = probe(cache, values_with_mean, first, 250, [&](int head, int t) {
-      Rows k = stored_rows(values_with_mean, head / 2, kKeyRows, first + 250);
-      Rows v = stored_rows(values_with_mean, head / 2, kValueRows, first + 250);
-      round_tiles(k, v, first, t / 128 * 128, 0, bits, {});
-      return attention(query_row(values_with_mean, head, t), k, v, t, geometry().score_scale);
-    });
+    const auto rows = probe(
+        cache, values_with_mean, first, 200, [&, block = block_first, n = first + 200](int head, int t) {
+          Rows k = stored_rows(values_with_mean, head / 2, kKeyRows, n);
+          Rows v = stored_rows(values_with_mean, head / 2, kValueRows, n);
+          round_tiles(k, v, block, t / 128 * 128, 0, bits, {});
+          return attention(query_row(values_with_mean, head, t), k, v, t, geometry().score_scale);
+        });
     expect_equal(rows, recipe);
   }
 }
 
 TEST_P(LowBitPrompt, WithAWindowDoesNotDependOnChunks) {
-  const auto plan = plan_for(
-      fmt::format("k=ch4g128,v=tok4g128,prefill=384,prompt=int{},window=128,protect=0.05", GetParam()),
-      geometry());
-  Cache whole(plan, 0), parts(plan, 0);
-  const auto expected = attend_tokens(whole, whole.add(), 700, true, values_with_mean);
-  parts.add();
-  std::vector<float> out;
-  for (const int n : {50, 300, 33, 317}) {
-    const auto some = attend_tokens(parts, 0, n, true, values_with_mean);
-    out.insert(out.end(), some[0].begin(), some[0].end());
+  for (const char* prefill : {"384", "all"}) {
+    const auto plan =
+        plan_for(fmt::format("k=ch4g128,v=tok4g128,prefill={},prompt=int{},window=128,protect=0.05", prefill,
+                             GetParam()),
+                 geometry());
+    Cache whole(plan, 0), parts(plan, 0);
+    const auto expected = attend_tokens(whole, whole.add(), 700, true, values_with_mean);
+    parts.add();
+    std::vector<float> out;
+    for (const int n : {50, 300, 33, 317}) {
+      const auto some = attend_tokens(parts, 0, n, true, values_with_mean);
+      out.insert(out.end(), some[0].begin(), some[0].end());
+    }
+    ASSERT_EQ(out.size(), expected[0].size());
+    for (std::size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], expected[0][i], 1e-5);
   }
-  ASSERT_EQ(out.size(), expected[0].size());
-  for (std::size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], expected[0][i], 1e-5);
 }
 
 TEST(LowBitPrompts, LeaveAnswersExact) {
@@ -267,7 +274,7 @@ std::vector<double> sage_by_definition(int head, int t, int first, int n) {
     for (double& x : row) tile.push_back(&x);
   }
   round_symmetric(tile);
-  // Without an earlier block the mean need not come back: the softmax does not notice.
+  // The softmax does not notice a mean that all keys lack: it comes back where there is an earlier block.
   for (int j = first; j < first + n && first > 0; ++j) {
     for (int c = 0; c < kSize; ++c) k[j][c] += mean[c];
   }
@@ -275,13 +282,14 @@ std::vector<double> sage_by_definition(int head, int t, int first, int n) {
 }
 
 TEST(SagePrompt, MultipliesIntegersAfterTheMean) {
-  for (const int first : {0, 100}) {
-    Cache cache(plan_for("sage", geometry()), 0);
+  for (const int first : {0, 512}) {
+    const std::string recipe = first == 0 ? "sage" : "sage,prefill=512";
+    Cache cache(plan_for(recipe, geometry()), 0);
     cache.add();
     if (first > 0) attend_tokens(cache, 0, first, true, values_with_mean);
     const auto rows = probe(cache, values_with_mean, first, 300,
                             [&](int head, int t) { return sage_by_definition(head, t, first, 300); });
-    expect_equal(rows, "sage");
+    expect_equal(rows, recipe);
   }
 }
 

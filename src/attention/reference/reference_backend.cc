@@ -213,8 +213,8 @@ void ReferenceBackend::round_prompt(const Step& step, int layer, HeadWork& work)
   if (recipe.prompt == PromptAttention::exact || !step.slices()[work.slice].is_prompt) return;
   const HeadState& state = step.head(work.slice, layer, work.kv_head);
   const int query = work.tile.query_first;
-  const int block_first =
-      recipe.prefill == kPrefillAll ? step.first_token(work.slice) : query / recipe.prefill * recipe.prefill;
+  // Of a whole prompt, all that is unsealed: so that steps of any size round alike.
+  const int block_first = recipe.prefill == kPrefillAll ? 0 : query / recipe.prefill * recipe.prefill;
   const LayerPlan& rules = plan.layers[layer];
   work.rounded.replace({.attention = recipe.prompt,
                         .head_dim = plan.geometry.head_dim,
