@@ -6,9 +6,21 @@
 
 namespace kvant {
 
+namespace {
+
+std::size_t numbers(int head_dim) {
+  return static_cast<std::size_t>(kCorrectionFeatures) * (head_dim + 1);
+}
+
+}  // namespace
+
+std::int64_t correction_bytes(int head_dim) {
+  return static_cast<std::int64_t>(numbers(head_dim) * sizeof(float));
+}
+
 void CorrectionState::reserve(int head_dim) {
   head_dim_ = head_dim;
-  if (sums_.empty()) sums_.assign(static_cast<std::size_t>(kCorrectionFeatures) * (head_dim + 1), 0);
+  if (sums_.empty()) sums_.assign(numbers(head_dim), 0);
 }
 
 void CorrectionState::add(std::span<const float> adapter, MatrixView<const float> errors,

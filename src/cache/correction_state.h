@@ -12,6 +12,9 @@
 
 namespace kvant {
 
+// Bytes of S and P for head size d.
+std::int64_t correction_bytes(int head_dim);
+
 class CorrectionState {
  public:
   bool empty() const { return sums_.empty(); }
@@ -27,7 +30,7 @@ class CorrectionState {
 
   // S and P: [D][d + 1], P in the last column.
   std::span<const float> sums() const { return sums_; }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(sums_.size() * sizeof(float)); }
+  std::int64_t bytes() const { return empty() ? 0 : correction_bytes(head_dim_); }
 
  private:
   int head_dim_ = 0;

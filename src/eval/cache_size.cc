@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "cache/correction_state.h"
 #include "cache/head_state.h"
 #include "cache/schedule.h"
 
@@ -29,9 +30,8 @@ std::int64_t layer_bytes(const Plan& plan, int layer, int n_tokens) {
   const int d = plan.geometry.head_dim;
   const auto tail_page = static_cast<std::int64_t>(plan.tail->page_bytes(d));
   const bool any_sealed = pages_due(n_tokens, plan.layers[layer].window) > 0;
-  const std::int64_t side_page = any_sealed && plan.layers[layer].sink > 0
-                                     ? tail_page / kPageTokens * kept_page_rows(plan, layer)
-                                     : 0;
+  const std::int64_t side_page =
+      any_sealed && plan.layers[layer].sink > 0 ? tail_page / kPageTokens * kept_page_rows(plan, layer) : 0;
   std::int64_t bytes = 0;
   for (int head = 0; head < plan.geometry.n_kv_heads; ++head) {
     for (const Side side : kSides) {
@@ -39,6 +39,7 @@ std::int64_t layer_bytes(const Plan& plan, int layer, int n_tokens) {
       bytes += held_pages(plan, layer, n_tokens) * page + tail_pages(plan, layer, n_tokens) * tail_page +
                side_page;
     }
+    if (any_sealed && plan.head(layer, head).corrected) bytes += correction_bytes(d);
   }
   return bytes;
 }

@@ -19,7 +19,8 @@ TEST(PredictedCacheBytes, AreWhatTheCacheTakes) {
   const Geometry geometry = testing::small_geometry();
   for (const char* recipe :
        {"bf16", "k=ch4g128,v=tok4g128", "k=ch2g128,v=tok2g128,window=256", "k=tok4g32s,v=fp8,sink=4",
-        "k=ch4g128,v=tok4g128,sink=128,window=128", "k=tok8g32s,v=tok3g64,k@1=ch4g64,v@0.1=bf16"}) {
+        "k=ch4g128,v=tok4g128,sink=128,window=128", "k=tok8g32s,v=tok3g64,k@1=ch4g64,v@0.1=bf16",
+        "k=ch2g128,v=tok2g128,window=128,correction=relative,correction_layers=1"}) {
     const auto plan = testing::plan_for(recipe, geometry);
     for (const int n : {0, 1, 127, 128, 129, 300, 640}) {
       // Token lists and masks of protected tokens, some bytes a head, are left out of the prediction.
