@@ -9,8 +9,8 @@
 namespace kvant {
 
 // Bytes of one sequence of n_tokens >= 0 tokens under `plan`, once its prompt has ended: pages, the tail, the
-// sink's side pages, sums of a correction (token lists, some bytes a head, left out; pages that a share of evictions would free
-// counted). By layer.
+// sink's side pages, sums of a correction (token lists, some bytes a head, left out; pages that a share of
+// evictions would free counted). By layer.
 std::vector<std::int64_t> cache_bytes_by_layer(const Plan& plan, int n_tokens);
 std::int64_t predicted_cache_bytes(const Plan& plan, int n_tokens);
 
