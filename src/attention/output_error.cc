@@ -14,18 +14,18 @@ SkipCount since(const std::vector<SkipCount>& before, const std::vector<SkipCoun
   return {b.seen - a.seen, b.skipped - a.skipped, b.queries - a.queries, b.mass - a.mass};
 }
 
-// Columns [first, first + n) of all rows.
-OutputError compare(const MatrixView<const float>& exact, const MatrixView<const float>& got, int first,
-                    int n) {
+// Columns [first, first + n) of the rows from first_row on.
+OutputError compare(const MatrixView<const float>& exact, const MatrixView<const float>& got, int first_row,
+                    int first, int n) {
   OutputError error;
-  for (int r = 0; r < exact.rows; ++r) {
+  for (int r = first_row; r < exact.rows; ++r) {
     for (int c = first; c < first + n; ++c) {
       const double right = exact.row(r)[c], difference = got.row(r)[c] - right;
       error.difference += difference * difference;
       error.energy += right * right;
     }
   }
-  error.values = std::int64_t{exact.rows} * n;
+  error.values = std::int64_t{exact.rows - first_row} * n;
   return error;
 }
 
@@ -59,8 +59,6 @@ void OutputErrorBackend::add(std::shared_ptr<const Plan> plan) {
   shadow.effects.n_layers = g.n_layers;
   shadow.effects.n_heads = g.n_heads;
   shadow.effects.errors.resize(static_cast<std::size_t>(g.n_layers) * g.n_heads);
-  if (plan->recipe.skip > 0) shadow.effects.skips.resize(g.n_layers);
-  if (plan->recipe.protect > 0) shadow.effects.coverage.resize(g.n_layers);
   shadow.cache = std::make_unique<Cache>(std::move(plan), /*byte_limit=*/0);
   shadow.sequence = shadow.cache->add();
   shadows_.push_back(std::move(shadow));
@@ -73,8 +71,9 @@ void OutputErrorBackend::begin() {
   }
 }
 
-Status OutputErrorBackend::reserve(int n_tokens, bool is_prompt, bool measured) {
-  measured_ = measured;
+Status OutputErrorBackend::reserve(int n_tokens, bool is_prompt, int first_measured) {
+  n_tokens_ = n_tokens;
+  first_measured_ = first_measured;
   for (Shadow& shadow : shadows_) {
     auto step = shadow.cache->reserve({{shadow.sequence, n_tokens, is_prompt}});
     if (!step.ok()) return step.error();
@@ -105,18 +104,23 @@ void OutputErrorBackend::run_layer(Step& step, int layer, const LayerRows& rows,
 void OutputErrorBackend::run_shadow(Shadow& shadow, const Step& step, int layer, const LayerRows& rows,
                                     Team& team) {
   LayerEffects& effects = shadow.effects;
-  if (measured_ && protects(shadow.cache->plan(), layer)) measure_mass(shadow, step, layer, rows, team);
-  const bool skips = measured_ && !effects.skips.empty();
+  const bool in_one_page = step.first_token(0) % kPageTokens + n_tokens_ <= kPageTokens;
+  if (first_measured_ == 0 && in_one_page && protects(shadow.cache->plan(), layer))
+    measure_mass(shadow, step, layer, rows, team);
+  const bool skips = first_measured_ == 0 && shadow.cache->plan().recipe.skip > 0;
   if (skips && team.index() == 0) skipped_ = inner_.skip_counts();
   team.barrier();
   const MatrixView<float> out(out_.data(), rows.out.rows, rows.out.cols);
   inner_.run_layer(*shadow.step, layer, {rows.q, rows.k, rows.v, out}, team);
   team.barrier();
-  if (skips && team.index() == 0) effects.skips[layer].add(since(skipped_, inner_.skip_counts(), layer));
-  if (!measured_) return;
+  if (skips && team.index() == 0) {
+    effects.skips.resize(effects.n_layers);
+    effects.skips[layer].add(since(skipped_, inner_.skip_counts(), layer));
+  }
+  if (first_measured_ == n_tokens_) return;
   const int d = shadow.cache->plan().geometry.head_dim;
   team.for_each(effects.n_heads, [&](int head) {
-    effects.errors[layer * effects.n_heads + head].add(compare(rows.out, out, head * d, d));
+    effects.errors[layer * effects.n_heads + head].add(compare(rows.out, out, first_measured_, head * d, d));
   });
 }
 
@@ -128,6 +132,7 @@ void OutputErrorBackend::measure_mass(Shadow& shadow, const Step& step, int laye
     head_coverage_[kv_head] = measure_coverage(step, layer, kv_head, rows.q, tokens);
   });
   if (team.index() != 0) return;
+  shadow.effects.coverage.resize(shadow.effects.n_layers);
   for (const MassCoverage& coverage : head_coverage_) shadow.effects.coverage[layer].add(coverage);
 }
 

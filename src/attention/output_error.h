@@ -28,9 +28,10 @@ struct OutputError {
 // What was measured of one recipe.
 struct LayerEffects {
   int n_layers = 0, n_heads = 0;
-  std::vector<OutputError> errors;     // [n_layers, n_heads]: query heads
-  std::vector<SkipCount> skips;        // [n_layers]; empty: the recipe skips nothing
-  std::vector<MassCoverage> coverage;  // [n_layers]; empty: the recipe protects no tokens by their scores
+  std::vector<OutputError> errors;  // [n_layers, n_heads]: query heads
+  std::vector<SkipCount> skips;     // [n_layers]; empty: the recipe skips nothing, or it was not counted
+  std::vector<MassCoverage>
+      coverage;  // [n_layers]; empty: the recipe protects nothing by scores, or as above
 
   OutputError of_layer(int layer) const;
   OutputError total() const;
@@ -46,9 +47,10 @@ class OutputErrorBackend final : public AttentionBackend {
   void add(std::shared_ptr<const Plan> plan);
   // The next step starts a new text.
   void begin();
-  // Around each step of the unquantized cache, which has one slice of n_tokens tokens; they lie within one
-  // page where coverage is measured. measured: the step's queries count. An error from a shadow cache.
-  Status reserve(int n_tokens, bool is_prompt, bool measured);
+  // Around each step of the unquantized cache, which has one slice of n_tokens tokens. Queries
+  // [first_measured, n_tokens) count; skips only where all do, and coverage where they lie within one page
+  // as well. An error from a shadow cache.
+  Status reserve(int n_tokens, bool is_prompt, int first_measured);
   Status commit();
 
   // Of each recipe, in the order in which they were added.
@@ -71,7 +73,7 @@ class OutputErrorBackend final : public AttentionBackend {
 
   AttentionBackend& inner_;
   std::vector<Shadow> shadows_;
-  bool measured_ = false;
+  int n_tokens_ = 0, first_measured_ = 0;    // of the step
   std::vector<float> out_;                   // [n_rows, n_heads * d], of one shadow
   std::vector<SkipCount> skipped_;           // by inner_ before the shadow's layer
   std::vector<MassCoverage> head_coverage_;  // [n_kv_heads], of one shadow's layer

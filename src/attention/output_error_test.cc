@@ -19,9 +19,9 @@ using testing::small_geometry;
 constexpr int kSize = 64;
 
 // Runs a step of n tokens, with the shadows around it.
-testing::Outputs run(Cache& cache, SequenceId s, int n, bool is_prompt, bool measured,
+testing::Outputs run(Cache& cache, SequenceId s, int n, bool is_prompt, int first_measured,
                      OutputErrorBackend& backend, const RowSource& source, int n_threads = 1) {
-  EXPECT_TRUE(backend.reserve(n, is_prompt, measured).ok());
+  EXPECT_TRUE(backend.reserve(n, is_prompt, first_measured).ok());
   auto step = cache.reserve({{s, n, is_prompt}});
   EXPECT_TRUE(step.ok());
   testing::Outputs outputs = testing::run_step(**step, source, backend, n_threads);
@@ -62,8 +62,8 @@ TEST(OutputError, IsThatOfEachLayerAndQueryHeadInMeasuredSteps) {
   backend.add(plan_for("bf16", g));
   Cache cache(plan_for("bf16", g), 0);
   const SequenceId s = cache.add();
-  for (const bool measured : {false, true, true}) {
-    const auto out = run(cache, s, 5, measured, measured, backend, values_of, 3);
+  for (const int first_measured : {5, 0, 2}) {
+    const auto out = run(cache, s, 5, true, first_measured, backend, values_of, 3);
     EXPECT_EQ(out[1][2 * kSize], 13.0F);  // the exact outputs go on
   }
   const LayerEffects& effects = backend.effects(0);
@@ -73,13 +73,13 @@ TEST(OutputError, IsThatOfEachLayerAndQueryHeadInMeasuredSteps) {
       const double exact = 10 * layer + head + 1;
       squares += exact * exact;
       const OutputError& error = effects.errors[layer * 6 + head];
-      EXPECT_EQ(error.values, 2 * 5 * kSize);
+      EXPECT_EQ(error.values, (5 + 3) * kSize);
       EXPECT_DOUBLE_EQ(error.mse(), exact * exact / 4);
       EXPECT_DOUBLE_EQ(error.relative(), 0.5);
     }
     EXPECT_DOUBLE_EQ(effects.of_layer(layer).mse(), squares / 6 / 4);
   }
-  EXPECT_EQ(effects.total().values, 2 * 6 * 2 * 5 * kSize);
+  EXPECT_EQ(effects.total().values, 2 * 6 * (5 + 3) * kSize);
   EXPECT_EQ(backend.effects(1).total().difference, 0);
   EXPECT_GT(backend.effects(1).total().energy, 0);
 }
@@ -94,8 +94,8 @@ TEST(OutputError, OfARecipeIsThatOfItsOwnCache) {
   backend.add(recipe);
   Cache cache(exact, 0), alone(recipe, 0), alone_exact(exact, 0);
   const SequenceId s = cache.add(), a = alone.add(), e = alone_exact.add();
-  run(cache, s, 300, true, false, backend, values_of, 2);
-  run(cache, s, 90, false, true, backend, values_of, 2);
+  run(cache, s, 300, true, 300, backend, values_of, 2);
+  run(cache, s, 90, false, 0, backend, values_of, 2);
 
   attend_tokens(alone, a, 300, true, values_of);
   attend_tokens(alone_exact, e, 300, true, values_of);
@@ -131,7 +131,7 @@ TEST(OutputError, EachTextStartsWithEmptyCaches) {
   for (int text = 0; text < 2; ++text) {
     const SequenceId s = cache.add();
     backend.begin();
-    run(cache, s, 200, true, true, backend, values_of);
+    run(cache, s, 200, true, 0, backend, values_of);
     if (text == 0) first = backend.effects(0).total();
   }
   EXPECT_GT(first.difference, 0);

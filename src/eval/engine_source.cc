@@ -36,8 +36,11 @@ class EngineSource : public LogitSource {
   Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) override {
     const int n = static_cast<int>(tokens.size());
     const int first_wanted = n - logits.rows;
-    for (int start = 0; start < n; start += step_tokens_) {
-      const int count = std::min(step_tokens_, n - start);
+    // A prompt that is one block must be one step.
+    const bool one_step = is_prompt && cache_.plan().recipe.prefill == kPrefillAll;
+    const int step_tokens = one_step ? n : step_tokens_;
+    for (int start = 0; start < n; start += step_tokens) {
+      const int count = std::min(step_tokens, n - start);
       const int skipped = std::clamp(first_wanted - start, 0, count);
       const EngineInput input{sequence_, tokens.subspan(start, count), is_prompt, skipped};
       const int first_row = std::max(start - first_wanted, 0);

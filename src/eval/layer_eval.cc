@@ -5,18 +5,20 @@
 namespace kvant {
 namespace {
 
-// Steps end where pages do, so that a step's queries see the same sealed pages.
+// A prompt is one step, so that it is one block where the recipe says so. An answer's steps end where pages
+// do, so that a step's queries see the same sealed pages.
 Status run_chunk(std::span<const std::int32_t> tokens, Engine& engine, Cache& cache,
                  OutputErrorBackend& backend, const QualityOptions& options,
                  const std::function<void(std::int64_t)>& advance) {
   const int half = options.context / 2;
   const SequenceId sequence = cache.add();
   backend.begin();
+  const int prompt = options.all_prompt ? options.context : half;
   for (int start = 0; start < options.context;) {
-    const int part_end = start < half ? half : options.context;
-    const int count = std::min(kPageTokens - start % kPageTokens, part_end - start);
-    const bool is_prompt = options.all_prompt || start < half;
-    KVANT_RETURN_IF_ERROR(backend.reserve(count, is_prompt, /*measured=*/start >= half));
+    const bool is_prompt = start < prompt;
+    const int count =
+        is_prompt ? prompt : std::min(kPageTokens - start % kPageTokens, options.context - start);
+    KVANT_RETURN_IF_ERROR(backend.reserve(count, is_prompt, /*first_measured=*/is_prompt ? half : 0));
     const EngineInput input{sequence, tokens.subspan(start, count), is_prompt, /*first_logits=*/count};
     KVANT_RETURN_IF_ERROR(engine.step(cache, backend, {&input, 1}, {}));
     KVANT_RETURN_IF_ERROR(backend.commit());

@@ -1,5 +1,6 @@
 #include "eval/llama_reference.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "eval/f32_gguf.h"
@@ -12,11 +13,12 @@ constexpr const char* kPrefix = "llama.cpp:";
 
 class LlamaSource : public LogitSource {
  public:
-  LlamaSource(std::string name, LlamaModelPointer model, LlamaContextPointer context, double bits,
-              std::vector<std::string> notes)
+  LlamaSource(std::string name, LlamaModelPointer model, LlamaContextPointer context, int step_tokens,
+              double bits, std::vector<std::string> notes)
       : name_(std::move(name)),
         model_(std::move(model)),
         context_(std::move(context)),
+        step_tokens_(step_tokens),
         bits_(bits),
         notes_(std::move(notes)) {}
 
@@ -34,6 +36,19 @@ class LlamaSource : public LogitSource {
     return {};
   }
   Status step(std::span<const std::int32_t> tokens, bool /*is_prompt*/, MatrixView<float> logits) override {
+    const int n = static_cast<int>(tokens.size()), first_wanted = n - logits.rows;
+    for (int start = 0; start < n; start += step_tokens_) {
+      const int count = std::min(step_tokens_, n - start);
+      const int skipped = std::clamp(first_wanted - start, 0, count);
+      const int first_row = std::max(start - first_wanted, 0);
+      KVANT_RETURN_IF_ERROR(run(tokens.subspan(start, count), logits.slice(first_row, count - skipped)));
+    }
+    return {};
+  }
+
+ private:
+  // At most step_tokens_ tokens.
+  Status run(std::span<const std::int32_t> tokens, MatrixView<float> logits) {
     const int n = static_cast<int>(tokens.size());
     KVANT_RETURN_IF_ERROR(llama_run(*context_, tokens, length_, logits.rows));
     length_ += n;
@@ -45,10 +60,10 @@ class LlamaSource : public LogitSource {
     return {};
   }
 
- private:
   std::string name_;
   LlamaModelPointer model_;  // outlives the context
   LlamaContextPointer context_;
+  int step_tokens_;
   double bits_;
   std::vector<std::string> notes_;
   int length_ = 0;
@@ -67,7 +82,7 @@ class Reference : public LlamaReference {
     auto made = make_llama_context(*model_, options, &notes);
     if (!made.ok()) return made.error();
     return std::unique_ptr<LogitSource>(std::make_unique<LlamaSource>(
-        name, model_, std::move(made).value(), bits_per_element(*types), std::move(notes)));
+        name, model_, std::move(made).value(), step_tokens, bits_per_element(*types), std::move(notes)));
   }
 
  private:

@@ -45,8 +45,8 @@ class Evaluation {
     }
     const int half = options_.context / 2;
     for (int start = 0; start < options_.context;) {
-      const int part_end = start < half ? half : options_.context;
-      const int count = std::min(options_.step_tokens, part_end - start);
+      // The prompt comes whole: its logits take no memory, and a recipe may take it as one block.
+      const int count = start < half ? half : std::min(options_.step_tokens, options_.context - start);
       KVANT_RETURN_IF_ERROR(run_step(tokens, start, count));
       start += count;
     }

@@ -16,12 +16,13 @@ namespace kvant {
 class Tokenizer;
 
 struct QualityOptions {
-  int context = 2048;  // tokens of a chunk: even, at least 2
-  int chunks = 16;     // at most; 0: as many as the text has
-  int step_tokens =
-      512;            // tokens run at a time: bounds the memory for logits to two of [step_tokens, n_vocab]
-  int n_threads = 2;  // for the metrics
-  // Run the scored half as part of the prompt, in the recipe's prompt blocks, and not as an answer.
+  int context = 2048;     // tokens of a chunk: even, at least 2
+  int chunks = 16;        // at most; 0: as many as the text has
+  int step_tokens = 512;  // tokens of the scored half run at a time: bounds the memory for logits to two of
+                          // [step_tokens, n_vocab]
+  int n_threads = 2;      // for the metrics
+  // Run the scored half as part of the prompt, in the recipe's prompt blocks, and not as an answer. (With
+  // logits, a block is cut at step_tokens in that half.)
   bool all_prompt = false;
 };
 

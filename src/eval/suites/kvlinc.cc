@@ -24,6 +24,17 @@ std::vector<SuiteRow> axes_and_rotations() {
   return rows;
 }
 
+// KVLinC in some layers and KIVI in the others, of a model of 30 layers.
+std::vector<SuiteRow> layer_ranges() {
+  std::vector<SuiteRow> rows = {{"none", "kivi-2bit"}};
+  for (const char* layers : {"0-9", "10-19", "20-29", "0-14", "15-29", "0-29"}) {
+    rows.push_back(
+        {fmt::format("layers {}", layers),
+         fmt::format("kivi-2bit,v@{0}=hadamard:tok2g128,correction=relative,correction_layers={0}", layers)});
+  }
+  return rows;
+}
+
 // H2O over quantized caches. The paper evicts under the correction as well, which kvant does not: see
 // docs/recipes.md.
 std::vector<SuiteRow> evictions() {
@@ -55,6 +66,9 @@ std::vector<Suite> kvlinc_suites() {
                 {"1 bit: KIVI", "kivi-1bit"},
                 {"1 bit: quantization only", "kvlinc-1bit,correction=none"},
                 {"1 bit: KVLinC", "kvlinc-1bit"}}},
+      {.name = "kvlinc-layers",
+       .title = "KVLinC, Table 6: in which layers it helps (of 30)",
+       .rows = layer_ranges()},
       {.name = "kvlinc-eviction",
        .title = "KVLinC, Table 4: the least attended tokens dropped from 2-bit caches",
        .rows = evictions()},
