@@ -13,6 +13,7 @@
 #include "calibrate/adapter_data.h"
 #include "calibrate/capture_state.h"
 #include "calibrate/codebook_storage.h"
+#include "calibrate/harm.h"
 #include "calibrate/learn_head.h"
 #include "calibrate/needs.h"
 #include "calibrate/quality.h"
@@ -65,6 +66,7 @@ class Calibrator {
     KVANT_RETURN_IF_ERROR(capture_samples());
     KVANT_RETURN_IF_ERROR(learn());
     round_codebooks(result_.constants);
+    for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(measure_harms(recipe));
     for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(judge(recipe));
     remove_state();
     return std::move(result_);
@@ -131,8 +133,10 @@ class Calibrator {
   Status learn() {
     take_up_constants();
     std::vector<HeadNeeds> open;
-    for (HeadNeeds& needs : needs_of(request_.recipes, engine_.geometry()))
+    for (HeadNeeds& needs : needs_of(request_.recipes, engine_.geometry())) {
+      std::erase_if(needs.constants, [](const auto& c) { return c.need.kind == NeedKind::harm; });
       if (!known(needs)) open.push_back(std::move(needs));
+    }
     Progress progress("learning", static_cast<std::int64_t>(open.size()), "heads");
     std::optional<Error> failure;
     last_save_ = Clock::now();
@@ -147,16 +151,79 @@ class Calibrator {
         }
         keep(open[i], *learned);
         progress.advance(1);
-        if (keeps_state() &&
-            Clock::now() - last_save_ > std::chrono::duration<double>(kSecondsBetweenSaves)) {
-          (void)save_constants();  // on a full disk, the end of the work tells
-          last_save_ = Clock::now();
-        }
+        save_now_and_then();
       });
     });
     progress.clear();
     if (failure) return *failure;
     return stopped() ? interrupted(capture_.n_sequences()) : Status{};
+  }
+
+  // The harm of the ladder's formats, unit by unit, once all else that the recipe needs is there.
+  Status measure_harms(const Recipe& recipe) {
+    std::vector<HarmUnit> open;
+    for (const HarmUnit& unit : harm_units(engine_.geometry()))
+      if (recipe.budget > 0 && !knows_harm(recipe, unit)) open.push_back(unit);
+    if (open.empty()) return {};
+    auto context = harm_context();
+    if (!context.ok()) return context.error();
+    Progress progress("weighing layers and heads", static_cast<std::int64_t>(open.size()) + 1, "runs");
+    const auto probe = HarmProbe::make(engine_, backend_, std::move(*context), request_.n_threads);
+    if (!probe.ok()) return probe.error();
+    last_save_ = Clock::now();
+    for (const HarmUnit& unit : open) {
+      progress.advance(1);
+      if (stopped()) break;
+      KVANT_RETURN_IF_ERROR(measure_harm(recipe, unit, **probe));
+      save_now_and_then();
+    }
+    progress.clear();
+    return stopped() ? interrupted(capture_.n_sequences()) : Status{};
+  }
+
+  // The heads of a unit share its divergence.
+  Status measure_harm(const Recipe& recipe, const HarmUnit& unit, HarmProbe& probe) {
+    const Geometry& g = engine_.geometry();
+    const Recipe probing = probe_recipe(recipe, unit, g.head_dim);
+    auto constants = constants_for(probing, g, result_.constants);
+    if (!constants.ok()) return constants.error();
+    const auto divergence =
+        probe.divergence(probing, std::make_shared<const Constants>(std::move(*constants)));
+    if (!divergence.ok()) return divergence.error();
+    Recipe unspread = recipe;
+    unspread.budget = 0;
+    const auto known = constants_for(unspread, g, result_.constants);
+    if (!known.ok()) return known.error();
+    for (int head = unit.first_head; head < unit.first_head + unit.n_heads; ++head) {
+      std::vector<float> harm;
+      for (const double ratio : error_ratios(capture_, recipe, *known, unit.layer, head, unit.side))
+        harm.push_back(static_cast<float>(*divergence / unit.n_heads * ratio));
+      result_.constants.set(unit.layer, head, unit.side, stored_harm(recipe, g, unit.layer, head, unit.side),
+                            std::move(harm));
+    }
+    return {};
+  }
+  bool knows_harm(const Recipe& recipe, const HarmUnit& unit) const {
+    const std::string name = stored_harm(recipe, engine_.geometry(), unit.layer, unit.first_head, unit.side);
+    return !result_.constants.find(unit.layer, unit.first_head, unit.side, name).empty();
+  }
+
+  Result<std::vector<std::int32_t>> harm_context() {
+    const int trained = engine_.geometry().trained_context;
+    const SampleSize size{
+        .contexts = 1, .context_length = std::min(settings_.context_length, trained), .seed = settings_.seed};
+    auto drawn = settings_.self ? samples_of_model(
+                                      engine_, backend_, size, [](std::int64_t) {}, request_.stop)
+                                : samples_of_text(engine_.tokenizer(), trained, request_.text, size);
+    if (!drawn.ok()) return drawn.error();
+    return std::move(drawn->front().tokens);
+  }
+
+  void save_now_and_then() {
+    if (!keeps_state() || Clock::now() - last_save_ <= std::chrono::duration<double>(kSecondsBetweenSaves))
+      return;
+    (void)save_constants();  // on a full disk, the end of the work tells
+    last_save_ = Clock::now();
   }
 
   bool known(const HeadNeeds& needs) const {

@@ -192,6 +192,7 @@ TEST_F(Calibrating, OnFirstUseKeepsTheFile) {
                                  engine_->fingerprint()));
   EXPECT_NE(path, first_use_path(folder, recipe("k=vq-d8b8,v=bf16,sink=4"), engine_->geometry(),
                                  engine_->fingerprint()));
+  EXPECT_NE(path, first_use_path(folder, used, engine_->geometry(), engine_->fingerprint(), "another text"));
   Calibration made;
   made.fingerprint = engine_->fingerprint();
   for (const HeadNeeds& head : needs_of({&used, 1}, engine_->geometry()))

@@ -42,6 +42,9 @@ struct HeadNeeds {
 // merged; heads that need nothing are left out.
 std::vector<HeadNeeds> needs_of(std::span<const Recipe> recipes, const Geometry& geometry);
 
+// Under which name the harms of the recipe's ladder are stored for one head's side. The recipe has a budget.
+std::string stored_harm(const Recipe& recipe, const Geometry& geometry, int layer, int kv_head, Side side);
+
 // Whether the recipe needs any constants.
 bool needs_calibration(const Recipe& recipe, const Geometry& geometry);
 

@@ -91,7 +91,8 @@ double fit(const float* values, const float* means, const float* shape, int d) {
 
 class TcqFormat : public Format {
  public:
-  TcqFormat(const std::string& name, const TrellisTable& table) : Format(name), table_(table) {}
+  TcqFormat(const std::string& name, const TrellisTable& table)
+      : Format(name), table_(table), levels_(trellis_levels(table)) {}
 
   std::size_t page_bytes(int head_dim) const override { return tcq_page_bytes(table_.bits, head_dim); }
 
@@ -127,7 +128,7 @@ class TcqFormat : public Format {
     std::array<float, kMaxHeadDim> shape;
     for (int token = 0; token < n_tokens; ++token) {
       const auto gain = static_cast<float>(gain_of_code(std::to_integer<int>(parameters[token]), loudest));
-      decode_trellis(codes_of(page, token, d), d, table_, shape.data());
+      decode_trellis(codes_of(page, token, d), d, table_.bits, levels_, shape.data());
       float* row = values + static_cast<std::ptrdiff_t>(token) * d;
       for (int i = 0; i < d; ++i) row[i] = means[i] + gain * shape[i];
     }
@@ -153,12 +154,13 @@ class TcqFormat : public Format {
       const int token = first + row;
       std::byte* codes = codes_of(page, token, d);
       pack_codes(symbols.data() + static_cast<std::ptrdiff_t>(row) * d, d, table_.bits, codes);
-      decode_trellis(codes, d, table_, shape.data());
+      decode_trellis(codes, d, table_.bits, levels_, shape.data());
       gains[token] = fit(values + static_cast<std::ptrdiff_t>(token) * d, means, shape.data(), d);
     }
   }
 
   const TrellisTable& table_;
+  TrellisLevels levels_;
 };
 
 std::unique_ptr<Format> parse_tcq(const std::string& name) {

@@ -33,6 +33,7 @@ template <int B>
     Lanes low = costs[p << B];
     for (int j = 1; j < kParents; ++j) {
       const Lanes& cost = costs[p << B | j];
+#pragma GCC unroll 1
       for (int row = 0; row < kTrellisRows; ++row) {
         const bool less = cost[row] < low[row];
         from[row] = less ? j : from[row];
@@ -40,10 +41,12 @@ template <int B>
       }
     }
     least[p] = low;
+#pragma GCC unroll 1
     for (int row = 0; row < kTrellisRows; ++row) best[p][row] = static_cast<std::uint8_t>(from[row]);
   }
   for (int s = 0; s < kTrellisStates; ++s) {
     const Lanes& low = least[s & (kGroups - 1)];
+#pragma GCC unroll 1
     for (int row = 0; row < kTrellisRows; ++row) {
       const float difference = x[row] - levels[s];
       costs[s][row] = low[row] + difference * difference;
@@ -74,8 +77,11 @@ KVANT_SIMD_CLONES void step_of_bits(int bits, const float* x, const float* level
 class Viterbi {
  public:
   Viterbi(const TrellisTable& table, int most_steps)
-      : bits_(table.bits), groups_(kTrellisStates >> table.bits), costs_(kTrellisStates), least_(groups_) {
-    for (int s = 0; s < kTrellisStates; ++s) levels_[s] = table.scale * static_cast<float>(table.levels[s]);
+      : bits_(table.bits),
+        groups_(kTrellisStates >> table.bits),
+        levels_(trellis_levels(table)),
+        costs_(kTrellisStates),
+        least_(groups_) {
     best_.resize(static_cast<std::size_t>(most_steps) * groups_);
   }
 
@@ -125,7 +131,7 @@ class Viterbi {
  private:
   int bits_;
   int groups_;  // sets of states that share their predecessors
-  std::array<float, kTrellisStates> levels_;
+  TrellisLevels levels_;
   std::vector<Lanes> costs_;  // [kTrellisStates]
   std::vector<Lanes> least_;  // [groups_]
   std::vector<Steps> best_;   // [steps][groups_]
@@ -151,12 +157,16 @@ States state_at_the_seam(Viterbi& viterbi, const float* values, int n) {
   return seam;
 }
 
-// The 8 bits that end at bit `end` of the circular stream of `size` bytes.
-std::uint8_t window(const std::byte* packed, int size, int end) {
-  const int first = end - kTrellisBits + size * 8;
-  const unsigned low = std::to_integer<unsigned>(packed[first / 8 % size]);
-  const unsigned high = std::to_integer<unsigned>(packed[(first / 8 + 1) % size]);
-  return static_cast<std::uint8_t>((high << 8 | low) >> (first % 8));
+// levels[i] = table[the 8 bits that end at bit (i + 1) * bits]; `stream` begins with 8 bits from before bit 0
+// and has a byte more than it needs.
+KVANT_SIMD_CLONES void look_up_states(const std::byte* stream, int n, int bits, const float* table,
+                                      float* levels) {
+  for (int i = 0; i < n; ++i) {
+    const int first = (i + 1) * bits;
+    std::uint16_t pair;
+    std::memcpy(&pair, stream + first / 8, sizeof pair);
+    levels[i] = table[pair >> (first % 8) & (kTrellisStates - 1)];
+  }
 }
 
 }  // namespace
@@ -173,12 +183,19 @@ void encode_trellis(const float* values, int n, const TrellisTable& table, std::
   });
 }
 
-void decode_trellis(const std::byte* packed, int n, const TrellisTable& table, float* shape) {
-  const int size = n * table.bits / 8;
-  for (int i = 0; i < n; ++i) {
-    const std::uint8_t state = window(packed, size, (i + 1) * table.bits);
-    shape[i] = table.scale * static_cast<float>(table.levels[state]);
-  }
+TrellisLevels trellis_levels(const TrellisTable& table) {
+  TrellisLevels levels;
+  for (int s = 0; s < kTrellisStates; ++s) levels[s] = table.scale * static_cast<float>(table.levels[s]);
+  return levels;
+}
+
+void decode_trellis(const std::byte* packed, int n, int bits, const TrellisLevels& levels, float* shape) {
+  const int size = n * bits / 8;
+  std::array<std::byte, kMaxHeadDim * kMostTrellisBits / 8 + 2> stream;
+  stream[0] = packed[size - 1];
+  std::memcpy(stream.data() + 1, packed, size);
+  stream[size + 1] = packed[0];
+  look_up_states(stream.data(), n, bits, levels.data(), shape);
 }
 
 }  // namespace kvant

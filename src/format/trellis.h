@@ -38,7 +38,12 @@ inline constexpr int kTrellisRows = 16;
 // of 8, at least 16, at most kMaxHeadDim.
 void encode_trellis(const float* values, int n, const TrellisTable& table, std::uint16_t* symbols);
 
-// shape[i] = level * scale of value i of the row whose packed symbols are at `packed`; n as above.
-void decode_trellis(const std::byte* packed, int n, const TrellisTable& table, float* shape);
+// level * scale of every state.
+using TrellisLevels = std::array<float, kTrellisStates>;
+TrellisLevels trellis_levels(const TrellisTable& table);
+
+// shape[i]: the level of value i of the row of `bits` bits a value whose packed symbols are at `packed`; n as
+// above.
+void decode_trellis(const std::byte* packed, int n, int bits, const TrellisLevels& levels, float* shape);
 
 }  // namespace kvant

@@ -45,7 +45,7 @@ TEST(Trellis, DecodesTheStateThatEndsAtEachValue) {
       std::vector<std::byte> packed(packed_bytes(n, table.bits));
       pack_codes(symbols.data(), n, table.bits, packed.data());
       std::vector<float> shape(n);
-      decode_trellis(packed.data(), n, table, shape.data());
+      decode_trellis(packed.data(), n, table.bits, trellis_levels(table), shape.data());
       for (int i = 0; i < n; ++i) ASSERT_FLOAT_EQ(shape[i], level(table, symbols.data(), n, i)) << table.bits;
     }
   }

@@ -1,0 +1,65 @@
+// Harm: what each format of a recipe's ladder does to the model's predictions in one (layer, KV head, side),
+// for the bit allocation (recipe/bit_allocation.h).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attention/attention.h"
+#include "base/result.h"
+#include "calibrate/capture.h"
+#include "eval/logit_source.h"
+#include "model/engine.h"
+#include "recipe/recipe.h"
+#include "transform/constants.h"
+
+namespace kvant {
+
+// Heads of one layer's side that are measured together.
+struct HarmUnit {
+  int layer = 0;
+  int first_head = 0;
+  int n_heads = 1;
+  Side side = Side::key;
+};
+
+// Every (layer, KV head, side) by itself; where these are more than a few hundred, all heads of a layer's
+// side together.
+std::vector<HarmUnit> harm_units(const Geometry& geometry);
+
+// The recipe that holds everything unquantized but the unit's heads: these in `recipe`'s probe format, behind
+// its transforms, with its sink.
+Recipe probe_recipe(const Recipe& recipe, const HarmUnit& unit, int head_dim);
+
+// The model's predictions on one context, held against those with a quantized cache.
+class HarmProbe {
+ public:
+  // Runs the model on `tokens` with its unquantized cache; the predictions of their second half count, of its
+  // end where they are too many to keep.
+  static Result<std::unique_ptr<HarmProbe>> make(Engine& engine, AttentionBackend& backend,
+                                                 std::vector<std::int32_t> tokens, int n_threads);
+
+  // Mean KL divergence from those, in nats, with the cache of `recipe`. `constants`: what the recipe needs.
+  Result<double> divergence(const Recipe& recipe, std::shared_ptr<const Constants> constants);
+
+ private:
+  HarmProbe(Engine& engine, AttentionBackend& backend, std::vector<std::int32_t> tokens, int n_threads);
+  Status predict(const Recipe& recipe, std::shared_ptr<const Constants> constants,
+                 std::vector<float>& logits);
+
+  Engine& engine_;
+  AttentionBackend& backend_;
+  std::vector<std::int32_t> tokens_;
+  int n_threads_;
+  int n_scored_;
+  std::vector<float> unquantized_, quantized_;  // logits [n_scored, n_vocab]
+};
+
+// For each format of the ladder: the squared error that it leaves on the capture's passages, over that of the
+// probe format. The divergence is proportional to that error while both are small. `constants`: what the
+// recipe's transforms and formats need.
+std::vector<double> error_ratios(const Capture& capture, const Recipe& recipe, const Constants& constants,
+                                 int layer, int kv_head, Side side);
+
+}  // namespace kvant

@@ -1,0 +1,173 @@
+#include "calibrate/harm.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <random>
+
+#include "calibrate/calibrate.h"
+#include "model/tiny_model.h"
+#include "recipe/bit_allocation.h"
+#include "recipe/plan.h"
+
+namespace kvant {
+namespace {
+
+constexpr const char* kSpread = "k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,ladder=tcq1+tcq2+tcq3+tcq4";
+
+Recipe recipe(const std::string& text) {
+  auto parsed = parse_recipe(text);
+  EXPECT_TRUE(parsed.ok()) << text;
+  return *parsed;
+}
+
+std::string letters(int n) {
+  std::mt19937 random(9);
+  std::string text;
+  for (int i = 0; i < n; ++i) text += static_cast<char>('a' + random() % 26);
+  return text;
+}
+
+class Harms : public testing::Test {
+ protected:
+  Harms() {
+    TinyModelWriter(TinyModel{}).write(file_.path());
+    auto loaded = Engine::load(file_.path(), {.n_threads = 1});
+    EXPECT_TRUE(loaded.ok());
+    engine_ = std::move(*loaded);
+  }
+
+  // log softmax of every prediction [n, n_vocab] of `tokens`, in double.
+  std::vector<std::vector<double>> predictions(const Recipe& of, const std::vector<std::int32_t>& tokens) {
+    const auto plan = resolve(of, engine_->geometry(), nullptr);
+    EXPECT_TRUE(plan.ok());
+    Cache cache(*plan, 0);
+    const int n = static_cast<int>(tokens.size());
+    const int n_vocab = engine_->n_vocab();
+    std::vector<float> logits(static_cast<std::size_t>(n) * n_vocab);
+    const EngineInput input{cache.add(), tokens, true, 0};
+    EXPECT_TRUE(engine_->step(cache, *backend_, {&input, 1}, {logits.data(), n, n_vocab}).ok());
+    std::vector<std::vector<double>> rows;
+    for (int t = 0; t < n; ++t) {
+      rows.emplace_back(logits.begin() + static_cast<std::ptrdiff_t>(t) * n_vocab,
+                        logits.begin() + static_cast<std::ptrdiff_t>(t + 1) * n_vocab);
+      double sum = 0;
+      for (const double x : rows.back()) sum += std::exp(x);
+      for (double& x : rows.back()) x -= std::log(sum);
+    }
+    return rows;
+  }
+
+  CalibrationRequest request() const {
+    CalibrationRequest asked;
+    asked.recipes = {recipe(kSpread)};
+    asked.text = letters(3000);
+    asked.settings = {
+        .samples = 2, .length = 150, .rows = 100, .passages = 1, .context_length = 400, .seed = 3};
+    asked.n_threads = 1;
+    return asked;
+  }
+
+  TinyFile file_{"harms.gguf"};
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<AttentionBackend> backend_ = make_reference_backend();
+};
+
+TEST_F(Harms, AreTheDivergenceOfTheSecondHalf) {
+  std::vector<std::int32_t> tokens;
+  std::mt19937 random(4);
+  for (int i = 0; i < 400; ++i) tokens.push_back(static_cast<std::int32_t>(3 + random() % 200));
+  const Recipe probing = probe_recipe(recipe(kSpread), {1, 0, 1, Side::value}, 64);
+  EXPECT_EQ(to_string(probing), "k=bf16,v=bf16,sink=4,v@1.0=tcq2");
+  const auto exact = predictions(Recipe{}, tokens);
+  const auto quantized = predictions(probing, tokens);
+  double expected = 0;
+  for (int t = 200; t < 400; ++t)
+    for (std::size_t i = 0; i < exact[t].size(); ++i)
+      expected += std::exp(exact[t][i]) * (exact[t][i] - quantized[t][i]) / 200;
+  auto probe = HarmProbe::make(*engine_, *backend_, tokens, 1);
+  ASSERT_TRUE(probe.ok());
+  const auto divergence = (*probe)->divergence(probing, nullptr);
+  ASSERT_TRUE(divergence.ok());
+  EXPECT_GT(expected, 1e-6);
+  EXPECT_NEAR(*divergence, expected, 0.01 * expected);
+}
+
+TEST_F(Harms, AreMeasuredHeadByHeadUntilThereAreTooMany) {
+  Geometry g = engine_->geometry();
+  EXPECT_EQ(harm_units(g).size(), 8U);  // 2 layers, 2 heads, 2 sides
+  g.n_layers = 80;
+  g.n_kv_heads = 8;
+  ASSERT_EQ(harm_units(g).size(), 160U);
+  EXPECT_EQ(harm_units(g).front().n_heads, 8);
+  EXPECT_EQ(probe_recipe(recipe(kSpread), harm_units(g).front(), 64).overrides.size(), 8U);
+}
+
+TEST_F(Harms, OfACalibrationLeadToAnAllocationWithinTheBudget) {
+  const auto made = calibrate(*engine_, *backend_, request());
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  const Recipe spread = recipe(kSpread);
+  const Geometry& g = engine_->geometry();
+  const auto constants = constants_from(*made, spread, g, engine_->fingerprint(), "FILE");
+  ASSERT_TRUE(constants.ok()) << constants.error().message;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (const Side side : kSides) {
+      const auto harm = (*constants)->find(layer, 0, side, harm_constant(spread));
+      ASSERT_EQ(harm.size(), 4U);
+      for (std::size_t i = 0; i + 1 < harm.size(); ++i) EXPECT_GT(harm[i], harm[i + 1]);
+    }
+  }
+  const auto plan = resolve(spread, g, *constants);
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  double bits = 0;
+  for (const HeadPlan& head : (*plan)->heads)
+    for (const Side side : kSides) bits += head.side(side).sealed->bits(g.head_dim) / 8;
+  EXPECT_LE(bits, 2.6);
+  EXPECT_GT(bits, 2.3);
+}
+
+// Stops when the unquantized run and two probes are done, and finds the two when it goes on.
+TEST_F(Harms, GoOnWhereTheyWereInterrupted) {
+  class Stopping final : public AttentionBackend {
+   public:
+    Stopping(AttentionBackend& inner, std::atomic<bool>& flag) : inner_(inner), flag_(flag) {}
+    void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override {
+      if (team.index() == 0 && ++runs == stop_at) flag_ = true;
+      inner_.run_layer(step, layer, rows, team);
+    }
+    std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const override {
+      return inner_.kernel_name(plan, layer, kv_head, side);
+    }
+    int runs = 0;
+    int stop_at = -1;
+
+   private:
+    AttentionBackend& inner_;
+    std::atomic<bool>& flag_;
+  };
+  const TinyFile state("harms_state");
+  std::atomic<bool> stop{false};
+  CalibrationRequest asked = request();
+  asked.stop = &stop;
+  Stopping counting(*backend_, stop);
+  const auto whole = calibrate(*engine_, counting, asked);
+  ASSERT_TRUE(whole.ok());
+  constexpr int kRuns = 9;  // of the context, the unquantized one first
+  const int by_run = engine_->geometry().n_layers;
+  asked.state_path = state.path();
+  Stopping first(*backend_, stop);
+  first.stop_at = counting.runs - (kRuns - 3) * by_run;
+  ASSERT_FALSE(calibrate(*engine_, first, asked).ok());
+  stop = false;
+  Stopping second(*backend_, stop);
+  const auto resumed = calibrate(*engine_, second, asked);
+  ASSERT_TRUE(resumed.ok()) << resumed.error().message;
+  EXPECT_EQ(second.runs, (kRuns - 2) * by_run);
+  const Recipe spread = recipe(kSpread);
+  for (const auto* made : {&*whole, &*resumed})
+    EXPECT_TRUE(constants_from(*made, spread, engine_->geometry(), engine_->fingerprint(), "FILE").ok());
+}
+
+}  // namespace
+}  // namespace kvant
