@@ -30,14 +30,20 @@ const Names kFormats = {"fp8",
                         "hadamard:tok4g32",
                         "hadamard:tok4g128",
                         "hadamard:prog4",
+                        "hadamard:tcq4",
                         "rhadamard:lm4",
                         "ch3g128",
                         "hadamard:tok3g128",
                         "hadamard:prog3",
+                        "hadamard:tcq3",
                         "rhadamard:lm3",
                         "ch2g128",
                         "hadamard:tok2g128",
                         "hadamard:prog2",
+                        "hadamard:tcq2",
+                        "rhadamard:tcq2",
+                        "tcq2",
+                        "hadamard:tcq1",
                         "rhadamard:lm2",
                         "smooth+hadamard:vq-d2b8",
                         "smooth+hadamard:vq-d4b8",
@@ -65,6 +71,22 @@ std::vector<SuiteRow> group_sizes() {
     }
   }
   return rows;
+}
+
+// The same bits everywhere, K above V, and spread.
+std::vector<SuiteRow> allocations() {
+  return {
+      {"2 bits", "k=hadamard:tcq2,v=hadamard:tcq2,sink=4"},
+      {"K 3, V 2 bits", "k=hadamard:tcq3,v=hadamard:tcq2,sink=4"},
+      {"spread, 2.5 bits", "kvant-2bit"},
+      {"3 bits", "k=hadamard:tcq3,v=hadamard:tcq3,sink=4"},
+      {"K 4, V 2 bits", "k=hadamard:tcq4,v=hadamard:tcq2,sink=4"},
+      {"K 4, V 3 bits", "k=hadamard:tcq4,v=hadamard:tcq3,sink=4"},
+      {"spread, 3.5 bits", "kvant-3bit"},
+      {"4 bits", "k=hadamard:tcq4,v=hadamard:tcq4,sink=4"},
+      {"K 5, V 4 bits", "k=hadamard:tcq5,v=hadamard:tcq4,sink=4"},
+      {"spread, 4.5 bits", "kvant-4bit"},
+  };
 }
 
 // What stays unquantized.
@@ -98,6 +120,9 @@ std::vector<Suite> search_suites() {
        .title = "kvant's search: transforms of V, token-wise, 2 bits",
        .rows = one_side('v', with_transforms(kTransforms, "tok2g128"))},
       {.name = "search-groups", .title = "kvant's search: group sizes", .rows = group_sizes()},
+      {.name = "search-allocation",
+       .title = "kvant's search: bits by side, and by layer, head and side",
+       .rows = allocations()},
       {.name = "search-unquantized",
        .title = "kvant's search: sink, window and protection",
        .rows = unquantized_tokens()},
