@@ -98,6 +98,14 @@ inline std::vector<float> random_rotation(int d, unsigned seed) {
   return basis;
 }
 
+// Of a ladder of rising bits: heads are worth very different numbers of them.
+inline std::vector<float> falling_harms(std::size_t n, unsigned seed) {
+  float harm = std::exp(2 * normal_values(1, 1, seed)[0]);
+  std::vector<float> harms;
+  for (std::size_t i = 0; i < n; ++i, harm /= 4) harms.push_back(harm);
+  return harms;
+}
+
 // What `recipe` needs from calibration, made up so that it suits token_values; adapters and priorities are
 // arbitrary.
 inline std::shared_ptr<const Constants> made_up_constants(const Recipe& recipe, const Geometry& g) {
@@ -107,6 +115,7 @@ inline std::shared_ptr<const Constants> made_up_constants(const Recipe& recipe, 
   const auto values_for = [&](const HeadConstants& where, const ConstantNeed& need) {
     ++seed;
     if (need.kind == NeedKind::adapter) return normal_values(need.size, 0.1F, seed);
+    if (need.kind == NeedKind::harm) return falling_harms(need.size, seed);
     if (need.kind == NeedKind::priority) return normal_values(1, 1, seed);
     if (need.kind == NeedKind::transform && need.name.ends_with("pca")) return random_rotation(d, seed);
     if (need.kind == NeedKind::transform && need.name.ends_with("mean")) return normal_values(d, 0.1F, seed);
