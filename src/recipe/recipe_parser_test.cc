@@ -58,7 +58,7 @@ TEST(BuiltinRecipes, HoldWhatTheMethodsSay) {
   EXPECT_EQ(to_string(parsed("f16")), "k=f16,v=f16");
   EXPECT_EQ(to_string(parsed("vecinfer-2bit")), "k=smooth+hadamard:vq-d4b8,v=vq-d4b8,window=128");
   EXPECT_EQ(to_string(parsed("turboattention-mix")),
-            "k=prog4,v=prog4,mix=0.5,mix_k=prog2,mix_v=prog2,softmax=sas,products=integer,tail=int8");
+            "k=prog4,v=prog4,sink=4,mix=0.5,mix_k=prog2,mix_v=prog2,softmax=sas,products=integer,tail=int8");
   EXPECT_EQ(to_string(parsed("turbo3-sparse-v")), "k=rhadamard:lm3,v=rhadamard:lm3,skip=1e-6");
   EXPECT_EQ(to_string(parsed("vquant-k4v2")), "k=ch4g128,v=tok2g128,window=128,protect=0.05");
 }
