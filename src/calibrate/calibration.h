@@ -15,10 +15,10 @@ namespace kvant {
 
 struct CalibrationSettings {
   int samples = 64;
-  int length = 512;   // tokens of a sample
-  int rows = 8192;    // tokens of all samples whose K and V are kept for learning
-  int passages = 4;   // further samples on which the result is judged
-  int contexts = 8;   // longer ones, read only where adapters are trained on them
+  int length = 512;  // tokens of a sample
+  int rows = 8192;   // tokens of all samples whose K and V are kept for learning
+  int passages = 4;  // further samples on which the result is judged
+  int contexts = 8;  // longer ones, read only where adapters are trained on them
   int context_length = 4096;
   int adapter_steps = 400;  // of their training, at the most
   bool self = false;        // the model writes the text

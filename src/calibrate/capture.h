@@ -24,7 +24,7 @@ struct CaptureSize {
   int rows = 0;      // tokens kept of all samples, at the most
   int passages = 0;  // kept whole
   int contexts = 0;
-  int context_length = 0;   // tokens of each
+  int context_length = 0;  // tokens of each
   // Tokens of each context whose queries are kept: from [first_query, length), spread over the logarithm of
   // their place, so that every octave of lengths counts alike.
   int context_queries = 0;

@@ -87,8 +87,8 @@ class Format {
   // q.K and P.V can be integer products. Then decode_integers gives them: integers [n_tokens, d] in +-127,
   // scales [kPageTokens / kIntegerBlock]; value = integer * scale of its block.
   virtual bool integral() const { return false; }
-  virtual void decode_integers(const std::byte* page, int n_tokens, const PageContext& context, float* integers,
-                               float* scales) const;
+  virtual void decode_integers(const std::byte* page, int n_tokens, const PageContext& context,
+                               float* integers, float* scales) const;
 
   // Bits for each element, all parameters included.
   double bits(int head_dim) const {
