@@ -165,6 +165,10 @@ class Calibrator {
     for (const HarmUnit& unit : harm_units(engine_.geometry()))
       if (recipe.budget > 0 && !knows_harm(recipe, unit)) open.push_back(unit);
     if (open.empty()) return {};
+    Recipe unspread = recipe;
+    unspread.budget = 0;
+    const auto known = constants_for(unspread, engine_.geometry(), result_.constants);
+    if (!known.ok()) return known.error();
     auto context = harm_context();
     if (!context.ok()) return context.error();
     Progress progress("weighing layers and heads", static_cast<std::int64_t>(open.size()) + 1, "runs");
@@ -174,15 +178,15 @@ class Calibrator {
     for (const HarmUnit& unit : open) {
       progress.advance(1);
       if (stopped()) break;
-      KVANT_RETURN_IF_ERROR(measure_harm(recipe, unit, **probe));
+      KVANT_RETURN_IF_ERROR(measure_harm(recipe, *known, unit, **probe));
       save_now_and_then();
     }
     progress.clear();
     return stopped() ? interrupted(capture_.n_sequences()) : Status{};
   }
 
-  // The heads of a unit share its divergence.
-  Status measure_harm(const Recipe& recipe, const HarmUnit& unit, HarmProbe& probe) {
+  // The heads of a unit share its divergence. known: what the recipe needs beside its harms.
+  Status measure_harm(const Recipe& recipe, const Constants& known, const HarmUnit& unit, HarmProbe& probe) {
     const Geometry& g = engine_.geometry();
     const Recipe probing = probe_recipe(recipe, unit, g.head_dim);
     auto constants = constants_for(probing, g, result_.constants);
@@ -190,13 +194,9 @@ class Calibrator {
     const auto divergence =
         probe.divergence(probing, std::make_shared<const Constants>(std::move(*constants)));
     if (!divergence.ok()) return divergence.error();
-    Recipe unspread = recipe;
-    unspread.budget = 0;
-    const auto known = constants_for(unspread, g, result_.constants);
-    if (!known.ok()) return known.error();
     for (int head = unit.first_head; head < unit.first_head + unit.n_heads; ++head) {
       std::vector<float> harm;
-      for (const double ratio : error_ratios(capture_, recipe, *known, unit.layer, head, unit.side))
+      for (const double ratio : error_ratios(capture_, recipe, known, unit.layer, head, unit.side))
         harm.push_back(static_cast<float>(*divergence / unit.n_heads * ratio));
       result_.constants.set(unit.layer, head, unit.side, stored_harm(recipe, g, unit.layer, head, unit.side),
                             std::move(harm));

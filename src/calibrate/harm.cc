@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "calibrate/through_cache.h"
 #include "eval/engine_source.h"
 #include "eval/logit_metrics.h"
 #include "recipe/bit_allocation.h"
@@ -16,27 +17,11 @@ constexpr int kMostUnits = 256;
 constexpr int kStepTokens = 512;
 constexpr std::int64_t kMostLogitBytes = std::int64_t{256} << 20;
 
-// The squared error of `format` on whole pages of `values` [n, d], behind `transform`.
-double squared_error(const Format& format, const Transform& transform, const PageContext& context,
-                     const std::vector<float>& values, int sink) {
-  const int d = context.head_dim;
-  const std::size_t page_size = static_cast<std::size_t>(kPageTokens) * d;
-  std::vector<std::byte> page(format.page_bytes(d));
+double squared_distance(const std::vector<float>& a, const std::vector<float>& b) {
   double sum = 0;
-  for (std::size_t first = 0; first + page_size <= values.size(); first += page_size) {
-    std::vector<float> got(values.begin() + static_cast<std::ptrdiff_t>(first),
-                           values.begin() + static_cast<std::ptrdiff_t>(first + page_size));
-    TokenMask left_out;
-    for (int token = 0; first == 0 && token < sink; ++token) left_out.set(token);
-    transform.forward({got.data(), kPageTokens, d});
-    format.encode(got.data(), left_out, context, page.data());
-    format.decode(page.data(), kPageTokens, context, got.data());
-    transform.inverse({got.data(), kPageTokens, d});
-    for (std::size_t i = 0; i < page_size; ++i) {
-      if (left_out.test(static_cast<int>(i) / d)) continue;
-      const double difference = static_cast<double>(got[i]) - values[first + i];
-      sum += difference * difference;
-    }
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = static_cast<double>(a[i]) - b[i];
+    sum += difference * difference;
   }
   return sum;
 }
@@ -110,17 +95,20 @@ std::vector<double> error_ratios(const Capture& capture, const Recipe& recipe, c
   const auto transform =
       Transform::make((side == Side::key ? recipe.k : recipe.v).transforms, d, context.constants);
   KVANT_CHECK(transform.ok(), "transforms that were just learned");
-  const auto error_of = [&](const Format& format) {
-    double sum = 0;
-    for (int p = 0; p < capture.size().passages; ++p)
-      sum +=
-          squared_error(format, *transform, context, capture.passage(p, layer, kv_head, side), recipe.sink);
-    return sum;
-  };
-  const double of_probe = error_of(probe_format(recipe, d));
+  std::vector<double> errors(recipe.ladder.size(), 0.0);
+  double of_probe = 0;
+  for (int p = 0; p < capture.size().passages; ++p) {
+    std::vector<float> exact = capture.passage(p, layer, kv_head, side);
+    exact.resize(static_cast<std::size_t>(capture.size().length / kPageTokens) * kPageTokens * d);
+    for (std::size_t i = 0; i < errors.size(); ++i) {
+      const Format& format = *find_format(recipe.ladder[i]);
+      errors[i] += squared_distance(exact, through_cache(format, *transform, context, recipe.sink, exact));
+    }
+  }
+  for (std::size_t i = 0; i < errors.size(); ++i)
+    if (recipe.ladder[i] == probe_format(recipe, d).name()) of_probe = errors[i];
   std::vector<double> ratios;
-  for (const std::string& name : recipe.ladder)
-    ratios.push_back(of_probe > 0 ? error_of(*find_format(name)) / of_probe : 0);
+  for (const double error : errors) ratios.push_back(of_probe > 0 ? error / of_probe : 0);
   return ratios;
 }
 

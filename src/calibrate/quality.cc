@@ -7,6 +7,7 @@
 
 #include "attention/softmax.h"
 #include "base/team.h"
+#include "calibrate/through_cache.h"
 
 namespace kvant {
 namespace {
@@ -29,25 +30,6 @@ struct Sums {
   }
   double relative(int which) const { return energy[which] > 0 ? difference[which] / energy[which] : 0; }
 };
-
-// Values [n_pages * kPageTokens, d] after a way through the cache.
-std::vector<float> through_cache(const SidePlan& side, int sink, std::vector<float> values, int n_pages) {
-  const int d = side.context.head_dim;
-  const std::vector<float> exact = values;
-  side.transform.forward({values.data(), n_pages * kPageTokens, d});
-  std::vector<std::byte> page(side.sealed->page_bytes(d));
-  for (int p = 0; p < n_pages; ++p) {
-    TokenMask left_out;
-    if (p == 0)
-      for (int token = 0; token < sink; ++token) left_out.set(token);
-    float* tokens = values.data() + static_cast<std::ptrdiff_t>(p) * kPageTokens * d;
-    side.sealed->encode(tokens, left_out, side.context, page.data());
-    side.sealed->decode(page.data(), kPageTokens, side.context, tokens);
-  }
-  side.transform.inverse({values.data(), n_pages * kPageTokens, d});
-  std::copy_n(exact.begin(), static_cast<std::ptrdiff_t>(sink) * d, values.begin());
-  return values;
-}
 
 // The attention output [d] of query q over tokens [0, n).
 std::vector<float> attend(const Geometry& geometry, const float* q, const std::vector<float>& k,
@@ -83,7 +65,8 @@ Sums measure_head(const Capture& capture, const Plan& plan, int layer, int kv_he
       const int s = static_cast<int>(side);
       exact[s] = capture.passage(p, layer, kv_head, side);
       exact[s].resize(used);
-      got[s] = through_cache(head.side(side), sink, exact[s], n_pages);
+      const SidePlan& stored = head.side(side);
+      got[s] = through_cache(*stored.sealed, stored.transform, stored.context, sink, exact[s]);
       for (std::size_t i = 0; i < used; ++i) sums.add(s, exact[s][i], got[s][i]);
     }
     for (int h = kv_head * g.group(); h < (kv_head + 1) * g.group(); ++h) {
