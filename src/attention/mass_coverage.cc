@@ -1,36 +1,11 @@
 #include "attention/mass_coverage.h"
 
-#include <algorithm>
 #include <cmath>
 
+#include "attention/reference/query_tile.h"
 #include "attention/reference/tile_attention.h"
 
 namespace kvant {
-namespace {
-
-// The queries of a step of one slice, transformed and scaled.
-QueryTile query_tile(const Step& step, int layer, int kv_head, const MatrixView<const float>& q) {
-  const Plan& plan = step.plan();
-  const int d = plan.geometry.head_dim;
-  QueryTile tile;
-  tile.first_token = step.first_token(0);
-  tile.n_queries = step.n_rows();
-  tile.group = plan.geometry.group();
-  tile.q.resize(static_cast<std::size_t>(tile.rows()) * d);
-  for (int r = 0; r < tile.rows(); ++r) {
-    const int head = kv_head * tile.group + r / tile.n_queries;
-    const float* in = q.row(r % tile.n_queries) + head * d;
-    std::transform(in, in + d, tile.q.data() + static_cast<std::ptrdiff_t>(r) * d,
-                   [&](float x) { return x * plan.geometry.score_scale; });
-  }
-  tile.offset.resize(plan.layers[layer].needs_offset ? tile.rows() : 0);
-  plan.head(layer, kv_head)
-      .k.transform.query({tile.q.data(), tile.rows(), d}, tile.offset.empty() ? nullptr : tile.offset.data());
-  return tile;
-}
-
-}  // namespace
-
 UnquantizedTokens unquantized_tokens(const HeadState& head) {
   UnquantizedTokens tokens{head.n_sealed() * kPageTokens, {}};
   std::vector<PageView> pages;
@@ -44,7 +19,10 @@ UnquantizedTokens unquantized_tokens(const HeadState& head) {
 MassCoverage measure_coverage(const Step& step, int layer, int kv_head, const MatrixView<const float>& q,
                               const UnquantizedTokens& tokens) {
   const Plan& plan = step.plan();
-  const QueryTile tile = query_tile(step, layer, kv_head, q);
+  QueryTile tile;
+  tile.first_token = step.first_token(0);
+  tile.n_queries = step.n_rows();
+  fill_query_tile(plan, layer, kv_head, q, /*first_row=*/0, tile);
   const AttentionRules rules{plan.geometry.head_dim, plan.layers[layer].sliding_window,
                              plan.geometry.score_softcap};
   std::vector<PageView> pages;

@@ -13,6 +13,7 @@
 #include "attention/reference/integer_products.h"
 #include "attention/reference/observation.h"
 #include "attention/reference/prompt_attention.h"
+#include "attention/reference/query_tile.h"
 #include "attention/reference/tile_attention.h"
 #include "attention/softmax.h"
 #include "cache/feature_map.h"
@@ -182,25 +183,13 @@ void ReferenceBackend::append(Step& step, int layer, const LayerRows& rows, Head
 
 void ReferenceBackend::load_queries(const Step& step, int layer, const LayerRows& rows, HeadWork& work) {
   const Plan& plan = step.plan();
-  const Geometry& g = plan.geometry;
-  const int d = g.head_dim;
   QueryTile& tile = work.queries;
   tile.first_token = work.tile.query_first;
   tile.n_queries = work.tile.query_end - work.tile.query_first;
-  tile.group = g.group();
-  tile.q.resize(static_cast<std::size_t>(tile.rows()) * d);
   const int first_row = step.first_row(work.slice) + tile.first_token - step.first_token(work.slice);
-  for (int r = 0; r < tile.rows(); ++r) {
-    const int head = work.kv_head * tile.group + r / tile.n_queries;
-    const float* in = rows.q.row(first_row + r % tile.n_queries) + head * d;
-    std::transform(in, in + d, tile.q.data() + static_cast<std::ptrdiff_t>(r) * d,
-                   [&](float x) { return x * g.score_scale; });
-  }
-  tile.offset.resize(plan.layers[layer].needs_offset ? tile.rows() : 0);
-  plan.head(layer, work.kv_head)
-      .k.transform.query({tile.q.data(), tile.rows(), d}, tile.offset.empty() ? nullptr : tile.offset.data());
+  fill_query_tile(plan, layer, work.kv_head, rows.q, first_row, tile);
   tile.q_scale.clear();
-  if (plan.recipe.products == Products::integer) quantize_queries(tile, d);
+  if (plan.recipe.products == Products::integer) quantize_queries(tile, plan.geometry.head_dim);
   const int window = plan.layers[layer].sliding_window;
   const int first_visible = window > 0 ? std::max(0, tile.first_token + 1 - window) : 0;
   step.head(work.slice, layer, work.kv_head).list_pages(first_visible, work.pages);
