@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "attention/reference/query_tile.h"
+#include "attention/query_tile.h"
 #include "attention/reference/tile_attention.h"
 
 namespace kvant {

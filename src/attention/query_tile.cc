@@ -1,4 +1,4 @@
-#include "attention/reference/query_tile.h"
+#include "attention/query_tile.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // The queries of a tile, as scores need them.
 #pragma once
 
-#include "attention/reference/tile_attention.h"
+#include "attention/tile.h"
 #include "base/matrix_view.h"
 #include "recipe/plan.h"
 

@@ -1,0 +1,406 @@
+// The tiles of all slices advance side by side. In each round: heads append and prepare their queries; runs
+// of pages are attended in parallel (where V may be skipped, after a first pass over K alone); runs are
+// merged; heads seal what is due, where the recipe chooses tokens after their scores have been taken.
+#include "attention/layer_loop.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "attention/query_tile.h"
+#include "attention/reference/integer_products.h"
+#include "attention/reference/observation.h"
+#include "attention/reference/prompt_attention.h"
+#include "attention/reference/tile_attention.h"
+#include "attention/softmax.h"
+#include "cache/feature_map.h"
+#include "cache/schedule.h"
+
+namespace kvant {
+namespace {
+
+// Pages of a run: enough to outweigh the merge, few enough to share out. It depends on the number of pages
+// alone, so that results don't depend on the number of threads.
+constexpr int kMinRunPages = 4;
+constexpr int kMaxRuns = 16;
+
+// Algorithm 1 as printed rescales from page to page: its error would depend on the runs, so that there is
+// one.
+int run_pages(std::size_t n_pages, Softmax softmax) {
+  if (softmax == Softmax::sas_paper) return std::max(1, static_cast<int>(n_pages));
+  return std::max(kMinRunPages, (static_cast<int>(n_pages) + kMaxRuns - 1) / kMaxRuns);
+}
+
+// One (slice, KV head) and its current tile.
+struct HeadWork {
+  int slice = 0;
+  int kv_head = 0;
+  Tile tile;
+  QueryTile queries;
+  std::vector<PageView> pages;
+  RoundedPages rounded;  // of a prompt that doesn't attend exactly
+  int pages_per_run = 0;
+  std::vector<PartialAttention> runs;
+  PartialAttention total;             // of the first of two passes
+  QueryTile observers;                // of the page that this tile ends; no rows: none
+  std::vector<double> token_weights;  // by absolute token: what the observers gave
+};
+
+struct RunWork {
+  HeadWork* head = nullptr;
+  int run = 0;
+};
+
+bool finite(const float* values, int n) {
+  return std::all_of(values, values + n, [](float x) { return std::isfinite(x); });
+}
+
+bool within(const float* values, int n, float limit) {
+  return std::all_of(values, values + n, [&](float x) { return std::abs(x) <= limit; });
+}
+
+class LayerLoop final : public AttentionBackend {
+ public:
+  explicit LayerLoop(std::unique_ptr<PageAttention> pages) : pages_(std::move(pages)) {}
+
+  void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
+  std::vector<SkipCount> skip_counts() const override;
+  std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const override {
+    return pages_->kernel_name(plan, layer, kv_head, side);
+  }
+
+ private:
+  void start(const Step& step, int n_threads);
+  void start_round(std::size_t round);
+  void list_runs(const Plan& plan);
+  static void seal_before(Step& step, int layer, HeadWork& work, std::vector<float>& scratch);
+  static void append(Step& step, int layer, const LayerRows& rows, HeadWork& work);
+  static void load_queries(const Step& step, int layer, const LayerRows& rows, HeadWork& work);
+  static void round_prompt(const Step& step, int layer, HeadWork& work);
+  void attend(const Plan& plan, int layer, Team& team);
+  static void finish(Step& step, int layer, const LayerRows& rows, HeadWork& work);
+  static void start_observation(Step& step, int layer, HeadWork& work);
+  static void seal_after(Step& step, int layer, HeadWork& work, std::vector<float>& scratch);
+
+  std::unique_ptr<PageAttention> pages_;
+  // Of the layer that runs; written by the team's first thread between barriers.
+  std::vector<std::vector<Tile>> tiles_;  // by slice
+  std::size_t n_rounds_ = 0;
+  std::vector<HeadWork> heads_;
+  std::vector<HeadWork*> active_;
+  std::vector<RunWork> runs_;
+  std::vector<TileScratch> scratch_;              // by thread: of observations
+  std::vector<std::vector<float>> seal_scratch_;  // by thread
+  std::vector<std::vector<SkipCount>> skipped_;   // by thread and layer, since the start
+};
+
+void LayerLoop::start(const Step& step, int n_threads) {
+  const Plan& plan = step.plan();
+  pages_->prepare(n_threads);
+  scratch_.resize(n_threads);
+  seal_scratch_.resize(n_threads);
+  skipped_.resize(std::max<std::size_t>(skipped_.size(), n_threads));
+  for (auto& by_layer : skipped_) by_layer.resize(plan.recipe.skip > 0 ? plan.geometry.n_layers : 0);
+  tiles_.clear();
+  n_rounds_ = 0;
+  for (int s = 0; s < static_cast<int>(step.slices().size()); ++s) {
+    const StepSlice& slice = step.slices()[s];
+    tiles_.push_back(schedule(step.first_token(s), slice.n_tokens, slice.is_prompt, plan.recipe.prefill));
+    n_rounds_ = std::max(n_rounds_, tiles_.back().size());
+  }
+  const int n_kv = plan.geometry.n_kv_heads;
+  heads_.resize(tiles_.size() * n_kv);
+  for (int i = 0; i < static_cast<int>(heads_.size()); ++i) {
+    heads_[i].slice = i / n_kv;
+    heads_[i].kv_head = i % n_kv;
+  }
+}
+
+void LayerLoop::start_round(std::size_t round) {
+  active_.clear();
+  for (HeadWork& work : heads_) {
+    if (round >= tiles_[work.slice].size()) continue;
+    work.tile = tiles_[work.slice][round];
+    work.observers = {};  // of another layer, or of another cache's recipe
+    active_.push_back(&work);
+  }
+}
+
+void LayerLoop::list_runs(const Plan& plan) {
+  runs_.clear();
+  for (HeadWork* work : active_) {
+    const int length = run_pages(work->pages.size(), plan.recipe.softmax);
+    work->pages_per_run = length;
+    work->runs.resize((work->pages.size() + length - 1) / length);
+    for (int run = 0; run < static_cast<int>(work->runs.size()); ++run) {
+      work->runs[run].reset(work->queries.rows(), plan.geometry.head_dim);
+      runs_.push_back({work, run});
+    }
+  }
+}
+
+// An answer's first token finds sealed all that its position allows (the prompt's blocks may have kept it).
+void LayerLoop::seal_before(Step& step, int layer, HeadWork& work, std::vector<float>& scratch) {
+  const int seal_point = seal_point_before(step.first_token(work.slice), step.slices()[work.slice].is_prompt);
+  if (seal_point < 0) return;
+  step.head(work.slice, layer, work.kv_head)
+      .seal_until(pages_due(seal_point, step.plan().layers[layer].window), scratch);
+}
+
+// Transforms and stores the tile's new tokens.
+void LayerLoop::append(Step& step, int layer, const LayerRows& rows, HeadWork& work) {
+  const int n = work.tile.append_end - work.tile.append_first;
+  if (n == 0) return;
+  const Plan& plan = step.plan();
+  const HeadPlan& head = plan.head(layer, work.kv_head);
+  const int d = plan.geometry.head_dim;
+  const int first_row = step.first_row(work.slice) + work.tile.append_first - step.first_token(work.slice);
+  const MatrixView<const float> sources[2] = {rows.k, rows.v};
+  std::vector<float> values[2];
+  for (Side side : kSides) {
+    std::vector<float>& out = values[static_cast<int>(side)];
+    out.resize(static_cast<std::size_t>(n) * d);
+    for (int r = 0; r < n; ++r) {
+      const float* in = sources[static_cast<int>(side)].row(first_row + r) + work.kv_head * d;
+      float* to = out.data() + static_cast<std::ptrdiff_t>(r) * d;
+      std::copy(in, in + d, to);
+      if (finite(in, d)) continue;
+      step.fail(
+          error("{} of layer {}, KV head {}, token {} is not a finite number: the model's weights or its "
+                "activations are broken",
+                side_name(side), layer, work.kv_head, work.tile.append_first + r));
+      std::fill(to, to + d, 0.0F);
+    }
+    head.side(side).transform.forward({out.data(), n, d});
+    for (int r = 0; r < n; ++r) {
+      if (within(out.data() + static_cast<std::ptrdiff_t>(r) * d, d, plan.tail->max_magnitude())) continue;
+      step.fail(
+          error("{} of layer {}, KV head {}, token {} exceeds the range of {}: use a recipe with a bf16 tail",
+                side_name(side), layer, work.kv_head, work.tile.append_first + r, plan.tail->name()));
+    }
+  }
+  step.head(work.slice, layer, work.kv_head).append({values[0].data(), n, d}, {values[1].data(), n, d});
+}
+
+void LayerLoop::load_queries(const Step& step, int layer, const LayerRows& rows, HeadWork& work) {
+  const Plan& plan = step.plan();
+  QueryTile& tile = work.queries;
+  tile.first_token = work.tile.query_first;
+  tile.n_queries = work.tile.query_end - work.tile.query_first;
+  const int first_row = step.first_row(work.slice) + tile.first_token - step.first_token(work.slice);
+  fill_query_tile(plan, layer, work.kv_head, rows.q, first_row, tile);
+  tile.q_scale.clear();
+  if (plan.recipe.products == Products::integer) quantize_queries(tile, plan.geometry.head_dim);
+  const int window = plan.layers[layer].sliding_window;
+  const int first_visible = window > 0 ? std::max(0, tile.first_token + 1 - window) : 0;
+  step.head(work.slice, layer, work.kv_head).list_pages(first_visible, work.pages);
+}
+
+// Where the recipe says so, a prompt's tokens attend to each other in low bits.
+void LayerLoop::round_prompt(const Step& step, int layer, HeadWork& work) {
+  const Plan& plan = step.plan();
+  const Recipe& recipe = plan.recipe;
+  if (recipe.prompt == PromptAttention::exact || !step.slices()[work.slice].is_prompt) return;
+  const HeadState& state = step.head(work.slice, layer, work.kv_head);
+  const int query = work.tile.query_first;
+  // Of a whole prompt, all that is unsealed: so that steps of any size round alike.
+  const int block_first = recipe.prefill == kPrefillAll ? 0 : query / recipe.prefill * recipe.prefill;
+  const LayerPlan& rules = plan.layers[layer];
+  work.rounded.replace({.attention = recipe.prompt,
+                        .head_dim = plan.geometry.head_dim,
+                        .first_token = std::max(block_first, state.n_sealed() * kPageTokens),
+                        .end_token = state.length(),
+                        .query_page = query / kPageTokens * kPageTokens,
+                        .window = rules.window,
+                        .sink = rules.sink,
+                        .protect = rules.protect,
+                        .scores = rules.protect > 0 ? state.scores() : nullptr},
+                       work.pages);
+  if (recipe.prompt == PromptAttention::sage) round_sage_queries(work.queries, plan.geometry.head_dim);
+}
+
+AttentionRules rules_of(const Plan& plan, int layer) {
+  return {plan.geometry.head_dim, plan.layers[layer].sliding_window, plan.geometry.score_softcap,
+          plan.recipe.softmax, plan.recipe.products};
+}
+
+std::span<const PageView> pages_of(const RunWork& work) {
+  const std::vector<PageView>& pages = work.head->pages;
+  const std::size_t length = work.head->pages_per_run;
+  const std::size_t first = work.run * length;
+  return std::span(pages).subspan(first, std::min(length, pages.size() - first));
+}
+
+// Adds all runs of a head up in its first one.
+PartialAttention& merge_runs(HeadWork& work, int head_dim) {
+  PartialAttention& total = work.runs.front();
+  for (std::size_t run = 1; run < work.runs.size(); ++run) total.merge(work.runs[run], head_dim);
+  return total;
+}
+
+void LayerLoop::attend(const Plan& plan, int layer, Team& team) {
+  const AttentionRules rules = rules_of(plan, layer);
+  const int n_runs = static_cast<int>(runs_.size());
+  const int thread = team.index();
+  const double tau = plan.recipe.skip;
+  if (tau > 0) {
+    team.for_each(n_runs, [&](int i) {
+      pages_->weigh_pages(thread, runs_[i].head->queries, pages_of(runs_[i]), rules,
+                          runs_[i].head->runs[runs_[i].run]);
+    });
+    team.for_each(static_cast<int>(active_.size()), [&](int i) {
+      HeadWork& work = *active_[i];
+      work.total = merge_runs(work, rules.head_dim);
+      for (PartialAttention& run : work.runs) {
+        run.reset(work.queries.rows(), rules.head_dim);
+        run.max = work.total.max;
+      }
+      skipped_[thread][layer].queries += work.queries.n_queries;
+    });
+  }
+  team.for_each(n_runs, [&](int i) {
+    HeadWork& work = *runs_[i].head;
+    const SkipRule skip{tau, &work.total};
+    const SkipCount count = pages_->attend_pages(thread, work.queries, pages_of(runs_[i]), rules,
+                                                 tau > 0 ? &skip : nullptr, work.runs[runs_[i].run]);
+    if (tau > 0) skipped_[thread][layer].add(count);
+  });
+}
+
+// KVLinC's correction of finished rows (KVLinC section 3): c phi_q(q) S joins the accumulator and c phi_q(q)
+// P the sum. relative: c = 1, as Algorithm 1 prints it. absolute: equation 5, with both sides times e^-m, m =
+// max(row's maximum, 0): c = e^-m then is at most 1, and where all scores are negative their exponentials are
+// taken as they are.
+void correct_rows(const Plan& plan, int layer, const HeadWork& work, const CorrectionState& state,
+                  PartialAttention& total) {
+  const int d = plan.geometry.head_dim;
+  const QueryTile& tile = work.queries;
+  const std::span<const float> adapters =
+      plan.head(layer, work.kv_head).k.context.constants.find(kQueryAdapter);
+  std::vector<float> q(d), phi(kCorrectionFeatures), correction(d);
+  for (int r = 0; r < tile.rows(); ++r) {
+    const float scale = (tile.q_scale.empty() ? 1.0F : tile.q_scale[r]) / plan.geometry.score_scale;
+    for (int c = 0; c < d; ++c) q[c] = tile.q[static_cast<std::ptrdiff_t>(r) * d + c] * scale;
+    const auto adapter =
+        adapters.subspan(r / tile.n_queries * feature_map_weights(d), feature_map_weights(d));
+    map_features(adapter, {q.data(), 1, d}, {phi.data(), 1, kCorrectionFeatures});
+    const float mass = state.apply(phi, correction.data());
+    if (mass == 0) continue;  // no sealed token but protected ones
+    float* accumulator = total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d;
+    float c = 1;
+    if (plan.recipe.correction == Correction::absolute) {
+      c = std::exp(-std::max(total.max[r], 0.0F));
+      const float rescale = std::exp(std::min(total.max[r], 0.0F));
+      scale_row(accumulator, d, rescale);
+      total.sum[r] *= rescale;
+    }
+    add_scaled_row(accumulator, correction.data(), d, c);
+    total.sum[r] += c * mass;
+  }
+}
+
+// Merges the runs and writes the outputs.
+void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& work) {
+  const Plan& plan = step.plan();
+  const int d = plan.geometry.head_dim;
+  const QueryTile& tile = work.queries;
+  PartialAttention& total = merge_runs(work, d);
+  HeadState& state = step.head(work.slice, layer, work.kv_head);
+  if (state.scores() != nullptr) observe_queries(tile, total, d, *state.scores());
+  if (state.correction() != nullptr) correct_rows(plan, layer, work, *state.correction(), total);
+  for (int r = 0; r < tile.rows(); ++r) {
+    scale_row(total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, d, 1.0F / total.sum[r]);
+  }
+  plan.head(layer, work.kv_head).v.transform.inverse({total.accumulator.data(), tile.rows(), d});
+  const int first_row = step.first_row(work.slice) + tile.first_token - step.first_token(work.slice);
+  for (int r = 0; r < tile.rows(); ++r) {
+    const float* from = total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d;
+    const int head = work.kv_head * tile.group + r / tile.n_queries;
+    std::copy(from, from + d, rows.out.row(first_row + r % tile.n_queries) + head * d);
+    if (finite(from, d)) continue;
+    step.fail(
+        error("the attention of layer {}, query head {}, token {} is not a finite number: the model's "
+              "weights or its "
+              "activations are broken",
+              layer, head, tile.token(r)));
+  }
+}
+
+// At the end of a page, its last queries become the observers of all tokens so far.
+void LayerLoop::start_observation(Step& step, int layer, HeadWork& work) {
+  HeadState& state = step.head(work.slice, layer, work.kv_head);
+  if (work.tile.query_end % kPageTokens != 0 || state.scores()->tokens().empty()) return;
+  work.observers = observer_tile(*state.scores(), work.queries.group);
+  work.token_weights.assign(work.tile.query_end, 0.0);
+}
+
+void LayerLoop::seal_after(Step& step, int layer, HeadWork& work, std::vector<float>& scratch) {
+  HeadState& state = step.head(work.slice, layer, work.kv_head);
+  if (work.observers.rows() > 0) state.scores()->end_page(work.tile.query_end, work.token_weights);
+  if (work.tile.seal_point < 0) return;
+  state.seal_until(pages_due(work.tile.seal_point, step.plan().layers[layer].window), scratch);
+}
+
+std::vector<SkipCount> LayerLoop::skip_counts() const {
+  std::vector<SkipCount> total;
+  for (const auto& by_layer : skipped_) {
+    total.resize(std::max(total.size(), by_layer.size()));
+    for (std::size_t layer = 0; layer < by_layer.size(); ++layer) total[layer].add(by_layer[layer]);
+  }
+  return total;
+}
+
+void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
+  if (step.failed()) {
+    for (int r = team.index(); r < rows.out.rows; r += team.size()) {
+      std::fill(rows.out.row(r), rows.out.row(r) + rows.out.cols, 0.0F);
+    }
+    return;
+  }
+  const Plan& plan = step.plan();
+  const auto first_thread = [&](const auto& action) {
+    if (team.index() == 0) action();
+    team.barrier();
+  };
+  first_thread([&] { start(step, team.size()); });
+  std::vector<float>& seal_scratch = seal_scratch_[team.index()];
+  const bool chooses = plan.layers[layer].needs_scores();
+  for (std::size_t round = 0; round < n_rounds_; ++round) {
+    first_thread([&] { start_round(round); });
+    const int n_heads = static_cast<int>(active_.size());
+    team.for_each(n_heads, [&](int i) {
+      if (round == 0) seal_before(step, layer, *active_[i], seal_scratch);
+      append(step, layer, rows, *active_[i]);
+      load_queries(step, layer, rows, *active_[i]);
+      round_prompt(step, layer, *active_[i]);
+    });
+    first_thread([&] { list_runs(plan); });
+    attend(plan, layer, team);
+    team.for_each(n_heads, [&](int i) {
+      finish(step, layer, rows, *active_[i]);
+      if (chooses) {
+        start_observation(step, layer, *active_[i]);
+      } else {
+        seal_after(step, layer, *active_[i], seal_scratch);
+      }
+    });
+    if (!chooses) continue;
+    team.for_each(static_cast<int>(runs_.size()), [&](int i) {
+      HeadWork& work = *runs_[i].head;
+      if (work.observers.rows() == 0) return;
+      AttentionRules rules = rules_of(plan, layer);
+      rules.products = Products::real;
+      weigh_tokens(work.observers, *step.head(work.slice, layer, work.kv_head).scores(), pages_of(runs_[i]),
+                   rules, scratch_[team.index()], work.token_weights);
+    });
+    team.for_each(n_heads, [&](int i) { seal_after(step, layer, *active_[i], seal_scratch); });
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<AttentionBackend> make_layer_loop(std::unique_ptr<PageAttention> pages) {
+  return std::make_unique<LayerLoop>(std::move(pages));
+}
+
+}  // namespace kvant

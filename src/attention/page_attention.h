@@ -1,0 +1,35 @@
+// PageAttention: how a backend attends one tile of queries to a run of pages. The loop around it
+// (layer_loop.h) is the same for all.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "attention/skip_count.h"
+#include "attention/tile.h"
+#include "cache/head_state.h"
+
+namespace kvant {
+
+class PageAttention {
+ public:
+  virtual ~PageAttention() = default;
+
+  // Before any of the others: threads 0 .. n_threads - 1 will call them, each with buffers of its own.
+  virtual void prepare(int n_threads) = 0;
+
+  // Adds `pages` to `partial`. With a skip rule, weigh_pages has been called with the same pages and partial,
+  // and partial.max is its total's max; returns what was skipped.
+  virtual SkipCount attend_pages(int thread, const QueryTile& tile, std::span<const PageView> pages,
+                                 const AttentionRules& rules, const SkipRule* skip,
+                                 PartialAttention& partial) = 0;
+
+  // Adds only the maxima and sums of `pages`: the first of two passes. V is not read.
+  virtual void weigh_pages(int thread, const QueryTile& tile, std::span<const PageView> pages,
+                           const AttentionRules& rules, PartialAttention& partial) = 0;
+
+  // See AttentionBackend.
+  virtual std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const = 0;
+};
+
+}  // namespace kvant
