@@ -145,11 +145,12 @@ inline std::shared_ptr<const Constants> made_up_constants(const Recipe& recipe, 
 }
 
 inline std::shared_ptr<const Plan> plan_for(const std::string& recipe, const Geometry& geometry,
-                                            std::shared_ptr<const Constants> constants = nullptr) {
+                                            std::shared_ptr<const Constants> constants = nullptr,
+                                            PageOrder order = PageOrder::canonical) {
   const Result<Recipe> parsed = parse_recipe(recipe);
   EXPECT_TRUE(parsed.ok()) << (parsed.ok() ? "" : parsed.error().message);
   if (constants == nullptr) constants = made_up_constants(*parsed, geometry);
-  const Result<std::shared_ptr<const Plan>> plan = resolve(*parsed, geometry, std::move(constants));
+  const Result<std::shared_ptr<const Plan>> plan = resolve(*parsed, geometry, std::move(constants), order);
   EXPECT_TRUE(plan.ok()) << (plan.ok() ? "" : plan.error().message);
   return *plan;
 }

@@ -21,6 +21,7 @@
 
 #include "base/float16.h"
 #include "format/affine_row.h"
+#include "format/code_block.h"
 #include "format/families.h"
 #include "format/name_reader.h"
 
@@ -94,6 +95,27 @@ class ChFormat : public Format {
       if (token % group_ == 0) load_parameters(page, token, d, scale, zero);
       decode_affine_row(page + token * row_bytes, d, bits_, scale.data(), zero.data(),
                         values + static_cast<std::ptrdiff_t>(token) * d);
+    }
+  }
+
+  std::optional<CodeScheme> code_scheme(int /*head_dim*/) const override {
+    return CodeScheme{.bits = bits_,
+                      .group_bytes = bits_,
+                      .group_channels = kCodeBlock,
+                      .channel_blocks = kPageTokens / group_};
+  }
+
+  void read_parameters(const std::byte* page, const PageContext& context, const CodeTable&,
+                       CodeParameters& parameters) const override {
+    const int d = context.head_dim;
+    ChannelRow scale;
+    ChannelRow zero;
+    parameters.channel_scale.clear();
+    parameters.channel_zero.clear();
+    for (int first = 0; first < kPageTokens; first += group_) {
+      load_parameters(page, first, d, scale, zero);
+      parameters.channel_scale.insert(parameters.channel_scale.end(), scale.begin(), scale.begin() + d);
+      parameters.channel_zero.insert(parameters.channel_zero.end(), zero.begin(), zero.begin() + d);
     }
   }
 

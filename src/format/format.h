@@ -15,6 +15,7 @@
 
 #include "base/geometry.h"
 #include "base/token_mask.h"
+#include "format/code_scheme.h"
 #include "transform/constants.h"
 
 namespace kvant {
@@ -34,7 +35,10 @@ inline constexpr int kIntegerBlock = 64;
 struct PageContext {
   int head_dim = 0;
   HeadConstants constants;  // codebooks and the like; unused by most formats
+  CodeTable table;          // of sealed pages: Format::code_table
 };
+
+enum class CodeOrder : std::uint8_t;  // code_order.h
 
 class Format {
  public:
@@ -89,6 +93,15 @@ class Format {
   virtual bool integral() const { return false; }
   virtual void decode_integers(const std::byte* page, int n_tokens, const PageContext& context,
                                float* integers, float* scales) const;
+
+  // How values follow from codes (code_scheme.h); nothing where they don't in that way.
+  virtual std::optional<CodeScheme> code_scheme(int /*head_dim*/) const { return std::nullopt; }
+  virtual CodeOrder code_order() const { return CodeOrder{}; }
+  // Formats with a scheme only: the table, empty for plain numbers; and a page's parameters. Only the
+  // parameters of `page` are read, wherever its codes may be.
+  virtual CodeTable code_table(const PageContext& /*context*/) const { return {}; }
+  virtual void read_parameters(const std::byte* page, const PageContext& context, const CodeTable& table,
+                               CodeParameters& parameters) const;
 
   // Bits for each element, all parameters included.
   double bits(int head_dim) const {

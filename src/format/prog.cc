@@ -148,6 +148,37 @@ class ProgFormat : public Format {
     decode_scaled(in, n_tokens, {1, 1}, integers);
   }
 
+  // Where our own rounding has chosen step and zero, no visible token's integer reaches the clamp: at most
+  // step / 2 lies beyond the largest of at most 119, and step is at most 16 for 4 bits; for fewer bits, at
+  // most 2^B - 2 does.
+  std::optional<CodeScheme> code_scheme(int /*head_dim*/) const override {
+    if (rounding_ == Rounding::paper) return std::nullopt;
+    return CodeScheme{.bits = bits_,
+                      .group_bytes = bits_,
+                      .group_channels = kCodeBlock,
+                      .token_groups = 1,
+                      .channel_blocks = kBlocks};
+  }
+
+  void read_parameters(const std::byte* page, const PageContext& context, const CodeTable&,
+                       CodeParameters& parameters) const override {
+    const int d = context.head_dim;
+    const ProgPage<const std::byte> in{page, bits_, d};
+    std::array<float, kBlocks> scales;
+    load_scales(in, scales.data());
+    parameters.token_scale.resize(kPageTokens);
+    parameters.channel_scale.resize(static_cast<std::size_t>(kBlocks) * d);
+    parameters.channel_zero.resize(static_cast<std::size_t>(kBlocks) * d);
+    for (int block = 0; block < kBlocks; ++block) {
+      const BlockGrid grid = load_grid(in, block);
+      std::fill_n(parameters.token_scale.begin() + block * kBlockTokens, kBlockTokens, scales[block]);
+      for (int i = 0; i < d; ++i) {
+        parameters.channel_scale[block * d + i] = grid.step[i];
+        parameters.channel_zero[block * d + i] = grid.zero[i] * scales[block];
+      }
+    }
+  }
+
  private:
   void encode_block(const float* values, int block, const TokenMask& left_out, const PageContext& context,
                     const ProgPage<std::byte>& out) const {

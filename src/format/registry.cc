@@ -61,6 +61,10 @@ void Format::decode_integers(const std::byte*, int, const PageContext&, float*, 
   KVANT_CHECK(false, "decode_integers of a format that is not integral");
 }
 
+void Format::read_parameters(const std::byte*, const PageContext&, const CodeTable&, CodeParameters&) const {
+  KVANT_CHECK(false, "read_parameters of a format without a code scheme");
+}
+
 void Format::encode_rows(const float*, int, int, const PageContext&, std::byte*) const {
   KVANT_CHECK(row_wise(), "encode_rows of a format that is not row-wise");
   KVANT_CHECK(false, "a row-wise format must override encode_rows");

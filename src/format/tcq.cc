@@ -23,11 +23,14 @@
 #include <vector>
 
 #include "base/float16.h"
+#include "base/simd_clones.h"
 #include "format/affine_row.h"
 #include "format/bit_packing.h"
+#include "format/code_block.h"
 #include "format/families.h"
 #include "format/name_reader.h"
 #include "format/trellis.h"
+#include "format/trellis_encoder.h"
 
 namespace kvant {
 namespace {
@@ -66,33 +69,40 @@ std::array<std::uint16_t, kMaxHeadDim> channel_means(const float* values, const 
   return means;
 }
 
-// The rest of a token, over its root mean square: [d], zeros if that is 0.
-void normalize(const float* values, const float* means, int d, float* rest) {
-  double squares = 0;
-  for (int i = 0; i < d; ++i) {
-    const double x = static_cast<double>(values[i]) - means[i];
-    squares += x * x;
-  }
-  const double reciprocal = squares > 0 ? std::sqrt(d / squares) : 0;
-  for (int i = 0; i < d; ++i)
-    rest[i] = static_cast<float>((static_cast<double>(values[i]) - means[i]) * reciprocal);
+// a . b: in a fixed order, of products that are exact, so that it is the same with every instruction set.
+KVANT_SIMD_CLONES double dot(const float* a, const float* b, int d) {
+  constexpr int kSums = 8;
+  double sums[kSums] = {};
+  for (int i = 0; i < d; i += kSums)
+    for (int j = 0; j < kSums; ++j) sums[j] += static_cast<double>(a[i + j]) * b[i + j];
+  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
-// The least squares gain of `shape` for values - means; at least 0.
-double fit(const float* values, const float* means, const float* shape, int d) {
-  double along = 0;
-  double length = 0;
-  for (int i = 0; i < d; ++i) {
-    along += (static_cast<double>(values[i]) - means[i]) * shape[i];
-    length += static_cast<double>(shape[i]) * shape[i];
-  }
-  return length > 0 ? std::clamp(along / length, 0.0, kMostGain) : 0;
+// What the means leave of a token.
+void subtract_means(const float* values, const float* means, int d, float* rest) {
+  for (int i = 0; i < d; ++i) rest[i] = values[i] - means[i];
+}
+
+// x / its root mean square; zeros if that is 0.
+void normalize(const float* x, int d, float* normal) {
+  const double squares = dot(x, x, d);
+  const double reciprocal = squares > 0 ? std::sqrt(d / squares) : 0;
+  for (int i = 0; i < d; ++i) normal[i] = static_cast<float>(x[i] * reciprocal);
+}
+
+// The least squares gain of `shape` for x; at least 0.
+double fit(const float* x, const float* shape, int d) {
+  const double length = dot(shape, shape, d);
+  return length > 0 ? std::clamp(dot(x, shape, d) / length, 0.0, kMostGain) : 0;
 }
 
 class TcqFormat : public Format {
  public:
   TcqFormat(const std::string& name, const TrellisTable& table)
-      : Format(name), table_(table), levels_(trellis_levels(table)) {}
+      : Format(name), table_(table), levels_(trellis_levels(table)), encoder_(table) {
+    for (int code = 0; code <= kSilent; ++code)
+      relative_gains_[code] = static_cast<float>(gain_of_code(code, 1));
+  }
 
   std::size_t page_bytes(int head_dim) const override { return tcq_page_bytes(table_.bits, head_dim); }
 
@@ -102,9 +112,7 @@ class TcqFormat : public Format {
     const std::array<std::uint16_t, kMaxHeadDim> stored = channel_means(values, left_out, d);
     std::array<float, kMaxHeadDim> means;
     float_row_from_f16(stored.data(), means.data(), d);
-    std::array<double, kPageTokens> gains;
-    for (int token = 0; token < kPageTokens; token += kTrellisRows)
-      encode_tokens(values, means.data(), token, d, page, gains.data());
+    const std::array<double, kPageTokens> gains = encode_shapes(values, means.data(), d, page);
     float loudest = 0;
     for (int token = 0; token < kPageTokens; ++token)
       if (!left_out.test(token)) loudest = std::max(loudest, static_cast<float>(gains[token]));
@@ -134,33 +142,69 @@ class TcqFormat : public Format {
     }
   }
 
+  std::optional<CodeScheme> code_scheme(int /*head_dim*/) const override {
+    return CodeScheme{.meaning = CodeMeaning::state,
+                      .bits = table_.bits,
+                      .group_bytes = table_.bits,
+                      .group_channels = kCodeBlock,
+                      .token_groups = 1,
+                      .channel_blocks = 1};
+  }
+
+  CodeTable code_table(const PageContext& /*context*/) const override {
+    return {{table_.levels.begin(), table_.levels.end()}, table_.scale};
+  }
+
+  void read_parameters(const std::byte* page, const PageContext& context, const CodeTable& table,
+                       CodeParameters& parameters) const override {
+    const int d = context.head_dim;
+    const std::byte* stored = codes_of(page, kPageTokens, d);
+    std::array<std::uint16_t, kMaxHeadDim> means;
+    float loudest;
+    std::memcpy(means.data(), stored + kPageTokens, 2 * static_cast<std::size_t>(d));
+    std::memcpy(&loudest, stored + kPageTokens + 2 * static_cast<std::ptrdiff_t>(d), sizeof loudest);
+    parameters.channel_zero.resize(d);
+    float_row_from_f16(means.data(), parameters.channel_zero.data(), d);
+    parameters.token_scale.resize(kPageTokens);
+    const float unit = loudest * table.scale;
+    for (int token = 0; token < kPageTokens; ++token)
+      parameters.token_scale[token] = unit * relative_gains_[std::to_integer<int>(stored[token])];
+  }
+
  private:
   template <class Byte>
   Byte* codes_of(Byte* page, int token, int d) const {
     return page + static_cast<std::ptrdiff_t>(token) * (d * table_.bits / 8);
   }
 
-  // Writes the codes of kTrellisRows tokens from `first` on, and finds their gains.
-  void encode_tokens(const float* values, const float* means, int first, int d, std::byte* page,
-                     double* gains) const {
-    std::vector<float> rest(static_cast<std::size_t>(kTrellisRows) * d);
+  // Writes the tokens' codes, and gives their gains.
+  std::array<double, kPageTokens> encode_shapes(const float* values, const float* means, int d,
+                                                std::byte* page) const {
+    std::vector<float> rest(static_cast<std::size_t>(kPageTokens) * d);
+    std::vector<float> normal(rest.size());
     std::vector<std::uint16_t> symbols(rest.size());
-    std::array<float, kMaxHeadDim> shape;
-    for (int row = 0; row < kTrellisRows; ++row)
-      normalize(values + static_cast<std::ptrdiff_t>(first + row) * d, means, d,
-                rest.data() + static_cast<std::ptrdiff_t>(row) * d);
-    encode_trellis(rest.data(), d, table_, symbols.data());
-    for (int row = 0; row < kTrellisRows; ++row) {
-      const int token = first + row;
-      std::byte* codes = codes_of(page, token, d);
-      pack_codes(symbols.data() + static_cast<std::ptrdiff_t>(row) * d, d, table_.bits, codes);
-      decode_trellis(codes, d, table_.bits, levels_, shape.data());
-      gains[token] = fit(values + static_cast<std::ptrdiff_t>(token) * d, means, shape.data(), d);
+    for (int token = 0; token < kPageTokens; ++token) {
+      const std::ptrdiff_t first = static_cast<std::ptrdiff_t>(token) * d;
+      subtract_means(values + first, means, d, rest.data() + first);
+      normalize(rest.data() + first, d, normal.data() + first);
     }
+    encoder_.encode(normal.data(), kPageTokens, d, symbols.data());
+    std::array<double, kPageTokens> gains;
+    std::array<float, kMaxHeadDim> shape;
+    for (int token = 0; token < kPageTokens; ++token) {
+      const std::ptrdiff_t first = static_cast<std::ptrdiff_t>(token) * d;
+      std::byte* codes = codes_of(page, token, d);
+      pack_codes(symbols.data() + first, d, table_.bits, codes);
+      decode_trellis(codes, d, table_.bits, levels_, shape.data());
+      gains[token] = fit(rest.data() + first, shape.data(), d);
+    }
+    return gains;
   }
 
   const TrellisTable& table_;
   TrellisLevels levels_;
+  TrellisEncoder encoder_;
+  std::array<float, kSilent + 1> relative_gains_;  // gain of each code / loudest
 };
 
 std::unique_ptr<Format> parse_tcq(const std::string& name) {

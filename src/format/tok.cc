@@ -52,6 +52,7 @@ static_assert(tok_page_bytes(4, 128, false, 128) == 8704 && tok_page_bytes(4, 12
 static_assert(tok_page_bytes(2, 128, false, 128) == 4608 && tok_page_bytes(4, 32, true, 128) == 9216);
 static_assert(tok_page_bytes(8, 32, true, 64) == 8704 && tok_page_bytes(3, 32, false, 80) == 5376);
 
+constexpr int kMostGroups = kMaxHeadDim / kCodeBlock;
 constexpr int kWidths[] = {1, 2, 3, 4, 5, 6, 8};
 
 float mean_magnitude(const float* x, int n) {
@@ -76,11 +77,14 @@ struct Grid {
   float step, zero;
 };
 
-Grid grid_of(const AffineGroup& group, const TokShape& shape) {
-  const float scale = float_from_f16(group.scale);
-  if (!shape.symmetric) return {scale, float_from_f16(group.zero)};
+Grid as_grid(float scale, float zero, const TokShape& shape) {
+  if (!shape.symmetric) return {scale, zero};
   if (shape.bits == 1) return {2 * scale, -scale};
   return {scale, -scale * static_cast<float>(1 << (shape.bits - 1))};
+}
+
+Grid grid_of(const AffineGroup& group, const TokShape& shape) {
+  return as_grid(float_from_f16(group.scale), float_from_f16(group.zero), shape);
 }
 
 // One grid for each channel of a token.
@@ -159,6 +163,39 @@ class TokFormat : public Format {
       }
       decode_affine_row(in.codes(token), d, shape_.bits, grids.step.data(), grids.zero.data(),
                         values + static_cast<std::ptrdiff_t>(token) * d);
+    }
+  }
+
+  std::optional<CodeScheme> code_scheme(int head_dim) const override {
+    if (head_dim % std::min(shape_.group, head_dim) != 0) return std::nullopt;  // groups of two sizes
+    return CodeScheme{.bits = shape_.bits,
+                      .group_bytes = shape_.bits,
+                      .group_channels = kCodeBlock,
+                      .token_groups = shape_.groups(head_dim)};
+  }
+
+  void read_parameters(const std::byte* page, const PageContext& context, const CodeTable&,
+                       CodeParameters& parameters) const override {
+    const int d = context.head_dim, groups = shape_.groups(d), n = kPageTokens * groups;
+    const TokPage<const std::byte> in{page, shape_, d};
+    std::array<std::uint16_t, kMostGroups * kPageTokens> stored;
+    std::array<float, kMostGroups * kPageTokens> scales, zeros;
+    std::memcpy(stored.data(), in.scale(0, 0), 2 * static_cast<std::size_t>(n));
+    float_row_from_f16(stored.data(), scales.data(), n);
+    if (!shape_.symmetric) {
+      std::memcpy(stored.data(), in.zero(0, 0), 2 * static_cast<std::size_t>(n));
+      float_row_from_f16(stored.data(), zeros.data(), n);
+    }
+    parameters.token_scale.resize(n);
+    parameters.token_zero.resize(n);
+    for (int group = 0; group < groups; ++group) {
+      float* scale = parameters.token_scale.data() + group * kPageTokens;
+      float* zero = parameters.token_zero.data() + group * kPageTokens;
+      for (int token = 0; token < kPageTokens; ++token) {
+        const Grid grid = as_grid(scales[token * groups + group], zeros[token * groups + group], shape_);
+        scale[token] = grid.step;
+        zero[token] = grid.zero;
+      }
     }
   }
 

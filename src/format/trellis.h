@@ -29,15 +29,6 @@ struct TrellisTable {
 // (scripts/trellis-tables.py).
 std::span<const TrellisTable> trellis_tables();
 
-// Rows that are encoded side by side, in the lanes of vector registers.
-inline constexpr int kTrellisRows = 16;
-
-// symbols[row * n + i]: the B bits that value i appends to its row's stream, for kTrellisRows rows of n
-// values [kTrellisRows, n] of about unit variance: the path of least squared error (Viterbi) that begins and
-// ends in the same state, where that state is the best one of a first pass over the row's ends. n: a multiple
-// of 8, at least 16, at most kMaxHeadDim.
-void encode_trellis(const float* values, int n, const TrellisTable& table, std::uint16_t* symbols);
-
 // level * scale of every state.
 using TrellisLevels = std::array<float, kTrellisStates>;
 TrellisLevels trellis_levels(const TrellisTable& table);

@@ -69,6 +69,43 @@ class VqFormat : public Format {
     return shape_.kind == Kind::pq ? one * shape_.codes_per_token(head_dim) : one;
   }
 
+  std::optional<CodeScheme> code_scheme(int /*head_dim*/) const override {
+    if (shape_.bits != 8 || shape_.kind == Kind::pq) return std::nullopt;
+    return CodeScheme{.meaning = CodeMeaning::vector,
+                      .bits = 8,
+                      .group_bytes = 1,
+                      .group_channels = shape_.dim,
+                      .token_groups = 1};
+  }
+
+  // The codebook as bytes, [X][256], with one scale.
+  CodeTable code_table(const PageContext& context) const override {
+    const float* codebook = codebook_of(context);
+    const int n = shape_.centroids();
+    float largest = 0;
+    for (int i = 0; i < n * shape_.dim; ++i) largest = std::max(largest, std::abs(codebook[i]));
+    const float reciprocal = largest > 0 ? 127 / largest : 0;
+    CodeTable table;
+    table.scale = largest / 127;
+    for (int i = 0; i < shape_.dim; ++i) {
+      for (int code = 0; code < n; ++code)
+        table.numbers.push_back(
+            static_cast<std::int8_t>(std::lround(codebook[code * shape_.dim + i] * reciprocal)));
+    }
+    return table;
+  }
+
+  void read_parameters(const std::byte* page, const PageContext& context, const CodeTable& table,
+                       CodeParameters& parameters) const override {
+    parameters.token_scale.assign(kPageTokens, table.scale);
+    if (shape_.kind != Kind::nvq) return;
+    std::array<std::uint16_t, kPageTokens> gains;
+    std::array<float, kPageTokens> factors;
+    std::memcpy(gains.data(), gain_of(page, 0, context.head_dim), sizeof gains);
+    float_row_from_f16(gains.data(), factors.data(), kPageTokens);
+    for (int token = 0; token < kPageTokens; ++token) parameters.token_scale[token] *= factors[token];
+  }
+
   std::optional<CodebookShape> codebook_shape() const override {
     return CodebookShape{shape_.dim, shape_.centroids(), shape_.kind == Kind::pq, shape_.kind == Kind::nvq};
   }

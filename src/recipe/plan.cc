@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "format/code_order.h"
 #include "recipe/bit_allocation.h"
 #include "recipe/constant_needs.h"
 #include "recipe/head_mix.h"
@@ -136,7 +137,8 @@ Status check_constants(const Plan& plan, const HeadConstants& constants) {
   return {};
 }
 
-Result<SidePlan> resolve_side(const SideRecipe& recipe, int head_dim, const HeadConstants& constants) {
+Result<SidePlan> resolve_side(const SideRecipe& recipe, int head_dim, const HeadConstants& constants,
+                              PageOrder order) {
   SidePlan plan;
   plan.sealed = find_format(recipe.format);
   auto transform = Transform::make(recipe.transforms, head_dim, constants);
@@ -144,6 +146,11 @@ Result<SidePlan> resolve_side(const SideRecipe& recipe, int head_dim, const Head
   plan.transform_names = recipe.transforms;
   plan.transform = std::move(transform).value();
   plan.context = PageContext{head_dim, constants};
+  if (order == PageOrder::canonical) return plan;
+  plan.ordered = with_code_order(*plan.sealed, constants.side, head_dim);
+  if (plan.ordered == nullptr) return plan;
+  plan.sealed = plan.ordered.get();
+  plan.context.table = plan.sealed->code_table(plan.context);
   return plan;
 }
 
@@ -158,7 +165,7 @@ Result<HeadPlan> resolve_head(const Plan& plan, const Recipe& allocated, int lay
     const HeadConstants constants{plan.constants.get(), layer, kv_head, side};
     KVANT_RETURN_IF_ERROR(check_constants(plan, constants));
     auto resolved = resolve_side(mixed_side_of(allocated, side, layer, kv_head, mixed),
-                                 plan.geometry.head_dim, constants);
+                                 plan.geometry.head_dim, constants, plan.order);
     if (!resolved.ok()) return resolved.error();
     (side == Side::key ? head.k : head.v) = std::move(resolved).value();
   }
@@ -269,8 +276,9 @@ Status check_recipe(const Recipe& recipe, const Geometry& geometry) {
 }
 
 Result<std::shared_ptr<const Plan>> resolve(const Recipe& recipe, const Geometry& geometry,
-                                            std::shared_ptr<const Constants> constants) {
+                                            std::shared_ptr<const Constants> constants, PageOrder order) {
   auto plan = std::make_shared<Plan>();
+  plan->order = order;
   plan->recipe = recipe;
   plan->geometry = geometry;
   plan->constants = std::move(constants);

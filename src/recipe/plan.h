@@ -1,6 +1,7 @@
 // Plan: a recipe resolved for one model: what each layer, KV head and side really gets.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,7 +17,8 @@ namespace kvant {
 
 // One side of one (layer, KV head).
 struct SidePlan {
-  const Format* sealed = nullptr;  // the format of sealed pages
+  const Format* sealed = nullptr;         // the format of sealed pages
+  std::shared_ptr<const Format> ordered;  // what `sealed` points to, where codes have an order of their own
   std::vector<std::string> transform_names;
   Transform transform;
   PageContext context;
@@ -46,6 +48,10 @@ struct Fallback {
   std::string reason;  // one clause
 };
 
+// The order of the codes in sealed pages: as their formats have them, or for vector registers (code_order.h)
+// where they have such an order. Backends say which one they read fast; all read both.
+enum class PageOrder : std::uint8_t { canonical, lanes };
+
 struct Plan {
   Geometry geometry;
   Recipe recipe;
@@ -53,6 +59,7 @@ struct Plan {
   const Format* tail = nullptr;                // row-wise format of unsealed and protected tokens
   std::vector<LayerPlan> layers;               // [n_layers]
   std::vector<HeadPlan> heads;                 // [n_layers * n_kv_heads]
+  PageOrder order = PageOrder::canonical;
   std::vector<Fallback> fallbacks;
 
   const HeadPlan& head(int layer, int kv_head) const { return heads[layer * geometry.n_kv_heads + kv_head]; }
@@ -67,6 +74,7 @@ Status check_recipe(const Recipe& recipe, const Geometry& geometry);
 
 // Resolves `recipe` for a model. Fails with a clear message where the model cannot have it.
 Result<std::shared_ptr<const Plan>> resolve(const Recipe& recipe, const Geometry& geometry,
-                                            std::shared_ptr<const Constants> constants);
+                                            std::shared_ptr<const Constants> constants,
+                                            PageOrder order = PageOrder::canonical);
 
 }  // namespace kvant

@@ -1,0 +1,28 @@
+// The order of a page's code bytes: as its format has them, or with the tokens in the lanes of vector
+// registers (design section 3: a backend may permute a page's codes). The parameters stay where they are.
+#pragma once
+
+#include <memory>
+
+#include "base/geometry.h"
+#include "format/format.h"
+
+namespace kvant {
+
+// For byte b of group g of token t (code_scheme.h; G groups a token of B bytes each):
+enum class CodeOrder : std::uint8_t {
+  rows,         // (t * G + g) * B + b: the canonical order
+  token_lanes,  // ((g / 4 * B + b) * kPageTokens + t) * 4 + g % 4: for sums over channels (q . K)
+  token_octets  // ((t / 8 * B + b) * G + g) * 8 + t % 8: for sums over tokens (P . V)
+};
+
+// Tokens and groups that lie side by side in one load.
+inline constexpr int kLaneGroups = 4;
+inline constexpr int kOctet = 8;
+
+// `format` with its codes in the order that serves a side: token_lanes for K, token_octets for V. Null where
+// the codes of head_dim channels have no other order: a token has not a multiple of 4 groups, or the format
+// has no scheme. The result refers to `format`.
+std::unique_ptr<Format> with_code_order(const Format& format, Side side, int head_dim);
+
+}  // namespace kvant
