@@ -30,8 +30,10 @@ TrellisBranches::TrellisBranches(const TrellisTable& table) : bits_(table.bits) 
 
 void TrellisBranches::add_bin(double value, const TrellisTable& table) {
   double errors[kTrellisStates];
-  for (int state = 0; state < kTrellisStates; ++state)
-    errors[state] = std::pow(value - table.levels[state] * double{table.scale}, 2);
+  for (int state = 0; state < kTrellisStates; ++state) {
+    const double difference = value - table.levels[state] * double{table.scale};
+    errors[state] = difference * difference;
+  }
   const double least = *std::min_element(errors, errors + kTrellisStates);  // all paths have it in common
   const std::size_t first = forward_.size();
   forward_.resize(first + static_cast<std::size_t>(nodes()) * parents());

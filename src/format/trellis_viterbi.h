@@ -1,5 +1,5 @@
-// The Viterbi algorithm on a bit-shift trellis (trellis.h), in 16-bit integers: the same result
-// on every processor.
+// The Viterbi algorithm on a bit-shift trellis (trellis.h), in 16-bit integers: the same result on every
+// processor.
 //
 // A node is what a state shares with its neighbours, 8 - B bits: state s leads from node s & (G - 1) to node
 // s >> B, so there are G = 2^(8-B) nodes. Node q has P = min(2^B, G) parents: parent k is node ((q << B) & (G
@@ -14,6 +14,8 @@ namespace kvant {
 
 inline constexpr int kViterbiStride[] = {0, 128, 64, 32, 16, 16, 16};  // for B: G, and at least 16
 inline constexpr int kViterbiBlock = 16;  // steps after which the least cost is subtracted from all
+
+inline constexpr std::uint8_t kNoNode = 0xff;
 
 // The branches that values may take, with their costs. Sums saturate at 2^16 - 1.
 struct ViterbiBranches {
@@ -36,11 +38,10 @@ struct ViterbiKernel {
   // Fills least from its first step, which is given.
   void (*forward)(const ViterbiBranches& branches, int n, const ViterbiRow* rows, int n_rows);
   // Writes nodes[n - 1] to nodes[0] of the cheapest path that ends in nodes[n]; among equal parents, the one
-  // of the lowest number. nodes[0] to nodes[n - 1] are any such path for another end, which spares the part
-  // that both have in common, or kNoNode.
+  // of the lowest number. They hold kNoNode, or such a path to another end: the part that both paths have in
+  // common is not searched again.
   void (*trace)(const ViterbiBranches& branches, int n, const ViterbiRow* rows, int n_rows);
 };
-inline constexpr std::uint8_t kNoNode = 0xff;
 
 const ViterbiKernel& portable_viterbi();
 const ViterbiKernel* avx2_viterbi();  // null where the build has none
