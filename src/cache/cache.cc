@@ -300,7 +300,7 @@ Status Cache::fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t se
   std::vector<float> scratch;
   for (int done = 0; done < n_tokens;) {
     const int n = std::min(kPageTokens, n_tokens - done);
-    auto step = reserve({{sequence, n, true}});
+    auto step = reserve({{sequence, n, /*is_prompt=*/false}});  // every page is sealed as soon as it may be
     if (!step.ok()) return step.error();
     for (int layer = 0; layer < g.n_layers; ++layer) {
       for (int h = 0; h < g.n_kv_heads; ++h) {

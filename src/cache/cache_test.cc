@@ -256,5 +256,14 @@ TEST(SyntheticContents, LookLikeARealSequence) {
   EXPECT_TRUE(append_tokens(cache, s, 1, false).ok());
 }
 
+TEST(SyntheticContents, AreSealedPageByPageWhateverThePromptBlocks) {
+  for (const char* prefill : {"512", "all"}) {
+    Cache cache(plan_for(std::string("k=ch4g128,v=tok4g128,prefill=") + prefill, small_geometry()), 0);
+    const SequenceId s = cache.add();
+    ASSERT_TRUE(cache.fill_synthetic(s, 1000, 1).ok());
+    EXPECT_EQ(cache.head(s, 0, 0).n_sealed(), 7) << prefill;
+  }
+}
+
 }  // namespace
 }  // namespace kvant
