@@ -5,14 +5,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "bench/median.h"
+
 namespace kvant {
 namespace {
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 struct Times {
   std::vector<double> prompt, decode;  // seconds

@@ -93,6 +93,16 @@ Status bench(BenchCommandOptions options) {
                                                              options.common.n_threads));
 }
 
+// Options of `command` itself, which its subcommand would ignore.
+Status check_no_options(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() == 0) continue;
+    return error("{} stands before 'attention', which doesn't read it: see kvant bench attention --help",
+                 option->get_name());
+  }
+  return {};
+}
+
 }  // namespace
 
 Command add_bench_command(CLI::App& program) {
@@ -114,7 +124,12 @@ Command add_bench_command(CLI::App& program) {
       ->capture_default_str();
   command->add_option("--against", options->against, "add llama.cpp with its f16 and q4_0 caches")
       ->check(CLI::IsMember({"llama.cpp"}));
-  return {command, [options] { return bench(*options); }};
+  const Command attention = add_bench_attention_command(*command);
+  return {command, [options, command, attention]() -> Status {
+            if (!attention.app->parsed()) return bench(*options);
+            KVANT_RETURN_IF_ERROR(check_no_options(*command));
+            return attention.run();
+          }};
 }
 
 }  // namespace kvant

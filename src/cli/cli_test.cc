@@ -84,8 +84,12 @@ fs::path Cli::folder_;
 
 TEST_F(Cli, HelpOfEveryCommandListsEveryRecipeAndFormat) {
   EXPECT_EQ(run({"--help"}).code, 0);
-  for (const char* command : {"run", "eval", "bench", "info"}) {
-    const Outcome help = run({command, "--help"});
+  const std::vector<std::vector<std::string>> commands = {
+      {"run"}, {"eval"}, {"bench"}, {"bench", "attention"}, {"info"}};
+  for (std::vector<std::string> words : commands) {
+    const std::string command = words.back();
+    words.emplace_back("--help");
+    const Outcome help = run(words);
     EXPECT_EQ(help.code, 0) << command;
     for (const Recipe& recipe : builtin_recipes()) {
       EXPECT_NE(help.out.find("  " + recipe.name + " "), std::string::npos) << command << " " << recipe.name;
@@ -200,7 +204,7 @@ TEST_F(Cli, EvalLooksIntoLayers) {
 TEST_F(Cli, EvalRunsASuiteAsTheCommandLineSays) {
   const std::string json_path = path("suite.json");
   const Outcome outcome = run_model("eval", {"-f", path("text.txt"), "--suite", "search-groups", "-c",
-                                             "256,128", "--chunks", "1", "--kv", "fp8", "--json", json_path});
+                                             "128,64", "--chunks", "1", "--kv", "fp8", "--json", json_path});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("2 bits, groups of 32"), std::string::npos) << outcome.out;
   const auto json = nlohmann::json::parse(read_file(json_path));
@@ -238,6 +242,59 @@ TEST_F(Cli, BenchWritesItsSchema) {
     EXPECT_GT(row["prompt_tps"], 0.0);
     EXPECT_GT(row["decode_tps"], 0.0);
   }
+}
+
+TEST_F(Cli, BenchAttentionNeedsNoModelAndWritesItsSchema) {
+  const std::string json_path = path("attention.json");
+  const Outcome outcome =
+      run({"bench", "attention", "--heads", "4", "--kv-heads", "2", "--dim", "64", "--ctx", "128,64", "--kv",
+           "bf16,kvant-3bit", "-t", "1", "-r", "2", "-v", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("plan: "), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.out.find("kvant-3bit"), std::string::npos) << outcome.out;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  EXPECT_EQ(json["schema"], "kvant.bench.attention/1");
+  EXPECT_GT(json["read_gbps"], 0.0);
+  const auto& results = json["results"];
+  ASSERT_EQ(results.size(), 10U);
+  EXPECT_EQ(results[0]["ctx"], 64);
+  EXPECT_EQ(results[9]["ctx"], 128);
+  const char* names[] = {"bf16", "kvant-3bit", "ggml:f16", "ggml:q8_0", "ggml:q4_0"};
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(results[i]["recipe"], names[i % 5]);
+    for (const char* figure : {"us", "gbps", "bits", "read_percent", "ratio_f16", "ratio_q4_0"}) {
+      EXPECT_GT(results[i][figure], 0.0) << names[i % 5] << " " << figure;
+    }
+  }
+  EXPECT_EQ(results[2]["ratio_f16"], 1.0);
+}
+
+TEST_F(Cli, BenchAttentionLeavesOutWhatGgmlCannotStore) {
+  const std::string json_path = path("attention80.json");
+  const Outcome outcome = run({"bench", "attention", "--heads", "2", "--kv-heads", "2", "--dim", "80",
+                               "--ctx", "128", "--kv", "q8_0", "-t", "1", "-r", "1", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("q4_0"), std::string::npos) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  ASSERT_EQ(json["results"].size(), 2U);
+  EXPECT_TRUE(json["results"][0]["ratio_q4_0"].is_null());
+}
+
+TEST_F(Cli, BenchAttentionRefusesWhatCannotBe) {
+  const auto refuses = [](std::vector<std::string> words, const std::string& part) {
+    words.insert(words.begin(), {"bench", "attention", "-t", "1"});
+    expect_user_error(run(words), part);
+  };
+  refuses({"--heads", "30", "--kv-heads", "8"}, "multiple of --kv-heads");
+  refuses({"--dim", "100"}, "100");
+  refuses({"--dim", "264"}, "264");
+  refuses({"--ctx", "0"}, "--ctx");
+  refuses({"--ctx", "16000000", "--heads", "1024", "--kv-heads", "1024"}, "takes");
+  refuses({"--kv", "nonsense"}, "nonsense");
+  refuses({"--kv", "llama.cpp:q4_0"}, "llama.cpp:q4_0");
+  refuses({"--kv", "bf16,budget=3"}, "ladder");
+  expect_user_error(run_model("bench", {"attention"}), "--model");
+  expect_user_error(run({"bench"}), "--model");
 }
 
 TEST_F(Cli, InfoKnowsEveryBuiltInRecipe) {

@@ -27,9 +27,8 @@ std::string recipe_help() {
 
 }  // namespace
 
-void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes) {
+void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_recipes) {
   options.n_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  command.add_option("-m,--model", options.model, "model: a GGUF file")->required();
   const char* kv_help =
       many_recipes ? "KV-cache recipes A,B,C; key=value items belong to the recipe before them. ';' or "
                      "another --kv starts a recipe that has no name"
@@ -42,8 +41,6 @@ void add_model_options(CLI::App& command, ModelOptions& options, bool many_recip
   command
       .add_option("--cache-type-v,--ctv", options.v_side, "format of V alone, such as tok4g128 (also -ctv)")
       ->excludes(kv);
-  command.add_option("--calibration", options.calibration,
-                     "constants that kvant calibrate -o has written (default: made on first use)");
   command.add_option("--json", options.json, "write the result to this file as JSON");
   command.add_option("-t,--threads", options.n_threads, "threads")
       ->check(CLI::Range(1, 1024))
@@ -51,6 +48,13 @@ void add_model_options(CLI::App& command, ModelOptions& options, bool many_recip
   command.add_flag("-v,--verbose", options.verbose, "print the resolved plan: formats, kernels, bytes");
   command.add_flag("--strict", options.strict, "a fall-back to something slower is an error");
   command.footer(recipe_help);
+}
+
+void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes) {
+  command.add_option("-m,--model", options.model, "model: a GGUF file")->required();
+  add_recipe_options(command, options, many_recipes);
+  command.add_option("--calibration", options.calibration,
+                     "constants that kvant calibrate -o has written (default: made on first use)");
 }
 
 Result<Recipe> one_recipe(const ModelOptions& options) {

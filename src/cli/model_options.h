@@ -21,7 +21,10 @@ struct ModelOptions {
   bool strict = false;
 };
 
-// Adds -m, --kv, -ctk, -ctv, --calibration, --json, -t, -v and --strict. many_recipes: --kv takes a list.
+// Adds --kv, -ctk, -ctv, --json, -t, -v and --strict, and ends the help with all recipes and formats.
+// many_recipes: --kv takes a list.
+void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_recipes);
+// Adds -m, those, and --calibration.
 void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes);
 
 // The recipe of a command that runs one; bf16 by default.

@@ -15,7 +15,7 @@ Session::Session(const ModelOptions& options, std::unique_ptr<Engine> engine)
       n_threads_(options.n_threads),
       calibration_(options.calibration),
       engine_(std::move(engine)),
-      backend_(make_reference_backend()) {}
+      backend_(make_backend()) {}
 
 Result<Session> Session::open(const ModelOptions& options, WeightMode weights, int context) {
   auto engine = Engine::load(options.model, {options.n_threads, weights, context});
@@ -47,9 +47,18 @@ Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const st
   auto plan = resolve(recipe, engine_->geometry(), std::move(known).value());
   if (!plan.ok()) return plan.error();
   if (verbose_) fmt::print(stderr, "{}", plan_table(report(**plan)));
-  if (!strict_ || (*plan)->fallbacks.empty()) return plan;
-  const Fallback& first = (*plan)->fallbacks.front();
-  return error("recipe '{}' falls back: {} ({}); run without --strict to accept it", label(recipe),
+  if (strict_) KVANT_RETURN_IF_ERROR(check_fallbacks(**plan));
+  return plan;
+}
+
+std::unique_ptr<AttentionBackend> make_backend() {
+  return make_reference_backend();
+}
+
+Status check_fallbacks(const Plan& plan) {
+  if (plan.fallbacks.empty()) return {};
+  const Fallback& first = plan.fallbacks.front();
+  return error("recipe '{}' falls back: {} ({}); run without --strict to accept it", label(plan.recipe),
                first.what, first.reason);
 }
 

@@ -36,6 +36,10 @@ class Session {
   std::unique_ptr<AttentionBackend> backend_;
 };
 
+// The attention backend of every command.
+std::unique_ptr<AttentionBackend> make_backend();
+// For --strict: an error when the plan falls back to something slower.
+Status check_fallbacks(const Plan& plan);
 // An error when `bytes` more are not to be had on this machine. what: "a KV cache of 8192 tokens".
 Status check_memory(const std::string& what, std::int64_t bytes);
 // Warns when a sequence of `context` tokens is longer than the model was trained for.

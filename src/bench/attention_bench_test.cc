@@ -1,0 +1,99 @@
+#include "bench/attention_bench.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "bench/attention_report.h"
+#include "bench/median.h"
+
+namespace kvant {
+namespace {
+
+// Takes the seconds that it is told to, and notes the order of calls.
+class Scripted final : public AttentionContender {
+ public:
+  Scripted(std::string name, std::vector<double> seconds, std::string& calls)
+      : name_(std::move(name)), seconds_(std::move(seconds)), calls_(calls) {}
+  Result<double> layer_seconds() override {
+    calls_ += name_ + " ";
+    if (seconds_[run_] < 0) return error("{} fails", name_);
+    return seconds_[run_++];
+  }
+  double layer_bytes() const override { return 1000; }
+  double bits() const override { return 4.5; }
+  int n_layers() const override { return 7; }
+  std::vector<std::string> kernels() const override { return {"scripted"}; }
+
+ private:
+  std::string name_;
+  std::vector<double> seconds_;  // of each run, the warm-up first; negative: fails
+  std::string& calls_;
+  std::size_t run_ = 0;
+};
+
+AttentionEntry entry(const std::string& name, const std::vector<double>& seconds, std::string& calls) {
+  return {name, [=, &calls](int context) -> Result<std::unique_ptr<AttentionContender>> {
+            calls += name + std::to_string(context) + " ";
+            return std::unique_ptr<AttentionContender>(std::make_unique<Scripted>(name, seconds, calls));
+          }};
+}
+
+constexpr int kContexts[] = {64, 128};
+
+TEST(AttentionBench, InterleavesContendersAndTakesMediansWithoutTheWarmUp) {
+  std::string calls;
+  const AttentionEntry entries[] = {entry("a", {99, 2, 100, 4}, calls), entry("b", {99, 1, 1, 50}, calls)};
+  int units = 0;
+  const auto rows = run_attention_bench(entries, kContexts, 3, [&](int n) { units += n; });
+  ASSERT_TRUE(rows.ok());
+  EXPECT_EQ(calls, "a64 b64 a b a b a b a b a128 b128 a b a b a b a b ");
+  EXPECT_EQ(units, attention_bench_units(2, 2, 3));
+  ASSERT_EQ(rows->size(), 4U);
+  EXPECT_EQ((*rows)[1].name, "b");
+  EXPECT_EQ((*rows)[1].context, 64);
+  EXPECT_EQ((*rows)[2].context, 128);
+  EXPECT_DOUBLE_EQ((*rows)[0].seconds, 4);
+  EXPECT_DOUBLE_EQ((*rows)[1].seconds, 1);
+  EXPECT_DOUBLE_EQ(read_speed((*rows)[0]), 250);
+}
+
+TEST(AttentionBench, StopsAtTheFirstError) {
+  std::string calls;
+  const AttentionEntry entries[] = {entry("a", {1, 1}, calls), entry("b", {-1}, calls)};
+  const auto rows = run_attention_bench(entries, kContexts, 1, [](int) {});
+  ASSERT_FALSE(rows.ok());
+  EXPECT_EQ(rows.error().message, "b fails");
+}
+
+TEST(AttentionReport, SaysHowManyTimesFasterThanGgmlEachRowIs) {
+  const std::vector<AttentionRow> rows = {{"x", 4096, 4.5, 3, 2e-3, 4e6, {"reference"}},
+                                          {"ggml:f16", 4096, 16, 2, 8e-3, 16e6, {"ggml"}},
+                                          {"x", 8192, 4.5, 3, 4e-3, 8e6, {"reference"}},
+                                          {"ggml:f16", 8192, 16, 2, 4e-3, 32e6, {"ggml"}}};
+  const AttentionSettings settings{{32, 8, 128}, 2, 10, 50e9};
+  const auto json = nlohmann::json::parse(attention_to_json(rows, settings));
+  EXPECT_EQ(json["schema"], "kvant.bench.attention/1");
+  EXPECT_DOUBLE_EQ(json["read_gbps"].get<double>(), 50);
+  EXPECT_EQ(json["kv_heads"], 8);
+  const auto& first = json["results"][0];
+  EXPECT_EQ(first["recipe"], "x");
+  EXPECT_EQ(first["ctx"], 4096);
+  EXPECT_DOUBLE_EQ(first["us"].get<double>(), 2000);
+  EXPECT_DOUBLE_EQ(first["gbps"].get<double>(), 2);
+  EXPECT_DOUBLE_EQ(first["read_percent"].get<double>(), 4);
+  EXPECT_DOUBLE_EQ(first["ratio_f16"].get<double>(), 4);
+  EXPECT_TRUE(first["ratio_q4_0"].is_null());
+  EXPECT_DOUBLE_EQ(json["results"][2]["ratio_f16"].get<double>(), 1);
+  EXPECT_NE(attention_table(rows, settings).find("2000.0    2.00     4.0     4.00x"), std::string::npos)
+      << attention_table(rows, settings);
+}
+
+TEST(Median, IsTheMiddleOrBetweenTheMiddleTwo) {
+  EXPECT_EQ(median({5}), 5);
+  EXPECT_EQ(median({9, 1, 2}), 2);
+  EXPECT_EQ(median({8, 1, 4, 2}), 3);
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,51 @@
+// kvant's contender of the attention benchmark: an attention backend over a synthetically filled cache.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "attention/attention.h"
+#include "bench/attention_contender.h"
+#include "recipe/plan.h"
+
+namespace kvant {
+
+// `recipe` for a model of this shape, with as many layers as fill working_set bytes at `context` tokens, or
+// as the recipe's layer ranges name. Constants that calibration would make are synthetic; bits that it would
+// spread over layers and heads are spread evenly. order: the one that the backend reads fast.
+Result<std::shared_ptr<const Plan>> plan_without_model(const Recipe& recipe, const AttentionShape& shape,
+                                                       int context, std::int64_t working_set,
+                                                       PageOrder order);
+
+// What is timed is what a decode step does in each layer: transform, append, attend. Opening and closing the
+// step, which are done once for all layers, are not.
+class CacheAttention final : public AttentionContender {
+ public:
+  // An error when memory is short.
+  static Result<std::unique_ptr<CacheAttention>> make(std::shared_ptr<const Plan> plan,
+                                                      std::unique_ptr<AttentionBackend> backend, int context,
+                                                      int n_threads);
+
+  Result<double> layer_seconds() override;
+  double layer_bytes() const override;
+  double bits() const override { return cache_.bytes(sequence_).bits_all(); }
+  int n_layers() const override { return cache_.plan().geometry.n_layers; }
+  std::vector<std::string> kernels() const override;
+
+  const HeadState& head(int layer, int kv_head) const { return cache_.head(sequence_, layer, kv_head); }
+  // The new token, and the output [n_heads * head_dim] of the layer that ran last.
+  const AttentionValues& values() const { return values_; }
+  std::span<const float> output() const { return output_; }
+
+ private:
+  CacheAttention(std::shared_ptr<const Plan> plan, std::unique_ptr<AttentionBackend> backend, int n_threads);
+
+  Cache cache_;
+  SequenceId sequence_;
+  std::unique_ptr<AttentionBackend> backend_;
+  int n_threads_;
+  AttentionValues values_;
+  std::vector<float> output_;
+};
+
+}  // namespace kvant

@@ -1,0 +1,88 @@
+#include "bench/ggml_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "base/geometry.h"
+#include "bench/attention_oracle.h"
+
+namespace kvant {
+namespace {
+
+constexpr AttentionShape kShape{6, 2, 64};
+
+// Values that every type stores exactly: multiples of 1/8 from -1 to 7/8, with a -1 in every block of 32
+// channels, so that q4_0's scale is 1/8; q8_0 rounds them by less than 1/250. Those of q are exact in q8_0,
+// in which ggml multiplies.
+AttentionValues exact_values() {
+  std::mt19937 random(3);
+  const auto drawn = [&](std::size_t n, int first, int last, float unit) {
+    std::uniform_int_distribution<int> integer(first, last);
+    std::vector<float> values(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      values[i] = unit * static_cast<float>(i % 32 == 7 ? first : integer(random));
+    }
+    return values;
+  };
+  const std::size_t page = kPageTokens * kShape.n_kv_heads * kShape.head_dim;
+  return {drawn(kShape.n_heads * kShape.head_dim, -127, 127, 1.0F / 32), drawn(page, -8, 7, 1.0F / 8),
+          drawn(page, -8, 7, 1.0F / 8)};
+}
+
+std::vector<double> row_of(const std::vector<float>& values, int row) {
+  const float* first = values.data() + static_cast<std::ptrdiff_t>(row) * kShape.head_dim;
+  return {first, first + kShape.head_dim};
+}
+
+std::vector<double> expected_output(const AttentionValues& values, int context) {
+  std::vector<double> outputs;
+  for (int head = 0; head < kShape.n_heads; ++head) {
+    const int kv_head = head / (kShape.n_heads / kShape.n_kv_heads);
+    testing::Rows k, v;
+    for (int t = 0; t < context; ++t) {
+      const int row = t % kPageTokens * kShape.n_kv_heads + kv_head;
+      k.push_back(row_of(values.k, row));
+      v.push_back(row_of(values.v, row));
+    }
+    const auto output = testing::attention_in_double(row_of(values.q, head), k, v);
+    outputs.insert(outputs.end(), output.begin(), output.end());
+  }
+  return outputs;
+}
+
+TEST(GgmlAttention, AttendsToEveryTokenInEveryType) {
+  const AttentionValues values = exact_values();
+  for (const char* type : kGgmlCacheTypes) {
+    for (const int context : {1, 200, 700}) {  // from 512 on ggml splits the tokens of an f16 cache
+      auto made = GgmlAttention::make(type, kShape, values, context, /*n_layers=*/2, /*n_threads=*/2);
+      ASSERT_TRUE(made.ok()) << made.error().message;
+      ASSERT_TRUE((*made)->layer_seconds().ok());
+      ASSERT_EQ((*made)->output().size(), values.q.size());
+      EXPECT_LT(testing::relative_rms_error((*made)->output(), expected_output(values, context)), 4e-3)
+          << type << " at " << context;
+    }
+  }
+}
+
+TEST(GgmlAttention, CountsBytesAndBits) {
+  // Blocks of 32: a scale of 2 bytes, and 32 or 16 bytes of codes.
+  EXPECT_EQ(ggml_layer_bytes("f16", kShape, 100), 2 * 100 * 128 * 2);
+  EXPECT_EQ(ggml_layer_bytes("q8_0", kShape, 100), 2 * 100 * 4 * 34);
+  EXPECT_EQ(ggml_layer_bytes("q4_0", kShape, 100), 2 * 100 * 4 * 18);
+  auto made = GgmlAttention::make("q4_0", kShape, exact_values(), 100, 3, 1);
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ((*made)->bits(), 4.5);
+  EXPECT_EQ((*made)->n_layers(), 3);
+}
+
+TEST(GgmlAttention, StoresWhatItsBlocksDivide) {
+  EXPECT_TRUE(ggml_stores("f16", 80));
+  EXPECT_FALSE(ggml_stores("q8_0", 80));
+  EXPECT_FALSE(ggml_stores("q4_0", 8));
+  EXPECT_TRUE(ggml_stores("q4_0", 96));
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,19 @@
+// The median: the figure of a benchmark's repeated runs.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+
+namespace kvant {
+
+// The middle one of `values`, or the mean of the middle two. Requires at least one.
+inline double median(std::vector<double> values) {
+  KVANT_CHECK(!values.empty(), "the median of nothing");
+  std::sort(values.begin(), values.end());
+  const std::size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+}  // namespace kvant

@@ -1,0 +1,28 @@
+#include "bench/read_bandwidth.h"
+
+#include <gtest/gtest.h>
+
+namespace kvant {
+namespace {
+
+// That every word is read is checked by the measurement itself.
+TEST(ReadBandwidth, IsMeasuredOnAnyNumberOfThreads) {
+  for (const int n_threads : {1, 2, 3}) {
+    const auto speed = measure_read_bandwidth(100'000, n_threads);
+    ASSERT_TRUE(speed.ok());
+    EXPECT_GT(*speed, 0);
+  }
+  EXPECT_TRUE(measure_read_bandwidth(8, 2).ok());
+}
+
+TEST(ReadBandwidth, NeedsMemory) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer ends the process when so much is asked for";
+#endif
+  const auto speed = measure_read_bandwidth(std::size_t{1} << 62, 1);
+  ASSERT_FALSE(speed.ok());
+  EXPECT_NE(speed.error().message.find("out of memory"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvant

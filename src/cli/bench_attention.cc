@@ -1,0 +1,210 @@
+// kvant bench attention: what attention of one token costs at contexts, beside ggml's flash attention. Needs
+// no model.
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "attention/plan_report.h"
+#include "base/json_file.h"
+#include "base/progress.h"
+#include "bench/attention_bench.h"
+#include "bench/attention_report.h"
+#include "bench/cache_attention.h"
+#include "bench/ggml_attention.h"
+#include "bench/last_level_cache.h"
+#include "bench/read_bandwidth.h"
+#include "cli/command.h"
+#include "cli/session.h"
+#include "eval/cache_size.h"
+#include "eval/llama_reference.h"
+
+namespace kvant {
+namespace {
+
+struct AttentionOptions {
+  ModelOptions common;
+  AttentionShape shape;
+  std::vector<int> contexts = {4096, 32768, 131072};
+  int repeats = 10;
+};
+
+using PlansByContext = std::map<int, std::shared_ptr<const Plan>>;
+
+struct RecipePlans {
+  std::string name;
+  PlansByContext plans;
+};
+
+// Bytes of a contender's layers together: more than the processor's caches hold.
+std::int64_t working_set() {
+  return 2 * last_level_cache_bytes();
+}
+
+Result<RecipePlans> plans_of(const std::string& text, const AttentionOptions& options) {
+  if (names_llama(text) || text.starts_with("ggml:")) {
+    return error("'{}' is no recipe: ggml's caches run beside the recipes anyway, leave it out of --kv",
+                 text);
+  }
+  const auto recipe = parse_recipe(text);
+  if (!recipe.ok()) return recipe.error();
+  RecipePlans made{label(*recipe), {}};
+  for (const int context : options.contexts) {
+    auto plan = plan_without_model(*recipe, options.shape, context, working_set(), PageOrder::canonical);
+    if (!plan.ok()) return plan.error();
+    if (options.common.strict) KVANT_RETURN_IF_ERROR(check_fallbacks(**plan));
+    made.plans[context] = std::move(plan).value();
+  }
+  return made;
+}
+
+Result<std::vector<RecipePlans>> all_plans(const AttentionOptions& options) {
+  std::vector<RecipePlans> made;
+  for (const std::string& text : row_names(options.common)) {
+    auto plans = plans_of(text, options);
+    if (!plans.ok()) return plans.error();
+    made.push_back(std::move(plans).value());
+  }
+  return made;
+}
+
+int ggml_layers(const std::string& type, const AttentionShape& shape, int context) {
+  return rotation_layers(ggml_layer_bytes(type, shape, context), working_set(), /*least=*/1);
+}
+
+// The contenders of a context are in memory together.
+Status check_all_memory(const AttentionOptions& options, const std::vector<RecipePlans>& recipes,
+                        const std::vector<std::string>& ggml_types) {
+  for (const int context : options.contexts) {
+    double bytes = 0;
+    for (const RecipePlans& recipe : recipes)
+      bytes += static_cast<double>(predicted_cache_bytes(*recipe.plans.at(context), context));
+    for (const std::string& type : ggml_types) {
+      bytes += ggml_layer_bytes(type, options.shape, context) * ggml_layers(type, options.shape, context);
+    }
+    KVANT_RETURN_IF_ERROR(check_memory(
+        fmt::format("a set of {} caches of {} tokens", recipes.size() + ggml_types.size(), context),
+        static_cast<std::int64_t>(bytes)));
+  }
+  return {};
+}
+
+AttentionEntry entry_of(const RecipePlans& recipe, int n_threads) {
+  return {recipe.name, [&recipe, n_threads](int context) -> Result<std::unique_ptr<AttentionContender>> {
+            auto made = CacheAttention::make(recipe.plans.at(context), make_backend(), context, n_threads);
+            if (!made.ok()) return made.error();
+            return std::unique_ptr<AttentionContender>(std::move(made).value());
+          }};
+}
+
+AttentionEntry ggml_entry(const std::string& type, const AttentionOptions& options) {
+  return {"ggml:" + type, [type, &options](int context) -> Result<std::unique_ptr<AttentionContender>> {
+            constexpr std::uint64_t kSeed = 2;
+            auto made = GgmlAttention::make(
+                type, options.shape, random_attention_values(options.shape, kSeed), context,
+                ggml_layers(type, options.shape, context), options.common.n_threads);
+            if (!made.ok()) return made.error();
+            return std::unique_ptr<AttentionContender>(std::move(made).value());
+          }};
+}
+
+// The types that ggml can store at this head size; says which it can't.
+std::vector<std::string> rival_types(const AttentionShape& shape) {
+  std::vector<std::string> types;
+  for (const char* type : kGgmlCacheTypes) {
+    if (ggml_stores(type, shape.head_dim)) {
+      types.emplace_back(type);
+    } else {
+      warn(fmt::format("ggml has no {} cache at a head size of {}: its row is left out", type,
+                       shape.head_dim));
+    }
+  }
+  return types;
+}
+
+void print_plans(const std::vector<RecipePlans>& recipes) {
+  const auto backend = make_backend();
+  for (const RecipePlans& recipe : recipes) {
+    for (const auto& [context, plan] : recipe.plans) {
+      fmt::print(stderr, "{} tokens, {} layers, {}", context, plan->geometry.n_layers,
+                 plan_table(report_plan(*plan, *backend)));
+    }
+  }
+}
+
+Result<double> read_bandwidth(const AttentionOptions& options) {
+  const std::int64_t bytes = 8 * last_level_cache_bytes();
+  KVANT_RETURN_IF_ERROR(check_memory("measuring how fast memory is read", bytes));
+  return measure_read_bandwidth(static_cast<std::size_t>(bytes), options.common.n_threads);
+}
+
+Result<std::vector<AttentionRow>> run_all(const AttentionOptions& options,
+                                          const std::vector<RecipePlans>& recipes,
+                                          const std::vector<std::string>& ggml_types) {
+  std::vector<AttentionEntry> entries;
+  for (const RecipePlans& recipe : recipes) entries.push_back(entry_of(recipe, options.common.n_threads));
+  for (const std::string& type : ggml_types) entries.push_back(ggml_entry(type, options));
+  const int units = attention_bench_units(entries.size(), options.contexts.size(), options.repeats);
+  Progress progress("benchmark", units, "runs");
+  return run_attention_bench(entries, options.contexts, options.repeats, [&](int n) { progress.advance(n); });
+}
+
+Status report(const std::vector<AttentionRow>& rows, const AttentionSettings& settings,
+              const std::string& json_path) {
+  fmt::print("{}", attention_table(rows, settings));
+  fmt::print(
+      "{} query heads on {} KV heads of {}, one token, {} threads; medians of {} interleaved runs, caches "
+      "filled synthetically; memory is read at {:.1f} GB/s\n",
+      settings.shape.n_heads, settings.shape.n_kv_heads, settings.shape.head_dim, settings.n_threads,
+      settings.repeats, settings.read_bandwidth / 1e9);
+  if (json_path.empty()) return {};
+  return write_whole_file(json_path, attention_to_json(rows, settings));
+}
+
+Status bench_attention(AttentionOptions options) {
+  auto& contexts = options.contexts;
+  std::sort(contexts.begin(), contexts.end());
+  contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
+  if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
+  const auto recipes = all_plans(options);
+  if (!recipes.ok()) return recipes.error();
+  const std::vector<std::string> ggml_types = rival_types(options.shape);
+  KVANT_RETURN_IF_ERROR(check_all_memory(options, *recipes, ggml_types));
+  if (options.common.verbose) print_plans(*recipes);
+  const auto bandwidth = read_bandwidth(options);
+  if (!bandwidth.ok()) return bandwidth.error();
+  const auto rows = run_all(options, *recipes, ggml_types);
+  if (!rows.ok()) return rows.error();
+  return report(*rows, {options.shape, options.common.n_threads, options.repeats, *bandwidth},
+                options.common.json);
+}
+
+}  // namespace
+
+Command add_bench_attention_command(CLI::App& bench) {
+  auto options = std::make_shared<AttentionOptions>();
+  CLI::App* command =
+      bench.add_subcommand("attention", "measure attention alone, beside ggml's flash attention; no model");
+  // The benchmark with a model requires one.
+  command->preparse_callback([model = bench.get_option("--model")](std::size_t) { model->required(false); });
+  AttentionShape& shape = options->shape;
+  command->add_option("--heads", shape.n_heads, "query heads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--kv-heads", shape.n_kv_heads, "KV heads, each for as many query heads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--dim", shape.head_dim, "head size")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("-c,--ctx", options->contexts, "tokens in the cache")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  command->add_option("-r,--repetitions", options->repeats, "runs of which the median is taken")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  add_recipe_options(*command, options->common, /*many_recipes=*/true);
+  return {command, [options] { return bench_attention(*options); }};
+}
+
+}  // namespace kvant
