@@ -32,11 +32,19 @@ class AttentionBackend {
   // What was skipped since the backend was made, by layer; empty where nothing can be.
   virtual std::vector<SkipCount> skip_counts() const { return {}; }
 
+  // The order of codes that it reads fast: for resolve().
+  virtual PageOrder page_order() const { return PageOrder::canonical; }
+
   // The kernel that serves pages of (layer, KV head, side), as the plan prints it: "reference".
   virtual std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const = 0;
 };
 
 // The reference: clear code over Format::decode, for any mixture of formats.
 std::unique_ptr<AttentionBackend> make_reference_backend();
+
+// The fast one: products of codes as integers, with this machine's best instructions. kernels: "avx512",
+// "avx2" or "portable" instead of the best; null where this machine cannot run them.
+std::unique_ptr<AttentionBackend> make_cpu_backend();
+std::unique_ptr<AttentionBackend> make_cpu_backend(const std::string& kernels);
 
 }  // namespace kvant

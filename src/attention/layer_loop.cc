@@ -7,8 +7,8 @@
 #include <cmath>
 #include <vector>
 
+#include "attention/integer_rounding.h"
 #include "attention/query_tile.h"
-#include "attention/reference/integer_products.h"
 #include "attention/reference/observation.h"
 #include "attention/reference/prompt_attention.h"
 #include "attention/reference/tile_attention.h"
@@ -65,6 +65,7 @@ class LayerLoop final : public AttentionBackend {
 
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
   std::vector<SkipCount> skip_counts() const override;
+  PageOrder page_order() const override { return pages_->page_order(); }
   std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const override {
     return pages_->kernel_name(plan, layer, kv_head, side);
   }

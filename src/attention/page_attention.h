@@ -29,6 +29,7 @@ class PageAttention {
                            const AttentionRules& rules, PartialAttention& partial) = 0;
 
   // See AttentionBackend.
+  virtual PageOrder page_order() const { return PageOrder::canonical; }
   virtual std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const = 0;
 };
 

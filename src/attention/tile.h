@@ -26,6 +26,10 @@ struct PartialAttention {
   std::vector<float> sum;          // [rows]
   std::vector<float> accumulator;  // [rows, d]
 
+  // What a backend may keep from the first of two passes for the second: reset() leaves it alone.
+  std::vector<float> kept_weights;  // [rows, tokens of the pages]: exp(s - kept_max)
+  std::vector<float> kept_max;      // [rows]
+
   void reset(int rows, int d);
   // Adds the pages that `other` saw. Same rows and d.
   void merge(const PartialAttention& other, int d);

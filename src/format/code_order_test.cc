@@ -91,7 +91,7 @@ int number_of(const CodeScheme& scheme, const CodeTable& table, const Bytes& row
   if (scheme.meaning == CodeMeaning::vector) {
     const int x = scheme.group_channels;
     const int code = std::to_integer<int>(rows[t * (d / x) + c / x]);
-    return table.numbers[c % x * 256 + code];
+    return table.biased[c % x * 256 + code] - kTableBias;
   }
   const std::byte* row = rows.data() + static_cast<std::ptrdiff_t>(t) * d * scheme.bits / 8;
   if (scheme.meaning == CodeMeaning::state) {
@@ -101,10 +101,10 @@ int number_of(const CodeScheme& scheme, const CodeTable& table, const Bytes& row
       const int at = ((c + 1) * scheme.bits - 8 + bit + row_bits) % row_bits;
       state |= code_from_stream(row, at, 1) << bit;
     }
-    return table.numbers[state];
+    return table.biased[state] - kTableBias;
   }
   const int code = code_from_stream(row, c, scheme.bits);
-  return scheme.meaning == CodeMeaning::level ? table.numbers[code] : code;
+  return scheme.meaning == CodeMeaning::level ? table.biased[code] - kTableBias : code;
 }
 
 // Where bytes stand for other numbers, they are off by half a unit at the most.

@@ -12,6 +12,7 @@
 // them into another order.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -28,11 +29,18 @@ struct CodeScheme {
   int channel_blocks = 0;  // blocks of tokens with channel parameters of their own; 0: no such parameters
 };
 
+inline constexpr int kTableBias = 128;
+
 // What codes stand for, and the factor that belongs to token_scale already.
 struct CodeTable {
-  std::vector<std::int8_t> numbers;  // within +-127; at least 32, if any
+  std::vector<std::uint8_t> biased;  // number + kTableBias, numbers within +-127; at least 32, if any
   float scale = 1;
 };
+
+// A number as an entry of `biased`, rounded to the nearest, halves away from 0.
+inline std::uint8_t biased_byte(float number) {
+  return static_cast<std::uint8_t>(std::lround(number) + kTableBias);
+}
 
 // The parameters of one page, as the formula above has them; an empty vector: 1 for a scale, 0 for a zero.
 struct CodeParameters {

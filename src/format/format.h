@@ -97,8 +97,8 @@ class Format {
   // How values follow from codes (code_scheme.h); nothing where they don't in that way.
   virtual std::optional<CodeScheme> code_scheme(int /*head_dim*/) const { return std::nullopt; }
   virtual CodeOrder code_order() const { return CodeOrder{}; }
-  // Formats with a scheme only: the table, empty for plain numbers; and a page's parameters. Only the
-  // parameters of `page` are read, wherever its codes may be.
+  // Formats with a scheme only: the table, empty for plain numbers; and a page's parameters, into empty
+  // vectors. Only the parameters of `page` are read, wherever its codes may be.
   virtual CodeTable code_table(const PageContext& /*context*/) const { return {}; }
   virtual void read_parameters(const std::byte* page, const PageContext& context, const CodeTable& table,
                                CodeParameters& parameters) const;

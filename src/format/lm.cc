@@ -134,8 +134,8 @@ class LmFormat : public Format {
     CodeTable table;
     const float largest = levels_[(1 << bits_) - 1];
     for (int code = 0; code < 1 << bits_; ++code)
-      table.numbers.push_back(static_cast<std::int8_t>(std::lround(levels_[code] / largest * 127)));
-    table.numbers.resize(kMostLevels);
+      table.biased.push_back(biased_byte(levels_[code] / largest * 127));
+    table.biased.resize(kMostLevels);
     table.scale = largest / 127 / std::sqrt(static_cast<float>(context.head_dim));
     return table;
   }

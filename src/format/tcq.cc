@@ -152,7 +152,10 @@ class TcqFormat : public Format {
   }
 
   CodeTable code_table(const PageContext& /*context*/) const override {
-    return {{table_.levels.begin(), table_.levels.end()}, table_.scale};
+    CodeTable table;
+    table.scale = table_.scale;
+    for (const std::int8_t level : table_.levels) table.biased.push_back(biased_byte(level));
+    return table;
   }
 
   void read_parameters(const std::byte* page, const PageContext& context, const CodeTable& table,

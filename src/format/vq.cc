@@ -89,8 +89,7 @@ class VqFormat : public Format {
     table.scale = largest / 127;
     for (int i = 0; i < shape_.dim; ++i) {
       for (int code = 0; code < n; ++code)
-        table.numbers.push_back(
-            static_cast<std::int8_t>(std::lround(codebook[code * shape_.dim + i] * reciprocal)));
+        table.biased.push_back(biased_byte(codebook[code * shape_.dim + i] * reciprocal));
     }
     return table;
   }

@@ -5,22 +5,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attention/integer_rounding.h"
 #include "attention/softmax.h"
 
 namespace kvant {
 namespace {
-
-constexpr float kTiny = 0x1p-100F;
-
-// Rounds n values to integers in +-kIntegerMax; returns the scale (0 where all values are tiny).
-float quantize_row(float* x, int n) {
-  float largest = 0;
-  for (int i = 0; i < n; ++i) largest = std::max(largest, std::abs(x[i]));
-  const float scale = largest < kTiny ? 0 : largest / kIntegerMax;
-  const float reciprocal = scale == 0 ? 0 : 1 / scale;
-  for (int i = 0; i < n; ++i) x[i] = std::nearbyint(x[i] * reciprocal);
-  return scale;
-}
 
 void decode_integers(const PageSide& side, int n_tokens, TileScratch& scratch) {
   side.format->decode_integers(side.bytes, n_tokens, *side.context, scratch.page.data(),
@@ -28,13 +17,6 @@ void decode_integers(const PageSide& side, int n_tokens, TileScratch& scratch) {
 }
 
 }  // namespace
-
-void quantize_queries(QueryTile& tile, int head_dim) {
-  tile.q_scale.resize(tile.rows());
-  for (int r = 0; r < tile.rows(); ++r) {
-    tile.q_scale[r] = quantize_row(tile.q.data() + static_cast<std::ptrdiff_t>(r) * head_dim, head_dim);
-  }
-}
 
 void score_integers(const QueryTile& tile, const PageView& page, int head_dim, TileScratch& scratch) {
   decode_integers(page.k, page.n_tokens, scratch);
@@ -56,7 +38,7 @@ void mix_integers(int rows, const PageView& page, int head_dim, TileScratch& scr
     std::vector<float> scales(rows);
     for (int r = 0; r < rows; ++r) {
       scales[r] =
-          quantize_row(scratch.scores.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens + first, n);
+          round_to_integers(scratch.scores.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens + first, n);
     }
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, head_dim, n, 1.0F,
                 scratch.scores.data() + first, kPageTokens,

@@ -6,13 +6,6 @@
 
 namespace kvant {
 
-// The largest integer: the paper's max / 119 leaves room below 127.
-inline constexpr float kIntegerMax = 119.0F;
-
-// Rounds each row of tile.q to integers in +-kIntegerMax and sets tile.q_scale. A scale belongs to one query
-// of one head (the paper's tile of 64 queries would make an answer depend on how its prompt was cut).
-void quantize_queries(QueryTile& tile, int head_dim);
-
 // scratch.scores[r, t] = q_r . k_t. The page's K must be integral.
 void score_integers(const QueryTile& tile, const PageView& page, int head_dim, TileScratch& scratch);
 

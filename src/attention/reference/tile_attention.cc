@@ -8,6 +8,7 @@
 
 #include "attention/reference/integer_products.h"
 #include "attention/sas.h"
+#include "attention/score_rules.h"
 #include "attention/softmax.h"
 
 namespace kvant {
@@ -21,21 +22,6 @@ float* score_row(TileScratch& scratch, int r) {
 
 void decode(const PageSide& side, int n_tokens, std::vector<float>& values) {
   side.format->decode(side.bytes, n_tokens, *side.context, values.data());
-}
-
-// Takes protected tokens, and those that query `token` may not see, out of its scores.
-void mask_row(const PageView& page, int token, int sliding_window, float* scores) {
-  if (page.kept) return;
-  const int end = std::clamp(token + 1 - page.first_token, 0, page.n_tokens);
-  std::fill(scores + end, scores + page.n_tokens, kMasked);
-  if (sliding_window > 0) {
-    const int begin = std::clamp(token + 1 - sliding_window - page.first_token, 0, page.n_tokens);
-    std::fill(scores, scores + begin, kMasked);
-  }
-  if (page.masked.empty()) return;
-  for (int t = 0; t < page.n_tokens; ++t) {
-    if (page.masked.test(t)) scores[t] = kMasked;
-  }
 }
 
 // Turns a row of scores into weights relative to the row's running maximum, and rescales what came before.
@@ -55,34 +41,6 @@ void weigh_row(int r, int n_tokens, const AttentionRules& rules, float* scores, 
   }
   partial.sum[r] += rules.softmax == Softmax::exact ? exp_row(scores, n_tokens, partial.max[r])
                                                     : sas_row(scores, n_tokens, partial.max[r]);
-}
-
-bool sees(const PageView& page, int t, int token, int sliding_window) {
-  if (page.kept) return true;
-  const int distance = token - (page.first_token + t);
-  return distance >= 0 && (sliding_window == 0 || distance < sliding_window) && !page.masked.test(t);
-}
-
-// Zeroes the weights of tokens that the rule skips, query by query across the heads of the group.
-void skip_tokens(const QueryTile& tile, const PageView& page, const AttentionRules& rules,
-                 const SkipRule& rule, TileScratch& scratch, SkipCount& count) {
-  for (int i = 0; i < tile.n_queries; ++i) {
-    for (int t = 0; t < page.n_tokens; ++t) {
-      if (!sees(page, t, tile.token(i), rules.sliding_window)) continue;
-      bool small = true;
-      double mass = 0;
-      for (int r = i; r < tile.rows(); r += tile.n_queries) {
-        const double weight = score_row(scratch, r)[t] / static_cast<double>(rule.total->sum[r]);
-        small = small && weight < rule.tau;
-        mass += weight;
-      }
-      ++count.seen;
-      if (!small) continue;
-      ++count.skipped;
-      count.mass += mass / tile.group;
-      for (int r = i; r < tile.rows(); r += tile.n_queries) score_row(scratch, r)[t] = 0;
-    }
-  }
 }
 
 // accumulator += weights x V, [rows, d].
@@ -113,14 +71,7 @@ void score_page(const QueryTile& tile, const PageView& page, const AttentionRule
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, tile.rows(), page.n_tokens, d, 1.0F, tile.q.data(),
                 d, scratch.page.data(), d, 0.0F, scratch.scores.data(), kPageTokens);
   }
-  for (int r = 0; r < tile.rows(); ++r) {
-    float* scores = score_row(scratch, r);
-    for (int t = 0; t < page.n_tokens && !tile.offset.empty(); ++t) scores[t] += tile.offset[r];
-    for (int t = 0; t < page.n_tokens && rules.softcap > 0; ++t) {
-      scores[t] = rules.softcap * std::tanh(scores[t] / rules.softcap);
-    }
-    mask_row(page, tile.token(r), rules.sliding_window, scores);
-  }
+  for (int r = 0; r < tile.rows(); ++r) apply_rules(tile, page, rules, r, score_row(scratch, r));
 }
 
 SkipCount attend_pages(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
@@ -129,7 +80,9 @@ SkipCount attend_pages(const QueryTile& tile, std::span<const PageView> pages, c
   for (const PageView& page : pages) {
     score_page(tile, page, rules, scratch);
     for (int r = 0; r < tile.rows(); ++r) weigh_row(r, page.n_tokens, rules, score_row(scratch, r), partial);
-    if (skip != nullptr) skip_tokens(tile, page, rules, *skip, scratch, count);
+    if (skip != nullptr) {
+      skip_tokens(tile, page, rules, *skip, {scratch.scores.data(), tile.rows(), kPageTokens}, count);
+    }
     mix_page(tile, page, rules, scratch, partial);
   }
   return count;

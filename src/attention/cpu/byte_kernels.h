@@ -1,0 +1,99 @@
+// The inner loops of the CPU backend, once for each instruction set: sums of products of a page's codes with
+// whole numbers, straight from the codes. Orders of bytes: format/code_order.h.
+//
+// This header and those that the per-instruction-set files include use no inline functions of the standard
+// library: compiled with other flags there, they could be linked into code that runs everywhere.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "format/code_meaning.h"
+
+namespace kvant::cpu {
+
+// The most query heads that a kernel serves at once.
+inline constexpr int kMostHeads = 4;
+// Channels of the widest head.
+inline constexpr int kMostChannels = 256;
+inline constexpr int kTokens = 128;  // of a page
+
+// A query as whole numbers of at most 16 bits, in the order of the codes: quad (block * group_channels + r)
+// holds channels group_channels * (4 * block + k) + r, k = 0 .. 3. A block: 4 groups of channels.
+struct ByteQuery {
+  std::uint32_t quads[kMostChannels / 4][2];       // as the instruction set wants them
+  std::int32_t block_sums[kMostChannels / 8 + 1];  // of its numbers, by block
+  float unit;                                      // number * unit = value
+};
+
+// The codes of a page and what they mean.
+struct CodePage {
+  const std::uint8_t* codes;  // in the side's order; a multiple of 64 bytes lies before what follows them
+  CodeMeaning meaning;
+  int bits;
+  int group_channels;
+  int groups;                 // of a token
+  const std::uint8_t* table;  // code_scheme.h
+};
+
+// sums[h][t] = the sum over channels of blocks [first_block, end_block) of query number * code number, for
+// tokens [first_token, end_token), multiples of 16.
+struct ScoreTask {
+  CodePage page;
+  int first_block, end_block;
+  int first_token, end_token;
+  int n_heads;  // at most kMostHeads
+  const ByteQuery* queries[kMostHeads];
+  std::int32_t* sums[kMostHeads];  // [kTokens]
+};
+
+// Weights of a page's tokens as whole numbers, in the order that the instruction set wants.
+struct ByteWeights {
+  std::uint64_t octets[kTokens / 8][2];
+  std::int32_t sum;  // of the numbers
+  float unit;
+};
+
+// out[h][r * groups + g] += factor * channel_scale[r * groups + g] * the sum over the tokens of `octets` of
+// weight number * code number, for groups [first_group, end_group), multiples of 4.
+struct MixTask {
+  CodePage page;
+  int first_group, end_group;
+  const std::uint8_t* octets;  // which groups of 8 tokens, ascending: the others' weights are 0
+  int n_octets;
+  int n_heads;
+  const ByteWeights* weights[kMostHeads];
+  float factors[kMostHeads];
+  const float* channel_scale;  // in the order of `out`; null: 1
+  float* out[kMostHeads];      // [group_channels * groups]
+};
+
+// One instruction set.
+struct ByteKernels {
+  const char* name;  // "avx512"
+  // values [4 * group_channels * blocks]. whole: the values are whole numbers within +-32512, unit 1.
+  void (*prepare_query)(const float* values, int group_channels, int blocks, bool whole, ByteQuery& query);
+  void (*score)(const ScoreTask& task);
+  // weights [kTokens]; those outside [first, end) (multiples of 8) count as 0.
+  // whole: they are whole numbers within +-32512.
+  void (*prepare_weights)(const float* weights, int first, int end, bool whole, ByteWeights& out);
+  void (*mix)(const MixTask& task);
+  // Rows of F32, d (a multiple of 8) channels: scores[h][t] = q[h] . rows[t]; out[h] += sum over t of
+  // weights[h][t] * rows[t]. q and out have row stride d, scores and weights `stride`.
+  void (*score_rows)(const float* rows, int n_tokens, int d, const float* q, int n_heads, float* scores,
+                     std::ptrdiff_t stride);
+  void (*mix_rows)(const float* rows, int n_tokens, int d, const float* weights, std::ptrdiff_t stride,
+                   int n_heads, float* out);
+};
+
+// The best set that this machine can run; or the one called `name`, null where the machine or the build lacks
+// it.
+const ByteKernels& best_kernels();
+const ByteKernels* find_kernels(const char* name);
+
+// Those of this build, best first; null where it has none for the processor's architecture.
+const ByteKernels* avx512_kernels();
+const ByteKernels* avx2_kernels();
+const ByteKernels& portable_kernels();
+
+}  // namespace kvant::cpu

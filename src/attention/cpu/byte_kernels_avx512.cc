@@ -1,0 +1,132 @@
+// AVX-512 with VNNI, VBMI and VBMI2 (Ice Lake, Zen 4 and later): products of bytes, 256-entry tables in
+// registers. Numbers of 16 bits are two bytes, multiplied apart.
+#include "attention/cpu/byte_kernels.h"
+
+#if defined(__AVX512VNNI__) && defined(__AVX512VBMI__) && defined(__AVX512VBMI2__)
+#include <immintrin.h>
+
+namespace {
+
+#include "attention/cpu/byte_kernels_body.h"
+
+struct Avx512 {
+  static constexpr int kBytes = 64;
+  static constexpr int kRegistersPerSum = 2, kSumRegisters = 24;
+  using Bytes = __m512i;
+  using Codes = __m512i;
+  struct Ints {
+    __m512i high, low;
+  };
+
+  static KVANT_INLINE Bytes load(const void* from) { return _mm512_loadu_si512(from); }
+  static KVANT_INLINE Bytes load_half(const void* from) {
+    return _mm512_zextsi256_si512(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
+  }
+  template <int N>
+  static KVANT_INLINE Bytes shift_right(Bytes x) {
+    return _mm512_srli_epi32(x, N);
+  }
+  template <int N>
+  static KVANT_INLINE Bytes shift_left(Bytes x) {
+    return _mm512_slli_epi32(x, N);
+  }
+  static KVANT_INLINE Bytes fill(int byte) { return _mm512_set1_epi8(static_cast<char>(byte)); }
+  static KVANT_INLINE Bytes both(Bytes a, Bytes b) { return _mm512_and_si512(a, b); }
+  static KVANT_INLINE Bytes select(Bytes mask, Bytes a, Bytes b) {
+    return _mm512_ternarylogic_epi32(mask, a, b, 0xca);
+  }
+  static KVANT_INLINE Bytes from_lane_before(Bytes x, Bytes y) { return _mm512_shldi_epi32(x, y, 8); }
+  static KVANT_INLINE Bytes from_octet_before(Bytes x, const void* first) {
+    long long octet;
+    __builtin_memcpy(&octet, first, sizeof octet);
+    return _mm512_alignr_epi64(x, _mm512_set1_epi64(octet), 7);
+  }
+
+  template <bool Large>
+  struct LevelTable {
+    explicit LevelTable(const std::uint8_t* from)
+        : table(Large ? load_half(from)
+                      : _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))) {}
+    KVANT_INLINE Bytes look_up(Bytes x) const {
+      return Large ? _mm512_permutexvar_epi8(x, table) : _mm512_shuffle_epi8(table, x);
+    }
+    __m512i table;
+  };
+  struct StateTable {
+    explicit StateTable(const std::uint8_t* from)
+        : t0(load(from)), t1(load(from + 64)), t2(load(from + 128)), t3(load(from + 192)) {}
+    KVANT_INLINE Bytes look_up(Bytes x) const {
+      return _mm512_mask_blend_epi8(_mm512_movepi8_mask(x), _mm512_permutex2var_epi8(t0, x, t1),
+                                    _mm512_permutex2var_epi8(t2, x, t3));
+    }
+    __m512i t0, t1, t2, t3;
+  };
+
+  static KVANT_INLINE Codes split(Bytes x) { return x; }
+
+  static KVANT_INLINE Ints zero() { return {_mm512_setzero_si512(), _mm512_setzero_si512()}; }
+  static KVANT_INLINE void multiply_query(Ints& sums, Codes codes, const std::uint32_t* quad) {
+    sums.high = _mm512_dpbusd_epi32(sums.high, codes, _mm512_set1_epi32(static_cast<int>(quad[0])));
+    sums.low = _mm512_dpbusd_epi32(sums.low, codes, _mm512_set1_epi32(static_cast<int>(quad[1])));
+  }
+  static KVANT_INLINE void multiply_weights(Ints& sums, Codes codes, const std::uint64_t* octet) {
+    sums.high = _mm512_dpbusd_epi32(sums.high, codes, _mm512_set1_epi64(static_cast<long long>(octet[0])));
+    sums.low = _mm512_dpbusd_epi32(sums.low, codes, _mm512_set1_epi64(static_cast<long long>(octet[1])));
+  }
+  static KVANT_INLINE __m512i total(const Ints& sums) {
+    return _mm512_add_epi32(_mm512_slli_epi32(sums.high, 8), sums.low);
+  }
+  static KVANT_INLINE void store_lanes(const Ints& sums, std::int32_t* out) {
+    _mm512_storeu_si512(out, total(sums));
+  }
+  template <bool Half>
+  static KVANT_INLINE void add_octets(const Ints& sums, std::int32_t bias, float factor, const float* scale,
+                                      float* out) {
+    const __m512i lanes = total(sums);
+    const __m256i octets = _mm512_cvtepi64_epi32(_mm512_add_epi32(lanes, _mm512_srli_epi64(lanes, 32)));
+    const __m256 values = _mm256_cvtepi32_ps(_mm256_sub_epi32(octets, _mm256_set1_epi32(bias)));
+    const __mmask8 mask = Half ? 0x0f : 0xff;
+    __m256 by = _mm256_set1_ps(factor);
+    if (scale != nullptr) by = _mm256_mul_ps(by, _mm256_maskz_loadu_ps(mask, scale));
+    _mm256_mask_storeu_ps(out, mask, _mm256_fmadd_ps(values, by, _mm256_maskz_loadu_ps(mask, out)));
+  }
+
+  static void pack_query(const std::int32_t* numbers, int stride, std::uint32_t* quad) {
+    quad[0] = quad[1] = 0;
+    for (int k = 0; k < 4; ++k) {
+      const std::int32_t number = numbers[k * stride];
+      const std::int32_t high = (number + 128) >> 8;
+      quad[0] |= static_cast<std::uint32_t>(high & 0xff) << (8 * k);
+      quad[1] |= static_cast<std::uint32_t>((number - 256 * high) & 0xff) << (8 * k);
+    }
+  }
+  static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t* octet) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(numbers));
+    const __m256i high = _mm256_srai_epi32(_mm256_add_epi32(x, _mm256_set1_epi32(128)), 8);
+    octet[0] = static_cast<std::uint64_t>(_mm_cvtsi128_si64(_mm256_cvtepi32_epi8(high)));
+    octet[1] = static_cast<std::uint64_t>(_mm_cvtsi128_si64(_mm256_cvtepi32_epi8(x)));
+  }
+};
+
+}  // namespace
+
+namespace kvant::cpu {
+
+const ByteKernels* avx512_kernels() {
+  static constexpr ByteKernels kernels = kernels_of<Avx512>("avx512");
+  return &kernels;
+}
+
+}  // namespace kvant::cpu
+
+#else
+
+namespace kvant::cpu {
+
+const ByteKernels* avx512_kernels() {
+  return nullptr;
+}
+
+}  // namespace kvant::cpu
+
+#endif

@@ -1,0 +1,418 @@
+// The kernels of byte_kernels.h over an instruction set `Isa`; included by one file for each set, in its own
+// namespace.
+//
+// An Isa has: Bytes, a register of kBytes bytes; Codes, a register split as its products want it; Ints, the
+// sums that belong to it; and
+//   load, load_half            kBytes or the first kBytes / 2 bytes, the rest zero
+//   shift_right<n>, shift_left<n>   within 32-bit lanes
+//   fill(byte), both(a, b), select(mask, a, b): (a & mask) | (b & ~mask)
+//   from_lane_before(x, y)     in 32-bit lanes: x one byte up, the last byte of y below
+//   from_octet_before(x, first)  64-bit lanes one up, the 8 bytes at `first` below
+//   Levels, States             tables in registers, of up to 32 and of 256 bytes; look_up(table, bytes)
+//   split                      Codes of bytes
+//   multiply_query(sums, codes, quad), multiply_weights(sums, codes, octet)
+//   store_lanes(sums, out)     one number for each 4 bytes
+//   add_octets(sums, unit, scale, out)  out[i] += unit * scale[i] * both lanes of octet i; scale may be null
+#include "attention/cpu/byte_kernels.h"
+
+// Loops over positions must unroll: their shifts are immediate operands.
+#define KVANT_INLINE inline __attribute__((always_inline))
+
+template <int N>
+struct Constant {
+  static constexpr int value = N;
+};
+
+template <int First, int End, class Body>
+KVANT_INLINE void unroll(const Body& body) {
+  if constexpr (First < End) {
+    body(Constant<First>{});
+    unroll<First + 1, End>(body);
+  }
+}
+
+// The 8 bits of each group that begin at bit First of its bytes; `before`: the last byte of the group before.
+template <class Isa, int First, int Planes>
+KVANT_INLINE typename Isa::Bytes bits_from(const typename Isa::Bytes (&planes)[Planes],
+                                           const typename Isa::Bytes& before) {
+  constexpr int kByte = (First + 8) / 8 - 1;
+  constexpr int kShift = First - kByte * 8;
+  const auto& low = kByte < 0 ? before : planes[kByte < 0 ? 0 : kByte];
+  if constexpr (kShift == 0) {
+    return low;
+  } else if constexpr (kByte + 1 == Planes) {
+    return Isa::both(Isa::template shift_right<kShift>(low), Isa::fill(0xff >> kShift));
+  } else {
+    return Isa::select(Isa::fill(0xff >> kShift), Isa::template shift_right<kShift>(low),
+                       Isa::template shift_left<8 - kShift>(planes[kByte + 1]));
+  }
+}
+
+// Plain numbers of B bits. kBias: what a byte is more than the number it stands for.
+template <class Isa, int B>
+struct Numbers {
+  static constexpr int kPlanes = B, kPositions = 8;
+  static constexpr bool kNeedsBefore = false;
+  static constexpr int kBias = 0;
+  explicit Numbers(const kvant::cpu::CodePage&) {}
+  template <int R>
+  KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[B],
+                                      const typename Isa::Bytes& before) const {
+    if constexpr (B == 8) {
+      return planes[R];
+    } else {
+      constexpr int kShift = B * R % 8;
+      if constexpr (kShift + B <= 8) {
+        const auto& plane = planes[B * R / 8];
+        return Isa::both(Isa::template shift_right<kShift>(plane), Isa::fill((1 << B) - 1));
+      } else {
+        return Isa::both(bits_from<Isa, B * R>(planes, before), Isa::fill((1 << B) - 1));
+      }
+    }
+  }
+};
+
+constexpr int kTableBias = 128;
+
+template <class Isa, int B>
+struct Levels {
+  static constexpr int kPlanes = B, kPositions = 8, kBias = kTableBias;
+  static constexpr bool kNeedsBefore = false;
+  explicit Levels(const kvant::cpu::CodePage& page) : numbers(page), levels(page.table) {}
+  template <int R>
+  KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[B],
+                                      const typename Isa::Bytes& before) const {
+    return levels.look_up(numbers.template at<R>(planes, before));
+  }
+  Numbers<Isa, B> numbers;
+  typename Isa::template LevelTable<(B > 4)> levels;
+};
+
+template <class Isa, int B>
+struct States {
+  static constexpr int kPlanes = B, kPositions = 8, kBias = kTableBias;
+  static constexpr bool kNeedsBefore = true;
+  explicit States(const kvant::cpu::CodePage& page) : states(page.table) {}
+  template <int R>
+  KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[B],
+                                      const typename Isa::Bytes& before) const {
+    return states.look_up(bits_from<Isa, B*(R + 1) - 8>(planes, before));
+  }
+  typename Isa::StateTable states;
+};
+
+template <class Isa, int X>
+struct Vectors {
+  static constexpr int kPlanes = 1, kPositions = X, kBias = kTableBias;
+  static constexpr bool kNeedsBefore = false;
+  explicit Vectors(const kvant::cpu::CodePage& page) : table(page.table) {}
+  template <int R>
+  KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[1],
+                                      const typename Isa::Bytes&) const {
+    return typename Isa::StateTable(table + 256 * R).look_up(planes[0]);
+  }
+  const std::uint8_t* table;
+};
+
+// Score: lanes are tokens.
+template <class Isa, class Kind, int H>
+void score_heads(const kvant::cpu::ScoreTask& task) {
+  using Bytes = typename Isa::Bytes;
+  constexpr int P = Kind::kPlanes, X = Kind::kPositions, kLaneTokens = Isa::kBytes / 4;
+  const Kind kind(task.page);
+  const int n_blocks = task.page.groups / 4;
+  const auto lane_bytes = [&](int block, int plane, int token) {
+    return Isa::load(task.page.codes +
+                     (static_cast<std::ptrdiff_t>(block * P + plane) * kvant::cpu::kTokens + token) * 4);
+  };
+  for (int token = task.first_token; token < task.end_token; token += kLaneTokens) {
+    typename Isa::Ints sums[H];
+    for (int h = 0; h < H; ++h) sums[h] = Isa::zero();
+    for (int block = task.first_block; block < task.end_block; ++block) {
+      Bytes planes[P];
+      for (int p = 0; p < P; ++p) planes[p] = lane_bytes(block, p, token);
+      Bytes before = planes[0];
+      if constexpr (Kind::kNeedsBefore) {
+        const int last = (block + n_blocks - 1) % n_blocks;
+        before = Isa::from_lane_before(planes[P - 1], lane_bytes(last, P - 1, token));
+      }
+      unroll<0, X>([&](auto r) __attribute__((always_inline)) {
+        const auto codes = Isa::split(kind.template at<decltype(r)::value>(planes, before));
+        for (int h = 0; h < H; ++h)
+          Isa::multiply_query(sums[h], codes, task.queries[h]->quads[block * X + decltype(r)::value]);
+      });
+    }
+    for (int h = 0; h < H; ++h) Isa::store_lanes(sums[h], task.sums[h] + token);
+  }
+  if constexpr (Kind::kBias != 0) {
+    for (int h = 0; h < H; ++h) {
+      std::int32_t sum = 0;
+      for (int block = task.first_block; block < task.end_block; ++block)
+        sum += task.queries[h]->block_sums[block];
+      for (int t = task.first_token; t < task.end_token; ++t) task.sums[h][t] -= Kind::kBias * sum;
+    }
+  }
+}
+
+// Positions whose sums are kept in registers at the same time.
+template <class Isa, class Kind, int H>
+constexpr int positions_at_once() {
+  constexpr int kFit = Isa::kSumRegisters / (H * Isa::kRegistersPerSum);
+  constexpr int kPositions = Kind::kPositions;
+  return kFit >= kPositions ? kPositions : kFit >= 4 ? (kPositions < 4 ? kPositions : 4) : kFit >= 2 ? 2 : 1;
+}
+
+// Mix: lanes are groups of channels, 8 tokens each.
+template <class Isa, class Kind, int H, int First, int N, bool Half>
+KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kind, int group) {
+  using Bytes = typename Isa::Bytes;
+  constexpr int P = Kind::kPlanes;
+  const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(task.page.groups) * 8;
+  const auto load = [](const std::uint8_t* from) __attribute__((always_inline)) {
+    if constexpr (Half) return Isa::load_half(from);
+    return Isa::load(from);
+  };
+  typename Isa::Ints sums[N][H];
+  for (int i = 0; i < N; ++i) {
+    for (int h = 0; h < H; ++h) sums[i][h] = Isa::zero();
+  }
+  const int group_before = group == 0 ? task.page.groups - 1 : group - 1;
+  for (int o = 0; o < task.n_octets; ++o) {
+    const int octet = task.octets[o];
+    const std::uint8_t* plane = task.page.codes + octet * P * row;
+    Bytes planes[P];
+    for (int p = 0; p < P; ++p) planes[p] = load(plane + p * row + group * 8);
+    Bytes before = planes[0];
+    if constexpr (Kind::kNeedsBefore) {
+      before = Isa::from_octet_before(planes[P - 1], plane + (P - 1) * row + group_before * 8);
+    }
+    unroll<0, N>([&](auto i) __attribute__((always_inline)) {
+      const auto codes = Isa::split(kind.template at<First + decltype(i)::value>(planes, before));
+      for (int h = 0; h < H; ++h)
+        Isa::multiply_weights(sums[decltype(i)::value][h], codes, task.weights[h]->octets[octet]);
+    });
+  }
+  for (int i = 0; i < N; ++i) {
+    const int at = (First + i) * task.page.groups + group;
+    const float* scale = task.channel_scale == nullptr ? nullptr : task.channel_scale + at;
+    for (int h = 0; h < H; ++h) {
+      Isa::template add_octets<Half>(sums[i][h], Kind::kBias * task.weights[h]->sum, task.factors[h], scale,
+                                     task.out[h] + at);
+    }
+  }
+}
+
+template <class Isa, class Kind, int H>
+void mix_heads(const kvant::cpu::MixTask& task) {
+  constexpr int kGroups = Isa::kBytes / 8;  // of a register
+  constexpr int kAtOnce = positions_at_once<Isa, Kind, H>();
+  const Kind kind(task.page);
+  for (int group = task.first_group; group < task.end_group;) {
+    if (kGroups <= 4 || task.end_group - group >= kGroups) {
+      unroll<0, Kind::kPositions / kAtOnce>([&](auto i) __attribute__((always_inline)) {
+        mix_positions<Isa, Kind, H, decltype(i)::value * kAtOnce, kAtOnce, false>(task, kind, group);
+      });
+      group += kGroups;
+    } else if constexpr (kGroups > 4) {
+      unroll<0, Kind::kPositions / kAtOnce>([&](auto i) __attribute__((always_inline)) {
+        mix_positions<Isa, Kind, H, decltype(i)::value * kAtOnce, kAtOnce, true>(task, kind, group);
+      });
+      group += kGroups / 2;
+    }
+  }
+}
+
+// Calls run<Kind, H>() for what the task says.
+template <class Isa, class Run>
+void with_heads(int n_heads, const Run& run) {
+  switch (n_heads) {
+    case 1:
+      return run(Constant<1>{});
+    case 2:
+      return run(Constant<2>{});
+    case 3:
+      return run(Constant<3>{});
+    default:
+      return run(Constant<4>{});
+  }
+}
+
+template <class Kind>
+struct KindOf {
+  using type = Kind;
+};
+
+template <class Isa, class Run>
+void with_kind(const kvant::cpu::CodePage& page, const Run& run) {
+  switch (page.meaning) {
+    case kvant::CodeMeaning::number:
+      switch (page.bits) {
+        case 1:
+          return run(KindOf<Numbers<Isa, 1>>{});
+        case 2:
+          return run(KindOf<Numbers<Isa, 2>>{});
+        case 3:
+          return run(KindOf<Numbers<Isa, 3>>{});
+        case 4:
+          return run(KindOf<Numbers<Isa, 4>>{});
+        case 5:
+          return run(KindOf<Numbers<Isa, 5>>{});
+        case 6:
+          return run(KindOf<Numbers<Isa, 6>>{});
+        default:
+          return run(KindOf<Numbers<Isa, 8>>{});
+      }
+    case kvant::CodeMeaning::level:
+      switch (page.bits) {
+        case 2:
+          return run(KindOf<Levels<Isa, 2>>{});
+        case 3:
+          return run(KindOf<Levels<Isa, 3>>{});
+        case 4:
+          return run(KindOf<Levels<Isa, 4>>{});
+        default:
+          return run(KindOf<Levels<Isa, 5>>{});
+      }
+    case kvant::CodeMeaning::state:
+      switch (page.bits) {
+        case 1:
+          return run(KindOf<States<Isa, 1>>{});
+        case 2:
+          return run(KindOf<States<Isa, 2>>{});
+        case 3:
+          return run(KindOf<States<Isa, 3>>{});
+        case 4:
+          return run(KindOf<States<Isa, 4>>{});
+        case 5:
+          return run(KindOf<States<Isa, 5>>{});
+        default:
+          return run(KindOf<States<Isa, 6>>{});
+      }
+    case kvant::CodeMeaning::vector:
+      switch (page.group_channels) {
+        case 2:
+          return run(KindOf<Vectors<Isa, 2>>{});
+        case 4:
+          return run(KindOf<Vectors<Isa, 4>>{});
+        default:
+          return run(KindOf<Vectors<Isa, 8>>{});
+      }
+  }
+}
+
+template <class Isa>
+void score(const kvant::cpu::ScoreTask& task) {
+  with_kind<Isa>(task.page, [&](auto kind) {
+    with_heads<Isa>(task.n_heads, [&](auto heads) {
+      score_heads<Isa, typename decltype(kind)::type, decltype(heads)::value>(task);
+    });
+  });
+}
+
+template <class Isa>
+void mix(const kvant::cpu::MixTask& task) {
+  with_kind<Isa>(task.page, [&](auto kind) {
+    with_heads<Isa>(task.n_heads, [&](auto heads) {
+      mix_heads<Isa, typename decltype(kind)::type, decltype(heads)::value>(task);
+    });
+  });
+}
+
+// Largest magnitude of n values.
+inline float largest_of(const float* values, int n) {
+  float largest = 0;
+  for (int i = 0; i < n; ++i) {
+    const float x = values[i] < 0 ? -values[i] : values[i];
+    largest = x > largest ? x : largest;
+  }
+  return largest;
+}
+
+inline int rounded(float x) {
+  return static_cast<int>(x + (x < 0 ? -0.5F : 0.5F));
+}
+
+constexpr float kTiny = 1e-30F;
+constexpr float kMostNumber = 32512;  // of a query or a weight: both of its bytes are then within -128 .. 127
+
+template <class Isa>
+void prepare_query(const float* values, int group_channels, int blocks, bool whole,
+                   kvant::cpu::ByteQuery& query) {
+  const int n = 4 * group_channels * blocks;
+  const float largest = whole ? kMostNumber : largest_of(values, n);
+  const float factor = largest < kTiny ? 0 : kMostNumber / largest;
+  query.unit = largest < kTiny ? 0 : largest / kMostNumber;
+  std::int32_t numbers[kvant::cpu::kMostChannels];
+  for (int i = 0; i < n; ++i) numbers[i] = rounded(values[i] * factor);
+  for (int block = 0; block < blocks; ++block) {
+    const std::int32_t* of_block = numbers + block * 4 * group_channels;
+    std::int32_t sum = 0;
+    for (int i = 0; i < 4 * group_channels; ++i) sum += of_block[i];
+    query.block_sums[block] = sum;
+    for (int r = 0; r < group_channels; ++r)
+      Isa::pack_query(of_block + r, group_channels, query.quads[block * group_channels + r]);
+  }
+}
+
+template <class Isa>
+void prepare_weights(const float* weights, int first, int end, bool whole, kvant::cpu::ByteWeights& out) {
+  const float largest = whole ? kMostNumber : largest_of(weights + first, end - first);
+  const float factor = largest < kTiny ? 0 : kMostNumber / largest;
+  out.unit = largest < kTiny ? 0 : largest / kMostNumber;
+  std::int32_t numbers[kvant::cpu::kTokens];
+  std::int32_t sum = 0;
+  for (int t = first; t < end; ++t) {
+    numbers[t] = rounded(weights[t] * factor);
+    sum += numbers[t];
+  }
+  out.sum = sum;
+  for (int octet = first / 8; octet < end / 8; ++octet)
+    Isa::pack_weights(numbers + octet * 8, out.octets[octet]);
+}
+
+template <class Isa>
+void score_rows(const float* rows, int n_tokens, int d, const float* q, int n_heads, float* scores,
+                std::ptrdiff_t stride) {
+  for (int t = 0; t < n_tokens; ++t) {
+    const float* row = rows + static_cast<std::ptrdiff_t>(t) * d;
+    for (int h = 0; h < n_heads; ++h) {
+      const float* query = q + static_cast<std::ptrdiff_t>(h) * d;
+      float sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (int i = 0; i < d; ++i) sum += query[i] * row[i];
+      scores[h * stride + t] = sum;
+    }
+  }
+}
+
+// Channels [first, first + N) of mix_rows, their sums in registers.
+template <int N>
+KVANT_INLINE void mix_strip(const float* rows, int n_tokens, int d, int first, const float* weights,
+                            float* out) {
+  float sums[N] = {};
+  for (int t = 0; t < n_tokens; ++t) {
+    const float* row = rows + static_cast<std::ptrdiff_t>(t) * d + first;
+    const float weight = weights[t];
+#pragma omp simd
+    for (int i = 0; i < N; ++i) sums[i] += weight * row[i];
+  }
+  for (int i = 0; i < N; ++i) out[first + i] += sums[i];
+}
+
+template <class Isa>
+void mix_rows(const float* rows, int n_tokens, int d, const float* weights, std::ptrdiff_t stride,
+              int n_heads, float* out) {
+  for (int h = 0; h < n_heads; ++h) {
+    const float* of_head = weights + h * stride;
+    float* to = out + static_cast<std::ptrdiff_t>(h) * d;
+    int first = 0;
+    for (; first + 64 <= d; first += 64) mix_strip<64>(rows, n_tokens, d, first, of_head, to);
+    for (; first < d; first += 8) mix_strip<8>(rows, n_tokens, d, first, of_head, to);
+  }
+}
+
+template <class Isa>
+constexpr kvant::cpu::ByteKernels kernels_of(const char* name) {
+  return {name,     prepare_query<Isa>, score<Isa>,   prepare_weights<Isa>,
+          mix<Isa>, score_rows<Isa>,    mix_rows<Isa>};
+}

@@ -1,0 +1,130 @@
+// Vectors of 16 bytes in the compilers' own notation: for processors without a file of their own.
+#include "attention/cpu/byte_kernels.h"
+
+namespace {
+
+#include "attention/cpu/byte_kernels_body.h"
+
+typedef std::uint8_t Bytes16 __attribute__((vector_size(16)));
+typedef std::uint32_t Words32 __attribute__((vector_size(16)));
+typedef std::int16_t Words16 __attribute__((vector_size(16)));
+typedef std::int32_t Ints32 __attribute__((vector_size(16)));
+
+struct Portable {
+  static constexpr int kBytes = 16;
+  static constexpr int kRegistersPerSum = 1, kSumRegisters = 8;
+  using Bytes = Bytes16;
+  struct Codes {
+    Words16 even, odd;  // bytes as numbers
+  };
+  using Ints = Ints32;
+
+  static KVANT_INLINE Bytes load(const void* from) {
+    Bytes x;
+    __builtin_memcpy(&x, from, sizeof x);
+    return x;
+  }
+  template <int N>
+  static KVANT_INLINE Bytes shift_right(Bytes x) {
+    return reinterpret_cast<Bytes>(reinterpret_cast<Words32>(x) >> N);
+  }
+  template <int N>
+  static KVANT_INLINE Bytes shift_left(Bytes x) {
+    return reinterpret_cast<Bytes>(reinterpret_cast<Words32>(x) << N);
+  }
+  static KVANT_INLINE Bytes fill(int byte) { return Bytes{} + static_cast<std::uint8_t>(byte); }
+  static KVANT_INLINE Bytes both(Bytes a, Bytes b) { return a & b; }
+  static KVANT_INLINE Bytes select(Bytes mask, Bytes a, Bytes b) { return (a & mask) | (b & ~mask); }
+  // Lanes are numbers in memory order: on little-endian machines (the only ones that pages are for) the last
+  // byte of a lane is its highest.
+  static KVANT_INLINE Bytes from_lane_before(Bytes x, Bytes y) {
+    return reinterpret_cast<Bytes>((reinterpret_cast<Words32>(x) << 8) |
+                                   (reinterpret_cast<Words32>(y) >> 24));
+  }
+  static KVANT_INLINE Bytes from_octet_before(Bytes x, const void* first) {
+    std::uint64_t lanes[2];
+    __builtin_memcpy(&lanes[1], &x, 8);
+    __builtin_memcpy(&lanes[0], first, 8);
+    return load(lanes);
+  }
+
+  struct Table {
+    explicit Table(const std::uint8_t* from) : table(from) {}
+    KVANT_INLINE Bytes look_up(Bytes x) const {
+      Bytes found;
+      for (int i = 0; i < kBytes; ++i) found[i] = table[x[i]];
+      return found;
+    }
+    const std::uint8_t* table;
+  };
+  template <bool Large>
+  using LevelTable = Table;
+  using StateTable = Table;
+
+  static KVANT_INLINE Codes split(Bytes x) {
+    return {reinterpret_cast<Words16>(x) & 0xff,
+            reinterpret_cast<Words16>(reinterpret_cast<Words32>(x) >> 8) & 0xff};
+  }
+
+  static KVANT_INLINE Ints zero() { return Ints{}; }
+  static KVANT_INLINE void multiply_add(Ints& sums, const Codes& codes, const std::int16_t (&even)[8],
+                                        const std::int16_t (&odd)[8]) {
+    for (int i = 0; i < 4; ++i) {
+      sums[i] += codes.even[2 * i] * even[2 * i] + codes.even[2 * i + 1] * even[2 * i + 1] +
+                 codes.odd[2 * i] * odd[2 * i] + codes.odd[2 * i + 1] * odd[2 * i + 1];
+    }
+  }
+  static KVANT_INLINE void multiply_query(Ints& sums, const Codes& codes, const std::uint32_t* quad) {
+    std::int16_t numbers[2][8];
+    for (int i = 0; i < 4; ++i) {
+      __builtin_memcpy(&numbers[0][2 * i], &quad[0], 4);
+      __builtin_memcpy(&numbers[1][2 * i], &quad[1], 4);
+    }
+    multiply_add(sums, codes, numbers[0], numbers[1]);
+  }
+  static KVANT_INLINE void multiply_weights(Ints& sums, const Codes& codes, const std::uint64_t* octet) {
+    std::int16_t numbers[2][8];
+    for (int i = 0; i < 2; ++i) {
+      __builtin_memcpy(&numbers[0][4 * i], &octet[0], 8);
+      __builtin_memcpy(&numbers[1][4 * i], &octet[1], 8);
+    }
+    multiply_add(sums, codes, numbers[0], numbers[1]);
+  }
+  static KVANT_INLINE void store_lanes(const Ints& sums, std::int32_t* out) {
+    __builtin_memcpy(out, &sums, sizeof sums);
+  }
+  template <bool Half>
+  static KVANT_INLINE void add_octets(const Ints& sums, std::int32_t bias, float factor, const float* scale,
+                                      float* out) {
+    for (int i = 0; i < 2; ++i) {
+      const auto sum = static_cast<float>(sums[2 * i] + sums[2 * i + 1] - bias);
+      out[i] += sum * (scale == nullptr ? factor : factor * scale[i]);
+    }
+  }
+
+  static void pack_query(const std::int32_t* numbers, int stride, std::uint32_t* quad) {
+    for (int odd = 0; odd < 2; ++odd) {
+      quad[odd] = (static_cast<std::uint32_t>(numbers[odd * stride]) & 0xffffU) |
+                  static_cast<std::uint32_t>(numbers[(2 + odd) * stride]) << 16;
+    }
+  }
+  static void pack_weights(const std::int32_t* numbers, std::uint64_t* octet) {
+    for (int odd = 0; odd < 2; ++odd) {
+      octet[odd] = 0;
+      for (int i = 0; i < 4; ++i)
+        octet[odd] |= static_cast<std::uint64_t>(static_cast<std::uint16_t>(numbers[2 * i + odd]))
+                      << (16 * i);
+    }
+  }
+};
+
+}  // namespace
+
+namespace kvant::cpu {
+
+const ByteKernels& portable_kernels() {
+  static constexpr ByteKernels kernels = kernels_of<Portable>("portable");
+  return kernels;
+}
+
+}  // namespace kvant::cpu

@@ -1,0 +1,197 @@
+// The CPU backend against the reference, on caches of the same values: every instruction set that this
+// machine can run, every format, head sizes, groups, lengths, and the features of recipes.
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "attention/cpu/byte_kernels.h"
+#include "attention/reference/attention_fixture.h"
+
+namespace kvant {
+namespace {
+
+using testing::attend_tokens;
+using testing::kKeyRows;
+using testing::kQueryRows;
+using testing::Outputs;
+using testing::plan_for;
+using testing::small_geometry;
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const char* name : {"avx512", "avx2", "portable"}) {
+    if (cpu::find_kernels(name) != nullptr) names.emplace_back(name);
+  }
+  return names;
+}
+
+// Rows whose attention is neither flat nor all on one token.
+testing::RowSource source(int head_dim) {
+  return [head_dim](int layer, int head, int kind, int token) {
+    std::vector<float> row = testing::token_values(layer, head, kind, token, head_dim);
+    for (float& x : row) x *= kind == kQueryRows ? 0.5F : 1.0F;
+    return row;
+  };
+}
+
+// The answers of one backend: a prompt, then tokens one by one.
+struct Answers {
+  std::vector<Outputs> tokens;
+  std::vector<SkipCount> skipped;
+};
+
+Answers answer(const std::string& recipe, const Geometry& geometry, AttentionBackend& backend, int prompt,
+               int n_tokens) {
+  Cache cache(plan_for(recipe, geometry, nullptr, backend.page_order()), 0);
+  const SequenceId s = cache.add();
+  Answers answers;
+  attend_tokens(cache, s, prompt, true, source(geometry.head_dim), backend);
+  for (int i = 0; i < n_tokens; ++i) {
+    answers.tokens.push_back(attend_tokens(cache, s, 1, false, source(geometry.head_dim), backend));
+  }
+  answers.skipped = backend.skip_counts();
+  return answers;
+}
+
+double relative_error(const Answers& fast, const Answers& reference) {
+  std::vector<double> a, b;
+  for (std::size_t i = 0; i < reference.tokens.size(); ++i) {
+    for (std::size_t layer = 0; layer < reference.tokens[i].size(); ++layer) {
+      a.insert(a.end(), fast.tokens[i][layer].begin(), fast.tokens[i][layer].end());
+      b.insert(b.end(), reference.tokens[i][layer].begin(), reference.tokens[i][layer].end());
+    }
+  }
+  return testing::relative_error(a, b);
+}
+
+// Runs `recipe` on the reference and on all instruction sets. most: the largest relative error allowed.
+void expect_like_reference(const std::string& recipe, const Geometry& geometry, double most, int prompt = 300,
+                           int n_tokens = 2) {
+  const auto reference = make_reference_backend();
+  const Answers expected = answer(recipe, geometry, *reference, prompt, n_tokens);
+  for (const std::string& name : instruction_sets()) {
+    const auto backend = make_cpu_backend(name);
+    const Answers found = answer(recipe, geometry, *backend, prompt, n_tokens);
+    EXPECT_LT(relative_error(found, expected), most)
+        << name << ": " << recipe << ", d = " << geometry.head_dim << ", G = " << geometry.group();
+  }
+}
+
+// Bytes instead of levels and centroids cost accuracy, most where a few channels are outliers, as here; else
+// only q and P are rounded, to 16 bits.
+double tolerance(const std::string& format) {
+  if (format.starts_with("vq") || format.starts_with("nvq")) return 0.03;
+  return format.starts_with("lm") ? 0.015 : 1e-3;
+}
+
+TEST(CpuBackend, AttendsToEveryFormat) {
+  for (const std::string& format : format_names()) {
+    if (format == "int8") continue;  // a tail's
+    const std::string recipe = "k=" + format + ",v=" + format;
+    expect_like_reference(recipe, small_geometry(64, 6, 2, 1), tolerance(format));
+  }
+}
+
+TEST(CpuBackend, AttendsWithEveryHeadSizeAndGroup) {
+  for (const char* format :
+       {"bf16", "tok4g32s", "tok4g64", "ch2g128", "ch3g64", "prog4", "lm3", "tcq3", "vq-d4b8"}) {
+    const std::string recipe = std::string("k=") + format + ",v=" + format;
+    for (const int d : {80, 96, 128, 256}) {
+      expect_like_reference(recipe, small_geometry(d, 2, 1, 1), tolerance(format), 140, 1);
+    }
+    for (const int group : {1, 2, 4, 5, 7, 16}) {
+      expect_like_reference(recipe, small_geometry(64, group, 1, 1), tolerance(format), 140, 1);
+    }
+  }
+}
+
+TEST(CpuBackend, AttendsAtEveryLength) {
+  for (const int prompt : {1, 7, 127, 128, 129, 1000}) {
+    expect_like_reference("k=ch4g128,v=tok4g128,sink=4", small_geometry(64, 6, 2, 1), 1e-3, prompt, 3);
+  }
+}
+
+TEST(CpuBackend, MixesFormats) {
+  expect_like_reference("k=tcq2,v=vq-d8b8,k@0=vq-d4b8,v@0.1=ch3g32", small_geometry(), 0.03);
+  expect_like_reference("k=bf16,v=tok2g128", small_geometry(), 1e-3);
+}
+
+TEST(CpuBackend, HandlesTheFeaturesOfRecipes) {
+  Geometry g = small_geometry();
+  for (const char* recipe :
+       {"k=hadamard:tok4g128,v=hadamard:tok4g128,sink=4,window=128",
+        "k=ch4g128,v=tok2g128,protect=0.05,window=128", "k=mean+hadamard:ch4g128,v=tok4g128",
+        "k=ch4g128,v=tok4g128,evict=0.5", "k=ch4g128,v=tok4g128,window=128,sink=4,evict=1",
+        "k=ch4g128,v=tok4g128,softmax=sas-paper",
+        "k=ch2g128,v=hadamard:tok2g128,window=128,correction=relative",
+        "k=ch2g128,v=hadamard:tok2g128,window=128,correction=absolute"}) {
+    expect_like_reference(recipe, g, 2e-3, 700, 2);
+  }
+  g.sliding_window = {0, 150};
+  expect_like_reference("k=ch4g128,v=tok4g128,sink=4", g, 1e-3, 700, 2);
+  g.score_softcap = 3;
+  expect_like_reference("k=mean:ch4g128,v=tok4g128", g, 1e-3, 700, 2);
+}
+
+// q and P are whole numbers on both sides; a weight that falls between two of them may be rounded either way.
+// SAS drops weights below exp(-6) of the largest so far: of a run of pages here, of a page there.
+TEST(CpuBackend, MultipliesIntegersAsTheReferenceDoes) {
+  for (const char* bits : {"2", "3", "4", "5"}) {
+    const std::string format = std::string("prog") + bits;
+    for (const char* softmax : {"exact", "sas"}) {
+      const std::string recipe =
+          "k=" + format + ",v=" + format + ",products=integer,tail=int8,sink=4,softmax=" + softmax;
+      expect_like_reference(recipe, small_geometry(64, 6, 2, 1),
+                            std::string(softmax) == "sas" ? 0.015 : 2e-3);
+    }
+  }
+}
+
+TEST(CpuBackend, SkipsWhatTheReferenceSkips) {
+  const Geometry g = small_geometry(64, 6, 2, 1);
+  const std::string recipe = "k=rhadamard:tok4g128,v=rhadamard:tok4g128,skip=1e-3";
+  const auto reference = make_reference_backend();
+  const Answers expected = answer(recipe, g, *reference, 900, 3);
+  for (const std::string& name : instruction_sets()) {
+    const auto backend = make_cpu_backend(name);
+    const Answers found = answer(recipe, g, *backend, 900, 3);
+    EXPECT_LT(relative_error(found, expected), 1e-3) << name;
+    ASSERT_EQ(found.skipped.size(), 1U);
+    EXPECT_EQ(found.skipped[0].seen, expected.skipped[0].seen) << name;
+    EXPECT_NEAR(found.skipped[0].skipped, expected.skipped[0].skipped, 0.002 * expected.skipped[0].seen)
+        << name;
+    EXPECT_GT(found.skipped[0].skipped, 0) << name;
+  }
+}
+
+TEST(CpuBackend, GivesTheSameForAnyNumberOfThreads) {
+  const Geometry g = small_geometry();
+  const std::string recipe = "k=ch4g128,v=tok4g128";
+  const auto outputs = [&](int n_threads) {
+    const auto backend = make_cpu_backend();
+    Cache cache(plan_for(recipe, g, nullptr, backend->page_order()), 0);
+    const SequenceId s = cache.add();
+    attend_tokens(cache, s, 2000, true, source(g.head_dim), *backend);
+    auto step = cache.reserve({{s, 1, false}});
+    return testing::run_step(**step, source(g.head_dim), *backend, n_threads);
+  };
+  const Outputs one = outputs(1);
+  EXPECT_EQ(outputs(2), one);
+  EXPECT_EQ(outputs(5), one);
+}
+
+TEST(CpuBackend, IsNullForInstructionsThatTheMachineLacks) {
+  EXPECT_EQ(make_cpu_backend("avx9000"), nullptr);
+  EXPECT_NE(make_cpu_backend("portable"), nullptr);
+}
+
+TEST(CpuBackend, NamesItsKernels) {
+  const Geometry g = small_geometry();
+  const auto backend = make_cpu_backend("portable");
+  const auto plan = plan_for("k=ch4g128,v=bf16", g, nullptr, backend->page_order());
+  EXPECT_EQ(backend->kernel_name(*plan, 0, 0, Side::key), "cpu/portable/numbers4");
+  EXPECT_EQ(backend->kernel_name(*plan, 0, 0, Side::value), "cpu/portable/decoded");
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,64 @@
+// Products of one query token's rows with the pages of one KV head, for any format: from the codes as
+// integers where a page's order serves that (code_order.h), else from decoded rows.
+#pragma once
+
+#include <vector>
+
+#include "attention/cpu/byte_kernels.h"
+#include "base/matrix_view.h"
+#include "cache/head_state.h"
+#include "recipe/recipe.h"
+
+namespace kvant::cpu {
+
+// Buffers of one thread are part of it.
+class PageProducts {
+ public:
+  explicit PageProducts(const ByteKernels& kernels) : kernels_(&kernels) {}
+
+  // The queries of the pages to come: q [rows, d]; with integer products whole numbers, and their scales.
+  void begin(MatrixView<const float> q, const std::vector<float>& q_scale, Products products);
+
+  // scores[r, t] = q_r . k_t for tokens [0, n_tokens) of the page.
+  void score(const PageSide& k, int n_tokens, MatrixView<float> scores);
+
+  // out[r] += sum over t of weights[r, t] * v_t. Integer products overwrite weights. V of 8 tokens in a row
+  // whose weights are all 0 is not read.
+  void mix(const PageSide& v, int n_tokens, MatrixView<float> weights, MatrixView<float> out);
+
+  // Adds to `out` what mix() has left in the order of codes. After the last page of a run.
+  void end(MatrixView<float> out);
+
+ private:
+  CodePage code_page(const PageSide& side);
+  void score_codes(const PageSide& k, MatrixView<float> scores);
+  void score_rows(const PageSide& k, int n_tokens, MatrixView<float> scores);
+  void prepare_queries(const float* channel_scale);
+  void mix_codes(const PageSide& v, MatrixView<float> weights, MatrixView<float> out);
+  void mix_block(const CodePage& page, int first_token, int end_token, MatrixView<float> weights,
+                 MatrixView<float> out, const float* channel_scale, const float* channel_zero);
+  void mix_rows(const PageSide& v, int n_tokens, MatrixView<float> weights, MatrixView<float> out);
+  void decode(const PageSide& side, int n_tokens);
+  void keep_order(const CodeScheme& scheme, MatrixView<float> out);
+
+  const ByteKernels* kernels_;
+  MatrixView<const float> q_;
+  const std::vector<float>* q_scale_ = nullptr;
+  Products products_ = Products::real;
+
+  CodeScheme scheme_;  // of the page at hand
+  CodeParameters parameters_;
+  std::vector<ByteQuery> queries_;     // [rows]
+  int prepared_channels_ = 0;          // the groups that queries_ are in the order of; 0: scaled for one page
+  std::vector<float> scaled_query_;    // [d]
+  std::vector<std::int32_t> sums_;     // [rows, kPageTokens]
+  std::vector<ByteWeights> weights_;   // [rows]
+  std::vector<float> scaled_weights_;  // [kPageTokens]
+  std::vector<float> ordered_;         // [rows, d]: outputs, [group_channels][groups]
+  int ordered_channels_ = 0;           // their group_channels; 0: nothing in them
+  std::vector<float> ordered_scale_;   // [d]
+  std::vector<float> rows_;            // [kPageTokens, d]: decoded
+  float block_scales_[kPageTokens / kIntegerBlock] = {};
+};
+
+}  // namespace kvant::cpu
