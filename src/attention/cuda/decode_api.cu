@@ -1,0 +1,272 @@
+#include <cuda_runtime.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <string_view>
+
+#include "attention/cuda/decode_registry.h"
+#include "attention/cuda/page_permutation.h"
+#include "attention/cuda/schedule.cuh"
+#include "format/format.h"
+#include "format/lloyd_max.h"
+#include "format/trellis.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+
+const DecodeKernel* find_decode_kernel(const char* key_format, const char* value_format, int head_dim) {
+  for (const auto list : {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(),
+                          lloyd_max_kernels(), vector_kernels(), trellis_kernels()}) {
+    for (const DecodeKernel& kernel : list) {
+      if (kernel.head_dim == head_dim && std::strcmp(kernel.key_format, key_format) == 0 &&
+          std::strcmp(kernel.value_format, value_format) == 0)
+        return &kernel;
+    }
+  }
+  return nullptr;
+}
+
+namespace {
+
+constexpr int kMostKvHeads = 64;
+constexpr int kAlignment = 256;  // of the workspace's parts
+
+bool valid(const kvant_decode_shape* shape) {
+  return shape != nullptr && shape->struct_size >= sizeof(kvant_decode_shape) && shape->n_seqs > 0 &&
+         shape->n_kv_heads > 0 && shape->n_kv_heads <= kMostKvHeads && shape->group > 0 &&
+         shape->group <= kPaddedGroup && shape->key_format != nullptr && shape->value_format != nullptr;
+}
+
+const DecodeKernel* kernel_of(const kvant_decode_shape* shape) {
+  return find_decode_kernel(shape->key_format, shape->value_format, shape->head_dim);
+}
+
+bool multiprocessors(int* n) {
+  int device = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(n, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+}
+
+// Deals out the workspace; with a null base it only measures.
+class WorkspaceCursor {
+ public:
+  explicit WorkspaceCursor(void* base) : base_(static_cast<unsigned char*>(base)) {}
+  template <class T>
+  T* take(std::size_t n) {
+    T* part = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
+    used_ += (n * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    return part;
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  unsigned char* base_;
+  std::size_t used_ = 0;
+};
+
+std::size_t lay_out(const kvant_decode_shape& shape, int n_ctas, void* workspace, Schedule* schedule) {
+  WorkspaceCursor cursor(workspace);
+  const std::size_t n_seqs = shape.n_seqs;
+  const std::size_t slots = 2 * static_cast<std::size_t>(n_ctas) * kPaddedGroup;
+  schedule->first_unit = cursor.take<std::int32_t>(n_seqs + 1);
+  schedule->side_pages = cursor.take<std::int32_t>(n_seqs);
+  schedule->start = cursor.take<WorkStart>(n_ctas);
+  schedule->arrivals = cursor.take<std::int32_t>(n_seqs * shape.n_kv_heads);
+  schedule->partial_sums = cursor.take<float>(slots * 2);
+  schedule->partial_out = cursor.take<float>(slots * shape.head_dim);
+  return cursor.used();
+}
+
+// What both the schedule and the layers need.
+kvant_status common_args(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths, void* workspace,
+                         std::size_t workspace_bytes, DecodeArgs* args, int* n_ctas) {
+  if (!valid(shape) || lengths == nullptr || lengths->struct_size < sizeof(kvant_decode_lengths) ||
+      workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % kAlignment != 0)
+    return KVANT_INVALID_ARGUMENT;
+  if (!multiprocessors(n_ctas)) return KVANT_CUDA_ERROR;
+  if (lay_out(*shape, *n_ctas, workspace, &args->schedule) > workspace_bytes) return KVANT_WORKSPACE_TOO_SMALL;
+  args->n_seqs = shape->n_seqs;
+  args->n_kv_heads = shape->n_kv_heads;
+  args->group = shape->group;
+  args->score_scale_log2 = shape->score_scale * 1.44269504F;
+  args->sealed_pages = lengths->sealed_pages;
+  args->tail_tokens = lengths->tail_tokens;
+  args->side_tokens = lengths->side_tokens;
+  args->side_seq_stride = lengths->side_seq_stride;
+  args->side_head_stride = lengths->side_head_stride;
+  return KVANT_OK;
+}
+
+PageSource source_of(const kvant_pages& pages, int layer) {
+  return {pages.table + layer * pages.layer_stride,
+          pages.seq_stride,
+          pages.head_stride,
+          pages.side_stride,
+          static_cast<const unsigned char*>(pages.pool) + layer * pages.layer_offset,
+          pages.page_stride,
+          pages.head_offset,
+          pages.side_offset};
+}
+
+// The levels that the codes of `format` stand for, and what they are to be multiplied by.
+void set_levels(std::string_view format, int d, int* bits, float* unit, float* levels) {
+  *bits = 0;
+  *unit = 1;
+  if (format.starts_with("lm")) {
+    *bits = format[2] - '0';
+    *unit = 1 / std::sqrt(static_cast<float>(d));
+    const std::vector<double> values = lloyd_max_levels(*bits);
+    for (std::size_t i = 0; i < values.size(); ++i) levels[i] = static_cast<float>(values[i]);
+  } else if (format.starts_with("tcq")) {
+    *bits = format[3] - '0';
+    const TrellisTable& table = trellis_tables()[*bits - 1];
+    *unit = table.scale;
+    for (int i = 0; i < kTrellisStates; ++i) levels[i] = table.levels[i];
+  }
+}
+
+// Divides shared memory: as many consumer warps as can have two stages each, then as many stages as fit.
+// Returns its size.
+int lay_out_shared(const DecodeKernel& kernel, DecodeArgs* args) {
+  constexpr int kMostShared = 232448;  // of a CTA on sm_90
+  const int tile_bytes = 16 * kernel.head_dim * 2;
+  args->key_bytes = kernel.key_bytes;
+  args->value_bytes = kernel.value_bytes;
+  args->slot_bytes = std::max(tile_bytes, std::max(kernel.key_bytes, kernel.value_bytes));
+  args->merge_at = (kernel.table_bytes + 127) / 128 * 128;
+  args->barriers_at = args->merge_at + (kernel.merge_bytes + 15) / 16 * 16;
+  args->ring_at = (args->barriers_at + kMostConsumerWarps * kMostStages * 16 + 127) / 128 * 128;
+  const int slots = (kMostShared - args->ring_at) / args->slot_bytes;
+  args->consumer_warps = std::min(kMostConsumerWarps, slots / 2);
+  args->stages = std::min(kMostStages, slots / args->consumer_warps);
+  return args->ring_at + args->consumer_warps * args->stages * args->slot_bytes;
+}
+
+// Kernels that follow one another overlap the end of one with the set-up of the next.
+cudaError_t launch(const DecodeKernel& kernel, int n_ctas, int shared_bytes, DecodeArgs& args, cudaStream_t stream) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(n_ctas);
+  config.blockDim = dim3((args.consumer_warps + 1) * kLanes);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  void* arguments[] = {&args};
+  return cudaLaunchKernelExC(&config, kernel.function, arguments);
+}
+
+bool valid(const kvant_decode_layer* layer, const kvant_decode_lengths* lengths, const DecodeKernel& kernel) {
+  if (layer == nullptr || layer->struct_size < sizeof(kvant_decode_layer) || layer->q == nullptr ||
+      layer->out == nullptr || layer->layer < 0 || layer->sink < 0 || layer->sink > kTokens)
+    return false;
+  if (layer->q_seq_stride % 8 != 0 || layer->q_head_stride % 8 != 0 ||
+      reinterpret_cast<std::uintptr_t>(layer->q) % 16 != 0)
+    return false;
+  const auto usable = [](const kvant_pages& pages) {
+    return pages.table != nullptr && pages.pool != nullptr && pages.page_stride % 16 == 0 &&
+           pages.layer_offset % 16 == 0 && pages.head_offset % 16 == 0 && pages.side_offset % 16 == 0 &&
+           reinterpret_cast<std::uintptr_t>(pages.pool) % 16 == 0;
+  };
+  if (lengths->sealed_pages != nullptr && (kernel.key_bytes == 0 || !usable(layer->sealed))) return false;
+  if (lengths->tail_tokens != nullptr && !usable(layer->tail)) return false;
+  if (lengths->side_tokens != nullptr && !usable(layer->side)) return false;
+  return std::strncmp(kernel.key_format, "vq", 2) != 0 ||
+         (layer->key_codebooks != nullptr && layer->value_codebooks != nullptr);
+}
+
+}  // namespace
+}  // namespace kvant::cuda
+
+using namespace kvant::cuda;
+
+extern "C" {
+
+const char* kvant_status_text(kvant_status status) {
+  switch (status) {
+    case KVANT_OK:
+      return "No error.";
+    case KVANT_INVALID_ARGUMENT:
+      return "A size, stride, alignment or pointer is out of range; kvant.h says what is allowed.";
+    case KVANT_UNSUPPORTED:
+      return "There is no kernel for these formats, this head size or this device.";
+    case KVANT_WORKSPACE_TOO_SMALL:
+      return "The workspace is smaller than kvant_decode_workspace says.";
+    case KVANT_CUDA_ERROR:
+      return "A CUDA call failed; cudaGetLastError() says why.";
+  }
+  return "Not a status.";
+}
+
+size_t kvant_page_bytes(const char* format, int head_dim) {
+  DeviceFormat device;
+  if (format == nullptr || (head_dim != 64 && head_dim != 128) || !find_device_format(format, device)) return 0;
+  return round_up_16(static_cast<int>(kvant::find_format(format)->page_bytes(head_dim)));
+}
+
+const char* kvant_decode_kernel(const kvant_decode_shape* shape) {
+  const DecodeKernel* kernel = valid(shape) ? kernel_of(shape) : nullptr;
+  return kernel == nullptr ? nullptr : kernel->name;
+}
+
+kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes) {
+  if (!valid(shape) || bytes == nullptr) return KVANT_INVALID_ARGUMENT;
+  int n_ctas = 0;
+  if (!multiprocessors(&n_ctas)) return KVANT_CUDA_ERROR;
+  Schedule schedule;
+  *bytes = lay_out(*shape, n_ctas, nullptr, &schedule);
+  return KVANT_OK;
+}
+
+kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
+                                   void* workspace, size_t workspace_bytes, kvant_stream stream) {
+  DecodeArgs args{};
+  int n_ctas = 0;
+  const kvant_status status = common_args(shape, lengths, workspace, workspace_bytes, &args, &n_ctas);
+  if (status != KVANT_OK) return status;
+  schedule_kernel<<<1, kScheduleThreads, 0, static_cast<cudaStream_t>(stream)>>>(args, n_ctas);
+  return cudaPeekAtLastError() == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
+}
+
+kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
+                                    const kvant_decode_layer* layer, void* workspace, size_t workspace_bytes,
+                                    kvant_stream stream) {
+  DecodeArgs args{};
+  int n_ctas = 0;
+  const kvant_status status = common_args(shape, lengths, workspace, workspace_bytes, &args, &n_ctas);
+  if (status != KVANT_OK) return status;
+  const DecodeKernel* kernel = kernel_of(shape);
+  if (kernel == nullptr) return KVANT_UNSUPPORTED;
+  if (!valid(layer, lengths, *kernel)) return KVANT_INVALID_ARGUMENT;
+  args.sealed = source_of(layer->sealed, layer->layer);
+  args.tail = source_of(layer->tail, layer->layer);
+  args.side = source_of(layer->side, layer->layer);
+  args.sink = layer->sink;
+  args.masks = reinterpret_cast<const uint4*>(layer->masks);
+  args.mask_seq_stride = layer->mask_seq_stride;
+  args.mask_head_stride = layer->mask_head_stride;
+  args.key_codebooks = layer->key_codebooks;
+  args.value_codebooks = layer->value_codebooks;
+  args.codebook_stride = layer->codebook_stride;
+  args.q = layer->q;
+  args.q_seq_stride = layer->q_seq_stride;
+  args.q_head_stride = layer->q_head_stride;
+  args.out = layer->out;
+  args.out_f32 = layer->out_type == KVANT_F32 ? 1 : 0;
+  args.out_seq_stride = layer->out_seq_stride;
+  args.out_head_stride = layer->out_head_stride;
+  set_levels(shape->key_format, shape->head_dim, &args.key_bits, &args.key_unit, args.key_levels);
+  set_levels(shape->value_format, shape->head_dim, &args.value_bits, &args.value_unit, args.value_levels);
+  const int shared_bytes = lay_out_shared(*kernel, &args);
+  args.high_half = 1U << 16;
+  if (cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) != cudaSuccess)
+    return KVANT_CUDA_ERROR;
+  return launch(*kernel, n_ctas, shared_bytes, args, static_cast<cudaStream_t>(stream)) == cudaSuccess
+             ? KVANT_OK
+             : KVANT_CUDA_ERROR;
+}
+
+}  // extern "C"

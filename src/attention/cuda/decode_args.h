@@ -1,0 +1,80 @@
+// What the decode kernels share with the code that launches them.
+#pragma once
+
+#include <vector_types.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/cuda/page_layout.h"
+
+namespace kvant::cuda {
+
+// Three warps on each of a multiprocessor's schedulers, the copying warp among them. (Nine to twelve warps may
+// use the same number of registers each.)
+inline constexpr int kMostConsumerWarps = 11;
+inline constexpr int kMostThreads = (kMostConsumerWarps + 1) * kLanes;
+inline constexpr int kMostStages = 8;
+inline constexpr int kPaddedGroup = 8;  // query heads of a KV head: the columns of a product
+inline constexpr int kMergedHeads = 4;  // query heads that are merged at a time
+
+// Pages of one layer: kvant_pages with the layer worked in.
+struct PageSource {
+  const std::int32_t* table;
+  std::int64_t seq_stride, head_stride, side_stride;
+  const unsigned char* pool;
+  std::int64_t page_stride, head_offset, side_offset;
+};
+
+// A CTA's share of a step's work, and the sequence and head that it begins in (work_range.cuh).
+struct alignas(16) WorkStart {
+  std::int32_t begin, end;   // units
+  std::int32_t head_units;   // of all sequences of one head
+  std::int32_t n_ctas;       // that have work
+  std::int32_t head, seq;
+  std::int32_t seq_begin, seq_end;  // its units among the head's
+  std::int32_t n_sealed, n_side;    // its sealed and side pages
+  std::int32_t unused[2];
+};
+
+// The division of a step's work. A sequence's units are its sealed, side and tail pages, in this order; units
+// of all sequences of all KV heads (head-major) are dealt out to the CTAs in equal, contiguous ranges.
+struct Schedule {
+  std::int32_t* first_unit;  // [n_seqs + 1]: of each sequence among one head's units
+  std::int32_t* side_pages;  // [n_seqs]: the most of any head
+  WorkStart* start;          // [n_ctas]
+  std::int32_t* arrivals;    // [n_kv_heads * n_seqs]: CTAs that have left their share of a split sequence; 0 between launches
+  float* partial_out;        // [2 n_ctas][kPaddedGroup][d]
+  float* partial_sums;       // [2 n_ctas][kPaddedGroup][2]: maximum and sum
+};
+
+struct DecodeArgs {
+  int n_seqs, n_kv_heads, group;
+  float score_scale_log2;  // scores in units of log 2
+  const std::int32_t *sealed_pages, *tail_tokens, *side_tokens;
+  std::int64_t side_seq_stride, side_head_stride;
+  PageSource sealed, tail, side;
+  int sink;
+  const uint4* masks;
+  std::int64_t mask_seq_stride, mask_head_stride;
+  const void *key_codebooks, *value_codebooks;
+  std::int64_t codebook_stride;
+  const void* q;
+  std::int64_t q_seq_stride, q_head_stride;
+  void* out;
+  int out_f32;
+  std::int64_t out_seq_stride, out_head_stride;
+  Schedule schedule;
+  // Of codes: bits of either side where a kernel serves several widths, and the levels that they stand for.
+  int key_bits, value_bits;
+  float key_unit, value_unit;  // of the levels
+  float key_levels[256], value_levels[256];
+  std::uint32_t high_half;  // 2^16, which the compiler must not know: trellis.cuh
+  // Shared memory: table at 0, then the merge buffer, the barriers and the rings of the consumer warps.
+  int merge_at, barriers_at, ring_at;
+  int consumer_warps;
+  int slot_bytes, stages;
+  int key_bytes, value_bytes;  // of a sealed page
+};
+
+}  // namespace kvant::cuda

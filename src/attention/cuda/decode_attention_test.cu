@@ -1,0 +1,347 @@
+// The decode kernels against attention in double precision over what the same pages' bytes stand for.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "attention/cuda/device_memory.h"
+#include "attention/cuda/encoded_pages.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+namespace {
+
+constexpr int kKvHeads = 3;
+constexpr int kUniquePages = 6;
+constexpr double kTolerance = 0.005;  // relative RMS error
+
+struct SequenceLengths {
+  int sealed, tail, side;  // pages, tokens, tokens
+};
+
+bool have_gpu() {
+  int n = 0;
+  return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
+}
+
+// A cache of some sequences: pages in random places of the pools, and what they stand for.
+class TestCache {
+ public:
+  TestCache(const std::string& key_format, const std::string& value_format, int d,
+            const std::vector<SequenceLengths>& lengths, int sink, bool masks, std::uint32_t seed)
+      : formats_{key_format, value_format},
+        d_(d),
+        lengths_(lengths),
+        sink_(sink),
+        random_(seed),
+        codebooks_(key_format, value_format, d, kKvHeads, seed) {
+    for (const SequenceLengths& l : lengths_) most_pages_ = std::max(most_pages_, l.sealed);
+    mask_.resize(static_cast<std::size_t>(lengths_.size()) * kKvHeads * std::max(1, most_pages_) * 4);
+    if (masks)
+      for (std::uint32_t& word : mask_) word = random_() % 5 == 0 ? random_() & random_() & random_() : 0;
+    use_masks_ = masks;
+    tokens_.resize(lengths_.size() * kKvHeads);
+    if (key_format != "bf16") add_sealed();
+    add_plain(tail_, [](const SequenceLengths& l) { return l.tail; });
+    add_plain(side_, [](const SequenceLengths& l) { return l.side; });
+  }
+
+  // Largest relative RMS error of a sequence's outputs.
+  double worst_error(int group, kvant_type out_type) {
+    const int n_seqs = static_cast<int>(lengths_.size());
+    const int n_heads = kKvHeads * group;
+    std::normal_distribution<float> normal;
+    std::vector<std::uint16_t> q(static_cast<std::size_t>(n_seqs) * n_heads * d_);
+    for (std::uint16_t& x : q) x = bf16_from_float(normal(random_));
+    std::vector<std::int32_t> sealed, tail, side;
+    for (const SequenceLengths& l : lengths_) {
+      sealed.push_back(l.sealed);
+      tail.push_back(l.tail);
+      side.push_back(l.side);
+    }
+    const DeviceArray<std::int32_t> device_sealed(sealed), device_tail(tail), device_side(side);
+    const DeviceArray<std::uint16_t> device_q(q);
+    const std::size_t out_bytes = q.size() * (out_type == KVANT_F32 ? 4 : 2);
+    const DeviceArray<std::uint8_t> out(std::vector<std::uint8_t>(out_bytes, 0xff));  // NaN
+    const DeviceArray<std::uint32_t> device_mask(mask_);
+    const Uploaded sealed_pages = upload(sealed_), tail_pages = upload(tail_), side_pages = upload(side_);
+    const DeviceArray<std::uint16_t> key_codebooks(codebooks_.packed[0]), value_codebooks(codebooks_.packed[1]);
+
+    kvant_decode_shape shape{};
+    shape.struct_size = sizeof shape;
+    shape.n_seqs = n_seqs;
+    shape.n_kv_heads = kKvHeads;
+    shape.group = group;
+    shape.head_dim = d_;
+    shape.score_scale = score_scale();
+    shape.key_format = formats_[0].c_str();
+    shape.value_format = formats_[1].c_str();
+    kvant_decode_lengths lengths{};
+    lengths.struct_size = sizeof lengths;
+    lengths.sealed_pages = formats_[0] == "bf16" ? nullptr : device_sealed.get();
+    lengths.tail_tokens = device_tail.get();
+    lengths.side_tokens = device_side.get();
+    lengths.side_seq_stride = 1;
+    kvant_decode_layer layer{};
+    layer.struct_size = sizeof layer;
+    layer.sealed = sealed_pages.pages;
+    layer.tail = tail_pages.pages;
+    layer.side = side_pages.pages;
+    layer.sink = sink_;
+    layer.masks = use_masks_ ? device_mask.get() : nullptr;
+    layer.mask_seq_stride = kKvHeads * std::max(1, most_pages_);
+    layer.mask_head_stride = std::max(1, most_pages_);
+    layer.key_codebooks = key_codebooks.get();
+    layer.value_codebooks = value_codebooks.get();
+    layer.codebook_stride = static_cast<std::int64_t>(codebooks_.size);
+    layer.q = device_q.get();
+    layer.q_seq_stride = layer.out_seq_stride = n_heads * d_;
+    layer.q_head_stride = layer.out_head_stride = d_;
+    layer.out = out.get();
+    layer.out_type = out_type;
+
+    std::size_t bytes = 0;
+    EXPECT_EQ(kvant_decode_workspace(&shape, &bytes), KVANT_OK);
+    const DeviceArray<std::uint8_t> workspace(std::vector<std::uint8_t>(bytes, 0xa5));
+    EXPECT_EQ(kvant_decode_schedule(&shape, &lengths, workspace.get(), bytes, nullptr), KVANT_OK);
+    for (int run = 0; run < 2; ++run)  // the second finds what the first has left
+      EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), bytes, nullptr), KVANT_OK);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
+    return compare(q, out.read(), group, out_type);
+  }
+
+ private:
+  struct Pool {
+    std::vector<std::byte> bytes;
+    std::vector<std::int32_t> table;  // [seq][head][side][page]
+    int pages = 0;                    // of the table's last dimension
+    std::size_t stride = 0;
+  };
+  struct Uploaded {
+    std::unique_ptr<DeviceArray<std::byte>> pool;
+    std::unique_ptr<DeviceArray<std::int32_t>> table;
+    kvant_pages pages{};
+  };
+  struct Token {
+    const float* key;
+    const float* value;
+  };
+
+  float score_scale() const { return 1.0F / std::sqrt(static_cast<float>(d_)) * 0.7F; }
+
+  Pool make_pool(int pages, std::size_t stride) {
+    Pool pool;
+    pool.pages = std::max(pages, 1);
+    pool.stride = stride;
+    pool.table.resize(lengths_.size() * kKvHeads * 2 * pool.pages);
+    std::iota(pool.table.begin(), pool.table.end(), 0);
+    std::shuffle(pool.table.begin(), pool.table.end(), random_);
+    pool.bytes.assign(pool.table.size() * stride, std::byte{0xff});
+    return pool;
+  }
+  std::byte* page_of(Pool& pool, int seq, int head, int side, int page) const {
+    return pool.bytes.data() + pool.table[((seq * kKvHeads + head) * 2 + side) * pool.pages + page] * pool.stride;
+  }
+  Uploaded upload(const Pool& pool) const {
+    Uploaded result;
+    result.pool = std::make_unique<DeviceArray<std::byte>>(pool.bytes);
+    result.table = std::make_unique<DeviceArray<std::int32_t>>(pool.table);
+    result.pages.table = result.table->get();
+    result.pages.seq_stride = kKvHeads * 2 * pool.pages;
+    result.pages.head_stride = 2 * pool.pages;
+    result.pages.side_stride = pool.pages;
+    result.pages.pool = result.pool->get();
+    result.pages.page_stride = static_cast<std::int64_t>(pool.stride);
+    return result;
+  }
+
+  void add_sealed() {
+    const std::size_t stride = std::max(kvant_page_bytes(formats_[0].c_str(), d_), kvant_page_bytes(formats_[1].c_str(), d_));
+    sealed_ = make_pool(most_pages_, stride);
+    TokenMask none;
+    for (int side = 0; side < 2; ++side)
+      for (int head = 0; head < kKvHeads; ++head)
+        for (int i = 0; i < kUniquePages; ++i)
+          unique_[side].push_back(encode_page(formats_[side], static_cast<Side>(side), d_, none, codebooks_, head,
+                                              100 * side + 10 * head + i));
+    for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
+      for (int head = 0; head < kKvHeads; ++head) {
+        for (int page = 0; page < lengths_[seq].sealed; ++page) {
+          const EncodedPage* chosen[2];
+          for (int side = 0; side < 2; ++side) {
+            chosen[side] = &unique_[side][head * kUniquePages + random_() % kUniquePages];
+            std::copy(chosen[side]->device.begin(), chosen[side]->device.end(),
+                      page_of(sealed_, static_cast<int>(seq), head, side, page));
+          }
+          const std::uint32_t* mask = mask_.data() + ((seq * kKvHeads + head) * most_pages_ + page) * 4;
+          for (int token = 0; token < kTokens; ++token) {
+            if ((page == 0 && token < sink_) || (mask[token / 32] >> (token % 32) & 1) != 0) continue;
+            tokens_[seq * kKvHeads + head].push_back({chosen[0]->values.data() + token * d_, chosen[1]->values.data() + token * d_});
+          }
+        }
+      }
+    }
+  }
+
+  template <class Count>
+  void add_plain(Pool& pool, const Count& count) {
+    int most = 0;
+    for (const SequenceLengths& l : lengths_) most = std::max(most, (count(l) + kTokens - 1) / kTokens);
+    pool = make_pool(most, static_cast<std::size_t>(kTokens) * d_ * 2);
+    for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
+      for (int head = 0; head < kKvHeads; ++head) {
+        for (int first = 0; first < count(lengths_[seq]); first += kTokens) {
+          std::vector<float>* values[2];
+          for (int side = 0; side < 2; ++side) {
+            plain_values_.push_back(std::make_unique<std::vector<float>>(page_values(static_cast<Side>(side), d_, random_())));
+            values[side] = plain_values_.back().get();
+            auto* page = reinterpret_cast<std::uint16_t*>(page_of(pool, static_cast<int>(seq), head, side, first / kTokens));
+            for (int token = 0; token < std::min(kTokens, count(lengths_[seq]) - first); ++token) {
+              for (int channel = 0; channel < d_; ++channel) {
+                float& value = (*values[side])[token * d_ + channel];
+                const std::uint16_t packed = bf16_from_float(value);
+                value = float_from_bf16(packed);
+                page[plain_index(static_cast<PageSide>(side), d_, token, channel)] = packed;
+              }
+            }
+          }
+          for (int token = 0; token < std::min(kTokens, count(lengths_[seq]) - first); ++token)
+            tokens_[seq * kKvHeads + head].push_back({values[0]->data() + token * d_, values[1]->data() + token * d_});
+        }
+      }
+    }
+  }
+
+  std::vector<double> exact(const std::uint16_t* q, const std::vector<Token>& tokens) const {
+    std::vector<double> scores;
+    for (const Token& token : tokens) {
+      double score = 0;
+      for (int i = 0; i < d_; ++i) score += double{float_from_bf16(q[i])} * token.key[i];
+      scores.push_back(score * score_scale());
+    }
+    const double max = *std::max_element(scores.begin(), scores.end());
+    double sum = 0;
+    std::vector<double> out(d_);
+    for (std::size_t j = 0; j < tokens.size(); ++j) {
+      const double weight = std::exp(scores[j] - max);
+      sum += weight;
+      for (int i = 0; i < d_; ++i) out[i] += weight * tokens[j].value[i];
+    }
+    for (double& x : out) x /= sum;
+    return out;
+  }
+
+  double compare(const std::vector<std::uint16_t>& q, const std::vector<std::uint8_t>& out, int group, kvant_type out_type) const {
+    double worst = 0;
+    for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
+      double error = 0;
+      double energy = 0;
+      for (int head = 0; head < kKvHeads * group; ++head) {
+        const std::size_t first = (seq * kKvHeads * group + head) * d_;
+        const std::vector<Token>& tokens = tokens_[seq * kKvHeads + head / group];
+        if (tokens.empty()) continue;
+        const std::vector<double> expected = exact(q.data() + first, tokens);
+        for (int i = 0; i < d_; ++i) {
+          float x;
+          if (out_type == KVANT_F32) {
+            std::memcpy(&x, out.data() + 4 * (first + i), 4);
+          } else {
+            std::uint16_t half;
+            std::memcpy(&half, out.data() + 2 * (first + i), 2);
+            x = float_from_bf16(half);
+          }
+          error += (x - expected[i]) * (x - expected[i]);
+          energy += expected[i] * expected[i];
+        }
+      }
+      if (energy > 0) worst = std::isfinite(error) ? std::max(worst, std::sqrt(error / energy)) : INFINITY;
+      if (!std::isfinite(worst)) return worst;
+    }
+    return worst;
+  }
+
+  std::string formats_[2];
+  int d_;
+  std::vector<SequenceLengths> lengths_;
+  int sink_;
+  bool use_masks_ = false;
+  std::mt19937 random_;
+  Codebooks codebooks_;
+  int most_pages_ = 0;
+  std::vector<std::uint32_t> mask_;
+  std::vector<EncodedPage> unique_[2];  // [side][head][kUniquePages]
+  std::vector<std::unique_ptr<std::vector<float>>> plain_values_;
+  std::vector<std::vector<Token>> tokens_;  // [seq][head]
+  Pool sealed_, tail_, side_;
+};
+
+struct FormatPair {
+  const char* key;
+  const char* value;
+};
+constexpr FormatPair kPairs[] = {{"bf16", "bf16"},       {"ch4g128", "tok4g128"}, {"ch2g128", "tok2g128"},
+                                 {"ch4g128", "tok2g128"}, {"prog4", "prog4"},      {"lm2", "lm2"},
+                                 {"lm3", "lm3"},         {"lm4", "lm4"},          {"vq-d4b8", "vq-d4b8"},
+                                 {"tcq1", "tcq1"},       {"tcq2", "tcq2"},        {"tcq3", "tcq3"},
+                                 {"tcq4", "tcq4"},       {"tcq5", "tcq5"},        {"tcq3", "tcq2"},
+                                 {"tcq4", "tcq5"}};
+
+class DecodeAttention : public testing::TestWithParam<std::tuple<FormatPair, int>> {
+ protected:
+  void SetUp() override {
+    if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  }
+  void expect_exact(const std::vector<SequenceLengths>& lengths, int sink, bool masks, int group,
+                    kvant_type out_type = KVANT_F32) {
+    const auto& [pair, d] = GetParam();
+    TestCache cache(pair.key, pair.value, d, lengths, sink, masks, 5);
+    const double error = cache.worst_error(group, out_type);
+    std::printf("  %s + %s, d = %d, group %d: relative error %.5f\n", pair.key, pair.value, d, group, error);
+    EXPECT_LE(error, kTolerance);
+  }
+};
+
+TEST_P(DecodeAttention, AgreesOnOneSealedPage) {
+  if (std::string(std::get<0>(GetParam()).key) == "bf16") GTEST_SKIP() << "has no sealed pages";
+  expect_exact({{1, 0, 0}}, 0, false, 4);
+}
+TEST_P(DecodeAttention, AgreesOnTheTailAlone) { expect_exact({{0, 1, 0}, {0, 17, 0}, {0, 128, 0}, {0, 300, 0}}, 0, false, 4); }
+TEST_P(DecodeAttention, AgreesOnRaggedSequencesWithSinkAndTail) {
+  const bool plain = std::string(std::get<0>(GetParam()).key) == "bf16";
+  std::vector<SequenceLengths> lengths = {{1, 5, 4}, {9, 127, 4}, {0, 0, 0}, {0, 3, 0}, {40, 200, 4}, {130, 33, 4}};
+  if (plain)
+    for (SequenceLengths& l : lengths) l = {0, l.tail + 128 * (l.sealed % 30), l.side};
+  for (const int group : {1, 4, 7}) expect_exact(lengths, plain ? 0 : 4, false, group);
+}
+TEST_P(DecodeAttention, AgreesWithProtectedTokensMasked) {
+  if (std::string(std::get<0>(GetParam()).key) == "bf16") GTEST_SKIP() << "has no sealed pages";
+  expect_exact({{33, 64, 130}, {600, 1, 7}}, 4, true, 8, KVANT_BF16);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, DecodeAttention,
+                         testing::Combine(testing::ValuesIn(kPairs), testing::Values(64, 128)),
+                         [](const auto& info) {
+                           std::string name = std::string(std::get<0>(info.param).key) + "_" +
+                                              std::get<0>(info.param).value + "_d" + std::to_string(std::get<1>(info.param));
+                           for (char& c : name)
+                             if (c == '-') c = '_';
+                           return name;
+                         });
+
+TEST(DecodeApi, RefusesWhatItCannotRun) {
+  kvant_decode_shape shape{};
+  std::size_t bytes = 0;
+  EXPECT_EQ(kvant_decode_workspace(&shape, &bytes), KVANT_INVALID_ARGUMENT);
+  shape = {sizeof shape, 1, 1, 1, 96, 1.0F, "ch4g128", "tok4g128"};
+  EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
+  shape.head_dim = 128;
+  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/ch4g128+tok4g128");
+  shape.value_format = "no such format";
+  EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
+  EXPECT_EQ(kvant_page_bytes("ch4g128", 128), 8704U);
+  EXPECT_EQ(kvant_page_bytes("prog4", 128), 8720U);
+  EXPECT_EQ(kvant_page_bytes("no such format", 128), 0U);
+}
+
+}  // namespace
+}  // namespace kvant::cuda

@@ -1,0 +1,216 @@
+// Times decode attention per layer: for each pair of formats and each (sequences, context), the median over
+// replays of a CUDA graph of several layers, each with pages of its own, so that the L2 cache is cold. Beside
+// it the limit: reading the same number of bytes and nothing else.
+//
+//   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [KEY+VALUE ...]
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "attention/cuda/device_memory.h"
+#include "attention/cuda/encoded_pages.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+namespace {
+
+constexpr int kUniquePages = 16;
+constexpr std::size_t kColdBytes = 600UL << 20;  // what a graph reads at least
+constexpr std::size_t kPoolBytes = 40UL << 30;
+
+struct BatchShape {
+  int seqs, context;
+};
+constexpr BatchShape kShapes[] = {{1, 32768}, {1, 131072}, {1, 196608}, {8, 32768}, {8, 131072}, {64, 4096}, {64, 32768}};
+
+struct Settings {
+  int head_dim = 128;
+  int group = 4;
+  int kv_heads = 8;
+  int runs = 15;
+  int seqs = 0;  // only shapes of this many sequences; 0: all
+  std::vector<std::string> pairs;
+};
+
+// Entries of the pool in turn get copies of a few encoded pages.
+__global__ void fill_kernel(const uint4* unique, std::size_t entry_words, uint4* pool, std::size_t n_entries) {
+  for (std::size_t entry = blockIdx.x; entry < n_entries; entry += gridDim.x)
+    for (std::size_t i = threadIdx.x; i < entry_words; i += blockDim.x)
+      pool[entry * entry_words + i] = unique[entry % kUniquePages * entry_words + i];
+}
+
+__global__ void __launch_bounds__(256) read_kernel(const uint4* data, std::size_t n, uint4* out) {
+  uint4 x[4];
+  const std::size_t first = blockIdx.x * 1024UL + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = first + i * 256 < n ? __ldcs(data + first + i * 256) : uint4{};
+  const std::uint32_t sum = (x[0].x ^ x[1].y ^ x[2].z ^ x[3].w) + (x[0].y ^ x[1].z ^ x[2].w ^ x[3].x);
+  if (sum == 0x12345678) out[blockIdx.x] = x[0];
+}
+
+// The median time of one of `layers` calls that a graph makes: launch(layer, stream).
+template <class Launch>
+double median_us(int layers, int runs, const Launch& launch) {
+  cudaStream_t stream;
+  check_cuda(cudaStreamCreate(&stream), "stream");
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  for (int layer = 0; layer < layers; ++layer) launch(layer, stream);
+  check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
+  check_cuda(cudaGraphInstantiate(&exec, graph, 0), "graph");
+  cudaEvent_t start;
+  cudaEvent_t stop;
+  check_cuda(cudaEventCreate(&start), "event");
+  check_cuda(cudaEventCreate(&stop), "event");
+  std::vector<double> times;
+  for (int run = -3; run < runs; ++run) {
+    check_cuda(cudaEventRecord(start, stream), "event");
+    check_cuda(cudaGraphLaunch(exec, stream), "graph");
+    check_cuda(cudaEventRecord(stop, stream), "event");
+    check_cuda(cudaStreamSynchronize(stream), "graph");
+    float ms = 0;
+    check_cuda(cudaEventElapsedTime(&ms, start, stop), "event");
+    if (run >= 0) times.push_back(ms * 1e3 / layers);
+  }
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  cudaEventDestroy(start);
+  cudaEventDestroy(stop);
+  cudaStreamDestroy(stream);
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+class Bench {
+ public:
+  explicit Bench(const Settings& settings) : settings_(settings), pool_(kPoolBytes), junk_(1 << 20) {}
+
+  void run_pair(const std::string& key, const std::string& value) {
+    const int d = settings_.head_dim;
+    const bool plain = key == "bf16";
+    const Codebooks codebooks(key, value, d, settings_.kv_heads, 3);
+    const std::size_t key_bytes = kvant_page_bytes(key.c_str(), d);
+    const std::size_t value_bytes = kvant_page_bytes(value.c_str(), d);
+    const std::size_t entry = (key_bytes + value_bytes + 127) / 128 * 128;
+    std::vector<std::byte> unique(kUniquePages * entry);
+    for (int i = 0; i < kUniquePages; ++i) {
+      for (const Side side : kSides) {
+        const EncodedPage page = encode_page(side == Side::key ? key : value, side, d, {}, codebooks, 0, i);
+        std::copy(page.device.begin(), page.device.end(),
+                  unique.begin() + static_cast<std::ptrdiff_t>(i * entry + (side == Side::key ? 0 : key_bytes)));
+      }
+    }
+    const DeviceArray<std::byte> device_unique(unique);
+    fill_kernel<<<1320, 256>>>(reinterpret_cast<const uint4*>(device_unique.get()), entry / 16,
+                               reinterpret_cast<uint4*>(pool_.get()), kPoolBytes / entry);
+    check_cuda(cudaDeviceSynchronize(), "fill");
+    const DeviceArray<std::uint16_t> key_codebooks(codebooks.packed[0]), value_codebooks(codebooks.packed[1]);
+
+    for (const BatchShape& batch : kShapes) {
+      if (settings_.seqs != 0 && batch.seqs != settings_.seqs) continue;
+      const int pages = batch.context / kTokens;
+      const std::size_t per_layer = static_cast<std::size_t>(batch.seqs) * settings_.kv_heads * pages;
+      const std::size_t bytes = per_layer * (key_bytes + value_bytes);
+      const int layers = static_cast<int>(std::max<std::size_t>(2, (kColdBytes + bytes - 1) / bytes));
+      if (layers * per_layer * entry > kPoolBytes) continue;
+      std::vector<std::int32_t> ids(layers * per_layer);
+      std::iota(ids.begin(), ids.end(), 0);
+      std::shuffle(ids.begin(), ids.end(), std::mt19937(9));
+      const DeviceArray<std::int32_t> table(ids);
+      const DeviceArray<std::int32_t> lengths_array(std::vector<std::int32_t>(batch.seqs, plain ? batch.context : pages));
+      const int n_heads = settings_.kv_heads * settings_.group;
+      std::vector<std::uint16_t> q(static_cast<std::size_t>(batch.seqs) * n_heads * d);
+      std::mt19937 random(4);
+      std::normal_distribution<float> normal;
+      for (std::uint16_t& x : q) x = bf16_from_float(normal(random));
+      const DeviceArray<std::uint16_t> device_q(q), out(q.size());
+
+      kvant_decode_shape shape{sizeof shape, batch.seqs, settings_.kv_heads, settings_.group, d,
+                               1 / std::sqrt(static_cast<float>(d)), key.c_str(), value.c_str()};
+      kvant_decode_lengths lengths{};
+      lengths.struct_size = sizeof lengths;
+      (plain ? lengths.tail_tokens : lengths.sealed_pages) = lengths_array.get();
+      kvant_decode_layer layer{};
+      layer.struct_size = sizeof layer;
+      kvant_pages& source = plain ? layer.tail : layer.sealed;
+      source.table = table.get();
+      source.layer_stride = static_cast<std::int64_t>(per_layer);
+      source.seq_stride = static_cast<std::int64_t>(settings_.kv_heads) * pages;
+      source.head_stride = pages;
+      source.pool = pool_.get();
+      source.page_stride = static_cast<std::int64_t>(entry);
+      source.side_offset = static_cast<std::int64_t>(key_bytes);
+      layer.key_codebooks = key_codebooks.get();
+      layer.value_codebooks = value_codebooks.get();
+      layer.codebook_stride = static_cast<std::int64_t>(codebooks.size);
+      layer.q = device_q.get();
+      layer.out = out.get();
+      layer.q_seq_stride = layer.out_seq_stride = n_heads * d;
+      layer.q_head_stride = layer.out_head_stride = d;
+      std::size_t workspace_bytes = 0;
+      expect_ok(kvant_decode_workspace(&shape, &workspace_bytes));
+      const DeviceArray<std::uint8_t> workspace(workspace_bytes);
+      expect_ok(kvant_decode_schedule(&shape, &lengths, workspace.get(), workspace_bytes, nullptr));
+      check_cuda(cudaDeviceSynchronize(), "schedule");
+      const double us = median_us(layers, settings_.runs, [&](int i, cudaStream_t stream) {
+        layer.layer = i;
+        expect_ok(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), workspace_bytes, stream));
+      });
+      const double limit = median_us(layers, settings_.runs, [&](int i, cudaStream_t stream) {
+        read_kernel<<<static_cast<unsigned>((bytes / 16 + 1023) / 1024), 256, 0, stream>>>(
+            reinterpret_cast<const uint4*>(pool_.get() + i * bytes), bytes / 16, junk_.get());
+      });
+      std::printf("%-20s d%-3d G%d (%2d, %4dk) %9.1f us  limit %8.1f us  %3.0f %%  %5.0f GB/s  %.2f bits\n",
+                  (key + "+" + value).c_str(), d, settings_.group, batch.seqs, batch.context / 1024, us, limit,
+                  100 * limit / us, static_cast<double>(bytes) / us / 1e3,
+                  8.0 * static_cast<double>(key_bytes + value_bytes) / (2.0 * kTokens * d));
+      std::fflush(stdout);
+    }
+  }
+
+ private:
+  static void expect_ok(kvant_status status) {
+    if (status == KVANT_OK) return;
+    std::fprintf(stderr, "%s %s\n", kvant_status_text(status), cudaGetErrorString(cudaGetLastError()));
+    std::exit(1);
+  }
+
+  Settings settings_;
+  DeviceArray<std::byte> pool_;
+  DeviceArray<uint4> junk_;
+};
+
+Settings parse(int argc, char** argv) {
+  Settings settings;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    int* number = argument == "--head-dim"   ? &settings.head_dim
+                  : argument == "--group"    ? &settings.group
+                  : argument == "--kv-heads" ? &settings.kv_heads
+                  : argument == "--runs"     ? &settings.runs
+                  : argument == "--seqs"     ? &settings.seqs
+                                             : nullptr;
+    if (number == nullptr) {
+      settings.pairs.push_back(argument);
+    } else if (++i < argc) {
+      *number = std::atoi(argv[i]);
+    }
+  }
+  if (settings.pairs.empty())
+    settings.pairs = {"bf16+bf16", "ch4g128+tok4g128", "prog4+prog4", "ch4g128+tok2g128", "ch2g128+tok2g128", "lm4+lm4",
+                      "lm3+lm3", "lm2+lm2", "vq-d4b8+vq-d4b8", "tcq4+tcq4", "tcq3+tcq3", "tcq2+tcq2", "tcq4+tcq3", "tcq5+tcq4"};
+  return settings;
+}
+
+}  // namespace
+}  // namespace kvant::cuda
+
+int main(int argc, char** argv) {
+  const kvant::cuda::Settings settings = kvant::cuda::parse(argc, argv);
+  kvant::cuda::Bench bench(settings);
+  for (const std::string& pair : settings.pairs) {
+    const std::size_t plus = pair.find('+');
+    bench.run_pair(pair.substr(0, plus), pair.substr(plus + 1));
+  }
+}

@@ -1,0 +1,31 @@
+// The decode kernels that exist: one list for each file of kernels/.
+#pragma once
+
+#include <span>
+
+#include "attention/cuda/decode_args.h"
+
+namespace kvant::cuda {
+
+struct DecodeKernel {
+  const char* name;  // "cuda/sm90/ch4g128+tok4g128"
+  const char* key_format;
+  const char* value_format;
+  int head_dim;
+  const void* function;
+  int table_bytes, merge_bytes;
+  int key_bytes, value_bytes;  // of sealed pages; 0: there are none
+};
+
+std::span<const DecodeKernel> plain_kernels();
+std::span<const DecodeKernel> linear_kernels();
+std::span<const DecodeKernel> mixed_linear_kernels();
+std::span<const DecodeKernel> progressive_kernels();
+std::span<const DecodeKernel> lloyd_max_kernels();
+std::span<const DecodeKernel> vector_kernels();
+std::span<const DecodeKernel> trellis_kernels();
+
+// The kernel for a pair of formats, or null.
+const DecodeKernel* find_decode_kernel(const char* key_format, const char* value_format, int head_dim);
+
+}  // namespace kvant::cuda

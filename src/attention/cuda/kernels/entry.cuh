@@ -1,0 +1,28 @@
+// An entry of the registry.
+#pragma once
+
+#include "attention/cuda/decode_kernel.cuh"
+#include "attention/cuda/decode_registry.h"
+
+#define KVANT_KERNEL_NAME(key, value) "cuda/sm90/" key "+" value
+
+namespace kvant::cuda {
+
+template <class Pair, int D>
+DecodeKernel decode_entry(const char* name, const char* key, const char* value) {
+  DecodeKernel entry{name, key, value, D, reinterpret_cast<const void*>(&decode_kernel<Pair, D>), Pair::kTableBytes,
+                     static_cast<int>(sizeof(MergeBuffer<D>)), 0, 0};
+  if constexpr (Pair::kSealed && requires { Pair::Key::kPageBytes; }) {
+    entry.key_bytes = Pair::Key::kPageBytes;
+    entry.value_bytes = Pair::Value::kPageBytes;
+  }
+  return entry;
+}
+
+}  // namespace kvant::cuda
+
+// The two entries of a pair of formats: heads of 64 and of 128.
+#define KVANT_PAIR_64(key, value, ...) \
+  decode_entry<__VA_ARGS__, 64>(KVANT_KERNEL_NAME(key, value), key, value)
+#define KVANT_PAIR_128(key, value, ...) \
+  decode_entry<__VA_ARGS__, 128>(KVANT_KERNEL_NAME(key, value), key, value)

@@ -1,0 +1,14 @@
+#include "attention/cuda/kernels/entry.cuh"
+#include "attention/cuda/pairs/progressive.cuh"
+
+namespace kvant::cuda {
+
+std::span<const DecodeKernel> progressive_kernels() {
+  static const DecodeKernel kernels[] = {
+      KVANT_PAIR_64("prog4", "prog4", ProgressivePair<64>),
+      KVANT_PAIR_128("prog4", "prog4", ProgressivePair<128>),
+  };
+  return kernels;
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,104 @@
+// The copying warp of a CTA: lane w keeps the ring of consumer warp w filled with the pages of its units, in
+// the order in which they are consumed. A sealed unit is two copies, its key page and its value page; an
+// unquantized unit is one copy for each tile of 16 tokens, keys first.
+#pragma once
+
+#include "attention/cuda/ptx.cuh"
+#include "attention/cuda/work_range.cuh"
+
+namespace kvant::cuda {
+
+// Where the rings and their barriers lie in shared memory.
+struct Rings {
+  std::uint32_t slots, barriers;
+  int n_warps, slot_bytes, stages;
+
+  __device__ Rings(const DecodeArgs& args, const unsigned char* shared)
+      : slots(shared_address(shared + args.ring_at)),
+        barriers(shared_address(shared + args.barriers_at)),
+        n_warps(args.consumer_warps),
+        slot_bytes(args.slot_bytes),
+        stages(args.stages) {}
+  __device__ std::uint32_t slot(int warp, int stage) const { return slots + (warp * stages + stage) * slot_bytes; }
+  __device__ std::uint32_t full(int warp, int stage) const { return barriers + (warp * stages + stage) * 16; }
+  __device__ std::uint32_t empty(int warp, int stage) const { return full(warp, stage) + 8; }
+  __device__ void init() const {
+    for (int i = 0; i < n_warps * stages; ++i) {
+      barrier_init(barriers + i * 16, 1);
+      barrier_init(barriers + i * 16 + 8, 1);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+};
+
+template <int D>
+class PageCopier {
+ public:
+  static constexpr int kTileBytes = 16 * D * 2;
+
+  __device__ PageCopier(const DecodeArgs& args, const Rings& rings, int warp)
+      : args_(args), rings_(rings), range_(args), warp_(warp) {
+    unit_ = segment_.last = 0;
+    live_ = begin_unit();
+  }
+
+  __device__ bool live() const { return live_; }
+
+  // Starts the next copy if its slot is free.
+  __device__ void poll() {
+    if (!barrier_test(rings_.empty(warp_, stage_), parity_ ^ 1)) return;
+    const unsigned char* page = source_->pool + (side_ == 0 ? key_id_ : value_id_) * source_->page_stride +
+                                segment_.head * source_->head_offset + side_ * source_->side_offset;
+    const int bytes = tiles_ > 0 ? kTileBytes : side_ == 0 ? args_.key_bytes : args_.value_bytes;
+    bulk_copy(rings_.slot(warp_, stage_), page + tile_ * kTileBytes, bytes, rings_.full(warp_, stage_));
+    if (++stage_ == rings_.stages) {
+      stage_ = 0;
+      parity_ ^= 1;
+    }
+    if (++tile_ < tiles_) return;
+    tile_ = 0;
+    if (++side_ < 2) return;
+    unit_ += rings_.n_warps;
+    live_ = begin_unit();
+  }
+
+ private:
+  // Finds the warp's next unit that has tokens, from unit_ on.
+  __device__ bool begin_unit() {
+    for (;; unit_ += rings_.n_warps) {
+      while (unit_ >= segment_.last) {
+        if (!range_.next(segment_)) return false;
+        unit_ = segment_.first_of(warp_, rings_.n_warps);
+      }
+      side_ = tile_ = tiles_ = 0;
+      int page = unit_;
+      source_ = &args_.sealed;
+      if (unit_ >= segment_.n_sealed) {
+        tiles_ = (plain_tokens(args_, segment_, unit_) + 15) / 16;
+        if (tiles_ == 0) continue;
+        const bool is_side = unit_ < segment_.n_sealed + segment_.n_side;
+        source_ = is_side ? &args_.side : &args_.tail;
+        page = unit_ - segment_.n_sealed - (is_side ? 0 : segment_.n_side);
+      }
+      const std::int32_t* entry =
+          source_->table + segment_.seq * source_->seq_stride + segment_.head * source_->head_stride + page;
+      key_id_ = entry[0];
+      value_id_ = entry[source_->side_stride];
+      return true;
+    }
+  }
+
+  const DecodeArgs& args_;
+  Rings rings_;
+  WorkRange range_;
+  int warp_;
+  Segment segment_;
+  const PageSource* source_;
+  int unit_, side_, tile_, tiles_;
+  long long key_id_, value_id_;
+  int stage_ = 0;
+  std::uint32_t parity_ = 0;
+  bool live_;
+};
+
+}  // namespace kvant::cuda

@@ -1,0 +1,120 @@
+// How a page lies in GPU memory: the canonical bytes of its format, with the codes permuted into the order in
+// which the lanes of a warp hold the A operand of mma.m16n8k16. Parameters (scales, zeros, gains, means) keep
+// their canonical place behind the codes; the page is padded to 16 bytes.
+//
+// A fragment is 16 rows by 16 contraction indices. Keys: rows are tokens, contracted over channels. Values:
+// rows are channels, contracted over tokens. Lane g * 4 + t holds rows g and g + 8 and the contraction
+// indices 2t, 2t + 1 (j = 0, 1) and 2t + 8, 2t + 9 (j = 2, 3). Which token or channel stands behind a row or
+// an index is ours to choose; these choices keep neighbouring channels in one lane, for vector and trellis
+// codes, and tokens that share a scale in one fragment:
+//   keys    channel = t * d/4 + 4 * k_tile + j            values  channel = g * d/8 + 2 * m_tile + row
+//   tokens  (sealed pages)  (tile / 2) * 32 + g * 4 + (tile % 2) * 2 + row, of the key tile; the values'
+//           contraction index j of lane t is row j / 2 of g = 2t + j % 2 (a transposed 8 x 8 matrix).
+// Codes form one bit stream a lane, in the order in which the kernels consume them; streams are interleaved
+// in pieces of 16 bytes: word w of lane l is word (w / 4 * 32 + l) * 4 + w % 4 of the page.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define KVANT_HOST_DEVICE __host__ __device__
+#else
+#define KVANT_HOST_DEVICE
+#endif
+
+namespace kvant::cuda {
+
+inline constexpr int kTokens = 128;   // of a page
+inline constexpr int kLanes = 32;     // of a warp
+inline constexpr int kTokenTiles = kTokens / 16;
+
+enum class PageSide : std::uint8_t { key, value };
+
+// How codes are ordered within the fragments.
+enum class CodeOrder : std::uint8_t {
+  mask4,    // 4-bit codes that masks lift out of a word: 8 codes of a fragment
+  mask2,    // 2-bit codes likewise: 16 codes of two neighbouring m tiles
+  pairs,    // 3- or 4-bit codes looked up in pairs (j, j + 1) of a row
+  quads,    // 2-bit codes looked up four at a time (j = 0 .. 3 of a row)
+  vectors,  // 8-bit codes of 4 channels
+  trellis,  // 1- to 6-bit codes of a token's neighbouring channels, in sequence
+};
+
+struct CodeLayout {
+  CodeOrder order;
+  int bits;      // of a code
+  int channels;  // of a code: 1, or 4 for vectors
+};
+
+// Where an element stands in the fragments of a page.
+struct Place {
+  int lane, k_tile, m_tile, row, j;
+  KVANT_HOST_DEVICE constexpr int reg() const { return row + 2 * (j >> 1); }  // of the four A registers
+};
+
+KVANT_HOST_DEVICE constexpr Place sealed_place(PageSide side, int d, int token, int channel) {
+  const int tile = token / 32 * 2 + token % 4 / 2;
+  const int g = token % 32 / 4;
+  const int row = token % 2;
+  if (side == PageSide::key) {
+    const int within = channel % (d / 4);
+    return {g * 4 + channel / (d / 4), within / 4, tile, row, within % 4};
+  }
+  const int within = channel % (d / 8);
+  return {channel / (d / 8) * 4 + g / 2, tile, within / 2, within % 2, g % 2 + 2 * row};
+}
+
+// The first bit of a code in its lane's stream; `place` is that of its first channel.
+KVANT_HOST_DEVICE constexpr int stream_bit(const CodeLayout& layout, PageSide side, int d, const Place& p) {
+  const int m_tiles = side == PageSide::key ? kTokenTiles : d / 16;
+  const int fragment = p.k_tile * m_tiles + p.m_tile;
+  const int fragment_pair = fragment / 2;
+  const int row_of_pair = (p.m_tile & 1) * 2 + p.row;
+  switch (layout.order) {
+    case CodeOrder::mask4:
+      return fragment * 32 + (p.j & 1) * 16 + (p.j >> 1) * 8 + p.row * 4;
+    case CodeOrder::mask2:
+      return fragment_pair * 32 + (p.j & 1) * 16 + (p.j >> 1) * 8 + row_of_pair * 2;
+    case CodeOrder::pairs:
+      return (fragment * 4 + p.reg()) * 2 * layout.bits + (p.j & 1) * layout.bits;
+    case CodeOrder::quads:
+      return fragment_pair * 32 + row_of_pair * 8 + p.j * 2;
+    case CodeOrder::vectors:
+      return fragment_pair * 32 + (side == PageSide::key ? row_of_pair : p.j) * 8;
+    case CodeOrder::trellis:
+      return side == PageSide::key ? ((p.m_tile * 2 + p.row) * (d / 4) + p.k_tile * 4 + p.j) * layout.bits
+                                   : ((p.k_tile * 4 + p.j) * (d / 8) + p.m_tile * 2 + p.row) * layout.bits;
+  }
+  return 0;
+}
+
+// Bit `bit` of the stream of `lane` in the page.
+KVANT_HOST_DEVICE constexpr int page_bit(int lane, int bit) {
+  const int word = bit / 32;
+  return ((word / 4 * kLanes + lane) * 4 + word % 4) * 32 + bit % 32;
+}
+
+KVANT_HOST_DEVICE constexpr int code_bytes(const CodeLayout& layout, int d) {
+  return kTokens * (d / layout.channels) * layout.bits / 8;
+}
+
+// Element (token, channel) of an unquantized page (tail, sink, protected tokens): the index of its 16-bit
+// number. Token tiles are contiguous and in order, so that a page of few tokens needs only its first tiles.
+KVANT_HOST_DEVICE constexpr int plain_index(PageSide side, int d, int token, int channel) {
+  const int tile = token / 16;
+  const int row = token / 8 % 2;
+  const int g = token % 8;
+  if (side == PageSide::key) {
+    const int within = channel % (d / 4);
+    const int lane = g * 4 + channel / (d / 4);
+    return ((tile * (d / 16) + within / 4) * kLanes + lane) * 8 + (row + within % 4 / 2 * 2) * 2 + within % 2;
+  }
+  const int within = channel % (d / 8);
+  const int lane = channel / (d / 8) * 4 + g / 2;
+  return ((tile * (d / 16) + within / 2) * kLanes + lane) * 8 + (within % 2 + row * 2) * 2 + g % 2;
+}
+
+KVANT_HOST_DEVICE constexpr int round_up_16(int bytes) { return (bytes + 15) / 16 * 16; }
+
+}  // namespace kvant::cuda

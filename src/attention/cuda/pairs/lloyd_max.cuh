@@ -1,0 +1,144 @@
+// lm2, lm3, lm4 keys and values (TurboQuant): levels of a Lloyd-Max quantizer times a gain for each token.
+// Codes are looked up in pairs, those of 2 bits four at a time.
+#pragma once
+
+#include "attention/cuda/pairs/look_up.cuh"
+
+namespace kvant::cuda {
+
+// Calls visit(k_tile, m_tile, a0, a1, a2, a3) for all fragments.
+template <int Bits, int KTiles, int MTiles, class Visit>
+__device__ __forceinline__ void for_each_level_fragment(const unsigned char* table, const unsigned char* codes,
+                                                        int lane, const Visit& visit) {
+  const auto* pieces = reinterpret_cast<const uint4*>(codes) + lane;
+  const std::uint32_t lane_4 = lane * 4;
+  if constexpr (Bits == 3) {
+    constexpr int kGroups = KTiles * MTiles / 4;  // of four fragments, three words
+    static_assert(kGroups % 4 == 0);
+#pragma unroll
+    for (int first = 0; first < kGroups; first += 4) {
+      std::uint32_t words[13];
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        const uint4 piece = pieces[(first / 4 * 3 + i) * kLanes];
+        words[4 * i] = piece.x;
+        words[4 * i + 1] = piece.y;
+        words[4 * i + 2] = piece.z;
+        words[4 * i + 3] = piece.w;
+      }
+      words[12] = 0;
+#pragma unroll
+      for (int f = 0; f < 16; ++f) {
+        std::uint32_t a[4];
+#pragma unroll
+        for (int reg = 0; reg < 4; ++reg) {
+          const int bit = (f * 4 + reg) * 6;
+          const bool straddles = bit % 32 > 26;
+          const std::uint32_t field =
+              straddles ? __funnelshift_r(words[bit / 32], words[bit / 32 + 1], bit % 32) : words[bit / 32];
+          a[reg] = look_up_4(table, entry_offset<6>(field, straddles ? 0 : bit % 32, lane_4));
+        }
+        const int fragment = first * 4 + f;
+        visit(fragment / MTiles, fragment % MTiles, a[0], a[1], a[2], a[3]);
+      }
+    }
+  } else {
+    constexpr int kFragments = 16 / Bits;  // of a piece
+#pragma unroll
+    for (int first = 0; first < KTiles * MTiles; first += kFragments) {
+      const uint4 piece = pieces[first / kFragments * kLanes];
+      const std::uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (Bits == 4) {
+          std::uint32_t a[4];
+#pragma unroll
+          for (int reg = 0; reg < 4; ++reg) a[reg] = look_up_4(table, entry_offset<8>(words[i], 8 * reg, lane_4));
+          visit((first + i) / MTiles, (first + i) % MTiles, a[0], a[1], a[2], a[3]);
+        } else {
+          uint2 rows[4];
+#pragma unroll
+          for (int row = 0; row < 4; ++row)
+            rows[row] = look_up_8(table, entry_offset<8>(words[i], 8 * row, lane % 16 * 8));
+          const int fragment = first + 2 * i;
+          visit(fragment / MTiles, fragment % MTiles, rows[0].x, rows[1].x, rows[0].y, rows[1].y);
+          visit(fragment / MTiles, fragment % MTiles + 1, rows[2].x, rows[3].x, rows[2].y, rows[3].y);
+        }
+      }
+    }
+  }
+}
+
+template <int Bits, int D>
+struct LloydMaxKey {
+  static constexpr int kCodes = kTokens * D * Bits / 8;
+  static constexpr int kPageBytes = kCodes + 2 * kTokens;
+
+  static __device__ __forceinline__ void score(const DecodeArgs& args, const unsigned char* table,
+                                               const unsigned char* page, const Query<D>& query, int lane,
+                                               Scores& s) {
+    clear(s);
+    for_each_level_fragment<Bits, D / 16, kTokenTiles>(
+        table, page, lane, [&](int k, int m, auto a0, auto a1, auto a2, auto a3) {
+          mma_f16(s[m], a0, a1, a2, a3, query.b[k][0], query.b[k][1]);
+        });
+    const TokenParameters gains(page + kCodes, lane);
+    const float factor[2] = {query.factor[0] * args.key_unit, query.factor[1] * args.key_unit};
+#pragma unroll
+    for (int m = 0; m < kTokenTiles; ++m) {
+      const float2 gain = gains.floats(m);
+      s[m][0] *= gain.x * factor[0];
+      s[m][1] *= gain.x * factor[1];
+      s[m][2] *= gain.y * factor[0];
+      s[m][3] *= gain.y * factor[1];
+    }
+  }
+};
+
+template <int Bits, int D>
+struct LloydMaxValue {
+  static constexpr int kCodes = kTokens * D * Bits / 8;
+  static constexpr int kPageBytes = kCodes + 2 * kTokens;
+  using State = NoState;
+
+  static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char* table, const unsigned char* page,
+                                             const Scores& p, float2, int lane, float (&out)[D / 16][4], State&) {
+    const TokenParameters gains(page + kCodes, lane);
+    const Weights weights = pack_weights(p, gains);
+    for_each_level_fragment<Bits, kTokenTiles, D / 16>(
+        table, page, lane, [&](int k, int m, auto a0, auto a1, auto a2, auto a3) {
+          mma_f16(out[m], a0, a1, a2, a3, weights.b[k][0], weights.b[k][1]);
+        });
+  }
+
+  static __device__ __forceinline__ void finish(const DecodeArgs& args, float (&out)[D / 16][4], const State&) {
+#pragma unroll
+    for (int m = 0; m < D / 16; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[m][i] *= args.value_unit;
+    }
+  }
+};
+
+template <int Bits, int D>
+struct LloydMaxPair {
+  static constexpr bool kSealed = true;
+  static constexpr bool kTablesPerHead = false;
+  static constexpr int kIndexBits = Bits == 3 ? 6 : 8;
+  static constexpr int kTableBytes = (1 << kIndexBits) * kEntryStride;
+  using Key = LloydMaxKey<Bits, D>;
+  using Value = LloydMaxValue<Bits, D>;
+
+  static __device__ void build_tables(const DecodeArgs& args, unsigned char* table, int, int thread, int n_threads) {
+    constexpr int kCodeMask = (1 << Bits) - 1;
+    for (int i = thread; i < kTableBytes / 4; i += n_threads) {
+      const int entry = i / 32;
+      const int code = Bits == 2 ? entry >> (i % 2 * 4) : entry;  // entries of four levels: the words of a pair
+      const float low = args.key_levels[code & kCodeMask];
+      const float high = args.key_levels[(code >> Bits) & kCodeMask];
+      reinterpret_cast<std::uint32_t*>(table)[i] = pack_half2(low, high);
+    }
+  }
+};
+
+}  // namespace kvant::cuda

@@ -1,0 +1,133 @@
+// prog4 keys and values (TurboAttention): blocks of 64 tokens, INT8 with one scale, then 4 bits channel-wise
+// with whole steps and zeros. With 4 bits the decoded integers lie within +-127, so that nothing is clamped
+// here (a step is at most 16, and a code stands for at most half a step more than the block's largest, 119).
+#pragma once
+
+#include "attention/cuda/pairs/linear.cuh"
+
+namespace kvant::cuda {
+
+// The first or the last two bytes of x, less bias, as half-precision numbers.
+enum class Bytes { first, last };
+__device__ __forceinline__ std::uint32_t half2_from_bytes(std::uint32_t x, Bytes which, float bias) {
+  const std::uint32_t shifted = __byte_perm(x, 0x64646464U, which == Bytes::first ? 0x4140 : 0x4342);  // 1024 + byte
+  const __half2 number = __hsub2(*reinterpret_cast<const __half2*>(&shifted), __float2half2_rn(1024.0F + bias));
+  return *reinterpret_cast<const std::uint32_t*>(&number);
+}
+
+inline constexpr std::uint32_t kSignBits = 0x80808080U;  // turns a signed byte into one that is 128 more
+
+template <int D>
+struct ProgressivePage {
+  static constexpr int kCodes = kTokens * D / 2;
+  static constexpr int kPageBytes = round_up_16(kCodes + 4 * D + 8);
+  const unsigned char* page;
+  __device__ __forceinline__ const unsigned char* steps(int block) const { return page + kCodes + block * D; }
+  __device__ __forceinline__ const unsigned char* zeros(int block) const { return steps(2 + block); }
+  __device__ __forceinline__ float scale(int block) const {
+    return *reinterpret_cast<const float*>(page + kCodes + 4 * D + 4 * block);
+  }
+};
+
+template <int D>
+struct ProgressiveKey {
+  static constexpr int kPageBytes = ProgressivePage<D>::kPageBytes;
+
+  static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char*, const unsigned char* bytes,
+                                               const Query<D>& query, int lane, Scores& s) {
+    constexpr int kTiles = D / 16;
+    const ProgressivePage<D> page{bytes};
+    clear(s);
+    const auto* pieces = reinterpret_cast<const uint4*>(bytes) + lane;
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+      const auto* steps = reinterpret_cast<const std::uint32_t*>(page.steps(block) + lane % 4 * (D / 4));
+      const auto* zeros = reinterpret_cast<const std::uint32_t*>(page.zeros(block) + lane % 4 * (D / 4));
+      float zero[4] = {};
+#pragma unroll
+      for (int k = 0; k < kTiles; ++k) {
+        const std::uint32_t step = steps[k];
+        const std::uint32_t q0 = multiply_half2(query.b[k][0], half2_from_bytes(step, Bytes::first, 0));
+        const std::uint32_t q1 = multiply_half2(query.b[k][1], half2_from_bytes(step, Bytes::last, 0));
+        const std::uint32_t z = zeros[k] ^ kSignBits;
+        const std::uint32_t z0 = half2_from_bytes(z, Bytes::first, 128);
+        const std::uint32_t z1 = half2_from_bytes(z, Bytes::last, 128);
+        mma_f16(zero, z0, z0, z1, z1, query.b[k][0], query.b[k][1]);
+        const uint4 piece = pieces[(2 * k + block) * kLanes];
+        const std::uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const std::uint32_t w = words[i];
+          const std::uint32_t v = w >> 8;
+          mma_f16(s[block * 4 + i], w & 0x000f000fU, w & 0x00f000f0U, v & 0x000f000fU, v & 0x00f000f0U, q0, q1);
+        }
+      }
+      const float scale = page.scale(block);
+      const float factor[2] = {query.factor[0] * scale, query.factor[1] * scale};
+#pragma unroll
+      for (int m = block * 4; m < block * 4 + 4; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          s[m][i] = fmaf(s[m][i], factor[i & 1] * code_unit<4>(m, i / 2), zero[i & 1] * factor[i & 1]);
+      }
+    }
+  }
+};
+
+template <int D>
+struct ProgressiveValue {
+  static constexpr int kPageBytes = ProgressivePage<D>::kPageBytes;
+  using State = NoState;
+
+  static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char*, const unsigned char* bytes,
+                                             const Scores& p, float2, int lane, float (&out)[D / 16][4], State&) {
+    constexpr int kMTiles = D / 16;
+    const ProgressivePage<D> page{bytes};
+    const Weights weights = pack_weights(p);
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+      float sum[kMTiles][4];
+      clear(sum);
+      for_each_fragment<4, kMTiles>(bytes, lane, block * 4, block * 4 + 4,
+                                    [&](int k, int m, auto a0, auto a1, auto a2, auto a3) {
+                                      mma_f16(sum[m], a0, a1, a2, a3, weights.b[k][0], weights.b[k][1]);
+                                    });
+      const float scale = page.scale(block);
+      float total[2] = {0, 0};
+#pragma unroll
+      for (int tile = block * 4; tile < block * 4 + 4; ++tile) {
+        total[0] += p[tile][0] + p[tile][2];
+        total[1] += p[tile][1] + p[tile][3];
+      }
+      total[0] = sum_over_tokens(total[0]) * scale;
+      total[1] = sum_over_tokens(total[1]) * scale;
+      // Channels g * D/8 + 2 * m_tile + row.
+      const auto* steps = reinterpret_cast<const std::uint32_t*>(page.steps(block) + lane / 4 * (D / 8));
+      const auto* zeros = reinterpret_cast<const std::uint32_t*>(page.zeros(block) + lane / 4 * (D / 8));
+#pragma unroll
+      for (int m = 0; m < kMTiles; ++m) {
+        const std::uint32_t step = steps[m / 2];
+        const std::uint32_t zero = zeros[m / 2] ^ kSignBits;
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const float factor = float_from_byte(step, m % 2 * 2 + row, 0) * (scale * code_unit<4>(m, row));
+          const float offset = float_from_byte(zero, m % 2 * 2 + row, 128);
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+            out[m][2 * row + h] += fmaf(sum[m][2 * row + h], factor, total[h] * offset);
+        }
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void finish(const DecodeArgs&, float (&)[D / 16][4], const State&) {}
+};
+
+template <int D>
+struct ProgressivePair : NoTables {
+  static constexpr bool kSealed = true;
+  using Key = ProgressiveKey<D>;
+  using Value = ProgressiveValue<D>;
+};
+
+}  // namespace kvant::cuda

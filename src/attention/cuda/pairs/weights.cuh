@@ -1,0 +1,70 @@
+// What value formats share: weights as the B operand of the products with values.
+#pragma once
+
+#include "attention/cuda/decode_kernel.cuh"
+
+namespace kvant::cuda {
+
+struct Weights {
+  std::uint32_t b[kTokenTiles][2];  // of the contraction over a tile's tokens
+};
+
+__device__ __forceinline__ Weights pack_weights(const Scores& p) {
+  Weights weights;
+#pragma unroll
+  for (int tile = 0; tile < kTokenTiles; ++tile) {
+    weights.b[tile][0] = transpose_8x8(pack_half2(p[tile][0], p[tile][1]));
+    weights.b[tile][1] = transpose_8x8(pack_half2(p[tile][2], p[tile][3]));
+  }
+  return weights;
+}
+
+// The half-precision parameters, one a token, of this lane's tokens: those of tiles 2 i and 2 i + 1 are four
+// neighbouring tokens: (tile 2i: row g, row g + 8), (tile 2i + 1: likewise).
+struct TokenParameters {
+  uint2 packed[kTokenTiles / 2];
+
+  __device__ __forceinline__ TokenParameters(const unsigned char* parameters, int lane) {
+#pragma unroll
+    for (int i = 0; i < kTokenTiles / 2; ++i)
+      packed[i] = *reinterpret_cast<const uint2*>(parameters + 2 * (i * 32 + lane / 4 * 4));
+  }
+  // (row g, row g + 8)
+  __device__ __forceinline__ std::uint32_t pair(int tile) const {
+    return tile % 2 == 0 ? packed[tile / 2].x : packed[tile / 2].y;
+  }
+  __device__ __forceinline__ float2 floats(int tile) const { return unpack_half2(pair(tile)); }
+};
+
+// Weights times a parameter of their token. |parameter| <= 4000, or the product may be infinite.
+__device__ __forceinline__ Weights pack_weights(const Scores& p, const TokenParameters& scales) {
+  Weights weights;
+#pragma unroll
+  for (int tile = 0; tile < kTokenTiles; ++tile) {
+    const std::uint32_t low = __byte_perm(scales.pair(tile), 0, 0x1010);
+    const std::uint32_t high = __byte_perm(scales.pair(tile), 0, 0x3232);
+    weights.b[tile][0] = transpose_8x8(multiply_half2(pack_half2(p[tile][0], p[tile][1]), low));
+    weights.b[tile][1] = transpose_8x8(multiply_half2(pack_half2(p[tile][2], p[tile][3]), high));
+  }
+  return weights;
+}
+
+// The sum over all lanes that hold tokens of the same heads.
+__device__ __forceinline__ float sum_over_tokens(float x) {
+#pragma unroll
+  for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0U, x, step);
+  return x;
+}
+
+// Byte i of x, less bias.
+__device__ __forceinline__ float float_from_byte(std::uint32_t x, int i, float bias) {
+  return __uint_as_float(__byte_perm(x, 0x4b000000U, 0x7540 + i)) - (8388608.0F + bias);
+}
+
+template <int D>
+__device__ __forceinline__ void clear(float (&x)[D][4]) {
+#pragma unroll
+  for (int i = 0; i < D; ++i) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0;
+}
+
+}  // namespace kvant::cuda

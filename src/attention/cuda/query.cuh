@@ -1,0 +1,61 @@
+// The queries of a KV head's group, as the B operand of the score products.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "attention/cuda/decode_args.h"
+#include "attention/cuda/ptx.cuh"
+
+namespace kvant::cuda {
+
+// Lane g * 4 + t holds query head g (zeros beyond the group), channels [t * D/4, (t + 1) * D/4), in half
+// precision. Each head is divided by a power of two that brings its largest magnitude into [1, 2): products
+// with a page's half-precision scales then neither overflow nor lose bits that matter.
+template <int D>
+struct Query {
+  std::uint32_t b[D / 16][2];
+  float factor[2];  // times a product with b: the score of heads 2t and 2t + 1, in units of log 2
+};
+
+template <int D>
+__device__ Query<D> load_query(const DecodeArgs& args, int seq, int kv_head, int lane) {
+  constexpr int kChannels = D / 4;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  float x[kChannels];
+  float largest = 0;
+  const auto* row = static_cast<const __nv_bfloat16*>(args.q) + seq * args.q_seq_stride +
+                    (kv_head * args.group + min(g, args.group - 1)) * args.q_head_stride + t * kChannels;
+#pragma unroll
+  for (int i = 0; i < kChannels; i += 8) {
+    const uint4 eight = *reinterpret_cast<const uint4*>(row + i);
+    const std::uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      x[i + 2 * j] = g < args.group ? __uint_as_float(pairs[j] << 16) : 0;
+      x[i + 2 * j + 1] = g < args.group ? __uint_as_float(pairs[j] & 0xffff0000U) : 0;
+      largest = fmaxf(largest, fmaxf(fabsf(x[i + 2 * j]), fabsf(x[i + 2 * j + 1])));
+    }
+  }
+  largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2));
+  const int exponent = min(max((__float_as_int(largest) >> 23) - 127, -100), 100);
+  const float shrink = __int_as_float((127 - exponent) << 23);
+  const float grow = __int_as_float((127 + exponent) << 23) * args.score_scale_log2;
+  Query<D> query;
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) {
+    query.b[k][0] = pack_half2(x[4 * k] * shrink, x[4 * k + 1] * shrink);
+    query.b[k][1] = pack_half2(x[4 * k + 2] * shrink, x[4 * k + 3] * shrink);
+  }
+  query.factor[0] = __shfl_sync(~0U, grow, t * 8);
+  query.factor[1] = __shfl_sync(~0U, grow, t * 8 + 4);
+  return query;
+}
+
+__device__ __forceinline__ std::uint32_t bf16_from_half2(std::uint32_t x) {
+  const float2 pair = unpack_half2(x);
+  return pack_bf16x2(pair.x, pair.y);
+}
+
+}  // namespace kvant::cuda

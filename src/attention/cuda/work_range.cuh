@@ -1,0 +1,85 @@
+// A CTA's share of the work, as the schedule deals it out.
+#pragma once
+
+#include "attention/cuda/decode_args.h"
+
+namespace kvant::cuda {
+
+// Neighbouring units of one sequence and KV head.
+struct Segment {
+  int head, seq;
+  int first, last;  // units [first, last) of the sequence
+  int n_units;      // of the whole sequence
+  int n_sealed, n_side;
+  int before;  // units of the CTA before `first`
+
+  // The first of these units that belongs to consumer `warp`: units go to the warps in turn.
+  __device__ int first_of(int warp, int n_warps) const {
+    const int lead = warp - before % n_warps;
+    return first + (lead < 0 ? lead + n_warps : lead);
+  }
+};
+
+// The CTA whose range holds a unit, where CTA c has [c * units / n_ctas, (c + 1) * units / n_ctas).
+__device__ inline int cta_of_unit(long long units, long long unit, int n_ctas) {
+  return static_cast<int>(((unit + 1) * n_ctas + units - 1) / units) - 1;
+}
+
+// Walks over the segments of a CTA.
+class WorkRange {
+ public:
+  __device__ explicit WorkRange(const DecodeArgs& args)
+      : args_(args), at_(args.schedule.start[blockIdx.x]), next_(at_.begin) {}
+
+  __device__ bool next(Segment& segment) {
+    if (next_ >= at_.end) return false;
+    while (at_.seq_begin == at_.seq_end) advance();  // a sequence without tokens
+    const int base = at_.head * at_.head_units + at_.seq_begin;
+    segment.head = at_.head;
+    segment.seq = at_.seq;
+    segment.n_units = at_.seq_end - at_.seq_begin;
+    segment.first = next_ - base;
+    segment.last = min(at_.end - base, segment.n_units);
+    segment.n_sealed = at_.n_sealed;
+    segment.n_side = at_.n_side;
+    segment.before = next_ - at_.begin;
+    next_ = base + segment.last;
+    if (next_ < at_.end) advance();
+    return true;
+  }
+
+  // Which CTAs share the segment's sequence and head.
+  __device__ int first_cta(const Segment& segment) const { return cta_of(segment, 0); }
+  __device__ int last_cta(const Segment& segment) const { return cta_of(segment, segment.n_units - 1); }
+
+ private:
+  __device__ int cta_of(const Segment& segment, int unit) const {
+    const long long units = static_cast<long long>(at_.head_units) * args_.n_kv_heads;
+    return cta_of_unit(units, at_.begin + segment.before - segment.first + unit, at_.n_ctas);
+  }
+  __device__ void advance() {
+    if (++at_.seq == args_.n_seqs) {
+      at_.seq = 0;
+      ++at_.head;
+    }
+    at_.seq_begin = args_.schedule.first_unit[at_.seq];
+    at_.seq_end = args_.schedule.first_unit[at_.seq + 1];
+    at_.n_sealed = args_.sealed_pages == nullptr ? 0 : args_.sealed_pages[at_.seq];
+    at_.n_side = args_.schedule.side_pages[at_.seq];
+  }
+
+  const DecodeArgs& args_;
+  WorkStart at_;
+  int next_;
+};
+
+// Tokens of an unquantized unit.
+__device__ inline int plain_tokens(const DecodeArgs& args, const Segment& segment, int unit) {
+  const bool side = unit < segment.n_sealed + segment.n_side;
+  const int page = unit - segment.n_sealed - (side ? 0 : segment.n_side);
+  const int tokens = side ? args.side_tokens[segment.seq * args.side_seq_stride + segment.head * args.side_head_stride]
+                          : args.tail_tokens[segment.seq];
+  return max(0, min(kTokens, tokens - page * kTokens));
+}
+
+}  // namespace kvant::cuda
