@@ -1,14 +1,15 @@
 /* kvant's GPU library: decode attention on a paged low-bit KV cache (NVIDIA Hopper).
  *
- * Nothing here allocates, synchronizes with the host or keeps state: all memory is the caller's, all work goes
- * to the caller's stream, and every call can be captured into a CUDA graph. Lengths and page tables are read on
- * the device, so that a captured step can be replayed as sequences grow.
+ * Nothing here allocates, synchronizes with the host or keeps state: all memory is the caller's, all work
+ * goes to the caller's stream, and every call can be captured into a CUDA graph. Lengths and page tables are
+ * read on the device, so that a captured step can be replayed as sequences grow.
  *
- * A page is 128 consecutive tokens of one KV head, one side (keys or values). Sealed pages are low-bit, in the
- * byte order of docs/cuda.md; unquantized tokens (the sink and other protected tokens: "side" pages; those not
- * yet sealed: "tail" pages) are BF16.
+ * A page is 128 consecutive tokens of one KV head, one side (keys or values). Sealed pages are low-bit, in
+ * the byte order of docs/cuda.md; unquantized tokens (the sink and other protected tokens: "side" pages;
+ * those not yet sealed: "tail" pages) are BF16.
  *
- * Structures begin with their size, which the caller sets to sizeof: later versions may only append members. */
+ * Structures begin with their size, which the caller sets to sizeof: later versions may only append members.
+ */
 #ifndef KVANT_KVANT_H
 #define KVANT_KVANT_H
 
@@ -40,12 +41,15 @@ typedef enum kvant_side { KVANT_KEY = 0, KVANT_VALUE = 1 } kvant_side;
 typedef enum kvant_type { KVANT_BF16 = 0, KVANT_F32 = 1 } kvant_type;
 typedef void* kvant_stream; /* cudaStream_t */
 
-/* Bytes of a page of `format` ("ch4g128", "bf16", ...) in GPU memory, a multiple of 16; 0 if no kernel reads it. */
+/* Bytes of a page of `format` ("ch4g128", "bf16", ...) in GPU memory, a multiple of 16; 0 if no kernel reads
+ * it. */
 KVANT_API size_t kvant_page_bytes(const char* format, int head_dim);
 
-/* Where pages lie: id = table[seq * seq_stride + layer * layer_stride + head * head_stride + side * side_stride
- * + page]; address = pool + id * page_stride + layer * layer_offset + head * head_offset + side * side_offset.
- * Strides count table entries, offsets bytes; each may be 0. Addresses must be multiples of 16. */
+/* Where pages lie: id = table[seq * seq_stride + layer * layer_stride + head * head_stride + side *
+ * side_stride
+ * + page]; address = pool + id * page_stride + layer * layer_offset + head * head_offset + side *
+ * side_offset. Strides count table entries, offsets bytes; each may be 0. Addresses must be multiples of 16.
+ */
 typedef struct kvant_pages {
   const int32_t* table;
   int64_t seq_stride, layer_stride, head_stride, side_stride;
@@ -57,11 +61,11 @@ typedef struct kvant_pages {
 typedef struct kvant_decode_shape {
   size_t struct_size;
   int32_t n_seqs;
-  int32_t n_kv_heads;  /* at most 64 */
-  int32_t group;       /* query heads of a KV head: 1 to 8 */
-  int32_t head_dim;    /* 64 or 128 */
-  float score_scale;   /* scores are score_scale * q.k */
-  const char* key_format;   /* of sealed pages; "bf16": there are none, all tokens are in the tail */
+  int32_t n_kv_heads;     /* at most 64 */
+  int32_t group;          /* query heads of a KV head: 1 to 8 */
+  int32_t head_dim;       /* 64 or 128 */
+  float score_scale;      /* scores are score_scale * q.k */
+  const char* key_format; /* of sealed pages; "bf16": there are none, all tokens are in the tail */
   const char* value_format;
 } kvant_decode_shape;
 
@@ -82,14 +86,15 @@ typedef struct kvant_decode_layer {
   /* The first `sink` tokens of a sequence are masked out of its first sealed page (they are side tokens). */
   int32_t sink;
   /* Protected tokens of sealed pages, 128 bits a page, bit t of word t / 32: masked out. Or null: none. */
-  const uint32_t* masks; /* 16-byte aligned; page p: masks + 4 * (seq * mask_seq_stride + head * mask_head_stride + p) */
+  const uint32_t*
+      masks; /* 16-byte aligned; page p: masks + 4 * (seq * mask_seq_stride + head * mask_head_stride + p) */
   int64_t mask_seq_stride, mask_head_stride;
   /* Codebooks of vector formats: half-precision centroids, [n_kv_heads] of them, codebook_stride apart. */
   const void* key_codebooks;
   const void* value_codebooks;
   int64_t codebook_stride; /* in numbers */
-  const void* q;           /* bf16: [n_seqs][n_kv_heads * group][head_dim], rows q_seq_stride, q_head_stride apart:
-                              * multiples of 8, from a 16-byte aligned address */
+  const void* q; /* bf16: [n_seqs][n_kv_heads * group][head_dim], rows q_seq_stride, q_head_stride apart:
+                  * multiples of 8, from a 16-byte aligned address */
   int64_t q_seq_stride, q_head_stride;
   void* out; /* of out_type, likewise */
   kvant_type out_type;
@@ -102,14 +107,16 @@ KVANT_API const char* kvant_decode_kernel(const kvant_decode_shape* shape);
 /* Bytes of workspace for a shape on the current device, of which the schedule is a part. */
 KVANT_API kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes);
 
-/* Divides a step's work over the GPU: once a step, before the layers. Shapes that differ only in their formats
- * may share it. */
-KVANT_API kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
-                                             void* workspace, size_t workspace_bytes, kvant_stream stream);
+/* Divides a step's work over the GPU: once a step, before the layers. Shapes that differ only in their
+ * formats may share it. */
+KVANT_API kvant_status kvant_decode_schedule(const kvant_decode_shape* shape,
+                                             const kvant_decode_lengths* lengths, void* workspace,
+                                             size_t workspace_bytes, kvant_stream stream);
 
 /* out = softmax(score_scale * q K^T) V of one layer, for one query token of each sequence. Rows of sequences
  * without any token are left as they are. */
-KVANT_API kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
+KVANT_API kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
+                                              const kvant_decode_lengths* lengths,
                                               const kvant_decode_layer* layer, void* workspace,
                                               size_t workspace_bytes, kvant_stream stream);
 

@@ -79,13 +79,14 @@ std::size_t lay_out(const kvant_decode_shape& shape, int n_ctas, void* workspace
 }
 
 // What both the schedule and the layers need.
-kvant_status common_args(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths, void* workspace,
-                         std::size_t workspace_bytes, DecodeArgs* args, int* n_ctas) {
+kvant_status common_args(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
+                         void* workspace, std::size_t workspace_bytes, DecodeArgs* args, int* n_ctas) {
   if (!valid(shape) || lengths == nullptr || lengths->struct_size < sizeof(kvant_decode_lengths) ||
       workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % kAlignment != 0)
     return KVANT_INVALID_ARGUMENT;
   if (!multiprocessors(n_ctas)) return KVANT_CUDA_ERROR;
-  if (lay_out(*shape, *n_ctas, workspace, &args->schedule) > workspace_bytes) return KVANT_WORKSPACE_TOO_SMALL;
+  if (lay_out(*shape, *n_ctas, workspace, &args->schedule) > workspace_bytes)
+    return KVANT_WORKSPACE_TOO_SMALL;
   args->n_seqs = shape->n_seqs;
   args->n_kv_heads = shape->n_kv_heads;
   args->group = shape->group;
@@ -126,25 +127,36 @@ void set_levels(std::string_view format, int d, int* bits, float* unit, float* l
   }
 }
 
-// Divides shared memory: as many consumer warps as can have two stages each, then as many stages as fit.
+// Divides shared memory: as many consumer warps as can have a few stages each, then as many stages as fit.
 // Returns its size.
 int lay_out_shared(const DecodeKernel& kernel, DecodeArgs* args) {
   constexpr int kMostShared = 232448;  // of a CTA on sm_90
   const int tile_bytes = 16 * kernel.head_dim * 2;
   args->key_bytes = kernel.key_bytes;
   args->value_bytes = kernel.value_bytes;
-  args->slot_bytes = std::max(tile_bytes, std::max(kernel.key_bytes, kernel.value_bytes));
+  args->parts = kernel.parts;
+  args->key_codes = kernel.key_codes;
+  args->value_codes = kernel.value_codes;
+  int slot_bytes = std::max(kernel.key_bytes, kernel.value_bytes);
+  int least_stages = 2;
+  if (kernel.parts > 0) {
+    const int codes = kernel.key_codes + kernel.value_codes;
+    slot_bytes = std::max(codes / kernel.parts, kernel.key_bytes + kernel.value_bytes - codes);
+    least_stages = 3;
+  }
+  args->slot_bytes = std::max(tile_bytes, slot_bytes);
   args->merge_at = (kernel.table_bytes + 127) / 128 * 128;
   args->barriers_at = args->merge_at + (kernel.merge_bytes + 15) / 16 * 16;
   args->ring_at = (args->barriers_at + kMostConsumerWarps * kMostStages * 16 + 127) / 128 * 128;
   const int slots = (kMostShared - args->ring_at) / args->slot_bytes;
-  args->consumer_warps = std::min(kMostConsumerWarps, slots / 2);
+  args->consumer_warps = std::min(kMostConsumerWarps, slots / least_stages);
   args->stages = std::min(kMostStages, slots / args->consumer_warps);
   return args->ring_at + args->consumer_warps * args->stages * args->slot_bytes;
 }
 
 // Kernels that follow one another overlap the end of one with the set-up of the next.
-cudaError_t launch(const DecodeKernel& kernel, int n_ctas, int shared_bytes, DecodeArgs& args, cudaStream_t stream) {
+cudaError_t launch(const DecodeKernel& kernel, int n_ctas, int shared_bytes, DecodeArgs& args,
+                   cudaStream_t stream) {
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -203,7 +215,8 @@ const char* kvant_status_text(kvant_status status) {
 
 size_t kvant_page_bytes(const char* format, int head_dim) {
   DeviceFormat device;
-  if (format == nullptr || (head_dim != 64 && head_dim != 128) || !find_device_format(format, device)) return 0;
+  if (format == nullptr || (head_dim != 64 && head_dim != 128) || !find_device_format(format, device))
+    return 0;
   return round_up_16(static_cast<int>(kvant::find_format(format)->page_bytes(head_dim)));
 }
 
@@ -262,7 +275,8 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant
   set_levels(shape->value_format, shape->head_dim, &args.value_bits, &args.value_unit, args.value_levels);
   const int shared_bytes = lay_out_shared(*kernel, &args);
   args.high_half = 1U << 16;
-  if (cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) != cudaSuccess)
+  if (cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) !=
+      cudaSuccess)
     return KVANT_CUDA_ERROR;
   return launch(*kernel, n_ctas, shared_bytes, args, static_cast<cudaStream_t>(stream)) == cudaSuccess
              ? KVANT_OK

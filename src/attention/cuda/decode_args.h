@@ -10,8 +10,8 @@
 
 namespace kvant::cuda {
 
-// Three warps on each of a multiprocessor's schedulers, the copying warp among them. (Nine to twelve warps may
-// use the same number of registers each.)
+// Three warps on each of a multiprocessor's schedulers, the copying warp among them. (Nine to twelve warps
+// may use the same number of registers each.)
 inline constexpr int kMostConsumerWarps = 11;
 inline constexpr int kMostThreads = (kMostConsumerWarps + 1) * kLanes;
 inline constexpr int kMostStages = 8;
@@ -28,9 +28,9 @@ struct PageSource {
 
 // A CTA's share of a step's work, and the sequence and head that it begins in (work_range.cuh).
 struct alignas(16) WorkStart {
-  std::int32_t begin, end;   // units
-  std::int32_t head_units;   // of all sequences of one head
-  std::int32_t n_ctas;       // that have work
+  std::int32_t begin, end;  // units
+  std::int32_t head_units;  // of all sequences of one head
+  std::int32_t n_ctas;      // that have work
   std::int32_t head, seq;
   std::int32_t seq_begin, seq_end;  // its units among the head's
   std::int32_t n_sealed, n_side;    // its sealed and side pages
@@ -43,7 +43,8 @@ struct Schedule {
   std::int32_t* first_unit;  // [n_seqs + 1]: of each sequence among one head's units
   std::int32_t* side_pages;  // [n_seqs]: the most of any head
   WorkStart* start;          // [n_ctas]
-  std::int32_t* arrivals;    // [n_kv_heads * n_seqs]: CTAs that have left their share of a split sequence; 0 between launches
+  std::int32_t* arrivals;    // [n_kv_heads * n_seqs]: CTAs that have left their share of a split sequence; 0
+                             // between launches
   float* partial_out;        // [2 n_ctas][kPaddedGroup][d]
   float* partial_sums;       // [2 n_ctas][kPaddedGroup][2]: maximum and sum
 };
@@ -75,6 +76,8 @@ struct DecodeArgs {
   int consumer_warps;
   int slot_bytes, stages;
   int key_bytes, value_bytes;  // of a sealed page
+  // Where pages are copied in parts: the bytes of codes before the parameters, and the parts they come in.
+  int parts, key_codes, value_codes;
 };
 
 }  // namespace kvant::cuda

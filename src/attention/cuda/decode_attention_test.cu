@@ -65,7 +65,8 @@ class TestCache {
     const DeviceArray<std::uint8_t> out(std::vector<std::uint8_t>(out_bytes, 0xff));  // NaN
     const DeviceArray<std::uint32_t> device_mask(mask_);
     const Uploaded sealed_pages = upload(sealed_), tail_pages = upload(tail_), side_pages = upload(side_);
-    const DeviceArray<std::uint16_t> key_codebooks(codebooks_.packed[0]), value_codebooks(codebooks_.packed[1]);
+    const DeviceArray<std::uint16_t> key_codebooks(codebooks_.packed[0]),
+        value_codebooks(codebooks_.packed[1]);
 
     kvant_decode_shape shape{};
     shape.struct_size = sizeof shape;
@@ -140,7 +141,8 @@ class TestCache {
     return pool;
   }
   std::byte* page_of(Pool& pool, int seq, int head, int side, int page) const {
-    return pool.bytes.data() + pool.table[((seq * kKvHeads + head) * 2 + side) * pool.pages + page] * pool.stride;
+    return pool.bytes.data() +
+           pool.table[((seq * kKvHeads + head) * 2 + side) * pool.pages + page] * pool.stride;
   }
   Uploaded upload(const Pool& pool) const {
     Uploaded result;
@@ -156,14 +158,15 @@ class TestCache {
   }
 
   void add_sealed() {
-    const std::size_t stride = std::max(kvant_page_bytes(formats_[0].c_str(), d_), kvant_page_bytes(formats_[1].c_str(), d_));
+    const std::size_t stride =
+        std::max(kvant_page_bytes(formats_[0].c_str(), d_), kvant_page_bytes(formats_[1].c_str(), d_));
     sealed_ = make_pool(most_pages_, stride);
     TokenMask none;
     for (int side = 0; side < 2; ++side)
       for (int head = 0; head < kKvHeads; ++head)
         for (int i = 0; i < kUniquePages; ++i)
-          unique_[side].push_back(encode_page(formats_[side], static_cast<Side>(side), d_, none, codebooks_, head,
-                                              100 * side + 10 * head + i));
+          unique_[side].push_back(encode_page(formats_[side], static_cast<Side>(side), d_, none, codebooks_,
+                                              head, 100 * side + 10 * head + i));
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
       for (int head = 0; head < kKvHeads; ++head) {
         for (int page = 0; page < lengths_[seq].sealed; ++page) {
@@ -176,7 +179,8 @@ class TestCache {
           const std::uint32_t* mask = mask_.data() + ((seq * kKvHeads + head) * most_pages_ + page) * 4;
           for (int token = 0; token < kTokens; ++token) {
             if ((page == 0 && token < sink_) || (mask[token / 32] >> (token % 32) & 1) != 0) continue;
-            tokens_[seq * kKvHeads + head].push_back({chosen[0]->values.data() + token * d_, chosen[1]->values.data() + token * d_});
+            tokens_[seq * kKvHeads + head].push_back(
+                {chosen[0]->values.data() + token * d_, chosen[1]->values.data() + token * d_});
           }
         }
       }
@@ -193,9 +197,11 @@ class TestCache {
         for (int first = 0; first < count(lengths_[seq]); first += kTokens) {
           std::vector<float>* values[2];
           for (int side = 0; side < 2; ++side) {
-            plain_values_.push_back(std::make_unique<std::vector<float>>(page_values(static_cast<Side>(side), d_, random_())));
+            plain_values_.push_back(
+                std::make_unique<std::vector<float>>(page_values(static_cast<Side>(side), d_, random_())));
             values[side] = plain_values_.back().get();
-            auto* page = reinterpret_cast<std::uint16_t*>(page_of(pool, static_cast<int>(seq), head, side, first / kTokens));
+            auto* page = reinterpret_cast<std::uint16_t*>(
+                page_of(pool, static_cast<int>(seq), head, side, first / kTokens));
             for (int token = 0; token < std::min(kTokens, count(lengths_[seq]) - first); ++token) {
               for (int channel = 0; channel < d_; ++channel) {
                 float& value = (*values[side])[token * d_ + channel];
@@ -206,7 +212,8 @@ class TestCache {
             }
           }
           for (int token = 0; token < std::min(kTokens, count(lengths_[seq]) - first); ++token)
-            tokens_[seq * kKvHeads + head].push_back({values[0]->data() + token * d_, values[1]->data() + token * d_});
+            tokens_[seq * kKvHeads + head].push_back(
+                {values[0]->data() + token * d_, values[1]->data() + token * d_});
         }
       }
     }
@@ -231,7 +238,8 @@ class TestCache {
     return out;
   }
 
-  double compare(const std::vector<std::uint16_t>& q, const std::vector<std::uint8_t>& out, int group, kvant_type out_type) const {
+  double compare(const std::vector<std::uint16_t>& q, const std::vector<std::uint8_t>& out, int group,
+                 kvant_type out_type) const {
     double worst = 0;
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
       double error = 0;
@@ -279,12 +287,11 @@ struct FormatPair {
   const char* key;
   const char* value;
 };
-constexpr FormatPair kPairs[] = {{"bf16", "bf16"},       {"ch4g128", "tok4g128"}, {"ch2g128", "tok2g128"},
-                                 {"ch4g128", "tok2g128"}, {"prog4", "prog4"},      {"lm2", "lm2"},
-                                 {"lm3", "lm3"},         {"lm4", "lm4"},          {"vq-d4b8", "vq-d4b8"},
-                                 {"tcq1", "tcq1"},       {"tcq2", "tcq2"},        {"tcq3", "tcq3"},
-                                 {"tcq4", "tcq4"},       {"tcq5", "tcq5"},        {"tcq3", "tcq2"},
-                                 {"tcq4", "tcq5"}};
+constexpr FormatPair kPairs[] = {
+    {"bf16", "bf16"},       {"ch4g128", "tok4g128"}, {"ch2g128", "tok2g128"}, {"ch4g128", "tok2g128"},
+    {"prog4", "prog4"},     {"lm2", "lm2"},          {"lm3", "lm3"},          {"lm4", "lm4"},
+    {"vq-d4b8", "vq-d4b8"}, {"tcq1", "tcq1"},        {"tcq2", "tcq2"},        {"tcq3", "tcq3"},
+    {"tcq4", "tcq4"},       {"tcq5", "tcq5"},        {"tcq3", "tcq2"},        {"tcq4", "tcq5"}};
 
 class DecodeAttention : public testing::TestWithParam<std::tuple<FormatPair, int>> {
  protected:
@@ -305,10 +312,13 @@ TEST_P(DecodeAttention, AgreesOnOneSealedPage) {
   if (std::string(std::get<0>(GetParam()).key) == "bf16") GTEST_SKIP() << "has no sealed pages";
   expect_exact({{1, 0, 0}}, 0, false, 4);
 }
-TEST_P(DecodeAttention, AgreesOnTheTailAlone) { expect_exact({{0, 1, 0}, {0, 17, 0}, {0, 128, 0}, {0, 300, 0}}, 0, false, 4); }
+TEST_P(DecodeAttention, AgreesOnTheTailAlone) {
+  expect_exact({{0, 1, 0}, {0, 17, 0}, {0, 128, 0}, {0, 300, 0}}, 0, false, 4);
+}
 TEST_P(DecodeAttention, AgreesOnRaggedSequencesWithSinkAndTail) {
   const bool plain = std::string(std::get<0>(GetParam()).key) == "bf16";
-  std::vector<SequenceLengths> lengths = {{1, 5, 4}, {9, 127, 4}, {0, 0, 0}, {0, 3, 0}, {40, 200, 4}, {130, 33, 4}};
+  std::vector<SequenceLengths> lengths = {{1, 5, 4}, {9, 127, 4},  {0, 0, 0},
+                                          {0, 3, 0}, {40, 200, 4}, {130, 33, 4}};
   if (plain)
     for (SequenceLengths& l : lengths) l = {0, l.tail + 128 * (l.sealed % 30), l.side};
   for (const int group : {1, 4, 7}) expect_exact(lengths, plain ? 0 : 4, false, group);
@@ -322,7 +332,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, DecodeAttention,
                          testing::Combine(testing::ValuesIn(kPairs), testing::Values(64, 128)),
                          [](const auto& info) {
                            std::string name = std::string(std::get<0>(info.param).key) + "_" +
-                                              std::get<0>(info.param).value + "_d" + std::to_string(std::get<1>(info.param));
+                                              std::get<0>(info.param).value + "_d" +
+                                              std::to_string(std::get<1>(info.param));
                            for (char& c : name)
                              if (c == '-') c = '_';
                            return name;

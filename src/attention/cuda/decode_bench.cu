@@ -21,7 +21,8 @@ constexpr std::size_t kPoolBytes = 40UL << 30;
 struct BatchShape {
   int seqs, context;
 };
-constexpr BatchShape kShapes[] = {{1, 32768}, {1, 131072}, {1, 196608}, {8, 32768}, {8, 131072}, {64, 4096}, {64, 32768}};
+constexpr BatchShape kShapes[] = {{1, 32768},  {1, 131072}, {1, 196608}, {8, 32768},
+                                  {8, 131072}, {64, 4096},  {64, 32768}};
 
 struct Settings {
   int head_dim = 128;
@@ -33,7 +34,8 @@ struct Settings {
 };
 
 // Entries of the pool in turn get copies of a few encoded pages.
-__global__ void fill_kernel(const uint4* unique, std::size_t entry_words, uint4* pool, std::size_t n_entries) {
+__global__ void fill_kernel(const uint4* unique, std::size_t entry_words, uint4* pool,
+                            std::size_t n_entries) {
   for (std::size_t entry = blockIdx.x; entry < n_entries; entry += gridDim.x)
     for (std::size_t i = threadIdx.x; i < entry_words; i += blockDim.x)
       pool[entry * entry_words + i] = unique[entry % kUniquePages * entry_words + i];
@@ -97,8 +99,9 @@ class Bench {
     for (int i = 0; i < kUniquePages; ++i) {
       for (const Side side : kSides) {
         const EncodedPage page = encode_page(side == Side::key ? key : value, side, d, {}, codebooks, 0, i);
-        std::copy(page.device.begin(), page.device.end(),
-                  unique.begin() + static_cast<std::ptrdiff_t>(i * entry + (side == Side::key ? 0 : key_bytes)));
+        std::copy(
+            page.device.begin(), page.device.end(),
+            unique.begin() + static_cast<std::ptrdiff_t>(i * entry + (side == Side::key ? 0 : key_bytes)));
       }
     }
     const DeviceArray<std::byte> device_unique(unique);
@@ -118,7 +121,8 @@ class Bench {
       std::iota(ids.begin(), ids.end(), 0);
       std::shuffle(ids.begin(), ids.end(), std::mt19937(9));
       const DeviceArray<std::int32_t> table(ids);
-      const DeviceArray<std::int32_t> lengths_array(std::vector<std::int32_t>(batch.seqs, plain ? batch.context : pages));
+      const DeviceArray<std::int32_t> lengths_array(
+          std::vector<std::int32_t>(batch.seqs, plain ? batch.context : pages));
       const int n_heads = settings_.kv_heads * settings_.group;
       std::vector<std::uint16_t> q(static_cast<std::size_t>(batch.seqs) * n_heads * d);
       std::mt19937 random(4);
@@ -126,8 +130,14 @@ class Bench {
       for (std::uint16_t& x : q) x = bf16_from_float(normal(random));
       const DeviceArray<std::uint16_t> device_q(q), out(q.size());
 
-      kvant_decode_shape shape{sizeof shape, batch.seqs, settings_.kv_heads, settings_.group, d,
-                               1 / std::sqrt(static_cast<float>(d)), key.c_str(), value.c_str()};
+      kvant_decode_shape shape{sizeof shape,
+                               batch.seqs,
+                               settings_.kv_heads,
+                               settings_.group,
+                               d,
+                               1 / std::sqrt(static_cast<float>(d)),
+                               key.c_str(),
+                               value.c_str()};
       kvant_decode_lengths lengths{};
       lengths.struct_size = sizeof lengths;
       (plain ? lengths.tail_tokens : lengths.sealed_pages) = lengths_array.get();
@@ -162,8 +172,8 @@ class Bench {
             reinterpret_cast<const uint4*>(pool_.get() + i * bytes), bytes / 16, junk_.get());
       });
       std::printf("%-20s d%-3d G%d (%2d, %4dk) %9.1f us  limit %8.1f us  %3.0f %%  %5.0f GB/s  %.2f bits\n",
-                  (key + "+" + value).c_str(), d, settings_.group, batch.seqs, batch.context / 1024, us, limit,
-                  100 * limit / us, static_cast<double>(bytes) / us / 1e3,
+                  (key + "+" + value).c_str(), d, settings_.group, batch.seqs, batch.context / 1024, us,
+                  limit, 100 * limit / us, static_cast<double>(bytes) / us / 1e3,
                   8.0 * static_cast<double>(key_bytes + value_bytes) / (2.0 * kTokens * d));
       std::fflush(stdout);
     }
@@ -198,8 +208,9 @@ Settings parse(int argc, char** argv) {
     }
   }
   if (settings.pairs.empty())
-    settings.pairs = {"bf16+bf16", "ch4g128+tok4g128", "prog4+prog4", "ch4g128+tok2g128", "ch2g128+tok2g128", "lm4+lm4",
-                      "lm3+lm3", "lm2+lm2", "vq-d4b8+vq-d4b8", "tcq4+tcq4", "tcq3+tcq3", "tcq2+tcq2", "tcq4+tcq3", "tcq5+tcq4"};
+    settings.pairs = {"bf16+bf16", "ch4g128+tok4g128", "prog4+prog4", "ch4g128+tok2g128", "ch2g128+tok2g128",
+                      "lm4+lm4",   "lm3+lm3",          "lm2+lm2",     "vq-d4b8+vq-d4b8",  "tcq4+tcq4",
+                      "tcq3+tcq3", "tcq2+tcq2",        "tcq4+tcq3",   "tcq5+tcq4"};
   return settings;
 }
 

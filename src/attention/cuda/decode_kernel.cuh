@@ -3,7 +3,8 @@
 // (page_copier.cuh). Where a range leaves a sequence, the warps merge what they have, and either write the
 // output or, if other CTAs hold parts of the sequence, leave a partial result that the last of them combines.
 //
-// A pair (pairs/*.cuh) supplies the formats: Pair::Key::score, Pair::Value::mix, and tables in shared memory.
+// A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or Pair::attend for both,
+// and tables in shared memory.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -53,13 +54,13 @@ struct RingReader {
   }
 };
 
-// Turns scores into weights relative to the running maximum, which they may raise; returns the sums of this
-// lane's weights of heads 2t and 2t + 1.
-template <int D, class State>
-__device__ __forceinline__ float2 soften(Scores& s, Accumulator<D>& acc, State& state) {
+// Turns the scores of some tiles into weights relative to the running maximum, which they may raise; returns
+// the sums of this lane's weights of heads 2t and 2t + 1.
+template <int D, int Tiles, class State>
+__device__ __forceinline__ float2 soften(float (&s)[Tiles][4], Accumulator<D>& acc, State& state) {
   float top[2] = {s[0][0], s[0][1]};
 #pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) {
+  for (int tile = 0; tile < Tiles; ++tile) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) top[i & 1] = fmaxf(top[i & 1], s[tile][i]);
   }
@@ -86,7 +87,7 @@ __device__ __forceinline__ float2 soften(Scores& s, Accumulator<D>& acc, State& 
   const float base[2] = {acc.max[0] - kWeightBits, acc.max[1] - kWeightBits};
   float sum[2] = {0, 0};
 #pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) {
+  for (int tile = 0; tile < Tiles; ++tile) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       s[tile][i] = exp2_fast(s[tile][i] - base[i & 1]);
@@ -98,24 +99,31 @@ __device__ __forceinline__ float2 soften(Scores& s, Accumulator<D>& acc, State& 
   return {sum[0], sum[1]};
 }
 
-// Takes protected tokens out of a sealed page's scores.
-__device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Segment& segment, int page, int lane,
-                                            Scores& s) {
-  uint4 mask = {0, 0, 0, 0};
-  if (args.masks != nullptr)
-    mask = args.masks[segment.seq * args.mask_seq_stride + segment.head * args.mask_head_stride + page];
-  std::uint32_t words[4] = {mask.x, mask.y, mask.z, mask.w};
-  if (page == 0) {
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      const int n = min(max(args.sink - 32 * w, 0), 32);
-      words[w] |= n == 32 ? ~0U : (1U << n) - 1;
-    }
+__device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, int page) {
+  return args.masks != nullptr || (page == 0 && args.sink > 0);
+}
+
+// The protected tokens among 32 of a sealed page: those of tiles 2 * group and 2 * group + 1.
+__device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const Segment& segment, int page,
+                                                   int group) {
+  std::uint32_t word = 0;
+  if (args.masks != nullptr) {
+    const uint4* mask =
+        args.masks + segment.seq * args.mask_seq_stride + segment.head * args.mask_head_stride + page;
+    word = reinterpret_cast<const std::uint32_t*>(mask)[group];
   }
-  if ((words[0] | words[1] | words[2] | words[3]) == 0) return;
+  const int sink = page == 0 ? min(max(args.sink - 32 * group, 0), 32) : 0;
+  return word | (sink == 32 ? ~0U : (1U << sink) - 1);
+}
+
+// Takes protected tokens out of the scores of tiles from 2 * first_group on.
+template <int Tiles>
+__device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Segment& segment, int page,
+                                            int first_group, int lane, float (&s)[Tiles][4]) {
 #pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) {
-    const std::uint32_t bits = words[tile / 2] >> (lane / 4 * 4 + tile % 2 * 2);
+  for (int tile = 0; tile < Tiles; ++tile) {
+    const std::uint32_t word = mask_word(args, segment, page, first_group + tile / 2);
+    const std::uint32_t bits = word >> (lane / 4 * 4 + tile % 2 * 2);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       if ((bits >> (i / 2)) & 1) s[tile][i] = -INFINITY;
@@ -124,15 +132,15 @@ __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Segmen
 
 template <class Pair, int D>
 __device__ __forceinline__ void attend_sealed(const DecodeArgs& args, const unsigned char* tables,
-                                              const Segment& segment, int page, const Query<D>& query, int lane,
-                                              RingReader& ring, Accumulator<D>& acc,
+                                              const Segment& segment, int page, const Query<D>& query,
+                                              int lane, RingReader& ring, Accumulator<D>& acc,
                                               typename Pair::Value::State& state) {
   Scores s;
   Pair::Key::score(args, tables, ring.wait(), query, lane, s);
   ring.release(lane);
-  if (args.masks != nullptr || (page == 0 && args.sink > 0)) mask_scores(args, segment, page, lane, s);
-  const float2 sums = soften<D>(s, acc, state);
-  Pair::Value::mix(args, tables, ring.wait(), s, sums, lane, acc.out, state);
+  if (may_be_masked(args, page)) mask_scores(args, segment, page, 0, lane, s);
+  soften<D>(s, acc, state);
+  Pair::Value::mix(args, tables, ring.wait(), s, lane, acc.out, state);
   ring.release(lane);
 }
 
@@ -144,7 +152,7 @@ struct NoState {
 // An unquantized page of n > 0 tokens.
 template <int D>
 __device__ __forceinline__ void attend_plain(int n, const Query<D>& query, int lane, RingReader& ring,
-                                          Accumulator<D>& acc) {
+                                             Accumulator<D>& acc) {
   Scores s;
   const int n_tiles = (n + 15) / 16;
   const int g = lane / 4;
@@ -220,25 +228,26 @@ __device__ __forceinline__ void store_out(const DecodeArgs& args, int seq, int h
 
 // Combines the partial results of a sequence and KV head, which CTAs [first, last] have left.
 template <int D>
-__device__ void combine_partials(const DecodeArgs& args, const Segment& segment, int first, int last, int thread,
-                                 int n_threads) {
-  constexpr int kTogether = 8;  // loads in flight
-  for (int i = thread; i < args.group * D; i += n_threads) {
-    const int h = i / D;
-    const int channel = i % D;
+__device__ void combine_partials(const DecodeArgs& args, const Segment& segment, int first, int last,
+                                 int thread, int n_threads) {
+  constexpr int kTogether = 12;  // partial results whose loads are in flight
+  for (int i = thread; i < args.group * (D / 2); i += n_threads) {
+    const int h = i / (D / 2);
+    const int channel = i % (D / 2) * 2;
     float max = kNoScore;
     float sum = 0;
-    float out = 0;
+    float2 out = {0, 0};
     for (int begin = first; begin <= last; begin += kTogether) {
       float2 part[kTogether];
-      float value[kTogether];
+      float2 value[kTogether];
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
         // The first CTA began the sequence within its range, the others at the beginning of theirs.
         const int cta = min(begin + j, last);
-        const std::int64_t row = static_cast<std::int64_t>(2 * cta + (cta == first ? 1 : 0)) * kPaddedGroup + h;
+        const std::int64_t row =
+            static_cast<std::int64_t>(2 * cta + (cta == first ? 1 : 0)) * kPaddedGroup + h;
         part[j] = __ldcg(reinterpret_cast<const float2*>(args.schedule.partial_sums) + row);
-        value[j] = __ldcg(args.schedule.partial_out + row * D + channel);
+        value[j] = __ldcg(reinterpret_cast<const float2*>(args.schedule.partial_out + row * D + channel));
       }
       float higher = max;
 #pragma unroll
@@ -246,15 +255,19 @@ __device__ void combine_partials(const DecodeArgs& args, const Segment& segment,
       const float factor = exp2_fast(max - higher);
       max = higher;
       sum *= factor;
-      out *= factor;
+      out.x *= factor;
+      out.y *= factor;
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
         const float weight = begin + j <= last ? exp2_fast(part[j].x - max) : 0;
         sum += weight * part[j].y;
-        out += weight * value[j];
+        out.x += weight * value[j].x;
+        out.y += weight * value[j].y;
       }
     }
-    store_out(args, segment.seq, segment.head * args.group + h, channel, sum > 0 ? out / sum : 0);
+    const float share = sum > 0 ? 1 / sum : 0;
+    store_out(args, segment.seq, segment.head * args.group + h, channel, out.x * share);
+    store_out(args, segment.seq, segment.head * args.group + h, channel + 1, out.y * share);
   }
 }
 
@@ -279,7 +292,8 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
     }
   }
   const bool whole = segment.first == 0 && segment.last == segment.n_units;
-  const std::int64_t slot = static_cast<std::int64_t>(2 * blockIdx.x + (segment.first == 0 ? 1 : 0)) * kPaddedGroup;
+  const std::int64_t slot =
+      static_cast<std::int64_t>(2 * blockIdx.x + (segment.first == 0 ? 1 : 0)) * kPaddedGroup;
   for (int first = 0; first < args.group; first += kMergedHeads) {
     if (t / 2 == first / kMergedHeads) {
 #pragma unroll
@@ -310,7 +324,8 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
       } else {
         args.schedule.partial_out[(slot + first + h) * D + channel] = out;
         if (channel == 0)
-          *reinterpret_cast<float2*>(args.schedule.partial_sums + (slot + first + h) * 2) = make_float2(max, sum);
+          *reinterpret_cast<float2*>(args.schedule.partial_sums + (slot + first + h) * 2) =
+              make_float2(max, sum);
       }
     }
     named_barrier(1, n_threads);
@@ -357,8 +372,13 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
     if constexpr (Pair::kSealed) {
       typename Pair::Value::State state;
       const int end = min(segment.last, segment.n_sealed);
-      for (; unit < end; unit += rings.n_warps)
-        attend_sealed<Pair, D>(args, shared, segment, unit, query, lane, ring, acc, state);
+      for (; unit < end; unit += rings.n_warps) {
+        if constexpr (requires { &Pair::attend; }) {
+          Pair::attend(args, shared, segment, unit, query, lane, ring, acc);
+        } else {
+          attend_sealed<Pair, D>(args, shared, segment, unit, query, lane, ring, acc, state);
+        }
+      }
       Pair::Value::finish(args, acc.out, state);
     }
     for (; unit < segment.last; unit += rings.n_warps) {

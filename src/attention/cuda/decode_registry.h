@@ -14,7 +14,8 @@ struct DecodeKernel {
   int head_dim;
   const void* function;
   int table_bytes, merge_bytes;
-  int key_bytes, value_bytes;  // of sealed pages; 0: there are none
+  int key_bytes, value_bytes;         // of sealed pages; 0: there are none
+  int parts, key_codes, value_codes;  // of pages that are copied in parts, see DecodeArgs
 };
 
 std::span<const DecodeKernel> plain_kernels();

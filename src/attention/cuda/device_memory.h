@@ -18,7 +18,9 @@ inline void check_cuda(cudaError_t error, const char* what) {
 template <class T>
 class DeviceArray {
  public:
-  explicit DeviceArray(std::size_t n) : n_(n) { check_cuda(cudaMalloc(&data_, n * sizeof(T) + 16), "cudaMalloc"); }
+  explicit DeviceArray(std::size_t n) : n_(n) {
+    check_cuda(cudaMalloc(&data_, n * sizeof(T) + 16), "cudaMalloc");
+  }
   explicit DeviceArray(const std::vector<T>& host) : DeviceArray(host.size()) { write(host); }
   ~DeviceArray() { cudaFree(data_); }
   DeviceArray(const DeviceArray&) = delete;
@@ -26,7 +28,8 @@ class DeviceArray {
 
   T* get() const { return data_; }
   void write(const std::vector<T>& host) {
-    check_cuda(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice), "copy to the GPU");
+    check_cuda(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice),
+               "copy to the GPU");
   }
   std::vector<T> read() const {
     std::vector<T> host(n_);

@@ -1,4 +1,5 @@
-// Pages for the tests and the benchmark of the kernels: encoded by the formats themselves, in both byte orders.
+// Pages for the tests and the benchmark of the kernels: encoded by the formats themselves, in both byte
+// orders.
 #pragma once
 
 #include <cmath>
@@ -24,7 +25,8 @@ struct Codebooks {
   std::vector<std::uint16_t> packed[2];  // [side][n_heads][size]
   std::size_t size = 0;
 
-  Codebooks(const std::string& key_format, const std::string& value_format, int d, int n_heads, std::uint32_t seed) {
+  Codebooks(const std::string& key_format, const std::string& value_format, int d, int n_heads,
+            std::uint32_t seed) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     for (const Side side : kSides) {
@@ -45,8 +47,8 @@ struct Codebooks {
   }
 };
 
-// Gaussian values [kTokens][d]; keys with offsets and scales that differ by channel, values with a common part,
-// so that outputs don't vanish.
+// Gaussian values [kTokens][d]; keys with offsets and scales that differ by channel, values with a common
+// part, so that outputs don't vanish.
 inline std::vector<float> page_values(Side side, int d, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;

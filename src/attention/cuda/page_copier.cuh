@@ -1,6 +1,7 @@
 // The copying warp of a CTA: lane w keeps the ring of consumer warp w filled with the pages of its units, in
-// the order in which they are consumed. A sealed unit is two copies, its key page and its value page; an
-// unquantized unit is one copy for each tile of 16 tokens, keys first.
+// the order in which they are consumed. A sealed unit fills two slots, with its key page and its value page,
+// or, where pages come in parts, one with the parameters of both pages and one with each part of both pages'
+// codes. An unquantized unit fills a slot for each tile of 16 tokens, keys first.
 #pragma once
 
 #include "attention/cuda/ptx.cuh"
@@ -19,7 +20,9 @@ struct Rings {
         n_warps(args.consumer_warps),
         slot_bytes(args.slot_bytes),
         stages(args.stages) {}
-  __device__ std::uint32_t slot(int warp, int stage) const { return slots + (warp * stages + stage) * slot_bytes; }
+  __device__ std::uint32_t slot(int warp, int stage) const {
+    return slots + (warp * stages + stage) * slot_bytes;
+  }
   __device__ std::uint32_t full(int warp, int stage) const { return barriers + (warp * stages + stage) * 16; }
   __device__ std::uint32_t empty(int warp, int stage) const { return full(warp, stage) + 8; }
   __device__ void init() const {
@@ -47,17 +50,30 @@ class PageCopier {
   // Starts the next copy if its slot is free.
   __device__ void poll() {
     if (!barrier_test(rings_.empty(warp_, stage_), parity_ ^ 1)) return;
-    const unsigned char* page = source_->pool + (side_ == 0 ? key_id_ : value_id_) * source_->page_stride +
-                                segment_.head * source_->head_offset + side_ * source_->side_offset;
-    const int bytes = tiles_ > 0 ? kTileBytes : side_ == 0 ? args_.key_bytes : args_.value_bytes;
-    bulk_copy(rings_.slot(warp_, stage_), page + tile_ * kTileBytes, bytes, rings_.full(warp_, stage_));
+    const std::uint32_t slot = rings_.slot(warp_, stage_);
+    const std::uint32_t full = rings_.full(warp_, stage_);
+    if (tiles_ > 0) {
+      expect_bytes(full, kTileBytes);
+      bulk_copy(slot, page(step_ / tiles_) + step_ % tiles_ * kTileBytes, kTileBytes, full);
+    } else if (args_.parts == 0) {
+      const int bytes = step_ == 0 ? args_.key_bytes : args_.value_bytes;
+      expect_bytes(full, bytes);
+      bulk_copy(slot, page(step_), bytes, full);
+    } else {
+      const bool parameters = step_ == 0;
+      const int key_bytes = parameters ? args_.key_bytes - args_.key_codes : args_.key_codes / args_.parts;
+      const int value_bytes =
+          parameters ? args_.value_bytes - args_.value_codes : args_.value_codes / args_.parts;
+      expect_bytes(full, key_bytes + value_bytes);
+      bulk_copy(slot, page(0) + (parameters ? args_.key_codes : (step_ - 1) * key_bytes), key_bytes, full);
+      bulk_copy(slot + key_bytes, page(1) + (parameters ? args_.value_codes : (step_ - 1) * value_bytes),
+                value_bytes, full);
+    }
     if (++stage_ == rings_.stages) {
       stage_ = 0;
       parity_ ^= 1;
     }
-    if (++tile_ < tiles_) return;
-    tile_ = 0;
-    if (++side_ < 2) return;
+    if (++step_ < steps_) return;
     unit_ += rings_.n_warps;
     live_ = begin_unit();
   }
@@ -70,12 +86,14 @@ class PageCopier {
         if (!range_.next(segment_)) return false;
         unit_ = segment_.first_of(warp_, rings_.n_warps);
       }
-      side_ = tile_ = tiles_ = 0;
+      step_ = tiles_ = 0;
+      steps_ = args_.parts == 0 ? 2 : 1 + args_.parts;
       int page = unit_;
       source_ = &args_.sealed;
       if (unit_ >= segment_.n_sealed) {
         tiles_ = (plain_tokens(args_, segment_, unit_) + 15) / 16;
         if (tiles_ == 0) continue;
+        steps_ = 2 * tiles_;
         const bool is_side = unit_ < segment_.n_sealed + segment_.n_side;
         source_ = is_side ? &args_.side : &args_.tail;
         page = unit_ - segment_.n_sealed - (is_side ? 0 : segment_.n_side);
@@ -88,13 +106,19 @@ class PageCopier {
     }
   }
 
+  __device__ const unsigned char* page(int side) const {
+    return source_->pool + (side == 0 ? key_id_ : value_id_) * source_->page_stride +
+           segment_.head * source_->head_offset + side * source_->side_offset;
+  }
+
   const DecodeArgs& args_;
   Rings rings_;
   WorkRange range_;
   int warp_;
   Segment segment_;
   const PageSource* source_;
-  int unit_, side_, tile_, tiles_;
+  int unit_;
+  int step_, steps_, tiles_;  // copies of the unit; tiles: of an unquantized unit
   long long key_id_, value_id_;
   int stage_ = 0;
   std::uint32_t parity_ = 0;

@@ -25,8 +25,8 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kTokens = 128;   // of a page
-inline constexpr int kLanes = 32;     // of a warp
+inline constexpr int kTokens = 128;  // of a page
+inline constexpr int kLanes = 32;    // of a warp
 inline constexpr int kTokenTiles = kTokens / 16;
 
 enum class PageSide : std::uint8_t { key, value };
@@ -115,6 +115,8 @@ KVANT_HOST_DEVICE constexpr int plain_index(PageSide side, int d, int token, int
   return ((tile * (d / 16) + within / 2) * kLanes + lane) * 8 + (within % 2 + row * 2) * 2 + g % 2;
 }
 
-KVANT_HOST_DEVICE constexpr int round_up_16(int bytes) { return (bytes + 15) / 16 * 16; }
+KVANT_HOST_DEVICE constexpr int round_up_16(int bytes) {
+  return (bytes + 15) / 16 * 16;
+}
 
 }  // namespace kvant::cuda

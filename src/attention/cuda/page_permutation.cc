@@ -28,11 +28,17 @@ constexpr NamedFormat kFormats[] = {
     {"tcq5", {{CodeOrder::trellis, 5, 1}}},
 };
 
-PageSide device_side(Side side) { return side == Side::key ? PageSide::key : PageSide::value; }
+PageSide device_side(Side side) {
+  return side == Side::key ? PageSide::key : PageSide::value;
+}
 
-bool bit_at(const std::byte* bytes, int bit) { return (std::to_integer<int>(bytes[bit / 8]) >> (bit % 8)) & 1; }
+bool bit_at(const std::byte* bytes, int bit) {
+  return (std::to_integer<int>(bytes[bit / 8]) >> (bit % 8)) & 1;
+}
 
-void set_bit(std::byte* bytes, int bit) { bytes[bit / 8] |= std::byte{1} << (bit % 8); }
+void set_bit(std::byte* bytes, int bit) {
+  bytes[bit / 8] |= std::byte{1} << (bit % 8);
+}
 
 // Calls visit(canonical bit, device bit) for every bit of the codes.
 template <class Visit>
@@ -69,7 +75,8 @@ bool find_device_format(const std::string& name, DeviceFormat& format) {
 void page_to_device(const DeviceFormat& format, Side side, int d, std::size_t page_bytes,
                     const std::byte* canonical, std::byte* device) {
   if (format.plain) {
-    for_each_plain_element(side, d, [&](int from, int to) { std::memcpy(device + 2 * to, canonical + 2 * from, 2); });
+    for_each_plain_element(side, d,
+                           [&](int from, int to) { std::memcpy(device + 2 * to, canonical + 2 * from, 2); });
     return;
   }
   const std::size_t codes = code_bytes(format.layout, d);
@@ -83,7 +90,8 @@ void page_to_device(const DeviceFormat& format, Side side, int d, std::size_t pa
 void page_from_device(const DeviceFormat& format, Side side, int d, std::size_t page_bytes,
                       const std::byte* device, std::byte* canonical) {
   if (format.plain) {
-    for_each_plain_element(side, d, [&](int to, int from) { std::memcpy(canonical + 2 * to, device + 2 * from, 2); });
+    for_each_plain_element(side, d,
+                           [&](int to, int from) { std::memcpy(canonical + 2 * to, device + 2 * from, 2); });
     return;
   }
   const std::size_t codes = code_bytes(format.layout, d);

@@ -48,7 +48,8 @@ __device__ inline int find_sequence(const std::int32_t* first_unit, int n_seqs, 
   return low;
 }
 
-__global__ void __launch_bounds__(kScheduleThreads) schedule_kernel(const __grid_constant__ DecodeArgs args, int n_ctas) {
+__global__ void __launch_bounds__(kScheduleThreads)
+    schedule_kernel(const __grid_constant__ DecodeArgs args, int n_ctas) {
   __shared__ int carry;
   const Schedule& schedule = args.schedule;
   if (threadIdx.x == 0) carry = 0;

@@ -23,7 +23,8 @@ void check(cudaError_t error, const char* what) {
 
 enum class Unit { hmma, imma, permute, transpose, pair_look_up, exponential };
 
-__device__ __forceinline__ void imma(int (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+__device__ __forceinline__ void imma(int (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                     std::uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
@@ -32,10 +33,12 @@ __device__ __forceinline__ void imma(int (&c)[4], const std::uint32_t (&a)[4], s
 
 // Each round issues 8 independent operations in every warp.
 template <Unit U>
-__global__ void __launch_bounds__(kWarps * 32) rate_kernel(const std::uint32_t* in, std::uint32_t* out, long long* clocks) {
+__global__ void __launch_bounds__(kWarps * 32)
+    rate_kernel(const std::uint32_t* in, std::uint32_t* out, long long* clocks) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32;
-  for (int i = threadIdx.x; i < 8192; i += blockDim.x) reinterpret_cast<std::uint32_t*>(shared)[i] = in[i % 64] * i;
+  for (int i = threadIdx.x; i < 8192; i += blockDim.x)
+    reinterpret_cast<std::uint32_t*>(shared)[i] = in[i % 64] * i;
   float f[8][4] = {};
   int n[8][4] = {};
   std::uint32_t x[8];
@@ -49,7 +52,8 @@ __global__ void __launch_bounds__(kWarps * 32) rate_kernel(const std::uint32_t* 
     for (int i = 0; i < 8; ++i) {
       if constexpr (U == Unit::hmma) mma_f16(f[i], a[0], a[1], a[2], a[3], x[0], x[1]);
       if constexpr (U == Unit::imma) imma(n[i], a, x[0], x[1]);
-      if constexpr (U == Unit::permute) asm volatile("prmt.b32 %0, %0, %1, %2;" : "+r"(x[i]) : "r"(a[0]), "r"(a[1]));
+      if constexpr (U == Unit::permute)
+        asm volatile("prmt.b32 %0, %0, %1, %2;" : "+r"(x[i]) : "r"(a[0]), "r"(a[1]));
       if constexpr (U == Unit::transpose) x[i] = transpose_8x8(x[i]);
       if constexpr (U == Unit::exponential) f[i][0] = exp2_fast(f[i][0]);
       if constexpr (U == Unit::pair_look_up)
@@ -58,7 +62,8 @@ __global__ void __launch_bounds__(kWarps * 32) rate_kernel(const std::uint32_t* 
   }
   const long long stop = clock64();
   std::uint32_t sum = 0;
-  for (int i = 0; i < 8; ++i) sum += x[i] + __float_as_uint(f[i][0] + f[i][1] + f[i][2] + f[i][3]) + n[i][0] + n[i][3];
+  for (int i = 0; i < 8; ++i)
+    sum += x[i] + __float_as_uint(f[i][0] + f[i][1] + f[i][2] + f[i][3]) + n[i][0] + n[i][3];
   out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
   if (threadIdx.x == 0) clocks[blockIdx.x] = stop - start;
 }
@@ -90,7 +95,9 @@ void report_subnormals(std::uint32_t* device, float* sums) {
   for (int trial = 0; trial < 50; ++trial) {
     std::vector<std::uint32_t> words(96);
     for (int i = 0; i < 32; ++i) words[i] = static_cast<std::uint32_t>(std::rand()) * 2654435761U;
-    const auto factor = [](int g, int k) { return static_cast<float>((g * 37 + k * 101) % 2048 - 1024) / 64; };
+    const auto factor = [](int g, int k) {
+      return static_cast<float>((g * 37 + k * 101) % 2048 - 1024) / 64;
+    };
     for (int lane = 0; lane < 32; ++lane) {
       for (int half = 0; half < 2; ++half) {
         const int k = lane % 4 * 2 + half * 8;
@@ -120,7 +127,8 @@ void report_subnormals(std::uint32_t* device, float* sums) {
 }
 
 // Every warp copies its share of the data through a ring of `stages` slots of its own.
-__global__ void __launch_bounds__(kWarps * 32) copy_kernel(const unsigned char* data, long long pieces, int piece, int stages, std::uint32_t* out) {
+__global__ void __launch_bounds__(kWarps * 32)
+    copy_kernel(const unsigned char* data, long long pieces, int piece, int stages, std::uint32_t* out) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ std::uint64_t barriers[kWarps * 16];
   const int warp = threadIdx.x / 32;
@@ -135,8 +143,10 @@ __global__ void __launch_bounds__(kWarps * 32) copy_kernel(const unsigned char* 
   const long long me = blockIdx.x * kWarps + warp;
   const auto start = [&](long long i) {
     const long long index = me + i * warps;
-    if (lane == 0 && index < pieces)
-      bulk_copy(shared_address(ring + i % stages * piece), data + index * piece, piece, first_barrier + 8 * (i % stages));
+    if (lane != 0 || index >= pieces) return;
+    const std::uint32_t barrier = first_barrier + 8 * static_cast<std::uint32_t>(i % stages);
+    expect_bytes(barrier, piece);
+    bulk_copy(shared_address(ring + i % stages * piece), data + index * piece, piece, barrier);
   };
   for (int i = 0; i < stages; ++i) start(i);
   std::uint32_t sum = 0;
@@ -151,7 +161,8 @@ __global__ void __launch_bounds__(kWarps * 32) copy_kernel(const unsigned char* 
 
 void report_copies(unsigned char* data, long long bytes, std::uint32_t* out) {
   check(cudaFuncSetAttribute(copy_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 220000), "copies");
-  const int shapes[][2] = {{4096, 2}, {4096, 3}, {4096, 6}, {4608, 2}, {4608, 4}, {8704, 1}, {8704, 2}, {8704, 3}};
+  const int shapes[][2] = {{4096, 2}, {4096, 3}, {4096, 6}, {4608, 2},
+                           {4608, 4}, {8704, 1}, {8704, 2}, {8704, 3}};
   for (const auto& shape : shapes) {
     float best = 1e30F;
     for (int run = 0; run < 5; ++run) {
@@ -160,14 +171,16 @@ void report_copies(unsigned char* data, long long bytes, std::uint32_t* out) {
       cudaEventCreate(&start);
       cudaEventCreate(&stop);
       cudaEventRecord(start);
-      copy_kernel<<<132, kWarps * 32, kWarps * shape[0] * shape[1]>>>(data, bytes / shape[0], shape[0], shape[1], out);
+      copy_kernel<<<132, kWarps * 32, kWarps * shape[0] * shape[1]>>>(data, bytes / shape[0], shape[0],
+                                                                      shape[1], out);
       cudaEventRecord(stop);
       check(cudaDeviceSynchronize(), "copies");
       float ms = 0;
       cudaEventElapsedTime(&ms, start, stop);
       best = std::min(best, ms);
     }
-    std::printf("bulk copies of %5d B, %d slots a warp  %7.0f GB/s\n", shape[0], shape[1], static_cast<double>(bytes) / best / 1e6);
+    std::printf("bulk copies of %5d B, %d slots a warp  %7.0f GB/s\n", shape[0], shape[1],
+                static_cast<double>(bytes) / best / 1e6);
   }
 }
 
@@ -196,4 +209,6 @@ void report_all() {
 }  // namespace
 }  // namespace kvant::cuda
 
-int main() { kvant::cuda::report_all(); }
+int main() {
+  kvant::cuda::report_all();
+}

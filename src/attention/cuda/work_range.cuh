@@ -77,8 +77,9 @@ class WorkRange {
 __device__ inline int plain_tokens(const DecodeArgs& args, const Segment& segment, int unit) {
   const bool side = unit < segment.n_sealed + segment.n_side;
   const int page = unit - segment.n_sealed - (side ? 0 : segment.n_side);
-  const int tokens = side ? args.side_tokens[segment.seq * args.side_seq_stride + segment.head * args.side_head_stride]
-                          : args.tail_tokens[segment.seq];
+  const int tokens =
+      side ? args.side_tokens[segment.seq * args.side_seq_stride + segment.head * args.side_head_stride]
+           : args.tail_tokens[segment.seq];
   return max(0, min(kTokens, tokens - page * kTokens));
 }
 

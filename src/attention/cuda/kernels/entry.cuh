@@ -10,8 +10,18 @@ namespace kvant::cuda {
 
 template <class Pair, int D>
 DecodeKernel decode_entry(const char* name, const char* key, const char* value) {
-  DecodeKernel entry{name, key, value, D, reinterpret_cast<const void*>(&decode_kernel<Pair, D>), Pair::kTableBytes,
-                     static_cast<int>(sizeof(MergeBuffer<D>)), 0, 0};
+  DecodeKernel entry{name,
+                     key,
+                     value,
+                     D,
+                     reinterpret_cast<const void*>(&decode_kernel<Pair, D>),
+                     Pair::kTableBytes,
+                     static_cast<int>(sizeof(MergeBuffer<D>)),
+                     0,
+                     0,
+                     0,
+                     0,
+                     0};
   if constexpr (Pair::kSealed && requires { Pair::Key::kPageBytes; }) {
     entry.key_bytes = Pair::Key::kPageBytes;
     entry.value_bytes = Pair::Value::kPageBytes;

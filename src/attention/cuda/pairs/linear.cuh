@@ -11,8 +11,9 @@ struct ChannelKey {
   static constexpr int kCodes = kTokens * D * Bits / 8;
   static constexpr int kPageBytes = kCodes + 4 * D;
 
-  static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char*, const unsigned char* page,
-                                               const Query<D>& query, int lane, Scores& s) {
+  static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char*,
+                                               const unsigned char* page, const Query<D>& query, int lane,
+                                               Scores& s) {
     constexpr int kTiles = D / 16;
     const auto* scales = reinterpret_cast<const uint4*>(page + kCodes + lane % 4 * (D / 2));
     const auto* zeros = reinterpret_cast<const uint4*>(page + kCodes + 2 * D + lane % 4 * (D / 2));
@@ -30,9 +31,10 @@ struct ChannelKey {
       mma_f16(zero, z.z, z.z, z.w, z.w, query.b[k + 1][0], query.b[k + 1][1]);
     }
     clear(s);
-    for_each_fragment<Bits, kTokenTiles>(page, lane, 0, kTiles, [&](int k, int m, auto a0, auto a1, auto a2, auto a3) {
-      mma_f16(s[m], a0, a1, a2, a3, q[k][0], q[k][1]);
-    });
+    for_each_fragment<Bits, kTokenTiles>(page, lane, 0, kTiles,
+                                         [&](int k, int m, auto a0, auto a1, auto a2, auto a3) {
+                                           mma_f16(s[m], a0, a1, a2, a3, q[k][0], q[k][1]);
+                                         });
     zero[0] *= query.factor[0];
     zero[1] *= query.factor[1];
 #pragma unroll
@@ -55,9 +57,9 @@ struct TokenValue {
     __device__ __forceinline__ void scale(int h, float factor) { zero[h] *= factor; }
   };
 
-  static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char*, const unsigned char* page,
-                                             const Scores& p, float2, int lane, float (&out)[D / 16][4],
-                                             State& state) {
+  static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char*,
+                                             const unsigned char* page, const Scores& p, int lane,
+                                             float (&out)[D / 16][4], State& state) {
     const TokenParameters scales(page + kCodes, lane);
     const TokenParameters zeros(page + kCodes + 2 * kTokens, lane);
 #pragma unroll
@@ -67,12 +69,14 @@ struct TokenValue {
       state.zero[1] += p[tile][1] * zero.x + p[tile][3] * zero.y;
     }
     const Weights weights = pack_weights(p, scales);
-    for_each_fragment<Bits, D / 16>(page, lane, 0, kTokenTiles, [&](int k, int m, auto a0, auto a1, auto a2, auto a3) {
-      mma_f16(out[m], a0, a1, a2, a3, weights.b[k][0], weights.b[k][1]);
-    });
+    for_each_fragment<Bits, D / 16>(page, lane, 0, kTokenTiles,
+                                    [&](int k, int m, auto a0, auto a1, auto a2, auto a3) {
+                                      mma_f16(out[m], a0, a1, a2, a3, weights.b[k][0], weights.b[k][1]);
+                                    });
   }
 
-  static __device__ __forceinline__ void finish(const DecodeArgs&, float (&out)[D / 16][4], const State& state) {
+  static __device__ __forceinline__ void finish(const DecodeArgs&, float (&out)[D / 16][4],
+                                                const State& state) {
     const float zero[2] = {sum_over_tokens(state.zero[0]), sum_over_tokens(state.zero[1])};
 #pragma unroll
     for (int m = 0; m < D / 16; ++m) {

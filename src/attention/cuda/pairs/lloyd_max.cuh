@@ -8,8 +8,9 @@ namespace kvant::cuda {
 
 // Calls visit(k_tile, m_tile, a0, a1, a2, a3) for all fragments.
 template <int Bits, int KTiles, int MTiles, class Visit>
-__device__ __forceinline__ void for_each_level_fragment(const unsigned char* table, const unsigned char* codes,
-                                                        int lane, const Visit& visit) {
+__device__ __forceinline__ void for_each_level_fragment(const unsigned char* table,
+                                                        const unsigned char* codes, int lane,
+                                                        const Visit& visit) {
   const auto* pieces = reinterpret_cast<const uint4*>(codes) + lane;
   const std::uint32_t lane_4 = lane * 4;
   if constexpr (Bits == 3) {
@@ -53,7 +54,8 @@ __device__ __forceinline__ void for_each_level_fragment(const unsigned char* tab
         if constexpr (Bits == 4) {
           std::uint32_t a[4];
 #pragma unroll
-          for (int reg = 0; reg < 4; ++reg) a[reg] = look_up_4(table, entry_offset<8>(words[i], 8 * reg, lane_4));
+          for (int reg = 0; reg < 4; ++reg)
+            a[reg] = look_up_4(table, entry_offset<8>(words[i], 8 * reg, lane_4));
           visit((first + i) / MTiles, (first + i) % MTiles, a[0], a[1], a[2], a[3]);
         } else {
           uint2 rows[4];
@@ -101,8 +103,9 @@ struct LloydMaxValue {
   static constexpr int kPageBytes = kCodes + 2 * kTokens;
   using State = NoState;
 
-  static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char* table, const unsigned char* page,
-                                             const Scores& p, float2, int lane, float (&out)[D / 16][4], State&) {
+  static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char* table,
+                                             const unsigned char* page, const Scores& p, int lane,
+                                             float (&out)[D / 16][4], State&) {
     const TokenParameters gains(page + kCodes, lane);
     const Weights weights = pack_weights(p, gains);
     for_each_level_fragment<Bits, kTokenTiles, D / 16>(
@@ -111,7 +114,8 @@ struct LloydMaxValue {
         });
   }
 
-  static __device__ __forceinline__ void finish(const DecodeArgs& args, float (&out)[D / 16][4], const State&) {
+  static __device__ __forceinline__ void finish(const DecodeArgs& args, float (&out)[D / 16][4],
+                                                const State&) {
 #pragma unroll
     for (int m = 0; m < D / 16; ++m) {
 #pragma unroll
@@ -129,11 +133,13 @@ struct LloydMaxPair {
   using Key = LloydMaxKey<Bits, D>;
   using Value = LloydMaxValue<Bits, D>;
 
-  static __device__ void build_tables(const DecodeArgs& args, unsigned char* table, int, int thread, int n_threads) {
+  static __device__ void build_tables(const DecodeArgs& args, unsigned char* table, int, int thread,
+                                      int n_threads) {
     constexpr int kCodeMask = (1 << Bits) - 1;
     for (int i = thread; i < kTableBytes / 4; i += n_threads) {
       const int entry = i / 32;
-      const int code = Bits == 2 ? entry >> (i % 2 * 4) : entry;  // entries of four levels: the words of a pair
+      const int code =
+          Bits == 2 ? entry >> (i % 2 * 4) : entry;  // entries of four levels: the words of a pair
       const float low = args.key_levels[code & kCodeMask];
       const float high = args.key_levels[(code >> Bits) & kCodeMask];
       reinterpret_cast<std::uint32_t*>(table)[i] = pack_half2(low, high);

@@ -18,14 +18,15 @@ __device__ __forceinline__ uint2 look_up_8(const unsigned char* table, std::uint
 
 // The offset of the entry whose index stands at bit `bit` of word; `lane_offset`: of the lane's copy.
 template <int IndexBits>
-__device__ __forceinline__ std::uint32_t entry_offset(std::uint32_t word, int bit, std::uint32_t lane_offset) {
+__device__ __forceinline__ std::uint32_t entry_offset(std::uint32_t word, int bit,
+                                                      std::uint32_t lane_offset) {
   constexpr std::uint32_t kMask = ((1U << IndexBits) - 1) * kEntryStride;
   const std::uint32_t shifted = bit >= 7 ? word >> (bit - 7) : word << (7 - bit);
   return (shifted & kMask) | lane_offset;
 }
 
-// The two tokens' values of two registers, channel pairs (x, y), as two registers of channels: (first, second)
-// of either token.
+// The two tokens' values of two registers, channel pairs (x, y), as two registers of channels: (first,
+// second) of either token.
 __device__ __forceinline__ std::uint32_t low_halves(std::uint32_t first, std::uint32_t second) {
   return __byte_perm(first, second, 0x5410);
 }

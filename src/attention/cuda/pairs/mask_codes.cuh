@@ -1,5 +1,5 @@
-// Codes of 4 and 2 bits that one mask for each pair lifts out of a word. A code at bit p of a 16-bit half is a
-// subnormal half-precision number, code * 2^(p - 24): an exact factor, without any conversion.
+// Codes of 4 and 2 bits that one mask for each pair lifts out of a word. A code at bit p of a 16-bit half is
+// a subnormal half-precision number, code * 2^(p - 24): an exact factor, without any conversion.
 #pragma once
 
 #include "attention/cuda/pairs/weights.cuh"

@@ -10,8 +10,10 @@ namespace kvant::cuda {
 // The first or the last two bytes of x, less bias, as half-precision numbers.
 enum class Bytes { first, last };
 __device__ __forceinline__ std::uint32_t half2_from_bytes(std::uint32_t x, Bytes which, float bias) {
-  const std::uint32_t shifted = __byte_perm(x, 0x64646464U, which == Bytes::first ? 0x4140 : 0x4342);  // 1024 + byte
-  const __half2 number = __hsub2(*reinterpret_cast<const __half2*>(&shifted), __float2half2_rn(1024.0F + bias));
+  const std::uint32_t shifted =
+      __byte_perm(x, 0x64646464U, which == Bytes::first ? 0x4140 : 0x4342);  // 1024 + byte
+  const __half2 number =
+      __hsub2(*reinterpret_cast<const __half2*>(&shifted), __float2half2_rn(1024.0F + bias));
   return *reinterpret_cast<const std::uint32_t*>(&number);
 }
 
@@ -33,8 +35,9 @@ template <int D>
 struct ProgressiveKey {
   static constexpr int kPageBytes = ProgressivePage<D>::kPageBytes;
 
-  static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char*, const unsigned char* bytes,
-                                               const Query<D>& query, int lane, Scores& s) {
+  static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char*,
+                                               const unsigned char* bytes, const Query<D>& query, int lane,
+                                               Scores& s) {
     constexpr int kTiles = D / 16;
     const ProgressivePage<D> page{bytes};
     clear(s);
@@ -59,7 +62,8 @@ struct ProgressiveKey {
         for (int i = 0; i < 4; ++i) {
           const std::uint32_t w = words[i];
           const std::uint32_t v = w >> 8;
-          mma_f16(s[block * 4 + i], w & 0x000f000fU, w & 0x00f000f0U, v & 0x000f000fU, v & 0x00f000f0U, q0, q1);
+          mma_f16(s[block * 4 + i], w & 0x000f000fU, w & 0x00f000f0U, v & 0x000f000fU, v & 0x00f000f0U, q0,
+                  q1);
         }
       }
       const float scale = page.scale(block);
@@ -79,8 +83,9 @@ struct ProgressiveValue {
   static constexpr int kPageBytes = ProgressivePage<D>::kPageBytes;
   using State = NoState;
 
-  static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char*, const unsigned char* bytes,
-                                             const Scores& p, float2, int lane, float (&out)[D / 16][4], State&) {
+  static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char*,
+                                             const unsigned char* bytes, const Scores& p, int lane,
+                                             float (&out)[D / 16][4], State&) {
     constexpr int kMTiles = D / 16;
     const ProgressivePage<D> page{bytes};
     const Weights weights = pack_weights(p);

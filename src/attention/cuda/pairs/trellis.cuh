@@ -1,8 +1,8 @@
-// tcq1 to tcq5 keys and values: a token's channels are a circular stream of B bits a value, and the level of a
-// value is looked up by the 8 bits that end with its own. A lane decodes a stretch of a token's stream; the
+// tcq1 to tcq5 keys and values: a token's channels are a circular stream of B bits a value, and the level of
+// a value is looked up by the 8 bits that end with its own. A lane decodes a stretch of a token's stream; the
 // bits before it are the last ones of the lane that holds the channels before (of the last lane, for the
-// first). One table serves both sides: entry e of the keys' levels lies for lane l at byte e * 256 + l * 4, and
-// of the values' levels 128 bytes further, so that one permute of bytes makes an address of a state.
+// first). One table serves both sides: entry e of the keys' levels lies for lane l at byte e * 256 + l * 4,
+// and of the values' levels 128 bytes further, so that one permute of bytes makes an address of a state.
 #pragma once
 
 #include "attention/cuda/pairs/look_up.cuh"
@@ -19,23 +19,29 @@ struct TrellisPage {
   static constexpr int kPageBytes = round_up_16(kCodes + kTokens + 2 * D + 4);
 };
 
-template <int D>
-struct TrellisParameters {
-  const unsigned char* gains;  // behind the codes
+// The gains of this lane's tokens: of 8-bit codes, in steps of 1/32 octave below the loudest.
+struct TokenGains {
+  std::uint32_t codes[kTokenTiles / 2];  // of tiles 2 i and 2 i + 1: rows g, g + 8, g, g + 8
+  float log2_loudest;
 
-  __device__ __forceinline__ const unsigned char* means() const { return gains + kTokens; }
-  __device__ __forceinline__ float loudest() const {
-    return *reinterpret_cast<const float*>(gains + kTokens + 2 * D);
+  // parameters: gains, means, loudest; unit: of the levels.
+  template <int D>
+  static __device__ __forceinline__ TokenGains load(const unsigned char* parameters, float unit, int lane) {
+    TokenGains gains;
+#pragma unroll
+    for (int i = 0; i < kTokenTiles / 2; ++i)
+      gains.codes[i] = *reinterpret_cast<const std::uint32_t*>(parameters + i * 32 + lane / 4 * 4);
+    gains.log2_loudest = log2f(*reinterpret_cast<const float*>(parameters + kTokens + 2 * D) * unit);
+    return gains;
   }
-  // Of row g and row g + 8 of a tile.
-  __device__ __forceinline__ float2 gain(int tile, float log2_loudest, int lane) const {
-    const auto codes = *reinterpret_cast<const std::uint16_t*>(gains + tile / 2 * 32 + lane / 4 * 4 + tile % 2 * 2);
-    return {of_code(codes, 0, log2_loudest), of_code(codes, 1, log2_loudest)};
+  // Of tiles 2 i and 2 i + 1, where i is not known when this is compiled.
+  __device__ __forceinline__ std::uint32_t of_pair(int i) const {
+    const std::uint32_t low = i == 0 ? codes[0] : codes[1];
+    const std::uint32_t high = i == 2 ? codes[2] : codes[3];
+    return i < 2 ? low : high;
   }
-
- private:
-  static __device__ __forceinline__ float of_code(std::uint32_t codes, int i, float log2_loudest) {
-    const float code = float_from_byte(codes, i, 0);
+  __device__ __forceinline__ float of_row(std::uint32_t pair, int row) const {
+    const float code = float_from_byte(pair, row, 0);
     return code == 255 ? 0 : exp2_fast(fmaf(code, -1.0F / 32, log2_loudest));
   }
 };
@@ -81,11 +87,13 @@ struct TrellisWords {
     const int shift = first % 8;
     const int word = first / 32;
     const std::uint32_t next = word + 1 < kWords ? words[word + 1] : 0;
-    return offset_of(shift == 0 ? words[word] : __funnelshift_r(words[word], next, shift), first % 32 / 8, lane_offset);
+    return offset_of(shift == 0 ? words[word] : __funnelshift_r(words[word], next, shift), first % 32 / 8,
+                     lane_offset);
   }
 
  private:
-  static __device__ __forceinline__ std::uint32_t offset_of(std::uint32_t states, int byte, std::uint32_t lane_offset) {
+  static __device__ __forceinline__ std::uint32_t offset_of(std::uint32_t states, int byte,
+                                                            std::uint32_t lane_offset) {
     return __byte_perm(states, lane_offset, 0x5504 | byte << 4);
   }
 };
@@ -94,169 +102,71 @@ __device__ __forceinline__ std::uint32_t look_up_2(const unsigned char* table, s
   return *reinterpret_cast<const std::uint16_t*>(table + offset);
 }
 
-// Two levels in one register. A multiplication, where a permute would do, because permutes and shifts are what
-// bounds these kernels; high_half is 2^16.
-__device__ __forceinline__ std::uint32_t join_levels(std::uint32_t low, std::uint32_t high, std::uint32_t high_half) {
+// Two levels in one register. A multiplication, where a permute would do, because permutes and shifts are
+// what bounds these kernels; high_half is 2^16.
+__device__ __forceinline__ std::uint32_t join_levels(std::uint32_t low, std::uint32_t high,
+                                                     std::uint32_t high_half) {
   return high * high_half + low;
 }
 
-// Calls visit(k_tile, m_tile, a0, a1, a2, a3) for all fragments of keys.
-template <int Bits, int D, class Visit>
-__device__ __forceinline__ void for_each_key_fragment(const unsigned char* table, const unsigned char* codes, int lane,
-                                                      std::uint32_t high_half, const Visit& visit) {
-  constexpr int kValues = D / 4;
-  constexpr int kTogether = 64 / kValues;  // tiles: whole pieces of any number of bits
-  using Words = TrellisWords<Bits, kValues, 2 * kTogether>;
-  const auto* pieces = reinterpret_cast<const uint4*>(codes) + lane;
-  const int neighbour = lane / 4 * 4 + (lane + 3) % 4;
+// Tiles of tokens that are decoded together: whole pieces of the streams, whatever their bits.
+template <int D>
+inline constexpr int kTilesTogether = 256 / D;
+
+// s += the products of the queries with the levels of keys, for a part of a page.
+template <int Bits, int D>
+__device__ __forceinline__ void score_levels(const unsigned char* table, const unsigned char* codes,
+                                             const Query<D>& query, std::uint32_t high_half, int lane,
+                                             float (&s)[kTilesTogether<D>][4]) {
+  TrellisWords<Bits, D / 4, 2 * kTilesTogether<D>> words;
+  words.load(reinterpret_cast<const uint4*>(codes) + lane, lane / 4 * 4 + (lane + 3) % 4);
   const std::uint32_t lane_offset = lane * 4;
 #pragma unroll
-  for (int first = 0; first < kTokenTiles; first += kTogether) {
-    Words words;
-    words.load(pieces + first / kTogether * Words::kWords / 4 * kLanes, neighbour);
+  for (int m = 0; m < kTilesTogether<D>; ++m) {
 #pragma unroll
-    for (int m = 0; m < kTogether; ++m) {
+    for (int k = 0; k < D / 16; ++k) {
+      std::uint32_t a[4];
 #pragma unroll
-      for (int k = 0; k < D / 16; ++k) {
-        std::uint32_t a[4];
-#pragma unroll
-        for (int reg = 0; reg < 4; ++reg) {
-          const int stream = 2 * m + reg % 2;
-          const int value = 4 * k + reg / 2 * 2;
-          a[reg] = join_levels(look_up_2(table, words.state(stream, value, lane_offset)),
-                               look_up_2(table, words.state(stream, value + 1, lane_offset)), high_half);
-        }
-        visit(k, first + m, a[0], a[1], a[2], a[3]);
+      for (int reg = 0; reg < 4; ++reg) {
+        const int stream = 2 * m + reg % 2;
+        const int value = 4 * k + reg / 2 * 2;
+        a[reg] = join_levels(look_up_2(table, words.state(stream, value, lane_offset)),
+                             look_up_2(table, words.state(stream, value + 1, lane_offset)), high_half);
       }
+      mma_f16(s[m], a[0], a[1], a[2], a[3], query.b[k][0], query.b[k][1]);
     }
   }
 }
 
-// ... and of values.
-template <int Bits, int D, class Visit>
-__device__ __forceinline__ void for_each_value_fragment(const unsigned char* table, const unsigned char* codes,
-                                                        int lane, std::uint32_t high_half,
-                                                        const Visit& visit) {
-  constexpr int kValues = D / 8;
-  constexpr int kTogether = 32 / kValues;
-  using Words = TrellisWords<Bits, kValues, 4 * kTogether>;
-  const auto* pieces = reinterpret_cast<const uint4*>(codes) + lane;
-  const int neighbour = (lane + 28) % 32;
+// out += weights times the levels of values, likewise.
+template <int Bits, int D>
+__device__ __forceinline__ void mix_levels(const unsigned char* table, const unsigned char* codes,
+                                           const std::uint32_t (&weights)[kTilesTogether<D>][2],
+                                           std::uint32_t high_half, int lane, float (&out)[D / 16][4]) {
+  TrellisWords<Bits, D / 8, 4 * kTilesTogether<D>> words;
+  words.load(reinterpret_cast<const uint4*>(codes) + lane, (lane + 28) % 32);
   const std::uint32_t lane_offset = lane * 4 + kValueLevels;
 #pragma unroll
-  for (int first = 0; first < kTokenTiles; first += kTogether) {
-    Words words;
-    words.load(pieces + first / kTogether * Words::kWords / 4 * kLanes, neighbour);
+  for (int k = 0; k < kTilesTogether<D>; ++k) {
 #pragma unroll
-    for (int k = 0; k < kTogether; ++k) {
+    for (int m = 0; m < D / 16; ++m) {
+      std::uint32_t a[4];
 #pragma unroll
-      for (int m = 0; m < D / 16; ++m) {
-        std::uint32_t a[4];
-#pragma unroll
-        for (int reg = 0; reg < 4; ++reg) {
-          const int stream = 4 * k + reg / 2 * 2;
-          const int value = 2 * m + reg % 2;
-          a[reg] = join_levels(look_up_2(table, words.state(stream, value, lane_offset)),
-                               look_up_2(table, words.state(stream + 1, value, lane_offset)), high_half);
-        }
-        visit(first + k, m, a[0], a[1], a[2], a[3]);
+      for (int reg = 0; reg < 4; ++reg) {
+        const int stream = 4 * k + reg / 2 * 2;
+        const int value = 2 * m + reg % 2;
+        a[reg] = join_levels(look_up_2(table, words.state(stream, value, lane_offset)),
+                             look_up_2(table, words.state(stream + 1, value, lane_offset)), high_half);
       }
+      mma_f16(out[m], a[0], a[1], a[2], a[3], weights[k][0], weights[k][1]);
     }
   }
 }
 
-template <int Bits, int D>
-__device__ __forceinline__ void score_trellis(const DecodeArgs& args, const unsigned char* table,
-                                              const unsigned char* page, const Query<D>& query, int lane, Scores& s) {
-  const TrellisParameters<D> parameters{page + TrellisPage<Bits, D>::kCodes};
-  const auto* means = reinterpret_cast<const uint2*>(parameters.means() + lane % 4 * (D / 2));
-  float mean[4] = {};
-#pragma unroll
-  for (int k = 0; k < D / 16; ++k) {
-    const uint2 x = means[k];
-    mma_f16(mean, x.x, x.x, x.y, x.y, query.b[k][0], query.b[k][1]);
-  }
-  clear(s);
-  for_each_key_fragment<Bits, D>(table, page, lane, args.high_half, [&](int k, int m, auto a0, auto a1, auto a2, auto a3) {
-    mma_f16(s[m], a0, a1, a2, a3, query.b[k][0], query.b[k][1]);
-  });
-  const float log2_loudest = log2f(parameters.loudest() * args.key_unit);
-#pragma unroll
-  for (int m = 0; m < kTokenTiles; ++m) {
-    const float2 gain = parameters.gain(m, log2_loudest, lane);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      s[m][i] = fmaf(s[m][i], i < 2 ? gain.x : gain.y, mean[i & 1]) * query.factor[i & 1];
-  }
-}
-
-template <int Bits, int D>
-__device__ __forceinline__ void mix_trellis(const DecodeArgs& args, const unsigned char* table, const unsigned char* page,
-                                            const Scores& p, int lane, float (&out)[D / 16][4]) {
-  const TrellisParameters<D> parameters{page + TrellisPage<Bits, D>::kCodes};
-  // Levels reach 127; gains enter the weights without the levels' unit, which `finish` multiplies.
-  const float log2_loudest = log2f(parameters.loudest());
-  Weights weights;
-#pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) {
-    const float2 gain = parameters.gain(tile, log2_loudest, lane);
-    weights.b[tile][0] = transpose_8x8(pack_half2(p[tile][0] * gain.x, p[tile][1] * gain.x));
-    weights.b[tile][1] = transpose_8x8(pack_half2(p[tile][2] * gain.y, p[tile][3] * gain.y));
-  }
-  for_each_value_fragment<Bits, D>(table, page, lane, args.high_half, [&](int k, int m, auto a0, auto a1, auto a2, auto a3) {
-    mma_f16(out[m], a0, a1, a2, a3, weights.b[k][0], weights.b[k][1]);
-  });
-}
-
-template <int D>
-struct TrellisKey {
-  static __device__ __forceinline__ void score(const DecodeArgs& args, const unsigned char* table,
-                                               const unsigned char* page, const Query<D>& query, int lane,
-                                               Scores& s) {
-    switch (args.key_bits) {
-      case 1: return score_trellis<1, D>(args, table, page, query, lane, s);
-      case 2: return score_trellis<2, D>(args, table, page, query, lane, s);
-      case 3: return score_trellis<3, D>(args, table, page, query, lane, s);
-      case 4: return score_trellis<4, D>(args, table, page, query, lane, s);
-      default: return score_trellis<5, D>(args, table, page, query, lane, s);
-    }
-  }
-};
-
-template <int D>
-struct TrellisValue {
-  using State = NoState;
-
-  static __device__ __forceinline__ void mix(const DecodeArgs& args, const unsigned char* table,
-                                             const unsigned char* page, const Scores& p, float2 sums, int lane,
-                                             float (&out)[D / 16][4], State&) {
-    // The means' share, in units of the levels.
-    const float total[2] = {sum_over_tokens(sums.x) / args.value_unit, sum_over_tokens(sums.y) / args.value_unit};
-    const int codes = kTokens * D / 8 * args.value_bits;
-    const auto* means = reinterpret_cast<const std::uint32_t*>(
-        TrellisParameters<D>{page + codes}.means() + lane / 4 * (D / 4));
-#pragma unroll
-    for (int m = 0; m < D / 16; ++m) {
-      const float2 mean = unpack_half2(means[m]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) out[m][i] = fmaf(i < 2 ? mean.x : mean.y, total[i & 1], out[m][i]);
-    }
-    switch (args.value_bits) {
-      case 1: return mix_trellis<1, D>(args, table, page, p, lane, out);
-      case 2: return mix_trellis<2, D>(args, table, page, p, lane, out);
-      case 3: return mix_trellis<3, D>(args, table, page, p, lane, out);
-      case 4: return mix_trellis<4, D>(args, table, page, p, lane, out);
-      default: return mix_trellis<5, D>(args, table, page, p, lane, out);
-    }
-  }
-
-  static __device__ __forceinline__ void finish(const DecodeArgs& args, float (&out)[D / 16][4], const State&) {
-#pragma unroll
-    for (int m = 0; m < D / 16; ++m) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) out[m][i] *= args.value_unit;
-    }
-  }
+// The weights' sums over a page's tokens, which the means of its values are to be multiplied by.
+struct PageTotal {
+  float of_head[2] = {0, 0};
+  __device__ __forceinline__ void scale(int h, float factor) { of_head[h] *= factor; }
 };
 
 template <int D>
@@ -264,16 +174,127 @@ struct TrellisPair {
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
   static constexpr int kTableBytes = kStates * kStateStride;
-  using Key = TrellisKey<D>;
-  using Value = TrellisValue<D>;
+  static constexpr int kParts = kTokenTiles / kTilesTogether<D>;
 
-  static __device__ void build_tables(const DecodeArgs& args, unsigned char* table, int, int thread, int n_threads) {
+  static __device__ void build_tables(const DecodeArgs& args, unsigned char* table, int, int thread,
+                                      int n_threads) {
     for (int i = thread; i < kTableBytes / 4; i += n_threads) {
       const int state = i / (kStateStride / 4);
       const bool value = i % (kStateStride / 4) >= kValueLevels / 4;
-      reinterpret_cast<std::uint32_t*>(table)[i] = pack_half2(value ? args.value_levels[state] : args.key_levels[state], 0);
+      reinterpret_cast<std::uint32_t*>(table)[i] =
+          pack_half2(value ? args.value_levels[state] : args.key_levels[state], 0);
     }
   }
+
+  // A page, a few tiles at a time in a loop that is not unrolled: unrolled, its code would not stay in the
+  // instruction cache. Levels enter `out` without their unit, which `finish` multiplies.
+  static __device__ __forceinline__ void attend(const DecodeArgs& args, const unsigned char* table,
+                                                const Segment& segment, int page, const Query<D>& query,
+                                                int lane, RingReader& ring, Accumulator<D>& acc) {
+    constexpr int kTiles = kTilesTogether<D>;
+    const unsigned char* key_parameters = ring.wait();
+    const unsigned char* value_parameters = key_parameters + args.key_bytes - args.key_codes;
+    float mean[4] = {};
+    const auto* key_means = reinterpret_cast<const uint2*>(key_parameters + kTokens + lane % 4 * (D / 2));
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+      const uint2 x = key_means[k];
+      mma_f16(mean, x.x, x.x, x.y, x.y, query.b[k][0], query.b[k][1]);
+    }
+    std::uint32_t value_means[D / 16];
+    const auto* stored =
+        reinterpret_cast<const std::uint32_t*>(value_parameters + kTokens + lane / 4 * (D / 4));
+#pragma unroll
+    for (int m = 0; m < D / 16; ++m) value_means[m] = stored[m];
+    const auto key_gains = TokenGains::load<D>(key_parameters, args.key_unit, lane);
+    const auto value_gains = TokenGains::load<D>(value_parameters, 1, lane);
+    ring.release(lane);
+    PageTotal total;
+#pragma unroll 1
+    for (int part = 0; part < kParts; ++part) {
+      float s[kTiles][4] = {};
+      const unsigned char* keys = ring.wait();
+      const unsigned char* values = keys + args.key_codes / kParts;
+      switch (args.key_bits) {
+        case 1:
+          score_levels<1, D>(table, keys, query, args.high_half, lane, s);
+          break;
+        case 2:
+          score_levels<2, D>(table, keys, query, args.high_half, lane, s);
+          break;
+        case 3:
+          score_levels<3, D>(table, keys, query, args.high_half, lane, s);
+          break;
+        case 4:
+          score_levels<4, D>(table, keys, query, args.high_half, lane, s);
+          break;
+        default:
+          score_levels<5, D>(table, keys, query, args.high_half, lane, s);
+      }
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+        const std::uint32_t codes = key_gains.of_pair((part * kTiles + m) / 2);
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const float gain = key_gains.of_row(codes, m % 2 * 2 + row);
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+            s[m][2 * row + h] = fmaf(s[m][2 * row + h], gain, mean[h]) * query.factor[h];
+        }
+      }
+      if (may_be_masked(args, page)) mask_scores(args, segment, page, part * kTiles / 2, lane, s);
+      const float2 sums = soften<D>(s, acc, total);
+      total.of_head[0] += sums.x;
+      total.of_head[1] += sums.y;
+      std::uint32_t weights[kTiles][2];
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+        const std::uint32_t codes = value_gains.of_pair((part * kTiles + m) / 2);
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const float gain = value_gains.of_row(codes, m % 2 * 2 + row);
+          weights[m][row] = transpose_8x8(pack_half2(s[m][2 * row] * gain, s[m][2 * row + 1] * gain));
+        }
+      }
+      switch (args.value_bits) {
+        case 1:
+          mix_levels<1, D>(table, values, weights, args.high_half, lane, acc.out);
+          break;
+        case 2:
+          mix_levels<2, D>(table, values, weights, args.high_half, lane, acc.out);
+          break;
+        case 3:
+          mix_levels<3, D>(table, values, weights, args.high_half, lane, acc.out);
+          break;
+        case 4:
+          mix_levels<4, D>(table, values, weights, args.high_half, lane, acc.out);
+          break;
+        default:
+          mix_levels<5, D>(table, values, weights, args.high_half, lane, acc.out);
+      }
+      ring.release(lane);
+    }
+    const float share[2] = {sum_over_tokens(total.of_head[0]) / args.value_unit,
+                            sum_over_tokens(total.of_head[1]) / args.value_unit};
+#pragma unroll
+    for (int m = 0; m < D / 16; ++m) {
+      const float2 x = unpack_half2(value_means[m]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc.out[m][i] = fmaf(i < 2 ? x.x : x.y, share[i & 1], acc.out[m][i]);
+    }
+  }
+
+  struct Value {
+    using State = NoState;
+    static __device__ __forceinline__ void finish(const DecodeArgs& args, float (&out)[D / 16][4],
+                                                  const State&) {
+#pragma unroll
+      for (int m = 0; m < D / 16; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[m][i] *= args.value_unit;
+      }
+    }
+  };
 };
 
 }  // namespace kvant::cuda

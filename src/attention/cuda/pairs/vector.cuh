@@ -26,7 +26,8 @@ struct VectorKey {
       for (int m = 0; m < kTokenTiles; m += 2) {
         uint2 rows[4];
 #pragma unroll
-        for (int row = 0; row < 4; ++row) rows[row] = look_up_8(tables, entry_offset<8>(words[m / 2], 8 * row, lane_8));
+        for (int row = 0; row < 4; ++row)
+          rows[row] = look_up_8(tables, entry_offset<8>(words[m / 2], 8 * row, lane_8));
         mma_f16(s[m], rows[0].x, rows[1].x, rows[0].y, rows[1].y, query.b[k][0], query.b[k][1]);
         mma_f16(s[m + 1], rows[2].x, rows[3].x, rows[2].y, rows[3].y, query.b[k][0], query.b[k][1]);
       }
@@ -44,8 +45,9 @@ struct VectorValue {
   static constexpr int kPageBytes = kTokens * D / 4;
   using State = NoState;
 
-  static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char* tables, const unsigned char* page,
-                                             const Scores& p, float2, int lane, float (&out)[D / 16][4], State&) {
+  static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char* tables,
+                                             const unsigned char* page, const Scores& p, int lane,
+                                             float (&out)[D / 16][4], State&) {
     constexpr int kMTiles = D / 16;
     const unsigned char* table = tables + kVectorTable;
     const auto* pieces = reinterpret_cast<const uint4*>(page) + lane;
@@ -83,10 +85,12 @@ struct VectorPair {
   using Key = VectorKey<D>;
   using Value = VectorValue<D>;
 
-  static __device__ void build_tables(const DecodeArgs& args, unsigned char* tables, int head, int thread, int n_threads) {
-    const auto* keys = reinterpret_cast<const uint2*>(static_cast<const __half*>(args.key_codebooks) + head * args.codebook_stride);
-    const auto* values =
-        reinterpret_cast<const uint2*>(static_cast<const __half*>(args.value_codebooks) + head * args.codebook_stride);
+  static __device__ void build_tables(const DecodeArgs& args, unsigned char* tables, int head, int thread,
+                                      int n_threads) {
+    const auto* keys = reinterpret_cast<const uint2*>(static_cast<const __half*>(args.key_codebooks) +
+                                                      head * args.codebook_stride);
+    const auto* values = reinterpret_cast<const uint2*>(static_cast<const __half*>(args.value_codebooks) +
+                                                        head * args.codebook_stride);
     for (int i = thread; i < kTableBytes / 8; i += n_threads) {
       const int entry = i / 16 % 256;
       reinterpret_cast<uint2*>(tables)[i] = i < kVectorTable / 8 ? keys[entry] : values[entry];

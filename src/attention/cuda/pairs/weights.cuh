@@ -33,7 +33,9 @@ struct TokenParameters {
   __device__ __forceinline__ std::uint32_t pair(int tile) const {
     return tile % 2 == 0 ? packed[tile / 2].x : packed[tile / 2].y;
   }
-  __device__ __forceinline__ float2 floats(int tile) const { return unpack_half2(pair(tile)); }
+  __device__ __forceinline__ float2 floats(int tile) const {
+    return unpack_half2(pair(tile));
+  }
 };
 
 // Weights times a parameter of their token. |parameter| <= 4000, or the product may be infinite.
