@@ -1,25 +1,28 @@
 # The GPU library: libkvant_cuda, its tests and its benchmark. Without a CUDA compiler everything else is built.
 option(KVANT_CUDA "Build the GPU library (needs nvcc)" OFF)
-if(KVANT_CUDA)
-  set(CMAKE_POSITION_INDEPENDENT_CODE ON)  # the rooms become part of a shared library
-endif()
 set(KVANT_CUDA_ARCHITECTURES 90a CACHE STRING "What the GPU code is compiled for")
-
-function(kvant_cuda)
-  if(NOT KVANT_CUDA)
-    return()
-  endif()
+if(KVANT_CUDA)
   include(CheckLanguage)
   check_language(CUDA)
-  if(NOT CMAKE_CUDA_COMPILER)
+  if(CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_ARCHITECTURES ${KVANT_CUDA_ARCHITECTURES})
+    enable_language(CUDA)
+    set(CMAKE_CUDA_STANDARD 20)
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that new versions of nvcc can
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    endif()
+    set(CMAKE_POSITION_INDEPENDENT_CODE ON)  # the rooms become part of a shared library
+  else()
     message(STATUS "No nvcc found (set CUDACXX): the GPU library is left out.")
+  endif()
+endif()
+
+# After the rooms.
+function(kvant_cuda)
+  if(NOT CMAKE_CUDA_COMPILER)
     return()
   endif()
-  set(CMAKE_CUDA_ARCHITECTURES ${KVANT_CUDA_ARCHITECTURES})
-  enable_language(CUDA)
-  set(CMAKE_CUDA_STANDARD 20)
-  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
-
   set(room ${CMAKE_SOURCE_DIR}/src/attention/cuda)
   file(GLOB kernels CONFIGURE_DEPENDS ${room}/kernels/*.cu ${room}/*_api.cu)
   add_library(kvant_cuda SHARED ${kernels} ${room}/page_permutation.cc)
