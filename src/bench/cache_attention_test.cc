@@ -122,10 +122,15 @@ TEST(CacheAttention, SpendsABudgetOfBits) {
 TEST(CacheAttention, RunsEveryBuiltInRecipe) {
   const AttentionShape small{2, 1, 64};
   for (const Recipe& recipe : builtin_recipes()) {
-    const auto attention = contender(plan_for(recipe.name, 300, 0, small), 300);
-    const auto seconds = attention->layer_seconds();
-    EXPECT_TRUE(seconds.ok()) << recipe.name << ": " << (seconds.ok() ? "" : seconds.error().message);
-    EXPECT_GT(attention->bits(), 0) << recipe.name;
+    for (const auto make : {make_reference_backend, +[] { return make_cpu_backend(); }}) {
+      auto backend = make();
+      const auto plan = plan_for(recipe.name, 300, 0, small, backend->page_order());
+      auto attention = CacheAttention::make(plan, std::move(backend), 300, 1);
+      ASSERT_TRUE(attention.ok()) << recipe.name;
+      const auto seconds = (*attention)->layer_seconds();
+      EXPECT_TRUE(seconds.ok()) << recipe.name << ": " << (seconds.ok() ? "" : seconds.error().message);
+      EXPECT_GT((*attention)->bits(), 0) << recipe.name;
+    }
   }
 }
 
