@@ -47,4 +47,8 @@ std::unique_ptr<AttentionBackend> make_reference_backend();
 std::unique_ptr<AttentionBackend> make_cpu_backend();
 std::unique_ptr<AttentionBackend> make_cpu_backend(const std::string& kernels);
 
+// The backend called "cpu", "cpu/KERNELS" or "reference". An error where there is none, or not on this
+// machine.
+Result<std::unique_ptr<AttentionBackend>> make_backend(const std::string& name);
+
 }  // namespace kvant

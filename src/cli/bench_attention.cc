@@ -47,9 +47,11 @@ Result<RecipePlans> plans_of(const std::string& text, const AttentionOptions& op
   }
   const auto recipe = parse_recipe(text);
   if (!recipe.ok()) return recipe.error();
+  const auto backend = make_backend(options.common.backend);
+  if (!backend.ok()) return backend.error();
   RecipePlans made{label(*recipe), {}};
   for (const int context : options.contexts) {
-    auto plan = plan_without_model(*recipe, options.shape, context, working_set(), PageOrder::canonical);
+    auto plan = plan_without_model(*recipe, options.shape, context, working_set(), (*backend)->page_order());
     if (!plan.ok()) return plan.error();
     if (options.common.strict) KVANT_RETURN_IF_ERROR(check_fallbacks(**plan));
     made.plans[context] = std::move(plan).value();
@@ -88,9 +90,12 @@ Status check_all_memory(const AttentionOptions& options, const std::vector<Recip
   return {};
 }
 
-AttentionEntry entry_of(const RecipePlans& recipe, int n_threads) {
-  return {recipe.name, [&recipe, n_threads](int context) -> Result<std::unique_ptr<AttentionContender>> {
-            auto made = CacheAttention::make(recipe.plans.at(context), make_backend(), context, n_threads);
+AttentionEntry entry_of(const RecipePlans& recipe, const ModelOptions& options) {
+  return {recipe.name, [&recipe, &options](int context) -> Result<std::unique_ptr<AttentionContender>> {
+            auto backend = make_backend(options.backend);
+            if (!backend.ok()) return backend.error();
+            auto made = CacheAttention::make(recipe.plans.at(context), std::move(backend).value(), context,
+                                             options.n_threads);
             if (!made.ok()) return made.error();
             return std::unique_ptr<AttentionContender>(std::move(made).value());
           }};
@@ -121,12 +126,11 @@ std::vector<std::string> rival_types(const AttentionShape& shape) {
   return types;
 }
 
-void print_plans(const std::vector<RecipePlans>& recipes) {
-  const auto backend = make_backend();
+void print_plans(const std::vector<RecipePlans>& recipes, const AttentionBackend& backend) {
   for (const RecipePlans& recipe : recipes) {
     for (const auto& [context, plan] : recipe.plans) {
       fmt::print(stderr, "{} tokens, {} layers, {}", context, plan->geometry.n_layers,
-                 plan_table(report_plan(*plan, *backend)));
+                 plan_table(report_plan(*plan, backend)));
     }
   }
 }
@@ -141,7 +145,8 @@ Result<std::vector<AttentionRow>> run_all(const AttentionOptions& options,
                                           const std::vector<RecipePlans>& recipes,
                                           const std::vector<std::string>& ggml_types) {
   std::vector<AttentionEntry> entries;
-  for (const RecipePlans& recipe : recipes) entries.push_back(entry_of(recipe, options.common.n_threads));
+  entries.reserve(recipes.size() + ggml_types.size());
+  for (const RecipePlans& recipe : recipes) entries.push_back(entry_of(recipe, options.common));
   for (const std::string& type : ggml_types) entries.push_back(ggml_entry(type, options));
   const int units = attention_bench_units(entries.size(), options.contexts.size(), options.repeats);
   Progress progress("benchmark", units, "runs");
@@ -169,7 +174,7 @@ Status bench_attention(AttentionOptions options) {
   if (!recipes.ok()) return recipes.error();
   const std::vector<std::string> ggml_types = rival_types(options.shape);
   KVANT_RETURN_IF_ERROR(check_all_memory(options, *recipes, ggml_types));
-  if (options.common.verbose) print_plans(*recipes);
+  if (options.common.verbose) print_plans(*recipes, **make_backend(options.common.backend));
   const auto bandwidth = read_bandwidth(options);
   if (!bandwidth.ok()) return bandwidth.error();
   const auto rows = run_all(options, *recipes, ggml_types);

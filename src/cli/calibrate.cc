@@ -142,6 +142,7 @@ Status run_calibrate(const CalibrateOptions& options) {
 Command add_calibrate_command(CLI::App& program) {
   auto options = std::make_shared<CalibrateOptions>();
   CLI::App* command = program.add_subcommand("calibrate", "learn what recipes need to know about a model");
+  options->common.backend = "reference";
   add_model_options(*command, options->common, /*many_recipes=*/true);
   CalibrationSettings& settings = options->settings;
   auto* text = command->add_option("-f,--file,--text", options->text_file,

@@ -225,6 +225,7 @@ std::string list_suites_if_asked(const std::string& name) {
 Command add_eval_command(CLI::App& program) {
   auto options = std::make_shared<EvalOptions>();
   CLI::App* command = program.add_subcommand("eval", "measure what KV caches cost in quality");
+  options->common.backend = "reference";
   add_model_options(*command, options->common, /*many_recipes=*/true);
   command->add_option("-f,--file", options->file, "the text")->required();
   command

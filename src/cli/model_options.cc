@@ -45,6 +45,10 @@ void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_reci
   command.add_option("-t,--threads", options.n_threads, "threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  command
+      .add_option("--backend", options.backend,
+                  "attention: cpu, cpu/avx512, cpu/avx2, cpu/portable or reference")
+      ->capture_default_str();
   command.add_flag("-v,--verbose", options.verbose, "print the resolved plan: formats, kernels, bytes");
   command.add_flag("--strict", options.strict, "a fall-back to something slower is an error");
   command.footer(recipe_help);

@@ -16,6 +16,7 @@ struct ModelOptions {
   std::string k_side, v_side;   // -ctk, -ctv
   std::string calibration;      // file; empty: the user's cache folder
   std::string json;             // empty: none
+  std::string backend = "cpu";  // attention/attention.h
   int n_threads = 1;
   bool verbose = false;
   bool strict = false;

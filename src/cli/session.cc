@@ -9,18 +9,21 @@
 
 namespace kvant {
 
-Session::Session(const ModelOptions& options, std::unique_ptr<Engine> engine)
+Session::Session(const ModelOptions& options, std::unique_ptr<Engine> engine,
+                 std::unique_ptr<AttentionBackend> backend)
     : verbose_(options.verbose),
       strict_(options.strict),
       n_threads_(options.n_threads),
       calibration_(options.calibration),
       engine_(std::move(engine)),
-      backend_(make_backend()) {}
+      backend_(std::move(backend)) {}
 
 Result<Session> Session::open(const ModelOptions& options, WeightMode weights, int context) {
+  auto backend = make_backend(options.backend);
+  if (!backend.ok()) return backend.error();
   auto engine = Engine::load(options.model, {options.n_threads, weights, context});
   if (!engine.ok()) return engine.error();
-  return Session(options, std::move(engine).value());
+  return Session(options, std::move(engine).value(), std::move(backend).value());
 }
 
 Result<std::shared_ptr<const Constants>> Session::constants(const Recipe& recipe,
@@ -44,15 +47,11 @@ Result<std::shared_ptr<const Constants>> Session::constants(const Recipe& recipe
 Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const std::string& text_path) const {
   auto known = constants(recipe, text_path);
   if (!known.ok()) return known.error();
-  auto plan = resolve(recipe, engine_->geometry(), std::move(known).value());
+  auto plan = resolve(recipe, engine_->geometry(), std::move(known).value(), backend_->page_order());
   if (!plan.ok()) return plan.error();
   if (verbose_) fmt::print(stderr, "{}", plan_table(report(**plan)));
   if (strict_) KVANT_RETURN_IF_ERROR(check_fallbacks(**plan));
   return plan;
-}
-
-std::unique_ptr<AttentionBackend> make_backend() {
-  return make_reference_backend();
 }
 
 Status check_fallbacks(const Plan& plan) {

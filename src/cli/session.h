@@ -24,7 +24,8 @@ class Session {
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
 
  private:
-  Session(const ModelOptions& options, std::unique_ptr<Engine> engine);
+  Session(const ModelOptions& options, std::unique_ptr<Engine> engine,
+          std::unique_ptr<AttentionBackend> backend);
 
   Result<std::shared_ptr<const Constants>> constants(const Recipe& recipe,
                                                      const std::string& text_path) const;
@@ -36,8 +37,6 @@ class Session {
   std::unique_ptr<AttentionBackend> backend_;
 };
 
-// The attention backend of every command.
-std::unique_ptr<AttentionBackend> make_backend();
 // For --strict: an error when the plan falls back to something slower.
 Status check_fallbacks(const Plan& plan);
 // An error when `bytes` more are not to be had on this machine. what: "a KV cache of 8192 tokens".

@@ -1,4 +1,4 @@
-// What a code of a page stands for (code_scheme.h).
+// What the bytes of a page stand for: codes (code_scheme.h), or numbers.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +11,8 @@ enum class CodeMeaning : std::uint8_t {
   state,   // table[the 8 bits of the token's circular stream that end with the code], 256 entries
   vector,  // table[i][code] for channel i of the group, [group_channels][256]; a code is one byte
 };
+
+// The type of numbers that are stored as they are, rows of [kPageTokens][d] without parameters.
+enum class NumberType : std::uint8_t { none, bf16, f16, f32 };
 
 }  // namespace kvant

@@ -18,8 +18,9 @@ struct CodeBytes {
 
   std::size_t ordered(int t, int g, int b) const {
     if (order == CodeOrder::token_lanes) {
-      const std::size_t lane = static_cast<std::size_t>(g / kLaneGroups * group_bytes + b) * kPageTokens + t;
-      return lane * kLaneGroups + g % kLaneGroups;
+      const std::size_t block =
+          static_cast<std::size_t>(t / kLaneTokens * groups / kLaneGroups) + g / kLaneGroups;
+      return ((block * group_bytes + b) * kLaneTokens + t % kLaneTokens) * kLaneGroups + g % kLaneGroups;
     }
     const std::size_t octet = static_cast<std::size_t>(t / kOctet * group_bytes + b) * groups + g;
     return octet * kOctet + t % kOctet;

@@ -12,11 +12,13 @@ namespace kvant {
 // For byte b of group g of token t (code_scheme.h; G groups a token of B bytes each):
 enum class CodeOrder : std::uint8_t {
   rows,         // (t * G + g) * B + b: the canonical order
-  token_lanes,  // ((g / 4 * B + b) * kPageTokens + t) * 4 + g % 4: for sums over channels (q . K)
+  token_lanes,  // (((t / 16 * G / 4 + g / 4) * B + b) * 16 + t % 16) * 4 + g % 4: for sums over channels (q .
+                // K)
   token_octets  // ((t / 8 * B + b) * G + g) * 8 + t % 8: for sums over tokens (P . V)
 };
 
 // Tokens and groups that lie side by side in one load.
+inline constexpr int kLaneTokens = 16;
 inline constexpr int kLaneGroups = 4;
 inline constexpr int kOctet = 8;
 

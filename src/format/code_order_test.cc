@@ -75,7 +75,8 @@ TEST(CodeOrder, PutsTokensSideBySide) {
   const Bytes k = encode(*keys, format, values);
   for (int group = 0; group < 4; ++group) {  // token 3's channel 0 of groups 0 .. 3
     EXPECT_EQ(byte(k, 3 * 4 + group), 3 + group);
-    EXPECT_EQ(byte(k, (8 * kPageTokens + 3) * 4 + group), 3 + 4 + group);  // and of groups 4 .. 7
+    EXPECT_EQ(byte(k, (8 * 16 + 3) * 4 + group), 3 + 4 + group);   // and of groups 4 .. 7
+    EXPECT_EQ(byte(k, (2 * 8 * 16 + 1) * 4 + group), 17 + group);  // token 17
   }
   const auto octets = with_code_order(format.format(), Side::value, 64);
   const Bytes v = encode(*octets, format, values);

@@ -67,7 +67,8 @@ class Format {
 
   // Whether values are stored as 16-bit floating-point numbers, without parameters. A cache of nothing but
   // one plain format keeps its unsealed tokens in it too, so that sealing changes nothing.
-  virtual bool plain() const { return false; }
+  bool plain() const { return number_type() != NumberType::none; }
+  virtual NumberType number_type() const { return NumberType::none; }
 
   // The largest magnitude that is stored faithfully; what lies beyond saturates. A tail refuses such values.
   virtual float max_magnitude() const { return std::numeric_limits<float>::max(); }

@@ -24,12 +24,14 @@ constexpr float kBf16Max = std::bit_cast<float>(0x7f7f0000U);
 
 struct PlainType {
   const char* name;
+  NumberType type;
   float max;
   void (*narrow)(const float*, std::uint16_t*, std::size_t);
   void (*widen)(const std::uint16_t*, float*, std::size_t);
 };
-constexpr PlainType kTypes[] = {{"bf16", kBf16Max, bf16_row_from_float, float_row_from_bf16},
-                                {"f16", kF16Max, f16_row_from_float, float_row_from_f16}};
+constexpr PlainType kTypes[] = {
+    {"bf16", NumberType::bf16, kBf16Max, bf16_row_from_float, float_row_from_bf16},
+    {"f16", NumberType::f16, kF16Max, f16_row_from_float, float_row_from_f16}};
 
 class PlainFormat : public Format {
  public:
@@ -37,7 +39,7 @@ class PlainFormat : public Format {
 
   std::size_t page_bytes(int head_dim) const override { return plain_page_bytes(head_dim); }
   bool row_wise() const override { return true; }
-  bool plain() const override { return true; }
+  NumberType number_type() const override { return type_.type; }
   float max_magnitude() const override { return type_.max; }
 
   void encode(const float* values, const TokenMask&, const PageContext& context,

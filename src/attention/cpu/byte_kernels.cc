@@ -14,7 +14,7 @@ bool runs_avx512() {
          __builtin_cpu_supports("avx512vbmi2");
 }
 bool runs_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 #else
 bool runs_avx512() {

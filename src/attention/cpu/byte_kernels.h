@@ -12,8 +12,11 @@
 
 namespace kvant::cpu {
 
-// The most query heads that a kernel serves at once.
+// Query heads that a kernel serves at once: of `left` that are left.
 inline constexpr int kMostHeads = 4;
+inline int head_group(int left) {
+  return left == 3 || left == 6 ? 3 : left >= 4 ? 4 : 1;
+}
 // Channels of the widest head.
 inline constexpr int kMostChannels = 256;
 inline constexpr int kTokens = 128;  // of a page
@@ -42,7 +45,7 @@ struct ScoreTask {
   CodePage page;
   int first_block, end_block;
   int first_token, end_token;
-  int n_heads;  // at most kMostHeads
+  int n_heads;  // 1, 3 or 4: head_group()
   const ByteQuery* queries[kMostHeads];
   std::int32_t* sums[kMostHeads];  // [kTokens]
 };
@@ -68,22 +71,45 @@ struct MixTask {
   float* out[kMostHeads];      // [group_channels * groups]
 };
 
+// A page's rows as numbers of one type, [n_tokens][d], d a multiple of 8.
+struct Rows {
+  const void* values;
+  NumberType type;
+  int n_tokens, d;
+};
+
+// Tokens of a page that share parameters (code_scheme.h), with their scales and zeros; null: none.
+struct TokenParameters {
+  const float* scale;  // [kTokens]
+  const float* zero;   // [kTokens]
+};
+
 // One instruction set.
 struct ByteKernels {
   const char* name;  // "avx512"
-  // values [4 * group_channels * blocks]. whole: the values are whole numbers within +-32512, unit 1.
-  void (*prepare_query)(const float* values, int group_channels, int blocks, bool whole, ByteQuery& query);
+
+  // query = values * scale (null: 1) as numbers, values [4 * group_channels * blocks]. whole: they are whole
+  // numbers within +-32512, unit 1.
+  void (*prepare_query)(const float* values, const float* scale, int group_channels, int blocks, bool whole,
+                        ByteQuery& query);
   void (*score)(const ScoreTask& task);
-  // weights [kTokens]; those outside [first, end) (multiples of 8) count as 0.
-  // whole: they are whole numbers within +-32512.
-  void (*prepare_weights)(const float* weights, int first, int end, bool whole, ByteWeights& out);
+  // scores[t] += sums[t] * unit * tokens.scale[t] + q_sum * tokens.zero[t] for t in [first, end).
+  void (*add_scores)(const std::int32_t* sums, float unit, float q_sum, const TokenParameters& tokens,
+                     int first, int end, float* scores);
+
+  // out = weights * tokens.scale as numbers, weights [kTokens], those outside [first, end) (multiples of 8)
+  // left out. whole: weights are whole numbers within +-32512, and are not scaled. Returns the sum of weights
+  // * tokens.zero.
+  float (*prepare_weights)(const float* weights, const TokenParameters& tokens, int first, int end,
+                           bool whole, ByteWeights& out);
   void (*mix)(const MixTask& task);
-  // Rows of F32, d (a multiple of 8) channels: scores[h][t] = q[h] . rows[t]; out[h] += sum over t of
-  // weights[h][t] * rows[t]. q and out have row stride d, scores and weights `stride`.
-  void (*score_rows)(const float* rows, int n_tokens, int d, const float* q, int n_heads, float* scores,
-                     std::ptrdiff_t stride);
-  void (*mix_rows)(const float* rows, int n_tokens, int d, const float* weights, std::ptrdiff_t stride,
-                   int n_heads, float* out);
+
+  // scores[h][t] = q[h] . rows[t]; out[h] += sum over t of weights[h][t] * rows[t]. q and out have row stride
+  // d, scores and weights `stride`.
+  void (*score_rows)(const Rows& rows, const float* q, int n_heads, float* scores, std::ptrdiff_t stride);
+  void (*mix_rows)(const Rows& rows, const float* weights, std::ptrdiff_t stride, int n_heads, float* out);
+
+  float (*dot)(const float* a, const float* b, int n);
 };
 
 // The best set that this machine can run; or the one called `name`, null where the machine or the build lacks

@@ -1,7 +1,7 @@
-// AVX2 and FMA: products of 16-bit numbers.
+// AVX2, FMA and F16C: products of 16-bit numbers.
 #include "attention/cpu/byte_kernels.h"
 
-#if defined(__AVX2__) && defined(__FMA__)
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include <immintrin.h>
 
 namespace {
@@ -111,6 +111,9 @@ struct Avx2 {
     _mm_storeu_ps(out, _mm_fmadd_ps(values, by, _mm_loadu_ps(out)));
   }
 
+  static KVANT_INLINE void load_f16(const std::uint16_t* from, float* to) {
+    _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+  }
   static void pack_query(const std::int32_t* numbers, int stride, std::uint32_t* quad) {
     for (int odd = 0; odd < 2; ++odd) {
       quad[odd] = (static_cast<std::uint32_t>(numbers[odd * stride]) & 0xffffU) |

@@ -91,6 +91,9 @@ struct Avx512 {
     _mm256_mask_storeu_ps(out, mask, _mm256_fmadd_ps(values, by, _mm256_maskz_loadu_ps(mask, out)));
   }
 
+  static KVANT_INLINE void load_f16(const std::uint16_t* from, float* to) {
+    _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+  }
   static void pack_query(const std::int32_t* numbers, int stride, std::uint32_t* quad) {
     quad[0] = quad[1] = 0;
     for (int k = 0; k < 4; ++k) {

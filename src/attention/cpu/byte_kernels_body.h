@@ -11,6 +11,7 @@
 //   Levels, States             tables in registers, of up to 32 and of 256 bytes; look_up(table, bytes)
 //   split                      Codes of bytes
 //   multiply_query(sums, codes, quad), multiply_weights(sums, codes, octet)
+//   load_f16(from, to)         8 numbers of 16 bits as F32
 //   store_lanes(sums, out)     one number for each 4 bytes
 //   add_octets(sums, unit, scale, out)  out[i] += unit * scale[i] * both lanes of octet i; scale may be null
 #include "attention/cpu/byte_kernels.h"
@@ -122,8 +123,8 @@ void score_heads(const kvant::cpu::ScoreTask& task) {
   const Kind kind(task.page);
   const int n_blocks = task.page.groups / 4;
   const auto lane_bytes = [&](int block, int plane, int token) {
-    return Isa::load(task.page.codes +
-                     (static_cast<std::ptrdiff_t>(block * P + plane) * kvant::cpu::kTokens + token) * 4);
+    const std::ptrdiff_t tile = static_cast<std::ptrdiff_t>(token / 16 * n_blocks + block) * P + plane;
+    return Isa::load(task.page.codes + (tile * 16 + token % 16) * 4);
   };
   for (int token = task.first_token; token < task.end_token; token += kLaneTokens) {
     typename Isa::Ints sums[H];
@@ -228,8 +229,6 @@ void with_heads(int n_heads, const Run& run) {
   switch (n_heads) {
     case 1:
       return run(Constant<1>{});
-    case 2:
-      return run(Constant<2>{});
     case 3:
       return run(Constant<3>{});
     default:
@@ -336,14 +335,16 @@ constexpr float kTiny = 1e-30F;
 constexpr float kMostNumber = 32512;  // of a query or a weight: both of its bytes are then within -128 .. 127
 
 template <class Isa>
-void prepare_query(const float* values, int group_channels, int blocks, bool whole,
+void prepare_query(const float* values, const float* scale, int group_channels, int blocks, bool whole,
                    kvant::cpu::ByteQuery& query) {
   const int n = 4 * group_channels * blocks;
-  const float largest = whole ? kMostNumber : largest_of(values, n);
+  float scaled[kvant::cpu::kMostChannels];
+  for (int i = 0; i < n; ++i) scaled[i] = scale == nullptr ? values[i] : values[i] * scale[i];
+  const float largest = whole ? kMostNumber : largest_of(scaled, n);
   const float factor = largest < kTiny ? 0 : kMostNumber / largest;
   query.unit = largest < kTiny ? 0 : largest / kMostNumber;
   std::int32_t numbers[kvant::cpu::kMostChannels];
-  for (int i = 0; i < n; ++i) numbers[i] = rounded(values[i] * factor);
+  for (int i = 0; i < n; ++i) numbers[i] = rounded(scaled[i] * factor);
   for (int block = 0; block < blocks; ++block) {
     const std::int32_t* of_block = numbers + block * 4 * group_channels;
     std::int32_t sum = 0;
@@ -354,65 +355,145 @@ void prepare_query(const float* values, int group_channels, int blocks, bool who
   }
 }
 
+inline void add_scores(const std::int32_t* sums, float unit, float q_sum,
+                       const kvant::cpu::TokenParameters& tokens, int first, int end, float* scores) {
+  for (int t = first; t < end; ++t) {
+    const float scale = tokens.scale == nullptr ? unit : unit * tokens.scale[t];
+    scores[t] += static_cast<float>(sums[t]) * scale;
+  }
+  if (tokens.zero == nullptr) return;
+  for (int t = first; t < end; ++t) scores[t] += q_sum * tokens.zero[t];
+}
+
 template <class Isa>
-void prepare_weights(const float* weights, int first, int end, bool whole, kvant::cpu::ByteWeights& out) {
-  const float largest = whole ? kMostNumber : largest_of(weights + first, end - first);
+float prepare_weights(const float* weights, const kvant::cpu::TokenParameters& tokens, int first, int end,
+                      bool whole, kvant::cpu::ByteWeights& out) {
+  const int n = end - first;
+  weights += first;
+  float scaled[kvant::cpu::kTokens];
+  const bool scales = tokens.scale != nullptr && !whole;
+  for (int t = 0; t < n; ++t) scaled[t] = scales ? weights[t] * tokens.scale[first + t] : weights[t];
+  const float largest = whole ? kMostNumber : largest_of(scaled, n);
   const float factor = largest < kTiny ? 0 : kMostNumber / largest;
   out.unit = largest < kTiny ? 0 : largest / kMostNumber;
   std::int32_t numbers[kvant::cpu::kTokens];
   std::int32_t sum = 0;
-  for (int t = first; t < end; ++t) {
-    numbers[t] = rounded(weights[t] * factor);
+  for (int t = 0; t < n; ++t) {
+    numbers[t] = rounded(scaled[t] * factor);
     sum += numbers[t];
   }
   out.sum = sum;
-  for (int octet = first / 8; octet < end / 8; ++octet)
-    Isa::pack_weights(numbers + octet * 8, out.octets[octet]);
+  for (int octet = 0; octet < n / 8; ++octet)
+    Isa::pack_weights(numbers + octet * 8, out.octets[first / 8 + octet]);
+  float zeros = 0;
+  for (int t = 0; t < n && tokens.zero != nullptr; ++t) zeros += weights[t] * tokens.zero[first + t];
+  return zeros;
 }
 
-template <class Isa>
-void score_rows(const float* rows, int n_tokens, int d, const float* q, int n_heads, float* scores,
-                std::ptrdiff_t stride) {
-  for (int t = 0; t < n_tokens; ++t) {
-    const float* row = rows + static_cast<std::ptrdiff_t>(t) * d;
-    for (int h = 0; h < n_heads; ++h) {
-      const float* query = q + static_cast<std::ptrdiff_t>(h) * d;
-      float sum = 0;
-#pragma omp simd reduction(+ : sum)
-      for (int i = 0; i < d; ++i) sum += query[i] * row[i];
-      scores[h * stride + t] = sum;
+inline float dot(const float* a, const float* b, int n) {
+  float sum = 0;
+  for (int i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// N numbers of a row from channel `first` on.
+template <class Isa, int N>
+KVANT_INLINE void load_row(const kvant::cpu::Rows& rows, int token, int first, float* values) {
+  const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(token) * rows.d + first;
+  switch (rows.type) {
+    case kvant::NumberType::bf16: {
+      const auto* from = static_cast<const std::uint16_t*>(rows.values) + at;
+      for (int i = 0; i < N; ++i) {
+        const std::uint32_t bits = static_cast<std::uint32_t>(from[i]) << 16;
+        __builtin_memcpy(values + i, &bits, 4);
+      }
+      return;
+    }
+    case kvant::NumberType::f16:
+      for (int i = 0; i < N; i += 8)
+        Isa::load_f16(static_cast<const std::uint16_t*>(rows.values) + at + i, values + i);
+      return;
+    default:
+      __builtin_memcpy(values, static_cast<const float*>(rows.values) + at, N * sizeof(float));
+  }
+}
+
+constexpr int kStrip = 64;  // channels that stay in registers
+
+template <class Isa, int N, int H>
+KVANT_INLINE void score_strip(const kvant::cpu::Rows& rows, const float* q, int first, float* scores,
+                              std::ptrdiff_t stride) {
+  for (int t = 0; t < rows.n_tokens; ++t) {
+    float row[N];
+    load_row<Isa, N>(rows, t, first, row);
+    for (int h = 0; h < H; ++h)
+      scores[h * stride + t] += dot(q + static_cast<std::ptrdiff_t>(h) * rows.d + first, row, N);
+  }
+}
+
+template <class Isa, int N, int H>
+KVANT_INLINE void mix_strip(const kvant::cpu::Rows& rows, const float* weights, std::ptrdiff_t stride,
+                            int first, float* out) {
+  float sums[H][N] = {};
+  for (int t = 0; t < rows.n_tokens; ++t) {
+    float row[N];
+    load_row<Isa, N>(rows, t, first, row);
+    for (int h = 0; h < H; ++h) {
+      const float weight = weights[h * stride + t];
+      for (int i = 0; i < N; ++i) sums[h][i] += weight * row[i];
     }
   }
-}
-
-// Channels [first, first + N) of mix_rows, their sums in registers.
-template <int N>
-KVANT_INLINE void mix_strip(const float* rows, int n_tokens, int d, int first, const float* weights,
-                            float* out) {
-  float sums[N] = {};
-  for (int t = 0; t < n_tokens; ++t) {
-    const float* row = rows + static_cast<std::ptrdiff_t>(t) * d + first;
-    const float weight = weights[t];
-#pragma omp simd
-    for (int i = 0; i < N; ++i) sums[i] += weight * row[i];
+  for (int h = 0; h < H; ++h) {
+    for (int i = 0; i < N; ++i) out[static_cast<std::ptrdiff_t>(h) * rows.d + first + i] += sums[h][i];
   }
-  for (int i = 0; i < N; ++i) out[first + i] += sums[i];
 }
 
 template <class Isa>
-void mix_rows(const float* rows, int n_tokens, int d, const float* weights, std::ptrdiff_t stride,
-              int n_heads, float* out) {
+void score_rows(const kvant::cpu::Rows& rows, const float* q, int n_heads, float* scores,
+                std::ptrdiff_t stride) {
   for (int h = 0; h < n_heads; ++h) {
-    const float* of_head = weights + h * stride;
-    float* to = out + static_cast<std::ptrdiff_t>(h) * d;
-    int first = 0;
-    for (; first + 64 <= d; first += 64) mix_strip<64>(rows, n_tokens, d, first, of_head, to);
-    for (; first < d; first += 8) mix_strip<8>(rows, n_tokens, d, first, of_head, to);
+    for (int t = 0; t < rows.n_tokens; ++t) scores[h * stride + t] = 0;
+  }
+  for (int h = 0, n = 0; h < n_heads; h += n) {
+    n = kvant::cpu::head_group(n_heads - h);
+    const float* of_heads = q + static_cast<std::ptrdiff_t>(h) * rows.d;
+    with_heads<Isa>(n, [&](auto heads) {
+      constexpr int H = decltype(heads)::value;
+      int first = 0;
+      for (; first + kStrip <= rows.d; first += kStrip)
+        score_strip<Isa, kStrip, H>(rows, of_heads, first, scores + h * stride, stride);
+      for (; first < rows.d; first += 8)
+        score_strip<Isa, 8, H>(rows, of_heads, first, scores + h * stride, stride);
+    });
+  }
+}
+
+template <class Isa>
+void mix_rows(const kvant::cpu::Rows& rows, const float* weights, std::ptrdiff_t stride, int n_heads,
+              float* out) {
+  for (int h = 0, n = 0; h < n_heads; h += n) {
+    n = kvant::cpu::head_group(n_heads - h);
+    float* of_heads = out + static_cast<std::ptrdiff_t>(h) * rows.d;
+    with_heads<Isa>(n, [&](auto heads) {
+      constexpr int H = decltype(heads)::value;
+      int first = 0;
+      for (; first + kStrip <= rows.d; first += kStrip)
+        mix_strip<Isa, kStrip, H>(rows, weights + h * stride, stride, first, of_heads);
+      for (; first < rows.d; first += 8)
+        mix_strip<Isa, 8, H>(rows, weights + h * stride, stride, first, of_heads);
+    });
   }
 }
 
 template <class Isa>
 constexpr kvant::cpu::ByteKernels kernels_of(const char* name) {
-  return {name,     prepare_query<Isa>, score<Isa>,   prepare_weights<Isa>,
-          mix<Isa>, score_rows<Isa>,    mix_rows<Isa>};
+  return {.name = name,
+          .prepare_query = prepare_query<Isa>,
+          .score = score<Isa>,
+          .add_scores = add_scores,
+          .prepare_weights = prepare_weights<Isa>,
+          .mix = mix<Isa>,
+          .score_rows = score_rows<Isa>,
+          .mix_rows = mix_rows<Isa>,
+          .dot = dot};
 }

@@ -102,6 +102,16 @@ struct Portable {
     }
   }
 
+  // The exponent's bias is put right by a product, which normalizes denormals too.
+  static KVANT_INLINE void load_f16(const std::uint16_t* from, float* to) {
+    for (int i = 0; i < 8; ++i) {
+      const std::uint32_t bits =
+          (from[i] & 0x8000U) << 16 | (from[i] & 0x7fffU) << 13;  // finite: the cache stores nothing else
+      float x;
+      __builtin_memcpy(&x, &bits, 4);
+      to[i] = x * 0x1p112F;
+    }
+  }
   static void pack_query(const std::int32_t* numbers, int stride, std::uint32_t* quad) {
     for (int odd = 0; odd < 2; ++odd) {
       quad[odd] = (static_cast<std::uint32_t>(numbers[odd * stride]) & 0xffffU) |

@@ -28,6 +28,13 @@ int tokens_of(std::span<const PageView> pages) {
   return n;
 }
 
+// Asks for the page's bytes: its reader comes to them while they are under way.
+void prefetch(const PageSide& side) {
+  constexpr std::size_t kLine = 64;
+  const std::size_t n = side.format->page_bytes(side.context->head_dim);
+  for (std::size_t i = 0; i < n; i += kLine) __builtin_prefetch(side.bytes + i);
+}
+
 class CpuAttention final : public PageAttention {
  public:
   explicit CpuAttention(const cpu::ByteKernels& kernels) : kernels_(kernels) { openblas_set_num_threads(1); }
@@ -94,7 +101,9 @@ class CpuAttention final : public PageAttention {
     max.resize(n_rows);
     buffers.products.begin({tile.q.data(), n_rows, d}, tile.q_scale, rules.products);
     int first = 0;
-    for (const PageView& page : pages) {
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+      const PageView& page = pages[i];
+      if (i + 1 < pages.size()) prefetch(pages[i + 1].k);
       const MatrixView<float> scores{weights.data() + first, n_rows, page.n_tokens, n_tokens};
       buffers.products.score(page.k, page.n_tokens, scores);
       for (int r = 0; r < n_rows; ++r) apply_rules(tile, page, rules, r, scores.row(r));
@@ -131,7 +140,9 @@ class CpuAttention final : public PageAttention {
     const MatrixView<float> out{partial.accumulator.data(), tile.rows(), rules.head_dim};
     products.begin({tile.q.data(), tile.rows(), rules.head_dim}, tile.q_scale, rules.products);
     int first = 0;
-    for (const PageView& page : pages) {
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+      const PageView& page = pages[i];
+      if (i + 1 < pages.size() && skip == nullptr) prefetch(pages[i + 1].v);
       const MatrixView<float> of_page{weights.data + first, weights.rows, page.n_tokens, weights.stride};
       if (skip != nullptr) skip_tokens(tile, page, rules, *skip, of_page, count);
       products.mix(page.v, page.n_tokens, of_page, out);

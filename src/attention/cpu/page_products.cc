@@ -14,19 +14,18 @@ bool has_lanes(const PageSide& side) {
   return side.format->code_order() != CodeOrder::rows;
 }
 
-float dot(const float* a, const float* b, int n) {
-  return std::inner_product(a, a + n, b, 0.0F);
-}
-
-// Heads [first, first + n) of `rows` that a kernel serves at once: as even as can be.
+// Calls serve(first, n) for groups of rows that a kernel serves at once.
 template <class Serve>
 void by_heads(int rows, const Serve& serve) {
-  const int n_calls = (rows + kMostHeads - 1) / kMostHeads;
-  for (int i = 0, first = 0; i < n_calls; ++i) {
-    const int n = (rows - first) / (n_calls - i);
+  for (int first = 0, n = 0; first < rows; first += n) {
+    n = head_group(rows - first);
     serve(first, n);
-    first += n;
   }
+}
+
+// Part i of n equal ones; null where there is none.
+const float* part(const std::vector<float>& all, int i, int size) {
+  return all.empty() ? nullptr : all.data() + static_cast<std::ptrdiff_t>(i) * size;
 }
 
 }  // namespace
@@ -40,11 +39,9 @@ void PageProducts::begin(MatrixView<const float> q, const std::vector<float>& q_
   prepared_channels_ = 0;
   ordered_channels_ = 0;
   const std::size_t d = q.cols;
-  scaled_query_.resize(d);
   ordered_scale_.resize(d);
   ordered_.resize(q.rows * d);
   sums_.resize(static_cast<std::size_t>(q.rows) * kPageTokens);
-  scaled_weights_.resize(kPageTokens);
   rows_.resize(kPageTokens * d);
 }
 
@@ -85,16 +82,12 @@ CodePage PageProducts::code_page(const PageSide& side) {
 
 // Whole numbers for the page's codes, times the channels' scales, if any. Without them, pages share them.
 void PageProducts::prepare_queries(const float* channel_scale) {
-  const int d = q_.cols, channels = scheme_.group_channels;
+  const int channels = scheme_.group_channels;
   if (channel_scale == nullptr && prepared_channels_ == channels) return;
   const bool whole = products_ == Products::integer;
   for (int r = 0; r < q_.rows; ++r) {
-    const float* q = q_.row(r);
-    if (channel_scale != nullptr) {
-      std::transform(q, q + d, channel_scale, scaled_query_.begin(), std::multiplies<>());
-      q = scaled_query_.data();
-    }
-    kernels_->prepare_query(q, channels, d / (kLaneGroups * channels), whole, queries_[r]);
+    kernels_->prepare_query(q_.row(r), channel_scale, channels, q_.cols / (kLaneGroups * channels), whole,
+                            queries_[r]);
   }
   prepared_channels_ = channel_scale == nullptr ? channels : 0;
 }
@@ -103,65 +96,67 @@ void PageProducts::score_codes(const PageSide& k, MatrixView<float> scores) {
   const CodePage page = code_page(k);
   const int d = q_.cols;
   const int n_blocks = std::max(1, scheme_.channel_blocks), block_tokens = kPageTokens / n_blocks;
-  const int n_groups = std::max(1, scheme_.token_groups);
-  const int group_blocks = page.groups / kLaneGroups / n_groups, group_channels = d / n_groups;
   for (int block = 0; block < n_blocks; ++block) {
     const int first = block * block_tokens, end = first + block_tokens;
-    const auto of_block = [&](const std::vector<float>& channels) {
-      return channels.empty() ? nullptr : channels.data() + static_cast<std::ptrdiff_t>(block) * d;
-    };
-    prepare_queries(of_block(parameters_.channel_scale));
-    const float* zero = of_block(parameters_.channel_zero);
+    prepare_queries(part(parameters_.channel_scale, block, d));
+    const float* zero = part(parameters_.channel_zero, block, d);
     for (int r = 0; r < q_.rows; ++r) {
-      std::fill(scores.row(r) + first, scores.row(r) + end, zero == nullptr ? 0.0F : dot(q_.row(r), zero, d));
+      const float constant = zero == nullptr ? 0 : kernels_->dot(q_.row(r), zero, d);
+      std::fill(scores.row(r) + first, scores.row(r) + end, constant);
     }
-    for (int group = 0; group < n_groups; ++group) {
-      ScoreTask task{.page = page,
-                     .first_block = group * group_blocks,
-                     .end_block = (group + 1) * group_blocks,
-                     .first_token = first,
-                     .end_token = end};
-      by_heads(q_.rows, [&](int first_row, int n) {
-        task.n_heads = n;
-        for (int h = 0; h < n; ++h) {
-          task.queries[h] = &queries_[first_row + h];
-          task.sums[h] = sums_.data() + static_cast<std::ptrdiff_t>(first_row + h) * kPageTokens;
-        }
-        kernels_->score(task);
-      });
-      for (int r = 0; r < q_.rows; ++r) {
-        const std::int32_t* sums = sums_.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens;
-        const float unit = queries_[r].unit;
-        float* row = scores.row(r);
-        if (scheme_.token_groups == 0) {
-          for (int t = first; t < end; ++t) row[t] += unit * static_cast<float>(sums[t]);
-          continue;
-        }
-        const float* scale =
-            parameters_.token_scale.data() + static_cast<std::ptrdiff_t>(group) * kPageTokens;
-        for (int t = first; t < end; ++t) row[t] += unit * static_cast<float>(sums[t]) * scale[t];
-        if (parameters_.token_zero.empty()) continue;
-        const float* token_zero =
-            parameters_.token_zero.data() + static_cast<std::ptrdiff_t>(group) * kPageTokens;
-        const float* q = q_.row(r) + group * group_channels;
-        const float sum = std::accumulate(q, q + group_channels, 0.0F);
-        for (int t = first; t < end; ++t) row[t] += sum * token_zero[t];
-      }
-    }
+    for (int group = 0; group < std::max(1, scheme_.token_groups); ++group)
+      score_group(page, group, first, end, scores);
   }
 }
 
-void PageProducts::decode(const PageSide& side, int n_tokens) {
-  if (products_ == Products::integer) {
-    side.format->decode_integers(side.bytes, n_tokens, *side.context, rows_.data(), block_scales_);
-  } else {
-    side.format->decode(side.bytes, n_tokens, *side.context, rows_.data());
+// Adds the channels of one group to the scores of tokens [first, end).
+void PageProducts::score_group(const CodePage& page, int group, int first, int end,
+                               MatrixView<float> scores) {
+  const int n_groups = std::max(1, scheme_.token_groups), group_channels = q_.cols / n_groups;
+  const int group_blocks = page.groups / kLaneGroups / n_groups;
+  ScoreTask task{.page = page,
+                 .first_block = group * group_blocks,
+                 .end_block = (group + 1) * group_blocks,
+                 .first_token = first,
+                 .end_token = end};
+  by_heads(q_.rows, [&](int first_row, int n) {
+    task.n_heads = n;
+    for (int h = 0; h < n; ++h) {
+      task.queries[h] = &queries_[first_row + h];
+      task.sums[h] = sums_.data() + static_cast<std::ptrdiff_t>(first_row + h) * kPageTokens;
+    }
+    kernels_->score(task);
+  });
+  const TokenParameters tokens = token_parameters(group);
+  for (int r = 0; r < q_.rows; ++r) {
+    const float* q = q_.row(r) + group * group_channels;
+    const float q_sum = tokens.zero == nullptr ? 0 : std::accumulate(q, q + group_channels, 0.0F);
+    kernels_->add_scores(sums_.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens, queries_[r].unit, q_sum,
+                         tokens, first, end, scores.row(r));
   }
+}
+
+TokenParameters PageProducts::token_parameters(int group) const {
+  return {part(parameters_.token_scale, group, kPageTokens),
+          part(parameters_.token_zero, group, kPageTokens)};
+}
+
+// The page's numbers as they are stored, if they are, or decoded.
+Rows PageProducts::rows_of(const PageSide& side, int n_tokens) {
+  const Format& format = *side.format;
+  const int d = side.context->head_dim;
+  if (products_ == Products::integer) {
+    format.decode_integers(side.bytes, n_tokens, *side.context, rows_.data(), block_scales_);
+  } else if (format.number_type() != NumberType::none) {
+    return {side.bytes, format.number_type(), n_tokens, d};
+  } else {
+    format.decode(side.bytes, n_tokens, *side.context, rows_.data());
+  }
+  return {rows_.data(), NumberType::f32, n_tokens, d};
 }
 
 void PageProducts::score_rows(const PageSide& k, int n_tokens, MatrixView<float> scores) {
-  decode(k, n_tokens);
-  kernels_->score_rows(rows_.data(), n_tokens, q_.cols, q_.data, q_.rows, scores.data, scores.stride);
+  kernels_->score_rows(rows_of(k, n_tokens), q_.data, q_.rows, scores.data, scores.stride);
   for (int r = 0; r < q_.rows && products_ == Products::integer; ++r) {
     for (int t = 0; t < n_tokens; ++t) scores.row(r)[t] *= block_scales_[t / kIntegerBlock];
   }
@@ -192,84 +187,69 @@ void PageProducts::mix_codes(const PageSide& v, MatrixView<float> weights, Matri
   const int d = out.cols;
   const int n_blocks = std::max(1, scheme_.channel_blocks), block_tokens = kPageTokens / n_blocks;
   for (int block = 0; block < n_blocks; ++block) {
-    const float* scale = nullptr;
-    if (!parameters_.channel_scale.empty()) {
-      const float* of_block = parameters_.channel_scale.data() + static_cast<std::ptrdiff_t>(block) * d;
-      for (int c = 0; c < d; ++c)
-        ordered_scale_[c % page.group_channels * page.groups + c / page.group_channels] = of_block[c];
-      scale = ordered_scale_.data();
-    }
-    const float* zero = parameters_.channel_zero.empty()
-                            ? nullptr
-                            : parameters_.channel_zero.data() + static_cast<std::ptrdiff_t>(block) * d;
-    mix_block(page, block * block_tokens, (block + 1) * block_tokens, weights, out, scale, zero);
+    const int first = block * block_tokens, end = first + block_tokens;
+    const float* scale = part(parameters_.channel_scale, block, d);
+    for (int c = 0; scale != nullptr && c < d; ++c)
+      ordered_scale_[c % page.group_channels * page.groups + c / page.group_channels] = scale[c];
+    add_channel_zeros(part(parameters_.channel_zero, block, d), first, end, weights, out);
+    for (int group = 0; group < std::max(1, scheme_.token_groups); ++group)
+      mix_group(page, group, first, end, scale != nullptr, weights, out);
   }
 }
 
-// Tokens that share their channels' parameters.
-void PageProducts::mix_block(const CodePage& page, int first_token, int end_token, MatrixView<float> weights,
-                             MatrixView<float> out, const float* channel_scale, const float* channel_zero) {
-  const int d = out.cols, n_tokens = end_token - first_token;
-  const bool whole = products_ == Products::integer;
-  const int n_groups = std::max(1, scheme_.token_groups), group_channels = d / n_groups;
-  std::vector<float> factors(out.rows, 1.0F);
+// Of tokens [first, end) of one block. Integer products round the weights first.
+void PageProducts::add_channel_zeros(const float* zero, int first, int end, MatrixView<float> weights,
+                                     MatrixView<float> out) {
+  factors_.assign(out.rows, 1.0F);
   for (int r = 0; r < out.rows; ++r) {
-    float* row = weights.row(r) + first_token;
-    if (whole) factors[r] = round_to_integers(row, n_tokens);
-    if (channel_zero == nullptr) continue;
-    const float sum = std::accumulate(row, row + n_tokens, 0.0F);
-    if (sum != 0) add_scaled_row(out.row(r), channel_zero, d, sum * factors[r]);
+    float* row = weights.row(r) + first;
+    if (products_ == Products::integer) factors_[r] = round_to_integers(row, end - first);
+    if (zero == nullptr) continue;
+    const float sum = std::accumulate(row, row + end - first, 0.0F);
+    if (sum != 0) add_scaled_row(out.row(r), zero, out.cols, sum * factors_[r]);
   }
-  for (int group = 0; group < n_groups; ++group) {
-    const auto of_group = [&](const std::vector<float>& tokens) {
-      return tokens.empty() ? nullptr : tokens.data() + static_cast<std::ptrdiff_t>(group) * kPageTokens;
-    };
-    const float* scale = of_group(parameters_.token_scale);
-    const float* zero = of_group(parameters_.token_zero);
-    for (int r = 0; r < out.rows; ++r) {
-      const float* row = weights.row(r);
-      if (zero != nullptr) {
-        const float sum = dot(row + first_token, zero + first_token, n_tokens);
-        float* to = out.row(r) + group * group_channels;
-        for (int c = 0; c < group_channels; ++c) to[c] += sum;
-      }
-      // Whole weights are of one scale, and so are their tokens.
-      if (whole || scale == nullptr) {
-        kernels_->prepare_weights(row, first_token, end_token, whole, weights_[r]);
-        if (scale != nullptr) weights_[r].unit *= scale[first_token];
-      } else {
-        for (int t = first_token; t < end_token; ++t) scaled_weights_[t] = row[t] * scale[t];
-        kernels_->prepare_weights(scaled_weights_.data(), first_token, end_token, false, weights_[r]);
-      }
-    }
-    std::uint8_t octets[kTokens / kOctet];
-    MixTask task{.page = page,
-                 .first_group = group * page.groups / n_groups,
-                 .end_group = (group + 1) * page.groups / n_groups,
-                 .octets = octets,
-                 .channel_scale = channel_scale};
-    for (int octet = first_token / kOctet; octet < end_token / kOctet; ++octet) {
-      std::uint64_t any = 0;
-      for (const ByteWeights& w : weights_) any |= w.octets[octet][0] | w.octets[octet][1];
-      if (any != 0) octets[task.n_octets++] = static_cast<std::uint8_t>(octet);
-    }
-    if (task.n_octets == 0) continue;
-    by_heads(out.rows, [&](int first_row, int n) {
-      task.n_heads = n;
-      for (int h = 0; h < n; ++h) {
-        const int r = first_row + h;
-        task.weights[h] = &weights_[r];
-        task.factors[h] = weights_[r].unit * factors[r];
-        task.out[h] = ordered_.data() + static_cast<std::ptrdiff_t>(r) * d;
-      }
-      kernels_->mix(task);
-    });
+}
+
+// The channels of one group over tokens [first, end).
+void PageProducts::mix_group(const CodePage& page, int group, int first, int end, bool scales,
+                             MatrixView<float> weights, MatrixView<float> out) {
+  const int n_groups = std::max(1, scheme_.token_groups), group_channels = out.cols / n_groups;
+  const bool whole = products_ == Products::integer;
+  const TokenParameters tokens = token_parameters(group);
+  for (int r = 0; r < out.rows; ++r) {
+    const float zeros = kernels_->prepare_weights(weights.row(r), tokens, first, end, whole, weights_[r]);
+    // Whole weights are of one scale, and so are their tokens.
+    weights_[r].unit *= whole && tokens.scale != nullptr ? factors_[r] * tokens.scale[first] : factors_[r];
+    float* to = out.row(r) + group * group_channels;
+    for (int c = 0; c < group_channels && tokens.zero != nullptr; ++c) to[c] += zeros;
   }
+  std::uint8_t octets[kTokens / kOctet];
+  MixTask task{.page = page,
+               .first_group = group * page.groups / n_groups,
+               .end_group = (group + 1) * page.groups / n_groups,
+               .octets = octets,
+               .channel_scale = scales ? ordered_scale_.data() : nullptr};
+  for (int octet = first / kOctet; octet < end / kOctet; ++octet) {
+    std::uint64_t any = 0;
+    for (const ByteWeights& w : weights_) any |= w.octets[octet][0] | w.octets[octet][1];
+    if (any != 0) octets[task.n_octets++] = static_cast<std::uint8_t>(octet);
+  }
+  if (task.n_octets == 0) return;
+  by_heads(out.rows, [&](int first_row, int n) {
+    task.n_heads = n;
+    for (int h = 0; h < n; ++h) {
+      const int r = first_row + h;
+      task.weights[h] = &weights_[r];
+      task.factors[h] = weights_[r].unit;
+      task.out[h] = ordered_.data() + static_cast<std::ptrdiff_t>(r) * out.cols;
+    }
+    kernels_->mix(task);
+  });
 }
 
 void PageProducts::mix_rows(const PageSide& v, int n_tokens, MatrixView<float> weights,
                             MatrixView<float> out) {
-  decode(v, n_tokens);
+  const Rows rows = rows_of(v, n_tokens);
   for (int first = 0; first < n_tokens && products_ == Products::integer; first += kIntegerBlock) {
     const int n = std::min(kIntegerBlock, n_tokens - first);
     for (int r = 0; r < out.rows; ++r) {
@@ -278,7 +258,7 @@ void PageProducts::mix_rows(const PageSide& v, int n_tokens, MatrixView<float> w
       scale_row(block, n, scale * block_scales_[first / kIntegerBlock]);
     }
   }
-  kernels_->mix_rows(rows_.data(), n_tokens, out.cols, weights.data, weights.stride, out.rows, out.data);
+  kernels_->mix_rows(rows, weights.data, weights.stride, out.rows, out.data);
 }
 
 }  // namespace kvant::cpu

@@ -31,14 +31,18 @@ class PageProducts {
 
  private:
   CodePage code_page(const PageSide& side);
-  void score_codes(const PageSide& k, MatrixView<float> scores);
-  void score_rows(const PageSide& k, int n_tokens, MatrixView<float> scores);
+  TokenParameters token_parameters(int group) const;
   void prepare_queries(const float* channel_scale);
+  void score_codes(const PageSide& k, MatrixView<float> scores);
+  void score_group(const CodePage& page, int group, int first, int end, MatrixView<float> scores);
+  void score_rows(const PageSide& k, int n_tokens, MatrixView<float> scores);
   void mix_codes(const PageSide& v, MatrixView<float> weights, MatrixView<float> out);
-  void mix_block(const CodePage& page, int first_token, int end_token, MatrixView<float> weights,
-                 MatrixView<float> out, const float* channel_scale, const float* channel_zero);
+  void add_channel_zeros(const float* zero, int first, int end, MatrixView<float> weights,
+                         MatrixView<float> out);
+  void mix_group(const CodePage& page, int group, int first, int end, bool scales, MatrixView<float> weights,
+                 MatrixView<float> out);
   void mix_rows(const PageSide& v, int n_tokens, MatrixView<float> weights, MatrixView<float> out);
-  void decode(const PageSide& side, int n_tokens);
+  Rows rows_of(const PageSide& side, int n_tokens);
   void keep_order(const CodeScheme& scheme, MatrixView<float> out);
 
   const ByteKernels* kernels_;
@@ -48,16 +52,15 @@ class PageProducts {
 
   CodeScheme scheme_;  // of the page at hand
   CodeParameters parameters_;
-  std::vector<ByteQuery> queries_;     // [rows]
-  int prepared_channels_ = 0;          // the groups that queries_ are in the order of; 0: scaled for one page
-  std::vector<float> scaled_query_;    // [d]
-  std::vector<std::int32_t> sums_;     // [rows, kPageTokens]
-  std::vector<ByteWeights> weights_;   // [rows]
-  std::vector<float> scaled_weights_;  // [kPageTokens]
-  std::vector<float> ordered_;         // [rows, d]: outputs, [group_channels][groups]
-  int ordered_channels_ = 0;           // their group_channels; 0: nothing in them
-  std::vector<float> ordered_scale_;   // [d]
-  std::vector<float> rows_;            // [kPageTokens, d]: decoded
+  std::vector<ByteQuery> queries_;    // [rows]
+  int prepared_channels_ = 0;         // the groups that queries_ are in the order of; 0: scaled for one page
+  std::vector<std::int32_t> sums_;    // [rows, kPageTokens]
+  std::vector<float> factors_;        // [rows]: of rounded weights
+  std::vector<ByteWeights> weights_;  // [rows]
+  std::vector<float> ordered_;        // [rows, d]: outputs, [group_channels][groups]
+  int ordered_channels_ = 0;          // their group_channels; 0: nothing in them
+  std::vector<float> ordered_scale_;  // [d]
+  std::vector<float> rows_;           // [kPageTokens, d]: decoded
   float block_scales_[kPageTokens / kIntegerBlock] = {};
 };
 

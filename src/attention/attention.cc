@@ -1,0 +1,19 @@
+#include "attention/attention.h"
+
+namespace kvant {
+
+Result<std::unique_ptr<AttentionBackend>> make_backend(const std::string& name) {
+  constexpr std::string_view kCpu = "cpu/";
+  std::unique_ptr<AttentionBackend> backend;
+  if (name == "reference") return make_reference_backend();
+  if (name == "cpu") return make_cpu_backend();
+  if (name.starts_with(kCpu)) backend = make_cpu_backend(name.substr(kCpu.size()));
+  if (backend != nullptr) return backend;
+  return error(
+      "'{}' is no attention backend that this machine can run: use cpu, cpu/avx512, cpu/avx2, cpu/portable "
+      "(those "
+      "that the processor has) or reference",
+      name);
+}
+
+}  // namespace kvant
