@@ -3,19 +3,42 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/simd_clones.h"
+
 namespace kvant {
 namespace {
 
 constexpr float kTiny = 0x1p-100F;
+constexpr int kLanes = 16;
+
+KVANT_SIMD_CLONES float largest_magnitude(const float* x, int n) {
+  float lanes[kLanes] = {};
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) {
+      const float magnitude = std::fabs(x[i + j]);
+      lanes[j] = magnitude > lanes[j] ? magnitude : lanes[j];
+    }
+  }
+  float largest = 0;
+  for (const float lane : lanes) largest = std::max(largest, lane);
+  for (; i < n; ++i) largest = std::max(largest, std::fabs(x[i]));
+  return largest;
+}
+
+// To the nearest whole numbers, halves to even: what a sum of this size has no room for is rounded away.
+KVANT_SIMD_CLONES void round_row(float* x, int n, float reciprocal) {
+  constexpr float kNoFraction = 0x1.8p23F;
+  for (int i = 0; i < n; ++i) x[i] = (x[i] * reciprocal + kNoFraction) - kNoFraction;
+}
 
 }  // namespace
 
 float round_to_integers(float* x, int n) {
-  float largest = 0;
-  for (int i = 0; i < n; ++i) largest = std::max(largest, std::abs(x[i]));
+  const float largest = largest_magnitude(x, n);
   const float scale = largest < kTiny ? 0 : largest / kIntegerMax;
   const float reciprocal = scale == 0 ? 0 : 1 / scale;
-  for (int i = 0; i < n; ++i) x[i] = std::nearbyint(x[i] * reciprocal);
+  round_row(x, n, reciprocal);
   return scale;
 }
 

@@ -1,6 +1,7 @@
 #include "attention/score_rules.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -9,25 +10,26 @@ namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
+// The tokens of a page that a query sees, but for masked ones: [begin, end).
+struct Visible {
+  int begin, end;
+};
+
+Visible visible(const PageView& page, int token, int sliding_window) {
+  if (page.kept) return {0, page.n_tokens};
+  const int begin = sliding_window > 0 ? token + 1 - sliding_window - page.first_token : 0;
+  return {std::clamp(begin, 0, page.n_tokens), std::clamp(token + 1 - page.first_token, 0, page.n_tokens)};
+}
+
 // Takes protected tokens, and those that query `token` may not see, out of its scores.
 void mask_row(const PageView& page, int token, int sliding_window, float* scores) {
-  if (page.kept) return;
-  const int end = std::clamp(token + 1 - page.first_token, 0, page.n_tokens);
+  const auto [begin, end] = visible(page, token, sliding_window);
+  std::fill(scores, scores + begin, kMasked);
   std::fill(scores + end, scores + page.n_tokens, kMasked);
-  if (sliding_window > 0) {
-    const int begin = std::clamp(token + 1 - sliding_window - page.first_token, 0, page.n_tokens);
-    std::fill(scores, scores + begin, kMasked);
-  }
-  if (page.masked.empty()) return;
+  if (page.kept || page.masked.empty()) return;
   for (int t = 0; t < page.n_tokens; ++t) {
     if (page.masked.test(t)) scores[t] = kMasked;
   }
-}
-
-bool sees(const PageView& page, int t, int token, int sliding_window) {
-  if (page.kept) return true;
-  const int distance = token - (page.first_token + t);
-  return distance >= 0 && (sliding_window == 0 || distance < sliding_window) && !page.masked.test(t);
 }
 
 }  // namespace
@@ -43,20 +45,26 @@ void apply_rules(const QueryTile& tile, const PageView& page, const AttentionRul
 
 void skip_tokens(const QueryTile& tile, const PageView& page, const AttentionRules& rules,
                  const SkipRule& rule, MatrixView<float> weights, SkipCount& count) {
+  std::array<float, kPageTokens> largest, mass;
   for (int i = 0; i < tile.n_queries; ++i) {
-    for (int t = 0; t < page.n_tokens; ++t) {
-      if (!sees(page, t, tile.token(i), rules.sliding_window)) continue;
-      bool small = true;
-      double mass = 0;
-      for (int r = i; r < tile.rows(); r += tile.n_queries) {
-        const double weight = weights.row(r)[t] / static_cast<double>(rule.total->sum[r]);
-        small = small && weight < rule.tau;
-        mass += weight;
+    largest.fill(0);
+    mass.fill(0);
+    for (int r = i; r < tile.rows(); r += tile.n_queries) {
+      const float* row = weights.row(r);
+      const float reciprocal = 1 / rule.total->sum[r];
+      for (int t = 0; t < page.n_tokens; ++t) {
+        const float weight = row[t] * reciprocal;
+        largest[t] = weight > largest[t] ? weight : largest[t];
+        mass[t] += weight;
       }
+    }
+    const auto [begin, end] = visible(page, tile.token(i), rules.sliding_window);
+    for (int t = begin; t < end; ++t) {
+      if (!page.kept && page.masked.test(t)) continue;
       ++count.seen;
-      if (!small) continue;
+      if (largest[t] >= rule.tau) continue;
       ++count.skipped;
-      count.mass += mass / tile.group;
+      count.mass += mass[t] / static_cast<float>(tile.group);
       for (int r = i; r < tile.rows(); r += tile.n_queries) weights.row(r)[t] = 0;
     }
   }

@@ -66,7 +66,7 @@ Cache::~Cache() {
 
 PagePool* Cache::pool(std::size_t page_bytes) {
   auto& pool = pools_[page_bytes];
-  if (pool == nullptr) pool = std::make_unique<PagePool>(page_bytes, budget_);
+  if (pool == nullptr) pool = std::make_unique<PagePool>(page_bytes, memory_, budget_);
   return pool.get();
 }
 

@@ -21,6 +21,7 @@
 #include "cache/head_state.h"
 #include "cache/memory_budget.h"
 #include "cache/page_pool.h"
+#include "cache/slab_memory.h"
 #include "recipe/plan.h"
 
 namespace kvant {
@@ -146,6 +147,7 @@ class Cache {
 
   std::shared_ptr<const Plan> plan_;
   MemoryBudget budget_;
+  SlabMemory memory_;
   std::map<std::size_t, std::unique_ptr<PagePool>> pools_;  // by page bytes
   std::vector<HeadPools> head_pools_;                       // [n_layers * n_kv_heads]
   std::map<SequenceId, Sequence> sequences_;

@@ -1,7 +1,6 @@
 #include "cache/page_pool.h"
 
 #include <algorithm>
-#include <new>
 
 #include "base/check.h"
 
@@ -9,21 +8,20 @@ namespace kvant {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-// Large enough that the operating system takes slabs back one by one, small enough not to waste memory on
-// a format that few heads use.
-constexpr std::size_t kSlabBytes = std::size_t{128} << 10;
-
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 }  // namespace
 
-PagePool::PagePool(std::size_t page_bytes, MemoryBudget& budget)
+PagePool::PagePool(std::size_t page_bytes, SlabMemory& memory, MemoryBudget& budget)
     : page_bytes_(page_bytes),
       stride_(aligned(page_bytes)),
-      pages_per_slab_(static_cast<int>(std::max<std::size_t>(1, kSlabBytes / stride_))),
-      budget_(budget) {}
+      pages_per_slab_(static_cast<int>(kSlabBytes / stride_)),
+      memory_(memory),
+      budget_(budget) {
+  KVANT_CHECK(pages_per_slab_ > 0, "a slab holds at least one page");
+}
 
 PagePool::~PagePool() {
   for (int i = 0; i < static_cast<int>(slabs_.size()); ++i) {
@@ -43,22 +41,21 @@ bool PagePool::add_slab() {
     slabs_.emplace_back();
   }
   free_.reserve(holders_.size());
-  const std::size_t bytes = stride_ * pages_per_slab_;
-  if (!budget_.take(static_cast<std::int64_t>(bytes))) return false;
-  void* memory = ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
+  if (!budget_.take(kSlabBytes)) return false;
+  std::byte* memory = memory_.take();
   if (memory == nullptr) {
-    budget_.give_back(static_cast<std::int64_t>(bytes));
+    budget_.give_back(kSlabBytes);
     return false;
   }
-  slabs_[slab].memory = static_cast<std::byte*>(memory);
+  slabs_[slab].memory = memory;
   for (int i = pages_per_slab_ - 1; i >= 0; --i) free_.push_back(slab * pages_per_slab_ + i);
   return true;
 }
 
 void PagePool::drop_slab(int slab) {
-  ::operator delete (slabs_[slab].memory, std::align_val_t{kAlignment});
+  memory_.give_back(slabs_[slab].memory);
   slabs_[slab] = Slab{};
-  budget_.give_back(static_cast<std::int64_t>(stride_ * pages_per_slab_));
+  budget_.give_back(kSlabBytes);
   std::erase_if(free_, [&](PageId p) { return p / pages_per_slab_ == slab; });
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cache/memory_budget.h"
+#include "cache/slab_memory.h"
 
 namespace kvant {
 
@@ -17,8 +18,8 @@ inline constexpr PageId kNoPage = -1;
 // Not thread-safe, except data(): threads may use pages that are held while nobody allocates or releases.
 class PagePool {
  public:
-  // page_bytes > 0. Pages start at multiples of 64 bytes.
-  PagePool(std::size_t page_bytes, MemoryBudget& budget);
+  // 0 < page_bytes <= kSlabBytes. Pages start at multiples of 64 bytes.
+  PagePool(std::size_t page_bytes, SlabMemory& memory, MemoryBudget& budget);
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -44,6 +45,7 @@ class PagePool {
   std::size_t page_bytes_;
   std::size_t stride_;
   int pages_per_slab_;
+  SlabMemory& memory_;
   MemoryBudget& budget_;
   std::vector<Slab> slabs_;
   std::vector<std::int32_t> holders_;  // [slabs * pages_per_slab]; 0: free

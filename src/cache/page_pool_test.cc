@@ -9,7 +9,8 @@ namespace {
 
 TEST(PagePool, ReturnsEmptySlabsToTheBudget) {
   MemoryBudget budget(0);
-  PagePool pool(1088, budget);
+  SlabMemory memory;
+  PagePool pool(1088, memory, budget);
   std::vector<PageId> pages;
   for (int i = 0; i < 1000; ++i) {
     pages.push_back(pool.allocate());
@@ -28,7 +29,8 @@ TEST(PagePool, ReturnsEmptySlabsToTheBudget) {
 
 TEST(PagePool, ReusesAPageOnlyWhenItsLastHolderLetsGo) {
   MemoryBudget budget(0);
-  PagePool pool(64, budget);
+  SlabMemory memory;
+  PagePool pool(64, memory, budget);
   const PageId page = pool.allocate();
   pool.retain(page);
   EXPECT_TRUE(pool.shared(page));
@@ -41,7 +43,8 @@ TEST(PagePool, ReusesAPageOnlyWhenItsLastHolderLetsGo) {
 
 TEST(PagePool, RefusesBeyondTheBudget) {
   MemoryBudget budget(1 << 20);
-  PagePool pool(4096, budget);
+  SlabMemory memory;
+  PagePool pool(4096, memory, budget);
   int n = 0;
   while (pool.allocate() != kNoPage) ++n;
   EXPECT_GT(n, 200);

@@ -248,12 +248,14 @@ class ProgFormat : public Format {
   }
 
   BlockGrid load_grid(const ProgPage<const std::byte>& in, int block) const {
+    std::array<std::uint8_t, kMaxHeadDim> steps;
+    std::array<std::int8_t, kMaxHeadDim> zeros;
+    std::memcpy(steps.data(), in.steps(block), in.d);
+    std::memcpy(zeros.data(), in.zeros(block), in.d);
     BlockGrid grid;
     for (int i = 0; i < in.d; ++i) {
-      const int step = std::to_integer<int>(in.steps(block)[i]);
-      const int zero = (std::to_integer<int>(in.zeros(block)[i]) ^ 0x80) - 0x80;  // two's complement
-      grid.step[i] = static_cast<float>(step);
-      grid.zero[i] = static_cast<float>(rounding_ == Rounding::ours ? zero : zero * step);
+      grid.step[i] = static_cast<float>(steps[i]);
+      grid.zero[i] = static_cast<float>(rounding_ == Rounding::ours ? zeros[i] : zeros[i] * steps[i]);
     }
     return grid;
   }

@@ -114,18 +114,26 @@ struct Avx2 {
   static KVANT_INLINE void load_f16(const std::uint16_t* from, float* to) {
     _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
   }
-  static void pack_query(const std::int32_t* numbers, int stride, std::uint32_t* quad) {
-    for (int odd = 0; odd < 2; ++odd) {
-      quad[odd] = (static_cast<std::uint32_t>(numbers[odd * stride]) & 0xffffU) |
-                  static_cast<std::uint32_t>(numbers[(2 + odd) * stride]) << 16;
+  // A block of 4 groups: quads[r] holds number r of groups 0 and 2, and of groups 1 and 3.
+  static void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
+    for (int r = 0; r < channels; ++r) {
+      for (int odd = 0; odd < 2; ++odd) {
+        quads[r][odd] = (static_cast<std::uint32_t>(numbers[odd * channels + r]) & 0xffffU) |
+                        static_cast<std::uint32_t>(numbers[(2 + odd) * channels + r]) << 16;
+      }
     }
   }
-  static void pack_weights(const std::int32_t* numbers, std::uint64_t* octet) {
-    for (int odd = 0; odd < 2; ++odd) {
-      octet[odd] = 0;
-      for (int i = 0; i < 4; ++i)
-        octet[odd] |= static_cast<std::uint64_t>(static_cast<std::uint16_t>(numbers[2 * i + odd]))
-                      << (16 * i);
+  // Two octets.
+  static void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {
+    for (int octet = 0; octet < 2; ++octet) {
+      for (int odd = 0; odd < 2; ++odd) {
+        std::uint64_t packed = 0;
+        for (int i = 0; i < 4; ++i) {
+          const auto number = static_cast<std::uint16_t>(numbers[8 * octet + 2 * i + odd]);
+          packed |= static_cast<std::uint64_t>(number) << (16 * i);
+        }
+        octets[octet][odd] = packed;
+      }
     }
   }
 };

@@ -94,20 +94,32 @@ struct Avx512 {
   static KVANT_INLINE void load_f16(const std::uint16_t* from, float* to) {
     _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
   }
-  static void pack_query(const std::int32_t* numbers, int stride, std::uint32_t* quad) {
-    quad[0] = quad[1] = 0;
-    for (int k = 0; k < 4; ++k) {
-      const std::int32_t number = numbers[k * stride];
-      const std::int32_t high = (number + 128) >> 8;
-      quad[0] |= static_cast<std::uint32_t>(high & 0xff) << (8 * k);
-      quad[1] |= static_cast<std::uint32_t>((number - 256 * high) & 0xff) << (8 * k);
+  static KVANT_INLINE __m512i high_bytes(__m512i numbers) {
+    return _mm512_srai_epi32(_mm512_add_epi32(numbers, _mm512_set1_epi32(128)), 8);
+  }
+  // A block of 4 groups: quads[r] holds number r of each group, high bytes and low ones.
+  static KVANT_INLINE void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
+    alignas(32) std::uint8_t high[32], low[32];
+    for (int i = 0; i < 4 * channels; i += 8) {  // whole registers where channels is 4 or 8
+      const __m512i x = _mm512_maskz_loadu_epi32(4 * channels - i >= 16 ? 0xffff : 0xff, numbers + i);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(high + i), _mm512_cvtepi32_epi8(high_bytes(x)));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(low + i), _mm512_cvtepi32_epi8(x));
+      if (4 * channels - i >= 16) i += 8;
+    }
+    for (int r = 0; r < channels; ++r) {
+      quads[r][0] = quads[r][1] = 0;
+      for (int k = 0; k < 4; ++k) {
+        quads[r][0] |= static_cast<std::uint32_t>(high[k * channels + r]) << (8 * k);
+        quads[r][1] |= static_cast<std::uint32_t>(low[k * channels + r]) << (8 * k);
+      }
     }
   }
-  static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t* octet) {
-    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(numbers));
-    const __m256i high = _mm256_srai_epi32(_mm256_add_epi32(x, _mm256_set1_epi32(128)), 8);
-    octet[0] = static_cast<std::uint64_t>(_mm_cvtsi128_si64(_mm256_cvtepi32_epi8(high)));
-    octet[1] = static_cast<std::uint64_t>(_mm_cvtsi128_si64(_mm256_cvtepi32_epi8(x)));
+  // Two octets.
+  static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {
+    const __m512i x = _mm512_loadu_si512(numbers);
+    const __m128i high = _mm512_cvtepi32_epi8(high_bytes(x)), low = _mm512_cvtepi32_epi8(x);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(octets[0]), _mm_unpacklo_epi64(high, low));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(octets[1]), _mm_unpackhi_epi64(high, low));
   }
 };
 

@@ -350,8 +350,7 @@ void prepare_query(const float* values, const float* scale, int group_channels, 
     std::int32_t sum = 0;
     for (int i = 0; i < 4 * group_channels; ++i) sum += of_block[i];
     query.block_sums[block] = sum;
-    for (int r = 0; r < group_channels; ++r)
-      Isa::pack_query(of_block + r, group_channels, query.quads[block * group_channels + r]);
+    Isa::pack_query(of_block, group_channels, query.quads + block * group_channels);
   }
 }
 
@@ -383,8 +382,8 @@ float prepare_weights(const float* weights, const kvant::cpu::TokenParameters& t
     sum += numbers[t];
   }
   out.sum = sum;
-  for (int octet = 0; octet < n / 8; ++octet)
-    Isa::pack_weights(numbers + octet * 8, out.octets[first / 8 + octet]);
+  for (int octet = 0; octet < n / 8; octet += 2)
+    Isa::pack_weights(numbers + octet * 8, out.octets + first / 8 + octet);
   float zeros = 0;
   for (int t = 0; t < n && tokens.zero != nullptr; ++t) zeros += weights[t] * tokens.zero[first + t];
   return zeros;
