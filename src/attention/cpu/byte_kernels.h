@@ -39,6 +39,12 @@ struct CodePage {
   const std::uint8_t* table;  // code_scheme.h
 };
 
+// Bytes that will be read soon: asked for beside the work, so that they are near by then.
+struct NextBytes {
+  const std::uint8_t* bytes = nullptr;
+  std::ptrdiff_t size = 0;
+};
+
 // sums[h][t] = the sum over channels of blocks [first_block, end_block) of query number * code number, for
 // tokens [first_token, end_token), multiples of 16.
 struct ScoreTask {
@@ -48,6 +54,7 @@ struct ScoreTask {
   int n_heads;  // 1, 3 or 4: head_group()
   const ByteQuery* queries[kMostHeads];
   std::int32_t* sums[kMostHeads];  // [kTokens]
+  NextBytes next;
 };
 
 // Weights of a page's tokens as whole numbers, in the order that the instruction set wants.
@@ -69,6 +76,7 @@ struct MixTask {
   float factors[kMostHeads];
   const float* channel_scale;  // in the order of `out`; null: 1
   float* out[kMostHeads];      // [group_channels * groups]
+  NextBytes next;
 };
 
 // A page's rows as numbers of one type, [n_tokens][d], d a multiple of 8.

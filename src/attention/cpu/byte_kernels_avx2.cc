@@ -8,7 +8,32 @@ namespace {
 
 #include "attention/cpu/byte_kernels_body.h"
 
+struct Floats8 {
+  using Lanes = __m256;
+  static constexpr int kLanes = 8;
+  static KVANT_INLINE Lanes zero() { return _mm256_setzero_ps(); }
+  static KVANT_INLINE Lanes fill(float x) { return _mm256_set1_ps(x); }
+  static KVANT_INLINE Lanes load(const float* from) { return _mm256_loadu_ps(from); }
+  static KVANT_INLINE void store(float* to, Lanes x) { _mm256_storeu_ps(to, x); }
+  static KVANT_INLINE Lanes from_bf16(const std::uint16_t* from) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+  }
+  static KVANT_INLINE Lanes from_f16(const std::uint16_t* from) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  static KVANT_INLINE Lanes add(Lanes a, Lanes b) { return _mm256_add_ps(a, b); }
+  static KVANT_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps(a, b, c); }
+  static KVANT_INLINE float sum(Lanes x) {
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+  }
+};
+
 struct Avx2 {
+  using Floats = Floats8;
+  using HalfFloats = Floats8;
   static constexpr int kBytes = 32;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8;
   using Bytes = __m256i;
@@ -111,9 +136,6 @@ struct Avx2 {
     _mm_storeu_ps(out, _mm_fmadd_ps(values, by, _mm_loadu_ps(out)));
   }
 
-  static KVANT_INLINE void load_f16(const std::uint16_t* from, float* to) {
-    _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-  }
   // A block of 4 groups: quads[r] holds number r of groups 0 and 2, and of groups 1 and 3.
   static void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
     for (int r = 0; r < channels; ++r) {

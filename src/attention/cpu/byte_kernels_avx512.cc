@@ -9,7 +9,53 @@ namespace {
 
 #include "attention/cpu/byte_kernels_body.h"
 
+struct Floats8 {
+  using Lanes = __m256;
+  static constexpr int kLanes = 8;
+  static KVANT_INLINE Lanes zero() { return _mm256_setzero_ps(); }
+  static KVANT_INLINE Lanes fill(float x) { return _mm256_set1_ps(x); }
+  static KVANT_INLINE Lanes load(const float* from) { return _mm256_loadu_ps(from); }
+  static KVANT_INLINE void store(float* to, Lanes x) { _mm256_storeu_ps(to, x); }
+  static KVANT_INLINE Lanes from_bf16(const std::uint16_t* from) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+  }
+  static KVANT_INLINE Lanes from_f16(const std::uint16_t* from) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  static KVANT_INLINE Lanes add(Lanes a, Lanes b) { return _mm256_add_ps(a, b); }
+  static KVANT_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps(a, b, c); }
+  static KVANT_INLINE float sum(Lanes x) {
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+  }
+};
+
+struct Floats16 {
+  using Lanes = __m512;
+  static constexpr int kLanes = 16;
+  static KVANT_INLINE Lanes zero() { return _mm512_setzero_ps(); }
+  static KVANT_INLINE Lanes fill(float x) { return _mm512_set1_ps(x); }
+  static KVANT_INLINE Lanes load(const float* from) { return _mm512_loadu_ps(from); }
+  static KVANT_INLINE void store(float* to, Lanes x) { _mm512_storeu_ps(to, x); }
+  static KVANT_INLINE Lanes from_bf16(const std::uint16_t* from) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+  }
+  static KVANT_INLINE Lanes from_f16(const std::uint16_t* from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+  static KVANT_INLINE Lanes add(Lanes a, Lanes b) { return _mm512_add_ps(a, b); }
+  static KVANT_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return _mm512_fmadd_ps(a, b, c); }
+  static KVANT_INLINE float sum(Lanes x) {
+    return Floats8::sum(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
+  }
+};
+
 struct Avx512 {
+  using Floats = Floats16;
+  using HalfFloats = Floats8;
   static constexpr int kBytes = 64;
   static constexpr int kRegistersPerSum = 2, kSumRegisters = 24;
   using Bytes = __m512i;
@@ -91,28 +137,43 @@ struct Avx512 {
     _mm256_mask_storeu_ps(out, mask, _mm256_fmadd_ps(values, by, _mm256_maskz_loadu_ps(mask, out)));
   }
 
-  static KVANT_INLINE void load_f16(const std::uint16_t* from, float* to) {
-    _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-  }
   static KVANT_INLINE __m512i high_bytes(__m512i numbers) {
     return _mm512_srai_epi32(_mm512_add_epi32(numbers, _mm512_set1_epi32(128)), 8);
   }
   // A block of 4 groups: quads[r] holds number r of each group, high bytes and low ones.
   static KVANT_INLINE void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
-    alignas(32) std::uint8_t high[32], low[32];
-    for (int i = 0; i < 4 * channels; i += 8) {  // whole registers where channels is 4 or 8
-      const __m512i x = _mm512_maskz_loadu_epi32(4 * channels - i >= 16 ? 0xffff : 0xff, numbers + i);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(high + i), _mm512_cvtepi32_epi8(high_bytes(x)));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(low + i), _mm512_cvtepi32_epi8(x));
-      if (4 * channels - i >= 16) i += 8;
-    }
+    if (channels == 8) return pack_eight(numbers, quads);
     for (int r = 0; r < channels; ++r) {
       quads[r][0] = quads[r][1] = 0;
       for (int k = 0; k < 4; ++k) {
-        quads[r][0] |= static_cast<std::uint32_t>(high[k * channels + r]) << (8 * k);
-        quads[r][1] |= static_cast<std::uint32_t>(low[k * channels + r]) << (8 * k);
+        const std::int32_t number = numbers[k * channels + r];
+        quads[r][0] |= static_cast<std::uint32_t>((number + 128) >> 8 & 0xff) << (8 * k);
+        quads[r][1] |= static_cast<std::uint32_t>(number & 0xff) << (8 * k);
       }
     }
+  }
+  static KVANT_INLINE void pack_eight(const std::int32_t* numbers, std::uint32_t (*quads)[2]) {
+    const __m512i groups01 = _mm512_loadu_si512(numbers), groups23 = _mm512_loadu_si512(numbers + 16);
+    const auto bytes = [](__m512i x, __m512i y) __attribute__((always_inline)) {
+      return _mm256_set_m128i(_mm512_cvtepi32_epi8(y), _mm512_cvtepi32_epi8(x));
+    };
+    const __m512i both =
+        _mm512_inserti64x4(_mm512_castsi256_si512(bytes(high_bytes(groups01), high_bytes(groups23))),
+                           bytes(groups01, groups23), 1);
+    // Byte 8 * r + k: the high byte of number r of group k; byte 8 * r + 4 + k: its low one.
+    alignas(64) static constexpr auto kOrder = [] {
+      struct {
+        std::uint8_t from[64];
+      } order{};
+      for (int r = 0; r < 8; ++r) {
+        for (int k = 0; k < 4; ++k) {
+          order.from[8 * r + k] = static_cast<std::uint8_t>(8 * k + r);
+          order.from[8 * r + 4 + k] = static_cast<std::uint8_t>(32 + 8 * k + r);
+        }
+      }
+      return order;
+    }();
+    _mm512_storeu_si512(quads, _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.from), both));
   }
   // Two octets.
   static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {

@@ -11,8 +11,8 @@
 //   Levels, States             tables in registers, of up to 32 and of 256 bytes; look_up(table, bytes)
 //   split                      Codes of bytes
 //   multiply_query(sums, codes, quad), multiply_weights(sums, codes, octet)
-//   load_f16(from, to)         8 numbers of 16 bits as F32
 //   store_lanes(sums, out)     one number for each 4 bytes
+//   Floats, HalfFloats         registers of F32: Lanes, kLanes of them
 //   add_octets(sums, unit, scale, out)  out[i] += unit * scale[i] * both lanes of octet i; scale may be null
 #include "attention/cpu/byte_kernels.h"
 
@@ -115,6 +115,12 @@ struct Vectors {
   const std::uint8_t* table;
 };
 
+// Asks the memory for what comes after the page: part [i, i + n) of `parts`.
+KVANT_INLINE void ask_for(const kvant::cpu::NextBytes& next, int i, int n, int parts) {
+  const std::ptrdiff_t end = next.size * (i + n) / parts;
+  for (std::ptrdiff_t at = next.size * i / parts; at < end; at += 64) __builtin_prefetch(next.bytes + at);
+}
+
 // Score: lanes are tokens.
 template <class Isa, class Kind, int H>
 void score_heads(const kvant::cpu::ScoreTask& task) {
@@ -127,6 +133,7 @@ void score_heads(const kvant::cpu::ScoreTask& task) {
     return Isa::load(task.page.codes + (tile * 16 + token % 16) * 4);
   };
   for (int token = task.first_token; token < task.end_token; token += kLaneTokens) {
+    ask_for(task.next, token, kLaneTokens, kvant::cpu::kTokens);
     typename Isa::Ints sums[H];
     for (int h = 0; h < H; ++h) sums[h] = Isa::zero();
     for (int block = task.first_block; block < task.end_block; ++block) {
@@ -180,6 +187,7 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
   const int group_before = group == 0 ? task.page.groups - 1 : group - 1;
   for (int o = 0; o < task.n_octets; ++o) {
     const int octet = task.octets[o];
+    if (First == 0 && group == task.first_group) ask_for(task.next, o, 1, task.n_octets);
     const std::uint8_t* plane = task.page.codes + octet * P * row;
     Bytes planes[P];
     for (int p = 0; p < P; ++p) planes[p] = load(plane + p * row + group * 8);
@@ -395,74 +403,93 @@ inline float dot(const float* a, const float* b, int n) {
   return sum;
 }
 
-// N numbers of a row from channel `first` on.
-template <class Isa, int N>
-KVANT_INLINE void load_row(const kvant::cpu::Rows& rows, int token, int first, float* values) {
-  const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(token) * rows.d + first;
-  switch (rows.type) {
-    case kvant::NumberType::bf16: {
-      const auto* from = static_cast<const std::uint16_t*>(rows.values) + at;
-      for (int i = 0; i < N; ++i) {
-        const std::uint32_t bits = static_cast<std::uint32_t>(from[i]) << 16;
-        __builtin_memcpy(values + i, &bits, 4);
-      }
-      return;
-    }
-    case kvant::NumberType::f16:
-      for (int i = 0; i < N; i += 8)
-        Isa::load_f16(static_cast<const std::uint16_t*>(rows.values) + at + i, values + i);
-      return;
-    default:
-      __builtin_memcpy(values, static_cast<const float*>(rows.values) + at, N * sizeof(float));
+// Numbers [at, at + kLanes) of the rows. F: registers of kLanes F32.
+template <class F, kvant::NumberType Type>
+KVANT_INLINE typename F::Lanes load_numbers(const void* values, std::ptrdiff_t at) {
+  if constexpr (Type == kvant::NumberType::bf16) {
+    return F::from_bf16(static_cast<const std::uint16_t*>(values) + at);
+  } else if constexpr (Type == kvant::NumberType::f16) {
+    return F::from_f16(static_cast<const std::uint16_t*>(values) + at);
+  } else {
+    return F::load(static_cast<const float*>(values) + at);
   }
 }
 
-constexpr int kStrip = 64;  // channels that stay in registers
-
-template <class Isa, int N, int H>
-KVANT_INLINE void score_strip(const kvant::cpu::Rows& rows, const float* q, int first, float* scores,
-                              std::ptrdiff_t stride) {
+template <class F, kvant::NumberType Type, int H>
+void score_numbers(const kvant::cpu::Rows& rows, const float* q, float* scores, std::ptrdiff_t stride) {
+  const std::ptrdiff_t d = rows.d;
   for (int t = 0; t < rows.n_tokens; ++t) {
-    float row[N];
-    load_row<Isa, N>(rows, t, first, row);
-    for (int h = 0; h < H; ++h)
-      scores[h * stride + t] += dot(q + static_cast<std::ptrdiff_t>(h) * rows.d + first, row, N);
+    typename F::Lanes sums[H];
+    for (int h = 0; h < H; ++h) sums[h] = F::zero();
+    for (int i = 0; i < d; i += F::kLanes) {
+      const auto x = load_numbers<F, Type>(rows.values, t * d + i);
+      for (int h = 0; h < H; ++h) sums[h] = F::multiply_add(x, F::load(q + h * d + i), sums[h]);
+    }
+    for (int h = 0; h < H; ++h) scores[h * stride + t] = F::sum(sums[h]);
   }
 }
 
-template <class Isa, int N, int H>
+// N registers of channels from `first` on.
+template <class F, kvant::NumberType Type, int H, int N>
 KVANT_INLINE void mix_strip(const kvant::cpu::Rows& rows, const float* weights, std::ptrdiff_t stride,
                             int first, float* out) {
-  float sums[H][N] = {};
+  const std::ptrdiff_t d = rows.d;
+  typename F::Lanes sums[H][N];
+  for (int h = 0; h < H; ++h) {
+    for (int i = 0; i < N; ++i) sums[h][i] = F::zero();
+  }
   for (int t = 0; t < rows.n_tokens; ++t) {
-    float row[N];
-    load_row<Isa, N>(rows, t, first, row);
+    typename F::Lanes x[N];
+    for (int i = 0; i < N; ++i) x[i] = load_numbers<F, Type>(rows.values, t * d + first + i * F::kLanes);
     for (int h = 0; h < H; ++h) {
-      const float weight = weights[h * stride + t];
-      for (int i = 0; i < N; ++i) sums[h][i] += weight * row[i];
+      const auto weight = F::fill(weights[h * stride + t]);
+      for (int i = 0; i < N; ++i) sums[h][i] = F::multiply_add(x[i], weight, sums[h][i]);
     }
   }
   for (int h = 0; h < H; ++h) {
-    for (int i = 0; i < N; ++i) out[static_cast<std::ptrdiff_t>(h) * rows.d + first + i] += sums[h][i];
+    for (int i = 0; i < N; ++i) {
+      float* to = out + h * d + first + i * F::kLanes;
+      F::store(to, F::add(F::load(to), sums[h][i]));
+    }
   }
+}
+
+template <class F, kvant::NumberType Type, int H>
+void mix_numbers(const kvant::cpu::Rows& rows, const float* weights, std::ptrdiff_t stride, float* out) {
+  int first = 0;
+  for (; first + 4 * F::kLanes <= rows.d; first += 4 * F::kLanes)
+    mix_strip<F, Type, H, 4>(rows, weights, stride, first, out);
+  for (; first < rows.d; first += F::kLanes) mix_strip<F, Type, H, 1>(rows, weights, stride, first, out);
+}
+
+template <kvant::NumberType Type>
+struct TypeOf {
+  static constexpr kvant::NumberType value = Type;
+};
+
+// Calls run(registers, type, heads) as constants.
+template <class Isa, class Run>
+void with_rows(const kvant::cpu::Rows& rows, int n_heads, const Run& run) {
+  using Type = kvant::NumberType;
+  const auto of_lanes = [&](auto lanes) {
+    with_heads<Isa>(n_heads, [&](auto heads) {
+      if (rows.type == Type::bf16) return run(lanes, TypeOf<Type::bf16>{}, heads);
+      if (rows.type == Type::f16) return run(lanes, TypeOf<Type::f16>{}, heads);
+      return run(lanes, TypeOf<Type::f32>{}, heads);
+    });
+  };
+  if (rows.d % Isa::Floats::kLanes == 0) return of_lanes(KindOf<typename Isa::Floats>{});
+  of_lanes(KindOf<typename Isa::HalfFloats>{});
 }
 
 template <class Isa>
 void score_rows(const kvant::cpu::Rows& rows, const float* q, int n_heads, float* scores,
                 std::ptrdiff_t stride) {
-  for (int h = 0; h < n_heads; ++h) {
-    for (int t = 0; t < rows.n_tokens; ++t) scores[h * stride + t] = 0;
-  }
   for (int h = 0, n = 0; h < n_heads; h += n) {
     n = kvant::cpu::head_group(n_heads - h);
-    const float* of_heads = q + static_cast<std::ptrdiff_t>(h) * rows.d;
-    with_heads<Isa>(n, [&](auto heads) {
-      constexpr int H = decltype(heads)::value;
-      int first = 0;
-      for (; first + kStrip <= rows.d; first += kStrip)
-        score_strip<Isa, kStrip, H>(rows, of_heads, first, scores + h * stride, stride);
-      for (; first < rows.d; first += 8)
-        score_strip<Isa, 8, H>(rows, of_heads, first, scores + h * stride, stride);
+    with_rows<Isa>(rows, n, [&](auto lanes, auto type, auto heads) {
+      score_numbers<typename decltype(lanes)::type, decltype(type)::value, decltype(heads)::value>(
+          rows, q + static_cast<std::ptrdiff_t>(h) * rows.d, scores + h * stride, stride);
     });
   }
 }
@@ -472,14 +499,9 @@ void mix_rows(const kvant::cpu::Rows& rows, const float* weights, std::ptrdiff_t
               float* out) {
   for (int h = 0, n = 0; h < n_heads; h += n) {
     n = kvant::cpu::head_group(n_heads - h);
-    float* of_heads = out + static_cast<std::ptrdiff_t>(h) * rows.d;
-    with_heads<Isa>(n, [&](auto heads) {
-      constexpr int H = decltype(heads)::value;
-      int first = 0;
-      for (; first + kStrip <= rows.d; first += kStrip)
-        mix_strip<Isa, kStrip, H>(rows, weights + h * stride, stride, first, of_heads);
-      for (; first < rows.d; first += 8)
-        mix_strip<Isa, 8, H>(rows, weights + h * stride, stride, first, of_heads);
+    with_rows<Isa>(rows, n, [&](auto lanes, auto type, auto heads) {
+      mix_numbers<typename decltype(lanes)::type, decltype(type)::value, decltype(heads)::value>(
+          rows, weights + h * stride, stride, out + static_cast<std::ptrdiff_t>(h) * rows.d);
     });
   }
 }

@@ -10,7 +10,37 @@ typedef std::uint32_t Words32 __attribute__((vector_size(16)));
 typedef std::int16_t Words16 __attribute__((vector_size(16)));
 typedef std::int32_t Ints32 __attribute__((vector_size(16)));
 
+typedef float Floats32 __attribute__((vector_size(16)));
+
+struct Floats4 {
+  using Lanes = Floats32;
+  static constexpr int kLanes = 4;
+  static KVANT_INLINE Lanes zero() { return Lanes{}; }
+  static KVANT_INLINE Lanes fill(float x) { return Lanes{} + x; }
+  static KVANT_INLINE Lanes load(const float* from) {
+    Lanes x;
+    __builtin_memcpy(&x, from, sizeof x);
+    return x;
+  }
+  static KVANT_INLINE void store(float* to, Lanes x) { __builtin_memcpy(to, &x, sizeof x); }
+  static KVANT_INLINE Lanes from_bf16(const std::uint16_t* from) {
+    const Words32 bits = {from[0], from[1], from[2], from[3]};
+    return reinterpret_cast<Lanes>(bits << 16);
+  }
+  // Finite: the cache stores nothing else. The exponent's bias is put right by a product, which normalizes
+  // denormals too.
+  static KVANT_INLINE Lanes from_f16(const std::uint16_t* from) {
+    const Words32 bits = {from[0], from[1], from[2], from[3]};
+    return reinterpret_cast<Lanes>((bits & 0x8000) << 16 | (bits & 0x7fff) << 13) * 0x1p112F;
+  }
+  static KVANT_INLINE Lanes add(Lanes a, Lanes b) { return a + b; }
+  static KVANT_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return a * b + c; }
+  static KVANT_INLINE float sum(Lanes x) { return (x[0] + x[1]) + (x[2] + x[3]); }
+};
+
 struct Portable {
+  using Floats = Floats4;
+  using HalfFloats = Floats4;
   static constexpr int kBytes = 16;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8;
   using Bytes = Bytes16;
@@ -102,16 +132,6 @@ struct Portable {
     }
   }
 
-  // The exponent's bias is put right by a product, which normalizes denormals too.
-  static KVANT_INLINE void load_f16(const std::uint16_t* from, float* to) {
-    for (int i = 0; i < 8; ++i) {
-      const std::uint32_t bits =
-          (from[i] & 0x8000U) << 16 | (from[i] & 0x7fffU) << 13;  // finite: the cache stores nothing else
-      float x;
-      __builtin_memcpy(&x, &bits, 4);
-      to[i] = x * 0x1p112F;
-    }
-  }
   // A block of 4 groups: quads[r] holds number r of groups 0 and 2, and of groups 1 and 3.
   static void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
     for (int r = 0; r < channels; ++r) {

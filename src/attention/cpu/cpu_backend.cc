@@ -28,13 +28,6 @@ int tokens_of(std::span<const PageView> pages) {
   return n;
 }
 
-// Asks for the page's bytes: its reader comes to them while they are under way.
-void prefetch(const PageSide& side) {
-  constexpr std::size_t kLine = 64;
-  const std::size_t n = side.format->page_bytes(side.context->head_dim);
-  for (std::size_t i = 0; i < n; i += kLine) __builtin_prefetch(side.bytes + i);
-}
-
 class CpuAttention final : public PageAttention {
  public:
   explicit CpuAttention(const cpu::ByteKernels& kernels) : kernels_(kernels) { openblas_set_num_threads(1); }
@@ -103,9 +96,9 @@ class CpuAttention final : public PageAttention {
     int first = 0;
     for (std::size_t i = 0; i < pages.size(); ++i) {
       const PageView& page = pages[i];
-      if (i + 1 < pages.size()) prefetch(pages[i + 1].k);
       const MatrixView<float> scores{weights.data() + first, n_rows, page.n_tokens, n_tokens};
-      buffers.products.score(page.k, page.n_tokens, scores);
+      const PageSide* next = i + 1 < pages.size() ? &pages[i + 1].k : nullptr;
+      buffers.products.score(page.k, page.n_tokens, next, scores);
       for (int r = 0; r < n_rows; ++r) apply_rules(tile, page, rules, r, scores.row(r));
       first += page.n_tokens;
     }
@@ -142,10 +135,10 @@ class CpuAttention final : public PageAttention {
     int first = 0;
     for (std::size_t i = 0; i < pages.size(); ++i) {
       const PageView& page = pages[i];
-      if (i + 1 < pages.size() && skip == nullptr) prefetch(pages[i + 1].v);
       const MatrixView<float> of_page{weights.data + first, weights.rows, page.n_tokens, weights.stride};
       if (skip != nullptr) skip_tokens(tile, page, rules, *skip, of_page, count);
-      products.mix(page.v, page.n_tokens, of_page, out);
+      const PageSide* next = i + 1 < pages.size() && skip == nullptr ? &pages[i + 1].v : nullptr;
+      products.mix(page.v, page.n_tokens, next, of_page, out);
       first += page.n_tokens;
     }
     products.end(out);

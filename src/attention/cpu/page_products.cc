@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "attention/integer_rounding.h"
 #include "attention/softmax.h"
@@ -12,6 +13,12 @@ namespace {
 
 bool has_lanes(const PageSide& side) {
   return side.format->code_order() != CodeOrder::rows;
+}
+
+NextBytes bytes_of(const PageSide* side) {
+  if (side == nullptr) return {};
+  return {reinterpret_cast<const std::uint8_t*>(side->bytes),
+          static_cast<std::ptrdiff_t>(side->format->page_bytes(side->context->head_dim))};
 }
 
 // Calls serve(first, n) for groups of rows that a kernel serves at once.
@@ -45,7 +52,8 @@ void PageProducts::begin(MatrixView<const float> q, const std::vector<float>& q_
   rows_.resize(kPageTokens * d);
 }
 
-void PageProducts::score(const PageSide& k, int n_tokens, MatrixView<float> scores) {
+void PageProducts::score(const PageSide& k, int n_tokens, const PageSide* next, MatrixView<float> scores) {
+  next_ = bytes_of(next);
   if (has_lanes(k) && n_tokens == kPageTokens) {
     score_codes(k, scores);
   } else {
@@ -55,7 +63,9 @@ void PageProducts::score(const PageSide& k, int n_tokens, MatrixView<float> scor
     scale_row(scores.row(r), n_tokens, (*q_scale_)[r]);
 }
 
-void PageProducts::mix(const PageSide& v, int n_tokens, MatrixView<float> weights, MatrixView<float> out) {
+void PageProducts::mix(const PageSide& v, int n_tokens, const PageSide* next, MatrixView<float> weights,
+                       MatrixView<float> out) {
+  next_ = bytes_of(next);
   if (has_lanes(v) && n_tokens == kPageTokens) {
     mix_codes(v, weights, out);
   } else {
@@ -121,6 +131,7 @@ void PageProducts::score_group(const CodePage& page, int group, int first, int e
                  .end_token = end};
   by_heads(q_.rows, [&](int first_row, int n) {
     task.n_heads = n;
+    task.next = std::exchange(next_, {});
     for (int h = 0; h < n; ++h) {
       task.queries[h] = &queries_[first_row + h];
       task.sums[h] = sums_.data() + static_cast<std::ptrdiff_t>(first_row + h) * kPageTokens;
@@ -237,6 +248,7 @@ void PageProducts::mix_group(const CodePage& page, int group, int first, int end
   if (task.n_octets == 0) return;
   by_heads(out.rows, [&](int first_row, int n) {
     task.n_heads = n;
+    task.next = std::exchange(next_, {});
     for (int h = 0; h < n; ++h) {
       const int r = first_row + h;
       task.weights[h] = &weights_[r];

@@ -20,11 +20,13 @@ class PageProducts {
   void begin(MatrixView<const float> q, const std::vector<float>& q_scale, Products products);
 
   // scores[r, t] = q_r . k_t for tokens [0, n_tokens) of the page.
-  void score(const PageSide& k, int n_tokens, MatrixView<float> scores);
+  // next: the page that comes after it; null: none.
+  void score(const PageSide& k, int n_tokens, const PageSide* next, MatrixView<float> scores);
 
   // out[r] += sum over t of weights[r, t] * v_t. Integer products overwrite weights. V of 8 tokens in a row
   // whose weights are all 0 is not read.
-  void mix(const PageSide& v, int n_tokens, MatrixView<float> weights, MatrixView<float> out);
+  void mix(const PageSide& v, int n_tokens, const PageSide* next, MatrixView<float> weights,
+           MatrixView<float> out);
 
   // Adds to `out` what mix() has left in the order of codes. After the last page of a run.
   void end(MatrixView<float> out);
@@ -50,6 +52,7 @@ class PageProducts {
   const std::vector<float>* q_scale_ = nullptr;
   Products products_ = Products::real;
 
+  NextBytes next_;     // taken by the first kernel
   CodeScheme scheme_;  // of the page at hand
   CodeParameters parameters_;
   std::vector<ByteQuery> queries_;    // [rows]
