@@ -1,6 +1,10 @@
 #include "attention/sas.h"
 
+#include <algorithm>
 #include <array>
+#include <numeric>
+
+#include "base/simd_clones.h"
 
 namespace kvant {
 namespace {
@@ -9,23 +13,36 @@ namespace {
 constexpr std::array<float, 7> kWholeExp = {1.0F,         0.36787944F,   0.13533528F,  0.049787068F,
                                             0.018315639F, 0.0067379470F, 0.0024787522F};
 
+// Near exp(-f) for f in [0, 1).
+inline float polynomial(float f) {
+  return ((-0.1025F * f + 0.4626F) * f - 0.9922F) * f + 0.9996F;
+}
+
 }  // namespace
 
 float sas_exp(float x) {
   if (!(x >= kSasFloor)) return 0;  // -inf: masked
   const int whole = static_cast<int>(-x);
-  const float f = -x - static_cast<float>(whole);
-  const float polynomial = ((-0.1025F * f + 0.4626F) * f - 0.9922F) * f + 0.9996F;
-  return kWholeExp[whole] * polynomial;
+  return kWholeExp[whole] * polynomial(-x - static_cast<float>(whole));
 }
 
-float sas_row(float* x, int n, float max) {
-  float sum = 0;
-  for (int i = 0; i < n; ++i) {
-    x[i] = sas_exp(x[i] - max);
-    sum += x[i];
+// As sas_exp, without branches.
+KVANT_SIMD_CLONES float sas_row(float* x, int n, float max) {
+  constexpr int kLanes = 16;
+  float sums[kLanes] = {};
+  for (int first = 0; first < n; first += kLanes) {
+    const int end = std::min(kLanes, n - first);
+    for (int j = 0; j < end; ++j) {
+      const float score = x[first + j] - max;
+      const bool inside = score >= kSasFloor;
+      const float below = inside ? -score : 0.0F;
+      const int whole = static_cast<int>(below);
+      const float weight = inside ? kWholeExp[whole] * polynomial(below - static_cast<float>(whole)) : 0.0F;
+      x[first + j] = weight;
+      sums[j] += weight;
+    }
   }
-  return sum;
+  return std::accumulate(sums, sums + kLanes, 0.0F);
 }
 
 }  // namespace kvant

@@ -20,15 +20,20 @@ struct QueryTile {
   int token(int row) const { return first_token + row % n_queries; }
 };
 
+// The weights of a tile's rows over the tokens of some pages.
+struct RunWeights {
+  std::vector<float> weights;  // [rows, tokens of the pages]: exp(s - max)
+  std::vector<float> max;      // [rows]; -inf: nothing seen
+  std::vector<float> sum;      // [rows]: of the weights
+};
+
 // Unnormalized outputs of some pages: output row r is accumulator / sum, and the weights are exp(s - max).
 struct PartialAttention {
   std::vector<float> max;          // [rows]; -inf: nothing seen
   std::vector<float> sum;          // [rows]
   std::vector<float> accumulator;  // [rows, d]
 
-  // What a backend may keep from the first of two passes for the second: reset() leaves it alone.
-  std::vector<float> kept_weights;  // [rows, tokens of the pages]: exp(s - kept_max)
-  std::vector<float> kept_max;      // [rows]
+  RunWeights kept;  // what a backend may keep from the first of two passes: reset() leaves it alone
 
   void reset(int rows, int d);
   // Adds the pages that `other` saw. Same rows and d.

@@ -103,6 +103,15 @@ KVANT_SIMD_CLONES void decode_row(const std::byte* packed, int d, int bits, cons
       });
 }
 
+// A block's steps, and its zeros times its scale.
+KVANT_SIMD_CLONES void widen_grid(const std::byte* steps, const std::byte* zeros, int d, float scale,
+                                  float* wide_steps, float* wide_zeros) {
+  const auto* unsigned_steps = reinterpret_cast<const std::uint8_t*>(steps);
+  const auto* signed_zeros = reinterpret_cast<const std::int8_t*>(zeros);
+  for (int i = 0; i < d; ++i) wide_steps[i] = static_cast<float>(unsigned_steps[i]);
+  for (int i = 0; i < d; ++i) wide_zeros[i] = static_cast<float>(signed_zeros[i]) * scale;
+}
+
 // si and zi of one channel whose integers lie in [low, high].
 struct ChannelCode {
   int step, zero;
@@ -170,12 +179,10 @@ class ProgFormat : public Format {
     parameters.channel_scale.resize(static_cast<std::size_t>(kBlocks) * d);
     parameters.channel_zero.resize(static_cast<std::size_t>(kBlocks) * d);
     for (int block = 0; block < kBlocks; ++block) {
-      const BlockGrid grid = load_grid(in, block);
       std::fill_n(parameters.token_scale.begin() + block * kBlockTokens, kBlockTokens, scales[block]);
-      for (int i = 0; i < d; ++i) {
-        parameters.channel_scale[block * d + i] = grid.step[i];
-        parameters.channel_zero[block * d + i] = grid.zero[i] * scales[block];
-      }
+      widen_grid(in.steps(block), in.zeros(block), d, scales[block],
+                 parameters.channel_scale.data() + static_cast<std::ptrdiff_t>(block) * d,
+                 parameters.channel_zero.data() + static_cast<std::ptrdiff_t>(block) * d);
     }
   }
 

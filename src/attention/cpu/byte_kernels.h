@@ -118,6 +118,7 @@ struct ByteKernels {
   void (*mix_rows)(const Rows& rows, const float* weights, std::ptrdiff_t stride, int n_heads, float* out);
 
   float (*dot)(const float* a, const float* b, int n);
+  float (*sum)(const float* x, int n);
 };
 
 // The best set that this machine can run; or the one called `name`, null where the machine or the build lacks

@@ -57,7 +57,7 @@ struct Avx512 {
   using Floats = Floats16;
   using HalfFloats = Floats8;
   static constexpr int kBytes = 64;
-  static constexpr int kRegistersPerSum = 2, kSumRegisters = 24;
+  static constexpr int kRegistersPerSum = 2, kSumRegisters = 16;
   using Bytes = __m512i;
   using Codes = __m512i;
   struct Ints {

@@ -403,6 +403,12 @@ inline float dot(const float* a, const float* b, int n) {
   return sum;
 }
 
+inline float sum_of(const float* x, int n) {
+  float sum = 0;
+  for (int i = 0; i < n; ++i) sum += x[i];
+  return sum;
+}
+
 // Numbers [at, at + kLanes) of the rows. F: registers of kLanes F32.
 template <class F, kvant::NumberType Type>
 KVANT_INLINE typename F::Lanes load_numbers(const void* values, std::ptrdiff_t at) {
@@ -516,5 +522,6 @@ constexpr kvant::cpu::ByteKernels kernels_of(const char* name) {
           .mix = mix<Isa>,
           .score_rows = score_rows<Isa>,
           .mix_rows = mix_rows<Isa>,
-          .dot = dot};
+          .dot = dot,
+          .sum = sum_of};
 }

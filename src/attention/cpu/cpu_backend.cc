@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "attention/cpu/page_products.h"
 #include "attention/layer_loop.h"
@@ -28,6 +27,14 @@ int tokens_of(std::span<const PageView> pages) {
   return n;
 }
 
+bool any_weight(const MatrixView<float>& weights) {
+  for (int r = 0; r < weights.rows; ++r) {
+    if (std::any_of(weights.row(r), weights.row(r) + weights.cols, [](float w) { return w != 0; }))
+      return true;
+  }
+  return false;
+}
+
 class CpuAttention final : public PageAttention {
  public:
   explicit CpuAttention(const cpu::ByteKernels& kernels) : kernels_(kernels) { openblas_set_num_threads(1); }
@@ -41,14 +48,14 @@ class CpuAttention final : public PageAttention {
                          PartialAttention& partial) override {
     Buffers& buffers = threads_[thread];
     if (!one_token(tile, rules)) return kvant::attend_pages(tile, pages, rules, skip, buffers.tile, partial);
-    if (skip == nullptr) weigh(tile, pages, rules, buffers, partial, buffers.weights, buffers.max);
-    std::vector<float>& weights = skip == nullptr ? buffers.weights : partial.kept_weights;
-    const std::vector<float>& max = skip == nullptr ? buffers.max : partial.kept_max;
-    const MatrixView<float> rows{weights.data(), tile.rows(), tokens_of(pages)};
+    if (skip == nullptr) weigh(tile, pages, rules, buffers.products, buffers.run);
+    RunWeights& run = skip == nullptr ? buffers.run : partial.kept;
+    const MatrixView<float> rows{run.weights.data(), tile.rows(), tokens_of(pages)};
     for (int r = 0; r < rows.rows; ++r) {
-      if (max[r] == kNothing) continue;  // all weights are 0
-      if (max[r] != partial.max[r]) scale_row(rows.row(r), rows.cols, std::exp(max[r] - partial.max[r]));
-      if (skip != nullptr) partial.sum[r] += std::accumulate(rows.row(r), rows.row(r) + rows.cols, 0.0F);
+      if (run.max[r] == kNothing) continue;  // all weights are 0
+      add_sum(r, run, rules.head_dim, partial);
+      if (run.max[r] != partial.max[r])
+        scale_row(rows.row(r), rows.cols, std::exp(run.max[r] - partial.max[r]));
     }
     return mix(tile, pages, rules, skip, rows, buffers.products, partial);
   }
@@ -57,7 +64,10 @@ class CpuAttention final : public PageAttention {
                    const AttentionRules& rules, PartialAttention& partial) override {
     Buffers& buffers = threads_[thread];
     if (!one_token(tile, rules)) return kvant::weigh_pages(tile, pages, rules, buffers.tile, partial);
-    weigh(tile, pages, rules, buffers, partial, partial.kept_weights, partial.kept_max);
+    weigh(tile, pages, rules, buffers.products, partial.kept);
+    for (int r = 0; r < tile.rows(); ++r) {
+      if (partial.kept.max[r] != kNothing) add_sum(r, partial.kept, rules.head_dim, partial);
+    }
   }
 
   PageOrder page_order() const override { return PageOrder::lanes; }
@@ -75,8 +85,8 @@ class CpuAttention final : public PageAttention {
   struct Buffers {
     explicit Buffers(const cpu::ByteKernels& kernels) : products(kernels) {}
     cpu::PageProducts products;
-    std::vector<float> weights, max;  // of a run
-    TileScratch tile;                 // of many queries
+    RunWeights run;
+    TileScratch tile;  // of many queries
   };
 
   // Algorithm 1 as printed rescales from page to page: its error is the reference's business.
@@ -84,46 +94,45 @@ class CpuAttention final : public PageAttention {
     return tile.n_queries == 1 && rules.softmax != Softmax::sas_paper;
   }
 
-  // weights[r, t] = exp(score - max[r]) over the tokens of all pages, max[r] their largest score; and adds
-  // both to partial.
+  // Scores of all pages, then their weights relative to the largest.
   static void weigh(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
-                    Buffers& buffers, PartialAttention& partial, std::vector<float>& weights,
-                    std::vector<float>& max) {
-    const int n_rows = tile.rows(), n_tokens = tokens_of(pages), d = rules.head_dim;
-    weights.resize(static_cast<std::size_t>(n_rows) * n_tokens);
-    max.resize(n_rows);
-    buffers.products.begin({tile.q.data(), n_rows, d}, tile.q_scale, rules.products);
+                    cpu::PageProducts& products, RunWeights& run) {
+    const int n_rows = tile.rows(), n_tokens = tokens_of(pages);
+    run.weights.resize(static_cast<std::size_t>(n_rows) * n_tokens);
+    run.max.resize(n_rows);
+    run.sum.resize(n_rows);
+    products.begin({tile.q.data(), n_rows, rules.head_dim}, tile.q_scale, rules.products);
     int first = 0;
     for (std::size_t i = 0; i < pages.size(); ++i) {
       const PageView& page = pages[i];
-      const MatrixView<float> scores{weights.data() + first, n_rows, page.n_tokens, n_tokens};
-      const PageSide* next = i + 1 < pages.size() ? &pages[i + 1].k : nullptr;
-      buffers.products.score(page.k, page.n_tokens, next, scores);
+      const MatrixView<float> scores{run.weights.data() + first, n_rows, page.n_tokens, n_tokens};
+      const PageSide* next = i + 1 < pages.size() ? &pages[i + 1].k : &pages[0].v;
+      products.score(page.k, page.n_tokens, next, scores);
       for (int r = 0; r < n_rows; ++r) apply_rules(tile, page, rules, r, scores.row(r));
       first += page.n_tokens;
     }
     for (int r = 0; r < n_rows; ++r) {
-      float* row = weights.data() + static_cast<std::ptrdiff_t>(r) * n_tokens;
-      max[r] = max_row(row, n_tokens);
-      if (max[r] == kNothing) {
+      float* row = run.weights.data() + static_cast<std::ptrdiff_t>(r) * n_tokens;
+      run.max[r] = max_row(row, n_tokens);
+      run.sum[r] = 0;
+      if (run.max[r] == kNothing) {
         std::fill(row, row + n_tokens, 0.0F);
-        continue;
+      } else {
+        run.sum[r] = rules.softmax == Softmax::exact ? exp_row(row, n_tokens, run.max[r])
+                                                     : sas_row(row, n_tokens, run.max[r]);
       }
-      const float sum =
-          rules.softmax == Softmax::exact ? exp_row(row, n_tokens, max[r]) : sas_row(row, n_tokens, max[r]);
-      add_sum(r, max[r], sum, d, partial);
     }
   }
 
-  // A run's weights, whose largest is exp(0), join those that were seen before.
-  static void add_sum(int r, float max, float sum, int d, PartialAttention& partial) {
-    if (max > partial.max[r]) {
-      const float rescale = std::exp(partial.max[r] - max);
+  // A run's weights join those that were seen before.
+  static void add_sum(int r, const RunWeights& run, int d, PartialAttention& partial) {
+    if (run.max[r] > partial.max[r]) {
+      const float rescale = std::exp(partial.max[r] - run.max[r]);
       partial.sum[r] *= rescale;
       scale_row(partial.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, d, rescale);
-      partial.max[r] = max;
+      partial.max[r] = run.max[r];
     }
-    partial.sum[r] += sum * std::exp(max - partial.max[r]);
+    partial.sum[r] += run.sum[r] * std::exp(run.max[r] - partial.max[r]);
   }
 
   static SkipCount mix(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
@@ -132,14 +141,19 @@ class CpuAttention final : public PageAttention {
     SkipCount count;
     const MatrixView<float> out{partial.accumulator.data(), tile.rows(), rules.head_dim};
     products.begin({tile.q.data(), tile.rows(), rules.head_dim}, tile.q_scale, rules.products);
+    std::vector<MatrixView<float>> of_page;
     int first = 0;
-    for (std::size_t i = 0; i < pages.size(); ++i) {
-      const PageView& page = pages[i];
-      const MatrixView<float> of_page{weights.data + first, weights.rows, page.n_tokens, weights.stride};
-      if (skip != nullptr) skip_tokens(tile, page, rules, *skip, of_page, count);
-      const PageSide* next = i + 1 < pages.size() && skip == nullptr ? &pages[i + 1].v : nullptr;
-      products.mix(page.v, page.n_tokens, next, of_page, out);
+    for (const PageView& page : pages) {
+      of_page.push_back({weights.data + first, weights.rows, page.n_tokens, weights.stride});
+      if (skip != nullptr) skip_tokens(tile, page, rules, *skip, of_page.back(), count);
       first += page.n_tokens;
+    }
+    // Of a page that is skipped wholly not a byte is asked for.
+    const auto is_read = [&](std::size_t i) { return skip == nullptr || any_weight(of_page[i]); };
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+      if (!is_read(i)) continue;
+      const PageSide* next = i + 1 < pages.size() && is_read(i + 1) ? &pages[i + 1].v : nullptr;
+      products.mix(pages[i].v, pages[i].n_tokens, next, of_page[i], out);
     }
     products.end(out);
     return count;

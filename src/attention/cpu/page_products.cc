@@ -1,7 +1,6 @@
 #include "attention/cpu/page_products.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "attention/integer_rounding.h"
@@ -141,7 +140,7 @@ void PageProducts::score_group(const CodePage& page, int group, int first, int e
   const TokenParameters tokens = token_parameters(group);
   for (int r = 0; r < q_.rows; ++r) {
     const float* q = q_.row(r) + group * group_channels;
-    const float q_sum = tokens.zero == nullptr ? 0 : std::accumulate(q, q + group_channels, 0.0F);
+    const float q_sum = tokens.zero == nullptr ? 0 : kernels_->sum(q, group_channels);
     kernels_->add_scores(sums_.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens, queries_[r].unit, q_sum,
                          tokens, first, end, scores.row(r));
   }
@@ -200,11 +199,18 @@ void PageProducts::mix_codes(const PageSide& v, MatrixView<float> weights, Matri
   for (int block = 0; block < n_blocks; ++block) {
     const int first = block * block_tokens, end = first + block_tokens;
     const float* scale = part(parameters_.channel_scale, block, d);
-    for (int c = 0; scale != nullptr && c < d; ++c)
-      ordered_scale_[c % page.group_channels * page.groups + c / page.group_channels] = scale[c];
+    if (scale != nullptr) put_in_order(scale, page);
     add_channel_zeros(part(parameters_.channel_zero, block, d), first, end, weights, out);
     for (int group = 0; group < std::max(1, scheme_.token_groups); ++group)
       mix_group(page, group, first, end, scale != nullptr, weights, out);
+  }
+}
+
+// The channels' scales as [group_channels][groups].
+void PageProducts::put_in_order(const float* scale, const CodePage& page) {
+  for (int r = 0; r < page.group_channels; ++r) {
+    float* to = ordered_scale_.data() + static_cast<std::ptrdiff_t>(r) * page.groups;
+    for (int g = 0; g < page.groups; ++g) to[g] = scale[g * page.group_channels + r];
   }
 }
 
@@ -216,7 +222,7 @@ void PageProducts::add_channel_zeros(const float* zero, int first, int end, Matr
     float* row = weights.row(r) + first;
     if (products_ == Products::integer) factors_[r] = round_to_integers(row, end - first);
     if (zero == nullptr) continue;
-    const float sum = std::accumulate(row, row + end - first, 0.0F);
+    const float sum = kernels_->sum(row, end - first);
     if (sum != 0) add_scaled_row(out.row(r), zero, out.cols, sum * factors_[r]);
   }
 }

@@ -39,6 +39,7 @@ class PageProducts {
   void score_group(const CodePage& page, int group, int first, int end, MatrixView<float> scores);
   void score_rows(const PageSide& k, int n_tokens, MatrixView<float> scores);
   void mix_codes(const PageSide& v, MatrixView<float> weights, MatrixView<float> out);
+  void put_in_order(const float* scale, const CodePage& page);
   void add_channel_zeros(const float* zero, int first, int end, MatrixView<float> weights,
                          MatrixView<float> out);
   void mix_group(const CodePage& page, int group, int first, int end, bool scales, MatrixView<float> weights,
