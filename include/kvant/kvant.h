@@ -120,6 +120,37 @@ KVANT_API kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
                                               const kvant_decode_layer* layer, void* workspace,
                                               size_t workspace_bytes, kvant_stream stream);
 
+/* Rows of new keys and values, BF16, and where each goes: a token of its sequence's tail. */
+typedef struct kvant_new_rows {
+  size_t struct_size;
+  int32_t n_rows;
+  const int32_t* seq;        /* [n_rows] */
+  const int32_t* tail_token; /* [n_rows]; negative: the row is left out */
+  const void* keys;          /* [n_rows][n_kv_heads][head_dim], rows and heads these numbers apart */
+  int64_t key_row_stride, key_head_stride;
+  const void* values;
+  int64_t value_row_stride, value_head_stride;
+  /* What is done to a row before it is stored: channels are multiplied by factors (or null), then rotated by the
+   * orthonormal Walsh-Hadamard matrix if `hadamard`. Queries and outputs must be transformed to match. */
+  const float* key_factors; /* [n_kv_heads][head_dim] */
+  const float* value_factors;
+  int32_t key_hadamard, value_hadamard;
+} kvant_new_rows;
+
+/* Writes rows into the tail pages of `layer` (of which only `layer` and `tail` are used). */
+KVANT_API kvant_status kvant_append(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
+                                    const kvant_new_rows* rows, kvant_stream stream);
+
+/* Whether kvant_seal can encode a format. */
+KVANT_API int kvant_can_seal(const char* format);
+
+/* Encodes full tail pages into sealed pages, both sides of all KV heads: page tail_page[seq] of the tail into page
+ * sealed_page[seq], where tail_page[seq] >= 0. May be launched every step; it does nothing where nothing is due.
+ * Tables must name the sealed pages already; lengths and the tail's table are the caller's to advance. Sink and
+ * protected tokens (`sink`, `masks`) widen no range. */
+KVANT_API kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
+                                  const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream);
+
 #ifdef __cplusplus
 }
 #endif

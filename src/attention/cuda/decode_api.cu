@@ -7,9 +7,10 @@
 
 #include "attention/cuda/decode_registry.h"
 #include "attention/cuda/page_permutation.h"
+#include "attention/cuda/page_source.h"
 #include "attention/cuda/schedule.cuh"
+#include "attention/cuda/standard_levels.h"
 #include "format/format.h"
-#include "format/lloyd_max.h"
 #include "format/trellis.h"
 #include "kvant/kvant.h"
 
@@ -99,17 +100,6 @@ kvant_status common_args(const kvant_decode_shape* shape, const kvant_decode_len
   return KVANT_OK;
 }
 
-PageSource source_of(const kvant_pages& pages, int layer) {
-  return {pages.table + layer * pages.layer_stride,
-          pages.seq_stride,
-          pages.head_stride,
-          pages.side_stride,
-          static_cast<const unsigned char*>(pages.pool) + layer * pages.layer_offset,
-          pages.page_stride,
-          pages.head_offset,
-          pages.side_offset};
-}
-
 // The levels that the codes of `format` stand for, and what they are to be multiplied by.
 void set_levels(std::string_view format, int d, int* bits, float* unit, float* levels) {
   *bits = 0;
@@ -117,7 +107,7 @@ void set_levels(std::string_view format, int d, int* bits, float* unit, float* l
   if (format.starts_with("lm")) {
     *bits = format[2] - '0';
     *unit = 1 / std::sqrt(static_cast<float>(d));
-    const std::vector<double> values = lloyd_max_levels(*bits);
+    const std::vector<double>& values = standard_levels(*bits);
     for (std::size_t i = 0; i < values.size(); ++i) levels[i] = static_cast<float>(values[i]);
   } else if (format.starts_with("tcq")) {
     *bits = format[3] - '0';

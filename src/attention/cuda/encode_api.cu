@@ -1,0 +1,134 @@
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <string_view>
+
+#include "attention/cuda/append_kernel.cuh"
+#include "attention/cuda/page_permutation.h"
+#include "attention/cuda/page_source.h"
+#include "attention/cuda/seal_kernel.cuh"
+#include "attention/cuda/standard_levels.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+namespace {
+
+bool find_encoding(const char* name, PageEncoding* encoding) {
+  DeviceFormat device;
+  if (name == nullptr || !find_device_format(name, device) || device.plain) return false;
+  encoding->layout = device.layout;
+  const std::string_view format = name;
+  if (format.starts_with("ch")) {
+    encoding->encoding = Encoding::channel_grid;
+  } else if (format.starts_with("tok")) {
+    encoding->encoding = Encoding::token_grid;
+  } else if (format.starts_with("prog")) {
+    encoding->encoding = Encoding::progressive;
+  } else if (format.starts_with("lm")) {
+    encoding->encoding = Encoding::lloyd_max;
+  } else if (format.starts_with("vq")) {
+    encoding->encoding = Encoding::vectors;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void set_levels(int d, PageEncoding* encoding) {
+  const std::vector<double>& levels = standard_levels(encoding->layout.bits);
+  const float deviation = 1 / std::sqrt(static_cast<float>(d));
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    encoding->levels[i] = static_cast<float>(levels[i]) * deviation;
+    if (i + 1 < levels.size()) encoding->boundaries[i] = static_cast<float>((levels[i] + levels[i + 1]) / 2);
+  }
+}
+
+bool valid(const kvant_decode_shape* shape, const kvant_decode_layer* layer) {
+  return shape != nullptr && shape->struct_size >= sizeof(kvant_decode_shape) && shape->n_seqs > 0 &&
+         shape->n_kv_heads > 0 && layer != nullptr && layer->struct_size >= sizeof(kvant_decode_layer) &&
+         layer->tail.table != nullptr && layer->tail.pool != nullptr;
+}
+
+template <int D>
+cudaError_t launch_seal(const SealArgs& args, cudaStream_t stream) {
+  const cudaError_t error = cudaFuncSetAttribute(seal_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 static_cast<int>(sizeof(SealShared<D>)));
+  if (error != cudaSuccess) return error;
+  seal_kernel<D>
+      <<<dim3(args.n_seqs, args.n_kv_heads, 2), kSealThreads, sizeof(SealShared<D>), stream>>>(args);
+  return cudaPeekAtLastError();
+}
+
+}  // namespace
+}  // namespace kvant::cuda
+
+using namespace kvant::cuda;
+
+extern "C" {
+
+int kvant_can_seal(const char* format) {
+  PageEncoding encoding;
+  return find_encoding(format, &encoding) ? 1 : 0;
+}
+
+kvant_status kvant_append(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
+                          const kvant_new_rows* rows, kvant_stream stream) {
+  if (!valid(shape, layer) || rows == nullptr || rows->struct_size < sizeof(kvant_new_rows) ||
+      rows->n_rows <= 0 || rows->seq == nullptr || rows->tail_token == nullptr || rows->keys == nullptr ||
+      rows->values == nullptr)
+    return KVANT_INVALID_ARGUMENT;
+  if (shape->head_dim != 64 && shape->head_dim != 128) return KVANT_UNSUPPORTED;
+  const AppendArgs args{shape->n_kv_heads,
+                        source_of(layer->tail, layer->layer),
+                        rows->seq,
+                        rows->tail_token,
+                        {rows->keys, rows->values},
+                        {rows->key_row_stride, rows->value_row_stride},
+                        {rows->key_head_stride, rows->value_head_stride},
+                        {rows->key_factors, rows->value_factors},
+                        {rows->key_hadamard, rows->value_hadamard}};
+  const dim3 grid(rows->n_rows, shape->n_kv_heads, 2);
+  if (shape->head_dim == 64) {
+    append_kernel<64><<<grid, 64, 0, static_cast<cudaStream_t>(stream)>>>(args);
+  } else {
+    append_kernel<128><<<grid, 128, 0, static_cast<cudaStream_t>(stream)>>>(args);
+  }
+  return cudaPeekAtLastError() == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
+}
+
+kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
+                        const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream) {
+  if (!valid(shape, layer) || tail_page == nullptr || sealed_page == nullptr ||
+      layer->sealed.table == nullptr || layer->sealed.pool == nullptr || layer->sink < 0 ||
+      layer->sink > kTokens)
+    return KVANT_INVALID_ARGUMENT;
+  SealArgs args{shape->n_seqs,
+                shape->n_kv_heads,
+                source_of(layer->sealed, layer->layer),
+                source_of(layer->tail, layer->layer),
+                tail_page,
+                sealed_page,
+                layer->sink,
+                reinterpret_cast<const uint4*>(layer->masks),
+                layer->mask_seq_stride,
+                layer->mask_head_stride,
+                {}};
+  for (int side = 0; side < 2; ++side) {
+    const char* format = side == KVANT_KEY ? shape->key_format : shape->value_format;
+    PageEncoding& encoding = args.sides[side];
+    if (!find_encoding(format, &encoding)) return KVANT_UNSUPPORTED;
+    encoding.page_bytes = static_cast<int>(kvant_page_bytes(format, shape->head_dim));
+    if (encoding.page_bytes == 0) return KVANT_UNSUPPORTED;
+    if (encoding.encoding == Encoding::lloyd_max) set_levels(shape->head_dim, &encoding);
+    encoding.codebooks = side == KVANT_KEY ? layer->key_codebooks : layer->value_codebooks;
+    encoding.codebook_stride = layer->codebook_stride;
+    if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
+      return KVANT_INVALID_ARGUMENT;
+  }
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  const cudaError_t error =
+      shape->head_dim == 64 ? launch_seal<64>(args, cuda_stream) : launch_seal<128>(args, cuda_stream);
+  return error == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
+}
+
+}  // extern "C"

@@ -1,0 +1,215 @@
+// Appending to the tail and sealing, against the formats' own encoders.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "attention/cuda/device_memory.h"
+#include "attention/cuda/encoded_pages.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+namespace {
+
+constexpr int kSeqs = 2;
+constexpr int kKvHeads = 2;
+constexpr int kSink = 4;
+
+struct Case {
+  const char* key;
+  const char* value;
+  double differing_bits;  // at most, as a share: where sums are rounded in another order
+};
+constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0}, {"ch2g128", "tok2g128", 0},
+                           {"prog4", "prog4", 0},      {"lm4", "lm4", 1e-4},
+                           {"lm3", "lm2", 1e-4},       {"vq-d4b8", "vq-d4b8", 1e-3}};
+
+// Rows of 128 tokens for each sequence, in an order of their own, and a cache with one tail page and one
+// sealed page for each sequence, head and side.
+class SealedCache {
+ public:
+  SealedCache(const Case& formats, int d, bool hadamard)
+      : formats_{formats.key, formats.value}, d_(d), codebooks_(formats.key, formats.value, d, kKvHeads, 8) {
+    const int n_rows = kSeqs * kTokens;
+    rows_[0].resize(static_cast<std::size_t>(n_rows) * kKvHeads * d);
+    rows_[1].resize(rows_[0].size());
+    std::vector<std::int32_t> seq, token;
+    for (int i = 0; i < n_rows; ++i) {
+      seq.push_back(i % kSeqs);
+      token.push_back((i / kSeqs * 37) % kTokens);
+    }
+    for (int side = 0; side < 2; ++side)
+      for (int s = 0; s < kSeqs; ++s)
+        for (int head = 0; head < kKvHeads; ++head) {
+          const std::vector<float> values =
+              page_values(static_cast<Side>(side), d, 50 + 10 * s + 3 * head + side);
+          for (int i = s; i < n_rows; i += kSeqs)
+            for (int c = 0; c < d; ++c)
+              rows_[side][(i * kKvHeads + head) * d + c] = bf16_from_float(values[token[i] * d + c]);
+        }
+    order_ = token;
+    run(seq, token, hadamard);
+  }
+
+  // The bf16 values [kTokens][d] that were appended.
+  std::vector<float> appended(int side, int seq, int head) const {
+    std::vector<float> values(static_cast<std::size_t>(kTokens) * d_);
+    for (int i = seq; i < kSeqs * kTokens; i += kSeqs)
+      for (int c = 0; c < d_; ++c)
+        values[order_[i] * d_ + c] = float_from_bf16(rows_[side][(i * kKvHeads + head) * d_ + c]);
+    return values;
+  }
+  // What the tail page holds, token by token.
+  std::vector<float> tail(int side, int seq, int head) const {
+    const auto* page = tail_.data() + entry(side, seq, head) * kTokens * d_;
+    std::vector<float> values(static_cast<std::size_t>(kTokens) * d_);
+    for (int token = 0; token < kTokens; ++token)
+      for (int c = 0; c < d_; ++c)
+        values[token * d_ + c] =
+            float_from_bf16(page[plain_index(static_cast<PageSide>(side), d_, token, c)]);
+    return values;
+  }
+  const std::byte* sealed(int side, int seq, int head) const {
+    return sealed_.data() + entry(side, seq, head) * stride_;
+  }
+
+  // The canonical encoder's page of `values`, in the device's order.
+  std::vector<std::byte> expected(int side, int head, const std::vector<float>& values) const {
+    TokenMask left_out;
+    for (int token = 0; token < kSink; ++token) left_out.set(token);
+    const Format& format = *find_format(formats_[side]);
+    DeviceFormat device;
+    find_device_format(formats_[side], device);
+    std::vector<std::byte> canonical(format.page_bytes(d_));
+    format.encode(values.data(), left_out, {d_, {&codebooks_.constants, 0, head, static_cast<Side>(side)}},
+                  canonical.data());
+    std::vector<std::byte> page(round_up_16(static_cast<int>(canonical.size())));
+    page_to_device(device, static_cast<Side>(side), d_, canonical.size(), canonical.data(), page.data());
+    return page;
+  }
+
+ private:
+  static std::size_t entry(int side, int seq, int head) { return (seq * kKvHeads + head) * 2 + side; }
+
+  void run(const std::vector<std::int32_t>& seq, const std::vector<std::int32_t>& token, bool hadamard) {
+    stride_ = std::max(kvant_page_bytes(formats_[0].c_str(), d_), kvant_page_bytes(formats_[1].c_str(), d_));
+    const std::size_t entries = kSeqs * kKvHeads * 2;
+    std::vector<std::int32_t> ids(entries);
+    for (std::size_t i = 0; i < entries; ++i) ids[i] = static_cast<std::int32_t>(i);
+    const DeviceArray<std::int32_t> table(ids), device_seq(seq), device_token(token);
+    const DeviceArray<std::int32_t> first_page(std::vector<std::int32_t>(kSeqs, 0));
+    const DeviceArray<std::uint16_t> keys(rows_[0]), values(rows_[1]);
+    const DeviceArray<std::uint16_t> tail(entries * kTokens * d_);
+    const DeviceArray<std::byte> sealed(std::vector<std::byte>(entries * stride_, std::byte{0xff}));
+    const DeviceArray<std::uint16_t> key_codebooks(codebooks_.packed[0]),
+        value_codebooks(codebooks_.packed[1]);
+
+    const kvant_decode_shape shape{sizeof shape,       kSeqs, kKvHeads, 1, d_, 1, formats_[0].c_str(),
+                                   formats_[1].c_str()};
+    kvant_decode_layer layer{};
+    layer.struct_size = sizeof layer;
+    layer.sealed = layer.tail = kvant_pages{table.get(), kKvHeads * 2, 0, 2, 1, nullptr, 0, 0, 0, 0};
+    layer.tail.pool = tail.get();
+    layer.tail.page_stride = kTokens * d_ * 2;
+    layer.sealed.pool = sealed.get();
+    layer.sealed.page_stride = static_cast<std::int64_t>(stride_);
+    layer.sink = kSink;
+    layer.key_codebooks = key_codebooks.get();
+    layer.value_codebooks = value_codebooks.get();
+    layer.codebook_stride = static_cast<std::int64_t>(codebooks_.size);
+    kvant_new_rows rows{};
+    rows.struct_size = sizeof rows;
+    rows.n_rows = static_cast<std::int32_t>(seq.size());
+    rows.seq = device_seq.get();
+    rows.tail_token = device_token.get();
+    rows.keys = keys.get();
+    rows.values = values.get();
+    rows.key_row_stride = rows.value_row_stride = kKvHeads * d_;
+    rows.key_head_stride = rows.value_head_stride = d_;
+    rows.key_hadamard = rows.value_hadamard = hadamard ? 1 : 0;
+    EXPECT_EQ(kvant_append(&shape, &layer, &rows, nullptr), KVANT_OK);
+    EXPECT_EQ(kvant_seal(&shape, &layer, first_page.get(), first_page.get(), nullptr), KVANT_OK);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
+    tail_ = tail.read();
+    sealed_ = sealed.read();
+  }
+
+  std::string formats_[2];
+  int d_;
+  Codebooks codebooks_;
+  std::vector<std::uint16_t> rows_[2];
+  std::vector<std::int32_t> order_;
+  std::size_t stride_ = 0;
+  std::vector<std::uint16_t> tail_;
+  std::vector<std::byte> sealed_;
+};
+
+std::vector<double> rotated(const std::vector<float>& values, int d) {
+  std::vector<double> result(values.begin(), values.end());
+  for (std::size_t row = 0; row < values.size(); row += d) {
+    for (int i = 0; i < d; ++i) {
+      double sum = 0;
+      for (int j = 0; j < d; ++j)
+        sum += (std::popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? 1 : -1) * values[row + j];
+      result[row + i] = sum / std::sqrt(d);
+    }
+  }
+  return result;
+}
+
+class Encoding : public testing::TestWithParam<std::tuple<Case, int>> {
+ protected:
+  void SetUp() override {
+    int n = 0;
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) GTEST_SKIP() << "no GPU";
+  }
+  template <class Check>
+  static void for_each_page(const Check& check) {
+    for (int side = 0; side < 2; ++side)
+      for (int seq = 0; seq < kSeqs; ++seq)
+        for (int head = 0; head < kKvHeads; ++head) check(side, seq, head);
+  }
+};
+
+TEST_P(Encoding, SealsWhatTheFormatEncodes) {
+  const auto& [formats, d] = GetParam();
+  const SealedCache cache(formats, d, false);
+  std::size_t differing = 0;
+  std::size_t bits = 0;
+  for_each_page([&](int side, int seq, int head) {
+    const std::vector<float> values = cache.appended(side, seq, head);
+    EXPECT_EQ(cache.tail(side, seq, head), values);
+    const std::vector<std::byte> expected = cache.expected(side, head, values);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      differing += std::popcount(std::to_integer<unsigned>(expected[i] ^ cache.sealed(side, seq, head)[i]));
+    bits += 8 * expected.size();
+  });
+  EXPECT_LE(static_cast<double>(differing), formats.differing_bits * static_cast<double>(bits));
+}
+
+TEST_P(Encoding, RotatesRowsBeforeTheyAreStored) {
+  const auto& [formats, d] = GetParam();
+  const SealedCache cache(formats, d, true);
+  for_each_page([&](int side, int seq, int head) {
+    const std::vector<double> expected = rotated(cache.appended(side, seq, head), d);
+    const std::vector<float> stored = cache.tail(side, seq, head);
+    double worst = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      worst = std::max(worst, std::fabs(stored[i] - expected[i]) / (std::fabs(expected[i]) + 0.01));
+    EXPECT_LT(worst, 0.0045);  // bf16 rounds by up to 2^-8
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, Encoding,
+                         testing::Combine(testing::ValuesIn(kCases), testing::Values(64, 128)),
+                         [](const auto& info) {
+                           std::string name = std::string(std::get<0>(info.param).key) + "_" +
+                                              std::get<0>(info.param).value + "_d" +
+                                              std::to_string(std::get<1>(info.param));
+                           for (char& c : name)
+                             if (c == '-') c = '_';
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace kvant::cuda
