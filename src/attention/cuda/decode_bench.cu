@@ -2,8 +2,13 @@
 // replays of a CUDA graph of several layers, each with pages of its own, so that the L2 cache is cold. Beside
 // it the limit: reading the same number of bytes and nothing else.
 //
-//   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [KEY+VALUE ...]
+//   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--tail TOKENS]
+//                [--protected PERCENT] [KEY+VALUE ...]
+//
+// --tail: unquantized tokens behind the sealed ones. --protected: of the sealed tokens, at random, are masked
+// out of their pages and lie in unquantized pages (VQuant).
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <string>
 
@@ -29,7 +34,9 @@ struct Settings {
   int group = 4;
   int kv_heads = 8;
   int runs = 15;
-  int seqs = 0;  // only shapes of this many sequences; 0: all
+  int seqs = 0;             // only shapes of this many sequences; 0: all
+  int tail = 0;             // tokens
+  int protected_share = 0;  // percent of the sealed tokens
   std::vector<std::string> pairs;
 };
 
@@ -84,6 +91,46 @@ double median_us(int layers, int runs, const Launch& launch) {
   return times[times.size() / 2];
 }
 
+// Unquantized pages of a graph's layers: as many tokens for each sequence and head.
+struct PlainPages {
+  std::unique_ptr<DeviceArray<std::byte>> pool;
+  std::unique_ptr<DeviceArray<std::int32_t>> table;
+  std::unique_ptr<DeviceArray<std::int32_t>> tokens;  // [n_seqs]
+  kvant_pages pages{};
+  std::size_t bytes_per_layer = 0;  // that a kernel reads
+
+  PlainPages(int layers, int n_seqs, int n_heads, int n_tokens, int d) {
+    const std::size_t page_bytes = static_cast<std::size_t>(kTokens) * d * 2;
+    const int n_pages = (n_tokens + kTokens - 1) / kTokens;
+    const std::size_t entries = static_cast<std::size_t>(layers) * n_seqs * n_heads * n_pages;
+    std::vector<std::byte> unique;
+    const Codebooks none("bf16", "bf16", d, 1, 1);
+    for (int i = 0; i < kUniquePages; ++i) {
+      for (const Side side : kSides) {
+        const EncodedPage page = encode_page("bf16", side, d, {}, none, 0, i);
+        unique.insert(unique.end(), page.device.begin(), page.device.end());
+      }
+    }
+    const DeviceArray<std::byte> device_unique(unique);
+    pool = std::make_unique<DeviceArray<std::byte>>(entries * 2 * page_bytes);
+    fill_kernel<<<1320, 256>>>(reinterpret_cast<const uint4*>(device_unique.get()), 2 * page_bytes / 16,
+                               reinterpret_cast<uint4*>(pool->get()), entries);
+    check_cuda(cudaDeviceSynchronize(), "fill");
+    std::vector<std::int32_t> ids(entries);
+    std::iota(ids.begin(), ids.end(), 0);
+    table = std::make_unique<DeviceArray<std::int32_t>>(ids);
+    tokens = std::make_unique<DeviceArray<std::int32_t>>(std::vector<std::int32_t>(n_seqs, n_tokens));
+    pages.table = table->get();
+    pages.head_stride = n_pages;
+    pages.seq_stride = static_cast<std::int64_t>(n_heads) * n_pages;
+    pages.layer_stride = pages.seq_stride * n_seqs;
+    pages.pool = pool->get();
+    pages.page_stride = static_cast<std::int64_t>(2 * page_bytes);
+    pages.side_offset = static_cast<std::int64_t>(page_bytes);
+    bytes_per_layer = static_cast<std::size_t>(n_seqs) * n_heads * ((n_tokens + 15) / 16 * 16) * d * 4;
+  }
+};
+
 class Bench {
  public:
   explicit Bench(const Settings& settings) : settings_(settings), pool_(kPoolBytes), junk_(1 << 20) {}
@@ -114,7 +161,7 @@ class Bench {
       if (settings_.seqs != 0 && batch.seqs != settings_.seqs) continue;
       const int pages = batch.context / kTokens;
       const std::size_t per_layer = static_cast<std::size_t>(batch.seqs) * settings_.kv_heads * pages;
-      const std::size_t bytes = per_layer * (key_bytes + value_bytes);
+      std::size_t bytes = per_layer * (key_bytes + value_bytes);
       const int layers = static_cast<int>(std::max<std::size_t>(2, (kColdBytes + bytes - 1) / bytes));
       if (layers * per_layer * entry > kPoolBytes) continue;
       std::vector<std::int32_t> ids(layers * per_layer);
@@ -158,6 +205,30 @@ class Bench {
       layer.out = out.get();
       layer.q_seq_stride = layer.out_seq_stride = n_heads * d;
       layer.q_head_stride = layer.out_head_stride = d;
+      std::unique_ptr<PlainPages> tail, side;
+      std::unique_ptr<DeviceArray<std::uint32_t>> masks;
+      if (settings_.tail > 0 && !plain) {
+        tail = std::make_unique<PlainPages>(layers, batch.seqs, settings_.kv_heads, settings_.tail, d);
+        lengths.tail_tokens = tail->tokens->get();
+        layer.tail = tail->pages;
+        bytes += tail->bytes_per_layer;
+      }
+      if (settings_.protected_share > 0 && !plain) {
+        const int tokens = batch.context * settings_.protected_share / 100;
+        side = std::make_unique<PlainPages>(layers, batch.seqs, settings_.kv_heads, tokens, d);
+        lengths.side_tokens = side->tokens->get();
+        lengths.side_seq_stride = 1;
+        layer.side = side->pages;
+        std::vector<std::uint32_t> words(per_layer * 4);
+        for (std::size_t i = 0; i < words.size() * 32; ++i)
+          if (random() % 100 < static_cast<unsigned>(settings_.protected_share))
+            words[i / 32] |= 1U << (i % 32);
+        masks = std::make_unique<DeviceArray<std::uint32_t>>(words);
+        layer.masks = masks->get();
+        layer.mask_seq_stride = static_cast<std::int64_t>(settings_.kv_heads) * pages;
+        layer.mask_head_stride = pages;
+        bytes += side->bytes_per_layer + words.size() * 4;
+      }
       std::size_t workspace_bytes = 0;
       expect_ok(kvant_decode_workspace(&shape, &workspace_bytes));
       const DeviceArray<std::uint8_t> workspace(workspace_bytes);
@@ -174,7 +245,7 @@ class Bench {
       std::printf("%-20s d%-3d G%d (%2d, %4dk) %9.1f us  limit %8.1f us  %3.0f %%  %5.0f GB/s  %.2f bits\n",
                   (key + "+" + value).c_str(), d, settings_.group, batch.seqs, batch.context / 1024, us,
                   limit, 100 * limit / us, static_cast<double>(bytes) / us / 1e3,
-                  8.0 * static_cast<double>(key_bytes + value_bytes) / (2.0 * kTokens * d));
+                  8.0 * static_cast<double>(bytes) / (static_cast<double>(per_layer) * 2 * kTokens * d));
       std::fflush(stdout);
     }
   }
@@ -195,12 +266,14 @@ Settings parse(int argc, char** argv) {
   Settings settings;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    int* number = argument == "--head-dim"   ? &settings.head_dim
-                  : argument == "--group"    ? &settings.group
-                  : argument == "--kv-heads" ? &settings.kv_heads
-                  : argument == "--runs"     ? &settings.runs
-                  : argument == "--seqs"     ? &settings.seqs
-                                             : nullptr;
+    int* number = argument == "--head-dim"    ? &settings.head_dim
+                  : argument == "--group"     ? &settings.group
+                  : argument == "--kv-heads"  ? &settings.kv_heads
+                  : argument == "--runs"      ? &settings.runs
+                  : argument == "--seqs"      ? &settings.seqs
+                  : argument == "--tail"      ? &settings.tail
+                  : argument == "--protected" ? &settings.protected_share
+                                              : nullptr;
     if (number == nullptr) {
       settings.pairs.push_back(argument);
     } else if (++i < argc) {

@@ -44,9 +44,9 @@ struct RingReader {
     barrier_wait(rings.full(warp, stage), parity);
     return first + stage * rings.slot_bytes;
   }
-  __device__ void release(int lane) {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(rings.empty(warp, stage));
+  // This lane has read what it needs; the slot is free when all have said so.
+  __device__ void release() {
+    barrier_arrive(rings.empty(warp, stage));
     if (++stage == rings.stages) {
       stage = 0;
       parity ^= 1;
@@ -137,11 +137,11 @@ __device__ __forceinline__ void attend_sealed(const DecodeArgs& args, const unsi
                                               typename Pair::Value::State& state) {
   Scores s;
   Pair::Key::score(args, tables, ring.wait(), query, lane, s);
-  ring.release(lane);
+  ring.release();
   if (may_be_masked(args, page)) mask_scores(args, segment, page, 0, lane, s);
   soften<D>(s, acc, state);
   Pair::Value::mix(args, tables, ring.wait(), s, lane, acc.out, state);
-  ring.release(lane);
+  ring.release();
 }
 
 // Nothing but the accumulator itself depends on the maximum.
@@ -176,7 +176,7 @@ __device__ __forceinline__ void attend_plain(int n, const Query<D>& query, int l
         const uint4 b = pieces[(k + 1) * kLanes];
         mma_bf16(odd, b.x, b.y, b.z, b.w, q[k + 1][0], q[k + 1][1]);
       }
-      ring.release(lane);
+      ring.release();
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         s[tile][i] = tile * 16 + i / 2 * 8 + g < n ? (even[i] + odd[i]) * query.factor[i & 1] : -INFINITY;
@@ -202,7 +202,7 @@ __device__ __forceinline__ void attend_plain(int n, const Query<D>& query, int l
         const uint4 a = pieces[m * kLanes];
         mma_bf16(acc.out[m], a.x & low, a.y & low, a.z & high, a.w & high, b0, b1);
       }
-      ring.release(lane);
+      ring.release();
     }
   }
 }

@@ -28,7 +28,7 @@ struct Rings {
   __device__ void init() const {
     for (int i = 0; i < n_warps * stages; ++i) {
       barrier_init(barriers + i * 16, 1);
-      barrier_init(barriers + i * 16 + 8, 1);
+      barrier_init(barriers + i * 16 + 8, kLanes);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }

@@ -208,7 +208,7 @@ struct TrellisPair {
     for (int m = 0; m < D / 16; ++m) value_means[m] = stored[m];
     const auto key_gains = TokenGains::load<D>(key_parameters, args.key_unit, lane);
     const auto value_gains = TokenGains::load<D>(value_parameters, 1, lane);
-    ring.release(lane);
+    ring.release();
     PageTotal total;
 #pragma unroll 1
     for (int part = 0; part < kParts; ++part) {
@@ -272,7 +272,7 @@ struct TrellisPair {
         default:
           mix_levels<5, D>(table, values, weights, args.high_half, lane, acc.out);
       }
-      ring.release(lane);
+      ring.release();
     }
     const float share[2] = {sum_over_tokens(total.of_head[0]) / args.value_unit,
                             sum_over_tokens(total.of_head[1]) / args.value_unit};
