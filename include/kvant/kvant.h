@@ -89,10 +89,10 @@ typedef struct kvant_decode_layer {
   const uint32_t*
       masks; /* 16-byte aligned; page p: masks + 4 * (seq * mask_seq_stride + head * mask_head_stride + p) */
   int64_t mask_seq_stride, mask_head_stride;
-  /* Codebooks of vector formats: half-precision centroids, [n_kv_heads] of them, codebook_stride apart. */
+  /* Codebooks of vector formats: half-precision centroids, [n_kv_heads] of them, so many numbers apart. */
   const void* key_codebooks;
   const void* value_codebooks;
-  int64_t codebook_stride; /* in numbers */
+  int64_t key_codebook_stride, value_codebook_stride;
   const void* q; /* bf16: [n_seqs][n_kv_heads * group][head_dim], rows q_seq_stride, q_head_stride apart:
                   * multiples of 8, from a 16-byte aligned address */
   int64_t q_seq_stride, q_head_stride;

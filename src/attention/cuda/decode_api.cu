@@ -18,7 +18,7 @@ namespace kvant::cuda {
 
 const DecodeKernel* find_decode_kernel(const char* key_format, const char* value_format, int head_dim) {
   for (const auto list : {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(),
-                          lloyd_max_kernels(), vector_kernels(), trellis_kernels()}) {
+                          lloyd_max_kernels(), vector_kernels(), long_vector_kernels(), trellis_kernels()}) {
     for (const DecodeKernel& kernel : list) {
       if (kernel.head_dim == head_dim && std::strcmp(kernel.key_format, key_format) == 0 &&
           std::strcmp(kernel.value_format, value_format) == 0)
@@ -253,7 +253,8 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant
   args.mask_head_stride = layer->mask_head_stride;
   args.key_codebooks = layer->key_codebooks;
   args.value_codebooks = layer->value_codebooks;
-  args.codebook_stride = layer->codebook_stride;
+  args.key_codebook_stride = layer->key_codebook_stride;
+  args.value_codebook_stride = layer->value_codebook_stride;
   args.q = layer->q;
   args.q_seq_stride = layer->q_seq_stride;
   args.q_head_stride = layer->q_head_stride;

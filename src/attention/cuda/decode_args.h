@@ -59,7 +59,7 @@ struct DecodeArgs {
   const uint4* masks;
   std::int64_t mask_seq_stride, mask_head_stride;
   const void *key_codebooks, *value_codebooks;
-  std::int64_t codebook_stride;
+  std::int64_t key_codebook_stride, value_codebook_stride;
   const void* q;
   std::int64_t q_seq_stride, q_head_stride;
   void* out;

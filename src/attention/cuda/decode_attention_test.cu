@@ -94,7 +94,8 @@ class TestCache {
     layer.mask_head_stride = std::max(1, most_pages_);
     layer.key_codebooks = key_codebooks.get();
     layer.value_codebooks = value_codebooks.get();
-    layer.codebook_stride = static_cast<std::int64_t>(codebooks_.size);
+    layer.key_codebook_stride = codebooks_.size[0];
+    layer.value_codebook_stride = codebooks_.size[1];
     layer.q = device_q.get();
     layer.q_seq_stride = layer.out_seq_stride = n_heads * d_;
     layer.q_head_stride = layer.out_head_stride = d_;
@@ -287,11 +288,13 @@ struct FormatPair {
   const char* key;
   const char* value;
 };
-constexpr FormatPair kPairs[] = {
-    {"bf16", "bf16"},       {"ch4g128", "tok4g128"}, {"ch2g128", "tok2g128"}, {"ch4g128", "tok2g128"},
-    {"prog4", "prog4"},     {"lm2", "lm2"},          {"lm3", "lm3"},          {"lm4", "lm4"},
-    {"vq-d4b8", "vq-d4b8"}, {"tcq1", "tcq1"},        {"tcq2", "tcq2"},        {"tcq3", "tcq3"},
-    {"tcq4", "tcq4"},       {"tcq5", "tcq5"},        {"tcq3", "tcq2"},        {"tcq4", "tcq5"}};
+constexpr FormatPair kPairs[] = {{"bf16", "bf16"},         {"ch4g128", "tok4g128"},  {"ch2g128", "tok2g128"},
+                                 {"ch4g128", "tok2g128"},  {"prog4", "prog4"},       {"lm2", "lm2"},
+                                 {"lm3", "lm3"},           {"lm4", "lm4"},           {"vq-d4b8", "vq-d4b8"},
+                                 {"vq-d2b8", "vq-d2b8"},   {"vq-d4b10", "vq-d8b12"}, {"vq-d4b12", "vq-d4b12"},
+                                 {"vq-d8b12", "vq-d8b12"}, {"vq-d8b12", "vq-d8b8"},  {"tcq1", "tcq1"},
+                                 {"tcq2", "tcq2"},         {"tcq3", "tcq3"},         {"tcq4", "tcq4"},
+                                 {"tcq5", "tcq5"},         {"tcq3", "tcq2"},         {"tcq4", "tcq5"}};
 
 class DecodeAttention : public testing::TestWithParam<std::tuple<FormatPair, int>> {
  protected:

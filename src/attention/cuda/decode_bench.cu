@@ -200,7 +200,8 @@ class Bench {
       source.side_offset = static_cast<std::int64_t>(key_bytes);
       layer.key_codebooks = key_codebooks.get();
       layer.value_codebooks = value_codebooks.get();
-      layer.codebook_stride = static_cast<std::int64_t>(codebooks.size);
+      layer.key_codebook_stride = codebooks.size[0];
+      layer.value_codebook_stride = codebooks.size[1];
       layer.q = device_q.get();
       layer.out = out.get();
       layer.q_seq_stride = layer.out_seq_stride = n_heads * d;
@@ -281,9 +282,11 @@ Settings parse(int argc, char** argv) {
     }
   }
   if (settings.pairs.empty())
-    settings.pairs = {"bf16+bf16", "ch4g128+tok4g128", "prog4+prog4", "ch4g128+tok2g128", "ch2g128+tok2g128",
-                      "lm4+lm4",   "lm3+lm3",          "lm2+lm2",     "vq-d4b8+vq-d4b8",  "tcq4+tcq4",
-                      "tcq3+tcq3", "tcq2+tcq2",        "tcq4+tcq3",   "tcq5+tcq4"};
+    settings.pairs = {"bf16+bf16",         "ch4g128+tok4g128",  "prog4+prog4",     "ch4g128+tok2g128",
+                      "ch2g128+tok2g128",  "lm4+lm4",           "lm3+lm3",         "lm2+lm2",
+                      "vq-d2b8+vq-d2b8",   "vq-d4b12+vq-d4b12", "vq-d4b8+vq-d4b8", "vq-d4b10+vq-d8b12",
+                      "vq-d8b12+vq-d8b12", "vq-d8b12+vq-d8b8",  "tcq4+tcq4",       "tcq3+tcq3",
+                      "tcq2+tcq2",         "tcq4+tcq3",         "tcq5+tcq4"};
   return settings;
 }
 

@@ -24,6 +24,7 @@ std::span<const DecodeKernel> mixed_linear_kernels();
 std::span<const DecodeKernel> progressive_kernels();
 std::span<const DecodeKernel> lloyd_max_kernels();
 std::span<const DecodeKernel> vector_kernels();
+std::span<const DecodeKernel> long_vector_kernels();
 std::span<const DecodeKernel> trellis_kernels();
 
 // The kernel for a pair of formats, or null.

@@ -121,7 +121,7 @@ kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_laye
     if (encoding.page_bytes == 0) return KVANT_UNSUPPORTED;
     if (encoding.encoding == Encoding::lloyd_max) set_levels(shape->head_dim, &encoding);
     encoding.codebooks = side == KVANT_KEY ? layer->key_codebooks : layer->value_codebooks;
-    encoding.codebook_stride = layer->codebook_stride;
+    encoding.codebook_stride = side == KVANT_KEY ? layer->key_codebook_stride : layer->value_codebook_stride;
     if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
       return KVANT_INVALID_ARGUMENT;
   }

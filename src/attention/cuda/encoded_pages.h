@@ -23,7 +23,7 @@ struct EncodedPage {
 struct Codebooks {
   Constants constants;
   std::vector<std::uint16_t> packed[2];  // [side][n_heads][size]
-  std::size_t size = 0;
+  std::int64_t size[2] = {0, 0};         // numbers of a head
 
   Codebooks(const std::string& key_format, const std::string& value_format, int d, int n_heads,
             std::uint32_t seed) {
@@ -31,7 +31,7 @@ struct Codebooks {
     std::normal_distribution<float> normal;
     for (const Side side : kSides) {
       const Format& format = *find_format(side == Side::key ? key_format : value_format);
-      size = std::max(size, format.constant_size(d));
+      size[static_cast<int>(side)] = static_cast<std::int64_t>(format.constant_size(d));
       for (int head = 0; head < n_heads; ++head) {
         for (const std::string& name : format.needed_constants()) {
           std::vector<float> numbers(format.constant_size(d));

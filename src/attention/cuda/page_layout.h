@@ -37,14 +37,14 @@ enum class CodeOrder : std::uint8_t {
   mask2,    // 2-bit codes likewise: 16 codes of two neighbouring m tiles
   pairs,    // 3- or 4-bit codes looked up in pairs (j, j + 1) of a row
   quads,    // 2-bit codes looked up four at a time (j = 0 .. 3 of a row)
-  vectors,  // 8-bit codes of 4 channels
+  vectors,  // codes of 2, 4 or 8 channels
   trellis,  // 1- to 6-bit codes of a token's neighbouring channels, in sequence
 };
 
 struct CodeLayout {
   CodeOrder order;
   int bits;      // of a code
-  int channels;  // of a code: 1, or 4 for vectors
+  int channels;  // of a code: 1, or more for vectors
 };
 
 // Where an element stands in the fragments of a page.
@@ -65,6 +65,17 @@ KVANT_HOST_DEVICE constexpr Place sealed_place(PageSide side, int d, int token, 
   return {channel / (d / 8) * 4 + g / 2, tile, within / 2, within % 2, g % 2 + 2 * row};
 }
 
+// The place of a vector code among those of its lane. Keys: 2 channels are a register of a fragment, 4 a row
+// of a fragment, 8 a row of two. Values: codes of neighbouring channels, each of the lane's four tokens.
+KVANT_HOST_DEVICE constexpr int vector_index(int channels, PageSide side, int m_tiles, const Place& p) {
+  if (side == PageSide::value) {
+    const int span = channels / 2;  // m tiles of a code
+    return (p.k_tile * (m_tiles / span) + p.m_tile / span) * 4 + p.j;
+  }
+  if (channels == 2) return (p.k_tile * m_tiles + p.m_tile) * 4 + p.reg();
+  return (p.k_tile / (channels / 4) * m_tiles + p.m_tile) * 2 + p.row;
+}
+
 // The first bit of a code in its lane's stream; `place` is that of its first channel.
 KVANT_HOST_DEVICE constexpr int stream_bit(const CodeLayout& layout, PageSide side, int d, const Place& p) {
   const int m_tiles = side == PageSide::key ? kTokenTiles : d / 16;
@@ -81,7 +92,7 @@ KVANT_HOST_DEVICE constexpr int stream_bit(const CodeLayout& layout, PageSide si
     case CodeOrder::quads:
       return fragment_pair * 32 + row_of_pair * 8 + p.j * 2;
     case CodeOrder::vectors:
-      return fragment_pair * 32 + (side == PageSide::key ? row_of_pair : p.j) * 8;
+      return vector_index(layout.channels, side, m_tiles, p) * layout.bits;
     case CodeOrder::trellis:
       return side == PageSide::key ? ((p.m_tile * 2 + p.row) * (d / 4) + p.k_tile * 4 + p.j) * layout.bits
                                    : ((p.k_tile * 4 + p.j) * (d / 8) + p.m_tile * 2 + p.row) * layout.bits;

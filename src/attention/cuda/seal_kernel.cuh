@@ -185,32 +185,45 @@ __device__ void encode_lloyd_max(SealPage<D>& page) {
   }
 }
 
-// The nearest of 256 centroids of 4 channels.
-template <int D>
+// The nearest centroids.
+template <int Channels, int D>
 __device__ void encode_vectors(SealPage<D>& page) {
   const auto* centroids = reinterpret_cast<const __half2*>(static_cast<const __half*>(page.format.codebooks) +
                                                            page.head * page.format.codebook_stride);
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * D / 4; i += kSealThreads) {
-    const int token = i / (D / 4);
-    const int channel = i % (D / 4) * 4;
-    const float x[4] = {page.value(token, channel), page.value(token, channel + 1),
-                        page.value(token, channel + 2), page.value(token, channel + 3)};
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * (D / Channels); i += kSealThreads) {
+    const int token = i / (D / Channels);
+    const int channel = i % (D / Channels) * Channels;
+    float x[Channels];
+    for (int j = 0; j < Channels; ++j) x[j] = page.value(token, channel + j);
     float best = -INFINITY;
     std::uint32_t code = 0;
-    for (int c = 0; c < 256; ++c) {
-      const float2 low = __half22float2(centroids[2 * c]);
-      const float2 high = __half22float2(centroids[2 * c + 1]);
-      const float y[4] = {low.x, low.y, high.x, high.y};
+    for (int c = 0; c < 1 << page.format.layout.bits; ++c) {
       float length = 0;
-      for (int j = 0; j < 4; ++j) length = fmaf(y[j], y[j], length);
-      float score = -0.5F * length;
-      for (int j = 0; j < 4; ++j) score = fmaf(y[j], x[j], score);
+      float along = 0;
+      for (int j = 0; j < Channels; j += 2) {
+        const float2 y = __half22float2(centroids[(c * Channels + j) / 2]);
+        length = fmaf(y.x, y.x, fmaf(y.y, y.y, length));
+        along = fmaf(y.x, x[j], fmaf(y.y, x[j + 1], along));
+      }
+      const float score = along - 0.5F * length;
       if (score > best) {
         best = score;
         code = c;
       }
     }
     page.store_code(token, channel, code);
+  }
+}
+
+template <int D>
+__device__ void encode_any_vectors(SealPage<D>& page) {
+  switch (page.format.layout.channels) {
+    case 2:
+      return encode_vectors<2>(page);
+    case 4:
+      return encode_vectors<4>(page);
+    default:
+      return encode_vectors<8>(page);
   }
 }
 
@@ -259,7 +272,7 @@ __global__ void __launch_bounds__(kSealThreads) seal_kernel(const __grid_constan
       encode_lloyd_max(page);
       break;
     case Encoding::vectors:
-      encode_vectors(page);
+      encode_any_vectors(page);
       break;
   }
   __syncthreads();

@@ -1,35 +1,142 @@
-// vq-d4b8 keys and values (VecInfer): a byte stands for 4 channels. Codebooks belong to a KV head: 256
-// half-precision centroids, 8 bytes each.
+// vq keys and values (VecInfer): a code of B bits stands for X channels. Codebooks belong to a KV head: 2^B
+// half-precision centroids of X channels.
 #pragma once
 
 #include "attention/cuda/pairs/look_up.cuh"
 
 namespace kvant::cuda {
 
-inline constexpr int kVectorTable = 256 * kEntryStride;  // bytes, of one side
+// A codebook in shared memory: as many copies side by side as there is room for, up to one for each lane of
+// those that are served at a time. Lane l reads copy l % kCopies.
+template <int Channels, int Bits>
+struct CodebookTable {
+  static constexpr int kEntryBytes = 2 * Channels;
+  static constexpr int kMostBytes = Channels == 8 ? 65536 : 32768;
+  static constexpr int kCopies = (kMostBytes >> Bits) / kEntryBytes < kEntryStride / kEntryBytes
+                                     ? (kMostBytes >> Bits) / kEntryBytes
+                                     : kEntryStride / kEntryBytes;
+  static constexpr int kStride = kCopies * kEntryBytes;
+  static constexpr int kBytes = kStride << Bits;
+  static_assert(kCopies >= 1);
 
-template <int D>
+  static __device__ void build(const void* codebooks, std::int64_t codebook_stride, int head,
+                               unsigned char* table, int thread, int n_threads) {
+    const auto* centroids = reinterpret_cast<const std::uint32_t*>(static_cast<const __half*>(codebooks) +
+                                                                   head * codebook_stride);
+    for (int i = thread; i < kBytes / 4; i += n_threads) {
+      const int entry = i / (kStride / 4);
+      reinterpret_cast<std::uint32_t*>(table)[i] =
+          centroids[entry * (kEntryBytes / 4) + i % (kEntryBytes / 4)];
+    }
+  }
+};
+
+// A centroid: pairs of neighbouring channels.
+template <int Channels>
+struct Centroid {
+  std::uint32_t pairs[Channels / 2];
+};
+
+// Some pieces of a lane's stream of codes, which begin and end with whole codes.
+template <int Channels, int Bits, int Words>
+struct CodeWords {
+  static_assert(Words % 4 == 0);
+  using Table = CodebookTable<Channels, Bits>;
+  std::uint32_t words[Words];
+
+  __device__ __forceinline__ explicit CodeWords(const uint4* pieces) {
+#pragma unroll
+    for (int i = 0; i < Words / 4; ++i) {
+      const uint4 piece = pieces[i * kLanes];
+      words[4 * i] = piece.x;
+      words[4 * i + 1] = piece.y;
+      words[4 * i + 2] = piece.z;
+      words[4 * i + 3] = piece.w;
+    }
+  }
+
+  // The centroid of code i.
+  __device__ __forceinline__ Centroid<Channels> centroid(const unsigned char* table, int i, int lane) const {
+    const int bit = i * Bits;
+    const int word = bit / 32;
+    const bool straddles = bit % 32 + Bits > 32;
+    const std::uint32_t field =
+        straddles ? __funnelshift_r(words[word], words[straddles ? word + 1 : word], bit % 32) : words[word];
+    const int from = straddles ? 0 : bit % 32;
+    constexpr int kTo = Table::kStride == 128  ? 7
+                        : Table::kStride == 64 ? 6
+                        : Table::kStride == 32 ? 5
+                        : Table::kStride == 16 ? 4
+                                               : 3;
+    const std::uint32_t shifted = from >= kTo ? field >> (from - kTo) : field << (kTo - from);
+    constexpr std::uint32_t kMask = ((1U << Bits) - 1) << kTo;
+    const std::uint32_t offset = (shifted & kMask) | lane % Table::kCopies * Table::kEntryBytes;
+    Centroid<Channels> result;
+    if constexpr (Channels == 2) {
+      result.pairs[0] = look_up_4(table, offset);
+    } else if constexpr (Channels == 4) {
+      const uint2 x = look_up_8(table, offset);
+      result.pairs[0] = x.x;
+      result.pairs[1] = x.y;
+    } else {
+      const uint4 x = *reinterpret_cast<const uint4*>(table + offset);
+      result.pairs[0] = x.x;
+      result.pairs[1] = x.y;
+      result.pairs[2] = x.z;
+      result.pairs[3] = x.w;
+    }
+    return result;
+  }
+};
+
+constexpr int greatest_common_divisor(int a, int b) {
+  return b == 0 ? a : greatest_common_divisor(b, a % b);
+}
+
+// How many groups of codes, of so many bits each, are whole pieces.
+constexpr int groups_in_pieces(int bits) {
+  return 128 / greatest_common_divisor(bits, 128);
+}
+
+template <int Channels, int Bits, int D>
 struct VectorKey {
-  static constexpr int kPageBytes = kTokens * D / 4;
+  static constexpr int kPageBytes = kTokens * (D / Channels) * Bits / 8;
+  static constexpr int kTiles = Channels == 8 ? 2 : 1;  // contraction tiles that a group of codes spans
+  static constexpr int kPerRow = Channels == 2 ? 2 : 1;
+  static constexpr int kGroupCodes = kTokenTiles * 2 * kPerRow;
+  static constexpr int kTogether = groups_in_pieces(kGroupCodes * Bits);
 
   static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char* tables,
                                                const unsigned char* page, const Query<D>& query, int lane,
                                                Scores& s) {
-    const auto* pieces = reinterpret_cast<const uint4*>(page) + lane;
-    const std::uint32_t lane_8 = lane % 16 * 8;
     clear(s);
+    constexpr int kGroups = D / 16 / kTiles;
+    static_assert(kGroups % kTogether == 0);
+    using Words = CodeWords<Channels, Bits, kTogether * kGroupCodes * Bits / 32>;
 #pragma unroll
-    for (int k = 0; k < D / 16; ++k) {
-      const uint4 piece = pieces[k * kLanes];
-      const std::uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+    for (int first = 0; first < kGroups; first += kTogether) {
+      const Words codes(reinterpret_cast<const uint4*>(page) + lane +
+                        first / kTogether * (sizeof(Words) / 16 * kLanes));
 #pragma unroll
-      for (int m = 0; m < kTokenTiles; m += 2) {
-        uint2 rows[4];
+      for (int group = 0; group < kTogether; ++group) {
 #pragma unroll
-        for (int row = 0; row < 4; ++row)
-          rows[row] = look_up_8(tables, entry_offset<8>(words[m / 2], 8 * row, lane_8));
-        mma_f16(s[m], rows[0].x, rows[1].x, rows[0].y, rows[1].y, query.b[k][0], query.b[k][1]);
-        mma_f16(s[m + 1], rows[2].x, rows[3].x, rows[2].y, rows[3].y, query.b[k][0], query.b[k][1]);
+        for (int m = 0; m < kTokenTiles; ++m) {
+          const int code = group * kGroupCodes + m * 2 * kPerRow;
+          const int k = (first + group) * kTiles;
+          const auto row_0 = codes.centroid(tables, code, lane);
+          const auto row_1 = codes.centroid(tables, code + 1, lane);
+          if constexpr (Channels == 2) {
+            const auto row_0_high = codes.centroid(tables, code + 2, lane);
+            const auto row_1_high = codes.centroid(tables, code + 3, lane);
+            mma_f16(s[m], row_0.pairs[0], row_1.pairs[0], row_0_high.pairs[0], row_1_high.pairs[0],
+                    query.b[k][0], query.b[k][1]);
+          } else {
+#pragma unroll
+            for (int i = 0; i < kTiles; ++i)
+              mma_f16(s[m], row_0.pairs[2 * i], row_1.pairs[2 * i], row_0.pairs[2 * i + 1],
+                      row_1.pairs[2 * i + 1], query.b[k + i][0], query.b[k + i][1]);
+          }
+        }
       }
     }
 #pragma unroll
@@ -40,61 +147,70 @@ struct VectorKey {
   }
 };
 
-template <int D>
+template <int Channels, int Bits, int D>
 struct VectorValue {
-  static constexpr int kPageBytes = kTokens * D / 4;
+  static constexpr int kPageBytes = kTokens * (D / Channels) * Bits / 8;
+  static constexpr int kMTiles = D / 16;
+  static constexpr int kSpan = Channels / 2;  // m tiles of a code
+  static constexpr int kGroupCodes = 4 * kMTiles / kSpan;
+  static constexpr int kTogether = groups_in_pieces(kGroupCodes * Bits);
   using State = NoState;
 
-  static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char* tables,
-                                             const unsigned char* page, const Scores& p, int lane,
-                                             float (&out)[D / 16][4], State&) {
-    constexpr int kMTiles = D / 16;
-    const unsigned char* table = tables + kVectorTable;
-    const auto* pieces = reinterpret_cast<const uint4*>(page) + lane;
-    const std::uint32_t lane_8 = lane % 16 * 8;
+  // table: the values' own.
+  static __device__ __forceinline__ void mix_from(const unsigned char* table, const unsigned char* page,
+                                                  const Scores& p, int lane, float (&out)[kMTiles][4]) {
+    static_assert(kTokenTiles % kTogether == 0);
+    using Words = CodeWords<Channels, Bits, kTogether * kGroupCodes * Bits / 32>;
     const Weights weights = pack_weights(p);
 #pragma unroll
-    for (int fragment = 0; fragment < kTokenTiles * kMTiles; fragment += 8) {
-      const uint4 piece = pieces[fragment / 8 * kLanes];
-      const std::uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+    for (int first = 0; first < kTokenTiles; first += kTogether) {
+      const Words codes(reinterpret_cast<const uint4*>(page) + lane +
+                        first / kTogether * (sizeof(Words) / 16 * kLanes));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int k = (fragment + 2 * i) / kMTiles;
-        const int m = (fragment + 2 * i) % kMTiles;
-        uint2 tokens[4];  // channels 2m, 2m + 1 and 2m + 2, 2m + 3 of the lane's tokens j = 0 .. 3
+      for (int group = 0; group < kTogether; ++group) {
+        const int k = first + group;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) tokens[j] = look_up_8(table, entry_offset<8>(words[i], 8 * j, lane_8));
-        mma_f16(out[m], low_halves(tokens[0].x, tokens[1].x), high_halves(tokens[0].x, tokens[1].x),
-                low_halves(tokens[2].x, tokens[3].x), high_halves(tokens[2].x, tokens[3].x), weights.b[k][0],
-                weights.b[k][1]);
-        mma_f16(out[m + 1], low_halves(tokens[0].y, tokens[1].y), high_halves(tokens[0].y, tokens[1].y),
-                low_halves(tokens[2].y, tokens[3].y), high_halves(tokens[2].y, tokens[3].y), weights.b[k][0],
-                weights.b[k][1]);
+        for (int m = 0; m < kMTiles; m += kSpan) {
+          Centroid<Channels> tokens[4];  // channels 2m, 2m + 1, ... of the lane's tokens j = 0 .. 3
+#pragma unroll
+          for (int j = 0; j < 4; ++j)
+            tokens[j] = codes.centroid(table, group * kGroupCodes + m / kSpan * 4 + j, lane);
+#pragma unroll
+          for (int i = 0; i < kSpan; ++i)
+            mma_f16(out[m + i], low_halves(tokens[0].pairs[i], tokens[1].pairs[i]),
+                    high_halves(tokens[0].pairs[i], tokens[1].pairs[i]),
+                    low_halves(tokens[2].pairs[i], tokens[3].pairs[i]),
+                    high_halves(tokens[2].pairs[i], tokens[3].pairs[i]), weights.b[k][0], weights.b[k][1]);
+        }
       }
     }
   }
-
-  static __device__ __forceinline__ void finish(const DecodeArgs&, float (&)[D / 16][4], const State&) {}
 };
 
-template <int D>
+// KeyChannels, KeyBits, ValueChannels, ValueBits: X and B of either side.
+template <int KeyChannels, int KeyBits, int ValueChannels, int ValueBits, int D>
 struct VectorPair {
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = true;
-  static constexpr int kTableBytes = 2 * kVectorTable;
-  using Key = VectorKey<D>;
-  using Value = VectorValue<D>;
+  using KeyTable = CodebookTable<KeyChannels, KeyBits>;
+  using ValueTable = CodebookTable<ValueChannels, ValueBits>;
+  static constexpr int kTableBytes = KeyTable::kBytes + ValueTable::kBytes;
+  using Key = VectorKey<KeyChannels, KeyBits, D>;
+
+  struct Value : VectorValue<ValueChannels, ValueBits, D> {
+    static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char* tables,
+                                               const unsigned char* page, const Scores& p, int lane,
+                                               float (&out)[D / 16][4], NoState&) {
+      Value::mix_from(tables + KeyTable::kBytes, page, p, lane, out);
+    }
+    static __device__ __forceinline__ void finish(const DecodeArgs&, float (&)[D / 16][4], const NoState&) {}
+  };
 
   static __device__ void build_tables(const DecodeArgs& args, unsigned char* tables, int head, int thread,
                                       int n_threads) {
-    const auto* keys = reinterpret_cast<const uint2*>(static_cast<const __half*>(args.key_codebooks) +
-                                                      head * args.codebook_stride);
-    const auto* values = reinterpret_cast<const uint2*>(static_cast<const __half*>(args.value_codebooks) +
-                                                        head * args.codebook_stride);
-    for (int i = thread; i < kTableBytes / 8; i += n_threads) {
-      const int entry = i / 16 % 256;
-      reinterpret_cast<uint2*>(tables)[i] = i < kVectorTable / 8 ? keys[entry] : values[entry];
-    }
+    KeyTable::build(args.key_codebooks, args.key_codebook_stride, head, tables, thread, n_threads);
+    ValueTable::build(args.value_codebooks, args.value_codebook_stride, head, tables + KeyTable::kBytes,
+                      thread, n_threads);
   }
 };
 
