@@ -99,6 +99,9 @@ typedef struct kvant_decode_layer {
   void* out; /* of out_type, likewise */
   kvant_type out_type;
   int64_t out_seq_stride, out_head_stride;
+  /* Not 0: sealed pages, page tables, lengths and the schedule were complete before the kernel that precedes this call in
+   * its stream began (that kernel may still write q and the tail). Sealed pages are then read while it ends. */
+  int32_t settled;
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128"; null if there is none. */

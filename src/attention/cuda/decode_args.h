@@ -64,6 +64,7 @@ struct DecodeArgs {
   std::int64_t q_seq_stride, q_head_stride;
   void* out;
   int out_f32;
+  int settled;
   std::int64_t out_seq_stride, out_head_stride;
   Schedule schedule;
   // Of codes: bits of either side where a kernel serves several widths, and the levels that they stand for.

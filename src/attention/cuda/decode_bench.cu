@@ -3,10 +3,11 @@
 // it the limit: reading the same number of bytes and nothing else.
 //
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--tail TOKENS]
-//                [--protected PERCENT] [KEY+VALUE ...]
+//                [--settled 1] [--protected PERCENT] [KEY+VALUE ...]
 //
-// --tail: unquantized tokens behind the sealed ones. --protected: of the sealed tokens, at random, are masked
-// out of their pages and lie in unquantized pages (VQuant).
+// --settled 1: pages are read while the layer before still ends. --tail: unquantized tokens behind the sealed
+// ones. --protected: of the sealed tokens, at random, are masked out of their pages and lie in unquantized
+// pages (VQuant).
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -35,6 +36,7 @@ struct Settings {
   int kv_heads = 8;
   int runs = 15;
   int seqs = 0;             // only shapes of this many sequences; 0: all
+  int settled = 0;          // as in kvant_decode_layer
   int tail = 0;             // tokens
   int protected_share = 0;  // percent of the sealed tokens
   std::vector<std::string> pairs;
@@ -190,6 +192,7 @@ class Bench {
       (plain ? lengths.tail_tokens : lengths.sealed_pages) = lengths_array.get();
       kvant_decode_layer layer{};
       layer.struct_size = sizeof layer;
+      layer.settled = settings_.settled;
       kvant_pages& source = plain ? layer.tail : layer.sealed;
       source.table = table.get();
       source.layer_stride = static_cast<std::int64_t>(per_layer);
@@ -272,6 +275,7 @@ Settings parse(int argc, char** argv) {
                   : argument == "--kv-heads"  ? &settings.kv_heads
                   : argument == "--runs"      ? &settings.runs
                   : argument == "--seqs"      ? &settings.seqs
+                  : argument == "--settled"   ? &settings.settled
                   : argument == "--tail"      ? &settings.tail
                   : argument == "--protected" ? &settings.protected_share
                                               : nullptr;

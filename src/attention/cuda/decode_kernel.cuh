@@ -230,7 +230,7 @@ __device__ __forceinline__ void store_out(const DecodeArgs& args, int seq, int h
 template <int D>
 __device__ void combine_partials(const DecodeArgs& args, const Segment& segment, int first, int last,
                                  int thread, int n_threads) {
-  constexpr int kTogether = 12;  // partial results whose loads are in flight
+  constexpr int kTogether = 18;  // partial results whose loads are in flight
   for (int i = thread; i < args.group * (D / 2); i += n_threads) {
     const int h = i / (D / 2);
     const int channel = i % (D / 2) * 2;
@@ -306,23 +306,30 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
     }
     named_barrier(1, n_threads);
     const int n_heads = min(args.group - first, kMergedHeads);
-    for (int i = thread; i < n_heads * D; i += n_threads) {
-      const int h = i / D;
-      const int channel = i % D;
+    for (int i = thread; i < n_heads * (D / 2); i += n_threads) {
+      const int h = i / (D / 2);
+      const int channel = i % (D / 2) * 2;
       float max = kNoScore;
-      for (int w = 0; w < n_warps; ++w) max = fmaxf(max, buffer.max[w][first + h]);
+#pragma unroll
+      for (int w = 0; w < kMostConsumerWarps; ++w)
+        if (w < n_warps) max = fmaxf(max, buffer.max[w][first + h]);
       float sum = 0;
-      float out = 0;
-#pragma unroll 4
-      for (int w = 0; w < n_warps; ++w) {
+      float2 out = {0, 0};
+#pragma unroll
+      for (int w = 0; w < kMostConsumerWarps; ++w) {
+        if (w >= n_warps) continue;
         const float weight = exp2_fast(buffer.max[w][first + h] - max);
+        const float2 part = *reinterpret_cast<const float2*>(&buffer.out[w][h][channel]);
         sum += weight * buffer.sum[w][first + h];
-        out += weight * buffer.out[w][h][channel];
+        out.x += weight * part.x;
+        out.y += weight * part.y;
       }
       if (whole) {
-        store_out(args, segment.seq, segment.head * args.group + first + h, channel, sum > 0 ? out / sum : 0);
+        const float share = sum > 0 ? 1 / sum : 0;
+        store_out(args, segment.seq, segment.head * args.group + first + h, channel, out.x * share);
+        store_out(args, segment.seq, segment.head * args.group + first + h, channel + 1, out.y * share);
       } else {
-        args.schedule.partial_out[(slot + first + h) * D + channel] = out;
+        *reinterpret_cast<float2*>(args.schedule.partial_out + (slot + first + h) * D + channel) = out;
         if (channel == 0)
           *reinterpret_cast<float2*>(args.schedule.partial_sums + (slot + first + h) * 2) =
               make_float2(max, sum);
@@ -331,18 +338,18 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
     named_barrier(1, n_threads);
   }
   if (whole) return;
-  __threadfence();
-  named_barrier(1, n_threads);
   const int first_cta = range.first_cta(segment);
   const int last_cta = range.last_cta(segment);
   if (thread == 0) {
+    // The barrier above orders the other threads' stores before this fence.
+    __threadfence();
     std::int32_t* arrivals = args.schedule.arrivals + segment.head * args.n_seqs + segment.seq;
     buffer.is_last = atomicAdd(arrivals, 1) == last_cta - first_cta;
     if (buffer.is_last) *arrivals = 0;
+    __threadfence();
   }
   named_barrier(1, n_threads);
   if (buffer.is_last == 0) return;
-  __threadfence();
   combine_partials<D>(args, segment, first_cta, last_cta, thread, n_threads);
 }
 
@@ -393,19 +400,20 @@ template <class Pair, int D>
 __global__ void __launch_bounds__(kMostThreads, 1) decode_kernel(const __grid_constant__ DecodeArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Rings rings(args, shared);
-  // The next kernel may be set up while this one runs; what precedes it need not be over before the wait.
-  asm volatile("griddepcontrol.launch_dependents;");
   if (threadIdx.x == 0) rings.init();
   if constexpr (!Pair::kTablesPerHead) Pair::build_tables(args, shared, 0, threadIdx.x, blockDim.x);
   __syncthreads();
-  asm volatile("griddepcontrol.wait;" ::: "memory");
   const int warp = threadIdx.x / kLanes;
   if (warp < rings.n_warps) {
+    // In this order: what precedes a kernel's predecessor is then over before the kernel begins.
+    wait_for_predecessors();
+    admit_successors();
     consume<Pair, D>(args, shared, rings);
     return;
   }
   const int of_warp = threadIdx.x % kLanes;
   if (of_warp >= rings.n_warps) return;
+  if (args.settled == 0) wait_for_predecessors();
   PageCopier<D> copier(args, rings, of_warp);
   while (copier.live()) copier.poll();
 }

@@ -94,6 +94,7 @@ class PageCopier {
         tiles_ = (plain_tokens(args_, segment_, unit_) + 15) / 16;
         if (tiles_ == 0) continue;
         steps_ = 2 * tiles_;
+        if (args_.settled != 0) wait_for_predecessors();  // they may be writing the tail
         const bool is_side = unit_ < segment_.n_sealed + segment_.n_side;
         source_ = is_side ? &args_.side : &args_.tail;
         page = unit_ - segment_.n_sealed - (is_side ? 0 : segment_.n_side);

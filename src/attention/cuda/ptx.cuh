@@ -108,6 +108,16 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from, st
       : "memory");
 }
 
+// Waits until the kernels before this one are over and what they wrote can be seen.
+__device__ __forceinline__ void wait_for_predecessors() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// Lets the next kernel be set up on multiprocessors that this one has left.
+__device__ __forceinline__ void admit_successors() {
+  asm volatile("griddepcontrol.launch_dependents;");
+}
+
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
