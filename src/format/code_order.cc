@@ -16,26 +16,51 @@ struct CodeBytes {
 
   std::size_t size() const { return static_cast<std::size_t>(kPageTokens) * groups * group_bytes; }
 
-  std::size_t ordered(int t, int g, int b) const {
-    if (order == CodeOrder::token_lanes) {
-      const std::size_t block =
-          static_cast<std::size_t>(t / kLaneTokens * groups / kLaneGroups) + g / kLaneGroups;
-      return ((block * group_bytes + b) * kLaneTokens + t % kLaneTokens) * kLaneGroups + g % kLaneGroups;
-    }
-    const std::size_t octet = static_cast<std::size_t>(t / kOctet * group_bytes + b) * groups + g;
-    return octet * kOctet + t % kOctet;
-  }
-
-  // Calls move(byte in rows, byte in order) for every byte of tokens [0, n_tokens).
+  // Calls move(byte in rows, byte in order, distance in rows, n) for runs of n bytes that lie side by side in
+  // order; together they are the tokens before n_tokens, rounded up to whole runs.
   template <class Move>
-  void for_each(int n_tokens, const Move& move) const {
-    std::size_t row = 0;
-    for (int t = 0; t < n_tokens; ++t) {
-      for (int g = 0; g < groups; ++g) {
-        for (int b = 0; b < group_bytes; ++b) move(row++, ordered(t, g, b));
+  void for_each_run(int n_tokens, const Move& move) const {
+    const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(groups) * group_bytes;
+    if (order == CodeOrder::token_octets) {
+      for (std::ptrdiff_t octet = 0; octet * kOctet < n_tokens; ++octet) {
+        for (int b = 0; b < group_bytes; ++b) {
+          for (int g = 0; g < groups; ++g) {
+            move(octet * kOctet * row + g * group_bytes + b,
+                 ((octet * group_bytes + b) * groups + g) * kOctet, row, Run<kOctet>{});
+          }
+        }
+      }
+      return;
+    }
+    const int blocks = groups / kLaneGroups;
+    for (std::ptrdiff_t t = 0; t < n_tokens; ++t) {
+      for (int block = 0; block < blocks; ++block) {
+        for (int b = 0; b < group_bytes; ++b) {
+          const std::ptrdiff_t tile = (t / kLaneTokens * blocks + block) * group_bytes + b;
+          move(t * row + block * kLaneGroups * group_bytes + b,
+               (tile * kLaneTokens + t % kLaneTokens) * kLaneGroups, static_cast<std::ptrdiff_t>(group_bytes),
+               Run<kLaneGroups>{});
+        }
       }
     }
   }
+
+  void from_rows(const std::byte* rows, std::byte* ordered) const {
+    for_each_run(kPageTokens, [=](std::ptrdiff_t row, std::ptrdiff_t at, std::ptrdiff_t distance, auto run) {
+      for (int i = 0; i < decltype(run)::length; ++i) ordered[at + i] = rows[row + i * distance];
+    });
+  }
+  void to_rows(const std::byte* ordered, int n_tokens, std::byte* rows) const {
+    for_each_run(n_tokens, [=](std::ptrdiff_t row, std::ptrdiff_t at, std::ptrdiff_t distance, auto run) {
+      for (int i = 0; i < decltype(run)::length; ++i) rows[row + i * distance] = ordered[at + i];
+    });
+  }
+
+ private:
+  template <int N>
+  struct Run {
+    static constexpr int length = N;
+  };
 };
 
 class OrderedFormat final : public Format {
@@ -53,7 +78,7 @@ class OrderedFormat final : public Format {
               std::byte* page) const override {
     rows_.encode(values, left_out, context, page);
     const std::vector<std::byte> rows(page, page + codes_.size());
-    codes_.for_each(kPageTokens, [&](std::size_t row, std::size_t ordered) { page[ordered] = rows[row]; });
+    codes_.from_rows(rows.data(), page);
   }
 
   void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const override {
@@ -76,12 +101,12 @@ class OrderedFormat final : public Format {
   }
 
  private:
-  // The page in its canonical order; codes of tokens from n_tokens on are zero.
+  // The page in its canonical order, the codes of tokens before n_tokens at the least.
   std::vector<std::byte> in_rows(const std::byte* page, int n_tokens, int head_dim) const {
     std::vector<std::byte> rows(rows_.page_bytes(head_dim));
     std::copy(page + codes_.size(), page + rows.size(),
               rows.begin() + static_cast<std::ptrdiff_t>(codes_.size()));
-    codes_.for_each(n_tokens, [&](std::size_t row, std::size_t ordered) { rows[row] = page[ordered]; });
+    codes_.to_rows(page, n_tokens, rows.data());
     return rows;
   }
 

@@ -29,6 +29,12 @@ struct ByteQuery {
   float unit;                                      // number * unit = value
 };
 
+// Bytes that will be read soon: asked for beside the work, so that they are near by then.
+struct NextBytes {
+  const std::uint8_t* bytes = nullptr;
+  std::ptrdiff_t size = 0;
+};
+
 // The codes of a page and what they mean.
 struct CodePage {
   const std::uint8_t* codes;  // in the side's order; a multiple of 64 bytes lies before what follows them
@@ -37,12 +43,6 @@ struct CodePage {
   int group_channels;
   int groups;                 // of a token
   const std::uint8_t* table;  // code_scheme.h
-};
-
-// Bytes that will be read soon: asked for beside the work, so that they are near by then.
-struct NextBytes {
-  const std::uint8_t* bytes = nullptr;
-  std::ptrdiff_t size = 0;
 };
 
 // sums[h][t] = the sum over channels of blocks [first_block, end_block) of query number * code number, for
@@ -84,6 +84,7 @@ struct Rows {
   const void* values;
   NumberType type;
   int n_tokens, d;
+  NextBytes next;
 };
 
 // Tokens of a page that share parameters (code_scheme.h), with their scales and zeros; null: none.

@@ -425,6 +425,7 @@ template <class F, kvant::NumberType Type, int H>
 void score_numbers(const kvant::cpu::Rows& rows, const float* q, float* scores, std::ptrdiff_t stride) {
   const std::ptrdiff_t d = rows.d;
   for (int t = 0; t < rows.n_tokens; ++t) {
+    ask_for(rows.next, t, 1, rows.n_tokens);
     typename F::Lanes sums[H];
     for (int h = 0; h < H; ++h) sums[h] = F::zero();
     for (int i = 0; i < d; i += F::kLanes) {
@@ -445,6 +446,7 @@ KVANT_INLINE void mix_strip(const kvant::cpu::Rows& rows, const float* weights, 
     for (int i = 0; i < N; ++i) sums[h][i] = F::zero();
   }
   for (int t = 0; t < rows.n_tokens; ++t) {
+    if (first == 0) ask_for(rows.next, t, 1, rows.n_tokens);
     typename F::Lanes x[N];
     for (int i = 0; i < N; ++i) x[i] = load_numbers<F, Type>(rows.values, t * d + first + i * F::kLanes);
     for (int h = 0; h < H; ++h) {

@@ -158,11 +158,11 @@ Rows PageProducts::rows_of(const PageSide& side, int n_tokens) {
   if (products_ == Products::integer) {
     format.decode_integers(side.bytes, n_tokens, *side.context, rows_.data(), block_scales_);
   } else if (format.number_type() != NumberType::none) {
-    return {side.bytes, format.number_type(), n_tokens, d};
+    return {side.bytes, format.number_type(), n_tokens, d, next_};
   } else {
     format.decode(side.bytes, n_tokens, *side.context, rows_.data());
   }
-  return {rows_.data(), NumberType::f32, n_tokens, d};
+  return {rows_.data(), NumberType::f32, n_tokens, d, next_};
 }
 
 void PageProducts::score_rows(const PageSide& k, int n_tokens, MatrixView<float> scores) {
