@@ -46,6 +46,7 @@ class Layer(ctypes.Structure):
         ("q", ctypes.c_void_p), ("q_seq_stride", ctypes.c_int64), ("q_head_stride", ctypes.c_int64),
         ("out", ctypes.c_void_p), ("out_type", ctypes.c_int),
         ("out_seq_stride", ctypes.c_int64), ("out_head_stride", ctypes.c_int64), ("settled", ctypes.c_int32),
+        ("log_sums", ctypes.c_void_p),
     ]
 
 

@@ -102,6 +102,9 @@ typedef struct kvant_decode_layer {
   /* Not 0: sealed pages, page tables, lengths and the schedule were complete before the kernel that precedes this call in
    * its stream began (that kernel may still write q and the tail). Sealed pages are then read while it ends. */
   int32_t settled;
+  /* Logarithms of the softmax sums, ln sum exp(score_scale * q.k): F32 [n_seqs][n_kv_heads * group], or null. With
+   * them attention to other tokens can be merged with the output. */
+  float* log_sums;
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128"; null if there is none. */

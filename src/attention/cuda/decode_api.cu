@@ -261,6 +261,7 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant
   args.out = layer->out;
   args.out_f32 = layer->out_type == KVANT_F32 ? 1 : 0;
   args.settled = layer->settled;
+  args.log_sums = layer->log_sums;
   args.out_seq_stride = layer->out_seq_stride;
   args.out_head_stride = layer->out_head_stride;
   set_levels(shape->key_format, shape->head_dim, &args.key_bits, &args.key_unit, args.key_levels);

@@ -65,6 +65,7 @@ struct DecodeArgs {
   void* out;
   int out_f32;
   int settled;
+  float* log_sums;
   std::int64_t out_seq_stride, out_head_stride;
   Schedule schedule;
   // Of codes: bits of either side where a kernel serves several widths, and the levels that they stand for.

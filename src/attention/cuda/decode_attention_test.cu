@@ -31,13 +31,14 @@ enum class Tables { own, shared };
 class TestCache {
  public:
   TestCache(const std::string& key_format, const std::string& value_format, int d,
-            const std::vector<SequenceLengths>& lengths, int sink, bool masks, Tables tables,
+            const std::vector<SequenceLengths>& lengths, int sink, bool masks, Tables tables, Values values,
             std::uint32_t seed)
       : formats_{key_format, value_format},
         d_(d),
         lengths_(lengths),
         sink_(sink),
         tables_(tables),
+        values_(values),
         random_(seed),
         codebooks_(key_format, value_format, d, kKvHeads, seed) {
     for (const SequenceLengths& l : lengths_) most_pages_ = std::max(most_pages_, l.sealed);
@@ -106,6 +107,8 @@ class TestCache {
     layer.q_head_stride = layer.out_head_stride = d_;
     layer.out = out.get();
     layer.out_type = out_type;
+    const DeviceArray<float> log_sums(std::vector<float>(static_cast<std::size_t>(n_seqs) * n_heads, NAN));
+    layer.log_sums = log_sums.get();
 
     std::size_t bytes = 0;
     EXPECT_EQ(kvant_decode_workspace(&shape, &bytes), KVANT_OK);
@@ -116,7 +119,7 @@ class TestCache {
       EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), bytes, nullptr), KVANT_OK);
     }
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
-    return compare(q, out.read(), group, out_type);
+    return compare(q, out.read(), log_sums.read(), group, out_type);
   }
 
  private:
@@ -188,7 +191,7 @@ class TestCache {
       for (int head = 0; head < kKvHeads; ++head)
         for (int i = 0; i < kUniquePages; ++i)
           unique_[side].push_back(encode_page(formats_[side], static_cast<Side>(side), d_, none, codebooks_,
-                                              head, 100 * side + 10 * head + i));
+                                              head, 100 * side + 10 * head + i, values_));
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
       for (int head = 0; head < kKvHeads; ++head) {
         for (int page = 0; page < lengths_[seq].sealed; ++page) {
@@ -219,8 +222,8 @@ class TestCache {
         for (int first = 0; first < count(lengths_[seq]); first += kTokens) {
           std::vector<float>* values[2];
           for (int side = 0; side < 2; ++side) {
-            plain_values_.push_back(
-                std::make_unique<std::vector<float>>(page_values(static_cast<Side>(side), d_, random_())));
+            plain_values_.push_back(std::make_unique<std::vector<float>>(
+                page_values(static_cast<Side>(side), d_, random_(), values_)));
             values[side] = plain_values_.back().get();
             auto* page = reinterpret_cast<std::uint16_t*>(
                 page_of(pool, static_cast<int>(seq), head, side, first / kTokens));
@@ -241,7 +244,7 @@ class TestCache {
     }
   }
 
-  std::vector<double> exact(const std::uint16_t* q, const std::vector<Token>& tokens) const {
+  std::vector<double> exact(const std::uint16_t* q, const std::vector<Token>& tokens, double* log_sum) const {
     std::vector<double> scores;
     for (const Token& token : tokens) {
       double score = 0;
@@ -257,11 +260,12 @@ class TestCache {
       for (int i = 0; i < d_; ++i) out[i] += weight * tokens[j].value[i];
     }
     for (double& x : out) x /= sum;
+    *log_sum = max + std::log(sum);
     return out;
   }
 
-  double compare(const std::vector<std::uint16_t>& q, const std::vector<std::uint8_t>& out, int group,
-                 kvant_type out_type) const {
+  double compare(const std::vector<std::uint16_t>& q, const std::vector<std::uint8_t>& out,
+                 const std::vector<float>& log_sums, int group, kvant_type out_type) const {
     double worst = 0;
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
       double error = 0;
@@ -270,7 +274,9 @@ class TestCache {
         const std::size_t first = (seq * kKvHeads * group + head) * d_;
         const std::vector<Token>& tokens = tokens_[seq * kKvHeads + head / group];
         if (tokens.empty()) continue;
-        const std::vector<double> expected = exact(q.data() + first, tokens);
+        double log_sum = 0;
+        const std::vector<double> expected = exact(q.data() + first, tokens, &log_sum);
+        EXPECT_NEAR(log_sums[seq * kKvHeads * group + head], log_sum, 5e-3 + 1e-3 * std::fabs(log_sum));
         for (int i = 0; i < d_; ++i) {
           float x;
           if (out_type == KVANT_F32) {
@@ -295,6 +301,7 @@ class TestCache {
   std::vector<SequenceLengths> lengths_;
   int sink_;
   Tables tables_;
+  Values values_;
   bool use_masks_ = false;
   std::mt19937 random_;
   Codebooks codebooks_;
@@ -324,9 +331,10 @@ class DecodeAttention : public testing::TestWithParam<std::tuple<FormatPair, int
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
   void expect_exact(const std::vector<SequenceLengths>& lengths, int sink, bool masks, int group,
-                    kvant_type out_type = KVANT_F32, Tables tables = Tables::own) {
+                    kvant_type out_type = KVANT_F32, Tables tables = Tables::own,
+                    Values values = Values::normal) {
     const auto& [pair, d] = GetParam();
-    TestCache cache(pair.key, pair.value, d, lengths, sink, masks, tables, 5);
+    TestCache cache(pair.key, pair.value, d, lengths, sink, masks, tables, values, 5);
     const double error = cache.worst_error(group, out_type);
     std::printf("  %s + %s, d = %d, group %d: relative error %.5f\n", pair.key, pair.value, d, group, error);
     EXPECT_LE(error, kTolerance);
@@ -356,6 +364,11 @@ TEST_P(DecodeAttention, AgreesWithProtectedTokensMasked) {
 TEST_P(DecodeAttention, AgreesWhereHeadsShareTheirTables) {
   const bool plain = std::string(std::get<0>(GetParam()).key) == "bf16";
   expect_exact({{plain ? 0 : 11, 130, 9}, {plain ? 0 : 3, 2, 0}}, 0, false, 2, KVANT_F32, Tables::shared);
+}
+
+TEST_P(DecodeAttention, AgreesOnOutliers) {
+  const bool plain = std::string(std::get<0>(GetParam()).key) == "bf16";
+  expect_exact({{plain ? 0 : 20, 140, 5}}, plain ? 0 : 5, false, 4, KVANT_F32, Tables::own, Values::outliers);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, DecodeAttention,

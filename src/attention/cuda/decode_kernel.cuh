@@ -226,6 +226,18 @@ __device__ __forceinline__ void store_out(const DecodeArgs& args, int seq, int h
   }
 }
 
+// Two neighbouring channels of the output of a query head, and for the first of them the logarithm of the
+// softmax sum: max and sum are those of weights 2^(score - max + kWeightBits).
+__device__ __forceinline__ void store_result(const DecodeArgs& args, int seq, int head, int channel,
+                                             float2 out, float max, float sum) {
+  const float share = sum > 0 ? 1 / sum : 0;
+  store_out(args, seq, head, channel, out.x * share);
+  store_out(args, seq, head, channel + 1, out.y * share);
+  if (channel == 0 && args.log_sums != nullptr)
+    args.log_sums[static_cast<std::int64_t>(seq) * args.n_kv_heads * args.group + head] =
+        (max - kWeightBits + log2f(sum)) * 0.69314718F;
+}
+
 // Combines the partial results of a sequence and KV head, which CTAs [first, last] have left.
 template <int D>
 __device__ void combine_partials(const DecodeArgs& args, const Segment& segment, int first, int last,
@@ -265,9 +277,7 @@ __device__ void combine_partials(const DecodeArgs& args, const Segment& segment,
         out.y += weight * value[j].y;
       }
     }
-    const float share = sum > 0 ? 1 / sum : 0;
-    store_out(args, segment.seq, segment.head * args.group + h, channel, out.x * share);
-    store_out(args, segment.seq, segment.head * args.group + h, channel + 1, out.y * share);
+    store_result(args, segment.seq, segment.head * args.group + h, channel, out, max, sum);
   }
 }
 
@@ -325,9 +335,7 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
         out.y += weight * part.y;
       }
       if (whole) {
-        const float share = sum > 0 ? 1 / sum : 0;
-        store_out(args, segment.seq, segment.head * args.group + first + h, channel, out.x * share);
-        store_out(args, segment.seq, segment.head * args.group + first + h, channel + 1, out.y * share);
+        store_result(args, segment.seq, segment.head * args.group + first + h, channel, out, max, sum);
       } else {
         *reinterpret_cast<float2*>(args.schedule.partial_out + (slot + first + h) * D + channel) = out;
         if (channel == 0)

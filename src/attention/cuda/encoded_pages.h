@@ -49,7 +49,8 @@ struct Codebooks {
 
 // Gaussian values [kTokens][d]; keys with offsets and scales that differ by channel, values with a common
 // part, so that outputs don't vanish.
-inline std::vector<float> page_values(Side side, int d, std::uint32_t seed) {
+enum class Values { normal, outliers };
+inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Values kind = Values::normal) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   std::vector<float> offset(d);
@@ -61,18 +62,29 @@ inline std::vector<float> page_values(Side side, int d, std::uint32_t seed) {
   }
   std::vector<float> values(static_cast<std::size_t>(kTokens) * d);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = offset[i % d] + scale[i % d] * normal(random);
+  if (kind == Values::outliers) {
+    // As models have them: a channel of keys far from the others, tokens whose values are large or nearly
+    // vanish.
+    for (int token = 0; token < kTokens; ++token) {
+      float* row = values.data() + static_cast<std::ptrdiff_t>(token) * d;
+      if (side == Side::key) row[5] = 40 + 3 * row[5];
+      const float loudness = token % 41 == 7 ? 60.0F : token % 17 == 3 ? 1e-3F : 1.0F;
+      for (int i = 0; side == Side::value && i < d; ++i) row[i] *= loudness;
+    }
+  }
   return values;
 }
 
 inline EncodedPage encode_page(const std::string& name, Side side, int d, const TokenMask& left_out,
-                               const Codebooks& codebooks, int head, std::uint32_t seed) {
+                               const Codebooks& codebooks, int head, std::uint32_t seed,
+                               Values kind = Values::normal) {
   const Format& format = *find_format(name);
   DeviceFormat device;
   find_device_format(name, device);
   const PageContext context{d, {&codebooks.constants, 0, head, side}};
   std::vector<std::byte> canonical(format.page_bytes(d));
   EncodedPage page;
-  page.values = page_values(side, d, seed);
+  page.values = page_values(side, d, seed, kind);
   format.encode(page.values.data(), left_out, context, canonical.data());
   format.decode(canonical.data(), kTokens, context, page.values.data());
   page.device.resize(round_up_16(static_cast<int>(canonical.size())));
