@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 
@@ -8,6 +9,7 @@
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/seal_kernel.cuh"
 #include "attention/cuda/standard_levels.h"
+#include "format/trellis.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -26,6 +28,8 @@ bool find_encoding(const char* name, PageEncoding* encoding) {
     encoding->encoding = Encoding::progressive;
   } else if (format.starts_with("lm")) {
     encoding->encoding = Encoding::lloyd_max;
+  } else if (format.starts_with("tcq")) {
+    encoding->encoding = Encoding::trellis;
   } else if (format.starts_with("vq")) {
     encoding->encoding = Encoding::vectors;
   } else {
@@ -43,6 +47,11 @@ void set_levels(int d, PageEncoding* encoding) {
   }
 }
 
+void set_trellis(PageEncoding* encoding) {
+  const TrellisLevels levels = trellis_levels(trellis_tables()[encoding->layout.bits - 1]);
+  std::copy(levels.begin(), levels.end(), encoding->levels);
+}
+
 bool valid(const kvant_decode_shape* shape, const kvant_decode_layer* layer) {
   return shape != nullptr && shape->struct_size >= sizeof(kvant_decode_shape) && shape->n_seqs > 0 &&
          shape->n_kv_heads > 0 && layer != nullptr && layer->struct_size >= sizeof(kvant_decode_layer) &&
@@ -51,11 +60,13 @@ bool valid(const kvant_decode_shape* shape, const kvant_decode_layer* layer) {
 
 template <int D>
 cudaError_t launch_seal(const SealArgs& args, cudaStream_t stream) {
-  const cudaError_t error = cudaFuncSetAttribute(seal_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 static_cast<int>(sizeof(SealShared<D>)));
+  const bool trellis =
+      args.sides[0].encoding == Encoding::trellis || args.sides[1].encoding == Encoding::trellis;
+  const int bytes = static_cast<int>(sizeof(SealShared<D>) + (trellis ? sizeof(TrellisShared<D>) : 0));
+  const cudaError_t error =
+      cudaFuncSetAttribute(seal_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  seal_kernel<D>
-      <<<dim3(args.n_seqs, args.n_kv_heads, 2), kSealThreads, sizeof(SealShared<D>), stream>>>(args);
+  seal_kernel<D><<<dim3(args.n_seqs, args.n_kv_heads, 2), kSealThreads, bytes, stream>>>(args);
   return cudaPeekAtLastError();
 }
 
@@ -120,6 +131,7 @@ kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_laye
     encoding.page_bytes = static_cast<int>(kvant_page_bytes(format, shape->head_dim));
     if (encoding.page_bytes == 0) return KVANT_UNSUPPORTED;
     if (encoding.encoding == Encoding::lloyd_max) set_levels(shape->head_dim, &encoding);
+    if (encoding.encoding == Encoding::trellis) set_trellis(&encoding);
     encoding.codebooks = side == KVANT_KEY ? layer->key_codebooks : layer->value_codebooks;
     encoding.codebook_stride = side == KVANT_KEY ? layer->key_codebook_stride : layer->value_codebook_stride;
     if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)

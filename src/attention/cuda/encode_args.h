@@ -6,13 +6,13 @@
 namespace kvant::cuda {
 
 // How the values of a page become codes and parameters: the families of src/format.
-enum class Encoding : std::uint8_t { channel_grid, token_grid, progressive, lloyd_max, vectors };
+enum class Encoding : std::uint8_t { channel_grid, token_grid, progressive, lloyd_max, trellis, vectors };
 
 struct PageEncoding {
   Encoding encoding;
   CodeLayout layout;
   int page_bytes;        // in GPU memory
-  float levels[16];      // lloyd_max: of values with a variance of 1 / d
+  float levels[256];     // lloyd_max: of values with a variance of 1 / d; trellis: of the states
   float boundaries[15];  // between those of values with a variance of 1
   const void* codebooks;
   std::int64_t codebook_stride;

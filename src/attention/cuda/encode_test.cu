@@ -18,12 +18,14 @@ constexpr int kSink = 4;
 struct Case {
   const char* key;
   const char* value;
-  double differing_bits;  // at most, as a share: where sums are rounded in another order
+  double differing_bits;  // at most, as a share: where sums are rounded in another order, or (1) paths
+                          // searched otherwise
 };
-constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},   {"ch2g128", "tok2g128", 0},
-                           {"prog4", "prog4", 0},        {"lm4", "lm4", 1e-4},
-                           {"lm3", "lm2", 1e-4},         {"vq-d4b8", "vq-d4b8", 1e-3},
-                           {"vq-d2b8", "vq-d8b12", 1e-3}};
+constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},    {"ch2g128", "tok2g128", 0},
+                           {"prog4", "prog4", 0},         {"lm4", "lm4", 1e-4},
+                           {"lm3", "lm2", 1e-4},          {"vq-d4b8", "vq-d4b8", 1e-3},
+                           {"vq-d2b8", "vq-d8b12", 1e-3}, {"tcq1", "tcq2", 1},
+                           {"tcq3", "tcq4", 1},           {"tcq5", "tcq3", 1}};
 
 // Rows of 128 tokens for each sequence, in an order of their own, and a cache with one tail page and one
 // sealed page for each sequence, head and side.
@@ -87,6 +89,24 @@ class SealedCache {
     std::vector<std::byte> page(round_up_16(static_cast<int>(canonical.size())));
     page_to_device(device, static_cast<Side>(side), d_, canonical.size(), canonical.data(), page.data());
     return page;
+  }
+
+  // The squared error of a device page, kept tokens only.
+  double squared_error(int side, int head, const std::vector<float>& values, const std::byte* page) const {
+    const Format& format = *find_format(formats_[side]);
+    DeviceFormat device;
+    find_device_format(formats_[side], device);
+    std::vector<std::byte> canonical(format.page_bytes(d_));
+    page_from_device(device, static_cast<Side>(side), d_, canonical.size(), page, canonical.data());
+    std::vector<float> decoded(values.size());
+    PageContext context;
+    context.head_dim = d_;
+    context.constants = {&codebooks_.constants, 0, head, static_cast<Side>(side)};
+    format.decode(canonical.data(), kTokens, context, decoded.data());
+    double error = 0;
+    for (std::size_t i = static_cast<std::size_t>(kSink) * d_; i < values.size(); ++i)
+      error += (double{values[i]} - decoded[i]) * (double{values[i]} - decoded[i]);
+    return error;
   }
 
  private:
@@ -187,6 +207,17 @@ TEST_P(Encoding, SealsWhatTheFormatEncodes) {
     bits += 8 * expected.size();
   });
   EXPECT_LE(static_cast<double>(differing), formats.differing_bits * static_cast<double>(bits));
+}
+
+TEST_P(Encoding, LosesNoMoreThanTheFormat) {
+  const auto& [formats, d] = GetParam();
+  const SealedCache cache(formats, d, false);
+  for_each_page([&](int side, int seq, int head) {
+    const std::vector<float> values = cache.appended(side, seq, head);
+    const double expected =
+        cache.squared_error(side, head, values, cache.expected(side, head, values).data());
+    EXPECT_LE(cache.squared_error(side, head, values, cache.sealed(side, seq, head)), 1.01 * expected);
+  });
 }
 
 TEST_P(Encoding, RotatesRowsBeforeTheyAreStored) {
