@@ -99,11 +99,12 @@ typedef struct kvant_decode_layer {
   void* out; /* of out_type, likewise */
   kvant_type out_type;
   int64_t out_seq_stride, out_head_stride;
-  /* Not 0: sealed pages, page tables, lengths and the schedule were complete before the kernel that precedes this call in
-   * its stream began (that kernel may still write q and the tail). Sealed pages are then read while it ends. */
+  /* Not 0: sealed pages, page tables, lengths and the schedule were complete before the kernel that precedes
+   * this call in its stream began (that kernel may still write q and the tail). Sealed pages are then read
+   * while it ends. */
   int32_t settled;
-  /* Logarithms of the softmax sums, ln sum exp(score_scale * q.k): F32 [n_seqs][n_kv_heads * group], or null. With
-   * them attention to other tokens can be merged with the output. */
+  /* Logarithms of the softmax sums, ln sum exp(score_scale * q.k): F32 [n_seqs][n_kv_heads * group], or null.
+   * With them attention to other tokens can be merged with the output. */
   float* log_sums;
 } kvant_decode_layer;
 
@@ -136,8 +137,8 @@ typedef struct kvant_new_rows {
   int64_t key_row_stride, key_head_stride;
   const void* values;
   int64_t value_row_stride, value_head_stride;
-  /* What is done to a row before it is stored: channels are multiplied by factors (or null), then rotated by the
-   * orthonormal Walsh-Hadamard matrix if `hadamard`. Queries and outputs must be transformed to match. */
+  /* What is done to a row before it is stored: channels are multiplied by factors (or null), then rotated by
+   * the orthonormal Walsh-Hadamard matrix if `hadamard`. Queries and outputs must be transformed to match. */
   const float* key_factors; /* [n_kv_heads][head_dim] */
   const float* value_factors;
   int32_t key_hadamard, value_hadamard;
@@ -150,10 +151,10 @@ KVANT_API kvant_status kvant_append(const kvant_decode_shape* shape, const kvant
 /* Whether kvant_seal can encode a format. */
 KVANT_API int kvant_can_seal(const char* format);
 
-/* Encodes full tail pages into sealed pages, both sides of all KV heads: page tail_page[seq] of the tail into page
- * sealed_page[seq], where tail_page[seq] >= 0. May be launched every step; it does nothing where nothing is due.
- * Tables must name the sealed pages already; lengths and the tail's table are the caller's to advance. Sink and
- * protected tokens (`sink`, `masks`) widen no range. */
+/* Encodes full tail pages into sealed pages, both sides of all KV heads: page tail_page[seq] of the tail into
+ * page sealed_page[seq], where tail_page[seq] >= 0. May be launched every step; it does nothing where nothing
+ * is due. Tables must name the sealed pages already; lengths and the tail's table are the caller's to
+ * advance. Sink and protected tokens (`sink`, `masks`) widen no range. */
 KVANT_API kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                   const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream);
 
