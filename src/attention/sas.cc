@@ -37,7 +37,10 @@ KVANT_SIMD_CLONES float sas_row(float* x, int n, float max) {
       const bool inside = score >= kSasFloor;
       const float below = inside ? -score : 0.0F;
       const int whole = static_cast<int>(below);
-      const float weight = inside ? kWholeExp[whole] * polynomial(below - static_cast<float>(whole)) : 0.0F;
+      float whole_exp = kWholeExp[0];  // chosen, not looked up: that has a vector instruction everywhere
+      for (int i = 1; i < static_cast<int>(kWholeExp.size()); ++i)
+        whole_exp = whole >= i ? kWholeExp[i] : whole_exp;
+      const float weight = inside ? whole_exp * polynomial(below - static_cast<float>(whole)) : 0.0F;
       x[first + j] = weight;
       sums[j] += weight;
     }

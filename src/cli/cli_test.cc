@@ -204,7 +204,7 @@ TEST_F(Cli, EvalLooksIntoLayers) {
 TEST_F(Cli, EvalRunsASuiteAsTheCommandLineSays) {
   const std::string json_path = path("suite.json");
   const Outcome outcome = run_model("eval", {"-f", path("text.txt"), "--suite", "search-groups", "-c",
-                                             "128,64", "--chunks", "1", "--kv", "fp8", "--json", json_path});
+                                             "256,128", "--chunks", "1", "--kv", "fp8", "--json", json_path});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("2 bits, groups of 32"), std::string::npos) << outcome.out;
   const auto json = nlohmann::json::parse(read_file(json_path));

@@ -12,7 +12,8 @@ enum class CodeMeaning : std::uint8_t {
   vector,  // table[i][code] for channel i of the group, [group_channels][256]; a code is one byte
 };
 
-// The type of numbers that are stored as they are, rows of [kPageTokens][d] without parameters.
-enum class NumberType : std::uint8_t { none, bf16, f16, f32 };
+// The type of numbers that are stored in rows of [kPageTokens][d], the first bytes of a page. e4m3: no
+// infinities and no NaN are stored.
+enum class NumberType : std::uint8_t { none, bf16, f16, e4m3, f32 };
 
 }  // namespace kvant

@@ -67,7 +67,10 @@ class Format {
 
   // Whether values are stored as 16-bit floating-point numbers, without parameters. A cache of nothing but
   // one plain format keeps its unsealed tokens in it too, so that sealing changes nothing.
-  bool plain() const { return number_type() != NumberType::none; }
+  virtual bool plain() const { return false; }
+
+  // The type of a page's numbers: values, where the format is plain; else times each token's scale, which
+  // read_parameters gives.
   virtual NumberType number_type() const { return NumberType::none; }
 
   // The largest magnitude that is stored faithfully; what lies beyond saturates. A tail refuses such values.
@@ -98,8 +101,8 @@ class Format {
   // How values follow from codes (code_scheme.h); nothing where they don't in that way.
   virtual std::optional<CodeScheme> code_scheme(int /*head_dim*/) const { return std::nullopt; }
   virtual CodeOrder code_order() const { return CodeOrder{}; }
-  // Formats with a scheme only: the table, empty for plain numbers; and a page's parameters, into empty
-  // vectors. Only the parameters of `page` are read, wherever its codes may be.
+  // Formats with a scheme or a number type: the table, empty for plain numbers; and a page's parameters, into
+  // empty vectors. Only the parameters of `page` are read, wherever its codes may be.
   virtual CodeTable code_table(const PageContext& /*context*/) const { return {}; }
   virtual void read_parameters(const std::byte* page, const PageContext& context, const CodeTable& table,
                                CodeParameters& parameters) const;

@@ -69,6 +69,13 @@ class Fp8Format : public Format {
 
   std::size_t page_bytes(int head_dim) const override { return fp8_page_bytes(head_dim); }
   bool row_wise() const override { return true; }
+  NumberType number_type() const override { return NumberType::e4m3; }
+  void read_parameters(const std::byte* page, const PageContext& context, const CodeTable&,
+                       CodeParameters& parameters) const override {
+    parameters.token_scale.resize(kPageTokens);
+    std::memcpy(parameters.token_scale.data(), scale_of(page, 0, context.head_dim),
+                kPageTokens * sizeof(float));
+  }
 
   void encode(const float* values, const TokenMask&, const PageContext& context,
               std::byte* page) const override {

@@ -56,7 +56,7 @@ TEST(BuiltinRecipes, HoldWhatTheMethodsSay) {
   EXPECT_EQ(parsed("quarot-4bit").tier, Tier::comparison);
   EXPECT_EQ(to_string(parsed("q4_0")), "k=tok4g32s,v=tok4g32s");
   EXPECT_EQ(to_string(parsed("f16")), "k=f16,v=f16");
-  EXPECT_EQ(to_string(parsed("vecinfer-2bit")), "k=smooth+hadamard:vq-d4b8,v=vq-d4b8,window=128");
+  EXPECT_EQ(to_string(parsed("vecinfer-2bit")), "k=smooth+hadamard:vq-d4b8,v=vq-d4b8,sink=4,window=128");
   EXPECT_EQ(to_string(parsed("turboattention-mix")),
             "k=prog4,v=prog4,sink=4,mix=0.5,mix_k=prog2,mix_v=prog2,softmax=sas,products=integer,tail=int8");
   EXPECT_EQ(to_string(parsed("turbo3-sparse-v")), "k=rhadamard:lm3,v=rhadamard:lm3,skip=1e-6");

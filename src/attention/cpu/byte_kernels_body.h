@@ -416,6 +416,8 @@ KVANT_INLINE typename F::Lanes load_numbers(const void* values, std::ptrdiff_t a
     return F::from_bf16(static_cast<const std::uint16_t*>(values) + at);
   } else if constexpr (Type == kvant::NumberType::f16) {
     return F::from_f16(static_cast<const std::uint16_t*>(values) + at);
+  } else if constexpr (Type == kvant::NumberType::e4m3) {
+    return F::from_e4m3(static_cast<const std::uint8_t*>(values) + at);
   } else {
     return F::load(static_cast<const float*>(values) + at);
   }
@@ -483,6 +485,7 @@ void with_rows(const kvant::cpu::Rows& rows, int n_heads, const Run& run) {
     with_heads<Isa>(n_heads, [&](auto heads) {
       if (rows.type == Type::bf16) return run(lanes, TypeOf<Type::bf16>{}, heads);
       if (rows.type == Type::f16) return run(lanes, TypeOf<Type::f16>{}, heads);
+      if (rows.type == Type::e4m3) return run(lanes, TypeOf<Type::e4m3>{}, heads);
       return run(lanes, TypeOf<Type::f32>{}, heads);
     });
   };

@@ -33,6 +33,10 @@ struct Floats4 {
     const Words32 bits = {from[0], from[1], from[2], from[3]};
     return reinterpret_cast<Lanes>((bits & 0x8000) << 16 | (bits & 0x7fff) << 13) * 0x1p112F;
   }
+  static KVANT_INLINE Lanes from_e4m3(const std::uint8_t* from) {
+    const Words32 bits = {from[0], from[1], from[2], from[3]};
+    return reinterpret_cast<Lanes>((bits & 0x80) << 24 | (bits & 0x7f) << 20) * 0x1p120F;
+  }
   static KVANT_INLINE Lanes add(Lanes a, Lanes b) { return a + b; }
   static KVANT_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return a * b + c; }
   static KVANT_INLINE float sum(Lanes x) { return (x[0] + x[1]) + (x[2] + x[3]); }

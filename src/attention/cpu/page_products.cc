@@ -72,14 +72,18 @@ void PageProducts::mix(const PageSide& v, int n_tokens, const PageSide* next, Ma
   }
 }
 
-// The page at hand: its scheme and parameters.
-CodePage PageProducts::code_page(const PageSide& side) {
-  const PageContext& context = *side.context;
-  scheme_ = *side.format->code_scheme(context.head_dim);
+void PageProducts::clear_parameters() {
   for (auto* parameters : {&parameters_.token_scale, &parameters_.token_zero, &parameters_.channel_scale,
                            &parameters_.channel_zero}) {
     parameters->clear();
   }
+}
+
+// The page at hand: its scheme and parameters.
+CodePage PageProducts::code_page(const PageSide& side) {
+  const PageContext& context = *side.context;
+  scheme_ = *side.format->code_scheme(context.head_dim);
+  clear_parameters();
   side.format->read_parameters(side.bytes, context, context.table, parameters_);
   return {reinterpret_cast<const std::uint8_t*>(side.bytes),
           scheme_.meaning,
@@ -151,22 +155,34 @@ TokenParameters PageProducts::token_parameters(int group) const {
           part(parameters_.token_zero, group, kPageTokens)};
 }
 
-// The page's numbers as they are stored, if they are, or decoded.
+// The page's numbers as they are stored, if they are, or decoded. Their tokens' scales are left in
+// parameters_.
 Rows PageProducts::rows_of(const PageSide& side, int n_tokens) {
   const Format& format = *side.format;
-  const int d = side.context->head_dim;
+  const PageContext& context = *side.context;
+  clear_parameters();
   if (products_ == Products::integer) {
-    format.decode_integers(side.bytes, n_tokens, *side.context, rows_.data(), block_scales_);
+    format.decode_integers(side.bytes, n_tokens, context, rows_.data(), block_scales_);
   } else if (format.number_type() != NumberType::none) {
-    return {side.bytes, format.number_type(), n_tokens, d, next_};
+    if (!format.plain()) format.read_parameters(side.bytes, context, context.table, parameters_);
+    return {side.bytes, format.number_type(), n_tokens, context.head_dim, next_};
   } else {
-    format.decode(side.bytes, n_tokens, *side.context, rows_.data());
+    format.decode(side.bytes, n_tokens, context, rows_.data());
   }
-  return {rows_.data(), NumberType::f32, n_tokens, d, next_};
+  return {rows_.data(), NumberType::f32, n_tokens, context.head_dim, next_};
+}
+
+// Times the scales of the tokens of rows.
+void PageProducts::scale_tokens(int n_tokens, MatrixView<float> values) const {
+  if (parameters_.token_scale.empty()) return;
+  for (int r = 0; r < values.rows; ++r) {
+    for (int t = 0; t < n_tokens; ++t) values.row(r)[t] *= parameters_.token_scale[t];
+  }
 }
 
 void PageProducts::score_rows(const PageSide& k, int n_tokens, MatrixView<float> scores) {
   kernels_->score_rows(rows_of(k, n_tokens), q_.data, q_.rows, scores.data, scores.stride);
+  scale_tokens(n_tokens, scores);
   for (int r = 0; r < q_.rows && products_ == Products::integer; ++r) {
     for (int t = 0; t < n_tokens; ++t) scores.row(r)[t] *= block_scales_[t / kIntegerBlock];
   }
@@ -268,6 +284,7 @@ void PageProducts::mix_group(const CodePage& page, int group, int first, int end
 void PageProducts::mix_rows(const PageSide& v, int n_tokens, MatrixView<float> weights,
                             MatrixView<float> out) {
   const Rows rows = rows_of(v, n_tokens);
+  scale_tokens(n_tokens, weights);
   for (int first = 0; first < n_tokens && products_ == Products::integer; first += kIntegerBlock) {
     const int n = std::min(kIntegerBlock, n_tokens - first);
     for (int r = 0; r < out.rows; ++r) {

@@ -23,7 +23,7 @@ class PageProducts {
   // next: the page that comes after it; null: none.
   void score(const PageSide& k, int n_tokens, const PageSide* next, MatrixView<float> scores);
 
-  // out[r] += sum over t of weights[r, t] * v_t. Integer products overwrite weights. V of 8 tokens in a row
+  // out[r] += sum over t of weights[r, t] * v_t. Weights may be overwritten. V of 8 tokens in a row
   // whose weights are all 0 is not read.
   void mix(const PageSide& v, int n_tokens, const PageSide* next, MatrixView<float> weights,
            MatrixView<float> out);
@@ -32,6 +32,8 @@ class PageProducts {
   void end(MatrixView<float> out);
 
  private:
+  void clear_parameters();
+  void scale_tokens(int n_tokens, MatrixView<float> values) const;
   CodePage code_page(const PageSide& side);
   TokenParameters token_parameters(int group) const;
   void prepare_queries(const float* channel_scale);

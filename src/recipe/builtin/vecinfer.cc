@@ -4,23 +4,24 @@
 // newest 128 tokens stay unquantized, as in all of its experiments (section 4.1).
 //
 // The names give the average code width of K and V in bits. The pairs are those of Tables 2 and 8; r2 is the
-// pair that the reasoning models of Table 3 run with.
+// pair that the reasoning models of Table 3 run with. The sink is ours: without one the codebooks spend
+// themselves on the first token, and on what another text's first tokens are (docs/quality.md).
 #include "recipe/builtin.h"
 
 namespace kvant {
 
 std::span<const BuiltinRecipe> vecinfer_recipes() {
   static constexpr BuiltinRecipe kRecipes[] = {
-      {"vecinfer-4bit", Tier::product, "k=smooth+hadamard:vq-d2b8,v=vq-d2b8,window=128",
+      {"vecinfer-4bit", Tier::product, "k=smooth+hadamard:vq-d2b8,v=vq-d2b8,window=128,sink=4",
        "VecInfer: smoothed, rotated K, codebooks, 4 bits"},
-      {"vecinfer-3bit", Tier::product, "k=smooth+hadamard:vq-d4b12,v=vq-d4b12,window=128",
+      {"vecinfer-3bit", Tier::product, "k=smooth+hadamard:vq-d4b12,v=vq-d4b12,window=128,sink=4",
        "VecInfer, 3 bits"},
-      {"vecinfer-2bit", Tier::product, "k=smooth+hadamard:vq-d4b8,v=vq-d4b8,window=128", "VecInfer, 2 bits"},
-      {"vecinfer-r2", Tier::product, "k=smooth+hadamard:vq-d4b10,v=vq-d8b12,window=128",
+      {"vecinfer-2bit", Tier::product, "k=smooth+hadamard:vq-d4b8,v=vq-d4b8,window=128,sink=4", "VecInfer, 2 bits"},
+      {"vecinfer-r2", Tier::product, "k=smooth+hadamard:vq-d4b10,v=vq-d8b12,window=128,sink=4",
        "VecInfer, K 2.5 and V 1.5 bits"},
-      {"vecinfer-1.5bit", Tier::product, "k=smooth+hadamard:vq-d8b12,v=vq-d8b12,window=128",
+      {"vecinfer-1.5bit", Tier::product, "k=smooth+hadamard:vq-d8b12,v=vq-d8b12,window=128,sink=4",
        "VecInfer, 1.5 bits"},
-      {"vecinfer-1.25bit", Tier::product, "k=smooth+hadamard:vq-d8b12,v=vq-d8b8,window=128",
+      {"vecinfer-1.25bit", Tier::product, "k=smooth+hadamard:vq-d8b12,v=vq-d8b8,window=128,sink=4",
        "VecInfer, K 1.5 and V 1 bits"},
   };
   return kRecipes;
