@@ -5,6 +5,7 @@
 #include "base/json_file.h"
 #include "base/progress.h"
 #include "cli/command.h"
+#include "cli/eval_backend.h"
 #include "cli/eval_rows.h"
 #include "cli/session.h"
 #include "eval/cache_size.h"
@@ -32,6 +33,7 @@ struct EvalOptions {
   std::vector<std::string> calibrate_on;
   bool layers = false;
   std::string weights = "f32";
+  std::string compare_backend;  // empty: none
   bool control = false;
   bool all_prompt = false;
 };
@@ -204,6 +206,13 @@ Status evaluate(const EvalOptions& options) {
   std::vector<nlohmann::ordered_json> documents;
   for (const int context : suite.contexts) {
     evaluation->quality.context = context;
+    if (!options.compare_backend.empty()) {
+      auto document = evaluate_backend(*session, options.compare_backend, *rows, *tokens, evaluation->quality,
+                                       options.common.model);
+      if (!document.ok()) return document.error();
+      documents.push_back(std::move(document).value());
+      continue;
+    }
     auto document = suite.layers ? evaluate_attention(*session, *evaluation, *rows, *tokens)
                                  : evaluate_logits(*session, *evaluation, *rows, *tokens);
     if (!document.ok()) return document.error();
@@ -256,6 +265,10 @@ Command add_eval_command(CLI::App& program) {
                     "the reference's Q, K and V; also what is skipped and protected");
   command->add_flag("--all-prompt", options->all_prompt,
                     "run the scored half as part of the prompt, not as an answer");
+  command->add_option(
+      "--compare-backend", options->compare_backend,
+      "instead of recipes, compare attention backends: each recipe on this one, token by token, "
+      "against itself on --backend");
   command->add_flag("--control", options->control,
                     "add a row that runs bf16 in smaller steps: what rounding alone makes of it");
   command

@@ -44,12 +44,14 @@ Result<std::shared_ptr<const Constants>> Session::constants(const Recipe& recipe
   return constants_from(*file, recipe, engine_->geometry(), engine_->fingerprint(), calibration_);
 }
 
-Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const std::string& text_path) const {
+Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const std::string& text_path,
+                                                  const AttentionBackend* backend) const {
+  if (backend == nullptr) backend = backend_.get();
   auto known = constants(recipe, text_path);
   if (!known.ok()) return known.error();
-  auto plan = resolve(recipe, engine_->geometry(), std::move(known).value(), backend_->page_order());
+  auto plan = resolve(recipe, engine_->geometry(), std::move(known).value(), backend->page_order());
   if (!plan.ok()) return plan.error();
-  if (verbose_) fmt::print(stderr, "{}", plan_table(report(**plan)));
+  if (verbose_) fmt::print(stderr, "{}", plan_table(report_plan(**plan, *backend)));
   if (strict_) KVANT_RETURN_IF_ERROR(check_fallbacks(**plan));
   return plan;
 }

@@ -20,7 +20,9 @@ class Session {
 
   // Resolves a recipe for the model, with its calibration (made now, if need be); prints the plan with -v.
   // With --strict a fall-back is an error. text_path: a text to calibrate on, instead of the usual one.
-  Result<std::shared_ptr<const Plan>> plan(const Recipe& recipe, const std::string& text_path = "") const;
+  // backend: that the plan is for, instead of the session's.
+  Result<std::shared_ptr<const Plan>> plan(const Recipe& recipe, const std::string& text_path = "",
+                                           const AttentionBackend* backend = nullptr) const;
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
 
  private:

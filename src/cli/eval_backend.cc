@@ -1,0 +1,53 @@
+#include "cli/eval_backend.h"
+
+#include <fmt/format.h>
+
+#include "base/progress.h"
+#include "eval/engine_source.h"
+#include "eval/llama_reference.h"
+#include "eval/report_json.h"
+
+namespace kvant {
+namespace {
+
+// One recipe's row.
+Result<QualityRow> compare(const Session& session, AttentionBackend& backend, const EvalRow& row,
+                           const EvalText& text, const QualityOptions& quality, Progress& progress) {
+  if (names_llama(row.name)) return error("'{}' has no attention backend of kvant's to compare", row.name);
+  const auto own = session.plan(row.recipe, row.calibration_text);
+  if (!own.ok()) return own.error();
+  const auto other = session.plan(row.recipe, row.calibration_text, &backend);
+  if (!other.ok()) return other.error();
+  // Both in the same steps: matrix products of other sizes round otherwise, which a coarse cache amplifies.
+  const auto reference =
+      make_engine_source(row.name, session.engine(), session.backend(), *own, /*step_tokens=*/1);
+  std::vector<std::unique_ptr<LogitSource>> candidates;
+  candidates.push_back(make_engine_source(row.name, session.engine(), backend, *other, /*step_tokens=*/1));
+  auto result = evaluate_quality(text, session.engine().n_vocab(), *reference, candidates, quality,
+                                 [&](std::int64_t n) { progress.advance(n); });
+  if (!result.ok()) return result.error();
+  return result->rows.back();
+}
+
+}  // namespace
+
+Result<nlohmann::ordered_json> evaluate_backend(const Session& session, const std::string& name,
+                                                const std::vector<EvalRow>& rows, const EvalText& text,
+                                                const QualityOptions& quality, const std::string& model) {
+  const auto backend = make_backend(name);
+  if (!backend.ok()) return backend.error();
+  QualityResult all{quality.context, chunks_available(text, quality), {}};
+  {
+    const std::int64_t tokens = std::int64_t{2} * all.chunks * quality.context * std::ssize(rows);
+    Progress progress("evaluating", tokens, "tokens");
+    for (const EvalRow& row : rows) {
+      auto compared = compare(session, **backend, row, text, quality, progress);
+      if (!compared.ok()) return compared.error();
+      all.rows.push_back(std::move(compared).value());
+    }
+  }
+  fmt::print("each recipe on {}, token by token, against itself on --backend\n{}", name, eval_table(all));
+  return eval_to_json(all, model);
+}
+
+}  // namespace kvant
