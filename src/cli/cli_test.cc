@@ -201,6 +201,19 @@ TEST_F(Cli, EvalLooksIntoLayers) {
       "--layers");
 }
 
+TEST_F(Cli, EvalComparesBackends) {
+  const std::string json_path = path("backends.json");
+  const Outcome outcome =
+      run_model("eval", {"-f", path("text.txt"), "-c", "256", "--chunks", "1", "--compare-backend",
+                         "cpu/portable", "--kv", "tok4g64", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  ASSERT_EQ(json["results"].size(), 2U);
+  EXPECT_LT(json["results"][1]["kld_mean"], 0.01);
+  expect_user_error(run_model("eval", {"-f", path("text.txt"), "-c", "256", "--compare-backend", "gpu"}),
+                    "gpu");
+}
+
 TEST_F(Cli, EvalRunsASuiteAsTheCommandLineSays) {
   const std::string json_path = path("suite.json");
   const Outcome outcome = run_model("eval", {"-f", path("text.txt"), "--suite", "search-groups", "-c",
