@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 namespace kvant {
 namespace {
-
-constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 // The tokens of a page that a query sees, but for masked ones: [begin, end).
 struct Visible {
@@ -24,11 +21,11 @@ Visible visible(const PageView& page, int token, int sliding_window) {
 // Takes protected tokens, and those that query `token` may not see, out of its scores.
 void mask_row(const PageView& page, int token, int sliding_window, float* scores) {
   const auto [begin, end] = visible(page, token, sliding_window);
-  std::fill(scores, scores + begin, kMasked);
-  std::fill(scores + end, scores + page.n_tokens, kMasked);
+  std::fill(scores, scores + begin, kUnseen);
+  std::fill(scores + end, scores + page.n_tokens, kUnseen);
   if (page.kept || page.masked.empty()) return;
   for (int t = 0; t < page.n_tokens; ++t) {
-    if (page.masked.test(t)) scores[t] = kMasked;
+    if (page.masked.test(t)) scores[t] = kUnseen;
   }
 }
 

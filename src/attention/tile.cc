@@ -2,26 +2,25 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "attention/softmax.h"
 
 namespace kvant {
-namespace {
-
-constexpr float kNothing = -std::numeric_limits<float>::infinity();
-
-}  // namespace
-
 void PartialAttention::reset(int rows, int d) {
-  max.assign(rows, kNothing);
+  max.assign(rows, kUnseen);
   sum.assign(rows, 0.0F);
   accumulator.assign(static_cast<std::size_t>(rows) * d, 0.0F);
 }
 
+void PartialAttention::raise_max(int r, float to, float rescale, int d) {
+  sum[r] *= rescale;
+  scale_row(accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, d, rescale);
+  max[r] = to;
+}
+
 void PartialAttention::merge(const PartialAttention& other, int d) {
   for (std::size_t r = 0; r < max.size(); ++r) {
-    if (other.max[r] == kNothing) continue;
+    if (other.max[r] == kUnseen) continue;
     const float together = std::max(max[r], other.max[r]);
     const float mine = std::exp(max[r] - together), theirs = std::exp(other.max[r] - together);
     float* row = accumulator.data() + static_cast<std::ptrdiff_t>(r) * d;

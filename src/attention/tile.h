@@ -1,12 +1,16 @@
 // What one tile of queries is, what it has seen so far, and the rules that it sees by.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "base/geometry.h"
 #include "recipe/recipe.h"
 
 namespace kvant {
+
+// The score of a token that a query does not see, and the maximum where it has seen none.
+inline constexpr float kUnseen = -std::numeric_limits<float>::infinity();
 
 // The queries of one tile for one KV head: row g * n_queries + i is query head g, token first_token + i.
 struct QueryTile {
@@ -36,6 +40,8 @@ struct PartialAttention {
   RunWeights kept;  // what a backend may keep from the first of two passes: reset() leaves it alone
 
   void reset(int rows, int d);
+  // Row r's maximum becomes `to`, a larger one: what was seen before shrinks by `rescale`.
+  void raise_max(int r, float to, float rescale, int d);
   // Adds the pages that `other` saw. Same rows and d.
   void merge(const PartialAttention& other, int d);
 };

@@ -71,7 +71,8 @@ HeadState::HeadState(const Plan& plan, int layer, int kv_head, const HeadPools& 
       head_(plan.head(layer, kv_head)),
       kept_rows_(kept_page_rows(plan, layer)),
       pools_(pools) {
-  for (int s = 0; s < 2; ++s) tail_context_[s] = side_plan(s).context;
+  for (int s = 0; s < 2; ++s)
+    tail_context_[s] = {head_.k.context.head_dim, side_plan(s).context.constants, {}};
 }
 
 HeadState::~HeadState() {

@@ -12,6 +12,9 @@ enum class CodeMeaning : std::uint8_t {
   vector,  // table[i][code] for channel i of the group, [group_channels][256]; a code is one byte
 };
 
+// What bytes of a table are more than the numbers that they stand for (code_scheme.h).
+inline constexpr int kTableBias = 128;
+
 // The type of numbers that are stored in rows of [kPageTokens][d], the first bytes of a page. e4m3: no
 // infinities and no NaN are stored.
 enum class NumberType : std::uint8_t { none, bf16, f16, e4m3, f32 };

@@ -29,8 +29,6 @@ struct CodeScheme {
   int channel_blocks = 0;  // blocks of tokens with channel parameters of their own; 0: no such parameters
 };
 
-inline constexpr int kTableBias = 128;
-
 // What codes stand for, and the factor that belongs to token_scale already.
 struct CodeTable {
   std::vector<std::uint8_t> biased;  // number + kTableBias, numbers within +-127; at least 32, if any

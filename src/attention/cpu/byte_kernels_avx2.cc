@@ -7,39 +7,9 @@
 namespace {
 
 #include "attention/cpu/byte_kernels_body.h"
+#include "attention/cpu/float_lanes_avx2.h"
 
-struct Floats8 {
-  using Lanes = __m256;
-  static constexpr int kLanes = 8;
-  static KVANT_INLINE Lanes zero() { return _mm256_setzero_ps(); }
-  static KVANT_INLINE Lanes fill(float x) { return _mm256_set1_ps(x); }
-  static KVANT_INLINE Lanes load(const float* from) { return _mm256_loadu_ps(from); }
-  static KVANT_INLINE void store(float* to, Lanes x) { _mm256_storeu_ps(to, x); }
-  static KVANT_INLINE Lanes from_bf16(const std::uint16_t* from) {
-    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
-  }
-  static KVANT_INLINE Lanes from_f16(const std::uint16_t* from) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-  }
-  // Sign and magnitude in an F32's place; the exponent's bias is put right by a product, which normalizes
-  // denormals too.
-  static KVANT_INLINE Lanes from_e4m3(const std::uint8_t* from) {
-    const __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
-    const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(x, _mm256_set1_epi32(0x80)), 24);
-    const __m256i magnitude = _mm256_slli_epi32(_mm256_and_si256(x, _mm256_set1_epi32(0x7f)), 20);
-    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(sign, magnitude)), fill(0x1p120F));
-  }
-  static KVANT_INLINE Lanes add(Lanes a, Lanes b) { return _mm256_add_ps(a, b); }
-  static KVANT_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps(a, b, c); }
-  static KVANT_INLINE float sum(Lanes x) {
-    __m128 half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
-    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
-  }
-};
-
-struct Avx2 {
+struct Avx2 : WordPacking {
   using Floats = Floats8;
   using HalfFloats = Floats8;
   static constexpr int kBytes = 32;
@@ -142,29 +112,6 @@ struct Avx2 {
     __m128 by = _mm_set1_ps(factor);
     if (scale != nullptr) by = _mm_mul_ps(by, _mm_loadu_ps(scale));
     _mm_storeu_ps(out, _mm_fmadd_ps(values, by, _mm_loadu_ps(out)));
-  }
-
-  // A block of 4 groups: quads[r] holds number r of groups 0 and 2, and of groups 1 and 3.
-  static void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
-    for (int r = 0; r < channels; ++r) {
-      for (int odd = 0; odd < 2; ++odd) {
-        quads[r][odd] = (static_cast<std::uint32_t>(numbers[odd * channels + r]) & 0xffffU) |
-                        static_cast<std::uint32_t>(numbers[(2 + odd) * channels + r]) << 16;
-      }
-    }
-  }
-  // Two octets.
-  static void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {
-    for (int octet = 0; octet < 2; ++octet) {
-      for (int odd = 0; odd < 2; ++odd) {
-        std::uint64_t packed = 0;
-        for (int i = 0; i < 4; ++i) {
-          const auto number = static_cast<std::uint16_t>(numbers[8 * octet + 2 * i + odd]);
-          packed |= static_cast<std::uint64_t>(number) << (16 * i);
-        }
-        octets[octet][odd] = packed;
-      }
-    }
   }
 };
 

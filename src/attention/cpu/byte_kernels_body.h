@@ -8,12 +8,14 @@
 //   fill(byte), both(a, b), select(mask, a, b): (a & mask) | (b & ~mask)
 //   from_lane_before(x, y)     in 32-bit lanes: x one byte up, the last byte of y below
 //   from_octet_before(x, first)  64-bit lanes one up, the 8 bytes at `first` below
-//   Levels, States             tables in registers, of up to 32 and of 256 bytes; look_up(table, bytes)
+//   LevelTable, StateTable     tables of up to 32 and of 256 bytes; look_up(bytes)
 //   split                      Codes of bytes
 //   multiply_query(sums, codes, quad), multiply_weights(sums, codes, octet)
 //   store_lanes(sums, out)     one number for each 4 bytes
 //   Floats, HalfFloats         registers of F32: Lanes, kLanes of them
-//   add_octets(sums, unit, scale, out)  out[i] += unit * scale[i] * both lanes of octet i; scale may be null
+//   add_octets(sums, bias, factor, scale, out)  out[i] += factor * scale[i] * (both lanes of octet i - bias);
+//                              scale may be null
+//   pack_query, pack_weights   numbers of 16 bits as multiply_query and multiply_weights want them
 #include "attention/cpu/byte_kernels.h"
 
 // Loops over positions must unroll: their shifts are immediate operands.
@@ -73,11 +75,9 @@ struct Numbers {
   }
 };
 
-constexpr int kTableBias = 128;
-
 template <class Isa, int B>
 struct Levels {
-  static constexpr int kPlanes = B, kPositions = 8, kBias = kTableBias;
+  static constexpr int kPlanes = B, kPositions = 8, kBias = kvant::kTableBias;
   static constexpr bool kNeedsBefore = false;
   explicit Levels(const kvant::cpu::CodePage& page) : numbers(page), levels(page.table) {}
   template <int R>
@@ -91,7 +91,7 @@ struct Levels {
 
 template <class Isa, int B>
 struct States {
-  static constexpr int kPlanes = B, kPositions = 8, kBias = kTableBias;
+  static constexpr int kPlanes = B, kPositions = 8, kBias = kvant::kTableBias;
   static constexpr bool kNeedsBefore = true;
   explicit States(const kvant::cpu::CodePage& page) : states(page.table) {}
   template <int R>
@@ -104,7 +104,7 @@ struct States {
 
 template <class Isa, int X>
 struct Vectors {
-  static constexpr int kPlanes = 1, kPositions = X, kBias = kTableBias;
+  static constexpr int kPlanes = 1, kPositions = X, kBias = kvant::kTableBias;
   static constexpr bool kNeedsBefore = false;
   explicit Vectors(const kvant::cpu::CodePage& page) : table(page.table) {}
   template <int R>
@@ -113,6 +113,33 @@ struct Vectors {
     return typename Isa::StateTable(table + 256 * R).look_up(planes[0]);
   }
   const std::uint8_t* table;
+};
+
+// How queries and weights lie where products are of 16-bit words: the even bytes of a register's codes, then
+// the odd ones.
+struct WordPacking {
+  // A block of 4 groups: quads[r] holds number r of groups 0 and 2, and of groups 1 and 3.
+  static void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
+    for (int r = 0; r < channels; ++r) {
+      for (int odd = 0; odd < 2; ++odd) {
+        quads[r][odd] = (static_cast<std::uint32_t>(numbers[odd * channels + r]) & 0xffffU) |
+                        static_cast<std::uint32_t>(numbers[(2 + odd) * channels + r]) << 16;
+      }
+    }
+  }
+  // Two octets.
+  static void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {
+    for (int octet = 0; octet < 2; ++octet) {
+      for (int odd = 0; odd < 2; ++odd) {
+        std::uint64_t packed = 0;
+        for (int i = 0; i < 4; ++i) {
+          const auto number = static_cast<std::uint16_t>(numbers[8 * octet + 2 * i + odd]);
+          packed |= static_cast<std::uint64_t>(number) << (16 * i);
+        }
+        octets[octet][odd] = packed;
+      }
+    }
+  }
 };
 
 // Asks the memory for what comes after the page: part [i, i + n) of `parts`.
@@ -211,27 +238,31 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
   }
 }
 
+// All positions of a register of groups, or of half a one.
+template <class Isa, class Kind, int H, bool Half>
+KVANT_INLINE void mix_groups(const kvant::cpu::MixTask& task, const Kind& kind, int group) {
+  constexpr int kAtOnce = positions_at_once<Isa, Kind, H>();
+  unroll<0, Kind::kPositions / kAtOnce>([&](auto i) __attribute__((always_inline)) {
+    mix_positions<Isa, Kind, H, decltype(i)::value * kAtOnce, kAtOnce, Half>(task, kind, group);
+  });
+}
+
 template <class Isa, class Kind, int H>
 void mix_heads(const kvant::cpu::MixTask& task) {
   constexpr int kGroups = Isa::kBytes / 8;  // of a register
-  constexpr int kAtOnce = positions_at_once<Isa, Kind, H>();
   const Kind kind(task.page);
   for (int group = task.first_group; group < task.end_group;) {
     if (kGroups <= 4 || task.end_group - group >= kGroups) {
-      unroll<0, Kind::kPositions / kAtOnce>([&](auto i) __attribute__((always_inline)) {
-        mix_positions<Isa, Kind, H, decltype(i)::value * kAtOnce, kAtOnce, false>(task, kind, group);
-      });
+      mix_groups<Isa, Kind, H, false>(task, kind, group);
       group += kGroups;
     } else if constexpr (kGroups > 4) {
-      unroll<0, Kind::kPositions / kAtOnce>([&](auto i) __attribute__((always_inline)) {
-        mix_positions<Isa, Kind, H, decltype(i)::value * kAtOnce, kAtOnce, true>(task, kind, group);
-      });
+      mix_groups<Isa, Kind, H, true>(task, kind, group);
       group += kGroups / 2;
     }
   }
 }
 
-// Calls run<Kind, H>() for what the task says.
+// Calls run(heads), or run(kind), for what the task says.
 template <class Isa, class Run>
 void with_heads(int n_heads, const Run& run) {
   switch (n_heads) {

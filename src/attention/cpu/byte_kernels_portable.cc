@@ -42,7 +42,7 @@ struct Floats4 {
   static KVANT_INLINE float sum(Lanes x) { return (x[0] + x[1]) + (x[2] + x[3]); }
 };
 
-struct Portable {
+struct Portable : WordPacking {
   using Floats = Floats4;
   using HalfFloats = Floats4;
   static constexpr int kBytes = 16;
@@ -133,29 +133,6 @@ struct Portable {
     for (int i = 0; i < 2; ++i) {
       const auto sum = static_cast<float>(sums[2 * i] + sums[2 * i + 1] - bias);
       out[i] += sum * (scale == nullptr ? factor : factor * scale[i]);
-    }
-  }
-
-  // A block of 4 groups: quads[r] holds number r of groups 0 and 2, and of groups 1 and 3.
-  static void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
-    for (int r = 0; r < channels; ++r) {
-      for (int odd = 0; odd < 2; ++odd) {
-        quads[r][odd] = (static_cast<std::uint32_t>(numbers[odd * channels + r]) & 0xffffU) |
-                        static_cast<std::uint32_t>(numbers[(2 + odd) * channels + r]) << 16;
-      }
-    }
-  }
-  // Two octets.
-  static void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {
-    for (int octet = 0; octet < 2; ++octet) {
-      for (int odd = 0; odd < 2; ++odd) {
-        std::uint64_t packed = 0;
-        for (int i = 0; i < 4; ++i) {
-          const auto number = static_cast<std::uint16_t>(numbers[8 * octet + 2 * i + odd]);
-          packed |= static_cast<std::uint64_t>(number) << (16 * i);
-        }
-        octets[octet][odd] = packed;
-      }
     }
   }
 };

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <utility>
 
 #include "attention/cpu/page_products.h"
 #include "attention/layer_loop.h"
@@ -18,8 +18,6 @@
 
 namespace kvant {
 namespace {
-
-constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 int tokens_of(std::span<const PageView> pages) {
   int n = 0;
@@ -52,7 +50,7 @@ class CpuAttention final : public PageAttention {
     RunWeights& run = skip == nullptr ? buffers.run : partial.kept;
     const MatrixView<float> rows{run.weights.data(), tile.rows(), tokens_of(pages)};
     for (int r = 0; r < rows.rows; ++r) {
-      if (run.max[r] == kNothing) continue;  // all weights are 0
+      if (run.max[r] == kUnseen) continue;  // all weights are 0
       add_sum(r, run, rules.head_dim, partial);
       if (run.max[r] != partial.max[r])
         scale_row(rows.row(r), rows.cols, std::exp(run.max[r] - partial.max[r]));
@@ -66,7 +64,7 @@ class CpuAttention final : public PageAttention {
     if (!one_token(tile, rules)) return kvant::weigh_pages(tile, pages, rules, buffers.tile, partial);
     weigh(tile, pages, rules, buffers.products, partial.kept);
     for (int r = 0; r < tile.rows(); ++r) {
-      if (partial.kept.max[r] != kNothing) add_sum(r, partial.kept, rules.head_dim, partial);
+      if (partial.kept.max[r] != kUnseen) add_sum(r, partial.kept, rules.head_dim, partial);
     }
   }
 
@@ -115,7 +113,7 @@ class CpuAttention final : public PageAttention {
       float* row = run.weights.data() + static_cast<std::ptrdiff_t>(r) * n_tokens;
       run.max[r] = max_row(row, n_tokens);
       run.sum[r] = 0;
-      if (run.max[r] == kNothing) {
+      if (run.max[r] == kUnseen) {
         std::fill(row, row + n_tokens, 0.0F);
       } else {
         run.sum[r] = rules.softmax == Softmax::exact ? exp_row(row, n_tokens, run.max[r])
@@ -126,12 +124,8 @@ class CpuAttention final : public PageAttention {
 
   // A run's weights join those that were seen before.
   static void add_sum(int r, const RunWeights& run, int d, PartialAttention& partial) {
-    if (run.max[r] > partial.max[r]) {
-      const float rescale = std::exp(partial.max[r] - run.max[r]);
-      partial.sum[r] *= rescale;
-      scale_row(partial.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, d, rescale);
-      partial.max[r] = run.max[r];
-    }
+    if (run.max[r] > partial.max[r])
+      partial.raise_max(r, run.max[r], std::exp(partial.max[r] - run.max[r]), d);
     partial.sum[r] += run.sum[r] * std::exp(run.max[r] - partial.max[r]);
   }
 
@@ -141,19 +135,18 @@ class CpuAttention final : public PageAttention {
     SkipCount count;
     const MatrixView<float> out{partial.accumulator.data(), tile.rows(), rules.head_dim};
     products.begin({tile.q.data(), tile.rows(), rules.head_dim}, tile.q_scale, rules.products);
-    std::vector<MatrixView<float>> of_page;
+    // Of a page that is skipped wholly not a byte is asked for.
+    std::vector<std::pair<const PageSide*, MatrixView<float>>> read;
     int first = 0;
     for (const PageView& page : pages) {
-      of_page.push_back({weights.data + first, weights.rows, page.n_tokens, weights.stride});
-      if (skip != nullptr) skip_tokens(tile, page, rules, *skip, of_page.back(), count);
+      const MatrixView<float> of_page{weights.data + first, weights.rows, page.n_tokens, weights.stride};
+      if (skip != nullptr) skip_tokens(tile, page, rules, *skip, of_page, count);
+      if (skip == nullptr || any_weight(of_page)) read.emplace_back(&page.v, of_page);
       first += page.n_tokens;
     }
-    // Of a page that is skipped wholly not a byte is asked for.
-    const auto is_read = [&](std::size_t i) { return skip == nullptr || any_weight(of_page[i]); };
-    for (std::size_t i = 0; i < pages.size(); ++i) {
-      if (!is_read(i)) continue;
-      const PageSide* next = i + 1 < pages.size() && is_read(i + 1) ? &pages[i + 1].v : nullptr;
-      products.mix(pages[i].v, pages[i].n_tokens, next, of_page[i], out);
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      const auto& [v, of_page] = read[i];
+      products.mix(*v, of_page.cols, i + 1 < read.size() ? read[i + 1].first : nullptr, of_page, out);
     }
     products.end(out);
     return count;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "attention/reference/integer_products.h"
 #include "attention/sas.h"
@@ -13,8 +12,6 @@
 
 namespace kvant {
 namespace {
-
-constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 float* score_row(TileScratch& scratch, int r) {
   return scratch.scores.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens;
@@ -27,17 +24,14 @@ void decode(const PageSide& side, int n_tokens, std::vector<float>& values) {
 // Turns a row of scores into weights relative to the row's running maximum, and rescales what came before.
 void weigh_row(int r, int n_tokens, const AttentionRules& rules, float* scores, PartialAttention& partial) {
   const float page_max = max_row(scores, n_tokens);
-  if (page_max == kMasked) {
+  if (page_max == kUnseen) {
     std::fill(scores, scores + n_tokens, 0.0F);
     return;
   }
   if (page_max > partial.max[r]) {
     const float fall = partial.max[r] - page_max;
     const float rescale = rules.softmax == Softmax::sas_paper ? sas_exp(fall) : std::exp(fall);
-    partial.sum[r] *= rescale;
-    scale_row(partial.accumulator.data() + static_cast<std::ptrdiff_t>(r) * rules.head_dim, rules.head_dim,
-              rescale);
-    partial.max[r] = page_max;
+    partial.raise_max(r, page_max, rescale, rules.head_dim);
   }
   partial.sum[r] += rules.softmax == Softmax::exact ? exp_row(scores, n_tokens, partial.max[r])
                                                     : sas_row(scores, n_tokens, partial.max[r]);
