@@ -1,7 +1,7 @@
 #include "attention/sas.h"
 
-#include <algorithm>
-#include <array>
+#include <bit>
+#include <cstdint>
 #include <numeric>
 
 #include "base/simd_clones.h"
@@ -9,41 +9,57 @@
 namespace kvant {
 namespace {
 
-// exp(-i) for i = 0 .. 6. The bucket of kSasFloor itself is kept: Algorithm 3 as printed would zero it.
-constexpr std::array<float, 7> kWholeExp = {1.0F,         0.36787944F,   0.13533528F,  0.049787068F,
-                                            0.018315639F, 0.0067379470F, 0.0024787522F};
+// exp(-1), exp(-2) and exp(-4): their products are exp(-i) for i = 0 .. 6. The bucket of kSasFloor itself is
+// kept: Algorithm 3 as printed would zero it.
+constexpr float kPowers[3] = {0.36787944F, 0.13533528F, 0.018315639F};
+
+// `factor` where `bit` is 1, 1 where it is 0.
+inline float factor_if(std::uint32_t bit, float factor) {
+  constexpr auto kOne = std::bit_cast<std::uint32_t>(1.0F);
+  return std::bit_cast<float>(kOne ^ ((0U - bit) & (kOne ^ std::bit_cast<std::uint32_t>(factor))));
+}
 
 // Near exp(-f) for f in [0, 1).
 inline float polynomial(float f) {
   return ((-0.1025F * f + 0.4626F) * f - 0.9922F) * f + 0.9996F;
 }
 
+// By masks where a choice would become a branch, which does not vectorize.
+inline float masked(float x, std::uint32_t mask) {
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & mask);
+}
+
+inline float near_exp(float x) {
+  const std::uint32_t inside = 0U - static_cast<std::uint32_t>(x >= kSasFloor);
+  const float below = masked(-x, inside);
+  const int whole = static_cast<int>(below);
+  const auto bits = static_cast<std::uint32_t>(whole);
+  const float whole_exp = factor_if(bits & 1U, kPowers[0]) * factor_if(bits >> 1 & 1U, kPowers[1]) *
+                          factor_if(bits >> 2 & 1U, kPowers[2]);
+  return masked(whole_exp * polynomial(below - static_cast<float>(whole)), inside);
+}
+
 }  // namespace
 
 float sas_exp(float x) {
-  if (!(x >= kSasFloor)) return 0;  // -inf: masked
-  const int whole = static_cast<int>(-x);
-  return kWholeExp[whole] * polynomial(-x - static_cast<float>(whole));
+  return near_exp(x);
 }
 
-// As sas_exp, without branches.
+// The terms of `lane` are independent, so that the loop vectorizes without reordering.
 KVANT_SIMD_CLONES float sas_row(float* x, int n, float max) {
   constexpr int kLanes = 16;
   float sums[kLanes] = {};
-  for (int first = 0; first < n; first += kLanes) {
-    const int end = std::min(kLanes, n - first);
-    for (int j = 0; j < end; ++j) {
-      const float score = x[first + j] - max;
-      const bool inside = score >= kSasFloor;
-      const float below = inside ? -score : 0.0F;
-      const int whole = static_cast<int>(below);
-      float whole_exp = kWholeExp[0];  // chosen, not looked up: that has a vector instruction everywhere
-      for (int i = 1; i < static_cast<int>(kWholeExp.size()); ++i)
-        whole_exp = whole >= i ? kWholeExp[i] : whole_exp;
-      const float weight = inside ? whole_exp * polynomial(below - static_cast<float>(whole)) : 0.0F;
-      x[first + j] = weight;
-      sums[j] += weight;
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float weight = near_exp(x[i + lane] - max);
+      x[i + lane] = weight;
+      sums[lane] += weight;
     }
+  }
+  for (; i < n; ++i) {
+    x[i] = near_exp(x[i] - max);
+    sums[0] += x[i];
   }
   return std::accumulate(sums, sums + kLanes, 0.0F);
 }

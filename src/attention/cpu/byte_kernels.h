@@ -71,6 +71,7 @@ struct MixTask {
   int first_group, end_group;
   const std::uint8_t* octets;  // which groups of 8 tokens, ascending: the others' weights are 0
   int n_octets;
+  bool small_weights;  // numbers are within -128 .. 127
   int n_heads;
   const ByteWeights* weights[kMostHeads];
   float factors[kMostHeads];
@@ -118,6 +119,7 @@ struct ByteKernels {
   void (*score_rows)(const Rows& rows, const float* q, int n_heads, float* scores, std::ptrdiff_t stride);
   void (*mix_rows)(const Rows& rows, const float* weights, std::ptrdiff_t stride, int n_heads, float* out);
 
+  // n: a multiple of 8.
   float (*dot)(const float* a, const float* b, int n);
   float (*sum)(const float* x, int n);
 };

@@ -13,6 +13,7 @@ struct Avx2 : WordPacking {
   using Floats = Floats8;
   using HalfFloats = Floats8;
   static constexpr int kBytes = 32;
+  static constexpr bool kSmallWeights = false;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8;
   using Bytes = __m256i;
   struct Codes {

@@ -41,6 +41,7 @@ struct Avx512 {
   using Floats = Floats16;
   using HalfFloats = Floats8;
   static constexpr int kBytes = 64;
+  static constexpr bool kSmallWeights = true;
   static constexpr int kRegistersPerSum = 2, kSumRegisters = 16;
   using Bytes = __m512i;
   using Codes = __m512i;
@@ -101,6 +102,9 @@ struct Avx512 {
   }
   static KVANT_INLINE void multiply_weights(Ints& sums, Codes codes, const std::uint64_t* octet) {
     sums.high = _mm512_dpbusd_epi32(sums.high, codes, _mm512_set1_epi64(static_cast<long long>(octet[0])));
+    sums.low = _mm512_dpbusd_epi32(sums.low, codes, _mm512_set1_epi64(static_cast<long long>(octet[1])));
+  }
+  static KVANT_INLINE void multiply_small_weights(Ints& sums, Codes codes, const std::uint64_t* octet) {
     sums.low = _mm512_dpbusd_epi32(sums.low, codes, _mm512_set1_epi64(static_cast<long long>(octet[1])));
   }
   static KVANT_INLINE __m512i total(const Ints& sums) {

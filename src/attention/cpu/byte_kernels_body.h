@@ -11,6 +11,7 @@
 //   LevelTable, StateTable     tables of up to 32 and of 256 bytes; look_up(bytes)
 //   split                      Codes of bytes
 //   multiply_query(sums, codes, quad), multiply_weights(sums, codes, octet)
+//   kSmallWeights: that weights of one byte are faster; multiply_small_weights, if so
 //   store_lanes(sums, out)     one number for each 4 bytes
 //   Floats, HalfFloats         registers of F32: Lanes, kLanes of them
 //   add_octets(sums, bias, factor, scale, out)  out[i] += factor * scale[i] * (both lanes of octet i - bias);
@@ -142,10 +143,14 @@ struct WordPacking {
   }
 };
 
-// Asks the memory for what comes after the page: part [i, i + n) of `parts`.
+// Asks the memory for what comes after the page, line by line: part [i, i + n) of `parts`.
 KVANT_INLINE void ask_for(const kvant::cpu::NextBytes& next, int i, int n, int parts) {
-  const std::ptrdiff_t end = next.size * (i + n) / parts;
-  for (std::ptrdiff_t at = next.size * i / parts; at < end; at += 64) __builtin_prefetch(next.bytes + at);
+  constexpr std::ptrdiff_t kLine = 64;
+  if (next.size == 0) return;
+  const std::ptrdiff_t lines = (next.size + kLine - 1) / kLine + 1;  // it may begin within a line
+  const std::ptrdiff_t end = lines * (i + n) / parts;
+  for (std::ptrdiff_t line = lines * i / parts; line < end; ++line)
+    __builtin_prefetch(next.bytes + line * kLine);
 }
 
 // Score: lanes are tokens.
@@ -160,7 +165,7 @@ void score_heads(const kvant::cpu::ScoreTask& task) {
     return Isa::load(task.page.codes + (tile * 16 + token % 16) * 4);
   };
   for (int token = task.first_token; token < task.end_token; token += kLaneTokens) {
-    ask_for(task.next, token, kLaneTokens, kvant::cpu::kTokens);
+    ask_for(task.next, token - task.first_token, kLaneTokens, task.end_token - task.first_token);
     typename Isa::Ints sums[H];
     for (int h = 0; h < H; ++h) sums[h] = Isa::zero();
     for (int block = task.first_block; block < task.end_block; ++block) {
@@ -190,15 +195,15 @@ void score_heads(const kvant::cpu::ScoreTask& task) {
 }
 
 // Positions whose sums are kept in registers at the same time.
-template <class Isa, class Kind, int H>
+template <class Isa, class Kind, int H, bool Small>
 constexpr int positions_at_once() {
-  constexpr int kFit = Isa::kSumRegisters / (H * Isa::kRegistersPerSum);
+  constexpr int kFit = Isa::kSumRegisters / (H * (Small ? 1 : Isa::kRegistersPerSum));
   constexpr int kPositions = Kind::kPositions;
   return kFit >= kPositions ? kPositions : kFit >= 4 ? (kPositions < 4 ? kPositions : 4) : kFit >= 2 ? 2 : 1;
 }
 
 // Mix: lanes are groups of channels, 8 tokens each.
-template <class Isa, class Kind, int H, int First, int N, bool Half>
+template <class Isa, class Kind, int H, bool Small, int First, int N, bool Half>
 KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kind, int group) {
   using Bytes = typename Isa::Bytes;
   constexpr int P = Kind::kPlanes;
@@ -224,8 +229,14 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
     }
     unroll<0, N>([&](auto i) __attribute__((always_inline)) {
       const auto codes = Isa::split(kind.template at<First + decltype(i)::value>(planes, before));
-      for (int h = 0; h < H; ++h)
-        Isa::multiply_weights(sums[decltype(i)::value][h], codes, task.weights[h]->octets[octet]);
+      for (int h = 0; h < H; ++h) {
+        auto& sum = sums[decltype(i)::value][h];
+        if constexpr (Small) {
+          Isa::multiply_small_weights(sum, codes, task.weights[h]->octets[octet]);
+        } else {
+          Isa::multiply_weights(sum, codes, task.weights[h]->octets[octet]);
+        }
+      }
     });
   }
   for (int i = 0; i < N; ++i) {
@@ -239,24 +250,24 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
 }
 
 // All positions of a register of groups, or of half a one.
-template <class Isa, class Kind, int H, bool Half>
+template <class Isa, class Kind, int H, bool Small, bool Half>
 KVANT_INLINE void mix_groups(const kvant::cpu::MixTask& task, const Kind& kind, int group) {
-  constexpr int kAtOnce = positions_at_once<Isa, Kind, H>();
+  constexpr int kAtOnce = positions_at_once<Isa, Kind, H, Small>();
   unroll<0, Kind::kPositions / kAtOnce>([&](auto i) __attribute__((always_inline)) {
-    mix_positions<Isa, Kind, H, decltype(i)::value * kAtOnce, kAtOnce, Half>(task, kind, group);
+    mix_positions<Isa, Kind, H, Small, decltype(i)::value * kAtOnce, kAtOnce, Half>(task, kind, group);
   });
 }
 
-template <class Isa, class Kind, int H>
+template <class Isa, class Kind, int H, bool Small>
 void mix_heads(const kvant::cpu::MixTask& task) {
   constexpr int kGroups = Isa::kBytes / 8;  // of a register
   const Kind kind(task.page);
   for (int group = task.first_group; group < task.end_group;) {
     if (kGroups <= 4 || task.end_group - group >= kGroups) {
-      mix_groups<Isa, Kind, H, false>(task, kind, group);
+      mix_groups<Isa, Kind, H, Small, false>(task, kind, group);
       group += kGroups;
     } else if constexpr (kGroups > 4) {
-      mix_groups<Isa, Kind, H, true>(task, kind, group);
+      mix_groups<Isa, Kind, H, Small, true>(task, kind, group);
       group += kGroups / 2;
     }
   }
@@ -350,8 +361,12 @@ void score(const kvant::cpu::ScoreTask& task) {
 template <class Isa>
 void mix(const kvant::cpu::MixTask& task) {
   with_kind<Isa>(task.page, [&](auto kind) {
+    using Kind = typename decltype(kind)::type;
     with_heads<Isa>(task.n_heads, [&](auto heads) {
-      mix_heads<Isa, typename decltype(kind)::type, decltype(heads)::value>(task);
+      if constexpr (Isa::kSmallWeights && Kind::kBias == 0) {
+        if (task.small_weights) return mix_heads<Isa, Kind, decltype(heads)::value, true>(task);
+      }
+      mix_heads<Isa, Kind, decltype(heads)::value, false>(task);
     });
   });
 }
@@ -428,16 +443,21 @@ float prepare_weights(const float* weights, const kvant::cpu::TokenParameters& t
   return zeros;
 }
 
-inline float dot(const float* a, const float* b, int n) {
-  float sum = 0;
-  for (int i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
+// n: a multiple of 8.
+template <class Isa>
+float dot(const float* a, const float* b, int n) {
+  using F = typename Isa::HalfFloats;
+  typename F::Lanes sum = F::zero();
+  for (int i = 0; i < n; i += F::kLanes) sum = F::multiply_add(F::load(a + i), F::load(b + i), sum);
+  return F::sum(sum);
 }
 
-inline float sum_of(const float* x, int n) {
-  float sum = 0;
-  for (int i = 0; i < n; ++i) sum += x[i];
-  return sum;
+template <class Isa>
+float sum_of(const float* x, int n) {
+  using F = typename Isa::HalfFloats;
+  typename F::Lanes sum = F::zero();
+  for (int i = 0; i < n; i += F::kLanes) sum = F::add(sum, F::load(x + i));
+  return F::sum(sum);
 }
 
 // Numbers [at, at + kLanes) of the rows. F: registers of kLanes F32.
@@ -558,6 +578,6 @@ constexpr kvant::cpu::ByteKernels kernels_of(const char* name) {
           .mix = mix<Isa>,
           .score_rows = score_rows<Isa>,
           .mix_rows = mix_rows<Isa>,
-          .dot = dot,
-          .sum = sum_of};
+          .dot = dot<Isa>,
+          .sum = sum_of<Isa>};
 }

@@ -46,6 +46,7 @@ struct Portable : WordPacking {
   using Floats = Floats4;
   using HalfFloats = Floats4;
   static constexpr int kBytes = 16;
+  static constexpr bool kSmallWeights = false;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8;
   using Bytes = Bytes16;
   struct Codes {

@@ -77,13 +77,21 @@ void PageProducts::clear_parameters() {
                            &parameters_.channel_zero}) {
     parameters->clear();
   }
+  parameters_of_ = nullptr;
+}
+
+// Clearing costs as much as reading: vectors that are set again keep their size.
+void PageProducts::clear_parameters_of_others(const Format& format) {
+  if (&format == parameters_of_) return;
+  clear_parameters();
+  parameters_of_ = &format;
 }
 
 // The page at hand: its scheme and parameters.
 CodePage PageProducts::code_page(const PageSide& side) {
   const PageContext& context = *side.context;
   scheme_ = *side.format->code_scheme(context.head_dim);
-  clear_parameters();
+  clear_parameters_of_others(*side.format);
   side.format->read_parameters(side.bytes, context, context.table, parameters_);
   return {reinterpret_cast<const std::uint8_t*>(side.bytes),
           scheme_.meaning,
@@ -261,6 +269,7 @@ void PageProducts::mix_group(const CodePage& page, int group, int first, int end
                .first_group = group * page.groups / n_groups,
                .end_group = (group + 1) * page.groups / n_groups,
                .octets = octets,
+               .small_weights = whole,
                .channel_scale = scales ? ordered_scale_.data() : nullptr};
   for (int octet = first / kOctet; octet < end / kOctet; ++octet) {
     std::uint64_t any = 0;

@@ -33,6 +33,7 @@ class PageProducts {
 
  private:
   void clear_parameters();
+  void clear_parameters_of_others(const Format& format);
   void scale_tokens(int n_tokens, MatrixView<float> values) const;
   CodePage code_page(const PageSide& side);
   TokenParameters token_parameters(int group) const;
@@ -58,6 +59,8 @@ class PageProducts {
   NextBytes next_;     // taken by the first kernel
   CodeScheme scheme_;  // of the page at hand
   CodeParameters parameters_;
+  const Format* parameters_of_ =
+      nullptr;                        // the format that set them last: for every page it sets the same ones
   std::vector<ByteQuery> queries_;    // [rows]
   int prepared_channels_ = 0;         // the groups that queries_ are in the order of; 0: scaled for one page
   std::vector<std::int32_t> sums_;    // [rows, kPageTokens]
