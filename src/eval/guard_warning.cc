@@ -1,0 +1,76 @@
+// When the guard speaks up. Two things go wrong: the recipe as a whole is too coarse for the model, or
+// something about some layers is broken (a codebook of another model, say), which shows in errors that are
+// out of line with the other layers'. What good recipes do in their worst layer is at most 3 times the
+// median.
+#include <algorithm>
+#include <cmath>
+
+#include "eval/quality_guard.h"
+
+namespace kvant {
+namespace {
+
+constexpr double kMostHarm = 1;       // nats, were all layers like the middle one
+constexpr double kMostError = 0.7;    // relative, of a layer ...
+constexpr double kOutOfLine = 4;      // ... that is so many times the median
+constexpr int kChecksOfAVerdict = 3;  // of a layer
+constexpr const char* kSafeFormat = "tok8g32s";
+
+double median_error(const GuardReport& report) {
+  std::vector<double> errors;
+  for (const GuardedLayer& layer : report.layers)
+    if (layer.checks > 0) errors.push_back(layer.error.relative());
+  if (errors.empty()) return 0;
+  const auto middle = errors.begin() + std::ssize(errors) / 2;
+  std::nth_element(errors.begin(), middle, errors.end());
+  return *middle;
+}
+
+// Of those that a verdict can be given on; -1: none yet.
+int worst_layer(const GuardReport& report) {
+  int worst = -1;
+  for (int i = 0; i < std::ssize(report.layers); ++i) {
+    const GuardedLayer& layer = report.layers[i];
+    if (layer.checks < kChecksOfAVerdict) continue;
+    if (worst < 0 || layer.error.relative() > report.layers[worst].error.relative()) worst = i;
+  }
+  return worst;
+}
+
+// The side whose rounding makes most of the error.
+const char* side_at_fault(const GuardedLayer& layer) {
+  return layer.keys.difference > layer.error.difference / 2 ? "K" : "V";
+}
+
+std::string broken_layer(const GuardReport& report, int layer, const std::string& recipe) {
+  const GuardedLayer& found = report.layers[layer];
+  const std::string side = side_at_fault(found);
+  return fmt::format(
+      "the cache changes the attention of layer {} by {:.0f} %, {} more than {}, where the middle layer has "
+      "{:.1f} %: keep it in more bits with --kv '{},{}@{}={}', or calibrate the recipe anew for this model",
+      layer, 100 * found.error.relative(), side, side == "K" ? "V" : "K", 100 * median_error(report), recipe,
+      side == "K" ? "k" : "v", layer, kSafeFormat);
+}
+
+std::string coarse_recipe(const GuardReport& report, int worst, const std::string& recipe) {
+  return fmt::format(
+      "the cache changes attention by {:.0f} % in the mean over the layers, most in layer {} ({}): answers "
+      "have little to do with the model's; use a recipe of more bits, and if {} needs calibration, "
+      "calibrate it anew for this model",
+      100 * report.relative, worst, side_at_fault(report.layers[worst]), recipe);
+}
+
+}  // namespace
+
+std::optional<std::string> guard_warning(const GuardReport& report, const std::string& recipe) {
+  const int worst = worst_layer(report);
+  if (worst < 0) return std::nullopt;
+  const double error = report.layers[worst].error.relative(), median = median_error(report);
+  if (kHarmOfSquaredError * median * median > kMostHarm &&
+      report.checks >= kChecksOfAVerdict * std::ssize(report.layers))
+    return coarse_recipe(report, worst, recipe);
+  if (error > kMostError && error > kOutOfLine * median) return broken_layer(report, worst, recipe);
+  return std::nullopt;
+}
+
+}  // namespace kvant

@@ -1,0 +1,134 @@
+#include "eval/kept_attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention/softmax.h"
+#include "attention/tile.h"
+#include "base/simd_clones.h"
+
+namespace kvant {
+namespace {
+
+KVANT_SIMD_CLONES void score_rows(const float* q, const float* k, int n, int d, float* scores) {
+  for (int t = 0; t < n; ++t) {
+    float sum = 0;
+#pragma GCC ivdep
+    for (int c = 0; c < d; ++c) sum += q[c] * k[static_cast<std::ptrdiff_t>(t) * d + c];
+    scores[t] = sum;
+  }
+}
+
+// The attention weights of query q [d] on rows k.
+std::vector<float> weights_of(const Geometry& g, const float* q, const TokenRows& rows) {
+  const int n = static_cast<int>(rows.tokens.size());
+  std::vector<float> weights(n);
+  score_rows(q, rows.k.data(), n, g.head_dim, weights.data());
+  for (int t = 0; t < n; ++t) {
+    float& score = weights[t];
+    score *= g.score_scale;
+    if (g.score_softcap > 0) score = g.score_softcap * std::tanh(score / g.score_softcap);
+    if (rows.seen[t] == 0) score = kUnseen;
+  }
+  const float sum = exp_row(weights.data(), n, max_row(weights.data(), n));
+  scale_row(weights.data(), n, 1.0F / sum);
+  return weights;
+}
+
+std::vector<float> output_of(const std::vector<float>& weights, const std::vector<float>& v, int d) {
+  std::vector<float> output(d, 0.0F);
+  for (std::size_t t = 0; t < weights.size(); ++t)
+    add_scaled_row(output.data(), v.data() + static_cast<std::ptrdiff_t>(t) * d, d, weights[t]);
+  return output;
+}
+
+void compare(const std::vector<float>& exact, const std::vector<float>& got, OutputError& error) {
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const double right = exact[i], difference = got[i] - right;
+    error.difference += difference * difference;
+    error.energy += right * right;
+  }
+  error.values += std::ssize(exact);
+}
+
+// A page's values [n_tokens, d] as the model made them: decoded, out of the cache's space.
+std::vector<float> decoded(const PageSide& side, const Transform& transform, int n_tokens, int d) {
+  std::vector<float> values(static_cast<std::size_t>(n_tokens) * d);
+  side.format->decode(side.bytes, n_tokens, *side.context, values.data());
+  transform.inverse({values.data(), n_tokens, d});
+  return values;
+}
+
+// Where a token stands among the rows, -1: nowhere.
+int row_of(const std::vector<int>& tokens, int token) {
+  const auto at = std::lower_bound(tokens.begin(), tokens.end(), token);
+  return at != tokens.end() && *at == token ? static_cast<int>(at - tokens.begin()) : -1;
+}
+
+std::vector<int> listed_tokens(const std::vector<PageView>& pages, int first, int end) {
+  std::vector<int> tokens;
+  for (const PageView& page : pages) {
+    for (int i = 0; page.kept && i < page.n_tokens; ++i)
+      if (page.kept_tokens[i] < first) tokens.push_back(page.kept_tokens[i]);
+  }
+  std::sort(tokens.begin(), tokens.end());
+  for (int token = first; token < end; ++token) tokens.push_back(token);
+  return tokens;
+}
+
+// Writes what the cache gives back of a page into the rows of its tokens.
+void read_page(const Plan& plan, const HeadPlan& head, const PageView& page, TokenRows& rows) {
+  const int d = plan.geometry.head_dim;
+  const std::vector<float> k = decoded(page.k, head.k.transform, page.n_tokens, d);
+  const std::vector<float> v = decoded(page.v, head.v.transform, page.n_tokens, d);
+  for (int i = 0; i < page.n_tokens; ++i) {
+    if (!page.kept && page.masked.test(i)) continue;
+    const int row = row_of(rows.tokens, page.kept ? page.kept_tokens[i] : page.first_token + i);
+    if (row < 0) continue;
+    rows.seen[row] = 1;
+    std::copy_n(k.begin() + std::ptrdiff_t{i} * d, d, rows.k.begin() + std::ptrdiff_t{row} * d);
+    std::copy_n(v.begin() + std::ptrdiff_t{i} * d, d, rows.v.begin() + std::ptrdiff_t{row} * d);
+  }
+}
+
+}  // namespace
+
+KeptTokens kept_tokens(const Plan& plan, int layer, int kv_head, const HeadState& state,
+                       const RecentRows& recent, int first) {
+  const auto d = static_cast<std::size_t>(plan.geometry.head_dim);
+  std::vector<PageView> pages;
+  state.list_pages(first, pages);
+  KeptTokens kept;
+  TokenRows& cached = kept.cached;
+  cached.tokens = listed_tokens(pages, first, recent.end());
+  cached.seen.assign(cached.tokens.size(), 0);
+  cached.k.resize(cached.tokens.size() * d);
+  cached.v.resize(cached.tokens.size() * d);
+  for (const PageView& page : pages) {
+    read_page(plan, plan.head(layer, kv_head), page, cached);
+    if (!page.kept && page.first_token + page.n_tokens <= state.n_sealed() * kPageTokens)
+      kept.quantized += page.n_tokens;
+  }
+  kept.exact = cached;
+  std::fill(kept.exact.seen.begin(), kept.exact.seen.end(), 1);
+  const int n_recent = recent.end() - first;
+  const std::size_t older = cached.tokens.size() - n_recent;
+  recent.read(first, n_recent, kept.exact.k.data() + older * d, kept.exact.v.data() + older * d);
+  return kept;
+}
+
+KeptError kept_error(const Plan& plan, int kv_head, const float* q, const KeptTokens& tokens) {
+  const Geometry& g = plan.geometry;
+  const int d = g.head_dim;
+  KeptError error;
+  for (int head = kv_head * g.group(); head < (kv_head + 1) * g.group(); ++head) {
+    const float* query = q + static_cast<std::ptrdiff_t>(head) * d;
+    const std::vector<float> weights = weights_of(g, query, tokens.cached);
+    const std::vector<float> right = output_of(weights_of(g, query, tokens.exact), tokens.exact.v, d);
+    compare(right, output_of(weights, tokens.cached.v, d), error.all);
+    compare(right, output_of(weights, tokens.exact.v, d), error.keys);
+  }
+  return error;
+}
+
+}  // namespace kvant

@@ -1,0 +1,39 @@
+// Attention to a few tokens of one KV head in plain F32, with K and V as they were and as a cache gives them
+// back.
+#pragma once
+
+#include <vector>
+
+#include "attention/output_error.h"
+#include "cache/head_state.h"
+#include "eval/recent_rows.h"
+
+namespace kvant {
+
+// Tokens of one head, [n, d] a side.
+struct TokenRows {
+  std::vector<int> tokens;  // absolute index of each
+  std::vector<char> seen;   // 0: the cache has dropped the token (eviction)
+  std::vector<float> k, v;
+};
+
+// What is compared: kept tokens before `first`, and all from `first` to the end.
+struct KeptTokens {
+  TokenRows exact;    // from `recent`; what lies before it, as the cache keeps it unquantized
+  TokenRows cached;   // the same tokens as the cache gives them back
+  int quantized = 0;  // tokens that the cache holds in their final format
+};
+
+// first: the first token of a page, not before recent.first(). The head's last token is recent.end() - 1.
+KeptTokens kept_tokens(const Plan& plan, int layer, int kv_head, const HeadState& state,
+                       const RecentRows& recent, int first);
+
+// What the cache does to the outputs of one query token's group.
+struct KeptError {
+  OutputError all;   // K and V as the cache gives them back
+  OutputError keys;  // only K
+};
+// q: [n_heads * d], of one token, unscaled.
+KeptError kept_error(const Plan& plan, int kv_head, const float* q, const KeptTokens& tokens);
+
+}  // namespace kvant

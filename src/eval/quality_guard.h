@@ -1,0 +1,86 @@
+// QualityGuard: watches, while a model answers, what its cache does to attention.
+//
+// A backend around another. Of each layer one KV head is watched: its newest K and V are kept unquantized
+// beside the cache. In a sampled share of the answer's steps, another one for each layer, the query of the
+// newest token attends in plain F32 to the tokens that are kept so and to the sink, once with K and V as they
+// were and once as the cache gives them back; older pages are left out of both. docs/tune.md has the
+// measurements behind the constants.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attention/attention.h"
+#include "eval/kept_attention.h"
+#include "eval/recent_rows.h"
+
+namespace kvant {
+
+// What a relative RMS error of attention outputs, squared and averaged over the layers, costs in mean KL
+// divergence of the predictions (nats): measured on 18 recipes from .0001 to 8 nats, right within a factor of
+// two for each.
+inline constexpr double kHarmOfSquaredError = 2.2;
+
+struct GuardSettings {
+  int every = 64;  // a layer is checked in one of so many steps
+  std::uint64_t seed = 0;
+};
+
+struct GuardedLayer {
+  int kv_head = 0;  // watched now
+  int checks = 0;
+  OutputError error;  // of all checks
+  OutputError keys;   // with K alone as the cache gives it back
+};
+
+struct GuardReport {
+  int every = 0;
+  std::int64_t steps = 0;   // of answers
+  std::int64_t checks = 0;  // of all layers
+  std::int64_t bytes = 0;   // kept beside the cache
+  double relative = 0;      // RMS over the checked layers of their relative errors
+  double harm = 0;          // nats, an estimate; 0 before the first check
+  std::vector<GuardedLayer> layers;
+};
+
+class QualityGuard final : public AttentionBackend {
+ public:
+  // `inner` serves the cache and outlives this. Steps of one sequence of `plan`'s caches.
+  QualityGuard(AttentionBackend& inner, const Plan& plan, const GuardSettings& settings);
+
+  void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
+  std::vector<SkipCount> skip_counts() const override { return inner_.skip_counts(); }
+  PageOrder page_order() const override { return inner_.page_order(); }
+  std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const override {
+    return inner_.kernel_name(plan, layer, kv_head, side);
+  }
+
+  GuardReport report() const;
+
+  // Benchmarks only: as if a sequence of n_tokens had been watched, see Cache::fill_synthetic.
+  void fill_synthetic(int n_tokens, std::uint64_t seed);
+
+ private:
+  struct Watch {
+    GuardedLayer found;
+    RecentRows recent;
+    std::int64_t steps = 0;  // of answers
+    int checks_of_head = 0;
+  };
+  void keep(const Step& step, const LayerRows& rows, Watch& watch) const;
+  bool due(int layer, std::int64_t step) const;
+  void check(const Step& step, int layer, const LayerRows& rows, Watch& watch) const;
+
+  AttentionBackend& inner_;
+  const Geometry geometry_;
+  const GuardSettings settings_;
+  std::vector<Watch> layers_;
+};
+
+// What is past a limit, as a sentence for the user that says where and what to do; nothing while all is well.
+// recipe: as --kv takes it.
+std::optional<std::string> guard_warning(const GuardReport& report, const std::string& recipe);
+
+}  // namespace kvant
