@@ -231,6 +231,34 @@ TEST_F(Cli, EvalRunsASuiteAsTheCommandLineSays) {
   EXPECT_FALSE(json[0]["results"][10].contains("label"));
 }
 
+TEST_F(Cli, EvalAsksAboutDocuments) {
+  const std::string json_path = path("retrieval.json");
+  const Outcome outcome = run_model("eval", {"-f", path("text.txt"), "--retrieval", "-c", "2600", "--chunks",
+                                             "1", "--kv", "tok4g32s", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  EXPECT_EQ(json["schema"], "kvant.retrieval/1");
+  ASSERT_EQ(json["results"].size(), 2U);
+  EXPECT_EQ(json["results"][0]["logp_change"], 0.0);
+  EXPECT_NE(json["results"][1]["logp_change"], 0.0);
+  expect_user_error(run_model("eval", {"-f", path("text.txt"), "--retrieval", "-c", "256"}), "too small");
+}
+
+TEST_F(Cli, EvalComparesGreedyAnswers) {
+  const std::string json_path = path("greedy.json");
+  write("prompts.jsonl", "{\"question\": \"abc\"}\n{\"question\": \"def\"}\n");
+  const Outcome outcome = run_model("eval", {"-f", path("prompts.jsonl"), "--greedy", "-n", "20", "--kv",
+                                             "bf16,sink=0;f16", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  EXPECT_EQ(json["schema"], "kvant.greedy/1");
+  EXPECT_EQ(json["lengths"].size(), 2U);
+  EXPECT_EQ(json["results"][0]["identical"], 1.0);
+  EXPECT_EQ(json["results"][1]["recipe"], "f16");
+  write("broken.jsonl", "{\"text\": 1}\n");
+  expect_user_error(run_model("eval", {"-f", path("broken.jsonl"), "--greedy"}), "line 1");
+}
+
 TEST_F(Cli, EvalListsItsSuites) {
   const Outcome outcome = run({"eval", "--suite", "help"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;

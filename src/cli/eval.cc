@@ -3,18 +3,17 @@
 #include <cstdio>
 
 #include "base/json_file.h"
-#include "base/progress.h"
 #include "cli/command.h"
 #include "cli/eval_backend.h"
 #include "cli/eval_rows.h"
+#include "cli/eval_stages.h"
 #include "cli/session.h"
-#include "eval/cache_size.h"
-#include "eval/engine_source.h"
-#include "eval/layer_eval.h"
+#include "eval/greedy/greedy_report.h"
+#include "eval/greedy/prompts.h"
 #include "eval/layer_report.h"
 #include "eval/llama_reference.h"
-#include "eval/quality_eval.h"
 #include "eval/report_json.h"
+#include "eval/retrieval/retrieval_report.h"
 #include "eval/suite.h"
 
 namespace kvant {
@@ -32,6 +31,10 @@ struct EvalOptions {
   int chunks = -1;            // -1: the suite's, or 16
   std::vector<std::string> calibrate_on;
   bool layers = false;
+  bool retrieval = false;
+  bool greedy = false;
+  int answer_tokens = 128;
+  std::uint64_t seed = 1;
   std::string weights = "f32";
   std::string compare_backend;  // empty: none
   bool control = false;
@@ -46,7 +49,7 @@ struct Evaluation {
 };
 
 Result<Evaluation> evaluation_of(const EvalOptions& options) {
-  Evaluation evaluation{options, Suite{.chunks = 16}, {}};
+  Evaluation evaluation{options, Suite{.chunks = options.retrieval ? 3 : 16}, {}};
   Suite& suite = evaluation.suite;
   if (!options.suite.empty()) {
     auto found = find_suite(options.suite);
@@ -61,6 +64,7 @@ Result<Evaluation> evaluation_of(const EvalOptions& options) {
   if (!options.contexts.empty()) suite.contexts = options.contexts;
   if (options.chunks >= 0) suite.chunks = options.chunks;
   suite.layers = suite.layers || options.layers;
+  suite.retrieval = suite.retrieval || options.retrieval;
   evaluation.quality.chunks = suite.chunks;
   evaluation.quality.all_prompt = suite.all_prompt || options.all_prompt;
   evaluation.quality.n_threads = options.common.n_threads;
@@ -70,109 +74,70 @@ Result<Evaluation> evaluation_of(const EvalOptions& options) {
   return evaluation;
 }
 
-// Makes the sources of the rows; llama.cpp's model is loaded if one of them needs it.
-class Sources {
- public:
-  Sources(const Session& session, const Evaluation& evaluation)
-      : session_(session), evaluation_(evaluation) {}
+using Json = nlohmann::ordered_json;
 
-  Result<std::unique_ptr<LogitSource>> make(const EvalRow& row) {
-    if (names_llama(row.name)) return make_llama(row);
-    const auto plan = session_.plan(row.recipe, row.calibration_text);
-    if (!plan.ok()) return plan.error();
-    cache_bytes_ += predicted_cache_bytes(**plan, evaluation_.quality.context);
-    return make_engine_source(row.name, session_.engine(), session_.backend(), *plan, row.step_tokens);
-  }
-  // Of all kvant's rows.
-  std::int64_t cache_bytes() const { return cache_bytes_; }
-
- private:
-  Result<std::unique_ptr<LogitSource>> make_llama(const EvalRow& row) {
-    if (llama_ == nullptr) {
-      auto loaded = LlamaReference::load_f32(evaluation_.options.common.model);
-      if (!loaded.ok()) return loaded.error();
-      llama_ = std::move(loaded).value();
-    }
-    return llama_->source(row.name, evaluation_.quality.context, row.step_tokens,
-                          evaluation_.quality.n_threads);
-  }
-
-  const Session& session_;
-  const Evaluation& evaluation_;
-  std::unique_ptr<LlamaReference> llama_;
-  std::int64_t cache_bytes_ = 0;
-};
-
-// Warns where the text has fewer chunks than were asked for. The tokens that one source will run.
-std::int64_t tokens_to_run(const EvalText& text, const QualityOptions& options) {
-  const int n_chunks = chunks_available(text, options);
-  if (n_chunks < options.chunks && n_chunks > 0) {
-    warn(fmt::format("the text has {} chunks of {} tokens, not {}", n_chunks, options.context,
-                     options.chunks));
-  }
-  return std::int64_t{n_chunks} * options.context;
-}
-
-// A document for the context that is being run; prints its table.
-Result<nlohmann::ordered_json> evaluate_logits(const Session& session, const Evaluation& evaluation,
-                                               const std::vector<EvalRow>& rows, const EvalText& text) {
+// A document of the context that is being run; prints its table.
+Result<Json> evaluate_context(const EvalStage& stage, const Evaluation& evaluation, const EvalText& text) {
+  const EvalOptions& options = evaluation.options;
   const QualityOptions& quality = evaluation.quality;
-  Sources sources(session, evaluation);
-  std::vector<std::unique_ptr<LogitSource>> made;
-  for (const EvalRow& row : rows) {
-    auto source = sources.make(row);
-    if (!source.ok()) return source.error();
-    made.push_back(std::move(source).value());
+  if (!options.compare_backend.empty()) {
+    return evaluate_backend(stage.session, options.compare_backend, stage.rows, text, quality, stage.model);
   }
-  const std::int64_t logit_bytes =
-      2LL * quality.step_tokens * session.engine().n_vocab() * static_cast<std::int64_t>(sizeof(float));
-  KVANT_RETURN_IF_ERROR(
-      check_memory(fmt::format("evaluating {} caches of {} tokens", made.size(), quality.context),
-                   sources.cache_bytes() + logit_bytes));
-  const std::int64_t n_tokens = tokens_to_run(text, quality);
-  Result<QualityResult> result = error("not run");
-  {
-    Progress progress("evaluating", n_tokens * static_cast<std::int64_t>(made.size()), "tokens");
-    result = evaluate_quality(text, session.engine().n_vocab(), *made.front(), std::span(made).subspan(1),
-                              quality, [&](std::int64_t n) { progress.advance(n); });
+  if (evaluation.suite.layers) {
+    const auto result = run_layers(stage, text, quality);
+    if (!result.ok()) return result.error();
+    fmt::print("{}", layers_table(*result));
+    return layers_to_json(*result, stage.model);
   }
+  const auto result = run_quality(stage, text, quality);
   if (!result.ok()) return result.error();
-  for (std::size_t i = 0; i < rows.size(); ++i) result->rows[i].label = rows[i].label;
   fmt::print("{}", eval_table(*result));
   for (const QualityRow& row : result->rows) {
     if (names_llama(row.name)) fmt::print("{}\n", row.plan.summary);
   }
-  return eval_to_json(*result, evaluation.options.common.model);
+  return eval_to_json(*result, stage.model);
 }
 
-// The same for the attention of each layer.
-Result<nlohmann::ordered_json> evaluate_attention(const Session& session, const Evaluation& evaluation,
-                                                  const std::vector<EvalRow>& rows, const EvalText& text) {
-  const QualityOptions& quality = evaluation.quality;
-  std::vector<LayerCandidate> candidates;
-  std::int64_t bytes = 0;
-  for (const EvalRow& row : rows) {
-    if (names_llama(row.name))
-      return error("'{}' has no layers to look into: --layers is for kvant's caches", row.name);
-    const auto plan = session.plan(row.recipe, row.calibration_text);
-    if (!plan.ok()) return plan.error();
-    bytes += predicted_cache_bytes(**plan, quality.context);
-    candidates.push_back({row.name, *plan});
+Result<std::vector<Json>> evaluate_contexts(const EvalStage& stage, Evaluation& evaluation,
+                                            const std::string& text) {
+  const auto tokens = tokenize_for_eval(stage.session.engine().tokenizer(), text);
+  if (!tokens.ok()) return tokens.error();
+  std::vector<Json> documents;
+  for (const int context : evaluation.suite.contexts) {
+    evaluation.quality.context = context;
+    auto document = evaluate_context(stage, evaluation, *tokens);
+    if (!document.ok()) return document.error();
+    documents.push_back(std::move(document).value());
   }
-  KVANT_RETURN_IF_ERROR(check_memory(
-      fmt::format("evaluating {} caches of {} tokens", candidates.size(), quality.context), bytes));
-  const std::int64_t n_tokens = tokens_to_run(text, quality);
-  Result<LayerResult> result = error("not run");
-  {
-    Progress progress("evaluating", n_tokens, "tokens");
-    result = evaluate_layers(text, session.engine(), session.backend(), candidates.front(),
-                             std::span(candidates).subspan(1), quality,
-                             [&](std::int64_t n) { progress.advance(n); });
-  }
+  return documents;
+}
+
+Result<std::vector<Json>> evaluate_retrieved(const EvalStage& stage, const Evaluation& evaluation,
+                                             const std::string& text) {
+  const RetrievalOptions retrieval{evaluation.suite.contexts, std::max(evaluation.suite.chunks, 1),
+                                   evaluation.options.seed};
+  const auto result = run_retrieval(stage, text, retrieval);
   if (!result.ok()) return result.error();
-  for (std::size_t i = 1; i < rows.size(); ++i) result->rows[i - 1].label = rows[i].label;
-  fmt::print("{}", layers_table(*result));
-  return layers_to_json(*result, evaluation.options.common.model);
+  fmt::print("{}", retrieval_table(*result));
+  return std::vector<Json>{retrieval_to_json(*result, stage.model)};
+}
+
+Result<std::vector<Json>> evaluate_answers(const EvalStage& stage, const Evaluation& evaluation,
+                                           const std::string& text) {
+  auto prompts = parse_prompts(text);
+  if (!prompts.ok()) return prompts.error();
+  const auto most = static_cast<std::size_t>(evaluation.suite.chunks);
+  if (most > 0 && prompts->size() > most) prompts->resize(most);
+  std::vector<std::vector<std::int32_t>> encoded;
+  for (const std::string& prompt : *prompts) {
+    auto tokens = encode_prompt(stage.session.engine().tokenizer(), prompt);
+    if (!tokens.ok()) return tokens.error();
+    encoded.push_back(std::move(tokens).value());
+  }
+  const auto result = run_greedy(stage, encoded, evaluation.options.answer_tokens);
+  if (!result.ok()) return result.error();
+  fmt::print("{}", greedy_table(*result));
+  return std::vector<Json>{greedy_to_json(*result, stage.model)};
 }
 
 // One document, or an array of one for each context.
@@ -194,32 +159,22 @@ Status evaluate(const EvalOptions& options) {
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
   const WeightMode weights = options.weights == "f32" ? WeightMode::f32 : WeightMode::as_stored;
   const int longest = *std::max_element(suite.contexts.begin(), suite.contexts.end());
-  const auto session = Session::open(options.common, weights, longest);
+  const auto session = Session::open(options.common, weights, options.greedy ? 0 : longest);
   if (!session.ok()) return session.error();
   const Geometry& geometry = session->engine().geometry();
-  warn_beyond_training(geometry, longest);
-  const auto tokens = tokenize_for_eval(session->engine().tokenizer(), *text);
-  if (!tokens.ok()) return tokens.error();
-  *rows = calibrated_on(*rows, options.calibrate_on, geometry);
+  if (!options.greedy) warn_beyond_training(geometry, longest);
+  const EvalStage stage{*session, options.common.model, calibrated_on(*rows, options.calibrate_on, geometry),
+                        options.common.n_threads};
 
   if (!suite.title.empty()) fmt::print("{}\n", suite.title);
-  std::vector<nlohmann::ordered_json> documents;
-  for (const int context : suite.contexts) {
-    evaluation->quality.context = context;
-    if (!options.compare_backend.empty()) {
-      auto document = evaluate_backend(*session, options.compare_backend, *rows, *tokens, evaluation->quality,
-                                       options.common.model);
-      if (!document.ok()) return document.error();
-      documents.push_back(std::move(document).value());
-      continue;
-    }
-    auto document = suite.layers ? evaluate_attention(*session, *evaluation, *rows, *tokens)
-                                 : evaluate_logits(*session, *evaluation, *rows, *tokens);
-    if (!document.ok()) return document.error();
-    if (!suite.name.empty()) (*document)["suite"] = suite.name;
-    documents.push_back(std::move(document).value());
+  auto documents = options.greedy    ? evaluate_answers(stage, *evaluation, *text)
+                   : suite.retrieval ? evaluate_retrieved(stage, *evaluation, *text)
+                                     : evaluate_contexts(stage, *evaluation, *text);
+  if (!documents.ok()) return documents.error();
+  for (Json& document : *documents) {
+    if (!suite.name.empty()) document["suite"] = suite.name;
   }
-  return write_json(options, documents);
+  return write_json(options, *documents);
 }
 
 // "help" lists the suites instead of running one: it needs no model.
@@ -247,7 +202,7 @@ Command add_eval_command(CLI::App& program) {
                    "tokens of a chunk, whose second half is scored; several: one after the other [2048]")
       ->delimiter(',')
       ->check(CLI::Range(2, 1 << 24));
-  command->add_option("--chunks", options->chunks, "most chunks; 0: the whole text [16]")
+  command->add_option("--chunks", options->chunks, "most chunks (or prompts); 0: the whole text [16]")
       ->check(CLI::Range(0, 1 << 24));
   command
       ->add_option("--calibrate-on", options->calibrate_on,
@@ -260,15 +215,32 @@ Command add_eval_command(CLI::App& program) {
   command->add_option("--against", options->against, "the same as --reference llama.cpp:f16")
       ->check(CLI::IsMember({"llama.cpp"}))
       ->excludes(reference);
-  command->add_flag("--layers", options->layers,
-                    "instead of predictions, compare the attention outputs of each layer, all caches given "
-                    "the reference's Q, K and V; also what is skipped and protected");
+  auto* layers = command->add_flag(
+      "--layers", options->layers,
+      "instead of predictions, compare the attention outputs of each layer, all caches given "
+      "the reference's Q, K and V; also what is skipped and protected");
+  auto* retrieval = command->add_flag(
+      "--retrieval", options->retrieval,
+      "instead of predictions, ask about facts hidden in the text, --chunks documents of each -c");
+  command->add_option("--seed", options->seed, "what the facts of --retrieval are drawn by")
+      ->capture_default_str();
+  auto* greedy =
+      command->add_flag("--greedy", options->greedy,
+                        "instead of predictions, count the tokens for which greedy answers agree; the text "
+                        "has one prompt a line, or JSON with a \"prompt\" or \"question\"");
+  command->add_option("-n,--n-predict", options->answer_tokens, "most tokens of an answer of --greedy")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  greedy->excludes(layers)->excludes(retrieval);
+  layers->excludes(retrieval);
   command->add_flag("--all-prompt", options->all_prompt,
                     "run the scored half as part of the prompt, not as an answer");
-  command->add_option(
-      "--compare-backend", options->compare_backend,
-      "instead of recipes, compare attention backends: each recipe on this one, token by token, "
-      "against itself on --backend");
+  command
+      ->add_option("--compare-backend", options->compare_backend,
+                   "instead of recipes, compare attention backends: each recipe on this one, token by token, "
+                   "against itself on --backend")
+      ->excludes(greedy)
+      ->excludes(retrieval);
   command->add_flag("--control", options->control,
                     "add a row that runs bf16 in smaller steps: what rounding alone makes of it");
   command

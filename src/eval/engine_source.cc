@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 namespace kvant {
 namespace {
@@ -29,8 +30,19 @@ class EngineSource : public LogitSource {
 
   Status begin() override {
     cache_.free(sequence_);
+    if (marked_) cache_.free(*marked_);
+    marked_.reset();
     sequence_ = cache_.add();
     return {};
+  }
+  Status mark() override {
+    if (marked_) cache_.free(*marked_);
+    return copy(sequence_, marked_.emplace());
+  }
+  Status rewind() override {
+    KVANT_CHECK(marked_.has_value(), "rewind without a mark");
+    cache_.free(sequence_);
+    return copy(*marked_, sequence_);
   }
 
   Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) override {
@@ -51,12 +63,21 @@ class EngineSource : public LogitSource {
   }
 
  private:
+  Status copy(SequenceId from, SequenceId& to) {
+    const auto forked = cache_.fork(from);
+    // A fork that failed leaves an empty sequence, so that every id stays valid.
+    to = forked.ok() ? *forked : cache_.add();
+    if (!forked.ok()) return forked.error();
+    return {};
+  }
+
   std::string name_;
   Engine& engine_;
   AttentionBackend& backend_;
   Cache cache_;
   int step_tokens_;
   SequenceId sequence_;
+  std::optional<SequenceId> marked_;
 };
 
 }  // namespace

@@ -35,6 +35,18 @@ class LlamaSource : public LogitSource {
     length_ = 0;
     return {};
   }
+  Status mark() override {
+    marked_ = length_;
+    return {};
+  }
+  Status rewind() override {
+    if (!llama_memory_seq_rm(llama_get_memory(context_.get()), /*seq_id=*/0, marked_, /*p1=*/-1)) {
+      return error(
+          "llama.cpp cannot take tokens back from this model's cache: leave llama.cpp out of this run");
+    }
+    length_ = marked_;
+    return {};
+  }
   Status step(std::span<const std::int32_t> tokens, bool /*is_prompt*/, MatrixView<float> logits) override {
     const int n = static_cast<int>(tokens.size()), first_wanted = n - logits.rows;
     for (int start = 0; start < n; start += step_tokens_) {
@@ -67,6 +79,7 @@ class LlamaSource : public LogitSource {
   double bits_;
   std::vector<std::string> notes_;
   int length_ = 0;
+  int marked_ = 0;
 };
 
 class Reference : public LlamaReference {

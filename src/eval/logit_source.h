@@ -29,6 +29,10 @@ class LogitSource {
   // logits.rows of them (0: none). is_prompt: the text that is given; otherwise the scored part, which is
   // cached as an answer would be, token by token, whatever the recipe's prompt blocks are.
   virtual Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) = 0;
+  // Remembers how far the text has come, until the next begin(); goes back there, as often as needed, so that
+  // several continuations follow one text. rewind() requires a mark.
+  virtual Status mark() = 0;
+  virtual Status rewind() = 0;
   // What the cache takes at this length of the text.
   virtual CacheBits bits() const = 0;
   // The resolved plan.

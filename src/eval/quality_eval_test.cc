@@ -6,65 +6,34 @@
 
 #include "eval/engine_source.h"
 #include "eval/llama_reference.h"
+#include "eval/scripted_source.h"
 #include "model/tiny_model.h"
 #include "model/tokenizer.h"
 
 namespace kvant {
 namespace {
 
-constexpr int kVocab = 5;
-
-// Predicts token (t + shift) mod kVocab with logit 1 after token t, and writes down what it is asked to do.
-class Scripted : public LogitSource {
- public:
-  Scripted(std::string name, int shift) : name_(std::move(name)), shift_(shift) {}
-  const std::string& name() const override { return name_; }
-  Status begin() override {
-    calls += "begin ";
-    return {};
-  }
-  Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) override {
-    calls += (is_prompt ? "prompt" : "answer") + std::to_string(tokens.size()) + " ";
-    first_tokens.push_back(tokens.front());
-    const int skipped = static_cast<int>(tokens.size()) - logits.rows;
-    for (int r = 0; r < logits.rows; ++r) {
-      std::fill_n(logits.row(r), kVocab, 0.0F);
-      logits.row(r)[(tokens[skipped + r] + shift_) % kVocab] = 1.0F;
-    }
-    return {};
-  }
-  CacheBits bits() const override { return {4, 5}; }
-  PlanReport plan() const override { return {}; }
-
-  std::string calls;
-  std::vector<std::int32_t> first_tokens;
-
- private:
-  std::string name_;
-  int shift_;
-};
-
 struct ScriptedRun {
-  Scripted reference{"base", 1};
+  ScriptedSource reference{"base", 1};
   std::vector<std::unique_ptr<LogitSource>> candidates;
   std::int64_t advanced = 0;
 
   Result<QualityResult> operator()(const EvalText& text, const QualityOptions& options) {
-    return evaluate_quality(text, kVocab, reference, candidates, options,
+    return evaluate_quality(text, kScriptedVocab, reference, candidates, options,
                             [&](std::int64_t n) { advanced += n; });
   }
 };
 
-// Token i is i mod kVocab: a source with shift 1 is always right.
+// Token i is i mod kScriptedVocab: a source with shift 1 is always right.
 EvalText counting_text(int n, std::int32_t bos = -1) {
   EvalText text{{}, bos};
-  for (int i = 0; i < n; ++i) text.tokens.push_back(i % kVocab);
+  for (int i = 0; i < n; ++i) text.tokens.push_back(i % kScriptedVocab);
   return text;
 }
 
 TEST(QualityEval, ScoresTheSecondHalfOfEachContext) {
   ScriptedRun run;
-  run.candidates.push_back(std::make_unique<Scripted>("wrong", 2));
+  run.candidates.push_back(std::make_unique<ScriptedSource>("wrong", 2));
   const auto result = run(counting_text(25), {.context = 10, .chunks = 0, .step_tokens = 3, .n_threads = 1});
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->chunks, 2);
@@ -73,8 +42,8 @@ TEST(QualityEval, ScoresTheSecondHalfOfEachContext) {
   const MetricsSummary& right = result->rows[0].metrics;
   const MetricsSummary& wrong = result->rows[1].metrics;
   EXPECT_EQ(right.positions, 2 * 4);  // positions 5 .. 8 predict tokens 6 .. 9
-  const double likely = std::exp(1.0) / (std::exp(1.0) + kVocab - 1),
-               unlikely = 1 / (std::exp(1.0) + kVocab - 1);
+  const double likely = std::exp(1.0) / (std::exp(1.0) + kScriptedVocab - 1),
+               unlikely = 1 / (std::exp(1.0) + kScriptedVocab - 1);
   EXPECT_NEAR(right.ppl, 1 / likely, 1e-5);
   EXPECT_NEAR(wrong.ppl, 1 / unlikely, 1e-5);
   EXPECT_EQ(right.kld_max, 0);

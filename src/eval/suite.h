@@ -24,6 +24,7 @@ struct Suite {
   std::vector<int> contexts = {2048};
   int chunks = 4;
   bool layers = false;      // attention outputs of each layer, not predictions
+  bool retrieval = false;   // answers to questions about long documents, `chunks` of each context
   bool all_prompt = false;  // the scored half is run as a prompt
 };
 

@@ -1,0 +1,48 @@
+// GreedyEval: for how many tokens a cache's greedy answers are the reference's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "eval/logit_metrics.h"
+#include "eval/logit_source.h"
+
+namespace kvant {
+
+struct GreedyOptions {
+  int answer_tokens = 128;                        // most
+  std::function<bool(std::int32_t)> ends_answer;  // the token that ends an answer is its last
+};
+
+struct GreedyRow {
+  std::string name;
+  std::string label;        // of a suite's row; empty: none
+  std::vector<int> agreed;  // for each prompt: tokens before the first that differs
+  PlanReport plan;
+};
+
+struct GreedyResult {
+  int answer_tokens = 0;     // most
+  std::vector<int> lengths;  // tokens of the reference's answer to each prompt
+  std::vector<GreedyRow> rows;
+};
+
+// The first source, the reference, answers each prompt. The others are given that answer token by token, for
+// as long as it is what they would have said: in the steps that their own answer would take, because products
+// of other sizes round otherwise. advance(1): one source is through with one prompt.
+Result<GreedyResult> evaluate_greedy(std::span<const std::vector<std::int32_t>> prompts, int n_vocab,
+                                     std::span<const std::unique_ptr<LogitSource>> sources,
+                                     const GreedyOptions& options, const std::function<void(int)>& advance);
+
+struct GreedyFigures {
+  double agreed_mean = 0, agreed_lo = 0, agreed_hi = 0;  // tokens; bootstrap 95 % over prompts
+  double agreed_median = 0;
+  double identical = 0;  // share of prompts whose whole answer is the same
+};
+GreedyFigures summarize(const GreedyResult& result, const GreedyRow& row);
+
+}  // namespace kvant

@@ -1,0 +1,15 @@
+// What GreedyEval measured, as JSON and for a terminal.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "eval/greedy/greedy_eval.h"
+
+namespace kvant {
+
+// {"schema":"kvant.greedy/1",..}: see docs/json.md.
+nlohmann::ordered_json greedy_to_json(const GreedyResult& result, const std::string& model);
+std::string greedy_table(const GreedyResult& result);
+
+}  // namespace kvant

@@ -1,0 +1,40 @@
+// Facts that a retrieval test hides in a text, and what it asks about them, as English text.
+//
+// The tasks follow RULER (Hsieh et al. 2024, section 3): one needle, needles that differ in their key only,
+// chains of variables, and words by frequency. All names and numbers are drawn anew for each document.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvant {
+
+// A sentence at a place in the text, 0: its start, 1: its end.
+struct Fact {
+  double depth = 0;
+  std::string sentence;
+};
+
+struct FactQuestion {
+  std::string task;
+  double depth = -1;     // of the one fact that answers it; -1: several do
+  std::string question;  // "What is the pass key?"
+  std::string cue;       // how the answer begins: "The pass key is"
+  std::string answer;    // how it must go on: " 48213"
+};
+
+struct FactSheet {
+  std::vector<Fact> facts;
+  std::vector<FactQuestion> questions;
+};
+
+// "passkey": one number, hidden at passkey_depth. "keys": a locker's number for each of five people, at
+// depths 0, 25, 50, 75 and 100 %. "variables": which of two chains' variables hold a value. "frequent": who
+// is named most often. The same seed gives the same sheet on every machine.
+FactSheet draw_facts(double passkey_depth, std::uint64_t seed);
+
+// In the order of tables.
+const std::vector<std::string>& retrieval_tasks();
+
+}  // namespace kvant
