@@ -24,9 +24,10 @@ class Contender {
 // Tokens of one step of a prompt, for all contenders.
 inline constexpr int kPromptStep = 512;
 
-// kvant's engine with `plan`. engine and backend outlive it.
+// kvant's engine with `plan`. engine and backend outlive it. guard_every: watched by a QualityGuard that
+// checks each layer in one of so many steps; 0: not watched.
 std::unique_ptr<Contender> make_engine_contender(std::string name, Engine& engine, AttentionBackend& backend,
-                                                 std::shared_ptr<const Plan> plan);
+                                                 std::shared_ptr<const Plan> plan, int guard_every = 0);
 
 // llama.cpp with the cache types of a row's name ("llama.cpp:q4_0"), on the GGUF file as it is stored.
 // max_depth: tokens to make room for, beyond max_new for prompts and answers.

@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <vector>
 
 #include "bench/contender.h"
+#include "eval/quality_guard.h"
 
 namespace kvant {
 namespace {
@@ -14,19 +16,22 @@ constexpr std::uint64_t kSeed = 1;
 class EngineContender : public Contender {
  public:
   EngineContender(std::string name, Engine& engine, AttentionBackend& backend,
-                  std::shared_ptr<const Plan> plan)
+                  std::shared_ptr<const Plan> plan, int guard_every)
       : name_(std::move(name)),
         engine_(engine),
         backend_(backend),
         cache_(std::move(plan), /*byte_limit=*/0),
         filled_(cache_.add()),
-        logits_(engine.n_vocab()) {}
+        logits_(engine.n_vocab()) {
+    if (guard_every > 0) guard_.emplace(backend, cache_.plan(), GuardSettings{.every = guard_every});
+  }
 
   const std::string& name() const override { return name_; }
 
   Status fill(int depth) override {
     cache_.free(filled_);
     filled_ = cache_.add();
+    if (guard_) guard_->fill_synthetic(depth, kSeed);
     return cache_.fill_synthetic(filled_, depth, kSeed);
   }
 
@@ -66,7 +71,8 @@ class EngineContender : public Contender {
     const int n = static_cast<int>(tokens.size());
     const EngineInput input{sequence, tokens, is_prompt, want_logits ? n - 1 : n};
     const MatrixView<float> logits(logits_.data(), want_logits ? 1 : 0, engine_.n_vocab());
-    return engine_.step(cache_, backend_, {&input, 1}, logits);
+    AttentionBackend& backend = guard_ ? *guard_ : backend_;
+    return engine_.step(cache_, backend, {&input, 1}, logits);
   }
   // Runs body on a copy of the filled sequence, which shares its sealed pages.
   template <class Body>
@@ -83,14 +89,15 @@ class EngineContender : public Contender {
   AttentionBackend& backend_;
   Cache cache_;
   SequenceId filled_;
+  std::optional<QualityGuard> guard_;
   std::vector<float> logits_;  // [n_vocab]
 };
 
 }  // namespace
 
 std::unique_ptr<Contender> make_engine_contender(std::string name, Engine& engine, AttentionBackend& backend,
-                                                 std::shared_ptr<const Plan> plan) {
-  return std::make_unique<EngineContender>(std::move(name), engine, backend, std::move(plan));
+                                                 std::shared_ptr<const Plan> plan, int guard_every) {
+  return std::make_unique<EngineContender>(std::move(name), engine, backend, std::move(plan), guard_every);
 }
 
 }  // namespace kvant

@@ -6,6 +6,7 @@
 #include "base/progress.h"
 #include "bench/engine_bench.h"
 #include "cli/command.h"
+#include "cli/guard_option.h"
 #include "cli/session.h"
 #include "eval/cache_size.h"
 #include "eval/llama_reference.h"
@@ -15,7 +16,7 @@ namespace {
 
 struct BenchCommandOptions {
   ModelOptions common;
-  std::string against;
+  std::string against, guard;
   BenchOptions bench;
 };
 
@@ -33,7 +34,8 @@ class Contenders {
   Contenders(const Session& session, const BenchCommandOptions& options)
       : session_(session), options_(options) {}
 
-  Result<std::unique_ptr<Contender>> make(const std::string& name) {
+  // guard_every: see make_engine_contender.
+  Result<std::unique_ptr<Contender>> make(const std::string& name, int guard_every) {
     const BenchOptions& bench = options_.bench;
     const int most_new = std::max(bench.prompt, bench.decode + 1);
     if (names_llama(name)) {
@@ -51,7 +53,8 @@ class Contenders {
     if (!plan.ok()) return plan.error();
     KVANT_RETURN_IF_ERROR(check_memory(fmt::format("a KV cache of {} tokens", bench.depths.back() + most_new),
                                        predicted_cache_bytes(**plan, bench.depths.back() + most_new)));
-    return make_engine_contender(label(*recipe), session_.engine(), session_.backend(), *plan);
+    return make_engine_contender(label(*recipe) + (guard_every > 0 ? " (guarded)" : ""), session_.engine(),
+                                 session_.backend(), *plan, guard_every);
   }
 
  private:
@@ -64,6 +67,8 @@ Status bench(BenchCommandOptions options) {
   auto& depths = options.bench.depths;
   std::sort(depths.begin(), depths.end());
   depths.erase(std::unique(depths.begin(), depths.end()), depths.end());
+  const auto guard_every = parse_guard(options.guard);
+  if (!guard_every.ok()) return guard_every.error();
   if (options.bench.prompt == 0 && options.bench.decode == 0)
     return error("nothing to time: -p and -n are both 0");
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
@@ -72,9 +77,13 @@ Status bench(BenchCommandOptions options) {
   Contenders contenders(*session, options);
   std::vector<std::unique_ptr<Contender>> made;
   for (const std::string& name : contender_names(options)) {
-    auto contender = contenders.make(name);
-    if (!contender.ok()) return contender.error();
-    made.push_back(std::move(contender).value());
+    std::vector<int> guards = {0};
+    if (*guard_every > 0 && !names_llama(name)) guards.push_back(*guard_every);
+    for (const int every : guards) {
+      auto contender = contenders.make(name, every);
+      if (!contender.ok()) return contender.error();
+      made.push_back(std::move(contender).value());
+    }
   }
   Result<std::vector<BenchRow>> rows = error("not run");
   {
@@ -124,6 +133,7 @@ Command add_bench_command(CLI::App& program) {
       ->capture_default_str();
   command->add_option("--against", options->against, "add llama.cpp with its f16 and q4_0 caches")
       ->check(CLI::IsMember({"llama.cpp"}));
+  add_guard_option(*command, options->guard);
   const Command attention = add_bench_attention_command(*command);
   return {command, [options, command, attention]() -> Status {
             if (!attention.app->parsed()) return bench(*options);

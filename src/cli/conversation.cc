@@ -32,9 +32,10 @@ std::string take_printable(std::string& pending, bool at_end) {
 
 }  // namespace
 
-Conversation::Conversation(const Session& session, std::shared_ptr<const Plan> plan,
-                           std::unique_ptr<Sampler> sampler, int context)
+Conversation::Conversation(const Session& session, AttentionBackend& backend,
+                           std::shared_ptr<const Plan> plan, std::unique_ptr<Sampler> sampler, int context)
     : session_(session),
+      backend_(backend),
       cache_(std::move(plan), /*byte_limit=*/0),
       sampler_(std::move(sampler)),
       context_(context),
@@ -45,7 +46,7 @@ Status Conversation::step(std::span<const std::int32_t> tokens, bool is_prompt, 
   const int n = static_cast<int>(tokens.size());
   const EngineInput input{sequence_, tokens, is_prompt, want_logits ? n - 1 : n};
   const MatrixView<float> logits(logits_.data(), want_logits ? 1 : 0, session_.engine().n_vocab());
-  return session_.engine().step(cache_, session_.backend(), {&input, 1}, logits);
+  return session_.engine().step(cache_, backend_, {&input, 1}, logits);
 }
 
 Status Conversation::read(std::span<const std::int32_t> tokens, const std::atomic<bool>& interrupted) {

@@ -25,9 +25,9 @@ enum class AnswerEnd { finished, length, context_full, interrupted };
 
 class Conversation {
  public:
-  // context: the most tokens that the sequence may hold.
-  Conversation(const Session& session, std::shared_ptr<const Plan> plan, std::unique_ptr<Sampler> sampler,
-               int context);
+  // context: the most tokens that the sequence may hold. backend: it outlives this, as the session does.
+  Conversation(const Session& session, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
+               std::unique_ptr<Sampler> sampler, int context);
 
   // Reads tokens, with a progress bar when they are many. An error when they don't fit into the context.
   Status read(std::span<const std::int32_t> tokens, const std::atomic<bool>& interrupted);
@@ -46,6 +46,7 @@ class Conversation {
   Status step(std::span<const std::int32_t> tokens, bool is_prompt, bool want_logits);
 
   const Session& session_;
+  AttentionBackend& backend_;
   Cache cache_;
   std::unique_ptr<Sampler> sampler_;
   int context_;

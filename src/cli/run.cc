@@ -5,12 +5,15 @@
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/json_file.h"
 #include "base/progress.h"
 #include "cli/command.h"
 #include "cli/conversation.h"
+#include "cli/guard_option.h"
 #include "eval/cache_size.h"
+#include "eval/guard_report.h"
 #include "eval/report_json.h"
 #include "model/tokenizer.h"
 
@@ -19,7 +22,7 @@ namespace {
 
 struct RunOptions {
   ModelOptions common;
-  std::string prompt, file, system;
+  std::string prompt, file, system, guard;
   int n = -1;
   int context = 0;
   bool chat = false;
@@ -53,7 +56,9 @@ double nominal_bits(const Plan& plan) {
 
 class Run {
  public:
-  Run(const RunOptions& options, Session session) : options_(options), session_(std::move(session)) {}
+  // guard_every: of GuardSettings; 0: no guard.
+  Run(const RunOptions& options, Session session, int guard_every)
+      : options_(options), session_(std::move(session)), guard_every_(guard_every) {}
 
   Status start();
   Status finish();
@@ -65,11 +70,15 @@ class Run {
   Result<std::string> prompt_text() const;
   Result<std::vector<std::int32_t>> prompt_tokens() const;
   Status read_and_answer(std::span<const std::int32_t> tokens);
+  void warn_of_harm();
   Result<std::vector<std::int32_t>> turn_tokens(bool& restart);
 
   const RunOptions& options_;
   Session session_;
+  int guard_every_;
   std::shared_ptr<const Plan> plan_;
+  std::optional<QualityGuard> guard_;
+  bool warned_of_harm_ = false;
   int context_ = 0;
   std::unique_ptr<Conversation> conversation_;
   std::vector<ChatMessage> messages_;
@@ -111,7 +120,10 @@ Status Run::check_context(int prompt_tokens) {
       check_memory(fmt::format("a KV cache of {} tokens", held), predicted_cache_bytes(*plan_, held)));
   auto sampler = Sampler::make(options_.sampling);
   if (!sampler.ok()) return sampler.error();
-  conversation_ = std::make_unique<Conversation>(session_, plan_, std::move(sampler).value(), context_);
+  if (guard_every_ > 0) guard_.emplace(session_.backend(), *plan_, GuardSettings{.every = guard_every_});
+  AttentionBackend& backend = guard_ ? *guard_ : session_.backend();
+  conversation_ =
+      std::make_unique<Conversation>(session_, backend, plan_, std::move(sampler).value(), context_);
   return {};
 }
 
@@ -125,8 +137,18 @@ Status Run::read_and_answer(std::span<const std::int32_t> tokens) {
   });
   print_answer("\n");
   if (!end.ok()) return end.error();
+  warn_of_harm();
   if (*end == AnswerEnd::context_full) warn(fmt::format("the context of {} tokens is full", context_));
   return {};
+}
+
+// Once is enough.
+void Run::warn_of_harm() {
+  if (!guard_ || warned_of_harm_) return;
+  const auto warning = guard_warning(guard_->report(), label(plan_->recipe));
+  if (!warning) return;
+  warn(*warning);
+  warned_of_harm_ = true;
 }
 
 Status Run::single() {
@@ -206,21 +228,23 @@ Status Run::finish() {
       stderr,
       "  {:.0f} % of it is sealed, at {:.2f} bits per element; the newest tokens wait for a full page\n",
       100.0 * sealed, nominal_bits(*plan_));
+  if (guard_) fmt::print(stderr, "{}", guard_summary(guard_->report()));
   if (options_.common.json.empty()) return {};
-  const nlohmann::ordered_json json = {{"schema", "kvant.run/1"},
-                                       {"model", options_.common.model},
-                                       {"recipe", label(plan_->recipe)},
-                                       {"context", context_},
-                                       {"prompt_tokens", f.prompt_tokens},
-                                       {"prompt_tps", f.prompt_tps()},
-                                       {"answer_tokens", f.answer_tokens},
-                                       {"answer_tps", f.answer_tps()},
-                                       {"kv_bytes", bytes.all()},
-                                       {"kv_bytes_bf16", bf16},
-                                       {"bits_sealed", bytes.bits_sealed()},
-                                       {"bits_all", bytes.bits_all()},
-                                       {"answer", answer_},
-                                       {"plan", plan_to_json(session_.report(*plan_))}};
+  nlohmann::ordered_json json = {{"schema", "kvant.run/1"},
+                                 {"model", options_.common.model},
+                                 {"recipe", label(plan_->recipe)},
+                                 {"context", context_},
+                                 {"prompt_tokens", f.prompt_tokens},
+                                 {"prompt_tps", f.prompt_tps()},
+                                 {"answer_tokens", f.answer_tokens},
+                                 {"answer_tps", f.answer_tps()},
+                                 {"kv_bytes", bytes.all()},
+                                 {"kv_bytes_bf16", bf16},
+                                 {"bits_sealed", bytes.bits_sealed()},
+                                 {"bits_all", bytes.bits_all()},
+                                 {"answer", answer_},
+                                 {"plan", plan_to_json(session_.report(*plan_))}};
+  if (guard_) json["guard"] = guard_to_json(guard_->report(), label(plan_->recipe));
   return write_whole_file(options_.common.json,
                           json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
@@ -230,9 +254,11 @@ Status run(const RunOptions& options) {
     return error("nothing to answer: give a prompt with -p or -f, or chat with -cnv");
   }
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
+  const auto guard_every = parse_guard(options.guard);
+  if (!guard_every.ok()) return guard_every.error();
   auto session = Session::open(options.common, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
-  Run run(options, std::move(session).value());
+  Run run(options, std::move(session).value(), *guard_every);
   KVANT_RETURN_IF_ERROR(run.start());
   return run.finish();
 }
@@ -258,6 +284,7 @@ Command add_run_command(CLI::App& program) {
           "-c,--ctx-size", options->context,
           "most tokens of prompt and answer (default: what the model was trained for, or what is needed)")
       ->check(CLI::Range(1, 1 << 30));
+  add_guard_option(*command, options->guard);
   command->add_option("--temp", options->sampling.temperature, "temperature; 0: always the most likely token")
       ->capture_default_str();
   command->add_option("--top-k", options->sampling.top_k, "sample from the k most likely; 0: all")

@@ -1,6 +1,6 @@
 // When the guard speaks up. Two things go wrong: the recipe as a whole is too coarse for the model, or
 // something about some layers is broken (a codebook of another model, say), which shows in errors that are
-// out of line with the other layers'. What good recipes do in their worst layer is at most 3 times the
+// out of line with the other layers'. What good recipes do in their worst layer is at most 3.2 times the
 // median.
 #include <algorithm>
 #include <cmath>

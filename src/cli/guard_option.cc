@@ -1,0 +1,28 @@
+#include "cli/guard_option.h"
+
+#include <charconv>
+
+namespace kvant {
+
+void add_guard_option(CLI::App& command, std::string& rate) {
+  command
+      .add_option("--guard", rate,
+                  "watch what the cache does to attention: each layer in this share of the steps (default: "
+                  "1/64)")
+      ->expected(0, 1)
+      ->default_str("1/64");
+}
+
+Result<int> parse_guard(const std::string& rate) {
+  if (rate.empty()) return 0;
+  constexpr int kMostSteps = 1 << 20;
+  const std::string share = rate.starts_with("1/") ? rate.substr(2) : "";
+  int every = rate == "1" ? 1 : 0;
+  const auto [end, failure] = std::from_chars(share.data(), share.data() + share.size(), every);
+  const bool whole = rate == "1" || (failure == std::errc() && end == share.data() + share.size());
+  if (!whole || every < 1 || every > kMostSteps)
+    return error("--guard: '{}' is not a share of the steps; write 1/64, for example", rate);
+  return every;
+}
+
+}  // namespace kvant

@@ -1,0 +1,58 @@
+#include "eval/guard_report.h"
+
+#include "base/progress.h"
+
+namespace kvant {
+namespace {
+
+int worst_layer(const GuardReport& report) {
+  int worst = 0;
+  for (int i = 0; i < std::ssize(report.layers); ++i)
+    if (report.layers[i].error.relative() > report.layers[worst].error.relative()) worst = i;
+  return worst;
+}
+
+// "0.52 %", "21 %".
+std::string percent(double share) {
+  return fmt::format(share < 0.1 ? "{:.2g} %" : "{:.0f} %", 100 * share);
+}
+
+}  // namespace
+
+std::string guard_summary(const GuardReport& report) {
+  const std::string kept = readable_bytes(static_cast<double>(report.bytes));
+  if (report.checks == 0) {
+    return fmt::format(
+        "guard (1/{}): nothing to check yet: no page was sealed before the steps that it looked at ({} kept "
+        "beside)\n",
+        report.every, kept);
+  }
+  const int worst = worst_layer(report);
+  return fmt::format(
+      "guard (1/{}): {} checks; attention is {} off what it would be unquantized, {} in the worst layer, "
+      "{}\n  estimated harm: a KL divergence of {:.2g} nats; {} of newest K and V kept beside the cache\n",
+      report.every, report.checks, percent(report.relative), percent(report.layers[worst].error.relative()),
+      worst, report.harm, kept);
+}
+
+nlohmann::ordered_json guard_to_json(const GuardReport& report, const std::string& recipe) {
+  using Json = nlohmann::ordered_json;
+  const auto warning = guard_warning(report, recipe);
+  Json json = {{"every", report.every},
+               {"steps", report.steps},
+               {"checks", report.checks},
+               {"bytes", report.bytes},
+               {"relative_error", report.relative},
+               {"estimated_kld", report.harm},
+               {"warning", warning ? Json(*warning) : Json(nullptr)},
+               {"layers", Json::array()}};
+  for (const GuardedLayer& layer : report.layers) {
+    json["layers"].push_back({{"kv_head", layer.kv_head},
+                              {"checks", layer.checks},
+                              {"relative_error", layer.error.relative()},
+                              {"relative_error_of_k", layer.keys.relative()}});
+  }
+  return json;
+}
+
+}  // namespace kvant
