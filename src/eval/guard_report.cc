@@ -14,7 +14,7 @@ int worst_layer(const GuardReport& report) {
 
 // "0.52 %", "21 %".
 std::string percent(double share) {
-  return fmt::format(share < 0.1 ? "{:.2g} %" : "{:.0f} %", 100 * share);
+  return share < 0.1 ? fmt::format("{:.2g} %", 100 * share) : fmt::format("{:.0f} %", 100 * share);
 }
 
 }  // namespace
