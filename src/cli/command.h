@@ -19,5 +19,7 @@ Command add_bench_command(CLI::App& program);
 Command add_bench_attention_command(CLI::App& bench);  // a subcommand of kvant bench
 Command add_info_command(CLI::App& program);
 Command add_calibrate_command(CLI::App& program);
+Command add_tune_command(CLI::App& program);
+Command add_advise_command(CLI::App& program);
 
 }  // namespace kvant

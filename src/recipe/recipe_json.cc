@@ -73,7 +73,8 @@ Result<Recipe> recipe_from(const Json& json) {
   auto recipe = base_recipe(json);
   if (!recipe.ok()) return recipe;
   for (const auto& [key, value] : json.items()) {
-    if (key == "recipe" || key == "overrides") continue;
+    // figures: what a recipe was found to do, by whoever wrote the file
+    if (key == "recipe" || key == "overrides" || key == "figures") continue;
     KVANT_RETURN_IF_ERROR(set_member(*recipe, key, value));
   }
   if (json.contains("overrides")) KVANT_RETURN_IF_ERROR(add_overrides(*recipe, json["overrides"]));

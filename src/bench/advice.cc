@@ -1,0 +1,69 @@
+#include "bench/advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/progress.h"
+
+namespace kvant {
+namespace {
+
+constexpr double kHardlyCounts = 0.005;  // nats; kvant-3bit, say
+constexpr double kNearlyAsFast = 0.9;
+
+bool is_candidate(const AdviceRow& row) {
+  return row.fits && row.measured;
+}
+
+double least_divergence(const std::vector<AdviceRow>& rows) {
+  double least = 1e300;
+  for (const AdviceRow& row : rows)
+    if (is_candidate(row)) least = std::min(least, row.kld);
+  return least;
+}
+
+// First what can be recommended, then what fits, then the rest; each by divergence, then by size.
+bool before(const AdviceRow& a, const AdviceRow& b) {
+  if (a.fits != b.fits) return a.fits;
+  if (a.measured != b.measured) return a.measured;
+  if (a.measured && a.kld != b.kld) return a.kld < b.kld;
+  return a.bytes < b.bytes;
+}
+
+std::string reason(const std::vector<AdviceRow>& rows, double most_kld) {
+  const AdviceRow& chosen = rows.front();
+  std::string why =
+      fmt::format("{} fits in {}, ", chosen.recipe, readable_bytes(static_cast<double>(chosen.bytes)));
+  why += most_kld > kHardlyCounts && chosen.kld > kHardlyCounts
+             ? fmt::format(
+                   "and of what fits it is among the closest to the unquantized cache (divergence {:.2g})",
+                   chosen.kld)
+             : fmt::format("its divergence of {:.2g} nats hardly counts", chosen.kld);
+  return why + fmt::format(", and with {:.1f} tokens/s it is {} of those that are as close",
+                           chosen.decode_tps,
+                           chosen.kld == 0 ? "as fast as any" : "the fastest, or nearly so,");
+}
+
+}  // namespace
+
+Advice advise(std::vector<AdviceRow> rows) {
+  std::stable_sort(rows.begin(), rows.end(), before);
+  if (rows.empty() || !rows.front().fits) {
+    return {std::move(rows), false, "nothing fits: use a smaller context, fewer sequences or more memory"};
+  }
+  if (!is_candidate(rows.front())) return {std::move(rows), false, "what fits could not be measured"};
+  const double most_kld = std::max(kHardlyCounts, 2 * least_divergence(rows));
+  const auto good = [&](const AdviceRow& row) { return is_candidate(row) && row.kld <= most_kld; };
+  double fastest = 0;
+  for (const AdviceRow& row : rows)
+    if (good(row)) fastest = std::max(fastest, row.decode_tps);
+  const auto chosen = std::find_if(rows.begin(), rows.end(), [&](const AdviceRow& row) {
+    return good(row) && row.decode_tps >= kNearlyAsFast * fastest;
+  });
+  std::rotate(rows.begin(), chosen, chosen + 1);
+  std::string why = reason(rows, most_kld);
+  return {std::move(rows), true, std::move(why)};
+}
+
+}  // namespace kvant

@@ -1,0 +1,141 @@
+#include "calibrate/size_budget.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/progress.h"
+#include "eval/cache_size.h"
+#include "format/format.h"
+#include "recipe/bit_allocation.h"
+#include "recipe/plan.h"
+
+namespace kvant {
+namespace {
+
+constexpr double kKibi = 1024;
+
+struct Unit {
+  const char* name;
+  double factor;
+};
+constexpr Unit kByteUnits[] = {{"GiB", kKibi* kKibi* kKibi},
+                               {"MiB", kKibi* kKibi},
+                               {"KiB", kKibi},
+                               {"GB", 1e9},
+                               {"MB", 1e6},
+                               {"kB", 1e3},
+                               {"B", 1}};
+
+// The whole text as a positive number; 0: it is none.
+double positive_number(const std::string& text) {
+  double value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = failure == std::errc() && end == text.data() + text.size();
+  return whole && std::isfinite(value) && value > 0 ? value : 0;
+}
+
+// "16k" or "16384".
+Result<int> parse_context(const std::string& text) {
+  const bool thousands = text.ends_with('k') || text.ends_with('K');
+  const double number =
+      positive_number(thousands ? text.substr(0, text.size() - 1) : text) * (thousands ? kKibi : 1);
+  if (number < 1 || number > (1 << 30) || number != std::floor(number))
+    return error("'{}' is no number of tokens; write 16384 or 16k", text);
+  return static_cast<int>(number);
+}
+
+Result<std::int64_t> size_of(const Recipe& recipe, const Geometry& geometry,
+                             const std::shared_ptr<const Constants>& constants, int context) {
+  const auto plan = resolve(recipe, geometry, constants);
+  if (!plan.ok()) return plan.error();
+  return predicted_cache_bytes(**plan, context);
+}
+
+}  // namespace
+
+std::int64_t SizeBudget::bytes_at(const Geometry& geometry, int context) const {
+  if (bits == 0) return bytes;
+  const double elements = static_cast<double>(bf16_bytes(geometry, context)) / 2;
+  return static_cast<std::int64_t>(bits * elements / 8);
+}
+
+Result<std::int64_t> parse_bytes(const std::string& text) {
+  for (const Unit& unit : kByteUnits) {
+    if (!text.ends_with(unit.name)) continue;
+    const double number = positive_number(text.substr(0, text.size() - std::string(unit.name).size()));
+    if (number > 0) return static_cast<std::int64_t>(number * unit.factor);
+    break;
+  }
+  if (const double number = positive_number(text); number > 0) return static_cast<std::int64_t>(number);
+  return error("'{}' is no amount of memory; write 64MiB or 8GiB", text);
+}
+
+Result<SizeBudget> parse_size_budget(const std::string& text) {
+  SizeBudget budget;
+  const std::size_t at = text.find('@');
+  std::string amount = text.substr(0, at);
+  if (at != std::string::npos) {
+    const auto context = parse_context(text.substr(at + 1));
+    if (!context.ok()) return context.error();
+    budget.context = *context;
+  }
+  if (amount.ends_with("bits")) amount.pop_back();
+  if (amount.ends_with("bit")) {
+    budget.bits = positive_number(amount.substr(0, amount.size() - 3));
+    if (budget.bits == 0) return error("'{}' is no number of bits; write 2.5bit", amount);
+    return budget;
+  }
+  const auto bytes = parse_bytes(amount);
+  if (!bytes.ok())
+    return error("'{}' is no budget: write bits of an element (2.5bit) or bytes at a context (64MiB@16k)",
+                 text);
+  if (budget.context == 0) return error("'{}': say at which context, {}@16k for example", text, amount);
+  budget.bytes = *bytes;
+  return budget;
+}
+
+Result<Recipe> allocate_bytes(const Recipe& recipe, const Geometry& geometry,
+                              std::shared_ptr<const Constants> constants, std::int64_t most_bytes,
+                              int context) {
+  double low = 100, high = 0;  // mean bits of sealed elements
+  for (const std::string& name : recipe.ladder) {
+    low = std::min(low, find_format(name)->bits(geometry.head_dim));
+    high = std::max(high, find_format(name)->bits(geometry.head_dim));
+  }
+  const auto allocated = [&](double bits) {
+    Recipe wanted = recipe;
+    wanted.budget = bits;
+    auto found = allocate_bits(wanted, geometry, constants.get());
+    if (found.ok()) {  // the overrides say it all
+      found->budget = 0;
+      found->ladder.clear();
+    }
+    return found;
+  };
+  auto best = allocated(low);
+  if (!best.ok()) return best;
+  const auto least = size_of(*best, geometry, constants, context);
+  if (!least.ok()) return least.error();
+  if (*least > most_bytes) {
+    return error(
+        "the budget is {} at {} tokens, and the cheapest formats of the ladder take {}: give more, or "
+        "a ladder of fewer bits",
+        readable_bytes(static_cast<double>(most_bytes)), context,
+        readable_bytes(static_cast<double>(*least)));
+  }
+  constexpr int kHalvings = 14;
+  for (int i = 0; i < kHalvings; ++i) {
+    const double bits = i == 0 ? high : (low + high) / 2;
+    auto found = allocated(bits);
+    if (!found.ok()) return found;
+    const auto size = size_of(*found, geometry, constants, context);
+    if (!size.ok()) return size.error();
+    (*size <= most_bytes ? low : high) = bits;
+    if (*size <= most_bytes) best = std::move(found);
+    if (low >= high) break;
+  }
+  return best;
+}
+
+}  // namespace kvant

@@ -1,0 +1,267 @@
+// kvant advise: which cache to use for a model, a context and a memory.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/json_file.h"
+#include "base/progress.h"
+#include "bench/advice.h"
+#include "bench/engine_bench.h"
+#include "calibrate/default_text.h"
+#include "calibrate/first_use.h"
+#include "calibrate/needs.h"
+#include "calibrate/size_budget.h"
+#include "cli/calibration_files.h"
+#include "cli/command.h"
+#include "cli/session.h"
+#include "eval/cache_size.h"
+#include "eval/engine_source.h"
+#include "eval/quality_eval.h"
+#include "recipe/stand_in_constants.h"
+
+namespace kvant {
+namespace {
+
+struct AdviseOptions {
+  ModelOptions common;
+  std::string memory, text_file;
+  int context = 0;
+  int batch = 1;
+  QualityOptions quality{.context = 1024, .chunks = 2};
+};
+
+struct Candidate {
+  Recipe recipe;
+  AdviceRow row;
+};
+
+class Adviser {
+ public:
+  explicit Adviser(const AdviseOptions& options) : options_(options) {}
+
+  Result<Advice> run() {
+    KVANT_RETURN_IF_ERROR(list());
+    if (std::any_of(candidates_.begin(), candidates_.end(), is_measurable)) {
+      KVANT_RETURN_IF_ERROR(measure_quality());
+      KVANT_RETURN_IF_ERROR(measure_speed());
+    }
+    std::vector<AdviceRow> rows;
+    for (Candidate& candidate : candidates_) rows.push_back(std::move(candidate.row));
+    return advise(std::move(rows));
+  }
+  std::int64_t weights() const { return weights_; }
+  std::int64_t memory() const { return memory_; }
+  int context() const { return context_; }
+
+ private:
+  Result<std::vector<Recipe>> recipes() const {
+    std::vector<Recipe> recipes;
+    if (!names_recipes(options_.common)) {
+      for (const Recipe& recipe : builtin_recipes())
+        if (recipe.tier == Tier::product) recipes.push_back(recipe);
+      return recipes;
+    }
+    for (const std::string& name : row_names(options_.common)) {
+      auto recipe = parse_recipe(name);
+      if (!recipe.ok()) return recipe.error();
+      recipes.push_back(std::move(*recipe));
+    }
+    return recipes;
+  }
+
+  // What there is, and what fits.
+  Status list() {
+    auto session = Session::open(options_.common, WeightMode::as_stored, options_.context);
+    if (!session.ok()) return session.error();
+    const Engine& engine = session->engine();
+    const Geometry& g = engine.geometry();
+    weights_ = engine.weight_bytes();
+    memory_ = available_memory_bytes() + weights_;
+    if (!options_.memory.empty()) {
+      const auto given = parse_bytes(options_.memory);
+      if (!given.ok()) return error("--memory: {}", given.error().message);
+      memory_ = *given;
+    }
+    context_ = options_.context > 0 ? options_.context : std::max(g.trained_context, kPageTokens);
+    warn_beyond_training(g, context_);
+    auto all = recipes();
+    if (!all.ok()) return all.error();
+    for (Recipe& recipe : *all) {
+      const auto plan = resolve(recipe, g, stand_in_constants(recipe, g));
+      if (!plan.ok()) continue;  // the model cannot have it
+      AdviceRow row{.recipe = label(recipe),
+                    .bytes = predicted_cache_bytes(**plan, context_) * options_.batch};
+      row.fits = weights_ + row.bytes <= memory_;
+      if (!is_calibrated(recipe, engine)) row.note = "not calibrated yet: kvant calibrate --kv " + row.recipe;
+      candidates_.push_back({std::move(recipe), std::move(row)});
+    }
+    return {};
+  }
+
+  bool is_calibrated(const Recipe& recipe, const Engine& engine) const {
+    if (!options_.common.calibration.empty() || !needs_calibration(recipe, engine.geometry())) return true;
+    return std::filesystem::exists(
+        first_use_path(calibration_folder(), recipe, engine.geometry(), engine.fingerprint()));
+  }
+
+  static bool is_measurable(const Candidate& candidate) {
+    return candidate.row.fits && candidate.row.note.empty();
+  }
+  template <class Do>
+  Status for_each_measurable(const Do& action) {
+    for (Candidate& candidate : candidates_)
+      if (is_measurable(candidate)) KVANT_RETURN_IF_ERROR(action(candidate));
+    return {};
+  }
+
+  // With weights in F32, so that nothing but the cache is quantized.
+  Status measure_quality() {
+    const auto session = Session::open(options_.common, WeightMode::f32, options_.quality.context);
+    if (!session.ok()) return session.error();
+    Engine& engine = session->engine();
+    const auto text =
+        options_.text_file.empty() ? default_calibration_text() : read_text_file(options_.text_file);
+    if (!text.ok()) return text.error();
+    const auto tokens = tokenize_for_eval(engine.tokenizer(), *text);
+    if (!tokens.ok()) return tokens.error();
+    const auto exact = session->plan(Recipe{});
+    if (!exact.ok()) return exact.error();
+    const auto reference =
+        make_engine_source("bf16", engine, session->backend(), *exact, options_.quality.step_tokens);
+    std::vector<std::unique_ptr<LogitSource>> sources;
+    std::vector<Candidate*> measured;
+    KVANT_RETURN_IF_ERROR(for_each_measurable([&](Candidate& candidate) -> Status {
+      const auto plan = session->plan(candidate.recipe);
+      if (!plan.ok()) return plan.error();
+      sources.push_back(make_engine_source(candidate.row.recipe, engine, session->backend(), *plan,
+                                           options_.quality.step_tokens));
+      measured.push_back(&candidate);
+      return {};
+    }));
+    QualityOptions quality = options_.quality;
+    quality.n_threads = options_.common.n_threads;
+    Progress progress("quality",
+                      (std::ssize(sources) + 1) * quality.context * chunks_available(*tokens, quality),
+                      "tokens");
+    const auto result = evaluate_quality(*tokens, engine.n_vocab(), *reference, sources, quality,
+                                         [&](std::int64_t n) { progress.advance(n); });
+    if (!result.ok()) return result.error();
+    for (std::size_t i = 0; i < measured.size(); ++i) {
+      measured[i]->row.kld = result->rows[i + 1].metrics.kld_mean;
+      measured[i]->row.top1 = result->rows[i + 1].metrics.top1;
+      measured[i]->row.measured = true;
+    }
+    return {};
+  }
+
+  Status measure_speed() {
+    const auto session = Session::open(options_.common, WeightMode::as_stored, context_);
+    if (!session.ok()) return session.error();
+    BenchOptions bench;
+    bench.prompt = 0;
+    bench.decode = 16;
+    bench.repeats = 3;
+    // So that the answer ends where the context does.
+    bench.depths = {std::max(0, context_ - bench.decode - 1)};
+    std::vector<Candidate*> timed;
+    KVANT_RETURN_IF_ERROR(for_each_measurable([&](Candidate& candidate) -> Status {
+      timed.push_back(&candidate);
+      return {};
+    }));
+    Progress progress("speed", std::ssize(timed) * bench.repeats, "runs");
+    for (Candidate* candidate : timed) {  // one cache at a time: together they may not fit
+      const auto plan = session->plan(candidate->recipe);
+      if (!plan.ok()) return plan.error();
+      std::vector<std::unique_ptr<Contender>> contender;
+      contender.push_back(
+          make_engine_contender(candidate->row.recipe, session->engine(), session->backend(), *plan));
+      const auto rows = run_bench(contender, bench, [&](int n) { progress.advance(n); });
+      if (!rows.ok()) return rows.error();
+      candidate->row.decode_tps = rows->front().decode_tps;
+    }
+    return {};
+  }
+
+  const AdviseOptions& options_;
+  std::vector<Candidate> candidates_;
+  std::int64_t weights_ = 0, memory_ = 0;
+  int context_ = 0;
+};
+
+void print(const Advice& advice, const Adviser& adviser, const AdviseOptions& options) {
+  fmt::print("{} of memory, {} of weights, {} of {} tokens:\n",
+             readable_bytes(static_cast<double>(adviser.memory())),
+             readable_bytes(static_cast<double>(adviser.weights())),
+             options.batch == 1 ? "a sequence" : fmt::format("{} sequences", options.batch),
+             adviser.context());
+  std::size_t width = 6;
+  for (const AdviceRow& row : advice.rows) width = std::max(width, row.recipe.size());
+  fmt::print("{:1} {:{}} {:>10} {:>9} {:>8} {:>9}\n", "", "recipe", width, "KV cache", "mean KLD", "top-1",
+             "decode t/s");
+  for (const AdviceRow& row : advice.rows) {
+    const bool chosen = advice.recommends && &row == advice.rows.data();
+    fmt::print("{:1} {:{}} {:>10} ", chosen ? "*" : "", row.recipe, width,
+               readable_bytes(static_cast<double>(row.bytes)));
+    if (row.measured) {
+      fmt::print("{:9.2g} {:6.1f} % {:9.1f}\n", row.kld, 100 * row.top1, row.decode_tps);
+    } else {
+      fmt::print("{}\n", row.fits ? row.note : "does not fit");
+    }
+  }
+  fmt::print("{}{}\n", advice.recommends ? "Recommended (*): " : "", advice.why);
+}
+
+std::string to_json(const Advice& advice, const Adviser& adviser, const AdviseOptions& options) {
+  using Json = nlohmann::ordered_json;
+  Json json = {{"schema", "kvant.advise/1"},
+               {"model", options.common.model},
+               {"context", adviser.context()},
+               {"batch", options.batch},
+               {"memory_bytes", adviser.memory()},
+               {"weight_bytes", adviser.weights()},
+               {"recommended", advice.recommends ? Json(advice.rows.front().recipe) : Json(nullptr)},
+               {"why", advice.why},
+               {"results", Json::array()}};
+  for (const AdviceRow& row : advice.rows) {
+    Json item = {{"recipe", row.recipe}, {"cache_bytes", row.bytes}, {"fits", row.fits}};
+    item["kld_mean"] = row.measured ? Json(row.kld) : Json(nullptr);
+    item["top1"] = row.measured ? Json(row.top1) : Json(nullptr);
+    item["decode_tps"] = row.measured ? Json(row.decode_tps) : Json(nullptr);
+    if (!row.note.empty()) item["note"] = row.note;
+    json["results"].push_back(std::move(item));
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Status run_advise(const AdviseOptions& options) {
+  if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
+  Adviser adviser(options);
+  const auto advice = adviser.run();
+  if (!advice.ok()) return advice.error();
+  print(*advice, adviser, options);
+  if (options.common.json.empty()) return {};
+  return write_whole_file(options.common.json, to_json(*advice, adviser, options));
+}
+
+}  // namespace
+
+Command add_advise_command(CLI::App& program) {
+  auto options = std::make_shared<AdviseOptions>();
+  CLI::App* command =
+      program.add_subcommand("advise", "say which recipe suits a model, a context and a memory");
+  add_model_options(*command, options->common, /*many_recipes=*/true);
+  command
+      ->add_option("-c,--ctx-size", options->context, "tokens of a sequence (default: the trained context)")
+      ->check(CLI::Range(1, 1 << 24));
+  command->add_option("--memory", options->memory,
+                      "for weights and cache: 8GiB (default: what this machine has to give)");
+  command->add_option("-b,--batch", options->batch, "sequences at the same time")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("-f,--file,--text", options->text_file,
+                      "text to measure quality on (default: the text that ships with kvant)");
+  return {command, [options] { return run_advise(*options); }};
+}
+
+}  // namespace kvant
