@@ -118,7 +118,7 @@ class OrderedFormat final : public Format {
 
 std::unique_ptr<Format> with_code_order(const Format& format, Side side, int head_dim) {
   const auto scheme = format.code_scheme(head_dim);
-  if (!scheme) return nullptr;
+  if (!scheme || scheme->meaning == CodeMeaning::wide_vector) return nullptr;
   const int groups = head_dim / scheme->group_channels;
   const int lane_channels = kLaneGroups * scheme->group_channels;
   if (head_dim % (lane_channels * std::max(1, scheme->token_groups)) != 0) return nullptr;

@@ -23,8 +23,9 @@ inline constexpr int kLaneGroups = 4;
 inline constexpr int kOctet = 8;
 
 // `format` with its codes in the order that serves a side: token_lanes for K, token_octets for V. Null where
-// the codes of head_dim channels have no other order: a token has not a multiple of 4 groups, or the format
-// has no scheme. The result refers to `format`.
+// the codes of head_dim channels have no other order: a token has not a multiple of 4 groups, the format
+// has no scheme, or its codes are wide vectors, which are looked up one by one. The result refers to
+// `format`.
 std::unique_ptr<Format> with_code_order(const Format& format, Side side, int head_dim);
 
 }  // namespace kvant

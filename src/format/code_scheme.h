@@ -24,9 +24,12 @@ struct CodeScheme {
   CodeMeaning meaning = CodeMeaning::number;
   int bits = 0;            // of a code
   int group_bytes = 0;     // of a group of channels: `bits` for groups of 8; 1 for vectors
-  int group_channels = 0;  // 8; of vectors, their channels
+  int group_channels = 0;  // 8; of vectors, their channels; of wide vectors, of all in the group
   int token_groups = 0;    // groups of channels with token parameters of their own; 0: no such parameters
   int channel_blocks = 0;  // blocks of tokens with channel parameters of their own; 0: no such parameters
+
+  // Channels that one code of a wide vector stands for.
+  int vector_channels() const { return group_channels * bits / (8 * group_bytes); }
 };
 
 // What codes stand for, and the factor that belongs to token_scale already.

@@ -69,16 +69,26 @@ class VqFormat : public Format {
     return shape_.kind == Kind::pq ? one * shape_.codes_per_token(head_dim) : one;
   }
 
-  std::optional<CodeScheme> code_scheme(int /*head_dim*/) const override {
-    if (shape_.bits != 8 || shape_.kind == Kind::pq) return std::nullopt;
-    return CodeScheme{.meaning = CodeMeaning::vector,
-                      .bits = 8,
-                      .group_bytes = 1,
-                      .group_channels = shape_.dim,
+  std::optional<CodeScheme> code_scheme(int head_dim) const override {
+    if (shape_.kind == Kind::pq) return std::nullopt;
+    if (shape_.bits == 8) {
+      return CodeScheme{.meaning = CodeMeaning::vector,
+                        .bits = 8,
+                        .group_bytes = 1,
+                        .group_channels = shape_.dim,
+                        .token_groups = 1};
+    }
+    constexpr int kGroupCodes = 4;  // whole bytes
+    const bool known = (shape_.bits == 10 || shape_.bits == 12) && shape_.dim >= 4;
+    if (!known || head_dim % (shape_.dim * kGroupCodes) != 0) return std::nullopt;
+    return CodeScheme{.meaning = CodeMeaning::wide_vector,
+                      .bits = shape_.bits,
+                      .group_bytes = shape_.bits * kGroupCodes / 8,
+                      .group_channels = shape_.dim * kGroupCodes,
                       .token_groups = 1};
   }
 
-  // The codebook as bytes, [X][256], with one scale.
+  // The codebook as bytes, [X][256] or (wide codes) [2^Y][X], with one scale.
   CodeTable code_table(const PageContext& context) const override {
     const float* codebook = codebook_of(context);
     const int n = shape_.centroids();
@@ -87,9 +97,12 @@ class VqFormat : public Format {
     const float reciprocal = largest > 0 ? 127 / largest : 0;
     CodeTable table;
     table.scale = largest / 127;
-    for (int i = 0; i < shape_.dim; ++i) {
-      for (int code = 0; code < n; ++code)
-        table.biased.push_back(biased_byte(codebook[code * shape_.dim + i] * reciprocal));
+    table.biased.resize(static_cast<std::size_t>(n) * shape_.dim);
+    for (int code = 0; code < n; ++code) {
+      for (int i = 0; i < shape_.dim; ++i) {
+        table.biased[shape_.bits == 8 ? i * n + code : code * shape_.dim + i] =
+            biased_byte(codebook[code * shape_.dim + i] * reciprocal);
+      }
     }
     return table;
   }

@@ -148,9 +148,8 @@ Result<SidePlan> resolve_side(const SideRecipe& recipe, int head_dim, const Head
   plan.context = PageContext{head_dim, constants};
   if (order == PageOrder::canonical) return plan;
   plan.ordered = with_code_order(*plan.sealed, constants.side, head_dim);
-  if (plan.ordered == nullptr) return plan;
-  plan.sealed = plan.ordered.get();
-  plan.context.table = plan.sealed->code_table(plan.context);
+  if (plan.ordered != nullptr) plan.sealed = plan.ordered.get();
+  if (plan.sealed->code_scheme(head_dim)) plan.context.table = plan.sealed->code_table(plan.context);
   return plan;
 }
 

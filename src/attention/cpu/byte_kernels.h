@@ -24,9 +24,9 @@ inline constexpr int kTokens = 128;  // of a page
 // A query as whole numbers of at most 16 bits, in the order of the codes: quad (block * group_channels + r)
 // holds channels group_channels * (4 * block + k) + r, k = 0 .. 3. A block: 4 groups of channels.
 struct ByteQuery {
-  std::uint32_t quads[kMostChannels / 4][2];       // as the instruction set wants them
-  std::int32_t block_sums[kMostChannels / 8 + 1];  // of its numbers, by block
-  float unit;                                      // number * unit = value
+  std::uint32_t quads[kMostChannels / 4][2];   // as the instruction set wants them
+  std::int32_t block_sums[kMostChannels / 4];  // of its numbers, by block
+  float unit;                                  // number * unit = value
 };
 
 // Bytes that will be read soon: asked for beside the work, so that they are near by then.
@@ -35,7 +35,8 @@ struct NextBytes {
   std::ptrdiff_t size = 0;
 };
 
-// The codes of a page and what they mean.
+// The codes of a page and what they mean. Wide vectors: bytes that wide_codes.h has expanded, for scores as
+// groups of 1 channel, for a mix as 4 positions: channel r * groups + g.
 struct CodePage {
   const std::uint8_t* codes;  // in the side's order; a multiple of 64 bytes lies before what follows them
   CodeMeaning meaning;

@@ -116,6 +116,19 @@ struct Vectors {
   const std::uint8_t* table;
 };
 
+// Bytes that have been looked up already (wide_codes.h), as positions of X planes.
+template <class Isa, int X>
+struct Expanded {
+  static constexpr int kPlanes = X, kPositions = X, kBias = kvant::kTableBias;
+  static constexpr bool kNeedsBefore = false;
+  explicit Expanded(const kvant::cpu::CodePage&) {}
+  template <int R>
+  KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[X],
+                                      const typename Isa::Bytes&) const {
+    return planes[R];
+  }
+};
+
 // How queries and weights lie where products are of 16-bit words: the even bytes of a register's codes, then
 // the odd ones.
 struct WordPacking {
@@ -346,6 +359,9 @@ void with_kind(const kvant::cpu::CodePage& page, const Run& run) {
         default:
           return run(KindOf<Vectors<Isa, 8>>{});
       }
+    case kvant::CodeMeaning::wide_vector:
+      if (page.group_channels == 1) return run(KindOf<Expanded<Isa, 1>>{});
+      return run(KindOf<Expanded<Isa, 4>>{});
   }
 }
 

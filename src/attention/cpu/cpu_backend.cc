@@ -72,8 +72,9 @@ class CpuAttention final : public PageAttention {
 
   std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const override {
     const Format& format = *plan.head(layer, kv_head).side(side).sealed;
-    if (format.code_order() == CodeOrder::rows) return fmt::format("cpu/{}/decoded", kernels_.name);
-    static constexpr const char* kMeanings[] = {"numbers", "levels", "states", "vectors"};
+    if (!cpu::multiplies_codes(format, plan.geometry.head_dim))
+      return fmt::format("cpu/{}/decoded", kernels_.name);
+    static constexpr const char* kMeanings[] = {"numbers", "levels", "states", "vectors", "vectors"};
     const auto scheme = format.code_scheme(plan.geometry.head_dim);
     return fmt::format("cpu/{}/{}{}", kernels_.name, kMeanings[static_cast<int>(scheme->meaning)],
                        scheme->bits);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "attention/cpu/wide_codes.h"
 #include "attention/integer_rounding.h"
 #include "attention/softmax.h"
 #include "format/code_order.h"
@@ -10,8 +11,8 @@
 namespace kvant::cpu {
 namespace {
 
-bool has_lanes(const PageSide& side) {
-  return side.format->code_order() != CodeOrder::rows;
+bool multiplies_codes(const PageSide& side, int n_tokens) {
+  return n_tokens == kPageTokens && cpu::multiplies_codes(*side.format, side.context->head_dim);
 }
 
 NextBytes bytes_of(const PageSide* side) {
@@ -36,6 +37,12 @@ const float* part(const std::vector<float>& all, int i, int size) {
 
 }  // namespace
 
+bool multiplies_codes(const Format& format, int head_dim) {
+  if (format.code_order() != CodeOrder::rows) return true;
+  const auto scheme = format.code_scheme(head_dim);
+  return scheme && scheme->meaning == CodeMeaning::wide_vector;
+}
+
 void PageProducts::begin(MatrixView<const float> q, const std::vector<float>& q_scale, Products products) {
   q_ = q;
   q_scale_ = &q_scale;
@@ -53,7 +60,7 @@ void PageProducts::begin(MatrixView<const float> q, const std::vector<float>& q_
 
 void PageProducts::score(const PageSide& k, int n_tokens, const PageSide* next, MatrixView<float> scores) {
   next_ = bytes_of(next);
-  if (has_lanes(k) && n_tokens == kPageTokens) {
+  if (multiplies_codes(k, n_tokens)) {
     score_codes(k, scores);
   } else {
     score_rows(k, n_tokens, scores);
@@ -65,7 +72,7 @@ void PageProducts::score(const PageSide& k, int n_tokens, const PageSide* next, 
 void PageProducts::mix(const PageSide& v, int n_tokens, const PageSide* next, MatrixView<float> weights,
                        MatrixView<float> out) {
   next_ = bytes_of(next);
-  if (has_lanes(v) && n_tokens == kPageTokens) {
+  if (multiplies_codes(v, n_tokens)) {
     mix_codes(v, weights, out);
   } else {
     mix_rows(v, n_tokens, weights, out);
@@ -101,6 +108,16 @@ CodePage PageProducts::code_page(const PageSide& side) {
           context.table.biased.data()};
 }
 
+// Of wide vectors.
+CodePage PageProducts::expanded_page(const CodePage& page, int n_positions) {
+  const int d = q_.cols;
+  bytes_.resize(static_cast<std::size_t>(kPageTokens) * d);
+  const WideCodes codes{page.codes, page.table, page.bits, scheme_.vector_channels(), d};
+  n_positions == 1 ? expand_for_scores(codes, bytes_.data()) : expand_for_mix(codes, bytes_.data());
+  scheme_.group_channels = 1;
+  return {bytes_.data(), scheme_.meaning, 8, n_positions, d / n_positions, nullptr};
+}
+
 // Whole numbers for the page's codes, times the channels' scales, if any. Without them, pages share them.
 void PageProducts::prepare_queries(const float* channel_scale) {
   const int channels = scheme_.group_channels;
@@ -114,7 +131,8 @@ void PageProducts::prepare_queries(const float* channel_scale) {
 }
 
 void PageProducts::score_codes(const PageSide& k, MatrixView<float> scores) {
-  const CodePage page = code_page(k);
+  CodePage page = code_page(k);
+  if (page.meaning == CodeMeaning::wide_vector) page = expanded_page(page, 1);
   const int d = q_.cols;
   const int n_blocks = std::max(1, scheme_.channel_blocks), block_tokens = kPageTokens / n_blocks;
   for (int block = 0; block < n_blocks; ++block) {
@@ -216,7 +234,8 @@ void PageProducts::end(MatrixView<float> out) {
 }
 
 void PageProducts::mix_codes(const PageSide& v, MatrixView<float> weights, MatrixView<float> out) {
-  const CodePage page = code_page(v);
+  CodePage page = code_page(v);
+  if (page.meaning == CodeMeaning::wide_vector) page = expanded_page(page, 4);
   keep_order(scheme_, out);
   const int d = out.cols;
   const int n_blocks = std::max(1, scheme_.channel_blocks), block_tokens = kPageTokens / n_blocks;

@@ -11,6 +11,9 @@
 
 namespace kvant::cpu {
 
+// Whether whole pages of a format are multiplied as codes, or decoded first.
+bool multiplies_codes(const Format& format, int head_dim);
+
 // Buffers of one thread are part of it.
 class PageProducts {
  public:
@@ -36,6 +39,7 @@ class PageProducts {
   void clear_parameters_of_others(const Format& format);
   void scale_tokens(int n_tokens, MatrixView<float> values) const;
   CodePage code_page(const PageSide& side);
+  CodePage expanded_page(const CodePage& page, int n_positions);
   TokenParameters token_parameters(int group) const;
   void prepare_queries(const float* channel_scale);
   void score_codes(const PageSide& k, MatrixView<float> scores);
@@ -70,6 +74,7 @@ class PageProducts {
   int ordered_channels_ = 0;          // their group_channels; 0: nothing in them
   std::vector<float> ordered_scale_;  // [d]
   std::vector<float> rows_;           // [kPageTokens, d]: decoded
+  std::vector<std::uint8_t> bytes_;   // [kPageTokens * d]: expanded
   float block_scales_[kPageTokens / kIntegerBlock] = {};
 };
 
