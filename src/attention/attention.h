@@ -20,6 +20,12 @@ struct LayerRows {
   MatrixView<float> out;      // [n_rows, n_heads * head_dim]
 };
 
+// What serves the pages of one (layer, KV head, side).
+struct KernelChoice {
+  std::string name;      // as the plan prints it: "reference"
+  std::string fallback;  // why nothing faster serves them; empty: it is the kernel meant for them
+};
+
 class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
@@ -35,8 +41,8 @@ class AttentionBackend {
   // The order of codes that it reads fast: for resolve().
   virtual PageOrder page_order() const { return PageOrder::canonical; }
 
-  // The kernel that serves pages of (layer, KV head, side), as the plan prints it: "reference".
-  virtual std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const = 0;
+  // The kernel that serves the sealed pages of (layer, KV head, side).
+  virtual KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const = 0;
 };
 
 // The reference: clear code over Format::decode, for any mixture of formats.

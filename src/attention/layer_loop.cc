@@ -66,8 +66,8 @@ class LayerLoop final : public AttentionBackend {
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
   std::vector<SkipCount> skip_counts() const override;
   PageOrder page_order() const override { return pages_->page_order(); }
-  std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const override {
-    return pages_->kernel_name(plan, layer, kv_head, side);
+  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
+    return pages_->kernel(plan, layer, kv_head, side);
   }
 
  private:

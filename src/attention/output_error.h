@@ -57,8 +57,8 @@ class OutputErrorBackend final : public AttentionBackend {
   const LayerEffects& effects(std::size_t recipe) const { return shadows_[recipe].effects; }
 
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
-  std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const override {
-    return inner_.kernel_name(plan, layer, kv_head, side);
+  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
+    return inner_.kernel(plan, layer, kv_head, side);
   }
 
  private:

@@ -48,7 +48,7 @@ class Scripted : public AttentionBackend {
       }
     }
   }
-  std::string kernel_name(const Plan&, int, int, Side) const override { return "scripted"; }
+  KernelChoice kernel(const Plan&, int, int, Side) const override { return {"scripted", ""}; }
 
  private:
   std::unique_ptr<AttentionBackend> inner_ = make_reference_backend();

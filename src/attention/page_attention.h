@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "attention/attention.h"
 #include "attention/skip_count.h"
 #include "attention/tile.h"
 #include "cache/head_state.h"
@@ -30,7 +31,7 @@ class PageAttention {
 
   // See AttentionBackend.
   virtual PageOrder page_order() const { return PageOrder::canonical; }
-  virtual std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const = 0;
+  virtual KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const = 0;
 };
 
 }  // namespace kvant

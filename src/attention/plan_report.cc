@@ -26,18 +26,18 @@ std::string ranges(const std::vector<int>& numbers) {
   return joined(parts, ",");
 }
 
-// What one (layer, KV head, side) gets.
-using Treatment = std::tuple<std::string, std::string, std::string, std::size_t>;
+// What one (layer, KV head, side) gets: transforms, format, kernel, why no faster one, bytes of a page.
+using Treatment = std::tuple<std::string, std::string, std::string, std::string, std::size_t>;
 
 Treatment treatment(const Plan& plan, const AttentionBackend& backend, int layer, int kv_head, Side side) {
   const SidePlan& side_plan = plan.head(layer, kv_head).side(side);
-  return {joined(side_plan.transform_names, "+"), side_plan.sealed->name(),
-          backend.kernel_name(plan, layer, kv_head, side),
+  const KernelChoice kernel = backend.kernel(plan, layer, kv_head, side);
+  return {joined(side_plan.transform_names, "+"), side_plan.sealed->name(), kernel.name, kernel.fallback,
           side_plan.sealed->page_bytes(plan.geometry.head_dim)};
 }
 
 // Heads of a layer with one treatment; then layers whose heads are alike.
-void add_rows(const Plan& plan, const AttentionBackend& backend, Side side, std::vector<PlanRow>& rows) {
+void add_rows(const Plan& plan, const AttentionBackend& backend, Side side, PlanReport& report) {
   std::map<std::pair<Treatment, std::vector<int>>, std::vector<int>> layers_of;
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
     std::map<Treatment, std::vector<int>> heads_of;
@@ -48,13 +48,16 @@ void add_rows(const Plan& plan, const AttentionBackend& backend, Side side, std:
   }
   std::vector<std::pair<int, PlanRow>> found;
   for (const auto& [what, layers] : layers_of) {
-    const auto& [transforms, format, kernel, page_bytes] = what.first;
+    const auto& [transforms, format, kernel, fallback, page_bytes] = what.first;
+    if (!fallback.empty())
+      report.fallbacks.push_back(
+          {fmt::format("{} of layers {}: {}", side_name(side), ranges(layers), format), fallback});
     found.push_back({layers.front(),
                      {side, ranges(layers), ranges(what.second), transforms, format, kernel, page_bytes}});
   }
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (auto& [first_layer, row] : found) rows.push_back(std::move(row));
+  for (auto& [first_layer, row] : found) report.rows.push_back(std::move(row));
 }
 
 }  // namespace
@@ -66,8 +69,7 @@ PlanReport report_plan(const Plan& plan, const AttentionBackend& backend) {
   report.sink = plan.recipe.sink;
   report.window = plan.recipe.window;
   report.prefill = plan.recipe.prefill;
-  for (const Side side : kSides) add_rows(plan, backend, side, report.rows);
-  report.fallbacks = plan.fallbacks;
+  for (const Side side : kSides) add_rows(plan, backend, side, report);
   return report;
 }
 

@@ -19,6 +19,12 @@ struct PlanRow {
   std::size_t page_bytes = 0;  // of 128 tokens of one KV head
 };
 
+// Where pages are not served by a kernel meant for them.
+struct Fallback {
+  std::string what;    // "K of layers 0-29: ch3g64"
+  std::string reason;  // one clause
+};
+
 struct PlanReport {
   std::string summary;  // one line
   std::string tail;     // the format of unsealed and protected tokens

@@ -29,6 +29,20 @@ TEST(PlanReport, GroupsLayersAndHeadsThatAreAlike) {
   EXPECT_EQ(v_rows, "0-2,4/0-1=tok4g128 3/1=tok2g128 3/0=tok4g128 ");
 }
 
+TEST(PlanReport, SaysWhichPagesNoKernelMultiplies) {
+  const auto backend = make_cpu_backend("portable");
+  const auto report_of = [&](const char* recipe, int head_dim) {
+    const auto plan = testing::plan_for(recipe, testing::small_geometry(head_dim, 6, 2, /*n_layers=*/5),
+                                        nullptr, backend->page_order());
+    return report_plan(*plan, *backend);
+  };
+  EXPECT_TRUE(report_of("k=ch4g128,v=bf16", 64).fallbacks.empty());
+  const PlanReport decoded = report_of("k=ch4g128,k@1-2=gear4-ch4g128,v=bf16", 64);
+  ASSERT_EQ(decoded.fallbacks.size(), 1U);
+  EXPECT_EQ(decoded.fallbacks[0].what, "K of layers 1-2: gear4-ch4g128");
+  EXPECT_EQ(report_of("k=ch4g128,v=bf16", 80).fallbacks.size(), 1U) << "10 groups of 8 channels";
+}
+
 TEST(PlanReport, PrintsFallbacks) {
   PlanReport report;
   report.summary = "k=x";

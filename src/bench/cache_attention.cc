@@ -100,7 +100,7 @@ std::vector<std::string> CacheAttention::kernels() const {
   std::set<std::string> names;
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
     for (int head = 0; head < plan.geometry.n_kv_heads; ++head) {
-      for (const Side side : kSides) names.insert(backend_->kernel_name(plan, layer, head, side));
+      for (const Side side : kSides) names.insert(backend_->kernel(plan, layer, head, side).name);
     }
   }
   return {names.begin(), names.end()};

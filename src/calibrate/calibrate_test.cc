@@ -43,8 +43,8 @@ class Interrupting final : public AttentionBackend {
     if (team.index() == 0 && --left_ == 0) flag_ = true;
     inner_.run_layer(step, layer, rows, team);
   }
-  std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const override {
-    return inner_.kernel_name(plan, layer, kv_head, side);
+  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
+    return inner_.kernel(plan, layer, kv_head, side);
   }
 
  private:

@@ -16,8 +16,8 @@ class CaptureBackend final : public AttentionBackend {
   void set_sequence(int sequence) { sequence_ = sequence; }
 
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
-  std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const override {
-    return inner_.kernel_name(plan, layer, kv_head, side);
+  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
+    return inner_.kernel(plan, layer, kv_head, side);
   }
 
  private:

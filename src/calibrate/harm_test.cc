@@ -136,8 +136,8 @@ TEST_F(Harms, GoOnWhereTheyWereInterrupted) {
       if (team.index() == 0 && ++runs == stop_at) flag_ = true;
       inner_.run_layer(step, layer, rows, team);
     }
-    std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const override {
-      return inner_.kernel_name(plan, layer, kv_head, side);
+    KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
+      return inner_.kernel(plan, layer, kv_head, side);
     }
     int runs = 0;
     int stop_at = -1;

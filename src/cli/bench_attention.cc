@@ -53,7 +53,7 @@ Result<RecipePlans> plans_of(const std::string& text, const AttentionOptions& op
   for (const int context : options.contexts) {
     auto plan = plan_without_model(*recipe, options.shape, context, working_set(), (*backend)->page_order());
     if (!plan.ok()) return plan.error();
-    if (options.common.strict) KVANT_RETURN_IF_ERROR(check_fallbacks(**plan));
+    if (options.common.strict) KVANT_RETURN_IF_ERROR(check_fallbacks(report_plan(**plan, **backend)));
     made.plans[context] = std::move(plan).value();
   }
   return made;

@@ -51,15 +51,16 @@ Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const st
   if (!known.ok()) return known.error();
   auto plan = resolve(recipe, engine_->geometry(), std::move(known).value(), backend->page_order());
   if (!plan.ok()) return plan.error();
-  if (verbose_) fmt::print(stderr, "{}", plan_table(report_plan(**plan, *backend)));
-  if (strict_) KVANT_RETURN_IF_ERROR(check_fallbacks(**plan));
+  const PlanReport report = report_plan(**plan, *backend);
+  if (verbose_) fmt::print(stderr, "{}", plan_table(report));
+  if (strict_) KVANT_RETURN_IF_ERROR(check_fallbacks(report));
   return plan;
 }
 
-Status check_fallbacks(const Plan& plan) {
-  if (plan.fallbacks.empty()) return {};
-  const Fallback& first = plan.fallbacks.front();
-  return error("recipe '{}' falls back: {} ({}); run without --strict to accept it", label(plan.recipe),
+Status check_fallbacks(const PlanReport& report) {
+  if (report.fallbacks.empty()) return {};
+  const Fallback& first = report.fallbacks.front();
+  return error("recipe '{}' falls back: {} ({}); run without --strict to accept it", report.summary,
                first.what, first.reason);
 }
 

@@ -40,7 +40,7 @@ class Session {
 };
 
 // For --strict: an error when the plan falls back to something slower.
-Status check_fallbacks(const Plan& plan);
+Status check_fallbacks(const PlanReport& report);
 // An error when `bytes` more are not to be had on this machine. what: "a KV cache of 8192 tokens".
 Status check_memory(const std::string& what, std::int64_t bytes);
 // Warns when a sequence of `context` tokens is longer than the model was trained for.

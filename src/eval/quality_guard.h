@@ -53,8 +53,8 @@ class QualityGuard final : public AttentionBackend {
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
   std::vector<SkipCount> skip_counts() const override { return inner_.skip_counts(); }
   PageOrder page_order() const override { return inner_.page_order(); }
-  std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const override {
-    return inner_.kernel_name(plan, layer, kv_head, side);
+  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
+    return inner_.kernel(plan, layer, kv_head, side);
   }
 
   GuardReport report() const;

@@ -42,12 +42,6 @@ struct LayerPlan {
   bool needs_scores() const { return protect > 0 || (evict > 0 && evict < 1); }
 };
 
-// Where the program could not do what the recipe asks for in the fastest way, and why.
-struct Fallback {
-  std::string what;    // "layers 0-29 K ch3g64"
-  std::string reason;  // one clause
-};
-
 // The order of the codes in sealed pages: as their formats have them, or for vector registers (code_order.h)
 // where they have such an order. Backends say which one they read fast; all read both.
 enum class PageOrder : std::uint8_t { canonical, lanes };
@@ -60,7 +54,6 @@ struct Plan {
   std::vector<LayerPlan> layers;               // [n_layers]
   std::vector<HeadPlan> heads;                 // [n_layers * n_kv_heads]
   PageOrder order = PageOrder::canonical;
-  std::vector<Fallback> fallbacks;
 
   const HeadPlan& head(int layer, int kv_head) const { return heads[layer * geometry.n_kv_heads + kv_head]; }
 };

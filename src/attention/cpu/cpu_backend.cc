@@ -70,14 +70,21 @@ class CpuAttention final : public PageAttention {
 
   PageOrder page_order() const override { return PageOrder::lanes; }
 
-  std::string kernel_name(const Plan& plan, int layer, int kv_head, Side side) const override {
+  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
     const Format& format = *plan.head(layer, kv_head).side(side).sealed;
-    if (!cpu::multiplies_codes(format, plan.geometry.head_dim))
-      return fmt::format("cpu/{}/decoded", kernels_.name);
+    const int d = plan.geometry.head_dim;
+    if (format.number_type() != NumberType::none && plan.recipe.products == Products::real)
+      return {fmt::format("cpu/{}/rows", kernels_.name), ""};
+    if (!cpu::multiplies_codes(format, d)) {
+      return {fmt::format("cpu/{}/decoded", kernels_.name),
+              fmt::format("no kernel multiplies codes of {} with heads of {} channels: pages are decoded",
+                          format.name(), d)};
+    }
     static constexpr const char* kMeanings[] = {"numbers", "levels", "states", "vectors", "vectors"};
-    const auto scheme = format.code_scheme(plan.geometry.head_dim);
-    return fmt::format("cpu/{}/{}{}", kernels_.name, kMeanings[static_cast<int>(scheme->meaning)],
-                       scheme->bits);
+    const auto scheme = format.code_scheme(d);
+    return {
+        fmt::format("cpu/{}/{}{}", kernels_.name, kMeanings[static_cast<int>(scheme->meaning)], scheme->bits),
+        ""};
   }
 
  private:

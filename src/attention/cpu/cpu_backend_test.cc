@@ -189,8 +189,8 @@ TEST(CpuBackend, NamesItsKernels) {
   const Geometry g = small_geometry();
   const auto backend = make_cpu_backend("portable");
   const auto plan = plan_for("k=ch4g128,v=bf16", g, nullptr, backend->page_order());
-  EXPECT_EQ(backend->kernel_name(*plan, 0, 0, Side::key), "cpu/portable/numbers4");
-  EXPECT_EQ(backend->kernel_name(*plan, 0, 0, Side::value), "cpu/portable/decoded");
+  EXPECT_EQ(backend->kernel(*plan, 0, 0, Side::key).name, "cpu/portable/numbers4");
+  EXPECT_EQ(backend->kernel(*plan, 0, 0, Side::value).name, "cpu/portable/rows");
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ class ReferenceAttention final : public PageAttention {
     kvant::weigh_pages(tile, pages, rules, scratch_[thread], partial);
   }
 
-  std::string kernel_name(const Plan&, int, int, Side) const override { return "reference"; }
+  KernelChoice kernel(const Plan&, int, int, Side) const override { return {"reference", ""}; }
 
  private:
   std::vector<TileScratch> scratch_;  // by thread
