@@ -78,6 +78,17 @@ class Cli : public ::testing::Test {
     EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
   }
 
+  // The page of a report on two recipes, made on first use; empty where that fails.
+  static std::string report_page() {
+    const std::string page = path("report.html");
+    if (fs::exists(page)) return page;
+    const Outcome outcome =
+        run_model("report", {"-f", path("text.txt"), "-c", "256", "--chunks", "2", "-n", "8", "--kv",
+                             "tok4g32s,tok4g32s,skip=0.01", "-o", page, "--json", path("report.json")});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.code == 0 ? page : "";
+  }
+
   static fs::path folder_;
 };
 fs::path Cli::folder_;
@@ -266,6 +277,65 @@ TEST_F(Cli, EvalListsItsSuites) {
   const Outcome unknown = run_model("eval", {"-f", path("text.txt"), "--suite", "vecinfer"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.err.find("vecinfer-transforms"), std::string::npos) << unknown.err;
+}
+
+TEST_F(Cli, CompareSaysWhatChanged) {
+  const auto evaluate = [](const std::string& recipe, const std::string& json) {
+    const Outcome outcome = run_model(
+        "eval", {"-f", path("text.txt"), "-c", "128", "--chunks", "4", "--kv", recipe, "--json", path(json)});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+  };
+  evaluate("tok4g32s", "before.json");
+  evaluate("tok4g32s;fp8", "after.json");
+  const Outcome outcome =
+      run({"compare", path("before.json"), path("after.json"), "--json", path("compare.json")});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("only after: fp8"), std::string::npos) << outcome.out;
+  const auto json = nlohmann::json::parse(read_file(path("compare.json")));
+  EXPECT_EQ(json["schema"], "kvant.compare/1");
+  for (const auto& figure : json["results"]) {
+    if (figure["figure"] != "kld_mean") continue;
+    EXPECT_EQ(figure["paired"], true);
+    EXPECT_EQ(figure["verdict"], "within noise");
+  }
+  expect_user_error(run({"compare", path("before.json"), path("text.txt")}), "not JSON");
+}
+
+TEST_F(Cli, ReportIsOnePageThatLoadsNothing) {
+  const std::string page = read_file(report_page());
+  ASSERT_NE(page, "");
+  EXPECT_LT(page.size(), 2U << 20);
+  for (const char* loads : {"src=", "<link rel=\"stylesheet\"", "@import", "fetch(", "url("})
+    EXPECT_EQ(page.find(loads), std::string::npos) << loads;
+  const auto json = nlohmann::json::parse(read_file(path("report.json")));
+  EXPECT_EQ(json["schema"], "kvant.report/1");
+  EXPECT_EQ(json["quality"]["results"].size(), 3U);
+  EXPECT_EQ(json["layers"].size(), 3U);  // a recipe skips V: three contexts
+  EXPECT_EQ(json["memory"]["results"][0]["bytes"].size(), json["memory"]["contexts"].size());
+}
+
+TEST_F(Cli, ReportDrawsItsChartsInABrowser) {
+  if (std::system("command -v chromium >/dev/null") != 0) GTEST_SKIP() << "no Chromium on this system";
+  const std::string page = report_page();
+  ASSERT_NE(page, "");
+  // Without a sandbox, which needs rights that tests may not have; the page is the program's own.
+  const std::string command =
+      "timeout 60 chromium --headless --no-sandbox --disable-gpu --enable-logging=stderr "
+      "--virtual-time-budget=5000 "
+      "--dump-dom " +
+      quoted("file://" + page) + " >" + path("dom.html") + " 2>" + path("browser.log");
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  const std::string dom = read_file(path("dom.html"));
+  EXPECT_NE(dom.find("data-ready=\"true\""), std::string::npos);
+  for (const char* id : {"summary", "tradeoff", "tail", "drift", "agreement", "memory", "greedy", "speed",
+                         "heat", "skip", "plans"})
+    EXPECT_NE(dom.find("<section id=\"" + std::string(id) + "\""), std::string::npos) << id;
+  std::size_t charts = 0;
+  for (std::size_t at = dom.find("<svg"); at != std::string::npos; at = dom.find("<svg", at + 1)) ++charts;
+  EXPECT_EQ(charts, 7U + 1 + 2);  // the sections' charts, the skip rates, two heat maps
+  EXPECT_EQ(dom.find("NaN"), std::string::npos);
+  EXPECT_EQ(read_file(path("browser.log")).find("CONSOLE"), std::string::npos)
+      << read_file(path("browser.log"));
 }
 
 TEST_F(Cli, BenchWritesItsSchema) {

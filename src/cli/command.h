@@ -21,5 +21,7 @@ Command add_info_command(CLI::App& program);
 Command add_calibrate_command(CLI::App& program);
 Command add_tune_command(CLI::App& program);
 Command add_advise_command(CLI::App& program);
+Command add_compare_command(CLI::App& program);
+Command add_report_command(CLI::App& program);
 
 }  // namespace kvant

@@ -36,7 +36,7 @@ Result<nlohmann::ordered_json> evaluate_backend(const Session& session, const st
                                                 const QualityOptions& quality, const std::string& model) {
   const auto backend = make_backend(name);
   if (!backend.ok()) return backend.error();
-  QualityResult all{quality.context, chunks_available(text, quality), {}};
+  QualityResult all{quality.context, chunks_available(text, quality), /*text=*/"", {}};
   {
     const std::int64_t tokens = std::int64_t{2} * all.chunks * quality.context * std::ssize(rows);
     Progress progress("evaluating", tokens, "tokens");

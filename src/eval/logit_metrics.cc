@@ -121,42 +121,43 @@ Status LogitMetrics::add(MatrixView<const float> base, MatrixView<const float> o
   for (const LogitComparison& row : rows) {
     if (std::isnan(row.kld) || std::isnan(row.nll)) {
       return error("the logits of scored position {} are not numbers: the model file may be damaged",
-                   kld_.size());
+                   positions_.kld.size());
     }
-    kld_.push_back(row.kld);
+    positions_.kld.push_back(row.kld);
+    positions_.same_top.push_back(row.same_top ? 1 : 0);
     nll_sum_ += row.nll;
     delta_p_squares_ += row.delta_p * row.delta_p;
-    same_top_ += row.same_top ? 1 : 0;
   }
   return {};
 }
 
-// Means of the units of the bootstrap: chunks, or blocks of positions when there is one chunk.
 std::vector<double> LogitMetrics::block_means() const {
+  const std::vector<double>& kld = positions_.kld;
   std::vector<std::size_t> starts = chunk_starts_;
   if (starts.size() == 1) {
     starts.clear();
-    for (std::size_t i = 0; i < kld_.size(); i += kPositionsPerBlock) starts.push_back(i);
+    for (std::size_t i = 0; i < kld.size(); i += kPositionsPerBlock) starts.push_back(i);
   }
-  starts.push_back(kld_.size());
+  starts.push_back(kld.size());
   std::vector<double> means;
   for (std::size_t i = 0; i + 1 < starts.size(); ++i) {
     if (starts[i] == starts[i + 1]) continue;
-    const double sum = std::accumulate(kld_.begin() + starts[i], kld_.begin() + starts[i + 1], 0.0);
+    const double sum = std::accumulate(kld.begin() + starts[i], kld.begin() + starts[i + 1], 0.0);
     means.push_back(sum / static_cast<double>(starts[i + 1] - starts[i]));
   }
   return means;
 }
 
 MetricsSummary LogitMetrics::summary() const {
+  const std::vector<double>& kld = positions_.kld;
   MetricsSummary result;
-  result.positions = static_cast<std::int64_t>(kld_.size());
-  if (kld_.empty()) return result;
-  const auto n = static_cast<double>(kld_.size());
-  std::vector<double> sorted = kld_;
+  result.positions = static_cast<std::int64_t>(kld.size());
+  if (kld.empty()) return result;
+  const auto n = static_cast<double>(kld.size());
+  std::vector<double> sorted = kld;
   std::sort(sorted.begin(), sorted.end());
   result.ppl = std::exp(nll_sum_ / n);
-  result.kld_mean = std::accumulate(kld_.begin(), kld_.end(), 0.0) / n;
+  result.kld_mean = std::accumulate(kld.begin(), kld.end(), 0.0) / n;
   const Interval interval = bootstrap_mean(block_means());
   result.kld_lo = interval.lo;
   result.kld_hi = interval.hi;
@@ -164,7 +165,7 @@ MetricsSummary LogitMetrics::summary() const {
   result.kld_p99 = quantile(sorted, 0.99);
   result.kld_p999 = quantile(sorted, 0.999);
   result.kld_max = sorted.back();
-  result.top1 = static_cast<double>(same_top_) / n;
+  result.top1 = std::accumulate(positions_.same_top.begin(), positions_.same_top.end(), 0.0) / n;
   result.rms_dp = std::sqrt(delta_p_squares_ / n);
   return result;
 }

@@ -33,24 +33,30 @@ struct MetricsSummary {
   double rms_dp = 0;  // root mean square of delta_p, 0 .. 1
 };
 
+// The same, position by position, chunk after chunk.
+struct PositionScores {
+  std::vector<double> kld;
+  std::vector<std::uint8_t> same_top;  // 1: both have the same most likely token
+};
+
 class LogitMetrics {
  public:
   // The positions that follow belong to a new chunk: an independent unit for the bootstrap.
-  void begin_chunk() { chunk_starts_.push_back(kld_.size()); }
+  void begin_chunk() { chunk_starts_.push_back(positions_.kld.size()); }
   // Scores rows of logits [n, n_vocab] of the same positions; targets: [n]. n_threads share the rows.
   // An error when a row gives no finite divergence (NaN logits).
   Status add(MatrixView<const float> base, MatrixView<const float> other,
              std::span<const std::int32_t> targets, int n_threads);
   MetricsSummary summary() const;
-
- private:
+  const PositionScores& positions() const { return positions_; }
+  // Mean divergence of the units of the bootstrap: chunks, or blocks of 64 positions when there is one chunk.
   std::vector<double> block_means() const;
 
-  std::vector<double> kld_;  // [positions]
+ private:
+  PositionScores positions_;
   std::vector<std::size_t> chunk_starts_;
   double nll_sum_ = 0;
   double delta_p_squares_ = 0;
-  std::int64_t same_top_ = 0;
 };
 
 // The q-quantile of sorted values, q in [0, 1], linearly interpolated between neighbours.

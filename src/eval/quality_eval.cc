@@ -55,10 +55,12 @@ class Evaluation {
   }
 
   QualityResult result(int chunks) const {
-    QualityResult result{options_.context, chunks, {}};
+    QualityResult result{options_.context, chunks, /*text=*/"", {}};
     for (const Runner& runner : runners_) {
-      result.rows.push_back({runner.source->name(), runner.metrics.summary(), runner.bits, runner.seconds,
-                             runner.source->plan(), /*label=*/""});
+      const LogitMetrics& metrics = runner.metrics;
+      result.rows.push_back({runner.source->name(), metrics.summary(), runner.bits, runner.seconds,
+                             runner.source->plan(), /*label=*/"", metrics.positions(),
+                             metrics.block_means()});
     }
     return result;
   }
@@ -107,6 +109,14 @@ Result<EvalText> tokenize_for_eval(const Tokenizer& tokenizer, const std::string
   return result;
 }
 
+std::string fingerprint(std::span<const std::int32_t> tokens) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const std::int32_t token : tokens) {
+    hash = (hash ^ static_cast<std::uint32_t>(token)) * 0x100000001b3;
+  }
+  return fmt::format("{:016x}", hash);
+}
+
 int chunks_available(const EvalText& text, const QualityOptions& options) {
   const int in_text = static_cast<int>(text.tokens.size() / options.context);
   return options.chunks == 0 ? in_text : std::min(options.chunks, in_text);
@@ -137,7 +147,10 @@ Result<QualityResult> evaluate_quality(const EvalText& text, int n_vocab, LogitS
   const Status status = for_each_chunk(
       text, options, [&](std::span<const std::int32_t> tokens) { return evaluation.run_chunk(tokens); });
   if (!status.ok()) return status.error();
-  return evaluation.result(chunks_available(text, options));
+  const int chunks = chunks_available(text, options);
+  QualityResult result = evaluation.result(chunks);
+  result.text = fingerprint(std::span(text.tokens).first(std::size_t{1} * chunks * options.context));
+  return result;
 }
 
 }  // namespace kvant

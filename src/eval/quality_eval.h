@@ -33,11 +33,14 @@ struct QualityRow {
   double seconds = 0;  // in the source
   PlanReport plan;
   std::string label;  // of a suite's row; empty: none
+  PositionScores positions;
+  std::vector<double> kld_blocks;  // means of the units of the bootstrap
 };
 
 struct QualityResult {
   int context = 0;
   int chunks = 0;                // scored
+  std::string text;              // fingerprint of the tokens that were run
   std::vector<QualityRow> rows;  // the reference first
 };
 
@@ -57,6 +60,8 @@ Result<QualityResult> evaluate_quality(const EvalText& text, int n_vocab, LogitS
                                        std::span<const std::unique_ptr<LogitSource>> candidates,
                                        const QualityOptions& options,
                                        const std::function<void(std::int64_t)>& advance);
+// 16 hexadecimal digits that differ where tokens do (FNV-1a).
+std::string fingerprint(std::span<const std::int32_t> tokens);
 // Chunks that options and the text's length allow.
 int chunks_available(const EvalText& text, const QualityOptions& options);
 // Calls run(tokens of the chunk) for each of these, until one fails. An error when there are none.

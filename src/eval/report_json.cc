@@ -31,6 +31,7 @@ Json row_to_json(const QualityRow& row) {
                {"rms_dp", number(m.rms_dp)},
                {"seconds", number(row.seconds)},
                {"positions", m.positions},
+               {"kld_blocks", row.kld_blocks},
                {"plan", plan_to_json(row.plan)}};
   if (!row.label.empty()) json["label"] = row.label;
   return json;
@@ -72,11 +73,8 @@ nlohmann::ordered_json plan_to_json(const PlanReport& report) {
 }
 
 nlohmann::ordered_json eval_to_json(const QualityResult& result, const std::string& model) {
-  Json json = {{"schema", "kvant.eval/1"},
-               {"model", model},
-               {"context", result.context},
-               {"chunks", result.chunks},
-               {"results", Json::array()}};
+  Json json = {{"schema", "kvant.eval/1"}, {"model", model},      {"context", result.context},
+               {"chunks", result.chunks},  {"text", result.text}, {"results", Json::array()}};
   for (const QualityRow& row : result.rows) json["results"].push_back(row_to_json(row));
   return json;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "eval/quality_eval.h"
+
 namespace kvant {
 namespace {
 
@@ -48,9 +50,11 @@ Result<int> tokens_agreed(LogitSource& source, const Tokens& prompt, const Token
 Result<GreedyResult> evaluate_greedy(std::span<const std::vector<std::int32_t>> prompts, int n_vocab,
                                      std::span<const std::unique_ptr<LogitSource>> sources,
                                      const GreedyOptions& options, const std::function<void(int)>& advance) {
-  GreedyResult result{options.answer_tokens, {}, {}};
+  GreedyResult result{options.answer_tokens, /*text=*/"", {}, {}};
   for (const auto& source : sources) result.rows.push_back({source->name(), "", {}, source->plan()});
+  Tokens all;
   for (const Tokens& prompt : prompts) {
+    all.insert(all.end(), prompt.begin(), prompt.end());
     const auto expected = whole_answer(*sources.front(), prompt, n_vocab, options);
     if (!expected.ok()) return expected.error();
     result.lengths.push_back(static_cast<int>(expected->size()));
@@ -63,6 +67,7 @@ Result<GreedyResult> evaluate_greedy(std::span<const std::vector<std::int32_t>> 
       advance(1);
     }
   }
+  result.text = fingerprint(all);
   return result;
 }
 

@@ -27,6 +27,7 @@ struct GreedyRow {
 
 struct GreedyResult {
   int answer_tokens = 0;     // most
+  std::string text;          // fingerprint of the prompts
   std::vector<int> lengths;  // tokens of the reference's answer to each prompt
   std::vector<GreedyRow> rows;
 };

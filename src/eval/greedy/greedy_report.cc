@@ -14,6 +14,7 @@ nlohmann::ordered_json greedy_to_json(const GreedyResult& result, const std::str
   Json json = {{"schema", "kvant.greedy/1"},
                {"model", model},
                {"answer_tokens", result.answer_tokens},
+               {"text", result.text},
                {"lengths", result.lengths},
                {"results", Json::array()}};
   for (const GreedyRow& row : result.rows) {

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <map>
 
+#include "eval/quality_eval.h"
+
 namespace kvant {
 namespace {
 
@@ -63,9 +65,11 @@ Result<RetrievalResult> evaluate_retrieval(const std::vector<RetrievalDocument>&
                                            std::span<const std::unique_ptr<LogitSource>> sources,
                                            const RetrievalOptions& options,
                                            const std::function<void(std::int64_t)>& advance) {
-  RetrievalResult result{options, {}, {}};
+  RetrievalResult result{options, /*text=*/"", {}, {}};
   for (const auto& source : sources) result.rows.push_back({source->name(), "", {}, 0, source->plan()});
+  Tokens all;
   for (const RetrievalDocument& document : documents) {
+    all.insert(all.end(), document.tokens.begin(), document.tokens.end());
     for (const RetrievalQuestion& question : document.questions)
       result.questions.push_back({question.task, document.context, document.number, question.depth});
     for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -74,6 +78,7 @@ Result<RetrievalResult> evaluate_retrieval(const std::vector<RetrievalDocument>&
       advance(tokens_to_run({document}));
     }
   }
+  result.text = fingerprint(all);
   return result;
 }
 

@@ -35,6 +35,7 @@ struct RetrievalRow {
 
 struct RetrievalResult {
   RetrievalOptions options;
+  std::string text;  // fingerprint of the documents
   std::vector<AskedQuestion> questions;
   std::vector<RetrievalRow> rows;  // the reference first
 };

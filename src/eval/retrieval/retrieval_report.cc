@@ -104,9 +104,13 @@ std::vector<Column> depth_columns(const RetrievalResult& result) {
 }  // namespace
 
 nlohmann::ordered_json retrieval_to_json(const RetrievalResult& result, const std::string& model) {
-  Json json = {{"schema", "kvant.retrieval/1"},       {"model", model},
-               {"contexts", result.options.contexts}, {"documents", result.options.documents},
-               {"seed", result.options.seed},         {"results", Json::array()}};
+  Json json = {{"schema", "kvant.retrieval/1"},
+               {"model", model},
+               {"contexts", result.options.contexts},
+               {"documents", result.options.documents},
+               {"seed", result.options.seed},
+               {"text", result.text},
+               {"results", Json::array()}};
   for (const RetrievalRow& row : result.rows) json["results"].push_back(row_to_json(result, row));
   return json;
 }

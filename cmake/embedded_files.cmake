@@ -1,0 +1,14 @@
+# kvant_embed(TARGET FILE NAME): `const char* const kvant::NAME` holds the text of FILE.
+function(kvant_embed target file name)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${file})
+  file(READ ${CMAKE_SOURCE_DIR}/${file} contents)
+  set(source ${CMAKE_BINARY_DIR}/embedded/${name}.cc)
+  file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
+"// Made from @file@.
+namespace kvant {
+extern const char* const @name@;
+const char* const @name@ = R\"embedded(@contents@)embedded\";
+}  // namespace kvant
+")
+  target_sources(${target} PRIVATE ${source})
+endfunction()

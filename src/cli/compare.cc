@@ -1,0 +1,48 @@
+// kvant compare: what changed between two results, beyond noise.
+#include "base/json_file.h"
+#include "cli/command.h"
+#include "cli/model_options.h"
+#include "eval/comparison.h"
+#include "eval/report_json.h"
+
+namespace kvant {
+namespace {
+
+struct CompareOptions {
+  std::string before, after;
+  std::string json;  // empty: none
+};
+
+Result<nlohmann::ordered_json> read_result(const std::string& path) {
+  const auto text = read_text_file(path);
+  if (!text.ok()) return text.error();
+  auto json = nlohmann::ordered_json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return error("'{}' is not JSON: give what --json has written", path);
+  return json;
+}
+
+Status compare(const CompareOptions& options) {
+  const auto before = read_result(options.before);
+  if (!before.ok()) return before.error();
+  const auto after = read_result(options.after);
+  if (!after.ok()) return after.error();
+  const auto comparison = compare_results(*before, *after);
+  if (!comparison.ok())
+    return error("'{}' and '{}': {}", options.before, options.after, comparison.error().message);
+  fmt::print("{}", comparison_table(*comparison));
+  if (options.json.empty()) return {};
+  return write_whole_file(options.json, json_text(comparison_to_json(*comparison)));
+}
+
+}  // namespace
+
+Command add_compare_command(CLI::App& program) {
+  auto options = std::make_shared<CompareOptions>();
+  CLI::App* command = program.add_subcommand("compare", "say what changed between two results, beyond noise");
+  command->add_option("before", options->before, "what --json of eval or bench has written")->required();
+  command->add_option("after", options->after, "the same later, or of another version")->required();
+  command->add_option("--json", options->json, "write the comparison to this file as JSON");
+  return {command, [options] { return compare(*options); }};
+}
+
+}  // namespace kvant

@@ -1,0 +1,268 @@
+// kvant report: quality, size and speed of recipes on one page.
+#include <chrono>
+#include <ctime>
+
+#include "base/json_file.h"
+#include "base/progress.h"
+#include "cli/command.h"
+#include "cli/eval_stages.h"
+#include "eval/cache_size.h"
+#include "eval/greedy/prompts.h"
+#include "eval/llama_reference.h"
+#include "eval/report_json.h"
+#include "model/tokenizer.h"
+#include "report/report_document.h"
+#include "report/report_page.h"
+
+namespace kvant {
+namespace {
+
+constexpr std::size_t kPrompts = 6;         // of the text, when no file gives them
+constexpr std::size_t kPromptTokens = 512;  // so that windows of 128 tokens don't hide the formats
+constexpr int kLayerChunks = 1;
+constexpr int kFirstMemoryContext = 512;
+
+struct ReportOptions {
+  ModelOptions common;
+  std::string file, output, prompts;
+  int context = 2048;
+  int chunks = 4;
+  int answer_tokens = 64;
+};
+
+std::string today() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  char text[16];
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  std::strftime(text, sizeof text, "%Y-%m-%d", &parts);
+  return text;
+}
+
+class Report {
+ public:
+  Report(const ReportOptions& options, std::vector<EvalRow> rows)
+      : options_(options), rows_(std::move(rows)) {}
+
+  Status measure(const std::string& text) {
+    figures_.model = options_.common.model;
+    figures_.text = options_.file;
+    figures_.date = today();
+    figures_.n_threads = options_.common.n_threads;
+    figures_.speed_options = {.depths = {options_.context}, .prompt = 256, .decode = 16, .repeats = 3};
+    KVANT_RETURN_IF_ERROR(measure_quality(text));
+    KVANT_RETURN_IF_ERROR(measure_speed());
+    name_commands();
+    return {};
+  }
+  const ReportFigures& figures() const { return figures_; }
+
+ private:
+  Status measure_quality(const std::string& text);
+  Status measure_layers(const EvalStage& stage, const EvalText& text);
+  Status measure_answers(const EvalStage& stage, const EvalText& text);
+  Status measure_speed();
+  Status add_memory(const Session& session);
+  Result<std::vector<std::vector<std::int32_t>>> prompts(const Tokenizer& tokenizer,
+                                                         const EvalText& text) const;
+  void name_commands();
+
+  const ReportOptions& options_;
+  std::vector<EvalRow> rows_;  // the reference first
+  ReportFigures figures_;
+};
+
+// With weights expanded to F32, so that nothing but the cache is quantized.
+Status Report::measure_quality(const std::string& text) {
+  const auto session = Session::open(options_.common, WeightMode::f32, options_.context);
+  if (!session.ok()) return session.error();
+  figures_.description = session->engine().description();
+  const auto tokens = tokenize_for_eval(session->engine().tokenizer(), text);
+  if (!tokens.ok()) return tokens.error();
+  const EvalStage stage{*session, options_.common.model, rows_, options_.common.n_threads};
+  KVANT_RETURN_IF_ERROR(add_memory(*session));
+  auto quality = run_quality(
+      stage, *tokens,
+      {.context = options_.context, .chunks = options_.chunks, .n_threads = options_.common.n_threads});
+  if (!quality.ok()) return quality.error();
+  figures_.quality = std::move(quality).value();
+  KVANT_RETURN_IF_ERROR(measure_layers(stage, *tokens));
+  return measure_answers(stage, *tokens);
+}
+
+// Shorter contexts too where a recipe skips V: how much it skips depends on them.
+Status Report::measure_layers(const EvalStage& stage, const EvalText& text) {
+  EvalStage own{stage.session, stage.model, {}, stage.n_threads};
+  bool skips = false;
+  for (const EvalRow& row : rows_) {
+    if (names_llama(row.name)) continue;
+    own.rows.push_back(row);
+    skips = skips || row.recipe.skip > 0;
+  }
+  std::vector<int> contexts = {options_.context};
+  if (skips) contexts = {options_.context / 4, options_.context / 2, options_.context};
+  for (const int context : contexts) {
+    const QualityOptions quality{.context = context - context % 2, .chunks = kLayerChunks};
+    auto layers = run_layers(own, text, quality);
+    if (!layers.ok()) return layers.error();
+    figures_.layers.push_back(std::move(layers).value());
+  }
+  return {};
+}
+
+Result<std::vector<std::vector<std::int32_t>>> Report::prompts(const Tokenizer& tokenizer,
+                                                               const EvalText& text) const {
+  std::vector<std::vector<std::int32_t>> encoded;
+  if (options_.prompts.empty()) {
+    const std::size_t count = std::min(kPrompts, text.tokens.size()), stride = text.tokens.size() / count;
+    const std::size_t length = std::min(stride, kPromptTokens);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto first = text.tokens.begin() + static_cast<std::ptrdiff_t>(i * stride);
+      encoded.emplace_back(first, first + static_cast<std::ptrdiff_t>(length));
+    }
+    return encoded;
+  }
+  const auto file = read_text_file(options_.prompts);
+  if (!file.ok()) return file.error();
+  const auto lines = parse_prompts(*file);
+  if (!lines.ok()) return lines.error();
+  for (const std::string& line : *lines) {
+    auto tokens = encode_prompt(tokenizer, line);
+    if (!tokens.ok()) return tokens.error();
+    encoded.push_back(std::move(tokens).value());
+  }
+  return encoded;
+}
+
+Status Report::measure_answers(const EvalStage& stage, const EvalText& text) {
+  const auto encoded = prompts(stage.session.engine().tokenizer(), text);
+  if (!encoded.ok()) return encoded.error();
+  auto greedy = run_greedy(stage, *encoded, options_.answer_tokens);
+  if (!greedy.ok()) return greedy.error();
+  figures_.greedy = std::move(greedy).value();
+  return {};
+}
+
+Status Report::add_memory(const Session& session) {
+  const int longest = std::max(session.engine().geometry().trained_context, options_.context);
+  for (std::int64_t tokens = kFirstMemoryContext; tokens <= longest; tokens *= 2)
+    figures_.memory_contexts.push_back(static_cast<int>(tokens));
+  for (const EvalRow& row : rows_) {
+    if (names_llama(row.name)) continue;
+    const auto plan = session.plan(row.recipe);
+    if (!plan.ok()) return plan.error();
+    MemoryRow memory{row.name, {}};
+    for (const int tokens : figures_.memory_contexts)
+      memory.bytes.push_back(predicted_cache_bytes(**plan, tokens));
+    figures_.memory.push_back(std::move(memory));
+  }
+  return {};
+}
+
+// With weights as they are stored: as kvant run would have them.
+Status Report::measure_speed() {
+  const BenchOptions& speed = figures_.speed_options;
+  const int most_new = std::max(speed.prompt, speed.decode + 1);
+  const auto session = Session::open(options_.common, WeightMode::as_stored, options_.context + most_new);
+  if (!session.ok()) return session.error();
+  std::shared_ptr<LlamaModelFile> llama;
+  std::vector<std::unique_ptr<Contender>> contenders;
+  for (const EvalRow& row : rows_) {
+    if (!names_llama(row.name)) {
+      const auto plan = session->plan(row.recipe);
+      if (!plan.ok()) return plan.error();
+      contenders.push_back(make_engine_contender(row.name, session->engine(), session->backend(), *plan));
+      continue;
+    }
+    if (llama == nullptr) {
+      auto opened = open_llama_model(options_.common.model);
+      if (!opened.ok()) return opened.error();
+      llama = std::move(opened).value();
+    }
+    auto made = make_llama_contender(row.name, llama, options_.context, most_new, options_.common.n_threads);
+    if (!made.ok()) return made.error();
+    contenders.push_back(std::move(made).value());
+  }
+  Progress progress("timing", std::ssize(contenders) * speed.repeats, "runs");
+  auto rows = run_bench(contenders, speed, [&](int n) { progress.advance(n); });
+  if (!rows.ok()) return rows.error();
+  figures_.speed = std::move(rows).value();
+  return {};
+}
+
+std::string shell_word(const std::string& word) {
+  const bool plain = word.find_first_of(" ;'\"$&()<>|*?") == std::string::npos;
+  return plain ? word : "'" + word + "'";
+}
+
+// The command lines that give the same figures one by one.
+void Report::name_commands() {
+  std::string kv;
+  for (std::size_t i = 1; i < rows_.size(); ++i) kv += " --kv " + shell_word(rows_[i].name);
+  const std::string model = " -m " + shell_word(options_.common.model);
+  const std::string common = fmt::format("{} -f {}{} --backend {} -t {}", model, shell_word(options_.file),
+                                         kv, options_.common.backend, options_.common.n_threads);
+  const std::string size = fmt::format(" -c {} --chunks ", options_.context);
+  const std::string prompts = options_.prompts.empty() ? "" : " --prompts " + shell_word(options_.prompts);
+  const std::string answers = fmt::format(" -n {}", options_.answer_tokens);
+  ReportCommands& commands = figures_.commands;
+  commands.report = fmt::format("kvant report{}{}{}{}{} -o {}", common, size, options_.chunks, prompts,
+                                answers, shell_word(options_.output));
+  commands.quality = fmt::format("kvant eval{}{}{}", common, size, options_.chunks);
+  commands.layers = fmt::format("kvant eval --layers{}{}{}", common, size, kLayerChunks);
+  commands.greedy = options_.prompts.empty()
+                        ? fmt::format("part of kvant report: {} pieces of the text are continued", kPrompts)
+                        : fmt::format("kvant eval --greedy{} -f {}{} --backend {}{}", model,
+                                      shell_word(options_.prompts), kv, options_.common.backend, answers);
+  const BenchOptions& speed = figures_.speed_options;
+  commands.speed = fmt::format("kvant bench{} --kv bf16{} -d {} -p {} -n {} -r {} --backend {} -t {}", model,
+                               kv, options_.context, speed.prompt, speed.decode, speed.repeats,
+                               options_.common.backend, options_.common.n_threads);
+}
+
+Status report(const ReportOptions& options) {
+  std::vector<SuiteRow> names;
+  for (const std::string& name : row_names(options.common)) names.push_back({"", name});
+  const auto rows = parse_eval_rows("bf16", names, QualityOptions{}.step_tokens);
+  if (!rows.ok()) return rows.error();
+  if (options.context % 2 != 0) return error("the context of {} tokens must be even", options.context);
+  const auto text = read_text_file(options.file);
+  if (!text.ok()) return text.error();
+  KVANT_RETURN_IF_ERROR(check_writable(options.output));
+  if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
+  Report made(options, *rows);
+  KVANT_RETURN_IF_ERROR(made.measure(*text));
+  const std::string document = json_text(report_to_json(made.figures()));
+  if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(write_whole_file(options.common.json, document));
+  const std::string page = report_page(document);
+  KVANT_RETURN_IF_ERROR(write_whole_file(options.output, page));
+  fmt::print("{}: {} caches, {}\n", options.output, rows->size(),
+             readable_bytes(static_cast<double>(page.size())));
+  return {};
+}
+
+}  // namespace
+
+Command add_report_command(CLI::App& program) {
+  auto options = std::make_shared<ReportOptions>();
+  CLI::App* command = program.add_subcommand(
+      "report", "measure recipes' quality, size and speed, and show them on one HTML page");
+  add_model_options(*command, options->common, /*many_recipes=*/true);
+  command->add_option("-f,--file", options->file, "the text that quality is measured on")->required();
+  command->add_option("-o,--output", options->output, "the page")->required();
+  command->add_option("-c,--ctx-size", options->context, "tokens of a chunk, whose second half is scored")
+      ->check(CLI::Range(2, 1 << 24))
+      ->capture_default_str();
+  command->add_option("--chunks", options->chunks, "most chunks; 0: the whole text")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  command->add_option("--prompts", options->prompts,
+                      "prompts for greedy answers, one a line, or JSON with a \"prompt\" or \"question\" "
+                      "(default: pieces of the text are continued)");
+  command->add_option("-n,--n-predict", options->answer_tokens, "most tokens of a greedy answer")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  return {command, [options] { return report(*options); }};
+}
+
+}  // namespace kvant

@@ -1,0 +1,276 @@
+#include "eval/comparison.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <numeric>
+
+namespace kvant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A figure of a row, and where its noise can be read.
+struct FigureKind {
+  const char* name;
+  bool more_is_better;
+  const char* lo;  // an interval of its own; null: none
+  const char* hi;
+  // What it is the mean of, piece by piece, in both results alike; empty: not told.
+  std::function<std::vector<double>(const Json& document, const Json& row)> pieces;
+};
+
+std::vector<double> none(const Json& /*document*/, const Json& /*row*/) {
+  return {};
+}
+std::vector<double> blocks(const Json& /*document*/, const Json& row) {
+  return row.value("kld_blocks", std::vector<double>{});
+}
+std::vector<double> agreed(const Json& /*document*/, const Json& row) {
+  return row.value("agreed", std::vector<double>{});
+}
+std::vector<double> identical(const Json& document, const Json& row) {
+  std::vector<double> same = agreed(document, row);
+  const auto lengths = document.value("lengths", std::vector<double>{});
+  if (lengths.size() != same.size()) return {};
+  for (std::size_t i = 0; i < same.size(); ++i) same[i] = same[i] == lengths[i] ? 1 : 0;
+  return same;
+}
+std::vector<double> answer_field(const Json& row, const char* field) {
+  std::vector<double> values;
+  for (const Json& answer : row.value("answers", Json::array()))
+    values.push_back(answer.at(field).is_boolean() ? static_cast<double>(answer.at(field).get<bool>())
+                                                   : answer.at(field).get<double>());
+  return values;
+}
+std::vector<double> answer_logp(const Json& /*document*/, const Json& row) {
+  return answer_field(row, "logp");
+}
+std::vector<double> answer_exact(const Json& /*document*/, const Json& row) {
+  return answer_field(row, "exact");
+}
+
+struct SchemaKind {
+  const char* schema;
+  const char* row_context;  // the field of a row that tells rows of a recipe apart; null: none
+  std::vector<FigureKind> figures;
+};
+
+const std::vector<SchemaKind>& schemas() {
+  static const std::vector<SchemaKind> kSchemas = {
+      {"kvant.eval/1",
+       nullptr,
+       {{"kld_mean", false, "kld_lo", "kld_hi", blocks},
+        {"kld_p999", false, nullptr, nullptr, none},
+        {"top1", true, nullptr, nullptr, none},
+        {"bits_all", false, nullptr, nullptr, none}}},
+      {"kvant.layers/1", nullptr, {{"relative", false, nullptr, nullptr, none}}},
+      {"kvant.retrieval/1",
+       nullptr,
+       {{"logp", true, nullptr, nullptr, answer_logp}, {"exact", true, nullptr, nullptr, answer_exact}}},
+      {"kvant.greedy/1",
+       nullptr,
+       {{"agreed_mean", true, "agreed_lo", "agreed_hi", agreed},
+        {"identical", true, nullptr, nullptr, identical}}},
+      {"kvant.bench/1",
+       "depth",
+       {{"prompt_tps", true, nullptr, nullptr, none}, {"decode_tps", true, nullptr, nullptr, none}}}};
+  return kSchemas;
+}
+
+// One result of one document.
+struct Row {
+  const SchemaKind* kind;
+  const Json* document;
+  const Json* json;
+};
+using Rows = std::map<std::string, Row>;  // by what the two files must share
+
+Result<const SchemaKind*> kind_of(const Json& document) {
+  const std::string schema = document.is_object() ? document.value("schema", "") : "";
+  std::string known;
+  for (const SchemaKind& kind : schemas()) {
+    if (schema == kind.schema) return &kind;
+    known += std::string(known.empty() ? "" : ", ") + kind.schema;
+  }
+  return error("a result of schema '{}' cannot be compared; those can: {}", schema, known);
+}
+
+std::string row_name(const SchemaKind& kind, const Json& document, const Json& row) {
+  std::string name = row.value("label", "");
+  name += (name.empty() ? "" : ": ") + row.value("recipe", "");
+  if (document.contains("context")) name += fmt::format(" at {} tokens", document["context"].get<int>());
+  if (kind.row_context != nullptr)
+    name += fmt::format(" at {} {}", kind.row_context, row.at(kind.row_context).get<int>());
+  return name;
+}
+
+Result<Rows> rows_of(const Json& documents) {
+  Rows rows;
+  for (const Json& document : documents) {
+    const auto kind = kind_of(document);
+    if (!kind.ok()) return kind.error();
+    for (const Json& row : document.at("results"))
+      rows.insert({row_name(**kind, document, row), {*kind, &document, &row}});
+  }
+  return rows;
+}
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+Verdict verdict_of(double change, bool more_is_better) {
+  return (change > 0) == more_is_better ? Verdict::better : Verdict::worse;
+}
+
+// Whether two documents were measured on the same text.
+bool same_text(const Json& a, const Json& b) {
+  return a.contains("text") && b.contains("text") && a["text"] == b["text"];
+}
+
+void judge_by_pairs(const std::vector<double>& before, const std::vector<double>& after, bool more_is_better,
+                    FigureComparison& result) {
+  std::vector<double> changes(before.size());
+  for (std::size_t i = 0; i < before.size(); ++i) changes[i] = after[i] - before[i];
+  result.paired = true;
+  result.interval = student_interval(changes);
+  const bool crosses_zero = result.interval->lo <= 0 && result.interval->hi >= 0;
+  result.verdict = crosses_zero ? Verdict::noise : verdict_of(mean(changes), more_is_better);
+}
+
+std::optional<FigureComparison> compare_figure(const std::string& name, const FigureKind& kind,
+                                               const Row& before, const Row& after) {
+  const Json &a = *before.json, &b = *after.json;
+  if (!a.contains(kind.name) || !b.contains(kind.name)) return {};
+  if (!a[kind.name].is_number() || !b[kind.name].is_number()) return {};
+  FigureComparison result{name, kind.name, a[kind.name], b[kind.name]};
+  const auto pieces_a = kind.pieces(*before.document, a), pieces_b = kind.pieces(*after.document, b);
+  if (same_text(*before.document, *after.document) && pieces_a.size() == pieces_b.size() &&
+      pieces_a.size() > 1) {
+    judge_by_pairs(pieces_a, pieces_b, kind.more_is_better, result);
+  } else if (kind.lo != nullptr && a.contains(kind.lo) && b.contains(kind.lo)) {
+    const bool apart = a[kind.hi].get<double>() < b[kind.lo].get<double>() ||
+                       b[kind.hi].get<double>() < a[kind.lo].get<double>();
+    result.verdict = apart ? verdict_of(result.after - result.before, kind.more_is_better) : Verdict::noise;
+  }
+  return result;
+}
+
+void note_differences(const Json& before, const Json& after, Comparison& comparison) {
+  const auto note = [&](const char* field, const char* text) {
+    const bool differs = before.front().contains(field) && after.front().contains(field) &&
+                         before.front()[field] != after.front()[field];
+    if (differs) comparison.notes.emplace_back(text);
+  };
+  note("model", "the models differ");
+  note("text", "the texts differ: nothing is compared piece by piece");
+  note("chunks", "the numbers of chunks differ");
+  note("threads", "the numbers of threads differ");
+}
+
+const char* text_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::better:
+      return "better";
+    case Verdict::worse:
+      return "worse";
+    case Verdict::noise:
+      return "within noise";
+    case Verdict::unknown:
+      break;
+  }
+  return "no interval";
+}
+
+std::string change_text(const FigureComparison& f) {
+  if (f.before == 0) return f.after == 0 ? "0 %" : "-";
+  return fmt::format("{:+.1f} %", 100 * (f.after - f.before) / std::abs(f.before));
+}
+
+Json as_array(const Json& documents) {
+  return documents.is_array() ? documents : Json::array({documents});
+}
+
+}  // namespace
+
+Interval student_interval(std::span<const double> values) {
+  KVANT_CHECK(values.size() > 1, "an interval needs two values");
+  // 97.5 % quantiles for 1 .. 10 degrees of freedom; beyond, an expansion that is right to 0.2 %.
+  constexpr std::array<double, 10> kQuantiles = {12.706, 4.303, 3.182, 2.776, 2.571,
+                                                 2.447,  2.365, 2.306, 2.262, 2.228};
+  const auto n = static_cast<double>(values.size());
+  const double center = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  double squares = 0;
+  for (const double value : values) squares += (value - center) * (value - center);
+  const double freedom = n - 1;
+  const double quantile = values.size() - 1 <= kQuantiles.size()
+                              ? kQuantiles[values.size() - 2]
+                              : 1.95996 + 2.3723 / freedom + 2.8225 / (freedom * freedom);
+  const double half = quantile * std::sqrt(squares / freedom / n);
+  return {center - half, center + half};
+}
+
+Result<Comparison> compare_results(const Json& before, const Json& after) {
+  const Json first = as_array(before), second = as_array(after);
+  if (first.empty() || second.empty()) return error("one of the results is empty");
+  const auto rows_before = rows_of(first), rows_after = rows_of(second);
+  if (!rows_before.ok()) return rows_before.error();
+  if (!rows_after.ok()) return rows_after.error();
+  Comparison comparison;
+  note_differences(first, second, comparison);
+  for (const auto& [name, row] : *rows_before) {
+    const auto other = rows_after->find(name);
+    if (other == rows_after->end() || other->second.kind != row.kind) {
+      comparison.only_before.push_back(name);
+      continue;
+    }
+    for (const FigureKind& kind : row.kind->figures) {
+      if (const auto figure = compare_figure(name, kind, row, other->second))
+        comparison.figures.push_back(*figure);
+    }
+  }
+  for (const auto& [name, row] : *rows_after) {
+    if (!rows_before->contains(name)) comparison.only_after.push_back(name);
+  }
+  if (comparison.figures.empty()) {
+    return error("the two results have no row in common: the first has '{}', the second '{}'",
+                 rows_before->begin()->first, rows_after->begin()->first);
+  }
+  return comparison;
+}
+
+std::string comparison_table(const Comparison& comparison) {
+  std::size_t width = 3;
+  for (const FigureComparison& f : comparison.figures) width = std::max(width, f.row.size());
+  std::string text = fmt::format("{:{}}  {:12}  {:>12} {:>12} {:>10}  {:>25}  {}\n", "row", width, "figure",
+                                 "before", "after", "change", "95 % of the difference", "verdict");
+  for (const FigureComparison& f : comparison.figures) {
+    const std::string interval =
+        f.interval ? fmt::format("{:+.4g} to {:+.4g}", f.interval->lo, f.interval->hi) : "-";
+    text += fmt::format("{:{}}  {:12}  {:>12.5g} {:>12.5g} {:>10}  {:>25}  {}\n", f.row, width, f.figure,
+                        f.before, f.after, change_text(f), interval, text_of(f.verdict));
+  }
+  for (const std::string& row : comparison.only_before) text += fmt::format("only before: {}\n", row);
+  for (const std::string& row : comparison.only_after) text += fmt::format("only after: {}\n", row);
+  for (const std::string& note : comparison.notes) text += fmt::format("{}\n", note);
+  return text;
+}
+
+Json comparison_to_json(const Comparison& comparison) {
+  Json json = {{"schema", "kvant.compare/1"}, {"results", Json::array()}};
+  for (const FigureComparison& f : comparison.figures) {
+    Json entry = {{"row", f.row},     {"figure", f.figure}, {"before", f.before},
+                  {"after", f.after}, {"paired", f.paired}, {"verdict", text_of(f.verdict)}};
+    if (f.interval) entry.update({{"difference_lo", f.interval->lo}, {"difference_hi", f.interval->hi}});
+    json["results"].push_back(std::move(entry));
+  }
+  json["only_before"] = comparison.only_before;
+  json["only_after"] = comparison.only_after;
+  json["notes"] = comparison.notes;
+  return json;
+}
+
+}  // namespace kvant

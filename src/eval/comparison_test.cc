@@ -1,0 +1,99 @@
+#include "eval/comparison.h"
+
+#include <gtest/gtest.h>
+
+namespace kvant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json eval_result(const std::string& recipe, const std::vector<double>& blocks, const std::string& text) {
+  double sum = 0;
+  for (const double block : blocks) sum += block;
+  const double mean = sum / static_cast<double>(blocks.size());
+  return {{"schema", "kvant.eval/1"},
+          {"model", "m.gguf"},
+          {"context", 2048},
+          {"chunks", blocks.size()},
+          {"text", text},
+          {"results",
+           {{{"recipe", recipe},
+             {"kld_mean", mean},
+             {"kld_lo", mean - 0.1},
+             {"kld_hi", mean + 0.1},
+             {"kld_blocks", blocks}}}}};
+}
+
+const FigureComparison& only_figure(const Result<Comparison>& comparison) {
+  EXPECT_TRUE(comparison.ok());
+  EXPECT_EQ(comparison->figures.size(), 1U);
+  return comparison->figures.front();
+}
+
+// Differences 0.1, 0.2, 0.3: mean 0.2, standard deviation 0.1, t(2 degrees of freedom) = 4.303.
+TEST(Comparison, PairsPiecesOfTheSameText) {
+  const auto comparison =
+      compare_results(eval_result("a", {1, 2, 3}, "t"), eval_result("a", {1.1, 2.2, 3.3}, "t"));
+  const FigureComparison& figure = only_figure(comparison);
+  EXPECT_TRUE(figure.paired);
+  const double half = 4.303 * 0.1 / std::sqrt(3.0);
+  EXPECT_NEAR(figure.interval->lo, 0.2 - half, 1e-12);
+  EXPECT_NEAR(figure.interval->hi, 0.2 + half, 1e-12);
+  EXPECT_EQ(figure.verdict, Verdict::noise);
+  EXPECT_EQ(figure.row, "a at 2048 tokens");
+
+  const auto steady =
+      compare_results(eval_result("a", {1, 2, 3}, "t"), eval_result("a", {1.2, 2.19, 3.21}, "t"));
+  EXPECT_EQ(only_figure(steady).verdict, Verdict::worse);
+}
+
+TEST(Comparison, UsesIntervalsWhereTextsDiffer) {
+  const auto apart = compare_results(eval_result("a", {1, 2}, "t"), eval_result("a", {0.5, 1.9}, "u"));
+  EXPECT_FALSE(only_figure(apart).paired);
+  EXPECT_EQ(only_figure(apart).verdict, Verdict::better);  // 1.4 .. 1.6 before, 1.1 .. 1.3 after
+  EXPECT_EQ(apart->notes.size(), 1U);
+  const auto close = compare_results(eval_result("a", {1, 2}, "t"), eval_result("a", {1, 1.9}, "u"));
+  EXPECT_EQ(only_figure(close).verdict, Verdict::noise);
+}
+
+TEST(Comparison, TellsWhichRowsOnlyOneHas) {
+  Json before = Json::array({eval_result("a", {1, 2}, "t"), eval_result("b", {1, 2}, "t")});
+  const auto comparison = compare_results(before, eval_result("a", {1, 2}, "t"));
+  ASSERT_TRUE(comparison.ok());
+  EXPECT_EQ(comparison->only_before, std::vector<std::string>{"b at 2048 tokens"});
+  EXPECT_NE(comparison_table(*comparison).find("only before: b"), std::string::npos);
+}
+
+TEST(Comparison, HasNoVerdictWithoutIntervals) {
+  const auto bench = [](double tps) {
+    return Json{
+        {"schema", "kvant.bench/1"},
+        {"model", "m"},
+        {"results", {{{"recipe", "a"}, {"depth", 64}, {"prompt_tps", nullptr}, {"decode_tps", tps}}}}};
+  };
+  const auto comparison = compare_results(bench(10), bench(20));
+  EXPECT_EQ(only_figure(comparison).verdict, Verdict::unknown);
+  EXPECT_EQ(only_figure(comparison).row, "a at depth 64");
+}
+
+TEST(Comparison, RefusesWhatCannotBeCompared) {
+  EXPECT_FALSE(compare_results(eval_result("a", {1, 2}, "t"), eval_result("b", {1, 2}, "t")).ok());
+  const auto unknown = compare_results(Json{{"schema", "other/1"}}, eval_result("b", {1, 2}, "t"));
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_NE(unknown.error().message.find("kvant.eval/1"), std::string::npos);
+}
+
+// Quantiles of Student's distribution from tables: 2.042 for 30 degrees of freedom, 2.201 for 11.
+TEST(StudentInterval, HasTheRightWidth) {
+  for (const auto& [freedom, quantile] : {std::pair{11, 2.201}, {30, 2.042}, {5, 2.571}}) {
+    std::vector<double> values;  // half of them 1, half -1
+    for (int i = 0; i <= freedom; ++i) values.push_back(i % 2 == 0 ? 1 : -1);
+    const Interval interval = student_interval(values);
+    const double n = freedom + 1, mean = (interval.lo + interval.hi) / 2;
+    const double deviation = std::sqrt((n - n * mean * mean) / freedom);
+    EXPECT_NEAR((interval.hi - interval.lo) / 2, quantile * deviation / std::sqrt(n), 0.003 * deviation);
+  }
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,45 @@
+// The figures of a report as one JSON document: what the page draws, and what --json writes.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bench/engine_bench.h"
+#include "eval/greedy/greedy_eval.h"
+#include "eval/layer_eval.h"
+#include "eval/quality_eval.h"
+
+namespace kvant {
+
+// Bytes of a recipe's cache.
+struct MemoryRow {
+  std::string name;
+  std::vector<std::int64_t> bytes;  // [contexts]
+};
+
+// The command lines that measure each part alone.
+struct ReportCommands {
+  std::string report, quality, layers, greedy, speed;
+};
+
+struct ReportFigures {
+  std::string model, text;  // files
+  std::string description;  // of the model
+  std::string date;         // "2026-11-21"
+  int n_threads = 1;
+  ReportCommands commands;
+  QualityResult quality;
+  std::vector<LayerResult> layers;  // the longest context last
+  GreedyResult greedy;
+  BenchOptions speed_options;
+  std::vector<BenchRow> speed;
+  std::vector<int> memory_contexts;  // tokens, ascending
+  std::vector<MemoryRow> memory;
+};
+
+// {"schema":"kvant.report/1",..}: see docs/json.md.
+nlohmann::ordered_json report_to_json(const ReportFigures& figures);
+
+}  // namespace kvant
