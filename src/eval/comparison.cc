@@ -112,6 +112,8 @@ Result<Rows> rows_of(const Json& documents) {
   for (const Json& document : documents) {
     const auto kind = kind_of(document);
     if (!kind.ok()) return kind.error();
+    if (!document.contains("results"))
+      return error("a document of schema '{}' has no results", (*kind)->schema);
     for (const Json& row : document.at("results"))
       rows.insert({row_name(**kind, document, row), {*kind, &document, &row}});
   }

@@ -81,6 +81,7 @@ TEST(Comparison, RefusesWhatCannotBeCompared) {
   const auto unknown = compare_results(Json{{"schema", "other/1"}}, eval_result("b", {1, 2}, "t"));
   ASSERT_FALSE(unknown.ok());
   EXPECT_NE(unknown.error().message.find("kvant.eval/1"), std::string::npos);
+  EXPECT_FALSE(compare_results(Json{{"schema", "kvant.eval/1"}}, eval_result("b", {1, 2}, "t")).ok());
 }
 
 // Quantiles of Student's distribution from tables: 2.042 for 30 degrees of freedom, 2.201 for 11.
