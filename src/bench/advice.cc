@@ -31,18 +31,18 @@ bool before(const AdviceRow& a, const AdviceRow& b) {
   return a.bytes < b.bytes;
 }
 
-std::string reason(const std::vector<AdviceRow>& rows, double most_kld) {
-  const AdviceRow& chosen = rows.front();
-  std::string why =
-      fmt::format("{} fits in {}, ", chosen.recipe, readable_bytes(static_cast<double>(chosen.bytes)));
-  why += most_kld > kHardlyCounts && chosen.kld > kHardlyCounts
-             ? fmt::format(
-                   "and of what fits it is among the closest to the unquantized cache (divergence {:.2g})",
-                   chosen.kld)
-             : fmt::format("its divergence of {:.2g} nats hardly counts", chosen.kld);
-  return why + fmt::format(", and with {:.1f} tokens/s it is {} of those that are as close",
-                           chosen.decode_tps,
-                           chosen.kld == 0 ? "as fast as any" : "the fastest, or nearly so,");
+// What is to be said of its divergence.
+std::string closeness(const AdviceRow& row) {
+  if (row.kld == 0) return "it loses nothing";
+  if (row.kld <= kHardlyCounts) return fmt::format("its divergence of {:.2g} nats hardly counts", row.kld);
+  return fmt::format("its divergence of {:.2g} nats is among the least of what fits", row.kld);
+}
+
+std::string reason(const AdviceRow& chosen) {
+  return fmt::format(
+      "{} fits in {}, {}, and of those that are as close it is the fastest, or nearly so: {:.1f} "
+      "tokens/s",
+      chosen.recipe, readable_bytes(static_cast<double>(chosen.bytes)), closeness(chosen), chosen.decode_tps);
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ Advice advise(std::vector<AdviceRow> rows) {
     return good(row) && row.decode_tps >= kNearlyAsFast * fastest;
   });
   std::rotate(rows.begin(), chosen, chosen + 1);
-  std::string why = reason(rows, most_kld);
+  std::string why = reason(rows.front());
   return {std::move(rows), true, std::move(why)};
 }
 
