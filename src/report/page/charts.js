@@ -113,15 +113,15 @@ function nameLines(series, frame, height) {
   for (let i = ends.length - 1; i >= 0; --i, most -= line) ends[i].y = Math.min(ends[i].y, most);
   for (const { s, y } of ends) {
     const group = svg("g", { "data-row": s.row }, frame.drawing);
-    label(group, frame.right + 8, y + 4, s.row, { style: `fill:${s.style.color};font-size:11px` });
+    label(group, frame.right + 8, y + 4, s.name, { style: `fill:${s.style.color};font-size:11px` });
   }
 }
 
-// series: [{ row, style, points: [[x, y, tip]] }].
+// series: [{ row, name, style, points: [[x, y, tip]] }].
 function lineChart(host, series, axes, height = 300) {
   const points = series.flatMap((s) => s.points);
   if (points.length === 0) return nothing(host);
-  const right = host.clientWidth > 420 ? 14 + 6.1 * Math.max(...series.map((s) => s.row.length)) : MARGIN.right;
+  const right = host.clientWidth > 420 ? 14 + 6.1 * Math.max(...series.map((s) => s.name.length)) : MARGIN.right;
   const named = host.clientWidth > 420 && right < host.clientWidth * 0.4;
   const frame = plane(host, height, points.map((p) => p[0]), points.map((p) => p[1]),
                       { ...axes, right: named ? right : MARGIN.right });

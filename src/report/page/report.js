@@ -137,7 +137,7 @@ function tail() {
     "The share of positions (across) whose divergence is at least that much (up). A recipe with a good mean can be far off once in a thousand tokens.",
     figures.commands.quality);
   chart(host, () => lineChart(host, measured().map((row) => ({
-    row: row.name, style: row.style,
+    row: row.name, name: row.name, style: row.style,
     points: row.quality.tail.share.map((share, i) => [share, row.quality.tail.kld[i],
       `${row.name}\n${readable(100 * share)} % of positions: KLD ≥ ${readable(row.quality.tail.kld[i])}`])
       .filter(([share, kld]) => kld > 1e-7 && share < 0.7),
@@ -151,7 +151,7 @@ function tail() {
 function drift(id, title, hint, value, axis, tip) {
   const host = section(id, title, hint, figures.commands.quality);
   chart(host, () => lineChart(host, measured().map((row) => ({
-    row: row.name, style: row.style,
+    row: row.name, name: row.name, style: row.style,
     points: row.quality.drift.map((bin) => [bin.first + bin.count / 2, value(bin),
       `${row.name}\ntokens ${bin.first} – ${bin.first + bin.count - 1}: ${tip(bin)}`]).filter(([, v]) => v > 0),
   })), { title, x: { name: "position in the context", tight: true, format: String }, y: axis }));
@@ -187,7 +187,7 @@ function memoryByContext() {
     "Bytes of one sequence's cache, with the tokens that wait for a full page, the window and the sink.",
     figures.commands.report);
   chart(host, () => lineChart(host, shown().filter((row) => row.memory).map((row) => ({
-    row: row.name, style: row.style,
+    row: row.name, name: row.name, style: row.style,
     points: figures.memory.contexts.map((context, i) => [context, mebibytes(row.memory[i]),
       `${row.name}\n${context} tokens: ${readable(mebibytes(row.memory[i]))} MiB`]),
   })), {
@@ -229,7 +229,7 @@ function skipRates() {
   chart(host, () => lineChart(host, skipping.filter((s) => !hidden.has(s.result.recipe)).map(({ result, context }) => {
     const row = rows.find((r) => r.name === result.recipe);
     return {
-      row: row.name, style: { ...row.style, dash: DASHES[contexts.length - 1 - contexts.indexOf(context)] },
+      row: row.name, name: `${row.name}, ${context}`, style: { ...row.style, dash: DASHES[contexts.length - 1 - contexts.indexOf(context)] },
       points: result.layers.map((l, layer) => [layer, 100 * l.skip_rate,
         `${row.name}\nlayer ${layer}, ${context} tokens: ${percent(l.skip_rate)} skipped\nsoftmax weight lost: ${readable(l.skipped_mass)}`]),
     };
@@ -297,7 +297,7 @@ function subject() {
   const q = figures.quality;
   document.title = `kvant report: ${figures.description}`;
   document.getElementById("subject").textContent =
-    `${figures.description} (${figures.model}) on ${figures.text}: ${q.chunks} chunks of ${q.context} tokens, ` +
+    `${figures.description} (${figures.model}) on ${figures.text}: ${q.chunks} ${q.chunks === 1 ? "chunk" : "chunks"} of ${q.context} tokens, ` +
     `${q.results[0].positions} scored positions, against ${reference}. ${figures.date}, ${figures.threads} threads.`;
   document.getElementById("footer").textContent =
     "Weights are expanded to F32 for quality, so that nothing but the cache is quantized, and used as stored for speed. " +
