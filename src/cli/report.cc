@@ -232,9 +232,10 @@ Status report(const ReportOptions& options) {
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
   Report made(options, *rows);
   KVANT_RETURN_IF_ERROR(made.measure(*text));
-  const std::string document = json_text(report_to_json(made.figures()));
-  if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(write_whole_file(options.common.json, document));
-  const std::string page = report_page(document);
+  const nlohmann::ordered_json document = report_to_json(made.figures());
+  if (!options.common.json.empty())
+    KVANT_RETURN_IF_ERROR(write_whole_file(options.common.json, json_text(document)));
+  const std::string page = report_page(document.dump());  // without the spaces of a file for people
   KVANT_RETURN_IF_ERROR(write_whole_file(options.output, page));
   fmt::print("{}: {} caches, {}\n", options.output, rows->size(),
              readable_bytes(static_cast<double>(page.size())));
