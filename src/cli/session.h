@@ -18,6 +18,10 @@ class Session {
   Engine& engine() const { return *engine_; }
   AttentionBackend& backend() const { return *backend_; }
 
+  // What calibration learned for a recipe: from the file of --calibration, or made on first use, on the text
+  // at text_path instead of the usual one.
+  Result<std::shared_ptr<const Constants>> constants(const Recipe& recipe,
+                                                     const std::string& text_path = "") const;
   // Resolves a recipe for the model, with its calibration (made now, if need be); prints the plan with -v.
   // With --strict a fall-back is an error. text_path: a text to calibrate on, instead of the usual one.
   // backend: that the plan is for, instead of the session's.
@@ -28,9 +32,6 @@ class Session {
  private:
   Session(const ModelOptions& options, std::unique_ptr<Engine> engine,
           std::unique_ptr<AttentionBackend> backend);
-
-  Result<std::shared_ptr<const Constants>> constants(const Recipe& recipe,
-                                                     const std::string& text_path) const;
 
   bool verbose_, strict_;
   int n_threads_;

@@ -8,7 +8,6 @@
 #include "base/json_file.h"
 #include "base/progress.h"
 #include "calibrate/default_text.h"
-#include "calibrate/first_use.h"
 #include "calibrate/size_budget.h"
 #include "calibrate/tune.h"
 #include "cli/calibration_files.h"
@@ -139,19 +138,6 @@ void print_summary(const TuneResult& result, const TuneOptions& options, const T
              readable_duration(seconds));
 }
 
-Result<std::shared_ptr<const Constants>> constants_for_tuning(const Session& session, const Recipe& base,
-                                                              const TuneOptions& options,
-                                                              const Interruption& interruption) {
-  if (options.common.calibration.empty()) {
-    return load_or_calibrate(session.engine(), session.backend(), base,
-                             {calibration_folder(), options.common.n_threads, interruption.flag(), ""});
-  }
-  const auto file = read_calibration(options.common.calibration);
-  if (!file.ok()) return file.error();
-  return constants_from(*file, base, session.engine().geometry(), session.engine().fingerprint(),
-                        options.common.calibration);
-}
-
 Status run_tune(const TuneOptions& options) {
   const auto budget = parse_size_budget(options.budget);
   if (!budget.ok()) return budget.error();
@@ -166,9 +152,9 @@ Status run_tune(const TuneOptions& options) {
   if (!text.ok()) return text.error();
 
   const auto start = std::chrono::steady_clock::now();
-  const Interruption interruption;
-  auto constants = constants_for_tuning(*session, *base, options, interruption);
+  auto constants = session->constants(*base);
   if (!constants.ok()) return constants.error();
+  const Interruption interruption;
   TuneRequest request;
   request.base = *base;
   request.constants = std::move(constants).value();

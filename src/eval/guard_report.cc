@@ -5,13 +5,6 @@
 namespace kvant {
 namespace {
 
-int worst_layer(const GuardReport& report) {
-  int worst = 0;
-  for (int i = 0; i < std::ssize(report.layers); ++i)
-    if (report.layers[i].error.relative() > report.layers[worst].error.relative()) worst = i;
-  return worst;
-}
-
 // "0.52 %", "21 %".
 std::string percent(double share) {
   return share < 0.1 ? fmt::format("{:.2g} %", 100 * share) : fmt::format("{:.0f} %", 100 * share);
@@ -27,7 +20,7 @@ std::string guard_summary(const GuardReport& report) {
         "beside)\n",
         report.every, kept);
   }
-  const int worst = worst_layer(report);
+  const int worst = worst_layer(report, 1);
   return fmt::format(
       "guard (1/{}): {} checks; attention is {} off what it would be unquantized, {} in the worst layer, "
       "{}\n  estimated harm: a KL divergence of {:.2g} nats; {} of newest K and V kept beside the cache\n",

@@ -26,17 +26,6 @@ double median_error(const GuardReport& report) {
   return *middle;
 }
 
-// Of those that a verdict can be given on; -1: none yet.
-int worst_layer(const GuardReport& report) {
-  int worst = -1;
-  for (int i = 0; i < std::ssize(report.layers); ++i) {
-    const GuardedLayer& layer = report.layers[i];
-    if (layer.checks < kChecksOfAVerdict) continue;
-    if (worst < 0 || layer.error.relative() > report.layers[worst].error.relative()) worst = i;
-  }
-  return worst;
-}
-
 // The side whose rounding makes most of the error.
 const char* side_at_fault(const GuardedLayer& layer) {
   return layer.keys.difference > layer.error.difference / 2 ? "K" : "V";
@@ -62,8 +51,18 @@ std::string coarse_recipe(const GuardReport& report, int worst, const std::strin
 
 }  // namespace
 
+int worst_layer(const GuardReport& report, int least_checks) {
+  int worst = -1;
+  for (int i = 0; i < std::ssize(report.layers); ++i) {
+    const GuardedLayer& layer = report.layers[i];
+    if (layer.checks < least_checks) continue;
+    if (worst < 0 || layer.error.relative() > report.layers[worst].error.relative()) worst = i;
+  }
+  return worst;
+}
+
 std::optional<std::string> guard_warning(const GuardReport& report, const std::string& recipe) {
-  const int worst = worst_layer(report);
+  const int worst = worst_layer(report, kChecksOfAVerdict);
   if (worst < 0) return std::nullopt;
   const double error = report.layers[worst].error.relative(), median = median_error(report);
   if (kHarmOfSquaredError * median * median > kMostHarm &&

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <random>
 
+#include "base/mix_bits.h"
+
 namespace kvant {
 namespace {
 
@@ -15,12 +17,9 @@ int capacity(const Plan& plan, int layer) {
   return plan.layers[layer].window + kPageTokens + kSealedTokens;
 }
 
-// A number that looks random, for each pair (splitmix64's finalizer; Steele, Lea and Flood 2014).
+// A number that looks random, for each pair.
 std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
-  std::uint64_t x = a * 0x9e3779b97f4a7c15U + b;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
+  return mix_bits(a * kGoldenRatio64 + b);
 }
 
 }  // namespace

@@ -79,6 +79,9 @@ class QualityGuard final : public AttentionBackend {
   std::vector<Watch> layers_;
 };
 
+// The layer with the largest error, of those with at least `least_checks`; -1: none.
+int worst_layer(const GuardReport& report, int least_checks);
+
 // What is past a limit, as a sentence for the user that says where and what to do; nothing while all is well.
 // recipe: as --kv takes it.
 std::optional<std::string> guard_warning(const GuardReport& report, const std::string& recipe);

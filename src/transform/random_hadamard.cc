@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/mix_bits.h"
 #include "base/simd_clones.h"
 #include "transform/kinds.h"
 #include "transform/walsh_hadamard.h"
@@ -13,16 +14,8 @@ namespace {
 
 constexpr std::uint64_t kSeed = 0x6b76616e74ULL;
 
-// Splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators): mixes all bits of x.
-std::uint64_t mix_bits(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
-
 float sign_of_channel(int channel) {
-  constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15ULL;
-  const std::uint64_t bits = mix_bits(kSeed + kGolden * static_cast<std::uint64_t>(channel + 1));
+  const std::uint64_t bits = mix_bits(kSeed + kGoldenRatio64 * static_cast<std::uint64_t>(channel + 1));
   return (bits & 1) != 0 ? -1.0F : 1.0F;
 }
 
