@@ -135,8 +135,9 @@ TEST(TrellisEncoder, LeavesLessThanTheBestScalarQuantizerOnGaussianValues) {
     for (int row = 0; row < kRows; ++row)
       error += squared_error(table, values.data() + row * kValues, symbols.data() + row * kValues, kValues);
     for (const float x : values) energy += double{x} * x;
-    const double limit = table.bits < 5 ? 0.85 : 1.02;  // 8-bit states leave little memory to wide symbols
-    EXPECT_LT(error / energy, limit * scalar[table.bits - 1]) << table.bits << " bits";
+    // Eight states of memory are little at 1 bit, and 8 bits leave little memory to wide symbols.
+    const double limits[] = {0.92, 0.7, 0.7, 0.7, 0.8, 0.95};
+    EXPECT_LT(error / energy, limits[table.bits - 1] * scalar[table.bits - 1]) << table.bits << " bits";
     EXPECT_GT(error / energy, std::pow(4.0, -table.bits)) << table.bits << " bits";
   }
 }
