@@ -31,20 +31,31 @@ struct TrellisCode {
   std::uint8_t fold_mask;
 };
 
-// The mean of two signed bytes with the same lowest bit: the mixed state, and the same with shifted bits in
-// some places. The sum of two numbers is nearer to a Gaussian than one.
+// The mean of two signed bytes with the same lowest bit: the mixed state, and the same with bits of the
+// shifted state in some places. The sum of two numbers is nearer to a Gaussian than one. (A state shifted by
+// B bits is the state before, where it counts: vector units can often do without the shift.)
 constexpr int state_level(const TrellisCode& code, int state) {
   const int mixed = (state ^ state << code.mix) & 0xff;
-  const int folded = (mixed << code.fold & code.fold_mask) | (mixed & ~code.fold_mask & 0xff);
+  const int folded = (state << code.fold & code.fold_mask) | (mixed & ~code.fold_mask & 0xff);
   return (static_cast<std::int8_t>(mixed) + static_cast<std::int8_t>(folded)) / 2;
 }
+
+// For B = 1 to 6 in order. Shifts, masks and scales were searched for on rows of Gaussian values
+// (scripts/search-trellis.cc).
+inline constexpr TrellisCode kTrellisCodes[kMostTrellisBits] = {
+    {.bits = 1, .scale = 0.01218F, .mix = 7, .fold = 1, .fold_mask = 0x24},
+    {.bits = 2, .scale = 0.02422F, .mix = 6, .fold = 2, .fold_mask = 0xd0},
+    {.bits = 3, .scale = 0.02430F, .mix = 6, .fold = 2, .fold_mask = 0xf0},
+    {.bits = 4, .scale = 0.02540F, .mix = 7, .fold = 3, .fold_mask = 0xf0},
+    {.bits = 5, .scale = 0.02696F, .mix = 7, .fold = 3, .fold_mask = 0xf8},
+    {.bits = 6, .scale = 0.03660F, .mix = 7, .fold = 1, .fold_mask = 0xfe},
+};
 
 struct TrellisTable : TrellisCode {
   std::array<std::int8_t, kTrellisStates> levels;  // of all states
 };
 
-// For B = 1 to 6 in order. Shifts, masks and scales were searched for on rows of Gaussian values
-// (scripts/search-trellis.cc).
+// Of kTrellisCodes.
 std::span<const TrellisTable> trellis_tables();
 
 // level * scale of every state.

@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -16,11 +17,14 @@
 
 namespace kvant::cuda {
 
-const DecodeKernel* find_decode_kernel(const char* key_format, const char* value_format, int head_dim) {
-  for (const auto list : {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(),
-                          lloyd_max_kernels(), vector_kernels(), long_vector_kernels(), trellis_kernels()}) {
+const DecodeKernel* find_decode_kernel(const char* key_format, const char* value_format, int head_dim,
+                                       int group) {
+  for (const auto list :
+       {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(), lloyd_max_kernels(),
+        vector_kernels(), long_vector_kernels(), trellis_kernels(), wide_trellis_kernels()}) {
     for (const DecodeKernel& kernel : list) {
-      if (kernel.head_dim == head_dim && std::strcmp(kernel.key_format, key_format) == 0 &&
+      if (kernel.head_dim == head_dim && group <= kernel.most_group &&
+          std::strcmp(kernel.key_format, key_format) == 0 &&
           std::strcmp(kernel.value_format, value_format) == 0)
         return &kernel;
     }
@@ -40,7 +44,7 @@ bool valid(const kvant_decode_shape* shape) {
 }
 
 const DecodeKernel* kernel_of(const kvant_decode_shape* shape) {
-  return find_decode_kernel(shape->key_format, shape->value_format, shape->head_dim);
+  return find_decode_kernel(shape->key_format, shape->value_format, shape->head_dim, shape->group);
 }
 
 bool multiprocessors(int* n) {
@@ -111,9 +115,7 @@ void set_levels(std::string_view format, int d, int* bits, float* unit, float* l
     for (std::size_t i = 0; i < values.size(); ++i) levels[i] = static_cast<float>(values[i]);
   } else if (format.starts_with("tcq")) {
     *bits = format[3] - '0';
-    const TrellisTable& table = trellis_tables()[*bits - 1];
-    *unit = table.scale;
-    for (int i = 0; i < kTrellisStates; ++i) levels[i] = table.levels[i];
+    *unit = trellis_tables()[*bits - 1].scale;
   }
 }
 
@@ -124,22 +126,13 @@ int lay_out_shared(const DecodeKernel& kernel, DecodeArgs* args) {
   const int tile_bytes = 16 * kernel.head_dim * 2;
   args->key_bytes = kernel.key_bytes;
   args->value_bytes = kernel.value_bytes;
-  args->parts = kernel.parts;
-  args->key_codes = kernel.key_codes;
-  args->value_codes = kernel.value_codes;
-  int slot_bytes = std::max(kernel.key_bytes, kernel.value_bytes);
-  int least_stages = 2;
-  if (kernel.parts > 0) {
-    const int codes = kernel.key_codes + kernel.value_codes;
-    slot_bytes = std::max(codes / kernel.parts, kernel.key_bytes + kernel.value_bytes - codes);
-    least_stages = 3;
-  }
-  args->slot_bytes = std::max(tile_bytes, slot_bytes);
+  constexpr int kLeastStages = 2;
+  args->slot_bytes = std::max({tile_bytes, kernel.key_bytes, kernel.value_bytes});
   args->merge_at = (kernel.table_bytes + 127) / 128 * 128;
   args->barriers_at = args->merge_at + (kernel.merge_bytes + 15) / 16 * 16;
   args->ring_at = (args->barriers_at + kMostConsumerWarps * kMostStages * 16 + 127) / 128 * 128;
   const int slots = (kMostShared - args->ring_at) / args->slot_bytes;
-  args->consumer_warps = std::min(kMostConsumerWarps, slots / least_stages);
+  args->consumer_warps = std::min(kMostConsumerWarps, slots / kLeastStages);
   args->stages = std::min(kMostStages, slots / args->consumer_warps);
   return args->ring_at + args->consumer_warps * args->stages * args->slot_bytes;
 }
@@ -267,7 +260,6 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant
   set_levels(shape->key_format, shape->head_dim, &args.key_bits, &args.key_unit, args.key_levels);
   set_levels(shape->value_format, shape->head_dim, &args.value_bits, &args.value_unit, args.value_levels);
   const int shared_bytes = lay_out_shared(*kernel, &args);
-  args.high_half = 1U << 16;
   if (cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) !=
       cudaSuccess)
     return KVANT_CUDA_ERROR;

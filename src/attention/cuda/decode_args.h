@@ -71,15 +71,12 @@ struct DecodeArgs {
   // Of codes: bits of either side where a kernel serves several widths, and the levels that they stand for.
   int key_bits, value_bits;
   float key_unit, value_unit;  // of the levels
-  float key_levels[256], value_levels[256];
-  std::uint32_t high_half;  // 2^16, which the compiler must not know: trellis.cuh
+  float key_levels[16], value_levels[16];
   // Shared memory: table at 0, then the merge buffer, the barriers and the rings of the consumer warps.
   int merge_at, barriers_at, ring_at;
   int consumer_warps;
   int slot_bytes, stages;
   int key_bytes, value_bytes;  // of a sealed page
-  // Where pages are copied in parts: the bytes of codes before the parameters, and the parts they come in.
-  int parts, key_codes, value_codes;
 };
 
 }  // namespace kvant::cuda

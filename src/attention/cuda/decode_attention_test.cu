@@ -317,13 +317,13 @@ struct FormatPair {
   const char* key;
   const char* value;
 };
-constexpr FormatPair kPairs[] = {{"bf16", "bf16"},         {"ch4g128", "tok4g128"},  {"ch2g128", "tok2g128"},
-                                 {"ch4g128", "tok2g128"},  {"prog4", "prog4"},       {"lm2", "lm2"},
-                                 {"lm3", "lm3"},           {"lm4", "lm4"},           {"vq-d4b8", "vq-d4b8"},
-                                 {"vq-d2b8", "vq-d2b8"},   {"vq-d4b10", "vq-d8b12"}, {"vq-d4b12", "vq-d4b12"},
-                                 {"vq-d8b12", "vq-d8b12"}, {"vq-d8b12", "vq-d8b8"},  {"tcq1", "tcq1"},
-                                 {"tcq2", "tcq2"},         {"tcq3", "tcq3"},         {"tcq4", "tcq4"},
-                                 {"tcq5", "tcq5"},         {"tcq3", "tcq2"},         {"tcq4", "tcq5"}};
+constexpr FormatPair kPairs[] = {
+    {"bf16", "bf16"},         {"ch4g128", "tok4g128"}, {"ch2g128", "tok2g128"},  {"ch4g128", "tok2g128"},
+    {"prog4", "prog4"},       {"lm2", "lm2"},          {"lm3", "lm3"},           {"lm4", "lm4"},
+    {"vq-d4b8", "vq-d4b8"},   {"vq-d2b8", "vq-d2b8"},  {"vq-d4b10", "vq-d8b12"}, {"vq-d4b12", "vq-d4b12"},
+    {"vq-d8b12", "vq-d8b12"}, {"vq-d8b12", "vq-d8b8"}, {"tcq1", "tcq1"},         {"tcq2", "tcq2"},
+    {"tcq3", "tcq3"},         {"tcq4", "tcq4"},        {"tcq5", "tcq5"},         {"tcq6", "tcq6"},
+    {"tcq3", "tcq2"},         {"tcq4", "tcq5"}};
 
 class DecodeAttention : public testing::TestWithParam<std::tuple<FormatPair, int>> {
  protected:

@@ -3,8 +3,8 @@
 // (page_copier.cuh). Where a range leaves a sequence, the warps merge what they have, and either write the
 // output or, if other CTAs hold parts of the sequence, leave a partial result that the last of them combines.
 //
-// A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or Pair::attend for both,
-// and tables in shared memory.
+// A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or, with sums of its own,
+// Pair::attend and Pair::finish; and tables in shared memory.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -385,16 +385,18 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
     acc.max[0] = acc.max[1] = kNoScore;
     int unit = segment.first_of(warp, rings.n_warps);
     if constexpr (Pair::kSealed) {
-      typename Pair::Value::State state;
       const int end = min(segment.last, segment.n_sealed);
-      for (; unit < end; unit += rings.n_warps) {
-        if constexpr (requires { &Pair::attend; }) {
-          Pair::attend(args, shared, segment, unit, query, lane, ring, acc);
-        } else {
+      if constexpr (requires { &Pair::attend; }) {
+        typename Pair::State state(args, segment, lane);
+        for (; unit < end; unit += rings.n_warps)
+          Pair::attend(args, shared, segment, unit, query, lane, ring, state);
+        Pair::finish(state, lane, acc);
+      } else {
+        typename Pair::Value::State state;
+        for (; unit < end; unit += rings.n_warps)
           attend_sealed<Pair, D>(args, shared, segment, unit, query, lane, ring, acc, state);
-        }
+        Pair::Value::finish(args, acc.out, state);
       }
-      Pair::Value::finish(args, acc.out, state);
     }
     for (; unit < segment.last; unit += rings.n_warps) {
       const int n = plain_tokens(args, segment, unit);

@@ -12,10 +12,10 @@ struct DecodeKernel {
   const char* key_format;
   const char* value_format;
   int head_dim;
+  int most_group;  // query heads of a KV head
   const void* function;
   int table_bytes, merge_bytes;
-  int key_bytes, value_bytes;         // of sealed pages; 0: there are none
-  int parts, key_codes, value_codes;  // of pages that are copied in parts, see DecodeArgs
+  int key_bytes, value_bytes;  // of sealed pages; 0: there are none
 };
 
 std::span<const DecodeKernel> plain_kernels();
@@ -26,8 +26,10 @@ std::span<const DecodeKernel> lloyd_max_kernels();
 std::span<const DecodeKernel> vector_kernels();
 std::span<const DecodeKernel> long_vector_kernels();
 std::span<const DecodeKernel> trellis_kernels();
+std::span<const DecodeKernel> wide_trellis_kernels();
 
 // The kernel for a pair of formats, or null.
-const DecodeKernel* find_decode_kernel(const char* key_format, const char* value_format, int head_dim);
+const DecodeKernel* find_decode_kernel(const char* key_format, const char* value_format, int head_dim,
+                                       int group);
 
 }  // namespace kvant::cuda

@@ -1,7 +1,6 @@
 // The copying warp of a CTA: lane w keeps the ring of consumer warp w filled with the pages of its units, in
-// the order in which they are consumed. A sealed unit fills two slots, with its key page and its value page,
-// or, where pages come in parts, one with the parameters of both pages and one with each part of both pages'
-// codes. An unquantized unit fills a slot for each tile of 16 tokens, keys first.
+// the order in which they are consumed. A sealed unit fills two slots, with its key page and its value page.
+// An unquantized unit fills a slot for each tile of 16 tokens, keys first.
 #pragma once
 
 #include "attention/cuda/ptx.cuh"
@@ -55,19 +54,10 @@ class PageCopier {
     if (tiles_ > 0) {
       expect_bytes(full, kTileBytes);
       bulk_copy(slot, page(step_ / tiles_) + step_ % tiles_ * kTileBytes, kTileBytes, full);
-    } else if (args_.parts == 0) {
+    } else {
       const int bytes = step_ == 0 ? args_.key_bytes : args_.value_bytes;
       expect_bytes(full, bytes);
       bulk_copy(slot, page(step_), bytes, full);
-    } else {
-      const bool parameters = step_ == 0;
-      const int key_bytes = parameters ? args_.key_bytes - args_.key_codes : args_.key_codes / args_.parts;
-      const int value_bytes =
-          parameters ? args_.value_bytes - args_.value_codes : args_.value_codes / args_.parts;
-      expect_bytes(full, key_bytes + value_bytes);
-      bulk_copy(slot, page(0) + (parameters ? args_.key_codes : (step_ - 1) * key_bytes), key_bytes, full);
-      bulk_copy(slot + key_bytes, page(1) + (parameters ? args_.value_codes : (step_ - 1) * value_bytes),
-                value_bytes, full);
     }
     if (++stage_ == rings_.stages) {
       stage_ = 0;
@@ -87,7 +77,7 @@ class PageCopier {
         unit_ = segment_.first_of(warp_, rings_.n_warps);
       }
       step_ = tiles_ = 0;
-      steps_ = args_.parts == 0 ? 2 : 1 + args_.parts;
+      steps_ = 2;
       int page = unit_;
       source_ = &args_.sealed;
       if (unit_ >= segment_.n_sealed) {

@@ -12,6 +12,8 @@
 //           contraction index j of lane t is row j / 2 of g = 2t + j % 2 (a transposed 8 x 8 matrix).
 // Codes form one bit stream a lane, in the order in which the kernels consume them; streams are interleaved
 // in pieces of 16 bytes: word w of lane l is word (w / 4 * 32 + l) * 4 + w % 4 of the page.
+//
+// Trellis codes have an order of their own, for mma.m16n8k32 on bytes (trellis_place).
 #pragma once
 
 #include <cstddef>
@@ -38,7 +40,7 @@ enum class CodeOrder : std::uint8_t {
   pairs,    // 3- or 4-bit codes looked up in pairs (j, j + 1) of a row
   quads,    // 2-bit codes looked up four at a time (j = 0 .. 3 of a row)
   vectors,  // codes of 2, 4 or 8 channels
-  trellis,  // 1- to 6-bit codes of a token's neighbouring channels, in sequence
+  trellis,  // 1- to 6-bit codes of a token's neighbouring channels: see trellis_place
 };
 
 struct CodeLayout {
@@ -94,8 +96,7 @@ KVANT_HOST_DEVICE constexpr int stream_bit(const CodeLayout& layout, PageSide si
     case CodeOrder::vectors:
       return vector_index(layout.channels, side, m_tiles, p) * layout.bits;
     case CodeOrder::trellis:
-      return side == PageSide::key ? ((p.m_tile * 2 + p.row) * (d / 4) + p.k_tile * 4 + p.j) * layout.bits
-                                   : ((p.k_tile * 4 + p.j) * (d / 8) + p.m_tile * 2 + p.row) * layout.bits;
+      break;
   }
   return 0;
 }
@@ -104,6 +105,42 @@ KVANT_HOST_DEVICE constexpr int stream_bit(const CodeLayout& layout, PageSide si
 KVANT_HOST_DEVICE constexpr int page_bit(int lane, int bit) {
   const int word = bit / 32;
   return ((word / 4 * kLanes + lane) * 4 + word % 4) * 32 + bit % 32;
+}
+
+// Where a trellis code lies: the bits of a few values in sequence (a column) fill one of the four bytes of
+// successive words of a lane, so that shifts give the states of four values at a time, in the bytes of an A
+// register of mma.m16n8k32.
+//   keys    columns of 8 values; lane g * 4 + t has channels [t * d/4, (t + 1) * d/4) of the tokens 4g ..
+//           4g + 3 of each 32, in order
+//   values  columns of d/8 values; lane g * 4 + t has channels [g * d/8, (g + 1) * d/8) of the tokens 4t ..
+//           4t + 3, a column each, then 4t + 16 .. 4t + 19 of each 32
+struct TrellisPlace {
+  int lane, group, column, value;  // group: of four columns
+};
+KVANT_HOST_DEVICE constexpr int trellis_column_values(PageSide side, int d) {
+  return side == PageSide::key ? 8 : d / 8;
+}
+KVANT_HOST_DEVICE constexpr TrellisPlace trellis_place(PageSide side, int d, int token, int channel) {
+  const int part = token / 32;
+  const int four = token % 32 / 4;
+  if (side == PageSide::key) {
+    const int column = (part * 4 + token % 4) * (d / 32) + channel % (d / 4) / 8;
+    return {four * 4 + channel / (d / 4), column / 4, column % 4, channel % 8};
+  }
+  return {channel / (d / 8) * 4 + four % 4, part * 2 + four / 4, token % 4, channel % (d / 8)};
+}
+
+// Bit `bit` of the code of (token, channel) in the page; channel: the code's first.
+KVANT_HOST_DEVICE constexpr int code_bit(const CodeLayout& layout, PageSide side, int d, int token,
+                                         int channel, int bit) {
+  if (layout.order == CodeOrder::trellis) {
+    const TrellisPlace place = trellis_place(side, d, token, channel);
+    const int rows = layout.bits * trellis_column_values(side, d) / 8;
+    const int of_column = place.value * layout.bits + bit;
+    return page_bit(place.lane, (place.group * rows + of_column / 8) * 32 + place.column * 8 + of_column % 8);
+  }
+  const Place place = sealed_place(side, d, token, channel);
+  return page_bit(place.lane, stream_bit(layout, side, d, place) + bit);
 }
 
 KVANT_HOST_DEVICE constexpr int code_bytes(const CodeLayout& layout, int d) {

@@ -31,6 +31,7 @@ constexpr NamedFormat kFormats[] = {
     {"tcq3", {{CodeOrder::trellis, 3, 1}}},
     {"tcq4", {{CodeOrder::trellis, 4, 1}}},
     {"tcq5", {{CodeOrder::trellis, 5, 1}}},
+    {"tcq6", {{CodeOrder::trellis, 6, 1}}},
 };
 
 PageSide device_side(Side side) {
@@ -51,10 +52,9 @@ void for_each_code_bit(const CodeLayout& layout, Side side, int d, const Visit& 
   const int codes = d / layout.channels;  // of a token
   for (int token = 0; token < kTokens; ++token) {
     for (int code = 0; code < codes; ++code) {
-      const Place place = sealed_place(device_side(side), d, token, code * layout.channels);
-      const int first = stream_bit(layout, device_side(side), d, place);
       for (int bit = 0; bit < layout.bits; ++bit)
-        visit((token * codes + code) * layout.bits + bit, page_bit(place.lane, first + bit));
+        visit((token * codes + code) * layout.bits + bit,
+              code_bit(layout, device_side(side), d, token, code * layout.channels, bit));
     }
   }
 }

@@ -24,10 +24,32 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], std::uint32_t a0, std::u
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// c[16 x 8] += a[16 x 32] b[32 x 8], bytes: both signed, or b unsigned.
+__device__ __forceinline__ void mma_s8(int (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                       std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_s8_u8(int (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                          std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Transposes an 8 x 8 matrix of 16-bit numbers; lane g * 4 + t holds (g, 2t) and (g, 2t + 1).
 __device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
   std::uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+// (a & Mask) | (b & ~Mask), which the compiler would make of two instructions.
+template <std::uint32_t Mask>
+__device__ __forceinline__ std::uint32_t select_bits(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xe2;" : "=r"(y) : "r"(a), "n"(Mask), "r"(b));
   return y;
 }
 

@@ -13,7 +13,7 @@ inline constexpr int kSealThreads = 256;
 template <int D>
 struct alignas(16) SealShared {
   static constexpr int kRow = D + 1;  // spreads a channel's tokens over banks
-  static constexpr int kMostPageBytes = kTokens * D * 5 / 8 + 4 * kTokens + 4 * D;
+  static constexpr int kMostPageBytes = kTokens * D * 6 / 8 + 4 * kTokens + 4 * D;
   float values[kTokens * kRow];
   std::uint32_t page[kMostPageBytes / 4];
   std::uint32_t left_out[kTokens / 32];
@@ -42,11 +42,10 @@ struct SealPage {
 
   // The code that begins at `channel`.
   __device__ void store_code(int token, int channel, std::uint32_t code) {
-    const Place place = sealed_place(side, D, token, channel);
-    const int first = stream_bit(format.layout, side, D, place);
+    const bool bytes = format.layout.order == CodeOrder::trellis;  // else whole words hold a lane's stream
     for (int bit = 0; bit < format.layout.bits;) {
-      const int at = page_bit(place.lane, first + bit);
-      const int room = min(format.layout.bits - bit, 32 - at % 32);
+      const int at = code_bit(format.layout, side, D, token, channel, bit);
+      const int room = min(format.layout.bits - bit, bytes ? 8 - at % 8 : 32 - at % 32);
       const std::uint32_t piece = (code >> bit) & ((1U << room) - 1);
       atomicOr(&shared.page[at / 32], piece << (at % 32));
       bit += room;

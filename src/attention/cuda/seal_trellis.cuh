@@ -247,8 +247,10 @@ __device__ void encode_any_trellis(SealPage<D>& page, TrellisShared<D>& shared) 
       return encode_trellis<3>(page, shared);
     case 4:
       return encode_trellis<4>(page, shared);
-    default:
+    case 5:
       return encode_trellis<5>(page, shared);
+    default:
+      return encode_trellis<6>(page, shared);
   }
 }
 

@@ -14,18 +14,17 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      key,
                      value,
                      D,
+                     kPaddedGroup,
                      reinterpret_cast<const void*>(&decode_kernel<Pair, D>),
                      Pair::kTableBytes,
                      static_cast<int>(sizeof(MergeBuffer<D>)),
-                     0,
-                     0,
-                     0,
                      0,
                      0};
   if constexpr (Pair::kSealed && requires { Pair::Key::kPageBytes; }) {
     entry.key_bytes = Pair::Key::kPageBytes;
     entry.value_bytes = Pair::Value::kPageBytes;
   }
+  if constexpr (requires { Pair::kMostGroup; }) entry.most_group = Pair::kMostGroup;
   return entry;
 }
 

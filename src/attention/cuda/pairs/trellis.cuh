@@ -1,300 +1,395 @@
-// tcq1 to tcq5 keys and values: a token's channels are a circular stream of B bits a value, and the level of
-// a value is looked up by the 8 bits that end with its own. A lane decodes a stretch of a token's stream; the
-// bits before it are the last ones of the lane that holds the channels before (of the last lane, for the
-// first). One table serves both sides: entry e of the keys' levels lies for lane l at byte e * 256 + l * 4,
-// and of the values' levels 128 bytes further, so that one permute of bytes makes an address of a state.
+// tcq1 to tcq6 keys and values. Products are of integers, with the levels' bytes as one operand: queries and
+// weights are split into two bytes each, in columns of their own, so that a lane of a product has the sums of
+// one query head (integer_query.cuh); groups of more than four heads take two sets of columns.
+//
+// A page's scores are computed first, then its weights relative to its own largest score, so that 15 bits are
+// enough for them, then its values' sums. Scores and weights pass through shared memory: loops over parts of
+// a page must not be unrolled, or their code would not stay in the instruction cache.
 #pragma once
 
-#include "attention/cuda/pairs/look_up.cuh"
+#include "attention/cuda/pairs/integer_query.cuh"
+#include "attention/cuda/pairs/trellis_states.cuh"
 
 namespace kvant::cuda {
 
-inline constexpr int kStates = 256;
-inline constexpr int kStateStride = 256;
-inline constexpr int kValueLevels = 128;
+inline constexpr int kSteps = kTokens / 32;  // of 32 tokens: a contraction over weights
 
-template <int Bits, int D>
-struct TrellisPage {
-  static constexpr int kCodes = kTokens * D * Bits / 8;
-  static constexpr int kPageBytes = round_up_16(kCodes + kTokens + 2 * D + 4);
-};
+// Steps of a part of a page: 128 values in each lane.
+template <int D>
+inline constexpr int kStepsOfPart = 128 / D;
 
-// The gains of this lane's tokens: of 8-bit codes, in steps of 1/32 octave below the loudest.
+// The gains of this lane's tokens, 4g .. 4g + 3 of each step: of 8-bit codes, in steps of 1/32 octave below
+// the loudest.
 struct TokenGains {
-  std::uint32_t codes[kTokenTiles / 2];  // of tiles 2 i and 2 i + 1: rows g, g + 8, g, g + 8
-  float log2_loudest;
+  std::uint32_t codes[kSteps];
 
-  // parameters: gains, means, loudest; unit: of the levels.
-  template <int D>
-  static __device__ __forceinline__ TokenGains load(const unsigned char* parameters, float unit, int lane) {
-    TokenGains gains;
+  __device__ __forceinline__ TokenGains(const unsigned char* parameters, int lane) {
 #pragma unroll
-    for (int i = 0; i < kTokenTiles / 2; ++i)
-      gains.codes[i] = *reinterpret_cast<const std::uint32_t*>(parameters + i * 32 + lane / 4 * 4);
-    gains.log2_loudest = log2f(*reinterpret_cast<const float*>(parameters + kTokens + 2 * D) * unit);
-    return gains;
+    for (int i = 0; i < kSteps; ++i)
+      codes[i] = *reinterpret_cast<const std::uint32_t*>(parameters + i * 32 + lane / 4 * 4);
   }
-  // Of tiles 2 i and 2 i + 1, where i is not known when this is compiled.
-  __device__ __forceinline__ std::uint32_t of_pair(int i) const {
+  // Of a step that is not known when this is compiled.
+  __device__ __forceinline__ std::uint32_t of_step(int i) const {
     const std::uint32_t low = i == 0 ? codes[0] : codes[1];
     const std::uint32_t high = i == 2 ? codes[2] : codes[3];
     return i < 2 ? low : high;
   }
-  __device__ __forceinline__ float of_row(std::uint32_t pair, int row) const {
-    const float code = float_from_byte(pair, row, 0);
-    return code == 255 ? 0 : exp2_fast(fmaf(code, -1.0F / 32, log2_loudest));
+  // Of token j of a step's, relative to the loudest, from the table of all codes.
+  static __device__ __forceinline__ float relative(const unsigned char* table, std::uint32_t step, int j) {
+    const std::uint32_t offset = (j == 0 ? step << 2 : step >> (8 * j - 2)) & 0x3fc;
+    return *reinterpret_cast<const float*>(table + offset);
   }
 };
 
-// Words of a lane's stream that are decoded together: `Streams` streams of `Values` values each.
-template <int Bits, int Values, int Streams>
-struct TrellisWords {
-  static constexpr int kWords = Values * Streams * Bits / 32;
-  static_assert(kWords % 4 == 0);
-  std::uint32_t words[kWords];
-  std::uint32_t before[Streams];  // ends with the bits before a stream
-
-  // neighbour: the lane that holds the values before this lane's.
-  __device__ __forceinline__ void load(const uint4* pieces, int neighbour) {
+// s = products of the queries with the levels of keys, for a part of a page.
+template <int Bits, int D, int Sets>
+__device__ __forceinline__ void score_levels(const unsigned char* codes, const IntegerQuery<D> (&query)[Sets],
+                                             int lane, int (&s)[Sets][2 * kStepsOfPart<D>][4]) {
+  TrellisColumns<Bits, 4> columns(reinterpret_cast<const uint4*>(codes) + lane);
+  // Columns of a token follow one another, in the lane and then in the next one.
 #pragma unroll
-    for (int i = 0; i < kWords / 4; ++i) {
-      const uint4 piece = pieces[i * kLanes];
-      words[4 * i] = piece.x;
-      words[4 * i + 1] = piece.y;
-      words[4 * i + 2] = piece.z;
-      words[4 * i + 3] = piece.w;
-    }
+  for (int group = 0; group < 4; ++group)
+    columns.before[group] =
+        __byte_perm(columns.own_last_bytes(group), columns.last_bytes(group, lane / 4 * 4 + (lane + 3) % 4),
+                    D == 128 ? 0x2107 : 0x2705);
 #pragma unroll
-    for (int s = 0; s < Streams; ++s) {
-      const int end = (s + 1) * Values * Bits;  // of the neighbour's stream; its last 8 bits are in one word,
-      const int word = (end - 1) / 32;          // or the stream would end within a byte
-      const std::uint32_t last = __shfl_sync(~0U, words[word], neighbour);
-      before[s] = last << (word * 32 + 32 - end);
-    }
-  }
-
-  // The offset in the table of the state of value i of stream s. A state is a byte of the words, or of the
-  // words shifted by 1 to 7 bits, which states that lie a multiple of 8 bits apart share.
-  __device__ __forceinline__ std::uint32_t state(int s, int i, std::uint32_t lane_offset) const {
-    const int begin = s * Values * Bits;
-    const int first = begin + (i + 1) * Bits - 8;  // bit, of the state
-    if (first < begin) {
-      // The stream's first bits above the last ones before it.
-      const int word = begin / 32;
-      const std::uint32_t own = begin % 32 == 0 ? words[word] : words[word] >> (begin % 32);
-      return offset_of(__funnelshift_r(before[s], own, 32 + (first - begin)), 0, lane_offset);
-    }
-    const int shift = first % 8;
-    const int word = first / 32;
-    const std::uint32_t next = word + 1 < kWords ? words[word + 1] : 0;
-    return offset_of(shift == 0 ? words[word] : __funnelshift_r(words[word], next, shift), first % 32 / 8,
-                     lane_offset);
-  }
-
- private:
-  static __device__ __forceinline__ std::uint32_t offset_of(std::uint32_t states, int byte,
-                                                            std::uint32_t lane_offset) {
-    return __byte_perm(states, lane_offset, 0x5504 | byte << 4);
-  }
-};
-
-__device__ __forceinline__ std::uint32_t look_up_2(const unsigned char* table, std::uint32_t offset) {
-  return *reinterpret_cast<const std::uint16_t*>(table + offset);
-}
-
-// Two levels in one register. A multiplication, where a permute would do, because permutes and shifts are
-// what bounds these kernels; high_half is 2^16.
-__device__ __forceinline__ std::uint32_t join_levels(std::uint32_t low, std::uint32_t high,
-                                                     std::uint32_t high_half) {
-  return high * high_half + low;
-}
-
-// Tiles of tokens that are decoded together: whole pieces of the streams, whatever their bits.
-template <int D>
-inline constexpr int kTilesTogether = 256 / D;
-
-// s += the products of the queries with the levels of keys, for a part of a page.
-template <int Bits, int D>
-__device__ __forceinline__ void score_levels(const unsigned char* table, const unsigned char* codes,
-                                             const Query<D>& query, std::uint32_t high_half, int lane,
-                                             float (&s)[kTilesTogether<D>][4]) {
-  TrellisWords<Bits, D / 4, 2 * kTilesTogether<D>> words;
-  words.load(reinterpret_cast<const uint4*>(codes) + lane, lane / 4 * 4 + (lane + 3) % 4);
-  const std::uint32_t lane_offset = lane * 4;
+  for (int m = 0; m < 2 * kStepsOfPart<D>; ++m) {
+    int second[Sets][4] = {};  // halves the chain of products
 #pragma unroll
-  for (int m = 0; m < kTilesTogether<D>; ++m) {
+    for (int k = 0; k < D / 32; ++k) {
+      LevelFragment a;
+      if constexpr (D == 128) {  // a group for each of two rows
 #pragma unroll
-    for (int k = 0; k < D / 16; ++k) {
-      std::uint32_t a[4];
+        for (int reg = 0; reg < 4; ++reg) set_levels(columns, 2 * m + reg % 2, 2 * k + reg / 2, reg, a);
+      } else {  // two columns of a group for each
 #pragma unroll
-      for (int reg = 0; reg < 4; ++reg) {
-        const int stream = 2 * m + reg % 2;
-        const int value = 4 * k + reg / 2 * 2;
-        a[reg] = join_levels(look_up_2(table, words.state(stream, value, lane_offset)),
-                             look_up_2(table, words.state(stream, value + 1, lane_offset)), high_half);
+        for (int half = 0; half < 2; ++half) {
+          const std::uint32_t even = columns.states(m, 4 * k + 2 * half);
+          const std::uint32_t odd = columns.states(m, 4 * k + 2 * half + 1);
+          set_levels<Bits>(__byte_perm(even, odd, 0x5410), 2 * half, a);
+          set_levels<Bits>(__byte_perm(even, odd, 0x7632), 2 * half + 1, a);
+        }
       }
-      mma_f16(s[m], a[0], a[1], a[2], a[3], query.b[k][0], query.b[k][1]);
-    }
-  }
-}
-
-// out += weights times the levels of values, likewise.
-template <int Bits, int D>
-__device__ __forceinline__ void mix_levels(const unsigned char* table, const unsigned char* codes,
-                                           const std::uint32_t (&weights)[kTilesTogether<D>][2],
-                                           std::uint32_t high_half, int lane, float (&out)[D / 16][4]) {
-  TrellisWords<Bits, D / 8, 4 * kTilesTogether<D>> words;
-  words.load(reinterpret_cast<const uint4*>(codes) + lane, (lane + 28) % 32);
-  const std::uint32_t lane_offset = lane * 4 + kValueLevels;
 #pragma unroll
-  for (int k = 0; k < kTilesTogether<D>; ++k) {
-#pragma unroll
-    for (int m = 0; m < D / 16; ++m) {
-      std::uint32_t a[4];
-#pragma unroll
-      for (int reg = 0; reg < 4; ++reg) {
-        const int stream = 4 * k + reg / 2 * 2;
-        const int value = 2 * m + reg % 2;
-        a[reg] = join_levels(look_up_2(table, words.state(stream, value, lane_offset)),
-                             look_up_2(table, words.state(stream + 1, value, lane_offset)), high_half);
+      for (int set = 0; set < Sets; ++set) {
+        mma_s8(s[set][m], a[0], query[set].b[k][0], query[set].b[k][1]);
+        mma_s8(second[set], a[1], query[set].b[k][0], query[set].b[k][1]);
       }
-      mma_f16(out[m], a[0], a[1], a[2], a[3], weights[k][0], weights[k][1]);
+    }
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[set][m][i] += second[set][i];
     }
   }
 }
 
-// The weights' sums over a page's tokens, which the means of its values are to be multiplied by.
-struct PageTotal {
-  float of_head[2] = {0, 0};
-  __device__ __forceinline__ void scale(int h, float factor) { of_head[h] *= factor; }
+// Weights of 32 tokens as the B operand: bytes of tokens 4t .. 4t + 3 and 4t + 16 .. 4t + 19.
+using StepWeights = std::uint32_t[2];
+
+// out += weights times the levels of values, for a part of a page and the m tiles from `First` on.
+template <int Bits, int D, int Sets, int First>
+__device__ __forceinline__ void mix_levels(const unsigned char* codes,
+                                           const StepWeights (&weights)[Sets][kStepsOfPart<D>], int lane,
+                                           int (&out)[Sets][D / 16 / Sets][4]) {
+  TrellisColumns<Bits, 2 * kStepsOfPart<D>> columns(reinterpret_cast<const uint4*>(codes) + lane);
+#pragma unroll
+  for (int group = 0; group < 2 * kStepsOfPart<D>; ++group)
+    columns.before[group] = columns.last_bytes(group, (lane + 28) % 32);
+#pragma unroll
+  for (int step = 0; step < kStepsOfPart<D>; ++step) {
+#pragma unroll
+    for (int m = 0; m < D / 16 / Sets; ++m) {
+      LevelFragment a;
+#pragma unroll
+      for (int reg = 0; reg < 4; ++reg)
+        set_levels(columns, 2 * step + reg / 2, 2 * (First + m) + reg % 2, reg, a);
+#pragma unroll
+      for (int set = 0; set < Sets; ++set) {
+        mma_s8_u8(out[set][m], a[0], weights[set][step][0], weights[set][step][1]);
+        mma_s8_u8(out[set][m], a[1], weights[set][step][0], weights[set][step][1]);
+      }
+    }
+  }
+}
+
+// Calls body with a constant for `bits`.
+template <class Body>
+__device__ __forceinline__ void with_bits(int bits, const Body& body) {
+  switch (bits) {
+    case 1:
+      return body(std::integral_constant<int, 1>{});
+    case 2:
+      return body(std::integral_constant<int, 2>{});
+    case 3:
+      return body(std::integral_constant<int, 3>{});
+    case 4:
+      return body(std::integral_constant<int, 4>{});
+    case 5:
+      return body(std::integral_constant<int, 5>{});
+    default:
+      return body(std::integral_constant<int, 6>{});
+  }
+}
+
+// What a lane has of query head t of a set: rows g and g + 8 of the m tiles, as in Accumulator.
+template <int D>
+struct HeadSums {
+  float out[D / 16][2] = {};
+  float max = kNoScore;
+  float sum = 0;  // of this lane's tokens
 };
 
+// A page's share in a head's sums.
+struct PageWeights {
+  float keep;   // factor of what the head had before
+  float share;  // of this page's
+  float total;  // of all its weights, relative to its largest
+};
+
+// The weights of a page's tokens for one head, as integers of 15 bits into shared memory: [step][head][four
+// tokens of g] of 16 bits.
 template <int D>
+__device__ __forceinline__ PageWeights weigh(const float4 (&s)[kSteps], const TokenGains& gains,
+                                             const unsigned char* gain_table, int lane, HeadSums<D>& head,
+                                             uint2* weights) {
+  float top = kNoScore;
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) top = fmaxf(fmaxf(fmaxf(s[i].x, s[i].y), fmaxf(s[i].z, s[i].w)), top);
+#pragma unroll
+  for (int step = 4; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(~0U, top, step));
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    const float x[4] = {s[i].x, s[i].y, s[i].z, s[i].w};
+    std::uint32_t integers[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float weight = exp2_fast(x[j] - top);
+      total += weight;
+      // In the last bits of 2^23 + n.
+      integers[j] = __float_as_uint(
+          fmaf(weight, TokenGains::relative(gain_table, gains.codes[i], j) * 32767, 8388608.0F));
+    }
+    weights[i * 32 + lane % 4 * 8 + lane / 4] = make_uint2(__byte_perm(integers[0], integers[1], 0x5410),
+                                                           __byte_perm(integers[2], integers[3], 0x5410));
+  }
+  const float higher = fmaxf(head.max, top);
+  PageWeights page{exp2_fast(head.max - higher), exp2_fast(top - higher), 0};
+  head.max = higher;
+  head.sum = fmaf(head.sum, page.keep, total * page.share);
+  page.total = sum_over_tokens(total);
+  return page;
+}
+
+template <int D, int Sets>
 struct TrellisPair {
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
-  static constexpr int kTableBytes = kStates * kStateStride;
-  static constexpr int kParts = kTokenTiles / kTilesTogether<D>;
+  static constexpr int kMostGroup = kHeadsOfSet * Sets;
+  static constexpr int kScratch = kTokens * kHeadsOfSet * 4;  // of a warp and set: scores, then weights
+  static constexpr int kGainBytes = 256 * 4;
+  static constexpr int kTableBytes = kGainBytes + kMostConsumerWarps * Sets * kScratch;
+  static constexpr int kParts = kSteps / kStepsOfPart<D>;
 
-  static __device__ void build_tables(const DecodeArgs& args, unsigned char* table, int, int thread,
+  // Gains of all codes: in steps of 1/32 octave, the last one silent.
+  static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,
                                       int n_threads) {
-    for (int i = thread; i < kTableBytes / 4; i += n_threads) {
-      const int state = i / (kStateStride / 4);
-      const bool value = i % (kStateStride / 4) >= kValueLevels / 4;
-      reinterpret_cast<std::uint32_t*>(table)[i] =
-          pack_half2(value ? args.value_levels[state] : args.key_levels[state], 0);
-    }
+    for (int code = thread; code < 256; code += n_threads)
+      reinterpret_cast<float*>(table)[code] = code == 255 ? 0 : exp2f(static_cast<float>(code) / -32);
   }
 
-  // A page, a few tiles at a time in a loop that is not unrolled: unrolled, its code would not stay in the
-  // instruction cache. Levels enter `out` without their unit, which `finish` multiplies.
-  static __device__ __forceinline__ void attend(const DecodeArgs& args, const unsigned char* table,
+  struct State {
+    IntegerQuery<D> query[Sets];
+    HeadSums<D> heads[Sets];
+
+    __device__ State(const DecodeArgs& args, const Segment& segment, int lane)
+        : State(args, segment, lane, std::make_integer_sequence<int, Sets>{}) {}
+    template <int... Set>
+    __device__ State(const DecodeArgs& args, const Segment& segment, int lane,
+                     std::integer_sequence<int, Set...>)
+        : query{IntegerQuery<D>(args, segment.seq, segment.head, Set * kHeadsOfSet, lane)...} {}
+  };
+
+  static __device__ __forceinline__ void attend(const DecodeArgs& args, unsigned char* shared,
                                                 const Segment& segment, int page, const Query<D>& query,
-                                                int lane, RingReader& ring, Accumulator<D>& acc) {
-    constexpr int kTiles = kTilesTogether<D>;
-    const unsigned char* key_parameters = ring.wait();
-    const unsigned char* value_parameters = key_parameters + args.key_bytes - args.key_codes;
-    float mean[4] = {};
-    const auto* key_means = reinterpret_cast<const uint2*>(key_parameters + kTokens + lane % 4 * (D / 2));
-#pragma unroll
-    for (int k = 0; k < D / 16; ++k) {
-      const uint2 x = key_means[k];
-      mma_f16(mean, x.x, x.x, x.y, x.y, query.b[k][0], query.b[k][1]);
-    }
-    std::uint32_t value_means[D / 16];
-    const auto* stored =
-        reinterpret_cast<const std::uint32_t*>(value_parameters + kTokens + lane / 4 * (D / 4));
-#pragma unroll
-    for (int m = 0; m < D / 16; ++m) value_means[m] = stored[m];
-    const auto key_gains = TokenGains::load<D>(key_parameters, args.key_unit, lane);
-    const auto value_gains = TokenGains::load<D>(value_parameters, 1, lane);
+                                                int lane, RingReader& ring, State& state) {
+    auto* scratch = reinterpret_cast<float4*>(shared + kGainBytes + threadIdx.x / kLanes * (Sets * kScratch));
+    store_scores(args, shared, segment, page, query, ring.wait(), state, lane, scratch);
     ring.release();
-    PageTotal total;
-#pragma unroll 1
-    for (int part = 0; part < kParts; ++part) {
-      float s[kTiles][4] = {};
-      const unsigned char* keys = ring.wait();
-      const unsigned char* values = keys + args.key_codes / kParts;
-      switch (args.key_bits) {
-        case 1:
-          score_levels<1, D>(table, keys, query, args.high_half, lane, s);
-          break;
-        case 2:
-          score_levels<2, D>(table, keys, query, args.high_half, lane, s);
-          break;
-        case 3:
-          score_levels<3, D>(table, keys, query, args.high_half, lane, s);
-          break;
-        case 4:
-          score_levels<4, D>(table, keys, query, args.high_half, lane, s);
-          break;
-        default:
-          score_levels<5, D>(table, keys, query, args.high_half, lane, s);
-      }
+    const unsigned char* values = ring.wait();
+    const unsigned char* parameters = values + args.value_bits * (kTokens * D / 8);
+    const TokenGains gains(parameters, lane);
+    PageWeights weights[Sets];
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-        const std::uint32_t codes = key_gains.of_pair((part * kTiles + m) / 2);
+    for (int set = 0; set < Sets; ++set) {
+      float4 s[kSteps];
 #pragma unroll
-        for (int row = 0; row < 2; ++row) {
-          const float gain = key_gains.of_row(codes, m % 2 * 2 + row);
-#pragma unroll
-          for (int h = 0; h < 2; ++h)
-            s[m][2 * row + h] = fmaf(s[m][2 * row + h], gain, mean[h]) * query.factor[h];
-        }
-      }
-      if (may_be_masked(args, page)) mask_scores(args, segment, page, part * kTiles / 2, lane, s);
-      const float2 sums = soften<D>(s, acc, total);
-      total.of_head[0] += sums.x;
-      total.of_head[1] += sums.y;
-      std::uint32_t weights[kTiles][2];
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-        const std::uint32_t codes = value_gains.of_pair((part * kTiles + m) / 2);
-#pragma unroll
-        for (int row = 0; row < 2; ++row) {
-          const float gain = value_gains.of_row(codes, m % 2 * 2 + row);
-          weights[m][row] = transpose_8x8(pack_half2(s[m][2 * row] * gain, s[m][2 * row + 1] * gain));
-        }
-      }
-      switch (args.value_bits) {
-        case 1:
-          mix_levels<1, D>(table, values, weights, args.high_half, lane, acc.out);
-          break;
-        case 2:
-          mix_levels<2, D>(table, values, weights, args.high_half, lane, acc.out);
-          break;
-        case 3:
-          mix_levels<3, D>(table, values, weights, args.high_half, lane, acc.out);
-          break;
-        case 4:
-          mix_levels<4, D>(table, values, weights, args.high_half, lane, acc.out);
-          break;
-        default:
-          mix_levels<5, D>(table, values, weights, args.high_half, lane, acc.out);
-      }
-      ring.release();
+      for (int i = 0; i < kSteps; ++i) s[i] = scratch[(set * kSteps + i) * kLanes + lane];
+      __syncwarp();
+      weights[set] = weigh(s, gains, shared, lane, state.heads[set],
+                           reinterpret_cast<uint2*>(scratch + set * kSteps * kLanes));
     }
-    const float share[2] = {sum_over_tokens(total.of_head[0]) / args.value_unit,
-                            sum_over_tokens(total.of_head[1]) / args.value_unit};
-#pragma unroll
-    for (int m = 0; m < D / 16; ++m) {
-      const float2 x = unpack_half2(value_means[m]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) acc.out[m][i] = fmaf(i < 2 ? x.x : x.y, share[i & 1], acc.out[m][i]);
-    }
+    __syncwarp();
+    add_values<0>(args, values, parameters, weights, reinterpret_cast<const uint2*>(scratch), lane, state);
+    if constexpr (Sets == 2)
+      add_values<1>(args, values, parameters, weights, reinterpret_cast<const uint2*>(scratch), lane, state);
+    ring.release();
+    __syncwarp();  // the next page's scores go where the weights are
   }
 
-  struct Value {
-    using State = NoState;
-    static __device__ __forceinline__ void finish(const DecodeArgs& args, float (&out)[D / 16][4],
-                                                  const State&) {
+  // Hands the sums over to the accumulator, whose lanes have heads 2t and 2t + 1.
+  static __device__ __forceinline__ void finish(const State& state, int lane, Accumulator<D>& acc) {
+    constexpr float kUnit = 16;  // 2^kWeightBits
+    static_assert(kWeightBits == 4);
+    const auto fetch = [&](const auto& of_set, int h) {
+      const int head = lane % 4 * 2 + h;
+      const int from = lane / 4 * 4 + head % kHeadsOfSet;
+      float x = __shfl_sync(~0U, of_set(0), from);
+      if constexpr (Sets == 2) {
+        const float second = __shfl_sync(~0U, of_set(1), from);
+        x = head < kHeadsOfSet ? x : second;
+      }
+      return x;
+    };
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      acc.max[h] = fetch([&](int set) { return state.heads[set].max; }, h);
+      acc.sum[h] = fetch([&](int set) { return state.heads[set].sum; }, h) * kUnit;
 #pragma unroll
       for (int m = 0; m < D / 16; ++m) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) out[m][i] *= args.value_unit;
+        for (int row = 0; row < 2; ++row)
+          acc.out[m][2 * row + h] = fetch([&](int set) { return state.heads[set].out[m][row]; }, h) * kUnit;
       }
     }
-  };
+  }
+
+ private:
+  // The queries' products with the means of a page's keys, of head t of each set.
+  static __device__ __forceinline__ void mean_scores(const unsigned char* means, const Query<D>& query,
+                                                     int lane, float (&mean)[Sets]) {
+    float products[4] = {};
+    const auto* pairs = reinterpret_cast<const uint2*>(means + lane % 4 * (D / 2));
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+      const uint2 x = pairs[k];
+      mma_f16(products, x.x, x.x, x.y, x.y, query.b[k][0], query.b[k][1]);
+    }
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+      const int head = set * kHeadsOfSet + lane % 4;
+      const float even = __shfl_sync(~0U, products[0] * query.factor[0], lane / 4 * 4 + head / 2);
+      const float odd = __shfl_sync(~0U, products[1] * query.factor[1], lane / 4 * 4 + head / 2);
+      mean[set] = head % 2 == 0 ? even : odd;
+    }
+  }
+
+  // The scores of the lane's tokens for head t: [set][step][lane].
+  static __device__ __forceinline__ void store_scores(const DecodeArgs& args, const unsigned char* gain_table,
+                                                      const Segment& segment, int page, const Query<D>& query,
+                                                      const unsigned char* keys, const State& state, int lane,
+                                                      float4* scores) {
+    const unsigned char* parameters = keys + args.key_bits * (kTokens * D / 8);
+    float mean[Sets];
+    mean_scores(parameters + kTokens, query, lane, mean);
+    const TokenGains gains(parameters, lane);
+    const float unit = *reinterpret_cast<const float*>(parameters + kTokens + 2 * D) * args.key_unit / 2;
+    float factor[Sets];
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) factor[set] = state.query[set].factor * unit;
+    with_bits(args.key_bits, [&](auto bits) {
+#pragma unroll 1
+      for (int part = 0; part < kParts; ++part) {
+        int s[Sets][2 * kStepsOfPart<D>][4] = {};
+        score_levels<bits.value, D, Sets>(keys + part * (bits.value * 4 * kLanes * 4), state.query, lane, s);
+#pragma unroll
+        for (int i = 0; i < kStepsOfPart<D>; ++i) {
+          const int step = part * kStepsOfPart<D> + i;
+          const std::uint32_t codes = gains.of_step(step);
+#pragma unroll
+          for (int set = 0; set < Sets; ++set) {
+            float x[4];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              const int(&c)[4] = s[set][2 * i + j / 2];
+              const auto sum = static_cast<float>(whole_sum(c[j % 2 * 2], c[j % 2 * 2 + 1]));
+              x[j] = fmaf(sum * TokenGains::relative(gain_table, codes, j), factor[set], mean[set]);
+            }
+            scores[(set * kSteps + step) * kLanes + lane] = make_float4(x[0], x[1], x[2], x[3]);
+          }
+        }
+      }
+    });
+    if (may_be_masked(args, page)) mask_stored(args, segment, page, lane, scores);
+  }
+
+  static __device__ void mask_stored(const DecodeArgs& args, const Segment& segment, int page, int lane,
+                                     float4* scores) {
+    for (int step = 0; step < kSteps; ++step) {
+      const std::uint32_t masked = mask_word(args, segment, page, step) >> (lane / 4 * 4);
+      for (int set = 0; set < Sets; ++set) {
+        float4& x = scores[(set * kSteps + step) * kLanes + lane];
+        if ((masked & 1) != 0) x.x = -INFINITY;
+        if ((masked & 2) != 0) x.y = -INFINITY;
+        if ((masked & 4) != 0) x.z = -INFINITY;
+        if ((masked & 8) != 0) x.w = -INFINITY;
+      }
+    }
+  }
+
+  // The weights of a step, of which head g / 2 of a set has the column: its high bytes for even g.
+  static __device__ __forceinline__ void load_weights(const uint2* stored, int lane, StepWeights& weights) {
+    const int selector = lane / 4 % 2 == 0 ? 0x7531 : 0x6420;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint2 four = stored[lane / 8 * 8 + lane % 4 + 4 * half];
+      weights[half] = __byte_perm(four.x, four.y, selector);
+    }
+  }
+
+  // Adds a page's values to the sums, of the m tiles that are this pass's.
+  template <int Pass>
+  static __device__ __forceinline__ void add_values(const DecodeArgs& args, const unsigned char* values,
+                                                    const unsigned char* parameters,
+                                                    const PageWeights (&page)[Sets], const uint2* stored,
+                                                    int lane, State& state) {
+    constexpr int kTiles = D / 16 / Sets;
+    constexpr int kFirst = Pass * kTiles;
+    int sums[Sets][kTiles][4] = {};
+    with_bits(args.value_bits, [&](auto bits) {
+#pragma unroll 1
+      for (int part = 0; part < kParts; ++part) {
+        StepWeights weights[Sets][kStepsOfPart<D>];
+#pragma unroll
+        for (int set = 0; set < Sets; ++set) {
+#pragma unroll
+          for (int i = 0; i < kStepsOfPart<D>; ++i)
+            load_weights(stored + set * (kScratch / 8) + (part * kStepsOfPart<D> + i) * 32, lane,
+                         weights[set][i]);
+        }
+        mix_levels<bits.value, D, Sets, kFirst>(values + part * (bits.value * 4 * kLanes * 4), weights, lane,
+                                                sums);
+      }
+    });
+    const float unit =
+        *reinterpret_cast<const float*>(parameters + kTokens + 2 * D) * args.value_unit / (2 * 32767);
+    const auto* means = reinterpret_cast<const std::uint32_t*>(parameters + kTokens + lane / 4 * (D / 4));
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      const float2 mean = unpack_half2(means[kFirst + m]);
+#pragma unroll
+      for (int set = 0; set < Sets; ++set) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const auto sum = static_cast<float>(whole_sum(sums[set][m][2 * row], sums[set][m][2 * row + 1]));
+          const float of_page = fmaf(sum, unit, (row == 0 ? mean.x : mean.y) * page[set].total);
+          float& out = state.heads[set].out[kFirst + m][row];
+          out = fmaf(out, page[set].keep, of_page * page[set].share);
+        }
+      }
+    }
+  }
 };
 
 }  // namespace kvant::cuda

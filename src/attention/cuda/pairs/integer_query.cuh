@@ -1,0 +1,68 @@
+// The queries of up to four heads as integers of 15 bits and a sign, split into two signed bytes: the B
+// operand of mma.m16n8k32, with the high bytes of head h in column 2 h and the low ones in column 2 h + 1. A
+// product's lane g * 4 + t then has both parts of the sums of head t.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "attention/cuda/decode_args.h"
+#include "attention/cuda/ptx.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kHeadsOfSet = 4;
+
+// The sum of both parts.
+__device__ __forceinline__ int whole_sum(int high, int low) {
+  return high * 256 + low;
+}
+
+template <int D>
+struct IntegerQuery {
+  std::uint32_t b[D / 32][2];
+  float factor;  // times a whole sum: the score of head t, in units of log 2
+
+  // Which of the lane's D/4 channels is byte j of register `half` of a k tile: the columns of trellis_place.
+  static __device__ __forceinline__ constexpr int channel(int k_tile, int half, int j) {
+    return D == 128 ? 8 * j + 2 * k_tile + half : 8 * (j % 2) + 4 * k_tile + 2 * half + j / 2;
+  }
+
+  // first_head: of the group.
+  __device__ IntegerQuery(const DecodeArgs& args, int seq, int kv_head, int first_head, int lane) {
+    constexpr int kChannels = D / 4;
+    constexpr float kLargest = 127 * 256;
+    const int column = lane / 4;
+    const int head = first_head + column / 2;
+    const auto* row = static_cast<const __nv_bfloat16*>(args.q) + seq * args.q_seq_stride +
+                      (kv_head * args.group + min(head, args.group - 1)) * args.q_head_stride +
+                      lane % 4 * kChannels;
+    float x[kChannels];
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < kChannels; ++i) {
+      x[i] = head < args.group ? __bfloat162float(row[i]) : 0;
+      largest = fmaxf(largest, fabsf(x[i]));
+    }
+    largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2));
+    const float grow = largest > 0 ? kLargest / largest : 0;
+    const bool low = column % 2 != 0;
+#pragma unroll
+    for (int k = 0; k < D / 32; ++k) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        std::uint32_t bytes = 0;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int number = __float2int_rn(x[channel(k, half, j)] * grow);
+          const int high = (number + 128) >> 8;
+          bytes |= ((low ? number - high * 256 : high) & 0xff) << (8 * j);
+        }
+        b[k][half] = bytes;
+      }
+    }
+    factor = __shfl_sync(~0U, largest / kLargest * args.score_scale_log2, lane % 4 * 8);
+  }
+};
+
+}  // namespace kvant::cuda
