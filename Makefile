@@ -12,7 +12,8 @@ run: setup ## answer a question with MODEL and the KV cache KV
 	@scripts/build.sh default kvant
 	build/default/kvant run -m $(MODEL) $(if $(PROMPT),-p "$$PROMPT",-f data/sample/question.txt) -n $(TOKENS) --kv $(KV)
 
-test: setup ## build everything and run all tests
+test: ## build everything and run all tests
+	@scripts/setup.sh test
 	@scripts/build.sh default
 	ctest --preset default -j2
 

@@ -1,7 +1,15 @@
 # The GPU library: libkvant_cuda, its tests and its benchmark. Without a CUDA compiler everything else is built.
-option(KVANT_CUDA "Build the GPU library (needs nvcc)" OFF)
+# scripts/setup.sh test puts a compiler into .venv.
+option(KVANT_CUDA "Build the GPU library where there is nvcc" ON)
 set(KVANT_CUDA_ARCHITECTURES 90a CACHE STRING "What the GPU code is compiled for")
 if(KVANT_CUDA)
+  if(NOT CMAKE_CUDA_COMPILER)
+    unset(CMAKE_CUDA_COMPILER CACHE)  # there may be one by now
+    find_program(KVANT_NVCC nvcc HINTS /usr/local/cuda/bin ${KVANT_VENV_PACKAGES}/nvidia/cu13/bin)
+    if(KVANT_NVCC AND NOT DEFINED ENV{CUDACXX})
+      set(CMAKE_CUDA_COMPILER ${KVANT_NVCC} CACHE FILEPATH "nvcc")
+    endif()
+  endif()
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)

