@@ -8,7 +8,8 @@
  * the byte order of docs/cuda.md; unquantized tokens (the sink and other protected tokens: "side" pages;
  * those not yet sealed: "tail" pages) are BF16.
  *
- * Structures begin with their size, which the caller sets to sizeof: later versions may only append members.
+ * Structures begin with their size, which the caller sets to sizeof: later versions only append members, and
+ * take those that an older caller does not have for zero.
  */
 #ifndef KVANT_KVANT_H
 #define KVANT_KVANT_H
@@ -67,6 +68,7 @@ typedef struct kvant_decode_shape {
   float score_scale;      /* scores are score_scale * q.k */
   const char* key_format; /* of sealed pages; "bf16": there are none, all tokens are in the tail */
   const char* value_format;
+  int32_t corrected; /* not 0: layers may have a correction, for which the workspace then has room */
 } kvant_decode_shape;
 
 /* What a step's sequences hold, in device memory; the same for all layers. */
@@ -77,6 +79,26 @@ typedef struct kvant_decode_lengths {
   const int32_t* side_tokens;  /* [n_seqs * side_seq_stride + head * side_head_stride], or null: none */
   int64_t side_seq_stride, side_head_stride;
 } kvant_decode_lengths;
+
+/* KVLinC's linear correction of a layer, from feature maps phi(x) = [softmax(x W1), softmax(x W2)] of 256
+ * features: out = (sum e^(s - m) v + c phi(q) S) / (sum e^(s - m) + c phi(q) z), with scores s and the largest
+ * of them m. Arrays are F32, from 16-byte aligned addresses. */
+typedef struct kvant_correction {
+  size_t struct_size;
+  const float* query_maps; /* W1, then W2, of each query head: [n_kv_heads * group][2][head_dim][128] */
+  /* Likewise of each KV head, for the rounding errors of its keys: kvant_seal then adds the pages that it
+   * seals to the states. Or null: they are the caller's to keep up. */
+  const float* key_maps;
+  /* S [256][head_dim], then z [256]: sums of phi_k(k - sealed k)^T (sealed v) and of phi_k over the sealed
+   * tokens that aren't protected; zeros for a new sequence. That of sequence i and a KV head:
+   * states + (state_of_seq ? state_of_seq[i] : i) * state_seq_stride + head * state_head_stride; strides
+   * count numbers and are multiples of 4. */
+  float* states;
+  int64_t state_seq_stride, state_head_stride;
+  const int32_t* state_of_seq; /* [n_seqs], in device memory, or null */
+  /* 0: c = 1. Not 0: c = e^-m, and where m < 0, m is taken for 0 throughout. */
+  int32_t absolute;
+} kvant_correction;
 
 /* One layer. */
 typedef struct kvant_decode_layer {
@@ -104,8 +126,9 @@ typedef struct kvant_decode_layer {
    * while it ends. */
   int32_t settled;
   /* Logarithms of the softmax sums, ln sum exp(score_scale * q.k): F32 [n_seqs][n_kv_heads * group], or null.
-   * With them attention to other tokens can be merged with the output. */
+   * With them attention to other tokens can be merged with the output. A correction counts. */
   float* log_sums;
+  const kvant_correction* correction; /* or null */
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128"; null if there is none. */
@@ -154,7 +177,8 @@ KVANT_API int kvant_can_seal(const char* format);
 /* Encodes full tail pages into sealed pages, both sides of all KV heads: page tail_page[seq] of the tail into
  * page sealed_page[seq], where tail_page[seq] >= 0. May be launched every step; it does nothing where nothing
  * is due. Tables must name the sealed pages already; lengths and the tail's table are the caller's to
- * advance. Sink and protected tokens (`sink`, `masks`) widen no range. */
+ * advance. Sink and protected tokens (`sink`, `masks`) widen no range. With a correction that has key maps,
+ * keys must be channel-wise (ch...) and values token-wise (tok...). */
 KVANT_API kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                   const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream);
 

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "attention/cuda/caller_structs.h"
+#include "attention/cuda/correction.h"
 #include "attention/cuda/decode_registry.h"
 #include "attention/cuda/page_permutation.h"
 #include "attention/cuda/page_source.h"
@@ -37,14 +39,14 @@ namespace {
 constexpr int kMostKvHeads = 64;
 constexpr int kAlignment = 256;  // of the workspace's parts
 
-bool valid(const kvant_decode_shape* shape) {
-  return shape != nullptr && shape->struct_size >= sizeof(kvant_decode_shape) && shape->n_seqs > 0 &&
-         shape->n_kv_heads > 0 && shape->n_kv_heads <= kMostKvHeads && shape->group > 0 &&
-         shape->group <= kPaddedGroup && shape->key_format != nullptr && shape->value_format != nullptr;
+bool read_shape(const kvant_decode_shape* from, kvant_decode_shape* shape) {
+  return read_struct(from, shape) && shape->n_seqs > 0 && shape->n_kv_heads > 0 &&
+         shape->n_kv_heads <= kMostKvHeads && shape->group > 0 && shape->group <= kPaddedGroup &&
+         shape->key_format != nullptr && shape->value_format != nullptr;
 }
 
-const DecodeKernel* kernel_of(const kvant_decode_shape* shape) {
-  return find_decode_kernel(shape->key_format, shape->value_format, shape->head_dim, shape->group);
+const DecodeKernel* kernel_of(const kvant_decode_shape& shape) {
+  return find_decode_kernel(shape.key_format, shape.value_format, shape.head_dim, shape.group);
 }
 
 bool multiprocessors(int* n) {
@@ -70,8 +72,15 @@ class WorkspaceCursor {
   std::size_t used_ = 0;
 };
 
-std::size_t lay_out(const kvant_decode_shape& shape, int n_ctas, void* workspace, Schedule* schedule) {
-  WorkspaceCursor cursor(workspace);
+// What lies in the workspace.
+struct Workspace {
+  Schedule schedule;
+  float *features, *numerator, *denominator;  // of a correction, see CorrectionArgs
+};
+
+std::size_t lay_out(const kvant_decode_shape& shape, int n_ctas, void* memory, Workspace* workspace) {
+  WorkspaceCursor cursor(memory);
+  Schedule* schedule = &workspace->schedule;
   const std::size_t n_seqs = shape.n_seqs;
   const std::size_t slots = 2 * static_cast<std::size_t>(n_ctas) * kPaddedGroup;
   schedule->first_unit = cursor.take<std::int32_t>(n_seqs + 1);
@@ -80,22 +89,26 @@ std::size_t lay_out(const kvant_decode_shape& shape, int n_ctas, void* workspace
   schedule->arrivals = cursor.take<std::int32_t>(n_seqs * shape.n_kv_heads);
   schedule->partial_sums = cursor.take<float>(slots * 2);
   schedule->partial_out = cursor.take<float>(slots * shape.head_dim);
+  const std::size_t rows = shape.corrected != 0 ? n_seqs * shape.n_kv_heads * shape.group : 0;
+  workspace->features = cursor.take<float>(rows * kFeatures);
+  workspace->numerator = cursor.take<float>(rows * shape.head_dim);
+  workspace->denominator = cursor.take<float>(rows);
   return cursor.used();
 }
 
 // What both the schedule and the layers need.
-kvant_status common_args(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
-                         void* workspace, std::size_t workspace_bytes, DecodeArgs* args, int* n_ctas) {
-  if (!valid(shape) || lengths == nullptr || lengths->struct_size < sizeof(kvant_decode_lengths) ||
-      workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % kAlignment != 0)
+kvant_status common_args(const kvant_decode_shape& shape, const kvant_decode_lengths* lengths, void* memory,
+                         std::size_t workspace_bytes, DecodeArgs* args, int* n_ctas, Workspace* workspace) {
+  if (lengths == nullptr || lengths->struct_size < sizeof(kvant_decode_lengths) || memory == nullptr ||
+      reinterpret_cast<std::uintptr_t>(memory) % kAlignment != 0)
     return KVANT_INVALID_ARGUMENT;
   if (!multiprocessors(n_ctas)) return KVANT_CUDA_ERROR;
-  if (lay_out(*shape, *n_ctas, workspace, &args->schedule) > workspace_bytes)
-    return KVANT_WORKSPACE_TOO_SMALL;
-  args->n_seqs = shape->n_seqs;
-  args->n_kv_heads = shape->n_kv_heads;
-  args->group = shape->group;
-  args->score_scale_log2 = shape->score_scale * 1.44269504F;
+  if (lay_out(shape, *n_ctas, memory, workspace) > workspace_bytes) return KVANT_WORKSPACE_TOO_SMALL;
+  args->schedule = workspace->schedule;
+  args->n_seqs = shape.n_seqs;
+  args->n_kv_heads = shape.n_kv_heads;
+  args->group = shape.group;
+  args->score_scale_log2 = shape.score_scale * 1.44269504F;
   args->sealed_pages = lengths->sealed_pages;
   args->tail_tokens = lengths->tail_tokens;
   args->side_tokens = lengths->side_tokens;
@@ -154,23 +167,41 @@ cudaError_t launch(const DecodeKernel& kernel, int n_ctas, int shared_bytes, Dec
   return cudaLaunchKernelExC(&config, kernel.function, arguments);
 }
 
-bool valid(const kvant_decode_layer* layer, const kvant_decode_lengths* lengths, const DecodeKernel& kernel) {
-  if (layer == nullptr || layer->struct_size < sizeof(kvant_decode_layer) || layer->q == nullptr ||
-      layer->out == nullptr || layer->layer < 0 || layer->sink < 0 || layer->sink > kTokens)
+bool valid(const kvant_decode_layer& layer, const kvant_decode_lengths* lengths, const DecodeKernel& kernel) {
+  if (layer.q == nullptr || layer.out == nullptr || layer.layer < 0 || layer.sink < 0 || layer.sink > kTokens)
     return false;
-  if (layer->q_seq_stride % 8 != 0 || layer->q_head_stride % 8 != 0 ||
-      reinterpret_cast<std::uintptr_t>(layer->q) % 16 != 0)
+  if (layer.q_seq_stride % 8 != 0 || layer.q_head_stride % 8 != 0 ||
+      reinterpret_cast<std::uintptr_t>(layer.q) % 16 != 0)
     return false;
   const auto usable = [](const kvant_pages& pages) {
     return pages.table != nullptr && pages.pool != nullptr && pages.page_stride % 16 == 0 &&
            pages.layer_offset % 16 == 0 && pages.head_offset % 16 == 0 && pages.side_offset % 16 == 0 &&
            reinterpret_cast<std::uintptr_t>(pages.pool) % 16 == 0;
   };
-  if (lengths->sealed_pages != nullptr && (kernel.key_bytes == 0 || !usable(layer->sealed))) return false;
-  if (lengths->tail_tokens != nullptr && !usable(layer->tail)) return false;
-  if (lengths->side_tokens != nullptr && !usable(layer->side)) return false;
+  if (lengths->sealed_pages != nullptr && (kernel.key_bytes == 0 || !usable(layer.sealed))) return false;
+  if (lengths->tail_tokens != nullptr && !usable(layer.tail)) return false;
+  if (lengths->side_tokens != nullptr && !usable(layer.side)) return false;
   return std::strncmp(kernel.key_format, "vq", 2) != 0 ||
-         (layer->key_codebooks != nullptr && layer->value_codebooks != nullptr);
+         (layer.key_codebooks != nullptr && layer.value_codebooks != nullptr);
+}
+
+// Launches what computes a layer's correction, which the decode kernel then joins.
+kvant_status start_correction(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
+                              const Workspace& workspace, cudaStream_t stream, DecodeArgs* args) {
+  kvant_correction correction;
+  if (shape.corrected == 0 || !read_correction(layer.correction, &correction) ||
+      correction.query_maps == nullptr)
+    return KVANT_INVALID_ARGUMENT;
+  const CorrectionArgs correction_args{shape.n_seqs,          shape.n_kv_heads,      shape.group,
+                                       correction.query_maps, states_of(correction), layer.q,
+                                       layer.q_seq_stride,    layer.q_head_stride,   workspace.features,
+                                       workspace.numerator,   workspace.denominator};
+  args->correction_numerator = workspace.numerator;
+  args->correction_denominator = workspace.denominator;
+  args->correction_absolute = correction.absolute;
+  args->settled = 1;  // what precedes the correction's last kernel is over when the decode kernel begins
+  return attend_to_states(correction_args, shape.head_dim, stream) == cudaSuccess ? KVANT_OK
+                                                                                  : KVANT_CUDA_ERROR;
 }
 
 }  // namespace
@@ -204,65 +235,78 @@ size_t kvant_page_bytes(const char* format, int head_dim) {
 }
 
 const char* kvant_decode_kernel(const kvant_decode_shape* shape) {
-  const DecodeKernel* kernel = valid(shape) ? kernel_of(shape) : nullptr;
+  kvant_decode_shape known;
+  const DecodeKernel* kernel = read_shape(shape, &known) ? kernel_of(known) : nullptr;
   return kernel == nullptr ? nullptr : kernel->name;
 }
 
 kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes) {
-  if (!valid(shape) || bytes == nullptr) return KVANT_INVALID_ARGUMENT;
+  kvant_decode_shape known;
+  if (!read_shape(shape, &known) || bytes == nullptr) return KVANT_INVALID_ARGUMENT;
   int n_ctas = 0;
   if (!multiprocessors(&n_ctas)) return KVANT_CUDA_ERROR;
-  Schedule schedule;
-  *bytes = lay_out(*shape, n_ctas, nullptr, &schedule);
+  Workspace workspace;
+  *bytes = lay_out(known, n_ctas, nullptr, &workspace);
   return KVANT_OK;
 }
 
 kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
                                    void* workspace, size_t workspace_bytes, kvant_stream stream) {
+  kvant_decode_shape known;
+  if (!read_shape(shape, &known)) return KVANT_INVALID_ARGUMENT;
   DecodeArgs args{};
   int n_ctas = 0;
-  const kvant_status status = common_args(shape, lengths, workspace, workspace_bytes, &args, &n_ctas);
+  Workspace parts;
+  const kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &n_ctas, &parts);
   if (status != KVANT_OK) return status;
   schedule_kernel<<<1, kScheduleThreads, 0, static_cast<cudaStream_t>(stream)>>>(args, n_ctas);
   return cudaPeekAtLastError() == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
 }
 
 kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
-                                    const kvant_decode_layer* layer, void* workspace, size_t workspace_bytes,
-                                    kvant_stream stream) {
+                                    const kvant_decode_layer* of_caller, void* workspace,
+                                    size_t workspace_bytes, kvant_stream stream) {
+  kvant_decode_shape known;
+  kvant_decode_layer layer;
+  if (!read_shape(shape, &known) || !read_struct(of_caller, &layer)) return KVANT_INVALID_ARGUMENT;
   DecodeArgs args{};
   int n_ctas = 0;
-  const kvant_status status = common_args(shape, lengths, workspace, workspace_bytes, &args, &n_ctas);
+  Workspace parts;
+  kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &n_ctas, &parts);
   if (status != KVANT_OK) return status;
-  const DecodeKernel* kernel = kernel_of(shape);
+  const DecodeKernel* kernel = kernel_of(known);
   if (kernel == nullptr) return KVANT_UNSUPPORTED;
   if (!valid(layer, lengths, *kernel)) return KVANT_INVALID_ARGUMENT;
-  args.sealed = source_of(layer->sealed, layer->layer);
-  args.tail = source_of(layer->tail, layer->layer);
-  args.side = source_of(layer->side, layer->layer);
-  args.sink = layer->sink;
-  args.masks = reinterpret_cast<const uint4*>(layer->masks);
-  args.mask_seq_stride = layer->mask_seq_stride;
-  args.mask_head_stride = layer->mask_head_stride;
-  args.key_codebooks = layer->key_codebooks;
-  args.value_codebooks = layer->value_codebooks;
-  args.key_codebook_stride = layer->key_codebook_stride;
-  args.value_codebook_stride = layer->value_codebook_stride;
-  args.q = layer->q;
-  args.q_seq_stride = layer->q_seq_stride;
-  args.q_head_stride = layer->q_head_stride;
-  args.out = layer->out;
-  args.out_f32 = layer->out_type == KVANT_F32 ? 1 : 0;
-  args.settled = layer->settled;
-  args.log_sums = layer->log_sums;
-  args.out_seq_stride = layer->out_seq_stride;
-  args.out_head_stride = layer->out_head_stride;
-  set_levels(shape->key_format, shape->head_dim, &args.key_bits, &args.key_unit, args.key_levels);
-  set_levels(shape->value_format, shape->head_dim, &args.value_bits, &args.value_unit, args.value_levels);
+  args.sealed = source_of(layer.sealed, layer.layer);
+  args.tail = source_of(layer.tail, layer.layer);
+  args.side = source_of(layer.side, layer.layer);
+  args.sink = layer.sink;
+  args.masks = reinterpret_cast<const uint4*>(layer.masks);
+  args.mask_seq_stride = layer.mask_seq_stride;
+  args.mask_head_stride = layer.mask_head_stride;
+  args.key_codebooks = layer.key_codebooks;
+  args.value_codebooks = layer.value_codebooks;
+  args.key_codebook_stride = layer.key_codebook_stride;
+  args.value_codebook_stride = layer.value_codebook_stride;
+  args.q = layer.q;
+  args.q_seq_stride = layer.q_seq_stride;
+  args.q_head_stride = layer.q_head_stride;
+  args.out = layer.out;
+  args.out_f32 = layer.out_type == KVANT_F32 ? 1 : 0;
+  args.settled = layer.settled;
+  args.log_sums = layer.log_sums;
+  args.out_seq_stride = layer.out_seq_stride;
+  args.out_head_stride = layer.out_head_stride;
+  set_levels(known.key_format, known.head_dim, &args.key_bits, &args.key_unit, args.key_levels);
+  set_levels(known.value_format, known.head_dim, &args.value_bits, &args.value_unit, args.value_levels);
   const int shared_bytes = lay_out_shared(*kernel, &args);
   if (cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) !=
       cudaSuccess)
     return KVANT_CUDA_ERROR;
+  if (layer.correction != nullptr) {
+    status = start_correction(known, layer, parts, static_cast<cudaStream_t>(stream), &args);
+    if (status != KVANT_OK) return status;
+  }
   return launch(*kernel, n_ctas, shared_bytes, args, static_cast<cudaStream_t>(stream)) == cudaSuccess
              ? KVANT_OK
              : KVANT_CUDA_ERROR;

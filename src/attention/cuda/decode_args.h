@@ -66,6 +66,9 @@ struct DecodeArgs {
   int out_f32;
   int settled;
   float* log_sums;
+  // KVLinC's correction, of each sequence and query head: phi(q) S and phi(q) z. Or null.
+  const float *correction_numerator, *correction_denominator;
+  int correction_absolute;
   std::int64_t out_seq_stride, out_head_stride;
   Schedule schedule;
   // Of codes: bits of either side where a kernel serves several widths, and the levels that they stand for.

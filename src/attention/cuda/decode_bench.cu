@@ -3,11 +3,12 @@
 // it the limit: reading the same number of bytes and nothing else.
 //
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--tail TOKENS]
-//                [--settled 1] [--protected PERCENT] [KEY+VALUE ...]
+//                [--settled 1] [--protected PERCENT] [--correction 1] [KEY+VALUE ...]
 //
 // --settled 1: pages are read while the layer before still ends. --tail: unquantized tokens behind the sealed
 // ones. --protected: of the sealed tokens, at random, are masked out of their pages and lie in unquantized
-// pages (VQuant).
+// pages (VQuant). --correction 1: KVLinC's, with maps and states of each layer's own (the limit does not read
+// them).
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -39,6 +40,7 @@ struct Settings {
   int settled = 0;          // as in kvant_decode_layer
   int tail = 0;             // tokens
   int protected_share = 0;  // percent of the sealed tokens
+  int correction = 0;
   std::vector<std::string> pairs;
 };
 
@@ -131,6 +133,37 @@ struct PlainPages {
     pages.side_offset = static_cast<std::int64_t>(page_bytes);
     bytes_per_layer = static_cast<std::size_t>(n_seqs) * n_heads * ((n_tokens + 15) / 16 * 16) * d * 4;
   }
+};
+
+// Feature maps and states of a graph's layers.
+class Corrections {
+ public:
+  Corrections(int layers, const kvant_decode_shape& shape)
+      : map_size_(std::size_t{256} * shape.head_dim * shape.n_kv_heads * shape.group),
+        state_size_(std::size_t{256} * (shape.head_dim + 1)),
+        layer_states_(state_size_ * shape.n_kv_heads * shape.n_seqs),
+        n_kv_heads_(shape.n_kv_heads),
+        maps_(layers * map_size_),
+        states_(layers * layer_states_) {
+    constexpr int kByte = 0x3c;  // of numbers near 0.01
+    check_cuda(cudaMemset(maps_.get(), kByte, layers * map_size_ * sizeof(float)), "maps");
+    check_cuda(cudaMemset(states_.get(), kByte, layers * layer_states_ * sizeof(float)), "states");
+  }
+
+  kvant_correction of_layer(int layer) const {
+    kvant_correction correction{};
+    correction.struct_size = sizeof correction;
+    correction.query_maps = maps_.get() + layer * map_size_;
+    correction.states = states_.get() + layer * layer_states_;
+    correction.state_head_stride = static_cast<std::int64_t>(state_size_);
+    correction.state_seq_stride = static_cast<std::int64_t>(state_size_ * n_kv_heads_);
+    return correction;
+  }
+
+ private:
+  std::size_t map_size_, state_size_, layer_states_;  // numbers
+  int n_kv_heads_;
+  DeviceArray<float> maps_, states_;
 };
 
 class Bench {
@@ -233,6 +266,11 @@ class Bench {
         layer.mask_head_stride = pages;
         bytes += side->bytes_per_layer + words.size() * 4;
       }
+      std::unique_ptr<Corrections> corrections;
+      if (settings_.correction != 0) {
+        corrections = std::make_unique<Corrections>(layers, shape);
+        shape.corrected = 1;
+      }
       std::size_t workspace_bytes = 0;
       expect_ok(kvant_decode_workspace(&shape, &workspace_bytes));
       const DeviceArray<std::uint8_t> workspace(workspace_bytes);
@@ -240,6 +278,11 @@ class Bench {
       check_cuda(cudaDeviceSynchronize(), "schedule");
       const double us = median_us(layers, settings_.runs, [&](int i, cudaStream_t stream) {
         layer.layer = i;
+        kvant_correction correction;
+        if (corrections != nullptr) {
+          correction = corrections->of_layer(i);
+          layer.correction = &correction;
+        }
         expect_ok(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), workspace_bytes, stream));
       });
       const double limit = median_us(layers, settings_.runs, [&](int i, cudaStream_t stream) {
@@ -270,15 +313,16 @@ Settings parse(int argc, char** argv) {
   Settings settings;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    int* number = argument == "--head-dim"    ? &settings.head_dim
-                  : argument == "--group"     ? &settings.group
-                  : argument == "--kv-heads"  ? &settings.kv_heads
-                  : argument == "--runs"      ? &settings.runs
-                  : argument == "--seqs"      ? &settings.seqs
-                  : argument == "--settled"   ? &settings.settled
-                  : argument == "--tail"      ? &settings.tail
-                  : argument == "--protected" ? &settings.protected_share
-                                              : nullptr;
+    int* number = argument == "--head-dim"     ? &settings.head_dim
+                  : argument == "--group"      ? &settings.group
+                  : argument == "--kv-heads"   ? &settings.kv_heads
+                  : argument == "--runs"       ? &settings.runs
+                  : argument == "--seqs"       ? &settings.seqs
+                  : argument == "--settled"    ? &settings.settled
+                  : argument == "--tail"       ? &settings.tail
+                  : argument == "--correction" ? &settings.correction
+                  : argument == "--protected"  ? &settings.protected_share
+                                               : nullptr;
     if (number == nullptr) {
       settings.pairs.push_back(argument);
     } else if (++i < argc) {

@@ -226,16 +226,37 @@ __device__ __forceinline__ void store_out(const DecodeArgs& args, int seq, int h
   }
 }
 
+// Adds KVLinC's correction to two channels and the sum of weights. Relative: as it is, beside exponentials
+// relative to the largest score. Absolute: beside e^score, which is rescaled to where scores are below zero.
+__device__ __forceinline__ void join_correction(const DecodeArgs& args, std::int64_t row, int d, int channel,
+                                                float2& out, float& max, float& sum) {
+  float share = 1 << static_cast<int>(kWeightBits);
+  if (args.correction_absolute != 0) {
+    const float rescale = exp2_fast(fminf(max, 0));
+    out.x *= rescale;
+    out.y *= rescale;
+    sum *= rescale;
+    max = fmaxf(max, 0);
+    share *= exp2_fast(-max);
+  }
+  const float2 numerator = *reinterpret_cast<const float2*>(args.correction_numerator + row * d + channel);
+  out.x += share * numerator.x;
+  out.y += share * numerator.y;
+  sum += share * args.correction_denominator[row];
+}
+
 // Two neighbouring channels of the output of a query head, and for the first of them the logarithm of the
 // softmax sum: max and sum are those of weights 2^(score - max + kWeightBits).
+template <int D>
 __device__ __forceinline__ void store_result(const DecodeArgs& args, int seq, int head, int channel,
                                              float2 out, float max, float sum) {
+  const std::int64_t row = static_cast<std::int64_t>(seq) * args.n_kv_heads * args.group + head;
+  if (args.correction_numerator != nullptr) join_correction(args, row, D, channel, out, max, sum);
   const float share = sum > 0 ? 1 / sum : 0;
   store_out(args, seq, head, channel, out.x * share);
   store_out(args, seq, head, channel + 1, out.y * share);
   if (channel == 0 && args.log_sums != nullptr)
-    args.log_sums[static_cast<std::int64_t>(seq) * args.n_kv_heads * args.group + head] =
-        (max - kWeightBits + log2f(sum)) * 0.69314718F;
+    args.log_sums[row] = (max - kWeightBits + log2f(sum)) * 0.69314718F;
 }
 
 // Combines the partial results of a sequence and KV head, which CTAs [first, last] have left.
@@ -277,7 +298,7 @@ __device__ void combine_partials(const DecodeArgs& args, const Segment& segment,
         out.y += weight * value[j].y;
       }
     }
-    store_result(args, segment.seq, segment.head * args.group + h, channel, out, max, sum);
+    store_result<D>(args, segment.seq, segment.head * args.group + h, channel, out, max, sum);
   }
 }
 
@@ -335,7 +356,7 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
         out.y += weight * part.y;
       }
       if (whole) {
-        store_result(args, segment.seq, segment.head * args.group + first + h, channel, out, max, sum);
+        store_result<D>(args, segment.seq, segment.head * args.group + first + h, channel, out, max, sum);
       } else {
         *reinterpret_cast<float2*>(args.schedule.partial_out + (slot + first + h) * D + channel) = out;
         if (channel == 0)

@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "attention/cuda/append_kernel.cuh"
+#include "attention/cuda/caller_structs.h"
+#include "attention/cuda/correction.h"
 #include "attention/cuda/page_permutation.h"
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/seal_kernel.cuh"
@@ -52,10 +54,10 @@ void set_trellis(PageEncoding* encoding) {
   std::copy(levels.begin(), levels.end(), encoding->levels);
 }
 
-bool valid(const kvant_decode_shape* shape, const kvant_decode_layer* layer) {
-  return shape != nullptr && shape->struct_size >= sizeof(kvant_decode_shape) && shape->n_seqs > 0 &&
-         shape->n_kv_heads > 0 && layer != nullptr && layer->struct_size >= sizeof(kvant_decode_layer) &&
-         layer->tail.table != nullptr && layer->tail.pool != nullptr;
+bool read(const kvant_decode_shape* from_shape, const kvant_decode_layer* from_layer,
+          kvant_decode_shape* shape, kvant_decode_layer* layer) {
+  return read_struct(from_shape, shape) && shape->n_seqs > 0 && shape->n_kv_heads > 0 &&
+         read_struct(from_layer, layer) && layer->tail.table != nullptr && layer->tail.pool != nullptr;
 }
 
 template <int D>
@@ -82,15 +84,17 @@ int kvant_can_seal(const char* format) {
   return find_encoding(format, &encoding) ? 1 : 0;
 }
 
-kvant_status kvant_append(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
+kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_decode_layer* caller_layer,
                           const kvant_new_rows* rows, kvant_stream stream) {
-  if (!valid(shape, layer) || rows == nullptr || rows->struct_size < sizeof(kvant_new_rows) ||
-      rows->n_rows <= 0 || rows->seq == nullptr || rows->tail_token == nullptr || rows->keys == nullptr ||
-      rows->values == nullptr)
+  kvant_decode_shape shape;
+  kvant_decode_layer layer;
+  if (!read(caller_shape, caller_layer, &shape, &layer) || rows == nullptr ||
+      rows->struct_size < sizeof(kvant_new_rows) || rows->n_rows <= 0 || rows->seq == nullptr ||
+      rows->tail_token == nullptr || rows->keys == nullptr || rows->values == nullptr)
     return KVANT_INVALID_ARGUMENT;
-  if (shape->head_dim != 64 && shape->head_dim != 128) return KVANT_UNSUPPORTED;
-  const AppendArgs args{shape->n_kv_heads,
-                        source_of(layer->tail, layer->layer),
+  if (shape.head_dim != 64 && shape.head_dim != 128) return KVANT_UNSUPPORTED;
+  const AppendArgs args{shape.n_kv_heads,
+                        source_of(layer.tail, layer.layer),
                         rows->seq,
                         rows->tail_token,
                         {rows->keys, rows->values},
@@ -98,8 +102,8 @@ kvant_status kvant_append(const kvant_decode_shape* shape, const kvant_decode_la
                         {rows->key_head_stride, rows->value_head_stride},
                         {rows->key_factors, rows->value_factors},
                         {rows->key_hadamard, rows->value_hadamard}};
-  const dim3 grid(rows->n_rows, shape->n_kv_heads, 2);
-  if (shape->head_dim == 64) {
+  const dim3 grid(rows->n_rows, shape.n_kv_heads, 2);
+  if (shape.head_dim == 64) {
     append_kernel<64><<<grid, 64, 0, static_cast<cudaStream_t>(stream)>>>(args);
   } else {
     append_kernel<128><<<grid, 128, 0, static_cast<cudaStream_t>(stream)>>>(args);
@@ -107,39 +111,50 @@ kvant_status kvant_append(const kvant_decode_shape* shape, const kvant_decode_la
   return cudaPeekAtLastError() == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
 }
 
-kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
+kvant_status kvant_seal(const kvant_decode_shape* caller_shape, const kvant_decode_layer* caller_layer,
                         const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream) {
-  if (!valid(shape, layer) || tail_page == nullptr || sealed_page == nullptr ||
-      layer->sealed.table == nullptr || layer->sealed.pool == nullptr || layer->sink < 0 ||
-      layer->sink > kTokens)
+  kvant_decode_shape shape;
+  kvant_decode_layer layer;
+  kvant_correction correction{};
+  if (!read(caller_shape, caller_layer, &shape, &layer) || tail_page == nullptr || sealed_page == nullptr ||
+      layer.sealed.table == nullptr || layer.sealed.pool == nullptr || layer.sink < 0 || layer.sink > kTokens)
     return KVANT_INVALID_ARGUMENT;
-  SealArgs args{shape->n_seqs,
-                shape->n_kv_heads,
-                source_of(layer->sealed, layer->layer),
-                source_of(layer->tail, layer->layer),
+  if (layer.correction != nullptr && !read_correction(layer.correction, &correction))
+    return KVANT_INVALID_ARGUMENT;
+  SealArgs args{shape.n_seqs,
+                shape.n_kv_heads,
+                source_of(layer.sealed, layer.layer),
+                source_of(layer.tail, layer.layer),
                 tail_page,
                 sealed_page,
-                layer->sink,
-                reinterpret_cast<const uint4*>(layer->masks),
-                layer->mask_seq_stride,
-                layer->mask_head_stride,
+                layer.sink,
+                reinterpret_cast<const uint4*>(layer.masks),
+                layer.mask_seq_stride,
+                layer.mask_head_stride,
                 {}};
   for (int side = 0; side < 2; ++side) {
-    const char* format = side == KVANT_KEY ? shape->key_format : shape->value_format;
+    const char* format = side == KVANT_KEY ? shape.key_format : shape.value_format;
     PageEncoding& encoding = args.sides[side];
     if (!find_encoding(format, &encoding)) return KVANT_UNSUPPORTED;
-    encoding.page_bytes = static_cast<int>(kvant_page_bytes(format, shape->head_dim));
+    encoding.page_bytes = static_cast<int>(kvant_page_bytes(format, shape.head_dim));
     if (encoding.page_bytes == 0) return KVANT_UNSUPPORTED;
-    if (encoding.encoding == Encoding::lloyd_max) set_levels(shape->head_dim, &encoding);
+    if (encoding.encoding == Encoding::lloyd_max) set_levels(shape.head_dim, &encoding);
     if (encoding.encoding == Encoding::trellis) set_trellis(&encoding);
-    encoding.codebooks = side == KVANT_KEY ? layer->key_codebooks : layer->value_codebooks;
-    encoding.codebook_stride = side == KVANT_KEY ? layer->key_codebook_stride : layer->value_codebook_stride;
+    encoding.codebooks = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
+    encoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
     if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
       return KVANT_INVALID_ARGUMENT;
   }
+  const bool corrects = correction.key_maps != nullptr;
+  if (corrects && (args.sides[KVANT_KEY].encoding != Encoding::channel_grid ||
+                   args.sides[KVANT_VALUE].encoding != Encoding::token_grid))
+    return KVANT_UNSUPPORTED;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  const cudaError_t error =
-      shape->head_dim == 64 ? launch_seal<64>(args, cuda_stream) : launch_seal<128>(args, cuda_stream);
+  cudaError_t error =
+      shape.head_dim == 64 ? launch_seal<64>(args, cuda_stream) : launch_seal<128>(args, cuda_stream);
+  if (error == cudaSuccess && corrects)
+    error =
+        add_sealed_to_states(args, shape.head_dim, correction.key_maps, states_of(correction), cuda_stream);
   return error == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
 }
 

@@ -1,0 +1,138 @@
+// KVLinC's correction of a step: features of the queries, then their products with the states.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "attention/cuda/correction.h"
+#include "attention/cuda/feature_softmax.cuh"
+#include "attention/cuda/ptx.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kMapThreads = 1024;
+inline constexpr int kMapSeqs = 8;  // that share a CTA's reading of a query head's maps
+
+// phi(q) of a query head and of every gridDim.y-th block of kMapSeqs sequences. A thread multiplies a quarter
+// of the channels by one column of the maps, which it keeps in registers.
+template <int D>
+__global__ void __launch_bounds__(kMapThreads)
+    map_queries_kernel(const __grid_constant__ CorrectionArgs args) {
+  constexpr int kSlices = kMapThreads / kFeatures;
+  constexpr int kChannels = D / kSlices;
+  __shared__ __align__(16) float q[kMapSeqs][D];
+  __shared__ float parts[kSlices][kMapSeqs][kFeatures];
+  const int head = blockIdx.x;
+  const int thread = threadIdx.x;
+  const int feature = thread % kFeatures;
+  const int slice = thread / kFeatures;
+  const float* map = args.query_maps +
+                     (static_cast<std::int64_t>(head) * 2 + feature / kHalfFeatures) * D * kHalfFeatures +
+                     slice * kChannels * kHalfFeatures + feature % kHalfFeatures;
+  float weights[kChannels];  // the maps are constants, which no predecessor writes
+#pragma unroll
+  for (int i = 0; i < kChannels; ++i) weights[i] = __ldg(map + i * kHalfFeatures);
+  wait_for_predecessors();
+  admit_successors();
+  for (int first = blockIdx.y * kMapSeqs; first < args.n_seqs; first += gridDim.y * kMapSeqs) {
+    const int n_seqs = min(kMapSeqs, args.n_seqs - first);
+    for (int i = thread; i < n_seqs * D; i += kMapThreads)
+      q[i / D][i % D] = __bfloat162float(static_cast<const __nv_bfloat16*>(
+          args.q)[(first + i / D) * args.q_seq_stride + head * args.q_head_stride + i % D]);
+    __syncthreads();
+    for (int s = 0; s < n_seqs; ++s) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kChannels; i += 4) {
+        const float4 x = *reinterpret_cast<const float4*>(&q[s][slice * kChannels + i]);
+        sum += x.x * weights[i] + x.y * weights[i + 1] + x.z * weights[i + 2] + x.w * weights[i + 3];
+      }
+      parts[slice][s][feature] = sum;
+    }
+    __syncthreads();
+    const int s = thread / kLanes / 2;  // a warp is a softmax
+    if (s >= n_seqs) continue;
+    float* features =
+        args.features +
+        ((first + s) * static_cast<std::int64_t>(args.n_kv_heads) * args.group + head) * kFeatures;
+    float x[kHalfFeatures / kLanes];
+    const int first_feature = thread / kLanes % 2 * kHalfFeatures + thread % kLanes;
+    for (int i = 0; i < kHalfFeatures / kLanes; ++i) {
+      x[i] = 0;
+      for (int part = 0; part < kSlices; ++part) x[i] += parts[part][s][first_feature + i * kLanes];
+    }
+    softmax_of_warp(x);
+    for (int i = 0; i < kHalfFeatures / kLanes; ++i) features[first_feature + i * kLanes] = x[i];
+  }
+}
+
+inline constexpr int kStateThreads = 256;
+inline constexpr int kStateChannels = 32;  // of S in a CTA
+
+// phi(q) S and phi(q) z of a sequence, a KV head and some channels. All of a CTA's share of S is in flight at
+// once, before there are features: what precedes map_queries_kernel is over.
+template <int D>
+__global__ void __launch_bounds__(kStateThreads)
+    read_states_kernel(const __grid_constant__ CorrectionArgs args) {
+  constexpr int kLanesOfRow = kStateChannels / 4;
+  constexpr int kRows = kStateThreads / kLanesOfRow;
+  constexpr int kWarps = kStateThreads / kLanes;
+  __shared__ float phi[kPaddedGroup][kFeatures];
+  __shared__ float4 sums[kWarps][kPaddedGroup][kLanesOfRow];
+  const int thread = threadIdx.x;
+  const int kv_head = blockIdx.x / (D / kStateChannels);
+  const int first_channel = blockIdx.x % (D / kStateChannels) * kStateChannels;
+  const int seq = blockIdx.y;
+  const std::int64_t first_row = (static_cast<std::int64_t>(seq) * args.n_kv_heads + kv_head) * args.group;
+  const float* state = args.states.at(seq, kv_head);
+  float4 s[kFeatures / kRows];
+#pragma unroll
+  for (int i = 0; i < kFeatures / kRows; ++i)
+    s[i] = __ldcs(
+        reinterpret_cast<const float4*>(state + (i * kRows + thread / kLanesOfRow) * D + first_channel) +
+        thread % kLanesOfRow);
+  wait_for_predecessors();
+  admit_successors();
+  for (int i = thread; i < args.group * kFeatures; i += kStateThreads)
+    phi[i / kFeatures][i % kFeatures] = args.features[first_row * kFeatures + i];
+  __syncthreads();
+#pragma unroll
+  for (int h = 0; h < kPaddedGroup; ++h) {
+    if (h >= args.group) break;
+    float4 sum = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < kFeatures / kRows; ++i) {
+      const float weight = phi[h][i * kRows + thread / kLanesOfRow];
+      sum.x += weight * s[i].x;
+      sum.y += weight * s[i].y;
+      sum.z += weight * s[i].z;
+      sum.w += weight * s[i].w;
+    }
+    for (int step = kLanesOfRow; step < kLanes; step *= 2) {
+      sum.x += __shfl_xor_sync(~0U, sum.x, step);
+      sum.y += __shfl_xor_sync(~0U, sum.y, step);
+      sum.z += __shfl_xor_sync(~0U, sum.z, step);
+      sum.w += __shfl_xor_sync(~0U, sum.w, step);
+    }
+    if (thread % kLanes < kLanesOfRow) sums[thread / kLanes][h][thread % kLanesOfRow] = sum;
+  }
+  __syncthreads();
+  if (thread < args.group * kLanesOfRow) {
+    const int h = thread / kLanesOfRow;
+    float4 total = {0, 0, 0, 0};
+    for (int warp = 0; warp < kWarps; ++warp) {
+      const float4 part = sums[warp][h][thread % kLanesOfRow];
+      total = {total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w};
+    }
+    *(reinterpret_cast<float4*>(args.numerator + (first_row + h) * D + first_channel) +
+      thread % kLanesOfRow) = total;
+  }
+  const int h = thread / kLanes;
+  if (first_channel == 0 && h < args.group) {
+    float sum = 0;
+    for (int f = thread % kLanes; f < kFeatures; f += kLanes) sum += phi[h][f] * state[kFeatures * D + f];
+    for (int step = 1; step < kLanes; step *= 2) sum += __shfl_xor_sync(~0U, sum, step);
+    if (thread % kLanes == 0) args.denominator[first_row + h] = sum;
+  }
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,132 @@
+// Adds a page to a correction state when it has been sealed: S += phi(e)^T v and z += phi(e), with e what the
+// key's rounding took and v the rounded values. A CTA is one sequence and KV head; a page is summed by itself
+// before it is added, so that sums over many pages stay good.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "attention/cuda/correction.h"
+#include "attention/cuda/feature_softmax.cuh"
+#include "attention/cuda/page_layout.h"
+
+namespace kvant::cuda {
+
+struct StateUpdateArgs {
+  SealArgs seal;
+  const float* key_maps;
+  CorrectionStates states;
+};
+
+inline constexpr int kUpdateThreads = kFeatures;
+
+template <int D>
+struct StateUpdateShared {
+  float rows[kTokens][D];  // errors of keys, then values
+  float phi[kTokens][kFeatures];
+};
+
+// A value of a page with uniform grids, channel-wise (keys) or token-wise (values).
+template <int D>
+__device__ float decode_uniform(const unsigned char* page, const CodeLayout& layout, PageSide side, int token,
+                                int channel) {
+  const Place place = sealed_place(side, D, token, channel);
+  const int bit = page_bit(place.lane, stream_bit(layout, side, D, place));
+  const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(page)[bit / 32];
+  const auto code = static_cast<float>(word >> (bit % 32) & ((1U << layout.bits) - 1));
+  const auto* scales = reinterpret_cast<const __half*>(page + code_bytes(layout, D));
+  const int grid = side == PageSide::key ? channel : token;
+  const int n_grids = side == PageSide::key ? D : kTokens;
+  return code * __half2float(scales[grid]) + __half2float(scales[n_grids + grid]);
+}
+
+// The row of features of every token of `rows`; this thread's is column `feature`.
+template <int D>
+__device__ void map_errors(StateUpdateShared<D>& shared, const float* maps, int feature) {
+  constexpr int kTogether = 16;  // tokens
+  const float* map = maps + feature / kHalfFeatures * D * kHalfFeatures + feature % kHalfFeatures;
+  for (int first = 0; first < kTokens; first += kTogether) {
+    float sum[kTogether] = {};
+    for (int i = 0; i < D; i += 4) {
+      float w[4];
+      for (int j = 0; j < 4; ++j) w[j] = map[(i + j) * kHalfFeatures];
+#pragma unroll
+      for (int token = 0; token < kTogether; ++token) {
+        const float4 x = *reinterpret_cast<const float4*>(&shared.rows[first + token][i]);
+        sum[token] += x.x * w[0] + x.y * w[1] + x.z * w[2] + x.w * w[3];
+      }
+    }
+#pragma unroll
+    for (int token = 0; token < kTogether; ++token) shared.phi[first + token][feature] = sum[token];
+  }
+  __syncthreads();
+  const int lane = feature % kLanes;
+  for (int row = feature / kLanes; row < 2 * kTokens; row += kUpdateThreads / kLanes) {
+    float* half = &shared.phi[row / 2][row % 2 * kHalfFeatures];
+    float x[kHalfFeatures / kLanes];
+    for (int i = 0; i < kHalfFeatures / kLanes; ++i) x[i] = half[lane + i * kLanes];
+    softmax_of_warp(x);
+    for (int i = 0; i < kHalfFeatures / kLanes; ++i) half[lane + i * kLanes] = x[i];
+  }
+  __syncthreads();
+}
+
+__device__ inline bool left_out(const SealArgs& args, int seq, int head, int page, int token) {
+  if (page == 0 && token < args.sink) return true;
+  if (args.masks == nullptr) return false;
+  const auto* words = reinterpret_cast<const std::uint32_t*>(args.masks + seq * args.mask_seq_stride +
+                                                             head * args.mask_head_stride + page);
+  return (words[token / 32] >> (token % 32) & 1) != 0;
+}
+
+template <int D>
+__global__ void __launch_bounds__(kUpdateThreads)
+    update_states_kernel(const __grid_constant__ StateUpdateArgs args) {
+  extern __shared__ __align__(16) unsigned char bytes[];
+  auto& shared = *reinterpret_cast<StateUpdateShared<D>*>(bytes);
+  const SealArgs& seal = args.seal;
+  const int seq = blockIdx.x;
+  const int head = blockIdx.y;
+  const int thread = threadIdx.x;
+  if (seal.tail_page[seq] < 0) return;
+  const int target = seal.sealed_page[seq];
+  const auto address = [&](const PageSource& source, int side, int page) {
+    const int id =
+        source.table[seq * source.seq_stride + head * source.head_stride + side * source.side_stride + page];
+    return source.pool + id * source.page_stride + head * source.head_offset + side * source.side_offset;
+  };
+  const auto* tail = reinterpret_cast<const __nv_bfloat16*>(address(seal.tail, 0, seal.tail_page[seq]));
+  const unsigned char* keys = address(seal.sealed, 0, target);
+  for (int i = thread; i < kTokens * D; i += kUpdateThreads)
+    shared.rows[i / D][i % D] = __bfloat162float(tail[plain_index(PageSide::key, D, i / D, i % D)]) -
+                                decode_uniform<D>(keys, seal.sides[0].layout, PageSide::key, i / D, i % D);
+  __syncthreads();
+  map_errors<D>(shared, args.key_maps + static_cast<std::int64_t>(head) * D * kFeatures, thread);
+  const unsigned char* values = address(seal.sealed, 1, target);
+  for (int i = thread; i < kTokens * D; i += kUpdateThreads)
+    shared.rows[i / D][i % D] =
+        decode_uniform<D>(values, seal.sides[1].layout, PageSide::value, i / D, i % D);
+  __syncthreads();
+  float* state = args.states.at(seq, head);
+  constexpr int kTogether = 16;  // channels
+  for (int first = 0; first < D; first += kTogether) {
+    float sum[kTogether] = {};
+    float mass = 0;
+    for (int token = 0; token < kTokens; ++token) {
+      if (left_out(seal, seq, head, target, token)) continue;
+      const float phi = shared.phi[token][thread];
+      mass += phi;
+#pragma unroll
+      for (int c = 0; c < kTogether; c += 4) {
+        const float4 v = *reinterpret_cast<const float4*>(&shared.rows[token][first + c]);
+        sum[c] += phi * v.x;
+        sum[c + 1] += phi * v.y;
+        sum[c + 2] += phi * v.z;
+        sum[c + 3] += phi * v.w;
+      }
+    }
+    for (int c = 0; c < kTogether; ++c) state[thread * D + first + c] += sum[c];
+    if (first == 0) state[kFeatures * D + thread] += mass;
+  }
+}
+
+}  // namespace kvant::cuda
