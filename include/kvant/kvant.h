@@ -69,6 +69,11 @@ typedef struct kvant_decode_shape {
   const char* key_format; /* of sealed pages; "bf16": there are none, all tokens are in the tail */
   const char* value_format;
   int32_t corrected; /* not 0: layers may have a correction, for which the workspace then has room */
+  /* Formats that differ by KV head: n_kv_heads names, or null for key_format and value_format throughout. At
+   * most 8 different pairs. Pages of all heads share a pool; page_stride may be a unit that divides pages of
+   * every size. */
+  const char* const* head_key_formats;
+  const char* const* head_value_formats;
 } kvant_decode_shape;
 
 /* What a step's sequences hold, in device memory; the same for all layers. */
@@ -81,8 +86,8 @@ typedef struct kvant_decode_lengths {
 } kvant_decode_lengths;
 
 /* KVLinC's linear correction of a layer, from feature maps phi(x) = [softmax(x W1), softmax(x W2)] of 256
- * features: out = (sum e^(s - m) v + c phi(q) S) / (sum e^(s - m) + c phi(q) z), with scores s and the largest
- * of them m. Arrays are F32, from 16-byte aligned addresses. */
+ * features: out = (sum e^(s - m) v + c phi(q) S) / (sum e^(s - m) + c phi(q) z), with scores s and the
+ * largest of them m. Arrays are F32, from 16-byte aligned addresses. */
 typedef struct kvant_correction {
   size_t struct_size;
   const float* query_maps; /* W1, then W2, of each query head: [n_kv_heads * group][2][head_dim][128] */
@@ -131,14 +136,15 @@ typedef struct kvant_decode_layer {
   const kvant_correction* correction; /* or null */
 } kvant_decode_layer;
 
-/* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128"; null if there is none. */
+/* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128"; null if there is none. Where formats
+ * differ by head: that of head 0, or null if any head has none. */
 KVANT_API const char* kvant_decode_kernel(const kvant_decode_shape* shape);
 
 /* Bytes of workspace for a shape on the current device, of which the schedule is a part. */
 KVANT_API kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes);
 
 /* Divides a step's work over the GPU: once a step, before the layers. Shapes that differ only in their
- * formats may share it. */
+ * formats may share it, in a workspace that is large enough for each. */
 KVANT_API kvant_status kvant_decode_schedule(const kvant_decode_shape* shape,
                                              const kvant_decode_lengths* lengths, void* workspace,
                                              size_t workspace_bytes, kvant_stream stream);

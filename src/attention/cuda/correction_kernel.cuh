@@ -39,6 +39,7 @@ __global__ void __launch_bounds__(kMapThreads)
       q[i / D][i % D] = __bfloat162float(static_cast<const __nv_bfloat16*>(
           args.q)[(first + i / D) * args.q_seq_stride + head * args.q_head_stride + i % D]);
     __syncthreads();
+#pragma unroll 1
     for (int s = 0; s < n_seqs; ++s) {
       float sum = 0;
 #pragma unroll
@@ -68,70 +69,80 @@ __global__ void __launch_bounds__(kMapThreads)
 inline constexpr int kStateThreads = 256;
 inline constexpr int kStateChannels = 32;  // of S in a CTA
 
-// phi(q) S and phi(q) z of a sequence, a KV head and some channels. All of a CTA's share of S is in flight at
-// once, before there are features: what precedes map_queries_kernel is over.
+struct StateShared {
+  float4 phi[kPaddedGroup][kFeatures / 4];
+  float z[kFeatures];
+  float4 sums[kStateThreads / kLanes][kPaddedGroup][kStateChannels / 4];  // of each warp
+};
+
+__device__ __forceinline__ float4 fma4(float a, float4 b, float4 c) {
+  return {fmaf(a, b.x, c.x), fmaf(a, b.y, c.y), fmaf(a, b.z, c.z), fmaf(a, b.w, c.w)};
+}
+
+// phi(q) S and phi(q) z of a sequence, a KV head and some channels. A thread multiplies 8 features' rows of
+// S, 4 channels of each. All of a CTA's share of S is in flight at once, before there are features: what
+// precedes map_queries_kernel is over.
 template <int D>
 __global__ void __launch_bounds__(kStateThreads)
     read_states_kernel(const __grid_constant__ CorrectionArgs args) {
-  constexpr int kLanesOfRow = kStateChannels / 4;
-  constexpr int kRows = kStateThreads / kLanesOfRow;
-  constexpr int kWarps = kStateThreads / kLanes;
-  __shared__ float phi[kPaddedGroup][kFeatures];
-  __shared__ float4 sums[kWarps][kPaddedGroup][kLanesOfRow];
+  constexpr int kColumns = kStateChannels / 4;                 // threads of a row
+  constexpr int kRows = kFeatures * kColumns / kStateThreads;  // of a thread
+  static_assert(kStateThreads == kFeatures && kRows == 8);
+  __shared__ StateShared shared;
   const int thread = threadIdx.x;
+  const int column = thread % kColumns;
   const int kv_head = blockIdx.x / (D / kStateChannels);
   const int first_channel = blockIdx.x % (D / kStateChannels) * kStateChannels;
   const int seq = blockIdx.y;
-  const std::int64_t first_row = (static_cast<std::int64_t>(seq) * args.n_kv_heads + kv_head) * args.group;
+  const std::int64_t first_query = (static_cast<std::int64_t>(seq) * args.n_kv_heads + kv_head) * args.group;
   const float* state = args.states.at(seq, kv_head);
-  float4 s[kFeatures / kRows];
+  const auto* rows = reinterpret_cast<const float4*>(state + first_channel) + column;
+  float4 s[kRows];
 #pragma unroll
-  for (int i = 0; i < kFeatures / kRows; ++i)
-    s[i] = __ldcs(
-        reinterpret_cast<const float4*>(state + (i * kRows + thread / kLanesOfRow) * D + first_channel) +
-        thread % kLanesOfRow);
+  for (int i = 0; i < kRows; ++i) s[i] = __ldcs(rows + (thread / kColumns * kRows + i) * (D / 4));
+  if (first_channel == 0) shared.z[thread] = state[kFeatures * D + thread];
   wait_for_predecessors();
   admit_successors();
-  for (int i = thread; i < args.group * kFeatures; i += kStateThreads)
-    phi[i / kFeatures][i % kFeatures] = args.features[first_row * kFeatures + i];
+  const auto* features = reinterpret_cast<const float4*>(args.features + first_query * kFeatures);
+  for (int i = thread; i < args.group * (kFeatures / 4); i += kStateThreads)
+    shared.phi[i / (kFeatures / 4)][i % (kFeatures / 4)] = features[i];
   __syncthreads();
 #pragma unroll
   for (int h = 0; h < kPaddedGroup; ++h) {
     if (h >= args.group) break;
     float4 sum = {0, 0, 0, 0};
 #pragma unroll
-    for (int i = 0; i < kFeatures / kRows; ++i) {
-      const float weight = phi[h][i * kRows + thread / kLanesOfRow];
-      sum.x += weight * s[i].x;
-      sum.y += weight * s[i].y;
-      sum.z += weight * s[i].z;
-      sum.w += weight * s[i].w;
+    for (int i = 0; i < kRows; i += 4) {
+      const float4 phi = shared.phi[h][thread / kColumns * (kRows / 4) + i / 4];
+      sum = fma4(phi.x, s[i], sum);
+      sum = fma4(phi.y, s[i + 1], sum);
+      sum = fma4(phi.z, s[i + 2], sum);
+      sum = fma4(phi.w, s[i + 3], sum);
     }
-    for (int step = kLanesOfRow; step < kLanes; step *= 2) {
+    for (int step = kColumns; step < kLanes; step *= 2) {
       sum.x += __shfl_xor_sync(~0U, sum.x, step);
       sum.y += __shfl_xor_sync(~0U, sum.y, step);
       sum.z += __shfl_xor_sync(~0U, sum.z, step);
       sum.w += __shfl_xor_sync(~0U, sum.w, step);
     }
-    if (thread % kLanes < kLanesOfRow) sums[thread / kLanes][h][thread % kLanesOfRow] = sum;
+    if (thread % kLanes < kColumns) shared.sums[thread / kLanes][h][column] = sum;
   }
   __syncthreads();
-  if (thread < args.group * kLanesOfRow) {
-    const int h = thread / kLanesOfRow;
-    float4 total = {0, 0, 0, 0};
-    for (int warp = 0; warp < kWarps; ++warp) {
-      const float4 part = sums[warp][h][thread % kLanesOfRow];
-      total = {total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w};
-    }
-    *(reinterpret_cast<float4*>(args.numerator + (first_row + h) * D + first_channel) +
-      thread % kLanesOfRow) = total;
-  }
   const int h = thread / kLanes;
-  if (first_channel == 0 && h < args.group) {
+  const int lane = thread % kLanes;
+  if (h >= args.group) return;
+  if (lane < kColumns) {
+    float4 total = {0, 0, 0, 0};
+    for (int warp = 0; warp < kStateThreads / kLanes; ++warp)
+      total = fma4(1, shared.sums[warp][h][lane], total);
+    reinterpret_cast<float4*>(args.numerator + (first_query + h) * D + first_channel)[lane] = total;
+  }
+  if (first_channel == 0) {
+    const auto* phi = reinterpret_cast<const float*>(shared.phi[h]);
     float sum = 0;
-    for (int f = thread % kLanes; f < kFeatures; f += kLanes) sum += phi[h][f] * state[kFeatures * D + f];
+    for (int f = lane; f < kFeatures; f += kLanes) sum += phi[f] * shared.z[f];
     for (int step = 1; step < kLanes; step *= 2) sum += __shfl_xor_sync(~0U, sum, step);
-    if (thread % kLanes == 0) args.denominator[first_row + h] = sum;
+    if (lane == 0) args.denominator[first_query + h] = sum;
   }
 }
 

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kUpdateThreads)
   auto& shared = *reinterpret_cast<StateUpdateShared<D>*>(bytes);
   const SealArgs& seal = args.seal;
   const int seq = blockIdx.x;
-  const int head = blockIdx.y;
+  const int head = seal.heads.at[blockIdx.y];
   const int thread = threadIdx.x;
   if (seal.tail_page[seq] < 0) return;
   const int target = seal.sealed_page[seq];

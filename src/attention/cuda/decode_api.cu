@@ -9,6 +9,7 @@
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/correction.h"
 #include "attention/cuda/decode_registry.h"
+#include "attention/cuda/head_groups.h"
 #include "attention/cuda/page_permutation.h"
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/schedule.cuh"
@@ -36,17 +37,25 @@ const DecodeKernel* find_decode_kernel(const char* key_format, const char* value
 
 namespace {
 
-constexpr int kMostKvHeads = 64;
 constexpr int kAlignment = 256;  // of the workspace's parts
 
-bool read_shape(const kvant_decode_shape* from, kvant_decode_shape* shape) {
-  return read_struct(from, shape) && shape->n_seqs > 0 && shape->n_kv_heads > 0 &&
-         shape->n_kv_heads <= kMostKvHeads && shape->group > 0 && shape->group <= kPaddedGroup &&
-         shape->key_format != nullptr && shape->value_format != nullptr;
+struct Shape : kvant_decode_shape {
+  HeadGroups groups;
+};
+
+bool read_shape(const kvant_decode_shape* from, Shape* shape) {
+  return read_struct<kvant_decode_shape>(from, shape) && shape->n_seqs > 0 && shape->group > 0 &&
+         shape->group <= kPaddedGroup && group_heads(*shape, &shape->groups);
 }
 
-const DecodeKernel* kernel_of(const kvant_decode_shape& shape) {
-  return find_decode_kernel(shape.key_format, shape.value_format, shape.head_dim, shape.group);
+// Of each group of heads; false if one has none.
+bool find_kernels(const Shape& shape, const DecodeKernel* (&kernels)[kMostHeadGroups]) {
+  for (int i = 0; i < shape.groups.n; ++i) {
+    const HeadGroup& group = shape.groups.of[i];
+    kernels[i] = find_decode_kernel(group.key_format, group.value_format, shape.head_dim, shape.group);
+    if (kernels[i] == nullptr) return false;
+  }
+  return true;
 }
 
 bool multiprocessors(int* n) {
@@ -78,7 +87,7 @@ struct Workspace {
   float *features, *numerator, *denominator;  // of a correction, see CorrectionArgs
 };
 
-std::size_t lay_out(const kvant_decode_shape& shape, int n_ctas, void* memory, Workspace* workspace) {
+std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* workspace) {
   WorkspaceCursor cursor(memory);
   Schedule* schedule = &workspace->schedule;
   const std::size_t n_seqs = shape.n_seqs;
@@ -87,8 +96,8 @@ std::size_t lay_out(const kvant_decode_shape& shape, int n_ctas, void* memory, W
   schedule->side_pages = cursor.take<std::int32_t>(n_seqs);
   schedule->start = cursor.take<WorkStart>(n_ctas);
   schedule->arrivals = cursor.take<std::int32_t>(n_seqs * shape.n_kv_heads);
-  schedule->partial_sums = cursor.take<float>(slots * 2);
-  schedule->partial_out = cursor.take<float>(slots * shape.head_dim);
+  schedule->partial_sums = cursor.take<float>(shape.groups.n * slots * 2);
+  schedule->partial_out = cursor.take<float>(shape.groups.n * slots * shape.head_dim);
   const std::size_t rows = shape.corrected != 0 ? n_seqs * shape.n_kv_heads * shape.group : 0;
   workspace->features = cursor.take<float>(rows * kFeatures);
   workspace->numerator = cursor.take<float>(rows * shape.head_dim);
@@ -97,7 +106,7 @@ std::size_t lay_out(const kvant_decode_shape& shape, int n_ctas, void* memory, W
 }
 
 // What both the schedule and the layers need.
-kvant_status common_args(const kvant_decode_shape& shape, const kvant_decode_lengths* lengths, void* memory,
+kvant_status common_args(const Shape& shape, const kvant_decode_lengths* lengths, void* memory,
                          std::size_t workspace_bytes, DecodeArgs* args, int* n_ctas, Workspace* workspace) {
   if (lengths == nullptr || lengths->struct_size < sizeof(kvant_decode_lengths) || memory == nullptr ||
       reinterpret_cast<std::uintptr_t>(memory) % kAlignment != 0)
@@ -167,6 +176,25 @@ cudaError_t launch(const DecodeKernel& kernel, int n_ctas, int shared_bytes, Dec
   return cudaLaunchKernelExC(&config, kernel.function, arguments);
 }
 
+// Launches the work of the heads of group `i`, whose partial results have a place of their own: launches of
+// one call overlap.
+cudaError_t launch_group(const Shape& shape, int i, const DecodeKernel& kernel, int n_ctas, DecodeArgs args,
+                         cudaStream_t stream) {
+  const HeadGroup& group = shape.groups.of[i];
+  args.heads = group.heads;
+  args.follows = i > 0 ? 1 : 0;
+  if (args.follows != 0) args.settled = 0;  // it waits for nothing
+  const std::size_t slots = i * 2 * static_cast<std::size_t>(n_ctas) * kPaddedGroup;
+  args.schedule.partial_sums += slots * 2;
+  args.schedule.partial_out += slots * shape.head_dim;
+  set_levels(group.key_format, shape.head_dim, &args.key_bits, &args.key_unit, args.key_levels);
+  set_levels(group.value_format, shape.head_dim, &args.value_bits, &args.value_unit, args.value_levels);
+  const int shared_bytes = lay_out_shared(kernel, &args);
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  return error == cudaSuccess ? launch(kernel, n_ctas, shared_bytes, args, stream) : error;
+}
+
 bool valid(const kvant_decode_layer& layer, const kvant_decode_lengths* lengths, const DecodeKernel& kernel) {
   if (layer.q == nullptr || layer.out == nullptr || layer.layer < 0 || layer.sink < 0 || layer.sink > kTokens)
     return false;
@@ -186,8 +214,8 @@ bool valid(const kvant_decode_layer& layer, const kvant_decode_lengths* lengths,
 }
 
 // Launches what computes a layer's correction, which the decode kernel then joins.
-kvant_status start_correction(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
-                              const Workspace& workspace, cudaStream_t stream, DecodeArgs* args) {
+kvant_status start_correction(const Shape& shape, const kvant_decode_layer& layer, const Workspace& workspace,
+                              cudaStream_t stream, DecodeArgs* args) {
   kvant_correction correction;
   if (shape.corrected == 0 || !read_correction(layer.correction, &correction) ||
       correction.query_maps == nullptr)
@@ -235,13 +263,13 @@ size_t kvant_page_bytes(const char* format, int head_dim) {
 }
 
 const char* kvant_decode_kernel(const kvant_decode_shape* shape) {
-  kvant_decode_shape known;
-  const DecodeKernel* kernel = read_shape(shape, &known) ? kernel_of(known) : nullptr;
-  return kernel == nullptr ? nullptr : kernel->name;
+  Shape known;
+  const DecodeKernel* kernels[kMostHeadGroups];
+  return read_shape(shape, &known) && find_kernels(known, kernels) ? kernels[0]->name : nullptr;
 }
 
 kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes) {
-  kvant_decode_shape known;
+  Shape known;
   if (!read_shape(shape, &known) || bytes == nullptr) return KVANT_INVALID_ARGUMENT;
   int n_ctas = 0;
   if (!multiprocessors(&n_ctas)) return KVANT_CUDA_ERROR;
@@ -252,7 +280,7 @@ kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* byt
 
 kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
                                    void* workspace, size_t workspace_bytes, kvant_stream stream) {
-  kvant_decode_shape known;
+  Shape known;
   if (!read_shape(shape, &known)) return KVANT_INVALID_ARGUMENT;
   DecodeArgs args{};
   int n_ctas = 0;
@@ -266,7 +294,7 @@ kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_
 kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
                                     const kvant_decode_layer* of_caller, void* workspace,
                                     size_t workspace_bytes, kvant_stream stream) {
-  kvant_decode_shape known;
+  Shape known;
   kvant_decode_layer layer;
   if (!read_shape(shape, &known) || !read_struct(of_caller, &layer)) return KVANT_INVALID_ARGUMENT;
   DecodeArgs args{};
@@ -274,9 +302,10 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant
   Workspace parts;
   kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &n_ctas, &parts);
   if (status != KVANT_OK) return status;
-  const DecodeKernel* kernel = kernel_of(known);
-  if (kernel == nullptr) return KVANT_UNSUPPORTED;
-  if (!valid(layer, lengths, *kernel)) return KVANT_INVALID_ARGUMENT;
+  const DecodeKernel* kernels[kMostHeadGroups];
+  if (!find_kernels(known, kernels)) return KVANT_UNSUPPORTED;
+  for (int i = 0; i < known.groups.n; ++i)
+    if (!valid(layer, lengths, *kernels[i])) return KVANT_INVALID_ARGUMENT;
   args.sealed = source_of(layer.sealed, layer.layer);
   args.tail = source_of(layer.tail, layer.layer);
   args.side = source_of(layer.side, layer.layer);
@@ -297,19 +326,15 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant
   args.log_sums = layer.log_sums;
   args.out_seq_stride = layer.out_seq_stride;
   args.out_head_stride = layer.out_head_stride;
-  set_levels(known.key_format, known.head_dim, &args.key_bits, &args.key_unit, args.key_levels);
-  set_levels(known.value_format, known.head_dim, &args.value_bits, &args.value_unit, args.value_levels);
-  const int shared_bytes = lay_out_shared(*kernel, &args);
-  if (cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) !=
-      cudaSuccess)
-    return KVANT_CUDA_ERROR;
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
   if (layer.correction != nullptr) {
-    status = start_correction(known, layer, parts, static_cast<cudaStream_t>(stream), &args);
+    status = start_correction(known, layer, parts, cuda_stream, &args);
     if (status != KVANT_OK) return status;
   }
-  return launch(*kernel, n_ctas, shared_bytes, args, static_cast<cudaStream_t>(stream)) == cudaSuccess
-             ? KVANT_OK
-             : KVANT_CUDA_ERROR;
+  for (int i = 0; i < known.groups.n; ++i)
+    if (launch_group(known, i, *kernels[i], n_ctas, args, cuda_stream) != cudaSuccess)
+      return KVANT_CUDA_ERROR;
+  return KVANT_OK;
 }
 
 }  // extern "C"

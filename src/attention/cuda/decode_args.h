@@ -18,6 +18,14 @@ inline constexpr int kMostStages = 8;
 inline constexpr int kPaddedGroup = 8;  // query heads of a KV head: the columns of a product
 inline constexpr int kMergedHeads = 4;  // query heads that are merged at a time
 
+inline constexpr int kMostKvHeads = 64;
+
+// KV heads whose pages have the same formats.
+struct HeadList {
+  int n;
+  std::uint8_t at[kMostKvHeads];
+};
+
 // Pages of one layer: kvant_pages with the layer worked in.
 struct PageSource {
   const std::int32_t* table;
@@ -28,21 +36,22 @@ struct PageSource {
 
 // A CTA's share of a step's work, and the sequence and head that it begins in (work_range.cuh).
 struct alignas(16) WorkStart {
-  std::int32_t begin, end;  // units
-  std::int32_t head_units;  // of all sequences of one head
-  std::int32_t n_ctas;      // that have work
-  std::int32_t head, seq;
+  std::int32_t begin, end;          // units
+  std::int32_t head_units;          // of all sequences of one head
+  std::int32_t n_ctas;              // that have work
+  std::int32_t head, seq;           // head: its place in DecodeArgs::heads
   std::int32_t seq_begin, seq_end;  // its units among the head's
   std::int32_t n_sealed, n_side;    // its sealed and side pages
   std::int32_t unused[2];
 };
 
 // The division of a step's work. A sequence's units are its sealed, side and tail pages, in this order; units
-// of all sequences of all KV heads (head-major) are dealt out to the CTAs in equal, contiguous ranges.
+// of all sequences of the KV heads of a launch (head-major) are dealt out to the CTAs in equal, contiguous
+// ranges.
 struct Schedule {
   std::int32_t* first_unit;  // [n_seqs + 1]: of each sequence among one head's units
   std::int32_t* side_pages;  // [n_seqs]: the most of any head
-  WorkStart* start;          // [n_ctas]
+  WorkStart* start;          // [n_ctas], of launches that work on all heads
   std::int32_t* arrivals;    // [n_kv_heads * n_seqs]: CTAs that have left their share of a split sequence; 0
                              // between launches
   float* partial_out;        // [2 n_ctas][kPaddedGroup][d]
@@ -51,6 +60,8 @@ struct Schedule {
 
 struct DecodeArgs {
   int n_seqs, n_kv_heads, group;
+  HeadList heads;          // that this launch works on
+  int follows;             // not 0: a launch of the same call on other heads precedes this one
   float score_scale_log2;  // scores in units of log 2
   const std::int32_t *sealed_pages, *tail_tokens, *side_tokens;
   std::int64_t side_seq_stride, side_head_stride;

@@ -27,27 +27,36 @@ bool have_gpu() {
 // Whether every head and side has page table entries of its own, or an entry stands for all of them.
 enum class Tables { own, shared };
 
-// A cache of some sequences: pages in random places of the pools, and what they stand for.
+// Formats of keys and values.
+struct FormatPair {
+  const char* key;
+  const char* value;
+};
+// A cache of some sequences: pages in random places of the pools, and what they stand for. KV heads have the
+// pairs of formats in turn.
 class TestCache {
  public:
-  TestCache(const std::string& key_format, const std::string& value_format, int d,
-            const std::vector<SequenceLengths>& lengths, int sink, bool masks, Tables tables, Values values,
-            std::uint32_t seed)
-      : formats_{key_format, value_format},
-        d_(d),
+  TestCache(const std::vector<FormatPair>& pairs, int d, const std::vector<SequenceLengths>& lengths,
+            int sink, bool masks, Tables tables, Values values, std::uint32_t seed)
+      : d_(d),
         lengths_(lengths),
         sink_(sink),
         tables_(tables),
         values_(values),
         random_(seed),
-        codebooks_(key_format, value_format, d, kKvHeads, seed) {
+        codebooks_(pairs[0].key, pairs[0].value, d, kKvHeads, seed) {
+    for (int head = 0; head < kKvHeads; ++head) {
+      formats_[0].push_back(pairs[head % pairs.size()].key);
+      formats_[1].push_back(pairs[head % pairs.size()].value);
+    }
+    is_mixed_ = pairs.size() > 1;
     for (const SequenceLengths& l : lengths_) most_pages_ = std::max(most_pages_, l.sealed);
     mask_.resize(static_cast<std::size_t>(lengths_.size()) * kKvHeads * std::max(1, most_pages_) * 4);
     if (masks)
       for (std::uint32_t& word : mask_) word = random_() % 5 == 0 ? random_() & random_() & random_() : 0;
     use_masks_ = masks;
     tokens_.resize(lengths_.size() * kKvHeads);
-    if (key_format != "bf16") add_sealed();
+    if (has_sealed()) add_sealed();
     add_plain(tail_, [](const SequenceLengths& l) { return l.tail; });
     add_plain(side_, [](const SequenceLengths& l) { return l.side; });
   }
@@ -81,11 +90,16 @@ class TestCache {
     shape.group = group;
     shape.head_dim = d_;
     shape.score_scale = score_scale();
-    shape.key_format = formats_[0].c_str();
-    shape.value_format = formats_[1].c_str();
+    if (is_mixed_) {
+      shape.head_key_formats = formats_[0].data();
+      shape.head_value_formats = formats_[1].data();
+    } else {
+      shape.key_format = formats_[0][0];
+      shape.value_format = formats_[1][0];
+    }
     kvant_decode_lengths lengths{};
     lengths.struct_size = sizeof lengths;
-    lengths.sealed_pages = formats_[0] == "bf16" ? nullptr : device_sealed.get();
+    lengths.sealed_pages = has_sealed() ? device_sealed.get() : nullptr;
     lengths.tail_tokens = device_tail.get();
     lengths.side_tokens = device_side.get();
     lengths.side_seq_stride = 1;
@@ -139,6 +153,8 @@ class TestCache {
     const float* value;
   };
 
+  bool has_sealed() const { return formats_[0][0] != std::string("bf16"); }
+
   float score_scale() const { return 1.0F / std::sqrt(static_cast<float>(d_)) * 0.7F; }
 
   // Pages of all heads and sides that a table entry stands for.
@@ -183,15 +199,16 @@ class TestCache {
   }
 
   void add_sealed() {
-    const std::size_t stride =
-        std::max(kvant_page_bytes(formats_[0].c_str(), d_), kvant_page_bytes(formats_[1].c_str(), d_));
+    std::size_t stride = 0;
+    for (const auto& names : formats_)
+      for (const char* name : names) stride = std::max(stride, kvant_page_bytes(name, d_));
     sealed_ = make_pool(most_pages_, stride);
     TokenMask none;
     for (int side = 0; side < 2; ++side)
       for (int head = 0; head < kKvHeads; ++head)
         for (int i = 0; i < kUniquePages; ++i)
-          unique_[side].push_back(encode_page(formats_[side], static_cast<Side>(side), d_, none, codebooks_,
-                                              head, 100 * side + 10 * head + i, values_));
+          unique_[side].push_back(encode_page(formats_[side][head], static_cast<Side>(side), d_, none,
+                                              codebooks_, head, 100 * side + 10 * head + i, values_));
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
       for (int head = 0; head < kKvHeads; ++head) {
         for (int page = 0; page < lengths_[seq].sealed; ++page) {
@@ -296,7 +313,8 @@ class TestCache {
     return worst;
   }
 
-  std::string formats_[2];
+  std::vector<const char*> formats_[2];  // [side][head]
+  bool is_mixed_ = false;
   int d_;
   std::vector<SequenceLengths> lengths_;
   int sink_;
@@ -313,17 +331,13 @@ class TestCache {
   Pool sealed_, tail_, side_;
 };
 
-struct FormatPair {
-  const char* key;
-  const char* value;
-};
 constexpr FormatPair kPairs[] = {
-    {"bf16", "bf16"},         {"ch4g128", "tok4g128"}, {"ch2g128", "tok2g128"},  {"ch4g128", "tok2g128"},
-    {"prog4", "prog4"},       {"lm2", "lm2"},          {"lm3", "lm3"},           {"lm4", "lm4"},
-    {"vq-d4b8", "vq-d4b8"},   {"vq-d2b8", "vq-d2b8"},  {"vq-d4b10", "vq-d8b12"}, {"vq-d4b12", "vq-d4b12"},
-    {"vq-d8b12", "vq-d8b12"}, {"vq-d8b12", "vq-d8b8"}, {"tcq1", "tcq1"},         {"tcq2", "tcq2"},
-    {"tcq3", "tcq3"},         {"tcq4", "tcq4"},        {"tcq5", "tcq5"},         {"tcq6", "tcq6"},
-    {"tcq3", "tcq2"},         {"tcq4", "tcq5"}};
+    {"bf16", "bf16"},         {"ch4g128", "tok4g128"},  {"ch2g128", "tok2g128"}, {"ch4g128", "tok2g128"},
+    {"prog4", "prog4"},       {"prog2", "prog2"},       {"lm2", "lm2"},          {"lm3", "lm3"},
+    {"lm4", "lm4"},           {"vq-d4b8", "vq-d4b8"},   {"vq-d2b8", "vq-d2b8"},  {"vq-d4b10", "vq-d8b12"},
+    {"vq-d4b12", "vq-d4b12"}, {"vq-d8b12", "vq-d8b12"}, {"vq-d8b12", "vq-d8b8"}, {"tcq1", "tcq1"},
+    {"tcq2", "tcq2"},         {"tcq3", "tcq3"},         {"tcq4", "tcq4"},        {"tcq5", "tcq5"},
+    {"tcq6", "tcq6"},         {"tcq3", "tcq2"},         {"tcq4", "tcq5"}};
 
 class DecodeAttention : public testing::TestWithParam<std::tuple<FormatPair, int>> {
  protected:
@@ -334,7 +348,7 @@ class DecodeAttention : public testing::TestWithParam<std::tuple<FormatPair, int
                     kvant_type out_type = KVANT_F32, Tables tables = Tables::own,
                     Values values = Values::normal) {
     const auto& [pair, d] = GetParam();
-    TestCache cache(pair.key, pair.value, d, lengths, sink, masks, tables, values, 5);
+    TestCache cache({pair}, d, lengths, sink, masks, tables, values, 5);
     const double error = cache.worst_error(group, out_type);
     std::printf("  %s + %s, d = %d, group %d: relative error %.5f\n", pair.key, pair.value, d, group, error);
     EXPECT_LE(error, kTolerance);
@@ -381,6 +395,63 @@ INSTANTIATE_TEST_SUITE_P(Formats, DecodeAttention,
                              if (c == '-') c = '_';
                            return name;
                          });
+
+struct Mix {
+  const char* name;
+  std::vector<FormatPair> pairs;
+};
+void PrintTo(const Mix& mix, std::ostream* out) {
+  *out << mix.name;
+}
+
+class HeadMix : public testing::TestWithParam<std::tuple<Mix, int>> {};
+
+TEST_P(HeadMix, AgreesWhereHeadsHaveFormatsOfTheirOwn) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  const auto& [mix, d] = GetParam();
+  const std::vector<SequenceLengths> ragged = {{1, 5, 4}, {9, 127, 4}, {0, 0, 0}, {0, 3, 0}, {130, 33, 4}};
+  for (const int group : {1, 4, 8}) {
+    for (const bool is_long : {false, true}) {
+      TestCache cache(mix.pairs, d,
+                      is_long ? std::vector<SequenceLengths>{{600, 1, 7}, {33, 64, 130}} : ragged, 4, is_long,
+                      Tables::own, Values::normal, 6);
+      const double error = cache.worst_error(group, KVANT_F32);
+      std::printf("  %s, d = %d, group %d: relative error %.5f\n", mix.name, d, group, error);
+      EXPECT_LE(error, kTolerance);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Mixes, HeadMix,
+    testing::Combine(testing::Values(Mix{"turbo", {{"prog4", "prog4"}, {"prog2", "prog2"}}},
+                                     Mix{"three",
+                                         {{"lm4", "lm4"}, {"ch4g128", "tok2g128"}, {"tcq3", "tcq2"}}},
+                                     Mix{"linear", {{"ch2g128", "tok2g128"}, {"ch4g128", "tok4g128"}}}),
+                     testing::Values(64, 128)),
+    [](const auto& info) {
+      return std::string(std::get<0>(info.param).name) + "_d" + std::to_string(std::get<1>(info.param));
+    });
+
+TEST(DecodeApi, ReadsFormatsByHead) {
+  const char* names[] = {"prog4", "prog2", "prog4"};
+  kvant_decode_shape shape{};
+  shape.struct_size = sizeof shape;
+  shape.n_seqs = shape.group = 1;
+  shape.n_kv_heads = 3;
+  shape.head_dim = 128;
+  shape.head_key_formats = shape.head_value_formats = names;
+  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/prog4+prog4");
+  names[2] = "no such format";
+  EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
+  names[2] = nullptr;
+  EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
+  // What an older caller does not have is not read.
+  shape.key_format = "ch4g128";
+  shape.value_format = "tok4g128";
+  shape.struct_size = offsetof(kvant_decode_shape, corrected);
+  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/ch4g128+tok4g128");
+}
 
 TEST(DecodeApi, RefusesWhatItCannotRun) {
   kvant_decode_shape shape{};

@@ -3,7 +3,9 @@
 // it the limit: reading the same number of bytes and nothing else.
 //
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--tail TOKENS]
-//                [--settled 1] [--protected PERCENT] [--correction 1] [KEY+VALUE ...]
+//                [--settled 1] [--protected PERCENT] [--correction 1] [KEY+VALUE[/KEY+VALUE...] ...]
+//
+// Several pairs: KV heads have them in turn.
 //
 // --settled 1: pages are read while the layer before still ends. --tail: unquantized tokens behind the sealed
 // ones. --protected: of the sealed tokens, at random, are masked out of their pages and lie in unquantized
@@ -12,6 +14,7 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <sstream>
 #include <string>
 
 #include "attention/cuda/device_memory.h"
@@ -45,11 +48,11 @@ struct Settings {
 };
 
 // Entries of the pool in turn get copies of a few encoded pages.
-__global__ void fill_kernel(const uint4* unique, std::size_t entry_words, uint4* pool,
-                            std::size_t n_entries) {
+__global__ void fill_kernel(const uint4* unique, std::size_t entry_words, uint4* pool, std::size_t n_entries,
+                            int n_unique) {
   for (std::size_t entry = blockIdx.x; entry < n_entries; entry += gridDim.x)
     for (std::size_t i = threadIdx.x; i < entry_words; i += blockDim.x)
-      pool[entry * entry_words + i] = unique[entry % kUniquePages * entry_words + i];
+      pool[entry * entry_words + i] = unique[entry % n_unique * entry_words + i];
 }
 
 __global__ void __launch_bounds__(256) read_kernel(const uint4* data, std::size_t n, uint4* out) {
@@ -118,7 +121,7 @@ struct PlainPages {
     const DeviceArray<std::byte> device_unique(unique);
     pool = std::make_unique<DeviceArray<std::byte>>(entries * 2 * page_bytes);
     fill_kernel<<<1320, 256>>>(reinterpret_cast<const uint4*>(device_unique.get()), 2 * page_bytes / 16,
-                               reinterpret_cast<uint4*>(pool->get()), entries);
+                               reinterpret_cast<uint4*>(pool->get()), entries, kUniquePages);
     check_cuda(cudaDeviceSynchronize(), "fill");
     std::vector<std::int32_t> ids(entries);
     std::iota(ids.begin(), ids.end(), 0);
@@ -166,21 +169,35 @@ class Corrections {
   DeviceArray<float> maps_, states_;
 };
 
+struct FormatPair {
+  std::string key, value;
+};
+
 class Bench {
  public:
   explicit Bench(const Settings& settings) : settings_(settings), pool_(kPoolBytes), junk_(1 << 20) {}
 
-  void run_pair(const std::string& key, const std::string& value) {
+  // name: pairs of formats, which the KV heads have in turn.
+  void run_pairs(const std::string& name) {
     const int d = settings_.head_dim;
-    const bool plain = key == "bf16";
-    const Codebooks codebooks(key, value, d, settings_.kv_heads, 3);
-    const std::size_t key_bytes = kvant_page_bytes(key.c_str(), d);
-    const std::size_t value_bytes = kvant_page_bytes(value.c_str(), d);
+    const std::vector<FormatPair> pairs = parse_pairs(name);
+    const auto n_pairs = static_cast<int>(pairs.size());
+    const bool plain = pairs[0].key == "bf16";
+    const Codebooks codebooks(pairs[0].key, pairs[0].value, d, settings_.kv_heads, 3);
+    std::size_t key_bytes = 0;  // the most of any pair: all entries of the pool have one size
+    std::size_t value_bytes = 0;
+    for (const FormatPair& pair : pairs) {
+      key_bytes = std::max(key_bytes, kvant_page_bytes(pair.key.c_str(), d));
+      value_bytes = std::max(value_bytes, kvant_page_bytes(pair.value.c_str(), d));
+    }
     const std::size_t entry = (key_bytes + value_bytes + 127) / 128 * 128;
-    std::vector<std::byte> unique(kUniquePages * entry);
-    for (int i = 0; i < kUniquePages; ++i) {
+    const int n_unique = kUniquePages / n_pairs * n_pairs;
+    std::vector<std::byte> unique(n_unique * entry);  // entry i of the pool is of pair i % n_pairs
+    for (int i = 0; i < n_unique; ++i) {
       for (const Side side : kSides) {
-        const EncodedPage page = encode_page(side == Side::key ? key : value, side, d, {}, codebooks, 0, i);
+        const FormatPair& pair = pairs[i % n_pairs];
+        const EncodedPage page =
+            encode_page(side == Side::key ? pair.key : pair.value, side, d, {}, codebooks, 0, i);
         std::copy(
             page.device.begin(), page.device.end(),
             unique.begin() + static_cast<std::ptrdiff_t>(i * entry + (side == Side::key ? 0 : key_bytes)));
@@ -188,7 +205,7 @@ class Bench {
     }
     const DeviceArray<std::byte> device_unique(unique);
     fill_kernel<<<1320, 256>>>(reinterpret_cast<const uint4*>(device_unique.get()), entry / 16,
-                               reinterpret_cast<uint4*>(pool_.get()), kPoolBytes / entry);
+                               reinterpret_cast<uint4*>(pool_.get()), kPoolBytes / entry, n_unique);
     check_cuda(cudaDeviceSynchronize(), "fill");
     const DeviceArray<std::uint16_t> key_codebooks(codebooks.packed[0]), value_codebooks(codebooks.packed[1]);
 
@@ -196,12 +213,18 @@ class Bench {
       if (settings_.seqs != 0 && batch.seqs != settings_.seqs) continue;
       const int pages = batch.context / kTokens;
       const std::size_t per_layer = static_cast<std::size_t>(batch.seqs) * settings_.kv_heads * pages;
-      std::size_t bytes = per_layer * (key_bytes + value_bytes);
+      std::size_t bytes = 0;
+      std::vector<const char*> head_formats[2];
+      for (int head = 0; head < settings_.kv_heads; ++head) {
+        const FormatPair& pair = pairs[head % n_pairs];
+        head_formats[0].push_back(pair.key.c_str());
+        head_formats[1].push_back(pair.value.c_str());
+        bytes += per_layer / settings_.kv_heads *
+                 (kvant_page_bytes(pair.key.c_str(), d) + kvant_page_bytes(pair.value.c_str(), d));
+      }
       const int layers = static_cast<int>(std::max<std::size_t>(2, (kColdBytes + bytes - 1) / bytes));
-      if (layers * per_layer * entry > kPoolBytes) continue;
-      std::vector<std::int32_t> ids(layers * per_layer);
-      std::iota(ids.begin(), ids.end(), 0);
-      std::shuffle(ids.begin(), ids.end(), std::mt19937(9));
+      if (layers * (per_layer + pages * batch.seqs * n_pairs) * entry > kPoolBytes) continue;
+      const std::vector<std::int32_t> ids = page_ids(layers * batch.seqs, pages, n_pairs);
       const DeviceArray<std::int32_t> table(ids);
       const DeviceArray<std::int32_t> lengths_array(
           std::vector<std::int32_t>(batch.seqs, plain ? batch.context : pages));
@@ -212,14 +235,15 @@ class Bench {
       for (std::uint16_t& x : q) x = bf16_from_float(normal(random));
       const DeviceArray<std::uint16_t> device_q(q), out(q.size());
 
-      kvant_decode_shape shape{sizeof shape,
-                               batch.seqs,
-                               settings_.kv_heads,
-                               settings_.group,
-                               d,
-                               1 / std::sqrt(static_cast<float>(d)),
-                               key.c_str(),
-                               value.c_str()};
+      kvant_decode_shape shape{};
+      shape.struct_size = sizeof shape;
+      shape.n_seqs = batch.seqs;
+      shape.n_kv_heads = settings_.kv_heads;
+      shape.group = settings_.group;
+      shape.head_dim = d;
+      shape.score_scale = 1 / std::sqrt(static_cast<float>(d));
+      shape.head_key_formats = head_formats[0].data();
+      shape.head_value_formats = head_formats[1].data();
       kvant_decode_lengths lengths{};
       lengths.struct_size = sizeof lengths;
       (plain ? lengths.tail_tokens : lengths.sealed_pages) = lengths_array.get();
@@ -289,15 +313,42 @@ class Bench {
         read_kernel<<<static_cast<unsigned>((bytes / 16 + 1023) / 1024), 256, 0, stream>>>(
             reinterpret_cast<const uint4*>(pool_.get() + i * bytes), bytes / 16, junk_.get());
       });
-      std::printf("%-20s d%-3d G%d (%2d, %4dk) %9.1f us  limit %8.1f us  %3.0f %%  %5.0f GB/s  %.2f bits\n",
-                  (key + "+" + value).c_str(), d, settings_.group, batch.seqs, batch.context / 1024, us,
-                  limit, 100 * limit / us, static_cast<double>(bytes) / us / 1e3,
+      std::printf("%-23s d%-3d G%d (%2d, %4dk) %9.1f us  limit %8.1f us  %3.0f %%  %5.0f GB/s  %.2f bits\n",
+                  name.c_str(), d, settings_.group, batch.seqs, batch.context / 1024, us, limit,
+                  100 * limit / us, static_cast<double>(bytes) / us / 1e3,
                   8.0 * static_cast<double>(bytes) / (static_cast<double>(per_layer) * 2 * kTokens * d));
       std::fflush(stdout);
     }
   }
 
  private:
+  static std::vector<FormatPair> parse_pairs(const std::string& names) {
+    std::vector<FormatPair> pairs;
+    std::stringstream stream(names);
+    for (std::string pair; std::getline(stream, pair, '/');)
+      pairs.push_back({pair.substr(0, pair.find('+')), pair.substr(pair.find('+') + 1)});
+    return pairs;
+  }
+
+  // [n_seqs][kv_heads][pages] entries of the pool, shuffled, each of its head's pair.
+  std::vector<std::int32_t> page_ids(int n_seqs, int pages, int n_pairs) const {
+    const std::size_t most =
+        static_cast<std::size_t>(n_seqs) * ((settings_.kv_heads + n_pairs - 1) / n_pairs) * pages;
+    std::mt19937 random(9);
+    std::vector<std::vector<std::int32_t>> of_pair(n_pairs, std::vector<std::int32_t>(most));
+    for (int pair = 0; pair < n_pairs; ++pair) {
+      for (std::size_t i = 0; i < most; ++i) of_pair[pair][i] = static_cast<std::int32_t>(i * n_pairs + pair);
+      std::shuffle(of_pair[pair].begin(), of_pair[pair].end(), random);
+    }
+    std::vector<std::int32_t> ids;
+    for (int i = 0; i < n_seqs * settings_.kv_heads; ++i) {
+      std::vector<std::int32_t>& left = of_pair[i % settings_.kv_heads % n_pairs];
+      ids.insert(ids.end(), left.end() - pages, left.end());
+      left.resize(left.size() - pages);
+    }
+    return ids;
+  }
+
   static void expect_ok(kvant_status status) {
     if (status == KVANT_OK) return;
     std::fprintf(stderr, "%s %s\n", kvant_status_text(status), cudaGetErrorString(cudaGetLastError()));
@@ -330,11 +381,27 @@ Settings parse(int argc, char** argv) {
     }
   }
   if (settings.pairs.empty())
-    settings.pairs = {"bf16+bf16",         "ch4g128+tok4g128",  "prog4+prog4",     "ch4g128+tok2g128",
-                      "ch2g128+tok2g128",  "lm4+lm4",           "lm3+lm3",         "lm2+lm2",
-                      "vq-d2b8+vq-d2b8",   "vq-d4b12+vq-d4b12", "vq-d4b8+vq-d4b8", "vq-d4b10+vq-d8b12",
-                      "vq-d8b12+vq-d8b12", "vq-d8b12+vq-d8b8",  "tcq4+tcq4",       "tcq3+tcq3",
-                      "tcq2+tcq2",         "tcq4+tcq3",         "tcq5+tcq4"};
+    settings.pairs = {"bf16+bf16",
+                      "ch4g128+tok4g128",
+                      "prog4+prog4",
+                      "prog2+prog2",
+                      "prog4+prog4/prog2+prog2",
+                      "ch4g128+tok2g128",
+                      "ch2g128+tok2g128",
+                      "lm4+lm4",
+                      "lm3+lm3",
+                      "lm2+lm2",
+                      "vq-d2b8+vq-d2b8",
+                      "vq-d4b12+vq-d4b12",
+                      "vq-d4b8+vq-d4b8",
+                      "vq-d4b10+vq-d8b12",
+                      "vq-d8b12+vq-d8b12",
+                      "vq-d8b12+vq-d8b8",
+                      "tcq4+tcq4",
+                      "tcq3+tcq3",
+                      "tcq2+tcq2",
+                      "tcq4+tcq3",
+                      "tcq5+tcq4"};
   return settings;
 }
 
@@ -344,8 +411,5 @@ Settings parse(int argc, char** argv) {
 int main(int argc, char** argv) {
   const kvant::cuda::Settings settings = kvant::cuda::parse(argc, argv);
   kvant::cuda::Bench bench(settings);
-  for (const std::string& pair : settings.pairs) {
-    const std::size_t plus = pair.find('+');
-    bench.run_pair(pair.substr(0, plus), pair.substr(plus + 1));
-  }
+  for (const std::string& name : settings.pairs) bench.run_pairs(name);
 }

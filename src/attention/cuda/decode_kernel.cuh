@@ -436,15 +436,17 @@ __global__ void __launch_bounds__(kMostThreads, 1) decode_kernel(const __grid_co
   __syncthreads();
   const int warp = threadIdx.x / kLanes;
   if (warp < rings.n_warps) {
-    // In this order: what precedes a kernel's predecessor is then over before the kernel begins.
-    wait_for_predecessors();
+    // In this order: what precedes a kernel's predecessor is then over before the kernel begins. So a launch
+    // that follows another on other heads need not wait for it before its own end.
+    if (args.follows == 0) wait_for_predecessors();
     admit_successors();
     consume<Pair, D>(args, shared, rings);
+    if (args.follows != 0) wait_for_predecessors();
     return;
   }
   const int of_warp = threadIdx.x % kLanes;
   if (of_warp >= rings.n_warps) return;
-  if (args.settled == 0) wait_for_predecessors();
+  if (args.settled == 0 && args.follows == 0) wait_for_predecessors();
   PageCopier<D> copier(args, rings, of_warp);
   while (copier.live()) copier.poll();
 }

@@ -7,6 +7,7 @@
 #include "attention/cuda/append_kernel.cuh"
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/correction.h"
+#include "attention/cuda/head_groups.h"
 #include "attention/cuda/page_permutation.h"
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/seal_kernel.cuh"
@@ -60,6 +61,25 @@ bool read(const kvant_decode_shape* from_shape, const kvant_decode_layer* from_l
          read_struct(from_layer, layer) && layer->tail.table != nullptr && layer->tail.pool != nullptr;
 }
 
+// How the pages of a group of heads are encoded.
+kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_decode_layer& layer,
+                           SealArgs* args) {
+  for (int side = 0; side < 2; ++side) {
+    const char* format = side == KVANT_KEY ? group.key_format : group.value_format;
+    PageEncoding& encoding = args->sides[side];
+    if (!find_encoding(format, &encoding)) return KVANT_UNSUPPORTED;
+    encoding.page_bytes = static_cast<int>(kvant_page_bytes(format, head_dim));
+    if (encoding.page_bytes == 0) return KVANT_UNSUPPORTED;
+    if (encoding.encoding == Encoding::lloyd_max) set_levels(head_dim, &encoding);
+    if (encoding.encoding == Encoding::trellis) set_trellis(&encoding);
+    encoding.codebooks = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
+    encoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
+    if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
+      return KVANT_INVALID_ARGUMENT;
+  }
+  return KVANT_OK;
+}
+
 template <int D>
 cudaError_t launch_seal(const SealArgs& args, cudaStream_t stream) {
   const bool trellis =
@@ -68,7 +88,7 @@ cudaError_t launch_seal(const SealArgs& args, cudaStream_t stream) {
   const cudaError_t error =
       cudaFuncSetAttribute(seal_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  seal_kernel<D><<<dim3(args.n_seqs, args.n_kv_heads, 2), kSealThreads, bytes, stream>>>(args);
+  seal_kernel<D><<<dim3(args.n_seqs, args.heads.n, 2), kSealThreads, bytes, stream>>>(args);
   return cudaPeekAtLastError();
 }
 
@@ -121,40 +141,36 @@ kvant_status kvant_seal(const kvant_decode_shape* caller_shape, const kvant_deco
     return KVANT_INVALID_ARGUMENT;
   if (layer.correction != nullptr && !read_correction(layer.correction, &correction))
     return KVANT_INVALID_ARGUMENT;
-  SealArgs args{shape.n_seqs,
-                shape.n_kv_heads,
-                source_of(layer.sealed, layer.layer),
-                source_of(layer.tail, layer.layer),
-                tail_page,
-                sealed_page,
-                layer.sink,
-                reinterpret_cast<const uint4*>(layer.masks),
-                layer.mask_seq_stride,
-                layer.mask_head_stride,
-                {}};
-  for (int side = 0; side < 2; ++side) {
-    const char* format = side == KVANT_KEY ? shape.key_format : shape.value_format;
-    PageEncoding& encoding = args.sides[side];
-    if (!find_encoding(format, &encoding)) return KVANT_UNSUPPORTED;
-    encoding.page_bytes = static_cast<int>(kvant_page_bytes(format, shape.head_dim));
-    if (encoding.page_bytes == 0) return KVANT_UNSUPPORTED;
-    if (encoding.encoding == Encoding::lloyd_max) set_levels(shape.head_dim, &encoding);
-    if (encoding.encoding == Encoding::trellis) set_trellis(&encoding);
-    encoding.codebooks = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
-    encoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
-    if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
-      return KVANT_INVALID_ARGUMENT;
+  HeadGroups groups;
+  if (!group_heads(shape, &groups)) return KVANT_INVALID_ARGUMENT;
+  SealArgs args[kMostHeadGroups];  // all are checked before any is launched
+  for (int i = 0; i < groups.n; ++i) {
+    args[i] = {shape.n_seqs,
+               groups.of[i].heads,
+               source_of(layer.sealed, layer.layer),
+               source_of(layer.tail, layer.layer),
+               tail_page,
+               sealed_page,
+               layer.sink,
+               reinterpret_cast<const uint4*>(layer.masks),
+               layer.mask_seq_stride,
+               layer.mask_head_stride,
+               {}};
+    const kvant_status status = set_encodings(groups.of[i], shape.head_dim, layer, &args[i]);
+    if (status != KVANT_OK) return status;
+    if (correction.key_maps != nullptr && (args[i].sides[KVANT_KEY].encoding != Encoding::channel_grid ||
+                                           args[i].sides[KVANT_VALUE].encoding != Encoding::token_grid))
+      return KVANT_UNSUPPORTED;
   }
-  const bool corrects = correction.key_maps != nullptr;
-  if (corrects && (args.sides[KVANT_KEY].encoding != Encoding::channel_grid ||
-                   args.sides[KVANT_VALUE].encoding != Encoding::token_grid))
-    return KVANT_UNSUPPORTED;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  cudaError_t error =
-      shape.head_dim == 64 ? launch_seal<64>(args, cuda_stream) : launch_seal<128>(args, cuda_stream);
-  if (error == cudaSuccess && corrects)
+  cudaError_t error = cudaSuccess;
+  for (int i = 0; i < groups.n && error == cudaSuccess; ++i) {
     error =
-        add_sealed_to_states(args, shape.head_dim, correction.key_maps, states_of(correction), cuda_stream);
+        shape.head_dim == 64 ? launch_seal<64>(args[i], cuda_stream) : launch_seal<128>(args[i], cuda_stream);
+    if (error == cudaSuccess && correction.key_maps != nullptr)
+      error = add_sealed_to_states(args[i], shape.head_dim, correction.key_maps, states_of(correction),
+                                   cuda_stream);
+  }
   return error == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
 }
 

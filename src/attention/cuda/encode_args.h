@@ -19,7 +19,8 @@ struct PageEncoding {
 };
 
 struct SealArgs {
-  int n_seqs, n_kv_heads;
+  int n_seqs;
+  HeadList heads;
   PageSource sealed, tail;
   const std::int32_t *tail_page, *sealed_page;
   int sink;

@@ -1,6 +1,7 @@
 // Appending to the tail and sealing, against the formats' own encoders.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -20,19 +21,34 @@ struct Case {
   const char* value;
   double differing_bits;  // at most, as a share: where sums are rounded in another order, or (1) paths
                           // searched otherwise
+  const char* second_key = nullptr;  // of the second KV head, where it has formats of its own
+  const char* second_value = nullptr;
 };
-constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},    {"ch2g128", "tok2g128", 0},
-                           {"prog4", "prog4", 0},         {"lm4", "lm4", 1e-4},
-                           {"lm3", "lm2", 1e-4},          {"vq-d4b8", "vq-d4b8", 1e-3},
-                           {"vq-d2b8", "vq-d8b12", 1e-3}, {"tcq1", "tcq2", 1},
-                           {"tcq3", "tcq4", 1},           {"tcq5", "tcq3", 1}};
+constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},
+                           {"ch2g128", "tok2g128", 0},
+                           {"prog4", "prog4", 0},
+                           {"prog2", "prog2", 0},
+                           {"ch4g128", "tok2g128", 0, "prog2", "prog4"},
+                           {"lm4", "lm4", 1e-4},
+                           {"lm3", "lm2", 1e-4},
+                           {"vq-d4b8", "vq-d4b8", 1e-3},
+                           {"vq-d2b8", "vq-d8b12", 1e-3},
+                           {"tcq1", "tcq2", 1},
+                           {"tcq3", "tcq4", 1},
+                           {"tcq5", "tcq3", 1}};
 
 // Rows of 128 tokens for each sequence, in an order of their own, and a cache with one tail page and one
 // sealed page for each sequence, head and side.
 class SealedCache {
  public:
   SealedCache(const Case& formats, int d, bool hadamard)
-      : formats_{formats.key, formats.value}, d_(d), codebooks_(formats.key, formats.value, d, kKvHeads, 8) {
+      : formats_{{formats.key, formats.key}, {formats.value, formats.value}},
+        d_(d),
+        codebooks_(formats.key, formats.value, d, kKvHeads, 8) {
+    if (formats.second_key != nullptr) {
+      formats_[0][1] = formats.second_key;
+      formats_[1][1] = formats.second_value;
+    }
     const int n_rows = kSeqs * kTokens;
     rows_[0].resize(static_cast<std::size_t>(n_rows) * kKvHeads * d);
     rows_[1].resize(rows_[0].size());
@@ -80,9 +96,9 @@ class SealedCache {
   std::vector<std::byte> expected(int side, int head, const std::vector<float>& values) const {
     TokenMask left_out;
     for (int token = 0; token < kSink; ++token) left_out.set(token);
-    const Format& format = *find_format(formats_[side]);
+    const Format& format = *find_format(formats_[side][head]);
     DeviceFormat device;
-    find_device_format(formats_[side], device);
+    find_device_format(formats_[side][head], device);
     std::vector<std::byte> canonical(format.page_bytes(d_));
     format.encode(values.data(), left_out, {d_, {&codebooks_.constants, 0, head, static_cast<Side>(side)}},
                   canonical.data());
@@ -93,9 +109,9 @@ class SealedCache {
 
   // The squared error of a device page, kept tokens only.
   double squared_error(int side, int head, const std::vector<float>& values, const std::byte* page) const {
-    const Format& format = *find_format(formats_[side]);
+    const Format& format = *find_format(formats_[side][head]);
     DeviceFormat device;
-    find_device_format(formats_[side], device);
+    find_device_format(formats_[side][head], device);
     std::vector<std::byte> canonical(format.page_bytes(d_));
     page_from_device(device, static_cast<Side>(side), d_, canonical.size(), page, canonical.data());
     std::vector<float> decoded(values.size());
@@ -113,7 +129,8 @@ class SealedCache {
   static std::size_t entry(int side, int seq, int head) { return (seq * kKvHeads + head) * 2 + side; }
 
   void run(const std::vector<std::int32_t>& seq, const std::vector<std::int32_t>& token, bool hadamard) {
-    stride_ = std::max(kvant_page_bytes(formats_[0].c_str(), d_), kvant_page_bytes(formats_[1].c_str(), d_));
+    for (const auto& names : formats_)
+      for (const char* name : names) stride_ = std::max(stride_, kvant_page_bytes(name, d_));
     const std::size_t entries = kSeqs * kKvHeads * 2;
     std::vector<std::int32_t> ids(entries);
     for (std::size_t i = 0; i < entries; ++i) ids[i] = static_cast<std::int32_t>(i);
@@ -125,8 +142,14 @@ class SealedCache {
     const DeviceArray<std::uint16_t> key_codebooks(codebooks_.packed[0]),
         value_codebooks(codebooks_.packed[1]);
 
-    const kvant_decode_shape shape{sizeof shape,       kSeqs, kKvHeads, 1, d_, 1, formats_[0].c_str(),
-                                   formats_[1].c_str()};
+    kvant_decode_shape shape{};
+    shape.struct_size = sizeof shape;
+    shape.n_seqs = kSeqs;
+    shape.n_kv_heads = kKvHeads;
+    shape.group = 1;
+    shape.head_dim = d_;
+    shape.head_key_formats = formats_[0];
+    shape.head_value_formats = formats_[1];
     kvant_decode_layer layer{};
     layer.struct_size = sizeof layer;
     layer.sealed = layer.tail = kvant_pages{table.get(), kKvHeads * 2, 0, 2, 1, nullptr, 0, 0, 0, 0};
@@ -156,7 +179,7 @@ class SealedCache {
     sealed_ = sealed.read();
   }
 
-  std::string formats_[2];
+  const char* formats_[2][kKvHeads];
   int d_;
   Codebooks codebooks_;
   std::vector<std::uint16_t> rows_[2];
@@ -233,15 +256,17 @@ TEST_P(Encoding, RotatesRowsBeforeTheyAreStored) {
   });
 }
 
+std::string name_of(const Case& formats, int d) {
+  std::string name = std::string(formats.key) + "_" + formats.value + "_d" + std::to_string(d);
+  if (formats.second_key != nullptr) name += "_mixed";
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, Encoding,
                          testing::Combine(testing::ValuesIn(kCases), testing::Values(64, 128)),
                          [](const auto& info) {
-                           std::string name = std::string(std::get<0>(info.param).key) + "_" +
-                                              std::get<0>(info.param).value + "_d" +
-                                              std::to_string(std::get<1>(info.param));
-                           for (char& c : name)
-                             if (c == '-') c = '_';
-                           return name;
+                           return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });
 
 }  // namespace

@@ -17,6 +17,7 @@ constexpr NamedFormat kFormats[] = {
     {"tok4g128", {{CodeOrder::mask4, 4, 1}}},
     {"tok2g128", {{CodeOrder::mask2, 2, 1}}},
     {"prog4", {{CodeOrder::mask4, 4, 1}}},
+    {"prog2", {{CodeOrder::mask2, 2, 1}}},
     {"lm2", {{CodeOrder::quads, 2, 1}}},
     {"lm3", {{CodeOrder::pairs, 3, 1}}},
     {"lm4", {{CodeOrder::pairs, 4, 1}}},

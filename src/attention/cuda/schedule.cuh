@@ -1,7 +1,7 @@
 // Deals out a step's work: one launch of one CTA, once a step.
 #pragma once
 
-#include "attention/cuda/decode_args.h"
+#include "attention/cuda/work_range.cuh"
 
 namespace kvant::cuda {
 
@@ -31,21 +31,6 @@ __device__ inline int inclusive_sum(int x) {
   for (int i = 0; i < warp; ++i) x += warp_sums[i];
   __syncthreads();
   return x;
-}
-
-// The sequence among [0, n_seqs) that holds unit `unit` of a head.
-__device__ inline int find_sequence(const std::int32_t* first_unit, int n_seqs, int unit) {
-  int low = 0;
-  int high = n_seqs - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (first_unit[middle] <= unit) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
 }
 
 __global__ void __launch_bounds__(kScheduleThreads)

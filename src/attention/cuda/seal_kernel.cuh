@@ -62,11 +62,12 @@ __device__ void encode_tokens(SealPage<D>& page) {
   }
 }
 
-// TurboAttention's: INT8 by blocks of 64 tokens, then 4 bits by channel.
+// TurboAttention's: INT8 by blocks of 64 tokens, then few bits by channel.
 template <int D>
 __device__ void encode_progressive(SealPage<D>& page) {
   constexpr int kBlock = 64;
   constexpr float kLargest = 119;
+  const auto last = static_cast<float>((1 << page.format.layout.bits) - 1);
   for (int block = 0; block < kTokens / kBlock; ++block) {
     if (threadIdx.x == 0) page.shared.largest = 0;
     __syncthreads();
@@ -97,14 +98,15 @@ __device__ void encode_progressive(SealPage<D>& page) {
       float step = 1;
       float zero = 0;
       if (low <= high) {
-        step = fmaxf(1, ceilf(__fdiv_rn(__fsub_rn(high, low), 15)));
+        step = fmaxf(1, ceilf(__fdiv_rn(__fsub_rn(high, low), last)));
         zero = low;
       }
       page.parameters()[block * D + channel] = static_cast<unsigned char>(step);
       page.parameters()[(2 + block) * D + channel] =
           static_cast<unsigned char>(static_cast<signed char>(zero));
       for (int token = block * kBlock; token < (block + 1) * kBlock; ++token)
-        page.store_code(token, channel, Grid::code_on(integer(token, channel), zero, __fdiv_rn(1, step), 15));
+        page.store_code(token, channel,
+                        Grid::code_on(integer(token, channel), zero, __fdiv_rn(1, step), last));
     }
     __syncthreads();
   }
@@ -180,7 +182,7 @@ __global__ void __launch_bounds__(kSealThreads) seal_kernel(const __grid_constan
   extern __shared__ __align__(16) unsigned char bytes[];
   auto& shared = *reinterpret_cast<SealShared<D>*>(bytes);
   const int seq = blockIdx.x;
-  const int head = blockIdx.y;
+  const int head = args.heads.at[blockIdx.y];
   const auto side = static_cast<PageSide>(blockIdx.z);
   if (args.tail_page[seq] < 0) return;
   const auto address = [&](const PageSource& source, int page) {

@@ -25,17 +25,54 @@ __device__ inline int cta_of_unit(long long units, long long unit, int n_ctas) {
   return static_cast<int>(((unit + 1) * n_ctas + units - 1) / units) - 1;
 }
 
+// The sequence among [0, n_seqs) that holds unit `unit` of a head.
+__device__ inline int find_sequence(const std::int32_t* first_unit, int n_seqs, int unit) {
+  int low = 0;
+  int high = n_seqs - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (first_unit[middle] <= unit) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// Where this CTA begins in a launch on some of the heads; of all heads the schedule says so.
+__device__ inline WorkStart start_among_heads(const DecodeArgs& args) {
+  const Schedule& schedule = args.schedule;
+  WorkStart start{};
+  start.head_units = schedule.first_unit[args.n_seqs];
+  const long long units = static_cast<long long>(start.head_units) * args.heads.n;
+  start.n_ctas = static_cast<int>(min(static_cast<long long>(gridDim.x), units));
+  const auto cta = static_cast<int>(blockIdx.x);
+  if (cta >= start.n_ctas) return start;
+  start.begin = static_cast<int>(cta * units / start.n_ctas);
+  start.end = static_cast<int>((cta + 1) * units / start.n_ctas);
+  start.head = start.begin / start.head_units;
+  start.seq = find_sequence(schedule.first_unit, args.n_seqs, start.begin - start.head * start.head_units);
+  start.seq_begin = schedule.first_unit[start.seq];
+  start.seq_end = schedule.first_unit[start.seq + 1];
+  start.n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[start.seq];
+  start.n_side = schedule.side_pages[start.seq];
+  return start;
+}
+
 // Walks over the segments of a CTA.
 class WorkRange {
  public:
   __device__ explicit WorkRange(const DecodeArgs& args)
-      : args_(args), at_(args.schedule.start[blockIdx.x]), next_(at_.begin) {}
+      : args_(args),
+        at_(args.heads.n == args.n_kv_heads ? args.schedule.start[blockIdx.x] : start_among_heads(args)),
+        next_(at_.begin) {}
 
   __device__ bool next(Segment& segment) {
     if (next_ >= at_.end) return false;
     while (at_.seq_begin == at_.seq_end) advance();  // a sequence without tokens
     const int base = at_.head * at_.head_units + at_.seq_begin;
-    segment.head = at_.head;
+    segment.head = args_.heads.at[at_.head];
     segment.seq = at_.seq;
     segment.n_units = at_.seq_end - at_.seq_begin;
     segment.first = next_ - base;
@@ -54,7 +91,7 @@ class WorkRange {
 
  private:
   __device__ int cta_of(const Segment& segment, int unit) const {
-    const long long units = static_cast<long long>(at_.head_units) * args_.n_kv_heads;
+    const long long units = static_cast<long long>(at_.head_units) * args_.heads.n;
     return cta_of_unit(units, at_.begin + segment.before - segment.first + unit, at_.n_ctas);
   }
   __device__ void advance() {

@@ -41,7 +41,7 @@ cudaError_t update(const StateUpdateArgs& args, cudaStream_t stream) {
   const cudaError_t error =
       cudaFuncSetAttribute(update_states_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  update_states_kernel<D><<<dim3(args.seal.n_seqs, args.seal.n_kv_heads), kUpdateThreads, bytes, stream>>>(args);
+  update_states_kernel<D><<<dim3(args.seal.n_seqs, args.seal.heads.n), kUpdateThreads, bytes, stream>>>(args);
   return cudaPeekAtLastError();
 }
 

@@ -5,8 +5,10 @@ namespace kvant::cuda {
 
 std::span<const DecodeKernel> progressive_kernels() {
   static const DecodeKernel kernels[] = {
-      KVANT_PAIR_64("prog4", "prog4", ProgressivePair<64>),
-      KVANT_PAIR_128("prog4", "prog4", ProgressivePair<128>),
+      KVANT_PAIR_64("prog4", "prog4", ProgressivePair<4, 64>),
+      KVANT_PAIR_128("prog4", "prog4", ProgressivePair<4, 128>),
+      KVANT_PAIR_64("prog2", "prog2", ProgressivePair<2, 64>),
+      KVANT_PAIR_128("prog2", "prog2", ProgressivePair<2, 128>),
   };
   return kernels;
 }

@@ -6,6 +6,19 @@
 
 namespace kvant::cuda {
 
+// Calls visit(m_tile, a0, a1, a2, a3) for the fragments that lie in a word of codes: one of 4 bits, two of 2
+// bits.
+template <int Bits, class Visit>
+__device__ __forceinline__ void visit_word(std::uint32_t w, int m_tile, const Visit& visit) {
+  const std::uint32_t v = w >> 8;
+  if constexpr (Bits == 4) {
+    visit(m_tile, w & 0x000f000fU, w & 0x00f000f0U, v & 0x000f000fU, v & 0x00f000f0U);
+  } else {
+    visit(m_tile, w & 0x00030003U, w & 0x000c000cU, v & 0x00030003U, v & 0x000c000cU);
+    visit(m_tile + 1, w & 0x00300030U, w & 0x00c000c0U, v & 0x00300030U, v & 0x00c000c0U);
+  }
+}
+
 // Calls visit(k_tile, m_tile, a0, a1, a2, a3) for the fragments of contraction tiles [first, last).
 template <int Bits, int MTiles, class Visit>
 __device__ __forceinline__ void for_each_fragment(const unsigned char* codes, int lane, int first, int last,
@@ -19,16 +32,10 @@ __device__ __forceinline__ void for_each_fragment(const unsigned char* codes, in
     const std::uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const std::uint32_t w = words[i];
-      const std::uint32_t v = w >> 8;
-      if constexpr (Bits == 4) {
-        const int f = fragment + i;
-        visit(f / MTiles, f % MTiles, w & 0x000f000fU, w & 0x00f000f0U, v & 0x000f000fU, v & 0x00f000f0U);
-      } else {
-        const int f = fragment + 2 * i;
-        visit(f / MTiles, f % MTiles, w & 0x00030003U, w & 0x000c000cU, v & 0x00030003U, v & 0x000c000cU);
-        visit(f / MTiles, f % MTiles + 1, w & 0x00300030U, w & 0x00c000c0U, v & 0x00300030U, v & 0x00c000c0U);
-      }
+      const int f = fragment + i * (4 / Bits);
+      visit_word<Bits>(words[i], f % MTiles, [&](int m_tile, auto a0, auto a1, auto a2, auto a3) {
+        visit(f / MTiles, m_tile, a0, a1, a2, a3);
+      });
     }
   }
 }

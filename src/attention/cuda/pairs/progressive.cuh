@@ -1,6 +1,7 @@
-// prog4 keys and values (TurboAttention): blocks of 64 tokens, INT8 with one scale, then 4 bits channel-wise
-// with whole steps and zeros. With 4 bits the decoded integers lie within +-127, so that nothing is clamped
-// here (a step is at most 16, and a code stands for at most half a step more than the block's largest, 119).
+// prog<Bits> keys and values (TurboAttention): blocks of 64 tokens, INT8 with one scale, then 4 or 2 bits
+// channel-wise with whole steps and zeros. The decoded integers lie within +-127, so that nothing is clamped
+// here: with 4 bits a step is at most 16, and a code stands for at most half a step more than the block's
+// largest, 119; with 2 bits for at most 2 more.
 #pragma once
 
 #include "attention/cuda/pairs/linear.cuh"
@@ -19,9 +20,9 @@ __device__ __forceinline__ std::uint32_t half2_from_bytes(std::uint32_t x, Bytes
 
 inline constexpr std::uint32_t kSignBits = 0x80808080U;  // turns a signed byte into one that is 128 more
 
-template <int D>
+template <int Bits, int D>
 struct ProgressivePage {
-  static constexpr int kCodes = kTokens * D / 2;
+  static constexpr int kCodes = kTokens * D * Bits / 8;
   static constexpr int kPageBytes = round_up_16(kCodes + 4 * D + 8);
   const unsigned char* page;
   __device__ __forceinline__ const unsigned char* steps(int block) const { return page + kCodes + block * D; }
@@ -31,17 +32,32 @@ struct ProgressivePage {
   }
 };
 
-template <int D>
+// Calls visit(m_tile, a0, a1, a2, a3) for the fragments of a key page's k tile and of one block of tokens.
+template <int Bits, class Visit>
+__device__ __forceinline__ void for_each_fragment_of_block(const unsigned char* codes, int lane, int k,
+                                                           int block, const Visit& visit) {
+  if constexpr (Bits == 4) {
+    const uint4 piece = reinterpret_cast<const uint4*>(codes)[(2 * k + block) * kLanes + lane];
+    const std::uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) visit_word<4>(words[i], block * 4 + i, visit);
+  } else {
+    const uint2 half = reinterpret_cast<const uint2*>(codes)[(k * kLanes + lane) * 2 + block];
+    visit_word<2>(half.x, block * 4, visit);
+    visit_word<2>(half.y, block * 4 + 2, visit);
+  }
+}
+
+template <int Bits, int D>
 struct ProgressiveKey {
-  static constexpr int kPageBytes = ProgressivePage<D>::kPageBytes;
+  static constexpr int kPageBytes = ProgressivePage<Bits, D>::kPageBytes;
 
   static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char*,
                                                const unsigned char* bytes, const Query<D>& query, int lane,
                                                Scores& s) {
     constexpr int kTiles = D / 16;
-    const ProgressivePage<D> page{bytes};
+    const ProgressivePage<Bits, D> page{bytes};
     clear(s);
-    const auto* pieces = reinterpret_cast<const uint4*>(bytes) + lane;
 #pragma unroll
     for (int block = 0; block < 2; ++block) {
       const auto* steps = reinterpret_cast<const std::uint32_t*>(page.steps(block) + lane % 4 * (D / 4));
@@ -56,15 +72,9 @@ struct ProgressiveKey {
         const std::uint32_t z0 = half2_from_bytes(z, Bytes::first, 128);
         const std::uint32_t z1 = half2_from_bytes(z, Bytes::last, 128);
         mma_f16(zero, z0, z0, z1, z1, query.b[k][0], query.b[k][1]);
-        const uint4 piece = pieces[(2 * k + block) * kLanes];
-        const std::uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const std::uint32_t w = words[i];
-          const std::uint32_t v = w >> 8;
-          mma_f16(s[block * 4 + i], w & 0x000f000fU, w & 0x00f000f0U, v & 0x000f000fU, v & 0x00f000f0U, q0,
-                  q1);
-        }
+        for_each_fragment_of_block<Bits>(
+            bytes, lane, k, block,
+            [&](int m, auto a0, auto a1, auto a2, auto a3) { mma_f16(s[m], a0, a1, a2, a3, q0, q1); });
       }
       const float scale = page.scale(block);
       const float factor[2] = {query.factor[0] * scale, query.factor[1] * scale};
@@ -72,31 +82,31 @@ struct ProgressiveKey {
       for (int m = block * 4; m < block * 4 + 4; ++m) {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          s[m][i] = fmaf(s[m][i], factor[i & 1] * code_unit<4>(m, i / 2), zero[i & 1] * factor[i & 1]);
+          s[m][i] = fmaf(s[m][i], factor[i & 1] * code_unit<Bits>(m, i / 2), zero[i & 1] * factor[i & 1]);
       }
     }
   }
 };
 
-template <int D>
+template <int Bits, int D>
 struct ProgressiveValue {
-  static constexpr int kPageBytes = ProgressivePage<D>::kPageBytes;
+  static constexpr int kPageBytes = ProgressivePage<Bits, D>::kPageBytes;
   using State = NoState;
 
   static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char*,
                                              const unsigned char* bytes, const Scores& p, int lane,
                                              float (&out)[D / 16][4], State&) {
     constexpr int kMTiles = D / 16;
-    const ProgressivePage<D> page{bytes};
+    const ProgressivePage<Bits, D> page{bytes};
     const Weights weights = pack_weights(p);
 #pragma unroll
     for (int block = 0; block < 2; ++block) {
       float sum[kMTiles][4];
       clear(sum);
-      for_each_fragment<4, kMTiles>(bytes, lane, block * 4, block * 4 + 4,
-                                    [&](int k, int m, auto a0, auto a1, auto a2, auto a3) {
-                                      mma_f16(sum[m], a0, a1, a2, a3, weights.b[k][0], weights.b[k][1]);
-                                    });
+      for_each_fragment<Bits, kMTiles>(bytes, lane, block * 4, block * 4 + 4,
+                                       [&](int k, int m, auto a0, auto a1, auto a2, auto a3) {
+                                         mma_f16(sum[m], a0, a1, a2, a3, weights.b[k][0], weights.b[k][1]);
+                                       });
       const float scale = page.scale(block);
       float total[2] = {0, 0};
 #pragma unroll
@@ -115,7 +125,7 @@ struct ProgressiveValue {
         const std::uint32_t zero = zeros[m / 2] ^ kSignBits;
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
-          const float factor = float_from_byte(step, m % 2 * 2 + row, 0) * (scale * code_unit<4>(m, row));
+          const float factor = float_from_byte(step, m % 2 * 2 + row, 0) * (scale * code_unit<Bits>(m, row));
           const float offset = float_from_byte(zero, m % 2 * 2 + row, 128);
 #pragma unroll
           for (int h = 0; h < 2; ++h)
@@ -128,11 +138,11 @@ struct ProgressiveValue {
   static __device__ __forceinline__ void finish(const DecodeArgs&, float (&)[D / 16][4], const State&) {}
 };
 
-template <int D>
+template <int Bits, int D>
 struct ProgressivePair : NoTables {
   static constexpr bool kSealed = true;
-  using Key = ProgressiveKey<D>;
-  using Value = ProgressiveValue<D>;
+  using Key = ProgressiveKey<Bits, D>;
+  using Value = ProgressiveValue<Bits, D>;
 };
 
 }  // namespace kvant::cuda

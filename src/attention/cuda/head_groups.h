@@ -1,0 +1,45 @@
+// KV heads by their formats: heads of one pair are worked on by one launch.
+#pragma once
+
+#include <array>
+#include <cstring>
+
+#include "attention/cuda/decode_args.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+
+inline constexpr int kMostHeadGroups = 8;
+
+struct HeadGroup {
+  const char *key_format, *value_format;
+  HeadList heads;
+};
+
+struct HeadGroups {
+  int n = 0;
+  std::array<HeadGroup, kMostHeadGroups> of{};
+};
+
+// False if a name is missing or there are too many heads or pairs.
+inline bool group_heads(const kvant_decode_shape& shape, HeadGroups* groups) {
+  if (shape.n_kv_heads <= 0 || shape.n_kv_heads > kMostKvHeads) return false;
+  *groups = {};
+  for (int head = 0; head < shape.n_kv_heads; ++head) {
+    const char* key = shape.head_key_formats != nullptr ? shape.head_key_formats[head] : shape.key_format;
+    const char* value =
+        shape.head_value_formats != nullptr ? shape.head_value_formats[head] : shape.value_format;
+    if (key == nullptr || value == nullptr) return false;
+    int i = 0;
+    while (i < groups->n && (std::strcmp(groups->of[i].key_format, key) != 0 ||
+                             std::strcmp(groups->of[i].value_format, value) != 0))
+      ++i;
+    if (i == kMostHeadGroups) return false;
+    if (i == groups->n) groups->of[groups->n++] = {key, value, {}};
+    HeadList& heads = groups->of[i].heads;
+    heads.at[heads.n++] = static_cast<std::uint8_t>(head);
+  }
+  return true;
+}
+
+}  // namespace kvant::cuda
