@@ -143,8 +143,8 @@ KVANT_API const char* kvant_decode_kernel(const kvant_decode_shape* shape);
 /* Bytes of workspace for a shape on the current device, of which the schedule is a part. */
 KVANT_API kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes);
 
-/* Divides a step's work over the GPU: once a step, before the layers. Shapes that differ only in their
- * formats may share it, in a workspace that is large enough for each. */
+/* Divides a step's work over the GPU: once a step, before the layers, for which lengths must then stay as they
+ * are. Shapes that differ only in their formats may share it, in a workspace that is large enough for each. */
 KVANT_API kvant_status kvant_decode_schedule(const kvant_decode_shape* shape,
                                              const kvant_decode_lengths* lengths, void* workspace,
                                              size_t workspace_bytes, kvant_stream stream);

@@ -95,9 +95,12 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
   schedule->first_unit = cursor.take<std::int32_t>(n_seqs + 1);
   schedule->side_pages = cursor.take<std::int32_t>(n_seqs);
   schedule->start = cursor.take<WorkStart>(n_ctas);
-  schedule->arrivals = cursor.take<std::int32_t>(n_seqs * shape.n_kv_heads);
-  schedule->partial_sums = cursor.take<float>(shape.groups.n * slots * 2);
-  schedule->partial_out = cursor.take<float>(shape.groups.n * slots * shape.head_dim);
+  const std::size_t groups = shape.groups.n;
+  // Shapes that differ in their groups may share a schedule.
+  schedule->arrivals =
+      cursor.take<std::int32_t>(static_cast<std::size_t>(kMostHeadGroups) * n_ctas * kMostSlices);
+  schedule->partial_sums = cursor.take<float>(groups * 2 * n_ctas * kMostSlices * 2);
+  schedule->partial_out = cursor.take<float>(groups * slots * shape.head_dim);
   const std::size_t rows = shape.corrected != 0 ? n_seqs * shape.n_kv_heads * shape.group : 0;
   workspace->features = cursor.take<float>(rows * kFeatures);
   workspace->numerator = cursor.take<float>(rows * shape.head_dim);
@@ -183,10 +186,11 @@ cudaError_t launch_group(const Shape& shape, int i, const DecodeKernel& kernel, 
   const HeadGroup& group = shape.groups.of[i];
   args.heads = group.heads;
   args.follows = i > 0 ? 1 : 0;
-  if (args.follows != 0) args.settled = 0;  // it waits for nothing
-  const std::size_t slots = i * 2 * static_cast<std::size_t>(n_ctas) * kPaddedGroup;
-  args.schedule.partial_sums += slots * 2;
-  args.schedule.partial_out += slots * shape.head_dim;
+  if (args.follows != 0) args.settled = 0;                          // it waits for nothing
+  const std::size_t before = static_cast<std::size_t>(i) * n_ctas;  // CTAs of other groups
+  args.schedule.arrivals += before * kMostSlices;
+  args.schedule.partial_sums += before * 2 * kMostSlices * 2;
+  args.schedule.partial_out += before * 2 * kPaddedGroup * shape.head_dim;
   set_levels(group.key_format, shape.head_dim, &args.key_bits, &args.key_unit, args.key_levels);
   set_levels(group.value_format, shape.head_dim, &args.value_bits, &args.value_unit, args.value_levels);
   const int shared_bytes = lay_out_shared(kernel, &args);

@@ -17,8 +17,12 @@ inline constexpr int kMostThreads = (kMostConsumerWarps + 1) * kLanes;
 inline constexpr int kMostStages = 8;
 inline constexpr int kPaddedGroup = 8;  // query heads of a KV head: the columns of a product
 inline constexpr int kMergedHeads = 4;  // query heads that are merged at a time
+inline constexpr int kSlice =
+    2 * kLanes;  // channels of a query head that a warp merges and combines at a time
+inline constexpr int kMostSlices = kPaddedGroup * 128 / kSlice;
 
 inline constexpr int kMostKvHeads = 64;
+inline constexpr int kMostHeadGroups = 8;  // launches of a layer
 
 // KV heads whose pages have the same formats.
 struct HeadList {
@@ -36,26 +40,27 @@ struct PageSource {
 
 // A CTA's share of a step's work, and the sequence and head that it begins in (work_range.cuh).
 struct alignas(16) WorkStart {
-  std::int32_t begin, end;          // units
-  std::int32_t head_units;          // of all sequences of one head
-  std::int32_t n_ctas;              // that have work
-  std::int32_t head, seq;           // head: its place in DecodeArgs::heads
-  std::int32_t seq_begin, seq_end;  // its units among the head's
-  std::int32_t n_sealed, n_side;    // its sealed and side pages
-  std::int32_t unused[2];
+  std::int32_t begin, end;  // units
+  std::int32_t head_units;  // of all sequences of one head
+  std::int32_t n_ctas;      // with work, if ranges are equal; 0: each lies within one sequence and head
+  std::int32_t head, seq;   // head: its place in DecodeArgs::heads
+  std::int32_t seq_begin, seq_end;   // its units among the head's
+  std::int32_t n_sealed, n_side;     // its sealed and side pages
+  std::int32_t first_cta, last_cta;  // that share it, if n_ctas = 0
 };
 
 // The division of a step's work. A sequence's units are its sealed, side and tail pages, in this order; units
-// of all sequences of the KV heads of a launch (head-major) are dealt out to the CTAs in equal, contiguous
-// ranges.
+// of all sequences of the KV heads of a launch (head-major) are dealt out to the CTAs in contiguous ranges
+// (schedule.cuh).
 struct Schedule {
   std::int32_t* first_unit;  // [n_seqs + 1]: of each sequence among one head's units
   std::int32_t* side_pages;  // [n_seqs]: the most of any head
   WorkStart* start;          // [n_ctas], of launches that work on all heads
-  std::int32_t* arrivals;    // [n_kv_heads * n_seqs]: CTAs that have left their share of a split sequence; 0
-                             // between launches
-  float* partial_out;        // [2 n_ctas][kPaddedGroup][d]
-  float* partial_sums;       // [2 n_ctas][kPaddedGroup][2]: maximum and sum
+  // Of each launch on a group of heads, those of the first first:
+  std::int32_t* arrivals;  // [n_ctas][kMostSlices]: of the sequence and head that this CTA begins and others
+                           // share, how many have left a slice of the result; 0 between launches
+  float* partial_out;      // [2 n_ctas][kPaddedGroup][d]
+  float* partial_sums;     // [2 n_ctas][kMostSlices][2]: maximum and sum
 };
 
 struct DecodeArgs {

@@ -1,15 +1,15 @@
 // The decode attention kernel. CTAs are persistent; each of a CTA's consumer warps attends on its own to
 // pages of the CTA's range in turn, with a ring of pages in shared memory that the copying warp keeps filled
 // (page_copier.cuh). Where a range leaves a sequence, the warps merge what they have, and either write the
-// output or, if other CTAs hold parts of the sequence, leave a partial result that the last of them combines.
+// output or, if other CTAs hold parts of the sequence, leave a partial result that the last of them combines
+// (leave_segment.cuh).
 //
 // A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or, with sums of its own,
 // Pair::attend and Pair::finish; and tables in shared memory.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include "attention/cuda/decode_args.h"
+#include "attention/cuda/leave_segment.cuh"
 #include "attention/cuda/page_copier.cuh"
 #include "attention/cuda/ptx.cuh"
 #include "attention/cuda/query.cuh"
@@ -17,20 +17,8 @@
 
 namespace kvant::cuda {
 
-inline constexpr float kNoScore = -1e30F;  // a maximum of nothing: finite, so that differences are
-// Weights are 2^(score - maximum + kWeightBits): half-precision weights keep more of what is small.
-inline constexpr float kWeightBits = 4;
-
 // Scores, then weights, of a page: tile, then row g and heads 2t, 2t + 1, row g + 8 and heads 2t, 2t + 1.
 using Scores = float[kTokenTiles][4];
-
-// Sums of weights times values: m tile, then row g (channel g * D/8 + 2 * m_tile) and heads 2t, 2t + 1, row
-// g + 8 (the next channel) and heads 2t, 2t + 1.
-template <int D>
-struct Accumulator {
-  float out[D / 16][4];
-  float max[2], sum[2];  // sum: of this lane's tokens
-};
 
 // A consumer warp's end of its ring.
 struct RingReader {
@@ -207,189 +195,19 @@ __device__ __forceinline__ void attend_plain(int n, const Query<D>& query, int l
   }
 }
 
-// Where consumer warps leave their accumulators to be merged.
-template <int D>
-struct MergeBuffer {
-  static constexpr int kRow = D + 4;  // spreads heads over banks
-  float out[kMostConsumerWarps][kMergedHeads][kRow];
-  float max[kMostConsumerWarps][kPaddedGroup];
-  float sum[kMostConsumerWarps][kPaddedGroup];
-  int is_last;
-};
-
-__device__ __forceinline__ void store_out(const DecodeArgs& args, int seq, int head, int channel, float x) {
-  const std::int64_t at = seq * args.out_seq_stride + head * args.out_head_stride + channel;
-  if (args.out_f32 != 0) {
-    static_cast<float*>(args.out)[at] = x;
-  } else {
-    static_cast<__nv_bfloat16*>(args.out)[at] = __float2bfloat16(x);
-  }
-}
-
-// Adds KVLinC's correction to two channels and the sum of weights. Relative: as it is, beside exponentials
-// relative to the largest score. Absolute: beside e^score, which is rescaled to where scores are below zero.
-__device__ __forceinline__ void join_correction(const DecodeArgs& args, std::int64_t row, int d, int channel,
-                                                float2& out, float& max, float& sum) {
-  float share = 1 << static_cast<int>(kWeightBits);
-  if (args.correction_absolute != 0) {
-    const float rescale = exp2_fast(fminf(max, 0));
-    out.x *= rescale;
-    out.y *= rescale;
-    sum *= rescale;
-    max = fmaxf(max, 0);
-    share *= exp2_fast(-max);
-  }
-  const float2 numerator = *reinterpret_cast<const float2*>(args.correction_numerator + row * d + channel);
-  out.x += share * numerator.x;
-  out.y += share * numerator.y;
-  sum += share * args.correction_denominator[row];
-}
-
-// Two neighbouring channels of the output of a query head, and for the first of them the logarithm of the
-// softmax sum: max and sum are those of weights 2^(score - max + kWeightBits).
-template <int D>
-__device__ __forceinline__ void store_result(const DecodeArgs& args, int seq, int head, int channel,
-                                             float2 out, float max, float sum) {
-  const std::int64_t row = static_cast<std::int64_t>(seq) * args.n_kv_heads * args.group + head;
-  if (args.correction_numerator != nullptr) join_correction(args, row, D, channel, out, max, sum);
-  const float share = sum > 0 ? 1 / sum : 0;
-  store_out(args, seq, head, channel, out.x * share);
-  store_out(args, seq, head, channel + 1, out.y * share);
-  if (channel == 0 && args.log_sums != nullptr)
-    args.log_sums[row] = (max - kWeightBits + log2f(sum)) * 0.69314718F;
-}
-
-// Combines the partial results of a sequence and KV head, which CTAs [first, last] have left.
-template <int D>
-__device__ void combine_partials(const DecodeArgs& args, const Segment& segment, int first, int last,
-                                 int thread, int n_threads) {
-  constexpr int kTogether = 18;  // partial results whose loads are in flight
-  for (int i = thread; i < args.group * (D / 2); i += n_threads) {
-    const int h = i / (D / 2);
-    const int channel = i % (D / 2) * 2;
-    float max = kNoScore;
-    float sum = 0;
-    float2 out = {0, 0};
-    for (int begin = first; begin <= last; begin += kTogether) {
-      float2 part[kTogether];
-      float2 value[kTogether];
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        // The first CTA began the sequence within its range, the others at the beginning of theirs.
-        const int cta = min(begin + j, last);
-        const std::int64_t row =
-            static_cast<std::int64_t>(2 * cta + (cta == first ? 1 : 0)) * kPaddedGroup + h;
-        part[j] = __ldcg(reinterpret_cast<const float2*>(args.schedule.partial_sums) + row);
-        value[j] = __ldcg(reinterpret_cast<const float2*>(args.schedule.partial_out + row * D + channel));
-      }
-      float higher = max;
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) higher = fmaxf(higher, part[j].x);
-      const float factor = exp2_fast(max - higher);
-      max = higher;
-      sum *= factor;
-      out.x *= factor;
-      out.y *= factor;
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        const float weight = begin + j <= last ? exp2_fast(part[j].x - max) : 0;
-        sum += weight * part[j].y;
-        out.x += weight * value[j].x;
-        out.y += weight * value[j].y;
-      }
-    }
-    store_result<D>(args, segment.seq, segment.head * args.group + h, channel, out, max, sum);
-  }
-}
-
-// Merges the accumulators of all consumer warps.
-template <int D>
-__device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, const Segment& segment,
-                              Accumulator<D>& acc, MergeBuffer<D>& buffer, int thread, int n_threads) {
-  const int n_warps = n_threads / kLanes;
-  const int warp = thread / kLanes;
-  const int lane = thread % kLanes;
-  const int g = lane / 4;
-  const int t = lane % 4;
-#pragma unroll
-  for (int step = 4; step < 32; step *= 2) {
-    acc.sum[0] += __shfl_xor_sync(~0U, acc.sum[0], step);
-    acc.sum[1] += __shfl_xor_sync(~0U, acc.sum[1], step);
-  }
-  if (g == 0) {
-    for (int h = 0; h < 2; ++h) {
-      buffer.max[warp][2 * t + h] = acc.max[h];
-      buffer.sum[warp][2 * t + h] = acc.sum[h];
-    }
-  }
-  const bool whole = segment.first == 0 && segment.last == segment.n_units;
-  const std::int64_t slot =
-      static_cast<std::int64_t>(2 * blockIdx.x + (segment.first == 0 ? 1 : 0)) * kPaddedGroup;
-  for (int first = 0; first < args.group; first += kMergedHeads) {
-    if (t / 2 == first / kMergedHeads) {
-#pragma unroll
-      for (int m = 0; m < D / 16; ++m) {
-        for (int h = 0; h < 2; ++h) {
-          *reinterpret_cast<float2*>(&buffer.out[warp][2 * (t % 2) + h][g * (D / 8) + 2 * m]) =
-              make_float2(acc.out[m][h], acc.out[m][h + 2]);
-        }
-      }
-    }
-    named_barrier(1, n_threads);
-    const int n_heads = min(args.group - first, kMergedHeads);
-    for (int i = thread; i < n_heads * (D / 2); i += n_threads) {
-      const int h = i / (D / 2);
-      const int channel = i % (D / 2) * 2;
-      float max = kNoScore;
-#pragma unroll
-      for (int w = 0; w < kMostConsumerWarps; ++w)
-        if (w < n_warps) max = fmaxf(max, buffer.max[w][first + h]);
-      float sum = 0;
-      float2 out = {0, 0};
-#pragma unroll
-      for (int w = 0; w < kMostConsumerWarps; ++w) {
-        if (w >= n_warps) continue;
-        const float weight = exp2_fast(buffer.max[w][first + h] - max);
-        const float2 part = *reinterpret_cast<const float2*>(&buffer.out[w][h][channel]);
-        sum += weight * buffer.sum[w][first + h];
-        out.x += weight * part.x;
-        out.y += weight * part.y;
-      }
-      if (whole) {
-        store_result<D>(args, segment.seq, segment.head * args.group + first + h, channel, out, max, sum);
-      } else {
-        *reinterpret_cast<float2*>(args.schedule.partial_out + (slot + first + h) * D + channel) = out;
-        if (channel == 0)
-          *reinterpret_cast<float2*>(args.schedule.partial_sums + (slot + first + h) * 2) =
-              make_float2(max, sum);
-      }
-    }
-    named_barrier(1, n_threads);
-  }
-  if (whole) return;
-  const int first_cta = range.first_cta(segment);
-  const int last_cta = range.last_cta(segment);
-  if (thread == 0) {
-    // The barrier above orders the other threads' stores before this fence.
-    __threadfence();
-    std::int32_t* arrivals = args.schedule.arrivals + segment.head * args.n_seqs + segment.seq;
-    buffer.is_last = atomicAdd(arrivals, 1) == last_cta - first_cta;
-    if (buffer.is_last) *arrivals = 0;
-    __threadfence();
-  }
-  named_barrier(1, n_threads);
-  if (buffer.is_last == 0) return;
-  combine_partials<D>(args, segment, first_cta, last_cta, thread, n_threads);
-}
-
 template <class Pair, int D>
 __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rings& rings) {
+  __syncthreads();
+  WorkRange range(args);
+  // In this order: what precedes a kernel's predecessor is then over before the kernel begins. So a launch
+  // that follows another on other heads need not wait for it before its own end.
+  if (args.follows == 0) wait_for_predecessors();
+  admit_successors();
   const int warp = threadIdx.x / kLanes;
   const int lane = threadIdx.x % kLanes;
   auto& buffer = *reinterpret_cast<MergeBuffer<D>*>(shared + args.merge_at);
   RingReader ring{rings, shared + args.ring_at + warp * rings.stages * rings.slot_bytes, warp};
   const int n_threads = rings.n_warps * kLanes;
-  WorkRange range(args);
   Segment segment;
   [[maybe_unused]] int tables_of = -1;
   while (range.next(segment)) {
@@ -425,30 +243,35 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
     }
     leave_segment<D>(args, range, segment, acc, buffer, threadIdx.x, n_threads);
   }
+  if (args.follows != 0) wait_for_predecessors();
+}
+
+// The copying warp. What it reads before its predecessors are over is complete: no kernel begins before the
+// one that makes the schedule is over.
+template <int D>
+__device__ void copy_pages(const DecodeArgs& args, const Rings& rings) {
+  PageCopier<D> copier(args, rings, threadIdx.x % kLanes);
+  const bool at_once = args.settled != 0 || args.follows != 0;
+  if (at_once) copier.begin();
+  __syncthreads();
+  if (!at_once) {
+    wait_for_predecessors();
+    copier.begin();
+  }
+  while (copier.live()) copier.poll();
 }
 
 template <class Pair, int D>
 __global__ void __launch_bounds__(kMostThreads, 1) decode_kernel(const __grid_constant__ DecodeArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Rings rings(args, shared);
-  if (threadIdx.x == 0) rings.init();
+  rings.init();
   if constexpr (!Pair::kTablesPerHead) Pair::build_tables(args, shared, 0, threadIdx.x, blockDim.x);
-  __syncthreads();
-  const int warp = threadIdx.x / kLanes;
-  if (warp < rings.n_warps) {
-    // In this order: what precedes a kernel's predecessor is then over before the kernel begins. So a launch
-    // that follows another on other heads need not wait for it before its own end.
-    if (args.follows == 0) wait_for_predecessors();
-    admit_successors();
+  if (threadIdx.x / kLanes < rings.n_warps) {
     consume<Pair, D>(args, shared, rings);
-    if (args.follows != 0) wait_for_predecessors();
-    return;
+  } else {
+    copy_pages<D>(args, rings);
   }
-  const int of_warp = threadIdx.x % kLanes;
-  if (of_warp >= rings.n_warps) return;
-  if (args.settled == 0 && args.follows == 0) wait_for_predecessors();
-  PageCopier<D> copier(args, rings, of_warp);
-  while (copier.live()) copier.poll();
 }
 
 }  // namespace kvant::cuda

@@ -9,8 +9,6 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kMostHeadGroups = 8;
-
 struct HeadGroup {
   const char *key_format, *value_format;
   HeadList heads;

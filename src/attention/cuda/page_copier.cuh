@@ -24,8 +24,9 @@ struct Rings {
   }
   __device__ std::uint32_t full(int warp, int stage) const { return barriers + (warp * stages + stage) * 16; }
   __device__ std::uint32_t empty(int warp, int stage) const { return full(warp, stage) + 8; }
+  // By all threads of the CTA, before they meet.
   __device__ void init() const {
-    for (int i = 0; i < n_warps * stages; ++i) {
+    for (int i = threadIdx.x; i < n_warps * stages; i += blockDim.x) {
       barrier_init(barriers + i * 16, 1);
       barrier_init(barriers + i * 16 + 8, kLanes);
     }
@@ -38,12 +39,20 @@ class PageCopier {
  public:
   static constexpr int kTileBytes = 16 * D * 2;
 
+  // Reads the schedule and lengths, but not yet page tables. There may be no such warp.
   __device__ PageCopier(const DecodeArgs& args, const Rings& rings, int warp)
       : args_(args), rings_(rings), range_(args), warp_(warp) {
     unit_ = segment_.last = 0;
-    live_ = begin_unit();
+    live_ = warp < rings.n_warps && find_unit();
+    if (live_) {
+      prefetch_to_l2(entry_);
+      prefetch_to_l2(entry_ + source_->side_stride);
+    }
   }
 
+  __device__ void begin() {
+    if (live_) look_up();
+  }
   __device__ bool live() const { return live_; }
 
   // Starts the next copy if its slot is free.
@@ -65,12 +74,13 @@ class PageCopier {
     }
     if (++step_ < steps_) return;
     unit_ += rings_.n_warps;
-    live_ = begin_unit();
+    live_ = find_unit();
+    begin();
   }
 
  private:
   // Finds the warp's next unit that has tokens, from unit_ on.
-  __device__ bool begin_unit() {
+  __device__ bool find_unit() {
     for (;; unit_ += rings_.n_warps) {
       while (unit_ >= segment_.last) {
         if (!range_.next(segment_)) return false;
@@ -89,12 +99,15 @@ class PageCopier {
         source_ = is_side ? &args_.side : &args_.tail;
         page = unit_ - segment_.n_sealed - (is_side ? 0 : segment_.n_side);
       }
-      const std::int32_t* entry =
+      entry_ =
           source_->table + segment_.seq * source_->seq_stride + segment_.head * source_->head_stride + page;
-      key_id_ = entry[0];
-      value_id_ = entry[source_->side_stride];
       return true;
     }
+  }
+
+  __device__ void look_up() {
+    key_id_ = entry_[0];
+    value_id_ = entry_[source_->side_stride];
   }
 
   __device__ const unsigned char* page(int side) const {
@@ -108,6 +121,7 @@ class PageCopier {
   int warp_;
   Segment segment_;
   const PageSource* source_;
+  const std::int32_t* entry_;  // of the page table
   int unit_;
   int step_, steps_, tiles_;  // copies of the unit; tiles: of an unquantized unit
   long long key_id_, value_id_;

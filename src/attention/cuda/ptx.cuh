@@ -128,6 +128,10 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from, st
       : "memory");
 }
 
+__device__ __forceinline__ void prefetch_to_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 // Waits until the kernels before this one are over and what they wrote can be seen.
 __device__ __forceinline__ void wait_for_predecessors() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -136,6 +140,17 @@ __device__ __forceinline__ void wait_for_predecessors() {
 // Lets the next kernel be set up on multiprocessors that this one has left.
 __device__ __forceinline__ void admit_successors() {
   asm volatile("griddepcontrol.launch_dependents;");
+}
+
+// Adds to a counter of all CTAs: what this warp has written before can be seen by whoever sees the sum, and
+// the other way about. Returns the sum before.
+__device__ __forceinline__ std::int32_t add_acquire_release(std::int32_t* counter, std::int32_t x) {
+  std::int32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(x)
+               : "memory");
+  return before;
 }
 
 __device__ __forceinline__ void named_barrier(int id, int threads) {

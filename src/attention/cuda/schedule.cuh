@@ -33,6 +33,79 @@ __device__ inline int inclusive_sum(int x) {
   return x;
 }
 
+// Ranges are equal; or, if that takes hardly more units of a CTA, each lies within one sequence and head. A
+// CTA that works for two merges its warps and leaves their results twice, and the kernel ends with the last
+// CTA.
+
+// Units that a CTA gets through in the time that this costs.
+inline constexpr int kSegmentUnits = 8;
+
+// The most units of a CTA if each works for one sequence and head, or 0 if equal ranges are the better ones.
+__device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int equal_share) {
+  __shared__ int best;
+  const int most = equal_share + kSegmentUnits;
+  if (threadIdx.x == 0) best = most + 1;
+  __syncthreads();
+  if (threadIdx.x <= kSegmentUnits && args.n_seqs * args.n_kv_heads <= n_ctas) {
+    const int share = equal_share + static_cast<int>(threadIdx.x);
+    int ctas = 0;
+    for (int seq = 0; seq < args.n_seqs; ++seq) {
+      const int units = args.schedule.first_unit[seq + 1] - args.schedule.first_unit[seq];
+      ctas += (units + share - 1) / share;
+    }
+    if (ctas * args.n_kv_heads <= n_ctas) atomicMin(&best, share);
+  }
+  __syncthreads();
+  return best > most ? 0 : best;
+}
+
+__device__ inline void begin_in(const DecodeArgs& args, int head, int seq, WorkStart& start) {
+  start.head = head;
+  start.seq = seq;
+  start.seq_begin = args.schedule.first_unit[seq];
+  start.seq_end = args.schedule.first_unit[seq + 1];
+  start.n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[seq];
+  start.n_side = args.schedule.side_pages[seq];
+}
+
+// A CTA's part of the units of all heads in equal ranges.
+__device__ inline void deal_equally(const DecodeArgs& args, int cta, int n_busy, int head_units,
+                                    WorkStart& start) {
+  if (cta >= n_busy) return;
+  const long long units = static_cast<long long>(head_units) * args.n_kv_heads;
+  start.begin = static_cast<int>(cta * units / n_busy);
+  start.end = static_cast<int>((cta + 1) * units / n_busy);
+  start.head_units = head_units;
+  start.n_ctas = n_busy;
+  const int head = start.begin / head_units;
+  begin_in(args, head, find_sequence(args.schedule.first_unit, args.n_seqs, start.begin - head * head_units),
+           start);
+}
+
+// A CTA's part if each works for one sequence and head and has up to `share` units.
+__device__ inline void deal_undivided(const DecodeArgs& args, int cta, int share, int head_units,
+                                      WorkStart& start) {
+  const std::int32_t* first_unit = args.schedule.first_unit;
+  int before = 0;  // CTAs
+  for (int head = 0; head < args.n_kv_heads; ++head) {
+    for (int seq = 0; seq < args.n_seqs; ++seq) {
+      const int units = first_unit[seq + 1] - first_unit[seq];
+      const int n = (units + share - 1) / share;
+      if (cta < before + n) {
+        const int first = head * head_units + first_unit[seq];
+        start.begin = first + static_cast<int>(static_cast<long long>(cta - before) * units / n);
+        start.end = first + static_cast<int>(static_cast<long long>(cta - before + 1) * units / n);
+        start.head_units = head_units;
+        start.first_cta = before;
+        start.last_cta = before + n - 1;
+        begin_in(args, head, seq, start);
+        return;
+      }
+      before += n;
+    }
+  }
+}
+
 __global__ void __launch_bounds__(kScheduleThreads)
     schedule_kernel(const __grid_constant__ DecodeArgs args, int n_ctas) {
   __shared__ int carry;
@@ -56,24 +129,22 @@ __global__ void __launch_bounds__(kScheduleThreads)
   const int head_units = schedule.first_unit[args.n_seqs];
   const long long units = static_cast<long long>(head_units) * args.n_kv_heads;
   const int n_busy = static_cast<int>(min(static_cast<long long>(n_ctas), units));
+  const int share =
+      n_busy == 0 ? 0 : undivided_share(args, n_ctas, static_cast<int>((units + n_busy - 1) / n_busy));
   for (int cta = static_cast<int>(threadIdx.x); cta < n_ctas; cta += kScheduleThreads) {
     WorkStart start{};
-    if (cta < n_busy) {
-      start.begin = static_cast<int>(cta * units / n_busy);
-      start.end = static_cast<int>((cta + 1) * units / n_busy);
-      start.head_units = head_units;
-      start.n_ctas = n_busy;
-      start.head = start.begin / head_units;
-      start.seq = find_sequence(schedule.first_unit, args.n_seqs, start.begin - start.head * head_units);
-      start.seq_begin = schedule.first_unit[start.seq];
-      start.seq_end = schedule.first_unit[start.seq + 1];
-      start.n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[start.seq];
-      start.n_side = schedule.side_pages[start.seq];
+    if (share > 0) {
+      deal_undivided(args, cta, share, head_units, start);
+    } else {
+      deal_equally(args, cta, n_busy, head_units, start);
     }
     schedule.start[cta] = start;
   }
-  for (int i = static_cast<int>(threadIdx.x); i < args.n_kv_heads * args.n_seqs; i += kScheduleThreads)
+  for (int i = static_cast<int>(threadIdx.x); i < kMostHeadGroups * n_ctas * kMostSlices;
+       i += kScheduleThreads)
     schedule.arrivals[i] = 0;
+  // Decode kernels read this as soon as they begin: launched to overlap, that is when this CTA has exited.
+  __threadfence();
 }
 
 }  // namespace kvant::cuda

@@ -86,8 +86,12 @@ class WorkRange {
   }
 
   // Which CTAs share the segment's sequence and head.
-  __device__ int first_cta(const Segment& segment) const { return cta_of(segment, 0); }
-  __device__ int last_cta(const Segment& segment) const { return cta_of(segment, segment.n_units - 1); }
+  __device__ int first_cta(const Segment& segment) const {
+    return at_.n_ctas == 0 ? at_.first_cta : cta_of(segment, 0);
+  }
+  __device__ int last_cta(const Segment& segment) const {
+    return at_.n_ctas == 0 ? at_.last_cta : cta_of(segment, segment.n_units - 1);
+  }
 
  private:
   __device__ int cta_of(const Segment& segment, int unit) const {

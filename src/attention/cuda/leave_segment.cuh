@@ -1,0 +1,234 @@
+// Where a CTA leaves a sequence and KV head: its warps' accumulators are merged, and either the result is
+// stored or, if other CTAs hold parts of the sequence, a partial result is left, which the last of them
+// combines.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "attention/cuda/decode_args.h"
+#include "attention/cuda/ptx.cuh"
+#include "attention/cuda/work_range.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr float kNoScore = -1e30F;  // a maximum of nothing: finite, so that differences are
+// Weights are 2^(score - maximum + kWeightBits): half-precision weights keep more of what is small.
+inline constexpr float kWeightBits = 4;
+
+// Sums of weights times values: m tile, then row g (channel g * D/8 + 2 * m_tile) and heads 2t, 2t + 1, row
+// g + 8 (the next channel) and heads 2t, 2t + 1.
+template <int D>
+struct Accumulator {
+  float out[D / 16][4];
+  float max[2], sum[2];  // sum: of this lane's tokens
+};
+
+// Where consumer warps leave their accumulators to be merged.
+template <int D>
+struct MergeBuffer {
+  static constexpr int kMTiles = D / 16;
+  static constexpr int kRow = 16 + 16 / kMTiles;  // keeps writers and readers from sharing banks
+  // [..][h][m][(t % 2) * 8 + g]: of head 2 * (t % 2) + h, channels g * D/8 + 2 * m and the next.
+  float2 out[kMostConsumerWarps][2][kMTiles][kRow];
+  float max[kMostConsumerWarps][kPaddedGroup];
+  float sum[kMostConsumerWarps][kPaddedGroup];
+
+  __device__ float2 at(int warp, int head, int channel) const {
+    return out[warp][head % 2][channel % (D / 8) / 2][head / 2 * 8 + channel / (D / 8)];
+  }
+};
+
+__device__ __forceinline__ void store_out(const DecodeArgs& args, int seq, int head, int channel, float x) {
+  const std::int64_t at = seq * args.out_seq_stride + head * args.out_head_stride + channel;
+  if (args.out_f32 != 0) {
+    static_cast<float*>(args.out)[at] = x;
+  } else {
+    static_cast<__nv_bfloat16*>(args.out)[at] = __float2bfloat16(x);
+  }
+}
+
+// Adds KVLinC's correction to two channels and the sum of weights. Relative: as it is, beside exponentials
+// relative to the largest score. Absolute: beside e^score, which is rescaled to where scores are below zero.
+__device__ __forceinline__ void join_correction(const DecodeArgs& args, std::int64_t row, int d, int channel,
+                                                float2& out, float& max, float& sum) {
+  float share = 1 << static_cast<int>(kWeightBits);
+  if (args.correction_absolute != 0) {
+    const float rescale = exp2_fast(fminf(max, 0));
+    out.x *= rescale;
+    out.y *= rescale;
+    sum *= rescale;
+    max = fmaxf(max, 0);
+    share *= exp2_fast(-max);
+  }
+  const float2 numerator = *reinterpret_cast<const float2*>(args.correction_numerator + row * d + channel);
+  out.x += share * numerator.x;
+  out.y += share * numerator.y;
+  sum += share * args.correction_denominator[row];
+}
+
+// Two neighbouring channels of the output of a query head, and for the first of them the logarithm of the
+// softmax sum: max and sum are those of weights 2^(score - max + kWeightBits).
+template <int D>
+__device__ __forceinline__ void store_result(const DecodeArgs& args, int seq, int head, int channel,
+                                             float2 out, float max, float sum) {
+  const std::int64_t row = static_cast<std::int64_t>(seq) * args.n_kv_heads * args.group + head;
+  if (args.correction_numerator != nullptr) join_correction(args, row, D, channel, out, max, sum);
+  const float share = sum > 0 ? 1 / sum : 0;
+  store_out(args, seq, head, channel, out.x * share);
+  store_out(args, seq, head, channel + 1, out.y * share);
+  if (channel == 0 && args.log_sums != nullptr)
+    args.log_sums[row] = (max - kWeightBits + log2f(sum)) * 0.69314718F;
+}
+
+// Neighbouring channels of the result of a query head, of some of the tokens: relative to weights of
+// 2^(score - max).
+struct PartialResult {
+  float2 out;
+  float max, sum;
+};
+
+// What the consumer warps have left of a query head, counted from the first in the buffer.
+template <int D>
+__device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffer, int n_warps, int first,
+                                                     int head, int channel) {
+  PartialResult result{{0, 0}, kNoScore, 0};
+#pragma unroll
+  for (int w = 0; w < kMostConsumerWarps; ++w)
+    if (w < n_warps) result.max = fmaxf(result.max, buffer.max[w][first + head]);
+#pragma unroll
+  for (int w = 0; w < kMostConsumerWarps; ++w) {
+    if (w >= n_warps) continue;
+    const float weight = exp2_fast(buffer.max[w][first + head] - result.max);
+    const float2 part = buffer.at(w, head, channel);
+    result.sum += weight * buffer.sum[w][first + head];
+    result.out.x += weight * part.x;
+    result.out.y += weight * part.y;
+  }
+  return result;
+}
+
+// A slice of the result of a sequence and KV head that CTAs [first_cta, last_cta] share: kSlice channels of a
+// query head. It goes its own way: the warp that is the last to leave a part of it combines them all, and no
+// warp waits for another.
+struct SharedSlice {
+  int index;  // among those of the KV head
+  int first_cta, last_cta;
+  int lane;
+};
+
+// Leaves a CTA's partial result of a slice; true if it is the last.
+template <int D>
+__device__ __forceinline__ bool leave_slice(const Schedule& schedule, const SharedSlice& slice,
+                                            const PartialResult& mine) {
+  const int cta = static_cast<int>(blockIdx.x);
+  // The first CTA begins the sequence within its range, the others at the beginning of theirs.
+  const std::int64_t slot = 2 * cta + (cta == slice.first_cta ? 1 : 0);
+  auto* out = reinterpret_cast<float2*>(schedule.partial_out + slot * kPaddedGroup * D);
+  out[slice.index * kLanes + slice.lane] = mine.out;
+  if (slice.lane == 0) {
+    reinterpret_cast<float2*>(schedule.partial_sums)[slot * kMostSlices + slice.index] =
+        make_float2(mine.max, mine.sum);
+  }
+  __syncwarp();
+  int before = 0;
+  if (slice.lane == 0) {
+    std::int32_t* arrivals = schedule.arrivals + slice.first_cta * kMostSlices + slice.index;
+    before = add_acquire_release(arrivals, 1);
+    if (before == slice.last_cta - slice.first_cta) *arrivals = 0;
+  }
+  return __shfl_sync(~0U, before, 0) == slice.last_cta - slice.first_cta;
+}
+
+// Combines what all CTAs have left of a slice.
+template <int D>
+__device__ __forceinline__ PartialResult combine_slice(const Schedule& schedule, const SharedSlice& slice) {
+  constexpr int kTogether = 17;  // partial results whose loads are in flight; up to 32, one for each lane
+  const auto* outs =
+      reinterpret_cast<const float2*>(schedule.partial_out) + slice.index * kLanes + slice.lane;
+  const auto* sums = reinterpret_cast<const float2*>(schedule.partial_sums) + slice.index;
+  PartialResult result{{0, 0}, kNoScore, 0};
+  for (int begin = slice.first_cta; begin <= slice.last_cta; begin += kTogether) {
+    const auto slot = [&](int i) {
+      const int cta = min(begin + i, slice.last_cta);
+      return 2 * cta + (cta == slice.first_cta ? 1 : 0);
+    };
+    float2 part[kTogether];
+    float2 sum = __ldcg(sums + slot(slice.lane) * kMostSlices);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i)
+      part[i] = __ldcg(outs + static_cast<std::int64_t>(slot(i)) * (kPaddedGroup * D / 2));
+    if (slice.lane >= kTogether || begin + slice.lane > slice.last_cta) sum = make_float2(kNoScore, 0);
+    float higher = fmaxf(result.max, sum.x);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) higher = fmaxf(higher, __shfl_xor_sync(~0U, higher, step));
+    const float factor = exp2_fast(result.max - higher);
+    result.max = higher;
+    // This lane's partial result; 0 for one that isn't there.
+    const float weight = sum.y > 0 ? exp2_fast(sum.x - higher) : 0;
+    float total = weight * sum.y;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) total += __shfl_xor_sync(~0U, total, step);
+    result.sum = result.sum * factor + total;
+    result.out.x *= factor;
+    result.out.y *= factor;
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const float w = __shfl_sync(~0U, weight, i);
+      result.out.x += w * part[i].x;
+      result.out.y += w * part[i].y;
+    }
+  }
+  return result;
+}
+
+// Merges the accumulators of all consumer warps, and with them what other CTAs have of the sequence.
+template <int D>
+__device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, const Segment& segment,
+                              Accumulator<D>& acc, MergeBuffer<D>& buffer, int thread, int n_threads) {
+  const int n_warps = n_threads / kLanes;
+  const int warp = thread / kLanes;
+  const int lane = thread % kLanes;
+  const int g = lane / 4;
+  const int t = lane % 4;
+#pragma unroll
+  for (int step = 4; step < 32; step *= 2) {
+    acc.sum[0] += __shfl_xor_sync(~0U, acc.sum[0], step);
+    acc.sum[1] += __shfl_xor_sync(~0U, acc.sum[1], step);
+  }
+  if (segment.before > 0) named_barrier(1, n_threads);  // the buffer has been read
+  if (g == 0) {
+    for (int h = 0; h < 2; ++h) {
+      buffer.max[warp][2 * t + h] = acc.max[h];
+      buffer.sum[warp][2 * t + h] = acc.sum[h];
+    }
+  }
+  const bool whole = segment.first == 0 && segment.last == segment.n_units;
+  const int first_cta = range.first_cta(segment);
+  const int last_cta = range.last_cta(segment);
+  constexpr int kSlices = D / kSlice;  // of a query head
+  for (int first = 0; first < args.group; first += kMergedHeads) {
+    if (first > 0) named_barrier(1, n_threads);
+    if (t / 2 == first / kMergedHeads) {
+#pragma unroll
+      for (int m = 0; m < D / 16; ++m) {
+        for (int h = 0; h < 2; ++h)
+          buffer.out[warp][h][m][t % 2 * 8 + g] = make_float2(acc.out[m][h], acc.out[m][h + 2]);
+      }
+    }
+    named_barrier(1, n_threads);
+    const int n_heads = min(args.group - first, kMergedHeads);
+    for (int i = warp; i < n_heads * kSlices; i += n_warps) {
+      const int channel = i % kSlices * kSlice + 2 * lane;
+      PartialResult result = merge_warps<D>(buffer, n_warps, first, i / kSlices, channel);
+      if (!whole) {
+        const SharedSlice slice{first * kSlices + i, first_cta, last_cta, lane};
+        if (!leave_slice<D>(args.schedule, slice, result)) continue;
+        result = combine_slice<D>(args.schedule, slice);
+      }
+      store_result<D>(args, segment.seq, segment.head * args.group + first + i / kSlices, channel, result.out,
+                      result.max, result.sum);
+    }
+  }
+}
+
+}  // namespace kvant::cuda
