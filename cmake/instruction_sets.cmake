@@ -6,7 +6,7 @@ set(any_order -fassociative-math -ffinite-math-only -fno-signed-zeros -fno-trapp
 set_source_files_properties(${kernels}_portable.cc PROPERTIES COMPILE_OPTIONS "${any_order}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(avx2 -mavx2 -mfma -mf16c)
-  set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512vbmi2
+  set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512vbmi2 -mgfni
              -mprefer-vector-width=512 -Wno-maybe-uninitialized -Wno-uninitialized)
   set_source_files_properties(${kernels}_avx2.cc PROPERTIES COMPILE_OPTIONS "${any_order};${avx2}")
   set_source_files_properties(${kernels}_avx512.cc PROPERTIES COMPILE_OPTIONS "${any_order};${avx512}")

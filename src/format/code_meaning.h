@@ -6,10 +6,10 @@
 namespace kvant {
 
 enum class CodeMeaning : std::uint8_t {
-  number,       // the code itself, 0 .. 2^bits - 1
-  level,        // table[code], 2^bits entries
-  state,        // table[the 8 bits of the token's circular stream that end with the code], 256 entries
-  vector,       // table[i][code] for channel i of the group, [group_channels][256]; a code is one byte
+  number,  // the code itself, 0 .. 2^bits - 1
+  level,   // table[code], 2^bits entries
+  state,   // the level of the 8 bits of the token's circular stream that end with the code (trellis_code.h)
+  vector,  // table[i][code] for channel i of the group, [group_channels][256]; a code is one byte
   wide_vector,  // table[code][i] for channel i of a sub-vector, [2^bits][channels]; a group is 4
                 // codes, lowest bits first
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "format/test_pages.h"
+#include "format/trellis_code.h"
 
 namespace kvant {
 namespace {
@@ -102,7 +103,7 @@ int number_of(const CodeScheme& scheme, const CodeTable& table, const Bytes& row
       const int at = ((c + 1) * scheme.bits - 8 + bit + row_bits) % row_bits;
       state |= code_from_stream(row, at, 1) << bit;
     }
-    return table.biased[state] - kTableBias;
+    return state_level(kTrellisCodes[scheme.bits - 1], state);
   }
   const int code = code_from_stream(row, c, scheme.bits);
   return scheme.meaning == CodeMeaning::level ? table.biased[code] - kTableBias : code;

@@ -154,7 +154,6 @@ class TcqFormat : public Format {
   CodeTable code_table(const PageContext& /*context*/) const override {
     CodeTable table;
     table.scale = table_.scale;
-    for (const std::int8_t level : table_.levels) table.biased.push_back(biased_byte(level));
     return table;
   }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "format/code_meaning.h"
+#include "format/trellis_code.h"
 
 namespace kvant::cpu {
 

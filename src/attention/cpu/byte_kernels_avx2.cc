@@ -9,6 +9,20 @@ namespace {
 #include "attention/cpu/byte_kernels_body.h"
 #include "attention/cpu/float_lanes_avx2.h"
 
+// Images of nibbles that lie at bit `Offset` of a state, under a linear map.
+struct NibbleTable {
+  std::uint8_t images[16];
+};
+using LinearMap = int (*)(const kvant::TrellisCode&, int);
+constexpr NibbleTable images_of_nibbles(const kvant::TrellisCode& code, LinearMap map, int offset, int flip) {
+  NibbleTable table{};
+  for (int nibble = 0; nibble < 16; ++nibble) {
+    const int bits = (offset < 0 ? nibble >> -offset : nibble << offset) & 0xff;
+    table.images[nibble] = static_cast<std::uint8_t>(map(code, bits) ^ flip);
+  }
+  return table;
+}
+
 struct Avx2 : WordPacking {
   using Floats = Floats8;
   using HalfFloats = Floats8;
@@ -63,8 +77,8 @@ struct Avx2 : WordPacking {
     __m256i low, high;
   };
   // A tree: tables of 16 entries by the low four bits, chosen by the others from the lowest to the highest.
-  struct StateTable {
-    explicit StateTable(const std::uint8_t* from) : table(from) {}
+  struct ByteTable {
+    explicit ByteTable(const std::uint8_t* from) : table(from) {}
     KVANT_INLINE Bytes look_up(Bytes x) const {
       const __m256i index = both(x, fill(0x0f));
       const __m256i by[4] = {_mm256_slli_epi16(x, 3), _mm256_slli_epi16(x, 2), _mm256_slli_epi16(x, 1), x};
@@ -82,6 +96,34 @@ struct Avx2 : WordPacking {
     }
     const std::uint8_t* table;
   };
+
+  // Aligned nibble I of the groups; those below 0 lie in the group before.
+  template <int I, int B>
+  static KVANT_INLINE Bytes nibbles(const Bytes (&planes)[B], const Bytes& before) {
+    const Bytes& plane = I < 0 ? before : planes[I < 0 ? 0 : I / 2];
+    return both(I % 2 == 0 ? plane : _mm256_srli_epi16(plane, 4), fill(0x0f));
+  }
+  // The sum (XOR) of the images of nibbles I to Last of the states that begin at bit First.
+  template <LinearMap Map, int First, int I, int Last, int B>
+  static KVANT_INLINE Bytes image(const Bytes (&planes)[B], const Bytes& before) {
+    alignas(16) static constexpr NibbleTable kTable =
+        images_of_nibbles(kvant::kTrellisCodes[B - 1], Map, 4 * I - First, I == Last ? kvant::kTableBias : 0);
+    const Bytes of_nibbles = _mm256_shuffle_epi8(sixteen(kTable.images), nibbles<I>(planes, before));
+    if constexpr (I == Last) {
+      return of_nibbles;
+    } else {
+      return _mm256_xor_si256(of_nibbles, image<Map, First, I + 1, Last>(planes, before));
+    }
+  }
+  // The numbers whose mean is a level are linear in a state's bits: they are looked up by the nibbles that it
+  // lies in, and it need not be shifted into place.
+  template <int B, int R>
+  static KVANT_INLINE Bytes state_levels(const Bytes (&planes)[B], const Bytes& before) {
+    constexpr int kFirst = B * (R + 1) - kvant::kTrellisBits;
+    constexpr int kNibble = (kFirst + 8) / 4 - 2, kLast = (kFirst + 7 + 8) / 4 - 2;
+    return _mm256_avg_epu8(image<kvant::mixed_state, kFirst, kNibble, kLast>(planes, before),
+                           image<kvant::folded_state, kFirst, kNibble, kLast>(planes, before));
+  }
 
   static KVANT_INLINE Codes split(Bytes x) {
     return {both(x, _mm256_set1_epi16(0x00ff)), _mm256_srli_epi16(x, 8)};

@@ -1,8 +1,8 @@
-// AVX-512 with VNNI, VBMI and VBMI2 (Ice Lake, Zen 4 and later): products of bytes, 256-entry tables in
+// AVX-512 with VNNI, VBMI, VBMI2 and GFNI (Ice Lake, Zen 4 and later): products of bytes, 256-entry tables in
 // registers. Numbers of 16 bits are two bytes, multiplied apart.
 #include "attention/cpu/byte_kernels.h"
 
-#if defined(__AVX512VNNI__) && defined(__AVX512VBMI__) && defined(__AVX512VBMI2__)
+#if defined(__AVX512VNNI__) && defined(__AVX512VBMI__) && defined(__AVX512VBMI2__) && defined(__GFNI__)
 #include <immintrin.h>
 
 namespace {
@@ -36,6 +36,19 @@ struct Floats16 {
     return Floats8::sum(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
   }
 };
+
+// A linear map of bytes as _mm512_gf2p8affine_epi64_epi8 wants it: byte 7 - i says which bits make up bit i.
+using LinearMap = int (*)(const kvant::TrellisCode&, int);
+constexpr long long matrix_of(const kvant::TrellisCode& code, LinearMap map) {
+  unsigned long long matrix = 0;
+  for (int from = 0; from < 8; ++from) {
+    for (int to = 0; to < 8; ++to) {
+      const unsigned long long bit = map(code, 1 << from) >> to & 1;
+      matrix |= bit << (8 * (7 - to) + from);
+    }
+  }
+  return static_cast<long long>(matrix);
+}
 
 struct Avx512 {
   using Floats = Floats16;
@@ -83,8 +96,8 @@ struct Avx512 {
     }
     __m512i table;
   };
-  struct StateTable {
-    explicit StateTable(const std::uint8_t* from)
+  struct ByteTable {
+    explicit ByteTable(const std::uint8_t* from)
         : t0(load(from)), t1(load(from + 64)), t2(load(from + 128)), t3(load(from + 192)) {}
     KVANT_INLINE Bytes look_up(Bytes x) const {
       return _mm512_mask_blend_epi8(_mm512_movepi8_mask(x), _mm512_permutex2var_epi8(t0, x, t1),
@@ -92,6 +105,16 @@ struct Avx512 {
     }
     __m512i t0, t1, t2, t3;
   };
+
+  template <int B, int R>
+  static KVANT_INLINE Bytes state_levels(const Bytes (&planes)[B], const Bytes& before) {
+    constexpr long long kMixed = matrix_of(kvant::kTrellisCodes[B - 1], kvant::mixed_state);
+    constexpr long long kFolded = matrix_of(kvant::kTrellisCodes[B - 1], kvant::folded_state);
+    const Bytes state = states<Avx512, B, R>(planes, before);
+    return _mm512_avg_epu8(
+        _mm512_gf2p8affine_epi64_epi8(state, _mm512_set1_epi64(kMixed), kvant::kTableBias),
+        _mm512_gf2p8affine_epi64_epi8(state, _mm512_set1_epi64(kFolded), kvant::kTableBias));
+  }
 
   static KVANT_INLINE Codes split(Bytes x) { return x; }
 

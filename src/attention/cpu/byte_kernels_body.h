@@ -8,7 +8,8 @@
 //   fill(byte), both(a, b), select(mask, a, b): (a & mask) | (b & ~mask)
 //   from_lane_before(x, y)     in 32-bit lanes: x one byte up, the last byte of y below
 //   from_octet_before(x, first)  64-bit lanes one up, the 8 bytes at `first` below
-//   LevelTable, StateTable     tables of up to 32 and of 256 bytes; look_up(bytes)
+//   LevelTable, ByteTable      tables of up to 32 and of 256 bytes; look_up(bytes)
+//   state_levels<B, R>(planes, before)  levels (trellis_code.h) of the states at position R
 //   split                      Codes of bytes
 //   multiply_query(sums, codes, quad), multiply_weights(sums, codes, octet)
 //   kSmallWeights: that weights of one byte are faster; multiply_small_weights, if so
@@ -50,6 +51,13 @@ KVANT_INLINE typename Isa::Bytes bits_from(const typename Isa::Bytes (&planes)[P
     return Isa::select(Isa::fill(0xff >> kShift), Isa::template shift_right<kShift>(low),
                        Isa::template shift_left<8 - kShift>(planes[kByte + 1]));
   }
+}
+
+// The states of trellis codes (trellis.h) at position R.
+template <class Isa, int B, int R>
+KVANT_INLINE typename Isa::Bytes states(const typename Isa::Bytes (&planes)[B],
+                                        const typename Isa::Bytes& before) {
+  return bits_from<Isa, B*(R + 1) - kvant::kTrellisBits>(planes, before);
 }
 
 // Plain numbers of B bits. kBias: what a byte is more than the number it stands for.
@@ -94,13 +102,12 @@ template <class Isa, int B>
 struct States {
   static constexpr int kPlanes = B, kPositions = 8, kBias = kvant::kTableBias;
   static constexpr bool kNeedsBefore = true;
-  explicit States(const kvant::cpu::CodePage& page) : states(page.table) {}
+  explicit States(const kvant::cpu::CodePage&) {}
   template <int R>
   KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[B],
                                       const typename Isa::Bytes& before) const {
-    return states.look_up(bits_from<Isa, B*(R + 1) - 8>(planes, before));
+    return Isa::template state_levels<B, R>(planes, before);
   }
-  typename Isa::StateTable states;
 };
 
 template <class Isa, int X>
@@ -111,7 +118,7 @@ struct Vectors {
   template <int R>
   KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[1],
                                       const typename Isa::Bytes&) const {
-    return typename Isa::StateTable(table + 256 * R).look_up(planes[0]);
+    return typename Isa::ByteTable(table + 256 * R).look_up(planes[0]);
   }
   const std::uint8_t* table;
 };

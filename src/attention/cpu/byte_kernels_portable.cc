@@ -94,7 +94,18 @@ struct Portable : WordPacking {
   };
   template <bool Large>
   using LevelTable = Table;
-  using StateTable = Table;
+  using ByteTable = Table;
+
+  // The last bits of `mixed` and `folded` are the same: half of the bits that differ is whole, byte by byte.
+  template <int B, int R>
+  static KVANT_INLINE Bytes state_levels(const Bytes (&planes)[B], const Bytes& before) {
+    constexpr kvant::TrellisCode kCode = kvant::kTrellisCodes[B - 1];
+    const Bytes state = states<Portable, B, R>(planes, before);
+    const Bytes mixed = state ^ both(shift_left<kCode.mix>(state), fill(0xff << kCode.mix & 0xff));
+    const Bytes folded = select(fill(kCode.fold_mask), shift_left<kCode.fold>(state), mixed);
+    const Bytes a = mixed ^ fill(kvant::kTableBias), b = folded ^ fill(kvant::kTableBias);
+    return (a & b) + shift_right<1>(a ^ b);
+  }
 
   static KVANT_INLINE Codes split(Bytes x) {
     return {reinterpret_cast<Words16>(x) & 0xff,
