@@ -48,7 +48,7 @@ struct CodePage {
 };
 
 // sums[h][t] = the sum over channels of blocks [first_block, end_block) of query number * code number, for
-// tokens [first_token, end_token), multiples of 16.
+// tokens [first_token, end_token), multiples of 32.
 struct ScoreTask {
   CodePage page;
   int first_block, end_block;
@@ -98,7 +98,8 @@ struct TokenParameters {
 
 // One instruction set.
 struct ByteKernels {
-  const char* name;  // "avx512"
+  const char* name;   // "avx512"
+  bool large_tables;  // vectors' codes are looked up fast: else they are better expanded (wide_codes.h)
 
   // query = values * scale (null: 1) as numbers, values [4 * group_channels * blocks]. whole: they are whole
   // numbers within +-32512, unit 1.

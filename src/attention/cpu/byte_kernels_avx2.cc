@@ -9,16 +9,17 @@ namespace {
 #include "attention/cpu/byte_kernels_body.h"
 #include "attention/cpu/float_lanes_avx2.h"
 
-// Images of nibbles that lie at bit `Offset` of a state, under a linear map.
+// A state's level is the sum of what the low and the high nibble of the mixed state (trellis_code.h) give:
+// where both shifts add up to 8, no bit that the mix changes is folded, so that every bit of the mixed state
+// has a weight of its own. A mix by 4 and more undoes itself.
 struct NibbleTable {
-  std::uint8_t images[16];
+  std::uint8_t levels[16];
 };
-using LinearMap = int (*)(const kvant::TrellisCode&, int);
-constexpr NibbleTable images_of_nibbles(const kvant::TrellisCode& code, LinearMap map, int offset, int flip) {
+constexpr NibbleTable nibble_levels(const kvant::TrellisCode& code, int shift, int bias) {
   NibbleTable table{};
   for (int nibble = 0; nibble < 16; ++nibble) {
-    const int bits = (offset < 0 ? nibble >> -offset : nibble << offset) & 0xff;
-    table.images[nibble] = static_cast<std::uint8_t>(map(code, bits) ^ flip);
+    const int state = kvant::mixed_state(code, nibble << shift);
+    table.levels[nibble] = static_cast<std::uint8_t>(kvant::state_level(code, state) + bias);
   }
   return table;
 }
@@ -27,7 +28,7 @@ struct Avx2 : WordPacking {
   using Floats = Floats8;
   using HalfFloats = Floats8;
   static constexpr int kBytes = 32;
-  static constexpr bool kSmallWeights = false;
+  static constexpr bool kLargeTables = false, kSmallWeights = false;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8;
   using Bytes = __m256i;
   struct Codes {
@@ -97,39 +98,41 @@ struct Avx2 : WordPacking {
     const std::uint8_t* table;
   };
 
-  // Aligned nibble I of the groups; those below 0 lie in the group before.
-  template <int I, int B>
+  // The 4 bits of each group that begin at bit First of its bytes.
+  template <int First, int B>
   static KVANT_INLINE Bytes nibbles(const Bytes (&planes)[B], const Bytes& before) {
-    const Bytes& plane = I < 0 ? before : planes[I < 0 ? 0 : I / 2];
-    return both(I % 2 == 0 ? plane : _mm256_srli_epi16(plane, 4), fill(0x0f));
-  }
-  // The sum (XOR) of the images of nibbles I to Last of the states that begin at bit First.
-  template <LinearMap Map, int First, int I, int Last, int B>
-  static KVANT_INLINE Bytes image(const Bytes (&planes)[B], const Bytes& before) {
-    alignas(16) static constexpr NibbleTable kTable =
-        images_of_nibbles(kvant::kTrellisCodes[B - 1], Map, 4 * I - First, I == Last ? kvant::kTableBias : 0);
-    const Bytes of_nibbles = _mm256_shuffle_epi8(sixteen(kTable.images), nibbles<I>(planes, before));
-    if constexpr (I == Last) {
-      return of_nibbles;
+    constexpr int kByte = (First + 8) / 8 - 1, kShift = First - kByte * 8;
+    const Bytes& plane = kByte < 0 ? before : planes[kByte < 0 ? 0 : kByte];
+    if constexpr (kShift == 0) {
+      return both(plane, fill(0x0f));
+    } else if constexpr (kShift <= 4) {
+      return both(_mm256_srli_epi16(plane, kShift), fill(0x0f));
     } else {
-      return _mm256_xor_si256(of_nibbles, image<Map, First, I + 1, Last>(planes, before));
+      constexpr int kLow = 0xff >> kShift;
+      return _mm256_or_si256(both(_mm256_srli_epi16(plane, kShift), fill(kLow)),
+                             both(_mm256_slli_epi16(planes[kByte + 1], 8 - kShift), fill(0x0f & ~kLow)));
     }
   }
-  // The numbers whose mean is a level are linear in a state's bits: they are looked up by the nibbles that it
-  // lies in, and it need not be shifted into place.
+  // The mix leaves low nibbles as they are. Tables heed the lowest 4 bits of an index, and none here has its
+  // highest set.
   template <int B, int R>
   static KVANT_INLINE Bytes state_levels(const Bytes (&planes)[B], const Bytes& before) {
+    constexpr kvant::TrellisCode kCode = kvant::kTrellisCodes[B - 1];
+    static_assert(kCode.mix >= 4 && kCode.mix + kCode.fold >= 8);
+    alignas(16) static constexpr NibbleTable kLow = nibble_levels(kCode, 0, kvant::kTableBias);
+    alignas(16) static constexpr NibbleTable kHigh = nibble_levels(kCode, 4, 0);
     constexpr int kFirst = B * (R + 1) - kvant::kTrellisBits;
-    constexpr int kNibble = (kFirst + 8) / 4 - 2, kLast = (kFirst + 7 + 8) / 4 - 2;
-    return _mm256_avg_epu8(image<kvant::mixed_state, kFirst, kNibble, kLast>(planes, before),
-                           image<kvant::folded_state, kFirst, kNibble, kLast>(planes, before));
+    const Bytes low = nibbles<kFirst>(planes, before), high = nibbles<kFirst + 4>(planes, before);
+    const Bytes mixed_high = _mm256_xor_si256(high, _mm256_slli_epi16(low, kCode.mix - 4));
+    return _mm256_add_epi8(_mm256_shuffle_epi8(sixteen(kLow.levels), low),
+                           _mm256_shuffle_epi8(sixteen(kHigh.levels), mixed_high));
   }
 
   static KVANT_INLINE Codes split(Bytes x) {
     return {both(x, _mm256_set1_epi16(0x00ff)), _mm256_srli_epi16(x, 8)};
   }
 
-  static KVANT_INLINE Ints zero() { return _mm256_setzero_si256(); }
+  static KVANT_INLINE Ints sums_from(std::int32_t number) { return _mm256_set1_epi32(number); }
   static KVANT_INLINE void multiply_add(Ints& sums, const Codes& codes, __m256i even, __m256i odd) {
     sums = _mm256_add_epi32(
         sums, _mm256_add_epi32(_mm256_madd_epi16(codes.even, even), _mm256_madd_epi16(codes.odd, odd)));

@@ -54,7 +54,7 @@ struct Avx512 {
   using Floats = Floats16;
   using HalfFloats = Floats8;
   static constexpr int kBytes = 64;
-  static constexpr bool kSmallWeights = true;
+  static constexpr bool kLargeTables = true, kSmallWeights = true;
   static constexpr int kRegistersPerSum = 2, kSumRegisters = 16;
   using Bytes = __m512i;
   using Codes = __m512i;
@@ -118,7 +118,9 @@ struct Avx512 {
 
   static KVANT_INLINE Codes split(Bytes x) { return x; }
 
-  static KVANT_INLINE Ints zero() { return {_mm512_setzero_si512(), _mm512_setzero_si512()}; }
+  static KVANT_INLINE Ints sums_from(std::int32_t number) {
+    return {_mm512_setzero_si512(), _mm512_set1_epi32(number)};
+  }
   static KVANT_INLINE void multiply_query(Ints& sums, Codes codes, const std::uint32_t* quad) {
     sums.high = _mm512_dpbusd_epi32(sums.high, codes, _mm512_set1_epi32(static_cast<int>(quad[0])));
     sums.low = _mm512_dpbusd_epi32(sums.low, codes, _mm512_set1_epi32(static_cast<int>(quad[1])));

@@ -12,7 +12,9 @@
 //   state_levels<B, R>(planes, before)  levels (trellis_code.h) of the states at position R
 //   split                      Codes of bytes
 //   multiply_query(sums, codes, quad), multiply_weights(sums, codes, octet)
+//   kLargeTables: that a ByteTable is fast
 //   kSmallWeights: that weights of one byte are faster; multiply_small_weights, if so
+//   sums_from(number)          sums of one register that begin with `number`
 //   store_lanes(sums, out)     one number for each 4 bytes
 //   Floats, HalfFloats         registers of F32: Lanes, kLanes of them
 //   add_octets(sums, bias, factor, scale, out)  out[i] += factor * scale[i] * (both lanes of octet i - bias);
@@ -173,43 +175,57 @@ KVANT_INLINE void ask_for(const kvant::cpu::NextBytes& next, int i, int n, int p
     __builtin_prefetch(next.bytes + line * kLine);
 }
 
-// Score: lanes are tokens.
+// The sum of a query's numbers.
+inline std::int32_t number_sum(const kvant::cpu::ScoreTask& task, int head) {
+  std::int32_t sum = 0;
+  for (int block = task.first_block; block < task.end_block; ++block)
+    sum += task.queries[head]->block_sums[block];
+  return sum;
+}
+
+// Score: lanes are tokens, two registers of them at a time, which share what is loaded of the queries.
 template <class Isa, class Kind, int H>
 void score_heads(const kvant::cpu::ScoreTask& task) {
   using Bytes = typename Isa::Bytes;
   constexpr int P = Kind::kPlanes, X = Kind::kPositions, kLaneTokens = Isa::kBytes / 4;
+  constexpr int L = 2, kStep = L * kLaneTokens;
   const Kind kind(task.page);
   const int n_blocks = task.page.groups / 4;
   const auto lane_bytes = [&](int block, int plane, int token) {
     const std::ptrdiff_t tile = static_cast<std::ptrdiff_t>(token / 16 * n_blocks + block) * P + plane;
     return Isa::load(task.page.codes + (tile * 16 + token % 16) * 4);
   };
-  for (int token = task.first_token; token < task.end_token; token += kLaneTokens) {
-    ask_for(task.next, token - task.first_token, kLaneTokens, task.end_token - task.first_token);
-    typename Isa::Ints sums[H];
-    for (int h = 0; h < H; ++h) sums[h] = Isa::zero();
+  std::int32_t biases[H];
+  for (int h = 0; h < H; ++h) biases[h] = Kind::kBias == 0 ? 0 : Kind::kBias * number_sum(task, h);
+  for (int token = task.first_token; token < task.end_token; token += kStep) {
+    ask_for(task.next, token - task.first_token, kStep, task.end_token - task.first_token);
+    typename Isa::Ints sums[L][H];
+    for (int l = 0; l < L; ++l) {
+      for (int h = 0; h < H; ++h) sums[l][h] = Isa::sums_from(-biases[h]);
+    }
     for (int block = task.first_block; block < task.end_block; ++block) {
-      Bytes planes[P];
-      for (int p = 0; p < P; ++p) planes[p] = lane_bytes(block, p, token);
-      Bytes before = planes[0];
-      if constexpr (Kind::kNeedsBefore) {
-        const int last = (block + n_blocks - 1) % n_blocks;
-        before = Isa::from_lane_before(planes[P - 1], lane_bytes(last, P - 1, token));
+      Bytes planes[L][P], before[L];
+      for (int l = 0; l < L; ++l) {
+        const int first = token + l * kLaneTokens;
+        for (int p = 0; p < P; ++p) planes[l][p] = lane_bytes(block, p, first);
+        before[l] = planes[l][0];
+        if constexpr (Kind::kNeedsBefore) {
+          const int last = (block + n_blocks - 1) % n_blocks;
+          before[l] = Isa::from_lane_before(planes[l][P - 1], lane_bytes(last, P - 1, first));
+        }
       }
       unroll<0, X>([&](auto r) __attribute__((always_inline)) {
-        const auto codes = Isa::split(kind.template at<decltype(r)::value>(planes, before));
-        for (int h = 0; h < H; ++h)
-          Isa::multiply_query(sums[h], codes, task.queries[h]->quads[block * X + decltype(r)::value]);
+        constexpr int R = decltype(r)::value;
+        typename Isa::Codes codes[L];
+        for (int l = 0; l < L; ++l) codes[l] = Isa::split(kind.template at<R>(planes[l], before[l]));
+        for (int h = 0; h < H; ++h) {
+          const std::uint32_t* quad = task.queries[h]->quads[block * X + R];
+          for (int l = 0; l < L; ++l) Isa::multiply_query(sums[l][h], codes[l], quad);
+        }
       });
     }
-    for (int h = 0; h < H; ++h) Isa::store_lanes(sums[h], task.sums[h] + token);
-  }
-  if constexpr (Kind::kBias != 0) {
-    for (int h = 0; h < H; ++h) {
-      std::int32_t sum = 0;
-      for (int block = task.first_block; block < task.end_block; ++block)
-        sum += task.queries[h]->block_sums[block];
-      for (int t = task.first_token; t < task.end_token; ++t) task.sums[h][t] -= Kind::kBias * sum;
+    for (int l = 0; l < L; ++l) {
+      for (int h = 0; h < H; ++h) Isa::store_lanes(sums[l][h], task.sums[h] + token + l * kLaneTokens);
     }
   }
 }
@@ -234,7 +250,7 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
   };
   typename Isa::Ints sums[N][H];
   for (int i = 0; i < N; ++i) {
-    for (int h = 0; h < H; ++h) sums[i][h] = Isa::zero();
+    for (int h = 0; h < H; ++h) sums[i][h] = Isa::sums_from(0);
   }
   const int group_before = group == 0 ? task.page.groups - 1 : group - 1;
   for (int o = 0; o < task.n_octets; ++o) {
@@ -594,6 +610,7 @@ void mix_rows(const kvant::cpu::Rows& rows, const float* weights, std::ptrdiff_t
 template <class Isa>
 constexpr kvant::cpu::ByteKernels kernels_of(const char* name) {
   return {.name = name,
+          .large_tables = Isa::kLargeTables,
           .prepare_query = prepare_query<Isa>,
           .score = score<Isa>,
           .add_scores = add_scores,

@@ -46,7 +46,7 @@ struct Portable : WordPacking {
   using Floats = Floats4;
   using HalfFloats = Floats4;
   static constexpr int kBytes = 16;
-  static constexpr bool kSmallWeights = false;
+  static constexpr bool kLargeTables = false, kSmallWeights = false;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8;
   using Bytes = Bytes16;
   struct Codes {
@@ -112,7 +112,7 @@ struct Portable : WordPacking {
             reinterpret_cast<Words16>(reinterpret_cast<Words32>(x) >> 8) & 0xff};
   }
 
-  static KVANT_INLINE Ints zero() { return Ints{}; }
+  static KVANT_INLINE Ints sums_from(std::int32_t number) { return Ints{} + number; }
   static KVANT_INLINE void multiply_add(Ints& sums, const Codes& codes, const std::int16_t (&even)[8],
                                         const std::int16_t (&odd)[8]) {
     for (int i = 0; i < 4; ++i) {

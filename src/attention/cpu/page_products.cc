@@ -51,6 +51,7 @@ void PageProducts::begin(MatrixView<const float> q, const std::vector<float>& q_
   weights_.resize(q.rows);
   prepared_channels_ = 0;
   ordered_channels_ = 0;
+  codebook_table_ = nullptr;
   const std::size_t d = q.cols;
   ordered_scale_.resize(d);
   ordered_.resize(q.rows * d);
@@ -108,14 +109,37 @@ CodePage PageProducts::code_page(const PageSide& side) {
           context.table.biased.data()};
 }
 
-// Of wide vectors.
+bool PageProducts::expands(const CodePage& page) const {
+  if (page.meaning == CodeMeaning::wide_vector) return true;
+  return page.meaning == CodeMeaning::vector && page.group_channels >= 4 && !kernels_->large_tables;
+}
+
+// Vectors side by side, where the page's table has channels apart. All pages of a run have the same.
+const std::uint8_t* PageProducts::codebook_of(const CodePage& page) {
+  if (codebook_table_ == page.table) return codebook_.data();
+  codebook_table_ = page.table;
+  const int channels = page.group_channels;
+  codebook_.resize(256 * static_cast<std::size_t>(channels));
+  for (int i = 0; i < channels; ++i) {
+    for (int code = 0; code < 256; ++code) codebook_[code * channels + i] = page.table[i * 256 + code];
+  }
+  return codebook_.data();
+}
+
+// Bytes of channels in order: positions 1 for scores, 4 for a mix.
 CodePage PageProducts::expanded_page(const CodePage& page, int n_positions) {
   const int d = q_.cols;
   bytes_.resize(static_cast<std::size_t>(kPageTokens) * d);
-  const WideCodes codes{page.codes, page.table, page.bits, scheme_.vector_channels(), d};
-  n_positions == 1 ? expand_for_scores(codes, bytes_.data()) : expand_for_mix(codes, bytes_.data());
+  const auto expand = [&](const auto& codes) {
+    n_positions == 1 ? expand_for_scores(codes, bytes_.data()) : expand_for_mix(codes, bytes_.data());
+  };
+  if (page.meaning == CodeMeaning::vector) {
+    expand(ByteCodes{page.codes, codebook_of(page), page.group_channels, d});
+  } else {
+    expand(WideCodes{page.codes, page.table, page.bits, scheme_.vector_channels(), d});
+  }
   scheme_.group_channels = 1;
-  return {bytes_.data(), scheme_.meaning, 8, n_positions, d / n_positions, nullptr};
+  return {bytes_.data(), CodeMeaning::wide_vector, 8, n_positions, d / n_positions, nullptr};
 }
 
 // Whole numbers for the page's codes, times the channels' scales, if any. Without them, pages share them.
@@ -132,7 +156,7 @@ void PageProducts::prepare_queries(const float* channel_scale) {
 
 void PageProducts::score_codes(const PageSide& k, MatrixView<float> scores) {
   CodePage page = code_page(k);
-  if (page.meaning == CodeMeaning::wide_vector) page = expanded_page(page, 1);
+  if (expands(page)) page = expanded_page(page, 1);
   const int d = q_.cols;
   const int n_blocks = std::max(1, scheme_.channel_blocks), block_tokens = kPageTokens / n_blocks;
   for (int block = 0; block < n_blocks; ++block) {
@@ -235,7 +259,7 @@ void PageProducts::end(MatrixView<float> out) {
 
 void PageProducts::mix_codes(const PageSide& v, MatrixView<float> weights, MatrixView<float> out) {
   CodePage page = code_page(v);
-  if (page.meaning == CodeMeaning::wide_vector) page = expanded_page(page, 4);
+  if (expands(page)) page = expanded_page(page, 4);
   keep_order(scheme_, out);
   const int d = out.cols;
   const int n_blocks = std::max(1, scheme_.channel_blocks), block_tokens = kPageTokens / n_blocks;

@@ -39,7 +39,9 @@ class PageProducts {
   void clear_parameters_of_others(const Format& format);
   void scale_tokens(int n_tokens, MatrixView<float> values) const;
   CodePage code_page(const PageSide& side);
+  bool expands(const CodePage& page) const;
   CodePage expanded_page(const CodePage& page, int n_positions);
+  const std::uint8_t* codebook_of(const CodePage& page);
   TokenParameters token_parameters(int group) const;
   void prepare_queries(const float* channel_scale);
   void score_codes(const PageSide& k, MatrixView<float> scores);
@@ -75,6 +77,8 @@ class PageProducts {
   std::vector<float> ordered_scale_;  // [d]
   std::vector<float> rows_;           // [kPageTokens, d]: decoded
   std::vector<std::uint8_t> bytes_;   // [kPageTokens * d]: expanded
+  std::vector<std::uint8_t> codebook_;  // [256][group_channels], of codebook_table_
+  const std::uint8_t* codebook_table_ = nullptr;
   float block_scales_[kPageTokens / kIntegerBlock] = {};
 };
 

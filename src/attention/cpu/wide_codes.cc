@@ -86,7 +86,39 @@ KVANT_SIMD_CLONES void transpose_octets(std::uint8_t* bytes, int n) {
   }
 }
 
+// Of tiles of `Tokens` tokens and `Groups` groups side by side: [t / Tokens][g / Groups][Tokens][Groups].
+template <int Tokens, int Groups, int X>
+void expand_bytes(const ByteCodes& page, std::uint8_t* out) {
+  constexpr std::ptrdiff_t kNextQuad = Tokens * kQuad, kNextGroup = X / kQuad * kNextQuad;
+  const int n_tiles = kPageTokens / Tokens * (page.d / X / Groups);
+  const std::uint8_t* from = page.codes;
+  for (int tile = 0; tile < n_tiles; ++tile, out += Groups * kNextGroup) {
+    for (int t = 0; t < Tokens; t += 2, from += 2 * Groups) {
+      for (int g = 0; g < Groups; ++g) {
+        store_quads<X>(page.codebook + from[g] * X, page.codebook + from[Groups + g] * X, kNextQuad,
+                       out + g * kNextGroup + t * kQuad);
+      }
+    }
+  }
+}
+
+template <int Tokens, int Groups>
+void expand(const ByteCodes& page, std::uint8_t* out) {
+  if (page.vector_channels == 4) return expand_bytes<Tokens, Groups, 4>(page, out);
+  KVANT_CHECK(page.vector_channels == 8, "codes of a byte of another shape");
+  expand_bytes<Tokens, Groups, 8>(page, out);
+}
+
 }  // namespace
+
+void expand_for_scores(const ByteCodes& page, std::uint8_t* out) {
+  expand<kLaneTokens, kLaneGroups>(page, out);
+}
+
+void expand_for_mix(const ByteCodes& page, std::uint8_t* out) {
+  expand<kOctet, 1>(page, out);
+  transpose_octets(out, kPageTokens / kOctet * (page.d / kQuad));
+}
 
 void expand_for_scores(const WideCodes& page, std::uint8_t* out) {
   expand<kLaneTokens>(page, out);

@@ -1,6 +1,6 @@
-// Pages whose codes are wider than a byte (CodeMeaning::wide_vector), as bytes in the orders that kernels
-// multiply: a codebook of 2^10 and more entries fits no register, so that codes are looked up one by one,
-// once for all query heads.
+// Pages of vectors' codes as bytes in the orders that kernels multiply: a codebook that fits no registers is
+// looked up code by code, once for all query heads. That is so for codes wider than a byte
+// (CodeMeaning::wide_vector), and for those of a byte where registers are small.
 #pragma once
 
 #include <cstddef>
@@ -25,5 +25,16 @@ void expand_for_scores(const WideCodes& page, std::uint8_t* out);
 
 // out[t / 8][c][t % 8]: octets of tokens, for sums over tokens.
 void expand_for_mix(const WideCodes& page, std::uint8_t* out);
+
+// The same for codes of a byte (CodeMeaning::vector) in the order of their side (code_order.h), of vectors of
+// 4 or 8 channels. codebook [256][vector_channels].
+struct ByteCodes {
+  const std::uint8_t* codes;
+  const std::uint8_t* codebook;
+  int vector_channels;
+  int d;
+};
+void expand_for_scores(const ByteCodes& page, std::uint8_t* out);
+void expand_for_mix(const ByteCodes& page, std::uint8_t* out);
 
 }  // namespace kvant::cpu
