@@ -36,6 +36,7 @@ struct HeadWork {
   int slice = 0;
   int kv_head = 0;
   Tile tile;
+  std::vector<float> new_rows[2];  // by side: of the tile's new tokens, transformed
   QueryTile queries;
   std::vector<PageView> pages;
   RoundedPages rounded;  // of a prompt that doesn't attend exactly
@@ -44,6 +45,9 @@ struct HeadWork {
   PartialAttention total;             // of the first of two passes
   QueryTile observers;                // of the page that this tile ends; no rows: none
   std::vector<double> token_weights;  // by absolute token: what the observers gave
+  struct {
+    std::vector<float> q, phi, correction;
+  } correct;  // buffers of correct_rows()
 };
 
 struct RunWork {
@@ -102,12 +106,12 @@ void LayerLoop::start(const Step& step, int n_threads) {
   seal_scratch_.resize(n_threads);
   skipped_.resize(std::max<std::size_t>(skipped_.size(), n_threads));
   for (auto& by_layer : skipped_) by_layer.resize(plan.recipe.skip > 0 ? plan.geometry.n_layers : 0);
-  tiles_.clear();
+  tiles_.resize(step.slices().size());
   n_rounds_ = 0;
-  for (int s = 0; s < static_cast<int>(step.slices().size()); ++s) {
+  for (int s = 0; s < static_cast<int>(tiles_.size()); ++s) {
     const StepSlice& slice = step.slices()[s];
-    tiles_.push_back(schedule(step.first_token(s), slice.n_tokens, slice.is_prompt, plan.recipe.prefill));
-    n_rounds_ = std::max(n_rounds_, tiles_.back().size());
+    schedule(step.first_token(s), slice.n_tokens, slice.is_prompt, plan.recipe.prefill, tiles_[s]);
+    n_rounds_ = std::max(n_rounds_, tiles_[s].size());
   }
   const int n_kv = plan.geometry.n_kv_heads;
   heads_.resize(tiles_.size() * n_kv);
@@ -157,7 +161,7 @@ void LayerLoop::append(Step& step, int layer, const LayerRows& rows, HeadWork& w
   const int d = plan.geometry.head_dim;
   const int first_row = step.first_row(work.slice) + work.tile.append_first - step.first_token(work.slice);
   const MatrixView<const float> sources[2] = {rows.k, rows.v};
-  std::vector<float> values[2];
+  std::vector<float>* values = work.new_rows;
   for (Side side : kSides) {
     std::vector<float>& out = values[static_cast<int>(side)];
     out.resize(static_cast<std::size_t>(n) * d);
@@ -272,13 +276,16 @@ void LayerLoop::attend(const Plan& plan, int layer, Team& team) {
 // P the sum. relative: c = 1, as Algorithm 1 prints it. absolute: equation 5, with both sides times e^-m, m =
 // max(row's maximum, 0): c = e^-m then is at most 1, and where all scores are negative their exponentials are
 // taken as they are.
-void correct_rows(const Plan& plan, int layer, const HeadWork& work, const CorrectionState& state,
+void correct_rows(const Plan& plan, int layer, HeadWork& work, const CorrectionState& state,
                   PartialAttention& total) {
   const int d = plan.geometry.head_dim;
   const QueryTile& tile = work.queries;
   const std::span<const float> adapters =
       plan.head(layer, work.kv_head).k.context.constants.find(kQueryAdapter);
-  std::vector<float> q(d), phi(kCorrectionFeatures), correction(d);
+  auto& [q, phi, correction] = work.correct;
+  q.resize(d);
+  phi.resize(kCorrectionFeatures);
+  correction.resize(d);
   for (int r = 0; r < tile.rows(); ++r) {
     const float scale = (tile.q_scale.empty() ? 1.0F : tile.q_scale[r]) / plan.geometry.score_scale;
     for (int c = 0; c < d; ++c) q[c] = tile.q[static_cast<std::ptrdiff_t>(r) * d + c] * scale;

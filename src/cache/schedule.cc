@@ -7,11 +7,11 @@
 
 namespace kvant {
 
-std::vector<Tile> schedule(int first, int n, bool is_prompt, int prefill) {
+void schedule(int first, int n, bool is_prompt, int prefill, std::vector<Tile>& tiles) {
   const int end = first + n;
   const bool whole = is_prompt && prefill == kPrefillAll;
   const int block = is_prompt ? prefill : kPageTokens;
-  std::vector<Tile> tiles;
+  tiles.clear();
   for (int t = first; t < end;) {
     const int block_end = whole ? end : std::min(end, (t / block + 1) * block);
     for (int q = t; q < block_end;) {
@@ -22,6 +22,11 @@ std::vector<Tile> schedule(int first, int n, bool is_prompt, int prefill) {
     if (!whole && block_end % block == 0) tiles.back().seal_point = block_end;
     t = block_end;
   }
+}
+
+std::vector<Tile> schedule(int first, int n, bool is_prompt, int prefill) {
+  std::vector<Tile> tiles;
+  schedule(first, n, is_prompt, prefill, tiles);
   return tiles;
 }
 

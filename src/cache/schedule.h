@@ -15,8 +15,9 @@ struct Tile {
   int seal_point = -1;
 };
 
-// The tiles of tokens [first, first + n). `prefill` is the recipe's (kPrefillAll: the whole prompt is a
-// block); it applies to prompts, answers use blocks of one page.
+// The tiles of tokens [first, first + n), into `tiles`, or as a list of their own. `prefill` is the recipe's
+// (kPrefillAll: the whole prompt is a block); it applies to prompts, answers use blocks of one page.
+void schedule(int first, int n, bool is_prompt, int prefill, std::vector<Tile>& tiles);
 std::vector<Tile> schedule(int first, int n, bool is_prompt, int prefill);
 
 // The seal point before the first tile: an answer sees every page sealed that its position allows, even if

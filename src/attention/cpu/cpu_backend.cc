@@ -55,7 +55,7 @@ class CpuAttention final : public PageAttention {
       if (run.max[r] != partial.max[r])
         scale_row(rows.row(r), rows.cols, std::exp(run.max[r] - partial.max[r]));
     }
-    return mix(tile, pages, rules, skip, rows, buffers.products, partial);
+    return mix(tile, pages, rules, skip, rows, buffers, partial);
   }
 
   void weigh_pages(int thread, const QueryTile& tile, std::span<const PageView> pages,
@@ -88,11 +88,16 @@ class CpuAttention final : public PageAttention {
   }
 
  private:
+  struct WeightedPage {
+    const PageSide* v;
+    MatrixView<float> weights;
+  };
   struct Buffers {
     explicit Buffers(const cpu::ByteKernels& kernels) : products(kernels) {}
     cpu::PageProducts products;
     RunWeights run;
-    TileScratch tile;  // of many queries
+    std::vector<WeightedPage> read;  // of a mix
+    TileScratch tile;                // of many queries
   };
 
   // Algorithm 1 as printed rescales from page to page: its error is the reference's business.
@@ -104,6 +109,7 @@ class CpuAttention final : public PageAttention {
   static void weigh(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
                     cpu::PageProducts& products, RunWeights& run) {
     const int n_rows = tile.rows(), n_tokens = tokens_of(pages);
+    run.weights.reserve(n_rows * pages.size() * kPageTokens);  // the tail grows
     run.weights.resize(static_cast<std::size_t>(n_rows) * n_tokens);
     run.max.resize(n_rows);
     run.sum.resize(n_rows);
@@ -138,23 +144,26 @@ class CpuAttention final : public PageAttention {
   }
 
   static SkipCount mix(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
-                       const SkipRule* skip, const MatrixView<float>& weights, cpu::PageProducts& products,
+                       const SkipRule* skip, const MatrixView<float>& weights, Buffers& buffers,
                        PartialAttention& partial) {
     SkipCount count;
+    cpu::PageProducts& products = buffers.products;
     const MatrixView<float> out{partial.accumulator.data(), tile.rows(), rules.head_dim};
     products.begin({tile.q.data(), tile.rows(), rules.head_dim}, tile.q_scale, rules.products);
     // Of a page that is skipped wholly not a byte is asked for.
-    std::vector<std::pair<const PageSide*, MatrixView<float>>> read;
+    std::vector<WeightedPage>& read = buffers.read;
+    read.clear();
+    read.reserve(pages.size());
     int first = 0;
     for (const PageView& page : pages) {
       const MatrixView<float> of_page{weights.data + first, weights.rows, page.n_tokens, weights.stride};
       if (skip != nullptr) skip_tokens(tile, page, rules, *skip, of_page, count);
-      if (skip == nullptr || any_weight(of_page)) read.emplace_back(&page.v, of_page);
+      if (skip == nullptr || any_weight(of_page)) read.push_back({&page.v, of_page});
       first += page.n_tokens;
     }
     for (std::size_t i = 0; i < read.size(); ++i) {
       const auto& [v, of_page] = read[i];
-      products.mix(*v, of_page.cols, i + 1 < read.size() ? read[i + 1].first : nullptr, of_page, out);
+      products.mix(*v, of_page.cols, i + 1 < read.size() ? read[i + 1].v : nullptr, of_page, out);
     }
     products.end(out);
     return count;

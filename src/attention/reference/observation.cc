@@ -1,13 +1,18 @@
 #include "attention/reference/observation.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <span>
+
+#include "format/affine_row.h"
 
 namespace kvant {
 
 void observe_queries(const QueryTile& tile, const PartialAttention& total, int head_dim,
                      TokenScores& scores) {
-  std::vector<float> q(head_dim);
+  std::array<float, kMaxHeadDim> values;
+  const std::span<float> q(values.data(), head_dim);
   for (int i = 0; i < tile.n_queries; ++i) {  // tokens ascending, then heads
     for (int g = 0; g < tile.group; ++g) {
       const int r = g * tile.n_queries + i;

@@ -1,0 +1,82 @@
+// Steps of an answer take no memory for the attention of a layer: every allocation of this test program is
+// counted.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "attention/attention.h"
+#include "attention/reference/attention_fixture.h"
+
+namespace {
+
+std::atomic<int> allocations{0};
+
+}  // namespace
+
+void* operator new(std::size_t size) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+
+namespace kvant {
+namespace {
+
+using testing::attend_tokens;
+using testing::plan_for;
+using testing::small_geometry;
+
+// All layers of a step of one token; returns what they allocated.
+int allocations_of_layers(Step& step, AttentionBackend& backend) {
+  const Geometry& g = step.plan().geometry;
+  const int q_size = g.n_heads * g.head_dim, k_size = g.n_kv_heads * g.head_dim;
+  std::vector<float> q(q_size, 0.25F), k(k_size, 0.5F), v(k_size, 1.0F), out(q_size);
+  q[0] = k[1] = v[2] = static_cast<float>(step.first_token(0) % 7);
+  const LayerRows rows{
+      {q.data(), 1, q_size}, {k.data(), 1, k_size}, {v.data(), 1, k_size}, {out.data(), 1, q_size}};
+  int n = 0;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    run_team(1, [&](Team& team) {
+      const int before = allocations.load();
+      backend.run_layer(step, layer, rows, team);
+      n += allocations.load() - before;
+    });
+  }
+  return n;
+}
+
+TEST(Allocation, LayersOfAnAnswerTakeNoMemoryBetweenSeals) {
+  for (const char* recipe :
+       {"bf16", "k=hadamard:tcq3,v=hadamard:tcq2,sink=4", "k=ch2g128,v=tok2g128,window=128",
+        "k=vq-d4b8,v=vq-d4b12", "k=rhadamard:lm3,v=rhadamard:lm3,skip=1e-6",
+        "k=prog4,v=prog4,products=integer,tail=int8,softmax=sas", "k=ch4g128,v=tok2g128,protect=0.05",
+        "k=ch2g128,v=hadamard:tok2g128,window=128,correction=relative"}) {
+    for (const char* kernels : {"avx512", "avx2", "portable"}) {
+      const auto backend = make_cpu_backend(kernels);
+      if (backend == nullptr) continue;
+      const Geometry geometry = small_geometry(64, 6, 2, 2);
+      Cache cache(plan_for(recipe, geometry, nullptr, backend->page_order()), 0);
+      const SequenceId s = cache.add();
+      const auto source = [](int layer, int head, int kind, int token) {
+        return testing::token_values(layer, head, kind, token, 64);
+      };
+      attend_tokens(cache, s, 1000, true, source, *backend);
+      attend_tokens(cache, s, 1, false, source, *backend);  // buffers are taken
+      for (int token = 0; token < 4; ++token) {
+        auto step = cache.reserve({{s, 1, false}});
+        ASSERT_TRUE(step.ok());
+        EXPECT_EQ(allocations_of_layers(**step, *backend), 0) << recipe << ", " << kernels;
+        ASSERT_TRUE((*step)->commit().ok());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvant
