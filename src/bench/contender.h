@@ -1,8 +1,10 @@
 // Contender: one row of the engine benchmark, kvant with a recipe or llama.cpp with a cache type.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "model/engine.h"
 
@@ -16,13 +18,29 @@ class Contender {
   virtual Status fill(int depth) = 0;
   // Runs a prompt of n tokens after the filled ones, then forgets it. Seconds, in steps of at most 512.
   virtual Result<double> prompt_seconds(int n) = 0;
-  // Generates n tokens one by one after the filled ones, then forgets them. Seconds. What happens once at
-  // the start of an answer (the end of the prompt is sealed) is done before the clock starts.
-  virtual Result<double> decode_seconds(int n) = 0;
+  // Generates n tokens one by one after the filled ones, then forgets them. Seconds of each. What happens
+  // once at the start of an answer (the end of the prompt is sealed) is done before the clock starts.
+  virtual Result<std::vector<double>> token_seconds(int n) = 0;
 };
 
 // Tokens of one step of a prompt, for all contenders.
 inline constexpr int kPromptStep = 512;
+
+// Calls run(i) for tokens 1 to n. Seconds of each.
+template <class Run>
+Result<std::vector<double>> time_tokens(int n, const Run& run) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> seconds;
+  seconds.reserve(n);
+  auto before = Clock::now();
+  for (int i = 1; i <= n; ++i) {
+    KVANT_RETURN_IF_ERROR(run(i));
+    const auto now = Clock::now();
+    seconds.push_back(std::chrono::duration<double>(now - before).count());
+    before = now;
+  }
+  return seconds;
+}
 
 // kvant's engine with `plan`. engine and backend outlive it. guard_every: watched by a QualityGuard that
 // checks each layer in one of so many steps; 0: not watched.

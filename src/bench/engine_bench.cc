@@ -4,14 +4,17 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "bench/median.h"
+#include "eval/logit_metrics.h"
 
 namespace kvant {
 namespace {
 
 struct Times {
-  std::vector<double> prompt, decode;  // seconds
+  std::vector<double> prompt, decode;  // seconds of a run
+  std::vector<double> tokens;          // seconds of every token of all answers
 };
 
 Status time_once(Contender& contender, const BenchOptions& options, Times& times) {
@@ -21,17 +24,23 @@ Status time_once(Contender& contender, const BenchOptions& options, Times& times
     times.prompt.push_back(*seconds);
   }
   if (options.decode > 0) {
-    const auto seconds = contender.decode_seconds(options.decode);
+    const auto seconds = contender.token_seconds(options.decode);
     if (!seconds.ok()) return seconds.error();
-    times.decode.push_back(*seconds);
+    times.decode.push_back(std::accumulate(seconds->begin(), seconds->end(), 0.0));
+    times.tokens.insert(times.tokens.end(), seconds->begin(), seconds->end());
   }
   return {};
 }
 
-BenchRow row_of(const std::string& name, int depth, const BenchOptions& options, const Times& times) {
+BenchRow row_of(const std::string& name, int depth, const BenchOptions& options, Times& times) {
   BenchRow row{name, depth};
   if (options.prompt > 0) row.prompt_tps = options.prompt / median(times.prompt);
-  if (options.decode > 0) row.decode_tps = options.decode / median(times.decode);
+  if (options.decode == 0) return row;
+  row.decode_tps = options.decode / median(times.decode);
+  std::sort(times.tokens.begin(), times.tokens.end());
+  row.token_p50 = quantile(times.tokens, 0.5);
+  row.token_p99 = quantile(times.tokens, 0.99);
+  row.token_max = times.tokens.back();
   return row;
 }
 
@@ -64,12 +73,15 @@ std::string bench_to_json(std::span<const BenchRow> rows, const BenchOptions& op
   Json json = {{"schema", "kvant.bench/1"},     {"model", model},           {"threads", n_threads},
                {"prompt", options.prompt},      {"decode", options.decode}, {"repeats", options.repeats},
                {"cache_contents", "synthetic"}, {"results", Json::array()}};
-  const auto figure = [](double tps) { return tps > 0 ? Json(tps) : Json(nullptr); };
+  const auto figure = [](double x) { return x > 0 ? Json(x) : Json(nullptr); };
   for (const BenchRow& row : rows) {
     json["results"].push_back({{"recipe", row.name},
                                {"depth", row.depth},
                                {"prompt_tps", figure(row.prompt_tps)},
-                               {"decode_tps", figure(row.decode_tps)}});
+                               {"decode_tps", figure(row.decode_tps)},
+                               {"token_p50", figure(row.token_p50)},
+                               {"token_p99", figure(row.token_p99)},
+                               {"token_max", figure(row.token_max)}});
   }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -77,17 +89,23 @@ std::string bench_to_json(std::span<const BenchRow> rows, const BenchOptions& op
 std::string bench_table(std::span<const BenchRow> rows) {
   std::size_t width = 6;
   for (const BenchRow& row : rows) width = std::max(width, row.name.size());
-  std::string text = fmt::format("{:>8}  {:{}}  {:>10} {:>7}  {:>10} {:>7}\n", "depth", "recipe", width,
-                                 "prompt t/s", "ratio", "decode t/s", "ratio");
+  std::string text =
+      fmt::format("{:>8}  {:{}}  {:>10} {:>7}  {:>10} {:>7}  {:>7} {:>7} {:>7}\n", "depth", "recipe", width,
+                  "prompt t/s", "ratio", "decode t/s", "ratio", "ms: p50", "p99", "max");
   const auto cells = [](double tps, double first) {
     return tps > 0 ? fmt::format("{:>10.2f} {:>6.2f}x", tps, tps / first)
                    : fmt::format("{:>10} {:>7}", "-", "-");
   };
+  const auto milliseconds = [](double seconds) {
+    return seconds > 0 ? fmt::format("{:>7.2f}", 1e3 * seconds) : fmt::format("{:>7}", "-");
+  };
   const BenchRow* first = nullptr;
   for (const BenchRow& row : rows) {
     if (first == nullptr || first->depth != row.depth) first = &row;
-    text += fmt::format("{:>8}  {:{}}  {}  {}\n", row.depth, row.name, width,
-                        cells(row.prompt_tps, first->prompt_tps), cells(row.decode_tps, first->decode_tps));
+    text +=
+        fmt::format("{:>8}  {:{}}  {}  {}  {} {} {}\n", row.depth, row.name, width,
+                    cells(row.prompt_tps, first->prompt_tps), cells(row.decode_tps, first->decode_tps),
+                    milliseconds(row.token_p50), milliseconds(row.token_p99), milliseconds(row.token_max));
   }
   return text;
 }

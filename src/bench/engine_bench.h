@@ -23,6 +23,9 @@ struct BenchRow {
   int depth = 0;
   double prompt_tps = 0;  // tokens a second; 0: not timed
   double decode_tps = 0;
+  // Of the seconds of single tokens, all runs together: the median, the 99th percentile, the largest. A page
+  // is sealed at every 128th token, so that the percentile leaves that out and the largest has it.
+  double token_p50 = 0, token_p99 = 0, token_max = 0;
 };
 
 // Rows by depth, then by contender. advance(1) is called after each of depths * repeats * contenders runs.

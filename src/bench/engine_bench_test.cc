@@ -21,9 +21,13 @@ class Scripted : public Contender {
     calls_ += name_ + "p ";
     return seconds_[run_ % seconds_.size()];
   }
-  Result<double> decode_seconds(int) override {
+  Result<std::vector<double>> token_seconds(int n) override {
     calls_ += name_ + "d ";
-    return seconds_[run_++ % seconds_.size()];
+    std::vector<double> seconds(n, 0.5 / (n - 1));  // half of the time for the last token
+    const double run = seconds_[run_++ % seconds_.size()];
+    for (double& x : seconds) x *= run;
+    seconds.back() = run / 2;
+    return seconds;
   }
 
  private:
@@ -52,12 +56,17 @@ TEST(EngineBench, InterleavesContendersAndTakesMedians) {
   EXPECT_DOUBLE_EQ((*rows)[0].prompt_tps, 8 / 4.0);
   EXPECT_DOUBLE_EQ((*rows)[0].decode_tps, 4 / 4.0);
   EXPECT_DOUBLE_EQ((*rows)[1].decode_tps, 4 / 1.0);
+  // 1/6 s six times, 1/2 twice, 25/3 three times, 25 once.
+  EXPECT_DOUBLE_EQ((*rows)[1].token_p50, (1.0 / 6 + 0.5) / 2);
+  EXPECT_DOUBLE_EQ((*rows)[1].token_max, 25.0);
+  EXPECT_NEAR((*rows)[1].token_p99, 25.0 - 0.11 * (25.0 - 25.0 / 3), 1e-9);  // at 10.89 of 0 .. 11
 
   const auto json = nlohmann::json::parse(bench_to_json(*rows, options, "m.gguf", 2));
   EXPECT_EQ(json["schema"], "kvant.bench/1");
   EXPECT_EQ(json["results"][1]["recipe"], "b");
   EXPECT_EQ(json["results"][1]["depth"], 64);
   EXPECT_DOUBLE_EQ(json["results"][1]["decode_tps"].get<double>(), 4.0);
+  EXPECT_DOUBLE_EQ(json["results"][1]["token_max"].get<double>(), 25.0);
 }
 
 TEST(EngineBench, LeavesOutWhatIsNotTimed) {

@@ -49,12 +49,10 @@ class EngineContender : public Contender {
     });
   }
 
-  Result<double> decode_seconds(int n) override {
-    return on_copy([&](SequenceId sequence) -> Result<double> {
+  Result<std::vector<double>> token_seconds(int n) override {
+    return on_copy([&](SequenceId sequence) -> Result<std::vector<double>> {
       KVANT_RETURN_IF_ERROR(run_one(sequence, 0));
-      const auto start = Clock::now();
-      for (int i = 1; i <= n; ++i) KVANT_RETURN_IF_ERROR(run_one(sequence, i));
-      return seconds_since(start);
+      return time_tokens(n, [&](int i) { return run_one(sequence, i); });
     });
   }
 
@@ -76,7 +74,7 @@ class EngineContender : public Contender {
   }
   // Runs body on a copy of the filled sequence, which shares its sealed pages.
   template <class Body>
-  Result<double> on_copy(const Body& body) {
+  auto on_copy(const Body& body) -> decltype(body(SequenceId{})) {
     auto copy = cache_.fork(filled_);
     if (!copy.ok()) return copy.error();
     auto seconds = body(*copy);

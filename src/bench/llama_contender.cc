@@ -54,20 +54,22 @@ class LlamaContender : public Contender {
       llama_memory_seq_rm(memory, kCopy, -1, -1);
       depth_ += wanted;
     }
-    return decode_seconds(0).ok() ? Status{} : fill_failed(depth);
+    return token_seconds(0).ok() ? Status{} : fill_failed(depth);
   }
 
   Result<double> prompt_seconds(int n) override {
     const auto start = Clock::now();
     KVANT_RETURN_IF_ERROR(run_prompt(n));
-    return finish(start);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    KVANT_RETURN_IF_ERROR(forget());
+    return seconds;
   }
 
-  Result<double> decode_seconds(int n) override {
+  Result<std::vector<double>> token_seconds(int n) override {
     KVANT_RETURN_IF_ERROR(run_one(0));
-    const auto start = Clock::now();
-    for (int i = 1; i <= n; ++i) KVANT_RETURN_IF_ERROR(run_one(i));
-    return finish(start);
+    auto seconds = time_tokens(n, [&](int i) { return run_one(i); });
+    KVANT_RETURN_IF_ERROR(forget());
+    return seconds;
   }
 
  private:
@@ -93,12 +95,10 @@ class LlamaContender : public Contender {
     llama_synchronize(context_.get());
     return {};
   }
-  // Seconds since start; forgets what was run after the filled tokens.
-  Result<double> finish(Clock::time_point start) {
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (!llama_memory_seq_rm(llama_get_memory(context_.get()), 0, depth_, -1))
-      return fill_failed(depth_).error();
-    return seconds;
+  // What was run after the filled tokens.
+  Status forget() {
+    if (llama_memory_seq_rm(llama_get_memory(context_.get()), 0, depth_, -1)) return {};
+    return fill_failed(depth_);
   }
 
   std::string name_;
