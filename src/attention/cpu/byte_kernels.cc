@@ -3,6 +3,10 @@
 #include <cstring>
 #include <iterator>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace kvant::cpu {
 namespace {
 
@@ -13,8 +17,13 @@ bool runs_avx512() {
          __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
          __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("gfni");
 }
+// Asked of the processor itself, since Clang 14's __builtin_cpu_supports doesn't know it.
+bool has_f16c() {
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
 bool runs_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 #else
 bool runs_avx512() {
