@@ -59,33 +59,11 @@ __device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int eq
   return best > most ? 0 : best;
 }
 
-__device__ inline void begin_in(const DecodeArgs& args, int head, int seq, WorkStart& start) {
-  start.head = head;
-  start.seq = seq;
-  start.seq_begin = args.schedule.first_unit[seq];
-  start.seq_end = args.schedule.first_unit[seq + 1];
-  start.n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[seq];
-  start.n_side = args.schedule.side_pages[seq];
-}
-
-// A CTA's part of the units of all heads in equal ranges.
-__device__ inline void deal_equally(const DecodeArgs& args, int cta, int n_busy, int head_units,
-                                    WorkStart& start) {
-  if (cta >= n_busy) return;
-  const long long units = static_cast<long long>(head_units) * args.n_kv_heads;
-  start.begin = static_cast<int>(cta * units / n_busy);
-  start.end = static_cast<int>((cta + 1) * units / n_busy);
-  start.head_units = head_units;
-  start.n_ctas = n_busy;
-  const int head = start.begin / head_units;
-  begin_in(args, head, find_sequence(args.schedule.first_unit, args.n_seqs, start.begin - head * head_units),
-           start);
-}
-
 // A CTA's part if each works for one sequence and head and has up to `share` units.
-__device__ inline void deal_undivided(const DecodeArgs& args, int cta, int share, int head_units,
-                                      WorkStart& start) {
+__device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int share) {
+  WorkStart start{};
   const std::int32_t* first_unit = args.schedule.first_unit;
+  const int head_units = first_unit[args.n_seqs];
   int before = 0;  // CTAs
   for (int head = 0; head < args.n_kv_heads; ++head) {
     for (int seq = 0; seq < args.n_seqs; ++seq) {
@@ -99,11 +77,12 @@ __device__ inline void deal_undivided(const DecodeArgs& args, int cta, int share
         start.first_cta = before;
         start.last_cta = before + n - 1;
         begin_in(args, head, seq, start);
-        return;
+        return start;
       }
       before += n;
     }
   }
+  return start;
 }
 
 __global__ void __launch_bounds__(kScheduleThreads)
@@ -132,13 +111,8 @@ __global__ void __launch_bounds__(kScheduleThreads)
   const int share =
       n_busy == 0 ? 0 : undivided_share(args, n_ctas, static_cast<int>((units + n_busy - 1) / n_busy));
   for (int cta = static_cast<int>(threadIdx.x); cta < n_ctas; cta += kScheduleThreads) {
-    WorkStart start{};
-    if (share > 0) {
-      deal_undivided(args, cta, share, head_units, start);
-    } else {
-      deal_equally(args, cta, n_busy, head_units, start);
-    }
-    schedule.start[cta] = start;
+    schedule.start[cta] =
+        share > 0 ? deal_undivided(args, cta, share) : equal_range(args, args.n_kv_heads, n_ctas, cta);
   }
   for (int i = static_cast<int>(threadIdx.x); i < kMostHeadGroups * n_ctas * kMostSlices;
        i += kScheduleThreads)

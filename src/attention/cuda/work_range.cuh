@@ -40,33 +40,45 @@ __device__ inline int find_sequence(const std::int32_t* first_unit, int n_seqs, 
   return low;
 }
 
-// Where this CTA begins in a launch on some of the heads; of all heads the schedule says so.
-__device__ inline WorkStart start_among_heads(const DecodeArgs& args) {
-  const Schedule& schedule = args.schedule;
+// Lets a CTA begin in a sequence of the head at place `head` among a launch's.
+__device__ inline void begin_in(const DecodeArgs& args, int head, int seq, WorkStart& start) {
+  start.head = head;
+  start.seq = seq;
+  start.seq_begin = args.schedule.first_unit[seq];
+  start.seq_end = args.schedule.first_unit[seq + 1];
+  start.n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[seq];
+  start.n_side = args.schedule.side_pages[seq];
+}
+
+// A CTA's part of the units of n_heads heads in equal ranges for up to n_ctas CTAs.
+__device__ inline WorkStart equal_range(const DecodeArgs& args, int n_heads, int n_ctas, int cta) {
   WorkStart start{};
-  start.head_units = schedule.first_unit[args.n_seqs];
-  const long long units = static_cast<long long>(start.head_units) * args.heads.n;
-  start.n_ctas = static_cast<int>(min(static_cast<long long>(gridDim.x), units));
-  const auto cta = static_cast<int>(blockIdx.x);
-  if (cta >= start.n_ctas) return start;
-  start.begin = static_cast<int>(cta * units / start.n_ctas);
-  start.end = static_cast<int>((cta + 1) * units / start.n_ctas);
-  start.head = start.begin / start.head_units;
-  start.seq = find_sequence(schedule.first_unit, args.n_seqs, start.begin - start.head * start.head_units);
-  start.seq_begin = schedule.first_unit[start.seq];
-  start.seq_end = schedule.first_unit[start.seq + 1];
-  start.n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[start.seq];
-  start.n_side = schedule.side_pages[start.seq];
+  const int head_units = args.schedule.first_unit[args.n_seqs];
+  const long long units = static_cast<long long>(head_units) * n_heads;
+  const int n_busy = static_cast<int>(min(static_cast<long long>(n_ctas), units));
+  if (cta >= n_busy) return start;
+  start.begin = static_cast<int>(cta * units / n_busy);
+  start.end = static_cast<int>((cta + 1) * units / n_busy);
+  start.head_units = head_units;
+  start.n_ctas = n_busy;
+  const int head = start.begin / head_units;
+  begin_in(args, head, find_sequence(args.schedule.first_unit, args.n_seqs, start.begin - head * head_units),
+           start);
   return start;
+}
+
+// Where this CTA begins: of a launch on all heads the schedule says so.
+__device__ inline WorkStart start_of_cta(const DecodeArgs& args) {
+  const auto cta = static_cast<int>(blockIdx.x);
+  if (args.heads.n == args.n_kv_heads) return args.schedule.start[cta];
+  return equal_range(args, args.heads.n, static_cast<int>(gridDim.x), cta);
 }
 
 // Walks over the segments of a CTA.
 class WorkRange {
  public:
   __device__ explicit WorkRange(const DecodeArgs& args)
-      : args_(args),
-        at_(args.heads.n == args.n_kv_heads ? args.schedule.start[blockIdx.x] : start_among_heads(args)),
-        next_(at_.begin) {}
+      : args_(args), at_(start_of_cta(args)), next_(at_.begin) {}
 
   __device__ bool next(Segment& segment) {
     if (next_ >= at_.end) return false;

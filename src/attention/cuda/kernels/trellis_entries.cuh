@@ -6,6 +6,7 @@
 
 #include "attention/cuda/kernels/entry.cuh"
 #include "attention/cuda/pairs/trellis.cuh"
+#include "format/format.h"
 
 namespace kvant::cuda {
 
@@ -15,8 +16,8 @@ struct TrellisNames {
   char key[5], value[5], kernel[32];
 };
 
-inline int trellis_page_bytes(int bits, int d) {
-  return round_up_16(kTokens * d * bits / 8 + kTokens + 2 * d + 4);
+inline int page_bytes_of(const char* format, int d) {
+  return round_up_16(static_cast<int>(find_format(format)->page_bytes(d)));
 }
 
 // Sets: of four query heads.
@@ -34,8 +35,8 @@ std::array<DecodeKernel, 2 * kTrellisPairs> trellis_entries() {
       DecodeKernel entry =
           d == 64 ? decode_entry<TrellisPair<64, Sets>, 64>(names[i].kernel, names[i].key, names[i].value)
                   : decode_entry<TrellisPair<128, Sets>, 128>(names[i].kernel, names[i].key, names[i].value);
-      entry.key_bytes = trellis_page_bytes(key_bits, d);
-      entry.value_bytes = trellis_page_bytes(value_bits, d);
+      entry.key_bytes = page_bytes_of(names[i].key, d);
+      entry.value_bytes = page_bytes_of(names[i].value, d);
       entries[2 * i + (d == 64 ? 0 : 1)] = entry;
     }
   }

@@ -1,10 +1,10 @@
-// The levels of trellis codes (src/format/trellis.h), four at a time: of the values at one place of four
+// The levels of trellis codes (src/format/trellis_code.h), four at a time: of the values at one place of four
 // columns (trellis_place), in the bytes of a register. A level is half the sum of two signed bytes; both go
 // into the products, which add them.
 #pragma once
 
 #include "attention/cuda/pairs/weights.cuh"
-#include "format/trellis.h"
+#include "format/trellis_code.h"
 
 namespace kvant::cuda {
 
