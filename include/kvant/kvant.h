@@ -134,6 +134,9 @@ typedef struct kvant_decode_layer {
    * With them attention to other tokens can be merged with the output. A correction counts. */
   float* log_sums;
   const kvant_correction* correction; /* or null */
+  /* Not 0: the same inputs give the same bits. Otherwise pages go to whichever warp is free, a few percent
+   * faster, and sums may differ in their last bits from run to run. */
+  int32_t reproducible;
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128"; null if there is none. Where formats

@@ -10,6 +10,7 @@
 #include "attention/cuda/correction.h"
 #include "attention/cuda/decode_registry.h"
 #include "attention/cuda/head_groups.h"
+#include "attention/cuda/page_copier.cuh"
 #include "attention/cuda/page_permutation.h"
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/schedule.cuh"
@@ -155,7 +156,7 @@ int lay_out_shared(const DecodeKernel& kernel, DecodeArgs* args) {
   args->slot_bytes = std::max({tile_bytes, kernel.key_bytes, kernel.value_bytes});
   args->merge_at = (kernel.table_bytes + 127) / 128 * 128;
   args->barriers_at = args->merge_at + (kernel.merge_bytes + 15) / 16 * 16;
-  args->ring_at = (args->barriers_at + kMostConsumerWarps * kMostStages * 16 + 127) / 128 * 128;
+  args->ring_at = (args->barriers_at + Rings::bytes(kMostConsumerWarps, kMostStages) + 127) / 128 * 128;
   const int slots = (kMostShared - args->ring_at) / args->slot_bytes;
   args->consumer_warps = std::min(kMostConsumerWarps, slots / kLeastStages);
   args->stages = std::min(kMostStages, slots / args->consumer_warps);
@@ -327,6 +328,7 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant
   args.out = layer.out;
   args.out_f32 = layer.out_type == KVANT_F32 ? 1 : 0;
   args.settled = layer.settled;
+  args.reproducible = layer.reproducible;
   args.log_sums = layer.log_sums;
   args.out_seq_stride = layer.out_seq_stride;
   args.out_head_stride = layer.out_head_stride;

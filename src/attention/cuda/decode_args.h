@@ -81,6 +81,7 @@ struct DecodeArgs {
   void* out;
   int out_f32;
   int settled;
+  int reproducible;
   float* log_sums;
   // KVLinC's correction, of each sequence and query head: phi(q) S and phi(q) z. Or null.
   const float *correction_numerator, *correction_denominator;

@@ -28,6 +28,14 @@ struct RingReader {
   int stage = 0;
   std::uint32_t parity = 0;
 
+  // The number, within the CTA's range, of the warp's next unit after `last`, or INT_MAX.
+  __device__ int next_unit(int last) const {
+    do {
+      const int number = load_shared(rings.unit(warp, stage));
+      if (number > last) return number;
+    } while (load_shared(rings.last_unit(warp)) != last);
+    return INT_MAX;
+  }
   __device__ const unsigned char* wait() const {
     barrier_wait(rings.full(warp, stage), parity);
     return first + stage * rings.slot_bytes;
@@ -209,6 +217,7 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
   RingReader ring{rings, shared + args.ring_at + warp * rings.stages * rings.slot_bytes, warp};
   const int n_threads = rings.n_warps * kLanes;
   Segment segment;
+  int last = kNoUnit;  // number of the unit before
   [[maybe_unused]] int tables_of = -1;
   while (range.next(segment)) {
     if constexpr (Pair::kTablesPerHead) {
@@ -222,25 +231,25 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
     const Query<D> query = load_query<D>(args, segment.seq, segment.head, lane);
     Accumulator<D> acc = {};
     acc.max[0] = acc.max[1] = kNoScore;
-    int unit = segment.first_of(warp, rings.n_warps);
+    int number;
     if constexpr (Pair::kSealed) {
-      const int end = min(segment.last, segment.n_sealed);
+      const int end = segment.number_of(min(segment.last, segment.n_sealed));
       if constexpr (requires { &Pair::attend; }) {
         typename Pair::State state(args, segment, lane);
-        for (; unit < end; unit += rings.n_warps)
-          Pair::attend(args, shared, segment, unit, query, lane, ring, state);
+        for (; (number = ring.next_unit(last)) < end; last = number)
+          Pair::attend(args, shared, segment, segment.unit_of(number), query, lane, ring, state);
         Pair::finish(state, lane, acc);
       } else {
         typename Pair::Value::State state;
-        for (; unit < end; unit += rings.n_warps)
-          attend_sealed<Pair, D>(args, shared, segment, unit, query, lane, ring, acc, state);
+        for (; (number = ring.next_unit(last)) < end; last = number)
+          attend_sealed<Pair, D>(args, shared, segment, segment.unit_of(number), query, lane, ring, acc,
+                                 state);
         Pair::Value::finish(args, acc.out, state);
       }
     }
-    for (; unit < segment.last; unit += rings.n_warps) {
-      const int n = plain_tokens(args, segment, unit);
-      if (n > 0) attend_plain<D>(n, query, lane, ring, acc);
-    }
+    const int end = segment.number_of(segment.last);
+    for (; (number = ring.next_unit(last)) < end; last = number)
+      attend_plain<D>(plain_tokens(args, segment, segment.unit_of(number)), query, lane, ring, acc);
     leave_segment<D>(args, range, segment, acc, buffer, threadIdx.x, n_threads);
   }
   if (args.follows != 0) wait_for_predecessors();
@@ -258,6 +267,7 @@ __device__ void copy_pages(const DecodeArgs& args, const Rings& rings) {
     wait_for_predecessors();
     copier.begin();
   }
+  copier.end_if_idle();
   while (copier.live()) copier.poll();
 }
 

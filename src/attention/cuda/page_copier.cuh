@@ -1,6 +1,8 @@
 // The copying warp of a CTA: lane w keeps the ring of consumer warp w filled with the pages of its units, in
-// the order in which they are consumed. A sealed unit fills two slots, with its key page and its value page.
-// An unquantized unit fills a slot for each tile of 16 tokens, keys first.
+// the order in which they are consumed. Units are dealt out as rings have room: warps that get ahead of
+// others (those that share a scheduler with the copying warp) take more of them. A sealed unit fills two
+// slots, with its key page and its value page. An unquantized unit fills a slot for each tile of 16 tokens,
+// keys first.
 #pragma once
 
 #include "attention/cuda/ptx.cuh"
@@ -8,7 +10,9 @@
 
 namespace kvant::cuda {
 
-// Where the rings and their barriers lie in shared memory.
+inline constexpr int kNoUnit = -1;
+
+// Where the rings, their barriers and the numbers of units lie in shared memory.
 struct Rings {
   std::uint32_t slots, barriers;
   int n_warps, slot_bytes, stages;
@@ -22,6 +26,14 @@ struct Rings {
   __device__ std::uint32_t slot(int warp, int stage) const {
     return slots + (warp * stages + stage) * slot_bytes;
   }
+  // Numbers of units within the CTA's range: of the unit whose copies begin in a slot, of the last unit that
+  // a warp gets, and of the next one to be dealt.
+  __device__ std::uint32_t unit(int warp, int stage) const {
+    return barriers + n_warps * stages * 16 + (warp * stages + stage) * 4;
+  }
+  __device__ std::uint32_t last_unit(int warp) const { return unit(n_warps, 0) + warp * 4; }
+  __device__ std::uint32_t next_unit() const { return last_unit(n_warps); }
+  static constexpr int bytes(int n_warps, int stages) { return n_warps * stages * 20 + (n_warps + 1) * 4; }
   __device__ std::uint32_t full(int warp, int stage) const { return barriers + (warp * stages + stage) * 16; }
   __device__ std::uint32_t empty(int warp, int stage) const { return full(warp, stage) + 8; }
   // By all threads of the CTA, before they meet.
@@ -29,7 +41,10 @@ struct Rings {
     for (int i = threadIdx.x; i < n_warps * stages; i += blockDim.x) {
       barrier_init(barriers + i * 16, 1);
       barrier_init(barriers + i * 16 + 8, kLanes);
+      store_shared(unit(0, i), kNoUnit);
     }
+    for (int i = threadIdx.x; i < n_warps; i += blockDim.x) store_shared(last_unit(i), kNoUnit - 1);
+    if (threadIdx.x == 0) store_shared(next_unit(), n_warps);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
 };
@@ -42,8 +57,8 @@ class PageCopier {
   // Reads the schedule and lengths, but not yet page tables. There may be no such warp.
   __device__ PageCopier(const DecodeArgs& args, const Rings& rings, int warp)
       : args_(args), rings_(rings), range_(args), warp_(warp) {
-    unit_ = segment_.last = 0;
-    live_ = warp < rings.n_warps && find_unit();
+    segment_.before = segment_.first = segment_.last = 0;
+    live_ = warp < rings.n_warps && find_unit(warp);
     if (live_) {
       prefetch_to_l2(entry_);
       prefetch_to_l2(entry_ + source_->side_stride);
@@ -53,11 +68,16 @@ class PageCopier {
   __device__ void begin() {
     if (live_) look_up();
   }
+  // For a warp that has nothing to do.
+  __device__ void end_if_idle() const {
+    if (!live_ && warp_ < rings_.n_warps) store_shared(rings_.last_unit(warp_), kNoUnit);
+  }
   __device__ bool live() const { return live_; }
 
   // Starts the next copy if its slot is free.
   __device__ void poll() {
     if (!barrier_test(rings_.empty(warp_, stage_), parity_ ^ 1)) return;
+    if (step_ == 0) store_shared(rings_.unit(warp_, stage_), number_);
     const std::uint32_t slot = rings_.slot(warp_, stage_);
     const std::uint32_t full = rings_.full(warp_, stage_);
     if (tiles_ > 0) {
@@ -73,31 +93,36 @@ class PageCopier {
       parity_ ^= 1;
     }
     if (++step_ < steps_) return;
-    unit_ += rings_.n_warps;
-    live_ = find_unit();
+    const int last = number_;
+    live_ = find_unit(next_number());
     begin();
+    if (!live_) store_shared(rings_.last_unit(warp_), last);
   }
 
  private:
-  // Finds the warp's next unit that has tokens, from unit_ on.
-  __device__ bool find_unit() {
-    for (;; unit_ += rings_.n_warps) {
-      while (unit_ >= segment_.last) {
+  __device__ int next_number() const {
+    return args_.reproducible != 0 ? number_ + rings_.n_warps : add_shared(rings_.next_unit(), 1);
+  }
+
+  // Finds the warp's next unit that has tokens, from this number on.
+  __device__ bool find_unit(int number) {
+    for (;; number = next_number()) {
+      number_ = number;
+      while (number >= segment_.before + segment_.last - segment_.first)
         if (!range_.next(segment_)) return false;
-        unit_ = segment_.first_of(warp_, rings_.n_warps);
-      }
+      const int unit = segment_.unit_of(number);
       step_ = tiles_ = 0;
       steps_ = 2;
-      int page = unit_;
+      int page = unit;
       source_ = &args_.sealed;
-      if (unit_ >= segment_.n_sealed) {
-        tiles_ = (plain_tokens(args_, segment_, unit_) + 15) / 16;
+      if (unit >= segment_.n_sealed) {
+        tiles_ = (plain_tokens(args_, segment_, unit) + 15) / 16;
         if (tiles_ == 0) continue;
         steps_ = 2 * tiles_;
         if (args_.settled != 0) wait_for_predecessors();  // they may be writing the tail
-        const bool is_side = unit_ < segment_.n_sealed + segment_.n_side;
+        const bool is_side = unit < segment_.n_sealed + segment_.n_side;
         source_ = is_side ? &args_.side : &args_.tail;
-        page = unit_ - segment_.n_sealed - (is_side ? 0 : segment_.n_side);
+        page = unit - segment_.n_sealed - (is_side ? 0 : segment_.n_side);
       }
       entry_ =
           source_->table + segment_.seq * source_->seq_stride + segment_.head * source_->head_stride + page;
@@ -122,8 +147,8 @@ class PageCopier {
   Segment segment_;
   const PageSource* source_;
   const std::int32_t* entry_;  // of the page table
-  int unit_;
-  int step_, steps_, tiles_;  // copies of the unit; tiles: of an unquantized unit
+  int number_;                 // of the unit within the CTA's range
+  int step_, steps_, tiles_;   // copies of the unit; tiles: of an unquantized unit
   long long key_id_, value_id_;
   int stage_ = 0;
   std::uint32_t parity_ = 0;

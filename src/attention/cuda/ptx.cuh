@@ -85,6 +85,21 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// A word of shared memory that another warp may change meanwhile.
+__device__ __forceinline__ int load_shared(std::uint32_t address) {
+  int x;
+  asm volatile("ld.volatile.shared.s32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, int x) {
+  asm volatile("st.volatile.shared.s32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+__device__ __forceinline__ int add_shared(std::uint32_t address, int x) {
+  int before;
+  asm volatile("atom.shared.add.s32 %0, [%1], %2;" : "=r"(before) : "r"(address), "r"(x) : "memory");
+  return before;
+}
+
 // Barriers in shared memory that count arrivals and bytes of asynchronous copies.
 __device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));

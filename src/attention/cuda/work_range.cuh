@@ -13,11 +13,9 @@ struct Segment {
   int n_sealed, n_side;
   int before;  // units of the CTA before `first`
 
-  // The first of these units that belongs to consumer `warp`: units go to the warps in turn.
-  __device__ int first_of(int warp, int n_warps) const {
-    const int lead = warp - before % n_warps;
-    return first + (lead < 0 ? lead + n_warps : lead);
-  }
+  // Which unit has a number within the CTA's range, and the other way about.
+  __device__ int unit_of(int number) const { return first + number - before; }
+  __device__ int number_of(int unit) const { return before + unit - first; }
 };
 
 // The CTA whose range holds a unit, where CTA c has [c * units / n_ctas, (c + 1) * units / n_ctas).
