@@ -268,7 +268,9 @@ __device__ void copy_pages(const DecodeArgs& args, const Rings& rings) {
     copier.begin();
   }
   copier.end_if_idle();
-  while (copier.live()) copier.poll();
+  // Lanes together: one by one, their polling takes instructions and shared memory from the consumers.
+  while (__any_sync(~0U, copier.live()))
+    if (copier.live()) copier.poll();
 }
 
 template <class Pair, int D>
