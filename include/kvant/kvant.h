@@ -146,8 +146,9 @@ KVANT_API const char* kvant_decode_kernel(const kvant_decode_shape* shape);
 /* Bytes of workspace for a shape on the current device, of which the schedule is a part. */
 KVANT_API kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes);
 
-/* Divides a step's work over the GPU: once a step, before the layers, for which lengths must then stay as they
- * are. Shapes that differ only in their formats may share it, in a workspace that is large enough for each. */
+/* Divides a step's work over the GPU: once a step, before the layers, for which lengths must then stay as
+ * they are. Shapes that differ only in their formats may share it, in a workspace that is large enough for
+ * each. */
 KVANT_API kvant_status kvant_decode_schedule(const kvant_decode_shape* shape,
                                              const kvant_decode_lengths* lengths, void* workspace,
                                              size_t workspace_bytes, kvant_stream stream);
@@ -190,6 +191,82 @@ KVANT_API int kvant_can_seal(const char* format);
  * keys must be channel-wise (ch...) and values token-wise (tok...). */
 KVANT_API kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                   const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream);
+
+/* Pages in sequence that are sealed together: those of a prompt. Arrays are in device memory. */
+typedef struct kvant_seal_range {
+  size_t struct_size;
+  const int32_t* tail_page;   /* [n_seqs]: the first, of the tail; negative: none */
+  const int32_t* sealed_page; /* [n_seqs]: where the first goes; the others follow */
+  const int32_t* n_pages;     /* [n_seqs]: of each sequence, or null: most_pages */
+  int32_t most_pages;         /* of any sequence */
+} kvant_seal_range;
+
+/* kvant_seal for more than one page of a sequence. */
+KVANT_API kvant_status kvant_seal_pages(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
+                                        const kvant_seal_range* range, kvant_stream stream);
+
+/* Prefill. A prompt block attends to what is sealed before it in parts: kvant_expand turns a stretch of pages
+ * back into rows, in memory of the caller's size; any attention kernel that gives the logarithms of its
+ * softmax sums reads them; kvant_merge joins the parts, and the block's own causal attention. With
+ * transformed keys and values, kvant_transform takes queries there and outputs back. */
+
+/* Pages of one layer as rows. */
+typedef struct kvant_expansion {
+  size_t struct_size;
+  int32_t n_seqs;
+  const int32_t* seqs; /* [n_seqs], in device memory; null: 0 to n_seqs - 1 */
+  /* Pages of a sequence: its sealed ones, then those of its tail, whose tokens go on where they end. */
+  int32_t first_page, n_pages;
+  int32_t first_head, n_heads; /* KV heads */
+  /* BF16 rows of head_dim numbers. Token t of the pages, of head h and sequence i of those chosen: at
+   * i * seq_stride + t * token_stride + h * head_stride; strides count numbers and are multiples of 8, arrays
+   * are 16-byte aligned. Either array may be null. */
+  void* keys;
+  void* values;
+  int64_t seq_stride, token_stride, head_stride;
+} kvant_expansion;
+
+/* Decodes pages into rows. Tokens in side pages (`sink`, `masks`) are taken from there, at their place in the
+ * sequence: side pages must hold them in the order of the sequence. Rows behind a sequence's last token are
+ * left as they are. */
+KVANT_API kvant_status kvant_expand(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
+                                    const kvant_decode_layer* layer, const kvant_expansion* expansion,
+                                    kvant_stream stream);
+
+/* Attention of some query tokens to some of the tokens before them. */
+typedef struct kvant_partial {
+  size_t struct_size;
+  void*
+      out; /* of out_type: row of token t and query head h of sequence i at i * seq_stride + t * token_stride
+            * + h * head_stride; strides are even */
+  kvant_type out_type;
+  int64_t seq_stride, token_stride, head_stride;
+  float* log_sums; /* ln sum exp(score), likewise; -infinity: no tokens, whatever the row holds */
+  int64_t sum_seq_stride, sum_token_stride, sum_head_stride;
+} kvant_partial;
+
+/* Merges `other` into `into`: outputs and log sums become those of attention to the tokens of both. With an
+ * F32 output, many parts can be merged without adding up roundings. */
+KVANT_API kvant_status kvant_merge(int32_t n_seqs, int32_t n_tokens, int32_t n_heads, int32_t head_dim,
+                                   const kvant_partial* into, const kvant_partial* other,
+                                   kvant_stream stream);
+
+/* Rows that are transformed in place: channels times factors, then the orthonormal Walsh-Hadamard matrix,
+ * then channels times factors_after. Where keys (or values) were appended with factors f and a Hadamard
+ * matrix, queries need 1 / f as `factors`, and outputs need 1 / f as `factors_after`. */
+typedef struct kvant_transformation {
+  size_t struct_size;
+  int32_t n_rows, n_heads, head_dim;
+  void* rows; /* of type: head h of row i at i * row_stride + h * head_stride */
+  kvant_type type;
+  int64_t row_stride, head_stride;
+  const float* factors; /* [n_heads / heads_of_factors][head_dim], or null */
+  const float* factors_after;
+  int32_t heads_of_factors; /* that share them: the query heads of a KV head */
+  int32_t hadamard;
+} kvant_transformation;
+
+KVANT_API kvant_status kvant_transform(const kvant_transformation* transformation, kvant_stream stream);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,199 @@
+// Values of a sealed page in shared memory, eight neighbouring channels of a token at a time, by the
+// arithmetic of src/format.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "attention/cuda/expand_args.h"
+
+namespace kvant::cuda {
+
+inline constexpr int kOctet = 8;  // channels that are decoded together: 16 bytes of BF16
+
+// A sealed page, and its decoding with what is better looked up near by.
+struct SealedPage {
+  const std::uint32_t* words;  // in shared memory
+  const float* levels;         // likewise
+  const PageDecoding& decoding;
+  const __half* centroids;  // of this head
+
+  template <int D>
+  __device__ const unsigned char* parameters() const {
+    return reinterpret_cast<const unsigned char*>(words) + code_bytes(decoding.layout, D);
+  }
+};
+
+struct HalfOctet {
+  float x[kOctet];
+  __device__ explicit HalfOctet(const __half* from) {
+    const uint4 packed = *reinterpret_cast<const uint4*>(from);
+    const std::uint32_t words[] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
+      x[2 * i] = pair.x;
+      x[2 * i + 1] = pair.y;
+    }
+  }
+};
+
+// The codes of an octet: one for each channel, or for each `layout.channels` of them.
+template <PageSide Side, int D>
+__device__ __forceinline__ void read_octet(const std::uint32_t* words, const CodeLayout& layout, int token,
+                                           int octet, std::uint32_t (&codes)[kOctet]) {
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) {
+    if (i * layout.channels >= kOctet) break;
+    const Place place = sealed_place(Side, D, token, octet * kOctet + i * layout.channels);
+    const int bit = stream_bit(layout, Side, D, place);
+    const int at = page_bit(place.lane, bit);
+    std::uint32_t code = words[at / 32] >> (at % 32);
+    if (at % 32 + layout.bits > 32)
+      code |= words[page_bit(place.lane, bit / 32 * 32 + 32) / 32] << (32 - at % 32);
+    codes[i] = code & ((1U << layout.bits) - 1);
+  }
+}
+
+// The same with what the compiler may know of a layout.
+template <PageSide Side, int D>
+__device__ __forceinline__ void read_codes(const std::uint32_t* words, const CodeLayout& layout, int token,
+                                           int octet, std::uint32_t (&codes)[kOctet]) {
+  switch (layout.order) {
+    case CodeOrder::mask4:
+      return read_octet<Side, D>(words, {CodeOrder::mask4, 4, 1}, token, octet, codes);
+    case CodeOrder::mask2:
+      return read_octet<Side, D>(words, {CodeOrder::mask2, 2, 1}, token, octet, codes);
+    case CodeOrder::pairs:
+      return read_octet<Side, D>(words, {CodeOrder::pairs, layout.bits, 1}, token, octet, codes);
+    case CodeOrder::quads:
+      return read_octet<Side, D>(words, {CodeOrder::quads, 2, 1}, token, octet, codes);
+    case CodeOrder::vectors:
+      if (layout.channels == 2)
+        return read_octet<Side, D>(words, {CodeOrder::vectors, layout.bits, 2}, token, octet, codes);
+      if (layout.channels == 4)
+        return read_octet<Side, D>(words, {CodeOrder::vectors, layout.bits, 4}, token, octet, codes);
+      return read_octet<Side, D>(words, {CodeOrder::vectors, layout.bits, 8}, token, octet, codes);
+    case CodeOrder::trellis:
+      break;
+  }
+}
+
+template <int D>
+__device__ __forceinline__ void decode_channel_grid(const SealedPage& page, int token, int octet,
+                                                    const std::uint32_t (&codes)[kOctet],
+                                                    float (&values)[kOctet]) {
+  const int groups = kTokens / page.decoding.group;
+  const auto* scales = reinterpret_cast<const __half*>(page.parameters<D>()) +
+                       token / page.decoding.group * D + octet * kOctet;
+  const HalfOctet scale(scales);
+  const HalfOctet zero(scales + groups * D);
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) values[i] = static_cast<float>(codes[i]) * scale.x[i] + zero.x[i];
+}
+
+template <int D>
+__device__ __forceinline__ void decode_token_grid(const SealedPage& page, int token, int octet,
+                                                  const std::uint32_t (&codes)[kOctet],
+                                                  float (&values)[kOctet]) {
+  const int group = min(page.decoding.group, D);
+  const int groups = (D + group - 1) / group;
+  const auto* scales =
+      reinterpret_cast<const __half*>(page.parameters<D>()) + token * groups + octet * kOctet / group;
+  const float scale = __half2float(scales[0]);
+  const float zero = __half2float(scales[kTokens * groups]);
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) values[i] = static_cast<float>(codes[i]) * scale + zero;
+}
+
+template <int D>
+__device__ __forceinline__ void decode_progressive(const SealedPage& page, int token, int octet,
+                                                   const std::uint32_t (&codes)[kOctet],
+                                                   float (&values)[kOctet]) {
+  constexpr int kBlock = 64;
+  const int block = token / kBlock;
+  const unsigned char* steps = page.parameters<D>() + block * D + octet * kOctet;
+  const auto* zeros = reinterpret_cast<const signed char*>(steps) + kTokens / kBlock * D;
+  const float scale = reinterpret_cast<const float*>(page.parameters<D>() + 4 * D)[block];
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) {
+    const float integer = static_cast<float>(codes[i]) * steps[i] + static_cast<float>(zeros[i]);
+    values[i] = fminf(fmaxf(integer, -127), 127) * scale;
+  }
+}
+
+template <int D>
+__device__ __forceinline__ void decode_lloyd_max(const SealedPage& page, int token,
+                                                 const std::uint32_t (&codes)[kOctet],
+                                                 float (&values)[kOctet]) {
+  const float gain = __half2float(reinterpret_cast<const __half*>(page.parameters<D>())[token]);
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) values[i] = page.levels[codes[i]] * gain;
+}
+
+template <int Channels>
+__device__ __forceinline__ void decode_vectors(const SealedPage& page, const std::uint32_t (&codes)[kOctet],
+                                               float (&values)[kOctet]) {
+#pragma unroll
+  for (int i = 0; i < kOctet; i += 2) {
+    const auto* pairs = reinterpret_cast<const __half2*>(page.centroids + codes[i / Channels] * Channels);
+    const float2 pair = __half22float2(__ldg(pairs + i % Channels / 2));
+    values[i] = pair.x;
+    values[i + 1] = pair.y;
+  }
+}
+
+// An octet's codes of B bits are B bytes of its token's stream, and the states of its first values begin in
+// the byte before.
+template <PageSide Side, int D>
+__device__ __forceinline__ void decode_trellis(const SealedPage& page, int token, int octet,
+                                               float (&values)[kOctet]) {
+  constexpr int kOctets = D / kOctet;
+  const TrellisCode& code = page.decoding.trellis;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(page.words);
+  const auto byte = [&](int of_octet, int i) -> std::uint64_t {
+    return bytes[code_bit(page.decoding.layout, Side, D, token, of_octet * kOctet, 8 * i) / 8];
+  };
+  std::uint64_t stream = byte((octet + kOctets - 1) % kOctets, code.bits - 1);
+#pragma unroll
+  for (int i = 0; i < kMostTrellisBits; ++i)
+    if (i < code.bits) stream |= byte(octet, i) << (8 * (i + 1));
+  const unsigned char* parameters = page.parameters<D>();
+  const float loudest = *reinterpret_cast<const float*>(parameters + kTokens + 2 * D);
+  const int gain_code = parameters[token];
+  const float gain = gain_code == 255 ? 0 : loudest * exp2f(static_cast<float>(gain_code) * (-1.0F / 32));
+  const HalfOctet mean(reinterpret_cast<const __half*>(parameters + kTokens) + octet * kOctet);
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) {
+    const auto state = static_cast<std::uint32_t>(stream >> ((i + 1) * code.bits)) & 0xff;
+    const std::uint32_t mixed = state ^ state << code.mix;
+    const std::uint32_t folded = (state << code.fold & code.fold_mask) | (mixed & ~code.fold_mask & 0xff);
+    const int level = (static_cast<signed char>(mixed) + static_cast<signed char>(folded)) / 2;
+    values[i] = mean.x[i] + gain * (code.scale * static_cast<float>(level));
+  }
+}
+
+template <PageSide Side, int D>
+__device__ __forceinline__ void decode_octet(const SealedPage& page, int token, int octet,
+                                             float (&values)[kOctet]) {
+  if (page.decoding.encoding == Encoding::trellis) return decode_trellis<Side, D>(page, token, octet, values);
+  std::uint32_t codes[kOctet];
+  read_codes<Side, D>(page.words, page.decoding.layout, token, octet, codes);
+  switch (page.decoding.encoding) {
+    case Encoding::channel_grid:
+      return decode_channel_grid<D>(page, token, octet, codes, values);
+    case Encoding::token_grid:
+      return decode_token_grid<D>(page, token, octet, codes, values);
+    case Encoding::progressive:
+      return decode_progressive<D>(page, token, octet, codes, values);
+    case Encoding::lloyd_max:
+      return decode_lloyd_max<D>(page, token, codes, values);
+    case Encoding::vectors:
+      if (page.decoding.layout.channels == 2) return decode_vectors<2>(page, codes, values);
+      if (page.decoding.layout.channels == 4) return decode_vectors<4>(page, codes, values);
+      return decode_vectors<8>(page, codes, values);
+    case Encoding::trellis:
+      return;
+  }
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,153 @@
+// Low-bit pages back into rows that any attention kernel reads. A CTA expands one page of one KV head and
+// side; a thread writes 16 bytes at a time.
+#pragma once
+
+#include "attention/cuda/decode_page.cuh"
+#include "attention/cuda/ptx.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kExpandThreads = 256;
+inline constexpr int kMostPageBytes =
+    round_up_16(kTokens * 128 * kMostTrellisBits / 8 + kTokens + 2 * 128 + 4);
+
+struct ExpandShared {
+  // And a piece more: where a code could straddle two words, the second is read even behind the last code.
+  alignas(16) std::uint32_t page[(kMostPageBytes + 16 * kLanes) / 4];
+  float levels[kMostScalarLevels];
+  std::uint32_t masked[kTokens / 32];  // tokens of the page that lie in side pages, sink aside
+  int first_masked;                    // the place of the first of them among the side tokens
+};
+
+// The page, KV head and side that a CTA works on.
+struct ExpandedPage {
+  int seq, head, page, n_tokens;
+  bool sealed;
+};
+
+__device__ __forceinline__ const unsigned char* page_address(const PageSource& source, int seq, int head,
+                                                             int side, int page) {
+  const int id =
+      source.table[seq * source.seq_stride + head * source.head_stride + side * source.side_stride + page];
+  return source.pool + id * source.page_stride + head * source.head_offset + side * source.side_offset;
+}
+
+// Eight channels of a token of an unquantized page, as BF16.
+template <PageSide Side, int D>
+__device__ __forceinline__ uint4 plain_octet(const unsigned char* page, int token, int octet) {
+  const auto* numbers = reinterpret_cast<const std::uint16_t*>(page);
+  std::uint32_t words[kOctet / 2];
+#pragma unroll
+  for (int i = 0; i < kOctet / 2; ++i) {
+    const std::uint32_t low = numbers[plain_index(Side, D, token, octet * kOctet + 2 * i)];
+    const std::uint32_t high = numbers[plain_index(Side, D, token, octet * kOctet + 2 * i + 1)];
+    words[i] = low | high << 16;
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// Which tokens of a page are masked, and how many of the pages before are: side pages hold them in order.
+__device__ inline void find_masked(const ExpandArgs& args, const ExpandedPage& at, ExpandShared& shared) {
+  const auto* masks = reinterpret_cast<const std::uint32_t*>(args.masks + at.seq * args.mask_seq_stride +
+                                                             at.head * args.mask_head_stride);
+  const auto behind_sink = [&](int word) {  // of all pages: bits of its tokens that are not in the sink
+    const int sink = min(max(args.sink - 32 * word, 0), 32);
+    return sink == 32 ? 0 : masks[word] & ~0U << sink;
+  };
+  constexpr int kWords = kTokens / 32;
+  const auto thread = static_cast<int>(threadIdx.x);
+  std::uint32_t own = 0;
+  if (thread < kWords && args.masks != nullptr) own = behind_sink(at.page * kWords + thread);
+  if (thread < kWords) shared.masked[thread] = own;
+  if (thread == 0) shared.first_masked = args.sink;
+  if (__syncthreads_or(own != 0) == 0) return;
+  int before = 0;
+  for (int word = thread; word < at.page * kWords; word += kExpandThreads)
+    before += __popc(behind_sink(word));
+  if (before != 0) atomicAdd(&shared.first_masked, before);
+}
+
+// The place of a token among its sequence's side tokens; negative: it lies in its sealed page.
+__device__ __forceinline__ int side_token(const ExpandArgs& args, const ExpandShared& shared, int page,
+                                          int token) {
+  if (page == 0 && token < args.sink) return token;
+  const std::uint32_t word = shared.masked[token / 32];
+  if ((word >> (token % 32) & 1) == 0) return -1;
+  int rank = shared.first_masked + __popc(word & ((1U << (token % 32)) - 1));
+  for (int i = 0; i < token / 32; ++i) rank += __popc(shared.masked[i]);
+  return rank;
+}
+
+__device__ inline void load_page(const unsigned char* from, const PageDecoding& decoding,
+                                 ExpandShared& shared) {
+  const auto* pieces = reinterpret_cast<const uint4*>(from);
+  for (int i = static_cast<int>(threadIdx.x); i < decoding.page_bytes / 16; i += kExpandThreads)
+    reinterpret_cast<uint4*>(shared.page)[i] = __ldg(pieces + i);
+  if (threadIdx.x < kMostScalarLevels) shared.levels[threadIdx.x] = decoding.levels[threadIdx.x];
+}
+
+template <PageSide Side, int D>
+__device__ void expand_page(const ExpandArgs& args, const ExpandedPage& at, unsigned char* rows,
+                            ExpandShared& shared) {
+  constexpr int kOctets = D / kOctet;
+  const auto side = static_cast<int>(Side);
+  const auto store = [&](int i, const uint4& octet) {
+    *reinterpret_cast<uint4*>(rows + (i / kOctets * args.token_stride + i % kOctets * kOctet) * 2) = octet;
+  };
+  if (!at.sealed) {
+    const int tail_page = at.page - (args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq]);
+    const unsigned char* page = page_address(args.tail, at.seq, at.head, side, tail_page);
+    for (int i = static_cast<int>(threadIdx.x); i < at.n_tokens * kOctets; i += kExpandThreads)
+      store(i, plain_octet<Side, D>(page, i / kOctets, i % kOctets));
+    return;
+  }
+  const PageDecoding& decoding = args.decodings[args.decoding_of_head[at.head]][side];
+  const SealedPage page{shared.page, shared.levels, decoding,
+                        decoding.codebooks + at.head * decoding.codebook_stride};
+  load_page(page_address(args.sealed, at.seq, at.head, side, at.page), decoding, shared);
+  find_masked(args, at, shared);
+  __syncthreads();
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kOctets; i += kExpandThreads) {
+    const int token = i / kOctets;
+    const int in_side = side_token(args, shared, at.page, token);
+    if (in_side >= 0) {
+      store(i, plain_octet<Side, D>(page_address(args.side, at.seq, at.head, side, in_side / kTokens),
+                                    in_side % kTokens, i % kOctets));
+      continue;
+    }
+    float x[kOctet];
+    decode_octet<Side, D>(page, token, i % kOctets, x);
+    store(i, {pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3]), pack_bf16x2(x[4], x[5]),
+              pack_bf16x2(x[6], x[7])});
+  }
+}
+
+// Grid: pages, KV heads, sequences times sides.
+template <int D>
+__global__ void __launch_bounds__(kExpandThreads) expand_kernel(const __grid_constant__ ExpandArgs args) {
+  __shared__ ExpandShared shared;
+  const int side = static_cast<int>(blockIdx.z) % 2;
+  const int i = static_cast<int>(blockIdx.z) / 2;
+  if (args.rows[side] == nullptr) return;
+  ExpandedPage at;
+  at.seq = args.seqs == nullptr ? i : args.seqs[i];
+  at.head = args.first_head + static_cast<int>(blockIdx.y);
+  at.page = args.first_page + static_cast<int>(blockIdx.x);
+  const int n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq];
+  const int n_tail = args.tail_tokens == nullptr ? 0 : args.tail_tokens[at.seq];
+  at.sealed = at.page < n_sealed;
+  at.n_tokens = at.sealed ? kTokens : min(kTokens, n_tail - (at.page - n_sealed) * kTokens);
+  if (at.n_tokens <= 0) return;
+  unsigned char* rows =
+      static_cast<unsigned char*>(args.rows[side]) +
+      2 * (i * args.seq_stride + static_cast<std::int64_t>(blockIdx.x) * kTokens * args.token_stride +
+           static_cast<std::int64_t>(blockIdx.y) * args.head_stride);
+  if (side == 0) {
+    expand_page<PageSide::key, D>(args, at, rows, shared);
+  } else {
+    expand_page<PageSide::value, D>(args, at, rows, shared);
+  }
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,219 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <string_view>
+
+#include "attention/cuda/caller_structs.h"
+#include "attention/cuda/expand_kernel.cuh"
+#include "attention/cuda/head_groups.h"
+#include "attention/cuda/merge_kernel.cuh"
+#include "attention/cuda/page_permutation.h"
+#include "attention/cuda/page_source.h"
+#include "attention/cuda/standard_levels.h"
+#include "attention/cuda/transform_kernel.cuh"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+namespace {
+
+// The number behind the letter g of "ch4g128".
+int group_of(std::string_view format) {
+  return std::atoi(format.data() + format.find('g') + 1);
+}
+
+// False if pages of the format are not known, or have no codes.
+bool find_decoding(const char* name, int head_dim, PageDecoding* decoding) {
+  DeviceFormat device;
+  if (!find_device_format(name, device) || device.plain) return false;
+  *decoding = {};
+  decoding->layout = device.layout;
+  decoding->page_bytes = static_cast<int>(kvant_page_bytes(name, head_dim));
+  const std::string_view format = name;
+  if (format.starts_with("ch")) {
+    decoding->encoding = Encoding::channel_grid;
+    decoding->group = group_of(format);
+  } else if (format.starts_with("tok")) {
+    decoding->encoding = Encoding::token_grid;
+    decoding->group = group_of(format);
+  } else if (format.starts_with("prog")) {
+    decoding->encoding = Encoding::progressive;
+  } else if (format.starts_with("lm")) {
+    decoding->encoding = Encoding::lloyd_max;
+    const float deviation = 1 / std::sqrt(static_cast<float>(head_dim));
+    const std::vector<double>& levels = standard_levels(device.layout.bits);
+    std::transform(levels.begin(), levels.end(), decoding->levels,
+                   [deviation](double level) { return static_cast<float>(level) * deviation; });
+  } else if (format.starts_with("vq")) {
+    decoding->encoding = Encoding::vectors;
+  } else if (format.starts_with("tcq")) {
+    decoding->encoding = Encoding::trellis;
+    decoding->trellis = kTrellisCodes[device.layout.bits - 1];
+  } else {
+    return false;
+  }
+  return decoding->page_bytes > 0 && decoding->page_bytes <= kMostPageBytes;
+}
+
+// How the pages of every head are decoded.
+kvant_status set_decodings(const kvant_decode_shape& shape, const HeadGroups& groups,
+                           const kvant_decode_layer& layer, ExpandArgs* args) {
+  for (int i = 0; i < groups.n; ++i) {
+    const HeadGroup& group = groups.of[i];
+    for (int head = 0; head < group.heads.n; ++head)
+      args->decoding_of_head[group.heads.at[head]] = static_cast<std::uint8_t>(i);
+    for (int side = 0; side < 2; ++side) {
+      PageDecoding& decoding = args->decodings[i][side];
+      if (!find_decoding(side == KVANT_KEY ? group.key_format : group.value_format, shape.head_dim,
+                         &decoding))
+        return KVANT_UNSUPPORTED;
+      decoding.codebooks =
+          static_cast<const __half*>(side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks);
+      decoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
+      if (decoding.encoding == Encoding::vectors && decoding.codebooks == nullptr)
+        return KVANT_INVALID_ARGUMENT;
+    }
+  }
+  return KVANT_OK;
+}
+
+bool is_missing(const kvant_pages& pages) {
+  return pages.table == nullptr || pages.pool == nullptr;
+}
+
+bool valid(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+           const kvant_decode_layer& layer, const kvant_expansion& expansion) {
+  if (expansion.n_seqs <= 0 || expansion.n_seqs > 32767 || expansion.first_page < 0 ||
+      expansion.n_pages <= 0 || expansion.first_head < 0 || expansion.n_heads <= 0 ||
+      expansion.first_head + expansion.n_heads > shape.n_kv_heads)
+    return false;
+  if ((lengths.sealed_pages != nullptr && is_missing(layer.sealed)) ||
+      (lengths.tail_tokens != nullptr && is_missing(layer.tail)) ||
+      ((layer.sink > 0 || layer.masks != nullptr) && is_missing(layer.side)) || layer.sink < 0 ||
+      layer.sink > kTokens)
+    return false;
+  const auto misaligned = [](const void* rows) { return reinterpret_cast<std::uintptr_t>(rows) % 16 != 0; };
+  return (expansion.seq_stride | expansion.token_stride | expansion.head_stride) % kOctet == 0 &&
+         !misaligned(expansion.keys) && !misaligned(expansion.values);
+}
+
+bool read_partial(const kvant_partial* from, PartialRows* rows) {
+  kvant_partial partial;
+  if (!read_struct(from, &partial) || partial.out == nullptr || partial.log_sums == nullptr ||
+      (partial.seq_stride | partial.token_stride | partial.head_stride) % 2 != 0 ||
+      reinterpret_cast<std::uintptr_t>(partial.out) % 8 != 0)
+    return false;
+  *rows = {partial.out,
+           partial.out_type == KVANT_F32 ? 1 : 0,
+           partial.seq_stride,
+           partial.token_stride,
+           partial.head_stride,
+           partial.log_sums,
+           partial.sum_seq_stride,
+           partial.sum_token_stride,
+           partial.sum_head_stride};
+  return true;
+}
+
+kvant_status launched() {
+  return cudaPeekAtLastError() == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
+}
+
+// CTAs for so many rows, a warp each; 0: too many.
+unsigned ctas_for(std::int64_t rows, int threads) {
+  const std::int64_t ctas = (rows + threads / kLanes - 1) / (threads / kLanes);
+  return ctas <= 0x7fffffff ? static_cast<unsigned>(ctas) : 0;
+}
+
+}  // namespace
+}  // namespace kvant::cuda
+
+using namespace kvant::cuda;
+
+extern "C" {
+
+kvant_status kvant_expand(const kvant_decode_shape* caller_shape, const kvant_decode_lengths* caller_lengths,
+                          const kvant_decode_layer* caller_layer, const kvant_expansion* caller_expansion,
+                          kvant_stream stream) {
+  kvant_decode_shape shape;
+  kvant_decode_lengths lengths;
+  kvant_decode_layer layer;
+  kvant_expansion expansion;
+  HeadGroups groups;
+  if (!read_struct(caller_shape, &shape) || !read_struct(caller_lengths, &lengths) ||
+      !read_struct(caller_layer, &layer) || !read_struct(caller_expansion, &expansion) ||
+      !group_heads(shape, &groups) || !valid(shape, lengths, layer, expansion))
+    return KVANT_INVALID_ARGUMENT;
+  if (shape.head_dim != 64 && shape.head_dim != 128) return KVANT_UNSUPPORTED;
+  ExpandArgs args{};
+  args.seqs = expansion.seqs;
+  args.first_page = expansion.first_page;
+  args.first_head = expansion.first_head;
+  args.sealed_pages = lengths.sealed_pages;
+  args.tail_tokens = lengths.tail_tokens;
+  args.sealed = source_of(layer.sealed, layer.layer);
+  args.tail = source_of(layer.tail, layer.layer);
+  args.side = source_of(layer.side, layer.layer);
+  args.sink = layer.sink;
+  args.masks = reinterpret_cast<const uint4*>(layer.masks);
+  args.mask_seq_stride = layer.mask_seq_stride;
+  args.mask_head_stride = layer.mask_head_stride;
+  args.rows[KVANT_KEY] = expansion.keys;
+  args.rows[KVANT_VALUE] = expansion.values;
+  args.seq_stride = expansion.seq_stride;
+  args.token_stride = expansion.token_stride;
+  args.head_stride = expansion.head_stride;
+  if (lengths.sealed_pages != nullptr) {
+    const kvant_status status = set_decodings(shape, groups, layer, &args);
+    if (status != KVANT_OK) return status;
+  }
+  const dim3 grid(expansion.n_pages, expansion.n_heads, 2 * expansion.n_seqs);
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  if (shape.head_dim == 64) {
+    expand_kernel<64><<<grid, kExpandThreads, 0, cuda_stream>>>(args);
+  } else {
+    expand_kernel<128><<<grid, kExpandThreads, 0, cuda_stream>>>(args);
+  }
+  return launched();
+}
+
+kvant_status kvant_merge(int32_t n_seqs, int32_t n_tokens, int32_t n_heads, int32_t head_dim,
+                         const kvant_partial* into, const kvant_partial* other, kvant_stream stream) {
+  if (n_seqs <= 0 || n_tokens <= 0 || n_heads <= 0) return KVANT_INVALID_ARGUMENT;
+  MergeArgs args{n_tokens, n_heads, static_cast<std::int64_t>(n_seqs) * n_tokens * n_heads, {}, {}};
+  const unsigned ctas = ctas_for(args.n_rows, kMergeThreads);
+  if (!read_partial(into, &args.into) || !read_partial(other, &args.other) || ctas == 0)
+    return KVANT_INVALID_ARGUMENT;
+  if (head_dim != 64 && head_dim != 128) return KVANT_UNSUPPORTED;
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  if (head_dim == 64) {
+    merge_kernel<64><<<ctas, kMergeThreads, 0, cuda_stream>>>(args);
+  } else {
+    merge_kernel<128><<<ctas, kMergeThreads, 0, cuda_stream>>>(args);
+  }
+  return launched();
+}
+
+kvant_status kvant_transform(const kvant_transformation* from, kvant_stream stream) {
+  kvant_transformation t;
+  if (!read_struct(from, &t) || t.n_rows <= 0 || t.n_heads <= 0 || t.rows == nullptr ||
+      t.heads_of_factors < 0 ||
+      (t.heads_of_factors == 0 && (t.factors != nullptr || t.factors_after != nullptr)))
+    return KVANT_INVALID_ARGUMENT;
+  if (t.head_dim != 64 && t.head_dim != 128) return KVANT_UNSUPPORTED;
+  const TransformArgs args{
+      t.n_rows,      t.n_heads, t.rows,          t.type == KVANT_F32 ? 1 : 0,     t.row_stride,
+      t.head_stride, t.factors, t.factors_after, std::max(t.heads_of_factors, 1), t.hadamard};
+  const unsigned ctas = ctas_for(static_cast<std::int64_t>(t.n_rows) * t.n_heads, kTransformThreads);
+  if (ctas == 0) return KVANT_INVALID_ARGUMENT;
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  if (t.head_dim == 64) {
+    transform_kernel<64><<<ctas, kTransformThreads, 0, cuda_stream>>>(args);
+  } else {
+    transform_kernel<128><<<ctas, kTransformThreads, 0, cuda_stream>>>(args);
+  }
+  return launched();
+}
+
+}  // extern "C"

@@ -1,0 +1,539 @@
+// Expanding pages into rows against what the formats decode on the host from the same bytes; merging parts of
+// attention, and transforming rows, against double precision.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "attention/cuda/device_memory.h"
+#include "attention/cuda/encoded_pages.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+namespace {
+
+constexpr int kKvHeads = 3;
+
+struct FormatPair {
+  const char* key;
+  const char* value;
+};
+struct SequenceLengths {
+  int sealed, tail;  // pages, tokens
+};
+
+float rounded_to_bf16(float x) {
+  return float_from_bf16(bf16_from_float(x));
+}
+
+bool have_gpu() {
+  int n = 0;
+  return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
+}
+
+// Pages [seq][head][side][page] of one size, in random places of a pool.
+class PagePool {
+ public:
+  PagePool(std::size_t n_seqs, int n_pages, std::size_t page_bytes, std::mt19937& random)
+      : n_pages_(std::max(n_pages, 1)),
+        page_bytes_(page_bytes),
+        table_(n_seqs * kKvHeads * 2 * n_pages_),
+        bytes_(table_.size() * page_bytes, std::byte{0xff}) {
+    std::iota(table_.begin(), table_.end(), 0);
+    std::shuffle(table_.begin(), table_.end(), random);
+  }
+  std::byte* page(std::size_t seq, int head, int side, int page) {
+    return bytes_.data() + table_[((seq * kKvHeads + head) * 2 + side) * n_pages_ + page] * page_bytes_;
+  }
+  // Valid as long as the pool is.
+  kvant_pages upload() {
+    device_table_ = std::make_unique<DeviceArray<std::int32_t>>(table_);
+    device_bytes_ = std::make_unique<DeviceArray<std::byte>>(bytes_);
+    kvant_pages pages{};
+    pages.table = device_table_->get();
+    pages.side_stride = n_pages_;
+    pages.head_stride = 2 * n_pages_;
+    pages.seq_stride = kKvHeads * 2 * n_pages_;
+    pages.pool = device_bytes_->get();
+    pages.page_stride = static_cast<std::int64_t>(page_bytes_);
+    return pages;
+  }
+
+ private:
+  int n_pages_;
+  std::size_t page_bytes_;
+  std::vector<std::int32_t> table_;
+  std::vector<std::byte> bytes_;
+  std::unique_ptr<DeviceArray<std::int32_t>> device_table_;
+  std::unique_ptr<DeviceArray<std::byte>> device_bytes_;
+};
+
+// Sequences of sealed pages and a tail, with a sink and masked tokens in side pages. KV heads have the pairs
+// of formats in turn.
+class TestCache {
+ public:
+  TestCache(const std::vector<FormatPair>& pairs, int d, const std::vector<SequenceLengths>& lengths,
+            int sink, bool masks)
+      : d_(d), lengths_(lengths), codebooks_(pairs[0].key, pairs[0].value, d, kKvHeads, 3), random_(7) {
+    std::size_t stride = 0;
+    for (int head = 0; head < kKvHeads; ++head) {
+      formats_[0].push_back(pairs[head % pairs.size()].key);
+      formats_[1].push_back(pairs[head % pairs.size()].value);
+      for (const auto& names : formats_) stride = std::max(stride, kvant_page_bytes(names[head], d));
+    }
+    for (const SequenceLengths& l : lengths) {
+      most_sealed_ = std::max(most_sealed_, l.sealed);
+      most_tail_ = std::max(most_tail_, (l.tail + kTokens - 1) / kTokens);
+    }
+    const std::size_t plain = static_cast<std::size_t>(kTokens) * d * 2;
+    sealed_ = std::make_unique<PagePool>(lengths.size(), most_sealed_, stride, random_);
+    tail_ = std::make_unique<PagePool>(lengths.size(), most_tail_, plain, random_);
+    side_ = std::make_unique<PagePool>(lengths.size(), most_sealed_, plain, random_);
+    mask_words_.resize(lengths.size() * kKvHeads * std::max(most_sealed_, 1) * 4);
+    if (masks)
+      for (std::uint32_t& word : mask_words_)
+        word = random_() % 3 == 0 ? random_() & random_() & random_() : 0;
+    for (std::size_t seq = 0; seq < lengths.size(); ++seq)
+      for (int head = 0; head < kKvHeads; ++head)
+        for (int side = 0; side < 2; ++side) add(seq, head, side, sink);
+    describe(sink, masks);
+  }
+
+  int tokens(std::size_t seq) const { return lengths_[seq].sealed * kTokens + lengths_[seq].tail; }
+  // What a token's row stands for.
+  const float* row(std::size_t seq, int head, int side, int token) const {
+    return rows_[(seq * kKvHeads + head) * 2 + side].data() + static_cast<std::ptrdiff_t>(token) * d_;
+  }
+
+  // Pages [first, first + n) of all sequences and heads: BF16 [seq][n * kTokens][head][d]; 0xffff where no
+  // token is.
+  std::vector<std::uint16_t> expanded(int side, int first, int n) const {
+    const std::size_t size = lengths_.size() * n * kTokens * kKvHeads * d_;
+    const DeviceArray<std::uint16_t> out(std::vector<std::uint16_t>(size, 0xffff));
+    kvant_expansion expansion{};
+    expansion.struct_size = sizeof expansion;
+    expansion.n_seqs = static_cast<std::int32_t>(lengths_.size());
+    expansion.first_page = first;
+    expansion.n_pages = n;
+    expansion.n_heads = kKvHeads;
+    (side == 0 ? expansion.keys : expansion.values) = out.get();
+    expansion.head_stride = d_;
+    expansion.token_stride = kKvHeads * d_;
+    expansion.seq_stride = expansion.token_stride * n * kTokens;
+    EXPECT_EQ(kvant_expand(&shape_, &device_lengths_, &layer_, &expansion, nullptr), KVANT_OK);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
+    return out.read();
+  }
+  // The same of one sequence and head: [n * kTokens][d].
+  std::vector<std::uint16_t> expanded_alone(int side, int seq, int head, int first, int n) const {
+    const DeviceArray<std::int32_t> seqs(std::vector<std::int32_t>{seq});
+    const DeviceArray<std::uint16_t> out(
+        std::vector<std::uint16_t>(static_cast<std::size_t>(n) * kTokens * d_, 0xffff));
+    kvant_expansion expansion{};
+    expansion.struct_size = sizeof expansion;
+    expansion.n_seqs = 1;
+    expansion.seqs = seqs.get();
+    expansion.first_page = first;
+    expansion.n_pages = n;
+    expansion.first_head = head;
+    expansion.n_heads = 1;
+    (side == 0 ? expansion.keys : expansion.values) = out.get();
+    expansion.token_stride = d_;
+    EXPECT_EQ(kvant_expand(&shape_, &device_lengths_, &layer_, &expansion, nullptr), KVANT_OK);
+    return out.read();
+  }
+
+ private:
+  bool in_side_page(std::size_t seq, int head, int token, int sink) const {
+    if (token < sink) return true;
+    const std::uint32_t* words = mask_words_.data() + (seq * kKvHeads + head) * std::max(most_sealed_, 1) * 4;
+    return (words[token / 32] >> (token % 32) & 1) != 0;
+  }
+
+  void add(std::size_t seq, int head, int side, int sink) {
+    std::vector<float> rows;
+    for (int page = 0; page < lengths_[seq].sealed; ++page) {
+      const EncodedPage encoded =
+          encode_page(formats_[side][head], static_cast<Side>(side), d_, {}, codebooks_, head, random_());
+      std::copy(encoded.device.begin(), encoded.device.end(), sealed_->page(seq, head, side, page));
+      rows.insert(rows.end(), encoded.values.begin(), encoded.values.end());
+    }
+    int n_side = 0;
+    for (int token = 0; token < lengths_[seq].sealed * kTokens; ++token)
+      if (in_side_page(seq, head, token, sink))
+        add_plain(*side_, seq, head, side, n_side++, rows.data() + static_cast<std::ptrdiff_t>(token) * d_);
+    const std::size_t sealed = rows.size();
+    rows.resize(sealed + static_cast<std::size_t>(lengths_[seq].tail) * d_);
+    for (int token = 0; token < lengths_[seq].tail; ++token)
+      add_plain(*tail_, seq, head, side, token,
+                rows.data() + sealed + static_cast<std::ptrdiff_t>(token) * d_);
+    rows_.push_back(rows);
+  }
+
+  // A random row, in place `token` of the pool's pages.
+  void add_plain(PagePool& pool, std::size_t seq, int head, int side, int token, float* row) {
+    auto* page = reinterpret_cast<std::uint16_t*>(pool.page(seq, head, side, token / kTokens));
+    for (int i = 0; i < d_; ++i) {
+      row[i] = rounded_to_bf16(normal_(random_));
+      page[plain_index(static_cast<PageSide>(side), d_, token % kTokens, i)] = bf16_from_float(row[i]);
+    }
+  }
+
+  void describe(int sink, bool masks) {
+    std::vector<std::int32_t> sealed, tail;
+    for (const SequenceLengths& l : lengths_) {
+      sealed.push_back(l.sealed);
+      tail.push_back(l.tail);
+    }
+    device_sealed_ = std::make_unique<DeviceArray<std::int32_t>>(sealed);
+    device_tail_ = std::make_unique<DeviceArray<std::int32_t>>(tail);
+    device_masks_ = std::make_unique<DeviceArray<std::uint32_t>>(mask_words_);
+    for (int side = 0; side < 2; ++side)
+      device_codebooks_[side] = std::make_unique<DeviceArray<std::uint16_t>>(codebooks_.packed[side]);
+    shape_.struct_size = sizeof shape_;
+    shape_.n_seqs = static_cast<std::int32_t>(lengths_.size());
+    shape_.n_kv_heads = kKvHeads;
+    shape_.group = 1;
+    shape_.head_dim = d_;
+    shape_.head_key_formats = formats_[0].data();
+    shape_.head_value_formats = formats_[1].data();
+    device_lengths_.struct_size = sizeof device_lengths_;
+    device_lengths_.sealed_pages = device_sealed_->get();
+    device_lengths_.tail_tokens = device_tail_->get();
+    layer_.struct_size = sizeof layer_;
+    layer_.sealed = sealed_->upload();
+    layer_.tail = tail_->upload();
+    layer_.side = side_->upload();
+    layer_.sink = sink;
+    if (masks) layer_.masks = device_masks_->get();
+    layer_.mask_seq_stride = kKvHeads * std::max(most_sealed_, 1);
+    layer_.mask_head_stride = std::max(most_sealed_, 1);
+    layer_.key_codebooks = device_codebooks_[0]->get();
+    layer_.value_codebooks = device_codebooks_[1]->get();
+    layer_.key_codebook_stride = codebooks_.size[0];
+    layer_.value_codebook_stride = codebooks_.size[1];
+  }
+
+  int d_;
+  std::vector<SequenceLengths> lengths_;
+  Codebooks codebooks_;
+  std::mt19937 random_;
+  std::normal_distribution<float> normal_;
+  std::vector<const char*> formats_[2];  // [side][head]
+  int most_sealed_ = 0, most_tail_ = 0;  // pages
+  std::vector<std::uint32_t> mask_words_;
+  std::vector<std::vector<float>> rows_;  // [seq][head][side], [tokens][d]
+  std::unique_ptr<PagePool> sealed_, tail_, side_;
+  std::unique_ptr<DeviceArray<std::int32_t>> device_sealed_, device_tail_;
+  std::unique_ptr<DeviceArray<std::uint32_t>> device_masks_;
+  std::unique_ptr<DeviceArray<std::uint16_t>> device_codebooks_[2];
+  kvant_decode_shape shape_{};
+  kvant_decode_lengths device_lengths_{};
+  kvant_decode_layer layer_{};
+};
+
+// BF16 rounds by up to 2^-8; sums and products of the formats' F32 arithmetic may be fused.
+bool is_rounded(std::uint16_t bf16, float exact) {
+  return std::fabs(float_from_bf16(bf16) - exact) <= 0x1.01p-8 * std::fabs(exact) + 2e-5;
+}
+
+class Expansion : public testing::TestWithParam<std::tuple<FormatPair, int>> {
+ protected:
+  void SetUp() override {
+    if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  }
+};
+
+// All pages [first, first + n) of all sequences.
+void expect_expands(const TestCache& cache, std::size_t n_seqs, int d, int first, int n) {
+  for (int side = 0; side < 2; ++side) {
+    const std::vector<std::uint16_t> out = cache.expanded(side, first, n);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const int channel = static_cast<int>(i % d);
+      const int head = static_cast<int>(i / d % kKvHeads);
+      const int token = static_cast<int>(i / d / kKvHeads % (n * kTokens)) + first * kTokens;
+      const std::size_t seq = i / d / kKvHeads / (n * kTokens);
+      ASSERT_LT(seq, n_seqs);
+      const bool right = token < cache.tokens(seq)
+                             ? is_rounded(out[i], cache.row(seq, head, side, token)[channel])
+                             : out[i] == 0xffff;
+      wrong += right ? 0 : 1;
+    }
+    EXPECT_EQ(wrong, 0U) << "side " << side << ", of " << out.size();
+  }
+}
+
+TEST_P(Expansion, GivesTheRowsThatTheFormatDecodes) {
+  const auto& [pair, d] = GetParam();
+  const TestCache cache({pair}, d, {{2, 0}, {3, 37}}, 0, false);
+  expect_expands(cache, 2, d, 0, 5);
+}
+
+TEST_P(Expansion, TakesSinkAndProtectedTokensFromSidePages) {
+  const auto& [pair, d] = GetParam();
+  const TestCache cache({pair}, d, {{7, 140}, {1, 0}, {0, 3}}, 5, true);
+  expect_expands(cache, 3, d, 0, 4);
+  expect_expands(cache, 3, d, 3, 6);
+}
+
+constexpr FormatPair kPairs[] = {{"ch4g128", "tok4g128"}, {"ch2g128", "tok2g128"}, {"tok4g128", "ch2g128"},
+                                 {"tok2g128", "ch4g128"}, {"prog4", "prog2"},      {"prog2", "prog4"},
+                                 {"lm2", "lm3"},          {"lm3", "lm4"},          {"lm4", "lm2"},
+                                 {"vq-d2b8", "vq-d4b8"},  {"vq-d4b8", "vq-d2b8"},  {"vq-d4b10", "vq-d8b12"},
+                                 {"vq-d8b12", "vq-d8b8"}, {"vq-d8b8", "vq-d4b12"}, {"vq-d4b12", "vq-d4b10"},
+                                 {"tcq1", "tcq2"},        {"tcq2", "tcq1"},        {"tcq3", "tcq4"},
+                                 {"tcq4", "tcq3"},        {"tcq5", "tcq6"},        {"tcq6", "tcq5"}};
+
+INSTANTIATE_TEST_SUITE_P(Formats, Expansion,
+                         testing::Combine(testing::ValuesIn(kPairs), testing::Values(64, 128)),
+                         [](const auto& info) {
+                           std::string name = std::string(std::get<0>(info.param).key) + "_" +
+                                              std::get<0>(info.param).value + "_d" +
+                                              std::to_string(std::get<1>(info.param));
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(ExpansionOf, HeadsWithFormatsOfTheirOwn) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  const TestCache cache({{"tcq3", "lm4"}, {"ch4g128", "tok2g128"}, {"prog2", "prog4"}}, 128,
+                        {{3, 9}, {1, 200}}, 4, true);
+  expect_expands(cache, 2, 128, 0, 4);
+}
+
+TEST(ExpansionOf, OneSequenceAndHead) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  constexpr int kDim = 64;
+  const TestCache cache({{"ch4g128", "tok4g128"}}, kDim, {{3, 9}, {2, 200}}, 4, true);
+  const std::vector<std::uint16_t> out = cache.expanded_alone(1, 1, 2, 1, 2);
+  for (std::size_t i = 0; i < out.size(); ++i)
+    ASSERT_TRUE(is_rounded(out[i], cache.row(1, 2, 1, kTokens + static_cast<int>(i / kDim))[i % kDim])) << i;
+}
+
+// Attention of one query row to some rows, in double precision.
+struct HostPart {
+  std::vector<double> out;
+  double log_sum = -INFINITY;
+};
+template <class Row>
+HostPart attend(const std::vector<float>& q, int n, const Row& row) {
+  HostPart part{std::vector<double>(q.size()), -INFINITY};
+  std::vector<double> scores(n);
+  for (int token = 0; token < n; ++token)
+    for (std::size_t i = 0; i < q.size(); ++i) scores[token] += double{q[i]} * row(0, token, i) / 8;
+  const double most = n > 0 ? *std::max_element(scores.begin(), scores.end()) : 0;
+  double sum = 0;
+  for (int token = 0; token < n; ++token) {
+    const double weight = std::exp(scores[token] - most);
+    sum += weight;
+    for (std::size_t i = 0; i < q.size(); ++i) part.out[i] += weight * row(1, token, i);
+  }
+  for (double& x : part.out) x /= sum > 0 ? sum : 1;
+  if (sum > 0) part.log_sum = most + std::log(sum);
+  return part;
+}
+
+// A part on the GPU: [rows][d] and [rows].
+struct DevicePart {
+  DevicePart(const std::vector<HostPart>& rows, kvant_type type) : type(type), d(rows[0].out.size()) {
+    std::vector<std::uint8_t> bytes;
+    std::vector<float> sums;
+    for (const HostPart& row : rows) {
+      sums.push_back(static_cast<float>(row.log_sum));
+      for (const double x : row.out) {
+        const auto single = static_cast<float>(x);
+        const std::uint16_t half = bf16_from_float(single);
+        const auto* from = reinterpret_cast<const std::uint8_t*>(&half);
+        if (type == KVANT_F32) from = reinterpret_cast<const std::uint8_t*>(&single);
+        bytes.insert(bytes.end(), from, from + (type == KVANT_F32 ? 4 : 2));
+      }
+    }
+    out = std::make_unique<DeviceArray<std::uint8_t>>(bytes);
+    log_sums = std::make_unique<DeviceArray<float>>(sums);
+  }
+  // One sequence, one head: rows are tokens.
+  kvant_partial partial() const {
+    kvant_partial result{};
+    result.struct_size = sizeof result;
+    result.out = out->get();
+    result.out_type = type;
+    result.token_stride = static_cast<std::int64_t>(d);
+    result.log_sums = log_sums->get();
+    result.sum_token_stride = 1;
+    return result;
+  }
+  std::vector<float> read() const {
+    const std::vector<std::uint8_t> bytes = out->read();
+    std::vector<float> values(bytes.size() / (type == KVANT_F32 ? 4 : 2));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (type == KVANT_F32) {
+        std::memcpy(&values[i], bytes.data() + 4 * i, 4);
+      } else {
+        std::uint16_t half;
+        std::memcpy(&half, bytes.data() + 2 * i, 2);
+        values[i] = float_from_bf16(half);
+      }
+    }
+    return values;
+  }
+
+  kvant_type type;
+  std::size_t d;
+  std::unique_ptr<DeviceArray<std::uint8_t>> out;
+  std::unique_ptr<DeviceArray<float>> log_sums;
+};
+
+// A block of 20 tokens behind 3 sealed pages and a tail of 9: the prefix in chunks of two pages.
+void expect_merged_equals_whole(const FormatPair& pair, int d, kvant_type into_type, kvant_type other_type,
+                                double tolerance) {
+  constexpr int kBlock = 20;
+  constexpr int kHead = 1;
+  const TestCache cache({pair}, d, {{3, 9}}, 4, true);
+  const int prefix = cache.tokens(0);
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal;
+  std::vector<std::vector<float>> queries(kBlock, std::vector<float>(d)), block[2] = {queries, queries};
+  for (auto* rows : {&queries, &block[0], &block[1]})
+    for (std::vector<float>& row : *rows)
+      for (float& x : row) x = rounded_to_bf16(normal(random));
+
+  std::vector<HostPart> own, whole;
+  for (int t = 0; t < kBlock; ++t) {
+    own.push_back(
+        attend(queries[t], t + 1, [&](int side, int token, std::size_t i) { return block[side][token][i]; }));
+    whole.push_back(attend(queries[t], prefix + t + 1, [&](int side, int token, std::size_t i) {
+      return token < prefix ? rounded_to_bf16(cache.row(0, kHead, side, token)[i])
+                            : block[side][token - prefix][i];
+    }));
+  }
+  const DevicePart into(own, into_type);
+  constexpr int kChunk = 2;  // pages
+  for (int first = 0; first < 4; first += kChunk) {
+    const std::vector<std::uint16_t> rows[2] = {cache.expanded_alone(0, 0, kHead, first, kChunk),
+                                                cache.expanded_alone(1, 0, kHead, first, kChunk)};
+    std::vector<HostPart> parts;
+    for (int t = 0; t < kBlock; ++t)
+      parts.push_back(attend(
+          queries[t], std::min(kChunk * kTokens, prefix - first * kTokens),
+          [&](int side, int token, std::size_t i) { return float_from_bf16(rows[side][token * d + i]); }));
+    const DevicePart part(parts, other_type);
+    const kvant_partial a = into.partial();
+    const kvant_partial b = part.partial();
+    ASSERT_EQ(kvant_merge(1, kBlock, 1, d, &a, &b, nullptr), KVANT_OK);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+  const std::vector<float> out = into.read();
+  const std::vector<float> log_sums = into.log_sums->read();
+  double error = 0;
+  double energy = 0;
+  for (int t = 0; t < kBlock; ++t) {
+    EXPECT_NEAR(log_sums[t], whole[t].log_sum, 5e-3 + 1e-3 * std::fabs(whole[t].log_sum));
+    for (int i = 0; i < d; ++i) {
+      error += std::pow(out[t * d + i] - whole[t].out[i], 2);
+      energy += std::pow(whole[t].out[i], 2);
+    }
+  }
+  std::printf("  %s + %s, d = %d: relative error %.5f\n", pair.key, pair.value, d, std::sqrt(error / energy));
+  EXPECT_LE(std::sqrt(error / energy), tolerance);
+}
+
+TEST(Merging, OfPrefixAndBlockEqualsAttentionToAllTokens) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  for (const int d : {64, 128}) {
+    expect_merged_equals_whole({"ch4g128", "tok4g128"}, d, KVANT_F32, KVANT_F32, 0.0005);
+    expect_merged_equals_whole({"tcq3", "tcq2"}, d, KVANT_F32, KVANT_BF16, 0.004);
+    expect_merged_equals_whole({"vq-d4b8", "vq-d4b8"}, d, KVANT_BF16, KVANT_BF16, 0.006);
+  }
+}
+
+TEST(Merging, LeavesOutPartsWithoutTokens) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  const HostPart some{std::vector<double>(64, 2.0), 1.5};
+  const HostPart none{std::vector<double>(64, NAN), -INFINITY};
+  const DevicePart into({some, none, none}, KVANT_F32), other({none, some, none}, KVANT_BF16);
+  const kvant_partial a = into.partial();
+  const kvant_partial b = other.partial();
+  ASSERT_EQ(kvant_merge(1, 3, 1, 64, &a, &b, nullptr), KVANT_OK);
+  const std::vector<float> out = into.read();
+  for (int i = 0; i < 128; ++i) EXPECT_EQ(out[i], 2.0F);
+  EXPECT_EQ(into.log_sums->read(), (std::vector<float>{1.5, 1.5, -INFINITY}));
+}
+
+// Scores of appended keys and transformed queries are those of the rows before, and outputs come back.
+TEST(Transforming, MatchesWhatAppendingDoesToKeysAndValues) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  constexpr int kHeads = 4;
+  constexpr int kOfFactors = 2;
+  for (const int d : {64, 128}) {
+    constexpr int kRows = 5;
+    std::mt19937 random(2);
+    std::normal_distribution<float> normal;
+    std::vector<float> rows(static_cast<std::size_t>(kRows) * kHeads * d), factors(kHeads / kOfFactors * d);
+    for (float& x : rows) x = normal(random);
+    for (float& x : factors) x = std::exp(normal(random));
+    std::vector<float> inverse(factors);
+    for (float& x : inverse) x = 1 / x;
+    const DeviceArray<float> device_rows(rows), device_factors(factors), device_inverse(inverse);
+    kvant_transformation t{};
+    t.struct_size = sizeof t;
+    t.n_rows = kRows;
+    t.n_heads = kHeads;
+    t.head_dim = d;
+    t.rows = device_rows.get();
+    t.type = KVANT_F32;
+    t.row_stride = kHeads * d;
+    t.head_stride = d;
+    t.factors = device_factors.get();
+    t.heads_of_factors = kOfFactors;
+    t.hadamard = 1;
+    ASSERT_EQ(kvant_transform(&t, nullptr), KVANT_OK);
+    const std::vector<float> there = device_rows.read();
+    double worst = 0;
+    for (std::size_t row = 0; row < rows.size(); row += d) {
+      const float* factor = factors.data() + row / d % kHeads / kOfFactors * d;
+      for (int i = 0; i < d; ++i) {
+        double sum = 0;
+        for (int j = 0; j < d; ++j)
+          sum += (std::popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? 1 : -1) * double{rows[row + j]} *
+                 factor[j];
+        worst = std::max(worst, std::fabs(there[row + i] - sum / std::sqrt(d)));
+      }
+    }
+    EXPECT_LT(worst, 1e-4);
+    t.factors = nullptr;
+    t.factors_after = device_inverse.get();
+    ASSERT_EQ(kvant_transform(&t, nullptr), KVANT_OK);
+    const std::vector<float> back = device_rows.read();
+    for (std::size_t i = 0; i < rows.size(); ++i) ASSERT_NEAR(back[i], rows[i], 2e-4);
+  }
+}
+
+TEST(PrefillApi, RefusesWhatItCannotRun) {
+  kvant_expansion expansion{};
+  EXPECT_EQ(kvant_expand(nullptr, nullptr, nullptr, &expansion, nullptr), KVANT_INVALID_ARGUMENT);
+  kvant_decode_shape shape{sizeof shape, 1, 1, 1, 128, 1.0F, "no such format", "tok4g128"};
+  const std::int32_t some = 0;
+  kvant_decode_lengths lengths{};
+  lengths.struct_size = sizeof lengths;
+  lengths.sealed_pages = &some;
+  kvant_decode_layer layer{};
+  layer.struct_size = sizeof layer;
+  layer.sealed.table = &some;
+  layer.sealed.pool = &some;
+  expansion.struct_size = sizeof expansion;
+  expansion.n_seqs = expansion.n_pages = expansion.n_heads = 1;
+  EXPECT_EQ(kvant_expand(&shape, &lengths, &layer, &expansion, nullptr), KVANT_UNSUPPORTED);
+  layer.sink = 4;  // without side pages
+  EXPECT_EQ(kvant_expand(&shape, &lengths, &layer, &expansion, nullptr), KVANT_INVALID_ARGUMENT);
+  layer.sink = 0;
+  expansion.head_stride = 4;
+  EXPECT_EQ(kvant_expand(&shape, &lengths, &layer, &expansion, nullptr), KVANT_INVALID_ARGUMENT);
+  kvant_transformation transformation{};
+  EXPECT_EQ(kvant_transform(&transformation, nullptr), KVANT_INVALID_ARGUMENT);
+  EXPECT_EQ(kvant_merge(1, 1, 1, 128, nullptr, nullptr, nullptr), KVANT_INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace kvant::cuda
