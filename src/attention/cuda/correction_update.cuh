@@ -78,23 +78,19 @@ __device__ inline bool left_out(const SealArgs& args, int seq, int head, int pag
   return (words[token / 32] >> (token % 32) & 1) != 0;
 }
 
+// nth: of the sequence's pages that are sealed.
 template <int D>
-__global__ void __launch_bounds__(kUpdateThreads)
-    update_states_kernel(const __grid_constant__ StateUpdateArgs args) {
-  extern __shared__ __align__(16) unsigned char bytes[];
-  auto& shared = *reinterpret_cast<StateUpdateShared<D>*>(bytes);
+__device__ void add_page_to_state(const StateUpdateArgs& args, int seq, int head, int nth,
+                                  StateUpdateShared<D>& shared) {
   const SealArgs& seal = args.seal;
-  const int seq = blockIdx.x;
-  const int head = seal.heads.at[blockIdx.y];
   const int thread = threadIdx.x;
-  if (seal.tail_page[seq] < 0) return;
-  const int target = seal.sealed_page[seq];
+  const int target = seal.sealed_page[seq] + nth;
   const auto address = [&](const PageSource& source, int side, int page) {
     const int id =
         source.table[seq * source.seq_stride + head * source.head_stride + side * source.side_stride + page];
     return source.pool + id * source.page_stride + head * source.head_offset + side * source.side_offset;
   };
-  const auto* tail = reinterpret_cast<const __nv_bfloat16*>(address(seal.tail, 0, seal.tail_page[seq]));
+  const auto* tail = reinterpret_cast<const __nv_bfloat16*>(address(seal.tail, 0, seal.tail_page[seq] + nth));
   const unsigned char* keys = address(seal.sealed, 0, target);
   for (int i = thread; i < kTokens * D; i += kUpdateThreads)
     shared.rows[i / D][i % D] = __bfloat162float(tail[plain_index(PageSide::key, D, i / D, i % D)]) -
@@ -126,6 +122,19 @@ __global__ void __launch_bounds__(kUpdateThreads)
     }
     for (int c = 0; c < kTogether; ++c) state[thread * D + first + c] += sum[c];
     if (first == 0) state[kFeatures * D + thread] += mass;
+  }
+}
+
+template <int D>
+__global__ void __launch_bounds__(kUpdateThreads)
+    update_states_kernel(const __grid_constant__ StateUpdateArgs args) {
+  extern __shared__ __align__(16) unsigned char bytes[];
+  auto& shared = *reinterpret_cast<StateUpdateShared<D>*>(bytes);
+  const int seq = blockIdx.x;
+  const int head = args.seal.heads.at[blockIdx.y];
+  for (int nth = 0; nth < pages_due(args.seal, seq); ++nth) {
+    add_page_to_state(args, seq, head, nth, shared);
+    __syncthreads();
   }
 }
 

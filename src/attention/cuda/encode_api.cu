@@ -10,9 +10,8 @@
 #include "attention/cuda/head_groups.h"
 #include "attention/cuda/page_permutation.h"
 #include "attention/cuda/page_source.h"
-#include "attention/cuda/seal_kernel.cuh"
+#include "attention/cuda/seal_registry.h"
 #include "attention/cuda/standard_levels.h"
-#include "format/trellis.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -50,11 +49,6 @@ void set_levels(int d, PageEncoding* encoding) {
   }
 }
 
-void set_trellis(PageEncoding* encoding) {
-  const TrellisLevels levels = trellis_levels(trellis_tables()[encoding->layout.bits - 1]);
-  std::copy(levels.begin(), levels.end(), encoding->levels);
-}
-
 bool read(const kvant_decode_shape* from_shape, const kvant_decode_layer* from_layer,
           kvant_decode_shape* shape, kvant_decode_layer* layer) {
   return read_struct(from_shape, shape) && shape->n_seqs > 0 && shape->n_kv_heads > 0 &&
@@ -71,7 +65,6 @@ kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_dec
     encoding.page_bytes = static_cast<int>(kvant_page_bytes(format, head_dim));
     if (encoding.page_bytes == 0) return KVANT_UNSUPPORTED;
     if (encoding.encoding == Encoding::lloyd_max) set_levels(head_dim, &encoding);
-    if (encoding.encoding == Encoding::trellis) set_trellis(&encoding);
     encoding.codebooks = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
     encoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
     if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
@@ -80,16 +73,43 @@ kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_dec
   return KVANT_OK;
 }
 
-template <int D>
-cudaError_t launch_seal(const SealArgs& args, cudaStream_t stream) {
-  const bool trellis =
-      args.sides[0].encoding == Encoding::trellis || args.sides[1].encoding == Encoding::trellis;
-  const int bytes = static_cast<int>(sizeof(SealShared<D>) + (trellis ? sizeof(TrellisShared<D>) : 0));
-  const cudaError_t error =
-      cudaFuncSetAttribute(seal_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+SealKernel find_seal_kernel(const PageEncoding& encoding, int head_dim) {
+  switch (encoding.encoding) {
+    case Encoding::vectors:
+      return vector_seal_kernel(encoding, head_dim);
+    case Encoding::trellis:
+      return trellis_seal_kernel(encoding, head_dim);
+    default:
+      return scalar_seal_kernel(encoding, head_dim);
+  }
+}
+
+cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_side, int n_sides,
+                   cudaStream_t stream) {
+  int device = 0;
+  int multiprocessors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 kernel.shared_bytes);
   if (error != cudaSuccess) return error;
-  seal_kernel<D><<<dim3(args.n_seqs, args.heads.n, 2), kSealThreads, bytes, stream>>>(args);
-  return cudaPeekAtLastError();
+  int ctas = args.n_seqs * args.most_pages;
+  if (kernel.works_through_pages) ctas = std::clamp(multiprocessors / (args.heads.n * n_sides), 1, ctas);
+  void* arguments[] = {const_cast<SealArgs*>(&args), &first_side};
+  return cudaLaunchKernel(kernel.function, dim3(ctas, args.heads.n, n_sides), dim3(kernel.threads), arguments,
+                          kernel.shared_bytes, stream);
+}
+
+// One launch for both sides where they have the same kernel and fill it equally.
+cudaError_t launch_seal(const SealArgs& args, int head_dim, cudaStream_t stream) {
+  const SealKernel keys = find_seal_kernel(args.sides[KVANT_KEY], head_dim);
+  const SealKernel values = find_seal_kernel(args.sides[KVANT_VALUE], head_dim);
+  if (keys.function == values.function && keys.shared_bytes == values.shared_bytes)
+    return launch(keys, args, KVANT_KEY, 2, stream);
+  const cudaError_t error = launch(keys, args, KVANT_KEY, 1, stream);
+  return error == cudaSuccess ? launch(values, args, KVANT_VALUE, 1, stream) : error;
 }
 
 }  // namespace
@@ -131,12 +151,21 @@ kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_de
   return cudaPeekAtLastError() == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
 }
 
-kvant_status kvant_seal(const kvant_decode_shape* caller_shape, const kvant_decode_layer* caller_layer,
+kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                         const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream) {
+  const kvant_seal_range range{sizeof range, tail_page, sealed_page, nullptr, 1};
+  return kvant_seal_pages(shape, layer, &range, stream);
+}
+
+kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvant_decode_layer* caller_layer,
+                              const kvant_seal_range* caller_range, kvant_stream stream) {
   kvant_decode_shape shape;
   kvant_decode_layer layer;
   kvant_correction correction{};
-  if (!read(caller_shape, caller_layer, &shape, &layer) || tail_page == nullptr || sealed_page == nullptr ||
+  kvant_seal_range range;
+  if (!read(caller_shape, caller_layer, &shape, &layer) || !read_struct(caller_range, &range) ||
+      range.tail_page == nullptr || range.sealed_page == nullptr || range.most_pages <= 0 ||
+      static_cast<std::int64_t>(range.most_pages) * shape.n_seqs > 0x7fffffff ||
       layer.sealed.table == nullptr || layer.sealed.pool == nullptr || layer.sink < 0 || layer.sink > kTokens)
     return KVANT_INVALID_ARGUMENT;
   if (layer.correction != nullptr && !read_correction(layer.correction, &correction))
@@ -149,8 +178,10 @@ kvant_status kvant_seal(const kvant_decode_shape* caller_shape, const kvant_deco
                groups.of[i].heads,
                source_of(layer.sealed, layer.layer),
                source_of(layer.tail, layer.layer),
-               tail_page,
-               sealed_page,
+               range.tail_page,
+               range.sealed_page,
+               range.n_pages,
+               range.most_pages,
                layer.sink,
                reinterpret_cast<const uint4*>(layer.masks),
                layer.mask_seq_stride,
@@ -165,8 +196,7 @@ kvant_status kvant_seal(const kvant_decode_shape* caller_shape, const kvant_deco
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   cudaError_t error = cudaSuccess;
   for (int i = 0; i < groups.n && error == cudaSuccess; ++i) {
-    error =
-        shape.head_dim == 64 ? launch_seal<64>(args[i], cuda_stream) : launch_seal<128>(args[i], cuda_stream);
+    error = launch_seal(args[i], shape.head_dim, cuda_stream);
     if (error == cudaSuccess && correction.key_maps != nullptr)
       error = add_sealed_to_states(args[i], shape.head_dim, correction.key_maps, states_of(correction),
                                    cuda_stream);

@@ -12,7 +12,7 @@ struct PageEncoding {
   Encoding encoding;
   CodeLayout layout;
   int page_bytes;        // in GPU memory
-  float levels[256];     // lloyd_max: of values with a variance of 1 / d; trellis: of the states
+  float levels[16];      // lloyd_max: of values with a variance of 1 / d
   float boundaries[15];  // between those of values with a variance of 1
   const void* codebooks;
   std::int64_t codebook_stride;
@@ -23,11 +23,19 @@ struct SealArgs {
   HeadList heads;
   PageSource sealed, tail;
   const std::int32_t *tail_page, *sealed_page;
+  const std::int32_t* n_pages;  // or null: most_pages
+  int most_pages;
   int sink;
   const uint4* masks;
   std::int64_t mask_seq_stride, mask_head_stride;
   PageEncoding sides[2];
 };
+
+// How many pages of a sequence are to be sealed.
+__device__ inline int pages_due(const SealArgs& args, int seq) {
+  if (args.tail_page[seq] < 0) return 0;
+  return args.n_pages == nullptr ? args.most_pages : min(args.n_pages[seq], args.most_pages);
+}
 
 struct AppendArgs {
   int n_kv_heads;

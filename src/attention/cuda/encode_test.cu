@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kSeqs = 2;
 constexpr int kKvHeads = 2;
+constexpr int kPages = 2;  // of a sequence
 constexpr int kSink = 4;
 
 struct Case {
@@ -37,8 +38,8 @@ constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},
                            {"tcq3", "tcq4", 1},
                            {"tcq5", "tcq3", 1}};
 
-// Rows of 128 tokens for each sequence, in an order of their own, and a cache with one tail page and one
-// sealed page for each sequence, head and side.
+// Rows of some pages for each sequence, in an order of their own, and a cache with as many tail and sealed
+// pages for each sequence, head and side.
 class SealedCache {
  public:
   SealedCache(const Case& formats, int d, bool hadamard)
@@ -49,19 +50,23 @@ class SealedCache {
       formats_[0][1] = formats.second_key;
       formats_[1][1] = formats.second_value;
     }
-    const int n_rows = kSeqs * kTokens;
+    const int n_rows = kSeqs * kPages * kTokens;
     rows_[0].resize(static_cast<std::size_t>(n_rows) * kKvHeads * d);
     rows_[1].resize(rows_[0].size());
     std::vector<std::int32_t> seq, token;
     for (int i = 0; i < n_rows; ++i) {
       seq.push_back(i % kSeqs);
-      token.push_back((i / kSeqs * 37) % kTokens);
+      token.push_back((i / kSeqs * 37) % (kPages * kTokens));
     }
     for (int side = 0; side < 2; ++side)
       for (int s = 0; s < kSeqs; ++s)
         for (int head = 0; head < kKvHeads; ++head) {
-          const std::vector<float> values =
-              page_values(static_cast<Side>(side), d, 50 + 10 * s + 3 * head + side);
+          std::vector<float> values;
+          for (int page = 0; page < kPages; ++page) {
+            const std::vector<float> more =
+                page_values(static_cast<Side>(side), d, 50 + 100 * page + 10 * s + 3 * head + side);
+            values.insert(values.end(), more.begin(), more.end());
+          }
           for (int i = s; i < n_rows; i += kSeqs)
             for (int c = 0; c < d; ++c)
               rows_[side][(i * kKvHeads + head) * d + c] = bf16_from_float(values[token[i] * d + c]);
@@ -71,16 +76,16 @@ class SealedCache {
   }
 
   // The bf16 values [kTokens][d] that were appended.
-  std::vector<float> appended(int side, int seq, int head) const {
+  std::vector<float> appended(int side, int seq, int head, int page) const {
     std::vector<float> values(static_cast<std::size_t>(kTokens) * d_);
-    for (int i = seq; i < kSeqs * kTokens; i += kSeqs)
-      for (int c = 0; c < d_; ++c)
-        values[order_[i] * d_ + c] = float_from_bf16(rows_[side][(i * kKvHeads + head) * d_ + c]);
+    for (int i = seq; i < kSeqs * kPages * kTokens; i += kSeqs)
+      for (int c = 0; c < d_ && order_[i] / kTokens == page; ++c)
+        values[order_[i] % kTokens * d_ + c] = float_from_bf16(rows_[side][(i * kKvHeads + head) * d_ + c]);
     return values;
   }
   // What the tail page holds, token by token.
-  std::vector<float> tail(int side, int seq, int head) const {
-    const auto* page = tail_.data() + entry(side, seq, head) * kTokens * d_;
+  std::vector<float> tail(int side, int seq, int head, int nth) const {
+    const auto* page = tail_.data() + entry(side, seq, head, nth) * kTokens * d_;
     std::vector<float> values(static_cast<std::size_t>(kTokens) * d_);
     for (int token = 0; token < kTokens; ++token)
       for (int c = 0; c < d_; ++c)
@@ -88,14 +93,14 @@ class SealedCache {
             float_from_bf16(page[plain_index(static_cast<PageSide>(side), d_, token, c)]);
     return values;
   }
-  const std::byte* sealed(int side, int seq, int head) const {
-    return sealed_.data() + entry(side, seq, head) * stride_;
+  const std::byte* sealed(int side, int seq, int head, int page) const {
+    return sealed_.data() + entry(side, seq, head, page) * stride_;
   }
 
-  // The canonical encoder's page of `values`, in the device's order.
-  std::vector<std::byte> expected(int side, int head, const std::vector<float>& values) const {
+  // The canonical encoder's page of `values`, a sequence's page `nth`, in the device's order.
+  std::vector<std::byte> expected(int side, int head, int nth, const std::vector<float>& values) const {
     TokenMask left_out;
-    for (int token = 0; token < kSink; ++token) left_out.set(token);
+    for (int token = 0; token < kSink && nth == 0; ++token) left_out.set(token);
     const Format& format = *find_format(formats_[side][head]);
     DeviceFormat device;
     find_device_format(formats_[side][head], device);
@@ -126,12 +131,14 @@ class SealedCache {
   }
 
  private:
-  static std::size_t entry(int side, int seq, int head) { return (seq * kKvHeads + head) * 2 + side; }
+  static std::size_t entry(int side, int seq, int head, int page) {
+    return ((seq * kKvHeads + head) * 2 + side) * kPages + page;
+  }
 
   void run(const std::vector<std::int32_t>& seq, const std::vector<std::int32_t>& token, bool hadamard) {
     for (const auto& names : formats_)
       for (const char* name : names) stride_ = std::max(stride_, kvant_page_bytes(name, d_));
-    const std::size_t entries = kSeqs * kKvHeads * 2;
+    const std::size_t entries = kSeqs * kKvHeads * 2 * kPages;
     std::vector<std::int32_t> ids(entries);
     for (std::size_t i = 0; i < entries; ++i) ids[i] = static_cast<std::int32_t>(i);
     const DeviceArray<std::int32_t> table(ids), device_seq(seq), device_token(token);
@@ -152,7 +159,8 @@ class SealedCache {
     shape.head_value_formats = formats_[1];
     kvant_decode_layer layer{};
     layer.struct_size = sizeof layer;
-    layer.sealed = layer.tail = kvant_pages{table.get(), kKvHeads * 2, 0, 2, 1, nullptr, 0, 0, 0, 0};
+    layer.sealed = layer.tail =
+        kvant_pages{table.get(), kKvHeads * 2 * kPages, 0, 2 * kPages, kPages, nullptr, 0, 0, 0, 0};
     layer.tail.pool = tail.get();
     layer.tail.page_stride = kTokens * d_ * 2;
     layer.sealed.pool = sealed.get();
@@ -173,7 +181,12 @@ class SealedCache {
     rows.key_head_stride = rows.value_head_stride = d_;
     rows.key_hadamard = rows.value_hadamard = hadamard ? 1 : 0;
     EXPECT_EQ(kvant_append(&shape, &layer, &rows, nullptr), KVANT_OK);
+    // The first page by itself, the others, of which each sequence has fewer than there might be, at once.
     EXPECT_EQ(kvant_seal(&shape, &layer, first_page.get(), first_page.get(), nullptr), KVANT_OK);
+    const DeviceArray<std::int32_t> second_page(std::vector<std::int32_t>(kSeqs, 1)),
+        others(std::vector<std::int32_t>(kSeqs, kPages - 1));
+    const kvant_seal_range range{sizeof range, second_page.get(), second_page.get(), others.get(), kPages};
+    EXPECT_EQ(kvant_seal_pages(&shape, &layer, &range, nullptr), KVANT_OK);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
     tail_ = tail.read();
     sealed_ = sealed.read();
@@ -212,7 +225,8 @@ class Encoding : public testing::TestWithParam<std::tuple<Case, int>> {
   static void for_each_page(const Check& check) {
     for (int side = 0; side < 2; ++side)
       for (int seq = 0; seq < kSeqs; ++seq)
-        for (int head = 0; head < kKvHeads; ++head) check(side, seq, head);
+        for (int head = 0; head < kKvHeads; ++head)
+          for (int page = 0; page < kPages; ++page) check(side, seq, head, page);
   }
 };
 
@@ -221,12 +235,13 @@ TEST_P(Encoding, SealsWhatTheFormatEncodes) {
   const SealedCache cache(formats, d, false);
   std::size_t differing = 0;
   std::size_t bits = 0;
-  for_each_page([&](int side, int seq, int head) {
-    const std::vector<float> values = cache.appended(side, seq, head);
-    EXPECT_EQ(cache.tail(side, seq, head), values);
-    const std::vector<std::byte> expected = cache.expected(side, head, values);
+  for_each_page([&](int side, int seq, int head, int page) {
+    const std::vector<float> values = cache.appended(side, seq, head, page);
+    EXPECT_EQ(cache.tail(side, seq, head, page), values);
+    const std::vector<std::byte> expected = cache.expected(side, head, page, values);
     for (std::size_t i = 0; i < expected.size(); ++i)
-      differing += std::popcount(std::to_integer<unsigned>(expected[i] ^ cache.sealed(side, seq, head)[i]));
+      differing +=
+          std::popcount(std::to_integer<unsigned>(expected[i] ^ cache.sealed(side, seq, head, page)[i]));
     bits += 8 * expected.size();
   });
   EXPECT_LE(static_cast<double>(differing), formats.differing_bits * static_cast<double>(bits));
@@ -235,20 +250,20 @@ TEST_P(Encoding, SealsWhatTheFormatEncodes) {
 TEST_P(Encoding, LosesNoMoreThanTheFormat) {
   const auto& [formats, d] = GetParam();
   const SealedCache cache(formats, d, false);
-  for_each_page([&](int side, int seq, int head) {
-    const std::vector<float> values = cache.appended(side, seq, head);
+  for_each_page([&](int side, int seq, int head, int page) {
+    const std::vector<float> values = cache.appended(side, seq, head, page);
     const double expected =
-        cache.squared_error(side, head, values, cache.expected(side, head, values).data());
-    EXPECT_LE(cache.squared_error(side, head, values, cache.sealed(side, seq, head)), 1.01 * expected);
+        cache.squared_error(side, head, values, cache.expected(side, head, page, values).data());
+    EXPECT_LE(cache.squared_error(side, head, values, cache.sealed(side, seq, head, page)), 1.01 * expected);
   });
 }
 
 TEST_P(Encoding, RotatesRowsBeforeTheyAreStored) {
   const auto& [formats, d] = GetParam();
   const SealedCache cache(formats, d, true);
-  for_each_page([&](int side, int seq, int head) {
-    const std::vector<double> expected = rotated(cache.appended(side, seq, head), d);
-    const std::vector<float> stored = cache.tail(side, seq, head);
+  for_each_page([&](int side, int seq, int head, int page) {
+    const std::vector<double> expected = rotated(cache.appended(side, seq, head, page), d);
+    const std::vector<float> stored = cache.tail(side, seq, head, page);
     double worst = 0;
     for (std::size_t i = 0; i < expected.size(); ++i)
       worst = std::max(worst, std::fabs(stored[i] - expected[i]) / (std::fabs(expected[i]) + 0.01));

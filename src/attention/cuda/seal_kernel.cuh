@@ -4,7 +4,6 @@
 #pragma once
 
 #include "attention/cuda/seal_page.cuh"
-#include "attention/cuda/seal_trellis.cuh"
 
 namespace kvant::cuda {
 
@@ -135,78 +134,25 @@ __device__ void encode_lloyd_max(SealPage<D>& page) {
   }
 }
 
-// The nearest centroids.
-template <int Channels, int D>
-__device__ void encode_vectors(SealPage<D>& page) {
-  const auto* centroids = reinterpret_cast<const __half2*>(static_cast<const __half*>(page.format.codebooks) +
-                                                           page.head * page.format.codebook_stride);
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * (D / Channels); i += kSealThreads) {
-    const int token = i / (D / Channels);
-    const int channel = i % (D / Channels) * Channels;
-    float x[Channels];
-    for (int j = 0; j < Channels; ++j) x[j] = page.value(token, channel + j);
-    float best = -INFINITY;
-    std::uint32_t code = 0;
-    for (int c = 0; c < 1 << page.format.layout.bits; ++c) {
-      float length = 0;
-      float along = 0;
-      for (int j = 0; j < Channels; j += 2) {
-        const float2 y = __half22float2(centroids[(c * Channels + j) / 2]);
-        length = fmaf(y.x, y.x, fmaf(y.y, y.y, length));
-        along = fmaf(y.x, x[j], fmaf(y.y, x[j + 1], along));
-      }
-      const float score = along - 0.5F * length;
-      if (score > best) {
-        best = score;
-        code = c;
-      }
-    }
-    page.store_code(token, channel, code);
-  }
-}
-
+// first_side: of the grid's sides.
 template <int D>
-__device__ void encode_any_vectors(SealPage<D>& page) {
-  switch (page.format.layout.channels) {
-    case 2:
-      return encode_vectors<2>(page);
-    case 4:
-      return encode_vectors<4>(page);
-    default:
-      return encode_vectors<8>(page);
-  }
-}
-
-template <int D>
-__global__ void __launch_bounds__(kSealThreads) seal_kernel(const __grid_constant__ SealArgs args) {
+__global__ void __launch_bounds__(kSealThreads)
+    seal_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(16) unsigned char bytes[];
   auto& shared = *reinterpret_cast<SealShared<D>*>(bytes);
-  const int seq = blockIdx.x;
   const int head = args.heads.at[blockIdx.y];
-  const auto side = static_cast<PageSide>(blockIdx.z);
-  if (args.tail_page[seq] < 0) return;
-  const auto address = [&](const PageSource& source, int page) {
-    const int id = source.table[seq * source.seq_stride + head * source.head_stride +
-                                blockIdx.z * source.side_stride + page];
-    return const_cast<unsigned char*>(source.pool + id * source.page_stride + head * source.head_offset +
-                                      blockIdx.z * source.side_offset);
-  };
-  const int target = args.sealed_page[seq];
-  const auto* tail = reinterpret_cast<const __nv_bfloat16*>(address(args.tail, args.tail_page[seq]));
-  SealPage<D> page{shared, args.sides[blockIdx.z], side, head};
+  const int side_index = first_side + static_cast<int>(blockIdx.z);
+  const auto side = static_cast<PageSide>(side_index);
+  DuePage due;
+  if (!find_due_page(args, blockIdx.x, head, side_index, &due)) return;
+  SealPage<D> page{shared, args.sides[side_index], side, head};
+  const auto* tail = reinterpret_cast<const __nv_bfloat16*>(due.tail);
   for (int i = static_cast<int>(threadIdx.x); i < kTokens * D; i += kSealThreads)
-    page.value(i / D, i % D) = __bfloat162float(tail[plain_index(side, D, i / D, i % D)]);
+    shared.values[i / D * SealShared<D>::kRow + i % D] = tail[plain_index(side, D, i / D, i % D)];
   for (int i = static_cast<int>(threadIdx.x); i < page.format.page_bytes / 4; i += kSealThreads)
     shared.page[i] = 0;
-  if (threadIdx.x < kTokens / 32) {
-    const int first = static_cast<int>(threadIdx.x) * 32;
-    std::uint32_t word = 0;
-    if (args.masks != nullptr)
-      word = reinterpret_cast<const std::uint32_t*>(args.masks + seq * args.mask_seq_stride +
-                                                    head * args.mask_head_stride + target)[threadIdx.x];
-    const int sink = target == 0 ? min(max(args.sink - first, 0), 32) : 0;
-    shared.left_out[threadIdx.x] = word | (sink == 32 ? ~0U : (1U << sink) - 1);
-  }
+  if (threadIdx.x < kTokens / 32)
+    shared.left_out[threadIdx.x] = left_out_tokens(args, due, head, static_cast<int>(threadIdx.x));
   __syncthreads();
   switch (page.format.encoding) {
     case Encoding::channel_grid:
@@ -222,14 +168,11 @@ __global__ void __launch_bounds__(kSealThreads) seal_kernel(const __grid_constan
       encode_lloyd_max(page);
       break;
     case Encoding::trellis:
-      encode_any_trellis(page, *reinterpret_cast<TrellisShared<D>*>(bytes + sizeof(SealShared<D>)));
-      break;
     case Encoding::vectors:
-      encode_any_vectors(page);
-      break;
+      break;  // have kernels of their own
   }
   __syncthreads();
-  auto* out = reinterpret_cast<std::uint32_t*>(address(args.sealed, target));
+  auto* out = reinterpret_cast<std::uint32_t*>(due.sealed);
   for (int i = static_cast<int>(threadIdx.x); i < page.format.page_bytes / 4; i += kSealThreads)
     out[i] = shared.page[i];
 }

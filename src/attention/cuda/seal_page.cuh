@@ -12,13 +12,62 @@ inline constexpr int kSealThreads = 256;
 
 template <int D>
 struct alignas(16) SealShared {
-  static constexpr int kRow = D + 1;  // spreads a channel's tokens over banks
+  static constexpr int kRow = D + 2;  // spreads a channel's tokens over banks
   static constexpr int kMostPageBytes = kTokens * D * 6 / 8 + 4 * kTokens + 4 * D;
-  float values[kTokens * kRow];
+  __nv_bfloat16 values[kTokens * kRow];
   std::uint32_t page[kMostPageBytes / 4];
   std::uint32_t left_out[kTokens / 32];
   float largest;
 };
+
+// A page that is to be sealed: which of its sequence's, and where from and to.
+struct DuePage {
+  int seq, page;
+  const unsigned char* tail;
+  unsigned char* sealed;
+};
+
+// The nth of the pages that may be due; false: it isn't.
+__device__ inline bool find_due_page(const SealArgs& args, int nth, int head, int side, DuePage* due) {
+  due->seq = nth / args.most_pages;
+  const int of_seq = nth % args.most_pages;
+  if (of_seq >= pages_due(args, due->seq)) return false;
+  const auto address = [&](const PageSource& source, int page) {
+    const int id = source.table[due->seq * source.seq_stride + head * source.head_stride +
+                                side * source.side_stride + page];
+    return const_cast<unsigned char*>(source.pool + id * source.page_stride + head * source.head_offset +
+                                      side * source.side_offset);
+  };
+  due->page = args.sealed_page[due->seq] + of_seq;
+  due->tail = address(args.tail, args.tail_page[due->seq] + of_seq);
+  due->sealed = address(args.sealed, due->page);
+  return true;
+}
+
+// Bits of 32 tokens of a page, from token 32 * word: those that widen no range.
+__device__ inline std::uint32_t left_out_tokens(const SealArgs& args, const DuePage& due, int head,
+                                                int word) {
+  std::uint32_t bits = 0;
+  if (args.masks != nullptr)
+    bits = reinterpret_cast<const std::uint32_t*>(args.masks + due.seq * args.mask_seq_stride +
+                                                  head * args.mask_head_stride + due.page)[word];
+  const int sink = due.page == 0 ? min(max(args.sink - 32 * word, 0), 32) : 0;
+  return bits | (sink == 32 ? ~0U : (1U << sink) - 1);
+}
+
+// Puts the code that begins at `channel` among the page's words, where its bits are 0.
+template <int D>
+__device__ void store_code(std::uint32_t* words, const CodeLayout& layout, PageSide side, int token,
+                           int channel, std::uint32_t code) {
+  const bool bytes = layout.order == CodeOrder::trellis;  // else whole words hold a lane's stream
+  for (int bit = 0; bit < layout.bits;) {
+    const int at = code_bit(layout, side, D, token, channel, bit);
+    const int room = min(layout.bits - bit, bytes ? 8 - at % 8 : 32 - at % 32);
+    const std::uint32_t piece = (code >> bit) & ((1U << room) - 1);
+    atomicOr(&words[at / 32], piece << (at % 32));
+    bit += room;
+  }
+}
 
 // One page's encoding, seen by one thread.
 template <int D>
@@ -29,10 +78,7 @@ struct SealPage {
   int head;
 
   __device__ float value(int token, int channel) const {
-    return shared.values[token * SealShared<D>::kRow + channel];
-  }
-  __device__ float& value(int token, int channel) {
-    return shared.values[token * SealShared<D>::kRow + channel];
+    return __bfloat162float(shared.values[token * SealShared<D>::kRow + channel]);
   }
   __device__ bool left_out(int token) const { return (shared.left_out[token / 32] >> (token % 32) & 1) != 0; }
   __device__ unsigned char* parameters() const {
@@ -40,16 +86,8 @@ struct SealPage {
   }
   __device__ void store_half(int index, __half x) { reinterpret_cast<__half*>(parameters())[index] = x; }
 
-  // The code that begins at `channel`.
   __device__ void store_code(int token, int channel, std::uint32_t code) {
-    const bool bytes = format.layout.order == CodeOrder::trellis;  // else whole words hold a lane's stream
-    for (int bit = 0; bit < format.layout.bits;) {
-      const int at = code_bit(format.layout, side, D, token, channel, bit);
-      const int room = min(format.layout.bits - bit, bytes ? 8 - at % 8 : 32 - at % 32);
-      const std::uint32_t piece = (code >> bit) & ((1U << room) - 1);
-      atomicOr(&shared.page[at / 32], piece << (at % 32));
-      bit += room;
-    }
+    cuda::store_code<D>(shared.page, format.layout, side, token, channel, code);
   }
 };
 

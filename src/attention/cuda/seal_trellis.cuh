@@ -1,257 +1,363 @@
-// Trellis-coded pages (tcq<B>, src/format/trellis.h): a warp finds the best path of a token by the Viterbi
-// algorithm, with eight of the 256 states in each lane.
+// Trellis-coded pages (tcq<B>, src/format/trellis.h): a thread finds the best path of a token by the Viterbi
+// algorithm, with the costs of all nodes in registers. (A node is what a state shares with its successors:
+// its upper 8 - B bits; src/format/trellis_viterbi.h.) A CTA encodes a page.
 //
-// Lane l holds the states 8 l .. 8 l + 7. A step's predecessors of the states s with s mod 2^(8 - B) == p are
-// the neighbours p << B | j: for B up to 3 all in one lane, beyond that in 2^(B - 3) lanes.
+// Costs are whole numbers, whose lowest bits say which of its parents a node has its cost from: so a minimum
+// of sums finds both. The square of a number that is a multiple of 2^-74 is a multiple of 2^-148, a subnormal
+// number, whose bits are those of a whole number.
+//
+// Choices of the last steps are kept in a ring. Paths to all nodes have merged long before its end, so that
+// there the best path's codes are certain enough to be written.
 #pragma once
 
+#include <array>
+#include <utility>
+
 #include "attention/cuda/seal_page.cuh"
+#include "format/trellis_code.h"
 
 namespace kvant::cuda {
 
-inline constexpr int kStatesOfLane = 8;
+inline constexpr int kTrellisThreads = kTokens;
+inline constexpr int kRunIn = 12;         // values before the seam that choose its node
+inline constexpr int kEmittedValues = 8;  // at a time: whole bytes of codes
 
 template <int Bits>
-class LaneViterbi {
+struct Trellis {
+  static constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
+  static constexpr int kNodes = kTrellisStates >> Bits;
+  static constexpr int kParentBits = Bits < 4 ? Bits : kTrellisBits - Bits;
+  static constexpr int kParents = 1 << kParentBits;                      // of a node
+  static constexpr int kBetween = kTrellisStates / (kNodes * kParents);  // states from a node to another
+  static constexpr int kWordNodes = Bits == 1 ? 32 : Bits == 2 ? 16 : kNodes < 8 ? kNodes : 8;
+  static constexpr int kWords = kNodes / kWordNodes;  // of the choices of a step
+  static constexpr int kRing = Bits == 1 ? 48 : 32;   // steps: of a path that may still change, and 8
+
+  // What levels and values are multiplied by before they are rounded, and the unit of the rounded numbers: so
+  // that bits of squares end with zeros for the choices, and end where subnormal numbers do.
+  static constexpr float kFine = Bits == 4 ? 2 : 4;
+  static constexpr float kUnit = (Bits == 4 ? 4 : 2) * 0x1p-74F;
+  static constexpr float kMost = 234;  // levels: values beyond are taken for that
+};
+
+// States in an order that brings equal levels together, which share a square; for one bit, whose levels are
+// all different, those of common parents, which can be forgotten after them.
+struct StateOrder {
+  std::array<int, kTrellisStates> states;
+  std::array<bool, kTrellisStates> first;  // whether no state before it leads to its node
+};
+template <int Bits>
+constexpr StateOrder order_states() {
+  StateOrder order{};
+  int n = 0;
+  if constexpr (Bits == 1) {
+    for (int parent = 0; parent < Trellis<Bits>::kNodes; parent += 2)
+      for (const int state : {parent, parent + 1, parent + 128, parent + 129}) order.states[n++] = state;
+  } else {
+    for (int level = -128; level < 128; ++level)
+      for (int state = 0; state < kTrellisStates; ++state)
+        if (state_level(Trellis<Bits>::kCode, state) == level) order.states[n++] = state;
+  }
+  std::array<bool, kTrellisStates> seen{};
+  for (n = 0; n < kTrellisStates; ++n) {
+    bool& node_seen = seen[order.states[n] >> Bits];
+    order.first[n] = !node_seen;
+    node_seen = true;
+  }
+  return order;
+}
+template <int Bits>
+inline constexpr StateOrder kStateOrder = order_states<Bits>();
+
+// The Ith of the states in order.
+template <int Bits, int I>
+struct OrderedState {
+  static constexpr int kState = kStateOrder<Bits>.states[I];
+  static constexpr bool kFirst = kStateOrder<Bits>.first[I];
+};
+
+template <int Bits, int State>
+inline constexpr float kStateLevel =
+    static_cast<float>(state_level(Trellis<Bits>::kCode, State)) * Trellis<Bits>::kFine* Trellis<Bits>::kUnit;
+
+// The cost of the cheapest path to each node.
+template <int Bits>
+class PathCosts {
  public:
-  static constexpr int kGroups = 256 >> Bits;                            // of states with common predecessors
-  static constexpr int kOwn = Bits < 3 ? kStatesOfLane >> Bits : 1;      // groups that a lane decides
-  static constexpr int kParents = Bits < 3 ? 1 << Bits : kStatesOfLane;  // of a group, in one lane
-  static constexpr float kForbidden = 1e30F;
+  using T = Trellis<Bits>;
 
-  // levels: of all states; steps: a byte for each step and lane.
-  __device__ LaneViterbi(const float* levels, unsigned char* steps) : steps_(steps), lane_(threadIdx.x % 32) {
+  __device__ PathCosts() {
 #pragma unroll
-    for (int i = 0; i < kStatesOfLane; ++i) levels_[i] = levels[lane_ * kStatesOfLane + i];
+    for (int node = 0; node < T::kNodes; ++node) costs_[node] = node & kChoice;
   }
 
-  __device__ void begin_anywhere() {
-#pragma unroll
-    for (int i = 0; i < kStatesOfLane; ++i) costs_[i] = 0;
-    n_ = 0;
-  }
-  // In any of the states of a node: those with the same upper 8 - B bits, which is all that successors share.
-  __device__ void begin_in(int node) {
-#pragma unroll
-    for (int i = 0; i < kStatesOfLane; ++i)
-      costs_[i] = (lane_ * kStatesOfLane + i) >> Bits == node ? 0 : kForbidden;
-    n_ = 0;
-  }
-
+  // x: a value in the unit of levels.
   __device__ void step(float x) {
-    float least[kOwn];
-    int choices = 0;
-#pragma unroll
-    for (int group = 0; group < kOwn; ++group) {
-      least[group] = costs_[group * kParents];
-      int best = 0;
-#pragma unroll
-      for (int j = 1; j < kParents; ++j) {
-        const float cost = costs_[group * kParents + j];
-        best = cost < least[group] ? j : best;
-        least[group] = fminf(cost, least[group]);
-      }
-      choices |= best << (group * Bits);
+    int next[T::kNodes];
+    if constexpr (T::kBetween == 1) {
+      take_states(x, next, std::make_index_sequence<kTrellisStates>());
+    } else {
+      take_branches(x, next, std::make_index_sequence<T::kNodes * T::kParents>());
     }
-    if constexpr (Bits > 3) {
-      int best = choices + lane_ % (1 << (Bits - 3)) * kStatesOfLane;
 #pragma unroll
-      for (int other = 1; other < 1 << (Bits - 3); other *= 2) {
-        const float cost = __shfl_xor_sync(~0U, least[0], other);
-        const int choice = __shfl_xor_sync(~0U, best, other);
-        if (cost < least[0] || (cost == least[0] && choice < best)) {
-          least[0] = cost;
-          best = choice;
-        }
-      }
-      choices = best;
-    }
-    steps_[n_ * 32 + lane_] = static_cast<unsigned char>(choices);
+    for (int i = 0; i < T::kWords; ++i) choices_[i] = 0;
 #pragma unroll
-    for (int i = 0; i < kStatesOfLane; ++i) {
-      const int group = (lane_ * kStatesOfLane + i) % kGroups;
-      const float low = __shfl_sync(~0U, least[i % kOwn], owner(group));
-      const float difference = x - levels_[i];
-      costs_[i] = fmaf(difference, difference, low);
+    for (int node = 0; node < T::kNodes; ++node) {
+      std::uint32_t& word = choices_[node / T::kWordNodes];
+      word = __funnelshift_r(word, static_cast<std::uint32_t>(next[node]), T::kParentBits);
+      costs_[node] = (next[node] & ~kChoice) | (node & kChoice);
     }
-    ++n_;
   }
 
-  // The cheapest state, of all or of a node.
+  // Of the last step: a node's parent's lowest bits, in the words of 32 bits that hold them all.
+  __device__ const std::uint32_t (&choices() const)[T::kWords] {
+    return choices_;
+  }
+  static __device__ int choice(std::uint32_t word, int node) {
+    return static_cast<int>(word >> (32 - T::kParentBits * (T::kWordNodes - node % T::kWordNodes))) & kChoice;
+  }
+
   __device__ int cheapest() const {
-    return cheapest_where([](int) { return true; });
-  }
-  __device__ int cheapest_in(int node) const {
-    return cheapest_where([node](int state) { return state >> Bits == node; });
-  }
-
-  // The state before step n, in which the path to `state` was after it.
-  __device__ int before(int n, int state) const {
-    const int group = state % kGroups;
-    const int choices = steps_[n * 32 + owner(group)];
-    const int choice = Bits > 3 ? choices : choices >> (group % kOwn * Bits) & ((1 << Bits) - 1);
-    return group << Bits | choice;
+    int best = 0x7fffffff;
+#pragma unroll
+    for (int node = 0; node < T::kNodes; ++node) best = min(best, (costs_[node] & ~0xff) | node);
+    return best & 0xff;
   }
 
  private:
-  template <class Allowed>
-  __device__ int cheapest_where(const Allowed& allowed) const {
-    float low = INFINITY;
-    int state = 0;
-#pragma unroll
-    for (int i = 0; i < kStatesOfLane; ++i) {
-      if (allowed(lane_ * kStatesOfLane + i) && costs_[i] < low) {
-        low = costs_[i];
-        state = lane_ * kStatesOfLane + i;
-      }
+  static constexpr int kChoice = T::kParents - 1;
+
+  template <int State>
+  static __device__ __forceinline__ int cost_of(float x) {
+    const float difference = __fsub_rn(x, kStateLevel<Bits, State>);
+    return __float_as_int(__fmul_rn(difference, difference));
+  }
+
+  template <std::size_t I>
+  __device__ __forceinline__ void take_state(float x, int (&next)[T::kNodes]) const {
+    constexpr int kState = OrderedState<Bits, I>::kState;
+    constexpr int kNode = kState >> Bits;
+    const int before = costs_[kState % T::kNodes];
+    if constexpr (OrderedState<Bits, I>::kFirst) {
+      next[kNode] = before + cost_of<kState>(x);
+    } else {
+      next[kNode] = __viaddmin_s32(before, cost_of<kState>(x), next[kNode]);
     }
+  }
+  template <std::size_t... I>
+  __device__ __forceinline__ void take_states(float x, int (&next)[T::kNodes],
+                                              std::index_sequence<I...>) const {
+    (take_state<I>(x, next), ...);
+  }
+
+  template <int Node, int Parent, std::size_t... I>
+  static __device__ __forceinline__ int least_between(float x, std::index_sequence<I...>) {
+    int least = 0x7fffffff;
+    ((least = min(least, cost_of<Node << Bits | static_cast<int>(I) * T::kNodes | Parent>(x))), ...);
+    return least;
+  }
+  template <std::size_t I>
+  __device__ __forceinline__ void take_branch(float x, int (&next)[T::kNodes]) const {
+    constexpr int kNode = I / T::kParents;
+    constexpr int kParent = I % T::kParents;
+    const int cost = least_between<kNode, kParent>(x, std::make_index_sequence<T::kBetween>());
+    if constexpr (kParent == 0) {
+      next[kNode] = costs_[kParent] + cost;
+    } else {
+      next[kNode] = __viaddmin_s32(costs_[kParent], cost, next[kNode]);
+    }
+  }
+  template <std::size_t... I>
+  __device__ __forceinline__ void take_branches(float x, int (&next)[T::kNodes],
+                                                std::index_sequence<I...>) const {
+    (take_branch<I>(x, next), ...);
+  }
+
+  int costs_[T::kNodes];
+  std::uint32_t choices_[T::kWords];
+};
+
+template <int Bits, int D>
+struct alignas(16) TrellisShared {
+  using T = Trellis<Bits>;
+  static constexpr int kRow = D + 2;  // spreads tokens over banks
+  static constexpr int kCodeBytes = kTokens * D * Bits / 8;
+  static constexpr int kPageBytes = round_up_16(kCodeBytes + kTokens + 2 * D + 4);
+  std::uint32_t choices[T::kRing * T::kWords][kTokens];
+  __nv_bfloat16 values[kTokens * kRow];
+  unsigned char page[kPageBytes];
+  float means[D];
+  std::uint32_t left_out[kTokens / 32];
+  float largest;  // gain
+
+  __device__ unsigned char* parameters() { return page + kCodeBytes; }
+};
+
+// One token's search and its codes.
+template <int Bits, int D>
+class TokenPath {
+ public:
+  using T = Trellis<Bits>;
+  using Shared = TrellisShared<Bits, D>;
+
+  __device__ TokenPath(Shared& shared, const CodeLayout& layout, PageSide side, int token)
+      : shared_(shared), layout_(layout), side_(side), token_(token) {
+    float squares = 0;
+    for (int i = 0; i < D; ++i) squares += rest(i) * rest(i);
+    to_levels_ = squares > 0 ? sqrtf(D / squares) / T::kCode.scale : 0;
+  }
+
+  // The least squares gain.
+  __device__ float encode() {
+    PathCosts<Bits> costs;
+#pragma unroll 1
+    for (int i = D - kRunIn; i < D; ++i) costs.step(in_units(i));
+    int seam = 0;
+#pragma unroll 1
+    for (int first = 0; first < D; first += kEmittedValues) {
+#pragma unroll 1
+      for (int i = first; i < first + kEmittedValues; ++i) {
+        costs.step(in_units(i));
 #pragma unroll
-    for (int other = 1; other < 32; other *= 2) {
-      const float cost = __shfl_xor_sync(~0U, low, other);
-      const int choice = __shfl_xor_sync(~0U, state, other);
-      if (cost < low || (cost == low && choice < state)) {
-        low = cost;
-        state = choice;
+        for (int word = 0; word < T::kWords; ++word)
+          shared_.choices[i % T::kRing * T::kWords + word][token_] = costs.choices()[word];
+      }
+      const int end = first + kEmittedValues;
+      if (end < T::kRing || end == D) continue;
+      int node = costs.cheapest();
+      for (int i = end - 1; i >= end - T::kRing + kEmittedValues; --i)
+        node = state_before(i, node) % T::kNodes;
+      node = emit(end - T::kRing, node);
+      if (end == T::kRing) seam = node;
+    }
+    // The stream is a circle: it ends where it has begun.
+    int node = seam;
+    for (int first = D - kEmittedValues; first >= D - T::kRing; first -= kEmittedValues)
+      node = emit(first, node);
+    return length_ > 0 ? fminf(fmaxf(along_ / length_, 0), 0x1p126F) : 0;
+  }
+
+ private:
+  __device__ float rest(int i) const {
+    return __bfloat162float(shared_.values[token_ * Shared::kRow + i]) - shared_.means[i];
+  }
+  __device__ float in_units(int i) const {
+    const float x = fminf(fmaxf(rest(i) * to_levels_, -T::kMost), T::kMost);
+    return rintf(x * T::kFine) * T::kUnit;
+  }
+
+  // The state in which the path to `node` was after value i.
+  __device__ int state_before(int i, int node) const {
+    const std::uint32_t word = shared_.choices[i % T::kRing * T::kWords + node / T::kWordNodes][token_];
+    int state = node << Bits | PathCosts<Bits>::choice(word, node);
+    if constexpr (T::kBetween > 1) {
+      const float x = rest(i) * to_levels_;
+      float least = INFINITY;
+      const int first = state;
+      for (int j = 0; j < T::kBetween; ++j) {
+        const int other = first | j * T::kNodes;
+        const float difference = fabsf(x - level_of(other));
+        if (difference < least) {
+          least = difference;
+          state = other;
+        }
       }
     }
     return state;
   }
-  static __device__ int owner(int group) {
-    return Bits > 3 ? group << (Bits - 3) : group / kOwn;
+
+  // state_level, of a state that is known at run time only.
+  static __device__ float level_of(int state) {
+    const int mixed = state ^ state << T::kCode.mix;
+    const int folded = (state << T::kCode.fold & T::kCode.fold_mask) | (mixed & ~T::kCode.fold_mask);
+    return static_cast<float>((static_cast<signed char>(mixed) + static_cast<signed char>(folded)) / 2);
   }
 
-  unsigned char* steps_;
-  int lane_;
-  int n_ = 0;
-  float levels_[kStatesOfLane];
-  float costs_[kStatesOfLane];
+  // Writes the codes of values [first, first + kEmittedValues), after which the path is at `node`. Returns
+  // the node that it comes from.
+  __device__ int emit(int first, int node) {
+    std::uint64_t codes = 0;
+#pragma unroll
+    for (int i = kEmittedValues - 1; i >= 0; --i) {
+      const int state = state_before(first + i, node);
+      codes |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
+      const float shape = level_of(state) * T::kCode.scale;
+      along_ += rest(first + i) * shape;
+      length_ += shape * shape;
+      node = state % T::kNodes;
+    }
+#pragma unroll
+    for (int i = 0; i < Bits; ++i)
+      shared_.page[code_bit(layout_, side_, D, token_, first, 8 * i) / 8] =
+          static_cast<unsigned char>(codes >> (8 * i));
+    return node;
+  }
+
+  Shared& shared_;
+  const CodeLayout& layout_;
+  PageSide side_;
+  int token_;
+  float to_levels_;
+  float along_ = 0, length_ = 0;
 };
 
-inline constexpr int kRunIn = 16;  // values before the seam that choose its node
-
-// What trellis pages need besides SealShared, for each warp.
-template <int D>
-struct TrellisShared {
-  float rest[kSealThreads / 32][D];
-  unsigned char steps[kSealThreads / 32][(kRunIn + D) * 32];
-  float means[D];
-  double gains[kTokens];
-};
-
-template <int D>
-__device__ void store_means(SealPage<D>& page, TrellisShared<D>& shared) {
-  for (int channel = static_cast<int>(threadIdx.x); channel < D; channel += kSealThreads) {
+template <int Bits, int D>
+__device__ void store_means(TrellisShared<Bits, D>& shared) {
+  for (int channel = static_cast<int>(threadIdx.x); channel < D; channel += kTrellisThreads) {
     double sum = 0;
     int n = 0;
     for (int token = 0; token < kTokens; ++token) {
-      if (page.left_out(token)) continue;
-      sum += page.value(token, channel);
+      if ((shared.left_out[token / 32] >> (token % 32) & 1) != 0) continue;
+      sum += static_cast<double>(
+          __bfloat162float(shared.values[token * TrellisShared<Bits, D>::kRow + channel]));
       ++n;
     }
     const __half mean = n > 0 ? half_saturated(static_cast<float>(sum / n)) : __half(0);
-    reinterpret_cast<__half*>(page.parameters() + kTokens)[channel] = mean;
+    reinterpret_cast<__half*>(shared.parameters() + kTokens)[channel] = mean;
     shared.means[channel] = __half2float(mean);
   }
 }
 
-__device__ inline double sum_over_warp(double x) {
-#pragma unroll
-  for (int other = 1; other < 32; other *= 2) x += __shfl_xor_sync(~0U, x, other);
-  return x;
-}
-
-// Codes of one token, and its gain. The stream is a circle. A pass over the row's end and then the row finds
-// a path; if that does not end in the node in which it entered the row, another pass must begin and end in
-// that node.
+// The thread's token's gain, as a power of 2^(-1/32) of the page's largest.
 template <int Bits, int D>
-__device__ void encode_trellis_token(SealPage<D>& page, TrellisShared<D>& shared, int token) {
-  const int lane = threadIdx.x % 32;
-  float* rest = shared.rest[threadIdx.x / 32];
-  double squares = 0;
-  for (int i = lane; i < D; i += 32) {
-    const double x = static_cast<double>(page.value(token, i)) - shared.means[i];
-    squares += x * x;
-  }
-  squares = sum_over_warp(squares);
-  const double reciprocal = squares > 0 ? sqrt(D / squares) : 0;
-  for (int i = lane; i < D; i += 32)
-    rest[i] = static_cast<float>((static_cast<double>(page.value(token, i)) - shared.means[i]) * reciprocal);
-  __syncwarp();
-
-  LaneViterbi<Bits> viterbi(page.format.levels, shared.steps[threadIdx.x / 32]);
-  viterbi.begin_anywhere();
-  for (int i = D - kRunIn; i < D; ++i) viterbi.step(rest[i]);
-  for (int i = 0; i < D; ++i) viterbi.step(rest[i]);
-  int state = viterbi.cheapest();
-  __syncwarp();
-  int seam = state;
-  for (int i = D - 1; i >= 0; --i) seam = viterbi.before(kRunIn + i, seam);
-  int first = kRunIn;  // the path's first step
-  if (seam >> Bits != state >> Bits) {
-    __syncwarp();
-    viterbi.begin_in(seam >> Bits);
-    for (int i = 0; i < D; ++i) viterbi.step(rest[i]);
-    state = viterbi.cheapest_in(seam >> Bits);
-    first = 0;
-    __syncwarp();
-  }
-
-  double along = 0;
-  double length = 0;
-  for (int i = D - 1; i >= 0; --i) {
-    if (i % 32 == lane) {
-      page.store_code(token, i, state >> (8 - Bits));
-      const double shape = page.format.levels[state];
-      along += (static_cast<double>(page.value(token, i)) - shared.means[i]) * shape;
-      length += shape * shape;
-    }
-    state = viterbi.before(first + i, state);
-  }
-  along = sum_over_warp(along);
-  length = sum_over_warp(length);
-  if (lane == 0) shared.gains[token] = length > 0 ? fmin(fmax(along / length, 0.0), 0x1p126) : 0;
-  __syncwarp();
+__device__ void store_gain(TrellisShared<Bits, D>& shared, int token, float gain) {
+  if ((shared.left_out[token / 32] >> (token % 32) & 1) == 0)
+    atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(gain));  // not negative
+  __syncthreads();
+  const float loudest = shared.largest;
+  const bool silent = !(gain > 0) || !(loudest > 0);
+  shared.parameters()[token] =
+      silent ? 255
+             : static_cast<unsigned char>(fminf(fmaxf(rintf(32 * (log2f(loudest) - log2f(gain))), 0), 255));
+  if (token == 0) *reinterpret_cast<float*>(shared.parameters() + kTokens + 2 * D) = loudest;
 }
 
 template <int Bits, int D>
-__device__ void encode_trellis(SealPage<D>& page, TrellisShared<D>& shared) {
-  store_means(page, shared);
-  if (threadIdx.x == 0) page.shared.largest = 0;
+__global__ void __launch_bounds__(kTrellisThreads, Bits == 1 ? 1 : 2)
+    seal_trellis_kernel(const __grid_constant__ SealArgs args, int first_side) {
+  extern __shared__ __align__(16) unsigned char bytes[];
+  using Shared = TrellisShared<Bits, D>;
+  auto& shared = *reinterpret_cast<Shared*>(bytes);
+  const int head = args.heads.at[blockIdx.y];
+  const int side_index = first_side + static_cast<int>(blockIdx.z);
+  const auto side = static_cast<PageSide>(side_index);
+  const auto thread = static_cast<int>(threadIdx.x);
+  DuePage due;
+  if (!find_due_page(args, blockIdx.x, head, side_index, &due)) return;
+  const auto* tail = reinterpret_cast<const __nv_bfloat16*>(due.tail);
+  for (int i = thread; i < kTokens * D; i += kTrellisThreads)
+    shared.values[i / D * Shared::kRow + i % D] = tail[plain_index(side, D, i / D, i % D)];
+  if (thread < kTokens / 32) shared.left_out[thread] = left_out_tokens(args, due, head, thread);
+  if (thread == 0) shared.largest = 0;
+  if (thread < 4) reinterpret_cast<std::uint32_t*>(shared.page)[Shared::kPageBytes / 4 - 4 + thread] = 0;
   __syncthreads();
-  for (int token = static_cast<int>(threadIdx.x) / 32; token < kTokens; token += kSealThreads / 32)
-    encode_trellis_token<Bits>(page, shared, token);
+  store_means(shared);
   __syncthreads();
-  const int token = static_cast<int>(threadIdx.x);
-  if (token < kTokens && !page.left_out(token))
-    atomicMax(reinterpret_cast<int*>(&page.shared.largest),
-              __float_as_int(static_cast<float>(shared.gains[token])));  // not negative
+  TokenPath<Bits, D> path(shared, args.sides[side_index].layout, side, thread);
+  store_gain(shared, thread, path.encode());
   __syncthreads();
-  const double loudest = page.shared.largest;
-  if (token < kTokens) {
-    const double gain = shared.gains[token];
-    const bool silent = !(gain > 0) || !(loudest > 0);
-    page.parameters()[token] =
-        silent ? 255 : static_cast<unsigned char>(fmin(fmax(rint(32 * log2(loudest / gain)), 0.0), 255.0));
-  }
-  if (token == 0) *reinterpret_cast<float*>(page.parameters() + kTokens + 2 * D) = page.shared.largest;
-}
-
-template <int D>
-__device__ void encode_any_trellis(SealPage<D>& page, TrellisShared<D>& shared) {
-  switch (page.format.layout.bits) {
-    case 1:
-      return encode_trellis<1>(page, shared);
-    case 2:
-      return encode_trellis<2>(page, shared);
-    case 3:
-      return encode_trellis<3>(page, shared);
-    case 4:
-      return encode_trellis<4>(page, shared);
-    case 5:
-      return encode_trellis<5>(page, shared);
-    default:
-      return encode_trellis<6>(page, shared);
-  }
+  for (int i = thread; i < Shared::kPageBytes / 16; i += kTrellisThreads)
+    reinterpret_cast<uint4*>(due.sealed)[i] = reinterpret_cast<const uint4*>(shared.page)[i];
 }
 
 }  // namespace kvant::cuda

@@ -1,0 +1,19 @@
+#include "attention/cuda/seal_kernel.cuh"
+#include "attention/cuda/seal_registry.h"
+
+namespace kvant::cuda {
+namespace {
+
+template <int D>
+SealKernel kernel() {
+  return {reinterpret_cast<const void*>(&seal_kernel<D>), kSealThreads,
+          static_cast<int>(sizeof(SealShared<D>)), false};
+}
+
+}  // namespace
+
+SealKernel scalar_seal_kernel(const PageEncoding&, int head_dim) {
+  return head_dim == 64 ? kernel<64>() : kernel<128>();
+}
+
+}  // namespace kvant::cuda

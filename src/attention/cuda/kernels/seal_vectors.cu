@@ -1,0 +1,26 @@
+#include "attention/cuda/seal_registry.h"
+#include "attention/cuda/seal_vectors.cuh"
+
+namespace kvant::cuda {
+namespace {
+
+template <int Channels, int D>
+SealKernel kernel(const CodeLayout& layout) {
+  return {reinterpret_cast<const void*>(&seal_vectors_kernel<Channels, D>), kVectorThreads,
+          VectorShared<D>::bytes(1 << layout.bits, Channels), true};
+}
+
+template <int D>
+SealKernel kernel_of(const CodeLayout& layout) {
+  return layout.channels == 2   ? kernel<2, D>(layout)
+         : layout.channels == 4 ? kernel<4, D>(layout)
+                                : kernel<8, D>(layout);
+}
+
+}  // namespace
+
+SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim) {
+  return head_dim == 64 ? kernel_of<64>(encoding.layout) : kernel_of<128>(encoding.layout);
+}
+
+}  // namespace kvant::cuda
