@@ -11,7 +11,7 @@
 #include "attention/cuda/decode_registry.h"
 #include "attention/cuda/head_groups.h"
 #include "attention/cuda/page_copier.cuh"
-#include "attention/cuda/page_permutation.h"
+#include "attention/cuda/page_format.h"
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/schedule.cuh"
 #include "attention/cuda/standard_levels.h"
@@ -33,7 +33,7 @@ const DecodeKernel* find_decode_kernel(const char* key_format, const char* value
         return &kernel;
     }
   }
-  return nullptr;
+  return group <= kPaddedGroup ? find_generic_kernel(key_format, value_format, head_dim) : nullptr;
 }
 
 namespace {
@@ -132,6 +132,8 @@ kvant_status common_args(const Shape& shape, const kvant_decode_lengths* lengths
 
 // The levels that the codes of `format` stand for, and what they are to be multiplied by.
 void set_levels(std::string_view format, int d, int* bits, float* unit, float* levels) {
+  constexpr float kMostE4m3 = 448;
+  constexpr float kMostInteger = 119;  // of progressive pages
   *bits = 0;
   *unit = 1;
   if (format.starts_with("lm")) {
@@ -142,7 +144,17 @@ void set_levels(std::string_view format, int d, int* bits, float* unit, float* l
   } else if (format.starts_with("tcq")) {
     *bits = format[3] - '0';
     *unit = trellis_tables()[*bits - 1].scale;
+  } else if (format == "fp8") {
+    *unit = 1 / kMostE4m3;
+  } else if (format.starts_with("prog")) {
+    *unit = 1 / kMostInteger;
   }
+}
+
+void describe_page(const AnyPage& page, float unit, const float* levels, AnyPage* described) {
+  *described = page;
+  described->unit = unit;
+  std::copy_n(levels, kMostLevels, described->levels);
 }
 
 // Divides shared memory: as many consumer warps as can have a few stages each, then as many stages as fit.
@@ -158,7 +170,7 @@ int lay_out_shared(const DecodeKernel& kernel, DecodeArgs* args) {
   args->barriers_at = args->merge_at + (kernel.merge_bytes + 15) / 16 * 16;
   args->ring_at = (args->barriers_at + Rings::bytes(kMostConsumerWarps, kMostStages) + 127) / 128 * 128;
   const int slots = (kMostShared - args->ring_at) / args->slot_bytes;
-  args->consumer_warps = std::min(kMostConsumerWarps, slots / kLeastStages);
+  args->consumer_warps = std::min(kernel.most_warps, slots / kLeastStages);
   args->stages = std::min(kMostStages, slots / args->consumer_warps);
   return args->ring_at + args->consumer_warps * args->stages * args->slot_bytes;
 }
@@ -194,6 +206,8 @@ cudaError_t launch_group(const Shape& shape, int i, const DecodeKernel& kernel, 
   args.schedule.partial_out += before * 2 * kPaddedGroup * shape.head_dim;
   set_levels(group.key_format, shape.head_dim, &args.key_bits, &args.key_unit, args.key_levels);
   set_levels(group.value_format, shape.head_dim, &args.value_bits, &args.value_unit, args.value_levels);
+  describe_page(kernel.key_page, args.key_unit, args.key_levels, &args.key_page);
+  describe_page(kernel.value_page, args.value_unit, args.value_levels, &args.value_page);
   const int shared_bytes = lay_out_shared(kernel, &args);
   const cudaError_t error =
       cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
@@ -214,8 +228,11 @@ bool valid(const kvant_decode_layer& layer, const kvant_decode_lengths* lengths,
   if (lengths->sealed_pages != nullptr && (kernel.key_bytes == 0 || !usable(layer.sealed))) return false;
   if (lengths->tail_tokens != nullptr && !usable(layer.tail)) return false;
   if (lengths->side_tokens != nullptr && !usable(layer.side)) return false;
-  return std::strncmp(kernel.key_format, "vq", 2) != 0 ||
-         (layer.key_codebooks != nullptr && layer.value_codebooks != nullptr);
+  const auto complete = [](const char* format, const void* codebooks) {
+    return codebooks != nullptr || find_format(format)->needed_constants().empty();
+  };
+  return complete(kernel.key_format, layer.key_codebooks) &&
+         complete(kernel.value_format, layer.value_codebooks);
 }
 
 // Launches what computes a layer's correction, which the decode kernel then joins.
@@ -261,8 +278,8 @@ const char* kvant_status_text(kvant_status status) {
 }
 
 size_t kvant_page_bytes(const char* format, int head_dim) {
-  DeviceFormat device;
-  if (format == nullptr || (head_dim != 64 && head_dim != 128) || !find_device_format(format, device))
+  PageFormat page;
+  if (format == nullptr || (head_dim != 64 && head_dim != 128) || !find_page_format(format, head_dim, page))
     return 0;
   return round_up_16(static_cast<int>(kvant::find_format(format)->page_bytes(head_dim)));
 }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/cuda/any_page.h"
 #include "attention/cuda/page_layout.h"
 
 namespace kvant::cuda {
@@ -91,12 +92,13 @@ struct DecodeArgs {
   // Of codes: bits of either side where a kernel serves several widths, and the levels that they stand for.
   int key_bits, value_bits;
   float key_unit, value_unit;  // of the levels
-  float key_levels[16], value_levels[16];
+  float key_levels[kMostLevels], value_levels[kMostLevels];
   // Shared memory: table at 0, then the merge buffer, the barriers and the rings of the consumer warps.
   int merge_at, barriers_at, ring_at;
   int consumer_warps;
   int slot_bytes, stages;
-  int key_bytes, value_bytes;  // of a sealed page
+  int key_bytes, value_bytes;    // of a sealed page
+  AnyPage key_page, value_page;  // of the generic kernel
 };
 
 }  // namespace kvant::cuda

@@ -7,6 +7,7 @@
 
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
+#include "attention/cuda/page_format.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -33,6 +34,11 @@ struct FormatPair {
   const char* key;
   const char* value;
 };
+// Everything is in the tail then.
+bool is_unquantized(const FormatPair& pair) {
+  return pair.key == std::string("bf16") && pair.value == std::string("bf16");
+}
+
 // A cache of some sequences: pages in random places of the pools, and what they stand for. KV heads have the
 // pairs of formats in turn.
 class TestCache {
@@ -162,7 +168,7 @@ class TestCache {
     const float* value;
   };
 
-  bool has_sealed() const { return formats_[0][0] != std::string("bf16"); }
+  bool has_sealed() const { return !is_unquantized({formats_[0][0], formats_[1][0]}); }
 
   float score_scale() const { return 1.0F / std::sqrt(static_cast<float>(d_)) * 0.7F; }
 
@@ -340,13 +346,40 @@ class TestCache {
   Pool sealed_, tail_, side_;
 };
 
-constexpr FormatPair kPairs[] = {
-    {"bf16", "bf16"},         {"ch4g128", "tok4g128"},  {"ch2g128", "tok2g128"}, {"ch4g128", "tok2g128"},
-    {"prog4", "prog4"},       {"prog2", "prog2"},       {"lm2", "lm2"},          {"lm3", "lm3"},
-    {"lm4", "lm4"},           {"vq-d4b8", "vq-d4b8"},   {"vq-d2b8", "vq-d2b8"},  {"vq-d4b10", "vq-d8b12"},
-    {"vq-d4b12", "vq-d4b12"}, {"vq-d8b12", "vq-d8b12"}, {"vq-d8b12", "vq-d8b8"}, {"tcq1", "tcq1"},
-    {"tcq2", "tcq2"},         {"tcq3", "tcq3"},         {"tcq4", "tcq4"},        {"tcq5", "tcq5"},
-    {"tcq6", "tcq6"},         {"tcq3", "tcq2"},         {"tcq4", "tcq5"}};
+constexpr FormatPair kPairs[] = {{"bf16", "bf16"},
+                                 {"ch4g128", "tok4g128"},
+                                 {"ch2g128", "tok2g128"},
+                                 {"ch4g128", "tok2g128"},
+                                 {"prog4", "prog4"},
+                                 {"prog2", "prog2"},
+                                 {"lm2", "lm2"},
+                                 {"lm3", "lm3"},
+                                 {"lm4", "lm4"},
+                                 {"vq-d4b8", "vq-d4b8"},
+                                 {"vq-d2b8", "vq-d2b8"},
+                                 {"vq-d4b10", "vq-d8b12"},
+                                 {"vq-d4b12", "vq-d4b12"},
+                                 {"vq-d8b12", "vq-d8b12"},
+                                 {"vq-d8b12", "vq-d8b8"},
+                                 {"tcq1", "tcq1"},
+                                 {"tcq2", "tcq2"},
+                                 {"tcq3", "tcq3"},
+                                 {"tcq4", "tcq4"},
+                                 {"tcq5", "tcq5"},
+                                 {"tcq6", "tcq6"},
+                                 {"tcq3", "tcq2"},
+                                 {"tcq4", "tcq5"},
+                                 // By the generic kernel:
+                                 {"fp8", "fp8"},
+                                 {"tok8g32s", "lm3"},
+                                 {"tcq4", "ch4g64"},
+                                 {"tok3g32", "tcq3"},
+                                 {"vq-d4b8", "tok2g64"},
+                                 {"bf16", "tok1g128s"},
+                                 {"prog3", "nvq-d4b10"},
+                                 {"ch5g32", "prog5"},
+                                 {"nvq-d8b12", "pq-d4b8"},
+                                 {"prog2-paper", "f16"}};
 
 class DecodeAttention : public testing::TestWithParam<std::tuple<FormatPair, int>> {
  protected:
@@ -365,14 +398,14 @@ class DecodeAttention : public testing::TestWithParam<std::tuple<FormatPair, int
 };
 
 TEST_P(DecodeAttention, AgreesOnOneSealedPage) {
-  if (std::string(std::get<0>(GetParam()).key) == "bf16") GTEST_SKIP() << "has no sealed pages";
+  if (is_unquantized(std::get<0>(GetParam()))) GTEST_SKIP() << "has no sealed pages";
   expect_exact({{1, 0, 0}}, 0, false, 4);
 }
 TEST_P(DecodeAttention, AgreesOnTheTailAlone) {
   expect_exact({{0, 1, 0}, {0, 17, 0}, {0, 128, 0}, {0, 300, 0}}, 0, false, 4);
 }
 TEST_P(DecodeAttention, AgreesOnRaggedSequencesWithSinkAndTail) {
-  const bool plain = std::string(std::get<0>(GetParam()).key) == "bf16";
+  const bool plain = is_unquantized(std::get<0>(GetParam()));
   std::vector<SequenceLengths> lengths = {{1, 5, 4}, {9, 127, 4},  {0, 0, 0},
                                           {0, 3, 0}, {40, 200, 4}, {130, 33, 4}};
   if (plain)
@@ -380,17 +413,17 @@ TEST_P(DecodeAttention, AgreesOnRaggedSequencesWithSinkAndTail) {
   for (const int group : {1, 4, 7}) expect_exact(lengths, plain ? 0 : 4, false, group);
 }
 TEST_P(DecodeAttention, AgreesWithProtectedTokensMasked) {
-  if (std::string(std::get<0>(GetParam()).key) == "bf16") GTEST_SKIP() << "has no sealed pages";
+  if (is_unquantized(std::get<0>(GetParam()))) GTEST_SKIP() << "has no sealed pages";
   expect_exact({{33, 64, 130}, {600, 1, 7}}, 4, true, 8, KVANT_BF16);
 }
 
 TEST_P(DecodeAttention, AgreesWhereHeadsShareTheirTables) {
-  const bool plain = std::string(std::get<0>(GetParam()).key) == "bf16";
+  const bool plain = is_unquantized(std::get<0>(GetParam()));
   expect_exact({{plain ? 0 : 11, 130, 9}, {plain ? 0 : 3, 2, 0}}, 0, false, 2, KVANT_F32, Tables::shared);
 }
 
 TEST_P(DecodeAttention, AgreesOnOutliers) {
-  const bool plain = std::string(std::get<0>(GetParam()).key) == "bf16";
+  const bool plain = is_unquantized(std::get<0>(GetParam()));
   expect_exact({{plain ? 0 : 20, 140, 5}}, plain ? 0 : 5, false, 4, KVANT_F32, Tables::own, Values::outliers);
 }
 
@@ -404,6 +437,35 @@ INSTANTIATE_TEST_SUITE_P(Formats, DecodeAttention,
                              if (c == '-') c = '_';
                            return name;
                          });
+
+// Every format that kernels read, on both sides.
+class EveryFormat : public testing::TestWithParam<std::tuple<std::string, int>> {};
+
+TEST_P(EveryFormat, AgreesOnBothSides) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  const auto& [name, d] = GetParam();
+  TestCache cache({{name.c_str(), name.c_str()}}, d, {{1, 5, 4}, {9, 127, 4}, {0, 3, 0}, {40, 0, 4}}, 4, true,
+                  Tables::own, Values::outliers, 7);
+  const double error = cache.worst_error(4, KVANT_F32);
+  std::printf("  %s, d = %d: relative error %.5f\n", name.c_str(), d, error);
+  EXPECT_LE(error, kTolerance);
+}
+
+std::vector<std::tuple<std::string, int>> every_format() {
+  std::vector<std::tuple<std::string, int>> cases;
+  PageFormat format;
+  for (const int d : {64, 128})
+    for (const std::string& name : format_names())
+      if (name != "bf16" && find_page_format(name, d, format)) cases.emplace_back(name, d);
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, EveryFormat, testing::ValuesIn(every_format()), [](const auto& info) {
+  std::string name = std::get<0>(info.param) + "_d" + std::to_string(std::get<1>(info.param));
+  for (char& c : name)
+    if (c == '-') c = '_';
+  return name;
+});
 
 struct Mix {
   const char* name;
@@ -433,11 +495,12 @@ TEST_P(HeadMix, AgreesWhereHeadsHaveFormatsOfTheirOwn) {
 
 INSTANTIATE_TEST_SUITE_P(
     Mixes, HeadMix,
-    testing::Combine(testing::Values(Mix{"turbo", {{"prog4", "prog4"}, {"prog2", "prog2"}}},
-                                     Mix{"three",
-                                         {{"lm4", "lm4"}, {"ch4g128", "tok2g128"}, {"tcq3", "tcq2"}}},
-                                     Mix{"linear", {{"ch2g128", "tok2g128"}, {"ch4g128", "tok4g128"}}}),
-                     testing::Values(64, 128)),
+    testing::Combine(
+        testing::Values(Mix{"turbo", {{"prog4", "prog4"}, {"prog2", "prog2"}}},
+                        Mix{"three", {{"lm4", "lm4"}, {"ch4g128", "tok2g128"}, {"tcq3", "tcq2"}}},
+                        Mix{"linear", {{"ch2g128", "tok2g128"}, {"ch4g128", "tok4g128"}}},
+                        Mix{"generic", {{"fp8", "lm5"}, {"prog4", "prog4"}, {"tcq2", "tok3g64"}}}),
+        testing::Values(64, 128)),
     [](const auto& info) {
       return std::string(std::get<0>(info.param).name) + "_d" + std::to_string(std::get<1>(info.param));
     });
@@ -462,6 +525,12 @@ TEST(DecodeApi, ReadsFormatsByHead) {
   EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/ch4g128+tok4g128");
 }
 
+TEST(DecodeApi, NamesTheGenericKernelWhereAPairHasNone) {
+  const kvant_decode_shape shape{sizeof shape, 1, 1, 1, 128, 1.0F, "fp8", "lm3"};
+  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/generic:fp8+lm3");
+  EXPECT_EQ(kvant_page_bytes("fp8", 128), 16896U);
+}
+
 TEST(DecodeApi, RefusesWhatItCannotRun) {
   kvant_decode_shape shape{};
   std::size_t bytes = 0;
@@ -471,6 +540,8 @@ TEST(DecodeApi, RefusesWhatItCannotRun) {
   shape.head_dim = 128;
   EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/ch4g128+tok4g128");
   shape.value_format = "no such format";
+  EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
+  shape.value_format = "gear4-tok4g128";
   EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
   EXPECT_EQ(kvant_page_bytes("ch4g128", 128), 8704U);
   EXPECT_EQ(kvant_page_bytes("prog4", 128), 8720U);

@@ -182,7 +182,7 @@ class Bench {
     const int d = settings_.head_dim;
     const std::vector<FormatPair> pairs = parse_pairs(name);
     const auto n_pairs = static_cast<int>(pairs.size());
-    const bool plain = pairs[0].key == "bf16";
+    const bool plain = pairs[0].key == "bf16" && pairs[0].value == "bf16";
     const Codebooks codebooks(pairs[0].key, pairs[0].value, d, settings_.kv_heads, 3);
     std::size_t key_bytes = 0;  // the most of any pair: all entries of the pool have one size
     std::size_t value_bytes = 0;

@@ -273,8 +273,16 @@ __device__ void copy_pages(const DecodeArgs& args, const Rings& rings) {
     if (copier.live()) copier.poll();
 }
 
+// Consumer warps of a CTA, at most: with fewer, each may use more registers.
+template <class Pair>
+constexpr int most_warps() {
+  if constexpr (requires { Pair::kMostWarps; }) return Pair::kMostWarps;
+  return kMostConsumerWarps;
+}
+
 template <class Pair, int D>
-__global__ void __launch_bounds__(kMostThreads, 1) decode_kernel(const __grid_constant__ DecodeArgs args) {
+__global__ void __launch_bounds__((most_warps<Pair>() + 1) * kLanes, 1)
+    decode_kernel(const __grid_constant__ DecodeArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Rings rings(args, shared);
   rings.init();

@@ -13,9 +13,11 @@ struct DecodeKernel {
   const char* value_format;
   int head_dim;
   int most_group;  // query heads of a KV head
+  int most_warps;  // consumers of a CTA
   const void* function;
   int table_bytes, merge_bytes;
-  int key_bytes, value_bytes;  // of sealed pages; 0: there are none
+  int key_bytes, value_bytes;    // of sealed pages; 0: there are none
+  AnyPage key_page, value_page;  // of the generic kernel
 };
 
 std::span<const DecodeKernel> plain_kernels();
@@ -28,7 +30,10 @@ std::span<const DecodeKernel> long_vector_kernels();
 std::span<const DecodeKernel> trellis_kernels();
 std::span<const DecodeKernel> wide_trellis_kernels();
 
-// The kernel for a pair of formats, or null.
+// The generic kernel for a pair of formats, or null.
+const DecodeKernel* find_generic_kernel(const char* key_format, const char* value_format, int head_dim);
+
+// The kernel for a pair of formats, or null: its own, or else the generic one.
 const DecodeKernel* find_decode_kernel(const char* key_format, const char* value_format, int head_dim,
                                        int group);
 

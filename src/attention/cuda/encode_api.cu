@@ -8,7 +8,7 @@
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/correction.h"
 #include "attention/cuda/head_groups.h"
-#include "attention/cuda/page_permutation.h"
+#include "attention/cuda/page_format.h"
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/seal_registry.h"
 #include "attention/cuda/standard_levels.h"
@@ -17,11 +17,27 @@
 namespace kvant::cuda {
 namespace {
 
+// Grids of these groups and widths are encoded.
+bool has_encoded_grid(const PageFormat& page) {
+  const int bits = page.layout.bits;
+  switch (page.grid) {
+    case GridAxis::none:
+      return true;
+    case GridAxis::of_integers:
+      return (bits == 2 || bits == 4) && !page.as_printed;
+    default:
+      return (bits == 2 || bits == 4) && page.group == kTokens && !page.symmetric;
+  }
+}
+
 bool find_encoding(const char* name, PageEncoding* encoding) {
-  DeviceFormat device;
-  if (name == nullptr || !find_device_format(name, device) || device.plain) return false;
-  encoding->layout = device.layout;
+  constexpr int kAnyHead = 128;
+  PageFormat page;
+  if (name == nullptr || !find_page_format(name, kAnyHead, page) || page.plain() || !has_encoded_grid(page))
+    return false;
+  encoding->layout = page.layout;
   const std::string_view format = name;
+  if (page.kind == CodeKind::level && (page.layout.bits == 5 || page.unbiased)) return false;
   if (format.starts_with("ch")) {
     encoding->encoding = Encoding::channel_grid;
   } else if (format.starts_with("tok")) {

@@ -35,9 +35,8 @@ enum class PageSide : std::uint8_t { key, value };
 
 // How codes are ordered within the fragments.
 enum class CodeOrder : std::uint8_t {
-  mask4,    // 4-bit codes that masks lift out of a word: 8 codes of a fragment
-  mask2,    // 2-bit codes likewise: 16 codes of two neighbouring m tiles
-  pairs,    // 3- or 4-bit codes looked up in pairs (j, j + 1) of a row
+  planes,   // 1- to 6-bit numbers that masks lift out of words: see plane_place
+  pairs,    // 3- to 5-bit codes that are looked up in pairs (j, j + 1) of a row; 8-bit numbers
   quads,    // 2-bit codes looked up four at a time (j = 0 .. 3 of a row)
   vectors,  // codes of 2, 4 or 8 channels
   trellis,  // 1- to 6-bit codes of a token's neighbouring channels: see trellis_place
@@ -78,23 +77,47 @@ KVANT_HOST_DEVICE constexpr int vector_index(int channels, PageSide side, int m_
   return (p.k_tile / (channels / 4) * m_tiles + p.m_tile) * 2 + p.row;
 }
 
+// Fragments that follow one another in a stream, whose codes of so many bits fill 2 * bits whole words.
+inline constexpr int kRun = 8;
+
+// The bits of a number lie in planes of 4, 2 and 1 bits, the lowest bits in the widest plane. In each run the
+// planes follow one another; a word of a plane has the codes of 1, 2 or 4 neighbouring fragments. The bits of
+// j and j + 1 are 16 bits apart, so that a mask makes both the low bits of half-precision numbers.
+struct PlanePlace {
+  int bit;   // of the stream
+  int left;  // bits of the code, from this one on, that lie side by side
+};
+KVANT_HOST_DEVICE constexpr PlanePlace plane_place(int bits, int m_tiles, const Place& p, int bit) {
+  const int fragment = p.k_tile * m_tiles + p.m_tile;
+  int at = fragment / kRun * (8 * kRun * bits);
+  for (int width = 4; width > 0; width /= 2) {
+    if ((bits & width) == 0) continue;
+    if (bit < width) {
+      const int per_word = 4 / width;
+      const int row = fragment % per_word * 2 + p.row;
+      return {at + fragment % kRun / per_word * 32 + (p.j & 1) * 16 + (p.j >> 1) * 8 + row * width + bit,
+              width - bit};
+    }
+    bit -= width;
+    at += 8 * kRun * width;
+  }
+  return {};
+}
+
 // The first bit of a code in its lane's stream; `place` is that of its first channel.
+// Further bits follow, but for planes.
 KVANT_HOST_DEVICE constexpr int stream_bit(const CodeLayout& layout, PageSide side, int d, const Place& p) {
   const int m_tiles = side == PageSide::key ? kTokenTiles : d / 16;
   const int fragment = p.k_tile * m_tiles + p.m_tile;
-  const int fragment_pair = fragment / 2;
-  const int row_of_pair = (p.m_tile & 1) * 2 + p.row;
   switch (layout.order) {
-    case CodeOrder::mask4:
-      return fragment * 32 + (p.j & 1) * 16 + (p.j >> 1) * 8 + p.row * 4;
-    case CodeOrder::mask2:
-      return fragment_pair * 32 + (p.j & 1) * 16 + (p.j >> 1) * 8 + row_of_pair * 2;
     case CodeOrder::pairs:
       return (fragment * 4 + p.reg()) * 2 * layout.bits + (p.j & 1) * layout.bits;
     case CodeOrder::quads:
-      return fragment_pair * 32 + row_of_pair * 8 + p.j * 2;
+      return fragment / 2 * 32 + ((p.m_tile & 1) * 2 + p.row) * 8 + p.j * 2;
     case CodeOrder::vectors:
       return vector_index(layout.channels, side, m_tiles, p) * layout.bits;
+    case CodeOrder::planes:
+      return plane_place(layout.bits, m_tiles, p, 0).bit;
     case CodeOrder::trellis:
       break;
   }
@@ -140,6 +163,10 @@ KVANT_HOST_DEVICE constexpr int code_bit(const CodeLayout& layout, PageSide side
     return page_bit(place.lane, (place.group * rows + of_column / 8) * 32 + place.column * 8 + of_column % 8);
   }
   const Place place = sealed_place(side, d, token, channel);
+  if (layout.order == CodeOrder::planes) {
+    const int m_tiles = side == PageSide::key ? kTokenTiles : d / 16;
+    return page_bit(place.lane, plane_place(layout.bits, m_tiles, place, bit).bit);
+  }
   return page_bit(place.lane, stream_bit(layout, side, d, place) + bit);
 }
 

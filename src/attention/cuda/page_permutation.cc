@@ -2,38 +2,10 @@
 
 #include <cstring>
 
+#include "attention/cuda/page_format.h"
+
 namespace kvant::cuda {
 namespace {
-
-struct NamedFormat {
-  const char* name;
-  DeviceFormat format;
-};
-
-constexpr NamedFormat kFormats[] = {
-    {"bf16", {{}, true}},
-    {"ch4g128", {{CodeOrder::mask4, 4, 1}}},
-    {"ch2g128", {{CodeOrder::mask2, 2, 1}}},
-    {"tok4g128", {{CodeOrder::mask4, 4, 1}}},
-    {"tok2g128", {{CodeOrder::mask2, 2, 1}}},
-    {"prog4", {{CodeOrder::mask4, 4, 1}}},
-    {"prog2", {{CodeOrder::mask2, 2, 1}}},
-    {"lm2", {{CodeOrder::quads, 2, 1}}},
-    {"lm3", {{CodeOrder::pairs, 3, 1}}},
-    {"lm4", {{CodeOrder::pairs, 4, 1}}},
-    {"vq-d2b8", {{CodeOrder::vectors, 8, 2}}},
-    {"vq-d4b8", {{CodeOrder::vectors, 8, 4}}},
-    {"vq-d4b10", {{CodeOrder::vectors, 10, 4}}},
-    {"vq-d4b12", {{CodeOrder::vectors, 12, 4}}},
-    {"vq-d8b8", {{CodeOrder::vectors, 8, 8}}},
-    {"vq-d8b12", {{CodeOrder::vectors, 12, 8}}},
-    {"tcq1", {{CodeOrder::trellis, 1, 1}}},
-    {"tcq2", {{CodeOrder::trellis, 2, 1}}},
-    {"tcq3", {{CodeOrder::trellis, 3, 1}}},
-    {"tcq4", {{CodeOrder::trellis, 4, 1}}},
-    {"tcq5", {{CodeOrder::trellis, 5, 1}}},
-    {"tcq6", {{CodeOrder::trellis, 6, 1}}},
-};
 
 PageSide device_side(Side side) {
   return side == Side::key ? PageSide::key : PageSide::value;
@@ -70,12 +42,11 @@ void for_each_plain_element(Side side, int d, const Visit& visit) {
 }  // namespace
 
 bool find_device_format(const std::string& name, DeviceFormat& format) {
-  for (const NamedFormat& known : kFormats) {
-    if (name != known.name) continue;
-    format = known.format;
-    return true;
-  }
-  return false;
+  constexpr int kAnyHead = 128;
+  PageFormat page;
+  if (!find_page_format(name, kAnyHead, page)) return false;
+  format = {page.layout, page.plain()};
+  return true;
 }
 
 void page_to_device(const DeviceFormat& format, Side side, int d, std::size_t page_bytes,

@@ -65,6 +65,26 @@ __device__ __forceinline__ std::uint32_t multiply_half2(std::uint32_t a, std::ui
   return c;
 }
 
+// a b + c
+__device__ __forceinline__ std::uint32_t fma_half2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t d;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
+__device__ __forceinline__ std::uint32_t subtract_half2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t c;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+
+// Two 8-bit floating-point numbers (e4m3), in the low bits.
+__device__ __forceinline__ std::uint32_t half2_from_e4m3(std::uint32_t pair) {
+  std::uint32_t y;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(static_cast<std::uint16_t>(pair)));
+  return y;
+}
+
 __device__ __forceinline__ std::uint32_t pack_half2(float low, float high) {
   std::uint32_t packed;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));

@@ -8,7 +8,8 @@
 namespace kvant::cuda {
 
 inline const std::vector<double>& standard_levels(int bits) {
-  static const std::vector<double> levels[] = {lloyd_max_levels(2), lloyd_max_levels(3), lloyd_max_levels(4)};
+  static const std::vector<double> levels[] = {lloyd_max_levels(2), lloyd_max_levels(3), lloyd_max_levels(4),
+                                               lloyd_max_levels(5)};
   return levels[bits - 2];
 }
 

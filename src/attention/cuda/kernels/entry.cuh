@@ -15,11 +15,14 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      value,
                      D,
                      kPaddedGroup,
+                     most_warps<Pair>(),
                      reinterpret_cast<const void*>(&decode_kernel<Pair, D>),
                      Pair::kTableBytes,
                      static_cast<int>(sizeof(MergeBuffer<D>)),
                      0,
-                     0};
+                     0,
+                     {},
+                     {}};
   if constexpr (Pair::kSealed && requires { Pair::Key::kPageBytes; }) {
     entry.key_bytes = Pair::Key::kPageBytes;
     entry.value_bytes = Pair::Value::kPageBytes;

@@ -1,0 +1,19 @@
+// A side's sealed pages as the generic kernel gets them.
+#pragma once
+
+#include "attention/cuda/page_format.h"
+
+namespace kvant::cuda {
+
+inline constexpr int kMostLevels = 32;  // of Lloyd-Max codes
+
+struct AnyPage {
+  PageFormat format;
+  int code_bytes;             // parameters lie behind them
+  float unit;                 // of the numbers
+  float levels[kMostLevels];  // of a quantizer
+  int codebook_bytes;         // of a head, 0 if there is none
+  int table_at;               // of the codebook in shared memory, or -1: it stays in global memory
+};
+
+}  // namespace kvant::cuda

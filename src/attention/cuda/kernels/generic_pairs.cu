@@ -1,0 +1,78 @@
+// Pairs of formats that have no kernel of their own: entries of the registry are made when first asked for,
+// and kept, since callers hold their names.
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "attention/cuda/decode_registry.h"
+#include "attention/cuda/page_format.h"
+#include "format/format.h"
+
+namespace kvant::cuda {
+
+DecodeKernel generic_kernel_64();
+DecodeKernel generic_kernel_128();
+
+namespace {
+
+struct GenericEntry {
+  std::string key, value, name;
+  DecodeKernel kernel{};
+};
+
+// Of one side.
+AnyPage describe(const std::string& name, const PageFormat& format, int d) {
+  AnyPage page{};
+  page.format = format;
+  page.code_bytes = format.plain() ? 0 : code_bytes(format.layout, d);
+  if (format.kind == CodeKind::vector)
+    page.codebook_bytes = 2 * static_cast<int>(find_format(name)->constant_size(d));
+  page.table_at = -1;
+  return page;
+}
+
+// Codebooks go to shared memory while half of it is left to the pages.
+void place_codebooks(DecodeKernel& kernel) {
+  constexpr int kMostBytes = 98304;
+  for (AnyPage* page : {&kernel.key_page, &kernel.value_page}) {
+    if (page->codebook_bytes == 0 || kernel.table_bytes + page->codebook_bytes > kMostBytes) continue;
+    page->table_at = kernel.table_bytes;
+    kernel.table_bytes += page->codebook_bytes;
+  }
+}
+
+int device_bytes(const std::string& name, int d) {
+  return round_up_16(static_cast<int>(find_format(name)->page_bytes(d)));
+}
+
+}  // namespace
+
+const DecodeKernel* find_generic_kernel(const char* key_format, const char* value_format, int head_dim) {
+  static std::mutex mutex;
+  static std::map<std::string, GenericEntry> entries;
+  PageFormat key, value;
+  if ((head_dim != 64 && head_dim != 128) || !find_page_format(key_format, head_dim, key) ||
+      !find_page_format(value_format, head_dim, value))
+    return nullptr;
+  const std::string pair = std::string(key_format) + "+" + value_format;
+  const std::lock_guard lock(mutex);
+  GenericEntry& entry = entries[pair + "/" + std::to_string(head_dim)];
+  if (entry.name.empty()) {
+    entry.key = key_format;
+    entry.value = value_format;
+    entry.name = "cuda/sm90/generic:" + pair;
+    DecodeKernel& kernel = entry.kernel;
+    kernel = head_dim == 64 ? generic_kernel_64() : generic_kernel_128();
+    kernel.name = entry.name.c_str();
+    kernel.key_format = entry.key.c_str();
+    kernel.value_format = entry.value.c_str();
+    kernel.key_bytes = device_bytes(entry.key, head_dim);
+    kernel.value_bytes = device_bytes(entry.value, head_dim);
+    kernel.key_page = describe(entry.key, key, head_dim);
+    kernel.value_page = describe(entry.value, value, head_dim);
+    place_codebooks(kernel);
+  }
+  return &entry.kernel;
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,137 @@
+// Products with trellis codes in half precision, beside another format: levels are computed for four columns
+// at a time (trellis_states.cuh), then converted.
+#pragma once
+
+#include "attention/cuda/pairs/generic/numbers.cuh"
+#include "attention/cuda/pairs/trellis.cuh"
+
+namespace kvant::cuda {
+
+// The levels of value i of each column of a group, plus 128.
+template <int Bits, int Groups>
+__device__ __forceinline__ std::uint32_t biased_levels(const TrellisColumns<Bits, Groups>& columns, int group,
+                                                       int i) {
+  LevelFragment bytes;  // a level is the mean of two, which have the same lowest bit
+  set_levels(columns, group, i, 0, bytes);
+  const std::uint32_t one = bytes[0][0] ^ kSignBits;
+  const std::uint32_t other = bytes[1][0] ^ kSignBits;
+  return (one & other) + (((one ^ other) >> 1) & 0x7f7f7f7fU);
+}
+
+// Bytes i of a and j of b, less 128.
+__device__ __forceinline__ std::uint32_t half2_from_levels(std::uint32_t a, std::uint32_t b, int i, int j) {
+  constexpr std::uint32_t k1152 = 0x64806480;
+  const std::uint32_t bytes = __byte_perm(a, b, i | (4 + j) << 8);
+  return subtract_half2((bytes & 0x00ff00ffU) | 0x64006400U, k1152);
+}
+
+// The registers of `array` for a tile that is not known when this is compiled. Array elements are read
+// whether or not they are wanted: a choice of addresses would put the array into memory.
+template <int N, int M>
+__device__ __forceinline__ void select(const std::uint32_t (&array)[N][M], int i, std::uint32_t (&x)[M]) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    std::uint32_t chosen = array[0][m];
+#pragma unroll
+    for (int n = 1; n < N; ++n) {
+      const std::uint32_t other = array[n][m];
+      chosen = n == i ? other : chosen;
+    }
+    x[m] = chosen;
+  }
+}
+
+// s += queries times the levels of keys.
+template <int D>
+__device__ __forceinline__ void score_trellis(int bits_of_page, const unsigned char* codes,
+                                              const Query<D>& query, int lane, Scores& s) {
+  constexpr int kTilesOfPart = 2 * kStepsOfPart<D>;
+  with_bits(bits_of_page, [&](auto bits) {
+    constexpr int kBits = bits.value;
+#pragma unroll 1
+    for (int part = 0; part < kTokenTiles / kTilesOfPart; ++part) {
+      TrellisColumns<kBits, 4> columns(
+          reinterpret_cast<const uint4*>(codes + part * (kBits * 4 * kLanes * 4)) + lane);
+      // Columns of a token follow one another, in the lane and then in the next one.
+#pragma unroll
+      for (int group = 0; group < 4; ++group)
+        columns.before[group] =
+            __byte_perm(columns.own_last_bytes(group),
+                        columns.last_bytes(group, lane / 4 * 4 + (lane + 3) % 4), D == 128 ? 0x2107 : 0x2705);
+#pragma unroll
+      for (int tile = 0; tile < kTilesOfPart; ++tile) {
+        float sum[4] = {};
+#pragma unroll
+        for (int odd_k = 0; odd_k < 2; ++odd_k) {  // contraction tiles of 4 of a column's 8 values
+          std::uint32_t a[D / 32][4];
+#pragma unroll
+          for (int reg = 0; reg < 4; ++reg) {
+            // Heads of 128: a group is the four columns of a token; of 64: the two of each row.
+            const int group = D == 128 ? 2 * tile + reg % 2 : tile;
+            const int i = 4 * odd_k + reg / 2 * 2;
+            const std::uint32_t first = biased_levels(columns, group, i);
+            const std::uint32_t second = biased_levels(columns, group, i + 1);
+#pragma unroll
+            for (int column = 0; column < D / 32; ++column) {
+              const int byte = D == 128 ? column : reg % 2 * 2 + column;
+              a[column][reg] = half2_from_levels(first, second, byte, byte);
+            }
+          }
+#pragma unroll
+          for (int column = 0; column < D / 32; ++column) {
+            const int k = 2 * column + odd_k;
+            mma_f16(sum, a[column][0], a[column][1], a[column][2], a[column][3], query.b[k][0],
+                    query.b[k][1]);
+          }
+        }
+#pragma unroll
+        for (int to = tile; to < kTokenTiles; to += kTilesOfPart) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) s[to][i] = to == part * kTilesOfPart + tile ? sum[i] : s[to][i];
+        }
+      }
+    }
+  });
+}
+
+// out += weights times the levels of values.
+template <int D>
+__device__ __forceinline__ void mix_trellis(int bits_of_page, const unsigned char* codes,
+                                            const Weights& weights, int lane, float (&out)[D / 16][4]) {
+  with_bits(bits_of_page, [&](auto bits) {
+    constexpr int kBits = bits.value;
+#pragma unroll 1
+    for (int part = 0; part < kSteps / kStepsOfPart<D>; ++part) {
+      TrellisColumns<kBits, 2 * kStepsOfPart<D>> columns(
+          reinterpret_cast<const uint4*>(codes + part * (kBits * 4 * kLanes * 4)) + lane);
+#pragma unroll
+      for (int group = 0; group < 2 * kStepsOfPart<D>; ++group)
+        columns.before[group] = columns.last_bytes(group, (lane + 28) % 32);
+#pragma unroll
+      for (int step = 0; step < kStepsOfPart<D>; ++step) {
+        std::uint32_t even[2], odd[2];  // of tiles: rows g and g + 8 are tokens 4g .. 4g + 3
+        select(weights.b, 2 * (part * kStepsOfPart<D> + step), even);
+        select(weights.b, 2 * (part * kStepsOfPart<D> + step) + 1, odd);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          // This lane's tokens are 4t .. 4t + 3, then 4t + 16 ..: row g = t, then t + 4.
+          const int from = lane / 4 * 4 + half * 2 + lane % 4 / 2;
+          const int selector = lane % 2 == 0 ? 0x5410 : 0x7632;
+          const std::uint32_t b0 =
+              __byte_perm(__shfl_sync(~0U, even[0], from), __shfl_sync(~0U, even[1], from), selector);
+          const std::uint32_t b1 =
+              __byte_perm(__shfl_sync(~0U, odd[0], from), __shfl_sync(~0U, odd[1], from), selector);
+#pragma unroll
+          for (int m = 0; m < D / 16; ++m) {
+            const std::uint32_t first = biased_levels(columns, 2 * step + half, 2 * m);
+            const std::uint32_t second = biased_levels(columns, 2 * step + half, 2 * m + 1);
+            mma_f16(out[m], half2_from_levels(first, first, 0, 1), half2_from_levels(second, second, 0, 1),
+                    half2_from_levels(first, first, 2, 3), half2_from_levels(second, second, 2, 3), b0, b1);
+          }
+        }
+      }
+    }
+  });
+}
+
+}  // namespace kvant::cuda
