@@ -9,11 +9,12 @@ inline constexpr int kMostLevels = 32;  // of Lloyd-Max codes
 
 struct AnyPage {
   PageFormat format;
-  int code_bytes;             // parameters lie behind them
-  float unit;                 // of the numbers
-  float levels[kMostLevels];  // of a quantizer
-  int codebook_bytes;         // of a head, 0 if there is none
-  int table_at;               // of the codebook in shared memory, or -1: it stays in global memory
+  int code_bytes;              // parameters lie behind them
+  float unit;                  // of the numbers
+  float stretch, zero_factor;  // of a token's grid: of its scale, and of its zero (symmetric: of its scale)
+  float levels[kMostLevels];   // of a quantizer
+  int codebook_bytes;          // of a head, 0 if there is none
+  int table_at;                // of the codebook in shared memory, or -1: it stays in global memory
 };
 
 }  // namespace kvant::cuda

@@ -35,6 +35,7 @@ enum class GridAxis : std::uint8_t {
 // What the values of a token are multiplied by.
 enum class TokenFactor : std::uint8_t {
   none,
+  grid,    // its scale, then its zero is added: of_tokens with one group
   half,    // f16 [tokens]
   single,  // f32 [tokens]
   block,   // the scale of its block of a grid of integers

@@ -28,6 +28,13 @@ AnyPage describe(const std::string& name, const PageFormat& format, int d) {
   if (format.kind == CodeKind::vector)
     page.codebook_bytes = 2 * static_cast<int>(find_format(name)->constant_size(d));
   page.table_at = -1;
+  const int bits = format.layout.bits;
+  page.stretch = format.symmetric && bits == 1 ? 2 : 1;
+  page.zero_factor = format.symmetric ? -static_cast<float>(1 << bits) / 2 : 1;
+  if (format.grid == GridAxis::of_tokens && format.groups(d) == 1) {
+    page.format.grid = GridAxis::none;
+    page.format.factor = TokenFactor::grid;
+  }
   return page;
 }
 

@@ -23,193 +23,267 @@ __device__ __forceinline__ const unsigned char* codebook_of(const AnyPage& page,
   return static_cast<const unsigned char*>(codebooks) + 2 * head * stride;
 }
 
-// The numbers of a run of fragments, of formats that are the same on both sides.
-__device__ __forceinline__ void read_numbers(const AnyPage& page, const unsigned char* bytes, int run,
-                                             int lane, Fragments& a) {
-  switch (page.format.layout.bits) {
+template <int N>
+using Constant = std::integral_constant<int, N>;
+
+// Calls body with a constant for the bits of numbers.
+template <class Body>
+__device__ __forceinline__ void with_number_bits(int bits, const Body& body) {
+  switch (bits) {
     case 1:
-      return read_planes<1>(bytes, run, lane, a);
+      return body(Constant<1>{});
     case 2:
-      return read_planes<2>(bytes, run, lane, a);
+      return body(Constant<2>{});
     case 3:
-      return read_planes<3>(bytes, run, lane, a);
+      return body(Constant<3>{});
     case 4:
-      return read_planes<4>(bytes, run, lane, a);
+      return body(Constant<4>{});
     case 5:
-      return read_planes<5>(bytes, run, lane, a);
+      return body(Constant<5>{});
     case 6:
-      return read_planes<6>(bytes, run, lane, a);
+      return body(Constant<6>{});
     default:
-      return read_bytes(bytes, run, lane, a);
+      return body(Constant<8>{});
   }
 }
 
-__device__ __forceinline__ void read_any_levels(const AnySide& side, const unsigned char* bytes, int run,
-                                                int lane, Fragments& a) {
-  switch (side.page.format.layout.bits) {
+// Calls body with a constant for the bits of levels.
+template <class Body>
+__device__ __forceinline__ void with_level_bits(int bits, const Body& body) {
+  switch (bits) {
     case 2:
-      return read_levels<2>(bytes, run, lane, side.levels, a);
+      return body(Constant<2>{});
     case 3:
-      return read_levels<3>(bytes, run, lane, side.levels, a);
+      return body(Constant<3>{});
     case 4:
-      return read_levels<4>(bytes, run, lane, side.levels, a);
+      return body(Constant<4>{});
     default:
-      return read_levels<5>(bytes, run, lane, side.levels, a);
+      return body(Constant<5>{});
   }
 }
 
-template <int D, PageSide Side, int Channels>
-__device__ __forceinline__ void read_vectors(const AnySide& side, const unsigned char* bytes, int run,
-                                             int lane, Fragments& a) {
-  if constexpr (Side == PageSide::key) {
-    read_key_vectors<D, Channels>(side.page, bytes, side.codebook, run, lane, a);
-  } else {
-    read_value_vectors<D, Channels>(side.page, bytes, side.codebook, run, lane, a);
+template <class Body>
+__device__ __forceinline__ void with_channels(int channels, const Body& body) {
+  switch (channels) {
+    case 2:
+      return body(Constant<2>{});
+    case 4:
+      return body(Constant<4>{});
+    default:
+      return body(Constant<8>{});
   }
 }
 
-// A run of fragments, but for the factors of tokens.
-template <int D, PageSide Side>
-__device__ __forceinline__ void read_run(const AnySide& side, const unsigned char* bytes, int run, int lane,
-                                         Fragments& a) {
-  const PageFormat& format = side.page.format;
-  switch (format.kind) {
-    case CodeKind::number:
-      read_numbers(side.page, bytes, run, lane, a);
-      if constexpr (Side == PageSide::key) {
-        scale_keys<D>(side.page, bytes, run, lane, a);
+// Calls body with a function that reads numbers of a grid.
+template <int D, PageSide Side, GridAxis Grid, class Body>
+__device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned char* bytes, int lane,
+                                             const Body& body) {
+  with_number_bits(page.format.layout.bits, [&](auto bits) {
+    body([&](int run, Fragments& a) {
+      if constexpr (bits.value == 8) {
+        read_bytes(bytes, run, lane, a);
       } else {
-        scale_values<D>(side.page, bytes, run, lane, a);
+        read_planes<bits.value>(bytes, run, lane, a);
       }
-      if (format.as_printed) clamp_integers(a);
+      if constexpr (Grid != GridAxis::none) {
+        if constexpr (Side == PageSide::key) {
+          scale_keys<D, Grid>(page, bytes, run, lane, a);
+        } else {
+          scale_values<D, Grid>(page, bytes, run, lane, a);
+        }
+      }
+      if constexpr (Grid == GridAxis::of_integers)
+        if (page.format.as_printed) clamp_integers(a);
+    });
+  });
+}
+
+// Calls body with read(run, fragments), which reads a run of a page of any format but trellis codes, but for
+// the scales of tokens.
+template <int D, PageSide Side, class Body>
+__device__ __forceinline__ void with_reader(const AnySide& side, const unsigned char* bytes, int lane,
+                                            const Body& body) {
+  const AnyPage& page = side.page;
+  switch (page.format.kind) {
+    case CodeKind::number:
+      switch (page.format.grid) {
+        case GridAxis::none:
+          return with_numbers<D, Side, GridAxis::none>(page, bytes, lane, body);
+        case GridAxis::of_tokens:
+          return with_numbers<D, Side, GridAxis::of_tokens>(page, bytes, lane, body);
+        case GridAxis::of_channels:
+          return with_numbers<D, Side, GridAxis::of_channels>(page, bytes, lane, body);
+        case GridAxis::of_integers:
+          return with_numbers<D, Side, GridAxis::of_integers>(page, bytes, lane, body);
+      }
       return;
     case CodeKind::e4m3:
-      return read_e4m3(bytes, run, lane, a);
+      return body([&](int run, Fragments& a) { read_e4m3(bytes, run, lane, a); });
     case CodeKind::level:
-      return read_any_levels(side, bytes, run, lane, a);
+      return with_level_bits(page.format.layout.bits, [&](auto bits) {
+        body([&](int run, Fragments& a) { read_levels<bits.value>(bytes, run, lane, side.levels, a); });
+      });
     case CodeKind::vector:
-      switch (format.layout.channels) {
-        case 2:
-          return read_vectors<D, Side, 2>(side, bytes, run, lane, a);
-        case 4:
-          return read_vectors<D, Side, 4>(side, bytes, run, lane, a);
-        default:
-          return read_vectors<D, Side, 8>(side, bytes, run, lane, a);
-      }
+      return with_channels(page.format.layout.channels, [&](auto channels) {
+        body([&](int run, Fragments& a) {
+          if constexpr (Side == PageSide::key) {
+            read_key_vectors<D, channels.value>(page, bytes, side.codebook, run, lane, a);
+          } else {
+            read_value_vectors<D, channels.value>(page, bytes, side.codebook, run, lane, a);
+          }
+        });
+      });
     default:
-      if constexpr (Side == PageSide::key) {
-        read_plain_keys<D>(side.page, bytes, run, lane, a);
-      } else {
-        read_plain_values<D>(side.page, bytes, run, lane, a);
-      }
+      return body([&](int run, Fragments& a) {
+        if constexpr (Side == PageSide::key) {
+          read_plain_keys<D>(page, bytes, run, lane, a);
+        } else {
+          read_plain_values<D>(page, bytes, run, lane, a);
+        }
+      });
   }
+}
+
+// Products of the queries, of heads 2t and 2t + 1, with one row of channels for all tokens: row(k) is the A
+// operand of contraction tile k.
+template <int D, class Row>
+__device__ __forceinline__ float2 score_row(const Query<D>& query, const Row& row) {
+  float products[4] = {};
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) {
+    const uint2 x = row(k);
+    mma_f16(products, x.x, x.x, x.y, x.y, query.b[k][0], query.b[k][1]);
+  }
+  return {products[0] * query.factor[0], products[1] * query.factor[1]};
+}
+
+// The queries' sums, by which zeros of tokens are multiplied.
+template <int D>
+__device__ __forceinline__ float2 sum_of_channels(const Query<D>& query) {
+  constexpr std::uint32_t kOnes = 0x3c003c00;
+  return score_row(query, [](int) { return uint2{kOnes, kOnes}; });
+}
+
+// The queries' products with the means of a page's channels.
+template <int D>
+__device__ __forceinline__ float2 score_means(const AnyPage& page, const unsigned char* bytes,
+                                              const Query<D>& query, int lane) {
+  const auto* pairs = reinterpret_cast<const uint2*>(bytes + page.code_bytes + kTokens + lane % 4 * (D / 2));
+  return score_row(query, [&](int k) { return pairs[k]; });
 }
 
 template <int D>
 __device__ __forceinline__ void score_any(const AnySide& side, const unsigned char* bytes,
                                           const Query<D>& query, int lane, Scores& s) {
-  clear(s);
   const AnyPage& page = side.page;
-  float mean[2] = {0, 0};
+  clear(s);
+  float2 mean{0, 0};
   if (page.format.kind == CodeKind::state) {
+    mean = score_means(page, bytes, query, lane);
     score_trellis<D>(page.format.layout.bits, bytes, query, lane, s);
-    float products[4] = {};
-    const auto* pairs =
-        reinterpret_cast<const uint2*>(bytes + page.code_bytes + kTokens + lane % 4 * (D / 2));
-#pragma unroll
-    for (int k = 0; k < D / 16; ++k) {
-      const uint2 x = pairs[k];
-      mma_f16(products, x.x, x.x, x.y, x.y, query.b[k][0], query.b[k][1]);
-    }
-    mean[0] = products[0] * query.factor[0];
-    mean[1] = products[1] * query.factor[1];
   } else {
+    with_reader<D, PageSide::key>(side, bytes, lane, [&](const auto& read) {
 #pragma unroll 1
-    for (int k = 0; k < D / 16; ++k) {
-      std::uint32_t q[2];
-      select(query.b, k, q);
-      Fragments a;
-      read_run<D, PageSide::key>(side, bytes, k, lane, a);
+      for (int k = 0; k < D / 16; ++k) {
+        std::uint32_t q[2];
+        select(query.b, k, q);
+        Fragments a;
+        read(k, a);
 #pragma unroll
-      for (int m = 0; m < kTokenTiles; ++m) mma_f16(s[m], a[m][0], a[m][1], a[m][2], a[m][3], q[0], q[1]);
-    }
+        for (int m = 0; m < kTokenTiles; ++m) mma_f16(s[m], a[m][0], a[m][1], a[m][2], a[m][3], q[0], q[1]);
+      }
+    });
   }
+  float2 sum{0, 0};
+  if (page.format.factor == TokenFactor::grid) sum = sum_of_channels(query);
   const float factor[2] = {query.factor[0] * page.unit, query.factor[1] * page.unit};
 #pragma unroll
   for (int part = 0; part < kTokenTiles / 2; ++part) {
-    const float4 four = token_factors<D>(page, bytes, part, lane);
-    const float of_token[4] = {four.x, four.y, four.z, four.w};
+    const TokenScales scales = token_scales<D>(page, bytes, part, lane);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       float& x = s[2 * part + i / 4][i % 4];
-      x = fmaf(x, of_token[i / 2] * factor[i % 2], mean[i % 2]);
+      x = fmaf(x, scales.factor[i / 2] * factor[i % 2],
+               fmaf(scales.zero[i / 2], i % 2 == 0 ? sum.x : sum.y, i % 2 == 0 ? mean.x : mean.y));
     }
   }
 }
 
-// Weights times the factors of their tokens.
+// Weights times the factors of their tokens; zero: the sums of weights times what the tokens are shifted by,
+// of heads 2t and 2t + 1.
 template <int D>
 __device__ __forceinline__ Weights weigh_tokens(const AnyPage& page, const unsigned char* bytes,
-                                                const Scores& p, int lane) {
+                                                const Scores& p, int lane, float (&zero)[2]) {
   Weights weights;
 #pragma unroll
   for (int part = 0; part < kTokenTiles / 2; ++part) {
-    const float4 four = token_factors<D>(page, bytes, part, lane);
-    const float of_token[4] = {four.x, four.y, four.z, four.w};
+    const TokenScales scales = token_scales<D>(page, bytes, part, lane);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int tile = 2 * part + i / 2;
       const int row = i % 2;
+      const float weight[2] = {p[tile][2 * row], p[tile][2 * row + 1]};
+      zero[0] = fmaf(weight[0], scales.zero[i], zero[0]);
+      zero[1] = fmaf(weight[1], scales.zero[i], zero[1]);
       weights.b[tile][row] =
-          transpose_8x8(pack_half2(p[tile][2 * row] * of_token[i], p[tile][2 * row + 1] * of_token[i]));
+          transpose_8x8(pack_half2(weight[0] * scales.factor[i], weight[1] * scales.factor[i]));
     }
   }
   return weights;
 }
 
-// out += sum over the page's tokens of p value / unit
+// out += weights times the means of channels, in units of the values.
+template <int D>
+__device__ __forceinline__ void add_means(const AnyPage& page, const unsigned char* bytes, const Scores& p,
+                                          int lane, float (&out)[D / 16][4]) {
+  float total[2] = {0, 0};
+#pragma unroll
+  for (int tile = 0; tile < kTokenTiles; ++tile) {
+    total[0] += p[tile][0] + p[tile][2];
+    total[1] += p[tile][1] + p[tile][3];
+  }
+  total[0] = sum_over_tokens(total[0]) / page.unit;
+  total[1] = sum_over_tokens(total[1]) / page.unit;
+  const auto* means =
+      reinterpret_cast<const std::uint32_t*>(bytes + page.code_bytes + kTokens + lane / 4 * (D / 4));
+#pragma unroll
+  for (int m = 0; m < D / 16; ++m) {
+    const float2 mean = unpack_half2(means[m]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) out[m][i] = fmaf(total[i % 2], i < 2 ? mean.x : mean.y, out[m][i]);
+  }
+}
+
+// out += sum over the page's tokens of p value / unit, but for what tokens are shifted by.
 template <int D>
 __device__ __forceinline__ void mix_any(const AnySide& side, const unsigned char* bytes, const Scores& p,
-                                        int lane, float (&out)[D / 16][4]) {
+                                        int lane, float (&zero)[2], float (&out)[D / 16][4]) {
   constexpr int kMTiles = D / 16;
   const AnyPage& page = side.page;
-  const Weights weights = weigh_tokens<D>(page, bytes, p, lane);
+  const Weights weights = weigh_tokens<D>(page, bytes, p, lane, zero);
   if (page.format.kind == CodeKind::state) {
-    float total[2] = {0, 0};
-#pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile) {
-      total[0] += p[tile][0] + p[tile][2];
-      total[1] += p[tile][1] + p[tile][3];
-    }
-    total[0] = sum_over_tokens(total[0]) / page.unit;
-    total[1] = sum_over_tokens(total[1]) / page.unit;
-    const auto* means =
-        reinterpret_cast<const std::uint32_t*>(bytes + page.code_bytes + kTokens + lane / 4 * (D / 4));
-#pragma unroll
-    for (int m = 0; m < kMTiles; ++m) {
-      const float2 mean = unpack_half2(means[m]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) out[m][i] = fmaf(total[i % 2], i < 2 ? mean.x : mean.y, out[m][i]);
-    }
+    add_means<D>(page, bytes, p, lane, out);
     mix_trellis<D>(page.format.layout.bits, bytes, weights, lane, out);
     return;
   }
   static_assert(kRun % kMTiles == 0);
+  with_reader<D, PageSide::value>(side, bytes, lane, [&](const auto& read) {
 #pragma unroll 1
-  for (int run = 0; run < kMTiles; ++run) {
-    Fragments a;
-    read_run<D, PageSide::value>(side, bytes, run, lane, a);
+    for (int run = 0; run < kMTiles; ++run) {
+      Fragments a;
+      read(run, a);
 #pragma unroll
-    for (int tile = 0; tile < kRun / kMTiles; ++tile) {
-      std::uint32_t b[2];
-      select(weights.b, run * (kRun / kMTiles) + tile, b);
+      for (int tile = 0; tile < kRun / kMTiles; ++tile) {
+        std::uint32_t b[2];
+        select(weights.b, run * (kRun / kMTiles) + tile, b);
 #pragma unroll
-      for (int m = 0; m < kMTiles; ++m) {
-        const std::uint32_t(&x)[4] = a[tile * kMTiles + m];
-        mma_f16(out[m], x[0], x[1], x[2], x[3], b[0], b[1]);
+        for (int m = 0; m < kMTiles; ++m) {
+          const std::uint32_t(&x)[4] = a[tile * kMTiles + m];
+          mma_f16(out[m], x[0], x[1], x[2], x[3], b[0], b[1]);
+        }
       }
     }
-  }
+  });
 }
 
 template <int D>
@@ -221,7 +295,8 @@ struct GenericPair {
 
   struct State {
     std::uint32_t key_levels = 0, value_levels = 0;
-    float unit;  // of values
+    float unit;              // of values
+    float zero[2] = {0, 0};  // sums of weights times what tokens are shifted by, of this lane's tokens
     Accumulator<D> acc = {};
 
     __device__ State(const DecodeArgs& args, const Segment&, int lane) : unit(args.value_page.unit) {
@@ -229,6 +304,7 @@ struct GenericPair {
       if (args.value_page.format.kind == CodeKind::level) value_levels = own_levels(args.value_page, lane);
       acc.max[0] = acc.max[1] = kNoScore;
     }
+    __device__ __forceinline__ void scale(int h, float factor) { zero[h] *= factor; }
   };
 
   static __device__ __forceinline__ void attend(const DecodeArgs& args, unsigned char* shared,
@@ -246,18 +322,18 @@ struct GenericPair {
     score_any<D>(key, ring.wait(), query, lane, s);
     ring.release();
     if (may_be_masked(args, page)) mask_scores(args, segment, page, 0, lane, s);
-    NoState none;
-    soften<D>(s, state.acc, none);
-    mix_any<D>(value, ring.wait(), s, lane, state.acc.out);
+    soften<D>(s, state.acc, state);
+    mix_any<D>(value, ring.wait(), s, lane, state.zero, state.acc.out);
     ring.release();
   }
 
   static __device__ __forceinline__ void finish(const State& state, int, Accumulator<D>& acc) {
     acc = state.acc;
+    const float zero[2] = {sum_over_tokens(state.zero[0]), sum_over_tokens(state.zero[1])};
 #pragma unroll
     for (int m = 0; m < D / 16; ++m) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) acc.out[m][i] *= state.unit;
+      for (int i = 0; i < 4; ++i) acc.out[m][i] = fmaf(acc.out[m][i], state.unit, zero[i % 2]);
     }
   }
 
