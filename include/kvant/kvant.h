@@ -139,7 +139,8 @@ typedef struct kvant_decode_layer {
   int32_t reproducible;
 } kvant_decode_layer;
 
-/* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128"; null if there is none. Where formats
+/* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a
+ * pair of formats without a kernel of its own; null if there is none. Where formats
  * differ by head: that of head 0, or null if any head has none. */
 KVANT_API const char* kvant_decode_kernel(const kvant_decode_shape* shape);
 

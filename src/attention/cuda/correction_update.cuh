@@ -7,7 +7,7 @@
 
 #include "attention/cuda/correction.h"
 #include "attention/cuda/feature_softmax.cuh"
-#include "attention/cuda/page_layout.h"
+#include "attention/cuda/seal_page.cuh"
 
 namespace kvant::cuda {
 
@@ -27,16 +27,20 @@ struct StateUpdateShared {
 
 // A value of a page with uniform grids, channel-wise (keys) or token-wise (values).
 template <int D>
-__device__ float decode_uniform(const unsigned char* page, const CodeLayout& layout, PageSide side, int token,
+__device__ float decode_uniform(const unsigned char* page, const PageFormat& format, PageSide side, int token,
                                 int channel) {
-  const Place place = sealed_place(side, D, token, channel);
-  const int bit = page_bit(place.lane, stream_bit(layout, side, D, place));
-  const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(page)[bit / 32];
-  const auto code = static_cast<float>(word >> (bit % 32) & ((1U << layout.bits) - 1));
-  const auto* scales = reinterpret_cast<const __half*>(page + code_bytes(layout, D));
-  const int grid = side == PageSide::key ? channel : token;
-  const int n_grids = side == PageSide::key ? D : kTokens;
-  return code * __half2float(scales[grid]) + __half2float(scales[n_grids + grid]);
+  const auto code = static_cast<float>(
+      load_code<D>(reinterpret_cast<const std::uint32_t*>(page), format.layout, side, token, channel));
+  const bool by_token = format.grid == GridAxis::of_tokens;
+  const int grid =
+      by_token ? token * format.groups(D) + channel / format.group : token / format.group * D + channel;
+  const int n_grids = by_token ? kTokens * format.groups(D) : kTokens / format.group * D;
+  const auto* scales = reinterpret_cast<const __half*>(page + code_bytes(format.layout, D));
+  const float scale = __half2float(scales[grid]);
+  const int bits = format.layout.bits;
+  if (format.symmetric)
+    return (bits == 1 ? 2 * code - 1 : code - static_cast<float>(1 << (bits - 1))) * scale;
+  return code * scale + __half2float(scales[n_grids + grid]);
 }
 
 // The row of features of every token of `rows`; this thread's is column `feature`.
@@ -94,13 +98,13 @@ __device__ void add_page_to_state(const StateUpdateArgs& args, int seq, int head
   const unsigned char* keys = address(seal.sealed, 0, target);
   for (int i = thread; i < kTokens * D; i += kUpdateThreads)
     shared.rows[i / D][i % D] = __bfloat162float(tail[plain_index(PageSide::key, D, i / D, i % D)]) -
-                                decode_uniform<D>(keys, seal.sides[0].layout, PageSide::key, i / D, i % D);
+                                decode_uniform<D>(keys, seal.sides[0].stored, PageSide::key, i / D, i % D);
   __syncthreads();
   map_errors<D>(shared, args.key_maps + static_cast<std::int64_t>(head) * D * kFeatures, thread);
   const unsigned char* values = address(seal.sealed, 1, target);
   for (int i = thread; i < kTokens * D; i += kUpdateThreads)
     shared.rows[i / D][i % D] =
-        decode_uniform<D>(values, seal.sides[1].layout, PageSide::value, i / D, i % D);
+        decode_uniform<D>(values, seal.sides[1].stored, PageSide::value, i / D, i % D);
   __syncthreads();
   float* state = args.states.at(seq, head);
   constexpr int kTogether = 16;  // channels

@@ -5,6 +5,8 @@
 #include <cuda_fp16.h>
 
 #include "attention/cuda/expand_args.h"
+#include "attention/cuda/ptx.cuh"
+#include "attention/cuda/seal_page.cuh"
 
 namespace kvant::cuda {
 
@@ -59,10 +61,13 @@ template <PageSide Side, int D>
 __device__ __forceinline__ void read_codes(const std::uint32_t* words, const CodeLayout& layout, int token,
                                            int octet, std::uint32_t (&codes)[kOctet]) {
   switch (layout.order) {
-    case CodeOrder::mask4:
-      return read_octet<Side, D>(words, {CodeOrder::mask4, 4, 1}, token, octet, codes);
-    case CodeOrder::mask2:
-      return read_octet<Side, D>(words, {CodeOrder::mask2, 2, 1}, token, octet, codes);
+    case CodeOrder::planes:
+      if (layout.bits == 4) return read_octet<Side, D>(words, {CodeOrder::planes, 4, 1}, token, octet, codes);
+      if (layout.bits == 2) return read_octet<Side, D>(words, {CodeOrder::planes, 2, 1}, token, octet, codes);
+#pragma unroll
+      for (int i = 0; i < kOctet; ++i)
+        codes[i] = load_code<D>(words, layout, Side, token, octet * kOctet + i);
+      return;
     case CodeOrder::pairs:
       return read_octet<Side, D>(words, {CodeOrder::pairs, layout.bits, 1}, token, octet, codes);
     case CodeOrder::quads:
@@ -99,10 +104,29 @@ __device__ __forceinline__ void decode_token_grid(const SealedPage& page, int to
   const int groups = (D + group - 1) / group;
   const auto* scales =
       reinterpret_cast<const __half*>(page.parameters<D>()) + token * groups + octet * kOctet / group;
-  const float scale = __half2float(scales[0]);
-  const float zero = __half2float(scales[kTokens * groups]);
+  const int bits = page.decoding.layout.bits;
+  float scale = __half2float(scales[0]);
+  float zero = 0;
+  if (page.decoding.stored.symmetric) {
+    zero = -scale * static_cast<float>(1 << (bits - 1));
+    if (bits == 1) scale *= 2;
+  } else {
+    zero = __half2float(scales[kTokens * groups]);
+  }
 #pragma unroll
   for (int i = 0; i < kOctet; ++i) values[i] = static_cast<float>(codes[i]) * scale + zero;
+}
+
+template <int D>
+__device__ __forceinline__ void decode_e4m3(const SealedPage& page, int token,
+                                            const std::uint32_t (&codes)[kOctet], float (&values)[kOctet]) {
+  const float scale = reinterpret_cast<const float*>(page.parameters<D>())[token];
+#pragma unroll
+  for (int i = 0; i < kOctet; i += 2) {
+    const float2 pair = unpack_half2(half2_from_e4m3(codes[i] | codes[i + 1] << 8));
+    values[i] = pair.x * scale;
+    values[i + 1] = pair.y * scale;
+  }
 }
 
 template <int D>
@@ -116,7 +140,8 @@ __device__ __forceinline__ void decode_progressive(const SealedPage& page, int t
   const float scale = reinterpret_cast<const float*>(page.parameters<D>() + 4 * D)[block];
 #pragma unroll
   for (int i = 0; i < kOctet; ++i) {
-    const float integer = static_cast<float>(codes[i]) * steps[i] + static_cast<float>(zeros[i]);
+    const int zero = page.decoding.stored.as_printed ? zeros[i] * steps[i] : zeros[i];
+    const float integer = static_cast<float>(codes[i]) * steps[i] + static_cast<float>(zero);
     values[i] = fminf(fmaxf(integer, -127), 127) * scale;
   }
 }
@@ -130,15 +155,23 @@ __device__ __forceinline__ void decode_lloyd_max(const SealedPage& page, int tok
   for (int i = 0; i < kOctet; ++i) values[i] = page.levels[codes[i]] * gain;
 }
 
-template <int Channels>
-__device__ __forceinline__ void decode_vectors(const SealedPage& page, const std::uint32_t (&codes)[kOctet],
+template <int Channels, int D>
+__device__ __forceinline__ void decode_vectors(const SealedPage& page, int token, int octet,
+                                               const std::uint32_t (&codes)[kOctet],
                                                float (&values)[kOctet]) {
+  const PageFormat& stored = page.decoding.stored;
+  const float gain = stored.factor == TokenFactor::half
+                         ? __half2float(reinterpret_cast<const __half*>(page.parameters<D>())[token])
+                         : 1;
 #pragma unroll
   for (int i = 0; i < kOctet; i += 2) {
-    const auto* pairs = reinterpret_cast<const __half2*>(page.centroids + codes[i / Channels] * Channels);
+    const int vector = (octet * kOctet + i) / Channels;
+    const int book = stored.own_codebooks ? vector << stored.layout.bits : 0;
+    const auto* pairs =
+        reinterpret_cast<const __half2*>(page.centroids + (book + codes[i / Channels]) * Channels);
     const float2 pair = __half22float2(__ldg(pairs + i % Channels / 2));
-    values[i] = pair.x;
-    values[i + 1] = pair.y;
+    values[i] = pair.x * gain;
+    values[i + 1] = pair.y * gain;
   }
 }
 
@@ -183,14 +216,16 @@ __device__ __forceinline__ void decode_octet(const SealedPage& page, int token, 
       return decode_channel_grid<D>(page, token, octet, codes, values);
     case Encoding::token_grid:
       return decode_token_grid<D>(page, token, octet, codes, values);
+    case Encoding::e4m3:
+      return decode_e4m3<D>(page, token, codes, values);
     case Encoding::progressive:
       return decode_progressive<D>(page, token, octet, codes, values);
     case Encoding::lloyd_max:
       return decode_lloyd_max<D>(page, token, codes, values);
     case Encoding::vectors:
-      if (page.decoding.layout.channels == 2) return decode_vectors<2>(page, codes, values);
-      if (page.decoding.layout.channels == 4) return decode_vectors<4>(page, codes, values);
-      return decode_vectors<8>(page, codes, values);
+      if (page.decoding.layout.channels == 2) return decode_vectors<2, D>(page, token, octet, codes, values);
+      if (page.decoding.layout.channels == 4) return decode_vectors<4, D>(page, token, octet, codes, values);
+      return decode_vectors<8, D>(page, token, octet, codes, values);
     case Encoding::trellis:
       return;
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 
 #include "attention/cuda/append_kernel.cuh"
 #include "attention/cuda/caller_structs.h"
@@ -17,43 +16,19 @@
 namespace kvant::cuda {
 namespace {
 
-// Grids of these groups and widths are encoded.
-bool has_encoded_grid(const PageFormat& page) {
-  const int bits = page.layout.bits;
-  switch (page.grid) {
-    case GridAxis::none:
-      return true;
-    case GridAxis::of_integers:
-      return (bits == 2 || bits == 4) && !page.as_printed;
-    default:
-      return (bits == 2 || bits == 4) && page.group == kTokens && !page.symmetric;
-  }
+// Vectors are searched for among at least a block of centroids, which all sub-vectors share.
+bool has_searched_codebook(const PageFormat& page) {
+  return page.layout.bits >= 8 && page.layout.bits <= 12 && !page.own_codebooks;
 }
 
 bool find_encoding(const char* name, PageEncoding* encoding) {
   constexpr int kAnyHead = 128;
-  PageFormat page;
-  if (name == nullptr || !find_page_format(name, kAnyHead, page) || page.plain() || !has_encoded_grid(page))
+  PageFormat& page = encoding->stored;
+  if (name == nullptr || !find_page_format(name, kAnyHead, page) ||
+      !find_encoding_of(page, &encoding->encoding))
     return false;
   encoding->layout = page.layout;
-  const std::string_view format = name;
-  if (page.kind == CodeKind::level && (page.layout.bits == 5 || page.unbiased)) return false;
-  if (format.starts_with("ch")) {
-    encoding->encoding = Encoding::channel_grid;
-  } else if (format.starts_with("tok")) {
-    encoding->encoding = Encoding::token_grid;
-  } else if (format.starts_with("prog")) {
-    encoding->encoding = Encoding::progressive;
-  } else if (format.starts_with("lm")) {
-    encoding->encoding = Encoding::lloyd_max;
-  } else if (format.starts_with("tcq")) {
-    encoding->encoding = Encoding::trellis;
-  } else if (format.starts_with("vq")) {
-    encoding->encoding = Encoding::vectors;
-  } else {
-    return false;
-  }
-  return true;
+  return encoding->encoding != Encoding::vectors || has_searched_codebook(page);
 }
 
 void set_levels(int d, PageEncoding* encoding) {

@@ -6,14 +6,48 @@
 namespace kvant::cuda {
 
 // How the values of a page become codes and parameters: the families of src/format.
-enum class Encoding : std::uint8_t { channel_grid, token_grid, progressive, lloyd_max, trellis, vectors };
+enum class Encoding : std::uint8_t {
+  channel_grid,
+  token_grid,
+  e4m3,
+  progressive,
+  lloyd_max,
+  trellis,
+  vectors
+};
+
+// False of pages without codes.
+inline bool find_encoding_of(const PageFormat& format, Encoding* encoding) {
+  switch (format.kind) {
+    case CodeKind::number:
+      *encoding = format.grid == GridAxis::of_tokens     ? Encoding::token_grid
+                  : format.grid == GridAxis::of_channels ? Encoding::channel_grid
+                                                         : Encoding::progressive;
+      return true;
+    case CodeKind::e4m3:
+      *encoding = Encoding::e4m3;
+      return true;
+    case CodeKind::level:
+      *encoding = Encoding::lloyd_max;
+      return true;
+    case CodeKind::state:
+      *encoding = Encoding::trellis;
+      return true;
+    case CodeKind::vector:
+      *encoding = Encoding::vectors;
+      return true;
+    default:
+      return false;
+  }
+}
 
 struct PageEncoding {
   Encoding encoding;
+  PageFormat stored;
   CodeLayout layout;
-  int page_bytes;        // in GPU memory
-  float levels[16];      // lloyd_max: of values with a variance of 1 / d
-  float boundaries[15];  // between those of values with a variance of 1
+  int page_bytes;                     // in GPU memory
+  float levels[kMostLevels];          // lloyd_max: of values with a variance of 1 / d
+  float boundaries[kMostLevels - 1];  // between those of values with a variance of 1
   const void* codebooks;
   std::int64_t codebook_stride;
 };

@@ -8,15 +8,14 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kMostScalarLevels = 16;  // of codes that stand for one value
-
 // How the values of a page follow from its codes and parameters.
 struct PageDecoding {
   Encoding encoding;
+  PageFormat stored;
   CodeLayout layout;
-  int page_bytes;                   // in GPU memory
-  int group;                        // channel_grid: tokens, token_grid: channels that share a scale
-  float levels[kMostScalarLevels];  // lloyd_max: of values with a variance of 1 / d
+  int page_bytes;             // in GPU memory
+  int group;                  // channel_grid: tokens, token_grid: channels that share a scale
+  float levels[kMostLevels];  // lloyd_max: of values with a variance of 1 / d
   TrellisCode trellis;
   const __half* codebooks;  // vectors
   std::int64_t codebook_stride;

@@ -8,13 +8,12 @@
 namespace kvant::cuda {
 
 inline constexpr int kExpandThreads = 256;
-inline constexpr int kMostPageBytes =
-    round_up_16(kTokens * 128 * kMostTrellisBits / 8 + kTokens + 2 * 128 + 4);
+inline constexpr int kMostPageBytes = kTokens * 128 * 3 / 2;  // 8 bits and a grid for every 8 values
 
 struct ExpandShared {
   // And a piece more: where a code could straddle two words, the second is read even behind the last code.
   alignas(16) std::uint32_t page[(kMostPageBytes + 16 * kLanes) / 4];
-  float levels[kMostScalarLevels];
+  float levels[kMostLevels];
   std::uint32_t masked[kTokens / 32];  // tokens of the page that lie in side pages, sink aside
   int first_masked;                    // the place of the first of them among the side tokens
 };
@@ -83,7 +82,7 @@ __device__ inline void load_page(const unsigned char* from, const PageDecoding& 
   const auto* pieces = reinterpret_cast<const uint4*>(from);
   for (int i = static_cast<int>(threadIdx.x); i < decoding.page_bytes / 16; i += kExpandThreads)
     reinterpret_cast<uint4*>(shared.page)[i] = __ldg(pieces + i);
-  if (threadIdx.x < kMostScalarLevels) shared.levels[threadIdx.x] = decoding.levels[threadIdx.x];
+  if (threadIdx.x < kMostLevels) shared.levels[threadIdx.x] = decoding.levels[threadIdx.x];
 }
 
 template <PageSide Side, int D>

@@ -35,7 +35,7 @@ enum class PageSide : std::uint8_t { key, value };
 
 // How codes are ordered within the fragments.
 enum class CodeOrder : std::uint8_t {
-  planes,   // 1- to 6-bit numbers that masks lift out of words: see plane_place
+  planes,   // 1- to 6-bit numbers that masks lift out of words: see plane_bit
   pairs,    // 3- to 5-bit codes that are looked up in pairs (j, j + 1) of a row; 8-bit numbers
   quads,    // 2-bit codes looked up four at a time (j = 0 .. 3 of a row)
   vectors,  // codes of 2, 4 or 8 channels
@@ -83,11 +83,7 @@ inline constexpr int kRun = 8;
 // The bits of a number lie in planes of 4, 2 and 1 bits, the lowest bits in the widest plane. In each run the
 // planes follow one another; a word of a plane has the codes of 1, 2 or 4 neighbouring fragments. The bits of
 // j and j + 1 are 16 bits apart, so that a mask makes both the low bits of half-precision numbers.
-struct PlanePlace {
-  int bit;   // of the stream
-  int left;  // bits of the code, from this one on, that lie side by side
-};
-KVANT_HOST_DEVICE constexpr PlanePlace plane_place(int bits, int m_tiles, const Place& p, int bit) {
+KVANT_HOST_DEVICE constexpr int plane_bit(int bits, int m_tiles, const Place& p, int bit) {
   const int fragment = p.k_tile * m_tiles + p.m_tile;
   int at = fragment / kRun * (8 * kRun * bits);
   for (int width = 4; width > 0; width /= 2) {
@@ -95,13 +91,12 @@ KVANT_HOST_DEVICE constexpr PlanePlace plane_place(int bits, int m_tiles, const 
     if (bit < width) {
       const int per_word = 4 / width;
       const int row = fragment % per_word * 2 + p.row;
-      return {at + fragment % kRun / per_word * 32 + (p.j & 1) * 16 + (p.j >> 1) * 8 + row * width + bit,
-              width - bit};
+      return at + fragment % kRun / per_word * 32 + (p.j & 1) * 16 + (p.j >> 1) * 8 + row * width + bit;
     }
     bit -= width;
     at += 8 * kRun * width;
   }
-  return {};
+  return 0;
 }
 
 // The first bit of a code in its lane's stream; `place` is that of its first channel.
@@ -117,7 +112,7 @@ KVANT_HOST_DEVICE constexpr int stream_bit(const CodeLayout& layout, PageSide si
     case CodeOrder::vectors:
       return vector_index(layout.channels, side, m_tiles, p) * layout.bits;
     case CodeOrder::planes:
-      return plane_place(layout.bits, m_tiles, p, 0).bit;
+      return plane_bit(layout.bits, m_tiles, p, 0);
     case CodeOrder::trellis:
       break;
   }
@@ -165,9 +160,23 @@ KVANT_HOST_DEVICE constexpr int code_bit(const CodeLayout& layout, PageSide side
   const Place place = sealed_place(side, d, token, channel);
   if (layout.order == CodeOrder::planes) {
     const int m_tiles = side == PageSide::key ? kTokenTiles : d / 16;
-    return page_bit(place.lane, plane_place(layout.bits, m_tiles, place, bit).bit);
+    return page_bit(place.lane, plane_bit(layout.bits, m_tiles, place, bit));
   }
   return page_bit(place.lane, stream_bit(layout, side, d, place) + bit);
+}
+
+// How many bits of a code, from `bit` on, lie side by side, where bit `bit` is at `at` of the page.
+KVANT_HOST_DEVICE constexpr int bits_side_by_side(const CodeLayout& layout, int bit, int at) {
+  const int left = layout.bits - bit;
+  if (layout.order == CodeOrder::planes) {
+    for (int width = 4; width > 0; width /= 2) {
+      if ((layout.bits & width) == 0) continue;
+      if (bit < width) return width - bit;
+      bit -= width;
+    }
+  }
+  const int unit = layout.order == CodeOrder::trellis ? 8 : 32;  // words hold a lane's stream
+  return left < unit - at % unit ? left : unit - at % unit;
 }
 
 KVANT_HOST_DEVICE constexpr int code_bytes(const CodeLayout& layout, int d) {

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <string_view>
 
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/expand_kernel.cuh"
 #include "attention/cuda/head_groups.h"
 #include "attention/cuda/merge_kernel.cuh"
-#include "attention/cuda/page_permutation.h"
+#include "attention/cuda/page_format.h"
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/standard_levels.h"
 #include "attention/cuda/transform_kernel.cuh"
@@ -18,41 +16,22 @@
 namespace kvant::cuda {
 namespace {
 
-// The number behind the letter g of "ch4g128".
-int group_of(std::string_view format) {
-  return std::atoi(format.data() + format.find('g') + 1);
-}
-
 // False if pages of the format are not known, or have no codes.
 bool find_decoding(const char* name, int head_dim, PageDecoding* decoding) {
-  DeviceFormat device;
-  if (!find_device_format(name, device) || device.plain) return false;
   *decoding = {};
-  decoding->layout = device.layout;
+  PageFormat& stored = decoding->stored;
+  if (!find_page_format(name, head_dim, stored) || !find_encoding_of(stored, &decoding->encoding))
+    return false;
+  decoding->layout = stored.layout;
+  decoding->group = stored.group;
   decoding->page_bytes = static_cast<int>(kvant_page_bytes(name, head_dim));
-  const std::string_view format = name;
-  if (format.starts_with("ch")) {
-    decoding->encoding = Encoding::channel_grid;
-    decoding->group = group_of(format);
-  } else if (format.starts_with("tok")) {
-    decoding->encoding = Encoding::token_grid;
-    decoding->group = group_of(format);
-  } else if (format.starts_with("prog")) {
-    decoding->encoding = Encoding::progressive;
-  } else if (format.starts_with("lm")) {
-    decoding->encoding = Encoding::lloyd_max;
+  if (stored.kind == CodeKind::level) {
     const float deviation = 1 / std::sqrt(static_cast<float>(head_dim));
-    const std::vector<double>& levels = standard_levels(device.layout.bits);
+    const std::vector<double>& levels = standard_levels(stored.layout.bits);
     std::transform(levels.begin(), levels.end(), decoding->levels,
                    [deviation](double level) { return static_cast<float>(level) * deviation; });
-  } else if (format.starts_with("vq")) {
-    decoding->encoding = Encoding::vectors;
-  } else if (format.starts_with("tcq")) {
-    decoding->encoding = Encoding::trellis;
-    decoding->trellis = kTrellisCodes[device.layout.bits - 1];
-  } else {
-    return false;
   }
+  if (stored.kind == CodeKind::state) decoding->trellis = kTrellisCodes[stored.layout.bits - 1];
   return decoding->page_bytes > 0 && decoding->page_bytes <= kMostPageBytes;
 }
 

@@ -278,13 +278,14 @@ TEST_P(Expansion, TakesSinkAndProtectedTokensFromSidePages) {
   expect_expands(cache, 3, d, 3, 6);
 }
 
-constexpr FormatPair kPairs[] = {{"ch4g128", "tok4g128"}, {"ch2g128", "tok2g128"}, {"tok4g128", "ch2g128"},
-                                 {"tok2g128", "ch4g128"}, {"prog4", "prog2"},      {"prog2", "prog4"},
-                                 {"lm2", "lm3"},          {"lm3", "lm4"},          {"lm4", "lm2"},
-                                 {"vq-d2b8", "vq-d4b8"},  {"vq-d4b8", "vq-d2b8"},  {"vq-d4b10", "vq-d8b12"},
-                                 {"vq-d8b12", "vq-d8b8"}, {"vq-d8b8", "vq-d4b12"}, {"vq-d4b12", "vq-d4b10"},
-                                 {"tcq1", "tcq2"},        {"tcq2", "tcq1"},        {"tcq3", "tcq4"},
-                                 {"tcq4", "tcq3"},        {"tcq5", "tcq6"},        {"tcq6", "tcq5"}};
+constexpr FormatPair kPairs[] = {
+    {"ch4g128", "tok4g128"}, {"ch2g128", "tok2g128"}, {"tok4g128", "ch2g128"},  {"tok2g128", "ch4g128"},
+    {"prog4", "prog2"},      {"prog2", "prog4"},      {"lm2", "lm3"},           {"lm3", "lm4"},
+    {"lm4", "lm2"},          {"vq-d2b8", "vq-d4b8"},  {"vq-d4b8", "vq-d2b8"},   {"vq-d4b10", "vq-d8b12"},
+    {"vq-d8b12", "vq-d8b8"}, {"vq-d8b8", "vq-d4b12"}, {"vq-d4b12", "vq-d4b10"}, {"tcq1", "tcq2"},
+    {"tcq2", "tcq1"},        {"tcq3", "tcq4"},        {"tcq4", "tcq3"},         {"tcq5", "tcq6"},
+    {"tcq6", "tcq5"},        {"fp8", "tok8g32s"},     {"ch3g64", "tok5g128"},   {"prog3", "prog5"},
+    {"lm5", "nvq-d4b10"},    {"pq-d4b8", "tok1g32s"}, {"ch1g32", "prog2-paper"}};
 
 INSTANTIATE_TEST_SUITE_P(Formats, Expansion,
                          testing::Combine(testing::ValuesIn(kPairs), testing::Values(64, 128)),

@@ -12,8 +12,8 @@ inline constexpr int kSealThreads = 256;
 
 template <int D>
 struct alignas(16) SealShared {
-  static constexpr int kRow = D + 2;  // spreads a channel's tokens over banks
-  static constexpr int kMostPageBytes = kTokens * D * 6 / 8 + 4 * kTokens + 4 * D;
+  static constexpr int kRow = D + 2;                          // spreads a channel's tokens over banks
+  static constexpr int kMostPageBytes = kTokens * D * 3 / 2;  // 8 bits and a grid for every 8 values
   __nv_bfloat16 values[kTokens * kRow];
   std::uint32_t page[kMostPageBytes / 4];
   std::uint32_t left_out[kTokens / 32];
@@ -59,14 +59,27 @@ __device__ inline std::uint32_t left_out_tokens(const SealArgs& args, const DueP
 template <int D>
 __device__ void store_code(std::uint32_t* words, const CodeLayout& layout, PageSide side, int token,
                            int channel, std::uint32_t code) {
-  const bool bytes = layout.order == CodeOrder::trellis;  // else whole words hold a lane's stream
   for (int bit = 0; bit < layout.bits;) {
     const int at = code_bit(layout, side, D, token, channel, bit);
-    const int room = min(layout.bits - bit, bytes ? 8 - at % 8 : 32 - at % 32);
+    const int room = bits_side_by_side(layout, bit, at);
     const std::uint32_t piece = (code >> bit) & ((1U << room) - 1);
     atomicOr(&words[at / 32], piece << (at % 32));
     bit += room;
   }
+}
+
+// The inverse.
+template <int D>
+__device__ std::uint32_t load_code(const std::uint32_t* words, const CodeLayout& layout, PageSide side,
+                                   int token, int channel) {
+  std::uint32_t code = 0;
+  for (int bit = 0; bit < layout.bits;) {
+    const int at = code_bit(layout, side, D, token, channel, bit);
+    const int room = bits_side_by_side(layout, bit, at);
+    code |= ((words[at / 32] >> (at % 32)) & ((1U << room) - 1)) << bit;
+    bit += room;
+  }
+  return code;
 }
 
 // One page's encoding, seen by one thread.

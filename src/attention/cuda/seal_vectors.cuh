@@ -23,8 +23,15 @@ template <int D>
 struct alignas(16) VectorShared {
   static constexpr int kRow = D + 2;  // spreads tokens over banks
   __nv_bfloat16 values[kTokens * kRow];
-  std::uint32_t page[kTokens * D / 2 * 8 / 32];  // codes of 8 bits for 2 channels, or fewer bits
-  float largest, longest;                        // |x| of the page's values, |c| of the centroids
+  std::uint32_t page[kTokens * (D / 2 * 8 + 16) / 32];  // codes of 8 bits for 2 channels, or fewer; gains
+  float largest, longest;                               // |x| of the page's values, |c| of the centroids
+  double norms[kTokens];                                // of tokens, where vectors are of unit ones; else 1
+
+  // A channel of a token, or of its unit vector.
+  __device__ float value(int token, int channel) const {
+    const double norm = norms[token];
+    return norm > 0 ? static_cast<float>(__bfloat162float(values[token * kRow + channel]) * (1 / norm)) : 0;
+  }
 
   // And behind it: biases [n] (F32), then centroids [n][channels] (half).
   __device__ float* biases() { return reinterpret_cast<float*>(this + 1); }
@@ -191,10 +198,10 @@ __device__ void encode_vectors(VectorShared<D>& shared, const CodeLayout& layout
 #pragma unroll
     for (int j = 0; j < kVectorTiles; ++j) {
       const int vector = first + 8 * j + g;
-      const __nv_bfloat16* x =
-          &shared.values[vector / kOfToken * VectorShared<D>::kRow + vector % kOfToken * Channels];
-      vectors[j] = 2 * t < Channels ? pack_half2(__bfloat162float(x[2 * t % Channels]) * unit,
-                                                 __bfloat162float(x[2 * t % Channels + 1]) * unit)
+      const int token = vector / kOfToken;
+      const int channel = vector % kOfToken * Channels + 2 * t % Channels;
+      vectors[j] = 2 * t < Channels ? pack_half2(shared.value(token, channel) * unit,
+                                                 shared.value(token, channel + 1) * unit)
                                     : 0;
     }
     BestBlocks best;
@@ -207,11 +214,49 @@ __device__ void encode_vectors(VectorShared<D>& shared, const CodeLayout& layout
       const int channel = vector % kOfToken * Channels;
       float x[Channels];
 #pragma unroll
-      for (int j = 0; j < Channels; ++j)
-        x[j] = __bfloat162float(shared.values[token * VectorShared<D>::kRow + channel + j]);
+      for (int j = 0; j < Channels; ++j) x[j] = shared.value(token, channel + j);
       store_code<D>(shared.page, layout, side, token, channel,
                     search_block<Channels>(shared, n, best.blocks[i], x));
     }
+  }
+}
+
+// Lengths of tokens, by which those of gain-shape formats are divided, and the largest value that remains.
+template <int D>
+__device__ void measure_tokens(VectorShared<D>& shared, bool has_gains) {
+  for (int token = static_cast<int>(threadIdx.x); token < kTokens; token += kVectorThreads) {
+    double squares = 0;
+    for (int channel = 0; has_gains && channel < D; ++channel) {
+      const double x = __bfloat162float(shared.values[token * VectorShared<D>::kRow + channel]);
+      squares += x * x;
+    }
+    shared.norms[token] = has_gains ? sqrt(squares) : 1;
+  }
+  __syncthreads();
+  float largest = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * D; i += kVectorThreads)
+    largest = fmaxf(largest, fabsf(shared.value(i / D, i % D)));
+  atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(largest));  // not negative
+}
+
+// The least squares gains of tokens for the centroids that have been found.
+template <int Channels, int D>
+__device__ void store_gains(VectorShared<D>& shared, const CodeLayout& layout, PageSide side) {
+  const __half* centroids = shared.centroids(1 << layout.bits);
+  auto* gains =
+      reinterpret_cast<__half*>(reinterpret_cast<unsigned char*>(shared.page) + code_bytes(layout, D));
+  for (int token = static_cast<int>(threadIdx.x); token < kTokens; token += kVectorThreads) {
+    double along = 0;
+    double squares = 0;
+    for (int channel = 0; channel < D; ++channel) {
+      const int first = channel / Channels * Channels;
+      const std::uint32_t code = load_code<D>(shared.page, layout, side, token, first);
+      const double c = __half2float(centroids[code * Channels + channel - first]);
+      const double x = __bfloat162float(shared.values[token * VectorShared<D>::kRow + channel]);
+      along += x * c;
+      squares += c * c;
+    }
+    gains[token] = along > 0 ? half_saturated(static_cast<float>(fmin(along / squares, 65504.0))) : __half(0);
   }
 }
 
@@ -233,18 +278,21 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
     if (threadIdx.x == 0) shared.largest = 0;
     __syncthreads();
     const auto* tail = reinterpret_cast<const __nv_bfloat16*>(due.tail);
-    float largest = 0;
-    for (int j = static_cast<int>(threadIdx.x); j < kTokens * D; j += kVectorThreads) {
-      const __nv_bfloat16 x = tail[plain_index(static_cast<PageSide>(side), D, j / D, j % D)];
-      shared.values[j / D * VectorShared<D>::kRow + j % D] = x;
-      largest = fmaxf(largest, fabsf(__bfloat162float(x)));
-    }
-    atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(largest));  // not negative
+    for (int j = static_cast<int>(threadIdx.x); j < kTokens * D; j += kVectorThreads)
+      shared.values[j / D * VectorShared<D>::kRow + j % D] =
+          tail[plain_index(static_cast<PageSide>(side), D, j / D, j % D)];
     for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += kVectorThreads)
       shared.page[j] = 0;
     __syncthreads();
+    const bool has_gains = format.stored.factor == TokenFactor::half;
+    measure_tokens(shared, has_gains);
+    __syncthreads();
     encode_vectors<Channels>(shared, format.layout, static_cast<PageSide>(side));
     __syncthreads();
+    if (has_gains) {
+      store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side));
+      __syncthreads();
+    }
     for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += kVectorThreads)
       reinterpret_cast<std::uint32_t*>(due.sealed)[j] = shared.page[j];
     __syncthreads();

@@ -1,0 +1,202 @@
+// Encoders of uniform grids and of numbers with a scale a token: the arithmetic of src/format, operation by
+// operation. Intrinsics keep the compiler from contracting what the formats round twice.
+#pragma once
+
+#include "attention/cuda/seal_page.cuh"
+
+namespace kvant::cuda {
+
+// A uniform grid of 2^bits values: zero + code * step.
+struct UniformGrid {
+  float zero, reciprocal, last;
+
+  __device__ UniformGrid(float step, float zero_point, int bits) {
+    zero = zero_point;
+    reciprocal = step != 0 ? __fdiv_rn(1, step) : 0;
+    last = static_cast<float>((1 << bits) - 1);
+  }
+
+  __device__ std::uint32_t code(float x) const {
+    const float position = __fmul_rn(__fsub_rn(x, zero), reciprocal);
+    return static_cast<std::uint32_t>(__fadd_rn(fminf(fmaxf(position, 0), last), 0.5F));
+  }
+};
+
+// The parameters of a grid between two values.
+struct ScaleAndZero {
+  __half scale, zero;
+
+  __device__ ScaleAndZero(float low, float high, int bits) {
+    zero = half_saturated(low);
+    const float range = fmaxf(0, __fsub_rn(high, __half2float(zero)));
+    scale = half_saturated(__fdiv_rn(range, static_cast<float>((1 << bits) - 1)));
+  }
+  __device__ UniformGrid grid(int bits) const {
+    return UniformGrid(__half2float(scale), __half2float(zero), bits);
+  }
+};
+
+template <int D>
+__device__ void encode_channels(SealPage<D>& page) {
+  const int bits = page.format.layout.bits;
+  const int group = page.format.stored.group;
+  const int blocks = kTokens / group;
+  for (int i = static_cast<int>(threadIdx.x); i < blocks * D; i += kSealThreads) {
+    const int channel = i % D;
+    const int first = i / D * group;
+    float low = INFINITY;
+    float high = -INFINITY;
+    for (int token = first; token < first + group; ++token) {
+      if (page.left_out(token)) continue;
+      low = fminf(low, page.value(token, channel));
+      high = fmaxf(high, page.value(token, channel));
+    }
+    if (low > high) low = high = 0;
+    const ScaleAndZero fitted(low, high, bits);
+    page.store_half(i, fitted.scale);
+    page.store_half(blocks * D + i, fitted.zero);
+    const UniformGrid grid = fitted.grid(bits);
+    for (int token = first; token < first + group; ++token)
+      page.store_code(token, channel, grid.code(page.value(token, channel)));
+  }
+}
+
+// The scale of a symmetric grid: of signs, the mean magnitude; of 8 bits, such that codes can be negated;
+// else such that the value of largest magnitude falls on the lowest code.
+template <int D>
+__device__ __half symmetric_scale(const SealPage<D>& page, int token, int begin, int end, float low,
+                                  float high) {
+  const int bits = page.format.layout.bits;
+  if (bits == 1) {
+    double sum = 0;
+    for (int channel = begin; channel < end; ++channel) sum += fabsf(page.value(token, channel));
+    return half_saturated(static_cast<float>(sum / (end - begin)));
+  }
+  const float extreme = high > -low ? high : low;
+  return half_saturated(bits == 8 ? __fdiv_rn(fabsf(extreme), 127)
+                                  : __fdiv_rn(-extreme, static_cast<float>(1 << (bits - 1))));
+}
+
+template <int D>
+__device__ void encode_tokens(SealPage<D>& page) {
+  const PageFormat& stored = page.format.stored;
+  const int bits = stored.layout.bits;
+  const int groups = stored.groups(D);
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * groups; i += kSealThreads) {
+    const int token = i / groups;
+    const int begin = i % groups * stored.group;
+    const int end = min(begin + stored.group, D);
+    float low = page.value(token, begin);
+    float high = low;
+    for (int channel = begin + 1; channel < end; ++channel) {
+      low = fminf(low, page.value(token, channel));
+      high = fmaxf(high, page.value(token, channel));
+    }
+    ScaleAndZero fitted(low, high, bits);
+    UniformGrid grid = fitted.grid(bits);
+    if (stored.symmetric) {
+      fitted.scale = symmetric_scale(page, token, begin, end, low, high);
+      const float scale = __half2float(fitted.scale);
+      grid = UniformGrid(bits == 1 ? 2 * scale : scale, -scale * static_cast<float>(1 << (bits - 1)), bits);
+    } else {
+      page.store_half(kTokens * groups + i, fitted.zero);
+    }
+    page.store_half(i, fitted.scale);
+    for (int channel = begin; channel < end; ++channel)
+      page.store_code(token, channel, grid.code(page.value(token, channel)));
+  }
+}
+
+// |x| <= 448, rounded to the nearest even e4m3: see src/format/fp8.cc.
+__device__ inline std::uint32_t e4m3_from_float(float x) {
+  constexpr std::uint32_t kSmallestNormal = 0x3c800000;  // 2^-6
+  const std::uint32_t bits = __float_as_uint(x);
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  const std::uint32_t exponent = max(magnitude & 0x7f800000U, kSmallestNormal);
+  const float unit = __uint_as_float(exponent + (20U << 23));
+  const float rounded = __fadd_rn(__uint_as_float(magnitude), unit);
+  const std::uint32_t mantissa = __float_as_uint(rounded) - __float_as_uint(unit);
+  return ((bits >> 24) & 0x80U) | min(((exponent - kSmallestNormal) >> 20) + mantissa, 0x7eU);
+}
+
+template <int D>
+__device__ void encode_e4m3(SealPage<D>& page) {
+  constexpr float kMost = 448;
+  for (int token = static_cast<int>(threadIdx.x); token < kTokens; token += kSealThreads) {
+    float largest = 0;
+    for (int channel = 0; channel < D; ++channel) largest = fmaxf(largest, fabsf(page.value(token, channel)));
+    largest = largest < 0x1p-100F ? 0 : fminf(largest, 3.4e38F);
+    reinterpret_cast<float*>(page.parameters())[token] = __fdiv_rn(largest, kMost);
+    const float reciprocal = largest > 0 ? __fdiv_rn(kMost, largest) : 0;
+    for (int channel = 0; channel < D; ++channel) {
+      const float x = __fmul_rn(page.value(token, channel), reciprocal);
+      page.store_code(token, channel, e4m3_from_float(fminf(fmaxf(x, -kMost), kMost)));
+    }
+  }
+}
+
+// Step and zero of a channel whose integers lie in [low, high]; zero counts steps where a page is as printed
+// (src/format/prog.cc).
+struct StepAndZero {
+  float step, zero;
+
+  __device__ StepAndZero(float low, float high, float last, bool as_printed, PageSide side) {
+    step = 1;
+    zero = 0;
+    if (low > high) return;  // all tokens are left out
+    const float exact = __fdiv_rn(__fsub_rn(high, low), last);
+    const auto rounded = [&](float x) {
+      return side == PageSide::key ? floorf(__fadd_rn(x, 0.5F)) : ceilf(x);
+    };
+    step = fmaxf(1, as_printed ? rounded(exact) : ceilf(exact));
+    zero = as_printed ? rounded(__fdiv_rn(low, step)) : low;
+  }
+};
+
+// TurboAttention's: INT8 by blocks of 64 tokens, then few bits by channel.
+template <int D>
+__device__ void encode_progressive(SealPage<D>& page) {
+  constexpr int kBlock = 64;
+  constexpr float kLargest = 119;
+  const int bits = page.format.layout.bits;
+  const bool as_printed = page.format.stored.as_printed;
+  for (int block = 0; block < kTokens / kBlock; ++block) {
+    if (threadIdx.x == 0) page.shared.largest = 0;
+    __syncthreads();
+    float largest = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < kBlock * D; i += kSealThreads) {
+      const int token = block * kBlock + i / D;
+      if (!page.left_out(token)) largest = fmaxf(largest, fabsf(page.value(token, i % D)));
+    }
+    atomicMax(reinterpret_cast<int*>(&page.shared.largest), __float_as_int(largest));  // not negative
+    __syncthreads();
+    largest = page.shared.largest < 0x1p-100F ? 0 : fminf(page.shared.largest, 3e38F);
+    const float reciprocal = largest > 0 ? __fdiv_rn(kLargest, largest) : 0;
+    if (threadIdx.x == 0)
+      reinterpret_cast<float*>(page.parameters() + 4 * D)[block] = __fdiv_rn(largest, kLargest);
+    const auto integer = [&](int token, int channel) {
+      const float x = __fmul_rn(page.value(token, channel), reciprocal);
+      return static_cast<float>(static_cast<int>(__fadd_rn(fminf(fmaxf(x, -kLargest), kLargest), 128.5F)) -
+                                128);
+    };
+    for (int channel = static_cast<int>(threadIdx.x); channel < D; channel += kSealThreads) {
+      float low = 127;
+      float high = -127;
+      for (int token = block * kBlock; token < (block + 1) * kBlock; ++token) {
+        if (page.left_out(token)) continue;
+        low = fminf(low, integer(token, channel));
+        high = fmaxf(high, integer(token, channel));
+      }
+      const StepAndZero fitted(low, high, static_cast<float>((1 << bits) - 1), as_printed, page.side);
+      page.parameters()[block * D + channel] = static_cast<unsigned char>(fitted.step);
+      page.parameters()[(2 + block) * D + channel] =
+          static_cast<unsigned char>(static_cast<signed char>(fitted.zero));
+      const UniformGrid grid(fitted.step, as_printed ? fitted.zero * fitted.step : fitted.zero, bits);
+      for (int token = block * kBlock; token < (block + 1) * kBlock; ++token)
+        page.store_code(token, channel, grid.code(integer(token, channel)));
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace kvant::cuda
