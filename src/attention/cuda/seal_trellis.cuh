@@ -3,11 +3,13 @@
 // its upper 8 - B bits; src/format/trellis_viterbi.h.) A CTA encodes a page.
 //
 // Costs are whole numbers, whose lowest bits say which of its parents a node has its cost from: so a minimum
-// of sums finds both. The square of a number that is a multiple of 2^-74 is a multiple of 2^-148, a subnormal
+// of sums finds both. The square of a number that is a multiple of 2^-70 is a multiple of 2^-140, a subnormal
 // number, whose bits are those of a whole number.
 //
-// Choices of the last steps are kept in a ring. Paths to all nodes have merged long before its end, so that
-// there the best path's codes are certain enough to be written.
+// Parents are kept for two windows of values only. At the end of a window the path that is the best then
+// decides by which node it has begun; all others that do not come from there are forbidden, and the codes of
+// the window before are written. Bits above those of the parent say from which node of the window's beginning
+// a path comes.
 #pragma once
 
 #include <array>
@@ -19,8 +21,8 @@
 namespace kvant::cuda {
 
 inline constexpr int kTrellisThreads = kTokens;
-inline constexpr int kRunIn = 12;         // values before the seam that choose its node
-inline constexpr int kEmittedValues = 8;  // at a time: whole bytes of codes
+inline constexpr int kRunIn = 12;       // values before the seam that choose its node
+inline constexpr int kOctetValues = 8;  // whose codes are whole bytes
 
 template <int Bits>
 struct Trellis {
@@ -29,15 +31,19 @@ struct Trellis {
   static constexpr int kParentBits = Bits < 4 ? Bits : kTrellisBits - Bits;
   static constexpr int kParents = 1 << kParentBits;                      // of a node
   static constexpr int kBetween = kTrellisStates / (kNodes * kParents);  // states from a node to another
-  static constexpr int kWordNodes = Bits == 1 ? 32 : Bits == 2 ? 16 : kNodes < 8 ? kNodes : 8;
-  static constexpr int kWords = kNodes / kWordNodes;  // of the choices of a step
-  static constexpr int kRing = Bits == 1 ? 48 : 32;   // steps: of a path that may still change, and 8
+  static constexpr int kWords = (kNodes * kParentBits + 31) / 32;        // of the choices of a step
+  static constexpr int kWindow = Bits < 3 ? 48 : 32;                     // values
+  static constexpr int kRunIn = Bits == 1 ? 32 : 16;  // values before the seam that choose its node
 
-  // What levels and values are multiplied by before they are rounded, and the unit of the rounded numbers: so
-  // that bits of squares end with zeros for the choices, and end where subnormal numbers do.
-  static constexpr float kFine = Bits == 4 ? 2 : 4;
-  static constexpr float kUnit = (Bits == 4 ? 4 : 2) * 0x1p-74F;
+  // Lowest bits of costs: the parent's, and above them the node at the window's beginning.
+  static constexpr int kPassengerBits = kParentBits + kTrellisBits - Bits;
+  // Values and levels are multiples of this. Squares are then multiples of 2^9 or, with fewer passengers and
+  // finer multiples, 2^7 or 2^5 bits. Where subnormal numbers end (at differences of 90 levels, for one bit
+  // at 181), costs grow more slowly.
+  static constexpr float kUnit = Bits == 6 ? 0x1p-72F : Bits == 5 ? 0x1p-71F : 0x1p-70F;
+  static constexpr float kFine = Bits == 6 ? 8 : Bits == 5 ? 4 : Bits == 1 ? 1 : 2;  // of a level
   static constexpr float kMost = 234;  // levels: values beyond are taken for that
+  static constexpr int kForbidden = 0x40000000;
 };
 
 // States in an order that brings equal levels together, which share a square; for one bit, whose levels are
@@ -80,6 +86,42 @@ template <int Bits, int State>
 inline constexpr float kStateLevel =
     static_cast<float>(state_level(Trellis<Bits>::kCode, State)) * Trellis<Bits>::kFine* Trellis<Bits>::kUnit;
 
+// The parents that the nodes have chosen in a step, by their lowest bits.
+template <int Bits>
+struct Choices {
+  using T = Trellis<Bits>;
+  // Three bits for 32 nodes: ten nodes a word, and the lowest two bits of each word for the last two nodes.
+  static constexpr bool kSpread = 32 % T::kParentBits != 0 && T::kWords > 1;
+  static constexpr int kWordNodes = kSpread ? 32 / T::kParentBits : T::kNodes / T::kWords;
+  std::uint32_t words[T::kWords];
+
+  __device__ explicit Choices(const int (&costs)[T::kNodes]) {
+#pragma unroll
+    for (int word = 0; word < T::kWords; ++word) {
+      words[word] = 0;
+      if constexpr (kSpread) {
+        words[word] = __funnelshift_r(words[word], costs[T::kNodes - 2] >> word, 1);
+        words[word] = __funnelshift_r(words[word], costs[T::kNodes - 1] >> word, 1);
+      }
+#pragma unroll
+      for (int i = 0; i < kWordNodes; ++i)
+        words[word] = __funnelshift_r(words[word], costs[word * kWordNodes + i], T::kParentBits);
+    }
+  }
+
+  // Of one node; word(i): the ith of the words.
+  template <class Word>
+  static __device__ int of(int node, const Word& word) {
+    if (kSpread && node >= T::kWords * kWordNodes) {
+      int choice = 0;
+      for (int i = 0; i < T::kParentBits; ++i) choice |= (word(i) >> (node % 2) & 1) << i;
+      return choice;
+    }
+    const int shift = 32 - T::kParentBits * (kWordNodes - node % kWordNodes);
+    return static_cast<int>(word(node / kWordNodes) >> shift) & (T::kParents - 1);
+  }
+};
+
 // The cost of the cheapest path to each node.
 template <int Bits>
 class PathCosts {
@@ -92,7 +134,7 @@ class PathCosts {
   }
 
   // x: a value in the unit of levels.
-  __device__ void step(float x) {
+  __device__ Choices<Bits> step(float x) {
     int next[T::kNodes];
     if constexpr (T::kBetween == 1) {
       take_states(x, next, std::make_index_sequence<kTrellisStates>());
@@ -100,21 +142,8 @@ class PathCosts {
       take_branches(x, next, std::make_index_sequence<T::kNodes * T::kParents>());
     }
 #pragma unroll
-    for (int i = 0; i < T::kWords; ++i) choices_[i] = 0;
-#pragma unroll
-    for (int node = 0; node < T::kNodes; ++node) {
-      std::uint32_t& word = choices_[node / T::kWordNodes];
-      word = __funnelshift_r(word, static_cast<std::uint32_t>(next[node]), T::kParentBits);
-      costs_[node] = (next[node] & ~kChoice) | (node & kChoice);
-    }
-  }
-
-  // Of the last step: a node's parent's lowest bits, in the words of 32 bits that hold them all.
-  __device__ const std::uint32_t (&choices() const)[T::kWords] {
-    return choices_;
-  }
-  static __device__ int choice(std::uint32_t word, int node) {
-    return static_cast<int>(word >> (32 - T::kParentBits * (T::kWordNodes - node % T::kWordNodes))) & kChoice;
+    for (int node = 0; node < T::kNodes; ++node) costs_[node] = (next[node] & ~kChoice) | (node & kChoice);
+    return Choices<Bits>(next);
   }
 
   __device__ int cheapest() const {
@@ -124,8 +153,22 @@ class PathCosts {
     return best & 0xff;
   }
 
+  // A window begins.
+  __device__ void mark() {
+#pragma unroll
+    for (int node = 0; node < T::kNodes; ++node)
+      costs_[node] = (costs_[node] & ~kPassengers) | node << T::kParentBits | (node & kChoice);
+  }
+  // Forbids paths that do not come from this node of the window's beginning.
+  __device__ void forbid_others(int first_node) {
+#pragma unroll
+    for (int node = 0; node < T::kNodes; ++node)
+      if ((costs_[node] & kPassengers) >> T::kParentBits != first_node) costs_[node] = T::kForbidden;
+  }
+
  private:
   static constexpr int kChoice = T::kParents - 1;
+  static constexpr int kPassengers = (1 << T::kPassengerBits) - 1;
 
   template <int State>
   static __device__ __forceinline__ int cost_of(float x) {
@@ -174,23 +217,30 @@ class PathCosts {
   }
 
   int costs_[T::kNodes];
-  std::uint32_t choices_[T::kWords];
 };
 
 template <int Bits, int D>
 struct alignas(16) TrellisShared {
   using T = Trellis<Bits>;
-  static constexpr int kRow = D + 2;  // spreads tokens over banks
   static constexpr int kCodeBytes = kTokens * D * Bits / 8;
   static constexpr int kPageBytes = round_up_16(kCodeBytes + kTokens + 2 * D + 4);
-  std::uint32_t choices[T::kRing * T::kWords][kTokens];
-  __nv_bfloat16 values[kTokens * kRow];
+  std::uint32_t choices[2 * T::kWindow * T::kWords][kTokens];
   unsigned char page[kPageBytes];
   float means[D];
   std::uint32_t left_out[kTokens / 32];
   float largest;  // gain
 
   __device__ unsigned char* parameters() { return page + kCodeBytes; }
+};
+
+// Values of a tail page, which stays in the first-level cache.
+template <int D>
+struct TailPage {
+  const __nv_bfloat16* numbers;
+  PageSide side;
+  __device__ float value(int token, int channel) const {
+    return __bfloat162float(numbers[plain_index(side, D, token, channel)]);
+  }
 };
 
 // One token's search and its codes.
@@ -200,8 +250,8 @@ class TokenPath {
   using T = Trellis<Bits>;
   using Shared = TrellisShared<Bits, D>;
 
-  __device__ TokenPath(Shared& shared, const CodeLayout& layout, PageSide side, int token)
-      : shared_(shared), layout_(layout), side_(side), token_(token) {
+  __device__ TokenPath(Shared& shared, const CodeLayout& layout, const TailPage<D>& tail, int token)
+      : shared_(shared), layout_(layout), tail_(tail), token_(token) {
     float squares = 0;
     for (int i = 0; i < D; ++i) squares += rest(i) * rest(i);
     to_levels_ = squares > 0 ? sqrtf(D / squares) / T::kCode.scale : 0;
@@ -211,35 +261,38 @@ class TokenPath {
   __device__ float encode() {
     PathCosts<Bits> costs;
 #pragma unroll 1
-    for (int i = D - kRunIn; i < D; ++i) costs.step(in_units(i));
+    for (int i = D - T::kRunIn; i < D; ++i) costs.step(in_units(i));
     int seam = 0;
 #pragma unroll 1
-    for (int first = 0; first < D; first += kEmittedValues) {
+    for (int first = 0;; first += T::kWindow) {
+      const int end = min(first + T::kWindow, D);
+      costs.mark();
 #pragma unroll 1
-      for (int i = first; i < first + kEmittedValues; ++i) {
-        costs.step(in_units(i));
+      for (int i = first; i < end; ++i) {
+        const Choices<Bits> choices = costs.step(in_units(i));
 #pragma unroll
         for (int word = 0; word < T::kWords; ++word)
-          shared_.choices[i % T::kRing * T::kWords + word][token_] = costs.choices()[word];
+          shared_.choices[slot(i) + word][token_] = choices.words[word];
       }
-      const int end = first + kEmittedValues;
-      if (end < T::kRing || end == D) continue;
+      if (end == D) {
+        emit(max(first - T::kWindow, 0), D, seam);  // the stream is a circle: it ends where it has begun
+        break;
+      }
       int node = costs.cheapest();
-      for (int i = end - 1; i >= end - T::kRing + kEmittedValues; --i)
-        node = state_before(i, node) % T::kNodes;
-      node = emit(end - T::kRing, node);
-      if (end == T::kRing) seam = node;
+      for (int i = end - 1; i >= first; --i) node = state_before(i, node) % T::kNodes;
+      costs.forbid_others(node);
+      if (first == 0) {
+        seam = node;
+      } else {
+        emit(first - T::kWindow, first, node);
+      }
     }
-    // The stream is a circle: it ends where it has begun.
-    int node = seam;
-    for (int first = D - kEmittedValues; first >= D - T::kRing; first -= kEmittedValues)
-      node = emit(first, node);
     return length_ > 0 ? fminf(fmaxf(along_ / length_, 0), 0x1p126F) : 0;
   }
 
  private:
   __device__ float rest(int i) const {
-    return __bfloat162float(shared_.values[token_ * Shared::kRow + i]) - shared_.means[i];
+    return tail_.value(token_, i) - shared_.means[i];
   }
   __device__ float in_units(int i) const {
     const float x = fminf(fmaxf(rest(i) * to_levels_, -T::kMost), T::kMost);
@@ -248,8 +301,8 @@ class TokenPath {
 
   // The state in which the path to `node` was after value i.
   __device__ int state_before(int i, int node) const {
-    const std::uint32_t word = shared_.choices[i % T::kRing * T::kWords + node / T::kWordNodes][token_];
-    int state = node << Bits | PathCosts<Bits>::choice(word, node);
+    int state = node << Bits |
+                Choices<Bits>::of(node, [&](int word) { return shared_.choices[slot(i) + word][token_]; });
     if constexpr (T::kBetween > 1) {
       const float x = rest(i) * to_levels_;
       float least = INFINITY;
@@ -273,43 +326,48 @@ class TokenPath {
     return static_cast<float>((static_cast<signed char>(mixed) + static_cast<signed char>(folded)) / 2);
   }
 
-  // Writes the codes of values [first, first + kEmittedValues), after which the path is at `node`. Returns
-  // the node that it comes from.
-  __device__ int emit(int first, int node) {
-    std::uint64_t codes = 0;
+  // Writes the codes of values [first, end), after which the path is at `node`.
+  __device__ void emit(int first, int end, int node) {
+#pragma unroll 1
+    for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
+      std::uint64_t codes = 0;
 #pragma unroll
-    for (int i = kEmittedValues - 1; i >= 0; --i) {
-      const int state = state_before(first + i, node);
-      codes |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
-      const float shape = level_of(state) * T::kCode.scale;
-      along_ += rest(first + i) * shape;
-      length_ += shape * shape;
-      node = state % T::kNodes;
+      for (int i = kOctetValues - 1; i >= 0; --i) {
+        const int state = state_before(octet + i, node);
+        codes |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
+        const float shape = level_of(state) * T::kCode.scale;
+        along_ += rest(octet + i) * shape;
+        length_ += shape * shape;
+        node = state % T::kNodes;
+      }
+#pragma unroll
+      for (int i = 0; i < Bits; ++i)
+        shared_.page[code_bit(layout_, tail_.side, D, token_, octet, 8 * i) / 8] =
+            static_cast<unsigned char>(codes >> (8 * i));
     }
-#pragma unroll
-    for (int i = 0; i < Bits; ++i)
-      shared_.page[code_bit(layout_, side_, D, token_, first, 8 * i) / 8] =
-          static_cast<unsigned char>(codes >> (8 * i));
-    return node;
+  }
+
+  // Where the choices of value i are kept.
+  static __device__ int slot(int i) {
+    return i % (2 * T::kWindow) * T::kWords;
   }
 
   Shared& shared_;
   const CodeLayout& layout_;
-  PageSide side_;
+  const TailPage<D>& tail_;
   int token_;
   float to_levels_;
   float along_ = 0, length_ = 0;
 };
 
 template <int Bits, int D>
-__device__ void store_means(TrellisShared<Bits, D>& shared) {
+__device__ void store_means(TrellisShared<Bits, D>& shared, const TailPage<D>& tail) {
   for (int channel = static_cast<int>(threadIdx.x); channel < D; channel += kTrellisThreads) {
     double sum = 0;
     int n = 0;
     for (int token = 0; token < kTokens; ++token) {
       if ((shared.left_out[token / 32] >> (token % 32) & 1) != 0) continue;
-      sum += static_cast<double>(
-          __bfloat162float(shared.values[token * TrellisShared<Bits, D>::kRow + channel]));
+      sum += static_cast<double>(tail.value(token, channel));
       ++n;
     }
     const __half mean = n > 0 ? half_saturated(static_cast<float>(sum / n)) : __half(0);
@@ -333,27 +391,24 @@ __device__ void store_gain(TrellisShared<Bits, D>& shared, int token, float gain
 }
 
 template <int Bits, int D>
-__global__ void __launch_bounds__(kTrellisThreads, Bits == 1 ? 1 : 2)
+__global__ void __launch_bounds__(kTrellisThreads, Bits < 3 ? 1 : 2)
     seal_trellis_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(16) unsigned char bytes[];
   using Shared = TrellisShared<Bits, D>;
   auto& shared = *reinterpret_cast<Shared*>(bytes);
   const int head = args.heads.at[blockIdx.y];
-  const int side_index = first_side + static_cast<int>(blockIdx.z);
-  const auto side = static_cast<PageSide>(side_index);
+  const int side = first_side + static_cast<int>(blockIdx.z);
   const auto thread = static_cast<int>(threadIdx.x);
   DuePage due;
-  if (!find_due_page(args, blockIdx.x, head, side_index, &due)) return;
-  const auto* tail = reinterpret_cast<const __nv_bfloat16*>(due.tail);
-  for (int i = thread; i < kTokens * D; i += kTrellisThreads)
-    shared.values[i / D * Shared::kRow + i % D] = tail[plain_index(side, D, i / D, i % D)];
+  if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
+  const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
   if (thread < kTokens / 32) shared.left_out[thread] = left_out_tokens(args, due, head, thread);
   if (thread == 0) shared.largest = 0;
   if (thread < 4) reinterpret_cast<std::uint32_t*>(shared.page)[Shared::kPageBytes / 4 - 4 + thread] = 0;
   __syncthreads();
-  store_means(shared);
+  store_means(shared, tail);
   __syncthreads();
-  TokenPath<Bits, D> path(shared, args.sides[side_index].layout, side, thread);
+  TokenPath<Bits, D> path(shared, args.sides[side].layout, tail, thread);
   store_gain(shared, thread, path.encode());
   __syncthreads();
   for (int i = thread; i < Shared::kPageBytes / 16; i += kTrellisThreads)

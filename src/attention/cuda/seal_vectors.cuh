@@ -11,10 +11,10 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kVectorWarps = 8;
+inline constexpr int kVectorWarps = 16;
 inline constexpr int kVectorThreads = kVectorWarps * kLanes;
-inline constexpr int kVectorTiles = 16;  // of 8 vectors, that a warp searches together
-inline constexpr int kBlockTiles = 16;   // of 16 centroids: a block
+inline constexpr int kVectorTiles = 8;  // of 8 vectors, that a warp searches together
+inline constexpr int kBlockTiles = 16;  // of 16 centroids: a block
 inline constexpr int kTileCentroids = 16;
 inline constexpr int kLaneVectors = 2 * kVectorTiles;  // whose scores a lane sees
 inline constexpr int kWarpVectors = 8 * kVectorTiles;
@@ -33,20 +33,22 @@ struct alignas(16) VectorShared {
     return norm > 0 ? static_cast<float>(__bfloat162float(values[token * kRow + channel]) * (1 / norm)) : 0;
   }
 
-  // And behind it: biases [n] (F32), then centroids [n][channels] (half).
-  __device__ float* biases() { return reinterpret_cast<float*>(this + 1); }
-  __device__ __half* centroids(int n) { return reinterpret_cast<__half*>(biases() + n); }
+  // And behind it: what each lane adds to a tile's scores [n / 16][8], lengths |c|^2 [n], then centroids
+  // [n][channels] (half).
+  __device__ float4* biases() { return reinterpret_cast<float4*>(this + 1); }
+  __device__ float* lengths(int n) { return reinterpret_cast<float*>(biases() + n / 2); }
+  __device__ __half* centroids(int n) { return reinterpret_cast<__half*>(lengths(n) + n); }
   static int bytes(int n, int channels) {
-    return static_cast<int>(sizeof(VectorShared)) + n * (4 + 2 * channels);
+    return static_cast<int>(sizeof(VectorShared)) + n * (8 + 4 + 2 * channels);
   }
 };
 
-// c[16 x 8] = a[16 x 8] b[8 x 8] + biases of either half of the rows; half-precision factors.
+// c[16 x 8] = a[16 x 8] b[8 x 8] + biases; half-precision factors.
 __device__ __forceinline__ void score_tile(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b,
-                                           float bias_0, float bias_1) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%8,%8};"
+                                           const float4& bias) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%8,%9,%10};"
       : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-      : "r"(a0), "r"(a1), "r"(b), "f"(bias_0), "f"(bias_1));
+      : "r"(a0), "r"(a1), "r"(b), "f"(bias.x), "f"(bias.y), "f"(bias.z), "f"(bias.w));
 }
 
 template <int D>
@@ -65,7 +67,7 @@ __device__ void load_codebook(VectorShared<D>& shared, const PageEncoding& forma
       centroids[c * channels + j] = x;
       squares += __half2float(x) * __half2float(x);
     }
-    shared.biases()[c] = -0.5F * squares;
+    shared.lengths(n)[c] = squares;
     longest = fmaxf(longest, squares);
   }
   atomicMax(reinterpret_cast<int*>(&shared.longest), __float_as_int(sqrtf(longest)));  // not negative
@@ -79,11 +81,18 @@ __device__ __forceinline__ float vector_unit(float largest) {
   return ldexpf(1, min(15 - exponent, 60));
 }
 
-// Scores, which must be positive to be compared as integers.
-struct ScoreScale {
-  float unit, offset;
-  __device__ float bias(float x) const { return fmaf(x, unit, offset); }
-};
+// Biases of scores in `unit`; scores must be positive to be compared as integers.
+template <int Channels, int D>
+__device__ void set_biases(VectorShared<D>& shared, int n, float unit) {
+  const float most = shared.longest * (shared.largest * sqrtf(Channels) + 0.5F * shared.longest);
+  const float offset = unit * most * 1.001F + 1e-30F;
+  for (int i = static_cast<int>(threadIdx.x); i < n / 2; i += kVectorThreads) {
+    const float* lengths = shared.lengths(n) + i / 8 * kTileCentroids + i % 8;
+    const float upper = fmaf(lengths[0], -0.5F * unit, offset);
+    const float lower = fmaf(lengths[8], -0.5F * unit, offset);
+    shared.biases()[i] = {upper, upper, lower, lower};
+  }
+}
 
 // The greatest scores that a lane has seen of its vectors, as integers, and in which block.
 struct BestBlocks {
@@ -93,8 +102,8 @@ struct BestBlocks {
 
 // vectors: the B operand of each tile.
 template <int Channels, int D>
-__device__ void search_blocks(VectorShared<D>& shared, int n, const ScoreScale& scale,
-                              const std::uint32_t (&vectors)[kVectorTiles], BestBlocks& best) {
+__device__ void search_blocks(VectorShared<D>& shared, int n, const std::uint32_t (&vectors)[kVectorTiles],
+                              BestBlocks& best) {
   const int lane = threadIdx.x % kLanes;
   const int g = lane / 4;
   const int t = lane % 4;
@@ -109,12 +118,11 @@ __device__ void search_blocks(VectorShared<D>& shared, int n, const ScoreScale& 
       const int first = (block * kBlockTiles + tile) * kTileCentroids + g;
       const std::uint32_t a0 = pair(first);
       const std::uint32_t a1 = pair(first + 8);
-      const float bias_0 = scale.bias(shared.biases()[first]);
-      const float bias_1 = scale.bias(shared.biases()[first + 8]);
+      const float4 bias = shared.biases()[(block * kBlockTiles + tile) * 8 + g];
 #pragma unroll
       for (int j = 0; j < kVectorTiles; ++j) {
         float c[4];
-        score_tile(c, a0, a1, vectors[j], bias_0, bias_1);
+        score_tile(c, a0, a1, vectors[j], bias);
         greatest[2 * j] = __vimax3_s32(greatest[2 * j], __float_as_int(c[0]), __float_as_int(c[2]));
         greatest[2 * j + 1] = __vimax3_s32(greatest[2 * j + 1], __float_as_int(c[1]), __float_as_int(c[3]));
       }
@@ -128,8 +136,8 @@ __device__ void search_blocks(VectorShared<D>& shared, int n, const ScoreScale& 
 }
 
 // Lanes that have seen the same vectors (those of one t) agree on their best blocks, and divide the vectors:
-// afterwards the first four entries are those of tiles 2g (two vectors) and 2g + 1. The blocks become 8 *
-// block + g of the lane that has seen the greatest score.
+// afterwards the first two entries are those of tile g. The blocks become 8 * block + g of the lane that has
+// seen the greatest score.
 __device__ __forceinline__ void divide_vectors(BestBlocks& best) {
   const int lane = threadIdx.x % kLanes;
 #pragma unroll
@@ -166,15 +174,13 @@ __device__ int search_block(VectorShared<D>& shared, int n, int lane_of_block, c
 #pragma unroll 4
   for (int i = 0; i < 2 * kBlockTiles; ++i) {
     const int centroid = first + 8 * i;
-    float length = 0;
     float along = 0;
 #pragma unroll
     for (int j = 0; j < Channels / 2; ++j) {
       const float2 c = __half22float2(pairs[centroid * (Channels / 2) + j]);
-      length = fmaf(c.x, c.x, fmaf(c.y, c.y, length));
       along = fmaf(c.x, x[2 * j], fmaf(c.y, x[2 * j + 1], along));
     }
-    const float score = along - 0.5F * length;
+    const float score = fmaf(shared.lengths(n)[centroid], -0.5F, along);
     code = score > best ? centroid : code;
     best = fmaxf(score, best);
   }
@@ -190,9 +196,8 @@ __device__ void encode_vectors(VectorShared<D>& shared, const CodeLayout& layout
   const int t = lane % 4;
   const int n = 1 << layout.bits;
   const float unit = vector_unit(shared.largest);
-  const ScoreScale scale{
-      unit,
-      unit * shared.longest * (shared.largest * sqrtf(Channels) + 0.5F * shared.longest) * 1.001F + 1e-30F};
+  set_biases<Channels>(shared, n, unit);
+  __syncthreads();
   for (int first = warp * kWarpVectors; first < kTokens * kOfToken; first += kVectorWarps * kWarpVectors) {
     std::uint32_t vectors[kVectorTiles];
 #pragma unroll
@@ -205,11 +210,11 @@ __device__ void encode_vectors(VectorShared<D>& shared, const CodeLayout& layout
                                     : 0;
     }
     BestBlocks best;
-    search_blocks<Channels>(shared, n, scale, vectors, best);
+    search_blocks<Channels>(shared, n, vectors, best);
     divide_vectors(best);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int vector = first + 8 * (2 * g + i / 2) + 2 * t + i % 2;
+    for (int i = 0; i < kLaneVectors / 8; ++i) {
+      const int vector = first + 8 * g + 2 * t + i;
       const int token = vector / kOfToken;
       const int channel = vector % kOfToken * Channels;
       float x[Channels];

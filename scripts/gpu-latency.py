@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Decode latency of a whole model at batch 1: milliseconds a token of a network of Llama-3.1-8B's shape with random
+weights, where attention reads a low-bit cache (libkvant_cuda) or a BF16 cache (PyTorch's attention). Everything else
+is the same: BF16 linear layers, RMSNorm, RoPE, SwiGLU, each step a CUDA graph. Variants take turns in one process."""
+
+import argparse
+import math
+import pathlib
+import statistics
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "python"), str(pathlib.Path(__file__).resolve().parent)]
+from kvant_cuda import (BF16, PAGE, Layer, Lengths, Library, NewRows, SealRange, Shape, made, page_pool)  # noqa: E402
+
+LAYERS, HIDDEN, HEADS, KV_HEADS, D, FFN, VOCABULARY = 32, 4096, 32, 8, 128, 14336, 128256
+ROPE_BASE = 500000
+VARIANTS = ["bf16", "ch4g128+tok4g128", "ch2g128+tok2g128", "vq-d4b8+vq-d4b8", "tcq3+tcq3"]
+UNIQUE_PAGES = 16  # of each head, of which a cache is made
+
+
+class Bf16Cache:
+    """All keys and values, and PyTorch's attention."""
+
+    def __init__(self, context):
+        self.rows = [torch.randn(LAYERS, 1, KV_HEADS, context, D, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+
+    def begin_step(self):
+        pass
+
+    def attend(self, layer, q, k, v):
+        for rows, new in zip(self.rows, (k, v)):
+            rows[layer, 0, :, -1] = new
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return F.scaled_dot_product_attention(q.view(1, HEADS, 1, D), *(rows[layer] for rows in self.rows),
+                                                  enable_gqa=True).view(1, HEADS * D)
+
+
+class LowBitCache:
+    """Sealed pages up to the last, whose tokens are in the tail; the last of them is the new one."""
+
+    def __init__(self, kvant, formats, context):
+        self.kvant = kvant
+        pages = context // PAGE - 1
+        device = {"device": "cuda", "dtype": torch.int32}
+        sizes = [kvant.page_bytes(name, D) for name in formats]
+        if 0 in sizes:
+            sys.exit(f"no kernel reads {'+'.join(formats)}")
+        codebooks = {}
+        for side, name in zip(("key", "value"), formats):
+            if name.startswith("vq"):
+                dim, bits = int(name[4]), int(name[6:])
+                books = torch.randn(KV_HEADS, dim << bits, device="cuda", dtype=torch.float16)
+                codebooks |= {side + "_codebooks": books, side + "_codebook_stride": dim << bits}
+        self.shape = made(Shape, n_seqs=1, n_kv_heads=KV_HEADS, group=HEADS // KV_HEADS, head_dim=D,
+                          score_scale=1 / math.sqrt(D), key_format=formats[0].encode(), value_format=formats[1].encode())
+        # A layer's tail has one page; sealed pages of all layers and heads are in random places of a pool of copies.
+        self.tail_table = torch.arange(LAYERS * KV_HEADS, **device).view(LAYERS, KV_HEADS, 1)
+        self.tail_pool, tail = page_pool(self.tail_table, PAGE * D * 2, PAGE * D * 2)
+        tail.layer_stride, tail.seq_stride = KV_HEADS, 0
+        self.table = torch.randperm(LAYERS * KV_HEADS * pages, **device).view(LAYERS, KV_HEADS, pages)
+        self.pool, sealed = page_pool(self.table, *sizes)
+        sealed.layer_stride, sealed.seq_stride = KV_HEADS * pages, 0
+        unique = self.unique_pages(formats, sizes, codebooks)
+        self.pool.view(-1, sum(sizes)).copy_(unique.repeat(-(-self.table.numel() // len(unique)), 1)[:self.table.numel()])
+        self.out = torch.empty(LAYERS, HEADS * D, device="cuda", dtype=torch.bfloat16)
+        self.layers = [made(Layer, layer=i, sealed=sealed, tail=tail, out=self.out[i], out_type=BF16, q_head_stride=D,
+                            out_head_stride=D, settled=1, **codebooks) for i in range(LAYERS)]
+        self.counts = [torch.tensor([n], **device) for n in (pages, PAGE, 0, PAGE - 1)]
+        sealed_pages, tail_tokens, self.seq, self.token = self.counts
+        self.lengths = made(Lengths, sealed_pages=sealed_pages, tail_tokens=tail_tokens)
+        self.workspace = kvant.decode_workspace(self.shape)
+        self.keep = codebooks
+
+    def unique_pages(self, formats, sizes, codebooks):
+        """Some pages of every head, sealed from random values: [pages][bytes of both sides]."""
+        device = {"device": "cuda", "dtype": torch.int32}
+        table = torch.arange(KV_HEADS * UNIQUE_PAGES, **device).view(1, KV_HEADS, UNIQUE_PAGES)
+        tail_pool, tail = page_pool(table, PAGE * D * 2, PAGE * D * 2)
+        pool, sealed = page_pool(table, *sizes)
+        tokens = UNIQUE_PAGES * PAGE
+        rows = [torch.randn(tokens, KV_HEADS, D, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        seq, token = torch.zeros(tokens, **device), torch.arange(tokens, **device)
+        layer = made(Layer, sealed=sealed, tail=tail, **codebooks)
+        self.kvant.call("append", self.shape, layer,
+                        made(NewRows, n_rows=tokens, seq=seq, tail_token=token, keys=rows[0], key_row_stride=KV_HEADS * D,
+                             key_head_stride=D, values=rows[1], value_row_stride=KV_HEADS * D, value_head_stride=D))
+        self.kvant.call("seal_pages", self.shape, layer,
+                        made(SealRange, tail_page=seq, sealed_page=seq, most_pages=UNIQUE_PAGES))
+        torch.cuda.synchronize()
+        return pool.view(-1, sum(sizes))
+
+    def begin_step(self):
+        self.kvant.call("decode_schedule", self.shape, self.lengths, *self.workspace)
+
+    def attend(self, layer, q, k, v):
+        rows = made(NewRows, n_rows=1, seq=self.seq, tail_token=self.token, keys=k, key_head_stride=D, values=v,
+                    value_head_stride=D)
+        self.kvant.call("append", self.shape, self.layers[layer], rows)
+        self.layers[layer].q = q.data_ptr()
+        self.kvant.call("decode_attention", self.shape, self.lengths, self.layers[layer], *self.workspace)
+        return self.out[layer:layer + 1]
+
+
+class Model:
+    def __init__(self):
+        def weights(*shape):
+            return torch.randn(*shape, device="cuda", dtype=torch.bfloat16) * 0.02
+
+        self.layers = [{"qkv": weights((HEADS + 2 * KV_HEADS) * D, HIDDEN), "o": weights(HIDDEN, HEADS * D),
+                        "gate_up": weights(2 * FFN, HIDDEN), "down": weights(HIDDEN, FFN)} for _ in range(LAYERS)]
+        self.embedding, self.head = weights(VOCABULARY, HIDDEN), weights(VOCABULARY, HIDDEN)
+        self.norm = torch.ones(HIDDEN, device="cuda", dtype=torch.bfloat16)
+
+    def rotation(self, position):
+        """RoPE's factors of a vector, and of its halves exchanged."""
+        frequency = ROPE_BASE ** -(torch.arange(0, D, 2, device="cuda") / D)
+        angle = position * frequency
+        return (torch.cat((angle.cos(),) * 2).bfloat16(), torch.cat((-angle.sin(), angle.sin())).bfloat16())
+
+    def step(self, token, cache, rotation):
+        cos, sin = rotation
+        cache.begin_step()
+        x = F.embedding(token, self.embedding)
+        for i, layer in enumerate(self.layers):
+            rows = F.linear(F.rms_norm(x, (HIDDEN,), self.norm), layer["qkv"]).view(-1, D)
+            turned = rows[:HEADS + KV_HEADS]
+            turned = torch.addcmul(turned * cos, turned.roll(D // 2, -1), sin)
+            attended = cache.attend(i, turned[:HEADS], turned[HEADS:], rows[HEADS + KV_HEADS:])
+            x = torch.addmm(x, attended, layer["o"].t())
+            gate, up = F.linear(F.rms_norm(x, (HIDDEN,), self.norm), layer["gate_up"]).chunk(2, -1)
+            x = torch.addmm(x, F.silu(gate) * up, layer["down"].t())
+        return F.linear(F.rms_norm(x, (HIDDEN,), self.norm), self.head).argmax(-1)
+
+
+def captured(run):
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        run()
+    return graph
+
+
+def milliseconds(graph):
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    graph.replay()
+    stop.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(stop)
+
+
+class NoAttention:
+    """For the time of everything else."""
+
+    def begin_step(self):
+        pass
+
+    def attend(self, layer, q, k, v):
+        return q.reshape(1, HEADS * D)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", default=str(ROOT / "build/cuda/libkvant_cuda.so"))
+    parser.add_argument("--contexts", type=int, nargs="+", default=[32768, 196608])
+    parser.add_argument("--variants", nargs="+", default=VARIANTS)
+    parser.add_argument("--runs", type=int, default=15)
+    args = parser.parse_args()
+    torch.manual_seed(1)
+    kvant = Library(args.library)
+    model = Model()
+    token = torch.zeros(1, dtype=torch.int64, device="cuda")
+    for context in args.contexts:
+        rotation = model.rotation(context - 1)
+        caches = {"no attention": NoAttention()}
+        for name in args.variants:
+            caches[name] = Bf16Cache(context) if name == "bf16" else LowBitCache(kvant, name.split("+"), context)
+        graphs = {name: captured(lambda cache=cache: model.step(token, cache, rotation)) for name, cache in caches.items()}
+        times = {name: [] for name in graphs}
+        for run in range(args.runs + 2):
+            for name, graph in graphs.items():
+                ms = milliseconds(graph)
+                if run >= 2:
+                    times[name].append(ms)
+        medians = {name: statistics.median(values) for name, values in times.items()}
+        for name, ms in medians.items():
+            ratio = f"{medians['bf16'] / ms:.2f}x the speed of bf16" if "bf16" in medians else ""
+            print(f"context {context // 1024:4}k  {name:18} {ms:7.3f} ms a token  {ratio}", flush=True)
+        del caches, graphs
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
