@@ -12,6 +12,7 @@ struct AnyPage {
   int code_bytes;              // parameters lie behind them
   float unit;                  // of the numbers
   float stretch, zero_factor;  // of a token's grid: of its scale, and of its zero (symmetric: of its scale)
+  int block_shift;             // of channels' grids: blocks have 32 << block_shift tokens
   float levels[kMostLevels];   // of a quantizer
   int codebook_bytes;          // of a head, 0 if there is none
   int table_at;                // of the codebook in shared memory, or -1: it stays in global memory

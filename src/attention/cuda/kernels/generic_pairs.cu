@@ -28,6 +28,9 @@ AnyPage describe(const std::string& name, const PageFormat& format, int d) {
   if (format.kind == CodeKind::vector)
     page.codebook_bytes = 2 * static_cast<int>(find_format(name)->constant_size(d));
   page.table_at = -1;
+  constexpr int kIntegerTokens = 64;
+  const int block = format.grid == GridAxis::of_integers ? kIntegerTokens : format.group;
+  page.block_shift = block >= 128 ? 2 : block >= 64 ? 1 : 0;
   const int bits = format.layout.bits;
   page.stretch = format.symmetric && bits == 1 ? 2 : 1;
   page.zero_factor = format.symmetric ? -static_cast<float>(1 << bits) / 2 : 1;

@@ -1,5 +1,6 @@
-// Codes of 4 and 2 bits that one mask for each pair lifts out of a word. A code at bit p of a 16-bit half is
-// a subnormal half-precision number, code * 2^(p - 24): an exact factor, without any conversion.
+// Numbers of few bits that masks lift out of words, a pair at a time: one mask for 4 and 2 bits, one for each
+// of two planes for 3, 5 and 6 (plane_bit in page_layout.h). A number at bit p of a 16-bit half is a
+// subnormal half-precision number, code * 2^(p - 24): an exact factor, without any conversion.
 #pragma once
 
 #include "attention/cuda/pairs/weights.cuh"
@@ -19,11 +20,87 @@ __device__ __forceinline__ void visit_word(std::uint32_t w, int m_tile, const Vi
   }
 }
 
+// Some words of a lane's stream of codes, from an even one on.
+template <int N>
+struct StreamWords {
+  std::uint32_t words[N];
+
+  __device__ __forceinline__ StreamWords(const unsigned char* codes, int first, int lane) {
+    const auto* pieces = reinterpret_cast<const uint4*>(codes);
+    if constexpr (N == 1) {
+      words[0] = reinterpret_cast<const std::uint32_t*>(pieces + first / 4 * kLanes + lane)[first % 4];
+    } else if (N == 4 && first % 4 == 0) {
+      const uint4 piece = pieces[first / 4 * kLanes + lane];
+      words[0] = piece.x;
+      words[1] = piece.y;
+      words[2] = piece.z;
+      words[3] = piece.w;
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; i += 2) {
+        const int at = first + i;
+        const uint2 two = reinterpret_cast<const uint2*>(pieces + at / 4 * kLanes + lane)[at % 4 / 2];
+        words[i] = two.x;
+        words[i + 1] = two.y;
+      }
+    }
+  }
+};
+
+// Where the lower bits of a number lie, in a plane of kWide bits, and how many are in the narrower plane.
+template <int Bits>
+inline constexpr int kWide = Bits >= 4 ? 4 : 2;
+template <int Bits>
+inline constexpr int kNarrow = Bits - kWide<Bits>;
+
+// The bit of a 16-bit half at which a number is left.
+template <int Bits>
+__host__ __device__ constexpr int code_shift(int m_tile, int row) {
+  return kWide<Bits> == 4 ? row * 4 : m_tile % 2 * 4 + row * 2;
+}
+
+// Calls visit(i, a0, a1, a2, a3) for four fragments of numbers of two planes: the first or the second half of
+// a run.
+template <int Bits, class Visit>
+__device__ __forceinline__ void visit_half_run(const unsigned char* codes, int run, int half, int lane,
+                                               const Visit& visit) {
+  constexpr int kLow = kWide<Bits>;
+  constexpr int kHigh = kNarrow<Bits>;
+  const int first = run * 2 * Bits;
+  const StreamWords<kLow> low(codes, first + half * kLow, lane);
+  const StreamWords<kHigh> high(codes, first + 2 * kLow + half * kHigh, lane);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    std::uint32_t a[4];
+#pragma unroll
+    for (int reg = 0; reg < 4; ++reg) {
+      const int to = code_shift<Bits>(i, reg % 2);
+      const std::uint32_t low_word = low.words[i * kLow / 4] >> (reg / 2 * 8);
+      const std::uint32_t high_word = high.words[i * kHigh / 4];
+      const int from = reg / 2 * 8 + (i % (4 / kHigh) * 2 + reg % 2) * kHigh;
+      const int up = to + kLow - from;
+      const std::uint32_t moved = up >= 0 ? high_word << up : high_word >> -up;
+      a[reg] = (low_word & (((1U << kLow) - 1) * 0x00010001U << to)) |
+               (moved & (((1U << kHigh) - 1) * 0x00010001U << (to + kLow)));
+    }
+    visit(i, a[0], a[1], a[2], a[3]);
+  }
+}
+
 // Calls visit(k_tile, m_tile, a0, a1, a2, a3) for the fragments of contraction tiles [first, last).
 template <int Bits, int MTiles, class Visit>
 __device__ __forceinline__ void for_each_fragment(const unsigned char* codes, int lane, int first, int last,
                                                   const Visit& visit) {
-  static_assert(Bits == 4 || Bits == 2);
+  if constexpr (kNarrow < Bits >> 0) {
+#pragma unroll
+    for (int fragment = first * MTiles; fragment < last * MTiles; fragment += 4) {
+      visit_half_run<Bits>(codes, fragment / kRun, fragment % kRun / 4, lane,
+                           [&](int i, auto a0, auto a1, auto a2, auto a3) {
+                             visit(fragment / MTiles, fragment % MTiles + i, a0, a1, a2, a3);
+                           });
+    }
+    return;
+  }
   constexpr int kFragments = 16 / Bits;  // of a piece of 16 bytes: 4 or 8
   const auto* pieces = reinterpret_cast<const uint4*>(codes) + lane;
 #pragma unroll
@@ -43,8 +120,7 @@ __device__ __forceinline__ void for_each_fragment(const unsigned char* codes, in
 // What a product with the codes of a row must be multiplied by. row: 0 for g, 1 for g + 8.
 template <int Bits>
 __host__ __device__ constexpr float code_unit(int m_tile, int row) {
-  const int bit = Bits == 4 ? row * 4 : (m_tile % 2) * 4 + row * 2;
-  return static_cast<float>(1 << (24 - bit));
+  return static_cast<float>(1 << (24 - code_shift<Bits>(m_tile, row)));
 }
 
 }  // namespace kvant::cuda

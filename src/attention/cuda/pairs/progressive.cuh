@@ -1,7 +1,7 @@
-// prog<Bits> keys and values (TurboAttention): blocks of 64 tokens, INT8 with one scale, then 4 or 2 bits
+// prog<Bits> keys and values (TurboAttention): blocks of 64 tokens, INT8 with one scale, then 2 to 5 bits
 // channel-wise with whole steps and zeros. The decoded integers lie within +-127, so that nothing is clamped
 // here: with 4 bits a step is at most 16, and a code stands for at most half a step more than the block's
-// largest, 119; with 2 bits for at most 2 more.
+// largest, 119; with 5 bits for less, with 2 and 3 for at most 2 and 6 more.
 #pragma once
 
 #include "attention/cuda/pairs/linear.cuh"
@@ -41,6 +41,10 @@ __device__ __forceinline__ void for_each_fragment_of_block(const unsigned char* 
     const std::uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) visit_word<4>(words[i], block * 4 + i, visit);
+  } else if constexpr (kNarrow<Bits> > 0) {
+    visit_half_run<Bits>(codes, k, block, lane, [&](int i, auto a0, auto a1, auto a2, auto a3) {
+      visit(block * 4 + i, a0, a1, a2, a3);
+    });
   } else {
     const uint2 half = reinterpret_cast<const uint2*>(codes)[(k * kLanes + lane) * 2 + block];
     visit_word<2>(half.x, block * 4, visit);

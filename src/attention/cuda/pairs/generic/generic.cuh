@@ -78,6 +78,7 @@ __device__ __forceinline__ void with_channels(int channels, const Body& body) {
 template <int D, PageSide Side, GridAxis Grid, class Body>
 __device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned char* bytes, int lane,
                                              const Body& body) {
+  const GridScaler<D, Side, Grid> scaler(page, bytes, lane);
   with_number_bits(page.format.layout.bits, [&](auto bits) {
     body([&](int run, Fragments& a) {
       if constexpr (bits.value == 8) {
@@ -85,13 +86,7 @@ __device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned
       } else {
         read_planes<bits.value>(bytes, run, lane, a);
       }
-      if constexpr (Grid != GridAxis::none) {
-        if constexpr (Side == PageSide::key) {
-          scale_keys<D, Grid>(page, bytes, run, lane, a);
-        } else {
-          scale_values<D, Grid>(page, bytes, run, lane, a);
-        }
-      }
+      scaler.apply(run, a);
       if constexpr (Grid == GridAxis::of_integers)
         if (page.format.as_printed) clamp_integers(a);
     });

@@ -16,7 +16,7 @@ __device__ __forceinline__ std::uint32_t twice(std::uint32_t pair, int i) {
   return __byte_perm(pair, 0, i == 0 ? 0x1010 : 0x3232);
 }
 
-// The grids of tokens, of one of several groups of channels.
+// The grids of tokens, of one of several groups of channels: that of all the lane's channels.
 struct TokenGrids {
   const unsigned char *scales, *zeros;
   int groups;
@@ -43,32 +43,44 @@ struct TokenGrids {
   }
 };
 
-// The grids of channels, of the block of tokens that `token` is in.
+// The grids of channels, of a part of 32 tokens.
 template <GridAxis Grid>
 struct ChannelGrids {
   const unsigned char *scales, *zeros;
   bool as_printed;
 
-  __device__ __forceinline__ ChannelGrids(const AnyPage& page, const unsigned char* bytes, int d, int token)
+  __device__ __forceinline__ ChannelGrids(const AnyPage& page, const unsigned char* bytes, int d, int part)
       : as_printed(page.format.as_printed) {
     const unsigned char* parameters = bytes + page.code_bytes;
+    const int block = part >> page.block_shift;
     if constexpr (Grid == GridAxis::of_integers) {
-      scales = parameters + token / 64 * d;
+      scales = parameters + block * d;
       zeros = scales + 2 * d;
     } else {
-      scales = parameters + token / page.format.group * 2 * d;
-      zeros = scales + kTokens / page.format.group * 2 * d;
+      scales = parameters + block * 2 * d;
+      zeros = scales + (4 >> page.block_shift) * 2 * d;
     }
   }
 
-  // Of channels first and first + 1; first is even.
-  __device__ __forceinline__ ScaleZero pair(int first) const {
-    if constexpr (Grid == GridAxis::of_channels)
-      return {*reinterpret_cast<const std::uint32_t*>(scales + 2 * first),
-              *reinterpret_cast<const std::uint32_t*>(zeros + 2 * first)};
-    const std::uint32_t step = *reinterpret_cast<const std::uint16_t*>(scales + first);
-    const std::uint32_t zero = *reinterpret_cast<const std::uint16_t*>(zeros + first) ^ kSignBits;
-    ScaleZero grid{half2_from_bytes(step, Bytes::first, 0), half2_from_bytes(zero, Bytes::first, 128)};
+  // Of channels first to first + 3; first is a multiple of 4.
+  __device__ __forceinline__ void four(int first, ScaleZero (&grid)[2]) const {
+    if constexpr (Grid == GridAxis::of_channels) {
+      const uint2 scale = *reinterpret_cast<const uint2*>(scales + 2 * first);
+      const uint2 zero = *reinterpret_cast<const uint2*>(zeros + 2 * first);
+      grid[0] = {scale.x, zero.x};
+      grid[1] = {scale.y, zero.y};
+    } else {
+      const std::uint32_t steps = *reinterpret_cast<const std::uint32_t*>(scales + first);
+      const std::uint32_t signed_zeros = *reinterpret_cast<const std::uint32_t*>(zeros + first);
+      grid[0] = grid_of_integers(steps, signed_zeros, Bytes::first);
+      grid[1] = grid_of_integers(steps, signed_zeros, Bytes::last);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ ScaleZero grid_of_integers(std::uint32_t steps, std::uint32_t signed_zeros,
+                                                        Bytes which) const {
+    ScaleZero grid{half2_from_bytes(steps, which, 0), half2_from_bytes(signed_zeros ^ kSignBits, which, 128)};
     if (as_printed) grid.zero = multiply_half2(grid.zero, grid.scale);
     return grid;
   }
@@ -82,49 +94,58 @@ __device__ __forceinline__ std::uint32_t clamped(std::uint32_t x) {
   return *reinterpret_cast<const std::uint32_t*>(&y);
 }
 
-// Keys of contraction tile k: rows are tokens.
-template <int D, GridAxis Grid>
-__device__ __forceinline__ void scale_keys(const AnyPage& page, const unsigned char* bytes, int k, int lane,
-                                           Fragments& a) {
-  const int channel = lane % 4 * (D / 4) + 4 * k;
-  if constexpr (Grid == GridAxis::of_tokens) {
-    const TokenGrids grids(page, bytes, D, channel);
+// Applies grids to the runs of a page. Keys: a run is a contraction tile of channels, rows are tokens.
+// Values: it is some tokens, rows are channels.
+template <int D, PageSide Side, GridAxis Grid>
+struct GridScaler;
+
+struct NoScaler {
+  __device__ __forceinline__ NoScaler(const AnyPage&, const unsigned char*, int) {}
+  __device__ __forceinline__ void apply(int, Fragments&) const {}
+};
+template <int D>
+struct GridScaler<D, PageSide::key, GridAxis::none> : NoScaler {
+  using NoScaler::NoScaler;
+};
+template <int D>
+struct GridScaler<D, PageSide::value, GridAxis::none> : NoScaler {
+  using NoScaler::NoScaler;
+};
+
+template <int D>
+struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
+  ScaleZero grids[kTokenTiles];  // of rows g and g + 8, the same for all the lane's channels
+
+  __device__ __forceinline__ GridScaler(const AnyPage& page, const unsigned char* bytes, int lane) {
+    const TokenGrids of_page(page, bytes, D, lane % 4 * (D / 4));
+#pragma unroll
+    for (int m = 0; m < kTokenTiles; ++m) grids[m] = of_page.pair(m / 2 * 32 + lane / 4 * 4 + m % 2 * 2);
+  }
+  __device__ __forceinline__ void apply(int, Fragments& a) const {
 #pragma unroll
     for (int m = 0; m < kTokenTiles; ++m) {
-      const ScaleZero grid = grids.pair(m / 2 * 32 + lane / 4 * 4 + m % 2 * 2);
 #pragma unroll
       for (int reg = 0; reg < 4; ++reg)
-        a[m][reg] = fma_half2(a[m][reg], twice(grid.scale, reg % 2), twice(grid.zero, reg % 2));
-    }
-  } else {
-#pragma unroll
-    for (int part = 0; part < kTokenTiles / 2; ++part) {
-      const ChannelGrids<Grid> grids(page, bytes, D, part * 32);
-      const ScaleZero grid[2] = {grids.pair(channel), grids.pair(channel + 2)};
-#pragma unroll
-      for (int m = 2 * part; m < 2 * part + 2; ++m) {
-#pragma unroll
-        for (int reg = 0; reg < 4; ++reg)
-          a[m][reg] = fma_half2(a[m][reg], grid[reg / 2].scale, grid[reg / 2].zero);
-      }
+        a[m][reg] = fma_half2(a[m][reg], twice(grids[m].scale, reg % 2), twice(grids[m].zero, reg % 2));
     }
   }
-}
+};
 
-// A run of values: rows are channels.
-template <int D, GridAxis Grid>
-__device__ __forceinline__ void scale_values(const AnyPage& page, const unsigned char* bytes, int run,
-                                             int lane, Fragments& a) {
-  constexpr int kMTiles = D / 16;
-  const int channel = lane / 4 * (D / 8);
+template <int D>
+struct GridScaler<D, PageSide::value, GridAxis::of_tokens> {
+  TokenGrids of_page;
+  int first_token;  // of the lane
+
+  __device__ __forceinline__ GridScaler(const AnyPage& page, const unsigned char* bytes, int lane)
+      : of_page(page, bytes, D, lane / 4 * (D / 8)), first_token(lane % 4 * 8) {}
+  __device__ __forceinline__ void apply(int run, Fragments& a) const {
+    constexpr int kMTiles = D / 16;
 #pragma unroll
-  for (int first = 0; first < kRun; first += kMTiles) {
-    const int k = (run * kRun + first) / kMTiles;
-    if constexpr (Grid == GridAxis::of_tokens) {
-      const int token = k / 2 * 32 + lane % 4 * 8 + k % 2 * 2;
-      const TokenGrids grids(page, bytes, D, channel);
-      const ScaleZero one = grids.pair(token);
-      const ScaleZero four_on = grids.pair(token + 4);
+    for (int first = 0; first < kRun; first += kMTiles) {
+      const int k = (run * kRun + first) / kMTiles;
+      const int token = k / 2 * 32 + first_token + k % 2 * 2;
+      const ScaleZero one = of_page.pair(token);
+      const ScaleZero four_on = of_page.pair(token + 4);
       const ScaleZero grid[2] = {
           {low_halves(one.scale, four_on.scale), low_halves(one.zero, four_on.zero)},
           {high_halves(one.scale, four_on.scale), high_halves(one.zero, four_on.zero)}};
@@ -134,18 +155,60 @@ __device__ __forceinline__ void scale_values(const AnyPage& page, const unsigned
         for (int reg = 0; reg < 4; ++reg)
           a[f][reg] = fma_half2(a[f][reg], grid[reg / 2].scale, grid[reg / 2].zero);
       }
-    } else {
-      const ChannelGrids<Grid> grids(page, bytes, D, k * 16);
+    }
+  }
+};
+
+// Grids of channels or of integers.
+template <int D, GridAxis Grid>
+struct GridScaler<D, PageSide::key, Grid> {
+  const AnyPage& page;
+  const unsigned char* bytes;
+  int lane;
+
+  __device__ __forceinline__ GridScaler(const AnyPage& of_launch, const unsigned char* of_page, int of_warp)
+      : page(of_launch), bytes(of_page), lane(of_warp) {}
+  __device__ __forceinline__ void apply(int run, Fragments& a) const {
 #pragma unroll
-      for (int f = first; f < first + kMTiles; ++f) {
-        const ScaleZero grid = grids.pair(channel + 2 * (f - first));
+    for (int part = 0; part < kTokenTiles / 2; ++part) {
+      ScaleZero grid[2];
+      ChannelGrids<Grid>(page, bytes, D, part).four(lane % 4 * (D / 4) + 4 * run, grid);
+#pragma unroll
+      for (int m = 2 * part; m < 2 * part + 2; ++m) {
 #pragma unroll
         for (int reg = 0; reg < 4; ++reg)
-          a[f][reg] = fma_half2(a[f][reg], twice(grid.scale, reg % 2), twice(grid.zero, reg % 2));
+          a[m][reg] = fma_half2(a[m][reg], grid[reg / 2].scale, grid[reg / 2].zero);
       }
     }
   }
-}
+};
+
+template <int D, GridAxis Grid>
+struct GridScaler<D, PageSide::value, Grid> {
+  const AnyPage& page;
+  const unsigned char* bytes;
+  int lane;
+
+  __device__ __forceinline__ GridScaler(const AnyPage& of_launch, const unsigned char* of_page, int of_warp)
+      : page(of_launch), bytes(of_page), lane(of_warp) {}
+  __device__ __forceinline__ void apply(int run, Fragments& a) const {
+    constexpr int kMTiles = D / 16;
+#pragma unroll
+    for (int first = 0; first < kRun; first += kMTiles) {
+      const ChannelGrids<Grid> grids(page, bytes, D, (run * kRun + first) / kMTiles / 2);
+#pragma unroll
+      for (int m = 0; m < kMTiles; m += 2) {
+        ScaleZero grid[2];  // of the channels of two m tiles
+        grids.four(lane / 4 * (D / 8) + 2 * m, grid);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          std::uint32_t& x = a[first + m + i / 4][i % 4];
+          x = fma_half2(x, twice(grid[i / 4].scale, i % 2), twice(grid[i / 4].zero, i % 2));
+        }
+      }
+    }
+  }
+};
 
 __device__ __forceinline__ void clamp_integers(Fragments& a) {
 #pragma unroll
