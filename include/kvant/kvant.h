@@ -116,7 +116,8 @@ typedef struct kvant_decode_layer {
   const uint32_t*
       masks; /* 16-byte aligned; page p: masks + 4 * (seq * mask_seq_stride + head * mask_head_stride + p) */
   int64_t mask_seq_stride, mask_head_stride;
-  /* Codebooks of vector formats: half-precision centroids, [n_kv_heads] of them, so many numbers apart. */
+  /* Codebooks of vector formats: half-precision centroids, [n_kv_heads] of them, so many numbers apart; of pq
+   * formats, those of all sub-spaces in turn. */
   const void* key_codebooks;
   const void* value_codebooks;
   int64_t key_codebook_stride, value_codebook_stride;
