@@ -14,7 +14,6 @@ namespace kvant::cuda {
 // Three warps on each of a multiprocessor's schedulers, the copying warp among them. (Nine to twelve warps
 // may use the same number of registers each.)
 inline constexpr int kMostConsumerWarps = 11;
-inline constexpr int kMostThreads = (kMostConsumerWarps + 1) * kLanes;
 inline constexpr int kMostStages = 8;
 inline constexpr int kPaddedGroup = 8;  // query heads of a KV head: the columns of a product
 inline constexpr int kMergedHeads = 4;  // query heads that are merged at a time

@@ -1,5 +1,5 @@
-// vq keys and values (VecInfer): a code of B bits stands for X channels. Codebooks belong to a KV head: 2^B
-// half-precision centroids of X channels.
+// vq keys and values (VecInfer), and nvq ones, which have a gain for each token: a code of B bits stands for
+// X channels. Codebooks belong to a KV head: 2^B half-precision centroids of X channels.
 #pragma once
 
 #include "attention/cuda/pairs/look_up.cuh"
@@ -98,9 +98,13 @@ constexpr int groups_in_pieces(int bits) {
   return 128 / greatest_common_divisor(bits, 128);
 }
 
-template <int Channels, int Bits, int D>
+// Whether half-precision gains of the tokens follow the codes.
+enum class Gains { none, of_tokens };
+
+template <int Channels, int Bits, int D, Gains Gain>
 struct VectorKey {
-  static constexpr int kPageBytes = kTokens * (D / Channels) * Bits / 8;
+  static constexpr int kCodes = kTokens * (D / Channels) * Bits / 8;
+  static constexpr int kPageBytes = kCodes + (Gain == Gains::none ? 0 : 2 * kTokens);
   static constexpr int kTiles = Channels == 8 ? 2 : 1;  // contraction tiles that a group of codes spans
   static constexpr int kPerRow = Channels == 2 ? 2 : 1;
   static constexpr int kGroupCodes = kTokenTiles * 2 * kPerRow;
@@ -139,6 +143,15 @@ struct VectorKey {
         }
       }
     }
+    if constexpr (Gain == Gains::of_tokens) {
+      const TokenParameters gains(page + kCodes, lane);
+#pragma unroll
+      for (int m = 0; m < kTokenTiles; ++m) {
+        const float2 gain = gains.floats(m);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[m][i] *= i < 2 ? gain.x : gain.y;
+      }
+    }
 #pragma unroll
     for (int m = 0; m < kTokenTiles; ++m) {
 #pragma unroll
@@ -147,9 +160,10 @@ struct VectorKey {
   }
 };
 
-template <int Channels, int Bits, int D>
+template <int Channels, int Bits, int D, Gains Gain>
 struct VectorValue {
-  static constexpr int kPageBytes = kTokens * (D / Channels) * Bits / 8;
+  static constexpr int kCodes = kTokens * (D / Channels) * Bits / 8;
+  static constexpr int kPageBytes = kCodes + (Gain == Gains::none ? 0 : 2 * kTokens);
   static constexpr int kMTiles = D / 16;
   static constexpr int kSpan = Channels / 2;  // m tiles of a code
   static constexpr int kGroupCodes = 4 * kMTiles / kSpan;
@@ -161,7 +175,7 @@ struct VectorValue {
                                                   const Scores& p, int lane, float (&out)[kMTiles][4]) {
     static_assert(kTokenTiles % kTogether == 0);
     using Words = CodeWords<Channels, Bits, kTogether * kGroupCodes * Bits / 32>;
-    const Weights weights = pack_weights(p);
+    const Weights weights = weigh(p, page, lane);
 #pragma unroll
     for (int first = 0; first < kTokenTiles; first += kTogether) {
       const Words codes(reinterpret_cast<const uint4*>(page) + lane +
@@ -185,19 +199,25 @@ struct VectorValue {
       }
     }
   }
+
+ private:
+  static __device__ __forceinline__ Weights weigh(const Scores& p, const unsigned char* page, int lane) {
+    if constexpr (Gain == Gains::of_tokens) return pack_weights(p, TokenParameters(page + kCodes, lane));
+    return pack_weights(p);
+  }
 };
 
 // KeyChannels, KeyBits, ValueChannels, ValueBits: X and B of either side.
-template <int KeyChannels, int KeyBits, int ValueChannels, int ValueBits, int D>
+template <int KeyChannels, int KeyBits, int ValueChannels, int ValueBits, int D, Gains Gain = Gains::none>
 struct VectorPair {
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = true;
   using KeyTable = CodebookTable<KeyChannels, KeyBits>;
   using ValueTable = CodebookTable<ValueChannels, ValueBits>;
   static constexpr int kTableBytes = KeyTable::kBytes + ValueTable::kBytes;
-  using Key = VectorKey<KeyChannels, KeyBits, D>;
+  using Key = VectorKey<KeyChannels, KeyBits, D, Gain>;
 
-  struct Value : VectorValue<ValueChannels, ValueBits, D> {
+  struct Value : VectorValue<ValueChannels, ValueBits, D, Gain> {
     static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char* tables,
                                                const unsigned char* page, const Scores& p, int lane,
                                                float (&out)[D / 16][4], NoState&) {
