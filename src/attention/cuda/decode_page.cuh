@@ -231,4 +231,75 @@ __device__ __forceinline__ void decode_octet(const SealedPage& page, int token, 
   }
 }
 
+// What decodes octets of one page, with all that is common to a thread's tokens looked up beforehand: of any
+// format, and of the uniform grids of 2 and 4 bits.
+template <PageSide Side, int D>
+struct AnyOctets {
+  static constexpr int kTogether = 1;  // tokens, of which instructions may be interleaved
+  const SealedPage& page;
+  int octet;
+  __device__ __forceinline__ void decode(int token, float (&values)[kOctet]) const {
+    decode_octet<Side, D>(page, token, octet, values);
+  }
+};
+
+// Codes as numbers: those below 2^23 are the lowest bits of 2^23 + the number.
+template <PageSide Side, int D, int Bits>
+__device__ __forceinline__ void read_numbers(const std::uint32_t* words, int token, int octet,
+                                             float (&numbers)[kOctet]) {
+  std::uint32_t codes[kOctet];
+  read_octet<Side, D>(words, {CodeOrder::planes, Bits, 1}, token, octet, codes);
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) numbers[i] = __uint_as_float(codes[i] | 0x4b000000) - 0x1p23F;
+}
+
+template <PageSide Side, int D, int Bits>
+struct ChannelGridOctets {  // one group for all tokens
+  static constexpr int kTogether = 4;
+  const SealedPage& page;
+  int octet;
+  HalfOctet scale, zero;
+  __device__ ChannelGridOctets(const SealedPage& of, int nth)
+      : page(of),
+        octet(nth),
+        scale(reinterpret_cast<const __half*>(of.parameters<D>()) + nth * kOctet),
+        zero(reinterpret_cast<const __half*>(of.parameters<D>()) + D + nth * kOctet) {}
+  __device__ __forceinline__ void decode(int token, float (&values)[kOctet]) const {
+    read_numbers<Side, D, Bits>(page.words, token, octet, values);
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i) values[i] = values[i] * scale.x[i] + zero.x[i];
+  }
+};
+
+template <PageSide Side, int D, int Bits>
+struct TokenGridOctets {  // one group for all channels
+  static constexpr int kTogether = 4;
+  const SealedPage& page;
+  int octet;
+  __device__ __forceinline__ void decode(int token, float (&values)[kOctet]) const {
+    const auto* scales = reinterpret_cast<const __half*>(page.parameters<D>()) + token;
+    const float scale = __half2float(scales[0]);
+    const float zero = __half2float(scales[kTokens]);
+    read_numbers<Side, D, Bits>(page.words, token, octet, values);
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i) values[i] = values[i] * scale + zero;
+  }
+};
+
+// Calls use(octets) for what decodes the page.
+template <PageSide Side, int D, class Use>
+__device__ __forceinline__ void with_octets(const SealedPage& page, int octet, const Use& use) {
+  const PageDecoding& decoding = page.decoding;
+  const int bits = decoding.layout.bits;
+  if (decoding.encoding == Encoding::channel_grid && decoding.group == kTokens && bits == 4)
+    return use(ChannelGridOctets<Side, D, 4>(page, octet));
+  if (decoding.encoding == Encoding::channel_grid && decoding.group == kTokens && bits == 2)
+    return use(ChannelGridOctets<Side, D, 2>(page, octet));
+  const bool by_token =
+      decoding.encoding == Encoding::token_grid && decoding.group >= D && !decoding.stored.symmetric;
+  if (by_token && bits == 4) return use(TokenGridOctets<Side, D, 4>{page, octet});
+  if (by_token && bits == 2) return use(TokenGridOctets<Side, D, 2>{page, octet});
+  return use(AnyOctets<Side, D>{page, octet});
+}
+
 }  // namespace kvant::cuda

@@ -2,6 +2,8 @@
 // side; a thread writes 16 bytes at a time.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/cuda/decode_page.cuh"
 #include "attention/cuda/ptx.cuh"
 
@@ -16,6 +18,7 @@ struct ExpandShared {
   float levels[kMostLevels];
   std::uint32_t masked[kTokens / 32];  // tokens of the page that lie in side pages, sink aside
   int first_masked;                    // the place of the first of them among the side tokens
+  bool has_side_tokens;
 };
 
 // The page, KV head and side that a CTA works on.
@@ -59,7 +62,9 @@ __device__ inline void find_masked(const ExpandArgs& args, const ExpandedPage& a
   if (thread < kWords && args.masks != nullptr) own = behind_sink(at.page * kWords + thread);
   if (thread < kWords) shared.masked[thread] = own;
   if (thread == 0) shared.first_masked = args.sink;
-  if (__syncthreads_or(own != 0) == 0) return;
+  const bool any = __syncthreads_or(own != 0) != 0;
+  if (thread == 0) shared.has_side_tokens = any || (at.page == 0 && args.sink > 0);
+  if (!any) return;
   int before = 0;
   for (int word = thread; word < at.page * kWords; word += kExpandThreads)
     before += __popc(behind_sink(word));
@@ -85,41 +90,65 @@ __device__ inline void load_page(const unsigned char* from, const PageDecoding& 
   if (threadIdx.x < kMostLevels) shared.levels[threadIdx.x] = decoding.levels[threadIdx.x];
 }
 
-template <PageSide Side, int D>
-__device__ void expand_page(const ExpandArgs& args, const ExpandedPage& at, unsigned char* rows,
-                            ExpandShared& shared) {
-  constexpr int kOctets = D / kOctet;
-  const auto side = static_cast<int>(Side);
-  const auto store = [&](int i, const uint4& octet) {
-    *reinterpret_cast<uint4*>(rows + (i / kOctets * args.token_stride + i % kOctets * kOctet) * 2) = octet;
-  };
-  if (!at.sealed) {
-    const int tail_page = at.page - (args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq]);
-    const unsigned char* page = page_address(args.tail, at.seq, at.head, side, tail_page);
-    for (int i = static_cast<int>(threadIdx.x); i < at.n_tokens * kOctets; i += kExpandThreads)
-      store(i, plain_octet<Side, D>(page, i / kOctets, i % kOctets));
-    return;
+// Where the rows of a page go: this thread's octet of each.
+template <int D>
+struct RowWriter {
+  static constexpr int kOctets = D / kOctet;
+  static constexpr int kTogether = kExpandThreads / kOctets;  // tokens that a CTA writes at a time
+  unsigned char* rows;
+  std::int64_t token_bytes;
+  int octet, first_token;
+
+  __device__ RowWriter(unsigned char* page_rows, std::int64_t token_stride)
+      : token_bytes(2 * token_stride),
+        octet(static_cast<int>(threadIdx.x) % kOctets),
+        first_token(static_cast<int>(threadIdx.x) / kOctets) {
+    rows = page_rows + octet * 16;
   }
+  __device__ __forceinline__ void store(int token, const uint4& packed) const {
+    *reinterpret_cast<uint4*>(rows + token * token_bytes) = packed;
+  }
+};
+
+template <PageSide Side, int D>
+__device__ void expand_sealed(const ExpandArgs& args, const ExpandedPage& at, const RowWriter<D>& writer,
+                              ExpandShared& shared) {
+  const auto side = static_cast<int>(Side);
   const PageDecoding& decoding = args.decodings[args.decoding_of_head[at.head]][side];
   const SealedPage page{shared.page, shared.levels, decoding,
                         decoding.codebooks + at.head * decoding.codebook_stride};
   load_page(page_address(args.sealed, at.seq, at.head, side, at.page), decoding, shared);
   find_masked(args, at, shared);
   __syncthreads();
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kOctets; i += kExpandThreads) {
-    const int token = i / kOctets;
-    const int in_side = side_token(args, shared, at.page, token);
-    if (in_side >= 0) {
-      store(i, plain_octet<Side, D>(page_address(args.side, at.seq, at.head, side, in_side / kTokens),
-                                    in_side % kTokens, i % kOctets));
-      continue;
+  with_octets<Side, D>(page, writer.octet, [&](const auto& octets) {
+    constexpr int kTogether = std::remove_reference_t<decltype(octets)>::kTogether;
+#pragma unroll kTogether
+    for (int token = writer.first_token; token < kTokens; token += RowWriter<D>::kTogether) {
+      float x[kOctet];
+      octets.decode(token, x);
+      writer.store(token, {pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3]), pack_bf16x2(x[4], x[5]),
+                           pack_bf16x2(x[6], x[7])});
     }
-    float x[kOctet];
-    decode_octet<Side, D>(page, token, i % kOctets, x);
-    store(i, {pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3]), pack_bf16x2(x[4], x[5]),
-              pack_bf16x2(x[6], x[7])});
+  });
+  if (!shared.has_side_tokens) return;
+  // The same thread has just written what codes of these tokens stand for.
+  for (int token = writer.first_token; token < kTokens; token += RowWriter<D>::kTogether) {
+    const int in_side = side_token(args, shared, at.page, token);
+    if (in_side < 0) continue;
+    const unsigned char* from = page_address(args.side, at.seq, at.head, side, in_side / kTokens);
+    writer.store(token, plain_octet<Side, D>(from, in_side % kTokens, writer.octet));
   }
+}
+
+template <PageSide Side, int D>
+__device__ void expand_page(const ExpandArgs& args, const ExpandedPage& at, unsigned char* rows,
+                            ExpandShared& shared) {
+  const RowWriter<D> writer(rows, args.token_stride);
+  if (at.sealed) return expand_sealed<Side, D>(args, at, writer, shared);
+  const int tail_page = at.page - (args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq]);
+  const unsigned char* page = page_address(args.tail, at.seq, at.head, static_cast<int>(Side), tail_page);
+  for (int token = writer.first_token; token < at.n_tokens; token += RowWriter<D>::kTogether)
+    writer.store(token, plain_octet<Side, D>(page, token, writer.octet));
 }
 
 // Grid: pages, KV heads, sequences times sides.

@@ -6,10 +6,10 @@
 // of sums finds both. The square of a number that is a multiple of 2^-70 is a multiple of 2^-140, a subnormal
 // number, whose bits are those of a whole number.
 //
-// Parents are kept for two windows of values only. At the end of a window the path that is the best then
-// decides by which node it has begun; all others that do not come from there are forbidden, and the codes of
-// the window before are written. Bits above those of the parent say from which node of the window's beginning
-// a path comes.
+// Parents are kept for two windows of values only. At the end of a window the path
+// that is the best then decides by which node it has begun; all others that do not come from there are
+// forbidden, and the codes of the window before are written. Bits above those of the parent say from which
+// node of the window's beginning a path comes.
 #pragma once
 
 #include <array>
@@ -21,7 +21,6 @@
 namespace kvant::cuda {
 
 inline constexpr int kTrellisThreads = kTokens;
-inline constexpr int kRunIn = 12;       // values before the seam that choose its node
 inline constexpr int kOctetValues = 8;  // whose codes are whole bytes
 
 template <int Bits>
@@ -32,17 +31,16 @@ struct Trellis {
   static constexpr int kParents = 1 << kParentBits;                      // of a node
   static constexpr int kBetween = kTrellisStates / (kNodes * kParents);  // states from a node to another
   static constexpr int kWords = (kNodes * kParentBits + 31) / 32;        // of the choices of a step
-  static constexpr int kWindow = Bits < 3 ? 48 : 32;                     // values
   static constexpr int kRunIn = Bits == 1 ? 32 : 16;  // values before the seam that choose its node
 
   // Lowest bits of costs: the parent's, and above them the node at the window's beginning.
   static constexpr int kPassengerBits = kParentBits + kTrellisBits - Bits;
   // Values and levels are multiples of this. Squares are then multiples of 2^9 or, with fewer passengers and
   // finer multiples, 2^7 or 2^5 bits. Where subnormal numbers end (at differences of 90 levels, for one bit
-  // at 181), costs grow more slowly.
+  // at 362), costs grow more slowly.
   static constexpr float kUnit = Bits == 6 ? 0x1p-72F : Bits == 5 ? 0x1p-71F : 0x1p-70F;
-  static constexpr float kFine = Bits == 6 ? 8 : Bits == 5 ? 4 : Bits == 1 ? 1 : 2;  // of a level
-  static constexpr float kMost = 234;  // levels: values beyond are taken for that
+  static constexpr float kFine = Bits == 6 ? 8 : Bits == 5 ? 4 : Bits == 1 ? 0.5F : 2;  // of a level
+  static constexpr float kMost = Bits == 1 ? 304 : 190;  // levels: values beyond are taken for that
   static constexpr int kForbidden = 0x40000000;
 };
 
@@ -84,7 +82,8 @@ struct OrderedState {
 
 template <int Bits, int State>
 inline constexpr float kStateLevel =
-    static_cast<float>(state_level(Trellis<Bits>::kCode, State)) * Trellis<Bits>::kFine* Trellis<Bits>::kUnit;
+    static_cast<float>(static_cast<int>(state_level(Trellis<Bits>::kCode, State) * Trellis<Bits>::kFine)) *
+    Trellis<Bits>::kUnit;
 
 // The parents that the nodes have chosen in a step, by their lowest bits.
 template <int Bits>
@@ -219,12 +218,18 @@ class PathCosts {
   int costs_[T::kNodes];
 };
 
+// Values of a window, and for how many values parents are kept.
+template <int Bits, int D>
+inline constexpr int kWindow = Bits < 3 || (Bits == 3 && D == 64) ? 48 : 32;
+template <int Bits, int D>
+inline constexpr int kKept = 2 * kWindow<Bits, D> < D ? 2 * kWindow<Bits, D> : D;
+
 template <int Bits, int D>
 struct alignas(16) TrellisShared {
   using T = Trellis<Bits>;
   static constexpr int kCodeBytes = kTokens * D * Bits / 8;
   static constexpr int kPageBytes = round_up_16(kCodeBytes + kTokens + 2 * D + 4);
-  std::uint32_t choices[2 * T::kWindow * T::kWords][kTokens];
+  std::uint32_t choices[kKept<Bits, D> * T::kWords][kTokens];
   unsigned char page[kPageBytes];
   float means[D];
   std::uint32_t left_out[kTokens / 32];
@@ -249,6 +254,7 @@ class TokenPath {
  public:
   using T = Trellis<Bits>;
   using Shared = TrellisShared<Bits, D>;
+  static constexpr int kWindow = cuda::kWindow<Bits, D>;
 
   __device__ TokenPath(Shared& shared, const CodeLayout& layout, const TailPage<D>& tail, int token)
       : shared_(shared), layout_(layout), tail_(tail), token_(token) {
@@ -264,8 +270,8 @@ class TokenPath {
     for (int i = D - T::kRunIn; i < D; ++i) costs.step(in_units(i));
     int seam = 0;
 #pragma unroll 1
-    for (int first = 0;; first += T::kWindow) {
-      const int end = min(first + T::kWindow, D);
+    for (int first = 0;; first += kWindow) {
+      const int end = min(first + kWindow, D);
       costs.mark();
 #pragma unroll 1
       for (int i = first; i < end; ++i) {
@@ -275,7 +281,8 @@ class TokenPath {
           shared_.choices[slot(i) + word][token_] = choices.words[word];
       }
       if (end == D) {
-        emit(max(first - T::kWindow, 0), D, seam);  // the stream is a circle: it ends where it has begun
+        // The stream is a circle: it ends where it has begun.
+        emit(max(first - kWindow, 0), D, seam);
         break;
       }
       int node = costs.cheapest();
@@ -284,7 +291,7 @@ class TokenPath {
       if (first == 0) {
         seam = node;
       } else {
-        emit(first - T::kWindow, first, node);
+        emit(first - kWindow, first, node);
       }
     }
     return length_ > 0 ? fminf(fmaxf(along_ / length_, 0), 0x1p126F) : 0;
@@ -349,7 +356,7 @@ class TokenPath {
 
   // Where the choices of value i are kept.
   static __device__ int slot(int i) {
-    return i % (2 * T::kWindow) * T::kWords;
+    return i % kKept<Bits, D> * T::kWords;
   }
 
   Shared& shared_;

@@ -25,12 +25,13 @@ struct alignas(16) VectorShared {
   __nv_bfloat16 values[kTokens * kRow];
   std::uint32_t page[kTokens * (D / 2 * 8 + 16) / 32];  // codes of 8 bits for 2 channels, or fewer; gains
   float largest, longest;                               // |x| of the page's values, |c| of the centroids
-  double norms[kTokens];                                // of tokens, where vectors are of unit ones; else 1
+  bool has_units;                                       // whether unit vectors are searched for
+  double reciprocals[kTokens];                          // of tokens' lengths, if so
 
   // A channel of a token, or of its unit vector.
   __device__ float value(int token, int channel) const {
-    const double norm = norms[token];
-    return norm > 0 ? static_cast<float>(__bfloat162float(values[token * kRow + channel]) * (1 / norm)) : 0;
+    const float x = __bfloat162float(values[token * kRow + channel]);
+    return has_units ? static_cast<float>(x * reciprocals[token]) : x;
   }
 
   // And behind it: what each lane adds to a tile's scores [n / 16][8], lengths |c|^2 [n], then centroids
@@ -229,13 +230,14 @@ __device__ void encode_vectors(VectorShared<D>& shared, const CodeLayout& layout
 // Lengths of tokens, by which those of gain-shape formats are divided, and the largest value that remains.
 template <int D>
 __device__ void measure_tokens(VectorShared<D>& shared, bool has_gains) {
-  for (int token = static_cast<int>(threadIdx.x); token < kTokens; token += kVectorThreads) {
+  if (threadIdx.x == 0) shared.has_units = has_gains;
+  for (int token = static_cast<int>(threadIdx.x); has_gains && token < kTokens; token += kVectorThreads) {
     double squares = 0;
-    for (int channel = 0; has_gains && channel < D; ++channel) {
+    for (int channel = 0; channel < D; ++channel) {
       const double x = __bfloat162float(shared.values[token * VectorShared<D>::kRow + channel]);
       squares += x * x;
     }
-    shared.norms[token] = has_gains ? sqrt(squares) : 1;
+    shared.reciprocals[token] = squares > 0 ? 1 / sqrt(squares) : 0;
   }
   __syncthreads();
   float largest = 0;
