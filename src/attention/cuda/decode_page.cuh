@@ -243,14 +243,27 @@ struct AnyOctets {
   }
 };
 
-// Codes as numbers: those below 2^23 are the lowest bits of 2^23 + the number.
+// Codes of 2 or 4 bits in planes (page_layout.h) as numbers: a word has those of one fragment or two. The
+// octet is 4 codes each of two fragments in sequence (keys), or 2 codes each of four (values).
 template <PageSide Side, int D, int Bits>
 __device__ __forceinline__ void read_numbers(const std::uint32_t* words, int token, int octet,
                                              float (&numbers)[kOctet]) {
-  std::uint32_t codes[kOctet];
-  read_octet<Side, D>(words, {CodeOrder::planes, Bits, 1}, token, octet, codes);
+  constexpr bool kKeys = Side == PageSide::key;
+  constexpr unsigned kWordFragments = 4 / Bits;
+  const Place first = sealed_place(Side, D, token, octet * kOctet);
 #pragma unroll
-  for (int i = 0; i < kOctet; ++i) numbers[i] = __uint_as_float(codes[i] | 0x4b000000) - 0x1p23F;
+  for (unsigned i = 0; i < kOctet; ++i) {
+    const unsigned k_tile = first.k_tile + (kKeys ? i / 4 : 0);
+    const unsigned m_tile = first.m_tile + (kKeys ? 0 : i / 2);
+    const unsigned j = kKeys ? i % 4 : first.j;
+    const unsigned row = kKeys ? first.row : i % 2;
+    const unsigned fragment = k_tile * (kKeys ? kTokenTiles : D / 16) + m_tile;
+    const unsigned word = fragment / kWordFragments;
+    const unsigned shift = j % 2 * 16 + j / 2 * 8 + (fragment % kWordFragments * 2 + row) * Bits;
+    const std::uint32_t code =
+        words[(word / 4 * kLanes + first.lane) * 4 + word % 4] >> shift & ((1U << Bits) - 1);
+    numbers[i] = __uint_as_float(code | 0x4b000000) - 0x1p23F;  // 2^23 + code, less 2^23
+  }
 }
 
 template <PageSide Side, int D, int Bits>
