@@ -3,7 +3,8 @@
 // it the limit: reading the same number of bytes and nothing else.
 //
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--tail TOKENS]
-//                [--settled 1] [--protected PERCENT] [--correction 1] [KEY+VALUE[/KEY+VALUE...] ...]
+//                [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1]
+//                [KEY+VALUE[/KEY+VALUE...] ...]
 //
 // Several pairs: KV heads have them in turn.
 //
@@ -41,6 +42,7 @@ struct Settings {
   int runs = 15;
   int seqs = 0;             // only shapes of this many sequences; 0: all
   int settled = 0;          // as in kvant_decode_layer
+  int reproducible = 0;     // likewise
   int tail = 0;             // tokens
   int protected_share = 0;  // percent of the sealed tokens
   int correction = 0;
@@ -250,6 +252,7 @@ class Bench {
       kvant_decode_layer layer{};
       layer.struct_size = sizeof layer;
       layer.settled = settings_.settled;
+      layer.reproducible = settings_.reproducible;
       kvant_pages& source = plain ? layer.tail : layer.sealed;
       source.table = table.get();
       source.layer_stride = static_cast<std::int64_t>(per_layer);
@@ -364,16 +367,17 @@ Settings parse(int argc, char** argv) {
   Settings settings;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    int* number = argument == "--head-dim"     ? &settings.head_dim
-                  : argument == "--group"      ? &settings.group
-                  : argument == "--kv-heads"   ? &settings.kv_heads
-                  : argument == "--runs"       ? &settings.runs
-                  : argument == "--seqs"       ? &settings.seqs
-                  : argument == "--settled"    ? &settings.settled
-                  : argument == "--tail"       ? &settings.tail
-                  : argument == "--correction" ? &settings.correction
-                  : argument == "--protected"  ? &settings.protected_share
-                                               : nullptr;
+    int* number = argument == "--head-dim"       ? &settings.head_dim
+                  : argument == "--group"        ? &settings.group
+                  : argument == "--kv-heads"     ? &settings.kv_heads
+                  : argument == "--runs"         ? &settings.runs
+                  : argument == "--seqs"         ? &settings.seqs
+                  : argument == "--settled"      ? &settings.settled
+                  : argument == "--reproducible" ? &settings.reproducible
+                  : argument == "--tail"         ? &settings.tail
+                  : argument == "--correction"   ? &settings.correction
+                  : argument == "--protected"    ? &settings.protected_share
+                                                 : nullptr;
     if (number == nullptr) {
       settings.pairs.push_back(argument);
     } else if (++i < argc) {
@@ -381,30 +385,14 @@ Settings parse(int argc, char** argv) {
     }
   }
   if (settings.pairs.empty())
-    settings.pairs = {"bf16+bf16",
-                      "ch4g128+tok4g128",
-                      "prog4+prog4",
-                      "prog2+prog2",
-                      "prog3+prog3",
-                      "prog5+prog5",
-                      "fp8+fp8",
-                      "tok8g128+tok8g128",
-                      "prog4+prog4/prog2+prog2",
-                      "ch4g128+tok2g128",
-                      "ch2g128+tok2g128",
-                      "lm4+lm4",
-                      "lm3+lm3",
-                      "lm2+lm2",
-                      "vq-d2b8+vq-d2b8",
-                      "vq-d4b12+vq-d4b12",
-                      "vq-d4b8+vq-d4b8",
-                      "vq-d4b10+vq-d8b12",
-                      "vq-d8b12+vq-d8b12",
-                      "vq-d8b12+vq-d8b8",
-                      "tcq4+tcq4",
-                      "tcq3+tcq3",
-                      "tcq2+tcq2",
-                      "tcq4+tcq3",
+    settings.pairs = {"bf16+bf16",         "ch4g128+tok4g128",  "prog4+prog4",
+                      "prog2+prog2",       "prog3+prog3",       "prog5+prog5",
+                      "fp8+fp8",           "tok8g128+tok8g128", "prog4+prog4/prog2+prog2",
+                      "ch4g128+tok2g128",  "ch2g128+tok2g128",  "lm4+lm4",
+                      "lm3+lm3",           "lm2+lm2",           "vq-d2b8+vq-d2b8",
+                      "vq-d4b12+vq-d4b12", "vq-d4b8+vq-d4b8",   "vq-d4b10+vq-d8b12",
+                      "vq-d8b12+vq-d8b12", "vq-d8b12+vq-d8b8",  "tcq4+tcq4",
+                      "tcq3+tcq3",         "tcq2+tcq2",         "tcq4+tcq3",
                       "tcq5+tcq4"};
   return settings;
 }
