@@ -20,6 +20,7 @@
 //   add_octets(sums, bias, factor, scale, out)  out[i] += factor * scale[i] * (both lanes of octet i - bias);
 //                              scale may be null
 //   pack_query, pack_weights   numbers of 16 bits as multiply_query and multiply_weights want them
+//   Centroids                  vector_expansion_body.h
 #include "attention/cpu/byte_kernels.h"
 
 // Loops over positions must unroll: their shifts are immediate operands.
@@ -37,6 +38,8 @@ KVANT_INLINE void unroll(const Body& body) {
     unroll<First + 1, End>(body);
   }
 }
+
+#include "attention/cpu/vector_expansion_body.h"
 
 // The 8 bits of each group that begin at bit First of its bytes; `before`: the last byte of the group before.
 template <class Isa, int First, int Planes>
@@ -125,7 +128,7 @@ struct Vectors {
   const std::uint8_t* table;
 };
 
-// Bytes that have been looked up already (wide_codes.h), as positions of X planes.
+// Bytes that have been looked up already (vector_expansion.h), as positions of X planes.
 template <class Isa, int X>
 struct Expanded {
   static constexpr int kPlanes = X, kPositions = X, kBias = kvant::kTableBias;
@@ -160,6 +163,22 @@ struct WordPacking {
           packed |= static_cast<std::uint64_t>(number) << (16 * i);
         }
         octets[octet][odd] = packed;
+      }
+    }
+  }
+};
+
+// How they lie where products are of bytes: high bytes, and the low ones that are left, both signed.
+struct BytePacking {
+  static constexpr std::int32_t high_byte(std::int32_t number) { return (number + 128) >> 8; }
+  // A block of 4 groups: quads[r] holds number r of each group.
+  static void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
+    for (int r = 0; r < channels; ++r) {
+      quads[r][0] = quads[r][1] = 0;
+      for (int k = 0; k < 4; ++k) {
+        const std::int32_t number = numbers[k * channels + r];
+        quads[r][0] |= static_cast<std::uint32_t>(high_byte(number) & 0xff) << (8 * k);
+        quads[r][1] |= static_cast<std::uint32_t>(number & 0xff) << (8 * k);
       }
     }
   }
@@ -611,6 +630,7 @@ template <class Isa>
 constexpr kvant::cpu::ByteKernels kernels_of(const char* name) {
   return {.name = name,
           .large_tables = Isa::kLargeTables,
+          .expand = expansion_of<typename Isa::Centroids>(),
           .prepare_query = prepare_query<Isa>,
           .score = score<Isa>,
           .add_scores = add_scores,
