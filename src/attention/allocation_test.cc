@@ -5,6 +5,7 @@
 #include <new>
 
 #include "attention/attention.h"
+#include "attention/cpu/byte_kernels.h"
 #include "attention/reference/attention_fixture.h"
 
 namespace {
@@ -57,7 +58,7 @@ TEST(Allocation, LayersOfAnAnswerTakeNoMemoryBetweenSeals) {
         "k=vq-d4b8,v=vq-d4b12", "k=rhadamard:lm3,v=rhadamard:lm3,skip=1e-6",
         "k=prog4,v=prog4,products=integer,tail=int8,softmax=sas", "k=ch4g128,v=tok2g128,protect=0.05",
         "k=ch2g128,v=hadamard:tok2g128,window=128,correction=relative"}) {
-    for (const char* kernels : {"avx512", "avx2", "portable"}) {
+    for (const char* kernels : cpu::kInstructionSets) {
       const auto backend = make_cpu_backend(kernels);
       if (backend == nullptr) continue;
       const Geometry geometry = small_geometry(64, 6, 2, 2);

@@ -10,9 +10,8 @@ Result<std::unique_ptr<AttentionBackend>> make_backend(const std::string& name) 
   if (name.starts_with(kCpu)) backend = make_cpu_backend(name.substr(kCpu.size()));
   if (backend != nullptr) return backend;
   return error(
-      "'{}' is no attention backend that this machine can run: use cpu, cpu/avx512, cpu/avx2, cpu/portable "
-      "(those "
-      "that the processor has) or reference",
+      "'{}' is no attention backend that this machine can run: use cpu, cpu/avx512, cpu/avxvnni, cpu/avx2, "
+      "cpu/portable (those that the processor has) or reference",
       name);
 }
 

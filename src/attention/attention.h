@@ -49,7 +49,7 @@ class AttentionBackend {
 std::unique_ptr<AttentionBackend> make_reference_backend();
 
 // The fast one: products of codes as integers, with this machine's best instructions. kernels: "avx512",
-// "avx2" or "portable" instead of the best; null where this machine cannot run them.
+// "avxvnni", "avx2" or "portable" instead of the best; null where this machine cannot run them.
 std::unique_ptr<AttentionBackend> make_cpu_backend();
 std::unique_ptr<AttentionBackend> make_cpu_backend(const std::string& kernels);
 

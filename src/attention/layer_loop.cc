@@ -345,8 +345,9 @@ void LayerLoop::start_observation(Step& step, int layer, HeadWork& work) {
 void LayerLoop::seal_after(Step& step, int layer, HeadWork& work, std::vector<float>& scratch) {
   HeadState& state = step.head(work.slice, layer, work.kv_head);
   if (work.observers.rows() > 0) state.scores()->end_page(work.tile.query_end, work.token_weights);
-  if (work.tile.seal_point < 0) return;
-  state.seal_until(pages_due(work.tile.seal_point, step.plan().layers[layer].window), scratch);
+  if (work.tile.seal_point >= 0)
+    state.seal_until(pages_due(work.tile.seal_point, step.plan().layers[layer].window), scratch);
+  state.seal_ahead(scratch);
 }
 
 std::vector<SkipCount> LayerLoop::skip_counts() const {

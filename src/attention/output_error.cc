@@ -53,9 +53,10 @@ OutputError LayerEffects::total() const {
   return sum;
 }
 
-void OutputErrorBackend::add(std::shared_ptr<const Plan> plan) {
+void OutputErrorBackend::add(std::shared_ptr<const Plan> plan, AttentionBackend& backend) {
   const Geometry& g = plan->geometry;
   Shadow shadow;
+  shadow.backend = &backend;
   shadow.effects.n_layers = g.n_layers;
   shadow.effects.n_heads = g.n_heads;
   shadow.effects.errors.resize(static_cast<std::size_t>(g.n_layers) * g.n_heads);
@@ -108,14 +109,14 @@ void OutputErrorBackend::run_shadow(Shadow& shadow, const Step& step, int layer,
   if (first_measured_ == 0 && in_one_page && protects(shadow.cache->plan(), layer))
     measure_mass(shadow, step, layer, rows, team);
   const bool skips = first_measured_ == 0 && shadow.cache->plan().recipe.skip > 0;
-  if (skips && team.index() == 0) skipped_ = inner_.skip_counts();
+  if (skips && team.index() == 0) skipped_ = shadow.backend->skip_counts();
   team.barrier();
   const MatrixView<float> out(out_.data(), rows.out.rows, rows.out.cols);
-  inner_.run_layer(*shadow.step, layer, {rows.q, rows.k, rows.v, out}, team);
+  shadow.backend->run_layer(*shadow.step, layer, {rows.q, rows.k, rows.v, out}, team);
   team.barrier();
   if (skips && team.index() == 0) {
     effects.skips.resize(effects.n_layers);
-    effects.skips[layer].add(since(skipped_, inner_.skip_counts(), layer));
+    effects.skips[layer].add(since(skipped_, shadow.backend->skip_counts(), layer));
   }
   if (first_measured_ == n_tokens_) return;
   const int d = shadow.cache->plan().geometry.head_dim;

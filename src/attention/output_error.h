@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "attention/attention.h"
@@ -37,17 +38,20 @@ struct LayerEffects {
   OutputError total() const;
 };
 
-// Runs an unquantized cache through another backend, whose outputs go on to the model. Recipes that were
-// added keep shadow caches of the same Q, K and V, and their outputs are compared.
+// Runs a cache through another backend, whose outputs go on to the model: an unquantized one, to measure
+// recipes, or a recipe's own, to measure a backend. Recipes that were added keep shadow caches of the same Q,
+// K and V, and their outputs are compared.
 class OutputErrorBackend final : public AttentionBackend {
  public:
-  // `inner` serves all caches and outlives this.
+  // `inner` outlives this.
   explicit OutputErrorBackend(AttentionBackend& inner) : inner_(inner) {}
 
-  void add(std::shared_ptr<const Plan> plan);
+  // On `inner`, or on a backend of its own, which outlives this.
+  void add(std::shared_ptr<const Plan> plan) { add(std::move(plan), inner_); }
+  void add(std::shared_ptr<const Plan> plan, AttentionBackend& backend);
   // The next step starts a new text.
   void begin();
-  // Around each step of the unquantized cache, which has one slice of n_tokens tokens. Queries
+  // Around each step of the cache that is run through, which has one slice of n_tokens tokens. Queries
   // [first_measured, n_tokens) count; skips only where all do, and coverage where they lie within one page
   // as well. An error from a shadow cache.
   Status reserve(int n_tokens, bool is_prompt, int first_measured);
@@ -63,6 +67,7 @@ class OutputErrorBackend final : public AttentionBackend {
 
  private:
   struct Shadow {
+    AttentionBackend* backend = nullptr;
     std::unique_ptr<Cache> cache;
     SequenceId sequence = 0;
     std::unique_ptr<Step> step;
@@ -75,7 +80,7 @@ class OutputErrorBackend final : public AttentionBackend {
   std::vector<Shadow> shadows_;
   int n_tokens_ = 0, first_measured_ = 0;    // of the step
   std::vector<float> out_;                   // [n_rows, n_heads * d], of one shadow
-  std::vector<SkipCount> skipped_;           // by inner_ before the shadow's layer
+  std::vector<SkipCount> skipped_;           // by the shadow's backend before its layer
   std::vector<MassCoverage> head_coverage_;  // [n_kv_heads], of one shadow's layer
 };
 

@@ -178,6 +178,7 @@ inline void run_layer_without_attention(Step& step, int layer) {
         }
         if (tile.seal_point >= 0) head.seal_until(pages_due(tile.seal_point, window), scratch);
       }
+      head.seal_ahead(scratch);
     }
   }
 }

@@ -57,6 +57,57 @@ TEST_P(CacheOfRecipe, SealsAsVisibilityDemands) {
   }
 }
 
+// Single tokens of an answer encode pages before they are due; a step of many doesn't.
+TEST_P(CacheOfRecipe, SealsTheSameBytesAheadOfTime) {
+  const auto plan = plan_for(GetParam(), small_geometry());
+  Cache at_once(plan, 0), cache(plan, 0);
+  const SequenceId expected = at_once.add();
+  ASSERT_TRUE(append_tokens(at_once, expected, 300).ok());
+  ASSERT_TRUE(append_tokens(at_once, expected, 400, false).ok());
+  SequenceId s = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 300).ok());
+  const auto answer_until = [&](int end) {
+    while (cache.length(s) < end) {
+      {
+        auto step = cache.reserve({{s, 1, false}});
+        ASSERT_TRUE(step.ok());
+        for (int layer = 0; layer < 2; ++layer) testing::run_layer_without_attention(**step, layer);
+        // dropped without commit
+      }
+      ASSERT_TRUE(append_tokens(cache, s, 1, false).ok());
+    }
+  };
+  answer_until(450);
+  if (plan->recipe.window > 0) {  // exact: what is cut lies in the tail
+    ASSERT_TRUE(cache.truncate(s, 380).ok());
+    answer_until(450);
+  }
+  const SequenceId fork = *cache.fork(s);
+  answer_until(700);
+  EXPECT_EQ(contents(cache, s), contents(at_once, expected));
+  s = fork;
+  answer_until(700);
+  EXPECT_EQ(contents(cache, fork), contents(at_once, expected));
+}
+
+TEST(Cache, EncodesPagesOfDifferentHeadsAtDifferentTokens) {
+  const auto plan = plan_for("k=ch2g128,v=tok2g128,window=128", small_geometry());
+  Cache cache(plan, 0);
+  const SequenceId s = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 256).ok());
+  std::vector<int> tokens;  // at which one of the four heads encoded
+  std::vector<std::int64_t> tails(4);
+  while (cache.length(s) < 384) {
+    ASSERT_TRUE(append_tokens(cache, s, 1, false).ok());
+    for (int i = 0; i < 4; ++i) {
+      const std::int64_t tail = cache.head(s, i / 2, i % 2).bytes().tail;
+      if (cache.length(s) > 257 && tail > tails[i]) tokens.push_back(cache.length(s));
+      tails[i] = tail;
+    }
+  }
+  EXPECT_EQ(tokens, (std::vector<int>{256 + 2, 256 + 33, 256 + 65, 256 + 96}));
+}
+
 TEST_P(CacheOfRecipe, ForkSharesNothingThatChanges) {
   const auto plan = plan_for(GetParam(), small_geometry());
   Cache cache(plan, 0);

@@ -25,6 +25,15 @@ int protection_cap(const LayerPlan& layer, int n_sealed) {
   return static_cast<int>(std::ceil(layer.protect * n_sealed * kPageTokens));
 }
 
+// When a head seals ahead (HeadState::seal_ahead): after that many tokens of a page, 2 to 127. 0: what is
+// left out of its pages is only known when they are due, or nothing holds them until then.
+int ahead_turn(const Plan& plan, int layer, int kv_head) {
+  const LayerPlan& rules = plan.layers[layer];
+  if (rules.window < kPageTokens || rules.needs_scores() || rules.evict > 0) return 0;
+  const Geometry& g = plan.geometry;
+  return 2 + (layer * g.n_kv_heads + kv_head) * (kPageTokens - 2) / (g.n_layers * g.n_kv_heads);
+}
+
 }  // namespace
 
 int kept_page_rows(const Plan& plan, int layer) {
@@ -62,6 +71,7 @@ StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int
   }
   if (sealed > n_sealed) demand.kept_rows = rules.sink + protection_cap(rules, sealed);
   demand.length = first + n;
+  demand.one_token = n == 1 && !is_prompt;
   return demand;
 }
 
@@ -70,7 +80,8 @@ HeadState::HeadState(const Plan& plan, int layer, int kv_head, const HeadPools& 
       layer_(plan.layers[layer]),
       head_(plan.head(layer, kv_head)),
       kept_rows_(kept_page_rows(plan, layer)),
-      pools_(pools) {
+      pools_(pools),
+      ahead_turn_(ahead_turn(plan, layer, kv_head)) {
   for (int s = 0; s < 2; ++s)
     tail_context_[s] = {head_.k.context.head_dim, side_plan(s).context.constants, {}};
 }
@@ -79,6 +90,7 @@ HeadState::~HeadState() {
   for (int s = 0; s < 2; ++s) {
     release_all(sealed_[s], pools_.sealed[s]);
     release_all(spare_sealed_[s], pools_.sealed[s]);
+    release_all(ahead_[s], pools_.sealed[s]);
     release_all(tail_[s], pools_.tail);
     release_all(spare_tail_[s], pools_.tail);
     release_all(kept_[s], pools_.kept);
@@ -106,12 +118,18 @@ std::size_t HeadState::kept_pages(std::size_t rows) const {
 }
 
 void HeadState::begin() {
-  committed_ = {length_, n_sealed_, kept_tokens_.size(), masks_.size(), tail_[0].size()};
+  committed_ = {length_, n_sealed_, kept_tokens_.size(), masks_.size(), tail_[0].size(), ahead_[0].size()};
 }
 
 bool HeadState::reserve(const StepDemand& demand) {
   if (layer_.needs_scores()) {
     scores_.reserve(pages_for(demand.length) * kPageTokens, plan_.geometry.group(), plan_.geometry.head_dim);
+  }
+  seals_ahead_ = demand.one_token && demand.length % kPageTokens == ahead_turn_ && ahead_turn_ > 0 &&
+                 demand.length > kPageTokens && ahead_[0].empty();
+  for (int s = 0; s < 2 && seals_ahead_; ++s) {
+    ahead_[s].reserve(1);
+    if (!take_pages(spare_sealed_[s], pools_.sealed[s], 1)) return false;
   }
   if (demand.tail_pages == 0 && demand.sealed_pages == 0 && demand.length % kPageTokens != 0) return true;
   save_for_abort(demand);
@@ -237,20 +255,41 @@ void HeadState::keep_rows(int s, int page, const TokenMask& mask, const float* v
   }
 }
 
-void HeadState::seal_side(int s, int page, const TokenMask& mask, std::vector<float>& scratch) {
+void HeadState::read_tail(int s, int page, std::vector<float>& values) const {
+  values.resize(static_cast<std::size_t>(kPageTokens) * plan_.geometry.head_dim);
+  plan_.tail->decode(pools_.tail->data(tail_[s][page - tail_base_]), kPageTokens, tail_context_[s],
+                     values.data());
+}
+
+void HeadState::encode_page(int s, const TokenMask& mask, const std::vector<float>& values, PageList& into) {
   const SidePlan& side = side_plan(s);
-  const PageId unsealed = tail_[s][page - tail_base_];
-  scratch.resize(static_cast<std::size_t>(kPageTokens) * plan_.geometry.head_dim);
-  plan_.tail->decode(pools_.tail->data(unsealed), kPageTokens, tail_context_[s], scratch.data());
-  if (layer_.evict > 0 && mask.count() == kPageTokens) {
-    sealed_[s].push_back(kNoPage);
-    return;
-  }
   KVANT_CHECK(!spare_sealed_[s].empty(), "seal beyond what the step reserved");
   const PageId sealed = spare_sealed_[s].back();
   spare_sealed_[s].pop_back();
-  side.sealed->encode(scratch.data(), mask, side.context, pools_.sealed[s]->data(sealed));
-  sealed_[s].push_back(sealed);
+  side.sealed->encode(values.data(), mask, side.context, pools_.sealed[s]->data(sealed));
+  into.push_back(sealed);
+}
+
+void HeadState::seal_side(int s, int page, const TokenMask& mask, std::vector<float>& scratch) {
+  read_tail(s, page, scratch);
+  if (layer_.evict > 0 && mask.count() == kPageTokens) {
+    sealed_[s].push_back(kNoPage);
+  } else if (!ahead_[s].empty()) {
+    sealed_[s].push_back(ahead_[s].back());
+    ahead_[s].pop_back();
+  } else {
+    encode_page(s, mask, scratch, sealed_[s]);
+  }
+}
+
+void HeadState::seal_ahead(std::vector<float>& scratch) {
+  if (!seals_ahead_ || length_ < (n_sealed_ + 1) * kPageTokens) return;
+  seals_ahead_ = false;
+  const TokenMask left_out = protected_tokens(n_sealed_);
+  for (int s = 0; s < 2; ++s) {
+    read_tail(s, n_sealed_, scratch);
+    encode_page(s, left_out, scratch, ahead_[s]);
+  }
 }
 
 // A committed page may be needed again after an abort; one that this step opened is free for reuse.
@@ -300,6 +339,7 @@ void HeadState::abort() {
   };
   for (int s = 0; s < 2; ++s) {
     cut(sealed_[s], pools_.sealed[s], committed_.n_sealed - first_sealed_);
+    cut(ahead_[s], pools_.sealed[s], committed_.ahead);
     cut(tail_[s], pools_.tail, committed_.tail_pages);
     cut(kept_[s], pools_.kept, kept_pages(committed_.kept_rows));
     release_all(spare_sealed_[s], pools_.sealed[s]);
@@ -408,6 +448,7 @@ void HeadState::drop_sealed_from(int page, std::size_t kept_left, std::array<Pag
     for (std::size_t i = n_kept; i < kept_[s].size(); ++i) pools_.kept->release(kept_[s][i]);
     sealed_[s].resize(n_sealed);
     kept_[s].resize(n_kept);
+    release_all(ahead_[s], pools_.sealed[s]);
     release_all(tail_[s], pools_.tail);
     tail_[s] = std::move(reopened[s]);
   }
@@ -424,6 +465,7 @@ bool HeadState::truncate(int n_tokens) {
     for (int s = 0; s < 2; ++s) {
       for (std::size_t i = left; i < tail_[s].size(); ++i) pools_.tail->release(tail_[s][i]);
       tail_[s].resize(std::min(tail_[s].size(), left));
+      if (page == n_sealed_) release_all(ahead_[s], pools_.sealed[s]);
     }
     length_ = n_tokens;
     scores_.truncate(n_tokens);
@@ -461,6 +503,8 @@ bool HeadState::copy_from(const HeadState& from) {
     for (PageId page : sealed_[s]) {
       if (page != kNoPage) pools_.sealed[s]->retain(page);
     }
+    ahead_[s] = from.ahead_[s];
+    for (PageId page : ahead_[s]) pools_.sealed[s]->retain(page);
     for (PageId page : from.tail_[s]) {
       if (!copy_page(pools_.tail, page, tail_[s])) return false;
     }
@@ -490,7 +534,8 @@ HeadState::Bytes HeadState::bytes() const {
     const std::ptrdiff_t n_held = std::ssize(sealed_[s]) - std::ranges::count(sealed_[s], kNoPage);
     b.sealed += n_held * static_cast<std::int64_t>(pools_.sealed[s]->page_bytes());
     if (!kept_[s].empty()) b.kept += static_cast<std::int64_t>(kept_[s].size() * pools_.kept->page_bytes());
-    b.tail += static_cast<std::int64_t>(tail_[s].size() * pools_.tail->page_bytes());
+    b.tail += static_cast<std::int64_t>(tail_[s].size() * pools_.tail->page_bytes() +
+                                        ahead_[s].size() * pools_.sealed[s]->page_bytes());
   }
   b.tail += scores_.observer_bytes();
   b.lists = static_cast<std::int64_t>(kept_tokens_.size() * sizeof(int) + masks_.size() * sizeof(PageMask)) +

@@ -51,10 +51,11 @@ struct PageView {
 
 // What a step needs at the most, by layer: see step_demand().
 struct StepDemand {
-  int tail_pages = 0;    // new tail pages a side, beyond those recycled within the step
-  int sealed_pages = 0;  // pages to be sealed, a side
-  int kept_rows = 0;     // protected tokens at the end of the step, at the most
-  int length = 0;        // tokens at the end of the step
+  int tail_pages = 0;      // new tail pages a side, beyond those recycled within the step
+  int sealed_pages = 0;    // pages to be sealed, a side
+  int kept_rows = 0;       // protected tokens at the end of the step, at the most
+  int length = 0;          // tokens at the end of the step
+  bool one_token = false;  // of an answer
 };
 
 class HeadState {
@@ -77,6 +78,10 @@ class HeadState {
   void append(MatrixView<const float> k, MatrixView<const float> v);
   // Seals the oldest unsealed pages until n_pages are sealed. scratch: resized as needed.
   void seal_until(int n_pages, std::vector<float>& scratch);
+  // Encodes the next page to be sealed before it is due, where the window still holds it. Pages of all layers
+  // and heads are due at the same token; of an answer's tokens each layer and head has another one for this,
+  // so that no token takes much longer than the rest. After append; what queries see stays as it is.
+  void seal_ahead(std::vector<float>& scratch);
   void commit();
   void abort();
 
@@ -104,7 +109,7 @@ class HeadState {
 
   struct Bytes {
     // lists: masks and token lists of kept rows, scores, the correction; tail: with the open page's
-    // observers.
+    // observers, and with what is encoded ahead.
     std::int64_t sealed = 0, kept = 0, lists = 0, tail = 0;
     // tokens: not freed by a sliding window; evicted ones count, as those that the bytes stand for.
     int kept_tokens = 0, sealed_tokens = 0, tokens = 0;
@@ -118,6 +123,7 @@ class HeadState {
       for (PageId p : sealed_[s]) {
         if (p != kNoPage) visit(pools_.sealed[s], p);
       }
+      for (PageId p : ahead_[s]) visit(pools_.sealed[s], p);
       for (PageId p : tail_[s]) visit(pools_.tail, p);
       for (PageId p : kept_[s]) visit(pools_.kept, p);
     }
@@ -131,7 +137,7 @@ class HeadState {
   };
   struct Marks {  // the committed state
     int length = 0, n_sealed = 0;
-    std::size_t kept_rows = 0, masks = 0, tail_pages = 0;
+    std::size_t kept_rows = 0, masks = 0, tail_pages = 0, ahead = 0;
   };
 
   std::size_t kept_pages(std::size_t rows) const;
@@ -142,6 +148,8 @@ class HeadState {
   void save_for_abort(const StepDemand& demand);
   void recycle_tail(int page);
   void correct(int page, const TokenMask& mask);
+  void read_tail(int s, int page, std::vector<float>& values) const;
+  void encode_page(int s, const TokenMask& mask, const std::vector<float>& values, PageList& into);
   void seal_side(int s, int page, const TokenMask& mask, std::vector<float>& scratch);
   void keep_rows(int s, int page, const TokenMask& mask, const float* values, std::size_t first_row);
   void release_all(PageList& list, PagePool* pool);
@@ -157,12 +165,15 @@ class HeadState {
   PageContext tail_context_[2];
   std::size_t kept_rows_;  // kept_page_rows() of the layer
   HeadPools pools_;
+  int ahead_turn_;            // tokens of the open page when it is this head's turn to seal ahead; 0: never
+  bool seals_ahead_ = false;  // in this step
 
   int length_ = 0;
   int n_sealed_ = 0;
   int first_sealed_ = 0;
   int tail_base_ = 0;               // the page of tail_[s][0]
   std::array<PageList, 2> sealed_;  // page first_sealed_ + i; kNoPage: every token evicted or protected
+  std::array<PageList, 2> ahead_;   // page n_sealed_, if it is encoded already
   std::array<PageList, 2> tail_;    // page tail_base_ + i; kNoPage: sealed in this step, storage reused
   std::array<PageList, 2> kept_;    // kept rows, kept_page_rows() a page
   std::vector<int> kept_tokens_;    // absolute token index of each kept row

@@ -221,6 +221,8 @@ TEST_F(Cli, EvalComparesBackends) {
   const auto json = nlohmann::json::parse(read_file(json_path));
   ASSERT_EQ(json["results"].size(), 2U);
   EXPECT_LT(json["results"][1]["kld_mean"], 0.01);
+  EXPECT_GT(json["results"][1]["output_error"], 0.0);
+  EXPECT_LT(json["results"][1]["output_error"], 0.005);
   expect_user_error(run_model("eval", {"-f", path("text.txt"), "-c", "256", "--compare-backend", "gpu"}),
                     "gpu");
 }

@@ -1,4 +1,5 @@
-// How far an attention backend is from another, in predictions: kvant eval --compare-backend.
+// How far an attention backend is from another, in predictions and in attention outputs: kvant eval
+// --compare-backend.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -47,7 +47,7 @@ void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_reci
       ->capture_default_str();
   command
       .add_option("--backend", options.backend,
-                  "attention: cpu, cpu/avx512, cpu/avx2, cpu/portable or reference")
+                  "attention: cpu, cpu/avx512, cpu/avxvnni, cpu/avx2, cpu/portable or reference")
       ->capture_default_str();
   command.add_flag("-v,--verbose", options.verbose, "print the resolved plan: formats, kernels, bytes");
   command.add_flag("--strict", options.strict, "a fall-back to something slower is an error");

@@ -5,10 +5,10 @@
 namespace kvant {
 namespace {
 
-// A prompt is one step, so that it is one block where the recipe says so. An answer's steps end where pages
-// do, so that a step's queries see the same sealed pages.
+// A prompt is one step, so that it is one block where the recipe says so. An answer's steps, of at most
+// answer_tokens, end where pages do, so that a step's queries see the same sealed pages.
 Status run_chunk(std::span<const std::int32_t> tokens, Engine& engine, Cache& cache,
-                 OutputErrorBackend& backend, const QualityOptions& options,
+                 OutputErrorBackend& backend, const QualityOptions& options, int answer_tokens,
                  const std::function<void(std::int64_t)>& advance) {
   const int half = options.context / 2;
   const SequenceId sequence = cache.add();
@@ -17,7 +17,8 @@ Status run_chunk(std::span<const std::int32_t> tokens, Engine& engine, Cache& ca
   for (int start = 0; start < options.context;) {
     const bool is_prompt = start < prompt;
     const int count =
-        is_prompt ? prompt : std::min(kPageTokens - start % kPageTokens, options.context - start);
+        is_prompt ? prompt
+                  : std::min({kPageTokens - start % kPageTokens, options.context - start, answer_tokens});
     KVANT_RETURN_IF_ERROR(backend.reserve(count, is_prompt, /*first_measured=*/is_prompt ? half : 0));
     const EngineInput input{sequence, tokens.subspan(start, count), is_prompt, /*first_logits=*/count};
     KVANT_RETURN_IF_ERROR(engine.step(cache, backend, {&input, 1}, {}));
@@ -39,7 +40,7 @@ Result<LayerResult> evaluate_layers(const EvalText& text, Engine& engine, Attent
   for (const LayerCandidate& candidate : candidates) errors.add(candidate.plan);
   Cache cache(reference.plan, /*byte_limit=*/0);
   const Status status = for_each_chunk(text, options, [&](std::span<const std::int32_t> tokens) {
-    return run_chunk(tokens, engine, cache, errors, options, advance);
+    return run_chunk(tokens, engine, cache, errors, options, kPageTokens, advance);
   });
   if (!status.ok()) return status.error();
   LayerResult result{options.context, chunks_available(text, options), reference.name, {}};
@@ -47,6 +48,19 @@ Result<LayerResult> evaluate_layers(const EvalText& text, Engine& engine, Attent
     result.rows.push_back({candidates[i].name, /*label=*/"", errors.effects(i)});
   }
   return result;
+}
+
+Result<OutputError> compare_outputs(const EvalText& text, Engine& engine, const AttentionSide& own,
+                                    const AttentionSide& other, const QualityOptions& options,
+                                    const std::function<void(std::int64_t)>& advance) {
+  OutputErrorBackend errors(own.backend);
+  errors.add(other.plan, other.backend);
+  Cache cache(own.plan, /*byte_limit=*/0);
+  const Status status = for_each_chunk(text, options, [&](std::span<const std::int32_t> tokens) {
+    return run_chunk(tokens, engine, cache, errors, options, /*answer_tokens=*/1, advance);
+  });
+  if (!status.ok()) return status.error();
+  return errors.effects(0).total();
 }
 
 }  // namespace kvant

@@ -40,4 +40,16 @@ Result<LayerResult> evaluate_layers(const EvalText& text, Engine& engine, Attent
                                     std::span<const LayerCandidate> candidates, const QualityOptions& options,
                                     const std::function<void(std::int64_t)>& advance);
 
+// A plan and what attends over its cache.
+struct AttentionSide {
+  AttentionBackend& backend;
+  std::shared_ptr<const Plan> plan;
+};
+
+// How far the attention outputs of `other` are from those of `own`, which go on to the model, on the same Q,
+// K and V: over the second half of each chunk, token by token. Tokens for `advance`: those of `own`.
+Result<OutputError> compare_outputs(const EvalText& text, Engine& engine, const AttentionSide& own,
+                                    const AttentionSide& other, const QualityOptions& options,
+                                    const std::function<void(std::int64_t)>& advance);
+
 }  // namespace kvant

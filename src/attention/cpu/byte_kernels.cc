@@ -25,11 +25,22 @@ bool has_f16c() {
 bool runs_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
+// AVX-VNNI is bit 4 of EAX in the second part of leaf 7: older compilers have no name for it.
+bool runs_avxvnni() {
+  unsigned eax, ebx, ecx, edx;
+  if (!runs_avx2() || __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (ecx & bit_GFNI) == 0)
+    return false;
+  constexpr unsigned kAvxVnni = 1U << 4;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kAvxVnni) != 0;
+}
 #else
 bool runs_avx512() {
   return false;
 }
 bool runs_avx2() {
+  return false;
+}
+bool runs_avxvnni() {
   return false;
 }
 #endif
@@ -38,6 +49,7 @@ bool runs_avx2() {
 
 const ByteKernels* find_kernels(const char* name) {
   const ByteKernels* known[] = {runs_avx512() ? avx512_kernels() : nullptr,
+                                runs_avxvnni() ? avxvnni_kernels() : nullptr,
                                 runs_avx2() ? avx2_kernels() : nullptr, &portable_kernels()};
   for (const ByteKernels* kernels : known) {
     if (kernels != nullptr && (name == nullptr || std::strcmp(kernels->name, name) == 0)) return kernels;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/cpu/vector_expansion.h"
 #include "format/code_meaning.h"
 #include "format/trellis_code.h"
 
@@ -36,8 +37,8 @@ struct NextBytes {
   std::ptrdiff_t size = 0;
 };
 
-// The codes of a page and what they mean. Wide vectors: bytes that wide_codes.h has expanded, for scores as
-// groups of 1 channel, for a mix as 4 positions: channel r * groups + g.
+// The codes of a page and what they mean. Wide vectors: bytes that vector_expansion.h has expanded, for
+// scores as groups of 1 channel, for a mix as 4 positions: channel r * groups + g.
 struct CodePage {
   const std::uint8_t* codes;  // in the side's order; a multiple of 64 bytes lies before what follows them
   CodeMeaning meaning;
@@ -99,7 +100,8 @@ struct TokenParameters {
 // One instruction set.
 struct ByteKernels {
   const char* name;   // "avx512"
-  bool large_tables;  // vectors' codes are looked up fast: else they are better expanded (wide_codes.h)
+  bool large_tables;  // vectors' codes are looked up fast: else they are better expanded
+  VectorExpansion expand;
 
   // query = values * scale (null: 1) as numbers, values [4 * group_channels * blocks]. whole: they are whole
   // numbers within +-32512, unit 1.
@@ -127,13 +129,16 @@ struct ByteKernels {
   float (*sum)(const float* x, int n);
 };
 
+inline constexpr const char* kInstructionSets[] = {"avx512", "avxvnni", "avx2", "portable"};  // best first
+
 // The best set that this machine can run; or the one called `name`, null where the machine or the build lacks
 // it.
 const ByteKernels& best_kernels();
 const ByteKernels* find_kernels(const char* name);
 
-// Those of this build, best first; null where it has none for the processor's architecture.
+// Those of this build; null where it has none for the processor's architecture.
 const ByteKernels* avx512_kernels();
+const ByteKernels* avxvnni_kernels();
 const ByteKernels* avx2_kernels();
 const ByteKernels& portable_kernels();
 

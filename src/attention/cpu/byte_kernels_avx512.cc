@@ -8,7 +8,9 @@
 namespace {
 
 #include "attention/cpu/byte_kernels_body.h"
+#include "attention/cpu/centroids_avx2.h"
 #include "attention/cpu/float_lanes_avx2.h"
+#include "attention/cpu/trellis_maps.h"
 
 struct Floats16 {
   using Lanes = __m512;
@@ -37,20 +39,8 @@ struct Floats16 {
   }
 };
 
-// A linear map of bytes as _mm512_gf2p8affine_epi64_epi8 wants it: byte 7 - i says which bits make up bit i.
-using LinearMap = int (*)(const kvant::TrellisCode&, int);
-constexpr long long matrix_of(const kvant::TrellisCode& code, LinearMap map) {
-  unsigned long long matrix = 0;
-  for (int from = 0; from < 8; ++from) {
-    for (int to = 0; to < 8; ++to) {
-      const unsigned long long bit = map(code, 1 << from) >> to & 1;
-      matrix |= bit << (8 * (7 - to) + from);
-    }
-  }
-  return static_cast<long long>(matrix);
-}
-
-struct Avx512 {
+struct Avx512 : BytePacking {
+  using Centroids = Avx2Centroids;
   using Floats = Floats16;
   using HalfFloats = Floats8;
   static constexpr int kBytes = 64;
@@ -153,17 +143,8 @@ struct Avx512 {
   static KVANT_INLINE __m512i high_bytes(__m512i numbers) {
     return _mm512_srai_epi32(_mm512_add_epi32(numbers, _mm512_set1_epi32(128)), 8);
   }
-  // A block of 4 groups: quads[r] holds number r of each group, high bytes and low ones.
   static KVANT_INLINE void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
-    if (channels == 8) return pack_eight(numbers, quads);
-    for (int r = 0; r < channels; ++r) {
-      quads[r][0] = quads[r][1] = 0;
-      for (int k = 0; k < 4; ++k) {
-        const std::int32_t number = numbers[k * channels + r];
-        quads[r][0] |= static_cast<std::uint32_t>((number + 128) >> 8 & 0xff) << (8 * k);
-        quads[r][1] |= static_cast<std::uint32_t>(number & 0xff) << (8 * k);
-      }
-    }
+    channels == 8 ? pack_eight(numbers, quads) : BytePacking::pack_query(numbers, channels, quads);
   }
   static KVANT_INLINE void pack_eight(const std::int32_t* numbers, std::uint32_t (*quads)[2]) {
     const __m512i groups01 = _mm512_loadu_si512(numbers), groups23 = _mm512_loadu_si512(numbers + 16);

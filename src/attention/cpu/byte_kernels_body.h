@@ -20,6 +20,7 @@
 //   add_octets(sums, bias, factor, scale, out)  out[i] += factor * scale[i] * (both lanes of octet i - bias);
 //                              scale may be null
 //   pack_query, pack_weights   numbers of 16 bits as multiply_query and multiply_weights want them
+//   Centroids                  vector_expansion_body.h
 #include "attention/cpu/byte_kernels.h"
 
 // Loops over positions must unroll: their shifts are immediate operands.
@@ -37,6 +38,8 @@ KVANT_INLINE void unroll(const Body& body) {
     unroll<First + 1, End>(body);
   }
 }
+
+#include "attention/cpu/vector_expansion_body.h"
 
 // The 8 bits of each group that begin at bit First of its bytes; `before`: the last byte of the group before.
 template <class Isa, int First, int Planes>
@@ -125,7 +128,7 @@ struct Vectors {
   const std::uint8_t* table;
 };
 
-// Bytes that have been looked up already (wide_codes.h), as positions of X planes.
+// Bytes that have been looked up already (vector_expansion.h), as positions of X planes.
 template <class Isa, int X>
 struct Expanded {
   static constexpr int kPlanes = X, kPositions = X, kBias = kvant::kTableBias;
@@ -160,6 +163,22 @@ struct WordPacking {
           packed |= static_cast<std::uint64_t>(number) << (16 * i);
         }
         octets[octet][odd] = packed;
+      }
+    }
+  }
+};
+
+// How they lie where products are of bytes: high bytes, and the low ones that are left, both signed.
+struct BytePacking {
+  static constexpr std::int32_t high_byte(std::int32_t number) { return (number + 128) >> 8; }
+  // A block of 4 groups: quads[r] holds number r of each group.
+  static void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
+    for (int r = 0; r < channels; ++r) {
+      quads[r][0] = quads[r][1] = 0;
+      for (int k = 0; k < 4; ++k) {
+        const std::int32_t number = numbers[k * channels + r];
+        quads[r][0] |= static_cast<std::uint32_t>(high_byte(number) & 0xff) << (8 * k);
+        quads[r][1] |= static_cast<std::uint32_t>(number & 0xff) << (8 * k);
       }
     }
   }
@@ -200,9 +219,9 @@ void score_heads(const kvant::cpu::ScoreTask& task) {
   for (int token = task.first_token; token < task.end_token; token += kStep) {
     ask_for(task.next, token - task.first_token, kStep, task.end_token - task.first_token);
     typename Isa::Ints sums[L][H];
-    for (int l = 0; l < L; ++l) {
-      for (int h = 0; h < H; ++h) sums[l][h] = Isa::sums_from(-biases[h]);
-    }
+    unroll<0, L * H>([&](auto i) __attribute__((always_inline)) {
+      sums[decltype(i)::value / H][decltype(i)::value % H] = Isa::sums_from(-biases[decltype(i)::value % H]);
+    });
     for (int block = task.first_block; block < task.end_block; ++block) {
       Bytes planes[L][P], before[L];
       for (int l = 0; l < L; ++l) {
@@ -218,15 +237,19 @@ void score_heads(const kvant::cpu::ScoreTask& task) {
         constexpr int R = decltype(r)::value;
         typename Isa::Codes codes[L];
         for (int l = 0; l < L; ++l) codes[l] = Isa::split(kind.template at<R>(planes[l], before[l]));
-        for (int h = 0; h < H; ++h) {
-          const std::uint32_t* quad = task.queries[h]->quads[block * X + R];
-          for (int l = 0; l < L; ++l) Isa::multiply_query(sums[l][h], codes[l], quad);
-        }
+        unroll<0, H>([&](auto h) __attribute__((always_inline)) {
+          const std::uint32_t* quad = task.queries[decltype(h)::value]->quads[block * X + R];
+          unroll<0, L>([&](auto l) __attribute__((always_inline)) {
+            Isa::multiply_query(sums[decltype(l)::value][decltype(h)::value], codes[decltype(l)::value],
+                                quad);
+          });
+        });
       });
     }
-    for (int l = 0; l < L; ++l) {
-      for (int h = 0; h < H; ++h) Isa::store_lanes(sums[l][h], task.sums[h] + token + l * kLaneTokens);
-    }
+    unroll<0, L * H>([&](auto i) __attribute__((always_inline)) {
+      constexpr int kRegister = decltype(i)::value / H, kHead = decltype(i)::value % H;
+      Isa::store_lanes(sums[kRegister][kHead], task.sums[kHead] + token + kRegister * kLaneTokens);
+    });
   }
 }
 
@@ -248,10 +271,11 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
     if constexpr (Half) return Isa::load_half(from);
     return Isa::load(from);
   };
+  // Indexed by constants alone, sums stay in registers: GCC keeps a copy in memory otherwise.
   typename Isa::Ints sums[N][H];
-  for (int i = 0; i < N; ++i) {
-    for (int h = 0; h < H; ++h) sums[i][h] = Isa::sums_from(0);
-  }
+  unroll<0, N * H>([&](auto i) __attribute__((always_inline)) {
+    sums[decltype(i)::value / H][decltype(i)::value % H] = Isa::sums_from(0);
+  });
   const int group_before = group == 0 ? task.page.groups - 1 : group - 1;
   for (int o = 0; o < task.n_octets; ++o) {
     const int octet = task.octets[o];
@@ -263,26 +287,30 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
     if constexpr (Kind::kNeedsBefore) {
       before = Isa::from_octet_before(planes[P - 1], plane + (P - 1) * row + group_before * 8);
     }
+    typename Isa::Codes codes[N];
     unroll<0, N>([&](auto i) __attribute__((always_inline)) {
-      const auto codes = Isa::split(kind.template at<First + decltype(i)::value>(planes, before));
-      for (int h = 0; h < H; ++h) {
-        auto& sum = sums[decltype(i)::value][h];
-        if constexpr (Small) {
-          Isa::multiply_small_weights(sum, codes, task.weights[h]->octets[octet]);
-        } else {
-          Isa::multiply_weights(sum, codes, task.weights[h]->octets[octet]);
-        }
-      }
+      codes[decltype(i)::value] = Isa::split(kind.template at<First + decltype(i)::value>(planes, before));
     });
+    unroll<0, H>([&](auto h)
+                     __attribute__((always_inline)) {  // all positions share what is loaded of the weights
+                       const std::uint64_t* weights = task.weights[decltype(h)::value]->octets[octet];
+                       unroll<0, N>([&](auto i) __attribute__((always_inline)) {
+                         auto& sum = sums[decltype(i)::value][decltype(h)::value];
+                         if constexpr (Small) {
+                           Isa::multiply_small_weights(sum, codes[decltype(i)::value], weights);
+                         } else {
+                           Isa::multiply_weights(sum, codes[decltype(i)::value], weights);
+                         }
+                       });
+                     });
   }
-  for (int i = 0; i < N; ++i) {
-    const int at = (First + i) * task.page.groups + group;
+  unroll<0, N * H>([&](auto i) __attribute__((always_inline)) {
+    constexpr int kPosition = decltype(i)::value / H, kHead = decltype(i)::value % H;
+    const int at = (First + kPosition) * task.page.groups + group;
     const float* scale = task.channel_scale == nullptr ? nullptr : task.channel_scale + at;
-    for (int h = 0; h < H; ++h) {
-      Isa::template add_octets<Half>(sums[i][h], Kind::kBias * task.weights[h]->sum, task.factors[h], scale,
-                                     task.out[h] + at);
-    }
-  }
+    Isa::template add_octets<Half>(sums[kPosition][kHead], Kind::kBias * task.weights[kHead]->sum,
+                                   task.factors[kHead], scale, task.out[kHead] + at);
+  });
 }
 
 // All positions of a register of groups, or of half a one.
@@ -611,6 +639,7 @@ template <class Isa>
 constexpr kvant::cpu::ByteKernels kernels_of(const char* name) {
   return {.name = name,
           .large_tables = Isa::kLargeTables,
+          .expand = expansion_of<typename Isa::Centroids>(),
           .prepare_query = prepare_query<Isa>,
           .score = score<Isa>,
           .add_scores = add_scores,

@@ -4,6 +4,7 @@
 namespace {
 
 #include "attention/cpu/byte_kernels_body.h"
+#include "attention/cpu/centroids_portable.h"
 
 typedef std::uint8_t Bytes16 __attribute__((vector_size(16)));
 typedef std::uint32_t Words32 __attribute__((vector_size(16)));
@@ -43,6 +44,7 @@ struct Floats4 {
 };
 
 struct Portable : WordPacking {
+  using Centroids = PortableCentroids;
   using Floats = Floats4;
   using HalfFloats = Floats4;
   static constexpr int kBytes = 16;

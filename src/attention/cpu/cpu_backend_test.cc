@@ -19,7 +19,7 @@ using testing::small_geometry;
 
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> names;
-  for (const char* name : {"avx512", "avx2", "portable"}) {
+  for (const char* name : cpu::kInstructionSets) {
     if (cpu::find_kernels(name) != nullptr) names.emplace_back(name);
   }
   return names;

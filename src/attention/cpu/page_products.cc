@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "attention/cpu/wide_codes.h"
 #include "attention/integer_rounding.h"
 #include "attention/softmax.h"
 #include "format/code_order.h"
@@ -130,13 +129,13 @@ const std::uint8_t* PageProducts::codebook_of(const CodePage& page) {
 CodePage PageProducts::expanded_page(const CodePage& page, int n_positions) {
   const int d = q_.cols;
   bytes_.resize(static_cast<std::size_t>(kPageTokens) * d);
-  const auto expand = [&](const auto& codes) {
-    n_positions == 1 ? expand_for_scores(codes, bytes_.data()) : expand_for_mix(codes, bytes_.data());
-  };
+  const VectorExpansion& expand = kernels_->expand;
   if (page.meaning == CodeMeaning::vector) {
-    expand(ByteCodes{page.codes, codebook_of(page), page.group_channels, d});
+    const ByteCodes codes{page.codes, codebook_of(page), page.group_channels, d};
+    (n_positions == 1 ? expand.bytes_for_scores : expand.bytes_for_mix)(codes, bytes_.data());
   } else {
-    expand(WideCodes{page.codes, page.table, page.bits, scheme_.vector_channels(), d});
+    const WideCodes codes{page.codes, page.table, page.bits, scheme_.vector_channels(), d};
+    (n_positions == 1 ? expand.wide_for_scores : expand.wide_for_mix)(codes, bytes_.data());
   }
   scheme_.group_channels = 1;
   return {bytes_.data(), CodeMeaning::wide_vector, 8, n_positions, d / n_positions, nullptr};

@@ -1,0 +1,98 @@
+// AVX2 with AVX-VNNI and GFNI (Alder Lake, Zen 5 and later): products of bytes in registers of AVX2. Numbers
+// of 16 bits are two bytes, multiplied apart.
+#include "attention/cpu/byte_kernels.h"
+
+#if defined(__AVXVNNI__) && defined(__GFNI__) && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include <immintrin.h>
+
+namespace {
+
+#include "attention/cpu/byte_kernels_body.h"
+#include "attention/cpu/byte_lanes_avx2.h"
+#include "attention/cpu/trellis_maps.h"
+
+struct AvxVnni : Avx2 {
+  static constexpr bool kSmallWeights = true;
+  static constexpr int kRegistersPerSum = 2, kSumRegisters = 12;
+  using Codes = __m256i;
+  struct Ints {
+    __m256i high, low;
+  };
+
+  template <int B, int R>
+  static KVANT_INLINE Bytes state_levels(const Bytes (&planes)[B], const Bytes& before) {
+    constexpr long long kMixed = matrix_of(kvant::kTrellisCodes[B - 1], kvant::mixed_state);
+    constexpr long long kFolded = matrix_of(kvant::kTrellisCodes[B - 1], kvant::folded_state);
+    const Bytes state = states<AvxVnni, B, R>(planes, before);
+    return _mm256_avg_epu8(
+        _mm256_gf2p8affine_epi64_epi8(state, _mm256_set1_epi64x(kMixed), kvant::kTableBias),
+        _mm256_gf2p8affine_epi64_epi8(state, _mm256_set1_epi64x(kFolded), kvant::kTableBias));
+  }
+
+  static KVANT_INLINE Codes split(Bytes x) { return x; }
+
+  static KVANT_INLINE Ints sums_from(std::int32_t number) {
+    return {_mm256_setzero_si256(), _mm256_set1_epi32(number)};
+  }
+  static KVANT_INLINE __m256i fill_octet(std::uint64_t octet) {
+    return _mm256_set1_epi64x(static_cast<long long>(octet));
+  }
+  static KVANT_INLINE void multiply_query(Ints& sums, Codes codes, const std::uint32_t* quad) {
+    sums.high = _mm256_dpbusd_avx_epi32(sums.high, codes, _mm256_set1_epi32(static_cast<int>(quad[0])));
+    sums.low = _mm256_dpbusd_avx_epi32(sums.low, codes, _mm256_set1_epi32(static_cast<int>(quad[1])));
+  }
+  static KVANT_INLINE void multiply_weights(Ints& sums, Codes codes, const std::uint64_t* octet) {
+    sums.high = _mm256_dpbusd_avx_epi32(sums.high, codes, fill_octet(octet[0]));
+    sums.low = _mm256_dpbusd_avx_epi32(sums.low, codes, fill_octet(octet[1]));
+  }
+  static KVANT_INLINE void multiply_small_weights(Ints& sums, Codes codes, const std::uint64_t* octet) {
+    sums.low = _mm256_dpbusd_avx_epi32(sums.low, codes, fill_octet(octet[1]));
+  }
+  static KVANT_INLINE __m256i total(const Ints& sums) {
+    return _mm256_add_epi32(_mm256_slli_epi32(sums.high, 8), sums.low);
+  }
+  static KVANT_INLINE void store_lanes(const Ints& sums, std::int32_t* out) {
+    Avx2::store_lanes(total(sums), out);
+  }
+  template <bool Half>
+  static KVANT_INLINE void add_octets(const Ints& sums, std::int32_t bias, float factor, const float* scale,
+                                      float* out) {
+    Avx2::add_octets<Half>(total(sums), bias, factor, scale, out);
+  }
+
+  static void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
+    BytePacking::pack_query(numbers, channels, quads);
+  }
+  // Two octets: high bytes, then low ones.
+  static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {
+    const __m256i words =
+        _mm256_permute4x64_epi64(_mm256_packs_epi32(load(numbers), load(numbers + 8)), 0xd8);
+    const __m256i high = _mm256_srai_epi16(_mm256_add_epi16(words, _mm256_set1_epi16(128)), 8);
+    const __m256i low = _mm256_and_si256(words, _mm256_set1_epi16(0xff));
+    const __m256i bytes = _mm256_packus_epi16(_mm256_and_si256(high, _mm256_set1_epi16(0xff)), low);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(octets), bytes);
+  }
+};
+
+}  // namespace
+
+namespace kvant::cpu {
+
+const ByteKernels* avxvnni_kernels() {
+  static constexpr ByteKernels kernels = kernels_of<AvxVnni>("avxvnni");
+  return &kernels;
+}
+
+}  // namespace kvant::cpu
+
+#else
+
+namespace kvant::cpu {
+
+const ByteKernels* avxvnni_kernels() {
+  return nullptr;
+}
+
+}  // namespace kvant::cpu
+
+#endif

@@ -1,0 +1,14 @@
+// The maps of trellis_code.h as GFNI's instructions want them; included as byte_kernels_body.h is.
+
+// A linear map of bytes as gf2p8affine wants it: byte 7 - i says which bits make up bit i.
+using LinearMap = int (*)(const kvant::TrellisCode&, int);
+constexpr long long matrix_of(const kvant::TrellisCode& code, LinearMap map) {
+  unsigned long long matrix = 0;
+  for (int from = 0; from < 8; ++from) {
+    for (int to = 0; to < 8; ++to) {
+      const unsigned long long bit = map(code, 1 << from) >> to & 1;
+      matrix |= bit << (8 * (7 - to) + from);
+    }
+  }
+  return static_cast<long long>(matrix);
+}
