@@ -1,4 +1,5 @@
 // The program as a user meets it: exit codes, messages, files.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -80,7 +81,7 @@ class Cli : public ::testing::Test {
 
   // The page of a report on two recipes, made on first use; empty where that fails.
   static std::string report_page() {
-    const std::string page = path("report.html");
+    std::string page = path("report.html");
     if (fs::exists(page)) return page;
     const Outcome outcome =
         run_model("report", {"-f", path("text.txt"), "-c", "256", "--chunks", "2", "-n", "8", "--kv",
@@ -153,8 +154,11 @@ TEST_F(Cli, ChatGoesOnFromWhatTheCacheHolds) {
     ASSERT_EQ(chat.code, 0) << chat.err;
     const std::string first = chat.out.substr(0, 1);
     if (!chat.out.starts_with(first + "\n") || first < "a" || first > "z") continue;
-    const std::string whole = "<|im_start|>user\n" + turn + "<|im_end|>\n<|im_start|>assistant\n" + first +
-                              "<|im_end|>\n<|im_start|>user\nde<|im_end|>\n<|im_start|>assistant\n";
+    const std::string whole = fmt::format(
+        "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n{}<|im_end|>\n<|im_start|>user\nde<|im_end|>"
+        "\n"
+        "<|im_start|>assistant\n",
+        turn, first);
     const Outcome once = run_model("run", {"-p", whole, "--raw", "-n", "1"});
     EXPECT_EQ(chat.out, first + "\n" + once.out);
     return;

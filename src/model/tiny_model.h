@@ -121,6 +121,7 @@ class TinyModelWriter {
     types.resize(tokens.size(), 1);  // normal
     std::vector<float> scores(tokens.size(), 0.0F);
     std::vector<const char*> texts;
+    texts.reserve(tokens.size());
     for (const std::string& t : tokens) texts.push_back(t.c_str());
     gguf_set_val_str(header_.get(), "tokenizer.ggml.model", "llama");
     gguf_set_arr_str(header_.get(), "tokenizer.ggml.tokens", texts.data(), texts.size());

@@ -1,5 +1,7 @@
 // The CPU backend against the reference, on caches of the same values: every instruction set that this
 // machine can run, every format, head sizes, groups, lengths, and the features of recipes.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -11,7 +13,6 @@ namespace kvant {
 namespace {
 
 using testing::attend_tokens;
-using testing::kKeyRows;
 using testing::kQueryRows;
 using testing::Outputs;
 using testing::plan_for;
@@ -87,7 +88,7 @@ double tolerance(const std::string& format) {
 TEST(CpuBackend, AttendsToEveryFormat) {
   for (const std::string& format : format_names()) {
     if (format == "int8") continue;  // a tail's
-    const std::string recipe = "k=" + format + ",v=" + format;
+    const std::string recipe = fmt::format("k={0},v={0}", format);
     expect_like_reference(recipe, small_geometry(64, 6, 2, 1), tolerance(format));
   }
 }
@@ -140,7 +141,7 @@ TEST(CpuBackend, MultipliesIntegersAsTheReferenceDoes) {
     const std::string format = std::string("prog") + bits;
     for (const char* softmax : {"exact", "sas"}) {
       const std::string recipe =
-          "k=" + format + ",v=" + format + ",products=integer,tail=int8,sink=4,softmax=" + softmax;
+          fmt::format("k={0},v={0},products=integer,tail=int8,sink=4,softmax={1}", format, softmax);
       expect_like_reference(recipe, small_geometry(64, 6, 2, 1),
                             std::string(softmax) == "sas" ? 0.015 : 2e-3);
     }
