@@ -1,6 +1,8 @@
 // Structures of kvant.h as callers of any version hand them over.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +11,11 @@
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
+
+// Of the kernels launched just now.
+inline kvant_status launch_status() {
+  return cudaPeekAtLastError() == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
+}
 
 // Bytes of the first version of each structure.
 template <class T>

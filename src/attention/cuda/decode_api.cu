@@ -310,7 +310,7 @@ kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_
   const kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &n_ctas, &parts);
   if (status != KVANT_OK) return status;
   schedule_kernel<<<1, kScheduleThreads, 0, static_cast<cudaStream_t>(stream)>>>(args, n_ctas);
-  return cudaPeekAtLastError() == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
+  return launch_status();
 }
 
 kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,

@@ -1,7 +1,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "attention/cuda/append_kernel.cuh"
 #include "attention/cuda/caller_structs.h"
@@ -32,12 +31,10 @@ bool find_encoding(const char* name, PageEncoding* encoding) {
 }
 
 void set_levels(int d, PageEncoding* encoding) {
+  set_unit_levels(encoding->layout.bits, d, encoding->levels);
   const std::vector<double>& levels = standard_levels(encoding->layout.bits);
-  const float deviation = 1 / std::sqrt(static_cast<float>(d));
-  for (std::size_t i = 0; i < levels.size(); ++i) {
-    encoding->levels[i] = static_cast<float>(levels[i]) * deviation;
-    if (i + 1 < levels.size()) encoding->boundaries[i] = static_cast<float>((levels[i] + levels[i + 1]) / 2);
-  }
+  for (std::size_t i = 0; i + 1 < levels.size(); ++i)
+    encoding->boundaries[i] = static_cast<float>((levels[i] + levels[i + 1]) / 2);
 }
 
 bool read(const kvant_decode_shape* from_shape, const kvant_decode_layer* from_layer,
@@ -139,7 +136,7 @@ kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_de
   } else {
     append_kernel<128><<<grid, 128, 0, static_cast<cudaStream_t>(stream)>>>(args);
   }
-  return cudaPeekAtLastError() == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
+  return launch_status();
 }
 
 kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,

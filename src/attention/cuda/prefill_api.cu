@@ -1,7 +1,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/expand_kernel.cuh"
@@ -25,12 +24,7 @@ bool find_decoding(const char* name, int head_dim, PageDecoding* decoding) {
   decoding->layout = stored.layout;
   decoding->group = stored.group;
   decoding->page_bytes = static_cast<int>(kvant_page_bytes(name, head_dim));
-  if (stored.kind == CodeKind::level) {
-    const float deviation = 1 / std::sqrt(static_cast<float>(head_dim));
-    const std::vector<double>& levels = standard_levels(stored.layout.bits);
-    std::transform(levels.begin(), levels.end(), decoding->levels,
-                   [deviation](double level) { return static_cast<float>(level) * deviation; });
-  }
+  if (stored.kind == CodeKind::level) set_unit_levels(stored.layout.bits, head_dim, decoding->levels);
   if (stored.kind == CodeKind::state) decoding->trellis = kTrellisCodes[stored.layout.bits - 1];
   return decoding->page_bytes > 0 && decoding->page_bytes <= kMostPageBytes;
 }
@@ -95,10 +89,6 @@ bool read_partial(const kvant_partial* from, PartialRows* rows) {
   return true;
 }
 
-kvant_status launched() {
-  return cudaPeekAtLastError() == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
-}
-
 // CTAs for so many rows, a warp each; 0: too many.
 unsigned ctas_for(std::int64_t rows, int threads) {
   const std::int64_t ctas = (rows + threads / kLanes - 1) / (threads / kLanes);
@@ -154,7 +144,7 @@ kvant_status kvant_expand(const kvant_decode_shape* caller_shape, const kvant_de
   } else {
     expand_kernel<128><<<grid, kExpandThreads, 0, cuda_stream>>>(args);
   }
-  return launched();
+  return launch_status();
 }
 
 kvant_status kvant_merge(int32_t n_seqs, int32_t n_tokens, int32_t n_heads, int32_t head_dim,
@@ -171,7 +161,7 @@ kvant_status kvant_merge(int32_t n_seqs, int32_t n_tokens, int32_t n_heads, int3
   } else {
     merge_kernel<128><<<ctas, kMergeThreads, 0, cuda_stream>>>(args);
   }
-  return launched();
+  return launch_status();
 }
 
 kvant_status kvant_transform(const kvant_transformation* from, kvant_stream stream) {
@@ -192,7 +182,7 @@ kvant_status kvant_transform(const kvant_transformation* from, kvant_stream stre
   } else {
     transform_kernel<128><<<ctas, kTransformThreads, 0, cuda_stream>>>(args);
   }
-  return launched();
+  return launch_status();
 }
 
 }  // extern "C"
