@@ -12,3 +12,19 @@ const char* const @name@ = R\"embedded(@contents@)embedded\";
 ")
   target_sources(${target} PRIVATE ${source})
 endfunction()
+
+# kvant_embed_bytes(TARGET FILE NAME): `const unsigned char kvant::NAME[]` holds the bytes of FILE.
+function(kvant_embed_bytes target file name)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${file})
+  file(READ ${CMAKE_SOURCE_DIR}/${file} contents HEX)
+  string(REGEX REPLACE "(..)" "0x\\1," contents "${contents}")
+  set(source ${CMAKE_BINARY_DIR}/embedded/${name}.cc)
+  file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
+"// Made from @file@.
+namespace kvant {
+extern const unsigned char @name@[];
+alignas(16) const unsigned char @name@[] = {@contents@};
+}  // namespace kvant
+")
+  target_sources(${target} PRIVATE ${source})
+endfunction()

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "attention/cuda/captured_heads.h"
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
 #include "attention/cuda/page_format.h"
@@ -72,9 +73,7 @@ class TestCache {
   double worst_error(int group, kvant_type out_type) {
     const int n_seqs = static_cast<int>(lengths_.size());
     const int n_heads = kKvHeads * group;
-    std::normal_distribution<float> normal;
-    std::vector<std::uint16_t> q(static_cast<std::size_t>(n_seqs) * n_heads * d_);
-    for (std::uint16_t& x : q) x = bf16_from_float(normal(random_));
+    const std::vector<std::uint16_t> q = queries(n_seqs * n_heads);
     std::vector<std::int32_t> sealed, tail, side;
     for (const SequenceLengths& l : lengths_) {
       sealed.push_back(l.sealed);
@@ -172,6 +171,23 @@ class TestCache {
 
   float score_scale() const { return 1.0F / std::sqrt(static_cast<float>(d_)) * 0.7F; }
 
+  // A page's values, [kTokens][d].
+  std::vector<float> values(Side side, std::uint32_t seed) const {
+    return values_ == Values::captured ? captured_page(side, d_, seed) : page_values(side, d_, seed, values_);
+  }
+
+  std::vector<std::uint16_t> queries(int n) {  // [n][d]
+    std::vector<std::uint16_t> q(static_cast<std::size_t>(n) * d_);
+    std::normal_distribution<float> normal;
+    if (values_ == Values::captured) {
+      for (int i = 0; i < n; ++i)
+        std::copy_n(captured_query(i), d_, q.begin() + static_cast<std::ptrdiff_t>(i) * d_);
+    } else {
+      for (std::uint16_t& x : q) x = bf16_from_float(normal(random_));
+    }
+    return q;
+  }
+
   // Pages of all heads and sides that a table entry stands for.
   int pages_of_entry() const { return tables_ == Tables::own ? 1 : kKvHeads * 2; }
 
@@ -223,7 +239,8 @@ class TestCache {
       for (int head = 0; head < kKvHeads; ++head)
         for (int i = 0; i < kUniquePages; ++i)
           unique_[side].push_back(encode_page(formats_[side][head], static_cast<Side>(side), d_, none,
-                                              codebooks_, head, 100 * side + 10 * head + i, values_));
+                                              codebooks_, head,
+                                              values(static_cast<Side>(side), 100 * side + 10 * head + i)));
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
       for (int head = 0; head < kKvHeads; ++head) {
         for (int page = 0; page < lengths_[seq].sealed; ++page) {
@@ -252,16 +269,16 @@ class TestCache {
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
       for (int head = 0; head < kKvHeads; ++head) {
         for (int first = 0; first < count(lengths_[seq]); first += kTokens) {
-          std::vector<float>* values[2];
+          std::vector<float>* rows[2];
           for (int side = 0; side < 2; ++side) {
-            plain_values_.push_back(std::make_unique<std::vector<float>>(
-                page_values(static_cast<Side>(side), d_, random_(), values_)));
-            values[side] = plain_values_.back().get();
+            plain_values_.push_back(
+                std::make_unique<std::vector<float>>(values(static_cast<Side>(side), random_())));
+            rows[side] = plain_values_.back().get();
             auto* page = reinterpret_cast<std::uint16_t*>(
                 page_of(pool, static_cast<int>(seq), head, side, first / kTokens));
             for (int token = 0; token < std::min(kTokens, count(lengths_[seq]) - first); ++token) {
               for (int channel = 0; channel < d_; ++channel) {
-                float& value = (*values[side])[token * d_ + channel];
+                float& value = (*rows[side])[token * d_ + channel];
                 const std::uint16_t packed = bf16_from_float(value);
                 value = float_from_bf16(packed);
                 page[plain_index(static_cast<PageSide>(side), d_, token, channel)] = packed;
@@ -270,7 +287,7 @@ class TestCache {
           }
           for (int token = 0; token < std::min(kTokens, count(lengths_[seq]) - first); ++token)
             tokens_[seq * kKvHeads + head].push_back(
-                {values[0]->data() + token * d_, values[1]->data() + token * d_});
+                {rows[0]->data() + token * d_, rows[1]->data() + token * d_});
         }
       }
     }
@@ -428,6 +445,12 @@ TEST_P(DecodeAttention, AgreesWhereHeadsShareTheirTables) {
 TEST_P(DecodeAttention, AgreesOnOutliers) {
   const bool plain = is_unquantized(std::get<0>(GetParam()));
   expect_exact({{plain ? 0 : 20, 140, 5}}, plain ? 0 : 5, false, 4, KVANT_F32, Tables::own, Values::outliers);
+}
+
+TEST_P(DecodeAttention, AgreesOnWhatAModelMade) {
+  const bool plain = is_unquantized(std::get<0>(GetParam()));
+  expect_exact({{plain ? 0 : 20, 140, 5}, {plain ? 0 : 3, 100, 0}}, 0, false, 3, KVANT_F32, Tables::own,
+               Values::captured);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, DecodeAttention,

@@ -116,7 +116,7 @@ struct PlainPages {
     const Codebooks none("bf16", "bf16", d, 1, 1);
     for (int i = 0; i < kUniquePages; ++i) {
       for (const Side side : kSides) {
-        const EncodedPage page = encode_page("bf16", side, d, {}, none, 0, i);
+        const EncodedPage page = encode_page("bf16", side, d, {}, none, 0, page_values(side, d, i));
         unique.insert(unique.end(), page.device.begin(), page.device.end());
       }
     }
@@ -198,8 +198,8 @@ class Bench {
     for (int i = 0; i < n_unique; ++i) {
       for (const Side side : kSides) {
         const FormatPair& pair = pairs[i % n_pairs];
-        const EncodedPage page =
-            encode_page(side == Side::key ? pair.key : pair.value, side, d, {}, codebooks, 0, i);
+        const EncodedPage page = encode_page(side == Side::key ? pair.key : pair.value, side, d, {},
+                                             codebooks, 0, page_values(side, d, i));
         std::copy(
             page.device.begin(), page.device.end(),
             unique.begin() + static_cast<std::ptrdiff_t>(i * entry + (side == Side::key ? 0 : key_bytes)));

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attention/cuda/page_permutation.h"
@@ -47,9 +48,10 @@ struct Codebooks {
   }
 };
 
-// Gaussian values [kTokens][d]; keys with offsets and scales that differ by channel, values with a common
-// part, so that outputs don't vanish.
-enum class Values { normal, outliers };
+// What tests attend to; `captured` is what a model made (captured_heads.h).
+enum class Values { normal, outliers, captured };
+// The others: Gaussian values [kTokens][d]; keys with offsets and scales that differ by channel, values with
+// a common part, so that outputs don't vanish.
 inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Values kind = Values::normal) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -75,16 +77,16 @@ inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Valu
   return values;
 }
 
+// A page of `values`, [kTokens][d].
 inline EncodedPage encode_page(const std::string& name, Side side, int d, const TokenMask& left_out,
-                               const Codebooks& codebooks, int head, std::uint32_t seed,
-                               Values kind = Values::normal) {
+                               const Codebooks& codebooks, int head, std::vector<float> values) {
   const Format& format = *find_format(name);
   DeviceFormat device;
   find_device_format(name, device);
   const PageContext context{d, {&codebooks.constants, 0, head, side}};
   std::vector<std::byte> canonical(format.page_bytes(d));
   EncodedPage page;
-  page.values = page_values(side, d, seed, kind);
+  page.values = std::move(values);
   format.encode(page.values.data(), left_out, context, canonical.data());
   format.decode(canonical.data(), kTokens, context, page.values.data());
   page.device.resize(round_up_16(static_cast<int>(canonical.size())));

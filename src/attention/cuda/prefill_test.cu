@@ -155,7 +155,8 @@ class TestCache {
     std::vector<float> rows;
     for (int page = 0; page < lengths_[seq].sealed; ++page) {
       const EncodedPage encoded =
-          encode_page(formats_[side][head], static_cast<Side>(side), d_, {}, codebooks_, head, random_());
+          encode_page(formats_[side][head], static_cast<Side>(side), d_, {}, codebooks_, head,
+                      page_values(static_cast<Side>(side), d_, random_()));
       std::copy(encoded.device.begin(), encoded.device.end(), sealed_->page(seq, head, side, page));
       rows.insert(rows.end(), encoded.values.begin(), encoded.values.end());
     }

@@ -1,0 +1,45 @@
+// K, V and queries that two KV heads of a model got, channels side by side: the bytes of data/captured, in
+// the order in which scripts/capture-heads.cc writes them.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/float16.h"
+#include "base/geometry.h"
+
+namespace kvant {
+
+extern const unsigned char kCapturedHeads[];
+
+namespace cuda {
+
+inline constexpr int kCapturedPages = 2, kCapturedQueries = 48, kCapturedChannels = 128;
+
+// The first d channels of a row of bfloat16 numbers; d = 64: those of the first head.
+inline const std::uint16_t* captured_row(int row) {
+  return reinterpret_cast<const std::uint16_t*>(kCapturedHeads) +
+         static_cast<std::ptrdiff_t>(row) * kCapturedChannels;
+}
+
+// One of the pages, [kPageTokens][d].
+inline std::vector<float> captured_page(Side side, int d, std::uint32_t seed) {
+  const int first =
+      (static_cast<int>(side) * kCapturedPages + static_cast<int>(seed % kCapturedPages)) * kPageTokens;
+  std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d);
+  for (int token = 0; token < kPageTokens; ++token)
+    float_row_from_bf16(captured_row(first + token), values.data() + static_cast<std::ptrdiff_t>(token) * d,
+                        d);
+  return values;
+}
+
+// The d numbers of query i, of as many as are needed.
+inline const std::uint16_t* captured_query(int i) {
+  return captured_row(2 * kCapturedPages * kPageTokens + i % kCapturedQueries);
+}
+
+}  // namespace cuda
+}  // namespace kvant
