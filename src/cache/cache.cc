@@ -113,6 +113,7 @@ Result<SequenceId> Cache::fork(SequenceId from) {
     const Sequence& source = sequences_.at(from);
     Sequence copy = empty_sequence();
     copy.length = source.length;
+    copy.checkpoint_pages = source.checkpoint_pages;
     for (std::size_t i = 0; i < copy.heads.size(); ++i) {
       if (!copy.heads[i].copy_from(source.heads[i])) return out_of_memory("forking a sequence");
     }
@@ -132,10 +133,11 @@ Status Cache::truncate(SequenceId sequence, int n_tokens) {
   const int sealed_tokens = s.heads[0].n_sealed() * kPageTokens;
   const bool sums_up = std::any_of(s.heads.begin(), s.heads.end(),
                                    [](const HeadState& head) { return head.correction() != nullptr; });
-  if (sums_up && n_tokens > 0 && n_tokens < sealed_tokens) {
+  const bool has_checkpoint = s.checkpoint_pages >= 0 && s.checkpoint_pages * kPageTokens <= n_tokens;
+  if (sums_up && n_tokens > 0 && n_tokens < sealed_tokens && !has_checkpoint) {
     return error(
         "cannot truncate to {} tokens: the correction of {} sums over the first {} and can't forget some of "
-        "them; keep those, or none, or fork the sequence before it goes on",
+        "them; keep those, or none, or make a checkpoint or a fork before the sequence goes on",
         n_tokens, label(plan_->recipe), sealed_tokens);
   }
   const Geometry& g = plan_->geometry;
@@ -169,7 +171,21 @@ Status Cache::truncate(SequenceId sequence, int n_tokens) {
   }
   std::swap(s.heads, sequences_.at(*shorter).heads);
   s.length = n_tokens;
+  if (n_tokens == 0) s.checkpoint_pages = -1;
   free(*shorter);
+  return {};
+}
+
+Status Cache::checkpoint(SequenceId sequence) {
+  KVANT_CHECK(!step_open_, "checkpoint within a step");
+  Sequence& s = sequences_.at(sequence);
+  s.checkpoint_pages = -1;
+  try {
+    for (HeadState& head : s.heads) head.checkpoint();
+  } catch (const std::bad_alloc&) {
+    return out_of_memory("making a checkpoint");
+  }
+  s.checkpoint_pages = s.heads[0].n_sealed();
   return {};
 }
 

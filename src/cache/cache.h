@@ -108,10 +108,16 @@ class Cache {
   SequenceId add();                          // an empty sequence
   Result<SequenceId> fork(SequenceId from);  // shares sealed pages, copies the tail
   // Keeps the first n_tokens. A cut inside a sealed page decodes that page back into the tail: its rounding
-  // stays, and so do pages sealed within the window. An error (more tokens than there are, pages that a
-  // sliding window freed, a sealed page with evictions, sealed pages that a correction has summed up, out of
-  // memory) leaves the sequence as it was.
+  // stays, and so do pages sealed within the window. A cut that a correction has to forget pages for restores
+  // that of the checkpoint: exact where no later page stays sealed, else those have none. An error (more
+  // tokens than there are, pages that a sliding window freed, a sealed page with evictions, a correction that
+  // has summed up pages behind the cut without a checkpoint before it, out of memory) leaves the sequence as
+  // it was.
   Status truncate(SequenceId sequence, int n_tokens);
+  // Remembers the correction of the sealed pages, for truncate() to return to; replaces the checkpoint
+  // before. It takes as many bytes as the correction. An error: out of memory. Without a correction it does
+  // nothing.
+  Status checkpoint(SequenceId sequence);
   void free(SequenceId sequence);
   int length(SequenceId sequence) const;  // tokens committed
 
@@ -135,6 +141,7 @@ class Cache {
   struct Sequence {
     std::vector<HeadState> heads;  // [n_layers * n_kv_heads]
     int length = 0;
+    int checkpoint_pages = -1;  // sealed when it was made; -1: none
   };
 
   HeadState& mutable_head(SequenceId sequence, int layer, int kv_head);

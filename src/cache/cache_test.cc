@@ -282,6 +282,44 @@ TEST(SlidingWindow, FreesPagesOlderThanItAndKeepsNoSink) {
   EXPECT_EQ(cache.head(s, 1, 0).bytes().kept_tokens, 4);
 }
 
+constexpr const char* kCorrected = "k=ch2g128,v=tok2g128,sink=4,correction=relative";
+
+TEST(Checkpoint, BringsBackWhatACorrectionHadSummedUp) {
+  const auto plan = plan_for(kCorrected, small_geometry());
+  Cache cache(plan, 0);
+  const SequenceId s = cache.add(), never_longer = cache.add();
+  for (const SequenceId id : {s, never_longer}) ASSERT_TRUE(append_tokens(cache, id, 384).ok());
+  ASSERT_TRUE(append_tokens(cache, s, 30).ok());
+  const std::int64_t lists = cache.bytes(s).protected_tokens;
+  ASSERT_TRUE(cache.checkpoint(s).ok());
+  EXPECT_GT(cache.bytes(s).protected_tokens, lists);
+  ASSERT_TRUE(append_tokens(cache, s, 500).ok());
+  const SequenceId fork = *cache.fork(s);
+  for (const SequenceId id : {s, fork}) {
+    ASSERT_TRUE(cache.truncate(id, 384).ok());
+    EXPECT_EQ(contents(cache, id), contents(cache, never_longer));
+    ASSERT_TRUE(append_tokens(cache, id, 500).ok());
+    ASSERT_TRUE(cache.truncate(id, 384).ok());  // and again
+    EXPECT_EQ(contents(cache, id), contents(cache, never_longer));
+  }
+}
+
+TEST(Checkpoint, IsNeededBeforeACutThatACorrectionWouldHaveToForgetPagesFor) {
+  Cache cache(plan_for(kCorrected, small_geometry()), 0);
+  const SequenceId s = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 400).ok());
+  EXPECT_FALSE(cache.truncate(s, 300).ok());
+  ASSERT_TRUE(cache.checkpoint(s).ok());
+  ASSERT_TRUE(append_tokens(cache, s, 400).ok());
+  const std::string before = contents(cache, s);
+  EXPECT_FALSE(cache.truncate(s, 383).ok());  // in a page that the checkpoint has summed up
+  EXPECT_EQ(contents(cache, s), before);
+  EXPECT_TRUE(cache.truncate(s, 600).ok());
+  EXPECT_TRUE(cache.truncate(s, 0).ok());
+  ASSERT_TRUE(append_tokens(cache, s, 600).ok());
+  EXPECT_FALSE(cache.truncate(s, 400).ok());  // gone with the tokens
+}
+
 TEST(SlidingWindow, RefusesATruncationThatNeedsFreedPages) {
   Geometry g = small_geometry();
   g.sliding_window = {200, 0};

@@ -485,7 +485,8 @@ bool HeadState::truncate(int n_tokens) {
   }
   drop_sealed_from(page, kept_left, reopened);
   scores_.truncate(n_tokens);
-  if (n_tokens == 0) correction_ = {};
+  if (n_tokens == 0) checkpoint_ = {};
+  correction_ = checkpoint_;
   length_ = n_tokens;
   return true;
 }
@@ -521,6 +522,7 @@ bool HeadState::copy_from(const HeadState& from) {
   masks_ = from.masks_;
   scores_ = from.scores_;
   correction_ = from.correction_;
+  checkpoint_ = from.checkpoint_;
   length_ = from.length_;
   n_sealed_ = from.n_sealed_;
   first_sealed_ = from.first_sealed_;
@@ -539,7 +541,7 @@ HeadState::Bytes HeadState::bytes() const {
   }
   b.tail += scores_.observer_bytes();
   b.lists = static_cast<std::int64_t>(kept_tokens_.size() * sizeof(int) + masks_.size() * sizeof(PageMask)) +
-            scores_.bytes() + correction_.bytes();
+            scores_.bytes() + correction_.bytes() + checkpoint_.bytes();
   b.kept_tokens = static_cast<int>(kept_tokens_.size());
   b.sealed_tokens = static_cast<int>(sealed_[0].size()) * kPageTokens;
   b.tokens = length_ - first_sealed_ * kPageTokens;

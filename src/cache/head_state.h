@@ -100,16 +100,18 @@ class HeadState {
   void free_before(int token);
   // Keeps tokens [0, n_tokens). False, and nothing changed, when memory is exhausted.
   // Requires n_tokens <= length(), that the page of n_tokens was not freed, with a correction that n_tokens
-  // is 0 or lies in the tail, and with eviction that it is a page's first token or lies in the tail. Scores
-  // keep what the queries of pages that had ended gave them.
+  // is 0, lies in the tail, or behind the pages of a checkpoint, and with eviction that it is a page's first
+  // token or lies in the tail. Scores keep what the queries of pages that had ended gave them.
   bool truncate(int n_tokens);
+  // Remembers the correction for truncate().
+  void checkpoint() { checkpoint_ = correction_; }
   // Makes this empty state a copy of `from` that shares its sealed and full side pages. False when memory is
   // exhausted: drop this state.
   bool copy_from(const HeadState& from);
 
   struct Bytes {
-    // lists: masks and token lists of kept rows, scores, the correction; tail: with the open page's
-    // observers, and with what is encoded ahead.
+    // lists: masks and token lists of kept rows, scores, the correction and its checkpoint; tail: with the
+    // open page's observers, and with what is encoded ahead.
     std::int64_t sealed = 0, kept = 0, lists = 0, tail = 0;
     // tokens: not freed by a sliding window; evicted ones count, as those that the bytes stand for.
     int kept_tokens = 0, sealed_tokens = 0, tokens = 0;
@@ -181,7 +183,7 @@ class HeadState {
   std::array<PageList, 2> spare_sealed_, spare_tail_, spare_kept_;  // reserved for the step
   Marks committed_;
   TokenScores scores_;
-  CorrectionState correction_;
+  CorrectionState correction_, checkpoint_;
   // What a step that seals would overwrite; kept until it is closed.
   struct Saved {
     bool valid = false;
