@@ -9,13 +9,14 @@ and times it beside PyTorch's attention to everything in BF16."""
 
 import argparse
 import math
-import statistics
 import sys
 
 import torch
+from graph_timing import median_ms
 from kvant_cuda import (BF16, F32, PAGE, Expansion, Layer, Lengths, Library, NewRows, Partial, SealRange, Shape, made,
                         page_pool)
 
+REPLAYS = 9
 FORMATS = [("ch4g128", "tok4g128"), ("ch2g128", "tok2g128"), ("lm4", "lm4"), ("tcq3", "tcq3")]
 
 
@@ -42,25 +43,6 @@ def find_gqa():
         GQA_WORKS = (out - exact).abs().max().item() < 0.05
     except RuntimeError:
         GQA_WORKS = False
-
-
-def median_ms(run, runs=9):
-    """Of replays of a CUDA graph of what `run` launches."""
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    times = []
-    for i in range(runs + 2):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        stop.record()
-        torch.cuda.synchronize()
-        if i >= 2:
-            times.append(start.elapsed_time(stop))
-    return statistics.median(times)
 
 
 class SealedPrefix:
@@ -149,7 +131,7 @@ def main():
         return total
 
     originals = [x[:args.prefix] for x in rows]
-    bf16_ms = median_ms(lambda: whole(*originals))
+    bf16_ms = median_ms(lambda: whole(*originals), REPLAYS)
     exact = whole(*originals)
     print(f"torch {torch.__version__}, a block of {args.block} tokens behind {args.prefix}: cuDNN on BF16 {bf16_ms:.3f} ms")
     for formats in FORMATS:
@@ -159,9 +141,9 @@ def main():
         merged = prefill(prefix, q, *block, args.chunk, expanded)
         to_expanded = relative_error(merged, whole(*everything))
         of_rows = [relative_error(x, y) for x, y in zip(everything, originals)]
-        ms = median_ms(lambda: prefill(prefix, q, *block, args.chunk, expanded))
+        ms = median_ms(lambda: prefill(prefix, q, *block, args.chunk, expanded), REPLAYS)
         expand_ms = median_ms(lambda: [prefix.expand(first, min(args.chunk, prefix.pages - first), *expanded)
-                                       for first in range(0, prefix.pages, args.chunk)])
+                                       for first in range(0, prefix.pages, args.chunk)], REPLAYS)
         sealed_bytes = prefix.layer.sealed.page_stride * heads * prefix.pages
         rate = (sealed_bytes + sum(x.numel() * 2 for x in originals)) / expand_ms / 1e6
         print(f"{'+'.join(formats):18} {ms:.3f} ms, of which expanding {expand_ms:.3f} ms ({rate:.0f} GB/s); relative error "

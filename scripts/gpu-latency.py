@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "python"), str(pathlib.Path(__file__).resolve().parent)]
+from graph_timing import WARM_UP, captured, replay_ms  # noqa: E402
 from kvant_cuda import (BF16, PAGE, Layer, Lengths, Library, NewRows, SealRange, Shape, made, page_pool)  # noqa: E402
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, D, FFN, VOCABULARY = 32, 4096, 32, 8, 128, 14336, 128256
@@ -137,26 +138,6 @@ class Model:
         return F.linear(F.rms_norm(x, (HIDDEN,), self.norm), self.head).argmax(-1)
 
 
-def captured(run):
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        run()
-    return graph
-
-
-def milliseconds(graph):
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    graph.replay()
-    stop.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(stop)
-
-
 class NoAttention:
     """For the time of everything else."""
 
@@ -185,10 +166,10 @@ def main():
             caches[name] = Bf16Cache(context) if name == "bf16" else LowBitCache(kvant, name.split("+"), context)
         graphs = {name: captured(lambda cache=cache: model.step(token, cache, rotation)) for name, cache in caches.items()}
         times = {name: [] for name in graphs}
-        for run in range(args.runs + 2):
+        for run in range(args.runs + WARM_UP):
             for name, graph in graphs.items():
-                ms = milliseconds(graph)
-                if run >= 2:
+                ms = replay_ms(graph)
+                if run >= WARM_UP:
                     times[name].append(ms)
         medians = {name: statistics.median(values) for name, values in times.items()}
         for name, ms in medians.items():

@@ -3,35 +3,17 @@
 a CUDA graph of several calls, each with keys and values of its own, so that the L2 cache is cold."""
 
 import argparse
-import statistics
+import pathlib
+import sys
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
+from graph_timing import median_ms  # noqa: E402
+
 SHAPES = [(1, 32768), (1, 131072), (1, 196608), (8, 32768), (8, 131072), (64, 4096), (64, 32768)]
 COLD_BYTES = 600 << 20
-
-
-def median_us(calls, run, replays):
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for i in range(calls):
-            run(i)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for i in range(calls):
-            run(i)
-    times = []
-    for replay in range(replays + 3):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        stop.record()
-        torch.cuda.synchronize()
-        if replay >= 3:
-            times.append(start.elapsed_time(stop) * 1e3 / calls)
-    return statistics.median(times)
 
 
 def main():
@@ -49,8 +31,8 @@ def main():
         q = torch.randn((batch, args.kv_heads * args.group, 1, args.head_dim), device="cuda", dtype=torch.bfloat16)
         for name, backend in (("cudnn", SDPBackend.CUDNN_ATTENTION), ("flash", SDPBackend.FLASH_ATTENTION)):
             with sdpa_kernel(backend):
-                us = median_us(calls, lambda i: torch.nn.functional.scaled_dot_product_attention(
-                    q, cache[i][0], cache[i][1], enable_gqa=True), args.runs)
+                us = median_ms(lambda: [torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+                                        for k, v in cache], args.runs) * 1e3 / calls
             print(f"torch {torch.__version__} SDPA {name:6} d{args.head_dim} G{args.group} ({batch:2}, {context // 1024:4}k) "
                   f"{us:9.1f} us  {size / us / 1e3:5.0f} GB/s", flush=True)
         del cache
