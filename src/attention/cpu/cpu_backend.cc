@@ -131,9 +131,27 @@ class CpuAttention final : public PageAttention {
         std::fill(row, row + n_tokens, 0.0F);
       } else {
         run.sum[r] = rules.softmax == Softmax::exact ? exp_row(row, n_tokens, run.max[r])
-                                                     : sas_row(row, n_tokens, run.max[r]);
+                                                     : sas_pages(row, pages, run.max[r]);
       }
     }
+  }
+
+  // SAS drops what lies far below the largest score so far, page after page. Returns the sum of the weights,
+  // which are relative to `max`.
+  static float sas_pages(float* row, std::span<const PageView> pages, float max) {
+    float sum = 0, so_far = kUnseen;
+    for (const PageView& page : pages) {
+      so_far = std::max(so_far, max_row(row, page.n_tokens));
+      if (so_far == kUnseen) {
+        std::fill(row, row + page.n_tokens, 0.0F);
+      } else {
+        const float factor = std::exp(so_far - max);
+        sum += factor * sas_row(row, page.n_tokens, so_far);
+        if (so_far != max) scale_row(row, page.n_tokens, factor);
+      }
+      row += page.n_tokens;
+    }
+    return sum;
   }
 
   // A run's weights join those that were seen before.
