@@ -12,6 +12,11 @@ namespace kvant::cuda {
 inline constexpr int kFeatures = 256;  // of phi: two softmaxes of 128
 inline constexpr int kHalfFeatures = kFeatures / 2;
 
+// Heads whose maps a CTA can keep in registers.
+constexpr bool can_be_corrected(int head_dim) {
+  return head_dim <= 128;
+}
+
 // S [kFeatures][d], then z [kFeatures], of each sequence and KV head.
 struct CorrectionStates {
   float* states;

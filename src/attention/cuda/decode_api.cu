@@ -9,6 +9,7 @@
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/correction.h"
 #include "attention/cuda/decode_registry.h"
+#include "attention/cuda/head_dim.h"
 #include "attention/cuda/head_groups.h"
 #include "attention/cuda/page_copier.cuh"
 #include "attention/cuda/page_format.h"
@@ -46,15 +47,32 @@ struct Shape : kvant_decode_shape {
 
 bool read_shape(const kvant_decode_shape* from, Shape* shape) {
   return read_struct<kvant_decode_shape>(from, shape) && shape->n_seqs > 0 && shape->group > 0 &&
-         shape->group <= kPaddedGroup && group_heads(*shape, &shape->groups);
+         shape->group <= kMostGroup && group_heads(*shape, &shape->groups);
 }
 
-// Of each group of heads; false if one has none.
-bool find_kernels(const Shape& shape, const DecodeKernel* (&kernels)[kMostHeadGroups]) {
+// What one launch works on: KV heads of the same formats, and some of the query heads of each.
+struct LaunchPlan {
+  const HeadGroup* heads;
+  int first_query, n_queries;
+  const DecodeKernel* kernel;
+};
+struct LaunchPlans {
+  int n = 0;
+  std::array<LaunchPlan, kMostLaunches> of{};
+};
+
+// False if there is no kernel for some heads.
+bool plan_launches(const Shape& shape, LaunchPlans* plans) {
+  if (shape.corrected != 0 && (!can_be_corrected(shape.head_dim) || shape.group > kPaddedGroup)) return false;
   for (int i = 0; i < shape.groups.n; ++i) {
     const HeadGroup& group = shape.groups.of[i];
-    kernels[i] = find_decode_kernel(group.key_format, group.value_format, shape.head_dim, shape.group);
-    if (kernels[i] == nullptr) return false;
+    for (int first = 0; first < shape.group; first += kPaddedGroup) {
+      const int n = std::min(shape.group - first, kPaddedGroup);
+      const DecodeKernel* kernel =
+          find_decode_kernel(group.key_format, group.value_format, shape.head_dim, n);
+      if (kernel == nullptr) return false;
+      plans->of[plans->n++] = {&group, first, n, kernel};
+    }
   }
   return true;
 }
@@ -96,12 +114,12 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
   schedule->first_unit = cursor.take<std::int32_t>(n_seqs + 1);
   schedule->side_pages = cursor.take<std::int32_t>(n_seqs);
   schedule->start = cursor.take<WorkStart>(n_ctas);
-  const std::size_t groups = shape.groups.n;
-  // Shapes that differ in their groups may share a schedule.
-  schedule->arrivals =
-      cursor.take<std::int32_t>(static_cast<std::size_t>(kMostHeadGroups) * n_ctas * kMostSlices);
-  schedule->partial_sums = cursor.take<float>(groups * 2 * n_ctas * kMostSlices * 2);
-  schedule->partial_out = cursor.take<float>(groups * slots * shape.head_dim);
+  const std::size_t passes = query_passes(shape.group);
+  const std::size_t launches = shape.groups.n * passes;
+  // Shapes that differ in their groups of KV heads may share a schedule.
+  schedule->arrivals = cursor.take<std::int32_t>(kMostHeadGroups * passes * n_ctas * kMostSlices);
+  schedule->partial_sums = cursor.take<float>(launches * 2 * n_ctas * kMostSlices * 2);
+  schedule->partial_out = cursor.take<float>(launches * slots * shape.head_dim);
   const std::size_t rows = shape.corrected != 0 ? n_seqs * shape.n_kv_heads * shape.group : 0;
   workspace->features = cursor.take<float>(rows * kFeatures);
   workspace->numerator = cursor.take<float>(rows * shape.head_dim);
@@ -160,7 +178,6 @@ void describe_page(const AnyPage& page, float unit, const float* levels, AnyPage
 // Divides shared memory: as many consumer warps as can have a few stages each, then as many stages as fit.
 // Returns its size.
 int lay_out_shared(const DecodeKernel& kernel, DecodeArgs* args) {
-  constexpr int kMostShared = 232448;  // of a CTA on sm_90
   const int tile_bytes = 16 * kernel.head_dim * 2;
   args->key_bytes = kernel.key_bytes;
   args->value_bytes = kernel.value_bytes;
@@ -169,7 +186,7 @@ int lay_out_shared(const DecodeKernel& kernel, DecodeArgs* args) {
   args->merge_at = (kernel.table_bytes + 127) / 128 * 128;
   args->barriers_at = args->merge_at + (kernel.merge_bytes + 15) / 16 * 16;
   args->ring_at = (args->barriers_at + Rings::bytes(kMostConsumerWarps, kMostStages) + 127) / 128 * 128;
-  const int slots = (kMostShared - args->ring_at) / args->slot_bytes;
+  const int slots = (kMostSharedBytes - args->ring_at) / args->slot_bytes;
   args->consumer_warps = std::min(kernel.most_warps, slots / kLeastStages);
   args->stages = std::min(kMostStages, slots / args->consumer_warps);
   return args->ring_at + args->consumer_warps * args->stages * args->slot_bytes;
@@ -192,15 +209,25 @@ cudaError_t launch(const DecodeKernel& kernel, int n_ctas, int shared_bytes, Dec
   return cudaLaunchKernelExC(&config, kernel.function, arguments);
 }
 
-// Launches the work of the heads of group `i`, whose partial results have a place of their own: launches of
-// one call overlap.
-cudaError_t launch_group(const Shape& shape, int i, const DecodeKernel& kernel, int n_ctas, DecodeArgs args,
-                         cudaStream_t stream) {
-  const HeadGroup& group = shape.groups.of[i];
+// Points the arguments at the query heads of a launch.
+void select_queries(const LaunchPlan& plan, DecodeArgs* args) {
+  const int out_bytes = args->out_f32 != 0 ? 4 : 2;
+  args->n_queries = plan.n_queries;
+  args->q = static_cast<const std::uint16_t*>(args->q) + plan.first_query * args->q_head_stride;
+  args->out = static_cast<std::byte*>(args->out) + plan.first_query * args->out_head_stride * out_bytes;
+  if (args->log_sums != nullptr) args->log_sums += plan.first_query;
+}
+
+// Launch `i` of a call. Its partial results have a place of their own: launches of one call overlap.
+cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int i, int n_ctas, DecodeArgs args,
+                        cudaStream_t stream) {
+  const HeadGroup& group = *plan.heads;
+  const DecodeKernel& kernel = *plan.kernel;
   args.heads = group.heads;
+  select_queries(plan, &args);
   args.follows = i > 0 ? 1 : 0;
   if (args.follows != 0) args.settled = 0;                          // it waits for nothing
-  const std::size_t before = static_cast<std::size_t>(i) * n_ctas;  // CTAs of other groups
+  const std::size_t before = static_cast<std::size_t>(i) * n_ctas;  // CTAs of other launches
   args.schedule.arrivals += before * kMostSlices;
   args.schedule.partial_sums += before * 2 * kMostSlices * 2;
   args.schedule.partial_out += before * 2 * kPaddedGroup * shape.head_dim;
@@ -279,15 +306,15 @@ const char* kvant_status_text(kvant_status status) {
 
 size_t kvant_page_bytes(const char* format, int head_dim) {
   PageFormat page;
-  if (format == nullptr || (head_dim != 64 && head_dim != 128) || !find_page_format(format, head_dim, page))
+  if (format == nullptr || !is_head_dim(head_dim) || !find_page_format(format, head_dim, page))
     return 0;
   return round_up_16(static_cast<int>(kvant::find_format(format)->page_bytes(head_dim)));
 }
 
 const char* kvant_decode_kernel(const kvant_decode_shape* shape) {
   Shape known;
-  const DecodeKernel* kernels[kMostHeadGroups];
-  return read_shape(shape, &known) && find_kernels(known, kernels) ? kernels[0]->name : nullptr;
+  LaunchPlans plans;
+  return read_shape(shape, &known) && plan_launches(known, &plans) ? plans.of[0].kernel->name : nullptr;
 }
 
 kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes) {
@@ -324,10 +351,10 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant
   Workspace parts;
   kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &n_ctas, &parts);
   if (status != KVANT_OK) return status;
-  const DecodeKernel* kernels[kMostHeadGroups];
-  if (!find_kernels(known, kernels)) return KVANT_UNSUPPORTED;
-  for (int i = 0; i < known.groups.n; ++i)
-    if (!valid(layer, lengths, *kernels[i])) return KVANT_INVALID_ARGUMENT;
+  LaunchPlans plans;
+  if (!plan_launches(known, &plans)) return KVANT_UNSUPPORTED;
+  for (int i = 0; i < plans.n; ++i)
+    if (!valid(layer, lengths, *plans.of[i].kernel)) return KVANT_INVALID_ARGUMENT;
   args.sealed = source_of(layer.sealed, layer.layer);
   args.tail = source_of(layer.tail, layer.layer);
   args.side = source_of(layer.side, layer.layer);
@@ -354,9 +381,8 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant
     status = start_correction(known, layer, parts, cuda_stream, &args);
     if (status != KVANT_OK) return status;
   }
-  for (int i = 0; i < known.groups.n; ++i)
-    if (launch_group(known, i, *kernels[i], n_ctas, args, cuda_stream) != cudaSuccess)
-      return KVANT_CUDA_ERROR;
+  for (int i = 0; i < plans.n; ++i)
+    if (launch_plan(known, plans.of[i], i, n_ctas, args, cuda_stream) != cudaSuccess) return KVANT_CUDA_ERROR;
   return KVANT_OK;
 }
 

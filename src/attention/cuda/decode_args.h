@@ -15,14 +15,21 @@ namespace kvant::cuda {
 // may use the same number of registers each.)
 inline constexpr int kMostConsumerWarps = 11;
 inline constexpr int kMostStages = 8;
-inline constexpr int kPaddedGroup = 8;  // query heads of a KV head: the columns of a product
+inline constexpr int kMostSharedBytes = 232448;  // of a CTA on sm_90
+inline constexpr int kPaddedGroup = 8;  // query heads of a KV head in a launch: the columns of a product
 inline constexpr int kMergedHeads = 4;  // query heads that are merged at a time
 inline constexpr int kSlice =
     2 * kLanes;  // channels of a query head that a warp merges and combines at a time
-inline constexpr int kMostSlices = kPaddedGroup * 128 / kSlice;
+inline constexpr int kMostSlices = kPaddedGroup * kMostHeadDim / kSlice;
 
 inline constexpr int kMostKvHeads = 64;
-inline constexpr int kMostHeadGroups = 8;  // launches of a layer
+inline constexpr int kMostHeadGroups = 8;
+inline constexpr int kMostGroup = 16;  // query heads of a KV head
+// How many launches the query heads of a KV head take: each reads the same pages.
+KVANT_HOST_DEVICE constexpr int query_passes(int group) {
+  return (group + kPaddedGroup - 1) / kPaddedGroup;
+}
+inline constexpr int kMostLaunches = kMostHeadGroups * query_passes(kMostGroup);  // of a layer
 
 // KV heads whose pages have the same formats.
 struct HeadList {
@@ -56,7 +63,7 @@ struct Schedule {
   std::int32_t* first_unit;  // [n_seqs + 1]: of each sequence among one head's units
   std::int32_t* side_pages;  // [n_seqs]: the most of any head
   WorkStart* start;          // [n_ctas], of launches that work on all heads
-  // Of each launch on a group of heads, those of the first first:
+  // Of each launch, those of the first first:
   std::int32_t* arrivals;  // [n_ctas][kMostSlices]: of the sequence and head that this CTA begins and others
                            // share, how many have left a slice of the result; 0 between launches
   float* partial_out;      // [2 n_ctas][kPaddedGroup][d]
@@ -65,7 +72,8 @@ struct Schedule {
 
 struct DecodeArgs {
   int n_seqs, n_kv_heads, group;
-  HeadList heads;          // that this launch works on
+  int n_queries;           // of each group, that this launch works on: from those at q, out and log_sums on
+  HeadList heads;          // that it works on
   int follows;             // not 0: a launch of the same call on other heads precedes this one
   float score_scale_log2;  // scores in units of log 2
   const std::int32_t *sealed_pages, *tail_tokens, *side_tokens;

@@ -5,6 +5,7 @@
 #include "attention/cuda/append_kernel.cuh"
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/correction.h"
+#include "attention/cuda/head_dim.h"
 #include "attention/cuda/head_groups.h"
 #include "attention/cuda/page_format.h"
 #include "attention/cuda/page_source.h"
@@ -120,7 +121,7 @@ kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_de
       rows->struct_size < sizeof(kvant_new_rows) || rows->n_rows <= 0 || rows->seq == nullptr ||
       rows->tail_token == nullptr || rows->keys == nullptr || rows->values == nullptr)
     return KVANT_INVALID_ARGUMENT;
-  if (shape.head_dim != 64 && shape.head_dim != 128) return KVANT_UNSUPPORTED;
+  if (!is_head_dim(shape.head_dim)) return KVANT_UNSUPPORTED;
   const AppendArgs args{shape.n_kv_heads,
                         source_of(layer.tail, layer.layer),
                         rows->seq,
@@ -131,11 +132,9 @@ kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_de
                         {rows->key_factors, rows->value_factors},
                         {rows->key_hadamard, rows->value_hadamard}};
   const dim3 grid(rows->n_rows, shape.n_kv_heads, 2);
-  if (shape.head_dim == 64) {
-    append_kernel<64><<<grid, 64, 0, static_cast<cudaStream_t>(stream)>>>(args);
-  } else {
-    append_kernel<128><<<grid, 128, 0, static_cast<cudaStream_t>(stream)>>>(args);
-  }
+  with_head_dim(shape.head_dim, [&](auto d) {
+    append_kernel<d.value><<<grid, d.value, 0, static_cast<cudaStream_t>(stream)>>>(args);
+  });
   return launch_status();
 }
 
@@ -177,7 +176,8 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
                {}};
     const kvant_status status = set_encodings(groups.of[i], shape.head_dim, layer, &args[i]);
     if (status != KVANT_OK) return status;
-    if (correction.key_maps != nullptr && (args[i].sides[KVANT_KEY].encoding != Encoding::channel_grid ||
+    if (correction.key_maps != nullptr &&
+        (!can_be_corrected(shape.head_dim) || args[i].sides[KVANT_KEY].encoding != Encoding::channel_grid ||
                                            args[i].sides[KVANT_VALUE].encoding != Encoding::token_grid))
       return KVANT_UNSUPPORTED;
   }

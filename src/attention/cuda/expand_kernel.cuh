@@ -10,11 +10,15 @@
 namespace kvant::cuda {
 
 inline constexpr int kExpandThreads = 256;
-inline constexpr int kMostPageBytes = kTokens * 128 * 3 / 2;  // 8 bits and a grid for every 8 values
+// Of a page with codes: 8 bits, and a scale and a zero for every 32 values.
+constexpr int most_page_bytes(int d) {
+  return kTokens * d * 9 / 8;
+}
 
+template <int D>
 struct ExpandShared {
   // And a piece more: where a code could straddle two words, the second is read even behind the last code.
-  alignas(16) std::uint32_t page[(kMostPageBytes + 16 * kLanes) / 4];
+  alignas(16) std::uint32_t page[(most_page_bytes(D) + 16 * kLanes) / 4];
   float levels[kMostLevels];
   std::uint32_t masked[kTokens / 32];  // tokens of the page that lie in side pages, sink aside
   int first_masked;                    // the place of the first of them among the side tokens
@@ -49,7 +53,8 @@ __device__ __forceinline__ uint4 plain_octet(const unsigned char* page, int toke
 }
 
 // Which tokens of a page are masked, and how many of the pages before are: side pages hold them in order.
-__device__ inline void find_masked(const ExpandArgs& args, const ExpandedPage& at, ExpandShared& shared) {
+template <int D>
+__device__ void find_masked(const ExpandArgs& args, const ExpandedPage& at, ExpandShared<D>& shared) {
   const auto* masks = reinterpret_cast<const std::uint32_t*>(args.masks + at.seq * args.mask_seq_stride +
                                                              at.head * args.mask_head_stride);
   const auto behind_sink = [&](int word) {  // of all pages: bits of its tokens that are not in the sink
@@ -72,7 +77,8 @@ __device__ inline void find_masked(const ExpandArgs& args, const ExpandedPage& a
 }
 
 // The place of a token among its sequence's side tokens; negative: it lies in its sealed page.
-__device__ __forceinline__ int side_token(const ExpandArgs& args, const ExpandShared& shared, int page,
+template <int D>
+__device__ __forceinline__ int side_token(const ExpandArgs& args, const ExpandShared<D>& shared, int page,
                                           int token) {
   if (page == 0 && token < args.sink) return token;
   const std::uint32_t word = shared.masked[token / 32];
@@ -82,8 +88,8 @@ __device__ __forceinline__ int side_token(const ExpandArgs& args, const ExpandSh
   return rank;
 }
 
-__device__ inline void load_page(const unsigned char* from, const PageDecoding& decoding,
-                                 ExpandShared& shared) {
+template <int D>
+__device__ void load_page(const unsigned char* from, const PageDecoding& decoding, ExpandShared<D>& shared) {
   const auto* pieces = reinterpret_cast<const uint4*>(from);
   for (int i = static_cast<int>(threadIdx.x); i < decoding.page_bytes / 16; i += kExpandThreads)
     reinterpret_cast<uint4*>(shared.page)[i] = __ldg(pieces + i);
@@ -112,7 +118,7 @@ struct RowWriter {
 
 template <PageSide Side, int D>
 __device__ void expand_sealed(const ExpandArgs& args, const ExpandedPage& at, const RowWriter<D>& writer,
-                              ExpandShared& shared) {
+                              ExpandShared<D>& shared) {
   const auto side = static_cast<int>(Side);
   const PageDecoding& decoding = args.decodings[args.decoding_of_head[at.head]][side];
   const SealedPage page{shared.page, shared.levels, decoding,
@@ -142,7 +148,7 @@ __device__ void expand_sealed(const ExpandArgs& args, const ExpandedPage& at, co
 
 template <PageSide Side, int D>
 __device__ void expand_page(const ExpandArgs& args, const ExpandedPage& at, unsigned char* rows,
-                            ExpandShared& shared) {
+                            ExpandShared<D>& shared) {
   const RowWriter<D> writer(rows, args.token_stride);
   if (at.sealed) return expand_sealed<Side, D>(args, at, writer, shared);
   const int tail_page = at.page - (args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq]);
@@ -154,7 +160,7 @@ __device__ void expand_page(const ExpandArgs& args, const ExpandedPage& at, unsi
 // Grid: pages, KV heads, sequences times sides.
 template <int D>
 __global__ void __launch_bounds__(kExpandThreads) expand_kernel(const __grid_constant__ ExpandArgs args) {
-  __shared__ ExpandShared shared;
+  __shared__ ExpandShared<D> shared;
   const int side = static_cast<int>(blockIdx.z) % 2;
   const int i = static_cast<int>(blockIdx.z) / 2;
   if (args.rows[side] == nullptr) return;

@@ -206,7 +206,7 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
   const int first_cta = range.first_cta(segment);
   const int last_cta = range.last_cta(segment);
   constexpr int kSlices = D / kSlice;  // of a query head
-  for (int first = 0; first < args.group; first += kMergedHeads) {
+  for (int first = 0; first < args.n_queries; first += kMergedHeads) {
     if (first > 0) named_barrier(1, n_threads);
     if (t / 2 == first / kMergedHeads) {
 #pragma unroll
@@ -216,7 +216,7 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
       }
     }
     named_barrier(1, n_threads);
-    const int n_heads = min(args.group - first, kMergedHeads);
+    const int n_heads = min(args.n_queries - first, kMergedHeads);
     for (int i = warp; i < n_heads * kSlices; i += n_warps) {
       const int channel = i % kSlices * kSlice + 2 * lane;
       PartialResult result = merge_warps<D>(buffer, n_warps, first, i / kSlices, channel);

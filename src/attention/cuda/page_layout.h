@@ -29,6 +29,7 @@ namespace kvant::cuda {
 
 inline constexpr int kTokens = 128;  // of a page
 inline constexpr int kLanes = 32;    // of a warp
+inline constexpr int kMostHeadDim = 256;
 inline constexpr int kTokenTiles = kTokens / 16;
 
 enum class PageSide : std::uint8_t { key, value };

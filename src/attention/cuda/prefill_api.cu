@@ -4,6 +4,7 @@
 
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/expand_kernel.cuh"
+#include "attention/cuda/head_dim.h"
 #include "attention/cuda/head_groups.h"
 #include "attention/cuda/merge_kernel.cuh"
 #include "attention/cuda/page_format.h"
@@ -26,7 +27,7 @@ bool find_decoding(const char* name, int head_dim, PageDecoding* decoding) {
   decoding->page_bytes = static_cast<int>(kvant_page_bytes(name, head_dim));
   if (stored.kind == CodeKind::level) set_unit_levels(stored.layout.bits, head_dim, decoding->levels);
   if (stored.kind == CodeKind::state) decoding->trellis = kTrellisCodes[stored.layout.bits - 1];
-  return decoding->page_bytes > 0 && decoding->page_bytes <= kMostPageBytes;
+  return decoding->page_bytes > 0 && decoding->page_bytes <= most_page_bytes(head_dim);
 }
 
 // How the pages of every head are decoded.
@@ -114,7 +115,7 @@ kvant_status kvant_expand(const kvant_decode_shape* caller_shape, const kvant_de
       !read_struct(caller_layer, &layer) || !read_struct(caller_expansion, &expansion) ||
       !group_heads(shape, &groups) || !valid(shape, lengths, layer, expansion))
     return KVANT_INVALID_ARGUMENT;
-  if (shape.head_dim != 64 && shape.head_dim != 128) return KVANT_UNSUPPORTED;
+  if (!is_head_dim(shape.head_dim)) return KVANT_UNSUPPORTED;
   ExpandArgs args{};
   args.seqs = expansion.seqs;
   args.first_page = expansion.first_page;
@@ -139,11 +140,8 @@ kvant_status kvant_expand(const kvant_decode_shape* caller_shape, const kvant_de
   }
   const dim3 grid(expansion.n_pages, expansion.n_heads, 2 * expansion.n_seqs);
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  if (shape.head_dim == 64) {
-    expand_kernel<64><<<grid, kExpandThreads, 0, cuda_stream>>>(args);
-  } else {
-    expand_kernel<128><<<grid, kExpandThreads, 0, cuda_stream>>>(args);
-  }
+  with_head_dim(shape.head_dim,
+                [&](auto d) { expand_kernel<d.value><<<grid, kExpandThreads, 0, cuda_stream>>>(args); });
   return launch_status();
 }
 
@@ -154,13 +152,10 @@ kvant_status kvant_merge(int32_t n_seqs, int32_t n_tokens, int32_t n_heads, int3
   const unsigned ctas = ctas_for(args.n_rows, kMergeThreads);
   if (!read_partial(into, &args.into) || !read_partial(other, &args.other) || ctas == 0)
     return KVANT_INVALID_ARGUMENT;
-  if (head_dim != 64 && head_dim != 128) return KVANT_UNSUPPORTED;
+  if (!is_head_dim(head_dim)) return KVANT_UNSUPPORTED;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  if (head_dim == 64) {
-    merge_kernel<64><<<ctas, kMergeThreads, 0, cuda_stream>>>(args);
-  } else {
-    merge_kernel<128><<<ctas, kMergeThreads, 0, cuda_stream>>>(args);
-  }
+  with_head_dim(head_dim,
+                [&](auto d) { merge_kernel<d.value><<<ctas, kMergeThreads, 0, cuda_stream>>>(args); });
   return launch_status();
 }
 
@@ -170,18 +165,15 @@ kvant_status kvant_transform(const kvant_transformation* from, kvant_stream stre
       t.heads_of_factors < 0 ||
       (t.heads_of_factors == 0 && (t.factors != nullptr || t.factors_after != nullptr)))
     return KVANT_INVALID_ARGUMENT;
-  if (t.head_dim != 64 && t.head_dim != 128) return KVANT_UNSUPPORTED;
+  if (!is_head_dim(t.head_dim)) return KVANT_UNSUPPORTED;
   const TransformArgs args{
       t.n_rows,      t.n_heads, t.rows,          t.type == KVANT_F32 ? 1 : 0,     t.row_stride,
       t.head_stride, t.factors, t.factors_after, std::max(t.heads_of_factors, 1), t.hadamard};
   const unsigned ctas = ctas_for(static_cast<std::int64_t>(t.n_rows) * t.n_heads, kTransformThreads);
   if (ctas == 0) return KVANT_INVALID_ARGUMENT;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  if (t.head_dim == 64) {
-    transform_kernel<64><<<ctas, kTransformThreads, 0, cuda_stream>>>(args);
-  } else {
-    transform_kernel<128><<<ctas, kTransformThreads, 0, cuda_stream>>>(args);
-  }
+  with_head_dim(t.head_dim,
+                [&](auto d) { transform_kernel<d.value><<<ctas, kTransformThreads, 0, cuda_stream>>>(args); });
   return launch_status();
 }
 

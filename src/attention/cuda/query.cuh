@@ -25,15 +25,15 @@ __device__ Query<D> load_query(const DecodeArgs& args, int seq, int kv_head, int
   float x[kChannels];
   float largest = 0;
   const auto* row = static_cast<const __nv_bfloat16*>(args.q) + seq * args.q_seq_stride +
-                    (kv_head * args.group + min(g, args.group - 1)) * args.q_head_stride + t * kChannels;
+                    (kv_head * args.group + min(g, args.n_queries - 1)) * args.q_head_stride + t * kChannels;
 #pragma unroll
   for (int i = 0; i < kChannels; i += 8) {
     const uint4 eight = *reinterpret_cast<const uint4*>(row + i);
     const std::uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      x[i + 2 * j] = g < args.group ? __uint_as_float(pairs[j] << 16) : 0;
-      x[i + 2 * j + 1] = g < args.group ? __uint_as_float(pairs[j] & 0xffff0000U) : 0;
+      x[i + 2 * j] = g < args.n_queries ? __uint_as_float(pairs[j] << 16) : 0;
+      x[i + 2 * j + 1] = g < args.n_queries ? __uint_as_float(pairs[j] & 0xffff0000U) : 0;
       largest = fmaxf(largest, fmaxf(fabsf(x[i + 2 * j]), fabsf(x[i + 2 * j + 1])));
     }
   }

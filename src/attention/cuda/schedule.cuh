@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(kScheduleThreads)
     schedule.start[cta] =
         share > 0 ? deal_undivided(args, cta, share) : equal_range(args, args.n_kv_heads, n_ctas, cta);
   }
-  for (int i = static_cast<int>(threadIdx.x); i < kMostHeadGroups * n_ctas * kMostSlices;
-       i += kScheduleThreads)
+  const int launches = kMostHeadGroups * query_passes(args.group);
+  for (int i = static_cast<int>(threadIdx.x); i < launches * n_ctas * kMostSlices; i += kScheduleThreads)
     schedule.arrivals[i] = 0;
   // Decode kernels read this as soon as they begin: launched to overlap, that is when this CTA has exited.
   __threadfence();

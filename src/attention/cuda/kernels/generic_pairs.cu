@@ -1,10 +1,12 @@
 // Pairs of formats that have no kernel of their own: entries of the registry are made when first asked for,
 // and kept, since callers hold their names.
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <string>
 
 #include "attention/cuda/decode_registry.h"
+#include "attention/cuda/head_dim.h"
 #include "attention/cuda/page_format.h"
 #include "format/format.h"
 
@@ -12,6 +14,7 @@ namespace kvant::cuda {
 
 DecodeKernel generic_kernel_64();
 DecodeKernel generic_kernel_128();
+DecodeKernel generic_kernel_256();
 
 namespace {
 
@@ -41,11 +44,13 @@ AnyPage describe(const std::string& name, const PageFormat& format, int d) {
   return page;
 }
 
-// Codebooks go to shared memory while half of it is left to the pages.
+// Codebooks go to shared memory while there is room for two pages, and while half of it is left to pages.
 void place_codebooks(DecodeKernel& kernel) {
-  constexpr int kMostBytes = 98304;
+  constexpr int kRestBytes = 4096;  // barriers, alignment
+  const int pages = 2 * std::max(kernel.key_bytes, kernel.value_bytes);
+  const int most_bytes = std::min(98304, kMostSharedBytes - kernel.merge_bytes - pages - kRestBytes);
   for (AnyPage* page : {&kernel.key_page, &kernel.value_page}) {
-    if (page->codebook_bytes == 0 || kernel.table_bytes + page->codebook_bytes > kMostBytes) continue;
+    if (page->codebook_bytes == 0 || kernel.table_bytes + page->codebook_bytes > most_bytes) continue;
     page->table_at = kernel.table_bytes;
     kernel.table_bytes += page->codebook_bytes;
   }
@@ -61,7 +66,7 @@ const DecodeKernel* find_generic_kernel(const char* key_format, const char* valu
   static std::mutex mutex;
   static std::map<std::string, GenericEntry> entries;
   PageFormat key, value;
-  if ((head_dim != 64 && head_dim != 128) || !find_page_format(key_format, head_dim, key) ||
+  if (!is_head_dim(head_dim) || !find_page_format(key_format, head_dim, key) ||
       !find_page_format(value_format, head_dim, value))
     return nullptr;
   const std::string pair = std::string(key_format) + "+" + value_format;
@@ -72,7 +77,9 @@ const DecodeKernel* find_generic_kernel(const char* key_format, const char* valu
     entry.value = value_format;
     entry.name = "cuda/sm90/generic:" + pair;
     DecodeKernel& kernel = entry.kernel;
-    kernel = head_dim == 64 ? generic_kernel_64() : generic_kernel_128();
+    kernel = head_dim == 64    ? generic_kernel_64()
+             : head_dim == 128 ? generic_kernel_128()
+                               : generic_kernel_256();
     kernel.name = entry.name.c_str();
     kernel.key_format = entry.key.c_str();
     kernel.value_format = entry.value.c_str();

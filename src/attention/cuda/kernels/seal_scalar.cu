@@ -1,3 +1,4 @@
+#include "attention/cuda/head_dim.h"
 #include "attention/cuda/seal_kernel.cuh"
 #include "attention/cuda/seal_registry.h"
 
@@ -13,7 +14,7 @@ SealKernel kernel() {
 }  // namespace
 
 SealKernel scalar_seal_kernel(const PageEncoding&, int head_dim) {
-  return head_dim == 64 ? kernel<64>() : kernel<128>();
+  return with_head_dim(head_dim, [](auto d) { return kernel<d.value>(); });
 }
 
 }  // namespace kvant::cuda

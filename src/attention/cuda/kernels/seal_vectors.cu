@@ -1,3 +1,4 @@
+#include "attention/cuda/head_dim.h"
 #include "attention/cuda/seal_registry.h"
 #include "attention/cuda/seal_vectors.cuh"
 
@@ -20,7 +21,7 @@ SealKernel kernel_of(const CodeLayout& layout) {
 }  // namespace
 
 SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim) {
-  return head_dim == 64 ? kernel_of<64>(encoding.layout) : kernel_of<128>(encoding.layout);
+  return with_head_dim(head_dim, [&](auto d) { return kernel_of<d.value>(encoding.layout); });
 }
 
 }  // namespace kvant::cuda

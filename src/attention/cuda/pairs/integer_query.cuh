@@ -34,13 +34,13 @@ struct IntegerQuery {
     const int column = lane / 4;
     const int head = first_head + column / 2;
     const auto* row = static_cast<const __nv_bfloat16*>(args.q) + seq * args.q_seq_stride +
-                      (kv_head * args.group + min(head, args.group - 1)) * args.q_head_stride +
+                      (kv_head * args.group + min(head, args.n_queries - 1)) * args.q_head_stride +
                       lane % 4 * kChannels;
     float x[kChannels];
     float largest = 0;
 #pragma unroll
     for (int i = 0; i < kChannels; ++i) {
-      x[i] = head < args.group ? __bfloat162float(row[i]) : 0;
+      x[i] = head < args.n_queries ? __bfloat162float(row[i]) : 0;
       largest = fmaxf(largest, fabsf(x[i]));
     }
     largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 1));

@@ -261,20 +261,24 @@ __device__ __forceinline__ void mix_any(const AnySide& side, const unsigned char
     mix_trellis<D>(page.format.layout.bits, bytes, weights, lane, out);
     return;
   }
-  static_assert(kRun % kMTiles == 0);
+  constexpr int kTogether = kRunMTiles<D>;
+  constexpr int kRunsOfTile = kMTiles / kTogether;
   with_reader<D, PageSide::value>(side, bytes, lane, [&](const auto& read) {
 #pragma unroll 1
-    for (int run = 0; run < kMTiles; ++run) {
-      Fragments a;
-      read(run, a);
+    for (int first_run = 0; first_run < kMTiles; first_run += kRunsOfTile) {
 #pragma unroll
-      for (int tile = 0; tile < kRun / kMTiles; ++tile) {
-        std::uint32_t b[2];
-        select(weights.b, run * (kRun / kMTiles) + tile, b);
+      for (int part = 0; part < kRunsOfTile; ++part) {  // of a tile: which m tiles must be known here
+        Fragments a;
+        read(first_run + part, a);
 #pragma unroll
-        for (int m = 0; m < kMTiles; ++m) {
-          const std::uint32_t(&x)[4] = a[tile * kMTiles + m];
-          mma_f16(out[m], x[0], x[1], x[2], x[3], b[0], b[1]);
+        for (int tile = 0; tile < kRun / kTogether; ++tile) {
+          std::uint32_t b[2];
+          select(weights.b, first_run / kRunsOfTile * (kRun / kTogether) + tile, b);
+#pragma unroll
+          for (int m = 0; m < kTogether; ++m) {
+            const std::uint32_t(&x)[4] = a[tile * kTogether + m];
+            mma_f16(out[part * kTogether + m], x[0], x[1], x[2], x[3], b[0], b[1]);
+          }
         }
       }
     }

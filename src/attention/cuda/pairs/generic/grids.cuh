@@ -113,6 +113,7 @@ struct GridScaler<D, PageSide::value, GridAxis::none> : NoScaler {
 };
 
 template <int D>
+  requires(D <= 128)
 struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
   ScaleZero grids[kTokenTiles];  // of rows g and g + 8, the same for all the lane's channels
 
@@ -131,6 +132,28 @@ struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
   }
 };
 
+// A lane's channels may be of several groups.
+template <int D>
+  requires(D > 128)
+struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
+  const AnyPage& page;
+  const unsigned char* bytes;
+  int lane;
+
+  __device__ __forceinline__ GridScaler(const AnyPage& of_launch, const unsigned char* of_page, int of_warp)
+      : page(of_launch), bytes(of_page), lane(of_warp) {}
+  __device__ __forceinline__ void apply(int run, Fragments& a) const {
+    const TokenGrids of_run(page, bytes, D, lane % 4 * (D / 4) + 4 * run);
+#pragma unroll
+    for (int m = 0; m < kTokenTiles; ++m) {
+      const ScaleZero grid = of_run.pair(m / 2 * 32 + lane / 4 * 4 + m % 2 * 2);
+#pragma unroll
+      for (int reg = 0; reg < 4; ++reg)
+        a[m][reg] = fma_half2(a[m][reg], twice(grid.scale, reg % 2), twice(grid.zero, reg % 2));
+    }
+  }
+};
+
 template <int D>
 struct GridScaler<D, PageSide::value, GridAxis::of_tokens> {
   TokenGrids of_page;
@@ -140,8 +163,9 @@ struct GridScaler<D, PageSide::value, GridAxis::of_tokens> {
       : of_page(page, bytes, D, lane / 4 * (D / 8)), first_token(lane % 4 * 8) {}
   __device__ __forceinline__ void apply(int run, Fragments& a) const {
     constexpr int kMTiles = D / 16;
+    constexpr int kTogether = kRunMTiles<D>;
 #pragma unroll
-    for (int first = 0; first < kRun; first += kMTiles) {
+    for (int first = 0; first < kRun; first += kTogether) {
       const int k = (run * kRun + first) / kMTiles;
       const int token = k / 2 * 32 + first_token + k % 2 * 2;
       const ScaleZero one = of_page.pair(token);
@@ -150,7 +174,7 @@ struct GridScaler<D, PageSide::value, GridAxis::of_tokens> {
           {low_halves(one.scale, four_on.scale), low_halves(one.zero, four_on.zero)},
           {high_halves(one.scale, four_on.scale), high_halves(one.zero, four_on.zero)}};
 #pragma unroll
-      for (int f = first; f < first + kMTiles; ++f) {
+      for (int f = first; f < first + kTogether; ++f) {
 #pragma unroll
         for (int reg = 0; reg < 4; ++reg)
           a[f][reg] = fma_half2(a[f][reg], grid[reg / 2].scale, grid[reg / 2].zero);
@@ -193,13 +217,15 @@ struct GridScaler<D, PageSide::value, Grid> {
       : page(of_launch), bytes(of_page), lane(of_warp) {}
   __device__ __forceinline__ void apply(int run, Fragments& a) const {
     constexpr int kMTiles = D / 16;
+    constexpr int kTogether = kRunMTiles<D>;
 #pragma unroll
-    for (int first = 0; first < kRun; first += kMTiles) {
+    for (int first = 0; first < kRun; first += kTogether) {
       const ChannelGrids<Grid> grids(page, bytes, D, (run * kRun + first) / kMTiles / 2);
+      const int first_m = (run * kRun + first) % kMTiles;
 #pragma unroll
-      for (int m = 0; m < kMTiles; m += 2) {
+      for (int m = 0; m < kTogether; m += 2) {
         ScaleZero grid[2];  // of the channels of two m tiles
-        grids.four(lane / 4 * (D / 8) + 2 * m, grid);
+        grids.four(lane / 4 * (D / 8) + 2 * (first_m + m), grid);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           std::uint32_t& x = a[first + m + i / 4][i % 4];

@@ -1,6 +1,6 @@
 // The numbers that codes of one value each stand for, as half-precision fragments. A run is eight fragments
 // that follow one another in the order of the page: a contraction tile of keys, a tile of 16 tokens of values
-// (two of them at heads of 64).
+// (two of them at heads of 64, half of one at heads of 256).
 #pragma once
 
 #include "attention/cuda/any_page.h"
@@ -9,6 +9,10 @@
 namespace kvant::cuda {
 
 using Fragments = std::uint32_t[kRun][4];
+
+// The m tiles of values in a run.
+template <int D>
+inline constexpr int kRunMTiles = D / 16 < kRun ? D / 16 : kRun;
 
 // The words of a lane's stream that hold a run.
 template <int Words>

@@ -41,23 +41,32 @@ __device__ __forceinline__ void select(const std::uint32_t (&array)[N][M], int i
   }
 }
 
-// s += queries times the levels of keys.
+// The bytes before the columns of the lane's tokens, which go on from the columns of the lane before, and the
+// first from those of the last.
+template <int D, int Bits>
+__device__ __forceinline__ void link_key_columns(TrellisColumns<Bits, 4>& columns, int lane) {
+  constexpr int kGroupsOfToken = D == 256 ? 2 : 1;  // heads of 64: two tokens to a group
+  const int lane_before = lane / 4 * 4 + (lane + 3) % 4;
+#pragma unroll
+  for (int group = 0; group < 4; ++group) {
+    const std::uint32_t of_lane_before = columns.last_bytes(group | (kGroupsOfToken - 1), lane_before);
+    const std::uint32_t before = group % kGroupsOfToken == 0 ? of_lane_before : columns.own_last_bytes(group - 1);
+    columns.before[group] = __byte_perm(columns.own_last_bytes(group), before, D == 64 ? 0x2705 : 0x2107);
+  }
+}
+
+// s += queries times the levels of keys, of which a part of the page is 128 in each lane.
 template <int D>
 __device__ __forceinline__ void score_trellis(int bits_of_page, const unsigned char* codes,
                                               const Query<D>& query, int lane, Scores& s) {
-  constexpr int kTilesOfPart = 2 * kStepsOfPart<D>;
+  constexpr int kTilesOfPart = 256 / D;
   with_bits(bits_of_page, [&](auto bits) {
     constexpr int kBits = bits.value;
 #pragma unroll 1
     for (int part = 0; part < kTokenTiles / kTilesOfPart; ++part) {
       TrellisColumns<kBits, 4> columns(
           reinterpret_cast<const uint4*>(codes + part * (kBits * 4 * kLanes * 4)) + lane);
-      // Columns of a token follow one another, in the lane and then in the next one.
-#pragma unroll
-      for (int group = 0; group < 4; ++group)
-        columns.before[group] =
-            __byte_perm(columns.own_last_bytes(group),
-                        columns.last_bytes(group, lane / 4 * 4 + (lane + 3) % 4), D == 128 ? 0x2107 : 0x2705);
+      link_key_columns<D>(columns, lane);
 #pragma unroll
       for (int tile = 0; tile < kTilesOfPart; ++tile) {
         float sum[4] = {};
@@ -66,15 +75,20 @@ __device__ __forceinline__ void score_trellis(int bits_of_page, const unsigned c
           std::uint32_t a[D / 32][4];
 #pragma unroll
           for (int reg = 0; reg < 4; ++reg) {
-            // Heads of 128: a group is the four columns of a token; of 64: the two of each row.
-            const int group = D == 128 ? 2 * tile + reg % 2 : tile;
+            // A row's columns are half a group at heads of 64, a group at 128, two groups at 256.
+            constexpr int kColumns = D / 32;
+            const int first_column = (2 * tile + reg % 2) * kColumns;
             const int i = 4 * odd_k + reg / 2 * 2;
-            const std::uint32_t first = biased_levels(columns, group, i);
-            const std::uint32_t second = biased_levels(columns, group, i + 1);
 #pragma unroll
-            for (int column = 0; column < D / 32; ++column) {
-              const int byte = D == 128 ? column : reg % 2 * 2 + column;
-              a[column][reg] = half2_from_levels(first, second, byte, byte);
+            for (int group = first_column / 4; group <= (first_column + kColumns - 1) / 4; ++group) {
+              const std::uint32_t first = biased_levels(columns, group, i);
+              const std::uint32_t second = biased_levels(columns, group, i + 1);
+#pragma unroll
+              for (int byte = 0; byte < 4; ++byte) {
+                const int column = group * 4 + byte - first_column;
+                if (column < 0 || column >= kColumns) continue;
+                a[column][reg] = half2_from_levels(first, second, byte, byte);
+              }
             }
           }
 #pragma unroll
@@ -98,36 +112,36 @@ __device__ __forceinline__ void score_trellis(int bits_of_page, const unsigned c
 template <int D>
 __device__ __forceinline__ void mix_trellis(int bits_of_page, const unsigned char* codes,
                                             const Weights& weights, int lane, float (&out)[D / 16][4]) {
+  constexpr int kGroups = 256 / D;  // of a part of 128 values in each lane; two for each 32 tokens
   with_bits(bits_of_page, [&](auto bits) {
     constexpr int kBits = bits.value;
 #pragma unroll 1
-    for (int part = 0; part < kSteps / kStepsOfPart<D>; ++part) {
-      TrellisColumns<kBits, 2 * kStepsOfPart<D>> columns(
+    for (int part = 0; part < 2 * kSteps / kGroups; ++part) {
+      TrellisColumns<kBits, kGroups> columns(
           reinterpret_cast<const uint4*>(codes + part * (kBits * 4 * kLanes * 4)) + lane);
 #pragma unroll
-      for (int group = 0; group < 2 * kStepsOfPart<D>; ++group)
+      for (int group = 0; group < kGroups; ++group)
         columns.before[group] = columns.last_bytes(group, (lane + 28) % 32);
 #pragma unroll
-      for (int step = 0; step < kStepsOfPart<D>; ++step) {
+      for (int group = 0; group < kGroups; ++group) {
+        const int step = (part * kGroups + group) / 2;
+        const int half = (part * kGroups + group) % 2;
         std::uint32_t even[2], odd[2];  // of tiles: rows g and g + 8 are tokens 4g .. 4g + 3
-        select(weights.b, 2 * (part * kStepsOfPart<D> + step), even);
-        select(weights.b, 2 * (part * kStepsOfPart<D> + step) + 1, odd);
+        select(weights.b, 2 * step, even);
+        select(weights.b, 2 * step + 1, odd);
+        // This lane's tokens are 4t .. 4t + 3, then 4t + 16 ..: row g = t, then t + 4.
+        const int from = lane / 4 * 4 + half * 2 + lane % 4 / 2;
+        const int selector = lane % 2 == 0 ? 0x5410 : 0x7632;
+        const std::uint32_t b0 =
+            __byte_perm(__shfl_sync(~0U, even[0], from), __shfl_sync(~0U, even[1], from), selector);
+        const std::uint32_t b1 =
+            __byte_perm(__shfl_sync(~0U, odd[0], from), __shfl_sync(~0U, odd[1], from), selector);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          // This lane's tokens are 4t .. 4t + 3, then 4t + 16 ..: row g = t, then t + 4.
-          const int from = lane / 4 * 4 + half * 2 + lane % 4 / 2;
-          const int selector = lane % 2 == 0 ? 0x5410 : 0x7632;
-          const std::uint32_t b0 =
-              __byte_perm(__shfl_sync(~0U, even[0], from), __shfl_sync(~0U, even[1], from), selector);
-          const std::uint32_t b1 =
-              __byte_perm(__shfl_sync(~0U, odd[0], from), __shfl_sync(~0U, odd[1], from), selector);
-#pragma unroll
-          for (int m = 0; m < D / 16; ++m) {
-            const std::uint32_t first = biased_levels(columns, 2 * step + half, 2 * m);
-            const std::uint32_t second = biased_levels(columns, 2 * step + half, 2 * m + 1);
-            mma_f16(out[m], half2_from_levels(first, first, 0, 1), half2_from_levels(second, second, 0, 1),
-                    half2_from_levels(first, first, 2, 3), half2_from_levels(second, second, 2, 3), b0, b1);
-          }
+        for (int m = 0; m < D / 16; ++m) {
+          const std::uint32_t first = biased_levels(columns, group, 2 * m);
+          const std::uint32_t second = biased_levels(columns, group, 2 * m + 1);
+          mma_f16(out[m], half2_from_levels(first, first, 0, 1), half2_from_levels(second, second, 0, 1),
+                  half2_from_levels(first, first, 2, 3), half2_from_levels(second, second, 2, 3), b0, b1);
         }
       }
     }

@@ -1,0 +1,29 @@
+// The head sizes that kernels are compiled for.
+#pragma once
+
+#include <type_traits>
+
+namespace kvant::cuda {
+
+inline constexpr int kHeadDims[] = {64, 128, 256};
+
+constexpr bool is_head_dim(int d) {
+  for (const int known : kHeadDims)
+    if (d == known) return true;
+  return false;
+}
+
+// body(constant), with a constant for a head size that is_head_dim.
+template <class Body>
+auto with_head_dim(int d, const Body& body) {
+  switch (d) {
+    case 64:
+      return body(std::integral_constant<int, 64>{});
+    case 128:
+      return body(std::integral_constant<int, 128>{});
+    default:
+      return body(std::integral_constant<int, 256>{});
+  }
+}
+
+}  // namespace kvant::cuda
