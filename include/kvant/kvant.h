@@ -63,17 +63,22 @@ typedef struct kvant_decode_shape {
   size_t struct_size;
   int32_t n_seqs;
   int32_t n_kv_heads;     /* at most 64 */
-  int32_t group;          /* query heads of a KV head: 1 to 8 */
-  int32_t head_dim;       /* 64 or 128 */
+  int32_t group;          /* query heads of a KV head: 1 to 16; more than 8 read all pages twice */
+  int32_t head_dim;       /* 64, 128 or 256 */
   float score_scale;      /* scores are score_scale * q.k */
   const char* key_format; /* of sealed pages; "bf16": there are none, all tokens are in the tail */
   const char* value_format;
-  int32_t corrected; /* not 0: layers may have a correction, for which the workspace then has room */
+  /* Not 0: layers may have a correction, for which the workspace then has room; heads of 64 and 128, groups
+   * of up to 8. */
+  int32_t corrected;
   /* Formats that differ by KV head: n_kv_heads names, or null for key_format and value_format throughout. At
    * most 8 different pairs. Pages of all heads share a pool; page_stride may be a unit that divides pages of
    * every size. */
   const char* const* head_key_formats;
   const char* const* head_value_formats;
+  /* Not 0: the exponential is SAS, TurboAttention's approximation: a cubic polynomial, and 0 where a score is
+   * more than 6 below the largest one so far. */
+  int32_t sas;
 } kvant_decode_shape;
 
 /* What a step's sequences hold, in device memory; the same for all layers. */
@@ -141,8 +146,9 @@ typedef struct kvant_decode_layer {
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a
- * pair of formats without a kernel of its own; null if there is none. Where formats
- * differ by head: that of head 0, or null if any head has none. */
+ * pair of formats without a kernel of its own at this head size (or, with `sas`, without one that
+ * takes it); null if there is none. Where formats differ by head: that of head 0, or null if any head has
+ * none. */
 KVANT_API const char* kvant_decode_kernel(const kvant_decode_shape* shape);
 
 /* Bytes of workspace for a shape on the current device, of which the schedule is a part. */

@@ -23,12 +23,12 @@
 namespace kvant::cuda {
 
 const DecodeKernel* find_decode_kernel(const char* key_format, const char* value_format, int head_dim,
-                                       int group) {
+                                       int group, bool sas) {
   for (const auto list :
        {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(), lloyd_max_kernels(),
         vector_kernels(), long_vector_kernels(), trellis_kernels(), wide_trellis_kernels()}) {
     for (const DecodeKernel& kernel : list) {
-      if (kernel.head_dim == head_dim && group <= kernel.most_group &&
+      if (kernel.head_dim == head_dim && group <= kernel.most_group && (kernel.has_sas || !sas) &&
           std::strcmp(kernel.key_format, key_format) == 0 &&
           std::strcmp(kernel.value_format, value_format) == 0)
         return &kernel;
@@ -69,7 +69,7 @@ bool plan_launches(const Shape& shape, LaunchPlans* plans) {
     for (int first = 0; first < shape.group; first += kPaddedGroup) {
       const int n = std::min(shape.group - first, kPaddedGroup);
       const DecodeKernel* kernel =
-          find_decode_kernel(group.key_format, group.value_format, shape.head_dim, n);
+          find_decode_kernel(group.key_format, group.value_format, shape.head_dim, n, shape.sas != 0);
       if (kernel == nullptr) return false;
       plans->of[plans->n++] = {&group, first, n, kernel};
     }
@@ -140,6 +140,7 @@ kvant_status common_args(const Shape& shape, const kvant_decode_lengths* lengths
   args->n_kv_heads = shape.n_kv_heads;
   args->group = shape.group;
   args->score_scale_log2 = shape.score_scale * 1.44269504F;
+  args->sas = shape.sas;
   args->sealed_pages = lengths->sealed_pages;
   args->tail_tokens = lengths->tail_tokens;
   args->side_tokens = lengths->side_tokens;
@@ -306,8 +307,7 @@ const char* kvant_status_text(kvant_status status) {
 
 size_t kvant_page_bytes(const char* format, int head_dim) {
   PageFormat page;
-  if (format == nullptr || !is_head_dim(head_dim) || !find_page_format(format, head_dim, page))
-    return 0;
+  if (format == nullptr || !is_head_dim(head_dim) || !find_page_format(format, head_dim, page)) return 0;
   return round_up_16(static_cast<int>(kvant::find_format(format)->page_bytes(head_dim)));
 }
 

@@ -76,6 +76,7 @@ struct DecodeArgs {
   HeadList heads;          // that it works on
   int follows;             // not 0: a launch of the same call on other heads precedes this one
   float score_scale_log2;  // scores in units of log 2
+  int sas;                 // not 0: the exponential is SAS (sas.cuh)
   const std::int32_t *sealed_pages, *tail_tokens, *side_tokens;
   std::int64_t side_seq_stride, side_head_stride;
   PageSource sealed, tail, side;

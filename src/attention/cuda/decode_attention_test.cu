@@ -8,6 +8,7 @@
 #include "attention/cuda/captured_heads.h"
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
+#include "attention/cuda/head_dim.h"
 #include "attention/cuda/page_format.h"
 #include "kvant/kvant.h"
 
@@ -29,6 +30,16 @@ bool have_gpu() {
 
 // Whether every head and side has page table entries of its own, or an entry stands for all of them.
 enum class Tables { own, shared };
+
+enum class Softmax { exact, sas };
+
+// TurboAttention's exponential, of x <= 0 (Algorithm 3 of the paper, with the bucket of -6 kept).
+double sas_exponential(double x) {
+  if (x < -6) return 0;
+  const double whole = std::floor(-x);
+  const double f = -x - whole;
+  return std::exp(-whole) * (-0.1025 * f * f * f + 0.4626 * f * f - 0.9922 * f + 0.9996);
+}
 
 // Formats of keys and values.
 struct FormatPair {
@@ -69,8 +80,14 @@ class TestCache {
     add_plain(side_, [](const SequenceLengths& l) { return l.side; });
   }
 
-  // Largest relative RMS error of a sequence's outputs.
-  double worst_error(int group, kvant_type out_type) {
+  // Scores are multiplied by this.
+  void sharpen(float factor) { sharpness_ = factor; }
+
+  // Largest relative RMS error of a sequence's outputs, against attention with `expected`.
+  double worst_error(int group, kvant_type out_type, Softmax softmax = Softmax::exact,
+                     Softmax expected = Softmax::exact) {
+    softmax_ = softmax;
+    expected_ = expected;
     const int n_seqs = static_cast<int>(lengths_.size());
     const int n_heads = kKvHeads * group;
     const std::vector<std::uint16_t> q = queries(n_seqs * n_heads);
@@ -96,6 +113,7 @@ class TestCache {
     shape.group = group;
     shape.head_dim = d_;
     shape.score_scale = score_scale();
+    shape.sas = softmax == Softmax::sas ? 1 : 0;
     if (is_mixed_) {
       shape.head_key_formats = formats_[0].data();
       shape.head_value_formats = formats_[1].data();
@@ -169,7 +187,7 @@ class TestCache {
 
   bool has_sealed() const { return !is_unquantized({formats_[0][0], formats_[1][0]}); }
 
-  float score_scale() const { return 1.0F / std::sqrt(static_cast<float>(d_)) * 0.7F; }
+  float score_scale() const { return sharpness_ / std::sqrt(static_cast<float>(d_)) * 0.7F; }
 
   // A page's values, [kTokens][d].
   std::vector<float> values(Side side, std::uint32_t seed) const {
@@ -304,7 +322,8 @@ class TestCache {
     double sum = 0;
     std::vector<double> out(d_);
     for (std::size_t j = 0; j < tokens.size(); ++j) {
-      const double weight = std::exp(scores[j] - max);
+      const double below = scores[j] - max;
+      const double weight = expected_ == Softmax::sas ? sas_exponential(below) : std::exp(below);
       sum += weight;
       for (int i = 0; i < d_; ++i) out[i] += weight * tokens[j].value[i];
     }
@@ -325,7 +344,8 @@ class TestCache {
         if (tokens.empty()) continue;
         double log_sum = 0;
         const std::vector<double> expected = exact(q.data() + first, tokens, &log_sum);
-        EXPECT_NEAR(log_sums[seq * kKvHeads * group + head], log_sum, 5e-3 + 1e-3 * std::fabs(log_sum));
+        if (expected_ == softmax_)
+          EXPECT_NEAR(log_sums[seq * kKvHeads * group + head], log_sum, 5e-3 + 1e-3 * std::fabs(log_sum));
         for (int i = 0; i < d_; ++i) {
           float x;
           if (out_type == KVANT_F32) {
@@ -347,6 +367,8 @@ class TestCache {
 
   std::vector<const char*> formats_[2];  // [side][head]
   bool is_mixed_ = false;
+  float sharpness_ = 1;
+  Softmax softmax_ = Softmax::exact, expected_ = Softmax::exact;
   int d_;
   std::vector<SequenceLengths> lengths_;
   int sink_;
@@ -453,8 +475,14 @@ TEST_P(DecodeAttention, AgreesOnWhatAModelMade) {
                Values::captured);
 }
 
+TEST_P(DecodeAttention, AgreesOnGroupsOfMoreThanEightHeads) {
+  const bool plain = is_unquantized(std::get<0>(GetParam()));
+  for (const int group : {9, 16})
+    expect_exact({{plain ? 0 : 9, 127, 4}, {0, 3, 0}, {plain ? 0 : 30, 20, 4}}, plain ? 0 : 4, false, group);
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, DecodeAttention,
-                         testing::Combine(testing::ValuesIn(kPairs), testing::Values(64, 128)),
+                         testing::Combine(testing::ValuesIn(kPairs), testing::ValuesIn(kHeadDims)),
                          [](const auto& info) {
                            std::string name = std::string(std::get<0>(info.param).key) + "_" +
                                               std::get<0>(info.param).value + "_d" +
@@ -480,7 +508,7 @@ TEST_P(EveryFormat, AgreesOnBothSides) {
 std::vector<std::tuple<std::string, int>> every_format() {
   std::vector<std::tuple<std::string, int>> cases;
   PageFormat format;
-  for (const int d : {64, 128})
+  for (const int d : kHeadDims)
     for (const std::string& name : format_names())
       if (name != "bf16" && find_page_format(name, d, format)) cases.emplace_back(name, d);
   return cases;
@@ -507,7 +535,7 @@ TEST_P(HeadMix, AgreesWhereHeadsHaveFormatsOfTheirOwn) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   const auto& [mix, d] = GetParam();
   const std::vector<SequenceLengths> ragged = {{1, 5, 4}, {9, 127, 4}, {0, 0, 0}, {0, 3, 0}, {130, 33, 4}};
-  for (const int group : {1, 4, 8}) {
+  for (const int group : {1, 4, 8, 12}) {
     for (const bool is_long : {false, true}) {
       TestCache cache(mix.pairs, d,
                       is_long ? std::vector<SequenceLengths>{{600, 1, 7}, {33, 64, 130}} : ragged, 4, is_long,
@@ -526,7 +554,52 @@ INSTANTIATE_TEST_SUITE_P(
                         Mix{"three", {{"lm4", "lm4"}, {"ch4g128", "tok2g128"}, {"tcq3", "tcq2"}}},
                         Mix{"linear", {{"ch2g128", "tok2g128"}, {"ch4g128", "tok4g128"}}},
                         Mix{"generic", {{"fp8", "lm5"}, {"prog4", "prog4"}, {"tcq2", "tok3g64"}}}),
-        testing::Values(64, 128)),
+        testing::ValuesIn(kHeadDims)),
+    [](const auto& info) {
+      return std::string(std::get<0>(info.param).name) + "_d" + std::to_string(std::get<1>(info.param));
+    });
+
+class SasAttention : public testing::TestWithParam<std::tuple<Mix, int>> {
+ protected:
+  void SetUp() override {
+    if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  }
+};
+
+// One page's largest score is known before its weights: then SAS is a function of the scores alone.
+TEST_P(SasAttention, AgreesOnOnePageOfSharpScores) {
+  const auto& [mix, d] = GetParam();
+  for (const SequenceLengths& lengths : {SequenceLengths{1, 0, 0}, {0, 100, 0}}) {
+    TestCache cache(mix.pairs, d, {lengths}, 0, false, Tables::own, Values::normal, 9);
+    cache.sharpen(3);
+    const double error = cache.worst_error(4, KVANT_F32, Softmax::sas, Softmax::sas);
+    const double from_exact = cache.worst_error(4, KVANT_F32, Softmax::sas, Softmax::exact);
+    std::printf("  %s, d = %d: relative error %.5f, from exact attention %.5f\n", mix.name, d, error,
+                from_exact);
+    EXPECT_LE(error, kTolerance);
+    EXPECT_GE(from_exact, 2 * error);
+  }
+}
+
+// What counts as 6 below the largest score depends on how many pages have been seen.
+TEST_P(SasAttention, AgreesOnManyPages) {
+  constexpr double kOrderTolerance = 0.01;
+  const auto& [mix, d] = GetParam();
+  TestCache cache(mix.pairs, d, {{9, 127, 4}, {0, 0, 0}, {130, 33, 4}}, 4, true, Tables::own, Values::normal,
+                  6);
+  for (const int group : {4, 12}) {
+    const double error = cache.worst_error(group, KVANT_F32, Softmax::sas, Softmax::sas);
+    std::printf("  %s, d = %d, group %d: relative error %.5f\n", mix.name, d, group, error);
+    EXPECT_LE(error, kOrderTolerance);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Mixes, SasAttention,
+    testing::Combine(testing::Values(Mix{"prog4", {{"prog4", "prog4"}}},
+                                     Mix{"turbo", {{"prog4", "prog4"}, {"prog2", "prog2"}}},
+                                     Mix{"generic", {{"ch4g128", "tok4g128"}, {"tcq3", "tcq3"}}}),
+                     testing::ValuesIn(kHeadDims)),
     [](const auto& info) {
       return std::string(std::get<0>(info.param).name) + "_d" + std::to_string(std::get<1>(info.param));
     });
@@ -557,6 +630,20 @@ TEST(DecodeApi, NamesTheGenericKernelWhereAPairHasNone) {
   EXPECT_EQ(kvant_page_bytes("fp8", 128), 16896U);
 }
 
+TEST(DecodeApi, NamesTheGenericKernelWhereAPairsOwnCannotServe) {
+  kvant_decode_shape shape{sizeof shape, 1, 1, 16, 256, 1.0F, "prog4", "prog4"};
+  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/generic:prog4+prog4");
+  shape.head_dim = 128;
+  shape.sas = 1;
+  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/prog4+prog4");
+  shape.key_format = "tcq4";
+  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/generic:tcq4+prog4");
+  shape.value_format = "tcq4";
+  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/generic:tcq4+tcq4");
+  shape.sas = 0;
+  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/tcq4+tcq4");
+}
+
 TEST(DecodeApi, RefusesWhatItCannotRun) {
   kvant_decode_shape shape{};
   std::size_t bytes = 0;
@@ -568,6 +655,13 @@ TEST(DecodeApi, RefusesWhatItCannotRun) {
   shape.value_format = "no such format";
   EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
   shape.value_format = "gear4-tok4g128";
+  EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
+  shape.value_format = "tok4g128";
+  shape.group = 17;
+  EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
+  shape.group = 16;
+  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/ch4g128+tok4g128");
+  shape.corrected = 1;
   EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
   EXPECT_EQ(kvant_page_bytes("ch4g128", 128), 8704U);
   EXPECT_EQ(kvant_page_bytes("prog4", 128), 8720U);

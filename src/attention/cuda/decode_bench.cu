@@ -3,7 +3,7 @@
 // it the limit: reading the same number of bytes and nothing else.
 //
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--tail TOKENS]
-//                [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1]
+//                [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1] [--sas 1]
 //                [KEY+VALUE[/KEY+VALUE...] ...]
 //
 // Several pairs: KV heads have them in turn.
@@ -46,6 +46,7 @@ struct Settings {
   int tail = 0;             // tokens
   int protected_share = 0;  // percent of the sealed tokens
   int correction = 0;
+  int sas = 0;  // as in kvant_decode_shape
   std::vector<std::string> pairs;
 };
 
@@ -246,6 +247,7 @@ class Bench {
       shape.score_scale = 1 / std::sqrt(static_cast<float>(d));
       shape.head_key_formats = head_formats[0].data();
       shape.head_value_formats = head_formats[1].data();
+      shape.sas = settings_.sas;
       kvant_decode_lengths lengths{};
       lengths.struct_size = sizeof lengths;
       (plain ? lengths.tail_tokens : lengths.sealed_pages) = lengths_array.get();
@@ -376,6 +378,7 @@ Settings parse(int argc, char** argv) {
                   : argument == "--reproducible" ? &settings.reproducible
                   : argument == "--tail"         ? &settings.tail
                   : argument == "--correction"   ? &settings.correction
+                  : argument == "--sas"          ? &settings.sas
                   : argument == "--protected"    ? &settings.protected_share
                                                  : nullptr;
     if (number == nullptr) {

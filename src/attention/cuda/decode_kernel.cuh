@@ -13,6 +13,7 @@
 #include "attention/cuda/page_copier.cuh"
 #include "attention/cuda/ptx.cuh"
 #include "attention/cuda/query.cuh"
+#include "attention/cuda/sas.cuh"
 #include "attention/cuda/work_range.cuh"
 
 namespace kvant::cuda {
@@ -50,10 +51,18 @@ struct RingReader {
   }
 };
 
+// Whether a pair's kernel can take SAS for the exponential. A branch that all lanes take alike, but more
+// code.
+template <class Pair>
+inline constexpr bool kHasSas = requires {
+  Pair::kHasSas;
+};
+
 // Turns the scores of some tiles into weights relative to the running maximum, which they may raise; returns
 // the sums of this lane's weights of heads 2t and 2t + 1.
-template <int D, int Tiles, class State>
-__device__ __forceinline__ float2 soften(float (&s)[Tiles][4], Accumulator<D>& acc, State& state) {
+template <class Pair, int D, int Tiles, class State>
+__device__ __forceinline__ float2 soften(const DecodeArgs& args, float (&s)[Tiles][4], Accumulator<D>& acc,
+                                         State& state) {
   float top[2] = {s[0][0], s[0][1]};
 #pragma unroll
   for (int tile = 0; tile < Tiles; ++tile) {
@@ -80,15 +89,27 @@ __device__ __forceinline__ float2 soften(float (&s)[Tiles][4], Accumulator<D>& a
       }
     }
   }
-  const float base[2] = {acc.max[0] - kWeightBits, acc.max[1] - kWeightBits};
   float sum[2] = {0, 0};
+  const auto weigh = [&](const auto& weight) {
 #pragma unroll
-  for (int tile = 0; tile < Tiles; ++tile) {
+    for (int tile = 0; tile < Tiles; ++tile) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      s[tile][i] = exp2_fast(s[tile][i] - base[i & 1]);
-      sum[i & 1] += s[tile][i];
+      for (int i = 0; i < 4; ++i) {
+        s[tile][i] = weight(s[tile][i], i & 1);
+        sum[i & 1] += s[tile][i];
+      }
     }
+  };
+  const float base[2] = {acc.max[0] - kWeightBits, acc.max[1] - kWeightBits};
+  const auto exact = [&](float score, int h) { return exp2_fast(score - base[h]); };
+  if constexpr (kHasSas<Pair>) {
+    if (args.sas != 0) {
+      weigh([&](float score, int h) { return sas_exp2(acc.max[h] - score); });
+    } else {
+      weigh(exact);
+    }
+  } else {
+    weigh(exact);
   }
   acc.sum[0] += sum[0];
   acc.sum[1] += sum[1];
@@ -135,7 +156,7 @@ __device__ __forceinline__ void attend_sealed(const DecodeArgs& args, const unsi
   Pair::Key::score(args, tables, ring.wait(), query, lane, s);
   ring.release();
   if (may_be_masked(args, page)) mask_scores(args, segment, page, 0, lane, s);
-  soften<D>(s, acc, state);
+  soften<Pair>(args, s, acc, state);
   Pair::Value::mix(args, tables, ring.wait(), s, lane, acc.out, state);
   ring.release();
 }
@@ -146,9 +167,9 @@ struct NoState {
 };
 
 // An unquantized page of n > 0 tokens.
-template <int D>
-__device__ __forceinline__ void attend_plain(int n, const Query<D>& query, int lane, RingReader& ring,
-                                             Accumulator<D>& acc) {
+template <class Pair, int D>
+__device__ __forceinline__ void attend_plain(const DecodeArgs& args, int n, const Query<D>& query, int lane,
+                                             RingReader& ring, Accumulator<D>& acc) {
   Scores s;
   const int n_tiles = (n + 15) / 16;
   const int g = lane / 4;
@@ -182,7 +203,7 @@ __device__ __forceinline__ void attend_plain(int n, const Query<D>& query, int l
     }
   }
   NoState none;
-  soften<D>(s, acc, none);
+  soften<Pair>(args, s, acc, none);
 #pragma unroll
   for (int tile = 0; tile < kTokenTiles; ++tile) {
     if (tile < n_tiles) {
@@ -249,7 +270,7 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
     }
     const int end = segment.number_of(segment.last);
     for (; (number = ring.next_unit(last)) < end; last = number)
-      attend_plain<D>(plain_tokens(args, segment, segment.unit_of(number)), query, lane, ring, acc);
+      attend_plain<Pair>(args, plain_tokens(args, segment, segment.unit_of(number)), query, lane, ring, acc);
     leave_segment<D>(args, range, segment, acc, buffer, threadIdx.x, n_threads);
   }
   if (args.follows != 0) wait_for_predecessors();

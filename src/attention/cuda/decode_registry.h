@@ -14,6 +14,7 @@ struct DecodeKernel {
   int head_dim;
   int most_group;  // query heads of a KV head
   int most_warps;  // consumers of a CTA
+  bool has_sas;
   const void* function;
   int table_bytes, merge_bytes;
   int key_bytes, value_bytes;    // of sealed pages; 0: there are none
@@ -33,8 +34,9 @@ std::span<const DecodeKernel> wide_trellis_kernels();
 // The generic kernel for a pair of formats, or null.
 const DecodeKernel* find_generic_kernel(const char* key_format, const char* value_format, int head_dim);
 
-// The kernel for a pair of formats, or null: its own, or else the generic one.
+// The kernel for a pair of formats, or null: its own, or else the generic one. sas: it must be able to take
+// SAS for the exponential.
 const DecodeKernel* find_decode_kernel(const char* key_format, const char* value_format, int head_dim,
-                                       int group);
+                                       int group, bool sas);
 
 }  // namespace kvant::cuda

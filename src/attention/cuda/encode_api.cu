@@ -178,7 +178,7 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
     if (status != KVANT_OK) return status;
     if (correction.key_maps != nullptr &&
         (!can_be_corrected(shape.head_dim) || args[i].sides[KVANT_KEY].encoding != Encoding::channel_grid ||
-                                           args[i].sides[KVANT_VALUE].encoding != Encoding::token_grid))
+         args[i].sides[KVANT_VALUE].encoding != Encoding::token_grid))
       return KVANT_UNSUPPORTED;
   }
   const auto cuda_stream = static_cast<cudaStream_t>(stream);

@@ -7,6 +7,7 @@
 
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
+#include "attention/cuda/head_dim.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -291,7 +292,7 @@ std::string name_of(const Case& formats, int d) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, Encoding,
-                         testing::Combine(testing::ValuesIn(kCases), testing::Values(64, 128)),
+                         testing::Combine(testing::ValuesIn(kCases), testing::ValuesIn(kHeadDims)),
                          [](const auto& info) {
                            return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });

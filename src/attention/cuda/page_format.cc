@@ -92,8 +92,8 @@ std::optional<PageFormat> read_vector(NameReader name) {
   return format;
 }
 
-// Streams of codes are interleaved in whole pieces, and a lane's channels share a group of scales (up to 32 of
-// them, of larger heads).
+// Streams of codes are interleaved in whole pieces, and a lane's channels share a group of scales (up to 32
+// of them, of larger heads).
 bool can_be_read(const PageFormat& format, int d) {
   if (format.plain()) return true;
   if (code_bytes(format.layout, d) % (16 * kLanes) != 0) return false;

@@ -172,8 +172,9 @@ kvant_status kvant_transform(const kvant_transformation* from, kvant_stream stre
   const unsigned ctas = ctas_for(static_cast<std::int64_t>(t.n_rows) * t.n_heads, kTransformThreads);
   if (ctas == 0) return KVANT_INVALID_ARGUMENT;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  with_head_dim(t.head_dim,
-                [&](auto d) { transform_kernel<d.value><<<ctas, kTransformThreads, 0, cuda_stream>>>(args); });
+  with_head_dim(t.head_dim, [&](auto d) {
+    transform_kernel<d.value><<<ctas, kTransformThreads, 0, cuda_stream>>>(args);
+  });
   return launch_status();
 }
 

@@ -8,6 +8,7 @@
 
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
+#include "attention/cuda/head_dim.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -289,7 +290,7 @@ constexpr FormatPair kPairs[] = {
     {"lm5", "nvq-d4b10"},    {"pq-d4b8", "tok1g32s"}, {"ch1g32", "prog2-paper"}};
 
 INSTANTIATE_TEST_SUITE_P(Formats, Expansion,
-                         testing::Combine(testing::ValuesIn(kPairs), testing::Values(64, 128)),
+                         testing::Combine(testing::ValuesIn(kPairs), testing::ValuesIn(kHeadDims)),
                          [](const auto& info) {
                            std::string name = std::string(std::get<0>(info.param).key) + "_" +
                                               std::get<0>(info.param).value + "_d" +
@@ -443,7 +444,7 @@ void expect_merged_equals_whole(const FormatPair& pair, int d, kvant_type into_t
 
 TEST(Merging, OfPrefixAndBlockEqualsAttentionToAllTokens) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
-  for (const int d : {64, 128}) {
+  for (const int d : kHeadDims) {
     expect_merged_equals_whole({"ch4g128", "tok4g128"}, d, KVANT_F32, KVANT_F32, 0.0005);
     expect_merged_equals_whole({"tcq3", "tcq2"}, d, KVANT_F32, KVANT_BF16, 0.004);
     expect_merged_equals_whole({"vq-d4b8", "vq-d4b8"}, d, KVANT_BF16, KVANT_BF16, 0.006);
@@ -468,7 +469,7 @@ TEST(Transforming, MatchesWhatAppendingDoesToKeysAndValues) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr int kHeads = 4;
   constexpr int kOfFactors = 2;
-  for (const int d : {64, 128}) {
+  for (const int d : kHeadDims) {
     constexpr int kRows = 5;
     std::mt19937 random(2);
     std::normal_distribution<float> normal;

@@ -145,6 +145,7 @@ struct ProgressiveValue {
 template <int Bits, int D>
 struct ProgressivePair : NoTables {
   static constexpr bool kSealed = true;
+  static constexpr bool kHasSas = true;
   using Key = ProgressiveKey<Bits, D>;
   using Value = ProgressiveValue<Bits, D>;
 };

@@ -289,6 +289,7 @@ template <int D>
 struct GenericPair {
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = true;
+  static constexpr bool kHasSas = true;
   static constexpr int kTableBytes = 0;  // of a launch: see AnyPage
   static constexpr int kMostWarps = 7;
 
@@ -321,7 +322,7 @@ struct GenericPair {
     score_any<D>(key, ring.wait(), query, lane, s);
     ring.release();
     if (may_be_masked(args, page)) mask_scores(args, segment, page, 0, lane, s);
-    soften<D>(s, state.acc, state);
+    soften<GenericPair>(args, s, state.acc, state);
     mix_any<D>(value, ring.wait(), s, lane, state.zero, state.acc.out);
     ring.release();
   }

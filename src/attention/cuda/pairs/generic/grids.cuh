@@ -113,8 +113,7 @@ struct GridScaler<D, PageSide::value, GridAxis::none> : NoScaler {
 };
 
 template <int D>
-  requires(D <= 128)
-struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
+requires(D <= 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
   ScaleZero grids[kTokenTiles];  // of rows g and g + 8, the same for all the lane's channels
 
   __device__ __forceinline__ GridScaler(const AnyPage& page, const unsigned char* bytes, int lane) {
@@ -134,8 +133,7 @@ struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
 
 // A lane's channels may be of several groups.
 template <int D>
-  requires(D > 128)
-struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
+requires(D > 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
   const AnyPage& page;
   const unsigned char* bytes;
   int lane;

@@ -50,7 +50,8 @@ __device__ __forceinline__ void link_key_columns(TrellisColumns<Bits, 4>& column
 #pragma unroll
   for (int group = 0; group < 4; ++group) {
     const std::uint32_t of_lane_before = columns.last_bytes(group | (kGroupsOfToken - 1), lane_before);
-    const std::uint32_t before = group % kGroupsOfToken == 0 ? of_lane_before : columns.own_last_bytes(group - 1);
+    const std::uint32_t before =
+        group % kGroupsOfToken == 0 ? of_lane_before : columns.own_last_bytes(group - 1);
     columns.before[group] = __byte_perm(columns.own_last_bytes(group), before, D == 64 ? 0x2705 : 0x2107);
   }
 }
