@@ -24,12 +24,12 @@ namespace kvant::cuda {
 
 const DecodeKernel* find_decode_kernel(const char* key_format, const char* value_format, int head_dim,
                                        int group, bool sas) {
-  for (const auto list :
-       {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(), lloyd_max_kernels(),
-        vector_kernels(), long_vector_kernels(), trellis_kernels(), wide_trellis_kernels()}) {
+  for (const auto list : {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(),
+                          sas_kernels(), lloyd_max_kernels(), vector_kernels(), long_vector_kernels(),
+                          trellis_kernels(), wide_trellis_kernels()}) {
     for (const DecodeKernel& kernel : list) {
-      if (kernel.head_dim == head_dim && group <= kernel.most_group && (kernel.has_sas || !sas) &&
-          std::strcmp(kernel.key_format, key_format) == 0 &&
+      if (kernel.head_dim == head_dim && group <= kernel.most_group &&
+          (kernel.sas == SasUse::always) == sas && std::strcmp(kernel.key_format, key_format) == 0 &&
           std::strcmp(kernel.value_format, value_format) == 0)
         return &kernel;
     }

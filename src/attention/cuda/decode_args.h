@@ -31,6 +31,10 @@ KVANT_HOST_DEVICE constexpr int query_passes(int group) {
 }
 inline constexpr int kMostLaunches = kMostHeadGroups * query_passes(kMostGroup);  // of a layer
 
+// When a kernel takes SAS for the exponential (sas.cuh). On request: a branch that all lanes take alike, and
+// more code: `prog2` took 2 to 4 % longer with it.
+enum class SasUse : std::uint8_t { never, on_request, always };
+
 // KV heads whose pages have the same formats.
 struct HeadList {
   int n;

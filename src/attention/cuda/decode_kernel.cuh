@@ -51,12 +51,13 @@ struct RingReader {
   }
 };
 
-// Whether a pair's kernel can take SAS for the exponential. A branch that all lanes take alike, but more
-// code.
 template <class Pair>
-inline constexpr bool kHasSas = requires {
-  Pair::kHasSas;
-};
+inline constexpr SasUse kSasUse = SasUse::never;
+template <class Pair>
+requires requires {
+  Pair::kSas;
+}
+inline constexpr SasUse kSasUse<Pair> = Pair::kSas;
 
 // Turns the scores of some tiles into weights relative to the running maximum, which they may raise; returns
 // the sums of this lane's weights of heads 2t and 2t + 1.
@@ -100,16 +101,13 @@ __device__ __forceinline__ float2 soften(const DecodeArgs& args, float (&s)[Tile
       }
     }
   };
-  const float base[2] = {acc.max[0] - kWeightBits, acc.max[1] - kWeightBits};
-  const auto exact = [&](float score, int h) { return exp2_fast(score - base[h]); };
-  if constexpr (kHasSas<Pair>) {
-    if (args.sas != 0) {
-      weigh([&](float score, int h) { return sas_exp2(acc.max[h] - score); });
-    } else {
-      weigh(exact);
-    }
+  constexpr SasUse kSas = kSasUse<Pair>;
+  if (kSas == SasUse::always || (kSas == SasUse::on_request && args.sas != 0)) {
+    const SasExponential exponential[2] = {SasExponential(acc.max[0]), SasExponential(acc.max[1])};
+    weigh([&](float score, int h) { return exponential[h](score); });
   } else {
-    weigh(exact);
+    const float base[2] = {acc.max[0] - kWeightBits, acc.max[1] - kWeightBits};
+    weigh([&](float score, int h) { return exp2_fast(score - base[h]); });
   }
   acc.sum[0] += sum[0];
   acc.sum[1] += sum[1];

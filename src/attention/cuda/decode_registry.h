@@ -14,7 +14,7 @@ struct DecodeKernel {
   int head_dim;
   int most_group;  // query heads of a KV head
   int most_warps;  // consumers of a CTA
-  bool has_sas;
+  SasUse sas;
   const void* function;
   int table_bytes, merge_bytes;
   int key_bytes, value_bytes;    // of sealed pages; 0: there are none
@@ -25,6 +25,7 @@ std::span<const DecodeKernel> plain_kernels();
 std::span<const DecodeKernel> linear_kernels();
 std::span<const DecodeKernel> mixed_linear_kernels();
 std::span<const DecodeKernel> progressive_kernels();
+std::span<const DecodeKernel> sas_kernels();
 std::span<const DecodeKernel> lloyd_max_kernels();
 std::span<const DecodeKernel> vector_kernels();
 std::span<const DecodeKernel> long_vector_kernels();

@@ -7,15 +7,32 @@
 
 namespace kvant::cuda {
 
-// The weight of a score that is `below` the maximum, in units of log 2.
-__device__ __forceinline__ float sas_exp2(float below) {
-  constexpr float kLn2 = 0.69314718F;
-  const float x = below * kLn2;
-  const float whole = floorf(x);
-  const float f = x - whole;
-  const float polynomial = fmaf(fmaf(fmaf(-0.1025F, f, 0.4626F), f, -0.9922F), f, 0.9996F);
-  const float weight = exp2_fast(fmaf(whole, -1 / kLn2, kWeightBits)) * polynomial;
-  return x > -kSasFloor ? 0 : weight;
-}
+// The weights of scores relative to a maximum, both in units of log 2. An exponent is -(whole + 1/2 + g),
+// with g in
+// [-1/2, 1/2]: whole comes from rounding, which costs less than finding the floor.
+class SasExponential {
+ public:
+  __device__ __forceinline__ explicit SasExponential(float max) : offset_(fmaf(max, kLn2, -0.5F)) {}
+
+  __device__ __forceinline__ float operator()(float score) const {
+    constexpr float kRounder = 0x1.8p23F;  // sums with it are whole
+    const float x = fmaf(score, -kLn2, offset_);
+    const float whole = (x + kRounder) - kRounder;
+    const float g = x - whole;
+    const float polynomial = fmaf(fmaf(fmaf(kCubic, g, kSquare), g, kLinear), g, kConstant);
+    const float weight = exp2_fast(fmaf(whole, -1 / kLn2, kWeightBits)) * polynomial;
+    return x > -kSasFloor - 0.5F ? 0 : weight;
+  }
+
+ private:
+  static constexpr float kLn2 = 0.69314718F;
+  // -0.1025 f^3 + 0.4626 f^2 - 0.9922 f + 0.9996, with f = g + 1/2.
+  static constexpr float kCubic = -0.1025F;
+  static constexpr float kSquare = 0.4626F + 1.5F * kCubic;
+  static constexpr float kLinear = -0.9922F + 0.4626F + 0.75F * kCubic;
+  static constexpr float kConstant = 0.9996F - 0.9922F / 2 + 0.4626F / 4 + kCubic / 8;
+
+  float offset_;
+};
 
 }  // namespace kvant::cuda

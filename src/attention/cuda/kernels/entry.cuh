@@ -16,7 +16,7 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      D,
                      kPaddedGroup,
                      most_warps<Pair>(),
-                     kHasSas<Pair>,
+                     kSasUse<Pair>,
                      reinterpret_cast<const void*>(&decode_kernel<Pair, D>),
                      Pair::kTableBytes,
                      static_cast<int>(sizeof(MergeBuffer<D>)),

@@ -145,9 +145,13 @@ struct ProgressiveValue {
 template <int Bits, int D>
 struct ProgressivePair : NoTables {
   static constexpr bool kSealed = true;
-  static constexpr bool kHasSas = true;
   using Key = ProgressiveKey<Bits, D>;
   using Value = ProgressiveValue<Bits, D>;
+};
+
+template <int Bits, int D>
+struct SasProgressivePair : ProgressivePair<Bits, D> {
+  static constexpr SasUse kSas = SasUse::always;
 };
 
 }  // namespace kvant::cuda

@@ -289,7 +289,7 @@ template <int D>
 struct GenericPair {
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = true;
-  static constexpr bool kHasSas = true;
+  static constexpr SasUse kSas = SasUse::on_request;
   static constexpr int kTableBytes = 0;  // of a launch: see AnyPage
   static constexpr int kMostWarps = 7;
 
