@@ -19,7 +19,7 @@ namespace cuda {
 
 inline constexpr int kCapturedPages = 2, kCapturedQueries = 48, kCapturedChannels = 128;
 
-// The first d channels of a row of bfloat16 numbers; d = 64: those of the first head.
+// The first channels of a row of bfloat16 numbers, kCapturedChannels at most; 64: those of the first head.
 inline const std::uint16_t* captured_row(int row) {
   return reinterpret_cast<const std::uint16_t*>(kCapturedHeads) +
          static_cast<std::ptrdiff_t>(row) * kCapturedChannels;

@@ -470,6 +470,7 @@ TEST_P(DecodeAttention, AgreesOnOutliers) {
 }
 
 TEST_P(DecodeAttention, AgreesOnWhatAModelMade) {
+  if (std::get<1>(GetParam()) > kCapturedChannels) GTEST_SKIP() << "the model's heads are smaller";
   const bool plain = is_unquantized(std::get<0>(GetParam()));
   expect_exact({{plain ? 0 : 20, 140, 5}, {plain ? 0 : 3, 100, 0}}, 0, false, 3, KVANT_F32, Tables::own,
                Values::captured);
