@@ -79,6 +79,10 @@ typedef struct kvant_decode_shape {
   /* Not 0: the exponential is SAS, TurboAttention's approximation: a cubic polynomial, and 0 where a score is
    * more than 6 below the largest one so far. */
   int32_t sas;
+  /* Sparse V: if greater than 0, the values of a sealed page may be left unread where, for every query head,
+   * none of its tokens has a weight above this, relative to the largest one so far. Kernels whose name ends
+   * in "skipping values" do so; others read all. */
+  float skip_threshold;
 } kvant_decode_shape;
 
 /* What a step's sequences hold, in device memory; the same for all layers. */
@@ -143,6 +147,9 @@ typedef struct kvant_decode_layer {
   /* Not 0: the same inputs give the same bits. Otherwise pages go to whichever warp is free, a few percent
    * faster, and sums may differ in their last bits from run to run. */
   int32_t reproducible;
+  /* Two numbers in device memory, or null: kernels that skip values add to them how many pages they have come
+   * to, and of how many they have left the values unread. */
+  uint64_t* skip_counts;
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a

@@ -11,6 +11,7 @@
 #include "attention/cuda/decode_registry.h"
 #include "attention/cuda/head_dim.h"
 #include "attention/cuda/head_groups.h"
+#include "attention/cuda/leave_segment.cuh"
 #include "attention/cuda/page_copier.cuh"
 #include "attention/cuda/page_format.h"
 #include "attention/cuda/page_source.h"
@@ -38,6 +39,16 @@ const DecodeKernel* find_decode_kernel(const char* key_format, const char* value
 }
 
 namespace {
+
+// One that skips values, or null.
+const DecodeKernel* find_skipping_kernel(const HeadGroup& group, int head_dim) {
+  for (const DecodeKernel& kernel : skipping_kernels()) {
+    if (kernel.head_dim == head_dim && std::strcmp(kernel.key_format, group.key_format) == 0 &&
+        std::strcmp(kernel.value_format, group.value_format) == 0)
+      return &kernel;
+  }
+  return nullptr;
+}
 
 constexpr int kAlignment = 256;  // of the workspace's parts
 
@@ -69,7 +80,9 @@ bool plan_launches(const Shape& shape, LaunchPlans* plans) {
     for (int first = 0; first < shape.group; first += kPaddedGroup) {
       const int n = std::min(shape.group - first, kPaddedGroup);
       const DecodeKernel* kernel =
-          find_decode_kernel(group.key_format, group.value_format, shape.head_dim, n, shape.sas != 0);
+          shape.skip_threshold > 0 && shape.sas == 0 ? find_skipping_kernel(group, shape.head_dim) : nullptr;
+      if (kernel == nullptr)
+        kernel = find_decode_kernel(group.key_format, group.value_format, shape.head_dim, n, shape.sas != 0);
       if (kernel == nullptr) return false;
       plans->of[plans->n++] = {&group, first, n, kernel};
     }
@@ -141,6 +154,7 @@ kvant_status common_args(const Shape& shape, const kvant_decode_lengths* lengths
   args->group = shape.group;
   args->score_scale_log2 = shape.score_scale * 1.44269504F;
   args->sas = shape.sas;
+  args->skip_below = std::ldexp(shape.skip_threshold, static_cast<int>(kWeightBits));
   args->sealed_pages = lengths->sealed_pages;
   args->tail_tokens = lengths->tail_tokens;
   args->side_tokens = lengths->side_tokens;
@@ -374,6 +388,7 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant
   args.settled = layer.settled;
   args.reproducible = layer.reproducible;
   args.log_sums = layer.log_sums;
+  args.skip_counts = reinterpret_cast<unsigned long long*>(layer.skip_counts);
   args.out_seq_stride = layer.out_seq_stride;
   args.out_head_stride = layer.out_head_stride;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);

@@ -96,6 +96,8 @@ struct DecodeArgs {
   int settled;
   int reproducible;
   float* log_sums;
+  float skip_below;                 // of kernels that skip values: sums of weights that don't matter
+  unsigned long long* skip_counts;  // [2]: pages seen and skipped; or null
   // KVLinC's correction, of each sequence and query head: phi(q) S and phi(q) z. Or null.
   const float *correction_numerator, *correction_denominator;
   int correction_absolute;

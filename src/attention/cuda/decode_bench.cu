@@ -4,6 +4,7 @@
 //
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--tail TOKENS]
 //                [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1] [--sas 1]
+//                [--sharpness N] [--skip N]
 //                [KEY+VALUE[/KEY+VALUE...] ...]
 //
 // Several pairs: KV heads have them in turn.
@@ -46,7 +47,9 @@ struct Settings {
   int tail = 0;             // tokens
   int protected_share = 0;  // percent of the sealed tokens
   int correction = 0;
-  int sas = 0;  // as in kvant_decode_shape
+  int sas = 0;        // as in kvant_decode_shape
+  int sharpness = 1;  // factor of scores
+  int skip = 0;       // N: values with weights below 10^-N are skipped; 0: none
   std::vector<std::string> pairs;
 };
 
@@ -244,7 +247,8 @@ class Bench {
       shape.n_kv_heads = settings_.kv_heads;
       shape.group = settings_.group;
       shape.head_dim = d;
-      shape.score_scale = 1 / std::sqrt(static_cast<float>(d));
+      shape.score_scale = static_cast<float>(settings_.sharpness) / std::sqrt(static_cast<float>(d));
+      shape.skip_threshold = settings_.skip == 0 ? 0 : std::pow(10.0F, static_cast<float>(-settings_.skip));
       shape.head_key_formats = head_formats[0].data();
       shape.head_value_formats = head_formats[1].data();
       shape.sas = settings_.sas;
@@ -305,6 +309,8 @@ class Bench {
       const DeviceArray<std::uint8_t> workspace(workspace_bytes);
       expect_ok(kvant_decode_schedule(&shape, &lengths, workspace.get(), workspace_bytes, nullptr));
       check_cuda(cudaDeviceSynchronize(), "schedule");
+      const DeviceArray<std::uint64_t> skip_counts(std::vector<std::uint64_t>(2, 0));
+      if (settings_.skip != 0) layer.skip_counts = skip_counts.get();
       const double us = median_us(layers, settings_.runs, [&](int i, cudaStream_t stream) {
         layer.layer = i;
         kvant_correction correction;
@@ -322,6 +328,12 @@ class Bench {
                   name.c_str(), d, settings_.group, batch.seqs, batch.context / 1024, us, limit,
                   100 * limit / us, static_cast<double>(bytes) / us / 1e3,
                   8.0 * static_cast<double>(bytes) / (static_cast<double>(per_layer) * 2 * kTokens * d));
+      if (settings_.skip != 0) {
+        const std::vector<std::uint64_t> counts = skip_counts.read();
+        std::printf(
+            "  of %zu pages of values, %.1f %% skipped\n", static_cast<std::size_t>(counts[0]),
+            counts[0] == 0 ? 0 : 100.0 * static_cast<double>(counts[1]) / static_cast<double>(counts[0]));
+      }
       std::fflush(stdout);
     }
   }
@@ -379,6 +391,8 @@ Settings parse(int argc, char** argv) {
                   : argument == "--tail"         ? &settings.tail
                   : argument == "--correction"   ? &settings.correction
                   : argument == "--sas"          ? &settings.sas
+                  : argument == "--sharpness"    ? &settings.sharpness
+                  : argument == "--skip"         ? &settings.skip
                   : argument == "--protected"    ? &settings.protected_share
                                                  : nullptr;
     if (number == nullptr) {

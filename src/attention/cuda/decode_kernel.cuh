@@ -28,6 +28,7 @@ struct RingReader {
   int warp;
   int stage = 0;
   std::uint32_t parity = 0;
+  std::uint32_t value_parities = 0;  // a bit for each slot whose values come later: pairs/skipping.cuh
 
   // The number, within the CTA's range, of the warp's next unit after `last`, or INT_MAX.
   __device__ int next_unit(int last) const {
@@ -43,12 +44,17 @@ struct RingReader {
   }
   // This lane has read what it needs; the slot is free when all have said so.
   __device__ void release() {
-    barrier_arrive(rings.empty(warp, stage));
+    release_kept(stage);
+    keep();
+  }
+  // Goes on to the next slot without giving this one back: release_kept does, later.
+  __device__ void keep() {
     if (++stage == rings.stages) {
       stage = 0;
       parity ^= 1;
     }
   }
+  __device__ void release_kept(int of_stage) const { barrier_arrive(rings.empty(warp, of_stage)); }
 };
 
 template <class Pair>
@@ -257,6 +263,7 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
         typename Pair::State state(args, segment, lane);
         for (; (number = ring.next_unit(last)) < end; last = number)
           Pair::attend(args, shared, segment, segment.unit_of(number), query, lane, ring, state);
+        if constexpr (requires { &Pair::flush; }) Pair::flush(args, shared, lane, ring, state);
         Pair::finish(state, lane, acc);
       } else {
         typename Pair::Value::State state;
@@ -276,9 +283,14 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
 
 // The copying warp. What it reads before its predecessors are over is complete: no kernel begins before the
 // one that makes the schedule is over.
-template <int D>
-__device__ void copy_pages(const DecodeArgs& args, const Rings& rings) {
-  PageCopier<D> copier(args, rings, threadIdx.x % kLanes);
+template <class Pair, int D>
+__device__ void copy_pages(const DecodeArgs& args, const unsigned char* shared, const Rings& rings) {
+  constexpr bool kKeysOnly = requires {
+    Pair::kValueIdsAt;
+  };
+  std::uint32_t value_ids = 0;
+  if constexpr (kKeysOnly) value_ids = shared_address(shared + Pair::kValueIdsAt);
+  PageCopier<D, kKeysOnly> copier(args, rings, threadIdx.x % kLanes, value_ids);
   const bool at_once = args.settled != 0 || args.follows != 0;
   if (at_once) copier.begin();
   __syncthreads();
@@ -309,7 +321,7 @@ __global__ void __launch_bounds__((most_warps<Pair>() + 1) * kLanes, 1)
   if (threadIdx.x / kLanes < rings.n_warps) {
     consume<Pair, D>(args, shared, rings);
   } else {
-    copy_pages<D>(args, rings);
+    copy_pages<Pair, D>(args, shared, rings);
   }
 }
 

@@ -31,6 +31,7 @@ std::span<const DecodeKernel> vector_kernels();
 std::span<const DecodeKernel> long_vector_kernels();
 std::span<const DecodeKernel> trellis_kernels();
 std::span<const DecodeKernel> wide_trellis_kernels();
+std::span<const DecodeKernel> skipping_kernels();
 
 // The generic kernel for a pair of formats, or null.
 const DecodeKernel* find_generic_kernel(const char* key_format, const char* value_format, int head_dim);

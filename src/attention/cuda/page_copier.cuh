@@ -49,14 +49,15 @@ struct Rings {
   }
 };
 
-template <int D>
+// KeysOnly: of a sealed unit only the keys are copied, and its value page's number is left for the consumer.
+template <int D, bool KeysOnly>
 class PageCopier {
  public:
   static constexpr int kTileBytes = 16 * D * 2;
 
   // Reads the schedule and lengths, but not yet page tables. There may be no such warp.
-  __device__ PageCopier(const DecodeArgs& args, const Rings& rings, int warp)
-      : args_(args), rings_(rings), range_(args), warp_(warp) {
+  __device__ PageCopier(const DecodeArgs& args, const Rings& rings, int warp, std::uint32_t value_ids)
+      : args_(args), rings_(rings), range_(args), warp_(warp), value_ids_(value_ids) {
     segment_.before = segment_.first = segment_.last = 0;
     live_ = warp < rings.n_warps && find_unit(warp);
     if (live_) {
@@ -77,6 +78,8 @@ class PageCopier {
   // Starts the next copy if its slot is free.
   __device__ void poll() {
     if (!barrier_test(rings_.empty(warp_, stage_), parity_ ^ 1)) return;
+    if constexpr (KeysOnly)
+      store_shared(value_ids_ + (warp_ * rings_.stages + stage_) * 4, static_cast<int>(value_id_));
     if (step_ == 0) store_shared(rings_.unit(warp_, stage_), number_);
     const std::uint32_t slot = rings_.slot(warp_, stage_);
     const std::uint32_t full = rings_.full(warp_, stage_);
@@ -112,7 +115,7 @@ class PageCopier {
         if (!range_.next(segment_)) return false;
       const int unit = segment_.unit_of(number);
       step_ = tiles_ = 0;
-      steps_ = 2;
+      steps_ = KeysOnly ? 1 : 2;
       int page = unit;
       source_ = &args_.sealed;
       if (unit >= segment_.n_sealed) {
@@ -144,6 +147,7 @@ class PageCopier {
   Rings rings_;
   WorkRange range_;
   int warp_;
+  std::uint32_t value_ids_;  // in shared memory
   Segment segment_;
   const PageSource* source_;
   const std::int32_t* entry_;  // of the page table

@@ -1,0 +1,15 @@
+#include "attention/cuda/pairs/skipping.cuh"
+
+#include "attention/cuda/kernels/entry.cuh"
+#include "attention/cuda/pairs/linear.cuh"
+
+namespace kvant::cuda {
+
+// Where memory binds; other pairs lose more than they gain (docs/cuda.md).
+std::span<const DecodeKernel> skipping_kernels() {
+  static const DecodeKernel kernels[] = {decode_entry<SkippingPair<LinearPair<4, 4, 128>, 128>, 128>(
+      "cuda/sm90/ch4g128+tok4g128 skipping values", "ch4g128", "tok4g128")};
+  return kernels;
+}
+
+}  // namespace kvant::cuda
