@@ -85,9 +85,16 @@ cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_sid
                                  kernel.shared_bytes);
   if (error != cudaSuccess) return error;
   int ctas = args.n_seqs * args.most_pages;
-  if (kernel.works_through_pages) ctas = std::clamp(multiprocessors / (args.heads.n * n_sides), 1, ctas);
+  int threads = kernel.threads;
+  if (kernel.persistent_ctas > 0) {
+    // A few pages have a multiprocessor each.
+    const int rows = args.heads.n * n_sides;
+    const int share = ctas * rows < multiprocessors * kernel.persistent_ctas ? 1 : kernel.persistent_ctas;
+    threads /= share;
+    ctas = std::clamp(multiprocessors * share / rows, 1, ctas);
+  }
   void* arguments[] = {const_cast<SealArgs*>(&args), &first_side};
-  return cudaLaunchKernel(kernel.function, dim3(ctas, args.heads.n, n_sides), dim3(kernel.threads), arguments,
+  return cudaLaunchKernel(kernel.function, dim3(ctas, args.heads.n, n_sides), dim3(threads), arguments,
                           kernel.shared_bytes, stream);
 }
 

@@ -6,6 +6,73 @@
 
 namespace kvant::cuda {
 
+// Where codes of a lane's stream stand that lie in one word. Of layouts of numbers (CodeOrder::planes, and
+// pairs of 8 bits).
+struct CodeWord {
+  int lane;
+  int fragment;   // the first
+  int fragments;  // 1, 2 or 4
+  int half;       // of a fragment's contraction indices, if 8 bits are all that fits; or -1
+  int width;      // bits of a code that the word has
+  int first_bit;  // the lowest of these
+
+  __device__ CodeWord(int bits, int word) {
+    lane = word / 4 % kLanes;
+    const int of_stream = word / (4 * kLanes) * 4 + word % 4;
+    half = -1;
+    first_bit = 0;
+    if (bits == 8) {
+      width = 8;
+      fragment = of_stream / 2;
+      fragments = 1;
+      half = of_stream % 2;
+      return;
+    }
+    int of_run = of_stream % (2 * bits);
+    for (width = 4;; width /= 2) {
+      if ((bits & width) == 0) continue;
+      if (of_run < 2 * width) break;
+      of_run -= 2 * width;
+      first_bit += width;
+    }
+    fragments = 4 / width;
+    fragment = of_stream / (2 * bits) * kRun + of_run * fragments;
+  }
+};
+
+// Fills the words of codes, whose elements stand as page_layout.h says: code(token, channel).
+template <int D, class Code>
+__device__ void store_codes(SealPage<D>& page, const Code& code) {
+  const int bits = page.format.layout.bits;
+  const bool is_key = page.side == PageSide::key;
+  const int m_tiles = is_key ? kTokenTiles : D / 16;
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * D * bits / 32; i += kSealThreads) {
+    const CodeWord word(bits, i);
+    const std::uint32_t mask = (1U << word.width) - 1;
+    std::uint32_t packed = 0;
+    for (int f = 0; f < word.fragments; ++f) {
+      const int k_tile = (word.fragment + f) / m_tiles;
+      const int m_tile = (word.fragment + f) % m_tiles;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (word.half >= 0 && j / 2 != word.half) continue;
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const int token = is_key
+                                ? m_tile / 2 * 32 + word.lane / 4 * 4 + m_tile % 2 * 2 + row
+                                : k_tile / 2 * 32 + (word.lane % 4 * 2 + j % 2) * 4 + k_tile % 2 * 2 + j / 2;
+          const int channel =
+              is_key ? word.lane % 4 * (D / 4) + 4 * k_tile + j : word.lane / 4 * (D / 8) + 2 * m_tile + row;
+          const int at =
+              word.half >= 0 ? row * 16 + j % 2 * 8 : j % 2 * 16 + j / 2 * 8 + (2 * f + row) * word.width;
+          packed |= (code(token, channel) >> word.first_bit & mask) << at;
+        }
+      }
+    }
+    page.shared.page[i] = packed;
+  }
+}
+
 // A uniform grid of 2^bits values: zero + code * step.
 struct UniformGrid {
   float zero, reciprocal, last;
@@ -15,6 +82,10 @@ struct UniformGrid {
     reciprocal = step != 0 ? __fdiv_rn(1, step) : 0;
     last = static_cast<float>((1 << bits) - 1);
   }
+
+  __device__ UniformGrid(float2 zero_and_reciprocal, int bits)
+      : zero(zero_and_reciprocal.x), reciprocal(zero_and_reciprocal.y), last((1 << bits) - 1) {}
+  __device__ float2 stored() const { return {zero, reciprocal}; }
 
   __device__ std::uint32_t code(float x) const {
     const float position = __fmul_rn(__fsub_rn(x, zero), reciprocal);
@@ -55,10 +126,12 @@ __device__ void encode_channels(SealPage<D>& page) {
     const ScaleAndZero fitted(low, high, bits);
     page.store_half(i, fitted.scale);
     page.store_half(blocks * D + i, fitted.zero);
-    const UniformGrid grid = fitted.grid(bits);
-    for (int token = first; token < first + group; ++token)
-      page.store_code(token, channel, grid.code(page.value(token, channel)));
+    page.shared.grids[i] = fitted.grid(bits).stored();
   }
+  __syncthreads();
+  store_codes(page, [&](int token, int channel) {
+    return UniformGrid(page.shared.grids[token / group * D + channel], bits).code(page.value(token, channel));
+  });
 }
 
 // The scale of a symmetric grid: of signs, the mean magnitude; of 8 bits, such that codes can be negated;
@@ -102,9 +175,13 @@ __device__ void encode_tokens(SealPage<D>& page) {
       page.store_half(kTokens * groups + i, fitted.zero);
     }
     page.store_half(i, fitted.scale);
-    for (int channel = begin; channel < end; ++channel)
-      page.store_code(token, channel, grid.code(page.value(token, channel)));
+    page.shared.grids[i] = grid.stored();
   }
+  __syncthreads();
+  store_codes(page, [&](int token, int channel) {
+    const int of_token = groups == 1 ? 0 : channel / stored.group;
+    return UniformGrid(page.shared.grids[token * groups + of_token], bits).code(page.value(token, channel));
+  });
 }
 
 // |x| <= 448, rounded to the nearest even e4m3: see src/format/fp8.cc.
@@ -127,12 +204,13 @@ __device__ void encode_e4m3(SealPage<D>& page) {
     for (int channel = 0; channel < D; ++channel) largest = fmaxf(largest, fabsf(page.value(token, channel)));
     largest = largest < 0x1p-100F ? 0 : fminf(largest, 3.4e38F);
     reinterpret_cast<float*>(page.parameters())[token] = __fdiv_rn(largest, kMost);
-    const float reciprocal = largest > 0 ? __fdiv_rn(kMost, largest) : 0;
-    for (int channel = 0; channel < D; ++channel) {
-      const float x = __fmul_rn(page.value(token, channel), reciprocal);
-      page.store_code(token, channel, e4m3_from_float(fminf(fmaxf(x, -kMost), kMost)));
-    }
+    page.shared.grids[token] = {0, largest > 0 ? __fdiv_rn(kMost, largest) : 0};
   }
+  __syncthreads();
+  store_codes(page, [&](int token, int channel) {
+    const float x = __fmul_rn(page.value(token, channel), page.shared.grids[token].y);
+    return e4m3_from_float(fminf(fmaxf(x, -kMost), kMost));
+  });
 }
 
 // Step and zero of a channel whose integers lie in [low, high]; zero counts steps where a page is as printed
@@ -153,50 +231,65 @@ struct StepAndZero {
   }
 };
 
+// The largest magnitude of the tokens of each block of 64 that are not left out.
+template <int D>
+__device__ void find_largest(SealPage<D>& page) {
+  float largest[2] = {};
+#pragma unroll
+  for (int block = 0; block < 2; ++block) {
+    for (int i = static_cast<int>(threadIdx.x); i < kTokens / 2 * D; i += kSealThreads) {
+      const int token = block * kTokens / 2 + i / D;
+      if (!page.left_out(token)) largest[block] = fmaxf(largest[block], fabsf(page.value(token, i % D)));
+    }
+    atomicMax(reinterpret_cast<int*>(&page.shared.largest[block]),
+              static_cast<int>(__reduce_max_sync(~0U, __float_as_uint(largest[block]))));  // not negative
+  }
+}
+
 // TurboAttention's: INT8 by blocks of 64 tokens, then few bits by channel.
 template <int D>
 __device__ void encode_progressive(SealPage<D>& page) {
   constexpr int kBlock = 64;
+  constexpr int kBlocks = kTokens / kBlock;
   constexpr float kLargest = 119;
   const int bits = page.format.layout.bits;
   const bool as_printed = page.format.stored.as_printed;
-  for (int block = 0; block < kTokens / kBlock; ++block) {
-    if (threadIdx.x == 0) page.shared.largest = 0;
-    __syncthreads();
-    float largest = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < kBlock * D; i += kSealThreads) {
-      const int token = block * kBlock + i / D;
-      if (!page.left_out(token)) largest = fmaxf(largest, fabsf(page.value(token, i % D)));
+  find_largest(page);
+  __syncthreads();
+  const auto largest_of = [&](int block) {
+    return page.shared.largest[block] < 0x1p-100F ? 0 : fminf(page.shared.largest[block], 3e38F);
+  };
+  float reciprocals[kBlocks];
+  for (int block = 0; block < kBlocks; ++block)
+    reciprocals[block] = largest_of(block) > 0 ? __fdiv_rn(kLargest, largest_of(block)) : 0;
+  if (threadIdx.x < kBlocks)
+    reinterpret_cast<float*>(page.parameters() + 4 * D)[threadIdx.x] =
+        __fdiv_rn(largest_of(static_cast<int>(threadIdx.x)), kLargest);
+  const auto integer = [&](int token, int channel) {
+    const float x = __fmul_rn(page.value(token, channel), reciprocals[token >= kBlock ? 1 : 0]);
+    return static_cast<float>(static_cast<int>(__fadd_rn(fminf(fmaxf(x, -kLargest), kLargest), 128.5F)) -
+                              128);
+  };
+  for (int i = static_cast<int>(threadIdx.x); i < kBlocks * D; i += kSealThreads) {
+    const int channel = i % D;
+    const int first = i / D * kBlock;
+    float low = 127;
+    float high = -127;
+    for (int token = first; token < first + kBlock; ++token) {
+      if (page.left_out(token)) continue;
+      low = fminf(low, integer(token, channel));
+      high = fmaxf(high, integer(token, channel));
     }
-    atomicMax(reinterpret_cast<int*>(&page.shared.largest), __float_as_int(largest));  // not negative
-    __syncthreads();
-    largest = page.shared.largest < 0x1p-100F ? 0 : fminf(page.shared.largest, 3e38F);
-    const float reciprocal = largest > 0 ? __fdiv_rn(kLargest, largest) : 0;
-    if (threadIdx.x == 0)
-      reinterpret_cast<float*>(page.parameters() + 4 * D)[block] = __fdiv_rn(largest, kLargest);
-    const auto integer = [&](int token, int channel) {
-      const float x = __fmul_rn(page.value(token, channel), reciprocal);
-      return static_cast<float>(static_cast<int>(__fadd_rn(fminf(fmaxf(x, -kLargest), kLargest), 128.5F)) -
-                                128);
-    };
-    for (int channel = static_cast<int>(threadIdx.x); channel < D; channel += kSealThreads) {
-      float low = 127;
-      float high = -127;
-      for (int token = block * kBlock; token < (block + 1) * kBlock; ++token) {
-        if (page.left_out(token)) continue;
-        low = fminf(low, integer(token, channel));
-        high = fmaxf(high, integer(token, channel));
-      }
-      const StepAndZero fitted(low, high, static_cast<float>((1 << bits) - 1), as_printed, page.side);
-      page.parameters()[block * D + channel] = static_cast<unsigned char>(fitted.step);
-      page.parameters()[(2 + block) * D + channel] =
-          static_cast<unsigned char>(static_cast<signed char>(fitted.zero));
-      const UniformGrid grid(fitted.step, as_printed ? fitted.zero * fitted.step : fitted.zero, bits);
-      for (int token = block * kBlock; token < (block + 1) * kBlock; ++token)
-        page.store_code(token, channel, grid.code(integer(token, channel)));
-    }
-    __syncthreads();
+    const StepAndZero fitted(low, high, static_cast<float>((1 << bits) - 1), as_printed, page.side);
+    page.parameters()[i] = static_cast<unsigned char>(fitted.step);
+    page.parameters()[kBlocks * D + i] = static_cast<unsigned char>(static_cast<signed char>(fitted.zero));
+    page.shared.grids[i] =
+        UniformGrid(fitted.step, as_printed ? fitted.zero * fitted.step : fitted.zero, bits).stored();
   }
+  __syncthreads();
+  store_codes(page, [&](int token, int channel) {
+    return UniformGrid(page.shared.grids[token / kBlock * D + channel], bits).code(integer(token, channel));
+  });
 }
 
 }  // namespace kvant::cuda

@@ -32,7 +32,7 @@ __device__ void encode_lloyd_max(SealPage<D>& page) {
 
 // first_side: of the grid's sides.
 template <int D>
-__global__ void __launch_bounds__(kSealThreads)
+__global__ void __launch_bounds__(kSealThreads, 3)
     seal_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(16) unsigned char bytes[];
   auto& shared = *reinterpret_cast<SealShared<D>*>(bytes);
@@ -42,11 +42,10 @@ __global__ void __launch_bounds__(kSealThreads)
   DuePage due;
   if (!find_due_page(args, blockIdx.x, head, side_index, &due)) return;
   SealPage<D> page{shared, args.sides[side_index], side, head};
-  const auto* tail = reinterpret_cast<const __nv_bfloat16*>(due.tail);
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * D; i += kSealThreads)
-    shared.values[i / D * SealShared<D>::kRow + i % D] = tail[plain_index(side, D, i / D, i % D)];
+  load_rows<D>(due.tail, side, shared.values, SealShared<D>::kRow);
   for (int i = static_cast<int>(threadIdx.x); i < page.format.page_bytes / 4; i += kSealThreads)
     shared.page[i] = 0;
+  if (threadIdx.x < 2) shared.largest[threadIdx.x] = 0;
   if (threadIdx.x < kTokens / 32)
     shared.left_out[threadIdx.x] = left_out_tokens(args, due, head, static_cast<int>(threadIdx.x));
   __syncthreads();

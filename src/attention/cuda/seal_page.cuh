@@ -13,11 +13,13 @@ inline constexpr int kSealThreads = 256;
 template <int D>
 struct alignas(16) SealShared {
   static constexpr int kRow = D + 2;                          // spreads a channel's tokens over banks
-  static constexpr int kMostPageBytes = kTokens * D * 3 / 2;  // 8 bits and a grid for every 8 values
+  static constexpr int kMostGrids = kTokens * D / 8;          // one for every 8 values
+  static constexpr int kMostPageBytes = kTokens * D * 3 / 2;  // 8 bits and the grids
   __nv_bfloat16 values[kTokens * kRow];
   std::uint32_t page[kMostPageBytes / 4];
+  float2 grids[kMostGrids];  // zero and reciprocal of the step, or what an encoder likes
   std::uint32_t left_out[kTokens / 32];
-  float largest;
+  float largest[2];  // of blocks of 64 tokens
 };
 
 // A page that is to be sealed: which of its sequence's, and where from and to.
@@ -80,6 +82,36 @@ __device__ std::uint32_t load_code(const std::uint32_t* words, const CodeLayout&
     bit += room;
   }
   return code;
+}
+
+// Brings the numbers of a tail page to rows [kTokens][kRow]: pieces of 16 bytes as plain_index orders them.
+template <int D>
+__device__ void load_rows(const unsigned char* tail, PageSide side, __nv_bfloat16* rows, int row) {
+  const auto store = [&](int token, int channel, std::uint32_t pair) {
+    *reinterpret_cast<std::uint32_t*>(rows + token * row + channel) = pair;
+  };
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * D / 8; i += static_cast<int>(blockDim.x)) {
+    const uint4 piece = __ldg(reinterpret_cast<const uint4*>(tail) + i);
+    const int lane = i % kLanes;
+    const int tile = i / kLanes / (D / 16) * 16;
+    const int k = i / kLanes % (D / 16);
+    if (side == PageSide::key) {
+      const int token = tile + lane / 4;
+      const int channel = lane % 4 * (D / 4) + 4 * k;
+      store(token, channel, piece.x);
+      store(token + 8, channel, piece.y);
+      store(token, channel + 2, piece.z);
+      store(token + 8, channel + 2, piece.w);
+    } else {  // pairs of tokens
+      const int token = tile + lane % 4 * 2;
+      const int channel = lane / 4 * (D / 8) + 2 * k;
+      store(token, channel, __byte_perm(piece.x, piece.y, 0x5410));
+      store(token + 1, channel, __byte_perm(piece.x, piece.y, 0x7632));
+      store(token + 8, channel, __byte_perm(piece.z, piece.w, 0x5410));
+      store(token + 9, channel, __byte_perm(piece.z, piece.w, 0x7632));
+    }
+  }
 }
 
 // One page's encoding, seen by one thread.

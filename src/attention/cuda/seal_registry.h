@@ -10,7 +10,9 @@ namespace kvant::cuda {
 struct SealKernel {
   const void* function;
   int threads, shared_bytes;
-  bool works_through_pages;  // a CTA takes one page after another, for what it has set up for a head
+  // CTAs that share a multiprocessor and its threads, and take one page after another, for what they have set
+  // up for a head; or 0: a CTA for each page, of so many threads.
+  int persistent_ctas;
 };
 
 SealKernel scalar_seal_kernel(const PageEncoding& encoding, int head_dim);

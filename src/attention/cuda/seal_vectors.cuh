@@ -3,7 +3,8 @@
 // the greatest of each vector's, and in which block of centroids it was. Those of the block that the lane has
 // seen are then scored once more, in F32, as src/format does it.
 //
-// A CTA keeps the codebook of a head in shared memory and works through pages of that head.
+// A CTA keeps the codebook of a head in shared memory and works through pages of that head. Where codebooks
+// are small, several CTAs share a multiprocessor: while one sets up a page, others search.
 #pragma once
 
 #include "attention/cuda/ptx.cuh"
@@ -11,10 +12,9 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kVectorWarps = 16;
-inline constexpr int kVectorThreads = kVectorWarps * kLanes;
-inline constexpr int kVectorTiles = 8;  // of 8 vectors, that a warp searches together
-inline constexpr int kBlockTiles = 16;  // of 16 centroids: a block
+inline constexpr int kVectorThreads = 512;  // of a multiprocessor
+inline constexpr int kVectorTiles = 8;      // of 8 vectors, that a warp searches together
+inline constexpr int kBlockTiles = 16;      // of 16 centroids: a block
 inline constexpr int kTileCentroids = 16;
 inline constexpr int kLaneVectors = 2 * kVectorTiles;  // whose scores a lane sees
 inline constexpr int kWarpVectors = 8 * kVectorTiles;
@@ -61,7 +61,7 @@ __device__ void load_codebook(VectorShared<D>& shared, const PageEncoding& forma
   if (threadIdx.x == 0) shared.longest = 0;
   __syncthreads();
   float longest = 0;
-  for (int c = static_cast<int>(threadIdx.x); c < n; c += kVectorThreads) {
+  for (int c = static_cast<int>(threadIdx.x); c < n; c += static_cast<int>(blockDim.x)) {
     float squares = 0;
     for (int j = 0; j < channels; ++j) {
       const __half x = from[c * channels + j];
@@ -87,7 +87,7 @@ template <int Channels, int D>
 __device__ void set_biases(VectorShared<D>& shared, int n, float unit) {
   const float most = shared.longest * (shared.largest * sqrtf(Channels) + 0.5F * shared.longest);
   const float offset = unit * most * 1.001F + 1e-30F;
-  for (int i = static_cast<int>(threadIdx.x); i < n / 2; i += kVectorThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < n / 2; i += static_cast<int>(blockDim.x)) {
     const float* lengths = shared.lengths(n) + i / 8 * kTileCentroids + i % 8;
     const float upper = fmaf(lengths[0], -0.5F * unit, offset);
     const float lower = fmaf(lengths[8], -0.5F * unit, offset);
@@ -193,13 +193,14 @@ __device__ void encode_vectors(VectorShared<D>& shared, const CodeLayout& layout
   constexpr int kOfToken = D / Channels;  // vectors
   const int lane = threadIdx.x % kLanes;
   const int warp = threadIdx.x / kLanes;
+  const int n_warps = blockDim.x / kLanes;
   const int g = lane / 4;
   const int t = lane % 4;
   const int n = 1 << layout.bits;
   const float unit = vector_unit(shared.largest);
   set_biases<Channels>(shared, n, unit);
   __syncthreads();
-  for (int first = warp * kWarpVectors; first < kTokens * kOfToken; first += kVectorWarps * kWarpVectors) {
+  for (int first = warp * kWarpVectors; first < kTokens * kOfToken; first += n_warps * kWarpVectors) {
     std::uint32_t vectors[kVectorTiles];
 #pragma unroll
     for (int j = 0; j < kVectorTiles; ++j) {
@@ -231,7 +232,8 @@ __device__ void encode_vectors(VectorShared<D>& shared, const CodeLayout& layout
 template <int D>
 __device__ void measure_tokens(VectorShared<D>& shared, bool has_gains) {
   if (threadIdx.x == 0) shared.has_units = has_gains;
-  for (int token = static_cast<int>(threadIdx.x); has_gains && token < kTokens; token += kVectorThreads) {
+  for (int token = static_cast<int>(threadIdx.x); has_gains && token < kTokens;
+       token += static_cast<int>(blockDim.x)) {
     double squares = 0;
     for (int channel = 0; channel < D; ++channel) {
       const double x = __bfloat162float(shared.values[token * VectorShared<D>::kRow + channel]);
@@ -241,7 +243,7 @@ __device__ void measure_tokens(VectorShared<D>& shared, bool has_gains) {
   }
   __syncthreads();
   float largest = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * D; i += kVectorThreads)
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * D; i += static_cast<int>(blockDim.x))
     largest = fmaxf(largest, fabsf(shared.value(i / D, i % D)));
   atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(largest));  // not negative
 }
@@ -252,7 +254,7 @@ __device__ void store_gains(VectorShared<D>& shared, const CodeLayout& layout, P
   const __half* centroids = shared.centroids(1 << layout.bits);
   auto* gains =
       reinterpret_cast<__half*>(reinterpret_cast<unsigned char*>(shared.page) + code_bytes(layout, D));
-  for (int token = static_cast<int>(threadIdx.x); token < kTokens; token += kVectorThreads) {
+  for (int token = static_cast<int>(threadIdx.x); token < kTokens; token += static_cast<int>(blockDim.x)) {
     double along = 0;
     double squares = 0;
     for (int channel = 0; channel < D; ++channel) {
@@ -284,11 +286,8 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
     has_codebook = true;
     if (threadIdx.x == 0) shared.largest = 0;
     __syncthreads();
-    const auto* tail = reinterpret_cast<const __nv_bfloat16*>(due.tail);
-    for (int j = static_cast<int>(threadIdx.x); j < kTokens * D; j += kVectorThreads)
-      shared.values[j / D * VectorShared<D>::kRow + j % D] =
-          tail[plain_index(static_cast<PageSide>(side), D, j / D, j % D)];
-    for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += kVectorThreads)
+    load_rows<D>(due.tail, static_cast<PageSide>(side), shared.values, VectorShared<D>::kRow);
+    for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += static_cast<int>(blockDim.x))
       shared.page[j] = 0;
     __syncthreads();
     const bool has_gains = format.stored.factor == TokenFactor::half;
@@ -300,7 +299,7 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
       store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side));
       __syncthreads();
     }
-    for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += kVectorThreads)
+    for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += static_cast<int>(blockDim.x))
       reinterpret_cast<std::uint32_t*>(due.sealed)[j] = shared.page[j];
     __syncthreads();
   }

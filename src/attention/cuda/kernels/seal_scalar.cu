@@ -8,7 +8,7 @@ namespace {
 template <int D>
 SealKernel kernel() {
   return {reinterpret_cast<const void*>(&seal_kernel<D>), kSealThreads,
-          static_cast<int>(sizeof(SealShared<D>)), false};
+          static_cast<int>(sizeof(SealShared<D>)), 0};
 }
 
 }  // namespace

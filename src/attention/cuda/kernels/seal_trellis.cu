@@ -8,7 +8,7 @@ namespace {
 template <int Bits, int D>
 SealKernel kernel() {
   return {reinterpret_cast<const void*>(&seal_trellis_kernel<Bits, D>), kTrellisThreads,
-          static_cast<int>(sizeof(TrellisShared<Bits, D>)), false};
+          static_cast<int>(sizeof(TrellisShared<Bits, D>)), 0};
 }
 
 template <int D>
