@@ -241,6 +241,7 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int i, int n
   args.heads = group.heads;
   select_queries(plan, &args);
   args.follows = i > 0 ? 1 : 0;
+  args.graded = i > 0 && i + 1 == shape.groups.n ? 1 : 0;
   if (args.follows != 0) args.settled = 0;                          // it waits for nothing
   const std::size_t before = static_cast<std::size_t>(i) * n_ctas;  // CTAs of other launches
   args.schedule.arrivals += before * kMostSlices;

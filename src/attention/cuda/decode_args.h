@@ -79,6 +79,7 @@ struct DecodeArgs {
   int n_queries;           // of each group, that this launch works on: from those at q, out and log_sums on
   HeadList heads;          // that it works on
   int follows;             // not 0: a launch of the same call on other heads precedes this one
+  int graded;              // not 0: the last of several such launches (work_range.cuh)
   float score_scale_log2;  // scores in units of log 2
   int sas;                 // not 0: the exponential is SAS (sas.cuh)
   const std::int32_t *sealed_pages, *tail_tokens, *side_tokens;

@@ -33,11 +33,10 @@ __device__ inline int inclusive_sum(int x) {
   return x;
 }
 
-// Ranges are equal; or, if that takes hardly more units of a CTA, each lies within one sequence and head. A
-// CTA that works for two merges its warps and leaves their results twice, and the kernel ends with the last
-// CTA.
+// Ranges are equal (EqualRanges); or, if that takes hardly more units of a CTA, each lies within one sequence
+// and head: no CTA then merges its warps and leaves their results twice.
 
-// Units that a CTA gets through in the time that this costs.
+// So many units more.
 inline constexpr int kSegmentUnits = 8;
 
 // The most units of a CTA if each works for one sequence and head, or 0 if equal ranges are the better ones.

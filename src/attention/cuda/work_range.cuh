@@ -8,6 +8,7 @@ namespace kvant::cuda {
 // Neighbouring units of one sequence and KV head.
 struct Segment {
   int head, seq;
+  int place;        // of the head among the launch's
   int first, last;  // units [first, last) of the sequence
   int n_units;      // of the whole sequence
   int n_sealed, n_side;
@@ -18,25 +19,98 @@ struct Segment {
   __device__ int number_of(int unit) const { return before + unit - first; }
 };
 
-// The CTA whose range holds a unit, where CTA c has [c * units / n_ctas, (c + 1) * units / n_ctas).
-__device__ inline int cta_of_unit(long long units, long long unit, int n_ctas) {
-  return static_cast<int>(((unit + 1) * n_ctas + units - 1) / units) - 1;
-}
+// Where a CTA leaves a sequence and head, its warps wait for the slowest and merge, in which time it would
+// get through so many units.
+inline constexpr int kSegmentCost = 16;
 
-// The sequence among [0, n_seqs) that holds unit `unit` of a head.
-__device__ inline int find_sequence(const std::int32_t* first_unit, int n_seqs, int unit) {
-  int low = 0;
-  int high = n_seqs - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (first_unit[middle] <= unit) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
+// Of several launches on groups of heads, the last begins on multiprocessors as they leave the one before,
+// the first CTAs first: these get more units, by up to this share.
+inline constexpr float kGrade = 0.07F;
+
+// Equal ranges of the units of some heads. Each sequence of a head counts as kSegmentCost units more, behind
+// its own: units have positions, which are divided.
+class EqualRanges {
+ public:
+  __device__ EqualRanges(const DecodeArgs& args, int n_heads, int n_ctas)
+      : first_unit_(args.schedule.first_unit), n_seqs_(args.n_seqs) {
+    head_units = first_unit_[n_seqs_];
+    head_size_ = head_units + n_seqs_ * kSegmentCost;
+    size_ = static_cast<long long>(head_size_) * n_heads;
+    n_busy =
+        static_cast<int>(min(static_cast<long long>(n_ctas), static_cast<long long>(head_units) * n_heads));
+    constexpr int kLeast = 16;  // of a graded range
+    graded_ = args.graded != 0 && size_ >= static_cast<long long>(n_busy) * kLeast;
   }
-  return low;
-}
+
+  int head_units;  // of all sequences of a head
+  int n_busy;      // CTAs that have work
+
+  // Where the range of a CTA begins: head and sequence, and the unit among those of all heads.
+  struct Start {
+    int head, seq, unit;
+  };
+  __device__ Start start(int cta) const {
+    const long long position = begin(cta);
+    int head = static_cast<int>(position / head_size_);
+    const int of_head = static_cast<int>(position - static_cast<long long>(head) * head_size_);
+    int seq = find_sequence(of_head);
+    const int end = first_unit_[seq + 1];
+    const int unit = head * head_units + min(of_head - seq * kSegmentCost, end);
+    if (of_head - seq * kSegmentCost >= end && ++seq == n_seqs_) {
+      seq = 0;
+      ++head;
+    }
+    return {head, seq, unit};
+  }
+
+  // The CTA whose range holds a unit of a sequence, counted from the first of all heads.
+  __device__ int cta_of_unit(int head, int seq, int unit) const {
+    const long long position =
+        unit + static_cast<long long>(head) * (head_size_ - head_units) + seq * kSegmentCost;
+    if (!graded_) return static_cast<int>(((position + 1) * n_busy + size_ - 1) / size_) - 1;
+    int low = 0;
+    int high = n_busy - 1;
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (begin(middle) <= position) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    return low;
+  }
+
+ private:
+  __device__ long long begin(int cta) const {
+    if (!graded_) return cta * size_ / n_busy;
+    if (cta == n_busy) return size_;
+    const float share = __fdiv_rn(static_cast<float>(cta), static_cast<float>(n_busy));
+    const float longer = __fadd_rn(1, __fmul_rn(kGrade, __fsub_rn(1, share)));
+    return static_cast<long long>(__fmul_rn(static_cast<float>(size_), __fmul_rn(share, longer)));
+  }
+
+  // The sequence that holds a position of a head, with what counts behind it.
+  __device__ int find_sequence(int position) const {
+    int low = 0;
+    int high = n_seqs_ - 1;
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (first_unit_[middle] + middle * kSegmentCost <= position) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    return low;
+  }
+
+  const std::int32_t* first_unit_;
+  int n_seqs_;
+  int head_size_;  // positions
+  long long size_;
+  bool graded_;
+};
 
 // Lets a CTA begin in a sequence of the head at place `head` among a launch's.
 __device__ inline void begin_in(const DecodeArgs& args, int head, int seq, WorkStart& start) {
@@ -51,17 +125,14 @@ __device__ inline void begin_in(const DecodeArgs& args, int head, int seq, WorkS
 // A CTA's part of the units of n_heads heads in equal ranges for up to n_ctas CTAs.
 __device__ inline WorkStart equal_range(const DecodeArgs& args, int n_heads, int n_ctas, int cta) {
   WorkStart start{};
-  const int head_units = args.schedule.first_unit[args.n_seqs];
-  const long long units = static_cast<long long>(head_units) * n_heads;
-  const int n_busy = static_cast<int>(min(static_cast<long long>(n_ctas), units));
-  if (cta >= n_busy) return start;
-  start.begin = static_cast<int>(cta * units / n_busy);
-  start.end = static_cast<int>((cta + 1) * units / n_busy);
-  start.head_units = head_units;
-  start.n_ctas = n_busy;
-  const int head = start.begin / head_units;
-  begin_in(args, head, find_sequence(args.schedule.first_unit, args.n_seqs, start.begin - head * head_units),
-           start);
+  const EqualRanges ranges(args, n_heads, n_ctas);
+  if (cta >= ranges.n_busy) return start;
+  const EqualRanges::Start first = ranges.start(cta);
+  start.begin = first.unit;
+  start.end = ranges.start(cta + 1).unit;
+  start.head_units = ranges.head_units;
+  start.n_ctas = ranges.n_busy;
+  if (start.begin < start.end) begin_in(args, first.head, first.seq, start);
   return start;
 }
 
@@ -83,6 +154,7 @@ class WorkRange {
     while (at_.seq_begin == at_.seq_end) advance();  // a sequence without tokens
     const int base = at_.head * at_.head_units + at_.seq_begin;
     segment.head = args_.heads.at[at_.head];
+    segment.place = at_.head;
     segment.seq = at_.seq;
     segment.n_units = at_.seq_end - at_.seq_begin;
     segment.first = next_ - base;
@@ -105,8 +177,8 @@ class WorkRange {
 
  private:
   __device__ int cta_of(const Segment& segment, int unit) const {
-    const long long units = static_cast<long long>(at_.head_units) * args_.heads.n;
-    return cta_of_unit(units, at_.begin + segment.before - segment.first + unit, at_.n_ctas);
+    return EqualRanges(args_, args_.heads.n, at_.n_ctas)
+        .cta_of_unit(segment.place, segment.seq, at_.begin + segment.before - segment.first + unit);
   }
   __device__ void advance() {
     if (++at_.seq == args_.n_seqs) {
