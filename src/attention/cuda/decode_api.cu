@@ -233,17 +233,18 @@ void select_queries(const LaunchPlan& plan, DecodeArgs* args) {
   if (args->log_sums != nullptr) args->log_sums += plan.first_query;
 }
 
-// Launch `i` of a call. Its partial results have a place of their own: launches of one call overlap.
-cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int i, int n_ctas, DecodeArgs args,
-                        cudaStream_t stream) {
+// Launch `nth` of a call, maybe the last. Its partial results have a place of their own: launches of one call
+// overlap.
+cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, bool is_last, int n_ctas,
+                        DecodeArgs args, cudaStream_t stream) {
   const HeadGroup& group = *plan.heads;
   const DecodeKernel& kernel = *plan.kernel;
   args.heads = group.heads;
   select_queries(plan, &args);
-  args.follows = i > 0 ? 1 : 0;
-  args.graded = i > 0 && i + 1 == shape.groups.n ? 1 : 0;
-  if (args.follows != 0) args.settled = 0;                          // it waits for nothing
-  const std::size_t before = static_cast<std::size_t>(i) * n_ctas;  // CTAs of other launches
+  args.follows = nth > 0 ? 1 : 0;
+  args.graded = nth > 0 && is_last ? 1 : 0;
+  if (args.follows != 0) args.settled = 0;                            // it waits for nothing
+  const std::size_t before = static_cast<std::size_t>(nth) * n_ctas;  // CTAs of other launches
   args.schedule.arrivals += before * kMostSlices;
   args.schedule.partial_sums += before * 2 * kMostSlices * 2;
   args.schedule.partial_out += before * 2 * kPaddedGroup * shape.head_dim;
@@ -397,8 +398,14 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant
     status = start_correction(known, layer, parts, cuda_stream, &args);
     if (status != KVANT_OK) return status;
   }
+  // Formats with larger pages first: the shorter the last launch, the less its end costs.
+  std::stable_sort(
+      plans.of.begin(), plans.of.begin() + plans.n, [](const LaunchPlan& a, const LaunchPlan& b) {
+        return a.kernel->key_bytes + a.kernel->value_bytes > b.kernel->key_bytes + b.kernel->value_bytes;
+      });
   for (int i = 0; i < plans.n; ++i)
-    if (launch_plan(known, plans.of[i], i, n_ctas, args, cuda_stream) != cudaSuccess) return KVANT_CUDA_ERROR;
+    if (launch_plan(known, plans.of[i], i, i + 1 == plans.n, n_ctas, args, cuda_stream) != cudaSuccess)
+      return KVANT_CUDA_ERROR;
   return KVANT_OK;
 }
 
