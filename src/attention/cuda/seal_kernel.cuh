@@ -7,27 +7,34 @@
 
 namespace kvant::cuda {
 
+// Two threads encode a token, half of its channels each.
 template <int D>
 __device__ void encode_lloyd_max(SealPage<D>& page) {
+  static_assert(kSealThreads == 2 * kTokens);
   const int n_levels = 1 << page.format.layout.bits;
-  for (int token = static_cast<int>(threadIdx.x); token < kTokens; token += kSealThreads) {
-    double energy = 0;
-    for (int channel = 0; channel < D; ++channel)
-      energy += static_cast<double>(page.value(token, channel)) * page.value(token, channel);
-    const double reciprocal = energy > 0 ? sqrt(static_cast<double>(D)) / sqrt(energy) : 0;
-    double along = 0;
-    double length = 0;
-    for (int channel = 0; channel < D; ++channel) {
-      const float scaled = static_cast<float>(page.value(token, channel) * reciprocal);
-      std::uint32_t code = 0;
-      for (int i = 0; i + 1 < n_levels; ++i) code += scaled > page.format.boundaries[i] ? 1 : 0;
-      page.store_code(token, channel, code);
-      along += static_cast<double>(page.value(token, channel)) * page.format.levels[code];
-      length += static_cast<double>(page.format.levels[code]) * page.format.levels[code];
-    }
-    const double gain = page.format.stored.unbiased ? energy / along : along / length;
-    page.store_half(token, along > 0 ? half_saturated(static_cast<float>(fmin(gain, 65504.0))) : __half(0));
+  const int token = static_cast<int>(threadIdx.x) / 2;
+  const int first = static_cast<int>(threadIdx.x) % 2 * (D / 2);
+  const auto of_both = [](double sum) { return sum + __shfl_xor_sync(~0U, sum, 1); };
+  double energy = 0;
+  for (int channel = first; channel < first + D / 2; ++channel)
+    energy += static_cast<double>(page.value(token, channel)) * page.value(token, channel);
+  energy = of_both(energy);
+  const double reciprocal = energy > 0 ? sqrt(static_cast<double>(D)) / sqrt(energy) : 0;
+  double along = 0;
+  double length = 0;
+  for (int channel = first; channel < first + D / 2; ++channel) {
+    const float scaled = static_cast<float>(page.value(token, channel) * reciprocal);
+    std::uint32_t code = 0;
+    for (int i = 0; i + 1 < n_levels; ++i) code += scaled > page.format.boundaries[i] ? 1 : 0;
+    page.store_code(token, channel, code);
+    along += static_cast<double>(page.value(token, channel)) * page.format.levels[code];
+    length += static_cast<double>(page.format.levels[code]) * page.format.levels[code];
   }
+  along = of_both(along);
+  length = of_both(length);
+  if (first > 0) return;
+  const double gain = page.format.stored.unbiased ? energy / along : along / length;
+  page.store_half(token, along > 0 ? half_saturated(static_cast<float>(fmin(gain, 65504.0))) : __half(0));
 }
 
 // first_side: of the grid's sides.
