@@ -3,6 +3,10 @@
 # project's own environment in .venv with llama.cpp's libraries and the default model; for `test` a CUDA
 # compiler too. A step is skipped when its result is there, so a second run costs nothing and an interrupted one
 # goes on where it stopped.
+#
+# KVANT_GGML=avx2 compiles llama.cpp and ggml for any x86-64 processor with AVX2, FMA, F16C and BMI2 instead of for
+# exactly this one: to ship them, or to compare with what such a processor would run. The next run without it
+# compiles them anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/step.sh
@@ -90,8 +94,18 @@ install_environment() {
   pip --version > /dev/null 2>&1 || step "create the Python environment .venv" create_environment
 }
 
-# The vector instructions of this processor: ggml is compiled for exactly these.
+# What ggml is compiled for: the vector instructions of this processor, exactly these, or a set that has a name.
 processor() {
+  case ${KVANT_GGML:-native} in
+    native) instructions_here ;;
+    avx2) echo "any processor with AVX2" ;;
+    *) fail "KVANT_GGML is '$KVANT_GGML': it may be 'native' or 'avx2'" ;;
+  esac
+}
+# GGML_NATIVE=OFF leaves SSE 4.2, AVX, AVX2, FMA, F16C and BMI2 on, and everything newer off.
+ggml_native() { [ "${KVANT_GGML:-native}" = native ] && echo ON || echo OFF; }
+
+instructions_here() {
   grep -m 1 -E '^(flags|Features)' /proc/cpuinfo | tr ' ' '\n' |
     grep -E '^(sse|ssse|avx|fma|f16c|bmi|amx|asimd|sve|i8mm|bf16)' | sort | xargs
 }
@@ -110,7 +124,7 @@ build_llama() {
   prefix=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
     cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
       -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF \
-      -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DGGML_CCACHE=OFF \
+      -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DGGML_CCACHE=OFF "-DGGML_NATIVE=$(ggml_native)" \
       -DCMAKE_INSTALL_LIBDIR=lib "-DCMAKE_INSTALL_RPATH=\$ORIGIN" &&
     cmake --build "$build" && cmake --install "$build" --prefix "$prefix"
 }
@@ -120,7 +134,7 @@ install_llama() {
   is_done llama "$llama" && return 0
   build=$WORK/build-$(echo "$llama" | cksum | cut -d ' ' -f 1)
   step "fetch the source of llama.cpp and ggml" fetch_llama "$source"
-  step "compile llama.cpp and ggml for this processor (2 minutes on a fast machine, 8 on a slow one)" \
+  step "compile llama.cpp and ggml for ${KVANT_GGML:-this processor} (2 minutes on a fast machine, 8 on a slow one)" \
     build_llama "$source" "$build"
   mark_done llama "$llama"
   rm -rf $WORK
