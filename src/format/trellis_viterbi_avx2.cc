@@ -245,10 +245,11 @@ void trace(const ViterbiBranches& branches, int n, const ViterbiRow* rows) {
   }
 }
 
-// As many rows at once as the registers hold, then the rest.
+// Four rows at once, then the rest. For few bits a value their costs don't fit the registers, but moving them
+// to memory and back takes less time than waiting for one row's steps.
 template <int B>
 void forward_all(const ViterbiBranches& branches, int n, const ViterbiRow* rows, int n_rows) {
-  constexpr int kRows = B <= 3 ? 1 : 2;
+  constexpr int kRows = 4;
   int row = 0;
   for (; row + kRows <= n_rows; row += kRows) forward<B, kRows>(branches, n, rows + row);
   for (; row < n_rows; ++row) forward<B, 1>(branches, n, rows + row);
