@@ -20,10 +20,11 @@ KVANT_SIMD_CLONES float largest_magnitude(const float* x, int n) {
       lanes[j] = magnitude > lanes[j] ? magnitude : lanes[j];
     }
   }
-  float largest = 0;
-  for (const float lane : lanes) largest = std::max(largest, lane);
-  for (; i < n; ++i) largest = std::max(largest, std::fabs(x[i]));
-  return largest;
+  for (; i < n; ++i) lanes[0] = std::max(lanes[0], std::fabs(x[i]));
+  for (int half = kLanes / 2; half > 0; half /= 2) {  // pairs side by side, not one after another
+    for (int j = 0; j < half; ++j) lanes[j] = lanes[half + j] > lanes[j] ? lanes[half + j] : lanes[j];
+  }
+  return lanes[0];
 }
 
 // To the nearest whole numbers, halves to even: what a sum of this size has no room for is rounded away.

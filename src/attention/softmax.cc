@@ -54,15 +54,19 @@ KVANT_SIMD_CLONES float exp_row(float* x, int n, float max) {
 }
 
 KVANT_SIMD_CLONES float max_row(const float* x, int n) {
-  float best[kLanes];
+  constexpr int kMany = 4 * kLanes;  // registers that don't wait for each other
+  float best[kMany];
   for (float& b : best) b = x[0];
   int i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane)
-      best[lane] = x[i + lane] > best[lane] ? x[i + lane] : best[lane];
+  for (; i + kMany <= n; i += kMany) {
+    for (int lane = 0; lane < kMany; ++lane) best[lane] = x[i + lane] > best[lane] ? x[i + lane] : best[lane];
   }
   for (; i < n; ++i) best[0] = x[i] > best[0] ? x[i] : best[0];
-  return *std::max_element(best, best + kLanes);
+  for (int half = kMany / 2; half > 0; half /= 2) {
+    for (int lane = 0; lane < half; ++lane)
+      best[lane] = best[half + lane] > best[lane] ? best[half + lane] : best[lane];
+  }
+  return best[0];
 }
 
 KVANT_SIMD_CLONES void scale_row(float* y, int n, float factor) {

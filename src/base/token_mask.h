@@ -19,7 +19,11 @@ struct TokenMask {
     for (std::uint64_t w : words) n += std::popcount(w);
     return n;
   }
-  bool empty() const { return count() == 0; }
+  bool empty() const {
+    std::uint64_t any = 0;
+    for (std::uint64_t w : words) any |= w;
+    return any == 0;
+  }
   bool operator==(const TokenMask&) const = default;
 };
 

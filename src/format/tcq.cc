@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -47,6 +48,27 @@ constexpr double kMostGain = 0x1p126;  // times the largest level, 3.4, it is st
 
 double gain_of_code(int code, double loudest) {
   return code == kSilent ? 0 : loudest * std::exp2(-static_cast<double>(code) / kGainSteps);
+}
+
+// The gains of n codes, where `unit` is the loudest. 2^-f for the fraction f of an octave by Taylor's series
+// around f = 1/2, so that the loop vectorizes; relative errors are 1e-7.
+KVANT_SIMD_CLONES void widen_gains(const std::uint8_t* codes, int n, float unit, float* gains) {
+  constexpr float kLn2 = 0.69314718F, kRootHalf = 0.70710678F;
+  const float at_half = unit * kRootHalf;
+  for (int i = 0; i < n; ++i) {
+    const int code = codes[i];
+    const float x = (0.5F - static_cast<float>(code % kGainSteps) * (1.0F / kGainSteps)) * kLn2;
+    float p = 1.0F / 720;
+    p = p * x + 1.0F / 120;
+    p = p * x + 1.0F / 24;
+    p = p * x + 1.0F / 6;
+    p = p * x + 0.5F;
+    p = p * x + 1.0F;
+    p = p * x + 1.0F;
+    const auto octaves = (127U - static_cast<std::uint32_t>(code / kGainSteps)) << 23;
+    const std::uint32_t heard = 0U - static_cast<std::uint32_t>(code != kSilent);  // a choice would branch
+    gains[i] = at_half * std::bit_cast<float>(octaves & heard) * p;
+  }
 }
 
 std::uint8_t code_of_gain(double gain, double loudest) {
@@ -99,10 +121,7 @@ double fit(const float* x, const float* shape, int d) {
 class TcqFormat : public Format {
  public:
   TcqFormat(const std::string& name, const TrellisTable& table)
-      : Format(name), table_(table), levels_(trellis_levels(table)), encoder_(table) {
-    for (int code = 0; code <= kSilent; ++code)
-      relative_gains_[code] = static_cast<float>(gain_of_code(code, 1));
-  }
+      : Format(name), table_(table), levels_(trellis_levels(table)), encoder_(table) {}
 
   std::size_t page_bytes(int head_dim) const override { return tcq_page_bytes(table_.bits, head_dim); }
 
@@ -168,9 +187,8 @@ class TcqFormat : public Format {
     parameters.channel_zero.resize(d);
     float_row_from_f16(means.data(), parameters.channel_zero.data(), d);
     parameters.token_scale.resize(kPageTokens);
-    const float unit = loudest * table.scale;
-    for (int token = 0; token < kPageTokens; ++token)
-      parameters.token_scale[token] = unit * relative_gains_[std::to_integer<int>(stored[token])];
+    widen_gains(reinterpret_cast<const std::uint8_t*>(stored), kPageTokens, loudest * table.scale,
+                parameters.token_scale.data());
   }
 
  private:
@@ -206,7 +224,6 @@ class TcqFormat : public Format {
   const TrellisTable& table_;
   TrellisLevels levels_;
   TrellisEncoder encoder_;
-  std::array<float, kSilent + 1> relative_gains_;  // gain of each code / loudest
 };
 
 std::unique_ptr<Format> parse_tcq(const std::string& name) {

@@ -60,6 +60,9 @@ struct ScoreTask {
   NextBytes next;
 };
 
+// Integer products round weights to this many units of the largest (TurboAttention).
+inline constexpr int kWholeMax = 119;
+
 // Weights of a page's tokens as whole numbers, in the order that the instruction set wants.
 struct ByteWeights {
   std::uint64_t octets[kTokens / 8][2];
@@ -81,6 +84,17 @@ struct MixTask {
   const float* channel_scale;  // in the order of `out`; null: 1
   float* out[kMostHeads];      // [group_channels * groups]
   NextBytes next;
+};
+
+// What a query adds to sums of products: see add_scores.
+struct ScoreFactors {
+  bool before;  // scores are there already; else what they hold does not count
+  float unit, q_sum, constant;
+};
+
+// Sums over tokens: of the weights, and of weights times the tokens' zeros.
+struct WeightSums {
+  float weights, zeros;
 };
 
 // A page's rows as numbers of one type, [n_tokens][d], d a multiple of 8.
@@ -108,15 +122,15 @@ struct ByteKernels {
   void (*prepare_query)(const float* values, const float* scale, int group_channels, int blocks, bool whole,
                         ByteQuery& query);
   void (*score)(const ScoreTask& task);
-  // scores[t] += sums[t] * unit * tokens.scale[t] + q_sum * tokens.zero[t] for t in [first, end).
-  void (*add_scores)(const std::int32_t* sums, float unit, float q_sum, const TokenParameters& tokens,
+  // scores[t] = scores[t] (if before) + sums[t] * unit * tokens.scale[t] + q_sum * tokens.zero[t] + constant
+  // for t in [first, end), multiples of 32.
+  void (*add_scores)(const std::int32_t* sums, const ScoreFactors& factors, const TokenParameters& tokens,
                      int first, int end, float* scores);
 
-  // out = weights * tokens.scale as numbers, weights [kTokens], those outside [first, end) (multiples of 8)
-  // left out. whole: weights are whole numbers within +-32512, and are not scaled. Returns the sum of weights
-  // * tokens.zero.
-  float (*prepare_weights)(const float* weights, const TokenParameters& tokens, int first, int end,
-                           bool whole, ByteWeights& out);
+  // out = weights * tokens.scale as numbers, weights [kTokens], those outside [first, end) (multiples of 32)
+  // left out. whole: as whole numbers within +-kWholeMax, in units of the largest, not scaled.
+  WeightSums (*prepare_weights)(const float* weights, const TokenParameters& tokens, int first, int end,
+                                bool whole, ByteWeights& out);
   void (*mix)(const MixTask& task);
 
   // scores[h][t] = q[h] . rows[t]; out[h] += sum over t of weights[h][t] * rows[t]. q and out have row stride

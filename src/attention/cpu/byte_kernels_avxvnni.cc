@@ -60,8 +60,23 @@ struct AvxVnni : Avx2 {
     Avx2::add_octets<Half>(total(sums), bias, factor, scale, out);
   }
 
-  static void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
-    BytePacking::pack_query(numbers, channels, quads);
+  // The lowest bytes of 4 registers' lanes, side by side.
+  static KVANT_INLINE __m256i lowest_bytes(__m256i a, __m256i b, __m256i c, __m256i d) {
+    const __m256i low_byte = _mm256_set1_epi32(0xff);
+    const __m256i ab =
+        _mm256_or_si256(_mm256_and_si256(a, low_byte), _mm256_slli_epi32(_mm256_and_si256(b, low_byte), 8));
+    const __m256i cd = _mm256_or_si256(_mm256_and_si256(c, low_byte), _mm256_slli_epi32(d, 8));
+    return _mm256_blend_epi16(ab, _mm256_slli_epi32(cd, 16), 0xaa);
+  }
+  static KVANT_INLINE void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
+    if (channels != 8) return BytePacking::pack_query(numbers, channels, quads);
+    __m256i low[4], high[4];
+    for (int k = 0; k < 4; ++k) {
+      low[k] = load(numbers + 8 * k);
+      high[k] = _mm256_srai_epi32(_mm256_add_epi32(low[k], _mm256_set1_epi32(128)), 8);
+    }
+    store_pairs(lowest_bytes(high[0], high[1], high[2], high[3]),
+                lowest_bytes(low[0], low[1], low[2], low[3]), quads);
   }
   // Two octets: high bytes, then low ones.
   static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {

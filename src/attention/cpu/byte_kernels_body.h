@@ -452,6 +452,7 @@ inline int rounded(float x) {
   return static_cast<int>(x + (x < 0 ? -0.5F : 0.5F));
 }
 
+constexpr int kTokenStep = 32;
 constexpr float kTiny = 1e-30F;
 constexpr float kMostNumber = 32512;  // of a query or a weight: both of its bytes are then within -128 .. 127
 
@@ -475,27 +476,37 @@ void prepare_query(const float* values, const float* scale, int group_channels, 
   }
 }
 
-inline void add_scores(const std::int32_t* sums, float unit, float q_sum,
+// Loops over tokens have whole registers to do.
+constexpr int whole_registers(int tokens) {
+  return tokens / kTokenStep * kTokenStep;
+}
+
+inline void add_scores(const std::int32_t* sums, const kvant::cpu::ScoreFactors& factors,
                        const kvant::cpu::TokenParameters& tokens, int first, int end, float* scores) {
-  for (int t = first; t < end; ++t) {
-    const float scale = tokens.scale == nullptr ? unit : unit * tokens.scale[t];
-    scores[t] += static_cast<float>(sums[t]) * scale;
+  const auto [before, unit, q_sum, constant] = factors;
+  const int n = whole_registers(end - first);
+  sums += first;
+  scores += first;
+  for (int t = 0; t < n; ++t) {
+    const float scale = tokens.scale == nullptr ? unit : unit * tokens.scale[first + t];
+    scores[t] = (before ? scores[t] : 0.0F) + (static_cast<float>(sums[t]) * scale + constant);
   }
   if (tokens.zero == nullptr) return;
-  for (int t = first; t < end; ++t) scores[t] += q_sum * tokens.zero[t];
+  for (int t = 0; t < n; ++t) scores[t] += q_sum * tokens.zero[first + t];
 }
 
 template <class Isa>
-float prepare_weights(const float* weights, const kvant::cpu::TokenParameters& tokens, int first, int end,
-                      bool whole, kvant::cpu::ByteWeights& out) {
-  const int n = end - first;
+kvant::cpu::WeightSums prepare_weights(const float* weights, const kvant::cpu::TokenParameters& tokens,
+                                       int first, int end, bool whole, kvant::cpu::ByteWeights& out) {
+  const int n = whole_registers(end - first);
   weights += first;
   float scaled[kvant::cpu::kTokens];
   const bool scales = tokens.scale != nullptr && !whole;
   for (int t = 0; t < n; ++t) scaled[t] = scales ? weights[t] * tokens.scale[first + t] : weights[t];
-  const float largest = whole ? kMostNumber : largest_of(scaled, n);
-  const float factor = largest < kTiny ? 0 : kMostNumber / largest;
-  out.unit = largest < kTiny ? 0 : largest / kMostNumber;
+  const float most = whole ? static_cast<float>(kvant::cpu::kWholeMax) : kMostNumber;
+  const float largest = largest_of(scaled, n);
+  const float factor = largest < kTiny ? 0 : most / largest;
+  out.unit = largest < kTiny ? 0 : largest / most;
   std::int32_t numbers[kvant::cpu::kTokens];
   std::int32_t sum = 0;
   for (int t = 0; t < n; ++t) {
@@ -505,18 +516,26 @@ float prepare_weights(const float* weights, const kvant::cpu::TokenParameters& t
   out.sum = sum;
   for (int octet = 0; octet < n / 8; octet += 2)
     Isa::pack_weights(numbers + octet * 8, out.octets + first / 8 + octet);
-  float zeros = 0;
-  for (int t = 0; t < n && tokens.zero != nullptr; ++t) zeros += weights[t] * tokens.zero[first + t];
-  return zeros;
+  kvant::cpu::WeightSums sums{};
+  if (whole) {
+    sums.weights = static_cast<float>(sum) * out.unit;
+  } else {
+    for (int t = 0; t < n; ++t) sums.weights += weights[t];
+  }
+  for (int t = 0; t < n && tokens.zero != nullptr; ++t) sums.zeros += weights[t] * tokens.zero[first + t];
+  return sums;
 }
 
 // n: a multiple of 8.
 template <class Isa>
 float dot(const float* a, const float* b, int n) {
   using F = typename Isa::HalfFloats;
-  typename F::Lanes sum = F::zero();
-  for (int i = 0; i < n; i += F::kLanes) sum = F::multiply_add(F::load(a + i), F::load(b + i), sum);
-  return F::sum(sum);
+  typename F::Lanes sums[2] = {F::zero(), F::zero()};
+  for (int i = 0; i < n; i += F::kLanes) {
+    auto& sum = sums[i / F::kLanes % 2];
+    sum = F::multiply_add(F::load(a + i), F::load(b + i), sum);
+  }
+  return F::sum(F::add(sums[0], sums[1]));
 }
 
 template <class Isa>

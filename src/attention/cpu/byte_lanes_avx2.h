@@ -122,6 +122,21 @@ struct Avx2 : WordPacking {
                            _mm256_shuffle_epi8(sixteen(kHigh.levels), mixed_high));
   }
 
+  // quads[r]: lane r of `first`, lane r of `second`.
+  static KVANT_INLINE void store_pairs(__m256i first, __m256i second, std::uint32_t (*quads)[2]) {
+    const __m256i low = _mm256_unpacklo_epi32(first, second), high = _mm256_unpackhi_epi32(first, second);
+    auto* to = reinterpret_cast<__m256i*>(quads);
+    _mm256_storeu_si256(to, _mm256_permute2x128_si256(low, high, 0x20));
+    _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(low, high, 0x31));
+  }
+  static KVANT_INLINE void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
+    if (channels != 8) return WordPacking::pack_query(numbers, channels, quads);
+    const auto two_groups = [&](int low, int high) __attribute__((always_inline)) {
+      return _mm256_blend_epi16(load(numbers + 8 * low), _mm256_slli_epi32(load(numbers + 8 * high), 16),
+                                0xaa);
+    };
+    store_pairs(two_groups(0, 2), two_groups(1, 3), quads);
+  }
   // Two octets: the even numbers of each, then the odd ones.
   static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {
     const __m256i order =

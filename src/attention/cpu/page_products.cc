@@ -10,6 +10,8 @@
 namespace kvant::cpu {
 namespace {
 
+static_assert(kWholeMax == kIntegerMax);
+
 bool multiplies_codes(const PageSide& side, int n_tokens) {
   return n_tokens == kPageTokens && cpu::multiplies_codes(*side.format, side.context->head_dim);
 }
@@ -48,6 +50,7 @@ void PageProducts::begin(MatrixView<const float> q, const std::vector<float>& q_
   products_ = products;
   queries_.resize(q.rows);
   weights_.resize(q.rows);
+  weight_sums_.resize(q.rows);
   prepared_channels_ = 0;
   ordered_channels_ = 0;
   codebook_table_ = nullptr;
@@ -65,8 +68,11 @@ void PageProducts::score(const PageSide& k, int n_tokens, const PageSide* next, 
   } else {
     score_rows(k, n_tokens, scores);
   }
-  for (int r = 0; r < q_.rows && products_ == Products::integer; ++r)
-    scale_row(scores.row(r), n_tokens, (*q_scale_)[r]);
+}
+
+// What a query's numbers stand for, in units of the scores.
+float PageProducts::query_scale(int r) const {
+  return products_ == Products::integer ? (*q_scale_)[r] : 1.0F;
 }
 
 void PageProducts::mix(const PageSide& v, int n_tokens, const PageSide* next, MatrixView<float> weights,
@@ -162,17 +168,14 @@ void PageProducts::score_codes(const PageSide& k, MatrixView<float> scores) {
     const int first = block * block_tokens, end = first + block_tokens;
     prepare_queries(part(parameters_.channel_scale, block, d));
     const float* zero = part(parameters_.channel_zero, block, d);
-    for (int r = 0; r < q_.rows; ++r) {
-      const float constant = zero == nullptr ? 0 : kernels_->dot(q_.row(r), zero, d);
-      std::fill(scores.row(r) + first, scores.row(r) + end, constant);
-    }
     for (int group = 0; group < std::max(1, scheme_.token_groups); ++group)
-      score_group(page, group, first, end, scores);
+      score_group(page, group, first, end, zero, scores);
   }
 }
 
-// Adds the channels of one group to the scores of tokens [first, end).
-void PageProducts::score_group(const CodePage& page, int group, int first, int end,
+// Adds the channels of one group to the scores of tokens [first, end); the first group those of the
+// channels' zeros (null: none) too.
+void PageProducts::score_group(const CodePage& page, int group, int first, int end, const float* zero,
                                MatrixView<float> scores) {
   const int n_groups = std::max(1, scheme_.token_groups), group_channels = q_.cols / n_groups;
   const int group_blocks = page.groups / kLaneGroups / n_groups;
@@ -193,9 +196,14 @@ void PageProducts::score_group(const CodePage& page, int group, int first, int e
   const TokenParameters tokens = token_parameters(group);
   for (int r = 0; r < q_.rows; ++r) {
     const float* q = q_.row(r) + group * group_channels;
-    const float q_sum = tokens.zero == nullptr ? 0 : kernels_->sum(q, group_channels);
-    kernels_->add_scores(sums_.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens, queries_[r].unit, q_sum,
-                         tokens, first, end, scores.row(r));
+    const float scale = query_scale(r);
+    const ScoreFactors factors{
+        .before = group > 0,
+        .unit = scale * queries_[r].unit,
+        .q_sum = tokens.zero == nullptr ? 0 : scale * kernels_->sum(q, group_channels),
+        .constant = zero == nullptr || group > 0 ? 0 : scale * kernels_->dot(q_.row(r), zero, q_.cols)};
+    kernels_->add_scores(sums_.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens, factors, tokens, first,
+                         end, scores.row(r));
   }
 }
 
@@ -233,7 +241,7 @@ void PageProducts::score_rows(const PageSide& k, int n_tokens, MatrixView<float>
   kernels_->score_rows(rows_of(k, n_tokens), q_.data, q_.rows, scores.data, scores.stride);
   scale_tokens(n_tokens, scores);
   for (int r = 0; r < q_.rows && products_ == Products::integer; ++r) {
-    for (int t = 0; t < n_tokens; ++t) scores.row(r)[t] *= block_scales_[t / kIntegerBlock];
+    for (int t = 0; t < n_tokens; ++t) scores.row(r)[t] *= query_scale(r) * block_scales_[t / kIntegerBlock];
   }
 }
 
@@ -250,8 +258,10 @@ void PageProducts::end(MatrixView<float> out) {
   const int d = out.cols, groups = d / ordered_channels_;
   for (int r = 0; r < out.rows; ++r) {
     const float* ordered = ordered_.data() + static_cast<std::ptrdiff_t>(r) * d;
-    for (int c = 0; c < d; ++c)
-      out.row(r)[c] += ordered[c % ordered_channels_ * groups + c / ordered_channels_];
+    for (int g = 0; g < groups; ++g) {
+      float* to = out.row(r) + static_cast<std::ptrdiff_t>(g) * ordered_channels_;
+      for (int i = 0; i < ordered_channels_; ++i) to[i] += ordered[i * groups + g];
+    }
   }
   ordered_channels_ = 0;
 }
@@ -266,9 +276,9 @@ void PageProducts::mix_codes(const PageSide& v, MatrixView<float> weights, Matri
     const int first = block * block_tokens, end = first + block_tokens;
     const float* scale = part(parameters_.channel_scale, block, d);
     if (scale != nullptr) put_in_order(scale, page);
-    add_channel_zeros(part(parameters_.channel_zero, block, d), first, end, weights, out);
     for (int group = 0; group < std::max(1, scheme_.token_groups); ++group)
       mix_group(page, group, first, end, scale != nullptr, weights, out);
+    add_channel_zeros(part(parameters_.channel_zero, block, d), out);
   }
 }
 
@@ -280,16 +290,10 @@ void PageProducts::put_in_order(const float* scale, const CodePage& page) {
   }
 }
 
-// Of tokens [first, end) of one block. Integer products round the weights first.
-void PageProducts::add_channel_zeros(const float* zero, int first, int end, MatrixView<float> weights,
-                                     MatrixView<float> out) {
-  factors_.assign(out.rows, 1.0F);
-  for (int r = 0; r < out.rows; ++r) {
-    float* row = weights.row(r) + first;
-    if (products_ == Products::integer) factors_[r] = round_to_integers(row, end - first);
-    if (zero == nullptr) continue;
-    const float sum = kernels_->sum(row, end - first);
-    if (sum != 0) add_scaled_row(out.row(r), zero, out.cols, sum * factors_[r]);
+// zero: of the channels (null: none), for the block whose weights have been summed up last.
+void PageProducts::add_channel_zeros(const float* zero, MatrixView<float> out) const {
+  for (int r = 0; r < out.rows && zero != nullptr; ++r) {
+    if (weight_sums_[r] != 0) add_scaled_row(out.row(r), zero, out.cols, weight_sums_[r]);
   }
 }
 
@@ -300,11 +304,12 @@ void PageProducts::mix_group(const CodePage& page, int group, int first, int end
   const bool whole = products_ == Products::integer;
   const TokenParameters tokens = token_parameters(group);
   for (int r = 0; r < out.rows; ++r) {
-    const float zeros = kernels_->prepare_weights(weights.row(r), tokens, first, end, whole, weights_[r]);
-    // Whole weights are of one scale, and so are their tokens.
-    weights_[r].unit *= whole && tokens.scale != nullptr ? factors_[r] * tokens.scale[first] : factors_[r];
+    const WeightSums sums = kernels_->prepare_weights(weights.row(r), tokens, first, end, whole, weights_[r]);
+    weight_sums_[r] = sums.weights;
+    // Whole weights leave their tokens' scale out, which is the same for all.
+    if (whole && tokens.scale != nullptr) weights_[r].unit *= tokens.scale[first];
     float* to = out.row(r) + group * group_channels;
-    for (int c = 0; c < group_channels && tokens.zero != nullptr; ++c) to[c] += zeros;
+    for (int c = 0; c < group_channels && tokens.zero != nullptr; ++c) to[c] += sums.zeros;
   }
   std::uint8_t octets[kTokens / kOctet];
   MixTask task{.page = page,
@@ -314,9 +319,10 @@ void PageProducts::mix_group(const CodePage& page, int group, int first, int end
                .small_weights = whole,
                .channel_scale = scales ? ordered_scale_.data() : nullptr};
   for (int octet = first / kOctet; octet < end / kOctet; ++octet) {
-    std::uint64_t any = 0;
-    for (const ByteWeights& w : weights_) any |= w.octets[octet][0] | w.octets[octet][1];
-    if (any != 0) octets[task.n_octets++] = static_cast<std::uint8_t>(octet);
+    const bool any = std::any_of(weights_.begin(), weights_.end(), [&](const ByteWeights& w) {
+      return (w.octets[octet][0] | w.octets[octet][1]) != 0;
+    });
+    if (any) octets[task.n_octets++] = static_cast<std::uint8_t>(octet);
   }
   if (task.n_octets == 0) return;
   by_heads(out.rows, [&](int first_row, int n) {

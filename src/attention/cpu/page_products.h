@@ -45,12 +45,13 @@ class PageProducts {
   TokenParameters token_parameters(int group) const;
   void prepare_queries(const float* channel_scale);
   void score_codes(const PageSide& k, MatrixView<float> scores);
-  void score_group(const CodePage& page, int group, int first, int end, MatrixView<float> scores);
+  void score_group(const CodePage& page, int group, int first, int end, const float* zero,
+                   MatrixView<float> scores);
+  float query_scale(int r) const;
   void score_rows(const PageSide& k, int n_tokens, MatrixView<float> scores);
   void mix_codes(const PageSide& v, MatrixView<float> weights, MatrixView<float> out);
   void put_in_order(const float* scale, const CodePage& page);
-  void add_channel_zeros(const float* zero, int first, int end, MatrixView<float> weights,
-                         MatrixView<float> out);
+  void add_channel_zeros(const float* zero, MatrixView<float> out) const;
   void mix_group(const CodePage& page, int group, int first, int end, bool scales, MatrixView<float> weights,
                  MatrixView<float> out);
   void mix_rows(const PageSide& v, int n_tokens, MatrixView<float> weights, MatrixView<float> out);
@@ -70,7 +71,7 @@ class PageProducts {
   std::vector<ByteQuery> queries_;    // [rows]
   int prepared_channels_ = 0;         // the groups that queries_ are in the order of; 0: scaled for one page
   std::vector<std::int32_t> sums_;    // [rows, kPageTokens]
-  std::vector<float> factors_;        // [rows]: of rounded weights
+  std::vector<float> weight_sums_;    // [rows]: of a block's tokens
   std::vector<ByteWeights> weights_;  // [rows]
   std::vector<float> ordered_;        // [rows, d]: outputs, [group_channels][groups]
   int ordered_channels_ = 0;          // their group_channels; 0: nothing in them
