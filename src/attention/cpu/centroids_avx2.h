@@ -39,13 +39,26 @@ struct Avx2Centroids {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), x);
   }
 
-  // quads[i]: channels 4 * i .. 4 * i + 3 of 4 tokens.
-  template <int X, class Code>
+  // Four words that lie apart, through general registers.
+  static KVANT_INLINE __m128i gather_words(const std::uint8_t* const (&from)[4]) {
+    std::uint32_t words[4];
+    for (int i = 0; i < 4; ++i) __builtin_memcpy(&words[i], from[i], sizeof words[i]);
+    const auto pair = [&](int low) {
+      return static_cast<long long>(words[low] | static_cast<std::uint64_t>(words[low + 1]) << 32);
+    };
+    return _mm_set_epi64x(pair(2), pair(0));
+  }
+
+  // quads[i]: channels 4 * i .. 4 * i + 3 of 4 tokens. Shuffles: words are put together by shuffles, which a
+  // caller that shuffles a lot itself has no room for.
+  template <int X, bool Shuffles, class Code>
   static KVANT_INLINE void look_up(const Code* codes, std::ptrdiff_t stride, const std::uint8_t* table,
                                    __m128i (&quads)[X / 4]) {
     const std::uint8_t* centroids[4];
     for (int t = 0; t < 4; ++t) centroids[t] = centroid_of<X>(codes[t * stride], table);
-    if constexpr (X == 4) {
+    if constexpr (X == 4 && !Shuffles) {
+      quads[0] = gather_words(centroids);
+    } else if constexpr (X == 4) {
       quads[0] = _mm_unpacklo_epi64(_mm_unpacklo_epi32(four(centroids[0]), four(centroids[1])),
                                     _mm_unpacklo_epi32(four(centroids[2]), four(centroids[3])));
     } else {
@@ -61,7 +74,7 @@ struct Avx2Centroids {
                                        std::ptrdiff_t next_quad, std::uint8_t* to) {
     for (int t = 0; t < 8; t += 4) {
       __m128i quads[X / 4];
-      look_up<X>(codes + t * stride, stride, table, quads);
+      look_up<X, true>(codes + t * stride, stride, table, quads);
       for (int i = 0; i < X / 4; ++i) store(to + i * next_quad + t * 4, quads[i]);
     }
   }
@@ -71,8 +84,8 @@ struct Avx2Centroids {
                                         std::uint8_t* to) {
     const __m128i by_channel = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     __m128i first[X / 4], last[X / 4];
-    look_up<X>(codes, stride, table, first);
-    look_up<X>(codes + 4 * stride, stride, table, last);
+    look_up<X, false>(codes, stride, table, first);
+    look_up<X, false>(codes + 4 * stride, stride, table, last);
     for (int i = 0; i < X / 4; ++i) {
       const __m128i a = _mm_shuffle_epi8(first[i], by_channel), b = _mm_shuffle_epi8(last[i], by_channel);
       store(to + i * 32, _mm_unpacklo_epi32(a, b));
