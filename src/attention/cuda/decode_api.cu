@@ -242,7 +242,8 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   args.heads = group.heads;
   select_queries(plan, &args);
   args.follows = nth > 0 ? 1 : 0;
-  args.graded = nth > 0 && is_last ? 1 : 0;
+  // Launches on all heads have the schedule's ranges, which are not graded.
+  args.graded = nth > 0 && is_last && group.heads.n < shape.n_kv_heads ? 1 : 0;
   if (args.follows != 0) args.settled = 0;                            // it waits for nothing
   const std::size_t before = static_cast<std::size_t>(nth) * n_ctas;  // CTAs of other launches
   args.schedule.arrivals += before * kMostSlices;
