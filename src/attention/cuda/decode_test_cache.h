@@ -1,0 +1,402 @@
+// Caches for the tests of the decode kernels: pages of any formats in GPU memory, and attention in double
+// precision over what the same bytes stand for.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "attention/cuda/captured_heads.h"
+#include "attention/cuda/device_memory.h"
+#include "attention/cuda/encoded_pages.h"
+#include "attention/cuda/page_format.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+
+inline constexpr int kKvHeads = 3;
+inline constexpr int kUniquePages = 6;
+
+struct SequenceLengths {
+  int sealed, tail, side;  // pages, tokens, tokens
+};
+
+inline bool have_gpu() {
+  int n = 0;
+  return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
+}
+
+// Whether every head and side has page table entries of its own, or an entry stands for all of them.
+enum class Tables { own, shared };
+
+enum class Softmax { exact, sas };
+
+inline constexpr float kSharpest = 24;  // at which rounded queries cost more than other errors are allowed to
+
+// TurboAttention's exponential, of x <= 0 (Algorithm 3 of the paper, with the bucket of -6 kept).
+inline double sas_exponential(double x) {
+  if (x < -6) return 0;
+  const double whole = std::floor(-x);
+  const double f = -x - whole;
+  return std::exp(-whole) * (-0.1025 * f * f * f + 0.4626 * f * f - 0.9922 * f + 0.9996);
+}
+
+// Formats of keys and values.
+struct FormatPair {
+  const char* key;
+  const char* value;
+};
+// Everything is in the tail then.
+inline bool is_unquantized(const FormatPair& pair) {
+  return pair.key == std::string("bf16") && pair.value == std::string("bf16");
+}
+
+// A cache of some sequences: pages in random places of the pools, and what they stand for. KV heads have the
+// pairs of formats in turn.
+class TestCache {
+ public:
+  TestCache(const std::vector<FormatPair>& pairs, int d, const std::vector<SequenceLengths>& lengths,
+            int sink, bool masks, Tables tables, Values values, std::uint32_t seed)
+      : d_(d),
+        lengths_(lengths),
+        sink_(sink),
+        tables_(tables),
+        values_(values),
+        random_(seed),
+        codebooks_(pairs[0].key, pairs[0].value, d, kKvHeads, seed) {
+    for (int head = 0; head < kKvHeads; ++head) {
+      formats_[0].push_back(pairs[head % pairs.size()].key);
+      formats_[1].push_back(pairs[head % pairs.size()].value);
+    }
+    is_mixed_ = pairs.size() > 1;
+    for (const SequenceLengths& l : lengths_) most_pages_ = std::max(most_pages_, l.sealed);
+    mask_.resize(static_cast<std::size_t>(lengths_.size()) * kKvHeads * std::max(1, most_pages_) * 4);
+    if (masks)
+      for (std::uint32_t& word : mask_) word = random_() % 5 == 0 ? random_() & random_() & random_() : 0;
+    use_masks_ = masks;
+    tokens_.resize(lengths_.size() * kKvHeads);
+    if (has_sealed()) add_sealed();
+    add_plain(tail_, [](const SequenceLengths& l) { return l.tail; });
+    add_plain(side_, [](const SequenceLengths& l) { return l.side; });
+  }
+
+  // As in kvant_decode_shape.
+  void skip_below(float threshold) { skip_threshold_ = threshold; }
+  // Pages that calls so far came to, and those whose values were skipped.
+  std::vector<std::uint64_t> skip_counts() const { return skip_counts_; }
+
+  // Scores are multiplied by this.
+  void sharpen(float factor) { sharpness_ = factor; }
+
+  // Largest relative RMS error of a sequence's outputs, against attention with `expected`.
+  double worst_error(int group, kvant_type out_type, Softmax softmax = Softmax::exact,
+                     Softmax expected = Softmax::exact) {
+    softmax_ = softmax;
+    expected_ = expected;
+    const int n_seqs = static_cast<int>(lengths_.size());
+    const int n_heads = kKvHeads * group;
+    const std::vector<std::uint16_t> q = queries(n_seqs * n_heads);
+    std::vector<std::int32_t> sealed, tail, side;
+    for (const SequenceLengths& l : lengths_) {
+      sealed.push_back(l.sealed);
+      tail.push_back(l.tail);
+      side.push_back(l.side);
+    }
+    const DeviceArray<std::int32_t> device_sealed(sealed), device_tail(tail), device_side(side);
+    const DeviceArray<std::uint16_t> device_q(q);
+    const std::size_t out_bytes = q.size() * (out_type == KVANT_F32 ? 4 : 2);
+    const DeviceArray<std::uint8_t> out(std::vector<std::uint8_t>(out_bytes, 0xff));  // NaN
+    const DeviceArray<std::uint32_t> device_mask(mask_);
+    const Uploaded sealed_pages = upload(sealed_), tail_pages = upload(tail_), side_pages = upload(side_);
+    const DeviceArray<std::uint16_t> key_codebooks(codebooks_.packed[0]),
+        value_codebooks(codebooks_.packed[1]);
+
+    kvant_decode_shape shape{};
+    shape.struct_size = sizeof shape;
+    shape.n_seqs = n_seqs;
+    shape.n_kv_heads = kKvHeads;
+    shape.group = group;
+    shape.head_dim = d_;
+    shape.score_scale = score_scale();
+    shape.sas = softmax == Softmax::sas ? 1 : 0;
+    shape.skip_threshold = skip_threshold_;
+    if (is_mixed_) {
+      shape.head_key_formats = formats_[0].data();
+      shape.head_value_formats = formats_[1].data();
+    } else {
+      shape.key_format = formats_[0][0];
+      shape.value_format = formats_[1][0];
+    }
+    kvant_decode_lengths lengths{};
+    lengths.struct_size = sizeof lengths;
+    lengths.sealed_pages = has_sealed() ? device_sealed.get() : nullptr;
+    lengths.tail_tokens = device_tail.get();
+    lengths.side_tokens = device_side.get();
+    lengths.side_seq_stride = 1;
+    kvant_decode_layer layer{};
+    layer.struct_size = sizeof layer;
+    layer.sealed = sealed_pages.pages;
+    layer.tail = tail_pages.pages;
+    layer.side = side_pages.pages;
+    layer.sink = sink_;
+    layer.masks = use_masks_ ? device_mask.get() : nullptr;
+    layer.mask_seq_stride = kKvHeads * std::max(1, most_pages_);
+    layer.mask_head_stride = std::max(1, most_pages_);
+    layer.key_codebooks = key_codebooks.get();
+    layer.value_codebooks = value_codebooks.get();
+    layer.key_codebook_stride = codebooks_.size[0];
+    layer.value_codebook_stride = codebooks_.size[1];
+    layer.q = device_q.get();
+    layer.q_seq_stride = layer.out_seq_stride = n_heads * d_;
+    layer.q_head_stride = layer.out_head_stride = d_;
+    layer.out = out.get();
+    layer.out_type = out_type;
+    const DeviceArray<float> log_sums(std::vector<float>(static_cast<std::size_t>(n_seqs) * n_heads, NAN));
+    layer.log_sums = log_sums.get();
+    const DeviceArray<std::uint64_t> counts(std::vector<std::uint64_t>(2, 0));
+    layer.skip_counts = counts.get();
+
+    std::size_t bytes = 0;
+    EXPECT_EQ(kvant_decode_workspace(&shape, &bytes), KVANT_OK);
+    const DeviceArray<std::uint8_t> workspace(std::vector<std::uint8_t>(bytes, 0xa5));
+    EXPECT_EQ(kvant_decode_schedule(&shape, &lengths, workspace.get(), bytes, nullptr), KVANT_OK);
+    const auto attend = [&] {
+      EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), bytes, nullptr), KVANT_OK);
+      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
+      return out.read();
+    };
+    for (int run = 0; run < 3; ++run) {  // each finds what the one before has left
+      layer.settled = run == 2 ? 1 : 0;
+      EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), bytes, nullptr), KVANT_OK);
+    }
+    const double error = compare(q, attend(), log_sums.read(), group, out_type);
+    layer.reproducible = 1;
+    const std::vector<std::uint8_t> first = attend();
+    EXPECT_EQ(first, attend());
+    skip_counts_ = counts.read();
+    return std::max(error, compare(q, first, log_sums.read(), group, out_type));
+  }
+
+ private:
+  struct Pool {
+    std::vector<std::byte> bytes;
+    std::vector<std::int32_t> table;  // [seq][head][side][page], or [seq][page] for all heads and sides
+    int pages = 0;                    // of the table's last dimension
+    std::size_t stride = 0;
+  };
+  struct Uploaded {
+    std::unique_ptr<DeviceArray<std::byte>> pool;
+    std::unique_ptr<DeviceArray<std::int32_t>> table;
+    kvant_pages pages{};
+  };
+  struct Token {
+    const float* key;
+    const float* value;
+  };
+
+  bool has_sealed() const { return !is_unquantized({formats_[0][0], formats_[1][0]}); }
+
+  float score_scale() const { return sharpness_ / std::sqrt(static_cast<float>(d_)) * 0.7F; }
+
+  // A page's values, [kTokens][d].
+  std::vector<float> values(Side side, std::uint32_t seed) const {
+    return values_ == Values::captured ? captured_page(side, d_, seed) : page_values(side, d_, seed, values_);
+  }
+
+  std::vector<std::uint16_t> queries(int n) {  // [n][d]
+    std::vector<std::uint16_t> q(static_cast<std::size_t>(n) * d_);
+    std::normal_distribution<float> normal;
+    if (values_ == Values::captured) {
+      for (int i = 0; i < n; ++i)
+        std::copy_n(captured_query(i), d_, q.begin() + static_cast<std::ptrdiff_t>(i) * d_);
+    } else {
+      for (std::uint16_t& x : q) x = bf16_from_float(normal(random_));
+    }
+    return q;
+  }
+
+  // Pages of all heads and sides that a table entry stands for.
+  int pages_of_entry() const { return tables_ == Tables::own ? 1 : kKvHeads * 2; }
+
+  Pool make_pool(int pages, std::size_t stride) {
+    Pool pool;
+    pool.pages = std::max(pages, 1);
+    pool.stride = stride;
+    const std::size_t n_pages = lengths_.size() * kKvHeads * 2 * pool.pages;
+    pool.table.resize(n_pages / pages_of_entry());
+    std::iota(pool.table.begin(), pool.table.end(), 0);
+    std::shuffle(pool.table.begin(), pool.table.end(), random_);
+    pool.bytes.assign(n_pages * stride, std::byte{0xff});
+    return pool;
+  }
+  std::byte* page_of(Pool& pool, int seq, int head, int side, int page) const {
+    if (tables_ == Tables::own)
+      return pool.bytes.data() +
+             pool.table[((seq * kKvHeads + head) * 2 + side) * pool.pages + page] * pool.stride;
+    const int entry = pool.table[seq * pool.pages + page];
+    return pool.bytes.data() +
+           (static_cast<std::size_t>(entry) * kKvHeads * 2 + head * 2 + side) * pool.stride;
+  }
+  Uploaded upload(const Pool& pool) const {
+    Uploaded result;
+    result.pool = std::make_unique<DeviceArray<std::byte>>(pool.bytes);
+    result.table = std::make_unique<DeviceArray<std::int32_t>>(pool.table);
+    result.pages.table = result.table->get();
+    result.pages.pool = result.pool->get();
+    result.pages.page_stride = static_cast<std::int64_t>(pool.stride * pages_of_entry());
+    if (tables_ == Tables::own) {
+      result.pages.seq_stride = kKvHeads * 2 * pool.pages;
+      result.pages.head_stride = 2 * pool.pages;
+      result.pages.side_stride = pool.pages;
+    } else {
+      result.pages.seq_stride = pool.pages;
+      result.pages.head_offset = static_cast<std::int64_t>(2 * pool.stride);
+      result.pages.side_offset = static_cast<std::int64_t>(pool.stride);
+    }
+    return result;
+  }
+
+  void add_sealed() {
+    std::size_t stride = 0;
+    for (const auto& names : formats_)
+      for (const char* name : names) stride = std::max(stride, kvant_page_bytes(name, d_));
+    sealed_ = make_pool(most_pages_, stride);
+    TokenMask none;
+    for (int side = 0; side < 2; ++side)
+      for (int head = 0; head < kKvHeads; ++head)
+        for (int i = 0; i < kUniquePages; ++i)
+          unique_[side].push_back(encode_page(formats_[side][head], static_cast<Side>(side), d_, none,
+                                              codebooks_, head,
+                                              values(static_cast<Side>(side), 100 * side + 10 * head + i)));
+    for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
+      for (int head = 0; head < kKvHeads; ++head) {
+        for (int page = 0; page < lengths_[seq].sealed; ++page) {
+          const EncodedPage* chosen[2];
+          for (int side = 0; side < 2; ++side) {
+            chosen[side] = &unique_[side][head * kUniquePages + random_() % kUniquePages];
+            std::copy(chosen[side]->device.begin(), chosen[side]->device.end(),
+                      page_of(sealed_, static_cast<int>(seq), head, side, page));
+          }
+          const std::uint32_t* mask = mask_.data() + ((seq * kKvHeads + head) * most_pages_ + page) * 4;
+          for (int token = 0; token < kTokens; ++token) {
+            if ((page == 0 && token < sink_) || (mask[token / 32] >> (token % 32) & 1) != 0) continue;
+            tokens_[seq * kKvHeads + head].push_back(
+                {chosen[0]->values.data() + token * d_, chosen[1]->values.data() + token * d_});
+          }
+        }
+      }
+    }
+  }
+
+  template <class Count>
+  void add_plain(Pool& pool, const Count& count) {
+    int most = 0;
+    for (const SequenceLengths& l : lengths_) most = std::max(most, (count(l) + kTokens - 1) / kTokens);
+    pool = make_pool(most, static_cast<std::size_t>(kTokens) * d_ * 2);
+    for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
+      for (int head = 0; head < kKvHeads; ++head) {
+        for (int first = 0; first < count(lengths_[seq]); first += kTokens) {
+          std::vector<float>* rows[2];
+          for (int side = 0; side < 2; ++side) {
+            plain_values_.push_back(
+                std::make_unique<std::vector<float>>(values(static_cast<Side>(side), random_())));
+            rows[side] = plain_values_.back().get();
+            auto* page = reinterpret_cast<std::uint16_t*>(
+                page_of(pool, static_cast<int>(seq), head, side, first / kTokens));
+            for (int token = 0; token < std::min(kTokens, count(lengths_[seq]) - first); ++token) {
+              for (int channel = 0; channel < d_; ++channel) {
+                float& value = (*rows[side])[token * d_ + channel];
+                const std::uint16_t packed = bf16_from_float(value);
+                value = float_from_bf16(packed);
+                page[plain_index(static_cast<PageSide>(side), d_, token, channel)] = packed;
+              }
+            }
+          }
+          for (int token = 0; token < std::min(kTokens, count(lengths_[seq]) - first); ++token)
+            tokens_[seq * kKvHeads + head].push_back(
+                {rows[0]->data() + token * d_, rows[1]->data() + token * d_});
+        }
+      }
+    }
+  }
+
+  std::vector<double> exact(const std::uint16_t* q, const std::vector<Token>& tokens, double* log_sum) const {
+    std::vector<double> scores;
+    for (const Token& token : tokens) {
+      double score = 0;
+      for (int i = 0; i < d_; ++i) score += double{float_from_bf16(q[i])} * token.key[i];
+      scores.push_back(score * score_scale());
+    }
+    const double max = *std::max_element(scores.begin(), scores.end());
+    double sum = 0;
+    std::vector<double> out(d_);
+    for (std::size_t j = 0; j < tokens.size(); ++j) {
+      const double below = scores[j] - max;
+      const double weight = expected_ == Softmax::sas ? sas_exponential(below) : std::exp(below);
+      sum += weight;
+      for (int i = 0; i < d_; ++i) out[i] += weight * tokens[j].value[i];
+    }
+    for (double& x : out) x /= sum;
+    *log_sum = max + std::log(sum);
+    return out;
+  }
+
+  double compare(const std::vector<std::uint16_t>& q, const std::vector<std::uint8_t>& out,
+                 const std::vector<float>& log_sums, int group, kvant_type out_type) const {
+    double worst = 0;
+    for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
+      double error = 0;
+      double energy = 0;
+      for (int head = 0; head < kKvHeads * group; ++head) {
+        const std::size_t first = (seq * kKvHeads * group + head) * d_;
+        const std::vector<Token>& tokens = tokens_[seq * kKvHeads + head / group];
+        if (tokens.empty()) continue;
+        double log_sum = 0;
+        const std::vector<double> expected = exact(q.data() + first, tokens, &log_sum);
+        if (expected_ == softmax_ && sharpness_ < kSharpest) {
+          EXPECT_NEAR(log_sums[seq * kKvHeads * group + head], log_sum, 5e-3 + 1e-3 * std::fabs(log_sum));
+        }
+        for (int i = 0; i < d_; ++i) {
+          float x;
+          if (out_type == KVANT_F32) {
+            std::memcpy(&x, out.data() + 4 * (first + i), 4);
+          } else {
+            std::uint16_t half;
+            std::memcpy(&half, out.data() + 2 * (first + i), 2);
+            x = float_from_bf16(half);
+          }
+          error += (x - expected[i]) * (x - expected[i]);
+          energy += expected[i] * expected[i];
+        }
+      }
+      if (energy > 0) worst = std::isfinite(error) ? std::max(worst, std::sqrt(error / energy)) : INFINITY;
+      if (!std::isfinite(worst)) return worst;
+    }
+    return worst;
+  }
+
+  std::vector<const char*> formats_[2];  // [side][head]
+  bool is_mixed_ = false;
+  float sharpness_ = 1;
+  float skip_threshold_ = 0;
+  std::vector<std::uint64_t> skip_counts_;
+  Softmax softmax_ = Softmax::exact, expected_ = Softmax::exact;
+  int d_;
+  std::vector<SequenceLengths> lengths_;
+  int sink_;
+  Tables tables_;
+  Values values_;
+  bool use_masks_ = false;
+  std::mt19937 random_;
+  Codebooks codebooks_;
+  int most_pages_ = 0;
+  std::vector<std::uint32_t> mask_;
+  std::vector<EncodedPage> unique_[2];  // [side][head][kUniquePages]
+  std::vector<std::unique_ptr<std::vector<float>>> plain_values_;
+  std::vector<std::vector<Token>> tokens_;  // [seq][head]
+  Pool sealed_, tail_, side_;
+};
+
+}  // namespace kvant::cuda
