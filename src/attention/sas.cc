@@ -19,9 +19,9 @@ inline float factor_if(std::uint32_t bit, float factor) {
   return std::bit_cast<float>(kOne ^ ((0U - bit) & (kOne ^ std::bit_cast<std::uint32_t>(factor))));
 }
 
-// Near exp(-f) for f in [0, 1).
 inline float polynomial(float f) {
-  return ((-0.1025F * f + 0.4626F) * f - 0.9922F) * f + 0.9996F;
+  constexpr const auto& c = kSasPolynomial;
+  return ((c[3] * f + c[2]) * f + c[1]) * f + c[0];
 }
 
 // By masks where a choice would become a branch, which does not vectorize.

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/exp_series.h"
 #include "base/simd_clones.h"
 
 namespace kvant {
@@ -11,7 +12,7 @@ namespace {
 
 constexpr int kLanes = 16;  // independent partial results, so that reductions vectorize without reordering
 
-// exp(x) for x <= 0 by 2^n * p(f): n = round(x / ln 2), |f| <= ln 2 / 2 in two parts, p of degree 6 (Taylor).
+// exp(x) for x <= 0 by 2^n * exp(f): n = round(x / ln 2), |f| <= ln 2 / 2 in two parts.
 inline float exp_nonpositive(float x) {
   constexpr float kLog2e = 1.44269504F, kLn2High = 0.693359375F, kLn2Low = -2.12194440e-4F;
   constexpr float kLowest = -87.0F;      // exp(kLowest) is the last normal number; below, 0
@@ -20,15 +21,8 @@ inline float exp_nonpositive(float x) {
   const float shifted = clamped * kLog2e + kRound;
   const float n = shifted - kRound;
   const float f = clamped - n * kLn2High - n * kLn2Low;
-  float p = 1.0F / 720;
-  p = p * f + 1.0F / 120;
-  p = p * f + 1.0F / 24;
-  p = p * f + 1.0F / 6;
-  p = p * f + 0.5F;
-  p = p * f + 1.0F;
-  p = p * f + 1.0F;
   const std::uint32_t exponent = (std::bit_cast<std::uint32_t>(shifted) + 127U) << 23;
-  const float power = std::bit_cast<float>(exponent) * p;
+  const float power = std::bit_cast<float>(exponent) * exp_series(f);
   return x < kLowest ? 0.0F : power;
 }
 

@@ -8,8 +8,7 @@
 namespace kvant::cuda {
 
 // The weights of scores relative to a maximum, both in units of log 2. An exponent is -(whole + 1/2 + g),
-// with g in
-// [-1/2, 1/2]: whole comes from rounding, which costs less than finding the floor.
+// with g in [-1/2, 1/2]: whole comes from rounding, which costs less than finding the floor.
 class SasExponential {
  public:
   __device__ __forceinline__ explicit SasExponential(float max) : offset_(fmaf(max, kLn2, -0.5F)) {}
@@ -26,11 +25,12 @@ class SasExponential {
 
  private:
   static constexpr float kLn2 = 0.69314718F;
-  // -0.1025 f^3 + 0.4626 f^2 - 0.9922 f + 0.9996, with f = g + 1/2.
-  static constexpr float kCubic = -0.1025F;
-  static constexpr float kSquare = 0.4626F + 1.5F * kCubic;
-  static constexpr float kLinear = -0.9922F + 0.4626F + 0.75F * kCubic;
-  static constexpr float kConstant = 0.9996F - 0.9922F / 2 + 0.4626F / 4 + kCubic / 8;
+  // The polynomial in f, with f = g + 1/2.
+  static constexpr float kCubic = kSasPolynomial[3];
+  static constexpr float kSquare = kSasPolynomial[2] + 1.5F * kCubic;
+  static constexpr float kLinear = kSasPolynomial[1] + kSasPolynomial[2] + 0.75F * kCubic;
+  static constexpr float kConstant =
+      kSasPolynomial[0] + kSasPolynomial[1] / 2 + kSasPolynomial[2] / 4 + kCubic / 8;
 
   float offset_;
 };

@@ -103,6 +103,18 @@ struct NoScaler {
   __device__ __forceinline__ NoScaler(const AnyPage&, const unsigned char*, int) {}
   __device__ __forceinline__ void apply(int, Fragments&) const {}
 };
+
+// Of a page whose grids are too many to keep: each run reads its own.
+struct GridsReadAnew {
+  const AnyPage& page;
+  const unsigned char* bytes;
+  int lane;
+
+  __device__ __forceinline__ GridsReadAnew(const AnyPage& of_launch, const unsigned char* of_page,
+                                           int of_warp)
+      : page(of_launch), bytes(of_page), lane(of_warp) {}
+};
+
 template <int D>
 struct GridScaler<D, PageSide::key, GridAxis::none> : NoScaler {
   using NoScaler::NoScaler;
@@ -133,13 +145,8 @@ requires(D <= 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
 
 // A lane's channels may be of several groups.
 template <int D>
-requires(D > 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
-  const AnyPage& page;
-  const unsigned char* bytes;
-  int lane;
-
-  __device__ __forceinline__ GridScaler(const AnyPage& of_launch, const unsigned char* of_page, int of_warp)
-      : page(of_launch), bytes(of_page), lane(of_warp) {}
+requires(D > 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> : GridsReadAnew {
+  using GridsReadAnew::GridsReadAnew;
   __device__ __forceinline__ void apply(int run, Fragments& a) const {
     const TokenGrids of_run(page, bytes, D, lane % 4 * (D / 4) + 4 * run);
 #pragma unroll
@@ -183,13 +190,8 @@ struct GridScaler<D, PageSide::value, GridAxis::of_tokens> {
 
 // Grids of channels or of integers.
 template <int D, GridAxis Grid>
-struct GridScaler<D, PageSide::key, Grid> {
-  const AnyPage& page;
-  const unsigned char* bytes;
-  int lane;
-
-  __device__ __forceinline__ GridScaler(const AnyPage& of_launch, const unsigned char* of_page, int of_warp)
-      : page(of_launch), bytes(of_page), lane(of_warp) {}
+struct GridScaler<D, PageSide::key, Grid> : GridsReadAnew {
+  using GridsReadAnew::GridsReadAnew;
   __device__ __forceinline__ void apply(int run, Fragments& a) const {
 #pragma unroll
     for (int part = 0; part < kTokenTiles / 2; ++part) {
@@ -206,13 +208,8 @@ struct GridScaler<D, PageSide::key, Grid> {
 };
 
 template <int D, GridAxis Grid>
-struct GridScaler<D, PageSide::value, Grid> {
-  const AnyPage& page;
-  const unsigned char* bytes;
-  int lane;
-
-  __device__ __forceinline__ GridScaler(const AnyPage& of_launch, const unsigned char* of_page, int of_warp)
-      : page(of_launch), bytes(of_page), lane(of_warp) {}
+struct GridScaler<D, PageSide::value, Grid> : GridsReadAnew {
+  using GridsReadAnew::GridsReadAnew;
   __device__ __forceinline__ void apply(int run, Fragments& a) const {
     constexpr int kMTiles = D / 16;
     constexpr int kTogether = kRunMTiles<D>;
