@@ -27,15 +27,22 @@ struct Floats16 {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   }
   static KVANT_INLINE Lanes from_e4m3(const std::uint8_t* from) {
-    const __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-    const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(x, _mm512_set1_epi32(0x80)), 24);
-    const __m512i magnitude = _mm512_slli_epi32(_mm512_and_si512(x, _mm512_set1_epi32(0x7f)), 20);
-    return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_or_si512(sign, magnitude)), fill(0x1p120F));
+    const __m512i x = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    const __m512i mask = _mm512_set1_epi32(static_cast<int>(0x87f00000U));
+    return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(_mm512_slli_epi32(x, 20), mask)),
+                         fill(0x1p120F));
   }
   static KVANT_INLINE Lanes add(Lanes a, Lanes b) { return _mm512_add_ps(a, b); }
   static KVANT_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return _mm512_fmadd_ps(a, b, c); }
-  static KVANT_INLINE float sum(Lanes x) {
-    return Floats8::sum(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
+  static KVANT_INLINE float sum(Lanes x) { return Floats8::sum(halves(x)); }
+  static KVANT_INLINE void store_sums(Lanes a, Lanes b, Lanes c, Lanes d, float* to) {
+    const Lanes ab = add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    const Lanes cd = add(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    const __m256 all = halves(add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee)));
+    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+  }
+  static KVANT_INLINE __m256 halves(Lanes x) {
+    return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
   }
 };
 

@@ -16,7 +16,7 @@
 //   kSmallWeights: that weights of one byte are faster; multiply_small_weights, if so
 //   sums_from(number)          sums of one register that begin with `number`
 //   store_lanes(sums, out)     one number for each 4 bytes
-//   Floats, HalfFloats         registers of F32: Lanes, kLanes of them
+//   Floats, HalfFloats         registers of F32: Lanes, kLanes of them; store_sums: of four registers' lanes
 //   add_octets(sums, bias, factor, scale, out)  out[i] += factor * scale[i] * (both lanes of octet i - bias);
 //                              scale may be null
 //   pack_query, pack_weights   numbers of 16 bits as multiply_query and multiply_weights want them
@@ -571,7 +571,13 @@ void score_numbers(const kvant::cpu::Rows& rows, const float* q, float* scores, 
       const auto x = load_numbers<F, Type>(rows.values, t * d + i);
       for (int h = 0; h < H; ++h) sums[h] = F::multiply_add(x, F::load(q + h * d + i), sums[h]);
     }
-    for (int h = 0; h < H; ++h) scores[h * stride + t] = F::sum(sums[h]);
+    if constexpr (H == 1) {
+      scores[t] = F::sum(sums[0]);
+    } else {
+      float of_heads[4];
+      F::store_sums(sums[0], sums[1], sums[2], sums[H - 1], of_heads);
+      for (int h = 0; h < H; ++h) scores[h * stride + t] = of_heads[h];
+    }
   }
 }
 

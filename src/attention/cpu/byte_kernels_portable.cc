@@ -41,6 +41,12 @@ struct Floats4 {
   static KVANT_INLINE Lanes add(Lanes a, Lanes b) { return a + b; }
   static KVANT_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return a * b + c; }
   static KVANT_INLINE float sum(Lanes x) { return (x[0] + x[1]) + (x[2] + x[3]); }
+  static KVANT_INLINE void store_sums(Lanes a, Lanes b, Lanes c, Lanes d, float* to) {
+    to[0] = sum(a);
+    to[1] = sum(b);
+    to[2] = sum(c);
+    to[3] = sum(d);
+  }
 };
 
 struct Portable : WordPacking {

@@ -14,13 +14,13 @@ struct Floats8 {
   static KVANT_INLINE Lanes from_f16(const std::uint16_t* from) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
-  // Sign and magnitude in an F32's place; the exponent's bias is put right by a product, which normalizes
-  // denormals too.
+  // Magnitude in an F32's place and the sign, which extension has copied, above it; the exponent's bias is
+  // put right by a product, which normalizes denormals too.
   static KVANT_INLINE Lanes from_e4m3(const std::uint8_t* from) {
-    const __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
-    const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(x, _mm256_set1_epi32(0x80)), 24);
-    const __m256i magnitude = _mm256_slli_epi32(_mm256_and_si256(x, _mm256_set1_epi32(0x7f)), 20);
-    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(sign, magnitude)), fill(0x1p120F));
+    const __m256i x = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+    const __m256i mask = _mm256_set1_epi32(static_cast<int>(0x87f00000U));
+    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(_mm256_slli_epi32(x, 20), mask)),
+                         fill(0x1p120F));
   }
   static KVANT_INLINE Lanes add(Lanes a, Lanes b) { return _mm256_add_ps(a, b); }
   static KVANT_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps(a, b, c); }
@@ -28,5 +28,11 @@ struct Floats8 {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+  }
+  static KVANT_INLINE void store_sums(Lanes a, Lanes b, Lanes c, Lanes d, float* to) {
+    const Lanes ab = add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    const Lanes cd = add(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    const Lanes all = add(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
   }
 };

@@ -1,9 +1,8 @@
 // The functions of vector_expansion.h over an instruction set's `Centroids`, included as byte_kernels_body.h
 // is. Centroids has
-//   unpack<Bits>(from, end, n, out)  n codes, a multiple of 8; no byte at or after `end` is read
-//   store_quads<X>(codes, stride, table, next_quad, to)  8 tokens, whose codes are `stride` apart:
+//   store_quads<X>(codes, table, next_quad, to)  those of 8 tokens, codes(t) the code of token t:
 //                              to[quad * next_quad + token * 4 + channel], quads of channels
-//   store_octets<X>(codes, stride, table, to)  the same as to[channel][token]
+//   store_octets<X>(codes, table, to)  the same as to[channel][token]
 #include "attention/cpu/vector_expansion.h"
 
 constexpr int kQuad = 4;          // bytes that move together: channels of one centroid
@@ -11,36 +10,51 @@ constexpr int kOctetTokens = 8;   // that are looked up side by side
 constexpr int kScoreTokens = 16;  // of a tile of scores
 constexpr int kScoreGroups = 4;   // of a tile of a byte's codes for scores
 
-// In 64 bits, so that scaling is part of the address.
-template <int X>
-KVANT_INLINE const std::uint8_t* centroid_of(std::uint64_t code, const std::uint8_t* table) {
-  return table + code * X;
-}
+// Codes in 64 bits, so that scaling them is part of an address.
+// Code `Position` of 8 rows of codes of `Bits` bits. Loading 16 bits of a row costs less than unpacking it.
+template <int Bits, int Position>
+struct RowCodes {
+  static constexpr int kByte = Position * Bits / 8, kShift = Position * Bits % 8;
+  static_assert(kShift + Bits <= 16);
+  const std::uint8_t* rows;
+  std::ptrdiff_t row_bytes;
+  KVANT_INLINE std::uint64_t operator()(int t) const {
+    std::uint16_t bits;
+    __builtin_memcpy(&bits, rows + t * row_bytes + kByte, sizeof bits);
+    return static_cast<std::uint64_t>(bits) >> kShift & ((1U << Bits) - 1);
+  }
+};
 
-template <class Centroids, bool Mix, int X, class Code>
-KVANT_INLINE void store_centroids(const Code* codes, std::ptrdiff_t stride, const std::uint8_t* table,
-                                  std::uint8_t* to) {
+template <int Stride>
+struct TileCodes {
+  const std::uint8_t* codes;
+  KVANT_INLINE std::uint64_t operator()(int t) const { return codes[t * Stride]; }
+};
+
+template <class Centroids, bool Mix, int X, class Codes>
+KVANT_INLINE void store_centroids(const Codes& codes, const std::uint8_t* table, std::uint8_t* to) {
   if constexpr (Mix) {
-    Centroids::template store_octets<X>(codes, stride, table, to);
+    Centroids::template store_octets<X>(codes, table, to);
   } else {
-    Centroids::template store_quads<X>(codes, stride, table, kScoreTokens * kQuad, to);
+    Centroids::template store_quads<X>(codes, table, kScoreTokens * kQuad, to);
   }
 }
 
 template <class Centroids, bool Mix, int Bits, int X>
 void expand_wide_codes(const kvant::cpu::WideCodes& page, std::uint8_t* out) {
   constexpr int kTileTokens = Mix ? kOctetTokens : kScoreTokens;
-  const int row_codes = page.d / X, tile_codes = kTileTokens * row_codes;
-  const std::ptrdiff_t tile_bytes = tile_codes * Bits / 8;
-  const std::uint8_t* const end = page.codes + kvant::cpu::kTokens / kTileTokens * tile_bytes;
-  std::uint16_t codes[kTileTokens * kvant::cpu::kMostChannels / X];
-  for (const std::uint8_t* from = page.codes; from < end; from += tile_bytes, out += kTileTokens * page.d) {
-    Centroids::template unpack<Bits>(from, end, tile_codes, codes);
-    for (int t = 0; t < kTileTokens; t += kOctetTokens) {
-      for (int i = 0; i < row_codes; ++i) {
-        store_centroids<Centroids, Mix, X>(codes + t * row_codes + i, row_codes, page.table,
-                                           out + t * kQuad + i * X * kTileTokens);
-      }
+  constexpr int kCodes = 4;  // whole bytes
+  const int row_codes = page.d / X;
+  const std::ptrdiff_t row_bytes = row_codes * Bits / 8;
+  for (int token = 0; token < kvant::cpu::kTokens; token += kOctetTokens) {
+    const std::uint8_t* rows = page.codes + token * row_bytes;
+    std::uint8_t* to = out + (token - token % kTileTokens) * page.d + token % kTileTokens * kQuad;
+    for (int i = 0; i < row_codes; i += kCodes, rows += kCodes * Bits / 8) {
+      unroll<0, kCodes>([&](auto position) __attribute__((always_inline)) {
+        const RowCodes<Bits, decltype(position)::value> codes{rows, row_bytes};
+        store_centroids<Centroids, Mix, X>(codes, page.table, to);
+        to += X * kTileTokens;
+      });
     }
   }
 }
@@ -63,7 +77,8 @@ void expand_byte_codes(const kvant::cpu::ByteCodes& page, std::uint8_t* out) {
   for (int tile = 0; tile < n_tiles; ++tile, codes += kTileTokens * kGroups) {
     for (int g = 0; g < kGroups; ++g, out += kTileTokens * X) {
       for (int t = 0; t < kTileTokens; t += kOctetTokens)
-        store_centroids<Centroids, Mix, X>(codes + t * kGroups + g, kGroups, page.table, out + t * kQuad);
+        store_centroids<Centroids, Mix, X>(TileCodes<kGroups>{codes + t * kGroups + g}, page.table,
+                                           out + t * kQuad);
     }
   }
 }
