@@ -114,6 +114,23 @@ struct TokPage {
   }
 };
 
+// Grids [kPageTokens][groups] as [groups][kPageTokens]. Where `Groups` is not 0 it is the number of groups,
+// so that the loops vectorize.
+template <int Groups>
+void grids_by_group(const float* scales, const float* zeros, int groups, const TokShape& shape,
+                    CodeParameters& parameters) {
+  const int n = Groups == 0 ? groups : Groups;
+  float* scale = parameters.token_scale.data();
+  float* zero = parameters.token_zero.data();
+  for (int token = 0; token < kPageTokens; ++token) {
+    for (int group = 0; group < n; ++group) {
+      const Grid grid = as_grid(scales[token * n + group], zeros[token * n + group], shape);
+      scale[group * kPageTokens + token] = grid.step;
+      zero[group * kPageTokens + token] = grid.zero;
+    }
+  }
+}
+
 class TokFormat : public Format {
  public:
   TokFormat(const std::string& name, const TokShape& shape) : Format(name), shape_(shape) {}
@@ -188,15 +205,11 @@ class TokFormat : public Format {
     }
     parameters.token_scale.resize(n);
     parameters.token_zero.resize(n);
-    for (int group = 0; group < groups; ++group) {
-      float* scale = parameters.token_scale.data() + group * kPageTokens;
-      float* zero = parameters.token_zero.data() + group * kPageTokens;
-      for (int token = 0; token < kPageTokens; ++token) {
-        const Grid grid = as_grid(scales[token * groups + group], zeros[token * groups + group], shape_);
-        scale[token] = grid.step;
-        zero[token] = grid.zero;
-      }
-    }
+    const auto by_group = groups == 1   ? grids_by_group<1>
+                          : groups == 2 ? grids_by_group<2>
+                          : groups == 4 ? grids_by_group<4>
+                                        : grids_by_group<0>;
+    by_group(scales.data(), zeros.data(), groups, shape_, parameters);
   }
 
  private:

@@ -70,19 +70,18 @@ struct ByteWeights {
   float unit;
 };
 
-// out[h][r * groups + g] += factor * channel_scale[r * groups + g] * the sum over the tokens of `octets` of
-// weight number * code number, for groups [first_group, end_group), multiples of 4.
+// out[h][r * groups + g] += unit * channel_scale[r * groups + g] * the sum over the tokens of `octets` of
+// weight number * code number, with the weights [g / weight_groups] of the head.
 struct MixTask {
   CodePage page;
-  int first_group, end_group;
+  int weight_groups;           // groups of channels that share weights: a multiple of 4
   const std::uint8_t* octets;  // which groups of 8 tokens, ascending: the others' weights are 0
   int n_octets;
   bool small_weights;  // numbers are within -128 .. 127
   int n_heads;
-  const ByteWeights* weights[kMostHeads];
-  float factors[kMostHeads];
-  const float* channel_scale;  // in the order of `out`; null: 1
-  float* out[kMostHeads];      // [group_channels * groups]
+  const ByteWeights* weights[kMostHeads];  // [groups / weight_groups]
+  const float* channel_scale;              // in the order of `out`; null: 1
+  float* out[kMostHeads];                  // [group_channels * groups]
   NextBytes next;
 };
 

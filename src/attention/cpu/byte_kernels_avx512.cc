@@ -58,6 +58,9 @@ struct Avx512 : BytePacking {
   struct Ints {
     __m512i high, low;
   };
+  struct Weights {
+    __m512i high, low;
+  };
 
   static KVANT_INLINE Bytes load(const void* from) { return _mm512_loadu_si512(from); }
   static KVANT_INLINE Bytes load_half(const void* from) {
@@ -122,12 +125,21 @@ struct Avx512 : BytePacking {
     sums.high = _mm512_dpbusd_epi32(sums.high, codes, _mm512_set1_epi32(static_cast<int>(quad[0])));
     sums.low = _mm512_dpbusd_epi32(sums.low, codes, _mm512_set1_epi32(static_cast<int>(quad[1])));
   }
-  static KVANT_INLINE void multiply_weights(Ints& sums, Codes codes, const std::uint64_t* octet) {
-    sums.high = _mm512_dpbusd_epi32(sums.high, codes, _mm512_set1_epi64(static_cast<long long>(octet[0])));
-    sums.low = _mm512_dpbusd_epi32(sums.low, codes, _mm512_set1_epi64(static_cast<long long>(octet[1])));
+  static KVANT_INLINE Weights load_weights(const std::uint64_t* octet) {
+    return {_mm512_set1_epi64(static_cast<long long>(octet[0])),
+            _mm512_set1_epi64(static_cast<long long>(octet[1]))};
   }
-  static KVANT_INLINE void multiply_small_weights(Ints& sums, Codes codes, const std::uint64_t* octet) {
-    sums.low = _mm512_dpbusd_epi32(sums.low, codes, _mm512_set1_epi64(static_cast<long long>(octet[1])));
+  static KVANT_INLINE Weights load_weights(const std::uint64_t* lower, const std::uint64_t* upper) {
+    const Weights both = load_weights(lower);
+    return {_mm512_mask_set1_epi64(both.high, 0xf0, static_cast<long long>(upper[0])),
+            _mm512_mask_set1_epi64(both.low, 0xf0, static_cast<long long>(upper[1]))};
+  }
+  static KVANT_INLINE void multiply_weights(Ints& sums, Codes codes, const Weights& weights) {
+    sums.high = _mm512_dpbusd_epi32(sums.high, codes, weights.high);
+    sums.low = _mm512_dpbusd_epi32(sums.low, codes, weights.low);
+  }
+  static KVANT_INLINE void multiply_small_weights(Ints& sums, Codes codes, const Weights& weights) {
+    sums.low = _mm512_dpbusd_epi32(sums.low, codes, weights.low);
   }
   static KVANT_INLINE __m512i total(const Ints& sums) {
     return _mm512_add_epi32(_mm512_slli_epi32(sums.high, 8), sums.low);
@@ -138,11 +150,19 @@ struct Avx512 : BytePacking {
   template <bool Half>
   static KVANT_INLINE void add_octets(const Ints& sums, std::int32_t bias, float factor, const float* scale,
                                       float* out) {
+    add_times<Half>(sums, bias, _mm256_set1_ps(factor), scale, out);
+  }
+  static KVANT_INLINE void add_halves(const Ints& sums, float lower, float upper, const float* scale,
+                                      float* out) {
+    add_times<false>(sums, 0, _mm256_set_m128(_mm_set1_ps(upper), _mm_set1_ps(lower)), scale, out);
+  }
+  template <bool Half>
+  static KVANT_INLINE void add_times(const Ints& sums, std::int32_t bias, __m256 by, const float* scale,
+                                     float* out) {
     const __m512i lanes = total(sums);
     const __m256i octets = _mm512_cvtepi64_epi32(_mm512_add_epi32(lanes, _mm512_srli_epi64(lanes, 32)));
     const __m256 values = _mm256_cvtepi32_ps(_mm256_sub_epi32(octets, _mm256_set1_epi32(bias)));
     const __mmask8 mask = Half ? 0x0f : 0xff;
-    __m256 by = _mm256_set1_ps(factor);
     if (scale != nullptr) by = _mm256_mul_ps(by, _mm256_maskz_loadu_ps(mask, scale));
     _mm256_mask_storeu_ps(out, mask, _mm256_fmadd_ps(values, by, _mm256_maskz_loadu_ps(mask, out)));
   }

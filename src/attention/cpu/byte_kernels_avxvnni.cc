@@ -34,19 +34,16 @@ struct AvxVnni : Avx2 {
   static KVANT_INLINE Ints sums_from(std::int32_t number) {
     return {_mm256_setzero_si256(), _mm256_set1_epi32(number)};
   }
-  static KVANT_INLINE __m256i fill_octet(std::uint64_t octet) {
-    return _mm256_set1_epi64x(static_cast<long long>(octet));
-  }
   static KVANT_INLINE void multiply_query(Ints& sums, Codes codes, const std::uint32_t* quad) {
     sums.high = _mm256_dpbusd_avx_epi32(sums.high, codes, _mm256_set1_epi32(static_cast<int>(quad[0])));
     sums.low = _mm256_dpbusd_avx_epi32(sums.low, codes, _mm256_set1_epi32(static_cast<int>(quad[1])));
   }
-  static KVANT_INLINE void multiply_weights(Ints& sums, Codes codes, const std::uint64_t* octet) {
-    sums.high = _mm256_dpbusd_avx_epi32(sums.high, codes, fill_octet(octet[0]));
-    sums.low = _mm256_dpbusd_avx_epi32(sums.low, codes, fill_octet(octet[1]));
+  static KVANT_INLINE void multiply_weights(Ints& sums, Codes codes, const Weights& weights) {
+    sums.high = _mm256_dpbusd_avx_epi32(sums.high, codes, weights.first);
+    sums.low = _mm256_dpbusd_avx_epi32(sums.low, codes, weights.second);
   }
-  static KVANT_INLINE void multiply_small_weights(Ints& sums, Codes codes, const std::uint64_t* octet) {
-    sums.low = _mm256_dpbusd_avx_epi32(sums.low, codes, fill_octet(octet[1]));
+  static KVANT_INLINE void multiply_small_weights(Ints& sums, Codes codes, const Weights& weights) {
+    sums.low = _mm256_dpbusd_avx_epi32(sums.low, codes, weights.second);
   }
   static KVANT_INLINE __m256i total(const Ints& sums) {
     return _mm256_add_epi32(_mm256_slli_epi32(sums.high, 8), sums.low);

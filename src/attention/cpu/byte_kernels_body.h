@@ -11,14 +11,18 @@
 //   LevelTable, ByteTable      tables of up to 32 and of 256 bytes; look_up(bytes)
 //   state_levels<B, R>(planes, before)  levels (trellis_code.h) of the states at position R
 //   split                      Codes of bytes
-//   multiply_query(sums, codes, quad), multiply_weights(sums, codes, octet)
+//   multiply_query(sums, codes, quad), multiply_weights(sums, codes, weights)
+//   Weights, load_weights(octet)  those of 8 tokens; registers of more than 4 groups: load_weights(lower,
+//   upper)
+//                              those of the lower and of the upper half of the groups
 //   kLargeTables: that a ByteTable is fast
 //   kSmallWeights: that weights of one byte are faster; multiply_small_weights, if so
 //   sums_from(number)          sums of one register that begin with `number`
 //   store_lanes(sums, out)     one number for each 4 bytes
 //   Floats, HalfFloats         registers of F32: Lanes, kLanes of them; store_sums: of four registers' lanes
-//   add_octets(sums, bias, factor, scale, out)  out[i] += factor * scale[i] * (both lanes of octet i - bias);
-//                              scale may be null
+//   add_octets<half>(sums, bias, factor, scale, out)  out[i] += factor * scale[i] * (both lanes of octet i -
+//                              bias), half: of the first half of the octets; scale may be null
+//   add_halves(sums, lower, upper, scale, out)  the same with a factor for each half of the octets, no bias
 //   pack_query, pack_weights   numbers of 16 bits as multiply_query and multiply_weights want them
 //   Centroids                  vector_expansion_body.h
 #include "attention/cpu/byte_kernels.h"
@@ -261,14 +265,28 @@ constexpr int positions_at_once() {
   return kFit >= kPositions ? kPositions : kFit >= 4 ? (kPositions < 4 ? kPositions : 4) : kFit >= 2 ? 2 : 1;
 }
 
+// What a register of groups holds: groups that share weights, groups of two weights each in its half, or only
+// half as many groups.
+enum class Filling { one, two, half };
+
+template <class Isa, Filling Fill>
+KVANT_INLINE typename Isa::Weights load_weights(const kvant::cpu::ByteWeights* lower,
+                                                const kvant::cpu::ByteWeights* upper, int octet) {
+  if constexpr (Fill == Filling::two) {
+    return Isa::load_weights(lower->octets[octet], upper->octets[octet]);
+  } else {
+    return Isa::load_weights(lower->octets[octet]);
+  }
+}
+
 // Mix: lanes are groups of channels, 8 tokens each.
-template <class Isa, class Kind, int H, bool Small, int First, int N, bool Half>
+template <class Isa, class Kind, int H, bool Small, int First, int N, Filling Fill>
 KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kind, int group) {
   using Bytes = typename Isa::Bytes;
   constexpr int P = Kind::kPlanes;
   const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(task.page.groups) * 8;
   const auto load = [](const std::uint8_t* from) __attribute__((always_inline)) {
-    if constexpr (Half) return Isa::load_half(from);
+    if constexpr (Fill == Filling::half) return Isa::load_half(from);
     return Isa::load(from);
   };
   // Indexed by constants alone, sums stay in registers: GCC keeps a copy in memory otherwise.
@@ -276,10 +294,15 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
   unroll<0, N * H>([&](auto i) __attribute__((always_inline)) {
     sums[decltype(i)::value / H][decltype(i)::value % H] = Isa::sums_from(0);
   });
+  const kvant::cpu::ByteWeights *lower[H], *upper[H];
+  for (int h = 0; h < H; ++h) {
+    lower[h] = task.weights[h] + group / task.weight_groups;
+    upper[h] = Fill == Filling::two ? task.weights[h] + (group + 4) / task.weight_groups : nullptr;
+  }
   const int group_before = group == 0 ? task.page.groups - 1 : group - 1;
   for (int o = 0; o < task.n_octets; ++o) {
     const int octet = task.octets[o];
-    if (First == 0 && group == task.first_group) ask_for(task.next, o, 1, task.n_octets);
+    if (First == 0 && group == 0) ask_for(task.next, o, 1, task.n_octets);
     const std::uint8_t* plane = task.page.codes + octet * P * row;
     Bytes planes[P];
     for (int p = 0; p < P; ++p) planes[p] = load(plane + p * row + group * 8);
@@ -291,48 +314,63 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
     unroll<0, N>([&](auto i) __attribute__((always_inline)) {
       codes[decltype(i)::value] = Isa::split(kind.template at<First + decltype(i)::value>(planes, before));
     });
-    unroll<0, H>([&](auto h)
-                     __attribute__((always_inline)) {  // all positions share what is loaded of the weights
-                       const std::uint64_t* weights = task.weights[decltype(h)::value]->octets[octet];
-                       unroll<0, N>([&](auto i) __attribute__((always_inline)) {
-                         auto& sum = sums[decltype(i)::value][decltype(h)::value];
-                         if constexpr (Small) {
-                           Isa::multiply_small_weights(sum, codes[decltype(i)::value], weights);
-                         } else {
-                           Isa::multiply_weights(sum, codes[decltype(i)::value], weights);
-                         }
-                       });
-                     });
+    // All positions share what is loaded of the weights.
+    unroll<0, H>([&](auto h) __attribute__((always_inline)) {
+      constexpr int kHead = decltype(h)::value;
+      const auto weights = load_weights<Isa, Fill>(lower[kHead], upper[kHead], octet);
+      unroll<0, N>([&](auto i) __attribute__((always_inline)) {
+        constexpr int kPosition = decltype(i)::value;
+        if constexpr (Small) {
+          Isa::multiply_small_weights(sums[kPosition][kHead], codes[kPosition], weights);
+        } else {
+          Isa::multiply_weights(sums[kPosition][kHead], codes[kPosition], weights);
+        }
+      });
+    });
   }
   unroll<0, N * H>([&](auto i) __attribute__((always_inline)) {
     constexpr int kPosition = decltype(i)::value / H, kHead = decltype(i)::value % H;
     const int at = (First + kPosition) * task.page.groups + group;
     const float* scale = task.channel_scale == nullptr ? nullptr : task.channel_scale + at;
-    Isa::template add_octets<Half>(sums[kPosition][kHead], Kind::kBias * task.weights[kHead]->sum,
-                                   task.factors[kHead], scale, task.out[kHead] + at);
+    const auto& sum = sums[kPosition][kHead];
+    float* out = task.out[kHead] + at;
+    if constexpr (Fill == Filling::two) {
+      Isa::add_halves(sum, lower[kHead]->unit, upper[kHead]->unit, scale, out);
+    } else {
+      Isa::template add_octets<Fill == Filling::half>(sum, Kind::kBias * lower[kHead]->sum,
+                                                      lower[kHead]->unit, scale, out);
+    }
   });
 }
 
-// All positions of a register of groups, or of half a one.
-template <class Isa, class Kind, int H, bool Small, bool Half>
+// All positions of a register of groups.
+template <class Isa, class Kind, int H, bool Small, Filling Fill>
 KVANT_INLINE void mix_groups(const kvant::cpu::MixTask& task, const Kind& kind, int group) {
   constexpr int kAtOnce = positions_at_once<Isa, Kind, H, Small>();
   unroll<0, Kind::kPositions / kAtOnce>([&](auto i) __attribute__((always_inline)) {
-    mix_positions<Isa, Kind, H, Small, decltype(i)::value * kAtOnce, kAtOnce, Half>(task, kind, group);
+    mix_positions<Isa, Kind, H, Small, decltype(i)::value * kAtOnce, kAtOnce, Fill>(task, kind, group);
   });
 }
 
 template <class Isa, class Kind, int H, bool Small>
 void mix_heads(const kvant::cpu::MixTask& task) {
   constexpr int kGroups = Isa::kBytes / 8;  // of a register
+  constexpr bool kHalves = kGroups > 4;
   const Kind kind(task.page);
-  for (int group = task.first_group; group < task.end_group;) {
-    if (kGroups <= 4 || task.end_group - group >= kGroups) {
-      mix_groups<Isa, Kind, H, Small, false>(task, kind, group);
+  for (int group = 0; group < task.page.groups;) {
+    const bool fills = task.page.groups - group >= kGroups;
+    const bool shares = task.weight_groups - group % task.weight_groups >= kGroups;
+    if (!kHalves || (fills && shares)) {
+      mix_groups<Isa, Kind, H, Small, Filling::one>(task, kind, group);
       group += kGroups;
-    } else if constexpr (kGroups > 4) {
-      mix_groups<Isa, Kind, H, Small, true>(task, kind, group);
-      group += kGroups / 2;
+    } else if constexpr (kHalves) {
+      if (Kind::kBias == 0 && fills) {
+        if constexpr (Kind::kBias == 0) mix_groups<Isa, Kind, H, Small, Filling::two>(task, kind, group);
+        group += kGroups;
+      } else {
+        mix_groups<Isa, Kind, H, Small, Filling::half>(task, kind, group);
+        group += kGroups / 2;
+      }
     }
   }
 }

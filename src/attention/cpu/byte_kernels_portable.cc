@@ -136,13 +136,19 @@ struct Portable : WordPacking {
     }
     multiply_add(sums, codes, numbers[0], numbers[1]);
   }
-  static KVANT_INLINE void multiply_weights(Ints& sums, const Codes& codes, const std::uint64_t* octet) {
-    std::int16_t numbers[2][8];
+  struct Weights {
+    std::int16_t even[8], odd[8];
+  };
+  static KVANT_INLINE Weights load_weights(const std::uint64_t* octet) {
+    Weights weights;
     for (int i = 0; i < 2; ++i) {
-      __builtin_memcpy(&numbers[0][4 * i], &octet[0], 8);
-      __builtin_memcpy(&numbers[1][4 * i], &octet[1], 8);
+      __builtin_memcpy(&weights.even[4 * i], &octet[0], 8);
+      __builtin_memcpy(&weights.odd[4 * i], &octet[1], 8);
     }
-    multiply_add(sums, codes, numbers[0], numbers[1]);
+    return weights;
+  }
+  static KVANT_INLINE void multiply_weights(Ints& sums, const Codes& codes, const Weights& weights) {
+    multiply_add(sums, codes, weights.even, weights.odd);
   }
   static KVANT_INLINE void store_lanes(const Ints& sums, std::int32_t* out) {
     __builtin_memcpy(out, &sums, sizeof sums);

@@ -29,6 +29,9 @@ struct Avx2 : WordPacking {
     __m256i even, odd;
   };
   using Ints = __m256i;
+  struct Weights {  // as their packing has them
+    __m256i first, second;
+  };
 
   static KVANT_INLINE Bytes load(const void* from) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(from));
@@ -159,9 +162,12 @@ struct Avx2 : WordPacking {
     multiply_add(sums, codes, _mm256_set1_epi32(static_cast<int>(quad[0])),
                  _mm256_set1_epi32(static_cast<int>(quad[1])));
   }
-  static KVANT_INLINE void multiply_weights(Ints& sums, const Codes& codes, const std::uint64_t* octet) {
-    multiply_add(sums, codes, _mm256_set1_epi64x(static_cast<long long>(octet[0])),
-                 _mm256_set1_epi64x(static_cast<long long>(octet[1])));
+  static KVANT_INLINE Weights load_weights(const std::uint64_t* octet) {
+    return {_mm256_set1_epi64x(static_cast<long long>(octet[0])),
+            _mm256_set1_epi64x(static_cast<long long>(octet[1]))};
+  }
+  static KVANT_INLINE void multiply_weights(Ints& sums, const Codes& codes, const Weights& weights) {
+    multiply_add(sums, codes, weights.first, weights.second);
   }
   static KVANT_INLINE void store_lanes(const Ints& sums, std::int32_t* out) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), sums);

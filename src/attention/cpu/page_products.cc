@@ -49,7 +49,6 @@ void PageProducts::begin(MatrixView<const float> q, const std::vector<float>& q_
   q_scale_ = &q_scale;
   products_ = products;
   queries_.resize(q.rows);
-  weights_.resize(q.rows);
   weight_sums_.resize(q.rows);
   prepared_channels_ = 0;
   ordered_channels_ = 0;
@@ -276,8 +275,7 @@ void PageProducts::mix_codes(const PageSide& v, MatrixView<float> weights, Matri
     const int first = block * block_tokens, end = first + block_tokens;
     const float* scale = part(parameters_.channel_scale, block, d);
     if (scale != nullptr) put_in_order(scale, page);
-    for (int group = 0; group < std::max(1, scheme_.token_groups); ++group)
-      mix_group(page, group, first, end, scale != nullptr, weights, out);
+    mix_block(page, first, end, scale != nullptr, weights, out);
     add_channel_zeros(part(parameters_.channel_zero, block, d), out);
   }
 }
@@ -297,26 +295,34 @@ void PageProducts::add_channel_zeros(const float* zero, MatrixView<float> out) c
   }
 }
 
-// The channels of one group over tokens [first, end).
-void PageProducts::mix_group(const CodePage& page, int group, int first, int end, bool scales,
-                             MatrixView<float> weights, MatrixView<float> out) {
+// The weights of one group of channels, as numbers, and what the tokens' zeros add to it.
+void PageProducts::weigh_group(int group, int first, int end, MatrixView<float> weights,
+                               MatrixView<float> out) {
   const int n_groups = std::max(1, scheme_.token_groups), group_channels = out.cols / n_groups;
   const bool whole = products_ == Products::integer;
   const TokenParameters tokens = token_parameters(group);
   for (int r = 0; r < out.rows; ++r) {
-    const WeightSums sums = kernels_->prepare_weights(weights.row(r), tokens, first, end, whole, weights_[r]);
+    ByteWeights& numbers = weights_[static_cast<std::size_t>(r) * n_groups + group];
+    const WeightSums sums = kernels_->prepare_weights(weights.row(r), tokens, first, end, whole, numbers);
     weight_sums_[r] = sums.weights;
     // Whole weights leave their tokens' scale out, which is the same for all.
-    if (whole && tokens.scale != nullptr) weights_[r].unit *= tokens.scale[first];
+    if (whole && tokens.scale != nullptr) numbers.unit *= tokens.scale[first];
     float* to = out.row(r) + group * group_channels;
     for (int c = 0; c < group_channels && tokens.zero != nullptr; ++c) to[c] += sums.zeros;
   }
+}
+
+// Tokens [first, end), with the channels' scales in ordered_scale_ or without.
+void PageProducts::mix_block(const CodePage& page, int first, int end, bool scales, MatrixView<float> weights,
+                             MatrixView<float> out) {
+  const int n_groups = std::max(1, scheme_.token_groups);
+  weights_.resize(static_cast<std::size_t>(out.rows) * n_groups);
+  for (int group = 0; group < n_groups; ++group) weigh_group(group, first, end, weights, out);
   std::uint8_t octets[kTokens / kOctet];
   MixTask task{.page = page,
-               .first_group = group * page.groups / n_groups,
-               .end_group = (group + 1) * page.groups / n_groups,
+               .weight_groups = page.groups / n_groups,
                .octets = octets,
-               .small_weights = whole,
+               .small_weights = products_ == Products::integer,
                .channel_scale = scales ? ordered_scale_.data() : nullptr};
   for (int octet = first / kOctet; octet < end / kOctet; ++octet) {
     const bool any = std::any_of(weights_.begin(), weights_.end(), [&](const ByteWeights& w) {
@@ -329,10 +335,9 @@ void PageProducts::mix_group(const CodePage& page, int group, int first, int end
     task.n_heads = n;
     task.next = std::exchange(next_, {});
     for (int h = 0; h < n; ++h) {
-      const int r = first_row + h;
-      task.weights[h] = &weights_[r];
-      task.factors[h] = weights_[r].unit;
-      task.out[h] = ordered_.data() + static_cast<std::ptrdiff_t>(r) * out.cols;
+      const std::ptrdiff_t r = first_row + h;
+      task.weights[h] = weights_.data() + r * n_groups;
+      task.out[h] = ordered_.data() + r * out.cols;
     }
     kernels_->mix(task);
   });

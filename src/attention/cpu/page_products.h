@@ -52,8 +52,9 @@ class PageProducts {
   void mix_codes(const PageSide& v, MatrixView<float> weights, MatrixView<float> out);
   void put_in_order(const float* scale, const CodePage& page);
   void add_channel_zeros(const float* zero, MatrixView<float> out) const;
-  void mix_group(const CodePage& page, int group, int first, int end, bool scales, MatrixView<float> weights,
+  void mix_block(const CodePage& page, int first, int end, bool scales, MatrixView<float> weights,
                  MatrixView<float> out);
+  void weigh_group(int group, int first, int end, MatrixView<float> weights, MatrixView<float> out);
   void mix_rows(const PageSide& v, int n_tokens, MatrixView<float> weights, MatrixView<float> out);
   Rows rows_of(const PageSide& side, int n_tokens);
   void keep_order(const CodeScheme& scheme, MatrixView<float> out);
@@ -72,7 +73,7 @@ class PageProducts {
   int prepared_channels_ = 0;         // the groups that queries_ are in the order of; 0: scaled for one page
   std::vector<std::int32_t> sums_;    // [rows, kPageTokens]
   std::vector<float> weight_sums_;    // [rows]: of a block's tokens
-  std::vector<ByteWeights> weights_;  // [rows]
+  std::vector<ByteWeights> weights_;  // [rows, token groups]
   std::vector<float> ordered_;        // [rows, d]: outputs, [group_channels][groups]
   int ordered_channels_ = 0;          // their group_channels; 0: nothing in them
   std::vector<float> ordered_scale_;  // [d]
