@@ -117,9 +117,9 @@ struct ByteKernels {
   VectorExpansion expand;
 
   // query = values * scale (null: 1) as numbers, values [4 * group_channels * blocks]. whole: they are whole
-  // numbers within +-32512, unit 1.
+  // numbers within +-32512, unit 1. sums: set block_sums too, which codes with a bias need.
   void (*prepare_query)(const float* values, const float* scale, int group_channels, int blocks, bool whole,
-                        ByteQuery& query);
+                        bool sums, ByteQuery& query);
   void (*score)(const ScoreTask& task);
   // scores[t] = scores[t] (if before) + sums[t] * unit * tokens.scale[t] + q_sum * tokens.zero[t] + constant
   // for t in [first, end), multiples of 32.

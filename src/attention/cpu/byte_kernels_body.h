@@ -476,12 +476,16 @@ void mix(const kvant::cpu::MixTask& task) {
   });
 }
 
-// Largest magnitude of n values.
-inline float largest_of(const float* values, int n) {
+inline float magnitude(float x) {
+  return x < 0 ? -x : x;
+}
+
+// scaled[i] = values[i] * scale[i] (null: 1); the largest magnitude of them.
+inline float scale_values(const float* values, const float* scale, int n, float* scaled) {
   float largest = 0;
   for (int i = 0; i < n; ++i) {
-    const float x = values[i] < 0 ? -values[i] : values[i];
-    largest = x > largest ? x : largest;
+    scaled[i] = scale == nullptr ? values[i] : values[i] * scale[i];
+    largest = magnitude(scaled[i]) > largest ? magnitude(scaled[i]) : largest;
   }
   return largest;
 }
@@ -496,21 +500,22 @@ constexpr float kMostNumber = 32512;  // of a query or a weight: both of its byt
 
 template <class Isa>
 void prepare_query(const float* values, const float* scale, int group_channels, int blocks, bool whole,
-                   kvant::cpu::ByteQuery& query) {
-  const int n = 4 * group_channels * blocks;
+                   bool sums, kvant::cpu::ByteQuery& query) {
+  const int block_channels = 4 * group_channels, n = block_channels * blocks;
   float scaled[kvant::cpu::kMostChannels];
-  for (int i = 0; i < n; ++i) scaled[i] = scale == nullptr ? values[i] : values[i] * scale[i];
-  const float largest = whole ? kMostNumber : largest_of(scaled, n);
+  const float most = scale_values(values, scale, n, scaled);
+  const float largest = whole ? kMostNumber : most;
   const float factor = largest < kTiny ? 0 : kMostNumber / largest;
   query.unit = largest < kTiny ? 0 : largest / kMostNumber;
   std::int32_t numbers[kvant::cpu::kMostChannels];
   for (int i = 0; i < n; ++i) numbers[i] = rounded(scaled[i] * factor);
   for (int block = 0; block < blocks; ++block) {
-    const std::int32_t* of_block = numbers + block * 4 * group_channels;
-    std::int32_t sum = 0;
-    for (int i = 0; i < 4 * group_channels; ++i) sum += of_block[i];
-    query.block_sums[block] = sum;
+    const std::int32_t* of_block = numbers + block * block_channels;
     Isa::pack_query(of_block, group_channels, query.quads + block * group_channels);
+    if (!sums) continue;
+    std::int32_t sum = 0;
+    for (int i = 0; i < block_channels; ++i) sum += of_block[i];
+    query.block_sums[block] = sum;
   }
 }
 
@@ -539,10 +544,9 @@ kvant::cpu::WeightSums prepare_weights(const float* weights, const kvant::cpu::T
   const int n = whole_registers(end - first);
   weights += first;
   float scaled[kvant::cpu::kTokens];
-  const bool scales = tokens.scale != nullptr && !whole;
-  for (int t = 0; t < n; ++t) scaled[t] = scales ? weights[t] * tokens.scale[first + t] : weights[t];
+  const float* scale = tokens.scale == nullptr || whole ? nullptr : tokens.scale + first;
+  const float largest = scale_values(weights, scale, n, scaled);
   const float most = whole ? static_cast<float>(kvant::cpu::kWholeMax) : kMostNumber;
-  const float largest = largest_of(scaled, n);
   const float factor = largest < kTiny ? 0 : most / largest;
   out.unit = largest < kTiny ? 0 : largest / most;
   std::int32_t numbers[kvant::cpu::kTokens];
@@ -555,12 +559,14 @@ kvant::cpu::WeightSums prepare_weights(const float* weights, const kvant::cpu::T
   for (int octet = 0; octet < n / 8; octet += 2)
     Isa::pack_weights(numbers + octet * 8, out.octets + first / 8 + octet);
   kvant::cpu::WeightSums sums{};
+  if (tokens.zero != nullptr) {
+    for (int t = 0; t < n; ++t) sums.zeros += weights[t] * tokens.zero[first + t];
+  }
   if (whole) {
     sums.weights = static_cast<float>(sum) * out.unit;
   } else {
     for (int t = 0; t < n; ++t) sums.weights += weights[t];
   }
-  for (int t = 0; t < n && tokens.zero != nullptr; ++t) sums.zeros += weights[t] * tokens.zero[first + t];
   return sums;
 }
 

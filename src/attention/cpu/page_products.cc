@@ -151,9 +151,10 @@ void PageProducts::prepare_queries(const float* channel_scale) {
   const int channels = scheme_.group_channels;
   if (channel_scale == nullptr && prepared_channels_ == channels) return;
   const bool whole = products_ == Products::integer;
+  const bool sums = channel_scale == nullptr || scheme_.meaning != CodeMeaning::number;
   for (int r = 0; r < q_.rows; ++r) {
     kernels_->prepare_query(q_.row(r), channel_scale, channels, q_.cols / (kLaneGroups * channels), whole,
-                            queries_[r]);
+                            sums, queries_[r]);
   }
   prepared_channels_ = channel_scale == nullptr ? channels : 0;
 }
