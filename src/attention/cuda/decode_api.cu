@@ -126,7 +126,7 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
   const std::size_t slots = 2 * static_cast<std::size_t>(n_ctas) * kPaddedGroup;
   schedule->first_unit = cursor.take<std::int32_t>(n_seqs + 1);
   schedule->side_pages = cursor.take<std::int32_t>(n_seqs);
-  schedule->start = cursor.take<WorkStart>(n_ctas);
+  schedule->starts = cursor.take<WorkStart>(std::size_t{2} * shape.n_kv_heads * n_ctas);
   const std::size_t passes = query_passes(shape.group);
   const std::size_t launches = shape.groups.n * passes;
   // Shapes that differ in their groups of KV heads may share a schedule.
@@ -242,8 +242,8 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   args.heads = group.heads;
   select_queries(plan, &args);
   args.follows = nth > 0 ? 1 : 0;
-  // Launches on all heads have the schedule's ranges, which are not graded.
-  args.graded = nth > 0 && is_last && group.heads.n < shape.n_kv_heads ? 1 : 0;
+  const bool graded = nth > 0 && is_last && group.heads.n < shape.n_kv_heads;
+  args.schedule.starts += ((group.heads.n - 1) * 2 + (graded ? 1 : 0)) * static_cast<std::ptrdiff_t>(n_ctas);
   if (args.follows != 0) args.settled = 0;                            // it waits for nothing
   const std::size_t before = static_cast<std::size_t>(nth) * n_ctas;  // CTAs of other launches
   args.schedule.arrivals += before * kMostSlices;
@@ -353,7 +353,7 @@ kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_
   Workspace parts;
   const kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &n_ctas, &parts);
   if (status != KVANT_OK) return status;
-  schedule_kernel<<<1, kScheduleThreads, 0, static_cast<cudaStream_t>(stream)>>>(args, n_ctas);
+  schedule_kernel<<<known.n_kv_heads, kScheduleThreads, 0, static_cast<cudaStream_t>(stream)>>>(args, n_ctas);
   return launch_status();
 }
 

@@ -51,13 +51,13 @@ struct PageSource {
 
 // A CTA's share of a step's work, and the sequence and head that it begins in (work_range.cuh).
 struct alignas(16) WorkStart {
-  std::int32_t begin, end;  // units
-  std::int32_t head_units;  // of all sequences of one head
-  std::int32_t n_ctas;      // with work, if ranges are equal; 0: each lies within one sequence and head
-  std::int32_t head, seq;   // head: its place in DecodeArgs::heads
-  std::int32_t seq_begin, seq_end;   // its units among the head's
-  std::int32_t n_sealed, n_side;     // its sealed and side pages
-  std::int32_t first_cta, last_cta;  // that share it, if n_ctas = 0
+  std::int32_t begin, end;          // units
+  std::int32_t head_units;          // of all sequences of one head
+  std::int32_t head, seq;           // head: its place in DecodeArgs::heads
+  std::int32_t seq_begin, seq_end;  // its units among the head's
+  std::int32_t n_sealed, n_side;    // its sealed and side pages
+  // The first CTA that shares the sequence and head that it begins in; the last one, of those it ends in.
+  std::int32_t first_cta, last_cta;
 };
 
 // The division of a step's work. A sequence's units are its sealed, side and tail pages, in this order; units
@@ -66,7 +66,8 @@ struct alignas(16) WorkStart {
 struct Schedule {
   std::int32_t* first_unit;  // [n_seqs + 1]: of each sequence among one head's units
   std::int32_t* side_pages;  // [n_seqs]: the most of any head
-  WorkStart* start;          // [n_ctas], of launches that work on all heads
+  WorkStart* starts;         // [n_kv_heads][2][n_ctas]: of launches on 1, 2, ... heads, equal and graded;
+                             // of a launch: [n_ctas], its own
   // Of each launch, those of the first first:
   std::int32_t* arrivals;  // [n_ctas][kMostSlices]: of the sequence and head that this CTA begins and others
                            // share, how many have left a slice of the result; 0 between launches
@@ -79,7 +80,6 @@ struct DecodeArgs {
   int n_queries;           // of each group, that this launch works on: from those at q, out and log_sums on
   HeadList heads;          // that it works on
   int follows;             // not 0: a launch of the same call on other heads precedes this one
-  int graded;              // not 0: the last of several such launches (work_range.cuh)
   float score_scale_log2;  // scores in units of log 2
   int sas;                 // not 0: the exponential is SAS (sas.cuh)
   const std::int32_t *sealed_pages, *tail_tokens, *side_tokens;

@@ -1,7 +1,8 @@
-// Deals out a step's work: one launch of one CTA, once a step.
+// Deals out a step's work, once a step: a CTA for each number of KV heads that a launch may be on. Each finds
+// the sequences' units for itself, so that none waits for another.
 #pragma once
 
-#include "attention/cuda/work_range.cuh"
+#include "attention/cuda/equal_ranges.cuh"
 
 namespace kvant::cuda {
 
@@ -105,18 +106,23 @@ __global__ void __launch_bounds__(kScheduleThreads)
     __syncthreads();
   }
   const int head_units = schedule.first_unit[args.n_seqs];
-  const long long units = static_cast<long long>(head_units) * args.n_kv_heads;
+  const int n_heads = static_cast<int>(blockIdx.x) + 1;
+  const long long units = static_cast<long long>(head_units) * n_heads;
   const int n_busy = static_cast<int>(min(static_cast<long long>(n_ctas), units));
-  const int share =
-      n_busy == 0 ? 0 : undivided_share(args, n_ctas, static_cast<int>((units + n_busy - 1) / n_busy));
-  for (int cta = static_cast<int>(threadIdx.x); cta < n_ctas; cta += kScheduleThreads) {
-    schedule.start[cta] =
-        share > 0 ? deal_undivided(args, cta, share) : equal_range(args, args.n_kv_heads, n_ctas, cta);
+  const int share = n_busy == 0 || n_heads < args.n_kv_heads
+                        ? 0
+                        : undivided_share(args, n_ctas, static_cast<int>((units + n_busy - 1) / n_busy));
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * n_ctas; i += kScheduleThreads) {
+    const int cta = i % n_ctas;
+    schedule.starts[(n_heads - 1) * 2 * n_ctas + i] =
+        share > 0 ? deal_undivided(args, cta, share) : equal_range(args, n_heads, i >= n_ctas, n_ctas, cta);
   }
   const int launches = kMostHeadGroups * query_passes(args.group);
-  for (int i = static_cast<int>(threadIdx.x); i < launches * n_ctas * kMostSlices; i += kScheduleThreads)
+  const int n_threads = static_cast<int>(gridDim.x) * kScheduleThreads;
+  for (int i = static_cast<int>(blockIdx.x * kScheduleThreads + threadIdx.x);
+       i < launches * n_ctas * kMostSlices; i += n_threads)
     schedule.arrivals[i] = 0;
-  // Decode kernels read this as soon as they begin: launched to overlap, that is when this CTA has exited.
+  // Decode kernels read this as soon as they begin: launched to overlap, that is when all CTAs have exited.
   __threadfence();
 }
 
