@@ -244,7 +244,9 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
   Segment segment;
   int last = kNoUnit;  // number of the unit before
   [[maybe_unused]] int tables_of = -1;
-  while (range.next(segment)) {
+  // The vote tells the compiler that all lanes go the same way, and the loop may use uniform registers:
+  // without it look-ups in tables took an addition more each.
+  while (__any_sync(~0U, range.next(segment))) {
     if constexpr (Pair::kTablesPerHead) {
       if (segment.head != tables_of) {
         named_barrier(1, n_threads);
