@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
@@ -55,7 +56,7 @@ constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},
 // pages for each sequence, head and side.
 class SealedCache {
  public:
-  SealedCache(const Case& formats, int d, bool hadamard)
+  SealedCache(const Case& formats, int d, bool hadamard, Values kind = Values::normal)
       : formats_{{formats.key, formats.key}, {formats.value, formats.value}},
         d_(d),
         codebooks_(formats.key, formats.value, d, kKvHeads, 8) {
@@ -77,7 +78,7 @@ class SealedCache {
           std::vector<float> values;
           for (int page = 0; page < kPages; ++page) {
             const std::vector<float> more =
-                page_values(static_cast<Side>(side), d, 50 + 100 * page + 10 * s + 3 * head + side);
+                page_values(static_cast<Side>(side), d, 50 + 100 * page + 10 * s + 3 * head + side, kind);
             values.insert(values.end(), more.begin(), more.end());
           }
           for (int i = s; i < n_rows; i += kSeqs)
@@ -125,8 +126,9 @@ class SealedCache {
     return page;
   }
 
-  // The squared error of a device page, kept tokens only.
-  double squared_error(int side, int head, const std::vector<float>& values, const std::byte* page) const {
+  // The squared errors of a device page's tokens; of all that are kept.
+  std::vector<double> token_errors(int side, int head, const std::vector<float>& values,
+                                   const std::byte* page) const {
     const Format& format = *find_format(formats_[side][head]);
     DeviceFormat device;
     find_device_format(formats_[side][head], device);
@@ -137,10 +139,14 @@ class SealedCache {
     context.head_dim = d_;
     context.constants = {&codebooks_.constants, 0, head, static_cast<Side>(side)};
     format.decode(canonical.data(), kTokens, context, decoded.data());
-    double error = 0;
-    for (std::size_t i = static_cast<std::size_t>(kSink) * d_; i < values.size(); ++i)
-      error += (double{values[i]} - decoded[i]) * (double{values[i]} - decoded[i]);
-    return error;
+    std::vector<double> errors(kTokens);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      errors[i / d_] += (double{values[i]} - decoded[i]) * (double{values[i]} - decoded[i]);
+    return errors;
+  }
+  double squared_error(int side, int head, const std::vector<float>& values, const std::byte* page) const {
+    const std::vector<double> errors = token_errors(side, head, values, page);
+    return std::accumulate(errors.begin() + kSink, errors.end(), 0.0);
   }
 
  private:
@@ -284,6 +290,21 @@ TEST_P(Encoding, RotatesRowsBeforeTheyAreStored) {
   });
 }
 
+// Distances are found in half precision first: those of small values beside large ones, too.
+class VectorEncoding : public Encoding {};
+TEST_P(VectorEncoding, LosesNoMoreOfAnyTokenAmongOutliers) {
+  const auto& [formats, d] = GetParam();
+  const SealedCache cache(formats, d, false, Values::outliers);
+  for_each_page([&](int side, int seq, int head, int page) {
+    const std::vector<float> values = cache.appended(side, seq, head, page);
+    const std::vector<double> expected =
+        cache.token_errors(side, head, values, cache.expected(side, head, page, values).data());
+    const std::vector<double> errors =
+        cache.token_errors(side, head, values, cache.sealed(side, seq, head, page));
+    for (int token = 0; token < kTokens; ++token) EXPECT_LE(errors[token], 1.01 * expected[token]) << token;
+  });
+}
+
 std::string name_of(const Case& formats, int d) {
   std::string name = std::string(formats.key) + "_" + formats.value + "_d" + std::to_string(d);
   if (formats.second_key != nullptr) name += "_mixed";
@@ -296,6 +317,13 @@ INSTANTIATE_TEST_SUITE_P(Formats, Encoding,
                          [](const auto& info) {
                            return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });
+
+INSTANTIATE_TEST_SUITE_P(
+    Vectors, VectorEncoding,
+    testing::Combine(testing::Values(Case{"vq-d2b8", "vq-d2b8", 1e-3}, Case{"vq-d4b8", "vq-d4b12", 1e-3},
+                                     Case{"vq-d8b12", "vq-d8b12", 1e-3}),
+                     testing::ValuesIn(kHeadDims)),
+    [](const auto& info) { return name_of(std::get<0>(info.param), std::get<1>(info.param)); });
 
 }  // namespace
 }  // namespace kvant::cuda

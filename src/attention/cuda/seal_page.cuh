@@ -84,15 +84,16 @@ __device__ std::uint32_t load_code(const std::uint32_t* words, const CodeLayout&
   return code;
 }
 
-// Brings the numbers of a tail page to rows [kTokens][kRow]: pieces of 16 bytes as plain_index orders them.
-template <int D>
-__device__ void load_rows(const unsigned char* tail, PageSide side, __nv_bfloat16* rows, int row) {
+// Brings the numbers of a tail page to rows [kTokens][kRow]. piece_at(i): the ith 16 bytes of the page, which
+// plain_index orders.
+template <int D, class Piece>
+__device__ void store_rows(const Piece& piece_at, PageSide side, __nv_bfloat16* rows, int row) {
   const auto store = [&](int token, int channel, std::uint32_t pair) {
     *reinterpret_cast<std::uint32_t*>(rows + token * row + channel) = pair;
   };
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < kTokens * D / 8; i += static_cast<int>(blockDim.x)) {
-    const uint4 piece = __ldg(reinterpret_cast<const uint4*>(tail) + i);
+    const uint4 piece = piece_at(i);
     const int lane = i % kLanes;
     const int tile = i / kLanes / (D / 16) * 16;
     const int k = i / kLanes % (D / 16);
@@ -112,6 +113,10 @@ __device__ void load_rows(const unsigned char* tail, PageSide side, __nv_bfloat1
       store(token + 9, channel, __byte_perm(piece.z, piece.w, 0x7632));
     }
   }
+}
+template <int D>
+__device__ void load_rows(const unsigned char* tail, PageSide side, __nv_bfloat16* rows, int row) {
+  store_rows<D>([&](int i) { return __ldg(reinterpret_cast<const uint4*>(tail) + i); }, side, rows, row);
 }
 
 // One page's encoding, seen by one thread.

@@ -13,10 +13,11 @@
 #pragma once
 
 #include <array>
+#include <type_traits>
 #include <utility>
 
 #include "attention/cuda/seal_page.cuh"
-#include "format/trellis_code.h"
+#include "attention/cuda/trellis_levels.cuh"
 
 namespace kvant::cuda {
 
@@ -44,7 +45,8 @@ struct Trellis {
   static constexpr int kForbidden = 0x40000000;
 };
 
-// States in an order that brings equal levels together, which share a square; for one bit, whose levels are
+// States in an order that brings equal levels together, which share a square, and next to them those on the
+// other side of -1/2, about which levels lie symmetrically; for one bit, whose levels are
 // all different, those of common parents, which can be forgotten after them.
 struct StateOrder {
   std::array<int, kTrellisStates> states;
@@ -58,9 +60,10 @@ constexpr StateOrder order_states() {
     for (int parent = 0; parent < Trellis<Bits>::kNodes; parent += 2)
       for (const int state : {parent, parent + 1, parent + 128, parent + 129}) order.states[n++] = state;
   } else {
-    for (int level = -128; level < 128; ++level)
-      for (int state = 0; state < kTrellisStates; ++state)
-        if (state_level(Trellis<Bits>::kCode, state) == level) order.states[n++] = state;
+    for (int level = 0; level < 128; ++level)
+      for (const int either : {level, -1 - level})
+        for (int state = 0; state < kTrellisStates; ++state)
+          if (state_level(Trellis<Bits>::kCode, state) == either) order.states[n++] = state;
   }
   std::array<bool, kTrellisStates> seen{};
   for (n = 0; n < kTrellisStates; ++n) {
@@ -80,10 +83,10 @@ struct OrderedState {
   static constexpr bool kFirst = kStateOrder<Bits>.first[I];
 };
 
+// In units.
 template <int Bits, int State>
-inline constexpr float kStateLevel =
-    static_cast<float>(static_cast<int>(state_level(Trellis<Bits>::kCode, State) * Trellis<Bits>::kFine)) *
-    Trellis<Bits>::kUnit;
+inline constexpr int kStateLevel = static_cast<int>(state_level(Trellis<Bits>::kCode, State) *
+                                                    Trellis<Bits>::kFine);
 
 // The parents that the nodes have chosen in a step, by their lowest bits.
 template <int Bits>
@@ -121,6 +124,11 @@ struct Choices {
   }
 };
 
+// What several states between two nodes need.
+struct NoLevels {};
+template <int Bits>
+using BranchLevels = std::conditional_t<(Trellis<Bits>::kBetween > 1), NearestLevels<Bits>, NoLevels>;
+
 // The cost of the cheapest path to each node.
 template <int Bits>
 class PathCosts {
@@ -132,13 +140,14 @@ class PathCosts {
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = node & kChoice;
   }
 
-  // x: a value in the unit of levels.
-  __device__ Choices<Bits> step(float x) {
+  // x: a value in levels.
+  __device__ __forceinline__ Choices<Bits> step(float x, const BranchLevels<Bits>& levels) {
+    const float in_units = rintf(x * T::kFine) * T::kUnit;
     int next[T::kNodes];
     if constexpr (T::kBetween == 1) {
-      take_states(x, next, std::make_index_sequence<kTrellisStates>());
+      take_states(Squarable(in_units), next, std::make_index_sequence<kTrellisStates>());
     } else {
-      take_branches(x, next, std::make_index_sequence<T::kNodes * T::kParents>());
+      take_branches(in_units, levels, levels.bin_of(x), next);
     }
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = (next[node] & ~kChoice) | (node & kChoice);
@@ -169,14 +178,29 @@ class PathCosts {
   static constexpr int kChoice = T::kParents - 1;
   static constexpr int kPassengers = (1 << T::kPassengerBits) - 1;
 
+  // x, and what its distance to all levels is made of: it is counted from -1/2, where levels come in pairs
+  // of one distance, so that x^2 + level^2 - 2 x level takes three operations for two levels.
+  struct Squarable {
+    float x, square;
+    explicit __device__ __forceinline__ Squarable(float in_units) {
+      x = Bits == 1 ? in_units : __fadd_rn(in_units, 0.5F * T::kFine * T::kUnit);
+      square = __fmul_rn(x, x);
+    }
+  };
   template <int State>
-  static __device__ __forceinline__ int cost_of(float x) {
-    const float difference = __fsub_rn(x, kStateLevel<Bits, State>);
-    return __float_as_int(__fmul_rn(difference, difference));
+  static __device__ __forceinline__ int cost_of(const Squarable& x) {
+    if constexpr (Bits == 1) {
+      const float difference = __fsub_rn(x.x, kStateLevel<Bits, State> * T::kUnit);
+      return __float_as_int(__fmul_rn(difference, difference));
+    } else {
+      constexpr float kLevel = (kStateLevel<Bits, State> + 0.5F * T::kFine) * T::kUnit;
+      const float squares = __fadd_rn(x.square, kLevel * kLevel);
+      return __float_as_int(__fmaf_rn(x.x, -2 * kLevel, squares));
+    }
   }
 
   template <std::size_t I>
-  __device__ __forceinline__ void take_state(float x, int (&next)[T::kNodes]) const {
+  __device__ __forceinline__ void take_state(const Squarable& x, int (&next)[T::kNodes]) const {
     constexpr int kState = OrderedState<Bits, I>::kState;
     constexpr int kNode = kState >> Bits;
     const int before = costs_[kState % T::kNodes];
@@ -187,32 +211,31 @@ class PathCosts {
     }
   }
   template <std::size_t... I>
-  __device__ __forceinline__ void take_states(float x, int (&next)[T::kNodes],
+  __device__ __forceinline__ void take_states(const Squarable& x, int (&next)[T::kNodes],
                                               std::index_sequence<I...>) const {
     (take_state<I>(x, next), ...);
   }
 
-  template <int Node, int Parent, std::size_t... I>
-  static __device__ __forceinline__ int least_between(float x, std::index_sequence<I...>) {
-    int least = 0x7fffffff;
-    ((least = min(least, cost_of<Node << Bits | static_cast<int>(I) * T::kNodes | Parent>(x))), ...);
-    return least;
-  }
-  template <std::size_t I>
-  __device__ __forceinline__ void take_branch(float x, int (&next)[T::kNodes]) const {
-    constexpr int kNode = I / T::kParents;
-    constexpr int kParent = I % T::kParents;
-    const int cost = least_between<kNode, kParent>(x, std::make_index_sequence<T::kBetween>());
-    if constexpr (kParent == 0) {
-      next[kNode] = costs_[kParent] + cost;
-    } else {
-      next[kNode] = __viaddmin_s32(costs_[kParent], cost, next[kNode]);
+  __device__ __forceinline__ void take_branches(float x, const BranchLevels<Bits>& levels, int bin,
+                                                int (&next)[T::kNodes]) const {
+    constexpr int kOffset = NearestLevels<Bits>::kOffset;
+    // A level's byte becomes a number of the mantissa, in the unit of levels.
+    constexpr float kBase = T::kUnit * T::kFine * 0x1p15F;
+    const float above = x + (kBase + kOffset * (T::kUnit * T::kFine));
+#pragma unroll
+    for (int i = 0; i < T::kNodes * T::kParents / 16; ++i) {
+      const uint4 sixteen = levels.piece(bin, i);
+      const std::uint32_t words[4] = {sixteen.x, sixteen.y, sixteen.z, sixteen.w};
+#pragma unroll
+      for (int j = 0; j < 16; ++j) {
+        const int node = (16 * i + j) / T::kParents;
+        const int parent = (16 * i + j) % T::kParents;
+        const std::uint32_t level = __byte_perm(words[j / 4], __float_as_uint(kBase), 0x7604 | (j % 4) << 4);
+        const float difference = __fsub_rn(__uint_as_float(level), above);
+        const int cost = __float_as_int(__fmul_rn(difference, difference));
+        next[node] = parent == 0 ? costs_[parent] + cost : __viaddmin_s32(costs_[parent], cost, next[node]);
+      }
     }
-  }
-  template <std::size_t... I>
-  __device__ __forceinline__ void take_branches(float x, int (&next)[T::kNodes],
-                                                std::index_sequence<I...>) const {
-    (take_branch<I>(x, next), ...);
   }
 
   int costs_[T::kNodes];
@@ -220,7 +243,9 @@ class PathCosts {
 
 // Values of a window, and for how many values parents are kept.
 template <int Bits, int D>
-inline constexpr int kWindow = Bits < 3 || (Bits == 3 && D == 64) ? 48 : 32;
+inline constexpr int kWindow = Bits < 3 || (Bits == 3 && D == 64) ? 48
+                               : Bits < 5                         ? 32
+                                                                  : 24;
 template <int Bits, int D>
 inline constexpr int kKept = 2 * kWindow<Bits, D> < D ? 2 * kWindow<Bits, D> : D;
 
@@ -231,6 +256,7 @@ struct alignas(16) TrellisShared {
   static constexpr int kPageBytes = round_up_16(kCodeBytes + kTokens + 2 * D + 4);
   std::uint32_t choices[kKept<Bits, D> * T::kWords][kTokens];
   unsigned char page[kPageBytes];
+  BranchLevels<Bits> levels;
   float means[D];
   std::uint32_t left_out[kTokens / 32];
   float largest;  // gain
@@ -238,13 +264,40 @@ struct alignas(16) TrellisShared {
   __device__ unsigned char* parameters() { return page + kCodeBytes; }
 };
 
+// i, which lies in [0, N), told the compiler: for both sides of a page at once it would divide.
+template <int N>
+__device__ __forceinline__ int within(int i) {
+  return static_cast<int>(static_cast<unsigned>(i) % N);
+}
+
 // Values of a tail page, which stays in the first-level cache.
 template <int D>
 struct TailPage {
   const __nv_bfloat16* numbers;
   PageSide side;
-  __device__ float value(int token, int channel) const {
-    return __bfloat162float(numbers[plain_index(side, D, token, channel)]);
+  __device__ float value(int token, int channel) const { return number(at(token, channel)); }
+  // Of eight neighbours from a multiple of eight: channels of a token, tokens of a channel.
+  __device__ void channels_from(int token, int channel, float (&x)[kOctetValues]) const {
+    const __nv_bfloat16* const from = at(token, channel);
+#pragma unroll
+    for (int i = 0; i < kOctetValues; ++i)
+      x[i] = number(from + (side == PageSide::key ? plain_index(PageSide::key, D, 0, i)
+                                                  : plain_index(PageSide::value, D, 0, i)));
+  }
+  __device__ void tokens_from(int token, int channel, float (&x)[kOctetValues]) const {
+    const __nv_bfloat16* const from = at(token, channel);
+#pragma unroll
+    for (int i = 0; i < kOctetValues; ++i)
+      x[i] = number(from + (side == PageSide::key ? plain_index(PageSide::key, D, i, 0)
+                                                  : plain_index(PageSide::value, D, i, 0)));
+  }
+
+ private:
+  static __device__ float number(const __nv_bfloat16* from) {
+    return __bfloat162float(__ldg(from));
+  }
+  __device__ const __nv_bfloat16* at(int token, int channel) const {
+    return numbers + plain_index(side, D, within<kTokens>(token), within<D>(channel));
   }
 };
 
@@ -256,37 +309,40 @@ class TokenPath {
   using Shared = TrellisShared<Bits, D>;
   static constexpr int kWindow = cuda::kWindow<Bits, D>;
 
-  __device__ TokenPath(Shared& shared, const CodeLayout& layout, const TailPage<D>& tail, int token)
-      : shared_(shared), layout_(layout), tail_(tail), token_(token) {
+  __device__ TokenPath(Shared& shared, const TailPage<D>& tail, int token)
+      : shared_(shared), tail_(tail), token_(token) {
     float squares = 0;
-    for (int i = 0; i < D; ++i) squares += rest(i) * rest(i);
+#pragma unroll 2
+    for (int i = 0; i < D; i += kOctetValues) {
+      float x[kOctetValues];
+      rests_from(i, x);
+#pragma unroll
+      for (const float value : x) squares += value * value;
+    }
     to_levels_ = squares > 0 ? sqrtf(D / squares) / T::kCode.scale : 0;
   }
 
   // The least squares gain.
   __device__ float encode() {
     PathCosts<Bits> costs;
-#pragma unroll 1
-    for (int i = D - T::kRunIn; i < D; ++i) costs.step(in_units(i));
+    run(costs, D - T::kRunIn, D, [](int, const Choices<Bits>&) {});
     int seam = 0;
 #pragma unroll 1
     for (int first = 0;; first += kWindow) {
       const int end = min(first + kWindow, D);
       costs.mark();
-#pragma unroll 1
-      for (int i = first; i < end; ++i) {
-        const Choices<Bits> choices = costs.step(in_units(i));
+      run(costs, first, end, [&](int i, const Choices<Bits>& choices) {
 #pragma unroll
         for (int word = 0; word < T::kWords; ++word)
           shared_.choices[slot(i) + word][token_] = choices.words[word];
-      }
+      });
       if (end == D) {
         // The stream is a circle: it ends where it has begun.
         emit(max(first - kWindow, 0), D, seam);
         break;
       }
       int node = costs.cheapest();
-      for (int i = end - 1; i >= first; --i) node = state_before(i, node) % T::kNodes;
+      for (int i = end - 1; i >= first; --i) node = node_before(i, node);
       costs.forbid_others(node);
       if (first == 0) {
         seam = node;
@@ -301,55 +357,59 @@ class TokenPath {
   __device__ float rest(int i) const {
     return tail_.value(token_, i) - shared_.means[i];
   }
-  __device__ float in_units(int i) const {
-    const float x = fminf(fmaxf(rest(i) * to_levels_, -T::kMost), T::kMost);
-    return rintf(x * T::kFine) * T::kUnit;
+  __device__ void rests_from(int i, float (&x)[kOctetValues]) const {
+    tail_.channels_from(token_, i, x);
+#pragma unroll
+    for (int j = 0; j < kOctetValues; ++j) x[j] -= shared_.means[i + j];
+  }
+  __device__ float in_levels(float rest) const {
+    return fminf(fmaxf(rest * to_levels_, -T::kMost), T::kMost);
   }
 
-  // The state in which the path to `node` was after value i.
-  __device__ int state_before(int i, int node) const {
-    int state = node << Bits |
-                Choices<Bits>::of(node, [&](int word) { return shared_.choices[slot(i) + word][token_]; });
-    if constexpr (T::kBetween > 1) {
-      const float x = rest(i) * to_levels_;
-      float least = INFINITY;
-      const int first = state;
-      for (int j = 0; j < T::kBetween; ++j) {
-        const int other = first | j * T::kNodes;
-        const float difference = fabsf(x - level_of(other));
-        if (difference < least) {
-          least = difference;
-          state = other;
-        }
-      }
+  // Takes the values [first, end); keep(i, choices).
+  template <class Keep>
+  __device__ __forceinline__ void run(PathCosts<Bits>& costs, int first, int end, const Keep& keep) const {
+    float ahead = in_levels(rest(first));
+#pragma unroll 1
+    for (int i = first; i < end; ++i) {
+      const float x = ahead;
+      ahead = in_levels(rest(min(i + 1, D - 1)));
+      keep(i, costs.step(x, shared_.levels));
     }
-    return state;
   }
 
-  // state_level, of a state that is known at run time only.
-  static __device__ float level_of(int state) {
-    const int mixed = state ^ state << T::kCode.mix;
-    const int folded = (state << T::kCode.fold & T::kCode.fold_mask) | (mixed & ~T::kCode.fold_mask);
-    return static_cast<float>((static_cast<signed char>(mixed) + static_cast<signed char>(folded)) / 2);
+  // How the path to `node` got there by value i: from which node, and in which state it was then.
+  __device__ int choice_of(int i, int node) const {
+    return Choices<Bits>::of(node, [&](int word) { return shared_.choices[slot(i) + word][token_]; });
+  }
+  __device__ int node_before(int i, int node) const {
+    return (node << Bits | choice_of(i, node)) % T::kNodes;
+  }
+  __device__ int state_before(int i, int node, float rest) const {
+    if constexpr (T::kBetween > 1) return shared_.levels.state_of(in_levels(rest), node, choice_of(i, node));
+    return node << Bits | choice_of(i, node);
   }
 
   // Writes the codes of values [first, end), after which the path is at `node`.
   __device__ void emit(int first, int end, int node) {
+    constexpr CodeLayout kLayout{CodeOrder::trellis, Bits, 1};
 #pragma unroll 1
     for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
       std::uint64_t codes = 0;
+      float x[kOctetValues];
+      rests_from(octet, x);
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
-        const int state = state_before(octet + i, node);
+        const int state = state_before(octet + i, node, x[i]);
         codes |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
-        const float shape = level_of(state) * T::kCode.scale;
-        along_ += rest(octet + i) * shape;
+        const float shape = static_cast<float>(level_of_state<Bits>(state)) * T::kCode.scale;
+        along_ += x[i] * shape;
         length_ += shape * shape;
         node = state % T::kNodes;
       }
 #pragma unroll
       for (int i = 0; i < Bits; ++i)
-        shared_.page[code_bit(layout_, tail_.side, D, token_, octet, 8 * i) / 8] =
+        shared_.page[code_bit(kLayout, tail_.side, D, within<kTokens>(token_), within<D>(octet), 8 * i) / 8] =
             static_cast<unsigned char>(codes >> (8 * i));
     }
   }
@@ -360,7 +420,6 @@ class TokenPath {
   }
 
   Shared& shared_;
-  const CodeLayout& layout_;
   const TailPage<D>& tail_;
   int token_;
   float to_levels_;
@@ -372,10 +431,15 @@ __device__ void store_means(TrellisShared<Bits, D>& shared, const TailPage<D>& t
   for (int channel = static_cast<int>(threadIdx.x); channel < D; channel += kTrellisThreads) {
     double sum = 0;
     int n = 0;
-    for (int token = 0; token < kTokens; ++token) {
-      if ((shared.left_out[token / 32] >> (token % 32) & 1) != 0) continue;
-      sum += static_cast<double>(tail.value(token, channel));
-      ++n;
+#pragma unroll 2
+    for (int first = 0; first < kTokens; first += kOctetValues) {
+      float x[kOctetValues];
+      tail.tokens_from(first, channel, x);
+      const std::uint32_t left_out = shared.left_out[first / 32] >> (first % 32);
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i)
+        if ((left_out >> i & 1) == 0) sum += static_cast<double>(x[i]);
+      n += kOctetValues - __popc(left_out & 0xff);
     }
     const __half mean = n > 0 ? half_saturated(static_cast<float>(sum / n)) : __half(0);
     reinterpret_cast<__half*>(shared.parameters() + kTokens)[channel] = mean;
@@ -398,7 +462,7 @@ __device__ void store_gain(TrellisShared<Bits, D>& shared, int token, float gain
 }
 
 template <int Bits, int D>
-__global__ void __launch_bounds__(kTrellisThreads, Bits < 3 ? 1 : 2)
+__global__ void __launch_bounds__(kTrellisThreads, Bits < 3 ? 1 : Bits == 3 ? 2 : 3)
     seal_trellis_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(16) unsigned char bytes[];
   using Shared = TrellisShared<Bits, D>;
@@ -414,8 +478,9 @@ __global__ void __launch_bounds__(kTrellisThreads, Bits < 3 ? 1 : 2)
   if (thread < 4) reinterpret_cast<std::uint32_t*>(shared.page)[Shared::kPageBytes / 4 - 4 + thread] = 0;
   __syncthreads();
   store_means(shared, tail);
+  if constexpr (Trellis<Bits>::kBetween > 1) shared.levels.fill();
   __syncthreads();
-  TokenPath<Bits, D> path(shared, args.sides[side].layout, tail, thread);
+  TokenPath<Bits, D> path(shared, tail, thread);
   store_gain(shared, thread, path.encode());
   __syncthreads();
   for (int i = thread; i < Shared::kPageBytes / 16; i += kTrellisThreads)

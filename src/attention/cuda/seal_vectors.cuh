@@ -1,306 +1,522 @@
-// Vector-quantized pages: the nearest centroids of all sub-vectors, which are those with the greatest
-// c.x - |c|^2 / 2. Tensor cores compute these scores for 16 centroids and 8 vectors at a time; a lane keeps
-// the greatest of each vector's, and in which block of centroids it was. Those of the block that the lane has
-// seen are then scored once more, in F32, as src/format does it.
+// Vector-quantized pages: the nearest centroids of all sub-vectors. Tensor cores compute the squared
+// distances of 64 vectors to 256 centroids at a time, as sums of products: |x - c|^2 / 2 = |c|^2 / 2 + |x|^2
+// / 2 - c.x. They come in half precision, two a register, and as they are small where it matters, their 11
+// bits are enough: a lane keeps the least of a cell (every eighth of 64 or 128 centroids) and which cell that
+// was. Of the cell that is the nearest, and of others as near as half precision can tell, all centroids are
+// scored once more, in F32, as src/format does it.
 //
 // A CTA keeps the codebook of a head in shared memory and works through pages of that head. Where codebooks
 // are small, several CTAs share a multiprocessor: while one sets up a page, others search.
 #pragma once
 
+#include <climits>
+
 #include "attention/cuda/ptx.cuh"
 #include "attention/cuda/seal_page.cuh"
+#include "attention/cuda/wgmma.cuh"
 
 namespace kvant::cuda {
 
 inline constexpr int kVectorThreads = 512;  // of a multiprocessor
-inline constexpr int kVectorTiles = 8;      // of 8 vectors, that a warp searches together
-inline constexpr int kBlockTiles = 16;      // of 16 centroids: a block
-inline constexpr int kTileCentroids = 16;
-inline constexpr int kLaneVectors = 2 * kVectorTiles;  // whose scores a lane sees
-inline constexpr int kWarpVectors = 8 * kVectorTiles;
+inline constexpr int kGroupThreads = 128;   // which compute products together
+inline constexpr int kGroupVectors = 64;    // 16 of a warp: a lane has g and g + 8 of those
+inline constexpr int kBlockCentroids = 256;
+inline constexpr int kPartCells = 8;
+// Centroids whose distances a lane compares before it notes the least, and in which part it was.
+template <int Channels>
+inline constexpr int kPartCentroids = Channels == 2 ? 64 : 128;
+template <int Channels>
+inline constexpr int kCellCentroids = kPartCentroids<Channels> / kPartCells;
 
-template <int D>
-struct alignas(16) VectorShared {
-  static constexpr int kRow = D + 2;  // spreads tokens over banks
-  __nv_bfloat16 values[kTokens * kRow];
-  std::uint32_t page[kTokens * (D / 2 * 8 + 16) / 32];  // codes of 8 bits for 2 channels, or fewer; gains
-  float largest, longest;                               // |x| of the page's values, |c| of the centroids
-  bool has_units;                                       // whether unit vectors are searched for
-  double reciprocals[kTokens];                          // of tokens' lengths, if so
-
-  // A channel of a token, or of its unit vector.
-  __device__ float value(int token, int channel) const {
-    const float x = __bfloat162float(values[token * kRow + channel]);
-    return has_units ? static_cast<float>(x * reciprocals[token]) : x;
+// The B operand: a centroid's coordinates, the halves of |c|^2 / 2 (its value and what that lacks), 1 and 1.
+// Eight centroids by eight of these numbers are contiguous: a matrix. 16 bytes behind those of eight
+// centroids put the centroids of a cell into different banks.
+template <int Channels>
+struct CentroidRow {
+  static constexpr int kMatrices = Channels == 8 ? 2 : 1;
+  static constexpr int kMatrixBytes = 128;
+  static constexpr int kStride = kMatrices * kMatrixBytes + 16;  // bytes, of eight centroids
+  static constexpr int kLength = Channels;  // where |c|^2 / 2 begins, in the A operand a scale
+  static __host__ __device__ constexpr int at(int centroid, int k) {
+    return centroid / 8 * (kStride / 2) + k / 8 * 64 + centroid % 8 * 8 + k % 8;
   }
-
-  // And behind it: what each lane adds to a tile's scores [n / 16][8], lengths |c|^2 [n], then centroids
-  // [n][channels] (half).
-  __device__ float4* biases() { return reinterpret_cast<float4*>(this + 1); }
-  __device__ float* lengths(int n) { return reinterpret_cast<float*>(biases() + n / 2); }
-  __device__ __half* centroids(int n) { return reinterpret_cast<__half*>(lengths(n) + n); }
-  static int bytes(int n, int channels) {
-    return static_cast<int>(sizeof(VectorShared)) + n * (8 + 4 + 2 * channels);
+  // The products of small vectors' last eight contraction indices are 0, but read what lies behind a matrix.
+  // Besides, compute-sanitizer takes the 8 KB from the beginning of an operand for what is read.
+  static __host__ __device__ constexpr int bytes(int centroids) {
+    constexpr int kOperand = kBlockCentroids * 32;
+    constexpr int kBlock = kBlockCentroids / 8 * kStride;
+    return centroids / kBlockCentroids * kBlock +
+           (kOperand - kBlock > kMatrixBytes ? kOperand - kBlock : kMatrixBytes);
   }
 };
 
-// c[16 x 8] = a[16 x 8] b[8 x 8] + biases; half-precision factors.
-__device__ __forceinline__ void score_tile(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b,
-                                           const float4& bias) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%8,%9,%10};"
-      : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-      : "r"(a0), "r"(a1), "r"(b), "f"(bias.x), "f"(bias.y), "f"(bias.z), "f"(bias.w));
+template <int D>
+struct alignas(128) VectorShared {
+  static constexpr int kRow = D + 2;               // spreads tokens over banks
+  static constexpr bool kFetchesAhead = D <= 128;  // there is room for it
+  __nv_bfloat16 values[kTokens * kRow];
+  uint4 next_page[kFetchesAhead ? kTokens * D / 8 : 1];  // the tail page that follows, as it lies there
+  std::uint32_t page[kTokens * (D / 2 * 8 + 16) / 32];   // codes of 8 bits for 2 channels, or fewer; gains
+  float factors[kTokens];  // of tokens: the centroids' scale, over a token's length if that is divided by
+  float largest;           // |x| of the page's values, times those
+  int next_group;          // of kGroupVectors of the page, that nobody has taken yet
+  int taken[kVectorThreads / kGroupThreads][2];  // by threads that compute together, in turn
+  float largest_coordinate;                      // of the centroids
+
+  // Two channels of a token, as they are compared with centroids.
+  __device__ __forceinline__ float2 values_at(int token, int channel) const {
+    const float2 x =
+        __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(values + token * kRow + channel));
+    return {x.x * factors[token], x.y * factors[token]};
+  }
+
+  // Behind it: the centroids, times a power of two that makes their largest coordinate 1/2 to 1.
+  __device__ __half* centroids() { return reinterpret_cast<__half*>(this + 1); }
+  template <int Channels>
+  static int bytes(int n) {
+    return static_cast<int>(sizeof(VectorShared)) + CentroidRow<Channels>::bytes(n);
+  }
+};
+
+// The power of two that brings x below 1, to 1/2 or more.
+__device__ __forceinline__ int exponent_of(float x) {
+  int exponent = 0;
+  frexpf(x, &exponent);
+  return exponent;
 }
 
-template <int D>
+template <int Channels, int D>
 __device__ void load_codebook(VectorShared<D>& shared, const PageEncoding& format, int head) {
-  const int channels = format.layout.channels;
+  using Row = CentroidRow<Channels>;
   const int n = 1 << format.layout.bits;
   const auto* from = static_cast<const __half*>(format.codebooks) + head * format.codebook_stride;
-  __half* centroids = shared.centroids(n);
-  if (threadIdx.x == 0) shared.longest = 0;
+  if (threadIdx.x == 0) shared.largest_coordinate = 0;
   __syncthreads();
-  float longest = 0;
+  float largest = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n * Channels; i += static_cast<int>(blockDim.x))
+    largest = fmaxf(largest, fabsf(__half2float(from[i])));
+  atomicMax(reinterpret_cast<int*>(&shared.largest_coordinate), __float_as_int(largest));  // not negative
+  __syncthreads();
+  const float scale = ldexpf(1, -exponent_of(shared.largest_coordinate));
+  __half* rows = shared.centroids();
+  for (int i = static_cast<int>(threadIdx.x); i < Row::bytes(n) / 16; i += static_cast<int>(blockDim.x))
+    reinterpret_cast<uint4*>(rows)[i] = {};
+  __syncthreads();
   for (int c = static_cast<int>(threadIdx.x); c < n; c += static_cast<int>(blockDim.x)) {
     float squares = 0;
-    for (int j = 0; j < channels; ++j) {
-      const __half x = from[c * channels + j];
-      centroids[c * channels + j] = x;
-      squares += __half2float(x) * __half2float(x);
+    for (int k = 0; k < Channels; ++k) {
+      const float x = __half2float(from[c * Channels + k]) * scale;
+      rows[Row::at(c, k)] = __float2half_rn(x);
+      squares += x * x;
     }
-    shared.lengths(n)[c] = squares;
-    longest = fmaxf(longest, squares);
+    const __half length = __float2half_rn(0.5F * squares);
+    rows[Row::at(c, Row::kLength)] = length;
+    rows[Row::at(c, Row::kLength + 1)] = __float2half_rn(0.5F * squares - __half2float(length));
+    rows[Row::at(c, Row::kLength + 2)] = rows[Row::at(c, Row::kLength + 3)] = __half(1);
   }
-  atomicMax(reinterpret_cast<int*>(&shared.longest), __float_as_int(sqrtf(longest)));  // not negative
+  publish_to_wgmma();
 }
 
-// What vectors are multiplied by: a power of two, so that the page's largest value is near the end of half
-// precision's range, and all that matter are exact in it.
-__device__ __forceinline__ float vector_unit(float largest) {
-  int exponent = 0;
-  frexpf(largest, &exponent);
-  return ldexpf(1, min(15 - exponent, 60));
-}
-
-// Biases of scores in `unit`; scores must be positive to be compared as integers.
+// What a page's distances are multiplied by: a power of two, so that none exceeds 2^15, unless values are
+// thousands of times the centroids.
 template <int Channels, int D>
-__device__ void set_biases(VectorShared<D>& shared, int n, float unit) {
-  const float most = shared.longest * (shared.largest * sqrtf(Channels) + 0.5F * shared.longest);
-  const float offset = unit * most * 1.001F + 1e-30F;
-  for (int i = static_cast<int>(threadIdx.x); i < n / 2; i += static_cast<int>(blockDim.x)) {
-    const float* lengths = shared.lengths(n) + i / 8 * kTileCentroids + i % 8;
-    const float upper = fmaf(lengths[0], -0.5F * unit, offset);
-    const float lower = fmaf(lengths[8], -0.5F * unit, offset);
-    shared.biases()[i] = {upper, upper, lower, lower};
+__device__ __forceinline__ float find_unit(const VectorShared<D>& shared) {
+  constexpr int kMost = Channels == 8 ? 11 : Channels == 4 ? 12 : 13;  // 2^15 / (2 Channels)
+  return ldexpf(1, kMost - 2 * min(max(exponent_of(shared.largest), 0), 12));
+}
+
+// The A operand of a warp's 16 vectors, from which `first` is counted: minus the vectors, and what the other
+// numbers of CentroidRow are multiplied by: unit, unit, and the halves of |x|^2 / 2 in units.
+template <int Channels, int D>
+__device__ __forceinline__ void load_vectors(const VectorShared<D>& shared, float unit, int first,
+                                             std::uint32_t (&a)[4]) {
+  constexpr int kOfToken = D / Channels;
+  constexpr int kUnitPair = CentroidRow<Channels>::kLength / 2 % 4;  // of contraction indices
+  const int lane = threadIdx.x % kLanes;
+  const int t = lane % 4;
+  const std::uint32_t units = t == kUnitPair ? pack_half2(unit, unit) : 0;
+  const float per_unit = 0.5F / unit;
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const int vector = first + lane / 4 + 8 * row;
+    const float2 x = shared.values_at(vector / kOfToken, vector % kOfToken * Channels + 2 * t % Channels);
+    const __half2 scaled = __floats2half2_rn(x.x * -unit, x.y * -unit);
+    const float2 rounded = __half22float2(scaled);
+    float squares = rounded.x * rounded.x + rounded.y * rounded.y;
+#pragma unroll
+    for (int step = 1; step < Channels / 2; step *= 2) squares += __shfl_xor_sync(~0U, squares, step);
+    const float length = fminf(squares * per_unit, 65504.0F);
+    const float upper = __half2float(__float2half_rn(length));
+    const std::uint32_t others = t == kUnitPair + 1 ? pack_half2(upper, length - upper) : units;
+    const auto coordinates = *reinterpret_cast<const std::uint32_t*>(&scaled);
+    if constexpr (Channels == 8) {
+      a[row] = coordinates;
+      a[2 + row] = others;
+    } else {
+      a[row] = t < Channels / 2 ? coordinates : others;
+      a[2 + row] = 0;
+    }
   }
 }
 
-// The greatest scores that a lane has seen of its vectors, as integers, and in which block.
-struct BestBlocks {
-  int scores[kLaneVectors];
-  int blocks[kLaneVectors];
+// The least distances that a lane has seen of two vectors, of even and odd centroids in each half of a word,
+// and of which part.
+struct BestParts {
+  std::uint32_t distances[2];
+  int parts[2][2];
 };
 
-// vectors: the B operand of each tile.
-template <int Channels, int D>
-__device__ void search_blocks(VectorShared<D>& shared, int n, const std::uint32_t (&vectors)[kVectorTiles],
-                              BestBlocks& best) {
-  const int lane = threadIdx.x % kLanes;
-  const int g = lane / 4;
-  const int t = lane % 4;
-  const auto* pairs = reinterpret_cast<const std::uint32_t*>(shared.centroids(n));
-  const auto pair = [&](int centroid) { return 2 * t < Channels ? pairs[centroid * (Channels / 2) + t] : 0; };
-  int greatest[kLaneVectors];
+__device__ __forceinline__ std::uint32_t min_half2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t c;
+  asm("min.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+
+// Takes the distances of a part: two centroids of vectors g and g + 8 in turn.
+template <int Numbers>
+__device__ __forceinline__ void take_part(const std::uint32_t* distances, int part, BestParts& best) {
 #pragma unroll
-  for (int i = 0; i < kLaneVectors; ++i) greatest[i] = best.scores[i] = best.blocks[i] = 0;
-  for (int block = 0; block < n / (kBlockTiles * kTileCentroids); ++block) {
+  for (int row = 0; row < 2; ++row) {
+    // Minima of floating-point and of whole numbers are computed by different units, side by side.
+    constexpr int kFloats = 2 * (Numbers / 8 + 2);
+    std::uint32_t first = distances[row];
+#pragma unroll
+    for (int i = 2; i < kFloats; i += 2) first = min_half2(first, distances[i + row]);
+    std::uint32_t least = distances[kFloats + row];
+#pragma unroll
+    for (int i = kFloats + 2; i < Numbers - 2; i += 4)
+      least = __vimin3_s16x2(least, distances[i + row], distances[i + 2 + row]);
+    least = __vimin3_s16x2(least, first, distances[Numbers - 2 + row]);
+    bool upper_stays = false;
+    bool lower_stays = false;
+    best.distances[row] = __vibmin_s16x2(best.distances[row], least, &upper_stays, &lower_stays);
+    best.parts[row][0] = lower_stays ? best.parts[row][0] : part;
+    best.parts[row][1] = upper_stays ? best.parts[row][1] : part;
+  }
+}
+
+template <int Channels>
+__device__ __forceinline__ BestParts search_parts(const __half* centroids, int n,
+                                                  const std::uint32_t (&vectors)[4]) {
+  using Row = CentroidRow<Channels>;
+  constexpr int kParts = kBlockCentroids / kPartCentroids<Channels>;
+  constexpr int kNumbers = kPartCentroids<Channels> / 4;
+  BestParts best{{0x7fff7fff, 0x7fff7fff}, {}};
 #pragma unroll 1
-    for (int tile = 0; tile < kBlockTiles; ++tile) {
-      const int first = (block * kBlockTiles + tile) * kTileCentroids + g;
-      const std::uint32_t a0 = pair(first);
-      const std::uint32_t a1 = pair(first + 8);
-      const float4 bias = shared.biases()[(block * kBlockTiles + tile) * 8 + g];
+  for (int block = 0; block < n / kBlockCentroids; ++block) {
+    std::uint32_t distances[kBlockCentroids / 4];
+    multiply_64_by_256(
+        distances, vectors,
+        wgmma_matrix(centroids + Row::at(block * kBlockCentroids, 0), Row::kMatrixBytes, Row::kStride));
 #pragma unroll
-      for (int j = 0; j < kVectorTiles; ++j) {
-        float c[4];
-        score_tile(c, a0, a1, vectors[j], bias);
-        greatest[2 * j] = __vimax3_s32(greatest[2 * j], __float_as_int(c[0]), __float_as_int(c[2]));
-        greatest[2 * j + 1] = __vimax3_s32(greatest[2 * j + 1], __float_as_int(c[1]), __float_as_int(c[3]));
-      }
-    }
+    for (int i = 0; i < kParts; ++i) take_part<kNumbers>(distances + i * kNumbers, block * kParts + i, best);
+  }
+  return best;
+}
+
+// The centroid that is the nearest in F32, as far as a lane has looked.
+struct Nearest {
+  float score;  // |c|^2 / 2 - c.x
+  int code;
+};
+
+// centroid: one's row in shared memory.
+template <int Channels>
+__device__ __forceinline__ float exact_score(const __half* centroid, const float (&x)[Channels]) {
+  std::uint32_t words[5];  // coordinates, then the halves of |c|^2 / 2
+  if constexpr (Channels == 2) {
+    const uint2 row = *reinterpret_cast<const uint2*>(centroid);
+    words[0] = row.x;
+    words[1] = row.y;
+  } else {
+    const uint4 row = *reinterpret_cast<const uint4*>(centroid);
+    words[0] = row.x;
+    words[1] = row.y;
+    words[2] = row.z;
+    words[3] = row.w;
+  }
+  if constexpr (Channels == 8)
+    words[4] = *reinterpret_cast<const std::uint32_t*>(centroid + CentroidRow<Channels>::at(0, Channels));
+  const auto pair = [&](int i) { return __half22float2(*reinterpret_cast<const __half2*>(&words[i])); };
+  float along = 0;
 #pragma unroll
-    for (int i = 0; i < kLaneVectors; ++i) {
-      if (greatest[i] > best.scores[i]) best.blocks[i] = block;
-      best.scores[i] = greatest[i];
-    }
+  for (int k = Channels - 2; k >= 0; k -= 2) {
+    const float2 c = pair(k / 2);
+    along = fmaf(c.x, x[k], fmaf(c.y, x[k + 1], along));
+  }
+  const float2 length = pair(Channels / 2);
+  return (length.x + length.y) - along;
+}
+
+// A quarter of the centroids of a cell, those of a lane.
+template <int Channels>
+__device__ __forceinline__ void search_cell(const __half* centroids, int cell, const float (&x)[Channels],
+                                            Nearest& nearest) {
+  const int first = cell / kPartCells * kPartCentroids<Channels> + cell % kPartCells +
+                    static_cast<int>(threadIdx.x) % 4 * 8;
+  const __half* from = centroids + CentroidRow<Channels>::at(first, 0);
+#pragma unroll
+  for (int i = 0; i < kCellCentroids<Channels> / 4; ++i) {
+    const float score = exact_score<Channels>(from + CentroidRow<Channels>::at(32 * i, 0), x);
+    if (score < nearest.score) nearest = {score, first + 32 * i};
   }
 }
 
-// Lanes that have seen the same vectors (those of one t) agree on their best blocks, and divide the vectors:
-// afterwards the first two entries are those of tile g. The blocks become 8 * block + g of the lane that has
-// seen the greatest score.
-__device__ __forceinline__ void divide_vectors(BestBlocks& best) {
+// What the cells of a lane's two vectors have: the distance, and below it the cell's number.
+struct CellKeys {
+  int of[2][2];
+
+  __device__ __forceinline__ explicit CellKeys(const BestParts& best) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const int cell = best.parts[row][odd] * kPartCells + threadIdx.x % 4 * 2 + odd;
+        const std::uint32_t distance = best.distances[row] << (16 * (1 - odd)) & 0xffff0000U;
+        of[row][odd] = static_cast<int>(distance | cell);
+      }
+    }
+  }
+  // Takes the nearest of a vector's cells away from the lane that has it; all four lanes get it.
+  __device__ __forceinline__ int take(int row) {
+    int least = min(of[row][0], of[row][1]);
+    least = min(least, __shfl_xor_sync(~0U, least, 1));
+    least = min(least, __shfl_xor_sync(~0U, least, 2));
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd)
+      if (of[row][odd] == least) of[row][odd] = INT_MAX;
+    return least;
+  }
+  // Whether any lane of the warp has cells left within the limits.
+  __device__ __forceinline__ bool any_within(const int (&limits)[2]) const {
+    return __any_sync(~0U, min(of[0][0], of[0][1]) < limits[0] || min(of[1][0], of[1][1]) < limits[1]);
+  }
+};
+
+// The codes of vectors g and g + 8 from `first`, which four lanes find together.
+template <int Channels, int D>
+__device__ __forceinline__ void settle_codes(VectorShared<D>& shared, const BestParts& best, int first,
+                                             int (&codes)[2]) {
+  constexpr int kOfToken = D / Channels;
+  constexpr int kInfinity = 0x7c00;
   const int lane = threadIdx.x % kLanes;
+  float x[2][Channels];
 #pragma unroll
-  for (int& block : best.blocks) block = block * 8 + lane / 4;
+  for (int row = 0; row < 2; ++row) {
+    const int vector = first + lane / 4 + 8 * row;
 #pragma unroll
-  for (int step = 0; step < 3; ++step) {
-    const int kept = kLaneVectors >> (step + 1);
-    const int other_lane = 16 >> step;
-    const bool upper = (lane & other_lane) != 0;
-#pragma unroll
-    for (int i = 0; i < kLaneVectors / 2; ++i) {
-      if (i >= kept) break;
-      const int score = __shfl_xor_sync(~0U, upper ? best.scores[i] : best.scores[i + kept], other_lane);
-      const int block = __shfl_xor_sync(~0U, upper ? best.blocks[i] : best.blocks[i + kept], other_lane);
-      if (upper) {
-        best.scores[i] = best.scores[i + kept];
-        best.blocks[i] = best.blocks[i + kept];
-      }
-      if (score > best.scores[i] || (score == best.scores[i] && block < best.blocks[i])) {
-        best.scores[i] = score;
-        best.blocks[i] = block;
-      }
+    for (int k = 0; k < Channels; k += 2) {
+      const float2 pair = shared.values_at(vector / kOfToken, vector % kOfToken * Channels + k);
+      x[row][k] = pair.x;
+      x[row][k + 1] = pair.y;
     }
+  }
+  Nearest nearest[2] = {{INFINITY, 0}, {INFINITY, 0}};
+  CellKeys keys(best);
+  int limits[2];
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const int cell = keys.take(row);
+    limits[row] = min((cell >> 16) + 2, kInfinity) << 16;  // distances beyond are greater in F32 too
+    search_cell<Channels>(shared.centroids(), cell & 0xffff, x[row], nearest[row]);
+  }
+#pragma unroll 1
+  while (keys.any_within(limits)) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int cell = keys.take(row);
+      if (cell < limits[row]) search_cell<Channels>(shared.centroids(), cell & 0xffff, x[row], nearest[row]);
+    }
+  }
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+      const float score = __shfl_xor_sync(~0U, nearest[row].score, step);
+      const int code = __shfl_xor_sync(~0U, nearest[row].code, step);
+      if (score < nearest[row].score || (score == nearest[row].score && code < nearest[row].code))
+        nearest[row] = {score, code};
+    }
+    codes[row] = nearest[row].code;
   }
 }
 
-// The best of the centroids that one lane has seen of a block.
-template <int Channels, int D>
-__device__ int search_block(VectorShared<D>& shared, int n, int lane_of_block, const float (&x)[Channels]) {
-  const auto* pairs = reinterpret_cast<const __half2*>(shared.centroids(n));
-  const int first = lane_of_block / 8 * (kBlockTiles * kTileCentroids) + lane_of_block % 8;
-  float best = -INFINITY;
-  int code = first;
-#pragma unroll 4
-  for (int i = 0; i < 2 * kBlockTiles; ++i) {
-    const int centroid = first + 8 * i;
-    float along = 0;
-#pragma unroll
-    for (int j = 0; j < Channels / 2; ++j) {
-      const float2 c = __half22float2(pairs[centroid * (Channels / 2) + j]);
-      along = fmaf(c.x, x[2 * j], fmaf(c.y, x[2 * j + 1], along));
-    }
-    const float score = fmaf(shared.lengths(n)[centroid], -0.5F, along);
-    code = score > best ? centroid : code;
-    best = fmaxf(score, best);
-  }
-  return code;
+// The next vectors of the page, for the 128 threads that compute products together. Where they take long,
+// some threads are ahead of others by a fourth, if each takes as many.
+template <int D>
+__device__ __forceinline__ unsigned take_group(VectorShared<D>& shared, bool takes_long, int turn) {
+  const unsigned threads = threadIdx.x / kGroupThreads;
+  if (!takes_long) return turn * (blockDim.x / kGroupThreads) + threads;
+  int* const taken = &shared.taken[threads][turn % 2];
+  if (threadIdx.x % kGroupThreads == 0) *taken = atomicAdd(&shared.next_group, 1);
+  named_barrier(static_cast<int>(threads) + 1, kGroupThreads);
+  return *taken;
 }
 
 template <int Channels, int D>
-__device__ void encode_vectors(VectorShared<D>& shared, const CodeLayout& layout, PageSide side) {
+__device__ void encode_vectors(VectorShared<D>& shared, int bits, PageSide side) {
   constexpr int kOfToken = D / Channels;  // vectors
+  constexpr int kGroups = kTokens * kOfToken / kGroupVectors;
   const int lane = threadIdx.x % kLanes;
-  const int warp = threadIdx.x / kLanes;
-  const int n_warps = blockDim.x / kLanes;
-  const int g = lane / 4;
-  const int t = lane % 4;
-  const int n = 1 << layout.bits;
-  const float unit = vector_unit(shared.largest);
-  set_biases<Channels>(shared, n, unit);
-  __syncthreads();
-  for (int first = warp * kWarpVectors; first < kTokens * kOfToken; first += n_warps * kWarpVectors) {
-    std::uint32_t vectors[kVectorTiles];
-#pragma unroll
-    for (int j = 0; j < kVectorTiles; ++j) {
-      const int vector = first + 8 * j + g;
-      const int token = vector / kOfToken;
-      const int channel = vector % kOfToken * Channels + 2 * t % Channels;
-      vectors[j] = 2 * t < Channels ? pack_half2(shared.value(token, channel) * unit,
-                                                 shared.value(token, channel + 1) * unit)
-                                    : 0;
-    }
-    BestBlocks best;
-    search_blocks<Channels>(shared, n, vectors, best);
-    divide_vectors(best);
-#pragma unroll
-    for (int i = 0; i < kLaneVectors / 8; ++i) {
-      const int vector = first + 8 * g + 2 * t + i;
+  const int warp_of_group = threadIdx.x % kGroupThreads / kLanes;
+  const float unit = find_unit<Channels>(shared);
+#pragma unroll 1
+  for (int turn = 0;; ++turn) {
+    const unsigned group = take_group(shared, 1 << bits > kBlockCentroids, turn);
+    if (group >= kGroups) break;
+    const int first = static_cast<int>(group % kGroups) * kGroupVectors + 16 * warp_of_group;
+    std::uint32_t vectors[4];
+    load_vectors<Channels>(shared, unit, first, vectors);
+    const BestParts best = search_parts<Channels>(shared.centroids(), 1 << bits, vectors);
+    int codes[2];
+    settle_codes<Channels>(shared, best, first, codes);
+    const int row = lane % 4;
+    if (row < 2) {
+      const int vector = first + lane / 4 + 8 * row;
       const int token = vector / kOfToken;
       const int channel = vector % kOfToken * Channels;
-      float x[Channels];
-#pragma unroll
-      for (int j = 0; j < Channels; ++j) x[j] = shared.value(token, channel + j);
-      store_code<D>(shared.page, layout, side, token, channel,
-                    search_block<Channels>(shared, n, best.blocks[i], x));
+      const int code = row == 0 ? codes[0] : codes[1];
+      if (bits == 8) {
+        constexpr CodeLayout kBytes{CodeOrder::vectors, 8, Channels};
+        reinterpret_cast<unsigned char*>(shared.page)[code_bit(kBytes, side, D, token, channel, 0) / 8] =
+            static_cast<unsigned char>(code);
+      } else {
+        store_code<D>(shared.page, CodeLayout{CodeOrder::vectors, bits, Channels}, side, token, channel,
+                      code);
+      }
     }
+    __syncwarp();
   }
 }
 
-// Lengths of tokens, by which those of gain-shape formats are divided, and the largest value that remains.
+inline constexpr int kTokenThreads = 4;  // that measure a token together
+
+__device__ __forceinline__ double token_sum(double x) {
+  x += __shfl_xor_sync(~0U, x, 1);
+  return x + __shfl_xor_sync(~0U, x, 2);
+}
+
+// Factors of tokens (of gain-shape formats, lengths are divided by), and the largest value that remains.
 template <int D>
 __device__ void measure_tokens(VectorShared<D>& shared, bool has_gains) {
-  if (threadIdx.x == 0) shared.has_units = has_gains;
-  for (int token = static_cast<int>(threadIdx.x); has_gains && token < kTokens;
-       token += static_cast<int>(blockDim.x)) {
+  const auto scale = ldexp(1.0, -exponent_of(shared.largest_coordinate));
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kTokenThreads;
+       i += static_cast<int>(blockDim.x)) {
+    const int token = i / kTokenThreads;
+    const int first = i % kTokenThreads * (D / kTokenThreads);
     double squares = 0;
-    for (int channel = 0; channel < D; ++channel) {
+    for (int channel = first; has_gains && channel < first + D / kTokenThreads; ++channel) {
       const double x = __bfloat162float(shared.values[token * VectorShared<D>::kRow + channel]);
       squares += x * x;
     }
-    shared.reciprocals[token] = squares > 0 ? 1 / sqrt(squares) : 0;
+    squares = token_sum(squares);
+    const double length = has_gains ? sqrt(squares) : 1;
+    if (i % kTokenThreads == 0) shared.factors[token] = length > 0 ? static_cast<float>(scale / length) : 0;
   }
   __syncthreads();
   float largest = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * D; i += static_cast<int>(blockDim.x))
-    largest = fmaxf(largest, fabsf(shared.value(i / D, i % D)));
-  atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(largest));  // not negative
+#pragma unroll 4
+  for (int i = 2 * static_cast<int>(threadIdx.x); i < kTokens * D; i += 2 * static_cast<int>(blockDim.x)) {
+    const float2 x = shared.values_at(i / D, i % D);
+    largest = fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y)));
+  }
+  for (int step = 1; step < kLanes; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
+  if (threadIdx.x % kLanes == 0)
+    atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(largest));  // not negative
 }
 
 // The least squares gains of tokens for the centroids that have been found.
 template <int Channels, int D>
 __device__ void store_gains(VectorShared<D>& shared, const CodeLayout& layout, PageSide side) {
-  const __half* centroids = shared.centroids(1 << layout.bits);
+  const __half* centroids = shared.centroids();
+  const double scale = ldexp(1.0, exponent_of(shared.largest_coordinate));
   auto* gains =
       reinterpret_cast<__half*>(reinterpret_cast<unsigned char*>(shared.page) + code_bytes(layout, D));
-  for (int token = static_cast<int>(threadIdx.x); token < kTokens; token += static_cast<int>(blockDim.x)) {
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kTokenThreads;
+       i += static_cast<int>(blockDim.x)) {
+    const int token = i / kTokenThreads;
+    const int begin = i % kTokenThreads * (D / kTokenThreads);
     double along = 0;
     double squares = 0;
-    for (int channel = 0; channel < D; ++channel) {
-      const int first = channel / Channels * Channels;
+    for (int first = begin; first < begin + D / kTokenThreads; first += Channels) {
       const std::uint32_t code = load_code<D>(shared.page, layout, side, token, first);
-      const double c = __half2float(centroids[code * Channels + channel - first]);
-      const double x = __bfloat162float(shared.values[token * VectorShared<D>::kRow + channel]);
-      along += x * c;
-      squares += c * c;
+#pragma unroll
+      for (int k = 0; k < Channels; ++k) {
+        const double c = scale * __half2float(centroids[CentroidRow<Channels>::at(code, k)]);
+        const double x = __bfloat162float(shared.values[token * VectorShared<D>::kRow + first + k]);
+        along += x * c;
+        squares += c * c;
+      }
     }
-    gains[token] = along > 0 ? half_saturated(static_cast<float>(fmin(along / squares, 65504.0))) : __half(0);
+    along = token_sum(along);
+    squares = token_sum(squares);
+    if (i % kTokenThreads == 0)
+      gains[token] =
+          along > 0 ? half_saturated(static_cast<float>(fmin(along / squares, 65504.0))) : __half(0);
   }
+}
+
+// A tail page in flight to shared memory. Each thread copies what it is going to read by itself.
+template <int D>
+__device__ void fetch_page(VectorShared<D>& shared, const unsigned char* tail) {
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * D / 8; i += static_cast<int>(blockDim.x))
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&shared.next_page[i])),
+                 "l"(tail + 16 * i)
+                 : "memory");
+}
+__device__ __forceinline__ void wait_for_fetched_page() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 template <int Channels, int D>
 __global__ void __launch_bounds__(kVectorThreads, 1)
     seal_vectors_kernel(const __grid_constant__ SealArgs args, int first_side) {
-  extern __shared__ __align__(16) unsigned char bytes[];
-  auto& shared = *reinterpret_cast<VectorShared<D>*>(bytes);
+  extern __shared__ __align__(128) unsigned char bytes[];
+  using Shared = VectorShared<D>;
+  auto& shared = *reinterpret_cast<Shared*>(bytes);
   const int side = first_side + static_cast<int>(blockIdx.z);
   const int head = args.heads.at[blockIdx.y];
   const PageEncoding& format = args.sides[side];
-  bool has_codebook = false;
-  for (int i = static_cast<int>(blockIdx.x); i < args.n_seqs * args.most_pages;
-       i += static_cast<int>(gridDim.x)) {
-    DuePage due;
-    if (!find_due_page(args, i, head, side, &due)) continue;
-    if (!has_codebook) load_codebook(shared, format, head);
-    has_codebook = true;
-    if (threadIdx.x == 0) shared.largest = 0;
-    __syncthreads();
-    load_rows<D>(due.tail, static_cast<PageSide>(side), shared.values, VectorShared<D>::kRow);
+  const int n = args.n_seqs * args.most_pages;
+  const auto step = static_cast<int>(gridDim.x);
+  DuePage due;
+  const auto find_from = [&](int i) {
+    while (i < n && !find_due_page(args, i, head, side, &due)) i += step;
+    return i;
+  };
+  int i = find_from(static_cast<int>(blockIdx.x));
+  if (i >= n) return;
+  if (Shared::kFetchesAhead) fetch_page(shared, due.tail);
+  load_codebook<Channels>(shared, format, head);
+  while (i < n) {
+    unsigned char* const sealed = due.sealed;
+    if (threadIdx.x == 0) {
+      shared.largest = 0;
+      shared.next_group = 0;
+    }
+    wait_for_fetched_page();
+    if constexpr (Shared::kFetchesAhead) {
+      store_rows<D>([&](int piece) { return shared.next_page[piece]; }, static_cast<PageSide>(side),
+                    shared.values, Shared::kRow);
+    } else {
+      load_rows<D>(due.tail, static_cast<PageSide>(side), shared.values, Shared::kRow);
+    }
+    i = find_from(i + step);
+    if (Shared::kFetchesAhead && i < n) fetch_page(shared, due.tail);
     for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += static_cast<int>(blockDim.x))
       shared.page[j] = 0;
     __syncthreads();
     const bool has_gains = format.stored.factor == TokenFactor::half;
     measure_tokens(shared, has_gains);
     __syncthreads();
-    encode_vectors<Channels>(shared, format.layout, static_cast<PageSide>(side));
+    encode_vectors<Channels>(shared, format.layout.bits, static_cast<PageSide>(side));
     __syncthreads();
     if (has_gains) {
       store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side));
       __syncthreads();
     }
     for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += static_cast<int>(blockDim.x))
-      reinterpret_cast<std::uint32_t*>(due.sealed)[j] = shared.page[j];
+      reinterpret_cast<std::uint32_t*>(sealed)[j] = shared.page[j];
     __syncthreads();
   }
 }
