@@ -12,9 +12,8 @@
 //   state_levels<B, R>(planes, before)  levels (trellis_code.h) of the states at position R
 //   split                      Codes of bytes
 //   multiply_query(sums, codes, quad), multiply_weights(sums, codes, weights)
-//   Weights, load_weights(octet)  those of 8 tokens; registers of more than 4 groups: load_weights(lower,
-//   upper)
-//                              those of the lower and of the upper half of the groups
+//   Weights, load_weights(octet)  those of 8 tokens
+//   load_weights(lower, upper) those of each half of a register's groups, if it holds more than 4
 //   kLargeTables: that a ByteTable is fast
 //   kSmallWeights: that weights of one byte are faster; multiply_small_weights, if so
 //   sums_from(number)          sums of one register that begin with `number`
