@@ -1,20 +1,27 @@
 # Files that are compiled for processors with more instructions than the rest: chosen at run time. Their sums may be
-# taken in any order, so that plain loops are vectorized. GCC 12's own AVX-512 headers leave registers undefined
-# on purpose, and it warns of them (GCC bug 105593).
+# taken in any order, so that plain loops are vectorized. GCC's elimination of partial redundancies copies each sum
+# that a loop carries twice in every round, and its replacement of temporaries moves products so far from their sums
+# that 16 registers don't hold them: either made loops up to twice as long. Its own AVX-512 headers leave registers
+# undefined on purpose, and it warns of them (GCC bug 105593).
 include(CheckCXXCompilerFlag)
 set(kernels ${CMAKE_SOURCE_DIR}/src/attention/cpu/byte_kernels)
 set(any_order -fassociative-math -ffinite-math-only -fno-signed-zeros -fno-trapping-math -fno-math-errno)
-set_source_files_properties(${kernels}_portable.cc PROPERTIES COMPILE_OPTIONS "${any_order}")
+set(kernel_options ${any_order})
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND kernel_options -fno-tree-pre)
+  set(few_registers -fno-tree-ter)
+endif()
+set_source_files_properties(${kernels}_portable.cc PROPERTIES COMPILE_OPTIONS "${kernel_options}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(avx2 -mavx2 -mfma -mf16c)
   set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512vbmi2 -mgfni
              -mprefer-vector-width=512 -Wno-maybe-uninitialized -Wno-uninitialized)
   check_cxx_compiler_flag(-mavxvnni KVANT_COMPILES_AVXVNNI)
   if(KVANT_COMPILES_AVXVNNI)
-    set_source_files_properties(${kernels}_avxvnni.cc PROPERTIES COMPILE_OPTIONS "${any_order};${avx2};-mavxvnni;-mgfni")
+    set_source_files_properties(${kernels}_avxvnni.cc PROPERTIES COMPILE_OPTIONS "${kernel_options};${avx2};-mavxvnni;-mgfni")
   endif()
-  set_source_files_properties(${kernels}_avx2.cc PROPERTIES COMPILE_OPTIONS "${any_order};${avx2}")
-  set_source_files_properties(${kernels}_avx512.cc PROPERTIES COMPILE_OPTIONS "${any_order};${avx512}")
+  set_source_files_properties(${kernels}_avx2.cc PROPERTIES COMPILE_OPTIONS "${kernel_options};${few_registers};${avx2}")
+  set_source_files_properties(${kernels}_avx512.cc PROPERTIES COMPILE_OPTIONS "${kernel_options};${avx512}")
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/format/trellis_viterbi_avx2.cc PROPERTIES
                               COMPILE_OPTIONS "-mavx2")
 endif()

@@ -8,14 +8,15 @@
 //   fill(byte), both(a, b), select(mask, a, b): (a & mask) | (b & ~mask)
 //   from_lane_before(x, y)     in 32-bit lanes: x one byte up, the last byte of y below
 //   from_octet_before(x, first)  64-bit lanes one up, the 8 bytes at `first` below
-//   LevelTable, ByteTable      tables of up to 32 and of 256 bytes; look_up(bytes)
+//   LevelTable                 a table of up to 32 bytes; look_up(bytes)
+//   kLargeTables               that there is a ByteTable, one of 256 bytes that is fast
 //   state_levels<B, R>(planes, before)  levels (trellis_code.h) of the states at position R
 //   split                      Codes of bytes
 //   multiply_query(sums, codes, quad), multiply_weights(sums, codes, weights)
 //   Weights, load_weights(octet)  those of 8 tokens
 //   load_weights(lower, upper) those of each half of a register's groups, if it holds more than 4
-//   kLargeTables: that a ByteTable is fast
 //   kSmallWeights: that weights of one byte are faster; multiply_small_weights, if so
+//   kMostPairedHeads           with which the sums of two registers of tokens fit
 //   sums_from(number)          sums of one register that begin with `number`
 //   store_lanes(sums, out)     one number for each 4 bytes
 //   Floats, HalfFloats         registers of F32: Lanes, kLanes of them; store_sums: of four registers' lanes
@@ -205,12 +206,13 @@ inline std::int32_t number_sum(const kvant::cpu::ScoreTask& task, int head) {
   return sum;
 }
 
-// Score: lanes are tokens, two registers of them at a time, which share what is loaded of the queries.
+// Score: lanes are tokens, two registers of them at a time where they fit, which share what is loaded of the
+// queries.
 template <class Isa, class Kind, int H>
 void score_heads(const kvant::cpu::ScoreTask& task) {
   using Bytes = typename Isa::Bytes;
   constexpr int P = Kind::kPlanes, X = Kind::kPositions, kLaneTokens = Isa::kBytes / 4;
-  constexpr int L = 2, kStep = L * kLaneTokens;
+  constexpr int L = H <= Isa::kMostPairedHeads ? 2 : 1, kStep = L * kLaneTokens;
   const Kind kind(task.page);
   const int n_blocks = task.page.groups / 4;
   const auto lane_bytes = [&](int block, int plane, int token) {
@@ -393,6 +395,18 @@ struct KindOf {
 };
 
 template <class Isa, class Run>
+void with_vectors(const kvant::cpu::CodePage& page, const Run& run) {
+  switch (page.group_channels) {
+    case 2:
+      return run(KindOf<Vectors<Isa, 2>>{});
+    case 4:
+      return run(KindOf<Vectors<Isa, 4>>{});
+    default:
+      return run(KindOf<Vectors<Isa, 8>>{});
+  }
+}
+
+template <class Isa, class Run>
 void with_kind(const kvant::cpu::CodePage& page, const Run& run) {
   switch (page.meaning) {
     case kvant::CodeMeaning::number:
@@ -439,14 +453,8 @@ void with_kind(const kvant::cpu::CodePage& page, const Run& run) {
           return run(KindOf<States<Isa, 6>>{});
       }
     case kvant::CodeMeaning::vector:
-      switch (page.group_channels) {
-        case 2:
-          return run(KindOf<Vectors<Isa, 2>>{});
-        case 4:
-          return run(KindOf<Vectors<Isa, 4>>{});
-        default:
-          return run(KindOf<Vectors<Isa, 8>>{});
-      }
+      if constexpr (Isa::kLargeTables) return with_vectors<Isa>(page, run);
+      [[fallthrough]];  // never, as they are expanded before
     case kvant::CodeMeaning::wide_vector:
       if (page.group_channels == 1) return run(KindOf<Expanded<Isa, 1>>{});
       return run(KindOf<Expanded<Isa, 4>>{});

@@ -55,6 +55,7 @@ struct Portable : WordPacking {
   using HalfFloats = Floats4;
   static constexpr int kBytes = 16;
   static constexpr bool kLargeTables = false, kSmallWeights = false;
+  static constexpr int kMostPairedHeads = 4;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8;
   using Bytes = Bytes16;
   struct Codes {
@@ -91,8 +92,9 @@ struct Portable : WordPacking {
     return load(lanes);
   }
 
-  struct Table {
-    explicit Table(const std::uint8_t* from) : table(from) {}
+  template <bool Large>
+  struct LevelTable {
+    explicit LevelTable(const std::uint8_t* from) : table(from) {}
     KVANT_INLINE Bytes look_up(Bytes x) const {
       Bytes found;
       for (int i = 0; i < kBytes; ++i) found[i] = table[x[i]];
@@ -100,9 +102,6 @@ struct Portable : WordPacking {
     }
     const std::uint8_t* table;
   };
-  template <bool Large>
-  using LevelTable = Table;
-  using ByteTable = Table;
 
   // The last bits of `mixed` and `folded` are the same: half of the bits that differ is whole, byte by byte.
   template <int B, int R>

@@ -23,7 +23,7 @@ struct Avx2 : WordPacking {
   using HalfFloats = Floats8;
   static constexpr int kBytes = 32;
   static constexpr bool kLargeTables = false, kSmallWeights = false;
-  static constexpr int kRegistersPerSum = 1, kSumRegisters = 8;
+  static constexpr int kRegistersPerSum = 1, kSumRegisters = 8, kMostPairedHeads = 3;
   using Bytes = __m256i;
   struct Codes {
     __m256i even, odd;
@@ -58,14 +58,11 @@ struct Avx2 : WordPacking {
     return _mm256_blend_epi32(_mm256_permute4x64_epi64(x, 0x90), _mm256_set1_epi64x(octet), 0x03);
   }
 
-  static KVANT_INLINE __m256i sixteen(const std::uint8_t* from) {
-    return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-  }
   // Entries 0 .. 15 or 16 .. 31, by bit 4 of the index.
   template <bool Large>
   struct LevelTable {
     explicit LevelTable(const std::uint8_t* from)
-        : low(sixteen(from)), high(sixteen(from + (Large ? 16 : 0))) {}
+        : low(Centroids::sixteen(from)), high(Centroids::sixteen(from + (Large ? 16 : 0))) {}
     KVANT_INLINE Bytes look_up(Bytes x) const {
       if (!Large) return _mm256_shuffle_epi8(low, x);
       const __m256i index = both(x, fill(0x0f));
@@ -73,26 +70,6 @@ struct Avx2 : WordPacking {
                                 _mm256_slli_epi16(x, 3));
     }
     __m256i low, high;
-  };
-  // A tree: tables of 16 entries by the low four bits, chosen by the others from the lowest to the highest.
-  struct ByteTable {
-    explicit ByteTable(const std::uint8_t* from) : table(from) {}
-    KVANT_INLINE Bytes look_up(Bytes x) const {
-      const __m256i index = both(x, fill(0x0f));
-      const __m256i by[4] = {_mm256_slli_epi16(x, 3), _mm256_slli_epi16(x, 2), _mm256_slli_epi16(x, 1), x};
-      return node<3>(index, by, 0);
-    }
-    // Entries from 16 * first on, 2^(Bit + 1) tables of 16.
-    template <int Bit>
-    KVANT_INLINE Bytes node(Bytes index, const __m256i (&by)[4], int first) const {
-      if constexpr (Bit < 0) {
-        return _mm256_shuffle_epi8(sixteen(table + 16 * first), index);
-      } else {
-        return _mm256_blendv_epi8(node<Bit - 1>(index, by, first),
-                                  node<Bit - 1>(index, by, first + (1 << Bit)), by[Bit]);
-      }
-    }
-    const std::uint8_t* table;
   };
 
   // The 4 bits of each group that begin at bit First of its bytes.
@@ -121,8 +98,8 @@ struct Avx2 : WordPacking {
     constexpr int kFirst = B * (R + 1) - kvant::kTrellisBits;
     const Bytes low = nibbles<kFirst>(planes, before), high = nibbles<kFirst + 4>(planes, before);
     const Bytes mixed_high = _mm256_xor_si256(high, _mm256_slli_epi16(low, kCode.mix - 4));
-    return _mm256_add_epi8(_mm256_shuffle_epi8(sixteen(kLow.levels), low),
-                           _mm256_shuffle_epi8(sixteen(kHigh.levels), mixed_high));
+    return _mm256_add_epi8(_mm256_shuffle_epi8(Centroids::sixteen(kLow.levels), low),
+                           _mm256_shuffle_epi8(Centroids::sixteen(kHigh.levels), mixed_high));
   }
 
   // quads[r]: lane r of `first`, lane r of `second`.

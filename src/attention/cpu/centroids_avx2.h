@@ -1,6 +1,7 @@
 // Centroids of vector_expansion_body.h with AVX2: 8 tokens of 4 channels in a register.
+#include "attention/cpu/centroid_pairs_avx2.h"
 
-struct Avx2Centroids {
+struct Avx2Centroids : Avx2CentroidPairs {
   // Words that broadcast loads bring are put together by blends, without shuffles, which are scarce.
   template <int X, class Codes>
   static KVANT_INLINE void look_up(const Codes& codes, const std::uint8_t* table, __m256i (&quads)[X / 4]) {
@@ -28,10 +29,6 @@ struct Avx2Centroids {
       quads[0] = _mm256_castps_si256(_mm256_shuffle_ps(even, odd, 0x88));
       quads[1] = _mm256_castps_si256(_mm256_shuffle_ps(even, odd, 0xdd));
     }
-  }
-
-  static KVANT_INLINE void store(std::uint8_t* to, __m256i x) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x);
   }
 
   template <int X, class Codes>

@@ -17,4 +17,16 @@ struct PortableCentroids {
       for (int c = 0; c < X; ++c) to[c * 8 + t] = centroid[c];
     }
   }
+  template <bool Mix>
+  static KVANT_INLINE void store_pairs(const std::uint8_t* codes, const kvant::cpu::ByteCodes& page,
+                                       std::uint8_t* to) {
+    for (int i = 0; i < 64; ++i) {
+      const std::uint8_t* pair = page.centroids + codes[i] * 4;
+      const int token = Mix ? i % 8 : i / 4, group = Mix ? i / 8 : i % 4;
+      for (int c = 0; c < 2; ++c) {
+        const int at = Mix ? (group * 2 + c) * 8 + token : (group / 2 * 16 + token) * 4 + group % 2 * 2 + c;
+        to[at] = pair[c];
+      }
+    }
+  }
 };

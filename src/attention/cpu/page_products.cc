@@ -115,17 +115,32 @@ CodePage PageProducts::code_page(const PageSide& side) {
 
 bool PageProducts::expands(const CodePage& page) const {
   if (page.meaning == CodeMeaning::wide_vector) return true;
-  return page.meaning == CodeMeaning::vector && page.group_channels >= 4 && !kernels_->large_tables;
+  return page.meaning == CodeMeaning::vector && !kernels_->large_tables;
 }
 
-// Vectors side by side, where the page's table has channels apart. All pages of a run have the same.
+// codebook[code * entry + i] = channel i, of those that repeat if there are fewer.
+template <int Channels>
+void put_side_by_side(const std::uint8_t* channels, std::uint8_t* codebook) {
+  constexpr int kEntry = std::max(Channels, 4);
+  for (int code = 0; code < 256; ++code) {
+    for (int i = 0; i < kEntry; ++i) codebook[code * kEntry + i] = channels[i % Channels * 256 + code];
+  }
+}
+
+// Centroids as vector_expansion.h has them, from the page's table. All pages of a run have the same.
 const std::uint8_t* PageProducts::codebook_of(const CodePage& page) {
   if (codebook_table_ == page.table) return codebook_.data();
   codebook_table_ = page.table;
-  const int channels = page.group_channels;
-  codebook_.resize(256 * static_cast<std::size_t>(channels));
-  for (int i = 0; i < channels; ++i) {
-    for (int code = 0; code < 256; ++code) codebook_[code * channels + i] = page.table[i * 256 + code];
+  codebook_.resize(256 * static_cast<std::size_t>(std::max(page.group_channels, 4)));
+  switch (page.group_channels) {
+    case 2:
+      put_side_by_side<2>(page.table, codebook_.data());
+      break;
+    case 4:
+      put_side_by_side<4>(page.table, codebook_.data());
+      break;
+    default:
+      put_side_by_side<8>(page.table, codebook_.data());
   }
   return codebook_.data();
 }
@@ -136,7 +151,7 @@ CodePage PageProducts::expanded_page(const CodePage& page, int n_positions) {
   bytes_.resize(static_cast<std::size_t>(kPageTokens) * d);
   const VectorExpansion& expand = kernels_->expand;
   if (page.meaning == CodeMeaning::vector) {
-    const ByteCodes codes{page.codes, codebook_of(page), page.group_channels, d};
+    const ByteCodes codes{page.codes, page.table, codebook_of(page), page.group_channels, d};
     (n_positions == 1 ? expand.bytes_for_scores : expand.bytes_for_mix)(codes, bytes_.data());
   } else {
     const WideCodes codes{page.codes, page.table, page.bits, scheme_.vector_channels(), d};

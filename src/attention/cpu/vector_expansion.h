@@ -18,12 +18,13 @@ struct WideCodes {
   int d;
 };
 
-// The same for codes of a byte (CodeMeaning::vector) in the order of their side (code_order.h).
-// table [256][vector_channels].
+// The same for codes of a byte (CodeMeaning::vector) in the order of their side (code_order.h), with the
+// codebook in two orders.
 struct ByteCodes {
   const std::uint8_t* codes;
-  const std::uint8_t* table;
-  int vector_channels;
+  const std::uint8_t* channels;   // [vector_channels][256]
+  const std::uint8_t* centroids;  // [256][vector_channels]; of 2 channels, each twice: [256][4]
+  int vector_channels;            // 2, 4 or 8
   int d;
 };
 

@@ -3,6 +3,9 @@
 //   store_quads<X>(codes, table, next_quad, to)  those of 8 tokens, codes(t) the code of token t:
 //                              to[quad * next_quad + token * 4 + channel], quads of channels
 //   store_octets<X>(codes, table, to)  the same as to[channel][token]
+//   store_pairs<Mix>(codes, page, to)  the centroids of 2 channels of 64 codes side by side: for scores those
+//                              of [16 tokens][4 groups] as quads, to[group / 2][token][4], for a mix those
+//                              of [8 groups][8 tokens] as to[group][channel][token]
 #include "attention/cpu/vector_expansion.h"
 
 constexpr int kQuad = 4;          // bytes that move together: channels of one centroid
@@ -77,14 +80,23 @@ void expand_byte_codes(const kvant::cpu::ByteCodes& page, std::uint8_t* out) {
   for (int tile = 0; tile < n_tiles; ++tile, codes += kTileTokens * kGroups) {
     for (int g = 0; g < kGroups; ++g, out += kTileTokens * X) {
       for (int t = 0; t < kTileTokens; t += kOctetTokens)
-        store_centroids<Centroids, Mix, X>(TileCodes<kGroups>{codes + t * kGroups + g}, page.table,
+        store_centroids<Centroids, Mix, X>(TileCodes<kGroups>{codes + t * kGroups + g}, page.centroids,
                                            out + t * kQuad);
     }
   }
 }
 
+// Tiles of 64 codes end where those of their bytes do.
+template <class Centroids, bool Mix>
+void expand_pairs(const kvant::cpu::ByteCodes& page, std::uint8_t* out) {
+  constexpr int kCodes = 64;
+  for (int i = 0; i < kvant::cpu::kTokens * page.d / 2; i += kCodes)
+    Centroids::template store_pairs<Mix>(page.codes + i, page, out + 2 * i);
+}
+
 template <class Centroids, bool Mix>
 void expand_bytes(const kvant::cpu::ByteCodes& page, std::uint8_t* out) {
+  if (page.vector_channels == 2) return expand_pairs<Centroids, Mix>(page, out);
   if (page.vector_channels == 4) return expand_byte_codes<Centroids, Mix, 4>(page, out);
   expand_byte_codes<Centroids, Mix, 8>(page, out);
 }

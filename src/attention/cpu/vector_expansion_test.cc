@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
@@ -79,12 +80,13 @@ void expect_octets(const std::vector<std::uint8_t>& out, const RandomPage& page,
 
 // Calls check(expansion, page, what) for all instruction sets of this machine.
 template <class Check>
-void for_each_page(std::initializer_list<int> widths, const Check& check) {
+void for_each_page(std::initializer_list<int> widths, std::initializer_list<int> vectors,
+                   const Check& check) {
   for (const char* name : kInstructionSets) {
     const ByteKernels* kernels = find_kernels(name);
     if (kernels == nullptr) continue;
     for (const int bits : widths) {
-      for (const int x : {4, 8}) {
+      for (const int x : vectors) {
         for (const int d : {64, 96, 128, 256}) {
           check(kernels->expand, RandomPage(bits, x, d),
                 name + (": " + std::to_string(bits)) + " bits, d = " + std::to_string(d));
@@ -94,32 +96,52 @@ void for_each_page(std::initializer_list<int> widths, const Check& check) {
   }
 }
 
+// The codebook with channels apart, and with each centroid often enough to fill 4 bytes.
+std::vector<std::uint8_t> channels_apart(const RandomPage& page) {
+  std::vector<std::uint8_t> table;
+  for (int c = 0; c < page.x; ++c) {
+    for (int code = 0; code < 1 << page.bits; ++code) table.push_back(page.table[code * page.x + c]);
+  }
+  return table;
+}
+std::vector<std::uint8_t> filling_quads(const RandomPage& page) {
+  const int entry = std::max(4, page.x);
+  std::vector<std::uint8_t> table(static_cast<std::size_t>(entry) << page.bits);
+  for (std::size_t i = 0; i < table.size(); ++i)
+    table[i] = page.table[i / entry * page.x + i % entry % page.x];
+  return table;
+}
+
 std::vector<std::uint8_t> room_for(const RandomPage& page) {
   return std::vector<std::uint8_t>(static_cast<std::size_t>(kPageTokens) * page.d);
 }
 
 TEST(VectorExpansion, PutsWideCodesInQuadsAndOctets) {
-  for_each_page({10, 12}, [](const VectorExpansion& expand, const RandomPage& page, const std::string& what) {
-    const std::vector<std::byte> bytes = packed(page);
-    const WideCodes codes{reinterpret_cast<const std::uint8_t*>(bytes.data()), page.table.data(), page.bits,
-                          page.x, page.d};
-    std::vector<std::uint8_t> out = room_for(page);
-    expand.wide_for_scores(codes, out.data());
-    expect_quads(out, page, what);
-    expand.wide_for_mix(codes, out.data());
-    expect_octets(out, page, what);
-  });
+  for_each_page({10, 12}, {4, 8},
+                [](const VectorExpansion& expand, const RandomPage& page, const std::string& what) {
+                  const std::vector<std::byte> bytes = packed(page);
+                  const WideCodes codes{reinterpret_cast<const std::uint8_t*>(bytes.data()),
+                                        page.table.data(), page.bits, page.x, page.d};
+                  std::vector<std::uint8_t> out = room_for(page);
+                  expand.wide_for_scores(codes, out.data());
+                  expect_quads(out, page, what);
+                  expand.wide_for_mix(codes, out.data());
+                  expect_octets(out, page, what);
+                });
 }
 
 TEST(VectorExpansion, PutsCodesOfAByteInQuadsAndOctets) {
-  for_each_page({8}, [](const VectorExpansion& expand, const RandomPage& page, const std::string& what) {
-    if (page.d / page.x % kLaneGroups != 0) return;
-    std::vector<std::uint8_t> out = room_for(page);
-    expand.bytes_for_scores({in_lanes(page).data(), page.table.data(), page.x, page.d}, out.data());
-    expect_quads(out, page, what);
-    expand.bytes_for_mix({in_octets(page).data(), page.table.data(), page.x, page.d}, out.data());
-    expect_octets(out, page, what);
-  });
+  for_each_page({8}, {2, 4, 8},
+                [](const VectorExpansion& expand, const RandomPage& page, const std::string& what) {
+                  if (page.d / page.x % kLaneGroups != 0) return;
+                  const std::vector<std::uint8_t> apart = channels_apart(page), table = filling_quads(page);
+                  const std::vector<std::uint8_t> k = in_lanes(page), v = in_octets(page);
+                  std::vector<std::uint8_t> out = room_for(page);
+                  expand.bytes_for_scores({k.data(), apart.data(), table.data(), page.x, page.d}, out.data());
+                  expect_quads(out, page, what);
+                  expand.bytes_for_mix({v.data(), apart.data(), table.data(), page.x, page.d}, out.data());
+                  expect_octets(out, page, what);
+                });
 }
 
 }  // namespace
