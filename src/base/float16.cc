@@ -1,6 +1,7 @@
 #include "base/float16.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/simd_clones.h"
 
@@ -58,6 +59,13 @@ KVANT_SIMD_CLONES void f16_row_from_float(const float* in, std::uint16_t* out, s
 }
 KVANT_SIMD_CLONES void float_row_from_f16(const std::uint16_t* in, float* out, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) out[i] = widen_f16(in[i]);
+}
+KVANT_SIMD_CLONES void float_row_from_f16(const std::byte* in, float* out, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) {
+    std::uint16_t x;
+    std::memcpy(&x, in + sizeof x * i, sizeof x);
+    out[i] = widen_f16(x);
+  }
 }
 
 }  // namespace kvant

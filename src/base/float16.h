@@ -31,5 +31,7 @@ void bf16_row_from_float(const float* in, std::uint16_t* out, std::size_t n);
 void float_row_from_bf16(const std::uint16_t* in, float* out, std::size_t n);
 void f16_row_from_float(const float* in, std::uint16_t* out, std::size_t n);
 void float_row_from_f16(const std::uint16_t* in, float* out, std::size_t n);
+// Of n values as pages store them, at any address.
+void float_row_from_f16(const std::byte* in, float* out, std::size_t n);
 
 }  // namespace kvant

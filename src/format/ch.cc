@@ -107,16 +107,12 @@ class ChFormat : public Format {
 
   void read_parameters(const std::byte* page, const PageContext& context, const CodeTable&,
                        CodeParameters& parameters) const override {
-    const int d = context.head_dim;
-    ChannelRow scale;
-    ChannelRow zero;
-    parameters.channel_scale.clear();
-    parameters.channel_zero.clear();
-    for (int first = 0; first < kPageTokens; first += group_) {
-      load_parameters(page, first, d, scale, zero);
-      parameters.channel_scale.insert(parameters.channel_scale.end(), scale.begin(), scale.begin() + d);
-      parameters.channel_zero.insert(parameters.channel_zero.end(), zero.begin(), zero.begin() + d);
-    }
+    const int d = context.head_dim, n = kPageTokens / group_ * d;
+    const std::byte* scales = scales_of(page, 0, d);
+    parameters.channel_scale.resize(n);
+    parameters.channel_zero.resize(n);
+    float_row_from_f16(scales, parameters.channel_scale.data(), n);
+    float_row_from_f16(scales + zeros_after_scales(d), parameters.channel_zero.data(), n);
   }
 
  private:
@@ -143,12 +139,9 @@ class ChFormat : public Format {
   }
 
   void load_parameters(const std::byte* page, int first, int d, ChannelRow& scale, ChannelRow& zero) const {
-    std::array<std::uint16_t, kMaxHeadDim> stored;
     const std::byte* scales = scales_of(page, first, d);
-    std::memcpy(stored.data(), scales, 2 * static_cast<std::size_t>(d));
-    float_row_from_f16(stored.data(), scale.data(), d);
-    std::memcpy(stored.data(), scales + zeros_after_scales(d), 2 * static_cast<std::size_t>(d));
-    float_row_from_f16(stored.data(), zero.data(), d);
+    float_row_from_f16(scales, scale.data(), d);
+    float_row_from_f16(scales + zeros_after_scales(d), zero.data(), d);
   }
 
   int bits_;

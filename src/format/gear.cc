@@ -11,7 +11,6 @@
 // of B. E is zero for left-out tokens, and so are their rows of A. A and B saturate at 65504; where the error
 // is beyond what they can hold, the approximation may be worse than none.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -35,12 +34,6 @@ void store_row(const float* values, int n, double factor, std::byte* out) {
     const std::uint16_t stored = f16_from_float_saturated(static_cast<float>(values[i] * factor));
     std::memcpy(out + 2 * static_cast<std::ptrdiff_t>(i), &stored, 2);
   }
-}
-
-void load_row(const std::byte* in, int n, float* values) {
-  std::array<std::uint16_t, kMaxRank * kMaxHeadDim> stored;
-  std::memcpy(stored.data(), in, 2 * static_cast<std::size_t>(n));
-  float_row_from_f16(stored.data(), values, n);
 }
 
 class GearFormat : public Format {
@@ -72,8 +65,8 @@ class GearFormat : public Format {
     inner_->decode(page, n_tokens, context, values);
     LowRankFactors factors;
     const std::byte* tokens = page + inner_->page_bytes(d);
-    load_row(tokens, n_tokens * rank_, factors.tokens);
-    load_row(tokens + channels_after_tokens(), rank_ * d, factors.channels);
+    float_row_from_f16(tokens, factors.tokens, n_tokens * rank_);
+    float_row_from_f16(tokens + channels_after_tokens(), factors.channels, rank_ * d);
     add_low_rank(factors, n_tokens, d, rank_, values);
   }
 

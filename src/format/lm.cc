@@ -142,10 +142,8 @@ class LmFormat : public Format {
 
   void read_parameters(const std::byte* page, const PageContext& context, const CodeTable& table,
                        CodeParameters& parameters) const override {
-    std::array<std::uint16_t, kPageTokens> gains;
-    std::memcpy(gains.data(), gain_of(page, 0, context.head_dim), sizeof gains);
     parameters.token_scale.resize(kPageTokens);
-    float_row_from_f16(gains.data(), parameters.token_scale.data(), kPageTokens);
+    float_row_from_f16(gain_of(page, 0, context.head_dim), parameters.token_scale.data(), kPageTokens);
     for (float& scale : parameters.token_scale) scale *= table.scale;
   }
 

@@ -140,12 +140,10 @@ class TcqFormat : public Format {
   void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const override {
     const int d = context.head_dim;
     const std::byte* parameters = codes_of(page, kPageTokens, d);
-    std::array<std::uint16_t, kMaxHeadDim> stored;
     std::array<float, kMaxHeadDim> means;
     float loudest;
-    std::memcpy(stored.data(), parameters + kPageTokens, 2 * static_cast<std::size_t>(d));
     std::memcpy(&loudest, parameters + kPageTokens + 2 * static_cast<std::ptrdiff_t>(d), sizeof loudest);
-    float_row_from_f16(stored.data(), means.data(), d);
+    float_row_from_f16(parameters + kPageTokens, means.data(), d);
     std::array<float, kMaxHeadDim> shape;
     for (int token = 0; token < n_tokens; ++token) {
       const auto gain = static_cast<float>(gain_of_code(std::to_integer<int>(parameters[token]), loudest));
@@ -174,12 +172,10 @@ class TcqFormat : public Format {
                        CodeParameters& parameters) const override {
     const int d = context.head_dim;
     const std::byte* stored = codes_of(page, kPageTokens, d);
-    std::array<std::uint16_t, kMaxHeadDim> means;
     float loudest;
-    std::memcpy(means.data(), stored + kPageTokens, 2 * static_cast<std::size_t>(d));
     std::memcpy(&loudest, stored + kPageTokens + 2 * static_cast<std::ptrdiff_t>(d), sizeof loudest);
     parameters.channel_zero.resize(d);
-    float_row_from_f16(means.data(), parameters.channel_zero.data(), d);
+    float_row_from_f16(stored + kPageTokens, parameters.channel_zero.data(), d);
     parameters.token_scale.resize(kPageTokens);
     widen_gains(reinterpret_cast<const std::uint8_t*>(stored), kPageTokens, loudest * table.scale,
                 parameters.token_scale.data());

@@ -114,20 +114,42 @@ struct TokPage {
   }
 };
 
-// Grids [kPageTokens][groups] as [groups][kPageTokens]. Where `Groups` is not 0 it is the number of groups,
-// so that the loops vectorize.
+// f16 [kPageTokens][groups] as [groups][kPageTokens]. Where `Groups` is not 0 it is the number of groups, so
+// that the loops vectorize.
 template <int Groups>
-void grids_by_group(const float* scales, const float* zeros, int groups, const TokShape& shape,
-                    CodeParameters& parameters) {
+[[gnu::always_inline]] inline void columns_of(const std::byte* rows, int groups, std::uint16_t* columns) {
   const int n = Groups == 0 ? groups : Groups;
-  float* scale = parameters.token_scale.data();
-  float* zero = parameters.token_zero.data();
-  for (int token = 0; token < kPageTokens; ++token) {
-    for (int group = 0; group < n; ++group) {
-      const Grid grid = as_grid(scales[token * n + group], zeros[token * n + group], shape);
-      scale[group * kPageTokens + token] = grid.step;
-      zero[group * kPageTokens + token] = grid.zero;
-    }
+  for (int group = 0; group < n; ++group) {
+    for (int token = 0; token < kPageTokens; ++token)
+      std::memcpy(columns + group * kPageTokens + token, rows + 2 * (token * n + group), 2);
+  }
+}
+KVANT_SIMD_CLONES void transpose(const std::byte* rows, int groups, std::uint16_t* columns) {
+  switch (groups) {
+    case 1:
+      return columns_of<1>(rows, groups, columns);
+    case 2:
+      return columns_of<2>(rows, groups, columns);
+    case 4:
+      return columns_of<4>(rows, groups, columns);
+    default:
+      columns_of<0>(rows, groups, columns);
+  }
+}
+
+// The same as floats.
+void widen_columns(const std::byte* rows, int groups, std::vector<float>& columns) {
+  std::array<std::uint16_t, kMostGroups * kPageTokens> stored;
+  const std::size_t n = static_cast<std::size_t>(kPageTokens) * groups;
+  transpose(rows, groups, stored.data());
+  columns.resize(n);
+  float_row_from_f16(stored.data(), columns.data(), n);
+}
+
+KVANT_SIMD_CLONES void scale_grids(const Grid& unit, int n, float* step, float* zero) {
+  for (int i = 0; i < n; ++i) {
+    zero[i] = unit.zero * step[i];
+    step[i] *= unit.step;
   }
 }
 
@@ -195,21 +217,13 @@ class TokFormat : public Format {
                        CodeParameters& parameters) const override {
     const int d = context.head_dim, groups = shape_.groups(d), n = kPageTokens * groups;
     const TokPage<const std::byte> in{page, shape_, d};
-    std::array<std::uint16_t, kMostGroups * kPageTokens> stored;
-    std::array<float, kMostGroups * kPageTokens> scales, zeros;
-    std::memcpy(stored.data(), in.scale(0, 0), 2 * static_cast<std::size_t>(n));
-    float_row_from_f16(stored.data(), scales.data(), n);
+    widen_columns(in.scale(0, 0), groups, parameters.token_scale);
     if (!shape_.symmetric) {
-      std::memcpy(stored.data(), in.zero(0, 0), 2 * static_cast<std::size_t>(n));
-      float_row_from_f16(stored.data(), zeros.data(), n);
+      widen_columns(in.zero(0, 0), groups, parameters.token_zero);
+    } else {
+      parameters.token_zero.resize(n);
+      scale_grids(as_grid(1, 0, shape_), n, parameters.token_scale.data(), parameters.token_zero.data());
     }
-    parameters.token_scale.resize(n);
-    parameters.token_zero.resize(n);
-    const auto by_group = groups == 1   ? grids_by_group<1>
-                          : groups == 2 ? grids_by_group<2>
-                          : groups == 4 ? grids_by_group<4>
-                                        : grids_by_group<0>;
-    by_group(scales.data(), zeros.data(), groups, shape_, parameters);
   }
 
  private:

@@ -111,10 +111,8 @@ class VqFormat : public Format {
                        CodeParameters& parameters) const override {
     parameters.token_scale.assign(kPageTokens, table.scale);
     if (shape_.kind != Kind::nvq) return;
-    std::array<std::uint16_t, kPageTokens> gains;
     std::array<float, kPageTokens> factors;
-    std::memcpy(gains.data(), gain_of(page, 0, context.head_dim), sizeof gains);
-    float_row_from_f16(gains.data(), factors.data(), kPageTokens);
+    float_row_from_f16(gain_of(page, 0, context.head_dim), factors.data(), kPageTokens);
     for (int token = 0; token < kPageTokens; ++token) parameters.token_scale[token] *= factors[token];
   }
 

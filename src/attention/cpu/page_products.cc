@@ -51,6 +51,7 @@ void PageProducts::begin(MatrixView<const float> q, const std::vector<float>& q_
   queries_.resize(q.rows);
   weight_sums_.resize(q.rows);
   prepared_channels_ = 0;
+  summed_groups_ = 0;
   ordered_channels_ = 0;
   codebook_table_ = nullptr;
   const std::size_t d = q.cols;
@@ -188,11 +189,23 @@ void PageProducts::score_codes(const PageSide& k, MatrixView<float> scores) {
   }
 }
 
+// The queries' sums over n_groups equal groups of channels, which all pages of a format share.
+void PageProducts::sum_queries(int n_groups) {
+  if (summed_groups_ == n_groups) return;
+  const int channels = q_.cols / n_groups;
+  query_sums_.resize(static_cast<std::size_t>(q_.rows) * n_groups);
+  for (int r = 0; r < q_.rows; ++r) {
+    for (int group = 0; group < n_groups; ++group)
+      query_sums_[r * n_groups + group] = kernels_->sum(q_.row(r) + group * channels, channels);
+  }
+  summed_groups_ = n_groups;
+}
+
 // Adds the channels of one group to the scores of tokens [first, end); the first group those of the
 // channels' zeros (null: none) too.
 void PageProducts::score_group(const CodePage& page, int group, int first, int end, const float* zero,
                                MatrixView<float> scores) {
-  const int n_groups = std::max(1, scheme_.token_groups), group_channels = q_.cols / n_groups;
+  const int n_groups = std::max(1, scheme_.token_groups);
   const int group_blocks = page.groups / kLaneGroups / n_groups;
   ScoreTask task{.page = page,
                  .first_block = group * group_blocks,
@@ -209,13 +222,14 @@ void PageProducts::score_group(const CodePage& page, int group, int first, int e
     kernels_->score(task);
   });
   const TokenParameters tokens = token_parameters(group);
+  if (tokens.zero != nullptr) sum_queries(n_groups);
   for (int r = 0; r < q_.rows; ++r) {
-    const float* q = q_.row(r) + group * group_channels;
     const float scale = query_scale(r);
     const ScoreFactors factors{
         .before = group > 0,
         .unit = scale * queries_[r].unit,
-        .q_sum = tokens.zero == nullptr ? 0 : scale * kernels_->sum(q, group_channels),
+        .q_sum =
+            tokens.zero == nullptr ? 0 : scale * query_sums_[static_cast<std::size_t>(r) * n_groups + group],
         .constant = zero == nullptr || group > 0 ? 0 : scale * kernels_->dot(q_.row(r), zero, q_.cols)};
     kernels_->add_scores(sums_.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens, factors, tokens, first,
                          end, scores.row(r));
@@ -324,7 +338,8 @@ void PageProducts::weigh_group(int group, int first, int end, MatrixView<float> 
     // Whole weights leave their tokens' scale out, which is the same for all.
     if (whole && tokens.scale != nullptr) numbers.unit *= tokens.scale[first];
     float* to = out.row(r) + group * group_channels;
-    for (int c = 0; c < group_channels && tokens.zero != nullptr; ++c) to[c] += sums.zeros;
+    if (tokens.zero == nullptr) continue;
+    for (int c = 0; c < group_channels; ++c) to[c] += sums.zeros;
   }
 }
 

@@ -44,6 +44,7 @@ class PageProducts {
   const std::uint8_t* codebook_of(const CodePage& page);
   TokenParameters token_parameters(int group) const;
   void prepare_queries(const float* channel_scale);
+  void sum_queries(int n_groups);
   void score_codes(const PageSide& k, MatrixView<float> scores);
   void score_group(const CodePage& page, int group, int first, int end, const float* zero,
                    MatrixView<float> scores);
@@ -71,6 +72,8 @@ class PageProducts {
       nullptr;                        // the format that set them last: for every page it sets the same ones
   std::vector<ByteQuery> queries_;    // [rows]
   int prepared_channels_ = 0;         // the groups that queries_ are in the order of; 0: scaled for one page
+  std::vector<float> query_sums_;     // [rows, token groups]
+  int summed_groups_ = 0;             // of them; 0: nothing in them
   std::vector<std::int32_t> sums_;    // [rows, kPageTokens]
   std::vector<float> weight_sums_;    // [rows]: of a block's tokens
   std::vector<ByteWeights> weights_;  // [rows, token groups]
