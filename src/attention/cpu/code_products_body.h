@@ -1,0 +1,190 @@
+// Sums of products of codes with queries and with weights, for any kind of code_kinds_body.h; included by
+// byte_kernels_body.h, in the namespace of its file.
+
+// Asks the memory for what comes after the page, line by line: part [i, i + n) of `parts`.
+KVANT_INLINE void ask_for(const kvant::cpu::NextBytes& next, int i, int n, int parts) {
+  constexpr std::ptrdiff_t kLine = 64;
+  if (next.size == 0) return;
+  const std::ptrdiff_t lines = (next.size + kLine - 1) / kLine + 1;  // it may begin within a line
+  const std::ptrdiff_t end = lines * (i + n) / parts;
+  for (std::ptrdiff_t line = lines * i / parts; line < end; ++line)
+    __builtin_prefetch(next.bytes + line * kLine);
+}
+
+// The sum of a query's numbers.
+inline std::int32_t number_sum(const kvant::cpu::ScoreTask& task, int head) {
+  std::int32_t sum = 0;
+  for (int block = task.first_block; block < task.end_block; ++block)
+    sum += task.queries[head]->block_sums[block];
+  return sum;
+}
+
+// Score: lanes are tokens, two registers of them at a time where they fit, which share what is loaded of the
+// queries.
+template <class Isa, class Kind, int H>
+void score_heads(const kvant::cpu::ScoreTask& task) {
+  using Bytes = typename Isa::Bytes;
+  constexpr int P = Kind::kPlanes, X = Kind::kPositions, kLaneTokens = Isa::kBytes / 4;
+  constexpr int L = H <= Isa::kMostPairedHeads ? 2 : 1, kStep = L * kLaneTokens;
+  const Kind kind(task.page);
+  const int n_blocks = task.page.groups / 4;
+  const auto lane_bytes = [&](int block, int plane, int token) {
+    const std::ptrdiff_t tile = static_cast<std::ptrdiff_t>(token / 16 * n_blocks + block) * P + plane;
+    return Isa::load(task.page.codes + (tile * 16 + token % 16) * 4);
+  };
+  std::int32_t biases[H];
+  for (int h = 0; h < H; ++h) biases[h] = Kind::kBias == 0 ? 0 : Kind::kBias * number_sum(task, h);
+  for (int token = task.first_token; token < task.end_token; token += kStep) {
+    ask_for(task.next, token - task.first_token, kStep, task.end_token - task.first_token);
+    typename Isa::Ints sums[L][H];
+    unroll<0, L * H>([&](auto i) __attribute__((always_inline)) {
+      sums[decltype(i)::value / H][decltype(i)::value % H] = Isa::sums_from(-biases[decltype(i)::value % H]);
+    });
+    for (int block = task.first_block; block < task.end_block; ++block) {
+      Bytes planes[L][P], before[L];
+      for (int l = 0; l < L; ++l) {
+        const int first = token + l * kLaneTokens;
+        for (int p = 0; p < P; ++p) planes[l][p] = lane_bytes(block, p, first);
+        before[l] = planes[l][0];
+        if constexpr (Kind::kNeedsBefore) {
+          const int last = (block + n_blocks - 1) % n_blocks;
+          before[l] = Isa::from_lane_before(planes[l][P - 1], lane_bytes(last, P - 1, first));
+        }
+      }
+      unroll<0, X>([&](auto r) __attribute__((always_inline)) {
+        constexpr int R = decltype(r)::value;
+        typename Isa::Codes codes[L];
+        for (int l = 0; l < L; ++l) codes[l] = Isa::split(kind.template at<R>(planes[l], before[l]));
+        unroll<0, H>([&](auto h) __attribute__((always_inline)) {
+          const std::uint32_t* quad = task.queries[decltype(h)::value]->quads[block * X + R];
+          unroll<0, L>([&](auto l) __attribute__((always_inline)) {
+            Isa::multiply_query(sums[decltype(l)::value][decltype(h)::value], codes[decltype(l)::value],
+                                quad);
+          });
+        });
+      });
+    }
+    unroll<0, L * H>([&](auto i) __attribute__((always_inline)) {
+      constexpr int kRegister = decltype(i)::value / H, kHead = decltype(i)::value % H;
+      Isa::store_lanes(sums[kRegister][kHead], task.sums[kHead] + token + kRegister * kLaneTokens);
+    });
+  }
+}
+
+// Positions whose sums are kept in registers at the same time.
+template <class Isa, class Kind, int H, bool Small>
+constexpr int positions_at_once() {
+  constexpr int kFit = Isa::kSumRegisters / (H * (Small ? 1 : Isa::kRegistersPerSum));
+  constexpr int kPositions = Kind::kPositions;
+  return kFit >= kPositions ? kPositions : kFit >= 4 ? (kPositions < 4 ? kPositions : 4) : kFit >= 2 ? 2 : 1;
+}
+
+// What a register of groups holds: groups that share weights, groups of two weights each in its half, or only
+// half as many groups.
+enum class Filling { one, two, half };
+
+template <class Isa, Filling Fill>
+KVANT_INLINE typename Isa::Weights load_weights(const kvant::cpu::ByteWeights* lower,
+                                                const kvant::cpu::ByteWeights* upper, int octet) {
+  if constexpr (Fill == Filling::two) {
+    return Isa::load_weights(lower->octets[octet], upper->octets[octet]);
+  } else {
+    return Isa::load_weights(lower->octets[octet]);
+  }
+}
+
+// Mix: lanes are groups of channels, 8 tokens each.
+template <class Isa, class Kind, int H, bool Small, int First, int N, Filling Fill>
+KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kind, int group) {
+  using Bytes = typename Isa::Bytes;
+  constexpr int P = Kind::kPlanes;
+  const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(task.page.groups) * 8;
+  const auto load = [](const std::uint8_t* from) __attribute__((always_inline)) {
+    if constexpr (Fill == Filling::half) return Isa::load_half(from);
+    return Isa::load(from);
+  };
+  // Indexed by constants alone, sums stay in registers: GCC keeps a copy in memory otherwise.
+  typename Isa::Ints sums[N][H];
+  unroll<0, N * H>([&](auto i) __attribute__((always_inline)) {
+    sums[decltype(i)::value / H][decltype(i)::value % H] = Isa::sums_from(0);
+  });
+  const kvant::cpu::ByteWeights *lower[H], *upper[H];
+  for (int h = 0; h < H; ++h) {
+    lower[h] = task.weights[h] + group / task.weight_groups;
+    upper[h] = Fill == Filling::two ? task.weights[h] + (group + 4) / task.weight_groups : nullptr;
+  }
+  const int group_before = group == 0 ? task.page.groups - 1 : group - 1;
+  for (int o = 0; o < task.n_octets; ++o) {
+    const int octet = task.octets[o];
+    if (First == 0 && group == 0) ask_for(task.next, o, 1, task.n_octets);
+    const std::uint8_t* plane = task.page.codes + octet * P * row;
+    Bytes planes[P];
+    for (int p = 0; p < P; ++p) planes[p] = load(plane + p * row + group * 8);
+    Bytes before = planes[0];
+    if constexpr (Kind::kNeedsBefore) {
+      before = Isa::from_octet_before(planes[P - 1], plane + (P - 1) * row + group_before * 8);
+    }
+    typename Isa::Codes codes[N];
+    unroll<0, N>([&](auto i) __attribute__((always_inline)) {
+      codes[decltype(i)::value] = Isa::split(kind.template at<First + decltype(i)::value>(planes, before));
+    });
+    // All positions share what is loaded of the weights.
+    unroll<0, H>([&](auto h) __attribute__((always_inline)) {
+      constexpr int kHead = decltype(h)::value;
+      const auto weights = load_weights<Isa, Fill>(lower[kHead], upper[kHead], octet);
+      unroll<0, N>([&](auto i) __attribute__((always_inline)) {
+        constexpr int kPosition = decltype(i)::value;
+        if constexpr (Small) {
+          Isa::multiply_small_weights(sums[kPosition][kHead], codes[kPosition], weights);
+        } else {
+          Isa::multiply_weights(sums[kPosition][kHead], codes[kPosition], weights);
+        }
+      });
+    });
+  }
+  unroll<0, N * H>([&](auto i) __attribute__((always_inline)) {
+    constexpr int kPosition = decltype(i)::value / H, kHead = decltype(i)::value % H;
+    const int at = (First + kPosition) * task.page.groups + group;
+    const float* scale = task.channel_scale == nullptr ? nullptr : task.channel_scale + at;
+    const auto& sum = sums[kPosition][kHead];
+    float* out = task.out[kHead] + at;
+    if constexpr (Fill == Filling::two) {
+      Isa::add_halves(sum, lower[kHead]->unit, upper[kHead]->unit, scale, out);
+    } else {
+      Isa::template add_octets<Fill == Filling::half>(sum, Kind::kBias * lower[kHead]->sum,
+                                                      lower[kHead]->unit, scale, out);
+    }
+  });
+}
+
+// All positions of a register of groups.
+template <class Isa, class Kind, int H, bool Small, Filling Fill>
+KVANT_INLINE void mix_groups(const kvant::cpu::MixTask& task, const Kind& kind, int group) {
+  constexpr int kAtOnce = positions_at_once<Isa, Kind, H, Small>();
+  unroll<0, Kind::kPositions / kAtOnce>([&](auto i) __attribute__((always_inline)) {
+    mix_positions<Isa, Kind, H, Small, decltype(i)::value * kAtOnce, kAtOnce, Fill>(task, kind, group);
+  });
+}
+
+template <class Isa, class Kind, int H, bool Small>
+void mix_heads(const kvant::cpu::MixTask& task) {
+  constexpr int kGroups = Isa::kBytes / 8;  // of a register
+  constexpr bool kHalves = kGroups > 4;
+  const Kind kind(task.page);
+  for (int group = 0; group < task.page.groups;) {
+    const bool fills = task.page.groups - group >= kGroups;
+    const bool shares = task.weight_groups - group % task.weight_groups >= kGroups;
+    if (!kHalves || (fills && shares)) {
+      mix_groups<Isa, Kind, H, Small, Filling::one>(task, kind, group);
+      group += kGroups;
+    } else if constexpr (kHalves) {
+      if (Kind::kBias == 0 && fills) {
+        if constexpr (Kind::kBias == 0) mix_groups<Isa, Kind, H, Small, Filling::two>(task, kind, group);
+        group += kGroups;
+      } else {
+        mix_groups<Isa, Kind, H, Small, Filling::half>(task, kind, group);
+        group += kGroups / 2;
+      }
+    }
+  }
+}
