@@ -57,15 +57,15 @@ KVANT_SIMD_CLONES void float_row_from_bf16(const std::uint16_t* in, float* out, 
 KVANT_SIMD_CLONES void f16_row_from_float(const float* in, std::uint16_t* out, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) out[i] = round_to_f16(in[i]);
 }
-KVANT_SIMD_CLONES void float_row_from_f16(const std::uint16_t* in, float* out, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) out[i] = widen_f16(in[i]);
-}
 KVANT_SIMD_CLONES void float_row_from_f16(const std::byte* in, float* out, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) {
     std::uint16_t x;
     std::memcpy(&x, in + sizeof x * i, sizeof x);
     out[i] = widen_f16(x);
   }
+}
+void float_row_from_f16(const std::uint16_t* in, float* out, std::size_t n) {
+  float_row_from_f16(reinterpret_cast<const std::byte*>(in), out, n);
 }
 
 }  // namespace kvant

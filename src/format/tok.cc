@@ -126,8 +126,6 @@ template <int Groups>
 }
 KVANT_SIMD_CLONES void transpose(const std::byte* rows, int groups, std::uint16_t* columns) {
   switch (groups) {
-    case 1:
-      return columns_of<1>(rows, groups, columns);
     case 2:
       return columns_of<2>(rows, groups, columns);
     case 4:
@@ -139,10 +137,11 @@ KVANT_SIMD_CLONES void transpose(const std::byte* rows, int groups, std::uint16_
 
 // The same as floats.
 void widen_columns(const std::byte* rows, int groups, std::vector<float>& columns) {
-  std::array<std::uint16_t, kMostGroups * kPageTokens> stored;
   const std::size_t n = static_cast<std::size_t>(kPageTokens) * groups;
-  transpose(rows, groups, stored.data());
   columns.resize(n);
+  if (groups == 1) return float_row_from_f16(rows, columns.data(), n);
+  std::array<std::uint16_t, kMostGroups * kPageTokens> stored;
+  transpose(rows, groups, stored.data());
   float_row_from_f16(stored.data(), columns.data(), n);
 }
 
