@@ -24,7 +24,7 @@ class GgufEngine : public Engine {
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   int n_vocab() const override { return hparams_.n_vocab; }
   std::int64_t weight_bytes() const override { return weights_->bytes(); }
-  std::string fingerprint() const override { return fmt::format("{:016x}", file_->metadata_hash()); }
+  std::string fingerprint() const override { return fmt::format("{:016x}", file_->content_hash()); }
   std::string description() const override {
     return fmt::format("{} {}", geometry_.model, weights_->type_name());
   }

@@ -50,7 +50,7 @@ class Engine {
   virtual int n_vocab() const = 0;
   virtual std::string description() const = 0;    // "llama 135M Q4_1"
   virtual std::int64_t weight_bytes() const = 0;  // in memory
-  virtual std::string fingerprint() const = 0;    // hash of the file's metadata and tensor directory
+  virtual std::string fingerprint() const = 0;    // GgufFile::content_hash
 
   // Runs one step of `inputs` through the model on `cache` with `backend`, and commits it. `logits` gets one
   // row of n_vocab for every wanted token, in input order; rows must match. On an error the cache is as

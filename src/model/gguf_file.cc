@@ -103,6 +103,23 @@ std::int64_t integer_element(gguf_type type, const void* data, std::size_t i) {
   }
 }
 
+constexpr std::uint64_t kHashStart = 0xcbf29ce484222325ULL;
+
+std::uint64_t hash_bytes(const std::uint8_t* bytes, std::size_t n, std::uint64_t hash) {
+  for (std::size_t i = 0; i < n; ++i) hash = (hash ^ bytes[i]) * 0x100000001b3ULL;
+  return hash;
+}
+
+// The first and the last of the runs are the tensor's first and last bytes.
+std::uint64_t hash_samples(const std::uint8_t* bytes, std::size_t n, std::uint64_t hash) {
+  constexpr std::size_t kRuns = 16, kRunBytes = 256;  // longer than a block of any of ggml's types
+  if (n <= kRuns * kRunBytes) return hash_bytes(bytes, n, hash);
+  const std::size_t step = (n - kRunBytes) / (kRuns - 1), rest = (n - kRunBytes) % (kRuns - 1);
+  for (std::size_t run = 0; run < kRuns; ++run)
+    hash = hash_bytes(bytes + run * step + run * rest / (kRuns - 1), kRunBytes, hash);
+  return hash;
+}
+
 }  // namespace
 
 struct GgufFile::State {
@@ -256,11 +273,13 @@ std::size_t GgufFile::mapping_bytes() const {
   return state_->mapping.bytes();
 }
 
-std::uint64_t GgufFile::metadata_hash() const {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  const std::size_t bytes = std::min(gguf_get_data_offset(state_->header), state_->mapping.bytes());
-  for (std::size_t i = 0; i < bytes; ++i) {
-    hash = (hash ^ state_->mapping.base()[i]) * 0x100000001b3ULL;
+std::uint64_t GgufFile::content_hash() const {
+  const std::uint8_t* base = state_->mapping.base();
+  const std::size_t data = std::min(gguf_get_data_offset(state_->header), state_->mapping.bytes());
+  std::uint64_t hash = hash_bytes(base, data, kHashStart);
+  for (std::int64_t i = 0; i < gguf_get_n_tensors(state_->header); ++i) {
+    const std::uint8_t* tensor = base + data + gguf_get_tensor_offset(state_->header, i);
+    hash = hash_samples(tensor, gguf_get_tensor_size(state_->header, i), hash);
   }
   return hash;
 }

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <set>
 
 #include "model/engine.h"
 #include "model/tiny_model.h"
@@ -115,15 +116,38 @@ TEST(GgufFile, SurvivesDamagedHeaders) {
   EXPECT_GT(refused, 25);
 }
 
-TEST(GgufFile, HashesMetadataNotWeights) {
+TEST(GgufFile, HashesMetadataAndWeights) {
   TinyModel model;
-  const auto one = GgufFile::open(write_tiny_model(model)->path()).value();
+  const auto hash = [&] { return GgufFile::open(write_tiny_model(model)->path()).value()->content_hash(); };
+  const std::uint64_t one = hash();
+  EXPECT_EQ(hash(), one) << "of a copy";
   model.seed = 2;
-  const auto other_weights = GgufFile::open(write_tiny_model(model)->path()).value();
-  model.n_layers = 3;
-  const auto other_shape = GgufFile::open(write_tiny_model(model)->path()).value();
-  EXPECT_EQ(one->metadata_hash(), other_weights->metadata_hash());
-  EXPECT_NE(one->metadata_hash(), other_shape->metadata_hash());
+  EXPECT_NE(hash(), one);
+  model = {};
+  model.trained_context = 2048;  // as many bytes
+  EXPECT_NE(hash(), one);
+}
+
+// As a fine-tune of one matrix would: an equal header, and a bit in each value that is another.
+TEST(GgufFile, TellsApartModelsThatDifferInOneTensor) {
+  const auto tiny = write_tiny_model(TinyModel{});
+  const std::string bytes = read_bytes(tiny->path());
+  const auto file = GgufFile::open(tiny->path()).value();
+  std::set<std::uint64_t> hashes = {file->content_hash()};
+  const std::vector<std::string> names = file->tensor_names();
+  const TinyFile tuned("tuned.gguf");
+  for (const std::string& name : names) {
+    const ggml_tensor* tensor = file->tensor(name);
+    const auto first =
+        static_cast<const char*>(file->tensor_data(tensor)) - static_cast<const char*>(file->mapping());
+    std::string copy = bytes;
+    for (std::size_t i = 0; i < ggml_nbytes(tensor); i += 4)
+      copy[first + static_cast<std::ptrdiff_t>(i)] =
+          static_cast<char>(copy[first + static_cast<std::ptrdiff_t>(i)] ^ 1);
+    write_bytes(tuned.path(), copy);
+    hashes.insert(GgufFile::open(tuned.path()).value()->content_hash());
+  }
+  EXPECT_EQ(hashes.size(), names.size() + 1);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       (*file)->integers(key);
       (*file)->texts_count(key);
     }
-    (*file)->metadata_hash();
+    (*file)->content_hash();
     const auto hparams = kvant::read_hparams(**file, 0);
     if (!hparams.ok() && hparams.error().message.empty()) __builtin_trap();
   }
