@@ -1,5 +1,6 @@
 // kvant compare: what changed between two results, beyond noise.
 #include "base/json_file.h"
+#include "base/json_reader.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "eval/comparison.h"
@@ -16,8 +17,8 @@ struct CompareOptions {
 Result<nlohmann::ordered_json> read_result(const std::string& path) {
   const auto text = read_text_file(path);
   if (!text.ok()) return text.error();
-  auto json = nlohmann::ordered_json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return error("'{}' is not JSON: give what --json has written", path);
+  auto json = parse_json(*text);
+  if (!json.ok()) return error("'{}' is {}; give what --json has written", path, json.error().message);
   return json;
 }
 

@@ -7,6 +7,8 @@
 #include <map>
 #include <numeric>
 
+#include "base/json_reader.h"
+
 namespace kvant {
 namespace {
 
@@ -26,23 +28,27 @@ std::vector<double> none(const Json& /*document*/, const Json& /*row*/) {
   return {};
 }
 std::vector<double> blocks(const Json& /*document*/, const Json& row) {
-  return row.value("kld_blocks", std::vector<double>{});
+  return numbers_member(row, "kld_blocks").value_or(std::vector<double>{});
 }
 std::vector<double> agreed(const Json& /*document*/, const Json& row) {
-  return row.value("agreed", std::vector<double>{});
+  return numbers_member(row, "agreed").value_or(std::vector<double>{});
 }
 std::vector<double> identical(const Json& document, const Json& row) {
   std::vector<double> same = agreed(document, row);
-  const auto lengths = document.value("lengths", std::vector<double>{});
+  const auto lengths = numbers_member(document, "lengths").value_or(std::vector<double>{});
   if (lengths.size() != same.size()) return {};
   for (std::size_t i = 0; i < same.size(); ++i) same[i] = same[i] == lengths[i] ? 1 : 0;
   return same;
 }
 std::vector<double> answer_field(const Json& row, const char* field) {
+  const auto answers = row.find("answers");
+  if (answers == row.end() || !answers->is_array()) return {};
   std::vector<double> values;
-  for (const Json& answer : row.value("answers", Json::array()))
-    values.push_back(answer.at(field).is_boolean() ? static_cast<double>(answer.at(field).get<bool>())
-                                                   : answer.at(field).get<double>());
+  for (const Json& answer : *answers) {
+    const Json value = answer.is_object() && answer.contains(field) ? answer.at(field) : Json();
+    if (!value.is_boolean() && !value.is_number()) return {};
+    values.push_back(value.is_boolean() ? static_cast<double>(value.get<bool>()) : value.get<double>());
+  }
   return values;
 }
 std::vector<double> answer_logp(const Json& /*document*/, const Json& row) {
@@ -89,21 +95,26 @@ struct Row {
 using Rows = std::map<std::string, Row>;  // by what the two files must share
 
 Result<const SchemaKind*> kind_of(const Json& document) {
-  const std::string schema = document.is_object() ? document.value("schema", "") : "";
+  const std::string schema = text_member(document, "schema").value_or("");
   std::string known;
   for (const SchemaKind& kind : schemas()) {
     if (schema == kind.schema) return &kind;
     known += std::string(known.empty() ? "" : ", ") + kind.schema;
   }
+  if (schema.empty())
+    return error(
+        "one of the results has no \"schema\": give what --json has written; these can be compared: {}",
+        known);
   return error("a result of schema '{}' cannot be compared; those can: {}", schema, known);
 }
 
 std::string row_name(const SchemaKind& kind, const Json& document, const Json& row) {
-  std::string name = row.value("label", "");
-  name += (name.empty() ? "" : ": ") + row.value("recipe", "");
-  if (document.contains("context")) name += fmt::format(" at {} tokens", document["context"].get<int>());
-  if (kind.row_context != nullptr)
-    name += fmt::format(" at {} {}", kind.row_context, row.at(kind.row_context).get<int>());
+  std::string name = text_member(row, "label").value_or("");
+  name += (name.empty() ? "" : ": ") + text_member(row, "recipe").value_or("");
+  if (const auto context = number_member(document, "context")) name += fmt::format(" at {} tokens", *context);
+  if (kind.row_context == nullptr) return name;
+  if (const auto context = number_member(row, kind.row_context))
+    name += fmt::format(" at {} {}", kind.row_context, *context);
   return name;
 }
 
@@ -112,10 +123,13 @@ Result<Rows> rows_of(const Json& documents) {
   for (const Json& document : documents) {
     const auto kind = kind_of(document);
     if (!kind.ok()) return kind.error();
-    if (!document.contains("results"))
-      return error("a document of schema '{}' has no results", (*kind)->schema);
-    for (const Json& row : document.at("results"))
+    if (!document.contains("results") || !document.at("results").is_array())
+      return error("a document of schema '{}' has no list of results", (*kind)->schema);
+    for (const Json& row : document.at("results")) {
+      if (!row.is_object())
+        return error("a result in a document of schema '{}' is no object", (*kind)->schema);
       rows.insert({row_name(**kind, document, row), {*kind, &document, &row}});
+    }
   }
   return rows;
 }
@@ -143,19 +157,26 @@ void judge_by_pairs(const std::vector<double>& before, const std::vector<double>
   result.verdict = crosses_zero ? Verdict::noise : verdict_of(mean(changes), more_is_better);
 }
 
+std::optional<Interval> interval_of(const Json& row, const FigureKind& kind) {
+  const auto lo = number_member(row, kind.lo), hi = number_member(row, kind.hi);
+  if (!lo || !hi) return {};
+  return Interval{*lo, *hi};
+}
+
 std::optional<FigureComparison> compare_figure(const std::string& name, const FigureKind& kind,
                                                const Row& before, const Row& after) {
   const Json &a = *before.json, &b = *after.json;
-  if (!a.contains(kind.name) || !b.contains(kind.name)) return {};
-  if (!a[kind.name].is_number() || !b[kind.name].is_number()) return {};
-  FigureComparison result{name, kind.name, a[kind.name], b[kind.name]};
+  const auto figure_a = number_member(a, kind.name), figure_b = number_member(b, kind.name);
+  if (!figure_a || !figure_b) return {};
+  FigureComparison result{name, kind.name, *figure_a, *figure_b};
   const auto pieces_a = kind.pieces(*before.document, a), pieces_b = kind.pieces(*after.document, b);
   if (same_text(*before.document, *after.document) && pieces_a.size() == pieces_b.size() &&
       pieces_a.size() > 1) {
     judge_by_pairs(pieces_a, pieces_b, kind.more_is_better, result);
-  } else if (kind.lo != nullptr && a.contains(kind.lo) && b.contains(kind.lo)) {
-    const bool apart = a[kind.hi].get<double>() < b[kind.lo].get<double>() ||
-                       b[kind.hi].get<double>() < a[kind.lo].get<double>();
+  } else if (kind.lo != nullptr) {
+    const auto interval_a = interval_of(a, kind), interval_b = interval_of(b, kind);
+    if (!interval_a || !interval_b) return result;
+    const bool apart = interval_a->hi < interval_b->lo || interval_b->hi < interval_a->lo;
     result.verdict = apart ? verdict_of(result.after - result.before, kind.more_is_better) : Verdict::noise;
   }
   return result;
@@ -238,8 +259,9 @@ Result<Comparison> compare_results(const Json& before, const Json& after) {
     if (!rows_before->contains(name)) comparison.only_after.push_back(name);
   }
   if (comparison.figures.empty()) {
+    const auto first_of = [](const Rows& rows) { return rows.empty() ? "nothing" : rows.begin()->first; };
     return error("the two results have no row in common: the first has '{}', the second '{}'",
-                 rows_before->begin()->first, rows_after->begin()->first);
+                 first_of(*rows_before), first_of(*rows_after));
   }
   return comparison;
 }

@@ -2,6 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "eval/comparison_property.h"
+
 namespace kvant {
 namespace {
 
@@ -82,6 +89,70 @@ TEST(Comparison, RefusesWhatCannotBeCompared) {
   ASSERT_FALSE(unknown.ok());
   EXPECT_NE(unknown.error().message.find("kvant.eval/1"), std::string::npos);
   EXPECT_FALSE(compare_results(Json{{"schema", "kvant.eval/1"}}, eval_result("b", {1, 2}, "t")).ok());
+}
+
+// What has the shape of a result but not its types is compared as far as it goes, or refused in a sentence.
+TEST(Comparison, TakesAnyJson) {
+  const Json good = eval_result("a", {1, 2}, "t");
+  const auto changed = [&](const std::function<void(Json&)>& change) {
+    Json json = good;
+    change(json);
+    return json;
+  };
+  const Json odd[] = {5,
+                      nullptr,
+                      "text",
+                      Json::array(),
+                      Json::object(),
+                      Json::array({1, good}),
+                      {{"schema", 5}},
+                      {{"schema", "kvant.eval/1"}, {"results", 5}},
+                      {{"schema", "kvant.eval/1"}, {"results", Json::array()}},
+                      {{"schema", "kvant.eval/1"}, {"results", Json::array({1})}},
+                      {{"schema", "kvant.bench/1"}, {"results", {{{"recipe", "a"}, {"depth", "deep"}}}}},
+                      {{"schema", "kvant.retrieval/1"},
+                       {"results", {{{"recipe", "a"}, {"logp", 1}, {"answers", {{{"logp", "x"}}, 3}}}}}},
+                      changed([](Json& j) { j["context"] = "long"; }),
+                      changed([](Json& j) { j["model"] = Json::array({1}); }),
+                      changed([](Json& j) { j["results"][0]["recipe"] = 7; }),
+                      changed([](Json& j) { j["results"][0]["label"] = Json::object(); }),
+                      changed([](Json& j) { j["results"][0]["kld_mean"] = "small"; }),
+                      changed([](Json& j) { j["results"][0]["kld_blocks"] = "none"; }),
+                      changed([](Json& j) {
+                        j["results"][0]["kld_blocks"] = {1, "2"};
+                      }),
+                      changed([](Json& j) {
+                        j["text"] = 3;
+                        j["results"][0]["kld_hi"] = "high";
+                      })};
+  for (const Json& json : odd) {
+    for (const auto& [before, after] : {std::pair{json, good}, {good, json}, {json, json}}) {
+      const auto comparison = compare_results(before, after);
+      if (comparison.ok()) {
+        EXPECT_NE(comparison_table(*comparison), "") << json.dump();
+        EXPECT_NE(comparison_to_json(*comparison).dump(), "");
+      } else {
+        EXPECT_NE(comparison.error().message, "") << json.dump();
+      }
+    }
+  }
+  const auto no_schema = compare_results(Json{{"schema", 5}}, good);
+  ASSERT_FALSE(no_schema.ok());
+  EXPECT_NE(no_schema.error().message.find("no \"schema\""), std::string::npos) << no_schema.error().message;
+}
+
+// The inputs that the fuzzer starts from, and those that it found.
+TEST(ComparisonFuzzSeeds, AreHandled) {
+  const auto folder = std::filesystem::path(__FILE__).parent_path() / "../../fuzz/seeds/results";
+  int n_seeds = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::stringstream text;
+    text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
+    SCOPED_TRACE(entry.path().string());
+    check_comparison(text.str());
+    ++n_seeds;
+  }
+  EXPECT_GT(n_seeds, 5);
 }
 
 // Quantiles of Student's distribution from tables: 2.042 for 30 degrees of freedom, 2.201 for 11.

@@ -1,6 +1,7 @@
 // The JSON form of recipes: an object with the keys of the string form, and the overrides in order.
 #include <nlohmann/json.hpp>
 
+#include "base/json_reader.h"
 #include "recipe/message_text.h"
 #include "recipe/named_recipe.h"
 #include "recipe/recipe.h"
@@ -43,8 +44,8 @@ Status set_member(Recipe& recipe, const std::string& key, const Json& value) {
 
 // A field's text as a JSON number where it is one.
 Json member_value(const std::string& text) {
-  const Json value = Json::parse(text, nullptr, false);
-  return value.is_number() ? value : Json(text);
+  const auto value = parse_json(text);
+  return value.ok() && value->is_number() ? *value : Json(text);
 }
 
 Status add_overrides(Recipe& recipe, const Json& overrides) {
@@ -97,11 +98,9 @@ std::string to_json(const Recipe& recipe) {
 }
 
 Result<Recipe> recipe_from_json(const std::string& json) {
-  try {
-    return recipe_from(Json::parse(json));
-  } catch (const Json::exception& failure) {  // the library's way to report a syntax error
-    return error("not valid JSON: {}", failure.what());
-  }
+  const auto parsed = parse_json(json);
+  if (!parsed.ok()) return parsed.error();
+  return recipe_from(*parsed);
 }
 
 }  // namespace kvant

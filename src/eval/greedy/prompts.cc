@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/json_reader.h"
 #include "model/tokenizer.h"
 
 namespace kvant {
@@ -16,10 +16,10 @@ bool is_blank(const std::string& line) {
 
 Result<std::string> prompt_of(const std::string& line, int number) {
   if (line.front() != '{') return line;
-  const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto object = parse_json(line);
+  if (!object.ok()) return error("line {} of the prompts is {}", number, object.error().message);
   for (const char* key : {"prompt", "question"}) {
-    if (object.is_object() && object.contains(key) && object[key].is_string())
-      return object[key].get<std::string>();
+    if (auto prompt = text_member(*object, key)) return *prompt;
   }
   return error("line {} of the prompts is no JSON object with a \"prompt\" or a \"question\"", number);
 }

@@ -1,0 +1,11 @@
+// Fuzz target of kvant compare and of prompts in JSON: nothing that a file may hold breaks them.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "eval/comparison_property.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  kvant::check_comparison(std::string(reinterpret_cast<const char*>(data), size));
+  return 0;
+}

@@ -1,0 +1,31 @@
+// What must hold for any files of kvant compare and of prompts: shared by the fuzz target and the test of its
+// seeds.
+#pragma once
+
+#include <string>
+
+#include "base/json_reader.h"
+#include "eval/comparison.h"
+#include "eval/greedy/prompts.h"
+
+namespace kvant {
+
+// A line that says "and" stands between the two results; without one, both are the same.
+inline void check_comparison(const std::string& text) {
+  (void)parse_prompts(text);
+  const std::string between = "\nand\n";
+  const std::size_t cut = text.find(between);
+  const auto before = parse_json(text.substr(0, cut));
+  if (!before.ok()) return;
+  const auto after = cut == std::string::npos ? before : parse_json(text.substr(cut + between.size()));
+  if (!after.ok()) return;
+  const auto comparison = compare_results(*before, *after);
+  if (!comparison.ok()) {
+    KVANT_CHECK(!comparison.error().message.empty(), "an error without a sentence");
+    return;
+  }
+  KVANT_CHECK(!comparison_table(*comparison).empty(), "an empty table");
+  (void)comparison_to_json(*comparison).dump();
+}
+
+}  // namespace kvant
