@@ -1,5 +1,5 @@
-// Steps of an answer take no memory for the attention of a layer: every allocation of this test program is
-// counted.
+// Steps of an answer take no memory for the attention of a layer, and where another step gets none it fails:
+// every allocation of this test program is counted, and can be refused.
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -11,11 +11,13 @@
 namespace {
 
 std::atomic<int> allocations{0};
+std::atomic<long> allowed{1L << 60};  // before one is refused
 
 }  // namespace
 
 void* operator new(std::size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);
+  if (allowed.fetch_sub(1, std::memory_order_relaxed) <= 0) throw std::bad_alloc();
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
@@ -75,6 +77,64 @@ TEST(Allocation, LayersOfAnAnswerTakeNoMemoryBetweenSeals) {
         EXPECT_EQ(allocations_of_layers(**step, *backend), 0) << recipe << ", " << kernels;
         ASSERT_TRUE((*step)->commit().ok());
       }
+    }
+  }
+}
+
+// Runs all layers of a step on two threads, with memory for `n` allocations.
+void run_short_of_memory(Step& step, AttentionBackend& backend, long n) {
+  const Geometry& g = step.plan().geometry;
+  const int n_rows = step.n_rows(), q_size = g.n_heads * g.head_dim, k_size = g.n_kv_heads * g.head_dim;
+  std::vector<float> q(static_cast<std::size_t>(n_rows) * q_size, 0.25F);
+  std::vector<float> k(static_cast<std::size_t>(n_rows) * k_size, 0.5F), v(k), out(q);
+  const LayerRows rows{{q.data(), n_rows, q_size},
+                       {k.data(), n_rows, k_size},
+                       {v.data(), n_rows, k_size},
+                       {out.data(), n_rows, q_size}};
+  run_team(2, [&](Team& team) {
+    team.barrier();
+    if (team.index() == 0) allowed = n;
+    team.barrier();
+    for (int layer = 0; layer < g.n_layers; ++layer) {
+      backend.run_layer(step, layer, rows, team);
+      team.barrier();
+    }
+    if (team.index() == 0) allowed = 1L << 60;
+    team.barrier();
+  });
+}
+
+// An exception in a thread that a library runs would end the program, and one that left out a barrier would
+// let the other threads wait for ever.
+TEST(Allocation, ThatFailsInAnyThreadIsTheStepsError) {
+  for (const char* recipe :
+       {"k=hadamard:tcq3,v=hadamard:tcq2,sink=4", "k=ch2g128,v=tok2g128,window=128,protect=0.05",
+        "k=rhadamard:lm3,v=rhadamard:lm3,skip=1e-6",
+        "k=ch2g128,v=hadamard:tok2g128,window=128,correction=relative"}) {
+    for (const bool is_prompt : {true, false}) {
+      const Geometry geometry = small_geometry(64, 6, 2, 2);
+      Cache cache(plan_for(recipe, geometry, nullptr, make_cpu_backend()->page_order()), 0);
+      const SequenceId s = cache.add();
+      const auto source = [](int layer, int head, int kind, int token) {
+        return testing::token_values(layer, head, kind, token, 64);
+      };
+      attend_tokens(cache, s, 300, true, source);
+      const std::string before = testing::contents(cache, s);
+      int failures = 0;
+      for (long n = 0; n < 100000; n += 1 + n / 8) {
+        const auto backend = make_cpu_backend();
+        auto step = cache.reserve({{s, is_prompt ? 150 : 1, is_prompt}});
+        ASSERT_TRUE(step.ok());
+        run_short_of_memory(**step, *backend, n);
+        const Status status = (*step)->commit();
+        if (status.ok()) break;
+        ++failures;
+        EXPECT_NE(status.error().message.find("out of memory while attending"), std::string::npos)
+            << status.error().message;
+        ASSERT_EQ(testing::contents(cache, s), before) << recipe << ", allocation " << n;
+      }
+      EXPECT_GT(failures, 5) << recipe;
+      EXPECT_EQ(cache.length(s), is_prompt ? 450 : 301) << recipe;
     }
   }
 }

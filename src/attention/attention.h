@@ -36,13 +36,33 @@ class AttentionBackend {
   virtual void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) = 0;
 
   // What was skipped since the backend was made, by layer; empty where nothing can be.
-  virtual std::vector<SkipCount> skip_counts() const { return {}; }
+  virtual std::vector<SkipCount> skip_counts() const = 0;
 
   // The order of codes that it reads fast: for resolve().
-  virtual PageOrder page_order() const { return PageOrder::canonical; }
+  virtual PageOrder page_order() const = 0;
 
   // The kernel that serves the sealed pages of (layer, KV head, side).
   virtual KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const = 0;
+};
+
+// A backend around another, which serves the pages: all but run_layer is that one's word. What it forgot to
+// pass on would make it abstract: AttentionBackend has no defaults.
+class BackendDecorator : public AttentionBackend {
+ public:
+  // `inner` outlives it.
+  explicit BackendDecorator(AttentionBackend& inner) : inner_(inner) {}
+
+  std::vector<SkipCount> skip_counts() const final { return inner_.skip_counts(); }
+  PageOrder page_order() const final { return inner_.page_order(); }
+  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const final {
+    return inner_.kernel(plan, layer, kv_head, side);
+  }
+
+ protected:
+  AttentionBackend& inner() { return inner_; }
+
+ private:
+  AttentionBackend& inner_;
 };
 
 // The reference: clear code over Format::decode, for any mixture of formats.

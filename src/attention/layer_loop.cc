@@ -13,6 +13,7 @@
 #include "attention/reference/prompt_attention.h"
 #include "attention/reference/tile_attention.h"
 #include "attention/softmax.h"
+#include "attention/step_memory.h"
 #include "cache/feature_map.h"
 #include "cache/schedule.h"
 
@@ -75,6 +76,7 @@ class LayerLoop final : public AttentionBackend {
   }
 
  private:
+  bool try_to_start(const Step& step, int n_threads);
   void start(const Step& step, int n_threads);
   void start_round(std::size_t round);
   void list_runs(const Plan& plan);
@@ -82,7 +84,7 @@ class LayerLoop final : public AttentionBackend {
   static void append(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void load_queries(const Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void round_prompt(const Step& step, int layer, HeadWork& work);
-  void attend(const Plan& plan, int layer, Team& team);
+  void attend(Step& step, int layer, Team& team);
   static void finish(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void start_observation(Step& step, int layer, HeadWork& work);
   static void seal_after(Step& step, int layer, HeadWork& work, std::vector<float>& scratch);
@@ -91,6 +93,7 @@ class LayerLoop final : public AttentionBackend {
   // Of the layer that runs; written by the team's first thread between barriers.
   std::vector<std::vector<Tile>> tiles_;  // by slice
   std::size_t n_rounds_ = 0;
+  bool started_ = false;
   std::vector<HeadWork> heads_;
   std::vector<HeadWork*> active_;
   std::vector<RunWork> runs_;
@@ -98,6 +101,16 @@ class LayerLoop final : public AttentionBackend {
   std::vector<std::vector<float>> seal_scratch_;  // by thread
   std::vector<std::vector<SkipCount>> skipped_;   // by thread and layer, since the start
 };
+
+// False where memory is short.
+bool LayerLoop::try_to_start(const Step& step, int n_threads) {
+  try {
+    start(step, n_threads);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
+}
 
 void LayerLoop::start(const Step& step, int n_threads) {
   const Plan& plan = step.plan();
@@ -243,17 +256,21 @@ PartialAttention& merge_runs(HeadWork& work, int head_dim) {
   return total;
 }
 
-void LayerLoop::attend(const Plan& plan, int layer, Team& team) {
+void LayerLoop::attend(Step& step, int layer, Team& team) {
+  const Plan& plan = step.plan();
+  const auto for_each = [&](int n, const auto& body) {
+    team.for_each(n, [&](int i) { run_within_memory(step, [&] { body(i); }); });
+  };
   const AttentionRules rules = rules_of(plan, layer);
   const int n_runs = static_cast<int>(runs_.size());
   const int thread = team.index();
   const double tau = plan.recipe.skip;
   if (tau > 0) {
-    team.for_each(n_runs, [&](int i) {
+    for_each(n_runs, [&](int i) {
       pages_->weigh_pages(thread, runs_[i].head->queries, pages_of(runs_[i]), rules,
                           runs_[i].head->runs[runs_[i].run]);
     });
-    team.for_each(static_cast<int>(active_.size()), [&](int i) {
+    for_each(static_cast<int>(active_.size()), [&](int i) {
       HeadWork& work = *active_[i];
       work.total = merge_runs(work, rules.head_dim);
       for (PartialAttention& run : work.runs) {
@@ -263,7 +280,7 @@ void LayerLoop::attend(const Plan& plan, int layer, Team& team) {
       skipped_[thread][layer].queries += work.queries.n_queries;
     });
   }
-  team.for_each(n_runs, [&](int i) {
+  for_each(n_runs, [&](int i) {
     HeadWork& work = *runs_[i].head;
     const SkipRule skip{tau, &work.total};
     const SkipCount count = pages_->attend_pages(thread, work.queries, pages_of(runs_[i]), rules,
@@ -371,21 +388,29 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
     if (team.index() == 0) action();
     team.barrier();
   };
-  first_thread([&] { start(step, team.size()); });
+  const auto for_each = [&](int n, const auto& body) {
+    team.for_each(n, [&](int i) { run_within_memory(step, [&] { body(i); }); });
+  };
+  // Some threads may not have looked at step.failed() yet: it must not change before the barrier.
+  first_thread([&] { started_ = try_to_start(step, team.size()); });
+  if (!started_) {
+    first_thread([&] { step.fail_out_of_memory(); });
+    return;
+  }
   std::vector<float>& seal_scratch = seal_scratch_[team.index()];
   const bool chooses = plan.layers[layer].needs_scores();
   for (std::size_t round = 0; round < n_rounds_; ++round) {
-    first_thread([&] { start_round(round); });
+    first_thread([&] { run_within_memory(step, [&] { start_round(round); }); });
     const int n_heads = static_cast<int>(active_.size());
-    team.for_each(n_heads, [&](int i) {
+    for_each(n_heads, [&](int i) {
       if (round == 0) seal_before(step, layer, *active_[i], seal_scratch);
       append(step, layer, rows, *active_[i]);
       load_queries(step, layer, rows, *active_[i]);
       round_prompt(step, layer, *active_[i]);
     });
-    first_thread([&] { list_runs(plan); });
-    attend(plan, layer, team);
-    team.for_each(n_heads, [&](int i) {
+    first_thread([&] { run_within_memory(step, [&] { list_runs(plan); }); });
+    attend(step, layer, team);
+    for_each(n_heads, [&](int i) {
       finish(step, layer, rows, *active_[i]);
       if (chooses) {
         start_observation(step, layer, *active_[i]);
@@ -394,7 +419,7 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
       }
     });
     if (!chooses) continue;
-    team.for_each(static_cast<int>(runs_.size()), [&](int i) {
+    for_each(static_cast<int>(runs_.size()), [&](int i) {
       HeadWork& work = *runs_[i].head;
       if (work.observers.rows() == 0) return;
       AttentionRules rules = rules_of(plan, layer);
@@ -402,7 +427,7 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
       weigh_tokens(work.observers, *step.head(work.slice, layer, work.kv_head).scores(), pages_of(runs_[i]),
                    rules, scratch_[team.index()], work.token_weights);
     });
-    team.for_each(n_heads, [&](int i) { seal_after(step, layer, *active_[i], seal_scratch); });
+    for_each(n_heads, [&](int i) { seal_after(step, layer, *active_[i], seal_scratch); });
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "attention/step_memory.h"
+
 namespace kvant {
 namespace {
 
@@ -97,7 +99,7 @@ Status OutputErrorBackend::commit() {
 
 void OutputErrorBackend::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
   KVANT_CHECK(step.slices().size() == 1, "output errors are measured one sequence at a time");
-  inner_.run_layer(step, layer, rows, team);
+  inner().run_layer(step, layer, rows, team);
   team.barrier();
   for (Shadow& shadow : shadows_) run_shadow(shadow, step, layer, rows, team);
 }
@@ -129,8 +131,10 @@ void OutputErrorBackend::run_shadow(Shadow& shadow, const Step& step, int layer,
 void OutputErrorBackend::measure_mass(Shadow& shadow, const Step& step, int layer, const LayerRows& rows,
                                       Team& team) {
   team.for_each(static_cast<int>(head_coverage_.size()), [&](int kv_head) {
-    const UnquantizedTokens tokens = unquantized_tokens(shadow.step->head(0, layer, kv_head));
-    head_coverage_[kv_head] = measure_coverage(step, layer, kv_head, rows.q, tokens);
+    run_within_memory(*shadow.step, [&] {
+      const UnquantizedTokens tokens = unquantized_tokens(shadow.step->head(0, layer, kv_head));
+      head_coverage_[kv_head] = measure_coverage(step, layer, kv_head, rows.q, tokens);
+    });
   });
   if (team.index() != 0) return;
   shadow.effects.coverage.resize(shadow.effects.n_layers);

@@ -41,13 +41,13 @@ struct LayerEffects {
 // Runs a cache through another backend, whose outputs go on to the model: an unquantized one, to measure
 // recipes, or a recipe's own, to measure a backend. Recipes that were added keep shadow caches of the same Q,
 // K and V, and their outputs are compared.
-class OutputErrorBackend final : public AttentionBackend {
+class OutputErrorBackend final : public BackendDecorator {
  public:
   // `inner` outlives this.
-  explicit OutputErrorBackend(AttentionBackend& inner) : inner_(inner) {}
+  explicit OutputErrorBackend(AttentionBackend& inner) : BackendDecorator(inner) {}
 
   // On `inner`, or on a backend of its own, which outlives this.
-  void add(std::shared_ptr<const Plan> plan) { add(std::move(plan), inner_); }
+  void add(std::shared_ptr<const Plan> plan) { add(std::move(plan), inner()); }
   void add(std::shared_ptr<const Plan> plan, AttentionBackend& backend);
   // The next step starts a new text.
   void begin();
@@ -61,9 +61,6 @@ class OutputErrorBackend final : public AttentionBackend {
   const LayerEffects& effects(std::size_t recipe) const { return shadows_[recipe].effects; }
 
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
-  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
-    return inner_.kernel(plan, layer, kv_head, side);
-  }
 
  private:
   struct Shadow {
@@ -76,7 +73,6 @@ class OutputErrorBackend final : public AttentionBackend {
   void run_shadow(Shadow& shadow, const Step& step, int layer, const LayerRows& rows, Team& team);
   void measure_mass(Shadow& shadow, const Step& step, int layer, const LayerRows& rows, Team& team);
 
-  AttentionBackend& inner_;
   std::vector<Shadow> shadows_;
   int n_tokens_ = 0, first_measured_ = 0;    // of the step
   std::vector<float> out_;                   // [n_rows, n_heads * d], of one shadow

@@ -48,6 +48,8 @@ class Scripted : public AttentionBackend {
       }
     }
   }
+  std::vector<SkipCount> skip_counts() const override { return inner_->skip_counts(); }
+  PageOrder page_order() const override { return inner_->page_order(); }
   KernelChoice kernel(const Plan&, int, int, Side) const override { return {"scripted", ""}; }
 
  private:

@@ -38,10 +38,18 @@ void Step::fail(Error failure) {
   failed_.store(true, std::memory_order_release);
 }
 
+void Step::fail_out_of_memory() noexcept {
+  const std::lock_guard<std::mutex> lock(failure_mutex_);
+  if (failed_) return;
+  out_of_memory_ = true;
+  failed_.store(true, std::memory_order_release);
+}
+
 Status Step::commit() {
   KVANT_CHECK(open_, "commit of a closed step");
   open_ = false;
   cache_.close(*this, !failed());
+  if (out_of_memory_) return cache_.out_of_memory("attending");
   if (failed()) return failure_;
   return {};
 }

@@ -76,6 +76,8 @@ class Step {
 
   // Remembers the first error of the threads that run the step. Thread-safe.
   void fail(Error failure);
+  // The same where memory is short, without taking any. Thread-safe.
+  void fail_out_of_memory() noexcept;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
   // Publishes the step. After fail(), aborts and returns the error.
@@ -95,6 +97,7 @@ class Step {
   std::atomic<bool> failed_{false};
   std::mutex failure_mutex_;
   Error failure_;
+  bool out_of_memory_ = false;  // is the failure, whose sentence is made later
 };
 
 class Cache {

@@ -18,7 +18,7 @@ void CaptureBackend::run_layer(Step& step, int layer, const LayerRows& rows, Tea
     for (int h = 0; h < g.n_heads; ++h)
       capture_.store_query(sequence_, token, layer, h, rows.q.row(r) + h * d);
   }
-  inner_.run_layer(step, layer, rows, team);
+  inner().run_layer(step, layer, rows, team);
 }
 
 }  // namespace kvant

@@ -6,22 +6,18 @@
 
 namespace kvant {
 
-class CaptureBackend final : public AttentionBackend {
+class CaptureBackend final : public BackendDecorator {
  public:
   // Both outlive it.
-  CaptureBackend(AttentionBackend& inner, Capture& capture) : inner_(inner), capture_(capture) {}
+  CaptureBackend(AttentionBackend& inner, Capture& capture) : BackendDecorator(inner), capture_(capture) {}
 
   // The capture's sequence that the next steps belong to. Steps then have one slice, and a token's index in
   // the cache is its index in that sequence.
   void set_sequence(int sequence) { sequence_ = sequence; }
 
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
-  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
-    return inner_.kernel(plan, layer, kv_head, side);
-  }
 
  private:
-  AttentionBackend& inner_;
   Capture& capture_;
   int sequence_ = 0;
 };

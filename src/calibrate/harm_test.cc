@@ -129,21 +129,17 @@ TEST_F(Harms, OfACalibrationLeadToAnAllocationWithinTheBudget) {
 
 // Stops when the unquantized run and two probes are done, and finds the two when it goes on.
 TEST_F(Harms, GoOnWhereTheyWereInterrupted) {
-  class Stopping final : public AttentionBackend {
+  class Stopping final : public BackendDecorator {
    public:
-    Stopping(AttentionBackend& inner, std::atomic<bool>& flag) : inner_(inner), flag_(flag) {}
+    Stopping(AttentionBackend& inner, std::atomic<bool>& flag) : BackendDecorator(inner), flag_(flag) {}
     void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override {
       if (team.index() == 0 && ++runs == stop_at) flag_ = true;
-      inner_.run_layer(step, layer, rows, team);
-    }
-    KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
-      return inner_.kernel(plan, layer, kv_head, side);
+      inner().run_layer(step, layer, rows, team);
     }
     int runs = 0;
     int stop_at = -1;
 
    private:
-    AttentionBackend& inner_;
     std::atomic<bool>& flag_;
   };
   const TinyFile state("harms_state");

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "attention/step_memory.h"
 #include "base/mix_bits.h"
 
 namespace kvant {
@@ -25,7 +26,7 @@ std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
 }  // namespace
 
 QualityGuard::QualityGuard(AttentionBackend& inner, const Plan& plan, const GuardSettings& settings)
-    : inner_(inner), geometry_(plan.geometry), settings_(settings) {
+    : BackendDecorator(inner), geometry_(plan.geometry), settings_(settings) {
   for (int layer = 0; layer < geometry_.n_layers; ++layer) {
     GuardedLayer found;
     found.kv_head = static_cast<int>(mixed(settings.seed, layer) % geometry_.n_kv_heads);
@@ -34,13 +35,15 @@ QualityGuard::QualityGuard(AttentionBackend& inner, const Plan& plan, const Guar
 }
 
 void QualityGuard::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
-  inner_.run_layer(step, layer, rows, team);  // in the end of which the team's threads meet
-  if (team.index() != 0 || step.failed()) return;
+  inner().run_layer(step, layer, rows, team);  // in the end of which the team's threads meet
+  if (team.index() != 0) return;
   KVANT_CHECK(step.slices().size() == 1, "one sequence is guarded");
-  Watch& watch = layers_[layer];
-  keep(step, rows, watch);
-  if (step.slices()[0].is_prompt) return;
-  if (due(layer, watch.steps++)) check(step, layer, rows, watch);
+  run_within_memory(step, [&] {
+    Watch& watch = layers_[layer];
+    keep(step, rows, watch);
+    if (step.slices()[0].is_prompt) return;
+    if (due(layer, watch.steps++)) check(step, layer, rows, watch);
+  });
 }
 
 void QualityGuard::keep(const Step& step, const LayerRows& rows, Watch& watch) const {

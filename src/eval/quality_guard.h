@@ -45,17 +45,12 @@ struct GuardReport {
   std::vector<GuardedLayer> layers;
 };
 
-class QualityGuard final : public AttentionBackend {
+class QualityGuard final : public BackendDecorator {
  public:
   // `inner` serves the cache and outlives this. Steps of one sequence of `plan`'s caches.
   QualityGuard(AttentionBackend& inner, const Plan& plan, const GuardSettings& settings);
 
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
-  std::vector<SkipCount> skip_counts() const override { return inner_.skip_counts(); }
-  PageOrder page_order() const override { return inner_.page_order(); }
-  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
-    return inner_.kernel(plan, layer, kv_head, side);
-  }
 
   GuardReport report() const;
 
@@ -73,7 +68,6 @@ class QualityGuard final : public AttentionBackend {
   bool due(int layer, std::int64_t step) const;
   void check(const Step& step, int layer, const LayerRows& rows, Watch& watch) const;
 
-  AttentionBackend& inner_;
   const Geometry geometry_;
   const GuardSettings settings_;
   std::vector<Watch> layers_;

@@ -21,7 +21,6 @@ bool lies_plain(const ggml_tensor* weight) {
 const float* expanded_rows(const ggml_tensor* weight, int first, int n, std::vector<float>& scratch) {
   const char* rows = static_cast<const char*>(weight->data) + first * weight->nb[1];
   if (weight->type == GGML_TYPE_F32) return reinterpret_cast<const float*>(rows);
-  scratch.resize(static_cast<std::size_t>(kBlockOutputs) * weight->ne[0]);
   const auto to_float = ggml_get_type_traits(weight->type)->to_float;
   for (int r = 0; r < n; ++r)
     to_float(rows + r * weight->nb[1], scratch.data() + r * weight->ne[0], weight->ne[0]);
@@ -36,9 +35,17 @@ MatrixProduct::MatrixProduct(int n_threads) : scratch_(n_threads) {
 
 ggml_tensor* MatrixProduct::multiply(ggml_context* context, ggml_tensor* weight, ggml_tensor* x) {
   if (x->ne[1] < kGemmRows || !lies_plain(weight)) return ggml_mul_mat(context, weight, x);
+  if (weight->type != GGML_TYPE_F32) reserve_scratch(weight->ne[0]);
   ggml_tensor* sources[] = {weight, x};
   return ggml_custom_4d(context, GGML_TYPE_F32, weight->ne[1], x->ne[1], 1, 1, sources, 2, gemm_op,
                         GGML_N_TASKS_MAX, this);
+}
+
+// Now: an exception in one of ggml's threads would end the program.
+void MatrixProduct::reserve_scratch(std::int64_t n_in) {
+  const auto size = static_cast<std::size_t>(kBlockOutputs * n_in);
+  for (std::vector<float>& scratch : scratch_)
+    if (scratch.size() < size) scratch.resize(size);
 }
 
 void MatrixProduct::gemm_op(ggml_tensor* y, int thread, int n_threads, void* self) {

@@ -32,6 +32,7 @@ class MatrixProduct {
  private:
   static void gemm_op(ggml_tensor* y, int thread, int n_threads, void* self);
   void gemm(ggml_tensor* y, Team& team);
+  void reserve_scratch(std::int64_t n_in);
 
   TeamState team_;
   std::vector<std::vector<float>> scratch_;  // [n_threads]: an expanded block of weight rows
