@@ -24,10 +24,7 @@ class GgufTokenizer : public Tokenizer {
 
   Result<std::vector<std::int32_t>> encode(const std::string& text, bool add_special,
                                            bool parse_special) const override {
-    if (const auto at = first_invalid_utf8(text)) {
-      return error("the text is not UTF-8: byte {} (0x{:02x}) starts no character; convert it first", *at,
-                   static_cast<unsigned char>(text[*at]));
-    }
+    KVANT_RETURN_IF_ERROR(check_utf8("the text", text));
     if (text.size() > INT_MAX / 2) return error("a text of {} bytes is too long for one prompt", text.size());
     const auto bytes = static_cast<std::int32_t>(text.size());
     std::vector<std::int32_t> tokens(text.size() + 8);  // every token but a few special ones covers a byte
@@ -64,6 +61,7 @@ class GgufTokenizer : public Tokenizer {
     std::vector<llama_chat_message> chat;
     std::size_t bytes = 1024;
     for (const ChatMessage& m : messages) {
+      KVANT_RETURN_IF_ERROR(check_utf8("the text", m.text));  // before the template moves its bytes
       chat.push_back({m.role.c_str(), m.text.c_str()});
       bytes += 2 * (m.role.size() + m.text.size());
     }

@@ -5,10 +5,15 @@
 #include <optional>
 #include <string_view>
 
+#include "base/result.h"
+
 namespace kvant {
 
 // Offset of the first byte that does not belong to a well-formed character: overlong forms, surrogates,
 // values above U+10FFFF and characters cut short are not. Nothing when all of `text` is UTF-8.
 std::optional<std::size_t> first_invalid_utf8(std::string_view text);
+
+// An error that names that byte where there is one. what: "the text".
+Status check_utf8(const char* what, std::string_view text);
 
 }  // namespace kvant
