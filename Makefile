@@ -1,6 +1,6 @@
 # `make run` and `make test` are all that a new machine needs: each sets up what is missing.
 MODEL = .venv/smollm2-135m-instruct.gguf
-KV = k=hadamard:ch4g128,v=hadamard:tok4g128,sink=4
+KV = kvant-4bit
 # The question; without one, data/sample/question.txt: a page of text and a question about it.
 PROMPT =
 TOKENS = 96

@@ -28,3 +28,31 @@ alignas(16) const unsigned char @name@[] = {@contents@};
 ")
   target_sources(${target} PRIVATE ${source})
 endfunction()
+
+# kvant_embed_folder(TARGET FOLDER NAME): `const std::span<const char* const> kvant::NAME` holds the texts of the
+# folder's .txt files, in the order of their names.
+function(kvant_embed_folder target folder name)
+  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.txt)
+  list(SORT files)
+  set(texts "")
+  foreach(file IN LISTS files)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    file(READ ${file} contents)
+    string(APPEND texts "    R\"embedded(${contents})embedded\",\n")
+  endforeach()
+  set(source ${CMAKE_BINARY_DIR}/embedded/${name}.cc)
+  file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
+"// Made from the texts in @folder@.
+#include <span>
+
+namespace kvant {
+namespace {
+constexpr const char* kTexts[] = {
+@texts@};
+}  // namespace
+extern const std::span<const char* const> @name@;
+const std::span<const char* const> @name@ = kTexts;
+}  // namespace kvant
+")
+  target_sources(${target} PRIVATE ${source})
+endfunction()

@@ -60,6 +60,18 @@ void add_rows(const Plan& plan, const AttentionBackend& backend, Side side, Plan
   for (auto& [first_layer, row] : found) report.rows.push_back(std::move(row));
 }
 
+// What a plan does for want of a calibration, and what one would bring.
+std::string missing_calibration(const Plan& plan) {
+  if (plan.calibration != CalibrationState::missing) return "";
+  const SidePlan& side = plan.heads.front().k;
+  return fmt::format(
+      "every layer, head and side has {} bits per element; `kvant calibrate --kv {}` with this model finds "
+      "out "
+      "where up to {} bits on average do the most good",
+      fmt::format("{:.2f}", side.sealed->bits(plan.geometry.head_dim)), label(plan.recipe),
+      plan.recipe.budget);
+}
+
 }  // namespace
 
 PlanReport report_plan(const Plan& plan, const AttentionBackend& backend) {
@@ -69,6 +81,8 @@ PlanReport report_plan(const Plan& plan, const AttentionBackend& backend) {
   report.sink = plan.recipe.sink;
   report.window = plan.recipe.window;
   report.prefill = plan.recipe.prefill;
+  report.calibration = plan.calibration;
+  report.calibration_note = missing_calibration(plan);
   for (const Side side : kSides) add_rows(plan, backend, side, report);
   return report;
 }
@@ -80,6 +94,10 @@ std::string plan_table(const PlanReport& report) {
   if (report.rows.empty()) return text;
   text += fmt::format("  tail {}, sink {} tokens, window {} tokens, prompt blocks: {}\n", report.tail,
                       report.sink, report.window, prompt);
+  if (report.calibration != CalibrationState::not_needed) {
+    text += fmt::format("  {}{}{}\n", calibration_state_name(report.calibration),
+                        report.calibration_note.empty() ? "" : ": ", report.calibration_note);
+  }
   std::size_t widths[] = {6, 8, 10, 6};
   for (const PlanRow& row : report.rows) {
     widths[0] = std::max(widths[0], row.layers.size());

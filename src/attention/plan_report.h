@@ -31,6 +31,8 @@ struct PlanReport {
   int sink = 0;         // tokens, of layers with full attention
   int window = 0;       // tokens
   int prefill = 0;      // tokens of a prompt block; 0: the whole prompt
+  CalibrationState calibration = CalibrationState::not_needed;
+  std::string calibration_note;  // what is missing and how to get it; empty: nothing is
   std::vector<PlanRow> rows;
   std::vector<Fallback> fallbacks;
 };

@@ -51,5 +51,16 @@ TEST(PlanReport, PrintsFallbacks) {
   EXPECT_NE(plan_table(report).find("fall-back: layers 0-3 K x: no fast kernel"), std::string::npos);
 }
 
+TEST(PlanReport, SaysWhatACalibrationWouldBring) {
+  const Geometry geometry = testing::small_geometry(64, 6, 2, 2);
+  const auto backend = make_reference_backend();
+  const PlanReport report = report_plan(**resolve(*parse_recipe("kvant-2bit"), geometry, nullptr), *backend);
+  const std::string table = plan_table(report);
+  EXPECT_NE(table.find("not calibrated: "), std::string::npos) << table;
+  EXPECT_NE(table.find("kvant calibrate --kv kvant-2bit"), std::string::npos) << table;
+  const auto fixed = testing::plan_for("k=ch2g128,v=tok2g128", geometry);
+  EXPECT_EQ(plan_table(report_plan(*fixed, *backend)).find("calibrat"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace kvant

@@ -17,6 +17,7 @@ struct AdviceRow {
   double top1 = 0;        // share of predictions whose likeliest token stays the same
   double decode_tps = 0;  // tokens a second
   std::string note;       // why it was not measured
+  std::string caveat;     // under which its figures stand: "not calibrated"; empty: none
 };
 
 struct Advice {

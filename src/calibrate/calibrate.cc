@@ -59,6 +59,7 @@ class Calibrator {
     result_.fingerprint = engine.fingerprint();
     result_.text_hash = settings_.self ? 0 : fnv1a(request.text);
     result_.settings = settings_;
+    result_.method = request.method;
   }
 
   Result<Calibration> run() {
@@ -91,9 +92,11 @@ class Calibrator {
   // All that captured values and constants depend on, but the recipes.
   std::uint64_t identity() const {
     const CalibrationSettings& s = settings_;
-    return fnv1a(fmt::format("{} {:x} {} {} {} {} {} {} {} {} {}", result_.fingerprint, result_.text_hash,
-                             s.samples, s.length, s.rows, s.passages, s.self, s.seed,
-                             capture_.size().contexts, capture_.size().context_length, s.adapter_steps));
+    const CalibrationMethod& m = request_.method;
+    return fnv1a(fmt::format("{} {:x} {} {} {} {} {} {} {} {} {} {} {} {}", result_.fingerprint,
+                             result_.text_hash, s.samples, s.length, s.rows, s.passages, s.self, s.seed,
+                             capture_.size().contexts, capture_.size().context_length, s.adapter_steps,
+                             m.weights, m.backend, m.algorithm));
   }
 
   Status interrupted(int samples_done) {

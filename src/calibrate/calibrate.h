@@ -21,6 +21,7 @@ struct CalibrationRequest {
   // same model, text and settings. Empty: nowhere.
   std::string state_path;
   const std::atomic<bool>* stop = nullptr;  // once true: keep the work and return an error; null: never
+  CalibrationMethod method;                 // what the engine and the backend are, to be written down
 };
 
 // The result is deterministic: threads, interruptions and other recipes in the same request don't change it.

@@ -1,10 +1,14 @@
 #include "calibrate/calibrate.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <set>
+#include <sstream>
 
 #include "calibrate/default_text.h"
 #include "calibrate/first_use.h"
@@ -35,20 +39,16 @@ constexpr const char* kLearns = "k=smooth+hadamard:vq-d4b4,v=mean:nvq-d4b4,sink=
 constexpr const char* kCorrects = "k=ch2g128,v=hadamard:tok2g128,correction=relative";
 
 // Sets a flag when its layers have run `n` times.
-class Interrupting final : public AttentionBackend {
+class Interrupting final : public BackendDecorator {
  public:
   Interrupting(AttentionBackend& inner, int n, std::atomic<bool>& flag)
-      : inner_(inner), left_(n), flag_(flag) {}
+      : BackendDecorator(inner), left_(n), flag_(flag) {}
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override {
     if (team.index() == 0 && --left_ == 0) flag_ = true;
-    inner_.run_layer(step, layer, rows, team);
-  }
-  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
-    return inner_.kernel(plan, layer, kv_head, side);
+    inner().run_layer(step, layer, rows, team);
   }
 
  private:
-  AttentionBackend& inner_;
   int left_;
   std::atomic<bool>& flag_;
 };
@@ -235,10 +235,49 @@ TEST_F(Calibrating, SpreadsSamplesOverTextAndContext) {
   EXPECT_GT(high, 870);
 }
 
-TEST(DefaultText, IsThereAndLongEnough) {
-  const auto text = default_calibration_text();
-  ASSERT_TRUE(text.ok()) << text.error().message;
-  EXPECT_GT(text->size(), 100000U);
+TEST_F(Calibrating, OnFirstUseLooksWithoutLearning) {
+  const std::string folder = folder_ + "/looked";
+  const Geometry& g = engine_->geometry();
+  const std::string fingerprint = engine_->fingerprint();
+  const Recipe used = recipe("k=vq-d8b8,v=bf16");
+  EXPECT_EQ(find_calibration(used, g, fingerprint, folder), nullptr);
+  EXPECT_FALSE(fs::exists(folder));
+  fs::create_directories(folder);
+  std::ofstream(first_use_path(folder, used, g, fingerprint)) << "GGUF, but no more than that, and damaged";
+  EXPECT_EQ(find_calibration(used, g, fingerprint, folder), nullptr);
+}
+
+TEST_F(Calibrating, OnFirstUseHasAFileForEachMethod) {
+  const Recipe used = recipe("k=vq-d8b8,v=bf16");
+  const auto path = [&](const CalibrationMethod& method) {
+    return first_use_path("cache", used, engine_->geometry(), engine_->fingerprint(), "text", method);
+  };
+  const std::set<std::string> paths = {path({}), path({.weights = "f32"}), path({.backend = "cpu"}),
+                                       path({.algorithm = kCalibrationAlgorithm + 1})};
+  EXPECT_EQ(paths.size(), 4U);
+}
+
+TEST(DefaultText, IsLongEnough) {
+  EXPECT_GT(default_calibration_text().size(), 100000U);
+  EXPECT_GT(held_out_text().size(), 10000U);
+}
+
+// What quality is measured on must not have been learned: no 6 words in a row are in both.
+TEST(DefaultText, HoldsTextOut) {
+  const auto runs_of_words = [](const std::string& text) {
+    constexpr std::size_t kWords = 6;
+    std::istringstream stream(text);
+    const std::vector<std::string> words{std::istream_iterator<std::string>(stream), {}};
+    std::set<std::string> runs;
+    for (std::size_t i = 0; i + kWords <= words.size(); ++i)
+      runs.insert(fmt::format("{}", fmt::join(words.begin() + static_cast<std::ptrdiff_t>(i),
+                                              words.begin() + static_cast<std::ptrdiff_t>(i + kWords), " ")));
+    return runs;
+  };
+  const std::set<std::string> held_out = runs_of_words(held_out_text());
+  EXPECT_GT(held_out.size(), 1000U);
+  for (const std::string& run : runs_of_words(default_calibration_text()))
+    EXPECT_FALSE(held_out.contains(run)) << run;
 }
 
 }  // namespace

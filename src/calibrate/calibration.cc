@@ -20,12 +20,12 @@ namespace {
 //   general.type                  "kvant-calibration"
 //   kvant.calibration.version     of this layout
 //   ....model, fingerprint, text_hash, samples, length, rows, passages, contexts,
-//     context_length, adapter_steps, self, seed
+//     context_length, adapter_steps, self, seed, weights, backend, algorithm
 //   ....recipes                   string forms, one a line; the tensor "quality" holds three errors for each
 //   ....names                     the scoped names of constants, one a line
 //   ....layer, kv_head, side, name   of array i, which is the tensor "<i>"; an INT8 tensor's scale is
 //                                    "<i>.scale"
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;  // 1: fingerprints left the weights out
 constexpr const char* kType = "kvant-calibration";
 
 std::string key(const char* name) {
@@ -100,6 +100,30 @@ void add_settings(const CalibrationSettings& settings, SealedGguf& file) {
   file.set(key("adapter_steps"), std::int64_t{settings.adapter_steps});
   file.set(key("self"), std::int64_t{settings.self});
   file.set(key("seed"), static_cast<std::int64_t>(settings.seed));
+}
+
+void add_method(const CalibrationMethod& method, SealedGguf& file) {
+  file.set(key("weights"), method.weights);
+  file.set(key("backend"), method.backend);
+  file.set(key("algorithm"), std::int64_t{method.algorithm});
+}
+
+CalibrationMethod read_method(const GgufFile& file) {
+  return {file.text(key("weights")).value_or(""), file.text(key("backend")).value_or(""),
+          static_cast<int>(file.integer(key("algorithm")).value_or(0))};
+}
+
+// Why a file of this version cannot be read; empty: it can.
+Status check_version(std::int64_t version, const std::string& path) {
+  if (version == kVersion) return {};
+  if (version == 1) {
+    return error(
+        "the calibration '{}' has the fingerprint of an earlier version, which did not tell models of other "
+        "weights apart: make it anew with kvant calibrate",
+        path);
+  }
+  return error("the calibration '{}' has version {}, and this program reads version {}: calibrate again",
+               path, version, kVersion);
 }
 
 CalibrationSettings read_settings(const GgufFile& file) {
@@ -192,6 +216,7 @@ Status write_calibration(const Calibration& calibration, const std::string& path
   file.set(key("fingerprint"), calibration.fingerprint);
   file.set(key("text_hash"), static_cast<std::int64_t>(calibration.text_hash));
   add_settings(calibration.settings, file);
+  add_method(calibration.method, file);
   add_quality(calibration.quality, file);
   add_constants(calibration.constants, file);
   return file.write(path);
@@ -202,12 +227,15 @@ Result<Calibration> read_calibration(const std::string& path) {
   if (!file.ok()) return file.error();
   if ((*file)->text("general.type") != kType)
     return error("'{}' is a GGUF file, but no calibration: make one with kvant calibrate", path);
-  const auto version = (*file)->integer(key("version")).value_or(0);
-  if (version != kVersion) {
-    return error("the calibration '{}' has version {}, and this program reads version {}: calibrate again",
-                 path, version, kVersion);
-  }
+  KVANT_RETURN_IF_ERROR(check_version((*file)->integer(key("version")).value_or(0), path));
   Calibration calibration;
+  calibration.method = read_method(**file);
+  if (calibration.method.algorithm != kCalibrationAlgorithm) {
+    return error(
+        "the calibration '{}' was made by version {} of the algorithm, and this program's is {}: calibrate "
+        "again",
+        path, calibration.method.algorithm, kCalibrationAlgorithm);
+  }
   calibration.model = (*file)->text(key("model")).value_or("");
   calibration.fingerprint = (*file)->text(key("fingerprint")).value_or("");
   calibration.text_hash = static_cast<std::uint64_t>((*file)->integer(key("text_hash")).value_or(0));
@@ -224,9 +252,10 @@ Result<std::shared_ptr<const Constants>> constants_from(const Calibration& calib
   if (!needs_calibration(recipe, geometry)) return std::shared_ptr<const Constants>();
   if (calibration.fingerprint != fingerprint) {
     return error(
-        "the calibration '{}' is of another model ({}): run kvant calibrate with this model, or leave the "
-        "file out to calibrate on first use",
-        path, calibration.model);
+        "the calibration '{}' is of another model ({}, fingerprint {}, not {}): run kvant calibrate with "
+        "this "
+        "model, or leave the file out",
+        path, calibration.model, calibration.fingerprint, fingerprint);
   }
   auto constants = constants_for(recipe, geometry, calibration.constants);
   if (constants.ok()) return std::make_shared<const Constants>(std::move(constants).value());

@@ -26,6 +26,19 @@ struct CalibrationSettings {
   bool operator==(const CalibrationSettings&) const = default;
 };
 
+// What calibration does with samples and captured values. To be raised where the same text and settings would
+// give other constants than before.
+inline constexpr int kCalibrationAlgorithm = 1;
+
+// How constants are measured. All that is kept for first use is measured in the one way that the defaults
+// say, whichever command asks first.
+struct CalibrationMethod {
+  std::string weights = "stored";     // of the model: stored or f32
+  std::string backend = "reference";  // that attends while samples are read
+  int algorithm = kCalibrationAlgorithm;
+  bool operator==(const CalibrationMethod&) const = default;
+};
+
 // Errors of a recipe on passages that nothing was learned from: sum of squared differences / sum of squares,
 // over all layers and heads, everything but the sink quantized.
 struct RecipeQuality {
@@ -40,6 +53,7 @@ struct Calibration {
   std::string fingerprint;      // Engine::fingerprint
   std::uint64_t text_hash = 0;  // FNV-1a of the text; 0: written by the model
   CalibrationSettings settings;
+  CalibrationMethod method;
   std::vector<RecipeQuality> quality;  // of each recipe it was made for
   Constants constants;                 // by scoped name (needs.h)
 };
@@ -48,7 +62,8 @@ struct Calibration {
 // or not at all. Errors: see write_whole_file.
 Status write_calibration(const Calibration& calibration, const std::string& path);
 
-// Errors: see open_sealed_gguf; a GGUF file that is no calibration, or one of another version.
+// Errors: see open_sealed_gguf; a GGUF file that is no calibration, or one of another version of this layout
+// or of the algorithm.
 Result<Calibration> read_calibration(const std::string& path);
 
 // The constants that `recipe` needs, by the names that resolve() looks for; null when it needs none. Errors

@@ -8,6 +8,7 @@
 
 #include "calibrate/codebook.h"
 #include "calibrate/needs.h"
+#include "calibrate/sealed_gguf.h"
 
 namespace kvant {
 namespace {
@@ -43,6 +44,7 @@ class CalibrationFile : public testing::Test {
     made_.fingerprint = "0123456789abcdef";
     made_.text_hash = 0xfedcba9876543210U;
     made_.settings = {.samples = 7, .length = 20, .rows = 9, .passages = 3, .self = true, .seed = 11};
+    made_.method = {.weights = "f32", .backend = "cpu"};
     made_.quality = {{"k=vq-d4b8,v=bf16", 0.25, 0.5, 0.125}};
     made_.constants.set(0, 0, Side::key, "smooth", ramp(32));
     made_.constants.set(0, 0, Side::key, "smooth+hadamard:codebook/vq-d4b8", rounded_to_int8(ramp(1024)));
@@ -69,6 +71,7 @@ TEST_F(CalibrationFile, GivesBackEverything) {
   EXPECT_EQ(read->fingerprint, made_.fingerprint);
   EXPECT_EQ(read->text_hash, made_.text_hash);
   EXPECT_EQ(read->settings, made_.settings);
+  EXPECT_EQ(read->method, made_.method);
   ASSERT_EQ(read->quality.size(), 1U);
   EXPECT_EQ(read->quality[0].recipe, "k=vq-d4b8,v=bf16");
   EXPECT_EQ(read->quality[0].value_error, 0.5);
@@ -108,6 +111,20 @@ TEST_F(CalibrationFile, RefusesEveryDamage) {
   EXPECT_NE(message(), "");
 }
 
+TEST_F(CalibrationFile, RefusesOtherVersions) {
+  made_.method.algorithm = kCalibrationAlgorithm + 1;
+  ASSERT_TRUE(write_calibration(made_, path_).ok());
+  EXPECT_NE(message().find("version 2 of the algorithm, and this program's is 1"), std::string::npos)
+      << message();
+  SealedGguf earlier;  // its fingerprint left the weights out
+  earlier.set("general.type", "kvant-calibration");
+  earlier.set("kvant.calibration.version", std::int64_t{1});
+  earlier.set("kvant.calibration.fingerprint", made_.fingerprint);
+  ASSERT_TRUE(earlier.write(path_).ok());
+  EXPECT_NE(message().find("did not tell models of other weights apart: make it anew"), std::string::npos)
+      << message();
+}
+
 TEST_F(CalibrationFile, ServesTheRecipesThatItWasMadeForAndNoOther) {
   const Geometry g = geometry();
   const Recipe fits = recipe("k=smooth+hadamard:vq-d4b8,v=bf16,sink=4");
@@ -120,7 +137,8 @@ TEST_F(CalibrationFile, ServesTheRecipesThatItWasMadeForAndNoOther) {
     const auto refused = constants_from(made_, recipe(text), g, fingerprint, "FILE");
     return refused.ok() ? "" : refused.error().message;
   };
-  EXPECT_NE(refusal("k=smooth+hadamard:vq-d4b8,v=bf16,sink=4", "other").find("another model (tiny 1M F32)"),
+  EXPECT_NE(refusal("k=smooth+hadamard:vq-d4b8,v=bf16,sink=4", "other")
+                .find("another model (tiny 1M F32, fingerprint 0123456789abcdef, not other)"),
             std::string::npos);
   // The same without a sink, or behind other transforms, needs other constants.
   EXPECT_NE(refusal("k=smooth+hadamard:vq-d4b8,v=bf16", made_.fingerprint).find("'nosink/smooth'"),
@@ -146,6 +164,18 @@ TEST(Needs, AreMergedWhereTheValuesAreTheSame) {
   EXPECT_EQ(needs[2].side, Side::value);
   EXPECT_TRUE(needs[2].without_sink);
   EXPECT_FALSE(needs[3].without_sink);
+}
+
+TEST(Needs, OfABudgetAreNotRequired) {
+  for (const Recipe& r : builtin_recipes()) {
+    if (!r.name.starts_with("kvant-")) continue;
+    EXPECT_TRUE(needs_calibration(r, geometry())) << r.name;
+    EXPECT_FALSE(requires_calibration(r, geometry())) << r.name;
+  }
+  EXPECT_TRUE(requires_calibration(recipe("vecinfer-2bit"), geometry()));
+  EXPECT_TRUE(
+      requires_calibration(recipe("k=vq-d4b8,v=vq-d4b8,budget=2,ladder=vq-d4b8+vq-d4b4"), geometry()));
+  EXPECT_FALSE(requires_calibration(recipe("kivi-2bit"), geometry()));
 }
 
 TEST(Needs, AreNoneForRecipesOfFixedFormats) {

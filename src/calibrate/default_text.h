@@ -1,14 +1,15 @@
-// The text that ships with kvant for calibration: data/calibration/*.txt.
+// The texts that ship inside the program: data/calibration/*.txt to calibrate on, data/sample/canals.txt to
+// judge on what calibration has not seen.
 #pragma once
 
 #include <string>
 
-#include "base/result.h"
-
 namespace kvant {
 
-// All files in the order of their names, a blank line between them. They are looked for in the source tree
-// that the program was built from, then where it is installed. An error names both places.
-Result<std::string> default_calibration_text();
+// All files of data/calibration in the order of their names, a blank line between them.
+std::string default_calibration_text();
+
+// Nothing in it is in the calibration text.
+std::string held_out_text();
 
 }  // namespace kvant

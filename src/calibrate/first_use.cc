@@ -9,10 +9,19 @@
 #include "calibrate/sealed_gguf.h"
 
 namespace kvant {
+namespace {
+
+std::string text_or_default(const std::string& text) {
+  return text.empty() ? default_calibration_text() : text;
+}
+
+}  // namespace
 
 std::string first_use_path(const std::string& folder, const Recipe& recipe, const Geometry& geometry,
-                           const std::string& fingerprint, const std::string& text) {
-  std::uint64_t hash = fnv1a(text);
+                           const std::string& fingerprint, const std::string& text,
+                           const CalibrationMethod& method) {
+  std::uint64_t hash = fnv1a(text_or_default(text));
+  hash = fnv1a(fmt::format("{} {} {};", method.weights, method.backend, method.algorithm), hash);
   for (const HeadNeeds& needs : needs_of({&recipe, 1}, geometry)) {
     for (const ScopedNeed& constant : needs.constants) {
       hash = fnv1a(
@@ -23,30 +32,46 @@ std::string first_use_path(const std::string& folder, const Recipe& recipe, cons
   return (std::filesystem::path(folder) / fmt::format("{}-{:016x}.gguf", fingerprint, hash)).string();
 }
 
+std::shared_ptr<const Constants> find_calibration(const Recipe& recipe, const Geometry& geometry,
+                                                  const std::string& fingerprint, const std::string& folder,
+                                                  const std::string& text) {
+  if (!needs_calibration(recipe, geometry)) return nullptr;
+  const std::string path = first_use_path(folder, recipe, geometry, fingerprint, text);
+  if (!std::filesystem::exists(path)) return nullptr;
+  const auto constants = [&]() -> Result<std::shared_ptr<const Constants>> {
+    const auto file = read_calibration(path);
+    if (!file.ok()) return file.error();
+    return constants_from(*file, recipe, geometry, fingerprint, path);
+  }();
+  if (constants.ok()) return *constants;
+  fmt::print(stderr, "kvant: {}\n", constants.error().message);
+  return nullptr;
+}
+
 Result<std::shared_ptr<const Constants>> load_or_calibrate(Engine& engine, AttentionBackend& backend,
                                                            const Recipe& recipe, const FirstUse& options) {
   const Geometry& geometry = engine.geometry();
+  const std::string fingerprint = engine.fingerprint();
   if (!needs_calibration(recipe, geometry)) return std::shared_ptr<const Constants>();
-  const std::string path =
-      first_use_path(options.folder, recipe, geometry, engine.fingerprint(), options.text);
-  if (std::filesystem::exists(path)) {
-    const auto found = read_calibration(path);
-    if (found.ok()) return constants_from(*found, recipe, geometry, engine.fingerprint(), path);
-    fmt::print(stderr, "kvant: {}\n", found.error().message);
-  }
+  if (auto found = find_calibration(recipe, geometry, fingerprint, options.folder, options.text))
+    return found;
+  const std::string path = first_use_path(options.folder, recipe, geometry, fingerprint, options.text);
   fmt::print(stderr, "kvant: the recipe {} needs constants of this model: calibrating once into '{}'\n",
              label(recipe), path);
   std::error_code failure;
   std::filesystem::create_directories(options.folder, failure);
   if (failure) return error("cannot make the folder '{}': {}", options.folder, failure.message());
-  auto text = options.text.empty() ? default_calibration_text() : Result<std::string>(options.text);
-  if (!text.ok()) return text.error();
-  const CalibrationRequest request{{recipe}, std::move(*text), CalibrationSettings{}, options.n_threads,
-                                   path,     options.stop};
+  const CalibrationRequest request{{recipe},
+                                   text_or_default(options.text),
+                                   CalibrationSettings{},
+                                   options.n_threads,
+                                   path,
+                                   options.stop,
+                                   CalibrationMethod{}};
   const auto made = calibrate(engine, backend, request);
   if (!made.ok()) return made.error();
   KVANT_RETURN_IF_ERROR(write_calibration(*made, path));
-  return constants_from(*made, recipe, geometry, engine.fingerprint(), path);
+  return constants_from(*made, recipe, geometry, fingerprint, path);
 }
 
 }  // namespace kvant

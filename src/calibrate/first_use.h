@@ -19,15 +19,22 @@ struct FirstUse {
   std::string text;                         // to learn from; empty: the default text
 };
 
-// The constants that `recipe` needs, null when it needs none. The folder holds one file for each model,
-// set of needs and text; when it is missing or unusable, calibrates with the default settings, says so on
-// stderr, and keeps the file. Errors: see calibrate() and write_calibration().
+// The file of that folder which serves `recipe`: its name depends on the model, on what the recipe needs, on
+// the text (empty: the default one) and on the method.
+std::string first_use_path(const std::string& folder, const Recipe& recipe, const Geometry& geometry,
+                           const std::string& fingerprint, const std::string& text = "",
+                           const CalibrationMethod& method = {});
+
+// What the folder has for `recipe`: null when the recipe needs nothing, or there is nothing. A file that
+// cannot be used is as none, and stderr says why.
+std::shared_ptr<const Constants> find_calibration(const Recipe& recipe, const Geometry& geometry,
+                                                  const std::string& fingerprint, const std::string& folder,
+                                                  const std::string& text = "");
+
+// That, or made now with the default settings, which stderr says, and kept in the folder; null when the
+// recipe needs nothing. The engine and the backend are what CalibrationMethod says by default. Errors: see
+// calibrate() and write_calibration().
 Result<std::shared_ptr<const Constants>> load_or_calibrate(Engine& engine, AttentionBackend& backend,
                                                            const Recipe& recipe, const FirstUse& options);
-
-// The file of that folder which serves `recipe`: its name depends on the model, on what the recipe needs and
-// on the text (empty: the default one).
-std::string first_use_path(const std::string& folder, const Recipe& recipe, const Geometry& geometry,
-                           const std::string& fingerprint, const std::string& text = "");
 
 }  // namespace kvant

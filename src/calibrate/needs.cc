@@ -82,6 +82,14 @@ bool needs_calibration(const Recipe& recipe, const Geometry& geometry) {
   return !needs_of({&recipe, 1}, geometry).empty();
 }
 
+bool requires_calibration(const Recipe& recipe, const Geometry& geometry) {
+  for (const HeadNeeds& head : needs_of({&recipe, 1}, geometry)) {
+    for (const ScopedNeed& constant : head.constants)
+      if (!is_optional(constant.need.kind)) return true;
+  }
+  return false;
+}
+
 Result<Constants> constants_for(const Recipe& recipe, const Geometry& geometry, const Constants& stored) {
   Constants constants;
   for (const HeadNeeds& head : needs_of({&recipe, 1}, geometry)) {

@@ -45,8 +45,10 @@ std::vector<HeadNeeds> needs_of(std::span<const Recipe> recipes, const Geometry&
 // Under which name the harms of the recipe's ladder are stored for one head's side. The recipe has a budget.
 std::string stored_harm(const Recipe& recipe, const Geometry& geometry, int layer, int kv_head, Side side);
 
-// Whether the recipe needs any constants.
+// Whether calibration has anything to learn for the recipe.
 bool needs_calibration(const Recipe& recipe, const Geometry& geometry);
+// Whether the recipe can't be used without that: it has constants for which nothing stands in.
+bool requires_calibration(const Recipe& recipe, const Geometry& geometry);
 
 // The constants of `stored` (by scoped name) that `recipe` needs, by the names that resolve() looks for. An
 // error names the first that is missing.

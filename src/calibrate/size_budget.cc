@@ -9,6 +9,7 @@
 #include "format/format.h"
 #include "recipe/bit_allocation.h"
 #include "recipe/plan.h"
+#include "recipe/stand_in_constants.h"
 
 namespace kvant {
 namespace {
@@ -52,7 +53,34 @@ Result<std::int64_t> size_of(const Recipe& recipe, const Geometry& geometry,
   return predicted_cache_bytes(**plan, context);
 }
 
+// The recipe with the cheapest format of its ladder wherever its own overrides allow.
+Recipe cheapest(const Recipe& recipe, int head_dim) {
+  const Format* least = nullptr;
+  for (const std::string& name : recipe.ladder) {
+    const Format* format = find_format(name);
+    if (least == nullptr || format->bits(head_dim) < least->bits(head_dim)) least = format;
+  }
+  Recipe made = recipe;
+  made.k.format = made.v.format = least->name();
+  made.budget = 0;
+  made.ladder.clear();
+  return made;
+}
+
 }  // namespace
+
+Status check_size_budget(const Recipe& recipe, const Geometry& geometry, std::int64_t max_bytes,
+                         int context) {
+  const Recipe least_recipe = cheapest(recipe, geometry.head_dim);
+  const auto least = size_of(least_recipe, geometry, stand_in_constants(least_recipe, geometry), context);
+  if (!least.ok()) return least.error();
+  if (*least <= max_bytes) return {};
+  return error(
+      "the budget is {} at {} tokens, and the cheapest formats of the ladder take {}: give more, or a ladder "
+      "of "
+      "fewer bits",
+      readable_bytes(static_cast<double>(max_bytes)), context, readable_bytes(static_cast<double>(*least)));
+}
 
 std::int64_t SizeBudget::bytes_at(const Geometry& geometry, int context) const {
   if (bits == 0) return bytes;
@@ -115,15 +143,7 @@ Result<Recipe> allocate_bytes(const Recipe& recipe, const Geometry& geometry,
   };
   auto best = allocated(low);
   if (!best.ok()) return best;
-  const auto least = size_of(*best, geometry, constants, context);
-  if (!least.ok()) return least.error();
-  if (*least > most_bytes) {
-    return error(
-        "the budget is {} at {} tokens, and the cheapest formats of the ladder take {}: give more, or "
-        "a ladder of fewer bits",
-        readable_bytes(static_cast<double>(most_bytes)), context,
-        readable_bytes(static_cast<double>(*least)));
-  }
+  KVANT_RETURN_IF_ERROR(check_size_budget(recipe, geometry, most_bytes, context));
   constexpr int kHalvings = 14;
   for (int i = 0; i < kHalvings; ++i) {
     const double bits = i == 0 ? high : (low + high) / 2;

@@ -1,7 +1,6 @@
 // kvant advise: which cache to use for a model, a context and a memory.
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/json_file.h"
@@ -9,10 +8,8 @@
 #include "bench/advice.h"
 #include "bench/engine_bench.h"
 #include "calibrate/default_text.h"
-#include "calibrate/first_use.h"
 #include "calibrate/needs.h"
 #include "calibrate/size_budget.h"
-#include "cli/calibration_files.h"
 #include "cli/command.h"
 #include "cli/session.h"
 #include "eval/cache_size.h"
@@ -88,21 +85,22 @@ class Adviser {
     auto all = recipes();
     if (!all.ok()) return all.error();
     for (Recipe& recipe : *all) {
-      const auto plan = resolve(recipe, g, stand_in_constants(recipe, g));
+      const auto known = session->known_constants(recipe);
+      const bool calibrated = known.ok() && (*known != nullptr || !requires_calibration(recipe, g));
+      const auto plan = resolve(recipe, g, calibrated ? *known : stand_in_constants(recipe, g));
       if (!plan.ok()) continue;  // the model cannot have it
       AdviceRow row{.recipe = label(recipe),
                     .bytes = predicted_cache_bytes(**plan, context_) * options_.batch};
       row.fits = weights_ + row.bytes <= memory_;
-      if (!is_calibrated(recipe, engine)) row.note = "not calibrated yet: kvant calibrate --kv " + row.recipe;
+      if (!calibrated) {
+        row.note =
+            known.ok() ? "not calibrated yet: kvant calibrate --kv " + row.recipe : known.error().message;
+      }
+      if ((*plan)->calibration == CalibrationState::missing)
+        row.caveat = calibration_state_name((*plan)->calibration);
       candidates_.push_back({std::move(recipe), std::move(row)});
     }
     return {};
-  }
-
-  bool is_calibrated(const Recipe& recipe, const Engine& engine) const {
-    if (!options_.common.calibration.empty() || !needs_calibration(recipe, engine.geometry())) return true;
-    return std::filesystem::exists(
-        first_use_path(calibration_folder(), recipe, engine.geometry(), engine.fingerprint()));
   }
 
   static bool is_measurable(const Candidate& candidate) {
@@ -120,8 +118,8 @@ class Adviser {
     const auto session = Session::open(options_.common, WeightMode::f32, options_.quality.context);
     if (!session.ok()) return session.error();
     Engine& engine = session->engine();
-    const auto text =
-        options_.text_file.empty() ? default_calibration_text() : read_text_file(options_.text_file);
+    const auto text = options_.text_file.empty() ? Result<std::string>(held_out_text())
+                                                 : read_text_file(options_.text_file);
     if (!text.ok()) return text.error();
     const auto tokens = tokenize_for_eval(engine.tokenizer(), *text);
     if (!tokens.ok()) return tokens.error();
@@ -204,12 +202,13 @@ void print(const Advice& advice, const Adviser& adviser, const AdviseOptions& op
     fmt::print("{:1} {:{}} {:>10} ", chosen ? "*" : "", row.recipe, width,
                readable_bytes(static_cast<double>(row.bytes)));
     if (row.measured) {
-      fmt::print("{:9.2g} {:6.1f} % {:9.1f}\n", row.kld, 100 * row.top1, row.decode_tps);
+      fmt::print("{:9.2g} {:6.1f} % {:9.1f}{}{}\n", row.kld, 100 * row.top1, row.decode_tps,
+                 row.caveat.empty() ? "" : "  ", row.caveat);
     } else {
       fmt::print("{}\n", row.fits ? row.note : "does not fit");
     }
   }
-  fmt::print("{}{}\n", advice.recommends ? "Recommended (*): " : "", advice.why);
+  if (advice.recommends) fmt::print("Recommended (*): {}\n", advice.why);
 }
 
 std::string to_json(const Advice& advice, const Adviser& adviser, const AdviseOptions& options) {
@@ -229,6 +228,7 @@ std::string to_json(const Advice& advice, const Adviser& adviser, const AdviseOp
     item["top1"] = row.measured ? Json(row.top1) : Json(nullptr);
     item["decode_tps"] = row.measured ? Json(row.decode_tps) : Json(nullptr);
     if (!row.note.empty()) item["note"] = row.note;
+    if (!row.caveat.empty()) item["caveat"] = row.caveat;
     json["results"].push_back(std::move(item));
   }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -240,8 +240,10 @@ Status run_advise(const AdviseOptions& options) {
   const auto advice = adviser.run();
   if (!advice.ok()) return advice.error();
   print(*advice, adviser, options);
-  if (options.common.json.empty()) return {};
-  return write_whole_file(options.common.json, to_json(*advice, adviser, options));
+  if (!options.common.json.empty())
+    KVANT_RETURN_IF_ERROR(write_whole_file(options.common.json, to_json(*advice, adviser, options)));
+  if (!advice->recommends) return error("{}", advice->why);  // a script must notice
+  return {};
 }
 
 }  // namespace
@@ -260,8 +262,12 @@ Command add_advise_command(CLI::App& program) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("-f,--file,--text", options->text_file,
-                      "text to measure quality on (default: the text that ships with kvant)");
-  return {command, [options] { return run_advise(*options); }};
+                      "text to measure quality on (default: one that ships with kvant, and that nothing was "
+                      "calibrated on)");
+  return {command, [options] {
+            const Status chosen = choose_model(options->common);
+            return chosen.ok() ? run_advise(*options) : chosen;
+          }};
 }
 
 }  // namespace kvant

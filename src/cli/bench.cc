@@ -53,8 +53,8 @@ class Contenders {
     if (!plan.ok()) return plan.error();
     KVANT_RETURN_IF_ERROR(check_memory(fmt::format("a KV cache of {} tokens", bench.depths.back() + most_new),
                                        predicted_cache_bytes(**plan, bench.depths.back() + most_new)));
-    return make_engine_contender(label(*recipe) + (guard_every > 0 ? " (guarded)" : ""), session_.engine(),
-                                 session_.backend(), *plan, guard_every);
+    return make_engine_contender(row_name(label(*recipe), **plan) + (guard_every > 0 ? " (guarded)" : ""),
+                                 session_.engine(), session_.backend(), *plan, guard_every);
   }
 
  private:
@@ -136,9 +136,12 @@ Command add_bench_command(CLI::App& program) {
   add_guard_option(*command, options->guard);
   const Command attention = add_bench_attention_command(*command);
   return {command, [options, command, attention]() -> Status {
-            if (!attention.app->parsed()) return bench(*options);
-            KVANT_RETURN_IF_ERROR(check_no_options(*command));
-            return attention.run();
+            if (attention.app->parsed()) {
+              KVANT_RETURN_IF_ERROR(check_no_options(*command));
+              return attention.run();
+            }
+            KVANT_RETURN_IF_ERROR(choose_model(options->common));
+            return bench(*options);
           }};
 }
 

@@ -109,7 +109,8 @@ std::string to_json(const Calibration& calibration, const std::vector<std::strin
 
 Result<std::string> calibration_text(const CalibrateOptions& options) {
   if (options.settings.self) return std::string();
-  return options.text_file.empty() ? default_calibration_text() : read_text_file(options.text_file);
+  if (options.text_file.empty()) return default_calibration_text();
+  return read_text_file(options.text_file);
 }
 
 Status run_calibrate(const CalibrateOptions& options) {
@@ -120,14 +121,24 @@ Status run_calibrate(const CalibrateOptions& options) {
   Engine& engine = session->engine();
   auto recipes = recipes_to_calibrate(options.common, engine.geometry());
   if (!recipes.ok()) return recipes.error();
+  const CalibrationMethod method{.backend = options.common.backend};
+  if (options.output.empty() && method != CalibrationMethod{}) {
+    return error(
+        "what other commands find is made with --backend {}: leave --backend {} out, or name a file with -o",
+        CalibrationMethod{}.backend, options.common.backend);
+  }
   const std::vector<std::string> files = output_files(options, *recipes, engine);
   KVANT_RETURN_IF_ERROR(check_outputs(options, files));
 
   const auto start = std::chrono::steady_clock::now();
   const Interruption interruption;
-  const CalibrationRequest request{*recipes,         std::move(*text),
-                                   options.settings, options.common.n_threads,
-                                   files.front(),    interruption.flag()};
+  const CalibrationRequest request{*recipes,
+                                   std::move(*text),
+                                   options.settings,
+                                   options.common.n_threads,
+                                   files.front(),
+                                   interruption.flag(),
+                                   method};
   const auto made = calibrate(engine, session->backend(), request);
   if (!made.ok()) return made.error();
   for (const std::string& file : files) KVANT_RETURN_IF_ERROR(write_calibration(*made, file));
@@ -159,7 +170,8 @@ Command add_calibrate_command(CLI::App& program) {
   command->add_flag("--self", settings.self, "learn from text that the model writes itself")->excludes(text);
   command->add_option("--seed", settings.seed, "another seed chooses other samples and first centroids")
       ->capture_default_str();
-  return {command, [options] {
+  return {command, [options]() -> Status {
+            KVANT_RETURN_IF_ERROR(choose_model(options->common));
             if (options->full) set_full(options->settings);
             return run_calibrate(*options);
           }};

@@ -411,7 +411,6 @@ TEST_F(Cli, BenchAttentionRefusesWhatCannotBe) {
   refuses({"--kv", "llama.cpp:q4_0"}, "llama.cpp:q4_0");
   refuses({"--kv", "bf16,budget=3"}, "ladder");
   expect_user_error(run_model("bench", {"attention"}), "--model");
-  expect_user_error(run({"bench"}), "--model");
 }
 
 TEST_F(Cli, InfoKnowsEveryBuiltInRecipe) {

@@ -248,7 +248,10 @@ Command add_eval_command(CLI::App& program) {
                    "f32: expanded, so that only the cache is quantized; stored: as in the file")
       ->check(CLI::IsMember({"f32", "stored"}))
       ->capture_default_str();
-  return {command, [options] { return evaluate(*options); }};
+  return {command, [options] {
+            const Status chosen = choose_model(options->common);
+            return chosen.ok() ? evaluate(*options) : chosen;
+          }};
 }
 
 }  // namespace kvant

@@ -23,7 +23,8 @@ Result<std::unique_ptr<LogitSource>> EvalSources::make(const EvalRow& row) {
   const auto plan = session_.plan(row.recipe, row.calibration_text);
   if (!plan.ok()) return plan.error();
   cache_bytes_ += predicted_cache_bytes(**plan, context_);
-  return make_engine_source(row.name, session_.engine(), session_.backend(), *plan, row.step_tokens);
+  return make_engine_source(row_name(row.name, **plan), session_.engine(), session_.backend(), *plan,
+                            row.step_tokens);
 }
 
 Result<std::unique_ptr<LogitSource>> EvalSources::make_llama(const EvalRow& row) {

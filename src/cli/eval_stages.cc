@@ -58,7 +58,7 @@ Result<LayerResult> run_layers(const EvalStage& stage, const EvalText& text, con
     const auto plan = stage.session.plan(row.recipe, row.calibration_text);
     if (!plan.ok()) return plan.error();
     bytes += predicted_cache_bytes(**plan, options.context);
-    candidates.push_back({row.name, *plan});
+    candidates.push_back({row_name(row.name, **plan), *plan});
   }
   KVANT_RETURN_IF_ERROR(check_memory(
       fmt::format("evaluating {} caches of {} tokens", candidates.size(), options.context), bytes));

@@ -4,6 +4,7 @@
 
 #include "base/json_file.h"
 #include "base/progress.h"
+#include "calibrate/needs.h"
 #include "cli/command.h"
 #include "cli/session.h"
 #include "eval/cache_size.h"
@@ -23,6 +24,7 @@ struct Info {
   int context = 0;
   int batch = 1;
   std::int64_t available = 0;  // bytes beyond the weights
+  PlanReport report;
   std::vector<std::int64_t> layers;
   std::int64_t cache = 0;  // bytes of one sequence at `context`
   std::int64_t bf16 = 0;
@@ -42,9 +44,35 @@ int most_tokens(const Plan& plan, int batch, std::int64_t bytes) {
   return fits;
 }
 
-Info collect(const Session& session, const Plan& plan, const InfoOptions& options) {
+// The plan of what is known of the model, or of constants that stand in where the recipe can't do without:
+// sizes need no calibration.
+struct SizePlan {
+  std::shared_ptr<const Plan> plan;
+  bool stands_in = false;
+};
+Result<SizePlan> size_plan(const Session& session, const Recipe& recipe) {
+  const Geometry& geometry = session.engine().geometry();
+  auto constants = session.known_constants(recipe);
+  if (!constants.ok()) return constants.error();
+  const bool stands_in = *constants == nullptr && requires_calibration(recipe, geometry);
+  const auto plan = resolve(recipe, geometry, stands_in ? stand_in_constants(recipe, geometry) : *constants);
+  if (!plan.ok()) return plan.error();
+  return SizePlan{*plan, stands_in};
+}
+
+PlanReport report_of(const Session& session, const SizePlan& size) {
+  PlanReport report = session.report(*size.plan);
+  if (!size.stands_in) return report;
+  report.calibration = CalibrationState::missing;
+  report.calibration_note = "its constants are made on first use, or by kvant calibrate";
+  return report;
+}
+
+Info collect(const Session& session, const SizePlan& size, const InfoOptions& options) {
   const Geometry& g = session.engine().geometry();
+  const Plan& plan = *size.plan;
   Info info;
+  info.report = report_of(session, size);
   info.context = options.context > 0 ? options.context : std::max(g.trained_context, kPageTokens);
   info.batch = options.batch;
   info.available = std::max<std::int64_t>(available_memory_bytes(), 0);
@@ -79,7 +107,7 @@ void print(const Session& session, const Plan& plan, const Info& info) {
              readable_bytes(static_cast<double>(session.engine().weight_bytes())));
   fmt::print("  {} layers, {} query heads, {} KV heads of {} channels, trained context {} tokens\n",
              g.n_layers, g.n_heads, g.n_kv_heads, g.head_dim, g.trained_context);
-  fmt::print("recipe: {}\n{}", label(plan.recipe), plan_table(session.report(plan)));
+  fmt::print("recipe: {}\n{}", label(plan.recipe), plan_table(info.report));
   fmt::print("KV cache at {} tokens: {} for a sequence ({:.2f} bits per element; bf16: {})\n", info.context,
              readable_bytes(static_cast<double>(info.cache)),
              8.0 * static_cast<double>(info.cache) / elements,
@@ -116,7 +144,7 @@ std::string to_json_text(const Session& session, const Plan& plan, const Info& i
                                        {"cache_bytes_by_layer", info.layers},
                                        {"available_bytes", info.available},
                                        {"most_tokens", info.most_tokens},
-                                       {"plan", plan_to_json(session.report(plan))}};
+                                       {"plan", plan_to_json(info.report)}};
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -129,14 +157,14 @@ Status info(const InfoOptions& options) {
   const auto session = Session::open(quiet, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
   const Geometry& geometry = session->engine().geometry();
-  const auto plan =
-      resolve(*recipe, geometry, stand_in_constants(*recipe, geometry));  // sizes need no calibration
-  if (!plan.ok()) return plan.error();
-  const Info found = collect(*session, **plan, options);
+  const auto size = size_plan(*session, *recipe);
+  if (!size.ok()) return size.error();
+  const Plan& plan = *size->plan;
+  const Info found = collect(*session, *size, options);
   warn_beyond_training(geometry, found.context);
-  print(*session, **plan, found);
+  print(*session, plan, found);
   if (options.common.json.empty()) return {};
-  return write_whole_file(options.common.json, to_json_text(*session, **plan, found, options.common.model));
+  return write_whole_file(options.common.json, to_json_text(*session, plan, found, options.common.model));
 }
 
 }  // namespace
@@ -152,7 +180,10 @@ Command add_info_command(CLI::App& program) {
   command->add_option("-b,--batch", options->batch, "sequences at the same time")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  return {command, [options] { return info(*options); }};
+  return {command, [options] {
+            const Status chosen = choose_model(options->common);
+            return chosen.ok() ? info(*options) : chosen;
+          }};
 }
 
 }  // namespace kvant

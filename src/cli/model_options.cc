@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include "cli/default_model.h"
 #include "format/format.h"
 
 namespace kvant {
@@ -55,10 +56,19 @@ void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_reci
 }
 
 void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes) {
-  command.add_option("-m,--model", options.model, "model: a GGUF file")->required();
+  command.add_option("-m,--model", options.model, "model: a GGUF file (default: the one of `make setup`)");
   add_recipe_options(command, options, many_recipes);
   command.add_option("--calibration", options.calibration,
                      "constants that kvant calibrate -o has written (default: made on first use)");
+}
+
+Status choose_model(ModelOptions& options) {
+  if (!options.model.empty()) return {};
+  auto model = default_model();
+  if (!model.ok()) return model.error();
+  options.model = std::move(model).value();
+  fmt::print(stderr, "kvant: model {}\n", options.model);
+  return {};
 }
 
 Result<Recipe> one_recipe(const ModelOptions& options) {

@@ -28,6 +28,9 @@ void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_reci
 // Adds -m, those, and --calibration.
 void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes);
 
+// The default model, where the command line names none; stderr says which.
+Status choose_model(ModelOptions& options);
+
 // The recipe of a command that runs one; bf16 by default.
 Result<Recipe> one_recipe(const ModelOptions& options);
 // Whether the command line names any recipe.

@@ -151,7 +151,7 @@ Status Report::add_memory(const Session& session) {
     if (names_llama(row.name)) continue;
     const auto plan = session.plan(row.recipe);
     if (!plan.ok()) return plan.error();
-    MemoryRow memory{row.name, {}};
+    MemoryRow memory{row_name(row.name, **plan), {}};
     for (const int tokens : figures_.memory_contexts)
       memory.bytes.push_back(predicted_cache_bytes(**plan, tokens));
     figures_.memory.push_back(std::move(memory));
@@ -171,7 +171,8 @@ Status Report::measure_speed() {
     if (!names_llama(row.name)) {
       const auto plan = session->plan(row.recipe);
       if (!plan.ok()) return plan.error();
-      contenders.push_back(make_engine_contender(row.name, session->engine(), session->backend(), *plan));
+      contenders.push_back(
+          make_engine_contender(row_name(row.name, **plan), session->engine(), session->backend(), *plan));
       continue;
     }
     if (llama == nullptr) {
@@ -263,7 +264,10 @@ Command add_report_command(CLI::App& program) {
   command->add_option("-n,--n-predict", options->answer_tokens, "most tokens of a greedy answer")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  return {command, [options] { return report(*options); }};
+  return {command, [options] {
+            const Status chosen = choose_model(options->common);
+            return chosen.ok() ? report(*options) : chosen;
+          }};
 }
 
 }  // namespace kvant

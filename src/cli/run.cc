@@ -16,6 +16,7 @@
 #include "eval/guard_report.h"
 #include "eval/report_json.h"
 #include "model/tokenizer.h"
+#include "model/utf8.h"
 
 namespace kvant {
 namespace {
@@ -98,6 +99,7 @@ Result<std::vector<std::int32_t>> Run::prompt_tokens() const {
   if (!text.ok()) return text.error();
   const Tokenizer& tokenizer = session_.engine().tokenizer();
   if (options_.raw) return tokenizer.encode(*text, /*add_special=*/true, /*parse_special=*/false);
+  KVANT_RETURN_IF_ERROR(check_utf8("the system message", options_.system));
   std::vector<ChatMessage> messages;
   if (!options_.system.empty()) messages.push_back({"system", options_.system});
   messages.push_back({"user", *text});
@@ -219,8 +221,8 @@ Status Run::finish() {
              f.prompt_tokens, f.prompt_tps(), f.answer_tokens, f.answer_tps());
   fmt::print(stderr,
              "KV cache ({}): {} for {} tokens, {:.2f} bits per element; bf16 would take {} ({:.2f}x)\n",
-             label(plan_->recipe), readable_bytes(kv), conversation_->length(), bytes.bits_all(),
-             readable_bytes(bf16), kv > 0 ? bf16 / kv : 1.0);
+             row_name(label(plan_->recipe), *plan_), readable_bytes(kv), conversation_->length(),
+             bytes.bits_all(), readable_bytes(bf16), kv > 0 ? bf16 / kv : 1.0);
   const double sealed = bytes.elements > 0
                             ? static_cast<double>(bytes.sealed_elements) / static_cast<double>(bytes.elements)
                             : 0.0;
@@ -228,6 +230,9 @@ Status Run::finish() {
       stderr,
       "  {:.0f} % of it is sealed, at {:.2f} bits per element; the newest tokens wait for a full page\n",
       100.0 * sealed, nominal_bits(*plan_));
+  const PlanReport report = session_.report(*plan_);
+  if (!report.calibration_note.empty())
+    fmt::print(stderr, "  {}: {}\n", calibration_state_name(report.calibration), report.calibration_note);
   if (guard_) fmt::print(stderr, "{}", guard_summary(guard_->report()));
   if (options_.common.json.empty()) return {};
   nlohmann::ordered_json json = {{"schema", "kvant.run/1"},
@@ -243,7 +248,7 @@ Status Run::finish() {
                                  {"bits_sealed", bytes.bits_sealed()},
                                  {"bits_all", bytes.bits_all()},
                                  {"answer", answer_},
-                                 {"plan", plan_to_json(session_.report(*plan_))}};
+                                 {"plan", plan_to_json(report)}};
   if (guard_) json["guard"] = guard_to_json(guard_->report(), label(plan_->recipe));
   return write_whole_file(options_.common.json,
                           json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
@@ -296,7 +301,10 @@ Command add_run_command(CLI::App& program) {
   command->add_option("--min-p", options->sampling.min_p, "least probability relative to the likeliest")
       ->capture_default_str();
   command->add_option("-s,--seed", options->sampling.seed, "seed of the sampler")->capture_default_str();
-  return {command, [options] { return run(*options); }};
+  return {command, [options] {
+            const Status chosen = choose_model(options->common);
+            return chosen.ok() ? run(*options) : chosen;
+          }};
 }
 
 }  // namespace kvant

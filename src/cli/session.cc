@@ -4,17 +4,22 @@
 
 #include "base/progress.h"
 #include "calibrate/first_use.h"
+#include "calibrate/needs.h"
 #include "cli/calibration_files.h"
 #include "eval/cache_size.h"
 
 namespace kvant {
 
-Session::Session(const ModelOptions& options, std::unique_ptr<Engine> engine,
+Session::Session(const ModelOptions& options, WeightMode weights, int context, std::unique_ptr<Engine> engine,
                  std::unique_ptr<AttentionBackend> backend)
-    : verbose_(options.verbose),
+    : model_(options.model),
+      backend_name_(options.backend),
+      verbose_(options.verbose),
       strict_(options.strict),
       n_threads_(options.n_threads),
       calibration_(options.calibration),
+      weights_(weights),
+      context_(context),
       engine_(std::move(engine)),
       backend_(std::move(backend)) {}
 
@@ -23,31 +28,48 @@ Result<Session> Session::open(const ModelOptions& options, WeightMode weights, i
   if (!backend.ok()) return backend.error();
   auto engine = Engine::load(options.model, {options.n_threads, weights, context});
   if (!engine.ok()) return engine.error();
-  return Session(options, std::move(engine).value(), std::move(backend).value());
+  return Session(options, weights, context, std::move(engine).value(), std::move(backend).value());
 }
 
-Result<std::shared_ptr<const Constants>> Session::constants(const Recipe& recipe,
-                                                            const std::string& text_path) const {
-  if (calibration_.empty()) {
-    std::string text;
-    if (!text_path.empty()) {
-      auto read = read_text_file(text_path);
-      if (!read.ok()) return read.error();
-      text = std::move(read).value();
-    }
-    const Interruption interruption;
-    return load_or_calibrate(*engine_, *backend_, recipe,
-                             {calibration_folder(), n_threads_, interruption.flag(), std::move(text)});
-  }
+Result<std::shared_ptr<const Constants>> Session::known_constants(const Recipe& recipe) const {
+  const Geometry& geometry = engine_->geometry();
+  if (calibration_.empty())
+    return find_calibration(recipe, geometry, engine_->fingerprint(), calibration_folder());
   const auto file = read_calibration(calibration_);
   if (!file.ok()) return file.error();
-  return constants_from(*file, recipe, engine_->geometry(), engine_->fingerprint(), calibration_);
+  return constants_from(*file, recipe, geometry, engine_->fingerprint(), calibration_);
+}
+
+// Always by the same method, so that it does not matter which command was first.
+Result<std::shared_ptr<const Constants>> Session::learned_constants(const Recipe& recipe,
+                                                                    const std::string& text_path) const {
+  if (!calibration_.empty()) return known_constants(recipe);
+  const Geometry& geometry = engine_->geometry();
+  std::string text;
+  if (!text_path.empty()) {
+    auto read = read_text_file(text_path);
+    if (!read.ok()) return read.error();
+    text = std::move(read).value();
+  }
+  auto known = find_calibration(recipe, geometry, engine_->fingerprint(), calibration_folder(), text);
+  if (known != nullptr || !needs_calibration(recipe, geometry)) return known;
+  const Interruption interruption;
+  const FirstUse use{calibration_folder(), n_threads_, interruption.flag(), std::move(text)};
+  const CalibrationMethod usual;
+  if (weights_ == WeightMode::as_stored && context_ == 0 && backend_name_ == usual.backend)
+    return load_or_calibrate(*engine_, *backend_, recipe, use);
+  const auto backend = make_backend(usual.backend);
+  if (!backend.ok()) return backend.error();
+  const auto engine = Engine::load(model_, {n_threads_, WeightMode::as_stored, /*context=*/0});
+  if (!engine.ok()) return engine.error();
+  return load_or_calibrate(**engine, **backend, recipe, use);
 }
 
 Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const std::string& text_path,
                                                   const AttentionBackend* backend) const {
   if (backend == nullptr) backend = backend_.get();
-  auto known = constants(recipe, text_path);
+  const bool learns = !text_path.empty() || requires_calibration(recipe, engine_->geometry());
+  auto known = learns ? learned_constants(recipe, text_path) : known_constants(recipe);
   if (!known.ok()) return known.error();
   auto plan = resolve(recipe, engine_->geometry(), std::move(known).value(), backend->page_order());
   if (!plan.ok()) return plan.error();
@@ -55,6 +77,11 @@ Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const st
   if (verbose_) fmt::print(stderr, "{}", plan_table(report));
   if (strict_) KVANT_RETURN_IF_ERROR(check_fallbacks(report));
   return plan;
+}
+
+std::string row_name(const std::string& recipe, const Plan& plan) {
+  if (plan.calibration != CalibrationState::missing) return recipe;
+  return fmt::format("{} ({})", recipe, calibration_state_name(plan.calibration));
 }
 
 Status check_fallbacks(const PlanReport& report) {

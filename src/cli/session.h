@@ -18,28 +18,36 @@ class Session {
   Engine& engine() const { return *engine_; }
   AttentionBackend& backend() const { return *backend_; }
 
-  // What calibration learned for a recipe: from the file of --calibration, or made on first use, on the text
-  // at text_path instead of the usual one.
-  Result<std::shared_ptr<const Constants>> constants(const Recipe& recipe,
-                                                     const std::string& text_path = "") const;
-  // Resolves a recipe for the model, with its calibration (made now, if need be); prints the plan with -v.
-  // With --strict a fall-back is an error. text_path: a text to calibrate on, instead of the usual one.
-  // backend: that the plan is for, instead of the session's.
+  // What is known of the model for a recipe: from the file of --calibration, or what kvant calibrate or an
+  // earlier use has left. Null: nothing, or the recipe needs nothing.
+  Result<std::shared_ptr<const Constants>> known_constants(const Recipe& recipe) const;
+  // The same, but learned now where there is nothing and the recipe can use it. text_path: a text to learn
+  // from, instead of the usual one.
+  Result<std::shared_ptr<const Constants>> learned_constants(const Recipe& recipe,
+                                                             const std::string& text_path = "") const;
+  // Resolves a recipe for the model; prints the plan with -v. Its calibration is made now only if the recipe
+  // can't be used without. With --strict a fall-back is an error. text_path: a text to calibrate on, instead
+  // of the usual one. backend: that the plan is for, instead of the session's.
   Result<std::shared_ptr<const Plan>> plan(const Recipe& recipe, const std::string& text_path = "",
                                            const AttentionBackend* backend = nullptr) const;
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
 
  private:
-  Session(const ModelOptions& options, std::unique_ptr<Engine> engine,
+  Session(const ModelOptions& options, WeightMode weights, int context, std::unique_ptr<Engine> engine,
           std::unique_ptr<AttentionBackend> backend);
 
+  std::string model_, backend_name_;
   bool verbose_, strict_;
   int n_threads_;
-  std::string calibration_;  // file; empty: made on first use
+  std::string calibration_;  // file; empty: the user's cache folder
+  WeightMode weights_;
+  int context_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<AttentionBackend> backend_;
 };
 
+// What tables call a cache: the recipe, and that it is not calibrated where it could be.
+std::string row_name(const std::string& recipe, const Plan& plan);
 // For --strict: an error when the plan falls back to something slower.
 Status check_fallbacks(const PlanReport& report);
 // An error when `bytes` more are not to be had on this machine. what: "a KV cache of 8192 tokens".

@@ -62,8 +62,8 @@ Result<TuneText> cut_text(const EvalText& text, const TuneOptions& options) {
 }
 
 Result<TuneText> read_text(const TuneOptions& options, const Tokenizer& tokenizer) {
-  const auto text =
-      options.text_file.empty() ? default_calibration_text() : read_text_file(options.text_file);
+  const auto text = options.text_file.empty() ? Result<std::string>(default_calibration_text())
+                                              : read_text_file(options.text_file);
   if (!text.ok()) return text.error();
   const auto tokens = tokenize_for_eval(tokenizer, *text);
   if (!tokens.ok()) return tokens.error();
@@ -151,16 +151,19 @@ Status run_tune(const TuneOptions& options) {
   auto text = read_text(options, engine.tokenizer());
   if (!text.ok()) return text.error();
 
+  const int trained = engine.geometry().trained_context;
+  const int context = budget->context > 0 ? budget->context : std::clamp(trained, kPageTokens, kUsualContext);
+  const std::int64_t max_bytes = budget->bytes_at(engine.geometry(), context);
+  KVANT_RETURN_IF_ERROR(check_size_budget(*base, engine.geometry(), max_bytes, context));
   const auto start = std::chrono::steady_clock::now();
-  auto constants = session->constants(*base);
+  auto constants = session->learned_constants(*base);
   if (!constants.ok()) return constants.error();
   const Interruption interruption;
   TuneRequest request;
   request.base = *base;
   request.constants = std::move(constants).value();
-  const int trained = engine.geometry().trained_context;
-  request.context = budget->context > 0 ? budget->context : std::clamp(trained, kPageTokens, kUsualContext);
-  request.most_bytes = budget->bytes_at(engine.geometry(), request.context);
+  request.context = context;
+  request.most_bytes = max_bytes;
   request.tuning = std::move(text->tuning);
   request.held_out = std::move(text->held_out);
   request.held_out_context = options.length;
@@ -207,7 +210,10 @@ Command add_tune_command(CLI::App& program) {
   command->add_option("--trials", options->trials, "allocations to try")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  return {command, [options] { return run_tune(*options); }};
+  return {command, [options] {
+            const Status chosen = choose_model(options->common);
+            return chosen.ok() ? run_tune(*options) : chosen;
+          }};
 }
 
 }  // namespace kvant

@@ -102,8 +102,9 @@ TEST_F(Measuring, AdviseRecommendsWhatFits) {
   EXPECT_EQ(json["recommended"], json["results"][0]["recipe"]);
   for (const auto& row : json["results"]) EXPECT_GT(row["decode_tps"], 0);
   const Outcome none = run("advise", "-c 512 --kv q8_0 --memory 1KiB -f " + path("text.txt"));
-  EXPECT_EQ(none.code, 0) << none.err;
-  EXPECT_NE(none.out.find("nothing fits"), std::string::npos) << none.out;
+  EXPECT_EQ(none.code, 2) << none.err;
+  EXPECT_NE(none.err.find("nothing fits"), std::string::npos) << none.err;
+  EXPECT_NE(none.out.find("does not fit"), std::string::npos) << none.out;
 }
 
 TEST_F(Measuring, RunSaysWhatTheGuardFound) {

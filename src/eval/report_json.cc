@@ -32,6 +32,7 @@ Json row_to_json(const QualityRow& row) {
                {"seconds", number(row.seconds)},
                {"positions", m.positions},
                {"kld_blocks", row.kld_blocks},
+               {"calibration", calibration_state_name(row.plan.calibration)},
                {"plan", plan_to_json(row.plan)}};
   if (!row.label.empty()) json["label"] = row.label;
   return json;
@@ -67,9 +68,13 @@ nlohmann::ordered_json plan_to_json(const PlanReport& report) {
                     {"page_bytes", row.page_bytes}});
   }
   for (const Fallback& f : report.fallbacks) fallbacks.push_back({{"what", f.what}, {"reason", f.reason}});
-  return {{"recipe", report.summary}, {"tail", report.tail},       {"sink", report.sink},
-          {"window", report.window},  {"prefill", report.prefill}, {"rows", rows},
-          {"fallbacks", fallbacks}};
+  Json json = {{"recipe", report.summary},  {"tail", report.tail},
+               {"sink", report.sink},       {"window", report.window},
+               {"prefill", report.prefill}, {"calibration", calibration_state_name(report.calibration)}};
+  if (!report.calibration_note.empty()) json["calibration_note"] = report.calibration_note;
+  json["rows"] = std::move(rows);
+  json["fallbacks"] = std::move(fallbacks);
+  return json;
 }
 
 nlohmann::ordered_json eval_to_json(const QualityResult& result, const std::string& model) {
@@ -104,6 +109,10 @@ std::string eval_table(const QualityResult& result) {
         row.name, width, bits(row.bits.sealed), bits(row.bits.all), m.ppl, divergence(m.kld_mean), interval,
         divergence(m.kld_median), divergence(m.kld_p99), divergence(m.kld_p999), divergence(m.kld_max),
         100 * m.top1, 100 * m.rms_dp, row.seconds);
+  }
+  for (const QualityRow& row : result.rows) {
+    if (!row.plan.calibration_note.empty())
+      text += fmt::format("{}: {}\n", row.name, row.plan.calibration_note);
   }
   const std::int64_t positions = result.rows.empty() ? 0 : result.rows.front().metrics.positions;
   text += fmt::format("{} chunks of {} tokens, {} scored positions; reference: {}\n", result.chunks,

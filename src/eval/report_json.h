@@ -9,7 +9,8 @@
 
 namespace kvant {
 
-// {"recipe":.., "tail":.., "sink":.., "window":.., "prefill":.., "rows":[..], "fallbacks":[..]}
+// {"recipe":.., "tail":.., "sink":.., "window":.., "prefill":.., "calibration":.., "rows":[..],
+// "fallbacks":[..]}; "calibration_note" where a calibration would help
 nlohmann::ordered_json plan_to_json(const PlanReport& report);
 
 // {"schema":"kvant.eval/1","model":..,"context":..,"chunks":..,"results":[..]}; figures that don't exist

@@ -46,6 +46,22 @@ bool is_overridden(const Recipe& recipe, int layer, int kv_head, Side side) {
   return &found != &recipe.k && &found != &recipe.v;
 }
 
+Error too_small(const Recipe& recipe, const Ladder& ladder) {
+  return error("budget={} is less than the {:.3f} bits of {}, the cheapest format of the ladder",
+               recipe.budget, ladder.bits.front(), ladder.formats.front()->name());
+}
+
+// The same format for K and V everywhere, but where the recipe's own overrides say otherwise.
+Result<Recipe> allocate_evenly(const Recipe& recipe, const Ladder& ladder) {
+  const Format* best = nullptr;
+  for (std::size_t i = 0; i < ladder.formats.size(); ++i)
+    if (ladder.bits[i] <= recipe.budget) best = ladder.formats[i];
+  if (best == nullptr) return too_small(recipe, ladder);
+  Recipe allocated = recipe;
+  allocated.k.format = allocated.v.format = best->name();
+  return allocated;
+}
+
 Result<std::vector<Unit>> units_of(const Recipe& recipe, const Geometry& geometry,
                                    const Constants* constants) {
   std::vector<Unit> units;
@@ -111,16 +127,28 @@ const Format& probe_format(const Recipe& recipe, int head_dim) {
   return *ladder.formats.back();
 }
 
+bool knows_harms(const Recipe& recipe, const Geometry& geometry, const Constants* constants) {
+  if (constants == nullptr) return false;
+  const std::string name = harm_constant(recipe);
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    for (int head = 0; head < geometry.n_kv_heads; ++head) {
+      for (const Side side : kSides) {
+        if (is_overridden(recipe, layer, head, side)) continue;
+        if (!constants->find(layer, head, side, name).empty()) return true;
+      }
+    }
+  }
+  return false;
+}
+
 Result<Recipe> allocate_bits(const Recipe& recipe, const Geometry& geometry, const Constants* constants) {
   if (recipe.budget == 0) return recipe;
+  const Ladder ladder = sorted_ladder(recipe, geometry.head_dim);
+  if (!knows_harms(recipe, geometry, constants)) return allocate_evenly(recipe, ladder);
   auto units = units_of(recipe, geometry, constants);
   if (!units.ok()) return units.error();
-  const Ladder ladder = sorted_ladder(recipe, geometry.head_dim);
   const double spare = (recipe.budget - ladder.bits.front()) * static_cast<double>(units->size());
-  if (spare < 0) {
-    return error("budget={} is less than the {:.3f} bits of {}, the cheapest format of the ladder",
-                 recipe.budget, ladder.bits.front(), ladder.formats.front()->name());
-  }
+  if (spare < 0) return too_small(recipe, ladder);
   raise_levels(*units, ladder, spare);
   Recipe allocated = recipe;
   for (const Unit& unit : *units) {

@@ -20,11 +20,16 @@ std::string harm_constant(const Recipe& recipe);
 // The format that calibration tries out everywhere to find that: the ladder's cheapest of at least 2 bits.
 const Format& probe_format(const Recipe& recipe, int head_dim);
 
+// Whether calibration has weighed the ladder's formats for any (layer, KV head, side) that the recipe's own
+// overrides leave to the budget. constants: may be null.
+bool knows_harms(const Recipe& recipe, const Geometry& geometry, const Constants* constants);
+
 // `recipe` with an override for every (layer, KV head, side) that none of its own overrides names: the
 // ladder's format by greedy allocation (Shoham and Gersho 1988): all begin with the cheapest one, and what
 // lowers the total harm most for each bit is raised next, as long as the mean over all of them stays within
-// the budget. The recipe itself when it has no budget. Fails where harms are missing, or when the cheapest
-// formats are more than the budget.
+// the budget. Where no harms are known at all, K and V get the same format everywhere: the ladder's one of
+// the most bits that the budget allows. The recipe itself when it has no budget. Fails where some harms are
+// known and others are missing, or when the cheapest formats are more than the budget.
 Result<Recipe> allocate_bits(const Recipe& recipe, const Geometry& geometry, const Constants* constants);
 
 }  // namespace kvant

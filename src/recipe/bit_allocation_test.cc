@@ -122,8 +122,30 @@ TEST(BitAllocation, RefusesABudgetBelowTheCheapestFormat) {
   EXPECT_NE(allocated.error().message.find("tcq1"), std::string::npos) << allocated.error().message;
 }
 
-TEST(BitAllocation, SaysWhenHarmsAreMissing) {
-  EXPECT_FALSE(allocate_bits(recipe(3), geometry(1, 1), nullptr).ok());
+TEST(BitAllocation, SaysWhenSomeHarmsAreMissing) {
+  const Recipe r = recipe(3);
+  Constants constants;
+  set_harm(constants, r, 0, 0, Side::key, falling(1, 4));
+  const auto allocated = allocate_bits(r, geometry(1, 1), &constants);
+  ASSERT_FALSE(allocated.ok());
+  EXPECT_NE(allocated.error().message.find("layer 0 KV head 0 V"), std::string::npos)
+      << allocated.error().message;
+}
+
+TEST(BitAllocation, WithoutHarmsIsOneFormatForAllWithinTheBudget) {
+  const Geometry g = geometry(2, 2);
+  const std::pair<double, const char*> cases[] = {{1.3, "tcq1"}, {2.2, "tcq1"}, {2.3, "tcq2"}, {9, "tcq3"}};
+  for (const auto& [budget, format] : cases) {
+    const auto allocated = allocate_bits(recipe(budget), g, nullptr);
+    ASSERT_TRUE(allocated.ok()) << budget;
+    for (int layer = 0; layer < 2; ++layer) {
+      for (const Side side : kSides) EXPECT_EQ(format_of(*allocated, layer, 1, side), format) << budget;
+    }
+    EXPECT_EQ(allocated->k.transforms, std::vector<std::string>{"hadamard"});
+  }
+  EXPECT_FALSE(allocate_bits(recipe(1.1), g, nullptr).ok());
+  const auto own = parse_recipe("k=tcq2,v=tcq2,k@1=bf16,budget=3.3,ladder=tcq1+tcq2+tcq3");
+  EXPECT_EQ(format_of(*allocate_bits(*own, g, nullptr), 1, 0, Side::key), "bf16");
 }
 
 TEST(BitAllocation, ProbesWithTheCheapestFormatOfTwoBits) {

@@ -23,6 +23,12 @@ enum class NeedKind : std::uint8_t {
   harm,       // of the ladder's formats, for the bit allocation
 };
 
+// Whether a recipe works without it, if not as well: where nothing has weighed the ladder's formats, the
+// budget buys the same format everywhere (bit_allocation.h).
+constexpr bool is_optional(NeedKind kind) {
+  return kind == NeedKind::harm;
+}
+
 // One array of Constants.
 struct ConstantNeed {
   NeedKind kind = NeedKind::transform;

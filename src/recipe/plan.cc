@@ -127,9 +127,12 @@ Status check_correction(const Recipe& recipe, const Geometry& geometry) {
   return {};
 }
 
-Status check_constants(const Plan& plan, const HeadConstants& constants) {
+// Fills in plan.calibration.
+Status check_constants(Plan& plan, const HeadConstants& constants) {
   for (const ConstantNeed& need :
        constant_needs(plan.recipe, plan.geometry, constants.layer, constants.kv_head, constants.side)) {
+    if (plan.calibration == CalibrationState::not_needed) plan.calibration = CalibrationState::calibrated;
+    if (plan.calibration == CalibrationState::missing && is_optional(need.kind)) continue;
     if (need.kind == NeedKind::adapter && switched_off(constants.find(need.name))) continue;
     const auto found = calibrated_constants(constants, need.name, need.size);
     if (!found.ok()) return found.error();
@@ -158,7 +161,7 @@ bool corrects_nothing(const HeadConstants& keys) {
 }
 
 // allocated: the plan's recipe with its budget spread.
-Result<HeadPlan> resolve_head(const Plan& plan, const Recipe& allocated, int layer, int kv_head, bool mixed) {
+Result<HeadPlan> resolve_head(Plan& plan, const Recipe& allocated, int layer, int kv_head, bool mixed) {
   HeadPlan head;
   for (Side side : kSides) {
     const HeadConstants constants{plan.constants.get(), layer, kv_head, side};
@@ -173,6 +176,8 @@ Result<HeadPlan> resolve_head(const Plan& plan, const Recipe& allocated, int lay
 }
 
 Status resolve_heads(Plan& plan) {
+  if (plan.recipe.budget > 0 && !knows_harms(plan.recipe, plan.geometry, plan.constants.get()))
+    plan.calibration = CalibrationState::missing;
   const auto allocated = allocate_bits(plan.recipe, plan.geometry, plan.constants.get());
   if (!allocated.ok()) return allocated.error();
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
@@ -257,6 +262,18 @@ const SideRecipe& side_of(const Recipe& recipe, Side side, int layer, int kv_hea
     if (o.side == side && in_layers && (o.kv_head < 0 || o.kv_head == kv_head)) found = &o.recipe;
   }
   return *found;
+}
+
+const char* calibration_state_name(CalibrationState state) {
+  switch (state) {
+    case CalibrationState::not_needed:
+      return "not needed";
+    case CalibrationState::calibrated:
+      return "calibrated";
+    case CalibrationState::missing:
+      break;
+  }
+  return "not calibrated";
 }
 
 // Recipes made by hand get the checks of parsed ones by being printed and parsed.

@@ -46,6 +46,14 @@ struct LayerPlan {
 // where they have such an order. Backends say which one they read fast; all read both.
 enum class PageOrder : std::uint8_t { canonical, lanes };
 
+// What calibration has to do with a plan.
+enum class CalibrationState : std::uint8_t {
+  not_needed,  // the recipe uses no constants of the model
+  calibrated,  // all that it can use is there
+  missing,     // it works without them, if not as well: its budget is spent evenly
+};
+const char* calibration_state_name(CalibrationState state);  // "not needed", "calibrated", "not calibrated"
+
 struct Plan {
   Geometry geometry;
   Recipe recipe;
@@ -54,6 +62,7 @@ struct Plan {
   std::vector<LayerPlan> layers;               // [n_layers]
   std::vector<HeadPlan> heads;                 // [n_layers * n_kv_heads]
   PageOrder order = PageOrder::canonical;
+  CalibrationState calibration = CalibrationState::not_needed;
 
   const HeadPlan& head(int layer, int kv_head) const { return heads[layer * geometry.n_kv_heads + kv_head]; }
 };

@@ -4,6 +4,7 @@
 
 #include "recipe/constant_needs.h"
 #include "recipe/head_mix.h"
+#include "recipe/stand_in_constants.h"
 
 namespace kvant {
 namespace {
@@ -348,6 +349,54 @@ TEST(Resolve, ChecksRecipesThatWereNotParsed) {
   recipe.window = 0;
   recipe.k.format = "ch4g129";
   EXPECT_FALSE(resolve(recipe, small_geometry(), nullptr).ok());
+}
+
+TEST(Plan, OfKvantsRecipesNeedsNoCalibrationOnAnyModel) {
+  for (const char* name : {"kvant-4bit", "kvant-3bit", "kvant-2bit"}) {
+    const Recipe recipe = *parse_recipe(name);
+    for (const int head_dim : {64, 80, 96, 112, 128, 256}) {
+      Geometry g;
+      g.model = "any";
+      g.n_layers = 2;
+      g.n_heads = g.n_kv_heads = 3;
+      g.head_dim = head_dim;
+      g.score_scale = 0.1F;
+      g.sliding_window = {0, 256};
+      const auto plan = resolve(recipe, g, nullptr);
+      ASSERT_TRUE(plan.ok()) << name << ": " << plan.error().message;
+      EXPECT_EQ((*plan)->calibration, CalibrationState::missing);
+      const Format* format = (*plan)->heads[0].k.sealed;
+      EXPECT_LE(format->bits(head_dim), recipe.budget) << name;
+      EXPECT_GT(format->bits(head_dim), recipe.budget - 1) << name;
+      for (const HeadPlan& head : (*plan)->heads) {
+        EXPECT_EQ(head.k.sealed, format);
+        EXPECT_EQ(head.v.sealed, format);
+        EXPECT_EQ(head.k.transform_names, std::vector<std::string>{"hadamard"});
+      }
+      EXPECT_EQ((*plan)->layers[0].sink, 4);
+    }
+  }
+}
+
+TEST(Plan, SaysWhetherItIsCalibrated) {
+  Geometry g;
+  g.model = "any";
+  g.n_layers = 1;
+  g.n_heads = g.n_kv_heads = 1;
+  g.head_dim = 64;
+  g.score_scale = 0.1F;
+  g.sliding_window = {0};
+  const auto state = [&](const char* text, bool constants) {
+    const Recipe recipe = *parse_recipe(text);
+    const auto plan = resolve(recipe, g, constants ? stand_in_constants(recipe, g) : nullptr);
+    EXPECT_TRUE(plan.ok()) << text;
+    return (*plan)->calibration;
+  };
+  EXPECT_EQ(state("kivi-2bit", false), CalibrationState::not_needed);
+  EXPECT_EQ(state("kvant-2bit", false), CalibrationState::missing);
+  EXPECT_EQ(state("kvant-2bit", true), CalibrationState::calibrated);
+  EXPECT_EQ(state("vecinfer-2bit", true), CalibrationState::calibrated);
+  EXPECT_FALSE(resolve(*parse_recipe("vecinfer-2bit"), g, nullptr).ok());
 }
 
 }  // namespace

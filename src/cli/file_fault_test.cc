@@ -1,0 +1,61 @@
+// Files and sizes that cannot be: one clear sentence, and at once.
+#include "cli/testing/program.h"
+
+namespace kvant {
+namespace {
+
+using Faults = testing::Program;
+using testing::Outcome;
+
+std::string repeated(const std::string& text, int n) {
+  std::string all;
+  for (int i = 0; i < n; ++i) all += text;
+  return all;
+}
+
+TEST_F(Faults, JsonOfAnyShapeIsOneSentence) {
+  const std::pair<std::string, const char*> cases[] = {
+      {repeated("[", 200000), "64 levels"},
+      {repeated("{\"results\":", 200000), "64 levels"},
+      {"{\"schema\":5}", "no \"schema\""},
+      {"{\"schema\":\"kvant.eval/1\",\"results\":3}", "no list of results"},
+      {"nonsense", "not valid JSON"}};
+  for (const auto& [text, part] : cases) {
+    write("odd.json", text);
+    for (const char* words : {"compare odd.json odd.json", "info -m model.gguf --kv odd.json"}) {
+      const Outcome outcome = run(words);
+      EXPECT_EQ(outcome.code, 2) << text.substr(0, 40);
+      EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+      EXPECT_EQ(outcome.err.find("json.exception"), std::string::npos) << outcome.err;
+      if (words[0] == 'c') EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
+    }
+  }
+  write("prompts.txt", "{\"prompt\":" + repeated("[", 200000));
+  const Outcome greedy = run("eval -m model.gguf -t 1 --greedy -f prompts.txt");
+  EXPECT_EQ(greedy.code, 2);
+  EXPECT_NE(greedy.err.find("64 levels"), std::string::npos) << greedy.err;
+}
+
+TEST_F(Faults, TheByteThatIsNotUtf8IsCountedInTheUsersText) {
+  write("latin1.txt", "caf\xe9 au lait");
+  const Outcome user = run("run -m model.gguf -t 1 -f latin1.txt");
+  EXPECT_EQ(user.code, 2);
+  EXPECT_NE(user.err.find("byte 3 (0xe9)"), std::string::npos) << user.err;
+  const Outcome system = run("run -m model.gguf -t 1 -p abc --system \"$(cat latin1.txt)\"");
+  EXPECT_EQ(system.code, 2);
+  EXPECT_NE(system.err.find("the system message is not UTF-8: byte 3"), std::string::npos) << system.err;
+}
+
+TEST_F(Faults, AnImpossibleBudgetIsRefusedBeforeTheCalibration) {
+  for (const char* budget : {"0.3bit@512", "1KiB@512"}) {
+    const Outcome outcome =
+        run("tune -m model.gguf -t 1 -f text.txt -c 256 --contexts 2 -o mine.json --budget " +
+            std::string(budget));
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_NE(outcome.err.find("the cheapest formats of the ladder take"), std::string::npos) << outcome.err;
+    EXPECT_FALSE(std::filesystem::exists(path("cache"))) << "calibrated first";
+  }
+}
+
+}  // namespace
+}  // namespace kvant

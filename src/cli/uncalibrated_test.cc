@@ -1,0 +1,74 @@
+// kvant's own recipes before anything is calibrated: they work at once, and say so.
+#include <nlohmann/json.hpp>
+
+#include "cli/testing/program.h"
+
+namespace kvant {
+namespace {
+
+using Uncalibrated = testing::Program;
+using testing::Outcome;
+
+TEST_F(Uncalibrated, RunAnswersAtOnceAndSaysSo) {
+  const Outcome run_once =
+      run("run -m model.gguf -t 1 --raw -f text.txt -n 4 --kv kvant-2bit -v --json run.json");
+  ASSERT_EQ(run_once.code, 0) << run_once.err;
+  EXPECT_NE(run_once.err.find("KV cache (kvant-2bit (not calibrated))"), std::string::npos) << run_once.err;
+  EXPECT_NE(run_once.err.find("`kvant calibrate --kv kvant-2bit`"), std::string::npos) << run_once.err;
+  EXPECT_FALSE(std::filesystem::exists(path("cache"))) << "something was calibrated";
+  const auto plan = nlohmann::json::parse(read("run.json"))["plan"];
+  EXPECT_EQ(plan["calibration"], "not calibrated");
+  EXPECT_EQ(plan["rows"][0]["format"], "tcq2");
+}
+
+TEST_F(Uncalibrated, EvalBenchAndInfoMarkTheRow) {
+  const Outcome eval =
+      run("eval -m model.gguf -t 1 -f text.txt -c 512 --chunks 1 --kv kvant-3bit,kivi-2bit --json eval.json");
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  EXPECT_NE(eval.out.find("kvant-3bit (not calibrated)  "), std::string::npos) << eval.out;
+  const auto rows = nlohmann::json::parse(read("eval.json"))["results"];
+  EXPECT_EQ(rows[1]["recipe"], "kvant-3bit (not calibrated)");
+  EXPECT_EQ(rows[1]["calibration"], "not calibrated");
+  EXPECT_EQ(rows[2]["recipe"], "kivi-2bit");
+  EXPECT_EQ(rows[2]["calibration"], "not needed");
+  const Outcome bench = run("bench -m model.gguf -t 1 -d 0 -p 8 -n 2 -r 1 --kv kvant-4bit");
+  EXPECT_NE(bench.out.find("kvant-4bit (not calibrated)"), std::string::npos) << bench.out << bench.err;
+  const Outcome info = run("info -m model.gguf --kv kvant-4bit -c 1000");
+  EXPECT_NE(info.out.find("not calibrated"), std::string::npos) << info.out << info.err;
+  EXPECT_NE(info.out.find("tcq4"), std::string::npos) << info.out;
+  EXPECT_FALSE(std::filesystem::exists(path("cache")));
+}
+
+// What calibrate leaves is found by every command, whatever its weights and backend.
+TEST_F(Uncalibrated, NoMoreOnceCalibrated) {
+  const std::string kv = "--kv 'k=tok2g32,v=tok2g32,budget=4,ladder=tok2g32+tok4g32+tok8g32' ";
+  const Outcome made = run("calibrate -m model.gguf -t 1 -f text.txt --samples 2 --length 128 " + kv);
+  ASSERT_EQ(made.code, 0) << made.err;
+  const Outcome eval = run("eval -m model.gguf -t 1 -f text.txt -c 256 --chunks 1 --json eval.json " + kv);
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  EXPECT_EQ(nlohmann::json::parse(read("eval.json"))["results"][1]["calibration"], "calibrated");
+  for (const char* command : {"run --raw -p abc -n 2 ", "info -c 1000 ", "bench -d 0 -p 4 -n 1 -r 1 "}) {
+    const Outcome used = run(command + ("-m model.gguf -t 1 -v " + kv));
+    EXPECT_EQ(used.code, 0) << used.err;
+    EXPECT_EQ((used.out + used.err).find("not calibrated"), std::string::npos) << command;
+    EXPECT_NE((used.out + used.err).find("calibrated"), std::string::npos) << command;
+  }
+  TinyModel tuned;  // the same header, other weights
+  tuned.seed = 9;
+  TinyModelWriter(tuned).write(path("tuned.gguf"));
+  const Outcome other = run("info -m tuned.gguf -c 1000 " + kv);
+  EXPECT_NE(other.out.find("not calibrated"), std::string::npos) << other.out;
+}
+
+TEST_F(Uncalibrated, RecipesThatNeedConstantsAreCalibratedOnFirstUseByOneMethod) {
+  write("long.txt", std::string(7, ' ') + read("text.txt") + read("text.txt"));
+  const Outcome refused = run("calibrate -m model.gguf -t 1 --backend cpu --kv vecinfer-2bit");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("--backend reference"), std::string::npos) << refused.err;
+  const Outcome info = run("info -m model.gguf -c 1000 --kv vecinfer-2bit");
+  ASSERT_EQ(info.code, 0) << info.err;
+  EXPECT_NE(info.out.find("made on first use"), std::string::npos) << info.out;
+}
+
+}  // namespace
+}  // namespace kvant
