@@ -120,6 +120,8 @@ TEST_F(CalibrationFile, RefusesOtherVersions) {
   earlier.set("general.type", "kvant-calibration");
   earlier.set("kvant.calibration.version", std::int64_t{1});
   earlier.set("kvant.calibration.fingerprint", made_.fingerprint);
+  const float one = 1;
+  earlier.add_f32("0", {&one, 1});
   ASSERT_TRUE(earlier.write(path_).ok());
   EXPECT_NE(message().find("did not tell models of other weights apart: make it anew"), std::string::npos)
       << message();
