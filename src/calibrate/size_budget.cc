@@ -49,7 +49,7 @@ Result<std::int64_t> size_of(const Recipe& recipe, const Geometry& geometry,
                              const std::shared_ptr<const Constants>& constants, int context) {
   const auto plan = resolve(recipe, geometry, constants);
   if (!plan.ok()) return plan.error();
-  return predicted_cache_bytes(**plan, context);
+  return mean_cache_bytes(**plan, context);
 }
 
 }  // namespace

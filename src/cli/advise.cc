@@ -18,7 +18,6 @@
 #include "eval/cache_size.h"
 #include "eval/engine_source.h"
 #include "eval/quality_eval.h"
-#include "recipe/stand_in_constants.h"
 
 namespace kvant {
 namespace {
@@ -88,10 +87,9 @@ class Adviser {
     auto all = recipes();
     if (!all.ok()) return all.error();
     for (Recipe& recipe : *all) {
-      const auto plan = resolve(recipe, g, stand_in_constants(recipe, g));
+      const auto plan = session->plan_uncalibrated(recipe);
       if (!plan.ok()) continue;  // the model cannot have it
-      AdviceRow row{.recipe = label(recipe),
-                    .bytes = predicted_cache_bytes(**plan, context_) * options_.batch};
+      AdviceRow row{.recipe = label(recipe), .bytes = largest_cache_bytes(**plan, context_) * options_.batch};
       row.fits = weights_ + row.bytes <= memory_;
       if (!is_calibrated(recipe, engine)) row.note = "not calibrated yet: kvant calibrate --kv " + row.recipe;
       candidates_.push_back({std::move(recipe), std::move(row)});

@@ -1,4 +1,5 @@
 // kvant info: what a model's KV cache takes, and what fits.
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -8,7 +9,6 @@
 #include "cli/session.h"
 #include "eval/cache_size.h"
 #include "eval/report_json.h"
-#include "recipe/stand_in_constants.h"
 
 namespace kvant {
 namespace {
@@ -25,6 +25,8 @@ struct Info {
   std::int64_t available = 0;  // bytes beyond the weights
   std::vector<std::int64_t> layers;
   std::int64_t cache = 0;  // bytes of one sequence at `context`
+  CacheBits bits;
+  ConstantSize constants;
   std::int64_t bf16 = 0;
   double token = 0;     // bytes of one more token, once sealed
   int most_tokens = 0;  // of each of `batch` sequences
@@ -36,8 +38,7 @@ int most_tokens(const Plan& plan, int batch, std::int64_t bytes) {
   for (int step = 1 << 30; step > 0; step /= 2) {
     const std::int64_t tokens = std::int64_t{fits} + step;
     if (tokens > INT32_MAX - kPageTokens) continue;
-    if (predicted_cache_bytes(plan, static_cast<int>(tokens)) <= bytes / batch)
-      fits = static_cast<int>(tokens);
+    if (largest_cache_bytes(plan, static_cast<int>(tokens)) <= bytes / batch) fits = static_cast<int>(tokens);
   }
   return fits;
 }
@@ -50,6 +51,8 @@ Info collect(const Session& session, const Plan& plan, const InfoOptions& option
   info.available = std::max<std::int64_t>(available_memory_bytes(), 0);
   info.layers = cache_bytes_by_layer(plan, info.context);
   info.cache = predicted_cache_bytes(plan, info.context);
+  info.bits = mean_bits(plan, info.context);
+  info.constants = constant_size(plan, info.context);
   info.bf16 = bf16_bytes(g, info.context);
   for (const HeadPlan& head : plan.heads) {
     for (const Side side : kSides) {
@@ -74,16 +77,19 @@ void print_layers(const std::vector<std::int64_t>& layers) {
 
 void print(const Session& session, const Plan& plan, const Info& info) {
   const Geometry& g = session.engine().geometry();
-  const auto elements = static_cast<double>(info.bf16) / 2;
   fmt::print("model: {}, {} of weights\n", session.engine().description(),
              readable_bytes(static_cast<double>(session.engine().weight_bytes())));
   fmt::print("  {} layers, {} query heads, {} KV heads of {} channels, trained context {} tokens\n",
              g.n_layers, g.n_heads, g.n_kv_heads, g.head_dim, g.trained_context);
   fmt::print("recipe: {}\n{}", label(plan.recipe), plan_table(session.report(plan)));
-  fmt::print("KV cache at {} tokens: {} for a sequence ({:.2f} bits per element; bf16: {})\n", info.context,
-             readable_bytes(static_cast<double>(info.cache)),
-             8.0 * static_cast<double>(info.cache) / elements,
-             readable_bytes(static_cast<double>(info.bf16)));
+  fmt::print("KV cache at {} tokens: {} for a sequence (bf16: {})\n", info.context,
+             readable_bytes(static_cast<double>(info.cache)), readable_bytes(static_cast<double>(info.bf16)));
+  fmt::print("  bits per element, on average over the positions of a page: {:.2f}; of sealed pages: {}\n",
+             info.bits.all, std::isfinite(info.bits.sealed) ? fmt::format("{:.2f}", info.bits.sealed) : "-");
+  fmt::print(
+      "  model constants, for all sequences: {}{}\n",
+      readable_bytes(static_cast<double>(info.constants.bytes)),
+      info.constants.bytes == 0 ? "" : fmt::format(" ({:.2f} bits per element of one)", info.constants.bits));
   print_layers(info.layers);
   fmt::print("  each further token: {:.0f} bytes once sealed\n", info.token);
   if (info.batch > 1) {
@@ -98,25 +104,31 @@ void print(const Session& session, const Plan& plan, const Info& info) {
 std::string to_json_text(const Session& session, const Plan& plan, const Info& info,
                          const std::string& model) {
   const Geometry& g = session.engine().geometry();
-  const nlohmann::ordered_json json = {{"schema", "kvant.info/1"},
-                                       {"model", model},
-                                       {"description", session.engine().description()},
-                                       {"layers", g.n_layers},
-                                       {"heads", g.n_heads},
-                                       {"kv_heads", g.n_kv_heads},
-                                       {"head_dim", g.head_dim},
-                                       {"trained_context", g.trained_context},
-                                       {"weight_bytes", session.engine().weight_bytes()},
-                                       {"recipe", label(plan.recipe)},
-                                       {"context", info.context},
-                                       {"batch", info.batch},
-                                       {"bytes_per_token", info.token},
-                                       {"cache_bytes", info.cache},
-                                       {"cache_bytes_bf16", info.bf16},
-                                       {"cache_bytes_by_layer", info.layers},
-                                       {"available_bytes", info.available},
-                                       {"most_tokens", info.most_tokens},
-                                       {"plan", plan_to_json(session.report(plan))}};
+  const nlohmann::ordered_json json = {
+      {"schema", "kvant.info/1"},
+      {"model", model},
+      {"description", session.engine().description()},
+      {"layers", g.n_layers},
+      {"heads", g.n_heads},
+      {"kv_heads", g.n_kv_heads},
+      {"head_dim", g.head_dim},
+      {"trained_context", g.trained_context},
+      {"weight_bytes", session.engine().weight_bytes()},
+      {"recipe", label(plan.recipe)},
+      {"context", info.context},
+      {"batch", info.batch},
+      {"bytes_per_token", info.token},
+      {"cache_bytes", info.cache},
+      {"cache_bytes_bf16", info.bf16},
+      {"cache_bytes_by_layer", info.layers},
+      {"bits_sealed", std::isfinite(info.bits.sealed) ? nlohmann::ordered_json(info.bits.sealed)
+                                                      : nlohmann::ordered_json(nullptr)},
+      {"bits_all", info.bits.all},
+      {"constant_bytes", info.constants.bytes},
+      {"constant_bits", info.constants.bits},
+      {"available_bytes", info.available},
+      {"most_tokens", info.most_tokens},
+      {"plan", plan_to_json(session.report(plan))}};
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -129,8 +141,7 @@ Status info(const InfoOptions& options) {
   const auto session = Session::open(quiet, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
   const Geometry& geometry = session->engine().geometry();
-  const auto plan =
-      resolve(*recipe, geometry, stand_in_constants(*recipe, geometry));  // sizes need no calibration
+  const auto plan = session->plan_uncalibrated(*recipe);
   if (!plan.ok()) return plan.error();
   const Info found = collect(*session, **plan, options);
   warn_beyond_training(geometry, found.context);

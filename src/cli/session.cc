@@ -1,11 +1,14 @@
 #include "cli/session.h"
 
 #include <cstdio>
+#include <filesystem>
 
 #include "base/progress.h"
 #include "calibrate/first_use.h"
+#include "calibrate/needs.h"
 #include "cli/calibration_files.h"
 #include "eval/cache_size.h"
+#include "recipe/stand_in_constants.h"
 
 namespace kvant {
 
@@ -49,12 +52,32 @@ Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const st
   if (backend == nullptr) backend = backend_.get();
   auto known = constants(recipe, text_path);
   if (!known.ok()) return known.error();
-  auto plan = resolve(recipe, engine_->geometry(), std::move(known).value(), backend->page_order());
+  return resolve_for(*backend, recipe, std::move(known).value());
+}
+
+Result<std::shared_ptr<const Plan>> Session::resolve_for(const AttentionBackend& backend,
+                                                         const Recipe& recipe,
+                                                         std::shared_ptr<const Constants> constants) const {
+  auto plan = resolve(recipe, engine_->geometry(), std::move(constants), backend.page_order());
   if (!plan.ok()) return plan.error();
-  const PlanReport report = report_plan(**plan, *backend);
+  const PlanReport report = report_plan(**plan, backend);
   if (verbose_) fmt::print(stderr, "{}", plan_table(report));
   if (strict_) KVANT_RETURN_IF_ERROR(check_fallbacks(report));
   return plan;
+}
+
+bool Session::knows_constants(const Recipe& recipe) const {
+  const Geometry& geometry = engine_->geometry();
+  if (!calibration_.empty() || !needs_calibration(recipe, geometry)) return true;
+  return std::filesystem::exists(
+      first_use_path(calibration_folder(), recipe, geometry, engine_->fingerprint()));
+}
+
+Result<std::shared_ptr<const Plan>> Session::plan_uncalibrated(const Recipe& recipe) const {
+  const Geometry& geometry = engine_->geometry();
+  KVANT_RETURN_IF_ERROR(check_recipe(recipe, geometry));  // stand-ins need overrides within the model
+  if (knows_constants(recipe)) return plan(recipe);
+  return resolve_for(*backend_, recipe, stand_in_constants(recipe, geometry));
 }
 
 Status check_fallbacks(const PlanReport& report) {

@@ -27,9 +27,17 @@ class Session {
   // backend: that the plan is for, instead of the session's.
   Result<std::shared_ptr<const Plan>> plan(const Recipe& recipe, const std::string& text_path = "",
                                            const AttentionBackend* backend = nullptr) const;
+  // The same plan, but never calibrates: where nothing has been learned yet, constants are stand-ins, which
+  // sizes and kernels don't depend on, and a budget is spread as if all heads were worth the same.
+  Result<std::shared_ptr<const Plan>> plan_uncalibrated(const Recipe& recipe) const;
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
 
  private:
+  // How every command resolves.
+  Result<std::shared_ptr<const Plan>> resolve_for(const AttentionBackend& backend, const Recipe& recipe,
+                                                  std::shared_ptr<const Constants> constants) const;
+  bool knows_constants(const Recipe& recipe) const;
+
   Session(const ModelOptions& options, std::unique_ptr<Engine> engine,
           std::unique_ptr<AttentionBackend> backend);
 
