@@ -2,14 +2,14 @@
 """Prints the results of `kvant eval --json` as Markdown tables, one for each model and context.
 
 usage: quality-table.py RESULT.json...
-Files of one table must share the chunks. A row that occurs twice is taken from the first file. Rows are sorted by
+Bits are for each K and V element, on average over the positions of a page. Files of one table must share the chunks. A row that occurs twice is taken from the first file. Rows are sorted by
 bits_all; those of a suite stay in its order. Results of `--layers` become a table of all layers together, and one of
 each layer.
 """
 import json
 import sys
 
-COLUMNS = ("recipe", "bits sealed", "bits all", "mean KLD", "95 % interval", "99.9 %", "top-1 %", "ppl")
+COLUMNS = ("recipe", "bits sealed", "bits all", "constants", "mean KLD", "95 % interval", "99.9 %", "top-1 %", "ppl")
 LAYER_FIGURES = (("mse", "MSE", "{:.3g}", 1), ("relative", "relative RMS error", "{:.4f}", 1),
                  ("skip_rate", "skipped %", "{:.2f}", 100), ("skipped_mass", "skipped mass", "{:.2g}", 1),
                  ("mass_unsealed", "mass on the window %", "{:.1f}", 100),
@@ -55,8 +55,15 @@ def number(value, text):
     return "-" if value is None else text.format(value)
 
 
+def constants(row):
+    """What the model constants take: KiB, and bits for each element of one sequence of that context."""
+    if not row.get("constant_bytes"):
+        return "-"
+    return f"{row['constant_bytes'] / 1024:,.0f} KiB, {row['constant_bits']:.2g} bits"
+
+
 def figures(row):
-    return (f"`{row['recipe']}`", number(row["bits_sealed"], "{:.2f}"), f"{row['bits_all']:.2f}",
+    return (f"`{row['recipe']}`", number(row["bits_sealed"], "{:.2f}"), f"{row['bits_all']:.2f}", constants(row),
             f"{row['kld_mean']:.3g}", f"{row['kld_lo']:.3g} - {row['kld_hi']:.3g}", f"{row['kld_p999']:.3g}",
             f"{100 * row['top1']:.2f}", f"{row['ppl']:.3f}")
 

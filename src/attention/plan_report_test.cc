@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cache/cache_fixture.h"
+#include "recipe/stand_in_constants.h"
 
 namespace kvant {
 namespace {
@@ -41,6 +42,23 @@ TEST(PlanReport, SaysWhichPagesNoKernelMultiplies) {
   ASSERT_EQ(decoded.fallbacks.size(), 1U);
   EXPECT_EQ(decoded.fallbacks[0].what, "K of layers 1-2: gear4-ch4g128");
   EXPECT_EQ(report_of("k=ch4g128,v=bf16", 80).fallbacks.size(), 1U) << "10 groups of 8 channels";
+}
+
+// `info` plans with stand-ins for constants, `run` with calibrated ones, both in the backend's page order.
+TEST(PlanReport, NamesTheSameKernelsWhateverTheConstants) {
+  const auto backend = make_cpu_backend("portable");
+  const Geometry geometry = testing::small_geometry();
+  for (const Recipe& recipe : builtin_recipes()) {
+    if (recipe.tier != Tier::product) continue;
+    const auto plan = resolve(recipe, geometry, stand_in_constants(recipe, geometry), backend->page_order());
+    ASSERT_TRUE(plan.ok()) << recipe.name;
+    const PlanReport planned = report_plan(**plan, *backend);
+    EXPECT_TRUE(planned.fallbacks.empty()) << recipe.name << ": " << planned.fallbacks[0].what;
+    if (recipe.budget > 0 || recipe.mix > 0) continue;  // constants choose among formats
+    const PlanReport used =
+        report_plan(*testing::plan_for(recipe.name, geometry, nullptr, backend->page_order()), *backend);
+    EXPECT_EQ(plan_table(planned), plan_table(used)) << recipe.name;
+  }
 }
 
 TEST(PlanReport, PrintsFallbacks) {

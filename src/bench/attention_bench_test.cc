@@ -73,7 +73,7 @@ TEST(AttentionReport, SaysHowManyTimesFasterThanGgmlEachRowIs) {
                                           {"ggml:f16", 8192, 16, 2, 4e-3, 32e6, {"ggml"}}};
   const AttentionSettings settings{{32, 8, 128}, 2, 10, 50e9};
   const auto json = nlohmann::json::parse(attention_to_json(rows, settings));
-  EXPECT_EQ(json["schema"], "kvant.bench.attention/1");
+  EXPECT_EQ(json["schema"], "kvant.bench.attention/2");
   EXPECT_DOUBLE_EQ(json["read_gbps"].get<double>(), 50);
   EXPECT_EQ(json["kv_heads"], 8);
   const auto& first = json["results"][0];

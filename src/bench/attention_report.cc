@@ -25,7 +25,7 @@ std::optional<double> ratio(std::span<const AttentionRow> rows, const AttentionR
 
 std::string attention_to_json(std::span<const AttentionRow> rows, const AttentionSettings& settings) {
   using Json = nlohmann::ordered_json;
-  Json json = {{"schema", "kvant.bench.attention/1"},
+  Json json = {{"schema", "kvant.bench.attention/2"},
                {"heads", settings.shape.n_heads},
                {"kv_heads", settings.shape.n_kv_heads},
                {"dim", settings.shape.head_dim},

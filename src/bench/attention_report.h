@@ -16,7 +16,7 @@ struct AttentionSettings {
   double read_bandwidth = 0;  // bytes a second
 };
 
-// {"schema":"kvant.bench.attention/1", "read_gbps":.., "results":[{"recipe":.., "ctx":.., "us":.., "gbps":..,
+// {"schema":"kvant.bench.attention/2", "read_gbps":.., "results":[{"recipe":.., "ctx":.., "us":.., "gbps":..,
 // "ratio_f16":.., ..}]}. A ratio says how many times faster than ggml's flash attention on f16 or q4_0 the
 // row is, and is null where ggml did not run on that.
 std::string attention_to_json(std::span<const AttentionRow> rows, const AttentionSettings& settings);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "bench/synthetic_constants.h"
+#include "cache/tail.h"
 #include "eval/cache_size.h"
 
 namespace kvant {
@@ -106,12 +107,16 @@ std::vector<std::string> CacheAttention::kernels() const {
   return {names.begin(), names.end()};
 }
 
+double CacheAttention::bits() const {
+  return mean_bits(cache_.plan(), cache_.length(sequence_), cache_.bytes(sequence_)).all;
+}
+
 double CacheAttention::layer_bytes() const {
   const CacheBytes bytes = cache_.bytes(sequence_);
   // Unsealed pages are read as far as they are filled.
   const int unsealed = cache_.length(sequence_) - head(0, 0).n_sealed() * kPageTokens;
-  const int page_room = (unsealed + kPageTokens - 1) / kPageTokens * kPageTokens;
-  const double tail = page_room == 0 ? 0 : static_cast<double>(bytes.tail) * unsealed / page_room;
+  const int room = tail_room(unsealed);
+  const double tail = room == 0 ? 0 : static_cast<double>(bytes.tail) * unsealed / room;
   return (static_cast<double>(bytes.sealed + bytes.protected_tokens + bytes.sink) + tail) / n_layers();
 }
 

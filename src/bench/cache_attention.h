@@ -28,7 +28,7 @@ class CacheAttention final : public AttentionContender {
 
   Result<double> layer_seconds() override;
   double layer_bytes() const override;
-  double bits() const override { return cache_.bytes(sequence_).bits_all(); }
+  double bits() const override;
   int n_layers() const override { return cache_.plan().geometry.n_layers; }
   std::vector<std::string> kernels() const override;
 

@@ -63,8 +63,12 @@ void Step::abort() {
 Cache::Cache(std::shared_ptr<const Plan> plan, std::int64_t byte_limit)
     : plan_(std::move(plan)), budget_(byte_limit) {
   const Geometry& g = plan_->geometry;
+  tail_stores_.reserve(static_cast<std::size_t>(g.n_layers) * g.n_kv_heads);  // tails point to them
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    for (int h = 0; h < g.n_kv_heads; ++h) head_pools_.push_back(head_pools(layer, h));
+    for (int h = 0; h < g.n_kv_heads; ++h) {
+      tail_stores_.push_back(tail_store(layer, h));
+      head_pools_.push_back(head_pools(layer, h));
+    }
   }
 }
 
@@ -78,15 +82,29 @@ PagePool* Cache::pool(std::size_t page_bytes) {
   return pool.get();
 }
 
+TailStore Cache::tail_store(int layer, int kv_head) {
+  const int d = plan_->geometry.head_dim;
+  TailStore store;
+  store.format = plan_->tail;
+  for (int i = 0; i < kTailSizes; ++i) {
+    const int room = (i + 1) * kTailStep;
+    store.pools[i] = pool(plan_->tail->short_page_bytes(d, room));
+    for (const Side side : kSides) {
+      const HeadConstants& constants = plan_->head(layer, kv_head).side(side).context.constants;
+      store.contexts[static_cast<int>(side)][i] = {d, constants, {}, room};
+    }
+  }
+  return store;
+}
+
 HeadPools Cache::head_pools(int layer, int kv_head) {
   const int d = plan_->geometry.head_dim;
   const HeadPlan& head = plan_->head(layer, kv_head);
-  const std::size_t tail_bytes = plan_->tail->page_bytes(d);
   HeadPools pools;
   pools.sealed = {pool(head.k.sealed->page_bytes(d)), pool(head.v.sealed->page_bytes(d))};
-  pools.tail = pool(tail_bytes);
+  pools.tail = &tail_stores_.back();
   const int kept_rows = kept_page_rows(*plan_, layer);
-  if (kept_rows > 0) pools.kept = pool(tail_bytes / kPageTokens * kept_rows);
+  if (kept_rows > 0) pools.kept = pool(plan_->tail->short_page_bytes(d, kept_rows));
   return pools;
 }
 
@@ -110,13 +128,21 @@ Error Cache::out_of_memory(const char* doing) const {
                           : "");
 }
 
+Status Cache::check_idle(SequenceId sequence, const char* doing) const {
+  if (!holds(sequence))
+    return error("cannot {} sequence {}: the cache holds none of that number", doing, sequence);
+  if (step_open_)
+    return error("cannot {} sequence {} while a step is open: commit or abort it first", doing, sequence);
+  return {};
+}
+
 SequenceId Cache::add() {
   sequences_.emplace(next_id_, empty_sequence());
   return next_id_++;
 }
 
 Result<SequenceId> Cache::fork(SequenceId from) {
-  KVANT_CHECK(!step_open_, "fork within a step");
+  KVANT_RETURN_IF_ERROR(check_idle(from, "fork"));
   try {
     const Sequence& source = sequences_.at(from);
     Sequence copy = empty_sequence();
@@ -133,7 +159,7 @@ Result<SequenceId> Cache::fork(SequenceId from) {
 }
 
 Status Cache::truncate(SequenceId sequence, int n_tokens) {
-  KVANT_CHECK(!step_open_, "truncate within a step");
+  KVANT_RETURN_IF_ERROR(check_idle(sequence, "truncate"));
   Sequence& s = sequences_.at(sequence);
   if (n_tokens < 0 || n_tokens > s.length) {
     return error("cannot truncate to {} tokens: the sequence has {}", n_tokens, s.length);
@@ -185,7 +211,7 @@ Status Cache::truncate(SequenceId sequence, int n_tokens) {
 }
 
 Status Cache::checkpoint(SequenceId sequence) {
-  KVANT_CHECK(!step_open_, "checkpoint within a step");
+  KVANT_RETURN_IF_ERROR(check_idle(sequence, "checkpoint"));
   Sequence& s = sequences_.at(sequence);
   s.checkpoint_pages = -1;
   try {
@@ -203,13 +229,15 @@ void Cache::free(SequenceId sequence) {
 }
 
 int Cache::length(SequenceId sequence) const {
-  return sequences_.at(sequence).length;
+  const auto found = sequences_.find(sequence);
+  return found == sequences_.end() ? 0 : found->second.length;
 }
 
 HeadState& Cache::mutable_head(SequenceId sequence, int layer, int kv_head) {
   return sequences_.at(sequence).heads[layer * plan_->geometry.n_kv_heads + kv_head];
 }
 const HeadState& Cache::head(SequenceId sequence, int layer, int kv_head) const {
+  KVANT_CHECK(holds(sequence), "the head of a sequence that the cache doesn't hold");
   return sequences_.at(sequence).heads[layer * plan_->geometry.n_kv_heads + kv_head];
 }
 
@@ -227,15 +255,27 @@ bool Cache::reserve_slice(const StepSlice& slice) {
   return enough;
 }
 
+Status Cache::check_slices(const std::vector<StepSlice>& slices) const {
+  if (step_open_) return error("cannot open a step while another is open: commit or abort it first");
+  std::set<SequenceId> seen;
+  for (const StepSlice& slice : slices) {
+    KVANT_RETURN_IF_ERROR(check_idle(slice.sequence, "extend"));
+    if (slice.n_tokens <= 0) {
+      return error("cannot extend sequence {} by {} tokens: a step adds one at the least", slice.sequence,
+                   slice.n_tokens);
+    }
+    if (!seen.insert(slice.sequence).second)
+      return error("cannot extend sequence {} twice in a step: put its tokens into one slice",
+                   slice.sequence);
+  }
+  return {};
+}
+
 Result<std::unique_ptr<Step>> Cache::reserve(std::vector<StepSlice> slices) {
-  KVANT_CHECK(!step_open_, "two steps at a time");
   std::unique_ptr<Step> step;
   bool enough = true;
   try {
-    std::set<SequenceId> seen;
-    for (const StepSlice& slice : slices) {
-      KVANT_CHECK(slice.n_tokens > 0 && seen.insert(slice.sequence).second, "an empty or repeated slice");
-    }
+    KVANT_RETURN_IF_ERROR(check_slices(slices));
     step.reset(new Step(*this, std::move(slices)));
     step_open_ = true;
     for (const StepSlice& slice : step->slices_) {
@@ -272,6 +312,7 @@ void Cache::close(Step& step, bool commit) {
 CacheBytes Cache::bytes(SequenceId sequence) const {
   const Geometry& g = plan_->geometry;
   CacheBytes total;
+  if (!holds(sequence)) return total;
   const Sequence& s = sequences_.at(sequence);
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const int sink = plan_->layers[layer].sink;
@@ -315,7 +356,9 @@ CacheBytes Cache::bytes() const {
 
 Status Cache::fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t seed) {
   const Geometry& g = plan_->geometry;
-  KVANT_CHECK(length(sequence) == 0, "fill_synthetic of a sequence with contents");
+  KVANT_RETURN_IF_ERROR(check_idle(sequence, "fill"));
+  if (length(sequence) > 0)
+    return error("cannot fill sequence {}: it holds {} tokens already", sequence, length(sequence));
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   std::vector<float> k(static_cast<std::size_t>(kPageTokens) * g.head_dim), v(k.size());

@@ -41,11 +41,12 @@ struct CacheBytes {
   std::int64_t sealed = 0;            // pages in their formats
   std::int64_t protected_tokens = 0;  // side pages (whole) but the sink's, masks, lists, scores, corrections
   std::int64_t sink = 0;              // side pages of the sink
-  std::int64_t tail = 0;              // unsealed pages (whole), and the open page's observers
+  std::int64_t tail = 0;              // unsealed tokens, in steps of kTailStep, and the open page's observers
   std::int64_t sealed_elements = 0;   // K and V values of sealed tokens, protected and evicted ones included
   std::int64_t elements = 0;          // K and V values of all tokens but those beyond a sliding window
   std::int64_t all() const { return sealed + protected_tokens + sink + tail; }
-  // Bits for each element: sealed pages with all that belongs to them; everything.
+  // Bits for each element at this length: sealed pages with all that belongs to them; everything. Tables give
+  // the mean over the positions of a page (eval/cache_size.h).
   double bits_sealed() const {
     return sealed_elements == 0
                ? 0
@@ -100,6 +101,8 @@ class Step {
   bool out_of_memory_ = false;  // is the failure, whose sentence is made later
 };
 
+// What names a sequence that the cache doesn't hold, or a step that can't be, gets an error; what returns
+// none says what it does then.
 class Cache {
  public:
   // byte_limit: allocations beyond it fail with an error; 0: no limit.
@@ -121,18 +124,20 @@ class Cache {
   // before. It takes as many bytes as the correction. An error: out of memory. Without a correction it does
   // nothing.
   Status checkpoint(SequenceId sequence);
-  void free(SequenceId sequence);
-  int length(SequenceId sequence) const;  // tokens committed
+  void free(SequenceId sequence);  // nothing, if it isn't held; not while a step is open
+  bool holds(SequenceId sequence) const { return sequences_.contains(sequence); }
+  int length(SequenceId sequence) const;  // tokens committed; 0 if it isn't held
 
-  // Opens a step: at most one at a time, and each sequence at most once in it. On an error (out of memory)
-  // every sequence is as it was.
+  // Opens a step: at most one at a time, and each sequence at most once in it. On an error (out of memory, or
+  // a step that can't be) every sequence is as it was.
   Result<std::unique_ptr<Step>> reserve(std::vector<StepSlice> slices);
 
-  CacheBytes bytes(SequenceId sequence) const;  // of one sequence; shared pages count fully
+  CacheBytes bytes(SequenceId sequence) const;  // of one sequence (none: if it isn't held); shared pages
+                                                // count fully
   CacheBytes bytes() const;                     // of all sequences; shared pages count once
   std::int64_t bytes_reserved() const { return budget_.taken(); }  // from the operating system
 
-  // Pages of one head of a sequence between steps: for tests and reports. See HeadState.
+  // Pages of one head of a sequence that is held, between steps: for tests and reports. See HeadState.
   const HeadState& head(SequenceId sequence, int layer, int kv_head) const;
 
   // Benchmarks only: makes an empty sequence n_tokens long, with the same plausible random page throughout.
@@ -149,9 +154,13 @@ class Cache {
 
   HeadState& mutable_head(SequenceId sequence, int layer, int kv_head);
   PagePool* pool(std::size_t page_bytes);
+  TailStore tail_store(int layer, int kv_head);
   HeadPools head_pools(int layer, int kv_head);
   Sequence empty_sequence();
   Error out_of_memory(const char* doing) const;
+  // An error where the caller may not touch the sequence now. doing: "fork".
+  Status check_idle(SequenceId sequence, const char* doing) const;
+  Status check_slices(const std::vector<StepSlice>& slices) const;
   bool reserve_slice(const StepSlice& slice);
   void close(Step& step, bool commit);
 
@@ -159,6 +168,7 @@ class Cache {
   MemoryBudget budget_;
   SlabMemory memory_;
   std::map<std::size_t, std::unique_ptr<PagePool>> pools_;  // by page bytes
+  std::vector<TailStore> tail_stores_;                      // [n_layers * n_kv_heads]
   std::vector<HeadPools> head_pools_;                       // [n_layers * n_kv_heads]
   std::map<SequenceId, Sequence> sequences_;
   SequenceId next_id_ = 0;

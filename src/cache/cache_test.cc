@@ -96,13 +96,15 @@ TEST(Cache, EncodesPagesOfDifferentHeadsAtDifferentTokens) {
   const SequenceId s = cache.add();
   ASSERT_TRUE(append_tokens(cache, s, 256).ok());
   std::vector<int> tokens;  // at which one of the four heads encoded
-  std::vector<std::int64_t> tails(4);
+  std::vector<bool> ahead(4);
   while (cache.length(s) < 384) {
     ASSERT_TRUE(append_tokens(cache, s, 1, false).ok());
     for (int i = 0; i < 4; ++i) {
-      const std::int64_t tail = cache.head(s, i / 2, i % 2).bytes().tail;
-      if (cache.length(s) > 257 && tail > tails[i]) tokens.push_back(cache.length(s));
-      tails[i] = tail;
+      const HeadState& head = cache.head(s, i / 2, i % 2);
+      const int unsealed = cache.length(s) - head.n_sealed() * kPageTokens;
+      const bool now = head.bytes().tail > std::int64_t{2} * ((unsealed + 15) / 16) * 16 * 64 * 2;
+      if (now && !ahead[i]) tokens.push_back(cache.length(s));
+      ahead[i] = now;
     }
   }
   EXPECT_EQ(tokens, (std::vector<int>{256 + 2, 256 + 33, 256 + 65, 256 + 96}));
@@ -225,6 +227,48 @@ TEST_P(CacheOfRecipe, RunningOutOfBudgetLeavesTheSequenceAsItWas) {
   EXPECT_NE(status.error().message.find("out of memory"), std::string::npos);
   EXPECT_EQ(contents(cache, t), before);
   EXPECT_LE(cache.bytes_reserved(), sizing.bytes_reserved() / 2);
+}
+
+// What a caller can get wrong is an error that leaves the cache as it was, never the end of the program.
+TEST(Cache, RefusesSequencesThatItDoesNotHold) {
+  Cache cache(plan_for("k=ch4g128,v=tok4g128", small_geometry()), 0);
+  const SequenceId s = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 200).ok());
+  const std::string before = contents(cache, s);
+  for (const SequenceId unknown : {s + 1, -1}) {
+    EXPECT_FALSE(cache.holds(unknown));
+    EXPECT_FALSE(cache.fork(unknown).ok());
+    EXPECT_FALSE(cache.truncate(unknown, 0).ok());
+    EXPECT_FALSE(cache.checkpoint(unknown).ok());
+    EXPECT_FALSE(cache.fill_synthetic(unknown, 10, 1).ok());
+    const auto step = cache.reserve({{s, 1, false}, {unknown, 1, false}});
+    ASSERT_FALSE(step.ok());
+    EXPECT_NE(step.error().message.find("sequence " + std::to_string(unknown)), std::string::npos);
+    EXPECT_EQ(cache.length(unknown), 0);
+    EXPECT_EQ(cache.bytes(unknown).all(), 0);
+    cache.free(unknown);
+  }
+  EXPECT_EQ(contents(cache, s), before);
+  cache.free(s);
+  EXPECT_FALSE(cache.fork(s).ok());
+}
+
+TEST(Cache, RefusesStepsThatCannotBe) {
+  Cache cache(plan_for("k=ch4g128,v=tok4g128", small_geometry()), 0);
+  const SequenceId s = cache.add();
+  EXPECT_FALSE(cache.reserve({{s, 0, true}}).ok());
+  EXPECT_FALSE(cache.reserve({{s, -3, true}}).ok());
+  EXPECT_FALSE(cache.reserve({{s, 1, true}, {s, 1, true}}).ok());
+  {
+    const auto open = cache.reserve({{s, 1, true}});
+    ASSERT_TRUE(open.ok());
+    EXPECT_FALSE(cache.reserve({{s, 1, true}}).ok());
+    EXPECT_FALSE(cache.reserve({}).ok());
+    EXPECT_FALSE(cache.fork(s).ok());
+    EXPECT_FALSE(cache.truncate(s, 0).ok());
+    EXPECT_FALSE(cache.checkpoint(s).ok());
+  }
+  EXPECT_TRUE(append_tokens(cache, s, 10).ok());
 }
 
 TEST(CacheBytes, AreThoseOfTheFormats) {

@@ -25,24 +25,23 @@ int protection_cap(const LayerPlan& layer, int n_sealed) {
   return static_cast<int>(std::ceil(layer.protect * n_sealed * kPageTokens));
 }
 
-// When a head seals ahead (HeadState::seal_ahead): after that many tokens of a page, 2 to 127. 0: what is
-// left out of its pages is only known when they are due, or nothing holds them until then.
-int ahead_turn(const Plan& plan, int layer, int kv_head) {
+}  // namespace
+
+int most_kept_tokens(const LayerPlan& layer, int n_sealed) {
+  return n_sealed == 0 ? 0 : layer.sink + protection_cap(layer, n_sealed);
+}
+
+int seal_ahead_turn(const Plan& plan, int layer, int kv_head) {
   const LayerPlan& rules = plan.layers[layer];
   if (rules.window < kPageTokens || rules.needs_scores() || rules.evict > 0) return 0;
   const Geometry& g = plan.geometry;
   return 2 + (layer * g.n_kv_heads + kv_head) * (kPageTokens - 2) / (g.n_layers * g.n_kv_heads);
 }
 
-}  // namespace
-
 int kept_page_rows(const Plan& plan, int layer) {
   constexpr int kRows = 32;  // few enough that a page left half empty costs little
   const LayerPlan& rules = plan.layers[layer];
   if (rules.protect <= 0 && rules.sink == 0) return 0;
-  // A page of fewer rows is the beginning of a page of all: of these formats a row's bytes lie together.
-  const bool rows_lie_together = plan.tail->plain() || plan.tail->integral();
-  if (!rows_lie_together) return kPageTokens;
   return rules.protect > 0 ? kRows : rules.sink;
 }
 
@@ -52,6 +51,7 @@ StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int
   int sealed = n_sealed;
   int recycled = 0;                              // step-local tail pages that can be used again
   const int committed_pages = pages_for(first);  // these stay untouched until commit
+  const int n_open = (first + n) % kPageTokens;  // the page that is open at the end has a size of its own
   const auto seal = [&](int seal_point) {
     for (const int due = pages_due(seal_point, rules.window); sealed < due; ++sealed) {
       ++demand.sealed_pages;
@@ -60,7 +60,9 @@ StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int
   };
   seal(seal_point_before(first, is_prompt));
   for (const Tile& tile : schedule(first, n, is_prompt, plan.recipe.prefill)) {
-    for (int opened = pages_for(tile.append_end) - pages_for(tile.append_first); opened > 0; --opened) {
+    int opened = pages_for(tile.append_end) - pages_for(tile.append_first);
+    if (tile.append_end == first + n && n_open > 0 && opened > 0) --opened;
+    for (; opened > 0; --opened) {
       if (recycled > 0) {
         --recycled;
       } else {
@@ -69,7 +71,7 @@ StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int
     }
     if (tile.seal_point >= 0) seal(tile.seal_point);
   }
-  if (sealed > n_sealed) demand.kept_rows = rules.sink + protection_cap(rules, sealed);
+  if (sealed > n_sealed) demand.kept_rows = most_kept_tokens(rules, sealed);
   demand.length = first + n;
   demand.one_token = n == 1 && !is_prompt;
   return demand;
@@ -81,9 +83,12 @@ HeadState::HeadState(const Plan& plan, int layer, int kv_head, const HeadPools& 
       head_(plan.head(layer, kv_head)),
       kept_rows_(kept_page_rows(plan, layer)),
       pools_(pools),
-      ahead_turn_(ahead_turn(plan, layer, kv_head)) {
-  for (int s = 0; s < 2; ++s)
-    tail_context_[s] = {head_.k.context.head_dim, side_plan(s).context.constants, {}};
+      ahead_turn_(seal_ahead_turn(plan, layer, kv_head)),
+      tail_(*pools.tail) {
+  for (int s = 0; s < 2; ++s) {
+    kept_context_[s] = {
+        head_.k.context.head_dim, side_plan(s).context.constants, {}, static_cast<int>(kept_rows_)};
+  }
 }
 
 HeadState::~HeadState() {
@@ -91,8 +96,6 @@ HeadState::~HeadState() {
     release_all(sealed_[s], pools_.sealed[s]);
     release_all(spare_sealed_[s], pools_.sealed[s]);
     release_all(ahead_[s], pools_.sealed[s]);
-    release_all(tail_[s], pools_.tail);
-    release_all(spare_tail_[s], pools_.tail);
     release_all(kept_[s], pools_.kept);
     release_all(spare_kept_[s], pools_.kept);
   }
@@ -118,7 +121,8 @@ std::size_t HeadState::kept_pages(std::size_t rows) const {
 }
 
 void HeadState::begin() {
-  committed_ = {length_, n_sealed_, kept_tokens_.size(), masks_.size(), tail_[0].size(), ahead_[0].size()};
+  committed_ = {length_, n_sealed_, kept_tokens_.size(), masks_.size(), ahead_[0].size()};
+  tail_.begin();
 }
 
 bool HeadState::reserve(const StepDemand& demand) {
@@ -131,7 +135,10 @@ bool HeadState::reserve(const StepDemand& demand) {
     ahead_[s].reserve(1);
     if (!take_pages(spare_sealed_[s], pools_.sealed[s], 1)) return false;
   }
-  if (demand.tail_pages == 0 && demand.sealed_pages == 0 && demand.length % kPageTokens != 0) return true;
+  if (!tail_.reserve(length_, demand.length, demand.tail_pages)) return false;
+  if (demand.sealed_pages == 0 && pages_for(demand.length) == pages_for(length_) &&
+      demand.length % kPageTokens != 0)
+    return true;
   save_for_abort(demand);
   const std::size_t kept_rows = std::max<std::size_t>(kept_tokens_.size(), demand.kept_rows);
   const std::size_t new_kept = kept_pages(kept_rows) - kept_[0].size();
@@ -139,34 +146,17 @@ bool HeadState::reserve(const StepDemand& demand) {
   masks_.reserve(masks_.size() + (demand.kept_rows > 0 || layer_.evict > 0 ? demand.sealed_pages : 0));
   for (int s = 0; s < 2; ++s) {
     sealed_[s].reserve(sealed_[s].size() + demand.sealed_pages);
-    // Within the step the list also remembers the pages that it opened and sealed.
-    tail_[s].reserve(tail_[s].size() + demand.tail_pages + demand.sealed_pages);
     kept_[s].reserve(kept_[s].size() + new_kept);
-    spare_tail_[s].reserve(demand.tail_pages + demand.sealed_pages);
     if (!take_pages(spare_sealed_[s], pools_.sealed[s], demand.sealed_pages)) return false;
-    if (!take_pages(spare_tail_[s], pools_.tail, demand.tail_pages)) return false;
     if (!take_pages(spare_kept_[s], pools_.kept, new_kept)) return false;
   }
   return true;
 }
 
 void HeadState::append(MatrixView<const float> k, MatrixView<const float> v) {
-  const MatrixView<const float> values[2] = {k, v};
   for (int done = 0; done < k.rows;) {
-    const int page = length_ / kPageTokens;
-    const int first = length_ % kPageTokens;
-    const int n = std::min(k.rows - done, kPageTokens - first);
-    for (int s = 0; s < 2; ++s) {
-      if (page - tail_base_ == static_cast<int>(tail_[s].size())) {
-        KVANT_CHECK(!spare_tail_[s].empty(), "append beyond what the step reserved");
-        tail_[s].push_back(spare_tail_[s].back());
-        spare_tail_[s].pop_back();
-      }
-      std::byte* bytes = pools_.tail->data(tail_[s][page - tail_base_]);
-      for (int r = 0; r < n; ++r) {
-        plan_.tail->encode_rows(values[s].row(done + r), first + r, 1, tail_context_[s], bytes);
-      }
-    }
+    const int n = std::min(k.rows - done, kPageTokens - length_ % kPageTokens);
+    tail_.append(length_, k.slice(done, n), v.slice(done, n));
     length_ += n;
     done += n;
   }
@@ -224,8 +214,7 @@ void HeadState::correct(int page, const TokenMask& mask) {
   const int d = plan_.geometry.head_dim;
   const std::size_t size = static_cast<std::size_t>(kPageTokens) * d;
   std::vector<float> errors(size), rounded(size);
-  plan_.tail->decode(pools_.tail->data(tail_[0][page - tail_base_]), kPageTokens, tail_context_[0],
-                     errors.data());
+  read_tail(0, page, errors);
   const auto decode = [&](int s) {
     side_plan(s).sealed->decode(pools_.sealed[s]->data(sealed_[s][page - first_sealed_]), kPageTokens,
                                 side_plan(s).context, rounded.data());
@@ -249,7 +238,7 @@ void HeadState::keep_rows(int s, int page, const TokenMask& mask, const float* v
     }
     if (s == 0) kept_tokens_.push_back(page * kPageTokens + t);
     plan_.tail->encode_rows(values + static_cast<std::ptrdiff_t>(t) * plan_.geometry.head_dim,
-                            static_cast<int>(row % kept_rows_), 1, tail_context_[s],
+                            static_cast<int>(row % kept_rows_), 1, kept_context_[s],
                             pools_.kept->data(kept_[s][row / kept_rows_]));
     ++row;
   }
@@ -257,8 +246,8 @@ void HeadState::keep_rows(int s, int page, const TokenMask& mask, const float* v
 
 void HeadState::read_tail(int s, int page, std::vector<float>& values) const {
   values.resize(static_cast<std::size_t>(kPageTokens) * plan_.geometry.head_dim);
-  plan_.tail->decode(pools_.tail->data(tail_[s][page - tail_base_]), kPageTokens, tail_context_[s],
-                     values.data());
+  const TailRows rows = tail_.rows(s, page);
+  plan_.tail->decode(rows.bytes, kPageTokens, *rows.context, values.data());
 }
 
 void HeadState::encode_page(int s, const TokenMask& mask, const std::vector<float>& values, PageList& into) {
@@ -292,16 +281,6 @@ void HeadState::seal_ahead(std::vector<float>& scratch) {
   }
 }
 
-// A committed page may be needed again after an abort; one that this step opened is free for reuse.
-void HeadState::recycle_tail(int page) {
-  if (static_cast<std::size_t>(page - tail_base_) < committed_.tail_pages) return;
-  for (int s = 0; s < 2; ++s) {
-    PageId& unsealed = tail_[s][page - tail_base_];
-    spare_tail_[s].push_back(unsealed);
-    unsealed = kNoPage;
-  }
-}
-
 void HeadState::seal_until(int n_pages, std::vector<float>& scratch) {
   for (; n_sealed_ < n_pages; ++n_sealed_) {
     const TokenMask kept = protected_tokens(n_sealed_);
@@ -314,21 +293,17 @@ void HeadState::seal_until(int n_pages, std::vector<float>& scratch) {
       keep_rows(s, n_sealed_, kept, scratch.data(), first_row);
     }
     if (!correction_.empty()) correct(n_sealed_, kept);
-    recycle_tail(n_sealed_);
+    tail_.recycle(n_sealed_);
   }
 }
 
 void HeadState::commit() {
   free_evicted_pages();
-  const auto n_gone = static_cast<std::size_t>(n_sealed_ - tail_base_);
   for (int s = 0; s < 2; ++s) {
-    for (std::size_t i = 0; i < n_gone; ++i) release(tail_[s][i], pools_.tail);
-    tail_[s].erase(tail_[s].begin(), tail_[s].begin() + static_cast<std::ptrdiff_t>(n_gone));
     release_all(spare_sealed_[s], pools_.sealed[s]);
-    release_all(spare_tail_[s], pools_.tail);
     release_all(spare_kept_[s], pools_.kept);
   }
-  tail_base_ = n_sealed_;
+  tail_.commit(n_sealed_);
   saved_ = {};
 }
 
@@ -340,12 +315,11 @@ void HeadState::abort() {
   for (int s = 0; s < 2; ++s) {
     cut(sealed_[s], pools_.sealed[s], committed_.n_sealed - first_sealed_);
     cut(ahead_[s], pools_.sealed[s], committed_.ahead);
-    cut(tail_[s], pools_.tail, committed_.tail_pages);
     cut(kept_[s], pools_.kept, kept_pages(committed_.kept_rows));
     release_all(spare_sealed_[s], pools_.sealed[s]);
-    release_all(spare_tail_[s], pools_.tail);
     release_all(spare_kept_[s], pools_.kept);
   }
+  tail_.abort();
   kept_tokens_.resize(committed_.kept_rows);
   masks_.resize(committed_.masks);
   length_ = committed_.length;
@@ -366,8 +340,12 @@ void HeadState::list_pages(int first_visible, std::vector<PageView>& pages) cons
     const SidePlan& side = side_plan(s);
     return PageSide{side.sealed, pools_.sealed[s]->data(sealed_[s][i]), &side.context};
   };
-  const auto unsealed = [&](int s, PagePool* pool, PageId id) {
-    return PageSide{plan_.tail, pool->data(id), &tail_context_[s]};
+  const auto kept = [&](int s, PageId id) {
+    return PageSide{plan_.tail, pools_.kept->data(id), &kept_context_[s]};
+  };
+  const auto unsealed = [&](int s, int page) {
+    const TailRows rows = tail_.rows(s, page);
+    return PageSide{plan_.tail, rows.bytes, rows.context};
   };
   auto mask = masks_.begin();
   for (int page = std::max(first_sealed_, first_visible / kPageTokens); page < n_sealed_; ++page) {
@@ -383,15 +361,15 @@ void HeadState::list_pages(int first_visible, std::vector<PageView>& pages) cons
   const int rows = static_cast<int>(kept_rows_);
   for (int row = 0; row < n_kept; row += rows) {
     PageView view{.n_tokens = std::min(rows, n_kept - row), .kept = true, .kept_tokens = &kept_tokens_[row]};
-    view.k = unsealed(0, pools_.kept, kept_[0][row / rows]);
-    view.v = unsealed(1, pools_.kept, kept_[1][row / rows]);
+    view.k = kept(0, kept_[0][row / rows]);
+    view.v = kept(1, kept_[1][row / rows]);
     pages.push_back(view);
   }
   for (int page = std::max(n_sealed_, first_visible / kPageTokens); page * kPageTokens < length_; ++page) {
     PageView view{.first_token = page * kPageTokens,
                   .n_tokens = std::min(kPageTokens, length_ - page * kPageTokens)};
-    view.k = unsealed(0, pools_.tail, tail_[0][page - tail_base_]);
-    view.v = unsealed(1, pools_.tail, tail_[1][page - tail_base_]);
+    view.k = unsealed(0, page);
+    view.v = unsealed(1, page);
     pages.push_back(view);
   }
 }
@@ -421,25 +399,26 @@ bool HeadState::unshare_last_kept(std::size_t rows_left) {
   return true;
 }
 
-// Decodes the first n_tokens of a sealed page back into the tail page `into`; kept rows return exactly.
-void HeadState::reopen(int s, int page, int n_tokens, std::size_t first_kept, PageId into) const {
+// Decodes the first n_tokens of a sealed page back into the tail's page of that number; kept rows return
+// exactly.
+void HeadState::reopen(int s, int page, int n_tokens, std::size_t first_kept) const {
   const SidePlan& side = side_plan(s);
   const int d = plan_.geometry.head_dim;
   std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d);
-  std::byte* bytes = pools_.tail->data(into);
-  side.sealed->decode(pools_.sealed[s]->data(sealed_[s][page - first_sealed_]), kPageTokens, side.context,
+  const TailRows rows = tail_.rows(s, page);
+  side.sealed->decode(pools_.sealed[s]->data(sealed_[s][page - first_sealed_]), n_tokens, side.context,
                       values.data());
-  plan_.tail->encode_rows(values.data(), 0, kPageTokens, tail_context_[s], bytes);
+  plan_.tail->encode_rows(values.data(), 0, n_tokens, *rows.context, rows.bytes);
   for (std::size_t i = first_kept; i < kept_tokens_.size() && kept_tokens_[i] < page * kPageTokens + n_tokens;
        ++i) {
     const int row = static_cast<int>(i % kept_rows_);
-    plan_.tail->decode(pools_.kept->data(kept_[s][i / kept_rows_]), row + 1, tail_context_[s], values.data());
+    plan_.tail->decode(pools_.kept->data(kept_[s][i / kept_rows_]), row + 1, kept_context_[s], values.data());
     plan_.tail->encode_rows(values.data() + static_cast<std::ptrdiff_t>(row) * d,
-                            kept_tokens_[i] % kPageTokens, 1, tail_context_[s], bytes);
+                            kept_tokens_[i] % kPageTokens, 1, *rows.context, rows.bytes);
   }
 }
 
-void HeadState::drop_sealed_from(int page, std::size_t kept_left, std::array<PageList, 2>& reopened) {
+void HeadState::drop_sealed_from(int page, std::size_t kept_left) {
   first_sealed_ = std::min(first_sealed_, page);  // pages freed by a sliding window: the cut is at 0
   const auto n_sealed = static_cast<std::size_t>(page - first_sealed_);
   const std::size_t n_kept = kept_pages(kept_left);
@@ -449,41 +428,27 @@ void HeadState::drop_sealed_from(int page, std::size_t kept_left, std::array<Pag
     sealed_[s].resize(n_sealed);
     kept_[s].resize(n_kept);
     release_all(ahead_[s], pools_.sealed[s]);
-    release_all(tail_[s], pools_.tail);
-    tail_[s] = std::move(reopened[s]);
   }
   kept_tokens_.resize(kept_left);
   std::erase_if(masks_, [&](const PageMask& m) { return m.page >= page; });
   n_sealed_ = page;
-  tail_base_ = page;
 }
 
 bool HeadState::truncate(int n_tokens) {
   const int page = n_tokens / kPageTokens;
   if (page >= n_sealed_) {
-    const auto left = static_cast<std::size_t>(pages_for(n_tokens) - tail_base_);
-    for (int s = 0; s < 2; ++s) {
-      for (std::size_t i = left; i < tail_[s].size(); ++i) pools_.tail->release(tail_[s][i]);
-      tail_[s].resize(std::min(tail_[s].size(), left));
-      if (page == n_sealed_) release_all(ahead_[s], pools_.sealed[s]);
-    }
+    if (!tail_.truncate(n_tokens)) return false;
+    for (int s = 0; s < 2 && page == n_sealed_; ++s) release_all(ahead_[s], pools_.sealed[s]);
     length_ = n_tokens;
     scores_.truncate(n_tokens);
     return true;
   }
   const auto kept_left = static_cast<std::size_t>(
       std::lower_bound(kept_tokens_.begin(), kept_tokens_.end(), page * kPageTokens) - kept_tokens_.begin());
-  std::array<PageList, 2> reopened;
-  bool enough = unshare_last_kept(kept_left);
-  for (int s = 0; s < 2 && enough && n_tokens % kPageTokens != 0; ++s) {
-    enough = take_pages(reopened[s], pools_.tail, 1);
-    if (enough) reopen(s, page, n_tokens % kPageTokens, kept_left, reopened[s][0]);
-  }
-  if (!enough) {
-    for (PageList& list : reopened) release_all(list, pools_.tail);
-    return false;
-  }
-  drop_sealed_from(page, kept_left, reopened);
+  const int n_open = n_tokens % kPageTokens;
+  if (!unshare_last_kept(kept_left) || !tail_.restart(page, n_open)) return false;
+  for (int s = 0; s < 2 && n_open > 0; ++s) reopen(s, page, n_open, kept_left);
+  drop_sealed_from(page, kept_left);
   scores_.truncate(n_tokens);
   if (n_tokens == 0) checkpoint_ = {};
   correction_ = checkpoint_;
@@ -506,9 +471,6 @@ bool HeadState::copy_from(const HeadState& from) {
     }
     ahead_[s] = from.ahead_[s];
     for (PageId page : ahead_[s]) pools_.sealed[s]->retain(page);
-    for (PageId page : from.tail_[s]) {
-      if (!copy_page(pools_.tail, page, tail_[s])) return false;
-    }
     for (std::size_t i = 0; i < from.kept_[s].size(); ++i) {
       if (i >= full_kept) {
         if (!copy_page(pools_.kept, from.kept_[s][i], kept_[s])) return false;
@@ -518,6 +480,7 @@ bool HeadState::copy_from(const HeadState& from) {
       pools_.kept->retain(from.kept_[s][i]);
     }
   }
+  if (!tail_.copy_from(from.tail_)) return false;
   kept_tokens_ = from.kept_tokens_;
   masks_ = from.masks_;
   scores_ = from.scores_;
@@ -526,7 +489,6 @@ bool HeadState::copy_from(const HeadState& from) {
   length_ = from.length_;
   n_sealed_ = from.n_sealed_;
   first_sealed_ = from.first_sealed_;
-  tail_base_ = from.tail_base_;
   return true;
 }
 
@@ -536,13 +498,13 @@ HeadState::Bytes HeadState::bytes() const {
     const std::ptrdiff_t n_held = std::ssize(sealed_[s]) - std::ranges::count(sealed_[s], kNoPage);
     b.sealed += n_held * static_cast<std::int64_t>(pools_.sealed[s]->page_bytes());
     if (!kept_[s].empty()) b.kept += static_cast<std::int64_t>(kept_[s].size() * pools_.kept->page_bytes());
-    b.tail += static_cast<std::int64_t>(tail_[s].size() * pools_.tail->page_bytes() +
-                                        ahead_[s].size() * pools_.sealed[s]->page_bytes());
+    b.tail += static_cast<std::int64_t>(ahead_[s].size() * pools_.sealed[s]->page_bytes());
   }
-  b.tail += scores_.observer_bytes();
-  b.lists = static_cast<std::int64_t>(kept_tokens_.size() * sizeof(int) + masks_.size() * sizeof(PageMask)) +
+  b.tail += tail_.bytes() + scores_.observer_bytes();
+  b.lists = list_bytes(static_cast<int>(kept_tokens_.size()), static_cast<int>(masks_.size())) +
             scores_.bytes() + correction_.bytes() + checkpoint_.bytes();
   b.kept_tokens = static_cast<int>(kept_tokens_.size());
+  b.masked_pages = static_cast<int>(masks_.size());
   b.sealed_tokens = static_cast<int>(sealed_[0].size()) * kPageTokens;
   b.tokens = length_ - first_sealed_ * kPageTokens;
   return b;

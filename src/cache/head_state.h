@@ -15,6 +15,7 @@
 #include "base/token_mask.h"
 #include "cache/correction_state.h"
 #include "cache/page_pool.h"
+#include "cache/tail.h"
 #include "cache/token_scores.h"
 #include "recipe/plan.h"
 
@@ -23,13 +24,18 @@ namespace kvant {
 // The pools that serve one head.
 struct HeadPools {
   std::array<PagePool*, 2> sealed{};  // by side
-  PagePool* tail = nullptr;           // unsealed pages, both sides
+  const TailStore* tail = nullptr;    // unsealed pages
   PagePool* kept = nullptr;           // side pages of kept_page_rows() rows, both sides; null: none
 };
 
-// Rows of a side page, 0 where nothing is protected: no more than a layer's sink, where only that is; whole
-// pages where the tail's format keeps parameters apart from a row's codes.
+// Rows of a side page, 0 where nothing is protected: the layer's sink, where only that is.
 int kept_page_rows(const Plan& plan, int layer);
+// Tokens of the layer that are protected at the most, with n_sealed pages sealed, the sink included.
+int most_kept_tokens(const LayerPlan& layer, int n_sealed);
+// When a head encodes a page before it is due (HeadState::seal_ahead): after that many tokens of the open
+// page, 2 to 127. 0: never, since what is left out of its pages is only known when they are due, or nothing
+// holds them until then.
+int seal_ahead_turn(const Plan& plan, int layer, int kv_head);
 
 // One side of a page, as attention reads it.
 struct PageSide {
@@ -51,7 +57,7 @@ struct PageView {
 
 // What a step needs at the most, by layer: see step_demand().
 struct StepDemand {
-  int tail_pages = 0;      // new tail pages a side, beyond those recycled within the step
+  int tail_pages = 0;      // new whole tail pages, beyond those recycled within the step
   int sealed_pages = 0;    // pages to be sealed, a side
   int kept_rows = 0;       // protected tokens at the end of the step, at the most
   int length = 0;          // tokens at the end of the step
@@ -109,12 +115,17 @@ class HeadState {
   // exhausted: drop this state.
   bool copy_from(const HeadState& from);
 
+  // Bytes of the lists of kept tokens and of masked pages.
+  static std::int64_t list_bytes(int n_kept, int n_masked_pages) {
+    return static_cast<std::int64_t>(n_kept * sizeof(int) + n_masked_pages * sizeof(PageMask));
+  }
   struct Bytes {
     // lists: masks and token lists of kept rows, scores, the correction and its checkpoint; tail: with the
     // open page's observers, and with what is encoded ahead.
     std::int64_t sealed = 0, kept = 0, lists = 0, tail = 0;
     // tokens: not freed by a sliding window; evicted ones count, as those that the bytes stand for.
     int kept_tokens = 0, sealed_tokens = 0, tokens = 0;
+    int masked_pages = 0;  // sealed pages that have tokens left out
   };
   Bytes bytes() const;
 
@@ -126,9 +137,9 @@ class HeadState {
         if (p != kNoPage) visit(pools_.sealed[s], p);
       }
       for (PageId p : ahead_[s]) visit(pools_.sealed[s], p);
-      for (PageId p : tail_[s]) visit(pools_.tail, p);
       for (PageId p : kept_[s]) visit(pools_.kept, p);
     }
+    tail_.for_each_page(visit);
   }
 
  private:
@@ -139,7 +150,7 @@ class HeadState {
   };
   struct Marks {  // the committed state
     int length = 0, n_sealed = 0;
-    std::size_t kept_rows = 0, masks = 0, tail_pages = 0, ahead = 0;
+    std::size_t kept_rows = 0, masks = 0, ahead = 0;
   };
 
   std::size_t kept_pages(std::size_t rows) const;
@@ -148,7 +159,6 @@ class HeadState {
   void evict(std::size_t n_kept);
   void free_evicted_pages();
   void save_for_abort(const StepDemand& demand);
-  void recycle_tail(int page);
   void correct(int page, const TokenMask& mask);
   void read_tail(int s, int page, std::vector<float>& values) const;
   void encode_page(int s, const TokenMask& mask, const std::vector<float>& values, PageList& into);
@@ -158,14 +168,14 @@ class HeadState {
   bool take_pages(PageList& list, PagePool* pool, std::size_t count);
   bool copy_page(PagePool* pool, PageId from, PageList& list);
   bool unshare_last_kept(std::size_t rows_left);
-  void reopen(int s, int page, int n_tokens, std::size_t first_kept, PageId into) const;
-  void drop_sealed_from(int page, std::size_t kept_left, std::array<PageList, 2>& reopened);
+  void reopen(int s, int page, int n_tokens, std::size_t first_kept) const;
+  void drop_sealed_from(int page, std::size_t kept_left);
 
   const Plan& plan_;
   const LayerPlan& layer_;
   const HeadPlan& head_;
-  PageContext tail_context_[2];
-  std::size_t kept_rows_;  // kept_page_rows() of the layer
+  std::size_t kept_rows_;        // kept_page_rows() of the layer
+  PageContext kept_context_[2];  // of side pages
   HeadPools pools_;
   int ahead_turn_;            // tokens of the open page when it is this head's turn to seal ahead; 0: never
   bool seals_ahead_ = false;  // in this step
@@ -173,14 +183,13 @@ class HeadState {
   int length_ = 0;
   int n_sealed_ = 0;
   int first_sealed_ = 0;
-  int tail_base_ = 0;               // the page of tail_[s][0]
   std::array<PageList, 2> sealed_;  // page first_sealed_ + i; kNoPage: every token evicted or protected
   std::array<PageList, 2> ahead_;   // page n_sealed_, if it is encoded already
-  std::array<PageList, 2> tail_;    // page tail_base_ + i; kNoPage: sealed in this step, storage reused
-  std::array<PageList, 2> kept_;    // kept rows, kept_page_rows() a page
-  std::vector<int> kept_tokens_;    // absolute token index of each kept row
-  std::vector<PageMask> masks_;     // by page, ascending; with eviction, of every sealed page
-  std::array<PageList, 2> spare_sealed_, spare_tail_, spare_kept_;  // reserved for the step
+  Tail tail_;
+  std::array<PageList, 2> kept_;  // kept rows, kept_page_rows() a page
+  std::vector<int> kept_tokens_;  // absolute token index of each kept row
+  std::vector<PageMask> masks_;   // by page, ascending; with eviction, of every sealed page
+  std::array<PageList, 2> spare_sealed_, spare_kept_;  // reserved for the step
   Marks committed_;
   TokenScores scores_;
   CorrectionState correction_, checkpoint_;

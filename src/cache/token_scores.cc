@@ -101,12 +101,11 @@ void TokenScores::truncate(int n_tokens) {
 }
 
 std::int64_t TokenScores::bytes() const {
-  return static_cast<std::int64_t>(scores_.size() * sizeof(std::uint16_t));
+  return static_cast<std::int64_t>(scores_.size()) * kTokenBytes;
 }
 
 std::int64_t TokenScores::observer_bytes() const {
-  return static_cast<std::int64_t>(q_.size() * sizeof(float) +
-                                   token_.size() * (3 * sizeof(float) + sizeof(int)));
+  return static_cast<std::int64_t>(token_.size()) * observer_bytes(head_dim_);
 }
 
 }  // namespace kvant

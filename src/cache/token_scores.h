@@ -60,8 +60,12 @@ class TokenScores {
   // Keeps tokens [0, n_tokens). Scores keep what observers of pages that had ended gave them; observers of
   // such a page are gone, and the page then ends with fewer.
   void truncate(int n_tokens);
-  std::int64_t bytes() const;  // of scores
-  std::int64_t observer_bytes() const;
+  static constexpr std::int64_t kTokenBytes = sizeof(std::uint16_t);  // of a score
+  static constexpr std::int64_t observer_bytes(int head_dim) {        // of one observer
+    return static_cast<std::int64_t>((head_dim + 3) * sizeof(float) + sizeof(int));
+  }
+  std::int64_t bytes() const;           // of scores
+  std::int64_t observer_bytes() const;  // of all observers
 
  private:
   int head_dim_ = 0;

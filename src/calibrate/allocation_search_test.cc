@@ -77,7 +77,7 @@ TEST(SizeBudget, AllocationsFillItButDontExceedIt) {
     EXPECT_EQ(allocated->budget, 0);
     const auto plan = resolve(*allocated, g, nullptr);  // it needs no harms any more
     ASSERT_TRUE(plan.ok()) << plan.error().message;
-    const std::int64_t size = predicted_cache_bytes(**plan, kContext);
+    const std::int64_t size = mean_cache_bytes(**plan, kContext);
     EXPECT_LE(size, most);
     const std::int64_t a_little = most / 20;
     EXPECT_GT(size, most - a_little);

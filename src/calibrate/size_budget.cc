@@ -50,7 +50,7 @@ Result<std::int64_t> size_of(const Recipe& recipe, const Geometry& geometry,
                              const std::shared_ptr<const Constants>& constants, int context) {
   const auto plan = resolve(recipe, geometry, constants);
   if (!plan.ok()) return plan.error();
-  return predicted_cache_bytes(**plan, context);
+  return mean_cache_bytes(**plan, context);
 }
 
 // The recipe with the cheapest format of its ladder wherever its own overrides allow.

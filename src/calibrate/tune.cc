@@ -107,7 +107,7 @@ class Tuner {
       recipe.ladder.clear();
       recipe.k.format = recipe.v.format = format;
       const auto plan = resolve(recipe, engine_.geometry(), request_.constants);
-      if (!plan.ok() || predicted_cache_bytes(**plan, request_.context) > request_.most_bytes) continue;
+      if (!plan.ok() || mean_cache_bytes(**plan, request_.context) > request_.most_bytes) continue;
       const double bits = find_format(format)->bits(engine_.geometry().head_dim);
       if (bits <= best_bits) continue;
       best_bits = bits;
@@ -176,22 +176,21 @@ class Tuner {
     const auto plan = resolve(result.recipe, g, request_.constants);
     if (!plan.ok()) return plan.error();
     const std::vector<std::string>& ladder = request_.base.ladder;
-    const double elements = static_cast<double>(bf16_bytes(g, request_.context)) / 2;
-    result.bytes = predicted_cache_bytes(**plan, request_.context);
-    result.bits_all = 8.0 * static_cast<double>(result.bytes) / elements;
-    double bits = 0;
+    const CacheBits bits = mean_bits(**plan, request_.context);
+    result.bytes = mean_cache_bytes(**plan, request_.context);
+    result.bits_all = bits.all;
+    result.bits_sealed = bits.sealed;
+    result.constants = constant_size(**plan, request_.context);
     for (int layer = 0; layer < g.n_layers; ++layer) {
       for (int head = 0; head < g.n_kv_heads; ++head) {
         for (const Side side : kSides) {
           const Format& format = *(*plan)->head(layer, head).side(side).sealed;
-          bits += format.bits(g.head_dim) / (2.0 * g.n_layers * g.n_kv_heads);
           const auto place = std::find(ladder.begin(), ladder.end(), format.name());
           const auto harms = request_.constants->find(layer, head, side, harm_constant(request_.base));
           if (place != ladder.end() && !harms.empty()) result.predicted += harms[place - ladder.begin()];
         }
       }
     }
-    result.bits_sealed = bits;
     return {};
   }
 

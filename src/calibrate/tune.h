@@ -10,6 +10,7 @@
 #include "attention/attention.h"
 #include "base/result.h"
 #include "calibrate/allocation_search.h"
+#include "eval/cache_size.h"
 #include "eval/logit_metrics.h"
 #include "eval/quality_eval.h"
 #include "model/engine.h"
@@ -46,7 +47,8 @@ struct TuneResult {
   std::vector<TuneRow> held_out;  // the recipe first, then the plain allocation, if it is another, and the
                                   // best format for all heads alike that fits, if there is one
   int chunks = 0;                 // of the held-out text
-  double bits_all = 0, bits_sealed = 0;  // predicted, at `context`
+  double bits_all = 0, bits_sealed = 0;  // mean_bits(), at `context`
+  ConstantSize constants;                // the same
   std::int64_t bytes = 0;                // the same
 };
 

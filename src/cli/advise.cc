@@ -15,7 +15,6 @@
 #include "eval/cache_size.h"
 #include "eval/engine_source.h"
 #include "eval/quality_eval.h"
-#include "recipe/stand_in_constants.h"
 
 namespace kvant {
 namespace {
@@ -86,18 +85,17 @@ class Adviser {
     if (!all.ok()) return all.error();
     for (Recipe& recipe : *all) {
       const auto known = session->known_constants(recipe);
-      const bool calibrated = known.ok() && (*known != nullptr || !requires_calibration(recipe, g));
-      const auto plan = resolve(recipe, g, calibrated ? *known : stand_in_constants(recipe, g));
-      if (!plan.ok()) continue;  // the model cannot have it
-      AdviceRow row{.recipe = label(recipe),
-                    .bytes = predicted_cache_bytes(**plan, context_) * options_.batch};
+      const auto preview = session->preview(recipe, known.ok() ? *known : nullptr);
+      if (!preview.ok()) continue;  // the model cannot have it
+      const Plan& plan = *preview->plan;
+      AdviceRow row{.recipe = label(recipe), .bytes = largest_cache_bytes(plan, context_) * options_.batch};
       row.fits = weights_ + row.bytes <= memory_;
-      if (!calibrated) {
+      if (preview->stands_in) {
         row.note =
             known.ok() ? "not calibrated yet: kvant calibrate --kv " + row.recipe : known.error().message;
       }
-      if ((*plan)->calibration == CalibrationState::missing)
-        row.caveat = calibration_state_name((*plan)->calibration);
+      if (plan.calibration == CalibrationState::missing)
+        row.caveat = calibration_state_name(plan.calibration);
       candidates_.push_back({std::move(recipe), std::move(row)});
     }
     return {};

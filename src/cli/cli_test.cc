@@ -121,7 +121,7 @@ TEST_F(Cli, RunAnswersAndSumsUp) {
   EXPECT_NE(outcome.err.find("plan: k=ch4g128,v=tok4g128"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("KV cache (ch4g128/tok4g128)"), std::string::npos) << outcome.err;
   const auto json = nlohmann::json::parse(read_file(json_path));
-  EXPECT_EQ(json["schema"], "kvant.run/1");
+  EXPECT_EQ(json["schema"], "kvant.run/2");
   EXPECT_GT(json["answer_tokens"], 0);
   EXPECT_LE(json["answer_tokens"], 200);
   EXPECT_EQ(json["plan"]["rows"][0]["format"], "ch4g128");
@@ -172,17 +172,20 @@ TEST_F(Cli, EvalWritesItsSchema) {
                                              "tok4g32s,llama.cpp:q8_0", "--control", "--json", json_path});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const auto json = nlohmann::json::parse(read_file(json_path));
-  EXPECT_EQ(json["schema"], "kvant.eval/1");
+  EXPECT_EQ(json["schema"], "kvant.eval/2");
   EXPECT_EQ(json["context"], 256);
   EXPECT_EQ(json["chunks"], 2);
   ASSERT_EQ(json["results"].size(), 4U);
   EXPECT_EQ(json["results"][0]["recipe"], "bf16");
   EXPECT_EQ(json["results"][0]["kld_mean"], 0.0);
   EXPECT_EQ(json["results"][1]["recipe"], "tok4g32s");
-  EXPECT_EQ(json["results"][1]["bits_all"], 4.5);
+  double bits = 4.5;  // at 256 tokens; before, one page is sealed, and steps of 16 tokens are BF16
+  for (int n = 129; n < 256; ++n) bits += (128 * 4.5 + (n - 128 + 15) / 16 * 16 * 16) / n;
+  EXPECT_NEAR(json["results"][1]["bits_all"].get<double>(), bits / 128, 1e-9);
   EXPECT_LT(json["results"][3]["kld_mean"], 1e-4);  // the control: rounding alone
-  for (const char* key : {"bits_sealed", "bits_all", "ppl", "kld_mean", "kld_lo", "kld_hi", "kld_median",
-                          "kld_p99", "kld_p999", "kld_max", "top1", "rms_dp", "seconds", "plan"}) {
+  for (const char* key :
+       {"bits_sealed", "bits_all", "ppl", "kld_mean", "kld_lo", "kld_hi", "kld_median", "kld_p99", "kld_p999",
+        "kld_max", "top1", "rms_dp", "seconds", "plan", "constant_bytes", "constant_bits"}) {
     for (const auto& row : json["results"]) EXPECT_TRUE(row.contains(key)) << key;
   }
 }
@@ -314,7 +317,7 @@ TEST_F(Cli, ReportIsOnePageThatLoadsNothing) {
   for (const char* loads : {"src=", "<link rel=\"stylesheet\"", "@import", "fetch(", "url("})
     EXPECT_EQ(page.find(loads), std::string::npos) << loads;
   const auto json = nlohmann::json::parse(read_file(path("report.json")));
-  EXPECT_EQ(json["schema"], "kvant.report/1");
+  EXPECT_EQ(json["schema"], "kvant.report/2");
   EXPECT_EQ(json["quality"]["results"].size(), 3U);
   EXPECT_EQ(json["layers"].size(), 3U);  // a recipe skips V: three contexts
   EXPECT_EQ(json["memory"]["results"][0]["bytes"].size(), json["memory"]["contexts"].size());
@@ -370,7 +373,7 @@ TEST_F(Cli, BenchAttentionNeedsNoModelAndWritesItsSchema) {
   EXPECT_NE(outcome.err.find("plan: "), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.out.find("kvant-3bit"), std::string::npos) << outcome.out;
   const auto json = nlohmann::json::parse(read_file(json_path));
-  EXPECT_EQ(json["schema"], "kvant.bench.attention/1");
+  EXPECT_EQ(json["schema"], "kvant.bench.attention/2");
   EXPECT_GT(json["read_gbps"], 0.0);
   const auto& results = json["results"];
   ASSERT_EQ(results.size(), 10U);
@@ -422,6 +425,42 @@ TEST_F(Cli, InfoKnowsEveryBuiltInRecipe) {
       expect_user_error(outcome, "calibrat");  // the others need what only calibration knows
     }
   }
+}
+
+// Kernels and fall-backs included. Recipes that calibrate on first use: plan_report_test.cc.
+TEST_F(Cli, InfoPlansWhatRunRuns) {
+  for (const Recipe& recipe : builtin_recipes()) {
+    const auto needs = [](const std::string& text, const char* word) {
+      return text.find(word) != std::string::npos;
+    };
+    const std::string text = to_string(recipe);
+    const bool calibrates = needs(text, "vq-") || needs(text, "ladder") || needs(text, "correction") ||
+                            needs(text, "int8") || needs(text, "smooth") || needs(text, "mix");
+    if (recipe.tier != Tier::product || calibrates) continue;
+    const Outcome info = run_model("info", {"--kv", recipe.name, "--json", path("info.json")});
+    const Outcome answer =
+        run_model("run", {"--kv", recipe.name, "-p", "abc", "-n", "1", "--json", path("run.json")});
+    ASSERT_EQ(info.code, 0) << recipe.name << ": " << info.err;
+    ASSERT_EQ(answer.code, 0) << recipe.name << ": " << answer.err;
+    const auto planned = nlohmann::json::parse(read_file(path("info.json")));
+    const auto used = nlohmann::json::parse(read_file(path("run.json")));
+    EXPECT_EQ(planned["plan"], used["plan"]) << recipe.name;
+  }
+}
+
+TEST_F(Cli, InfoStatesBitsAndConstants) {
+  // 2 layers x 2 KV heads x 2 sides of d = 64: codebooks of 2^8 centroids of 4 bytes with a scale; smoothing.
+  const Outcome outcome =
+      run_model("info", {"--kv", "vecinfer-2bit", "-c", "1024", "--json", path("info.json")});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(path("info.json")));
+  const int bytes = 2 * 2 * (2 * (256 * 4 + 4) + 64 * 4);
+  EXPECT_EQ(json["constant_bytes"], bytes);
+  EXPECT_NEAR(json["constant_bits"].get<double>(), 8.0 * bytes / (2 * 2 * 2 * 64 * 1024), 1e-9);
+  // Of 897 .. 1024 tokens, a window of 128 and an open page of 0 to 127 are BF16: 2.7 bits at the least.
+  EXPECT_GT(json["bits_all"].get<double>(), (2 * 896 + 16 * 128) / 1024.0);
+  EXPECT_LT(json["bits_all"].get<double>(), (2.5 * 896 + 16 * 256) / 1024.0);
+  EXPECT_NE(outcome.out.find("model constants"), std::string::npos);
 }
 
 TEST_F(Cli, BadModelsAreOneClearSentence) {

@@ -22,7 +22,7 @@ Result<std::unique_ptr<LogitSource>> EvalSources::make(const EvalRow& row) {
   if (names_llama(row.name)) return make_llama(row);
   const auto plan = session_.plan(row.recipe, row.calibration_text);
   if (!plan.ok()) return plan.error();
-  cache_bytes_ += predicted_cache_bytes(**plan, context_);
+  cache_bytes_ += largest_cache_bytes(**plan, context_);
   return make_engine_source(row_name(row.name, **plan), session_.engine(), session_.backend(), *plan,
                             row.step_tokens);
 }

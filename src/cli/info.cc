@@ -1,4 +1,5 @@
 // kvant info: what a model's KV cache takes, and what fits.
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -9,7 +10,6 @@
 #include "cli/session.h"
 #include "eval/cache_size.h"
 #include "eval/report_json.h"
-#include "recipe/stand_in_constants.h"
 
 namespace kvant {
 namespace {
@@ -27,6 +27,8 @@ struct Info {
   PlanReport report;
   std::vector<std::int64_t> layers;
   std::int64_t cache = 0;  // bytes of one sequence at `context`
+  CacheBits bits;
+  ConstantSize constants;
   std::int64_t bf16 = 0;
   double token = 0;     // bytes of one more token, once sealed
   int most_tokens = 0;  // of each of `batch` sequences
@@ -38,46 +40,23 @@ int most_tokens(const Plan& plan, int batch, std::int64_t bytes) {
   for (int step = 1 << 30; step > 0; step /= 2) {
     const std::int64_t tokens = std::int64_t{fits} + step;
     if (tokens > INT32_MAX - kPageTokens) continue;
-    if (predicted_cache_bytes(plan, static_cast<int>(tokens)) <= bytes / batch)
-      fits = static_cast<int>(tokens);
+    if (largest_cache_bytes(plan, static_cast<int>(tokens)) <= bytes / batch) fits = static_cast<int>(tokens);
   }
   return fits;
 }
 
-// The plan of what is known of the model, or of constants that stand in where the recipe can't do without:
-// sizes need no calibration.
-struct SizePlan {
-  std::shared_ptr<const Plan> plan;
-  bool stands_in = false;
-};
-Result<SizePlan> size_plan(const Session& session, const Recipe& recipe) {
-  const Geometry& geometry = session.engine().geometry();
-  auto constants = session.known_constants(recipe);
-  if (!constants.ok()) return constants.error();
-  const bool stands_in = *constants == nullptr && requires_calibration(recipe, geometry);
-  const auto plan = resolve(recipe, geometry, stands_in ? stand_in_constants(recipe, geometry) : *constants);
-  if (!plan.ok()) return plan.error();
-  return SizePlan{*plan, stands_in};
-}
-
-PlanReport report_of(const Session& session, const SizePlan& size) {
-  PlanReport report = session.report(*size.plan);
-  if (!size.stands_in) return report;
-  report.calibration = CalibrationState::missing;
-  report.calibration_note = "its constants are made on first use, or by kvant calibrate";
-  return report;
-}
-
-Info collect(const Session& session, const SizePlan& size, const InfoOptions& options) {
+Info collect(const Session& session, const PreviewPlan& preview, const InfoOptions& options) {
   const Geometry& g = session.engine().geometry();
-  const Plan& plan = *size.plan;
+  const Plan& plan = *preview.plan;
   Info info;
-  info.report = report_of(session, size);
+  info.report = session.report(preview);
   info.context = options.context > 0 ? options.context : std::max(g.trained_context, kPageTokens);
   info.batch = options.batch;
   info.available = std::max<std::int64_t>(available_memory_bytes(), 0);
   info.layers = cache_bytes_by_layer(plan, info.context);
   info.cache = predicted_cache_bytes(plan, info.context);
+  info.bits = mean_bits(plan, info.context);
+  info.constants = constant_size(plan, info.context);
   info.bf16 = bf16_bytes(g, info.context);
   for (const HeadPlan& head : plan.heads) {
     for (const Side side : kSides) {
@@ -102,16 +81,19 @@ void print_layers(const std::vector<std::int64_t>& layers) {
 
 void print(const Session& session, const Plan& plan, const Info& info) {
   const Geometry& g = session.engine().geometry();
-  const auto elements = static_cast<double>(info.bf16) / 2;
   fmt::print("model: {}, {} of weights\n", session.engine().description(),
              readable_bytes(static_cast<double>(session.engine().weight_bytes())));
   fmt::print("  {} layers, {} query heads, {} KV heads of {} channels, trained context {} tokens\n",
              g.n_layers, g.n_heads, g.n_kv_heads, g.head_dim, g.trained_context);
   fmt::print("recipe: {}\n{}", label(plan.recipe), plan_table(info.report));
-  fmt::print("KV cache at {} tokens: {} for a sequence ({:.2f} bits per element; bf16: {})\n", info.context,
-             readable_bytes(static_cast<double>(info.cache)),
-             8.0 * static_cast<double>(info.cache) / elements,
-             readable_bytes(static_cast<double>(info.bf16)));
+  fmt::print("KV cache at {} tokens: {} for a sequence (bf16: {})\n", info.context,
+             readable_bytes(static_cast<double>(info.cache)), readable_bytes(static_cast<double>(info.bf16)));
+  fmt::print("  bits per element, on average over the positions of a page: {:.2f}; of sealed pages: {}\n",
+             info.bits.all, std::isfinite(info.bits.sealed) ? fmt::format("{:.2f}", info.bits.sealed) : "-");
+  fmt::print(
+      "  model constants, for all sequences: {}{}\n",
+      readable_bytes(static_cast<double>(info.constants.bytes)),
+      info.constants.bytes == 0 ? "" : fmt::format(" ({:.2f} bits per element of one)", info.constants.bits));
   print_layers(info.layers);
   fmt::print("  each further token: {:.0f} bytes once sealed\n", info.token);
   if (info.batch > 1) {
@@ -126,25 +108,31 @@ void print(const Session& session, const Plan& plan, const Info& info) {
 std::string to_json_text(const Session& session, const Plan& plan, const Info& info,
                          const std::string& model) {
   const Geometry& g = session.engine().geometry();
-  const nlohmann::ordered_json json = {{"schema", "kvant.info/1"},
-                                       {"model", model},
-                                       {"description", session.engine().description()},
-                                       {"layers", g.n_layers},
-                                       {"heads", g.n_heads},
-                                       {"kv_heads", g.n_kv_heads},
-                                       {"head_dim", g.head_dim},
-                                       {"trained_context", g.trained_context},
-                                       {"weight_bytes", session.engine().weight_bytes()},
-                                       {"recipe", label(plan.recipe)},
-                                       {"context", info.context},
-                                       {"batch", info.batch},
-                                       {"bytes_per_token", info.token},
-                                       {"cache_bytes", info.cache},
-                                       {"cache_bytes_bf16", info.bf16},
-                                       {"cache_bytes_by_layer", info.layers},
-                                       {"available_bytes", info.available},
-                                       {"most_tokens", info.most_tokens},
-                                       {"plan", plan_to_json(info.report)}};
+  const nlohmann::ordered_json json = {
+      {"schema", "kvant.info/1"},
+      {"model", model},
+      {"description", session.engine().description()},
+      {"layers", g.n_layers},
+      {"heads", g.n_heads},
+      {"kv_heads", g.n_kv_heads},
+      {"head_dim", g.head_dim},
+      {"trained_context", g.trained_context},
+      {"weight_bytes", session.engine().weight_bytes()},
+      {"recipe", label(plan.recipe)},
+      {"context", info.context},
+      {"batch", info.batch},
+      {"bytes_per_token", info.token},
+      {"cache_bytes", info.cache},
+      {"cache_bytes_bf16", info.bf16},
+      {"cache_bytes_by_layer", info.layers},
+      {"bits_sealed", std::isfinite(info.bits.sealed) ? nlohmann::ordered_json(info.bits.sealed)
+                                                      : nlohmann::ordered_json(nullptr)},
+      {"bits_all", info.bits.all},
+      {"constant_bytes", info.constants.bytes},
+      {"constant_bits", info.constants.bits},
+      {"available_bytes", info.available},
+      {"most_tokens", info.most_tokens},
+      {"plan", plan_to_json(info.report)}};
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -157,10 +145,12 @@ Status info(const InfoOptions& options) {
   const auto session = Session::open(quiet, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
   const Geometry& geometry = session->engine().geometry();
-  const auto size = size_plan(*session, *recipe);
-  if (!size.ok()) return size.error();
-  const Plan& plan = *size->plan;
-  const Info found = collect(*session, *size, options);
+  const auto known = session->known_constants(*recipe);
+  if (!known.ok()) return known.error();
+  const auto preview = session->preview(*recipe, *known);
+  if (!preview.ok()) return preview.error();
+  const Plan& plan = *preview->plan;
+  const Info found = collect(*session, *preview, options);
   warn_beyond_training(geometry, found.context);
   print(*session, plan, found);
   if (options.common.json.empty()) return {};

@@ -153,7 +153,7 @@ Status Report::add_memory(const Session& session) {
     if (!plan.ok()) return plan.error();
     MemoryRow memory{row_name(row.name, **plan), {}};
     for (const int tokens : figures_.memory_contexts)
-      memory.bytes.push_back(predicted_cache_bytes(**plan, tokens));
+      memory.bytes.push_back(mean_cache_bytes(**plan, tokens));
     figures_.memory.push_back(std::move(memory));
   }
   return {};

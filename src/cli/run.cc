@@ -1,6 +1,8 @@
 // kvant run: one answer, or a chat.
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <iostream>
@@ -119,7 +121,7 @@ Status Run::check_context(int prompt_tokens) {
   // What will be held for sure, or what -c asks for.
   const int held = options_.context > 0 ? context_ : static_cast<int>(wanted);
   KVANT_RETURN_IF_ERROR(
-      check_memory(fmt::format("a KV cache of {} tokens", held), predicted_cache_bytes(*plan_, held)));
+      check_memory(fmt::format("a KV cache of {} tokens", held), largest_cache_bytes(*plan_, held)));
   auto sampler = Sampler::make(options_.sampling);
   if (!sampler.ok()) return sampler.error();
   if (guard_every_ > 0) guard_.emplace(session_.backend(), *plan_, GuardSettings{.every = guard_every_});
@@ -216,13 +218,18 @@ Status Run::finish() {
   const ConversationFigures& f = conversation_->figures();
   const CacheBytes bytes = conversation_->bytes();
   const auto kv = static_cast<double>(bytes.all());
+  const int length = conversation_->length();
+  const CacheBits bits = length > 0 ? mean_bits(*plan_, length, bytes) : CacheBits{};
+  const ConstantSize constants = constant_size(*plan_, std::max(1, length));
   const auto bf16 = static_cast<double>(bf16_bytes(session_.engine().geometry(), conversation_->length()));
   fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s   answer: {} tokens, {:.1f} tokens/s\n",
              f.prompt_tokens, f.prompt_tps(), f.answer_tokens, f.answer_tps());
-  fmt::print(stderr,
-             "KV cache ({}): {} for {} tokens, {:.2f} bits per element; bf16 would take {} ({:.2f}x)\n",
-             row_name(label(plan_->recipe), *plan_), readable_bytes(kv), conversation_->length(),
-             bytes.bits_all(), readable_bytes(bf16), kv > 0 ? bf16 / kv : 1.0);
+  fmt::print(
+      stderr,
+      "KV cache ({}): {} for {} tokens, {:.2f} bits per element on average over the positions of a page; "
+      "bf16 would take {} ({:.2f}x)\n",
+      row_name(label(plan_->recipe), *plan_), readable_bytes(kv), length, bits.all, readable_bytes(bf16),
+      kv > 0 ? bf16 / kv : 1.0);
   const double sealed = bytes.elements > 0
                             ? static_cast<double>(bytes.sealed_elements) / static_cast<double>(bytes.elements)
                             : 0.0;
@@ -233,22 +240,28 @@ Status Run::finish() {
   const PlanReport report = session_.report(*plan_);
   if (!report.calibration_note.empty())
     fmt::print(stderr, "  {}: {}\n", calibration_state_name(report.calibration), report.calibration_note);
+  if (constants.bytes > 0)
+    fmt::print(stderr, "  model constants: {}\n", readable_bytes(static_cast<double>(constants.bytes)));
   if (guard_) fmt::print(stderr, "{}", guard_summary(guard_->report()));
   if (options_.common.json.empty()) return {};
-  nlohmann::ordered_json json = {{"schema", "kvant.run/1"},
-                                 {"model", options_.common.model},
-                                 {"recipe", label(plan_->recipe)},
-                                 {"context", context_},
-                                 {"prompt_tokens", f.prompt_tokens},
-                                 {"prompt_tps", f.prompt_tps()},
-                                 {"answer_tokens", f.answer_tokens},
-                                 {"answer_tps", f.answer_tps()},
-                                 {"kv_bytes", bytes.all()},
-                                 {"kv_bytes_bf16", bf16},
-                                 {"bits_sealed", bytes.bits_sealed()},
-                                 {"bits_all", bytes.bits_all()},
-                                 {"answer", answer_},
-                                 {"plan", plan_to_json(report)}};
+  nlohmann::ordered_json json = {
+      {"schema", "kvant.run/2"},
+      {"model", options_.common.model},
+      {"recipe", label(plan_->recipe)},
+      {"context", context_},
+      {"prompt_tokens", f.prompt_tokens},
+      {"prompt_tps", f.prompt_tps()},
+      {"answer_tokens", f.answer_tokens},
+      {"answer_tps", f.answer_tps()},
+      {"kv_bytes", bytes.all()},
+      {"kv_bytes_bf16", bf16},
+      {"bits_sealed",
+       std::isfinite(bits.sealed) ? nlohmann::ordered_json(bits.sealed) : nlohmann::ordered_json(nullptr)},
+      {"bits_all", bits.all},
+      {"constant_bytes", constants.bytes},
+      {"constant_bits", constants.bits},
+      {"answer", answer_},
+      {"plan", plan_to_json(report)}};
   if (guard_) json["guard"] = guard_to_json(guard_->report(), label(plan_->recipe));
   return write_whole_file(options_.common.json,
                           json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");

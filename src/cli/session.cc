@@ -1,12 +1,14 @@
 #include "cli/session.h"
 
 #include <cstdio>
+#include <filesystem>
 
 #include "base/progress.h"
 #include "calibrate/first_use.h"
 #include "calibrate/needs.h"
 #include "cli/calibration_files.h"
 #include "eval/cache_size.h"
+#include "recipe/stand_in_constants.h"
 
 namespace kvant {
 
@@ -71,12 +73,36 @@ Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const st
   const bool learns = !text_path.empty() || requires_calibration(recipe, engine_->geometry());
   auto known = learns ? learned_constants(recipe, text_path) : known_constants(recipe);
   if (!known.ok()) return known.error();
-  auto plan = resolve(recipe, engine_->geometry(), std::move(known).value(), backend->page_order());
+  return resolve_for(*backend, recipe, std::move(known).value());
+}
+
+Result<std::shared_ptr<const Plan>> Session::resolve_for(const AttentionBackend& backend,
+                                                         const Recipe& recipe,
+                                                         std::shared_ptr<const Constants> constants) const {
+  auto plan = resolve(recipe, engine_->geometry(), std::move(constants), backend.page_order());
   if (!plan.ok()) return plan.error();
-  const PlanReport report = report_plan(**plan, *backend);
+  const PlanReport report = report_plan(**plan, backend);
   if (verbose_) fmt::print(stderr, "{}", plan_table(report));
   if (strict_) KVANT_RETURN_IF_ERROR(check_fallbacks(report));
   return plan;
+}
+
+Result<PreviewPlan> Session::preview(const Recipe& recipe, std::shared_ptr<const Constants> known) const {
+  const Geometry& geometry = engine_->geometry();
+  KVANT_RETURN_IF_ERROR(check_recipe(recipe, geometry));  // stand-ins need overrides within the model
+  const bool stands_in = known == nullptr && requires_calibration(recipe, geometry);
+  auto plan =
+      resolve_for(*backend_, recipe, stands_in ? stand_in_constants(recipe, geometry) : std::move(known));
+  if (!plan.ok()) return plan.error();
+  return PreviewPlan{std::move(plan).value(), stands_in};
+}
+
+PlanReport Session::report(const PreviewPlan& preview) const {
+  PlanReport report = report_plan(*preview.plan, *backend_);
+  if (!preview.stands_in) return report;
+  report.calibration = CalibrationState::missing;
+  report.calibration_note = "its constants are made on first use, or by kvant calibrate";
+  return report;
 }
 
 std::string row_name(const std::string& recipe, const Plan& plan) {

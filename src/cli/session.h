@@ -10,6 +10,12 @@
 
 namespace kvant {
 
+// A plan before anything of the model is known.
+struct PreviewPlan {
+  std::shared_ptr<const Plan> plan;
+  bool stands_in = false;  // with constants that stand in for those that the recipe can't do without
+};
+
 class Session {
  public:
   // Loads the model. context: tokens that a sequence may reach, 0: the trained context.
@@ -30,9 +36,16 @@ class Session {
   // of the usual one. backend: that the plan is for, instead of the session's.
   Result<std::shared_ptr<const Plan>> plan(const Recipe& recipe, const std::string& text_path = "",
                                            const AttentionBackend* backend = nullptr) const;
+  // The same plan, for its sizes and kernels: never calibrates. known: known_constants(recipe), or null.
+  Result<PreviewPlan> preview(const Recipe& recipe, std::shared_ptr<const Constants> known) const;
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
+  PlanReport report(const PreviewPlan& preview) const;
 
  private:
+  // How every command resolves.
+  Result<std::shared_ptr<const Plan>> resolve_for(const AttentionBackend& backend, const Recipe& recipe,
+                                                  std::shared_ptr<const Constants> constants) const;
+
   Session(const ModelOptions& options, WeightMode weights, int context, std::unique_ptr<Engine> engine,
           std::unique_ptr<AttentionBackend> backend);
 

@@ -91,7 +91,7 @@ Json figures(const MetricsSummary& metrics) {
 
 Json to_json(const TuneResult& result, const TuneOptions& options, const TuneRequest& request,
              const Engine& engine, double seconds) {
-  Json json = {{"schema", "kvant.tune/1"},
+  Json json = {{"schema", "kvant.tune/2"},
                {"model", engine.description()},
                {"fingerprint", engine.fingerprint()},
                {"budget", options.budget},
@@ -99,6 +99,8 @@ Json to_json(const TuneResult& result, const TuneOptions& options, const TuneReq
                {"bytes", result.bytes},
                {"bits_all", result.bits_all},
                {"bits_sealed", result.bits_sealed},
+               {"constant_bytes", result.constants.bytes},
+               {"constant_bits", result.constants.bits},
                {"predicted_kld", result.predicted},
                {"text", options.text_file.empty() ? "data/calibration" : options.text_file},
                {"length", options.length},

@@ -1,47 +1,74 @@
 #include "eval/cache_size.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
-#include <numeric>
+#include <limits>
 #include <string>
 
 #include "cache/correction_state.h"
 #include "cache/head_state.h"
 #include "cache/schedule.h"
+#include "cache/tail.h"
+#include "cache/token_scores.h"
+#include "recipe/constant_size.h"
 
 namespace kvant {
 namespace {
 
-// Sealed pages that are still held after the first n_tokens.
-int held_pages(const Plan& plan, int layer, int n_tokens) {
-  if (plan.layers[layer].evict == 1) return 0;
-  const int sealed = pages_due(n_tokens, plan.layers[layer].window);
-  const int sliding = plan.layers[layer].sliding_window;
-  const int freed = sliding > 0 ? std::max(n_tokens - sliding + 1, 0) / kPageTokens : 0;
-  return std::max(sealed - freed, 0);
+// Sealed pages of a layer after n tokens, and how many of them a sliding window has freed.
+struct SealedPages {
+  int sealed = 0, freed = 0;
+};
+SealedPages sealed_pages(const LayerPlan& layer, int n_tokens) {
+  SealedPages pages{.sealed = pages_due(n_tokens, layer.window)};
+  if (layer.sliding_window > 0)
+    pages.freed = std::min(std::max(n_tokens - layer.sliding_window + 1, 0) / kPageTokens, pages.sealed);
+  return pages;
 }
 
-int tail_pages(const Plan& plan, int layer, int n_tokens) {
-  const int sealed = pages_due(n_tokens, plan.layers[layer].window);
-  return (n_tokens - sealed * kPageTokens + kPageTokens - 1) / kPageTokens;
+// The page that the head has encoded before it is due, if it has one: from its turn in the open page on. The
+// first page of a sequence is encoded as soon as the window begins to hold it.
+bool encoded_ahead(const Plan& plan, int layer, int kv_head, int n_tokens, int n_sealed) {
+  const int turn = seal_ahead_turn(plan, layer, kv_head);
+  if (turn == 0 || n_tokens < kPageTokens + turn) return false;
+  return n_sealed == 0 || n_tokens % kPageTokens >= turn;
 }
 
-std::int64_t layer_bytes(const Plan& plan, int layer, int n_tokens) {
-  const int d = plan.geometry.head_dim;
-  const auto tail_page = static_cast<std::int64_t>(plan.tail->page_bytes(d));
-  const bool any_sealed = pages_due(n_tokens, plan.layers[layer].window) > 0;
-  const std::int64_t side_page =
-      any_sealed && plan.layers[layer].sink > 0 ? tail_page / kPageTokens * kept_page_rows(plan, layer) : 0;
-  std::int64_t bytes = 0;
-  for (int head = 0; head < plan.geometry.n_kv_heads; ++head) {
-    for (const Side side : kSides) {
-      const auto page = static_cast<std::int64_t>(plan.head(layer, head).side(side).sealed->page_bytes(d));
-      bytes += held_pages(plan, layer, n_tokens) * page + tail_pages(plan, layer, n_tokens) * tail_page +
-               side_page;
-    }
-    if (any_sealed && plan.head(layer, head).corrected) bytes += correction_bytes(d);
-  }
-  return bytes;
+std::int64_t tail_bytes(const Plan& plan, int n_tokens) {
+  return 2 *
+         static_cast<std::int64_t>(plan.tail->short_page_bytes(plan.geometry.head_dim, tail_room(n_tokens)));
+}
+
+// Queries of the open page that observe, and the scores of tokens before it.
+std::int64_t observer_bytes(const Geometry& g, int n_tokens) {
+  const int n = std::max(n_tokens % kPageTokens - (kPageTokens - kObservers), 0);
+  return static_cast<std::int64_t>(n) * g.group() * TokenScores::observer_bytes(g.head_dim);
+}
+std::int64_t score_bytes(int n_tokens) {
+  return static_cast<std::int64_t>(n_tokens / kPageTokens * kPageTokens) * TokenScores::kTokenBytes;
+}
+
+void add(CacheBytes& total, const CacheBytes& more) {
+  total.sealed += more.sealed;
+  total.protected_tokens += more.protected_tokens;
+  total.sink += more.sink;
+  total.tail += more.tail;
+  total.sealed_elements += more.sealed_elements;
+  total.elements += more.elements;
+}
+
+CacheBytes layer_bytes(const Plan& plan, int layer, int n_tokens) {
+  const Selection selection = largest_selection(plan, layer, n_tokens);
+  CacheBytes total;
+  for (int head = 0; head < plan.geometry.n_kv_heads; ++head)
+    add(total, predicted_head_bytes(plan, layer, head, n_tokens, selection));
+  return total;
+}
+
+// Bytes that are neither tail nor encoded ahead.
+std::int64_t settled(const CacheBytes& bytes) {
+  return bytes.sealed + bytes.protected_tokens + bytes.sink;
 }
 
 // A number from a one-line file ("max" and missing files: 0).
@@ -53,16 +80,102 @@ std::int64_t number_in(const char* path) {
 
 }  // namespace
 
-std::vector<std::int64_t> cache_bytes_by_layer(const Plan& plan, int n_tokens) {
-  std::vector<std::int64_t> bytes(plan.geometry.n_layers);
-  for (int layer = 0; layer < plan.geometry.n_layers; ++layer)
-    bytes[layer] = layer_bytes(plan, layer, n_tokens);
+Selection largest_selection(const Plan& plan, int layer, int n_tokens) {
+  const LayerPlan& rules = plan.layers[layer];
+  const int n_sealed = sealed_pages(rules, n_tokens).sealed;
+  Selection selection{.kept_tokens = most_kept_tokens(rules, n_sealed)};
+  if (rules.needs_scores() || rules.evict > 0) {
+    selection.masked_pages = n_sealed;
+  } else if (selection.kept_tokens > 0) {
+    selection.masked_pages = 1;  // the sink's
+  }
+  return selection;
+}
+
+CacheBytes predicted_head_bytes(const Plan& plan, int layer, int kv_head, int n_tokens,
+                                const Selection& selection) {
+  const Geometry& g = plan.geometry;
+  const LayerPlan& rules = plan.layers[layer];
+  const HeadPlan& head = plan.head(layer, kv_head);
+  const auto [n_sealed, n_freed] = sealed_pages(rules, n_tokens);
+  const auto page_bytes = static_cast<std::int64_t>(head.k.sealed->page_bytes(g.head_dim) +
+                                                    head.v.sealed->page_bytes(g.head_dim));
+  CacheBytes bytes;
+  if (rules.evict < 1) bytes.sealed = (n_sealed - n_freed) * page_bytes;
+  if (selection.kept_tokens > 0) {
+    const int rows = kept_page_rows(plan, layer);
+    const int n_pages = (selection.kept_tokens + rows - 1) / rows;
+    const auto kept = 2 * n_pages * static_cast<std::int64_t>(plan.tail->short_page_bytes(g.head_dim, rows));
+    bytes.sink = kept * std::min(rules.sink, selection.kept_tokens) / selection.kept_tokens;
+    bytes.protected_tokens = kept - bytes.sink;
+  }
+  bytes.protected_tokens += HeadState::list_bytes(selection.kept_tokens, selection.masked_pages);
+  if (head.corrected && n_sealed > 0) bytes.protected_tokens += correction_bytes(g.head_dim);
+  bytes.tail = tail_bytes(plan, n_tokens - n_sealed * kPageTokens);
+  if (encoded_ahead(plan, layer, kv_head, n_tokens, n_sealed)) bytes.tail += page_bytes;
+  if (rules.needs_scores()) {
+    bytes.protected_tokens += score_bytes(n_tokens);
+    bytes.tail += observer_bytes(g, n_tokens);
+  }
+  bytes.sealed_elements = std::int64_t{2} * (n_sealed - n_freed) * kPageTokens * g.head_dim;
+  bytes.elements = std::int64_t{2} * (n_tokens - n_freed * kPageTokens) * g.head_dim;
   return bytes;
 }
 
+CacheBytes predicted_bytes(const Plan& plan, int n_tokens) {
+  CacheBytes total;
+  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) add(total, layer_bytes(plan, layer, n_tokens));
+  return total;
+}
+
 std::int64_t predicted_cache_bytes(const Plan& plan, int n_tokens) {
-  const auto bytes = cache_bytes_by_layer(plan, n_tokens);
-  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+  return predicted_bytes(plan, n_tokens).all();
+}
+
+std::vector<std::int64_t> cache_bytes_by_layer(const Plan& plan, int n_tokens) {
+  std::vector<std::int64_t> bytes;
+  for (int layer = 0; layer < plan.geometry.n_layers; ++layer)
+    bytes.push_back(layer_bytes(plan, layer, n_tokens).all());
+  return bytes;
+}
+
+CacheBits mean_bits(const Plan& plan, int context) {
+  CacheBits sum;
+  const int first = std::max(0, context - kPageTokens) + 1;
+  int n_sealed = 0;  // lengths at which anything is
+  for (int n = first; n <= context; ++n) {
+    const CacheBytes bytes = predicted_bytes(plan, n);
+    sum.all += bytes.bits_all();
+    sum.sealed += bytes.bits_sealed();
+    if (bytes.sealed_elements > 0) ++n_sealed;
+  }
+  return {n_sealed > 0 ? sum.sealed / n_sealed : std::numeric_limits<double>::quiet_NaN(),
+          sum.all / (context - first + 1)};
+}
+
+// Where pages are sealed as predicted, what else differs is what the text selected. (A prompt in one block
+// has sealed nothing yet.)
+CacheBits mean_bits(const Plan& plan, int context, const CacheBytes& measured) {
+  CacheBits bits = mean_bits(plan, context);
+  const CacheBytes predicted = predicted_bytes(plan, context);
+  if (measured.sealed_elements != predicted.sealed_elements || predicted.sealed_elements == 0) return bits;
+  const auto more = 8.0 * static_cast<double>(settled(measured) - settled(predicted));
+  bits.all += more / static_cast<double>(predicted.elements);
+  bits.sealed += measured.bits_sealed() - predicted.bits_sealed();
+  return bits;
+}
+
+// Beyond the last page nothing takes more the shorter it is.
+std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens) {
+  std::int64_t largest = 0;
+  for (int n = std::max(0, n_tokens - kPageTokens) + 1; n <= n_tokens; ++n)
+    largest = std::max(largest, predicted_cache_bytes(plan, n));
+  return largest;
+}
+
+std::int64_t mean_cache_bytes(const Plan& plan, int context) {
+  const auto elements = static_cast<double>(predicted_bytes(plan, context).elements);
+  return std::llround(mean_bits(plan, context).all * elements / 8);
 }
 
 std::int64_t bf16_bytes(const Geometry& geometry, int n_tokens) {
@@ -71,6 +184,12 @@ std::int64_t bf16_bytes(const Geometry& geometry, int n_tokens) {
     tokens += geometry.slides(layer) ? std::min(n_tokens, geometry.sliding_window[layer]) : n_tokens;
   }
   return tokens * geometry.n_kv_heads * geometry.head_dim * 2 * 2;  // two sides of two bytes
+}
+
+ConstantSize constant_size(const Plan& plan, int n_tokens) {
+  const std::int64_t bytes = constant_bytes(plan);
+  return {bytes,
+          16.0 * static_cast<double>(bytes) / static_cast<double>(bf16_bytes(plan.geometry, n_tokens))};
 }
 
 std::int64_t available_memory_bytes() {

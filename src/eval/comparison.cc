@@ -66,12 +66,13 @@ struct SchemaKind {
 
 const std::vector<SchemaKind>& schemas() {
   static const std::vector<SchemaKind> kSchemas = {
-      {"kvant.eval/1",
+      {"kvant.eval/2",
        nullptr,
        {{"kld_mean", false, "kld_lo", "kld_hi", blocks},
         {"kld_p999", false, nullptr, nullptr, none},
         {"top1", true, nullptr, nullptr, none},
-        {"bits_all", false, nullptr, nullptr, none}}},
+        {"bits_all", false, nullptr, nullptr, none},
+        {"constant_bytes", false, nullptr, nullptr, none}}},
       {"kvant.layers/1", nullptr, {{"relative", false, nullptr, nullptr, none}}},
       {"kvant.retrieval/1",
        nullptr,

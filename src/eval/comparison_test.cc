@@ -18,7 +18,7 @@ Json eval_result(const std::string& recipe, const std::vector<double>& blocks, c
   double sum = 0;
   for (const double block : blocks) sum += block;
   const double mean = sum / static_cast<double>(blocks.size());
-  return {{"schema", "kvant.eval/1"},
+  return {{"schema", "kvant.eval/2"},
           {"model", "m.gguf"},
           {"context", 2048},
           {"chunks", blocks.size()},
@@ -87,8 +87,8 @@ TEST(Comparison, RefusesWhatCannotBeCompared) {
   EXPECT_FALSE(compare_results(eval_result("a", {1, 2}, "t"), eval_result("b", {1, 2}, "t")).ok());
   const auto unknown = compare_results(Json{{"schema", "other/1"}}, eval_result("b", {1, 2}, "t"));
   ASSERT_FALSE(unknown.ok());
-  EXPECT_NE(unknown.error().message.find("kvant.eval/1"), std::string::npos);
-  EXPECT_FALSE(compare_results(Json{{"schema", "kvant.eval/1"}}, eval_result("b", {1, 2}, "t")).ok());
+  EXPECT_NE(unknown.error().message.find("kvant.eval/2"), std::string::npos);
+  EXPECT_FALSE(compare_results(Json{{"schema", "kvant.eval/2"}}, eval_result("b", {1, 2}, "t")).ok());
 }
 
 // What has the shape of a result but not its types is compared as far as it goes, or refused in a sentence.

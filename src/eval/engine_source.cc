@@ -1,17 +1,12 @@
 #include "eval/engine_source.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
+
+#include "eval/cache_size.h"
 
 namespace kvant {
 namespace {
-
-CacheBits cache_bits(const CacheBytes& bytes) {
-  const double sealed =
-      bytes.sealed_elements > 0 ? bytes.bits_sealed() : std::numeric_limits<double>::quiet_NaN();
-  return {sealed, bytes.bits_all()};
-}
 
 class EngineSource : public LogitSource {
  public:
@@ -25,7 +20,12 @@ class EngineSource : public LogitSource {
         sequence_(cache_.add()) {}
 
   const std::string& name() const override { return name_; }
-  CacheBits bits() const override { return cache_bits(cache_.bytes(sequence_)); }
+  CacheBits bits() const override {
+    return mean_bits(cache_.plan(), cache_.length(sequence_), cache_.bytes(sequence_));
+  }
+  ConstantSize constants() const override {
+    return constant_size(cache_.plan(), std::max(1, cache_.length(sequence_)));
+  }
   PlanReport plan() const override { return report_plan(cache_.plan(), backend_); }
 
   Status begin() override {

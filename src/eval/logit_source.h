@@ -8,14 +8,9 @@
 #include "attention/plan_report.h"
 #include "base/matrix_view.h"
 #include "base/result.h"
+#include "eval/cache_size.h"
 
 namespace kvant {
-
-// Bits for each element of K and V (design section 4).
-struct CacheBits {
-  double sealed = 0;  // pages, parameters, masks and side pages without the sink; NaN: nothing is sealed
-  double all = 0;     // that, the tail, the window and the sink
-};
 
 class LogitSource {
  public:
@@ -33,8 +28,10 @@ class LogitSource {
   // several continuations follow one text. rewind() requires a mark.
   virtual Status mark() = 0;
   virtual Status rewind() = 0;
-  // What the cache takes at this length of the text.
+  // What the cache takes at this length of the text: the mean over the positions of a page.
   virtual CacheBits bits() const = 0;
+  // The model constants that it needs.
+  virtual ConstantSize constants() const { return {}; }
   // The resolved plan.
   virtual PlanReport plan() const = 0;
 };

@@ -16,6 +16,7 @@ struct Runner {
   LogitMetrics metrics;
   double seconds = 0;
   CacheBits bits;
+  ConstantSize constants;
 
   Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) {
     const auto start = Clock::now();
@@ -50,7 +51,10 @@ class Evaluation {
       KVANT_RETURN_IF_ERROR(run_step(tokens, start, count));
       start += count;
     }
-    for (Runner& runner : runners_) runner.bits = runner.source->bits();
+    for (Runner& runner : runners_) {
+      runner.bits = runner.source->bits();
+      runner.constants = runner.source->constants();
+    }
     return {};
   }
 
@@ -58,8 +62,8 @@ class Evaluation {
     QualityResult result{options_.context, chunks, /*text=*/"", {}};
     for (const Runner& runner : runners_) {
       const LogitMetrics& metrics = runner.metrics;
-      result.rows.push_back({runner.source->name(), metrics.summary(), runner.bits, runner.seconds,
-                             runner.source->plan(), /*label=*/"", metrics.positions(),
+      result.rows.push_back({runner.source->name(), metrics.summary(), runner.bits, runner.constants,
+                             runner.seconds, runner.source->plan(), /*label=*/"", metrics.positions(),
                              metrics.block_means()});
     }
     return result;

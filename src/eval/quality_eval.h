@@ -29,7 +29,8 @@ struct QualityOptions {
 struct QualityRow {
   std::string name;
   MetricsSummary metrics;
-  CacheBits bits;      // at `context` tokens
+  CacheBits bits;  // at `context` tokens
+  ConstantSize constants;
   double seconds = 0;  // in the source
   PlanReport plan;
   std::string label;  // of a suite's row; empty: none

@@ -19,6 +19,8 @@ Json row_to_json(const QualityRow& row) {
   Json json = {{"recipe", row.name},
                {"bits_sealed", number(row.bits.sealed)},
                {"bits_all", number(row.bits.all)},
+               {"constant_bytes", row.constants.bytes},
+               {"constant_bits", number(row.constants.bits)},
                {"ppl", number(m.ppl)},
                {"kld_mean", number(m.kld_mean)},
                {"kld_lo", number(m.kld_lo)},
@@ -50,6 +52,10 @@ std::string divergence(double value) {
   return value < 1e-4 ? fmt::format("{:.2e}", value) : fmt::format("{:.5f}", value);
 }
 
+std::string kibibytes(std::int64_t bytes) {
+  return bytes == 0 ? "-" : fmt::format("{:.1f}", static_cast<double>(bytes) / 1024);
+}
+
 std::string bits(double value) {
   return std::isfinite(value) ? fmt::format("{:.3f}", value) : "-";
 }
@@ -78,7 +84,7 @@ nlohmann::ordered_json plan_to_json(const PlanReport& report) {
 }
 
 nlohmann::ordered_json eval_to_json(const QualityResult& result, const std::string& model) {
-  Json json = {{"schema", "kvant.eval/1"}, {"model", model},      {"context", result.context},
+  Json json = {{"schema", "kvant.eval/2"}, {"model", model},      {"context", result.context},
                {"chunks", result.chunks},  {"text", result.text}, {"results", Json::array()}};
   for (const QualityRow& row : result.rows) json["results"].push_back(row_to_json(row));
   return json;
@@ -97,16 +103,19 @@ std::string eval_table(const QualityResult& result) {
   };
   std::string text =
       label_column("") +
-      fmt::format("{:{}}  {:>6} {:>6} {:>9}  {:>9} {:>21} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>8}\n",
-                  "recipe", width, "sealed", "bits", "ppl", "mean KLD", "95 % interval", "median", "99 %",
-                  "99.9 %", "max", "top-1 %", "RMS dp %", "seconds");
+      fmt::format(
+          "{:{}}  {:>6} {:>6} {:>9} {:>6} {:>9}  {:>9} {:>21} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>8}\n",
+          "recipe", width, "sealed", "bits", "const KiB", "+ bits", "ppl", "mean KLD", "95 % interval",
+          "median", "99 %", "99.9 %", "max", "top-1 %", "RMS dp %", "seconds");
   for (const QualityRow& row : result.rows) {
     const MetricsSummary& m = row.metrics;
     const std::string interval = divergence(m.kld_lo) + " - " + divergence(m.kld_hi);
     text += label_column(row.label);
     text += fmt::format(
-        "{:{}}  {:>6} {:>6} {:>9.4f}  {:>9} {:>21} {:>9} {:>9} {:>9} {:>9} {:>8.3f} {:>8.3f} {:>8.1f}\n",
-        row.name, width, bits(row.bits.sealed), bits(row.bits.all), m.ppl, divergence(m.kld_mean), interval,
+        "{:{}}  {:>6} {:>6} {:>9} {:>6} {:>9.4f}  {:>9} {:>21} {:>9} {:>9} {:>9} {:>9} {:>8.3f} {:>8.3f} "
+        "{:>8.1f}\n",
+        row.name, width, bits(row.bits.sealed), bits(row.bits.all), kibibytes(row.constants.bytes),
+        row.constants.bytes == 0 ? "-" : bits(row.constants.bits), m.ppl, divergence(m.kld_mean), interval,
         divergence(m.kld_median), divergence(m.kld_p99), divergence(m.kld_p999), divergence(m.kld_max),
         100 * m.top1, 100 * m.rms_dp, row.seconds);
   }
@@ -115,6 +124,7 @@ std::string eval_table(const QualityResult& result) {
       text += fmt::format("{}: {}\n", row.name, row.plan.calibration_note);
   }
   const std::int64_t positions = result.rows.empty() ? 0 : result.rows.front().metrics.positions;
+  text += "bits: for each K and V element, on average over the positions of a page; + bits: the constants'\n";
   text += fmt::format("{} chunks of {} tokens, {} scored positions; reference: {}\n", result.chunks,
                       result.context, positions, result.rows.empty() ? "-" : result.rows.front().name);
   return text;

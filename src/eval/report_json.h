@@ -13,7 +13,7 @@ namespace kvant {
 // "fallbacks":[..]}; "calibration_note" where a calibration would help
 nlohmann::ordered_json plan_to_json(const PlanReport& report);
 
-// {"schema":"kvant.eval/1","model":..,"context":..,"chunks":..,"results":[..]}; figures that don't exist
+// {"schema":"kvant.eval/2","model":..,"context":..,"chunks":..,"results":[..]}; figures that don't exist
 // (bits_sealed when nothing is sealed) are null. The first result is the reference.
 // Results of a suite have a "label".
 nlohmann::ordered_json eval_to_json(const QualityResult& result, const std::string& model);

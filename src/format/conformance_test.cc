@@ -72,6 +72,39 @@ TEST(EveryFormat, EncodesWithoutReadingBeyondOneRowOrWritingOthers) {
   });
 }
 
+// A short page takes its share of the bytes, and its tokens read as in a whole page.
+TEST(EveryFormat, KeepsTheSameRowsInAShortPage) {
+  static constexpr std::byte kGuard{0x5a};
+  for_every_format([](const TestFormat& test) {
+    if (!test.format().row_wise()) return;
+    const std::vector<float> values = key_like_values(test.d(), 7);
+    const std::vector<float> whole = test.decode(test.encode(values));
+    const std::size_t whole_bytes = test.format().page_bytes(test.d());
+    for (const int room : {1, 4, 16, 112, kPageTokens}) {
+      PageContext context = test.context();
+      context.page_tokens = room;
+      const std::size_t size = test.format().short_page_bytes(test.d(), room);
+      ASSERT_EQ(size * kPageTokens, whole_bytes * room);
+      std::vector<std::byte> page(size + 1, kGuard);
+      for (int token = room - 1; token >= 0; --token) {
+        test.format().encode_rows(values.data() + static_cast<std::ptrdiff_t>(token) * test.d(), token, 1,
+                                  context, page.data());
+      }
+      EXPECT_EQ(page[size], kGuard) << room;
+      std::vector<float> decoded(static_cast<std::size_t>(room) * test.d());
+      test.format().decode(page.data(), room, context, decoded.data());
+      EXPECT_TRUE(std::equal(decoded.begin(), decoded.end(), whole.begin())) << room;
+      if (test.format().number_type() == NumberType::none || test.format().plain()) continue;
+      CodeParameters of_whole, of_short;
+      const std::vector<std::byte> whole_page = test.encode(values);
+      test.format().read_parameters(whole_page.data(), test.context(), {}, of_whole);
+      test.format().read_parameters(page.data(), context, {}, of_short);
+      EXPECT_TRUE(std::equal(of_whole.token_scale.begin(), of_whole.token_scale.begin() + room,
+                             of_short.token_scale.begin()));
+    }
+  });
+}
+
 TEST(EveryFormat, DecodesAPrefixAsThePrefixOfThePage) {
   for_every_format([](const TestFormat& test) {
     const std::vector<std::byte> page = test.encode(key_like_values(test.d(), 3));

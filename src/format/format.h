@@ -5,6 +5,7 @@
 // depend on its name or layout; fast backends supply leaves for a family in their own rooms.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <limits>
 #include <memory>
@@ -36,9 +37,16 @@ struct PageContext {
   int head_dim = 0;
   HeadConstants constants;  // codebooks and the like; unused by most formats
   CodeTable table;          // of sealed pages: Format::code_table
+  // Tokens that the page has room for: fewer than kPageTokens in a short page, which only row-wise formats
+  // have. Its parts are those of a whole page (Format::row_parts), each for so many tokens.
+  int page_tokens = kPageTokens;
 };
 
 enum class CodeOrder : std::uint8_t;  // code_order.h
+
+// Bytes that a token takes in each part of a row-wise page: part i is [page_tokens][parts[i]] and begins
+// where the one before ends. 0: no such part.
+using RowParts = std::array<std::size_t, 4>;
 
 class Format {
  public:
@@ -64,6 +72,12 @@ class Format {
 
   // Whether tokens can be written one by one (encode_rows): a row's bytes depend on that row alone.
   virtual bool row_wise() const { return false; }
+  virtual RowParts row_parts(int /*head_dim*/) const { return {}; }
+  // Row-wise formats: bytes of a page with room for n tokens.
+  std::size_t short_page_bytes(int head_dim, int n) const { return page_bytes(head_dim) / kPageTokens * n; }
+  // Row-wise formats: copies tokens [0, n) as they are stored into a page with another room.
+  void copy_rows(const std::byte* from, const PageContext& from_context, int n, const PageContext& to_context,
+                 std::byte* to) const;
 
   // Whether values are stored as 16-bit floating-point numbers, without parameters. A cache of nothing but
   // one plain format keeps its unsealed tokens in it too, so that sealing changes nothing.
@@ -102,7 +116,8 @@ class Format {
   virtual std::optional<CodeScheme> code_scheme(int /*head_dim*/) const { return std::nullopt; }
   virtual CodeOrder code_order() const { return CodeOrder{}; }
   // Formats with a scheme or a number type: the table, empty for plain numbers; and a page's parameters, into
-  // empty vectors. Only the parameters of `page` are read, wherever its codes may be.
+  // empty vectors. Only the parameters of `page` are read, wherever its codes may be. Short pages: formats
+  // with a number type only; parameters of tokens that the page has no room for are 0.
   virtual CodeTable code_table(const PageContext& /*context*/) const { return {}; }
   virtual void read_parameters(const std::byte* page, const PageContext& context, const CodeTable& table,
                                CodeParameters& parameters) const;

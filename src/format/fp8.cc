@@ -69,12 +69,15 @@ class Fp8Format : public Format {
 
   std::size_t page_bytes(int head_dim) const override { return fp8_page_bytes(head_dim); }
   bool row_wise() const override { return true; }
+  RowParts row_parts(int head_dim) const override {
+    return {static_cast<std::size_t>(head_dim), sizeof(float)};
+  }
   NumberType number_type() const override { return NumberType::e4m3; }
   void read_parameters(const std::byte* page, const PageContext& context, const CodeTable&,
                        CodeParameters& parameters) const override {
     parameters.token_scale.resize(kPageTokens);
-    std::memcpy(parameters.token_scale.data(), scale_of(page, 0, context.head_dim),
-                kPageTokens * sizeof(float));
+    std::memcpy(parameters.token_scale.data(), scale_of(page, 0, context),
+                context.page_tokens * sizeof(float));
   }
 
   void encode(const float* values, const TokenMask&, const PageContext& context,
@@ -94,7 +97,7 @@ class Fp8Format : public Format {
       const float scale = largest / kE4m3Max;
       encode_token(token, d, largest > 0 ? kE4m3Max / largest : 0,
                    codes + static_cast<std::ptrdiff_t>(first + row) * d);
-      std::memcpy(scale_of(page, first + row, d), &scale, sizeof scale);
+      std::memcpy(scale_of(page, first + row, context), &scale, sizeof scale);
     }
   }
 
@@ -103,7 +106,7 @@ class Fp8Format : public Format {
     const auto* codes = reinterpret_cast<const std::uint8_t*>(page);
     for (int token = 0; token < n_tokens; ++token) {
       float scale;
-      std::memcpy(&scale, scale_of(page, token, d), sizeof scale);
+      std::memcpy(&scale, scale_of(page, token, context), sizeof scale);
       const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(token) * d;
       decode_token(codes + row, d, scale, values + row);
     }
@@ -111,8 +114,9 @@ class Fp8Format : public Format {
 
  private:
   template <class Byte>
-  static Byte* scale_of(Byte* page, int token, int d) {
-    return page + static_cast<std::ptrdiff_t>(kPageTokens) * d + static_cast<std::ptrdiff_t>(token) * 4;
+  static Byte* scale_of(Byte* page, int token, const PageContext& context) {
+    return page + static_cast<std::ptrdiff_t>(context.page_tokens) * context.head_dim +
+           static_cast<std::ptrdiff_t>(token) * 4;
   }
 };
 

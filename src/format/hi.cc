@@ -54,17 +54,16 @@ struct HiPage {
   Byte* page;
   HiShape shape;
   int d;
+  int tokens;  // that the page has room for
 
   Byte* high(int token) const { return page + std::ptrdiff_t{2} * token * shape.high_of(d); }
   Byte* codes(int token) const {
-    return high(kPageTokens) + static_cast<std::ptrdiff_t>(token * shape.row_bytes(d));
+    return high(tokens) + static_cast<std::ptrdiff_t>(token * shape.row_bytes(d));
   }
   Byte* scale(int token, int group) const {
-    return codes(kPageTokens) + 2 * (static_cast<std::ptrdiff_t>(token) * shape.groups(d) + group);
+    return codes(tokens) + 2 * (static_cast<std::ptrdiff_t>(token) * shape.groups(d) + group);
   }
-  Byte* zero(int token, int group) const {
-    return scale(kPageTokens, 0) + (scale(token, group) - scale(0, 0));
-  }
+  Byte* zero(int token, int group) const { return scale(tokens, 0) + (scale(token, group) - scale(0, 0)); }
 };
 
 // The row coder works on 8 channels at a time: rows are lengthened to a multiple of that.
@@ -93,6 +92,11 @@ class HiFormat : public Format {
 
   std::size_t page_bytes(int head_dim) const override { return shape_.page_bytes(head_dim); }
   bool row_wise() const override { return true; }
+  RowParts row_parts(int head_dim) const override {
+    const std::size_t parameter = 2 * static_cast<std::size_t>(shape_.groups(head_dim));
+    return {2 * static_cast<std::size_t>(shape_.high_of(head_dim)), shape_.row_bytes(head_dim), parameter,
+            parameter};
+  }
 
   void encode(const float* values, const TokenMask&, const PageContext& context,
               std::byte* page) const override {
@@ -102,7 +106,7 @@ class HiFormat : public Format {
   void encode_rows(const float* values, int first, int n, const PageContext& context,
                    std::byte* page) const override {
     const int d = context.head_dim;
-    const HiPage<std::byte> out{page, shape_, d};
+    const HiPage<std::byte> out{page, shape_, d, context.page_tokens};
     for (int row = 0; row < n; ++row) {
       const float* token = values + static_cast<std::ptrdiff_t>(row) * d;
       plain_->encode_rows(token, first + row, 1, high_context(context), page);
@@ -112,7 +116,7 @@ class HiFormat : public Format {
 
   void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const override {
     const int d = context.head_dim;
-    const HiPage<const std::byte> in{page, shape_, d};
+    const HiPage<const std::byte> in{page, shape_, d, context.page_tokens};
     for (int token = 0; token < n_tokens; ++token) {
       float* row = values + static_cast<std::ptrdiff_t>(token) * d;
       plain_->decode(in.high(token), 1, high_context(context), row);

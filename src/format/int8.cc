@@ -43,6 +43,7 @@ class Int8Format : public Format {
   std::vector<std::string> needed_constants() const override { return {kUniversalScale}; }
   std::size_t constant_size(int /*head_dim*/) const override { return 1; }
   bool row_wise() const override { return true; }
+  RowParts row_parts(int head_dim) const override { return {static_cast<std::size_t>(head_dim)}; }
 
   void encode(const float* values, const TokenMask&, const PageContext& context,
               std::byte* page) const override {

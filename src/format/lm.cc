@@ -86,6 +86,9 @@ class LmFormat : public Format {
 
   std::size_t page_bytes(int head_dim) const override { return lm_page_bytes(bits_, head_dim); }
   bool row_wise() const override { return true; }
+  RowParts row_parts(int head_dim) const override {
+    return {static_cast<std::size_t>(head_dim) * bits_ / 8, 2};
+  }
 
   void encode(const float* values, const TokenMask&, const PageContext& context,
               std::byte* page) const override {
@@ -106,7 +109,7 @@ class LmFormat : public Format {
       for (int i = 0; i < d; ++i) shape[i] = levels[codes[i]];
       const std::uint16_t gain = fit_gain(row, shape.data(), d, rule_);
       pack_codes(codes.data(), d, bits_, codes_of(page, token, d));
-      std::memcpy(gain_of(page, token, d), &gain, sizeof gain);
+      std::memcpy(gain_of(page, token, context), &gain, sizeof gain);
     }
   }
 
@@ -115,7 +118,7 @@ class LmFormat : public Format {
     const Levels levels = levels_for(d);
     for (int token = 0; token < n_tokens; ++token) {
       std::uint16_t gain;
-      std::memcpy(&gain, gain_of(page, token, d), sizeof gain);
+      std::memcpy(&gain, gain_of(page, token, context), sizeof gain);
       look_up(codes_of(page, token, d), d, bits_, levels, float_from_f16(gain),
               values + static_cast<std::ptrdiff_t>(token) * d);
     }
@@ -143,7 +146,7 @@ class LmFormat : public Format {
   void read_parameters(const std::byte* page, const PageContext& context, const CodeTable& table,
                        CodeParameters& parameters) const override {
     parameters.token_scale.resize(kPageTokens);
-    float_row_from_f16(gain_of(page, 0, context.head_dim), parameters.token_scale.data(), kPageTokens);
+    float_row_from_f16(gain_of(page, 0, context), parameters.token_scale.data(), context.page_tokens);
     for (float& scale : parameters.token_scale) scale *= table.scale;
   }
 
@@ -153,8 +156,8 @@ class LmFormat : public Format {
     return page + static_cast<std::ptrdiff_t>(token) * (d * bits_ / 8);
   }
   template <class Byte>
-  Byte* gain_of(Byte* page, int token, int d) const {
-    return codes_of(page, kPageTokens, d) + 2 * static_cast<std::ptrdiff_t>(token);
+  Byte* gain_of(Byte* page, int token, const PageContext& context) const {
+    return codes_of(page, context.page_tokens, context.head_dim) + 2 * static_cast<std::ptrdiff_t>(token);
   }
 
   // The levels of N(0, 1 / d).

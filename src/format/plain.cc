@@ -39,6 +39,7 @@ class PlainFormat : public Format {
 
   std::size_t page_bytes(int head_dim) const override { return plain_page_bytes(head_dim); }
   bool row_wise() const override { return true; }
+  RowParts row_parts(int head_dim) const override { return {2 * static_cast<std::size_t>(head_dim)}; }
   bool plain() const override { return true; }
   NumberType number_type() const override { return type_.type; }
   float max_magnitude() const override { return type_.max; }

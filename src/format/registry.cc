@@ -1,4 +1,5 @@
 // The registry of formats: formats.def as C++, and the formats that have been asked for so far.
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -68,6 +69,17 @@ void Format::read_parameters(const std::byte*, const PageContext&, const CodeTab
 void Format::encode_rows(const float*, int, int, const PageContext&, std::byte*) const {
   KVANT_CHECK(row_wise(), "encode_rows of a format that is not row-wise");
   KVANT_CHECK(false, "a row-wise format must override encode_rows");
+}
+
+void Format::copy_rows(const std::byte* from, const PageContext& from_context, int n,
+                       const PageContext& to_context, std::byte* to) const {
+  KVANT_CHECK(n <= from_context.page_tokens && n <= to_context.page_tokens, "rows beyond a page's room");
+  for (const std::size_t part : row_parts(from_context.head_dim)) {
+    if (part == 0) continue;
+    std::memcpy(to, from, part * n);
+    from += part * from_context.page_tokens;
+    to += part * to_context.page_tokens;
+  }
 }
 
 }  // namespace kvant

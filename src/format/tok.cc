@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -104,14 +105,13 @@ struct TokPage {
   Byte* page;
   TokShape shape;
   int d;
+  int tokens;  // that the page has room for
 
   Byte* codes(int token) const { return page + static_cast<std::ptrdiff_t>(token) * (d * shape.bits / 8); }
   Byte* scale(int token, int group) const {
-    return codes(kPageTokens) + 2 * (static_cast<std::ptrdiff_t>(token) * shape.groups(d) + group);
+    return codes(tokens) + 2 * (static_cast<std::ptrdiff_t>(token) * shape.groups(d) + group);
   }
-  Byte* zero(int token, int group) const {
-    return scale(kPageTokens, 0) + (scale(token, group) - scale(0, 0));
-  }
+  Byte* zero(int token, int group) const { return scale(tokens, 0) + (scale(token, group) - scale(0, 0)); }
 };
 
 // f16 [kPageTokens][groups] as [groups][kPageTokens]. Where `Groups` is not 0 it is the number of groups, so
@@ -152,6 +152,17 @@ KVANT_SIMD_CLONES void scale_grids(const Grid& unit, int n, float* step, float* 
   }
 }
 
+// n groups of signed bytes (+ 128), each times its scale: what a tail of 8 bits is read with for every token.
+KVANT_SIMD_CLONES void decode_byte_groups(const std::byte* codes, const float* scales, int n, int group,
+                                          float* values) {
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(codes);
+  for (int g = 0; g < n; ++g) {
+    const std::ptrdiff_t first = static_cast<std::ptrdiff_t>(g) * group;
+    for (int i = 0; i < group; ++i)
+      values[first + i] = static_cast<float>(static_cast<int>(bytes[first + i]) - 128) * scales[g];
+  }
+}
+
 class TokFormat : public Format {
  public:
   TokFormat(const std::string& name, const TokShape& shape) : Format(name), shape_(shape) {}
@@ -160,6 +171,11 @@ class TokFormat : public Format {
     return tok_page_bytes(shape_.bits, shape_.group, shape_.symmetric, head_dim);
   }
   bool row_wise() const override { return true; }
+  RowParts row_parts(int head_dim) const override {
+    const std::size_t parameter = 2 * static_cast<std::size_t>(shape_.groups(head_dim));
+    return {static_cast<std::size_t>(head_dim) * shape_.bits / 8, parameter,
+            shape_.symmetric ? 0 : parameter};
+  }
 
   void encode(const float* values, const TokenMask&, const PageContext& context,
               std::byte* page) const override {
@@ -169,7 +185,7 @@ class TokFormat : public Format {
   void encode_rows(const float* values, int first, int n, const PageContext& context,
                    std::byte* page) const override {
     const int d = context.head_dim;
-    const TokPage<std::byte> out{page, shape_, d};
+    const TokPage<std::byte> out{page, shape_, d, context.page_tokens};
     GridRow grids;
     std::array<float, kMaxHeadDim> reciprocal;
     for (int row = 0; row < n; ++row) {
@@ -189,7 +205,14 @@ class TokFormat : public Format {
 
   void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const override {
     const int d = context.head_dim;
-    const TokPage<const std::byte> in{page, shape_, d};
+    const TokPage<const std::byte> in{page, shape_, d, context.page_tokens};
+    const int group = std::min(shape_.group, d);
+    if (shape_.bits == 8 && shape_.symmetric && d % group == 0) {
+      std::array<float, kMostGroups * kPageTokens> scales;
+      const int n = n_tokens * shape_.groups(d);
+      float_row_from_f16(in.scale(0, 0), scales.data(), n);
+      return decode_byte_groups(page, scales.data(), n, group, values);
+    }
     GridRow grids;
     for (int token = 0; token < n_tokens; ++token) {
       for (int group = 0; group < shape_.groups(d); ++group) {
@@ -215,7 +238,7 @@ class TokFormat : public Format {
   void read_parameters(const std::byte* page, const PageContext& context, const CodeTable&,
                        CodeParameters& parameters) const override {
     const int d = context.head_dim, groups = shape_.groups(d), n = kPageTokens * groups;
-    const TokPage<const std::byte> in{page, shape_, d};
+    const TokPage<const std::byte> in{page, shape_, d, context.page_tokens};
     widen_columns(in.scale(0, 0), groups, parameters.token_scale);
     if (!shape_.symmetric) {
       widen_columns(in.zero(0, 0), groups, parameters.token_zero);

@@ -54,7 +54,7 @@ nlohmann::ordered_json report_to_json(const ReportFigures& figures) {
   const ReportCommands& commands = figures.commands;
   Json layers = Json::array();
   for (const LayerResult& result : figures.layers) layers.push_back(layers_to_json(result, figures.model));
-  return {{"schema", "kvant.report/1"},
+  return {{"schema", "kvant.report/2"},
           {"model", figures.model},
           {"description", figures.description},
           {"text", figures.text},

@@ -18,8 +18,10 @@ bool multiplies_codes(const PageSide& side, int n_tokens) {
 
 NextBytes bytes_of(const PageSide* side) {
   if (side == nullptr) return {};
+  const PageContext& context = *side->context;
   return {reinterpret_cast<const std::uint8_t*>(side->bytes),
-          static_cast<std::ptrdiff_t>(side->format->page_bytes(side->context->head_dim))};
+          static_cast<std::ptrdiff_t>(side->format->page_bytes(context.head_dim)) * context.page_tokens /
+              kPageTokens};
 }
 
 // Calls serve(first, n) for groups of rows that a kernel serves at once.

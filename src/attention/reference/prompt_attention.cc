@@ -122,8 +122,8 @@ void RoundedPages::round_low_bit(const PromptBlock& block, const PageView& page,
     const PageSide& from = side == Side::key ? page.k : page.v;
     const Format& format = low_bit_format(block.attention, side);
     std::byte* bytes = new_bytes(format.page_bytes(block.head_dim));
-    format.encode(decoded(from, page.n_tokens, block.head_dim).data(), unrounded, *from.context, bytes);
-    (side == Side::key ? rounded.k : rounded.v) = {&format, bytes, from.context};
+    format.encode(decoded(from, page.n_tokens, block.head_dim).data(), unrounded, whole_page_, bytes);
+    (side == Side::key ? rounded.k : rounded.v) = {&format, bytes, &whole_page_};
   }
   if (!unrounded.empty()) out.push_back(exact);
   out.push_back(rounded);
@@ -145,13 +145,14 @@ void RoundedPages::round_sage(const PromptBlock& block, const PageView& page, co
   }
   PageView rounded = page;
   std::byte* bytes = new_bytes(f32_rows().page_bytes(d));
-  f32_rows().encode(k.data(), {}, *page.k.context, bytes);
-  rounded.k = {&f32_rows(), bytes, page.k.context};
+  f32_rows().encode(k.data(), {}, whole_page_, bytes);
+  rounded.k = {&f32_rows(), bytes, &whole_page_};
   out.push_back(rounded);
 }
 
 void RoundedPages::replace(const PromptBlock& block, std::vector<PageView>& pages) {
   bytes_.clear();
+  whole_page_ = {.head_dim = block.head_dim};
   const bool sage = block.attention == PromptAttention::sage;
   const std::vector<double> mean = sage ? key_mean(block, pages) : std::vector<double>{};
   const float threshold = vertical_threshold(block);

@@ -47,6 +47,7 @@ class RoundedPages {
                   std::vector<PageView>& out);
 
   std::deque<std::vector<std::byte>> bytes_;
+  PageContext whole_page_;  // of the rounded pages
 };
 
 // SageAttention's queries: rounds each tile of 64 queries of one head to whole multiples of its largest

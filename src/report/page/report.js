@@ -1,4 +1,4 @@
-// The page: what is drawn where, from the figures of a kvant.report/1 document.
+// The page: what is drawn where, from the figures of a kvant.report/2 document.
 "use strict";
 
 const figures = JSON.parse(document.getElementById("figures").textContent);

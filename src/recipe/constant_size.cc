@@ -1,0 +1,53 @@
+#include "recipe/constant_size.h"
+
+#include "recipe/constant_needs.h"
+
+namespace kvant {
+namespace {
+
+std::int64_t floats(std::size_t n) {
+  return static_cast<std::int64_t>(n * sizeof(float));
+}
+
+// The constants of a format that a side has, as kernels read them.
+std::int64_t format_bytes(const SidePlan& side, const ConstantNeed& need) {
+  if (side.sealed->name() != need.format->name()) return 0;  // another one of the ladder or the head mix
+  const int head_dim = side.context.head_dim;
+  if (!side.sealed->code_scheme(head_dim)) return floats(need.size);
+  const CodeTable table = side.sealed->code_table(side.context);
+  return static_cast<std::int64_t>(table.biased.size() + sizeof table.scale);
+}
+
+std::int64_t need_bytes(const HeadPlan& head, Side side, const ConstantNeed& need) {
+  switch (need.kind) {
+    case NeedKind::transform:
+    case NeedKind::tail:
+      return floats(need.size);
+    case NeedKind::adapter:
+      return head.corrected ? floats(need.size) : 0;
+    case NeedKind::format:
+      return format_bytes(head.side(side), need);
+    case NeedKind::priority:
+    case NeedKind::harm:
+      return 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::int64_t constant_bytes(const Plan& plan) {
+  const Geometry& g = plan.geometry;
+  std::int64_t bytes = 0;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (int kv_head = 0; kv_head < g.n_kv_heads; ++kv_head) {
+      for (const Side side : kSides) {
+        for (const ConstantNeed& need : constant_needs(plan.recipe, g, layer, kv_head, side))
+          bytes += need_bytes(plan.head(layer, kv_head), side, need);
+      }
+    }
+  }
+  return bytes;
+}
+
+}  // namespace kvant
