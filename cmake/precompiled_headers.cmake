@@ -2,6 +2,10 @@
 # still includes all that it uses (`make lint` compiles without these).
 # Files that are compiled for other instructions than the rest can't use them: they set SKIP_PRECOMPILE_HEADERS.
 
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # ccache needs it
+endif()
+
 # kvant_precompile(TARGET HEADERS): TARGET is compiled with the headers of the library HEADERS.
 function(kvant_precompile target headers)
   target_precompile_headers(${target} REUSE_FROM ${headers})
@@ -27,7 +31,4 @@ target_precompile_headers(kvant_test_headers PRIVATE <gtest/gtest.h> <random> ${
 if(CMAKE_POSITION_INDEPENDENT_CODE AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   set_target_properties(kvant_test_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(kvant_test_headers PRIVATE -fPIE)
-endif()
-if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # ccache needs it
 endif()
