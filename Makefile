@@ -6,7 +6,7 @@ PROMPT =
 TOKENS = 96
 export PROMPT # reaches the shell as it is, whatever its quotes
 
-.PHONY: run test asan setup format lint clean
+.PHONY: run test check asan setup format lint clean
 
 run: setup ## answer a question with MODEL and the KV cache KV
 	@scripts/build.sh default kvant
@@ -15,11 +15,16 @@ run: setup ## answer a question with MODEL and the KV cache KV
 test: ## build everything and run all tests
 	@scripts/setup.sh test
 	@scripts/build.sh default
-	ctest --preset default -j2
+	@scripts/test.sh default
+
+check: ## build and run the unit tests alone: no model, no nvcc, no browser
+	@scripts/setup.sh libraries
+	@scripts/build.sh default unit_tests
+	@scripts/test.sh default -L unit
 
 asan: setup ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/build.sh asan
-	ctest --preset asan -j2
+	@scripts/test.sh asan
 
 setup: ## install what is missing: system packages, llama.cpp's libraries, the default model
 	@scripts/setup.sh

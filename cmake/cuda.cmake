@@ -43,11 +43,9 @@ function(kvant_cuda)
 
   file(GLOB tests CONFIGURE_DEPENDS ${room}/*_test.cu)
   add_executable(cuda_test ${tests} ${pages})
-  target_link_libraries(cuda_test PRIVATE kvant_cuda kvant_format GTest::gtest GTest::gtest_main)
+  target_link_libraries(cuda_test PRIVATE kvant_cuda kvant_format)
   kvant_embed_bytes(cuda_test data/captured/smollm2-135m-layer-12.bf16 kCapturedHeads)
-  gtest_discover_tests(cuda_test TEST_FILTER "*Api.*" DISCOVERY_TIMEOUT 60)
-  add_test(NAME OnTheGpu COMMAND cuda_test --gtest_filter=-*Api.*)  # a line where there is no GPU, not hundreds
-  set_tests_properties(OnTheGpu PROPERTIES SKIP_REGULAR_EXPRESSION "no GPU" TIMEOUT 600)
+  kvant_test_program(cuda_test gpu)
 
   foreach(bench decode_bench seal_bench)
     add_executable(${bench} ${room}/${bench}.cu ${pages})

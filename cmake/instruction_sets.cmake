@@ -6,7 +6,7 @@
 include(CheckCXXCompilerFlag)
 set(kernels ${CMAKE_SOURCE_DIR}/src/attention/cpu/byte_kernels)
 set(any_order -fassociative-math -ffinite-math-only -fno-signed-zeros -fno-trapping-math -fno-math-errno)
-set(kernel_options ${any_order})
+set(kernel_options ${any_order} -g0)  # their lines say little, and take long to keep
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND kernel_options -fno-tree-pre)
   set(few_registers -fno-tree-ter)
@@ -25,3 +25,6 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/format/trellis_viterbi_avx2.cc PROPERTIES
                               COMPILE_OPTIONS "-mavx2")
 endif()
+file(GLOB kernel_files ${kernels}_*.cc)
+set_source_files_properties(${kernel_files} ${CMAKE_SOURCE_DIR}/src/format/trellis_viterbi_avx2.cc PROPERTIES
+                            SKIP_PRECOMPILE_HEADERS ON)

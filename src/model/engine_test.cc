@@ -113,6 +113,17 @@ double max_difference(const std::vector<float>& a, const std::vector<float>& b) 
   return most;
 }
 
+// The root mean square of what differs, as a share of that of `exact`.
+double relative_error(const std::vector<float>& exact, const std::vector<float>& other) {
+  EXPECT_EQ(exact.size(), other.size());
+  double difference = 0, energy = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    difference += std::pow(static_cast<double>(other[i]) - exact[i], 2);
+    energy += std::pow(static_cast<double>(exact[i]), 2);
+  }
+  return std::sqrt(difference / energy);
+}
+
 struct Variant {
   const char* name;
   TinyModel model;
@@ -290,10 +301,17 @@ TEST(Engine, ExpandsQuantizedWeightsExactly) {
     Bench stored(file->path(), "k=f16,v=f16", {.n_threads = 1, .weights = WeightMode::as_stored});
     EXPECT_GT(expanded.engine().weight_bytes(), stored.engine().weight_bytes()) << ggml_type_name(type);
     const std::vector<float> exact = expanded.logits(tokens, 64);
-    // llama.cpp rounds activations to the weights' type or to INT8; logits have a spread of about 1.
-    EXPECT_LE(max_difference(exact, llama_logits(file->path(), tokens, 256)), 0.25) << ggml_type_name(type);
-    EXPECT_LE(max_difference(exact, stored.logits(tokens, 64)), 0.25) << ggml_type_name(type);
-    EXPECT_LE(max_difference(exact, stored.logits(tokens, 1)), 0.25) << ggml_type_name(type);
+    TinyModel in_f32 = model;
+    in_f32.matrix_type = GGML_TYPE_F32;
+    in_f32.rounded_to = type;
+    const auto f32_file = write_tiny_model(in_f32);
+    EXPECT_LE(max_difference(exact, Bench(f32_file->path()).logits(tokens, 64)), 1e-5)
+        << ggml_type_name(type);
+    // ggml rounds activations to the weights' type, to INT8 where that is quantized: here and in llama.cpp.
+    const double most = type == GGML_TYPE_F16 ? 0.002 : type == GGML_TYPE_BF16 ? 0.015 : 0.03;
+    EXPECT_LE(relative_error(exact, llama_logits(file->path(), tokens, 256)), most) << ggml_type_name(type);
+    EXPECT_LE(relative_error(exact, stored.logits(tokens, 64)), most) << ggml_type_name(type);
+    EXPECT_LE(relative_error(exact, stored.logits(tokens, 1)), most) << ggml_type_name(type);
   }
 }
 

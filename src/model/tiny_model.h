@@ -36,6 +36,7 @@ struct TinyModel {
   bool rope_freqs = false;         // Llama 3's frequency factors
   bool long_rope_factors = false;  // Phi-3's
   ggml_type matrix_type = GGML_TYPE_F32;
+  ggml_type rounded_to = GGML_TYPE_F32;  // of an F32 matrix: its values are those that this type would hold
   std::uint32_t seed = 1;
   // Metadata below "<architecture>.".
   std::map<std::string, std::uint32_t> integers;
@@ -137,6 +138,17 @@ class TinyModelWriter {
                      "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}");
   }
 
+  // Rows of n_in values, quantized and dequantized by ggml.
+  static std::vector<float> rounded(const std::vector<float>& values, int n_in, ggml_type type) {
+    const auto n_rows = static_cast<std::int64_t>(values.size()) / n_in;
+    std::vector<char> stored(ggml_row_size(type, n_in) * n_rows);
+    ggml_quantize_chunk(type, values.data(), stored.data(), 0, n_rows, n_in, nullptr);
+    std::vector<float> result(values.size());
+    ggml_get_type_traits(type)->to_float(stored.data(), result.data(),
+                                         static_cast<std::int64_t>(values.size()));
+    return result;
+  }
+
   // Values mean +- spread, normally distributed; n_out == 0: a vector.
   void tensor(const std::string& name, int n_in, int n_out, float mean, float spread) {
     const ggml_type type = n_out > 0 ? m_.matrix_type : GGML_TYPE_F32;
@@ -146,6 +158,7 @@ class TinyModelWriter {
     std::vector<float> values(ggml_nelements(t));
     std::normal_distribution<float> normal(mean, spread);
     for (float& v : values) v = normal(random_);
+    if (n_out > 0 && m_.rounded_to != GGML_TYPE_F32) values = rounded(values, n_in, m_.rounded_to);
     if (type == GGML_TYPE_F32) {
       std::copy(values.begin(), values.end(), static_cast<float*>(t->data));
     } else {

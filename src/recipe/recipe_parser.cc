@@ -90,7 +90,7 @@ std::string to_string(const Recipe& recipe) {
     if (value != field.get(plain)) text += fmt::format(",{}={}", field.key, value);
   }
   for (const SideOverride& override : recipe.overrides) {
-    text += "," + override_key(override) + "=" + to_string(override.recipe);
+    text += fmt::format(",{}={}", override_key(override), to_string(override.recipe));
   }
   return text;
 }

@@ -27,7 +27,6 @@
 //   Centroids                  vector_expansion_body.h
 #include "attention/cpu/byte_kernels.h"
 
-// Loops over positions must unroll: their shifts are immediate operands.
 #define KVANT_INLINE inline __attribute__((always_inline))
 
 template <int N>
@@ -35,12 +34,25 @@ struct Constant {
   static constexpr int value = N;
 };
 
-template <int First, int End, class Body>
+template <int... Each>
+struct Integers {};
+template <int Count, int... After>
+struct IntegersBelow : IntegersBelow<Count - 1, Count - 1, After...> {};
+template <int... Each>
+struct IntegersBelow<0, Each...> {
+  using type = Integers<Each...>;
+};
+
+template <class Body, int... Each>
+KVANT_INLINE void call_with(Integers<Each...>, const Body& body) {
+  (body(Constant<Each>{}), ...);
+}
+
+// Loops over positions must unroll: their shifts are immediate operands. Side by side and not one within the
+// other, which would have the compiler copy each body as often as there are bodies before it.
+template <int Count, class Body>
 KVANT_INLINE void unroll(const Body& body) {
-  if constexpr (First < End) {
-    body(Constant<First>{});
-    unroll<First + 1, End>(body);
-  }
+  call_with(typename IntegersBelow<Count>::type{}, body);
 }
 
 #include "attention/cpu/code_kinds_body.h"

@@ -37,7 +37,7 @@ void score_heads(const kvant::cpu::ScoreTask& task) {
   for (int token = task.first_token; token < task.end_token; token += kStep) {
     ask_for(task.next, token - task.first_token, kStep, task.end_token - task.first_token);
     typename Isa::Ints sums[L][H];
-    unroll<0, L * H>([&](auto i) __attribute__((always_inline)) {
+    unroll<L * H>([&](auto i) __attribute__((always_inline)) {
       sums[decltype(i)::value / H][decltype(i)::value % H] = Isa::sums_from(-biases[decltype(i)::value % H]);
     });
     for (int block = task.first_block; block < task.end_block; ++block) {
@@ -51,20 +51,20 @@ void score_heads(const kvant::cpu::ScoreTask& task) {
           before[l] = Isa::from_lane_before(planes[l][P - 1], lane_bytes(last, P - 1, first));
         }
       }
-      unroll<0, X>([&](auto r) __attribute__((always_inline)) {
+      unroll<X>([&](auto r) __attribute__((always_inline)) {
         constexpr int R = decltype(r)::value;
         typename Isa::Codes codes[L];
         for (int l = 0; l < L; ++l) codes[l] = Isa::split(kind.template at<R>(planes[l], before[l]));
-        unroll<0, H>([&](auto h) __attribute__((always_inline)) {
+        unroll<H>([&](auto h) __attribute__((always_inline)) {
           const std::uint32_t* quad = task.queries[decltype(h)::value]->quads[block * X + R];
-          unroll<0, L>([&](auto l) __attribute__((always_inline)) {
+          unroll<L>([&](auto l) __attribute__((always_inline)) {
             Isa::multiply_query(sums[decltype(l)::value][decltype(h)::value], codes[decltype(l)::value],
                                 quad);
           });
         });
       });
     }
-    unroll<0, L * H>([&](auto i) __attribute__((always_inline)) {
+    unroll<L * H>([&](auto i) __attribute__((always_inline)) {
       constexpr int kRegister = decltype(i)::value / H, kHead = decltype(i)::value % H;
       Isa::store_lanes(sums[kRegister][kHead], task.sums[kHead] + token + kRegister * kLaneTokens);
     });
@@ -105,7 +105,7 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
   };
   // Indexed by constants alone, sums stay in registers: GCC keeps a copy in memory otherwise.
   typename Isa::Ints sums[N][H];
-  unroll<0, N * H>([&](auto i) __attribute__((always_inline)) {
+  unroll<N * H>([&](auto i) __attribute__((always_inline)) {
     sums[decltype(i)::value / H][decltype(i)::value % H] = Isa::sums_from(0);
   });
   const kvant::cpu::ByteWeights *lower[H], *upper[H];
@@ -125,14 +125,14 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
       before = Isa::from_octet_before(planes[P - 1], plane + (P - 1) * row + group_before * 8);
     }
     typename Isa::Codes codes[N];
-    unroll<0, N>([&](auto i) __attribute__((always_inline)) {
+    unroll<N>([&](auto i) __attribute__((always_inline)) {
       codes[decltype(i)::value] = Isa::split(kind.template at<First + decltype(i)::value>(planes, before));
     });
     // All positions share what is loaded of the weights.
-    unroll<0, H>([&](auto h) __attribute__((always_inline)) {
+    unroll<H>([&](auto h) __attribute__((always_inline)) {
       constexpr int kHead = decltype(h)::value;
       const auto weights = load_weights<Isa, Fill>(lower[kHead], upper[kHead], octet);
-      unroll<0, N>([&](auto i) __attribute__((always_inline)) {
+      unroll<N>([&](auto i) __attribute__((always_inline)) {
         constexpr int kPosition = decltype(i)::value;
         if constexpr (Small) {
           Isa::multiply_small_weights(sums[kPosition][kHead], codes[kPosition], weights);
@@ -142,7 +142,7 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
       });
     });
   }
-  unroll<0, N * H>([&](auto i) __attribute__((always_inline)) {
+  unroll<N * H>([&](auto i) __attribute__((always_inline)) {
     constexpr int kPosition = decltype(i)::value / H, kHead = decltype(i)::value % H;
     const int at = (First + kPosition) * task.page.groups + group;
     const float* scale = task.channel_scale == nullptr ? nullptr : task.channel_scale + at;
@@ -161,7 +161,7 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
 template <class Isa, class Kind, int H, bool Small, Filling Fill>
 KVANT_INLINE void mix_groups(const kvant::cpu::MixTask& task, const Kind& kind, int group) {
   constexpr int kAtOnce = positions_at_once<Isa, Kind, H, Small>();
-  unroll<0, Kind::kPositions / kAtOnce>([&](auto i) __attribute__((always_inline)) {
+  unroll<Kind::kPositions / kAtOnce>([&](auto i) __attribute__((always_inline)) {
     mix_positions<Isa, Kind, H, Small, decltype(i)::value * kAtOnce, kAtOnce, Fill>(task, kind, group);
   });
 }

@@ -53,7 +53,7 @@ void expand_wide_codes(const kvant::cpu::WideCodes& page, std::uint8_t* out) {
     const std::uint8_t* rows = page.codes + token * row_bytes;
     std::uint8_t* to = out + (token - token % kTileTokens) * page.d + token % kTileTokens * kQuad;
     for (int i = 0; i < row_codes; i += kCodes, rows += kCodes * Bits / 8) {
-      unroll<0, kCodes>([&](auto position) __attribute__((always_inline)) {
+      unroll<kCodes>([&](auto position) __attribute__((always_inline)) {
         const RowCodes<Bits, decltype(position)::value> codes{rows, row_bytes};
         store_centroids<Centroids, Mix, X>(codes, page.table, to);
         to += X * kTileTokens;

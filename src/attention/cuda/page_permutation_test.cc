@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <random>
+#include <set>
+#include <tuple>
 #include <vector>
 
 #include "attention/cuda/head_dim.h"
@@ -52,22 +54,40 @@ TEST(PagePermutation, ReturnsTheSameBytesAfterThereAndBack) {
   });
 }
 
-// Pages that differ in one bit differ in one bit on the device too: no two bits share a place.
+// Every bit of a page is told from all others by its number: page i of a series holds digit i of its bits'
+// numbers, the last page ones alone, which show where bits lie at all. What a place on the device holds in
+// the series is then the number of the bit that came there.
 TEST(PagePermutation, MovesEveryBitToAPlaceOfItsOwn) {
-  for_each_case([](const DeviceFormat& format, Side side, int d, std::size_t n) {
-    std::vector<std::byte> page(n);
-    std::vector<std::byte> device(round_up_16(static_cast<int>(n)));
-    std::vector<std::byte> seen(device.size());
-    std::mt19937 random(5);
-    for (int trial = 0; trial < 20; ++trial) {
-      const int bit = static_cast<int>(random() % (8 * n));
-      std::fill(page.begin(), page.end(), std::byte{0});
-      page[bit / 8] = std::byte{1} << (bit % 8);
+  std::set<std::tuple<bool, CodeOrder, int, int, Side, int>> done;  // formats of one layout move alike
+  for_each_case([&](const DeviceFormat& format, Side side, int d, std::size_t n) {
+    const CodeLayout& layout = format.layout;
+    if (!done.emplace(format.plain, layout.order, layout.bits, layout.channels, side, d).second) return;
+    const std::size_t n_bits = 8 * n;
+    const int n_digits = static_cast<int>(std::bit_width(n_bits - 1));
+    const std::size_t device_bytes = round_up_16(static_cast<int>(n));
+    std::vector<std::size_t> number(8 * device_bytes);
+    std::vector<bool> taken(8 * device_bytes);
+    for (int digit = 0; digit <= n_digits; ++digit) {
+      std::vector<std::byte> page(n), device(device_bytes);
+      for (std::size_t bit = 0; bit < n_bits; ++bit) {
+        if (digit == n_digits || (bit >> digit & 1) != 0) page[bit / 8] |= std::byte{1} << (bit % 8);
+      }
       page_to_device(format, side, d, n, page.data(), device.data());
-      int ones = 0;
-      for (const std::byte byte : device) ones += std::popcount(std::to_integer<unsigned>(byte));
-      EXPECT_EQ(ones, 1);
+      for (std::size_t place = 0; place < number.size(); ++place) {
+        const bool one = (device[place / 8] >> (place % 8) & std::byte{1}) != std::byte{0};
+        if (digit == n_digits) {
+          taken[place] = one;
+        } else {
+          number[place] |= static_cast<std::size_t>(one) << digit;
+        }
+      }
     }
+    std::vector<int> seen(n_bits);
+    for (std::size_t place = 0; place < number.size(); ++place) {
+      if (taken[place] && number[place] < n_bits) ++seen[number[place]];
+    }
+    EXPECT_EQ(std::count(taken.begin(), taken.end(), true), static_cast<std::ptrdiff_t>(n_bits));
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), static_cast<std::ptrdiff_t>(n_bits));
   });
 }
 

@@ -1,0 +1,34 @@
+# Headers that most sources include, parsed once: for rooms, and for tests with GoogleTest beside them. Each source
+# still includes all that it uses (`make lint` compiles without these).
+# Files that are compiled for other instructions than the rest can't use them: they set SKIP_PRECOMPILE_HEADERS.
+
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # ccache needs it
+endif()
+
+# kvant_precompile(TARGET HEADERS): TARGET is compiled with the headers of the library HEADERS.
+function(kvant_precompile target headers)
+  target_precompile_headers(${target} REUSE_FROM ${headers})
+endfunction()
+
+function(kvant_header_library name)
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/headers/${name}.cc CONTENT "// Nothing: its headers are wanted.\n")
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/headers/${name}.cc)
+  target_link_libraries(${name} PRIVATE fmt::fmt)
+endfunction()
+
+set(KVANT_STANDARD_HEADERS <algorithm> <cmath> <cstdint> <cstring> <fmt/format.h> <functional> <map> <memory> <span>
+                           <string> <string_view> <utility> <vector>)
+
+kvant_header_library(kvant_room_headers)
+target_precompile_headers(kvant_room_headers PRIVATE ${KVANT_STANDARD_HEADERS})
+
+# As programs are compiled (-fPIE and not -fPIC, where it matters), and with the optimization of tests.
+kvant_header_library(kvant_test_headers)
+target_link_libraries(kvant_test_headers PRIVATE GTest::gtest)
+target_compile_options(kvant_test_headers PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+target_precompile_headers(kvant_test_headers PRIVATE <gtest/gtest.h> <random> ${KVANT_STANDARD_HEADERS})
+if(CMAKE_POSITION_INDEPENDENT_CODE AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  set_target_properties(kvant_test_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(kvant_test_headers PRIVATE -fPIE)
+endif()

@@ -1,0 +1,50 @@
+# One test of CTest for each suite of a program, so that what a suite's tests share is made once. Included, it
+# defines kvant_test_suites(PROGRAM LABEL): the program is asked for its suites when it has been built. Suites whose
+# name ends in OnTheModel need the default model and get the label `model`, and so `slow`, instead.
+#
+# Run by `cmake -P` with PROGRAM, LABEL and LIST, it writes the tests.
+if(CMAKE_SCRIPT_MODE_FILE)
+  cmake_policy(VERSION 3.25)
+  execute_process(COMMAND ${PROGRAM} --gtest_list_tests OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX REPLACE "#[^\n]*" "" lines "${lines}")  # values of parameters
+  string(REGEX MATCHALL "[^\n]+" lines "${lines}")
+  set(tests "")
+  foreach(line IN LISTS lines)
+    string(STRIP "${line}" suite)
+    if(line MATCHES "^ " OR NOT suite MATCHES "^[A-Za-z0-9_/]+\\.$")
+      continue()
+    endif()
+    string(REGEX REPLACE "\\.$" "" suite "${suite}")
+    set(label ${LABEL})
+    if(suite MATCHES "OnTheModel$")
+      set(label model)
+    endif()
+    string(APPEND tests "add_test([=[${suite}]=] ${PROGRAM} [=[--gtest_filter=${suite}.*]=] --gtest_brief=0)\n"
+           "set_tests_properties([=[${suite}]=] PROPERTIES LABELS ${label} TIMEOUT 600)\n")
+  endforeach()
+  if(tests STREQUAL "")
+    message(FATAL_ERROR "${PROGRAM} lists no tests")
+  endif()
+  file(WRITE ${LIST} "${tests}")
+  return()
+endif()
+
+set(KVANT_LIST_SUITES ${CMAKE_CURRENT_LIST_FILE})
+add_custom_target(unit_tests)  # the programs of `make check`
+
+function(kvant_test_suites program label)
+  set(list ${CMAKE_BINARY_DIR}/suites/${program}.cmake)
+  add_custom_command(TARGET ${program} POST_BUILD BYPRODUCTS ${list} VERBATIM
+                     COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${program}> -DLABEL=${label} -DLIST=${list}
+                             -P ${KVANT_LIST_SUITES})
+  set(include ${CMAKE_BINARY_DIR}/suites/${program}_include.cmake)
+  file(CONFIGURE OUTPUT ${include} @ONLY CONTENT
+"if(EXISTS \"@list@\")
+  include(\"@list@\")
+else()
+  add_test(@program@_is_not_built @program@_is_not_built)
+  set_tests_properties(@program@_is_not_built PROPERTIES LABELS @label@)
+endif()
+")
+  set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY TEST_INCLUDE_FILES ${include})
+endfunction()
