@@ -361,39 +361,46 @@ std::vector<SkipCount> LayerLoop::skip_counts() const {
 
 void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
   if (step.failed()) {
+    team.barrier();
     for (int r = team.index(); r < rows.out.rows; r += team.size()) {
       std::fill(rows.out.row(r), rows.out.row(r) + rows.out.cols, 0.0F);
     }
+    team.barrier();
     return;
   }
   const Plan& plan = step.plan();
-  const auto first_thread = [&](const auto& action) {
-    if (team.index() == 0) action();
-    team.barrier();
-  };
-  first_thread([&] { start(step, team.size()); });
+  team.once([&] {
+    start(step, team.size());
+    start_round(0);
+  });
   std::vector<float>& seal_scratch = seal_scratch_[team.index()];
   const bool chooses = plan.layers[layer].needs_scores();
   for (std::size_t round = 0; round < n_rounds_; ++round) {
-    first_thread([&] { start_round(round); });
     const int n_heads = static_cast<int>(active_.size());
-    team.for_each(n_heads, [&](int i) {
+    const auto prepare = [&](int i) {
       if (round == 0) seal_before(step, layer, *active_[i], seal_scratch);
       append(step, layer, rows, *active_[i]);
       load_queries(step, layer, rows, *active_[i]);
       round_prompt(step, layer, *active_[i]);
-    });
-    first_thread([&] { list_runs(plan); });
+    };
+    team.for_each(n_heads, prepare, [&] { list_runs(plan); });
     attend(plan, layer, team);
-    team.for_each(n_heads, [&](int i) {
+    const auto next_round = [&] {
+      if (round + 1 < n_rounds_) start_round(round + 1);
+    };
+    const auto end = [&](int i) {
       finish(step, layer, rows, *active_[i]);
       if (chooses) {
         start_observation(step, layer, *active_[i]);
       } else {
         seal_after(step, layer, *active_[i], seal_scratch);
       }
-    });
-    if (!chooses) continue;
+    };
+    if (!chooses) {
+      team.for_each(n_heads, end, next_round);
+      continue;
+    }
+    team.for_each(n_heads, end);
     team.for_each(static_cast<int>(runs_.size()), [&](int i) {
       HeadWork& work = *runs_[i].head;
       if (work.observers.rows() == 0) return;
@@ -402,7 +409,8 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
       weigh_tokens(work.observers, *step.head(work.slice, layer, work.kv_head).scores(), pages_of(runs_[i]),
                    rules, scratch_[team.index()], work.token_weights);
     });
-    team.for_each(n_heads, [&](int i) { seal_after(step, layer, *active_[i], seal_scratch); });
+    team.for_each(
+        n_heads, [&](int i) { seal_after(step, layer, *active_[i], seal_scratch); }, next_round);
   }
 }
 
