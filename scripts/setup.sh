@@ -36,7 +36,6 @@ missing_packages() {
     has_library CLI11 || echo libcli11-dev
     has_library nlohmann_json || echo nlohmann-json3-dev
     has_library fmt || echo libfmt-dev
-    has_library openblas || echo libopenblas-dev
     has_library gtest_main || echo libgtest-dev
   } | xargs
 }

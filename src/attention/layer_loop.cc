@@ -378,56 +378,64 @@ std::vector<SkipCount> LayerLoop::skip_counts() const {
 
 void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
   if (step.failed()) {
+    team.barrier();
     for (int r = team.index(); r < rows.out.rows; r += team.size()) {
       std::fill(rows.out.row(r), rows.out.row(r) + rows.out.cols, 0.0F);
     }
+    team.barrier();
     return;
   }
   const Plan& plan = step.plan();
-  const auto first_thread = [&](const auto& action) {
-    if (team.index() == 0) action();
-    team.barrier();
+  const auto for_each = [&](int n, const auto& body, const auto& last) {
+    team.for_each(
+        n, [&](int i) { run_within_memory(step, [&] { body(i); }); }, [&] { run_within_memory(step, last); });
   };
-  const auto for_each = [&](int n, const auto& body) {
-    team.for_each(n, [&](int i) { run_within_memory(step, [&] { body(i); }); });
-  };
-  // Some threads may not have looked at step.failed() yet: it must not change before the barrier.
-  first_thread([&] { started_ = try_to_start(step, team.size()); });
+  team.once([&] {
+    started_ = try_to_start(step, team.size());
+    if (started_) run_within_memory(step, [&] { start_round(0); });
+  });
   if (!started_) {
-    first_thread([&] { step.fail_out_of_memory(); });
+    team.once([&] { step.fail_out_of_memory(); });
     return;
   }
   std::vector<float>& seal_scratch = seal_scratch_[team.index()];
   const bool chooses = plan.layers[layer].needs_scores();
   for (std::size_t round = 0; round < n_rounds_; ++round) {
-    first_thread([&] { run_within_memory(step, [&] { start_round(round); }); });
     const int n_heads = static_cast<int>(active_.size());
-    for_each(n_heads, [&](int i) {
+    const auto prepare = [&](int i) {
       if (round == 0) seal_before(step, layer, *active_[i], seal_scratch);
       append(step, layer, rows, *active_[i]);
       load_queries(step, layer, rows, *active_[i]);
       round_prompt(step, layer, *active_[i]);
-    });
-    first_thread([&] { run_within_memory(step, [&] { list_runs(plan); }); });
+    };
+    for_each(n_heads, prepare, [&] { list_runs(plan); });
     attend(step, layer, team);
-    for_each(n_heads, [&](int i) {
+    const auto next_round = [&] {
+      if (round + 1 < n_rounds_) start_round(round + 1);
+    };
+    const auto end = [&](int i) {
       finish(step, layer, rows, *active_[i]);
       if (chooses) {
         start_observation(step, layer, *active_[i]);
       } else {
         seal_after(step, layer, *active_[i], seal_scratch);
       }
-    });
-    if (!chooses) continue;
-    for_each(static_cast<int>(runs_.size()), [&](int i) {
+    };
+    if (!chooses) {
+      for_each(n_heads, end, next_round);
+      continue;
+    }
+    const auto weigh = [&](int i) {
       HeadWork& work = *runs_[i].head;
       if (work.observers.rows() == 0) return;
       AttentionRules rules = rules_of(plan, layer);
       rules.products = Products::real;
       weigh_tokens(work.observers, *step.head(work.slice, layer, work.kv_head).scores(), pages_of(runs_[i]),
                    rules, scratch_[team.index()], work.token_weights);
-    });
-    for_each(n_heads, [&](int i) { seal_after(step, layer, *active_[i], seal_scratch); });
+    };
+    for_each(n_heads, end, [] {});
+    for_each(static_cast<int>(runs_.size()), weigh, [] {});
+    for_each(n_heads, [&](int i) { seal_after(step, layer, *active_[i], seal_scratch); }, next_round);
   }
 }
 

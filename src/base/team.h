@@ -1,21 +1,14 @@
-// Team: the threads that run one piece of work together. ggml's threads form one inside an op; run_team
-// starts one elsewhere.
+// Team: the threads that run one piece of work together.
 #pragma once
 
 #include <atomic>
 #include <functional>
+#include <thread>
+#include <vector>
+
+#include "base/barrier.h"
 
 namespace kvant {
-
-// A barrier for threads that all are running already: spins briefly, then yields the core.
-class SpinBarrier {
- public:
-  void wait(int n_threads);
-
- private:
-  std::atomic<int> arrived_{0};
-  std::atomic<int> generation_{0};
-};
 
 // Hands out indices 0, 1, 2, ... to the threads of a team, each once.
 class WorkCounter {
@@ -29,7 +22,7 @@ class WorkCounter {
 
 // What the threads of one team share.
 struct TeamState {
-  SpinBarrier barrier;
+  Barrier barrier;
   WorkCounter counter;
 };
 
@@ -41,16 +34,30 @@ class Team {
   int size() const { return size_; }
 
   // Returns when every thread of the team has called it.
-  void barrier() { shared_.barrier.wait(size_); }
+  void barrier() {
+    once([] {});
+  }
 
-  // Runs body(i) for each i in [0, n), every i on one thread of the team, and waits for all of them.
-  // Every thread of the team must call it with the same n. Items are handed out dynamically.
+  // A barrier at which one thread, the last to come, runs action() before all go on.
+  template <class Action>
+  void once(const Action& action) {
+    shared_.barrier.wait(size_, action);
+  }
+
+  // Runs body(i) for each i in [0, n), every i on one thread of the team, waits for all of them, and runs
+  // last() on one thread before all go on. Every thread of the team must call it with the same n. Items are
+  // handed out dynamically.
+  template <class Body, class Action>
+  void for_each(int n, const Body& body, const Action& last) {
+    for (int i = shared_.counter.take(); i < n; i = shared_.counter.take()) body(i);
+    once([&] {
+      shared_.counter.reset();
+      last();
+    });
+  }
   template <class Body>
   void for_each(int n, const Body& body) {
-    for (int i = shared_.counter.take(); i < n; i = shared_.counter.take()) body(i);
-    barrier();
-    if (index_ == 0) shared_.counter.reset();
-    barrier();
+    for_each(n, body, [] {});
   }
 
  private:
@@ -61,5 +68,26 @@ class Team {
 
 // Runs body(team) on n_threads threads (this one among them) and returns when all are done.
 void run_team(int n_threads, const std::function<void(Team&)>& body);
+
+// A team whose threads stay from one piece of work to the next; they sleep in between.
+class StandingTeam {
+ public:
+  explicit StandingTeam(int n_threads);
+  ~StandingTeam();
+  StandingTeam(const StandingTeam&) = delete;
+  StandingTeam& operator=(const StandingTeam&) = delete;
+
+  int size() const { return static_cast<int>(threads_.size()) + 1; }
+
+  // Runs body(team) on all threads, the calling one among them, and returns when all are done.
+  void run(const std::function<void(Team&)>& body);
+
+ private:
+  void work(Team team);
+
+  TeamState shared_;
+  const std::function<void(Team&)>* body_ = nullptr;  // null: the threads end
+  std::vector<std::thread> threads_;
+};
 
 }  // namespace kvant

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <ctime>
+#include <thread>
 #include <vector>
 
 namespace kvant {
@@ -59,6 +62,56 @@ TEST(Team, PublishesWritesAcrossTheBarrier) {
     }
   });
   EXPECT_EQ(wrong, 0);
+}
+
+TEST(Team, RunsAnActionOnceBeforeAnyThreadGoesOn) {
+  constexpr int kThreads = 4;
+  int actions = 0;  // not atomic: the barrier must order it
+  std::atomic<int> wrong{0};
+  run_team(kThreads, [&](Team& team) {
+    for (int round = 1; round <= 200; ++round) {
+      team.once([&] { ++actions; });
+      wrong += actions == round ? 0 : 1;
+      team.barrier();
+    }
+  });
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Team, RunsTheLastActionAfterAllItems) {
+  constexpr int kItems = 37;
+  std::atomic<int> done{0};
+  std::atomic<int> wrong{0};
+  int seen = 0;
+  run_team(3, [&](Team& team) {
+    for (int loop = 1; loop <= 50; ++loop) {
+      team.for_each(
+          kItems, [&](int) { ++done; }, [&] { seen = done; });
+      wrong += seen == loop * kItems ? 0 : 1;
+      team.barrier();
+    }
+  });
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(StandingTeam, RunsEachPieceOfWorkOnAllThreads) {
+  for (const int n_threads : {1, 2, 5}) {
+    StandingTeam standing(n_threads);
+    std::vector<int> runs(n_threads);
+    for (int piece = 1; piece <= 100; ++piece) {
+      standing.run([&](Team& team) { ++runs[team.index()]; });
+      EXPECT_EQ(runs, std::vector<int>(n_threads, piece));
+    }
+  }
+}
+
+TEST(StandingTeam, UsesNoProcessorTimeBetweenPiecesOfWork) {
+  StandingTeam standing(4);
+  standing.run([](Team&) {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the longest that threads spin, and more
+  const std::clock_t start = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC / 20);  // of all threads; spinning takes 4 times 200 ms
 }
 
 }  // namespace

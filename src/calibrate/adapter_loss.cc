@@ -1,12 +1,11 @@
 #include "calibrate/adapter_loss.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "attention/softmax.h"
 #include "base/check.h"
+#include "base/gemm.h"
 #include "base/simd_clones.h"
 
 namespace kvant {
@@ -28,8 +27,9 @@ void multiply(const Matrix& a, const Matrix& b, Turn turn, float* out, int out_s
   const int m = turn_a ? a.cols : a.rows;
   const int k = turn_a ? a.rows : a.cols;
   const int n = turn_b ? b.rows : b.cols;
-  cblas_sgemm(CblasRowMajor, turn_a ? CblasTrans : CblasNoTrans, turn_b ? CblasTrans : CblasNoTrans, m, n, k,
-              1.0F, a.data, a.stride, b.data, b.stride, 0.0F, out, out_stride);
+  gemm(m, n, k, turn_a ? transposed(a.data, a.stride) : row_major(a.data, a.stride),
+       turn_b ? transposed(b.data, b.stride) : row_major(b.data, b.stride), /*accumulate=*/false, out,
+       out_stride);
 }
 
 // features [rows, D] of x [rows, d]; weights [2][d][D / 2].

@@ -6,6 +6,7 @@ namespace kvant {
 
 void CaptureBackend::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
   KVANT_CHECK(step.slices().size() == 1, "captured sequences run one by one");
+  team.barrier();  // rows may be other threads' work
   const Geometry& g = capture_.geometry();
   const int d = g.head_dim;
   for (int r = team.index(); r < rows.k.rows; r += team.size()) {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "cli/library_settings.h"
 
 namespace {
 
@@ -65,7 +64,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  kvant::restart_with_library_settings(argv);
   try {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {

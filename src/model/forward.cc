@@ -4,6 +4,7 @@
 #include <ggml.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 namespace kvant {
@@ -16,14 +17,13 @@ constexpr std::int64_t kMaxIdleBytes = 64 << 20;
 }  // namespace
 
 Forward::Forward(const Hparams& hparams, const Weights& weights, int n_threads)
-    : hparams_(hparams), weights_(weights), n_threads_(n_threads), product_(n_threads) {
-  ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
-  threadpool_ = ggml_threadpool_new(&params);
-  KVANT_CHECK(threadpool_ != nullptr, "no thread pool");
+    : hparams_(hparams), weights_(weights), team_(n_threads), product_(n_threads), work_(n_threads) {
+  ggml_threadpool_params params = ggml_threadpool_params_default(/*n_threads=*/1);
+  for (int i = 0; i < n_threads; ++i) threadpools_.push_back(ggml_threadpool_new(&params));
 }
 
 Forward::~Forward() {
-  ggml_threadpool_free(threadpool_);
+  for (ggml_threadpool* pool : threadpools_) ggml_threadpool_free(pool);
 }
 
 Result<TransformerGraph*> Forward::graph_for(int n_rows, int n_logit_rows) {
@@ -39,18 +39,23 @@ Result<TransformerGraph*> Forward::graph_for(int n_rows, int n_logit_rows) {
     bytes -= graphs_.back()->bytes();
     graphs_.pop_back();
   }
-  auto built = TransformerGraph::build(hparams_, weights_, product_, call_, n_rows, n_logit_rows);
+  auto built =
+      TransformerGraph::build({hparams_, weights_, product_, call_, team_.size()}, n_rows, n_logit_rows);
   if (!built.ok()) return built.error();
   graphs_.insert(graphs_.begin(), std::move(built).value());
   return graphs_.front().get();
 }
 
-Status Forward::compute(ggml_cgraph* graph) {
-  ggml_cplan plan = ggml_graph_plan(graph, n_threads_, threadpool_);
-  if (work_.size() < plan.work_size) work_.resize(plan.work_size);
-  plan.work_data = work_.data();
-  if (ggml_graph_compute(graph, &plan) != GGML_STATUS_SUCCESS)
-    return error("out of memory while computing a step");
+Status Forward::compute(const TransformerGraph& graph) {
+  std::atomic<bool> failed{false};
+  team_.run([&](const Team& team) {
+    const int thread = team.index();
+    ggml_cplan plan = ggml_graph_plan(graph.part(thread), /*n_threads=*/1, threadpools_[thread]);
+    if (work_[thread].size() < plan.work_size) work_[thread].resize(plan.work_size);
+    plan.work_data = work_[thread].data();
+    if (ggml_graph_compute(graph.part(thread), &plan) != GGML_STATUS_SUCCESS) failed = true;
+  });
+  if (failed) return error("out of memory while computing a step");
   return {};
 }
 
@@ -67,7 +72,7 @@ Status Forward::run(const ForwardRows& rows, const LayerAttention& attention, Ma
   std::copy(rows.positions.begin(), rows.positions.end(), g.positions());
   if (n_logit_rows > 0) std::copy(rows.logit_rows.begin(), rows.logit_rows.end(), g.logit_rows());
   call_.attention = &attention;
-  KVANT_RETURN_IF_ERROR(compute(g.graph()));
+  KVANT_RETURN_IF_ERROR(compute(g));
   for (int r = 0; r < n_logit_rows; ++r) {
     std::copy_n(g.logits() + static_cast<std::size_t>(r) * hparams_.n_vocab, hparams_.n_vocab, logits.row(r));
   }

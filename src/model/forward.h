@@ -8,6 +8,7 @@
 
 #include "base/matrix_view.h"
 #include "base/result.h"
+#include "base/team.h"
 #include "model/transformer_graph.h"
 
 struct ggml_threadpool;
@@ -26,22 +27,25 @@ class Forward {
   // hparams and weights must outlive it.
   Forward(const Hparams& hparams, const Weights& weights, int n_threads);
   ~Forward();
+  Forward(const Forward&) = delete;
+  Forward& operator=(const Forward&) = delete;
 
   // logits [logit_rows.size(), n_vocab]. An error when memory is short; no attention has run then.
   Status run(const ForwardRows& rows, const LayerAttention& attention, MatrixView<float> logits);
 
  private:
   Result<TransformerGraph*> graph_for(int n_rows, int n_logit_rows);
-  Status compute(ggml_cgraph* graph);
+  Status compute(const TransformerGraph& graph);
 
   const Hparams& hparams_;
   const Weights& weights_;
-  int n_threads_;
+  StandingTeam team_;
   MatrixProduct product_;
   AttentionCall call_;
   std::vector<std::unique_ptr<TransformerGraph>> graphs_;  // the latest first
-  std::vector<std::uint8_t> work_;
-  ggml_threadpool* threadpool_ = nullptr;
+  // By thread: each runs its part of a graph alone, as ggml sees it.
+  std::vector<std::vector<std::uint8_t>> work_;
+  std::vector<ggml_threadpool*> threadpools_;
 };
 
 }  // namespace kvant

@@ -1,20 +1,21 @@
 #include "model/matrix_product.h"
 
-#include <cblas.h>
 #include <ggml-backend.h>
 #include <ggml-cpu.h>
 #include <ggml.h>
 
 #include <algorithm>
 
+#include "base/gemm.h"
+
 namespace kvant {
 namespace {
 
 constexpr int kBlockOutputs = 96;  // weight rows in one piece of work
-constexpr int kExpandedTiles = 4;  // row tiles that share one expansion of a weight block
+constexpr int kItemRows = 512;     // rows of activations in one, which share the expansion of the weight rows
 
-bool lies_plain(const ggml_tensor* weight) {
-  return weight->buffer != nullptr && ggml_backend_buffer_is_host(weight->buffer);
+std::size_t scratch_size(const ggml_tensor* weight) {
+  return static_cast<std::size_t>(kBlockOutputs * weight->ne[0]);
 }
 
 // Rows [first, first + n) of `weight` as F32, in `scratch` unless they are F32 already.
@@ -29,52 +30,49 @@ const float* expanded_rows(const ggml_tensor* weight, int first, int n, std::vec
 
 }  // namespace
 
-MatrixProduct::MatrixProduct(int n_threads) : scratch_(n_threads) {
-  openblas_set_num_threads(1);  // ggml's threads call it side by side
+MatrixProduct::MatrixProduct(int n_threads) {
+  for (int i = 0; i < n_threads; ++i) members_.push_back({this, i, {}});
 }
 
-ggml_tensor* MatrixProduct::multiply(ggml_context* context, ggml_tensor* weight, ggml_tensor* x) {
-  if (x->ne[1] < kGemmRows || !lies_plain(weight)) return ggml_mul_mat(context, weight, x);
-  if (weight->type != GGML_TYPE_F32) reserve_scratch(weight->ne[0]);
+bool MatrixProduct::takes(const ggml_tensor* weight) {
+  return weight->buffer != nullptr && ggml_backend_buffer_is_host(weight->buffer);
+}
+
+ggml_tensor* MatrixProduct::multiply(ggml_context* context, ggml_tensor* weight, ggml_tensor* x, int thread) {
+  // Now: an exception in one of the threads would end the program.
+  if (weight->type != GGML_TYPE_F32)
+    members_[thread].scratch.resize(std::max(members_[thread].scratch.size(), scratch_size(weight)));
   ggml_tensor* sources[] = {weight, x};
-  return ggml_custom_4d(context, GGML_TYPE_F32, weight->ne[1], x->ne[1], 1, 1, sources, 2, gemm_op,
-                        GGML_N_TASKS_MAX, this);
+  return ggml_custom_4d(context, GGML_TYPE_F32, weight->ne[1], x->ne[1], 1, 1, sources, 2, gemm_op, 1,
+                        &members_[thread]);
 }
 
-// Now: an exception in one of ggml's threads would end the program.
-void MatrixProduct::reserve_scratch(std::int64_t n_in) {
-  const auto size = static_cast<std::size_t>(kBlockOutputs * n_in);
-  for (std::vector<float>& scratch : scratch_)
-    if (scratch.size() < size) scratch.resize(size);
+void MatrixProduct::gemm_op(ggml_tensor* y, int, int, void* data) {
+  const auto* member = static_cast<const Member*>(data);
+  MatrixProduct& product = *member->product;
+  Team team(member->thread, static_cast<int>(product.members_.size()), product.team_);
+  product.multiply_together(y, team);
 }
 
-void MatrixProduct::gemm_op(ggml_tensor* y, int thread, int n_threads, void* self) {
-  auto* product = static_cast<MatrixProduct*>(self);
-  Team team(thread, n_threads, product->team_);
-  product->gemm(y, team);
-}
-
-void MatrixProduct::gemm(ggml_tensor* y, Team& team) {
+void MatrixProduct::multiply_together(ggml_tensor* y, Team& team) {
   const ggml_tensor* weight = y->src[0];
   const ggml_tensor* x = y->src[1];
   const int n_in = static_cast<int>(weight->ne[0]);
   const int n_out = static_cast<int>(weight->ne[1]);
   const int n_rows = static_cast<int>(x->ne[1]);
-  const int item_rows = kTileRows * (weight->type == GGML_TYPE_F32 ? 1 : kExpandedTiles);
-  const int n_row_items = (n_rows + item_rows - 1) / item_rows;
+  const int n_row_items = (n_rows + kItemRows - 1) / kItemRows;
   const int n_blocks = (n_out + kBlockOutputs - 1) / kBlockOutputs;
-  const int x_stride = static_cast<int>(x->nb[1] / sizeof(float));
+  const auto x_stride = static_cast<std::ptrdiff_t>(x->nb[1] / sizeof(float));
+  const auto y_stride = static_cast<std::ptrdiff_t>(y->nb[1] / sizeof(float));
   team.for_each(n_blocks * n_row_items, [&](int item) {
     const int output = item / n_row_items * kBlockOutputs;
     const int n = std::min(kBlockOutputs, n_out - output);
-    const float* w = expanded_rows(weight, output, n, scratch_[team.index()]);
-    const int first = item % n_row_items * item_rows;
-    for (int row = first; row < std::min(n_rows, first + item_rows); row += kTileRows) {
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, std::min(kTileRows, n_rows - row), n, n_in, 1.0F,
-                  static_cast<const float*>(x->data) + static_cast<std::ptrdiff_t>(row) * x_stride, x_stride,
-                  w, n_in, 0.0F,
-                  static_cast<float*>(y->data) + static_cast<std::ptrdiff_t>(row) * n_out + output, n_out);
-    }
+    const float* w = expanded_rows(weight, output, n, members_[team.index()].scratch);
+    const std::ptrdiff_t first = item % n_row_items * kItemRows;
+    const int m = std::min<int>(kItemRows, n_rows - first);
+    gemm(m, n, n_in, row_major(static_cast<const float*>(x->data) + first * x_stride, x_stride),
+         transposed(w, n_in),
+         /*accumulate=*/false, static_cast<float*>(y->data) + first * y_stride + output, y_stride);
   });
 }
 

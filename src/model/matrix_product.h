@@ -1,7 +1,6 @@
-// Matrix products of a model's graph: y = W x for every row of a batch.
+// Matrix products of large batches in a model's graph: y = W x for every row.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "base/team.h"
@@ -11,31 +10,38 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// Adds matrix products to graphs. Small batches go to ggml's own product, which reads quantized weights as
-// they are. Batches of at least kGemmRows rows go to a BLAS in F32, weights being expanded block by block:
-// for plain types that is faster than ggml's product and does not round the activations. There, tiles of
-// kTileRows rows are multiplied on their own, so a row's result depends on its place in the tile only, and
-// prompts cut at multiples of kTileRows give the same bits whatever the chunk.
+// Small batches, and repacked weights, go to ggml's own product, which reads quantized weights as they are.
+// Batches of at least kGemmRows rows go to F32 products, weights being expanded block by block: for plain
+// types that is faster than ggml's product and does not round the activations. There a row's result does not
+// depend on the rows beside it, so prompts give the same bits whatever the chunk.
 class MatrixProduct {
  public:
   static constexpr int kGemmRows = 32;
-  static constexpr int kTileRows = 128;
 
   explicit MatrixProduct(int n_threads);
   MatrixProduct(const MatrixProduct&) = delete;
   MatrixProduct& operator=(const MatrixProduct&) = delete;
 
-  // weight [n_in, n_out] of any type, x F32 [n_in, n_rows] -> F32 [n_out, n_rows]. The object must outlive
-  // the graph, whose threads share it.
-  ggml_tensor* multiply(ggml_context* context, ggml_tensor* weight, ggml_tensor* x);
+  static bool is_batch(int n_rows) { return n_rows >= kGemmRows; }
+  // Whether batches are multiplied with this weight here; else that is ggml's business.
+  static bool takes(const ggml_tensor* weight);
+
+  // weight [n_in, n_out] of any type, x F32 [n_in, n_rows] -> F32 [n_out, n_rows]; rows of x and of the
+  // result may be longer. An op of the graph that `thread` runs; all threads' graphs must have it, on the
+  // same memory, and compute it together: it ends when all of it is done. The object must outlive the graphs.
+  ggml_tensor* multiply(ggml_context* context, ggml_tensor* weight, ggml_tensor* x, int thread);
 
  private:
-  static void gemm_op(ggml_tensor* y, int thread, int n_threads, void* self);
-  void gemm(ggml_tensor* y, Team& team);
-  void reserve_scratch(std::int64_t n_in);
+  struct Member {
+    MatrixProduct* product;
+    int thread;
+    std::vector<float> scratch;  // an expanded block of weight rows
+  };
+  static void gemm_op(ggml_tensor* y, int, int, void* member);
+  void multiply_together(ggml_tensor* y, Team& team);
 
   TeamState team_;
-  std::vector<std::vector<float>> scratch_;  // [n_threads]: an expanded block of weight rows
+  std::vector<Member> members_;  // by thread
 };
 
 }  // namespace kvant

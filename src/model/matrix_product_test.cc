@@ -8,6 +8,7 @@
 #include <cmath>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace kvant {
@@ -41,12 +42,19 @@ class Problem {
   std::vector<float> product(int first, int n_rows, int n_threads) {
     MatrixProduct products(n_threads);
     ggml_tensor* x = ggml_view_2d(context_.get(), x_, x_->ne[0], n_rows, x_->nb[1], first * x_->nb[1]);
-    ggml_tensor* y = products.multiply(context_.get(), weight_, x);
-    ggml_cgraph* graph = ggml_new_graph(context_.get());
-    ggml_build_forward_expand(graph, y);
-    ggml_graph_compute_with_ctx(context_.get(), graph, n_threads);
-    const auto* values = static_cast<const float*>(y->data);
-    return {values, values + ggml_nelements(y)};
+    std::vector<float> y(weight_->ne[1] * n_rows);
+    std::vector<ggml_cgraph*> graphs;
+    for (int thread = 0; thread < n_threads; ++thread) {
+      ggml_tensor* part = products.multiply(context_.get(), weight_, x, thread);
+      part->data = y.data();
+      graphs.push_back(ggml_new_graph(context_.get()));
+      ggml_build_forward_expand(graphs.back(), part);
+    }
+    run_team(n_threads, [&](const Team& team) {
+      ggml_cplan plan = ggml_graph_plan(graphs[team.index()], /*n_threads=*/1, nullptr);
+      EXPECT_EQ(ggml_graph_compute(graphs[team.index()], &plan), GGML_STATUS_SUCCESS);
+    });
+    return y;
   }
 
   // The same in double precision, and for each value the sum of its terms' magnitudes.
@@ -66,6 +74,8 @@ class Problem {
       }
     }
   }
+
+  const ggml_tensor* weight() const { return weight_; }
 
  private:
   std::unique_ptr<ggml_context, decltype(&ggml_free)> context_;
@@ -96,26 +106,27 @@ TEST(MatrixProduct, IsTheProductOfTheExpandedWeights) {
   }
 }
 
-TEST(MatrixProduct, GivesARowTheSameBitsInBatchesCutAtTilesAndOnAnyNumberOfThreads) {
-  constexpr int kTile = MatrixProduct::kTileRows;
+TEST(MatrixProduct, GivesARowTheSameBitsInAnyBatchAndOnAnyNumberOfThreads) {
+  constexpr int kRows = 700;  // more than one item
   for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_Q4_1}) {
-    Problem problem(type, 544, 130, 3 * kTile);
-    const std::vector<float> all = problem.product(0, 3 * kTile, 1);
-    EXPECT_EQ(problem.product(0, 3 * kTile, 3), all);
-    for (int tile = 0; tile < 3; ++tile) {
-      const std::vector<float> some = problem.product(tile * kTile, kTile, 1);
-      EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + tile * kTile * 130)) << tile;
+    Problem problem(type, 544, 130, kRows);
+    const std::vector<float> all = problem.product(0, kRows, 1);
+    EXPECT_EQ(problem.product(0, kRows, 3), all);
+    for (const auto& [first, n] : {std::pair(0, 128), std::pair(128, 33), std::pair(650, 50)}) {
+      const std::vector<float> some = problem.product(first, n, 1);
+      EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + first * 130)) << first;
     }
   }
 }
 
-TEST(MatrixProduct, LeavesSmallBatchesToGgml) {
+TEST(MatrixProduct, LeavesSmallBatchesAndRepackedWeightsToGgml) {
+  EXPECT_FALSE(MatrixProduct::is_batch(MatrixProduct::kGemmRows - 1));
+  EXPECT_TRUE(MatrixProduct::is_batch(MatrixProduct::kGemmRows));
   Problem problem(GGML_TYPE_F32, 64, 32, 8);
-  std::vector<double> expected;
-  std::vector<double> magnitude;
-  problem.reference(expected, magnitude);
-  const std::vector<float> y = problem.product(0, 8, 1);
-  for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], expected[i], 1e-6 * magnitude[i]);
+  EXPECT_TRUE(MatrixProduct::takes(problem.weight()));
+  ggml_tensor repacked = *problem.weight();
+  repacked.buffer = nullptr;
+  EXPECT_FALSE(MatrixProduct::takes(&repacked));
 }
 
 }  // namespace

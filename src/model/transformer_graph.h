@@ -1,70 +1,53 @@
-// The compute graph of a decoder-only transformer for one batch shape.
+// The compute graph of a decoder-only transformer for one batch shape: a part for each thread of a team, and
+// the activations that they share.
 #pragma once
 
-#include <functional>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
 
-#include "attention/attention.h"
-#include "base/team.h"
-#include "model/hparams.h"
-#include "model/matrix_product.h"
-#include "model/weights.h"
-
-struct ggml_cgraph;
-struct ggml_context;
-struct ggml_gallocr;
-struct ggml_tensor;
+#include "base/result.h"
+#include "model/graph_part.h"
 
 namespace kvant {
-
-// Attention of one layer over the rows of a batch. Every thread of the team calls it.
-using LayerAttention = std::function<void(int layer, const LayerRows& rows, Team& team)>;
-
-// What the attention ops of a graph call; set anew for every run.
-struct AttentionCall {
-  const LayerAttention* attention = nullptr;
-  TeamState team;
-};
 
 // Built once for a number of rows and of wanted logits, run many times with other tokens.
 class TransformerGraph {
  public:
-  // Builds and allocates the graph. n_logit_rows may be 0: the graph then ends with the last layer's
-  // attention. weights, product and call must outlive it. An error when memory is short.
-  static Result<std::unique_ptr<TransformerGraph>> build(const Hparams& hparams, const Weights& weights,
-                                                         MatrixProduct& product, AttentionCall& call,
-                                                         int n_rows, int n_logit_rows);
-  ~TransformerGraph();
+  // Builds the graph and allocates its activations. n_logit_rows may be 0: the graph then ends with the last
+  // layer's attention. What `parts` refers to must outlive it. An error when memory is short.
+  static Result<std::unique_ptr<TransformerGraph>> build(const GraphParts& parts, int n_rows,
+                                                         int n_logit_rows);
 
   int n_rows() const { return n_rows_; }
   int n_logit_rows() const { return n_logit_rows_; }
-  ggml_cgraph* graph() const { return graph_; }
-  std::int64_t bytes() const;  // of activations
+  ggml_cgraph* part(int thread) const { return parts_[thread]->graph(); }
+  std::int64_t bytes() const { return bytes_; }  // of activations
 
-  std::int32_t* tokens() const;      // [n_rows]
-  std::int32_t* positions() const;   // [n_rows]
-  std::int32_t* logit_rows() const;  // [n_logit_rows]: indices of rows
-  const float* logits() const;       // [n_logit_rows, n_vocab], after a run
+  std::int32_t* tokens() { return tokens_.data(); }          // [n_rows]
+  std::int32_t* positions() { return positions_.data(); }    // [n_rows]
+  std::int32_t* logit_rows() { return logit_rows_.data(); }  // [n_logit_rows]: indices of rows
+  const float* logits() const { return logits_; }            // [n_logit_rows, n_vocab], after a run
 
  private:
-  class Builder;
-  struct AttentionSite {
-    AttentionCall* call;
-    int layer;
-    int head_dim;
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
   };
   TransformerGraph(int n_rows, int n_logit_rows);
-  static void attention_op(ggml_tensor* out, int thread, int n_threads, void* site);
+  ActivationRows allocate(int n_rows, int n_cols);
+  ResidualRows allocate_residual(int n_rows, int n_embd);
+  GraphBuffers allocate_shared(const Hparams& hparams);
+  void allocate_private(const Hparams& hparams, GraphBuffers& buffers);
 
   int n_rows_;
   int n_logit_rows_;
-  ggml_context* context_ = nullptr;
-  ggml_gallocr* allocator_ = nullptr;
-  ggml_cgraph* graph_ = nullptr;
-  ggml_tensor* tokens_ = nullptr;
-  ggml_tensor* positions_ = nullptr;
-  ggml_tensor* logit_rows_ = nullptr;
-  ggml_tensor* logits_ = nullptr;
-  std::vector<AttentionSite> sites_;
+  std::vector<std::int32_t> tokens_, positions_, logit_rows_;
+  std::vector<std::unique_ptr<float, Free>> memory_;
+  std::int64_t bytes_ = 0;
+  bool out_of_memory_ = false;
+  const float* logits_ = nullptr;
+  std::vector<std::unique_ptr<GraphPart>> parts_;  // by thread
 };
 
 }  // namespace kvant

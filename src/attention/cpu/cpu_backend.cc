@@ -1,7 +1,6 @@
 // The CPU backend: tokens of an answer attend by integer products of the codes, scores of a whole run of
 // pages before V of the first. Tiles of many queries decode each page once for all of them, as the reference
 // does: there the matrix products dominate.
-#include <cblas.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +34,7 @@ bool any_weight(const MatrixView<float>& weights) {
 
 class CpuAttention final : public PageAttention {
  public:
-  explicit CpuAttention(const cpu::ByteKernels& kernels) : kernels_(kernels) { openblas_set_num_threads(1); }
+  explicit CpuAttention(const cpu::ByteKernels& kernels) : kernels_(kernels) {}
 
   void prepare(int n_threads) override {
     while (std::ssize(threads_) < n_threads) threads_.emplace_back(kernels_);

@@ -1,12 +1,11 @@
 #include "attention/reference/integer_products.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "attention/integer_rounding.h"
 #include "attention/softmax.h"
+#include "base/gemm.h"
 
 namespace kvant {
 namespace {
@@ -20,9 +19,8 @@ void decode_integers(const PageSide& side, int n_tokens, TileScratch& scratch) {
 
 void score_integers(const QueryTile& tile, const PageView& page, int head_dim, TileScratch& scratch) {
   decode_integers(page.k, page.n_tokens, scratch);
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, tile.rows(), page.n_tokens, head_dim, 1.0F,
-              tile.q.data(), head_dim, scratch.page.data(), head_dim, 0.0F, scratch.scores.data(),
-              kPageTokens);
+  gemm(tile.rows(), page.n_tokens, head_dim, row_major(tile.q.data(), head_dim),
+       transposed(scratch.page.data(), head_dim), /*accumulate=*/false, scratch.scores.data(), kPageTokens);
   for (int r = 0; r < tile.rows(); ++r) {
     float* scores = scratch.scores.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens;
     for (int t = 0; t < page.n_tokens; ++t)
@@ -40,10 +38,9 @@ void mix_integers(int rows, const PageView& page, int head_dim, TileScratch& scr
       scales[r] =
           round_to_integers(scratch.scores.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens + first, n);
     }
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, head_dim, n, 1.0F,
-                scratch.scores.data() + first, kPageTokens,
-                scratch.page.data() + static_cast<std::ptrdiff_t>(first) * head_dim, head_dim, 0.0F,
-                scratch.products.data(), head_dim);
+    const float* v = scratch.page.data() + static_cast<std::ptrdiff_t>(first) * head_dim;
+    gemm(rows, head_dim, n, row_major(scratch.scores.data() + first, kPageTokens), row_major(v, head_dim),
+         /*accumulate=*/false, scratch.products.data(), head_dim);
     const float v_scale = scratch.block_scales[first / kIntegerBlock];
     for (int r = 0; r < rows; ++r) {
       add_scaled_row(accumulator + static_cast<std::ptrdiff_t>(r) * head_dim,

@@ -1,6 +1,4 @@
 // The reference backend: clear code over Format::decode.
-#include <cblas.h>
-
 #include <vector>
 
 #include "attention/layer_loop.h"
@@ -11,8 +9,6 @@ namespace {
 
 class ReferenceAttention final : public PageAttention {
  public:
-  ReferenceAttention() { openblas_set_num_threads(1); }  // the team is the parallelism
-
   void prepare(int n_threads) override { scratch_.resize(n_threads); }
 
   SkipCount attend_pages(int thread, const QueryTile& tile, std::span<const PageView> pages,

@@ -1,7 +1,5 @@
 #include "attention/reference/tile_attention.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -9,6 +7,7 @@
 #include "attention/sas.h"
 #include "attention/score_rules.h"
 #include "attention/softmax.h"
+#include "base/gemm.h"
 
 namespace kvant {
 namespace {
@@ -46,9 +45,8 @@ void mix_page(const QueryTile& tile, const PageView& page, const AttentionRules&
     return;
   }
   decode(page.v, page.n_tokens, scratch.page);
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, tile.rows(), d, page.n_tokens, 1.0F,
-              scratch.scores.data(), kPageTokens, scratch.page.data(), d, 1.0F, partial.accumulator.data(),
-              d);
+  gemm(tile.rows(), d, page.n_tokens, row_major(scratch.scores.data(), kPageTokens),
+       row_major(scratch.page.data(), d), /*accumulate=*/true, partial.accumulator.data(), d);
 }
 
 }  // namespace
@@ -62,8 +60,8 @@ void score_page(const QueryTile& tile, const PageView& page, const AttentionRule
     score_integers(tile, page, d, scratch);
   } else {
     decode(page.k, page.n_tokens, scratch.page);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, tile.rows(), page.n_tokens, d, 1.0F, tile.q.data(),
-                d, scratch.page.data(), d, 0.0F, scratch.scores.data(), kPageTokens);
+    gemm(tile.rows(), page.n_tokens, d, row_major(tile.q.data(), d), transposed(scratch.page.data(), d),
+         /*accumulate=*/false, scratch.scores.data(), kPageTokens);
   }
   for (int r = 0; r < tile.rows(); ++r) apply_rules(tile, page, rules, r, score_row(scratch, r));
 }

@@ -1,5 +1,5 @@
 // Attention of one tile of queries over a run of pages, by online softmax (Milakov and Gimelshein 2018; the
-// form of FlashAttention, Dao et al. 2022): decoded pages and BLAS.
+// form of FlashAttention, Dao et al. 2022): decoded pages and F32 products.
 #pragma once
 
 #include <array>

@@ -1,0 +1,81 @@
+#include "base/gemm.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/gemm_kernels.h"
+
+namespace kvant {
+namespace {
+
+const GemmKernel& best_kernel() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f")) return gemm_kernel_avx512();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return gemm_kernel_avx2();
+#endif
+  return gemm_kernel_portable();
+}
+
+using Four = float __attribute__((vector_size(4 * sizeof(float))));
+using FourIndices = int __attribute__((vector_size(4 * sizeof(int))));
+
+// Four columns of b, each contiguous, become columns of the panel: 4 x 4 blocks turn in registers.
+void turn_four(const float* const columns[4], int k, float* panel, int panel_stride) {
+  int p = 0;
+  for (; p + 4 <= k; p += 4) {
+    Four c[4];
+    for (int i = 0; i < 4; ++i) std::memcpy(&c[i], columns[i] + p, sizeof(Four));
+    constexpr FourIndices kLow{0, 4, 1, 5}, kHigh{2, 6, 3, 7}, kFirst{0, 1, 4, 5}, kSecond{2, 3, 6, 7};
+    const Four low01 = __builtin_shuffle(c[0], c[1], kLow), high01 = __builtin_shuffle(c[0], c[1], kHigh);
+    const Four low23 = __builtin_shuffle(c[2], c[3], kLow), high23 = __builtin_shuffle(c[2], c[3], kHigh);
+    const Four rows[4] = {__builtin_shuffle(low01, low23, kFirst), __builtin_shuffle(low01, low23, kSecond),
+                          __builtin_shuffle(high01, high23, kFirst),
+                          __builtin_shuffle(high01, high23, kSecond)};
+    for (int i = 0; i < 4; ++i) std::memcpy(panel + (p + i) * panel_stride, &rows[i], sizeof(Four));
+  }
+  for (; p < k; ++p) {
+    for (int i = 0; i < 4; ++i) panel[p * panel_stride + i] = columns[i][p];
+  }
+}
+
+// The first n columns of b, n <= width, as a panel [k, width] whose other columns are 0.
+void pack_panel(const GemmOperand& b, int k, int n, int width, float* panel) {
+  int j = 0;
+  if (b.row_stride == 1) {
+    for (; j + 4 <= n; j += 4) {
+      const float* columns[4];
+      for (int i = 0; i < 4; ++i) columns[i] = b.data + (j + i) * b.col_stride;
+      turn_four(columns, k, panel + j, width);
+    }
+  }
+  for (int p = 0; p < k; ++p) {
+    float* row = panel + static_cast<std::ptrdiff_t>(p) * width;
+    for (int i = j; i < n; ++i) row[i] = b.data[p * b.row_stride + i * b.col_stride];
+    std::fill(row + n, row + width, 0.0F);
+  }
+}
+
+}  // namespace
+
+void gemm(int m, int n, int k, const GemmOperand& a, const GemmOperand& b, bool accumulate, float* c,
+          std::ptrdiff_t c_stride) {
+  static const GemmKernel& kernel = best_kernel();
+  alignas(64) float panel[kGemmDepth * kMaxGemmPanel];
+  for (int first = 0; first == 0 || first < k; first += kGemmDepth) {
+    const int depth = std::min(kGemmDepth, k - first);
+    const float* a_part = a.data + first * a.col_stride;
+    for (int column = 0; column < n; column += kernel.panel) {
+      const int n_cols = std::min(kernel.panel, n - column);
+      GemmOperand part{b.data + first * b.row_stride + column * b.col_stride, b.row_stride, b.col_stride};
+      if (b.col_stride != 1 || n_cols < kernel.panel) {
+        pack_panel(part, depth, n_cols, kernel.panel, panel);
+        part = {panel, kernel.panel, 1};
+      }
+      kernel.multiply(m, n_cols, depth, a_part, a.row_stride, a.col_stride, part.data, part.row_stride,
+                      accumulate || first > 0, c + column, c_stride);
+    }
+  }
+}
+
+}  // namespace kvant
