@@ -141,6 +141,31 @@ struct SealPage {
   }
 };
 
+// Counts a page with parameters at the end of half precision's range, where half_saturated leaves what lies
+// beyond; those of tokens that are left out don't matter. By all threads of a CTA, when they can see the
+// parameters.
+__device__ inline void count_if_clipped(const SealArgs& args, const DuePage& due, int head,
+                                        const PageEncoding& format, int d, const void* parameters) {
+  if (args.clipped_pages == nullptr) return;
+  constexpr int kMagnitude = 0x7fff;
+  constexpr int kLargest = 0x7bff;
+  const PageFormat& stored = format.stored;
+  const PageFormat::HalfParameters halves = stored.half_parameters(d);
+  const bool of_tokens = stored.grid == GridAxis::of_tokens || stored.factor == TokenFactor::half;
+  const int of_token = stored.grid == GridAxis::of_tokens ? stored.groups(d) : 1;
+  const auto* numbers = reinterpret_cast<const std::uint16_t*>(static_cast<const unsigned char*>(parameters) +
+                                                               halves.first_byte);
+  int clipped = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < halves.n; i += static_cast<int>(blockDim.x)) {
+    if ((numbers[i] & kMagnitude) < kLargest) continue;
+    const int token = i / of_token % kTokens;
+    const bool left_out =
+        of_tokens && (left_out_tokens(args, due, head, token / 32) >> (token % 32) & 1) != 0;
+    clipped |= left_out ? 0 : 1;
+  }
+  if (__syncthreads_or(clipped) != 0 && threadIdx.x == 0) atomicAdd(args.clipped_pages, 1U);
+}
+
 __device__ inline __half half_saturated(float x) {
   return __float2half_rn(fminf(fmaxf(x, -65504.0F), 65504.0F));
 }

@@ -173,9 +173,20 @@ struct VectorValue {
   // table: the values' own.
   static __device__ __forceinline__ void mix_from(const unsigned char* table, const unsigned char* page,
                                                   const Scores& p, int lane, float (&out)[kMTiles][4]) {
+    const auto add = [&](const Weights& weights) { add_centroids(table, page, weights, lane, out); };
+    if constexpr (Gain == Gains::of_tokens) {
+      add_weighted(p, TokenParameters(page + kCodes, lane), out, add);
+    } else {
+      add(pack_weights(p));
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ void add_centroids(const unsigned char* table, const unsigned char* page,
+                                                       const Weights& weights, int lane,
+                                                       float (&out)[kMTiles][4]) {
     static_assert(kTokenTiles % kTogether == 0);
     using Words = CodeWords<Channels, Bits, kTogether * kGroupCodes * Bits / 32>;
-    const Weights weights = weigh(p, page, lane);
 #pragma unroll
     for (int first = 0; first < kTokenTiles; first += kTogether) {
       const Words codes(reinterpret_cast<const uint4*>(page) + lane +
@@ -198,12 +209,6 @@ struct VectorValue {
         }
       }
     }
-  }
-
- private:
-  static __device__ __forceinline__ Weights weigh(const Scores& p, const unsigned char* page, int lane) {
-    if constexpr (Gain == Gains::of_tokens) return pack_weights(p, TokenParameters(page + kCodes, lane));
-    return pack_weights(p);
   }
 };
 
