@@ -115,7 +115,7 @@ __device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned
 template <int D, PageSide Side, class Body>
 __device__ __forceinline__ void with_reader(const AnySide& side, const unsigned char* bytes, int shift,
                                             int lane, const Body& body) {
-  constexpr NumberConstant<Number::half> kHalf;
+  constexpr NumberConstant<Number::half> kHalf{};
   const AnyPage& page = side.page;
   const float unit = power_of_two(-shift);
   switch (page.format.kind) {
