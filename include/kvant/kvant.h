@@ -151,10 +151,10 @@ typedef struct kvant_decode_layer {
    * to, and of how many they have left the values unread. */
   uint64_t* skip_counts;
   /* A number in device memory, or null: kvant_seal adds how many pages (of a head and side) it has sealed of
-   * values that are beyond what the format holds. Their scales, zeros, means or gains were clipped to +-65504,
-   * the largest half-precision number, and what the pages stand for is not what was appended. Formats whose
-   * parameters are F32 (fp8, prog) hold everything. */
-  uint32_t* clipped_pages;
+   * values beyond +-65504, half precision's range, to which scales, zeros, means and gains are clipped and within
+   * which some kernels compute: attention to such a page may be wrong or infinite. Not of fp8 and prog, whose
+   * scales are F32 and which have no such limit. */
+  uint32_t* pages_out_of_range;
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a

@@ -464,15 +464,37 @@ Settings parse(int argc, char** argv) {
       settings.options += (settings.options.empty() ? "" : " ") + argument + " " + argv[i];
   }
   if (settings.pairs.empty())
-    settings.pairs = {"bf16+bf16",         "ch4g128+tok4g128",  "prog4+prog4",
-                      "prog2+prog2",       "prog3+prog3",       "prog5+prog5",
-                      "fp8+fp8",           "tok8g128+tok8g128", "prog4+prog4/prog2+prog2",
-                      "ch4g128+tok2g128",  "ch2g128+tok2g128",  "lm4+lm4",
-                      "lm3+lm3",           "lm2+lm2",           "vq-d2b8+vq-d2b8",
-                      "vq-d4b12+vq-d4b12", "vq-d4b8+vq-d4b8",   "vq-d4b10+vq-d8b12",
-                      "vq-d8b12+vq-d8b12", "vq-d8b12+vq-d8b8",  "tcq4+tcq4",
-                      "tcq3+tcq3",         "tcq2+tcq2",         "tcq4+tcq3",
-                      "tcq5+tcq4"};
+    settings.pairs = {"bf16+bf16",
+                      "ch4g128+tok4g128",
+                      "prog4+prog4",
+                      "prog2+prog2",
+                      "prog3+prog3",
+                      "prog5+prog5",
+                      "fp8+fp8",
+                      "tok8g128+tok8g128",
+                      "prog4+prog4/prog2+prog2",
+                      "ch4g128+tok2g128",
+                      "ch2g128+tok2g128",
+                      "lm4+lm4",
+                      "lm3+lm3",
+                      "lm2+lm2",
+                      "vq-d2b8+vq-d2b8",
+                      "vq-d4b12+vq-d4b12",
+                      "vq-d4b8+vq-d4b8",
+                      "nvq-d4b8+nvq-d4b8",
+                      "nvq-d4b10+nvq-d4b10",
+                      "vq-d4b10+vq-d8b12",
+                      "vq-d8b12+vq-d8b12",
+                      "vq-d8b12+vq-d8b8",
+                      "tcq6+tcq6",
+                      "tcq5+tcq4",
+                      "tcq4+tcq4",
+                      "tcq4+tcq3",
+                      "tcq4+tcq2",
+                      "tcq3+tcq3",
+                      "tcq3+tcq2",
+                      "tcq2+tcq2",
+                      "tcq1+tcq1"};
   return settings;
 }
 

@@ -200,7 +200,7 @@ class TestCache {
   bool has_sealed() const { return !is_unquantized({formats_[0][0], formats_[1][0]}); }
 
   float loudness_of(Side side) const {
-    constexpr float kKeysAreLouder = 5;
+    constexpr float kKeysAreLouder = 10;
     return loudness_ == 1 || side == Side::value ? loudness_ : loudness_ / kKeysAreLouder;
   }
   // Scores don't depend on how loud keys are.

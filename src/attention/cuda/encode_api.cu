@@ -181,7 +181,7 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
                layer.mask_seq_stride,
                layer.mask_head_stride,
                {},
-               layer.clipped_pages};
+               layer.pages_out_of_range};
     const kvant_status status = set_encodings(groups.of[i], shape.head_dim, layer, &args[i]);
     if (status != KVANT_OK) return status;
     if (correction.key_maps != nullptr &&

@@ -15,13 +15,13 @@ namespace {
 constexpr int kSeqs = 3;
 constexpr int kProtected = 2;  // token of each page
 
-// Seals a page of each sequence, keys and values, and returns how many are said to be clipped. Values lie in
+// Seals a page of each sequence, keys and values, and returns how many are said to be counter. Values lie in
 // [-1, 1], but that of one token and channel of sequence 1.
 class RangeCase {
  public:
   RangeCase(const std::string& format, int d) : format_(format), d_(d) {}
 
-  std::uint32_t clipped_pages(float loud, int loud_token) const {
+  std::uint32_t pages_out_of_range(float loud, int loud_token) const {
     std::vector<std::uint16_t> pages;
     for (int i = 0; i < kSeqs * 2; ++i) {
       const auto side = static_cast<PageSide>(i % 2);
@@ -46,7 +46,7 @@ class RangeCase {
     const DeviceArray<std::int32_t> table({0, 1, 2, 3, 4, 5}), first(std::vector<std::int32_t>(kSeqs, 0));
     std::vector<std::uint32_t> bits(kSeqs * 4);
     for (int seq = 0; seq < kSeqs; ++seq) bits[seq * 4] = 1U << kProtected;
-    const DeviceArray<std::uint32_t> masks(bits), clipped(std::vector<std::uint32_t>(1, 0));
+    const DeviceArray<std::uint32_t> masks(bits), counter(std::vector<std::uint32_t>(1, 0));
     const Codebooks codebooks(format_, format_, d_, 1, 8);
     const DeviceArray<std::uint16_t> centroids(codebooks.packed[0]);
     const kvant_decode_shape shape{sizeof shape, kSeqs, 1, 1, d_, 1.0F, format_.c_str(), format_.c_str()};
@@ -58,10 +58,10 @@ class RangeCase {
     layer.mask_seq_stride = layer.mask_head_stride = 1;
     layer.key_codebooks = layer.value_codebooks = centroids.get();
     layer.key_codebook_stride = layer.value_codebook_stride = codebooks.size[0];
-    layer.clipped_pages = clipped.get();
+    layer.pages_out_of_range = counter.get();
     EXPECT_EQ(kvant_seal(&shape, &layer, first.get(), first.get(), nullptr), KVANT_OK);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
-    return clipped.read()[0];
+    return counter.read()[0];
   }
 
   std::string format_;
@@ -70,16 +70,16 @@ class RangeCase {
 
 class SealRange : public testing::TestWithParam<const char*> {};
 
-TEST_P(SealRange, CountsPagesThatHoldLessThanWasAppended) {
+TEST_P(SealRange, CountsPagesOutOfRange) {
   int n = 0;
   if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) GTEST_SKIP() << "no GPU";
   for (const int d : kHeadDims) {
     const RangeCase sealing(GetParam(), d);
-    EXPECT_EQ(sealing.clipped_pages(1, 5), 0U);
-    EXPECT_EQ(sealing.clipped_pages(-5e3F, 5), 0U);
+    EXPECT_EQ(sealing.pages_out_of_range(1, 5), 0U);
+    EXPECT_EQ(sealing.pages_out_of_range(-5e3F, 5), 0U);
     // The zero, a symmetric scale, the gain or the mean of 128 is beyond 65504.
-    EXPECT_EQ(sealing.clipped_pages(-1e10F, 5), 2U) << d;
-    EXPECT_EQ(sealing.clipped_pages(-1e10F, kProtected), 0U) << d;
+    EXPECT_EQ(sealing.pages_out_of_range(-1e10F, 5), 2U) << d;
+    EXPECT_EQ(sealing.pages_out_of_range(-1e10F, kProtected), 0U) << d;
   }
 }
 
@@ -96,7 +96,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, SealRange,
 TEST(SealRangeOfF32, HoldsEverythingWhereParametersAreF32) {
   int n = 0;
   if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) GTEST_SKIP() << "no GPU";
-  for (const char* format : {"fp8", "prog4"}) EXPECT_EQ(RangeCase(format, 128).clipped_pages(1e10F, 5), 0U);
+  for (const char* format : {"fp8", "prog4"})
+    EXPECT_EQ(RangeCase(format, 128).pages_out_of_range(1e10F, 5), 0U);
 }
 
 }  // namespace

@@ -514,7 +514,7 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
     if (has_gains) {
       store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side));
       __syncthreads();
-      count_if_clipped(args, sealed, head, format, D,
+      count_if_out_of_range(args, sealed, head, format, D,
                        reinterpret_cast<const unsigned char*>(shared.page) + code_bytes(format.layout, D));
     }
     for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += static_cast<int>(blockDim.x))

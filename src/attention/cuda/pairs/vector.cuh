@@ -173,20 +173,9 @@ struct VectorValue {
   // table: the values' own.
   static __device__ __forceinline__ void mix_from(const unsigned char* table, const unsigned char* page,
                                                   const Scores& p, int lane, float (&out)[kMTiles][4]) {
-    const auto add = [&](const Weights& weights) { add_centroids(table, page, weights, lane, out); };
-    if constexpr (Gain == Gains::of_tokens) {
-      add_weighted(p, TokenParameters(page + kCodes, lane), out, add);
-    } else {
-      add(pack_weights(p));
-    }
-  }
-
- private:
-  static __device__ __forceinline__ void add_centroids(const unsigned char* table, const unsigned char* page,
-                                                       const Weights& weights, int lane,
-                                                       float (&out)[kMTiles][4]) {
     static_assert(kTokenTiles % kTogether == 0);
     using Words = CodeWords<Channels, Bits, kTogether * kGroupCodes * Bits / 32>;
+    const Weights weights = weigh(p, page, lane);
 #pragma unroll
     for (int first = 0; first < kTokenTiles; first += kTogether) {
       const Words codes(reinterpret_cast<const uint4*>(page) + lane +
@@ -210,6 +199,17 @@ struct VectorValue {
       }
     }
   }
+
+  static __device__ __forceinline__ void finish_sums(float (&out)[kMTiles][4]) {
+    if constexpr (Gain == Gains::of_tokens) multiply(out, kLargestWeight);
+  }
+
+ private:
+  static __device__ __forceinline__ Weights weigh(const Scores& p, const unsigned char* page, int lane) {
+    if constexpr (Gain == Gains::of_tokens)
+      return pack_gained_weights(p, TokenParameters(page + kCodes, lane));
+    return pack_weights(p);
+  }
 };
 
 // KeyChannels, KeyBits, ValueChannels, ValueBits: X and B of either side.
@@ -228,7 +228,10 @@ struct VectorPair {
                                                float (&out)[D / 16][4], NoState&) {
       Value::mix_from(tables + KeyTable::kBytes, page, p, lane, out);
     }
-    static __device__ __forceinline__ void finish(const DecodeArgs&, float (&)[D / 16][4], const NoState&) {}
+    static __device__ __forceinline__ void finish(const DecodeArgs&, float (&out)[D / 16][4],
+                                                  const NoState&) {
+      Value::finish_sums(out);
+    }
   };
 
   static __device__ void build_tables(const DecodeArgs& args, unsigned char* tables, int head, int thread,

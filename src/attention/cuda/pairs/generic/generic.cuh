@@ -1,7 +1,6 @@
 // Any pair of formats: what pages hold is an argument, by which all lanes branch alike. Each value is decoded
 // to half precision (8 times finer than BF16), so that scales and zeros may lie anywhere; only factors of
-// whole tokens go to scores and weights. Powers of two bring what is too large for half precision into range,
-// page by page. Pages of BF16 numbers are multiplied as they are.
+// whole tokens go to scores and weights. Pages of BF16 numbers are multiplied as they are.
 #pragma once
 
 #include "attention/cuda/pairs/generic/centroids.cuh"
@@ -91,11 +90,11 @@ __device__ __forceinline__ void with_channels(int channels, const Body& body) {
   }
 }
 
-// Calls body with a function that reads numbers of a grid, in units.
+// Calls body with a function that reads numbers of a grid.
 template <int D, PageSide Side, GridAxis Grid, class Body>
-__device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned char* bytes, float unit,
-                                             int lane, const Body& body) {
-  const GridScaler<D, Side, Grid> scaler(page, bytes, unit, lane);
+__device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned char* bytes, int lane,
+                                             const Body& body) {
+  const GridScaler<D, Side, Grid> scaler(page, bytes, lane);
   with_number_bits(page.format.layout.bits, [&](auto bits) {
     body(NumberConstant<Number::half>{}, [&](int run, Fragments& a) {
       if constexpr (bits.value == 8) {
@@ -111,24 +110,23 @@ __device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned
 }
 
 // Calls body with a NumberConstant and read(run, fragments), which reads a run of a page of any format but
-// trellis codes, but for the scales of tokens; what grids are applied to is in units of 2^shift.
+// trellis codes, but for the scales of tokens.
 template <int D, PageSide Side, class Body>
-__device__ __forceinline__ void with_reader(const AnySide& side, const unsigned char* bytes, int shift,
-                                            int lane, const Body& body) {
+__device__ __forceinline__ void with_reader(const AnySide& side, const unsigned char* bytes, int lane,
+                                            const Body& body) {
   constexpr NumberConstant<Number::half> kHalf{};
   const AnyPage& page = side.page;
-  const float unit = power_of_two(-shift);
   switch (page.format.kind) {
     case CodeKind::number:
       switch (page.format.grid) {
         case GridAxis::none:
-          return with_numbers<D, Side, GridAxis::none>(page, bytes, unit, lane, body);
+          return with_numbers<D, Side, GridAxis::none>(page, bytes, lane, body);
         case GridAxis::of_tokens:
-          return with_numbers<D, Side, GridAxis::of_tokens>(page, bytes, unit, lane, body);
+          return with_numbers<D, Side, GridAxis::of_tokens>(page, bytes, lane, body);
         case GridAxis::of_channels:
-          return with_numbers<D, Side, GridAxis::of_channels>(page, bytes, unit, lane, body);
+          return with_numbers<D, Side, GridAxis::of_channels>(page, bytes, lane, body);
         case GridAxis::of_integers:
-          return with_numbers<D, Side, GridAxis::of_integers>(page, bytes, unit, lane, body);
+          return with_numbers<D, Side, GridAxis::of_integers>(page, bytes, lane, body);
       }
       return;
     case CodeKind::e4m3:
@@ -195,12 +193,11 @@ __device__ __forceinline__ void score_any(const AnySide& side, const unsigned ch
   const AnyPage& page = side.page;
   clear(s);
   float2 mean{0, 0};
-  const int shift = grid_shift<D>(page, bytes, lane);
   if (page.format.kind == CodeKind::state) {
     mean = score_means(page, bytes, query, lane);
     score_trellis<D>(page.format.layout.bits, bytes, query, lane, s);
   } else {
-    with_reader<D, PageSide::key>(side, bytes, shift, lane, [&](auto number, const auto& read) {
+    with_reader<D, PageSide::key>(side, bytes, lane, [&](auto number, const auto& read) {
 #pragma unroll 1
       for (int k = 0; k < D / 16; ++k) {
         std::uint32_t q[2];
@@ -218,8 +215,7 @@ __device__ __forceinline__ void score_any(const AnySide& side, const unsigned ch
   }
   float2 sum{0, 0};
   if (page.format.factor == TokenFactor::grid) sum = sum_of_channels(query);
-  const float unit = page.unit * power_of_two(shift);
-  const float factor[2] = {query.factor[0] * unit, query.factor[1] * unit};
+  const float factor[2] = {query.factor[0] * page.unit, query.factor[1] * page.unit};
 #pragma unroll
   for (int part = 0; part < kTokenTiles / 2; ++part) {
     const TokenScales scales = token_scales<D>(page, bytes, part, lane);
@@ -244,14 +240,32 @@ __device__ __forceinline__ Weights pack_bf16_weights(const Scores& p) {
   return weights;
 }
 
-// Weights times the factors of their tokens, divided by 2^shift so that they are within half precision; zero:
-// the sums of weights times what the tokens are shifted by, of heads 2t and 2t + 1.
+struct TokenFactors {
+  float of[kTokenTiles / 2][4];  // of the lane's tokens of each part of 32
+};
+
+__device__ __forceinline__ Weights pack_weights(const Scores& p, const TokenFactors& factors, float unit) {
+  Weights weights;
+#pragma unroll
+  for (int tile = 0; tile < kTokenTiles; ++tile) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const float factor = factors.of[tile / 2][tile % 2 * 2 + row] * unit;
+      weights.b[tile][row] =
+          transpose_8x8(pack_half2(p[tile][2 * row] * factor, p[tile][2 * row + 1] * factor));
+    }
+  }
+  return weights;
+}
+
+// Weights times the factors of their tokens, divided by 2^shift, which is 0 where they are within half
+// precision; zero: the sums of weights times what the tokens are shifted by, of heads 2t and 2t + 1.
 template <int D>
 __device__ __forceinline__ Weights weigh_tokens(const AnyPage& page, const unsigned char* bytes,
                                                 const Scores& p, int lane, float (&zero)[2], int& shift) {
   shift = 0;
   if (page.format.kind == CodeKind::bf16) return pack_bf16_weights(p);
-  float factors[kTokenTiles / 2][4];
+  TokenFactors factors;
   float largest = 0;
 #pragma unroll
   for (int part = 0; part < kTokenTiles / 2; ++part) {
@@ -261,27 +275,17 @@ __device__ __forceinline__ Weights weigh_tokens(const AnyPage& page, const unsig
       const float* weight = &p[2 * part + i / 2][i % 2 * 2];
       zero[0] = fmaf(weight[0], scales.zero[i], zero[0]);
       zero[1] = fmaf(weight[1], scales.zero[i], zero[1]);
-      factors[part][i] = scales.factor[i];
+      factors.of[part][i] = scales.factor[i];
       largest = fmaxf(largest, fabsf(scales.factor[i]));
     }
   }
-  // Factors are below 2^above, products below 2^15.
+  constexpr float kMost = 65504 / kLargestWeight;
+  const Weights weights = pack_weights(p, factors, 1);
+  if (!__any_sync(~0U, largest > kMost)) return weights;
+  // Factors are below 2^above, then products below 2^15.
   const int above = static_cast<int>(__reduce_max_sync(~0U, __float_as_uint(largest)) >> 23) - 126;
-  shift = max(0, above + static_cast<int>(kWeightBits) - 15);
-  const float unit = power_of_two(-shift);
-  Weights weights;
-#pragma unroll
-  for (int part = 0; part < kTokenTiles / 2; ++part) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int tile = 2 * part + i / 2;
-      const int row = i % 2;
-      const float factor = factors[part][i] * unit;
-      weights.b[tile][row] =
-          transpose_8x8(pack_half2(p[tile][2 * row] * factor, p[tile][2 * row + 1] * factor));
-    }
-  }
-  return weights;
+  shift = above + static_cast<int>(kWeightBits) - 15;
+  return pack_weights(p, factors, power_of_two(-shift));
 }
 
 // out += weights times the means of channels, in units of the values.
@@ -306,14 +310,14 @@ __device__ __forceinline__ void add_means(const AnyPage& page, const unsigned ch
   }
 }
 
-// out += weights times the page's numbers, in units of 2^shift where they have grids.
+// out += weights times the page's numbers.
 template <int D>
-__device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned char* bytes, int shift,
+__device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned char* bytes,
                                          const Weights& weights, int lane, float (&out)[D / 16][4]) {
   constexpr int kMTiles = D / 16;
   constexpr int kTogether = kRunMTiles<D>;
   constexpr int kRunsOfTile = kMTiles / kTogether;
-  with_reader<D, PageSide::value>(side, bytes, shift, lane, [&](auto number, const auto& read) {
+  with_reader<D, PageSide::value>(side, bytes, lane, [&](auto number, const auto& read) {
 #pragma unroll 1
     for (int first_run = 0; first_run < kMTiles; first_run += kRunsOfTile) {
 #pragma unroll
@@ -338,16 +342,14 @@ template <int D>
 __device__ __forceinline__ void mix_any(const AnySide& side, const unsigned char* bytes, const Scores& p,
                                         int lane, float (&zero)[2], float (&out)[D / 16][4]) {
   const AnyPage& page = side.page;
-  int weight_shift;
-  const Weights weights = weigh_tokens<D>(page, bytes, p, lane, zero, weight_shift);
-  const int grids_shift = grid_shift<D>(page, bytes, lane);
-  const int shift = weight_shift + grids_shift;
+  int shift;
+  const Weights weights = weigh_tokens<D>(page, bytes, p, lane, zero, shift);
   if (page.format.kind == CodeKind::state) add_means<D>(page, bytes, p, lane, out);
   if (shift != 0) multiply(out, power_of_two(-shift));
   if (page.format.kind == CodeKind::state) {
     mix_trellis<D>(page.format.layout.bits, bytes, weights, lane, out);
   } else {
-    mix_runs<D>(side, bytes, grids_shift, weights, lane, out);
+    mix_runs<D>(side, bytes, weights, lane, out);
   }
   if (shift != 0) multiply(out, power_of_two(shift));
 }

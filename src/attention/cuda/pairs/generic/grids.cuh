@@ -21,40 +21,18 @@ __device__ __forceinline__ float power_of_two(int exponent) {
   return __int_as_float((127 + exponent) << 23);
 }
 
-// By which power of two values of a page are divided so that number * scale + zero is within half precision:
-// 0 but for large scales or zeros. Of grids that are applied to each value.
-template <int D>
-__device__ __forceinline__ int grid_shift(const AnyPage& page, const unsigned char* bytes, int lane) {
-  const PageFormat& format = page.format;
-  if (format.grid != GridAxis::of_tokens && format.grid != GridAxis::of_channels) return 0;
-  const auto halves = format.half_parameters(D);
-  const auto* eights = reinterpret_cast<const uint4*>(bytes + page.code_bytes + halves.first_byte);
-  std::uint32_t largest = 0;
-  for (int i = lane; i < halves.n / 8; i += kLanes) {
-    constexpr std::uint32_t kMagnitudes = 0x7fff7fff;
-    const uint4 x = eights[i];
-    largest = max_u16x2(largest, max_u16x2(max_u16x2(x.x & kMagnitudes, x.y & kMagnitudes),
-                                           max_u16x2(x.z & kMagnitudes, x.w & kMagnitudes)));
-  }
-  largest = __reduce_max_sync(~0U, max(largest & 0xffffU, largest >> 16));
-  // All are below 2^above; with numbers below 2^bits, sums are below 2^(above + bits), rounded or not.
-  const int above = static_cast<int>(largest >> 10) - 14;
-  return max(0, above + format.layout.bits - 16);
-}
-
 // The grids of tokens, of one of several groups of channels: that of all the lane's channels.
 struct TokenGrids {
   const unsigned char *scales, *zeros;
   int groups;
   std::uint32_t stretch, zero_factor;  // symmetric: zeros follow from scales
 
-  __device__ __forceinline__ TokenGrids(const AnyPage& page, const unsigned char* bytes, float unit, int d,
-                                        int channel)
+  __device__ __forceinline__ TokenGrids(const AnyPage& page, const unsigned char* bytes, int d, int channel)
       : groups(page.format.groups(d)) {
     scales = bytes + page.code_bytes + 2 * (channel / page.format.group);
     zeros = page.format.symmetric ? scales : scales + 2 * kTokens * groups;
-    stretch = pack_half2(page.stretch * unit, page.stretch * unit);
-    zero_factor = pack_half2(page.zero_factor * unit, page.zero_factor * unit);
+    stretch = pack_half2(page.stretch, page.stretch);
+    zero_factor = pack_half2(page.zero_factor, page.zero_factor);
   }
 
   // Of tokens first and first + 1.
@@ -75,11 +53,9 @@ template <GridAxis Grid>
 struct ChannelGrids {
   const unsigned char *scales, *zeros;
   bool as_printed;
-  float unit;
 
-  __device__ __forceinline__ ChannelGrids(const AnyPage& page, const unsigned char* bytes, float of_values,
-                                          int d, int part)
-      : as_printed(page.format.as_printed), unit(of_values) {
+  __device__ __forceinline__ ChannelGrids(const AnyPage& page, const unsigned char* bytes, int d, int part)
+      : as_printed(page.format.as_printed) {
     const unsigned char* parameters = bytes + page.code_bytes;
     const int block = part >> page.block_shift;
     if constexpr (Grid == GridAxis::of_integers) {
@@ -98,12 +74,6 @@ struct ChannelGrids {
       const uint2 zero = *reinterpret_cast<const uint2*>(zeros + 2 * first);
       grid[0] = {scale.x, zero.x};
       grid[1] = {scale.y, zero.y};
-      if (unit != 1) {
-        const std::uint32_t units = pack_half2(unit, unit);
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          grid[i] = {multiply_half2(grid[i].scale, units), multiply_half2(grid[i].zero, units)};
-      }
     } else {
       const std::uint32_t steps = *reinterpret_cast<const std::uint32_t*>(scales + first);
       const std::uint32_t signed_zeros = *reinterpret_cast<const std::uint32_t*>(zeros + first);
@@ -129,13 +99,13 @@ __device__ __forceinline__ std::uint32_t clamped(std::uint32_t x) {
   return *reinterpret_cast<const std::uint32_t*>(&y);
 }
 
-// Applies grids to the runs of a page, in units (2^-grid_shift). Keys: a run is a contraction tile of
-// channels, rows are tokens. Values: it is some tokens, rows are channels.
+// Applies grids to the runs of a page. Keys: a run is a contraction tile of channels, rows are tokens.
+// Values: it is some tokens, rows are channels.
 template <int D, PageSide Side, GridAxis Grid>
 struct GridScaler;
 
 struct NoScaler {
-  __device__ __forceinline__ NoScaler(const AnyPage&, const unsigned char*, float, int) {}
+  __device__ __forceinline__ NoScaler(const AnyPage&, const unsigned char*, int) {}
   __device__ __forceinline__ void apply(int, Fragments&) const {}
 };
 
@@ -143,12 +113,11 @@ struct NoScaler {
 struct GridsReadAnew {
   const AnyPage& page;
   const unsigned char* bytes;
-  float unit;
   int lane;
 
   __device__ __forceinline__ GridsReadAnew(const AnyPage& of_launch, const unsigned char* of_page,
-                                           float of_values, int of_warp)
-      : page(of_launch), bytes(of_page), unit(of_values), lane(of_warp) {}
+                                           int of_warp)
+      : page(of_launch), bytes(of_page), lane(of_warp) {}
 };
 
 template <int D>
@@ -164,9 +133,8 @@ template <int D>
 requires(D <= 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
   ScaleZero grids[kTokenTiles];  // of rows g and g + 8, the same for all the lane's channels
 
-  __device__ __forceinline__ GridScaler(const AnyPage& page, const unsigned char* bytes, float unit,
-                                        int lane) {
-    const TokenGrids of_page(page, bytes, unit, D, lane % 4 * (D / 4));
+  __device__ __forceinline__ GridScaler(const AnyPage& page, const unsigned char* bytes, int lane) {
+    const TokenGrids of_page(page, bytes, D, lane % 4 * (D / 4));
 #pragma unroll
     for (int m = 0; m < kTokenTiles; ++m) grids[m] = of_page.pair(m / 2 * 32 + lane / 4 * 4 + m % 2 * 2);
   }
@@ -185,7 +153,7 @@ template <int D>
 requires(D > 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> : GridsReadAnew {
   using GridsReadAnew::GridsReadAnew;
   __device__ __forceinline__ void apply(int run, Fragments& a) const {
-    const TokenGrids of_run(page, bytes, unit, D, lane % 4 * (D / 4) + 4 * run);
+    const TokenGrids of_run(page, bytes, D, lane % 4 * (D / 4) + 4 * run);
 #pragma unroll
     for (int m = 0; m < kTokenTiles; ++m) {
       const ScaleZero grid = of_run.pair(m / 2 * 32 + lane / 4 * 4 + m % 2 * 2);
@@ -201,8 +169,8 @@ struct GridScaler<D, PageSide::value, GridAxis::of_tokens> {
   TokenGrids of_page;
   int first_token;  // of the lane
 
-  __device__ __forceinline__ GridScaler(const AnyPage& page, const unsigned char* bytes, float unit, int lane)
-      : of_page(page, bytes, unit, D, lane / 4 * (D / 8)), first_token(lane % 4 * 8) {}
+  __device__ __forceinline__ GridScaler(const AnyPage& page, const unsigned char* bytes, int lane)
+      : of_page(page, bytes, D, lane / 4 * (D / 8)), first_token(lane % 4 * 8) {}
   __device__ __forceinline__ void apply(int run, Fragments& a) const {
     constexpr int kMTiles = D / 16;
     constexpr int kTogether = kRunMTiles<D>;
@@ -233,7 +201,7 @@ struct GridScaler<D, PageSide::key, Grid> : GridsReadAnew {
 #pragma unroll
     for (int part = 0; part < kTokenTiles / 2; ++part) {
       ScaleZero grid[2];
-      ChannelGrids<Grid>(page, bytes, unit, D, part).four(lane % 4 * (D / 4) + 4 * run, grid);
+      ChannelGrids<Grid>(page, bytes, D, part).four(lane % 4 * (D / 4) + 4 * run, grid);
 #pragma unroll
       for (int m = 2 * part; m < 2 * part + 2; ++m) {
 #pragma unroll
@@ -252,7 +220,7 @@ struct GridScaler<D, PageSide::value, Grid> : GridsReadAnew {
     constexpr int kTogether = kRunMTiles<D>;
 #pragma unroll
     for (int first = 0; first < kRun; first += kTogether) {
-      const ChannelGrids<Grid> grids(page, bytes, unit, D, (run * kRun + first) / kMTiles / 2);
+      const ChannelGrids<Grid> grids(page, bytes, D, (run * kRun + first) / kMTiles / 2);
       const int first_m = (run * kRun + first) % kMTiles;
 #pragma unroll
       for (int m = 0; m < kTogether; m += 2) {
