@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Makes Markdown tables of the rows that decode_bench, gpu-sdpa.py and gpu-fp8-rivals.py leave: microseconds by sequences
-and context; in brackets how many times faster than the fastest BF16 and the fastest FP8 engine of the others (each at
-its best round), and the share of the limit, which is reading the same bytes: START_US + bytes / BYTES_PER_US."""
+"""Makes Markdown tables of the rows that decode_bench, gpu-sdpa.py and gpu-fp8-rivals.py leave: microseconds by
+sequences and context; in brackets how many times faster than the fastest BF16 and the fastest FP8 engine of the others
+(each at its best round), and the share of the limit, which is reading the same bytes: START_US + bytes /
+BYTES_PER_US."""
 
 import argparse
 import collections
@@ -34,7 +35,9 @@ def cell(row, bf16, fp8):
     limit = START_US + row["bytes"] / BYTES_PER_US
     notes = [f"{best[shape_of(row)] / row['us']:.2f}x" for best in (bf16, fp8)
              if shape_of(row) in best and not is_rival(row)]
-    spread = f", {row['least_us']:.1f} to {row['most_us']:.1f}" if row.get("most_us", 0) > 1.02 * least_us(row) else ""
+    spread = ""
+    if row.get("most_us", 0) > 1.02 * least_us(row):
+        spread = f", {row['least_us']:.1f} to {row['most_us']:.1f}"
     notes.append(f"{100 * limit / row['us']:.0f} %")
     return f"{row['us']:.1f} ({', '.join(notes)}{spread})"
 
@@ -48,7 +51,8 @@ def print_table(rows, head_dim):
         options = "" if is_rival(row) else " ".join(
             row["options"].replace(f"--head-dim {head_dim}", "").split())
         table[row["what"], options][shape_of(row)] = row
-    print(f"\nHeads of {head_dim}. In brackets: times faster than the best BF16 and the best FP8 engine, share of the limit.\n")
+    print(f"\nHeads of {head_dim}. In brackets: times faster than the best BF16 and the best FP8 engine, share of the "
+          "limit.\n")
     print("| what | bits | " + " | ".join(f"{seqs}, {context // 1024}k" for seqs, context in shapes) + " |")
     print("|---" * (len(shapes) + 2) + "|")
     for (what, options), cells in table.items():
