@@ -28,7 +28,10 @@ def replay_ms(graph):
     return start.elapsed_time(stop)
 
 
+def median_replay_ms(graph, replays):
+    return statistics.median([replay_ms(graph) for _ in range(WARM_UP + replays)][WARM_UP:])
+
+
 def median_ms(run, replays):
     """Milliseconds of what `run` launches, as a graph: the median of `replays`."""
-    graph = captured(run)
-    return statistics.median([replay_ms(graph) for _ in range(WARM_UP + replays)][WARM_UP:])
+    return median_replay_ms(captured(run), replays)

@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
 """Times PyTorch's BF16 attention, cuDNN and flash back ends, at the shapes of decode_bench: the median over replays of
-a CUDA graph of several calls, each with keys and values of its own, so that the L2 cache is cold."""
+a CUDA graph of several calls, each with keys and values of its own, so that the L2 cache is cold. Rounds take turns; a
+row has the median of their medians, and the smallest and largest."""
 
 import argparse
 import pathlib
+import statistics
 import sys
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
-from graph_timing import median_ms  # noqa: E402
+from graph_timing import captured, median_replay_ms  # noqa: E402
+from json_rows import RowWriter  # noqa: E402
 
 SHAPES = [(1, 32768), (1, 131072), (1, 196608), (8, 32768), (8, 131072), (64, 4096), (64, 32768)]
 COLD_BYTES = 600 << 20
+MOST_BYTES = 48 << 30
+LEAST_CALLS = 8  # of a graph, so that its launch is little of each: fewer where memory ends
 
 
 def main():
@@ -22,20 +27,38 @@ def main():
     parser.add_argument("--group", type=int, default=4)
     parser.add_argument("--kv-heads", type=int, default=8)
     parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--calls", type=int, help="of a graph")
+    parser.add_argument("--json", help="a file that rows are added to")
     args = parser.parse_args()
+    rows = RowWriter(args.json)
     for batch, context in SHAPES:
         size = batch * args.kv_heads * context * args.head_dim * 2 * 2
-        calls = max(2, -(-COLD_BYTES // size))
+        calls = args.calls or max(2, min(max(LEAST_CALLS, -(-COLD_BYTES // size)), MOST_BYTES // size))
         shape = (batch, args.kv_heads, context, args.head_dim)
         cache = [[torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2)] for _ in range(calls)]
         q = torch.randn((batch, args.kv_heads * args.group, 1, args.head_dim), device="cuda", dtype=torch.bfloat16)
+
+        def attend():
+            return [torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True) for k, v in cache]
+
+        graphs = {}
         for name, backend in (("cudnn", SDPBackend.CUDNN_ATTENTION), ("flash", SDPBackend.FLASH_ATTENTION)):
             with sdpa_kernel(backend):
-                us = median_ms(lambda: [torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-                                        for k, v in cache], args.runs) * 1e3 / calls
-            print(f"torch {torch.__version__} SDPA {name:6} d{args.head_dim} G{args.group} ({batch:2}, {context // 1024:4}k) "
-                  f"{us:9.1f} us  {size / us / 1e3:5.0f} GB/s", flush=True)
-        del cache
+                graphs[name] = captured(attend)
+        times = {name: [] for name in graphs}
+        for _ in range(args.rounds):
+            for name, graph in graphs.items():
+                times[name].append(median_replay_ms(graph, args.runs) * 1e3 / calls)
+        for name, us in times.items():
+            median = statistics.median(us)
+            print(f"torch {torch.__version__} SDPA {name:6} d{args.head_dim} G{args.group} ({batch:2}, "
+                  f"{context // 1024:4}k) {median:9.1f} us ({min(us):.1f} to {max(us):.1f})  "
+                  f"{size / median / 1e3:5.0f} GB/s", flush=True)
+            rows.write(what=f"torch SDPA {name}, BF16", options=f"{calls} calls a graph", head_dim=args.head_dim,
+                       group=args.group, kv_heads=args.kv_heads, seqs=batch, context=context, us=median,
+                       least_us=min(us), most_us=max(us), bytes=size, bits=16)
+        del cache, graphs
 
 
 if __name__ == "__main__":

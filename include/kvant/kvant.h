@@ -150,6 +150,11 @@ typedef struct kvant_decode_layer {
   /* Two numbers in device memory, or null: kernels that skip values add to them how many pages they have come
    * to, and of how many they have left the values unread. */
   uint64_t* skip_counts;
+  /* A number in device memory, or null: kvant_seal adds how many pages (of a head and side) it has sealed of
+   * values beyond +-65504, half precision's range, to which scales, zeros, means and gains are clipped and
+   * within which some kernels compute: attention to such a page may be wrong or infinite. Not of fp8 and
+   * prog, whose scales are F32 and which have no such limit. */
+  uint32_t* pages_out_of_range;
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a

@@ -10,7 +10,7 @@ inline constexpr int kMostLevels = 32;  // of Lloyd-Max codes
 struct AnyPage {
   PageFormat format;
   int code_bytes;              // parameters lie behind them
-  float unit;                  // of the numbers
+  float unit;                  // of the numbers; of several grids a token, of what they make of numbers
   float stretch, zero_factor;  // of a token's grid: of its scale, and of its zero (symmetric: of its scale)
   int block_shift;             // of channels' grids: blocks have 32 << block_shift tokens
   float levels[kMostLevels];   // of a quantizer

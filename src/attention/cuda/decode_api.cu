@@ -186,7 +186,7 @@ void set_levels(std::string_view format, int d, int* bits, float* unit, float* l
 
 void describe_page(const AnyPage& page, float unit, const float* levels, AnyPage* described) {
   *described = page;
-  described->unit = unit;
+  described->unit *= unit;
   std::copy_n(levels, kMostLevels, described->levels);
 }
 

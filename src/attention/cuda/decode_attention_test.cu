@@ -10,6 +10,8 @@ namespace kvant::cuda {
 namespace {
 
 constexpr double kTolerance = 0.005;  // relative RMS error
+// Make values of about 1e3, 1e4 and 5e4, keys of as much: below 65504.
+constexpr float kLoud[] = {170, 1700, 10000};
 
 constexpr FormatPair kPairs[] = {{"bf16", "bf16"},
                                  {"ch4g128", "tok4g128"},
@@ -95,6 +97,20 @@ TEST_P(DecodeAttention, AgreesOnOutliers) {
   expect_exact({{plain ? 0 : 20, 140, 5}}, plain ? 0 : 5, false, 4, KVANT_F32, Tables::own, Values::outliers);
 }
 
+// Scales and gains times weights are beyond half precision then.
+TEST_P(DecodeAttention, AgreesOnLoudValues) {
+  const auto& [pair, d] = GetParam();
+  const bool plain = is_unquantized(pair);
+  for (const float loudness : kLoud) {
+    TestCache cache({pair}, d, {{plain ? 0 : 20, 40, 5}, {plain ? 0 : 3, 0, 0}}, 0, false, Tables::own,
+                    loudness == kLoud[0] ? Values::outliers : Values::normal, 5, loudness);
+    const double error = cache.worst_error(3, KVANT_F32);
+    std::printf("  %s + %s, d = %d, %g times as loud: relative error %.5f\n", pair.key, pair.value, d,
+                loudness, error);
+    EXPECT_LE(error, kTolerance);
+  }
+}
+
 TEST_P(DecodeAttention, AgreesOnWhatAModelMade) {
   if (std::get<1>(GetParam()) > kCapturedChannels) GTEST_SKIP() << "the model's heads are smaller";
   const bool plain = is_unquantized(std::get<0>(GetParam()));
@@ -130,6 +146,27 @@ TEST_P(EveryFormat, AgreesOnBothSides) {
   const double error = cache.worst_error(4, KVANT_F32);
   std::printf("  %s, d = %d: relative error %.5f\n", name.c_str(), d, error);
   EXPECT_LE(error, kTolerance);
+}
+
+TEST_P(EveryFormat, AgreesOnLoudValues) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  const auto& [name, d] = GetParam();
+  TestCache cache({{name.c_str(), name.c_str()}}, d, {{9, 27, 4}, {2, 0, 0}}, 4, true, Tables::own,
+                  Values::normal, 7, kLoud[2]);
+  const double error = cache.worst_error(4, KVANT_F32);
+  std::printf("  %s, d = %d: relative error %.5f\n", name.c_str(), d, error);
+  EXPECT_LE(error, kTolerance);
+}
+
+// BF16 numbers go far beyond half precision, in sealed pages too.
+TEST(SealedBf16, AgreesBeyondHalfPrecision) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  for (const int d : kHeadDims) {
+    for (const FormatPair& pair : {FormatPair{"bf16", "fp8"}, FormatPair{"prog4", "bf16"}}) {
+      TestCache cache({pair}, d, {{9, 27, 4}, {2, 0, 0}}, 4, true, Tables::own, Values::normal, 7, 1e8F);
+      EXPECT_LE(cache.worst_error(4, KVANT_F32), kTolerance) << pair.key << " + " << pair.value << ", " << d;
+    }
+  }
 }
 
 std::vector<std::tuple<std::string, int>> every_format() {
@@ -252,6 +289,16 @@ TEST(SkippingAttention, AgreesWithReadingAllValues) {
     }
     EXPECT_LE(errors[0], kInherent);
     EXPECT_LE(errors[1], errors[0] + 0.002);
+  }
+}
+
+TEST(SkippingAttention, AgreesOnLoudValues) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  for (const float loudness : kLoud) {
+    TestCache cache({{"ch4g128", "tok4g128"}}, 128, {{9, 27, 4}, {130, 3, 4}}, 4, true, Tables::own,
+                    Values::outliers, 6, loudness);
+    cache.skip_below(1e-30F);
+    EXPECT_LE(cache.worst_error(4, KVANT_F32), kTolerance) << loudness;
   }
 }
 

@@ -4,7 +4,7 @@
 //
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--tail TOKENS]
 //                [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1] [--sas 1]
-//                [--sharpness N] [--skip N]
+//                [--sharpness N] [--skip N] [--sink TOKENS] [--rotate q|o|qo] [--json FILE]
 //                [KEY+VALUE[/KEY+VALUE...] ...]
 //
 // Several pairs: KV heads have them in turn.
@@ -12,7 +12,9 @@
 // --settled 1: pages are read while the layer before still ends. --tail: unquantized tokens behind the sealed
 // ones. --protected: of the sealed tokens, at random, are masked out of their pages and lie in unquantized
 // pages (VQuant). --correction 1: KVLinC's, with maps and states of each layer's own (the limit does not read
-// them).
+// them). --sink: tokens of each sequence in an unquantized page of their own. --rotate: queries are rotated
+// by a Hadamard matrix before each layer's attention, or outputs after it, or both, as recipes need whose
+// keys, or values, are rotated. --json: results are also written to a file, one object a line.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -50,6 +52,10 @@ struct Settings {
   int sas = 0;        // as in kvant_decode_shape
   int sharpness = 1;  // factor of scores
   int skip = 0;       // N: values with weights below 10^-N are skipped; 0: none
+  int sink = 0;       // tokens
+  std::string rotate;
+  std::string json;     // a file, or nothing
+  std::string options;  // all but pairs and the file
   std::vector<std::string> pairs;
 };
 
@@ -276,6 +282,14 @@ class Bench {
       layer.q_seq_stride = layer.out_seq_stride = n_heads * d;
       layer.q_head_stride = layer.out_head_stride = d;
       std::unique_ptr<PlainPages> tail, side;
+      if (settings_.sink > 0 && !plain) {
+        side = std::make_unique<PlainPages>(layers, batch.seqs, settings_.kv_heads, settings_.sink, d);
+        lengths.side_tokens = side->tokens->get();
+        lengths.side_seq_stride = 1;
+        layer.side = side->pages;
+        layer.sink = settings_.sink;
+        bytes += side->bytes_per_layer;
+      }
       std::unique_ptr<DeviceArray<std::uint32_t>> masks;
       if (settings_.tail > 0 && !plain) {
         tail = std::make_unique<PlainPages>(layers, batch.seqs, settings_.kv_heads, settings_.tail, d);
@@ -311,23 +325,35 @@ class Bench {
       check_cuda(cudaDeviceSynchronize(), "schedule");
       const DeviceArray<std::uint64_t> skip_counts(std::vector<std::uint64_t>(2, 0));
       if (settings_.skip != 0) layer.skip_counts = skip_counts.get();
+      kvant_transformation rotation{};
+      rotation.struct_size = sizeof rotation;
+      rotation.n_rows = batch.seqs;
+      rotation.n_heads = n_heads;
+      rotation.head_dim = d;
+      rotation.row_stride = static_cast<std::int64_t>(n_heads) * d;
+      rotation.head_stride = d;
+      rotation.hadamard = 1;
+      const auto rotate = [&](char which, void* rows, cudaStream_t stream) {
+        rotation.rows = rows;
+        if (settings_.rotate.find(which) != std::string::npos) expect_ok(kvant_transform(&rotation, stream));
+      };
       const double us = median_us(layers, settings_.runs, [&](int i, cudaStream_t stream) {
         layer.layer = i;
+        rotate('q', device_q.get(), stream);
         kvant_correction correction;
         if (corrections != nullptr) {
           correction = corrections->of_layer(i);
           layer.correction = &correction;
         }
         expect_ok(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), workspace_bytes, stream));
+        rotate('o', out.get(), stream);
       });
       const double limit = median_us(layers, settings_.runs, [&](int i, cudaStream_t stream) {
         read_kernel<<<static_cast<unsigned>((bytes / 16 + 1023) / 1024), 256, 0, stream>>>(
             reinterpret_cast<const uint4*>(pool_.get() + i * bytes), bytes / 16, junk_.get());
       });
-      std::printf("%-23s d%-3d G%d (%2d, %4dk) %9.1f us  limit %8.1f us  %3.0f %%  %5.0f GB/s  %.2f bits\n",
-                  name.c_str(), d, settings_.group, batch.seqs, batch.context / 1024, us, limit,
-                  100 * limit / us, static_cast<double>(bytes) / us / 1e3,
-                  8.0 * static_cast<double>(bytes) / (static_cast<double>(per_layer) * 2 * kTokens * d));
+      report({name, batch, us, limit, bytes,
+              8.0 * static_cast<double>(bytes) / (static_cast<double>(per_layer) * 2 * kTokens * d)});
       if (settings_.skip != 0) {
         const std::vector<std::uint64_t> counts = skip_counts.read();
         std::printf(
@@ -339,6 +365,34 @@ class Bench {
   }
 
  private:
+  struct Result {
+    std::string formats;
+    BatchShape batch;
+    double us, limit_us;
+    std::size_t bytes;  // that a layer's attention reads
+    double bits;        // of a key's or value's element
+  };
+
+  void report(const Result& result) const {
+    const auto [formats, batch, us, limit, bytes, bits] = result;
+    std::printf("%-23s d%-3d G%d (%2d, %4dk) %9.1f us  limit %8.1f us  %3.0f %%  %5.0f GB/s  %.2f bits\n",
+                formats.c_str(), settings_.head_dim, settings_.group, batch.seqs, batch.context / 1024, us,
+                limit, 100 * limit / us, static_cast<double>(bytes) / us / 1e3, bits);
+    if (settings_.json.empty()) return;
+    std::FILE* file = std::fopen(settings_.json.c_str(), "a");
+    if (file == nullptr) {
+      std::fprintf(stderr, "decode_bench: cannot write to %s\n", settings_.json.c_str());
+      std::exit(1);
+    }
+    std::fprintf(
+        file,
+        "{\"what\":\"kvant %s\",\"options\":\"%s\",\"head_dim\":%d,\"group\":%d,\"kv_heads\":%d,\"seqs\":%d,"
+        "\"context\":%d,\"us\":%.2f,\"limit_us\":%.2f,\"bytes\":%zu,\"bits\":%.3f}\n",
+        formats.c_str(), settings_.options.c_str(), settings_.head_dim, settings_.group, settings_.kv_heads,
+        batch.seqs, batch.context, us, limit, bytes, bits);
+    std::fclose(file);
+  }
+
   static std::vector<FormatPair> parse_pairs(const std::string& names) {
     std::vector<FormatPair> pairs;
     std::stringstream stream(names);
@@ -394,23 +448,53 @@ Settings parse(int argc, char** argv) {
                   : argument == "--sharpness"    ? &settings.sharpness
                   : argument == "--skip"         ? &settings.skip
                   : argument == "--protected"    ? &settings.protected_share
+                  : argument == "--sink"         ? &settings.sink
                                                  : nullptr;
-    if (number == nullptr) {
+    std::string* text = argument == "--rotate" ? &settings.rotate
+                        : argument == "--json" ? &settings.json
+                                               : nullptr;
+    if (number == nullptr && text == nullptr) {
       settings.pairs.push_back(argument);
-    } else if (++i < argc) {
-      *number = std::atoi(argv[i]);
+      continue;
     }
+    if (++i >= argc) break;
+    if (number != nullptr) *number = std::atoi(argv[i]);
+    if (text != nullptr) *text = argv[i];
+    if (argument != "--json")
+      settings.options += (settings.options.empty() ? "" : " ") + argument + " " + argv[i];
   }
   if (settings.pairs.empty())
-    settings.pairs = {"bf16+bf16",         "ch4g128+tok4g128",  "prog4+prog4",
-                      "prog2+prog2",       "prog3+prog3",       "prog5+prog5",
-                      "fp8+fp8",           "tok8g128+tok8g128", "prog4+prog4/prog2+prog2",
-                      "ch4g128+tok2g128",  "ch2g128+tok2g128",  "lm4+lm4",
-                      "lm3+lm3",           "lm2+lm2",           "vq-d2b8+vq-d2b8",
-                      "vq-d4b12+vq-d4b12", "vq-d4b8+vq-d4b8",   "vq-d4b10+vq-d8b12",
-                      "vq-d8b12+vq-d8b12", "vq-d8b12+vq-d8b8",  "tcq4+tcq4",
-                      "tcq3+tcq3",         "tcq2+tcq2",         "tcq4+tcq3",
-                      "tcq5+tcq4"};
+    settings.pairs = {"bf16+bf16",
+                      "ch4g128+tok4g128",
+                      "prog4+prog4",
+                      "prog2+prog2",
+                      "prog3+prog3",
+                      "prog5+prog5",
+                      "fp8+fp8",
+                      "tok8g128+tok8g128",
+                      "prog4+prog4/prog2+prog2",
+                      "ch4g128+tok2g128",
+                      "ch2g128+tok2g128",
+                      "lm4+lm4",
+                      "lm3+lm3",
+                      "lm2+lm2",
+                      "vq-d2b8+vq-d2b8",
+                      "vq-d4b12+vq-d4b12",
+                      "vq-d4b8+vq-d4b8",
+                      "nvq-d4b8+nvq-d4b8",
+                      "nvq-d4b10+nvq-d4b10",
+                      "vq-d4b10+vq-d8b12",
+                      "vq-d8b12+vq-d8b12",
+                      "vq-d8b12+vq-d8b8",
+                      "tcq6+tcq6",
+                      "tcq5+tcq4",
+                      "tcq4+tcq4",
+                      "tcq4+tcq3",
+                      "tcq4+tcq2",
+                      "tcq3+tcq3",
+                      "tcq3+tcq2",
+                      "tcq2+tcq2",
+                      "tcq1+tcq1"};
   return settings;
 }
 

@@ -54,16 +54,17 @@ inline bool is_unquantized(const FormatPair& pair) {
 }
 
 // A cache of some sequences: pages in random places of the pools, and what they stand for. KV heads have the
-// pairs of formats in turn.
+// pairs of formats in turn. Values are `loudness` times as large as page_values() makes them.
 class TestCache {
  public:
   TestCache(const std::vector<FormatPair>& pairs, int d, const std::vector<SequenceLengths>& lengths,
-            int sink, bool masks, Tables tables, Values values, std::uint32_t seed)
+            int sink, bool masks, Tables tables, Values values, std::uint32_t seed, float loudness = 1)
       : d_(d),
         lengths_(lengths),
         sink_(sink),
         tables_(tables),
         values_(values),
+        loudness_(loudness),
         random_(seed),
         codebooks_(pairs[0].key, pairs[0].value, d, kKvHeads, seed) {
     for (int head = 0; head < kKvHeads; ++head) {
@@ -198,11 +199,21 @@ class TestCache {
 
   bool has_sealed() const { return !is_unquantized({formats_[0][0], formats_[1][0]}); }
 
-  float score_scale() const { return sharpness_ / std::sqrt(static_cast<float>(d_)) * 0.7F; }
+  float loudness_of(Side side) const {
+    constexpr float kKeysAreLouder = 10;
+    return loudness_ == 1 || side == Side::value ? loudness_ : loudness_ / kKeysAreLouder;
+  }
+  // Scores don't depend on how loud keys are.
+  float score_scale() const {
+    return sharpness_ / std::sqrt(static_cast<float>(d_)) * 0.7F / loudness_of(Side::key);
+  }
 
   // A page's values, [kTokens][d].
   std::vector<float> values(Side side, std::uint32_t seed) const {
-    return values_ == Values::captured ? captured_page(side, d_, seed) : page_values(side, d_, seed, values_);
+    std::vector<float> values =
+        values_ == Values::captured ? captured_page(side, d_, seed) : page_values(side, d_, seed, values_);
+    for (float& x : values) x *= loudness_of(side);
+    return values;
   }
 
   std::vector<std::uint16_t> queries(int n) {  // [n][d]
@@ -388,6 +399,7 @@ class TestCache {
   int sink_;
   Tables tables_;
   Values values_;
+  float loudness_;
   bool use_masks_ = false;
   std::mt19937 random_;
   Codebooks codebooks_;

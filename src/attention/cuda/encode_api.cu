@@ -180,7 +180,8 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
                reinterpret_cast<const uint4*>(layer.masks),
                layer.mask_seq_stride,
                layer.mask_head_stride,
-               {}};
+               {},
+               layer.pages_out_of_range};
     const kvant_status status = set_encodings(groups.of[i], shape.head_dim, layer, &args[i]);
     if (status != KVANT_OK) return status;
     if (correction.key_maps != nullptr &&

@@ -63,6 +63,7 @@ struct SealArgs {
   const uint4* masks;
   std::int64_t mask_seq_stride, mask_head_stride;
   PageEncoding sides[2];
+  std::uint32_t* pages_out_of_range;  // or null
 };
 
 // How many pages of a sequence are to be sealed.

@@ -56,6 +56,18 @@ struct PageFormat {
   KVANT_HOST_DEVICE constexpr bool plain() const { return kind == CodeKind::bf16 || kind == CodeKind::f16; }
   // Groups of channels of a token that have a grid of their own.
   KVANT_HOST_DEVICE constexpr int groups(int d) const { return (d + group - 1) / group; }
+  // The half-precision numbers among the parameters: how many, from which byte behind the codes.
+  struct HalfParameters {
+    int n, first_byte;
+  };
+  KVANT_HOST_DEVICE constexpr HalfParameters half_parameters(int d) const {
+    if (grid == GridAxis::of_channels) return {kTokens / group * d * 2, 0};
+    if (grid == GridAxis::of_tokens || factor == TokenFactor::grid)
+      return {kTokens * groups(d) * (symmetric ? 1 : 2), 0};
+    if (factor == TokenFactor::half) return {kTokens, 0};
+    if (factor == TokenFactor::octave) return {d, kTokens};
+    return {0, 0};
+  }
 };
 
 // The format called `name`, if kernels can read its pages at heads of `d` channels.

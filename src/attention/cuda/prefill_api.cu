@@ -171,11 +171,20 @@ kvant_status kvant_transform(const kvant_transformation* from, kvant_stream stre
       t.head_stride, t.factors, t.factors_after, std::max(t.heads_of_factors, 1), t.hadamard};
   const unsigned ctas = ctas_for(static_cast<std::int64_t>(t.n_rows) * t.n_heads, kTransformThreads);
   if (ctas == 0) return KVANT_INVALID_ARGUMENT;
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  with_head_dim(t.head_dim, [&](auto d) {
-    transform_kernel<d.value><<<ctas, kTransformThreads, 0, cuda_stream>>>(args);
-  });
-  return launch_status();
+  // Set up while its predecessor ends: a decode step's rotations take little else.
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(ctas);
+  config.blockDim = dim3(kTransformThreads);
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  cudaError_t error = cudaSuccess;
+  with_head_dim(t.head_dim,
+                [&](auto d) { error = cudaLaunchKernelEx(&config, transform_kernel<d.value>, args); });
+  return error == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
 }
 
 }  // extern "C"

@@ -78,6 +78,13 @@ __device__ __forceinline__ std::uint32_t subtract_half2(std::uint32_t a, std::ui
   return c;
 }
 
+// The larger of either half.
+__device__ __forceinline__ std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t c;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+
 // Two 8-bit floating-point numbers (e4m3), in the low bits.
 __device__ __forceinline__ std::uint32_t half2_from_e4m3(std::uint32_t pair) {
   std::uint32_t y;

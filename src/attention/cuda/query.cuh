@@ -9,7 +9,7 @@
 namespace kvant::cuda {
 
 // Lane g * 4 + t holds query head g (zeros beyond the group), channels [t * D/4, (t + 1) * D/4), in half
-// precision. Each head is divided by a power of two that brings its largest magnitude into [1, 2): products
+// precision. Each head is divided by a power of two that brings its largest magnitude into [1/2, 1): products
 // with a page's half-precision scales then neither overflow nor lose bits that matter.
 template <int D>
 struct Query {
@@ -39,7 +39,7 @@ __device__ Query<D> load_query(const DecodeArgs& args, int seq, int kv_head, int
   }
   largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 1));
   largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2));
-  const int exponent = min(max((__float_as_int(largest) >> 23) - 127, -100), 100);
+  const int exponent = min(max((__float_as_int(largest) >> 23) - 126, -100), 100);
   const float shrink = __int_as_float((127 - exponent) << 23);
   const float grow = __int_as_float((127 + exponent) << 23) * args.score_scale_log2;
   Query<D> query;

@@ -77,6 +77,7 @@ __global__ void __launch_bounds__(kSealThreads, 3)
       break;  // have kernels of their own
   }
   __syncthreads();
+  count_if_out_of_range(args, due, head, page.format, D, page.parameters());
   auto* out = reinterpret_cast<std::uint32_t*>(due.sealed);
   for (int i = static_cast<int>(threadIdx.x); i < page.format.page_bytes / 4; i += kSealThreads)
     out[i] = shared.page[i];

@@ -141,6 +141,44 @@ struct SealPage {
   }
 };
 
+// The largest magnitude that half-precision parameter i of `numbers` stands for: its own, or that of the
+// values of its grid. Of grids, `n_grids` scales are followed by as many zeros, unless they are symmetric.
+__device__ inline float largest_magnitude(const PageFormat& stored, const __half* numbers, int i,
+                                          int n_grids) {
+  const float x = __half2float(numbers[i]);
+  const int bits = stored.layout.bits;
+  if (n_grids == 0) return fabsf(x);
+  if (stored.symmetric) return fabsf(x) * static_cast<float>(1 << (bits - 1));
+  if (i >= n_grids) return fabsf(x);
+  return fabsf(__half2float(numbers[i + n_grids]) + x * static_cast<float>((1 << bits) - 1));
+}
+
+// Counts a page that stands for values beyond half precision, or has parameters at the end of its range,
+// where half_saturated leaves what lies beyond; those of tokens that are left out don't matter. By all
+// threads of a CTA, when they can see the parameters.
+__device__ inline void count_if_out_of_range(const SealArgs& args, const DuePage& due, int head,
+                                             const PageEncoding& format, int d, const void* parameters) {
+  if (args.pages_out_of_range == nullptr) return;
+  constexpr float kLargest = 65504;
+  const PageFormat& stored = format.stored;
+  const PageFormat::HalfParameters halves = stored.half_parameters(d);
+  const bool of_tokens = stored.grid == GridAxis::of_tokens || stored.factor == TokenFactor::half;
+  const bool has_grids = stored.grid == GridAxis::of_tokens || stored.grid == GridAxis::of_channels;
+  const int n_grids = has_grids ? halves.n / (stored.symmetric ? 1 : 2) : 0;
+  const int of_token = stored.grid == GridAxis::of_tokens ? stored.groups(d) : 1;
+  const auto* numbers =
+      reinterpret_cast<const __half*>(static_cast<const unsigned char*>(parameters) + halves.first_byte);
+  int beyond = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < halves.n; i += static_cast<int>(blockDim.x)) {
+    if (largest_magnitude(stored, numbers, i, n_grids) < kLargest) continue;
+    const int token = i / of_token % kTokens;
+    const bool left_out =
+        of_tokens && (left_out_tokens(args, due, head, token / 32) >> (token % 32) & 1) != 0;
+    beyond |= left_out ? 0 : 1;
+  }
+  if (__syncthreads_or(beyond) != 0 && threadIdx.x == 0) atomicAdd(args.pages_out_of_range, 1U);
+}
+
 __device__ inline __half half_saturated(float x) {
   return __float2half_rn(fminf(fmaxf(x, -65504.0F), 65504.0F));
 }

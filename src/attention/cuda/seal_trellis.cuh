@@ -483,6 +483,7 @@ __global__ void __launch_bounds__(kTrellisThreads, Bits < 3 ? 1 : Bits == 3 ? 2 
   TokenPath<Bits, D> path(shared, tail, thread);
   store_gain(shared, thread, path.encode());
   __syncthreads();
+  count_if_out_of_range(args, due, head, args.sides[side], D, shared.parameters());
   for (int i = thread; i < Shared::kPageBytes / 16; i += kTrellisThreads)
     reinterpret_cast<uint4*>(due.sealed)[i] = reinterpret_cast<const uint4*>(shared.page)[i];
 }

@@ -489,7 +489,7 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
   if (Shared::kFetchesAhead) fetch_page(shared, due.tail);
   load_codebook<Channels>(shared, format, head);
   while (i < n) {
-    unsigned char* const sealed = due.sealed;
+    const DuePage sealed = due;  // meanwhile the next one is fetched
     if (threadIdx.x == 0) {
       shared.largest = 0;
       shared.next_group = 0;
@@ -514,9 +514,11 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
     if (has_gains) {
       store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side));
       __syncthreads();
+      count_if_out_of_range(args, sealed, head, format, D,
+                       reinterpret_cast<const unsigned char*>(shared.page) + code_bytes(format.layout, D));
     }
     for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += static_cast<int>(blockDim.x))
-      reinterpret_cast<std::uint32_t*>(sealed)[j] = shared.page[j];
+      reinterpret_cast<std::uint32_t*>(sealed.sealed)[j] = shared.page[j];
     __syncthreads();
   }
 }

@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 
 #include "attention/cuda/decode_args.h"
+#include "attention/cuda/ptx.cuh"
 
 namespace kvant::cuda {
 
@@ -24,6 +25,8 @@ inline constexpr int kTransformThreads = 256;
 template <int D>
 __global__ void __launch_bounds__(kTransformThreads)
     transform_kernel(const __grid_constant__ TransformArgs args) {
+  wait_for_predecessors();
+  admit_successors();
   constexpr int kOwn = D / kLanes;  // channels of a lane: lane, lane + 32, ...
   const std::int64_t i =
       static_cast<std::int64_t>(blockIdx.x) * (kTransformThreads / kLanes) + threadIdx.x / kLanes;

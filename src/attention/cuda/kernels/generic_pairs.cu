@@ -41,6 +41,14 @@ AnyPage describe(const std::string& name, const PageFormat& format, int d) {
     page.format.grid = GridAxis::none;
     page.format.factor = TokenFactor::grid;
   }
+  page.unit = 1;
+  if (page.format.grid == GridAxis::of_tokens) {
+    // Halves of values: 128 scales of an 8-bit number, or twice a 1-bit one's, may be more than half
+    // precision holds where the values are not.
+    page.unit = 2;
+    page.stretch /= page.unit;
+    page.zero_factor /= page.unit;
+  }
   return page;
 }
 

@@ -68,11 +68,12 @@ struct TokenValue {
       state.zero[0] += p[tile][0] * zero.x + p[tile][2] * zero.y;
       state.zero[1] += p[tile][1] * zero.x + p[tile][3] * zero.y;
     }
-    const Weights weights = pack_weights(p, scales);
-    for_each_fragment<Bits, D / 16>(page, lane, 0, kTokenTiles,
-                                    [&](int k, int m, auto a0, auto a1, auto a2, auto a3) {
-                                      mma_f16(out[m], a0, a1, a2, a3, weights.b[k][0], weights.b[k][1]);
-                                    });
+    add_weighted(p, scales, out, [&](const Weights& weights) {
+      for_each_fragment<Bits, D / 16>(page, lane, 0, kTokenTiles,
+                                      [&](int k, int m, auto a0, auto a1, auto a2, auto a3) {
+                                        mma_f16(out[m], a0, a1, a2, a3, weights.b[k][0], weights.b[k][1]);
+                                      });
+    });
   }
 
   static __device__ __forceinline__ void finish(const DecodeArgs&, float (&out)[D / 16][4],

@@ -106,8 +106,7 @@ struct LloydMaxValue {
   static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char* table,
                                              const unsigned char* page, const Scores& p, int lane,
                                              float (&out)[D / 16][4], State&) {
-    const TokenParameters gains(page + kCodes, lane);
-    const Weights weights = pack_weights(p, gains);
+    const Weights weights = pack_gained_weights(p, TokenParameters(page + kCodes, lane));
     for_each_level_fragment<Bits, kTokenTiles, D / 16>(
         table, page, lane, [&](int k, int m, auto a0, auto a1, auto a2, auto a3) {
           mma_f16(out[m], a0, a1, a2, a3, weights.b[k][0], weights.b[k][1]);
@@ -119,7 +118,7 @@ struct LloydMaxValue {
 #pragma unroll
     for (int m = 0; m < D / 16; ++m) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out[m][i] *= args.value_unit;
+      for (int i = 0; i < 4; ++i) out[m][i] *= args.value_unit * kLargestWeight;
     }
   }
 };

@@ -200,9 +200,14 @@ struct VectorValue {
     }
   }
 
+  static __device__ __forceinline__ void finish_sums(float (&out)[kMTiles][4]) {
+    if constexpr (Gain == Gains::of_tokens) multiply(out, kLargestWeight);
+  }
+
  private:
   static __device__ __forceinline__ Weights weigh(const Scores& p, const unsigned char* page, int lane) {
-    if constexpr (Gain == Gains::of_tokens) return pack_weights(p, TokenParameters(page + kCodes, lane));
+    if constexpr (Gain == Gains::of_tokens)
+      return pack_gained_weights(p, TokenParameters(page + kCodes, lane));
     return pack_weights(p);
   }
 };
@@ -223,7 +228,10 @@ struct VectorPair {
                                                float (&out)[D / 16][4], NoState&) {
       Value::mix_from(tables + KeyTable::kBytes, page, p, lane, out);
     }
-    static __device__ __forceinline__ void finish(const DecodeArgs&, float (&)[D / 16][4], const NoState&) {}
+    static __device__ __forceinline__ void finish(const DecodeArgs&, float (&out)[D / 16][4],
+                                                  const NoState&) {
+      Value::finish_sums(out);
+    }
   };
 
   static __device__ void build_tables(const DecodeArgs& args, unsigned char* tables, int head, int thread,

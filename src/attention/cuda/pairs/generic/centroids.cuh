@@ -85,29 +85,24 @@ __device__ __forceinline__ void read_value_vectors(const AnyPage& page, const un
   }
 }
 
-// Pages of 16-bit numbers have the order of unquantized ones. bf16: made f16, which is exact where they are
-// within its range.
+// Pages of 16-bit numbers have the order of unquantized ones.
 template <int D>
-__device__ __forceinline__ void read_plain_keys(const AnyPage& page, const unsigned char* numbers, int k,
-                                                int lane, Fragments& a) {
+__device__ __forceinline__ void read_plain_keys(const unsigned char* numbers, int k, int lane, Fragments& a) {
 #pragma unroll
   for (int m = 0; m < kTokenTiles; ++m) {
 #pragma unroll
     for (int reg = 0; reg < 4; ++reg) {
       const int token = m / 2 * 32 + lane / 4 * 4 + m % 2 * 2 + reg % 2;
       const int channel = lane % 4 * (D / 4) + 4 * k + reg / 2 * 2;
-      const std::uint32_t pair = *reinterpret_cast<const std::uint32_t*>(
-          numbers + 2 * plain_index(PageSide::key, D, token, channel));
-      a[m][reg] = page.format.kind == CodeKind::f16
-                      ? pair
-                      : pack_half2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000U));
+      a[m][reg] = *reinterpret_cast<const std::uint32_t*>(numbers +
+                                                          2 * plain_index(PageSide::key, D, token, channel));
     }
   }
 }
 
 template <int D>
-__device__ __forceinline__ void read_plain_values(const AnyPage& page, const unsigned char* numbers, int run,
-                                                  int lane, Fragments& a) {
+__device__ __forceinline__ void read_plain_values(const unsigned char* numbers, int run, int lane,
+                                                  Fragments& a) {
 #pragma unroll
   for (int f = 0; f < kRun; ++f) {
     const int k = (run * kRun + f) / (D / 16);
@@ -120,11 +115,7 @@ __device__ __forceinline__ void read_plain_values(const AnyPage& page, const uns
         return static_cast<std::uint32_t>(*reinterpret_cast<const std::uint16_t*>(
             numbers + 2 * plain_index(PageSide::value, D, of_token, channel)));
       };
-      const std::uint32_t low = number(token);
-      const std::uint32_t high = number(token + 4);
-      a[f][reg] = page.format.kind == CodeKind::f16
-                      ? low | high << 16
-                      : pack_half2(__uint_as_float(low << 16), __uint_as_float(high << 16));
+      a[f][reg] = number(token) | number(token + 4) << 16;
     }
   }
 }

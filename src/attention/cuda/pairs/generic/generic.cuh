@@ -1,6 +1,6 @@
 // Any pair of formats: what pages hold is an argument, by which all lanes branch alike. Each value is decoded
 // to half precision (8 times finer than BF16), so that scales and zeros may lie anywhere; only factors of
-// whole tokens go to scores and weights.
+// whole tokens go to scores and weights. Pages of BF16 numbers are multiplied as they are.
 #pragma once
 
 #include "attention/cuda/pairs/generic/centroids.cuh"
@@ -25,6 +25,22 @@ __device__ __forceinline__ const unsigned char* codebook_of(const AnyPage& page,
 
 template <int N>
 using Constant = std::integral_constant<int, N>;
+
+// What fragments are made of.
+enum class Number { half, bf16 };
+template <Number Kind>
+using NumberConstant = std::integral_constant<Number, Kind>;
+
+// c += a b
+template <Number Kind>
+__device__ __forceinline__ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4],
+                                             const std::uint32_t (&b)[2]) {
+  if constexpr (Kind == Number::half) {
+    mma_f16(c, a[0], a[1], a[2], a[3], b[0], b[1]);
+  } else {
+    mma_bf16(c, a[0], a[1], a[2], a[3], b[0], b[1]);
+  }
+}
 
 // Calls body with a constant for the bits of numbers.
 template <class Body>
@@ -80,7 +96,7 @@ __device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned
                                              const Body& body) {
   const GridScaler<D, Side, Grid> scaler(page, bytes, lane);
   with_number_bits(page.format.layout.bits, [&](auto bits) {
-    body([&](int run, Fragments& a) {
+    body(NumberConstant<Number::half>{}, [&](int run, Fragments& a) {
       if constexpr (bits.value == 8) {
         read_bytes(bytes, run, lane, a);
       } else {
@@ -93,11 +109,12 @@ __device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned
   });
 }
 
-// Calls body with read(run, fragments), which reads a run of a page of any format but trellis codes, but for
-// the scales of tokens.
+// Calls body with a NumberConstant and read(run, fragments), which reads a run of a page of any format but
+// trellis codes, but for the scales of tokens.
 template <int D, PageSide Side, class Body>
 __device__ __forceinline__ void with_reader(const AnySide& side, const unsigned char* bytes, int lane,
                                             const Body& body) {
+  constexpr NumberConstant<Number::half> kHalf{};
   const AnyPage& page = side.page;
   switch (page.format.kind) {
     case CodeKind::number:
@@ -113,14 +130,15 @@ __device__ __forceinline__ void with_reader(const AnySide& side, const unsigned 
       }
       return;
     case CodeKind::e4m3:
-      return body([&](int run, Fragments& a) { read_e4m3(bytes, run, lane, a); });
+      return body(kHalf, [&](int run, Fragments& a) { read_e4m3(bytes, run, lane, a); });
     case CodeKind::level:
       return with_level_bits(page.format.layout.bits, [&](auto bits) {
-        body([&](int run, Fragments& a) { read_levels<bits.value>(bytes, run, lane, side.levels, a); });
+        body(kHalf,
+             [&](int run, Fragments& a) { read_levels<bits.value>(bytes, run, lane, side.levels, a); });
       });
     case CodeKind::vector:
       return with_channels(page.format.layout.channels, [&](auto channels) {
-        body([&](int run, Fragments& a) {
+        body(kHalf, [&](int run, Fragments& a) {
           if constexpr (Side == PageSide::key) {
             read_key_vectors<D, channels.value>(page, bytes, side.codebook, run, lane, a);
           } else {
@@ -129,13 +147,15 @@ __device__ __forceinline__ void with_reader(const AnySide& side, const unsigned 
         });
       });
     default:
-      return body([&](int run, Fragments& a) {
+      const auto read = [&](int run, Fragments& a) {
         if constexpr (Side == PageSide::key) {
-          read_plain_keys<D>(page, bytes, run, lane, a);
+          read_plain_keys<D>(bytes, run, lane, a);
         } else {
-          read_plain_values<D>(page, bytes, run, lane, a);
+          read_plain_values<D>(bytes, run, lane, a);
         }
-      });
+      };
+      return page.format.kind == CodeKind::f16 ? body(kHalf, read)
+                                               : body(NumberConstant<Number::bf16>{}, read);
   }
 }
 
@@ -177,15 +197,19 @@ __device__ __forceinline__ void score_any(const AnySide& side, const unsigned ch
     mean = score_means(page, bytes, query, lane);
     score_trellis<D>(page.format.layout.bits, bytes, query, lane, s);
   } else {
-    with_reader<D, PageSide::key>(side, bytes, lane, [&](const auto& read) {
+    with_reader<D, PageSide::key>(side, bytes, lane, [&](auto number, const auto& read) {
 #pragma unroll 1
       for (int k = 0; k < D / 16; ++k) {
         std::uint32_t q[2];
         select(query.b, k, q);
+        if constexpr (number.value == Number::bf16) {
+          q[0] = bf16_from_half2(q[0]);
+          q[1] = bf16_from_half2(q[1]);
+        }
         Fragments a;
         read(k, a);
 #pragma unroll
-        for (int m = 0; m < kTokenTiles; ++m) mma_f16(s[m], a[m][0], a[m][1], a[m][2], a[m][3], q[0], q[1]);
+        for (int m = 0; m < kTokenTiles; ++m) multiply_add<number.value>(s[m], a[m], q);
       }
     });
   }
@@ -204,27 +228,64 @@ __device__ __forceinline__ void score_any(const AnySide& side, const unsigned ch
   }
 }
 
-// Weights times the factors of their tokens; zero: the sums of weights times what the tokens are shifted by,
-// of heads 2t and 2t + 1.
+// Weights as factors of BF16 numbers.
+__device__ __forceinline__ Weights pack_bf16_weights(const Scores& p) {
+  Weights weights;
+#pragma unroll
+  for (int tile = 0; tile < kTokenTiles; ++tile) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row)
+      weights.b[tile][row] = transpose_8x8(pack_bf16x2(p[tile][2 * row], p[tile][2 * row + 1]));
+  }
+  return weights;
+}
+
+struct TokenFactors {
+  float of[kTokenTiles / 2][4];  // of the lane's tokens of each part of 32
+};
+
+__device__ __forceinline__ Weights pack_weights(const Scores& p, const TokenFactors& factors, float unit) {
+  Weights weights;
+#pragma unroll
+  for (int tile = 0; tile < kTokenTiles; ++tile) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const float factor = factors.of[tile / 2][tile % 2 * 2 + row] * unit;
+      weights.b[tile][row] =
+          transpose_8x8(pack_half2(p[tile][2 * row] * factor, p[tile][2 * row + 1] * factor));
+    }
+  }
+  return weights;
+}
+
+// Weights times the factors of their tokens, divided by 2^shift, which is 0 where they are within half
+// precision; zero: the sums of weights times what the tokens are shifted by, of heads 2t and 2t + 1.
 template <int D>
 __device__ __forceinline__ Weights weigh_tokens(const AnyPage& page, const unsigned char* bytes,
-                                                const Scores& p, int lane, float (&zero)[2]) {
-  Weights weights;
+                                                const Scores& p, int lane, float (&zero)[2], int& shift) {
+  shift = 0;
+  if (page.format.kind == CodeKind::bf16) return pack_bf16_weights(p);
+  TokenFactors factors;
+  float largest = 0;
 #pragma unroll
   for (int part = 0; part < kTokenTiles / 2; ++part) {
     const TokenScales scales = token_scales<D>(page, bytes, part, lane);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int tile = 2 * part + i / 2;
-      const int row = i % 2;
-      const float weight[2] = {p[tile][2 * row], p[tile][2 * row + 1]};
+      const float* weight = &p[2 * part + i / 2][i % 2 * 2];
       zero[0] = fmaf(weight[0], scales.zero[i], zero[0]);
       zero[1] = fmaf(weight[1], scales.zero[i], zero[1]);
-      weights.b[tile][row] =
-          transpose_8x8(pack_half2(weight[0] * scales.factor[i], weight[1] * scales.factor[i]));
+      factors.of[part][i] = scales.factor[i];
+      largest = fmaxf(largest, fabsf(scales.factor[i]));
     }
   }
-  return weights;
+  constexpr float kMost = 65504 / kLargestWeight;
+  const Weights weights = pack_weights(p, factors, 1);
+  if (!__any_sync(~0U, largest > kMost)) return weights;
+  // Factors are below 2^above, then products below 2^15.
+  const int above = static_cast<int>(__reduce_max_sync(~0U, __float_as_uint(largest)) >> 23) - 126;
+  shift = above + static_cast<int>(kWeightBits) - 15;
+  return pack_weights(p, factors, power_of_two(-shift));
 }
 
 // out += weights times the means of channels, in units of the values.
@@ -249,21 +310,14 @@ __device__ __forceinline__ void add_means(const AnyPage& page, const unsigned ch
   }
 }
 
-// out += sum over the page's tokens of p value / unit, but for what tokens are shifted by.
+// out += weights times the page's numbers.
 template <int D>
-__device__ __forceinline__ void mix_any(const AnySide& side, const unsigned char* bytes, const Scores& p,
-                                        int lane, float (&zero)[2], float (&out)[D / 16][4]) {
+__device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned char* bytes,
+                                         const Weights& weights, int lane, float (&out)[D / 16][4]) {
   constexpr int kMTiles = D / 16;
-  const AnyPage& page = side.page;
-  const Weights weights = weigh_tokens<D>(page, bytes, p, lane, zero);
-  if (page.format.kind == CodeKind::state) {
-    add_means<D>(page, bytes, p, lane, out);
-    mix_trellis<D>(page.format.layout.bits, bytes, weights, lane, out);
-    return;
-  }
   constexpr int kTogether = kRunMTiles<D>;
   constexpr int kRunsOfTile = kMTiles / kTogether;
-  with_reader<D, PageSide::value>(side, bytes, lane, [&](const auto& read) {
+  with_reader<D, PageSide::value>(side, bytes, lane, [&](auto number, const auto& read) {
 #pragma unroll 1
     for (int first_run = 0; first_run < kMTiles; first_run += kRunsOfTile) {
 #pragma unroll
@@ -275,14 +329,29 @@ __device__ __forceinline__ void mix_any(const AnySide& side, const unsigned char
           std::uint32_t b[2];
           select(weights.b, first_run / kRunsOfTile * (kRun / kTogether) + tile, b);
 #pragma unroll
-          for (int m = 0; m < kTogether; ++m) {
-            const std::uint32_t(&x)[4] = a[tile * kTogether + m];
-            mma_f16(out[part * kTogether + m], x[0], x[1], x[2], x[3], b[0], b[1]);
-          }
+          for (int m = 0; m < kTogether; ++m)
+            multiply_add<number.value>(out[part * kTogether + m], a[tile * kTogether + m], b);
         }
       }
     }
   });
+}
+
+// out += sum over the page's tokens of p value / unit, but for what tokens are shifted by.
+template <int D>
+__device__ __forceinline__ void mix_any(const AnySide& side, const unsigned char* bytes, const Scores& p,
+                                        int lane, float (&zero)[2], float (&out)[D / 16][4]) {
+  const AnyPage& page = side.page;
+  int shift;
+  const Weights weights = weigh_tokens<D>(page, bytes, p, lane, zero, shift);
+  if (page.format.kind == CodeKind::state) add_means<D>(page, bytes, p, lane, out);
+  if (shift != 0) multiply(out, power_of_two(-shift));
+  if (page.format.kind == CodeKind::state) {
+    mix_trellis<D>(page.format.layout.bits, bytes, weights, lane, out);
+  } else {
+    mix_runs<D>(side, bytes, weights, lane, out);
+  }
+  if (shift != 0) multiply(out, power_of_two(shift));
 }
 
 template <int D>

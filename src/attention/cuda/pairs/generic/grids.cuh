@@ -16,6 +16,11 @@ __device__ __forceinline__ std::uint32_t twice(std::uint32_t pair, int i) {
   return __byte_perm(pair, 0, i == 0 ? 0x1010 : 0x3232);
 }
 
+// |exponent| <= 126
+__device__ __forceinline__ float power_of_two(int exponent) {
+  return __int_as_float((127 + exponent) << 23);
+}
+
 // The grids of tokens, of one of several groups of channels: that of all the lane's channels.
 struct TokenGrids {
   const unsigned char *scales, *zeros;
