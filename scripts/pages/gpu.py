@@ -1,0 +1,60 @@
+"""The tables of docs/gpu.md. Decode: microseconds a layer at each shape, how many times faster than the fastest rival of
+at least as many bits, and the share of the time that a kernel needs which only reads the same bytes."""
+from pages import markdown
+from pages.results import load
+
+
+class Gpu:
+    def __init__(self, folder):
+        self.documents = load(folder, "gpu")
+
+    def kind(self, kind):
+        return [d for d in self.documents if d["kind"] == kind]
+
+    def decode(self):
+        text = "".join(self.decode_table(d) for d in self.kind("decode"))
+        return text or "Not measured yet.\n"
+
+    @staticmethod
+    def fastest(document, row, index):
+        """The fastest rival at a shape that stores at least the bits of `row`."""
+        able = [r for r in document["results"] if r.get("rival") and r["bits"] >= row["bits"] - 0.005 and r["us"][index]]
+        return min(able, key=lambda r: r["us"][index], default=None)
+
+    def decode_table(self, document):
+        rows = []
+        for row in document["results"]:
+            cells = [self.cell(document, row, i) for i in range(len(document["shapes"]))]
+            name = row["name"] if row.get("rival") else " + ".join(f"`{part}`" for part in row["name"].split("+"))
+            rows.append((name + row.get("note", ""), f"{row['bits']:.2f}", *cells))
+        title = f"\n**Heads of {document['dim']}**; {document['measured_on']}\n\n"
+        return (title + markdown.code(document["command"]) + "\n" +
+                markdown.table(("formats (K + V)", "bits", *document["shapes"]), rows))
+
+    def cell(self, document, row, index):
+        us = row["us"][index]
+        if us is None:
+            return "-"
+        if row.get("rival"):
+            return f"{us:,.1f}"
+        inside = []
+        rival = self.fastest(document, row, index)
+        if rival:
+            inside.append(f"{rival['us'][index] / us:.2f}x")
+        if row.get("limit_percent") and row["limit_percent"][index] is not None:
+            inside.append(f"{row['limit_percent'][index]:.0f} %")
+        return f"{us:,.1f}" + (f" ({', '.join(inside)})" if inside else "")
+
+    def tables(self):
+        """Everything else: tables as they were measured, each with its command."""
+        text = ""
+        for document in self.kind("table"):
+            text += f"\n### {document['title']}\n\n"
+            if document.get("text"):
+                text += document["text"] + "\n\n"
+            text += markdown.code(document["command"]) + f"\n{document['measured_on']}\n\n"
+            text += markdown.table(document["columns"], document["results"])
+        return text or "Not measured yet.\n"
+
+    def blocks(self):
+        return {"gpu-decode": self.decode, "gpu-more": self.tables}
