@@ -20,15 +20,6 @@ std::string page() {
   return text.str();
 }
 
-TEST(RecipesPage, ListsEveryBuiltinRecipe) {
-  const std::string text = page();
-  for (const Recipe& recipe : builtin_recipes()) {
-    const char* tier = recipe.tier == Tier::product ? "product" : "comparison";
-    const std::string row = fmt::format("| `{}` | {} | `{}` |", recipe.name, tier, to_string(recipe));
-    EXPECT_NE(text.find(row), std::string::npos) << "docs/guide/recipes.md lacks the row " << row;
-  }
-}
-
 TEST(RecipesPage, ListsEveryKeyTransformAndAlias) {
   const std::string text = page();
   for (const RecipeField& field : recipe_fields()) {
