@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from pages import c_header, markdown  # noqa: E402
+from pages import c_header, command_help, markdown  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs/reference"
@@ -21,30 +21,28 @@ NOTICE = "<!-- Written by scripts/reference.py: change the source, not this page
 
 
 def help_of(program, *words):
-    """The help of a command: without the recipes and formats at its end, which have pages, and without this machine's
-    number of processors."""
-    text = subprocess.run([program, *words, "--help"], capture_output=True, text=True, check=True).stdout
-    text = text.split("\nRecipes for --kv")[0]
-    text = re.sub(r"(--threads[^\n]*\[)\d+(\])", r"\1processors\2", text)
-    return text.strip("\n")
+    return subprocess.run([program, *words, "--help"], capture_output=True, text=True, check=True).stdout
 
 
 def commands(program):
     """Names of the commands, in the order of the help."""
-    text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
-    after = re.split(r"(?im)^subcommands:\n", text)[1]
-    return re.findall(r"(?m)^  (\w+)\b", after)
+    return re.findall(r"(?m)^  (\w+)\b", re.split(r"(?im)^subcommands:\n", help_of(program))[1])
+
+
+def command_section(program, level, *words):
+    summary, usage, options = command_help.parsed(help_of(program, *words))
+    return f"\n{level} kvant {' '.join(words)}\n\n{summary[0].upper()}{summary[1:]}.\n\n" + markdown.code(usage) + "\n" + \
+        command_help.table(options)
 
 
 def commands_page(program, registry):
     text = "# Commands\n\n" + NOTICE
     text += ("What `kvant COMMAND --help` prints. `--kv` takes [recipes](recipes.md) made of [formats](formats.md); "
-             "`--json FILE` writes [JSON](json.md).\n\n")
-    text += markdown.code(help_of(program))
+             "`--json FILE` writes [JSON](json.md).\n")
     for name in commands(program):
-        text += f"\n## kvant {name}\n\n" + markdown.code(help_of(program, name))
+        text += command_section(program, "##", name)
         if name == "bench":
-            text += "\n### kvant bench attention\n\n" + markdown.code(help_of(program, "bench", "attention"))
+            text += command_section(program, "###", "bench", "attention")
         if name == "eval":
             text += "\n### Suites\n\nComparisons that are kept as data: `kvant eval --suite NAME`.\n\n"
             text += markdown.table(("suite", "what it compares"),
@@ -80,7 +78,7 @@ def formats_page(registry):
              "stored codes; otherwise it decodes the page first. The specification of a family is the head comment of its "
              "file in `src/format`; what there is on the GPU: [guide](../guide/gpu.md).\n")
     for family in registry["formats"]:
-        text += f"\n## {family['pattern'].replace('<', '&lt;')}\n\n{family['summary']}\n\n"
+        text += f"\n## `{family['pattern']}`\n\n{family['summary']}\n\n"
         rows = ((f"`{m['name']}`", f"{m['bits_64']:.4g}", f"{m['bits_128']:.4g}", "yes" if m["direct"] else "no",
                  "yes" if m["row_wise"] else "no", ", ".join(f"`{c}`" for c in m["constants"]) or "-")
                 for m in family["members"])

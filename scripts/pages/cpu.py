@@ -76,6 +76,16 @@ class Cpu:
         header = ("tokens", "cache", "bits", "us a layer", "of the read limit", "beside the fastest rival")
         return title + markdown.code(document["command"]) + "\n" + markdown.table(header, cells)
 
+    def compared(self, document, recipe, field):
+        """Rows of a recipe in a run of a whole model, each with the fastest rival of at least its bits at its depth."""
+        rows = with_bits(document["results"], self.known_bits())
+        found = []
+        for row in rows:
+            rivals = [r for r in rows if is_rival(r["recipe"]) and r["depth"] == row["depth"]]
+            if row["recipe"] == recipe and row.get(field):
+                found.append((row, fastest(rivals, row["bits"], lambda r: r.get(field))))
+        return found
+
     def model(self):
         text = "".join(self.model_table(d) for d in self.kind("model"))
         return text or "Not measured yet.\n"

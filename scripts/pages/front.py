@@ -5,6 +5,8 @@ from pages.quality import divergence
 
 ROWS = ("llama.cpp:q8_0", "llama.cpp:q5_0", "llama.cpp:q4_0", "kvant-4bit", "kvant-3bit", "kvant-2bit")
 SHAPE = (32, 8, 128, 32768)  # query heads, KV heads, head size, tokens: Llama-3.1-8B's layer
+CHOICES = ("q8_0", "kvant-4bit", "q4_0-h", "kvant-3bit", "turbo3", "kvant-2bit", "kivi-2bit", "vecinfer-2bit")
+SHOWN_ON_GPU = (("ch4g128+tok4g128", "ch2g128+tok2g128", "tcq4+tcq4", "tcq2+tcq2"), "8, 128k")
 BARS = (("ggml", "llama"), ("bf16", "plain"), ("q8_0", "plain"), ("kvant-4bit", "ours"), ("kvant-3bit", "ours"),
         ("kvant-2bit", "ours"))
 
@@ -78,5 +80,59 @@ class Front:
         rows.update({r["recipe"]: r for r in self.quality.run(reference="f16")["results"]})
         return {"results": list(rows.values())}
 
+    def speed_lines(self):
+        """One line for each place where speed was measured, as far as it was."""
+        lines = [line for line in (self.attention_line(), self.model_line(), self.gpu_line()) if line]
+        return "".join(f"- {line}\n" for line in lines) or "Speed: not measured yet.\n"
+
+    def attention_line(self):
+        document, rows = self.attention()
+        shown_rows = [(name, self.speed(name)) for name in ("kvant-4bit", "kvant-2bit", "bf16") if self.speed(name) != "-"]
+        if not shown_rows:
+            return ""
+        heads, kv_heads, dim, tokens = SHAPE
+        cells = ", ".join(f"`{name}` {cell}" for name, cell in shown_rows)
+        return (f"**Attention on the CPU**, one token over {tokens:,}, {heads} query heads on {kv_heads} KV heads of {dim}, "
+                f"{document['threads']} threads, a layer: {cells}.")
+
+    def model_line(self):
+        for document in self.cpu.kind("model"):
+            found = self.cpu.compared(document, "kvant-4bit", "decode_tps") if document.get("decode") else []
+            if found and not document.get("beside"):
+                row, rival = max(found, key=lambda each: each[0]["depth"])
+                beside = "" if rival is None else f", {row['decode_tps'] / rival['decode_tps']:.1f}x `{rival['recipe']}`"
+                return (f"**A whole model on the CPU**, SmolLM2-135M, {row['depth']:,} tokens deep: `kvant-4bit` "
+                        f"{row['decode_tps']:.0f} tokens/s{beside}.")
+        return ""
+
+    def gpu_line(self):
+        for document in self.gpu.kind("decode"):
+            if document["dim"] != 128 or SHOWN_ON_GPU[1] not in document["shapes"]:
+                continue
+            index = document["shapes"].index(SHOWN_ON_GPU[1])
+            cells = []
+            for name in SHOWN_ON_GPU[0]:
+                row = next((r for r in document["results"] if r["name"] == name), None)
+                rival = row and self.gpu.fastest(document, row, index)
+                if row and rival:
+                    cells.append(f"`{name}` ({row['bits']:.2f} bits) {rival['us'][index] / row['us'][index]:.1f}x {rival['name']}")
+            if cells:
+                sequences, tokens = SHOWN_ON_GPU[1].split(", ")
+                return f"**Decode attention on an H200**, {sequences} sequences of {tokens} tokens: {', '.join(cells)}."
+        return ""
+
+    def choosing(self):
+        run = self.quality.run()
+        if run is None:
+            return "Not measured yet.\n"
+        rows = []
+        for recipe in CHOICES:
+            row = next((r for r in run["results"] if r["recipe"] == recipe), None)
+            if row is not None:
+                rows.append((f"`{recipe}`", f"{row['bits_all']:.2f}", f"{100 * row['bits_all'] / 16:.0f} %",
+                             divergence(row["kld_mean"]), f"{100 * row['top1']:.1f} %", self.speed(recipe)))
+        return markdown.table(("recipe", "bits of an element", "memory of f16's", "mean KLD", "same token",
+                               "attention, CPU"), rows)
+
     def blocks(self):
-        return {"readme-table": self.table}
+        return {"readme-table": self.table, "readme-speed": self.speed_lines, "choosing": self.choosing}
