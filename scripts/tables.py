@@ -4,11 +4,9 @@
     scripts/tables.py docs/results                       rewrite all tables and the picture
     scripts/tables.py docs/results --check               say what is not current, change nothing
     scripts/tables.py docs/results --quality FOLDER      first take over what scripts/measure-quality left in FOLDER
-    scripts/tables.py docs/results --cpu A.json B.json   first take over results of `kvant bench` and `kvant bench attention`
-                                                         (the page shows them in this order)
+    scripts/tables.py docs/results --cpu FOLDER          first take over what scripts/bench-cpu.sh left in FOLDER
 
-What is taken over replaces what was there, and is described by --measured-on, a line about machine and date. Results of
-`kvant bench` may carry their own `measured_on` and `command`.
+What is taken over replaces what was there, and is described by --measured-on, a line about machine and date.
 """
 import argparse
 import pathlib
@@ -19,6 +17,7 @@ from pages import markdown, results  # noqa: E402
 from pages.cpu import Cpu  # noqa: E402
 from pages.front import Front  # noqa: E402
 from pages.gpu import Gpu  # noqa: E402
+from pages.import_cpu import import_cpu  # noqa: E402
 from pages.quality import Quality  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -48,7 +47,7 @@ def take_over(options):
     if options.quality:
         results.save(options.results, "quality", results.import_quality(options.quality, options.measured_on))
     if options.cpu:
-        results.save(options.results, "cpu", results.import_bench(options.cpu, options.measured_on))
+        results.save(options.results, "cpu", import_cpu(options.cpu, options.measured_on))
 
 
 def parse():
@@ -56,7 +55,7 @@ def parse():
     parser.add_argument("results", type=pathlib.Path)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--quality", type=pathlib.Path)
-    parser.add_argument("--cpu", type=pathlib.Path, nargs="+")
+    parser.add_argument("--cpu", type=pathlib.Path)
     parser.add_argument("--measured-on", default="")
     options = parser.parse_args()
     if (options.quality or options.cpu) and not options.measured_on:

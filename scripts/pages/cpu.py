@@ -1,116 +1,93 @@
 """The tables of docs/cpu.md: every ratio is to the fastest rival that stores at least as many bits."""
 from pages import markdown
 from pages.results import load
+from pages.rivals import fastest, is_rival
 
-# Bits of an element that rivals store; those of kvant's rows are in the results.
-RIVAL_BITS = {"f16": 16, "bf16": 16, "f32": 32, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5, "int8": 8,
-              "int4": 4}
-
-
-def is_rival(name):
-    return ":" in name and "=" not in name
+WEIGHTS = {"q4_1": "Q4_1", "q4_0": "Q4_0", "f16": "F16"}
 
 
-def bits_of(row):
-    if row.get("bits"):
-        return row["bits"]
-    kind = row["recipe"].split(":", 1)[1].split()[0].split("-")[0]
-    sides = [RIVAL_BITS[side] for side in kind.split("/")]
-    return sum(sides) / len(sides)
+def beside(row):
+    return f"{row['ratio']:.2f}x `{row['rival']}`" if row.get("ratio") else "-"
 
 
-def fastest(rivals, bits, speed):
-    """The fastest of those rows that store at least `bits`; None where there is none."""
-    able = [row for row in rivals if row["bits"] >= bits - 0.005 and speed(row)]
-    return max(able, key=speed, default=None)
+def field_of(document):
+    return "prompt_tps" if document["kind"] == "prompt" else "decode_tps"
 
 
-def with_bits(rows, known):
-    """Rows with the bits of each element: in `kvant bench` the rows don't carry them, those of attention do."""
-    made = []
-    for row in rows:
-        if is_rival(row["recipe"]) or row.get("bits"):
-            made.append({**row, "bits": bits_of(row)})
-        else:
-            made.append({**row, "bits": known.get(row["recipe"].split(" ")[0], 16.0)})
-    return made
-
-
-def ratio(value, rival, speed):
-    return "-" if rival is None else f"{value / speed(rival):.2f}x `{rival['recipe']}`"
+def rate(value):
+    return "-" if not value else f"{value:,.1f}" if value < 200 else f"{value:,.0f}"
 
 
 class Cpu:
     def __init__(self, folder):
         self.documents = load(folder, "cpu")
 
-    def kind(self, kind):
-        return [d for d in self.documents if d["kind"] == kind]
-
-    def known_bits(self):
-        return {row["recipe"]: row["bits"] for d in self.kind("attention") for row in d["results"] if row.get("bits")}
+    def kind(self, *kinds):
+        return [d for d in self.documents if d["kind"] in kinds]
 
     def attention(self):
         text = "".join(self.attention_table(d) for d in self.kind("attention"))
         return text or "Not measured yet.\n"
 
-    def attention_rows(self, document):
-        """(row, its fastest rival) in the order of the run."""
-        speed = lambda row: 1 / row["us"]
-        rows = with_bits(document["results"], {})
-        for row in rows:
-            rivals = [r for r in rows if is_rival(r["recipe"]) and r["ctx"] == row["ctx"]]
-            yield row, None if is_rival(row["recipe"]) else fastest(rivals, row["bits"], speed)
-
-    def attention_table(self, document):
-        cells = []
-        for row, rival in self.attention_rows(document):
-            share = f"{row['read_percent']:.0f} %" if row.get("read_percent") else "-"
-            cells.append((f"{row['ctx']:,}", f"`{row['recipe']}`", f"{row['bits']:.2f}", f"{row['us']:,.0f}", share,
-                          ratio(1 / row["us"], rival, lambda r: 1 / r["us"])))
-        title = (f"\n**{document['heads']} query heads on {document['kv_heads']} KV heads of {document['dim']}**; "
-                 f"{document['threads']} threads" +
-                 (f", backend `{document['backend']}`" if document.get("backend") else "") +
-                 f"; medians of {document['repeats']} interleaved rounds; {document['measured_on']}; memory is read at "
-                 f"{document['read_gbps']:.0f} GB/s\n\n")
+    @staticmethod
+    def attention_table(document):
+        rows = [(f"{row['ctx']:,}", f"`{row['recipe']}`", f"{row['bits']:.2f}", f"{row['us']:,.0f}",
+                 f"{row['read_percent']:.0f} %" if row.get("read_percent") else "-", beside(row))
+                for row in sorted(document["results"], key=lambda row: (row["ctx"], is_rival(row["recipe"])))]
+        title = (f"\n### {document['heads']} query heads on {document['kv_heads']} KV heads of {document['dim']}, "
+                 f"`{document['backend']}`\n\n" + markdown.code(document["command"]) +
+                 f"\n{document['measured_on']}; {document['threads']} threads; medians of {document['repeats']} interleaved "
+                 f"rounds; memory is read at {document['read_gbps']:.0f} GB/s.\n\n")
         header = ("tokens", "cache", "bits", "us a layer", "of the read limit", "beside the fastest rival")
-        return title + markdown.code(document["command"]) + "\n" + markdown.table(header, cells)
-
-    def compared(self, document, recipe, field):
-        """Rows of a recipe in a run of a whole model, each with the fastest rival of at least its bits at its depth."""
-        rows = with_bits(document["results"], self.known_bits())
-        found = []
-        for row in rows:
-            rivals = [r for r in rows if is_rival(r["recipe"]) and r["depth"] == row["depth"]]
-            if row["recipe"] == recipe and row.get(field):
-                found.append((row, fastest(rivals, row["bits"], lambda r: r.get(field))))
-        return found
+        return title + markdown.table(header, rows)
 
     def model(self):
-        text = "".join(self.model_table(d) for d in self.kind("model"))
+        text = "".join(self.model_table(d) for d in self.kind("decode", "prompt"))
         return text or "Not measured yet.\n"
 
     def model_table(self, document):
-        rows = with_bits(document["results"], self.known_bits())
-        cells = []
-        for row in rows:
-            rivals = [r for r in rows if is_rival(r["recipe"]) and r["depth"] == row["depth"]]
-            made = [f"{row['depth']:,}", f"`{row['recipe']}`"]
-            for field in ("prompt_tps", "decode_tps"):
-                speed = lambda r, field=field: r.get(field)
-                rival = None if is_rival(row["recipe"]) else fastest(rivals, row["bits"], speed)
-                value = row.get(field)
-                made += ["-", "-"] if not value else [f"{value:,.1f}" if value < 200 else f"{value:,.0f}",
-                                                      ratio(value, rival, speed)]
-            cells.append(tuple(made))
-        settings = [f"prompt of {document['prompt']}, {document['decode']} generated tokens",
-                    f"{document['threads']} threads", f"medians of {document['repeats']}", document["measured_on"]]
-        for extra in ("weights", "beside"):
-            if document.get(extra):
-                settings.insert(0, document[extra])
-        header = ("depth", "cache", "prompt tokens/s", "beside the fastest rival", "decode tokens/s",
-                  "beside the fastest rival")
-        return "\n" + "; ".join(settings) + "\n\n" + markdown.code(document["command"]) + "\n" + markdown.table(header, cells)
+        """Caches down, weights across; the last column: the best of a cache beside the best rival, over all weights."""
+        weights = [w for w in WEIGHTS if any(r["weights"] == w for r in document["results"])]
+        names = list(dict.fromkeys(row["recipe"] for row in document["results"]))
+        rows = []
+        for name in sorted(names, key=is_rival):
+            cells = [rate(self.speed(document, name, w)) for w in weights]
+            rows.append((f"`{name}`", *cells, self.best(document, name)))
+        what = (f"Prompts of {document['prompt']:,} tokens" if document["kind"] == "prompt" else
+                f"Decode, {document['depth']:,} tokens deep")
+        title = (f"\n### {what}\n\n" + markdown.code(document["command"]) +
+                 f"\n{document['measured_on']}; SmolLM2-135M; {document['threads']} threads; medians of "
+                 f"{document['repeats']}; tokens a second, by type of weights.\n\n")
+        header = ("cache", *(WEIGHTS[w] for w in weights), "its best beside the fastest rival's best")
+        return title + markdown.table(header, rows)
+
+    @staticmethod
+    def speed(document, name, weights):
+        return next((r.get(field_of(document)) for r in document["results"] if r["recipe"] == name and r["weights"] == weights),
+                    None)
+
+    @staticmethod
+    def best_of(document, name):
+        """(its fastest row, the fastest rival's) over all types of weights."""
+        speed = lambda row: row.get(field_of(document)) or 0
+        own = max((r for r in document["results"] if r["recipe"] == name), key=speed, default=None)
+        rival = own and fastest(document["results"], own["bits"], speed)
+        return own, rival, (speed(own) / speed(rival) if rival else None)
+
+    def best(self, document, name):
+        if is_rival(name):
+            return "-"
+        _, rival, ratio = self.best_of(document, name)
+        return "-" if rival is None else f"{ratio:.2f}x `{rival['recipe']}`, {WEIGHTS.get(rival['weights'], '')}"
+
+    def sparse(self):
+        rows = [(f"{d['depth']:,}", f"`{r['recipe']}`", rate(r.get("decode_tps"))) for d in self.kind("sparse")
+                for r in d["results"]]
+        if not rows:
+            return "Not measured yet.\n"
+        first = self.kind("sparse")[0]
+        return (markdown.code(first["command"]) + f"\n{first['measured_on']}; caches filled by running a text.\n\n" +
+                markdown.table(("depth", "cache", "decode tokens/s"), rows))
 
     def blocks(self):
-        return {"cpu-attention": self.attention, "cpu-model": self.model}
+        return {"cpu-attention": self.attention, "cpu-model": self.model, "cpu-sparse": self.sparse}

@@ -1,7 +1,7 @@
 """What the README and the guide show of the results: a short table, a picture, a few sentences."""
 from pages import chart, markdown
-from pages.cpu import bits_of, fastest, is_rival
 from pages.quality import divergence
+from pages.rivals import is_rival
 
 ROWS = ("llama.cpp:q8_0", "llama.cpp:q5_0", "llama.cpp:q4_0", "kvant-4bit", "kvant-3bit", "kvant-2bit")
 SHAPE = (32, 8, 128, 32768)  # query heads, KV heads, head size, tokens: Llama-3.1-8B's layer
@@ -20,28 +20,21 @@ class Front:
         self.quality, self.cpu, self.gpu = quality, cpu, gpu
 
     def attention(self):
-        """The run of attention alone that is shown: rows at SHAPE, with bits."""
+        """The run of attention alone that is shown: its rows at SHAPE."""
         heads, kv_heads, dim, tokens = SHAPE
         for document in self.cpu.kind("attention"):
-            if (document["heads"], document["kv_heads"], document["dim"]) != (heads, kv_heads, dim):
-                continue
-            rows = [{**r, "bits": bits_of(r)} for r in document["results"] if r["ctx"] == tokens]
-            if rows:
+            rows = [r for r in document["results"] if r["ctx"] == tokens]
+            if rows and (document["heads"], document["kv_heads"], document["dim"]) == (heads, kv_heads, dim):
                 return document, rows
         return None, []
 
     def speed(self, recipe):
-        """A recipe's attention beside the fastest rival of at least its bits: a cell."""
+        """A cell: a recipe's attention, and beside the fastest rival of at least its bits."""
         _, rows = self.attention()
-        name = recipe.replace("llama.cpp:", "ggml:")
-        row = next((r for r in rows if r["recipe"] == name), None)
+        row = next((r for r in rows if r["recipe"] == recipe.replace("llama.cpp:", "ggml:")), None)
         if row is None:
             return "-"
-        if is_rival(name):
-            return f"{row['us'] / 1000:.1f} ms"
-        rival = fastest([r for r in rows if is_rival(r["recipe"])], row["bits"], lambda r: 1 / r["us"])
-        beside = "" if rival is None else f" ({rival['us'] / row['us']:.1f}x `{rival['recipe']}`)"
-        return f"{row['us'] / 1000:.1f} ms{beside}"
+        return f"{row['us'] / 1000:.1f} ms" + (f" ({row['ratio']:.1f}x `{row['rival']}`)" if row.get("ratio") else "")
 
     def table(self):
         run = self.quality.run(reference="f16")
@@ -96,14 +89,15 @@ class Front:
                 f"{document['threads']} threads, a layer: {cells}.")
 
     def model_line(self):
-        for document in self.cpu.kind("model"):
-            found = self.cpu.compared(document, "kvant-4bit", "decode_tps") if document.get("decode") else []
-            if found and not document.get("beside"):
-                row, rival = max(found, key=lambda each: each[0]["depth"])
-                beside = "" if rival is None else f", {row['decode_tps'] / rival['decode_tps']:.1f}x `{rival['recipe']}`"
-                return (f"**A whole model on the CPU**, SmolLM2-135M, {row['depth']:,} tokens deep: `kvant-4bit` "
-                        f"{row['decode_tps']:.0f} tokens/s{beside}.")
-        return ""
+        found = self.cpu.kind("decode")
+        if not found:
+            return ""
+        document = max(found, key=lambda d: d["depth"])
+        own, rival, ratio = self.cpu.best_of(document, "kvant-4bit")
+        if rival is None:
+            return ""
+        return (f"**A whole model on the CPU**, SmolLM2-135M, {document['depth']:,} tokens deep: `kvant-4bit` "
+                f"{own['decode_tps']:.0f} tokens/s, {ratio:.1f}x `{rival['recipe']}`, both with their best weights.")
 
     def gpu_line(self):
         for document in self.gpu.kind("decode"):

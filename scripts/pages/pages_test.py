@@ -9,9 +9,11 @@ import xml.dom.minidom
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from pages import c_header, chart, command_help, markdown, results  # noqa: E402
-from pages.cpu import Cpu, fastest  # noqa: E402
+from pages.cpu import Cpu  # noqa: E402
 from pages.gpu import Gpu  # noqa: E402
+from pages.import_cpu import import_cpu  # noqa: E402
 from pages.quality import Quality  # noqa: E402
+from pages.rivals import fastest  # noqa: E402
 
 
 def folder_with(**documents):
@@ -56,17 +58,40 @@ class Rivals(unittest.TestCase):
             {"recipe": "ggml:q8_0", "ctx": 9, "us": 40.0}, {"recipe": "ggml:q4_0", "ctx": 9, "us": 90.0},
             {"recipe": "ggml:q8_0", "ctx": 8, "us": 1.0}]
 
-    def rivals_of_each(self):
-        folder = folder_with(cpu=[])
-        return {row["recipe"]: rival and rival["recipe"] for row, rival in
-                Cpu(folder).attention_rows({"results": self.ROWS}) if row["ctx"] == 9}
+    @staticmethod
+    def imported(files):
+        folder = pathlib.Path(tempfile.mkdtemp())
+        for name, content in files.items():
+            (folder / f"{name}.json").write_text(json.dumps(content))
+        return import_cpu(folder, "here")
+
+    def attention(self, **more):
+        shape = {"heads": 9, "kv_heads": 3, "dim": 64, "threads": 2, "repeats": 5, "read_gbps": 40.0}
+        raw = {"schema": "kvant.bench.attention/2", **shape, "results": self.ROWS}
+        files = {"attention-9-3-64-avx512-0": raw}
+        if more:
+            files["onnxruntime-9-3-64"] = {"schema": "kvant.bench.onnxruntime/1", **shape, "results": [more]}
+        return {row["recipe"]: row.get("rival") for row in self.imported(files)[0]["results"] if row["ctx"] == 9}
 
     def test_a_ratio_is_to_the_fastest_rival_of_at_least_as_many_bits_at_that_context(self):
-        self.assertEqual(self.rivals_of_each(), {"bf16": "ggml:f16-plain", "q4_0-h": "ggml:q8_0", "ggml:f16": None,
-                                                 "ggml:f16-plain": None, "ggml:q8_0": None, "ggml:q4_0": None})
+        self.assertEqual(self.attention(), {"bf16": "ggml:f16-plain", "q4_0-h": "ggml:q8_0", "ggml:f16": None,
+                                            "ggml:f16-plain": None, "ggml:q8_0": None, "ggml:q4_0": None})
+
+    def test_programs_measured_apart_compete_too(self):
+        rivals = self.attention(recipe="onnxruntime:int8", ctx=9, bits=8.0, us=30.0)
+        self.assertEqual((rivals["bf16"], rivals["q4_0-h"]), ("ggml:f16-plain", "onnxruntime:int8"))
+
+    def test_a_model_is_compared_with_the_rival_at_its_best_weights(self):
+        def raw(own, rival):
+            return {"schema": "kvant.bench/1", "prompt": 0, "decode": 16, "threads": 2, "repeats": 5, "results": [
+                {"recipe": "kvant-4bit", "depth": 64, "bits": 4.7, "decode_tps": own},
+                {"recipe": "llama.cpp:f16", "depth": 64, "decode_tps": rival}]}
+        document, = self.imported({"model-q4_1-64": raw(90.0, 40.0), "model-f16-64": raw(60.0, 45.0)})
+        self.assertEqual(Cpu.best_of(document, "kvant-4bit")[2], 2.0)
+        self.assertIn("| `kvant-4bit` | 90.0 | 60.0 | 2.00x `llama.cpp:f16`, F16 |", Cpu(folder_with(cpu=[document])).model())
 
     def test_a_rival_without_a_figure_is_passed_over(self):
-        rows = [{"bits": 16, "decode_tps": None}, {"bits": 16, "decode_tps": 3.0}]
+        rows = [{"recipe": "llama.cpp:f16", "decode_tps": None}, {"recipe": "llama.cpp:q8_0", "decode_tps": 3.0}]
         self.assertEqual(fastest(rows, 4.5, lambda r: r["decode_tps"]), rows[1])
         self.assertIsNone(fastest(rows, 17, lambda r: r["decode_tps"]))
 

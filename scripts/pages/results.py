@@ -3,8 +3,6 @@ import json
 
 QUALITY_FIELDS = ("recipe", "label", "bits_sealed", "bits_all", "constant_bytes", "constant_bits", "ppl", "kld_mean",
                   "kld_lo", "kld_hi", "kld_p999", "top1")
-ATTENTION_FIELDS = ("recipe", "ctx", "bits", "us", "read_percent")
-MODEL_FIELDS = ("recipe", "depth", "bits", "prompt_tps", "decode_tps", "token_p50", "token_p99")
 
 
 def load(folder, name):
@@ -65,19 +63,3 @@ def same_run(document, raw):
 def add_rows(document, rows):
     known = {(row["recipe"], row.get("label")) for row in document["results"]}
     document["results"] += [row for row in rows if (row["recipe"], row.get("label")) not in known]
-
-
-def import_bench(paths, where):
-    """Documents of `kvant bench` or `kvant bench attention`, and of programs that write the same fields."""
-    documents = []
-    for path in paths:
-        for raw in documents_in(path):
-            attention = "attention" in raw["schema"]
-            fields = ATTENTION_FIELDS if attention else MODEL_FIELDS
-            head = {key: rounded(raw[key]) for key in ("heads", "kv_heads", "dim", "threads", "repeats", "prompt", "decode",
-                                                       "read_gbps", "backend", "command", "weights", "beside")
-                    if raw.get(key) is not None}
-            documents.append({"kind": "attention" if attention else "model", **head,
-                              "measured_on": raw.get("measured_on", where),
-                              "results": [reduced(row, fields) for row in raw["results"]]})
-    return documents
