@@ -20,4 +20,7 @@ function(kvant_docs)
   add_test(NAME Docs.ScriptsDoWhatTheySay COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/pages/pages_test.py)
   set_tests_properties(Docs.ReferenceIsCurrent Docs.TablesAreCurrent Docs.LinksLeadSomewhere Docs.ScriptsDoWhatTheySay
                        PROPERTIES LABELS unit)
+  add_test(NAME Docs.JsonPageNamesEveryField COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-json.py
+           $<TARGET_FILE:kvant> ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf)
+  set_tests_properties(Docs.JsonPageNamesEveryField PROPERTIES LABELS model)
 endfunction()

@@ -5,6 +5,7 @@
     scripts/tables.py docs/results --check               say what is not current, change nothing
     scripts/tables.py docs/results --quality FOLDER      first take over what scripts/measure-quality left in FOLDER
     scripts/tables.py docs/results --cpu FOLDER          first take over what scripts/bench-cpu.sh left in FOLDER
+    scripts/tables.py docs/results --gpu FOLDER          first take over rows of scripts/gpu-bench and gpu-fp8-rivals.py
 
 What is taken over replaces what was there, and is described by --measured-on, a line about machine and date.
 """
@@ -18,6 +19,7 @@ from pages.cpu import Cpu  # noqa: E402
 from pages.front import Front  # noqa: E402
 from pages.gpu import Gpu  # noqa: E402
 from pages.import_cpu import import_cpu  # noqa: E402
+from pages.import_gpu import import_gpu  # noqa: E402
 from pages.quality import Quality  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -46,6 +48,9 @@ def generated(folder):
 def take_over(options):
     if options.quality:
         results.save(options.results, "quality", results.import_quality(options.quality, options.measured_on))
+    if options.gpu:  # what isn't rows of decode attention stays
+        tables = [d for d in results.load(options.results, "gpu") if d["kind"] == "table"]
+        results.save(options.results, "gpu", import_gpu(options.gpu, options.measured_on) + tables)
     if options.cpu:
         results.save(options.results, "cpu", import_cpu(options.cpu, options.measured_on))
 
@@ -56,9 +61,10 @@ def parse():
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--quality", type=pathlib.Path)
     parser.add_argument("--cpu", type=pathlib.Path)
+    parser.add_argument("--gpu", type=pathlib.Path)
     parser.add_argument("--measured-on", default="")
     options = parser.parse_args()
-    if (options.quality or options.cpu) and not options.measured_on:
+    if (options.quality or options.cpu or options.gpu) and not options.measured_on:
         parser.error("say where and when it was measured: --measured-on '2 cores of ..., 2026-11-22'")
     return options
 

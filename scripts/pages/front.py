@@ -106,7 +106,7 @@ class Front:
             index = document["shapes"].index(SHOWN_ON_GPU[1])
             cells = []
             for name in SHOWN_ON_GPU[0]:
-                row = next((r for r in document["results"] if r["name"] == name), None)
+                row = next((r for r in document["results"] if r["name"] == name and not r.get("recipe")), None)
                 rival = row and self.gpu.fastest(document, row, index)
                 if row and rival:
                     cells.append(f"`{name}` ({row['bits']:.2f} bits) {rival['us'][index] / row['us'][index]:.1f}x {rival['name']}")

@@ -1,7 +1,14 @@
-"""The tables of docs/gpu.md. Decode: microseconds a layer at each shape, how many times faster than the fastest rival of
-at least as many bits, and the share of the time that a kernel needs which only reads the same bytes."""
+"""The tables of docs/gpu.md. Decode: microseconds a layer at each shape, how many times faster than the fastest rival in
+BF16 and in FP8, and the share of the time that a kernel needs which only reads the same bytes."""
 from pages import markdown
 from pages.results import load
+
+
+def shown(row):
+    if row.get("rival"):
+        return row["name"]
+    formats = ", ".join(" + ".join(f"`{part}`" for part in pair.split("+")) for pair in row["name"].split("/"))
+    return f"{formats}: {row['recipe']}" if row.get("recipe") else formats
 
 
 class Gpu:
@@ -25,11 +32,9 @@ class Gpu:
         rows = []
         for row in document["results"]:
             cells = [self.cell(document, row, i) for i in range(len(document["shapes"]))]
-            name = row["name"] if row.get("rival") else " + ".join(f"`{part}`" for part in row["name"].split("+"))
-            rows.append((name + row.get("note", ""), f"{row['bits']:.2f}", *cells))
-        title = f"\n**Heads of {document['dim']}**; {document['measured_on']}\n\n"
-        return (title + markdown.code(document["command"]) + "\n" +
-                markdown.table(("formats (K + V)", "bits", *document["shapes"]), rows))
+            rows.append((shown(row), f"{row['bits']:.2f}", *cells))
+        title = f"\n### Heads of {document['dim']}\n\n" + markdown.code(document["command"]) + f"\n{document['measured_on']}\n\n"
+        return title + markdown.table(("formats (K + V)", "bits", *document["shapes"]), rows)
 
     def cell(self, document, row, index):
         us = row["us"][index]
@@ -38,9 +43,10 @@ class Gpu:
         if row.get("rival"):
             return f"{us:,.1f}"
         inside = []
-        rival = self.fastest(document, row, index)
-        if rival:
-            inside.append(f"{rival['us'][index] / us:.2f}x")
+        for least_bits in sorted({r["bits"] for r in document["results"] if r.get("rival")}, reverse=True):  # BF16, FP8
+            rivals = [r["us"][index] for r in document["results"] if r.get("rival") and r["bits"] == least_bits and r["us"][index]]
+            if rivals and row["bits"] <= least_bits + 0.005:
+                inside.append(f"{min(rivals) / us:.2f}x")
         if row.get("limit_percent") and row["limit_percent"][index] is not None:
             inside.append(f"{row['limit_percent'][index]:.0f} %")
         return f"{us:,.1f}" + (f" ({', '.join(inside)})" if inside else "")

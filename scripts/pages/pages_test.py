@@ -12,6 +12,7 @@ from pages import c_header, chart, command_help, markdown, results  # noqa: E402
 from pages.cpu import Cpu  # noqa: E402
 from pages.gpu import Gpu  # noqa: E402
 from pages.import_cpu import import_cpu  # noqa: E402
+from pages.import_gpu import import_gpu  # noqa: E402
 from pages.quality import Quality  # noqa: E402
 from pages.rivals import fastest  # noqa: E402
 
@@ -100,7 +101,19 @@ class Rivals(unittest.TestCase):
             {"name": "cuDNN", "bits": 16, "rival": True, "us": [950.0]}, {"name": "FP8", "bits": 8, "rival": True, "us": [600.0]},
             {"name": "tcq4+tcq4", "bits": 4.2, "us": [300.0], "limit_percent": [87.0]}]}
         text = Gpu(folder_with(gpu=[document])).decode()
-        self.assertIn("| `tcq4` + `tcq4` | 4.20 | 300.0 (2.00x, 87 %) |", text)
+        self.assertIn("| `tcq4` + `tcq4` | 4.20 | 300.0 (3.17x, 2.00x, 87 %) |", text)
+
+    def test_rows_of_the_gpu_keep_the_best_round_of_rivals_and_recipes_apart(self):
+        shape = {"head_dim": 128, "seqs": 8, "context": 131072, "bytes": 4617000}
+        rows = [{"what": "cuDNN", "options": "", "us": 12.0, "least_us": 10.0, "bits": 16, **shape},
+                {"what": "kvant lm3+lm3", "options": "--head-dim 128", "us": 5.0, "limit_us": 4.0, "bits": 3.1, **shape},
+                {"what": "kvant lm3+lm3", "options": "--rotate qo --tail 64", "us": 8.0, "bits": 3.2, **shape}]
+        folder = pathlib.Path(tempfile.mkdtemp())
+        (folder / "rows.json").write_text("\n".join(json.dumps(row) for row in rows))
+        document, = import_gpu(folder, "here")
+        self.assertEqual([(r["name"], r.get("recipe"), r["us"], r["limit_percent"]) for r in document["results"]],
+                         [("cuDNN", None, [10.0], [26.0]), ("lm3+lm3", None, [5.0], [80.0]),
+                          ("lm3+lm3", "turbo3", [8.0], [32.5])])
 
 
 class QualityTables(unittest.TestCase):
