@@ -49,7 +49,7 @@ def y_of(kld):
 
 
 def axes():
-    parts = [label(LEFT[0] - 50, 24, "Divergence from the unquantized cache (mean KLD), by bits of an element", "title")]
+    parts = [label(LEFT[0] - 50, 24, "Mean KL divergence from the unquantized cache", "title")]
     for power in range(-4, 1):
         y = y_of(10.0**power)
         parts.append(tag("line", x1=LEFT[0], x2=LEFT[0] + LEFT[2], y1=f"{y:.1f}", y2=f"{y:.1f}", **{"class": "grid"}))
@@ -74,8 +74,8 @@ def series(run):
             parts.append(tag("polyline", points=path, **{"class": f"line {kind}"}))
         for x, y in points:
             parts.append(tag("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=4.5, **{"class": kind}))
-        x, y = points[0]
-        parts.append(label(x + 9, y + 4 if kind != "ours" else y + 18, name, kind))
+        x, y = points[-1]  # that of the fewest bits, where series lie apart
+        parts.append(label(x + 8, y - 7, name, kind))
     return parts
 
 
