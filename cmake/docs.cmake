@@ -18,8 +18,8 @@ function(kvant_docs)
   add_test(NAME Docs.TablesAreCurrent COMMAND ${tables} --check)
   add_test(NAME Docs.LinksLeadSomewhere COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-links.py)
   add_test(NAME Docs.ScriptsDoWhatTheySay COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/pages/pages_test.py)
-  set_tests_properties(Docs.ReferenceIsCurrent Docs.TablesAreCurrent Docs.LinksLeadSomewhere Docs.ScriptsDoWhatTheySay
-                       PROPERTIES LABELS unit)
+  set_tests_properties(Docs.TablesAreCurrent Docs.LinksLeadSomewhere Docs.ScriptsDoWhatTheySay PROPERTIES LABELS unit)
+  set_tests_properties(Docs.ReferenceIsCurrent PROPERTIES LABELS slow)  # needs the program
   add_test(NAME Docs.JsonPageNamesEveryField COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-json.py
            $<TARGET_FILE:kvant> ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf)
   set_tests_properties(Docs.JsonPageNamesEveryField PROPERTIES LABELS model)

@@ -48,11 +48,10 @@ def generated(folder):
 def take_over(options):
     if options.quality:
         results.save(options.results, "quality", results.import_quality(options.quality, options.measured_on))
-    if options.gpu:  # what isn't rows of decode attention stays
-        tables = [d for d in results.load(options.results, "gpu") if d["kind"] == "table"]
-        results.save(options.results, "gpu", import_gpu(options.gpu, options.measured_on) + tables)
-    if options.cpu:
-        results.save(options.results, "cpu", import_cpu(options.cpu, options.measured_on))
+    for name, take, folder in (("gpu", import_gpu, options.gpu), ("cpu", import_cpu, options.cpu)):
+        if folder:  # tables that were put there by hand stay
+            tables = [d for d in results.load(options.results, name) if d["kind"] == "table"]
+            results.save(options.results, name, take(folder, options.measured_on) + tables)
 
 
 def parse():

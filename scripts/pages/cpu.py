@@ -90,4 +90,5 @@ class Cpu:
                 markdown.table(("depth", "cache", "decode tokens/s"), rows))
 
     def blocks(self):
-        return {"cpu-attention": self.attention, "cpu-model": self.model, "cpu-sparse": self.sparse}
+        return {"cpu-attention": self.attention, "cpu-model": self.model, "cpu-sparse": self.sparse,
+                "cpu-more": lambda: markdown.measured_tables(self.kind("table"))}

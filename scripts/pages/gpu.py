@@ -52,15 +52,7 @@ class Gpu:
         return f"{us:,.1f}" + (f" ({', '.join(inside)})" if inside else "")
 
     def tables(self):
-        """Everything else: tables as they were measured, each with its command."""
-        text = ""
-        for document in self.kind("table"):
-            text += f"\n### {document['title']}\n\n"
-            if document.get("text"):
-                text += document["text"] + "\n\n"
-            text += markdown.code(document["command"]) + f"\n{document['measured_on']}\n\n"
-            text += markdown.table(document["columns"], document["results"])
-        return text or "Not measured yet.\n"
+        return markdown.measured_tables(self.kind("table"))
 
     def blocks(self):
         return {"gpu-decode": self.decode, "gpu-more": self.tables}

@@ -26,3 +26,13 @@ def filled(text, blocks):
         return begin + blocks[name]() + end
 
     return BLOCK.sub(fill, text), unknown
+
+
+def measured_tables(documents):
+    """Documents of the kind `table`: as they were measured, each with its command."""
+    text = ""
+    for document in documents:
+        text += f"\n### {document['title']}\n\n" + (document["text"] + "\n\n" if document.get("text") else "")
+        text += code(document["command"]) + f"\n{document['measured_on']}\n\n"
+        text += table(document["columns"], document["results"])
+    return text or "Not measured yet.\n"
