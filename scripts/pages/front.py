@@ -6,7 +6,7 @@ from pages.rivals import is_rival
 ROWS = ("llama.cpp:q8_0", "llama.cpp:q5_0", "llama.cpp:q4_0", "kvant-4bit", "kvant-3bit", "kvant-2bit")
 SHAPE = (32, 8, 128, 32768)  # query heads, KV heads, head size, tokens: Llama-3.1-8B's layer
 CHOICES = ("q8_0", "kvant-4bit", "q4_0-h", "kvant-3bit", "turbo3", "kvant-2bit", "kivi-2bit", "vecinfer-2bit")
-SHOWN_ON_GPU = (("ch4g128+tok4g128", "ch2g128+tok2g128", "tcq4+tcq4", "tcq2+tcq2"), "8, 128k")
+SHOWN_ON_GPU = (("kvant-4bit, not calibrated", "kvant-2bit, not calibrated", "kivi-4bit", "kivi-2bit"), "8, 128k")
 BARS = (("ggml", "llama"), ("bf16", "plain"), ("q8_0", "plain"), ("kvant-4bit", "ours"), ("kvant-3bit", "ours"),
         ("kvant-2bit", "ours"))
 
@@ -104,15 +104,15 @@ class Front:
             if document["dim"] != 128 or SHOWN_ON_GPU[1] not in document["shapes"]:
                 continue
             index = document["shapes"].index(SHOWN_ON_GPU[1])
-            cells = []
-            for name in SHOWN_ON_GPU[0]:
-                row = next((r for r in document["results"] if r["name"] == name and not r.get("recipe")), None)
-                rival = row and self.gpu.fastest(document, row, index)
-                if row and rival:
-                    cells.append(f"`{name}` ({row['bits']:.2f} bits) {rival['us'][index] / row['us'][index]:.1f}x {rival['name']}")
-            if cells:
-                sequences, tokens = SHOWN_ON_GPU[1].split(", ")
-                return f"**Decode attention on an H200**, {sequences} sequences of {tokens} tokens: {', '.join(cells)}."
+            rows = [row for name in SHOWN_ON_GPU[0] for row in document["results"] if row.get("recipe") == name]
+            rivals = [self.gpu.rivals(document, row, index) for row in rows]
+            if not rows or not all(len(each) == 2 for each in rivals):
+                continue
+            cells = ", ".join(f"{row['recipe']} {bf16['us'][index] / row['us'][index]:.1f}x and "
+                              f"{fp8['us'][index] / row['us'][index]:.1f}x" for row, (bf16, fp8) in zip(rows, rivals))
+            sequences, tokens = SHOWN_ON_GPU[1].split(", ")
+            return (f"**Decode attention on an H200**, {sequences} sequences of {tokens} tokens, rotations and tail included, "
+                    f"beside the fastest engine in BF16 ({rivals[0][0]['name']}) and in FP8 ({rivals[0][1]['name']}): {cells}.")
         return ""
 
     def choosing(self):

@@ -23,10 +23,14 @@ class Gpu:
         return text or "Not measured yet.\n"
 
     @staticmethod
-    def fastest(document, row, index):
-        """The fastest rival at a shape that stores at least the bits of `row`."""
-        able = [r for r in document["results"] if r.get("rival") and r["bits"] >= row["bits"] - 0.005 and r["us"][index]]
-        return min(able, key=lambda r: r["us"][index], default=None)
+    def rivals(document, row, index):
+        """The fastest rivals at a shape: in BF16, and in FP8 where the row has about 8 bits or fewer."""
+        found = []
+        for least, most in ((15, 17), (7, 9)):
+            able = [r for r in document["results"] if r.get("rival") and least < r["bits"] < most and r["us"][index]]
+            if able and row["bits"] < most:
+                found.append(min(able, key=lambda r: r["us"][index]))
+        return found
 
     def decode_table(self, document):
         rows = []
@@ -42,11 +46,7 @@ class Gpu:
             return "-"
         if row.get("rival"):
             return f"{us:,.1f}"
-        inside = []
-        for least_bits in sorted({r["bits"] for r in document["results"] if r.get("rival")}, reverse=True):  # BF16, FP8
-            rivals = [r["us"][index] for r in document["results"] if r.get("rival") and r["bits"] == least_bits and r["us"][index]]
-            if rivals and row["bits"] <= least_bits + 0.005:
-                inside.append(f"{min(rivals) / us:.2f}x")
+        inside = [f"{rival['us'][index] / us:.2f}x" for rival in self.rivals(document, row, index)]
         if row.get("limit_percent") and row["limit_percent"][index] is not None:
             inside.append(f"{row['limit_percent'][index]:.0f} %")
         return f"{us:,.1f}" + (f" ({', '.join(inside)})" if inside else "")

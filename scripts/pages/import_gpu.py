@@ -69,7 +69,7 @@ def add(made, row, index):
     us = row.get("least_us", row["us"]) if made.get("rival") else row["us"]
     if made.get("rival") and made["us"][index] is not None:
         us = min(us, made["us"][index])
-    limit = row.get("limit_us") or START_US + row["bytes"] / BYTES_PER_US
+    limit = START_US + row["bytes"] / BYTES_PER_US
     made["us"][index] = us
     made["limit_percent"][index] = round(100 * limit / us, 1)
     made["bits"] = row["bits"]
