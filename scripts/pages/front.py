@@ -15,6 +15,12 @@ def shown(name):
     return f"llama.cpp `{name.split(':')[1]}`" if name.startswith("llama.cpp:") else f"`{name}`"
 
 
+def quoted(recipe):
+    """`kvant-4bit` (not calibrated)"""
+    name, _, remark = recipe.partition(", ")
+    return f"`{name}`" + (f" ({remark})" if remark else "")
+
+
 class Front:
     def __init__(self, quality, cpu, gpu):
         self.quality, self.cpu, self.gpu = quality, cpu, gpu
@@ -108,11 +114,12 @@ class Front:
             rivals = [self.gpu.rivals(document, row, index) for row in rows]
             if not rows or not all(len(each) == 2 for each in rivals):
                 continue
-            cells = ", ".join(f"{row['recipe']} {bf16['us'][index] / row['us'][index]:.1f}x and "
+            cells = ", ".join(f"{quoted(row['recipe'])} {bf16['us'][index] / row['us'][index]:.1f}x and "
                               f"{fp8['us'][index] / row['us'][index]:.1f}x" for row, (bf16, fp8) in zip(rows, rivals))
             sequences, tokens = SHOWN_ON_GPU[1].split(", ")
             return (f"**Decode attention on an H200**, {sequences} sequences of {tokens} tokens, rotations and tail included, "
-                    f"beside the fastest engine in BF16 ({rivals[0][0]['name']}) and in FP8 ({rivals[0][1]['name']}): {cells}.")
+                    f"beside the fastest engine in BF16 ({rivals[0][0]['name'].split(',')[0]}) and in FP8 "
+                    f"({rivals[0][1]['name'].split(',')[0]}): {cells}.")
         return ""
 
     def choosing(self):
