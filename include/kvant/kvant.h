@@ -5,7 +5,7 @@
  * read on the device, so that a captured step can be replayed as sequences grow.
  *
  * A page is 128 consecutive tokens of one KV head, one side (keys or values). Sealed pages are low-bit, in
- * the byte order of docs/cuda.md; unquantized tokens (the sink and other protected tokens: "side" pages;
+ * the byte order of docs/dev/gpu.md; unquantized tokens (the sink and other protected tokens: "side" pages;
  * those not yet sealed: "tail" pages) are BF16.
  *
  * Structures begin with their size, which the caller sets to sizeof: later versions only append members, and

@@ -435,7 +435,8 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
     };
     for_each(n_heads, end, [] {});
     for_each(static_cast<int>(runs_.size()), weigh, [] {});
-    for_each(n_heads, [&](int i) { seal_after(step, layer, *active_[i], seal_scratch); }, next_round);
+    for_each(
+        n_heads, [&](int i) { seal_after(step, layer, *active_[i], seal_scratch); }, next_round);
   }
 }
 

@@ -37,7 +37,7 @@ Result<Comparison> compare_results(const nlohmann::ordered_json& before, const n
 Interval student_interval(std::span<const double> values);
 
 std::string comparison_table(const Comparison& comparison);
-// {"schema":"kvant.compare/1",..}: see docs/json.md.
+// {"schema":"kvant.compare/1",..}: see docs/reference/json.md.
 nlohmann::ordered_json comparison_to_json(const Comparison& comparison);
 
 }  // namespace kvant

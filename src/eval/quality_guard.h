@@ -3,7 +3,7 @@
 // A backend around another. Of each layer one KV head is watched: its newest K and V are kept unquantized
 // beside the cache. In a sampled share of the answer's steps, another one for each layer, the query of the
 // newest token attends in plain F32 to the tokens that are kept so and to the sink, once with K and V as they
-// were and once as the cache gives them back; older pages are left out of both. docs/tune.md has the
+// were and once as the cache gives them back; older pages are left out of both. docs/guide/tune.md has the
 // measurements behind the constants.
 #pragma once
 

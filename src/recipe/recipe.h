@@ -4,7 +4,7 @@
 //   kivi-2bit,window=0,sink=4        k=hadamard:ch4g128,v=tok4g128,sink=4        q8_0/tok4g128
 // NAME is a built-in recipe, a JSON file, or SIDE or SIDE/SIDE (K and V). A side is written
 // [transform+transform...:]format. Layers or heads can differ: `k@0-3=bf16`, `v@18.1=tok4g128` (layer 18,
-// KV head 1). JSON form: the same keys. docs/recipes.md has the whole grammar.
+// KV head 1). JSON form: the same keys. docs/guide/recipes.md has the whole grammar.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,8 @@ struct LayerRange {
   bool operator==(const LayerRange&) const = default;
 };
 
-// How the tokens of one prompt block attend to each other (docs/methods.md, VQuant and SageAttention).
+// How the tokens of one prompt block attend to each other (docs/reference/methods.md, VQuant and
+// SageAttention).
 enum class PromptAttention : std::uint8_t {
   exact,  // over K and V as the tail holds them
   int8,   // VQuant's fused kernel: K and V in INT8 but for protected tokens, sink and window

@@ -1,4 +1,4 @@
-// The string form of recipes. docs/recipes.md has the grammar.
+// The string form of recipes. docs/guide/recipes.md has the grammar.
 #include <fstream>
 #include <sstream>
 

@@ -39,7 +39,7 @@ struct ReportFigures {
   std::vector<MemoryRow> memory;
 };
 
-// {"schema":"kvant.report/2",..}: see docs/json.md.
+// {"schema":"kvant.report/2",..}: see docs/reference/json.md.
 nlohmann::ordered_json report_to_json(const ReportFigures& figures);
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// KVLinC's linear correction on the GPU (docs/methods.md): what its kernels share with the code that launches
-// them.
+// KVLinC's linear correction on the GPU (docs/reference/methods.md): what its kernels share with the code
+// that launches them.
 #pragma once
 
 #include <cuda_runtime.h>

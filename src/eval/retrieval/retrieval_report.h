@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// {"schema":"kvant.retrieval/1",..}: see docs/json.md.
+// {"schema":"kvant.retrieval/1",..}: see docs/reference/json.md.
 nlohmann::ordered_json retrieval_to_json(const RetrievalResult& result, const std::string& model);
 
 // A table of recipes and tasks for each context and for all together, and one of needles by depth.

@@ -36,7 +36,7 @@ std::vector<SuiteRow> layer_ranges() {
 }
 
 // H2O over quantized caches. The paper evicts under the correction as well, which kvant does not: see
-// docs/recipes.md.
+// docs/guide/recipes.md.
 std::vector<SuiteRow> evictions() {
   std::vector<SuiteRow> rows;
   for (const int percent : {0, 70, 75, 80, 85, 90, 95}) {

@@ -1,0 +1,26 @@
+# What is generated of the documentation, and tests that it is current: reference pages from the program and its
+# registries, tables from docs/results, links.
+find_package(Python3 COMPONENTS Interpreter)
+
+# After the program.
+function(kvant_docs)
+  add_executable(registry scripts/registry.cc)
+  target_link_libraries(registry PRIVATE kvant_eval nlohmann_json::nlohmann_json)
+  if(NOT Python3_Interpreter_FOUND)
+    message(STATUS "No Python 3 found: documentation is neither generated nor checked.")
+    return()
+  endif()
+  set(reference ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/reference.py $<TARGET_FILE:kvant>
+                $<TARGET_FILE:registry>)
+  set(tables ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/tables.py ${CMAKE_SOURCE_DIR}/docs/results)
+  add_custom_target(docs COMMAND ${reference} COMMAND ${tables} VERBATIM)
+  add_test(NAME Docs.ReferenceIsCurrent COMMAND ${reference} --check)
+  add_test(NAME Docs.TablesAreCurrent COMMAND ${tables} --check)
+  add_test(NAME Docs.LinksLeadSomewhere COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-links.py)
+  add_test(NAME Docs.ScriptsDoWhatTheySay COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/pages/pages_test.py)
+  set_tests_properties(Docs.TablesAreCurrent Docs.LinksLeadSomewhere Docs.ScriptsDoWhatTheySay PROPERTIES LABELS unit)
+  set_tests_properties(Docs.ReferenceIsCurrent PROPERTIES LABELS slow)  # needs the program
+  add_test(NAME Docs.JsonPageNamesEveryField COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-json.py
+           $<TARGET_FILE:kvant> ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf)
+  set_tests_properties(Docs.JsonPageNamesEveryField PROPERTIES LABELS model)
+endfunction()

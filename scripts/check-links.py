@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Checks that what pages link to exists: files and headings that Markdown links to, and docs/ files that sources name."""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
+MENTION = re.compile(r"\bdocs/[\w./-]*\w\.(?:md|svg|png|html|json)\b")
+FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+
+
+def anchors(path):
+    """The ids that a page's headings get on GitHub."""
+    text = FENCE.sub("", path.read_text(encoding="utf-8"))
+    found = set()
+    for heading in re.findall(r"^#+ +(.*)$", text, re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        found.add(re.sub(r"[^\w\- ]", "", plain.lower()).strip().replace(" ", "-"))
+    return found
+
+
+def dangling_links(page):
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
+    for link in (a or b for a, b in LINK.findall(text)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists():
+            yield f"{page.relative_to(ROOT)}: {link} does not exist"
+        elif anchor and target.suffix == ".md" and anchor not in anchors(target):
+            yield f"{page.relative_to(ROOT)}: {link}: no heading is called that"
+
+
+def dangling_mentions(path):
+    for name in sorted(set(MENTION.findall(path.read_text(encoding="utf-8", errors="replace")))):
+        if not (ROOT / name).exists():
+            yield f"{path.relative_to(ROOT)}: {name} does not exist"
+
+
+def sources():
+    folders = ("src", "include", "scripts", "python", "cmake", "fuzz")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    return [path for path in files if path.suffix not in (".pyc",)] + [ROOT / "CMakeLists.txt", ROOT / "Makefile"]
+
+
+def main():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "data").rglob("*.md")]
+    wrong = [line for page in pages for line in dangling_links(page)]
+    wrong += [line for path in sources() for line in dangling_mentions(path)]
+    if wrong:
+        sys.exit("\n".join(wrong))
+
+
+main()

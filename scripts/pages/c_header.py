@@ -1,0 +1,50 @@
+"""A Markdown page from a C header: each comment as text, each declaration as code under its name."""
+import re
+
+NAME = re.compile(r"^typedef enum (\w+)|^typedef struct (\w+)|KVANT_API[^;(]*?\b(\w+)\(|^typedef [^;]*?\b(\w+);", re.MULTILINE)
+
+
+def page(header):
+    text = prose(re.match(r"/\*(.*?)\*/", header, re.DOTALL).group(1)) + "\n"
+    body = header[header.index("#define KVANT_API\n#endif") + len("#define KVANT_API\n#endif"):]
+    body = body[:body.rindex("#ifdef __cplusplus")]
+    for part in parts(body):
+        text += "\n" + part
+    return text
+
+
+def prose(comment):
+    """A comment's text: stars and line breaks within paragraphs gone."""
+    lines = [re.sub(r"^\s*\* ?", "", line).strip() for line in comment.strip("\n").split("\n")]
+    paragraphs = "\n".join(lines).strip().split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in paragraphs)
+
+
+def parts(body):
+    """Declarations with the comment before them; comments alone are text between."""
+    for block in top_level_blocks(body):
+        comment = re.match(r"/\*(.*?)\*/\s*", block, re.DOTALL)
+        text = prose(comment.group(1)) + "\n" if comment else ""
+        code = block[comment.end():] if comment else block
+        if not code.strip():
+            yield text
+            continue
+        title = next(filter(None, NAME.search(code).groups()))
+        yield f"## {title}\n\n" + (text + "\n" if text else "") + f"```c\n{code.strip()}\n```\n"
+
+
+def top_level_blocks(body):
+    """Pieces between blank lines, where no brace and no comment is open."""
+    piece, depth, commented = [], 0, False
+    for line in body.split("\n"):
+        if not line.strip() and depth == 0 and not commented:
+            if piece:
+                yield "\n".join(piece)
+            piece = []
+            continue
+        piece.append(line)
+        bare = re.sub(r"/\*.*?\*/", "", line)
+        commented = "/*" in bare or (commented and "*/" not in bare)
+        depth += bare.count("{") - bare.count("}")
+    if piece:
+        yield "\n".join(piece)

@@ -1,0 +1,139 @@
+"""What the README and the guide show of the results: a short table, a picture, a few sentences."""
+from pages import chart, markdown
+from pages.quality import divergence
+from pages.rivals import is_rival
+
+ROWS = ("llama.cpp:q8_0", "llama.cpp:q5_0", "llama.cpp:q4_0", "kvant-4bit", "kvant-3bit", "kvant-2bit")
+SHAPE = (32, 8, 128, 32768)  # query heads, KV heads, head size, tokens: Llama-3.1-8B's layer
+CHOICES = ("q8_0", "kvant-4bit", "q4_0-h", "kvant-3bit", "turbo3", "kvant-2bit", "kivi-2bit", "vecinfer-2bit")
+SHOWN_ON_GPU = (("kvant-4bit, not calibrated", "kvant-2bit, not calibrated", "kivi-4bit", "kivi-2bit"), "8, 128k")
+BARS = (("ggml", "llama"), ("bf16", "plain"), ("q8_0", "plain"), ("kvant-4bit", "ours"), ("kvant-3bit", "ours"),
+        ("kvant-2bit", "ours"))
+
+
+def shown(name):
+    return f"llama.cpp `{name.split(':')[1]}`" if name.startswith("llama.cpp:") else f"`{name}`"
+
+
+def quoted(recipe):
+    """`kvant-4bit` (not calibrated)"""
+    name, _, remark = recipe.partition(", ")
+    return f"`{name}`" + (f" ({remark})" if remark else "")
+
+
+class Front:
+    def __init__(self, quality, cpu, gpu):
+        self.quality, self.cpu, self.gpu = quality, cpu, gpu
+
+    def attention(self):
+        """The run of attention alone that is shown: its rows at SHAPE."""
+        heads, kv_heads, dim, tokens = SHAPE
+        for document in self.cpu.kind("attention"):
+            rows = [r for r in document["results"] if r["ctx"] == tokens]
+            if rows and (document["heads"], document["kv_heads"], document["dim"]) == (heads, kv_heads, dim):
+                return document, rows
+        return None, []
+
+    def speed(self, recipe):
+        """A cell: a recipe's attention, and beside the fastest rival of at least its bits."""
+        _, rows = self.attention()
+        row = next((r for r in rows if r["recipe"] == recipe.replace("llama.cpp:", "ggml:")), None)
+        if row is None:
+            return "-"
+        return f"{row['us'] / 1000:.1f} ms" + (f" ({row['ratio']:.1f}x `{row['rival']}`)" if row.get("ratio") else "")
+
+    def table(self):
+        run = self.quality.run(reference="f16")
+        if run is None:
+            return "Not measured yet.\n"
+        rows = []
+        for recipe in ROWS:
+            row = next((r for r in run["results"] if r["recipe"] == recipe), None)
+            if row is not None:
+                rows.append((shown(recipe), f"{row['bits_all']:.2f}", divergence(row["kld_mean"]),
+                             f"{100 * row['top1']:.1f} %", self.speed(recipe)))
+        return markdown.table(("cache", "bits of an element", "mean KLD", "same token", "attention, CPU"), rows)
+
+    def bars(self):
+        document, rows = self.attention()
+        if document is None:
+            return [], "", ""
+        found = []
+        for name, kind in BARS:
+            if name == "ggml":
+                rival = min((r for r in rows if is_rival(r["recipe"])), key=lambda r: r["us"], default=None)
+                if rival:
+                    found.append((rival["recipe"], rival["us"], kind))
+            else:
+                found += [(r["recipe"], r["us"], kind) for r in rows if r["recipe"] == name]
+        heads, kv_heads, dim, tokens = SHAPE
+        return (found, "Attention of one token on the CPU",
+                f"a layer, {tokens:,} tokens, {heads} / {kv_heads} heads of {dim}, {document['threads']} threads")
+
+    def picture(self):
+        return chart.svg(self.quality.run(reference="f16") and self.merged(), *self.bars())
+
+    def merged(self):
+        """The main run, with llama.cpp's rows from the run that has them."""
+        rows = {r["recipe"]: r for r in (self.quality.run() or {"results": []})["results"]}
+        rows.update({r["recipe"]: r for r in self.quality.run(reference="f16")["results"]})
+        return {"results": list(rows.values())}
+
+    def speed_lines(self):
+        """One line for each place where speed was measured, as far as it was."""
+        lines = [line for line in (self.attention_line(), self.model_line(), self.gpu_line()) if line]
+        return "".join(f"- {line}\n" for line in lines) or "Speed: not measured yet.\n"
+
+    def attention_line(self):
+        document, rows = self.attention()
+        shown_rows = [(name, self.speed(name)) for name in ("kvant-4bit", "kvant-2bit", "bf16") if self.speed(name) != "-"]
+        if not shown_rows:
+            return ""
+        heads, kv_heads, dim, tokens = SHAPE
+        cells = ", ".join(f"`{name}` {cell}" for name, cell in shown_rows)
+        return (f"**Attention on the CPU**, one token over {tokens:,}, {heads} query heads on {kv_heads} KV heads of {dim}, "
+                f"{document['threads']} threads, a layer: {cells}.")
+
+    def model_line(self):
+        found = self.cpu.kind("decode")
+        if not found:
+            return ""
+        document = max(found, key=lambda d: d["depth"])
+        own, rival, ratio = self.cpu.best_of(document, "kvant-4bit")
+        if rival is None:
+            return ""
+        return (f"**A whole model on the CPU**, SmolLM2-135M, {document['depth']:,} tokens deep: `kvant-4bit` "
+                f"{own['decode_tps']:.0f} tokens/s, {ratio:.1f}x `{rival['recipe']}`, both with their best weights.")
+
+    def gpu_line(self):
+        for document in self.gpu.kind("decode"):
+            if document["dim"] != 128 or SHOWN_ON_GPU[1] not in document["shapes"]:
+                continue
+            index = document["shapes"].index(SHOWN_ON_GPU[1])
+            rows = [row for name in SHOWN_ON_GPU[0] for row in document["results"] if row.get("recipe") == name]
+            rivals = [self.gpu.rivals(document, row, index) for row in rows]
+            if not rows or not all(len(each) == 2 for each in rivals):
+                continue
+            cells = ", ".join(f"{quoted(row['recipe'])} {bf16['us'][index] / row['us'][index]:.1f}x and "
+                              f"{fp8['us'][index] / row['us'][index]:.1f}x" for row, (bf16, fp8) in zip(rows, rivals))
+            sequences, tokens = SHOWN_ON_GPU[1].split(", ")
+            return (f"**Decode attention on an H200**, {sequences} sequences of {tokens} tokens, rotations and tail included, "
+                    f"beside the fastest engine in BF16 ({rivals[0][0]['name'].split(',')[0]}) and in FP8 "
+                    f"({rivals[0][1]['name'].split(',')[0]}): {cells}.")
+        return ""
+
+    def choosing(self):
+        run = self.quality.run()
+        if run is None:
+            return "Not measured yet.\n"
+        rows = []
+        for recipe in CHOICES:
+            row = next((r for r in run["results"] if r["recipe"] == recipe), None)
+            if row is not None:
+                rows.append((f"`{recipe}`", f"{row['bits_all']:.2f}", f"{100 * row['bits_all'] / 16:.0f} %",
+                             divergence(row["kld_mean"]), f"{100 * row['top1']:.1f} %", self.speed(recipe)))
+        return markdown.table(("recipe", "bits of an element", "memory of f16's", "mean KLD", "same token",
+                               "attention, CPU"), rows)
+
+    def blocks(self):
+        return {"readme-table": self.table, "readme-speed": self.speed_lines, "choosing": self.choosing}

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Tests of what writes the documentation, on figures small enough to check by hand."""
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+import xml.dom.minidom
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from pages import c_header, chart, command_help, markdown, results  # noqa: E402
+from pages.cpu import Cpu  # noqa: E402
+from pages.gpu import Gpu  # noqa: E402
+from pages.import_cpu import import_cpu  # noqa: E402
+from pages.import_gpu import import_gpu  # noqa: E402
+from pages.quality import Quality  # noqa: E402
+from pages.rivals import fastest  # noqa: E402
+
+
+def folder_with(**documents):
+    folder = pathlib.Path(tempfile.mkdtemp())
+    for name, content in documents.items():
+        results.save(folder, name, content)
+    return folder
+
+
+def quality_row(recipe, bits, kld):
+    return {"recipe": recipe, "bits_sealed": bits, "bits_all": bits, "ppl": 18.0, "kld_mean": kld, "kld_lo": kld / 2,
+            "kld_hi": 2 * kld, "kld_p999": 0.1, "top1": 0.5}
+
+
+def raw_eval(text, backend, rows):
+    return {"schema": "kvant.eval/1", "context": 2048, "chunks": 4, "results": rows,
+            "measured": {"text": text, "backend": backend, "reference": "bf16"}}
+
+
+class Results(unittest.TestCase):
+    def test_groups_of_one_run_become_one_document_without_repeated_rows(self):
+        folder = pathlib.Path(tempfile.mkdtemp())
+        bf16 = quality_row("bf16", 16, 0.0) | {"plan": {"not": "kept"}, "kld_blocks": [0.0]}
+        for name, row in (("a", quality_row("turbo3", 3.25, 0.04)), ("b", quality_row("q8_0", 8.5, 1e-4))):
+            (folder / f"{name}.json").write_text(json.dumps(raw_eval("code", "cpu", [bf16, row])))
+        (folder / "other.json").write_text(json.dumps({"schema": "kvant.info/1"}))
+        documents = results.import_quality(folder, "somewhere")
+        self.assertEqual(len(documents), 1)
+        self.assertEqual([r["recipe"] for r in documents[0]["results"]], ["bf16", "turbo3", "q8_0"])
+        self.assertNotIn("plan", documents[0]["results"][0])
+
+    def test_what_is_saved_is_loaded(self):
+        document = {"kind": "model", "results": [{"recipe": "bf16", "depth": 0}, {"recipe": "q8_0", "depth": 0}]}
+        folder = folder_with(cpu=[document, document])
+        self.assertEqual(results.load(folder, "cpu"), [document, document])
+        self.assertEqual(results.load(folder, "none"), [])
+
+
+class Rivals(unittest.TestCase):
+    ROWS = [{"recipe": "bf16", "ctx": 9, "bits": 16.0, "us": 50.0}, {"recipe": "q4_0-h", "ctx": 9, "bits": 4.5, "us": 10.0},
+            {"recipe": "ggml:f16", "ctx": 9, "us": 100.0}, {"recipe": "ggml:f16-plain", "ctx": 9, "us": 60.0},
+            {"recipe": "ggml:q8_0", "ctx": 9, "us": 40.0}, {"recipe": "ggml:q4_0", "ctx": 9, "us": 90.0},
+            {"recipe": "ggml:q8_0", "ctx": 8, "us": 1.0}]
+
+    @staticmethod
+    def imported(files):
+        folder = pathlib.Path(tempfile.mkdtemp())
+        for name, content in files.items():
+            (folder / f"{name}.json").write_text(json.dumps(content))
+        return import_cpu(folder, "here")
+
+    def attention(self, **more):
+        shape = {"heads": 9, "kv_heads": 3, "dim": 64, "threads": 2, "repeats": 5, "read_gbps": 40.0}
+        raw = {"schema": "kvant.bench.attention/2", **shape, "results": self.ROWS}
+        files = {"attention-9-3-64-avx512-0": raw}
+        if more:
+            files["onnxruntime-9-3-64"] = {"schema": "kvant.bench.onnxruntime/1", **shape, "results": [more]}
+        return {row["recipe"]: row.get("rival") for row in self.imported(files)[0]["results"] if row["ctx"] == 9}
+
+    def test_a_ratio_is_to_the_fastest_rival_of_at_least_as_many_bits_at_that_context(self):
+        self.assertEqual(self.attention(), {"bf16": "ggml:f16-plain", "q4_0-h": "ggml:q8_0", "ggml:f16": None,
+                                            "ggml:f16-plain": None, "ggml:q8_0": None, "ggml:q4_0": None})
+
+    def test_programs_measured_apart_compete_too(self):
+        rivals = self.attention(recipe="onnxruntime:int8", ctx=9, bits=8.0, us=30.0)
+        self.assertEqual((rivals["bf16"], rivals["q4_0-h"]), ("ggml:f16-plain", "onnxruntime:int8"))
+
+    def test_a_model_is_compared_with_the_rival_at_its_best_weights(self):
+        def raw(own, rival):
+            return {"schema": "kvant.bench/1", "prompt": 0, "decode": 16, "threads": 2, "repeats": 5, "results": [
+                {"recipe": "kvant-4bit", "depth": 64, "bits": 4.7, "decode_tps": own},
+                {"recipe": "llama.cpp:f16", "depth": 64, "decode_tps": rival}]}
+        document, = self.imported({"model-q4_1-64": raw(90.0, 40.0), "model-f16-64": raw(60.0, 45.0)})
+        self.assertEqual(Cpu.best_of(document, "kvant-4bit")[2], 2.0)
+        self.assertIn("| `kvant-4bit` | 90.0 | 60.0 | 2.00x `llama.cpp:f16`, F16 |", Cpu(folder_with(cpu=[document])).model())
+
+    def test_a_rival_without_a_figure_is_passed_over(self):
+        rows = [{"recipe": "llama.cpp:f16", "decode_tps": None}, {"recipe": "llama.cpp:q8_0", "decode_tps": 3.0}]
+        self.assertEqual(fastest(rows, 4.5, lambda r: r["decode_tps"]), rows[1])
+        self.assertIsNone(fastest(rows, 17, lambda r: r["decode_tps"]))
+
+    def test_the_gpu_table_divides_by_the_fastest_rival_too(self):
+        document = {"kind": "decode", "dim": 128, "shapes": ["8, 128k"], "measured_on": "here", "command": "bench", "results": [
+            {"name": "cuDNN", "bits": 16, "rival": True, "us": [950.0]}, {"name": "FP8", "bits": 8, "rival": True, "us": [600.0]},
+            {"name": "tcq4+tcq4", "bits": 4.2, "us": [300.0], "limit_percent": [87.0]}]}
+        text = Gpu(folder_with(gpu=[document])).decode()
+        self.assertIn("| `tcq4` + `tcq4` | 4.20 | 300.0 (3.17x, 2.00x, 87 %) |", text)
+
+    def test_rows_of_the_gpu_keep_the_best_round_of_rivals_and_recipes_apart(self):
+        shape = {"head_dim": 128, "seqs": 8, "context": 131072, "bytes": 4617000}
+        rows = [{"what": "cuDNN", "options": "", "us": 12.0, "least_us": 10.0, "bits": 16, **shape},
+                {"what": "kvant lm3+lm3", "options": "--head-dim 128", "us": 5.0, "bits": 3.1, **shape},
+                {"what": "kvant lm3+lm3", "options": "--rotate qo --tail 64", "us": 8.0, "bits": 3.2, **shape}]
+        folder = pathlib.Path(tempfile.mkdtemp())
+        (folder / "rows.json").write_text("\n".join(json.dumps(row) for row in rows))
+        document, = import_gpu(folder, "here")
+        self.assertEqual([(r["name"], r.get("recipe"), r["us"], r["limit_percent"]) for r in document["results"]],
+                         [("cuDNN", None, [10.0], [26.0]), ("lm3+lm3", None, [5.0], [52.0]),
+                          ("lm3+lm3", "turbo3", [8.0], [32.5])])
+
+
+class QualityTables(unittest.TestCase):
+    def quality(self):
+        def run(text, backend, rows):
+            return {"text": text, "backend": backend, "reference": "bf16", "context": 2048, "chunks": 4, "measured_on": "here",
+                    "results": rows}
+        rows = [quality_row("bf16", 16, 0.0), quality_row("turbo3", 3.25, 0.04), quality_row("q8_0", 8.5, 1.3e-5)]
+        return Quality(folder_with(quality=[run("wikitext-2", "reference", rows), run("wikitext-2", "cpu", rows[:2]),
+                                            run("code", "reference", [rows[0], quality_row("turbo3", 3.25, 0.02)])]))
+
+    def test_rows_are_sorted_by_bits(self):
+        lines = [line for line in self.quality().full().split("\n") if line.startswith("| `")]
+        self.assertEqual([line.split("`")[1] for line in lines], ["bf16", "q8_0", "turbo3"])
+        self.assertIn("| 1.3e-05 |", lines[1])
+
+    def test_the_fast_backend_stands_beside_the_reference(self):
+        self.assertIn("| `turbo3` | 3.25 | 0.04 | 0.04 |", self.quality().backends())
+
+    def test_other_texts_are_columns(self):
+        self.assertIn("| recipe | WikiText-2 (4) | C++ code (4) |", self.quality().domains())
+        self.assertIn("| `turbo3` | 0.04 | 0.02 |", self.quality().domains())
+
+    def test_constants_are_given_in_bytes_and_bits(self):
+        row = quality_row("vecinfer-1.5bit", 2.4, 0.25) | {"constant_bytes": 3 * 2**20, "constant_bits": 0.0625}
+        from pages.quality import size
+        self.assertEqual(size(row), "3.0 MiB (0.06)")
+
+
+class Pages(unittest.TestCase):
+    def test_only_what_is_between_the_marks_changes(self):
+        page = "before\n<!-- begin a: x -->\nold\n<!-- end a -->\nafter <!-- begin b -->\nkept<!-- end b -->"
+        text, unknown = markdown.filled(page, {"a": lambda: "new\n"})
+        self.assertEqual(text, page.replace("old", "new"))
+        self.assertEqual(unknown, ["b"])
+
+    def test_the_picture_is_valid_xml_without_measurements_too(self):
+        run = {"results": [quality_row("kvant-4bit", 4.5, 0.001), quality_row("turbo3", 3.25, 2.0)]}
+        for picture in (chart.svg(None, [], "", ""), chart.svg(run, [("a & b", 1000.0, "ours")], "<title>", "")):
+            xml.dom.minidom.parseString(picture)
+
+    def test_options_are_read_whether_or_not_their_names_fit_the_column(self):
+        text = ("measure it\nUsage: kvant x [OPTIONS]\n\nOptions:\n  -h,--help                         Print this\n"
+                "  -t,--threads INT:INT in [1 - 1024]=2\n                                    threads\n"
+                "  --temp FLOAT=0.5                  temperature\n  -m,--model TEXT REQUIRED          model\n"
+                "\nRecipes for --kv: many\n  bf16  plain\n")
+        summary, usage, options = command_help.parsed(text)
+        self.assertEqual((summary, usage), ("measure it", "kvant x [OPTIONS]"))
+        self.assertEqual(options, [("-t,--threads", "threads", "processors", False), ("--temp", "temperature", "0.5", False),
+                                   ("-m,--model", "model", "", True)])
+
+    def test_a_header_becomes_sections_with_their_comments(self):
+        header = ("/* A library. */\n#define KVANT_API\n#endif\n\n/* Adds\n * one. */\nKVANT_API int kvant_one(int x);\n\n"
+                  "typedef struct kvant_two {\n  int a; /* first */\n\n  int b;\n} kvant_two;\n\n#ifdef __cplusplus\n}\n#endif\n")
+        page = c_header.page(header)
+        self.assertIn("## kvant_one\n\nAdds one.\n\n```c\nKVANT_API int kvant_one(int x);\n```", page)
+        self.assertIn("## kvant_two\n\n```c\ntypedef struct kvant_two {\n  int a; /* first */\n\n  int b;\n} kvant_two;\n```", page)
+
+
+unittest.main()

@@ -1,0 +1,108 @@
+"""The tables of docs/quality.md."""
+from pages import markdown
+from pages.results import load
+
+CONTROLS = {"window=128,sink=4,evict=1": "everything else dropped", "bf16 (steps of 128)": "noise floor",
+            "k=bf16,v=tok2g128": "V alone", "k=ch2g128,v=bf16": "K alone", "k=bf16,v=hadamard:tcq2,sink=4": "V alone",
+            "k=hadamard:tcq2,v=bf16,sink=4": "K alone",
+            **{f"k=hadamard:tcq{b},v=hadamard:tcq{b},sink=4": f"kvant-{b}bit, not calibrated" for b in (4, 3, 2)}}
+TEXTS = {"wikitext-2": "WikiText-2", "essays": "essays", "gsm8k": "GSM8K", "code": "C++ code", "german": "German"}
+FILES = {"wikitext-2": "wikitext-2-test.txt", "essays": "essays.txt", "gsm8k": "gsm8k.txt",
+         "code": "data/evaluation/code.txt", "german": "data/evaluation/german.txt"}
+HEADER = ("recipe", "bits", "sealed", "constants", "mean KLD", "95 % interval", "99.9 %", "top-1 %", "perplexity")
+
+
+def divergence(value):
+    return "0" if value == 0 else f"{value:.3g}" if value >= 1e-4 else f"{value:.1e}"
+
+
+def number(value, text):
+    return "-" if value is None else text.format(value)
+
+
+def size(row):
+    """Constants of the model that a recipe needs: bytes, and bits an element at this context."""
+    count = row.get("constant_bytes", 0)
+    if not count:
+        return "-"
+    amount = f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
+    return amount + number(row.get("constant_bits"), " ({:.2f})")
+
+
+def cells(row):
+    note = CONTROLS.get(row["recipe"])
+    return (f"`{row['recipe']}`" + (f" ({note})" if note else ""), f"{row['bits_all']:.2f}",
+            number(row.get("bits_sealed"), "{:.2f}"), size(row), divergence(row["kld_mean"]),
+            f"{divergence(row['kld_lo'])} - {divergence(row['kld_hi'])}", divergence(row["kld_p999"]),
+            f"{100 * row['top1']:.2f}", f"{row['ppl']:.3f}")
+
+
+def command(run, rows="RECIPE;RECIPE;..."):
+    backend = "" if run["backend"] == "reference" else f" --backend {run['backend']}"
+    reference = "" if run["reference"] == "bf16" else f" --reference {run['reference']}"
+    return (f"kvant eval -m smollm2-135m-instruct.gguf -f {FILES[run['text']]} -c {run['context']} "
+            f"--chunks {run['chunks']}{backend}{reference} --kv \"{rows}\"")
+
+
+class Quality:
+    def __init__(self, folder):
+        self.runs = load(folder, "quality")
+
+    def run(self, text="wikitext-2", context=2048, backend="reference", reference="bf16"):
+        wanted = {"text": text, "context": context, "backend": backend, "reference": reference}
+        return next((r for r in self.runs if all(r[key] == value for key, value in wanted.items())), None)
+
+    def row(self, recipe, **which):
+        run = self.run(**which)
+        return run and next((r for r in run["results"] if r["recipe"] == recipe), None)
+
+    def full(self, **which):
+        run = self.run(**which)
+        if run is None:
+            return "Not measured yet.\n"
+        rows = sorted(run["results"], key=lambda row: (-row["bits_all"], row["kld_mean"]))
+        return (markdown.code(command(run)) + f"\n{run['chunks']} contexts; {run['measured_on']}.\n\n" +
+                markdown.table(HEADER, map(cells, rows)))
+
+    def backends(self):
+        fast, exact = self.run(backend="cpu"), self.run()
+        if fast is None or exact is None:
+            return "Not measured yet.\n"
+        known = {row["recipe"]: row for row in exact["results"]}
+        rows = []
+        for row in sorted(fast["results"], key=lambda row: -row["bits_all"]):
+            if row["recipe"] not in known or row["recipe"] == "bf16":
+                continue
+            other = known[row["recipe"]]
+            rows.append((f"`{row['recipe']}`", f"{row['bits_all']:.2f}", divergence(other["kld_mean"]),
+                         divergence(row["kld_mean"]), f"{divergence(row['kld_lo'])} - {divergence(row['kld_hi'])}",
+                         f"{100 * row['top1']:.2f}"))
+        header = ("recipe", "bits", "mean KLD, reference", "mean KLD, CPU", "95 % interval", "top-1 %")
+        return (markdown.code(command(fast)) + f"\n{fast['chunks']} contexts; {fast['measured_on']}.\n\n" +
+                markdown.table(header, rows))
+
+    def domains(self):
+        runs = {text: self.run(text=text) for text in TEXTS}
+        runs = {text: run for text, run in runs.items() if run is not None}
+        checked = [row["recipe"] for text, run in runs.items() if text != "wikitext-2" for row in run["results"]]
+        recipes = sorted({r for r in checked if r not in ("bf16",)},
+                         key=lambda r: (-self.bits_of(r, runs), r))
+        if not recipes:
+            return "Not measured yet.\n"
+        rows = []
+        for recipe in recipes:
+            found = [next((r for r in run["results"] if r["recipe"] == recipe), None) for run in runs.values()]
+            rows.append((f"`{recipe}`", *("-" if r is None else divergence(r["kld_mean"]) for r in found)))
+        header = ("recipe", *(f"{TEXTS[text]} ({run['chunks']})" for text, run in runs.items()))
+        commands = [command(run) for text, run in runs.items() if text != "wikitext-2"]
+        return markdown.code(*commands) + "\n" + markdown.table(header, rows)
+
+    @staticmethod
+    def bits_of(recipe, runs):
+        return max(r["bits_all"] for run in runs.values() for r in run["results"] if r["recipe"] == recipe)
+
+    def blocks(self):
+        return {"quality-2048": self.full, "quality-8192": lambda: self.full(context=8192),
+                "quality-f16-2048": lambda: self.full(reference="f16"),
+                "quality-f16-8192": lambda: self.full(reference="f16", context=8192),
+                "quality-backends": self.backends, "quality-domains": self.domains}

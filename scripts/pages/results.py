@@ -1,0 +1,65 @@
+"""docs/results/*.json: what was measured, reduced to what the tables show. One line a row, so that changes can be read."""
+import json
+
+QUALITY_FIELDS = ("recipe", "label", "bits_sealed", "bits_all", "constant_bytes", "constant_bits", "ppl", "kld_mean",
+                  "kld_lo", "kld_hi", "kld_p999", "top1")
+
+
+def load(folder, name):
+    """The documents of FOLDER/NAME.json; none where there is no such file."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return []
+    return json.loads(path.read_text(encoding="utf-8"))["documents"]
+
+
+def save(folder, name, documents):
+    text = json.dumps({"documents": []})[:-2]  # '{"documents": ['
+    text += ",\n".join(document_text(d) for d in documents) + "\n]}\n"
+    (folder / f"{name}.json").write_text(text, encoding="utf-8")
+
+
+def document_text(document):
+    head = {key: value for key, value in document.items() if key != "results"}
+    rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in document["results"])
+    return "\n" + json.dumps(head, ensure_ascii=False)[:-1] + ', "results": [\n  ' + rows + "]}"
+
+
+def rounded(value):
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def reduced(row, fields):
+    return {field: rounded(row[field]) for field in fields if row.get(field) is not None}
+
+
+def documents_in(path):
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return document if isinstance(document, list) else [document]
+
+
+def import_quality(folder, where):
+    """`where`: a line for people about machine, program and date."""
+    documents = []
+    for path in sorted(folder.rglob("*.json")):
+        for raw in documents_in(path):
+            if not raw.get("schema", "").startswith("kvant.eval/") or "measured" not in raw:
+                continue
+            measured = raw["measured"]
+            document = next((d for d in documents if same_run(d, raw)), None)
+            if document is None:
+                document = {**measured, "context": raw["context"], "chunks": raw["chunks"], "measured_on": where,
+                            "results": []}
+                documents.append(document)
+            add_rows(document, [reduced(row, QUALITY_FIELDS) for row in raw["results"]])
+    return documents
+
+
+def same_run(document, raw):
+    return all(document[key] == raw["measured"][key] for key in ("text", "backend", "reference")) and \
+        document["context"] == raw["context"] and document["chunks"] == raw["chunks"]
+
+
+def add_rows(document, rows):
+    known = {(row["recipe"], row.get("label")) for row in document["results"]}
+    document["results"] += [row for row in rows if (row["recipe"], row.get("label")) not in known]

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Writes docs/reference from the program, its registries and its C header.
+
+    scripts/reference.py KVANT REGISTRY            KVANT: the program; REGISTRY: what scripts/registry.cc becomes
+    scripts/reference.py KVANT REGISTRY --check    say what is not current, change nothing
+
+`cmake --build --preset default --target docs` calls it.
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from pages import c_header, command_help, markdown  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs/reference"
+NOTICE = "<!-- Written by scripts/reference.py: change the source, not this page. -->\n\n"
+
+
+def help_of(program, *words):
+    return subprocess.run([program, *words, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def commands(program):
+    """Names of the commands, in the order of the help."""
+    return re.findall(r"(?m)^  (\w+)\b", re.split(r"(?im)^subcommands:\n", help_of(program))[1])
+
+
+def command_section(program, level, *words):
+    summary, usage, options = command_help.parsed(help_of(program, *words))
+    return f"\n{level} kvant {' '.join(words)}\n\n{summary[0].upper()}{summary[1:]}.\n\n" + markdown.code(usage) + "\n" + \
+        command_help.table(options)
+
+
+def commands_page(program, registry):
+    text = "# Commands\n\n" + NOTICE
+    text += ("What `kvant COMMAND --help` prints. `--kv` takes [recipes](recipes.md) made of [formats](formats.md); "
+             "`--json FILE` writes [JSON](json.md).\n")
+    for name in commands(program):
+        text += command_section(program, "##", name)
+        if name == "bench":
+            text += command_section(program, "###", "bench", "attention")
+        if name == "eval":
+            text += "\n### Suites\n\nComparisons that are kept as data: `kvant eval --suite NAME`.\n\n"
+            text += markdown.table(("suite", "what it compares"),
+                                   ((f"`{s['name']}`", s["title"]) for s in registry["suites"]))
+    return text
+
+
+def recipes_page(registry):
+    text = "# Recipes\n\n" + NOTICE
+    text += ("All built-in recipes, keys and transforms. How recipes are written: [guide](../guide/recipes.md); which one to "
+             "take: [choosing](../guide/choosing.md); what the methods do: [methods](methods.md).\n\n## Built-in recipes\n\n"
+             "*Product* recipes are fast on every backend; *comparison* recipes exist to be measured against, and may run on "
+             "the reference kernels.\n\n")
+    text += markdown.table(("name", "tier", "recipe", ""), ((f"`{r['name']}`", r["tier"], f"`{r['recipe']}`", r["summary"])
+                                                            for r in registry["recipes"]))
+    text += "\n## Keys\n\n"
+    text += markdown.table(("key", "values", "meaning", "default"),
+                           ((f"`{k['key']}`", k["values"], k["summary"], f"`{k['default']}`" if k["default"] else "")
+                            for k in registry["keys"]))
+    text += "\n## Transforms\n\n"
+    text += markdown.table(("transform", "what it does", "calibrated"),
+                           ((f"`{t['name']}`", t["summary"], "yes" if t["calibrated"] else "no")
+                            for t in registry["transforms"]))
+    text += "\n## llama.cpp's names\n\nIn `-ctk`, `-ctv` and in a recipe's name these stand for formats.\n\n"
+    text += markdown.table(("name", "format"), ((f"`{a['name']}`", f"`{a['format']}`") for a in registry["aliases"]))
+    return text
+
+
+def formats_page(registry):
+    text = "# Formats\n\n" + NOTICE
+    text += ("The byte layout of a page: 128 tokens of one KV head, one side. Bits are those of an element with all of a "
+             "page's parameters; constants of the model (codebooks) come on top. *Direct*: the CPU backend multiplies the "
+             "stored codes; otherwise it decodes the page first. The specification of a family is the head comment of its "
+             "file in `src/format`; what there is on the GPU: [guide](../guide/gpu.md).\n")
+    for family in registry["formats"]:
+        text += f"\n## `{family['pattern']}`\n\n{family['summary']}\n\n"
+        rows = ((f"`{m['name']}`", f"{m['bits_64']:.4g}", f"{m['bits_128']:.4g}", "yes" if m["direct"] else "no",
+                 "yes" if m["row_wise"] else "no", ", ".join(f"`{c}`" for c in m["constants"]) or "-")
+                for m in family["members"])
+        text += markdown.table(("format", "bits, heads of 64", "heads of 128", "direct", "token by token", "constants"), rows)
+    return text
+
+
+def c_page():
+    header = (ROOT / "include/kvant/kvant.h").read_text(encoding="utf-8")
+    return "# C API of the GPU library\n\n" + NOTICE + c_header.page(header)
+
+
+def main():
+    if len(sys.argv) not in (3, 4) or sys.argv[3:] not in ([], ["--check"]):
+        sys.exit(__doc__)
+    program, registry = sys.argv[1], json.loads(subprocess.run([sys.argv[2]], capture_output=True, check=True).stdout)
+    pages = {"commands.md": commands_page(program, registry), "recipes.md": recipes_page(registry),
+             "formats.md": formats_page(registry), "c-api.md": c_page()}
+    stale = [name for name, text in pages.items()
+             if not (REFERENCE / name).exists() or (REFERENCE / name).read_text(encoding="utf-8") != text]
+    if sys.argv[3:] == ["--check"]:
+        if stale:
+            sys.exit(f"docs/reference: {', '.join(stale)} not current; build the target docs")
+        return
+    for name in stale:
+        (REFERENCE / name).write_text(pages[name], encoding="utf-8")
+        print(f"docs/reference/{name}")
+
+
+main()

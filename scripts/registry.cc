@@ -1,0 +1,94 @@
+// registry: prints what kvant's registries hold (formats, transforms, recipes, keys of recipes, suites) as
+// JSON. From this, scripts/reference.py writes docs/reference.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "eval/suite.h"
+#include "format/format.h"
+#include "recipe/builtin.h"
+#include "recipe/recipe_fields.h"
+#include "transform/transform.h"
+
+namespace kvant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json format_to_json(const std::string& name) {
+  const Format& format = *find_format(name);
+  // How the CPU backend multiplies it: codes as they are, numbers as they are, or values that it decodes
+  // first.
+  const bool direct = format.code_scheme(128).has_value() || format.number_type() != NumberType::none;
+  return {{"name", name},
+          {"bits_64", format.bits(64)},
+          {"bits_128", format.bits(128)},
+          {"row_wise", format.row_wise()},
+          {"constants", format.needed_constants()},
+          {"direct", direct}};
+}
+
+Json formats() {
+  Json families = Json::array();
+  for (const FormatFamily* family : format_families()) {
+    Json members = Json::array();
+    for (const std::string& name : family->members) members.push_back(format_to_json(name));
+    families.push_back({{"pattern", family->pattern}, {"summary", family->summary}, {"members", members}});
+  }
+  return families;
+}
+
+Json transforms() {
+  Json kinds = Json::array();
+  for (const TransformKind* kind : transform_kinds()) {
+    kinds.push_back({{"name", kind->name}, {"summary", kind->summary}, {"calibrated", kind->calibrated}});
+  }
+  return kinds;
+}
+
+Json recipes() {
+  Json all = Json::array();
+  for (const Recipe& recipe : builtin_recipes()) {
+    all.push_back({{"name", recipe.name},
+                   {"tier", recipe.tier == Tier::product ? "product" : "comparison"},
+                   {"recipe", to_string(recipe)},
+                   {"summary", recipe.summary}});
+  }
+  return all;
+}
+
+Json keys() {
+  const Recipe none;
+  Json all = Json::array();
+  for (const RecipeField& field : recipe_fields()) {
+    all.push_back({{"key", field.key},
+                   {"values", field.values},
+                   {"summary", field.summary},
+                   {"default", field.get(none)}});
+  }
+  return all;
+}
+
+Json aliases() {
+  Json all = Json::array();
+  for (const LlamaCppType& type : llama_cpp_types())
+    all.push_back({{"name", type.name}, {"format", type.format}});
+  return all;
+}
+
+Json evaluation_suites() {
+  Json all = Json::array();
+  for (const Suite& suite : suites()) all.push_back({{"name", suite.name}, {"title", suite.title}});
+  return all;
+}
+
+}  // namespace
+}  // namespace kvant
+
+int main() {
+  const kvant::Json all = {{"formats", kvant::formats()}, {"transforms", kvant::transforms()},
+                           {"recipes", kvant::recipes()}, {"keys", kvant::keys()},
+                           {"aliases", kvant::aliases()}, {"suites", kvant::evaluation_suites()}};
+  fmt::print("{}\n", all.dump(1));
+  return 0;
+}

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Writes the generated parts of README.md and docs/ from what was measured.
+
+    scripts/tables.py docs/results                       rewrite all tables and the picture
+    scripts/tables.py docs/results --check               say what is not current, change nothing
+    scripts/tables.py docs/results --quality FOLDER      first take over what scripts/measure-quality left in FOLDER
+    scripts/tables.py docs/results --cpu FOLDER          first take over what scripts/bench-cpu.sh left in FOLDER
+    scripts/tables.py docs/results --gpu FOLDER          first take over rows of scripts/gpu-bench and gpu-fp8-rivals.py
+
+What is taken over replaces what was there, and is described by --measured-on, a line about machine and date.
+"""
+import argparse
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from pages import markdown, results  # noqa: E402
+from pages.cpu import Cpu  # noqa: E402
+from pages.front import Front  # noqa: E402
+from pages.gpu import Gpu  # noqa: E402
+from pages.import_cpu import import_cpu  # noqa: E402
+from pages.import_gpu import import_gpu  # noqa: E402
+from pages.quality import Quality  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PICTURE = "docs/results.svg"
+
+
+def pages():
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/guide").glob("*.md"))]
+
+
+def generated(folder):
+    """Path and text of every file that holds something generated."""
+    quality, cpu, gpu = Quality(folder), Cpu(folder), Gpu(folder)
+    front = Front(quality, cpu, gpu)
+    blocks = {**quality.blocks(), **cpu.blocks(), **gpu.blocks(), **front.blocks()}
+    files = {ROOT / PICTURE: front.picture()}
+    for path in pages():
+        text, unknown = markdown.filled(path.read_text(encoding="utf-8"), blocks)
+        if unknown:
+            sys.exit(f"{path.relative_to(ROOT)} has a block that nothing makes: {', '.join(unknown)}; there are "
+                     f"{', '.join(sorted(blocks))}")
+        files[path] = text
+    return files
+
+
+def take_over(options):
+    if options.quality:
+        results.save(options.results, "quality", results.import_quality(options.quality, options.measured_on))
+    for name, take, folder in (("gpu", import_gpu, options.gpu), ("cpu", import_cpu, options.cpu)):
+        if folder:  # tables that were put there by hand stay
+            tables = [d for d in results.load(options.results, name) if d["kind"] == "table"]
+            results.save(options.results, name, take(folder, options.measured_on) + tables)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=pathlib.Path)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--quality", type=pathlib.Path)
+    parser.add_argument("--cpu", type=pathlib.Path)
+    parser.add_argument("--gpu", type=pathlib.Path)
+    parser.add_argument("--measured-on", default="")
+    options = parser.parse_args()
+    if (options.quality or options.cpu or options.gpu) and not options.measured_on:
+        parser.error("say where and when it was measured: --measured-on '2 cores of ..., 2026-11-22'")
+    return options
+
+
+def main():
+    options = parse()
+    take_over(options)
+    stale = [path for path, text in generated(options.results).items()
+             if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if options.check:
+        if stale:
+            names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
+            sys.exit(f"not what scripts/tables.py docs/results writes: {names}")
+        return
+    for path, text in generated(options.results).items():
+        if path in stale:
+            path.write_text(text, encoding="utf-8")
+            print(path.relative_to(ROOT))
+
+
+main()
