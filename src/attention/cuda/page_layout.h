@@ -29,6 +29,8 @@
 
 namespace kvant::cuda {
 
+using kvant::kMaxHeadDim;
+using kvant::kPageTokens;
 inline constexpr int kTokens = kPageTokens;
 inline constexpr int kMostHeadDim = kMaxHeadDim;
 inline constexpr int kLanes = 32;  // of a warp
