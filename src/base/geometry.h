@@ -1,14 +1,13 @@
-// The shape of a model's attention, and the two constants of every cache: the page and its sides.
+// The shape of a model's attention, and the sides of a cache.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-namespace kvant {
+#include "base/page_size.h"
 
-// A page holds this many consecutive tokens of one KV head of one layer of one sequence, one side.
-inline constexpr int kPageTokens = 128;
+namespace kvant {
 
 enum class Side : std::uint8_t { key, value };
 inline constexpr Side kSides[] = {Side::key, Side::value};
@@ -22,7 +21,7 @@ struct Geometry {
   int n_layers = 0;
   int n_heads = 0;          // query heads
   int n_kv_heads = 0;       // divides n_heads
-  int head_dim = 0;         // d: a multiple of 8, at most 256
+  int head_dim = 0;         // d: a multiple of 8, at most kMaxHeadDim
   float score_scale = 0;    // scores are score_scale * q.k, usually 1 / sqrt(d)
   float score_softcap = 0;  // c > 0: scores become c * tanh(score / c) (Gemma 2)
   int trained_context = 0;  // tokens

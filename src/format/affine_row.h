@@ -9,9 +9,6 @@
 
 namespace kvant {
 
-// Channels of the widest head, and so the length of the longest row.
-inline constexpr int kMaxHeadDim = 256;
-
 // The f16 parameters of a group of values.
 struct AffineGroup {
   std::uint16_t scale = 0;

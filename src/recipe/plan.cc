@@ -14,14 +14,12 @@
 namespace kvant {
 namespace {
 
-constexpr int kLargestHeadDim = 256;
-
 Status check_geometry(const Geometry& geometry) {
   KVANT_CHECK(geometry.sliding_window.size() == static_cast<std::size_t>(geometry.n_layers),
               "a geometry states the sliding window of every layer");
-  if (geometry.head_dim <= 0 || geometry.head_dim % 8 != 0 || geometry.head_dim > kLargestHeadDim) {
+  if (geometry.head_dim <= 0 || geometry.head_dim % 8 != 0 || geometry.head_dim > kMaxHeadDim) {
     return error("{} has a head size of {}: multiples of 8 up to {} are supported", geometry.model,
-                 geometry.head_dim, kLargestHeadDim);
+                 geometry.head_dim, kMaxHeadDim);
   }
   return {};
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "attention/cpu/vector_expansion.h"
+#include "base/page_size.h"
 #include "format/code_meaning.h"
 #include "format/trellis_code.h"
 
@@ -19,9 +20,10 @@ inline constexpr int kMostHeads = 4;
 inline int head_group(int left) {
   return left == 3 || left == 6 ? 3 : left >= 4 ? 4 : 1;
 }
-// Channels of the widest head.
-inline constexpr int kMostChannels = 256;
-inline constexpr int kTokens = 128;  // of a page
+using kvant::kMaxHeadDim;
+using kvant::kPageTokens;
+inline constexpr int kMostChannels = kMaxHeadDim;
+inline constexpr int kTokens = kPageTokens;
 
 // A query as whole numbers of at most 16 bits, in the order of the codes: quad (block * group_channels + r)
 // holds channels group_channels * (4 * block + k) + r, k = 0 .. 3. A block: 4 groups of channels.

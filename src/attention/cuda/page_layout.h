@@ -19,6 +19,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/page_size.h"
+
 #ifdef __CUDACC__
 #define KVANT_HOST_DEVICE __host__ __device__
 #else
@@ -27,9 +29,11 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kTokens = 128;  // of a page
-inline constexpr int kLanes = 32;    // of a warp
-inline constexpr int kMostHeadDim = 256;
+using kvant::kMaxHeadDim;
+using kvant::kPageTokens;
+inline constexpr int kTokens = kPageTokens;
+inline constexpr int kMostHeadDim = kMaxHeadDim;
+inline constexpr int kLanes = 32;  // of a warp
 inline constexpr int kTokenTiles = kTokens / 16;
 
 enum class PageSide : std::uint8_t { key, value };
