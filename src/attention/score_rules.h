@@ -14,8 +14,9 @@ void apply_rules(const QueryTile& tile, const PageView& page, const AttentionRul
                  float* scores);
 
 // Zeroes the weights of tokens that the rule skips, query by query across the heads of the group. weights:
-// [tile.rows(), page.n_tokens], exp(score - the rule's total max).
-void skip_tokens(const QueryTile& tile, const PageView& page, const AttentionRules& rules,
+// [tile.rows(), page.n_tokens], exp(score - the rule's total max). Returns whether V of any token is left to
+// read.
+bool skip_tokens(const QueryTile& tile, const PageView& page, const AttentionRules& rules,
                  const SkipRule& rule, MatrixView<float> weights, SkipCount& count);
 
 }  // namespace kvant

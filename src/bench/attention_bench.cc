@@ -63,12 +63,17 @@ int attention_bench_units(std::size_t n_entries, std::size_t n_contexts, int rep
   return static_cast<int>(n_entries * n_contexts) * (2 + repeats);
 }
 
-const AttentionRow* row_of_rival(std::span<const AttentionRow> rows, const AttentionRow& row,
-                                 const std::string& name) {
-  const auto found = std::find_if(rows.begin(), rows.end(), [&](const AttentionRow& other) {
-    return other.context == row.context && other.name == name;
-  });
-  return found == rows.end() ? nullptr : &*found;
+bool is_rival(const AttentionRow& row) {
+  return row.name.starts_with("ggml:");
+}
+
+const AttentionRow* fastest_rival(std::span<const AttentionRow> rows, const AttentionRow& row) {
+  const AttentionRow* fastest = nullptr;
+  for (const AttentionRow& other : rows) {
+    if (other.context != row.context || !is_rival(other) || other.bits < row.bits) continue;
+    if (fastest == nullptr || other.seconds < fastest->seconds) fastest = &other;
+  }
+  return fastest;
 }
 
 }  // namespace kvant

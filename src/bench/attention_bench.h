@@ -40,8 +40,10 @@ Result<std::vector<AttentionRow>> run_attention_bench(std::span<const AttentionE
                                                       const std::function<void(int)>& advance);
 int attention_bench_units(std::size_t n_entries, std::size_t n_contexts, int repeats);
 
-// The row of `name` at the context of `row`, or null.
-const AttentionRow* row_of_rival(std::span<const AttentionRow> rows, const AttentionRow& row,
-                                 const std::string& name);
+// Whether a row is a rival's.
+bool is_rival(const AttentionRow& row);
+// The fastest rival at the context of `row` whose cache stores at least as many bits (which may be `row`
+// itself), or null.
+const AttentionRow* fastest_rival(std::span<const AttentionRow> rows, const AttentionRow& row);
 
 }  // namespace kvant

@@ -66,27 +66,40 @@ TEST(AttentionBench, StopsAtTheFirstError) {
   EXPECT_EQ(rows.error().message, "b fails");
 }
 
-TEST(AttentionReport, SaysHowManyTimesFasterThanGgmlEachRowIs) {
+TEST(AttentionReport, ComparesWithTheFastestRivalThatStoresAtLeastAsManyBits) {
   const std::vector<AttentionRow> rows = {{"x", 4096, 4.5, 3, 2e-3, 4e6, {"reference"}},
-                                          {"ggml:f16", 4096, 16, 2, 8e-3, 16e6, {"ggml"}},
+                                          {"y", 4096, 4.6, 3, 2e-3, 4e6, {"reference"}},
+                                          {"z", 4096, 16.5, 3, 2e-3, 4e6, {"reference"}},
+                                          {"ggml:f16", 4096, 16, 2, 8e-3, 16e6, {"ggml/flash"}},
+                                          {"ggml:f16-plain", 4096, 16, 2, 6e-3, 16e6, {"ggml/plain"}},
+                                          {"ggml:q4_0", 4096, 4.5, 2, 3e-3, 4e6, {"ggml/flash"}},
                                           {"x", 8192, 4.5, 3, 4e-3, 8e6, {"reference"}},
-                                          {"ggml:f16", 8192, 16, 2, 4e-3, 32e6, {"ggml"}}};
+                                          {"ggml:f16", 8192, 16, 2, 4e-3, 32e6, {"ggml/flash"}}};
   const AttentionSettings settings{{32, 8, 128}, 2, 10, 50e9};
   const auto json = nlohmann::json::parse(attention_to_json(rows, settings));
   EXPECT_EQ(json["schema"], "kvant.bench.attention/2");
   EXPECT_DOUBLE_EQ(json["read_gbps"].get<double>(), 50);
   EXPECT_EQ(json["kv_heads"], 8);
-  const auto& first = json["results"][0];
+  const auto& results = json["results"];
+  const auto& first = results[0];
   EXPECT_EQ(first["recipe"], "x");
   EXPECT_EQ(first["ctx"], 4096);
   EXPECT_DOUBLE_EQ(first["us"].get<double>(), 2000);
   EXPECT_DOUBLE_EQ(first["gbps"].get<double>(), 2);
   EXPECT_DOUBLE_EQ(first["read_percent"].get<double>(), 4);
-  EXPECT_DOUBLE_EQ(first["ratio_f16"].get<double>(), 4);
-  EXPECT_TRUE(first["ratio_q4_0"].is_null());
-  EXPECT_DOUBLE_EQ(json["results"][2]["ratio_f16"].get<double>(), 1);
-  EXPECT_NE(attention_table(rows, settings).find("2000.0    2.00     4.0     4.00x"), std::string::npos)
-      << attention_table(rows, settings);
+  EXPECT_DOUBLE_EQ(first["limit_us"].get<double>(), 80);
+  EXPECT_EQ(first["rival"], "ggml:q4_0");
+  EXPECT_DOUBLE_EQ(first["ratio"].get<double>(), 1.5);
+  EXPECT_EQ(results[1]["rival"], "ggml:f16-plain");  // q4_0 stores less
+  EXPECT_DOUBLE_EQ(results[1]["ratio"].get<double>(), 3);
+  EXPECT_TRUE(results[2]["rival"].is_null());
+  EXPECT_TRUE(results[2]["ratio"].is_null());
+  EXPECT_DOUBLE_EQ(results[3]["ratio"].get<double>(), 0.75);
+  EXPECT_DOUBLE_EQ(results[5]["ratio"].get<double>(), 1);
+  EXPECT_EQ(results[6]["rival"], "ggml:f16");  // at its own context
+  EXPECT_DOUBLE_EQ(results[6]["ratio"].get<double>(), 1);
+  const std::string table = attention_table(rows, settings);
+  EXPECT_NE(table.find("2000.0      80.0    2.00     4.0    1.50x  ggml:q4_0\n"), std::string::npos) << table;
 }
 
 TEST(Median, IsTheMiddleOrBetweenTheMiddleTwo) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "eval/report_json.h"
 
@@ -13,12 +12,9 @@ namespace {
 
 constexpr double kGiga = 1e9;
 
-// How many times faster `row` is than the rival at its context.
-std::optional<double> ratio(std::span<const AttentionRow> rows, const AttentionRow& row,
-                            const std::string& rival) {
-  const AttentionRow* other = row_of_rival(rows, row, rival);
-  if (other == nullptr) return std::nullopt;
-  return other->seconds / row.seconds;
+// The microseconds in which memory alone would deliver what the row reads.
+double limit_us(const AttentionRow& row, const AttentionSettings& settings) {
+  return row.bytes / settings.read_bandwidth * 1e6;
 }
 
 }  // namespace
@@ -34,18 +30,20 @@ std::string attention_to_json(std::span<const AttentionRow> rows, const Attentio
                {"cache_contents", "synthetic"},
                {"read_gbps", settings.read_bandwidth / kGiga},
                {"results", Json::array()}};
-  const auto figure = [](std::optional<double> x) { return x.has_value() ? Json(*x) : Json(nullptr); };
   for (const AttentionRow& row : rows) {
-    json["results"].push_back({{"recipe", row.name},
-                               {"ctx", row.context},
-                               {"bits", row.bits},
-                               {"layers", row.n_layers},
-                               {"us", row.seconds * 1e6},
-                               {"gbps", read_speed(row) / kGiga},
-                               {"read_percent", 100 * read_speed(row) / settings.read_bandwidth},
-                               {"ratio_f16", figure(ratio(rows, row, "ggml:f16"))},
-                               {"ratio_q4_0", figure(ratio(rows, row, "ggml:q4_0"))},
-                               {"kernels", row.kernels}});
+    const AttentionRow* rival = fastest_rival(rows, row);
+    json["results"].push_back(
+        {{"recipe", row.name},
+         {"ctx", row.context},
+         {"bits", row.bits},
+         {"layers", row.n_layers},
+         {"us", row.seconds * 1e6},
+         {"gbps", read_speed(row) / kGiga},
+         {"read_percent", 100 * read_speed(row) / settings.read_bandwidth},
+         {"limit_us", limit_us(row, settings)},
+         {"rival", rival == nullptr ? Json(nullptr) : Json(rival->name)},
+         {"ratio", rival == nullptr ? Json(nullptr) : Json(rival->seconds / row.seconds)},
+         {"kernels", row.kernels}});
   }
   return json_text(json);
 }
@@ -53,17 +51,17 @@ std::string attention_to_json(std::span<const AttentionRow> rows, const Attentio
 std::string attention_table(std::span<const AttentionRow> rows, const AttentionSettings& settings) {
   std::size_t width = 6;
   for (const AttentionRow& row : rows) width = std::max(width, row.name.size());
-  std::string text = fmt::format("{:>8}  {:{}}  {:>6} {:>11} {:>7} {:>7}  {:>8} {:>9}\n", "ctx", "recipe",
-                                 width, "bits", "us/layer", "GB/s", "% read", "ggml:f16", "ggml:q4_0");
-  const auto cell = [](std::optional<double> x, int columns) {
-    return fmt::format("{:>{}}", x.has_value() ? fmt::format("{:.2f}x", *x) : "-", columns);
-  };
+  std::string text =
+      fmt::format("{:>8}  {:{}}  {:>6} {:>11} {:>9} {:>7} {:>7}  {:>7}  {}\n", "ctx", "recipe", width, "bits",
+                  "us/layer", "limit us", "GB/s", "% read", "ratio", "to the fastest rival");
   for (const AttentionRow& row : rows) {
     const double speed = read_speed(row);
+    const AttentionRow* rival = fastest_rival(rows, row);
+    const std::string ratio = rival == nullptr ? "-" : fmt::format("{:.2f}x", rival->seconds / row.seconds);
     text +=
-        fmt::format("{:>8}  {:{}}  {:>6.2f} {:>11.1f} {:>7.2f} {:>7.1f}  {} {}\n", row.context, row.name,
-                    width, row.bits, row.seconds * 1e6, speed / kGiga, 100 * speed / settings.read_bandwidth,
-                    cell(ratio(rows, row, "ggml:f16"), 8), cell(ratio(rows, row, "ggml:q4_0"), 9));
+        fmt::format("{:>8}  {:{}}  {:>6.2f} {:>11.1f} {:>9.1f} {:>7.2f} {:>7.1f}  {:>7}  {}\n", row.context,
+                    row.name, width, row.bits, row.seconds * 1e6, limit_us(row, settings), speed / kGiga,
+                    100 * speed / settings.read_bandwidth, ratio, rival == nullptr ? "-" : rival->name);
   }
   return text;
 }

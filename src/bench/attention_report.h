@@ -17,8 +17,8 @@ struct AttentionSettings {
 };
 
 // {"schema":"kvant.bench.attention/2", "read_gbps":.., "results":[{"recipe":.., "ctx":.., "us":.., "gbps":..,
-// "ratio_f16":.., ..}]}. A ratio says how many times faster than ggml's flash attention on f16 or q4_0 the
-// row is, and is null where ggml did not run on that.
+// "limit_us":.., "rival":.., "ratio":.., ..}]}. limit_us: what memory alone would take. ratio: how many times
+// faster the row is than "rival", the fastest one that stores at least as many bits; both null without one.
 std::string attention_to_json(std::span<const AttentionRow> rows, const AttentionSettings& settings);
 // The same for a terminal.
 std::string attention_table(std::span<const AttentionRow> rows, const AttentionSettings& settings);

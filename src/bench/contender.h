@@ -14,7 +14,9 @@ class Contender {
  public:
   virtual ~Contender() = default;
   virtual const std::string& name() const = 0;
-  // Makes the cache `depth` tokens deep, with synthetic contents. Depths must not fall.
+  // Of cache for each element of K and V, at the depth filled last; 0 at depth 0.
+  virtual double bits() const = 0;
+  // Makes the cache `depth` tokens deep, with a text or with synthetic contents. Depths must not fall.
   virtual Status fill(int depth) = 0;
   // Runs a prompt of n tokens after the filled ones, then forgets it. Seconds, in steps of at most 512.
   virtual Result<double> prompt_seconds(int n) = 0;
@@ -23,8 +25,17 @@ class Contender {
   virtual Result<std::vector<double>> token_seconds(int n) = 0;
 };
 
+// The tokens that fill contenders' caches and are run after them; null: synthetic contents, and any tokens. A
+// text decides what can be skipped (Sparse V), and nothing else about speed.
+using BenchText = std::shared_ptr<const std::vector<std::int32_t>>;
+
 // Tokens of one step of a prompt, for all contenders.
 inline constexpr int kPromptStep = 512;
+
+// Token i of those that are run at `depth`.
+inline std::int32_t bench_token(const BenchText& text, int depth, int i, int n_vocab) {
+  return text == nullptr ? (i * 7919 + 11) % n_vocab : (*text)[(depth + i) % text->size()];
+}
 
 // Calls run(i) for tokens 1 to n. Seconds of each.
 template <class Run>
@@ -45,14 +56,15 @@ Result<std::vector<double>> time_tokens(int n, const Run& run) {
 // kvant's engine with `plan`. engine and backend outlive it. guard_every: watched by a QualityGuard that
 // checks each layer in one of so many steps; 0: not watched.
 std::unique_ptr<Contender> make_engine_contender(std::string name, Engine& engine, AttentionBackend& backend,
-                                                 std::shared_ptr<const Plan> plan, int guard_every = 0);
+                                                 std::shared_ptr<const Plan> plan, int guard_every = 0,
+                                                 BenchText text = nullptr);
 
-// llama.cpp with the cache types of a row's name ("llama.cpp:q4_0"), on the GGUF file as it is stored.
-// max_depth: tokens to make room for, beyond max_new for prompts and answers.
+// llama.cpp with the cache types and graph of a row's name ("llama.cpp:f16-plain"), on the GGUF file as it is
+// stored. max_depth: tokens to make room for, beyond max_new for prompts and answers.
 class LlamaModelFile;
 Result<std::shared_ptr<LlamaModelFile>> open_llama_model(const std::string& path);
 Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
                                                         std::shared_ptr<LlamaModelFile> model, int max_depth,
-                                                        int max_new, int n_threads);
+                                                        int max_new, int n_threads, BenchText text = nullptr);
 
 }  // namespace kvant

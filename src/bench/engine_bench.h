@@ -15,12 +15,14 @@ struct BenchOptions {
   std::vector<int> depths = {0};  // tokens in the cache; ascending
   int prompt = 512;               // tokens of the timed prompt; 0: don't time prompts
   int decode = 32;                // tokens of the timed answer; 0: don't time answers
+  bool from_text = false;         // caches are filled with a text, else synthetically
   int repeats = 5;                // the figures are medians of this many runs
 };
 
 struct BenchRow {
   std::string name;
   int depth = 0;
+  double bits = 0;        // see Contender
   double prompt_tps = 0;  // tokens a second; 0: not timed
   double decode_tps = 0;
   // Of the seconds of single tokens, all runs together: the median, the 99th percentile, the largest. A page
@@ -28,14 +30,25 @@ struct BenchRow {
   double token_p50 = 0, token_p99 = 0, token_max = 0;
 };
 
+// The rate of a row that is compared: BenchRow::prompt_tps or BenchRow::decode_tps.
+using Rate = double BenchRow::*;
+// Whether a row is a rival's.
+bool is_rival(const BenchRow& row);
+// What a row's rate is compared with: the fastest rival at its depth whose cache stores at least as many bits
+// (which may be the row itself); the first row at its depth where no rival runs; null where none stores as
+// many.
+const BenchRow* fastest_rival(std::span<const BenchRow> rows, const BenchRow& row, Rate rate);
+
 // Rows by depth, then by contender. advance(1) is called after each of depths * repeats * contenders runs.
 Result<std::vector<BenchRow>> run_bench(std::span<const std::unique_ptr<Contender>> contenders,
                                         const BenchOptions& options, const std::function<void(int)>& advance);
 
-// {"schema":"kvant.bench/1","model":..,"threads":..,"filled":"synthetic","results":[..]}
+// {"schema":"kvant.bench/1","model":..,"threads":..,"cache_contents":"synthetic","results":[{"recipe":..,
+// "prompt_tps":.., "prompt_rival":.., "prompt_ratio":.., ..}]}: a ratio says how many times faster than the
+// rival (see fastest_rival) the row is.
 std::string bench_to_json(std::span<const BenchRow> rows, const BenchOptions& options,
                           const std::string& model, int n_threads);
-// The same for a terminal; each figure also as a multiple of the first contender's at the same depth.
+// The same for a terminal.
 std::string bench_table(std::span<const BenchRow> rows);
 
 }  // namespace kvant

@@ -13,6 +13,7 @@ class Scripted : public Contender {
   Scripted(std::string name, std::vector<double> seconds, std::string& calls)
       : name_(std::move(name)), seconds_(std::move(seconds)), calls_(calls) {}
   const std::string& name() const override { return name_; }
+  double bits() const override { return 16; }
   Status fill(int depth) override {
     calls_ += name_ + "f" + std::to_string(depth) + " ";
     return {};
@@ -81,6 +82,33 @@ TEST(EngineBench, LeavesOutWhatIsNotTimed) {
   EXPECT_EQ(calls, "af0 ad ");
   const auto json = nlohmann::json::parse(bench_to_json(*rows, options, "m", 1));
   EXPECT_TRUE(json["results"][0]["prompt_tps"].is_null());
+  EXPECT_TRUE(json["results"][0]["prompt_ratio"].is_null());
+}
+
+TEST(EngineBench, ComparesWithTheFastestRivalThatStoresAtLeastAsManyBits) {
+  const std::vector<BenchRow> rows = {{"x", 64, 4.5, 100, 50},
+                                      {"y", 64, 5.0, 100, 50},
+                                      {"z", 64, 16.5, 100, 50},
+                                      {"llama.cpp:f16", 64, 16, 50, 10},
+                                      {"llama.cpp:f16-plain", 64, 16, 40, 20},
+                                      {"llama.cpp:q4_0", 64, 4.5, 30, 40},
+                                      {"x", 128, 4.5, 10, 10},
+                                      {"y", 128, 4.5, 10, 30}};
+  const auto json = nlohmann::json::parse(bench_to_json(rows, {}, "m", 1));
+  const auto& results = json["results"];
+  EXPECT_EQ(results[0]["prompt_rival"], "llama.cpp:f16");
+  EXPECT_DOUBLE_EQ(results[0]["prompt_ratio"].get<double>(), 2);
+  EXPECT_EQ(results[0]["decode_rival"], "llama.cpp:q4_0");
+  EXPECT_DOUBLE_EQ(results[0]["decode_ratio"].get<double>(), 1.25);
+  EXPECT_EQ(results[1]["decode_rival"], "llama.cpp:f16-plain");  // q4_0 stores less
+  EXPECT_DOUBLE_EQ(results[1]["decode_ratio"].get<double>(), 2.5);
+  EXPECT_TRUE(results[2]["decode_rival"].is_null());
+  EXPECT_DOUBLE_EQ(results[5]["decode_ratio"].get<double>(), 1);
+  EXPECT_EQ(results[7]["decode_rival"], "x");  // without rivals: the first
+  EXPECT_DOUBLE_EQ(results[7]["decode_ratio"].get<double>(), 3);
+  const std::string table = bench_table(rows);
+  EXPECT_NE(table.find(" 2.00x llama.cpp:f16 "), std::string::npos) << table;
+  EXPECT_NE(table.find(" 1.25x llama.cpp:q4_0 "), std::string::npos) << table;
 }
 
 }  // namespace

@@ -16,10 +16,11 @@ constexpr std::uint64_t kSeed = 1;
 class EngineContender : public Contender {
  public:
   EngineContender(std::string name, Engine& engine, AttentionBackend& backend,
-                  std::shared_ptr<const Plan> plan, int guard_every)
+                  std::shared_ptr<const Plan> plan, int guard_every, BenchText text)
       : name_(std::move(name)),
         engine_(engine),
         backend_(backend),
+        text_(std::move(text)),
         cache_(std::move(plan), /*byte_limit=*/0),
         filled_(cache_.add()),
         logits_(engine.n_vocab()) {
@@ -27,8 +28,10 @@ class EngineContender : public Contender {
   }
 
   const std::string& name() const override { return name_; }
+  double bits() const override { return cache_.length(filled_) == 0 ? 0 : cache_.bytes(filled_).bits_all(); }
 
   Status fill(int depth) override {
+    if (text_ != nullptr) return run_prompt(filled_, depth - cache_.length(filled_), /*want_logits=*/false);
     cache_.free(filled_);
     filled_ = cache_.add();
     if (guard_) guard_->fill_synthetic(depth, kSeed);
@@ -36,15 +39,9 @@ class EngineContender : public Contender {
   }
 
   Result<double> prompt_seconds(int n) override {
-    std::vector<std::int32_t> tokens(n);
-    for (int i = 0; i < n; ++i) tokens[i] = token(i);
     return on_copy([&](SequenceId sequence) -> Result<double> {
       const auto start = Clock::now();
-      for (int first = 0; first < n; first += kPromptStep) {
-        const int count = std::min(kPromptStep, n - first);
-        const auto part = std::span<const std::int32_t>(tokens).subspan(first, count);
-        KVANT_RETURN_IF_ERROR(run(sequence, part, /*is_prompt=*/true, first + count == n));
-      }
+      KVANT_RETURN_IF_ERROR(run_prompt(sequence, n, /*want_logits=*/true));
       return seconds_since(start);
     });
   }
@@ -57,9 +54,21 @@ class EngineContender : public Contender {
   }
 
  private:
-  std::int32_t token(int i) const { return (i * 7919 + 11) % engine_.n_vocab(); }
+  // Of those after the filled ones.
+  std::int32_t token(int i) const { return bench_token(text_, cache_.length(filled_), i, engine_.n_vocab()); }
   static double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  // want_logits: of the last token.
+  Status run_prompt(SequenceId sequence, int n, bool want_logits) {
+    std::vector<std::int32_t> tokens(n);
+    for (int i = 0; i < n; ++i) tokens[i] = token(i);
+    for (int first = 0; first < n; first += kPromptStep) {
+      const int count = std::min(kPromptStep, n - first);
+      const auto part = std::span<const std::int32_t>(tokens).subspan(first, count);
+      KVANT_RETURN_IF_ERROR(run(sequence, part, /*is_prompt=*/true, want_logits && first + count == n));
+    }
+    return {};
   }
   Status run_one(SequenceId sequence, int i) {
     const std::int32_t next = token(i);
@@ -85,6 +94,7 @@ class EngineContender : public Contender {
   std::string name_;
   Engine& engine_;
   AttentionBackend& backend_;
+  BenchText text_;
   Cache cache_;
   SequenceId filled_;
   std::optional<QualityGuard> guard_;
@@ -94,8 +104,10 @@ class EngineContender : public Contender {
 }  // namespace
 
 std::unique_ptr<Contender> make_engine_contender(std::string name, Engine& engine, AttentionBackend& backend,
-                                                 std::shared_ptr<const Plan> plan, int guard_every) {
-  return std::make_unique<EngineContender>(std::move(name), engine, backend, std::move(plan), guard_every);
+                                                 std::shared_ptr<const Plan> plan, int guard_every,
+                                                 BenchText text) {
+  return std::make_unique<EngineContender>(std::move(name), engine, backend, std::move(plan), guard_every,
+                                           std::move(text));
 }
 
 }  // namespace kvant

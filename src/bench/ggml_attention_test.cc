@@ -52,36 +52,45 @@ std::vector<double> expected_output(const AttentionValues& values, int context) 
   return outputs;
 }
 
-TEST(GgmlAttention, AttendsToEveryTokenInEveryType) {
+TEST(GgmlAttention, AttendsToEveryTokenOfEveryCacheWithBothGraphs) {
   const AttentionValues values = exact_values();
-  for (const char* type : kGgmlCacheTypes) {
+  for (const GgmlCache& cache : kGgmlCaches) {
     for (const int context : {1, 200, 700}) {  // from 512 on ggml splits the tokens of an f16 cache
-      auto made = GgmlAttention::make(type, kShape, values, context, /*n_layers=*/2, /*n_threads=*/2);
+      auto made = GgmlAttention::make(cache, kShape, values, context, /*n_layers=*/2, /*n_threads=*/2);
       ASSERT_TRUE(made.ok()) << made.error().message;
       ASSERT_TRUE((*made)->layer_seconds().ok());
       ASSERT_EQ((*made)->output().size(), values.q.size());
       EXPECT_LT(testing::relative_rms_error((*made)->output(), expected_output(values, context)), 4e-3)
-          << type << " at " << context;
+          << cache.name << " at " << context;
     }
   }
 }
 
+const GgmlCache& cache_called(std::string_view name) {
+  return *std::find_if(std::begin(kGgmlCaches), std::end(kGgmlCaches),
+                       [&](const GgmlCache& cache) { return name == cache.name; });
+}
+
 TEST(GgmlAttention, CountsBytesAndBits) {
   // Blocks of 32: a scale of 2 bytes, and 32 or 16 bytes of codes.
-  EXPECT_EQ(ggml_layer_bytes("f16", kShape, 100), 2 * 100 * 128 * 2);
-  EXPECT_EQ(ggml_layer_bytes("q8_0", kShape, 100), 2 * 100 * 4 * 34);
-  EXPECT_EQ(ggml_layer_bytes("q4_0", kShape, 100), 2 * 100 * 4 * 18);
-  auto made = GgmlAttention::make("q4_0", kShape, exact_values(), 100, 3, 1);
-  ASSERT_TRUE(made.ok());
-  EXPECT_EQ((*made)->bits(), 4.5);
-  EXPECT_EQ((*made)->n_layers(), 3);
+  EXPECT_EQ(ggml_layer_bytes(cache_called("f16"), kShape, 100), 2 * 100 * 128 * 2);
+  EXPECT_EQ(ggml_layer_bytes(cache_called("q8_0"), kShape, 100), 2 * 100 * 4 * 34);
+  EXPECT_EQ(ggml_layer_bytes(cache_called("q4_0"), kShape, 100), 2 * 100 * 4 * 18);
+  EXPECT_EQ(ggml_layer_bytes(cache_called("q4_0-f16-plain"), kShape, 100), 100 * 4 * (18 + 64));
+  for (const auto& [name, bits] : {std::pair{"q4_0", 4.5}, {"q8_0-f16-plain", 12.25}, {"f16-plain", 16.0}}) {
+    auto made = GgmlAttention::make(cache_called(name), kShape, exact_values(), 100, 3, 1);
+    ASSERT_TRUE(made.ok());
+    EXPECT_EQ((*made)->bits(), bits);
+    EXPECT_EQ((*made)->n_layers(), 3);
+  }
 }
 
 TEST(GgmlAttention, StoresWhatItsBlocksDivide) {
-  EXPECT_TRUE(ggml_stores("f16", 80));
-  EXPECT_FALSE(ggml_stores("q8_0", 80));
-  EXPECT_FALSE(ggml_stores("q4_0", 8));
-  EXPECT_TRUE(ggml_stores("q4_0", 96));
+  EXPECT_TRUE(ggml_stores(cache_called("f16"), 80));
+  EXPECT_FALSE(ggml_stores(cache_called("q8_0"), 80));
+  EXPECT_FALSE(ggml_stores(cache_called("q4_0-f16-plain"), 80));
+  EXPECT_FALSE(ggml_stores(cache_called("q4_0"), 8));
+  EXPECT_TRUE(ggml_stores(cache_called("q4_0"), 96));
 }
 
 }  // namespace

@@ -22,18 +22,27 @@ constexpr llama_seq_id kCopy = 1;
 
 class LlamaContender : public Contender {
  public:
-  LlamaContender(std::string name, std::shared_ptr<LlamaModelFile> model, LlamaContextPointer context)
+  LlamaContender(std::string name, std::shared_ptr<LlamaModelFile> model, LlamaContextPointer context,
+                 double bits, BenchText text)
       : name_(std::move(name)),
+        bits_(bits),
+        text_(std::move(text)),
         model_(std::move(model)),
         context_(std::move(context)),
         n_vocab_(llama_vocab_n_tokens(llama_model_get_vocab(model_->model.get()))) {}
 
   const std::string& name() const override { return name_; }
+  double bits() const override { return depth_ == 0 ? 0 : bits_; }
 
   // Runs up to kTile tokens, then repeats their keys and values at later positions: the state of sequence 0
   // is loaded into sequence 1, moved on, and joined to sequence 0. llama.cpp rotates the keys of moved tokens
   // to their new positions in its next decode, which the warming-up step pays for.
   Status fill(int depth) override {
+    if (text_ != nullptr) {
+      KVANT_RETURN_IF_ERROR(run_prompt(depth - depth_));
+      depth_ = depth;
+      return {};
+    }
     llama_memory_t memory = llama_get_memory(context_.get());
     llama_memory_clear(memory, /*data=*/false);
     depth_ = 0;
@@ -73,7 +82,7 @@ class LlamaContender : public Contender {
   }
 
  private:
-  std::int32_t token(int i) const { return (i * 7919 + 11) % n_vocab_; }
+  std::int32_t token(int i) const { return bench_token(text_, depth_, i, n_vocab_); }
   Status fill_failed(int depth) const {
     return error("{} cannot be filled to a depth of {} tokens", name_, depth);
   }
@@ -102,6 +111,8 @@ class LlamaContender : public Contender {
   }
 
   std::string name_;
+  double bits_;
+  BenchText text_;
   std::shared_ptr<LlamaModelFile> model_;  // outlives the context
   LlamaContextPointer context_;
   int n_vocab_;
@@ -118,7 +129,7 @@ Result<std::shared_ptr<LlamaModelFile>> open_llama_model(const std::string& path
 
 Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
                                                         std::shared_ptr<LlamaModelFile> model, int max_depth,
-                                                        int max_new, int n_threads) {
+                                                        int max_new, int n_threads, BenchText text) {
   auto types = parse_llama_types(name.substr(name.find(':') + 1));
   if (!types.ok()) return types.error();
   // Room for one more tile, which is loaded whole before it is cut.
@@ -126,8 +137,8 @@ Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
                                     /*n_sequences=*/2, n_threads};
   auto context = make_llama_context(*model->model, options, nullptr);
   if (!context.ok()) return context.error();
-  return std::unique_ptr<Contender>(
-      std::make_unique<LlamaContender>(name, std::move(model), std::move(context).value()));
+  return std::unique_ptr<Contender>(std::make_unique<LlamaContender>(
+      name, std::move(model), std::move(context).value(), bits_per_element(*types), std::move(text)));
 }
 
 }  // namespace kvant

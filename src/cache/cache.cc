@@ -1,6 +1,7 @@
 #include "cache/cache.h"
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 #include <random>
 #include <set>
@@ -354,6 +355,25 @@ CacheBytes Cache::bytes() const {
   return total;
 }
 
+namespace {
+
+// As if one observer had just given every token a weight of its own: multiples of the golden ratio without
+// their integer part, of which every page has as large a share above any threshold as the others.
+void score_synthetic(HeadState& head, const Geometry& geometry) {
+  constexpr double kGolden = 0.6180339887498949;
+  const std::vector<float> q(geometry.head_dim);
+  std::vector<double> weights(head.length());
+  for (std::size_t t = 0; t < weights.size(); ++t) {
+    const double multiple = kGolden * static_cast<double>(t);
+    weights[t] = multiple - std::floor(multiple);
+  }
+  head.scores()->observe({.token = head.length() - 1, .q = q, .offset = 0, .max = 0, .sum = 1},
+                         geometry.group());
+  head.scores()->end_page(head.length(), weights);
+}
+
+}  // namespace
+
 Status Cache::fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t seed) {
   const Geometry& g = plan_->geometry;
   KVANT_RETURN_IF_ERROR(check_idle(sequence, "fill"));
@@ -373,6 +393,7 @@ Status Cache::fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t se
       for (int h = 0; h < g.n_kv_heads; ++h) {
         HeadState& head = (*step)->head(0, layer, h);
         head.append({k.data(), n, g.head_dim}, {v.data(), n, g.head_dim});
+        if (head.scores() != nullptr && n == kPageTokens) score_synthetic(head, g);
         const int due = pages_due(head.length(), plan_->layers[layer].window);
         if (due > head.n_sealed()) head.seal_until(due, scratch);
       }

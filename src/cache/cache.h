@@ -141,7 +141,8 @@ class Cache {
   const HeadState& head(SequenceId sequence, int layer, int kv_head) const;
 
   // Benchmarks only: makes an empty sequence n_tokens long, with the same plausible random page throughout.
-  // Nobody attends, so that nothing but the sink is protected.
+  // Tokens get scores of which every page has the same share above any threshold, so that recipes protect and
+  // evict as many as they say.
   Status fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t seed);
 
  private:

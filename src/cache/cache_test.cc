@@ -1,6 +1,9 @@
 #include "cache/cache.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "cache/cache_fixture.h"
 
@@ -395,6 +398,32 @@ TEST(SyntheticContents, AreSealedPageByPageWhateverThePromptBlocks) {
     const SequenceId s = cache.add();
     ASSERT_TRUE(cache.fill_synthetic(s, 1000, 1).ok());
     EXPECT_EQ(cache.head(s, 0, 0).n_sealed(), 7) << prefill;
+  }
+}
+
+TEST(SyntheticContents, ProtectTheStatedShareOfSealedTokens) {
+  for (const double rho : {0.01, 0.05, 0.1}) {
+    Cache cache(plan_for(fmt::format("k=ch4g128,v=tok2g128,window=128,protect={}", rho), small_geometry()),
+                0);
+    const SequenceId s = cache.add();
+    ASSERT_TRUE(cache.fill_synthetic(s, 6000, 1).ok());
+    const HeadState& head = cache.head(s, 0, 0);
+    std::vector<PageView> pages;
+    head.list_pages(0, pages);
+    int kept = 0, masked = 0, pages_with_some = 0;
+    for (const PageView& page : pages) {
+      if (page.kept) {
+        kept += page.n_tokens;
+      } else {
+        masked += page.masked.count();
+        pages_with_some += page.masked.empty() ? 0 : 1;
+      }
+    }
+    const int sealed = head.n_sealed() * kPageTokens;
+    EXPECT_EQ(kept, masked);
+    EXPECT_LE(kept, std::ceil(rho * sealed));
+    EXPECT_GE(kept, 0.95 * rho * sealed) << rho;
+    EXPECT_GE(pages_with_some, std::min(0.9, rho * 90) * head.n_sealed()) << rho;  // spread over all pages
   }
 }
 

@@ -10,20 +10,25 @@
 #include "cli/session.h"
 #include "eval/cache_size.h"
 #include "eval/llama_reference.h"
+#include "eval/quality_eval.h"
 
 namespace kvant {
 namespace {
 
+// With flash attention and without, which on CPUs may be the faster; a quantized V requires it.
+constexpr const char* kRivals[] = {"llama.cpp:f16",  "llama.cpp:f16-plain",      "llama.cpp:q8_0",
+                                   "llama.cpp:q4_0", "llama.cpp:q8_0/f16-plain", "llama.cpp:q4_0/f16-plain"};
+
 struct BenchCommandOptions {
   ModelOptions common;
-  std::string against, guard;
+  std::string against, guard, file;
   BenchOptions bench;
 };
 
 std::vector<std::string> contender_names(const BenchCommandOptions& options) {
   std::vector<std::string> names = row_names(options.common);
   if (options.against.empty()) return names;
-  for (const char* rival : {"llama.cpp:f16", "llama.cpp:q4_0"}) {
+  for (const char* rival : kRivals) {
     if (std::find(names.begin(), names.end(), rival) == names.end()) names.emplace_back(rival);
   }
   return names;
@@ -31,8 +36,8 @@ std::vector<std::string> contender_names(const BenchCommandOptions& options) {
 
 class Contenders {
  public:
-  Contenders(const Session& session, const BenchCommandOptions& options)
-      : session_(session), options_(options) {}
+  Contenders(const Session& session, const BenchCommandOptions& options, BenchText text)
+      : session_(session), options_(options), text_(std::move(text)) {}
 
   // guard_every: see make_engine_contender.
   Result<std::unique_ptr<Contender>> make(const std::string& name, int guard_every) {
@@ -45,7 +50,8 @@ class Contenders {
         if (!opened.ok()) return opened.error();
         llama_ = std::move(opened).value();
       }
-      return make_llama_contender(name, llama_, bench.depths.back(), most_new, options_.common.n_threads);
+      return make_llama_contender(name, llama_, bench.depths.back(), most_new, options_.common.n_threads,
+                                  text_);
     }
     const auto recipe = parse_recipe(name);
     if (!recipe.ok()) return recipe.error();
@@ -54,14 +60,30 @@ class Contenders {
     KVANT_RETURN_IF_ERROR(check_memory(fmt::format("a KV cache of {} tokens", bench.depths.back() + most_new),
                                        predicted_cache_bytes(**plan, bench.depths.back() + most_new)));
     return make_engine_contender(row_name(label(*recipe), **plan) + (guard_every > 0 ? " (guarded)" : ""),
-                                 session_.engine(), session_.backend(), *plan, guard_every);
+                                 session_.engine(), session_.backend(), *plan, guard_every, text_);
   }
 
  private:
   const Session& session_;
   const BenchCommandOptions& options_;
+  BenchText text_;
   std::shared_ptr<LlamaModelFile> llama_;
 };
+
+// Null without --file.
+Result<BenchText> text_of(const BenchCommandOptions& options, const Tokenizer& tokenizer) {
+  if (options.file.empty()) return BenchText();
+  const auto text = read_text_file(options.file);
+  if (!text.ok()) return text.error();
+  auto tokens = tokenize_for_eval(tokenizer, *text);
+  if (!tokens.ok()) return tokens.error();
+  const int needed = options.bench.depths.back() + std::max(options.bench.prompt, options.bench.decode + 1);
+  if (std::ssize(tokens->tokens) < needed) {
+    return error("'{}' has {} tokens, and this benchmark runs {}: choose a longer text or a smaller --depth",
+                 options.file, tokens->tokens.size(), needed);
+  }
+  return std::make_shared<const std::vector<std::int32_t>>(std::move(tokens->tokens));
+}
 
 Status bench(BenchCommandOptions options) {
   auto& depths = options.bench.depths;
@@ -74,7 +96,10 @@ Status bench(BenchCommandOptions options) {
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
   const auto session = Session::open(options.common, WeightMode::as_stored, depths.back() + 1);
   if (!session.ok()) return session.error();
-  Contenders contenders(*session, options);
+  auto text = text_of(options, session->engine().tokenizer());
+  if (!text.ok()) return text.error();
+  options.bench.from_text = *text != nullptr;
+  Contenders contenders(*session, options, std::move(text).value());
   std::vector<std::unique_ptr<Contender>> made;
   for (const std::string& name : contender_names(options)) {
     std::vector<int> guards = {0};
@@ -95,8 +120,10 @@ Status bench(BenchCommandOptions options) {
   fmt::print("{}", bench_table(*rows));
   fmt::print(
       "{} threads, medians of {} interleaved runs, prompt of {} and answer of {} tokens; caches filled "
-      "synthetically to their depth\n",
-      options.common.n_threads, options.bench.repeats, options.bench.prompt, options.bench.decode);
+      "{} to their depth; ratios: to the fastest llama.cpp row that stores at least as many bits, "
+      "or to the first row where none runs\n",
+      options.common.n_threads, options.bench.repeats, options.bench.prompt, options.bench.decode,
+      options.bench.from_text ? "with the text" : "synthetically");
   if (options.common.json.empty()) return {};
   return write_whole_file(options.common.json, bench_to_json(*rows, options.bench, options.common.model,
                                                              options.common.n_threads));
@@ -131,8 +158,13 @@ Command add_bench_command(CLI::App& program) {
   command->add_option("-r,--repetitions", options->bench.repeats, "runs of which the median is taken")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--against", options->against, "add llama.cpp with its f16 and q4_0 caches")
+  command
+      ->add_option("--against", options->against,
+                   "add llama.cpp with f16, q8_0 and q4_0 caches, with flash attention and without")
       ->check(CLI::IsMember({"llama.cpp"}));
+  command->add_option(
+      "-f,--file,--text", options->file,
+      "fill the caches with this text instead of synthetic contents: slower, and the attention is real");
   add_guard_option(*command, options->guard);
   const Command attention = add_bench_attention_command(*command);
   return {command, [options, command, attention]() -> Status {

@@ -1,5 +1,5 @@
-// kvant bench attention: what attention of one token costs at contexts, beside ggml's flash attention. Needs
-// no model.
+// kvant bench attention: what attention of one token costs at contexts, beside ggml's, with flash
+// attention and without. Needs no model.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -69,23 +69,23 @@ Result<std::vector<RecipePlans>> all_plans(const AttentionOptions& options) {
   return made;
 }
 
-int ggml_layers(const std::string& type, const AttentionShape& shape, int context) {
-  return rotation_layers(ggml_layer_bytes(type, shape, context), working_set(), /*least=*/1);
+int ggml_layers(const GgmlCache& cache, const AttentionShape& shape, int context) {
+  return rotation_layers(ggml_layer_bytes(cache, shape, context), working_set(), /*least=*/1);
 }
 
 // The contenders of a context are in memory together.
 Status check_all_memory(const AttentionOptions& options, const std::vector<RecipePlans>& recipes,
-                        const std::vector<std::string>& ggml_types) {
+                        const std::vector<GgmlCache>& rivals) {
   for (const int context : options.contexts) {
     double bytes = 0;
     for (const RecipePlans& recipe : recipes)
       bytes += static_cast<double>(predicted_cache_bytes(*recipe.plans.at(context), context));
-    for (const std::string& type : ggml_types) {
-      bytes += ggml_layer_bytes(type, options.shape, context) * ggml_layers(type, options.shape, context);
+    for (const GgmlCache& rival : rivals) {
+      bytes += ggml_layer_bytes(rival, options.shape, context) * ggml_layers(rival, options.shape, context);
     }
-    KVANT_RETURN_IF_ERROR(check_memory(
-        fmt::format("a set of {} caches of {} tokens", recipes.size() + ggml_types.size(), context),
-        static_cast<std::int64_t>(bytes)));
+    KVANT_RETURN_IF_ERROR(
+        check_memory(fmt::format("a set of {} caches of {} tokens", recipes.size() + rivals.size(), context),
+                     static_cast<std::int64_t>(bytes)));
   }
   return {};
 }
@@ -101,29 +101,30 @@ AttentionEntry entry_of(const RecipePlans& recipe, const ModelOptions& options) 
           }};
 }
 
-AttentionEntry ggml_entry(const std::string& type, const AttentionOptions& options) {
-  return {"ggml:" + type, [type, &options](int context) -> Result<std::unique_ptr<AttentionContender>> {
+AttentionEntry ggml_entry(const GgmlCache& cache, const AttentionOptions& options) {
+  return {std::string("ggml:") + cache.name,
+          [cache, &options](int context) -> Result<std::unique_ptr<AttentionContender>> {
             constexpr std::uint64_t kSeed = 2;
             auto made = GgmlAttention::make(
-                type, options.shape, random_attention_values(options.shape, kSeed), context,
-                ggml_layers(type, options.shape, context), options.common.n_threads);
+                cache, options.shape, random_attention_values(options.shape, kSeed), context,
+                ggml_layers(cache, options.shape, context), options.common.n_threads);
             if (!made.ok()) return made.error();
             return std::unique_ptr<AttentionContender>(std::move(made).value());
           }};
 }
 
-// The types that ggml can store at this head size; says which it can't.
-std::vector<std::string> rival_types(const AttentionShape& shape) {
-  std::vector<std::string> types;
-  for (const char* type : kGgmlCacheTypes) {
-    if (ggml_stores(type, shape.head_dim)) {
-      types.emplace_back(type);
+// The caches that ggml can store at this head size; says which it can't.
+std::vector<GgmlCache> rivals_at(const AttentionShape& shape) {
+  std::vector<GgmlCache> rivals;
+  for (const GgmlCache& cache : kGgmlCaches) {
+    if (ggml_stores(cache, shape.head_dim)) {
+      rivals.push_back(cache);
     } else {
-      warn(fmt::format("ggml has no {} cache at a head size of {}: its row is left out", type,
+      warn(fmt::format("ggml has no {} cache at a head size of {}: its row is left out", cache.name,
                        shape.head_dim));
     }
   }
-  return types;
+  return rivals;
 }
 
 void print_plans(const std::vector<RecipePlans>& recipes, const AttentionBackend& backend) {
@@ -143,11 +144,11 @@ Result<double> read_bandwidth(const AttentionOptions& options) {
 
 Result<std::vector<AttentionRow>> run_all(const AttentionOptions& options,
                                           const std::vector<RecipePlans>& recipes,
-                                          const std::vector<std::string>& ggml_types) {
+                                          const std::vector<GgmlCache>& rivals) {
   std::vector<AttentionEntry> entries;
-  entries.reserve(recipes.size() + ggml_types.size());
+  entries.reserve(recipes.size() + rivals.size());
   for (const RecipePlans& recipe : recipes) entries.push_back(entry_of(recipe, options.common));
-  for (const std::string& type : ggml_types) entries.push_back(ggml_entry(type, options));
+  for (const GgmlCache& rival : rivals) entries.push_back(ggml_entry(rival, options));
   const int units = attention_bench_units(entries.size(), options.contexts.size(), options.repeats);
   Progress progress("benchmark", units, "runs");
   return run_attention_bench(entries, options.contexts, options.repeats, [&](int n) { progress.advance(n); });
@@ -158,7 +159,8 @@ Status report(const std::vector<AttentionRow>& rows, const AttentionSettings& se
   fmt::print("{}", attention_table(rows, settings));
   fmt::print(
       "{} query heads on {} KV heads of {}, one token, {} threads; medians of {} interleaved runs, caches "
-      "filled synthetically; memory is read at {:.1f} GB/s\n",
+      "filled synthetically; memory is read at {:.1f} GB/s, limit: what that alone would take; rivals: those "
+      "that store at least as many bits\n",
       settings.shape.n_heads, settings.shape.n_kv_heads, settings.shape.head_dim, settings.n_threads,
       settings.repeats, settings.read_bandwidth / 1e9);
   if (json_path.empty()) return {};
@@ -172,12 +174,12 @@ Status bench_attention(AttentionOptions options) {
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
   const auto recipes = all_plans(options);
   if (!recipes.ok()) return recipes.error();
-  const std::vector<std::string> ggml_types = rival_types(options.shape);
-  KVANT_RETURN_IF_ERROR(check_all_memory(options, *recipes, ggml_types));
+  const std::vector<GgmlCache> rivals = rivals_at(options.shape);
+  KVANT_RETURN_IF_ERROR(check_all_memory(options, *recipes, rivals));
   if (options.common.verbose) print_plans(*recipes, **make_backend(options.common.backend));
   const auto bandwidth = read_bandwidth(options);
   if (!bandwidth.ok()) return bandwidth.error();
-  const auto rows = run_all(options, *recipes, ggml_types);
+  const auto rows = run_all(options, *recipes, rivals);
   if (!rows.ok()) return rows.error();
   return report(*rows, {options.shape, options.common.n_threads, options.repeats, *bandwidth},
                 options.common.json);
@@ -187,8 +189,7 @@ Status bench_attention(AttentionOptions options) {
 
 Command add_bench_attention_command(CLI::App& bench) {
   auto options = std::make_shared<AttentionOptions>();
-  CLI::App* command =
-      bench.add_subcommand("attention", "measure attention alone, beside ggml's flash attention; no model");
+  CLI::App* command = bench.add_subcommand("attention", "measure attention alone, beside ggml's; no model");
   // The benchmark with a model requires one.
   command->preparse_callback([model = bench.get_option("--model")](std::size_t) { model->required(false); });
   AttentionShape& shape = options->shape;

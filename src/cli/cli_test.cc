@@ -364,14 +364,29 @@ TEST_F(Cli, BenchWritesItsSchema) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const auto json = nlohmann::json::parse(read_file(json_path));
   EXPECT_EQ(json["schema"], "kvant.bench/1");
-  ASSERT_EQ(json["results"].size(), 8U);
+  ASSERT_EQ(json["results"].size(), 16U);
   EXPECT_EQ(json["results"][0]["depth"], 0);
-  EXPECT_EQ(json["results"][7]["depth"], 1300);
-  EXPECT_EQ(json["results"][7]["recipe"], "llama.cpp:q4_0");
+  EXPECT_EQ(json["results"][11]["depth"], 1300);
+  EXPECT_EQ(json["results"][11]["recipe"], "llama.cpp:f16-plain");
   for (const auto& row : json["results"]) {
+    EXPECT_TRUE(row["decode_rival"].get<std::string>().starts_with("llama.cpp:")) << row;
     EXPECT_GT(row["prompt_tps"], 0.0);
     EXPECT_GT(row["decode_tps"], 0.0);
   }
+}
+
+TEST_F(Cli, BenchFillsCachesWithAText) {
+  const std::string json_path = path("bench-text.json");
+  const Outcome outcome =
+      run_model("bench", {"--kv", "turbo3-sparse-v,llama.cpp:f16-plain", "-d", "300", "-n", "2", "-p", "0",
+                          "-r", "1", "--file", path("text.txt"), "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  EXPECT_EQ(json["cache_contents"], "text");
+  ASSERT_EQ(json["results"].size(), 2U);
+  for (const auto& row : json["results"]) EXPECT_GT(row["decode_tps"], 0.0);
+  expect_user_error(run_model("bench", {"-d", "100000", "--file", path("text.txt")}), "smaller --depth");
+  expect_user_error(run_model("bench", {"--kv", "llama.cpp:q4_0-plain"}), "q4_0/f16-plain");
 }
 
 TEST_F(Cli, BenchAttentionNeedsNoModelAndWritesItsSchema) {
@@ -386,17 +401,19 @@ TEST_F(Cli, BenchAttentionNeedsNoModelAndWritesItsSchema) {
   EXPECT_EQ(json["schema"], "kvant.bench.attention/2");
   EXPECT_GT(json["read_gbps"], 0.0);
   const auto& results = json["results"];
-  ASSERT_EQ(results.size(), 10U);
-  EXPECT_EQ(results[0]["ctx"], 64);
-  EXPECT_EQ(results[9]["ctx"], 128);
-  const char* names[] = {"bf16", "kvant-3bit", "ggml:f16", "ggml:q8_0", "ggml:q4_0"};
-  for (int i = 0; i < 10; ++i) {
-    EXPECT_EQ(results[i]["recipe"], names[i % 5]);
-    for (const char* figure : {"us", "gbps", "bits", "read_percent", "ratio_f16", "ratio_q4_0"}) {
-      EXPECT_GT(results[i][figure], 0.0) << names[i % 5] << " " << figure;
-    }
+  const std::vector<std::string> names = {"bf16",           "kvant-3bit",         "ggml:f16",
+                                          "ggml:f16-plain", "ggml:q8_0",          "ggml:q8_0-f16-plain",
+                                          "ggml:q4_0",      "ggml:q4_0-f16-plain"};
+  ASSERT_EQ(results.size(), 2 * names.size());
+  EXPECT_EQ(results.front()["ctx"], 64);
+  EXPECT_EQ(results.back()["ctx"], 128);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const std::string& name = names[i % names.size()];
+    EXPECT_EQ(results[i]["recipe"], name);
+    for (const char* figure : {"us", "gbps", "bits", "read_percent", "limit_us", "ratio"})
+      EXPECT_GT(results[i][figure], 0.0) << name << " " << figure;
   }
-  EXPECT_EQ(results[2]["ratio_f16"], 1.0);
+  EXPECT_TRUE(results[0]["rival"].get<std::string>().starts_with("ggml:f16"));  // bf16's peers
 }
 
 TEST_F(Cli, BenchAttentionLeavesOutWhatGgmlCannotStore) {
@@ -406,8 +423,7 @@ TEST_F(Cli, BenchAttentionLeavesOutWhatGgmlCannotStore) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.err.find("q4_0"), std::string::npos) << outcome.err;
   const auto json = nlohmann::json::parse(read_file(json_path));
-  ASSERT_EQ(json["results"].size(), 2U);
-  EXPECT_TRUE(json["results"][0]["ratio_q4_0"].is_null());
+  ASSERT_EQ(json["results"].size(), 3U);  // q8_0, and ggml's f16 with both graphs
 }
 
 TEST_F(Cli, BenchAttentionRefusesWhatCannotBe) {

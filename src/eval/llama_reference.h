@@ -8,9 +8,10 @@
 
 namespace kvant {
 
-// Whether a row's name asks for llama.cpp: "llama.cpp:TYPE" or "llama.cpp:KTYPE/VTYPE".
+// Whether a row's name asks for llama.cpp: "llama.cpp:TYPE" or "llama.cpp:KTYPE/VTYPE", and
+// "-plain" after them for the graph without flash attention.
 bool names_llama(const std::string& name);
-// An error when it names a type that llama.cpp has not. Requires names_llama(name).
+// An error when it names what llama.cpp has not. Requires names_llama(name).
 Status check_llama_name(const std::string& name);
 
 class LlamaReference {

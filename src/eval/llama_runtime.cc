@@ -1,5 +1,7 @@
 #include "eval/llama_runtime.h"
 
+#include <string_view>
+
 #include "model/gguf_file.h"
 #include "model/library_log.h"
 #include "model/repacking.h"
@@ -54,12 +56,18 @@ class LogCapture {
 }  // namespace
 
 Result<LlamaCacheTypes> parse_llama_types(const std::string& text) {
-  const auto slash = text.find('/');
-  auto k = parse_type(text.substr(0, slash));
+  constexpr std::string_view kPlain = "-plain";
+  const bool plain = text.ends_with(kPlain);
+  const std::string types = text.substr(0, text.size() - (plain ? kPlain.size() : 0));
+  const auto slash = types.find('/');
+  auto k = parse_type(types.substr(0, slash));
   if (!k.ok()) return k.error();
-  auto v = slash == std::string::npos ? k : parse_type(text.substr(slash + 1));
+  auto v = slash == std::string::npos ? k : parse_type(types.substr(slash + 1));
   if (!v.ok()) return v.error();
-  return LlamaCacheTypes{*k, *v};
+  if (plain && ggml_is_quantized(*v))
+    return error("llama.cpp has no '{}': a quantized V requires its flash attention; try '{}/f16-plain'",
+                 text, ggml_type_name(*k));
+  return LlamaCacheTypes{*k, *v, plain};
 }
 
 double bits_per_element(const LlamaCacheTypes& types) {
@@ -111,6 +119,7 @@ Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaCo
   params.type_v = options.types.v;
   // By default llama.cpp chooses; it requires flash attention for a quantized V.
   if (ggml_is_quantized(options.types.v)) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+  if (options.types.plain) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
   const LogCapture log;
   LlamaContextPointer context(llama_init_from_model(&model, params));
   if (context == nullptr) {

@@ -12,12 +12,13 @@
 
 namespace kvant {
 
-// The element types of a llama.cpp cache.
+// The element types of a llama.cpp cache, and which graph attends to it.
 struct LlamaCacheTypes {
   ggml_type k = GGML_TYPE_F16;
   ggml_type v = GGML_TYPE_F16;
+  bool plain = false;  // without flash attention; else as llama.cpp chooses, which on CPUs is with it
 };
-// "q8_0" or "q8_0/q4_0" (K/V). An error lists the types that llama.cpp has.
+// "q8_0" or "q8_0/q4_0" (K/V), and "-plain" after them. An error lists the types that llama.cpp has.
 Result<LlamaCacheTypes> parse_llama_types(const std::string& text);
 // Bits for each element, the mean of K and V.
 double bits_per_element(const LlamaCacheTypes& types);

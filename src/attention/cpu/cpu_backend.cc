@@ -24,14 +24,6 @@ int tokens_of(std::span<const PageView> pages) {
   return n;
 }
 
-bool any_weight(const MatrixView<float>& weights) {
-  for (int r = 0; r < weights.rows; ++r) {
-    if (std::any_of(weights.row(r), weights.row(r) + weights.cols, [](float w) { return w != 0; }))
-      return true;
-  }
-  return false;
-}
-
 class CpuAttention final : public PageAttention {
  public:
   explicit CpuAttention(const cpu::ByteKernels& kernels) : kernels_(kernels) {}
@@ -174,8 +166,8 @@ class CpuAttention final : public PageAttention {
     int first = 0;
     for (const PageView& page : pages) {
       const MatrixView<float> of_page{weights.data + first, weights.rows, page.n_tokens, weights.stride};
-      if (skip != nullptr) skip_tokens(tile, page, rules, *skip, of_page, count);
-      if (skip == nullptr || any_weight(of_page)) read.push_back({&page.v, of_page});
+      if (skip == nullptr || skip_tokens(tile, page, rules, *skip, of_page, count))
+        read.push_back({&page.v, of_page});
       first += page.n_tokens;
     }
     for (std::size_t i = 0; i < read.size(); ++i) {

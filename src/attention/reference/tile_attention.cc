@@ -72,9 +72,8 @@ SkipCount attend_pages(const QueryTile& tile, std::span<const PageView> pages, c
   for (const PageView& page : pages) {
     score_page(tile, page, rules, scratch);
     for (int r = 0; r < tile.rows(); ++r) weigh_row(r, page.n_tokens, rules, score_row(scratch, r), partial);
-    if (skip != nullptr) {
-      skip_tokens(tile, page, rules, *skip, {scratch.scores.data(), tile.rows(), kPageTokens}, count);
-    }
+    const MatrixView<float> weights{scratch.scores.data(), tile.rows(), kPageTokens};
+    if (skip != nullptr && !skip_tokens(tile, page, rules, *skip, weights, count)) continue;
     mix_page(tile, page, rules, scratch, partial);
   }
   return count;
