@@ -28,7 +28,7 @@ def main():
     formats = ("ch4g128", "tok4g128")
     sealed_pool, sealed = page_pool(table, *(kvant.page_bytes(name, d) for name in formats))
     tail_pool, tail = page_pool(table, PAGE * d * 2, PAGE * d * 2)
-    shape = made(Shape, n_seqs=n_seqs, n_kv_heads=n_kv_heads, group=group, head_dim=d, score_scale=1 / math.sqrt(d),
+    shape = made(Shape, n_seqs=n_seqs, n_kv_heads=n_kv_heads, group=group, head_dim=d, softmax_scale=1 / math.sqrt(d),
                  key_format=formats[0].encode(), value_format=formats[1].encode())
     layer = made(Layer, sealed=sealed, tail=tail, q=q, q_seq_stride=q.stride(0), q_head_stride=q.stride(1), out=out,
                  out_type=BF16, out_seq_stride=out.stride(0), out_head_stride=out.stride(1))
@@ -39,7 +39,7 @@ def main():
                 key_head_stride=d, values=values, value_row_stride=n_kv_heads * d, value_head_stride=d)
     kvant.call("append", shape, layer, rows)
     first = torch.zeros(n_seqs, dtype=torch.int32, **device)
-    kvant.call("seal_pages", shape, layer, made(SealRange, tail_page=first, sealed_page=first, most_pages=n_pages))
+    kvant.call("seal_pages", shape, layer, made(SealRange, tail_page=first, sealed_page=first, max_pages=n_pages))
 
     sealed_pages = torch.full((n_seqs,), n_pages, dtype=torch.int32, **device)
     lengths = made(Lengths, sealed_pages=sealed_pages)

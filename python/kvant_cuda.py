@@ -21,13 +21,13 @@ class Pages(ctypes.Structure):
 
 class Shape(ctypes.Structure):
     _fields_ = (_fields(ctypes.c_size_t, "struct_size") + _fields(ctypes.c_int32, "n_seqs n_kv_heads group head_dim")
-                + _fields(ctypes.c_float, "score_scale") + _fields(ctypes.c_char_p, "key_format value_format"))
+                + _fields(ctypes.c_float, "softmax_scale") + _fields(ctypes.c_char_p, "key_format value_format"))
 
 
 class Lengths(ctypes.Structure):
     _fields_ = (_fields(ctypes.c_size_t, "struct_size")
-                + _fields(ctypes.c_void_p, "sealed_pages tail_tokens side_tokens")
-                + _fields(ctypes.c_int64, "side_seq_stride side_head_stride"))
+                + _fields(ctypes.c_void_p, "sealed_pages tail_tokens protected_tokens")
+                + _fields(ctypes.c_int64, "protected_seq_stride protected_head_stride"))
 
 
 class Layer(ctypes.Structure):
@@ -39,7 +39,7 @@ class Layer(ctypes.Structure):
                 + _fields(ctypes.c_void_p, "q") + _fields(ctypes.c_int64, "q_seq_stride q_head_stride")
                 + _fields(ctypes.c_void_p, "out") + _fields(ctypes.c_int, "out_type")
                 + _fields(ctypes.c_int64, "out_seq_stride out_head_stride") + _fields(ctypes.c_int32, "settled")
-                + _fields(ctypes.c_void_p, "log_sums"))
+                + _fields(ctypes.c_void_p, "lse"))
 
 
 class NewRows(ctypes.Structure):
@@ -52,10 +52,10 @@ class NewRows(ctypes.Structure):
 
 class SealRange(ctypes.Structure):
     _fields_ = (_fields(ctypes.c_size_t, "struct_size") + _fields(ctypes.c_void_p, "tail_page sealed_page n_pages")
-                + _fields(ctypes.c_int32, "most_pages"))
+                + _fields(ctypes.c_int32, "max_pages"))
 
 
-class Expansion(ctypes.Structure):
+class Dequantization(ctypes.Structure):
     _fields_ = (_fields(ctypes.c_size_t, "struct_size") + _fields(ctypes.c_int32, "n_seqs") + _fields(ctypes.c_void_p, "seqs")
                 + _fields(ctypes.c_int32, "first_page n_pages first_head n_heads") + _fields(ctypes.c_void_p, "keys values")
                 + _fields(ctypes.c_int64, "seq_stride token_stride head_stride"))
@@ -63,8 +63,8 @@ class Expansion(ctypes.Structure):
 
 class Partial(ctypes.Structure):
     _fields_ = (_fields(ctypes.c_size_t, "struct_size") + _fields(ctypes.c_void_p, "out") + _fields(ctypes.c_int, "out_type")
-                + _fields(ctypes.c_int64, "seq_stride token_stride head_stride") + _fields(ctypes.c_void_p, "log_sums")
-                + _fields(ctypes.c_int64, "sum_seq_stride sum_token_stride sum_head_stride"))
+                + _fields(ctypes.c_int64, "seq_stride token_stride head_stride") + _fields(ctypes.c_void_p, "lse")
+                + _fields(ctypes.c_int64, "lse_seq_stride lse_token_stride lse_head_stride"))
 
 
 def made(kind, **members):

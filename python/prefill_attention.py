@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Prefill over a low-bit prefix from Python: a prompt block attends to a sealed prefix, which is expanded chunk by
-chunk into memory of a fixed size, and to itself; the parts are merged through the logarithms of their softmax sums.
+"""Prefill over a low-bit prefix from Python: a prompt block attends to a sealed prefix, which is dequantized chunk by
+chunk into memory of a fixed size, and to itself; the parts are merged through their log-sum-exp (LSE).
 
     python3 python/prefill_attention.py [--library build/cuda/libkvant_cuda.so] [--prefix TOKENS] [--block TOKENS]
 
-Seals random keys and values, compares the merged attention with PyTorch's on the expanded and on the original values,
+Seals random keys and values, compares the merged attention with PyTorch's on the dequantized and on the original values,
 and times it beside PyTorch's attention to everything in BF16."""
 
 import argparse
@@ -13,7 +13,7 @@ import sys
 
 import torch
 from graph_timing import median_ms
-from kvant_cuda import (BF16, F32, PAGE, Expansion, Layer, Lengths, Library, NewRows, Partial, SealRange, Shape, made,
+from kvant_cuda import (BF16, F32, PAGE, Dequantization, Layer, Lengths, Library, NewRows, Partial, SealRange, Shape, made,
                         page_pool)
 
 REPLAYS = 9
@@ -21,11 +21,11 @@ FORMATS = [("ch4g128", "tok4g128"), ("ch2g128", "tok2g128"), ("lm4", "lm4"), ("t
 
 
 def attention(q, k, v, causal):
-    """cuDNN's attention, and its log sums; [1][heads][tokens][d] views, KV heads repeated without copies."""
+    """cuDNN's attention, and its log-sum-exp (LSE); [1][heads][tokens][d] views, KV heads repeated without copies."""
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, 1) if group > 1 and not GQA_WORKS else x for x in (k, v))
-    out, log_sums, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal)
-    return out, log_sums.view(q.shape[:3])
+    out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal)
+    return out, lse.view(q.shape[:3])
 
 
 GQA_WORKS = True
@@ -56,7 +56,7 @@ class SealedPrefix:
         table = torch.randperm(heads * self.pages, **device).view(1, heads, self.pages)
         tail_pool, tail = page_pool(table, PAGE * d * 2, PAGE * d * 2)
         pool, sealed = page_pool(table, *(kvant.page_bytes(name, d) for name in formats))
-        self.shape = made(Shape, n_seqs=1, n_kv_heads=heads, group=group, head_dim=d, score_scale=1 / math.sqrt(d),
+        self.shape = made(Shape, n_seqs=1, n_kv_heads=heads, group=group, head_dim=d, softmax_scale=1 / math.sqrt(d),
                           key_format=formats[0].encode(), value_format=formats[1].encode())
         self.layer = made(Layer, sealed=sealed, tail=tail)
         seq = torch.zeros(tokens, **device)
@@ -65,36 +65,36 @@ class SealedPrefix:
                    made(NewRows, n_rows=tokens, seq=seq, tail_token=token, keys=keys, key_row_stride=heads * d,
                         key_head_stride=d, values=values, value_row_stride=heads * d, value_head_stride=d))
         kvant.call("seal_pages", self.shape, self.layer,
-                   made(SealRange, tail_page=seq, sealed_page=seq, most_pages=self.pages))
+                   made(SealRange, tail_page=seq, sealed_page=seq, max_pages=self.pages))
         torch.cuda.synchronize()
         self.sealed_pages = torch.full((1,), self.pages, **device)
         self.lengths = made(Lengths, sealed_pages=self.sealed_pages)
         self.keep = (table, pool)
 
-    def expand(self, first, n, keys, values):
+    def dequantize(self, first, n, keys, values):
         """Pages into rows [tokens][heads][d]."""
-        self.kvant.call("expand", self.shape, self.lengths, self.layer,
-                        made(Expansion, n_seqs=1, first_page=first, n_pages=n, n_heads=keys.shape[1], keys=keys,
+        self.kvant.call("dequantize", self.shape, self.lengths, self.layer,
+                        made(Dequantization, n_seqs=1, first_page=first, n_pages=n, n_heads=keys.shape[1], keys=keys,
                              values=values, token_stride=keys.stride(0), head_stride=keys.stride(1)))
 
 
-def partial(out, log_sums):
+def partial(out, lse):
     """Of tensors [1][heads][tokens][d] and [1][heads][tokens]."""
     return made(Partial, out=out, out_type=F32 if out.dtype == torch.float32 else BF16, token_stride=out.stride(2),
-                head_stride=out.stride(1), log_sums=log_sums, sum_token_stride=log_sums.stride(2),
-                sum_head_stride=log_sums.stride(1))
+                head_stride=out.stride(1), lse=lse, lse_token_stride=lse.stride(2),
+                lse_head_stride=lse.stride(1))
 
 
 def prefill(prefix, q, block_keys, block_values, chunk, rows):
     """Attention of a block to the sealed prefix and to itself: [1][heads][tokens][d], F32."""
-    out, log_sums = attention(q, block_keys, block_values, True)
+    out, lse = attention(q, block_keys, block_values, True)
     total = out.float()
-    log_sums = log_sums.clone()
+    lse = lse.clone()
     for first in range(0, prefix.pages, chunk):
         n = min(chunk, prefix.pages - first)
-        prefix.expand(first, n, *rows)
+        prefix.dequantize(first, n, *rows)
         part, part_sums = attention(q, *(x[:n * PAGE].transpose(0, 1)[None] for x in rows), False)
-        prefix.kvant.call("merge", 1, q.shape[2], q.shape[1], q.shape[3], partial(total, log_sums),
+        prefix.kvant.call("merge", 1, q.shape[2], q.shape[1], q.shape[3], partial(total, lse),
                           partial(part, part_sums))
     return total
 
@@ -108,7 +108,7 @@ def main():
     parser.add_argument("--library", default="build/cuda/libkvant_cuda.so")
     parser.add_argument("--prefix", type=int, default=30 * 1024)
     parser.add_argument("--block", type=int, default=2048)
-    parser.add_argument("--chunk", type=int, default=64, help="pages that are expanded at a time")
+    parser.add_argument("--chunk", type=int, default=64, help="pages that are dequantized at a time")
     args = parser.parse_args()
     kvant = Library(args.library)
     find_gqa()
@@ -120,14 +120,14 @@ def main():
             + torch.randn(heads, d, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
     q = torch.randn(1, heads * group, args.block, d, device="cuda", dtype=torch.bfloat16)
     block = [x[args.prefix:].transpose(0, 1)[None] for x in rows]
-    expanded = [torch.empty(args.chunk * PAGE, heads, d, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+    dequantized = [torch.empty(args.chunk * PAGE, heads, d, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
 
     def whole(keys, values):
         # A causal mask is aligned to the first token, so the block's own part is merged here as well.
-        out, log_sums = attention(q, *block, True)
-        total, log_sums = out.float(), log_sums.clone()
+        out, lse = attention(q, *block, True)
+        total, lse = out.float(), lse.clone()
         part, part_sums = attention(q, *(x.transpose(0, 1)[None] for x in (keys, values)), False)
-        kvant.call("merge", 1, args.block, heads * group, d, partial(total, log_sums), partial(part, part_sums))
+        kvant.call("merge", 1, args.block, heads * group, d, partial(total, lse), partial(part, part_sums))
         return total
 
     originals = [x[:args.prefix] for x in rows]
@@ -137,19 +137,19 @@ def main():
     for formats in FORMATS:
         prefix = SealedPrefix(kvant, formats, *originals, group)
         everything = [torch.empty_like(x) for x in originals]
-        prefix.expand(0, prefix.pages, *everything)
-        merged = prefill(prefix, q, *block, args.chunk, expanded)
-        to_expanded = relative_error(merged, whole(*everything))
+        prefix.dequantize(0, prefix.pages, *everything)
+        merged = prefill(prefix, q, *block, args.chunk, dequantized)
+        to_dequantized = relative_error(merged, whole(*everything))
         of_rows = [relative_error(x, y) for x, y in zip(everything, originals)]
-        ms = median_ms(lambda: prefill(prefix, q, *block, args.chunk, expanded), REPLAYS)
-        expand_ms = median_ms(lambda: [prefix.expand(first, min(args.chunk, prefix.pages - first), *expanded)
+        ms = median_ms(lambda: prefill(prefix, q, *block, args.chunk, dequantized), REPLAYS)
+        dequantize_ms = median_ms(lambda: [prefix.dequantize(first, min(args.chunk, prefix.pages - first), *dequantized)
                                        for first in range(0, prefix.pages, args.chunk)], REPLAYS)
         sealed_bytes = prefix.layer.sealed.page_stride * heads * prefix.pages
-        rate = (sealed_bytes + sum(x.numel() * 2 for x in originals)) / expand_ms / 1e6
-        print(f"{'+'.join(formats):18} {ms:.3f} ms, of which expanding {expand_ms:.3f} ms ({rate:.0f} GB/s); relative error "
-              f"{to_expanded:.4f} against attention to the expanded values, {relative_error(merged, exact):.4f} to the originals "
+        rate = (sealed_bytes + sum(x.numel() * 2 for x in originals)) / dequantize_ms / 1e6
+        print(f"{'+'.join(formats):18} {ms:.3f} ms, of which dequantizing {dequantize_ms:.3f} ms ({rate:.0f} GB/s); relative error "
+              f"{to_dequantized:.4f} against attention to the dequantized values, {relative_error(merged, exact):.4f} to the originals "
               f"(keys {of_rows[0]:.3f}, values {of_rows[1]:.3f})", flush=True)
-        if not to_expanded < 0.01:
+        if not to_dequantized < 0.01:
             sys.exit("the error is too large")
 
 

@@ -3,7 +3,7 @@
 
     python3 scripts/explore-formats.py --model MODEL.npz --text TOKENS.i32 --learn TOKENS.i32 [--context 8192]
 
-MODEL.npz: the tensors of a Llama-like GGUF file, expanded to F32 under their GGUF names, with an array `shape` of
+MODEL.npz: the tensors of a Llama-like GGUF file, dequantized to F32 under their GGUF names, with an array `shape` of
 [layers, heads, KV heads, head size] and `rope` of [frequency base]. TOKENS.i32: token ids, int32. Needs a GPU for
 contexts of thousands of tokens.
 

@@ -111,7 +111,7 @@ def report(rows, name, batch, context, times, size, error, bits):
     print(f"{name:34} ({batch:2}, {context // 1024:4}k) {us:9.1f} us ({min(times):.1f} to {max(times):.1f})  "
           f"{size / us / 1e3:5.0f} GB/s  error {error:.4f}", flush=True)
     rows.write(what=name, options="", head_dim=D, group=HEADS // KV_HEADS, kv_heads=KV_HEADS, seqs=batch,
-               context=context, us=us, least_us=min(times), most_us=max(times), bytes=size, bits=bits)
+               context=context, us=us, least_us=min(times), max_us=max(times), bytes=size, bits=bits)
 
 
 def run_paged(engines, rows, args):

@@ -58,7 +58,7 @@ class LowBitCache:
                 books = torch.randn(KV_HEADS, dim << bits, device="cuda", dtype=torch.float16)
                 codebooks |= {side + "_codebooks": books, side + "_codebook_stride": dim << bits}
         self.shape = made(Shape, n_seqs=1, n_kv_heads=KV_HEADS, group=HEADS // KV_HEADS, head_dim=D,
-                          score_scale=1 / math.sqrt(D), key_format=formats[0].encode(), value_format=formats[1].encode())
+                          softmax_scale=1 / math.sqrt(D), key_format=formats[0].encode(), value_format=formats[1].encode())
         # A layer's tail has one page; sealed pages of all layers and heads are in random places of a pool of copies.
         self.tail_table = torch.arange(LAYERS * KV_HEADS, **device).view(LAYERS, KV_HEADS, 1)
         self.tail_pool, tail = page_pool(self.tail_table, PAGE * D * 2, PAGE * D * 2)
@@ -91,7 +91,7 @@ class LowBitCache:
                         made(NewRows, n_rows=tokens, seq=seq, tail_token=token, keys=rows[0], key_row_stride=KV_HEADS * D,
                              key_head_stride=D, values=rows[1], value_row_stride=KV_HEADS * D, value_head_stride=D))
         self.kvant.call("seal_pages", self.shape, layer,
-                        made(SealRange, tail_page=seq, sealed_page=seq, most_pages=UNIQUE_PAGES))
+                        made(SealRange, tail_page=seq, sealed_page=seq, max_pages=UNIQUE_PAGES))
         torch.cuda.synchronize()
         return pool.view(-1, sum(sizes))
 

@@ -57,7 +57,7 @@ def main():
                   f"{size / median / 1e3:5.0f} GB/s", flush=True)
             rows.write(what=f"torch SDPA {name}, BF16", options=f"{calls} calls a graph", head_dim=args.head_dim,
                        group=args.group, kv_heads=args.kv_heads, seqs=batch, context=context, us=median,
-                       least_us=min(us), most_us=max(us), bytes=size, bits=16)
+                       least_us=min(us), max_us=max(us), bytes=size, bits=16)
         del cache, graphs
 
 

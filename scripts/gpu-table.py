@@ -36,8 +36,8 @@ def cell(row, bf16, fp8):
     notes = [f"{best[shape_of(row)] / row['us']:.2f}x" for best in (bf16, fp8)
              if shape_of(row) in best and not is_rival(row)]
     spread = ""
-    if row.get("most_us", 0) > 1.02 * least_us(row):
-        spread = f", {row['least_us']:.1f} to {row['most_us']:.1f}"
+    if row.get("max_us", 0) > 1.02 * least_us(row):
+        spread = f", {row['least_us']:.1f} to {row['max_us']:.1f}"
     notes.append(f"{100 * limit / row['us']:.0f} %")
     return f"{row['us']:.1f} ({', '.join(notes)}{spread})"
 

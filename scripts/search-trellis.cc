@@ -136,7 +136,7 @@ void rank(std::vector<Candidate>& candidates, const std::vector<float>& values, 
 
 int main(int argc, char** argv) {
   const int bits = argc > 1 ? std::atoi(argv[1]) : 0;
-  if (bits < 1 || bits > kvant::kMostTrellisBits) {
+  if (bits < 1 || bits > kvant::kMaxTrellisBits) {
     std::puts("usage: search-trellis BITS [SECONDS [SEED]], BITS 1 to 6");
     return 1;
   }

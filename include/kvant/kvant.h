@@ -5,8 +5,8 @@
  * read on the device, so that a captured step can be replayed as sequences grow.
  *
  * A page is 128 consecutive tokens of one KV head, one side (keys or values). Sealed pages are low-bit, in
- * the byte order of docs/dev/gpu.md; unquantized tokens (the sink and other protected tokens: "side" pages;
- * those not yet sealed: "tail" pages) are BF16.
+ * the byte order of docs/dev/gpu.md; unquantized tokens (the sink and other protected tokens: protected
+ * pages; those not yet sealed: "tail" pages) are BF16.
  *
  * Structures begin with their size, which the caller sets to sizeof: later versions only append members, and
  * take those that an older caller does not have for zero.
@@ -65,7 +65,7 @@ typedef struct kvant_decode_shape {
   int32_t n_kv_heads;     /* at most 64 */
   int32_t group;          /* query heads of a KV head: 1 to 16; more than 8 read all pages twice */
   int32_t head_dim;       /* 64, 128 or 256 */
-  float score_scale;      /* scores are score_scale * q.k */
+  float softmax_scale;    /* scores are softmax_scale * q.k */
   const char* key_format; /* of sealed pages; "bf16": there are none, all tokens are in the tail */
   const char* value_format;
   /* Not 0: layers may have a correction, for which the workspace then has room; heads of 64 and 128, groups
@@ -90,8 +90,9 @@ typedef struct kvant_decode_lengths {
   size_t struct_size;
   const int32_t* sealed_pages; /* [n_seqs], or null: none */
   const int32_t* tail_tokens;  /* [n_seqs], or null: none */
-  const int32_t* side_tokens;  /* [n_seqs * side_seq_stride + head * side_head_stride], or null: none */
-  int64_t side_seq_stride, side_head_stride;
+  const int32_t*
+      protected_tokens; /* [n_seqs * protected_seq_stride + head * protected_head_stride], or null: none */
+  int64_t protected_seq_stride, protected_head_stride;
 } kvant_decode_lengths;
 
 /* KVLinC's linear correction of a layer, from feature maps phi(x) = [softmax(x W1), softmax(x W2)] of 256
@@ -118,8 +119,9 @@ typedef struct kvant_correction {
 typedef struct kvant_decode_layer {
   size_t struct_size;
   int32_t layer;
-  kvant_pages sealed, tail, side;
-  /* The first `sink` tokens of a sequence are masked out of its first sealed page (they are side tokens). */
+  kvant_pages sealed, tail, protected_pages;
+  /* The first `sink` tokens of a sequence are masked out of its first sealed page (they are protected
+   * tokens). */
   int32_t sink;
   /* Protected tokens of sealed pages, 128 bits a page, bit t of word t / 32: masked out. Or null: none. */
   const uint32_t*
@@ -140,9 +142,9 @@ typedef struct kvant_decode_layer {
    * this call in its stream began (that kernel may still write q and the tail). Sealed pages are then read
    * while it ends. */
   int32_t settled;
-  /* Logarithms of the softmax sums, ln sum exp(score_scale * q.k): F32 [n_seqs][n_kv_heads * group], or null.
-   * With them attention to other tokens can be merged with the output. A correction counts. */
-  float* log_sums;
+  /* Log-sum-exp (LSE) of the scores, ln sum exp(softmax_scale * q.k): F32 [n_seqs][n_kv_heads * group], or
+   * null. With them attention to other tokens can be merged with the output. A correction counts. */
+  float* lse;
   const kvant_correction* correction; /* or null */
   /* Not 0: the same inputs give the same bits. Otherwise pages go to whichever warp is free, a few percent
    * faster, and sums may differ in their last bits from run to run. */
@@ -173,8 +175,8 @@ KVANT_API kvant_status kvant_decode_schedule(const kvant_decode_shape* shape,
                                              const kvant_decode_lengths* lengths, void* workspace,
                                              size_t workspace_bytes, kvant_stream stream);
 
-/* out = softmax(score_scale * q K^T) V of one layer, for one query token of each sequence. Rows of sequences
- * without any token are left as they are. */
+/* out = softmax(softmax_scale * q K^T) V of one layer, for one query token of each sequence. Rows of
+ * sequences without any token are left as they are. */
 KVANT_API kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
                                               const kvant_decode_lengths* lengths,
                                               const kvant_decode_layer* layer, void* workspace,
@@ -217,21 +219,21 @@ typedef struct kvant_seal_range {
   size_t struct_size;
   const int32_t* tail_page;   /* [n_seqs]: the first, of the tail; negative: none */
   const int32_t* sealed_page; /* [n_seqs]: where the first goes; the others follow */
-  const int32_t* n_pages;     /* [n_seqs]: of each sequence, or null: most_pages */
-  int32_t most_pages;         /* of any sequence */
+  const int32_t* n_pages;     /* [n_seqs]: of each sequence, or null: max_pages */
+  int32_t max_pages;          /* of any sequence */
 } kvant_seal_range;
 
 /* kvant_seal for more than one page of a sequence. */
 KVANT_API kvant_status kvant_seal_pages(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                         const kvant_seal_range* range, kvant_stream stream);
 
-/* Prefill. A prompt block attends to what is sealed before it in parts: kvant_expand turns a stretch of pages
- * back into rows, in memory of the caller's size; any attention kernel that gives the logarithms of its
- * softmax sums reads them; kvant_merge joins the parts, and the block's own causal attention. With
- * transformed keys and values, kvant_transform takes queries there and outputs back. */
+/* Prefill. A prompt block attends to what is sealed before it in parts: kvant_dequantize turns a stretch of
+ * pages back into rows, in memory of the caller's size; any attention kernel that gives the log-sum-exp of
+ * its scores reads them; kvant_merge joins the parts, and the block's own causal attention. With transformed
+ * keys and values, kvant_transform takes queries there and outputs back. */
 
 /* Pages of one layer as rows. */
-typedef struct kvant_expansion {
+typedef struct kvant_dequantization {
   size_t struct_size;
   int32_t n_seqs;
   const int32_t* seqs; /* [n_seqs], in device memory; null: 0 to n_seqs - 1 */
@@ -244,14 +246,14 @@ typedef struct kvant_expansion {
   void* keys;
   void* values;
   int64_t seq_stride, token_stride, head_stride;
-} kvant_expansion;
+} kvant_dequantization;
 
-/* Decodes pages into rows. Tokens in side pages (`sink`, `masks`) are taken from there, at their place in the
- * sequence: side pages must hold them in the order of the sequence. Rows behind a sequence's last token are
- * left as they are. */
-KVANT_API kvant_status kvant_expand(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
-                                    const kvant_decode_layer* layer, const kvant_expansion* expansion,
-                                    kvant_stream stream);
+/* Decodes pages into rows. Tokens in protected pages (`sink`, `masks`) are taken from there, at their place
+ * in the sequence: protected pages must hold them in the order of the sequence. Rows behind a sequence's last
+ * token are left as they are. */
+KVANT_API kvant_status kvant_dequantize(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
+                                        const kvant_decode_layer* layer,
+                                        const kvant_dequantization* dequantization, kvant_stream stream);
 
 /* Attention of some query tokens to some of the tokens before them. */
 typedef struct kvant_partial {
@@ -261,12 +263,12 @@ typedef struct kvant_partial {
             * + h * head_stride; strides are even */
   kvant_type out_type;
   int64_t seq_stride, token_stride, head_stride;
-  float* log_sums; /* ln sum exp(score), likewise; -infinity: no tokens, whatever the row holds */
-  int64_t sum_seq_stride, sum_token_stride, sum_head_stride;
+  float* lse; /* ln sum exp(score), likewise; -infinity: no tokens, whatever the row holds */
+  int64_t lse_seq_stride, lse_token_stride, lse_head_stride;
 } kvant_partial;
 
-/* Merges `other` into `into`: outputs and log sums become those of attention to the tokens of both. With an
- * F32 output, many parts can be merged without adding up roundings. */
+/* Merges `other` into `into`: outputs and log-sum-exps become those of attention to the tokens of both. With
+ * an F32 output, many parts can be merged without adding up roundings. */
 KVANT_API kvant_status kvant_merge(int32_t n_seqs, int32_t n_tokens, int32_t n_heads, int32_t head_dim,
                                    const kvant_partial* into, const kvant_partial* other,
                                    kvant_stream stream);

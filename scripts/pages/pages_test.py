@@ -40,7 +40,7 @@ class Results(unittest.TestCase):
         bf16 = quality_row("bf16", 16, 0.0) | {"plan": {"not": "kept"}, "kld_blocks": [0.0]}
         for name, row in (("a", quality_row("turbo3", 3.25, 0.04)), ("b", quality_row("q8_0", 8.5, 1e-4))):
             (folder / f"{name}.json").write_text(json.dumps(raw_eval("code", "cpu", [bf16, row])))
-        (folder / "other.json").write_text(json.dumps({"schema": "kvant.info/1"}))
+        (folder / "other.json").write_text(json.dumps({"schema": "kvant.info/2"}))
         documents = results.import_quality(folder, "somewhere")
         self.assertEqual(len(documents), 1)
         self.assertEqual([r["recipe"] for r in documents[0]["results"]], ["bf16", "turbo3", "q8_0"])

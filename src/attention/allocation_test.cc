@@ -1,4 +1,4 @@
-// Steps of an answer take no memory for the attention of a layer, and where another step gets none it fails:
+// Decode steps take no memory for the attention of a layer, and where another step gets none it fails:
 // every allocation of this test program is counted, and can be refused.
 #include <atomic>
 #include <cstdlib>
@@ -55,7 +55,7 @@ int allocations_of_layers(Step& step, AttentionBackend& backend) {
   return n;
 }
 
-TEST(Allocation, LayersOfAnAnswerTakeNoMemoryBetweenSeals) {
+TEST(Allocation, LayersOfADecodeStepTakeNoMemoryBetweenSeals) {
   for (const char* recipe :
        {"bf16", "k=hadamard:tcq3,v=hadamard:tcq2,sink=4", "k=ch2g128,v=tok2g128,window=128",
         "k=vq-d4b8,v=vq-d4b12", "k=rhadamard:lm3,v=rhadamard:lm3,skip=1e-6",

@@ -27,7 +27,7 @@ KVANT_SIMD_CLONES float largest_magnitude(const float* x, int n) {
   return lanes[0];
 }
 
-// To the nearest whole numbers, halves to even: what a sum of this size has no room for is rounded away.
+// To the nearest integers, halves to even: what a sum of this size has no room for is rounded away.
 KVANT_SIMD_CLONES void round_row(float* x, int n, float reciprocal) {
   constexpr float kNoFraction = 0x1.8p23F;
   for (int i = 0; i < n; ++i) x[i] = (x[i] * reciprocal + kNoFraction) - kNoFraction;

@@ -1,4 +1,4 @@
-// q and P as whole numbers with one scale (TurboAttention sections 3 and 4, Algorithms 1 and 2).
+// q and P as integers with one scale (TurboAttention sections 3 and 4, Algorithms 1 and 2).
 #pragma once
 
 #include "attention/tile.h"
@@ -12,7 +12,7 @@ inline constexpr float kIntegerMax = 119.0F;
 float round_to_integers(float* x, int n);
 
 // Rounds each row of tile.q to integers in +-kIntegerMax and sets tile.q_scale. A scale belongs to one query
-// of one head (the paper's tile of 64 queries would make an answer depend on how its prompt was cut).
+// of one head (the paper's tile of 64 queries would make the outputs depend on how the prompt was cut).
 void quantize_queries(QueryTile& tile, int head_dim);
 
 }  // namespace kvant

@@ -157,7 +157,7 @@ void LayerLoop::list_runs(const Plan& plan) {
   }
 }
 
-// An answer's first token finds sealed all that its position allows (the prompt's blocks may have kept it).
+// The first decoded token finds sealed all that its position allows (the prompt's blocks may have kept it).
 void LayerLoop::seal_before(Step& step, int layer, HeadWork& work, std::vector<float>& scratch) {
   const int seal_point = seal_point_before(step.first_token(work.slice), step.slices()[work.slice].is_prompt);
   if (seal_point < 0) return;
@@ -304,7 +304,7 @@ void correct_rows(const Plan& plan, int layer, HeadWork& work, const CorrectionS
   phi.resize(kCorrectionFeatures);
   correction.resize(d);
   for (int r = 0; r < tile.rows(); ++r) {
-    const float scale = (tile.q_scale.empty() ? 1.0F : tile.q_scale[r]) / plan.geometry.score_scale;
+    const float scale = (tile.q_scale.empty() ? 1.0F : tile.q_scale[r]) / plan.geometry.softmax_scale;
     for (int c = 0; c < d; ++c) q[c] = tile.q[static_cast<std::ptrdiff_t>(r) * d + c] * scale;
     const auto adapter =
         adapters.subspan(r / tile.n_queries * feature_map_weights(d), feature_map_weights(d));

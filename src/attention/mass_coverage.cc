@@ -11,7 +11,9 @@ UnquantizedTokens unquantized_tokens(const HeadState& head) {
   std::vector<PageView> pages;
   head.list_pages(0, pages);
   for (const PageView& page : pages) {
-    if (page.kept) tokens.kept.insert(tokens.kept.end(), page.kept_tokens, page.kept_tokens + page.n_tokens);
+    if (page.is_protected)
+      tokens.protected_tokens.insert(tokens.protected_tokens.end(), page.protected_tokens,
+                                     page.protected_tokens + page.n_tokens);
   }
   return tokens;
 }
@@ -32,8 +34,8 @@ MassCoverage measure_coverage(const Step& step, int layer, int kv_head, const Ma
   total.reset(tile.rows(), rules.head_dim);
   weigh_pages(tile, pages, rules, scratch, total);
 
-  std::vector<bool> kept(tokens.first_unsealed, false);
-  for (const int token : tokens.kept) kept[token] = true;
+  std::vector<bool> protected_set(tokens.first_unsealed, false);
+  for (const int token : tokens.protected_tokens) protected_set[token] = true;
   MassCoverage coverage;
   coverage.rows = tile.rows();
   for (const PageView& page : pages) {
@@ -41,12 +43,12 @@ MassCoverage measure_coverage(const Step& step, int layer, int kv_head, const Ma
     for (int r = 0; r < tile.rows(); ++r) {
       const float* scores = scratch.scores.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens;
       for (int t = 0; t < page.n_tokens; ++t) {
-        const int token = page.kept ? page.kept_tokens[t] : page.first_token + t;
+        const int token = page.is_protected ? page.protected_tokens[t] : page.first_token + t;
         const double weight = std::exp(static_cast<double>(scores[t]) - total.max[r]) / total.sum[r];
         if (token >= tokens.first_unsealed) {
           coverage.unsealed += weight;
-        } else if (kept[token]) {
-          coverage.kept += weight;
+        } else if (protected_set[token]) {
+          coverage.protected_mass += weight;
         }
       }
     }

@@ -11,21 +11,21 @@ namespace kvant {
 
 // Softmax weights summed over queries and query heads; a share is a sum over `rows`.
 struct MassCoverage {
-  double unsealed = 0;    // on tokens not sealed yet: the window, the page that is being filled, the query
-  double kept = 0;        // on sealed tokens that are protected, the sink among them
-  std::int64_t rows = 0;  // queries times query heads
+  double unsealed = 0;  // on tokens not sealed yet: the window, the page that is being filled, the query
+  double protected_mass = 0;  // on sealed tokens that are protected, the sink among them
+  std::int64_t rows = 0;      // queries times query heads
 
   void add(const MassCoverage& other) {
     unsealed += other.unsealed;
-    kept += other.kept;
+    protected_mass += other.protected_mass;
     rows += other.rows;
   }
 };
 
 // What a cache keeps unquantized of one head.
 struct UnquantizedTokens {
-  int first_unsealed = 0;  // this token and all after it
-  std::vector<int> kept;   // before it
+  int first_unsealed = 0;             // this token and all after it
+  std::vector<int> protected_tokens;  // before it
 };
 UnquantizedTokens unquantized_tokens(const HeadState& head);
 

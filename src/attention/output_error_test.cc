@@ -86,7 +86,7 @@ TEST(OutputError, IsThatOfEachLayerAndQueryHeadInMeasuredSteps) {
   EXPECT_GT(backend.effects(1).total().energy, 0);
 }
 
-// The shadow of a recipe must answer as a cache of that recipe does that is given the same Q, K and V, and
+// The shadow of a recipe must attend as a cache of that recipe does that is given the same Q, K and V, and
 // skip as much.
 TEST(OutputError, OfARecipeIsThatOfItsOwnCache) {
   const Geometry g = small_geometry(kSize, 4, 2, 2);
@@ -160,9 +160,9 @@ TEST(MassCoverage, IsTheShareOfTheWeightsOnUnquantizedTokens) {
   const UnquantizedTokens tokens{2 * kPageTokens, {0, 1, 2, 4, 255}};
   const MassCoverage coverage = measure_coverage(**step, 0, 1, {q.data(), 2, 4 * kSize}, tokens);
   EXPECT_EQ(coverage.rows, 2 * 2);
-  // Both queries see the even ones of tokens 0 .. 384: 193, of which 65 are unsealed and 3 are kept.
+  // Both queries see the even ones of tokens 0 .. 384: 193, of which 65 are unsealed and 3 are protected.
   EXPECT_NEAR(coverage.unsealed / 4, 65.0 / 193, 1e-6);
-  EXPECT_NEAR(coverage.kept / 4, 3.0 / 193, 1e-6);
+  EXPECT_NEAR(coverage.protected_mass / 4, 3.0 / 193, 1e-6);
 }
 
 TEST(MassCoverage, KnowsWhatACacheLeavesUnquantized) {
@@ -172,7 +172,7 @@ TEST(MassCoverage, KnowsWhatACacheLeavesUnquantized) {
   attend_tokens(cache, s, 450, true, values_of);  // pages 0 and 1 are before the window
   const UnquantizedTokens tokens = unquantized_tokens(cache.head(s, 0, 1));
   EXPECT_EQ(tokens.first_unsealed, 2 * kPageTokens);
-  EXPECT_EQ(tokens.kept, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(tokens.protected_tokens, (std::vector<int>{0, 1, 2}));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ void fill_query_tile(const Plan& plan, int layer, int kv_head, const MatrixView<
     const int head = kv_head * tile.group + r / tile.n_queries;
     const float* in = q.row(first_row + r % tile.n_queries) + head * d;
     std::transform(in, in + d, tile.q.data() + static_cast<std::ptrdiff_t>(r) * d,
-                   [&](float x) { return x * plan.geometry.score_scale; });
+                   [&](float x) { return x * plan.geometry.softmax_scale; });
   }
   tile.offset.resize(plan.layers[layer].needs_offset ? tile.rows() : 0);
   plan.head(layer, kv_head)

@@ -15,7 +15,7 @@ struct Visible {
 };
 
 Visible visible(const PageView& page, int token, int sliding_window) {
-  if (page.kept) return {0, page.n_tokens};
+  if (page.is_protected) return {0, page.n_tokens};
   const int begin = sliding_window > 0 ? token + 1 - sliding_window - page.first_token : 0;
   return {std::clamp(begin, 0, page.n_tokens), std::clamp(token + 1 - page.first_token, 0, page.n_tokens)};
 }
@@ -25,7 +25,7 @@ void mask_row(const PageView& page, int token, int sliding_window, float* scores
   const auto [begin, end] = visible(page, token, sliding_window);
   std::fill(scores, scores + begin, kUnseen);
   std::fill(scores + end, scores + page.n_tokens, kUnseen);
-  if (page.kept || page.masked.empty()) return;
+  if (page.is_protected || page.masked.empty()) return;
   for (int t = 0; t < page.n_tokens; ++t) {
     if (page.masked.test(t)) scores[t] = kUnseen;
   }
@@ -33,7 +33,7 @@ void mask_row(const PageView& page, int token, int sliding_window, float* scores
 
 // Masked tokens among those that are seen.
 int masked_tokens(const PageView& page, Visible seen) {
-  if (page.kept || page.masked.empty()) return 0;
+  if (page.is_protected || page.masked.empty()) return 0;
   int n = 0;
   for (int t = seen.begin; t < seen.end; ++t) n += page.masked.test(t) ? 1 : 0;
   return n;

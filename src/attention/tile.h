@@ -17,7 +17,7 @@ struct QueryTile {
   int first_token = 0;
   int n_queries = 0;
   int group = 0;               // G
-  std::vector<float> q;        // [group * n_queries, d]: transformed, times the score scale
+  std::vector<float> q;        // [group * n_queries, d]: transformed, times the softmax scale
   std::vector<float> q_scale;  // [group * n_queries]: with integer products, q holds integers times this
   std::vector<float> offset;   // [group * n_queries]: added to every score; empty: none
   int rows() const { return group * n_queries; }

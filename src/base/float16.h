@@ -23,7 +23,7 @@ float float_from_f16(std::uint16_t x);
 
 // The largest finite binary16.
 inline constexpr float kF16Max = 65504.0F;
-// Like f16_from_float, but finite values beyond the range become +-65504: for scales and zero points.
+// Like f16_from_float, but finite values beyond the range become +-65504: for scales and offsets.
 std::uint16_t f16_from_float_saturated(float x);
 
 // Rows of n values.

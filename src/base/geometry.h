@@ -22,7 +22,7 @@ struct Geometry {
   int n_heads = 0;          // query heads
   int n_kv_heads = 0;       // divides n_heads
   int head_dim = 0;         // d: a multiple of 8, at most kMaxHeadDim
-  float score_scale = 0;    // scores are score_scale * q.k, usually 1 / sqrt(d)
+  float softmax_scale = 0;  // scores are softmax_scale * q.k, usually 1 / sqrt(d)
   float score_softcap = 0;  // c > 0: scores become c * tanh(score / c) (Gemma 2)
   int trained_context = 0;  // tokens
   std::vector<int>

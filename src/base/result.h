@@ -1,4 +1,4 @@
-// Result<T>: a value, or an error that a user caused and can mend.
+// Result<T>: a value, or an error that a user caused and can fix.
 #pragma once
 
 #include <fmt/format.h>

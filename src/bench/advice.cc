@@ -53,8 +53,8 @@ Advice advise(std::vector<AdviceRow> rows) {
     return {std::move(rows), false, "nothing fits: use a smaller context, fewer sequences or more memory"};
   }
   if (!is_candidate(rows.front())) return {std::move(rows), false, "what fits could not be measured"};
-  const double most_kld = std::max(kHardlyCounts, 2 * least_divergence(rows));
-  const auto good = [&](const AdviceRow& row) { return is_candidate(row) && row.kld <= most_kld; };
+  const double max_kld = std::max(kHardlyCounts, 2 * least_divergence(rows));
+  const auto good = [&](const AdviceRow& row) { return is_candidate(row) && row.kld <= max_kld; };
   double fastest = 0;
   for (const AdviceRow& row : rows)
     if (good(row)) fastest = std::max(fastest, row.decode_tps);

@@ -21,7 +21,7 @@ Geometry geometry_of(const AttentionShape& shape, int n_layers) {
   geometry.n_heads = shape.n_heads;
   geometry.n_kv_heads = shape.n_kv_heads;
   geometry.head_dim = shape.head_dim;
-  geometry.score_scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
+  geometry.softmax_scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
   geometry.sliding_window.assign(n_layers, 0);
   return geometry;
 }

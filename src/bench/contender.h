@@ -21,7 +21,7 @@ class Contender {
   // Runs a prompt of n tokens after the filled ones, then forgets it. Seconds, in steps of at most 512.
   virtual Result<double> prompt_seconds(int n) = 0;
   // Generates n tokens one by one after the filled ones, then forgets them. Seconds of each. What happens
-  // once at the start of an answer (the end of the prompt is sealed) is done before the clock starts.
+  // once at the start of decoding (the end of the prompt is sealed) is done before the clock starts.
   virtual Result<std::vector<double>> token_seconds(int n) = 0;
 };
 
@@ -60,7 +60,7 @@ std::unique_ptr<Contender> make_engine_contender(std::string name, Engine& engin
                                                  BenchText text = nullptr);
 
 // llama.cpp with the cache types and graph of a row's name ("llama.cpp:f16-plain"), on the GGUF file as it is
-// stored. max_depth: tokens to make room for, beyond max_new for prompts and answers.
+// stored. max_depth: tokens to make room for, beyond max_new for prompts and generations.
 class LlamaModelFile;
 Result<std::shared_ptr<LlamaModelFile>> open_llama_model(const std::string& path);
 Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,

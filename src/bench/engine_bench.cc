@@ -14,7 +14,7 @@ namespace {
 
 struct Times {
   std::vector<double> prompt, decode;  // seconds of a run
-  std::vector<double> tokens;          // seconds of every token of all answers
+  std::vector<double> tokens;          // seconds of every decoded token
 };
 
 Status time_once(Contender& contender, const BenchOptions& options, Times& times) {

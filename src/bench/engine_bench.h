@@ -14,7 +14,7 @@ namespace kvant {
 struct BenchOptions {
   std::vector<int> depths = {0};  // tokens in the cache; ascending
   int prompt = 512;               // tokens of the timed prompt; 0: don't time prompts
-  int decode = 32;                // tokens of the timed answer; 0: don't time answers
+  int decode = 32;                // tokens of the timed decoding; 0: don't time it
   bool from_text = false;         // caches are filled with a text, else synthetically
   int repeats = 5;                // the figures are medians of this many runs
 };

@@ -104,8 +104,8 @@ HeadPools Cache::head_pools(int layer, int kv_head) {
   HeadPools pools;
   pools.sealed = {pool(head.k.sealed->page_bytes(d)), pool(head.v.sealed->page_bytes(d))};
   pools.tail = &tail_stores_.back();
-  const int kept_rows = kept_page_rows(*plan_, layer);
-  if (kept_rows > 0) pools.kept = pool(plan_->tail->short_page_bytes(d, kept_rows));
+  const int protected_rows = protected_page_rows(*plan_, layer);
+  if (protected_rows > 0) pools.protected_pages = pool(plan_->tail->short_page_bytes(d, protected_rows));
   return pools;
 }
 
@@ -262,7 +262,7 @@ Status Cache::check_slices(const std::vector<StepSlice>& slices) const {
   for (const StepSlice& slice : slices) {
     KVANT_RETURN_IF_ERROR(check_idle(slice.sequence, "extend"));
     if (slice.n_tokens <= 0) {
-      return error("cannot extend sequence {} by {} tokens: a step adds one at the least", slice.sequence,
+      return error("cannot extend sequence {} by {} tokens: a step adds one at least", slice.sequence,
                    slice.n_tokens);
     }
     if (!seen.insert(slice.sequence).second)
@@ -320,10 +320,12 @@ CacheBytes Cache::bytes(SequenceId sequence) const {
     for (int h = 0; h < g.n_kv_heads; ++h) {
       const HeadState::Bytes b = s.heads[layer * g.n_kv_heads + h].bytes();
       const std::int64_t sink_part =
-          b.kept_tokens == 0 ? 0 : b.kept * std::min(sink, b.kept_tokens) / b.kept_tokens;
+          b.protected_tokens == 0
+              ? 0
+              : b.protected_pages * std::min(sink, b.protected_tokens) / b.protected_tokens;
       total.sealed += b.sealed;
       total.sink += sink_part;
-      total.protected_tokens += b.kept - sink_part + b.lists;
+      total.protected_tokens += b.protected_pages - sink_part + b.lists;
       total.tail += b.tail;
       total.sealed_elements += std::int64_t{2} * b.sealed_tokens * g.head_dim;
       total.elements += std::int64_t{2} * b.tokens * g.head_dim;

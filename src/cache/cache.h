@@ -1,8 +1,8 @@
 // Cache: the low-bit KV cache of many sequences over one plan (design section 6).
 //
 // Each (sequence, layer, KV head) holds, in this order of tokens: sealed pages in the plan's formats, and
-// unsealed pages (the tail) in the plan's tail format. Protected tokens (the sink) live in side pages of the
-// tail format and are masked out of their sealed page. Stored K and V are transformed.
+// unsealed pages (the tail) in the plan's tail format. Protected tokens (the sink) live in protected pages of
+// the tail format and are masked out of their sealed page. Stored K and V are transformed.
 //
 // A step is a transaction: reserve() allocates all that the step may need; while it runs, append, attend
 // and seal write uncommitted storage; commit() publishes, abort() (or dropping the Step) leaves every
@@ -29,7 +29,7 @@ namespace kvant {
 using SequenceId = std::int32_t;
 
 // n_tokens new tokens at the end of one sequence. Tokens of a prompt see each other in blocks of the
-// recipe's `prefill`; answers (one or more tokens) in blocks of one page.
+// recipe's `prefill`; decode steps (one or more tokens) in blocks of one page.
 struct StepSlice {
   SequenceId sequence = 0;
   int n_tokens = 0;
@@ -38,12 +38,13 @@ struct StepSlice {
 
 // Bytes in use. The figures of a table: bits = 8 * bytes / elements.
 struct CacheBytes {
-  std::int64_t sealed = 0;            // pages in their formats
-  std::int64_t protected_tokens = 0;  // side pages (whole) but the sink's, masks, lists, scores, corrections
-  std::int64_t sink = 0;              // side pages of the sink
-  std::int64_t tail = 0;              // unsealed tokens, in steps of kTailStep, and the open page's observers
-  std::int64_t sealed_elements = 0;   // K and V values of sealed tokens, protected and evicted ones included
-  std::int64_t elements = 0;          // K and V values of all tokens but those beyond a sliding window
+  std::int64_t sealed = 0;  // pages in their formats
+  std::int64_t protected_tokens =
+      0;  // pages of protected tokens (whole) but the sink's, masks, lists, scores, corrections
+  std::int64_t sink = 0;             // pages of the sink
+  std::int64_t tail = 0;             // unsealed tokens, in steps of kTailStep, and the open page's observers
+  std::int64_t sealed_elements = 0;  // K and V values of sealed tokens, protected and evicted ones included
+  std::int64_t elements = 0;         // K and V values of all tokens but those beyond a sliding window
   std::int64_t all() const { return sealed + protected_tokens + sink + tail; }
   // Bits for each element at this length: sealed pages with all that belongs to them; everything. Tables give
   // the mean over the positions of a page (eval/cache_size.h).

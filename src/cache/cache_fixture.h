@@ -23,7 +23,7 @@ inline Geometry small_geometry(int head_dim = 64, int n_heads = 6, int n_kv_head
   g.n_heads = n_heads;
   g.n_kv_heads = n_kv_heads;
   g.head_dim = head_dim;
-  g.score_scale = 0.125F;
+  g.softmax_scale = 0.125F;
   g.trained_context = 4096;
   g.sliding_window.assign(n_layers, 0);
   return g;
@@ -99,11 +99,11 @@ inline std::vector<float> random_rotation(int d, unsigned seed) {
 }
 
 // Of a ladder of rising bits: heads are worth very different numbers of them.
-inline std::vector<float> falling_harms(std::size_t n, unsigned seed) {
-  float harm = std::exp(2 * normal_values(1, 1, seed)[0]);
-  std::vector<float> harms;
-  for (std::size_t i = 0; i < n; ++i, harm /= 4) harms.push_back(harm);
-  return harms;
+inline std::vector<float> falling_sensitivities(std::size_t n, unsigned seed) {
+  float sensitivity = std::exp(2 * normal_values(1, 1, seed)[0]);
+  std::vector<float> sensitivities;
+  for (std::size_t i = 0; i < n; ++i, sensitivity /= 4) sensitivities.push_back(sensitivity);
+  return sensitivities;
 }
 
 // What `recipe` needs from calibration, made up so that it suits token_values; adapters and priorities are
@@ -115,7 +115,7 @@ inline std::shared_ptr<const Constants> made_up_constants(const Recipe& recipe, 
   const auto values_for = [&](const HeadConstants& where, const ConstantNeed& need) {
     ++seed;
     if (need.kind == NeedKind::adapter) return normal_values(need.size, 0.1F, seed);
-    if (need.kind == NeedKind::harm) return falling_harms(need.size, seed);
+    if (need.kind == NeedKind::sensitivity) return falling_sensitivities(need.size, seed);
     if (need.kind == NeedKind::priority) return normal_values(1, 1, seed);
     if (need.kind == NeedKind::transform && need.name.ends_with("pca")) return random_rotation(d, seed);
     if (need.kind == NeedKind::transform && need.name.ends_with("mean")) return normal_values(d, 0.1F, seed);
@@ -220,7 +220,7 @@ inline std::string contents(const Cache& cache, SequenceId sequence) {
       head.list_pages(0, pages);
       for (const PageView& page : pages) {
         all += std::to_string(page.first_token) + "+" + std::to_string(page.n_tokens) +
-               (page.kept ? "k" : " ") + std::to_string(page.masked.words[0]) + "," +
+               (page.is_protected ? "k" : " ") + std::to_string(page.masked.words[0]) + "," +
                std::to_string(page.masked.words[1]) + ":";
         for (const PageSide& side : {page.k, page.v}) {
           if (page.n_tokens == kPageTokens) {

@@ -52,7 +52,7 @@ TEST_P(CacheOfRecipe, SealsAsVisibilityDemands) {
   Cache cache(plan, 0);
   const SequenceId s = cache.add();
   ASSERT_TRUE(append_tokens(cache, s, 300).ok());
-  // Answers: token t sees page j sealed if and only if t >= 128 (j + 1) + window.
+  // Decoding: token t sees page j sealed if and only if t >= 128 (j + 1) + window.
   for (int t = 300; t < 700; ++t) {
     ASSERT_TRUE(append_tokens(cache, s, 1, false).ok());
     const int seen_by_next = std::max(0, (t + 1 - plan->recipe.window) / kPageTokens);
@@ -60,7 +60,7 @@ TEST_P(CacheOfRecipe, SealsAsVisibilityDemands) {
   }
 }
 
-// Single tokens of an answer encode pages before they are due; a step of many doesn't.
+// Single decoded tokens encode pages before they are due; a step of many doesn't.
 TEST_P(CacheOfRecipe, SealsTheSameBytesAheadOfTime) {
   const auto plan = plan_for(GetParam(), small_geometry());
   Cache at_once(plan, 0), cache(plan, 0);
@@ -69,7 +69,7 @@ TEST_P(CacheOfRecipe, SealsTheSameBytesAheadOfTime) {
   ASSERT_TRUE(append_tokens(at_once, expected, 400, false).ok());
   SequenceId s = cache.add();
   ASSERT_TRUE(append_tokens(cache, s, 300).ok());
-  const auto answer_until = [&](int end) {
+  const auto decode_until = [&](int end) {
     while (cache.length(s) < end) {
       {
         auto step = cache.reserve({{s, 1, false}});
@@ -80,16 +80,16 @@ TEST_P(CacheOfRecipe, SealsTheSameBytesAheadOfTime) {
       ASSERT_TRUE(append_tokens(cache, s, 1, false).ok());
     }
   };
-  answer_until(450);
+  decode_until(450);
   if (plan->recipe.window > 0) {  // exact: what is cut lies in the tail
     ASSERT_TRUE(cache.truncate(s, 380).ok());
-    answer_until(450);
+    decode_until(450);
   }
   const SequenceId fork = *cache.fork(s);
-  answer_until(700);
+  decode_until(700);
   EXPECT_EQ(contents(cache, s), contents(at_once, expected));
   s = fork;
-  answer_until(700);
+  decode_until(700);
   EXPECT_EQ(contents(cache, fork), contents(at_once, expected));
 }
 
@@ -325,8 +325,8 @@ TEST(SlidingWindow, FreesPagesOlderThanItAndKeepsNoSink) {
   // The next query, token 1280, sees tokens 1081 and later: page 8 is the first needed.
   EXPECT_EQ(cache.head(s, 0, 0).first_page(), 8);
   EXPECT_EQ(cache.head(s, 1, 0).first_page(), 0);
-  EXPECT_EQ(cache.head(s, 0, 0).bytes().kept_tokens, 0);
-  EXPECT_EQ(cache.head(s, 1, 0).bytes().kept_tokens, 4);
+  EXPECT_EQ(cache.head(s, 0, 0).bytes().protected_tokens, 0);
+  EXPECT_EQ(cache.head(s, 1, 0).bytes().protected_tokens, 4);
 }
 
 constexpr const char* kCorrected = "k=ch2g128,v=tok2g128,sink=4,correction=relative";
@@ -410,19 +410,19 @@ TEST(SyntheticContents, ProtectTheStatedShareOfSealedTokens) {
     const HeadState& head = cache.head(s, 0, 0);
     std::vector<PageView> pages;
     head.list_pages(0, pages);
-    int kept = 0, masked = 0, pages_with_some = 0;
+    int protected_set = 0, masked = 0, pages_with_some = 0;
     for (const PageView& page : pages) {
-      if (page.kept) {
-        kept += page.n_tokens;
+      if (page.is_protected) {
+        protected_set += page.n_tokens;
       } else {
         masked += page.masked.count();
         pages_with_some += page.masked.empty() ? 0 : 1;
       }
     }
     const int sealed = head.n_sealed() * kPageTokens;
-    EXPECT_EQ(kept, masked);
-    EXPECT_LE(kept, std::ceil(rho * sealed));
-    EXPECT_GE(kept, 0.95 * rho * sealed) << rho;
+    EXPECT_EQ(protected_set, masked);
+    EXPECT_LE(protected_set, std::ceil(rho * sealed));
+    EXPECT_GE(protected_set, 0.95 * rho * sealed) << rho;
     EXPECT_GE(pages_with_some, std::min(0.9, rho * 90) * head.n_sealed()) << rho;  // spread over all pages
   }
 }

@@ -27,7 +27,7 @@ int protection_cap(const LayerPlan& layer, int n_sealed) {
 
 }  // namespace
 
-int most_kept_tokens(const LayerPlan& layer, int n_sealed) {
+int max_protected_tokens(const LayerPlan& layer, int n_sealed) {
   return n_sealed == 0 ? 0 : layer.sink + protection_cap(layer, n_sealed);
 }
 
@@ -38,7 +38,7 @@ int seal_ahead_turn(const Plan& plan, int layer, int kv_head) {
   return 2 + (layer * g.n_kv_heads + kv_head) * (kPageTokens - 2) / (g.n_layers * g.n_kv_heads);
 }
 
-int kept_page_rows(const Plan& plan, int layer) {
+int protected_page_rows(const Plan& plan, int layer) {
   constexpr int kRows = 32;  // few enough that a page left half empty costs little
   const LayerPlan& rules = plan.layers[layer];
   if (rules.protect <= 0 && rules.sink == 0) return 0;
@@ -71,7 +71,7 @@ StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int
     }
     if (tile.seal_point >= 0) seal(tile.seal_point);
   }
-  if (sealed > n_sealed) demand.kept_rows = most_kept_tokens(rules, sealed);
+  if (sealed > n_sealed) demand.protected_rows = max_protected_tokens(rules, sealed);
   demand.length = first + n;
   demand.one_token = n == 1 && !is_prompt;
   return demand;
@@ -81,13 +81,13 @@ HeadState::HeadState(const Plan& plan, int layer, int kv_head, const HeadPools& 
     : plan_(plan),
       layer_(plan.layers[layer]),
       head_(plan.head(layer, kv_head)),
-      kept_rows_(kept_page_rows(plan, layer)),
+      protected_rows_(protected_page_rows(plan, layer)),
       pools_(pools),
       ahead_turn_(seal_ahead_turn(plan, layer, kv_head)),
       tail_(*pools.tail) {
   for (int s = 0; s < 2; ++s) {
-    kept_context_[s] = {
-        head_.k.context.head_dim, side_plan(s).context.constants, {}, static_cast<int>(kept_rows_)};
+    protected_context_[s] = {
+        head_.k.context.head_dim, side_plan(s).context.constants, {}, static_cast<int>(protected_rows_)};
   }
 }
 
@@ -96,8 +96,8 @@ HeadState::~HeadState() {
     release_all(sealed_[s], pools_.sealed[s]);
     release_all(spare_sealed_[s], pools_.sealed[s]);
     release_all(ahead_[s], pools_.sealed[s]);
-    release_all(kept_[s], pools_.kept);
-    release_all(spare_kept_[s], pools_.kept);
+    release_all(protected_pages_[s], pools_.protected_pages);
+    release_all(spare_protected_[s], pools_.protected_pages);
   }
 }
 
@@ -116,12 +116,12 @@ bool HeadState::take_pages(PageList& list, PagePool* pool, std::size_t count) {
   return true;
 }
 
-std::size_t HeadState::kept_pages(std::size_t rows) const {
-  return kept_rows_ == 0 ? 0 : (rows + kept_rows_ - 1) / kept_rows_;
+std::size_t HeadState::protected_pages(std::size_t rows) const {
+  return protected_rows_ == 0 ? 0 : (rows + protected_rows_ - 1) / protected_rows_;
 }
 
 void HeadState::begin() {
-  committed_ = {length_, n_sealed_, kept_tokens_.size(), masks_.size(), ahead_[0].size()};
+  committed_ = {length_, n_sealed_, protected_tokens_.size(), masks_.size(), ahead_[0].size()};
   tail_.begin();
 }
 
@@ -140,15 +140,15 @@ bool HeadState::reserve(const StepDemand& demand) {
       demand.length % kPageTokens != 0)
     return true;
   save_for_abort(demand);
-  const std::size_t kept_rows = std::max<std::size_t>(kept_tokens_.size(), demand.kept_rows);
-  const std::size_t new_kept = kept_pages(kept_rows) - kept_[0].size();
-  kept_tokens_.reserve(kept_rows);
-  masks_.reserve(masks_.size() + (demand.kept_rows > 0 || layer_.evict > 0 ? demand.sealed_pages : 0));
+  const std::size_t protected_rows = std::max<std::size_t>(protected_tokens_.size(), demand.protected_rows);
+  const std::size_t new_protected = protected_pages(protected_rows) - protected_pages_[0].size();
+  protected_tokens_.reserve(protected_rows);
+  masks_.reserve(masks_.size() + (demand.protected_rows > 0 || layer_.evict > 0 ? demand.sealed_pages : 0));
   for (int s = 0; s < 2; ++s) {
     sealed_[s].reserve(sealed_[s].size() + demand.sealed_pages);
-    kept_[s].reserve(kept_[s].size() + new_kept);
+    protected_pages_[s].reserve(protected_pages_[s].size() + new_protected);
     if (!take_pages(spare_sealed_[s], pools_.sealed[s], demand.sealed_pages)) return false;
-    if (!take_pages(spare_kept_[s], pools_.kept, new_kept)) return false;
+    if (!take_pages(spare_protected_[s], pools_.protected_pages, new_protected)) return false;
   }
   return true;
 }
@@ -173,16 +173,16 @@ void HeadState::save_for_abort(const StepDemand& demand) {
 }
 
 TokenMask HeadState::protected_tokens(int page) const {
-  const int room = layer_.sink + protection_cap(layer_, page + 1) - static_cast<int>(kept_tokens_.size()) -
-                   (page == 0 ? layer_.sink : 0);
+  const int room = layer_.sink + protection_cap(layer_, page + 1) -
+                   static_cast<int>(protected_tokens_.size()) - (page == 0 ? layer_.sink : 0);
   TokenMask mask = layer_.protect > 0 ? scores_.select(page, layer_.protect, room, layer_.sink) : TokenMask{};
   for (int t = 0; page == 0 && t < layer_.sink; ++t) mask.set(t);
   return mask;
 }
 
 // Masks tokens of sealed pages, the newest of them in the making, until their share is evicted: the least
-// attended first, of equals the oldest. n_kept: protected tokens of all these pages.
-void HeadState::evict(std::size_t n_kept) {
+// attended first, of equals the oldest. n_protected: protected tokens of all these pages.
+void HeadState::evict(std::size_t n_protected) {
   std::vector<std::pair<float, int>> left;  // score, token
   for (const PageMask& page : masks_) {
     for (int t = 0; t < kPageTokens; ++t) {
@@ -191,7 +191,7 @@ void HeadState::evict(std::size_t n_kept) {
     }
   }
   const int n_sealed = static_cast<int>(masks_.size()) * kPageTokens;
-  const int n_evicted = n_sealed - static_cast<int>(left.size() + n_kept);
+  const int n_evicted = n_sealed - static_cast<int>(left.size() + n_protected);
   const int due = static_cast<int>(layer_.evict * n_sealed) - n_evicted;
   const auto n = std::clamp<std::ptrdiff_t>(due, 0, std::ssize(left));
   std::nth_element(left.begin(), left.begin() + n, left.end());
@@ -226,20 +226,20 @@ void HeadState::correct(int page, const TokenMask& mask) {
                   {rounded.data(), kPageTokens, d}, mask);
 }
 
-void HeadState::keep_rows(int s, int page, const TokenMask& mask, const float* values,
-                          std::size_t first_row) {
+void HeadState::protect_rows(int s, int page, const TokenMask& mask, const float* values,
+                             std::size_t first_row) {
   std::size_t row = first_row;
   for (int t = 0; t < kPageTokens; ++t) {
     if (!mask.test(t)) continue;
-    if (row / kept_rows_ == kept_[s].size()) {
-      KVANT_CHECK(!spare_kept_[s].empty(), "protection beyond what the step reserved");
-      kept_[s].push_back(spare_kept_[s].back());
-      spare_kept_[s].pop_back();
+    if (row / protected_rows_ == protected_pages_[s].size()) {
+      KVANT_CHECK(!spare_protected_[s].empty(), "protection beyond what the step reserved");
+      protected_pages_[s].push_back(spare_protected_[s].back());
+      spare_protected_[s].pop_back();
     }
-    if (s == 0) kept_tokens_.push_back(page * kPageTokens + t);
+    if (s == 0) protected_tokens_.push_back(page * kPageTokens + t);
     plan_.tail->encode_rows(values + static_cast<std::ptrdiff_t>(t) * plan_.geometry.head_dim,
-                            static_cast<int>(row % kept_rows_), 1, kept_context_[s],
-                            pools_.kept->data(kept_[s][row / kept_rows_]));
+                            static_cast<int>(row % protected_rows_), 1, protected_context_[s],
+                            pools_.protected_pages->data(protected_pages_[s][row / protected_rows_]));
     ++row;
   }
 }
@@ -283,16 +283,16 @@ void HeadState::seal_ahead(std::vector<float>& scratch) {
 
 void HeadState::seal_until(int n_pages, std::vector<float>& scratch) {
   for (; n_sealed_ < n_pages; ++n_sealed_) {
-    const TokenMask kept = protected_tokens(n_sealed_);
-    const std::size_t first_row = kept_tokens_.size();
-    if (!kept.empty() || layer_.evict > 0) masks_.push_back({n_sealed_, kept});
-    if (layer_.evict > 0) evict(first_row + kept.count());
-    const TokenMask left_out = layer_.evict > 0 ? masks_.back().mask : kept;
+    const TokenMask protected_set = protected_tokens(n_sealed_);
+    const std::size_t first_row = protected_tokens_.size();
+    if (!protected_set.empty() || layer_.evict > 0) masks_.push_back({n_sealed_, protected_set});
+    if (layer_.evict > 0) evict(first_row + protected_set.count());
+    const TokenMask left_out = layer_.evict > 0 ? masks_.back().mask : protected_set;
     for (int s = 0; s < 2; ++s) {
       seal_side(s, n_sealed_, left_out, scratch);
-      keep_rows(s, n_sealed_, kept, scratch.data(), first_row);
+      protect_rows(s, n_sealed_, protected_set, scratch.data(), first_row);
     }
-    if (!correction_.empty()) correct(n_sealed_, kept);
+    if (!correction_.empty()) correct(n_sealed_, protected_set);
     tail_.recycle(n_sealed_);
   }
 }
@@ -301,7 +301,7 @@ void HeadState::commit() {
   free_evicted_pages();
   for (int s = 0; s < 2; ++s) {
     release_all(spare_sealed_[s], pools_.sealed[s]);
-    release_all(spare_kept_[s], pools_.kept);
+    release_all(spare_protected_[s], pools_.protected_pages);
   }
   tail_.commit(n_sealed_);
   saved_ = {};
@@ -315,12 +315,12 @@ void HeadState::abort() {
   for (int s = 0; s < 2; ++s) {
     cut(sealed_[s], pools_.sealed[s], committed_.n_sealed - first_sealed_);
     cut(ahead_[s], pools_.sealed[s], committed_.ahead);
-    cut(kept_[s], pools_.kept, kept_pages(committed_.kept_rows));
+    cut(protected_pages_[s], pools_.protected_pages, protected_pages(committed_.protected_rows));
     release_all(spare_sealed_[s], pools_.sealed[s]);
-    release_all(spare_kept_[s], pools_.kept);
+    release_all(spare_protected_[s], pools_.protected_pages);
   }
   tail_.abort();
-  kept_tokens_.resize(committed_.kept_rows);
+  protected_tokens_.resize(committed_.protected_rows);
   masks_.resize(committed_.masks);
   length_ = committed_.length;
   n_sealed_ = committed_.n_sealed;
@@ -340,8 +340,8 @@ void HeadState::list_pages(int first_visible, std::vector<PageView>& pages) cons
     const SidePlan& side = side_plan(s);
     return PageSide{side.sealed, pools_.sealed[s]->data(sealed_[s][i]), &side.context};
   };
-  const auto kept = [&](int s, PageId id) {
-    return PageSide{plan_.tail, pools_.kept->data(id), &kept_context_[s]};
+  const auto protected_set = [&](int s, PageId id) {
+    return PageSide{plan_.tail, pools_.protected_pages->data(id), &protected_context_[s]};
   };
   const auto unsealed = [&](int s, int page) {
     const TailRows rows = tail_.rows(s, page);
@@ -357,12 +357,14 @@ void HeadState::list_pages(int first_visible, std::vector<PageView>& pages) cons
     view.v = sealed(1, page - first_sealed_);
     pages.push_back(view);
   }
-  const int n_kept = static_cast<int>(kept_tokens_.size());
-  const int rows = static_cast<int>(kept_rows_);
-  for (int row = 0; row < n_kept; row += rows) {
-    PageView view{.n_tokens = std::min(rows, n_kept - row), .kept = true, .kept_tokens = &kept_tokens_[row]};
-    view.k = kept(0, kept_[0][row / rows]);
-    view.v = kept(1, kept_[1][row / rows]);
+  const int n_protected = static_cast<int>(protected_tokens_.size());
+  const int rows = static_cast<int>(protected_rows_);
+  for (int row = 0; row < n_protected; row += rows) {
+    PageView view{.n_tokens = std::min(rows, n_protected - row),
+                  .is_protected = true,
+                  .protected_tokens = &protected_tokens_[row]};
+    view.k = protected_set(0, protected_pages_[0][row / rows]);
+    view.v = protected_set(1, protected_pages_[1][row / rows]);
     pages.push_back(view);
   }
   for (int page = std::max(n_sealed_, first_visible / kPageTokens); page * kPageTokens < length_; ++page) {
@@ -386,22 +388,22 @@ void HeadState::free_before(int token) {
   first_sealed_ = first_needed;
 }
 
-bool HeadState::unshare_last_kept(std::size_t rows_left) {
-  if (kept_rows_ == 0 || rows_left % kept_rows_ == 0) return true;
-  const std::size_t last = rows_left / kept_rows_;
+bool HeadState::unshare_last_protected(std::size_t rows_left) {
+  if (protected_rows_ == 0 || rows_left % protected_rows_ == 0) return true;
+  const std::size_t last = rows_left / protected_rows_;
   for (int s = 0; s < 2; ++s) {
-    if (!pools_.kept->shared(kept_[s][last])) continue;
+    if (!pools_.protected_pages->shared(protected_pages_[s][last])) continue;
     PageList copy;
-    if (!copy_page(pools_.kept, kept_[s][last], copy)) return false;
-    pools_.kept->release(kept_[s][last]);
-    kept_[s][last] = copy[0];
+    if (!copy_page(pools_.protected_pages, protected_pages_[s][last], copy)) return false;
+    pools_.protected_pages->release(protected_pages_[s][last]);
+    protected_pages_[s][last] = copy[0];
   }
   return true;
 }
 
-// Decodes the first n_tokens of a sealed page back into the tail's page of that number; kept rows return
+// Decodes the first n_tokens of a sealed page back into the tail's page of that number; protected rows return
 // exactly.
-void HeadState::reopen(int s, int page, int n_tokens, std::size_t first_kept) const {
+void HeadState::reopen(int s, int page, int n_tokens, std::size_t first_protected) const {
   const SidePlan& side = side_plan(s);
   const int d = plan_.geometry.head_dim;
   std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d);
@@ -409,27 +411,29 @@ void HeadState::reopen(int s, int page, int n_tokens, std::size_t first_kept) co
   side.sealed->decode(pools_.sealed[s]->data(sealed_[s][page - first_sealed_]), n_tokens, side.context,
                       values.data());
   plan_.tail->encode_rows(values.data(), 0, n_tokens, *rows.context, rows.bytes);
-  for (std::size_t i = first_kept; i < kept_tokens_.size() && kept_tokens_[i] < page * kPageTokens + n_tokens;
-       ++i) {
-    const int row = static_cast<int>(i % kept_rows_);
-    plan_.tail->decode(pools_.kept->data(kept_[s][i / kept_rows_]), row + 1, kept_context_[s], values.data());
+  for (std::size_t i = first_protected;
+       i < protected_tokens_.size() && protected_tokens_[i] < page * kPageTokens + n_tokens; ++i) {
+    const int row = static_cast<int>(i % protected_rows_);
+    plan_.tail->decode(pools_.protected_pages->data(protected_pages_[s][i / protected_rows_]), row + 1,
+                       protected_context_[s], values.data());
     plan_.tail->encode_rows(values.data() + static_cast<std::ptrdiff_t>(row) * d,
-                            kept_tokens_[i] % kPageTokens, 1, *rows.context, rows.bytes);
+                            protected_tokens_[i] % kPageTokens, 1, *rows.context, rows.bytes);
   }
 }
 
-void HeadState::drop_sealed_from(int page, std::size_t kept_left) {
+void HeadState::drop_sealed_from(int page, std::size_t protected_left) {
   first_sealed_ = std::min(first_sealed_, page);  // pages freed by a sliding window: the cut is at 0
   const auto n_sealed = static_cast<std::size_t>(page - first_sealed_);
-  const std::size_t n_kept = kept_pages(kept_left);
+  const std::size_t n_protected = protected_pages(protected_left);
   for (int s = 0; s < 2; ++s) {
     for (std::size_t i = n_sealed; i < sealed_[s].size(); ++i) release(sealed_[s][i], pools_.sealed[s]);
-    for (std::size_t i = n_kept; i < kept_[s].size(); ++i) pools_.kept->release(kept_[s][i]);
+    for (std::size_t i = n_protected; i < protected_pages_[s].size(); ++i)
+      pools_.protected_pages->release(protected_pages_[s][i]);
     sealed_[s].resize(n_sealed);
-    kept_[s].resize(n_kept);
+    protected_pages_[s].resize(n_protected);
     release_all(ahead_[s], pools_.sealed[s]);
   }
-  kept_tokens_.resize(kept_left);
+  protected_tokens_.resize(protected_left);
   std::erase_if(masks_, [&](const PageMask& m) { return m.page >= page; });
   n_sealed_ = page;
 }
@@ -443,12 +447,13 @@ bool HeadState::truncate(int n_tokens) {
     scores_.truncate(n_tokens);
     return true;
   }
-  const auto kept_left = static_cast<std::size_t>(
-      std::lower_bound(kept_tokens_.begin(), kept_tokens_.end(), page * kPageTokens) - kept_tokens_.begin());
+  const auto protected_left = static_cast<std::size_t>(
+      std::lower_bound(protected_tokens_.begin(), protected_tokens_.end(), page * kPageTokens) -
+      protected_tokens_.begin());
   const int n_open = n_tokens % kPageTokens;
-  if (!unshare_last_kept(kept_left) || !tail_.restart(page, n_open)) return false;
-  for (int s = 0; s < 2 && n_open > 0; ++s) reopen(s, page, n_open, kept_left);
-  drop_sealed_from(page, kept_left);
+  if (!unshare_last_protected(protected_left) || !tail_.restart(page, n_open)) return false;
+  for (int s = 0; s < 2 && n_open > 0; ++s) reopen(s, page, n_open, protected_left);
+  drop_sealed_from(page, protected_left);
   scores_.truncate(n_tokens);
   if (n_tokens == 0) checkpoint_ = {};
   correction_ = checkpoint_;
@@ -463,7 +468,8 @@ bool HeadState::copy_page(PagePool* pool, PageId from, PageList& list) {
 }
 
 bool HeadState::copy_from(const HeadState& from) {
-  const std::size_t full_kept = kept_rows_ == 0 ? 0 : from.kept_tokens_.size() / kept_rows_;
+  const std::size_t full_protected =
+      protected_rows_ == 0 ? 0 : from.protected_tokens_.size() / protected_rows_;
   for (int s = 0; s < 2; ++s) {
     sealed_[s] = from.sealed_[s];
     for (PageId page : sealed_[s]) {
@@ -471,17 +477,18 @@ bool HeadState::copy_from(const HeadState& from) {
     }
     ahead_[s] = from.ahead_[s];
     for (PageId page : ahead_[s]) pools_.sealed[s]->retain(page);
-    for (std::size_t i = 0; i < from.kept_[s].size(); ++i) {
-      if (i >= full_kept) {
-        if (!copy_page(pools_.kept, from.kept_[s][i], kept_[s])) return false;
+    for (std::size_t i = 0; i < from.protected_pages_[s].size(); ++i) {
+      if (i >= full_protected) {
+        if (!copy_page(pools_.protected_pages, from.protected_pages_[s][i], protected_pages_[s]))
+          return false;
         continue;
       }
-      kept_[s].push_back(from.kept_[s][i]);
-      pools_.kept->retain(from.kept_[s][i]);
+      protected_pages_[s].push_back(from.protected_pages_[s][i]);
+      pools_.protected_pages->retain(from.protected_pages_[s][i]);
     }
   }
   if (!tail_.copy_from(from.tail_)) return false;
-  kept_tokens_ = from.kept_tokens_;
+  protected_tokens_ = from.protected_tokens_;
   masks_ = from.masks_;
   scores_ = from.scores_;
   correction_ = from.correction_;
@@ -497,13 +504,15 @@ HeadState::Bytes HeadState::bytes() const {
   for (int s = 0; s < 2; ++s) {
     const std::ptrdiff_t n_held = std::ssize(sealed_[s]) - std::ranges::count(sealed_[s], kNoPage);
     b.sealed += n_held * static_cast<std::int64_t>(pools_.sealed[s]->page_bytes());
-    if (!kept_[s].empty()) b.kept += static_cast<std::int64_t>(kept_[s].size() * pools_.kept->page_bytes());
+    if (!protected_pages_[s].empty())
+      b.protected_pages +=
+          static_cast<std::int64_t>(protected_pages_[s].size() * pools_.protected_pages->page_bytes());
     b.tail += static_cast<std::int64_t>(ahead_[s].size() * pools_.sealed[s]->page_bytes());
   }
   b.tail += tail_.bytes() + scores_.observer_bytes();
-  b.lists = list_bytes(static_cast<int>(kept_tokens_.size()), static_cast<int>(masks_.size())) +
+  b.lists = list_bytes(static_cast<int>(protected_tokens_.size()), static_cast<int>(masks_.size())) +
             scores_.bytes() + correction_.bytes() + checkpoint_.bytes();
-  b.kept_tokens = static_cast<int>(kept_tokens_.size());
+  b.protected_tokens = static_cast<int>(protected_tokens_.size());
   b.masked_pages = static_cast<int>(masks_.size());
   b.sealed_tokens = static_cast<int>(sealed_[0].size()) * kPageTokens;
   b.tokens = length_ - first_sealed_ * kPageTokens;

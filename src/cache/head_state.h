@@ -1,9 +1,9 @@
 // HeadState: the pages of one (sequence, layer, KV head), and the moves of a step on them.
 //
-// Tokens in order: sealed pages, then unsealed ones (the tail). Protected tokens are copied to side pages
-// ("kept rows") when their page is sealed, and are masked out of it. Evicted tokens are masked out of their
-// page and kept nowhere; a page of which nothing is left is freed. During a step, everything beyond the
-// committed marks is provisional; nothing committed is overwritten before commit().
+// Tokens in order: sealed pages, then unsealed ones (the tail). Protected tokens are copied to pages
+// of their own ("protected rows") when their page is sealed, and are masked out of it. Evicted tokens are
+// masked out of their page and kept nowhere; a page of which nothing is left is freed. During a step,
+// everything beyond the committed marks is provisional; nothing committed is overwritten before commit().
 #pragma once
 
 #include <array>
@@ -23,15 +23,15 @@ namespace kvant {
 
 // The pools that serve one head.
 struct HeadPools {
-  std::array<PagePool*, 2> sealed{};  // by side
-  const TailStore* tail = nullptr;    // unsealed pages
-  PagePool* kept = nullptr;           // side pages of kept_page_rows() rows, both sides; null: none
+  std::array<PagePool*, 2> sealed{};    // by side
+  const TailStore* tail = nullptr;      // unsealed pages
+  PagePool* protected_pages = nullptr;  // of protected_page_rows() rows, both sides; null: none
 };
 
-// Rows of a side page, 0 where nothing is protected: the layer's sink, where only that is.
-int kept_page_rows(const Plan& plan, int layer);
-// Tokens of the layer that are protected at the most, with n_sealed pages sealed, the sink included.
-int most_kept_tokens(const LayerPlan& layer, int n_sealed);
+// Rows of a protected page, 0 where nothing is protected: the layer's sink, where only that is.
+int protected_page_rows(const Plan& plan, int layer);
+// Tokens of the layer that are protected at most, with n_sealed pages sealed, the sink included.
+int max_protected_tokens(const LayerPlan& layer, int n_sealed);
 // When a head encodes a page before it is due (HeadState::seal_ahead): after that many tokens of the open
 // page, 2 to 127. 0: never, since what is left out of its pages is only known when they are due, or nothing
 // holds them until then.
@@ -44,24 +44,25 @@ struct PageSide {
   const PageContext* context = nullptr;
 };
 
-// A page of both sides: tokens [first_token, first_token + n_tokens) but those in `masked`. Kept rows come as
-// pages whose tokens are not consecutive: `kept` is set, and every one is visible to every query.
+// A page of both sides: tokens [first_token, first_token + n_tokens) but those in `masked`. Protected rows
+// come as pages whose tokens are not consecutive: `is_protected` is set, and every one is visible to every
+// query.
 struct PageView {
   int first_token = 0;
   int n_tokens = 0;
-  bool kept = false;
-  const int* kept_tokens = nullptr;  // of kept rows: the absolute index of each
+  bool is_protected = false;
+  const int* protected_tokens = nullptr;  // of protected rows: the absolute index of each
   TokenMask masked;
   PageSide k, v;
 };
 
-// What a step needs at the most, by layer: see step_demand().
+// What a step needs at most, by layer: see step_demand().
 struct StepDemand {
   int tail_pages = 0;      // new whole tail pages, beyond those recycled within the step
   int sealed_pages = 0;    // pages to be sealed, a side
-  int kept_rows = 0;       // protected tokens at the end of the step, at the most
+  int protected_rows = 0;  // protected tokens at the end of the step, at most
   int length = 0;          // tokens at the end of the step
-  bool one_token = false;  // of an answer
+  bool one_token = false;  // a decode step
 };
 
 class HeadState {
@@ -85,7 +86,7 @@ class HeadState {
   // Seals the oldest unsealed pages until n_pages are sealed. scratch: resized as needed.
   void seal_until(int n_pages, std::vector<float>& scratch);
   // Encodes the next page to be sealed before it is due, where the window still holds it. Pages of all layers
-  // and heads are due at the same token; of an answer's tokens each layer and head has another one for this,
+  // and heads are due at the same token; of decoded tokens each layer and head has another one for this,
   // so that no token takes much longer than the rest. After append; what queries see stays as it is.
   void seal_ahead(std::vector<float>& scratch);
   void commit();
@@ -98,7 +99,7 @@ class HeadState {
   // The correction of the sealed pages; null when the recipe has none.
   const CorrectionState* correction() const { return correction_.empty() ? nullptr : &correction_; }
 
-  // The pages that hold tokens >= first_visible, oldest first; kept rows come before the tail.
+  // The pages that hold tokens >= first_visible, oldest first; protected rows come before the tail.
   void list_pages(int first_visible, std::vector<PageView>& pages) const;
 
   // --- between steps ---
@@ -111,20 +112,20 @@ class HeadState {
   bool truncate(int n_tokens);
   // Remembers the correction for truncate().
   void checkpoint() { checkpoint_ = correction_; }
-  // Makes this empty state a copy of `from` that shares its sealed and full side pages. False when memory is
-  // exhausted: drop this state.
+  // Makes this empty state a copy of `from` that shares its sealed and full protected pages. False when
+  // memory is exhausted: drop this state.
   bool copy_from(const HeadState& from);
 
-  // Bytes of the lists of kept tokens and of masked pages.
-  static std::int64_t list_bytes(int n_kept, int n_masked_pages) {
-    return static_cast<std::int64_t>(n_kept * sizeof(int) + n_masked_pages * sizeof(PageMask));
+  // Bytes of the lists of protected tokens and of masked pages.
+  static std::int64_t list_bytes(int n_protected, int n_masked_pages) {
+    return static_cast<std::int64_t>(n_protected * sizeof(int) + n_masked_pages * sizeof(PageMask));
   }
   struct Bytes {
-    // lists: masks and token lists of kept rows, scores, the correction and its checkpoint; tail: with the
-    // open page's observers, and with what is encoded ahead.
-    std::int64_t sealed = 0, kept = 0, lists = 0, tail = 0;
+    // lists: masks and token lists of protected rows, scores, the correction and its checkpoint; tail: with
+    // the open page's observers, and with what is encoded ahead.
+    std::int64_t sealed = 0, protected_pages = 0, lists = 0, tail = 0;
     // tokens: not freed by a sliding window; evicted ones count, as those that the bytes stand for.
-    int kept_tokens = 0, sealed_tokens = 0, tokens = 0;
+    int protected_tokens = 0, sealed_tokens = 0, tokens = 0;
     int masked_pages = 0;  // sealed pages that have tokens left out
   };
   Bytes bytes() const;
@@ -137,7 +138,7 @@ class HeadState {
         if (p != kNoPage) visit(pools_.sealed[s], p);
       }
       for (PageId p : ahead_[s]) visit(pools_.sealed[s], p);
-      for (PageId p : kept_[s]) visit(pools_.kept, p);
+      for (PageId p : protected_pages_[s]) visit(pools_.protected_pages, p);
     }
     tail_.for_each_page(visit);
   }
@@ -150,32 +151,32 @@ class HeadState {
   };
   struct Marks {  // the committed state
     int length = 0, n_sealed = 0;
-    std::size_t kept_rows = 0, masks = 0, ahead = 0;
+    std::size_t protected_rows = 0, masks = 0, ahead = 0;
   };
 
-  std::size_t kept_pages(std::size_t rows) const;
+  std::size_t protected_pages(std::size_t rows) const;
   const SidePlan& side_plan(int s) const { return s == 0 ? head_.k : head_.v; }
   TokenMask protected_tokens(int page) const;
-  void evict(std::size_t n_kept);
+  void evict(std::size_t n_protected);
   void free_evicted_pages();
   void save_for_abort(const StepDemand& demand);
   void correct(int page, const TokenMask& mask);
   void read_tail(int s, int page, std::vector<float>& values) const;
   void encode_page(int s, const TokenMask& mask, const std::vector<float>& values, PageList& into);
   void seal_side(int s, int page, const TokenMask& mask, std::vector<float>& scratch);
-  void keep_rows(int s, int page, const TokenMask& mask, const float* values, std::size_t first_row);
+  void protect_rows(int s, int page, const TokenMask& mask, const float* values, std::size_t first_row);
   void release_all(PageList& list, PagePool* pool);
   bool take_pages(PageList& list, PagePool* pool, std::size_t count);
   bool copy_page(PagePool* pool, PageId from, PageList& list);
-  bool unshare_last_kept(std::size_t rows_left);
-  void reopen(int s, int page, int n_tokens, std::size_t first_kept) const;
-  void drop_sealed_from(int page, std::size_t kept_left);
+  bool unshare_last_protected(std::size_t rows_left);
+  void reopen(int s, int page, int n_tokens, std::size_t first_protected) const;
+  void drop_sealed_from(int page, std::size_t protected_left);
 
   const Plan& plan_;
   const LayerPlan& layer_;
   const HeadPlan& head_;
-  std::size_t kept_rows_;        // kept_page_rows() of the layer
-  PageContext kept_context_[2];  // of side pages
+  std::size_t protected_rows_;        // protected_page_rows() of the layer
+  PageContext protected_context_[2];  // of protected pages
   HeadPools pools_;
   int ahead_turn_;            // tokens of the open page when it is this head's turn to seal ahead; 0: never
   bool seals_ahead_ = false;  // in this step
@@ -186,10 +187,10 @@ class HeadState {
   std::array<PageList, 2> sealed_;  // page first_sealed_ + i; kNoPage: every token evicted or protected
   std::array<PageList, 2> ahead_;   // page n_sealed_, if it is encoded already
   Tail tail_;
-  std::array<PageList, 2> kept_;  // kept rows, kept_page_rows() a page
-  std::vector<int> kept_tokens_;  // absolute token index of each kept row
-  std::vector<PageMask> masks_;   // by page, ascending; with eviction, of every sealed page
-  std::array<PageList, 2> spare_sealed_, spare_kept_;  // reserved for the step
+  std::array<PageList, 2> protected_pages_;  // protected rows, protected_page_rows() a page
+  std::vector<int> protected_tokens_;        // absolute token index of each protected row
+  std::vector<PageMask> masks_;              // by page, ascending; with eviction, of every sealed page
+  std::array<PageList, 2> spare_sealed_, spare_protected_;  // reserved for the step
   Marks committed_;
   TokenScores scores_;
   CorrectionState correction_, checkpoint_;

@@ -16,12 +16,12 @@ struct Tile {
 };
 
 // The tiles of tokens [first, first + n), into `tiles`, or as a list of their own. `prefill` is the recipe's
-// (kPrefillAll: the whole prompt is a block); it applies to prompts, answers use blocks of one page.
+// (kPrefillAll: the whole prompt is a block); it applies to prompts, decode steps use blocks of one page.
 void schedule(int first, int n, bool is_prompt, int prefill, std::vector<Tile>& tiles);
 std::vector<Tile> schedule(int first, int n, bool is_prompt, int prefill);
 
-// The seal point before the first tile: an answer sees every page sealed that its position allows, even if
-// the prompt's blocks kept it unsealed. -1: nothing.
+// The seal point before the first tile: a decode step sees every page sealed that its position allows, even
+// if the prompt's blocks kept it unsealed. -1: nothing.
 int seal_point_before(int first, bool is_prompt);
 
 // Number of leading pages of a sequence that are sealed once `seal_point` has been passed.

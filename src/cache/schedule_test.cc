@@ -29,7 +29,7 @@ TEST(Schedule, ALargerBlockIsAppendedWholeBeforeItsFirstQuery) {
   EXPECT_EQ(tiles[1].seal_point, 256);
 }
 
-TEST(Schedule, AWholePromptSealsOnlyBeforeTheAnswer) {
+TEST(Schedule, AWholePromptSealsOnlyBeforeDecoding) {
   for (const Tile& tile : schedule(0, 1000, true, kPrefillAll)) EXPECT_EQ(tile.seal_point, -1);
   EXPECT_EQ(seal_point_before(1000, true), -1);
   EXPECT_EQ(seal_point_before(1000, false), 1000);

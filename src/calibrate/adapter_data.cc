@@ -47,7 +47,7 @@ Scores scores_of(const Geometry& g, const float* q, float offset, const Keys& ke
     const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(t) * g.head_dim;
     for (auto [k, out] : {std::pair{&keys.exact, &scores.exact},
                           {t < n_sealed ? &keys.stored : &keys.exact, &scores.stored}}) {
-      float score = g.score_scale * (dot(q, k->data() + at, g.head_dim) + offset);
+      float score = g.softmax_scale * (dot(q, k->data() + at, g.head_dim) + offset);
       if (g.score_softcap > 0) score = g.score_softcap * std::tanh(score / g.score_softcap);
       out->push_back(score);
     }

@@ -26,7 +26,7 @@ inline constexpr int kAdapterWindow = 128;
 // The first query that sees a sealed page then.
 inline constexpr int kFirstCorrectedQuery = kPageTokens + kAdapterWindow;
 
-// Queries of one AdapterContext, at the most.
+// Queries of one AdapterContext, at most.
 inline constexpr int kBatchQueries = 16;
 
 // Captured context c as attention meets it: query t sees page j sealed if t >= 128 (j + 1) + window (design

@@ -17,7 +17,7 @@ Capture filled_capture(float softcap = 0) {
   g.n_heads = 2;
   g.n_kv_heads = 1;
   g.head_dim = 16;
-  g.score_scale = 0.25F;
+  g.softmax_scale = 0.25F;
   g.score_softcap = softcap;
   g.sliding_window.assign(1, 0);
   CaptureSize size{.samples = 1, .length = 8, .rows = 8};

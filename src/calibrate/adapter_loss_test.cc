@@ -156,7 +156,7 @@ TEST(AdapterTraining, LowersTheLossAndRepeatsItself) {
   std::vector<AdapterContext> training;
   for (int i = 0; i < 6; ++i) training.push_back(random_context(10 + i, 0.7F));
   const std::vector<AdapterContext> judged{training[0], training[3]};
-  const AdapterOptions options{.features = kFeatures, .most_steps = 200, .seed = 1};
+  const AdapterOptions options{.features = kFeatures, .max_steps = 200, .seed = 1};
   const TrainedAdapters trained = train_adapters(training, judged, kHeads, options);
   EXPECT_TRUE(trained.helps);
   EXPECT_LT(trained.loss_after, trained.loss_before);

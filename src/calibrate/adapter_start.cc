@@ -7,8 +7,8 @@
 namespace kvant {
 namespace {
 
-constexpr double kMostHarm = 0.02;  // of the loss, at the start
-constexpr float kLean = 16;         // of the logits of the mean query's features
+constexpr double kMaxLossIncrease = 0.02;  // of the loss, at the start
+constexpr float kLean = 16;                // of the logits of the mean query's features
 constexpr float kLargestSpread = 64;
 
 // Of each half of D features, the quarter that queries lean on.
@@ -73,7 +73,7 @@ AdapterWeights quiet_start(std::span<const AdapterContext> training, int n_query
   std::vector<float> directions(2 * half);
   for (float& x : directions) x = normal(random);
   const float length = std::max(error_length(training), 1e-30F);
-  const double harmless = (1 + kMostHarm) * uncorrected_loss(training.front());
+  const double harmless = (1 + kMaxLossIncrease) * uncorrected_loss(training.front());
   for (float spread = 1; spread <= kLargestSpread; spread *= std::sqrt(2.0F)) {
     for (int part = 0; part < 2; ++part) {
       fill_matrix(weights.key.data() + part * half, d, features, [&](int i, int j) {

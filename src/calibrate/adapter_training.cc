@@ -49,7 +49,7 @@ TrainedAdapters train_adapters(std::span<const AdapterContext> training,
   AdapterWeights gradient;
   std::vector<std::size_t> order;
   int judgements_without_gain = 0;
-  for (int step = 1; step <= options.most_steps; ++step) {
+  for (int step = 1; step <= options.max_steps; ++step) {
     adapter_loss(training[next_context(training.size(), order, random)], weights, options.features,
                  &gradient);
     key_step.step(gradient.key, weights.key);

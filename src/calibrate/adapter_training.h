@@ -10,7 +10,7 @@ namespace kvant {
 
 struct AdapterOptions {
   int features = kAdapterFeatures;
-  int most_steps = 400;
+  int max_steps = 400;
   float learning_rate = 0.01F;  // KVLinC, section 4
   std::uint64_t seed = 0;
 };

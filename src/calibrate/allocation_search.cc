@@ -10,52 +10,54 @@ namespace kvant {
 namespace {
 
 struct Direction {
-  double HarmBend::*number;
+  double SensitivityBend::*number;
   double step;  // at first
 };
-constexpr Direction kDirections[] = {
-    {&HarmBend::keys, 1}, {&HarmBend::contrast, 0.2}, {&HarmBend::curve, 0.2}, {&HarmBend::depth, 1.5}};
+constexpr Direction kDirections[] = {{&SensitivityBend::keys, 1},
+                                     {&SensitivityBend::contrast, 0.2},
+                                     {&SensitivityBend::curve, 0.2},
+                                     {&SensitivityBend::depth, 1.5}};
 constexpr double kSmallestStep = 0.2;  // of the first
 
-std::vector<float> bent(std::span<const float> harms, std::size_t probe, double factor,
-                        const HarmBend& bend) {
-  std::vector<float> result(harms.begin(), harms.end());
-  const double base = harms[probe];
+std::vector<float> bent(std::span<const float> sensitivities, std::size_t probe, double factor,
+                        const SensitivityBend& bend) {
+  std::vector<float> result(sensitivities.begin(), sensitivities.end());
+  const double base = sensitivities[probe];
   if (base <= 0) return result;
-  for (float& harm : result) {
-    const double ratio = std::pow(harm / base, 1 + bend.curve);
-    harm = static_cast<float>(factor * std::pow(base, 1 + bend.contrast) * ratio);
+  for (float& sensitivity : result) {
+    const double ratio = std::pow(sensitivity / base, 1 + bend.curve);
+    sensitivity = static_cast<float>(factor * std::pow(base, 1 + bend.contrast) * ratio);
   }
   return result;
 }
 
 }  // namespace
 
-Constants bent_harms(const Constants& constants, const Recipe& recipe, const Geometry& geometry,
-                     const HarmBend& bend) {
+Constants bent_sensitivities(const Constants& constants, const Recipe& recipe, const Geometry& geometry,
+                             const SensitivityBend& bend) {
   Constants result = constants;
-  const std::string name = harm_constant(recipe);
+  const std::string name = sensitivity_constant(recipe);
   const std::string probe_name = probe_format(recipe, geometry.head_dim).name();
   const auto probe = std::find(recipe.ladder.begin(), recipe.ladder.end(), probe_name);
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
     const double depth = geometry.n_layers > 1 ? static_cast<double>(layer) / (geometry.n_layers - 1) : 0;
     for (int head = 0; head < geometry.n_kv_heads; ++head) {
       for (const Side side : kSides) {
-        const auto harms = constants.find(layer, head, side, name);
-        if (harms.empty()) continue;
+        const auto sensitivities = constants.find(layer, head, side, name);
+        if (sensitivities.empty()) continue;
         const double factor = std::exp2(bend.depth * depth + (side == Side::key ? bend.keys : 0));
-        result.set(layer, head, side, name, bent(harms, probe - recipe.ladder.begin(), factor, bend));
+        result.set(layer, head, side, name, bent(sensitivities, probe - recipe.ladder.begin(), factor, bend));
       }
     }
   }
   return result;
 }
 
-Result<std::vector<BendTrial>> search_bends(int n_trials,
-                                            const std::function<Result<double>(const HarmBend&)>& measure) {
+Result<std::vector<BendTrial>> search_bends(
+    int n_trials, const std::function<Result<double>(const SensitivityBend&)>& measure) {
   std::vector<BendTrial> trials;
   // Whether `bend` is new and better than all before it.
-  const auto improves = [&](const HarmBend& bend) -> Result<bool> {
+  const auto improves = [&](const SensitivityBend& bend) -> Result<bool> {
     const auto known = [&](const BendTrial& trial) { return trial.bend == bend; };
     if (std::any_of(trials.begin(), trials.end(), known)) return false;
     const auto divergence = measure(bend);
@@ -65,13 +67,13 @@ Result<std::vector<BendTrial>> search_bends(int n_trials,
     return better;
   };
   if (const auto first = improves({}); !first.ok()) return first.error();
-  HarmBend best;
+  SensitivityBend best;
   for (double scale = 1; scale > kSmallestStep;) {
     bool moved = false;
     for (const Direction& direction : kDirections) {
       for (const double sign : {1.0, -1.0}) {
         if (std::ssize(trials) >= n_trials) return trials;
-        HarmBend next = best;
+        SensitivityBend next = best;
         next.*direction.number += sign * scale * direction.step;
         const auto better = improves(next);
         if (!better.ok()) return better.error();

@@ -17,15 +17,15 @@ using testing::small_geometry;
 
 TEST(AllocationSearch, FindsTheBendOfTheLeastDivergence) {
   int calls = 0;
-  const auto trials = search_bends(60, [&](const HarmBend& bend) -> Result<double> {
+  const auto trials = search_bends(60, [&](const SensitivityBend& bend) -> Result<double> {
     ++calls;
     return std::pow(bend.keys - 1.5, 2) + std::pow(bend.contrast + 0.3, 2) + bend.curve * bend.curve +
            std::pow(bend.depth, 2);
   });
   ASSERT_TRUE(trials.ok());
   EXPECT_EQ(calls, std::ssize(*trials));
-  EXPECT_EQ(trials->front().bend, HarmBend{});
-  const HarmBend best = best_trial(*trials).bend;
+  EXPECT_EQ(trials->front().bend, SensitivityBend{});
+  const SensitivityBend best = best_trial(*trials).bend;
   EXPECT_NEAR(best.keys, 1.5, 0.01);
   EXPECT_NEAR(best.contrast, -0.3, 0.06);
   EXPECT_EQ(best.curve, 0);
@@ -33,24 +33,26 @@ TEST(AllocationSearch, FindsTheBendOfTheLeastDivergence) {
 }
 
 TEST(AllocationSearch, StopsAfterItsTrials) {
-  const auto trials = search_bends(5, [](const HarmBend& bend) -> Result<double> { return -bend.keys; });
+  const auto trials =
+      search_bends(5, [](const SensitivityBend& bend) -> Result<double> { return -bend.keys; });
   ASSERT_TRUE(trials.ok());
   EXPECT_EQ(trials->size(), 5U);
 }
 
-TEST(AllocationSearch, BendsHarmsByHand) {
+TEST(AllocationSearch, BendsSensitivitiesByHand) {
   const Geometry g = small_geometry(64, 2, 1, 3);
   Recipe recipe = *parse_recipe("k=prog4,v=prog4,budget=3,ladder=prog2+prog4");
   Constants constants;
   for (int layer = 0; layer < 3; ++layer)
-    for (const Side side : kSides) constants.set(layer, 0, side, harm_constant(recipe), {4, 1});
+    for (const Side side : kSides) constants.set(layer, 0, side, sensitivity_constant(recipe), {4, 1});
   const Constants bent =
-      bent_harms(constants, recipe, g, {.keys = 1, .depth = 2, .contrast = 0.5, .curve = 1});
-  // The probe is prog2, harm 4: 4^1.5 = 8; prog4 has (1 / 4)^2 of it; the last layer four times as much.
-  const auto keys = bent.find(2, 0, Side::key, harm_constant(recipe));
+      bent_sensitivities(constants, recipe, g, {.keys = 1, .depth = 2, .contrast = 0.5, .curve = 1});
+  // The probe is prog2, sensitivity 4: 4^1.5 = 8; prog4 has (1 / 4)^2 of it; the last layer four times as
+  // much.
+  const auto keys = bent.find(2, 0, Side::key, sensitivity_constant(recipe));
   EXPECT_NEAR(keys[0], 2 * 4 * 8, 1e-4);
   EXPECT_NEAR(keys[1], 2 * 4 * 0.5, 1e-5);
-  const auto values = bent.find(1, 0, Side::value, harm_constant(recipe));
+  const auto values = bent.find(1, 0, Side::value, sensitivity_constant(recipe));
   EXPECT_NEAR(values[0], 2 * 8, 1e-4);
 }
 
@@ -71,16 +73,16 @@ TEST(SizeBudget, AllocationsFillItButDontExceedIt) {
   const auto constants = made_up_constants(recipe, g);
   constexpr int kContext = 4096;
   for (const double bits : {1.6, 2.5, 3.9}) {
-    const std::int64_t most = SizeBudget{bits, 0, 0}.bytes_at(g, kContext);
-    const auto allocated = allocate_bytes(recipe, g, constants, most, kContext);
+    const std::int64_t maximum = SizeBudget{bits, 0, 0}.bytes_at(g, kContext);
+    const auto allocated = allocate_bytes(recipe, g, constants, maximum, kContext);
     ASSERT_TRUE(allocated.ok()) << allocated.error().message;
     EXPECT_EQ(allocated->budget, 0);
-    const auto plan = resolve(*allocated, g, nullptr);  // it needs no harms any more
+    const auto plan = resolve(*allocated, g, nullptr);  // it needs no sensitivities any more
     ASSERT_TRUE(plan.ok()) << plan.error().message;
     const std::int64_t size = mean_cache_bytes(**plan, kContext);
-    EXPECT_LE(size, most);
-    const std::int64_t a_little = most / 20;
-    EXPECT_GT(size, most - a_little);
+    EXPECT_LE(size, maximum);
+    const std::int64_t a_little = maximum / 20;
+    EXPECT_GT(size, maximum - a_little);
   }
   EXPECT_FALSE(allocate_bytes(recipe, g, constants, 1000, kContext).ok());
 }

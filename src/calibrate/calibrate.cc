@@ -13,13 +13,13 @@
 #include "calibrate/adapter_data.h"
 #include "calibrate/capture_state.h"
 #include "calibrate/codebook_storage.h"
-#include "calibrate/harm.h"
 #include "calibrate/learn_head.h"
 #include "calibrate/needs.h"
 #include "calibrate/quality.h"
 #include "calibrate/read_samples.h"
 #include "calibrate/samples.h"
 #include "calibrate/sealed_gguf.h"
+#include "calibrate/sensitivity.h"
 
 namespace kvant {
 namespace {
@@ -27,7 +27,7 @@ namespace {
 constexpr double kSecondsBetweenSaves = 60;
 
 constexpr int kContextQueries = 256;
-constexpr std::int64_t kMostCaptureBytes = std::int64_t{2} << 30;
+constexpr std::int64_t kMaxCaptureBytes = std::int64_t{2} << 30;
 
 bool trains_adapters(const CalibrationRequest& request) {
   return std::any_of(request.recipes.begin(), request.recipes.end(),
@@ -38,13 +38,13 @@ CaptureSize capture_size(const Geometry& geometry, const CalibrationRequest& req
   const CalibrationSettings& s = request.settings;
   CaptureSize size{s.samples, s.length, s.rows, s.passages};
   size.seed = s.seed;
-  if (!trains_adapters(request)) return bounded(geometry, size, kMostCaptureBytes);
+  if (!trains_adapters(request)) return bounded(geometry, size, kMaxCaptureBytes);
   size.contexts = s.contexts;
   size.context_length = std::min(s.context_length, geometry.trained_context);
   size.first_query = kFirstCorrectedQuery;
   size.context_queries = std::clamp(size.context_length - kFirstCorrectedQuery, 0, kContextQueries);
   if (size.context_queries == 0) size.contexts = 0;
-  return bounded(geometry, size, kMostCaptureBytes);
+  return bounded(geometry, size, kMaxCaptureBytes);
 }
 
 class Calibrator {
@@ -67,7 +67,7 @@ class Calibrator {
     KVANT_RETURN_IF_ERROR(capture_samples());
     KVANT_RETURN_IF_ERROR(learn());
     round_codebooks(result_.constants);
-    for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(measure_harms(recipe));
+    for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(measure_sensitivities(recipe));
     for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(judge(recipe));
     remove_state();
     return std::move(result_);
@@ -137,7 +137,7 @@ class Calibrator {
     take_up_constants();
     std::vector<HeadNeeds> open;
     for (HeadNeeds& needs : needs_of(request_.recipes, engine_.geometry())) {
-      std::erase_if(needs.constants, [](const auto& c) { return c.need.kind == NeedKind::harm; });
+      std::erase_if(needs.constants, [](const auto& c) { return c.need.kind == NeedKind::sensitivity; });
       if (!known(needs)) open.push_back(std::move(needs));
     }
     Progress progress("learning", static_cast<std::int64_t>(open.size()), "heads");
@@ -162,34 +162,35 @@ class Calibrator {
     return stopped() ? interrupted(capture_.n_sequences()) : Status{};
   }
 
-  // The harm of the ladder's formats, unit by unit, once all else that the recipe needs is there.
-  Status measure_harms(const Recipe& recipe) {
-    std::vector<HarmUnit> open;
-    for (const HarmUnit& unit : harm_units(engine_.geometry()))
-      if (recipe.budget > 0 && !knows_harm(recipe, unit)) open.push_back(unit);
+  // The sensitivity to the ladder's formats, unit by unit, once all else that the recipe needs is there.
+  Status measure_sensitivities(const Recipe& recipe) {
+    std::vector<SensitivityUnit> open;
+    for (const SensitivityUnit& unit : sensitivity_units(engine_.geometry()))
+      if (recipe.budget > 0 && !knows_sensitivity(recipe, unit)) open.push_back(unit);
     if (open.empty()) return {};
     Recipe unspread = recipe;
     unspread.budget = 0;
     const auto known = constants_for(unspread, engine_.geometry(), result_.constants);
     if (!known.ok()) return known.error();
-    auto context = harm_context();
+    auto context = sensitivity_context();
     if (!context.ok()) return context.error();
     Progress progress("weighing layers and heads", static_cast<std::int64_t>(open.size()) + 1, "runs");
-    const auto probe = HarmProbe::make(engine_, backend_, std::move(*context), request_.n_threads);
+    const auto probe = SensitivityProbe::make(engine_, backend_, std::move(*context), request_.n_threads);
     if (!probe.ok()) return probe.error();
     last_save_ = Clock::now();
-    for (const HarmUnit& unit : open) {
+    for (const SensitivityUnit& unit : open) {
       progress.advance(1);
       if (stopped()) break;
-      KVANT_RETURN_IF_ERROR(measure_harm(recipe, *known, unit, **probe));
+      KVANT_RETURN_IF_ERROR(measure_sensitivity(recipe, *known, unit, **probe));
       save_now_and_then();
     }
     progress.clear();
     return stopped() ? interrupted(capture_.n_sequences()) : Status{};
   }
 
-  // The heads of a unit share its divergence. known: what the recipe needs beside its harms.
-  Status measure_harm(const Recipe& recipe, const Constants& known, const HarmUnit& unit, HarmProbe& probe) {
+  // The heads of a unit share its divergence. known: what the recipe needs beside its sensitivities.
+  Status measure_sensitivity(const Recipe& recipe, const Constants& known, const SensitivityUnit& unit,
+                             SensitivityProbe& probe) {
     const Geometry& g = engine_.geometry();
     const Recipe probing = probe_recipe(recipe, unit, g.head_dim);
     auto constants = constants_for(probing, g, result_.constants);
@@ -198,20 +199,22 @@ class Calibrator {
         probe.divergence(probing, std::make_shared<const Constants>(std::move(*constants)));
     if (!divergence.ok()) return divergence.error();
     for (int head = unit.first_head; head < unit.first_head + unit.n_heads; ++head) {
-      std::vector<float> harm;
+      std::vector<float> sensitivity;
       for (const double ratio : error_ratios(capture_, recipe, known, unit.layer, head, unit.side))
-        harm.push_back(static_cast<float>(*divergence / unit.n_heads * ratio));
-      result_.constants.set(unit.layer, head, unit.side, stored_harm(recipe, g, unit.layer, head, unit.side),
-                            std::move(harm));
+        sensitivity.push_back(static_cast<float>(*divergence / unit.n_heads * ratio));
+      result_.constants.set(unit.layer, head, unit.side,
+                            stored_sensitivity(recipe, g, unit.layer, head, unit.side),
+                            std::move(sensitivity));
     }
     return {};
   }
-  bool knows_harm(const Recipe& recipe, const HarmUnit& unit) const {
-    const std::string name = stored_harm(recipe, engine_.geometry(), unit.layer, unit.first_head, unit.side);
+  bool knows_sensitivity(const Recipe& recipe, const SensitivityUnit& unit) const {
+    const std::string name =
+        stored_sensitivity(recipe, engine_.geometry(), unit.layer, unit.first_head, unit.side);
     return !result_.constants.find(unit.layer, unit.first_head, unit.side, name).empty();
   }
 
-  Result<std::vector<std::int32_t>> harm_context() {
+  Result<std::vector<std::int32_t>> sensitivity_context() {
     const int trained = engine_.geometry().trained_context;
     const SampleSize size{
         .contexts = 1, .context_length = std::min(settings_.context_length, trained), .seed = settings_.seed};

@@ -20,7 +20,7 @@ struct CalibrationSettings {
   int passages = 4;  // further samples on which the result is judged
   int contexts = 8;  // longer ones, read only where adapters are trained on them
   int context_length = 4096;
-  int adapter_steps = 400;  // of their training, at the most
+  int adapter_steps = 400;  // of their training, at most
   bool self = false;        // the model writes the text
   std::uint64_t seed = 0;
   bool operator==(const CalibrationSettings&) const = default;

@@ -20,7 +20,7 @@ Geometry geometry() {
   g.n_heads = 2;
   g.n_kv_heads = 1;
   g.head_dim = 32;
-  g.score_scale = 0.2F;
+  g.softmax_scale = 0.2F;
   g.sliding_window.assign(1, 0);
   return g;
 }

@@ -21,7 +21,7 @@ inline constexpr int kSinkTokens = 4;
 struct CaptureSize {
   int samples = 0;   // for training
   int length = 0;    // tokens of each sample and passage
-  int rows = 0;      // tokens kept of all samples, at the most
+  int rows = 0;      // tokens kept of all samples, at most
   int passages = 0;  // kept whole
   int contexts = 0;
   int context_length = 0;  // tokens of each

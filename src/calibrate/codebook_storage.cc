@@ -14,7 +14,7 @@ namespace {
 struct Cost {
   double sum = 0;  // of the relative growth of the error
   int heads = 0;
-  bool small() const { return sum < kMostInt8Cost * heads; }
+  bool small() const { return sum < kMaxInt8Cost * heads; }
 };
 
 struct Place {

@@ -25,9 +25,9 @@ void assign(MatrixView<const float> points, const std::vector<float>& centroids,
   const int dim = points.cols;
   const int n_centroids = static_cast<int>(centroids.size()) / dim;
   clusters.nearest.resize(points.rows);
-  for (int first = 0; first < points.rows; first += kMostSearchVectors) {
-    nearest_centroids(points.row(first), points.stride, std::min(kMostSearchVectors, points.rows - first),
-                      dim, centroids.data(), n_centroids, clusters.nearest.data() + first);
+  for (int first = 0; first < points.rows; first += kMaxSearchVectors) {
+    nearest_centroids(points.row(first), points.stride, std::min(kMaxSearchVectors, points.rows - first), dim,
+                      centroids.data(), n_centroids, clusters.nearest.data() + first);
   }
   clusters.sums.assign(centroids.size(), 0.0);
   clusters.counts.assign(n_centroids, 0);

@@ -9,7 +9,7 @@
 namespace kvant {
 
 struct KMeansOptions {
-  int iterations = 30;  // of Lloyd's algorithm, at the most (VecInfer, section 4.1)
+  int iterations = 30;  // of Lloyd's algorithm, at most (VecInfer, section 4.1)
   std::uint64_t seed = 0;
 };
 

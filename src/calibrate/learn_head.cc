@@ -53,8 +53,8 @@ class HeadLearner {
         case NeedKind::adapter:
           learn_adapters(constant);
           break;
-        case NeedKind::harm:
-          KVANT_CHECK(false, "a harm shows in the model's predictions, not in captured values");
+        case NeedKind::sensitivity:
+          KVANT_CHECK(false, "a sensitivity shows in the model's predictions, not in captured values");
       }
     }
     return std::move(learned_);
@@ -148,7 +148,7 @@ class HeadLearner {
       std::ranges::move(adapter_contexts(capture_, keys, c), std::back_inserter(to));
     }
     const TrainedAdapters trained = train_adapters(training, judged, capture_.geometry().group(),
-                                                   {.most_steps = settings_.adapter_steps, .seed = seed_});
+                                                   {.max_steps = settings_.adapter_steps, .seed = seed_});
     keep(constant.stored, trained.helps ? rounded_to_f16(trained.weights.query) : kSwitchedOff);
     keep(sibling(constant, kKeyAdapter).stored,
          trained.helps ? rounded_to_f16(trained.weights.key) : kSwitchedOff);

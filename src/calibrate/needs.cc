@@ -72,10 +72,11 @@ std::vector<HeadNeeds> needs_of(std::span<const Recipe> recipes, const Geometry&
   return all;
 }
 
-std::string stored_harm(const Recipe& recipe, const Geometry& geometry, int layer, int kv_head, Side side) {
+std::string stored_sensitivity(const Recipe& recipe, const Geometry& geometry, int layer, int kv_head,
+                               Side side) {
   for (const ScopedNeed& constant : needs_of_side(recipe, geometry, layer, kv_head, side).constants)
-    if (constant.need.kind == NeedKind::harm) return constant.stored;
-  KVANT_CHECK(false, "harms of a recipe without a budget");
+    if (constant.need.kind == NeedKind::sensitivity) return constant.stored;
+  KVANT_CHECK(false, "sensitivities of a recipe without a budget");
 }
 
 bool needs_calibration(const Recipe& recipe, const Geometry& geometry) {

@@ -42,8 +42,10 @@ struct HeadNeeds {
 // merged; heads that need nothing are left out.
 std::vector<HeadNeeds> needs_of(std::span<const Recipe> recipes, const Geometry& geometry);
 
-// Under which name the harms of the recipe's ladder are stored for one head's side. The recipe has a budget.
-std::string stored_harm(const Recipe& recipe, const Geometry& geometry, int layer, int kv_head, Side side);
+// Under which name the sensitivities of the recipe's ladder are stored for one head's side. The recipe has a
+// budget.
+std::string stored_sensitivity(const Recipe& recipe, const Geometry& geometry, int layer, int kv_head,
+                               Side side);
 
 // Whether calibration has anything to learn for the recipe.
 bool needs_calibration(const Recipe& recipe, const Geometry& geometry);

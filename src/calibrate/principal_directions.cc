@@ -56,7 +56,7 @@ void rotate(Square& a, Square& basis, int p, int q) {
 }  // namespace
 
 std::vector<float> principal_directions(MatrixView<const float> x) {
-  constexpr int kMostSweeps = 50;
+  constexpr int kMaxSweeps = 50;
   constexpr double kTolerance = 1e-20;  // of the squared sum off the diagonal, relative to the squared trace
   const int d = x.cols;
   Square a = second_moments(x);
@@ -66,7 +66,7 @@ std::vector<float> principal_directions(MatrixView<const float> x) {
     basis.at(i, i) = 1;
     trace += a.at(i, i);
   }
-  for (int sweep = 0; sweep < kMostSweeps && off_diagonal(a) > kTolerance * trace * trace; ++sweep) {
+  for (int sweep = 0; sweep < kMaxSweeps && off_diagonal(a) > kTolerance * trace * trace; ++sweep) {
     for (int p = 0; p < d; ++p)
       for (int q = p + 1; q < d; ++q) rotate(a, basis, p, q);
   }

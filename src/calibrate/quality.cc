@@ -39,7 +39,7 @@ std::vector<float> attend(const Geometry& geometry, const float* q, const std::v
   for (int t = 0; t < n; ++t) {
     float score = 0;
     for (int i = 0; i < d; ++i) score += q[i] * k[static_cast<std::size_t>(t) * d + i];
-    score *= geometry.score_scale;
+    score *= geometry.softmax_scale;
     if (geometry.score_softcap > 0)
       score = geometry.score_softcap * std::tanh(score / geometry.score_softcap);
     weights[t] = score;

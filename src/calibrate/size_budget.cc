@@ -124,7 +124,7 @@ Result<SizeBudget> parse_size_budget(const std::string& text) {
 }
 
 Result<Recipe> allocate_bytes(const Recipe& recipe, const Geometry& geometry,
-                              std::shared_ptr<const Constants> constants, std::int64_t most_bytes,
+                              std::shared_ptr<const Constants> constants, std::int64_t max_bytes,
                               int context) {
   double low = 100, high = 0;  // mean bits of sealed elements
   for (const std::string& name : recipe.ladder) {
@@ -143,7 +143,7 @@ Result<Recipe> allocate_bytes(const Recipe& recipe, const Geometry& geometry,
   };
   auto best = allocated(low);
   if (!best.ok()) return best;
-  KVANT_RETURN_IF_ERROR(check_size_budget(recipe, geometry, most_bytes, context));
+  KVANT_RETURN_IF_ERROR(check_size_budget(recipe, geometry, max_bytes, context));
   constexpr int kHalvings = 14;
   for (int i = 0; i < kHalvings; ++i) {
     const double bits = i == 0 ? high : (low + high) / 2;
@@ -151,8 +151,8 @@ Result<Recipe> allocate_bytes(const Recipe& recipe, const Geometry& geometry,
     if (!found.ok()) return found;
     const auto size = size_of(*found, geometry, constants, context);
     if (!size.ok()) return size.error();
-    (*size <= most_bytes ? low : high) = bits;
-    if (*size <= most_bytes) best = std::move(found);
+    (*size <= max_bytes ? low : high) = bits;
+    if (*size <= max_bytes) best = std::move(found);
     if (low >= high) break;
   }
   return best;

@@ -29,10 +29,10 @@ Status check_size_budget(const Recipe& recipe, const Geometry& geometry, std::in
 Result<std::int64_t> parse_bytes(const std::string& text);
 
 // `recipe`, which has a ladder, with formats for all of its heads (bit_allocation.h) so that a sequence of
-// `context` tokens takes at most `most_bytes`, and nearly as many. Errors: the cheapest formats take more;
-// `constants` lack harms.
+// `context` tokens takes at most `max_bytes`, and nearly as many. Errors: the cheapest formats take more;
+// `constants` lack sensitivities.
 Result<Recipe> allocate_bytes(const Recipe& recipe, const Geometry& geometry,
-                              std::shared_ptr<const Constants> constants, std::int64_t most_bytes,
+                              std::shared_ptr<const Constants> constants, std::int64_t max_bytes,
                               int context);
 
 }  // namespace kvant

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "base/progress.h"
-#include "calibrate/harm.h"
 #include "calibrate/sealed_gguf.h"
+#include "calibrate/sensitivity.h"
 #include "calibrate/size_budget.h"
 #include "calibrate/tune_state.h"
 #include "eval/cache_size.h"
@@ -48,21 +48,21 @@ class Tuner {
     std::string texts = fmt::format("{:x}", hash(request.held_out.tokens));
     for (const auto& tokens : request.tuning) texts += fmt::format(" {:x}", hash(tokens));
     return fmt::format("kvant.tune/1 {} {} {} {} {}", engine.fingerprint(), to_string(request.base),
-                       request.most_bytes, request.context, texts);
+                       request.max_bytes, request.context, texts);
   }
 
-  Result<Recipe> allocated(const HarmBend& bend) const {
+  Result<Recipe> allocated(const SensitivityBend& bend) const {
     const Geometry& g = engine_.geometry();
     return allocate_bytes(
         request_.base, g,
-        std::make_shared<const Constants>(bent_harms(*request_.constants, request_.base, g, bend)),
-        request_.most_bytes, request_.context);
+        std::make_shared<const Constants>(bent_sensitivities(*request_.constants, request_.base, g, bend)),
+        request_.max_bytes, request_.context);
   }
 
   Status start_probes() {
     Progress progress("unquantized predictions", std::ssize(request_.tuning), "contexts");
     for (const auto& tokens : request_.tuning) {
-      auto probe = HarmProbe::make(engine_, backend_, tokens, request_.n_threads);
+      auto probe = SensitivityProbe::make(engine_, backend_, tokens, request_.n_threads);
       if (!probe.ok()) return probe.error();
       probes_.push_back(std::move(probe).value());
       progress.advance(1);
@@ -72,7 +72,7 @@ class Tuner {
 
   Result<std::vector<BendTrial>> search() {
     Progress progress("trying allocations", request_.trials, "allocations");
-    return search_bends(request_.trials, [&](const HarmBend& bend) -> Result<double> {
+    return search_bends(request_.trials, [&](const SensitivityBend& bend) -> Result<double> {
       const auto divergence = measure(bend);
       progress.advance(1);
       return divergence;
@@ -80,7 +80,7 @@ class Tuner {
   }
 
   // The mean divergence over the tuning contexts.
-  Result<double> measure(const HarmBend& bend) {
+  Result<double> measure(const SensitivityBend& bend) {
     if (const auto known = state_.find(bend)) return *known;
     const auto recipe = allocated(bend);
     if (!recipe.ok()) return recipe.error();
@@ -107,7 +107,7 @@ class Tuner {
       recipe.ladder.clear();
       recipe.k.format = recipe.v.format = format;
       const auto plan = resolve(recipe, engine_.geometry(), request_.constants);
-      if (!plan.ok() || mean_cache_bytes(**plan, request_.context) > request_.most_bytes) continue;
+      if (!plan.ok() || mean_cache_bytes(**plan, request_.context) > request_.max_bytes) continue;
       const double bits = find_format(format)->bits(engine_.geometry().head_dim);
       if (bits <= best_bits) continue;
       best_bits = bits;
@@ -125,7 +125,7 @@ class Tuner {
     tuned->name = "tuned";
     plain->name = "as calibrated";
     std::vector<Recipe> recipes = {*tuned};
-    if (!(result.bend == HarmBend{})) recipes.push_back(*plain);
+    if (!(result.bend == SensitivityBend{})) recipes.push_back(*plain);
     if (const auto same = uniform()) recipes.push_back(*same);
     auto rows = evaluate(recipes, result.chunks);
     if (!rows.ok()) return rows.error();
@@ -170,7 +170,7 @@ class Tuner {
     return rows;
   }
 
-  // The size and the sum of the harms that calibration found for the recipe's formats.
+  // The size and the sum of the sensitivities that calibration found for the recipe's formats.
   Status predict(TuneResult& result) const {
     const Geometry& g = engine_.geometry();
     const auto plan = resolve(result.recipe, g, request_.constants);
@@ -186,8 +186,10 @@ class Tuner {
         for (const Side side : kSides) {
           const Format& format = *(*plan)->head(layer, head).side(side).sealed;
           const auto place = std::find(ladder.begin(), ladder.end(), format.name());
-          const auto harms = request_.constants->find(layer, head, side, harm_constant(request_.base));
-          if (place != ladder.end() && !harms.empty()) result.predicted += harms[place - ladder.begin()];
+          const auto sensitivities =
+              request_.constants->find(layer, head, side, sensitivity_constant(request_.base));
+          if (place != ladder.end() && !sensitivities.empty())
+            result.predicted += sensitivities[place - ladder.begin()];
         }
       }
     }
@@ -198,7 +200,7 @@ class Tuner {
   AttentionBackend& backend_;
   const TuneRequest& request_;
   TuneState state_;
-  std::vector<std::unique_ptr<HarmProbe>> probes_;  // by tuning context
+  std::vector<std::unique_ptr<SensitivityProbe>> probes_;  // by tuning context
 };
 
 }  // namespace

@@ -21,8 +21,8 @@ namespace kvant {
 
 struct TuneRequest {
   Recipe base;                                 // with a ladder
-  std::shared_ptr<const Constants> constants;  // what it needs, harms among them
-  std::int64_t most_bytes = 0;                 // of a sequence of `context` tokens
+  std::shared_ptr<const Constants> constants;  // what it needs, sensitivities among them
+  std::int64_t max_bytes = 0;                  // of a sequence of `context` tokens
   int context = 0;
   std::vector<std::vector<std::int32_t>> tuning;  // contexts on which allocations are compared
   EvalText held_out;                              // text for the final figures: chunks of held_out_context
@@ -41,8 +41,8 @@ struct TuneRow {
 
 struct TuneResult {
   Recipe recipe;
-  HarmBend bend;
-  double predicted = 0;           // sum of the measured harms of its formats, nats
+  SensitivityBend bend;
+  double predicted = 0;           // sum of the measured sensitivities of its formats, nats
   std::vector<BendTrial> trials;  // on the tuning contexts; the first is the plain allocation
   std::vector<TuneRow> held_out;  // the recipe first, then the plain allocation, if it is another, and the
                                   // best format for all heads alike that fits, if there is one

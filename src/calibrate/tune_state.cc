@@ -21,13 +21,13 @@ TuneState::TuneState(std::string path, std::string identity)
     trials_.push_back(trial);
 }
 
-std::optional<double> TuneState::find(const HarmBend& bend) const {
+std::optional<double> TuneState::find(const SensitivityBend& bend) const {
   const auto found = std::find_if(trials_.begin(), trials_.end(),
                                   [&](const BendTrial& trial) { return trial.bend == bend; });
   return found == trials_.end() ? std::nullopt : std::optional(found->divergence);
 }
 
-void TuneState::add(const HarmBend& bend, double divergence) {
+void TuneState::add(const SensitivityBend& bend, double divergence) {
   trials_.push_back({bend, divergence});
   if (path_.empty()) return;
   std::string text = identity_ + "\n";

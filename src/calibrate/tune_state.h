@@ -15,8 +15,8 @@ class TuneState {
   // nothing is kept.
   TuneState(std::string path, std::string identity);
   // The divergence of a trial that was run before.
-  std::optional<double> find(const HarmBend& bend) const;
-  void add(const HarmBend& bend, double divergence);
+  std::optional<double> find(const SensitivityBend& bend) const;
+  void add(const SensitivityBend& bend, double divergence);
   void remove() const;
 
  private:

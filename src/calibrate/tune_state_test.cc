@@ -11,7 +11,7 @@ namespace {
 TEST(TuneState, TakesUpTrialsOfTheSameWork) {
   const auto path =
       (std::filesystem::temp_directory_path() / ("kvant_tune_state_" + std::to_string(getpid()))).string();
-  const HarmBend bend{.keys = 1.0 / 3, .contrast = -0.2};
+  const SensitivityBend bend{.keys = 1.0 / 3, .contrast = -0.2};
   {
     TuneState state(path, "model a");
     EXPECT_FALSE(state.find(bend));

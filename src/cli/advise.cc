@@ -158,7 +158,7 @@ class Adviser {
     bench.prompt = 0;
     bench.decode = 16;
     bench.repeats = 3;
-    // So that the answer ends where the context does.
+    // So that the generation ends where the context does.
     bench.depths = {std::max(0, context_ - bench.decode - 1)};
     std::vector<Candidate*> timed;
     KVANT_RETURN_IF_ERROR(for_each_measurable([&](Candidate& candidate) -> Status {

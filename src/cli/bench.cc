@@ -42,7 +42,7 @@ class Contenders {
   // guard_every: see make_engine_contender.
   Result<std::unique_ptr<Contender>> make(const std::string& name, int guard_every) {
     const BenchOptions& bench = options_.bench;
-    const int most_new = std::max(bench.prompt, bench.decode + 1);
+    const int max_new = std::max(bench.prompt, bench.decode + 1);
     if (names_llama(name)) {
       KVANT_RETURN_IF_ERROR(check_llama_name(name));
       if (llama_ == nullptr) {
@@ -50,15 +50,15 @@ class Contenders {
         if (!opened.ok()) return opened.error();
         llama_ = std::move(opened).value();
       }
-      return make_llama_contender(name, llama_, bench.depths.back(), most_new, options_.common.n_threads,
+      return make_llama_contender(name, llama_, bench.depths.back(), max_new, options_.common.n_threads,
                                   text_);
     }
     const auto recipe = parse_recipe(name);
     if (!recipe.ok()) return recipe.error();
     const auto plan = session_.plan(*recipe);
     if (!plan.ok()) return plan.error();
-    KVANT_RETURN_IF_ERROR(check_memory(fmt::format("a KV cache of {} tokens", bench.depths.back() + most_new),
-                                       predicted_cache_bytes(**plan, bench.depths.back() + most_new)));
+    KVANT_RETURN_IF_ERROR(check_memory(fmt::format("a KV cache of {} tokens", bench.depths.back() + max_new),
+                                       predicted_cache_bytes(**plan, bench.depths.back() + max_new)));
     return make_engine_contender(row_name(label(*recipe), **plan) + (guard_every > 0 ? " (guarded)" : ""),
                                  session_.engine(), session_.backend(), *plan, guard_every, text_);
   }
@@ -119,7 +119,7 @@ Status bench(BenchCommandOptions options) {
   if (!rows.ok()) return rows.error();
   fmt::print("{}", bench_table(*rows));
   fmt::print(
-      "{} threads, medians of {} interleaved runs, prompt of {} and answer of {} tokens; caches filled "
+      "{} threads, medians of {} interleaved runs, prompt of {} and decoding of {} tokens; caches filled "
       "{} to their depth; ratios: to the fastest llama.cpp row that stores at least as many bits, "
       "or to the first row where none runs\n",
       options.common.n_threads, options.bench.repeats, options.bench.prompt, options.bench.decode,
@@ -152,7 +152,7 @@ Command add_bench_command(CLI::App& program) {
   command->add_option("-p,--n-prompt", options->bench.prompt, "tokens of the timed prompt; 0: none")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
-  command->add_option("-n,--n-gen", options->bench.decode, "tokens of the timed answer; 0: none")
+  command->add_option("-n,--n-gen", options->bench.decode, "tokens of the timed decoding; 0: none")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   command->add_option("-r,--repetitions", options->bench.repeats, "runs of which the median is taken")

@@ -120,7 +120,7 @@ TEST_F(Cli, HelpOfEveryCommandListsEveryRecipeAndFormat) {
   }
 }
 
-TEST_F(Cli, RunAnswersAndSumsUp) {
+TEST_F(Cli, RunGeneratesAndSumsUp) {
   const std::string json_path = path("run.json");
   const Outcome outcome = run_model(
       "run", {"-p", "abc", "-n", "200", "--raw", "--kv", "ch4g128/tok4g128", "-v", "--json", json_path});
@@ -130,8 +130,8 @@ TEST_F(Cli, RunAnswersAndSumsUp) {
   EXPECT_NE(outcome.err.find("KV cache (ch4g128/tok4g128)"), std::string::npos) << outcome.err;
   const auto json = nlohmann::json::parse(read_file(json_path));
   EXPECT_EQ(json["schema"], "kvant.run/2");
-  EXPECT_GT(json["answer_tokens"], 0);
-  EXPECT_LE(json["answer_tokens"], 200);
+  EXPECT_GT(json["generated_tokens"], 0);
+  EXPECT_LE(json["generated_tokens"], 200);
   EXPECT_EQ(json["plan"]["rows"][0]["format"], "ch4g128");
 }
 
@@ -272,14 +272,14 @@ TEST_F(Cli, EvalAsksAboutDocuments) {
   expect_user_error(run_model("eval", {"-f", path("text.txt"), "--retrieval", "-c", "256"}), "too small");
 }
 
-TEST_F(Cli, EvalComparesGreedyAnswers) {
+TEST_F(Cli, EvalComparesGreedyGenerations) {
   const std::string json_path = path("greedy.json");
   write("prompts.jsonl", "{\"question\": \"abc\"}\n{\"question\": \"def\"}\n");
   const Outcome outcome = run_model("eval", {"-f", path("prompts.jsonl"), "--greedy", "-n", "20", "--kv",
                                              "bf16,sink=0;f16", "--json", json_path});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const auto json = nlohmann::json::parse(read_file(json_path));
-  EXPECT_EQ(json["schema"], "kvant.greedy/1");
+  EXPECT_EQ(json["schema"], "kvant.greedy/2");
   EXPECT_EQ(json["lengths"].size(), 2U);
   EXPECT_EQ(json["results"][0]["identical"], 1.0);
   EXPECT_EQ(json["results"][1]["recipe"], "f16");
@@ -480,7 +480,7 @@ TEST_F(Cli, InfoStatesBitsAndConstants) {
   const int bytes = 2 * 2 * (2 * (256 * 4 + 4) + 64 * 4);
   EXPECT_EQ(json["constant_bytes"], bytes);
   EXPECT_NEAR(json["constant_bits"].get<double>(), 8.0 * bytes / (2 * 2 * 2 * 64 * 1024), 1e-9);
-  // Of 897 .. 1024 tokens, a window of 128 and an open page of 0 to 127 are BF16: 2.7 bits at the least.
+  // Of 897 .. 1024 tokens, a window of 128 and an open page of 0 to 127 are BF16: 2.7 bits at least.
   EXPECT_GT(json["bits_all"].get<double>(), (2 * 896 + 16 * 128) / 1024.0);
   EXPECT_LT(json["bits_all"].get<double>(), (2.5 * 896 + 16 * 256) / 1024.0);
   EXPECT_NE(outcome.out.find("model constants"), std::string::npos);
@@ -550,7 +550,7 @@ TEST_F(Cli, AnUnwritableJsonIsFoundBeforeTheWork) {
   expect_user_error(run_model("info", {"--json", folder_.string()}), "directory");
 }
 
-TEST_F(Cli, AFullDiskIsAnErrorAfterTheAnswer) {
+TEST_F(Cli, AFullDiskIsAnErrorAfterTheGeneration) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full on this system";
   const Outcome outcome = run_model("run", {"-p", "abc", "-n", "2", "--json", "/dev/full"});
   EXPECT_EQ(outcome.code, 2);

@@ -19,7 +19,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Takes from `pending` what can be printed: whole characters, and bytes that no continuation can mend.
+// Takes from `pending` what can be printed: whole characters, and bytes that no continuation can fix.
 std::string take_printable(std::string& pending, bool at_end) {
   const auto invalid = first_invalid_utf8(pending);
   std::size_t n = invalid.value_or(pending.size());
@@ -53,7 +53,7 @@ Status Conversation::read(std::span<const std::int32_t> tokens, const std::atomi
   const int n = static_cast<int>(tokens.size());
   if (length() + n >= context_) {
     return error(
-        "the prompt has {} tokens and the cache holds {}, which leaves no room for an answer in a context of "
+        "the prompt has {} tokens and the cache holds {}, which leaves no room to generate in a context of "
         "{}: give a larger -c or a shorter prompt",
         n, length(), context_);
   }
@@ -69,35 +69,35 @@ Status Conversation::read(std::span<const std::int32_t> tokens, const std::atomi
   return {};
 }
 
-Result<AnswerEnd> Conversation::answer(int n, const std::atomic<bool>& interrupted,
-                                       const std::function<void(const std::string&)>& print) {
+Result<GenerationEnd> Conversation::generate(int n, const std::atomic<bool>& interrupted,
+                                             const std::function<void(const std::string&)>& print) {
   const auto start = Clock::now();
   const Tokenizer& tokenizer = session_.engine().tokenizer();
   std::string pending;
-  AnswerEnd end = AnswerEnd::length;
+  GenerationEnd end = GenerationEnd::length;
   for (int i = 0; n < 0 || i < n; ++i) {
     if (interrupted) {
-      end = AnswerEnd::interrupted;
+      end = GenerationEnd::interrupted;
       break;
     }
     const std::int32_t token = sampler_->pick(logits_);
-    if (tokenizer.ends_answer(token)) {
-      end = AnswerEnd::finished;
+    if (tokenizer.ends_generation(token)) {
+      end = GenerationEnd::finished;
       break;
     }
     pending += tokenizer.piece(token);
     const std::string text = take_printable(pending, false);
     if (!text.empty()) print(text);
-    ++figures_.answer_tokens;
+    ++figures_.generated_tokens;
     if (length() + 1 >= context_) {
-      end = AnswerEnd::context_full;
+      end = GenerationEnd::context_full;
       break;
     }
     KVANT_RETURN_IF_ERROR(step({&token, 1}, /*is_prompt=*/false, /*want_logits=*/true));
   }
   const std::string rest = take_printable(pending, true);
   if (!rest.empty()) print(rest);
-  figures_.answer_seconds += seconds_since(start);
+  figures_.decode_seconds += seconds_since(start);
   return end;
 }
 

@@ -1,4 +1,4 @@
-// Conversation: one sequence in a cache that reads prompts and gives answers, with its figures.
+// Conversation: one sequence in a cache that reads prompts and generates, with its figures.
 #pragma once
 
 #include <atomic>
@@ -14,18 +14,18 @@ namespace kvant {
 
 struct ConversationFigures {
   int prompt_tokens = 0;
-  int answer_tokens = 0;
+  int generated_tokens = 0;
   double prompt_seconds = 0;
-  double answer_seconds = 0;
+  double decode_seconds = 0;
   double prompt_tps() const { return prompt_seconds > 0 ? prompt_tokens / prompt_seconds : 0; }
-  double answer_tps() const { return answer_seconds > 0 ? answer_tokens / answer_seconds : 0; }
+  double decode_tps() const { return decode_seconds > 0 ? generated_tokens / decode_seconds : 0; }
 };
 
-enum class AnswerEnd { finished, length, context_full, interrupted };
+enum class GenerationEnd { finished, length, context_full, interrupted };
 
 class Conversation {
  public:
-  // context: the most tokens that the sequence may hold. backend: it outlives this, as the session does.
+  // context: the maximum number of tokens in the sequence. backend: it outlives this, as the session does.
   Conversation(const Session& session, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
                std::unique_ptr<Sampler> sampler, int context);
 
@@ -33,8 +33,8 @@ class Conversation {
   Status read(std::span<const std::int32_t> tokens, const std::atomic<bool>& interrupted);
   // Generates up to n tokens (-1: no limit) after what was read and hands text to `print` as soon as it is
   // whole UTF-8 characters. Requires that read() succeeded just before and was not interrupted.
-  Result<AnswerEnd> answer(int n, const std::atomic<bool>& interrupted,
-                           const std::function<void(const std::string&)>& print);
+  Result<GenerationEnd> generate(int n, const std::atomic<bool>& interrupted,
+                                 const std::function<void(const std::string&)>& print);
   // Forgets everything but the figures.
   void restart();
 

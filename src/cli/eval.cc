@@ -33,7 +33,7 @@ struct EvalOptions {
   bool layers = false;
   bool retrieval = false;
   bool greedy = false;
-  int answer_tokens = 128;
+  int generated_tokens = 128;
   std::uint64_t seed = 1;
   std::string weights = "f32";
   std::string compare_backend;  // empty: none
@@ -122,19 +122,19 @@ Result<std::vector<Json>> evaluate_retrieved(const EvalStage& stage, const Evalu
   return std::vector<Json>{retrieval_to_json(*result, stage.model)};
 }
 
-Result<std::vector<Json>> evaluate_answers(const EvalStage& stage, const Evaluation& evaluation,
-                                           const std::string& text) {
+Result<std::vector<Json>> evaluate_greedy(const EvalStage& stage, const Evaluation& evaluation,
+                                          const std::string& text) {
   auto prompts = parse_prompts(text);
   if (!prompts.ok()) return prompts.error();
-  const auto most = static_cast<std::size_t>(evaluation.suite.chunks);
-  if (most > 0 && prompts->size() > most) prompts->resize(most);
+  const auto maximum = static_cast<std::size_t>(evaluation.suite.chunks);
+  if (maximum > 0 && prompts->size() > maximum) prompts->resize(maximum);
   std::vector<std::vector<std::int32_t>> encoded;
   for (const std::string& prompt : *prompts) {
     auto tokens = encode_prompt(stage.session.engine().tokenizer(), prompt);
     if (!tokens.ok()) return tokens.error();
     encoded.push_back(std::move(tokens).value());
   }
-  const auto result = run_greedy(stage, encoded, evaluation.options.answer_tokens);
+  const auto result = run_greedy(stage, encoded, evaluation.options.generated_tokens);
   if (!result.ok()) return result.error();
   fmt::print("{}", greedy_table(*result));
   return std::vector<Json>{greedy_to_json(*result, stage.model)};
@@ -167,7 +167,7 @@ Status evaluate(const EvalOptions& options) {
                         options.common.n_threads};
 
   if (!suite.title.empty()) fmt::print("{}\n", suite.title);
-  auto documents = options.greedy    ? evaluate_answers(stage, *evaluation, *text)
+  auto documents = options.greedy    ? evaluate_greedy(stage, *evaluation, *text)
                    : suite.retrieval ? evaluate_retrieved(stage, *evaluation, *text)
                                      : evaluate_contexts(stage, *evaluation, *text);
   if (!documents.ok()) return documents.error();
@@ -202,7 +202,7 @@ Command add_eval_command(CLI::App& program) {
                    "tokens of a chunk, whose second half is scored; several: one after the other [2048]")
       ->delimiter(',')
       ->check(CLI::Range(2, 1 << 24));
-  command->add_option("--chunks", options->chunks, "most chunks (or prompts); 0: the whole text [16]")
+  command->add_option("--chunks", options->chunks, "max chunks (or prompts); 0: the whole text [16]")
       ->check(CLI::Range(0, 1 << 24));
   command
       ->add_option("--calibrate-on", options->calibrate_on,
@@ -219,22 +219,22 @@ Command add_eval_command(CLI::App& program) {
       "--layers", options->layers,
       "instead of predictions, compare the attention outputs of each layer, all caches given "
       "the reference's Q, K and V; also what is skipped and protected");
-  auto* retrieval = command->add_flag(
-      "--retrieval", options->retrieval,
-      "instead of predictions, ask about facts hidden in the text, --chunks documents of each -c");
+  auto* retrieval = command->add_flag("--retrieval", options->retrieval,
+                                      "instead of predictions, needles in a haystack: ask about facts in the "
+                                      "text, --chunks documents of each -c");
   command->add_option("--seed", options->seed, "what the facts of --retrieval are drawn by")
       ->capture_default_str();
-  auto* greedy =
-      command->add_flag("--greedy", options->greedy,
-                        "instead of predictions, count the tokens for which greedy answers agree; the text "
-                        "has one prompt a line, or JSON with a \"prompt\" or \"question\"");
-  command->add_option("-n,--n-predict", options->answer_tokens, "most tokens of an answer of --greedy")
+  auto* greedy = command->add_flag(
+      "--greedy", options->greedy,
+      "instead of predictions, count the tokens for which greedy generations agree; the text "
+      "has one prompt a line, or JSON with a \"prompt\" or \"question\"");
+  command->add_option("-n,--n-predict", options->generated_tokens, "max tokens to generate with --greedy")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   greedy->excludes(layers)->excludes(retrieval);
   layers->excludes(retrieval);
   command->add_flag("--all-prompt", options->all_prompt,
-                    "run the scored half as part of the prompt, not as an answer");
+                    "run the scored half as part of the prompt, not token by token");
   command
       ->add_option("--compare-backend", options->compare_backend,
                    "instead of recipes, compare attention backends: each recipe on this one, token by token, "
@@ -245,7 +245,7 @@ Command add_eval_command(CLI::App& program) {
                     "add a row that runs bf16 in smaller steps: what rounding alone makes of it");
   command
       ->add_option("--weights", options->weights,
-                   "f32: expanded, so that only the cache is quantized; stored: as in the file")
+                   "f32: dequantized, so that only the cache is quantized; stored: as in the file")
       ->check(CLI::IsMember({"f32", "stored"}))
       ->capture_default_str();
   return {command, [options] {

@@ -87,16 +87,16 @@ Result<RetrievalResult> run_retrieval(const EvalStage& stage, const std::string&
 }
 
 Result<GreedyResult> run_greedy(const EvalStage& stage, const std::vector<std::vector<std::int32_t>>& prompts,
-                                int answer_tokens) {
+                                int generated_tokens) {
   Engine& engine = stage.session.engine();
   std::size_t longest = 0;
   for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
-  EvalSources sources = sources_of(stage, static_cast<int>(longest) + answer_tokens);
-  const auto made = sources.make(stage.rows, logit_bytes(stage, answer_tokens));
+  EvalSources sources = sources_of(stage, static_cast<int>(longest) + generated_tokens);
+  const auto made = sources.make(stage.rows, logit_bytes(stage, generated_tokens));
   if (!made.ok()) return made.error();
-  const GreedyOptions options{answer_tokens,
-                              [&](std::int32_t token) { return engine.tokenizer().ends_answer(token); }};
-  Progress progress("answering prompts", std::ssize(prompts) * std::ssize(*made), "answers");
+  const GreedyOptions options{generated_tokens,
+                              [&](std::int32_t token) { return engine.tokenizer().ends_generation(token); }};
+  Progress progress("generating", std::ssize(prompts) * std::ssize(*made), "generations");
   auto result =
       evaluate_greedy(prompts, engine.n_vocab(), *made, options, [&](int n) { progress.advance(n); });
   if (result.ok()) add_labels(stage.rows, result->rows);

@@ -28,8 +28,8 @@ Result<LayerResult> run_layers(const EvalStage& stage, const EvalText& text, con
 // Answers about documents made from `text`.
 Result<RetrievalResult> run_retrieval(const EvalStage& stage, const std::string& text,
                                       const RetrievalOptions& options);
-// Greedy answers to prompts, of at most answer_tokens.
+// Greedy generations for prompts, of at most generated_tokens.
 Result<GreedyResult> run_greedy(const EvalStage& stage, const std::vector<std::vector<std::int32_t>>& prompts,
-                                int answer_tokens);
+                                int generated_tokens);
 
 }  // namespace kvant

@@ -15,12 +15,12 @@ void add_guard_option(CLI::App& command, std::string& rate) {
 
 Result<int> parse_guard(const std::string& rate) {
   if (rate.empty()) return 0;
-  constexpr int kMostSteps = 1 << 20;
+  constexpr int kMaxSteps = 1 << 20;
   const std::string share = rate.starts_with("1/") ? rate.substr(2) : "";
   int every = rate == "1" ? 1 : 0;
   const auto [end, failure] = std::from_chars(share.data(), share.data() + share.size(), every);
   const bool whole = rate == "1" || (failure == std::errc() && end == share.data() + share.size());
-  if (!whole || every < 1 || every > kMostSteps)
+  if (!whole || every < 1 || every > kMaxSteps)
     return error("--guard: '{}' is not a share of the steps; write 1/64, for example", rate);
   return every;
 }

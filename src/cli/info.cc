@@ -30,12 +30,12 @@ struct Info {
   CacheBits bits;
   ConstantSize constants;
   std::int64_t bf16 = 0;
-  double token = 0;     // bytes of one more token, once sealed
-  int most_tokens = 0;  // of each of `batch` sequences
+  double token = 0;    // bytes of one more token, once sealed
+  int max_tokens = 0;  // of each of `batch` sequences
 };
 
 // The longest sequences of which `batch` fit into `bytes`.
-int most_tokens(const Plan& plan, int batch, std::int64_t bytes) {
+int max_tokens(const Plan& plan, int batch, std::int64_t bytes) {
   int fits = 0;
   for (int step = 1 << 30; step > 0; step /= 2) {
     const std::int64_t tokens = std::int64_t{fits} + step;
@@ -63,7 +63,7 @@ Info collect(const Session& session, const PreviewPlan& preview, const InfoOptio
       info.token += static_cast<double>(head.side(side).sealed->page_bytes(g.head_dim)) / kPageTokens;
     }
   }
-  info.most_tokens = most_tokens(plan, options.batch, info.available);
+  info.max_tokens = max_tokens(plan, options.batch, info.available);
   return info;
 }
 
@@ -102,14 +102,14 @@ void print(const Session& session, const Plan& plan, const Info& info) {
   }
   fmt::print("memory: {} available, enough for {} of {} tokens\n",
              readable_bytes(static_cast<double>(info.available)),
-             info.batch == 1 ? "a sequence" : fmt::format("{} sequences", info.batch), info.most_tokens);
+             info.batch == 1 ? "a sequence" : fmt::format("{} sequences", info.batch), info.max_tokens);
 }
 
 std::string to_json_text(const Session& session, const Plan& plan, const Info& info,
                          const std::string& model) {
   const Geometry& g = session.engine().geometry();
   const nlohmann::ordered_json json = {
-      {"schema", "kvant.info/1"},
+      {"schema", "kvant.info/2"},
       {"model", model},
       {"description", session.engine().description()},
       {"layers", g.n_layers},
@@ -131,7 +131,7 @@ std::string to_json_text(const Session& session, const Plan& plan, const Info& i
       {"constant_bytes", info.constants.bytes},
       {"constant_bits", info.constants.bits},
       {"available_bytes", info.available},
-      {"most_tokens", info.most_tokens},
+      {"max_tokens", info.max_tokens},
       {"plan", plan_to_json(info.report)}};
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

@@ -27,7 +27,7 @@ struct ReportOptions {
   std::string file, output, prompts;
   int context = 2048;
   int chunks = 4;
-  int answer_tokens = 64;
+  int generated_tokens = 64;
 };
 
 std::string today() {
@@ -60,7 +60,7 @@ class Report {
  private:
   Status measure_quality(const std::string& text);
   Status measure_layers(const EvalStage& stage, const EvalText& text);
-  Status measure_answers(const EvalStage& stage, const EvalText& text);
+  Status measure_greedy(const EvalStage& stage, const EvalText& text);
   Status measure_speed();
   Status add_memory(const Session& session);
   Result<std::vector<std::vector<std::int32_t>>> prompts(const Tokenizer& tokenizer,
@@ -72,7 +72,7 @@ class Report {
   ReportFigures figures_;
 };
 
-// With weights expanded to F32, so that nothing but the cache is quantized.
+// With weights dequantized to F32, so that nothing but the cache is quantized.
 Status Report::measure_quality(const std::string& text) {
   const auto session = Session::open(options_.common, WeightMode::f32, options_.context);
   if (!session.ok()) return session.error();
@@ -87,7 +87,7 @@ Status Report::measure_quality(const std::string& text) {
   if (!quality.ok()) return quality.error();
   figures_.quality = std::move(quality).value();
   KVANT_RETURN_IF_ERROR(measure_layers(stage, *tokens));
-  return measure_answers(stage, *tokens);
+  return measure_greedy(stage, *tokens);
 }
 
 // Shorter contexts too where a recipe skips V: how much it skips depends on them.
@@ -134,10 +134,10 @@ Result<std::vector<std::vector<std::int32_t>>> Report::prompts(const Tokenizer& 
   return encoded;
 }
 
-Status Report::measure_answers(const EvalStage& stage, const EvalText& text) {
+Status Report::measure_greedy(const EvalStage& stage, const EvalText& text) {
   const auto encoded = prompts(stage.session.engine().tokenizer(), text);
   if (!encoded.ok()) return encoded.error();
-  auto greedy = run_greedy(stage, *encoded, options_.answer_tokens);
+  auto greedy = run_greedy(stage, *encoded, options_.generated_tokens);
   if (!greedy.ok()) return greedy.error();
   figures_.greedy = std::move(greedy).value();
   return {};
@@ -162,8 +162,8 @@ Status Report::add_memory(const Session& session) {
 // With weights as they are stored: as kvant run would have them.
 Status Report::measure_speed() {
   const BenchOptions& speed = figures_.speed_options;
-  const int most_new = std::max(speed.prompt, speed.decode + 1);
-  const auto session = Session::open(options_.common, WeightMode::as_stored, options_.context + most_new);
+  const int max_new = std::max(speed.prompt, speed.decode + 1);
+  const auto session = Session::open(options_.common, WeightMode::as_stored, options_.context + max_new);
   if (!session.ok()) return session.error();
   std::shared_ptr<LlamaModelFile> llama;
   std::vector<std::unique_ptr<Contender>> contenders;
@@ -180,7 +180,7 @@ Status Report::measure_speed() {
       if (!opened.ok()) return opened.error();
       llama = std::move(opened).value();
     }
-    auto made = make_llama_contender(row.name, llama, options_.context, most_new, options_.common.n_threads);
+    auto made = make_llama_contender(row.name, llama, options_.context, max_new, options_.common.n_threads);
     if (!made.ok()) return made.error();
     contenders.push_back(std::move(made).value());
   }
@@ -205,16 +205,17 @@ void Report::name_commands() {
                                          kv, options_.common.backend, options_.common.n_threads);
   const std::string size = fmt::format(" -c {} --chunks ", options_.context);
   const std::string prompts = options_.prompts.empty() ? "" : " --prompts " + shell_word(options_.prompts);
-  const std::string answers = fmt::format(" -n {}", options_.answer_tokens);
+  const std::string generation_option = fmt::format(" -n {}", options_.generated_tokens);
   ReportCommands& commands = figures_.commands;
   commands.report = fmt::format("kvant report{}{}{}{}{} -o {}", common, size, options_.chunks, prompts,
-                                answers, shell_word(options_.output));
+                                generation_option, shell_word(options_.output));
   commands.quality = fmt::format("kvant eval{}{}{}", common, size, options_.chunks);
   commands.layers = fmt::format("kvant eval --layers{}{}{}", common, size, kLayerChunks);
-  commands.greedy = options_.prompts.empty()
-                        ? fmt::format("part of kvant report: {} pieces of the text are continued", kPrompts)
-                        : fmt::format("kvant eval --greedy{} -f {}{} --backend {}{}", model,
-                                      shell_word(options_.prompts), kv, options_.common.backend, answers);
+  commands.greedy =
+      options_.prompts.empty()
+          ? fmt::format("part of kvant report: {} pieces of the text are continued", kPrompts)
+          : fmt::format("kvant eval --greedy{} -f {}{} --backend {}{}", model, shell_word(options_.prompts),
+                        kv, options_.common.backend, generation_option);
   const BenchOptions& speed = figures_.speed_options;
   commands.speed = fmt::format("kvant bench{} --kv bf16{} -d {} -p {} -n {} -r {} --backend {} -t {}", model,
                                kv, options_.context, speed.prompt, speed.decode, speed.repeats,
@@ -255,13 +256,13 @@ Command add_report_command(CLI::App& program) {
   command->add_option("-c,--ctx-size", options->context, "tokens of a chunk, whose second half is scored")
       ->check(CLI::Range(2, 1 << 24))
       ->capture_default_str();
-  command->add_option("--chunks", options->chunks, "most chunks; 0: the whole text")
+  command->add_option("--chunks", options->chunks, "max chunks; 0: the whole text")
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   command->add_option("--prompts", options->prompts,
-                      "prompts for greedy answers, one a line, or JSON with a \"prompt\" or \"question\" "
+                      "prompts for greedy generation, one a line, or JSON with a \"prompt\" or \"question\" "
                       "(default: pieces of the text are continued)");
-  command->add_option("-n,--n-predict", options->answer_tokens, "most tokens of a greedy answer")
+  command->add_option("-n,--n-predict", options->generated_tokens, "max tokens to generate for a prompt")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   return {command, [options] {

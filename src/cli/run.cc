@@ -1,4 +1,4 @@
-// kvant run: one answer, or a chat.
+// kvant run: one generation, or a chat.
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ void watch_interrupts() {
   sigaction(SIGINT, &action, nullptr);  // no SA_RESTART: waiting for input ends, too
 }
 
-void print_answer(const std::string& text) {
+void print_generated(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }
@@ -72,8 +72,8 @@ class Run {
   Status single();
   Result<std::string> prompt_text() const;
   Result<std::vector<std::int32_t>> prompt_tokens() const;
-  Status read_and_answer(std::span<const std::int32_t> tokens);
-  void warn_of_harm();
+  Status read_and_generate(std::span<const std::int32_t> tokens);
+  void warn_of_divergence();
   Result<std::vector<std::int32_t>> turn_tokens(bool& restart);
 
   const RunOptions& options_;
@@ -81,12 +81,12 @@ class Run {
   int guard_every_;
   std::shared_ptr<const Plan> plan_;
   std::optional<QualityGuard> guard_;
-  bool warned_of_harm_ = false;
+  bool warned_of_divergence_ = false;
   int context_ = 0;
   std::unique_ptr<Conversation> conversation_;
   std::vector<ChatMessage> messages_;
-  std::string seen_;    // the text of the chat that the cache holds
-  std::string answer_;  // the newest
+  std::string seen_;       // the text of the chat that the cache holds
+  std::string generated_;  // the newest
 };
 
 Result<std::string> Run::prompt_text() const {
@@ -131,28 +131,28 @@ Status Run::check_context(int prompt_tokens) {
   return {};
 }
 
-Status Run::read_and_answer(std::span<const std::int32_t> tokens) {
-  answer_.clear();
+Status Run::read_and_generate(std::span<const std::int32_t> tokens) {
+  generated_.clear();
   KVANT_RETURN_IF_ERROR(conversation_->read(tokens, interrupted));
   if (interrupted) return {};
-  const auto end = conversation_->answer(options_.n, interrupted, [&](const std::string& text) {
-    answer_ += text;
-    print_answer(text);
+  const auto end = conversation_->generate(options_.n, interrupted, [&](const std::string& text) {
+    generated_ += text;
+    print_generated(text);
   });
-  print_answer("\n");
+  print_generated("\n");
   if (!end.ok()) return end.error();
-  warn_of_harm();
-  if (*end == AnswerEnd::context_full) warn(fmt::format("the context of {} tokens is full", context_));
+  warn_of_divergence();
+  if (*end == GenerationEnd::context_full) warn(fmt::format("the context of {} tokens is full", context_));
   return {};
 }
 
 // Once is enough.
-void Run::warn_of_harm() {
-  if (!guard_ || warned_of_harm_) return;
+void Run::warn_of_divergence() {
+  if (!guard_ || warned_of_divergence_) return;
   const auto warning = guard_warning(guard_->report(), label(plan_->recipe));
   if (!warning) return;
   warn(*warning);
-  warned_of_harm_ = true;
+  warned_of_divergence_ = true;
 }
 
 Status Run::single() {
@@ -160,11 +160,11 @@ Status Run::single() {
   if (!tokens.ok()) return tokens.error();
   if (tokens->empty()) return error("the prompt is empty: give text with -p or a file with -f");
   KVANT_RETURN_IF_ERROR(check_context(static_cast<int>(tokens->size())));
-  return read_and_answer(*tokens);
+  return read_and_generate(*tokens);
 }
 
-// The tokens that bring the cache from what it has seen to the start of the next answer. restart: the
-// template does not go on from there, so the cache must start again.
+// The tokens that bring the cache from what it has seen to the start of the next turn's generation. restart:
+// the template does not go on from there, so the cache must start again.
 Result<std::vector<std::int32_t>> Run::turn_tokens(bool& restart) {
   const Tokenizer& tokenizer = session_.engine().tokenizer();
   auto text = tokenizer.chat_prompt(messages_);
@@ -180,7 +180,7 @@ Status Run::chat() {
   KVANT_RETURN_IF_ERROR(check_context(0));
   if (!options_.system.empty()) messages_.push_back({"system", options_.system});
   std::string line = options_.prompt;
-  fmt::print(stderr, "Chat with {}. An empty line or Ctrl-D ends it, Ctrl-C ends an answer.\n",
+  fmt::print(stderr, "Chat with {}. An empty line or Ctrl-D ends it, Ctrl-C ends a generation.\n",
              session_.engine().description());
   while (true) {
     if (line.empty()) {
@@ -193,11 +193,11 @@ Status Run::chat() {
     const auto tokens = turn_tokens(restart);
     if (!tokens.ok()) return tokens.error();
     if (restart) conversation_->restart();
-    KVANT_RETURN_IF_ERROR(read_and_answer(*tokens));
-    if (interrupted && answer_.empty()) seen_.clear();  // the prompt was read in part only
+    KVANT_RETURN_IF_ERROR(read_and_generate(*tokens));
+    if (interrupted && generated_.empty()) seen_.clear();  // the prompt was read in part only
     interrupted = false;
-    messages_.push_back({"assistant", answer_});
-    if (!seen_.empty()) seen_ += answer_;
+    messages_.push_back({"assistant", generated_});
+    if (!seen_.empty()) seen_ += generated_;
   }
   fmt::print(stderr, "\n");
   return {};
@@ -222,8 +222,8 @@ Status Run::finish() {
   const CacheBits bits = length > 0 ? mean_bits(*plan_, length, bytes) : CacheBits{};
   const ConstantSize constants = constant_size(*plan_, std::max(1, length));
   const auto bf16 = static_cast<double>(bf16_bytes(session_.engine().geometry(), conversation_->length()));
-  fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s   answer: {} tokens, {:.1f} tokens/s\n",
-             f.prompt_tokens, f.prompt_tps(), f.answer_tokens, f.answer_tps());
+  fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s   decode: {} tokens, {:.1f} tokens/s\n",
+             f.prompt_tokens, f.prompt_tps(), f.generated_tokens, f.decode_tps());
   fmt::print(
       stderr,
       "KV cache ({}): {} for {} tokens, {:.2f} bits per element on average over the positions of a page; "
@@ -251,8 +251,8 @@ Status Run::finish() {
       {"context", context_},
       {"prompt_tokens", f.prompt_tokens},
       {"prompt_tps", f.prompt_tps()},
-      {"answer_tokens", f.answer_tokens},
-      {"answer_tps", f.answer_tps()},
+      {"generated_tokens", f.generated_tokens},
+      {"decode_tps", f.decode_tps()},
       {"kv_bytes", bytes.all()},
       {"kv_bytes_bf16", bf16},
       {"bits_sealed",
@@ -260,7 +260,7 @@ Status Run::finish() {
       {"bits_all", bits.all},
       {"constant_bytes", constants.bytes},
       {"constant_bits", constants.bits},
-      {"answer", answer_},
+      {"answer", generated_},
       {"plan", plan_to_json(report)}};
   if (guard_) json["guard"] = guard_to_json(guard_->report(), label(plan_->recipe));
   return write_whole_file(options_.common.json,
@@ -269,7 +269,7 @@ Status Run::finish() {
 
 Status run(const RunOptions& options) {
   if (!options.chat && options.prompt.empty() && options.file.empty()) {
-    return error("nothing to answer: give a prompt with -p or -f, or chat with -cnv");
+    return error("nothing to generate from: give a prompt with -p or -f, or chat with -cnv");
   }
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
   const auto guard_every = parse_guard(options.guard);
@@ -285,7 +285,7 @@ Status run(const RunOptions& options) {
 
 Command add_run_command(CLI::App& program) {
   auto options = std::make_shared<RunOptions>();
-  CLI::App* command = program.add_subcommand("run", "answer a prompt, or chat");
+  CLI::App* command = program.add_subcommand("run", "generate from a prompt, or chat");
   add_model_options(*command, options->common, /*many_recipes=*/false);
   auto* prompt = command->add_option("-p,--prompt", options->prompt, "the prompt");
   command->add_option("-f,--file", options->file, "read the prompt from this file")->excludes(prompt);
@@ -295,12 +295,12 @@ Command add_run_command(CLI::App& program) {
   command->add_flag(
       "--raw", options->raw,
       "continue the prompt as it is; otherwise it goes into the model's chat template, if it has one");
-  command->add_option("-n,--n-predict", options->n, "most tokens of an answer (default: until it ends)")
+  command->add_option("-n,--n-predict", options->n, "max tokens to generate (default: until the model ends)")
       ->check(CLI::Range(-1, 1 << 30));
   command
       ->add_option(
           "-c,--ctx-size", options->context,
-          "most tokens of prompt and answer (default: what the model was trained for, or what is needed)")
+          "max tokens of prompt and generation (default: what the model was trained for, or what is needed)")
       ->check(CLI::Range(1, 1 << 30));
   add_guard_option(*command, options->guard);
   command->add_option("--temp", options->sampling.temperature, "temperature; 0: always the most likely token")

@@ -128,7 +128,7 @@ Status check_memory(const std::string& what, std::int64_t bytes) {
 void warn_beyond_training(const Geometry& geometry, int context) {
   if (geometry.trained_context == 0 || context <= geometry.trained_context) return;
   warn(fmt::format(
-      "the context of {} tokens exceeds the {} that the model was trained for: expect worse answers", context,
+      "the context of {} tokens exceeds the {} that the model was trained for: expect worse output", context,
       geometry.trained_context));
 }
 

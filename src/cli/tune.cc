@@ -165,7 +165,7 @@ Status run_tune(const TuneOptions& options) {
   request.base = *base;
   request.constants = std::move(constants).value();
   request.context = context;
-  request.most_bytes = max_bytes;
+  request.max_bytes = max_bytes;
   request.tuning = std::move(text->tuning);
   request.held_out = std::move(text->held_out);
   request.held_out_context = options.length;

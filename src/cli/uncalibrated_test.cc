@@ -9,7 +9,7 @@ namespace {
 using Uncalibrated = testing::Program;
 using testing::Outcome;
 
-TEST_F(Uncalibrated, RunAnswersAtOnceAndSaysSo) {
+TEST_F(Uncalibrated, RunGeneratesAtOnceAndSaysSo) {
   const Outcome run_once =
       run("run -m model.gguf -t 1 --raw -f text.txt -n 4 --kv kvant-2bit -v --json run.json");
   ASSERT_EQ(run_once.code, 0) << run_once.err;

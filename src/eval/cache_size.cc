@@ -83,10 +83,10 @@ std::int64_t number_in(const char* path) {
 Selection largest_selection(const Plan& plan, int layer, int n_tokens) {
   const LayerPlan& rules = plan.layers[layer];
   const int n_sealed = sealed_pages(rules, n_tokens).sealed;
-  Selection selection{.kept_tokens = most_kept_tokens(rules, n_sealed)};
+  Selection selection{.protected_tokens = max_protected_tokens(rules, n_sealed)};
   if (rules.needs_scores() || rules.evict > 0) {
     selection.masked_pages = n_sealed;
-  } else if (selection.kept_tokens > 0) {
+  } else if (selection.protected_tokens > 0) {
     selection.masked_pages = 1;  // the sink's
   }
   return selection;
@@ -102,14 +102,16 @@ CacheBytes predicted_head_bytes(const Plan& plan, int layer, int kv_head, int n_
                                                     head.v.sealed->page_bytes(g.head_dim));
   CacheBytes bytes;
   if (rules.evict < 1) bytes.sealed = (n_sealed - n_freed) * page_bytes;
-  if (selection.kept_tokens > 0) {
-    const int rows = kept_page_rows(plan, layer);
-    const int n_pages = (selection.kept_tokens + rows - 1) / rows;
-    const auto kept = 2 * n_pages * static_cast<std::int64_t>(plan.tail->short_page_bytes(g.head_dim, rows));
-    bytes.sink = kept * std::min(rules.sink, selection.kept_tokens) / selection.kept_tokens;
-    bytes.protected_tokens = kept - bytes.sink;
+  if (selection.protected_tokens > 0) {
+    const int rows = protected_page_rows(plan, layer);
+    const int n_pages = (selection.protected_tokens + rows - 1) / rows;
+    const auto protected_bytes =
+        2 * n_pages * static_cast<std::int64_t>(plan.tail->short_page_bytes(g.head_dim, rows));
+    bytes.sink =
+        protected_bytes * std::min(rules.sink, selection.protected_tokens) / selection.protected_tokens;
+    bytes.protected_tokens = protected_bytes - bytes.sink;
   }
-  bytes.protected_tokens += HeadState::list_bytes(selection.kept_tokens, selection.masked_pages);
+  bytes.protected_tokens += HeadState::list_bytes(selection.protected_tokens, selection.masked_pages);
   if (head.corrected && n_sealed > 0) bytes.protected_tokens += correction_bytes(g.head_dim);
   bytes.tail = tail_bytes(plan, n_tokens - n_sealed * kPageTokens);
   if (encoded_ahead(plan, layer, kv_head, n_tokens, n_sealed)) bytes.tail += page_bytes;

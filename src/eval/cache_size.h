@@ -12,15 +12,15 @@ namespace kvant {
 
 // Which tokens the attention that they draw has chosen, in one (layer, KV head).
 struct Selection {
-  int kept_tokens = 0;   // protected, the sink included
-  int masked_pages = 0;  // sealed pages that have any left out
+  int protected_tokens = 0;  // protected, the sink included
+  int masked_pages = 0;      // sealed pages that have any left out
 };
 // As many as the plan allows, after n_tokens.
 Selection largest_selection(const Plan& plan, int layer, int n_tokens);
 
-// Bytes of one (layer, KV head) of a sequence of n_tokens >= 0 whose last 128 at the least were decoded one
-// by one: pages, what is encoded ahead, the tail, side pages, lists, scores, observers, sums of a correction
-// (without a checkpoint). Exact, but for pages that a share of evictions would free, which count.
+// Bytes of one (layer, KV head) of a sequence of n_tokens >= 0 whose last 128 at least were decoded one
+// by one: pages, what is encoded ahead, the tail, protected pages, lists, scores, observers, sums of a
+// correction (without a checkpoint). Exact, but for pages that a share of evictions would free, which count.
 CacheBytes predicted_head_bytes(const Plan& plan, int layer, int kv_head, int n_tokens,
                                 const Selection& selection);
 // Of all heads, with the largest selection: in all, and by layer.
@@ -30,7 +30,7 @@ std::vector<std::int64_t> cache_bytes_by_layer(const Plan& plan, int n_tokens);
 
 // Bits for each element of K and V.
 struct CacheBits {
-  double sealed = 0;  // pages, parameters, masks and side pages without the sink; NaN: nothing is sealed
+  double sealed = 0;  // pages, parameters, masks and protected pages without the sink; NaN: nothing is sealed
   double all = 0;     // that, the tail, the window and the sink
 };
 // The bits of tables: the mean of bytes(n) * 8 / elements(n) over the lengths n in (context - 128, context],
@@ -39,7 +39,7 @@ struct CacheBits {
 CacheBits mean_bits(const Plan& plan, int context);
 // The same of a sequence with these bytes at `context`: what its text selected counts as it was there.
 CacheBits mean_bits(const Plan& plan, int context, const CacheBytes& measured);
-// The most bytes that a sequence takes on its way to n_tokens: what must fit into memory.
+// The maximum number of bytes that a sequence takes on its way to n_tokens: what must fit into memory.
 std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens);
 // Bytes at `context` at the mean bits: what a budget in bits or bytes is compared with.
 std::int64_t mean_cache_bytes(const Plan& plan, int context);

@@ -31,7 +31,7 @@ CacheBytes predicted_for(const Cache& cache, SequenceId s) {
     for (int h = 0; h < plan.geometry.n_kv_heads; ++h) {
       const HeadState::Bytes held = cache.head(s, layer, h).bytes();
       const CacheBytes head =
-          predicted_head_bytes(plan, layer, h, cache.length(s), {held.kept_tokens, held.masked_pages});
+          predicted_head_bytes(plan, layer, h, cache.length(s), {held.protected_tokens, held.masked_pages});
       total.sealed += head.sealed;
       total.protected_tokens += head.protected_tokens;
       total.sink += head.sink;
@@ -71,7 +71,8 @@ TEST_P(EveryProductRecipe, TakesTheBytesThatArePredicted) {
     bits += 8.0 * static_cast<double>(measured.all()) / static_cast<double>(measured.elements) / kPageTokens;
     if (HasFailure()) return;
   }
-  // What the text selects counts as it is at the end; at so short a context a side page more or less shows.
+  // What the text selects counts as it is at the end; at so short a context a protected page more or less
+  // shows.
   const double slack = plan->recipe.protect > 0 ? 0.1 * bits : 1e-9;
   EXPECT_NEAR(mean_bits(*plan, 512, cache.bytes(s)).all, bits, slack);
   if (plan->recipe.protect == 0) {

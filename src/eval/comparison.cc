@@ -77,7 +77,7 @@ const std::vector<SchemaKind>& schemas() {
       {"kvant.retrieval/1",
        nullptr,
        {{"logp", true, nullptr, nullptr, answer_logp}, {"exact", true, nullptr, nullptr, answer_exact}}},
-      {"kvant.greedy/1",
+      {"kvant.greedy/2",
        nullptr,
        {{"agreed_mean", true, "agreed_lo", "agreed_hi", agreed},
         {"identical", true, nullptr, nullptr, identical}}},

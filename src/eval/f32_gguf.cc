@@ -24,7 +24,7 @@ struct Free {
 template <class T>
 using Owned = std::unique_ptr<T, Free>;
 
-bool expandable(ggml_type type) {
+bool dequantizable(ggml_type type) {
   return type != GGML_TYPE_F32 && ggml_get_type_traits(type)->to_float != nullptr;
 }
 
@@ -33,9 +33,10 @@ Error disk_error(const std::string& path) {
                std::strerror(errno));
 }
 
-// The values of a tensor, expanded if need be, as bytes to write; in pieces, so that memory stays small.
+// The values of a tensor, dequantized if need be, as bytes to write; in pieces, so that memory stays small.
 bool write_tensor(const ggml_tensor* tensor, const void* data, std::FILE* out) {
-  if (!expandable(tensor->type)) return std::fwrite(data, 1, ggml_nbytes(tensor), out) == ggml_nbytes(tensor);
+  if (!dequantizable(tensor->type))
+    return std::fwrite(data, 1, ggml_nbytes(tensor), out) == ggml_nbytes(tensor);
   const std::int64_t cols = tensor->ne[0];
   const std::size_t row_bytes = ggml_row_size(tensor->type, cols);
   std::vector<float> row(cols);
@@ -53,8 +54,8 @@ bool write_padding(std::FILE* out, std::size_t written, std::size_t alignment) {
   return zeros.empty() || std::fwrite(zeros.data(), 1, zeros.size(), out) == zeros.size();
 }
 
-// The header of the expanded file, from the source's.
-Owned<gguf_context> expanded_header(const gguf_context* source, const ggml_context* directory) {
+// The header of the dequantized file, from the source's.
+Owned<gguf_context> dequantized_header(const gguf_context* source, const ggml_context* directory) {
   Owned<gguf_context> header(gguf_init_empty());
   gguf_set_kv(header.get(), source);
   const std::int64_t n = gguf_get_n_tensors(source);
@@ -63,7 +64,7 @@ Owned<gguf_context> expanded_header(const gguf_context* source, const ggml_conte
   for (std::int64_t i = 0; i < n; ++i) {
     const ggml_tensor* from =
         ggml_get_tensor(const_cast<ggml_context*>(directory), gguf_get_tensor_name(source, i));
-    const ggml_type type = expandable(from->type) ? GGML_TYPE_F32 : from->type;
+    const ggml_type type = dequantizable(from->type) ? GGML_TYPE_F32 : from->type;
     ggml_tensor* to = ggml_new_tensor(shapes.get(), type, ggml_n_dims(from), from->ne);
     ggml_set_name(to, from->name);
     gguf_add_tensor(header.get(), to);
@@ -88,14 +89,14 @@ TemporaryFile::~TemporaryFile() {
   if (!path_.empty()) unlink(path_.c_str());
 }
 
-Result<TemporaryFile> expand_to_f32(const std::string& path) {
+Result<TemporaryFile> dequantize_to_f32(const std::string& path) {
   auto model = GgufFile::open(path);  // checks that all tensors lie inside the file
   if (!model.ok()) return model.error();
   ggml_context* directory_pointer = nullptr;
   const Owned<gguf_context> source(gguf_init_from_file(path.c_str(), {true, &directory_pointer}));
   const Owned<ggml_context> directory(directory_pointer);
   if (source == nullptr) return error("cannot read the header of '{}'", path);
-  const Owned<gguf_context> header = expanded_header(source.get(), directory.get());
+  const Owned<gguf_context> header = dequantized_header(source.get(), directory.get());
 
   auto file = TemporaryFile::make(".gguf");
   if (!file.ok()) return file.error();

@@ -1,4 +1,4 @@
-// A GGUF file's copy with all weights expanded to F32.
+// A GGUF file's copy with all weights dequantized to F32.
 #pragma once
 
 #include <string>
@@ -24,6 +24,6 @@ class TemporaryFile {
 
 // Writes the model at `path` with its floating-point and quantized tensors as F32 (exact: each value is what
 // ggml's dequantization gives) and its metadata unchanged. Errors: an unreadable model, disk full.
-Result<TemporaryFile> expand_to_f32(const std::string& path);
+Result<TemporaryFile> dequantize_to_f32(const std::string& path);
 
 }  // namespace kvant

@@ -11,15 +11,15 @@
 namespace kvant {
 namespace {
 
-TEST(ExpandToF32, KeepsMetadataAndDequantizedValues) {
+TEST(DequantizeToF32, KeepsMetadataAndDequantizedValues) {
   TinyModel shape;
   shape.matrix_type = GGML_TYPE_Q4_0;
   const auto file = write_tiny_model(shape);
   const auto before = GgufFile::open(file->path());
   ASSERT_TRUE(before.ok());
-  const auto expanded = expand_to_f32(file->path());
-  ASSERT_TRUE(expanded.ok()) << expanded.error().message;
-  const auto after = GgufFile::open(expanded->path());
+  const auto dequantized = dequantize_to_f32(file->path());
+  ASSERT_TRUE(dequantized.ok()) << dequantized.error().message;
+  const auto after = GgufFile::open(dequantized->path());
   ASSERT_TRUE(after.ok()) << after.error().message;
   EXPECT_EQ((*after)->integer("llama.block_count"), 2);
   ASSERT_EQ((*after)->tensor_names(), (*before)->tensor_names());
@@ -39,13 +39,13 @@ TEST(ExpandToF32, KeepsMetadataAndDequantizedValues) {
   }
 }
 
-TEST(ExpandToF32, DeletesItsFile) {
+TEST(DequantizeToF32, DeletesItsFile) {
   const auto file = write_tiny_model({});
   std::string path;
   {
-    const auto expanded = expand_to_f32(file->path());
-    ASSERT_TRUE(expanded.ok());
-    path = expanded->path();
+    const auto dequantized = dequantize_to_f32(file->path());
+    ASSERT_TRUE(dequantized.ok());
+    path = dequantized->path();
     EXPECT_TRUE(std::filesystem::exists(path));
   }
   EXPECT_FALSE(std::filesystem::exists(path));

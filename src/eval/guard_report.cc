@@ -23,9 +23,9 @@ std::string guard_summary(const GuardReport& report) {
   const int worst = worst_layer(report, 1);
   return fmt::format(
       "guard (1/{}): {} checks; attention is {} off what it would be unquantized, {} in the worst layer, "
-      "{}\n  estimated harm: a KL divergence of {:.2g} nats; {} of newest K and V kept beside the cache\n",
+      "{}\n  estimated KL divergence: {:.2g} nats; {} of newest K and V kept beside the cache\n",
       report.every, report.checks, percent(report.relative), percent(report.layers[worst].error.relative()),
-      worst, report.harm, kept);
+      worst, report.estimated_kld, kept);
 }
 
 nlohmann::ordered_json guard_to_json(const GuardReport& report, const std::string& recipe) {
@@ -36,7 +36,7 @@ nlohmann::ordered_json guard_to_json(const GuardReport& report, const std::strin
                {"checks", report.checks},
                {"bytes", report.bytes},
                {"relative_error", report.relative},
-               {"estimated_kld", report.harm},
+               {"estimated_kld", report.estimated_kld},
                {"warning", warning ? Json(*warning) : Json(nullptr)},
                {"layers", Json::array()}};
   for (const GuardedLayer& layer : report.layers) {

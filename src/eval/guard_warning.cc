@@ -1,4 +1,4 @@
-// When the guard speaks up. Two things go wrong: the recipe as a whole is too coarse for the model, or
+// When the guard warns. Two things go wrong: the recipe as a whole is too coarse for the model, or
 // something about some layers is broken (a codebook of another model, say), which shows in errors that are
 // out of line with the other layers'. What good recipes do in their worst layer is at most 3.2 times the
 // median.
@@ -10,8 +10,8 @@
 namespace kvant {
 namespace {
 
-constexpr double kMostHarm = 1;       // nats, were all layers like the middle one
-constexpr double kMostError = 0.7;    // relative, of a layer ...
+constexpr double kMaxDivergence = 1;  // nats, were all layers like the middle one
+constexpr double kMaxError = 0.7;     // relative, of a layer ...
 constexpr double kOutOfLine = 4;      // ... that is so many times the median
 constexpr int kChecksOfAVerdict = 3;  // of a layer
 constexpr const char* kSafeFormat = "tok8g32s";
@@ -43,7 +43,7 @@ std::string broken_layer(const GuardReport& report, int layer, const std::string
 
 std::string coarse_recipe(const GuardReport& report, int worst, const std::string& recipe) {
   return fmt::format(
-      "the cache changes attention by {:.0f} % in the mean over the layers, most in layer {} ({}): answers "
+      "the cache changes attention by {:.0f} % on average over the layers, most in layer {} ({}): output "
       "have little to do with the model's; use a recipe of more bits, and if {} needs calibration, "
       "calibrate it anew for this model",
       100 * report.relative, worst, side_at_fault(report.layers[worst]), recipe);
@@ -65,10 +65,10 @@ std::optional<std::string> guard_warning(const GuardReport& report, const std::s
   const int worst = worst_layer(report, kChecksOfAVerdict);
   if (worst < 0) return std::nullopt;
   const double error = report.layers[worst].error.relative(), median = median_error(report);
-  if (kHarmOfSquaredError * median * median > kMostHarm &&
+  if (kDivergenceOfSquaredError * median * median > kMaxDivergence &&
       report.checks >= kChecksOfAVerdict * std::ssize(report.layers))
     return coarse_recipe(report, worst, recipe);
-  if (error > kMostError && error > kOutOfLine * median) return broken_layer(report, worst, recipe);
+  if (error > kMaxError && error > kOutOfLine * median) return broken_layer(report, worst, recipe);
   return std::nullopt;
 }
 

@@ -5,10 +5,10 @@
 namespace kvant {
 namespace {
 
-// A prompt is one step, so that it is one block where the recipe says so. An answer's steps, of at most
-// answer_tokens, end where pages do, so that a step's queries see the same sealed pages.
+// A prompt is one step, so that it is one block where the recipe says so. Decode steps, of at most
+// generated_tokens, end where pages do, so that a step's queries see the same sealed pages.
 Status run_chunk(std::span<const std::int32_t> tokens, Engine& engine, Cache& cache,
-                 OutputErrorBackend& backend, const QualityOptions& options, int answer_tokens,
+                 OutputErrorBackend& backend, const QualityOptions& options, int generated_tokens,
                  const std::function<void(std::int64_t)>& advance) {
   const int half = options.context / 2;
   const SequenceId sequence = cache.add();
@@ -18,7 +18,7 @@ Status run_chunk(std::span<const std::int32_t> tokens, Engine& engine, Cache& ca
     const bool is_prompt = start < prompt;
     const int count =
         is_prompt ? prompt
-                  : std::min({kPageTokens - start % kPageTokens, options.context - start, answer_tokens});
+                  : std::min({kPageTokens - start % kPageTokens, options.context - start, generated_tokens});
     KVANT_RETURN_IF_ERROR(backend.reserve(count, is_prompt, /*first_measured=*/is_prompt ? half : 0));
     const EngineInput input{sequence, tokens.subspan(start, count), is_prompt, /*first_logits=*/count};
     KVANT_RETURN_IF_ERROR(engine.step(cache, backend, {&input, 1}, {}));
@@ -57,7 +57,7 @@ Result<OutputError> compare_outputs(const EvalText& text, Engine& engine, const 
   errors.add(other.plan, other.backend);
   Cache cache(own.plan, /*byte_limit=*/0);
   const Status status = for_each_chunk(text, options, [&](std::span<const std::int32_t> tokens) {
-    return run_chunk(tokens, engine, cache, errors, options, /*answer_tokens=*/1, advance);
+    return run_chunk(tokens, engine, cache, errors, options, /*generated_tokens=*/1, advance);
   });
   if (!status.ok()) return status.error();
   return errors.effects(0).total();

@@ -54,9 +54,9 @@ TEST(LayerEval, RunsTheSecondHalfAsAPromptIfAsked) {
   Measured measure;
   const std::vector<std::string> recipes = {"tok2g32,prefill=all", "tok2g32"};
   QualityOptions options{.context = 384, .chunks = 1};
-  const auto answered = measure(recipes, options);
-  ASSERT_TRUE(answered.ok());
-  EXPECT_GT(answered->rows[0].effects.total().difference, 0);
+  const auto decoded = measure(recipes, options);
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_GT(decoded->rows[0].effects.total().difference, 0);
   options.all_prompt = true;
   const auto prompted = measure(recipes, options);
   ASSERT_TRUE(prompted.ok());

@@ -23,7 +23,7 @@ double unsealed_mass(const MassCoverage& coverage) {
   return share(coverage.unsealed, static_cast<double>(coverage.rows));
 }
 double protected_mass(const MassCoverage& coverage) {
-  return share(coverage.kept, static_cast<double>(coverage.rows));
+  return share(coverage.protected_mass, static_cast<double>(coverage.rows));
 }
 
 template <class Sums>

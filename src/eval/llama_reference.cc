@@ -116,7 +116,7 @@ Status check_llama_name(const std::string& name) {
 }
 
 Result<std::unique_ptr<LlamaReference>> LlamaReference::load_f32(const std::string& path) {
-  auto file = expand_to_f32(path);
+  auto file = dequantize_to_f32(path);
   if (!file.ok()) return file.error();
   auto model = load_llama_model(file->path());
   if (!model.ok()) return error("llama.cpp cannot load '{}': leave llama.cpp out of this run", path);

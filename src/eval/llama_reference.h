@@ -16,7 +16,7 @@ Status check_llama_name(const std::string& name);
 
 class LlamaReference {
  public:
-  // The model of a GGUF file with all weights expanded to F32, by way of a temporary file that is gone on
+  // The model of a GGUF file with all weights dequantized to F32, by way of a temporary file that is gone on
   // return. Errors: an unreadable file, disk full, a model that llama.cpp refuses.
   static Result<std::unique_ptr<LlamaReference>> load_f32(const std::string& path);
   virtual ~LlamaReference() = default;

@@ -36,7 +36,7 @@ Result<LlamaModelPointer> load_llama_model(const std::string& path);
 struct LlamaContextOptions {
   LlamaCacheTypes types;
   int context = 0;        // tokens in all
-  int step_tokens = 512;  // most tokens of a batch
+  int step_tokens = 512;  // maximum, of a batch
   int n_sequences = 1;    // they share the cache's cells
   int n_threads = 2;
 };

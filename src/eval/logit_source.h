@@ -22,7 +22,7 @@ class LogitSource {
   virtual Status begin() = 0;
   // Runs the next tokens; `logits` gets the predictions [logits.rows, n_vocab] that follow the last
   // logits.rows of them (0: none). is_prompt: the text that is given; otherwise the scored part, which is
-  // cached as an answer would be, token by token, whatever the recipe's prompt blocks are.
+  // cached as in decoding, token by token, whatever the recipe's prompt blocks are.
   virtual Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) = 0;
   // Remembers how far the text has come, until the next begin(); goes back there, as often as needed, so that
   // several continuations follow one text. rewind() requires a mark.

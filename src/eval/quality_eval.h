@@ -21,7 +21,7 @@ struct QualityOptions {
   int step_tokens = 512;  // tokens of the scored half run at a time: bounds the memory for logits to two of
                           // [step_tokens, n_vocab]
   int n_threads = 2;      // for the metrics
-  // Run the scored half as part of the prompt, in the recipe's prompt blocks, and not as an answer. (With
+  // Run the scored half as part of the prompt, in the recipe's prompt blocks, and not token by token. (With
   // logits, a block is cut at step_tokens in that half.)
   bool all_prompt = false;
 };

@@ -37,7 +37,7 @@ TEST(QualityEval, ScoresTheSecondHalfOfEachContext) {
   const auto result = run(counting_text(25), {.context = 10, .chunks = 0, .step_tokens = 3, .n_threads = 1});
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->chunks, 2);
-  EXPECT_EQ(run.reference.calls, "begin prompt5 answer3 answer2 begin prompt5 answer3 answer2 ");
+  EXPECT_EQ(run.reference.calls, "begin prompt5 decode3 decode2 begin prompt5 decode3 decode2 ");
   EXPECT_EQ(run.advanced, 2 * 2 * 10);
   const MetricsSummary& right = result->rows[0].metrics;
   const MetricsSummary& wrong = result->rows[1].metrics;

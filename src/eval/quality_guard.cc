@@ -68,9 +68,9 @@ void QualityGuard::check(const Step& step, int layer, const LayerRows& rows, Wat
   const int first = (oldest + kPageTokens - 1) / kPageTokens * kPageTokens;
   if (first >= recent.end()) return;
   const HeadState& state = step.head(0, layer, found.kv_head);
-  const KeptTokens tokens = kept_tokens(plan, layer, found.kv_head, state, recent, first);
+  const RecentTokens tokens = recent_tokens(plan, layer, found.kv_head, state, recent, first);
   if (tokens.quantized == 0) return;
-  const KeptError error = kept_error(plan, found.kv_head, rows.q.row(rows.q.rows - 1), tokens);
+  const RecentError error = recent_error(plan, found.kv_head, rows.q.row(rows.q.rows - 1), tokens);
   found.error.add(error.all);
   found.keys.add(error.keys);
   ++found.checks;
@@ -96,7 +96,7 @@ GuardReport QualityGuard::report() const {
   }
   if (checked == 0) return report;
   report.relative = std::sqrt(squares / checked);
-  report.harm = kHarmOfSquaredError * squares / checked;
+  report.estimated_kld = kDivergenceOfSquaredError * squares / checked;
   return report;
 }
 

@@ -1,7 +1,7 @@
-// QualityGuard: watches, while a model answers, what its cache does to attention.
+// QualityGuard: watches, while a model decodes, what its cache does to attention.
 //
 // A backend around another. Of each layer one KV head is watched: its newest K and V are kept unquantized
-// beside the cache. In a sampled share of the answer's steps, another one for each layer, the query of the
+// beside the cache. In a sampled share of the decode steps, another one for each layer, the query of the
 // newest token attends in plain F32 to the tokens that are kept so and to the sink, once with K and V as they
 // were and once as the cache gives them back; older pages are left out of both. docs/guide/tune.md has the
 // measurements behind the constants.
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "attention/attention.h"
-#include "eval/kept_attention.h"
+#include "eval/recent_attention.h"
 #include "eval/recent_rows.h"
 
 namespace kvant {
@@ -21,7 +21,7 @@ namespace kvant {
 // What a relative RMS error of attention outputs, squared and averaged over the layers, costs in mean KL
 // divergence of the predictions (nats): measured on 18 recipes from .0001 to 8 nats, right within a factor of
 // two for each.
-inline constexpr double kHarmOfSquaredError = 2.2;
+inline constexpr double kDivergenceOfSquaredError = 2.2;
 
 struct GuardSettings {
   int every = 64;  // a layer is checked in one of so many steps
@@ -37,11 +37,11 @@ struct GuardedLayer {
 
 struct GuardReport {
   int every = 0;
-  std::int64_t steps = 0;   // of answers
-  std::int64_t checks = 0;  // of all layers
-  std::int64_t bytes = 0;   // kept beside the cache
-  double relative = 0;      // RMS over the checked layers of their relative errors
-  double harm = 0;          // nats, an estimate; 0 before the first check
+  std::int64_t steps = 0;    // of decoding
+  std::int64_t checks = 0;   // of all layers
+  std::int64_t bytes = 0;    // kept beside the cache
+  double relative = 0;       // RMS over the checked layers of their relative errors
+  double estimated_kld = 0;  // nats, an estimate; 0 before the first check
   std::vector<GuardedLayer> layers;
 };
 
@@ -61,7 +61,7 @@ class QualityGuard final : public BackendDecorator {
   struct Watch {
     GuardedLayer found;
     RecentRows recent;
-    std::int64_t steps = 0;  // of answers
+    std::int64_t steps = 0;  // of decoding
     int checks_of_head = 0;
   };
   void keep(const Step& step, const LayerRows& rows, Watch& watch) const;

@@ -29,7 +29,7 @@ std::vector<float> values_of(int layer, int head, int kind, int token) {
   return testing::token_values(layer, head, kind, token, kSize);
 }
 
-// An answer of n tokens, one by one; true as soon as the guard speaks up.
+// n tokens decoded one by one; true as soon as the guard warns.
 bool warns_within(QualityGuard& guard, Cache& cache, SequenceId s, int n) {
   for (int i = 0; i < n; ++i) {
     attend_tokens(cache, s, 1, false, values_of, guard);
@@ -100,7 +100,7 @@ TEST(QualityGuard, FindsNothingInAnUnquantizedCache) {
   attend_tokens(cache, s, 600, true, values_of, guard);
   EXPECT_FALSE(warns_within(guard, cache, s, 40));
   EXPECT_EQ(guard.report().checks, 2 * 10);
-  EXPECT_EQ(guard.report().harm, 0);
+  EXPECT_EQ(guard.report().estimated_kld, 0);
 }
 
 // What a layer's codebook for V should be, times a number.

@@ -22,7 +22,7 @@ class ScriptedSource : public LogitSource {
     return {};
   }
   Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) override {
-    calls += (is_prompt ? "prompt" : "answer") + std::to_string(tokens.size()) + " ";
+    calls += (is_prompt ? "prompt" : "decode") + std::to_string(tokens.size()) + " ";
     first_tokens.push_back(tokens.front());
     const int skipped = static_cast<int>(tokens.size()) - logits.rows;
     for (int r = 0; r < logits.rows; ++r) {

@@ -19,7 +19,7 @@ Geometry small_model() {
   g.n_heads = 9;
   g.n_kv_heads = 3;
   g.head_dim = 64;
-  g.score_scale = 0.125F;
+  g.softmax_scale = 0.125F;
   g.trained_context = 8192;
   g.sliding_window.assign(g.n_layers, 0);
   return g;

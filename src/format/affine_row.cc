@@ -31,8 +31,8 @@ Extremes extremes(const float* values, int n) {
 
 AffineGroup fit_affine_group(float low, float high, int bits) {
   AffineGroup group;
-  group.zero = f16_from_float_saturated(low);
-  const float range = std::max(0.0F, high - float_from_f16(group.zero));
+  group.offset = f16_from_float_saturated(low);
+  const float range = std::max(0.0F, high - float_from_f16(group.offset));
   group.scale = f16_from_float_saturated(range / static_cast<float>((1 << bits) - 1));
   return group;
 }
@@ -42,11 +42,11 @@ void reciprocal_row(const float* scale, int n, float* reciprocal) {
 }
 
 KVANT_SIMD_CLONES void encode_affine_row(const float* values, int n, int bits, const float* reciprocal,
-                                         const float* zero, std::byte* packed) {
+                                         const float* offset, std::byte* packed) {
   std::array<std::uint16_t, kMaxHeadDim> codes;
   const float last = static_cast<float>((1 << bits) - 1);
   for (int i = 0; i < n; ++i) {
-    const float position = (values[i] - zero[i]) * reciprocal[i];
+    const float position = (values[i] - offset[i]) * reciprocal[i];
     const float above = position > 0 ? position : 0;
     const float inside = above < last ? above : last;
     const float rounded = inside + kHalf;  // the conversion below drops the fraction
@@ -56,7 +56,7 @@ KVANT_SIMD_CLONES void encode_affine_row(const float* values, int n, int bits, c
 }
 
 KVANT_SIMD_CLONES void decode_affine_row(const std::byte* packed, int n, int bits, const float* scale,
-                                         const float* zero, float* values) {
+                                         const float* offset, float* values) {
   with_code_bits(
       bits, [&](auto width) __attribute__((always_inline)) {
         constexpr int kBits = decltype(width)::value;
@@ -64,7 +64,7 @@ KVANT_SIMD_CLONES void decode_affine_row(const std::byte* packed, int n, int bit
           std::array<std::int32_t, kCodeBlock> codes;
           unpack_block<kBits>(packed + i / kCodeBlock * kBits, codes.data());
           for (int j = 0; j < kCodeBlock; ++j) {
-            values[i + j] = static_cast<float>(codes[j]) * scale[i + j] + zero[i + j];
+            values[i + j] = static_cast<float>(codes[j]) * scale[i + j] + offset[i + j];
           }
         }
       });

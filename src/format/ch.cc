@@ -6,13 +6,13 @@
 //   codes   [kPageTokens][d]   B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes
 //                              a token
 //   scales  [n][d]             f16
-//   zeros   [n][d]             f16
+//   offsets   [n][d]             f16
 //
-// value = zero + code * scale, with zero = f16(min) and scale = f16((max - zero) / (2^B - 1)) over the
-// group's tokens that aren't left out. Error <= scale / 2, plus f16's rounding of zero and scale. Left-out
+// value = offset + code * scale, with offset = f16(min) and scale = f16((max - offset) / (2^B - 1)) over the
+// group's tokens that aren't left out. Error <= scale / 2, plus f16's rounding of offset and scale. Left-out
 // tokens widen no range; their codes are clamped. A group without any other token has scale = zero = 0. A
-// constant group is exact to f16. Scales below 2^-25 are stored as 0: the group decodes to its zero point.
-// Scales and zero points saturate at 65504, and codes at their ends, so decoded values are always finite.
+// constant group is exact to f16. Scales below 2^-25 are stored as 0: the group decodes to its offset.
+// Scales and offsets saturate at 65504, and codes at their ends, so decoded values are always finite.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -75,13 +75,13 @@ class ChFormat : public Format {
     for (int first = 0; first < kPageTokens; first += group_) {
       fit_channels(values, first, d, left_out, page);
       ChannelRow scale;
-      ChannelRow zero;
+      ChannelRow offset;
       ChannelRow reciprocal;
-      load_parameters(page, first, d, scale, zero);
+      load_parameters(page, first, d, scale, offset);
       reciprocal_row(scale.data(), d, reciprocal.data());
       for (int token = first; token < first + group_; ++token) {
         encode_affine_row(values + static_cast<std::ptrdiff_t>(token) * d, d, bits_, reciprocal.data(),
-                          zero.data(), page + token * row_bytes);
+                          offset.data(), page + token * row_bytes);
       }
     }
   }
@@ -90,10 +90,10 @@ class ChFormat : public Format {
     const int d = context.head_dim;
     const std::ptrdiff_t row_bytes = d * bits_ / 8;
     ChannelRow scale;
-    ChannelRow zero;
+    ChannelRow offset;
     for (int token = 0; token < n_tokens; ++token) {
-      if (token % group_ == 0) load_parameters(page, token, d, scale, zero);
-      decode_affine_row(page + token * row_bytes, d, bits_, scale.data(), zero.data(),
+      if (token % group_ == 0) load_parameters(page, token, d, scale, offset);
+      decode_affine_row(page + token * row_bytes, d, bits_, scale.data(), offset.data(),
                         values + static_cast<std::ptrdiff_t>(token) * d);
     }
   }
@@ -110,18 +110,18 @@ class ChFormat : public Format {
     const int d = context.head_dim, n = kPageTokens / group_ * d;
     const std::byte* scales = scales_of(page, 0, d);
     parameters.channel_scale.resize(n);
-    parameters.channel_zero.resize(n);
+    parameters.channel_offset.resize(n);
     float_row_from_f16(scales, parameters.channel_scale.data(), n);
-    float_row_from_f16(scales + zeros_after_scales(d), parameters.channel_zero.data(), n);
+    float_row_from_f16(scales + offsets_after_scales(d), parameters.channel_offset.data(), n);
   }
 
  private:
-  // The f16 scales [d] of the group that begins at token `first`; its zeros follow all groups' scales.
+  // The f16 scales [d] of the group that begins at token `first`; its offsets follow all groups' scales.
   template <class Byte>
   Byte* scales_of(Byte* page, int first, int d) const {
     return page + static_cast<std::ptrdiff_t>(kPageTokens) * (d * bits_ / 8) + first / group_ * 2 * d;
   }
-  std::ptrdiff_t zeros_after_scales(int d) const {
+  std::ptrdiff_t offsets_after_scales(int d) const {
     return static_cast<std::ptrdiff_t>(kPageTokens / group_) * 2 * d;
   }
 
@@ -130,18 +130,18 @@ class ChFormat : public Format {
     ChannelRow high;
     const bool any = channel_extremes(values, first, group_, d, left_out, low, high);
     std::byte* scales = scales_of(page, first, d);
-    std::byte* zeros = scales + zeros_after_scales(d);
+    std::byte* offsets = scales + offsets_after_scales(d);
     for (int i = 0; i < d; ++i) {
       const AffineGroup fitted = any ? fit_affine_group(low[i], high[i], bits_) : AffineGroup{};
       std::memcpy(scales + 2 * i, &fitted.scale, 2);
-      std::memcpy(zeros + 2 * i, &fitted.zero, 2);
+      std::memcpy(offsets + 2 * i, &fitted.offset, 2);
     }
   }
 
-  void load_parameters(const std::byte* page, int first, int d, ChannelRow& scale, ChannelRow& zero) const {
+  void load_parameters(const std::byte* page, int first, int d, ChannelRow& scale, ChannelRow& offset) const {
     const std::byte* scales = scales_of(page, first, d);
     float_row_from_f16(scales, scale.data(), d);
-    float_row_from_f16(scales + zeros_after_scales(d), zero.data(), d);
+    float_row_from_f16(scales + offsets_after_scales(d), offset.data(), d);
   }
 
   int bits_;
@@ -172,7 +172,7 @@ std::vector<std::string> ch_members() {
 
 const FormatFamily& ch_family() {
   static const FormatFamily family{
-      "ch<B>g<N>", "B bits, groups of N tokens (32, 64, 128) of a channel with f16 scale and zero",
+      "ch<B>g<N>", "B bits, groups of N tokens (32, 64, 128) of a channel with f16 scale and offset",
       ch_members(), parse_ch};
   return family;
 }

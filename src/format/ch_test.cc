@@ -23,9 +23,9 @@ void check_channel(const TestFormat& test, const std::vector<float>& values, con
   const Shape shape(test.format().name());
   const int d = test.d();
   const std::byte* scales = page.data() + kPageTokens * d * shape.bits / 8;
-  const std::byte* zeros = scales + 2 * (kPageTokens / shape.group) * d;
+  const std::byte* offsets = scales + 2 * (kPageTokens / shape.group) * d;
   const double scale = f16_at(scales + 2 * (group * d + channel));
-  const double zero = f16_at(zeros + 2 * (group * d + channel));
+  const double offset = f16_at(offsets + 2 * (group * d + channel));
   double low = 1e300;
   double high = -1e300;
   for (int token = group * shape.group; token < (group + 1) * shape.group; ++token) {
@@ -35,16 +35,16 @@ void check_channel(const TestFormat& test, const std::vector<float>& values, con
   }
   if (low > high) {
     ASSERT_EQ(scale, 0);
-    ASSERT_EQ(zero, 0);
+    ASSERT_EQ(offset, 0);
     return;
   }
   const double designed = (high - low) / shape.last_code();
-  ASSERT_NEAR(zero, low, f16_rounding(low));
+  ASSERT_NEAR(offset, low, f16_rounding(low));
   ASSERT_NEAR(scale, designed, 1.01 * f16_rounding(designed) + f16_rounding(low) / shape.last_code());
   for (int token = group * shape.group; token < (group + 1) * shape.group; ++token) {
     const std::size_t at = static_cast<std::size_t>(token) * d + channel;
     const int code = code_from_stream(page.data(), at, shape.bits);
-    ASSERT_EQ(decoded[at], static_cast<float>(zero + code * scale));
+    ASSERT_EQ(decoded[at], static_cast<float>(offset + code * scale));
     if (left_out.test(token)) continue;
     ASSERT_LE(std::fabs(decoded[at] - double{values[at]}),
               designed / 2 + f16_rounding(low) + (shape.last_code() + 1) * f16_rounding(designed));
@@ -85,7 +85,7 @@ TEST(ChannelGroups, StoreTheNearestGridPointOfTheDesignedGrid) {
       check_page(test, key_like_values(d, 2), sink);
       check_page(test, key_like_values(d, 3), first_group);
       std::vector<float> small = key_like_values(d, 4);
-      for (float& value : small) value *= 1e-6F;  // scales and zeros are f16 denormals
+      for (float& value : small) value *= 1e-6F;  // scales and offsets are f16 denormals
       check_page(test, small, TokenMask{});
       if (HasFatalFailure()) return;
     }

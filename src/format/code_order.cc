@@ -101,7 +101,7 @@ class OrderedFormat final : public Format {
   }
 
  private:
-  // The page in its canonical order, the codes of tokens before n_tokens at the least.
+  // The page in its canonical order, the codes of tokens before n_tokens at least.
   std::vector<std::byte> in_rows(const std::byte* page, int n_tokens, int head_dim) const {
     std::vector<std::byte> rows(rows_.page_bytes(head_dim));
     std::copy(page + codes_.size(), page + rows.size(),

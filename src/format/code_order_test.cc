@@ -109,7 +109,7 @@ int number_of(const CodeScheme& scheme, const CodeTable& table, const Bytes& row
   return scheme.meaning == CodeMeaning::level ? table.biased[code] - kTableBias : code;
 }
 
-// Where bytes stand for other numbers, they are off by half a unit at the most.
+// Where bytes stand for other numbers, they are off by half a unit at most.
 TEST(CodeScheme, ItsFormulaGivesTheDecodedValues) {
   for_each_order([](const TestFormat& format, const Format& ordered) {
     const int d = format.d();
@@ -133,9 +133,9 @@ TEST(CodeScheme, ItsFormulaGivesTheDecodedValues) {
         };
         const double unit = of_token(p.token_scale, 1) * of_channel(p.channel_scale, 1);
         const double value = unit * number_of(scheme, context.table, rows, d, t, c) +
-                             of_token(p.token_zero, 0) + of_channel(p.channel_zero, 0);
-        const double most = (rounded ? 0.5001 : 1e-4) * std::abs(unit) + 1e-5 * std::abs(value);
-        ASSERT_NEAR(value, decoded[t * d + c], most)
+                             of_token(p.token_offset, 0) + of_channel(p.channel_offset, 0);
+        const double maximum = (rounded ? 0.5001 : 1e-4) * std::abs(unit) + 1e-5 * std::abs(value);
+        ASSERT_NEAR(value, decoded[t * d + c], maximum)
             << format.label() << ", token " << t << ", channel " << c;
       }
     }

@@ -1,11 +1,11 @@
 // How the values of a page follow from small codes: what a backend needs to multiply codes as integers,
 // whatever family they are of.
 //
-// value(t, c) = token_scale[g][t] * channel_scale[b][c] * number(t, c) + token_zero[g][t] +
-// channel_zero[b][c]
+// value(t, c) = token_scale[g][t] * channel_scale[b][c] * number(t, c) + token_offset[g][t] +
+// channel_offset[b][c]
 //
-// with g the group of channels that c lies in, b the block of tokens that t lies in, and number(t, c) a whole
-// number that fits a byte: what the code means.
+// with g the group of channels that c lies in, b the block of tokens that t lies in, and number(t, c) an
+// integer that fits a byte: what the code means.
 //
 // The codes of a page are its first bytes, [kPageTokens][row_bytes], and a token's codes form groups that
 // begin at whole bytes: group_bytes bytes for group_channels channels. That is what lets code_order.h put
@@ -43,10 +43,10 @@ inline std::uint8_t biased_byte(float number) {
   return static_cast<std::uint8_t>(std::lround(number) + kTableBias);
 }
 
-// The parameters of one page, as the formula above has them; an empty vector: 1 for a scale, 0 for a zero.
+// The parameters of one page, as the formula above has them; an empty vector: 1 for a scale, 0 for an offset.
 struct CodeParameters {
-  std::vector<float> token_scale, token_zero;      // [token_groups][kPageTokens]
-  std::vector<float> channel_scale, channel_zero;  // [channel_blocks][d]
+  std::vector<float> token_scale, token_offset;      // [token_groups][kPageTokens]
+  std::vector<float> channel_scale, channel_offset;  // [channel_blocks][d]
 };
 
 }  // namespace kvant

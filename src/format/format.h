@@ -105,7 +105,7 @@ class Format {
   virtual void decode(const std::byte* page, int n_tokens, const PageContext& context,
                       float* values) const = 0;
 
-  // Whether pages hold whole numbers with one scale for each kIntegerBlock tokens (TurboAttention), so that
+  // Whether pages hold integers with one scale for each kIntegerBlock tokens (TurboAttention), so that
   // q.K and P.V can be integer products. Then decode_integers gives them: integers [n_tokens, d] in +-127,
   // scales [kPageTokens / kIntegerBlock]; value = integer * scale of its block.
   virtual bool integral() const { return false; }

@@ -171,9 +171,9 @@ TEST(LowRankResidual, LeavesLeftOutTokensToTheInnerFormat) {
   const std::vector<std::byte> page = test.encode(key_like_values(d, 4), left_out);
   const std::byte* a = page.data() + find_format("ch2g128")->page_bytes(d);
   for (int token = 0; token < kPageTokens; ++token) {
-    bool zero = true;
-    for (int k = 0; k < 4; ++k) zero = zero && f16_at(a + 2 * (token * 4 + k)) == 0;
-    EXPECT_EQ(zero, left_out.test(token)) << token;
+    bool offset = true;
+    for (int k = 0; k < 4; ++k) offset = offset && f16_at(a + 2 * (token * 4 + k)) == 0;
+    EXPECT_EQ(offset, left_out.test(token)) << token;
   }
 }
 

@@ -8,11 +8,11 @@
 //   codes   [kPageTokens][m]   B bits each, a little-endian bit stream (bit_packing.h):
 //                              ceil(m * B / 8) bytes a token, spare bits zero
 //   scales  [kPageTokens][n]   f16
-//   zeros   [kPageTokens][n]   f16
+//   offsets   [kPageTokens][n]   f16
 //
 // Bits: (16 h + B m + 32 n) / d, and up to 7 / d for the spare bits.
-// Coded channel i, i from 0, is channel h + i and belongs to group i / N; value = zero + code * scale, as in
-// tok.cc. Errors: bf16's (relative 2^-8) and tok's. Row-wise; left-out tokens are stored like the others.
+// Coded channel i, i from 0, is channel h + i and belongs to group i / N; value = offset + code * scale, as
+// in tok.cc. Errors: bf16's (relative 2^-8) and tok's. Row-wise; left-out tokens are stored like the others.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@
 namespace kvant {
 namespace {
 
-constexpr int kMostHigh = 32;
+constexpr int kMaxHigh = 32;
 constexpr int kWidths[] = {1, 2, 3, 4, 5, 6, 8};
 
 struct HiShape {
@@ -63,7 +63,7 @@ struct HiPage {
   Byte* scale(int token, int group) const {
     return codes(tokens) + 2 * (static_cast<std::ptrdiff_t>(token) * shape.groups(d) + group);
   }
-  Byte* zero(int token, int group) const { return scale(tokens, 0) + (scale(token, group) - scale(0, 0)); }
+  Byte* offset(int token, int group) const { return scale(tokens, 0) + (scale(token, group) - scale(0, 0)); }
 };
 
 // The row coder works on 8 channels at a time: rows are lengthened to a multiple of that.
@@ -74,14 +74,14 @@ int whole_blocks(int n) {
 using Row = std::array<float, kMaxHeadDim>;
 using PackedRow = std::array<std::byte, kMaxHeadDim>;
 
-// Scale and zero of each coded channel.
+// Scale and offset of each coded channel.
 struct GridRow {
   Row scale{};
-  Row zero{};
+  Row offset{};
 
   void fill(int first, int n, const AffineGroup& group) {
     std::fill_n(scale.begin() + first, n, float_from_f16(group.scale));
-    std::fill_n(zero.begin() + first, n, float_from_f16(group.zero));
+    std::fill_n(offset.begin() + first, n, float_from_f16(group.offset));
   }
 };
 
@@ -144,14 +144,14 @@ class HiFormat : public Format {
       const auto [low, high] = extremes(row.data() + begin, size);
       const AffineGroup fitted = fit_affine_group(low, high, shape_.bits);
       std::memcpy(out.scale(token, group), &fitted.scale, 2);
-      std::memcpy(out.zero(token, group), &fitted.zero, 2);
+      std::memcpy(out.offset(token, group), &fitted.offset, 2);
       grid.fill(begin, size, fitted);
     }
     Row reciprocal;
     reciprocal_row(grid.scale.data(), m, reciprocal.data());
     std::fill(reciprocal.begin() + m, reciprocal.begin() + blocks, 0.0F);  // spare codes are 0
     PackedRow packed;
-    encode_affine_row(row.data(), blocks, shape_.bits, reciprocal.data(), grid.zero.data(), packed.data());
+    encode_affine_row(row.data(), blocks, shape_.bits, reciprocal.data(), grid.offset.data(), packed.data());
     std::memcpy(out.codes(token), packed.data(), shape_.row_bytes(out.d));
   }
 
@@ -162,14 +162,14 @@ class HiFormat : public Format {
     for (int group = 0; group < shape_.groups(in.d); ++group) {
       AffineGroup stored;
       std::memcpy(&stored.scale, in.scale(token, group), 2);
-      std::memcpy(&stored.zero, in.zero(token, group), 2);
+      std::memcpy(&stored.offset, in.offset(token, group), 2);
       const int begin = group * shape_.group;
       grid.fill(begin, std::min(shape_.group, blocks - begin), stored);
     }
     PackedRow packed{};
     std::memcpy(packed.data(), in.codes(token), shape_.row_bytes(in.d));
     Row row;
-    decode_affine_row(packed.data(), blocks, shape_.bits, grid.scale.data(), grid.zero.data(), row.data());
+    decode_affine_row(packed.data(), blocks, shape_.bits, grid.scale.data(), grid.offset.data(), row.data());
     std::copy_n(row.begin(), m, values);
   }
 
@@ -187,7 +187,7 @@ std::unique_ptr<Format> parse_hi(const std::string& name) {
   const int group = reader.take_number();
   const bool known_width = std::find(std::begin(kWidths), std::end(kWidths), bits) != std::end(kWidths);
   const bool known_group = group >= kCodeBlock && group <= kMaxHeadDim && group % kCodeBlock == 0;
-  if (!reader.at_end() || high < 1 || high > kMostHigh || !known_width || !known_group) return nullptr;
+  if (!reader.at_end() || high < 1 || high > kMaxHigh || !known_width || !known_group) return nullptr;
   return std::make_unique<HiFormat>(name, HiShape{high, bits, group});
 }
 

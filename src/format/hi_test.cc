@@ -36,19 +36,19 @@ void check_coded(const Shape& shape, int d, const std::vector<std::byte>& page, 
                  const float* values, const float* decoded) {
   const std::byte* codes = page.data() + 2 * kPageTokens * shape.high;
   const std::byte* scales = codes + kPageTokens * shape.row_bytes(d);
-  const std::byte* zeros = scales + 2 * kPageTokens * shape.groups(d);
+  const std::byte* offsets = scales + 2 * kPageTokens * shape.groups(d);
   for (int i = 0; i < shape.coded(d); ++i) {
     const int begin = i / shape.group * shape.group;
     const int end = std::min(begin + shape.group, shape.coded(d));
     const auto [low, high] = std::minmax_element(values + begin, values + end);
     const int at = 2 * (token * shape.groups(d) + i / shape.group);
     const double scale = f16_at(scales + at);
-    const double zero = f16_at(zeros + at);
+    const double offset = f16_at(offsets + at);
     const double designed = (double{*high} - *low) / shape.last_code();
-    ASSERT_NEAR(zero, *low, f16_rounding(*low));
+    ASSERT_NEAR(offset, *low, f16_rounding(*low));
     ASSERT_NEAR(scale, designed, 1.01 * f16_rounding(designed) + f16_rounding(*low) / shape.last_code());
     const int code = code_from_stream(codes + token * shape.row_bytes(d), i, shape.bits);
-    ASSERT_EQ(decoded[i], static_cast<float>(zero + code * scale));
+    ASSERT_EQ(decoded[i], static_cast<float>(offset + code * scale));
     ASSERT_LE(std::fabs(decoded[i] - double{values[i]}),
               designed / 2 + f16_rounding(*low) + (shape.last_code() + 1) * f16_rounding(designed));
   }

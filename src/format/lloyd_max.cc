@@ -45,8 +45,8 @@ std::vector<double> lloyd_max_levels(int bits) {
   std::vector<double> positive(n);
   for (int i = 0; i < n; ++i) positive[i] = (i + 0.5) * 3 / n;
   constexpr double kStill = 1e-12;
-  constexpr int kMostSteps = 100'000;  // 6 bits take some ten thousand
-  for (int step = 0; step < kMostSteps && improve(positive) > kStill; ++step) {
+  constexpr int kMaxSteps = 100'000;  // 6 bits take some ten thousand
+  for (int step = 0; step < kMaxSteps && improve(positive) > kStill; ++step) {
   }
   std::vector<double> levels(positive.rbegin(), positive.rend());
   for (double& level : levels) level = -level;

@@ -32,8 +32,8 @@
 namespace kvant {
 namespace {
 
-constexpr int kMostLevels = 32;
-using Levels = std::array<float, kMostLevels>;
+constexpr int kMaxLevels = 32;
+using Levels = std::array<float, kMaxLevels>;
 
 constexpr std::size_t lm_page_bytes(int bits, int d) {
   return static_cast<std::size_t>(kPageTokens) * (d * bits / 8 + 2);
@@ -138,7 +138,7 @@ class LmFormat : public Format {
     const float largest = levels_[(1 << bits_) - 1];
     for (int code = 0; code < 1 << bits_; ++code)
       table.biased.push_back(biased_byte(levels_[code] / largest * 127));
-    table.biased.resize(kMostLevels);
+    table.biased.resize(kMaxLevels);
     table.scale = largest / 127 / std::sqrt(static_cast<float>(context.head_dim));
     return table;
   }

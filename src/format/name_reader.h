@@ -22,7 +22,7 @@ class NameReader {
     int value = 0;
     std::size_t digits = 0;
     while (digits < rest_.size() && rest_[digits] >= '0' && rest_[digits] <= '9') {
-      if (digits == kMostDigits) return -1;
+      if (digits == kMaxDigits) return -1;
       value = value * 10 + (rest_[digits] - '0');
       ++digits;
     }
@@ -34,7 +34,7 @@ class NameReader {
   bool at_end() const { return rest_.empty(); }
 
  private:
-  static constexpr std::size_t kMostDigits = 4;
+  static constexpr std::size_t kMaxDigits = 4;
   std::string_view rest_;
 };
 

@@ -16,13 +16,13 @@ using Floats = float __attribute__((vector_size(4 * kCentroidLanes)));
 using Ints = std::int32_t __attribute__((vector_size(4 * kCentroidLanes)));
 
 constexpr int kTileFloats = 4096;  // of a tile of centroids: 16 KiB, which stay in the first-level cache
-constexpr int kMostTileVectors = kTileFloats / 2 / kCentroidLanes;  // dim >= 2
-constexpr int kVectorsAtOnce = 4;                                   // share each load of centroids
+constexpr int kMaxTileVectors = kTileFloats / 2 / kCentroidLanes;  // dim >= 2
+constexpr int kVectorsAtOnce = 4;                                  // share each load of centroids
 
 // Centroids [first, first + n) of a codebook, coordinate by coordinate.
 struct Tile {
   std::array<Floats, kTileFloats / kCentroidLanes> coordinates;  // [n / 16][dim] vectors of 16 centroids
-  std::array<Floats, kMostTileVectors> offsets;                  // -|c|^2 / 2
+  std::array<Floats, kMaxTileVectors> offsets;                   // -|c|^2 / 2
   int first = 0;
   int n_vectors = 0;  // n / 16
 };
@@ -122,10 +122,10 @@ KVANT_SIMD_CLONES void search_any(const float* vectors, std::ptrdiff_t stride, i
 
 void nearest_centroids(const float* vectors, std::ptrdiff_t stride, int n, int dim, const float* centroids,
                        int n_centroids, std::uint16_t* nearest) {
-  KVANT_CHECK(n <= kMostSearchVectors, "too many vectors for one search");
+  KVANT_CHECK(n <= kMaxSearchVectors, "too many vectors for one search");
   KVANT_CHECK(n_centroids % kCentroidLanes == 0 && n_centroids <= 65536,
               "a codebook of 16 to 65536 centroids");
-  std::array<Best, kMostSearchVectors + kVectorsAtOnce> best;
+  std::array<Best, kMaxSearchVectors + kVectorsAtOnce> best;
   std::fill_n(best.begin(), n + kVectorsAtOnce, Best{-std::numeric_limits<float>::infinity(), 0});
   search_any(vectors, stride, n, dim, centroids, n_centroids, best.data());
   for (int i = 0; i < n; ++i) nearest[i] = static_cast<std::uint16_t>(best[i].index);

@@ -7,11 +7,11 @@
 namespace kvant {
 
 // Vectors that one call may bring; centroids come in whole multiples of 16.
-inline constexpr int kMostSearchVectors = 4096;
+inline constexpr int kMaxSearchVectors = 4096;
 inline constexpr int kCentroidLanes = 16;
 
 // nearest[i] = the c with the smallest |vectors[i] - centroids[c]|, the first of equals.
-//   vectors:   n of them, `dim` numbers each, vector i at vectors + i * stride; n <= kMostSearchVectors
+//   vectors:   n of them, `dim` numbers each, vector i at vectors + i * stride; n <= kMaxSearchVectors
 //   centroids: [n_centroids, dim]; n_centroids a multiple of kCentroidLanes, at most 65536
 // dim: 2, 4 or 8. Distances are compared as <x, c> - |c|^2 / 2 in F32, so nearly equal ones may swap.
 void nearest_centroids(const float* vectors, std::ptrdiff_t stride, int n, int dim, const float* centroids,

@@ -21,7 +21,7 @@
 //
 // Left-out tokens widen no range; their integers and codes are clamped. Blocks without any other token, and
 // those whose values are all below 2^-100, decode to zeros. s is computed from at most 3e38, so that every
-// decoded value is finite. A constant block is exact to F32's rounding. Integral: the whole numbers are q1'.
+// decoded value is finite. A constant block is exact to F32's rounding. Integral: the integers are q1'.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -177,12 +177,12 @@ class ProgFormat : public Format {
     load_scales(in, scales.data());
     parameters.token_scale.resize(kPageTokens);
     parameters.channel_scale.resize(static_cast<std::size_t>(kBlocks) * d);
-    parameters.channel_zero.resize(static_cast<std::size_t>(kBlocks) * d);
+    parameters.channel_offset.resize(static_cast<std::size_t>(kBlocks) * d);
     for (int block = 0; block < kBlocks; ++block) {
       std::fill_n(parameters.token_scale.begin() + block * kBlockTokens, kBlockTokens, scales[block]);
       widen_grid(in.steps(block), in.zeros(block), d, scales[block],
                  parameters.channel_scale.data() + static_cast<std::ptrdiff_t>(block) * d,
-                 parameters.channel_zero.data() + static_cast<std::ptrdiff_t>(block) * d);
+                 parameters.channel_offset.data() + static_cast<std::ptrdiff_t>(block) * d);
     }
   }
 

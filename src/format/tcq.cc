@@ -43,9 +43,9 @@ constexpr std::size_t tcq_page_bytes(int bits, int d) {
 static_assert(tcq_page_bytes(2, 64) == 2308 && tcq_page_bytes(3, 64) == 3332);
 static_assert(tcq_page_bytes(2, 128) == 4484 && tcq_page_bytes(4, 128) == 8580);
 
-constexpr int kGainSteps = 32;         // gain codes in an octave
-constexpr int kSilent = 255;           // the gain code of 0
-constexpr double kMostGain = 0x1p126;  // times the largest level, 3.4, it is still finite
+constexpr int kGainSteps = 32;        // gain codes in an octave
+constexpr int kSilent = 255;          // the gain code of 0
+constexpr double kMaxGain = 0x1p126;  // times the largest level, 3.4, it is still finite
 
 double gain_of_code(int code, double loudest) {
   return code == kSilent ? 0 : loudest * std::exp2(-static_cast<double>(code) / kGainSteps);
@@ -109,7 +109,7 @@ void normalize(const float* x, int d, float* normal) {
 // The least squares gain of `shape` for x; at least 0.
 double fit(const float* x, const float* shape, int d) {
   const double length = dot(shape, shape, d);
-  return length > 0 ? std::clamp(dot(x, shape, d) / length, 0.0, kMostGain) : 0;
+  return length > 0 ? std::clamp(dot(x, shape, d) / length, 0.0, kMaxGain) : 0;
 }
 
 class TcqFormat : public Format {
@@ -174,8 +174,8 @@ class TcqFormat : public Format {
     const std::byte* stored = codes_of(page, kPageTokens, d);
     float loudest;
     std::memcpy(&loudest, stored + kPageTokens + 2 * static_cast<std::ptrdiff_t>(d), sizeof loudest);
-    parameters.channel_zero.resize(d);
-    float_row_from_f16(stored + kPageTokens, parameters.channel_zero.data(), d);
+    parameters.channel_offset.resize(d);
+    float_row_from_f16(stored + kPageTokens, parameters.channel_offset.data(), d);
     parameters.token_scale.resize(kPageTokens);
     widen_gains(reinterpret_cast<const std::uint8_t*>(stored), kPageTokens, loudest * table.scale,
                 parameters.token_scale.data());
@@ -220,7 +220,7 @@ std::unique_ptr<Format> parse_tcq(const std::string& name) {
   NameReader reader(name);
   if (!reader.take("tcq")) return nullptr;
   const int bits = reader.take_number();
-  if (!reader.at_end() || bits < 1 || bits > kMostTrellisBits) return nullptr;
+  if (!reader.at_end() || bits < 1 || bits > kMaxTrellisBits) return nullptr;
   return std::make_unique<TcqFormat>(name, trellis_tables()[bits - 1]);
 }
 

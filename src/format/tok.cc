@@ -6,18 +6,18 @@
 //   codes   [kPageTokens][d]   B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes
 //                              a token
 //   scales  [kPageTokens][n]   f16
-//   zeros   [kPageTokens][n]   f16, asymmetric only
+//   offsets   [kPageTokens][n]   f16, asymmetric only
 //
-// Asymmetric (KIVI's and QuaRot's token-wise grid): value = zero + code * scale, with zero = f16(min) and
-//   scale = f16((max - zero) / (2^B - 1)). Error <= scale / 2, plus f16's rounding of zero and scale.
+// Asymmetric (KIVI's and QuaRot's token-wise grid): value = offset + code * scale, with offset = f16(min) and
+//   scale = f16((max - offset) / (2^B - 1)). Error <= scale / 2, plus f16's rounding of offset and scale.
 // Symmetric (s): value = (code - 2^(B-1)) * scale.
 //   B = 1: scale = f16(mean |x|), the code is the sign: x >= 0.
 //   B = 2 .. 6: scale = f16(-x* / 2^(B-1)), x* the value of largest magnitude, so that it falls on the lowest
 //   code and no code is wasted (as in llama.cpp's q4_0; RMS error 11 % below max / 7 for 4 bits and Gaussian
 //   values). Error <= |scale| / 2, but up to |scale| for values opposite in sign to x* and nearly as large.
 //   B = 8: scale = f16(max |x| / 127), codes 1 .. 255: signed bytes that can be negated. Error <= scale / 2.
-// A constant group is exact to f16. Scales below 2^-25 are stored as 0: the group decodes to its zero point.
-// Scales and zero points saturate at 65504, and codes at their ends, so decoded values are always finite.
+// A constant group is exact to f16. Scales below 2^-25 are stored as 0: the group decodes to its offset.
+// Scales and offsets saturate at 65504, and codes at their ends, so decoded values are always finite.
 // Row-wise; left-out tokens are stored like the others, since no other token shares their groups.
 #include <algorithm>
 #include <array>
@@ -53,7 +53,7 @@ static_assert(tok_page_bytes(4, 128, false, 128) == 8704 && tok_page_bytes(4, 12
 static_assert(tok_page_bytes(2, 128, false, 128) == 4608 && tok_page_bytes(4, 32, true, 128) == 9216);
 static_assert(tok_page_bytes(8, 32, true, 64) == 8704 && tok_page_bytes(3, 32, false, 80) == 5376);
 
-constexpr int kMostGroups = kMaxHeadDim / kCodeBlock;
+constexpr int kMaxGroups = kMaxHeadDim / kCodeBlock;
 constexpr int kWidths[] = {1, 2, 3, 4, 5, 6, 8};
 
 float mean_magnitude(const float* x, int n) {
@@ -62,7 +62,7 @@ float mean_magnitude(const float* x, int n) {
   return static_cast<float>(sum / n);
 }
 
-// A group's grid as f16 scale; asymmetric ones also have a zero point.
+// A group's grid as f16 scale; asymmetric ones also have an offset.
 AffineGroup fit_group(const float* x, int n, const TokShape& shape) {
   if (shape.symmetric && shape.bits == 1) return {f16_from_float_saturated(mean_magnitude(x, n)), 0};
   const auto [low, high] = extremes(x, n);
@@ -73,29 +73,29 @@ AffineGroup fit_group(const float* x, int n, const TokShape& shape) {
   return {f16_from_float_saturated(scale), 0};
 }
 
-// The grid as value = zero + code * step.
+// The grid as value = offset + code * step.
 struct Grid {
-  float step, zero;
+  float step, offset;
 };
 
-Grid as_grid(float scale, float zero, const TokShape& shape) {
-  if (!shape.symmetric) return {scale, zero};
+Grid as_grid(float scale, float offset, const TokShape& shape) {
+  if (!shape.symmetric) return {scale, offset};
   if (shape.bits == 1) return {2 * scale, -scale};
   return {scale, -scale * static_cast<float>(1 << (shape.bits - 1))};
 }
 
 Grid grid_of(const AffineGroup& group, const TokShape& shape) {
-  return as_grid(float_from_f16(group.scale), float_from_f16(group.zero), shape);
+  return as_grid(float_from_f16(group.scale), float_from_f16(group.offset), shape);
 }
 
 // One grid for each channel of a token.
 struct GridRow {
   std::array<float, kMaxHeadDim> step;
-  std::array<float, kMaxHeadDim> zero;
+  std::array<float, kMaxHeadDim> offset;
 
   void fill(int first, int n, const Grid& grid) {
     std::fill_n(step.begin() + first, n, grid.step);
-    std::fill_n(zero.begin() + first, n, grid.zero);
+    std::fill_n(offset.begin() + first, n, grid.offset);
   }
 };
 
@@ -111,7 +111,7 @@ struct TokPage {
   Byte* scale(int token, int group) const {
     return codes(tokens) + 2 * (static_cast<std::ptrdiff_t>(token) * shape.groups(d) + group);
   }
-  Byte* zero(int token, int group) const { return scale(tokens, 0) + (scale(token, group) - scale(0, 0)); }
+  Byte* offset(int token, int group) const { return scale(tokens, 0) + (scale(token, group) - scale(0, 0)); }
 };
 
 // f16 [kPageTokens][groups] as [groups][kPageTokens]. Where `Groups` is not 0 it is the number of groups, so
@@ -140,14 +140,14 @@ void widen_columns(const std::byte* rows, int groups, std::vector<float>& column
   const std::size_t n = static_cast<std::size_t>(kPageTokens) * groups;
   columns.resize(n);
   if (groups == 1) return float_row_from_f16(rows, columns.data(), n);
-  std::array<std::uint16_t, kMostGroups * kPageTokens> stored;
+  std::array<std::uint16_t, kMaxGroups * kPageTokens> stored;
   transpose(rows, groups, stored.data());
   float_row_from_f16(stored.data(), columns.data(), n);
 }
 
-KVANT_SIMD_CLONES void scale_grids(const Grid& unit, int n, float* step, float* zero) {
+KVANT_SIMD_CLONES void scale_grids(const Grid& unit, int n, float* step, float* offset) {
   for (int i = 0; i < n; ++i) {
-    zero[i] = unit.zero * step[i];
+    offset[i] = unit.offset * step[i];
     step[i] *= unit.step;
   }
 }
@@ -195,11 +195,12 @@ class TokFormat : public Format {
         const int size = std::min(shape_.group, d - begin);
         const AffineGroup fitted = fit_group(token + begin, size, shape_);
         std::memcpy(out.scale(first + row, group), &fitted.scale, 2);
-        if (!shape_.symmetric) std::memcpy(out.zero(first + row, group), &fitted.zero, 2);
+        if (!shape_.symmetric) std::memcpy(out.offset(first + row, group), &fitted.offset, 2);
         grids.fill(begin, size, grid_of(fitted, shape_));
       }
       reciprocal_row(grids.step.data(), d, reciprocal.data());
-      encode_affine_row(token, d, shape_.bits, reciprocal.data(), grids.zero.data(), out.codes(first + row));
+      encode_affine_row(token, d, shape_.bits, reciprocal.data(), grids.offset.data(),
+                        out.codes(first + row));
     }
   }
 
@@ -208,7 +209,7 @@ class TokFormat : public Format {
     const TokPage<const std::byte> in{page, shape_, d, context.page_tokens};
     const int group = std::min(shape_.group, d);
     if (shape_.bits == 8 && shape_.symmetric && d % group == 0) {
-      std::array<float, kMostGroups * kPageTokens> scales;
+      std::array<float, kMaxGroups * kPageTokens> scales;
       const int n = n_tokens * shape_.groups(d);
       float_row_from_f16(in.scale(0, 0), scales.data(), n);
       return decode_byte_groups(page, scales.data(), n, group, values);
@@ -218,11 +219,11 @@ class TokFormat : public Format {
       for (int group = 0; group < shape_.groups(d); ++group) {
         AffineGroup stored;
         std::memcpy(&stored.scale, in.scale(token, group), 2);
-        if (!shape_.symmetric) std::memcpy(&stored.zero, in.zero(token, group), 2);
+        if (!shape_.symmetric) std::memcpy(&stored.offset, in.offset(token, group), 2);
         const int begin = group * shape_.group;
         grids.fill(begin, std::min(shape_.group, d - begin), grid_of(stored, shape_));
       }
-      decode_affine_row(in.codes(token), d, shape_.bits, grids.step.data(), grids.zero.data(),
+      decode_affine_row(in.codes(token), d, shape_.bits, grids.step.data(), grids.offset.data(),
                         values + static_cast<std::ptrdiff_t>(token) * d);
     }
   }
@@ -241,10 +242,10 @@ class TokFormat : public Format {
     const TokPage<const std::byte> in{page, shape_, d, context.page_tokens};
     widen_columns(in.scale(0, 0), groups, parameters.token_scale);
     if (!shape_.symmetric) {
-      widen_columns(in.zero(0, 0), groups, parameters.token_zero);
+      widen_columns(in.offset(0, 0), groups, parameters.token_offset);
     } else {
-      parameters.token_zero.resize(n);
-      scale_grids(as_grid(1, 0, shape_), n, parameters.token_scale.data(), parameters.token_zero.data());
+      parameters.token_offset.resize(n);
+      scale_grids(as_grid(1, 0, shape_), n, parameters.token_scale.data(), parameters.token_offset.data());
     }
   }
 
@@ -280,7 +281,7 @@ std::vector<std::string> tok_members() {
 const FormatFamily& tok_family() {
   static const FormatFamily family{
       "tok<B>g<N>[s]",
-      "B bits, groups of N channels of a token with f16 scale and zero; s: symmetric, f16 scale only",
+      "B bits, groups of N channels of a token with f16 scale and offset; s: symmetric, f16 scale only",
       tok_members(), parse_tok};
   return family;
 }

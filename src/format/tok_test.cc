@@ -25,7 +25,7 @@ struct Shape {
 // A page read by the byte map of the design: what one group stores.
 struct StoredGroup {
   double scale = 0;
-  double zero = 0;  // as value = zero + code * step
+  double offset = 0;  // as value = offset + code * step
   double step = 0;
 };
 
@@ -37,12 +37,12 @@ StoredGroup stored_group(const std::vector<std::byte>& page, const Shape& shape,
   stored.scale = f16_at(scales + 2 * (token * n + group));
   stored.step = stored.scale;
   if (!shape.symmetric) {
-    stored.zero = f16_at(scales + 2 * (kPageTokens * n + token * n + group));
+    stored.offset = f16_at(scales + 2 * (kPageTokens * n + token * n + group));
   } else if (shape.bits == 1) {
     stored.step = 2 * stored.scale;
-    stored.zero = -stored.scale;
+    stored.offset = -stored.scale;
   } else {
-    stored.zero = -stored.scale * (1 << (shape.bits - 1));
+    stored.offset = -stored.scale * (1 << (shape.bits - 1));
   }
   return stored;
 }
@@ -71,21 +71,21 @@ void check_group(const TestFormat& test, const std::vector<float>& values, const
   const float* x = values.data() + token * d + begin;
   const StoredGroup stored = stored_group(page, shape, d, token, group);
   const double designed = designed_scale(x, n, shape);
-  const double zero_rounding = shape.symmetric ? 0 : f16_rounding(stored.zero);
+  const double zero_rounding = shape.symmetric ? 0 : f16_rounding(stored.offset);
   ASSERT_NEAR(stored.scale, designed, 1.01 * f16_rounding(designed) + zero_rounding / shape.last_code());
   if (!shape.symmetric) {
     const double low = *std::min_element(x, x + n);
-    ASSERT_NEAR(stored.zero, low, f16_rounding(low));
+    ASSERT_NEAR(stored.offset, low, f16_rounding(low));
   }
   for (int i = 0; i < n; ++i) {
     const std::size_t at = static_cast<std::size_t>(token) * d + begin + i;
     const int code = code_from_stream(page.data(), at, shape.bits);
-    const double value = stored.zero + code * stored.step;
+    const double value = stored.offset + code * stored.step;
     ASSERT_EQ(decoded[at], static_cast<float>(value));
     const double error = std::fabs(value - x[i]);
-    const double slack = 1e-5 * (std::fabs(stored.zero) + std::fabs(stored.step));
+    const double slack = 1e-5 * (std::fabs(stored.offset) + std::fabs(stored.step));
     for (const int other : {std::max(code - 1, 0), std::min(code + 1, shape.last_code())}) {
-      ASSERT_LE(error, std::fabs(stored.zero + other * stored.step - x[i]) + slack);
+      ASSERT_LE(error, std::fabs(stored.offset + other * stored.step - x[i]) + slack);
     }
     // All lie within half a step of the grid, but at its ends: f16's rounding, the symmetric grids' missing
     // code, and one bit's means.
@@ -129,7 +129,7 @@ TEST(TokenGroups, StoreTheNearestGridPointOfTheDesignedGrid) {
       SCOPED_TRACE(test.label());
       check_page(test, key_like_values(d, 1));
       std::vector<float> small = key_like_values(d, 2);
-      for (float& value : small) value *= 1e-6F;  // scales and zeros are f16 denormals
+      for (float& value : small) value *= 1e-6F;  // scales and offsets are f16 denormals
       check_page(test, small);
       if (HasFatalFailure()) return;
     }

@@ -30,7 +30,7 @@ TrellisLevels trellis_levels(const TrellisTable& table) {
 
 void decode_trellis(const std::byte* packed, int n, int bits, const TrellisLevels& levels, float* shape) {
   const int size = n * bits / 8;
-  std::array<std::byte, kMaxHeadDim * kMostTrellisBits / 8 + 2> stream;
+  std::array<std::byte, kMaxHeadDim * kMaxTrellisBits / 8 + 2> stream;
   stream[0] = packed[size - 1];
   std::memcpy(stream.data() + 1, packed, size);
   stream[size + 1] = packed[0];

@@ -12,7 +12,7 @@ constexpr double kSquaredErrors[] = {0, .287, .0777, .0211, .00585, .0018, .0005
 constexpr double kBinWidth = 0.25;   // in root squared errors: costs .5 % of squared error
 constexpr double kBeyondLevels = 4;  // how far the bins reach beyond the largest level, in the same
 constexpr double kCostUnit = 16;     // the cost of the squared error above
-constexpr int kMostCost = 0xffff;
+constexpr int kMaxCost = 0xffff;
 
 }  // namespace
 
@@ -44,7 +44,7 @@ void TrellisBranches::add_bin(double value, const TrellisTable& table) {
       for (int state = best; state < (to + 1) << bits_; state += parents())
         if (errors[state] < errors[best]) best = state;
       const double cost = std::nearbyint((errors[best] - least) * (kCostUnit / kSquaredErrors[bits_]));
-      backward_.push_back(static_cast<std::uint16_t>(std::min<double>(cost, kMostCost)));
+      backward_.push_back(static_cast<std::uint16_t>(std::min<double>(cost, kMaxCost)));
       forward_[first + static_cast<std::size_t>(k) * nodes() + to] = backward_.back();
       if (bits_ > kTrellisBits / 2)
         symbols_.push_back(static_cast<std::uint8_t>(best >> (kTrellisBits - bits_)));
@@ -53,10 +53,10 @@ void TrellisBranches::add_bin(double value, const TrellisTable& table) {
 }
 
 void TrellisBranches::find_bins(const float* values, int n, std::uint16_t* bins) const {
-  const float most = static_cast<float>(last_bin_) / 2;
+  const float maximum = static_cast<float>(last_bin_) / 2;
   for (int i = 0; i < n; ++i) {
-    const float centred = std::clamp(values[i] * bins_per_unit_, -most, most);
-    bins[i] = static_cast<std::uint16_t>(static_cast<int>(centred + (most + 0.5F)));
+    const float centred = std::clamp(values[i] * bins_per_unit_, -maximum, maximum);
+    bins[i] = static_cast<std::uint16_t>(static_cast<int>(centred + (maximum + 0.5F)));
   }
 }
 

@@ -10,7 +10,7 @@ namespace kvant {
 
 inline constexpr int kTrellisBits = 8;  // of a state
 inline constexpr int kTrellisStates = 1 << kTrellisBits;
-inline constexpr int kMostTrellisBits = 6;  // B
+inline constexpr int kMaxTrellisBits = 6;  // B
 
 // How the levels of B bits a value follow from the states. The fold's mask has no bit below its shift.
 struct TrellisCode {
@@ -22,7 +22,7 @@ struct TrellisCode {
 };
 
 // For B = 1 to 6 in order: searched for on rows of Gaussian values (scripts/search-trellis.cc).
-inline constexpr TrellisCode kTrellisCodes[kMostTrellisBits] = {
+inline constexpr TrellisCode kTrellisCodes[kMaxTrellisBits] = {
     {.bits = 1, .scale = 0.01218F, .mix = 7, .fold = 1, .fold_mask = 0x24},
     {.bits = 2, .scale = 0.02422F, .mix = 6, .fold = 2, .fold_mask = 0xd0},
     {.bits = 3, .scale = 0.02430F, .mix = 6, .fold = 2, .fold_mask = 0xf0},

@@ -3,9 +3,9 @@
 namespace kvant {
 namespace {
 
-constexpr std::array<TrellisTable, kMostTrellisBits> tables() {
-  std::array<TrellisTable, kMostTrellisBits> tables{};
-  for (int i = 0; i < kMostTrellisBits; ++i) {
+constexpr std::array<TrellisTable, kMaxTrellisBits> tables() {
+  std::array<TrellisTable, kMaxTrellisBits> tables{};
+  for (int i = 0; i < kMaxTrellisBits; ++i) {
     static_cast<TrellisCode&>(tables[i]) = kTrellisCodes[i];
     for (int state = 0; state < kTrellisStates; ++state)
       tables[i].levels[state] = static_cast<std::int8_t>(state_level(kTrellisCodes[i], state));
@@ -13,7 +13,7 @@ constexpr std::array<TrellisTable, kMostTrellisBits> tables() {
   return tables;
 }
 
-constexpr std::array<TrellisTable, kMostTrellisBits> kTables = tables();
+constexpr std::array<TrellisTable, kMaxTrellisBits> kTables = tables();
 
 }  // namespace
 

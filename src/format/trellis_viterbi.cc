@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-constexpr int kMostCost = 0xffff;
+constexpr int kMaxCost = 0xffff;
 
 template <int B>
 struct Trellis {
@@ -26,7 +26,7 @@ void step(const std::uint16_t* costs, const std::uint16_t* before, int floor, st
   using T = Trellis<B>;
   for (int node = 0; node < T::kNodes; ++node) {
     const std::uint16_t* parents = before + T::first_parent(node);
-    int low = kMostCost;
+    int low = kMaxCost;
     for (int k = 0; k < T::kParents; ++k)
       low = std::min(low, parents[k] - floor + costs[k * T::kNodes + node]);
     after[node] = static_cast<std::uint16_t>(low);
@@ -54,7 +54,7 @@ void trace(const std::uint16_t* all_costs, int n, const ViterbiRow& row) {
     const int first = T::first_parent(node);
     const std::uint16_t* parents = row.least + static_cast<std::ptrdiff_t>(i) * T::kStride + first;
     int best = 0;
-    int low = kMostCost;
+    int low = kMaxCost;
     for (int k = 0; k < T::kParents; ++k) {
       const int cost = parents[k] + costs[k];
       best = cost < low ? k : best;

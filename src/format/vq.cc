@@ -51,10 +51,10 @@ static_assert(vq_page_bytes(4, 8, false, 128) == 4096 && vq_page_bytes(4, 8, fal
 static_assert(vq_page_bytes(4, 10, false, 64) == 2560 && vq_page_bytes(8, 12, false, 128) == 3072);
 static_assert(vq_page_bytes(4, 8, true, 128) == 4352 && vq_page_bytes(8, 10, true, 80) == 1856);
 
-constexpr int kMostCodesPerToken = kMaxHeadDim / 2;
+constexpr int kMaxCodesPerToken = kMaxHeadDim / 2;
 constexpr int kChunkTokens = 8;    // decoded together: their codes are whole bytes of the stream
 constexpr int kSearchTokens = 32;  // searched together: they share the loads of the codebook
-static_assert(kSearchTokens * kMostCodesPerToken <= kMostSearchVectors);
+static_assert(kSearchTokens * kMaxCodesPerToken <= kMaxSearchVectors);
 
 class VqFormat : public Format {
  public:
@@ -124,7 +124,7 @@ class VqFormat : public Format {
               std::byte* page) const override {
     const int d = context.head_dim;
     const float* codebook = codebook_of(context);
-    std::array<std::uint16_t, kPageTokens * kMostCodesPerToken> codes;  // [kPageTokens][d / X]
+    std::array<std::uint16_t, kPageTokens * kMaxCodesPerToken> codes;  // [kPageTokens][d / X]
     if (shape_.kind == Kind::pq) {
       search_sub_spaces(values, d, codebook, codes.data());
     } else {
@@ -141,7 +141,7 @@ class VqFormat : public Format {
   void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const override {
     const int d = context.head_dim;
     const float* codebook = codebook_of(context);
-    std::array<std::uint16_t, kChunkTokens * kMostCodesPerToken> codes;
+    std::array<std::uint16_t, kChunkTokens * kMaxCodesPerToken> codes;
     const std::size_t n_codes = static_cast<std::size_t>(kChunkTokens) * shape_.codes_per_token(d);
     for (int first = 0; first < n_tokens; first += kChunkTokens) {
       unpack_codes(codes_of(page, first, d), n_codes, shape_.bits, codes.data());

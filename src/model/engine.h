@@ -17,7 +17,7 @@ namespace kvant {
 
 enum class WeightMode : std::uint8_t {
   as_stored,  // the file's types; repacked where ggml has a faster layout
-  f32,        // expanded to F32: exact, and a faster prompt path for some types (evaluations)
+  f32,        // dequantized to F32: exact, and a faster prompt path for some types (evaluations)
 };
 
 struct EngineOptions {

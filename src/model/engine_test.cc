@@ -106,11 +106,11 @@ class Bench {
 
 double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
-  double most = 0;
+  double maximum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    if (!(std::abs(a[i] - b[i]) <= most)) most = std::abs(a[i] - b[i]);
+    if (!(std::abs(a[i] - b[i]) <= maximum)) maximum = std::abs(a[i] - b[i]);
   }
-  return most;
+  return maximum;
 }
 
 // The root mean square of what differs, as a share of that of `exact`.
@@ -244,7 +244,7 @@ TEST(Engine, RunsSequencesOfDifferentLengthsInOneStepAsEachAlone) {
   const auto file = write_tiny_model(model);
   const std::vector<std::int32_t> prompts[] = {random_tokens(150, 1), random_tokens(3, 2),
                                                random_tokens(260, 3)};
-  const std::vector<std::int32_t> answers = random_tokens(3, 4);
+  const std::vector<std::int32_t> next_tokens = random_tokens(3, 4);
   Bench together(file->path());
   Bench alone(file->path());
 
@@ -254,13 +254,14 @@ TEST(Engine, RunsSequencesOfDifferentLengthsInOneStepAsEachAlone) {
   std::vector<float> last(3 * TinyModelWriter::kVocabulary);
   const MatrixView<float> view(last.data(), 3, TinyModelWriter::kVocabulary);
   ASSERT_TRUE(together.step(inputs, view).ok());
-  for (int s = 0; s < 3; ++s) inputs[s] = {inputs[s].sequence, std::span(answers).subspan(s, 1), false, 0};
+  for (int s = 0; s < 3; ++s)
+    inputs[s] = {inputs[s].sequence, std::span(next_tokens).subspan(s, 1), false, 0};
   std::vector<float> next(last.size());
   ASSERT_TRUE(together.step(inputs, {next.data(), 3, TinyModelWriter::kVocabulary}).ok());
 
   for (int s = 0; s < 3; ++s) {
     std::vector<std::int32_t> tokens = prompts[s];
-    tokens.push_back(answers[s]);
+    tokens.push_back(next_tokens[s]);
     const std::vector<float> expected = alone.logits(tokens, 512);
     const auto row = [](const std::vector<float>& all, std::size_t r) {
       const auto first = all.begin() + static_cast<std::ptrdiff_t>(r * TinyModelWriter::kVocabulary);
@@ -288,7 +289,7 @@ TEST(Engine, GivesTheSameLogitsOnAnyNumberOfThreads) {
   EXPECT_LE(max_difference(one.logits(tokens, 33), three.logits(tokens, 33)), 1e-3);
 }
 
-TEST(Engine, ExpandsQuantizedWeightsExactly) {
+TEST(Engine, DequantizesWeightsExactly) {
   TinyModel model;
   model.n_embd = 128;
   model.n_ff = 256;
@@ -297,10 +298,10 @@ TEST(Engine, ExpandsQuantizedWeightsExactly) {
     model.matrix_type = type;
     const auto file = write_tiny_model(model);
     const std::vector<std::int32_t> tokens = random_tokens(64, 6);
-    Bench expanded(file->path(), "k=f16,v=f16", {.n_threads = 1, .weights = WeightMode::f32});
+    Bench dequantized(file->path(), "k=f16,v=f16", {.n_threads = 1, .weights = WeightMode::f32});
     Bench stored(file->path(), "k=f16,v=f16", {.n_threads = 1, .weights = WeightMode::as_stored});
-    EXPECT_GT(expanded.engine().weight_bytes(), stored.engine().weight_bytes()) << ggml_type_name(type);
-    const std::vector<float> exact = expanded.logits(tokens, 64);
+    EXPECT_GT(dequantized.engine().weight_bytes(), stored.engine().weight_bytes()) << ggml_type_name(type);
+    const std::vector<float> exact = dequantized.logits(tokens, 64);
     TinyModel in_f32 = model;
     in_f32.matrix_type = GGML_TYPE_F32;
     in_f32.rounded_to = type;
@@ -308,10 +309,11 @@ TEST(Engine, ExpandsQuantizedWeightsExactly) {
     EXPECT_LE(max_difference(exact, Bench(f32_file->path()).logits(tokens, 64)), 1e-5)
         << ggml_type_name(type);
     // ggml rounds activations to the weights' type, to INT8 where that is quantized: here and in llama.cpp.
-    const double most = type == GGML_TYPE_F16 ? 0.002 : type == GGML_TYPE_BF16 ? 0.015 : 0.03;
-    EXPECT_LE(relative_error(exact, llama_logits(file->path(), tokens, 256)), most) << ggml_type_name(type);
-    EXPECT_LE(relative_error(exact, stored.logits(tokens, 64)), most) << ggml_type_name(type);
-    EXPECT_LE(relative_error(exact, stored.logits(tokens, 1)), most) << ggml_type_name(type);
+    const double maximum = type == GGML_TYPE_F16 ? 0.002 : type == GGML_TYPE_BF16 ? 0.015 : 0.03;
+    EXPECT_LE(relative_error(exact, llama_logits(file->path(), tokens, 256)), maximum)
+        << ggml_type_name(type);
+    EXPECT_LE(relative_error(exact, stored.logits(tokens, 64)), maximum) << ggml_type_name(type);
+    EXPECT_LE(relative_error(exact, stored.logits(tokens, 1)), maximum) << ggml_type_name(type);
   }
 }
 

@@ -148,7 +148,7 @@ void read_attention(Reader& in, Hparams& h) {
   h.n_rot = in.count("rope.dimension_count", h.head_dim, h.head_dim);
   if (h.n_rot % 2 != 0) in.fail("rope.dimension_count", "is odd");
   const bool wide = h.architecture->wide_query_layers == h.n_layers;
-  h.score_scale = 1 / std::sqrt(static_cast<float>(wide ? h.n_embd / h.n_heads : h.head_dim));
+  h.softmax_scale = 1 / std::sqrt(static_cast<float>(wide ? h.n_embd / h.n_heads : h.head_dim));
   if (h.architecture->default_score_softcap > 0) {
     h.score_softcap = in.number("attn_logit_softcapping", h.architecture->default_score_softcap);
   }
@@ -164,7 +164,7 @@ Geometry Hparams::geometry() const {
   g.n_heads = n_heads;
   g.n_kv_heads = n_kv_heads;
   g.head_dim = head_dim;
-  g.score_scale = score_scale;
+  g.softmax_scale = softmax_scale;
   g.score_softcap = score_softcap;
   g.trained_context = trained_context;
   g.sliding_window = sliding_window;

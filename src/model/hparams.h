@@ -42,7 +42,7 @@ struct Hparams {
   Rope rope;          // of layers with full attention
   Rope sliding_rope;  // of sliding layers
   LongRope long_rope = LongRope::none;
-  float score_scale = 0;
+  float softmax_scale = 0;
   float score_softcap = 0;          // 0: none
   float logit_softcap = 0;          // 0: none
   std::vector<int> sliding_window;  // [n_layers], tokens; 0: full attention

@@ -32,7 +32,7 @@ TEST(Hparams, ReadsSizes) {
   EXPECT_EQ(g.n_heads, 6);
   EXPECT_EQ(g.n_kv_heads, 3);
   EXPECT_EQ(g.head_dim, 80);
-  EXPECT_FLOAT_EQ(g.score_scale, 1 / std::sqrt(80.0F));
+  EXPECT_FLOAT_EQ(g.softmax_scale, 1 / std::sqrt(80.0F));
   EXPECT_EQ(g.score_softcap, 0);
   EXPECT_EQ(g.trained_context, 1024);
   EXPECT_EQ(g.sliding_window, (std::vector<int>{0, 0, 0}));
@@ -42,10 +42,10 @@ TEST(Hparams, ReadsSizes) {
 TEST(Hparams, ScalesTheQueriesOfGemma27BByItsWidth) {
   const TinyModel gemma2{
       .architecture = "gemma2", .n_layers = 46, .n_embd = 72, .n_heads = 4, .head_dim = 64};
-  EXPECT_FLOAT_EQ(read(gemma2)->score_scale, 1 / std::sqrt(18.0F));
+  EXPECT_FLOAT_EQ(read(gemma2)->softmax_scale, 1 / std::sqrt(18.0F));
   const TinyModel gemma3{
       .architecture = "gemma3", .n_layers = 62, .n_embd = 72, .n_heads = 4, .head_dim = 64};
-  EXPECT_FLOAT_EQ(read(gemma3)->score_scale, 1 / std::sqrt(18.0F));
+  EXPECT_FLOAT_EQ(read(gemma3)->softmax_scale, 1 / std::sqrt(18.0F));
 }
 
 TEST(Hparams, LaysSlidingWindowsByThePatternOfTheArchitecture) {

@@ -12,14 +12,15 @@ namespace kvant {
 namespace {
 
 constexpr int kBlockOutputs = 96;  // weight rows in one piece of work
-constexpr int kItemRows = 512;     // rows of activations in one, which share the expansion of the weight rows
+constexpr int kItemRows =
+    512;  // rows of activations in one, which share the dequantization of the weight rows
 
 std::size_t scratch_size(const ggml_tensor* weight) {
   return static_cast<std::size_t>(kBlockOutputs * weight->ne[0]);
 }
 
 // Rows [first, first + n) of `weight` as F32, in `scratch` unless they are F32 already.
-const float* expanded_rows(const ggml_tensor* weight, int first, int n, std::vector<float>& scratch) {
+const float* dequantized_rows(const ggml_tensor* weight, int first, int n, std::vector<float>& scratch) {
   const char* rows = static_cast<const char*>(weight->data) + first * weight->nb[1];
   if (weight->type == GGML_TYPE_F32) return reinterpret_cast<const float*>(rows);
   const auto to_float = ggml_get_type_traits(weight->type)->to_float;
@@ -67,7 +68,7 @@ void MatrixProduct::multiply_together(ggml_tensor* y, Team& team) {
   team.for_each(n_blocks * n_row_items, [&](int item) {
     const int output = item / n_row_items * kBlockOutputs;
     const int n = std::min(kBlockOutputs, n_out - output);
-    const float* w = expanded_rows(weight, output, n, members_[team.index()].scratch);
+    const float* w = dequantized_rows(weight, output, n, members_[team.index()].scratch);
     const std::ptrdiff_t first = item % n_row_items * kItemRows;
     const int m = std::min<int>(kItemRows, n_rows - first);
     gemm(m, n, n_in, row_major(static_cast<const float*>(x->data) + first * x_stride, x_stride),

@@ -11,7 +11,7 @@ struct ggml_tensor;
 namespace kvant {
 
 // Small batches, and repacked weights, go to ggml's own product, which reads quantized weights as they are.
-// Batches of at least kGemmRows rows go to F32 products, weights being expanded block by block: for plain
+// Batches of at least kGemmRows rows go to F32 products, weights being dequantized block by block: for plain
 // types that is faster than ggml's product and does not round the activations. There a row's result does not
 // depend on the rows beside it, so prompts give the same bits whatever the chunk.
 class MatrixProduct {
@@ -35,7 +35,7 @@ class MatrixProduct {
   struct Member {
     MatrixProduct* product;
     int thread;
-    std::vector<float> scratch;  // an expanded block of weight rows
+    std::vector<float> scratch;  // a dequantized block of weight rows
   };
   static void gemm_op(ggml_tensor* y, int, int, void* member);
   void multiply_together(ggml_tensor* y, Team& team);

@@ -28,12 +28,12 @@ class Problem {
     std::normal_distribution<float> normal;
     std::vector<float> values(ggml_nelements(weight_));
     for (float& v : values) v = normal(random);
-    expanded_ = values;
+    dequantized_ = values;
     if (type == GGML_TYPE_F32) {
       std::copy(values.begin(), values.end(), static_cast<float*>(weight_->data));
     } else {
       ggml_quantize_chunk(type, values.data(), weight_->data, 0, n_out, n_in, nullptr);
-      ggml_get_type_traits(type)->to_float(weight_->data, expanded_.data(), ggml_nelements(weight_));
+      ggml_get_type_traits(type)->to_float(weight_->data, dequantized_.data(), ggml_nelements(weight_));
     }
     for (std::int64_t i = 0; i < ggml_nelements(x_); ++i) static_cast<float*>(x_->data)[i] = normal(random);
   }
@@ -65,7 +65,7 @@ class Problem {
         double sum = 0;
         double terms = 0;
         for (std::int64_t i = 0; i < x_->ne[0]; ++i) {
-          const double term = static_cast<double>(x[row * x_->ne[0] + i]) * expanded_[o * x_->ne[0] + i];
+          const double term = static_cast<double>(x[row * x_->ne[0] + i]) * dequantized_[o * x_->ne[0] + i];
           sum += term;
           terms += std::abs(term);
         }
@@ -82,11 +82,11 @@ class Problem {
   std::unique_ptr<ggml_backend_buffer, decltype(&ggml_backend_buffer_free)> buffer_;
   ggml_tensor* weight_;
   ggml_tensor* x_;
-  std::vector<float> expanded_;
+  std::vector<float> dequantized_;
 };
 
 // n_out and n_rows that do and don't fill the blocks.
-TEST(MatrixProduct, IsTheProductOfTheExpandedWeights) {
+TEST(MatrixProduct, IsTheProductOfTheDequantizedWeights) {
   for (const ggml_type type :
        {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_1, GGML_TYPE_Q6_K}) {
     for (const int n_in : {256, 512}) {

@@ -51,7 +51,7 @@ class GgufTokenizer : public Tokenizer {
     return text;
   }
 
-  bool ends_answer(std::int32_t token) const override { return llama_vocab_is_eog(vocab_, token); }
+  bool ends_generation(std::int32_t token) const override { return llama_vocab_is_eog(vocab_, token); }
 
   Result<std::string> chat_prompt(std::span<const ChatMessage> messages) const override {
     const char* chat_template = llama_model_chat_template(model_.get(), nullptr);

@@ -25,8 +25,8 @@ class Tokenizer {
   // text becomes that token. An error when the text is not UTF-8.
   virtual Result<std::vector<std::int32_t>> encode(const std::string& text, bool add_special,
                                                    bool parse_special) const = 0;
-  virtual std::string piece(std::int32_t token) const = 0;  // may be a part of a UTF-8 character
-  virtual bool ends_answer(std::int32_t token) const = 0;   // end of text, end of turn
+  virtual std::string piece(std::int32_t token) const = 0;     // may be a part of a UTF-8 character
+  virtual bool ends_generation(std::int32_t token) const = 0;  // end of text, end of turn
   // The prompt for a conversation, ending where the assistant's answer starts; an error when the model has
   // no chat template that llama.cpp knows.
   virtual Result<std::string> chat_prompt(std::span<const ChatMessage> messages) const = 0;

@@ -33,8 +33,8 @@ TEST_F(TinyTokenizer, ReadsSpecialTokensOnlyWhenAsked) {
   const auto parsed = tokenizer_->encode("</s>", false, true).value();
   EXPECT_EQ(parsed, std::vector<std::int32_t>{2});
   EXPECT_GT(tokenizer_->encode("</s>", false, false).value().size(), 1U);
-  EXPECT_TRUE(tokenizer_->ends_answer(2));
-  EXPECT_FALSE(tokenizer_->ends_answer(1));
+  EXPECT_TRUE(tokenizer_->ends_generation(2));
+  EXPECT_FALSE(tokenizer_->ends_generation(1));
 }
 
 TEST_F(TinyTokenizer, RefusesTextThatIsNotUtf8) {

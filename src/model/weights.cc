@@ -31,7 +31,7 @@ ContextPointer new_context(std::size_t n_tensors) {
 }
 
 // What is done with a tensor's values.
-enum class Place : std::uint8_t { mapped, expanded, repacked };
+enum class Place : std::uint8_t { mapped, dequantized, repacked };
 
 struct Planned {
   const ggml_tensor* source;
@@ -40,7 +40,7 @@ struct Planned {
   ggml_tensor** target;
 };
 
-void expand_row(const ggml_tensor* source, const std::uint8_t* bytes, float* out) {
+void dequantize_row(const ggml_tensor* source, const std::uint8_t* bytes, float* out) {
   if (source->type == GGML_TYPE_F32) {
     std::copy_n(reinterpret_cast<const float*>(bytes), source->ne[0], out);
   } else {
@@ -49,14 +49,15 @@ void expand_row(const ggml_tensor* source, const std::uint8_t* bytes, float* out
 }
 
 // All rows of `source` as F32.
-void expand(const ggml_tensor* source, const void* bytes, float* out, int n_threads) {
+void dequantize(const ggml_tensor* source, const void* bytes, float* out, int n_threads) {
   const std::size_t row_bytes = ggml_row_size(source->type, source->ne[0]);
   const auto rows = static_cast<int>(ggml_nrows(source));
   constexpr int kRows = 256;  // for one thread at a time
   run_team(n_threads, [&](Team& team) {
     team.for_each((rows + kRows - 1) / kRows, [&](int block) {
       for (int r = block * kRows; r < std::min(rows, (block + 1) * kRows); ++r) {
-        expand_row(source, static_cast<const std::uint8_t*>(bytes) + r * row_bytes, out + r * source->ne[0]);
+        dequantize_row(source, static_cast<const std::uint8_t*>(bytes) + r * row_bytes,
+                       out + r * source->ne[0]);
       }
     });
   });
@@ -93,7 +94,7 @@ class Weights::Loader {
     }
     weights_.storage_->file = file_;
     KVANT_RETURN_IF_ERROR(place_mapped());
-    KVANT_RETURN_IF_ERROR(place_expanded());
+    KVANT_RETURN_IF_ERROR(place_dequantized());
     KVANT_RETURN_IF_ERROR(place_repacked());
     if (weights_.output_ == nullptr) weights_.output_ = weights_.embedding_;
     name_type();
@@ -129,7 +130,7 @@ class Weights::Loader {
   Planned plan(const ggml_tensor* t, Use use, ggml_tensor** target) {
     if (use == Use::matrix) values_by_type_[t->type] += ggml_nelements(t);
     const bool wants_f32 = use == Use::vector || mode_ == WeightMode::f32;
-    if (wants_f32 && t->type != GGML_TYPE_F32) return {t, Place::expanded, nullptr, target};
+    if (wants_f32 && t->type != GGML_TYPE_F32) return {t, Place::dequantized, nullptr, target};
     if (use == Use::matrix) {
       if (ggml_backend_buffer_type* type = repacked_buffer_type(t)) return {t, Place::repacked, type, target};
     }
@@ -258,13 +259,13 @@ class Weights::Loader {
     return {};
   }
 
-  Status place_expanded() {
-    const std::vector<Planned> some = planned(Place::expanded);
+  Status place_dequantized() {
+    const std::vector<Planned> some = planned(Place::dequantized);
     if (some.empty()) return {};
     KVANT_RETURN_IF_ERROR(
         allocate(some, ggml_backend_cpu_buffer_type(), [](const Planned&) { return GGML_TYPE_F32; }));
     for (const Planned& p : some) {
-      expand(p.source, file_->tensor_data(p.source), static_cast<float*>((*p.target)->data), n_threads_);
+      dequantize(p.source, file_->tensor_data(p.source), static_cast<float*>((*p.target)->data), n_threads_);
     }
     return {};
   }
@@ -282,10 +283,10 @@ class Weights::Loader {
   }
 
   void name_type() {
-    std::int64_t most = 0;
+    std::int64_t maximum = 0;
     for (const auto& [type, values] : values_by_type_) {
-      if (values <= most) continue;
-      most = values;
+      if (values <= maximum) continue;
+      maximum = values;
       weights_.type_name_ = ggml_type_name(type);
     }
     for (char& c : weights_.type_name_) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));

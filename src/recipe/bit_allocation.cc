@@ -17,15 +17,15 @@ struct Unit {
   int layer = 0;
   int kv_head = 0;
   Side side = Side::key;
-  std::span<const float> harm;  // of each format of the ladder
-  std::size_t level = 0;        // the format that it has
+  std::span<const float> sensitivity;  // of each format of the ladder
+  std::size_t level = 0;               // the format that it has
 };
 
 // Formats by rising bits.
 struct Ladder {
   std::vector<const Format*> formats;
   std::vector<double> bits;
-  std::vector<std::size_t> place;  // in the recipe's ladder, and so in the harms
+  std::vector<std::size_t> place;  // in the recipe's ladder, and so in the sensitivities
 };
 
 Ladder sorted_ladder(const Recipe& recipe, int head_dim) {
@@ -69,10 +69,10 @@ Result<std::vector<Unit>> units_of(const Recipe& recipe, const Geometry& geometr
     for (int head = 0; head < geometry.n_kv_heads; ++head) {
       for (const Side side : kSides) {
         if (is_overridden(recipe, layer, head, side)) continue;
-        const auto harm = calibrated_constants(HeadConstants{constants, layer, head, side},
-                                               harm_constant(recipe), recipe.ladder.size());
-        if (!harm.ok()) return harm.error();
-        units.push_back({layer, head, side, *harm, 0});
+        const auto sensitivity = calibrated_constants(HeadConstants{constants, layer, head, side},
+                                                      sensitivity_constant(recipe), recipe.ladder.size());
+        if (!sensitivity.ok()) return sensitivity.error();
+        units.push_back({layer, head, side, *sensitivity, 0});
       }
     }
   }
@@ -86,13 +86,13 @@ struct Raise {
 };
 
 // The raise of `unit` that gains most for each bit, among those of at most `spare` bits. Raises that skip a
-// level count: a unit's harms need not be convex.
+// level count: a unit's sensitivities need not be convex.
 Raise best_raise(Unit& unit, const Ladder& ladder, double spare) {
   Raise best;
   for (std::size_t level = unit.level + 1; level < ladder.bits.size(); ++level) {
     const double more = ladder.bits[level] - ladder.bits[unit.level];
     if (more <= 0 || more > spare) continue;
-    const double gain = unit.harm[ladder.place[unit.level]] - unit.harm[ladder.place[level]];
+    const double gain = unit.sensitivity[ladder.place[unit.level]] - unit.sensitivity[ladder.place[level]];
     if (gain / more > best.gain_per_bit) best = {gain / more, &unit, level};
   }
   return best;
@@ -114,12 +114,12 @@ void raise_levels(std::vector<Unit>& units, const Ladder& ladder, double spare) 
 
 }  // namespace
 
-std::string harm_constant(const Recipe& recipe) {
-  return fmt::format("harm/{}", fmt::join(recipe.ladder, "+"));
+std::string sensitivity_constant(const Recipe& recipe) {
+  return fmt::format("sensitivity/{}", fmt::join(recipe.ladder, "+"));
 }
 
 const Format& probe_format(const Recipe& recipe, int head_dim) {
-  constexpr double kProbeBits = 2;  // a harm that stands out from the noise, yet grows in proportion
+  constexpr double kProbeBits = 2;  // a sensitivity that stands out from the noise, yet grows in proportion
   const Ladder ladder = sorted_ladder(recipe, head_dim);
   KVANT_CHECK(!ladder.formats.empty(), "a probe needs a ladder");
   for (std::size_t i = 0; i < ladder.formats.size(); ++i)
@@ -127,9 +127,9 @@ const Format& probe_format(const Recipe& recipe, int head_dim) {
   return *ladder.formats.back();
 }
 
-bool knows_harms(const Recipe& recipe, const Geometry& geometry, const Constants* constants) {
+bool knows_sensitivities(const Recipe& recipe, const Geometry& geometry, const Constants* constants) {
   if (constants == nullptr) return false;
-  const std::string name = harm_constant(recipe);
+  const std::string name = sensitivity_constant(recipe);
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
     for (int head = 0; head < geometry.n_kv_heads; ++head) {
       for (const Side side : kSides) {
@@ -144,7 +144,7 @@ bool knows_harms(const Recipe& recipe, const Geometry& geometry, const Constants
 Result<Recipe> allocate_bits(const Recipe& recipe, const Geometry& geometry, const Constants* constants) {
   if (recipe.budget == 0) return recipe;
   const Ladder ladder = sorted_ladder(recipe, geometry.head_dim);
-  if (!knows_harms(recipe, geometry, constants)) return allocate_evenly(recipe, ladder);
+  if (!knows_sensitivities(recipe, geometry, constants)) return allocate_evenly(recipe, ladder);
   auto units = units_of(recipe, geometry, constants);
   if (!units.ok()) return units.error();
   const double spare = (recipe.budget - ladder.bits.front()) * static_cast<double>(units->size());

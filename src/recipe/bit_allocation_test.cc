@@ -17,7 +17,7 @@ Geometry geometry(int n_layers, int n_kv_heads) {
   g.n_heads = 2 * n_kv_heads;
   g.n_kv_heads = n_kv_heads;
   g.head_dim = 64;
-  g.score_scale = 0.125F;
+  g.softmax_scale = 0.125F;
   g.sliding_window.assign(n_layers, 0);
   return g;
 }
@@ -28,12 +28,12 @@ Recipe recipe(double budget) {
   return *parsed;
 }
 
-void set_harm(Constants& constants, const Recipe& of, int layer, int head, Side side,
-              std::vector<float> harm) {
-  constants.set(layer, head, side, harm_constant(of), std::move(harm));
+void set_sensitivity(Constants& constants, const Recipe& of, int layer, int head, Side side,
+                     std::vector<float> sensitivity) {
+  constants.set(layer, head, side, sensitivity_constant(of), std::move(sensitivity));
 }
 
-// Harms that fall by a factor from one bit to the next, in the ladder's order: 1, 3, 2 bits.
+// Sensitivities that fall by a factor from one bit to the next, in the ladder's order: 1, 3, 2 bits.
 std::vector<float> falling(float at_one_bit, float factor) {
   return {at_one_bit, at_one_bit / factor / factor, at_one_bit / factor};
 }
@@ -46,10 +46,10 @@ TEST(BitAllocation, GivesTheSensitiveSideTheBits) {
   const Geometry g = geometry(1, 2);
   const Recipe r = recipe(2.3);  // 4 units; one raise by 2 bits, two by 1
   Constants constants;
-  set_harm(constants, r, 0, 0, Side::key, falling(100, 4));
-  set_harm(constants, r, 0, 0, Side::value, falling(10, 4));
-  set_harm(constants, r, 0, 1, Side::key, falling(9, 4));
-  set_harm(constants, r, 0, 1, Side::value, falling(1, 4));
+  set_sensitivity(constants, r, 0, 0, Side::key, falling(100, 4));
+  set_sensitivity(constants, r, 0, 0, Side::value, falling(10, 4));
+  set_sensitivity(constants, r, 0, 1, Side::key, falling(9, 4));
+  set_sensitivity(constants, r, 0, 1, Side::value, falling(1, 4));
   const auto allocated = allocate_bits(r, g, &constants);
   ASSERT_TRUE(allocated.ok()) << allocated.error().message;
   EXPECT_EQ(format_of(*allocated, 0, 0, Side::key), "tcq3");
@@ -65,21 +65,22 @@ TEST(BitAllocation, ComesCloseToTheBestOfAllAllocations) {
   constexpr int kUnits = 8;
   const int levels_by_bits[] = {0, 2, 1};  // places in the ladder
   std::mt19937 random(5);
-  std::lognormal_distribution<float> harm(0, 2);
+  std::lognormal_distribution<float> sensitivity(0, 2);
   for (int trial = 0; trial < 5; ++trial) {
     const Recipe r = recipe(2.26);
     Constants constants;
-    std::vector<std::vector<float>> harms;
+    std::vector<std::vector<float>> sensitivities;
     for (int unit = 0; unit < kUnits; ++unit) {
-      harms.push_back(falling(harm(random), 3.8F));
-      set_harm(constants, r, unit / 4, unit / 2 % 2, unit % 2 == 0 ? Side::key : Side::value, harms.back());
+      sensitivities.push_back(falling(sensitivity(random), 3.8F));
+      set_sensitivity(constants, r, unit / 4, unit / 2 % 2, unit % 2 == 0 ? Side::key : Side::value,
+                      sensitivities.back());
     }
     double best = 1e30;
     for (int code = 0; code < std::pow(3, kUnits); ++code) {
       double total = 0;
       int bits = 0;
       for (int unit = 0, rest = code; unit < kUnits; ++unit, rest /= 3) {
-        total += harms[unit][levels_by_bits[rest % 3]];
+        total += sensitivities[unit][levels_by_bits[rest % 3]];
         bits += rest % 3;
       }
       if (bits <= kUnits) best = std::min(best, total);
@@ -92,7 +93,7 @@ TEST(BitAllocation, ComesCloseToTheBestOfAllAllocations) {
       const std::string name =
           format_of(*allocated, unit / 4, unit / 2 % 2, unit % 2 == 0 ? Side::key : Side::value);
       bits += find_format(name)->bits(64) / kUnits;
-      total += harms[unit][std::find(r.ladder.begin(), r.ladder.end(), name) - r.ladder.begin()];
+      total += sensitivities[unit][std::find(r.ladder.begin(), r.ladder.end(), name) - r.ladder.begin()];
     }
     EXPECT_LE(bits, 2.26);
     EXPECT_LE(total, 1.15 * best) << trial;
@@ -105,7 +106,7 @@ TEST(BitAllocation, LeavesOverridesAlone) {
   ASSERT_TRUE(r.ok());
   Constants constants;
   for (int layer = 0; layer < 2; ++layer)
-    for (const Side side : kSides) set_harm(constants, *r, layer, 0, side, {4, 2, 1});
+    for (const Side side : kSides) set_sensitivity(constants, *r, layer, 0, side, {4, 2, 1});
   const auto allocated = allocate_bits(*r, g, &constants);
   ASSERT_TRUE(allocated.ok());
   EXPECT_EQ(format_of(*allocated, 1, 0, Side::key), "bf16");
@@ -116,23 +117,23 @@ TEST(BitAllocation, RefusesABudgetBelowTheCheapestFormat) {
   const Geometry g = geometry(1, 1);
   const Recipe r = recipe(1.1);
   Constants constants;
-  for (const Side side : kSides) set_harm(constants, r, 0, 0, side, {3, 1, 2});
+  for (const Side side : kSides) set_sensitivity(constants, r, 0, 0, side, {3, 1, 2});
   const auto allocated = allocate_bits(r, g, &constants);
   ASSERT_FALSE(allocated.ok());
   EXPECT_NE(allocated.error().message.find("tcq1"), std::string::npos) << allocated.error().message;
 }
 
-TEST(BitAllocation, SaysWhenSomeHarmsAreMissing) {
+TEST(BitAllocation, SaysWhenSomeSensitivitiesAreMissing) {
   const Recipe r = recipe(3);
   Constants constants;
-  set_harm(constants, r, 0, 0, Side::key, falling(1, 4));
+  set_sensitivity(constants, r, 0, 0, Side::key, falling(1, 4));
   const auto allocated = allocate_bits(r, geometry(1, 1), &constants);
   ASSERT_FALSE(allocated.ok());
   EXPECT_NE(allocated.error().message.find("layer 0 KV head 0 V"), std::string::npos)
       << allocated.error().message;
 }
 
-TEST(BitAllocation, WithoutHarmsIsOneFormatForAllWithinTheBudget) {
+TEST(BitAllocation, WithoutSensitivitiesIsOneFormatForAllWithinTheBudget) {
   const Geometry g = geometry(2, 2);
   const std::pair<double, const char*> cases[] = {{1.3, "tcq1"}, {2.2, "tcq1"}, {2.3, "tcq2"}, {9, "tcq3"}};
   for (const auto& [budget, format] : cases) {

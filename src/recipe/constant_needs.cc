@@ -66,8 +66,8 @@ std::vector<ConstantNeed> constant_needs(const Recipe& recipe, const Geometry& g
   for (const std::string& format : recipe.ladder)
     add_format(needs, NeedKind::format, usual, format, head_dim);
   if (recipe.budget > 0) {
-    needs.push_back(
-        {NeedKind::harm, harm_constant(recipe), recipe.ladder.size(), usual.transforms, nullptr, nullptr});
+    needs.push_back({NeedKind::sensitivity, sensitivity_constant(recipe), recipe.ladder.size(),
+                     usual.transforms, nullptr, nullptr});
   }
   if (!recipe.tail.empty()) add_format(needs, NeedKind::tail, usual, recipe.tail, head_dim);
   if (side == Side::key && corrects(recipe, geometry, layer)) add_adapters(needs, usual, geometry);

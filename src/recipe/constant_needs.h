@@ -15,18 +15,18 @@
 namespace kvant {
 
 enum class NeedKind : std::uint8_t {
-  transform,  // of the step `step`
-  format,     // of the format of sealed pages `format`
-  tail,       // of the format of unsealed tokens `format`
-  priority,   // of the head, for the head mix; K's stands for both sides
-  adapter,    // of KVLinC's correction, on K
-  harm,       // of the ladder's formats, for the bit allocation
+  transform,    // of the step `step`
+  format,       // of the format of sealed pages `format`
+  tail,         // of the format of unsealed tokens `format`
+  priority,     // of the head, for the head mix; K's stands for both sides
+  adapter,      // of KVLinC's correction, on K
+  sensitivity,  // of the ladder's formats, for the bit allocation
 };
 
 // Whether a recipe works without it, if not as well: where nothing has weighed the ladder's formats, the
 // budget buys the same format everywhere (bit_allocation.h).
 constexpr bool is_optional(NeedKind kind) {
-  return kind == NeedKind::harm;
+  return kind == NeedKind::sensitivity;
 }
 
 // One array of Constants.

@@ -28,7 +28,7 @@ std::int64_t need_bytes(const HeadPlan& head, Side side, const ConstantNeed& nee
     case NeedKind::format:
       return format_bytes(head.side(side), need);
     case NeedKind::priority:
-    case NeedKind::harm:
+    case NeedKind::sensitivity:
       return 0;
   }
   return 0;

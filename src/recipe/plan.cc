@@ -174,7 +174,7 @@ Result<HeadPlan> resolve_head(Plan& plan, const Recipe& allocated, int layer, in
 }
 
 Status resolve_heads(Plan& plan) {
-  if (plan.recipe.budget > 0 && !knows_harms(plan.recipe, plan.geometry, plan.constants.get()))
+  if (plan.recipe.budget > 0 && !knows_sensitivities(plan.recipe, plan.geometry, plan.constants.get()))
     plan.calibration = CalibrationState::missing;
   const auto allocated = allocate_bits(plan.recipe, plan.geometry, plan.constants.get());
   if (!allocated.ok()) return allocated.error();

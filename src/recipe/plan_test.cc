@@ -16,7 +16,7 @@ Geometry small_geometry() {
   geometry.n_heads = 6;
   geometry.n_kv_heads = 2;
   geometry.head_dim = 64;
-  geometry.score_scale = 0.125F;
+  geometry.softmax_scale = 0.125F;
   geometry.trained_context = 2048;
   geometry.sliding_window.assign(4, 0);
   return geometry;
@@ -360,7 +360,7 @@ TEST(Plan, OfKvantsRecipesNeedsNoCalibrationOnAnyModel) {
       g.n_layers = 2;
       g.n_heads = g.n_kv_heads = 3;
       g.head_dim = head_dim;
-      g.score_scale = 0.1F;
+      g.softmax_scale = 0.1F;
       g.sliding_window = {0, 256};
       const auto plan = resolve(recipe, g, nullptr);
       ASSERT_TRUE(plan.ok()) << name << ": " << plan.error().message;
@@ -384,7 +384,7 @@ TEST(Plan, SaysWhetherItIsCalibrated) {
   g.n_layers = 1;
   g.n_heads = g.n_kv_heads = 1;
   g.head_dim = 64;
-  g.score_scale = 0.1F;
+  g.softmax_scale = 0.1F;
   g.sliding_window = {0};
   const auto state = [&](const char* text, bool constants) {
     const Recipe recipe = *parse_recipe(text);

@@ -9,16 +9,16 @@
 namespace kvant {
 namespace {
 
-// Each bit quarters the harm, everywhere alike: the budget is used up.
-std::vector<float> equal_harms(const Recipe& recipe, int head_dim) {
-  std::vector<float> harms;
+// Each bit quarters the sensitivity, everywhere alike: the budget is used up.
+std::vector<float> equal_sensitivities(const Recipe& recipe, int head_dim) {
+  std::vector<float> sensitivities;
   for (const std::string& name : recipe.ladder)
-    harms.push_back(static_cast<float>(std::exp2(-2 * find_format(name)->bits(head_dim))));
-  return harms;
+    sensitivities.push_back(static_cast<float>(std::exp2(-2 * find_format(name)->bits(head_dim))));
+  return sensitivities;
 }
 
 std::vector<float> harmless_values(const Recipe& recipe, const ConstantNeed& need, int head_dim) {
-  if (need.kind == NeedKind::harm) return equal_harms(recipe, head_dim);
+  if (need.kind == NeedKind::sensitivity) return equal_sensitivities(recipe, head_dim);
   const auto d = static_cast<std::size_t>(head_dim);
   const bool matrix = need.kind == NeedKind::transform && need.size == d * d;
   std::vector<float> values(need.size, matrix ? 0.0F : 1.0F);

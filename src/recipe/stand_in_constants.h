@@ -10,7 +10,7 @@
 namespace kvant {
 
 // All that `recipe` needs on a model of this geometry, in the right sizes, with harmless values: transforms
-// are identities, codebooks and adapters constant. For plans whose bytes are asked for, not for answers.
+// are identities, codebooks and adapters constant. For plans whose bytes are asked for, not for attention.
 // Overrides must lie within the geometry.
 std::shared_ptr<const Constants> stand_in_constants(const Recipe& recipe, const Geometry& geometry);
 

@@ -14,7 +14,7 @@ TEST(StandInConstants, ResolveEveryBuiltInRecipe) {
   g.n_heads = 6;
   g.n_kv_heads = 2;
   g.head_dim = 64;
-  g.score_scale = 0.125F;
+  g.softmax_scale = 0.125F;
   g.sliding_window = {0, 0};
   for (const Recipe& recipe : builtin_recipes()) {
     const auto plan = resolve(recipe, g, stand_in_constants(recipe, g));

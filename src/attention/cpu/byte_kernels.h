@@ -1,5 +1,5 @@
 // The inner loops of the CPU backend, once for each instruction set: sums of products of a page's codes with
-// whole numbers, straight from the codes. Orders of bytes: format/code_order.h.
+// integers, straight from the codes. Orders of bytes: format/code_order.h.
 //
 // This header and those that the per-instruction-set files include use no inline functions of the standard
 // library: compiled with other flags there, they could be linked into code that runs everywhere.
@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "attention/cpu/vector_expansion.h"
+#include "attention/cpu/codebook_lookup.h"
 #include "base/page_size.h"
 #include "format/code_meaning.h"
 #include "format/trellis_code.h"
@@ -16,21 +16,19 @@
 namespace kvant::cpu {
 
 // Query heads that a kernel serves at once: of `left` that are left.
-inline constexpr int kMostHeads = 4;
+inline constexpr int kMaxHeads = 4;
 inline int head_group(int left) {
   return left == 3 || left == 6 ? 3 : left >= 4 ? 4 : 1;
 }
 using kvant::kMaxHeadDim;
 using kvant::kPageTokens;
-inline constexpr int kMostChannels = kMaxHeadDim;
-inline constexpr int kTokens = kPageTokens;
 
-// A query as whole numbers of at most 16 bits, in the order of the codes: quad (block * group_channels + r)
+// A query as integers of at most 16 bits, in the order of the codes: quad (block * group_channels + r)
 // holds channels group_channels * (4 * block + k) + r, k = 0 .. 3. A block: 4 groups of channels.
 struct ByteQuery {
-  std::uint32_t quads[kMostChannels / 4][2];   // as the instruction set wants them
-  std::int32_t block_sums[kMostChannels / 4];  // of its numbers, by block
-  float unit;                                  // number * unit = value
+  std::uint32_t quads[kMaxHeadDim / 4][2];   // as the instruction set wants them
+  std::int32_t block_sums[kMaxHeadDim / 4];  // of its numbers, by block
+  float unit;                                // number * unit = value
 };
 
 // Bytes that will be read soon: asked for beside the work, so that they are near by then.
@@ -39,7 +37,7 @@ struct NextBytes {
   std::ptrdiff_t size = 0;
 };
 
-// The codes of a page and what they mean. Wide vectors: bytes that vector_expansion.h has expanded, for
+// The codes of a page and what they mean. Wide vectors: bytes that codebook_lookup.h has looked up, for
 // scores as groups of 1 channel, for a mix as 4 positions: channel r * groups + g.
 struct CodePage {
   const std::uint8_t* codes;  // in the side's order; a multiple of 64 bytes lies before what follows them
@@ -57,17 +55,17 @@ struct ScoreTask {
   int first_block, end_block;
   int first_token, end_token;
   int n_heads;  // 1, 3 or 4: head_group()
-  const ByteQuery* queries[kMostHeads];
-  std::int32_t* sums[kMostHeads];  // [kTokens]
+  const ByteQuery* queries[kMaxHeads];
+  std::int32_t* sums[kMaxHeads];  // [kPageTokens]
   NextBytes next;
 };
 
 // Integer products round weights to this many units of the largest (TurboAttention).
 inline constexpr int kWholeMax = 119;
 
-// Weights of a page's tokens as whole numbers, in the order that the instruction set wants.
+// Weights of a page's tokens as integers, in the order that the instruction set wants.
 struct ByteWeights {
-  std::uint64_t octets[kTokens / 8][2];
+  std::uint64_t octets[kPageTokens / 8][2];
   std::int32_t sum;  // of the numbers
   float unit;
 };
@@ -81,9 +79,9 @@ struct MixTask {
   int n_octets;
   bool small_weights;  // numbers are within -128 .. 127
   int n_heads;
-  const ByteWeights* weights[kMostHeads];  // [groups / weight_groups]
-  const float* channel_scale;              // in the order of `out`; null: 1
-  float* out[kMostHeads];                  // [group_channels * groups]
+  const ByteWeights* weights[kMaxHeads];  // [groups / weight_groups]
+  const float* channel_scale;             // in the order of `out`; null: 1
+  float* out[kMaxHeads];                  // [group_channels * groups]
   NextBytes next;
 };
 
@@ -93,9 +91,9 @@ struct ScoreFactors {
   float unit, q_sum, constant;
 };
 
-// Sums over tokens: of the weights, and of weights times the tokens' zeros.
+// Sums over tokens: of the weights, and of weights times the tokens' offsets.
 struct WeightSums {
-  float weights, zeros;
+  float weights, offsets;
 };
 
 // A page's rows as numbers of one type, [n_tokens][d], d a multiple of 8.
@@ -106,30 +104,30 @@ struct Rows {
   NextBytes next;
 };
 
-// Tokens of a page that share parameters (code_scheme.h), with their scales and zeros; null: none.
+// Tokens of a page that share parameters (code_scheme.h), with their scales and offsets; null: none.
 struct TokenParameters {
-  const float* scale;  // [kTokens]
-  const float* zero;   // [kTokens]
+  const float* scale;   // [kPageTokens]
+  const float* offset;  // [kPageTokens]
 };
 
 // One instruction set.
 struct ByteKernels {
   const char* name;   // "avx512"
-  bool large_tables;  // vectors' codes are looked up fast: else they are better expanded
-  VectorExpansion expand;
+  bool large_tables;  // vectors' codes are looked up fast: else a page's are better looked up beforehand
+  CodebookLookup lookup;
 
   // query = values * scale (null: 1) as numbers, values [4 * group_channels * blocks]. whole: they are whole
   // numbers within +-32512, unit 1. sums: set block_sums too, which codes with a bias need.
   void (*prepare_query)(const float* values, const float* scale, int group_channels, int blocks, bool whole,
                         bool sums, ByteQuery& query);
   void (*score)(const ScoreTask& task);
-  // scores[t] = scores[t] (if before) + sums[t] * unit * tokens.scale[t] + q_sum * tokens.zero[t] + constant
-  // for t in [first, end), multiples of 32.
+  // scores[t] = scores[t] (if before) + sums[t] * unit * tokens.scale[t] + q_sum * tokens.offset[t] +
+  // constant for t in [first, end), multiples of 32.
   void (*add_scores)(const std::int32_t* sums, const ScoreFactors& factors, const TokenParameters& tokens,
                      int first, int end, float* scores);
 
-  // out = weights * tokens.scale as numbers, weights [kTokens], those outside [first, end) (multiples of 32)
-  // left out. whole: as whole numbers within +-kWholeMax, in units of the largest, not scaled.
+  // out = weights * tokens.scale as numbers, weights [kPageTokens], those outside [first, end) (multiples of
+  // 32) left out. whole: as integers within +-kWholeMax, in units of the largest, not scaled.
   WeightSums (*prepare_weights)(const float* weights, const TokenParameters& tokens, int first, int end,
                                 bool whole, ByteWeights& out);
   void (*mix)(const MixTask& task);

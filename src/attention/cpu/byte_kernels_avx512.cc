@@ -52,7 +52,7 @@ struct Avx512 : BytePacking {
   using HalfFloats = Floats8;
   static constexpr int kBytes = 64;
   static constexpr bool kLargeTables = true, kSmallWeights = true;
-  static constexpr int kRegistersPerSum = 2, kSumRegisters = 16, kMostPairedHeads = 4;
+  static constexpr int kRegistersPerSum = 2, kSumRegisters = 16, kMaxPairedHeads = 4;
   using Bytes = __m512i;
   using Codes = __m512i;
   struct Ints {

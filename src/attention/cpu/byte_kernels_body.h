@@ -16,7 +16,7 @@
 //   Weights, load_weights(octet)  those of 8 tokens
 //   load_weights(lower, upper) those of each half of a register's groups, if it holds more than 4
 //   kSmallWeights: that weights of one byte are faster; multiply_small_weights, if so
-//   kMostPairedHeads           with which the sums of two registers of tokens fit
+//   kMaxPairedHeads           with which the sums of two registers of tokens fit
 //   sums_from(number)          sums of one register that begin with `number`
 //   store_lanes(sums, out)     one number for each 4 bytes
 //   Floats, HalfFloats         registers of F32: Lanes, kLanes of them; store_sums: of four registers' lanes
@@ -24,7 +24,7 @@
 //                              bias), half: of the first half of the octets; scale may be null
 //   add_halves(sums, lower, upper, scale, out)  the same with a factor for each half of the octets, no bias
 //   pack_query, pack_weights   numbers of 16 bits as multiply_query and multiply_weights want them
-//   Centroids                  vector_expansion_body.h
+//   Centroids                  codebook_lookup_body.h
 #include "attention/cpu/byte_kernels.h"
 
 #define KVANT_INLINE inline __attribute__((always_inline))
@@ -57,8 +57,8 @@ KVANT_INLINE void unroll(const Body& body) {
 
 #include "attention/cpu/code_kinds_body.h"
 #include "attention/cpu/code_products_body.h"
+#include "attention/cpu/codebook_lookup_body.h"
 #include "attention/cpu/product_operands_body.h"
-#include "attention/cpu/vector_expansion_body.h"
 
 // Calls run(heads), or run(kind), for what the task says.
 template <class Isa, class Run>
@@ -138,10 +138,10 @@ void with_kind(const kvant::cpu::CodePage& page, const Run& run) {
       }
     case kvant::CodeMeaning::vector:
       if constexpr (Isa::kLargeTables) return with_vectors<Isa>(page, run);
-      [[fallthrough]];  // never, as they are expanded before
+      [[fallthrough]];  // never, as they are looked up before
     case kvant::CodeMeaning::wide_vector:
-      if (page.group_channels == 1) return run(KindOf<Expanded<Isa, 1>>{});
-      return run(KindOf<Expanded<Isa, 4>>{});
+      if (page.group_channels == 1) return run(KindOf<LookedUp<Isa, 1>>{});
+      return run(KindOf<LookedUp<Isa, 4>>{});
   }
 }
 
@@ -193,7 +193,7 @@ template <class Isa>
 constexpr kvant::cpu::ByteKernels kernels_of(const char* name) {
   return {.name = name,
           .large_tables = Isa::kLargeTables,
-          .expand = expansion_of<typename Isa::Centroids>(),
+          .lookup = codebook_lookup_of<typename Isa::Centroids>(),
           .prepare_query = prepare_query<Isa>,
           .score = score<Isa>,
           .add_scores = add_scores,

@@ -60,7 +60,7 @@ struct Portable : WordPacking {
   using HalfFloats = Floats4;
   static constexpr int kBytes = 16;
   static constexpr bool kLargeTables = false, kSmallWeights = false;
-  static constexpr int kMostPairedHeads = 4;
+  static constexpr int kMaxPairedHeads = 4;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8;
   using Bytes = Bytes16;
   struct Codes {
@@ -125,12 +125,11 @@ struct Portable : WordPacking {
   }
 
   static KVANT_INLINE Ints sums_from(std::int32_t number) { return Ints{} + number; }
-  // Of each pair of neighbours, the sum of their products: one instruction of every x86-64, which GCC does not
-  // see in a loop over elements.
+  // Of each pair of neighbours, the sum of their products: one instruction of every x86-64, which GCC does
+  // not see in a loop over elements.
   static KVANT_INLINE Ints multiply_pairs(Words16 a, Words16 b) {
 #if defined(__SSE2__)
-    return reinterpret_cast<Ints>(
-        _mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+    return reinterpret_cast<Ints>(_mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
 #else
     Ints sums;
     for (int i = 0; i < 4; ++i) sums[i] = a[2 * i] * b[2 * i] + a[2 * i + 1] * b[2 * i + 1];

@@ -23,7 +23,7 @@ struct Avx2 : WordPacking {
   using HalfFloats = Floats8;
   static constexpr int kBytes = 32;
   static constexpr bool kLargeTables = false, kSmallWeights = false;
-  static constexpr int kRegistersPerSum = 1, kSumRegisters = 8, kMostPairedHeads = 3;
+  static constexpr int kRegistersPerSum = 1, kSumRegisters = 8, kMaxPairedHeads = 3;
   using Bytes = __m256i;
   struct Codes {
     __m256i even, odd;

@@ -1,4 +1,4 @@
-// Centroids of 2 channels with AVX2 (store_pairs of vector_expansion_body.h): half of the codes in tables of
+// Centroids of 2 channels with AVX2 (store_pairs of codebook_lookup_body.h): half of the codes in tables of
 // 16 bytes, which takes shuffles, half one by one, which takes loads. A processor does both at the same time.
 
 struct Avx2CentroidPairs {

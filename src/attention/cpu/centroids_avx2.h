@@ -1,4 +1,4 @@
-// Centroids of vector_expansion_body.h with AVX2: 8 tokens of 4 channels in a register.
+// Centroids of codebook_lookup_body.h with AVX2: 8 tokens of 4 channels in a register.
 #include "attention/cpu/centroid_pairs_avx2.h"
 
 struct Avx2Centroids : Avx2CentroidPairs {

@@ -1,4 +1,4 @@
-// Centroids of vector_expansion_body.h in plain loops.
+// Centroids of codebook_lookup_body.h in plain loops.
 
 struct PortableCentroids {
   template <int X, class Codes>

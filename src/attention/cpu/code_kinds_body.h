@@ -90,12 +90,12 @@ struct Vectors {
   const std::uint8_t* table;
 };
 
-// Bytes that have been looked up already (vector_expansion.h), as positions of X planes.
+// Bytes that have been looked up already (codebook_lookup.h), as positions of X planes.
 template <class Isa, int X>
-struct Expanded {
+struct LookedUp {
   static constexpr int kPlanes = X, kPositions = X, kBias = kvant::kTableBias;
   static constexpr bool kNeedsBefore = false;
-  explicit Expanded(const kvant::cpu::CodePage&) {}
+  explicit LookedUp(const kvant::cpu::CodePage&) {}
   template <int R>
   KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[X],
                                       const typename Isa::Bytes&) const {

@@ -25,7 +25,7 @@ template <class Isa, class Kind, int H>
 void score_heads(const kvant::cpu::ScoreTask& task) {
   using Bytes = typename Isa::Bytes;
   constexpr int P = Kind::kPlanes, X = Kind::kPositions, kLaneTokens = Isa::kBytes / 4;
-  constexpr int L = H <= Isa::kMostPairedHeads ? 2 : 1, kStep = L * kLaneTokens;
+  constexpr int L = H <= Isa::kMaxPairedHeads ? 2 : 1, kStep = L * kLaneTokens;
   const Kind kind(task.page);
   const int n_blocks = task.page.groups / 4;
   const auto lane_bytes = [&](int block, int plane, int token) {

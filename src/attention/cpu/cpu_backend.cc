@@ -1,4 +1,4 @@
-// The CPU backend: tokens of an answer attend by integer products of the codes, scores of a whole run of
+// The CPU backend: decoded tokens attend by integer products of the codes, scores of a whole run of
 // pages before V of the first. Tiles of many queries decode each page once for all of them, as the reference
 // does: there the matrix products dominate.
 #include <fmt/format.h>

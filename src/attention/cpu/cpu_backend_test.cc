@@ -27,26 +27,26 @@ testing::RowSource source(int head_dim) {
   };
 }
 
-// The answers of one backend: a prompt, then tokens one by one.
-struct Answers {
+// The outputs of one backend: a prompt, then tokens one by one.
+struct Generation {
   std::vector<Outputs> tokens;
   std::vector<SkipCount> skipped;
 };
 
-Answers answer(const std::string& recipe, const Geometry& geometry, AttentionBackend& backend, int prompt,
-               int n_tokens) {
+Generation generation_of(const std::string& recipe, const Geometry& geometry, AttentionBackend& backend,
+                         int prompt, int n_tokens) {
   Cache cache(plan_for(recipe, geometry, nullptr, backend.page_order()), 0);
   const SequenceId s = cache.add();
-  Answers answers;
+  Generation generation;
   attend_tokens(cache, s, prompt, true, source(geometry.head_dim), backend);
   for (int i = 0; i < n_tokens; ++i) {
-    answers.tokens.push_back(attend_tokens(cache, s, 1, false, source(geometry.head_dim), backend));
+    generation.tokens.push_back(attend_tokens(cache, s, 1, false, source(geometry.head_dim), backend));
   }
-  answers.skipped = backend.skip_counts();
-  return answers;
+  generation.skipped = backend.skip_counts();
+  return generation;
 }
 
-double relative_error(const Answers& fast, const Answers& reference) {
+double relative_error(const Generation& fast, const Generation& reference) {
   std::vector<double> a, b;
   for (std::size_t i = 0; i < reference.tokens.size(); ++i) {
     for (std::size_t layer = 0; layer < reference.tokens[i].size(); ++layer) {
@@ -67,13 +67,13 @@ class CpuBackend : public ::testing::TestWithParam<const char*> {
     backend_ = make_cpu_backend(GetParam());
   }
 
-  // Runs `recipe` on the reference and on the backend. most: the largest relative error allowed.
-  void expect_like_reference(const std::string& recipe, const Geometry& geometry, double most,
+  // Runs `recipe` on the reference and on the backend. maximum: the largest relative error allowed.
+  void expect_like_reference(const std::string& recipe, const Geometry& geometry, double maximum,
                              int prompt = 300, int n_tokens = 2) {
     const auto reference = make_reference_backend();
-    const Answers expected = answer(recipe, geometry, *reference, prompt, n_tokens);
-    const Answers found = answer(recipe, geometry, *backend_, prompt, n_tokens);
-    EXPECT_LT(relative_error(found, expected), most)
+    const Generation expected = generation_of(recipe, geometry, *reference, prompt, n_tokens);
+    const Generation found = generation_of(recipe, geometry, *backend_, prompt, n_tokens);
+    EXPECT_LT(relative_error(found, expected), maximum)
         << recipe << ", d = " << geometry.head_dim << ", G = " << geometry.group() << ", " << prompt
         << " tokens";
   }
@@ -141,7 +141,7 @@ TEST_P(CpuBackend, HandlesTheFeaturesOfRecipes) {
   expect_like_reference("k=mean:ch4g128,v=tok4g128", g, 1e-3, 400, 2);
 }
 
-// q and P are whole numbers on both sides; a weight that falls between two of them may be rounded either way.
+// q and P are integers on both sides; a weight that falls between two of them may be rounded either way.
 TEST_P(CpuBackend, MultipliesIntegersAsTheReferenceDoes) {
   for (const char* bits : {"2", "3", "4", "5"}) {
     const std::string format = std::string("prog") + bits;
@@ -157,8 +157,8 @@ TEST_P(CpuBackend, SkipsWhatTheReferenceSkips) {
   const Geometry g = small_geometry(64, 6, 2, 1);
   const std::string recipe = "k=rhadamard:tok4g128,v=rhadamard:tok4g128,skip=1e-3";
   const auto reference = make_reference_backend();
-  const Answers expected = answer(recipe, g, *reference, 500, 3);
-  const Answers found = answer(recipe, g, *backend_, 500, 3);
+  const Generation expected = generation_of(recipe, g, *reference, 500, 3);
+  const Generation found = generation_of(recipe, g, *backend_, 500, 3);
   EXPECT_LT(relative_error(found, expected), 1e-3);
   ASSERT_EQ(found.skipped.size(), 1U);
   EXPECT_EQ(found.skipped[0].seen, expected.skipped[0].seen);

@@ -88,8 +88,8 @@ void PageProducts::mix(const PageSide& v, int n_tokens, const PageSide* next, Ma
 }
 
 void PageProducts::clear_parameters() {
-  for (auto* parameters : {&parameters_.token_scale, &parameters_.token_zero, &parameters_.channel_scale,
-                           &parameters_.channel_zero}) {
+  for (auto* parameters : {&parameters_.token_scale, &parameters_.token_offset, &parameters_.channel_scale,
+                           &parameters_.channel_offset}) {
     parameters->clear();
   }
   parameters_of_ = nullptr;
@@ -116,7 +116,7 @@ CodePage PageProducts::code_page(const PageSide& side) {
           context.table.biased.data()};
 }
 
-bool PageProducts::expands(const CodePage& page) const {
+bool PageProducts::needs_lookup(const CodePage& page) const {
   if (page.meaning == CodeMeaning::wide_vector) return true;
   return page.meaning == CodeMeaning::vector && !kernels_->large_tables;
 }
@@ -130,7 +130,7 @@ void put_side_by_side(const std::uint8_t* channels, std::uint8_t* codebook) {
   }
 }
 
-// Centroids as vector_expansion.h has them, from the page's table. All pages of a run have the same.
+// Centroids as codebook_lookup.h has them, from the page's table. All pages of a run have the same.
 const std::uint8_t* PageProducts::codebook_of(const CodePage& page) {
   if (codebook_table_ == page.table) return codebook_.data();
   codebook_table_ = page.table;
@@ -149,22 +149,22 @@ const std::uint8_t* PageProducts::codebook_of(const CodePage& page) {
 }
 
 // Bytes of channels in order: positions 1 for scores, 4 for a mix.
-CodePage PageProducts::expanded_page(const CodePage& page, int n_positions) {
+CodePage PageProducts::looked_up_page(const CodePage& page, int n_positions) {
   const int d = q_.cols;
   bytes_.resize(static_cast<std::size_t>(kPageTokens) * d);
-  const VectorExpansion& expand = kernels_->expand;
+  const CodebookLookup& lookup = kernels_->lookup;
   if (page.meaning == CodeMeaning::vector) {
     const ByteCodes codes{page.codes, page.table, codebook_of(page), page.group_channels, d};
-    (n_positions == 1 ? expand.bytes_for_scores : expand.bytes_for_mix)(codes, bytes_.data());
+    (n_positions == 1 ? lookup.bytes_for_scores : lookup.bytes_for_mix)(codes, bytes_.data());
   } else {
     const WideCodes codes{page.codes, page.table, page.bits, scheme_.vector_channels(), d};
-    (n_positions == 1 ? expand.wide_for_scores : expand.wide_for_mix)(codes, bytes_.data());
+    (n_positions == 1 ? lookup.wide_for_scores : lookup.wide_for_mix)(codes, bytes_.data());
   }
   scheme_.group_channels = 1;
   return {bytes_.data(), CodeMeaning::wide_vector, 8, n_positions, d / n_positions, nullptr};
 }
 
-// Whole numbers for the page's codes, times the channels' scales, if any. Without them, pages share them.
+// Integers for the page's codes, times the channels' scales, if any. Without them, pages share them.
 void PageProducts::prepare_queries(const float* channel_scale) {
   const int channels = scheme_.group_channels;
   if (channel_scale == nullptr && prepared_channels_ == channels) return;
@@ -179,15 +179,15 @@ void PageProducts::prepare_queries(const float* channel_scale) {
 
 void PageProducts::score_codes(const PageSide& k, MatrixView<float> scores) {
   CodePage page = code_page(k);
-  if (expands(page)) page = expanded_page(page, 1);
+  if (needs_lookup(page)) page = looked_up_page(page, 1);
   const int d = q_.cols;
   const int n_blocks = std::max(1, scheme_.channel_blocks), block_tokens = kPageTokens / n_blocks;
   for (int block = 0; block < n_blocks; ++block) {
     const int first = block * block_tokens, end = first + block_tokens;
     prepare_queries(part(parameters_.channel_scale, block, d));
-    const float* zero = part(parameters_.channel_zero, block, d);
+    const float* offset = part(parameters_.channel_offset, block, d);
     for (int group = 0; group < std::max(1, scheme_.token_groups); ++group)
-      score_group(page, group, first, end, zero, scores);
+      score_group(page, group, first, end, offset, scores);
   }
 }
 
@@ -204,8 +204,8 @@ void PageProducts::sum_queries(int n_groups) {
 }
 
 // Adds the channels of one group to the scores of tokens [first, end); the first group those of the
-// channels' zeros (null: none) too.
-void PageProducts::score_group(const CodePage& page, int group, int first, int end, const float* zero,
+// channels' offsets (null: none) too.
+void PageProducts::score_group(const CodePage& page, int group, int first, int end, const float* offset,
                                MatrixView<float> scores) {
   const int n_groups = std::max(1, scheme_.token_groups);
   const int group_blocks = page.groups / kLaneGroups / n_groups;
@@ -224,15 +224,16 @@ void PageProducts::score_group(const CodePage& page, int group, int first, int e
     kernels_->score(task);
   });
   const TokenParameters tokens = token_parameters(group);
-  if (tokens.zero != nullptr) sum_queries(n_groups);
+  if (tokens.offset != nullptr) sum_queries(n_groups);
   for (int r = 0; r < q_.rows; ++r) {
     const float scale = query_scale(r);
     const ScoreFactors factors{
         .before = group > 0,
         .unit = scale * queries_[r].unit,
-        .q_sum =
-            tokens.zero == nullptr ? 0 : scale * query_sums_[static_cast<std::size_t>(r) * n_groups + group],
-        .constant = zero == nullptr || group > 0 ? 0 : scale * kernels_->dot(q_.row(r), zero, q_.cols)};
+        .q_sum = tokens.offset == nullptr
+                     ? 0
+                     : scale * query_sums_[static_cast<std::size_t>(r) * n_groups + group],
+        .constant = offset == nullptr || group > 0 ? 0 : scale * kernels_->dot(q_.row(r), offset, q_.cols)};
     kernels_->add_scores(sums_.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens, factors, tokens, first,
                          end, scores.row(r));
   }
@@ -240,7 +241,7 @@ void PageProducts::score_group(const CodePage& page, int group, int first, int e
 
 TokenParameters PageProducts::token_parameters(int group) const {
   return {part(parameters_.token_scale, group, kPageTokens),
-          part(parameters_.token_zero, group, kPageTokens)};
+          part(parameters_.token_offset, group, kPageTokens)};
 }
 
 // The page's numbers as they are stored, if they are, or decoded. Their tokens' scales are left in
@@ -299,7 +300,7 @@ void PageProducts::end(MatrixView<float> out) {
 
 void PageProducts::mix_codes(const PageSide& v, MatrixView<float> weights, MatrixView<float> out) {
   CodePage page = code_page(v);
-  if (expands(page)) page = expanded_page(page, 4);
+  if (needs_lookup(page)) page = looked_up_page(page, 4);
   keep_order(scheme_, out);
   const int d = out.cols;
   const int n_blocks = std::max(1, scheme_.channel_blocks), block_tokens = kPageTokens / n_blocks;
@@ -308,7 +309,7 @@ void PageProducts::mix_codes(const PageSide& v, MatrixView<float> weights, Matri
     const float* scale = part(parameters_.channel_scale, block, d);
     if (scale != nullptr) put_in_order(scale, page);
     mix_block(page, first, end, scale != nullptr, weights, out);
-    add_channel_zeros(part(parameters_.channel_zero, block, d), out);
+    add_channel_offsets(part(parameters_.channel_offset, block, d), out);
   }
 }
 
@@ -320,14 +321,14 @@ void PageProducts::put_in_order(const float* scale, const CodePage& page) {
   }
 }
 
-// zero: of the channels (null: none), for the block whose weights have been summed up last.
-void PageProducts::add_channel_zeros(const float* zero, MatrixView<float> out) const {
-  for (int r = 0; r < out.rows && zero != nullptr; ++r) {
-    if (weight_sums_[r] != 0) add_scaled_row(out.row(r), zero, out.cols, weight_sums_[r]);
+// offset: of the channels (null: none), for the block whose weights have been summed up last.
+void PageProducts::add_channel_offsets(const float* offset, MatrixView<float> out) const {
+  for (int r = 0; r < out.rows && offset != nullptr; ++r) {
+    if (weight_sums_[r] != 0) add_scaled_row(out.row(r), offset, out.cols, weight_sums_[r]);
   }
 }
 
-// The weights of one group of channels, as numbers, and what the tokens' zeros add to it.
+// The weights of one group of channels, as numbers, and what the tokens' offsets add to it.
 void PageProducts::weigh_group(int group, int first, int end, MatrixView<float> weights,
                                MatrixView<float> out) {
   const int n_groups = std::max(1, scheme_.token_groups), group_channels = out.cols / n_groups;
@@ -340,8 +341,8 @@ void PageProducts::weigh_group(int group, int first, int end, MatrixView<float> 
     // Whole weights leave their tokens' scale out, which is the same for all.
     if (whole && tokens.scale != nullptr) numbers.unit *= tokens.scale[first];
     float* to = out.row(r) + group * group_channels;
-    if (tokens.zero == nullptr) continue;
-    for (int c = 0; c < group_channels; ++c) to[c] += sums.zeros;
+    if (tokens.offset == nullptr) continue;
+    for (int c = 0; c < group_channels; ++c) to[c] += sums.offsets;
   }
 }
 
@@ -351,7 +352,7 @@ void PageProducts::mix_block(const CodePage& page, int first, int end, bool scal
   const int n_groups = std::max(1, scheme_.token_groups);
   weights_.resize(static_cast<std::size_t>(out.rows) * n_groups);
   for (int group = 0; group < n_groups; ++group) weigh_group(group, first, end, weights, out);
-  std::uint8_t octets[kTokens / kOctet];
+  std::uint8_t octets[kPageTokens / kOctet];
   MixTask task{.page = page,
                .weight_groups = page.groups / n_groups,
                .octets = octets,

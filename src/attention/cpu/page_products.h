@@ -19,7 +19,7 @@ class PageProducts {
  public:
   explicit PageProducts(const ByteKernels& kernels) : kernels_(&kernels) {}
 
-  // The queries of the pages to come: q [rows, d]; with integer products whole numbers, and their scales.
+  // The queries of the pages to come: q [rows, d]; with integer products integers, and their scales.
   void begin(MatrixView<const float> q, const std::vector<float>& q_scale, Products products);
 
   // scores[r, t] = q_r . k_t for tokens [0, n_tokens) of the page.
@@ -39,20 +39,20 @@ class PageProducts {
   void clear_parameters_of_others(const Format& format);
   void scale_tokens(int n_tokens, MatrixView<float> values) const;
   CodePage code_page(const PageSide& side);
-  bool expands(const CodePage& page) const;
-  CodePage expanded_page(const CodePage& page, int n_positions);
+  bool needs_lookup(const CodePage& page) const;
+  CodePage looked_up_page(const CodePage& page, int n_positions);
   const std::uint8_t* codebook_of(const CodePage& page);
   TokenParameters token_parameters(int group) const;
   void prepare_queries(const float* channel_scale);
   void sum_queries(int n_groups);
   void score_codes(const PageSide& k, MatrixView<float> scores);
-  void score_group(const CodePage& page, int group, int first, int end, const float* zero,
+  void score_group(const CodePage& page, int group, int first, int end, const float* offset,
                    MatrixView<float> scores);
   float query_scale(int r) const;
   void score_rows(const PageSide& k, int n_tokens, MatrixView<float> scores);
   void mix_codes(const PageSide& v, MatrixView<float> weights, MatrixView<float> out);
   void put_in_order(const float* scale, const CodePage& page);
-  void add_channel_zeros(const float* zero, MatrixView<float> out) const;
+  void add_channel_offsets(const float* offset, MatrixView<float> out) const;
   void mix_block(const CodePage& page, int first, int end, bool scales, MatrixView<float> weights,
                  MatrixView<float> out);
   void weigh_group(int group, int first, int end, MatrixView<float> weights, MatrixView<float> out);
@@ -81,7 +81,7 @@ class PageProducts {
   int ordered_channels_ = 0;          // their group_channels; 0: nothing in them
   std::vector<float> ordered_scale_;  // [d]
   std::vector<float> rows_;           // [kPageTokens, d]: decoded
-  std::vector<std::uint8_t> bytes_;   // [kPageTokens * d]: expanded
+  std::vector<std::uint8_t> bytes_;   // [kPageTokens * d]: looked up
   std::vector<std::uint8_t> codebook_;  // [256][group_channels], of codebook_table_
   const std::uint8_t* codebook_table_ = nullptr;
   float block_scales_[kPageTokens / kIntegerBlock] = {};

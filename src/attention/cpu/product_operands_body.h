@@ -1,4 +1,4 @@
-// Queries and weights as whole numbers, and what makes scores of sums of products; included by
+// Queries and weights as integers, and what makes scores of sums of products; included by
 // byte_kernels_body.h, in the namespace of its file.
 
 // How queries and weights lie where products are of 16-bit words: the even bytes of a register's codes, then
@@ -64,18 +64,18 @@ inline int rounded(float x) {
 
 constexpr int kTokenStep = 32;
 constexpr float kTiny = 1e-30F;
-constexpr float kMostNumber = 32512;  // of a query or a weight: both of its bytes are then within -128 .. 127
+constexpr float kMaxNumber = 32512;  // of a query or a weight: both of its bytes are then within -128 .. 127
 
 template <class Isa>
 void prepare_query(const float* values, const float* scale, int group_channels, int blocks, bool whole,
                    bool sums, kvant::cpu::ByteQuery& query) {
   const int block_channels = 4 * group_channels, n = block_channels * blocks;
-  float scaled[kvant::cpu::kMostChannels];
-  const float most = scale_values(values, scale, n, scaled);
-  const float largest = whole ? kMostNumber : most;
-  const float factor = largest < kTiny ? 0 : kMostNumber / largest;
-  query.unit = largest < kTiny ? 0 : largest / kMostNumber;
-  std::int32_t numbers[kvant::cpu::kMostChannels];
+  float scaled[kvant::cpu::kMaxHeadDim];
+  const float maximum = scale_values(values, scale, n, scaled);
+  const float largest = whole ? kMaxNumber : maximum;
+  const float factor = largest < kTiny ? 0 : kMaxNumber / largest;
+  query.unit = largest < kTiny ? 0 : largest / kMaxNumber;
+  std::int32_t numbers[kvant::cpu::kMaxHeadDim];
   for (int i = 0; i < n; ++i) numbers[i] = rounded(scaled[i] * factor);
   for (int block = 0; block < blocks; ++block) {
     const std::int32_t* of_block = numbers + block * block_channels;
@@ -102,8 +102,8 @@ inline void add_scores(const std::int32_t* sums, const kvant::cpu::ScoreFactors&
     const float scale = tokens.scale == nullptr ? unit : unit * tokens.scale[first + t];
     scores[t] = (before ? scores[t] : 0.0F) + (static_cast<float>(sums[t]) * scale + constant);
   }
-  if (tokens.zero == nullptr) return;
-  for (int t = 0; t < n; ++t) scores[t] += q_sum * tokens.zero[first + t];
+  if (tokens.offset == nullptr) return;
+  for (int t = 0; t < n; ++t) scores[t] += q_sum * tokens.offset[first + t];
 }
 
 template <class Isa>
@@ -111,13 +111,13 @@ kvant::cpu::WeightSums prepare_weights(const float* weights, const kvant::cpu::T
                                        int first, int end, bool whole, kvant::cpu::ByteWeights& out) {
   const int n = whole_registers(end - first);
   weights += first;
-  float scaled[kvant::cpu::kTokens];
+  float scaled[kvant::cpu::kPageTokens];
   const float* scale = tokens.scale == nullptr || whole ? nullptr : tokens.scale + first;
   const float largest = scale_values(weights, scale, n, scaled);
-  const float most = whole ? static_cast<float>(kvant::cpu::kWholeMax) : kMostNumber;
-  const float factor = largest < kTiny ? 0 : most / largest;
-  out.unit = largest < kTiny ? 0 : largest / most;
-  std::int32_t numbers[kvant::cpu::kTokens];
+  const float maximum = whole ? static_cast<float>(kvant::cpu::kWholeMax) : kMaxNumber;
+  const float factor = largest < kTiny ? 0 : maximum / largest;
+  out.unit = largest < kTiny ? 0 : largest / maximum;
+  std::int32_t numbers[kvant::cpu::kPageTokens];
   std::int32_t sum = 0;
   for (int t = 0; t < n; ++t) {
     numbers[t] = rounded(scaled[t] * factor);
@@ -127,8 +127,8 @@ kvant::cpu::WeightSums prepare_weights(const float* weights, const kvant::cpu::T
   for (int octet = 0; octet < n / 8; octet += 2)
     Isa::pack_weights(numbers + octet * 8, out.octets + first / 8 + octet);
   kvant::cpu::WeightSums sums{};
-  if (tokens.zero != nullptr) {
-    for (int t = 0; t < n; ++t) sums.zeros += weights[t] * tokens.zero[first + t];
+  if (tokens.offset != nullptr) {
+    for (int t = 0; t < n; ++t) sums.offsets += weights[t] * tokens.offset[first + t];
   }
   if (whole) {
     sums.weights = static_cast<float>(sum) * out.unit;

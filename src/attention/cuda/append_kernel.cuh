@@ -31,10 +31,10 @@ __global__ void __launch_bounds__(D) append_kernel(const __grid_constant__ Appen
   }
   const PageSource& tail = args.tail;
   const int id = tail.table[args.seq[i] * tail.seq_stride + head * tail.head_stride +
-                            side * tail.side_stride + token / kTokens];
+                            side * tail.side_stride + token / kPageTokens];
   auto* page = reinterpret_cast<__nv_bfloat16*>(const_cast<unsigned char*>(
       tail.pool + id * tail.page_stride + head * tail.head_offset + side * tail.side_offset));
-  page[plain_index(static_cast<PageSide>(side), D, token % kTokens, channel)] = __float2bfloat16(x);
+  page[plain_index(static_cast<PageSide>(side), D, token % kPageTokens, channel)] = __float2bfloat16(x);
 }
 
 }  // namespace kvant::cuda

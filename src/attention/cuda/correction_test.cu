@@ -18,7 +18,7 @@ constexpr int kSealedPages = 3;
 constexpr int kTailTokens = 40;
 constexpr int kSink = 4;
 constexpr int kHalf = 128;  // features of a softmax
-constexpr float kScoreScale = 0.06F;
+constexpr float kSoftmaxScale = 0.06F;
 
 using Row = std::vector<double>;
 
@@ -119,7 +119,7 @@ class CorrectedCache {
     Row scores;
     for (const Token& token : tokens) {
       const Row& key = token.sealed_key.empty() ? token.key : token.sealed_key;
-      scores.push_back(kScoreScale * std::inner_product(q.begin(), q.end(), key.begin(), 0.0));
+      scores.push_back(kSoftmaxScale * std::inner_product(q.begin(), q.end(), key.begin(), 0.0));
     }
     const double base = settings_.absolute ? 0 : *std::max_element(scores.begin(), scores.end());
     Row out(d);
@@ -135,7 +135,7 @@ class CorrectedCache {
       sum += weight;
       for (int i = 0; i < d; ++i) out[i] += weight * tokens[t].value[i];
     }
-    EXPECT_NEAR(log_sums_[row], base + std::log(sum), 5e-3);
+    EXPECT_NEAR(lse_[row], base + std::log(sum), 5e-3);
     double difference = 0;
     double energy = 0;
     for (int i = 0; i < d; ++i) {
@@ -146,14 +146,14 @@ class CorrectedCache {
     return std::sqrt(difference / energy);
   }
 
-  // Rows [kTokens][kSeqs][kKvHeads][d] of one page; keys have `shift` in channel 3, where queries are 1.
+  // Rows [kPageTokens][kSeqs][kKvHeads][d] of one page; keys have `shift` in channel 3, where queries are 1.
   std::vector<std::uint16_t> new_rows(Side side, int page) const {
     const int d = settings_.d;
-    std::vector<std::uint16_t> rows(static_cast<std::size_t>(kTokens) * kSeqs * kKvHeads * d);
+    std::vector<std::uint16_t> rows(static_cast<std::size_t>(kPageTokens) * kSeqs * kKvHeads * d);
     for (int i = 0; i < kSeqs * kKvHeads; ++i) {
       std::vector<float> values = page_values(side, d, 1000 * page + 2 * i + static_cast<int>(side));
-      for (int token = 0; token < kTokens; ++token) {
-        if (side == Side::key) values[token * d + 3] = settings_.shift / kScoreScale;
+      for (int token = 0; token < kPageTokens; ++token) {
+        if (side == Side::key) values[token * d + 3] = settings_.shift / kSoftmaxScale;
         for (int c = 0; c < d; ++c)
           rows[(static_cast<std::size_t>(token) * kSeqs * kKvHeads + i) * d + c] =
               bf16_from_float(values[token * d + c]);
@@ -175,10 +175,10 @@ class CorrectedCache {
         std::vector<std::byte> canonical(format.page_bytes(d));
         page_from_device(device, static_cast<Side>(side), d, canonical.size(),
                          sealed + ((i * kSealedPages + page) * 2 + side) * entry_bytes, canonical.data());
-        decoded[side].resize(static_cast<std::size_t>(kTokens) * d);
+        decoded[side].resize(static_cast<std::size_t>(kPageTokens) * d);
         PageContext context;
         context.head_dim = d;
-        format.decode(canonical.data(), kTokens, context, decoded[side].data());
+        format.decode(canonical.data(), kPageTokens, context, decoded[side].data());
       }
       for (int token = sealed != nullptr && page == 0 ? kSink : 0; token < n; ++token) {
         Token result;
@@ -208,7 +208,7 @@ class CorrectedCache {
           sealed_ids.push_back((i * kSealedPages + page) * 2 + side);
     const DeviceArray<std::int32_t> tail_table(tail_ids), sealed_table(sealed_ids);
     const DeviceArray<std::byte> sealed(kEntries * entry);
-    const DeviceArray<std::uint16_t> tail(static_cast<std::size_t>(kSeqs) * kKvHeads * 2 * kTokens * d);
+    const DeviceArray<std::uint16_t> tail(static_cast<std::size_t>(kSeqs) * kKvHeads * 2 * kPageTokens * d);
     const DeviceArray<float> query_maps(query_maps_), key_maps(key_maps_);
     const DeviceArray<float> states(std::vector<float>(kSeqs * kKvHeads * state_numbers()));
     std::vector<std::int32_t> state_of_seq;
@@ -224,7 +224,7 @@ class CorrectedCache {
     correction.state_of_seq = device_state_of_seq.get();
     correction.absolute = settings_.absolute ? 1 : 0;
 
-    kvant_decode_shape shape{sizeof shape, kSeqs,       kKvHeads, settings_.group, d, kScoreScale,
+    kvant_decode_shape shape{sizeof shape, kSeqs,       kKvHeads, settings_.group, d, kSoftmaxScale,
                              formats_[0],  formats_[1], 1};
     kvant_decode_layer layer{};
     layer.struct_size = sizeof layer;
@@ -235,7 +235,7 @@ class CorrectedCache {
     layer.sealed.pool = sealed.get();
     layer.sealed.page_stride = static_cast<std::int64_t>(entry);
     layer.tail = {
-        tail_table.get(), kKvHeads * 2, 0, 2, 1, tail.get(), std::int64_t{2} * kTokens * d, 0, 0, 0};
+        tail_table.get(), kKvHeads * 2, 0, 2, 1, tail.get(), std::int64_t{2} * kPageTokens * d, 0, 0, 0};
     layer.sink = kSink;
     layer.correction = &correction;
 
@@ -248,7 +248,7 @@ class CorrectedCache {
       } else {
         const DeviceArray<std::int32_t> target(std::vector<std::int32_t>(kSeqs, page));
         EXPECT_EQ(kvant_seal(&shape, &layer, first.get(), target.get(), nullptr), KVANT_OK);
-        remember(page, kTokens, rows, sealed.read().data(), entry);
+        remember(page, kPageTokens, rows, sealed.read().data(), entry);
       }
     }
     states_ = states.read();
@@ -258,13 +258,13 @@ class CorrectedCache {
     for (std::size_t i = 3; i < q_.size(); i += d) q_[i] = bf16_from_float(1);
     const DeviceArray<std::uint16_t> q(q_);
     const DeviceArray<float> out(std::vector<float>(q_.size(), NAN));
-    const DeviceArray<float> log_sums(std::vector<float>(q_.size() / d, NAN));
+    const DeviceArray<float> lse(std::vector<float>(q_.size() / d, NAN));
     layer.q = q.get();
     layer.q_seq_stride = layer.out_seq_stride = n_heads * d;
     layer.q_head_stride = layer.out_head_stride = d;
     layer.out = out.get();
     layer.out_type = KVANT_F32;
-    layer.log_sums = log_sums.get();
+    layer.lse = lse.get();
     const DeviceArray<std::int32_t> pages(std::vector<std::int32_t>(kSeqs, kSealedPages));
     const DeviceArray<std::int32_t> tail_tokens(std::vector<std::int32_t>(kSeqs, kTailTokens));
     kvant_decode_lengths lengths{};
@@ -279,13 +279,13 @@ class CorrectedCache {
       EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), bytes, nullptr), KVANT_OK);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
     out_ = out.read();
-    log_sums_ = log_sums.read();
+    lse_ = lse.read();
   }
 
   void append(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
               const std::vector<std::uint16_t> (&values)[2]) const {
     std::vector<std::int32_t> seq, token;
-    for (int i = 0; i < kTokens * kSeqs; ++i) {
+    for (int i = 0; i < kPageTokens * kSeqs; ++i) {
       token.push_back(i / kSeqs);
       seq.push_back(i % kSeqs);
     }
@@ -293,7 +293,7 @@ class CorrectedCache {
     const DeviceArray<std::uint16_t> keys(values[0]), device_values(values[1]);
     kvant_new_rows rows{};
     rows.struct_size = sizeof rows;
-    rows.n_rows = kTokens * kSeqs;
+    rows.n_rows = kPageTokens * kSeqs;
     rows.seq = device_seq.get();
     rows.tail_token = device_token.get();
     rows.keys = keys.get();
@@ -309,7 +309,7 @@ class CorrectedCache {
   std::vector<float> query_maps_, key_maps_;
   std::vector<std::vector<Token>> tokens_;  // [seq][head]
   std::vector<std::uint16_t> q_;
-  std::vector<float> states_, out_, log_sums_;
+  std::vector<float> states_, out_, lse_;
 };
 
 class Correction : public testing::TestWithParam<Settings> {};

@@ -21,8 +21,8 @@ inline constexpr int kUpdateThreads = kFeatures;
 
 template <int D>
 struct StateUpdateShared {
-  float rows[kTokens][D];  // errors of keys, then values
-  float phi[kTokens][kFeatures];
+  float rows[kPageTokens][D];  // errors of keys, then values
+  float phi[kPageTokens][kFeatures];
 };
 
 // A value of a page with uniform grids, channel-wise (keys) or token-wise (values).
@@ -34,7 +34,7 @@ __device__ float decode_uniform(const unsigned char* page, const PageFormat& for
   const bool by_token = format.grid == GridAxis::of_tokens;
   const int grid =
       by_token ? token * format.groups(D) + channel / format.group : token / format.group * D + channel;
-  const int n_grids = by_token ? kTokens * format.groups(D) : kTokens / format.group * D;
+  const int n_grids = by_token ? kPageTokens * format.groups(D) : kPageTokens / format.group * D;
   const auto* scales = reinterpret_cast<const __half*>(page + code_bytes(format.layout, D));
   const float scale = __half2float(scales[grid]);
   const int bits = format.layout.bits;
@@ -48,7 +48,7 @@ template <int D>
 __device__ void map_errors(StateUpdateShared<D>& shared, const float* maps, int feature) {
   constexpr int kTogether = 16;  // tokens
   const float* map = maps + feature / kHalfFeatures * D * kHalfFeatures + feature % kHalfFeatures;
-  for (int first = 0; first < kTokens; first += kTogether) {
+  for (int first = 0; first < kPageTokens; first += kTogether) {
     float sum[kTogether] = {};
     for (int i = 0; i < D; i += 4) {
       float w[4];
@@ -64,7 +64,7 @@ __device__ void map_errors(StateUpdateShared<D>& shared, const float* maps, int 
   }
   __syncthreads();
   const int lane = feature % kLanes;
-  for (int row = feature / kLanes; row < 2 * kTokens; row += kUpdateThreads / kLanes) {
+  for (int row = feature / kLanes; row < 2 * kPageTokens; row += kUpdateThreads / kLanes) {
     float* half = &shared.phi[row / 2][row % 2 * kHalfFeatures];
     float x[kHalfFeatures / kLanes];
     for (int i = 0; i < kHalfFeatures / kLanes; ++i) x[i] = half[lane + i * kLanes];
@@ -96,13 +96,13 @@ __device__ void add_page_to_state(const StateUpdateArgs& args, int seq, int head
   };
   const auto* tail = reinterpret_cast<const __nv_bfloat16*>(address(seal.tail, 0, seal.tail_page[seq] + nth));
   const unsigned char* keys = address(seal.sealed, 0, target);
-  for (int i = thread; i < kTokens * D; i += kUpdateThreads)
+  for (int i = thread; i < kPageTokens * D; i += kUpdateThreads)
     shared.rows[i / D][i % D] = __bfloat162float(tail[plain_index(PageSide::key, D, i / D, i % D)]) -
                                 decode_uniform<D>(keys, seal.sides[0].stored, PageSide::key, i / D, i % D);
   __syncthreads();
   map_errors<D>(shared, args.key_maps + static_cast<std::int64_t>(head) * D * kFeatures, thread);
   const unsigned char* values = address(seal.sealed, 1, target);
-  for (int i = thread; i < kTokens * D; i += kUpdateThreads)
+  for (int i = thread; i < kPageTokens * D; i += kUpdateThreads)
     shared.rows[i / D][i % D] =
         decode_uniform<D>(values, seal.sides[1].stored, PageSide::value, i / D, i % D);
   __syncthreads();
@@ -111,7 +111,7 @@ __device__ void add_page_to_state(const StateUpdateArgs& args, int seq, int head
   for (int first = 0; first < D; first += kTogether) {
     float sum[kTogether] = {};
     float mass = 0;
-    for (int token = 0; token < kTokens; ++token) {
+    for (int token = 0; token < kPageTokens; ++token) {
       if (left_out(seal, seq, head, target, token)) continue;
       const float phi = shared.phi[token][thread];
       mass += phi;

@@ -29,8 +29,8 @@ const DecodeKernel* find_decode_kernel(const char* key_format, const char* value
                           sas_kernels(), lloyd_max_kernels(), vector_kernels(), long_vector_kernels(),
                           trellis_kernels(), wide_trellis_kernels()}) {
     for (const DecodeKernel& kernel : list) {
-      if (kernel.head_dim == head_dim && group <= kernel.most_group &&
-          (kernel.sas == SasUse::always) == sas && std::strcmp(kernel.key_format, key_format) == 0 &&
+      if (kernel.head_dim == head_dim && group <= kernel.max_group && (kernel.sas == SasUse::always) == sas &&
+          std::strcmp(kernel.key_format, key_format) == 0 &&
           std::strcmp(kernel.value_format, value_format) == 0)
         return &kernel;
     }
@@ -58,7 +58,7 @@ struct Shape : kvant_decode_shape {
 
 bool read_shape(const kvant_decode_shape* from, Shape* shape) {
   return read_struct<kvant_decode_shape>(from, shape) && shape->n_seqs > 0 && shape->group > 0 &&
-         shape->group <= kMostGroup && group_heads(*shape, &shape->groups);
+         shape->group <= kMaxGroup && group_heads(*shape, &shape->groups);
 }
 
 // What one launch works on: KV heads of the same formats, and some of the query heads of each.
@@ -69,7 +69,7 @@ struct LaunchPlan {
 };
 struct LaunchPlans {
   int n = 0;
-  std::array<LaunchPlan, kMostLaunches> of{};
+  std::array<LaunchPlan, kMaxLaunches> of{};
 };
 
 // False if there is no kernel for some heads.
@@ -125,13 +125,13 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
   const std::size_t n_seqs = shape.n_seqs;
   const std::size_t slots = 2 * static_cast<std::size_t>(n_ctas) * kPaddedGroup;
   schedule->first_unit = cursor.take<std::int32_t>(n_seqs + 1);
-  schedule->side_pages = cursor.take<std::int32_t>(n_seqs);
+  schedule->protected_pages = cursor.take<std::int32_t>(n_seqs);
   schedule->starts = cursor.take<WorkStart>(std::size_t{2} * shape.n_kv_heads * n_ctas);
   const std::size_t passes = query_passes(shape.group);
   const std::size_t launches = shape.groups.n * passes;
   // Shapes that differ in their groups of KV heads may share a schedule.
-  schedule->arrivals = cursor.take<std::int32_t>(kMostHeadGroups * passes * n_ctas * kMostSlices);
-  schedule->partial_sums = cursor.take<float>(launches * 2 * n_ctas * kMostSlices * 2);
+  schedule->arrivals = cursor.take<std::int32_t>(kMaxHeadGroups * passes * n_ctas * kMaxSlices);
+  schedule->partial_sums = cursor.take<float>(launches * 2 * n_ctas * kMaxSlices * 2);
   schedule->partial_out = cursor.take<float>(launches * slots * shape.head_dim);
   const std::size_t rows = shape.corrected != 0 ? n_seqs * shape.n_kv_heads * shape.group : 0;
   workspace->features = cursor.take<float>(rows * kFeatures);
@@ -152,21 +152,21 @@ kvant_status common_args(const Shape& shape, const kvant_decode_lengths* lengths
   args->n_seqs = shape.n_seqs;
   args->n_kv_heads = shape.n_kv_heads;
   args->group = shape.group;
-  args->score_scale_log2 = shape.score_scale * 1.44269504F;
+  args->softmax_scale_log2 = shape.softmax_scale * 1.44269504F;
   args->sas = shape.sas;
   args->skip_below = std::ldexp(shape.skip_threshold, static_cast<int>(kWeightBits));
   args->sealed_pages = lengths->sealed_pages;
   args->tail_tokens = lengths->tail_tokens;
-  args->side_tokens = lengths->side_tokens;
-  args->side_seq_stride = lengths->side_seq_stride;
-  args->side_head_stride = lengths->side_head_stride;
+  args->protected_tokens = lengths->protected_tokens;
+  args->protected_seq_stride = lengths->protected_seq_stride;
+  args->protected_head_stride = lengths->protected_head_stride;
   return KVANT_OK;
 }
 
 // The levels that the codes of `format` stand for, and what they are to be multiplied by.
 void set_levels(std::string_view format, int d, int* bits, float* unit, float* levels) {
-  constexpr float kMostE4m3 = 448;
-  constexpr float kMostInteger = 119;  // of progressive pages
+  constexpr float kMaxE4m3 = 448;
+  constexpr float kMaxInteger = 119;  // of progressive pages
   *bits = 0;
   *unit = 1;
   if (format.starts_with("lm")) {
@@ -178,16 +178,16 @@ void set_levels(std::string_view format, int d, int* bits, float* unit, float* l
     *bits = format[3] - '0';
     *unit = trellis_tables()[*bits - 1].scale;
   } else if (format == "fp8") {
-    *unit = 1 / kMostE4m3;
+    *unit = 1 / kMaxE4m3;
   } else if (format.starts_with("prog")) {
-    *unit = 1 / kMostInteger;
+    *unit = 1 / kMaxInteger;
   }
 }
 
 void describe_page(const AnyPage& page, float unit, const float* levels, AnyPage* described) {
   *described = page;
   described->unit *= unit;
-  std::copy_n(levels, kMostLevels, described->levels);
+  std::copy_n(levels, kMaxLevels, described->levels);
 }
 
 // Divides shared memory: as many consumer warps as can have a few stages each, then as many stages as fit.
@@ -200,10 +200,10 @@ int lay_out_shared(const DecodeKernel& kernel, DecodeArgs* args) {
   args->slot_bytes = std::max({tile_bytes, kernel.key_bytes, kernel.value_bytes});
   args->merge_at = (kernel.table_bytes + 127) / 128 * 128;
   args->barriers_at = args->merge_at + (kernel.merge_bytes + 15) / 16 * 16;
-  args->ring_at = (args->barriers_at + Rings::bytes(kMostConsumerWarps, kMostStages) + 127) / 128 * 128;
-  const int slots = (kMostSharedBytes - args->ring_at) / args->slot_bytes;
-  args->consumer_warps = std::min(kernel.most_warps, slots / kLeastStages);
-  args->stages = std::min(kMostStages, slots / args->consumer_warps);
+  args->ring_at = (args->barriers_at + Rings::bytes(kMaxConsumerWarps, kMaxStages) + 127) / 128 * 128;
+  const int slots = (kMaxSharedBytes - args->ring_at) / args->slot_bytes;
+  args->consumer_warps = std::min(kernel.max_warps, slots / kLeastStages);
+  args->stages = std::min(kMaxStages, slots / args->consumer_warps);
   return args->ring_at + args->consumer_warps * args->stages * args->slot_bytes;
 }
 
@@ -230,7 +230,7 @@ void select_queries(const LaunchPlan& plan, DecodeArgs* args) {
   args->n_queries = plan.n_queries;
   args->q = static_cast<const std::uint16_t*>(args->q) + plan.first_query * args->q_head_stride;
   args->out = static_cast<std::byte*>(args->out) + plan.first_query * args->out_head_stride * out_bytes;
-  if (args->log_sums != nullptr) args->log_sums += plan.first_query;
+  if (args->lse != nullptr) args->lse += plan.first_query;
 }
 
 // Launch `nth` of a call, maybe the last. Its partial results have a place of their own: launches of one call
@@ -246,8 +246,8 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   args.schedule.starts += ((group.heads.n - 1) * 2 + (graded ? 1 : 0)) * static_cast<std::ptrdiff_t>(n_ctas);
   if (args.follows != 0) args.settled = 0;                            // it waits for nothing
   const std::size_t before = static_cast<std::size_t>(nth) * n_ctas;  // CTAs of other launches
-  args.schedule.arrivals += before * kMostSlices;
-  args.schedule.partial_sums += before * 2 * kMostSlices * 2;
+  args.schedule.arrivals += before * kMaxSlices;
+  args.schedule.partial_sums += before * 2 * kMaxSlices * 2;
   args.schedule.partial_out += before * 2 * kPaddedGroup * shape.head_dim;
   set_levels(group.key_format, shape.head_dim, &args.key_bits, &args.key_unit, args.key_levels);
   set_levels(group.value_format, shape.head_dim, &args.value_bits, &args.value_unit, args.value_levels);
@@ -260,7 +260,8 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
 }
 
 bool valid(const kvant_decode_layer& layer, const kvant_decode_lengths* lengths, const DecodeKernel& kernel) {
-  if (layer.q == nullptr || layer.out == nullptr || layer.layer < 0 || layer.sink < 0 || layer.sink > kTokens)
+  if (layer.q == nullptr || layer.out == nullptr || layer.layer < 0 || layer.sink < 0 ||
+      layer.sink > kPageTokens)
     return false;
   if (layer.q_seq_stride % 8 != 0 || layer.q_head_stride % 8 != 0 ||
       reinterpret_cast<std::uintptr_t>(layer.q) % 16 != 0)
@@ -272,7 +273,7 @@ bool valid(const kvant_decode_layer& layer, const kvant_decode_lengths* lengths,
   };
   if (lengths->sealed_pages != nullptr && (kernel.key_bytes == 0 || !usable(layer.sealed))) return false;
   if (lengths->tail_tokens != nullptr && !usable(layer.tail)) return false;
-  if (lengths->side_tokens != nullptr && !usable(layer.side)) return false;
+  if (lengths->protected_tokens != nullptr && !usable(layer.protected_pages)) return false;
   const auto complete = [](const char* format, const void* codebooks) {
     return codebooks != nullptr || find_format(format)->needed_constants().empty();
   };
@@ -374,7 +375,7 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant
     if (!valid(layer, lengths, *plans.of[i].kernel)) return KVANT_INVALID_ARGUMENT;
   args.sealed = source_of(layer.sealed, layer.layer);
   args.tail = source_of(layer.tail, layer.layer);
-  args.side = source_of(layer.side, layer.layer);
+  args.protected_pages = source_of(layer.protected_pages, layer.layer);
   args.sink = layer.sink;
   args.masks = reinterpret_cast<const uint4*>(layer.masks);
   args.mask_seq_stride = layer.mask_seq_stride;
@@ -390,7 +391,7 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant
   args.out_f32 = layer.out_type == KVANT_F32 ? 1 : 0;
   args.settled = layer.settled;
   args.reproducible = layer.reproducible;
-  args.log_sums = layer.log_sums;
+  args.lse = layer.lse;
   args.skip_counts = reinterpret_cast<unsigned long long*>(layer.skip_counts);
   args.out_seq_stride = layer.out_seq_stride;
   args.out_head_stride = layer.out_head_stride;

@@ -13,23 +13,23 @@ namespace kvant::cuda {
 
 // Three warps on each of a multiprocessor's schedulers, the copying warp among them. (Nine to twelve warps
 // may use the same number of registers each.)
-inline constexpr int kMostConsumerWarps = 11;
-inline constexpr int kMostStages = 8;
-inline constexpr int kMostSharedBytes = 232448;  // of a CTA on sm_90
+inline constexpr int kMaxConsumerWarps = 11;
+inline constexpr int kMaxStages = 8;
+inline constexpr int kMaxSharedBytes = 232448;  // of a CTA on sm_90
 inline constexpr int kPaddedGroup = 8;  // query heads of a KV head in a launch: the columns of a product
 inline constexpr int kMergedHeads = 4;  // query heads that are merged at a time
 inline constexpr int kSlice =
     2 * kLanes;  // channels of a query head that a warp merges and combines at a time
-inline constexpr int kMostSlices = kPaddedGroup * kMostHeadDim / kSlice;
+inline constexpr int kMaxSlices = kPaddedGroup * kMaxHeadDim / kSlice;
 
-inline constexpr int kMostKvHeads = 64;
-inline constexpr int kMostHeadGroups = 8;
-inline constexpr int kMostGroup = 16;  // query heads of a KV head
+inline constexpr int kMaxKvHeads = 64;
+inline constexpr int kMaxHeadGroups = 8;
+inline constexpr int kMaxGroup = 16;  // query heads of a KV head
 // How many launches the query heads of a KV head take: each reads the same pages.
 KVANT_HOST_DEVICE constexpr int query_passes(int group) {
   return (group + kPaddedGroup - 1) / kPaddedGroup;
 }
-inline constexpr int kMostLaunches = kMostHeadGroups * query_passes(kMostGroup);  // of a layer
+inline constexpr int kMaxLaunches = kMaxHeadGroups * query_passes(kMaxGroup);  // of a layer
 
 // When a kernel takes SAS for the exponential (sas.cuh). On request: a branch that all lanes take alike, and
 // more code: `prog2` took 2 to 4 % longer with it.
@@ -38,7 +38,7 @@ enum class SasUse : std::uint8_t { never, on_request, always };
 // KV heads whose pages have the same formats.
 struct HeadList {
   int n;
-  std::uint8_t at[kMostKvHeads];
+  std::uint8_t at[kMaxKvHeads];
 };
 
 // Pages of one layer: kvant_pages with the layer worked in.
@@ -51,40 +51,40 @@ struct PageSource {
 
 // A CTA's share of a step's work, and the sequence and head that it begins in (work_range.cuh).
 struct alignas(16) WorkStart {
-  std::int32_t begin, end;          // units
-  std::int32_t head_units;          // of all sequences of one head
-  std::int32_t head, seq;           // head: its place in DecodeArgs::heads
-  std::int32_t seq_begin, seq_end;  // its units among the head's
-  std::int32_t n_sealed, n_side;    // its sealed and side pages
+  std::int32_t begin, end;             // units
+  std::int32_t head_units;             // of all sequences of one head
+  std::int32_t head, seq;              // head: its place in DecodeArgs::heads
+  std::int32_t seq_begin, seq_end;     // its units among the head's
+  std::int32_t n_sealed, n_protected;  // its sealed and protected pages
   // The first CTA that shares the sequence and head that it begins in; the last one, of those it ends in.
   std::int32_t first_cta, last_cta;
 };
 
-// The division of a step's work. A sequence's units are its sealed, side and tail pages, in this order; units
-// of all sequences of the KV heads of a launch (head-major) are dealt out to the CTAs in contiguous ranges
-// (schedule.cuh).
+// The division of a step's work. A sequence's units are its sealed, protected and tail pages, in this order;
+// units of all sequences of the KV heads of a launch (head-major) are dealt out to the CTAs in contiguous
+// ranges (schedule.cuh).
 struct Schedule {
-  std::int32_t* first_unit;  // [n_seqs + 1]: of each sequence among one head's units
-  std::int32_t* side_pages;  // [n_seqs]: the most of any head
-  WorkStart* starts;         // [n_kv_heads][2][n_ctas]: of launches on 1, 2, ... heads, equal and graded;
-                             // of a launch: [n_ctas], its own
+  std::int32_t* first_unit;       // [n_seqs + 1]: of each sequence among one head's units
+  std::int32_t* protected_pages;  // [n_seqs]: the maximum over heads
+  WorkStart* starts;  // [n_kv_heads][2][n_ctas]: of launches on 1, 2, ... heads, equal and graded;
+                      // of a launch: [n_ctas], its own
   // Of each launch, those of the first first:
-  std::int32_t* arrivals;  // [n_ctas][kMostSlices]: of the sequence and head that this CTA begins and others
+  std::int32_t* arrivals;  // [n_ctas][kMaxSlices]: of the sequence and head that this CTA begins and others
                            // share, how many have left a slice of the result; 0 between launches
   float* partial_out;      // [2 n_ctas][kPaddedGroup][d]
-  float* partial_sums;     // [2 n_ctas][kMostSlices][2]: maximum and sum
+  float* partial_sums;     // [2 n_ctas][kMaxSlices][2]: maximum and sum
 };
 
 struct DecodeArgs {
   int n_seqs, n_kv_heads, group;
-  int n_queries;           // of each group, that this launch works on: from those at q, out and log_sums on
-  HeadList heads;          // that it works on
-  int follows;             // not 0: a launch of the same call on other heads precedes this one
-  float score_scale_log2;  // scores in units of log 2
-  int sas;                 // not 0: the exponential is SAS (sas.cuh)
-  const std::int32_t *sealed_pages, *tail_tokens, *side_tokens;
-  std::int64_t side_seq_stride, side_head_stride;
-  PageSource sealed, tail, side;
+  int n_queries;             // of each group, that this launch works on: from those at q, out and lse on
+  HeadList heads;            // that it works on
+  int follows;               // not 0: a launch of the same call on other heads precedes this one
+  float softmax_scale_log2;  // scores in units of log 2
+  int sas;                   // not 0: the exponential is SAS (sas.cuh)
+  const std::int32_t *sealed_pages, *tail_tokens, *protected_tokens;
+  std::int64_t protected_seq_stride, protected_head_stride;
+  PageSource sealed, tail, protected_pages;
   int sink;
   const uint4* masks;
   std::int64_t mask_seq_stride, mask_head_stride;
@@ -96,7 +96,7 @@ struct DecodeArgs {
   int out_f32;
   int settled;
   int reproducible;
-  float* log_sums;
+  float* lse;
   float skip_below;                 // of kernels that skip values: sums of weights that don't matter
   unsigned long long* skip_counts;  // [2]: pages seen and skipped; or null
   // KVLinC's correction, of each sequence and query head: phi(q) S and phi(q) z. Or null.
@@ -107,7 +107,7 @@ struct DecodeArgs {
   // Of codes: bits of either side where a kernel serves several widths, and the levels that they stand for.
   int key_bits, value_bits;
   float key_unit, value_unit;  // of the levels
-  float key_levels[kMostLevels], value_levels[kMostLevels];
+  float key_levels[kMaxLevels], value_levels[kMaxLevels];
   // Shared memory: table at 0, then the merge buffer, the barriers and the rings of the consumer warps.
   int merge_at, barriers_at, ring_at;
   int consumer_warps;

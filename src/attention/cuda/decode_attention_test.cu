@@ -79,7 +79,7 @@ TEST_P(DecodeAttention, AgreesOnRaggedSequencesWithSinkAndTail) {
   std::vector<SequenceLengths> lengths = {{1, 5, 4}, {9, 127, 4},  {0, 0, 0},
                                           {0, 3, 0}, {40, 200, 4}, {130, 33, 4}};
   if (plain)
-    for (SequenceLengths& l : lengths) l = {0, l.tail + 128 * (l.sealed % 30), l.side};
+    for (SequenceLengths& l : lengths) l = {0, l.tail + 128 * (l.sealed % 30), l.n_protected};
   for (const int group : {1, 4, 7}) expect_exact(lengths, plain ? 0 : 4, false, group);
 }
 TEST_P(DecodeAttention, AgreesWithProtectedTokensMasked) {

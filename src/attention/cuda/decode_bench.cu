@@ -119,8 +119,8 @@ struct PlainPages {
   std::size_t bytes_per_layer = 0;  // that a kernel reads
 
   PlainPages(int layers, int n_seqs, int n_heads, int n_tokens, int d) {
-    const std::size_t page_bytes = static_cast<std::size_t>(kTokens) * d * 2;
-    const int n_pages = (n_tokens + kTokens - 1) / kTokens;
+    const std::size_t page_bytes = static_cast<std::size_t>(kPageTokens) * d * 2;
+    const int n_pages = (n_tokens + kPageTokens - 1) / kPageTokens;
     const std::size_t entries = static_cast<std::size_t>(layers) * n_seqs * n_heads * n_pages;
     std::vector<std::byte> unique;
     const Codebooks none("bf16", "bf16", d, 1, 1);
@@ -196,7 +196,7 @@ class Bench {
     const auto n_pairs = static_cast<int>(pairs.size());
     const bool plain = pairs[0].key == "bf16" && pairs[0].value == "bf16";
     const Codebooks codebooks(pairs[0].key, pairs[0].value, d, settings_.kv_heads, 3);
-    std::size_t key_bytes = 0;  // the most of any pair: all entries of the pool have one size
+    std::size_t key_bytes = 0;  // the maximum over pairs: all entries of the pool have one size
     std::size_t value_bytes = 0;
     for (const FormatPair& pair : pairs) {
       key_bytes = std::max(key_bytes, kvant_page_bytes(pair.key.c_str(), d));
@@ -223,7 +223,7 @@ class Bench {
 
     for (const BatchShape& batch : kShapes) {
       if (settings_.seqs != 0 && batch.seqs != settings_.seqs) continue;
-      const int pages = batch.context / kTokens;
+      const int pages = batch.context / kPageTokens;
       const std::size_t per_layer = static_cast<std::size_t>(batch.seqs) * settings_.kv_heads * pages;
       std::size_t bytes = 0;
       std::vector<const char*> head_formats[2];
@@ -253,7 +253,7 @@ class Bench {
       shape.n_kv_heads = settings_.kv_heads;
       shape.group = settings_.group;
       shape.head_dim = d;
-      shape.score_scale = static_cast<float>(settings_.sharpness) / std::sqrt(static_cast<float>(d));
+      shape.softmax_scale = static_cast<float>(settings_.sharpness) / std::sqrt(static_cast<float>(d));
       shape.skip_threshold = settings_.skip == 0 ? 0 : std::pow(10.0F, static_cast<float>(-settings_.skip));
       shape.head_key_formats = head_formats[0].data();
       shape.head_value_formats = head_formats[1].data();
@@ -281,14 +281,15 @@ class Bench {
       layer.out = out.get();
       layer.q_seq_stride = layer.out_seq_stride = n_heads * d;
       layer.q_head_stride = layer.out_head_stride = d;
-      std::unique_ptr<PlainPages> tail, side;
+      std::unique_ptr<PlainPages> tail, protected_rows;
       if (settings_.sink > 0 && !plain) {
-        side = std::make_unique<PlainPages>(layers, batch.seqs, settings_.kv_heads, settings_.sink, d);
-        lengths.side_tokens = side->tokens->get();
-        lengths.side_seq_stride = 1;
-        layer.side = side->pages;
+        protected_rows =
+            std::make_unique<PlainPages>(layers, batch.seqs, settings_.kv_heads, settings_.sink, d);
+        lengths.protected_tokens = protected_rows->tokens->get();
+        lengths.protected_seq_stride = 1;
+        layer.protected_pages = protected_rows->pages;
         layer.sink = settings_.sink;
-        bytes += side->bytes_per_layer;
+        bytes += protected_rows->bytes_per_layer;
       }
       std::unique_ptr<DeviceArray<std::uint32_t>> masks;
       if (settings_.tail > 0 && !plain) {
@@ -299,10 +300,10 @@ class Bench {
       }
       if (settings_.protected_share > 0 && !plain) {
         const int tokens = batch.context * settings_.protected_share / 100;
-        side = std::make_unique<PlainPages>(layers, batch.seqs, settings_.kv_heads, tokens, d);
-        lengths.side_tokens = side->tokens->get();
-        lengths.side_seq_stride = 1;
-        layer.side = side->pages;
+        protected_rows = std::make_unique<PlainPages>(layers, batch.seqs, settings_.kv_heads, tokens, d);
+        lengths.protected_tokens = protected_rows->tokens->get();
+        lengths.protected_seq_stride = 1;
+        layer.protected_pages = protected_rows->pages;
         std::vector<std::uint32_t> words(per_layer * 4);
         for (std::size_t i = 0; i < words.size() * 32; ++i)
           if (random() % 100 < static_cast<unsigned>(settings_.protected_share))
@@ -311,7 +312,7 @@ class Bench {
         layer.masks = masks->get();
         layer.mask_seq_stride = static_cast<std::int64_t>(settings_.kv_heads) * pages;
         layer.mask_head_stride = pages;
-        bytes += side->bytes_per_layer + words.size() * 4;
+        bytes += protected_rows->bytes_per_layer + words.size() * 4;
       }
       std::unique_ptr<Corrections> corrections;
       if (settings_.correction != 0) {
@@ -353,7 +354,7 @@ class Bench {
             reinterpret_cast<const uint4*>(pool_.get() + i * bytes), bytes / 16, junk_.get());
       });
       report({name, batch, us, limit, bytes,
-              8.0 * static_cast<double>(bytes) / (static_cast<double>(per_layer) * 2 * kTokens * d)});
+              8.0 * static_cast<double>(bytes) / (static_cast<double>(per_layer) * 2 * kPageTokens * d)});
       if (settings_.skip != 0) {
         const std::vector<std::uint64_t> counts = skip_counts.read();
         std::printf(
@@ -403,12 +404,13 @@ class Bench {
 
   // [n_seqs][kv_heads][pages] entries of the pool, shuffled, each of its head's pair.
   std::vector<std::int32_t> page_ids(int n_seqs, int pages, int n_pairs) const {
-    const std::size_t most =
+    const std::size_t maximum =
         static_cast<std::size_t>(n_seqs) * ((settings_.kv_heads + n_pairs - 1) / n_pairs) * pages;
     std::mt19937 random(9);
-    std::vector<std::vector<std::int32_t>> of_pair(n_pairs, std::vector<std::int32_t>(most));
+    std::vector<std::vector<std::int32_t>> of_pair(n_pairs, std::vector<std::int32_t>(maximum));
     for (int pair = 0; pair < n_pairs; ++pair) {
-      for (std::size_t i = 0; i < most; ++i) of_pair[pair][i] = static_cast<std::int32_t>(i * n_pairs + pair);
+      for (std::size_t i = 0; i < maximum; ++i)
+        of_pair[pair][i] = static_cast<std::int32_t>(i * n_pairs + pair);
       std::shuffle(of_pair[pair].begin(), of_pair[pair].end(), random);
     }
     std::vector<std::int32_t> ids;

@@ -68,8 +68,8 @@ inline constexpr SasUse kSasUse<Pair> = Pair::kSas;
 // Turns the scores of some tiles into weights relative to the running maximum, which they may raise; returns
 // the sums of this lane's weights of heads 2t and 2t + 1.
 template <class Pair, int D, int Tiles, class State>
-__device__ __forceinline__ float2 soften(const DecodeArgs& args, float (&s)[Tiles][4], Accumulator<D>& acc,
-                                         State& state) {
+__device__ __forceinline__ float2 online_softmax(const DecodeArgs& args, float (&s)[Tiles][4],
+                                                 Accumulator<D>& acc, State& state) {
   float top[2] = {s[0][0], s[0][1]};
 #pragma unroll
   for (int tile = 0; tile < Tiles; ++tile) {
@@ -160,7 +160,7 @@ __device__ __forceinline__ void attend_sealed(const DecodeArgs& args, const unsi
   Pair::Key::score(args, tables, ring.wait(), query, lane, s);
   ring.release();
   if (may_be_masked(args, page)) mask_scores(args, segment, page, 0, lane, s);
-  soften<Pair>(args, s, acc, state);
+  online_softmax<Pair>(args, s, acc, state);
   Pair::Value::mix(args, tables, ring.wait(), s, lane, acc.out, state);
   ring.release();
 }
@@ -207,7 +207,7 @@ __device__ __forceinline__ void attend_plain(const DecodeArgs& args, int n, cons
     }
   }
   NoState none;
-  soften<Pair>(args, s, acc, none);
+  online_softmax<Pair>(args, s, acc, none);
 #pragma unroll
   for (int tile = 0; tile < kTokenTiles; ++tile) {
     if (tile < n_tiles) {
@@ -308,13 +308,13 @@ __device__ void copy_pages(const DecodeArgs& args, const unsigned char* shared, 
 
 // Consumer warps of a CTA, at most: with fewer, each may use more registers.
 template <class Pair>
-constexpr int most_warps() {
-  if constexpr (requires { Pair::kMostWarps; }) return Pair::kMostWarps;
-  return kMostConsumerWarps;
+constexpr int max_warps() {
+  if constexpr (requires { Pair::kMaxWarps; }) return Pair::kMaxWarps;
+  return kMaxConsumerWarps;
 }
 
 template <class Pair, int D>
-__global__ void __launch_bounds__((most_warps<Pair>() + 1) * kLanes, 1)
+__global__ void __launch_bounds__((max_warps<Pair>() + 1) * kLanes, 1)
     decode_kernel(const __grid_constant__ DecodeArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Rings rings(args, shared);

@@ -4,7 +4,7 @@
 
 #include <cuda_fp16.h>
 
-#include "attention/cuda/expand_args.h"
+#include "attention/cuda/dequantize_args.h"
 #include "attention/cuda/ptx.cuh"
 #include "attention/cuda/seal_page.cuh"
 
@@ -87,7 +87,7 @@ template <int D>
 __device__ __forceinline__ void decode_channel_grid(const SealedPage& page, int token, int octet,
                                                     const std::uint32_t (&codes)[kOctet],
                                                     float (&values)[kOctet]) {
-  const int groups = kTokens / page.decoding.group;
+  const int groups = kPageTokens / page.decoding.group;
   const auto* scales = reinterpret_cast<const __half*>(page.parameters<D>()) +
                        token / page.decoding.group * D + octet * kOctet;
   const HalfOctet scale(scales);
@@ -111,7 +111,7 @@ __device__ __forceinline__ void decode_token_grid(const SealedPage& page, int to
     zero = -scale * static_cast<float>(1 << (bits - 1));
     if (bits == 1) scale *= 2;
   } else {
-    zero = __half2float(scales[kTokens * groups]);
+    zero = __half2float(scales[kPageTokens * groups]);
   }
 #pragma unroll
   for (int i = 0; i < kOctet; ++i) values[i] = static_cast<float>(codes[i]) * scale + zero;
@@ -136,7 +136,7 @@ __device__ __forceinline__ void decode_progressive(const SealedPage& page, int t
   constexpr int kBlock = 64;
   const int block = token / kBlock;
   const unsigned char* steps = page.parameters<D>() + block * D + octet * kOctet;
-  const auto* zeros = reinterpret_cast<const signed char*>(steps) + kTokens / kBlock * D;
+  const auto* zeros = reinterpret_cast<const signed char*>(steps) + kPageTokens / kBlock * D;
   const float scale = reinterpret_cast<const float*>(page.parameters<D>() + 4 * D)[block];
 #pragma unroll
   for (int i = 0; i < kOctet; ++i) {
@@ -188,13 +188,13 @@ __device__ __forceinline__ void decode_trellis(const SealedPage& page, int token
   };
   std::uint64_t stream = byte((octet + kOctets - 1) % kOctets, code.bits - 1);
 #pragma unroll
-  for (int i = 0; i < kMostTrellisBits; ++i)
+  for (int i = 0; i < kMaxTrellisBits; ++i)
     if (i < code.bits) stream |= byte(octet, i) << (8 * (i + 1));
   const unsigned char* parameters = page.parameters<D>();
-  const float loudest = *reinterpret_cast<const float*>(parameters + kTokens + 2 * D);
+  const float loudest = *reinterpret_cast<const float*>(parameters + kPageTokens + 2 * D);
   const int gain_code = parameters[token];
   const float gain = gain_code == 255 ? 0 : loudest * exp2f(static_cast<float>(gain_code) * (-1.0F / 32));
-  const HalfOctet mean(reinterpret_cast<const __half*>(parameters + kTokens) + octet * kOctet);
+  const HalfOctet mean(reinterpret_cast<const __half*>(parameters + kPageTokens) + octet * kOctet);
 #pragma unroll
   for (int i = 0; i < kOctet; ++i) {
     const auto state = static_cast<std::uint32_t>(stream >> ((i + 1) * code.bits)) & 0xff;
@@ -292,7 +292,7 @@ struct TokenGridOctets {  // one group for all channels
   __device__ __forceinline__ void decode(int token, float (&values)[kOctet]) const {
     const auto* scales = reinterpret_cast<const __half*>(page.parameters<D>()) + token;
     const float scale = __half2float(scales[0]);
-    const float zero = __half2float(scales[kTokens]);
+    const float zero = __half2float(scales[kPageTokens]);
     read_numbers<Side, D, Bits>(page.words, token, octet, values);
 #pragma unroll
     for (int i = 0; i < kOctet; ++i) values[i] = values[i] * scale + zero;
@@ -304,9 +304,9 @@ template <PageSide Side, int D, class Use>
 __device__ __forceinline__ void with_octets(const SealedPage& page, int octet, const Use& use) {
   const PageDecoding& decoding = page.decoding;
   const int bits = decoding.layout.bits;
-  if (decoding.encoding == Encoding::channel_grid && decoding.group == kTokens && bits == 4)
+  if (decoding.encoding == Encoding::channel_grid && decoding.group == kPageTokens && bits == 4)
     return use(ChannelGridOctets<Side, D, 4>(page, octet));
-  if (decoding.encoding == Encoding::channel_grid && decoding.group == kTokens && bits == 2)
+  if (decoding.encoding == Encoding::channel_grid && decoding.group == kPageTokens && bits == 2)
     return use(ChannelGridOctets<Side, D, 2>(page, octet));
   const bool by_token =
       decoding.encoding == Encoding::token_grid && decoding.group >= D && !decoding.stored.symmetric;

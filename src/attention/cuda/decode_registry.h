@@ -12,8 +12,8 @@ struct DecodeKernel {
   const char* key_format;
   const char* value_format;
   int head_dim;
-  int most_group;  // query heads of a KV head
-  int most_warps;  // consumers of a CTA
+  int max_group;  // query heads of a KV head
+  int max_warps;  // consumers of a CTA
   SasUse sas;
   const void* function;
   int table_bytes, merge_bytes;

@@ -20,7 +20,7 @@ inline constexpr int kKvHeads = 3;
 inline constexpr int kUniquePages = 6;
 
 struct SequenceLengths {
-  int sealed, tail, side;  // pages, tokens, tokens
+  int sealed, tail, n_protected;  // pages, tokens, tokens
 };
 
 inline bool have_gpu() {
@@ -72,15 +72,15 @@ class TestCache {
       formats_[1].push_back(pairs[head % pairs.size()].value);
     }
     is_mixed_ = pairs.size() > 1;
-    for (const SequenceLengths& l : lengths_) most_pages_ = std::max(most_pages_, l.sealed);
-    mask_.resize(static_cast<std::size_t>(lengths_.size()) * kKvHeads * std::max(1, most_pages_) * 4);
+    for (const SequenceLengths& l : lengths_) max_pages_ = std::max(max_pages_, l.sealed);
+    mask_.resize(static_cast<std::size_t>(lengths_.size()) * kKvHeads * std::max(1, max_pages_) * 4);
     if (masks)
       for (std::uint32_t& word : mask_) word = random_() % 5 == 0 ? random_() & random_() & random_() : 0;
     use_masks_ = masks;
     tokens_.resize(lengths_.size() * kKvHeads);
     if (has_sealed()) add_sealed();
     add_plain(tail_, [](const SequenceLengths& l) { return l.tail; });
-    add_plain(side_, [](const SequenceLengths& l) { return l.side; });
+    add_plain(protected_, [](const SequenceLengths& l) { return l.n_protected; });
   }
 
   // As in kvant_decode_shape.
@@ -99,18 +99,19 @@ class TestCache {
     const int n_seqs = static_cast<int>(lengths_.size());
     const int n_heads = kKvHeads * group;
     const std::vector<std::uint16_t> q = queries(n_seqs * n_heads);
-    std::vector<std::int32_t> sealed, tail, side;
+    std::vector<std::int32_t> sealed, tail, n_protected;
     for (const SequenceLengths& l : lengths_) {
       sealed.push_back(l.sealed);
       tail.push_back(l.tail);
-      side.push_back(l.side);
+      n_protected.push_back(l.n_protected);
     }
-    const DeviceArray<std::int32_t> device_sealed(sealed), device_tail(tail), device_side(side);
+    const DeviceArray<std::int32_t> device_sealed(sealed), device_tail(tail), device_protected(n_protected);
     const DeviceArray<std::uint16_t> device_q(q);
     const std::size_t out_bytes = q.size() * (out_type == KVANT_F32 ? 4 : 2);
     const DeviceArray<std::uint8_t> out(std::vector<std::uint8_t>(out_bytes, 0xff));  // NaN
     const DeviceArray<std::uint32_t> device_mask(mask_);
-    const Uploaded sealed_pages = upload(sealed_), tail_pages = upload(tail_), side_pages = upload(side_);
+    const Uploaded sealed_pages = upload(sealed_), tail_pages = upload(tail_),
+                   protected_pages = upload(protected_);
     const DeviceArray<std::uint16_t> key_codebooks(codebooks_.packed[0]),
         value_codebooks(codebooks_.packed[1]);
 
@@ -120,7 +121,7 @@ class TestCache {
     shape.n_kv_heads = kKvHeads;
     shape.group = group;
     shape.head_dim = d_;
-    shape.score_scale = score_scale();
+    shape.softmax_scale = softmax_scale();
     shape.sas = softmax == Softmax::sas ? 1 : 0;
     shape.skip_threshold = skip_threshold_;
     if (is_mixed_) {
@@ -134,17 +135,17 @@ class TestCache {
     lengths.struct_size = sizeof lengths;
     lengths.sealed_pages = has_sealed() ? device_sealed.get() : nullptr;
     lengths.tail_tokens = device_tail.get();
-    lengths.side_tokens = device_side.get();
-    lengths.side_seq_stride = 1;
+    lengths.protected_tokens = device_protected.get();
+    lengths.protected_seq_stride = 1;
     kvant_decode_layer layer{};
     layer.struct_size = sizeof layer;
     layer.sealed = sealed_pages.pages;
     layer.tail = tail_pages.pages;
-    layer.side = side_pages.pages;
+    layer.protected_pages = protected_pages.pages;
     layer.sink = sink_;
     layer.masks = use_masks_ ? device_mask.get() : nullptr;
-    layer.mask_seq_stride = kKvHeads * std::max(1, most_pages_);
-    layer.mask_head_stride = std::max(1, most_pages_);
+    layer.mask_seq_stride = kKvHeads * std::max(1, max_pages_);
+    layer.mask_head_stride = std::max(1, max_pages_);
     layer.key_codebooks = key_codebooks.get();
     layer.value_codebooks = value_codebooks.get();
     layer.key_codebook_stride = codebooks_.size[0];
@@ -154,8 +155,8 @@ class TestCache {
     layer.q_head_stride = layer.out_head_stride = d_;
     layer.out = out.get();
     layer.out_type = out_type;
-    const DeviceArray<float> log_sums(std::vector<float>(static_cast<std::size_t>(n_seqs) * n_heads, NAN));
-    layer.log_sums = log_sums.get();
+    const DeviceArray<float> lse(std::vector<float>(static_cast<std::size_t>(n_seqs) * n_heads, NAN));
+    layer.lse = lse.get();
     const DeviceArray<std::uint64_t> counts(std::vector<std::uint64_t>(2, 0));
     layer.skip_counts = counts.get();
 
@@ -172,12 +173,12 @@ class TestCache {
       layer.settled = run == 2 ? 1 : 0;
       EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), bytes, nullptr), KVANT_OK);
     }
-    const double error = compare(q, attend(), log_sums.read(), group, out_type);
+    const double error = compare(q, attend(), lse.read(), group, out_type);
     layer.reproducible = 1;
     const std::vector<std::uint8_t> first = attend();
     EXPECT_EQ(first, attend());
     skip_counts_ = counts.read();
-    return std::max(error, compare(q, first, log_sums.read(), group, out_type));
+    return std::max(error, compare(q, first, lse.read(), group, out_type));
   }
 
  private:
@@ -204,11 +205,11 @@ class TestCache {
     return loudness_ == 1 || side == Side::value ? loudness_ : loudness_ / kKeysAreLouder;
   }
   // Scores don't depend on how loud keys are.
-  float score_scale() const {
+  float softmax_scale() const {
     return sharpness_ / std::sqrt(static_cast<float>(d_)) * 0.7F / loudness_of(Side::key);
   }
 
-  // A page's values, [kTokens][d].
+  // A page's values, [kPageTokens][d].
   std::vector<float> values(Side side, std::uint32_t seed) const {
     std::vector<float> values =
         values_ == Values::captured ? captured_page(side, d_, seed) : page_values(side, d_, seed, values_);
@@ -273,7 +274,7 @@ class TestCache {
     std::size_t stride = 0;
     for (const auto& names : formats_)
       for (const char* name : names) stride = std::max(stride, kvant_page_bytes(name, d_));
-    sealed_ = make_pool(most_pages_, stride);
+    sealed_ = make_pool(max_pages_, stride);
     TokenMask none;
     for (int side = 0; side < 2; ++side)
       for (int head = 0; head < kKvHeads; ++head)
@@ -290,8 +291,8 @@ class TestCache {
             std::copy(chosen[side]->device.begin(), chosen[side]->device.end(),
                       page_of(sealed_, static_cast<int>(seq), head, side, page));
           }
-          const std::uint32_t* mask = mask_.data() + ((seq * kKvHeads + head) * most_pages_ + page) * 4;
-          for (int token = 0; token < kTokens; ++token) {
+          const std::uint32_t* mask = mask_.data() + ((seq * kKvHeads + head) * max_pages_ + page) * 4;
+          for (int token = 0; token < kPageTokens; ++token) {
             if ((page == 0 && token < sink_) || (mask[token / 32] >> (token % 32) & 1) != 0) continue;
             tokens_[seq * kKvHeads + head].push_back(
                 {chosen[0]->values.data() + token * d_, chosen[1]->values.data() + token * d_});
@@ -303,20 +304,21 @@ class TestCache {
 
   template <class Count>
   void add_plain(Pool& pool, const Count& count) {
-    int most = 0;
-    for (const SequenceLengths& l : lengths_) most = std::max(most, (count(l) + kTokens - 1) / kTokens);
-    pool = make_pool(most, static_cast<std::size_t>(kTokens) * d_ * 2);
+    int maximum = 0;
+    for (const SequenceLengths& l : lengths_)
+      maximum = std::max(maximum, (count(l) + kPageTokens - 1) / kPageTokens);
+    pool = make_pool(maximum, static_cast<std::size_t>(kPageTokens) * d_ * 2);
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
       for (int head = 0; head < kKvHeads; ++head) {
-        for (int first = 0; first < count(lengths_[seq]); first += kTokens) {
+        for (int first = 0; first < count(lengths_[seq]); first += kPageTokens) {
           std::vector<float>* rows[2];
           for (int side = 0; side < 2; ++side) {
             plain_values_.push_back(
                 std::make_unique<std::vector<float>>(values(static_cast<Side>(side), random_())));
             rows[side] = plain_values_.back().get();
             auto* page = reinterpret_cast<std::uint16_t*>(
-                page_of(pool, static_cast<int>(seq), head, side, first / kTokens));
-            for (int token = 0; token < std::min(kTokens, count(lengths_[seq]) - first); ++token) {
+                page_of(pool, static_cast<int>(seq), head, side, first / kPageTokens));
+            for (int token = 0; token < std::min(kPageTokens, count(lengths_[seq]) - first); ++token) {
               for (int channel = 0; channel < d_; ++channel) {
                 float& value = (*rows[side])[token * d_ + channel];
                 const std::uint16_t packed = bf16_from_float(value);
@@ -325,7 +327,7 @@ class TestCache {
               }
             }
           }
-          for (int token = 0; token < std::min(kTokens, count(lengths_[seq]) - first); ++token)
+          for (int token = 0; token < std::min(kPageTokens, count(lengths_[seq]) - first); ++token)
             tokens_[seq * kKvHeads + head].push_back(
                 {rows[0]->data() + token * d_, rows[1]->data() + token * d_});
         }
@@ -333,12 +335,13 @@ class TestCache {
     }
   }
 
-  std::vector<double> exact(const std::uint16_t* q, const std::vector<Token>& tokens, double* log_sum) const {
+  std::vector<double> exact(const std::uint16_t* q, const std::vector<Token>& tokens,
+                            double* log_sum_exp) const {
     std::vector<double> scores;
     for (const Token& token : tokens) {
       double score = 0;
       for (int i = 0; i < d_; ++i) score += double{float_from_bf16(q[i])} * token.key[i];
-      scores.push_back(score * score_scale());
+      scores.push_back(score * softmax_scale());
     }
     const double max = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
@@ -350,12 +353,12 @@ class TestCache {
       for (int i = 0; i < d_; ++i) out[i] += weight * tokens[j].value[i];
     }
     for (double& x : out) x /= sum;
-    *log_sum = max + std::log(sum);
+    *log_sum_exp = max + std::log(sum);
     return out;
   }
 
   double compare(const std::vector<std::uint16_t>& q, const std::vector<std::uint8_t>& out,
-                 const std::vector<float>& log_sums, int group, kvant_type out_type) const {
+                 const std::vector<float>& lse, int group, kvant_type out_type) const {
     double worst = 0;
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
       double error = 0;
@@ -364,10 +367,10 @@ class TestCache {
         const std::size_t first = (seq * kKvHeads * group + head) * d_;
         const std::vector<Token>& tokens = tokens_[seq * kKvHeads + head / group];
         if (tokens.empty()) continue;
-        double log_sum = 0;
-        const std::vector<double> expected = exact(q.data() + first, tokens, &log_sum);
+        double log_sum_exp = 0;
+        const std::vector<double> expected = exact(q.data() + first, tokens, &log_sum_exp);
         if (expected_ == softmax_ && sharpness_ < kSharpest) {
-          EXPECT_NEAR(log_sums[seq * kKvHeads * group + head], log_sum, 5e-3 + 1e-3 * std::fabs(log_sum));
+          EXPECT_NEAR(lse[seq * kKvHeads * group + head], log_sum_exp, 5e-3 + 1e-3 * std::fabs(log_sum_exp));
         }
         for (int i = 0; i < d_; ++i) {
           float x;
@@ -403,12 +406,12 @@ class TestCache {
   bool use_masks_ = false;
   std::mt19937 random_;
   Codebooks codebooks_;
-  int most_pages_ = 0;
+  int max_pages_ = 0;
   std::vector<std::uint32_t> mask_;
   std::vector<EncodedPage> unique_[2];  // [side][head][kUniquePages]
   std::vector<std::unique_ptr<std::vector<float>>> plain_values_;
   std::vector<std::vector<Token>> tokens_;  // [seq][head]
-  Pool sealed_, tail_, side_;
+  Pool sealed_, tail_, protected_;
 };
 
 }  // namespace kvant::cuda

@@ -84,7 +84,7 @@ cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_sid
     error = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  kernel.shared_bytes);
   if (error != cudaSuccess) return error;
-  int ctas = args.n_seqs * args.most_pages;
+  int ctas = args.n_seqs * args.max_pages;
   int threads = kernel.threads;
   if (kernel.persistent_ctas > 0) {
     // A few pages have a multiprocessor each.
@@ -158,15 +158,16 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
   kvant_correction correction{};
   kvant_seal_range range;
   if (!read(caller_shape, caller_layer, &shape, &layer) || !read_struct(caller_range, &range) ||
-      range.tail_page == nullptr || range.sealed_page == nullptr || range.most_pages <= 0 ||
-      static_cast<std::int64_t>(range.most_pages) * shape.n_seqs > 0x7fffffff ||
-      layer.sealed.table == nullptr || layer.sealed.pool == nullptr || layer.sink < 0 || layer.sink > kTokens)
+      range.tail_page == nullptr || range.sealed_page == nullptr || range.max_pages <= 0 ||
+      static_cast<std::int64_t>(range.max_pages) * shape.n_seqs > 0x7fffffff ||
+      layer.sealed.table == nullptr || layer.sealed.pool == nullptr || layer.sink < 0 ||
+      layer.sink > kPageTokens)
     return KVANT_INVALID_ARGUMENT;
   if (layer.correction != nullptr && !read_correction(layer.correction, &correction))
     return KVANT_INVALID_ARGUMENT;
   HeadGroups groups;
   if (!group_heads(shape, &groups)) return KVANT_INVALID_ARGUMENT;
-  SealArgs args[kMostHeadGroups];  // all are checked before any is launched
+  SealArgs args[kMaxHeadGroups];  // all are checked before any is launched
   for (int i = 0; i < groups.n; ++i) {
     args[i] = {shape.n_seqs,
                groups.of[i].heads,
@@ -175,7 +176,7 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
                range.tail_page,
                range.sealed_page,
                range.n_pages,
-               range.most_pages,
+               range.max_pages,
                layer.sink,
                reinterpret_cast<const uint4*>(layer.masks),
                layer.mask_seq_stride,

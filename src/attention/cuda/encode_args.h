@@ -45,9 +45,9 @@ struct PageEncoding {
   Encoding encoding;
   PageFormat stored;
   CodeLayout layout;
-  int page_bytes;                     // in GPU memory
-  float levels[kMostLevels];          // lloyd_max: of values with a variance of 1 / d
-  float boundaries[kMostLevels - 1];  // between those of values with a variance of 1
+  int page_bytes;                    // in GPU memory
+  float levels[kMaxLevels];          // lloyd_max: of values with a variance of 1 / d
+  float boundaries[kMaxLevels - 1];  // between those of values with a variance of 1
   const void* codebooks;
   std::int64_t codebook_stride;
 };
@@ -57,8 +57,8 @@ struct SealArgs {
   HeadList heads;
   PageSource sealed, tail;
   const std::int32_t *tail_page, *sealed_page;
-  const std::int32_t* n_pages;  // or null: most_pages
-  int most_pages;
+  const std::int32_t* n_pages;  // or null: max_pages
+  int max_pages;
   int sink;
   const uint4* masks;
   std::int64_t mask_seq_stride, mask_head_stride;
@@ -69,7 +69,7 @@ struct SealArgs {
 // How many pages of a sequence are to be sealed.
 __device__ inline int pages_due(const SealArgs& args, int seq) {
   if (args.tail_page[seq] < 0) return 0;
-  return args.n_pages == nullptr ? args.most_pages : min(args.n_pages[seq], args.most_pages);
+  return args.n_pages == nullptr ? args.max_pages : min(args.n_pages[seq], args.max_pages);
 }
 
 struct AppendArgs {

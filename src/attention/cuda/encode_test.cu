@@ -27,8 +27,8 @@ struct Case {
   const char* second_key = nullptr;  // of the second KV head, where it has formats of its own
   const char* second_value = nullptr;
 };
-// Of trellis codes: paths of equal error may part, but codes that have nothing to do with the page's differ in half of
-// their bits.
+// Of trellis codes: paths of equal error may part, but codes that have nothing to do with the page's differ
+// in half of their bits.
 constexpr double kOtherPaths = 0.45;
 constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},
                            {"ch2g128", "tok2g128", 0},
@@ -67,13 +67,13 @@ class SealedCache {
       formats_[0][1] = formats.second_key;
       formats_[1][1] = formats.second_value;
     }
-    const int n_rows = kSeqs * kPages * kTokens;
+    const int n_rows = kSeqs * kPages * kPageTokens;
     rows_[0].resize(static_cast<std::size_t>(n_rows) * kKvHeads * d);
     rows_[1].resize(rows_[0].size());
     std::vector<std::int32_t> seq, token;
     for (int i = 0; i < n_rows; ++i) {
       seq.push_back(i % kSeqs);
-      token.push_back((i / kSeqs * 37) % (kPages * kTokens));
+      token.push_back((i / kSeqs * 37) % (kPages * kPageTokens));
     }
     for (int side = 0; side < 2; ++side)
       for (int s = 0; s < kSeqs; ++s)
@@ -92,19 +92,20 @@ class SealedCache {
     run(seq, token, hadamard);
   }
 
-  // The bf16 values [kTokens][d] that were appended.
+  // The bf16 values [kPageTokens][d] that were appended.
   std::vector<float> appended(int side, int seq, int head, int page) const {
-    std::vector<float> values(static_cast<std::size_t>(kTokens) * d_);
-    for (int i = seq; i < kSeqs * kPages * kTokens; i += kSeqs)
-      for (int c = 0; c < d_ && order_[i] / kTokens == page; ++c)
-        values[order_[i] % kTokens * d_ + c] = float_from_bf16(rows_[side][(i * kKvHeads + head) * d_ + c]);
+    std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d_);
+    for (int i = seq; i < kSeqs * kPages * kPageTokens; i += kSeqs)
+      for (int c = 0; c < d_ && order_[i] / kPageTokens == page; ++c)
+        values[order_[i] % kPageTokens * d_ + c] =
+            float_from_bf16(rows_[side][(i * kKvHeads + head) * d_ + c]);
     return values;
   }
   // What the tail page holds, token by token.
   std::vector<float> tail(int side, int seq, int head, int nth) const {
-    const auto* page = tail_.data() + entry(side, seq, head, nth) * kTokens * d_;
-    std::vector<float> values(static_cast<std::size_t>(kTokens) * d_);
-    for (int token = 0; token < kTokens; ++token)
+    const auto* page = tail_.data() + entry(side, seq, head, nth) * kPageTokens * d_;
+    std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d_);
+    for (int token = 0; token < kPageTokens; ++token)
       for (int c = 0; c < d_; ++c)
         values[token * d_ + c] =
             float_from_bf16(page[plain_index(static_cast<PageSide>(side), d_, token, c)]);
@@ -141,8 +142,8 @@ class SealedCache {
     PageContext context;
     context.head_dim = d_;
     context.constants = {&codebooks_.constants, 0, head, static_cast<Side>(side)};
-    format.decode(canonical.data(), kTokens, context, decoded.data());
-    std::vector<double> errors(kTokens);
+    format.decode(canonical.data(), kPageTokens, context, decoded.data());
+    std::vector<double> errors(kPageTokens);
     for (std::size_t i = 0; i < values.size(); ++i)
       errors[i / d_] += (double{values[i]} - decoded[i]) * (double{values[i]} - decoded[i]);
     return errors;
@@ -166,7 +167,7 @@ class SealedCache {
     const DeviceArray<std::int32_t> table(ids), device_seq(seq), device_token(token);
     const DeviceArray<std::int32_t> first_page(std::vector<std::int32_t>(kSeqs, 0));
     const DeviceArray<std::uint16_t> keys(rows_[0]), values(rows_[1]);
-    const DeviceArray<std::uint16_t> tail(entries * kTokens * d_);
+    const DeviceArray<std::uint16_t> tail(entries * kPageTokens * d_);
     const DeviceArray<std::byte> sealed(std::vector<std::byte>(entries * stride_, std::byte{0xff}));
     const DeviceArray<std::uint16_t> key_codebooks(codebooks_.packed[0]),
         value_codebooks(codebooks_.packed[1]);
@@ -184,7 +185,7 @@ class SealedCache {
     layer.sealed = layer.tail =
         kvant_pages{table.get(), kKvHeads * 2 * kPages, 0, 2 * kPages, kPages, nullptr, 0, 0, 0, 0};
     layer.tail.pool = tail.get();
-    layer.tail.page_stride = kTokens * d_ * 2;
+    layer.tail.page_stride = kPageTokens * d_ * 2;
     layer.sealed.pool = sealed.get();
     layer.sealed.page_stride = static_cast<std::int64_t>(stride_);
     layer.sink = kSink;
@@ -304,7 +305,8 @@ TEST_P(VectorEncoding, LosesNoMoreOfAnyTokenAmongOutliers) {
         cache.token_errors(side, head, values, cache.expected(side, head, page, values).data());
     const std::vector<double> errors =
         cache.token_errors(side, head, values, cache.sealed(side, seq, head, page));
-    for (int token = 0; token < kTokens; ++token) EXPECT_LE(errors[token], 1.01 * expected[token]) << token;
+    for (int token = 0; token < kPageTokens; ++token)
+      EXPECT_LE(errors[token], 1.01 * expected[token]) << token;
   });
 }
 

@@ -16,7 +16,7 @@
 namespace kvant::cuda {
 
 struct EncodedPage {
-  std::vector<float> values;      // [kTokens][d]: what the page's bytes stand for
+  std::vector<float> values;      // [kPageTokens][d]: what the page's bytes stand for
   std::vector<std::byte> device;  // bytes in GPU memory
 };
 
@@ -50,8 +50,8 @@ struct Codebooks {
 
 // What tests attend to; `captured` is what a model made (captured_heads.h).
 enum class Values { normal, outliers, captured };
-// The others: Gaussian values [kTokens][d]; keys with offsets and scales that differ by channel, values with
-// a common part, so that outputs don't vanish.
+// The others: Gaussian values [kPageTokens][d]; keys with offsets and scales that differ by channel, values
+// with a common part, so that outputs don't vanish.
 inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Values kind = Values::normal) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -62,12 +62,12 @@ inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Valu
     offset[i] = normal(of_channels) * (side == Side::key ? 1.0F : 0.3F);
     scale[i] = side == Side::key ? std::exp(0.7F * normal(of_channels)) : 1;
   }
-  std::vector<float> values(static_cast<std::size_t>(kTokens) * d);
+  std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = offset[i % d] + scale[i % d] * normal(random);
   if (kind == Values::outliers) {
     // As models have them: a channel of keys far from the others, tokens whose values are large or nearly
     // vanish.
-    for (int token = 0; token < kTokens; ++token) {
+    for (int token = 0; token < kPageTokens; ++token) {
       float* row = values.data() + static_cast<std::ptrdiff_t>(token) * d;
       if (side == Side::key) row[5] = 40 + 3 * row[5];
       const float loudness = token % 41 == 7 ? 60.0F : token % 17 == 3 ? 1e-3F : 1.0F;
@@ -77,7 +77,7 @@ inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Valu
   return values;
 }
 
-// A page of `values`, [kTokens][d].
+// A page of `values`, [kPageTokens][d].
 inline EncodedPage encode_page(const std::string& name, Side side, int d, const TokenMask& left_out,
                                const Codebooks& codebooks, int head, std::vector<float> values) {
   const Format& format = *find_format(name);
@@ -88,7 +88,7 @@ inline EncodedPage encode_page(const std::string& name, Side side, int d, const 
   EncodedPage page;
   page.values = std::move(values);
   format.encode(page.values.data(), left_out, context, canonical.data());
-  format.decode(canonical.data(), kTokens, context, page.values.data());
+  format.decode(canonical.data(), kPageTokens, context, page.values.data());
   page.device.resize(round_up_16(static_cast<int>(canonical.size())));
   page_to_device(device, side, d, canonical.size(), canonical.data(), page.device.data());
   return page;

@@ -6,9 +6,9 @@
 namespace kvant::cuda {
 
 // Where a CTA leaves a sequence and head, its warps wait for the slowest and merge, in which time it would
-// get through so many units. One schedule serves all formats where a launch is on all heads: what memory
-// binds is up to 1 % faster with 16, but trellis codes, whose pages take each multiprocessor as long as any
-// other, are 2 % slower.
+// get through so many units. One schedule serves all formats where a launch is on all heads: what is bound by
+// memory bandwidth is up to 1 % faster with 16, but trellis codes, whose pages take each multiprocessor as
+// long as any other, are 2 % slower.
 __device__ constexpr int segment_cost(bool on_all_heads) {
   return on_all_heads ? 6 : 16;
 }
@@ -100,7 +100,7 @@ __device__ inline void begin_in(const DecodeArgs& args, int head, int seq, WorkS
   start.seq_begin = args.schedule.first_unit[seq];
   start.seq_end = args.schedule.first_unit[seq + 1];
   start.n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[seq];
-  start.n_side = args.schedule.side_pages[seq];
+  start.n_protected = args.schedule.protected_pages[seq];
 }
 
 // A CTA's part of the units of a launch's heads in equal ranges for up to n_ctas CTAs.

@@ -16,12 +16,12 @@ struct HeadGroup {
 
 struct HeadGroups {
   int n = 0;
-  std::array<HeadGroup, kMostHeadGroups> of{};
+  std::array<HeadGroup, kMaxHeadGroups> of{};
 };
 
 // False if a name is missing or there are too many heads or pairs.
 inline bool group_heads(const kvant_decode_shape& shape, HeadGroups* groups) {
-  if (shape.n_kv_heads <= 0 || shape.n_kv_heads > kMostKvHeads) return false;
+  if (shape.n_kv_heads <= 0 || shape.n_kv_heads > kMaxKvHeads) return false;
   *groups = {};
   for (int head = 0; head < shape.n_kv_heads; ++head) {
     const char* key = shape.head_key_formats != nullptr ? shape.head_key_formats[head] : shape.key_format;
@@ -32,7 +32,7 @@ inline bool group_heads(const kvant_decode_shape& shape, HeadGroups* groups) {
     while (i < groups->n && (std::strcmp(groups->of[i].key_format, key) != 0 ||
                              std::strcmp(groups->of[i].value_format, value) != 0))
       ++i;
-    if (i == kMostHeadGroups) return false;
+    if (i == kMaxHeadGroups) return false;
     if (i == groups->n) groups->of[groups->n++] = {key, value, {}};
     HeadList& heads = groups->of[i].heads;
     heads.at[heads.n++] = static_cast<std::uint8_t>(head);

@@ -29,9 +29,9 @@ struct MergeBuffer {
   static constexpr int kMTiles = D / 16;
   static constexpr int kRow = 16 + 16 / kMTiles;  // keeps writers and readers from sharing banks
   // [..][h][m][(t % 2) * 8 + g]: of head 2 * (t % 2) + h, channels g * D/8 + 2 * m and the next.
-  float2 out[kMostConsumerWarps][2][kMTiles][kRow];
-  float max[kMostConsumerWarps][kPaddedGroup];
-  float sum[kMostConsumerWarps][kPaddedGroup];
+  float2 out[kMaxConsumerWarps][2][kMTiles][kRow];
+  float max[kMaxConsumerWarps][kPaddedGroup];
+  float sum[kMaxConsumerWarps][kPaddedGroup];
 
   __device__ float2 at(int warp, int head, int channel) const {
     return out[warp][head % 2][channel % (D / 8) / 2][head / 2 * 8 + channel / (D / 8)];
@@ -76,8 +76,7 @@ __device__ __forceinline__ void store_result(const DecodeArgs& args, int seq, in
   const float share = sum > 0 ? 1 / sum : 0;
   store_out(args, seq, head, channel, out.x * share);
   store_out(args, seq, head, channel + 1, out.y * share);
-  if (channel == 0 && args.log_sums != nullptr)
-    args.log_sums[row] = (max - kWeightBits + log2f(sum)) * 0.69314718F;
+  if (channel == 0 && args.lse != nullptr) args.lse[row] = (max - kWeightBits + log2f(sum)) * 0.69314718F;
 }
 
 // Neighbouring channels of the result of a query head, of some of the tokens: relative to weights of
@@ -93,10 +92,10 @@ __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffe
                                                      int head, int channel) {
   PartialResult result{{0, 0}, kNoScore, 0};
 #pragma unroll
-  for (int w = 0; w < kMostConsumerWarps; ++w)
+  for (int w = 0; w < kMaxConsumerWarps; ++w)
     if (w < n_warps) result.max = fmaxf(result.max, buffer.max[w][first + head]);
 #pragma unroll
-  for (int w = 0; w < kMostConsumerWarps; ++w) {
+  for (int w = 0; w < kMaxConsumerWarps; ++w) {
     if (w >= n_warps) continue;
     const float weight = exp2_fast(buffer.max[w][first + head] - result.max);
     const float2 part = buffer.at(w, head, channel);
@@ -126,13 +125,13 @@ __device__ __forceinline__ bool leave_slice(const Schedule& schedule, const Shar
   auto* out = reinterpret_cast<float2*>(schedule.partial_out + slot * kPaddedGroup * D);
   out[slice.index * kLanes + slice.lane] = mine.out;
   if (slice.lane == 0) {
-    reinterpret_cast<float2*>(schedule.partial_sums)[slot * kMostSlices + slice.index] =
+    reinterpret_cast<float2*>(schedule.partial_sums)[slot * kMaxSlices + slice.index] =
         make_float2(mine.max, mine.sum);
   }
   __syncwarp();
   int before = 0;
   if (slice.lane == 0) {
-    std::int32_t* arrivals = schedule.arrivals + slice.first_cta * kMostSlices + slice.index;
+    std::int32_t* arrivals = schedule.arrivals + slice.first_cta * kMaxSlices + slice.index;
     before = add_acquire_release(arrivals, 1);
     if (before == slice.last_cta - slice.first_cta) *arrivals = 0;
   }
@@ -153,7 +152,7 @@ __device__ __forceinline__ PartialResult combine_slice(const Schedule& schedule,
       return 2 * cta + (cta == slice.first_cta ? 1 : 0);
     };
     float2 part[kTogether];
-    float2 sum = __ldcg(sums + slot(slice.lane) * kMostSlices);
+    float2 sum = __ldcg(sums + slot(slice.lane) * kMaxSlices);
 #pragma unroll
     for (int i = 0; i < kTogether; ++i)
       part[i] = __ldcg(outs + static_cast<std::int64_t>(slot(i)) * (kPaddedGroup * D / 2));

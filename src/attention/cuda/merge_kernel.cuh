@@ -12,8 +12,8 @@ struct PartialRows {
   void* out;
   int is_f32;
   std::int64_t seq_stride, token_stride, head_stride;
-  float* log_sums;
-  std::int64_t sum_seq_stride, sum_token_stride, sum_head_stride;
+  float* lse;
+  std::int64_t lse_seq_stride, lse_token_stride, lse_head_stride;
 };
 
 struct MergeArgs {
@@ -48,13 +48,12 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
   const std::int64_t token = row / args.n_heads % args.n_tokens;
   const std::int64_t seq = row / args.n_heads / args.n_tokens;
   const auto sum_of = [&](const PartialRows& rows) {
-    return rows.log_sums + seq * rows.sum_seq_stride + token * rows.sum_token_stride +
-           head * rows.sum_head_stride;
+    return rows.lse + seq * rows.lse_seq_stride + token * rows.lse_token_stride + head * rows.lse_head_stride;
   };
   const float sums[2] = {*sum_of(args.into), *sum_of(args.other)};
-  const float most = fmaxf(sums[0], sums[1]);
-  if (most == -INFINITY) return;  // neither has any token
-  const float masses[2] = {expf(sums[0] - most), expf(sums[1] - most)};
+  const float maximum = fmaxf(sums[0], sums[1]);
+  if (maximum == -INFINITY) return;  // neither has any token
+  const float masses[2] = {expf(sums[0] - maximum), expf(sums[1] - maximum)};
   const float mass = masses[0] + masses[1];
   const auto first_of = [&](const PartialRows& rows) {
     return seq * rows.seq_stride + token * rows.token_stride + head * rows.head_stride;
@@ -74,7 +73,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
     store_pair(args.into, first_of(args.into) + i, {x.x / mass, x.y / mass});
   }
   __syncwarp();
-  if (lane == 0) *sum_of(args.into) = most + logf(mass);
+  if (lane == 0) *sum_of(args.into) = maximum + logf(mass);
 }
 
 }  // namespace kvant::cuda

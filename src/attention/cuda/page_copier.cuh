@@ -123,9 +123,9 @@ class PageCopier {
         if (tiles_ == 0) continue;
         steps_ = 2 * tiles_;
         if (args_.settled != 0) wait_for_predecessors();  // they may be writing the tail
-        const bool is_side = unit < segment_.n_sealed + segment_.n_side;
-        source_ = is_side ? &args_.side : &args_.tail;
-        page = unit - segment_.n_sealed - (is_side ? 0 : segment_.n_side);
+        const bool is_protected = unit < segment_.n_sealed + segment_.n_protected;
+        source_ = is_protected ? &args_.protected_pages : &args_.tail;
+        page = unit - segment_.n_sealed - (is_protected ? 0 : segment_.n_protected);
       }
       entry_ =
           source_->table + segment_.seq * source_->seq_stride + segment_.head * source_->head_stride + page;

@@ -61,11 +61,11 @@ struct PageFormat {
     int n, first_byte;
   };
   KVANT_HOST_DEVICE constexpr HalfParameters half_parameters(int d) const {
-    if (grid == GridAxis::of_channels) return {kTokens / group * d * 2, 0};
+    if (grid == GridAxis::of_channels) return {kPageTokens / group * d * 2, 0};
     if (grid == GridAxis::of_tokens || factor == TokenFactor::grid)
-      return {kTokens * groups(d) * (symmetric ? 1 : 2), 0};
-    if (factor == TokenFactor::half) return {kTokens, 0};
-    if (factor == TokenFactor::octave) return {d, kTokens};
+      return {kPageTokens * groups(d) * (symmetric ? 1 : 2), 0};
+    if (factor == TokenFactor::half) return {kPageTokens, 0};
+    if (factor == TokenFactor::octave) return {d, kPageTokens};
     return {0, 0};
   }
 };

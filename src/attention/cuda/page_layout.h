@@ -31,10 +31,8 @@ namespace kvant::cuda {
 
 using kvant::kMaxHeadDim;
 using kvant::kPageTokens;
-inline constexpr int kTokens = kPageTokens;
-inline constexpr int kMostHeadDim = kMaxHeadDim;
 inline constexpr int kLanes = 32;  // of a warp
-inline constexpr int kTokenTiles = kTokens / 16;
+inline constexpr int kTokenTiles = kPageTokens / 16;
 
 enum class PageSide : std::uint8_t { key, value };
 
@@ -185,7 +183,7 @@ KVANT_HOST_DEVICE constexpr int bits_side_by_side(const CodeLayout& layout, int 
 }
 
 KVANT_HOST_DEVICE constexpr int code_bytes(const CodeLayout& layout, int d) {
-  return kTokens * (d / layout.channels) * layout.bits / 8;
+  return kPageTokens * (d / layout.channels) * layout.bits / 8;
 }
 
 // Element (token, channel) of an unquantized page (tail, sink, protected tokens): the index of its 16-bit

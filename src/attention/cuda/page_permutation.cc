@@ -23,7 +23,7 @@ void set_bit(std::byte* bytes, int bit) {
 template <class Visit>
 void for_each_code_bit(const CodeLayout& layout, Side side, int d, const Visit& visit) {
   const int codes = d / layout.channels;  // of a token
-  for (int token = 0; token < kTokens; ++token) {
+  for (int token = 0; token < kPageTokens; ++token) {
     for (int code = 0; code < codes; ++code) {
       for (int bit = 0; bit < layout.bits; ++bit)
         visit((token * codes + code) * layout.bits + bit,
@@ -34,7 +34,7 @@ void for_each_code_bit(const CodeLayout& layout, Side side, int d, const Visit& 
 
 template <class Visit>
 void for_each_plain_element(Side side, int d, const Visit& visit) {
-  for (int token = 0; token < kTokens; ++token)
+  for (int token = 0; token < kPageTokens; ++token)
     for (int channel = 0; channel < d; ++channel)
       visit(token * d + channel, plain_index(device_side(side), d, token, channel));
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "attention/cuda/caller_structs.h"
-#include "attention/cuda/expand_kernel.cuh"
+#include "attention/cuda/dequantize_kernel.cuh"
 #include "attention/cuda/head_dim.h"
 #include "attention/cuda/head_groups.h"
 #include "attention/cuda/merge_kernel.cuh"
@@ -27,12 +27,12 @@ bool find_decoding(const char* name, int head_dim, PageDecoding* decoding) {
   decoding->page_bytes = static_cast<int>(kvant_page_bytes(name, head_dim));
   if (stored.kind == CodeKind::level) set_unit_levels(stored.layout.bits, head_dim, decoding->levels);
   if (stored.kind == CodeKind::state) decoding->trellis = kTrellisCodes[stored.layout.bits - 1];
-  return decoding->page_bytes > 0 && decoding->page_bytes <= most_page_bytes(head_dim);
+  return decoding->page_bytes > 0 && decoding->page_bytes <= max_page_bytes(head_dim);
 }
 
 // How the pages of every head are decoded.
 kvant_status set_decodings(const kvant_decode_shape& shape, const HeadGroups& groups,
-                           const kvant_decode_layer& layer, ExpandArgs* args) {
+                           const kvant_decode_layer& layer, DequantizeArgs* args) {
   for (int i = 0; i < groups.n; ++i) {
     const HeadGroup& group = groups.of[i];
     for (int head = 0; head < group.heads.n; ++head)
@@ -57,24 +57,25 @@ bool is_missing(const kvant_pages& pages) {
 }
 
 bool valid(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
-           const kvant_decode_layer& layer, const kvant_expansion& expansion) {
-  if (expansion.n_seqs <= 0 || expansion.n_seqs > 32767 || expansion.first_page < 0 ||
-      expansion.n_pages <= 0 || expansion.first_head < 0 || expansion.n_heads <= 0 ||
-      expansion.first_head + expansion.n_heads > shape.n_kv_heads)
+           const kvant_decode_layer& layer, const kvant_dequantization& dequantization) {
+  if (dequantization.n_seqs <= 0 || dequantization.n_seqs > 32767 || dequantization.first_page < 0 ||
+      dequantization.n_pages <= 0 || dequantization.first_head < 0 || dequantization.n_heads <= 0 ||
+      dequantization.first_head + dequantization.n_heads > shape.n_kv_heads)
     return false;
   if ((lengths.sealed_pages != nullptr && is_missing(layer.sealed)) ||
       (lengths.tail_tokens != nullptr && is_missing(layer.tail)) ||
-      ((layer.sink > 0 || layer.masks != nullptr) && is_missing(layer.side)) || layer.sink < 0 ||
-      layer.sink > kTokens)
+      ((layer.sink > 0 || layer.masks != nullptr) && is_missing(layer.protected_pages)) || layer.sink < 0 ||
+      layer.sink > kPageTokens)
     return false;
   const auto misaligned = [](const void* rows) { return reinterpret_cast<std::uintptr_t>(rows) % 16 != 0; };
-  return (expansion.seq_stride | expansion.token_stride | expansion.head_stride) % kOctet == 0 &&
-         !misaligned(expansion.keys) && !misaligned(expansion.values);
+  return (dequantization.seq_stride | dequantization.token_stride | dequantization.head_stride) % kOctet ==
+             0 &&
+         !misaligned(dequantization.keys) && !misaligned(dequantization.values);
 }
 
 bool read_partial(const kvant_partial* from, PartialRows* rows) {
   kvant_partial partial;
-  if (!read_struct(from, &partial) || partial.out == nullptr || partial.log_sums == nullptr ||
+  if (!read_struct(from, &partial) || partial.out == nullptr || partial.lse == nullptr ||
       (partial.seq_stride | partial.token_stride | partial.head_stride) % 2 != 0 ||
       reinterpret_cast<std::uintptr_t>(partial.out) % 8 != 0)
     return false;
@@ -83,10 +84,10 @@ bool read_partial(const kvant_partial* from, PartialRows* rows) {
            partial.seq_stride,
            partial.token_stride,
            partial.head_stride,
-           partial.log_sums,
-           partial.sum_seq_stride,
-           partial.sum_token_stride,
-           partial.sum_head_stride};
+           partial.lse,
+           partial.lse_seq_stride,
+           partial.lse_token_stride,
+           partial.lse_head_stride};
   return true;
 }
 
@@ -103,45 +104,47 @@ using namespace kvant::cuda;
 
 extern "C" {
 
-kvant_status kvant_expand(const kvant_decode_shape* caller_shape, const kvant_decode_lengths* caller_lengths,
-                          const kvant_decode_layer* caller_layer, const kvant_expansion* caller_expansion,
-                          kvant_stream stream) {
+kvant_status kvant_dequantize(const kvant_decode_shape* caller_shape,
+                              const kvant_decode_lengths* caller_lengths,
+                              const kvant_decode_layer* caller_layer,
+                              const kvant_dequantization* caller_dequantization, kvant_stream stream) {
   kvant_decode_shape shape;
   kvant_decode_lengths lengths;
   kvant_decode_layer layer;
-  kvant_expansion expansion;
+  kvant_dequantization dequantization;
   HeadGroups groups;
   if (!read_struct(caller_shape, &shape) || !read_struct(caller_lengths, &lengths) ||
-      !read_struct(caller_layer, &layer) || !read_struct(caller_expansion, &expansion) ||
-      !group_heads(shape, &groups) || !valid(shape, lengths, layer, expansion))
+      !read_struct(caller_layer, &layer) || !read_struct(caller_dequantization, &dequantization) ||
+      !group_heads(shape, &groups) || !valid(shape, lengths, layer, dequantization))
     return KVANT_INVALID_ARGUMENT;
   if (!is_head_dim(shape.head_dim)) return KVANT_UNSUPPORTED;
-  ExpandArgs args{};
-  args.seqs = expansion.seqs;
-  args.first_page = expansion.first_page;
-  args.first_head = expansion.first_head;
+  DequantizeArgs args{};
+  args.seqs = dequantization.seqs;
+  args.first_page = dequantization.first_page;
+  args.first_head = dequantization.first_head;
   args.sealed_pages = lengths.sealed_pages;
   args.tail_tokens = lengths.tail_tokens;
   args.sealed = source_of(layer.sealed, layer.layer);
   args.tail = source_of(layer.tail, layer.layer);
-  args.side = source_of(layer.side, layer.layer);
+  args.protected_pages = source_of(layer.protected_pages, layer.layer);
   args.sink = layer.sink;
   args.masks = reinterpret_cast<const uint4*>(layer.masks);
   args.mask_seq_stride = layer.mask_seq_stride;
   args.mask_head_stride = layer.mask_head_stride;
-  args.rows[KVANT_KEY] = expansion.keys;
-  args.rows[KVANT_VALUE] = expansion.values;
-  args.seq_stride = expansion.seq_stride;
-  args.token_stride = expansion.token_stride;
-  args.head_stride = expansion.head_stride;
+  args.rows[KVANT_KEY] = dequantization.keys;
+  args.rows[KVANT_VALUE] = dequantization.values;
+  args.seq_stride = dequantization.seq_stride;
+  args.token_stride = dequantization.token_stride;
+  args.head_stride = dequantization.head_stride;
   if (lengths.sealed_pages != nullptr) {
     const kvant_status status = set_decodings(shape, groups, layer, &args);
     if (status != KVANT_OK) return status;
   }
-  const dim3 grid(expansion.n_pages, expansion.n_heads, 2 * expansion.n_seqs);
+  const dim3 grid(dequantization.n_pages, dequantization.n_heads, 2 * dequantization.n_seqs);
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  with_head_dim(shape.head_dim,
-                [&](auto d) { expand_kernel<d.value><<<grid, kExpandThreads, 0, cuda_stream>>>(args); });
+  with_head_dim(shape.head_dim, [&](auto d) {
+    dequantize_kernel<d.value><<<grid, kDequantizeThreads, 0, cuda_stream>>>(args);
+  });
   return launch_status();
 }
 

@@ -1,5 +1,5 @@
-// Expanding pages into rows against what the formats decode on the host from the same bytes; merging parts of
-// attention, and transforming rows, against double precision.
+// Dequantizing pages into rows against what the formats decode on the host from the same bytes; merging parts
+// of attention, and transforming rows, against double precision.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -70,8 +70,8 @@ class PagePool {
   std::unique_ptr<DeviceArray<std::byte>> device_bytes_;
 };
 
-// Sequences of sealed pages and a tail, with a sink and masked tokens in side pages. KV heads have the pairs
-// of formats in turn.
+// Sequences of sealed pages and a tail, with a sink and masked tokens in protected pages. KV heads have the
+// pairs of formats in turn.
 class TestCache {
  public:
   TestCache(const std::vector<FormatPair>& pairs, int d, const std::vector<SequenceLengths>& lengths,
@@ -84,14 +84,14 @@ class TestCache {
       for (const auto& names : formats_) stride = std::max(stride, kvant_page_bytes(names[head], d));
     }
     for (const SequenceLengths& l : lengths) {
-      most_sealed_ = std::max(most_sealed_, l.sealed);
-      most_tail_ = std::max(most_tail_, (l.tail + kTokens - 1) / kTokens);
+      max_sealed_ = std::max(max_sealed_, l.sealed);
+      max_tail_ = std::max(max_tail_, (l.tail + kPageTokens - 1) / kPageTokens);
     }
-    const std::size_t plain = static_cast<std::size_t>(kTokens) * d * 2;
-    sealed_ = std::make_unique<PagePool>(lengths.size(), most_sealed_, stride, random_);
-    tail_ = std::make_unique<PagePool>(lengths.size(), most_tail_, plain, random_);
-    side_ = std::make_unique<PagePool>(lengths.size(), most_sealed_, plain, random_);
-    mask_words_.resize(lengths.size() * kKvHeads * std::max(most_sealed_, 1) * 4);
+    const std::size_t plain = static_cast<std::size_t>(kPageTokens) * d * 2;
+    sealed_ = std::make_unique<PagePool>(lengths.size(), max_sealed_, stride, random_);
+    tail_ = std::make_unique<PagePool>(lengths.size(), max_tail_, plain, random_);
+    protected_ = std::make_unique<PagePool>(lengths.size(), max_sealed_, plain, random_);
+    mask_words_.resize(lengths.size() * kKvHeads * std::max(max_sealed_, 1) * 4);
     if (masks)
       for (std::uint32_t& word : mask_words_)
         word = random_() % 3 == 0 ? random_() & random_() & random_() : 0;
@@ -101,54 +101,54 @@ class TestCache {
     describe(sink, masks);
   }
 
-  int tokens(std::size_t seq) const { return lengths_[seq].sealed * kTokens + lengths_[seq].tail; }
+  int tokens(std::size_t seq) const { return lengths_[seq].sealed * kPageTokens + lengths_[seq].tail; }
   // What a token's row stands for.
   const float* row(std::size_t seq, int head, int side, int token) const {
     return rows_[(seq * kKvHeads + head) * 2 + side].data() + static_cast<std::ptrdiff_t>(token) * d_;
   }
 
-  // Pages [first, first + n) of all sequences and heads: BF16 [seq][n * kTokens][head][d]; 0xffff where no
-  // token is.
-  std::vector<std::uint16_t> expanded(int side, int first, int n) const {
-    const std::size_t size = lengths_.size() * n * kTokens * kKvHeads * d_;
+  // Pages [first, first + n) of all sequences and heads: BF16 [seq][n * kPageTokens][head][d]; 0xffff where
+  // no token is.
+  std::vector<std::uint16_t> dequantized(int side, int first, int n) const {
+    const std::size_t size = lengths_.size() * n * kPageTokens * kKvHeads * d_;
     const DeviceArray<std::uint16_t> out(std::vector<std::uint16_t>(size, 0xffff));
-    kvant_expansion expansion{};
-    expansion.struct_size = sizeof expansion;
-    expansion.n_seqs = static_cast<std::int32_t>(lengths_.size());
-    expansion.first_page = first;
-    expansion.n_pages = n;
-    expansion.n_heads = kKvHeads;
-    (side == 0 ? expansion.keys : expansion.values) = out.get();
-    expansion.head_stride = d_;
-    expansion.token_stride = kKvHeads * d_;
-    expansion.seq_stride = expansion.token_stride * n * kTokens;
-    EXPECT_EQ(kvant_expand(&shape_, &device_lengths_, &layer_, &expansion, nullptr), KVANT_OK);
+    kvant_dequantization dequantization{};
+    dequantization.struct_size = sizeof dequantization;
+    dequantization.n_seqs = static_cast<std::int32_t>(lengths_.size());
+    dequantization.first_page = first;
+    dequantization.n_pages = n;
+    dequantization.n_heads = kKvHeads;
+    (side == 0 ? dequantization.keys : dequantization.values) = out.get();
+    dequantization.head_stride = d_;
+    dequantization.token_stride = kKvHeads * d_;
+    dequantization.seq_stride = dequantization.token_stride * n * kPageTokens;
+    EXPECT_EQ(kvant_dequantize(&shape_, &device_lengths_, &layer_, &dequantization, nullptr), KVANT_OK);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
     return out.read();
   }
-  // The same of one sequence and head: [n * kTokens][d].
-  std::vector<std::uint16_t> expanded_alone(int side, int seq, int head, int first, int n) const {
+  // The same of one sequence and head: [n * kPageTokens][d].
+  std::vector<std::uint16_t> dequantized_alone(int side, int seq, int head, int first, int n) const {
     const DeviceArray<std::int32_t> seqs(std::vector<std::int32_t>{seq});
     const DeviceArray<std::uint16_t> out(
-        std::vector<std::uint16_t>(static_cast<std::size_t>(n) * kTokens * d_, 0xffff));
-    kvant_expansion expansion{};
-    expansion.struct_size = sizeof expansion;
-    expansion.n_seqs = 1;
-    expansion.seqs = seqs.get();
-    expansion.first_page = first;
-    expansion.n_pages = n;
-    expansion.first_head = head;
-    expansion.n_heads = 1;
-    (side == 0 ? expansion.keys : expansion.values) = out.get();
-    expansion.token_stride = d_;
-    EXPECT_EQ(kvant_expand(&shape_, &device_lengths_, &layer_, &expansion, nullptr), KVANT_OK);
+        std::vector<std::uint16_t>(static_cast<std::size_t>(n) * kPageTokens * d_, 0xffff));
+    kvant_dequantization dequantization{};
+    dequantization.struct_size = sizeof dequantization;
+    dequantization.n_seqs = 1;
+    dequantization.seqs = seqs.get();
+    dequantization.first_page = first;
+    dequantization.n_pages = n;
+    dequantization.first_head = head;
+    dequantization.n_heads = 1;
+    (side == 0 ? dequantization.keys : dequantization.values) = out.get();
+    dequantization.token_stride = d_;
+    EXPECT_EQ(kvant_dequantize(&shape_, &device_lengths_, &layer_, &dequantization, nullptr), KVANT_OK);
     return out.read();
   }
 
  private:
-  bool in_side_page(std::size_t seq, int head, int token, int sink) const {
+  bool is_protected(std::size_t seq, int head, int token, int sink) const {
     if (token < sink) return true;
-    const std::uint32_t* words = mask_words_.data() + (seq * kKvHeads + head) * std::max(most_sealed_, 1) * 4;
+    const std::uint32_t* words = mask_words_.data() + (seq * kKvHeads + head) * std::max(max_sealed_, 1) * 4;
     return (words[token / 32] >> (token % 32) & 1) != 0;
   }
 
@@ -161,10 +161,11 @@ class TestCache {
       std::copy(encoded.device.begin(), encoded.device.end(), sealed_->page(seq, head, side, page));
       rows.insert(rows.end(), encoded.values.begin(), encoded.values.end());
     }
-    int n_side = 0;
-    for (int token = 0; token < lengths_[seq].sealed * kTokens; ++token)
-      if (in_side_page(seq, head, token, sink))
-        add_plain(*side_, seq, head, side, n_side++, rows.data() + static_cast<std::ptrdiff_t>(token) * d_);
+    int n_protected = 0;
+    for (int token = 0; token < lengths_[seq].sealed * kPageTokens; ++token)
+      if (is_protected(seq, head, token, sink))
+        add_plain(*protected_, seq, head, side, n_protected++,
+                  rows.data() + static_cast<std::ptrdiff_t>(token) * d_);
     const std::size_t sealed = rows.size();
     rows.resize(sealed + static_cast<std::size_t>(lengths_[seq].tail) * d_);
     for (int token = 0; token < lengths_[seq].tail; ++token)
@@ -175,10 +176,10 @@ class TestCache {
 
   // A random row, in place `token` of the pool's pages.
   void add_plain(PagePool& pool, std::size_t seq, int head, int side, int token, float* row) {
-    auto* page = reinterpret_cast<std::uint16_t*>(pool.page(seq, head, side, token / kTokens));
+    auto* page = reinterpret_cast<std::uint16_t*>(pool.page(seq, head, side, token / kPageTokens));
     for (int i = 0; i < d_; ++i) {
       row[i] = rounded_to_bf16(normal_(random_));
-      page[plain_index(static_cast<PageSide>(side), d_, token % kTokens, i)] = bf16_from_float(row[i]);
+      page[plain_index(static_cast<PageSide>(side), d_, token % kPageTokens, i)] = bf16_from_float(row[i]);
     }
   }
 
@@ -206,11 +207,11 @@ class TestCache {
     layer_.struct_size = sizeof layer_;
     layer_.sealed = sealed_->upload();
     layer_.tail = tail_->upload();
-    layer_.side = side_->upload();
+    layer_.protected_pages = protected_->upload();
     layer_.sink = sink;
     if (masks) layer_.masks = device_masks_->get();
-    layer_.mask_seq_stride = kKvHeads * std::max(most_sealed_, 1);
-    layer_.mask_head_stride = std::max(most_sealed_, 1);
+    layer_.mask_seq_stride = kKvHeads * std::max(max_sealed_, 1);
+    layer_.mask_head_stride = std::max(max_sealed_, 1);
     layer_.key_codebooks = device_codebooks_[0]->get();
     layer_.value_codebooks = device_codebooks_[1]->get();
     layer_.key_codebook_stride = codebooks_.size[0];
@@ -223,10 +224,10 @@ class TestCache {
   std::mt19937 random_;
   std::normal_distribution<float> normal_;
   std::vector<const char*> formats_[2];  // [side][head]
-  int most_sealed_ = 0, most_tail_ = 0;  // pages
+  int max_sealed_ = 0, max_tail_ = 0;    // pages
   std::vector<std::uint32_t> mask_words_;
   std::vector<std::vector<float>> rows_;  // [seq][head][side], [tokens][d]
-  std::unique_ptr<PagePool> sealed_, tail_, side_;
+  std::unique_ptr<PagePool> sealed_, tail_, protected_;
   std::unique_ptr<DeviceArray<std::int32_t>> device_sealed_, device_tail_;
   std::unique_ptr<DeviceArray<std::uint32_t>> device_masks_;
   std::unique_ptr<DeviceArray<std::uint16_t>> device_codebooks_[2];
@@ -240,7 +241,7 @@ bool is_rounded(std::uint16_t bf16, float exact) {
   return std::fabs(float_from_bf16(bf16) - exact) <= 0x1.01p-8 * std::fabs(exact) + 2e-5;
 }
 
-class Expansion : public testing::TestWithParam<std::tuple<FormatPair, int>> {
+class Dequantization : public testing::TestWithParam<std::tuple<FormatPair, int>> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -248,15 +249,15 @@ class Expansion : public testing::TestWithParam<std::tuple<FormatPair, int>> {
 };
 
 // All pages [first, first + n) of all sequences.
-void expect_expands(const TestCache& cache, std::size_t n_seqs, int d, int first, int n) {
+void expect_dequantizes(const TestCache& cache, std::size_t n_seqs, int d, int first, int n) {
   for (int side = 0; side < 2; ++side) {
-    const std::vector<std::uint16_t> out = cache.expanded(side, first, n);
+    const std::vector<std::uint16_t> out = cache.dequantized(side, first, n);
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < out.size(); ++i) {
       const int channel = static_cast<int>(i % d);
       const int head = static_cast<int>(i / d % kKvHeads);
-      const int token = static_cast<int>(i / d / kKvHeads % (n * kTokens)) + first * kTokens;
-      const std::size_t seq = i / d / kKvHeads / (n * kTokens);
+      const int token = static_cast<int>(i / d / kKvHeads % (n * kPageTokens)) + first * kPageTokens;
+      const std::size_t seq = i / d / kKvHeads / (n * kPageTokens);
       ASSERT_LT(seq, n_seqs);
       const bool right = token < cache.tokens(seq)
                              ? is_rounded(out[i], cache.row(seq, head, side, token)[channel])
@@ -267,17 +268,17 @@ void expect_expands(const TestCache& cache, std::size_t n_seqs, int d, int first
   }
 }
 
-TEST_P(Expansion, GivesTheRowsThatTheFormatDecodes) {
+TEST_P(Dequantization, GivesTheRowsThatTheFormatDecodes) {
   const auto& [pair, d] = GetParam();
   const TestCache cache({pair}, d, {{2, 0}, {3, 37}}, 0, false);
-  expect_expands(cache, 2, d, 0, 5);
+  expect_dequantizes(cache, 2, d, 0, 5);
 }
 
-TEST_P(Expansion, TakesSinkAndProtectedTokensFromSidePages) {
+TEST_P(Dequantization, TakesSinkAndProtectedTokensFromTheirPages) {
   const auto& [pair, d] = GetParam();
   const TestCache cache({pair}, d, {{7, 140}, {1, 0}, {0, 3}}, 5, true);
-  expect_expands(cache, 3, d, 0, 4);
-  expect_expands(cache, 3, d, 3, 6);
+  expect_dequantizes(cache, 3, d, 0, 4);
+  expect_dequantizes(cache, 3, d, 3, 6);
 }
 
 constexpr FormatPair kPairs[] = {
@@ -289,7 +290,7 @@ constexpr FormatPair kPairs[] = {
     {"tcq6", "tcq5"},        {"fp8", "tok8g32s"},     {"ch3g64", "tok5g128"},   {"prog3", "prog5"},
     {"lm5", "nvq-d4b10"},    {"pq-d4b8", "tok1g32s"}, {"ch1g32", "prog2-paper"}};
 
-INSTANTIATE_TEST_SUITE_P(Formats, Expansion,
+INSTANTIATE_TEST_SUITE_P(Formats, Dequantization,
                          testing::Combine(testing::ValuesIn(kPairs), testing::ValuesIn(kHeadDims)),
                          [](const auto& info) {
                            std::string name = std::string(std::get<0>(info.param).key) + "_" +
@@ -299,26 +300,27 @@ INSTANTIATE_TEST_SUITE_P(Formats, Expansion,
                            return name;
                          });
 
-TEST(ExpansionOf, HeadsWithFormatsOfTheirOwn) {
+TEST(DequantizationOf, HeadsWithFormatsOfTheirOwn) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   const TestCache cache({{"tcq3", "lm4"}, {"ch4g128", "tok2g128"}, {"prog2", "prog4"}}, 128,
                         {{3, 9}, {1, 200}}, 4, true);
-  expect_expands(cache, 2, 128, 0, 4);
+  expect_dequantizes(cache, 2, 128, 0, 4);
 }
 
-TEST(ExpansionOf, OneSequenceAndHead) {
+TEST(DequantizationOf, OneSequenceAndHead) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr int kDim = 64;
   const TestCache cache({{"ch4g128", "tok4g128"}}, kDim, {{3, 9}, {2, 200}}, 4, true);
-  const std::vector<std::uint16_t> out = cache.expanded_alone(1, 1, 2, 1, 2);
+  const std::vector<std::uint16_t> out = cache.dequantized_alone(1, 1, 2, 1, 2);
   for (std::size_t i = 0; i < out.size(); ++i)
-    ASSERT_TRUE(is_rounded(out[i], cache.row(1, 2, 1, kTokens + static_cast<int>(i / kDim))[i % kDim])) << i;
+    ASSERT_TRUE(is_rounded(out[i], cache.row(1, 2, 1, kPageTokens + static_cast<int>(i / kDim))[i % kDim]))
+        << i;
 }
 
 // Attention of one query row to some rows, in double precision.
 struct HostPart {
   std::vector<double> out;
-  double log_sum = -INFINITY;
+  double log_sum_exp = -INFINITY;
 };
 template <class Row>
 HostPart attend(const std::vector<float>& q, int n, const Row& row) {
@@ -326,15 +328,15 @@ HostPart attend(const std::vector<float>& q, int n, const Row& row) {
   std::vector<double> scores(n);
   for (int token = 0; token < n; ++token)
     for (std::size_t i = 0; i < q.size(); ++i) scores[token] += double{q[i]} * row(0, token, i) / 8;
-  const double most = n > 0 ? *std::max_element(scores.begin(), scores.end()) : 0;
+  const double maximum = n > 0 ? *std::max_element(scores.begin(), scores.end()) : 0;
   double sum = 0;
   for (int token = 0; token < n; ++token) {
-    const double weight = std::exp(scores[token] - most);
+    const double weight = std::exp(scores[token] - maximum);
     sum += weight;
     for (std::size_t i = 0; i < q.size(); ++i) part.out[i] += weight * row(1, token, i);
   }
   for (double& x : part.out) x /= sum > 0 ? sum : 1;
-  if (sum > 0) part.log_sum = most + std::log(sum);
+  if (sum > 0) part.log_sum_exp = maximum + std::log(sum);
   return part;
 }
 
@@ -344,7 +346,7 @@ struct DevicePart {
     std::vector<std::uint8_t> bytes;
     std::vector<float> sums;
     for (const HostPart& row : rows) {
-      sums.push_back(static_cast<float>(row.log_sum));
+      sums.push_back(static_cast<float>(row.log_sum_exp));
       for (const double x : row.out) {
         const auto single = static_cast<float>(x);
         const std::uint16_t half = bf16_from_float(single);
@@ -354,7 +356,7 @@ struct DevicePart {
       }
     }
     out = std::make_unique<DeviceArray<std::uint8_t>>(bytes);
-    log_sums = std::make_unique<DeviceArray<float>>(sums);
+    lse = std::make_unique<DeviceArray<float>>(sums);
   }
   // One sequence, one head: rows are tokens.
   kvant_partial partial() const {
@@ -363,8 +365,8 @@ struct DevicePart {
     result.out = out->get();
     result.out_type = type;
     result.token_stride = static_cast<std::int64_t>(d);
-    result.log_sums = log_sums->get();
-    result.sum_token_stride = 1;
+    result.lse = lse->get();
+    result.lse_token_stride = 1;
     return result;
   }
   std::vector<float> read() const {
@@ -385,7 +387,7 @@ struct DevicePart {
   kvant_type type;
   std::size_t d;
   std::unique_ptr<DeviceArray<std::uint8_t>> out;
-  std::unique_ptr<DeviceArray<float>> log_sums;
+  std::unique_ptr<DeviceArray<float>> lse;
 };
 
 // A block of 20 tokens behind 3 sealed pages and a tail of 9: the prefix in chunks of two pages.
@@ -414,12 +416,12 @@ void expect_merged_equals_whole(const FormatPair& pair, int d, kvant_type into_t
   const DevicePart into(own, into_type);
   constexpr int kChunk = 2;  // pages
   for (int first = 0; first < 4; first += kChunk) {
-    const std::vector<std::uint16_t> rows[2] = {cache.expanded_alone(0, 0, kHead, first, kChunk),
-                                                cache.expanded_alone(1, 0, kHead, first, kChunk)};
+    const std::vector<std::uint16_t> rows[2] = {cache.dequantized_alone(0, 0, kHead, first, kChunk),
+                                                cache.dequantized_alone(1, 0, kHead, first, kChunk)};
     std::vector<HostPart> parts;
     for (int t = 0; t < kBlock; ++t)
       parts.push_back(attend(
-          queries[t], std::min(kChunk * kTokens, prefix - first * kTokens),
+          queries[t], std::min(kChunk * kPageTokens, prefix - first * kPageTokens),
           [&](int side, int token, std::size_t i) { return float_from_bf16(rows[side][token * d + i]); }));
     const DevicePart part(parts, other_type);
     const kvant_partial a = into.partial();
@@ -428,11 +430,11 @@ void expect_merged_equals_whole(const FormatPair& pair, int d, kvant_type into_t
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
   const std::vector<float> out = into.read();
-  const std::vector<float> log_sums = into.log_sums->read();
+  const std::vector<float> lse = into.lse->read();
   double error = 0;
   double energy = 0;
   for (int t = 0; t < kBlock; ++t) {
-    EXPECT_NEAR(log_sums[t], whole[t].log_sum, 5e-3 + 1e-3 * std::fabs(whole[t].log_sum));
+    EXPECT_NEAR(lse[t], whole[t].log_sum_exp, 5e-3 + 1e-3 * std::fabs(whole[t].log_sum_exp));
     for (int i = 0; i < d; ++i) {
       error += std::pow(out[t * d + i] - whole[t].out[i], 2);
       energy += std::pow(whole[t].out[i], 2);
@@ -461,7 +463,7 @@ TEST(Merging, LeavesOutPartsWithoutTokens) {
   ASSERT_EQ(kvant_merge(1, 3, 1, 64, &a, &b, nullptr), KVANT_OK);
   const std::vector<float> out = into.read();
   for (int i = 0; i < 128; ++i) EXPECT_EQ(out[i], 2.0F);
-  EXPECT_EQ(into.log_sums->read(), (std::vector<float>{1.5, 1.5, -INFINITY}));
+  EXPECT_EQ(into.lse->read(), (std::vector<float>{1.5, 1.5, -INFINITY}));
 }
 
 // Scores of appended keys and transformed queries are those of the rows before, and outputs come back.
@@ -514,8 +516,8 @@ TEST(Transforming, MatchesWhatAppendingDoesToKeysAndValues) {
 }
 
 TEST(PrefillApi, RefusesWhatItCannotRun) {
-  kvant_expansion expansion{};
-  EXPECT_EQ(kvant_expand(nullptr, nullptr, nullptr, &expansion, nullptr), KVANT_INVALID_ARGUMENT);
+  kvant_dequantization dequantization{};
+  EXPECT_EQ(kvant_dequantize(nullptr, nullptr, nullptr, &dequantization, nullptr), KVANT_INVALID_ARGUMENT);
   kvant_decode_shape shape{sizeof shape, 1, 1, 1, 128, 1.0F, "no such format", "tok4g128"};
   const std::int32_t some = 0;
   kvant_decode_lengths lengths{};
@@ -525,14 +527,14 @@ TEST(PrefillApi, RefusesWhatItCannotRun) {
   layer.struct_size = sizeof layer;
   layer.sealed.table = &some;
   layer.sealed.pool = &some;
-  expansion.struct_size = sizeof expansion;
-  expansion.n_seqs = expansion.n_pages = expansion.n_heads = 1;
-  EXPECT_EQ(kvant_expand(&shape, &lengths, &layer, &expansion, nullptr), KVANT_UNSUPPORTED);
-  layer.sink = 4;  // without side pages
-  EXPECT_EQ(kvant_expand(&shape, &lengths, &layer, &expansion, nullptr), KVANT_INVALID_ARGUMENT);
+  dequantization.struct_size = sizeof dequantization;
+  dequantization.n_seqs = dequantization.n_pages = dequantization.n_heads = 1;
+  EXPECT_EQ(kvant_dequantize(&shape, &lengths, &layer, &dequantization, nullptr), KVANT_UNSUPPORTED);
+  layer.sink = 4;  // without protected pages
+  EXPECT_EQ(kvant_dequantize(&shape, &lengths, &layer, &dequantization, nullptr), KVANT_INVALID_ARGUMENT);
   layer.sink = 0;
-  expansion.head_stride = 4;
-  EXPECT_EQ(kvant_expand(&shape, &lengths, &layer, &expansion, nullptr), KVANT_INVALID_ARGUMENT);
+  dequantization.head_stride = 4;
+  EXPECT_EQ(kvant_dequantize(&shape, &lengths, &layer, &dequantization, nullptr), KVANT_INVALID_ARGUMENT);
   kvant_transformation transformation{};
   EXPECT_EQ(kvant_transform(&transformation, nullptr), KVANT_INVALID_ARGUMENT);
   EXPECT_EQ(kvant_merge(1, 1, 1, 128, nullptr, nullptr, nullptr), KVANT_INVALID_ARGUMENT);

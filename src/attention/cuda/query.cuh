@@ -41,7 +41,7 @@ __device__ Query<D> load_query(const DecodeArgs& args, int seq, int kv_head, int
   largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2));
   const int exponent = min(max((__float_as_int(largest) >> 23) - 126, -100), 100);
   const float shrink = __int_as_float((127 - exponent) << 23);
-  const float grow = __int_as_float((127 + exponent) << 23) * args.score_scale_log2;
+  const float grow = __int_as_float((127 + exponent) << 23) * args.softmax_scale_log2;
   Query<D> query;
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {

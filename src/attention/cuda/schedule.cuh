@@ -8,14 +8,15 @@ namespace kvant::cuda {
 
 inline constexpr int kScheduleThreads = 1024;
 
-__device__ inline int units_of(const DecodeArgs& args, int seq, int* side_pages) {
-  int side = 0;
-  for (int head = 0; args.side_tokens != nullptr && head < args.n_kv_heads; ++head)
-    side = max(side, args.side_tokens[seq * args.side_seq_stride + head * args.side_head_stride]);
-  *side_pages = (side + kTokens - 1) / kTokens;
+__device__ inline int units_of(const DecodeArgs& args, int seq, int* protected_pages) {
+  int n_tokens = 0;
+  for (int head = 0; args.protected_tokens != nullptr && head < args.n_kv_heads; ++head)
+    n_tokens = max(
+        n_tokens, args.protected_tokens[seq * args.protected_seq_stride + head * args.protected_head_stride]);
+  *protected_pages = (n_tokens + kPageTokens - 1) / kPageTokens;
   const int sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[seq];
   const int tail = args.tail_tokens == nullptr ? 0 : args.tail_tokens[seq];
-  return sealed + *side_pages + (tail + kTokens - 1) / kTokens;
+  return sealed + *protected_pages + (tail + kPageTokens - 1) / kPageTokens;
 }
 
 // Inclusive sums of one number for each thread of the CTA.
@@ -48,9 +49,9 @@ inline constexpr int kFewUnits = 24;
 // The most units of a CTA if each works for one sequence and head, or 0 if equal ranges are the better ones.
 __device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int equal_share) {
   __shared__ int best, best_with_spares;
-  const int most = equal_share + kSegmentUnits;
+  const int maximum = equal_share + kSegmentUnits;
   const int n_spare = equal_share <= kFewUnits ? args.n_seqs * args.n_kv_heads : 0;
-  if (threadIdx.x == 0) best = best_with_spares = most + 1;
+  if (threadIdx.x == 0) best = best_with_spares = maximum + 1;
   __syncthreads();
   if (threadIdx.x <= kSegmentUnits && args.n_seqs * args.n_kv_heads <= n_ctas) {
     const int more = static_cast<int>(threadIdx.x);
@@ -65,8 +66,8 @@ __device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int eq
     if (ctas <= n_ctas - n_spare && more <= equal_share / 8) atomicMin(&best_with_spares, share);
   }
   __syncthreads();
-  if (best_with_spares <= most) return best_with_spares;
-  return best > most ? 0 : best;
+  if (best_with_spares <= maximum) return best_with_spares;
+  return best > maximum ? 0 : best;
 }
 
 // A CTA's part if each works for one sequence and head and has up to `share` units.
@@ -103,11 +104,11 @@ __global__ void __launch_bounds__(kScheduleThreads)
   __syncthreads();
   for (int begin = 0; begin < args.n_seqs; begin += kScheduleThreads) {
     const int seq = begin + static_cast<int>(threadIdx.x);
-    int side_pages = 0;
-    const int units = seq < args.n_seqs ? units_of(args, seq, &side_pages) : 0;
+    int protected_pages = 0;
+    const int units = seq < args.n_seqs ? units_of(args, seq, &protected_pages) : 0;
     const int sum = carry + inclusive_sum(units);
     if (seq < args.n_seqs) {
-      schedule.side_pages[seq] = side_pages;
+      schedule.protected_pages[seq] = protected_pages;
       schedule.first_unit[seq] = sum - units;
       if (seq == args.n_seqs - 1) schedule.first_unit[args.n_seqs] = sum;
     }
@@ -127,10 +128,10 @@ __global__ void __launch_bounds__(kScheduleThreads)
     schedule.starts[(n_heads - 1) * 2 * n_ctas + i] =
         share > 0 ? deal_undivided(args, cta, share) : equal_range(args, n_heads, i >= n_ctas, n_ctas, cta);
   }
-  const int launches = kMostHeadGroups * query_passes(args.group);
+  const int launches = kMaxHeadGroups * query_passes(args.group);
   const int n_threads = static_cast<int>(gridDim.x) * kScheduleThreads;
   for (int i = static_cast<int>(blockIdx.x * kScheduleThreads + threadIdx.x);
-       i < launches * n_ctas * kMostSlices; i += n_threads)
+       i < launches * n_ctas * kMaxSlices; i += n_threads)
     schedule.arrivals[i] = 0;
   // Decode kernels read this as soon as they begin: launched to overlap, that is when all CTAs have exited.
   __threadfence();

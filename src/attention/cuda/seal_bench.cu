@@ -25,7 +25,7 @@ struct Settings {
 // Tail pages [head][page][side] of Gaussian values.
 std::vector<std::uint16_t> tail_pages(int heads, int pages, int d) {
   constexpr int kUnique = 16;
-  const std::size_t size = static_cast<std::size_t>(kTokens) * d;
+  const std::size_t size = static_cast<std::size_t>(kPageTokens) * d;
   std::vector<std::uint16_t> unique[2];
   for (const Side side : kSides) {
     std::vector<std::uint16_t>& all = unique[static_cast<int>(side)];
@@ -97,7 +97,7 @@ void run_pair(const Settings& settings, const std::string& pair, const kvant_pag
   kvant_seal_range range{sizeof range, first.get(), first.get(), nullptr, pages};
   const double us =
       median_us(settings.runs, [&] { check(kvant_seal_pages(&shape, &layer, &range, nullptr)); });
-  range.most_pages = 1;
+  range.max_pages = 1;
   const double one =
       median_us(settings.runs, [&] { check(kvant_seal_pages(&shape, &layer, &range, nullptr)); });
   std::printf("%-20s d%-3d %d heads: %dk tokens %9.1f us, a page of each %7.1f us\n", pair.c_str(), d,
@@ -106,7 +106,7 @@ void run_pair(const Settings& settings, const std::string& pair, const kvant_pag
 }
 
 void run(const Settings& settings) {
-  const int pages = settings.tokens / kTokens;
+  const int pages = settings.tokens / kPageTokens;
   const int d = settings.head_dim;
   const DeviceArray<std::uint16_t> pool(tail_pages(settings.kv_heads, pages, d));
   std::vector<std::int32_t> ids(static_cast<std::size_t>(settings.kv_heads) * pages);
@@ -116,7 +116,7 @@ void run(const Settings& settings) {
   tail.table = table.get();
   tail.head_stride = pages;
   tail.pool = pool.get();
-  tail.side_offset = static_cast<std::int64_t>(kTokens) * d * 2;
+  tail.side_offset = static_cast<std::int64_t>(kPageTokens) * d * 2;
   tail.page_stride = 2 * tail.side_offset;
   for (const std::string& pair : settings.pairs) run_pair(settings, pair, tail, pages);
 }

@@ -46,7 +46,7 @@ __device__ void store_codes(SealPage<D>& page, const Code& code) {
   const int bits = page.format.layout.bits;
   const bool is_key = page.side == PageSide::key;
   const int m_tiles = is_key ? kTokenTiles : D / 16;
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * D * bits / 32; i += kSealThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * D * bits / 32; i += kSealThreads) {
     const CodeWord word(bits, i);
     const std::uint32_t mask = (1U << word.width) - 1;
     std::uint32_t packed = 0;
@@ -111,7 +111,7 @@ template <int D>
 __device__ void encode_channels(SealPage<D>& page) {
   const int bits = page.format.layout.bits;
   const int group = page.format.stored.group;
-  const int blocks = kTokens / group;
+  const int blocks = kPageTokens / group;
   for (int i = static_cast<int>(threadIdx.x); i < blocks * D; i += kSealThreads) {
     const int channel = i % D;
     const int first = i / D * group;
@@ -155,7 +155,7 @@ __device__ void encode_tokens(SealPage<D>& page) {
   const PageFormat& stored = page.format.stored;
   const int bits = stored.layout.bits;
   const int groups = stored.groups(D);
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * groups; i += kSealThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * groups; i += kSealThreads) {
     const int token = i / groups;
     const int begin = i % groups * stored.group;
     const int end = min(begin + stored.group, D);
@@ -172,7 +172,7 @@ __device__ void encode_tokens(SealPage<D>& page) {
       const float scale = __half2float(fitted.scale);
       grid = UniformGrid(bits == 1 ? 2 * scale : scale, -scale * static_cast<float>(1 << (bits - 1)), bits);
     } else {
-      page.store_half(kTokens * groups + i, fitted.zero);
+      page.store_half(kPageTokens * groups + i, fitted.zero);
     }
     page.store_half(i, fitted.scale);
     page.shared.grids[i] = grid.stored();
@@ -198,18 +198,18 @@ __device__ inline std::uint32_t e4m3_from_float(float x) {
 
 template <int D>
 __device__ void encode_e4m3(SealPage<D>& page) {
-  constexpr float kMost = 448;
-  for (int token = static_cast<int>(threadIdx.x); token < kTokens; token += kSealThreads) {
+  constexpr float kMax = 448;
+  for (int token = static_cast<int>(threadIdx.x); token < kPageTokens; token += kSealThreads) {
     float largest = 0;
     for (int channel = 0; channel < D; ++channel) largest = fmaxf(largest, fabsf(page.value(token, channel)));
     largest = largest < 0x1p-100F ? 0 : fminf(largest, 3.4e38F);
-    reinterpret_cast<float*>(page.parameters())[token] = __fdiv_rn(largest, kMost);
-    page.shared.grids[token] = {0, largest > 0 ? __fdiv_rn(kMost, largest) : 0};
+    reinterpret_cast<float*>(page.parameters())[token] = __fdiv_rn(largest, kMax);
+    page.shared.grids[token] = {0, largest > 0 ? __fdiv_rn(kMax, largest) : 0};
   }
   __syncthreads();
   store_codes(page, [&](int token, int channel) {
     const float x = __fmul_rn(page.value(token, channel), page.shared.grids[token].y);
-    return e4m3_from_float(fminf(fmaxf(x, -kMost), kMost));
+    return e4m3_from_float(fminf(fmaxf(x, -kMax), kMax));
   });
 }
 
@@ -237,8 +237,8 @@ __device__ void find_largest(SealPage<D>& page) {
   float largest[2] = {};
 #pragma unroll
   for (int block = 0; block < 2; ++block) {
-    for (int i = static_cast<int>(threadIdx.x); i < kTokens / 2 * D; i += kSealThreads) {
-      const int token = block * kTokens / 2 + i / D;
+    for (int i = static_cast<int>(threadIdx.x); i < kPageTokens / 2 * D; i += kSealThreads) {
+      const int token = block * kPageTokens / 2 + i / D;
       if (!page.left_out(token)) largest[block] = fmaxf(largest[block], fabsf(page.value(token, i % D)));
     }
     atomicMax(reinterpret_cast<int*>(&page.shared.largest[block]),
@@ -250,7 +250,7 @@ __device__ void find_largest(SealPage<D>& page) {
 template <int D>
 __device__ void encode_progressive(SealPage<D>& page) {
   constexpr int kBlock = 64;
-  constexpr int kBlocks = kTokens / kBlock;
+  constexpr int kBlocks = kPageTokens / kBlock;
   constexpr float kLargest = 119;
   const int bits = page.format.layout.bits;
   const bool as_printed = page.format.stored.as_printed;

@@ -10,7 +10,7 @@ namespace kvant::cuda {
 // Two threads encode a token, half of its channels each.
 template <int D>
 __device__ void encode_lloyd_max(SealPage<D>& page) {
-  static_assert(kSealThreads == 2 * kTokens);
+  static_assert(kSealThreads == 2 * kPageTokens);
   const int n_levels = 1 << page.format.layout.bits;
   const int token = static_cast<int>(threadIdx.x) / 2;
   const int first = static_cast<int>(threadIdx.x) % 2 * (D / 2);
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kSealThreads, 3)
   for (int i = static_cast<int>(threadIdx.x); i < page.format.page_bytes / 4; i += kSealThreads)
     shared.page[i] = 0;
   if (threadIdx.x < 2) shared.largest[threadIdx.x] = 0;
-  if (threadIdx.x < kTokens / 32)
+  if (threadIdx.x < kPageTokens / 32)
     shared.left_out[threadIdx.x] = left_out_tokens(args, due, head, static_cast<int>(threadIdx.x));
   __syncthreads();
   switch (page.format.encoding) {

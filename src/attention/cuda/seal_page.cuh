@@ -12,13 +12,13 @@ inline constexpr int kSealThreads = 256;
 
 template <int D>
 struct alignas(16) SealShared {
-  static constexpr int kRow = D + 2;                          // spreads a channel's tokens over banks
-  static constexpr int kMostGrids = kTokens * D / 8;          // one for every 8 values
-  static constexpr int kMostPageBytes = kTokens * D * 3 / 2;  // 8 bits and the grids
-  __nv_bfloat16 values[kTokens * kRow];
-  std::uint32_t page[kMostPageBytes / 4];
-  float2 grids[kMostGrids];  // zero and reciprocal of the step, or what an encoder likes
-  std::uint32_t left_out[kTokens / 32];
+  static constexpr int kRow = D + 2;                             // spreads a channel's tokens over banks
+  static constexpr int kMaxGrids = kPageTokens * D / 8;          // one for every 8 values
+  static constexpr int kMaxPageBytes = kPageTokens * D * 3 / 2;  // 8 bits and the grids
+  __nv_bfloat16 values[kPageTokens * kRow];
+  std::uint32_t page[kMaxPageBytes / 4];
+  float2 grids[kMaxGrids];  // zero and reciprocal of the step, or what an encoder likes
+  std::uint32_t left_out[kPageTokens / 32];
   float largest[2];  // of blocks of 64 tokens
 };
 
@@ -31,8 +31,8 @@ struct DuePage {
 
 // The nth of the pages that may be due; false: it isn't.
 __device__ inline bool find_due_page(const SealArgs& args, int nth, int head, int side, DuePage* due) {
-  due->seq = nth / args.most_pages;
-  const int of_seq = nth % args.most_pages;
+  due->seq = nth / args.max_pages;
+  const int of_seq = nth % args.max_pages;
   if (of_seq >= pages_due(args, due->seq)) return false;
   const auto address = [&](const PageSource& source, int page) {
     const int id = source.table[due->seq * source.seq_stride + head * source.head_stride +
@@ -84,15 +84,15 @@ __device__ std::uint32_t load_code(const std::uint32_t* words, const CodeLayout&
   return code;
 }
 
-// Brings the numbers of a tail page to rows [kTokens][kRow]. piece_at(i): the ith 16 bytes of the page, which
-// plain_index orders.
+// Brings the numbers of a tail page to rows [kPageTokens][kRow]. piece_at(i): the ith 16 bytes of the page,
+// which plain_index orders.
 template <int D, class Piece>
 __device__ void store_rows(const Piece& piece_at, PageSide side, __nv_bfloat16* rows, int row) {
   const auto store = [&](int token, int channel, std::uint32_t pair) {
     *reinterpret_cast<std::uint32_t*>(rows + token * row + channel) = pair;
   };
 #pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * D / 8; i += static_cast<int>(blockDim.x)) {
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * D / 8; i += static_cast<int>(blockDim.x)) {
     const uint4 piece = piece_at(i);
     const int lane = i % kLanes;
     const int tile = i / kLanes / (D / 16) * 16;
@@ -171,7 +171,7 @@ __device__ inline void count_if_out_of_range(const SealArgs& args, const DuePage
   int beyond = 0;
   for (int i = static_cast<int>(threadIdx.x); i < halves.n; i += static_cast<int>(blockDim.x)) {
     if (largest_magnitude(stored, numbers, i, n_grids) < kLargest) continue;
-    const int token = i / of_token % kTokens;
+    const int token = i / of_token % kPageTokens;
     const bool left_out =
         of_tokens && (left_out_tokens(args, due, head, token / 32) >> (token % 32) & 1) != 0;
     beyond |= left_out ? 0 : 1;

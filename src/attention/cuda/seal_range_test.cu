@@ -25,8 +25,8 @@ class RangeCase {
     std::vector<std::uint16_t> pages;
     for (int i = 0; i < kSeqs * 2; ++i) {
       const auto side = static_cast<PageSide>(i % 2);
-      std::vector<std::uint16_t> page(static_cast<std::size_t>(kTokens) * d_);
-      for (int token = 0; token < kTokens; ++token) {
+      std::vector<std::uint16_t> page(static_cast<std::size_t>(kPageTokens) * d_);
+      for (int token = 0; token < kPageTokens; ++token) {
         for (int channel = 0; channel < d_; ++channel) {
           float x = static_cast<float>((token * 7 + channel * 13) % 41 - 20) / 20;
           if (i / 2 == 1 && token == loud_token && channel == 3) x = loud;
@@ -52,7 +52,7 @@ class RangeCase {
     const kvant_decode_shape shape{sizeof shape, kSeqs, 1, 1, d_, 1.0F, format_.c_str(), format_.c_str()};
     kvant_decode_layer layer{};
     layer.struct_size = sizeof layer;
-    layer.tail = kvant_pages{table.get(), 2, 0, 0, 1, tail.get(), kTokens * d_ * 2, 0, 0, 0};
+    layer.tail = kvant_pages{table.get(), 2, 0, 0, 1, tail.get(), kPageTokens * d_ * 2, 0, 0, 0};
     layer.sealed = kvant_pages{table.get(), 2, 0, 0, 1, sealed.get(), stride, 0, 0, 0};
     layer.masks = masks.get();
     layer.mask_seq_stride = layer.mask_head_stride = 1;

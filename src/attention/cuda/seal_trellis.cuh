@@ -2,9 +2,9 @@
 // algorithm, with the costs of all nodes in registers. (A node is what a state shares with its successors:
 // its upper 8 - B bits; src/format/trellis_viterbi.h.) A CTA encodes a page.
 //
-// Costs are whole numbers, whose lowest bits say which of its parents a node has its cost from: so a minimum
+// Costs are integers, whose lowest bits say which of its parents a node has its cost from: so a minimum
 // of sums finds both. The square of a number that is a multiple of 2^-70 is a multiple of 2^-140, a subnormal
-// number, whose bits are those of a whole number.
+// number, whose bits are those of an integer.
 //
 // Parents are kept for two windows of values only. At the end of a window the path
 // that is the best then decides by which node it has begun; all others that do not come from there are
@@ -21,7 +21,7 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kTrellisThreads = kTokens;
+inline constexpr int kTrellisThreads = kPageTokens;
 inline constexpr int kOctetValues = 8;  // whose codes are whole bytes
 
 template <int Bits>
@@ -41,7 +41,7 @@ struct Trellis {
   // at 362), costs grow more slowly.
   static constexpr float kUnit = Bits == 6 ? 0x1p-72F : Bits == 5 ? 0x1p-71F : 0x1p-70F;
   static constexpr float kFine = Bits == 6 ? 8 : Bits == 5 ? 4 : Bits == 1 ? 0.5F : 2;  // of a level
-  static constexpr float kMost = Bits == 1 ? 304 : 190;  // levels: values beyond are taken for that
+  static constexpr float kMax = Bits == 1 ? 304 : 190;  // levels: values beyond are taken for that
   static constexpr int kForbidden = 0x40000000;
 };
 
@@ -252,13 +252,13 @@ inline constexpr int kKept = 2 * kWindow<Bits, D> < D ? 2 * kWindow<Bits, D> : D
 template <int Bits, int D>
 struct alignas(16) TrellisShared {
   using T = Trellis<Bits>;
-  static constexpr int kCodeBytes = kTokens * D * Bits / 8;
-  static constexpr int kPageBytes = round_up_16(kCodeBytes + kTokens + 2 * D + 4);
-  std::uint32_t choices[kKept<Bits, D> * T::kWords][kTokens];
+  static constexpr int kCodeBytes = kPageTokens * D * Bits / 8;
+  static constexpr int kPageBytes = round_up_16(kCodeBytes + kPageTokens + 2 * D + 4);
+  std::uint32_t choices[kKept<Bits, D> * T::kWords][kPageTokens];
   unsigned char page[kPageBytes];
   BranchLevels<Bits> levels;
   float means[D];
-  std::uint32_t left_out[kTokens / 32];
+  std::uint32_t left_out[kPageTokens / 32];
   float largest;  // gain
 
   __device__ unsigned char* parameters() { return page + kCodeBytes; }
@@ -297,7 +297,7 @@ struct TailPage {
     return __bfloat162float(__ldg(from));
   }
   __device__ const __nv_bfloat16* at(int token, int channel) const {
-    return numbers + plain_index(side, D, within<kTokens>(token), within<D>(channel));
+    return numbers + plain_index(side, D, within<kPageTokens>(token), within<D>(channel));
   }
 };
 
@@ -363,7 +363,7 @@ class TokenPath {
     for (int j = 0; j < kOctetValues; ++j) x[j] -= shared_.means[i + j];
   }
   __device__ float in_levels(float rest) const {
-    return fminf(fmaxf(rest * to_levels_, -T::kMost), T::kMost);
+    return fminf(fmaxf(rest * to_levels_, -T::kMax), T::kMax);
   }
 
   // Takes the values [first, end); keep(i, choices).
@@ -409,8 +409,8 @@ class TokenPath {
       }
 #pragma unroll
       for (int i = 0; i < Bits; ++i)
-        shared_.page[code_bit(kLayout, tail_.side, D, within<kTokens>(token_), within<D>(octet), 8 * i) / 8] =
-            static_cast<unsigned char>(codes >> (8 * i));
+        shared_.page[code_bit(kLayout, tail_.side, D, within<kPageTokens>(token_), within<D>(octet), 8 * i) /
+                     8] = static_cast<unsigned char>(codes >> (8 * i));
     }
   }
 
@@ -432,7 +432,7 @@ __device__ void store_means(TrellisShared<Bits, D>& shared, const TailPage<D>& t
     double sum = 0;
     int n = 0;
 #pragma unroll 2
-    for (int first = 0; first < kTokens; first += kOctetValues) {
+    for (int first = 0; first < kPageTokens; first += kOctetValues) {
       float x[kOctetValues];
       tail.tokens_from(first, channel, x);
       const std::uint32_t left_out = shared.left_out[first / 32] >> (first % 32);
@@ -442,7 +442,7 @@ __device__ void store_means(TrellisShared<Bits, D>& shared, const TailPage<D>& t
       n += kOctetValues - __popc(left_out & 0xff);
     }
     const __half mean = n > 0 ? half_saturated(static_cast<float>(sum / n)) : __half(0);
-    reinterpret_cast<__half*>(shared.parameters() + kTokens)[channel] = mean;
+    reinterpret_cast<__half*>(shared.parameters() + kPageTokens)[channel] = mean;
     shared.means[channel] = __half2float(mean);
   }
 }
@@ -458,11 +458,13 @@ __device__ void store_gain(TrellisShared<Bits, D>& shared, int token, float gain
   shared.parameters()[token] =
       silent ? 255
              : static_cast<unsigned char>(fminf(fmaxf(rintf(32 * (log2f(loudest) - log2f(gain))), 0), 255));
-  if (token == 0) *reinterpret_cast<float*>(shared.parameters() + kTokens + 2 * D) = loudest;
+  if (token == 0) *reinterpret_cast<float*>(shared.parameters() + kPageTokens + 2 * D) = loudest;
 }
 
 template <int Bits, int D>
-__global__ void __launch_bounds__(kTrellisThreads, Bits < 3 ? 1 : Bits == 3 ? 2 : 3)
+__global__ void __launch_bounds__(kTrellisThreads, Bits < 3    ? 1
+                                                   : Bits == 3 ? 2
+                                                               : 3)
     seal_trellis_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(16) unsigned char bytes[];
   using Shared = TrellisShared<Bits, D>;
@@ -473,7 +475,7 @@ __global__ void __launch_bounds__(kTrellisThreads, Bits < 3 ? 1 : Bits == 3 ? 2 
   DuePage due;
   if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
   const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
-  if (thread < kTokens / 32) shared.left_out[thread] = left_out_tokens(args, due, head, thread);
+  if (thread < kPageTokens / 32) shared.left_out[thread] = left_out_tokens(args, due, head, thread);
   if (thread == 0) shared.largest = 0;
   if (thread < 4) reinterpret_cast<std::uint32_t*>(shared.page)[Shared::kPageBytes / 4 - 4 + thread] = 0;
   __syncthreads();

@@ -54,12 +54,12 @@ template <int D>
 struct alignas(128) VectorShared {
   static constexpr int kRow = D + 2;               // spreads tokens over banks
   static constexpr bool kFetchesAhead = D <= 128;  // there is room for it
-  __nv_bfloat16 values[kTokens * kRow];
-  uint4 next_page[kFetchesAhead ? kTokens * D / 8 : 1];  // the tail page that follows, as it lies there
-  std::uint32_t page[kTokens * (D / 2 * 8 + 16) / 32];   // codes of 8 bits for 2 channels, or fewer; gains
-  float factors[kTokens];  // of tokens: the centroids' scale, over a token's length if that is divided by
-  float largest;           // |x| of the page's values, times those
-  int next_group;          // of kGroupVectors of the page, that nobody has taken yet
+  __nv_bfloat16 values[kPageTokens * kRow];
+  uint4 next_page[kFetchesAhead ? kPageTokens * D / 8 : 1];  // the tail page that follows, as it lies there
+  std::uint32_t page[kPageTokens * (D / 2 * 8 + 16) / 32];  // codes of 8 bits for 2 channels, or fewer; gains
+  float factors[kPageTokens];  // of tokens: the centroids' scale, over a token's length if that is divided by
+  float largest;               // |x| of the page's values, times those
+  int next_group;              // of kGroupVectors of the page, that nobody has taken yet
   int taken[kVectorThreads / kGroupThreads][2];  // by threads that compute together, in turn
   float largest_coordinate;                      // of the centroids
 
@@ -121,8 +121,8 @@ __device__ void load_codebook(VectorShared<D>& shared, const PageEncoding& forma
 // thousands of times the centroids.
 template <int Channels, int D>
 __device__ __forceinline__ float find_unit(const VectorShared<D>& shared) {
-  constexpr int kMost = Channels == 8 ? 11 : Channels == 4 ? 12 : 13;  // 2^15 / (2 Channels)
-  return ldexpf(1, kMost - 2 * min(max(exponent_of(shared.largest), 0), 12));
+  constexpr int kMax = Channels == 8 ? 11 : Channels == 4 ? 12 : 13;  // 2^15 / (2 Channels)
+  return ldexpf(1, kMax - 2 * min(max(exponent_of(shared.largest), 0), 12));
 }
 
 // The A operand of a warp's 16 vectors, from which `first` is counted: minus the vectors, and what the other
@@ -177,7 +177,7 @@ template <int Numbers>
 __device__ __forceinline__ void take_part(const std::uint32_t* distances, int part, BestParts& best) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
-    // Minima of floating-point and of whole numbers are computed by different units, side by side.
+    // Minima of floating-point and of integers are computed by different units, side by side.
     constexpr int kFloats = 2 * (Numbers / 8 + 2);
     std::uint32_t first = distances[row];
 #pragma unroll
@@ -356,7 +356,7 @@ __device__ __forceinline__ unsigned take_group(VectorShared<D>& shared, bool tak
 template <int Channels, int D>
 __device__ void encode_vectors(VectorShared<D>& shared, int bits, PageSide side) {
   constexpr int kOfToken = D / Channels;  // vectors
-  constexpr int kGroups = kTokens * kOfToken / kGroupVectors;
+  constexpr int kGroups = kPageTokens * kOfToken / kGroupVectors;
   const int lane = threadIdx.x % kLanes;
   const int warp_of_group = threadIdx.x % kGroupThreads / kLanes;
   const float unit = find_unit<Channels>(shared);
@@ -400,7 +400,7 @@ __device__ __forceinline__ double token_sum(double x) {
 template <int D>
 __device__ void measure_tokens(VectorShared<D>& shared, bool has_gains) {
   const auto scale = ldexp(1.0, -exponent_of(shared.largest_coordinate));
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kTokenThreads;
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * kTokenThreads;
        i += static_cast<int>(blockDim.x)) {
     const int token = i / kTokenThreads;
     const int first = i % kTokenThreads * (D / kTokenThreads);
@@ -416,7 +416,8 @@ __device__ void measure_tokens(VectorShared<D>& shared, bool has_gains) {
   __syncthreads();
   float largest = 0;
 #pragma unroll 4
-  for (int i = 2 * static_cast<int>(threadIdx.x); i < kTokens * D; i += 2 * static_cast<int>(blockDim.x)) {
+  for (int i = 2 * static_cast<int>(threadIdx.x); i < kPageTokens * D;
+       i += 2 * static_cast<int>(blockDim.x)) {
     const float2 x = shared.values_at(i / D, i % D);
     largest = fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y)));
   }
@@ -432,7 +433,7 @@ __device__ void store_gains(VectorShared<D>& shared, const CodeLayout& layout, P
   const double scale = ldexp(1.0, exponent_of(shared.largest_coordinate));
   auto* gains =
       reinterpret_cast<__half*>(reinterpret_cast<unsigned char*>(shared.page) + code_bytes(layout, D));
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kTokenThreads;
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * kTokenThreads;
        i += static_cast<int>(blockDim.x)) {
     const int token = i / kTokenThreads;
     const int begin = i % kTokenThreads * (D / kTokenThreads);
@@ -459,7 +460,7 @@ __device__ void store_gains(VectorShared<D>& shared, const CodeLayout& layout, P
 // A tail page in flight to shared memory. Each thread copies what it is going to read by itself.
 template <int D>
 __device__ void fetch_page(VectorShared<D>& shared, const unsigned char* tail) {
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * D / 8; i += static_cast<int>(blockDim.x))
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * D / 8; i += static_cast<int>(blockDim.x))
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&shared.next_page[i])),
                  "l"(tail + 16 * i)
                  : "memory");
@@ -477,7 +478,7 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
   const int side = first_side + static_cast<int>(blockIdx.z);
   const int head = args.heads.at[blockIdx.y];
   const PageEncoding& format = args.sides[side];
-  const int n = args.n_seqs * args.most_pages;
+  const int n = args.n_seqs * args.max_pages;
   const auto step = static_cast<int>(gridDim.x);
   DuePage due;
   const auto find_from = [&](int i) {
@@ -514,8 +515,9 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
     if (has_gains) {
       store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side));
       __syncthreads();
-      count_if_out_of_range(args, sealed, head, format, D,
-                       reinterpret_cast<const unsigned char*>(shared.page) + code_bytes(format.layout, D));
+      count_if_out_of_range(
+          args, sealed, head, format, D,
+          reinterpret_cast<const unsigned char*>(shared.page) + code_bytes(format.layout, D));
     }
     for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += static_cast<int>(blockDim.x))
       reinterpret_cast<std::uint32_t*>(sealed.sealed)[j] = shared.page[j];

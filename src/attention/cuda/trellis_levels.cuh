@@ -1,5 +1,5 @@
 // Where several states lead from a node of a trellis to another (5 and 6 bits a value), a value takes that of
-// the nearest level: which that is, is looked up. Levels are whole numbers, so that half a level is as fine
+// the nearest level: which that is, is looked up. Levels are integers, so that half a level is as fine
 // as values need be told apart.
 #pragma once
 

@@ -10,7 +10,7 @@ struct Segment {
   int head, seq;
   int first, last;  // units [first, last) of the sequence
   int n_units;      // of the whole sequence
-  int n_sealed, n_side;
+  int n_sealed, n_protected;
   int before;  // units of the CTA before `first`
 
   // Which unit has a number within the CTA's range, and the other way about.
@@ -34,7 +34,7 @@ class WorkRange {
     segment.first = next_ - base;
     segment.last = min(at_.end - base, segment.n_units);
     segment.n_sealed = at_.n_sealed;
-    segment.n_side = at_.n_side;
+    segment.n_protected = at_.n_protected;
     segment.before = next_ - at_.begin;
     next_ = base + segment.last;
     if (next_ < at_.end) advance();
@@ -59,7 +59,7 @@ class WorkRange {
     at_.seq_begin = args_.schedule.first_unit[at_.seq];
     at_.seq_end = args_.schedule.first_unit[at_.seq + 1];
     at_.n_sealed = args_.sealed_pages == nullptr ? 0 : args_.sealed_pages[at_.seq];
-    at_.n_side = args_.schedule.side_pages[at_.seq];
+    at_.n_protected = args_.schedule.protected_pages[at_.seq];
   }
 
   const DecodeArgs& args_;
@@ -69,12 +69,12 @@ class WorkRange {
 
 // Tokens of an unquantized unit.
 __device__ inline int plain_tokens(const DecodeArgs& args, const Segment& segment, int unit) {
-  const bool side = unit < segment.n_sealed + segment.n_side;
-  const int page = unit - segment.n_sealed - (side ? 0 : segment.n_side);
-  const int tokens =
-      side ? args.side_tokens[segment.seq * args.side_seq_stride + segment.head * args.side_head_stride]
-           : args.tail_tokens[segment.seq];
-  return max(0, min(kTokens, tokens - page * kTokens));
+  const bool is_protected = unit < segment.n_sealed + segment.n_protected;
+  const int page = unit - segment.n_sealed - (is_protected ? 0 : segment.n_protected);
+  const int tokens = is_protected ? args.protected_tokens[segment.seq * args.protected_seq_stride +
+                                                          segment.head * args.protected_head_stride]
+                                  : args.tail_tokens[segment.seq];
+  return max(0, min(kPageTokens, tokens - page * kPageTokens));
 }
 
 }  // namespace kvant::cuda

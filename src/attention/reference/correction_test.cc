@@ -19,7 +19,7 @@ constexpr int kHalf = 128;  // D / 2
 
 Geometry geometry() {
   Geometry g = small_geometry(kSize, 4, 2, 1);
-  g.score_scale = 0.25F;
+  g.softmax_scale = 0.25F;
   return g;
 }
 
@@ -161,14 +161,14 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"k=ch2g128,v=tok2g128,sink=128,correction=absolute", -20}));
 
 TEST_P(CorrectionOf, EqualsEquations5And6) {
-  constexpr int kPrompt = 520, kAnswer = 6;
+  constexpr int kPrompt = 520, kDecoded = 6;
   const Geometry g = geometry();
   const auto source = shifted_values(GetParam().shift);
   const auto plan = plan_for(GetParam().recipe, g, adapters(g));
   Cache cache(plan, 0);
   const SequenceId s = cache.add();
   std::vector<float> out = attend_tokens(cache, s, kPrompt, true, source)[0];
-  for (int i = 0; i < kAnswer; ++i) {
+  for (int i = 0; i < kDecoded; ++i) {
     const auto row = attend_tokens(cache, s, 1, false, source)[0];
     out.insert(out.end(), row.begin(), row.end());
   }
@@ -176,14 +176,14 @@ TEST_P(CorrectionOf, EqualsEquations5And6) {
   std::vector<double> got, expected, uncorrected;
   for (int kv = 0; kv < g.n_kv_heads; ++kv) {
     const HeadConstants where{plan->constants.get(), 0, kv, Side::key};
-    const Oracle oracle{stored(*plan, kv, Side::key, kPrompt + kAnswer, source),
-                        stored(*plan, kv, Side::value, kPrompt + kAnswer, source),
+    const Oracle oracle{stored(*plan, kv, Side::key, kPrompt + kDecoded, source),
+                        stored(*plan, kv, Side::value, kPrompt + kDecoded, source),
                         where.find("adapter/q"),
                         where.find("adapter/k"),
                         window,
                         plan->layers[0].sink,
                         plan->recipe.correction == Correction::absolute};
-    for (int t = 5; t < kPrompt + kAnswer; t += t < kPrompt ? 57 : 1) {
+    for (int t = 5; t < kPrompt + kDecoded; t += t < kPrompt ? 57 : 1) {
       const int sealed = std::max(0, (t - window) / kPageTokens) * kPageTokens;
       for (int h = 0; h < g.group(); ++h) {
         const int head = kv * g.group() + h;

@@ -56,8 +56,8 @@ std::set<int> evicted_by_cache(const HeadState& head) {
   for (int t = 0; t < head.length(); ++t) gone.insert(t);
   for (const PageView& page : pages) {
     for (int t = 0; t < page.n_tokens; ++t) {
-      if (page.kept || !page.masked.test(t))
-        gone.erase(page.kept ? page.kept_tokens[t] : page.first_token + t);
+      if (page.is_protected || !page.masked.test(t))
+        gone.erase(page.is_protected ? page.protected_tokens[t] : page.first_token + t);
     }
   }
   return gone;
@@ -78,7 +78,7 @@ std::vector<double> attention_without(const testing::RowSource& source, const Ge
   for (int j = 0; j <= t; ++j) {
     if (gone.contains(j)) continue;
     left.push_back(j);
-    scores.push_back(testing::dot(q.data(), stored(kKeyRows, j).data(), g.head_dim) * g.score_scale);
+    scores.push_back(testing::dot(q.data(), stored(kKeyRows, j).data(), g.head_dim) * g.softmax_scale);
   }
   const auto weights = testing::softmax_in_double(scores);
   for (std::size_t i = 0; i < left.size(); ++i) {
@@ -112,12 +112,12 @@ TEST(Eviction, LeavesTheSoftmaxOverExactlyTheOthers) {
     Cache cache(plan_for(recipe(rules), g), 0);
     const SequenceId s = cache.add();
     const auto prompt = attend_tokens(cache, s, 700, true, values_of);
-    const auto answer = attend_tokens(cache, s, 1, false, values_of);
+    const auto decoded = attend_tokens(cache, s, 1, false, values_of);
     for (int head = 0; head < g.n_heads; ++head) {
       for (const int t : {100, 390, 639, 699, 700}) {
         const auto gone = evicted_by_definition(head / 2, t / kPageTokens * kPageTokens, rules);
         const float* row = t < 700 ? testing::output_row(prompt[0], g, 0, t, head)
-                                   : testing::output_row(answer[0], g, 700, t, head);
+                                   : testing::output_row(decoded[0], g, 700, t, head);
         expect_near(row, attention_without(values_of, g, head, t, gone));
       }
     }

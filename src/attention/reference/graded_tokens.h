@@ -52,7 +52,7 @@ inline std::vector<float> values_of(int /*layer*/, int head, int kind, int token
 
 inline Geometry geometry() {
   Geometry g = small_geometry(kSize, 2 * kGroup, 2, 1);
-  g.score_scale = 0.25F;
+  g.softmax_scale = 0.25F;
   return g;
 }
 

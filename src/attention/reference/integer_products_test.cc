@@ -253,7 +253,7 @@ struct Oracle {
     return token >= sink && block_start >= kPageTokens * (token / kPageTokens + 1) + window;
   }
 
-  // block_start: the first token of t's page in a prompt, t itself in an answer.
+  // block_start: the first token of t's page in a prompt, t itself when decoding.
   std::vector<double> attend(const std::vector<float>& row, int t, int block_start) const {
     std::vector<double> q(row.begin(), row.end());
     for (double& x : q) x *= scale;
@@ -275,17 +275,17 @@ struct Oracle {
   std::vector<double> mix(const std::vector<double>& scores, int block_start) const {
     const int n = static_cast<int>(scores.size()), d = static_cast<int>(v.tail[0].size());
     std::vector<std::vector<int>> pages;
-    std::vector<int> kept, last;
+    std::vector<int> protected_set, last;
     for (int first = 0; first < n; first += kPageTokens) {
       std::vector<int> page;
       for (int j = first; j < std::min(n, first + kPageTokens); ++j) {
         const bool of_sealed_page = block_start >= first + kPageTokens + window;
-        (of_sealed_page && j < sink ? kept : page).push_back(j);
+        (of_sealed_page && j < sink ? protected_set : page).push_back(j);
       }
       pages.push_back(page);
     }
-    const int kept_at = kept.empty() ? -1 : (block_start - window) / kPageTokens;
-    if (!kept.empty()) pages.insert(pages.begin() + kept_at, kept);
+    const int protected_at = protected_set.empty() ? -1 : (block_start - window) / kPageTokens;
+    if (!protected_set.empty()) pages.insert(pages.begin() + protected_at, protected_set);
     std::vector<double> out(d, 0.0);
     double max = -1e300, sum = 0;
     for (int i_page = 0; i_page < static_cast<int>(pages.size()); ++i_page) {
@@ -299,7 +299,7 @@ struct Oracle {
         std::vector<int> tokens;
         std::vector<double> p;
         for (const int j : page) {
-          if (i_page == kept_at ? block == 1 : j % kPageTokens / 64 != block) continue;
+          if (i_page == protected_at ? block == 1 : j % kPageTokens / 64 != block) continue;
           tokens.push_back(j);
           p.push_back(softmax == Softmax::exact ? std::exp(scores[j] - max) : sas(scores[j] - max));
           sum += p.back();
@@ -363,8 +363,8 @@ std::vector<float> values_of(int layer, int head, int kind, int token) {
   return row;
 }
 
-TEST_P(IntegerAttention, EqualsTheOracleInPromptsAndAnswers) {
-  constexpr int kPrompt = 290, kAnswer = 90;  // 3 pages: one run
+TEST_P(IntegerAttention, EqualsTheOracleInPrefillAndDecode) {
+  constexpr int kPrompt = 290, kDecoded = 90;  // 3 pages: one run
   const Geometry g = small_geometry(64, 2, 1, 1);
   auto constants = std::make_shared<Constants>();
   constants->set(0, 0, Side::key, "universal-scale", {0.08F});  // 119 of it is 9.52: some outliers saturate
@@ -373,17 +373,17 @@ TEST_P(IntegerAttention, EqualsTheOracleInPromptsAndAnswers) {
   Cache cache(plan, 0);
   const SequenceId s = cache.add();
   std::vector<float> out = attend_tokens(cache, s, kPrompt, true, values_of)[0];
-  for (int i = 0; i < kAnswer; ++i) {
+  for (int i = 0; i < kDecoded; ++i) {
     const auto row = attend_tokens(cache, s, 1, false, values_of)[0];
     out.insert(out.end(), row.begin(), row.end());
   }
-  const int n = kPrompt + kAnswer;
+  const int n = kPrompt + kDecoded;
   const Oracle oracle{store(*plan, 0, Side::key, n, GetParam().k_bits),
                       store(*plan, 0, Side::value, n, GetParam().v_bits),
                       plan->layers[0].window,
                       plan->layers[0].sink,
                       plan->recipe.softmax,
-                      g.score_scale};
+                      g.softmax_scale};
   std::vector<double> got, expected;
   for (int t = 0; t < n; t += t < kPrompt ? 13 : 7) {
     const int block_start = t < kPrompt ? t / kPageTokens * kPageTokens : t;

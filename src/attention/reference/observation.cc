@@ -52,8 +52,10 @@ void weigh_tokens(const QueryTile& observers, const TokenScores& scores, std::sp
       const float* s = scratch.scores.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens;
       for (int t = 0; t < page.n_tokens; ++t) {
         const double weight = std::exp(static_cast<double>(s[t]) - max) / sum;
-        // A token masked here is a kept row, which another thread may be weighing: 0 must not be written.
-        if (weight > 0) weights[page.kept ? page.kept_tokens[t] : page.first_token + t] += weight;
+        // A token masked here is a protected row, which another thread may be weighing: 0 must not be
+        // written.
+        if (weight > 0)
+          weights[page.is_protected ? page.protected_tokens[t] : page.first_token + t] += weight;
       }
     }
   }

@@ -59,7 +59,7 @@ void round_tile(float* x, std::size_t n) {
 }
 
 bool in_block(const PromptBlock& block, const PageView& page) {
-  return !page.kept && page.first_token >= block.first_token && page.first_token <= block.query_page;
+  return !page.is_protected && page.first_token >= block.first_token && page.first_token <= block.query_page;
 }
 
 // K's mean over the block's tokens, by channel.
@@ -67,7 +67,7 @@ std::vector<double> key_mean(const PromptBlock& block, const std::vector<PageVie
   const int d = block.head_dim;
   std::vector<double> mean(d, 0.0);
   for (const PageView& page : pages) {
-    if (page.kept || page.first_token < block.first_token) continue;
+    if (page.is_protected || page.first_token < block.first_token) continue;
     const std::vector<float> k = decoded(page.k, page.n_tokens, d);
     for (int t = 0; t < page.n_tokens; ++t) {
       for (int c = 0; c < d; ++c) mean[c] += k[static_cast<std::ptrdiff_t>(t) * d + c];

@@ -47,7 +47,7 @@ Rows stored_rows(const testing::RowSource& source, int kv_head, int kind, int n)
   return rows;
 }
 
-// A group of values on a uniform grid of 2^bits points from the smallest to the largest, scale and zero in
+// A group of values on a uniform grid of 2^bits points from the smallest to the largest, scale and offset in
 // f16.
 void round_affine(const std::vector<double*>& group, int bits) {
   const auto f16 = [](double x) { return float_from_f16(f16_from_float(static_cast<float>(x))); };
@@ -58,9 +58,10 @@ void round_affine(const std::vector<double*>& group, int bits) {
     high = std::max(high, *x);
   }
   const int top = (1 << bits) - 1;
-  const double zero = f16(low), scale = f16((high - zero) / top);
+  const double offset = f16(low), scale = f16((high - offset) / top);
   for (double* x : group) {
-    *x = zero + scale * std::clamp(std::floor(scale == 0 ? 0 : (*x - zero) / scale + 0.5), 0.0, 1.0 * top);
+    *x =
+        offset + scale * std::clamp(std::floor(scale == 0 ? 0 : (*x - offset) / scale + 0.5), 0.0, 1.0 * top);
   }
 }
 
@@ -134,7 +135,7 @@ Outputs probe(Cache& cache, const testing::RowSource& source, int first, int n,
       rows.kvant.insert(rows.kvant.end(), row, row + g.head_dim);
       const auto expected = define(head, t);
       rows.expected.insert(rows.expected.end(), expected.begin(), expected.end());
-      const auto plain = attention(query_row(source, head, t), k, v, t, g.score_scale);
+      const auto plain = attention(query_row(source, head, t), k, v, t, g.softmax_scale);
       rows.plain.insert(rows.plain.end(), plain.begin(), plain.end());
     }
   }
@@ -164,7 +165,7 @@ TEST_P(LowBitPrompt, RoundsAllButSinkAndWindow) {
         Rows k = stored_rows(values_with_mean, head / 2, kKeyRows, 600);
         Rows v = stored_rows(values_with_mean, head / 2, kValueRows, 600);
         round_tiles(k, v, 0, t / 128 * 128, window, bits, exact);
-        return attention(query_row(values_with_mean, head, t), k, v, t, geometry().score_scale);
+        return attention(query_row(values_with_mean, head, t), k, v, t, geometry().softmax_scale);
       });
       expect_equal(rows, recipe);
     }
@@ -192,7 +193,7 @@ TEST_P(LowBitPrompt, LeavesVerticalLinesUnrounded) {
       Rows k = stored_rows(graded::values_of, head / 2, kKeyRows, 640);
       Rows v = stored_rows(graded::values_of, head / 2, kValueRows, 640);
       round_tiles(k, v, 0, query_page, window, bits, {order.begin(), order.begin() + n_vertical});
-      return attention(query_row(graded::values_of, head, t), k, v, t, g.score_scale);
+      return attention(query_row(graded::values_of, head, t), k, v, t, g.softmax_scale);
     };
     expect_equal(probe(cache, graded::values_of, 0, 640, define), recipe);
   }
@@ -216,7 +217,7 @@ TEST_P(LowBitPrompt, BeginsWithItsBlock) {
           Rows k = stored_rows(values_with_mean, head / 2, kKeyRows, n);
           Rows v = stored_rows(values_with_mean, head / 2, kValueRows, n);
           round_tiles(k, v, block, t / 128 * 128, 0, bits, {});
-          return attention(query_row(values_with_mean, head, t), k, v, t, geometry().score_scale);
+          return attention(query_row(values_with_mean, head, t), k, v, t, geometry().softmax_scale);
         });
     expect_equal(rows, recipe);
   }
@@ -241,7 +242,7 @@ TEST_P(LowBitPrompt, WithAWindowDoesNotDependOnChunks) {
   }
 }
 
-TEST(LowBitPrompts, LeaveAnswersExact) {
+TEST(LowBitPrompts, LeaveDecodingExact) {
   Cache low(plan_for("k=bf16,v=bf16,prompt=int4", geometry()), 0), exact(plan_for("bf16", geometry()), 0);
   const auto a = attend_tokens(low, low.add(), 100, false, values_with_mean);
   const auto b = attend_tokens(exact, exact.add(), 100, false, values_with_mean);
@@ -278,7 +279,7 @@ std::vector<double> sage_by_definition(int head, int t, int first, int n) {
   for (int j = first; j < first + n && first > 0; ++j) {
     for (int c = 0; c < kSize; ++c) k[j][c] += mean[c];
   }
-  return attention(q[t - tile_first], k, v, t, geometry().score_scale);
+  return attention(q[t - tile_first], k, v, t, geometry().softmax_scale);
 }
 
 TEST(SagePrompt, MultipliesIntegersAfterTheMean) {

@@ -58,18 +58,18 @@ std::set<int> protected_by_definition(int kv_head, int n, const Rules& rules) {
 std::set<int> protected_by_cache(const HeadState& head) {
   std::vector<PageView> pages;
   head.list_pages(0, pages);
-  std::set<int> kept, masked;
+  std::set<int> protected_set, masked;
   for (const PageView& page : pages) {
     for (int t = 0; t < page.n_tokens; ++t) {
-      if (page.kept) {
-        EXPECT_TRUE(kept.insert(page.kept_tokens[t]).second);
+      if (page.is_protected) {
+        EXPECT_TRUE(protected_set.insert(page.protected_tokens[t]).second);
       } else if (page.masked.test(t)) {
         masked.insert(page.first_token + t);
       }
     }
   }
-  EXPECT_EQ(kept, masked);
-  return kept;
+  EXPECT_EQ(protected_set, masked);
+  return protected_set;
 }
 
 // K without rounding to speak of, so that the definition needs no decoding.
@@ -156,16 +156,16 @@ TEST(Protection, KeepsRowsExactAndLeavesThemOutOfRanges) {
   const HeadState& head = cache.head(s, 0, 1);
   head.list_pages(0, pages);
   std::vector<float> values(kPageTokens * kSize);
-  int n_kept = 0, n_outliers = 0;
+  int n_protected = 0, n_outliers = 0;
   for (const PageView& page : pages) {
     for (const int kind : {kKeyRows, kValueRows}) {
       const PageSide& side = kind == kKeyRows ? page.k : page.v;
       side.format->decode(side.bytes, page.n_tokens, *side.context, values.data());
       for (int t = 0; t < page.n_tokens; ++t) {
-        const int token = page.kept ? page.kept_tokens[t] : page.first_token + t;
+        const int token = page.is_protected ? page.protected_tokens[t] : page.first_token + t;
         const auto exact = values_of(0, 1, kind, token);
-        if (page.kept) {
-          ++n_kept;
+        if (page.is_protected) {
+          ++n_protected;
           for (int c = 0; c < kSize; ++c) {
             ASSERT_EQ(values[t * kSize + c], testing::rounded_to_bf16(exact[c]));
           }
@@ -178,7 +178,7 @@ TEST(Protection, KeepsRowsExactAndLeavesThemOutOfRanges) {
   }
   for (int t = 0; t < 640; ++t) n_outliers += level(1, t) > kTokens - 40 ? 1 : 0;
   EXPECT_GT(n_outliers, 10);
-  EXPECT_EQ(n_kept, 2 * static_cast<int>(protected_by_cache(head).size()));
+  EXPECT_EQ(n_protected, 2 * static_cast<int>(protected_by_cache(head).size()));
 }
 
 TEST(Protection, AnAbortRestoresScoresAndObservers) {

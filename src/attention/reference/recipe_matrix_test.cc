@@ -21,7 +21,7 @@ using testing::Outputs;
 using testing::plan_for;
 using testing::small_geometry;
 
-constexpr int kPrompt = 400, kAnswer = 3;
+constexpr int kPrompt = 400, kDecoded = 3;
 constexpr int kChunks[] = {250, 150};
 
 // Layer 1 slides.
@@ -53,7 +53,7 @@ std::vector<double> plain_attention(const Geometry& g, int layer, int head, int 
   std::vector<double> scores, out(g.head_dim, 0.0);
   for (int j = first; j <= t; ++j) {
     scores.push_back(testing::dot(q.data(), values(layer, kv_head, kKeyRows, j).data(), g.head_dim) *
-                     g.score_scale);
+                     g.softmax_scale);
   }
   const auto weights = testing::softmax_in_double(scores);
   for (int j = first; j <= t; ++j) {
@@ -84,8 +84,8 @@ std::vector<double> stored_attention(const Geometry& g, const Cache& cache, Sequ
     const std::vector<float> k = rows_of(page.k, plan.k.transform, page.n_tokens);
     const std::vector<float> v = rows_of(page.v, plan.v.transform, page.n_tokens);
     for (int i = 0; i < page.n_tokens; ++i) {
-      if (!page.kept && (page.masked.test(i) || page.first_token + i < first)) continue;
-      scores.push_back(testing::dot(q.data(), k.data() + i * d, d) * g.score_scale);
+      if (!page.is_protected && (page.masked.test(i) || page.first_token + i < first)) continue;
+      scores.push_back(testing::dot(q.data(), k.data() + i * d, d) * g.softmax_scale);
       values.emplace_back(v.begin() + i * d, v.begin() + (i + 1) * d);
     }
   }
@@ -171,8 +171,8 @@ class Life {
   Outputs run_all(SequenceId s) {
     Outputs out;
     for (const int n : kChunks) append(out, attend(s, n, true));
-    for (int i = 0; i < kAnswer; ++i) append(out, attend(s, 1, false));
-    EXPECT_EQ(cache_.length(s), kPrompt + kAnswer);
+    for (int i = 0; i < kDecoded; ++i) append(out, attend(s, 1, false));
+    EXPECT_EQ(cache_.length(s), kPrompt + kDecoded);
     return out;
   }
 
@@ -206,7 +206,7 @@ class Life {
   // The last token's outputs are attention to what the cache has stored, however coarse that is.
   void expect_attention_to_what_is_stored(const Outputs& out, SequenceId s) const {
     if (cache_.plan().recipe.correction != Correction::none) return;
-    const int t = kPrompt + kAnswer - 1;
+    const int t = kPrompt + kDecoded - 1;
     std::vector<double> got, right;
     for (int layer = 0; layer < geometry_.n_layers; ++layer) {
       const float* row = testing::output_row(out[layer], geometry_, 0, t, 0);

@@ -109,7 +109,7 @@ class Oracle {
       const std::vector<float>& keys = source(j, block_start, 0);
       double score = 0;
       for (int c = 0; c < d; ++c) score += static_cast<double>(q[c]) * keys[j * d + c];
-      score *= plan_.geometry.score_scale;
+      score *= plan_.geometry.softmax_scale;
       const double cap = plan_.geometry.score_softcap;
       if (cap > 0) score = cap * std::tanh(score / cap);
       weights.push_back(score);
@@ -170,19 +170,19 @@ INSTANTIATE_TEST_SUITE_P(Cases, ReferenceBackend, ::testing::ValuesIn(cases()));
 TEST_P(ReferenceBackend, EqualsAttentionInDoublePrecision) {
   const auto plan = plan_for(GetParam().recipe, GetParam().geometry);
   const Geometry& g = plan->geometry;
-  constexpr int kPrompt = 530, kAnswer = 3;
+  constexpr int kPrompt = 530, kDecoded = 3;
   const int layer = g.n_layers - 1;
   Cache cache(plan, 0);
   const SequenceId s = cache.add();
   std::vector<float> out = attend(cache, s, kPrompt, true, 2);
-  for (int i = 0; i < kAnswer; ++i) {
+  for (int i = 0; i < kDecoded; ++i) {
     const std::vector<float> row = attend(cache, s, 1, false, 2);
     out.insert(out.end(), row.begin(), row.end());
   }
   const int block = plan->recipe.prefill;
   for (int kv = 0; kv < g.n_kv_heads; ++kv) {
-    const Oracle oracle(*plan, layer, kv, kPrompt + kAnswer);
-    for (int t = 0; t < kPrompt + kAnswer; t += t < kPrompt - 5 ? 37 : 1) {
+    const Oracle oracle(*plan, layer, kv, kPrompt + kDecoded);
+    for (int t = 0; t < kPrompt + kDecoded; t += t < kPrompt - 5 ? 37 : 1) {
       const int start = t >= kPrompt ? t : block == kPrefillAll ? 0 : t / block * block;
       for (int h = kv * g.group(); h < (kv + 1) * g.group(); ++h) {
         const std::vector<double> expected = oracle.attend(query_values(layer, h, t, g.head_dim), t, start);
@@ -332,8 +332,8 @@ TEST(ReferenceBackendState, ServesCachesOfDifferentRecipesInTurn) {
       ASSERT_TRUE((*step)->commit().ok());
     }
   }
-  EXPECT_GT(protecting.head(a, 0, 0).bytes().kept_tokens, 0);
-  EXPECT_EQ(plain.head(b, 0, 0).bytes().kept_tokens, 0);
+  EXPECT_GT(protecting.head(a, 0, 0).bytes().protected_tokens, 0);
+  EXPECT_EQ(plain.head(b, 0, 0).bytes().protected_tokens, 0);
 }
 
 }  // namespace

@@ -52,11 +52,11 @@ TEST_P(Skip, OfATinyThresholdChangesNothing) {
   }
 }
 
-// K, V of tokens [0, n) as the only query of an answer finds them.
+// K, V of tokens [0, n) as the only query of a decode step finds them.
 struct Found {
   std::vector<float> k, v;
 };
-Found found_by_answer(const Plan& plan, int kv_head, int n) {
+Found found_by_decoding(const Plan& plan, int kv_head, int n) {
   Found found;
   for (const Side side : kSides) {
     const SidePlan& stored = plan.head(0, kv_head).side(side);
@@ -98,13 +98,13 @@ TEST(SkipRule, DropsWhatWeighsLessThanTauForEveryHeadOfTheGroup) {
     int near = 0;
     double mass = 0;
     for (int kv = 0; kv < g.n_kv_heads; ++kv) {
-      const Found found = found_by_answer(*plan, kv, kTokens);
+      const Found found = found_by_decoding(*plan, kv, kTokens);
       std::vector<std::vector<double>> weights;
       for (int head = kv * g.group(); head < (kv + 1) * g.group(); ++head) {
         const auto q = values_of(0, head, kQueryRows, kTokens - 1);
         std::vector<double> scores(kTokens);
         for (int t = 0; t < kTokens; ++t) {
-          scores[t] = testing::dot(q.data(), &found.k[t * kSize], kSize) * g.score_scale;
+          scores[t] = testing::dot(q.data(), &found.k[t * kSize], kSize) * g.softmax_scale;
         }
         weights.push_back(testing::softmax_in_double(scores));
       }
@@ -165,7 +165,7 @@ TEST(SkippedMass, BoundsTheErrorOfTheOutput) {
     const auto out = attend_tokens(skipping, b, 1, false, values_of, *backend)[0];
     double norm = 0;  // of the largest V, as decoded
     for (int kv = 0; kv < g.n_kv_heads; ++kv) {
-      const Found found = found_by_answer(plain.plan(), kv, kTokens + 1);
+      const Found found = found_by_decoding(plain.plan(), kv, kTokens + 1);
       for (int t = 0; t <= kTokens; ++t) {
         const float* row = &found.v[t * kSize];
         norm = std::max(norm, std::sqrt(testing::dot(row, row, kSize)));

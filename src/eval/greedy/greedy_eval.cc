@@ -9,9 +9,9 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-// Calls go_on(token) for each token of the source's answer, until it says no.
-Status answer(LogitSource& source, const Tokens& prompt, int n_vocab,
-              const std::function<bool(std::int32_t)>& go_on) {
+// Calls go_on(token) for each token that the source generates, until it says no.
+Status generate(LogitSource& source, const Tokens& prompt, int n_vocab,
+                const std::function<bool(std::int32_t)>& go_on) {
   std::vector<float> row(n_vocab);
   const MatrixView<float> logits(row.data(), 1, n_vocab);
   KVANT_RETURN_IF_ERROR(source.begin());
@@ -23,12 +23,12 @@ Status answer(LogitSource& source, const Tokens& prompt, int n_vocab,
   }
 }
 
-Result<Tokens> whole_answer(LogitSource& source, const Tokens& prompt, int n_vocab,
-                            const GreedyOptions& options) {
+Result<Tokens> whole_generation(LogitSource& source, const Tokens& prompt, int n_vocab,
+                                const GreedyOptions& options) {
   Tokens tokens;
-  const Status status = answer(source, prompt, n_vocab, [&](std::int32_t token) {
+  const Status status = generate(source, prompt, n_vocab, [&](std::int32_t token) {
     tokens.push_back(token);
-    return static_cast<int>(tokens.size()) < options.answer_tokens && !options.ends_answer(token);
+    return static_cast<int>(tokens.size()) < options.generated_tokens && !options.ends_generation(token);
   });
   if (!status.ok()) return error("{}: {}", source.name(), status.error().message);
   return tokens;
@@ -37,7 +37,7 @@ Result<Tokens> whole_answer(LogitSource& source, const Tokens& prompt, int n_voc
 // Tokens of `expected` before the first that the source would not say.
 Result<int> tokens_agreed(LogitSource& source, const Tokens& prompt, const Tokens& expected, int n_vocab) {
   std::size_t agreed = 0;
-  const Status status = answer(source, prompt, n_vocab, [&](std::int32_t token) {
+  const Status status = generate(source, prompt, n_vocab, [&](std::int32_t token) {
     if (token != expected[agreed]) return false;
     return ++agreed < expected.size();
   });
@@ -50,12 +50,12 @@ Result<int> tokens_agreed(LogitSource& source, const Tokens& prompt, const Token
 Result<GreedyResult> evaluate_greedy(std::span<const std::vector<std::int32_t>> prompts, int n_vocab,
                                      std::span<const std::unique_ptr<LogitSource>> sources,
                                      const GreedyOptions& options, const std::function<void(int)>& advance) {
-  GreedyResult result{options.answer_tokens, /*text=*/"", {}, {}};
+  GreedyResult result{options.generated_tokens, /*text=*/"", {}, {}};
   for (const auto& source : sources) result.rows.push_back({source->name(), "", {}, source->plan()});
   Tokens all;
   for (const Tokens& prompt : prompts) {
     all.insert(all.end(), prompt.begin(), prompt.end());
-    const auto expected = whole_answer(*sources.front(), prompt, n_vocab, options);
+    const auto expected = whole_generation(*sources.front(), prompt, n_vocab, options);
     if (!expected.ok()) return expected.error();
     result.lengths.push_back(static_cast<int>(expected->size()));
     result.rows.front().agreed.push_back(result.lengths.back());

@@ -1,4 +1,4 @@
-// GreedyEval: for how many tokens a cache's greedy answers are the reference's.
+// GreedyEval: for how many tokens a cache's greedy generations are the reference's.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 namespace kvant {
 
 struct GreedyOptions {
-  int answer_tokens = 128;                        // most
-  std::function<bool(std::int32_t)> ends_answer;  // the token that ends an answer is its last
+  int generated_tokens = 128;                         // most
+  std::function<bool(std::int32_t)> ends_generation;  // the token that ends a generation is its last
 };
 
 struct GreedyRow {
@@ -26,15 +26,15 @@ struct GreedyRow {
 };
 
 struct GreedyResult {
-  int answer_tokens = 0;     // most
+  int generated_tokens = 0;  // most
   std::string text;          // fingerprint of the prompts
-  std::vector<int> lengths;  // tokens of the reference's answer to each prompt
+  std::vector<int> lengths;  // tokens of the reference's generation for each prompt
   std::vector<GreedyRow> rows;
 };
 
-// The first source, the reference, answers each prompt. The others are given that answer token by token, for
-// as long as it is what they would have said: in the steps that their own answer would take, because products
-// of other sizes round otherwise. advance(1): one source is through with one prompt.
+// The first source, the reference, continues each prompt. The others are given that generation token by
+// token, for as long as it is what they would have said: in the steps that their own generation would take,
+// because products of other sizes round otherwise. advance(1): one source is through with one prompt.
 Result<GreedyResult> evaluate_greedy(std::span<const std::vector<std::int32_t>> prompts, int n_vocab,
                                      std::span<const std::unique_ptr<LogitSource>> sources,
                                      const GreedyOptions& options, const std::function<void(int)>& advance);
@@ -42,7 +42,7 @@ Result<GreedyResult> evaluate_greedy(std::span<const std::vector<std::int32_t>> 
 struct GreedyFigures {
   double agreed_mean = 0, agreed_lo = 0, agreed_hi = 0;  // tokens; bootstrap 95 % over prompts
   double agreed_median = 0;
-  double identical = 0;  // share of prompts whose whole answer is the same
+  double identical = 0;  // share of prompts whose whole generation is the same
 };
 GreedyFigures summarize(const GreedyResult& result, const GreedyRow& row);
 

@@ -22,17 +22,17 @@ class StumblesAtThree : public ScriptedSource {
   }
 };
 
-Result<GreedyResult> answers(const std::vector<std::vector<std::int32_t>>& prompts, int most) {
+Result<GreedyResult> generations(const std::vector<std::vector<std::int32_t>>& prompts, int maximum) {
   std::vector<std::unique_ptr<LogitSource>> sources;
   sources.push_back(std::make_unique<ScriptedSource>("counts", 1));
   sources.push_back(std::make_unique<ScriptedSource>("skips", 2));
   sources.push_back(std::make_unique<StumblesAtThree>());
-  const GreedyOptions options{most, [](std::int32_t token) { return token == 4; }};
+  const GreedyOptions options{maximum, [](std::int32_t token) { return token == 4; }};
   return evaluate_greedy(prompts, kScriptedVocab, sources, options, [](int) {});
 }
 
 TEST(GreedyEval, CountsTokensBeforeTheFirstDifference) {
-  const auto result = answers({{4, 0}, {3}, {0}}, 3);  // the answers: 1 2 3, 4 (the end), 1 2 3
+  const auto result = generations({{4, 0}, {3}, {0}}, 3);  // the generations: 1 2 3, 4 (the end), 1 2 3
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->lengths, (std::vector<int>{3, 1, 3}));
   EXPECT_EQ(result->rows[0].agreed, result->lengths);
@@ -43,7 +43,7 @@ TEST(GreedyEval, CountsTokensBeforeTheFirstDifference) {
   EXPECT_EQ(figures.agreed_median, 2);
   EXPECT_NEAR(figures.identical, 1.0 / 3, 1e-12);
   const auto json = greedy_to_json(*result, "model.gguf");
-  EXPECT_EQ(json["schema"], "kvant.greedy/1");
+  EXPECT_EQ(json["schema"], "kvant.greedy/2");
   EXPECT_EQ(json["results"][2]["agreed"], result->rows[2].agreed);
 }
 

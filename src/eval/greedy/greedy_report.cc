@@ -11,9 +11,9 @@ namespace kvant {
 
 nlohmann::ordered_json greedy_to_json(const GreedyResult& result, const std::string& model) {
   using Json = nlohmann::ordered_json;
-  Json json = {{"schema", "kvant.greedy/1"},
+  Json json = {{"schema", "kvant.greedy/2"},
                {"model", model},
-               {"answer_tokens", result.answer_tokens},
+               {"generated_tokens", result.generated_tokens},
                {"text", result.text},
                {"lengths", result.lengths},
                {"results", Json::array()}};
@@ -50,9 +50,9 @@ std::string greedy_table(const GreedyResult& result) {
   const double tokens = std::accumulate(result.lengths.begin(), result.lengths.end(), 0.0);
   const double prompts = std::max<double>(1, static_cast<double>(result.lengths.size()));
   return text + fmt::format(
-                    "tokens until an answer first differs; {} prompts, answers of {:.1f} tokens on "
+                    "tokens until a generation first differs; {} prompts, generations of {:.1f} tokens on "
                     "average (at most {}); reference: {}\n",
-                    result.lengths.size(), tokens / prompts, result.answer_tokens,
+                    result.lengths.size(), tokens / prompts, result.generated_tokens,
                     result.rows.empty() ? "-" : result.rows.front().name);
 }
 

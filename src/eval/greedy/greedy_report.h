@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// {"schema":"kvant.greedy/1",..}: see docs/reference/json.md.
+// {"schema":"kvant.greedy/2",..}: see docs/reference/json.md.
 nlohmann::ordered_json greedy_to_json(const GreedyResult& result, const std::string& model);
 std::string greedy_table(const GreedyResult& result);
 

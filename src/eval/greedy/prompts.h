@@ -1,4 +1,4 @@
-// The prompts that greedy answers are compared on.
+// The prompts that greedy generations are compared on.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// RetrievalDocument: a text with facts hidden in it, and questions, as tokens.
+// RetrievalDocument: a haystack, which is a text with needles (facts) in it, and questions, as tokens.
 #pragma once
 
 #include <string>

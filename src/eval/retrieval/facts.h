@@ -1,4 +1,5 @@
-// Facts that a retrieval test hides in a text, and what it asks about them, as English text.
+// Needles: facts that a needle-in-a-haystack test puts into a text, and what it asks about them, as English
+// text.
 //
 // The tasks follow RULER (Hsieh et al. 2024, section 3): one needle, needles that differ in their key only,
 // chains of variables, and words by frequency. All names and numbers are drawn anew for each document.

@@ -33,7 +33,7 @@ TEST(RetrievalEval, ScoresWhatGreedyDecodingWouldSay) {
   EXPECT_EQ(advanced, 2 * (3 + (2 + 2) + (1 + 1)));
   EXPECT_EQ(tokens_to_run(documents) * 2, advanced);
   EXPECT_EQ(static_cast<ScriptedSource&>(*sources[0]).calls,
-            "begin prompt3 mark rewind prompt2 answer2 rewind prompt1 answer1 begin ");
+            "begin prompt3 mark rewind prompt2 decode2 rewind prompt1 decode1 begin ");
   const double likely = 1 - std::log(std::exp(1.0) + kScriptedVocab - 1), unlikely = likely - 1;
   const RetrievalRow &right = result->rows[0], &wrong = result->rows[1];
   EXPECT_TRUE(right.scores[0].exact);

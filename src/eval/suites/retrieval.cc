@@ -1,4 +1,4 @@
-// Retrieval from long texts, for recipes that differ in what they may lose.
+// Needle in a haystack, for recipes that differ in what they may lose.
 #include "eval/suite.h"
 
 namespace kvant {

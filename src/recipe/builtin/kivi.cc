@@ -2,7 +2,7 @@
 // newest tokens unquantized.
 //
 // KIVI keeps the newest R = 128 tokens whole. kvant's window counts full pages beside the page that is being
-// filled, so `window=128` keeps 128 to 255. The name's number is the code width: scales and zero points come
+// filled, so `window=128` keeps 128 to 255. The name's number is the code width: scales and offsets come
 // on top (0.25 bits with groups of 128, 0.5 with groups of 64, 1 with groups of 32).
 #include "recipe/builtin.h"
 

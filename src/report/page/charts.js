@@ -109,8 +109,8 @@ function nameLines(series, frame, height) {
   const line = 12.5, ends = series.filter((s) => s.points.length > 0)
     .map((s) => ({ s, y: frame.y(s.points[s.points.length - 1][1]) })).sort((a, b) => a.y - b.y);
   for (let i = 1; i < ends.length; ++i) ends[i].y = Math.max(ends[i].y, ends[i - 1].y + line);
-  let most = height - MARGIN.bottom + 6;
-  for (let i = ends.length - 1; i >= 0; --i, most -= line) ends[i].y = Math.min(ends[i].y, most);
+  let maximum = height - MARGIN.bottom + 6;
+  for (let i = ends.length - 1; i >= 0; --i, maximum -= line) ends[i].y = Math.min(ends[i].y, maximum);
   for (const { s, y } of ends) {
     const group = svg("g", { "data-row": s.row }, frame.drawing);
     label(group, frame.right + 8, y + 4, s.name, { style: `fill:${s.style.color};font-size:11px` });
@@ -175,7 +175,7 @@ function placeName(group, point, x, y, width, taken) {
   }
 }
 
-// bars: [{ row, style, name, value, lo, hi, dots, tip, text }], from zero to `most`.
+// bars: [{ row, style, name, value, lo, hi, dots, tip, text }], from zero to `maximum`.
 function barChart(host, bars, axes) {
   if (bars.length === 0) return nothing(host);
   host.replaceChildren();

@@ -75,7 +75,7 @@ const COLUMNS = [
   ["top-1", (r) => r.quality.top1, (r) => percent(r.quality.top1, 2)],
   ["perplexity", (r) => r.quality.ppl, (r) => r.quality.ppl.toFixed(3)],
   ["greedy tokens", (r) => r.greedy.agreed_mean, (r) => r.greedy.agreed_mean.toFixed(1)],
-  ["answer tok/s", (r) => r.speed.decode_tps, (r) => readable(r.speed.decode_tps)],
+  ["decode tok/s", (r) => r.speed.decode_tps, (r) => readable(r.speed.decode_tps)],
   ["prompt tok/s", (r) => r.speed.prompt_tps, (r) => readable(r.speed.prompt_tps)],
 ];
 
@@ -115,7 +115,7 @@ function paretoFront(points) {
 
 function tradeOff() {
   const host = section("tradeoff", "Size, quality and speed",
-    `Down and to the left is better; a larger mark answers faster. Dashed: recipes that none beats in both size and quality. Bars: 95 % intervals. ${reference} itself has no divergence.`,
+    `Down and to the left is better; a larger mark decodes faster. Dashed: recipes that none beats in both size and quality. Bars: 95 % intervals. ${reference} itself has no divergence.`,
     figures.commands.quality, true);
   chart(host, () => {
     const fastest = Math.max(...rows.map((row) => row.speed.decode_tps));
@@ -157,28 +157,28 @@ function drift(id, title, hint, value, axis, tip) {
   })), { title, x: { name: "position in the context", tight: true, format: String }, y: axis }));
 }
 
-function answers() {
+function generations() {
   const lengths = figures.greedy.lengths;
-  const host = section("greedy", "Greedy answers",
-    `Tokens until an answer first differs from ${reference}'s, over ${lengths.length} prompts with answers of at most ${figures.greedy.answer_tokens}. Bars: means; lines: 95 % intervals; dots: prompts.`,
+  const host = section("greedy", "Greedy generations",
+    `Tokens until a generation first differs from ${reference}'s, over ${lengths.length} prompts with generations of at most ${figures.greedy.generated_tokens}. Bars: means; lines: 95 % intervals; dots: prompts.`,
     figures.commands.greedy);
   chart(host, () => barChart(host, measured().map((row) => ({
     row: row.name, style: row.style, name: row.name, value: row.greedy.agreed_mean, lo: row.greedy.agreed_lo,
     hi: row.greedy.agreed_hi, dots: row.greedy.agreed, text: percent(row.greedy.identical, 0),
-    tip: `${row.name}\n${row.greedy.agreed_mean.toFixed(1)} tokens on average, median ${row.greedy.agreed_median}\n${percent(row.greedy.identical, 0)} of the answers are the same`,
-  })), { title: "Greedy agreement", x: { name: "tokens in common; right: whole answers in common" } }));
+    tip: `${row.name}\n${row.greedy.agreed_mean.toFixed(1)} tokens on average, median ${row.greedy.agreed_median}\n${percent(row.greedy.identical, 0)} of the generations are the same`,
+  })), { title: "Greedy agreement", x: { name: "tokens in common; right: whole generations in common" } }));
 }
 
 function speeds() {
   const setting = figures.speed;
   const host = section("speed", "Speed",
-    `Tokens a second when answering at ${figures.quality.context} tokens, ${setting.threads} threads, medians of ${setting.repeats} runs in turns. Right: against ${reference}.`,
+    `Decoded tokens a second at ${figures.quality.context} tokens, ${setting.threads} threads, medians of ${setting.repeats} runs in turns. Right: against ${reference}.`,
     figures.commands.speed);
   const base = speed.get(reference).decode_tps;
   chart(host, () => barChart(host, shown().filter((row) => row.speed.decode_tps).map((row) => ({
     row: row.name, style: row.style, name: row.name, value: row.speed.decode_tps,
     text: `${(row.speed.decode_tps / base).toFixed(2)}x`,
-    tip: `${row.name}\nanswer ${readable(row.speed.decode_tps)} tokens/s\nprompt ${readable(row.speed.prompt_tps)} tokens/s`,
+    tip: `${row.name}\ndecode ${readable(row.speed.decode_tps)} tokens/s\nprompt ${readable(row.speed.prompt_tps)} tokens/s`,
   })), { title: "Speed", x: { name: "tokens/s" } }));
 }
 
@@ -198,7 +198,7 @@ function memoryByContext() {
 }
 
 function heatMaps() {
-  const host = section("heat", "Where attention is harmed",
+  const host = section("heat", "Where attention is distorted",
     `Mean squared error of each query head's attention output (across: heads, down: layers) when every cache gets ${longest.reference}'s own Q, K and V; one logarithmic scale for all.`,
     figures.commands.layers, true);
   const errors = longest.results.flatMap((r) => r.layers.flatMap((l) => l.heads.map((h) => h.mse))).filter((v) => v > 0);
@@ -300,7 +300,7 @@ function subject() {
     `${figures.description} (${figures.model}) on ${figures.text}: ${q.chunks} ${q.chunks === 1 ? "chunk" : "chunks"} of ${q.context} tokens, ` +
     `${q.results[0].positions} scored positions, against ${reference}. ${figures.date}, ${figures.threads} threads.`;
   document.getElementById("footer").textContent =
-    "Weights are expanded to F32 for quality, so that nothing but the cache is quantized, and used as stored for speed. " +
+    "Weights are dequantized to F32 for quality, so that nothing but the cache is quantized, and used as stored for speed. " +
     "One model and one text rank recipes for that model and text. Everything is inside this file, with its figures as JSON.";
 }
 
@@ -314,7 +314,7 @@ drift("drift", "Drift along the context", "Mean divergence by position: errors t
 drift("agreement", "Agreement along the context", `Share of positions whose most likely token is ${reference}'s, by position.`,
   (bin) => 100 * bin.top1, { name: "top-1 agreement %" }, (bin) => `top-1 ${percent(bin.top1)}`);
 memoryByContext();
-answers();
+generations();
 speeds();
 heatMaps();
 skipRates();

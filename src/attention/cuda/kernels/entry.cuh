@@ -15,7 +15,7 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      value,
                      D,
                      kPaddedGroup,
-                     most_warps<Pair>(),
+                     max_warps<Pair>(),
                      kSasUse<Pair>,
                      reinterpret_cast<const void*>(&decode_kernel<Pair, D>),
                      Pair::kTableBytes,
@@ -28,7 +28,7 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
     entry.key_bytes = Pair::Key::kPageBytes;
     entry.value_bytes = Pair::Value::kPageBytes;
   }
-  if constexpr (requires { Pair::kMostGroup; }) entry.most_group = Pair::kMostGroup;
+  if constexpr (requires { Pair::kMaxGroup; }) entry.max_group = Pair::kMaxGroup;
   return entry;
 }
 

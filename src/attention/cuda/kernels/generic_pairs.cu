@@ -56,9 +56,9 @@ AnyPage describe(const std::string& name, const PageFormat& format, int d) {
 void place_codebooks(DecodeKernel& kernel) {
   constexpr int kRestBytes = 4096;  // barriers, alignment
   const int pages = 2 * std::max(kernel.key_bytes, kernel.value_bytes);
-  const int most_bytes = std::min(98304, kMostSharedBytes - kernel.merge_bytes - pages - kRestBytes);
+  const int max_bytes = std::min(98304, kMaxSharedBytes - kernel.merge_bytes - pages - kRestBytes);
   for (AnyPage* page : {&kernel.key_page, &kernel.value_page}) {
-    if (page->codebook_bytes == 0 || kernel.table_bytes + page->codebook_bytes > most_bytes) continue;
+    if (page->codebook_bytes == 0 || kernel.table_bytes + page->codebook_bytes > max_bytes) continue;
     page->table_at = kernel.table_bytes;
     kernel.table_bytes += page->codebook_bytes;
   }

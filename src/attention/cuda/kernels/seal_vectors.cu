@@ -7,9 +7,9 @@ namespace {
 
 template <int Channels, int D>
 SealKernel kernel(const CodeLayout& layout) {
-  constexpr int kMostShared = 228 * 1024;  // of a multiprocessor, with 1 KB for each CTA
+  constexpr int kMaxShared = 228 * 1024;  // of a multiprocessor, with 1 KB for each CTA
   const int bytes = VectorShared<D>::template bytes<Channels>(1 << layout.bits);
-  const int ctas = 4 * (bytes + 1024) <= kMostShared ? 4 : 2 * (bytes + 1024) <= kMostShared ? 2 : 1;
+  const int ctas = 4 * (bytes + 1024) <= kMaxShared ? 4 : 2 * (bytes + 1024) <= kMaxShared ? 2 : 1;
   return {reinterpret_cast<const void*>(&seal_vectors_kernel<Channels, D>), kVectorThreads, bytes, ctas};
 }
 

@@ -10,7 +10,7 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kTrellisPairs = kMostTrellisBits * kMostTrellisBits;
+inline constexpr int kTrellisPairs = kMaxTrellisBits * kMaxTrellisBits;
 
 struct TrellisNames {
   char key[5], value[5], kernel[32];
@@ -26,8 +26,8 @@ std::array<DecodeKernel, 2 * kTrellisPairs> trellis_entries() {
   static TrellisNames names[kTrellisPairs];
   std::array<DecodeKernel, 2 * kTrellisPairs> entries;
   for (int i = 0; i < kTrellisPairs; ++i) {
-    const int key_bits = 1 + i / kMostTrellisBits;
-    const int value_bits = 1 + i % kMostTrellisBits;
+    const int key_bits = 1 + i / kMaxTrellisBits;
+    const int value_bits = 1 + i % kMaxTrellisBits;
     std::snprintf(names[i].key, sizeof names[i].key, "tcq%d", key_bits);
     std::snprintf(names[i].value, sizeof names[i].value, "tcq%d", value_bits);
     std::snprintf(names[i].kernel, sizeof names[i].kernel, "cuda/sm90/tcq%d+tcq%d", key_bits, value_bits);

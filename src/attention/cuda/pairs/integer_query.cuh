@@ -61,7 +61,7 @@ struct IntegerQuery {
         b[k][half] = bytes;
       }
     }
-    factor = __shfl_sync(~0U, largest / kLargest * args.score_scale_log2, lane % 4 * 8);
+    factor = __shfl_sync(~0U, largest / kLargest * args.softmax_scale_log2, lane % 4 * 8);
   }
 };
 

@@ -8,7 +8,7 @@ namespace kvant::cuda {
 // Scales multiply the query once a page: q.k = sum (q scale) code + q.zero.
 template <int Bits, int D>
 struct ChannelKey {
-  static constexpr int kCodes = kTokens * D * Bits / 8;
+  static constexpr int kCodes = kPageTokens * D * Bits / 8;
   static constexpr int kPageBytes = kCodes + 4 * D;
 
   static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char*,
@@ -49,8 +49,8 @@ struct ChannelKey {
 // Scales multiply the weights: sum p v = sum (p scale) code + sum p zero.
 template <int Bits, int D>
 struct TokenValue {
-  static constexpr int kCodes = kTokens * D * Bits / 8;
-  static constexpr int kPageBytes = kCodes + 4 * kTokens;
+  static constexpr int kCodes = kPageTokens * D * Bits / 8;
+  static constexpr int kPageBytes = kCodes + 4 * kPageTokens;
 
   struct State {
     float zero[2] = {0, 0};  // sum of p zero over this lane's tokens, of heads 2t and 2t + 1
@@ -61,7 +61,7 @@ struct TokenValue {
                                              const unsigned char* page, const Scores& p, int lane,
                                              float (&out)[D / 16][4], State& state) {
     const TokenParameters scales(page + kCodes, lane);
-    const TokenParameters zeros(page + kCodes + 2 * kTokens, lane);
+    const TokenParameters zeros(page + kCodes + 2 * kPageTokens, lane);
 #pragma unroll
     for (int tile = 0; tile < kTokenTiles; ++tile) {
       const float2 zero = zeros.floats(tile);

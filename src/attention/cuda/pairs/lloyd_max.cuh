@@ -73,8 +73,8 @@ __device__ __forceinline__ void for_each_level_fragment(const unsigned char* tab
 
 template <int Bits, int D>
 struct LloydMaxKey {
-  static constexpr int kCodes = kTokens * D * Bits / 8;
-  static constexpr int kPageBytes = kCodes + 2 * kTokens;
+  static constexpr int kCodes = kPageTokens * D * Bits / 8;
+  static constexpr int kPageBytes = kCodes + 2 * kPageTokens;
 
   static __device__ __forceinline__ void score(const DecodeArgs& args, const unsigned char* table,
                                                const unsigned char* page, const Query<D>& query, int lane,
@@ -99,8 +99,8 @@ struct LloydMaxKey {
 
 template <int Bits, int D>
 struct LloydMaxValue {
-  static constexpr int kCodes = kTokens * D * Bits / 8;
-  static constexpr int kPageBytes = kCodes + 2 * kTokens;
+  static constexpr int kCodes = kPageTokens * D * Bits / 8;
+  static constexpr int kPageBytes = kCodes + 2 * kPageTokens;
   using State = NoState;
 
   static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char* table,

@@ -22,7 +22,7 @@ inline constexpr std::uint32_t kSignBits = 0x80808080U;  // turns a signed byte 
 
 template <int Bits, int D>
 struct ProgressivePage {
-  static constexpr int kCodes = kTokens * D * Bits / 8;
+  static constexpr int kCodes = kPageTokens * D * Bits / 8;
   static constexpr int kPageBytes = round_up_16(kCodes + 4 * D + 8);
   const unsigned char* page;
   __device__ __forceinline__ const unsigned char* steps(int block) const { return page + kCodes + block * D; }

@@ -24,9 +24,9 @@ struct SkippingPair {
   using Value = typename Inner::Value;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
-  static constexpr int kMostWarps = 7;  // of up to 255 registers; of 168, some are spilled
+  static constexpr int kMaxWarps = 7;  // of up to 255 registers; of 168, some are spilled
   // Behind the tables: a barrier for the values of each slot, then their page's number.
-  static constexpr int kSlots = kMostConsumerWarps * kMostStages;
+  static constexpr int kSlots = kMaxConsumerWarps * kMaxStages;
   static constexpr int kBarriersAt = (Inner::kTableBytes + 15) / 16 * 16;
   static constexpr int kValueIdsAt = kBarriersAt + 8 * kSlots;
   static constexpr int kTableBytes = kValueIdsAt + 4 * kSlots;
@@ -59,7 +59,7 @@ struct SkippingPair {
     Scores s;
     Key::score(args, shared, ring.wait(), query, lane, s);
     if (may_be_masked(args, page)) mask_scores(args, segment, page, 0, lane, s);
-    const float2 sums = soften<SkippingPair, D>(args, s, state.acc, state);
+    const float2 sums = online_softmax<SkippingPair, D>(args, s, state.acc, state);
     const int head = lane % 4 * 2;
     const bool matters = (head < args.n_queries && sums.x > args.skip_below) ||
                          (head + 1 < args.n_queries && sums.y > args.skip_below);

@@ -12,7 +12,7 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kSteps = kTokens / 32;  // of 32 tokens: a contraction over weights
+inline constexpr int kSteps = kPageTokens / 32;  // of 32 tokens: a contraction over weights
 
 // Steps of a part of a page: 128 values in each lane.
 template <int D>
@@ -186,10 +186,10 @@ template <int D, int Sets>
 struct TrellisPair {
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
-  static constexpr int kMostGroup = kHeadsOfSet * Sets;
-  static constexpr int kScratch = kTokens * kHeadsOfSet * 4;  // of a warp and set: scores, then weights
+  static constexpr int kMaxGroup = kHeadsOfSet * Sets;
+  static constexpr int kScratch = kPageTokens * kHeadsOfSet * 4;  // of a warp and set: scores, then weights
   static constexpr int kGainBytes = 256 * 4;
-  static constexpr int kTableBytes = kGainBytes + kMostConsumerWarps * Sets * kScratch;
+  static constexpr int kTableBytes = kGainBytes + kMaxConsumerWarps * Sets * kScratch;
   static constexpr int kParts = kSteps / kStepsOfPart<D>;
 
   // Gains of all codes: in steps of 1/32 octave, the last one silent.
@@ -218,7 +218,7 @@ struct TrellisPair {
     store_scores(args, shared, segment, page, query, ring.wait(), state, lane, scratch);
     ring.release();
     const unsigned char* values = ring.wait();
-    const unsigned char* parameters = values + args.value_bits * (kTokens * D / 8);
+    const unsigned char* parameters = values + args.value_bits * (kPageTokens * D / 8);
     const TokenGains gains(parameters, lane);
     PageWeights weights[Sets];
 #pragma unroll
@@ -290,11 +290,11 @@ struct TrellisPair {
                                                       const Segment& segment, int page, const Query<D>& query,
                                                       const unsigned char* keys, const State& state, int lane,
                                                       float4* scores) {
-    const unsigned char* parameters = keys + args.key_bits * (kTokens * D / 8);
+    const unsigned char* parameters = keys + args.key_bits * (kPageTokens * D / 8);
     float mean[Sets];
-    mean_scores(parameters + kTokens, query, lane, mean);
+    mean_scores(parameters + kPageTokens, query, lane, mean);
     const TokenGains gains(parameters, lane);
-    const float unit = *reinterpret_cast<const float*>(parameters + kTokens + 2 * D) * args.key_unit / 2;
+    const float unit = *reinterpret_cast<const float*>(parameters + kPageTokens + 2 * D) * args.key_unit / 2;
     float factor[Sets];
 #pragma unroll
     for (int set = 0; set < Sets; ++set) factor[set] = state.query[set].factor * unit;
@@ -373,8 +373,8 @@ struct TrellisPair {
       }
     });
     const float unit =
-        *reinterpret_cast<const float*>(parameters + kTokens + 2 * D) * args.value_unit / (2 * 32767);
-    const auto* means = reinterpret_cast<const std::uint32_t*>(parameters + kTokens + lane / 4 * (D / 4));
+        *reinterpret_cast<const float*>(parameters + kPageTokens + 2 * D) * args.value_unit / (2 * 32767);
+    const auto* means = reinterpret_cast<const std::uint32_t*>(parameters + kPageTokens + lane / 4 * (D / 4));
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
       const float2 mean = unpack_half2(means[kFirst + m]);

@@ -11,9 +11,9 @@ namespace kvant::cuda {
 template <int Channels, int Bits>
 struct CodebookTable {
   static constexpr int kEntryBytes = 2 * Channels;
-  static constexpr int kMostBytes = Channels == 8 ? 65536 : 32768;
-  static constexpr int kCopies = (kMostBytes >> Bits) / kEntryBytes < kEntryStride / kEntryBytes
-                                     ? (kMostBytes >> Bits) / kEntryBytes
+  static constexpr int kMaxBytes = Channels == 8 ? 65536 : 32768;
+  static constexpr int kCopies = (kMaxBytes >> Bits) / kEntryBytes < kEntryStride / kEntryBytes
+                                     ? (kMaxBytes >> Bits) / kEntryBytes
                                      : kEntryStride / kEntryBytes;
   static constexpr int kStride = kCopies * kEntryBytes;
   static constexpr int kBytes = kStride << Bits;
@@ -103,8 +103,8 @@ enum class Gains { none, of_tokens };
 
 template <int Channels, int Bits, int D, Gains Gain>
 struct VectorKey {
-  static constexpr int kCodes = kTokens * (D / Channels) * Bits / 8;
-  static constexpr int kPageBytes = kCodes + (Gain == Gains::none ? 0 : 2 * kTokens);
+  static constexpr int kCodes = kPageTokens * (D / Channels) * Bits / 8;
+  static constexpr int kPageBytes = kCodes + (Gain == Gains::none ? 0 : 2 * kPageTokens);
   static constexpr int kTiles = Channels == 8 ? 2 : 1;  // contraction tiles that a group of codes spans
   static constexpr int kPerRow = Channels == 2 ? 2 : 1;
   static constexpr int kGroupCodes = kTokenTiles * 2 * kPerRow;
@@ -162,8 +162,8 @@ struct VectorKey {
 
 template <int Channels, int Bits, int D, Gains Gain>
 struct VectorValue {
-  static constexpr int kCodes = kTokens * (D / Channels) * Bits / 8;
-  static constexpr int kPageBytes = kCodes + (Gain == Gains::none ? 0 : 2 * kTokens);
+  static constexpr int kCodes = kPageTokens * (D / Channels) * Bits / 8;
+  static constexpr int kPageBytes = kCodes + (Gain == Gains::none ? 0 : 2 * kPageTokens);
   static constexpr int kMTiles = D / 16;
   static constexpr int kSpan = Channels / 2;  // m tiles of a code
   static constexpr int kGroupCodes = 4 * kMTiles / kSpan;

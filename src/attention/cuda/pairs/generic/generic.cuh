@@ -183,7 +183,8 @@ __device__ __forceinline__ float2 sum_of_channels(const Query<D>& query) {
 template <int D>
 __device__ __forceinline__ float2 score_means(const AnyPage& page, const unsigned char* bytes,
                                               const Query<D>& query, int lane) {
-  const auto* pairs = reinterpret_cast<const uint2*>(bytes + page.code_bytes + kTokens + lane % 4 * (D / 2));
+  const auto* pairs =
+      reinterpret_cast<const uint2*>(bytes + page.code_bytes + kPageTokens + lane % 4 * (D / 2));
   return score_row(query, [&](int k) { return pairs[k]; });
 }
 
@@ -279,9 +280,9 @@ __device__ __forceinline__ Weights weigh_tokens(const AnyPage& page, const unsig
       largest = fmaxf(largest, fabsf(scales.factor[i]));
     }
   }
-  constexpr float kMost = 65504 / kLargestWeight;
+  constexpr float kMax = 65504 / kLargestWeight;
   const Weights weights = pack_weights(p, factors, 1);
-  if (!__any_sync(~0U, largest > kMost)) return weights;
+  if (!__any_sync(~0U, largest > kMax)) return weights;
   // Factors are below 2^above, then products below 2^15.
   const int above = static_cast<int>(__reduce_max_sync(~0U, __float_as_uint(largest)) >> 23) - 126;
   shift = above + static_cast<int>(kWeightBits) - 15;
@@ -301,7 +302,7 @@ __device__ __forceinline__ void add_means(const AnyPage& page, const unsigned ch
   total[0] = sum_over_tokens(total[0]) / page.unit;
   total[1] = sum_over_tokens(total[1]) / page.unit;
   const auto* means =
-      reinterpret_cast<const std::uint32_t*>(bytes + page.code_bytes + kTokens + lane / 4 * (D / 4));
+      reinterpret_cast<const std::uint32_t*>(bytes + page.code_bytes + kPageTokens + lane / 4 * (D / 4));
 #pragma unroll
   for (int m = 0; m < D / 16; ++m) {
     const float2 mean = unpack_half2(means[m]);
@@ -360,7 +361,7 @@ struct GenericPair {
   static constexpr bool kTablesPerHead = true;
   static constexpr SasUse kSas = SasUse::on_request;
   static constexpr int kTableBytes = 0;  // of a launch: see AnyPage
-  static constexpr int kMostWarps = 7;
+  static constexpr int kMaxWarps = 7;
 
   struct State {
     std::uint32_t key_levels = 0, value_levels = 0;
@@ -391,7 +392,7 @@ struct GenericPair {
     score_any<D>(key, ring.wait(), query, lane, s);
     ring.release();
     if (may_be_masked(args, page)) mask_scores(args, segment, page, 0, lane, s);
-    soften<GenericPair>(args, s, state.acc, state);
+    online_softmax<GenericPair>(args, s, state.acc, state);
     mix_any<D>(value, ring.wait(), s, lane, state.zero, state.acc.out);
     ring.release();
   }

@@ -30,7 +30,7 @@ struct TokenGrids {
   __device__ __forceinline__ TokenGrids(const AnyPage& page, const unsigned char* bytes, int d, int channel)
       : groups(page.format.groups(d)) {
     scales = bytes + page.code_bytes + 2 * (channel / page.format.group);
-    zeros = page.format.symmetric ? scales : scales + 2 * kTokens * groups;
+    zeros = page.format.symmetric ? scales : scales + 2 * kPageTokens * groups;
     stretch = pack_half2(page.stretch, page.stretch);
     zero_factor = pack_half2(page.zero_factor, page.zero_factor);
   }
@@ -271,7 +271,7 @@ __device__ __forceinline__ TokenScales token_scales(const AnyPage& page, const u
   switch (page.format.factor) {
     case TokenFactor::grid:
       unpack_four(parameters + 2 * token, scales.factor);
-      unpack_four(parameters + (page.format.symmetric ? 0 : 2 * kTokens) + 2 * token, scales.zero);
+      unpack_four(parameters + (page.format.symmetric ? 0 : 2 * kPageTokens) + 2 * token, scales.zero);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         scales.factor[i] *= page.stretch;
@@ -293,7 +293,7 @@ __device__ __forceinline__ TokenScales token_scales(const AnyPage& page, const u
     }
     case TokenFactor::octave: {
       const std::uint32_t codes = *reinterpret_cast<const std::uint32_t*>(parameters + token);
-      const float loudest = *reinterpret_cast<const float*>(parameters + kTokens + 2 * D);
+      const float loudest = *reinterpret_cast<const float*>(parameters + kPageTokens + 2 * D);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const std::uint32_t code = (codes >> (8 * i)) & 0xff;

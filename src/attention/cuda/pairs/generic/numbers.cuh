@@ -44,7 +44,7 @@ struct RunWords {
   }
 };
 
-// Whole numbers up to 1023 in the low bits of both halves.
+// Integers up to 1023 in the low bits of both halves.
 __device__ __forceinline__ std::uint32_t half2_from_numbers(std::uint32_t x) {
   constexpr std::uint32_t k1024 = 0x64006400;  // its lowest bit is 1
   return subtract_half2(x | k1024, k1024);
@@ -134,7 +134,7 @@ __device__ __forceinline__ void read_levels(const unsigned char* codes, int run,
           const int bit = ((f * 4 + reg) * 2 + j) * Bits;
           const std::uint32_t code =
               __funnelshift_r(run_words.words[bit / 32], run_words.words[bit / 32 + 1], bit % 32);
-          pair[j] = __shfl_sync(~0U, levels, static_cast<int>(code & (kMostLevels - 1)));
+          pair[j] = __shfl_sync(~0U, levels, static_cast<int>(code & (kMaxLevels - 1)));
         }
         a[f][reg] = __byte_perm(pair[0], pair[1], 0x5410);
       }

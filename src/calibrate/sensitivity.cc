@@ -1,4 +1,4 @@
-#include "calibrate/harm.h"
+#include "calibrate/sensitivity.h"
 
 #include <algorithm>
 
@@ -13,9 +13,9 @@
 namespace kvant {
 namespace {
 
-constexpr int kMostUnits = 256;
+constexpr int kMaxUnits = 256;
 constexpr int kStepTokens = 512;
-constexpr std::int64_t kMostLogitBytes = std::int64_t{256} << 20;
+constexpr std::int64_t kMaxLogitBytes = std::int64_t{256} << 20;
 
 double squared_distance(const std::vector<float>& a, const std::vector<float>& b) {
   double sum = 0;
@@ -28,10 +28,10 @@ double squared_distance(const std::vector<float>& a, const std::vector<float>& b
 
 }  // namespace
 
-std::vector<HarmUnit> harm_units(const Geometry& geometry) {
-  const bool by_head = geometry.n_layers * geometry.n_kv_heads * 2 <= kMostUnits;
+std::vector<SensitivityUnit> sensitivity_units(const Geometry& geometry) {
+  const bool by_head = geometry.n_layers * geometry.n_kv_heads * 2 <= kMaxUnits;
   const int together = by_head ? 1 : geometry.n_kv_heads;
-  std::vector<HarmUnit> units;
+  std::vector<SensitivityUnit> units;
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
     for (int head = 0; head < geometry.n_kv_heads; head += together)
       for (const Side side : kSides) units.push_back({layer, head, together, side});
@@ -39,7 +39,7 @@ std::vector<HarmUnit> harm_units(const Geometry& geometry) {
   return units;
 }
 
-Recipe probe_recipe(const Recipe& recipe, const HarmUnit& unit, int head_dim) {
+Recipe probe_recipe(const Recipe& recipe, const SensitivityUnit& unit, int head_dim) {
   Recipe probe;
   probe.name = fmt::format("{} in layer {} {}", probe_format(recipe, head_dim).name(), unit.layer,
                            side_name(unit.side));
@@ -51,25 +51,27 @@ Recipe probe_recipe(const Recipe& recipe, const HarmUnit& unit, int head_dim) {
   return probe;
 }
 
-HarmProbe::HarmProbe(Engine& engine, AttentionBackend& backend, std::vector<std::int32_t> tokens,
-                     int n_threads)
+SensitivityProbe::SensitivityProbe(Engine& engine, AttentionBackend& backend,
+                                   std::vector<std::int32_t> tokens, int n_threads)
     : engine_(engine),
       backend_(backend),
       tokens_(std::move(tokens)),
       n_threads_(n_threads),
       n_scored_(static_cast<int>(
-          std::clamp<std::int64_t>(kMostLogitBytes / (engine.n_vocab() * std::int64_t{sizeof(float)}), 1,
+          std::clamp<std::int64_t>(kMaxLogitBytes / (engine.n_vocab() * std::int64_t{sizeof(float)}), 1,
                                    std::max<std::int64_t>(1, std::ssize(tokens_) / 2)))) {}
 
-Result<std::unique_ptr<HarmProbe>> HarmProbe::make(Engine& engine, AttentionBackend& backend,
-                                                   std::vector<std::int32_t> tokens, int n_threads) {
-  std::unique_ptr<HarmProbe> probe(new HarmProbe(engine, backend, std::move(tokens), n_threads));
+Result<std::unique_ptr<SensitivityProbe>> SensitivityProbe::make(Engine& engine, AttentionBackend& backend,
+                                                                 std::vector<std::int32_t> tokens,
+                                                                 int n_threads) {
+  std::unique_ptr<SensitivityProbe> probe(
+      new SensitivityProbe(engine, backend, std::move(tokens), n_threads));
   KVANT_RETURN_IF_ERROR(probe->predict(Recipe{}, nullptr, probe->unquantized_));
   return probe;
 }
 
-Status HarmProbe::predict(const Recipe& recipe, std::shared_ptr<const Constants> constants,
-                          std::vector<float>& logits) {
+Status SensitivityProbe::predict(const Recipe& recipe, std::shared_ptr<const Constants> constants,
+                                 std::vector<float>& logits) {
   const auto plan = resolve(recipe, engine_.geometry(), std::move(constants));
   if (!plan.ok()) return plan.error();
   logits.resize(static_cast<std::size_t>(n_scored_) * engine_.n_vocab());
@@ -77,7 +79,8 @@ Status HarmProbe::predict(const Recipe& recipe, std::shared_ptr<const Constants>
   return source->step(tokens_, /*is_prompt=*/true, {logits.data(), n_scored_, engine_.n_vocab()});
 }
 
-Result<double> HarmProbe::divergence(const Recipe& recipe, std::shared_ptr<const Constants> constants) {
+Result<double> SensitivityProbe::divergence(const Recipe& recipe,
+                                            std::shared_ptr<const Constants> constants) {
   KVANT_RETURN_IF_ERROR(predict(recipe, std::move(constants), quantized_));
   const int n_vocab = engine_.n_vocab();
   const std::vector<std::int32_t> targets(n_scored_, 0);  // the divergence doesn't depend on what follows

@@ -17,23 +17,23 @@ struct TokenRows {
   std::vector<float> k, v;
 };
 
-// What is compared: kept tokens before `first`, and all from `first` to the end.
-struct KeptTokens {
+// What is compared: protected tokens before `first`, and all from `first` to the end.
+struct RecentTokens {
   TokenRows exact;    // from `recent`; what lies before it, as the cache keeps it unquantized
   TokenRows cached;   // the same tokens as the cache gives them back
   int quantized = 0;  // tokens that the cache holds in their final format
 };
 
 // first: the first token of a page, not before recent.first(). The head's last token is recent.end() - 1.
-KeptTokens kept_tokens(const Plan& plan, int layer, int kv_head, const HeadState& state,
-                       const RecentRows& recent, int first);
+RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const HeadState& state,
+                           const RecentRows& recent, int first);
 
 // What the cache does to the outputs of one query token's group.
-struct KeptError {
+struct RecentError {
   OutputError all;   // K and V as the cache gives them back
   OutputError keys;  // only K
 };
 // q: [n_heads * d], of one token, unscaled.
-KeptError kept_error(const Plan& plan, int kv_head, const float* q, const KeptTokens& tokens);
+RecentError recent_error(const Plan& plan, int kv_head, const float* q, const RecentTokens& tokens);
 
 }  // namespace kvant

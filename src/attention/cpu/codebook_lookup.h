@@ -29,7 +29,7 @@ struct ByteCodes {
 };
 
 // One instruction set.
-struct VectorExpansion {
+struct CodebookLookup {
   // out[t / 16][c / 4][t % 16][c % 4]: quads of channels of 16 tokens, for sums over channels.
   void (*wide_for_scores)(const WideCodes& page, std::uint8_t* out);
   void (*bytes_for_scores)(const ByteCodes& page, std::uint8_t* out);

@@ -1,4 +1,4 @@
-// Low-bit pages back into rows that any attention kernel reads. A CTA expands one page of one KV head and
+// Low-bit pages back into rows that any attention kernel reads. A CTA dequantizes one page of one KV head and
 // side; a thread writes 16 bytes at a time.
 #pragma once
 
@@ -9,24 +9,24 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kExpandThreads = 256;
+inline constexpr int kDequantizeThreads = 256;
 // Of a page with codes: 8 bits, and a scale and a zero for every 32 values.
-constexpr int most_page_bytes(int d) {
-  return kTokens * d * 9 / 8;
+constexpr int max_page_bytes(int d) {
+  return kPageTokens * d * 9 / 8;
 }
 
 template <int D>
-struct ExpandShared {
+struct DequantizeShared {
   // And a piece more: where a code could straddle two words, the second is read even behind the last code.
-  alignas(16) std::uint32_t page[(most_page_bytes(D) + 16 * kLanes) / 4];
-  float levels[kMostLevels];
-  std::uint32_t masked[kTokens / 32];  // tokens of the page that lie in side pages, sink aside
-  int first_masked;                    // the place of the first of them among the side tokens
-  bool has_side_tokens;
+  alignas(16) std::uint32_t page[(max_page_bytes(D) + 16 * kLanes) / 4];
+  float levels[kMaxLevels];
+  std::uint32_t masked[kPageTokens / 32];  // tokens of the page that lie in protected pages, sink aside
+  int first_masked;                        // the place of the first of them among the protected tokens
+  bool has_protected_tokens;
 };
 
 // The page, KV head and side that a CTA works on.
-struct ExpandedPage {
+struct DequantizedPage {
   int seq, head, page, n_tokens;
   bool sealed;
 };
@@ -52,34 +52,36 @@ __device__ __forceinline__ uint4 plain_octet(const unsigned char* page, int toke
   return {words[0], words[1], words[2], words[3]};
 }
 
-// Which tokens of a page are masked, and how many of the pages before are: side pages hold them in order.
+// Which tokens of a page are masked, and how many of the pages before are: protected pages hold them in
+// order.
 template <int D>
-__device__ void find_masked(const ExpandArgs& args, const ExpandedPage& at, ExpandShared<D>& shared) {
+__device__ void find_masked(const DequantizeArgs& args, const DequantizedPage& at,
+                            DequantizeShared<D>& shared) {
   const auto* masks = reinterpret_cast<const std::uint32_t*>(args.masks + at.seq * args.mask_seq_stride +
                                                              at.head * args.mask_head_stride);
   const auto behind_sink = [&](int word) {  // of all pages: bits of its tokens that are not in the sink
     const int sink = min(max(args.sink - 32 * word, 0), 32);
     return sink == 32 ? 0 : masks[word] & ~0U << sink;
   };
-  constexpr int kWords = kTokens / 32;
+  constexpr int kWords = kPageTokens / 32;
   const auto thread = static_cast<int>(threadIdx.x);
   std::uint32_t own = 0;
   if (thread < kWords && args.masks != nullptr) own = behind_sink(at.page * kWords + thread);
   if (thread < kWords) shared.masked[thread] = own;
   if (thread == 0) shared.first_masked = args.sink;
   const bool any = __syncthreads_or(own != 0) != 0;
-  if (thread == 0) shared.has_side_tokens = any || (at.page == 0 && args.sink > 0);
+  if (thread == 0) shared.has_protected_tokens = any || (at.page == 0 && args.sink > 0);
   if (!any) return;
   int before = 0;
-  for (int word = thread; word < at.page * kWords; word += kExpandThreads)
+  for (int word = thread; word < at.page * kWords; word += kDequantizeThreads)
     before += __popc(behind_sink(word));
   if (before != 0) atomicAdd(&shared.first_masked, before);
 }
 
-// The place of a token among its sequence's side tokens; negative: it lies in its sealed page.
+// The place of a token among its sequence's protected tokens; negative: it lies in its sealed page.
 template <int D>
-__device__ __forceinline__ int side_token(const ExpandArgs& args, const ExpandShared<D>& shared, int page,
-                                          int token) {
+__device__ __forceinline__ int protected_token(const DequantizeArgs& args, const DequantizeShared<D>& shared,
+                                               int page, int token) {
   if (page == 0 && token < args.sink) return token;
   const std::uint32_t word = shared.masked[token / 32];
   if ((word >> (token % 32) & 1) == 0) return -1;
@@ -89,18 +91,19 @@ __device__ __forceinline__ int side_token(const ExpandArgs& args, const ExpandSh
 }
 
 template <int D>
-__device__ void load_page(const unsigned char* from, const PageDecoding& decoding, ExpandShared<D>& shared) {
+__device__ void load_page(const unsigned char* from, const PageDecoding& decoding,
+                          DequantizeShared<D>& shared) {
   const auto* pieces = reinterpret_cast<const uint4*>(from);
-  for (int i = static_cast<int>(threadIdx.x); i < decoding.page_bytes / 16; i += kExpandThreads)
+  for (int i = static_cast<int>(threadIdx.x); i < decoding.page_bytes / 16; i += kDequantizeThreads)
     reinterpret_cast<uint4*>(shared.page)[i] = __ldg(pieces + i);
-  if (threadIdx.x < kMostLevels) shared.levels[threadIdx.x] = decoding.levels[threadIdx.x];
+  if (threadIdx.x < kMaxLevels) shared.levels[threadIdx.x] = decoding.levels[threadIdx.x];
 }
 
 // Where the rows of a page go: this thread's octet of each.
 template <int D>
 struct RowWriter {
   static constexpr int kOctets = D / kOctet;
-  static constexpr int kTogether = kExpandThreads / kOctets;  // tokens that a CTA writes at a time
+  static constexpr int kTogether = kDequantizeThreads / kOctets;  // tokens that a CTA writes at a time
   unsigned char* rows;
   std::int64_t token_bytes;
   int octet, first_token;
@@ -117,8 +120,8 @@ struct RowWriter {
 };
 
 template <PageSide Side, int D>
-__device__ void expand_sealed(const ExpandArgs& args, const ExpandedPage& at, const RowWriter<D>& writer,
-                              ExpandShared<D>& shared) {
+__device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedPage& at,
+                                  const RowWriter<D>& writer, DequantizeShared<D>& shared) {
   const auto side = static_cast<int>(Side);
   const PageDecoding& decoding = args.decodings[args.decoding_of_head[at.head]][side];
   const SealedPage page{shared.page, shared.levels, decoding,
@@ -129,28 +132,29 @@ __device__ void expand_sealed(const ExpandArgs& args, const ExpandedPage& at, co
   with_octets<Side, D>(page, writer.octet, [&](const auto& octets) {
     constexpr int kTogether = std::remove_reference_t<decltype(octets)>::kTogether;
 #pragma unroll kTogether
-    for (int token = writer.first_token; token < kTokens; token += RowWriter<D>::kTogether) {
+    for (int token = writer.first_token; token < kPageTokens; token += RowWriter<D>::kTogether) {
       float x[kOctet];
       octets.decode(token, x);
       writer.store(token, {pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3]), pack_bf16x2(x[4], x[5]),
                            pack_bf16x2(x[6], x[7])});
     }
   });
-  if (!shared.has_side_tokens) return;
+  if (!shared.has_protected_tokens) return;
   // The same thread has just written what codes of these tokens stand for.
-  for (int token = writer.first_token; token < kTokens; token += RowWriter<D>::kTogether) {
-    const int in_side = side_token(args, shared, at.page, token);
-    if (in_side < 0) continue;
-    const unsigned char* from = page_address(args.side, at.seq, at.head, side, in_side / kTokens);
-    writer.store(token, plain_octet<Side, D>(from, in_side % kTokens, writer.octet));
+  for (int token = writer.first_token; token < kPageTokens; token += RowWriter<D>::kTogether) {
+    const int protected_row = protected_token(args, shared, at.page, token);
+    if (protected_row < 0) continue;
+    const unsigned char* from =
+        page_address(args.protected_pages, at.seq, at.head, side, protected_row / kPageTokens);
+    writer.store(token, plain_octet<Side, D>(from, protected_row % kPageTokens, writer.octet));
   }
 }
 
 template <PageSide Side, int D>
-__device__ void expand_page(const ExpandArgs& args, const ExpandedPage& at, unsigned char* rows,
-                            ExpandShared<D>& shared) {
+__device__ void dequantize_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
+                                DequantizeShared<D>& shared) {
   const RowWriter<D> writer(rows, args.token_stride);
-  if (at.sealed) return expand_sealed<Side, D>(args, at, writer, shared);
+  if (at.sealed) return dequantize_sealed<Side, D>(args, at, writer, shared);
   const int tail_page = at.page - (args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq]);
   const unsigned char* page = page_address(args.tail, at.seq, at.head, static_cast<int>(Side), tail_page);
   for (int token = writer.first_token; token < at.n_tokens; token += RowWriter<D>::kTogether)
@@ -159,28 +163,29 @@ __device__ void expand_page(const ExpandArgs& args, const ExpandedPage& at, unsi
 
 // Grid: pages, KV heads, sequences times sides.
 template <int D>
-__global__ void __launch_bounds__(kExpandThreads) expand_kernel(const __grid_constant__ ExpandArgs args) {
-  __shared__ ExpandShared<D> shared;
+__global__ void __launch_bounds__(kDequantizeThreads)
+    dequantize_kernel(const __grid_constant__ DequantizeArgs args) {
+  __shared__ DequantizeShared<D> shared;
   const int side = static_cast<int>(blockIdx.z) % 2;
   const int i = static_cast<int>(blockIdx.z) / 2;
   if (args.rows[side] == nullptr) return;
-  ExpandedPage at;
+  DequantizedPage at;
   at.seq = args.seqs == nullptr ? i : args.seqs[i];
   at.head = args.first_head + static_cast<int>(blockIdx.y);
   at.page = args.first_page + static_cast<int>(blockIdx.x);
   const int n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq];
   const int n_tail = args.tail_tokens == nullptr ? 0 : args.tail_tokens[at.seq];
   at.sealed = at.page < n_sealed;
-  at.n_tokens = at.sealed ? kTokens : min(kTokens, n_tail - (at.page - n_sealed) * kTokens);
+  at.n_tokens = at.sealed ? kPageTokens : min(kPageTokens, n_tail - (at.page - n_sealed) * kPageTokens);
   if (at.n_tokens <= 0) return;
   unsigned char* rows =
       static_cast<unsigned char*>(args.rows[side]) +
-      2 * (i * args.seq_stride + static_cast<std::int64_t>(blockIdx.x) * kTokens * args.token_stride +
+      2 * (i * args.seq_stride + static_cast<std::int64_t>(blockIdx.x) * kPageTokens * args.token_stride +
            static_cast<std::int64_t>(blockIdx.y) * args.head_stride);
   if (side == 0) {
-    expand_page<PageSide::key, D>(args, at, rows, shared);
+    dequantize_page<PageSide::key, D>(args, at, rows, shared);
   } else {
-    expand_page<PageSide::value, D>(args, at, rows, shared);
+    dequantize_page<PageSide::value, D>(args, at, rows, shared);
   }
 }
 

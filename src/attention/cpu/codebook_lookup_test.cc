@@ -1,4 +1,4 @@
-#include "attention/cpu/vector_expansion.h"
+#include "attention/cpu/codebook_lookup.h"
 
 #include <gtest/gtest.h>
 
@@ -78,7 +78,7 @@ void expect_octets(const std::vector<std::uint8_t>& out, const RandomPage& page,
   }
 }
 
-// Calls check(expansion, page, what) for all instruction sets of this machine.
+// Calls check(lookup, page, what) for all instruction sets of this machine.
 template <class Check>
 void for_each_page(std::initializer_list<int> widths, std::initializer_list<int> vectors,
                    const Check& check) {
@@ -88,7 +88,7 @@ void for_each_page(std::initializer_list<int> widths, std::initializer_list<int>
     for (const int bits : widths) {
       for (const int x : vectors) {
         for (const int d : {64, 96, 128, 256}) {
-          check(kernels->expand, RandomPage(bits, x, d),
+          check(kernels->lookup, RandomPage(bits, x, d),
                 name + (": " + std::to_string(bits)) + " bits, d = " + std::to_string(d));
         }
       }
@@ -116,30 +116,30 @@ std::vector<std::uint8_t> room_for(const RandomPage& page) {
   return std::vector<std::uint8_t>(static_cast<std::size_t>(kPageTokens) * page.d);
 }
 
-TEST(VectorExpansion, PutsWideCodesInQuadsAndOctets) {
+TEST(CodebookLookup, PutsWideCodesInQuadsAndOctets) {
   for_each_page({10, 12}, {4, 8},
-                [](const VectorExpansion& expand, const RandomPage& page, const std::string& what) {
+                [](const CodebookLookup& lookup, const RandomPage& page, const std::string& what) {
                   const std::vector<std::byte> bytes = packed(page);
                   const WideCodes codes{reinterpret_cast<const std::uint8_t*>(bytes.data()),
                                         page.table.data(), page.bits, page.x, page.d};
                   std::vector<std::uint8_t> out = room_for(page);
-                  expand.wide_for_scores(codes, out.data());
+                  lookup.wide_for_scores(codes, out.data());
                   expect_quads(out, page, what);
-                  expand.wide_for_mix(codes, out.data());
+                  lookup.wide_for_mix(codes, out.data());
                   expect_octets(out, page, what);
                 });
 }
 
-TEST(VectorExpansion, PutsCodesOfAByteInQuadsAndOctets) {
+TEST(CodebookLookup, PutsCodesOfAByteInQuadsAndOctets) {
   for_each_page({8}, {2, 4, 8},
-                [](const VectorExpansion& expand, const RandomPage& page, const std::string& what) {
+                [](const CodebookLookup& lookup, const RandomPage& page, const std::string& what) {
                   if (page.d / page.x % kLaneGroups != 0) return;
                   const std::vector<std::uint8_t> apart = channels_apart(page), table = filling_quads(page);
                   const std::vector<std::uint8_t> k = in_lanes(page), v = in_octets(page);
                   std::vector<std::uint8_t> out = room_for(page);
-                  expand.bytes_for_scores({k.data(), apart.data(), table.data(), page.x, page.d}, out.data());
+                  lookup.bytes_for_scores({k.data(), apart.data(), table.data(), page.x, page.d}, out.data());
                   expect_quads(out, page, what);
-                  expand.bytes_for_mix({v.data(), apart.data(), table.data(), page.x, page.d}, out.data());
+                  lookup.bytes_for_mix({v.data(), apart.data(), table.data(), page.x, page.d}, out.data());
                   expect_octets(out, page, what);
                 });
 }

@@ -1,5 +1,5 @@
-// Harm: what each format of a recipe's ladder does to the model's predictions in one (layer, KV head, side),
-// for the bit allocation (recipe/bit_allocation.h).
+// Sensitivity: what each format of a recipe's ladder does to the model's predictions in one (layer, KV head,
+// side), for the bit allocation (recipe/bit_allocation.h).
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@
 namespace kvant {
 
 // Heads of one layer's side that are measured together.
-struct HarmUnit {
+struct SensitivityUnit {
   int layer = 0;
   int first_head = 0;
   int n_heads = 1;
@@ -26,25 +26,26 @@ struct HarmUnit {
 
 // Every (layer, KV head, side) by itself; where these are more than a few hundred, all heads of a layer's
 // side together.
-std::vector<HarmUnit> harm_units(const Geometry& geometry);
+std::vector<SensitivityUnit> sensitivity_units(const Geometry& geometry);
 
 // The recipe that holds everything unquantized but the unit's heads: these in `recipe`'s probe format, behind
 // its transforms, with its sink.
-Recipe probe_recipe(const Recipe& recipe, const HarmUnit& unit, int head_dim);
+Recipe probe_recipe(const Recipe& recipe, const SensitivityUnit& unit, int head_dim);
 
 // The model's predictions on one context, held against those with a quantized cache.
-class HarmProbe {
+class SensitivityProbe {
  public:
   // Runs the model on `tokens` with its unquantized cache; the predictions of their second half count, of its
   // end where they are too many to keep.
-  static Result<std::unique_ptr<HarmProbe>> make(Engine& engine, AttentionBackend& backend,
-                                                 std::vector<std::int32_t> tokens, int n_threads);
+  static Result<std::unique_ptr<SensitivityProbe>> make(Engine& engine, AttentionBackend& backend,
+                                                        std::vector<std::int32_t> tokens, int n_threads);
 
   // Mean KL divergence from those, in nats, with the cache of `recipe`. `constants`: what the recipe needs.
   Result<double> divergence(const Recipe& recipe, std::shared_ptr<const Constants> constants);
 
  private:
-  HarmProbe(Engine& engine, AttentionBackend& backend, std::vector<std::int32_t> tokens, int n_threads);
+  SensitivityProbe(Engine& engine, AttentionBackend& backend, std::vector<std::int32_t> tokens,
+                   int n_threads);
   Status predict(const Recipe& recipe, std::shared_ptr<const Constants> constants,
                  std::vector<float>& logits);
 

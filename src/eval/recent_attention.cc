@@ -1,4 +1,4 @@
-#include "eval/kept_attention.h"
+#include "eval/recent_attention.h"
 
 #include <algorithm>
 #include <cmath>
@@ -26,7 +26,7 @@ std::vector<float> weights_of(const Geometry& g, const float* q, const TokenRows
   score_rows(q, rows.k.data(), n, g.head_dim, weights.data());
   for (int t = 0; t < n; ++t) {
     float& score = weights[t];
-    score *= g.score_scale;
+    score *= g.softmax_scale;
     if (g.score_softcap > 0) score = g.score_softcap * std::tanh(score / g.score_softcap);
     if (rows.seen[t] == 0) score = kUnseen;
   }
@@ -68,8 +68,8 @@ int row_of(const std::vector<int>& tokens, int token) {
 std::vector<int> listed_tokens(const std::vector<PageView>& pages, int first, int end) {
   std::vector<int> tokens;
   for (const PageView& page : pages) {
-    for (int i = 0; page.kept && i < page.n_tokens; ++i)
-      if (page.kept_tokens[i] < first) tokens.push_back(page.kept_tokens[i]);
+    for (int i = 0; page.is_protected && i < page.n_tokens; ++i)
+      if (page.protected_tokens[i] < first) tokens.push_back(page.protected_tokens[i]);
   }
   std::sort(tokens.begin(), tokens.end());
   for (int token = first; token < end; ++token) tokens.push_back(token);
@@ -82,8 +82,8 @@ void read_page(const Plan& plan, const HeadPlan& head, const PageView& page, Tok
   const std::vector<float> k = decoded(page.k, head.k.transform, page.n_tokens, d);
   const std::vector<float> v = decoded(page.v, head.v.transform, page.n_tokens, d);
   for (int i = 0; i < page.n_tokens; ++i) {
-    if (!page.kept && page.masked.test(i)) continue;
-    const int row = row_of(rows.tokens, page.kept ? page.kept_tokens[i] : page.first_token + i);
+    if (!page.is_protected && page.masked.test(i)) continue;
+    const int row = row_of(rows.tokens, page.is_protected ? page.protected_tokens[i] : page.first_token + i);
     if (row < 0) continue;
     rows.seen[row] = 1;
     std::copy_n(k.begin() + std::ptrdiff_t{i} * d, d, rows.k.begin() + std::ptrdiff_t{row} * d);
@@ -93,34 +93,34 @@ void read_page(const Plan& plan, const HeadPlan& head, const PageView& page, Tok
 
 }  // namespace
 
-KeptTokens kept_tokens(const Plan& plan, int layer, int kv_head, const HeadState& state,
-                       const RecentRows& recent, int first) {
+RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const HeadState& state,
+                           const RecentRows& recent, int first) {
   const auto d = static_cast<std::size_t>(plan.geometry.head_dim);
   std::vector<PageView> pages;
   state.list_pages(first, pages);
-  KeptTokens kept;
-  TokenRows& cached = kept.cached;
+  RecentTokens compared;
+  TokenRows& cached = compared.cached;
   cached.tokens = listed_tokens(pages, first, recent.end());
   cached.seen.assign(cached.tokens.size(), 0);
   cached.k.resize(cached.tokens.size() * d);
   cached.v.resize(cached.tokens.size() * d);
   for (const PageView& page : pages) {
     read_page(plan, plan.head(layer, kv_head), page, cached);
-    if (!page.kept && page.first_token + page.n_tokens <= state.n_sealed() * kPageTokens)
-      kept.quantized += page.n_tokens;
+    if (!page.is_protected && page.first_token + page.n_tokens <= state.n_sealed() * kPageTokens)
+      compared.quantized += page.n_tokens;
   }
-  kept.exact = cached;
-  std::fill(kept.exact.seen.begin(), kept.exact.seen.end(), 1);
+  compared.exact = cached;
+  std::fill(compared.exact.seen.begin(), compared.exact.seen.end(), 1);
   const int n_recent = recent.end() - first;
   const std::size_t older = cached.tokens.size() - n_recent;
-  recent.read(first, n_recent, kept.exact.k.data() + older * d, kept.exact.v.data() + older * d);
-  return kept;
+  recent.read(first, n_recent, compared.exact.k.data() + older * d, compared.exact.v.data() + older * d);
+  return compared;
 }
 
-KeptError kept_error(const Plan& plan, int kv_head, const float* q, const KeptTokens& tokens) {
+RecentError recent_error(const Plan& plan, int kv_head, const float* q, const RecentTokens& tokens) {
   const Geometry& g = plan.geometry;
   const int d = g.head_dim;
-  KeptError error;
+  RecentError error;
   for (int head = kv_head * g.group(); head < (kv_head + 1) * g.group(); ++head) {
     const float* query = q + static_cast<std::ptrdiff_t>(head) * d;
     const std::vector<float> weights = weights_of(g, query, tokens.cached);

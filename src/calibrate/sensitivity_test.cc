@@ -1,4 +1,4 @@
-#include "calibrate/harm.h"
+#include "calibrate/sensitivity.h"
 
 #include <gtest/gtest.h>
 
@@ -29,9 +29,9 @@ std::string letters(int n) {
   return text;
 }
 
-class Harms : public testing::Test {
+class Sensitivities : public testing::Test {
  protected:
-  Harms() {
+  Sensitivities() {
     TinyModelWriter(TinyModel{}).write(file_.path());
     auto loaded = Engine::load(file_.path(), {.n_threads = 1});
     EXPECT_TRUE(loaded.ok());
@@ -69,12 +69,12 @@ class Harms : public testing::Test {
     return asked;
   }
 
-  TinyFile file_{"harms.gguf"};
+  TinyFile file_{"sensitivities.gguf"};
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<AttentionBackend> backend_ = make_reference_backend();
 };
 
-TEST_F(Harms, AreTheDivergenceOfTheSecondHalf) {
+TEST_F(Sensitivities, AreTheDivergenceOfTheSecondHalf) {
   std::vector<std::int32_t> tokens;
   std::mt19937 random(4);
   for (int i = 0; i < 400; ++i) tokens.push_back(static_cast<std::int32_t>(3 + random() % 200));
@@ -86,7 +86,7 @@ TEST_F(Harms, AreTheDivergenceOfTheSecondHalf) {
   for (int t = 200; t < 400; ++t)
     for (std::size_t i = 0; i < exact[t].size(); ++i)
       expected += std::exp(exact[t][i]) * (exact[t][i] - quantized[t][i]) / 200;
-  auto probe = HarmProbe::make(*engine_, *backend_, tokens, 1);
+  auto probe = SensitivityProbe::make(*engine_, *backend_, tokens, 1);
   ASSERT_TRUE(probe.ok());
   const auto divergence = (*probe)->divergence(probing, nullptr);
   ASSERT_TRUE(divergence.ok());
@@ -94,17 +94,17 @@ TEST_F(Harms, AreTheDivergenceOfTheSecondHalf) {
   EXPECT_NEAR(*divergence, expected, 0.01 * expected);
 }
 
-TEST_F(Harms, AreMeasuredHeadByHeadUntilThereAreTooMany) {
+TEST_F(Sensitivities, AreMeasuredHeadByHeadUntilThereAreTooMany) {
   Geometry g = engine_->geometry();
-  EXPECT_EQ(harm_units(g).size(), 8U);  // 2 layers, 2 heads, 2 sides
+  EXPECT_EQ(sensitivity_units(g).size(), 8U);  // 2 layers, 2 heads, 2 sides
   g.n_layers = 80;
   g.n_kv_heads = 8;
-  ASSERT_EQ(harm_units(g).size(), 160U);
-  EXPECT_EQ(harm_units(g).front().n_heads, 8);
-  EXPECT_EQ(probe_recipe(recipe(kSpread), harm_units(g).front(), 64).overrides.size(), 8U);
+  ASSERT_EQ(sensitivity_units(g).size(), 160U);
+  EXPECT_EQ(sensitivity_units(g).front().n_heads, 8);
+  EXPECT_EQ(probe_recipe(recipe(kSpread), sensitivity_units(g).front(), 64).overrides.size(), 8U);
 }
 
-TEST_F(Harms, OfACalibrationLeadToAnAllocationWithinTheBudget) {
+TEST_F(Sensitivities, OfACalibrationLeadToAnAllocationWithinTheBudget) {
   const auto made = calibrate(*engine_, *backend_, request());
   ASSERT_TRUE(made.ok()) << made.error().message;
   const Recipe spread = recipe(kSpread);
@@ -113,9 +113,9 @@ TEST_F(Harms, OfACalibrationLeadToAnAllocationWithinTheBudget) {
   ASSERT_TRUE(constants.ok()) << constants.error().message;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (const Side side : kSides) {
-      const auto harm = (*constants)->find(layer, 0, side, harm_constant(spread));
-      ASSERT_EQ(harm.size(), 4U);
-      for (std::size_t i = 0; i + 1 < harm.size(); ++i) EXPECT_GT(harm[i], harm[i + 1]);
+      const auto sensitivity = (*constants)->find(layer, 0, side, sensitivity_constant(spread));
+      ASSERT_EQ(sensitivity.size(), 4U);
+      for (std::size_t i = 0; i + 1 < sensitivity.size(); ++i) EXPECT_GT(sensitivity[i], sensitivity[i + 1]);
     }
   }
   const auto plan = resolve(spread, g, *constants);
@@ -128,7 +128,7 @@ TEST_F(Harms, OfACalibrationLeadToAnAllocationWithinTheBudget) {
 }
 
 // Stops when the unquantized run and two probes are done, and finds the two when it goes on.
-TEST_F(Harms, GoOnWhereTheyWereInterrupted) {
+TEST_F(Sensitivities, GoOnWhereTheyWereInterrupted) {
   class Stopping final : public BackendDecorator {
    public:
     Stopping(AttentionBackend& inner, std::atomic<bool>& flag) : BackendDecorator(inner), flag_(flag) {}
@@ -142,7 +142,7 @@ TEST_F(Harms, GoOnWhereTheyWereInterrupted) {
    private:
     std::atomic<bool>& flag_;
   };
-  const TinyFile state("harms_state");
+  const TinyFile state("sensitivities_state");
   std::atomic<bool> stop{false};
   CalibrationRequest asked = request();
   asked.stop = &stop;
