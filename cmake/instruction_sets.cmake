@@ -13,8 +13,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 set_source_files_properties(${kernels}_portable.cc PROPERTIES COMPILE_OPTIONS "${kernel_options}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/src/base/gemm_kernel_avx2.cc PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma")
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/src/base/gemm_kernel_avx512.cc PROPERTIES
+  set(gemm ${CMAKE_SOURCE_DIR}/src/base/gemm_kernel)
+  set_source_files_properties(${gemm}_avx2.cc PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma" SKIP_PRECOMPILE_HEADERS ON)
+  set_source_files_properties(${gemm}_avx512.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON
                               COMPILE_OPTIONS "-mavx512f;-mfma;-mprefer-vector-width=512")
   set(avx2 -mavx2 -mfma -mf16c)
   set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512vbmi2 -mgfni
