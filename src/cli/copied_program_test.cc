@@ -43,22 +43,19 @@ TEST_F(CopiedProgram, FindsTheDefaultModelOrSaysWhereItLooked) {
 }
 
 TEST_F(CopiedProgram, LooksBesideItsDataThenInEnvironmentsAboveThenHere) {
+  const fs::path copy = path("a/build/default/kvant");
+  fs::create_directories(copy.parent_path());
+  fs::copy_file(KVANT_PROGRAM, copy);
   const auto put = [&](const std::string& folder) {
     fs::create_directories(path(folder));
-    write(folder + "/" + kDefaultModel, "");
+    fs::copy_file(path("model.gguf"), path(folder + "/" + kDefaultModel));
   };
-  const auto found = [&] {
-    const auto model = default_model(path("a/build/default/kvant"), path("here"));
-    return model.ok() ? fs::relative(*model, path("")).parent_path().string() : model.error().message;
-  };
-  fs::create_directories(path("a/build/default"));
-  EXPECT_NE(found().find("no model is given"), std::string::npos);
-  put("here/.venv");
-  EXPECT_EQ(found(), "here/.venv");
-  put("a/.venv");
-  EXPECT_EQ(found(), "a/.venv");
-  put("a/build/share/kvant");
-  EXPECT_EQ(found(), "a/build/share/kvant");
+  for (const char* place : {".venv", "a/.venv", "a/build/share/kvant"}) {  // each goes before the last
+    put(place);
+    const Outcome found = run("info -c 100", copy.string());
+    EXPECT_EQ(found.code, 0) << found.err;
+    EXPECT_EQ(found.err, "kvant: model " + path(place) + "/" + kDefaultModel + "\n");
+  }
 }
 
 }  // namespace

@@ -27,7 +27,8 @@ TEST_F(Faults, JsonOfAnyShapeIsOneSentence) {
       EXPECT_EQ(outcome.code, 2) << text.substr(0, 40);
       EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
       EXPECT_EQ(outcome.err.find("json.exception"), std::string::npos) << outcome.err;
-      if (words[0] == 'c') EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
+      if (words[0] != 'c') continue;
+      EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
     }
   }
   write("prompts.txt", "{\"prompt\":" + repeated("[", 200000));
