@@ -315,7 +315,7 @@ TEST_F(Cli, CompareSaysWhatChanged) {
     EXPECT_EQ(figure["paired"], true);
     EXPECT_EQ(figure["verdict"], "within noise");
   }
-  expect_user_error(run({"compare", path("before.json"), path("text.txt")}), "not JSON");
+  expect_user_error(run({"compare", path("before.json"), path("text.txt")}), "not valid JSON");
 }
 
 TEST_F(Cli, ReportIsOnePageThatLoadsNothing) {

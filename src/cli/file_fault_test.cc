@@ -18,7 +18,7 @@ TEST_F(Faults, JsonOfAnyShapeIsOneSentence) {
       {repeated("[", 200000), "64 levels"},
       {repeated("{\"results\":", 200000), "64 levels"},
       {"{\"schema\":5}", "no \"schema\""},
-      {"{\"schema\":\"kvant.eval/1\",\"results\":3}", "no list of results"},
+      {"{\"schema\":\"kvant.eval/2\",\"results\":3}", "no list of results"},
       {"nonsense", "not valid JSON"}};
   for (const auto& [text, part] : cases) {
     write("odd.json", text);

@@ -61,7 +61,8 @@ class GgufTokenizer : public Tokenizer {
     std::vector<llama_chat_message> chat;
     std::size_t bytes = 1024;
     for (const ChatMessage& m : messages) {
-      KVANT_RETURN_IF_ERROR(check_utf8("the text", m.text));  // before the template moves its bytes
+      // Before the template moves its bytes. What the model wrote itself may be cut inside a character.
+      if (m.role != "assistant") KVANT_RETURN_IF_ERROR(check_utf8("the text", m.text));
       chat.push_back({m.role.c_str(), m.text.c_str()});
       bytes += 2 * (m.role.size() + m.text.size());
     }
