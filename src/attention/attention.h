@@ -31,9 +31,10 @@ class AttentionBackend {
   virtual ~AttentionBackend() = default;
 
   // For every slice of the step, block by block: appends k and v to the cache, attends, seals what is due.
-  // Every thread of the team calls it with the same arguments, maybe before others have computed their part of
-  // the rows: it reads none before all threads have come, and returns when all of `out` is written. Errors (a NaN in k, say) go to step.fail();
-  // `out` is then zero. Each layer must run exactly once in a step; layers may run in any order.
+  // Every thread of the team calls it with the same arguments, maybe before others have computed their part
+  // of the rows: it reads none before all threads have come, and returns when all of `out` is written. Errors
+  // (a NaN in k, say) go to step.fail(); `out` is then zero. Each layer must run exactly once in a step;
+  // layers may run in any order.
   virtual void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) = 0;
 
   // What was skipped since the backend was made, by layer; empty where nothing can be.

@@ -17,6 +17,7 @@ using std::chrono::milliseconds;
 template <class Body>
 void on_threads(int n, const Body& body) {
   std::vector<std::thread> threads;
+  threads.reserve(n);
   for (int i = 0; i < n; ++i) threads.emplace_back([&body, i] { body(i); });
   for (std::thread& t : threads) t.join();
 }

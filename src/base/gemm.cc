@@ -18,7 +18,6 @@ const GemmKernel& best_kernel() {
 }
 
 using Four = float __attribute__((vector_size(4 * sizeof(float))));
-using FourIndices = int __attribute__((vector_size(4 * sizeof(int))));
 
 // Four columns of b, each contiguous, become columns of the panel: 4 x 4 blocks turn in registers.
 void turn_four(const float* const columns[4], int k, float* panel, int panel_stride) {
@@ -26,12 +25,14 @@ void turn_four(const float* const columns[4], int k, float* panel, int panel_str
   for (; p + 4 <= k; p += 4) {
     Four c[4];
     for (int i = 0; i < 4; ++i) std::memcpy(&c[i], columns[i] + p, sizeof(Four));
-    constexpr FourIndices kLow{0, 4, 1, 5}, kHigh{2, 6, 3, 7}, kFirst{0, 1, 4, 5}, kSecond{2, 3, 6, 7};
-    const Four low01 = __builtin_shuffle(c[0], c[1], kLow), high01 = __builtin_shuffle(c[0], c[1], kHigh);
-    const Four low23 = __builtin_shuffle(c[2], c[3], kLow), high23 = __builtin_shuffle(c[2], c[3], kHigh);
-    const Four rows[4] = {__builtin_shuffle(low01, low23, kFirst), __builtin_shuffle(low01, low23, kSecond),
-                          __builtin_shuffle(high01, high23, kFirst),
-                          __builtin_shuffle(high01, high23, kSecond)};
+    const Four low01 = __builtin_shufflevector(c[0], c[1], 0, 4, 1, 5);
+    const Four high01 = __builtin_shufflevector(c[0], c[1], 2, 6, 3, 7);
+    const Four low23 = __builtin_shufflevector(c[2], c[3], 0, 4, 1, 5);
+    const Four high23 = __builtin_shufflevector(c[2], c[3], 2, 6, 3, 7);
+    const Four rows[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5),
+                          __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
+                          __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                          __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
     for (int i = 0; i < 4; ++i) std::memcpy(panel + (p + i) * panel_stride, &rows[i], sizeof(Four));
   }
   for (; p < k; ++p) {
