@@ -141,11 +141,11 @@ TEST(QualityGuard, NamesTheLayerOfAWrongCodebookWithin256Tokens) {
 // --- on what a model makes of a text ---
 
 // Passes steps on, and keeps the rows of all tokens.
-class RecordingBackend : public AttentionBackend {
+class RecordingBackend : public BackendDecorator {
  public:
-  explicit RecordingBackend(AttentionBackend& inner) : inner_(inner) {}
+  using BackendDecorator::BackendDecorator;
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override {
-    inner_.run_layer(step, layer, rows, team);
+    inner().run_layer(step, layer, rows, team);
     if (team.index() != 0) return;
     const MatrixView<const float>* const views[] = {&rows.k, &rows.v, &rows.q};  // by kind
     for (int kind = 0; kind < 3; ++kind) {
@@ -156,20 +156,16 @@ class RecordingBackend : public AttentionBackend {
       }
     }
   }
-  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
-    return inner_.kernel(plan, layer, kv_head, side);
-  }
   const std::vector<float>& row(int layer, int head, int kind, int token) const {
     return rows_.at({layer, kind, head})[token];
   }
 
  private:
-  AttentionBackend& inner_;
   std::map<std::tuple<int, int, int>, std::vector<std::vector<float>>> rows_;
 };
 
 // The default model reads the text once; each test then attends to its K and V with a recipe of its own. As
-// an answer: kSteps steps of kStep tokens after kPrompt tokens.
+// a generation: kSteps steps of kStep tokens after kPrompt tokens.
 class QualityGuardOnTheModel : public ::testing::Test {
  protected:
   static constexpr int kPrompt = 256, kSteps = 8, kStep = 6;
