@@ -43,7 +43,7 @@ class Front:
         return f"{row['us'] / 1000:.1f} ms" + (f" ({row['ratio']:.1f}x `{row['rival']}`)" if row.get("ratio") else "")
 
     def table(self):
-        run = self.quality.run(reference="f16")
+        run = self.quality.run(reference="f16") or self.quality.run()  # with llama.cpp's rows, if they are there
         if run is None:
             return "Not measured yet.\n"
         rows = []
@@ -71,12 +71,12 @@ class Front:
                 f"a layer, {tokens:,} tokens, {heads} / {kv_heads} heads of {dim}, {document['threads']} threads")
 
     def picture(self):
-        return chart.svg(self.quality.run(reference="f16") and self.merged(), *self.bars())
+        return chart.svg(self.quality.run() and self.merged(), *self.bars())
 
     def merged(self):
         """The main run, with llama.cpp's rows from the run that has them."""
         rows = {r["recipe"]: r for r in (self.quality.run() or {"results": []})["results"]}
-        rows.update({r["recipe"]: r for r in self.quality.run(reference="f16")["results"]})
+        rows.update({r["recipe"]: r for r in (self.quality.run(reference="f16") or {"results": []})["results"]})
         return {"results": list(rows.values())}
 
     def speed_lines(self):

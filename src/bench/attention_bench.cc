@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "bench/contender.h"
 #include "bench/median.h"
 
 namespace kvant {
@@ -70,7 +71,8 @@ bool is_rival(const AttentionRow& row) {
 const AttentionRow* fastest_rival(std::span<const AttentionRow> rows, const AttentionRow& row) {
   const AttentionRow* fastest = nullptr;
   for (const AttentionRow& other : rows) {
-    if (other.context != row.context || !is_rival(other) || other.bits < row.bits) continue;
+    if (other.context != row.context || !is_rival(other) || !stores_as_many_bits(other.bits, row.bits))
+      continue;
     if (fastest == nullptr || other.seconds < fastest->seconds) fastest = &other;
   }
   return fastest;

@@ -1,6 +1,7 @@
 // Contender: one row of the engine benchmark, kvant with a recipe or llama.cpp with a cache type.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -9,6 +10,14 @@
 #include "model/engine.h"
 
 namespace kvant {
+
+// Whether a rival's cache stores at least as many bits as one of `bits`, so that their speeds may be
+// compared. A hundredth is the slots that a tail has free, no difference in kind; and nothing stores more
+// than 16 on purpose: an unquantized cache is compared with unquantized ones.
+inline bool stores_as_many_bits(double rival_bits, double bits) {
+  constexpr double kUnquantizedBits = 16;
+  return rival_bits * 1.01 >= std::min(bits, kUnquantizedBits);
+}
 
 class Contender {
  public:

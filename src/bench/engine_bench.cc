@@ -69,7 +69,7 @@ const BenchRow* fastest_rival(std::span<const BenchRow> rows, const BenchRow& ro
     if (other.depth != row.depth) continue;
     if (first == nullptr) first = &other;
     any = any || is_rival(other);
-    if (!is_rival(other) || other.bits < row.bits) continue;
+    if (!is_rival(other) || !stores_as_many_bits(other.bits, row.bits)) continue;
     if (fastest == nullptr || other.*rate > fastest->*rate) fastest = &other;
   }
   return any ? fastest : first;
