@@ -14,6 +14,6 @@ files=("$@")
 clang-format --dry-run -Werror "${files[@]}"
 # Headers are checked through the sources that include them. clang doesn't know all of GCC's options.
 mkdir -p build/lint
-sed 's/ -fno-tree-[a-z]*//g' build/default/compile_commands.json > build/lint/compile_commands.json
+sed -e 's/ -fno-tree-[a-z]*//g' -e 's/ -include [^ ]*cmake_pch.hxx//; s/ -Winvalid-pch//; s/ -fpch-preprocess//' build/default/compile_commands.json > build/lint/compile_commands.json
 printf '%s\n' "${files[@]}" | grep '\.cc$' |
   xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p build/lint --extra-arg=-Wno-unknown-warning-option 2> >(grep -v 'warnings generated' >&2)
