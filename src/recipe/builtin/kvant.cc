@@ -1,7 +1,7 @@
 // kvant's own: K and V rotated by a Hadamard matrix and trellis-coded around the means of each page, four
 // tokens of sink, and the bits spread over layers, heads and sides by what calibration found each to be worth
-// (docs/quality.md has the measurements that led here). The budget leaves room for the sink: at 8192 tokens
-// all of the cache is within 2.5, 3.5 and 4.5 bits. Where nothing was calibrated, k and v are what every
+// (docs/lab has the measurements that led here). The tail and the sink are kept in 8 bits; what that saves went
+// to the sealed pages of 4 and 3 bits. Where nothing was calibrated, k and v are what every
 // layer and head gets: the ladder's best format within the budget.
 #include "recipe/builtin.h"
 
