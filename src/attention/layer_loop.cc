@@ -123,7 +123,8 @@ void LayerLoop::start(const Step& step, int n_threads) {
   n_rounds_ = 0;
   for (int s = 0; s < static_cast<int>(tiles_.size()); ++s) {
     const StepSlice& slice = step.slices()[s];
-    schedule(step.first_token(s), slice.n_tokens, slice.is_prompt, plan.recipe.prefill, tiles_[s]);
+    schedule(step.first_token(s), slice.n_tokens,
+             {slice.is_prompt, plan.recipe.prefill, pages_->decode_tile()}, tiles_[s]);
     n_rounds_ = std::max(n_rounds_, tiles_[s].size());
   }
   const int n_kv = plan.geometry.n_kv_heads;

@@ -29,6 +29,10 @@ class PageAttention {
   virtual void weigh_pages(int thread, const QueryTile& tile, std::span<const PageView> pages,
                            const AttentionRules& rules, PartialAttention& partial) = 0;
 
+  // Max queries of a tile of a decode step: 1 where one query has kernels of its own, so that several tokens of
+  // a step give what they would give one by one.
+  virtual int decode_tile() const { return kPageTokens; }
+
   // See AttentionBackend.
   virtual PageOrder page_order() const { return PageOrder::canonical; }
   virtual KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const = 0;

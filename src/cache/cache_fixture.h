@@ -169,7 +169,7 @@ inline void run_layer_without_attention(Step& step, int layer) {
         head.seal_until(pages_due(point, window), scratch);
       }
       for (const Tile& tile :
-           schedule(step.first_token(s), slice.n_tokens, slice.is_prompt, plan.recipe.prefill)) {
+           schedule(step.first_token(s), slice.n_tokens, {slice.is_prompt, plan.recipe.prefill})) {
         for (int t = tile.append_first; t < tile.append_end; ++t) {
           std::vector<float> k = token_values(layer, h, 0, t, d), v = token_values(layer, h, 1, t, d);
           plan.head(layer, h).k.transform.forward({k.data(), 1, d});

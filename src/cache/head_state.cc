@@ -59,7 +59,7 @@ StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int
     }
   };
   seal(seal_point_before(first, is_prompt));
-  for (const Tile& tile : schedule(first, n, is_prompt, plan.recipe.prefill)) {
+  for (const Tile& tile : schedule(first, n, {is_prompt, plan.recipe.prefill})) {
     int opened = pages_for(tile.append_end) - pages_for(tile.append_first);
     if (tile.append_end == first + n && n_open > 0 && opened > 0) --opened;
     for (; opened > 0; --opened) {

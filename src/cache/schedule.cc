@@ -2,15 +2,14 @@
 
 #include <algorithm>
 
-#include "base/geometry.h"
 #include "recipe/recipe.h"
 
 namespace kvant {
 
-void schedule(int first, int n, bool is_prompt, int prefill, std::vector<Tile>& tiles) {
+void schedule(int first, int n, const TileSizes& sizes, std::vector<Tile>& tiles) {
   const int end = first + n;
-  const bool whole = is_prompt && prefill == kPrefillAll;
-  const int block = is_prompt ? prefill : kPageTokens;
+  const bool whole = sizes.is_prompt && sizes.prefill == kPrefillAll;
+  const int block = sizes.is_prompt ? sizes.prefill : sizes.decode_tile;
   tiles.clear();
   for (int t = first; t < end;) {
     const int block_end = whole ? end : std::min(end, (t / block + 1) * block);
@@ -19,14 +18,14 @@ void schedule(int first, int n, bool is_prompt, int prefill, std::vector<Tile>& 
       tiles.push_back({q == t ? t : block_end, block_end, q, query_end, -1});
       q = query_end;
     }
-    if (!whole && block_end % block == 0) tiles.back().seal_point = block_end;
+    if (!whole && block_end % std::max(block, kPageTokens) == 0) tiles.back().seal_point = block_end;
     t = block_end;
   }
 }
 
-std::vector<Tile> schedule(int first, int n, bool is_prompt, int prefill) {
+std::vector<Tile> schedule(int first, int n, const TileSizes& sizes) {
   std::vector<Tile> tiles;
-  schedule(first, n, is_prompt, prefill, tiles);
+  schedule(first, n, sizes, tiles);
   return tiles;
 }
 

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "base/geometry.h"
+
 namespace kvant {
 
 // One tile of queries: first append [append_first, append_end) (empty when already appended), then attend
@@ -15,10 +17,16 @@ struct Tile {
   int seal_point = -1;
 };
 
-// The tiles of tokens [first, first + n), into `tiles`, or as a list of their own. `prefill` is the recipe's
-// (kPrefillAll: the whole prompt is a block); it applies to prompts, decode steps use blocks of one page.
-void schedule(int first, int n, bool is_prompt, int prefill, std::vector<Tile>& tiles);
-std::vector<Tile> schedule(int first, int n, bool is_prompt, int prefill);
+// How the tokens of a slice are cut. `prefill` is the recipe's (kPrefillAll: the whole prompt is a block).
+struct TileSizes {
+  bool is_prompt = false;
+  int prefill = 0;                // tokens of a block of a prompt
+  int decode_tile = kPageTokens;  // max tokens of a tile that decodes; they see the same, whatever it is
+};
+
+// The tiles of tokens [first, first + n), into `tiles`, or as a list of their own.
+void schedule(int first, int n, const TileSizes& sizes, std::vector<Tile>& tiles);
+std::vector<Tile> schedule(int first, int n, const TileSizes& sizes);
 
 // The seal point before the first tile: a decode step sees every page sealed that its position allows, even
 // if the prompt's blocks kept it unsealed. -1: nothing.

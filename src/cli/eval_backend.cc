@@ -27,10 +27,10 @@ Result<ComparedRow> compare(const Session& session, AttentionBackend& backend, c
   // Both in the same steps: matrix products of other sizes round otherwise, which a coarse cache amplifies.
   const auto reference =
       make_engine_source(row_name(row.name, **own), session.engine(), session.backend(), *own,
-                         /*step_tokens=*/1);
+                         quality.step_tokens);
   std::vector<std::unique_ptr<LogitSource>> candidates;
   candidates.push_back(make_engine_source(row_name(row.name, **other), session.engine(), backend, *other,
-                                          /*step_tokens=*/1));
+                                          quality.step_tokens));
   auto result = evaluate_quality(text, session.engine().n_vocab(), *reference, candidates, quality,
                                  [&](std::int64_t n) { progress.advance(n); });
   if (!result.ok()) return result.error();

@@ -59,6 +59,7 @@ class CpuAttention final : public PageAttention {
     }
   }
 
+  int decode_tile() const override { return 1; }
   PageOrder page_order() const override { return PageOrder::lanes; }
 
   KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {

@@ -141,6 +141,26 @@ TEST_P(CpuBackend, HandlesTheFeaturesOfRecipes) {
   expect_like_reference("k=mean:ch4g128,v=tok4g128", g, 1e-3, 400, 2);
 }
 
+// What an evaluation scores is what a user gets: a step of many decoded tokens, over the ends of pages.
+TEST_P(CpuBackend, DecodesTokensOfOneStepAsOneByOne) {
+  for (const char* recipe : {"k=hadamard:tcq4,v=hadamard:tcq4,sink=4", "k=ch2g128,v=tok2g128,window=128",
+                             "k=prog4,v=prog4,products=integer,tail=int8,softmax=sas"}) {
+    const Geometry g = small_geometry(64, 3, 1, 1);
+    constexpr int kPrompt = 200, kTokens = 140;
+    const Generation expected = generation_of(recipe, g, *backend_, kPrompt, kTokens);
+    Cache cache(plan_for(recipe, g, nullptr, backend_->page_order()), 0);
+    const SequenceId s = cache.add();
+    attend_tokens(cache, s, kPrompt, true, source(g.head_dim), *backend_);
+    const Outputs found = attend_tokens(cache, s, kTokens, false, source(g.head_dim), *backend_);
+    const std::size_t row = expected.tokens[0][0].size();
+    for (int i = 0; i < kTokens; ++i) {
+      const auto first = found[0].begin() + static_cast<std::ptrdiff_t>(i * row);
+      EXPECT_TRUE(std::equal(first, first + static_cast<std::ptrdiff_t>(row), expected.tokens[i][0].begin()))
+          << recipe << ", token " << i;
+    }
+  }
+}
+
 // q and P are integers on both sides; a weight that falls between two of them may be rounded either way.
 TEST_P(CpuBackend, MultipliesIntegersAsTheReferenceDoes) {
   for (const char* bits : {"2", "3", "4", "5"}) {
