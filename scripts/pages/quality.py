@@ -31,7 +31,8 @@ def size(row):
 
 def cells(row):
     note = CONTROLS.get(row["recipe"])
-    return (f"`{row['recipe']}`" + (f" ({note})" if note else ""), f"{row['bits_all']:.2f}",
+    return (f"`{row['recipe']}`" + (f" ({note})" if note else "") + (" ¹" if "measured_on" in row else ""),
+            f"{row['bits_all']:.2f}",
             number(row.get("bits_sealed"), "{:.2f}"), size(row), divergence(row["kld_mean"]),
             f"{divergence(row['kld_lo'])} - {divergence(row['kld_hi'])}", divergence(row["kld_p999"]),
             f"{100 * row['top1']:.2f}", f"{row['ppl']:.3f}")
@@ -42,6 +43,12 @@ def command(run, rows="RECIPE;RECIPE;..."):
     reference = "" if run["reference"] == "bf16" else f" --reference {run['reference']}"
     return (f"kvant eval -m smollm2-135m-instruct.gguf -f {FILES[run['text']]} -c {run['context']} "
             f"--chunks {run['chunks']}{backend}{reference} --kv \"{rows}\"")
+
+
+def earlier(rows):
+    """A footnote on rows whose run was another one than the table's: their bits are today's, by `kvant info`."""
+    dates = sorted({row["measured_on"] for row in rows if "measured_on" in row})
+    return f"\n¹ run on {', '.join(dates)}; bits counted as they are now (of what a text selects: as it was there).\n" if dates else ""
 
 
 class Quality:
@@ -62,7 +69,7 @@ class Quality:
             return "Not measured yet.\n"
         rows = sorted(run["results"], key=lambda row: (-row["bits_all"], row["kld_mean"]))
         return (markdown.code(command(run)) + f"\n{run['chunks']} contexts; {run['measured_on']}.\n\n" +
-                markdown.table(HEADER, map(cells, rows)))
+                markdown.table(HEADER, map(cells, rows)) + earlier(rows))
 
     def backends(self):
         fast, exact = self.run(backend="cpu"), self.run()
