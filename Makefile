@@ -9,7 +9,7 @@ export PROMPT # reaches the shell as it is, whatever its quotes
 .PHONY: run test check asan setup format lint clean
 
 run: setup ## answer a question with MODEL and the KV cache KV
-	@scripts/build.sh default kvant
+	@KVANT_KERNELS=here scripts/build.sh default kvant
 	build/default/kvant run -m $(MODEL) $(if $(PROMPT),-p "$$PROMPT",-f data/sample/question.txt) -n $(TOKENS) --kv $(KV)
 
 test: ## build everything and run all tests

@@ -3,7 +3,31 @@
 # that a loop carries twice in every round, and its replacement of temporaries moves products so far from their sums
 # that 16 registers don't hold them: either made loops up to twice as long. Its own AVX-512 headers leave registers
 # undefined on purpose, and it warns of them (GCC bug 105593).
+#
+# KVANT_KERNELS=here compiles the best of them that this machine runs, and no other: a quarter of the kernels' time, for
+# the first build of a newcomer. Everything that is shipped or tested has them all.
 include(CheckCXXCompilerFlag)
+set(KVANT_KERNELS all CACHE STRING "Instruction sets that attention is compiled for: all, or here (this machine's best)")
+set(KVANT_INSTRUCTION_SETS avx512 avxvnni avx2 portable)
+if(KVANT_KERNELS STREQUAL "here" AND EXISTS /proc/cpuinfo)
+  file(STRINGS /proc/cpuinfo cpu_flags REGEX "^flags" LIMIT_COUNT 1)
+  set(needs_avx512 avx512f avx512bw avx512dq avx512vl avx512_vnni avx512vbmi avx512_vbmi2 gfni)
+  set(needs_avxvnni avx2 fma f16c avx_vnni gfni)
+  set(needs_avx2 avx2 fma f16c)
+  foreach(set IN LISTS KVANT_INSTRUCTION_SETS)
+    set(runs_here TRUE)
+    foreach(flag IN LISTS needs_${set})
+      if(NOT "${cpu_flags} " MATCHES " ${flag} ")
+        set(runs_here FALSE)
+      endif()
+    endforeach()
+    if(runs_here)
+      set(KVANT_INSTRUCTION_SETS ${set})
+      break()
+    endif()
+  endforeach()
+  message(STATUS "Attention kernels for ${KVANT_INSTRUCTION_SETS} alone (KVANT_KERNELS=here)")
+endif()
 set(kernels ${CMAKE_SOURCE_DIR}/src/attention/cpu/byte_kernels)
 set(any_order -fassociative-math -ffinite-math-only -fno-signed-zeros -fno-trapping-math -fno-math-errno)
 set(kernel_options ${any_order} -g0)  # their lines say little, and take long to keep
@@ -12,20 +36,29 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(few_registers -fno-tree-ter)
 endif()
 set_source_files_properties(${kernels}_portable.cc PROPERTIES COMPILE_OPTIONS "${kernel_options}")
+if(NOT portable IN_LIST KVANT_INSTRUCTION_SETS)
+  set_source_files_properties(${kernels}_portable.cc PROPERTIES COMPILE_DEFINITIONS KVANT_NO_PORTABLE_KERNELS)
+endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(gemm ${CMAKE_SOURCE_DIR}/src/base/gemm_kernel)
   set_source_files_properties(${gemm}_avx2.cc PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma" SKIP_PRECOMPILE_HEADERS ON)
   set_source_files_properties(${gemm}_avx512.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON
                               COMPILE_OPTIONS "-mavx512f;-mfma;-mprefer-vector-width=512")
-  set(avx2 -mavx2 -mfma -mf16c)
-  set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512vbmi2 -mgfni
+  set(avx2_flags -mavx2 -mfma -mf16c)
+  set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512vbmi2 -mgfni
              -mprefer-vector-width=512 -Wno-maybe-uninitialized -Wno-uninitialized)
   check_cxx_compiler_flag(-mavxvnni KVANT_COMPILES_AVXVNNI)
-  if(KVANT_COMPILES_AVXVNNI)
-    set_source_files_properties(${kernels}_avxvnni.cc PROPERTIES COMPILE_OPTIONS "${kernel_options};${avx2};-mavxvnni;-mgfni")
+  if(KVANT_COMPILES_AVXVNNI AND avxvnni IN_LIST KVANT_INSTRUCTION_SETS)
+    set_source_files_properties(${kernels}_avxvnni.cc PROPERTIES COMPILE_OPTIONS "${kernel_options};${avx2_flags};-mavxvnni;-mgfni")
   endif()
-  set_source_files_properties(${kernels}_avx2.cc PROPERTIES COMPILE_OPTIONS "${kernel_options};${few_registers};${avx2}")
-  set_source_files_properties(${kernels}_avx512.cc PROPERTIES COMPILE_OPTIONS "${kernel_options};${avx512}")
+  # A file without its options has no kernels.
+  if(avx2 IN_LIST KVANT_INSTRUCTION_SETS)
+    set_source_files_properties(${kernels}_avx2.cc PROPERTIES
+                                COMPILE_OPTIONS "${kernel_options};${few_registers};${avx2_flags}")
+  endif()
+  if(avx512 IN_LIST KVANT_INSTRUCTION_SETS)
+    set_source_files_properties(${kernels}_avx512.cc PROPERTIES COMPILE_OPTIONS "${kernel_options};${avx512_flags}")
+  endif()
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/format/trellis_viterbi_avx2.cc PROPERTIES
                               COMPILE_OPTIONS "-mavx2")
 endif()

@@ -3,7 +3,8 @@ from pages import chart, markdown
 from pages.quality import divergence
 from pages.rivals import is_rival
 
-ROWS = ("llama.cpp:q8_0", "llama.cpp:q5_0", "llama.cpp:q4_0", "kvant-4bit", "kvant-3bit", "kvant-2bit")
+ROWS = ("q8_0", "q4_0", "q4_0-h", "kvant-4bit", "kvant-3bit", "kvant-2bit")
+NOTES = {"q8_0": "llama.cpp's format", "q4_0": "llama.cpp's format", "q4_0-h": "the same, rotated"}
 SHAPE = (32, 8, 128, 32768)  # query heads, KV heads, head size, tokens: Llama-3.1-8B's layer
 CHOICES = ("q8_0", "kvant-4bit", "q4_0-h", "kvant-3bit", "turbo3", "kvant-2bit", "kivi-2bit", "vecinfer-2bit")
 SHOWN_ON_GPU = (("kvant-4bit, not calibrated", "kvant-2bit, not calibrated", "kivi-4bit", "kivi-2bit"), "8, 128k")
@@ -12,7 +13,7 @@ BARS = (("ggml", "llama"), ("bf16", "plain"), ("q8_0", "plain"), ("kvant-4bit", 
 
 
 def shown(name):
-    return f"llama.cpp `{name.split(':')[1]}`" if name.startswith("llama.cpp:") else f"`{name}`"
+    return f"`{name}`" + (f", {NOTES[name]}" if name in NOTES else "")
 
 
 def quoted(recipe):
@@ -37,13 +38,13 @@ class Front:
     def speed(self, recipe):
         """A cell: a recipe's attention, and beside the fastest rival of at least its bits."""
         _, rows = self.attention()
-        row = next((r for r in rows if r["recipe"] == recipe.replace("llama.cpp:", "ggml:")), None)
+        row = next((r for r in rows if r["recipe"] == recipe), None)
         if row is None:
             return "-"
         return f"{row['us'] / 1000:.1f} ms" + (f" ({row['ratio']:.1f}x `{row['rival']}`)" if row.get("ratio") else "")
 
     def table(self):
-        run = self.quality.run(reference="f16") or self.quality.run()  # with llama.cpp's rows, if they are there
+        run = self.quality.run()
         if run is None:
             return "Not measured yet.\n"
         rows = []

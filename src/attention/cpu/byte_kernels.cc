@@ -50,15 +50,15 @@ bool runs_avxvnni() {
 const ByteKernels* find_kernels(const char* name) {
   const ByteKernels* known[] = {runs_avx512() ? avx512_kernels() : nullptr,
                                 runs_avxvnni() ? avxvnni_kernels() : nullptr,
-                                runs_avx2() ? avx2_kernels() : nullptr, &portable_kernels()};
+                                runs_avx2() ? avx2_kernels() : nullptr, portable_kernels()};
   for (const ByteKernels* kernels : known) {
     if (kernels != nullptr && (name == nullptr || std::strcmp(kernels->name, name) == 0)) return kernels;
   }
   return nullptr;
 }
 
-const ByteKernels& best_kernels() {
-  return *find_kernels(nullptr);
+const ByteKernels* best_kernels() {
+  return find_kernels(nullptr);
 }
 
 }  // namespace kvant::cpu

@@ -144,15 +144,15 @@ struct ByteKernels {
 
 inline constexpr const char* kInstructionSets[] = {"avx512", "avxvnni", "avx2", "portable"};  // best first
 
-// The best set that this machine can run; or the one called `name`, null where the machine or the build lacks
-// it.
-const ByteKernels& best_kernels();
+// The best set that this machine can run, or the one called `name`; null where the machine or the build lacks
+// it (a build with KVANT_KERNELS=here has no other set than the best of the machine that made it).
+const ByteKernels* best_kernels();
 const ByteKernels* find_kernels(const char* name);
 
-// Those of this build; null where it has none for the processor's architecture.
+// Those of this build; null where it has none.
 const ByteKernels* avx512_kernels();
 const ByteKernels* avxvnni_kernels();
 const ByteKernels* avx2_kernels();
-const ByteKernels& portable_kernels();
+const ByteKernels* portable_kernels();
 
 }  // namespace kvant::cpu

@@ -1,6 +1,7 @@
 // Vectors of 16 bytes in the compilers' own notation: for processors without a file of their own.
 #include "attention/cpu/byte_kernels.h"
 
+#if !defined(KVANT_NO_PORTABLE_KERNELS)
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -171,9 +172,21 @@ struct Portable : WordPacking {
 
 namespace kvant::cpu {
 
-const ByteKernels& portable_kernels() {
+const ByteKernels* portable_kernels() {
   static constexpr ByteKernels kernels = kernels_of<Portable>("portable");
-  return kernels;
+  return &kernels;
 }
 
 }  // namespace kvant::cpu
+
+#else
+
+namespace kvant::cpu {
+
+const ByteKernels* portable_kernels() {
+  return nullptr;
+}
+
+}  // namespace kvant::cpu
+
+#endif

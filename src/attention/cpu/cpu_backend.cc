@@ -186,7 +186,9 @@ class CpuAttention final : public PageAttention {
 }  // namespace
 
 std::unique_ptr<AttentionBackend> make_cpu_backend() {
-  return make_layer_loop(std::make_unique<CpuAttention>(cpu::best_kernels()));
+  const cpu::ByteKernels* best = cpu::best_kernels();
+  if (best == nullptr) return nullptr;
+  return make_layer_loop(std::make_unique<CpuAttention>(*best));
 }
 
 std::unique_ptr<AttentionBackend> make_cpu_backend(const std::string& kernels) {
