@@ -42,8 +42,7 @@ class Cpu:
         return title + markdown.table(header, rows)
 
     def model(self):
-        text = "".join(self.model_table(d) for d in self.kind("decode", "prompt"))
-        return text or "Not measured yet.\n"
+        return "".join(self.model_table(d) for d in self.kind("decode", "prompt"))
 
     def model_table(self, document):
         """Caches down, weights across; the last column: the best of a cache beside the best rival, over all weights."""
@@ -84,11 +83,11 @@ class Cpu:
         rows = [(f"{d['depth']:,}", f"`{r['recipe']}`", rate(r.get("decode_tps"))) for d in self.kind("sparse")
                 for r in d["results"]]
         if not rows:
-            return "Not measured yet.\n"
+            return ""
         first = self.kind("sparse")[0]
         return (markdown.code(first["command"]) + f"\n{first['measured_on']}; caches filled by running a text.\n\n" +
                 markdown.table(("depth", "cache", "decode tokens/s"), rows))
 
     def blocks(self):
         return {"cpu-attention": self.attention, "cpu-model": self.model, "cpu-sparse": self.sparse,
-                "cpu-more": lambda: markdown.measured_tables(self.kind("table"))}
+                "cpu-tables": lambda: markdown.measured_tables(self.kind("table"))}
