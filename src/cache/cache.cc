@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "cache/schedule.h"
+#include "cache/page_counts.h"
 
 namespace kvant {
 
@@ -183,7 +183,7 @@ Status Cache::truncate(SequenceId sequence, int n_tokens) {
           "of {}, keep those, or fork before it goes on",
           n_tokens, label(plan_->recipe), sealed_tokens, kPageTokens);
     }
-    const int first_needed = g.slides(layer) ? std::max(0, n_tokens - g.sliding_window[layer] + 1) : 0;
+    const int first_needed = first_visible_token(n_tokens, g.sliding_window[layer]);
     const int first_held = s.heads[layer * g.n_kv_heads].first_page() * kPageTokens;
     if (n_tokens > 0 && first_needed < first_held) {
       return error("cannot truncate to {} tokens: layer {} slides over {} tokens and holds those from {} on",
@@ -304,7 +304,7 @@ void Cache::close(Step& step, bool commit) {
       for (int h = 0; h < g.n_kv_heads; ++h) {
         HeadState& state = s.heads[layer * g.n_kv_heads + h];
         KVANT_CHECK(state.length() == s.length, "a layer was not run in the step");
-        if (g.slides(layer)) state.free_before(s.length - g.sliding_window[layer] + 1);
+        if (g.slides(layer)) state.free_before(first_visible_token(s.length, g.sliding_window[layer]));
       }
     }
   }
@@ -396,7 +396,7 @@ Status Cache::fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t se
         HeadState& head = (*step)->head(0, layer, h);
         head.append({k.data(), n, g.head_dim}, {v.data(), n, g.head_dim});
         if (head.scores() != nullptr && n == kPageTokens) score_synthetic(head, g);
-        const int due = pages_due(head.length(), plan_->layers[layer].window);
+        const int due = sealed_pages(head.length(), plan_->layers[layer].window);
         if (due > head.n_sealed()) head.seal_until(due, scratch);
       }
     }

@@ -6,15 +6,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "cache/page_counts.h"
 #include "cache/schedule.h"
 #include "recipe/constant_needs.h"
 
 namespace kvant {
 namespace {
-
-int pages_for(int tokens) {
-  return (tokens + kPageTokens - 1) / kPageTokens;
-}
 
 void release(PageId page, PagePool* pool) {
   if (page != kNoPage) pool->release(page);
@@ -53,7 +50,7 @@ StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int
   const int committed_pages = pages_for(first);  // these stay untouched until commit
   const int n_open = (first + n) % kPageTokens;  // the page that is open at the end has a size of its own
   const auto seal = [&](int seal_point) {
-    for (const int due = pages_due(seal_point, rules.window); sealed < due; ++sealed) {
+    for (const int due = sealed_pages(seal_point, rules.window); sealed < due; ++sealed) {
       ++demand.sealed_pages;
       if (sealed >= committed_pages) ++recycled;
     }

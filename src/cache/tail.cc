@@ -6,13 +6,6 @@
 #include "base/check.h"
 
 namespace kvant {
-namespace {
-
-int pages_for(int tokens) {
-  return (tokens + kPageTokens - 1) / kPageTokens;
-}
-
-}  // namespace
 
 Tail::Tail(Tail&& other) noexcept
     : store_(other.store_),

@@ -13,19 +13,13 @@
 
 #include "base/geometry.h"
 #include "base/matrix_view.h"
+#include "cache/page_counts.h"
 #include "cache/page_pool.h"
 #include "format/format.h"
 
 namespace kvant {
 
-inline constexpr int kTailStep = 16;  // tokens
 inline constexpr int kTailSizes = kPageTokens / kTailStep;
-static_assert(kPageTokens % kTailStep == 0);
-
-// Tokens that the pages of a tail of n tokens have room for.
-constexpr int tail_room(int n) {
-  return (n + kTailStep - 1) / kTailStep * kTailStep;
-}
 
 // What the tails of one (layer, KV head) share: a pool and a context for each size of page. Outlives them.
 struct TailStore {
