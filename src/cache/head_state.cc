@@ -13,10 +13,6 @@
 namespace kvant {
 namespace {
 
-void release(PageId page, PagePool* pool) {
-  if (page != kNoPage) pool->release(page);
-}
-
 // The cap on protected tokens beyond the sink, with n_sealed pages sealed (VQuant section 5).
 int protection_cap(const LayerPlan& layer, int n_sealed) {
   return static_cast<int>(std::ceil(layer.protect * n_sealed * kPageTokens));
@@ -42,64 +38,29 @@ int protected_page_rows(const Plan& plan, int layer) {
   return rules.protect > 0 ? kRows : rules.sink;
 }
 
-StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int n, bool is_prompt) {
-  const LayerPlan& rules = plan.layers[layer];
-  StepDemand demand;
-  int sealed = n_sealed;
-  int recycled = 0;                              // step-local tail pages that can be used again
-  const int committed_pages = pages_for(first);  // these stay untouched until commit
-  const int n_open = (first + n) % kPageTokens;  // the page that is open at the end has a size of its own
-  const auto seal = [&](int seal_point) {
-    for (const int due = sealed_pages(seal_point, rules.window); sealed < due; ++sealed) {
-      ++demand.sealed_pages;
-      if (sealed >= committed_pages) ++recycled;
-    }
-  };
-  seal(seal_point_before(first, is_prompt));
-  for (const Tile& tile : schedule(first, n, {is_prompt, plan.recipe.prefill})) {
-    int opened = pages_for(tile.append_end) - pages_for(tile.append_first);
-    if (tile.append_end == first + n && n_open > 0 && opened > 0) --opened;
-    for (; opened > 0; --opened) {
-      if (recycled > 0) {
-        --recycled;
-      } else {
-        ++demand.tail_pages;
-      }
-    }
-    if (tile.seal_point >= 0) seal(tile.seal_point);
-  }
-  if (sealed > n_sealed) demand.protected_rows = max_protected_tokens(rules, sealed);
-  demand.length = first + n;
-  demand.one_token = n == 1 && !is_prompt;
-  return demand;
-}
-
-HeadState::HeadState(const Plan& plan, int layer, int kv_head, const HeadPools& pools)
+HeadState::HeadState(const Plan& plan, int layer, int kv_head, const HeadPages& pages)
     : plan_(plan),
       layer_(plan.layers[layer]),
       head_(plan.head(layer, kv_head)),
       protected_rows_(protected_page_rows(plan, layer)),
-      pools_(pools),
-      ahead_turn_(seal_ahead_turn(plan, layer, kv_head)),
-      tail_(*pools.tail) {
-  for (int s = 0; s < 2; ++s) {
-    protected_context_[s] = {
-        head_.k.context.head_dim, side_plan(s).context.constants, {}, static_cast<int>(protected_rows_)};
+      pages_(pages),
+      index_(pages.store->head_index(layer, kv_head)),
+      ahead_turn_(seal_ahead_turn(plan, layer, kv_head)) {
+  for (const Side side : kSides) {
+    protected_context_[static_cast<int>(side)] = {
+        plan.geometry.head_dim, head_.side(side).context.constants, {}, static_cast<int>(protected_rows_)};
   }
 }
 
 HeadState::~HeadState() {
   for (int s = 0; s < 2; ++s) {
-    release_all(sealed_[s], pools_.sealed[s]);
-    release_all(spare_sealed_[s], pools_.sealed[s]);
-    release_all(ahead_[s], pools_.sealed[s]);
-    release_all(protected_pages_[s], pools_.protected_pages);
-    release_all(spare_protected_[s], pools_.protected_pages);
+    release_all(protected_pages_[s], pages_.protected_pages);
+    release_all(spare_protected_[s], pages_.protected_pages);
   }
 }
 
 void HeadState::release_all(PageList& list, PagePool* pool) {
-  for (PageId page : list) release(page, pool);
+  for (const PageId page : list) pool->release(page);
   list.clear();
 }
 
@@ -118,55 +79,63 @@ std::size_t HeadState::protected_pages(std::size_t rows) const {
 }
 
 void HeadState::begin() {
-  committed_ = {length_, n_sealed_, protected_tokens_.size(), masks_.size(), ahead_[0].size()};
-  tail_.begin();
+  committed_ = {protected_tokens_.size(), masks_.size(), ahead_};
 }
 
-bool HeadState::reserve(const StepDemand& demand) {
-  if (layer_.needs_scores()) {
-    scores_.reserve(pages_for(demand.length) * kPageTokens, plan_.geometry.group(), plan_.geometry.head_dim);
-  }
-  seals_ahead_ = demand.one_token && demand.length % kPageTokens == ahead_turn_ && ahead_turn_ > 0 &&
-                 demand.length > kPageTokens && ahead_[0].empty();
-  for (int s = 0; s < 2 && seals_ahead_; ++s) {
-    ahead_[s].reserve(1);
-    if (!take_pages(spare_sealed_[s], pools_.sealed[s], 1)) return false;
-  }
-  if (!tail_.reserve(length_, demand.length, demand.tail_pages)) return false;
-  if (demand.sealed_pages == 0 && pages_for(demand.length) == pages_for(length_) &&
-      demand.length % kPageTokens != 0)
-    return true;
-  save_for_abort(demand);
-  const std::size_t protected_rows = std::max<std::size_t>(protected_tokens_.size(), demand.protected_rows);
-  const std::size_t new_protected = protected_pages(protected_rows) - protected_pages_[0].size();
-  protected_tokens_.reserve(protected_rows);
-  masks_.reserve(masks_.size() + (demand.protected_rows > 0 || layer_.evict > 0 ? demand.sealed_pages : 0));
+bool HeadState::seals_ahead() const {
+  const PageLedger& ledger = *pages_.ledger;
+  return !ahead_ && ahead_turn_ > 0 && ledger.decodes_one() && ledger.end_sealed() == n_sealed_ &&
+         ledger.end() % kPageTokens == ahead_turn_ && ledger.end() >= (n_sealed_ + 1) * kPageTokens;
+}
+
+bool HeadState::reserve_protected(int n_sealed) {
+  const std::size_t rows =
+      std::max<std::size_t>(protected_tokens_.size(), max_protected_tokens(layer_, n_sealed));
+  const std::size_t n_new = protected_pages(rows) - protected_pages_[0].size();
+  protected_tokens_.reserve(rows);
   for (int s = 0; s < 2; ++s) {
-    sealed_[s].reserve(sealed_[s].size() + demand.sealed_pages);
-    protected_pages_[s].reserve(protected_pages_[s].size() + new_protected);
-    if (!take_pages(spare_sealed_[s], pools_.sealed[s], demand.sealed_pages)) return false;
-    if (!take_pages(spare_protected_[s], pools_.protected_pages, new_protected)) return false;
+    protected_pages_[s].reserve(protected_pages_[s].size() + n_new);
+    if (!take_pages(spare_protected_[s], pages_.protected_pages, n_new)) return false;
   }
   return true;
+}
+
+bool HeadState::reserve() {
+  const PageLedger& ledger = *pages_.ledger;
+  const int end = ledger.end(), pages_due = ledger.end_sealed() - n_sealed_;
+  if (layer_.needs_scores())
+    scores_.reserve(pages_for(end) * kPageTokens, plan_.geometry.group(), plan_.geometry.head_dim);
+  seals_ahead_ = seals_ahead();
+  if (seals_ahead_ && !pages_.store->hold(ledger.ahead(), index_)) return false;
+  if (pages_due == 0 && pages_for(end) == pages_for(length_) && end % kPageTokens != 0) return true;
+  save_for_abort(pages_due);
+  if (pages_due == 0) return true;
+  for (int page = n_sealed_; page < ledger.end_sealed(); ++page) {
+    if (!pages_.store->hold(ledger.sealed(page), index_)) return false;
+  }
+  if (layer_.evict > 0 || max_protected_tokens(layer_, ledger.end_sealed()) > 0)
+    masks_.reserve(masks_.size() + pages_due);
+  return reserve_protected(ledger.end_sealed());
 }
 
 void HeadState::append(MatrixView<const float> k, MatrixView<const float> v) {
   for (int done = 0; done < k.rows;) {
     const int n = std::min(k.rows - done, kPageTokens - length_ % kPageTokens);
-    tail_.append(length_, k.slice(done, n), v.slice(done, n));
+    pages_.store->append(pages_.ledger->tail(length_ / kPageTokens), index_, length_ % kPageTokens,
+                         k.slice(done, n), v.slice(done, n));
     length_ += n;
     done += n;
   }
 }
 
 // A step that seals, or ends a page, changes masks, scores and correction in place.
-void HeadState::save_for_abort(const StepDemand& demand) {
+void HeadState::save_for_abort(int pages_due) {
   if (!layer_.needs_scores() && layer_.evict == 0 && !head_.corrected) return;
   saved_.masks = masks_;
   saved_.scores = scores_;
   saved_.correction = correction_;
   saved_.valid = true;
-  if (demand.sealed_pages > 0 && head_.corrected) correction_.reserve(plan_.geometry.head_dim);
+  if (pages_due > 0 && head_.corrected) correction_.reserve(plan_.geometry.head_dim);
 }
 
 TokenMask HeadState::protected_tokens(int page) const {
@@ -197,12 +166,13 @@ void HeadState::evict(std::size_t n_protected) {
   }
 }
 
-// Committed pages stay until a step is committed: an abort wants them back.
+// Committed pages stay until a step is committed, since an abort wants them back, and while a fork shares
+// them.
 void HeadState::free_evicted_pages() {
   if (layer_.evict == 0) return;
   for (const PageMask& page : masks_) {
-    if (page.mask.count() < kPageTokens) continue;
-    for (int s = 0; s < 2; ++s) release(std::exchange(sealed_[s][page.page], kNoPage), pools_.sealed[s]);
+    const PageEntry entry = pages_.ledger->sealed(page.page);
+    if (is_gone(page) && !pages_.store->shared(entry)) pages_.store->drop(entry, index_);
   }
 }
 
@@ -211,14 +181,11 @@ void HeadState::correct(int page, const TokenMask& mask) {
   const int d = plan_.geometry.head_dim;
   const std::size_t size = static_cast<std::size_t>(kPageTokens) * d;
   std::vector<float> errors(size), rounded(size);
-  read_tail(0, page, errors);
-  const auto decode = [&](int s) {
-    side_plan(s).sealed->decode(pools_.sealed[s]->data(sealed_[s][page - first_sealed_]), kPageTokens,
-                                side_plan(s).context, rounded.data());
-  };
-  decode(0);
+  read_tail(Side::key, page, errors);
+  const PageEntry entry = pages_.ledger->sealed(page);
+  pages_.store->read(entry, index_, Side::key, kPageTokens, rounded.data());
   for (std::size_t i = 0; i < size; ++i) errors[i] -= rounded[i];
-  decode(1);
+  pages_.store->read(entry, index_, Side::value, kPageTokens, rounded.data());
   correction_.add(head_.k.context.constants.find(kKeyAdapter), {errors.data(), kPageTokens, d},
                   {rounded.data(), kPageTokens, d}, mask);
 }
@@ -236,46 +203,25 @@ void HeadState::protect_rows(int s, int page, const TokenMask& mask, const float
     if (s == 0) protected_tokens_.push_back(page * kPageTokens + t);
     plan_.tail->encode_rows(values + static_cast<std::ptrdiff_t>(t) * plan_.geometry.head_dim,
                             static_cast<int>(row % protected_rows_), 1, protected_context_[s],
-                            pools_.protected_pages->data(protected_pages_[s][row / protected_rows_]));
+                            pages_.protected_pages->data(protected_pages_[s][row / protected_rows_]));
     ++row;
   }
 }
 
-void HeadState::read_tail(int s, int page, std::vector<float>& values) const {
+void HeadState::read_tail(Side side, int page, std::vector<float>& values) const {
   values.resize(static_cast<std::size_t>(kPageTokens) * plan_.geometry.head_dim);
-  const TailRows rows = tail_.rows(s, page);
-  plan_.tail->decode(rows.bytes, kPageTokens, *rows.context, values.data());
-}
-
-void HeadState::encode_page(int s, const TokenMask& mask, const std::vector<float>& values, PageList& into) {
-  const SidePlan& side = side_plan(s);
-  KVANT_CHECK(!spare_sealed_[s].empty(), "seal beyond what the step reserved");
-  const PageId sealed = spare_sealed_[s].back();
-  spare_sealed_[s].pop_back();
-  side.sealed->encode(values.data(), mask, side.context, pools_.sealed[s]->data(sealed));
-  into.push_back(sealed);
-}
-
-void HeadState::seal_side(int s, int page, const TokenMask& mask, std::vector<float>& scratch) {
-  read_tail(s, page, scratch);
-  if (layer_.evict > 0 && mask.count() == kPageTokens) {
-    sealed_[s].push_back(kNoPage);
-  } else if (!ahead_[s].empty()) {
-    sealed_[s].push_back(ahead_[s].back());
-    ahead_[s].pop_back();
-  } else {
-    encode_page(s, mask, scratch, sealed_[s]);
-  }
+  pages_.store->read(pages_.ledger->tail(page), index_, side, kPageTokens, values.data());
 }
 
 void HeadState::seal_ahead(std::vector<float>& scratch) {
-  if (!seals_ahead_ || length_ < (n_sealed_ + 1) * kPageTokens) return;
+  if (!seals_ahead_ || length_ < pages_.ledger->end()) return;
   seals_ahead_ = false;
   const TokenMask left_out = protected_tokens(n_sealed_);
-  for (int s = 0; s < 2; ++s) {
-    read_tail(s, n_sealed_, scratch);
-    encode_page(s, left_out, scratch, ahead_[s]);
+  for (const Side side : kSides) {
+    read_tail(side, n_sealed_, scratch);
+    pages_.store->seal(pages_.ledger->ahead(), index_, side, left_out, scratch.data());
   }
+  ahead_ = true;
 }
 
 void HeadState::seal_until(int n_pages, std::vector<float>& scratch) {
@@ -285,42 +231,42 @@ void HeadState::seal_until(int n_pages, std::vector<float>& scratch) {
     if (!protected_set.empty() || layer_.evict > 0) masks_.push_back({n_sealed_, protected_set});
     if (layer_.evict > 0) evict(first_row + protected_set.count());
     const TokenMask left_out = layer_.evict > 0 ? masks_.back().mask : protected_set;
-    for (int s = 0; s < 2; ++s) {
-      seal_side(s, n_sealed_, left_out, scratch);
-      protect_rows(s, n_sealed_, protected_set, scratch.data(), first_row);
+    const bool is_encoded = std::exchange(ahead_, false) || (layer_.evict > 0 && is_gone(masks_.back()));
+    for (const Side side : kSides) {
+      read_tail(side, n_sealed_, scratch);
+      if (!is_encoded)
+        pages_.store->seal(pages_.ledger->sealed(n_sealed_), index_, side, left_out, scratch.data());
+      protect_rows(static_cast<int>(side), n_sealed_, protected_set, scratch.data(), first_row);
     }
     if (!correction_.empty()) correct(n_sealed_, protected_set);
-    tail_.recycle(n_sealed_);
   }
 }
 
 void HeadState::commit() {
+  KVANT_CHECK(length_ == pages_.ledger->length() && n_sealed_ == pages_.ledger->n_sealed(),
+              "a layer was not run in the step");
   free_evicted_pages();
-  for (int s = 0; s < 2; ++s) {
-    release_all(spare_sealed_[s], pools_.sealed[s]);
-    release_all(spare_protected_[s], pools_.protected_pages);
-  }
-  tail_.commit(n_sealed_);
+  const PageEntry ahead = pages_.ledger->ahead();
+  if (ahead.held() && !ahead_) pages_.store->drop(ahead, index_);
+  for (int s = 0; s < 2; ++s) release_all(spare_protected_[s], pages_.protected_pages);
   saved_ = {};
 }
 
 void HeadState::abort() {
-  const auto cut = [&](PageList& list, PagePool* pool, std::size_t size) {
-    for (std::size_t i = size; i < list.size(); ++i) release(list[i], pool);
-    if (list.size() > size) list.resize(size);
-  };
+  ahead_ = committed_.ahead;
+  const PageEntry ahead = pages_.ledger->ahead();
+  if (ahead.held() && !ahead_) pages_.store->drop(ahead, index_);
   for (int s = 0; s < 2; ++s) {
-    cut(sealed_[s], pools_.sealed[s], committed_.n_sealed - first_sealed_);
-    cut(ahead_[s], pools_.sealed[s], committed_.ahead);
-    cut(protected_pages_[s], pools_.protected_pages, protected_pages(committed_.protected_rows));
-    release_all(spare_sealed_[s], pools_.sealed[s]);
-    release_all(spare_protected_[s], pools_.protected_pages);
+    const std::size_t left = protected_pages(committed_.protected_rows);
+    for (std::size_t i = left; i < protected_pages_[s].size(); ++i)
+      pages_.protected_pages->release(protected_pages_[s][i]);
+    if (protected_pages_[s].size() > left) protected_pages_[s].resize(left);
+    release_all(spare_protected_[s], pages_.protected_pages);
   }
-  tail_.abort();
   protected_tokens_.resize(committed_.protected_rows);
   masks_.resize(committed_.masks);
-  length_ = committed_.length;
-  n_sealed_ = committed_.n_sealed;
+  length_ = pages_.ledger->length();
+  n_sealed_ = pages_.ledger->n_sealed();
   if (saved_.valid) {
     masks_ = std::move(saved_.masks);
     scores_ = std::move(saved_.scores);
@@ -331,28 +277,32 @@ void HeadState::abort() {
   }
 }
 
+bool HeadState::has_pages(int page, PageEntry entry) const {
+  if (entry.room != kSealedRoom) return true;
+  if (page == n_sealed_) return ahead_;
+  return layer_.evict == 0 || !is_gone(masks_[page]);
+}
+
 void HeadState::list_pages(int first_visible, std::vector<PageView>& pages) const {
   pages.clear();
-  const auto sealed = [&](int s, int i) {
-    const SidePlan& side = side_plan(s);
-    return PageSide{side.sealed, pools_.sealed[s]->data(sealed_[s][i]), &side.context};
+  const PageLedger& ledger = *pages_.ledger;
+  const auto add = [&](PageView view, PageEntry entry) {
+    view.k = pages_.store->side(entry, index_, Side::key);
+    view.v = pages_.store->side(entry, index_, Side::value);
+    pages.push_back(view);
   };
   const auto protected_set = [&](int s, PageId id) {
-    return PageSide{plan_.tail, pools_.protected_pages->data(id), &protected_context_[s]};
-  };
-  const auto unsealed = [&](int s, int page) {
-    const TailRows rows = tail_.rows(s, page);
-    return PageSide{plan_.tail, rows.bytes, rows.context};
+    return PageSide{plan_.tail, pages_.protected_pages->data(id), &protected_context_[s]};
   };
   auto mask = masks_.begin();
-  for (int page = std::max(first_sealed_, first_visible / kPageTokens); page < n_sealed_; ++page) {
+  for (int page = std::max(first_page(), first_visible / kPageTokens); page < n_sealed_; ++page) {
     while (mask != masks_.end() && mask->page < page) ++mask;
     PageView view{.first_token = page * kPageTokens, .n_tokens = kPageTokens};
-    if (mask != masks_.end() && mask->page == page) view.masked = mask->mask;
-    if (sealed_[0][page - first_sealed_] == kNoPage) continue;
-    view.k = sealed(0, page - first_sealed_);
-    view.v = sealed(1, page - first_sealed_);
-    pages.push_back(view);
+    if (mask != masks_.end() && mask->page == page) {
+      if (is_gone(*mask)) continue;
+      view.masked = mask->mask;
+    }
+    add(view, ledger.sealed(page));
   }
   const int n_protected = static_cast<int>(protected_tokens_.size());
   const int rows = static_cast<int>(protected_rows_);
@@ -365,96 +315,66 @@ void HeadState::list_pages(int first_visible, std::vector<PageView>& pages) cons
     pages.push_back(view);
   }
   for (int page = std::max(n_sealed_, first_visible / kPageTokens); page * kPageTokens < length_; ++page) {
-    PageView view{.first_token = page * kPageTokens,
-                  .n_tokens = std::min(kPageTokens, length_ - page * kPageTokens)};
-    view.k = unsealed(0, page);
-    view.v = unsealed(1, page);
-    pages.push_back(view);
+    add({.first_token = page * kPageTokens, .n_tokens = std::min(kPageTokens, length_ - page * kPageTokens)},
+        ledger.tail(page));
   }
-}
-
-void HeadState::free_before(int token) {
-  const int first_needed = std::min(token / kPageTokens, n_sealed_);
-  if (first_needed <= first_sealed_) return;
-  for (int s = 0; s < 2; ++s) {
-    for (int page = first_sealed_; page < first_needed; ++page) {
-      pools_.sealed[s]->release(sealed_[s][page - first_sealed_]);
-    }
-    sealed_[s].erase(sealed_[s].begin(), sealed_[s].begin() + (first_needed - first_sealed_));
-  }
-  first_sealed_ = first_needed;
 }
 
 bool HeadState::unshare_last_protected(std::size_t rows_left) {
   if (protected_rows_ == 0 || rows_left % protected_rows_ == 0) return true;
   const std::size_t last = rows_left / protected_rows_;
   for (int s = 0; s < 2; ++s) {
-    if (!pools_.protected_pages->shared(protected_pages_[s][last])) continue;
+    if (!pages_.protected_pages->shared(protected_pages_[s][last])) continue;
     PageList copy;
-    if (!copy_page(pools_.protected_pages, protected_pages_[s][last], copy)) return false;
-    pools_.protected_pages->release(protected_pages_[s][last]);
+    if (!copy_page(pages_.protected_pages, protected_pages_[s][last], copy)) return false;
+    pages_.protected_pages->release(protected_pages_[s][last]);
     protected_pages_[s][last] = copy[0];
   }
   return true;
 }
 
-// Decodes the first n_tokens of a sealed page back into the tail's page of that number; protected rows return
-// exactly.
-void HeadState::reopen(int s, int page, int n_tokens, std::size_t first_protected) const {
-  const SidePlan& side = side_plan(s);
-  const int d = plan_.geometry.head_dim;
+void HeadState::reopen(int page, int n_tokens, PageEntry sealed, PageEntry tail) const {
+  const std::ptrdiff_t d = plan_.geometry.head_dim;
   std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d);
-  const TailRows rows = tail_.rows(s, page);
-  side.sealed->decode(pools_.sealed[s]->data(sealed_[s][page - first_sealed_]), n_tokens, side.context,
-                      values.data());
-  plan_.tail->encode_rows(values.data(), 0, n_tokens, *rows.context, rows.bytes);
-  for (std::size_t i = first_protected;
-       i < protected_tokens_.size() && protected_tokens_[i] < page * kPageTokens + n_tokens; ++i) {
-    const int row = static_cast<int>(i % protected_rows_);
-    plan_.tail->decode(pools_.protected_pages->data(protected_pages_[s][i / protected_rows_]), row + 1,
-                       protected_context_[s], values.data());
-    plan_.tail->encode_rows(values.data() + static_cast<std::ptrdiff_t>(row) * d,
-                            protected_tokens_[i] % kPageTokens, 1, *rows.context, rows.bytes);
+  for (const Side side : kSides) {
+    pages_.store->read(sealed, index_, side, n_tokens, values.data());
+    pages_.store->write_rows(tail, index_, side, 0, n_tokens, values.data());
+    const auto s = static_cast<int>(side);
+    for (std::size_t i = protected_before(page * kPageTokens);
+         i < protected_tokens_.size() && protected_tokens_[i] < page * kPageTokens + n_tokens; ++i) {
+      const int row = static_cast<int>(i % protected_rows_);
+      plan_.tail->decode(pages_.protected_pages->data(protected_pages_[s][i / protected_rows_]), row + 1,
+                         protected_context_[s], values.data());
+      pages_.store->write_rows(tail, index_, side, protected_tokens_[i] % kPageTokens, 1,
+                               values.data() + row * d);
+    }
   }
 }
 
-void HeadState::drop_sealed_from(int page, std::size_t protected_left) {
-  first_sealed_ = std::min(first_sealed_, page);  // pages freed by a sliding window: the cut is at 0
-  const auto n_sealed = static_cast<std::size_t>(page - first_sealed_);
-  const std::size_t n_protected = protected_pages(protected_left);
-  for (int s = 0; s < 2; ++s) {
-    for (std::size_t i = n_sealed; i < sealed_[s].size(); ++i) release(sealed_[s][i], pools_.sealed[s]);
-    for (std::size_t i = n_protected; i < protected_pages_[s].size(); ++i)
-      pools_.protected_pages->release(protected_pages_[s][i]);
-    sealed_[s].resize(n_sealed);
-    protected_pages_[s].resize(n_protected);
-    release_all(ahead_[s], pools_.sealed[s]);
-  }
-  protected_tokens_.resize(protected_left);
-  std::erase_if(masks_, [&](const PageMask& m) { return m.page >= page; });
-  n_sealed_ = page;
+// Rows of protected tokens before `token`.
+std::size_t HeadState::protected_before(int token) const {
+  return std::lower_bound(protected_tokens_.begin(), protected_tokens_.end(), token) -
+         protected_tokens_.begin();
 }
 
 bool HeadState::truncate(int n_tokens) {
   const int page = n_tokens / kPageTokens;
-  if (page >= n_sealed_) {
-    if (!tail_.truncate(n_tokens)) return false;
-    for (int s = 0; s < 2 && page == n_sealed_; ++s) release_all(ahead_[s], pools_.sealed[s]);
-    length_ = n_tokens;
-    scores_.truncate(n_tokens);
-    return true;
-  }
-  const auto protected_left = static_cast<std::size_t>(
-      std::lower_bound(protected_tokens_.begin(), protected_tokens_.end(), page * kPageTokens) -
-      protected_tokens_.begin());
-  const int n_open = n_tokens % kPageTokens;
-  if (!unshare_last_protected(protected_left) || !tail_.restart(page, n_open)) return false;
-  for (int s = 0; s < 2 && n_open > 0; ++s) reopen(s, page, n_open, protected_left);
-  drop_sealed_from(page, protected_left);
+  if (page <= n_sealed_) ahead_ = false;
+  length_ = n_tokens;
   scores_.truncate(n_tokens);
+  if (page >= n_sealed_) return true;
+  const std::size_t rows_left = protected_before(page * kPageTokens);
+  if (!unshare_last_protected(rows_left)) return false;
+  for (PageList& pages : protected_pages_) {
+    for (std::size_t i = protected_pages(rows_left); i < pages.size(); ++i)
+      pages_.protected_pages->release(pages[i]);
+    pages.resize(protected_pages(rows_left));
+  }
+  protected_tokens_.resize(rows_left);
+  std::erase_if(masks_, [&](const PageMask& m) { return m.page >= page; });
   if (n_tokens == 0) checkpoint_ = {};
   correction_ = checkpoint_;
-  length_ = n_tokens;
+  n_sealed_ = page;
   return true;
 }
 
@@ -468,23 +388,16 @@ bool HeadState::copy_from(const HeadState& from) {
   const std::size_t full_protected =
       protected_rows_ == 0 ? 0 : from.protected_tokens_.size() / protected_rows_;
   for (int s = 0; s < 2; ++s) {
-    sealed_[s] = from.sealed_[s];
-    for (PageId page : sealed_[s]) {
-      if (page != kNoPage) pools_.sealed[s]->retain(page);
-    }
-    ahead_[s] = from.ahead_[s];
-    for (PageId page : ahead_[s]) pools_.sealed[s]->retain(page);
     for (std::size_t i = 0; i < from.protected_pages_[s].size(); ++i) {
       if (i >= full_protected) {
-        if (!copy_page(pools_.protected_pages, from.protected_pages_[s][i], protected_pages_[s]))
+        if (!copy_page(pages_.protected_pages, from.protected_pages_[s][i], protected_pages_[s]))
           return false;
         continue;
       }
       protected_pages_[s].push_back(from.protected_pages_[s][i]);
-      pools_.protected_pages->retain(from.protected_pages_[s][i]);
+      pages_.protected_pages->retain(from.protected_pages_[s][i]);
     }
   }
-  if (!tail_.copy_from(from.tail_)) return false;
   protected_tokens_ = from.protected_tokens_;
   masks_ = from.masks_;
   scores_ = from.scores_;
@@ -492,27 +405,104 @@ bool HeadState::copy_from(const HeadState& from) {
   checkpoint_ = from.checkpoint_;
   length_ = from.length_;
   n_sealed_ = from.n_sealed_;
-  first_sealed_ = from.first_sealed_;
+  ahead_ = from.ahead_;
+  return true;
+}
+
+void HeadState::save(ByteWriter& to) const {
+  to.write(static_cast<std::int32_t>(protected_tokens_.size()));
+  to.write_all(std::span<const int>(protected_tokens_));
+  const int n = static_cast<int>(protected_tokens_.size()), rows = static_cast<int>(protected_rows_);
+  for (int s = 0; s < 2; ++s) {
+    for (int row = 0; row < n; row += rows) {
+      PageContext context = protected_context_[s];
+      const int n_here = context.page_tokens = std::min(rows, n - row);
+      plan_.tail->copy_rows(pages_.protected_pages->data(protected_pages_[s][row / rows]),
+                            protected_context_[s], n_here, context,
+                            to.skip(plan_.tail->short_page_bytes(context.head_dim, n_here)));
+    }
+  }
+  to.write(static_cast<std::int32_t>(masks_.size()));
+  for (const PageMask& mask : masks_) {
+    to.write(static_cast<std::int32_t>(mask.page));
+    to.write(mask.mask.words);
+  }
+  if (layer_.needs_scores()) scores_.save(to);
+  if (!head_.corrected) return;
+  correction_.save(to);
+  checkpoint_.save(to);
+}
+
+bool HeadState::load_protected(ByteReader& from) {
+  const int n = from.read_int(0, max_protected_tokens(layer_, n_sealed_)),
+            rows = static_cast<int>(protected_rows_);
+  protected_tokens_ = from.read_all<int>(n);
+  from.require(std::is_sorted(protected_tokens_.begin(), protected_tokens_.end()) &&
+               (n == 0 || (from.ok() && protected_tokens_.front() >= 0 &&
+                           protected_tokens_.back() < n_sealed_ * kPageTokens)));
+  for (int s = 0; s < 2; ++s) {
+    for (int row = 0; from.ok() && row < n; row += rows) {
+      PageContext context = protected_context_[s];
+      const int n_here = context.page_tokens = std::min(rows, n - row);
+      const std::byte* bytes = from.skip(plan_.tail->short_page_bytes(context.head_dim, n_here));
+      if (bytes == nullptr) break;
+      if (!take_pages(protected_pages_[s], pages_.protected_pages, 1)) return false;
+      plan_.tail->copy_rows(bytes, context, n_here, protected_context_[s],
+                            pages_.protected_pages->data(protected_pages_[s].back()));
+    }
+  }
+  return true;
+}
+
+bool HeadState::load(ByteReader& from) {
+  length_ = pages_.ledger->length();
+  n_sealed_ = pages_.ledger->n_sealed();
+  if (!load_protected(from)) return false;
+  const int n_masks = from.read_int(0, n_sealed_);
+  for (int i = 0, next = 0; i < n_masks && from.ok(); ++i) {
+    PageMask mask{.page = from.read_int(next, n_sealed_ - 1)};
+    next = mask.page + 1;
+    mask.mask.words = from.read<decltype(mask.mask.words)>();
+    masks_.push_back(mask);
+  }
+  from.require(layer_.evict == 0 || n_masks == n_sealed_);
+  const Geometry& g = plan_.geometry;
+  if (layer_.needs_scores()) scores_.load(from, length_, g.group(), g.head_dim);
+  if (head_.corrected) {
+    correction_.load(from, g.head_dim);
+    checkpoint_.load(from, g.head_dim);
+  }
+  return true;
+}
+
+void HeadState::export_page(int page, std::byte* entry) const {
+  if (has_pages(page, pages_.ledger->sealed(page)))
+    pages_.store->export_pages(pages_.ledger->sealed(page), index_, entry);
+}
+
+bool HeadState::import_page(int page, const std::byte* entry) {
+  const PageEntry sealed = pages_.ledger->sealed(page);
+  if (!has_pages(page, sealed)) return true;
+  if (!pages_.store->hold(sealed, index_)) return false;
+  pages_.store->import_pages(entry, index_, sealed);
   return true;
 }
 
 HeadState::Bytes HeadState::bytes() const {
   Bytes b;
-  for (int s = 0; s < 2; ++s) {
-    const std::ptrdiff_t n_held = std::ssize(sealed_[s]) - std::ranges::count(sealed_[s], kNoPage);
-    b.sealed += n_held * static_cast<std::int64_t>(pools_.sealed[s]->page_bytes());
-    if (!protected_pages_[s].empty())
-      b.protected_pages +=
-          static_cast<std::int64_t>(protected_pages_[s].size() * pools_.protected_pages->page_bytes());
-    b.tail += static_cast<std::int64_t>(ahead_[s].size() * pools_.sealed[s]->page_bytes());
-  }
-  b.tail += tail_.bytes() + scores_.observer_bytes();
+  for_each_page([&](const HeldPage& page) {
+    using Kind = HeldPage::Kind;
+    (page.kind == Kind::sealed ? b.sealed
+     : page.kind == Kind::tail ? b.tail
+                               : b.protected_pages) += page.bytes;
+  });
+  b.tail += scores_.observer_bytes();
   b.lists = list_bytes(static_cast<int>(protected_tokens_.size()), static_cast<int>(masks_.size())) +
             scores_.bytes() + correction_.bytes() + checkpoint_.bytes();
   b.protected_tokens = static_cast<int>(protected_tokens_.size());
   b.masked_pages = static_cast<int>(masks_.size());
-  b.sealed_tokens = static_cast<int>(sealed_[0].size()) * kPageTokens;
-  b.tokens = length_ - first_sealed_ * kPageTokens;
+  b.sealed_tokens = (n_sealed_ - first_page()) * kPageTokens;
+  b.tokens = length_ - first_page() * kPageTokens;
   return b;
 }
 
