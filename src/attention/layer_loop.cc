@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "attention/integer_rounding.h"
+#include "attention/observation.h"
+#include "attention/prompt_attention.h"
 #include "attention/query_tile.h"
-#include "attention/reference/observation.h"
-#include "attention/reference/prompt_attention.h"
-#include "attention/reference/tile_attention.h"
 #include "attention/softmax.h"
 #include "attention/step_memory.h"
+#include "attention/tile_attention.h"
 #include "cache/feature_map.h"
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
