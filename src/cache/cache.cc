@@ -65,6 +65,10 @@ void Step::abort() {
 Cache::Cache(std::shared_ptr<const Plan> plan, std::int64_t byte_limit)
     : plan_(std::move(plan)), pools_(byte_limit) {
   group_layers();
+  const Geometry& g = plan_->geometry;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (int h = 0; h < g.n_kv_heads; ++h) protected_stores_.push_back(protected_store(layer, h));
+  }
 }
 
 Cache::~Cache() {
@@ -85,9 +89,18 @@ void Cache::group_layers() {
     group.store = std::make_unique<HostPageStore>(*plan_, group.layers, pools_);
 }
 
-PagePool* Cache::protected_pool(int layer) {
-  const int rows = protected_page_rows(*plan_, layer);
-  return rows == 0 ? nullptr : pools_.of(plan_->tail->short_page_bytes(plan_->geometry.head_dim, rows));
+ProtectedStore Cache::protected_store(int layer, int kv_head) {
+  ProtectedStore store;
+  const int rows = protected_page_rows(*plan_, layer), d = plan_->geometry.head_dim;
+  if (rows == 0) return store;
+  store.format = plan_->tail;
+  store.pool = pools_.of(plan_->tail->short_page_bytes(d, rows));
+  store.rows_per_page = rows;
+  for (const Side side : kSides) {
+    const HeadConstants& constants = plan_->head(layer, kv_head).side(side).context.constants;
+    store.contexts[static_cast<int>(side)] = {d, constants, {}, rows};
+  }
+  return store;
 }
 
 Cache::Sequence Cache::empty_sequence() {
@@ -98,8 +111,11 @@ Cache::Sequence Cache::empty_sequence() {
   sequence.heads.reserve(static_cast<std::size_t>(g.n_layers) * g.n_kv_heads);
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const int group = group_of_layer_[layer];
-    const HeadPages pages{groups_[group].store.get(), sequence.ledgers[group].get(), protected_pool(layer)};
-    for (int h = 0; h < g.n_kv_heads; ++h) sequence.heads.emplace_back(*plan_, layer, h, pages);
+    for (int h = 0; h < g.n_kv_heads; ++h) {
+      const HeadPages pages{groups_[group].store.get(), sequence.ledgers[group].get(),
+                            &protected_stores_[layer * g.n_kv_heads + h]};
+      sequence.heads.emplace_back(*plan_, layer, h, pages);
+    }
   }
   return sequence;
 }

@@ -171,7 +171,7 @@ class Cache {
 
   HeadState& mutable_head(SequenceId sequence, int layer, int kv_head);
   void group_layers();
-  PagePool* protected_pool(int layer);
+  ProtectedStore protected_store(int layer, int kv_head);
   // The head's states of a group's layers, in order.
   template <class SequenceOf, class Visit>
   void for_each_head(SequenceOf& sequence, const LayerGroup& group, const Visit& visit) const {
@@ -197,7 +197,8 @@ class Cache {
   std::shared_ptr<const Plan> plan_;
   PagePools pools_;
   std::vector<LayerGroup> groups_;
-  std::vector<int> group_of_layer_;  // [n_layers]
+  std::vector<int> group_of_layer_;               // [n_layers]
+  std::vector<ProtectedStore> protected_stores_;  // [n_layers * n_kv_heads]
   std::map<SequenceId, Sequence> sequences_;
   SequenceId next_id_ = 0;
   bool step_open_ = false;

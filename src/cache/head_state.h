@@ -8,9 +8,9 @@
 // overwritten before commit().
 #pragma once
 
-#include <array>
 #include <cstddef>
-#include <span>
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/matrix_view.h"
@@ -20,6 +20,7 @@
 #include "cache/page_ledger.h"
 #include "cache/page_pool.h"
 #include "cache/page_store.h"
+#include "cache/protected_rows.h"
 #include "cache/token_scores.h"
 #include "recipe/plan.h"
 
@@ -27,38 +28,21 @@ namespace kvant {
 
 // Where the pages of one head are.
 struct HeadPages {
-  HostPageStore* store = nullptr;       // of its layer group
-  const PageLedger* ledger = nullptr;   // of its sequence and group
-  PagePool* protected_pages = nullptr;  // of protected_page_rows() rows, both sides; null: none
+  HostPageStore* store = nullptr;                  // of its layer group
+  const PageLedger* ledger = nullptr;              // of its sequence and group
+  const ProtectedStore* protected_rows = nullptr;  // of the head
 };
 
-// Rows of a protected page, 0 where nothing is protected: the layer's sink, where only that is.
-int protected_page_rows(const Plan& plan, int layer);
-// Tokens of the layer that are protected at most, with n_sealed pages sealed, the sink included.
-int max_protected_tokens(const LayerPlan& layer, int n_sealed);
 // When a head encodes a page before it is due (HeadState::seal_ahead): after that many tokens of the open
 // page, 2 to 127. 0: never, since what is left out of its pages is only known when they are due, or nothing
 // holds them until then.
 int seal_ahead_turn(const Plan& plan, int layer, int kv_head);
-
-// A page of both sides: tokens [first_token, first_token + n_tokens) but those in `masked`. Protected rows
-// come as pages whose tokens are not consecutive: `is_protected` is set, and every one is visible to every
-// query.
-struct PageView {
-  int first_token = 0;
-  int n_tokens = 0;
-  bool is_protected = false;
-  const int* protected_tokens = nullptr;  // of protected rows: the absolute index of each
-  TokenMask masked;
-  PageSide k, v;
-};
 
 class HeadState {
  public:
   // All references outlive the state.
   HeadState(const Plan& plan, int layer, int kv_head, const HeadPages& pages);
   HeadState(HeadState&&) noexcept = default;
-  ~HeadState();
 
   int length() const { return length_; }                          // tokens, provisional ones included
   int n_sealed() const { return n_sealed_; }                      // pages, likewise
@@ -86,10 +70,12 @@ class HeadState {
 
   // The scores that choose which tokens a seal protects and evicts; the backend feeds it before it seals.
   // Null when the layer needs none.
-  TokenScores* scores() { return layer_.needs_scores() ? &scores_ : nullptr; }
-  const TokenScores* scores() const { return layer_.needs_scores() ? &scores_ : nullptr; }
+  TokenScores* scores() { return layer_.needs_scores() ? &attended_->scores : nullptr; }
+  const TokenScores* scores() const { return layer_.needs_scores() ? &attended_->scores : nullptr; }
   // The correction of the sealed pages; null when the recipe has none.
-  const CorrectionState* correction() const { return correction_.empty() ? nullptr : &correction_; }
+  const CorrectionState* correction() const {
+    return attended_ == nullptr || attended_->correction.empty() ? nullptr : &attended_->correction;
+  }
 
   // The pages that hold tokens >= first_visible, oldest first; protected rows come before the tail.
   void list_pages(int first_visible, std::vector<PageView>& pages) const;
@@ -105,7 +91,9 @@ class HeadState {
   // token or lies in the tail. Scores keep what the queries of pages that had ended gave them.
   bool truncate(int n_tokens);
   // Remembers the correction for truncate().
-  void checkpoint() { checkpoint_ = correction_; }
+  void checkpoint() {
+    if (attended_ != nullptr) attended_->checkpoint = attended_->correction;
+  }
   // Makes this empty state a copy of `from` that shares its full protected pages; its ledger is to be one of
   // from's. False, or std::bad_alloc, when memory is exhausted: drop this state.
   bool copy_from(const HeadState& from);
@@ -148,46 +136,44 @@ class HeadState {
       visit(HeldPage{sealed ? HeldPage::Kind::sealed : HeldPage::Kind::tail, entry.room, entry.id,
                      pages_.store->shared(entry), pages_.store->head_bytes(entry.room, index_)});
     });
-    for (const PageId page : protected_pages_[0]) {  // K's stands for V's, which comes and goes with it
-      visit(HeldPage{HeldPage::Kind::protected_rows, 0, page, pages_.protected_pages->shared(page),
-                     2 * static_cast<std::int64_t>(pages_.protected_pages->page_bytes())});
-    }
+    protected_.for_each_page([&](PageId page, bool shared, std::int64_t bytes) {
+      visit(HeldPage{HeldPage::Kind::protected_rows, 0, page, shared, bytes});
+    });
   }
 
  private:
-  using PageList = std::vector<PageId>;
   struct PageMask {
     int page = 0;
     TokenMask mask;
   };
   struct Marks {  // the committed state
-    std::size_t protected_rows = 0, masks = 0;
+    std::size_t masks = 0;
     bool ahead = false;
   };
 
-  std::size_t protected_pages(std::size_t rows) const;
-  std::size_t protected_before(int token) const;
   TokenMask protected_tokens(int page) const;
   void evict(std::size_t n_protected);
   void free_evicted_pages();
   bool is_gone(const PageMask& page) const { return layer_.evict > 0 && page.mask.count() == kPageTokens; }
   bool has_pages(int page, PageEntry entry) const;
-  bool reserve_protected(int n_sealed);
-  bool load_protected(ByteReader& from);
   void save_for_abort(int pages_due);
   void correct(int page, const TokenMask& mask);
   void read_tail(Side side, int page, std::vector<float>& values) const;
-  void protect_rows(int s, int page, const TokenMask& mask, const float* values, std::size_t first_row);
-  void release_all(PageList& list, PagePool* pool);
-  bool take_pages(PageList& list, PagePool* pool, std::size_t count);
-  bool copy_page(PagePool* pool, PageId from, PageList& list);
-  bool unshare_last_protected(std::size_t rows_left);
+
+  // What attention leaves behind, and what a step that seals or ends a page would overwrite.
+  struct Attended {
+    TokenScores scores;
+    CorrectionState correction, checkpoint;
+  };
+  struct Saved {
+    std::vector<PageMask> masks;
+    TokenScores scores;
+    CorrectionState correction;
+  };
 
   const Plan& plan_;
   const LayerPlan& layer_;
   const HeadPlan& head_;
-  std::size_t protected_rows_;        // protected_page_rows() of the layer
-  PageContext protected_context_[2];  // of protected pages
   HeadPages pages_;
   int index_;                 // among the heads of the store
   int ahead_turn_;            // tokens of the open page when it is this head's turn to seal ahead; 0: never
@@ -196,20 +182,11 @@ class HeadState {
 
   int length_ = 0;  // how far this head is; between steps, what the ledger says
   int n_sealed_ = 0;
-  std::array<PageList, 2> protected_pages_;  // protected rows, protected_page_rows() a page
-  std::vector<int> protected_tokens_;        // absolute token index of each protected row
-  std::vector<PageMask> masks_;              // by page, ascending; with eviction, of every sealed page
-  std::array<PageList, 2> spare_protected_;  // reserved for the step
+  ProtectedRows protected_;
+  std::vector<PageMask> masks_;  // by page, ascending; with eviction, of every sealed page
   Marks committed_;
-  TokenScores scores_;
-  CorrectionState correction_, checkpoint_;
-  // What a step that seals would overwrite; kept until it is closed.
-  struct Saved {
-    bool valid = false;
-    std::vector<PageMask> masks;
-    TokenScores scores;
-    CorrectionState correction;
-  } saved_;
+  std::unique_ptr<Attended> attended_;  // null where the recipe neither chooses, evicts nor corrects
+  std::unique_ptr<Saved> saved_;        // of the step, until it is closed
 };
 
 }  // namespace kvant

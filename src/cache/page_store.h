@@ -27,6 +27,18 @@ struct PageSide {
   const PageContext* context = nullptr;
 };
 
+// A page of both sides: tokens [first_token, first_token + n_tokens) but those in `masked`. Protected rows
+// come as pages whose tokens are not consecutive: `is_protected` is set, and every one is visible to every
+// query.
+struct PageView {
+  int first_token = 0;
+  int n_tokens = 0;
+  bool is_protected = false;
+  const int* protected_tokens = nullptr;  // of protected rows: the absolute index of each
+  TokenMask masked;
+  PageSide k, v;
+};
+
 // Threads may work on different heads of the same entries at the same time, while nobody takes, holds, drops
 // or releases.
 class HostPageStore final : public EntryStore {
