@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "attention/integer_rounding.h"
+#include "attention/observation.h"
+#include "attention/prompt_attention.h"
 #include "attention/query_tile.h"
-#include "attention/reference/observation.h"
-#include "attention/reference/prompt_attention.h"
-#include "attention/reference/tile_attention.h"
 #include "attention/softmax.h"
 #include "attention/step_memory.h"
+#include "attention/tile_attention.h"
 #include "cache/feature_map.h"
+#include "cache/page_counts.h"
 #include "cache/schedule.h"
 
 namespace kvant {
@@ -163,7 +164,7 @@ void LayerLoop::seal_before(Step& step, int layer, HeadWork& work, std::vector<f
   const int seal_point = seal_point_before(step.first_token(work.slice), step.slices()[work.slice].is_prompt);
   if (seal_point < 0) return;
   step.head(work.slice, layer, work.kv_head)
-      .seal_until(pages_due(seal_point, step.plan().layers[layer].window), scratch);
+      .seal_until(sealed_pages(seal_point, step.plan().layers[layer].window), scratch);
 }
 
 // Transforms and stores the tile's new tokens.
@@ -211,7 +212,7 @@ void LayerLoop::load_queries(const Step& step, int layer, const LayerRows& rows,
   tile.q_scale.clear();
   if (plan.recipe.products == Products::integer) quantize_queries(tile, plan.geometry.head_dim);
   const int window = plan.layers[layer].sliding_window;
-  const int first_visible = window > 0 ? std::max(0, tile.first_token + 1 - window) : 0;
+  const int first_visible = first_visible_token(tile.first_token, window);
   step.head(work.slice, layer, work.kv_head).list_pages(first_visible, work.pages);
 }
 
@@ -364,7 +365,7 @@ void LayerLoop::seal_after(Step& step, int layer, HeadWork& work, std::vector<fl
   HeadState& state = step.head(work.slice, layer, work.kv_head);
   if (work.observers.rows() > 0) state.scores()->end_page(work.tile.query_end, work.token_weights);
   if (work.tile.seal_point >= 0)
-    state.seal_until(pages_due(work.tile.seal_point, step.plan().layers[layer].window), scratch);
+    state.seal_until(sealed_pages(work.tile.seal_point, step.plan().layers[layer].window), scratch);
   state.seal_ahead(scratch);
 }
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "attention/query_tile.h"
-#include "attention/reference/tile_attention.h"
+#include "attention/tile_attention.h"
 
 namespace kvant {
 UnquantizedTokens unquantized_tokens(const HeadState& head) {

@@ -5,10 +5,11 @@
 #include <new>
 #include <random>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
-#include "cache/schedule.h"
+#include "cache/page_counts.h"
 
 namespace kvant {
 
@@ -62,14 +63,11 @@ void Step::abort() {
 }
 
 Cache::Cache(std::shared_ptr<const Plan> plan, std::int64_t byte_limit)
-    : plan_(std::move(plan)), budget_(byte_limit) {
+    : plan_(std::move(plan)), pools_(byte_limit) {
+  group_layers();
   const Geometry& g = plan_->geometry;
-  tail_stores_.reserve(static_cast<std::size_t>(g.n_layers) * g.n_kv_heads);  // tails point to them
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    for (int h = 0; h < g.n_kv_heads; ++h) {
-      tail_stores_.push_back(tail_store(layer, h));
-      head_pools_.push_back(head_pools(layer, h));
-    }
+    for (int h = 0; h < g.n_kv_heads; ++h) protected_stores_.push_back(protected_store(layer, h));
   }
 }
 
@@ -77,45 +75,46 @@ Cache::~Cache() {
   KVANT_CHECK(!step_open_, "cache destroyed with an open step");
 }
 
-PagePool* Cache::pool(std::size_t page_bytes) {
-  auto& pool = pools_[page_bytes];
-  if (pool == nullptr) pool = std::make_unique<PagePool>(page_bytes, memory_, budget_);
-  return pool.get();
+void Cache::group_layers() {
+  for (int layer = 0; layer < plan_->geometry.n_layers; ++layer) {
+    const LayerPlan& of_layer = plan_->layers[layer];
+    const GroupRules rules{of_layer.window, of_layer.sliding_window, plan_->recipe.prefill};
+    const auto found = std::find_if(groups_.begin(), groups_.end(),
+                                    [&](const LayerGroup& group) { return group.rules == rules; });
+    group_of_layer_.push_back(static_cast<int>(found - groups_.begin()));
+    if (found == groups_.end()) groups_.push_back({rules, {}, nullptr});
+    groups_[group_of_layer_.back()].layers.push_back(layer);
+  }
+  for (LayerGroup& group : groups_)
+    group.store = std::make_unique<HostPageStore>(*plan_, group.layers, pools_);
 }
 
-TailStore Cache::tail_store(int layer, int kv_head) {
-  const int d = plan_->geometry.head_dim;
-  TailStore store;
+ProtectedStore Cache::protected_store(int layer, int kv_head) {
+  ProtectedStore store;
+  const int rows = protected_page_rows(*plan_, layer), d = plan_->geometry.head_dim;
+  if (rows == 0) return store;
   store.format = plan_->tail;
-  for (int i = 0; i < kTailSizes; ++i) {
-    const int room = (i + 1) * kTailStep;
-    store.pools[i] = pool(plan_->tail->short_page_bytes(d, room));
-    for (const Side side : kSides) {
-      const HeadConstants& constants = plan_->head(layer, kv_head).side(side).context.constants;
-      store.contexts[static_cast<int>(side)][i] = {d, constants, {}, room};
-    }
+  store.pool = pools_.of(plan_->tail->short_page_bytes(d, rows));
+  store.rows_per_page = rows;
+  for (const Side side : kSides) {
+    const HeadConstants& constants = plan_->head(layer, kv_head).side(side).context.constants;
+    store.contexts[static_cast<int>(side)] = {d, constants, {}, rows};
   }
   return store;
-}
-
-HeadPools Cache::head_pools(int layer, int kv_head) {
-  const int d = plan_->geometry.head_dim;
-  const HeadPlan& head = plan_->head(layer, kv_head);
-  HeadPools pools;
-  pools.sealed = {pool(head.k.sealed->page_bytes(d)), pool(head.v.sealed->page_bytes(d))};
-  pools.tail = &tail_stores_.back();
-  const int protected_rows = protected_page_rows(*plan_, layer);
-  if (protected_rows > 0) pools.protected_pages = pool(plan_->tail->short_page_bytes(d, protected_rows));
-  return pools;
 }
 
 Cache::Sequence Cache::empty_sequence() {
   const Geometry& g = plan_->geometry;
   Sequence sequence;
+  for (const LayerGroup& group : groups_)
+    sequence.ledgers.push_back(std::make_unique<PageLedger>(group.rules, *group.store));
   sequence.heads.reserve(static_cast<std::size_t>(g.n_layers) * g.n_kv_heads);
   for (int layer = 0; layer < g.n_layers; ++layer) {
+    const int group = group_of_layer_[layer];
     for (int h = 0; h < g.n_kv_heads; ++h) {
-      sequence.heads.emplace_back(*plan_, layer, h, head_pools_[layer * g.n_kv_heads + h]);
+      const HeadPages pages{groups_[group].store.get(), sequence.ledgers[group].get(),
+                            &protected_stores_[layer * g.n_kv_heads + h]};
+      sequence.heads.emplace_back(*plan_, layer, h, pages);
     }
   }
   return sequence;
@@ -124,9 +123,10 @@ Cache::Sequence Cache::empty_sequence() {
 Error Cache::out_of_memory(const char* doing) const {
   return error(
       "out of memory while {}: the KV cache holds {:.1f} MiB{}; use fewer tokens or a smaller recipe", doing,
-      static_cast<double>(budget_.taken()) / (1 << 20),
-      budget_.limit() > 0 ? fmt::format(" of {:.1f} MiB", static_cast<double>(budget_.limit()) / (1 << 20))
-                          : "");
+      static_cast<double>(pools_.budget().taken()) / (1 << 20),
+      pools_.budget().limit() > 0
+          ? fmt::format(" of {:.1f} MiB", static_cast<double>(pools_.budget().limit()) / (1 << 20))
+          : "");
 }
 
 Status Cache::check_idle(SequenceId sequence, const char* doing) const {
@@ -147,7 +147,7 @@ Result<SequenceId> Cache::fork(SequenceId from) {
   try {
     const Sequence& source = sequences_.at(from);
     Sequence copy = empty_sequence();
-    copy.length = source.length;
+    for (std::size_t i = 0; i < groups_.size(); ++i) copy.ledgers[i]->copy_from(*source.ledgers[i]);
     copy.checkpoint_pages = source.checkpoint_pages;
     for (std::size_t i = 0; i < copy.heads.size(); ++i) {
       if (!copy.heads[i].copy_from(source.heads[i])) return out_of_memory("forking a sequence");
@@ -159,12 +159,9 @@ Result<SequenceId> Cache::fork(SequenceId from) {
   }
 }
 
-Status Cache::truncate(SequenceId sequence, int n_tokens) {
-  KVANT_RETURN_IF_ERROR(check_idle(sequence, "truncate"));
-  Sequence& s = sequences_.at(sequence);
-  if (n_tokens < 0 || n_tokens > s.length) {
-    return error("cannot truncate to {} tokens: the sequence has {}", n_tokens, s.length);
-  }
+Status Cache::check_truncation(const Sequence& s, int n_tokens) const {
+  if (n_tokens < 0 || n_tokens > s.length())
+    return error("cannot truncate to {} tokens: the sequence has {}", n_tokens, s.length());
   const int sealed_tokens = s.heads[0].n_sealed() * kPageTokens;
   const bool sums_up = std::any_of(s.heads.begin(), s.heads.end(),
                                    [](const HeadState& head) { return head.correction() != nullptr; });
@@ -183,31 +180,50 @@ Status Cache::truncate(SequenceId sequence, int n_tokens) {
           "of {}, keep those, or fork before it goes on",
           n_tokens, label(plan_->recipe), sealed_tokens, kPageTokens);
     }
-    const int first_needed = g.slides(layer) ? std::max(0, n_tokens - g.sliding_window[layer] + 1) : 0;
-    const int first_held = s.heads[layer * g.n_kv_heads].first_page() * kPageTokens;
+    const int first_needed = first_visible_token(n_tokens, g.sliding_window[layer]);
+    const int first_held = s.ledgers[group_of_layer_[layer]]->first_page() * kPageTokens;
     if (n_tokens > 0 && first_needed < first_held) {
       return error("cannot truncate to {} tokens: layer {} slides over {} tokens and holds those from {} on",
                    n_tokens, layer, g.sliding_window[layer], first_held);
     }
   }
-  // Forked first, so that a failure half-way through the heads leaves the sequence as it was.
+  return {};
+}
+
+bool Cache::truncate_copy(Sequence& copy, int n_tokens) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const auto reopen = [&](PageEntry sealed, PageEntry tail) {
+      for_each_head(copy, groups_[i], [&](const HeadState& head) {
+        head.reopen(n_tokens / kPageTokens, n_tokens % kPageTokens, sealed, tail);
+      });
+    };
+    if (!copy.ledgers[i]->truncate(n_tokens, reopen)) return false;
+  }
+  return std::all_of(copy.heads.begin(), copy.heads.end(),
+                     [&](HeadState& head) { return head.truncate(n_tokens); });
+}
+
+// A fork is cut and takes the sequence's place, so that a failure half-way leaves that as it was.
+Status Cache::truncate(SequenceId sequence, int n_tokens) {
+  KVANT_RETURN_IF_ERROR(check_idle(sequence, "truncate"));
+  Sequence& s = sequences_.at(sequence);
+  KVANT_RETURN_IF_ERROR(check_truncation(s, n_tokens));
   Result<SequenceId> shorter = fork(sequence);
   if (!shorter.ok()) return shorter.error();
+  Sequence& copy = sequences_.at(*shorter);
+  bool enough = true;
   try {
-    for (HeadState& head : sequences_.at(*shorter).heads) {
-      if (!head.truncate(n_tokens)) {
-        free(*shorter);
-        return out_of_memory("truncating a sequence");
-      }
-    }
+    enough = truncate_copy(copy, n_tokens);
   } catch (const std::bad_alloc&) {
-    free(*shorter);
-    return out_of_memory("truncating a sequence");
+    enough = false;
   }
-  std::swap(s.heads, sequences_.at(*shorter).heads);
-  s.length = n_tokens;
-  if (n_tokens == 0) s.checkpoint_pages = -1;
+  if (enough) {
+    std::swap(s.heads, copy.heads);
+    std::swap(s.ledgers, copy.ledgers);
+    if (n_tokens == 0) s.checkpoint_pages = -1;
+  }
   free(*shorter);
+  if (!enough) return out_of_memory("truncating a sequence");
   return {};
 }
 
@@ -231,7 +247,7 @@ void Cache::free(SequenceId sequence) {
 
 int Cache::length(SequenceId sequence) const {
   const auto found = sequences_.find(sequence);
-  return found == sequences_.end() ? 0 : found->second.length;
+  return found == sequences_.end() ? 0 : found->second.length();
 }
 
 HeadState& Cache::mutable_head(SequenceId sequence, int layer, int kv_head) {
@@ -243,17 +259,17 @@ const HeadState& Cache::head(SequenceId sequence, int layer, int kv_head) const 
 }
 
 bool Cache::reserve_slice(const StepSlice& slice) {
-  const Geometry& g = plan_->geometry;
   Sequence& s = sequences_.at(slice.sequence);
-  bool enough = true;
-  for (int layer = 0; layer < g.n_layers; ++layer) {
-    const HeadState& first = s.heads[layer * g.n_kv_heads];
-    const StepDemand demand =
-        step_demand(*plan_, layer, s.length, first.n_sealed(), slice.n_tokens, slice.is_prompt);
-    for (int h = 0; h < g.n_kv_heads && enough; ++h)
-      enough = mutable_head(slice.sequence, layer, h).reserve(demand);
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    PageLedger& ledger = *s.ledgers[i];
+    if (!ledger.reserve(slice.n_tokens, slice.is_prompt)) return false;
+    bool enough = true;
+    for_each_head(s, groups_[i], [&](HeadState& head) {
+      enough = enough && (!head.seals_ahead() || ledger.hold_ahead()) && head.reserve();
+    });
+    if (!enough) return false;
   }
-  return enough;
+  return true;
 }
 
 Status Cache::check_slices(const std::vector<StepSlice>& slices) const {
@@ -281,7 +297,9 @@ Result<std::unique_ptr<Step>> Cache::reserve(std::vector<StepSlice> slices) {
     step_open_ = true;
     for (const StepSlice& slice : step->slices_) {
       // Marks first: an abort returns every head to them, reserved or not.
-      for (HeadState& h : sequences_.at(slice.sequence).heads) h.begin();
+      Sequence& s = sequences_.at(slice.sequence);
+      for (const auto& ledger : s.ledgers) ledger->begin();
+      for (HeadState& h : s.heads) h.begin();
     }
     for (const StepSlice& slice : step->slices_) enough = enough && reserve_slice(slice);
   } catch (const std::bad_alloc&) {
@@ -293,19 +311,15 @@ Result<std::unique_ptr<Step>> Cache::reserve(std::vector<StepSlice> slices) {
 }
 
 void Cache::close(Step& step, bool commit) {
-  const Geometry& g = plan_->geometry;
   step_open_ = false;
   for (const StepSlice& slice : step.slices_) {
     Sequence& s = sequences_.at(slice.sequence);
-    for (HeadState& head : s.heads) commit ? head.commit() : head.abort();
-    if (!commit) continue;
-    s.length += slice.n_tokens;
-    for (int layer = 0; layer < g.n_layers; ++layer) {
-      for (int h = 0; h < g.n_kv_heads; ++h) {
-        HeadState& state = s.heads[layer * g.n_kv_heads + h];
-        KVANT_CHECK(state.length() == s.length, "a layer was not run in the step");
-        if (g.slides(layer)) state.free_before(s.length - g.sliding_window[layer] + 1);
-      }
+    if (commit) {
+      for (const auto& ledger : s.ledgers) ledger->commit();
+      for (HeadState& head : s.heads) head.commit();
+    } else {
+      for (HeadState& head : s.heads) head.abort();
+      for (const auto& ledger : s.ledgers) ledger->abort();
     }
   }
 }
@@ -334,26 +348,38 @@ CacheBytes Cache::bytes(SequenceId sequence) const {
   return total;
 }
 
+struct Cache::SharedPages {
+  std::set<std::tuple<int, HeadState::HeldPage::Kind, int, int>> pages;  // head, and what names it there
+};
+
+// Takes from a sequence's bytes what other ones have counted, and remembers what it shares.
+void Cache::leave_out_shared(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const {
+  using Kind = HeadState::HeldPage::Kind;
+  for (int i = 0; i < static_cast<int>(sequence.heads.size()); ++i) {
+    const bool protects = plan_->layers[i / plan_->geometry.n_kv_heads].protect > 0;
+    sequence.heads[i].for_each_page([&](const HeadState::HeldPage& page) {
+      if (!page.shared || counted.pages.emplace(i, page.kind, page.room, page.id).second) return;
+      (page.kind == Kind::sealed ? bytes.sealed
+       : page.kind == Kind::tail ? bytes.tail
+       : protects                ? bytes.protected_tokens
+                                 : bytes.sink) -= page.bytes;
+    });
+  }
+}
+
 CacheBytes Cache::bytes() const {
   CacheBytes total;
-  std::set<std::pair<const PagePool*, PageId>> seen;
-  std::int64_t shared = 0;
+  SharedPages counted;
   for (const auto& [id, sequence] : sequences_) {
-    const CacheBytes b = bytes(id);
+    CacheBytes b = bytes(id);
+    leave_out_shared(sequence, counted, b);
     total.sealed += b.sealed;
     total.protected_tokens += b.protected_tokens;
     total.sink += b.sink;
     total.tail += b.tail;
     total.sealed_elements += b.sealed_elements;
     total.elements += b.elements;
-    for (const HeadState& head : sequence.heads) {
-      head.for_each_page([&](const PagePool* pool, PageId page) {
-        if (!pool->shared(page) || seen.emplace(pool, page).second) return;
-        shared += static_cast<std::int64_t>(pool->page_bytes());
-      });
-    }
   }
-  total.sealed -= shared;
   return total;
 }
 
@@ -396,7 +422,7 @@ Status Cache::fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t se
         HeadState& head = (*step)->head(0, layer, h);
         head.append({k.data(), n, g.head_dim}, {v.data(), n, g.head_dim});
         if (head.scores() != nullptr && n == kPageTokens) score_synthetic(head, g);
-        const int due = pages_due(head.length(), plan_->layers[layer].window);
+        const int due = sealed_pages(head.length(), plan_->layers[layer].window);
         if (due > head.n_sealed()) head.seal_until(due, scratch);
       }
     }

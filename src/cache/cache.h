@@ -19,9 +19,9 @@
 
 #include "base/result.h"
 #include "cache/head_state.h"
-#include "cache/memory_budget.h"
+#include "cache/page_ledger.h"
 #include "cache/page_pool.h"
-#include "cache/slab_memory.h"
+#include "cache/page_store.h"
 #include "recipe/plan.h"
 
 namespace kvant {
@@ -113,7 +113,7 @@ class Cache {
   const Plan& plan() const { return *plan_; }
 
   SequenceId add();                          // an empty sequence
-  Result<SequenceId> fork(SequenceId from);  // shares sealed pages, copies the tail
+  Result<SequenceId> fork(SequenceId from);  // shares all pages; who goes on first copies the open one
   // Keeps the first n_tokens. A cut inside a sealed page decodes that page back into the tail: its rounding
   // stays, and so do pages sealed within the window. A cut that a correction has to forget pages for restores
   // that of the checkpoint: exact where no later page stays sealed, else those have none. An error (more
@@ -129,6 +129,14 @@ class Cache {
   bool holds(SequenceId sequence) const { return sequences_.contains(sequence); }
   int length(SequenceId sequence) const;  // tokens committed; 0 if it isn't held
 
+  // All that a sequence holds, as bytes that are the same whatever the plan's page order: what
+  // import_sequence() makes a sequence of. They say nothing of model, recipe and constants, which the caller
+  // has to tell apart.
+  Result<std::vector<std::byte>> export_sequence(SequenceId sequence) const;
+  // A sequence that goes on exactly as the exported one would. An error: bytes that no cache of this plan has
+  // exported, a step is open, out of memory.
+  Result<SequenceId> import_sequence(std::span<const std::byte> bytes);
+
   // Opens a step: at most one at a time, and each sequence at most once in it. On an error (out of memory, or
   // a step that can't be) every sequence is as it was.
   Result<std::unique_ptr<Step>> reserve(std::vector<StepSlice> slices);
@@ -136,7 +144,7 @@ class Cache {
   CacheBytes bytes(SequenceId sequence) const;  // of one sequence (none: if it isn't held); shared pages
                                                 // count fully
   CacheBytes bytes() const;                     // of all sequences; shared pages count once
-  std::int64_t bytes_reserved() const { return budget_.taken(); }  // from the operating system
+  std::int64_t bytes_reserved() const { return pools_.budget().taken(); }  // from the operating system
 
   // Pages of one head of a sequence that is held, between steps: for tests and reports. See HeadState.
   const HeadState& head(SequenceId sequence, int layer, int kv_head) const;
@@ -148,30 +156,49 @@ class Cache {
 
  private:
   friend class Step;
+  // Layers whose pages are opened, sealed and freed together.
+  struct LayerGroup {
+    GroupRules rules;
+    std::vector<int> layers;  // ascending
+    std::unique_ptr<HostPageStore> store;
+  };
   struct Sequence {
-    std::vector<HeadState> heads;  // [n_layers * n_kv_heads]
-    int length = 0;
-    int checkpoint_pages = -1;  // sealed when it was made; -1: none
+    std::vector<std::unique_ptr<PageLedger>> ledgers;  // [n_groups]
+    std::vector<HeadState> heads;                      // [n_layers * n_kv_heads]
+    int checkpoint_pages = -1;                         // sealed when it was made; -1: none
+    int length() const { return ledgers[0]->length(); }
   };
 
   HeadState& mutable_head(SequenceId sequence, int layer, int kv_head);
-  PagePool* pool(std::size_t page_bytes);
-  TailStore tail_store(int layer, int kv_head);
-  HeadPools head_pools(int layer, int kv_head);
+  void group_layers();
+  ProtectedStore protected_store(int layer, int kv_head);
+  // The head's states of a group's layers, in order.
+  template <class SequenceOf, class Visit>
+  void for_each_head(SequenceOf& sequence, const LayerGroup& group, const Visit& visit) const {
+    const int n = plan_->geometry.n_kv_heads;
+    for (const int layer : group.layers) {
+      for (int h = 0; h < n; ++h) visit(sequence.heads[layer * n + h]);
+    }
+  }
   Sequence empty_sequence();
   Error out_of_memory(const char* doing) const;
+  struct SharedPages;
+  void leave_out_shared(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;
   // An error where the caller may not touch the sequence now. doing: "fork".
   Status check_idle(SequenceId sequence, const char* doing) const;
   Status check_slices(const std::vector<StepSlice>& slices) const;
+  Status check_truncation(const Sequence& sequence, int n_tokens) const;
+  bool import_into(Sequence& sequence, ByteReader& from);
+  bool import_entries(Sequence& sequence, int group, ByteReader& from);
+  bool truncate_copy(Sequence& copy, int n_tokens);
   bool reserve_slice(const StepSlice& slice);
   void close(Step& step, bool commit);
 
   std::shared_ptr<const Plan> plan_;
-  MemoryBudget budget_;
-  SlabMemory memory_;
-  std::map<std::size_t, std::unique_ptr<PagePool>> pools_;  // by page bytes
-  std::vector<TailStore> tail_stores_;                      // [n_layers * n_kv_heads]
-  std::vector<HeadPools> head_pools_;                       // [n_layers * n_kv_heads]
+  PagePools pools_;
+  std::vector<LayerGroup> groups_;
+  std::vector<int> group_of_layer_;               // [n_layers]
+  std::vector<ProtectedStore> protected_stores_;  // [n_layers * n_kv_heads]
   std::map<SequenceId, Sequence> sequences_;
   SequenceId next_id_ = 0;
   bool step_open_ = false;

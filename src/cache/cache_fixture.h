@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cache/cache.h"
+#include "cache/page_counts.h"
 #include "cache/schedule.h"
 #include "recipe/constant_needs.h"
 
@@ -166,7 +167,7 @@ inline void run_layer_without_attention(Step& step, int layer) {
       HeadState& head = step.head(s, layer, h);
       const int window = plan.layers[layer].window;
       if (const int point = seal_point_before(step.first_token(s), slice.is_prompt); point >= 0) {
-        head.seal_until(pages_due(point, window), scratch);
+        head.seal_until(sealed_pages(point, window), scratch);
       }
       for (const Tile& tile :
            schedule(step.first_token(s), slice.n_tokens, {slice.is_prompt, plan.recipe.prefill})) {
@@ -176,7 +177,7 @@ inline void run_layer_without_attention(Step& step, int layer) {
           plan.head(layer, h).v.transform.forward({v.data(), 1, d});
           head.append({k.data(), 1, d}, {v.data(), 1, d});
         }
-        if (tile.seal_point >= 0) head.seal_until(pages_due(tile.seal_point, window), scratch);
+        if (tile.seal_point >= 0) head.seal_until(sealed_pages(tile.seal_point, window), scratch);
       }
       head.seal_ahead(scratch);
     }

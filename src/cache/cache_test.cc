@@ -316,6 +316,35 @@ TEST(CacheBytes, OfForksCountSharedPagesOnce) {
   EXPECT_EQ(cache.bytes().all(), one);
 }
 
+// Whoever goes on takes memory for its own tail, and for no more.
+TEST(CacheBytes, OfManyForksAreOnePrefixAndTheirTails) {
+  constexpr int kPrefix = 16384, kForks = 64;
+  for (const char* recipe : {"kvant-4bit", "kvant-2bit", "k=ch4g128,v=tok4g128,window=128"}) {
+    Cache cache(plan_for(recipe, small_geometry()), 0);
+    const SequenceId prefix = cache.add();
+    ASSERT_TRUE(cache.fill_synthetic(prefix, kPrefix, 1).ok());
+    const CacheBytes one = cache.bytes();
+    const std::int64_t reserved = cache.bytes_reserved();
+    std::vector<SequenceId> forks;
+    for (int i = 0; i < kForks; ++i) forks.push_back(*cache.fork(prefix));
+    const std::int64_t lists = kForks * one.protected_tokens;  // of masks and sinks: each has its own
+    EXPECT_EQ(cache.bytes().all(), one.all() + lists) << recipe << ": forks that have not gone on";
+    std::int64_t own = 0;
+    for (int i = 0; i < kForks; ++i) {
+      const std::int64_t before = cache.bytes(forks[i]).all();
+      ASSERT_TRUE(append_tokens(cache, forks[i], 1 + i % 40).ok());
+      own += cache.bytes(forks[i]).all() - before;
+    }
+    const CacheBytes all = cache.bytes();
+    EXPECT_EQ(all.all(), one.all() + lists + own) << recipe;
+    EXPECT_EQ(all.sealed, one.sealed) << recipe;
+    EXPECT_LE(own, kForks * std::int64_t{2 * 2 * 2 * 64 * 2} * 48) << recipe;  // 48 tokens in 16 bits
+    EXPECT_LE(cache.bytes_reserved(), reserved + own + own / 4 + (16 << 17)) << recipe;  // whole slabs
+    for (const SequenceId fork : forks) cache.free(fork);
+    EXPECT_EQ(cache.bytes().all(), one.all()) << recipe;
+  }
+}
+
 TEST(SlidingWindow, FreesPagesOlderThanItAndKeepsNoSink) {
   Geometry g = small_geometry();
   g.sliding_window = {200, 0};

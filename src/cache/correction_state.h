@@ -9,6 +9,7 @@
 
 #include "base/matrix_view.h"
 #include "base/token_mask.h"
+#include "cache/byte_stream.h"
 
 namespace kvant {
 
@@ -27,6 +28,10 @@ class CorrectionState {
 
   // out <- phi S [d]; returns phi P. phi: [D].
   float apply(std::span<const float> phi, float* out) const;
+
+  // For interchange: nothing, or all sums. load() refuses other sizes.
+  void save(ByteWriter& to) const;
+  void load(ByteReader& from, int head_dim);
 
   // S and P: [D][d + 1], P in the last column.
   std::span<const float> sums() const { return sums_; }

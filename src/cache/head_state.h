@@ -1,86 +1,62 @@
-// HeadState: the pages of one (sequence, layer, KV head), and the moves of a step on them.
+// HeadState: what one (sequence, layer, KV head) has beside its group's page entries, and its moves on them
+// in a step.
 //
-// Tokens in order: sealed pages, then unsealed ones (the tail). Protected tokens are copied to pages
-// of their own ("protected rows") when their page is sealed, and are masked out of it. Evicted tokens are
-// masked out of their page and kept nowhere; a page of which nothing is left is freed. During a step,
-// everything beyond the committed marks is provisional; nothing committed is overwritten before commit().
+// Which entries hold its pages is in the ledger, their bytes are in the store. Protected tokens are copied to
+// pages of their own ("protected rows") when their page is sealed, and are masked out of it. Evicted tokens
+// are masked out of their page and kept nowhere; a page of which nothing is left is freed. During a step,
+// heads advance by themselves; everything beyond the committed marks is provisional, and nothing committed is
+// overwritten before commit().
 #pragma once
 
-#include <array>
 #include <cstddef>
-#include <span>
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/matrix_view.h"
 #include "base/token_mask.h"
+#include "cache/byte_stream.h"
 #include "cache/correction_state.h"
+#include "cache/page_ledger.h"
 #include "cache/page_pool.h"
-#include "cache/tail.h"
+#include "cache/page_store.h"
+#include "cache/protected_rows.h"
 #include "cache/token_scores.h"
 #include "recipe/plan.h"
 
 namespace kvant {
 
-// The pools that serve one head.
-struct HeadPools {
-  std::array<PagePool*, 2> sealed{};    // by side
-  const TailStore* tail = nullptr;      // unsealed pages
-  PagePool* protected_pages = nullptr;  // of protected_page_rows() rows, both sides; null: none
+// Where the pages of one head are.
+struct HeadPages {
+  HostPageStore* store = nullptr;                  // of its layer group
+  const PageLedger* ledger = nullptr;              // of its sequence and group
+  const ProtectedStore* protected_rows = nullptr;  // of the head
 };
 
-// Rows of a protected page, 0 where nothing is protected: the layer's sink, where only that is.
-int protected_page_rows(const Plan& plan, int layer);
-// Tokens of the layer that are protected at most, with n_sealed pages sealed, the sink included.
-int max_protected_tokens(const LayerPlan& layer, int n_sealed);
 // When a head encodes a page before it is due (HeadState::seal_ahead): after that many tokens of the open
 // page, 2 to 127. 0: never, since what is left out of its pages is only known when they are due, or nothing
 // holds them until then.
 int seal_ahead_turn(const Plan& plan, int layer, int kv_head);
 
-// One side of a page, as attention reads it.
-struct PageSide {
-  const Format* format = nullptr;
-  const std::byte* bytes = nullptr;
-  const PageContext* context = nullptr;
-};
-
-// A page of both sides: tokens [first_token, first_token + n_tokens) but those in `masked`. Protected rows
-// come as pages whose tokens are not consecutive: `is_protected` is set, and every one is visible to every
-// query.
-struct PageView {
-  int first_token = 0;
-  int n_tokens = 0;
-  bool is_protected = false;
-  const int* protected_tokens = nullptr;  // of protected rows: the absolute index of each
-  TokenMask masked;
-  PageSide k, v;
-};
-
-// What a step needs at most, by layer: see step_demand().
-struct StepDemand {
-  int tail_pages = 0;      // new whole tail pages, beyond those recycled within the step
-  int sealed_pages = 0;    // pages to be sealed, a side
-  int protected_rows = 0;  // protected tokens at the end of the step, at most
-  int length = 0;          // tokens at the end of the step
-  bool one_token = false;  // a decode step
-};
-
 class HeadState {
  public:
   // All references outlive the state.
-  HeadState(const Plan& plan, int layer, int kv_head, const HeadPools& pools);
+  HeadState(const Plan& plan, int layer, int kv_head, const HeadPages& pages);
   HeadState(HeadState&&) noexcept = default;
-  ~HeadState();
 
-  int length() const { return length_; }            // tokens, provisional ones included
-  int n_sealed() const { return n_sealed_; }        // pages
-  int first_page() const { return first_sealed_; }  // older ones were freed (sliding window)
+  int length() const { return length_; }                          // tokens, provisional ones included
+  int n_sealed() const { return n_sealed_; }                      // pages, likewise
+  int first_page() const { return pages_.ledger->first_page(); }  // older ones were freed (sliding window)
 
-  // --- a step: reserve, any number of append / seal, then commit or abort ---
+  // --- a step: begin, reserve, any number of append / seal, then commit or abort ---
   // Marks the state that abort() returns to.
   void begin();
-  // Takes pages for the demand. False when memory is exhausted: call abort().
-  bool reserve(const StepDemand& demand);
+  // Whether the step of a ledger that has reserved is this head's turn to seal ahead: the ledger then is to
+  // hold an entry for it.
+  bool seals_ahead() const;
+  // Takes memory for what its ledger has reserved. False, or std::bad_alloc, when memory is exhausted: call
+  // abort().
+  bool reserve();
   // Writes n new tokens at the end. k, v: [n, d], transformed, finite.
   void append(MatrixView<const float> k, MatrixView<const float> v);
   // Seals the oldest unsealed pages until n_pages are sealed. scratch: resized as needed.
@@ -89,32 +65,47 @@ class HeadState {
   // and heads are due at the same token; of decoded tokens each layer and head has another one for this,
   // so that no token takes much longer than the rest. After append; what queries see stays as it is.
   void seal_ahead(std::vector<float>& scratch);
-  void commit();
-  void abort();
+  void commit();  // after the ledger's
+  void abort();   // before the ledger's
 
   // The scores that choose which tokens a seal protects and evicts; the backend feeds it before it seals.
   // Null when the layer needs none.
-  TokenScores* scores() { return layer_.needs_scores() ? &scores_ : nullptr; }
-  const TokenScores* scores() const { return layer_.needs_scores() ? &scores_ : nullptr; }
+  TokenScores* scores() { return layer_.needs_scores() ? &attended_->scores : nullptr; }
+  const TokenScores* scores() const { return layer_.needs_scores() ? &attended_->scores : nullptr; }
   // The correction of the sealed pages; null when the recipe has none.
-  const CorrectionState* correction() const { return correction_.empty() ? nullptr : &correction_; }
+  const CorrectionState* correction() const {
+    return attended_ == nullptr || attended_->correction.empty() ? nullptr : &attended_->correction;
+  }
 
   // The pages that hold tokens >= first_visible, oldest first; protected rows come before the tail.
   void list_pages(int first_visible, std::vector<PageView>& pages) const;
 
   // --- between steps ---
-  // Frees sealed pages that lie wholly before `token` (sliding window).
-  void free_before(int token);
-  // Keeps tokens [0, n_tokens). False, and nothing changed, when memory is exhausted.
+  // Writes the first n_tokens of a sealed page into a tail's entry, protected ones as they are kept: for
+  // PageLedger::truncate().
+  void reopen(int page, int n_tokens, PageEntry sealed, PageEntry tail) const;
+  // Keeps tokens [0, n_tokens), as the ledger has done. False, or std::bad_alloc, when memory is exhausted:
+  // drop this state.
   // Requires n_tokens <= length(), that the page of n_tokens was not freed, with a correction that n_tokens
   // is 0, lies in the tail, or behind the pages of a checkpoint, and with eviction that it is a page's first
   // token or lies in the tail. Scores keep what the queries of pages that had ended gave them.
   bool truncate(int n_tokens);
   // Remembers the correction for truncate().
-  void checkpoint() { checkpoint_ = correction_; }
-  // Makes this empty state a copy of `from` that shares its sealed and full protected pages. False when
-  // memory is exhausted: drop this state.
+  void checkpoint() {
+    if (attended_ != nullptr) attended_->checkpoint = attended_->correction;
+  }
+  // Makes this empty state a copy of `from` that shares its full protected pages; its ledger is to be one of
+  // from's. False, or std::bad_alloc, when memory is exhausted: drop this state.
   bool copy_from(const HeadState& from);
+
+  // For interchange: all that lies beside the entries. load() makes this empty state what was saved, once its
+  // ledger has its lengths, and refuses what can't be. False, or std::bad_alloc, when memory is exhausted:
+  // drop this state.
+  void save(ByteWriter& to) const;
+  bool load(ByteReader& from);
+  // This head's pages of a sealed entry, in the entry's canonical bytes; evicted ones are left as they are.
+  void export_page(int page, std::byte* entry) const;
+  bool import_page(int page, const std::byte* entry);
 
   // Bytes of the lists of protected tokens and of masked pages.
   static std::int64_t list_bytes(int n_protected, int n_masked_pages) {
@@ -130,80 +121,72 @@ class HeadState {
   };
   Bytes bytes() const;
 
-  // Calls visit(pool, page) for every page held: to count shared pages once.
+  // Calls visit(page) with all that this head holds of entries and protected pages, both sides together.
+  struct HeldPage {
+    enum class Kind : std::uint8_t { sealed, tail, protected_rows } kind;  // tail: encoded ahead, too
+    int room, id;                                                          // name it among those of its kind
+    bool shared;
+    std::int64_t bytes;
+  };
   template <class Visit>
   void for_each_page(const Visit& visit) const {
-    for (int s = 0; s < 2; ++s) {
-      for (PageId p : sealed_[s]) {
-        if (p != kNoPage) visit(pools_.sealed[s], p);
-      }
-      for (PageId p : ahead_[s]) visit(pools_.sealed[s], p);
-      for (PageId p : protected_pages_[s]) visit(pools_.protected_pages, p);
-    }
-    tail_.for_each_page(visit);
+    pages_.ledger->for_each_entry([&](int page, PageEntry entry) {
+      if (!has_pages(page, entry)) return;
+      const bool sealed = entry.room == kSealedRoom && page < n_sealed_;
+      visit(HeldPage{sealed ? HeldPage::Kind::sealed : HeldPage::Kind::tail, entry.room, entry.id,
+                     pages_.store->shared(entry), pages_.store->head_bytes(entry.room, index_)});
+    });
+    protected_.for_each_page([&](PageId page, bool shared, std::int64_t bytes) {
+      visit(HeldPage{HeldPage::Kind::protected_rows, 0, page, shared, bytes});
+    });
   }
 
  private:
-  using PageList = std::vector<PageId>;
   struct PageMask {
     int page = 0;
     TokenMask mask;
   };
   struct Marks {  // the committed state
-    int length = 0, n_sealed = 0;
-    std::size_t protected_rows = 0, masks = 0, ahead = 0;
+    std::size_t masks = 0;
+    bool ahead = false;
   };
 
-  std::size_t protected_pages(std::size_t rows) const;
-  const SidePlan& side_plan(int s) const { return s == 0 ? head_.k : head_.v; }
   TokenMask protected_tokens(int page) const;
   void evict(std::size_t n_protected);
   void free_evicted_pages();
-  void save_for_abort(const StepDemand& demand);
+  bool is_gone(const PageMask& page) const { return layer_.evict > 0 && page.mask.count() == kPageTokens; }
+  bool has_pages(int page, PageEntry entry) const;
+  void save_for_abort(int pages_due);
   void correct(int page, const TokenMask& mask);
-  void read_tail(int s, int page, std::vector<float>& values) const;
-  void encode_page(int s, const TokenMask& mask, const std::vector<float>& values, PageList& into);
-  void seal_side(int s, int page, const TokenMask& mask, std::vector<float>& scratch);
-  void protect_rows(int s, int page, const TokenMask& mask, const float* values, std::size_t first_row);
-  void release_all(PageList& list, PagePool* pool);
-  bool take_pages(PageList& list, PagePool* pool, std::size_t count);
-  bool copy_page(PagePool* pool, PageId from, PageList& list);
-  bool unshare_last_protected(std::size_t rows_left);
-  void reopen(int s, int page, int n_tokens, std::size_t first_protected) const;
-  void drop_sealed_from(int page, std::size_t protected_left);
+  void read_tail(Side side, int page, std::vector<float>& values) const;
+
+  // What attention leaves behind, and what a step that seals or ends a page would overwrite.
+  struct Attended {
+    TokenScores scores;
+    CorrectionState correction, checkpoint;
+  };
+  struct Saved {
+    std::vector<PageMask> masks;
+    TokenScores scores;
+    CorrectionState correction;
+  };
 
   const Plan& plan_;
   const LayerPlan& layer_;
   const HeadPlan& head_;
-  std::size_t protected_rows_;        // protected_page_rows() of the layer
-  PageContext protected_context_[2];  // of protected pages
-  HeadPools pools_;
+  HeadPages pages_;
+  int index_;                 // among the heads of the store
   int ahead_turn_;            // tokens of the open page when it is this head's turn to seal ahead; 0: never
   bool seals_ahead_ = false;  // in this step
+  bool ahead_ = false;        // page n_sealed_ is encoded already: in the ledger's ahead()
 
-  int length_ = 0;
+  int length_ = 0;  // how far this head is; between steps, what the ledger says
   int n_sealed_ = 0;
-  int first_sealed_ = 0;
-  std::array<PageList, 2> sealed_;  // page first_sealed_ + i; kNoPage: every token evicted or protected
-  std::array<PageList, 2> ahead_;   // page n_sealed_, if it is encoded already
-  Tail tail_;
-  std::array<PageList, 2> protected_pages_;  // protected rows, protected_page_rows() a page
-  std::vector<int> protected_tokens_;        // absolute token index of each protected row
-  std::vector<PageMask> masks_;              // by page, ascending; with eviction, of every sealed page
-  std::array<PageList, 2> spare_sealed_, spare_protected_;  // reserved for the step
+  ProtectedRows protected_;
+  std::vector<PageMask> masks_;  // by page, ascending; with eviction, of every sealed page
   Marks committed_;
-  TokenScores scores_;
-  CorrectionState correction_, checkpoint_;
-  // What a step that seals would overwrite; kept until it is closed.
-  struct Saved {
-    bool valid = false;
-    std::vector<PageMask> masks;
-    TokenScores scores;
-    CorrectionState correction;
-  } saved_;
+  std::unique_ptr<Attended> attended_;  // null where the recipe neither chooses, evicts nor corrects
+  std::unique_ptr<Saved> saved_;        // of the step, until it is closed
 };
-
-// The demand of a step on a layer: `first` committed tokens, `n_sealed` sealed pages, n new tokens.
-StepDemand step_demand(const Plan& plan, int layer, int first, int n_sealed, int n, bool is_prompt);
 
 }  // namespace kvant

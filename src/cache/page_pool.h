@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -51,6 +52,25 @@ class PagePool {
   std::vector<std::int32_t> holders_;  // [slabs * pages_per_slab]; 0: free
   std::vector<PageId> free_;           // may name pages of dropped slabs: skipped when taken
   std::int64_t pages_in_use_ = 0;
+};
+
+// Pools by the bytes of a page, over one memory and one budget.
+class PagePools {
+ public:
+  // byte_limit: allocations beyond it fail; 0: no limit.
+  explicit PagePools(std::int64_t byte_limit) : budget_(byte_limit) {}
+
+  PagePool* of(std::size_t page_bytes) {
+    auto& pool = pools_[page_bytes];
+    if (pool == nullptr) pool = std::make_unique<PagePool>(page_bytes, memory_, budget_);
+    return pool.get();
+  }
+  const MemoryBudget& budget() const { return budget_; }
+
+ private:
+  MemoryBudget budget_;
+  SlabMemory memory_;
+  std::map<std::size_t, std::unique_ptr<PagePool>> pools_;
 };
 
 }  // namespace kvant

@@ -33,8 +33,4 @@ int seal_point_before(int first, bool is_prompt) {
   return is_prompt ? -1 : first;
 }
 
-int pages_due(int seal_point, int window) {
-  return std::max(0, (seal_point - window) / kPageTokens);
-}
-
 }  // namespace kvant

@@ -13,7 +13,7 @@ namespace kvant {
 struct Tile {
   int append_first = 0, append_end = 0;
   int query_first = 0, query_end = 0;
-  // After attending: pages wholly before `seal_point - window` are sealed. -1: seal nothing.
+  // After attending: the pages that are due at this point (sealed_pages) are sealed. -1: seal nothing.
   int seal_point = -1;
 };
 
@@ -31,8 +31,5 @@ std::vector<Tile> schedule(int first, int n, const TileSizes& sizes);
 // The seal point before the first tile: a decode step sees every page sealed that its position allows, even
 // if the prompt's blocks kept it unsealed. -1: nothing.
 int seal_point_before(int first, bool is_prompt);
-
-// Number of leading pages of a sequence that are sealed once `seal_point` has been passed.
-int pages_due(int seal_point, int window);
 
 }  // namespace kvant

@@ -33,9 +33,6 @@ TEST(Schedule, AWholePromptSealsOnlyBeforeDecoding) {
   for (const Tile& tile : schedule(0, 1000, {true, kPrefillAll})) EXPECT_EQ(tile.seal_point, -1);
   EXPECT_EQ(seal_point_before(1000, true), -1);
   EXPECT_EQ(seal_point_before(1000, false), 1000);
-  EXPECT_EQ(pages_due(1000, 0), 7);
-  EXPECT_EQ(pages_due(1000, 256), 5);
-  EXPECT_EQ(pages_due(100, 256), 0);
 }
 
 TEST(Schedule, DoesNotDependOnWhereAPromptIsCut) {

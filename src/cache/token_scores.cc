@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "base/check.h"
 #include "base/float16.h"
@@ -98,6 +99,32 @@ void TokenScores::truncate(int n_tokens) {
   max_.resize(rows);
   sum_.resize(rows);
   token_.resize(rows);
+}
+
+void TokenScores::save(ByteWriter& to) const {
+  to.write(static_cast<std::int32_t>(scores_.size()));
+  to.write(static_cast<std::int32_t>(token_.size()));
+  to.write_all(std::span<const std::uint16_t>(scores_));
+  to.write_all(std::span<const int>(token_));
+  for (const auto* numbers : {&q_, &offset_, &max_, &sum_}) to.write_all(std::span<const float>(*numbers));
+}
+
+void TokenScores::load(ByteReader& from, int n_tokens, int group, int head_dim) {
+  const int n_scores = from.read_int(0, n_tokens);
+  const int n_observers =
+      from.read_int(0, group * std::max(0, n_tokens % kPageTokens - (kPageTokens - kObservers)));
+  reserve(n_tokens, group, head_dim);
+  const auto append = [&](auto& to, std::size_t n) {
+    const auto values = from.read_all<typename std::decay_t<decltype(to)>::value_type>(n);
+    to.assign(values.begin(), values.end());
+  };
+  append(scores_, n_scores);
+  append(token_, n_observers);
+  append(q_, static_cast<std::size_t>(n_observers) * head_dim);
+  for (auto* numbers : {&offset_, &max_, &sum_}) append(*numbers, n_observers);
+  const int first = n_tokens / kPageTokens * kPageTokens;  // of the open page, which they observe
+  from.require(std::is_sorted(token_.begin(), token_.end()) &&
+               (token_.empty() || (token_.front() >= first && token_.back() < n_tokens)));
 }
 
 std::int64_t TokenScores::bytes() const {

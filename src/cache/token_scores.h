@@ -13,6 +13,7 @@
 
 #include "base/matrix_view.h"
 #include "base/token_mask.h"
+#include "cache/byte_stream.h"
 
 namespace kvant {
 
@@ -64,6 +65,10 @@ class TokenScores {
   static constexpr std::int64_t observer_bytes(int head_dim) {        // of one observer
     return static_cast<std::int64_t>((head_dim + 3) * sizeof(float) + sizeof(int));
   }
+  // For interchange. load(): an object without scores or observers becomes what was saved; what can't
+  // be of n_tokens tokens and so many query heads of size head_dim is refused.
+  void save(ByteWriter& to) const;
+  void load(ByteReader& from, int n_tokens, int group, int head_dim);
   std::int64_t bytes() const;           // of scores
   std::int64_t observer_bytes() const;  // of all observers
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "attention/softmax.h"
+#include "cache/page_counts.h"
 
 namespace kvant {
 namespace {
@@ -56,7 +57,7 @@ Scores scores_of(const Geometry& g, const float* q, float offset, const Keys& ke
 }
 
 int sealed_tokens(int token) {
-  return std::max(0, (token - kAdapterWindow) / kPageTokens * kPageTokens);
+  return sealed_pages(token, kAdapterWindow) * kPageTokens;
 }
 
 // Appends one query's row to the context.

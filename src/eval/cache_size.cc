@@ -8,24 +8,12 @@
 
 #include "cache/correction_state.h"
 #include "cache/head_state.h"
-#include "cache/schedule.h"
-#include "cache/tail.h"
+#include "cache/page_counts.h"
 #include "cache/token_scores.h"
 #include "recipe/constant_size.h"
 
 namespace kvant {
 namespace {
-
-// Sealed pages of a layer after n tokens, and how many of them a sliding window has freed.
-struct SealedPages {
-  int sealed = 0, freed = 0;
-};
-SealedPages sealed_pages(const LayerPlan& layer, int n_tokens) {
-  SealedPages pages{.sealed = pages_due(n_tokens, layer.window)};
-  if (layer.sliding_window > 0)
-    pages.freed = std::min(std::max(n_tokens - layer.sliding_window + 1, 0) / kPageTokens, pages.sealed);
-  return pages;
-}
 
 // The page that the head has encoded before it is due, if it has one: from its turn in the open page on. The
 // first page of a sequence is encoded as soon as the window begins to hold it.
@@ -82,7 +70,7 @@ std::int64_t number_in(const char* path) {
 
 Selection largest_selection(const Plan& plan, int layer, int n_tokens) {
   const LayerPlan& rules = plan.layers[layer];
-  const int n_sealed = sealed_pages(rules, n_tokens).sealed;
+  const int n_sealed = sealed_pages(n_tokens, rules.window);
   Selection selection{.protected_tokens = max_protected_tokens(rules, n_sealed)};
   if (rules.needs_scores() || rules.evict > 0) {
     selection.masked_pages = n_sealed;
@@ -97,11 +85,12 @@ CacheBytes predicted_head_bytes(const Plan& plan, int layer, int kv_head, int n_
   const Geometry& g = plan.geometry;
   const LayerPlan& rules = plan.layers[layer];
   const HeadPlan& head = plan.head(layer, kv_head);
-  const auto [n_sealed, n_freed] = sealed_pages(rules, n_tokens);
+  const PageCounts pages = page_counts(n_tokens, rules.window, rules.sliding_window);
+  const int n_held = pages.sealed - pages.freed;
   const auto page_bytes = static_cast<std::int64_t>(head.k.sealed->page_bytes(g.head_dim) +
                                                     head.v.sealed->page_bytes(g.head_dim));
   CacheBytes bytes;
-  if (rules.evict < 1) bytes.sealed = (n_sealed - n_freed) * page_bytes;
+  if (rules.evict < 1) bytes.sealed = n_held * page_bytes;
   if (selection.protected_tokens > 0) {
     const int rows = protected_page_rows(plan, layer);
     const int n_pages = (selection.protected_tokens + rows - 1) / rows;
@@ -112,15 +101,15 @@ CacheBytes predicted_head_bytes(const Plan& plan, int layer, int kv_head, int n_
     bytes.protected_tokens = protected_bytes - bytes.sink;
   }
   bytes.protected_tokens += HeadState::list_bytes(selection.protected_tokens, selection.masked_pages);
-  if (head.corrected && n_sealed > 0) bytes.protected_tokens += correction_bytes(g.head_dim);
-  bytes.tail = tail_bytes(plan, n_tokens - n_sealed * kPageTokens);
-  if (encoded_ahead(plan, layer, kv_head, n_tokens, n_sealed)) bytes.tail += page_bytes;
+  if (head.corrected && pages.sealed > 0) bytes.protected_tokens += correction_bytes(g.head_dim);
+  bytes.tail = tail_bytes(plan, pages.tail_tokens);
+  if (encoded_ahead(plan, layer, kv_head, n_tokens, pages.sealed)) bytes.tail += page_bytes;
   if (rules.needs_scores()) {
     bytes.protected_tokens += score_bytes(n_tokens);
     bytes.tail += observer_bytes(g, n_tokens);
   }
-  bytes.sealed_elements = std::int64_t{2} * (n_sealed - n_freed) * kPageTokens * g.head_dim;
-  bytes.elements = std::int64_t{2} * (n_tokens - n_freed * kPageTokens) * g.head_dim;
+  bytes.sealed_elements = std::int64_t{2} * n_held * kPageTokens * g.head_dim;
+  bytes.elements = std::int64_t{2} * (n_tokens - pages.freed * kPageTokens) * g.head_dim;
   return bytes;
 }
 

@@ -6,6 +6,7 @@
 
 #include "attention/step_memory.h"
 #include "base/mix_bits.h"
+#include "cache/page_counts.h"
 
 namespace kvant {
 namespace {
@@ -64,8 +65,8 @@ void QualityGuard::check(const Step& step, int layer, const LayerRows& rows, Wat
   GuardedLayer& found = watch.found;
   const RecentRows& recent = watch.recent;
   const int sliding = plan.layers[layer].sliding_window;
-  const int oldest = std::max(recent.first(), sliding > 0 ? recent.end() - sliding : 0);
-  const int first = (oldest + kPageTokens - 1) / kPageTokens * kPageTokens;
+  const int oldest = std::max(recent.first(), first_visible_token(recent.end() - 1, sliding));
+  const int first = pages_for(oldest) * kPageTokens;
   if (first >= recent.end()) return;
   const HeadState& state = step.head(0, layer, found.kv_head);
   const RecentTokens tokens = recent_tokens(plan, layer, found.kv_head, state, recent, first);

@@ -94,6 +94,7 @@ class OrderedFormat final : public Format {
 
   std::optional<CodeScheme> code_scheme(int head_dim) const override { return rows_.code_scheme(head_dim); }
   CodeOrder code_order() const override { return codes_.order; }
+  const CodeBytes& codes() const { return codes_; }
   CodeTable code_table(const PageContext& context) const override { return rows_.code_table(context); }
   void read_parameters(const std::byte* page, const PageContext& context, const CodeTable& table,
                        CodeParameters& parameters) const override {
@@ -114,7 +115,27 @@ class OrderedFormat final : public Format {
   CodeBytes codes_;
 };
 
+// Copies what is not codes, and codes by `reorder`.
+template <class Reorder>
+void copy_page(const Format& format, int head_dim, const std::byte* from, std::byte* to,
+               const Reorder& reorder) {
+  const auto* ordered = dynamic_cast<const OrderedFormat*>(&format);
+  const std::size_t n_codes = ordered == nullptr ? 0 : ordered->codes().size();
+  if (ordered != nullptr) reorder(ordered->codes());
+  std::memcpy(to + n_codes, from + n_codes, format.page_bytes(head_dim) - n_codes);
+}
+
 }  // namespace
+
+void to_canonical_order(const Format& format, int head_dim, const std::byte* page, std::byte* canonical) {
+  copy_page(format, head_dim, page, canonical,
+            [&](const CodeBytes& codes) { codes.to_rows(page, kPageTokens, canonical); });
+}
+
+void from_canonical_order(const Format& format, int head_dim, const std::byte* canonical, std::byte* page) {
+  copy_page(format, head_dim, canonical, page,
+            [&](const CodeBytes& codes) { codes.from_rows(canonical, page); });
+}
 
 std::unique_ptr<Format> with_code_order(const Format& format, Side side, int head_dim) {
   const auto scheme = format.code_scheme(head_dim);

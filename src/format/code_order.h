@@ -28,4 +28,8 @@ inline constexpr int kOctet = 8;
 // `format`.
 std::unique_ptr<Format> with_code_order(const Format& format, Side side, int head_dim);
 
+// For interchange: a whole page of any format with its codes in canonical order, and back. The two are apart.
+void to_canonical_order(const Format& format, int head_dim, const std::byte* page, std::byte* canonical);
+void from_canonical_order(const Format& format, int head_dim, const std::byte* canonical, std::byte* page);
+
 }  // namespace kvant

@@ -63,6 +63,20 @@ TEST(CodeOrder, IsAPermutationOfTheCodes) {
   });
 }
 
+TEST(CodeOrder, IsUndoneForInterchange) {
+  for_each_order([](const TestFormat& format, const Format& ordered) {
+    const std::vector<float> values = key_like_values(format.d(), 4);
+    const Bytes rows = format.encode(values), page = encode(ordered, format, values);
+    Bytes canonical(rows.size()), back(rows.size());
+    to_canonical_order(ordered, format.d(), page.data(), canonical.data());
+    EXPECT_EQ(canonical, rows) << format.label();
+    from_canonical_order(ordered, format.d(), rows.data(), back.data());
+    EXPECT_EQ(back, page) << format.label();
+    to_canonical_order(format.format(), format.d(), rows.data(), canonical.data());
+    EXPECT_EQ(canonical, rows) << format.label() << ": is canonical already";
+  });
+}
+
 // The first bytes by hand, of pages whose codes count up.
 TEST(CodeOrder, PutsTokensSideBySide) {
   const TestFormat format("ch8g128", 64);  // 8 groups of 8 bytes a token

@@ -9,10 +9,10 @@
 
 #include "attention/cpu/page_products.h"
 #include "attention/layer_loop.h"
-#include "attention/reference/tile_attention.h"
 #include "attention/sas.h"
 #include "attention/score_rules.h"
 #include "attention/softmax.h"
+#include "attention/tile_attention.h"
 #include "format/code_order.h"
 
 namespace kvant {

@@ -23,6 +23,7 @@
 
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
+#include "cache/page_counts.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -120,7 +121,7 @@ struct PlainPages {
 
   PlainPages(int layers, int n_seqs, int n_heads, int n_tokens, int d) {
     const std::size_t page_bytes = static_cast<std::size_t>(kPageTokens) * d * 2;
-    const int n_pages = (n_tokens + kPageTokens - 1) / kPageTokens;
+    const int n_pages = pages_for(n_tokens);
     const std::size_t entries = static_cast<std::size_t>(layers) * n_seqs * n_heads * n_pages;
     std::vector<std::byte> unique;
     const Codebooks none("bf16", "bf16", d, 1, 1);

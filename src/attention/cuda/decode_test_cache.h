@@ -12,6 +12,7 @@
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
 #include "attention/cuda/page_format.h"
+#include "cache/page_counts.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -306,7 +307,7 @@ class TestCache {
   void add_plain(Pool& pool, const Count& count) {
     int maximum = 0;
     for (const SequenceLengths& l : lengths_)
-      maximum = std::max(maximum, (count(l) + kPageTokens - 1) / kPageTokens);
+      maximum = std::max(maximum, pages_for(count(l)));
     pool = make_pool(maximum, static_cast<std::size_t>(kPageTokens) * d_ * 2);
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
       for (int head = 0; head < kKvHeads; ++head) {

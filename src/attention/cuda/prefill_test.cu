@@ -9,6 +9,7 @@
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
 #include "attention/cuda/head_dim.h"
+#include "cache/page_counts.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -85,7 +86,7 @@ class TestCache {
     }
     for (const SequenceLengths& l : lengths) {
       max_sealed_ = std::max(max_sealed_, l.sealed);
-      max_tail_ = std::max(max_tail_, (l.tail + kPageTokens - 1) / kPageTokens);
+      max_tail_ = std::max(max_tail_, pages_for(l.tail));
     }
     const std::size_t plain = static_cast<std::size_t>(kPageTokens) * d * 2;
     sealed_ = std::make_unique<PagePool>(lengths.size(), max_sealed_, stride, random_);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/cuda/equal_ranges.cuh"
+#include "cache/page_counts.h"
 
 namespace kvant::cuda {
 
@@ -13,10 +14,10 @@ __device__ inline int units_of(const DecodeArgs& args, int seq, int* protected_p
   for (int head = 0; args.protected_tokens != nullptr && head < args.n_kv_heads; ++head)
     n_tokens = max(
         n_tokens, args.protected_tokens[seq * args.protected_seq_stride + head * args.protected_head_stride]);
-  *protected_pages = (n_tokens + kPageTokens - 1) / kPageTokens;
+  *protected_pages = pages_for(n_tokens);
   const int sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[seq];
   const int tail = args.tail_tokens == nullptr ? 0 : args.tail_tokens[seq];
-  return sealed + *protected_pages + (tail + kPageTokens - 1) / kPageTokens;
+  return sealed + *protected_pages + pages_for(tail);
 }
 
 // Inclusive sums of one number for each thread of the CTA.

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "attention/layer_loop.h"
-#include "attention/reference/tile_attention.h"
+#include "attention/tile_attention.h"
 
 namespace kvant {
 namespace {

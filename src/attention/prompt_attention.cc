@@ -1,4 +1,4 @@
-#include "attention/reference/prompt_attention.h"
+#include "attention/prompt_attention.h"
 
 #include <algorithm>
 #include <cmath>

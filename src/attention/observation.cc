@@ -1,4 +1,4 @@
-#include "attention/reference/observation.h"
+#include "attention/observation.h"
 
 #include <algorithm>
 #include <array>

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "attention/reference/tile_attention.h"
+#include "attention/tile_attention.h"
 #include "cache/token_scores.h"
 
 namespace kvant {

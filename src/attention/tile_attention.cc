@@ -1,9 +1,9 @@
-#include "attention/reference/tile_attention.h"
+#include "attention/tile_attention.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "attention/reference/integer_products.h"
+#include "attention/integer_products.h"
 #include "attention/sas.h"
 #include "attention/score_rules.h"
 #include "attention/softmax.h"

@@ -1,4 +1,4 @@
-#include "attention/reference/integer_products.h"
+#include "attention/integer_products.h"
 
 #include <algorithm>
 #include <cmath>

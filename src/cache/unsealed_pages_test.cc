@@ -1,5 +1,3 @@
-#include "cache/tail.h"
-
 #include <gtest/gtest.h>
 
 #include "cache/cache_fixture.h"

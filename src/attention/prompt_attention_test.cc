@@ -1,6 +1,6 @@
 // Low-bit attention within a prompt block against the definitions in double precision: VQuant's prompt kernel
 // (VQuant section 5.2, Algorithm 1) and SageAttention.
-#include "attention/reference/prompt_attention.h"
+#include "attention/prompt_attention.h"
 
 #include <gtest/gtest.h>
 

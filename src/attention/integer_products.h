@@ -2,7 +2,7 @@
 // one scale for each row or block. The integers are carried in F32, where sums below 2^24 are exact.
 #pragma once
 
-#include "attention/reference/tile_attention.h"
+#include "attention/tile_attention.h"
 
 namespace kvant {
 

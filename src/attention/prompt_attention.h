@@ -9,7 +9,7 @@
 #include <deque>
 #include <vector>
 
-#include "attention/reference/tile_attention.h"
+#include "attention/tile_attention.h"
 #include "cache/token_scores.h"
 #include "recipe/recipe.h"
 

@@ -1,0 +1,129 @@
+// A sequence exported from one cache and imported into another goes on as the first one does, bit for bit,
+// for every product recipe and whatever order the caches keep their codes in.
+#include <gtest/gtest.h>
+
+#include "attention/reference/attention_fixture.h"
+
+namespace kvant {
+namespace {
+
+using testing::attend_tokens;
+using testing::contents;
+using testing::Outputs;
+using testing::plan_for;
+
+constexpr int kSize = 32;
+
+Geometry geometry() {
+  Geometry g = testing::small_geometry(kSize, 4, 2, 2);
+  g.sliding_window = {0, 150};
+  return g;
+}
+
+std::vector<float> row_of(int layer, int head, int kind, int token) {
+  return testing::token_values(layer, head, kind, token, kSize);
+}
+
+// Recipes of builtin_recipes() leave some features out.
+std::vector<std::string> recipes() {
+  std::vector<std::string> names = {"k=ch4g128,v=tok4g128,window=128,evict=0.5,sink=4",
+                                    "k=ch4g128,v=tok4g128,window=128,evict=1,sink=4"};
+  for (const Recipe& recipe : builtin_recipes()) {
+    if (recipe.tier == Tier::product) names.push_back(recipe.name);
+  }
+  return names;
+}
+
+class ExportedSequence : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Recipes, ExportedSequence, ::testing::ValuesIn(recipes()));
+
+// Goes on over the ends of pages, by prompts and tokens.
+std::vector<Outputs> go_on(Cache& cache, SequenceId s, AttentionBackend& backend) {
+  std::vector<Outputs> outputs;
+  for (const int n : {1, 1, 150, 1}) outputs.push_back(attend_tokens(cache, s, n, n > 1, row_of, backend));
+  return outputs;
+}
+
+// Exports a sequence of one cache and imports it into another.
+void expect_same(AttentionBackend& backend, const std::string& recipe, PageOrder from, PageOrder to) {
+  Cache first(plan_for(recipe, geometry(), nullptr, from), 0);
+  Cache second(plan_for(recipe, geometry(), nullptr, to), 0);
+  const SequenceId s = first.add();
+  second.add();  // so that numbers differ
+  attend_tokens(first, s, 400, true, row_of, backend);
+  for (int i = 0; i < 90; ++i) attend_tokens(first, s, 1, false, row_of, backend);
+  ASSERT_TRUE(first.truncate(s, 480).ok());
+  const auto bytes = first.export_sequence(s);
+  ASSERT_TRUE(bytes.ok());
+  const auto imported = second.import_sequence(*bytes);
+  ASSERT_TRUE(imported.ok()) << imported.error().message;
+  EXPECT_EQ(second.length(*imported), 480);
+  const auto again = second.export_sequence(*imported);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(*again, *bytes);
+  if (from == to) {
+    EXPECT_EQ(contents(second, *imported), contents(first, s));
+  }
+  EXPECT_EQ(go_on(second, *imported, backend), go_on(first, s, backend));
+  const CacheBytes held = second.bytes(*imported), expected = first.bytes(s);
+  EXPECT_EQ(held.sealed, expected.sealed);
+  EXPECT_EQ(held.protected_tokens, expected.protected_tokens);
+  EXPECT_EQ(held.sink, expected.sink);
+}
+
+TEST_P(ExportedSequence, GoesOnBitForBit) {
+  const auto reference = make_reference_backend();
+  for (const PageOrder from : {PageOrder::canonical, PageOrder::lanes}) {
+    for (const PageOrder to : {PageOrder::canonical, PageOrder::lanes})
+      expect_same(*reference, GetParam(), from, to);
+  }
+  const auto cpu = make_cpu_backend();
+  expect_same(*cpu, GetParam(), cpu->page_order(), cpu->page_order());
+}
+
+// Cut short anywhere, or with any of its first numbers changed: refused, or a sequence of this plan.
+TEST_P(ExportedSequence, IsRefusedWhereItIsDamaged) {
+  Cache cache(plan_for(GetParam(), geometry()), 0);
+  const SequenceId s = cache.add();
+  const auto backend = make_reference_backend();
+  attend_tokens(cache, s, 300, true, row_of, *backend);
+  const std::vector<std::byte> bytes = *cache.export_sequence(s);
+  const std::int64_t held = cache.bytes().all();
+  for (std::size_t n = 0; n < bytes.size(); n += 1 + n / 7)
+    EXPECT_FALSE(cache.import_sequence(std::span(bytes).first(n)).ok()) << n;
+  std::vector<std::byte> longer = bytes;
+  longer.push_back({});
+  EXPECT_FALSE(cache.import_sequence(longer).ok());
+  for (std::size_t at = 0; at < 600; ++at) {
+    for (const int flip : {1, 0x80}) {
+      std::vector<std::byte> damaged = bytes;
+      damaged[at] ^= static_cast<std::byte>(flip);
+      const auto imported = cache.import_sequence(damaged);
+      if (at < 24) {  // what it is, and its length
+        EXPECT_FALSE(imported.ok()) << at;
+      }
+      if (imported.ok()) cache.free(*imported);
+    }
+  }
+  EXPECT_EQ(cache.bytes().all(), held);
+}
+
+TEST(ExportedSequences, AreRefusedByCachesOfAnotherShape) {
+  Cache cache(plan_for("k=ch4g128,v=tok4g128", geometry()), 0);
+  const SequenceId s = cache.add();
+  ASSERT_TRUE(testing::append_tokens(cache, s, 300).ok());
+  const std::vector<std::byte> bytes = *cache.export_sequence(s);
+  Geometry wide = geometry();
+  wide.head_dim = 64;
+  Cache other_model(plan_for("k=ch4g128,v=tok4g128", wide), 0), other_recipe(plan_for("bf16", geometry()), 0);
+  for (Cache* other : {&other_model, &other_recipe}) {
+    const auto imported = other->import_sequence(bytes);
+    ASSERT_FALSE(imported.ok());
+    EXPECT_NE(imported.error().message.find("cannot import"), std::string::npos);
+    EXPECT_EQ(other->bytes().all(), 0);
+  }
+  EXPECT_FALSE(cache.export_sequence(s + 1).ok());
+}
+
+}  // namespace
+}  // namespace kvant

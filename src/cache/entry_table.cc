@@ -1,0 +1,50 @@
+#include "cache/entry_table.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvant {
+
+EntryTable::EntryTable(std::vector<PagePool*> pools) : pools_(std::move(pools)), pages_(pools_.size()) {}
+
+EntryTable::~EntryTable() {
+  KVANT_CHECK(free_.size() == holders_.size(), "entries outlive their table");
+}
+
+// Bookkeeping comes before numbers, so that a failure leaves nothing half-made.
+void EntryTable::grow() {
+  const std::size_t n = holders_.size() + 1;
+  for (auto& pages : pages_) pages.resize(n, kNoPage);
+  if (free_.capacity() < n) free_.reserve(2 * n);
+  holders_.push_back(0);
+  free_.push_back(static_cast<std::int32_t>(n - 1));
+}
+
+std::int32_t EntryTable::take() {
+  if (free_.empty()) grow();
+  const std::int32_t entry = free_.back();
+  free_.pop_back();
+  holders_[entry] = 1;
+  return entry;
+}
+
+void EntryTable::release(std::int32_t entry) noexcept {
+  KVANT_CHECK(holders_[entry] > 0, "released a free entry");
+  if (--holders_[entry] > 0) return;
+  for (int part = 0; part < n_parts(); ++part) drop(entry, part);
+  free_.push_back(entry);
+}
+
+bool EntryTable::hold(std::int32_t entry, int part) {
+  PageId& page = pages_[part][entry];
+  if (page == kNoPage) page = pools_[part]->allocate();
+  return page != kNoPage;
+}
+
+void EntryTable::drop(std::int32_t entry, int part) noexcept {
+  const PageId page = std::exchange(pages_[part][entry], kNoPage);
+  if (page != kNoPage) pools_[part]->release(page);
+}
+
+}  // namespace kvant

@@ -1,0 +1,164 @@
+#include "cache/page_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "format/code_order.h"
+
+namespace kvant {
+namespace {
+
+std::vector<const SidePlan*> sides_of(const Plan& plan, const std::vector<int>& layers) {
+  std::vector<const SidePlan*> sides;
+  for (const int layer : layers) {
+    for (int h = 0; h < plan.geometry.n_kv_heads; ++h) {
+      for (const Side side : kSides) sides.push_back(&plan.head(layer, h).side(side));
+    }
+  }
+  return sides;
+}
+
+std::vector<PagePool*> sealed_pools(const Plan& plan, const std::vector<const SidePlan*>& sides,
+                                    PagePools& pools) {
+  std::vector<PagePool*> of_parts;
+  of_parts.reserve(sides.size());
+  for (const SidePlan* side : sides)
+    of_parts.push_back(pools.of(side->sealed->page_bytes(plan.geometry.head_dim)));
+  return of_parts;
+}
+
+PageContext with_room(PageContext context, int n_tokens) {
+  context.page_tokens = n_tokens;
+  return context;
+}
+
+template <std::size_t... I>
+std::array<EntryTable, sizeof...(I)> tail_tables(const Plan& plan, std::size_t n_parts, PagePools& pools,
+                                                 std::index_sequence<I...> /*sizes*/) {
+  const auto pools_of = [&](int room) {
+    return std::vector<PagePool*>(n_parts,
+                                  pools.of(plan.tail->short_page_bytes(plan.geometry.head_dim, room)));
+  };
+  return {EntryTable(pools_of((static_cast<int>(I) + 1) * kTailStep))...};
+}
+
+}  // namespace
+
+HostPageStore::HostPageStore(const Plan& plan, std::vector<int> layers, PagePools& pools)
+    : plan_(plan),
+      layers_(std::move(layers)),
+      layout_(plan, layers_),
+      sides_(sides_of(plan, layers_)),
+      sealed_(sealed_pools(plan, sides_, pools)),
+      tails_(tail_tables(plan, sides_.size(), pools, std::make_index_sequence<kTailSizes>())) {
+  for (const SidePlan* side : sides_) {
+    for (int i = 1; i <= kTailSizes; ++i)
+      tail_contexts_.push_back({plan.geometry.head_dim, side->context.constants, {}, i * kTailStep});
+  }
+}
+
+PageEntry HostPageStore::take(int room) {
+  EntryTable& entries = table(room);
+  const PageEntry entry{entries.take(), room};
+  if (room == kSealedRoom) return entry;
+  try {
+    for (int part = 0; part < entries.n_parts(); ++part) {
+      if (entries.hold(entry.id, part)) continue;
+      entries.release(entry.id);
+      return {};
+    }
+  } catch (...) {
+    entries.release(entry.id);
+    throw;
+  }
+  return entry;
+}
+
+bool HostPageStore::copy(PageEntry from, int n, PageEntry to) {
+  for (int part = 0; part < sealed_.n_parts(); ++part) {
+    if (from.room != kSealedRoom) {
+      plan_.tail->copy_rows(table(from.room).data(from.id, part), tail_context(part, from.room), n,
+                            tail_context(part, to.room), table(to.room).data(to.id, part));
+    } else if (sealed_.has(from.id, part)) {
+      if (!sealed_.hold(to.id, part)) return false;
+      std::memcpy(sealed_.data(to.id, part), sealed_.data(from.id, part), sealed_.part_bytes(part));
+    }
+  }
+  return true;
+}
+
+int HostPageStore::head_index(int layer, int kv_head) const {
+  const auto at = std::lower_bound(layers_.begin(), layers_.end(), layer) - layers_.begin();
+  return static_cast<int>(at) * plan_.geometry.n_kv_heads + kv_head;
+}
+
+bool HostPageStore::hold(PageEntry sealed, int head) {
+  return sealed_.hold(sealed.id, part(head, Side::key)) && sealed_.hold(sealed.id, part(head, Side::value));
+}
+
+void HostPageStore::drop(PageEntry sealed, int head) noexcept {
+  for (const Side side : kSides) sealed_.drop(sealed.id, part(head, side));
+}
+
+void HostPageStore::append(PageEntry tail, int head, int first, MatrixView<const float> k,
+                           MatrixView<const float> v) {
+  KVANT_CHECK(first + k.rows <= tail.room, "rows beyond a tail entry");
+  for (const Side side : kSides) {
+    const MatrixView<const float>& rows = side == Side::key ? k : v;
+    for (int r = 0; r < rows.rows; ++r) write_rows(tail, head, side, first + r, 1, rows.row(r));
+  }
+}
+
+void HostPageStore::write_rows(PageEntry tail, int head, Side side, int first, int n, const float* values) {
+  const int at = part(head, side);
+  plan_.tail->encode_rows(values, first, n, tail_context(at, tail.room), table(tail.room).data(tail.id, at));
+}
+
+void HostPageStore::seal(PageEntry sealed, int head, Side side, const TokenMask& left_out,
+                         const float* values) {
+  const int at = part(head, side);
+  KVANT_CHECK(sealed_.has(sealed.id, at), "seal beyond what the step reserved");
+  sides_[at]->sealed->encode(values, left_out, sides_[at]->context, sealed_.data(sealed.id, at));
+}
+
+void HostPageStore::read(PageEntry entry, int head, Side which, int n, float* values) const {
+  const PageSide page = side(entry, head, which);
+  page.format->decode(page.bytes, n, *page.context, values);
+}
+
+void HostPageStore::export_pages(PageEntry sealed, int head, std::byte* entry) const {
+  for (const Side side : kSides) {
+    const int at = part(head, side);
+    to_canonical_order(*sides_[at]->sealed, plan_.geometry.head_dim, sealed_.data(sealed.id, at),
+                       entry + layout_.offset(head, side));
+  }
+}
+
+void HostPageStore::import_pages(const std::byte* entry, int head, PageEntry sealed) {
+  for (const Side side : kSides) {
+    const int at = part(head, side);
+    from_canonical_order(*sides_[at]->sealed, plan_.geometry.head_dim, entry + layout_.offset(head, side),
+                         sealed_.data(sealed.id, at));
+  }
+}
+
+void HostPageStore::export_rows(PageEntry tail, int head, Side which, int n, std::byte* rows) const {
+  const PageSide page = side(tail, head, which);
+  plan_.tail->copy_rows(page.bytes, *page.context, n, with_room(*page.context, n), rows);
+}
+
+void HostPageStore::import_rows(const std::byte* rows, int n, int head, Side which, PageEntry tail) {
+  const int at = part(head, which);
+  const PageContext& context = tail_context(at, tail.room);
+  plan_.tail->copy_rows(rows, with_room(context, n), n, context, table(tail.room).data(tail.id, at));
+}
+
+std::int64_t HostPageStore::head_bytes(int room, int head) const {
+  const EntryTable& entries = table(room);
+  return static_cast<std::int64_t>(entries.part_bytes(part(head, Side::key)) +
+                                   entries.part_bytes(part(head, Side::value)));
+}
+
+}  // namespace kvant

@@ -1,0 +1,114 @@
+// HostPageStore: the bytes of one layer group's entries in host memory (design section 6): append, seal,
+// copy, reopen. Which entries a sequence holds is its ledger's business (page_ledger.h).
+//
+// Each (layer, KV head, side) of an entry is a page of its own in the pools by size (docs/dev/cache.md says
+// why). Those of a sealed entry exist from when their head holds them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/matrix_view.h"
+#include "base/token_mask.h"
+#include "cache/entry_table.h"
+#include "cache/page_layout.h"
+#include "cache/page_ledger.h"
+#include "cache/page_pool.h"
+#include "recipe/plan.h"
+
+namespace kvant {
+
+// One side of a page, as attention reads it.
+struct PageSide {
+  const Format* format = nullptr;
+  const std::byte* bytes = nullptr;
+  const PageContext* context = nullptr;
+};
+
+// A page of both sides: tokens [first_token, first_token + n_tokens) but those in `masked`. Protected rows
+// come as pages whose tokens are not consecutive: `is_protected` is set, and every one is visible to every
+// query.
+struct PageView {
+  int first_token = 0;
+  int n_tokens = 0;
+  bool is_protected = false;
+  const int* protected_tokens = nullptr;  // of protected rows: the absolute index of each
+  TokenMask masked;
+  PageSide k, v;
+};
+
+// Threads may work on different heads of the same entries at the same time, while nobody takes, holds, drops
+// or releases.
+class HostPageStore final : public EntryStore {
+ public:
+  // Of these layers of the plan. Plan and pools outlive the store.
+  HostPageStore(const Plan& plan, std::vector<int> layers, PagePools& pools);
+
+  PageEntry take(int room) override;
+  void retain(PageEntry entry) override { table(entry.room).retain(entry.id); }
+  void release(PageEntry entry) noexcept override { table(entry.room).release(entry.id); }
+  bool shared(PageEntry entry) const override { return table(entry.room).shared(entry.id); }
+  bool copy(PageEntry from, int n, PageEntry to) override;
+
+  // The index of a (layer, KV head) among the group's: what `head` is below.
+  int head_index(int layer, int kv_head) const;
+
+  int n_heads() const { return sealed_.n_parts() / 2; }
+
+  // Memory for a head's pages of a sealed entry, if it has none. False, or std::bad_alloc, where there is
+  // none.
+  bool hold(PageEntry sealed, int head);
+  void drop(PageEntry sealed, int head) noexcept;  // gives it back, if there is any
+
+  // Writes rows of both sides, [n, d], as tokens [first, first + n) of a tail's entry.
+  void append(PageEntry tail, int head, int first, MatrixView<const float> k, MatrixView<const float> v);
+  // Encodes a page, [kPageTokens, d], into a sealed entry that the head holds.
+  void seal(PageEntry sealed, int head, Side side, const TokenMask& left_out, const float* values);
+  // Decodes the first n tokens of an entry: [n, d].
+  void read(PageEntry entry, int head, Side side, int n, float* values) const;
+  // Writes n rows of one side, [n, d], from token `first` on: what a page that is opened again held.
+  void write_rows(PageEntry tail, int head, Side side, int first, int n, const float* values);
+
+  PageSide side(PageEntry entry, int head, Side side) const {
+    const int at = part(head, side);
+    if (entry.room == kSealedRoom) {
+      const SidePlan& plan = *sides_[at];
+      return {plan.sealed, sealed_.data(entry.id, at), &plan.context};
+    }
+    return {plan_.tail, table(entry.room).data(entry.id, at), &tail_context(at, entry.room)};
+  }
+
+  // Interchange of a sealed entry: the canonical bytes of layout().
+  const PageLayout& layout() const { return layout_; }
+  void export_pages(PageEntry sealed, int head, std::byte* entry) const;
+  void import_pages(const std::byte* entry, int head, PageEntry sealed);
+  // Of a tail's entry: its first n rows of one side, short_page_bytes(d, n).
+  void export_rows(PageEntry tail, int head, Side side, int n, std::byte* rows) const;
+  void import_rows(const std::byte* rows, int n, int head, Side side, PageEntry tail);
+
+  // Bytes of a head's two pages in such an entry.
+  std::int64_t head_bytes(int room, int head) const;
+
+ private:
+  static constexpr int kTailSizes = kPageTokens / kTailStep;
+  static int part(int head, Side side) { return 2 * head + static_cast<int>(side); }
+  EntryTable& table(int room) { return room == kSealedRoom ? sealed_ : tails_[room / kTailStep - 1]; }
+  const EntryTable& table(int room) const {
+    return room == kSealedRoom ? sealed_ : tails_[room / kTailStep - 1];
+  }
+  const PageContext& tail_context(int part, int room) const {
+    return tail_contexts_[part * kTailSizes + room / kTailStep - 1];
+  }
+
+  const Plan& plan_;
+  std::vector<int> layers_;  // ascending
+  PageLayout layout_;
+  std::vector<const SidePlan*> sides_;      // [parts]
+  std::vector<PageContext> tail_contexts_;  // [parts][kTailSizes]
+  EntryTable sealed_;
+  std::array<EntryTable, kTailSizes> tails_;  // with room for 16, 32, ... tokens
+};
+
+}  // namespace kvant

@@ -1,0 +1,176 @@
+#include "cache/protected_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace kvant {
+
+int protection_cap(const LayerPlan& layer, int n_sealed) {
+  return static_cast<int>(std::ceil(layer.protect * n_sealed * kPageTokens));
+}
+
+int max_protected_tokens(const LayerPlan& layer, int n_sealed) {
+  return n_sealed == 0 ? 0 : layer.sink + protection_cap(layer, n_sealed);
+}
+
+int protected_page_rows(const Plan& plan, int layer) {
+  constexpr int kRows = 32;  // few enough that a page left half empty costs little
+  const LayerPlan& rules = plan.layers[layer];
+  if (rules.protect <= 0 && rules.sink == 0) return 0;
+  return rules.protect > 0 ? kRows : rules.sink;
+}
+
+ProtectedRows::~ProtectedRows() {
+  for (auto* lists : {&pages_, &spare_}) {
+    for (PageList& list : *lists) release_from(list, 0);
+  }
+}
+
+std::size_t ProtectedRows::rows_before(int token) const {
+  return std::lower_bound(tokens_.begin(), tokens_.end(), token) - tokens_.begin();
+}
+
+bool ProtectedRows::take(PageList& list, std::size_t count) const {
+  list.reserve(list.size() + count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const PageId page = store_->pool->allocate();
+    if (page == kNoPage) return false;
+    list.push_back(page);
+  }
+  return true;
+}
+
+bool ProtectedRows::take_copy(PageId from, PageList& list) const {
+  if (!take(list, 1)) return false;
+  std::memcpy(store_->pool->data(list.back()), store_->pool->data(from), store_->pool->page_bytes());
+  return true;
+}
+
+void ProtectedRows::release_from(PageList& list, std::size_t first) const {
+  for (std::size_t i = first; i < list.size(); ++i) store_->pool->release(list[i]);
+  if (first < list.size()) list.resize(first);
+}
+
+bool ProtectedRows::reserve(int n_rows) {
+  const std::size_t rows = std::max<std::size_t>(tokens_.size(), n_rows);
+  const std::size_t n_new = pages_of(rows) - pages_[0].size();
+  tokens_.reserve(rows);
+  for (int s = 0; s < 2; ++s) {
+    pages_[s].reserve(pages_[s].size() + n_new);
+    if (!take(spare_[s], n_new)) return false;
+  }
+  return true;
+}
+
+void ProtectedRows::add(int page, const TokenMask& tokens) {
+  for (int t = 0; t < kPageTokens; ++t) {
+    if (tokens.test(t)) tokens_.push_back(page * kPageTokens + t);
+  }
+}
+
+void ProtectedRows::write(Side side, const TokenMask& tokens, const float* values) {
+  PageList& pages = pages_[static_cast<int>(side)];
+  PageList& spare = spare_[static_cast<int>(side)];
+  std::size_t row = tokens_.size() - tokens.count();
+  for (int t = 0; t < kPageTokens; ++t) {
+    if (!tokens.test(t)) continue;
+    if (row / store_->rows_per_page == pages.size()) {
+      KVANT_CHECK(!spare.empty(), "protection beyond what the step reserved");
+      pages.push_back(spare.back());
+      spare.pop_back();
+    }
+    store_->format->encode_rows(values + static_cast<std::ptrdiff_t>(t) * context(side).head_dim,
+                                static_cast<int>(row % store_->rows_per_page), 1, context(side),
+                                data(side, row));
+    ++row;
+  }
+}
+
+void ProtectedRows::commit() {
+  for (PageList& spare : spare_) release_from(spare, 0);
+}
+
+void ProtectedRows::abort() {
+  for (PageList& pages : pages_) release_from(pages, pages_of(n_committed_));
+  for (PageList& spare : spare_) release_from(spare, 0);
+  tokens_.resize(n_committed_);
+}
+
+// Rows of the last page are written later: by whoever holds it alone.
+bool ProtectedRows::truncate(int token) {
+  const std::size_t left = rows_before(token);
+  tokens_.resize(left);
+  for (PageList& pages : pages_) {
+    release_from(pages, pages_of(left));
+    if (left == 0 || left % store_->rows_per_page == 0 || !store_->pool->shared(pages.back())) continue;
+    PageList copy;
+    if (!take_copy(pages.back(), copy)) return false;
+    store_->pool->release(pages.back());
+    pages.back() = copy[0];
+  }
+  return true;
+}
+
+bool ProtectedRows::copy_from(const ProtectedRows& from) {
+  for (int s = 0; s < 2; ++s) {
+    pages_[s].reserve(from.pages_[s].size());
+    for (std::size_t i = 0; i < from.pages_[s].size(); ++i) {
+      const PageId page = from.pages_[s][i];
+      if ((i + 1) * store_->rows_per_page <= from.tokens_.size()) {
+        store_->pool->retain(page);
+        pages_[s].push_back(page);
+      } else if (!take_copy(page, pages_[s])) {
+        return false;
+      }
+    }
+  }
+  tokens_ = from.tokens_;
+  return true;
+}
+
+void ProtectedRows::save(ByteWriter& to) const {
+  to.write(static_cast<std::int32_t>(tokens_.size()));
+  to.write_all(std::span<const int>(tokens_));
+  for (const Side side : kSides) {
+    for (int row = 0; row < size(); row += store_->rows_per_page) {
+      PageContext short_page = context(side);
+      const int n = short_page.page_tokens = std::min(store_->rows_per_page, size() - row);
+      store_->format->copy_rows(data(side, row), context(side), n, short_page,
+                                to.skip(store_->format->short_page_bytes(short_page.head_dim, n)));
+    }
+  }
+}
+
+bool ProtectedRows::load(ByteReader& from, int maximum, int end) {
+  tokens_ = from.read_all<int>(from.read_int(0, maximum));
+  from.require(std::is_sorted(tokens_.begin(), tokens_.end()) &&
+               (tokens_.empty() || (tokens_.front() >= 0 && tokens_.back() < end)));
+  for (const Side side : kSides) {
+    PageList& pages = pages_[static_cast<int>(side)];
+    for (int row = 0; from.ok() && row < size(); row += store_->rows_per_page) {
+      PageContext short_page = context(side);
+      const int n = short_page.page_tokens = std::min(store_->rows_per_page, size() - row);
+      const std::byte* rows = from.skip(store_->format->short_page_bytes(short_page.head_dim, n));
+      if (rows == nullptr) break;
+      if (!take(pages, 1)) return false;
+      store_->format->copy_rows(rows, short_page, n, context(side), store_->pool->data(pages.back()));
+    }
+  }
+  return true;
+}
+
+void ProtectedRows::list(std::vector<PageView>& pages) const {
+  for (int row = 0; row < size(); row += store_->rows_per_page) {
+    PageView view{.n_tokens = std::min(store_->rows_per_page, size() - row),
+                  .is_protected = true,
+                  .protected_tokens = &tokens_[row]};
+    view.k = {store_->format, data(Side::key, row), &context(Side::key)};
+    view.v = {store_->format, data(Side::value, row), &context(Side::value)};
+    pages.push_back(view);
+  }
+}
+
+}  // namespace kvant

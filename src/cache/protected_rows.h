@@ -1,0 +1,108 @@
+// ProtectedRows: the protected tokens of one (sequence, layer, KV head), the sink's and those that attention
+// has chosen, unquantized in pages of their own. A step adds some at its seals; nothing committed is
+// overwritten.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "base/token_mask.h"
+#include "cache/byte_stream.h"
+#include "cache/page_pool.h"
+#include "cache/page_store.h"
+#include "recipe/plan.h"
+
+namespace kvant {
+
+// Rows of a protected page, 0 where nothing is protected: the layer's sink, where only that is.
+int protected_page_rows(const Plan& plan, int layer);
+// Tokens of the layer that are protected at most, with n_sealed pages sealed, the sink included.
+int max_protected_tokens(const LayerPlan& layer, int n_sealed);
+// Of these, those beyond the sink (VQuant section 5).
+int protection_cap(const LayerPlan& layer, int n_sealed);
+
+// What the protected rows of one (layer, KV head) share. Outlives them.
+struct ProtectedStore {
+  const Format* format = nullptr;  // the tail's
+  PagePool* pool = nullptr;        // of pages of rows_per_page rows; null: nothing is protected
+  int rows_per_page = 0;
+  std::array<PageContext, 2> contexts;  // by side
+};
+
+class ProtectedRows {
+ public:
+  explicit ProtectedRows(const ProtectedStore& store) : store_(&store) {}
+  ProtectedRows(ProtectedRows&&) noexcept = default;
+  ProtectedRows& operator=(ProtectedRows&&) = delete;
+  ~ProtectedRows();
+
+  // The absolute index of each row's token, ascending.
+  std::span<const int> tokens() const { return tokens_; }
+  int size() const { return static_cast<int>(tokens_.size()); }
+
+  // --- a step ---
+  void begin() { n_committed_ = tokens_.size(); }
+  // Takes pages for n_rows rows in all. False, or std::bad_alloc, where memory is exhausted: call abort().
+  bool reserve(int n_rows);
+  // Adds tokens of a page that is sealed; their rows then are to be written side by side.
+  void add(int page, const TokenMask& tokens);
+  // Writes the rows of the tokens added last, out of their page's values [kPageTokens, d].
+  void write(Side side, const TokenMask& tokens, const float* values);
+  void commit();
+  void abort();
+
+  // --- between steps ---
+  // Calls visit(token, values [d]) for one side of the tokens in [first, end).
+  template <class Visit>
+  void read(Side side, int first, int end, const Visit& visit) const {
+    std::vector<float> values(static_cast<std::size_t>(store_->rows_per_page) * context(side).head_dim);
+    for (std::size_t i = rows_before(first); i < rows_before(end); ++i) {
+      const auto row = static_cast<int>(i % store_->rows_per_page);
+      store_->format->decode(data(side, i), row + 1, context(side), values.data());
+      visit(tokens_[i], values.data() + static_cast<std::ptrdiff_t>(row) * context(side).head_dim);
+    }
+  }
+  // Keeps the tokens before `token`. False, or std::bad_alloc, where memory is exhausted: drop this object.
+  bool truncate(int token);
+  // Becomes a copy of `from` that shares its full pages. This one is empty. As truncate().
+  bool copy_from(const ProtectedRows& from);
+  // For interchange. load() makes this empty object what was saved, and refuses more rows than `maximum` and
+  // tokens from `end` on. As truncate().
+  void save(ByteWriter& to) const;
+  bool load(ByteReader& from, int maximum, int end);
+
+  // Appends the pages as attention reads them.
+  void list(std::vector<PageView>& pages) const;
+  // Calls visit(page id, whether others hold it, bytes of both sides) for every page.
+  template <class Visit>
+  void for_each_page(const Visit& visit) const {
+    for (const PageId page : pages_[0]) {  // K's stands for V's, which comes and goes with it
+      visit(page, store_->pool->shared(page), 2 * static_cast<std::int64_t>(store_->pool->page_bytes()));
+    }
+  }
+
+ private:
+  using PageList = std::vector<PageId>;
+
+  std::size_t pages_of(std::size_t rows) const {
+    return rows == 0 ? 0 : (rows + store_->rows_per_page - 1) / store_->rows_per_page;
+  }
+  std::size_t rows_before(int token) const;
+  const PageContext& context(Side side) const { return store_->contexts[static_cast<int>(side)]; }
+  std::byte* data(Side side, std::size_t row) const {
+    return store_->pool->data(pages_[static_cast<int>(side)][row / store_->rows_per_page]);
+  }
+  bool take(PageList& list, std::size_t count) const;
+  bool take_copy(PageId from, PageList& list) const;
+  void release_from(PageList& list, std::size_t first) const;
+
+  const ProtectedStore* store_;
+  std::array<PageList, 2> pages_;  // by side
+  std::vector<int> tokens_;
+  std::array<PageList, 2> spare_;  // reserved for the step
+  std::size_t n_committed_ = 0;    // rows
+};
+
+}  // namespace kvant
