@@ -21,7 +21,7 @@ import time
 import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TEXT = ROOT / "data/wikitext-2-test.txt"
+TEXT = ROOT / "data/evaluation/code.txt"
 
 
 class Server:

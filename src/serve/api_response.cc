@@ -35,7 +35,7 @@ Json bytes_of(const std::string& text) {
 
 }  // namespace
 
-std::string json_text(const Json& json) {
+std::string response_text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

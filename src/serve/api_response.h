@@ -12,7 +12,7 @@
 namespace kvant {
 
 // The text of a JSON value; bytes that are not UTF-8 become U+FFFD.
-std::string json_text(const nlohmann::ordered_json& json);
+std::string response_text(const nlohmann::ordered_json& json);
 // An event of a stream (server-sent events, WHATWG HTML section 9.2).
 std::string sse_event(const std::string& data);
 

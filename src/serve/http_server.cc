@@ -25,7 +25,7 @@ constexpr int kTransferSeconds = 30;  // that reading or writing may stand still
 constexpr const char* kJsonType = "application/json";
 
 void send(Response& response, const Json& json) {
-  response.set_content(json_text(json), kJsonType);
+  response.set_content(response_text(json), kJsonType);
 }
 
 void send(Response& response, const ApiError& error) {
@@ -229,7 +229,7 @@ void HttpServer::Routes::stream(Response& response, const std::shared_ptr<Exchan
     AnswerPart part;
     switch (exchange->read(kPatience, choice, part)) {
       case AnswerStream::Next::part:
-        return write(json_text(shared_chunks->chunk(choice, part)));
+        return write(response_text(shared_chunks->chunk(choice, part)));
       case AnswerStream::Next::nothing_yet:
         return !sink.is_writable || sink.is_writable();
       case AnswerStream::Next::closed:
@@ -238,7 +238,7 @@ void HttpServer::Routes::stream(Response& response, const std::shared_ptr<Exchan
     if (const auto failure = exchange->failure()) {
       write(failure->body());
     } else if (include_usage) {
-      write(json_text(shared_chunks->usage_chunk(exchange->usage())));
+      write(response_text(shared_chunks->usage_chunk(exchange->usage())));
     }
     const bool sent = write("[DONE]");
     sink.done();

@@ -149,13 +149,13 @@ TEST(PrefixCache, GivesItsMemoryBack) {
   {
     PrefixCache prefixes(cache, kNoLimit);
     cache.free(read_and_keep(cache, prefixes, counted(640), 640));
-    EXPECT_GT(cache.bytes_reserved(), 0);
+    EXPECT_GT(cache.bytes().all(), 0);
     EXPECT_TRUE(prefixes.drop_oldest());
     EXPECT_FALSE(prefixes.drop_oldest());
-    EXPECT_EQ(cache.bytes_reserved(), 0);
+    EXPECT_EQ(cache.bytes().all(), 0);
     cache.free(read_and_keep(cache, prefixes, counted(640), 640));
   }
-  EXPECT_EQ(cache.bytes_reserved(), 0);
+  EXPECT_EQ(cache.bytes().all(), 0);
 }
 
 TEST(PrefixCache, KeepsNothingLargerThanItsLimit) {

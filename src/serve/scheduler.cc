@@ -40,7 +40,7 @@ std::int64_t Scheduler::sequences_that_fit(const SchedulerOptions& options) {
 Result<std::unique_ptr<Scheduler>> Scheduler::make(Engine& engine, AttentionBackend& backend,
                                                    std::shared_ptr<const Plan> plan,
                                                    SchedulerOptions options) {
-  KVANT_CHECK(options.context > 1 && options.parallel > 0 && options.queue >= 0 && options.batch > 0 &&
+  KVANT_CHECK(options.context > 1 && options.parallel > 0 && options.queue >= 0 &&
                   options.prompt_step >= kMinPromptStep && options.lone_prompt_step >= kMinPromptStep,
               "a scheduler that can't run anything");
   if (sequences_that_fit(options) == 0) {
@@ -59,9 +59,10 @@ Scheduler::Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<
     : engine_(engine),
       backend_(backend),
       options_(std::move(options)),
+      batch_(engine.independent_sequences()),
       cache_(std::move(plan), options_.memory),
       prefixes_(cache_, options_.memory),
-      logits_(static_cast<std::size_t>(options_.batch) * engine.n_vocab()) {}
+      logits_(batch_ * engine.n_vocab()) {}
 
 Scheduler::~Scheduler() {
   for (Job& job : jobs_) job.stream->fail(error("the server ends"));
@@ -219,9 +220,8 @@ void Scheduler::decode() {
       if (job.answers[i].is_running()) rows.push_back({&job, &job.answers[i], static_cast<int>(i)});
     }
   }
-  const std::size_t batch = options_.batch;
-  for (std::size_t first = 0; first < rows.size(); first += batch)
-    decode_batch(std::span(rows).subspan(first, std::min(batch, rows.size() - first)));
+  for (std::size_t first = 0; first < rows.size(); first += batch_)
+    decode_batch(std::span(rows).subspan(first, std::min(batch_, rows.size() - first)));
 }
 
 // What fails as a batch is tried one by one, so that nobody suffers from what runs beside it.

@@ -5,8 +5,8 @@
 // the memory for their longest possible answers are free; whose turn it is goes round between clients. What
 // has been admitted is not thrown out: for it, kept beginnings of prompts (prefix_cache.h) are dropped.
 //
-// An answer doesn't depend on what runs beside it: prompts are read in steps of their own, and batches of
-// decoded tokens stay small enough for products that treat rows alike (SchedulerOptions::batch).
+// An answer doesn't depend on what runs beside it: prompts are read in steps of their own, and answers get
+// their tokens in batches that leave each row its bits (Engine::independent_sequences).
 //
 // Not thread-safe: see ServeLoop.
 #pragma once
@@ -35,7 +35,6 @@ struct SchedulerOptions {
   int queue = 64;              // requests that may wait
   int prompt_step = 64;        // prompt tokens that a step reads beside running answers
   int lone_prompt_step = 512;  // and where no answer is running
-  int batch = 31;              // answers that get a token in one product: fewer than MatrixProduct::kGemmRows
   std::int64_t memory = 0;     // bytes of the cache; > 0
   // Bytes that a sequence takes at most on its way to so many tokens.
   std::function<std::int64_t(int n_tokens)> sequence_bytes;
@@ -134,12 +133,13 @@ class Scheduler {
   Engine& engine_;
   AttentionBackend& backend_;
   SchedulerOptions options_;
+  std::size_t batch_;  // answers that get a token in one step of the engine, at most
   Cache cache_;
   PrefixCache prefixes_;
   RequestQueue queue_;
   std::list<Job> jobs_;        // admitted, oldest first
   std::list<Job*> readers_;    // of them, those that read their prompt; the first is next
-  std::vector<float> logits_;  // [batch, n_vocab]
+  std::vector<float> logits_;  // [batch_, n_vocab]
   std::int64_t promised_ = 0;  // bytes that admitted requests take at most
   int running_ = 0;            // their answers
   std::int64_t next_id_ = 1;

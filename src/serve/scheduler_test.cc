@@ -189,11 +189,11 @@ TEST(Scheduler, DropsWhatIsCancelledWithinAStep) {
   for (int i = 0; i < 3; ++i) streams.push_back(bench.submit(request(prompt_of(60, i), 1000)));
   for (int i = 0; i < 4; ++i) bench.scheduler().step();
   EXPECT_EQ(bench.scheduler().status().requests.size(), 3U);
-  EXPECT_GT(bench.scheduler().status().cache_bytes, 0);
+  EXPECT_GT(bench.scheduler().cache().bytes().all(), 0);
   for (const auto& stream : streams) stream->cancel();
   bench.scheduler().step();
   EXPECT_TRUE(bench.scheduler().idle());
-  EXPECT_EQ(bench.scheduler().status().cache_bytes, 0);  // no whole page was read: nothing is kept
+  EXPECT_EQ(bench.scheduler().cache().bytes().all(), 0);  // no whole page was read: nothing is kept
   EXPECT_EQ(bench.scheduler().status().promised_bytes, 0);
   EXPECT_EQ(bench.scheduler().status().counters.cancelled, 3);
 }
@@ -206,7 +206,7 @@ TEST(Scheduler, DropsAPromptThatIsCancelledWhileItIsRead) {
   stream->cancel();
   bench.scheduler().step();
   EXPECT_TRUE(bench.scheduler().idle());
-  EXPECT_EQ(bench.scheduler().status().cache_bytes, 0);
+  EXPECT_EQ(bench.scheduler().cache().bytes().all(), 0);
 }
 
 TEST(Scheduler, LetsRequestsWaitAndRefusesMore) {
@@ -297,7 +297,7 @@ TEST(Scheduler, FailsOnlyTheRequestThatBreaksTheModel) {
   EXPECT_EQ(read_all(*undecodable).failure.value().message, "sequence 1 is broken");
   EXPECT_EQ(read_all(*whole).texts, expected.texts);
   EXPECT_EQ(bench.scheduler().status().counters.failed, 2);
-  EXPECT_EQ(bench.scheduler().status().cache_bytes, 0);
+  EXPECT_EQ(bench.scheduler().cache().bytes().all(), 0);
 }
 
 TEST(Scheduler, NeedsMemoryForOneSequence) {

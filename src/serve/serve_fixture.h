@@ -49,6 +49,7 @@ class FakeEngine : public Engine {
   std::string description() const override { return "fake"; }
   std::int64_t weight_bytes() const override { return 0; }
   std::string fingerprint() const override { return "0000000000000000"; }
+  int independent_sequences() const override { return most_decoded; }
 
   Status step(Cache& cache, AttentionBackend&, std::span<const EngineInput> inputs,
               MatrixView<float> logits) override {
@@ -75,6 +76,7 @@ class FakeEngine : public Engine {
     return {};
   }
 
+  int most_decoded = 31;
   std::int32_t poison = -1;  // a token that fails
   SequenceId broken = -1;    // a sequence that fails when it is to be decoded
   std::vector<StepRecord> steps;
