@@ -1,4 +1,5 @@
 // kvant serve: the model behind an HTTP interface.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -22,6 +23,9 @@ namespace {
 
 // Connections beyond those whose requests run or wait: for those who only look, or are told to come later.
 constexpr int kSpareConnections = 16;
+// Of a request's body for each token of the context: more than texts and their JSON have.
+constexpr std::size_t kBodyBytesPerToken = 256;
+constexpr std::size_t kSmallestBodyLimit = 1 << 20;
 // Of the memory that is free when the server starts, the share that the cache may take by default.
 constexpr double kMemoryShare = 0.5;
 
@@ -122,6 +126,7 @@ Status serve(const ServeOptions& options) {
   ServeLoop loop(std::move(scheduler).value());
   const ServerInfo info = info_of(*session, **plan, options, context);
   HttpOptions http = options.http;
+  http.max_body = std::max(kSmallestBodyLimit, kBodyBytesPerToken * context);
   http.connections = options.parallel + options.queue + kSpareConnections;
   HttpServer server(loop, engine.tokenizer(), info, http);
   const auto port = server.bind();

@@ -34,6 +34,14 @@ void send(Response& response, const ApiError& error) {
   response.set_content(error.body(), kJsonType);
 }
 
+// Of a Host header or an option: without a port.
+bool is_loopback(std::string host) {
+  if (const std::size_t port = host.rfind(':');
+      port != std::string::npos && host.find(']', port) == std::string::npos)
+    host.resize(port);
+  return host == "localhost" || host == "[::1]" || host.starts_with("127.");
+}
+
 const char* state_name(JobState state) {
   static constexpr const char* kNames[] = {"waiting", "reading", "generating", "done"};
   return kNames[static_cast<int>(state)];
@@ -163,6 +171,12 @@ httplib::Server::HandlerResponse HttpServer::Routes::check(const Request& reques
       !is_authorized(options_.api_key, request.get_header_value("Authorization"))) {
     response.set_header("WWW-Authenticate", "Bearer");
     send(response, ApiError{.status = 401, .message = "the API key is missing or wrong"});
+    return Server::HandlerResponse::Handled;
+  }
+  if (options_.api_key.empty() && is_loopback(options_.host) &&
+      !is_loopback(request.get_header_value("Host"))) {
+    send(response,
+         ApiError{.status = 403, .message = "without an API key this server answers to localhost only"});
     return Server::HandlerResponse::Handled;
   }
   if (request.method == "POST" && !request.get_header_value("Content-Type").starts_with(kJsonType)) {

@@ -348,6 +348,8 @@ class Limits(unittest.TestCase):
 
     def test_answers_what_was_asked_before_it_ends(self):
         server = ServerProcess("--memory", "300MiB")
+        self.assertEqual(server.request("GET", "/slots", headers={"Host": f"localhost:{server.port}"})[0], 200)
+        self.assertEqual(server.request("GET", "/slots", headers={"Host": "a.page.example"})[0], 403)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             asked = pool.submit(server.request, "POST", "/v1/completions", {"prompt": "a", "max_tokens": 100, "temperature": 1})
             while not server.json("GET", "/slots"):

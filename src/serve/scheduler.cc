@@ -106,12 +106,6 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
                     "for fewer, or give max_tokens",
                     request.n_answers, max_tokens, mebibytes(bytes), mebibytes(options_.memory))));
   }
-  if (queue_.size() >= options_.queue) {
-    const int patience = static_cast<int>(counters_.request.mean() * queue_.size() / options_.parallel);
-    return refuse({Refusal::Reason::busy,
-                   fmt::format("{} requests wait already: try again later", queue_.size()),
-                   std::clamp(patience, 1, kLongestRetry)});
-  }
   Job job;
   job.id = next_id_++;
   job.request = std::move(request);
@@ -119,7 +113,15 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   job.start = Clock::now();
   job.bytes = bytes;
   job.usage.prompt = n_prompt;
+  const bool must_wait = !queue_.empty() || !has_room(job);
+  if (must_wait && queue_.size() >= options_.queue) {
+    const int patience = static_cast<int>(counters_.request.mean() * queue_.size() / options_.parallel);
+    return refuse({Refusal::Reason::busy,
+                   fmt::format("{} requests wait already: try again later", queue_.size()),
+                   std::clamp(patience, 1, kLongestRetry)});
+  }
   queue_.push(std::move(job));
+  admit();
   return std::nullopt;
 }
 

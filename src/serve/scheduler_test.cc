@@ -224,6 +224,15 @@ TEST(Scheduler, LetsRequestsWaitAndRefusesMore) {
   for (const auto& stream : streams) EXPECT_FALSE(read_all(*stream).failure);
 }
 
+TEST(Scheduler, NeedsNoQueueForWhatFindsRoom) {
+  Bench bench({.parallel = 2, .queue = 0});
+  for (int i = 0; i < 3; ++i) {
+    bench.submit(request(prompt_of(10), 5));
+    EXPECT_EQ(bench.refusal.has_value(), i == 2) << i;
+  }
+  bench.run();
+}
+
 TEST(Scheduler, RefusesWhatCanNeverBeServed) {
   Bench bench({.context = 512, .parallel = 4});
   const auto refused = [&](const GenerationRequest& r) {
