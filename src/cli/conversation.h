@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/session.h"
-#include "model/sampler.h"
+#include "generate/generation.h"
 
 namespace kvant {
 
@@ -21,7 +21,7 @@ struct ConversationFigures {
   double decode_tps() const { return decode_seconds > 0 ? generated_tokens / decode_seconds : 0; }
 };
 
-enum class GenerationEnd { finished, length, context_full, interrupted };
+enum class AnswerEnd { finished, length, context_full, interrupted };
 
 class Conversation {
  public:
@@ -33,8 +33,8 @@ class Conversation {
   Status read(std::span<const std::int32_t> tokens, const std::atomic<bool>& interrupted);
   // Generates up to n tokens (-1: no limit) after what was read and hands text to `print` as soon as it is
   // whole UTF-8 characters. Requires that read() succeeded just before and was not interrupted.
-  Result<GenerationEnd> generate(int n, const std::atomic<bool>& interrupted,
-                                 const std::function<void(const std::string&)>& print);
+  Result<AnswerEnd> generate(int n, const std::atomic<bool>& interrupted,
+                             const std::function<void(const std::string&)>& print);
   // Forgets everything but the figures.
   void restart();
 

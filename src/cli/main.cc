@@ -45,9 +45,10 @@ int run(int argc, char** argv) {
   program.require_subcommand(1);
   program.get_formatter()->column_width(36);
   std::vector<kvant::Command> commands;
-  for (const auto add : {kvant::add_run_command, kvant::add_eval_command, kvant::add_bench_command,
-                         kvant::add_calibrate_command, kvant::add_tune_command, kvant::add_advise_command,
-                         kvant::add_info_command, kvant::add_compare_command, kvant::add_report_command}) {
+  for (const auto add :
+       {kvant::add_run_command, kvant::add_serve_command, kvant::add_eval_command, kvant::add_bench_command,
+        kvant::add_calibrate_command, kvant::add_tune_command, kvant::add_advise_command,
+        kvant::add_info_command, kvant::add_compare_command, kvant::add_report_command}) {
     commands.push_back(add(program));
   }
   bool done = false;

@@ -142,7 +142,7 @@ Status Run::read_and_generate(std::span<const std::int32_t> tokens) {
   print_generated("\n");
   if (!end.ok()) return end.error();
   warn_of_divergence();
-  if (*end == GenerationEnd::context_full) warn(fmt::format("the context of {} tokens is full", context_));
+  if (*end == AnswerEnd::context_full) warn(fmt::format("the context of {} tokens is full", context_));
   return {};
 }
 

@@ -3,6 +3,7 @@
 #include "model/forward.h"
 #include "model/gguf_file.h"
 #include "model/hparams.h"
+#include "model/independent_rows.h"
 #include "model/tokenizer.h"
 #include "model/weights.h"
 
@@ -25,6 +26,7 @@ class GgufEngine : public Engine {
   int n_vocab() const override { return hparams_.n_vocab; }
   std::int64_t weight_bytes() const override { return weights_->bytes(); }
   std::string fingerprint() const override { return fmt::format("{:016x}", file_->content_hash()); }
+  int independent_sequences() const override { return independent_rows(*weights_, hparams_.n_layers); }
   std::string description() const override {
     return fmt::format("{} {}", geometry_.model, weights_->type_name());
   }

@@ -51,6 +51,9 @@ class Engine {
   virtual std::string description() const = 0;    // "llama 135M Q4_1"
   virtual std::int64_t weight_bytes() const = 0;  // in memory
   virtual std::string fingerprint() const = 0;    // GgufFile::content_hash
+  // Sequences that may get a token in one step so that each gets the bits that it would get alone. Tries
+  // products: not for every step.
+  virtual int independent_sequences() const = 0;
 
   // Runs one step of `inputs` through the model on `cache` with `backend`, and commits it. `logits` gets one
   // row of n_vocab for every wanted token, in input order; rows must match. On an error the cache is as

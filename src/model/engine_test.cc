@@ -317,6 +317,36 @@ TEST(Engine, DequantizesWeightsExactly) {
   }
 }
 
+TEST(Engine, GivesIndependentSequencesTheBitsThatTheyGetAlone) {
+  TinyModel model{.n_embd = 256, .n_ff = 256, .head_dim = 64};
+  for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q8_0,
+                               GGML_TYPE_Q4_K, GGML_TYPE_Q6_K}) {
+    model.matrix_type = type;
+    const auto file = write_tiny_model(model);
+    Bench together(file->path()), alone(file->path());
+    const int n = together.engine().independent_sequences();
+    ASSERT_GE(n, 1);
+    const std::vector<std::int32_t> prompt = random_tokens(40, 3), next = random_tokens(n, 4);
+    std::vector<EngineInput> inputs;
+    for (int i = 0; i < n; ++i) {
+      const EngineInput read{together.cache().add(), prompt, true, 40};
+      ASSERT_TRUE(together.step({&read, 1}, {}).ok());
+      inputs.push_back({read.sequence, std::span(next).subspan(i, 1), false});
+    }
+    std::vector<float> all(static_cast<std::size_t>(n) * TinyModelWriter::kVocabulary);
+    ASSERT_TRUE(together.step(inputs, {all.data(), n, TinyModelWriter::kVocabulary}).ok());
+    for (int i = 0; i < n; ++i) {
+      const EngineInput read{alone.cache().add(), prompt, true, 40};
+      ASSERT_TRUE(alone.step({&read, 1}, {}).ok());
+      std::vector<float> one(TinyModelWriter::kVocabulary);
+      const EngineInput decoded{read.sequence, std::span(next).subspan(i, 1), false};
+      ASSERT_TRUE(alone.step({&decoded, 1}, {one.data(), 1, TinyModelWriter::kVocabulary}).ok());
+      ASSERT_TRUE(std::equal(one.begin(), one.end(), all.begin() + i * TinyModelWriter::kVocabulary))
+          << ggml_type_name(type) << " " << i << " of " << n;
+    }
+  }
+}
+
 TEST(Engine, LeavesTheCacheAsItWasWhenAStepFails) {
   const auto file = write_tiny_model({});
   Bench bench(file->path());

@@ -22,7 +22,7 @@ class MatrixProduct {
   MatrixProduct(const MatrixProduct&) = delete;
   MatrixProduct& operator=(const MatrixProduct&) = delete;
 
-  static bool is_batch(int n_rows) { return n_rows >= kGemmRows; }
+  static constexpr bool is_batch(int n_rows) { return n_rows >= kGemmRows; }
   // Whether batches are multiplied with this weight here; else that is ggml's business.
   static bool takes(const ggml_tensor* weight);
 

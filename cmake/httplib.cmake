@@ -1,0 +1,11 @@
+# cpp-httplib, for `kvant serve`: the copy that llama.cpp ships, which `make setup` puts beside llama.cpp's
+# libraries. Without TLS and compression, it needs no other library.
+find_path(KVANT_HTTPLIB httplib.cpp PATHS ${CMAKE_SOURCE_DIR}/.venv/include/cpp-httplib NO_DEFAULT_PATH)
+if(NOT KVANT_HTTPLIB)
+  message(FATAL_ERROR "cpp-httplib is missing in .venv/include: run `make setup`")
+endif()
+add_library(cpp_httplib STATIC ${KVANT_HTTPLIB}/httplib.cpp)
+target_include_directories(cpp_httplib SYSTEM PUBLIC ${KVANT_HTTPLIB})
+target_compile_definitions(cpp_httplib PUBLIC CPPHTTPLIB_LISTEN_BACKLOG=512)
+target_compile_options(cpp_httplib PRIVATE -w $<$<CONFIG:Release>:-O1>)
+target_link_libraries(cpp_httplib PUBLIC Threads::Threads)

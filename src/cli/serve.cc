@@ -1,0 +1,183 @@
+// kvant serve: the model behind an HTTP interface.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "base/progress.h"
+#include "calibrate/size_budget.h"
+#include "cli/command.h"
+#include "cli/session.h"
+#include "eval/cache_size.h"
+#include "generate/prompt_steps.h"
+#include "serve/http_server.h"
+#include "serve/scheduler.h"
+#include "serve/serve_loop.h"
+
+namespace kvant {
+namespace {
+
+// Connections beyond those whose requests run or wait: for those who only look, or are told to come later.
+constexpr int kSpareConnections = 16;
+// Of a request's body for each token of the context: more than texts and their JSON have.
+constexpr std::size_t kBodyBytesPerToken = 256;
+constexpr std::size_t kSmallestBodyLimit = 1 << 20;
+// Of the memory that is free when the server starts, the share that the cache may take by default.
+constexpr double kMemoryShare = 0.5;
+
+struct ServeOptions {
+  ModelOptions common;
+  HttpOptions http;
+  std::string memory;
+  int context = 0;
+  int parallel = 8;
+  int queue = 64;
+  int prompt_step = 64;
+};
+
+// Ctrl-C or SIGTERM: how often; the only state that a signal handler may reach.
+std::atomic<int> ends_wanted{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void watch_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { ++ends_wanted; };
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+Result<std::int64_t> memory_for_cache(const std::string& given) {
+  if (given.empty())
+    return static_cast<std::int64_t>(kMemoryShare * static_cast<double>(available_memory_bytes()));
+  auto bytes = parse_bytes(given);
+  if (!bytes.ok()) return error("--memory: {}", bytes.error().message);
+  KVANT_RETURN_IF_ERROR(check_memory("a KV cache of " + given, *bytes));
+  return bytes;
+}
+
+ServerInfo info_of(const Session& session, const Plan& plan, const ServeOptions& options, int context) {
+  const Engine& engine = session.engine();
+  const std::set<std::string> kernels = [&] {
+    std::set<std::string> names;
+    for (const PlanRow& row : session.report(plan).rows) names.insert(row.kernel);
+    return names;
+  }();
+  return {.model = std::filesystem::path(options.common.model).stem().string(),
+          .model_path = options.common.model,
+          .description = engine.description(),
+          .fingerprint = engine.fingerprint(),
+          .recipe = row_name(label(plan.recipe), plan),
+          .bits = mean_bits(plan, context).all,
+          .kernels = {kernels.begin(), kernels.end()},
+          .weight_bytes = engine.weight_bytes(),
+          .n_vocab = engine.n_vocab()};
+}
+
+void announce(const ServerInfo& info, const SchedulerOptions& scheduler, const ServeOptions& options,
+              int port) {
+  fmt::print(stderr, "kvant: {} ({}) at http://{}:{}{}\n", info.model, info.description, options.http.host,
+             port, options.http.api_key.empty() ? "" : ", with an API key");
+  fmt::print(stderr,
+             "kvant: {}, {:.2f} bits an element: {} of KV cache hold {} conversations of {} tokens at {} "
+             "each; {} are "
+             "answered at a time\n",
+             info.recipe, info.bits, readable_bytes(static_cast<double>(scheduler.memory)),
+             Scheduler::sequences_that_fit(scheduler), scheduler.context,
+             readable_bytes(static_cast<double>(scheduler.sequence_bytes(scheduler.context))),
+             scheduler.parallel);
+}
+
+// Until the end is wanted: then requests are refused, and those that were taken are answered, unless it is
+// wanted again.
+void wait_for_end(ServeLoop& loop) {
+  using namespace std::chrono_literals;
+  while (ends_wanted == 0) std::this_thread::sleep_for(50ms);
+  loop.refuse_requests();
+  if (!loop.idle()) fmt::print(stderr, "kvant: answering what was asked; again to end at once\n");
+  while (!loop.idle() && ends_wanted == 1) std::this_thread::sleep_for(50ms);
+}
+
+Status serve(const ServeOptions& options) {
+  const auto recipe = one_recipe(options.common);
+  if (!recipe.ok()) return recipe.error();
+  auto session = Session::open(options.common, WeightMode::as_stored, options.context);
+  if (!session.ok()) return session.error();
+  const auto plan = session->plan(*recipe);
+  if (!plan.ok()) return plan.error();
+  const auto memory = memory_for_cache(options.memory);
+  if (!memory.ok()) return memory.error();
+  Engine& engine = session->engine();
+  const int context = options.context > 0 ? options.context : engine.geometry().trained_context;
+  if (context < 2) return error("the model does not say how many tokens it was trained for: give -c");
+  warn_beyond_training(engine.geometry(), context);
+  SchedulerOptions scheduling{.context = context,
+                              .parallel = options.parallel,
+                              .queue = options.queue,
+                              .prompt_step = options.prompt_step,
+                              .memory = *memory};
+  scheduling.sequence_bytes = [plan = *plan](int n_tokens) { return largest_cache_bytes(*plan, n_tokens); };
+  auto scheduler = Scheduler::make(engine, session->backend(), *plan, scheduling);
+  if (!scheduler.ok()) return scheduler.error();
+
+  ServeLoop loop(std::move(scheduler).value());
+  const ServerInfo info = info_of(*session, **plan, options, context);
+  HttpOptions http = options.http;
+  http.max_body = std::max(kSmallestBodyLimit, kBodyBytesPerToken * context);
+  http.connections = options.parallel + options.queue + kSpareConnections;
+  HttpServer server(loop, engine.tokenizer(), info, http);
+  const auto port = server.bind();
+  if (!port.ok()) return port.error();
+  watch_signals();
+  std::thread listener([&] { server.serve(); });
+  announce(info, scheduling, options, *port);
+  wait_for_end(loop);
+  loop.end();
+  server.stop();
+  listener.join();
+  return {};
+}
+
+}  // namespace
+
+Command add_serve_command(CLI::App& program) {
+  auto options = std::make_shared<ServeOptions>();
+  CLI::App* command = program.add_subcommand("serve", "answer over HTTP, as the OpenAI API does");
+  add_model_options(*command, options->common, /*many_recipes=*/false);
+  command->remove_option(command->get_option("--json"));
+  command->add_option("--host", options->http.host, "address to listen on; 0.0.0.0: all of this machine")
+      ->capture_default_str();
+  command->add_option("--port", options->http.port, "port to listen on; 0: any that is free")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  command->add_option("--api-key", options->http.api_key, "key that clients must show (also KVANT_API_KEY)")
+      ->envname("KVANT_API_KEY");
+  command
+      ->add_option("-c,--ctx-size", options->context,
+                   "max tokens of a prompt and its answer (default: what the model was trained for)")
+      ->check(CLI::Range(2, 1 << 30));
+  command->add_option("--parallel", options->parallel, "answers that are made at the same time")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--queue", options->queue, "requests that may wait; more are told to come later")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command
+      ->add_option("--prompt-step", options->prompt_step,
+                   "tokens of prompts that are read between two tokens of running answers")
+      ->check(CLI::Range(kMinPromptStep, 1 << 16))
+      ->capture_default_str();
+  command->add_option(
+      "--memory", options->memory,
+      "bytes of KV cache, such as 2GiB, for running answers and for prompts that may come again "
+      "(default: half of what is free)");
+  return {command, [options] {
+            const Status chosen = choose_model(options->common);
+            return chosen.ok() ? serve(*options) : chosen;
+          }};
+}
+
+}  // namespace kvant

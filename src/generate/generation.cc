@@ -1,0 +1,53 @@
+#include "generate/generation.h"
+
+#include "base/check.h"
+
+namespace kvant {
+
+Generation::Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options)
+    : tokenizer_(tokenizer), sampler_(sampler), options_(std::move(options)), text_(options_.stops) {
+  if (options_.max_tokens == 0) end_ = GenerationEnd::length;
+}
+
+GeneratedText Generation::next(std::span<const float> logits) {
+  KVANT_CHECK(end_ == GenerationEnd::none, "a token after the end");
+  token_ = sampler_.pick(logits);
+  if (tokenizer_.ends_generation(token_)) {
+    end_ = GenerationEnd::finished;
+    return show(text_.finish());
+  }
+  ++n_tokens_;
+  const std::string piece = tokenizer_.piece(token_);
+  n_bytes_ += piece.size();
+  if (options_.wants_probabilities) {
+    held_.push_back({n_bytes_,
+                     {{token_, log_probability(logits, token_)},
+                      options_.alternatives > 0 ? likeliest_tokens(logits, options_.alternatives)
+                                                : std::vector<TokenProbability>()}});
+  }
+  std::string text = text_.add(piece);
+  if (text_.stopped()) {
+    end_ = GenerationEnd::finished;
+  } else if (n_tokens_ == options_.max_tokens) {
+    end_ = GenerationEnd::length;
+    text += text_.finish();
+  }
+  return show(std::move(text));
+}
+
+GeneratedText Generation::cut_off() {
+  KVANT_CHECK(end_ == GenerationEnd::none, "an answer that has ended already");
+  end_ = GenerationEnd::length;
+  return show(text_.finish());
+}
+
+GeneratedText Generation::show(std::string text) {
+  GeneratedText shown{std::move(text), {}};
+  while (!held_.empty() && held_.front().text_end <= text_.shown()) {
+    shown.tokens.push_back(std::move(held_.front().token));
+    held_.pop_front();
+  }
+  return shown;
+}
+
+}  // namespace kvant

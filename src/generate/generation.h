@@ -1,0 +1,74 @@
+// Generation: one answer while it is made: tokens are picked from logits and become text.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "generate/text_stream.h"
+#include "generate/token_probabilities.h"
+#include "model/sampler.h"
+#include "model/tokenizer.h"
+
+namespace kvant {
+
+struct GenerationOptions {
+  int max_tokens = -1;               // -1: no limit
+  std::vector<std::string> stops;    // texts that end the answer
+  bool wants_probabilities = false;  // of every token of the answer
+  int alternatives = 0;              // with them, of that many likeliest tokens
+};
+
+enum class GenerationEnd : std::uint8_t {
+  none,      // it goes on
+  finished,  // the model has ended it, or a stop text
+  length,    // max_tokens
+};
+
+// A token of the answer with its probabilities.
+struct ReportedToken {
+  TokenProbability chosen;
+  std::vector<TokenProbability> alternatives;  // the likeliest first
+};
+
+// What one more token adds to what can be shown.
+struct GeneratedText {
+  std::string text;
+  std::vector<ReportedToken> tokens;  // whose text is shown by now
+};
+
+class Generation {
+ public:
+  // Both outlive it.
+  Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options);
+
+  // Picks the next token. logits [n_vocab], of the newest one. Requires end() == none.
+  GeneratedText next(std::span<const float> logits);
+  // Ends an answer that has no room to go on: what was held back. Before that, end() == none.
+  GeneratedText cut_off();
+
+  GenerationEnd end() const { return end_; }
+  std::int32_t token() const { return token_; }  // the newest; the model reads it if the answer goes on
+  int n_tokens() const { return n_tokens_; }     // of the answer, without the one by which the model ended it
+
+ private:
+  struct Held {
+    std::size_t text_end;  // bytes of the answer up to this token's
+    ReportedToken token;
+  };
+  GeneratedText show(std::string text);
+
+  const Tokenizer& tokenizer_;
+  Sampler& sampler_;
+  GenerationOptions options_;
+  TextStream text_;
+  GenerationEnd end_ = GenerationEnd::none;
+  std::int32_t token_ = 0;
+  int n_tokens_ = 0;
+  std::size_t n_bytes_ = 0;  // of all tokens' text
+  std::deque<Held> held_;    // tokens whose text is held back
+};
+
+}  // namespace kvant

@@ -1,0 +1,64 @@
+#include "generate/text_stream.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "model/utf8.h"
+
+namespace kvant {
+namespace {
+
+constexpr std::size_t kLongestCharacter = 4;  // bytes
+
+// How much of `text` ends with a whole character, or with bytes that no continuation can fix.
+std::size_t whole_characters(std::string_view text) {
+  const std::size_t n = first_invalid_utf8(text).value_or(text.size());
+  const bool may_continue = text.size() - n < kLongestCharacter;
+  return may_continue ? n : text.size();
+}
+
+// Bytes at the end of `text` that begin `stop`, less than all of it.
+std::size_t begun(std::string_view text, std::string_view stop) {
+  for (std::size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n) {
+    if (text.ends_with(stop.substr(0, n))) return n;
+  }
+  return 0;
+}
+
+}  // namespace
+
+TextStream::TextStream(std::vector<std::string> stops) : stops_(std::move(stops)) {
+  KVANT_CHECK(std::ranges::none_of(stops_, &std::string::empty), "an empty stop text");
+}
+
+std::string TextStream::take(std::size_t n) {
+  std::string text = pending_.substr(0, n);
+  pending_.erase(0, n);
+  shown_ += text.size();
+  return text;
+}
+
+std::size_t TextStream::held_back() const {
+  std::size_t n = 0;
+  for (const std::string& stop : stops_) n = std::max(n, begun(pending_, stop));
+  return n;
+}
+
+std::string TextStream::add(std::string_view piece) {
+  if (stopped_) return "";
+  pending_ += piece;
+  std::size_t stop_at = std::string::npos;
+  for (const std::string& stop : stops_) stop_at = std::min(stop_at, pending_.find(stop));
+  if (stop_at == std::string::npos)
+    return take(whole_characters(std::string_view(pending_).substr(0, pending_.size() - held_back())));
+  stopped_ = true;
+  std::string text = take(stop_at);
+  pending_.clear();
+  return text;
+}
+
+std::string TextStream::finish() {
+  return take(pending_.size());
+}
+
+}  // namespace kvant

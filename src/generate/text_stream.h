@@ -1,0 +1,35 @@
+// TextStream: the text of an answer while its tokens come, up to the first stop text.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvant {
+
+class TextStream {
+ public:
+  // stops: texts that end the answer and don't belong to it; none may be empty.
+  explicit TextStream(std::vector<std::string> stops = {});
+
+  // Adds a token's bytes. Returns what can be shown now: whole characters (and bytes that no continuation can
+  // make one of), without an end that may be the beginning of a stop text. After a stop: nothing.
+  std::string add(std::string_view piece);
+  // The answer has ended: what was held back. Nothing after a stop.
+  std::string finish();
+
+  bool stopped() const { return stopped_; }
+  std::size_t shown() const { return shown_; }  // bytes returned so far
+
+ private:
+  std::string take(std::size_t n);
+  std::size_t held_back() const;
+
+  std::vector<std::string> stops_;
+  std::string pending_;
+  std::size_t shown_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace kvant

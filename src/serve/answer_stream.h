@@ -1,0 +1,62 @@
+// AnswerStream: the way from the scheduler to whoever waits for an answer.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "generate/generation.h"
+
+namespace kvant {
+
+// More of one of the answers to a prompt.
+struct AnswerPart {
+  int answer = 0;  // 0 .. n - 1
+  std::string text;
+  std::vector<ReportedToken> tokens;
+  GenerationEnd end = GenerationEnd::none;  // otherwise: the last part of this answer
+};
+
+struct TokenUsage {
+  int prompt = 0;
+  int cached = 0;  // of the prompt: not read, since an earlier one began alike
+  int generated = 0;
+};
+
+// Thread-safe: one thread writes, one reads.
+class AnswerStream {
+ public:
+  // --- the scheduler ---
+  void write(AnswerPart part);
+  void close(const TokenUsage& usage);
+  void fail(Error failure);  // instead of close()
+  bool is_cancelled() const { return cancelled_.load(std::memory_order_acquire); }
+
+  // --- the reader ---
+  enum class Next { part, closed, nothing_yet };
+  // Waits for more, at most that long. part: `into` is it. closed: there is no more.
+  Next read(std::chrono::milliseconds patience, AnswerPart& into);
+  // Nobody waits any more: the scheduler drops the request before its next step.
+  void cancel() { cancelled_.store(true, std::memory_order_release); }
+
+  // After `closed`.
+  const std::optional<Error>& failure() const { return failure_; }
+  const TokenUsage& usage() const { return usage_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable news_;
+  std::deque<AnswerPart> parts_;
+  bool closed_ = false;
+  std::optional<Error> failure_;
+  TokenUsage usage_;
+  std::atomic<bool> cancelled_{false};
+};
+
+}  // namespace kvant

@@ -1,0 +1,25 @@
+#include "serve/api_error.h"
+
+#include <nlohmann/json.hpp>
+
+namespace kvant {
+namespace {
+
+const char* type_of(int status) {
+  if (status == 401) return "authentication_error";
+  if (status == 429 || status == 503) return "overloaded_error";
+  return status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+}  // namespace
+
+std::string ApiError::body() const {
+  using Json = nlohmann::ordered_json;
+  const Json error = {{"message", message},
+                      {"type", type_of(status)},
+                      {"param", parameter.empty() ? Json(nullptr) : Json(parameter)},
+                      {"code", status}};
+  return Json{{"error", error}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace kvant

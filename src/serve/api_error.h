@@ -1,0 +1,18 @@
+// What a client gets instead of an answer, in the format of the OpenAI API.
+#pragma once
+
+#include <string>
+
+namespace kvant {
+
+struct ApiError {
+  int status = 400;            // of HTTP
+  std::string message;         // one sentence
+  std::string parameter = {};  // of the request that is wrong; empty: none
+  int retry_seconds = 0;       // > 0: when to ask again
+
+  // The body: {"error": {"message", "type", "param", "code"}}.
+  std::string body() const;
+};
+
+}  // namespace kvant

@@ -1,0 +1,237 @@
+#include "serve/api_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+
+#include "serve/json_fields.h"
+
+namespace kvant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kMaxAnswers = 128;
+constexpr std::size_t kMaxStops = 16;
+constexpr int kMaxAlternatives = 20;
+constexpr double kHottest = 100;
+
+// --- what both endpoints have ---
+
+SamplerOptions read_sampling(JsonFields& fields) {
+  SamplerOptions sampling;  // the API's defaults: as the model says
+  sampling.temperature = static_cast<float>(fields.number("temperature", 0, kHottest).value_or(1));
+  sampling.top_p = static_cast<float>(fields.number("top_p", 0, 1).value_or(1));
+  sampling.min_p = static_cast<float>(fields.number("min_p", 0, 1).value_or(0));
+  sampling.top_k = static_cast<int>(fields.integer("top_k", 0, INT32_MAX).value_or(0));
+  const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX);
+  sampling.seed = seed ? static_cast<std::uint32_t>(*seed) : std::random_device()();
+  return sampling;
+}
+
+int read_max_tokens(JsonFields& fields) {
+  const auto max_tokens = fields.integer("max_tokens", 1, INT32_MAX);
+  const auto newer_name = fields.integer("max_completion_tokens", 1, INT32_MAX);
+  if (max_tokens && newer_name && *max_tokens != *newer_name)
+    fields.fail("max_tokens", "'max_tokens' and 'max_completion_tokens' differ: give one of them");
+  return static_cast<int>(max_tokens ? *max_tokens : newer_name.value_or(-1));
+}
+
+void read_stream(JsonFields& fields, ApiRequest& request) {
+  request.stream = fields.boolean("stream").value_or(false);
+  const Json* json = fields.value("stream_options");
+  if (json == nullptr) return;
+  if (!request.stream) fields.fail("stream_options", "'stream_options' needs 'stream': true");
+  JsonFields options(*json, "stream_options");
+  request.include_usage = options.boolean("include_usage").value_or(false);
+  options.refuse_others();
+  fields.fail(options.error());
+}
+
+// What kvant doesn't do (yet). A value that asks for nothing is taken: clients send their defaults.
+void refuse_unsupported(JsonFields& fields) {
+  fields.accept_only("presence_penalty", {0}, "answers are drawn without penalties");
+  fields.accept_only("frequency_penalty", {0}, "answers are drawn without penalties");
+  fields.accept_only("repeat_penalty", {1}, "answers are drawn without penalties");
+  fields.accept_only("logit_bias", {Json::object()}, "answers are drawn without a bias");
+  fields.accept_only("store", {false}, "answers are not stored");
+  fields.accept_only("metadata", {Json::object()}, "answers are not stored");
+  fields.accept_only("service_tier", {"auto", "default"}, "there is one tier");
+}
+
+// The options of all answers to one request. Reads all parameters but the prompt and `logprobs`.
+GenerationRequest read_common(JsonFields& fields, ApiRequest& request) {
+  GenerationRequest common;
+  request.model = fields.text("model").value_or("");
+  common.sampling = read_sampling(fields);
+  if (common.sampling.top_p <= 0) fields.fail("top_p", "'top_p' must be above 0 and at most 1");
+  common.n_answers = static_cast<int>(fields.integer("n", 1, kMaxAnswers).value_or(1));
+  common.generation.max_tokens = read_max_tokens(fields);
+  common.generation.stops = fields.texts("stop", kMaxStops);
+  common.client = fields.text("user").value_or("");
+  read_stream(fields, request);
+  refuse_unsupported(fields);
+  return common;
+}
+
+void wants_probabilities(ApiRequest& request, GenerationRequest& common, int alternatives) {
+  request.wants_probabilities = true;
+  common.generation.wants_probabilities = true;
+  common.generation.alternatives = alternatives;
+}
+
+// --- chat ---
+
+// A text, or the texts of an array of parts.
+std::string content_text(JsonFields& message) {
+  const Json* content = message.value("content");
+  if (content == nullptr) {
+    message.fail("content", "a message has no content: give a text");
+    return "";
+  }
+  if (content->is_string()) return content->get<std::string>();
+  std::string text;
+  if (!content->is_array()) message.fail("content", "a message's content must be a text or a list of parts");
+  for (const Json& json : *content) {
+    JsonFields part(json, "content");
+    part.accept_only("type", {"text"}, "only parts of text can be read");
+    text += part.text("text").value_or("");
+    part.refuse_others();
+    message.fail(part.error());
+  }
+  return text;
+}
+
+ChatMessage read_message(const Json& json, const std::string& where, JsonFields& fields) {
+  JsonFields message(json, where);
+  ChatMessage read{message.text("role").value_or(""), content_text(message)};
+  if (read.role == "developer") read.role = "system";
+  if (read.role == "tool" || read.role == "function") {
+    message.fail("role", "tools are not supported yet: leave out what they said");
+  } else if (read.role != "system" && read.role != "user" && read.role != "assistant") {
+    message.fail("role", fmt::format("'{}.role' must be system, user or assistant", where));
+  }
+  // What an answer had beside its text, when a client sends it back.
+  message.accept_only("tool_calls", {Json::array()}, "there are no tools yet");
+  message.accept_only("annotations", {Json::array()}, "only text is read");
+  message.refuse_others();
+  fields.fail(message.error());
+  return read;
+}
+
+std::vector<ChatMessage> read_messages(JsonFields& fields) {
+  std::vector<ChatMessage> messages;
+  const Json* json = fields.value("messages");
+  if (json == nullptr || !json->is_array() || json->empty()) {
+    fields.fail("messages", "'messages' must be a list of messages, one at least");
+    return messages;
+  }
+  for (std::size_t i = 0; i < json->size() && !fields.error(); ++i)
+    messages.push_back(read_message((*json)[i], fmt::format("messages[{}]", i), fields));
+  return messages;
+}
+
+void read_chat_probabilities(JsonFields& fields, ApiRequest& request, GenerationRequest& common) {
+  const bool wanted = fields.boolean("logprobs").value_or(false);
+  const auto alternatives = fields.integer("top_logprobs", 0, kMaxAlternatives);
+  if (alternatives && *alternatives > 0 && !wanted)
+    fields.fail("top_logprobs", "'top_logprobs' needs 'logprobs': true");
+  if (wanted) wants_probabilities(request, common, static_cast<int>(alternatives.value_or(0)));
+}
+
+// --- completions ---
+
+bool is_tokens(const Json& json) {
+  return json.is_array() && !json.empty() &&
+         std::all_of(json.begin(), json.end(), [](const Json& item) { return item.is_number_integer(); });
+}
+
+std::vector<std::int32_t> read_prompt(const Json& json, const Tokenizer& tokenizer, const ApiLimits& limits,
+                                      JsonFields& fields) {
+  std::vector<std::int32_t> tokens;
+  if (json.is_string()) {
+    auto encoded = tokenizer.encode(json.get<std::string>(), /*add_special=*/true, /*parse_special=*/false);
+    if (encoded.ok()) return std::move(encoded).value();
+    fields.fail("prompt", encoded.error().message);
+  } else if (is_tokens(json)) {
+    for (const Json& item : json) {
+      if (item < 0 || item >= limits.n_vocab) {
+        fields.fail("prompt", fmt::format("token {} is not in the model's vocabulary of {}", item.dump(),
+                                          limits.n_vocab));
+        return tokens;
+      }
+      tokens.push_back(item.get<std::int32_t>());
+    }
+  } else {
+    fields.fail("prompt",
+                "'prompt' must be a text, a list of tokens, or a list of texts or of lists of tokens");
+  }
+  return tokens;
+}
+
+std::vector<std::vector<std::int32_t>> read_prompts(JsonFields& fields, const Tokenizer& tokenizer,
+                                                    const ApiLimits& limits) {
+  std::vector<std::vector<std::int32_t>> prompts;
+  const Json* json = fields.value("prompt");
+  if (json == nullptr) {
+    fields.fail("prompt", "there is no 'prompt'");
+  } else if (!json->is_array() || is_tokens(*json)) {
+    prompts.push_back(read_prompt(*json, tokenizer, limits, fields));
+  } else if (json->empty() || json->size() > limits.max_prompts) {
+    fields.fail("prompt", fmt::format("'prompt' must list 1 to {} prompts", limits.max_prompts));
+  } else {
+    for (const Json& item : *json) prompts.push_back(read_prompt(item, tokenizer, limits, fields));
+  }
+  return prompts;
+}
+
+}  // namespace
+
+ParsedRequest parse_chat_request(const Json& body, const Tokenizer& tokenizer, const ApiLimits&) {
+  JsonFields fields(body);
+  ApiRequest request{.is_chat = true};
+  const std::vector<ChatMessage> messages = read_messages(fields);
+  GenerationRequest common = read_common(fields, request);
+  read_chat_probabilities(fields, request, common);
+  const char* no_tools = "tools are not supported yet";
+  fields.accept_only("tools", {Json::array()}, no_tools);
+  fields.accept_only("tool_choice", {"none", "auto"}, no_tools);
+  fields.accept_only("parallel_tool_calls", {true, false}, no_tools);
+  fields.accept_only("functions", {Json::array()}, no_tools);
+  fields.accept_only("function_call", {"none", "auto"}, no_tools);
+  fields.accept_only("response_format", {Json::object({{"type", "text"}})},
+                     "answers can't be held to a format yet");
+  fields.accept_only("modalities", {Json::array({"text"})}, "answers are text");
+  fields.refuse_others();
+  if (fields.error()) return *fields.error();
+  const auto text = tokenizer.chat_prompt(messages);
+  if (!text.ok()) return ApiError{.message = text.error().message, .parameter = "messages"};
+  auto tokens = tokenizer.encode(*text, /*add_special=*/true, /*parse_special=*/true);
+  if (!tokens.ok()) return ApiError{.message = tokens.error().message, .parameter = "messages"};
+  common.prompt = std::move(tokens).value();
+  request.prompts.push_back(std::move(common));
+  return request;
+}
+
+ParsedRequest parse_completion_request(const Json& body, const Tokenizer& tokenizer,
+                                       const ApiLimits& limits) {
+  JsonFields fields(body);
+  ApiRequest request;
+  GenerationRequest common = read_common(fields, request);
+  if (const auto alternatives = fields.integer("logprobs", 0, kMaxAlternatives))
+    wants_probabilities(request, common, static_cast<int>(*alternatives));
+  fields.accept_only("best_of", {1, common.n_answers}, "all answers are given: use 'n'");
+  fields.accept_only("echo", {false}, "the prompt is not repeated");
+  fields.accept_only("suffix", {""}, "text is only continued at its end");
+  std::vector<std::vector<std::int32_t>> prompts = read_prompts(fields, tokenizer, limits);
+  fields.refuse_others();
+  if (fields.error()) return *fields.error();
+  for (auto& prompt : prompts) {
+    request.prompts.push_back(common);
+    request.prompts.back().prompt = std::move(prompt);
+  }
+  return request;
+}
+
+}  // namespace kvant

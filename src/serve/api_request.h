@@ -1,0 +1,42 @@
+// Requests of the OpenAI API, from JSON: what is wrong or not supported is refused, never ignored.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "model/tokenizer.h"
+#include "serve/api_error.h"
+#include "serve/request.h"
+
+namespace kvant {
+
+// What an endpoint that generates was asked for.
+struct ApiRequest {
+  bool is_chat = false;
+  std::vector<GenerationRequest> prompts;  // one; several for a list of prompts, all with the same options
+  bool stream = false;
+  bool include_usage = false;  // in a last chunk of a stream
+  bool wants_probabilities = false;
+  std::string model;  // as named by the client; empty: any
+};
+
+// What a server takes at most.
+struct ApiLimits {
+  int n_vocab = 0;
+  std::size_t max_prompts = 16;  // of a list
+};
+
+using ParsedRequest = std::variant<ApiRequest, ApiError>;
+
+// POST /v1/chat/completions: the messages in the model's chat template.
+ParsedRequest parse_chat_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
+                                 const ApiLimits& limits);
+// POST /v1/completions: texts or tokens, as they are.
+ParsedRequest parse_completion_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
+                                       const ApiLimits& limits);
+
+}  // namespace kvant

@@ -1,0 +1,166 @@
+#include "serve/api_response.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <random>
+
+namespace kvant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string random_id(const char* prefix) {
+  std::random_device random;
+  return fmt::format("{}{:08x}{:08x}{:08x}", prefix, random(), random(), random());
+}
+
+Json finish_reason(GenerationEnd end) {
+  if (end == GenerationEnd::none) return nullptr;
+  return end == GenerationEnd::length ? "length" : "stop";
+}
+
+Json usage_json(const TokenUsage& usage) {
+  return {{"prompt_tokens", usage.prompt},
+          {"completion_tokens", usage.generated},
+          {"total_tokens", usage.prompt + usage.generated},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached}}}};
+}
+
+Json bytes_of(const std::string& text) {
+  Json bytes = Json::array();
+  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+  return bytes;
+}
+
+}  // namespace
+
+std::string response_text(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string sse_event(const std::string& data) {
+  return "data: " + data + "\n\n";
+}
+
+ApiResponse::ApiResponse(const Tokenizer& tokenizer, bool is_chat, bool wants_probabilities,
+                         std::string model, std::string fingerprint)
+    : tokenizer_(tokenizer),
+      is_chat_(is_chat),
+      wants_probabilities_(wants_probabilities),
+      model_(std::move(model)),
+      fingerprint_(std::move(fingerprint)),
+      id_(random_id(is_chat ? "chatcmpl-" : "cmpl-")),
+      created_(std::chrono::duration_cast<std::chrono::seconds>(
+                   std::chrono::system_clock::now().time_since_epoch())
+                   .count()) {}
+
+ApiResponse::Choice& ApiResponse::choice(int number) {
+  if (number >= std::ssize(choices_)) choices_.resize(number + 1);
+  return choices_[number];
+}
+
+Json ApiResponse::envelope(const char* object) const {
+  return {{"id", id_},
+          {"object", object},
+          {"created", created_},
+          {"model", model_},
+          {"system_fingerprint", fingerprint_}};
+}
+
+Json ApiResponse::chat_token(const TokenProbability& token) const {
+  const std::string piece = tokenizer_.piece(token.token);
+  return {{"token", piece}, {"logprob", token.log_probability}, {"bytes", bytes_of(piece)}};
+}
+
+Json ApiResponse::chat_probabilities(const std::vector<ReportedToken>& tokens) const {
+  Json content = Json::array();
+  for (const ReportedToken& token : tokens) {
+    Json entry = chat_token(token.chosen);
+    entry["top_logprobs"] = Json::array();
+    for (const TokenProbability& other : token.alternatives)
+      entry["top_logprobs"].push_back(chat_token(other));
+    content.push_back(std::move(entry));
+  }
+  return {{"content", content}, {"refusal", nullptr}};
+}
+
+// first_byte: of the answer, where the first token's text begins.
+Json ApiResponse::text_probabilities(const std::vector<ReportedToken>& tokens, std::size_t first_byte) const {
+  Json result = {{"tokens", Json::array()},
+                 {"token_logprobs", Json::array()},
+                 {"top_logprobs", Json::array()},
+                 {"text_offset", Json::array()}};
+  for (const ReportedToken& token : tokens) {
+    const std::string piece = tokenizer_.piece(token.chosen.token);
+    Json alternatives = Json::object();
+    for (const TokenProbability& other : token.alternatives)
+      alternatives[tokenizer_.piece(other.token)] = other.log_probability;
+    result["tokens"].push_back(piece);
+    result["token_logprobs"].push_back(token.chosen.log_probability);
+    result["top_logprobs"].push_back(std::move(alternatives));
+    result["text_offset"].push_back(first_byte);
+    first_byte += piece.size();
+  }
+  return result;
+}
+
+Json ApiResponse::probabilities(const std::vector<ReportedToken>& tokens, std::size_t first_byte) const {
+  if (!wants_probabilities_) return nullptr;
+  return is_chat_ ? chat_probabilities(tokens) : text_probabilities(tokens, first_byte);
+}
+
+Json ApiResponse::chunk(int number, const AnswerPart& part) {
+  Choice& c = choice(number);
+  Json json = {{"index", number}};
+  if (is_chat_) {
+    Json delta = Json::object();
+    if (!c.started) delta["role"] = "assistant";
+    if (!part.text.empty() || !c.started) delta["content"] = part.text;
+    json["delta"] = std::move(delta);
+  } else {
+    json["text"] = part.text;
+  }
+  c.started = true;
+  json["logprobs"] = probabilities(part.tokens, c.text_bytes);
+  for (const ReportedToken& token : part.tokens) c.text_bytes += tokenizer_.piece(token.chosen.token).size();
+  json["finish_reason"] = finish_reason(part.end);
+  Json result = envelope(is_chat_ ? "chat.completion.chunk" : "text_completion");
+  result["choices"] = Json::array({std::move(json)});
+  return result;
+}
+
+Json ApiResponse::usage_chunk(const TokenUsage& usage) const {
+  Json result = envelope(is_chat_ ? "chat.completion.chunk" : "text_completion");
+  result["choices"] = Json::array();
+  result["usage"] = usage_json(usage);
+  return result;
+}
+
+void ApiResponse::add(int number, const AnswerPart& part) {
+  Choice& c = choice(number);
+  c.text += part.text;
+  c.tokens.insert(c.tokens.end(), part.tokens.begin(), part.tokens.end());
+  c.end = part.end;
+}
+
+Json ApiResponse::whole(const TokenUsage& usage) const {
+  Json result = envelope(is_chat_ ? "chat.completion" : "text_completion");
+  result["choices"] = Json::array();
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    const Choice& c = choices_[i];
+    Json json = {{"index", i}};
+    if (is_chat_) {
+      json["message"] = {{"role", "assistant"}, {"content", c.text}, {"refusal", nullptr}};
+    } else {
+      json["text"] = c.text;
+    }
+    json["logprobs"] = probabilities(c.tokens, 0);
+    json["finish_reason"] = finish_reason(c.end);
+    result["choices"].push_back(std::move(json));
+  }
+  result["usage"] = usage_json(usage);
+  return result;
+}
+
+}  // namespace kvant

@@ -1,0 +1,59 @@
+// Answers in the format of the OpenAI API: whole, or as chunks of a stream.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "model/tokenizer.h"
+#include "serve/answer_stream.h"
+
+namespace kvant {
+
+// The text of a JSON value; bytes that are not UTF-8 become U+FFFD.
+std::string response_text(const nlohmann::ordered_json& json);
+// An event of a stream (server-sent events, WHATWG HTML section 9.2).
+std::string sse_event(const std::string& data);
+
+class ApiResponse {
+ public:
+  // tokenizer outlives it.
+  ApiResponse(const Tokenizer& tokenizer, bool is_chat, bool wants_probabilities, std::string model,
+              std::string fingerprint);
+
+  // What an answer's part adds, as a chunk. choice: its number among all answers.
+  nlohmann::ordered_json chunk(int choice, const AnswerPart& part);
+  // A stream's chunk without an answer.
+  nlohmann::ordered_json usage_chunk(const TokenUsage& usage) const;
+
+  // The same collected: add() all parts, then whole().
+  void add(int choice, const AnswerPart& part);
+  nlohmann::ordered_json whole(const TokenUsage& usage) const;
+
+ private:
+  struct Choice {
+    std::string text;
+    std::vector<ReportedToken> tokens;
+    GenerationEnd end = GenerationEnd::none;
+    bool started = false;        // in a stream: its first chunk was sent
+    std::size_t text_bytes = 0;  // of the tokens that were reported in chunks
+  };
+  Choice& choice(int number);
+  nlohmann::ordered_json envelope(const char* object) const;
+  nlohmann::ordered_json probabilities(const std::vector<ReportedToken>& tokens,
+                                       std::size_t first_byte) const;
+  nlohmann::ordered_json chat_token(const TokenProbability& token) const;
+  nlohmann::ordered_json chat_probabilities(const std::vector<ReportedToken>& tokens) const;
+  nlohmann::ordered_json text_probabilities(const std::vector<ReportedToken>& tokens,
+                                            std::size_t first_byte) const;
+
+  const Tokenizer& tokenizer_;
+  bool is_chat_;
+  bool wants_probabilities_;
+  std::string model_, fingerprint_, id_;
+  std::int64_t created_;  // seconds since 1970
+  std::vector<Choice> choices_;
+};
+
+}  // namespace kvant

@@ -1,0 +1,54 @@
+#include "serve/exchange.h"
+
+namespace kvant {
+
+std::variant<std::shared_ptr<Exchange>, ApiError> Exchange::start(ServeLoop& loop, ApiRequest request) {
+  auto exchange = std::make_shared<Exchange>(request.prompts.front().n_answers);
+  for (GenerationRequest& prompt : request.prompts) {
+    auto stream = std::make_shared<AnswerStream>();
+    const std::optional<Refusal> refusal = loop.submit(std::move(prompt), stream);
+    if (refusal && refusal->reason == Refusal::Reason::busy)
+      return ApiError{.status = 503, .message = refusal->message, .retry_seconds = refusal->retry_seconds};
+    if (refusal) return ApiError{.message = refusal->message};
+    exchange->streams_.push_back(std::move(stream));
+  }
+  return exchange;
+}
+
+Exchange::~Exchange() {
+  for (const auto& stream : streams_) stream->cancel();
+}
+
+AnswerStream::Next Exchange::read(std::chrono::milliseconds patience, int& choice, AnswerPart& part) {
+  using Next = AnswerStream::Next;
+  std::size_t n_closed = 0;
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    const std::size_t s = (next_ + i) % streams_.size();
+    const Next next = streams_[s]->read(patience / streams_.size(), part);
+    if (next == Next::closed) ++n_closed;
+    if (next != Next::part) continue;
+    choice = static_cast<int>(s) * n_answers_ + part.answer;
+    next_ = (s + 1) % streams_.size();
+    return Next::part;
+  }
+  return n_closed == streams_.size() ? Next::closed : Next::nothing_yet;
+}
+
+std::optional<ApiError> Exchange::failure() const {
+  for (const auto& stream : streams_) {
+    if (stream->failure()) return ApiError{.status = 500, .message = stream->failure()->message};
+  }
+  return std::nullopt;
+}
+
+TokenUsage Exchange::usage() const {
+  TokenUsage total;
+  for (const auto& stream : streams_) {
+    total.prompt += stream->usage().prompt;
+    total.cached += stream->usage().cached;
+    total.generated += stream->usage().generated;
+  }
+  return total;
+}
+
+}  // namespace kvant

@@ -1,0 +1,38 @@
+// Exchange: the answers to one request of the API, which may have several prompts.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "serve/api_error.h"
+#include "serve/api_request.h"
+#include "serve/serve_loop.h"
+
+namespace kvant {
+
+class Exchange {
+ public:
+  explicit Exchange(int n_answers) : n_answers_(n_answers) {}
+  ~Exchange();  // cancels what has not ended
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  // Submits all prompts, or none: an error is the answer to the client then.
+  static std::variant<std::shared_ptr<Exchange>, ApiError> start(ServeLoop& loop, ApiRequest request);
+
+  // Waits for a part of any answer, about that long. part: `choice` is its number among all answers.
+  AnswerStream::Next read(std::chrono::milliseconds patience, int& choice, AnswerPart& part);
+
+  // After `closed`.
+  std::optional<ApiError> failure() const;
+  TokenUsage usage() const;
+
+ private:
+  int n_answers_;                                       // to each prompt
+  std::vector<std::shared_ptr<AnswerStream>> streams_;  // by prompt
+  std::size_t next_ = 0;                                // the stream to be asked first
+};
+
+}  // namespace kvant

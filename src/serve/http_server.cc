@@ -1,0 +1,374 @@
+#include "serve/http_server.h"
+
+#include <httplib.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/json_reader.h"
+#include "serve/api_key.h"
+#include "serve/api_response.h"
+#include "serve/exchange.h"
+#include "serve/json_fields.h"
+#include "serve/metrics_text.h"
+
+namespace kvant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using httplib::Request;
+using httplib::Response;
+
+// How often a waiting thread looks whether its client is still there.
+constexpr std::chrono::milliseconds kPatience{50};
+constexpr int kIdleSeconds = 5;       // that a connection without a request is kept
+constexpr int kTransferSeconds = 30;  // that reading or writing may stand still
+constexpr const char* kJsonType = "application/json";
+
+void send(Response& response, const Json& json) {
+  response.set_content(response_text(json), kJsonType);
+}
+
+void send(Response& response, const ApiError& error) {
+  response.status = error.status;
+  if (error.retry_seconds > 0) response.set_header("Retry-After", std::to_string(error.retry_seconds));
+  response.set_content(error.body(), kJsonType);
+}
+
+// Of a Host header or an option: without a port.
+bool is_loopback(std::string host) {
+  if (const std::size_t port = host.rfind(':');
+      port != std::string::npos && host.find(']', port) == std::string::npos)
+    host.resize(port);
+  return host == "localhost" || host == "[::1]" || host.starts_with("127.");
+}
+
+const char* state_name(JobState state) {
+  static constexpr const char* kNames[] = {"waiting", "reading", "generating", "done"};
+  return kNames[static_cast<int>(state)];
+}
+
+Json slot_json(const RequestStatus& request) {
+  return {{"id", request.id},
+          {"state", state_name(request.state)},
+          {"is_processing", request.state != JobState::waiting},
+          {"prompt_tokens", request.prompt_tokens},
+          {"read_tokens", request.read_tokens},
+          {"cached_tokens", request.cached_tokens},
+          {"generated_tokens", request.generated_tokens},
+          {"answers", request.n_answers},
+          {"kv_bytes", request.bytes}};
+}
+
+}  // namespace
+
+class HttpServer::Routes {
+ public:
+  Routes(ServeLoop& loop, const Tokenizer& tokenizer, ServerInfo info, HttpOptions options);
+
+  Result<int> bind();
+  void serve() { server_.listen_after_bind(); }
+  void stop() { server_.stop(); }
+
+ private:
+  using Parse = ParsedRequest (*)(const Json&, const Tokenizer&, const ApiLimits&);
+
+  void add_routes();
+  httplib::Server::HandlerResponse check(const Request& request, Response& response) const;
+  void generate(const Request& request, Response& response, Parse parse);
+  void answer(const Request& request, Response& response, const std::shared_ptr<Exchange>& exchange,
+              ApiResponse whole) const;
+  void stream(Response& response, const std::shared_ptr<Exchange>& exchange, ApiResponse chunks,
+              bool include_usage) const;
+  Json model_json() const;
+  void models(const Request& request, Response& response) const;
+  void props(Response& response) const;
+  void slots(Response& response);
+  void health(Response& response) const;
+  void tokenize(const Request& request, Response& response) const;
+  void detokenize(const Request& request, Response& response) const;
+
+  ServeLoop& loop_;
+  const Tokenizer& tokenizer_;
+  ServerInfo info_;
+  HttpOptions options_;
+  std::string system_fingerprint_;
+  int n_vocab_;
+  httplib::Server server_;
+};
+
+HttpServer::Routes::Routes(ServeLoop& loop, const Tokenizer& tokenizer, ServerInfo info, HttpOptions options)
+    : loop_(loop),
+      tokenizer_(tokenizer),
+      info_(std::move(info)),
+      options_(std::move(options)),
+      system_fingerprint_(info_.fingerprint + "-" + info_.recipe),
+      n_vocab_(info_.n_vocab) {
+  const auto connections = static_cast<std::size_t>(options_.connections);
+  server_.new_task_queue = [connections] {
+    return new httplib::ThreadPool(connections, connections, /*max queued*/ connections);
+  };
+  server_.set_payload_max_length(options_.max_body);
+  server_.set_keep_alive_timeout(kIdleSeconds);
+  server_.set_read_timeout(kTransferSeconds);
+  server_.set_write_timeout(kTransferSeconds);
+  server_.set_tcp_nodelay(true);
+  server_.set_pre_routing_handler(
+      [this](const Request& request, Response& response) { return check(request, response); });
+  server_.set_error_handler([](const Request& request, Response& response) {
+    if (!response.body.empty()) return;
+    const int status = response.status;
+    send(response,
+         ApiError{.status = status,
+                  .message = status == 404   ? "there is nothing at " + request.path
+                             : status == 413 ? std::string("the body is larger than this server takes")
+                                             : std::string("the request is not one that HTTP allows")});
+  });
+  server_.set_exception_handler([](const Request&, Response& response, const std::exception_ptr&) {
+    send(response, ApiError{.status = 500, .message = "the server failed at this request"});
+  });
+  add_routes();
+}
+
+void HttpServer::Routes::add_routes() {
+  server_.Post("/v1/chat/completions", [this](const Request& request, Response& response) {
+    generate(request, response, parse_chat_request);
+  });
+  server_.Post("/v1/completions", [this](const Request& request, Response& response) {
+    generate(request, response, parse_completion_request);
+  });
+  server_.Get("/v1/models", [this](const Request&, Response& response) {
+    send(response, Json{{"object", "list"}, {"data", Json::array({model_json()})}});
+  });
+  server_.Get(R"(/v1/models/(.+))",
+              [this](const Request& request, Response& response) { models(request, response); });
+  server_.Get("/health", [this](const Request&, Response& response) { health(response); });
+  server_.Get("/metrics", [this](const Request&, Response& response) {
+    response.set_content(metrics_text(info_, loop_.options(), loop_.status()), "text/plain; version=0.0.4");
+  });
+  server_.Get("/props", [this](const Request&, Response& response) { props(response); });
+  server_.Get("/slots", [this](const Request&, Response& response) { slots(response); });
+  server_.Post("/tokenize",
+               [this](const Request& request, Response& response) { tokenize(request, response); });
+  server_.Post("/detokenize",
+               [this](const Request& request, Response& response) { detokenize(request, response); });
+}
+
+Result<int> HttpServer::Routes::bind() {
+  const int port = options_.port == 0 ? server_.bind_to_any_port(options_.host) : options_.port;
+  const bool bound = options_.port == 0 ? port > 0 : server_.bind_to_port(options_.host, port);
+  if (bound) return port;
+  return error(
+      "cannot listen on {}:{}: the port is taken, or the address is not this machine's; choose others "
+      "with --host and --port",
+      options_.host, options_.port);
+}
+
+// Before a body is read. A web page of somebody else's can make a browser send texts and forms to this
+// machine, but not JSON.
+httplib::Server::HandlerResponse HttpServer::Routes::check(const Request& request, Response& response) const {
+  using httplib::Server;
+  if (!options_.api_key.empty() && request.path != "/health" &&
+      !is_authorized(options_.api_key, request.get_header_value("Authorization"))) {
+    response.set_header("WWW-Authenticate", "Bearer");
+    send(response, ApiError{.status = 401, .message = "the API key is missing or wrong"});
+    return Server::HandlerResponse::Handled;
+  }
+  if (options_.api_key.empty() && is_loopback(options_.host) &&
+      !is_loopback(request.get_header_value("Host"))) {
+    send(response,
+         ApiError{.status = 403, .message = "without an API key this server answers to localhost only"});
+    return Server::HandlerResponse::Handled;
+  }
+  if (request.method == "POST" && !request.get_header_value("Content-Type").starts_with(kJsonType)) {
+    send(response,
+         ApiError{.status = 415, .message = "the body must be JSON: send 'Content-Type: application/json'"});
+    return Server::HandlerResponse::Handled;
+  }
+  return Server::HandlerResponse::Unhandled;
+}
+
+// --- answers ---
+
+void HttpServer::Routes::generate(const Request& request, Response& response, Parse parse) {
+  const auto body = parse_json(request.body);
+  if (!body.ok()) return send(response, ApiError{.message = body.error().message});
+  ParsedRequest parsed = parse(*body, tokenizer_, {.n_vocab = n_vocab_});
+  if (const auto* wrong = std::get_if<ApiError>(&parsed)) return send(response, *wrong);
+  auto& wanted = std::get<ApiRequest>(parsed);
+  if (!wanted.model.empty() && wanted.model != info_.model) {
+    return send(response, ApiError{.status = 404,
+                                   .message = fmt::format("the model '{}' is not served here: '{}' is",
+                                                          wanted.model, info_.model),
+                                   .parameter = "model"});
+  }
+  for (GenerationRequest& prompt : wanted.prompts) prompt.client = request.remote_addr + "/" + prompt.client;
+  ApiResponse answers(tokenizer_, wanted.is_chat, wanted.wants_probabilities, info_.model,
+                      system_fingerprint_);
+  const bool streams = wanted.stream, include_usage = wanted.include_usage;
+  auto started = Exchange::start(loop_, std::move(wanted));
+  if (const auto* refused = std::get_if<ApiError>(&started)) return send(response, *refused);
+  const auto& exchange = std::get<std::shared_ptr<Exchange>>(started);
+  if (streams) {
+    stream(response, exchange, std::move(answers), include_usage);
+  } else {
+    answer(request, response, exchange, std::move(answers));
+  }
+}
+
+void HttpServer::Routes::answer(const Request& request, Response& response,
+                                const std::shared_ptr<Exchange>& exchange, ApiResponse whole) const {
+  int choice = 0;
+  AnswerPart part;
+  while (true) {
+    const AnswerStream::Next next = exchange->read(kPatience, choice, part);
+    if (next == AnswerStream::Next::closed) break;
+    if (next == AnswerStream::Next::part) whole.add(choice, part);
+    if (next == AnswerStream::Next::nothing_yet && request.is_connection_closed()) return;
+  }
+  if (const auto failure = exchange->failure()) return send(response, *failure);
+  send(response, whole.whole(exchange->usage()));
+}
+
+void HttpServer::Routes::stream(Response& response, const std::shared_ptr<Exchange>& exchange,
+                                ApiResponse chunks, bool include_usage) const {
+  const auto shared_chunks = std::make_shared<ApiResponse>(std::move(chunks));
+  response.set_header("Cache-Control", "no-cache");
+  // Returns false when the client has gone; the exchange goes with this function then.
+  const auto provide = [exchange, shared_chunks, include_usage](std::size_t, httplib::DataSink& sink) {
+    const auto write = [&sink](const std::string& data) {
+      const std::string event = sse_event(data);
+      return sink.write(event.data(), event.size());
+    };
+    int choice = 0;
+    AnswerPart part;
+    switch (exchange->read(kPatience, choice, part)) {
+      case AnswerStream::Next::part:
+        return write(response_text(shared_chunks->chunk(choice, part)));
+      case AnswerStream::Next::nothing_yet:
+        return !sink.is_writable || sink.is_writable();
+      case AnswerStream::Next::closed:
+        break;
+    }
+    if (const auto failure = exchange->failure()) {
+      write(failure->body());
+    } else if (include_usage) {
+      write(response_text(shared_chunks->usage_chunk(exchange->usage())));
+    }
+    const bool sent = write("[DONE]");
+    sink.done();
+    return sent;
+  };
+  response.set_chunked_content_provider("text/event-stream", provide);
+}
+
+// --- about the server ---
+
+Json HttpServer::Routes::model_json() const {
+  return {{"id", info_.model},
+          {"object", "model"},
+          {"created", 0},
+          {"owned_by", "kvant"},
+          {"max_model_len", loop_.options().context},
+          {"kv_recipe", info_.recipe}};
+}
+
+void HttpServer::Routes::models(const Request& request, Response& response) const {
+  const std::string name = request.matches[1];
+  if (name == info_.model) return send(response, model_json());
+  send(response,
+       ApiError{.status = 404,
+                .message = fmt::format("the model '{}' is not served here: '{}' is", name, info_.model)});
+}
+
+void HttpServer::Routes::health(Response& response) const {
+  if (!loop_.refuses_requests()) return send(response, Json{{"status", "ok"}});
+  send(response, ApiError{.status = 503, .message = "the server is ending", .retry_seconds = 1});
+}
+
+void HttpServer::Routes::props(Response& response) const {
+  const SchedulerOptions& o = loop_.options();
+  send(response,
+       Json{{"model", info_.model},
+            {"model_path", info_.model_path},
+            {"description", info_.description},
+            {"fingerprint", info_.fingerprint},
+            {"weight_bytes", info_.weight_bytes},
+            {"total_slots", o.parallel},
+            {"default_generation_settings",
+             {{"n_ctx", o.context}, {"temperature", 1.0}, {"top_p", 1.0}, {"top_k", 0}, {"min_p", 0.0}}},
+            {"queue", o.queue},
+            {"prompt_step", o.prompt_step},
+            {"kv",
+             {{"recipe", info_.recipe},
+              {"bits", info_.bits},
+              {"kernels", info_.kernels},
+              {"limit_bytes", o.memory},
+              {"sequence_bytes", o.sequence_bytes(o.context)}}}});
+}
+
+void HttpServer::Routes::slots(Response& response) {
+  Json slots = Json::array();
+  for (const RequestStatus& request : loop_.status().requests) slots.push_back(slot_json(request));
+  send(response, slots);
+}
+
+// --- text and tokens, as llama.cpp's server has them ---
+
+void HttpServer::Routes::tokenize(const Request& request, Response& response) const {
+  const auto body = parse_json(request.body);
+  if (!body.ok()) return send(response, ApiError{.message = body.error().message});
+  JsonFields fields(*body);
+  const std::string content = fields.text("content").value_or("");
+  const bool add_special = fields.boolean("add_special").value_or(false);
+  const bool parse_special = fields.boolean("parse_special").value_or(true);
+  const bool with_pieces = fields.boolean("with_pieces").value_or(false);
+  fields.refuse_others();
+  if (fields.error()) return send(response, *fields.error());
+  const auto tokens = tokenizer_.encode(content, add_special, parse_special);
+  if (!tokens.ok())
+    return send(response, ApiError{.message = tokens.error().message, .parameter = "content"});
+  Json list = Json::array();
+  for (const std::int32_t token : *tokens) {
+    if (with_pieces) {
+      list.push_back({{"id", token}, {"piece", tokenizer_.piece(token)}});
+    } else {
+      list.push_back(token);
+    }
+  }
+  send(response, Json{{"tokens", std::move(list)}});
+}
+
+void HttpServer::Routes::detokenize(const Request& request, Response& response) const {
+  const auto body = parse_json(request.body);
+  if (!body.ok()) return send(response, ApiError{.message = body.error().message});
+  JsonFields fields(*body);
+  const auto tokens = numbers_member(*body, "tokens");
+  fields.value("tokens");
+  fields.refuse_others();
+  if (!tokens) fields.fail("tokens", "'tokens' must be a list of tokens");
+  std::string text;
+  for (const double token : tokens.value_or(std::vector<double>())) {
+    if (!(token >= 0 && token < n_vocab_))
+      fields.fail("tokens", fmt::format("a token is not in the model's vocabulary of {}", n_vocab_));
+    if (fields.error()) break;
+    text += tokenizer_.piece(static_cast<std::int32_t>(token));
+  }
+  if (fields.error()) return send(response, *fields.error());
+  send(response, Json{{"content", text}});
+}
+
+HttpServer::HttpServer(ServeLoop& loop, const Tokenizer& tokenizer, ServerInfo info, HttpOptions options)
+    : routes_(std::make_unique<Routes>(loop, tokenizer, std::move(info), std::move(options))) {}
+HttpServer::~HttpServer() = default;
+
+Result<int> HttpServer::bind() {
+  return routes_->bind();
+}
+void HttpServer::serve() {
+  routes_->serve();
+}
+void HttpServer::stop() {
+  routes_->stop();
+}
+
+}  // namespace kvant

@@ -1,0 +1,40 @@
+// HttpServer: the endpoints of `kvant serve`, over HTTP/1.1.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "model/tokenizer.h"
+#include "serve/serve_loop.h"
+#include "serve/server_info.h"
+
+namespace kvant {
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  int port = 8080;                  // 0: any that is free
+  std::string api_key;              // empty: everybody may ask
+  std::size_t max_body = 16 << 20;  // bytes
+  int connections = 64;             // that are served at the same time
+};
+
+class HttpServer {
+ public:
+  // loop and tokenizer outlive it.
+  HttpServer(ServeLoop& loop, const Tokenizer& tokenizer, ServerInfo info, HttpOptions options);
+  ~HttpServer();
+
+  // Takes the port. Returns its number, or an error.
+  Result<int> bind();
+  // Serves until stop(), and until what is being answered then has been.
+  void serve();
+  void stop();  // from any thread
+
+ private:
+  class Routes;
+  std::unique_ptr<Routes> routes_;
+};
+
+}  // namespace kvant

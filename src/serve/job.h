@@ -1,0 +1,46 @@
+// Job: a request that the scheduler has taken, while it waits and runs.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cache/cache.h"
+#include "serve/answer_stream.h"
+#include "serve/request.h"
+
+namespace kvant {
+
+// One answer while it is made.
+struct Answer {
+  SequenceId sequence = 0;
+  std::unique_ptr<Sampler> sampler;
+  std::unique_ptr<Generation> generation;
+  std::chrono::steady_clock::time_point newest;  // when its newest token came
+
+  bool is_running() const { return generation->end() == GenerationEnd::none; }
+};
+
+enum class JobState : std::uint8_t { waiting, reading, generating, done };
+
+struct Job {
+  std::int64_t id = 0;
+  GenerationRequest request;
+  std::shared_ptr<AnswerStream> stream;
+  std::chrono::steady_clock::time_point start;  // when it was submitted
+  std::int64_t bytes = 0;                       // of the cache that it takes at most
+  JobState state = JobState::waiting;
+
+  // While its prompt is read: the sequence that it is read into (none before the first step), and the lengths
+  // at which what has been read is kept for others, ascending.
+  bool has_sequence = false;
+  SequenceId sequence = 0;
+  int n_read = 0;
+  std::vector<int> keep_at;
+
+  std::vector<Answer> answers;  // once the prompt has been read
+  TokenUsage usage;
+};
+
+}  // namespace kvant

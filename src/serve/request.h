@@ -1,0 +1,32 @@
+// What a client wants of the scheduler.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "generate/generation.h"
+#include "model/sampler.h"
+
+namespace kvant {
+
+struct GenerationRequest {
+  std::vector<std::int32_t> prompt;
+  int n_answers = 1;  // the prompt is read once; answer i draws with seed + i
+  SamplerOptions sampling;
+  GenerationOptions generation;
+  std::string client;  // whose turn it is goes round by this
+};
+
+// Why a request is not taken.
+struct Refusal {
+  enum class Reason : std::uint8_t {
+    wrong,  // it can never be served
+    busy,   // too many wait already
+  };
+  Reason reason = Reason::wrong;
+  std::string message;
+  int retry_seconds = 0;  // busy: when to ask again
+};
+
+}  // namespace kvant

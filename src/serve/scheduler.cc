@@ -1,0 +1,411 @@
+#include "serve/scheduler.h"
+
+#include <algorithm>
+
+#include "generate/prompt_steps.h"
+
+namespace kvant {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Pages of one size come in slabs, and those of every size may leave one half empty.
+constexpr std::int64_t kPartlyUsedBytes = 32 * static_cast<std::int64_t>(kSlabBytes);
+constexpr int kLongestRetry = 60;  // seconds
+
+double seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+double mebibytes(std::int64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
+
+// The cache and the engine say it this way, and so nothing else.
+bool is_shortage(const Error& failure) {
+  return failure.message.starts_with("out of memory");
+}
+
+Refusal wrong(Error why) {
+  return {Refusal::Reason::wrong, std::move(why.message), 0};
+}
+
+}  // namespace
+
+std::int64_t Scheduler::sequences_that_fit(const SchedulerOptions& options) {
+  return std::max<std::int64_t>(0, options.memory - kPartlyUsedBytes) /
+         options.sequence_bytes(options.context);
+}
+
+Result<std::unique_ptr<Scheduler>> Scheduler::make(Engine& engine, AttentionBackend& backend,
+                                                   std::shared_ptr<const Plan> plan,
+                                                   SchedulerOptions options) {
+  KVANT_CHECK(options.context > 1 && options.parallel > 0 && options.queue >= 0 &&
+                  options.prompt_step >= kMinPromptStep && options.lone_prompt_step >= kMinPromptStep,
+              "a scheduler that can't run anything");
+  if (sequences_that_fit(options) == 0) {
+    return error(
+        "a cache of {:.0f} MiB doesn't hold one sequence of {} tokens, which takes {:.0f} MiB: give more "
+        "memory, "
+        "a smaller context or a recipe of fewer bits",
+        mebibytes(options.memory), options.context,
+        mebibytes(options.sequence_bytes(options.context) + kPartlyUsedBytes));
+  }
+  return std::unique_ptr<Scheduler>(new Scheduler(engine, backend, std::move(plan), std::move(options)));
+}
+
+Scheduler::Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
+                     SchedulerOptions options)
+    : engine_(engine),
+      backend_(backend),
+      options_(std::move(options)),
+      batch_(engine.independent_sequences()),
+      cache_(std::move(plan), options_.memory),
+      prefixes_(cache_, options_.memory),
+      logits_(batch_ * engine.n_vocab()) {}
+
+Scheduler::~Scheduler() {
+  for (Job& job : jobs_) job.stream->fail(error("the server ends"));
+  queue_.for_each([](const Job& job) { job.stream->fail(error("the server ends")); });
+}
+
+std::int64_t Scheduler::most_bytes(const GenerationRequest& request) const {
+  const int length = static_cast<int>(request.prompt.size()) + request.generation.max_tokens;
+  return request.n_answers * options_.sequence_bytes(length);
+}
+
+// --- requests come and go ---
+
+std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream) {
+  KVANT_CHECK(request.n_answers > 0, "a request for no answer");
+  const auto refuse = [this](Refusal refusal) {
+    ++counters_.refused;
+    return refusal;
+  };
+  const int n_prompt = static_cast<int>(request.prompt.size());
+  if (n_prompt == 0) return refuse(wrong(error("the prompt is empty")));
+  if (n_prompt >= options_.context) {
+    return refuse(
+        wrong(error("the prompt has {} tokens, which leaves no room for an answer in a context of {}",
+                    n_prompt, options_.context)));
+  }
+  if (request.n_answers > options_.parallel) {
+    return refuse(wrong(error("{} answers are wanted of a server that makes {} at a time", request.n_answers,
+                              options_.parallel)));
+  }
+  if (const auto sampler = Sampler::make(request.sampling); !sampler.ok())
+    return refuse(wrong(sampler.error()));
+  int& max_tokens = request.generation.max_tokens;
+  if (max_tokens == 0) return refuse(wrong(error("an answer of 0 tokens is wanted: ask for 1 at least")));
+  const int room = options_.context - n_prompt;
+  max_tokens = max_tokens < 0 ? room : std::min(max_tokens, room);
+  const std::int64_t bytes = most_bytes(request);
+  if (bytes + kPartlyUsedBytes > options_.memory) {
+    return refuse(
+        wrong(error("{} answers of up to {} tokens take up to {:.0f} MiB of a cache of {:.0f} MiB: ask "
+                    "for fewer, or give max_tokens",
+                    request.n_answers, max_tokens, mebibytes(bytes), mebibytes(options_.memory))));
+  }
+  Job job;
+  job.id = next_id_++;
+  job.request = std::move(request);
+  job.stream = std::move(stream);
+  job.start = Clock::now();
+  job.bytes = bytes;
+  job.usage.prompt = n_prompt;
+  const bool must_wait = !queue_.empty() || !has_room(job);
+  if (must_wait && queue_.size() >= options_.queue) {
+    const int patience = static_cast<int>(counters_.request.mean() * queue_.size() / options_.parallel);
+    return refuse({Refusal::Reason::busy,
+                   fmt::format("{} requests wait already: try again later", queue_.size()),
+                   std::clamp(patience, 1, kLongestRetry)});
+  }
+  queue_.push(std::move(job));
+  admit();
+  return std::nullopt;
+}
+
+void Scheduler::drop_cancelled() {
+  queue_.remove_if([this](const Job& job) {
+    if (!job.stream->is_cancelled()) return false;
+    ++counters_.cancelled;
+    return true;
+  });
+  for (Job& job : jobs_) {
+    if (job.state == JobState::done || !job.stream->is_cancelled()) continue;
+    ++counters_.cancelled;
+    free_sequences(job);
+  }
+  std::erase_if(readers_, [](const Job* job) { return job->state == JobState::done; });
+  jobs_.remove_if([](const Job& job) { return job.state == JobState::done; });
+}
+
+bool Scheduler::has_room(const Job& job) const {
+  return running_ + job.request.n_answers <= options_.parallel &&
+         promised_ + job.bytes + kPartlyUsedBytes <= options_.memory;
+}
+
+void Scheduler::admit() {
+  while (!queue_.empty() && has_room(queue_.front())) {
+    Job& job = jobs_.emplace_back(queue_.pop());
+    job.state = JobState::reading;
+    readers_.push_back(&job);
+    running_ += job.request.n_answers;
+    promised_ += job.bytes;
+  }
+}
+
+void Scheduler::free_sequences(Job& job) {
+  if (job.state == JobState::reading && job.has_sequence) cache_.free(job.sequence);
+  for (const Answer& answer : job.answers) cache_.free(answer.sequence);
+  job.state = JobState::done;
+  running_ -= job.request.n_answers;
+  promised_ -= job.bytes;
+}
+
+void Scheduler::close(Job& job) {
+  free_sequences(job);
+  ++counters_.finished;
+  counters_.request.add(seconds(Clock::now() - job.start));
+  job.stream->close(job.usage);
+}
+
+// --- steps ---
+
+void Scheduler::step() {
+  ++counters_.steps;
+  progress_ = false;
+  shortage_ = {};
+  drop_cancelled();
+  admit();
+  decode();
+  read_prompts();
+  if (!progress_) end_without_progress();
+  drop_cancelled();
+}
+
+// Admission counts on what sequences take at most, but slabs that are used in part may take more. What finds
+// no room waits for others to end; when nothing can go on, the newest request has to make room.
+void Scheduler::end_without_progress() {
+  if (jobs_.empty() || shortage_.message.empty()) return;
+  for (auto job = jobs_.rbegin(); job != jobs_.rend(); ++job) {
+    if (job->state != JobState::done) return answer_failure(*job, shortage_);
+  }
+}
+
+void Scheduler::answer_failure(Job& job, const Error& failure) {
+  free_sequences(job);
+  ++counters_.failed;
+  job.stream->fail(failure);
+}
+
+// Drops kept beginnings of prompts until the action finds memory.
+Status Scheduler::with_room(const std::function<Status()>& action) {
+  Status done = action();
+  while (!done.ok() && is_shortage(done.error()) && prefixes_.drop_oldest()) done = action();
+  return done;
+}
+
+Status Scheduler::run(std::span<const EngineInput> inputs, int n_logit_rows) {
+  return with_room([&] {
+    return engine_.step(cache_, backend_, inputs, {logits_.data(), n_logit_rows, engine_.n_vocab()});
+  });
+}
+
+// --- decoding ---
+
+void Scheduler::decode() {
+  std::vector<Row> rows;
+  for (Job& job : jobs_) {
+    if (job.state != JobState::generating) continue;
+    for (std::size_t i = 0; i < job.answers.size(); ++i) {
+      if (job.answers[i].is_running()) rows.push_back({&job, &job.answers[i], static_cast<int>(i)});
+    }
+  }
+  for (std::size_t first = 0; first < rows.size(); first += batch_)
+    decode_batch(std::span(rows).subspan(first, std::min(batch_, rows.size() - first)));
+}
+
+// What fails as a batch is tried one by one, so that nobody suffers from what runs beside it.
+void Scheduler::decode_batch(std::span<const Row> rows) {
+  if (run_batch(rows).ok()) return;
+  for (const Row& row : rows) {
+    if (row.job->state == JobState::done) continue;
+    const Status done = run_batch({&row, 1});
+    if (done.ok()) continue;
+    if (is_shortage(done.error())) {
+      shortage_ = done.error();
+    } else {
+      answer_failure(*row.job, done.error());
+    }
+  }
+}
+
+Status Scheduler::run_batch(std::span<const Row> rows) {
+  std::vector<std::int32_t> tokens;
+  tokens.reserve(rows.size());  // the inputs point into it
+  std::vector<EngineInput> inputs;
+  for (const Row& row : rows) {
+    tokens.push_back(row.answer->generation->token());
+    inputs.push_back({row.answer->sequence, {&tokens.back(), 1}, /*is_prompt=*/false});
+  }
+  KVANT_RETURN_IF_ERROR(run(inputs, static_cast<int>(rows.size())));
+  const std::size_t n_vocab = engine_.n_vocab();
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    take_token(rows[i], std::span(logits_).subspan(i * n_vocab, n_vocab));
+  return {};
+}
+
+// The next token of an answer, and with the last one of all its answers the end of the request.
+void Scheduler::take_token(const Row& row, std::span<const float> logits) {
+  progress_ = true;
+  Answer& answer = *row.answer;
+  Job& job = *row.job;
+  const Clock::time_point now = Clock::now();
+  const bool is_first = answer.generation->n_tokens() == 0;
+  const int before = answer.generation->n_tokens();
+  GeneratedText shown = answer.generation->next(logits);
+  (is_first ? counters_.first_token : counters_.next_token)
+      .add(seconds(now - (is_first ? job.start : answer.newest)));
+  answer.newest = now;
+  const int added = answer.generation->n_tokens() - before;
+  job.usage.generated += added;
+  counters_.generated_tokens += added;
+  if (!shown.text.empty() || !shown.tokens.empty() || !answer.is_running())
+    job.stream->write({row.number, std::move(shown.text), std::move(shown.tokens), answer.generation->end()});
+  if (answer.is_running()) return;
+  cache_.free(answer.sequence);
+  if (std::ranges::none_of(job.answers, &Answer::is_running)) close(job);
+}
+
+// --- reading prompts ---
+
+// Each reader in turn, until the step's tokens are used up.
+void Scheduler::read_prompts() {
+  const bool others =
+      std::ranges::any_of(jobs_, [](const Job& job) { return job.state == JobState::generating; });
+  int left = others ? options_.prompt_step : options_.lone_prompt_step;
+  for (std::size_t turns = readers_.size(); turns > 0 && left >= kMinPromptStep; --turns) {
+    Job& job = *readers_.front();
+    readers_.pop_front();
+    left -= read_some(job, left);
+    if (job.state == JobState::reading) readers_.push_back(&job);
+  }
+}
+
+// Returns how many tokens were read.
+int Scheduler::read_some(Job& job, int wanted) {
+  const auto fails = [&](const Error& failure) {
+    if (is_shortage(failure)) {
+      shortage_ = failure;
+    } else {
+      answer_failure(job, failure);
+    }
+    return 0;
+  };
+  if (!job.has_sequence) {
+    if (const Status begun = start_reading(job); !begun.ok()) return fails(begun.error());
+  }
+  const std::span<const std::int32_t> prompt = job.request.prompt;
+  const int n_prompt = job.usage.prompt;
+  int n = next_prompt_step(job.n_read, n_prompt, wanted);
+  if (!job.keep_at.empty()) n = std::min(n, job.keep_at.front() - job.n_read);
+  const bool is_last = job.n_read + n == n_prompt;
+  const EngineInput input{job.sequence, prompt.subspan(job.n_read, n), /*is_prompt=*/true,
+                          is_last ? n - 1 : n};
+  if (const Status done = run({&input, 1}, is_last ? 1 : 0); !done.ok()) return fails(done.error());
+  progress_ = true;
+  job.n_read += n;
+  counters_.prompt_tokens += n;
+  if (!job.keep_at.empty() && job.n_read == job.keep_at.front()) keep_beginning(job);
+  if (is_last) {
+    if (const Status begun = start_answers(job); !begun.ok()) answer_failure(job, begun.error());
+  }
+  return n;
+}
+
+// From the longest beginning that is kept, or from an empty sequence.
+Status Scheduler::start_reading(Job& job) {
+  PrefixCache::Match match;
+  KVANT_RETURN_IF_ERROR(with_room([&]() -> Status {
+    auto found = prefixes_.find(job.request.prompt);
+    if (!found.ok()) return found.error();
+    match = *found;
+    return {};
+  }));
+  ++(match.n_tokens > 0 ? counters_.prefix_hits : counters_.prefix_misses);
+  counters_.cached_tokens += match.n_tokens;
+  job.sequence = match.n_tokens > 0 ? match.sequence : cache_.add();
+  job.has_sequence = true;
+  job.n_read = job.usage.cached = match.n_tokens;
+  const int whole_pages = job.usage.prompt / kPageTokens * kPageTokens;
+  for (const int length : {match.n_common, whole_pages}) {
+    if (length > job.n_read && (job.keep_at.empty() || job.keep_at.back() < length))
+      job.keep_at.push_back(length);
+  }
+  return {};
+}
+
+// Kept or not, the request goes on.
+void Scheduler::keep_beginning(Job& job) {
+  job.keep_at.erase(job.keep_at.begin());
+  const auto read = std::span<const std::int32_t>(job.request.prompt).first(job.n_read);
+  (void)with_room([&] { return prefixes_.keep(job.sequence, read, job.usage.cached); });
+}
+
+// The first takes the prompt's sequence, the others forks of it. logits_ are those of the prompt's last
+// token.
+Status Scheduler::start_answers(Job& job) {
+  const int n = job.request.n_answers;
+  job.state = JobState::generating;
+  for (int i = 0; i < n; ++i) {
+    SamplerOptions sampling = job.request.sampling;
+    sampling.seed += static_cast<std::uint32_t>(i);
+    auto sampler = Sampler::make(sampling);
+    KVANT_CHECK(sampler.ok(), "a sampler that was refused too late");
+    SequenceId sequence = job.sequence;
+    if (i > 0) {
+      KVANT_RETURN_IF_ERROR(with_room([&]() -> Status {
+        const Result<SequenceId> fork = cache_.fork(job.sequence);
+        if (!fork.ok()) return fork.error();
+        sequence = *fork;
+        return {};
+      }));
+    }
+    auto generation = std::make_unique<Generation>(engine_.tokenizer(), **sampler, job.request.generation);
+    job.answers.push_back({sequence, std::move(*sampler), std::move(generation), {}});
+  }
+  for (int i = 0; i < n; ++i)
+    take_token({&job, &job.answers[i], i}, std::span(logits_).first(engine_.n_vocab()));
+  return {};
+}
+
+// --- for people who look on ---
+
+RequestStatus Scheduler::status_of(const Job& job) const {
+  RequestStatus status{.id = job.id,
+                       .state = job.state,
+                       .prompt_tokens = job.usage.prompt,
+                       .read_tokens = job.n_read,
+                       .cached_tokens = job.usage.cached,
+                       .generated_tokens = job.usage.generated,
+                       .n_answers = job.request.n_answers};
+  if (job.state == JobState::reading && job.has_sequence) status.bytes = cache_.bytes(job.sequence).all();
+  for (const Answer& answer : job.answers) status.bytes += cache_.bytes(answer.sequence).all();
+  return status;
+}
+
+SchedulerStatus Scheduler::status() const {
+  SchedulerStatus status{.counters = counters_,
+                         .running_answers = running_,
+                         .cache_bytes = cache_.bytes_reserved(),
+                         .promised_bytes = promised_,
+                         .prefix_bytes = prefixes_.bytes(),
+                         .prefixes = prefixes_.size(),
+                         .prefixes_dropped = prefixes_.dropped()};
+  for (const Job& job : jobs_) status.requests.push_back(status_of(job));
+  queue_.for_each([&](const Job& job) { status.requests.push_back(status_of(job)); });
+  return status;
+}
+
+}  // namespace kvant

@@ -1,0 +1,151 @@
+// Scheduler: continuous batching of many requests on one engine and one cache.
+//
+// In every step all running answers get one token, and some tokens of prompts are read beside them: a stated
+// number at most, so that a long prompt delays the others by a bounded time. Requests wait until a slot and
+// the memory for their longest possible answers are free; whose turn it is goes round between clients. What
+// has been admitted is not thrown out: for it, kept beginnings of prompts (prefix_cache.h) are dropped.
+//
+// An answer doesn't depend on what runs beside it: prompts are read in steps of their own, and answers get
+// their tokens in batches that leave each row its bits (Engine::independent_sequences).
+//
+// Not thread-safe: see ServeLoop.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "attention/attention.h"
+#include "model/engine.h"
+#include "serve/histogram.h"
+#include "serve/job.h"
+#include "serve/prefix_cache.h"
+#include "serve/request_queue.h"
+
+namespace kvant {
+
+struct SchedulerOptions {
+  int context = 0;             // tokens that a prompt and its answer may have together
+  int parallel = 8;            // answers that are made at the same time
+  int queue = 64;              // requests that may wait
+  int prompt_step = 64;        // prompt tokens that a step reads beside running answers
+  int lone_prompt_step = 512;  // and where no answer is running
+  std::int64_t memory = 0;     // bytes of the cache; > 0
+  // Bytes that a sequence takes at most on its way to so many tokens.
+  std::function<std::int64_t(int n_tokens)> sequence_bytes;
+};
+
+// Since the start.
+struct SchedulerCounters {
+  std::int64_t prompt_tokens = 0;  // read
+  std::int64_t cached_tokens = 0;  // that need not be
+  std::int64_t generated_tokens = 0;
+  std::int64_t prefix_hits = 0, prefix_misses = 0;
+  std::int64_t finished = 0, cancelled = 0, failed = 0, refused = 0;  // requests
+  std::int64_t steps = 0;
+  Histogram first_token, next_token;  // seconds from the request to its first token, and from one to the next
+  Histogram request;                  // seconds from a request to its end
+};
+
+// One request, for people who look on.
+struct RequestStatus {
+  std::int64_t id = 0;
+  JobState state = JobState::waiting;
+  int prompt_tokens = 0;
+  int read_tokens = 0;  // of the prompt, cached ones included
+  int cached_tokens = 0;
+  int generated_tokens = 0;
+  int n_answers = 1;
+  std::int64_t bytes = 0;  // its pages in the cache; shared ones count fully
+};
+
+struct SchedulerStatus {
+  std::vector<RequestStatus> requests;  // running ones first
+  SchedulerCounters counters;
+  int running_answers = 0;
+  std::int64_t cache_bytes = 0;     // reserved from the operating system
+  std::int64_t promised_bytes = 0;  // that admitted requests take at most
+  std::int64_t prefix_bytes = 0;
+  int prefixes = 0;
+  std::int64_t prefixes_dropped = 0;
+};
+
+class Scheduler {
+ public:
+  // engine and backend outlive it. An error: the memory doesn't hold one sequence of `context` tokens.
+  static Result<std::unique_ptr<Scheduler>> make(Engine& engine, AttentionBackend& backend,
+                                                 std::shared_ptr<const Plan> plan, SchedulerOptions options);
+  ~Scheduler();
+
+  // Takes a request, or says why not. All the rest goes to the stream.
+  std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream);
+  // Drops what was cancelled, admits, decodes, reads. Requires !idle().
+  void step();
+  bool idle() const { return jobs_.empty() && queue_.empty(); }
+
+  SchedulerStatus status() const;
+  const SchedulerOptions& options() const { return options_; }
+  const Cache& cache() const { return cache_; }
+
+  // Sequences of `context` tokens that `memory` holds at the same time.
+  static std::int64_t sequences_that_fit(const SchedulerOptions& options);
+
+ private:
+  // A row of a batch.
+  struct Row {
+    Job* job;
+    Answer* answer;
+    int number;  // of the answer
+  };
+
+  Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
+            SchedulerOptions options);
+
+  std::int64_t most_bytes(const GenerationRequest& request) const;
+  void drop_cancelled();
+  void admit();
+  bool has_room(const Job& job) const;
+
+  void decode();
+  void decode_batch(std::span<const Row> rows);
+  Status run_batch(std::span<const Row> rows);
+  void take_token(const Row& row, std::span<const float> logits);
+
+  void read_prompts();
+  int read_some(Job& job, int wanted);
+  Status start_reading(Job& job);
+  void keep_beginning(Job& job);
+  Status start_answers(Job& job);
+
+  Status with_room(const std::function<Status()>& action);
+  Status run(std::span<const EngineInput> inputs, int n_logit_rows);
+  void answer_failure(Job& job, const Error& failure);
+  void end_without_progress();
+  void free_sequences(Job& job);
+  void close(Job& job);
+  RequestStatus status_of(const Job& job) const;
+
+  Engine& engine_;
+  AttentionBackend& backend_;
+  SchedulerOptions options_;
+  std::size_t batch_;  // answers that get a token in one step of the engine, at most
+  Cache cache_;
+  PrefixCache prefixes_;
+  RequestQueue queue_;
+  std::list<Job> jobs_;        // admitted, oldest first
+  std::list<Job*> readers_;    // of them, those that read their prompt; the first is next
+  std::vector<float> logits_;  // [batch_, n_vocab]
+  std::int64_t promised_ = 0;  // bytes that admitted requests take at most
+  int running_ = 0;            // their answers
+  std::int64_t next_id_ = 1;
+  bool progress_ = false;  // in this step: something was computed
+  Error shortage_;         // in this step: why something was not
+  SchedulerCounters counters_;
+};
+
+}  // namespace kvant

@@ -1,0 +1,106 @@
+// Tests only: an engine without a model.
+#pragma once
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "attention/attention.h"
+#include "cache/cache_fixture.h"
+#include "model/engine.h"
+#include "model/tokenizer.h"
+
+namespace kvant::testing {
+
+inline constexpr int kFakeVocabulary = 64;
+inline constexpr std::int32_t kFakeEnd = 0;
+inline constexpr std::int32_t kFakeUnsaid = kFakeVocabulary - 1;  // no answer has it
+
+// Token t is the letter t % 26.
+class FakeTokenizer : public Tokenizer {
+ public:
+  Result<std::vector<std::int32_t>> encode(const std::string& text, bool, bool) const override {
+    std::vector<std::int32_t> tokens;
+    for (const char c : text) tokens.push_back(1 + static_cast<unsigned char>(c) % (kFakeVocabulary - 1));
+    return tokens;
+  }
+  std::string piece(std::int32_t token) const override { return {static_cast<char>('a' + token % 26)}; }
+  bool ends_generation(std::int32_t token) const override { return token == kFakeEnd; }
+  Result<std::string> chat_prompt(std::span<const ChatMessage> messages) const override {
+    std::string text;
+    for (const ChatMessage& message : messages) text += message.role + ":" + message.text + "\n";
+    return text;
+  }
+};
+
+// Appends and seals as the cache's tests do. Logits are a function of the sequence's length and newest token.
+class FakeEngine : public Engine {
+ public:
+  struct StepRecord {
+    int prompt_tokens = 0;
+    int decoded = 0;
+  };
+
+  explicit FakeEngine(Geometry geometry) : geometry_(std::move(geometry)) {}
+
+  const Geometry& geometry() const override { return geometry_; }
+  const Tokenizer& tokenizer() const override { return tokenizer_; }
+  int n_vocab() const override { return kFakeVocabulary; }
+  std::string description() const override { return "fake"; }
+  std::int64_t weight_bytes() const override { return 0; }
+  std::string fingerprint() const override { return "0000000000000000"; }
+  int independent_sequences() const override { return most_decoded; }
+
+  Status step(Cache& cache, AttentionBackend&, std::span<const EngineInput> inputs,
+              MatrixView<float> logits) override {
+    std::vector<StepSlice> slices;
+    StepRecord record;
+    for (const EngineInput& input : inputs) {
+      slices.push_back({input.sequence, static_cast<int>(input.tokens.size()), input.is_prompt});
+      (input.is_prompt ? record.prompt_tokens : record.decoded) += static_cast<int>(input.tokens.size());
+      for (const std::int32_t token : input.tokens) {
+        if (token == poison) return error("token {} breaks the model", token);
+      }
+      if (!input.is_prompt && input.sequence == broken) return error("sequence {} is broken", broken);
+    }
+    auto reserved = cache.reserve(std::move(slices));
+    if (!reserved.ok()) return reserved.error();
+    for (int layer = 0; layer < geometry_.n_layers; ++layer) run_layer_without_attention(**reserved, layer);
+    KVANT_RETURN_IF_ERROR((*reserved)->commit());
+    steps.push_back(record);
+    int row = 0;
+    for (const EngineInput& input : inputs) {
+      if (input.first_logits == static_cast<int>(input.tokens.size())) continue;
+      fill(logits.row(row++), cache.length(input.sequence), input.tokens.back());
+    }
+    return {};
+  }
+
+  int most_decoded = 31;
+  std::int32_t poison = -1;  // a token that fails
+  SequenceId broken = -1;    // a sequence that fails when it is to be decoded
+  std::vector<StepRecord> steps;
+
+ private:
+  // Of the length and the newest token.
+  static void fill(float* logits, int length, std::int32_t newest) {
+    std::mt19937 random(length * 1009 + newest);
+    std::normal_distribution<float> normal;
+    for (int t = 0; t < kFakeVocabulary; ++t) logits[t] = 2 * normal(random);
+    logits[kFakeEnd] = logits[kFakeUnsaid] = -100;  // answers end by their maximum
+  }
+
+  Geometry geometry_;
+  FakeTokenizer tokenizer_;
+};
+
+// Never called by the fake engine.
+class NoBackend : public AttentionBackend {
+ public:
+  void run_layer(Step&, int, const LayerRows&, Team&) override {}
+  std::vector<SkipCount> skip_counts() const override { return {}; }
+  PageOrder page_order() const override { return PageOrder::canonical; }
+  KernelChoice kernel(const Plan&, int, int, Side) const override { return {}; }
+};
+
+}  // namespace kvant::testing

@@ -1,0 +1,22 @@
+// What a server says about itself.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvant {
+
+struct ServerInfo {
+  std::string model;  // as clients name it
+  std::string model_path;
+  std::string description;  // "llama 135M Q4_1"
+  std::string fingerprint;  // of the weights
+  std::string recipe;
+  double bits = 0;                   // of an element of the cache at the full context
+  std::vector<std::string> kernels;  // that serve sealed pages, each once
+  std::int64_t weight_bytes = 0;
+  int n_vocab = 0;
+};
+
+}  // namespace kvant
