@@ -66,8 +66,8 @@ class KvantSealedSpec(FullAttentionSpec):
 
     @classmethod
     def merge(cls, specs):
-        if any(spec != specs[0] for spec in specs):
-            raise ValueError("kvant: all layers must have the same KV heads, head size and recipe")
+        if any(spec != specs[0] for spec in specs):  # vLLM asks in this way, and waits for this exception
+            raise AssertionError("kvant: all layers must have the same KV heads, head size and recipe")
         return specs[0]
 
 
