@@ -2,6 +2,7 @@
 for tests of the code above it. Its one format keeps 4 bits a value and a scale a token."""
 
 import ctypes
+import functools
 
 import numpy as np
 import torch
@@ -23,6 +24,12 @@ def memory(address, dtype, count):
     return np.frombuffer((ctypes.c_uint8 * size).from_address(int(address)), dtype)
 
 
+def matrix(address, dtype, n_rows, row_stride, n_columns):
+    """A view of rows that begin so many numbers apart."""
+    flat = memory(address, dtype, (n_rows - 1) * row_stride + n_columns)
+    return np.lib.stride_tricks.as_strided(flat, (n_rows, n_columns), (row_stride * flat.itemsize, flat.itemsize))
+
+
 def from_bf16(words):
     return (words.astype(np.uint32) << 16).view(np.float32)
 
@@ -31,6 +38,7 @@ def to_bf16(x):
     return torch.from_numpy(np.ascontiguousarray(x, np.float32)).bfloat16().view(torch.uint16).numpy()
 
 
+@functools.cache
 def hadamard(d):
     h = np.ones((1, 1))
     while len(h) < d:
@@ -87,12 +95,13 @@ class CpuLibrary(TorchLibrary):
         seqs, tokens = memory(rows.seq, np.int32, rows.n_rows), memory(rows.tail_token, np.int32, rows.n_rows)
         sides = ((rows.keys, rows.key_row_stride, rows.key_head_stride, rows.key_hadamard),
                  (rows.values, rows.value_row_stride, rows.value_head_stride, rows.value_hadamard))
-        for i, (seq, token) in enumerate(zip(seqs.tolist(), tokens.tolist())):
-            for head in range(shape.n_kv_heads if token >= 0 else 0):
-                for side, (address, row_stride, head_stride, is_rotated) in enumerate(sides):
-                    row = from_bf16(memory(address + 2 * (i * row_stride + head * head_stride), np.uint16, d))
-                    page = self._tail_page(shape, layer, seq, head, side, token // PAGE)
-                    page[token % PAGE] = to_bf16(row @ hadamard(d) if is_rotated else row)
+        for head in range(shape.n_kv_heads):
+            for side, (address, row_stride, head_stride, is_rotated) in enumerate(sides):
+                new = from_bf16(matrix(address + 2 * head * head_stride, np.uint16, rows.n_rows, row_stride, d))
+                new = to_bf16(new @ hadamard(d) if is_rotated else new)
+                for seq, page in {(seq, token // PAGE) for seq, token in zip(seqs, tokens) if token >= 0}:
+                    mine = np.flatnonzero((seqs == seq) & (tokens >= 0) & (tokens // PAGE == page))
+                    self._tail_page(shape, layer, seq, head, side, page)[tokens[mine] % PAGE] = new[mine]
 
     def _seal_pages(self, shape, layer, pages):
         for seq in range(shape.n_seqs):
@@ -137,9 +146,9 @@ class CpuLibrary(TorchLibrary):
                 for side, rows in enumerate((what.keys, what.values)):
                     x = self._rows(shape, lengths, layer, i, what.first_head + head, side)
                     first = what.first_page * PAGE
-                    for t, row in enumerate(x[first:first + what.n_pages * PAGE]):
-                        at = i * what.seq_stride + t * what.token_stride + head * what.head_stride
-                        memory(rows + 2 * at, np.uint16, d)[:] = to_bf16(row)
+                    x = x[first:first + what.n_pages * PAGE]
+                    at = rows + 2 * (i * what.seq_stride + head * what.head_stride)
+                    matrix(at, np.uint16, len(x), what.token_stride, d)[:] = to_bf16(x)
 
     def merge(self, into, into_lse, other, other_lse):
         total = torch.logaddexp(into_lse, other_lse)
@@ -147,14 +156,11 @@ class CpuLibrary(TorchLibrary):
         into_lse.copy_(total)
 
     def _transform(self, what):
-        kind = np.uint16 if what.type == BF16 else np.float32
-        for i in range(what.n_rows):
-            for head in range(what.n_heads):
-                row = memory(what.rows + np.dtype(kind).itemsize * (i * what.row_stride + head * what.head_stride), kind,
-                             what.head_dim)
-                x = from_bf16(row) if what.type == BF16 else row
-                x = x @ hadamard(what.head_dim) if what.hadamard else x
-                row[:] = to_bf16(x) if what.type == BF16 else x
+        kind, convert, back = (np.uint16, from_bf16, to_bf16) if what.type == BF16 else (np.float32, np.array, np.array)
+        for head in range(what.n_heads):
+            at = what.rows + np.dtype(kind).itemsize * head * what.head_stride
+            rows = matrix(at, kind, what.n_rows, what.row_stride, what.head_dim)
+            rows[:] = back(convert(rows) @ hadamard(what.head_dim) if what.hadamard else convert(rows))
 
 
 def varlen_attention(q, k, v, *, cu_seqlens_q, max_seqlen_q, max_seqlen_k, softmax_scale, causal, return_softmax_lse,

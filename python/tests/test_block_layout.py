@@ -12,7 +12,8 @@ CH4, TOK4 = 8704, 8704  # bytes of a page of 128 channels: 4 bits, and 32 for ev
 class Layout(unittest.TestCase):
     def test_tail_pages_do_not_overlap(self):
         for heads, d, key, value in ((8, 128, CH4, TOK4), (8, 128, 4608, 4608), (3, 64, 4352, 4352), (1, 128, CH4, TOK4),
-                                     (4, 256, 17408, 17408), (2, 64, 2304, 2304)):
+                                     (4, 256, 17408, 17408), (2, 64, 2304, 2304),
+                                     (3, 64, 4368, 4368)):
             layout = BlockLayout(heads, d, key, value)
             bytes_of_block = {}
             for head in range(heads):
@@ -23,6 +24,7 @@ class Layout(unittest.TestCase):
                     first = unit * layout.unit_bytes
                     place = set(range(first, first + layout.tail_page_bytes, layout.unit_bytes))
                     self.assertFalse(used & place)
+                    self.assertGreaterEqual(layout.unit_bytes, 512)
                     self.assertLessEqual(first + layout.tail_page_bytes, layout.block_bytes)
                     used |= place
             self.assertEqual(len(bytes_of_block), layout.tail_blocks)

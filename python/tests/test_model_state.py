@@ -48,12 +48,14 @@ class Request:
                     coded[rows] = cpu_library.decode(cpu_library.encode(x[rows]), D)
                 back = h if is_rotated else np.eye(D, dtype=np.float32)
                 sides.append((x @ back, coded @ back))
-            for t in range(n):
-                border = t // PAGE * PAGE
-                keys, values = (np.concatenate([coded[:border], plain[border:t + 1]]) for plain, coded in sides)
-                scores = SCALE * keys @ self.q[layer, t, head].float().numpy()
-                weights = np.exp(scores - scores.max())
-                out[t, head] = weights @ values / weights.sum()
+            q = self.q[layer, :, head].float().numpy()
+            for border in range(0, n, PAGE):
+                rows = np.arange(border, min(border + PAGE, n))
+                keys, values = (np.concatenate([coded[:border], plain[rows]]) for plain, coded in sides)
+                scores = SCALE * q[rows] @ keys.T
+                scores[np.arange(len(keys)) > rows[:, None]] = -np.inf
+                weights = np.exp(scores - scores.max(1, keepdims=True))
+                out[rows, head] = weights @ values / weights.sum(1, keepdims=True)
         return out
 
 

@@ -15,6 +15,7 @@ from kvant import PAGE
 
 SIDES = 2
 BF16_BYTES = 2
+ALIGNMENT = 512  # bytes: tail pages are found and copied in units of at least this size
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class BlockLayout:
     @property
     def block_bytes(self) -> int:
         """At least one tail page has to fit: with few heads, blocks are larger than their sealed pages."""
-        return max(self.n_kv_heads * self.head_bytes, self.tail_page_bytes)
+        sealed = -(-self.n_kv_heads * self.head_bytes // ALIGNMENT) * ALIGNMENT
+        return max(sealed, self.tail_page_bytes)
 
     @property
     def tail_pages_per_block(self) -> int:
