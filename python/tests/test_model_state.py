@@ -5,9 +5,8 @@ import types
 import unittest
 import unittest.mock
 
-import numpy as np
-
 try:
+    import numpy as np
     import torch
 except ImportError:
     raise unittest.SkipTest("no PyTorch") from None
