@@ -23,12 +23,13 @@ class Struct(ctypes.Structure):
     c_name: str
 
     def __init__(self, **members):
-        """Members by name. Whatever has an address (a tensor's `data_ptr`) is taken for it, and must be kept alive."""
+        """Members by name. Whatever has an address (a tensor's `data_ptr`) is taken for it, and lives as long as this."""
         known = {name for name, _ in self._fields_}
         for name in members:
             if name not in known:
                 raise TypeError(f"{self.c_name} has no member {name}")
         super().__init__(**{name: x.data_ptr() if hasattr(x, "data_ptr") else x for name, x in members.items()})
+        self._members = members
         if "struct_size" in known:
             self.struct_size = ctypes.sizeof(self)
 
