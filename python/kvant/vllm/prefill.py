@@ -152,7 +152,6 @@ def _append_and_seal(cache, step, blocks, keys, values) -> Pages:
                      head_offset=SIDES * layout.tail_page_bytes, side_offset=layout.tail_page_bytes)
 
     scratch = pages(step.piece_numbers)
-    scratch.keep = pool
     library.append(cache.shape(plan.n_pieces), Layer(tail=scratch), step.row_piece, step.row_token, keys, values,
                    recipe.key_hadamard, recipe.value_hadamard)
     if len(plan.full):
