@@ -10,11 +10,11 @@ import math
 import sys
 
 import torch
-from kvant_cuda import (BF16, PAGE, Layer, Lengths, Library, NewRows, SealRange, Shape, made, page_pool)
+from kvant.torch import BF16, PAGE, Layer, Lengths, Shape, TorchLibrary, page_pool
 
 
 def main():
-    kvant = Library(*sys.argv[1:2])
+    kvant = TorchLibrary(*sys.argv[1:2])
     n_seqs, n_kv_heads, group, d, n_pages = 2, 8, 4, 128, 16
     tokens = n_pages * PAGE
     device = {"device": "cuda"}
@@ -28,24 +28,22 @@ def main():
     formats = ("ch4g128", "tok4g128")
     sealed_pool, sealed = page_pool(table, *(kvant.page_bytes(name, d) for name in formats))
     tail_pool, tail = page_pool(table, PAGE * d * 2, PAGE * d * 2)
-    shape = made(Shape, n_seqs=n_seqs, n_kv_heads=n_kv_heads, group=group, head_dim=d, softmax_scale=1 / math.sqrt(d),
-                 key_format=formats[0].encode(), value_format=formats[1].encode())
-    layer = made(Layer, sealed=sealed, tail=tail, q=q, q_seq_stride=q.stride(0), q_head_stride=q.stride(1), out=out,
-                 out_type=BF16, out_seq_stride=out.stride(0), out_head_stride=out.stride(1))
+    shape = Shape(n_seqs=n_seqs, n_kv_heads=n_kv_heads, group=group, head_dim=d, softmax_scale=1 / math.sqrt(d),
+                  key_format=formats[0].encode(), value_format=formats[1].encode())
+    layer = Layer(sealed=sealed, tail=tail, q=q, q_seq_stride=q.stride(0), q_head_stride=q.stride(1), out=out,
+                  out_type=BF16, out_seq_stride=out.stride(0), out_head_stride=out.stride(1))
 
     seq = torch.arange(n_seqs, dtype=torch.int32, **device).repeat_interleave(tokens)
     token = torch.arange(tokens, dtype=torch.int32, **device).repeat(n_seqs)
-    rows = made(NewRows, n_rows=n_seqs * tokens, seq=seq, tail_token=token, keys=keys, key_row_stride=n_kv_heads * d,
-                key_head_stride=d, values=values, value_row_stride=n_kv_heads * d, value_head_stride=d)
-    kvant.call("append", shape, layer, rows)
+    kvant.append(shape, layer, seq, token, keys.flatten(0, 1), values.flatten(0, 1))
     first = torch.zeros(n_seqs, dtype=torch.int32, **device)
-    kvant.call("seal_pages", shape, layer, made(SealRange, tail_page=first, sealed_page=first, max_pages=n_pages))
+    kvant.seal_pages(shape, layer, first, first, n_pages)
 
     sealed_pages = torch.full((n_seqs,), n_pages, dtype=torch.int32, **device)
-    lengths = made(Lengths, sealed_pages=sealed_pages)
-    workspace = kvant.decode_workspace(shape)
-    kvant.call("decode_schedule", shape, lengths, *workspace)
-    kvant.call("decode_attention", shape, lengths, layer, *workspace)
+    lengths = Lengths(sealed_pages=sealed_pages)
+    workspace = kvant.new_workspace(shape)
+    kvant.decode_schedule(shape, lengths, workspace)
+    kvant.decode_attention(shape, lengths, layer, workspace)
 
     exact = torch.nn.functional.scaled_dot_product_attention(
         q[:, :, None].float(), keys.transpose(1, 2).float(), values.transpose(1, 2).float(), enable_gqa=True)[:, :, 0]

@@ -13,8 +13,7 @@ import sys
 
 import torch
 from graph_timing import median_ms
-from kvant_cuda import (BF16, F32, PAGE, Dequantization, Layer, Lengths, Library, NewRows, Partial, SealRange, Shape, made,
-                        page_pool)
+from kvant.torch import PAGE, Layer, Lengths, Shape, TorchLibrary, page_pool
 
 REPLAYS = 9
 FORMATS = [("ch4g128", "tok4g128"), ("ch2g128", "tok2g128"), ("lm4", "lm4"), ("tcq3", "tcq3")]
@@ -56,33 +55,27 @@ class SealedPrefix:
         table = torch.randperm(heads * self.pages, **device).view(1, heads, self.pages)
         tail_pool, tail = page_pool(table, PAGE * d * 2, PAGE * d * 2)
         pool, sealed = page_pool(table, *(kvant.page_bytes(name, d) for name in formats))
-        self.shape = made(Shape, n_seqs=1, n_kv_heads=heads, group=group, head_dim=d, softmax_scale=1 / math.sqrt(d),
-                          key_format=formats[0].encode(), value_format=formats[1].encode())
-        self.layer = made(Layer, sealed=sealed, tail=tail)
+        self.shape = Shape(n_seqs=1, n_kv_heads=heads, group=group, head_dim=d, softmax_scale=1 / math.sqrt(d),
+                           key_format=formats[0].encode(), value_format=formats[1].encode())
+        self.layer = Layer(sealed=sealed, tail=tail)
         seq = torch.zeros(tokens, **device)
         token = torch.arange(tokens, **device)
-        kvant.call("append", self.shape, self.layer,
-                   made(NewRows, n_rows=tokens, seq=seq, tail_token=token, keys=keys, key_row_stride=heads * d,
-                        key_head_stride=d, values=values, value_row_stride=heads * d, value_head_stride=d))
-        kvant.call("seal_pages", self.shape, self.layer,
-                   made(SealRange, tail_page=seq, sealed_page=seq, max_pages=self.pages))
+        kvant.append(self.shape, self.layer, seq, token, keys, values)
+        first = torch.zeros(1, **device)
+        kvant.seal_pages(self.shape, self.layer, first, first, self.pages)
         torch.cuda.synchronize()
         self.sealed_pages = torch.full((1,), self.pages, **device)
-        self.lengths = made(Lengths, sealed_pages=self.sealed_pages)
+        self.lengths = Lengths(sealed_pages=self.sealed_pages)
         self.keep = (table, pool)
 
     def dequantize(self, first, n, keys, values):
         """Pages into rows [tokens][heads][d]."""
-        self.kvant.call("dequantize", self.shape, self.lengths, self.layer,
-                        made(Dequantization, n_seqs=1, first_page=first, n_pages=n, n_heads=keys.shape[1], keys=keys,
-                             values=values, token_stride=keys.stride(0), head_stride=keys.stride(1)))
+        self.kvant.dequantize(self.shape, self.lengths, self.layer, first, n, keys[None], values[None])
 
 
-def partial(out, lse):
-    """Of tensors [1][heads][tokens][d] and [1][heads][tokens]."""
-    return made(Partial, out=out, out_type=F32 if out.dtype == torch.float32 else BF16, token_stride=out.stride(2),
-                head_stride=out.stride(1), lse=lse, lse_token_stride=lse.stride(2),
-                lse_head_stride=lse.stride(1))
+def merge(kvant, into, other):
+    """Merges (output [1][heads][tokens][d], LSE [1][heads][tokens]) of other tokens into those of `into`."""
+    kvant.merge(*(x[0].transpose(0, 1) for x in (*into, *other)))
 
 
 def prefill(prefix, q, block_keys, block_values, chunk, rows):
@@ -94,8 +87,7 @@ def prefill(prefix, q, block_keys, block_values, chunk, rows):
         n = min(chunk, prefix.pages - first)
         prefix.dequantize(first, n, *rows)
         part, part_sums = attention(q, *(x[:n * PAGE].transpose(0, 1)[None] for x in rows), False)
-        prefix.kvant.call("merge", 1, q.shape[2], q.shape[1], q.shape[3], partial(total, lse),
-                          partial(part, part_sums))
+        merge(prefix.kvant, (total, lse), (part, part_sums))
     return total
 
 
@@ -110,7 +102,7 @@ def main():
     parser.add_argument("--block", type=int, default=2048)
     parser.add_argument("--chunk", type=int, default=64, help="pages that are dequantized at a time")
     args = parser.parse_args()
-    kvant = Library(args.library)
+    kvant = TorchLibrary(args.library)
     find_gqa()
     heads, group, d = 8, 4, 128
     torch.manual_seed(1)
@@ -127,7 +119,7 @@ def main():
         out, lse = attention(q, *block, True)
         total, lse = out.float(), lse.clone()
         part, part_sums = attention(q, *(x.transpose(0, 1)[None] for x in (keys, values)), False)
-        kvant.call("merge", 1, args.block, heads * group, d, partial(total, lse), partial(part, part_sums))
+        merge(kvant, (total, lse), (part, part_sums))
         return total
 
     originals = [x[:args.prefix] for x in rows]

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "python"), str(pathlib.Path(__file__).resolve().parent)]
 from graph_timing import WARM_UP, captured, replay_ms  # noqa: E402
-from kvant_cuda import (BF16, PAGE, Layer, Lengths, Library, NewRows, SealRange, Shape, made, page_pool)  # noqa: E402
+from kvant.torch import BF16, PAGE, Layer, Lengths, Shape, TorchLibrary, page_pool  # noqa: E402
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, D, FFN, VOCABULARY = 32, 4096, 32, 8, 128, 14336, 128256
 ROPE_BASE = 500000
@@ -57,8 +57,8 @@ class LowBitCache:
                 dim, bits = int(name[4]), int(name[6:])
                 books = torch.randn(KV_HEADS, dim << bits, device="cuda", dtype=torch.float16)
                 codebooks |= {side + "_codebooks": books, side + "_codebook_stride": dim << bits}
-        self.shape = made(Shape, n_seqs=1, n_kv_heads=KV_HEADS, group=HEADS // KV_HEADS, head_dim=D,
-                          softmax_scale=1 / math.sqrt(D), key_format=formats[0].encode(), value_format=formats[1].encode())
+        self.shape = Shape(n_seqs=1, n_kv_heads=KV_HEADS, group=HEADS // KV_HEADS, head_dim=D,
+                           softmax_scale=1 / math.sqrt(D), key_format=formats[0].encode(), value_format=formats[1].encode())
         # A layer's tail has one page; sealed pages of all layers and heads are in random places of a pool of copies.
         self.tail_table = torch.arange(LAYERS * KV_HEADS, **device).view(LAYERS, KV_HEADS, 1)
         self.tail_pool, tail = page_pool(self.tail_table, PAGE * D * 2, PAGE * D * 2)
@@ -69,12 +69,12 @@ class LowBitCache:
         unique = self.unique_pages(formats, sizes, codebooks)
         self.pool.view(-1, sum(sizes)).copy_(unique.repeat(-(-self.table.numel() // len(unique)), 1)[:self.table.numel()])
         self.out = torch.empty(LAYERS, HEADS * D, device="cuda", dtype=torch.bfloat16)
-        self.layers = [made(Layer, layer=i, sealed=sealed, tail=tail, out=self.out[i], out_type=BF16, q_head_stride=D,
-                            out_head_stride=D, settled=1, **codebooks) for i in range(LAYERS)]
+        self.layers = [Layer(layer=i, sealed=sealed, tail=tail, out=self.out[i], out_type=BF16, q_head_stride=D,
+                             out_head_stride=D, settled=1, **codebooks) for i in range(LAYERS)]
         self.counts = [torch.tensor([n], **device) for n in (pages, PAGE, 0, PAGE - 1)]
         sealed_pages, tail_tokens, self.seq, self.token = self.counts
-        self.lengths = made(Lengths, sealed_pages=sealed_pages, tail_tokens=tail_tokens)
-        self.workspace = kvant.decode_workspace(self.shape)
+        self.lengths = Lengths(sealed_pages=sealed_pages, tail_tokens=tail_tokens)
+        self.workspace = kvant.new_workspace(self.shape)
         self.keep = codebooks
 
     def unique_pages(self, formats, sizes, codebooks):
@@ -86,24 +86,21 @@ class LowBitCache:
         tokens = UNIQUE_PAGES * PAGE
         rows = [torch.randn(tokens, KV_HEADS, D, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
         seq, token = torch.zeros(tokens, **device), torch.arange(tokens, **device)
-        layer = made(Layer, sealed=sealed, tail=tail, **codebooks)
-        self.kvant.call("append", self.shape, layer,
-                        made(NewRows, n_rows=tokens, seq=seq, tail_token=token, keys=rows[0], key_row_stride=KV_HEADS * D,
-                             key_head_stride=D, values=rows[1], value_row_stride=KV_HEADS * D, value_head_stride=D))
-        self.kvant.call("seal_pages", self.shape, layer,
-                        made(SealRange, tail_page=seq, sealed_page=seq, max_pages=UNIQUE_PAGES))
+        layer = Layer(sealed=sealed, tail=tail, **codebooks)
+        self.kvant.append(self.shape, layer, seq, token, *rows)
+        first = torch.zeros(1, **device)
+        self.kvant.seal_pages(self.shape, layer, first, first, UNIQUE_PAGES)
         torch.cuda.synchronize()
         return pool.view(-1, sum(sizes))
 
     def begin_step(self):
-        self.kvant.call("decode_schedule", self.shape, self.lengths, *self.workspace)
+        self.kvant.decode_schedule(self.shape, self.lengths, self.workspace)
 
     def attend(self, layer, q, k, v):
-        rows = made(NewRows, n_rows=1, seq=self.seq, tail_token=self.token, keys=k, key_head_stride=D, values=v,
-                    value_head_stride=D)
-        self.kvant.call("append", self.shape, self.layers[layer], rows)
+        self.kvant.append(self.shape, self.layers[layer], self.seq, self.token, k.view(1, KV_HEADS, D),
+                          v.view(1, KV_HEADS, D))
         self.layers[layer].q = q.data_ptr()
-        self.kvant.call("decode_attention", self.shape, self.lengths, self.layers[layer], *self.workspace)
+        self.kvant.decode_attention(self.shape, self.lengths, self.layers[layer], self.workspace)
         return self.out[layer:layer + 1]
 
 
@@ -156,7 +153,7 @@ def main():
     parser.add_argument("--runs", type=int, default=15)
     args = parser.parse_args()
     torch.manual_seed(1)
-    kvant = Library(args.library)
+    kvant = TorchLibrary(args.library)
     model = Model()
     token = torch.zeros(1, dtype=torch.int64, device="cuda")
     for context in args.contexts:

@@ -1,0 +1,171 @@
+"""The structures and functions of include/kvant/kvant.h. Members are described there; names are the same."""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+
+BF16, F32 = 0, 1  # kvant_type
+KEY, VALUE = 0, 1  # kvant_side
+
+_pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
+                                        ctypes.c_char_p)
+
+
+def _fields(*groups):
+    """(type, "names of members") in turn, as ctypes lists them."""
+    return [(name, kind) for kind, names in groups for name in names.split()]
+
+
+class Struct(ctypes.Structure):
+    """A structure whose `struct_size`, where it has one, is set."""
+
+    c_name: str
+
+    def __init__(self, **members):
+        """Members by name. Whatever has an address (a tensor's `data_ptr`) is taken for it, and lives as long as this."""
+        known = {name for name, _ in self._fields_}
+        for name in members:
+            if name not in known:
+                raise TypeError(f"{self.c_name} has no member {name}")
+        super().__init__(**{name: x.data_ptr() if hasattr(x, "data_ptr") else x for name, x in members.items()})
+        self._members = members
+        if "struct_size" in known:
+            self.struct_size = ctypes.sizeof(self)
+
+
+class Pages(Struct):
+    c_name = "kvant_pages"
+    _fields_ = _fields((_pointer, "table"), (_long, "seq_stride layer_stride head_stride side_stride"),
+                       (_pointer, "pool"), (_long, "page_stride layer_offset head_offset side_offset"))
+
+
+class Shape(Struct):
+    c_name = "kvant_decode_shape"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_seqs n_kv_heads group head_dim"),
+                       (_float, "softmax_scale"), (_text, "key_format value_format"), (_int, "corrected"),
+                       (_pointer, "head_key_formats head_value_formats"), (_int, "sas"), (_float, "skip_threshold"))
+
+
+class Lengths(Struct):
+    c_name = "kvant_decode_lengths"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "sealed_pages tail_tokens protected_tokens"),
+                       (_long, "protected_seq_stride protected_head_stride"))
+
+
+class Correction(Struct):
+    c_name = "kvant_correction"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "query_maps key_maps states"),
+                       (_long, "state_seq_stride state_head_stride"), (_pointer, "state_of_seq"), (_int, "absolute"))
+
+
+class Layer(Struct):
+    c_name = "kvant_decode_layer"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "layer"), (Pages, "sealed tail protected_pages"),
+                       (_int, "sink"), (_pointer, "masks"), (_long, "mask_seq_stride mask_head_stride"),
+                       (_pointer, "key_codebooks value_codebooks"),
+                       (_long, "key_codebook_stride value_codebook_stride"), (_pointer, "q"),
+                       (_long, "q_seq_stride q_head_stride"), (_pointer, "out"), (ctypes.c_int, "out_type"),
+                       (_long, "out_seq_stride out_head_stride"), (_int, "settled"), (_pointer, "lse correction"),
+                       (_int, "reproducible"), (_pointer, "skip_counts pages_out_of_range"))
+
+
+class NewRows(Struct):
+    c_name = "kvant_new_rows"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_rows"), (_pointer, "seq tail_token keys"),
+                       (_long, "key_row_stride key_head_stride"), (_pointer, "values"),
+                       (_long, "value_row_stride value_head_stride"), (_pointer, "key_factors value_factors"),
+                       (_int, "key_hadamard value_hadamard"))
+
+
+class SealRange(Struct):
+    c_name = "kvant_seal_range"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "tail_page sealed_page n_pages"),
+                       (_int, "max_pages"))
+
+
+class Dequantization(Struct):
+    c_name = "kvant_dequantization"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_seqs"), (_pointer, "seqs"),
+                       (_int, "first_page n_pages first_head n_heads"), (_pointer, "keys values"),
+                       (_long, "seq_stride token_stride head_stride"))
+
+
+class Partial(Struct):
+    c_name = "kvant_partial"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "out"), (ctypes.c_int, "out_type"),
+                       (_long, "seq_stride token_stride head_stride"), (_pointer, "lse"),
+                       (_long, "lse_seq_stride lse_token_stride lse_head_stride"))
+
+
+class Transformation(Struct):
+    c_name = "kvant_transformation"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_rows n_heads head_dim"), (_pointer, "rows"),
+                       (ctypes.c_int, "type"), (_long, "row_stride head_stride"), (_pointer, "factors factors_after"),
+                       (_int, "heads_of_factors hadamard"))
+
+
+STRUCTS: tuple[type[Struct], ...] = (Pages, Shape, Lengths, Correction, Layer, NewRows, SealRange, Dequantization,
+                                     Partial, Transformation)
+
+
+class KvantError(RuntimeError):
+    """A call of the library failed: its name, and the status as a number and a sentence."""
+
+    def __init__(self, function: str, status: int, text: str):
+        super().__init__(f"{function}: {text}")
+        self.function, self.status = function, status
+
+
+def library_candidates() -> list[pathlib.Path]:
+    """Where the library is looked for: in the package, then in the build folders of the source tree around it."""
+    package = pathlib.Path(__file__).resolve().parent
+    root = package.parents[1]
+    return [package / "lib" / "libkvant_cuda.so", root / "build" / "cuda" / "libkvant_cuda.so",
+            root / "build" / "default" / "libkvant_cuda.so"]
+
+
+def find_library() -> pathlib.Path:
+    for path in library_candidates():
+        if path.exists():
+            return path
+    raise FileNotFoundError("libkvant_cuda.so is neither at " + " nor at ".join(map(str, library_candidates()))
+                            + ": build it (docs/guide/gpu.md) and put it there")
+
+
+class Library:
+    """The functions of libkvant_cuda. Streams are cudaStream_t as numbers."""
+
+    def __init__(self, path: str | pathlib.Path | None = None):
+        """path: of the library, or None: see library_candidates."""
+        self._library = ctypes.CDLL(str(path or find_library()))
+        self._library.kvant_page_bytes.restype = ctypes.c_size_t
+        self._library.kvant_status_text.restype = ctypes.c_char_p
+        self._library.kvant_decode_kernel.restype = ctypes.c_char_p
+
+    def page_bytes(self, format: str, head_dim: int) -> int:
+        """Bytes of a page of one KV head and side; 0 if no kernel reads the format at this head size."""
+        return self._library.kvant_page_bytes(ctypes.c_char_p(format.encode()), head_dim)
+
+    def can_seal(self, format: str) -> bool:
+        return bool(self._library.kvant_can_seal(ctypes.c_char_p(format.encode())))
+
+    def decode_kernel(self, shape: Shape) -> str | None:
+        """The name of the kernel that serves a shape, such as cuda/sm90/tcq4+tcq4; None: there is none."""
+        name = self._library.kvant_decode_kernel(ctypes.byref(shape))
+        return name.decode() if name else None
+
+    def workspace_bytes(self, shape: Shape) -> int:
+        """Bytes of workspace for a shape, on the current device."""
+        size = ctypes.c_size_t()
+        self._check("decode_workspace", self._library.kvant_decode_workspace(ctypes.byref(shape), ctypes.byref(size)))
+        return size.value
+
+    def launch(self, name: str, stream: int, *arguments) -> None:
+        """kvant_`name`(arguments..., stream): structures by reference; numbers and addresses as they are."""
+        converted = [ctypes.byref(x) if isinstance(x, ctypes.Structure) else x for x in arguments]
+        self._check(name, getattr(self._library, "kvant_" + name)(*converted, ctypes.c_void_p(stream)))
+
+    def _check(self, name: str, status: int) -> None:
+        if status != 0:
+            raise KvantError("kvant_" + name, status, self._library.kvant_status_text(status).decode())

@@ -1,0 +1,13 @@
+"""libkvant_cuda on PyTorch tensors: calls go to the current CUDA stream, and can be captured into a CUDA graph.
+
+Structures describe what stays the same from call to call (`Shape`, `Pages`, `Layer`: see include/kvant/kvant.h); they
+keep the tensors alive that they were made of."""
+
+from kvant import PAGE
+from kvant.c_api import (BF16, F32, Dequantization, KvantError, Layer, Lengths, NewRows, Pages, Partial, SealRange, Shape,
+                         Transformation)
+from kvant.torch.library import TorchLibrary, type_of
+from kvant.torch.pages import page_pool
+
+__all__ = ["BF16", "F32", "PAGE", "Dequantization", "KvantError", "Layer", "Lengths", "NewRows", "Pages", "Partial",
+           "SealRange", "Shape", "TorchLibrary", "Transformation", "page_pool", "type_of"]

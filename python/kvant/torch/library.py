@@ -1,0 +1,91 @@
+"""The library's operations with tensors as arguments."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from kvant.c_api import (BF16, F32, Dequantization, Layer, Lengths, Library, NewRows, Partial, SealRange, Shape,
+                         Transformation)
+
+
+def type_of(x: torch.Tensor) -> int:
+    """kvant_type of a tensor."""
+    if x.dtype == torch.bfloat16:
+        return BF16
+    if x.dtype == torch.float32:
+        return F32
+    raise TypeError(f"kvant takes bfloat16 and float32, not {x.dtype}")
+
+
+def _memory(x: torch.Tensor) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
+    """A uint8 tensor's address and size."""
+    return ctypes.c_void_p(x.data_ptr()), ctypes.c_size_t(x.numel())
+
+
+def _partial(out: torch.Tensor, lse: torch.Tensor) -> Partial:
+    """Of out [n_tokens, n_heads, head_dim] and lse [n_tokens, n_heads]."""
+    return Partial(out=out, out_type=type_of(out), token_stride=out.stride(0), head_stride=out.stride(1), lse=lse,
+                   lse_token_stride=lse.stride(0), lse_head_stride=lse.stride(1))
+
+
+class TorchLibrary(Library):
+    def call(self, name: str, *arguments) -> None:
+        """kvant_`name` on the current stream."""
+        self.launch(name, torch.cuda.current_stream().cuda_stream, *arguments)
+
+    def append(self, shape: Shape, layer: Layer, seq: torch.Tensor, tail_token: torch.Tensor, keys: torch.Tensor,
+               values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False) -> None:
+        """Writes rows into the layer's tail pages. seq, tail_token: int32 [n_rows], of which a negative tail_token leaves
+        its row out; keys, values: BF16 [n_rows, n_kv_heads, head_dim], the last dimension without gaps."""
+        n_rows = tail_token.shape[0]
+        if n_rows == 0:
+            return
+        self.call("append", shape, layer,
+                  NewRows(n_rows=n_rows, seq=seq, tail_token=tail_token, keys=keys, key_row_stride=keys.stride(0),
+                          key_head_stride=keys.stride(1), values=values, value_row_stride=values.stride(0),
+                          value_head_stride=values.stride(1), key_hadamard=key_hadamard,
+                          value_hadamard=value_hadamard))
+
+    def seal_pages(self, shape: Shape, layer: Layer, tail_page: torch.Tensor, sealed_page: torch.Tensor, max_pages: int,
+                   n_pages: torch.Tensor | None = None) -> None:
+        """Encodes full tail pages. All int32 [n_seqs]: the first page of the tail (negative: none is due), where it goes, and
+        how many pages (None: max_pages)."""
+        self.call("seal_pages", shape, layer,
+                  SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages, max_pages=max_pages))
+
+    def new_workspace(self, shape: Shape, device: torch.device | str = "cuda") -> torch.Tensor:
+        """uint8 [bytes that the shape needs]."""
+        return torch.empty(self.workspace_bytes(shape), dtype=torch.uint8, device=device)
+
+    def decode_schedule(self, shape: Shape, lengths: Lengths, workspace: torch.Tensor) -> None:
+        """Divides a step's work: once a step, before the layers."""
+        self.call("decode_schedule", shape, lengths, *_memory(workspace))
+
+    def decode_attention(self, shape: Shape, lengths: Lengths, layer: Layer, workspace: torch.Tensor) -> None:
+        """Attention of one query token of each sequence: the layer's `q` into its `out`."""
+        self.call("decode_attention", shape, lengths, layer, *_memory(workspace))
+
+    def dequantize(self, shape: Shape, lengths: Lengths, layer: Layer, first_page: int, n_pages: int, keys: torch.Tensor,
+                   values: torch.Tensor, seqs: torch.Tensor | None = None) -> None:
+        """Pages first_page to first_page + n_pages of sequences (seqs, int32; None: all) as rows: keys, values, BF16
+        [sequences, n_pages * 128, n_kv_heads, head_dim]. Rows behind a sequence's last token are left as they are."""
+        self.call("dequantize", shape, lengths, layer,
+                  Dequantization(n_seqs=keys.shape[0], seqs=seqs, first_page=first_page, n_pages=n_pages,
+                                 n_heads=keys.shape[2], keys=keys, values=values, seq_stride=keys.stride(0),
+                                 token_stride=keys.stride(1), head_stride=keys.stride(2)))
+
+    def merge(self, into: torch.Tensor, into_lse: torch.Tensor, other: torch.Tensor, other_lse: torch.Tensor) -> None:
+        """Merges attention to other tokens into `into` [n_tokens, n_heads, head_dim]; log-sum-exps are F32
+        [n_tokens, n_heads], of which -infinity stands for no tokens. Any strides."""
+        n_tokens, n_heads, head_dim = into.shape
+        self.call("merge", 1, n_tokens, n_heads, head_dim, _partial(into, into_lse), _partial(other, other_lse))
+
+    def rotate(self, rows: torch.Tensor) -> None:
+        """Multiplies rows [n_rows, n_heads, head_dim] in place by the orthonormal Walsh-Hadamard matrix, which is its own
+        inverse."""
+        n_rows, n_heads, head_dim = rows.shape
+        self.call("transform", Transformation(n_rows=n_rows, n_heads=n_heads, head_dim=head_dim, rows=rows,
+                                              type=type_of(rows), row_stride=rows.stride(0),
+                                              head_stride=rows.stride(1), hadamard=1))

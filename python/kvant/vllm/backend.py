@@ -1,0 +1,162 @@
+"""vLLM's attention interface: what the backend supports, the metadata of a step, and the forward pass of a layer."""
+
+from __future__ import annotations
+
+import torch
+from vllm.logger import init_logger
+from vllm.v1.attention.backend import (AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadataBuilder,
+                                       AttentionType)
+
+from kvant import PAGE
+from kvant.torch import TorchLibrary
+from kvant.vllm import prefill
+from kvant.vllm.model_state import ModelState, Step, attend
+from kvant.vllm.recipes import RECIPES
+
+logger = init_logger("vllm.kvant")
+
+HEAD_SIZES = (64, 128, 256)
+MAX_GROUP = 16
+MAX_KV_HEADS = 64
+# Sentences of the base class, which says less.
+REPLACED_REASONS = ("head_size not supported", "dtype not supported", "kv_cache_dtype not supported",
+                    "block_size not supported", "compute capability not supported", "sliding window not supported")
+
+
+class KvantBackend(AttentionBackend):
+    """Sealed pages. Subclasses know their model's block size."""
+
+    supported_dtypes = [torch.bfloat16]
+    supported_kv_cache_dtypes = list(RECIPES)
+    block_bytes = 0
+
+    @staticmethod
+    def get_name() -> str:
+        return "CUSTOM"
+
+    @staticmethod
+    def get_impl_cls():
+        return KvantImpl
+
+    @staticmethod
+    def get_builder_cls():
+        return SealedBuilder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes():
+        return [PAGE]
+
+    @classmethod
+    def get_kv_cache_shape(cls, num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto"):
+        return num_blocks, cls.block_bytes
+
+    @classmethod
+    def supports_kv_connector(cls) -> bool:
+        return False
+
+    @classmethod
+    def validate_configuration(cls, head_size, dtype, kv_cache_dtype, block_size, *, device_capability,
+                               has_sliding_window=False, **others) -> list[str]:
+        """Sentences that say why a configuration is refused; none: it isn't."""
+        reasons = []
+        if kv_cache_dtype not in RECIPES:
+            reasons.append(f"kvant needs --kv-cache-dtype {', '.join(RECIPES)}, not {kv_cache_dtype}")
+        if head_size not in HEAD_SIZES:
+            reasons.append(f"kvant has kernels for heads of {', '.join(map(str, HEAD_SIZES))} channels, not {head_size}")
+        if dtype != torch.bfloat16:
+            reasons.append(f"kvant takes bfloat16 activations, not {dtype}: --dtype bfloat16")
+        if block_size not in (None, PAGE):
+            reasons.append(f"a page has {PAGE} tokens: --block-size {PAGE}, not {block_size}")
+        if device_capability.major != 9:
+            reasons.append("kvant's kernels are for Hopper GPUs (compute capability 9.0)")
+        if has_sliding_window:
+            reasons.append("layers with a sliding window are not supported yet")
+        base = super().validate_configuration(
+            head_size, dtype, kv_cache_dtype, block_size, device_capability=device_capability,
+            has_sliding_window=has_sliding_window, **others)
+        return reasons + [reason for reason in base if reason not in REPLACED_REASONS]
+
+
+class KvantTailBackend(KvantBackend):
+    """Unquantized tails: memory only."""
+
+    @staticmethod
+    def get_builder_cls():
+        return TailBuilder
+
+
+class _Builder(AttentionMetadataBuilder[Step]):
+    _cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+    kind = ""
+
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self._init_reorder_batch_threshold(1, supports_spec_as_decode=False)
+        context = vllm_config.compilation_config.static_forward_context
+        self.state: ModelState = context[layer_names[0]].kvant
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False) -> Step:
+        step = self.state.add(self.kind, common_attn_metadata)
+        if line := self.state.start_up_line():
+            logger.info("%s", line)
+        return step
+
+    def build_for_cudagraph_capture(self, common_attn_metadata) -> Step:
+        return self.state.add(self.kind, common_attn_metadata)
+
+
+class SealedBuilder(_Builder):
+    kind = "sealed"
+
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self.state.start(TorchLibrary(), vllm_config.scheduler_config.max_num_seqs,
+                         vllm_config.model_config.max_model_len, device)
+
+
+class TailBuilder(_Builder):
+    kind = "tail"
+
+
+class KvantImpl(AttentionImpl[Step]):
+    """One layer."""
+
+    def __init__(self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None, sliding_window=None,
+                 kv_cache_dtype="auto", logits_soft_cap=None, attn_type=AttentionType.DECODER,
+                 kv_sharing_target_layer_name=None, **others):
+        self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
+        self.num_kv_heads = num_kv_heads or num_heads
+        self.kv_cache_dtype = kv_cache_dtype
+        refusals = {
+            "ALiBi slopes": alibi_slopes is not None, "layers with a sliding window": sliding_window is not None,
+            "soft-capped scores": bool(logits_soft_cap), f"attention of type {attn_type}": attn_type != AttentionType.DECODER,
+            "layers that share another layer's cache": kv_sharing_target_layer_name is not None,
+            f"more than {MAX_GROUP} query heads a KV head": num_heads > MAX_GROUP * self.num_kv_heads,
+            f"more than {MAX_KV_HEADS} KV heads a GPU": self.num_kv_heads > MAX_KV_HEADS}
+        refusals |= {name: True for name, x in others.items() if x is not None and x is not False}
+        for what, is_asked in refusals.items():
+            if is_asked:
+                raise NotImplementedError(f"kvant does not support {what}")
+
+    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None,
+                output_block_scale=None):
+        """query, output: BF16 [n_tokens, num_heads, head_size]; key, value: BF16 [n_tokens, num_kv_heads, head_size]."""
+        if output_scale is not None or output_block_scale is not None:
+            raise NotImplementedError("kvant does not support quantized attention outputs")
+        if attn_metadata is None:  # vLLM measures the memory that a step takes
+            return self._rehearse(layer, output)
+        attend(attn_metadata, kv_cache, query, key, value, output, _flash_attention)
+        return output
+
+    @staticmethod
+    def _rehearse(layer, output):
+        state = layer.kvant
+        n_tokens, n_heads, head_dim = output.shape
+        torch.empty(prefill.scratch_bytes(state.layout, n_heads, n_tokens), dtype=torch.uint8, device=output.device)
+        return output.fill_(0)
+
+
+def _flash_attention(*args, **kwargs):
+    from vllm.vllm_flash_attn import flash_attn_varlen_func
+
+    return flash_attn_varlen_func(*args, fa_version=3, **kwargs)

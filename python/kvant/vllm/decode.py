@@ -1,0 +1,49 @@
+"""Requests with one new token. All that depends on lengths is computed on the device, so that a step can be captured into a
+CUDA graph and replayed while sequences grow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kvant.torch import BF16, Layer, Lengths
+from kvant.vllm import step_rules
+from kvant.vllm.model_cache import ModelCache
+
+
+@dataclass(frozen=True)
+class DecodeStep:
+    """The same for all layers."""
+
+    n_seqs: int
+    block_table: torch.Tensor  # int32 [n_seqs, n_pages]
+    tail_ids: torch.Tensor  # int32 [n_seqs, 2 * n_kv_heads]
+    sealed_pages: torch.Tensor  # int32 [n_seqs]
+    tail_tokens: torch.Tensor  # int32 [n_seqs]
+    tail_token: torch.Tensor  # int32 [n_seqs]: the new token's place in the tail, -1: no sequence
+    lengths: Lengths
+
+
+def prepare(cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor, tail_blocks: torch.Tensor) -> DecodeStep:
+    """seq_lens: int32 [n_seqs], the new token included, 0: padding. block_table, tail_blocks: int32 [n_seqs, ...]."""
+    sealed, tail = step_rules.sealed_pages(seq_lens), step_rules.tail_tokens(seq_lens)
+    n_seqs = len(seq_lens)
+    lengths = Lengths(sealed_pages=sealed, tail_tokens=tail)
+    cache.library.decode_schedule(cache.shape(n_seqs), lengths, cache.workspace)
+    return DecodeStep(n_seqs, block_table, cache.tail_ids(tail_blocks), sealed, tail, tail - 1, lengths)
+
+
+def attend(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,
+           values: torch.Tensor, out: torch.Tensor) -> None:
+    """Appends a token of each sequence to its tail, and attends to the sealed pages and the tail. blocks: the layer's. q, out: BF16
+    [n_seqs, n_heads, head_dim]; keys, values: BF16 [n_seqs, n_kv_heads, head_dim]."""
+    shape, recipe = cache.shape(step.n_seqs), cache.recipe
+    q = cache.rotated(q)
+    layer = Layer(sealed=cache.sealed_pages(step.block_table, blocks), tail=cache.tail_pages(step.tail_ids, blocks), q=q,
+                  q_seq_stride=q.stride(0), q_head_stride=q.stride(1), out=out, out_type=BF16,
+                  out_seq_stride=out.stride(0), out_head_stride=out.stride(1), settled=1)
+    cache.library.append(shape, layer, cache.numbers[:step.n_seqs], step.tail_token, keys, values, recipe.key_hadamard,
+                         recipe.value_hadamard)
+    cache.library.decode_attention(shape, step.lengths, layer, cache.workspace)
+    cache.rotate_back(out)

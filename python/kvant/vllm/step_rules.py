@@ -1,0 +1,105 @@
+"""What a step has to do, from the lengths of its requests alone. n: tokens computed before the step; q: its new tokens.
+
+A token sees the pages before its own sealed and its own page unquantized, however a prompt is cut into steps. Requests
+with one new token are decoded: the token goes into the tail, is attended to there, and a page that it fills is sealed
+before the next step. Requests with more are prefilled: their full pages are sealed first, and pages are then attended to
+by the new tokens behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvant import PAGE
+
+
+def sealed_pages(seq_lens):
+    """Pages that the last token of a sequence of seq_lens = n + 1 tokens sees sealed: [n_seqs], NumPy or torch."""
+    return (seq_lens - 1).clip(0) // PAGE
+
+
+def tail_tokens(seq_lens):
+    """Tokens in the tail, the new one included; 0 where there is no sequence (padding): [n_seqs], NumPy or torch."""
+    return seq_lens - PAGE * sealed_pages(seq_lens)
+
+
+def filled_pages(seq_lens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of sequences with one new token: those whose page it fills, and the number of that page."""
+    seqs = np.flatnonzero((seq_lens > 0) & (seq_lens % PAGE == 0))
+    return seqs, seq_lens[seqs] // PAGE - 1
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What was sealed before the step, and by which new tokens it is seen."""
+
+    request: int  # of those that are prefilled
+    first_row: int  # of the step's prefilled rows
+    end_row: int
+    n_pages: int
+
+
+@dataclass(frozen=True)
+class PrefillPlan:
+    """The new tokens of all prefilled requests, cut at page borders. A *piece* is the part in one page; arrays are int32, with
+    one number a piece where nothing else is said. Each piece has a page in scratch memory, which gets the piece's number."""
+
+    request: np.ndarray
+    page: np.ndarray  # of the request
+    n_rows: np.ndarray
+    n_tokens: np.ndarray  # of the page, behind the step
+    row_piece: np.ndarray  # [n_rows]: the piece of each row
+    row_token: np.ndarray  # [n_rows]: its place in the page
+    full: np.ndarray  # pieces that fill their page
+    seen: np.ndarray  # of these, those that later tokens of the step see sealed
+    entering: np.ndarray  # pieces whose page has tokens in the tail
+    leaving: np.ndarray  # pieces whose page stays unquantized, and goes to the tail
+    visible: np.ndarray  # [n_pieces, most]: pages that a piece attends to: `seen` ones by number, then its own as n_seen + piece
+    n_visible_tokens: np.ndarray  # in them, its own included
+    prefixes: tuple[Prefix, ...]
+
+    @property
+    def n_pieces(self) -> int:
+        return len(self.page)
+
+    @property
+    def first_rows(self) -> np.ndarray:
+        """[n_pieces + 1]: where the rows of each piece begin."""
+        return np.concatenate(([0], np.cumsum(self.n_rows))).astype(np.int32)
+
+
+def plan_prefill(computed: np.ndarray, query_lens: np.ndarray) -> PrefillPlan:
+    """computed, query_lens: n and q of each prefilled request, q >= 1; rows are theirs in turn."""
+    computed, query_lens = np.asarray(computed, np.int64), np.asarray(query_lens, np.int64)
+    ends = computed + query_lens
+    first_page, last_page = computed // PAGE, (ends - 1) // PAGE
+    n_pieces = last_page - first_page + 1
+    request = np.repeat(np.arange(len(computed)), n_pieces)
+    first_piece = np.cumsum(n_pieces) - n_pieces
+    within = np.arange(len(request)) - first_piece[request]  # which of its request's pieces
+    page = first_page[request] + within
+    begin = np.maximum(computed[request], page * PAGE)
+    end = np.minimum(ends[request], (page + 1) * PAGE)
+    n_rows, n_tokens = end - begin, end - page * PAGE
+    row_piece = np.repeat(np.arange(len(page)), n_rows)
+    first_row = np.cumsum(n_rows) - n_rows
+    row_token = np.arange(len(row_piece)) - first_row[row_piece] + (begin - page * PAGE)[row_piece]
+
+    is_full = n_tokens == PAGE
+    is_last = page == last_page[request]
+    seen = np.flatnonzero(is_full & ~is_last)
+    place = np.full(len(page), -1)
+    place[seen] = np.arange(len(seen))
+    visible = np.zeros((len(page), int(n_pieces.max(initial=0))), np.int64)
+    for piece in range(len(page)):
+        earlier = int(within[piece])
+        visible[piece, :earlier] = place[piece - earlier:piece]
+        visible[piece, earlier] = len(seen) + piece
+
+    row_ends = np.cumsum(query_lens)
+    prefixes = tuple(Prefix(int(i), int(row_ends[i] - query_lens[i]), int(row_ends[i]), int(first_page[i]))
+                     for i in np.flatnonzero(first_page > 0))
+    return PrefillPlan(*(x.astype(np.int32) for x in (
+        request, page, n_rows, n_tokens, row_piece, row_token, np.flatnonzero(is_full), seen,
+        np.flatnonzero(begin > page * PAGE), np.flatnonzero(~is_full), visible, within * PAGE + n_tokens)), prefixes)

@@ -1,0 +1,189 @@
+"""What libkvant_cuda does, on the CPU and from addresses, as kvant.h describes it: an independent model of the interface,
+for tests of the code above it. Its one format keeps 4 bits a value and a scale a token."""
+
+import ctypes
+import functools
+
+import numpy as np
+import torch
+
+from kvant import PAGE
+from kvant.c_api import BF16
+from kvant.torch import TorchLibrary
+
+SCALE_BYTES = 4 * PAGE
+
+
+def page_bytes(head_dim):
+    return PAGE * head_dim // 2 + SCALE_BYTES
+
+
+def memory(address, dtype, count):
+    """A view of `count` numbers at an address."""
+    size = int(count) * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_uint8 * size).from_address(int(address)), dtype)
+
+
+def matrix(address, dtype, n_rows, row_stride, n_columns):
+    """A view of rows that begin so many numbers apart."""
+    flat = memory(address, dtype, (n_rows - 1) * row_stride + n_columns)
+    return np.lib.stride_tricks.as_strided(flat, (n_rows, n_columns), (row_stride * flat.itemsize, flat.itemsize))
+
+
+def from_bf16(words):
+    return (words.astype(np.uint32) << 16).view(np.float32)
+
+
+def to_bf16(x):
+    return torch.from_numpy(np.ascontiguousarray(x, np.float32)).bfloat16().view(torch.uint16).numpy()
+
+
+@functools.cache
+def hadamard(d):
+    h = np.ones((1, 1))
+    while len(h) < d:
+        h = np.block([[h, h], [h, -h]])
+    return (h / np.sqrt(d)).astype(np.float32)
+
+
+def encode(x):
+    """[128, d] into bytes: codes of two channels a byte, then the tokens' scales."""
+    scale = np.maximum(np.abs(x).max(1), 1e-20).astype(np.float32) / 7
+    codes = np.clip(np.rint(x / scale[:, None]), -7, 7).astype(np.int8) + 8
+    return np.concatenate([(codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8).reshape(-1), scale.view(np.uint8)])
+
+
+def decode(page, d):
+    codes, scale = page[:-SCALE_BYTES].reshape(PAGE, d // 2), page[-SCALE_BYTES:].copy().view(np.float32)
+    x = np.stack([codes & 15, codes >> 4], -1).reshape(PAGE, d).astype(np.float32) - 8
+    return x * scale[:, None]
+
+
+def page_address(pages, seq, head, side, page):
+    seq, page = int(seq), int(page)
+    entry = pages.table + 4 * (seq * pages.seq_stride + head * pages.head_stride + side * pages.side_stride + page)
+    number = int(memory(entry, np.int32, 1)[0])
+    return pages.pool + number * pages.page_stride + head * pages.head_offset + side * pages.side_offset
+
+
+def counts(address, n):
+    return memory(address, np.int32, n) if address else np.zeros(n, np.int32)
+
+
+class CpuLibrary(TorchLibrary):
+    def __init__(self):
+        pass
+
+    def page_bytes(self, format, head_dim):
+        return page_bytes(head_dim)
+
+    def decode_kernel(self, shape):
+        return "cpu"
+
+    def workspace_bytes(self, shape):
+        return 16
+
+    def call(self, name, *arguments):
+        getattr(self, "_" + name)(*arguments)
+
+    def _tail_page(self, shape, layer, seq, head, side, page):
+        words = memory(page_address(layer.tail, seq, head, side, page), np.uint16, PAGE * shape.head_dim)
+        return words.reshape(PAGE, shape.head_dim)
+
+    def _append(self, shape, layer, rows):
+        d = shape.head_dim
+        seqs, tokens = memory(rows.seq, np.int32, rows.n_rows), memory(rows.tail_token, np.int32, rows.n_rows)
+        sides = ((rows.keys, rows.key_row_stride, rows.key_head_stride, rows.key_hadamard),
+                 (rows.values, rows.value_row_stride, rows.value_head_stride, rows.value_hadamard))
+        for head in range(shape.n_kv_heads):
+            for side, (address, row_stride, head_stride, is_rotated) in enumerate(sides):
+                new = from_bf16(matrix(address + 2 * head * head_stride, np.uint16, rows.n_rows, row_stride, d))
+                new = to_bf16(new @ hadamard(d) if is_rotated else new)
+                for seq, page in {(seq, token // PAGE) for seq, token in zip(seqs, tokens) if token >= 0}:
+                    mine = np.flatnonzero((seqs == seq) & (tokens >= 0) & (tokens // PAGE == page))
+                    self._tail_page(shape, layer, seq, head, side, page)[tokens[mine] % PAGE] = new[mine]
+
+    def _seal_pages(self, shape, layer, pages):
+        for seq in range(shape.n_seqs):
+            first = memory(pages.tail_page, np.int32, shape.n_seqs)[seq]
+            to = memory(pages.sealed_page, np.int32, shape.n_seqs)[seq]
+            for page in range(pages.max_pages if first >= 0 else 0):
+                for head in range(shape.n_kv_heads):
+                    for side in range(2):
+                        x = from_bf16(self._tail_page(shape, layer, seq, head, side, first + page))
+                        address = page_address(layer.sealed, seq, head, side, to + page)
+                        memory(address, np.uint8, page_bytes(shape.head_dim))[:] = encode(x)
+
+    def _rows(self, shape, lengths, layer, seq, head, side):
+        """All tokens of a sequence, F32 [n_tokens, head_dim]."""
+        d = shape.head_dim
+        sealed = counts(lengths.sealed_pages, seq + 1)[seq]
+        tail = counts(lengths.tail_tokens, seq + 1)[seq]
+        parts = [decode(memory(page_address(layer.sealed, seq, head, side, page), np.uint8, page_bytes(d)), d)
+                 for page in range(sealed)]
+        parts += [from_bf16(self._tail_page(shape, layer, seq, head, side, page)) for page in range(-(-tail // PAGE))]
+        return np.concatenate(parts)[:sealed * PAGE + tail] if parts else np.zeros((0, d), np.float32)
+
+    def _decode_schedule(self, shape, lengths, *workspace):
+        pass
+
+    def _decode_attention(self, shape, lengths, layer, *workspace):
+        d = shape.head_dim
+        for seq in range(shape.n_seqs):
+            for head in range(shape.n_kv_heads):
+                keys, values = (self._rows(shape, lengths, layer, seq, head, side) for side in range(2))
+                for query_head in range(head * shape.group, (head + 1) * shape.group if len(keys) else 0):
+                    at = layer.q + 2 * (seq * layer.q_seq_stride + query_head * layer.q_head_stride)
+                    scores = shape.softmax_scale * keys @ from_bf16(memory(at, np.uint16, d))
+                    weights = np.exp(scores - scores.max())
+                    at = layer.out + 2 * (seq * layer.out_seq_stride + query_head * layer.out_head_stride)
+                    memory(at, np.uint16, d)[:] = to_bf16(weights @ values / weights.sum())
+
+    def _dequantize(self, shape, lengths, layer, what):
+        d = shape.head_dim
+        for i in range(what.n_seqs):
+            for head in range(what.n_heads):
+                for side, rows in enumerate((what.keys, what.values)):
+                    x = self._rows(shape, lengths, layer, i, what.first_head + head, side)
+                    first = what.first_page * PAGE
+                    x = x[first:first + what.n_pages * PAGE]
+                    at = rows + 2 * (i * what.seq_stride + head * what.head_stride)
+                    matrix(at, np.uint16, len(x), what.token_stride, d)[:] = to_bf16(x)
+
+    def merge(self, into, into_lse, other, other_lse):
+        total = torch.logaddexp(into_lse, other_lse)
+        into.copy_(into * (into_lse - total).exp()[..., None] + other.float() * (other_lse - total).exp()[..., None])
+        into_lse.copy_(total)
+
+    def _transform(self, what):
+        kind, convert, back = (np.uint16, from_bf16, to_bf16) if what.type == BF16 else (np.float32, np.array, np.array)
+        for head in range(what.n_heads):
+            at = what.rows + np.dtype(kind).itemsize * head * what.head_stride
+            rows = matrix(at, kind, what.n_rows, what.row_stride, what.head_dim)
+            rows[:] = back(convert(rows) @ hadamard(what.head_dim) if what.hadamard else convert(rows))
+
+
+def varlen_attention(q, k, v, *, cu_seqlens_q, max_seqlen_q, max_seqlen_k, softmax_scale, causal, return_softmax_lse,
+                     cu_seqlens_k=None, seqused_k=None, block_table=None, out=None):
+    """flash_attn_varlen_func by its documentation: q [rows, heads, d]; keys and values [rows, kv heads, d], or pages
+    [pages, 128, kv heads, d] with a block table; a causal mask is aligned to the last row and key."""
+    out = torch.empty_like(q) if out is None else out
+    lse = torch.empty(q.shape[1], q.shape[0])
+    for i in range(len(cu_seqlens_q) - 1):
+        rows = slice(cu_seqlens_q[i], cu_seqlens_q[i + 1])
+        if block_table is None:
+            keys, values = (x[cu_seqlens_k[i]:cu_seqlens_k[i + 1]] for x in (k, v))
+        else:
+            n = int(seqused_k[i])
+            keys, values = (x[block_table[i, :-(-n // PAGE)].long()].flatten(0, 1)[:n] for x in (k, v))
+        group = q.shape[1] // keys.shape[1]
+        keys, values = (x.float().repeat_interleave(group, 1).transpose(0, 1) for x in (keys, values))
+        scores = q[rows].float().transpose(0, 1) @ keys.transpose(1, 2) * softmax_scale  # [heads, rows, keys]
+        n_rows, n_keys = scores.shape[1:]
+        assert n_rows <= max_seqlen_q and n_keys <= max_seqlen_k and n_keys > 0
+        if causal:
+            behind = torch.arange(n_keys)[None] > torch.arange(n_rows)[:, None] + n_keys - n_rows
+            scores = scores.masked_fill(behind, float("-inf"))
+        lse[:, rows] = scores.logsumexp(-1)
+        out[rows] = (scores.softmax(-1) @ values).transpose(0, 1).to(out.dtype)
+    return out, lse

@@ -1,0 +1,68 @@
+"""The structures of kvant.c_api are those of kvant.h: a C program says where each member lies."""
+
+import ctypes
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from kvant import c_api
+
+HEADER = pathlib.Path(__file__).resolve().parents[2] / "include"
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
+def layout_in_c() -> dict[str, tuple[int, int]]:
+    """Offset and size of every member, (0, size) of every structure, and enumerators, as the C compiler lays them out."""
+    lines = []
+    for struct in c_api.STRUCTS:
+        lines.append(f'printf("{struct.c_name} 0 %zu\\n", sizeof({struct.c_name}));')
+        for name, _ in struct._fields_:
+            member = f"(({struct.c_name}*)0)->{name}"
+            lines.append(f'printf("{struct.c_name}.{name} %zu %zu\\n", offsetof({struct.c_name}, {name}), sizeof({member}));')
+    for name in ("KVANT_BF16", "KVANT_F32", "KVANT_KEY", "KVANT_VALUE"):
+        lines.append(f'printf("{name} %d 0\\n", (int){name});')
+    source = '#include <stdio.h>\n#include <kvant/kvant.h>\nint main(void) {\n' + "\n".join(lines) + "\nreturn 0;\n}\n"
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "layout.c"
+        path.write_text(source, encoding="utf-8")
+        program = path.with_suffix("")
+        subprocess.run([COMPILER, "-I", str(HEADER), str(path), "-o", str(program)], check=True)
+        out = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
+    return {name: (int(offset), int(size)) for name, offset, size in map(str.split, out.splitlines())}
+
+
+@unittest.skipIf(COMPILER is None, "no C compiler")
+class Structures(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.layout = layout_in_c()
+
+    def test_members_lie_where_the_compiler_puts_them(self):
+        for struct in c_api.STRUCTS:
+            self.assertEqual(self.layout[struct.c_name], (0, ctypes.sizeof(struct)), struct.c_name)
+            for name, _ in struct._fields_:
+                member = getattr(struct, name)
+                self.assertEqual(self.layout[f"{struct.c_name}.{name}"], (member.offset, member.size),
+                                 f"{struct.c_name}.{name}")
+
+    def test_enumerators_have_the_same_values(self):
+        for name, value in (("BF16", c_api.BF16), ("F32", c_api.F32), ("KEY", c_api.KEY), ("VALUE", c_api.VALUE)):
+            self.assertEqual(self.layout["KVANT_" + name][0], value)
+
+    def test_every_structure_of_the_header_is_there(self):
+        header = (HEADER / "kvant" / "kvant.h").read_text(encoding="utf-8")
+        self.assertEqual(set(re.findall(r"typedef struct (\w+)", header)), {struct.c_name for struct in c_api.STRUCTS})
+
+
+class Construction(unittest.TestCase):
+    def test_sets_the_size_and_refuses_unknown_members(self):
+        self.assertEqual(c_api.Shape(n_seqs=2).struct_size, ctypes.sizeof(c_api.Shape))
+        with self.assertRaisesRegex(TypeError, "kvant_decode_shape has no member tokens"):
+            c_api.Shape(tokens=1)
+
+
+if __name__ == "__main__":
+    unittest.main()

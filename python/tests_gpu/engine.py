@@ -1,0 +1,44 @@
+"""vLLM as the checks here start it: on token ids, without a tokenizer or the network."""
+
+import os
+
+os.environ.update(VLLM_USE_FLASHINFER_SAMPLER="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
+                  VLLM_HOST_IP="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+
+BACKENDS = {"auto": "FLASH_ATTN", "fp8": "FLASH_ATTN"}
+
+
+def add_arguments(parser):
+    parser.add_argument("--model", required=True, help="a folder with config.json")
+    parser.add_argument("--kv", default="auto", help="--kv-cache-dtype: auto, fp8, kvant_4bit, ...")
+    parser.add_argument("--chunk", type=int, default=8192, help="the most tokens of a step")
+    parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
+    parser.add_argument("--compile", action="store_true", help="torch.compile")
+    parser.add_argument("--max-seqs", type=int, default=16)
+    parser.add_argument("--cache-gib", type=float, help="of KV cache; as much as there is, if not given")
+    parser.add_argument("--dummy", action="store_true", help="random weights, which vLLM makes up")
+
+
+def start(args, max_model_len, **options):
+    from vllm import LLM
+
+    options |= dict(enforce_eager=True) if args.eager else dict(compilation_config=dict(
+        mode=3 if args.compile else 0, cudagraph_mode="FULL_AND_PIECEWISE" if args.compile else "FULL_DECODE_ONLY",
+        cudagraph_capture_sizes=sorted({1, 2, 4, 8, args.max_seqs})))
+    if args.cache_gib:
+        options |= dict(kv_cache_memory_bytes=int(args.cache_gib * 2**30), gpu_memory_utilization=0.1)
+    if args.dummy:
+        options["load_format"] = "dummy"
+    return LLM(model=args.model, skip_tokenizer_init=True, max_model_len=max_model_len, dtype="bfloat16", seed=0,
+               kv_cache_dtype=args.kv, attention_backend=BACKENDS.get(args.kv, "CUSTOM"), max_num_seqs=args.max_seqs,
+               max_num_batched_tokens=args.chunk, **options)
+
+
+def sampling(n_tokens, **options):
+    from vllm import SamplingParams
+
+    return SamplingParams(temperature=0, max_tokens=n_tokens, ignore_eos=True, detokenize=False, **options)
+
+
+def prompts(tokens):
+    return [dict(prompt_token_ids=list(map(int, ids))) for ids in tokens]

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Writes a GGUF model of Llama's architecture as a checkpoint that vLLM loads: gguf_checkpoint.py MODEL.gguf FOLDER
+
+Weights become BF16. Needs the package gguf."""
+
+import json
+import pathlib
+import sys
+
+import gguf
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+LAYER_NAMES = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
+               "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+               "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+
+
+def name_of(gguf_name):
+    parts = gguf_name.removesuffix(".weight").split(".")
+    if parts[0] == "blk":
+        return f"model.layers.{parts[1]}.{LAYER_NAMES[parts[2]]}.weight"
+    return NAMES[parts[0]] + ".weight"
+
+
+def halves_apart(weights, n_heads):
+    """GGUF keeps the two channels that RoPE turns together side by side, the checkpoint half a head apart."""
+    rows, columns = weights.shape
+    return weights.reshape(n_heads, rows // n_heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    reader, folder = gguf.GGUFReader(sys.argv[1]), pathlib.Path(sys.argv[2])
+
+    def value(key):
+        return reader.fields[f"llama.{key}"].contents()
+
+    heads, kv_heads = value("attention.head_count"), value("attention.head_count_kv")
+    tensors = {}
+    for tensor in reader.tensors:
+        weights = np.array(gguf.dequantize(tensor.data, tensor.tensor_type))
+        if ".attn_q." in tensor.name or ".attn_k." in tensor.name:
+            weights = halves_apart(weights, heads if ".attn_q." in tensor.name else kv_heads)
+        if tensor.name != "rope_freqs.weight":
+            tensors[name_of(tensor.name)] = torch.from_numpy(np.ascontiguousarray(weights)).bfloat16()
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "model.safetensors")
+    vocabulary, hidden = tensors["model.embed_tokens.weight"].shape
+    (folder / "config.json").write_text(json.dumps(dict(
+        architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=hidden, vocab_size=vocabulary,
+        intermediate_size=value("feed_forward_length"), num_attention_heads=heads, num_key_value_heads=kv_heads,
+        num_hidden_layers=value("block_count"), max_position_embeddings=value("context_length"),
+        rms_norm_eps=value("attention.layer_norm_rms_epsilon"), rope_theta=value("rope.freq_base"), hidden_act="silu",
+        bos_token_id=1, eos_token_id=2, tie_word_embeddings="lm_head.weight" not in tensors, torch_dtype="bfloat16")))
+
+
+if __name__ == "__main__":
+    main()

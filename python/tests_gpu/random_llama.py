@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Writes a model of Llama's architecture with random weights: random_llama.py FOLDER [--layers N] [--shape-only]
+
+    --layers N      (2) of Llama-3.1-8B's attention shape: 32 query heads and 8 KV heads of 128
+    --shape-only    no weights: Llama-3.1-8B's config.json, for vLLM's load_format=dummy"""
+
+import argparse
+import json
+import pathlib
+
+HEADS, KV_HEADS, D = 32, 8, 128
+
+
+def config(layers, hidden, intermediate, vocabulary):
+    return dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=hidden, intermediate_size=intermediate,
+                num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, head_dim=D, num_hidden_layers=layers,
+                vocab_size=vocabulary, max_position_embeddings=262144, rms_norm_eps=1e-5, rope_theta=500000.0,
+                hidden_act="silu", bos_token_id=1, eos_token_id=2, tie_word_embeddings=False, torch_dtype="bfloat16")
+
+
+def weights(shape):
+    import torch
+
+    hidden, intermediate, vocabulary = shape["hidden_size"], shape["intermediate_size"], shape["vocab_size"]
+    torch.manual_seed(0)
+
+    def random(*size, std=0.02):
+        return (torch.randn(*size) * std).bfloat16()
+
+    ones = torch.ones(hidden, dtype=torch.bfloat16)
+    tensors = {"model.embed_tokens.weight": random(vocabulary, hidden, std=1.0), "model.norm.weight": ones.clone(),
+               "lm_head.weight": random(vocabulary, hidden, std=0.03)}
+    for i in range(shape["num_hidden_layers"]):
+        # Queries and keys are large enough for attention to choose.
+        sizes = {"self_attn.q_proj": (HEADS * D, hidden, 0.05), "self_attn.k_proj": (KV_HEADS * D, hidden, 0.05),
+                 "self_attn.v_proj": (KV_HEADS * D, hidden, 0.05), "self_attn.o_proj": (hidden, HEADS * D, 0.05),
+                 "mlp.gate_proj": (intermediate, hidden, 0.02), "mlp.up_proj": (intermediate, hidden, 0.02),
+                 "mlp.down_proj": (hidden, intermediate, 0.02)}
+        for name, (rows, columns, std) in sizes.items():
+            tensors[f"model.layers.{i}.{name}.weight"] = random(rows, columns, std=std)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"model.layers.{i}.{name}.weight"] = ones.clone()
+    return tensors
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--shape-only", action="store_true")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    shape = config(32, 4096, 14336, 128256) if args.shape_only else config(args.layers, 1024, 2048, 8192)
+    (args.folder / "config.json").write_text(json.dumps(shape))
+    if not args.shape_only:
+        from safetensors.torch import save_file
+
+        save_file(weights(shape), args.folder / "model.safetensors")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Output tokens a second of one cache type, for batches of equally long prompts:
+
+    vllm_throughput.py --model FOLDER --dummy --kv kvant_4bit --batches 24x32768 128x4096 1x131072
+
+Prompts differ, so that no prefix is shared. A line of JSON for each batch: seconds until every request has a token, and
+output tokens a second from then until the first request ends, when the batch is whole and only decodes."""
+
+import argparse
+import json
+import time
+
+import engine
+import numpy as np
+
+
+def run(llm, prompts, answer):
+    """Seconds of prompts, tokens and seconds of the whole batch's decoding."""
+    vllm = llm.llm_engine
+    for i, prompt in enumerate(prompts):
+        vllm.add_request(str(i), prompt, engine.sampling(answer))
+    counts = dict.fromkeys(map(str, range(len(prompts))), 0)
+    start = time.perf_counter()
+    decoding = end = None
+    while vllm.has_unfinished_requests():
+        for output in vllm.step():
+            counts[output.request_id] = len(output.outputs[0].token_ids)
+            if output.finished and end is None:
+                end = time.perf_counter(), sum(counts.values())
+        if decoding is None and min(counts.values()) > 0:
+            decoding = time.perf_counter(), sum(counts.values())
+    return decoding[0] - start, end[1] - decoding[1], end[0] - decoding[0]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    engine.add_arguments(parser)
+    parser.add_argument("--batches", nargs="+", default=["24x32768", "128x4096", "1x131072"], help="requests x prompt tokens")
+    parser.add_argument("--answer", type=int, default=256, help="tokens")
+    args = parser.parse_args()
+    batches = [tuple(map(int, batch.split("x"))) for batch in args.batches]
+    args.max_seqs = max(n for n, _ in batches)
+    llm = engine.start(args, max_model_len=max(length for _, length in batches) + args.answer + 8,
+                       enable_prefix_caching=False)
+    rng = np.random.default_rng(1)
+    llm.generate(engine.prompts([rng.integers(10, 8000, 300)]), engine.sampling(8), use_tqdm=False)
+    for n, length in batches:
+        prompt_s, tokens, seconds = run(llm, engine.prompts(rng.integers(10, 8000, (n, length))), args.answer)
+        print("RESULT", json.dumps({
+            "kv": args.kv, "requests": n, "prompt": length, "prompt_s": round(prompt_s, 3), "tokens": tokens,
+            "tokens_s": round(tokens / seconds, 1), "ms_a_step": round(1e3 * seconds * n / tokens, 3)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
