@@ -146,6 +146,39 @@ else:
             self.assertEqual(self.manager.block_pool.get_num_free_blocks(), free)
             self.assertEqual(self.step(Request("c", list(range(1000))), 1000)[0], 896)
 
+    class Refusals(unittest.TestCase):
+        def configuration(self, **changed):
+            """What `_refuse_unsupported` reads, all of it supported, but for the members that are changed."""
+            values = dict(
+                speculative_config=None, kv_transfer_config=None, use_v2_model_runner=True,
+                parallel_config=dict(data_parallel_size=1, pipeline_parallel_size=1, decode_context_parallel_size=1,
+                                     prefill_context_parallel_size=1),
+                model_config=dict(enable_sleep_mode=False),
+                cache_config=dict(kv_cache_dtype_skip_layers=[], prefix_match_unit=None),
+                scheduler_config=dict(disable_hybrid_kv_cache_manager=False))
+            for name, value in changed.items():
+                part = next((x for x in values.values() if isinstance(x, dict) and name in x), values)
+                part[name] = value
+            return types.SimpleNamespace(**{name: types.SimpleNamespace(**x) if isinstance(x, dict) else x
+                                            for name, x in values.items()})
+
+        def test_what_is_supported_is_let_through(self):
+            v026._refuse_unsupported(self.configuration())
+
+        def test_every_unsupported_feature_is_named(self):
+            for changed, sentence in (
+                    (dict(speculative_config=object()), "drafts"), (dict(kv_transfer_config=object()), "KV connectors"),
+                    (dict(data_parallel_size=2), "data parallelism"), (dict(enable_sleep_mode=True), "sleep mode"),
+                    (dict(pipeline_parallel_size=2), "pipeline parallelism"),
+                    (dict(decode_context_parallel_size=2), "decode context parallelism"),
+                    (dict(prefill_context_parallel_size=2), "prefill context parallelism"),
+                    (dict(kv_cache_dtype_skip_layers=["0"]), "--kv-cache-dtype-skip-layers"),
+                    (dict(prefix_match_unit=16), "prefix hits within a page"),
+                    (dict(disable_hybrid_kv_cache_manager=True), "hybrid KV cache manager"),
+                    (dict(use_v2_model_runner=False), "VLLM_USE_V2_MODEL_RUNNER=1")):
+                with self.assertRaisesRegex(NotImplementedError, sentence):
+                    v026._refuse_unsupported(self.configuration(**changed))
+
 
 if __name__ == "__main__":
     unittest.main()
