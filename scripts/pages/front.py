@@ -82,7 +82,8 @@ class Front:
 
     def speed_lines(self):
         """One line for each place where speed was measured, as far as it was."""
-        lines = [line for line in (self.attention_line(), self.model_line(), self.gpu_line()) if line]
+        lines = [line for line in (self.attention_line(), self.model_line(), self.gpu_line(), self.vllm_line())
+                 if line]
         return "".join(f"- {line}\n" for line in lines) or "Speed: not measured yet.\n"
 
     def attention_line(self):
@@ -122,6 +123,20 @@ class Front:
                     f"beside the fastest engine in BF16 ({rivals[0][0]['name'].split(',')[0]}) and in FP8 "
                     f"({rivals[0][1]['name'].split(',')[0]}): {cells}.")
         return ""
+
+    def vllm_line(self):
+        """The first column of figures of the table made in vLLM: `848 (1.16x)`, `1,895 (2.59x, 2.24x)`."""
+        document = next((d for d in self.gpu.kind("table") if d["title"] == "In vLLM"), None)
+        if document is None:
+            return ""
+        rates = {row[0]: row[1] for row in document["results"]}
+        cells = []
+        for name in ("`kvant_fast4`", "`kvant_4bit`"):
+            bf16, fp8 = rates[name].partition("(")[2].rstrip(")").split(", ")
+            cells.append(f"{name} {bf16} and {fp8}")
+        shape = document["columns"][1].partition(",")[0]
+        return (f"**In vLLM on an H200**, Llama-3.1-8B's shape, {shape} tokens: output tokens a second beside vLLM's own BF16 and "
+                f"FP8 caches: {', '.join(cells)} ([guide](docs/guide/vllm.md)).")
 
     def choosing(self):
         run = self.quality.run()
