@@ -11,7 +11,8 @@ Result<std::unique_ptr<AttentionBackend>> make_backend(const std::string& name) 
   if (backend != nullptr) return backend;
   if (name == "cpu") {
     return error(
-        "this program was built in a hurry, with attention kernels for one kind of processor, and this is another "
+        "this program was built in a hurry, with attention kernels for one kind of processor, and this is "
+        "another "
         "one: build it here, or with KVANT_KERNELS=all");
   }
   return error(

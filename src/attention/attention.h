@@ -71,7 +71,8 @@ class BackendDecorator : public AttentionBackend {
 std::unique_ptr<AttentionBackend> make_reference_backend();
 
 // The fast one: products of codes as integers, with this machine's best instructions. kernels: "avx512",
-// "avxvnni", "avx2" or "portable" instead of the best; null where this machine cannot run them, or the build has none that it can.
+// "avxvnni", "avx2" or "portable" instead of the best; null where this machine cannot run them, or the build
+// has none that it can.
 std::unique_ptr<AttentionBackend> make_cpu_backend();
 std::unique_ptr<AttentionBackend> make_cpu_backend(const std::string& kernels);
 

@@ -29,8 +29,8 @@ class PageAttention {
   virtual void weigh_pages(int thread, const QueryTile& tile, std::span<const PageView> pages,
                            const AttentionRules& rules, PartialAttention& partial) = 0;
 
-  // Max queries of a tile of a decode step: 1 where one query has kernels of its own, so that several tokens of
-  // a step give what they would give one by one.
+  // Max queries of a tile of a decode step: 1 where one query has kernels of its own, so that several tokens
+  // of a step give what they would give one by one.
   virtual int decode_tile() const { return kPageTokens; }
 
   // See AttentionBackend.

@@ -114,8 +114,7 @@ double CacheAttention::bits() const {
 double CacheAttention::layer_bytes() const {
   const CacheBytes bytes = cache_.bytes(sequence_);
   // Unsealed pages are read as far as they are filled.
-  const int unsealed =
-      page_counts(cache_.length(sequence_), cache_.plan().layers[0].window).tail_tokens;
+  const int unsealed = page_counts(cache_.length(sequence_), cache_.plan().layers[0].window).tail_tokens;
   const int room = tail_room(unsealed);
   const double tail = room == 0 ? 0 : static_cast<double>(bytes.tail) * unsealed / room;
   return (static_cast<double>(bytes.sealed + bytes.protected_tokens + bytes.sink) + tail) / n_layers();

@@ -25,9 +25,8 @@ Result<ComparedRow> compare(const Session& session, AttentionBackend& backend, c
   const auto other = session.plan(row.recipe, row.calibration_text, &backend);
   if (!other.ok()) return other.error();
   // Both in the same steps: matrix products of other sizes round otherwise, which a coarse cache amplifies.
-  const auto reference =
-      make_engine_source(row_name(row.name, **own), session.engine(), session.backend(), *own,
-                         quality.step_tokens);
+  const auto reference = make_engine_source(row_name(row.name, **own), session.engine(), session.backend(),
+                                            *own, quality.step_tokens);
   std::vector<std::unique_ptr<LogitSource>> candidates;
   candidates.push_back(make_engine_source(row_name(row.name, **other), session.engine(), backend, *other,
                                           quality.step_tokens));

@@ -306,8 +306,7 @@ class TestCache {
   template <class Count>
   void add_plain(Pool& pool, const Count& count) {
     int maximum = 0;
-    for (const SequenceLengths& l : lengths_)
-      maximum = std::max(maximum, pages_for(count(l)));
+    for (const SequenceLengths& l : lengths_) maximum = std::max(maximum, pages_for(count(l)));
     pool = make_pool(maximum, static_cast<std::size_t>(kPageTokens) * d_ * 2);
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
       for (int head = 0; head < kKvHeads; ++head) {

@@ -1,9 +1,9 @@
 // kvant's own: K and V rotated by a Hadamard matrix and trellis-coded around the means of each page, four
 // tokens of sink, and the bits spread over layers, heads and sides by what calibration found each to be worth
-// (docs/lab has the measurements that led here). The tail and the sink are kept in 8 bits, in groups of 16 with
-// a minimum: larger or symmetric groups cost 2 to 6 % of kvant-4bit's divergence; what that saves went to the
-// sealed pages. Where nothing was calibrated, k and v are what every layer and
-// head gets: the ladder's best format within the budget.
+// (docs/lab has the measurements that led here). The tail and the sink are kept in 8 bits, in groups of 16
+// with a minimum: larger or symmetric groups cost 2 to 6 % of kvant-4bit's divergence; what that saves went
+// to the sealed pages. Where nothing was calibrated, k and v are what every layer and head gets: the ladder's
+// best format within the budget.
 #include "recipe/builtin.h"
 
 namespace kvant {
