@@ -18,6 +18,7 @@ def bits_of(row):
 
 
 def fastest(rows, bits, speed):
-    """The fastest of the rivals among `rows` that store at least `bits`; None where there is none."""
-    able = [row for row in rows if is_rival(row["recipe"]) and bits_of(row) >= bits - 0.005 and speed(row)]
+    """The fastest of the rivals among `rows` that store at least `bits`, by the rule of src/bench/contender.h (1 % less
+    counts as much, and nothing needs more than unquantized); None where there is none."""
+    able = [row for row in rows if is_rival(row["recipe"]) and 1.01 * bits_of(row) >= min(bits, 16) and speed(row)]
     return max(able, key=speed, default=None)
