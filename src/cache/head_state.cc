@@ -1,16 +1,14 @@
 #include "cache/head_state.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
 #include "cache/page_counts.h"
-#include "cache/schedule.h"
 #include "recipe/constant_needs.h"
 
 namespace kvant {
+
 int seal_ahead_turn(const Plan& plan, int layer, int kv_head) {
   const LayerPlan& rules = plan.layers[layer];
   if (rules.window < kPageTokens || rules.needs_scores() || rules.evict > 0) return 0;

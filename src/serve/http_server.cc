@@ -79,6 +79,7 @@ class HttpServer::Routes {
               ApiResponse whole) const;
   void stream(Response& response, const std::shared_ptr<Exchange>& exchange, ApiResponse chunks,
               bool include_usage) const;
+  ApiError unknown_model(const std::string& name) const;
   Json model_json() const;
   void models(const Request& request, Response& response) const;
   void props(Response& response) const;
@@ -92,7 +93,6 @@ class HttpServer::Routes {
   ServerInfo info_;
   HttpOptions options_;
   std::string system_fingerprint_;
-  int n_vocab_;
   httplib::Server server_;
 };
 
@@ -101,8 +101,7 @@ HttpServer::Routes::Routes(ServeLoop& loop, const Tokenizer& tokenizer, ServerIn
       tokenizer_(tokenizer),
       info_(std::move(info)),
       options_(std::move(options)),
-      system_fingerprint_(info_.fingerprint + "-" + info_.recipe),
-      n_vocab_(info_.n_vocab) {
+      system_fingerprint_(info_.fingerprint + "-" + info_.recipe) {
   const auto connections = static_cast<std::size_t>(options_.connections);
   server_.new_task_queue = [connections] {
     return new httplib::ThreadPool(connections, connections, /*max queued*/ connections);
@@ -187,19 +186,23 @@ httplib::Server::HandlerResponse HttpServer::Routes::check(const Request& reques
   return Server::HandlerResponse::Unhandled;
 }
 
+ApiError HttpServer::Routes::unknown_model(const std::string& name) const {
+  return {.status = 404,
+          .message = fmt::format("the model '{}' is not served here: '{}' is", name, info_.model)};
+}
+
 // --- answers ---
 
 void HttpServer::Routes::generate(const Request& request, Response& response, Parse parse) {
   const auto body = parse_json(request.body);
   if (!body.ok()) return send(response, ApiError{.message = body.error().message});
-  ParsedRequest parsed = parse(*body, tokenizer_, {.n_vocab = n_vocab_});
+  ParsedRequest parsed = parse(*body, tokenizer_, {.n_vocab = info_.n_vocab});
   if (const auto* wrong = std::get_if<ApiError>(&parsed)) return send(response, *wrong);
   auto& wanted = std::get<ApiRequest>(parsed);
   if (!wanted.model.empty() && wanted.model != info_.model) {
-    return send(response, ApiError{.status = 404,
-                                   .message = fmt::format("the model '{}' is not served here: '{}' is",
-                                                          wanted.model, info_.model),
-                                   .parameter = "model"});
+    ApiError unknown = unknown_model(wanted.model);
+    unknown.parameter = "model";
+    return send(response, unknown);
   }
   for (GenerationRequest& prompt : wanted.prompts) prompt.client = request.remote_addr + "/" + prompt.client;
   ApiResponse answers(tokenizer_, wanted.is_chat, wanted.wants_probabilities, info_.model,
@@ -275,9 +278,7 @@ Json HttpServer::Routes::model_json() const {
 void HttpServer::Routes::models(const Request& request, Response& response) const {
   const std::string name = request.matches[1];
   if (name == info_.model) return send(response, model_json());
-  send(response,
-       ApiError{.status = 404,
-                .message = fmt::format("the model '{}' is not served here: '{}' is", name, info_.model)});
+  send(response, unknown_model(name));
 }
 
 void HttpServer::Routes::health(Response& response) const {
@@ -348,8 +349,8 @@ void HttpServer::Routes::detokenize(const Request& request, Response& response) 
   if (!tokens) fields.fail("tokens", "'tokens' must be a list of tokens");
   std::string text;
   for (const double token : tokens.value_or(std::vector<double>())) {
-    if (!(token >= 0 && token < n_vocab_))
-      fields.fail("tokens", fmt::format("a token is not in the model's vocabulary of {}", n_vocab_));
+    if (!(token >= 0 && token < info_.n_vocab))
+      fields.fail("tokens", fmt::format("a token is not in the model's vocabulary of {}", info_.n_vocab));
     if (fields.error()) break;
     text += tokenizer_.piece(static_cast<std::int32_t>(token));
   }
