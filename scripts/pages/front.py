@@ -22,6 +22,11 @@ def quoted(recipe):
     return f"`{name}`" + (f" ({remark})" if remark else "")
 
 
+def machine(document):
+    """Of "2 cores of ..., 2026-11-22": without the date."""
+    return document["measured_on"].rpartition(",")[0]
+
+
 class Front:
     def __init__(self, quality, cpu, gpu):
         self.quality, self.cpu, self.gpu = quality, cpu, gpu
@@ -77,7 +82,7 @@ class Front:
     def merged(self):
         """The main run, with llama.cpp's rows from the run that has them."""
         rows = {r["recipe"]: r for r in (self.quality.run() or {"results": []})["results"]}
-        rows.update({r["recipe"]: r for r in (self.quality.run(reference="f16") or {"results": []})["results"]})
+        rows.update({r["recipe"]: r for r in (self.quality.beside_llama() or {"results": []})["results"]})
         return {"results": list(rows.values())}
 
     def speed_lines(self):
@@ -94,7 +99,17 @@ class Front:
         heads, kv_heads, dim, tokens = SHAPE
         cells = ", ".join(f"`{name}` {cell}" for name, cell in shown_rows)
         return (f"**Attention on the CPU**, one token over {tokens:,}, {heads} query heads on {kv_heads} KV heads of {dim}, "
-                f"{document['threads']} threads, a layer: {cells}.")
+                f"{document['threads']} threads, a layer ({machine(document)}): {cells}.{self.elsewhere(document)}")
+
+    def elsewhere(self, shown_document):
+        """How kvant-4bit does in the other runs of attention alone: ratios depend on the processor."""
+        text = ""
+        for document in self.cpu.kind("attention"):
+            row = next((r for r in document["results"] if r["recipe"] == "kvant-4bit"), None)
+            if document is not shown_document and row and row.get("ratio"):
+                text += (f" Heads of {document['dim']}, {row['ctx']:,} tokens, {machine(document)}: `kvant-4bit` "
+                         f"{row['ratio']:.1f}x `{row['rival']}`.")
+        return text
 
     def model_line(self):
         found = self.cpu.kind("decode")

@@ -59,12 +59,15 @@ class Quality:
         wanted = {"text": text, "context": context, "backend": backend, "reference": reference}
         return next((r for r in self.runs if all(r[key] == value for key, value in wanted.items())), None)
 
-    def row(self, recipe, **which):
-        run = self.run(**which)
-        return run and next((r for r in run["results"] if r["recipe"] == recipe), None)
+    def beside_llama(self, context=2048):
+        """The run that has llama.cpp's rows: against kvant's f16 cache or its own."""
+        return self.run(context=context, reference="f16") or self.run(context=context, reference="llama.cpp:f16")
 
     def full(self, **which):
-        run = self.run(**which)
+        return self.table(self.run(**which))
+
+    @staticmethod
+    def table(run):
         if run is None:
             return "Not measured yet.\n"
         rows = sorted(run["results"], key=lambda row: (-row["bits_all"], row["kld_mean"]))
@@ -110,6 +113,6 @@ class Quality:
 
     def blocks(self):
         return {"quality-2048": self.full, "quality-8192": lambda: self.full(context=8192),
-                "quality-f16-2048": lambda: self.full(reference="f16"),
-                "quality-f16-8192": lambda: self.full(reference="f16", context=8192),
+                "quality-f16-2048": lambda: self.table(self.beside_llama()),
+                "quality-f16-8192": lambda: self.table(self.beside_llama(8192)),
                 "quality-backends": self.backends, "quality-domains": self.domains}
