@@ -1,5 +1,6 @@
 """What libkvant_cuda does, on the CPU and from addresses, as kvant.h describes it: an independent model of the interface,
-for tests of the code above it. Its one format keeps 4 bits a value and a scale a token."""
+for tests of the code above it. Its one format keeps 4 bits a value and a scale a token; a sealed page's codes of the sink are
+not numbers, so that whoever reads them is found out."""
 
 import ctypes
 import functools
@@ -46,10 +47,24 @@ def hadamard(d):
     return (h / np.sqrt(d)).astype(np.float32)
 
 
-def encode(x):
+@functools.cache
+def plain_order(d):
+    """[2, 128, d]: where numbers lie in an unquantized page, of keys and of values, as the GPU's tensor cores want them."""
+    token, channel = np.arange(PAGE)[:, None], np.arange(d)[None]
+    tile, row, g = token // 16, token // 8 % 2, token % 8
+    within, lane = channel % (d // 4), g * 4 + channel // (d // 4)
+    keys = ((tile * (d // 16) + within // 4) * 32 + lane) * 8 + (row + within % 4 // 2 * 2) * 2 + within % 2
+    within, lane = channel % (d // 8), channel // (d // 8) * 4 + g // 2
+    values = ((tile * (d // 16) + within // 2) * 32 + lane) * 8 + (within % 2 + row * 2) * 2 + g % 2
+    return np.stack([keys, values])
+
+
+def encode(x, sink=0):
     """[128, d] into bytes: codes of two channels a byte, then the tokens' scales."""
     scale = np.maximum(np.abs(x).max(1), 1e-20).astype(np.float32) / 7
-    codes = np.clip(np.rint(x / scale[:, None]), -7, 7).astype(np.int8) + 8
+    scale[:sink] = np.nan
+    x = np.where(np.isnan(scale)[:, None], 0, x)
+    codes = np.clip(np.rint(x / np.nan_to_num(scale, nan=1)[:, None]), -7, 7).astype(np.int8) + 8
     return np.concatenate([(codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8).reshape(-1), scale.view(np.uint8)])
 
 
@@ -86,9 +101,18 @@ class CpuLibrary(TorchLibrary):
     def call(self, name, *arguments):
         getattr(self, "_" + name)(*arguments)
 
-    def _tail_page(self, shape, layer, seq, head, side, page):
-        words = memory(page_address(layer.tail, seq, head, side, page), np.uint16, PAGE * shape.head_dim)
-        return words.reshape(PAGE, shape.head_dim)
+    def _plain(self, shape, pages, seq, head, side, page):
+        """An unquantized page's numbers, and where each lies."""
+        words = memory(page_address(pages, seq, head, side, page), np.uint16, PAGE * shape.head_dim)
+        return words, plain_order(shape.head_dim)[side]
+
+    def _plain_rows(self, shape, pages, seq, head, side, n_tokens):
+        """F32 [n_tokens, head_dim]: the first tokens of a sequence's unquantized pages."""
+        rows = [np.zeros((0, shape.head_dim), np.float32)]
+        for first in range(0, n_tokens, PAGE):
+            words, order = self._plain(shape, pages, seq, head, side, first // PAGE)
+            rows.append(from_bf16(words[order[:n_tokens - first]]))
+        return np.concatenate(rows)
 
     def _append(self, shape, layer, rows):
         d = shape.head_dim
@@ -101,7 +125,8 @@ class CpuLibrary(TorchLibrary):
                 new = to_bf16(new @ hadamard(d) if is_rotated else new)
                 for seq, page in {(seq, token // PAGE) for seq, token in zip(seqs, tokens) if token >= 0}:
                     mine = np.flatnonzero((seqs == seq) & (tokens >= 0) & (tokens // PAGE == page))
-                    self._tail_page(shape, layer, seq, head, side, page)[tokens[mine] % PAGE] = new[mine]
+                    words, order = self._plain(shape, layer.tail, seq, head, side, page)
+                    words[order[tokens[mine] % PAGE]] = new[mine]
 
     def _seal_pages(self, shape, layer, pages):
         for seq in range(shape.n_seqs):
@@ -110,19 +135,26 @@ class CpuLibrary(TorchLibrary):
             for page in range(pages.max_pages if first >= 0 else 0):
                 for head in range(shape.n_kv_heads):
                     for side in range(2):
-                        x = from_bf16(self._tail_page(shape, layer, seq, head, side, first + page))
+                        words, order = self._plain(shape, layer.tail, seq, head, side, first + page)
+                        x = from_bf16(words[order])
                         address = page_address(layer.sealed, seq, head, side, to + page)
-                        memory(address, np.uint8, page_bytes(shape.head_dim))[:] = encode(x)
+                        memory(address, np.uint8, page_bytes(shape.head_dim))[:] = encode(
+                            x, layer.sink if to + page == 0 else 0)
 
     def _rows(self, shape, lengths, layer, seq, head, side):
-        """All tokens of a sequence, F32 [n_tokens, head_dim]."""
+        """All tokens of a sequence but for masked ones, F32 [n_tokens, head_dim]: sealed ones, then the tail's."""
         d = shape.head_dim
         sealed = counts(lengths.sealed_pages, seq + 1)[seq]
         tail = counts(lengths.tail_tokens, seq + 1)[seq]
         parts = [decode(memory(page_address(layer.sealed, seq, head, side, page), np.uint8, page_bytes(d)), d)
                  for page in range(sealed)]
-        parts += [from_bf16(self._tail_page(shape, layer, seq, head, side, page)) for page in range(-(-tail // PAGE))]
-        return np.concatenate(parts)[:sealed * PAGE + tail] if parts else np.zeros((0, d), np.float32)
+        if sealed:
+            parts[0] = parts[0][layer.sink:]
+        return np.concatenate(parts + [self._plain_rows(shape, layer.tail, seq, head, side, tail)])
+
+    def _protected_rows(self, shape, lengths, layer, seq, head, side):
+        at = seq * lengths.protected_seq_stride + head * lengths.protected_head_stride
+        return self._plain_rows(shape, layer.protected_pages, seq, head, side, counts(lengths.protected_tokens, at + 1)[at])
 
     def _decode_schedule(self, shape, lengths, *workspace):
         pass
@@ -131,7 +163,8 @@ class CpuLibrary(TorchLibrary):
         d = shape.head_dim
         for seq in range(shape.n_seqs):
             for head in range(shape.n_kv_heads):
-                keys, values = (self._rows(shape, lengths, layer, seq, head, side) for side in range(2))
+                keys, values = (np.concatenate([self._protected_rows(shape, lengths, layer, seq, head, side),
+                                                self._rows(shape, lengths, layer, seq, head, side)]) for side in range(2))
                 for query_head in range(head * shape.group, (head + 1) * shape.group if len(keys) else 0):
                     at = layer.q + 2 * (seq * layer.q_seq_stride + query_head * layer.q_head_stride)
                     scores = shape.softmax_scale * keys @ from_bf16(memory(at, np.uint16, d))
@@ -144,7 +177,10 @@ class CpuLibrary(TorchLibrary):
         for i in range(what.n_seqs):
             for head in range(what.n_heads):
                 for side, rows in enumerate((what.keys, what.values)):
+                    at = (shape, layer.protected_pages, i, what.first_head + head, side)
+                    sink = self._plain_rows(*at, layer.sink) if counts(lengths.sealed_pages, i + 1)[i] else []
                     x = self._rows(shape, lengths, layer, i, what.first_head + head, side)
+                    x = np.concatenate([sink, x]) if len(sink) else x
                     first = what.first_page * PAGE
                     x = x[first:first + what.n_pages * PAGE]
                     at = rows + 2 * (i * what.seq_stride + head * what.head_stride)

@@ -4,7 +4,13 @@ import unittest
 
 from kvant import PAGE
 from kvant.vllm.block_layout import BlockLayout
-from kvant.vllm.recipes import RECIPES
+from kvant.vllm.recipes import RECIPES, Recipe, find_recipe, parse_recipe
+from kvant.vllm.sink_layout import SinkLayout
+
+try:
+    from cpu_library import plain_order
+except ImportError:
+    plain_order = None
 
 CH4, TOK4 = 8704, 8704  # bytes of a page of 128 channels: 4 bits, and 32 for every 128 values
 
@@ -41,10 +47,56 @@ class Layout(unittest.TestCase):
         self.assertEqual((layout.block_bytes, layout.tail_pages_per_block, layout.tail_blocks), (PAGE * 128 * 2, 1, 2))
 
 
+    def test_the_sink_of_one_token_takes_three_tiles_of_8_heads(self):
+        layout = BlockLayout(8, 128, CH4, TOK4, 1)
+        self.assertEqual(layout.sink.bytes, 3 * 16 * 128 * 2)
+        self.assertEqual((layout.block_bytes, layout.tail_blocks), (139264 + 12288, 4))
+
+
+@unittest.skipIf(plain_order is None, "no NumPy or PyTorch")
+class Sink(unittest.TestCase):
+    def test_tokens_of_all_heads_lie_apart_and_in_their_place(self):
+        for heads, d, tokens in ((8, 128, 1), (3, 64, 1), (8, 128, 2), (5, 256, 3), (9, 64, 4), (1, 128, 4)):
+            sink = SinkLayout(heads, d, tokens)
+            taken = set()
+            for head in range(heads):
+                for side in range(2):
+                    place = sink.place(head, side)
+                    self.assertEqual(place % 16, 0)
+                    numbers = {place // 2 + int(i) for i in plain_order(d)[side][:tokens].reshape(-1)}
+                    self.assertEqual(len(numbers), tokens * d)
+                    self.assertFalse(taken & numbers)
+                    self.assertLess(max(numbers), sink.bytes // 2)
+                    taken |= numbers
+
+    def test_no_sink_takes_nothing(self):
+        self.assertEqual(SinkLayout(8, 128, 0).bytes, 0)
+        with self.assertRaises(ValueError):
+            SinkLayout(8, 128, 5)
+
+
 class Recipes(unittest.TestCase):
     def test_texts_are_those_of_the_engine(self):
-        self.assertEqual(RECIPES["kvant_4bit"].text, "k=hadamard:tcq4,v=hadamard:tcq4")
-        self.assertEqual(RECIPES["kvant_fast4"].text, "k=ch4g128,v=tok4g128")
+        self.assertEqual(RECIPES["kvant_4bit"].text, "k=hadamard:tcq4,v=hadamard:tcq4,sink=1")
+        self.assertEqual(RECIPES["kvant_fast4"].text, "k=ch4g128,v=tok4g128,sink=1")
+
+    def test_any_recipe_by_its_text(self):
+        recipe = find_recipe("kvant", {"kvant": {"recipe": "k=hadamard:tcq5, v=tok3g64"}})
+        self.assertEqual(recipe, Recipe("kvant", "tcq5", "tok3g64", key_hadamard=True))
+        for recipe in RECIPES.values():
+            self.assertEqual(parse_recipe(recipe.text).text, recipe.text)
+
+    def test_what_is_wrong_is_said(self):
+        for text, sentence in (("k=tcq4", "both k=FORMAT"), ("k=tcq4,v=tcq4,window=128", "\"window=128\" in the recipe"),
+                               ("k=smooth:tcq4,v=tcq4", "k=smooth:tcq4"), ("k=tcq4,v=tcq4,sink=5", "sink=5"), ("", "none of")):
+            with self.assertRaisesRegex(ValueError, sentence):
+                parse_recipe(text)
+        for cache_type, config, sentence in (
+                ("kvant", {}, "needs a recipe"), ("kvant", {"kvant": {"recipes": "x"}}, "one text"),
+                ("kvant", {"kvant": "k=tcq4"}, "one text"),
+                ("kvant_4bit", {"kvant": {"recipe": "k=tcq4,v=tcq4"}}, "needs --kv-cache-dtype kvant, not kvant_4bit")):
+            with self.assertRaisesRegex(ValueError, sentence):
+                find_recipe(cache_type, config)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ except ImportError:
 import cpu_library
 
 from kvant import PAGE
-from kvant.vllm import model_state, prefill
+from kvant.vllm import filled_pages, model_state, prefill
 from kvant.vllm.block_layout import BlockLayout
 from kvant.vllm.recipes import Recipe
 
@@ -22,6 +22,8 @@ N_KV_HEADS, N_HEADS, D, N_LAYERS = 2, 4, 64, 2
 SCALE = D ** -0.5
 PLAIN = Recipe("plain", "any", "any")
 ROTATED = Recipe("rotated", "any", "any", key_hadamard=True, value_hadamard=True)
+SINK = Recipe("sink", "any", "any", key_hadamard=True, value_hadamard=True, sink=1)
+LONG_SINK = Recipe("long sink", "any", "any", sink=4)
 
 
 class Request:
@@ -45,6 +47,7 @@ class Request:
                 for page in range(n // PAGE):
                     rows = slice(page * PAGE, (page + 1) * PAGE)
                     coded[rows] = cpu_library.decode(cpu_library.encode(x[rows]), D)
+                coded[:recipe.sink] = x[:recipe.sink]
                 back = h if is_rotated else np.eye(D, dtype=np.float32)
                 sides.append((x @ back, coded @ back))
             q = self.q[layer, :, head].float().numpy()
@@ -63,7 +66,7 @@ class Server:
 
     def __init__(self, recipe, n_blocks=64):
         size = cpu_library.page_bytes(D)
-        self.layout = BlockLayout(N_KV_HEADS, D, size, size)
+        self.layout = BlockLayout(N_KV_HEADS, D, size, size, recipe.sink)
         self.state = model_state.ModelState(recipe, self.layout, N_HEADS, SCALE)
         pool = torch.randint(0, 255, (N_LAYERS, n_blocks, self.layout.block_bytes), dtype=torch.uint8)
         self.state.layers = [types.SimpleNamespace(kv_cache=pool[layer]) for layer in (1, 0)]
@@ -116,7 +119,7 @@ class Steps(unittest.TestCase):
                 self.assertLess(np.abs(error).max(), 0.03)
 
     def test_prompts_cut_anyhow_and_decoding(self):
-        for recipe in (PLAIN, ROTATED):
+        for recipe in (PLAIN, ROTATED, SINK, LONG_SINK):
             rng = np.random.default_rng(1)
             server, a, b, c = Server(recipe), *(Request(n, rng) for n in (400, 300, 140))
             server.step([(a, 200)])
@@ -129,35 +132,52 @@ class Steps(unittest.TestCase):
             self.check(recipe, a, b, c)
 
     def test_a_page_filled_by_decoding_is_sealed_before_the_next_step(self):
-        server, a, b = Server(PLAIN), *(Request(n, np.random.default_rng(2)) for n in (262, 10))
-        server.step([(a, 126)])
-        for _ in range(4):
-            server.step([(a, 1)], padding=2)
-        server.step([(a, 125)])
-        server.step([(a, 1)])  # fills a page,
-        server.step([(b, 10)])  # which is sealed though its request waits
-        server.step([(a, 4)])
-        self.check(PLAIN, a, b)
+        for recipe in (PLAIN, SINK, LONG_SINK):
+            server, a, b = Server(recipe), *(Request(n, np.random.default_rng(2)) for n in (262, 10))
+            server.step([(a, 126)])
+            for _ in range(4):
+                server.step([(a, 1)], padding=2)
+            server.step([(a, 125)])
+            server.step([(a, 1)])  # fills a page,
+            server.step([(b, 10)])  # which is sealed though its request waits
+            server.step([(a, 4)])
+            self.check(recipe, a, b)
+
+    def test_sinks_kept_by_decoding_reach_all_layers_wherever_they_lie(self):
+        for most in (filled_pages.MAX_SEQS, 1):  # one launch for all layers, or one each
+            with unittest.mock.patch.object(filled_pages, "MAX_SEQS", most):
+                server, a, b = Server(SINK), *(Request(n, np.random.default_rng(6)) for n in (133, 133))
+                server.step([(a, 127), (b, 127)])
+                for _ in range(6):
+                    server.step([(a, 1), (b, 1)])
+                self.check(SINK, a, b)
 
     def test_a_hit_in_the_same_step_sees_what_the_step_seals(self):
+        for recipe in (PLAIN, SINK, LONG_SINK):
+            self.check_a_hit_in_the_same_step(recipe)
+
+    def check_a_hit_in_the_same_step(self, recipe):
         rng = np.random.default_rng(4)
-        server, a, b = Server(PLAIN), Request(300, rng), Request(300, rng)
+        server, a, b, c = Server(recipe), *(Request(300, rng) for _ in range(3))
         for name in "qkv":
-            getattr(b, name)[:, :256] = getattr(a, name)[:, :256]
+            for other in (b, c):
+                getattr(other, name)[:, :256] = getattr(a, name)[:, :256]
         a.blocks = server.take(3)
         b.blocks, b.computed = a.blocks[:2], 256
-        server.step([(a, 300), (b, 1)])
-        expected = b.expected(0, PLAIN)[256]
-        self.assertLess(np.abs(b.out[0, 256].float().numpy() - expected).max(), 0.03)
+        c.blocks, c.computed = a.blocks[:2], 256
+        server.step([(a, 300), (b, 1), (c, 40)])
+        for other, rows in ((b, slice(256, 257)), (c, slice(256, 296))):
+            error = other.out[0, rows].float().numpy() - other.expected(0, recipe)[rows]
+            self.assertLess(np.abs(error).max(), 0.03)
 
     def test_long_prefixes_are_attended_to_in_stretches(self):
         with unittest.mock.patch.object(prefill, "STRETCH", 2):
             rng = np.random.default_rng(5)
-            server, a, b = Server(ROTATED), Request(700, rng), Request(500, rng)
+            server, a, b = Server(SINK), Request(700, rng), Request(500, rng)
             server.step([(a, 650)])
             server.step([(a, 50), (b, 300)])
             server.step([(b, 200)])
-            self.check(ROTATED, a, b)
+            self.check(SINK, a, b)
 
 
 if __name__ == "__main__":

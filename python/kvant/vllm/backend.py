@@ -11,7 +11,7 @@ from kvant import PAGE
 from kvant.torch import TorchLibrary
 from kvant.vllm import prefill
 from kvant.vllm.model_state import ModelState, Step, attend
-from kvant.vllm.recipes import RECIPES
+from kvant.vllm.recipes import CACHE_TYPES
 
 logger = init_logger("vllm.kvant")
 
@@ -27,7 +27,7 @@ class KvantBackend(AttentionBackend):
     """Sealed pages. Subclasses know their model's block size."""
 
     supported_dtypes = [torch.bfloat16]
-    supported_kv_cache_dtypes = list(RECIPES)
+    supported_kv_cache_dtypes = list(CACHE_TYPES)
     block_bytes = 0
 
     @staticmethod
@@ -59,8 +59,8 @@ class KvantBackend(AttentionBackend):
                                has_sliding_window=False, **others) -> list[str]:
         """Sentences that say why a configuration is refused; none: it isn't."""
         reasons = []
-        if kv_cache_dtype not in RECIPES:
-            reasons.append(f"kvant needs --kv-cache-dtype {', '.join(RECIPES)}, not {kv_cache_dtype}")
+        if kv_cache_dtype not in CACHE_TYPES:
+            reasons.append(f"kvant needs --kv-cache-dtype {', '.join(CACHE_TYPES)}, not {kv_cache_dtype}")
         if head_size not in HEAD_SIZES:
             reasons.append(f"kvant has kernels for heads of {', '.join(map(str, HEAD_SIZES))} channels, not {head_size}")
         if dtype != torch.bfloat16:

@@ -1,10 +1,11 @@
 """Where pages lie in the blocks of vLLM's pool. A block is as large as 128 tokens of a layer's sealed pages:
 
-    sealed block: K page and V page of KV head 0, of head 1, ...
+    sealed block: the sink (SinkLayout), then K page and V page of KV head 0, of head 1, ...
     tail block:   as many whole unquantized pages (128 tokens of one head and side, BF16) as fit
 
 A request has its sealed blocks, which it may share, and a fixed number of tail blocks for the page that is being filled,
-which are its own."""
+which are its own. Only the first of its sealed blocks has something in the sink's place: since that place belongs to the
+block, whoever shares a prefix shares its sink."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import math
 from dataclasses import dataclass
 
 from kvant import PAGE
+from kvant.vllm.sink_layout import SinkLayout
 
 SIDES = 2
 BF16_BYTES = 2
@@ -24,6 +26,11 @@ class BlockLayout:
     head_dim: int
     key_page_bytes: int  # of one KV head
     value_page_bytes: int
+    sink_tokens: int = 0
+
+    @property
+    def sink(self) -> SinkLayout:
+        return SinkLayout(self.n_kv_heads, self.head_dim, self.sink_tokens)
 
     @property
     def head_bytes(self) -> int:
@@ -38,7 +45,7 @@ class BlockLayout:
     @property
     def block_bytes(self) -> int:
         """At least one tail page has to fit: with few heads, blocks are larger than their sealed pages."""
-        sealed = -(-self.n_kv_heads * self.head_bytes // ALIGNMENT) * ALIGNMENT
+        sealed = self.sink.bytes + -(-self.n_kv_heads * self.head_bytes // ALIGNMENT) * ALIGNMENT
         return max(sealed, self.tail_page_bytes)
 
     @property

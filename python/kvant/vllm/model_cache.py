@@ -1,17 +1,16 @@
-"""What the layers of a model share on a GPU: library, shapes, workspace, and the pages that the last step has filled."""
+"""What the layers of a model share on a GPU: library, shapes, workspace, and where pages lie."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import torch
 
-from kvant.torch import Layer, Pages, Shape, TorchLibrary
+from kvant.torch import Layer, Lengths, Pages, Shape, TorchLibrary
 from kvant.vllm.block_layout import SIDES, BlockLayout
 from kvant.vllm.recipes import Recipe
+from kvant.vllm.sink_layout import UNIT_BYTES
 
 MAX_TABLE_ENTRY = 2**31 - 1
+MAX_SEQS = 32767  # of kvant_dequantize
 
 
 class ModelCache:
@@ -25,9 +24,13 @@ class ModelCache:
         self._shapes: dict[int, Shape] = {}
         self.workspace = library.new_workspace(self.shape(max_seqs), device)
         self.numbers = torch.arange(max_seqs, dtype=torch.int32, device=device)
-        places = [layout.tail_place(head, side) for head in range(layout.n_kv_heads) for side in range(SIDES)]
+        pages = [(head, side) for head in range(layout.n_kv_heads) for side in range(SIDES)]
+        places = [layout.tail_place(*page) for page in pages]
         self._tail_block = torch.tensor([block for block, _ in places], device=device)
         self._tail_unit = torch.tensor([unit for _, unit in places], dtype=torch.int32, device=device)
+        if layout.sink_tokens:
+            self._sink_unit = torch.tensor([layout.sink.place(*page) // UNIT_BYTES for page in pages],
+                                           dtype=torch.int32, device=device)
 
     def shape(self, n_seqs: int) -> Shape:
         if n_seqs not in self._shapes:
@@ -54,9 +57,36 @@ class ModelCache:
 
     def sealed_pages(self, block_table: torch.Tensor, blocks: torch.Tensor) -> Pages:
         """A layer's sealed pages. block_table: int32 [n_seqs, n_pages]."""
-        return Pages(table=block_table, seq_stride=block_table.stride(0), pool=blocks,
-                     page_stride=self.layout.block_bytes, head_offset=self.layout.head_bytes,
-                     side_offset=self.layout.key_page_bytes)
+        return Pages(table=block_table, seq_stride=block_table.stride(0),
+                     pool=blocks.data_ptr() + self.layout.sink.bytes, page_stride=self.layout.block_bytes,
+                     head_offset=self.layout.head_bytes, side_offset=self.layout.key_page_bytes)
+
+    def sink_ids(self, first_blocks: torch.Tensor) -> torch.Tensor:
+        """int32 [n_seqs, 2 * n_kv_heads]: where the sink's pages of each head, K then V, lie in a layer's blocks, in units of
+        UNIT_BYTES. first_blocks: int32 [n_seqs], the block of each sequence's first page."""
+        return first_blocks[:, None] * (self.layout.block_bytes // UNIT_BYTES) + self._sink_unit
+
+    def sink_pages(self, sink_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
+        """A layer's sinks, a page of each sequence."""
+        if blocks.numel() // UNIT_BYTES > MAX_TABLE_ENTRY:
+            raise RuntimeError("kvant: recipes with a sink need layers of less than 32 GiB; --kv-cache-memory-bytes limits them")
+        return sink_pages(sink_ids, blocks.data_ptr())
+
+    def first_tokens(self, tail: Pages, n_seqs: int) -> torch.Tensor:
+        """Those of the sink, out of tail pages, one of each sequence: BF16 [2, n_seqs, tokens, n_kv_heads, head_dim]."""
+        layout = self.layout
+        rows = torch.empty((SIDES, n_seqs, layout.sink_tokens, layout.n_kv_heads, layout.head_dim),
+                           dtype=torch.bfloat16, device=self.device)
+        n_tokens = torch.full((n_seqs,), layout.sink_tokens, dtype=torch.int32, device=self.device)
+        self.library.dequantize(self.shape(n_seqs), Lengths(tail_tokens=n_tokens), Layer(tail=tail), 0, 1, *rows)
+        return rows
+
+    def write_sinks(self, sinks: Pages, rows: torch.Tensor) -> None:
+        """rows: as first_tokens gives them."""
+        _, n_seqs, n_tokens, *_ = rows.shape
+        numbers = torch.arange(n_seqs * n_tokens, dtype=torch.int32, device=self.device)
+        self.library.append(self.shape(n_seqs), Layer(tail=sinks), numbers // n_tokens, numbers % n_tokens,
+                            *rows.flatten(1, 2))
 
     def rotated(self, q: torch.Tensor) -> torch.Tensor:
         """Queries [n, n_heads, head_dim] as stored keys want them."""
@@ -72,49 +102,7 @@ class ModelCache:
             self.library.rotate(out)
 
 
-class FilledPages:
-    """Pages that decoded tokens have filled, and that are still unquantized: they are sealed before the next step, those of
-    all layers by one launch. They are known by their blocks, so that it doesn't matter which requests are still there.
-    (Until the next step no request can have come to share them: KvantSealedManager.)"""
-
-    def __init__(self, cache: ModelCache):
-        self._cache = cache
-        self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._layers: tuple[int, int, torch.Tensor] | None = None  # address, unit, int64 [n_layers] offsets in units
-        self._addresses: tuple[int, ...] = ()
-
-    def add(self, sealed_blocks: torch.Tensor, tail_ids: torch.Tensor) -> None:
-        """sealed_blocks: int32 [n], where the pages go; tail_ids: int32 [n, 2 * n_kv_heads], where they are."""
-        self._pending = sealed_blocks, tail_ids
-
-    def seal(self, layers: Sequence[torch.Tensor]) -> None:
-        """layers: the blocks of each."""
-        if self._pending is None:
-            return
-        sealed_blocks, tail_ids = self._pending
-        self._pending = None
-        cache, layout = self._cache, self._cache.layout
-        address, unit, offsets = self._place_layers(layers)
-        sealed = offsets[:, None] + sealed_blocks * (layout.block_bytes // unit)
-        tail = offsets[:, None, None] + tail_ids * (layout.unit_bytes // unit)
-        sealed, tail = (x.flatten(0, 1).to(torch.int32) for x in (sealed, tail))
-        n = len(sealed)
-        first = torch.zeros(n, dtype=torch.int32, device=sealed.device)
-        cache.library.seal_pages(
-            cache.shape(n), Layer(
-                sealed=Pages(table=sealed, seq_stride=1, pool=address, page_stride=unit,
-                             head_offset=layout.head_bytes, side_offset=layout.key_page_bytes),
-                tail=Pages(table=tail, seq_stride=tail.stride(0), head_stride=SIDES, side_stride=1, pool=address,
-                           page_stride=unit)), first, first, 1)
-
-    def _place_layers(self, layers: Sequence[torch.Tensor]) -> tuple[int, int, torch.Tensor]:
-        """The lowest address, a size that divides all distances, and each layer's distance in it."""
-        addresses = tuple(blocks.data_ptr() for blocks in layers)
-        if addresses != self._addresses or self._layers is None:
-            low = min(addresses)
-            unit = math.gcd(self._cache.layout.unit_bytes, *(x - low for x in addresses))
-            if unit % 16 != 0 or (max(addresses) - low + layers[0].numel()) // unit > MAX_TABLE_ENTRY:
-                raise RuntimeError(f"kvant: the layers' blocks lie at addresses that no page table of {unit}-byte units holds")
-            offsets = torch.tensor([(x - low) // unit for x in addresses], device=layers[0].device)
-            self._addresses, self._layers = addresses, (low, unit, offsets)
-        return self._layers
+def sink_pages(sink_ids: torch.Tensor, pool: int) -> Pages:
+    """sink_ids: int32 [n_seqs, 2 * n_kv_heads], in units of UNIT_BYTES from the address `pool`."""
+    return Pages(table=sink_ids, seq_stride=sink_ids.stride(0), head_stride=SIDES, side_stride=1, pool=pool,
+                 page_stride=UNIT_BYTES)

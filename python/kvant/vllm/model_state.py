@@ -11,7 +11,8 @@ import torch
 from kvant.torch import TorchLibrary
 from kvant.vllm import decode, prefill, step_rules, summary
 from kvant.vllm.block_layout import BlockLayout
-from kvant.vllm.model_cache import FilledPages, ModelCache
+from kvant.vllm.filled_pages import FilledPages
+from kvant.vllm.model_cache import ModelCache
 from kvant.vllm.recipes import Recipe
 
 
@@ -85,9 +86,11 @@ class ModelState:
         table, tail_table = common.block_table_tensor, step.tail.block_table_tensor
         seqs, pages = step_rules.filled_pages(seq_lens[:n])
         if len(seqs):
-            where = prefill.DeviceArrays({"seqs": seqs, "pages": pages}, cache.device)
+            where = prefill.DeviceArrays({"seqs": seqs, "pages": pages, "place": np.minimum(pages, 1),
+                                          "first": np.flatnonzero(pages == 0)}, cache.device)
             rows = where["seqs"].long()
-            self._filled.add(table[rows, where["pages"].long()], cache.tail_ids(tail_table[rows]))
+            self._filled.add(table[rows, where["pages"].long()], cache.tail_ids(tail_table[rows]), where["place"],
+                             where["first"].long())
         if n < common.num_reqs:
             plan = step_rules.plan_prefill(seq_lens[n:] - query_lens[n:], query_lens[n:])
             step.prefill = prefill.prepare(cache, plan, table[n:], tail_table[n:])

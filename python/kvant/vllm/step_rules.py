@@ -1,7 +1,7 @@
 """What a step has to do, from the lengths of its requests alone. n: tokens computed before the step; q: its new tokens.
 
-A token sees the pages before its own sealed and its own page unquantized, however a prompt is cut into steps. Requests
-with one new token are decoded: the token goes into the tail, is attended to there, and a page that it fills is sealed
+A token sees the pages before its own sealed and its own page unquantized, however a prompt is cut into steps; the
+sink it sees unquantized. Requests with one new token are decoded: the token goes into the tail, is attended to there, and a page that it fills is sealed
 before the next step. Requests with more are prefilled: their full pages are sealed first, and pages are then attended to
 by the new tokens behind them."""
 
@@ -53,6 +53,8 @@ class PrefillPlan:
     row_token: np.ndarray  # [n_rows]: its place in the page
     full: np.ndarray  # pieces that fill their page
     seen: np.ndarray  # of these, those that later tokens of the step see sealed
+    first: np.ndarray  # of `full`, those that fill the first page of their request
+    first_seen: np.ndarray  # [n first]: their numbers among `seen`, -1: no later token of the step sees them
     entering: np.ndarray  # pieces whose page has tokens in the tail
     leaving: np.ndarray  # pieces whose page stays unquantized, and goes to the tail
     visible: np.ndarray  # [n_pieces, most]: pages that a piece attends to: `seen` ones by number, then its own as n_seen + piece
@@ -91,6 +93,7 @@ def plan_prefill(computed: np.ndarray, query_lens: np.ndarray) -> PrefillPlan:
     seen = np.flatnonzero(is_full & ~is_last)
     place = np.full(len(page), -1)
     place[seen] = np.arange(len(seen))
+    first = np.flatnonzero(is_full & (page == 0))
     visible = np.zeros((len(page), int(n_pieces.max(initial=0))), np.int64)
     for piece in range(len(page)):
         earlier = int(within[piece])
@@ -101,5 +104,5 @@ def plan_prefill(computed: np.ndarray, query_lens: np.ndarray) -> PrefillPlan:
     prefixes = tuple(Prefix(int(i), int(row_ends[i] - query_lens[i]), int(row_ends[i]), int(first_page[i]))
                      for i in np.flatnonzero(first_page > 0))
     return PrefillPlan(*(x.astype(np.int32) for x in (
-        request, page, n_rows, n_tokens, row_piece, row_token, np.flatnonzero(is_full), seen,
+        request, page, n_rows, n_tokens, row_piece, row_token, np.flatnonzero(is_full), seen, first, place[first],
         np.flatnonzero(begin > page * PAGE), np.flatnonzero(~is_full), visible, within * PAGE + n_tokens)), prefixes)

@@ -19,9 +19,10 @@ from vllm.v1.kv_cache_interface import AttentionSpec, FullAttentionSpec
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 
 from kvant import PAGE
-from kvant.vllm.recipes import RECIPES
+from kvant.vllm.recipes import CACHE_TYPES, find_recipe
 
 TAIL_SUFFIX = ".kvant_tail"
+NEED_CONSTANTS = ("vq", "pq", "nvq")  # beginnings of formats with codebooks
 
 
 def register() -> None:
@@ -43,9 +44,9 @@ def _add_cache_types() -> None:
     import vllm.utils.torch_utils
     import vllm.v1.attention.selector
 
-    names = typing.Literal[tuple(typing.get_args(vllm.config.cache.CacheDType)) + tuple(RECIPES)]
+    names = typing.Literal[tuple(typing.get_args(vllm.config.cache.CacheDType)) + CACHE_TYPES]
     vllm.config.cache.CacheDType = vllm.v1.attention.selector.CacheDType = names
-    for name in RECIPES:
+    for name in CACHE_TYPES:
         vllm.utils.torch_utils.STR_DTYPE_TO_TORCH_DTYPE[name] = torch.uint8
     config = vllm.config.cache.CacheConfig
     config.__annotations__["cache_dtype"] = names
@@ -162,7 +163,7 @@ def _wrap_attention() -> None:
     @functools.wraps(original_init)
     def __init__(self, *args, **kwargs):
         original_init(self, *args, **kwargs)
-        if self.attn_backend.get_name() == "CUSTOM" and self.kv_cache_dtype in RECIPES:
+        if self.attn_backend.get_name() == "CUSTOM" and self.kv_cache_dtype in CACHE_TYPES:
             _attach(self, get_current_vllm_config())
 
     @functools.wraps(original_spec)
@@ -185,7 +186,7 @@ def _attach(layer, vllm_config) -> None:
         raise NotImplementedError("kvant does not support values with another head size than keys")
     context = vllm_config.compilation_config.static_forward_context
     state = next((x.kvant for x in context.values() if isinstance(x, TailLayer)), None)
-    mine = _new_state(layer)
+    mine = _new_state(layer, vllm_config.additional_config)
     if state is None:
         state = mine
     elif (state.layout, state.n_heads, state.softmax_scale) != (mine.layout, mine.n_heads, mine.softmax_scale):
@@ -202,14 +203,19 @@ def _attach(layer, vllm_config) -> None:
         state, _with_block_bytes(backend.KvantTailBackend, state.layout.block_bytes))
 
 
-def _new_state(layer):
+def _new_state(layer, additional_config):
     from kvant.torch import TorchLibrary
     from kvant.vllm.block_layout import BlockLayout
     from kvant.vllm.model_state import ModelState
 
-    recipe, library = RECIPES[layer.kv_cache_dtype], TorchLibrary()
-    layout = BlockLayout(layer.num_kv_heads, layer.head_size, library.page_bytes(recipe.key_format, layer.head_size),
-                         library.page_bytes(recipe.value_format, layer.head_size))
+    recipe, library = find_recipe(layer.kv_cache_dtype, additional_config), TorchLibrary()
+    sizes = []
+    for format in (recipe.key_format, recipe.value_format):
+        sizes.append(library.page_bytes(format, layer.head_size))
+        if not sizes[-1] or not library.can_seal(format) or format.startswith(NEED_CONSTANTS):
+            raise NotImplementedError(f"kvant has no format {format} without calibrated constants for heads of "
+                                      f"{layer.head_size} channels (recipe {recipe.text})")
+    layout = BlockLayout(layer.num_kv_heads, layer.head_size, *sizes, recipe.sink)
     return ModelState(recipe, layout, layer.num_heads, layer.impl.scale)
 
 
