@@ -204,7 +204,7 @@ def varlen_attention(q, k, v, *, cu_seqlens_q, max_seqlen_q, max_seqlen_k, softm
     """flash_attn_varlen_func by its documentation: q [rows, heads, d]; keys and values [rows, kv heads, d], or pages
     [pages, 128, kv heads, d] with a block table; a causal mask is aligned to the last row and key."""
     out = torch.empty_like(q) if out is None else out
-    lse = torch.empty(q.shape[1], q.shape[0])
+    lse = torch.empty(q.shape[1], q.shape[0], device=q.device)
     for i in range(len(cu_seqlens_q) - 1):
         rows = slice(cu_seqlens_q[i], cu_seqlens_q[i + 1])
         if block_table is None:
@@ -218,7 +218,7 @@ def varlen_attention(q, k, v, *, cu_seqlens_q, max_seqlen_q, max_seqlen_k, softm
         n_rows, n_keys = scores.shape[1:]
         assert n_rows <= max_seqlen_q and n_keys <= max_seqlen_k and n_keys > 0
         if causal:
-            behind = torch.arange(n_keys)[None] > torch.arange(n_rows)[:, None] + n_keys - n_rows
+            behind = torch.ones(n_rows, n_keys, dtype=torch.bool, device=q.device).triu(n_keys - n_rows + 1)
             scores = scores.masked_fill(behind, float("-inf"))
         lse[:, rows] = scores.logsumexp(-1)
         out[rows] = (scores.softmax(-1) @ values).transpose(0, 1).to(out.dtype)

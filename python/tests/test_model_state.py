@@ -64,13 +64,14 @@ class Request:
 class Server:
     """Hands out blocks and builds vLLM's metadata."""
 
-    def __init__(self, recipe, n_blocks=64):
-        size = cpu_library.page_bytes(D)
-        self.layout = BlockLayout(N_KV_HEADS, D, size, size, recipe.sink)
+    def __init__(self, recipe, library=None, device="cpu", n_blocks=64):
+        library, self.device = library or cpu_library.CpuLibrary(), torch.device(device)
+        sizes = [library.page_bytes(format, D) for format in (recipe.key_format, recipe.value_format)]
+        self.layout = BlockLayout(N_KV_HEADS, D, *sizes, recipe.sink)
         self.state = model_state.ModelState(recipe, self.layout, N_HEADS, SCALE)
-        pool = torch.randint(0, 255, (N_LAYERS, n_blocks, self.layout.block_bytes), dtype=torch.uint8)
+        pool = torch.randint(0, 255, (N_LAYERS, n_blocks, self.layout.block_bytes), dtype=torch.uint8).to(device)
         self.state.layers = [types.SimpleNamespace(kv_cache=pool[layer]) for layer in (1, 0)]
-        self.state.start(cpu_library.CpuLibrary(), 8, 1024, torch.device("cpu"))
+        self.state.start(library, 8, 1024, self.device)
         self.free = list(np.random.default_rng(3).permutation(np.arange(1, n_blocks)))
 
     def take(self, n):
@@ -87,24 +88,25 @@ class Server:
 
         def table(rows):
             width = max(map(len, rows))
-            return torch.tensor([list(row) + [0] * (width - len(row)) for row in rows], dtype=torch.int32)
+            return torch.tensor([list(row) + [0] * (width - len(row)) for row in rows], dtype=torch.int32,
+                                device=self.device)
 
         common = dict(num_reqs=len(counts), num_actual_tokens=sum(counts),
                       query_start_loc_cpu=torch.tensor(np.concatenate(([0], np.cumsum(counts))), dtype=torch.int32),
-                      seq_lens=torch.tensor(lens, dtype=torch.int32),
+                      seq_lens=torch.tensor(lens, dtype=torch.int32, device=self.device),
                       seq_lens_cpu_upper_bound=torch.tensor(lens, dtype=torch.int32))
         kinds = {"sealed": [r.blocks for r, _ in work] + [[0]] * padding, "tail": [r.tail for r, _ in work] + [[0]] * padding}
         for kind, blocks in kinds.items():
             step = self.state.add(kind, types.SimpleNamespace(block_table_tensor=table(blocks), **common))
         for layer, of_layer in zip((1, 0), self.state.layers):
             q, k, v = (torch.cat([getattr(r, name)[layer, r.computed:r.computed + n] for r, n in work]
-                                 + [torch.zeros(padding, *getattr(work[0][0], name).shape[2:], dtype=torch.bfloat16)])
+                                 + [torch.zeros(padding, *getattr(work[0][0], name).shape[2:], dtype=torch.bfloat16)]).to(self.device)
                        for name in "qkv")
-            out = torch.zeros(len(q), N_HEADS, D, dtype=torch.bfloat16)
+            out = torch.zeros(len(q), N_HEADS, D, dtype=torch.bfloat16, device=self.device)
             model_state.attend(step, of_layer.kv_cache, q, k, v, out, cpu_library.varlen_attention)
             row = 0
             for request, n in work:
-                request.out[layer, request.computed:request.computed + n] = out[row:row + n]
+                request.out[layer, request.computed:request.computed + n] = out[row:row + n].cpu()
                 row += n
         for request, n in work:
             request.computed += n

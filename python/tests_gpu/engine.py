@@ -11,11 +11,14 @@ BACKENDS = {"auto": "FLASH_ATTN", "fp8": "FLASH_ATTN"}
 def add_arguments(parser):
     parser.add_argument("--model", required=True, help="a folder with config.json")
     parser.add_argument("--kv", default="auto", help="--kv-cache-dtype: auto, fp8, kvant_4bit, ...")
+    parser.add_argument("--recipe", help="with --kv kvant: k=...,v=...,sink=...")
     parser.add_argument("--chunk", type=int, default=8192, help="the most tokens of a step")
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
     parser.add_argument("--compile", action="store_true", help="torch.compile")
     parser.add_argument("--max-seqs", type=int, default=16)
     parser.add_argument("--cache-gib", type=float, help="of KV cache; as much as there is, if not given")
+    parser.add_argument("--blocks", type=int, help="of KV cache, instead of as many as fit")
+    parser.add_argument("--sync", action="store_true", help="no asynchronous scheduling")
     parser.add_argument("--dummy", action="store_true", help="random weights, which vLLM makes up")
 
 
@@ -27,6 +30,12 @@ def start(args, max_model_len, **options):
         cudagraph_capture_sizes=sorted({1, 2, 4, 8, args.max_seqs})))
     if args.cache_gib:
         options |= dict(kv_cache_memory_bytes=int(args.cache_gib * 2**30), gpu_memory_utilization=0.1)
+    if args.blocks:
+        options["num_gpu_blocks_override"] = args.blocks
+    if args.sync:
+        options["async_scheduling"] = False
+    if args.recipe:
+        options["additional_config"] = {"kvant": {"recipe": args.recipe}}
     if args.dummy:
         options["load_format"] = "dummy"
     return LLM(model=args.model, skip_tokenizer_init=True, max_model_len=max_model_len, dtype="bfloat16", seed=0,

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes a GGUF model of Llama's architecture as a checkpoint that vLLM loads: gguf_checkpoint.py MODEL.gguf FOLDER
 
-Weights become BF16. Needs the package gguf."""
+Weights become BF16. The tokenizer comes along if it is SmolLM2's kind (GPT-2's, digits one by one), and so does the chat
+template. Needs the packages gguf and tokenizers."""
 
 import json
 import pathlib
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+CONTROL = 3  # GGUF's token type
 NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER_NAMES = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
                "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
@@ -29,6 +31,29 @@ def halves_apart(weights, n_heads):
     """GGUF keeps the two channels that RoPE turns together side by side, the checkpoint half a head apart."""
     rows, columns = weights.shape
     return weights.reshape(n_heads, rows // n_heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def write_tokenizer(fields, folder):
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    def value(key, default=None):
+        field = fields.get("tokenizer." + key)
+        return default if field is None else field.contents()
+
+    if (value("ggml.model"), value("ggml.pre")) != ("gpt2", "smollm"):
+        return
+    tokens = value("ggml.tokens")
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)},
+                                     [tuple(merge.split(" ")) for merge in value("ggml.merges")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                                       pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)
+                                  for token, kind in zip(tokens, value("ggml.token_type")) if kind == CONTROL])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(dict(
+        tokenizer_class="PreTrainedTokenizerFast", bos_token=tokens[value("ggml.bos_token_id")],
+        eos_token=tokens[value("ggml.eos_token_id")], chat_template=value("chat_template"))))
 
 
 def main():
@@ -55,7 +80,9 @@ def main():
         intermediate_size=value("feed_forward_length"), num_attention_heads=heads, num_key_value_heads=kv_heads,
         num_hidden_layers=value("block_count"), max_position_embeddings=value("context_length"),
         rms_norm_eps=value("attention.layer_norm_rms_epsilon"), rope_theta=value("rope.freq_base"), hidden_act="silu",
-        bos_token_id=1, eos_token_id=2, tie_word_embeddings="lm_head.weight" not in tensors, torch_dtype="bfloat16")))
+        bos_token_id=reader.fields["tokenizer.ggml.bos_token_id"].contents(),
+        eos_token_id=reader.fields["tokenizer.ggml.eos_token_id"].contents(), tie_word_embeddings="lm_head.weight" not in tensors, torch_dtype="bfloat16")))
+    write_tokenizer(reader.fields, folder)
 
 
 if __name__ == "__main__":

@@ -1,44 +1,72 @@
 #!/usr/bin/env python3
-"""Is the plug-in right? Log-probabilities of prompts, and greedy answers, of one engine; with --against, beside another's:
+"""Is the plug-in right? Distributions of prompts, and greedy answers, of one engine; with --against, beside another's:
 
     vllm_logits.py --model FOLDER --out bf16.pt
     vllm_logits.py --model FOLDER --kv kvant_4bit --out 4bit.pt --against bf16.pt
     vllm_logits.py --model FOLDER --kv kvant_4bit --single --against 4bit.pt     the prompts token by token: the decode path
 
 Prompts are random, or --tokens FILE.npy, int [n, length]. Scored is the second half of each. A line of JSON says: mean KL
-divergence of the distributions and the share of positions with the same first token; greedy answers that are equal, or
-where they first differ, against the other engine's, and asked again, when prefixes are found in the cache."""
+divergence of the distributions, its standard error over prompts, and the share of positions with the same first token; how
+many greedy answers are equal to the other engine's, or when they are asked again and prefixes are found in the cache, where
+others first differ, and how much less likely (in nats) the token was there that the other chose: little, if the two were
+nearly as good."""
 
 import argparse
 import json
 import os
+import time
 
 import engine
 import numpy as np
 import torch
 
 ANSWER = 150  # tokens: each crosses a page's border
+QUESTIONS = [5, 100, 127, 128, 129, 255, 256, 257, 700, 1000]  # tokens
 
 
 class LogProbabilities:
-    """Catches the logits of prompts, of which there is one at a time. F32 [n_tokens, vocabulary] a prompt."""
+    """Catches what prompts' second halves make of the next token. F32 [n_tokens, vocabulary] for each prompt."""
 
     def __init__(self):
-        from vllm.v1.worker.gpu.sample import prompt_logprob
+        from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
 
-        self._chunks = []
-        original = prompt_logprob.compute_prompt_logprobs_with_chunking
+        self._rows = {}
+        original = PromptLogprobsWorker.compute_prompt_logprobs
 
-        def wrapped(token_ids, hidden_states, logits_fn, *args, **kwargs):
-            for first in range(0, len(hidden_states), 1024):
-                self._chunks.append(logits_fn(hidden_states[first:first + 1024]).float().log_softmax(-1).cpu())
-            return original(token_ids, hidden_states, logits_fn, *args, **kwargs)
+        def wrapped(worker, logits_fn, hidden_states, batch, all_token_ids, num_computed_tokens, prompt_lens):
+            for i, name in enumerate(batch.req_ids):
+                if not worker.uses_prompt_logprobs[batch.idx_mapping_np[i]]:
+                    continue
+                length = int(prompt_lens[batch.idx_mapping_np[i]])
+                first, end = map(int, batch.query_start_loc_np[i:i + 2])
+                first += max(0, length // 2 - int(batch.num_computed_prefill_tokens_np[i]))
+                for row in range(first, end, 1024):
+                    logits = logits_fn(hidden_states[row:min(row + 1024, end)])
+                    self._rows.setdefault(name, []).append(logits.float().log_softmax(-1))
+            return original(worker, logits_fn, hidden_states, batch, all_token_ids, num_computed_tokens, prompt_lens)
 
-        prompt_logprob.compute_prompt_logprobs_with_chunking = wrapped
+        PromptLogprobsWorker.compute_prompt_logprobs = wrapped
 
     def take(self):
-        result, self._chunks = torch.cat(self._chunks), []
+        """Of all requests since, in the order of their names."""
+        result = [torch.cat(self._rows[name]).cpu() for name in sorted(self._rows, key=lambda name: int(name.split("-")[0]))]
+        self._rows = {}
         return result
+
+
+class Preemptions:
+    """Counts them."""
+
+    def __init__(self):
+        from vllm.v1.core.sched.scheduler import Scheduler
+
+        self.n, original = 0, Scheduler._preempt_request
+
+        def wrapped(*args, **kwargs):
+            self.n += 1
+            return original(*args, **kwargs)
+
+        Scheduler._preempt_request = wrapped
 
 
 def compare(of_prompt, reference):
@@ -47,9 +75,25 @@ def compare(of_prompt, reference):
     return divergence.mean().item(), (of_prompt.argmax(-1) == reference.argmax(-1)).float().mean().item()
 
 
-def first_differences(answers, others):
-    """For each answer, the first place where it differs, or its length."""
-    return [next((i for i, (a, b) in enumerate(zip(x, y)) if a != b), len(x)) for x, y in zip(answers, others)]
+def ask(llm, tokens):
+    """Greedy answers: for each, its tokens and the log-probabilities of the likeliest at each place."""
+    questions = engine.prompts([np.resize(tokens.reshape(-1)[17 * i:], n) for i, n in enumerate(QUESTIONS)])
+    answers = []
+    for result in llm.generate(questions, engine.sampling(ANSWER, logprobs=5), use_tqdm=False):
+        output = result.outputs[0]
+        answers.append((list(output.token_ids), [{token: x.logprob for token, x in place.items()} for place in output.logprobs]))
+    return answers
+
+
+def compare_answers(answers, others):
+    equal, places, gaps = 0, [], []
+    for (mine, likely), (theirs, _) in zip(answers, others):
+        at = next((i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b), None)
+        equal += at is None
+        if at is not None:
+            places.append(at)
+            gaps.append(round(likely[at][mine[at]] - likely[at].get(theirs[at], float("-inf")), 4))
+    return {"equal": f"{equal} of {len(answers)}", "first differ at": places, "by nats": gaps}
 
 
 def main():
@@ -57,7 +101,7 @@ def main():
     engine.add_arguments(parser)
     parser.add_argument("--tokens", help="prompts, .npy")
     parser.add_argument("--out")
-    parser.add_argument("--against")
+    parser.add_argument("--against", help="what another engine's --out is, or will be")
     parser.add_argument("--single", action="store_true", help="one token of a prompt a step")
     parser.add_argument("--prompts", type=int, default=4, help="how many are scored")
     parser.add_argument("--length", type=int, default=1000, help="of random prompts")
@@ -65,33 +109,36 @@ def main():
     rng = np.random.default_rng(7)
     tokens = np.load(args.tokens) if args.tokens else rng.integers(10, 8000, (args.prompts, args.length))
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # logits are caught in this process
-    options = dict(long_prefill_token_threshold=1, async_scheduling=False) if args.single else {}
-    catcher = LogProbabilities()
+    options = dict(long_prefill_token_threshold=1) if args.single else {}
+    catcher, preemptions = LogProbabilities(), Preemptions()
     llm = engine.start(args, max_model_len=max(tokens.shape[1] + 2, 4096), **options)
 
-    scored = []
-    for prompt in engine.prompts(tokens[:args.prompts]):
-        llm.generate([prompt], engine.sampling(1, prompt_logprobs=1), use_tqdm=False)
-        log_probabilities = catcher.take()
-        scored.append(log_probabilities[len(log_probabilities) // 2:].clone())
-    result = {"model": args.model, "kv": args.kv, "chunk": 1 if args.single else args.chunk, "eager": args.eager}
+    together = args.prompts if args.single else 1
+    prompts, scored = engine.prompts(tokens[:args.prompts]), []
+    for first in range(0, len(prompts), together):
+        llm.generate(prompts[first:first + together], engine.sampling(1, prompt_logprobs=1), use_tqdm=False)
+        scored += catcher.take()
+    result = {"model": args.model, "kv": args.recipe or args.kv, "chunk": 1 if args.single else args.chunk,
+              "eager": args.eager, "async": not args.sync, "blocks": args.blocks}
     answers = []
     if not args.single:
-        lengths = [5, 100, 127, 128, 129, 255, 256, 257, 700, 1000]
-        questions = engine.prompts([np.resize(tokens.reshape(-1)[17 * i:], n) for i, n in enumerate(lengths)])
-        ask = lambda: [list(x.outputs[0].token_ids)  # noqa: E731
-                       for x in llm.generate(questions, engine.sampling(ANSWER), use_tqdm=False)]
-        answers = ask()
-        result["asked again, equal up to"] = first_differences(answers, ask())
+        preemptions.n = 0
+        answers = ask(llm, tokens)
+        result["preemptions"] = preemptions.n
+        result["asked again"] = compare_answers(answers, ask(llm, tokens))
     if args.out:
-        torch.save({"scored": scored, "answers": answers}, args.out)
+        torch.save({"scored": scored, "answers": answers}, args.out + ".part")
+        os.rename(args.out + ".part", args.out)
     if args.against:
+        while not os.path.exists(args.against):  # engines are started side by side
+            time.sleep(1)
         other = torch.load(args.against)
         pairs = [compare(x, y) for x, y in zip(scored, other["scored"])]
         result["against"] = args.against
         result["mean KLD"], result["same first token"] = np.mean(pairs, axis=0).tolist()
+        result["standard error"] = float(np.std([kld for kld, _ in pairs], ddof=1) / len(pairs) ** 0.5)
         if answers and other["answers"]:
-            result["answers equal up to"] = first_differences(answers, other["answers"])
+            result["answers"] = compare_answers(answers, other["answers"])
     print("RESULT", json.dumps(result), flush=True)
 
 

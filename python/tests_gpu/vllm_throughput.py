@@ -47,7 +47,7 @@ def main():
     for n, length in batches:
         prompt_s, tokens, seconds = run(llm, engine.prompts(rng.integers(10, 8000, (n, length))), args.answer)
         print("RESULT", json.dumps({
-            "kv": args.kv, "requests": n, "prompt": length, "prompt_s": round(prompt_s, 3), "tokens": tokens,
+            "kv": args.recipe or args.kv, "requests": n, "prompt": length, "prompt_s": round(prompt_s, 3), "tokens": tokens,
             "tokens_s": round(tokens / seconds, 1), "ms_a_step": round(1e3 * seconds * n / tokens, 3)}), flush=True)
 
 

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Starts engines side by side on one GPU, with a small cache each, and prints what each says (lines that begin with RESULT):
+#
+#     checks.sh random FOLDER      features, on a random model that is written there
+#     checks.sh model FOLDER NPY   quality, on a model that is there, and prompts of it: int [at least 8, 2048]
+#
+# `python3` must have vLLM and kvant. Logs are put beside the model.
+set -uo pipefail
+tests=$(cd "$(dirname "$0")" && pwd)
+mode=$1 model=$2
+mkdir -p "$model"
+logits() { # name, options...
+  local log=$model/$1.log
+  shift
+  timeout 400 python3 "$tests/vllm_logits.py" --model "$model" --cache-gib 2 "$@" > "$log" 2>&1 &
+}
+case $mode in
+  random)
+    python3 "$tests/random_llama.py" "$model" --layers 4
+    bf16=$model/bf16.pt four=$model/4bit.pt fast=$model/fast4.pt
+    logits bf16 --out "$bf16"
+    logits bf16-300 --chunk 300 --against "$bf16"
+    logits 4bit --kv kvant_4bit --out "$four" --against "$bf16"
+    for chunk in 128 512 2048; do logits 4bit-$chunk --kv kvant_4bit --chunk $chunk --against "$four"; done
+    logits 4bit-eager --kv kvant_4bit --eager --against "$four"
+    logits 4bit-sync --kv kvant_4bit --sync --against "$four"
+    logits 4bit-preempted --kv kvant_4bit --blocks 74 --against "$four"
+    logits 4bit-single --kv kvant_4bit --single --against "$four"
+    logits fast4 --kv kvant_fast4 --out "$fast" --against "$bf16"
+    logits fast4-single --kv kvant_fast4 --single --against "$fast"
+    logits recipe --kv kvant --recipe k=hadamard:tcq3,v=hadamard:tcq2,sink=4 --against "$bf16"
+    timeout 400 python3 "$tests/serve_client.py" --model "$model" > "$model/serve.log" 2>&1 &
+    ;;
+  model)
+    bf16=$model/bf16.pt four=$model/4bit.pt short=(--tokens "${3%.npy}-short.npy" --prompts 4)
+    python3 -c "import sys, numpy as np; np.save('${3%.npy}-short.npy', np.load('$3')[:4, :1024])"
+    long=(--tokens "$3" --prompts 8)
+    logits bf16 "${long[@]}" --out "$bf16"
+    logits bf16-512 "${long[@]}" --chunk 512 --against "$bf16"
+    for kv in 4bit 3bit 2bit fast4; do logits $kv --kv kvant_$kv "${long[@]}" --against "$bf16"; done
+    logits 4bit-no-sink --kv kvant --recipe k=hadamard:tcq4,v=hadamard:tcq4 "${long[@]}" --against "$bf16"
+    logits fast4-no-sink --kv kvant --recipe k=ch4g128,v=tok4g128 "${long[@]}" --against "$bf16"
+    logits short-bf16 "${short[@]}" --out "$model/short.pt"
+    logits short-4bit --kv kvant_4bit "${short[@]}" --out "$four" --against "$model/short.pt"
+    logits short-4bit-single --kv kvant_4bit "${short[@]}" --single --against "$four"
+    logits short-4bit-single-bf16 --kv kvant_4bit "${short[@]}" --single --against "$model/short.pt"
+    timeout 400 python3 "$tests/serve_client.py" --model "$model" --chat > "$model/serve.log" 2>&1 &
+    ;;
+  *) echo "checks.sh random FOLDER | checks.sh model FOLDER NPY" >&2; exit 2 ;;
+esac
+wait
+for log in "$model"/*.log; do
+  grep -h "^RESULT" "$log" | sed "s|^RESULT|$(basename "$log" .log)|" || { echo "FAILED $log"; grep -v "^ *$" "$log" | tail -8; }
+done

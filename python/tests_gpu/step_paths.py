@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Do prompts and decoding agree? Random requests through the plug-in's own steps, without vLLM, on the GPU library: in large
+steps (pages are dequantized for an attention in PyTorch) and token by token (the decode kernel, which reads sinks from
+their blocks). A line of JSON for each recipe; the exit status is 1 if any differ by more than BF16 does."""
+
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+
+import numpy as np
+import test_model_state as harness
+import torch
+
+from kvant.torch import TorchLibrary
+from kvant.vllm.recipes import RECIPES, Recipe
+
+N_TOKENS = (300, 270)
+TOLERANCE = 0.01  # of the outputs' root mean square
+LOUD = 6  # the first token's keys: what a sink is for
+
+
+def outputs(recipe, library, steps):
+    """float [tokens, values] of all requests; steps: how many tokens each takes at a time."""
+    rng = np.random.default_rng(1)
+    server, requests = harness.Server(recipe, library, "cuda"), [harness.Request(n, rng) for n in N_TOKENS]
+    for request in requests:
+        request.k[:, 0] *= LOUD
+    while any(request.computed < n for request, n in zip(requests, N_TOKENS)):
+        work = [(request, min(steps, n - request.computed)) for request, n in zip(requests, N_TOKENS)]
+        server.step([(request, n) for request, n in work if n])
+    return torch.cat([request.out.float().transpose(0, 1).flatten(1) for request in requests])
+
+
+def unquantized():
+    """float [tokens, values]: what attention without quantization gives."""
+    rng, out = np.random.default_rng(1), []
+    for n in N_TOKENS:
+        request = harness.Request(n, rng)
+        request.k[:, 0] *= LOUD
+        keys, values = (x.float().repeat_interleave(harness.N_HEADS // harness.N_KV_HEADS, 2) for x in (request.k, request.v))
+        q, keys, values = (x.float().transpose(1, 2) for x in (request.q, keys, values))
+        attended = torch.nn.functional.scaled_dot_product_attention(q, keys, values, is_causal=True)
+        out.append(attended.permute(2, 0, 1, 3).flatten(1))
+    return torch.cat(out)
+
+
+def difference(x, reference):
+    return ((x - reference).square().mean() / reference.square().mean()).sqrt().item()
+
+
+def main():
+    library, is_right = TorchLibrary(), True
+    plain = [Recipe(f"{name} without sink", recipe.key_format, recipe.value_format, recipe.key_hadamard,
+                    recipe.value_hadamard) for name, recipe in RECIPES.items()]
+    more = [Recipe("sink of 4", "tcq4", "tcq4", True, True, sink=4), Recipe("sink of 2", "ch4g128", "tok4g128", sink=2)]
+    for recipe in (*RECIPES.values(), *plain, *more):
+        for d in (64, 128):
+            harness.D, harness.SCALE = d, d ** -0.5
+            prompt, decoded = (outputs(recipe, library, steps) for steps in (1000, 1))
+            error = difference(decoded, prompt)
+            loss = difference(decoded, unquantized())
+            is_right &= error < TOLERANCE
+            print("RESULT", json.dumps({"recipe": recipe.name, "text": recipe.text, "head": d,
+                                        "decoding differs from prompt by": round(error, 6),
+                                        "from unquantized by": round(loss, 4)}), flush=True)
+    sys.exit(0 if is_right else 1)
+
+
+if __name__ == "__main__":
+    main()
