@@ -4,15 +4,16 @@
 #     checks.sh random FOLDER      features, on a random model that is written there
 #     checks.sh model FOLDER NPY   quality, on a model that is there, and prompts of it: int [at least 8, 2048]
 #
-# `python3` must have vLLM and kvant. Logs are put beside the model.
+# `python3` must have vLLM and kvant. Logs are put beside the model. CHECK_SECONDS (400): what each may take.
 set -uo pipefail
+limit=${CHECK_SECONDS:-400}
 tests=$(cd "$(dirname "$0")" && pwd)
 mode=$1 model=$2
 mkdir -p "$model"
 logits() { # name, options...
   local log=$model/$1.log
   shift
-  timeout 400 python3 "$tests/vllm_logits.py" --model "$model" --cache-gib 2 "$@" > "$log" 2>&1 &
+  timeout $limit python3 "$tests/vllm_logits.py" --model "$model" --cache-gib 2 "$@" > "$log" 2>&1 &
 }
 case $mode in
   random)
@@ -29,7 +30,7 @@ case $mode in
     logits fast4 --kv kvant_fast4 --out "$fast" --against "$bf16"
     logits fast4-single --kv kvant_fast4 --single --against "$fast"
     logits recipe --kv kvant --recipe k=hadamard:tcq3,v=hadamard:tcq2,sink=4 --against "$bf16"
-    timeout 400 python3 "$tests/serve_client.py" --model "$model" > "$model/serve.log" 2>&1 &
+    timeout $limit python3 "$tests/serve_client.py" --model "$model" > "$model/serve.log" 2>&1 &
     ;;
   model)
     bf16=$model/bf16.pt four=$model/4bit.pt short=(--tokens "${3%.npy}-short.npy" --prompts 4)
@@ -44,7 +45,7 @@ case $mode in
     logits short-4bit --kv kvant_4bit "${short[@]}" --out "$four" --against "$model/short.pt"
     logits short-4bit-single --kv kvant_4bit "${short[@]}" --single --against "$four"
     logits short-4bit-single-bf16 --kv kvant_4bit "${short[@]}" --single --against "$model/short.pt"
-    timeout 400 python3 "$tests/serve_client.py" --model "$model" --chat > "$model/serve.log" 2>&1 &
+    timeout $limit python3 "$tests/serve_client.py" --model "$model" --chat > "$model/serve.log" 2>&1 &
     ;;
   *) echo "checks.sh random FOLDER | checks.sh model FOLDER NPY" >&2; exit 2 ;;
 esac

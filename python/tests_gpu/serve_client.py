@@ -6,6 +6,7 @@ stream, and ends it. Without --chat, prompts and answers are token ids: the mode
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -54,6 +55,7 @@ def main():
                "--attention-backend", "CUSTOM", "--kv-cache-dtype", args.kv, "--max-model-len", "4096",
                "--dtype", "bfloat16", "--kv-cache-memory-bytes", str(2 << 30), "--gpu-memory-utilization", "0.1",
                "--max-num-seqs", "8"] + ([] if args.chat else ["--skip-tokenizer-init"])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     server = subprocess.Popen(command)
     try:
         wait(server)
