@@ -2,6 +2,7 @@
 # Starts engines side by side on one GPU, with a small cache each, and prints what each says (lines that begin with RESULT):
 #
 #     checks.sh random FOLDER      features, on a random model that is written there
+#     checks.sh parallel FOLDER    tensor parallelism on 2 GPUs, likewise
 #     checks.sh model FOLDER NPY   quality, on a model that is there, and prompts of it: int [at least 8, 2048]
 #
 # `python3` must have vLLM and kvant. Logs are put beside the model. CHECK_SECONDS (400): what each may take.
@@ -32,6 +33,14 @@ case $mode in
     logits recipe --kv kvant --recipe k=hadamard:tcq3,v=hadamard:tcq2,sink=4 --against "$bf16"
     timeout $limit python3 "$tests/serve_client.py" --model "$model" > "$model/serve.log" 2>&1 &
     ;;
+  parallel)
+    python3 "$tests/random_llama.py" "$model" --layers 4
+    for kv in auto kvant_4bit kvant_fast4; do
+      logits $kv --kv $kv --out "$model/$kv.pt"
+      logits $kv-eager --kv $kv --eager --against "$model/$kv.pt"
+      logits $kv-2 --kv $kv --tensor-parallel 2 --against "$model/$kv.pt"
+    done
+    ;;
   model)
     bf16=$model/bf16.pt four=$model/4bit.pt short=(--tokens "${3%.npy}-short.npy" --prompts 4)
     python3 -c "import sys, numpy as np; np.save('${3%.npy}-short.npy', np.load('$3')[:4, :1024])"
@@ -47,7 +56,7 @@ case $mode in
     logits short-4bit-single-bf16 --kv kvant_4bit "${short[@]}" --single --against "$model/short.pt"
     timeout $limit python3 "$tests/serve_client.py" --model "$model" --chat > "$model/serve.log" 2>&1 &
     ;;
-  *) echo "checks.sh random FOLDER | checks.sh model FOLDER NPY" >&2; exit 2 ;;
+  *) echo "checks.sh random FOLDER | checks.sh parallel FOLDER | checks.sh model FOLDER NPY" >&2; exit 2 ;;
 esac
 wait
 for log in "$model"/*.log; do

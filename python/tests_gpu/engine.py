@@ -3,7 +3,7 @@
 import os
 
 os.environ.update(VLLM_USE_FLASHINFER_SAMPLER="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
-                  VLLM_HOST_IP="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+                  VLLM_HOST_IP="127.0.0.1", GLOO_SOCKET_IFNAME="lo", VLLM_ALLREDUCE_USE_SYMM_MEM="0")
 
 BACKENDS = {"auto": "FLASH_ATTN", "fp8": "FLASH_ATTN"}
 
@@ -18,6 +18,7 @@ def add_arguments(parser):
     parser.add_argument("--max-seqs", type=int, default=16)
     parser.add_argument("--cache-gib", type=float, help="of KV cache; as much as there is, if not given")
     parser.add_argument("--blocks", type=int, help="of KV cache, instead of as many as fit")
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs")
     parser.add_argument("--sync", action="store_true", help="no asynchronous scheduling")
     parser.add_argument("--dummy", action="store_true", help="random weights, which vLLM makes up")
 
@@ -32,6 +33,8 @@ def start(args, max_model_len, **options):
         options |= dict(kv_cache_memory_bytes=int(args.cache_gib * 2**30), gpu_memory_utilization=0.1)
     if args.blocks:
         options["num_gpu_blocks_override"] = args.blocks
+    if args.tensor_parallel > 1:
+        options |= dict(tensor_parallel_size=args.tensor_parallel, disable_custom_all_reduce=True)
     if args.sync:
         options["async_scheduling"] = False
     if args.recipe:

@@ -9,7 +9,7 @@ Prompts are random, or --tokens FILE.npy, int [n, length]. Scored is the second 
 divergence of the distributions, its standard error over prompts, and the share of positions with the same first token; how
 many greedy answers are equal to the other engine's, or when they are asked again and prefixes are found in the cache, where
 others first differ, and how much less likely (in nats) the token was there that the other chose: little, if the two were
-nearly as good."""
+nearly as good. With --tensor-parallel, logits are in other processes: only answers are compared."""
 
 import argparse
 import json
@@ -35,7 +35,7 @@ class LogProbabilities:
 
         def wrapped(worker, logits_fn, hidden_states, batch, all_token_ids, num_computed_tokens, prompt_lens):
             for i, name in enumerate(batch.req_ids):
-                if not worker.uses_prompt_logprobs[batch.idx_mapping_np[i]]:
+                if not worker.uses_prompt_logprobs[batch.idx_mapping_np[i]] or name.startswith("_warmup"):
                     continue
                 length = int(prompt_lens[batch.idx_mapping_np[i]])
                 first, end = map(int, batch.query_start_loc_np[i:i + 2])
@@ -114,12 +114,13 @@ def main():
     llm = engine.start(args, max_model_len=max(tokens.shape[1] + 2, 4096), **options)
 
     together = args.prompts if args.single else 1
-    prompts, scored = engine.prompts(tokens[:args.prompts]), []
+    n_scored = args.prompts if args.tensor_parallel == 1 else 0
+    prompts, scored = engine.prompts(tokens[:n_scored]), []
     for first in range(0, len(prompts), together):
         llm.generate(prompts[first:first + together], engine.sampling(1, prompt_logprobs=1), use_tqdm=False)
         scored += catcher.take()
     result = {"model": args.model, "kv": args.recipe or args.kv, "chunk": 1 if args.single else args.chunk,
-              "eager": args.eager, "async": not args.sync, "blocks": args.blocks}
+              "eager": args.eager, "async": not args.sync, "blocks": args.blocks, "GPUs": args.tensor_parallel}
     answers = []
     if not args.single:
         preemptions.n = 0
@@ -133,10 +134,11 @@ def main():
         while not os.path.exists(args.against):  # engines are started side by side
             time.sleep(1)
         other = torch.load(args.against)
-        pairs = [compare(x, y) for x, y in zip(scored, other["scored"])]
         result["against"] = args.against
-        result["mean KLD"], result["same first token"] = np.mean(pairs, axis=0).tolist()
-        result["standard error"] = float(np.std([kld for kld, _ in pairs], ddof=1) / len(pairs) ** 0.5)
+        if scored and other["scored"]:
+            pairs = [compare(x, y) for x, y in zip(scored, other["scored"])]
+            result["mean KLD"], result["same first token"] = np.mean(pairs, axis=0).tolist()
+            result["standard error"] = float(np.std([kld for kld, _ in pairs], ddof=1) / len(pairs) ** 0.5)
         if answers and other["answers"]:
             result["answers"] = compare_answers(answers, other["answers"])
     print("RESULT", json.dumps(result), flush=True)
