@@ -4,7 +4,10 @@
     vllm_throughput.py --model FOLDER --dummy --kv kvant_4bit --batches 24x32768 128x4096 1x131072
 
 Prompts differ, so that no prefix is shared. A line of JSON for each batch: seconds until every request has a token, and
-output tokens a second from then until the first request ends, when the batch is whole and only decodes."""
+output tokens a second from then until the first request ends, when the batch is whole and only decodes (if it ever is: the
+cache may be too small); and output tokens a second from beginning to end, prompts included. More requests than fit:
+
+    vllm_throughput.py --model FOLDER --dummy --kv kvant_4bit --cache-gib 16 --answer 512 --batches 160x4096"""
 
 import argparse
 import json
@@ -15,13 +18,13 @@ import numpy as np
 
 
 def run(llm, prompts, answer):
-    """Seconds of prompts, tokens and seconds of the whole batch's decoding."""
+    """What is measured of a batch."""
     vllm = llm.llm_engine
     for i, prompt in enumerate(prompts):
         vllm.add_request(str(i), prompt, engine.sampling(answer))
     counts = dict.fromkeys(map(str, range(len(prompts))), 0)
     start = time.perf_counter()
-    decoding = end = None
+    decoding = end = None  # when, and how many tokens there were
     while vllm.has_unfinished_requests():
         for output in vllm.step():
             counts[output.request_id] = len(output.outputs[0].token_ids)
@@ -29,7 +32,14 @@ def run(llm, prompts, answer):
                 end = time.perf_counter(), sum(counts.values())
         if decoding is None and min(counts.values()) > 0:
             decoding = time.perf_counter(), sum(counts.values())
-    return decoding[0] - start, end[1] - decoding[1], end[0] - decoding[0]
+    seconds = time.perf_counter() - start
+    result = {"prompt_s": round(decoding[0] - start, 3), "all_s": round(seconds, 3),
+              "all_tokens_s": round(sum(counts.values()) / seconds, 1)}
+    if decoding[0] < end[0]:
+        tokens, seconds = end[1] - decoding[1], end[0] - decoding[0]
+        result |= {"tokens": tokens, "tokens_s": round(tokens / seconds, 1),
+                   "ms_a_step": round(1e3 * seconds * len(prompts) / tokens, 3)}
+    return result
 
 
 def main():
@@ -45,10 +55,9 @@ def main():
     rng = np.random.default_rng(1)
     llm.generate(engine.prompts([rng.integers(10, 8000, 300)]), engine.sampling(8), use_tqdm=False)
     for n, length in batches:
-        prompt_s, tokens, seconds = run(llm, engine.prompts(rng.integers(10, 8000, (n, length))), args.answer)
-        print("RESULT", json.dumps({
-            "kv": args.recipe or args.kv, "requests": n, "prompt": length, "prompt_s": round(prompt_s, 3), "tokens": tokens,
-            "tokens_s": round(tokens / seconds, 1), "ms_a_step": round(1e3 * seconds * n / tokens, 3)}), flush=True)
+        result = run(llm, engine.prompts(rng.integers(10, 8000, (n, length))), args.answer)
+        print("RESULT", json.dumps({"kv": args.recipe or args.kv, "GPUs": args.tensor_parallel, "requests": n, "prompt": length,
+                                    "cache_gib": args.cache_gib, **result}), flush=True)
 
 
 if __name__ == "__main__":
