@@ -81,7 +81,8 @@ def main():
         num_hidden_layers=value("block_count"), max_position_embeddings=value("context_length"),
         rms_norm_eps=value("attention.layer_norm_rms_epsilon"), rope_theta=value("rope.freq_base"), hidden_act="silu",
         bos_token_id=reader.fields["tokenizer.ggml.bos_token_id"].contents(),
-        eos_token_id=reader.fields["tokenizer.ggml.eos_token_id"].contents(), tie_word_embeddings="lm_head.weight" not in tensors, torch_dtype="bfloat16")))
+        eos_token_id=reader.fields["tokenizer.ggml.eos_token_id"].contents(),
+        tie_word_embeddings="lm_head.weight" not in tensors, torch_dtype="bfloat16")))
     write_tokenizer(reader.fields, folder)
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Does `vllm serve` with the plug-in answer the openai client? serve_client.py --model FOLDER [--kv kvant_4bit] [--chat]
 
-Starts a server on a port of its own, asks the same question twice (the second time its prefix is found in the cache) and once as a
-stream, and ends it. Without --chat, prompts and answers are token ids: the model needs no tokenizer."""
+Starts a server on a port of its own, asks the same question twice (the second time its prefix is found in the cache) and
+once as a stream, and ends it. Without --chat, prompts and answers are token ids: the model needs no tokenizer."""
 
 import argparse
 import json
@@ -51,8 +51,8 @@ def main():
     parser.add_argument("--kv", default="kvant_4bit")
     parser.add_argument("--chat", action="store_true")
     args = parser.parse_args()
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", args.model, "--port", str(PORT), "--host", "127.0.0.1",
-               "--attention-backend", "CUSTOM", "--kv-cache-dtype", args.kv, "--max-model-len", "4096",
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", args.model, "--port", str(PORT), "--host",
+               "127.0.0.1", "--attention-backend", "CUSTOM", "--kv-cache-dtype", args.kv, "--max-model-len", "4096",
                "--dtype", "bfloat16", "--kv-cache-memory-bytes", str(2 << 30), "--gpu-memory-utilization", "0.1",
                "--max-num-seqs", "8"] + ([] if args.chat else ["--skip-tokenizer-init"])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -63,8 +63,8 @@ def main():
 
         client = OpenAI(base_url=URL + "/v1", api_key="none")
         answers, pieces = (ask_chat if args.chat else ask_ids)(client, args.model)
-        print("RESULT", json.dumps({"served": args.kv, "asked again, equal": answers[0] == answers[1], "pieces of a stream": pieces,
-                                    "answer": answers[0] if args.chat else answers[0][:12]}), flush=True)
+        print("RESULT", json.dumps({"served": args.kv, "asked again, equal": answers[0] == answers[1],
+                                    "pieces of a stream": pieces, "answer": answers[0] if args.chat else answers[0][:12]}), flush=True)
     finally:
         server.terminate()
         server.wait(30)

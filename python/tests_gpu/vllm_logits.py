@@ -81,7 +81,8 @@ def ask(llm, tokens):
     answers = []
     for result in llm.generate(questions, engine.sampling(ANSWER, logprobs=5), use_tqdm=False):
         output = result.outputs[0]
-        answers.append((list(output.token_ids), [{token: x.logprob for token, x in place.items()} for place in output.logprobs]))
+        likely = [{token: x.logprob for token, x in place.items()} for place in output.logprobs]
+        answers.append((list(output.token_ids), likely))
     return answers
 
 

@@ -56,8 +56,8 @@ def main():
     llm.generate(engine.prompts([rng.integers(10, 8000, 300)]), engine.sampling(8), use_tqdm=False)
     for n, length in batches:
         result = run(llm, engine.prompts(rng.integers(10, 8000, (n, length))), args.answer)
-        print("RESULT", json.dumps({"kv": args.recipe or args.kv, "GPUs": args.tensor_parallel, "requests": n, "prompt": length,
-                                    "cache_gib": args.cache_gib, **result}), flush=True)
+        print("RESULT", json.dumps({"kv": args.recipe or args.kv, "GPUs": args.tensor_parallel, "requests": n,
+                                    "prompt": length, "cache_gib": args.cache_gib, **result}), flush=True)
 
 
 if __name__ == "__main__":

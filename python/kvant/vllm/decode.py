@@ -41,8 +41,8 @@ def prepare(cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor
 
 def attend(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,
            values: torch.Tensor, out: torch.Tensor) -> None:
-    """Appends a token of each sequence to its tail, and attends to the sealed pages, the sink and the tail. blocks: the layer's. q, out: BF16
-    [n_seqs, n_heads, head_dim]; keys, values: BF16 [n_seqs, n_kv_heads, head_dim]."""
+    """Appends a token of each sequence to its tail, and attends to the sealed pages, the sink and the tail. blocks: the
+    layer's. q, out: BF16 [n_seqs, n_heads, head_dim]; keys, values: BF16 [n_seqs, n_kv_heads, head_dim]."""
     shape, recipe = cache.shape(step.n_seqs), cache.recipe
     q = cache.rotated(q)
     sink = {} if step.sink_ids is None else dict(sink=cache.layout.sink_tokens,

@@ -1,9 +1,9 @@
 """What a step has to do, from the lengths of its requests alone. n: tokens computed before the step; q: its new tokens.
 
-A token sees the pages before its own sealed and its own page unquantized, however a prompt is cut into steps; the
-sink it sees unquantized. Requests with one new token are decoded: the token goes into the tail, is attended to there, and a page that it fills is sealed
-before the next step. Requests with more are prefilled: their full pages are sealed first, and pages are then attended to
-by the new tokens behind them."""
+A token sees the pages before its own sealed, but for the sink, and its own page unquantized, however a prompt is cut into
+steps. Requests with one new token are decoded: the token goes into the tail, is attended to there, and a page that it
+fills is sealed before the next step. Requests with more are prefilled: their full pages are sealed first, and pages are
+then attended to by the new tokens behind them."""
 
 from __future__ import annotations
 
