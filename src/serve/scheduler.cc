@@ -1,6 +1,7 @@
 #include "serve/scheduler.h"
 
 #include <algorithm>
+#include <map>
 
 #include "generate/prompt_steps.h"
 
@@ -406,6 +407,26 @@ SchedulerStatus Scheduler::status() const {
   for (const Job& job : jobs_) status.requests.push_back(status_of(job));
   queue_.for_each([&](const Job& job) { status.requests.push_back(status_of(job)); });
   return status;
+}
+
+std::vector<ServedSequence> Scheduler::sequences() const {
+  std::map<SequenceId, ServedSequence> served;
+  for (const Job& job : jobs_) {
+    ServedSequence of_job{.request = job.id, .state = job.state, .usage = job.usage};
+    if (job.state == JobState::reading && job.has_sequence) served[job.sequence] = of_job;
+    for (const Answer& answer : job.answers) {
+      of_job.usage.generated = answer.generation->n_tokens();
+      served[answer.sequence] = of_job;
+      ++of_job.answer;
+    }
+  }
+  std::vector<ServedSequence> all;
+  for (const SequenceId id : cache_.sequences()) {
+    ServedSequence& sequence = all.emplace_back(served[id]);
+    sequence.id = id;
+    sequence.held = view_sequence(cache_, id);
+  }
+  return all;
 }
 
 }  // namespace kvant
