@@ -21,7 +21,8 @@ sys.dont_write_bytecode = True
 import browser as browsers  # noqa: E402
 
 KEY = "a key for this test"
-QUESTION = (pathlib.Path(__file__).resolve().parents[2] / "data/sample/question.txt").read_text(encoding="utf-8")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+QUESTION = (ROOT / "data/sample/question.txt").read_text(encoding="utf-8")
 
 
 class Server:
@@ -45,6 +46,13 @@ class Server:
         self.process.terminate()
         self.process.wait(timeout=60)
         self.process.stderr.close()
+
+
+def fields(value):
+    """The names of all fields, at any depth."""
+    if isinstance(value, dict):
+        return {*value, *(name for inner in value.values() for name in fields(inner))}
+    return {name for inner in value for name in fields(inner)} if isinstance(value, list) else set()
 
 
 MARKDOWN = r"""# Head <b>x</b>
@@ -90,6 +98,8 @@ class Page(unittest.TestCase):
         BROWSER.wait_for("document.querySelector('#cache').dataset.ready")
         BROWSER.problems.clear()  # that the key was missing
         cache = SERVER.json("/cache")
+        known = set(re.findall(r"`([^`]+)`", (ROOT / "docs/reference/json.md").read_text(encoding="utf-8")))
+        self.assertEqual(set(fields(cache)) - known, set())
         self.assertEqual(BROWSER.evaluate("document.querySelectorAll('.grid .cell').length"), cache["layers"] * cache["kv_heads"] * 2)
         described = BROWSER.evaluate("""(() => { const cell = document.querySelector('.grid .cell[data-cell="4"][data-side="v"]');
             cell.dispatchEvent(new PointerEvent('pointerover', { bubbles: true })); return document.querySelector('.tip').textContent; })()""")
@@ -114,7 +124,7 @@ class Page(unittest.TestCase):
         BROWSER.evaluate("document.activeElement.value = ''")
         BROWSER.type(QUESTION)
         BROWSER.press("Enter")
-        BROWSER.wait_for("document.querySelector('.turn.assistant .figures')")
+        BROWSER.wait_for("document.querySelector('.turn.assistant .figures') !== null")
         self.assertIn("2/2", BROWSER.evaluate("document.querySelector('.turn.user .foot').textContent"))
         self.ask("Tell me a long story about this.", 1200)
         BROWSER.wait_for("document.querySelectorAll('.turn.assistant')[1]?.textContent.length > 150")
@@ -168,7 +178,7 @@ def shots(name):
     if not FOLDER:
         return
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for suffix, width, height, scheme in (("", 1440, 900, "light"), ("-dark", 1440, 900, "dark"), ("-phone", 390, 844, "light")):
+    for suffix, width, height, scheme in (("", 1440, 960, "light"), ("-dark", 1440, 960, "dark"), ("-phone", 390, 844, "light")):
         BROWSER.look_like(width, height, scheme)
         BROWSER.evaluate("document.querySelector('#turns').scrollTop = 1e6")
         BROWSER.screenshot(FOLDER / f"{name}{suffix}.png")
