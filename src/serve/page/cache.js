@@ -80,7 +80,7 @@ export class CachePane {
     this.headline.replaceChildren();
     if (bytes === 0) {
       make("strong", this.headline, "", `${plan.bits.toFixed(2)} bits`);
-      this.headline.append(` an element at the full context, by ${name}. Nothing is cached yet.`);
+      this.headline.append(` an element at the full context, by ${name}. Nothing is cached now.`);
       return;
     }
     make("strong", this.headline, "", `${(bf16 / bytes).toFixed(2)}×`);

@@ -37,6 +37,10 @@ export class CacheGrid {
     this.grid = make("div", host, "grid");
     this.grid.setAttribute("role", "img");
     this.tip = make("p", host, "hint tip", "Point to a cell for its format.");
+    this.scale = make("p", host, "scale hint");
+    make("span", this.scale, "", "0");
+    make("i", this.scale, "ramp");
+    this.most = make("span", this.scale);
     this.legend = make("ul", host, "legend");
     const show = (event) => {
       const cell = event.target.closest("i");
@@ -88,6 +92,9 @@ export class CacheGrid {
   #paint() {
     const { plan } = this.cache;
     const most = Math.max(1, ...this.bytes.k, ...this.bytes.v);
+    this.scale.hidden = this.mode === "bits";
+    this.most.textContent = bytesText(most);
+    this.legend.classList.toggle("plain", this.mode === "bytes");
     for (const [i, mode] of ["bits", "bytes"].entries()) this.buttons[i].setAttribute("aria-pressed", String(mode === this.mode));
     for (const cell of this.cells) {
       const { cell: at, side } = cell.dataset;
