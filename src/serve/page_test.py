@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -19,33 +18,10 @@ import urllib.request
 
 sys.dont_write_bytecode = True
 import browser as browsers  # noqa: E402
+from server_process import KEY, Server  # noqa: E402
 
-KEY = "a key for this test"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 QUESTION = (ROOT / "data/sample/question.txt").read_text(encoding="utf-8")
-
-
-class Server:
-    def __init__(self, program, model, recipe):
-        self.process = subprocess.Popen([program, "serve", "-m", model, "--port", "0", "-c", "2048", "--memory", "300MiB", "--kv", recipe,
-                                         "--api-key", KEY], stderr=subprocess.PIPE, text=True)
-        self.url = None
-        while self.url is None:
-            line = self.process.stderr.readline()
-            if not line:
-                raise RuntimeError("the server has ended")
-            found = re.search(r"http://127\.0\.0\.1:\d+", line)
-            self.url = found and found[0]
-
-    def json(self, path):
-        request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {KEY}"})
-        with urllib.request.urlopen(request) as response:
-            return json.load(response)
-
-    def end(self):
-        self.process.terminate()
-        self.process.wait(timeout=60)
-        self.process.stderr.close()
 
 
 def fields(value):

@@ -273,7 +273,8 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   job.usage.generated += added;
   counters_.generated_tokens += added;
   if (!shown.text.empty() || !shown.tokens.empty() || !answer.is_running())
-    job.stream->write({row.number, std::move(shown.text), std::move(shown.tokens), answer.generation->end()});
+    job.stream->write({row.number, std::move(shown.text), std::move(shown.tokens), answer.generation->end(),
+                       answer.generation->stop()});
   if (answer.is_running()) return;
   cache_.free(answer.sequence);
   if (std::ranges::none_of(job.answers, &Answer::is_running)) close(job);
