@@ -173,13 +173,13 @@ install_cuda_compiler() {
   rm -f build/default/build.ninja  # to be configured anew
 }
 
-# For the test of the report's page. What it draws needs a browser; without one that test is skipped, and
+# For the tests of the pages of `kvant report` and `kvant serve`. Without a browser they are skipped, and
 # `make test` says so.
 install_browser() {
   local name prefix
   for name in chromium-headless-shell chromium chromium-browser google-chrome; do has $name && return 0; done
   if has apt-get && prefix=$(root_prefix); then
-    (step "install a browser for the report's test (100 MB)" apt_install "$prefix" chromium-headless-shell) || true
+    (step "install a browser for the tests of pages (100 MB)" apt_install "$prefix" chromium-headless-shell) || true
   fi
 }
 

@@ -250,6 +250,12 @@ int Cache::length(SequenceId sequence) const {
   return found == sequences_.end() ? 0 : found->second.length();
 }
 
+std::vector<SequenceId> Cache::sequences() const {
+  std::vector<SequenceId> ids;
+  for (const auto& [id, sequence] : sequences_) ids.push_back(id);
+  return ids;
+}
+
 HeadState& Cache::mutable_head(SequenceId sequence, int layer, int kv_head) {
   return sequences_.at(sequence).heads[layer * plan_->geometry.n_kv_heads + kv_head];
 }

@@ -145,6 +145,10 @@ class Cache {
                                                 // count fully
   CacheBytes bytes() const;                     // of all sequences; shared pages count once
   std::int64_t bytes_reserved() const { return pools_.budget().taken(); }  // from the operating system
+  // Of all pages, shared ones once: bytes() without lists, scores and corrections, but counted at once.
+  std::int64_t page_bytes_in_use() const { return pools_.bytes_in_use(); }
+
+  std::vector<SequenceId> sequences() const;  // that are held, ascending
 
   // Pages of one head of a sequence that is held, between steps: for tests and reports. See HeadState.
   const HeadState& head(SequenceId sequence, int layer, int kv_head) const;

@@ -124,7 +124,8 @@ class HeadState {
   // Calls visit(page) with all that this head holds of entries and protected pages, both sides together.
   struct HeldPage {
     enum class Kind : std::uint8_t { sealed, tail, protected_rows } kind;  // tail: encoded ahead, too
-    int room, id;                                                          // name it among those of its kind
+    int page;      // 128 tokens from page * 128 on; -1: protected rows
+    int room, id;  // name it among those of its kind
     bool shared;
     std::int64_t bytes;
   };
@@ -133,11 +134,11 @@ class HeadState {
     pages_.ledger->for_each_entry([&](int page, PageEntry entry) {
       if (!has_pages(page, entry)) return;
       const bool sealed = entry.room == kSealedRoom && page < n_sealed_;
-      visit(HeldPage{sealed ? HeldPage::Kind::sealed : HeldPage::Kind::tail, entry.room, entry.id,
+      visit(HeldPage{sealed ? HeldPage::Kind::sealed : HeldPage::Kind::tail, page, entry.room, entry.id,
                      pages_.store->shared(entry), pages_.store->head_bytes(entry.room, index_)});
     });
     protected_.for_each_page([&](PageId page, bool shared, std::int64_t bytes) {
-      visit(HeldPage{HeldPage::Kind::protected_rows, 0, page, shared, bytes});
+      visit(HeldPage{HeldPage::Kind::protected_rows, -1, 0, page, shared, bytes});
     });
   }
 

@@ -66,6 +66,13 @@ class PagePools {
     return pool.get();
   }
   const MemoryBudget& budget() const { return budget_; }
+  // Of pages that are held, each once.
+  std::int64_t bytes_in_use() const {
+    std::int64_t bytes = 0;
+    for (const auto& [page_bytes, pool] : pools_)
+      bytes += pool->pages_in_use() * static_cast<std::int64_t>(page_bytes);
+    return bytes;
+  }
 
  private:
   MemoryBudget budget_;

@@ -73,6 +73,7 @@ ServerInfo info_of(const Session& session, const Plan& plan, const ServeOptions&
           .recipe = row_name(label(plan.recipe), plan),
           .bits = mean_bits(plan, context).all,
           .kernels = {kernels.begin(), kernels.end()},
+          .grid = cache_grid(plan, session.backend()),
           .weight_bytes = engine.weight_bytes(),
           .n_vocab = engine.n_vocab()};
 }

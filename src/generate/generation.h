@@ -50,6 +50,7 @@ class Generation {
   GeneratedText cut_off();
 
   GenerationEnd end() const { return end_; }
+  const std::string& stop() const { return text_.stop(); }  // the stop text that has ended it; empty: none
   std::int32_t token() const { return token_; }  // the newest; the model reads it if the answer goes on
   int n_tokens() const { return n_tokens_; }     // of the answer, without the one by which the model ended it
 

@@ -45,13 +45,19 @@ std::size_t TextStream::held_back() const {
 }
 
 std::string TextStream::add(std::string_view piece) {
-  if (stopped_) return "";
+  if (stopped()) return "";
   pending_ += piece;
   std::size_t stop_at = std::string::npos;
-  for (const std::string& stop : stops_) stop_at = std::min(stop_at, pending_.find(stop));
-  if (stop_at == std::string::npos)
+  const std::string* found = nullptr;
+  for (const std::string& stop : stops_) {
+    const std::size_t at = pending_.find(stop);
+    if (at >= stop_at) continue;
+    stop_at = at;
+    found = &stop;
+  }
+  if (found == nullptr)
     return take(whole_characters(std::string_view(pending_).substr(0, pending_.size() - held_back())));
-  stopped_ = true;
+  stop_ = *found;
   std::string text = take(stop_at);
   pending_.clear();
   return text;

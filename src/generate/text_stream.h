@@ -19,8 +19,9 @@ class TextStream {
   // The answer has ended: what was held back. Nothing after a stop.
   std::string finish();
 
-  bool stopped() const { return stopped_; }
-  std::size_t shown() const { return shown_; }  // bytes returned so far
+  bool stopped() const { return !stop_.empty(); }
+  const std::string& stop() const { return stop_; }  // the text that has ended the answer; empty: none has
+  std::size_t shown() const { return shown_; }       // bytes returned so far
 
  private:
   std::string take(std::size_t n);
@@ -29,7 +30,7 @@ class TextStream {
   std::vector<std::string> stops_;
   std::string pending_;
   std::size_t shown_ = 0;
-  bool stopped_ = false;
+  std::string stop_;
 };
 
 }  // namespace kvant

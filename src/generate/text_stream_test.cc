@@ -33,6 +33,7 @@ TEST(TextStream, EndsBeforeAStopText) {
   TextStream stream({"END"});
   EXPECT_EQ(stream.add("x END"), "x ");
   EXPECT_TRUE(stream.stopped());
+  EXPECT_EQ(stream.stop(), "END");
   EXPECT_EQ(stream.shown(), 2U);
 }
 
@@ -47,6 +48,10 @@ TEST(TextStream, HoldsBackWhatMayBecomeAStopText) {
 TEST(TextStream, EndsAtTheFirstOfSeveralStopTexts) {
   EXPECT_EQ(shown({"a;b,c"}, {",", ";"}), (Texts{"a", ""}));
   EXPECT_EQ(shown({"a", "\n", "\nb"}, {"\n\n", "b"}), (Texts{"a", "", "", ""}));
+  TextStream stream({",", ";"});
+  EXPECT_EQ(stream.stop(), "");
+  stream.add("a;b,c");
+  EXPECT_EQ(stream.stop(), ";");
 }
 
 TEST(TextStream, FindsAStopTextWhoseCharactersComeInParts) {

@@ -21,6 +21,7 @@ struct AnswerPart {
   std::string text;
   std::vector<ReportedToken> tokens;
   GenerationEnd end = GenerationEnd::none;  // otherwise: the last part of this answer
+  std::string stop = {};                    // the stop text that has ended it; empty: none
 };
 
 struct TokenUsage {

@@ -19,7 +19,7 @@ std::string ApiError::body() const {
                       {"type", type_of(status)},
                       {"param", parameter.empty() ? Json(nullptr) : Json(parameter)},
                       {"code", status}};
-  return Json{{"error", error}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return Json{{"type", "error"}, {"error", error}}.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace kvant

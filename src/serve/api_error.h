@@ -1,4 +1,5 @@
-// What a client gets instead of an answer, in the format of the OpenAI API.
+// What a client gets instead of an answer, in the format of the OpenAI API, which is made to be that of
+// Anthropic's as well.
 #pragma once
 
 #include <string>
@@ -11,7 +12,7 @@ struct ApiError {
   std::string parameter = {};  // of the request that is wrong; empty: none
   int retry_seconds = 0;       // > 0: when to ask again
 
-  // The body: {"error": {"message", "type", "param", "code"}}.
+  // The body: {"type": "error", "error": {"message", "type", "param", "code"}}.
   std::string body() const;
 };
 

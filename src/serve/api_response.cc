@@ -10,11 +10,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string random_id(const char* prefix) {
-  std::random_device random;
-  return fmt::format("{}{:08x}{:08x}{:08x}", prefix, random(), random(), random());
-}
-
 Json finish_reason(GenerationEnd end) {
   if (end == GenerationEnd::none) return nullptr;
   return end == GenerationEnd::length ? "length" : "stop";
@@ -34,6 +29,11 @@ Json bytes_of(const std::string& text) {
 }
 
 }  // namespace
+
+std::string random_id(const char* prefix) {
+  std::random_device random;
+  return fmt::format("{}{:08x}{:08x}{:08x}", prefix, random(), random(), random());
+}
 
 std::string response_text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -11,6 +11,8 @@
 
 namespace kvant {
 
+// A name that no other answer has, after the prefix.
+std::string random_id(const char* prefix);
 // The text of a JSON value; bytes that are not UTF-8 become U+FFFD.
 std::string response_text(const nlohmann::ordered_json& json);
 // An event of a stream (server-sent events, WHATWG HTML section 9.2).

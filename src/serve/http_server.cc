@@ -9,7 +9,10 @@
 #include "serve/api_response.h"
 #include "serve/exchange.h"
 #include "serve/json_fields.h"
+#include "serve/messages_routes.h"
 #include "serve/metrics_text.h"
+#include "serve/page_routes.h"
+#include "serve/template_route.h"
 
 namespace kvant {
 namespace {
@@ -145,6 +148,10 @@ void HttpServer::Routes::add_routes() {
     response.set_content(metrics_text(info_, loop_.options(), loop_.status()), "text/plain; version=0.0.4");
   });
   server_.Get("/props", [this](const Request&, Response& response) { props(response); });
+  add_messages_route(server_, loop_, tokenizer_, info_);
+  add_template_route(server_, tokenizer_);
+  add_cache_route(server_, loop_, info_);
+  add_page_routes(server_);
   server_.Get("/slots", [this](const Request&, Response& response) { slots(response); });
   server_.Post("/tokenize",
                [this](const Request& request, Response& response) { tokenize(request, response); });
@@ -166,8 +173,9 @@ Result<int> HttpServer::Routes::bind() {
 // machine, but not JSON.
 httplib::Server::HandlerResponse HttpServer::Routes::check(const Request& request, Response& response) const {
   using httplib::Server;
-  if (!options_.api_key.empty() && request.path != "/health" &&
-      !is_authorized(options_.api_key, request.get_header_value("Authorization"))) {
+  if (!options_.api_key.empty() && request.path != "/health" && !is_page_path(request.path) &&
+      !is_authorized(options_.api_key, request.get_header_value("Authorization")) &&
+      !equal_in_constant_time(options_.api_key, request.get_header_value("x-api-key"))) {
     response.set_header("WWW-Authenticate", "Bearer");
     send(response, ApiError{.status = 401, .message = "the API key is missing or wrong"});
     return Server::HandlerResponse::Handled;

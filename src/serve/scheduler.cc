@@ -1,6 +1,7 @@
 #include "serve/scheduler.h"
 
 #include <algorithm>
+#include <map>
 
 #include "generate/prompt_steps.h"
 
@@ -272,7 +273,8 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   job.usage.generated += added;
   counters_.generated_tokens += added;
   if (!shown.text.empty() || !shown.tokens.empty() || !answer.is_running())
-    job.stream->write({row.number, std::move(shown.text), std::move(shown.tokens), answer.generation->end()});
+    job.stream->write({row.number, std::move(shown.text), std::move(shown.tokens), answer.generation->end(),
+                       answer.generation->stop()});
   if (answer.is_running()) return;
   cache_.free(answer.sequence);
   if (std::ranges::none_of(job.answers, &Answer::is_running)) close(job);
@@ -406,6 +408,26 @@ SchedulerStatus Scheduler::status() const {
   for (const Job& job : jobs_) status.requests.push_back(status_of(job));
   queue_.for_each([&](const Job& job) { status.requests.push_back(status_of(job)); });
   return status;
+}
+
+std::vector<ServedSequence> Scheduler::sequences() const {
+  std::map<SequenceId, ServedSequence> served;
+  for (const Job& job : jobs_) {
+    ServedSequence of_job{.request = job.id, .state = job.state, .usage = job.usage};
+    if (job.state == JobState::reading && job.has_sequence) served[job.sequence] = of_job;
+    for (const Answer& answer : job.answers) {
+      of_job.usage.generated = answer.generation->n_tokens();
+      served[answer.sequence] = of_job;
+      ++of_job.answer;
+    }
+  }
+  std::vector<ServedSequence> all;
+  for (const SequenceId id : cache_.sequences()) {
+    ServedSequence& sequence = all.emplace_back(served[id]);
+    sequence.id = id;
+    sequence.held = view_sequence(cache_, id);
+  }
+  return all;
 }
 
 }  // namespace kvant

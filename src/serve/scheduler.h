@@ -26,6 +26,7 @@
 #include "serve/job.h"
 #include "serve/prefix_cache.h"
 #include "serve/request_queue.h"
+#include "serve/served_sequence.h"
 
 namespace kvant {
 
@@ -89,6 +90,7 @@ class Scheduler {
   bool idle() const { return jobs_.empty() && queue_.empty(); }
 
   SchedulerStatus status() const;
+  std::vector<ServedSequence> sequences() const;  // all that the cache holds
   const SchedulerOptions& options() const { return options_; }
   const Cache& cache() const { return cache_; }
 

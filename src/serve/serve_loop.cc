@@ -70,4 +70,10 @@ SchedulerStatus ServeLoop::status() {
   return status;
 }
 
+CacheView ServeLoop::cache_view() {
+  CacheView view;
+  between_steps([&] { view = view_cache(*scheduler_); });
+  return view;
+}
+
 }  // namespace kvant

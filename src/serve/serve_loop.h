@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "serve/cache_view.h"
 #include "serve/scheduler.h"
 
 namespace kvant {
@@ -21,9 +22,10 @@ class ServeLoop {
   ServeLoop(const ServeLoop&) = delete;
   ServeLoop& operator=(const ServeLoop&) = delete;
 
-  // Thread-safe. Both wait for the end of the step that runs.
+  // Thread-safe. They wait for the end of the step that runs.
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream);
   SchedulerStatus status();
+  CacheView cache_view();
   const SchedulerOptions& options() const { return options_; }
 
   // From now on requests are refused; those that were taken go on.

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "serve/cache_grid.h"
+
 namespace kvant {
 
 struct ServerInfo {
@@ -15,6 +17,7 @@ struct ServerInfo {
   std::string recipe;
   double bits = 0;                   // of an element of the cache at the full context
   std::vector<std::string> kernels;  // that serve sealed pages, each once
+  CacheGrid grid;
   std::int64_t weight_bytes = 0;
   int n_vocab = 0;
 };

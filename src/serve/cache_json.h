@@ -1,0 +1,15 @@
+// The JSON of GET /cache: how the cache is stored, and what it holds.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "serve/cache_view.h"
+#include "serve/server_info.h"
+
+namespace kvant {
+
+// As docs/reference/json.md has it (kvant.cache/1).
+nlohmann::ordered_json cache_json(const ServerInfo& info, const SchedulerOptions& options,
+                                  const CacheView& view);
+
+}  // namespace kvant

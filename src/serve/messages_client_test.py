@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""POST /v1/messages and /apply-template as clients meet them, against a started server.
+
+    src/serve/messages_client_test.py KVANT MODEL        KVANT: the program; MODEL: a GGUF file
+"""
+import json
+import os
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+from server_process import KEY, Server  # noqa: E402
+
+MESSAGES = [{"role": "user", "content": "Name three colours."}]
+
+
+def ask(**more):
+    return {"messages": MESSAGES, "max_tokens": 24, "temperature": 0, **more}
+
+
+class Messages(unittest.TestCase):
+    def test_answers_as_the_other_endpoint_does(self):
+        system = "Be brief."
+        answer = SERVER.json("/v1/messages", ask(system=system))
+        chat = SERVER.json("/v1/chat/completions", ask(messages=[{"role": "system", "content": system}, *MESSAGES]))
+        self.assertEqual(answer["content"], [{"type": "text", "text": chat["choices"][0]["message"]["content"]}])
+        self.assertEqual(answer["stop_reason"], {"stop": "end_turn", "length": "max_tokens"}[chat["choices"][0]["finish_reason"]])
+        usage = answer["usage"]
+        self.assertEqual(usage["input_tokens"] + usage["cache_read_input_tokens"], chat["usage"]["prompt_tokens"])
+        self.assertEqual(usage["output_tokens"], chat["usage"]["completion_tokens"])
+
+    def test_streams_the_same_answer(self):
+        whole = SERVER.json("/v1/messages", ask())
+        status, text = SERVER.request("/v1/messages", ask(stream=True))
+        self.assertEqual(status, 200)
+        events = []
+        for event in text.split("\n\n")[:-1]:
+            name, data = event.split("\n")
+            events.append(json.loads(data.removeprefix("data: ")))
+            self.assertEqual(name, f"event: {events[-1]['type']}")
+        types = [event["type"] for event in events]
+        self.assertEqual(types[:2], ["message_start", "content_block_start"])
+        self.assertEqual(set(types[2:-3]), {"content_block_delta"})
+        self.assertEqual(types[-3:], ["content_block_stop", "message_delta", "message_stop"])
+        self.assertEqual("".join(event["delta"]["text"] for event in events[2:-3]), whole["content"][0]["text"])
+        self.assertEqual(events[-2]["usage"]["output_tokens"], whole["usage"]["output_tokens"])
+        self.assertEqual(events[-2]["delta"]["stop_reason"], whole["stop_reason"])
+
+    def test_stops_at_a_text_and_says_which(self):
+        whole = SERVER.json("/v1/messages", ask())["content"][0]["text"]
+        stop = whole[len(whole) // 2:][:3]
+        answer = SERVER.json("/v1/messages", ask(stop_sequences=["never said", stop]))
+        self.assertEqual(answer["content"][0]["text"], whole[:whole.index(stop)])
+        self.assertEqual((answer["stop_reason"], answer["stop_sequence"]), ("stop_sequence", stop))
+
+    def test_takes_the_key_in_either_header_and_says_errors_in_its_format(self):
+        for body, headers, status, kind in ((ask(), {"x-api-key": KEY}, 200, None), (ask(), {}, 401, "authentication_error"),
+                                            (ask(), {"x-api-key": "another"}, 401, "authentication_error"),
+                                            (ask(model="another"), None, 404, "not_found_error"),
+                                            (ask(tools=[{"name": "f"}]), None, 400, "invalid_request_error"),
+                                            ({"messages": MESSAGES}, None, 400, "invalid_request_error")):
+            with self.subTest(status=status, headers=headers):
+                answered, text = SERVER.request("/v1/messages", body, headers)
+                self.assertEqual(answered, status, text)
+                if kind:
+                    error = json.loads(text)
+                    self.assertEqual((error["type"], error["error"]["type"]), ("error", kind))
+                    self.assertTrue(error["error"]["message"])
+
+    def test_applies_the_chat_template(self):
+        prompt = SERVER.json("/apply-template", {"messages": MESSAGES})["prompt"]
+        tokens = SERVER.json("/tokenize", {"content": prompt})["tokens"]
+        usage = SERVER.json("/v1/chat/completions", ask(max_tokens=1))["usage"]
+        self.assertIn(MESSAGES[0]["content"], prompt)
+        self.assertEqual(len(tokens), usage["prompt_tokens"])
+        self.assertEqual(SERVER.request("/apply-template", {"messages": []})[0], 400)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder  # calibrations go there, not into the user's folder
+        SERVER = Server(*sys.argv[1:3])
+        try:
+            result = unittest.main(argv=sys.argv[:1], exit=False).result
+        finally:
+            SERVER.end()
+    sys.exit(not result.wasSuccessful())

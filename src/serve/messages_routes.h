@@ -1,0 +1,18 @@
+// POST /v1/messages.
+#pragma once
+
+#include "model/tokenizer.h"
+#include "serve/serve_loop.h"
+#include "serve/server_info.h"
+
+namespace httplib {
+class Server;
+}
+
+namespace kvant {
+
+// All outlive the server.
+void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
+                        const ServerInfo& info);
+
+}  // namespace kvant

@@ -1,0 +1,114 @@
+// The grid of layers and KV heads, K and V each: coloured by the bits of their sealed pages, or by the bytes
+// that they hold now.
+
+export const bytesText = (n) => {
+  for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) if (n >= size) return `${(n / size).toPrecision(3)} ${unit}`;
+  return `${n} B`;
+};
+
+export function make(name, parent, className = "", text = "") {
+  const element = document.createElement(name);
+  if (className) element.className = className;
+  if (text) element.textContent = text;
+  parent?.append(element);
+  return element;
+}
+
+// Between the colours of few bits and of many: 2 to 8 bits on a logarithmic scale, or a share of 0 to 1.
+function heat(share) {
+  const s = Math.min(Math.max(share, 0), 1);
+  const [from, to, part] = s < 0.5 ? ["low", "middle", 2 * s] : ["middle", "high", 2 * s - 1];
+  return `color-mix(in oklab, var(--heat-${to}) ${(100 * part).toFixed(0)}%, var(--heat-${from}))`;
+}
+const colorOfBits = (bits) => heat((Math.log2(bits) - 1) / 2);
+
+export class CacheGrid {
+  constructor(host) {
+    this.modes = make("div", host, "modes");
+    this.modes.setAttribute("role", "group");
+    this.modes.setAttribute("aria-label", "Colour by");
+    this.buttons = ["bits", "bytes"].map((mode) => {
+      const button = make("button", this.modes, "", mode === "bits" ? "Bits" : "Bytes now");
+      button.type = "button";
+      button.addEventListener("click", () => { this.mode = mode; this.#paint(); });
+      return button;
+    });
+    this.mode = "bits";
+    this.grid = make("div", host, "grid");
+    this.grid.setAttribute("role", "img");
+    this.tip = make("p", host, "hint tip", "Point to a cell for its format.");
+    this.scale = make("p", host, "scale hint");
+    make("span", this.scale, "", "0");
+    make("i", this.scale, "ramp");
+    this.most = make("span", this.scale);
+    this.legend = make("ul", host, "legend");
+    const show = (event) => {
+      const cell = event.target.closest("i");
+      if (!cell) return;
+      this.pointed = cell.dataset;
+      this.#describe();
+    };
+    this.grid.addEventListener("pointerover", show);
+    this.grid.addEventListener("pointerdown", show);
+  }
+
+  // cache: the answer of GET /cache; bytes: { k, v } by cell, of what is looked at.
+  update(cache, bytes) {
+    if (!this.cache) this.#build(cache);
+    this.cache = cache;
+    this.bytes = bytes;
+    this.#paint();
+  }
+
+  // Layers from left to right, a row for each side of each KV head.
+  #build({ layers, kv_heads: heads, plan }) {
+    this.grid.style.setProperty("--layers", layers);
+    this.cells = [];
+    for (let head = 0; head < heads; ++head) {
+      for (const side of ["k", "v"]) {
+        make("span", this.grid, "name", `${side.toUpperCase()} ${head}`);
+        for (let layer = 0; layer < layers; ++layer) {
+          const cell = make("i", this.grid, "cell");
+          cell.dataset.cell = layer * heads + head;
+          cell.dataset.side = side;
+          this.cells.push(cell);
+        }
+      }
+    }
+    make("span", this.grid, "name");
+    const axis = make("span", this.grid, "axis");
+    for (const text of ["layer 0", String(layers - 1)]) make("span", axis, "", text);
+    for (const [i, format] of plan.formats.entries()) {
+      const item = make("li", this.legend);
+      make("i", item, "cell").style.background = colorOfBits(format.bits);
+      const count = [...plan.k, ...plan.v].filter((f) => f === i).length;
+      make("span", item, "", `${format.format}, ${format.bits.toFixed(2)} bits`);
+      make("span", item, "hint", `${count} of ${2 * plan.k.length} · ${format.kernel}${format.fallback ? ` (${format.fallback})` : ""}`);
+    }
+    this.grid.setAttribute("aria-label", `${layers} layers by ${heads} KV heads, K and V: ` +
+      plan.formats.map((f) => `${f.format} of ${f.bits.toFixed(2)} bits`).join(", "));
+  }
+
+  #paint() {
+    const { plan } = this.cache;
+    const most = Math.max(1, ...this.bytes.k, ...this.bytes.v);
+    this.scale.hidden = this.mode === "bits";
+    this.most.textContent = bytesText(most);
+    this.legend.classList.toggle("plain", this.mode === "bytes");
+    for (const [i, mode] of ["bits", "bytes"].entries()) this.buttons[i].setAttribute("aria-pressed", String(mode === this.mode));
+    for (const cell of this.cells) {
+      const { cell: at, side } = cell.dataset;
+      cell.style.background = this.mode === "bits" ? colorOfBits(plan.formats[plan[side][at]].bits) : heat(this.bytes[side][at] / most);
+    }
+    if (this.pointed) this.#describe();
+  }
+
+  #describe() {
+    const { plan, kv_heads: heads } = this.cache;
+    const { cell, side } = this.pointed;
+    const format = plan.formats[plan[side][cell]];
+    const name = format.transforms ? `${format.transforms}:${format.format}` : format.format;
+    this.tip.textContent = `Layer ${Math.floor(cell / heads)}, KV head ${cell % heads}, ${side.toUpperCase()}: ${name}, ${format.bits.toFixed(2)} bits, ` +
+      `${format.page_bytes} bytes a page; holds ${bytesText(this.bytes[side][cell])} now.`;
+  }
+}

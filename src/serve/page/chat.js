@@ -1,0 +1,143 @@
+// The conversation in the middle of the page: asks, streams, stops, asks again.
+import { ApiError, streamChat } from "./api.js";
+import { addTurn, parentOf, path, pick, saveConversation, siblings } from "./conversations.js";
+import { UnlikelyTokens } from "./probabilities.js";
+import { TurnView } from "./turn.js";
+
+const RIVALS = 3;       // likeliest tokens beside an unlikely one
+const NEAR_END = 80;    // pixels: who has scrolled up further reads on undisturbed
+
+export class Chat {
+  // settings(): { system, temperature, maxTokens, probabilities }; needKey(): asks for the API key, false if
+  // none is given; changed(): the conversation has other turns; running(bool).
+  constructor(host, hooks) {
+    this.host = host;
+    this.hooks = hooks;
+    this.conversation = null;
+    this.answer = null;  // that is being made: { conversation, turn, controller }
+    this.views = [];
+  }
+
+  show(conversation) {
+    this.conversation = conversation;
+    this.#draw();
+    this.host.scrollTop = this.host.scrollHeight;
+  }
+
+  get isRunning() { return this.answer !== null; }
+
+  ask(text) {
+    const turns = path(this.conversation);
+    addTurn(this.conversation, turns[turns.length - 1], "user", text);
+    return this.#answer(this.conversation);
+  }
+
+  stop() {
+    this.answer?.controller.abort();
+  }
+
+  #draw() {
+    const actions = {
+      pick: (turn) => this.#change(() => pick(this.conversation, turn)),
+      again: (turn) => this.#again(turn),
+      edit: (turn, text) => this.#edit(turn, text),
+    };
+    this.views = path(this.conversation).map((turn) => new TurnView(turn, siblings(this.conversation, turn), actions));
+    this.host.replaceChildren(...this.views.map((view) => view.node));
+    if (this.views.length === 0) this.host.append(document.getElementById("welcome").content.cloneNode(true));
+    this.views.find((view) => view.turn === this.answer?.turn)?.update(true);
+  }
+
+  #change(action) {
+    action();
+    saveConversation(this.conversation);
+    this.#draw();
+    this.hooks.changed();
+  }
+
+  #again(turn) {
+    if (this.isRunning) return;
+    this.#answer(this.conversation, parentOf(this.conversation, turn));
+  }
+
+  #edit(turn, text) {
+    if (this.isRunning) return;
+    this.#change(() => addTurn(this.conversation, parentOf(this.conversation, turn), turn.role, text));
+    if (turn.role === "user") this.#answer(this.conversation);
+  }
+
+  // Answers the user's turn `asked`, or else the last one.
+  async #answer(conversation, asked = path(conversation).at(-1)) {
+    const turns = path(conversation);
+    const messages = turns.slice(0, turns.indexOf(asked) + 1).map(({ role, text }) => ({ role, content: text }));
+    const turn = addTurn(conversation, asked, "assistant", "");
+    this.answer = { conversation, turn, controller: new AbortController() };
+    this.#draw();
+    this.host.scrollTop = this.host.scrollHeight;
+    this.hooks.changed();
+    this.hooks.running(true);
+    try {
+      await this.#stream(turn, messages);
+    } catch (error) {
+      if (error.name === "AbortError") turn.end = "stopped";
+      else turn.error = error instanceof ApiError ? `No answer: ${error.message}.` : `The page failed: ${error.message}`;
+    }
+    this.answer = null;
+    if (!saveConversation(conversation)) turn.error = "The browser has no room to keep this conversation: delete others.";
+    this.#follow(() => this.views.find((view) => view.turn === turn)?.update(false));
+    this.hooks.running(false);
+  }
+
+  async #stream(turn, messages) {
+    const settings = this.hooks.settings();
+    if (settings.system.trim()) messages.unshift({ role: "system", content: settings.system });
+    const body = { messages, temperature: settings.temperature, max_tokens: settings.maxTokens };
+    if (settings.probabilities) Object.assign(body, { logprobs: true, top_logprobs: RIVALS });
+    const tokens = new UnlikelyTokens();
+    if (settings.probabilities) turn.marks = tokens.marks;
+    this.#draw();
+    const start = performance.now();
+    let first = 0;
+    for await (const chunk of this.#chunks(body)) {
+      const choice = chunk.choices[0];
+      if (chunk.usage) turn.usage = chunk.usage;
+      if (!choice) continue;
+      first ||= performance.now();
+      if (choice.logprobs) tokens.add(choice.logprobs.content);
+      turn.text += choice.delta.content || "";
+      if (choice.finish_reason) turn.end = choice.finish_reason;
+      this.#redraw(turn);
+    }
+    turn.seconds = (performance.now() - start) / 1000;
+    turn.answering = (performance.now() - first) / 1000;
+  }
+
+  // Asks for the key where the server does, and then again.
+  async *#chunks(body) {
+    const { signal } = this.answer.controller;
+    while (true) {
+      try {
+        return yield* streamChat(body, signal);
+      } catch (error) {
+        if (error.status !== 401 || !await this.hooks.needKey()) throw error;
+      }
+    }
+  }
+
+  // Once for each picture that the browser shows.
+  #redraw(turn) {
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = 0;
+      if (this.answer?.turn !== turn) return;
+      this.#follow(() => this.views.find((view) => view.turn === turn)?.update(true));
+    });
+  }
+
+  #follow(draw) {
+    const { host } = this;
+    const atEnd = host.scrollHeight - host.scrollTop - host.clientHeight < NEAR_END;
+    draw();
+    if (atEnd) host.scrollTop = host.scrollHeight;
+  }
+}

@@ -1,0 +1,67 @@
+// Conversations, each under a key of its own in the browser's storage. The turns of one are a tree: what is
+// edited or asked again becomes a branch beside what was there.
+
+const PREFIX = "kvant.conversation.";
+const ROOT = -1;
+
+// { id, title, updated, turns: [{ id, parent, role, text, ... }], picked: { [parent]: id } }
+export function newConversation() {
+  return { id: crypto.getRandomValues(new Uint32Array(2)).join("-"), title: "", updated: Date.now(), turns: [], picked: {} };
+}
+
+const isConversation = (c) => c && typeof c.id === "string" && Array.isArray(c.turns) && typeof c.picked === "object";
+
+// The newest first. What is not a conversation of this page is left alone.
+export function loadConversations() {
+  const found = [];
+  for (const key of Object.keys(localStorage)) {
+    if (!key.startsWith(PREFIX)) continue;
+    try {
+      const conversation = JSON.parse(localStorage.getItem(key));
+      if (isConversation(conversation)) found.push(conversation);
+    } catch { /* somebody else's */ }
+  }
+  return found.sort((a, b) => b.updated - a.updated);
+}
+
+// False: the browser has no room.
+export function saveConversation(conversation) {
+  try {
+    localStorage.setItem(PREFIX + conversation.id, JSON.stringify(conversation));
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+export const removeConversation = (conversation) => localStorage.removeItem(PREFIX + conversation.id);
+
+export const siblings = (conversation, turn) => conversation.turns.filter((t) => t.parent === turn.parent);
+
+// The turns that are shown, from the first on.
+export function path(conversation) {
+  const shown = [];
+  for (let parent = ROOT; ;) {
+    const branches = conversation.turns.filter((t) => t.parent === parent);
+    if (branches.length === 0) return shown;
+    const turn = branches.find((t) => t.id === conversation.picked[parent]) || branches[branches.length - 1];
+    shown.push(turn);
+    parent = turn.id;
+  }
+}
+
+export function pick(conversation, turn) {
+  conversation.picked[turn.parent] = turn.id;
+}
+
+// Adds a turn after `parent` (none: the first) and shows it.
+export function addTurn(conversation, parent, role, text) {
+  const turn = { id: conversation.turns.length, parent: parent ? parent.id : ROOT, role, text };
+  conversation.turns.push(turn);
+  pick(conversation, turn);
+  if (!conversation.title && role === "user") conversation.title = text.trim().split("\n")[0].slice(0, 60);
+  conversation.updated = Date.now();
+  return turn;
+}
+
+export const parentOf = (conversation, turn) => conversation.turns[turn.parent];

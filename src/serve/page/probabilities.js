@@ -1,0 +1,54 @@
+// Which parts of an answer the model gave little probability.
+
+const LIMITS = [[0.05, "p5"], [0.2, "p20"], [0.5, "p50"]];
+
+const percent = (logprob) => {
+  const p = 100 * Math.exp(logprob);
+  return `${p >= 10 ? p.toFixed(0) : p >= 0.1 ? p.toFixed(1) : "< 0.1"} %`;
+};
+const quoted = (token) => JSON.stringify(token).replaceAll("�", "…");
+
+// Follows the tokens of an answer and collects [first, end, class, tip] of the unlikely ones, by characters of
+// the text. A character may come in several tokens: it belongs to the last.
+export class UnlikelyTokens {
+  marks = [];
+  #decoder = new TextDecoder();
+  #at = 0;
+
+  add(tokens) {
+    for (const token of tokens) {
+      const text = this.#decoder.decode(Uint8Array.from(token.bytes), { stream: true });
+      const limit = LIMITS.find(([p]) => Math.exp(token.logprob) < p);
+      if (limit && text) this.marks.push([this.#at, this.#at + text.length, limit[1], UnlikelyTokens.#tip(token)]);
+      this.#at += text.length;
+    }
+  }
+
+  static #tip(token) {
+    const rivals = token.top_logprobs.filter((t) => t.token !== token.token).map((t) => `${quoted(t.token)} ${percent(t.logprob)}`);
+    return `${quoted(token.token)} ${percent(token.logprob)}${rivals.length ? `; likelier: ${rivals.join(", ")}` : ""}`;
+  }
+}
+
+// How the renderer puts text into the page (see markdown.js): marked parts in elements of their own.
+export function markedLeaf(marks) {
+  return (parent, text, first) => {
+    const end = first + text.length;
+    let at = first;
+    for (const [from, to, kind, tip] of marks) {
+      if (to <= at || from >= end) continue;
+      parent.append(text.slice(at - first, Math.max(from, at) - first));
+      const mark = document.createElement("span");
+      mark.className = kind;
+      mark.title = tip;
+      mark.textContent = text.slice(Math.max(from, at) - first, Math.min(to, end) - first);
+      parent.append(mark);
+      at = Math.min(to, end);
+    }
+    parent.append(text.slice(at - first));
+  };
+}
+
+export function plainLeaf(parent, text) {
+  parent.append(text);
+}

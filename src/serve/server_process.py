@@ -1,0 +1,41 @@
+"""kvant serve on a free port, for tests."""
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.request
+
+KEY = "a key for this test"
+
+
+class Server:
+    def __init__(self, program, model, recipe="kvant-4bit"):
+        self.process = subprocess.Popen([program, "serve", "-m", model, "--port", "0", "-c", "2048", "--memory", "300MiB", "--kv", recipe,
+                                         "--api-key", KEY], stderr=subprocess.PIPE, text=True)
+        self.url = None
+        while self.url is None:
+            line = self.process.stderr.readline()
+            if not line:
+                raise RuntimeError("the server has ended")
+            found = re.search(r"http://127\.0\.0\.1:\d+", line)
+            self.url = found and found[0]
+
+    def request(self, path, body=None, headers=None):
+        """Status and text of the answer; POST where there is a body."""
+        headers = {"Authorization": f"Bearer {KEY}"} if headers is None else headers
+        request = urllib.request.Request(self.url + path, body and json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
+        try:
+            with urllib.request.urlopen(request, timeout=120) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def json(self, path, body=None):
+        status, text = self.request(path, body)
+        assert status == 200, text
+        return json.loads(text)
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait(timeout=60)
+        self.process.stderr.close()
