@@ -7,13 +7,12 @@ cd "$(dirname "$0")/.."
 for tool in clang-format clang-tidy; do
   command -v $tool > /dev/null || fail "$tool is missing: apt-get install clang-format clang-tidy"
 done
-[ -f build/default/compile_commands.json ] || cmake --preset default > /dev/null
+cmake --preset default -B build/lint -DKVANT_UNITY=OFF > /dev/null  # how each file is compiled alone
 
 files=("$@")
 [ $# -gt 0 ] || mapfile -t files < <(find src -name '*.h' -o -name '*.cc' | sort)
 clang-format --dry-run -Werror "${files[@]}"
 # Headers are checked through the sources that include them. clang doesn't know all of GCC's options.
-mkdir -p build/lint
-sed -e 's/ -fno-tree-[a-z]*//g' -e 's/ -include [^ ]*cmake_pch.hxx//; s/ -Winvalid-pch//; s/ -fpch-preprocess//' build/default/compile_commands.json > build/lint/compile_commands.json
+sed -i -e 's/ -fno-tree-[a-z]*//g' -e 's/ -include [^ ]*cmake_pch.hxx//; s/ -Winvalid-pch//; s/ -fpch-preprocess//' build/lint/compile_commands.json
 printf '%s\n' "${files[@]}" | grep '\.cc$' |
   xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p build/lint --extra-arg=-Wno-unknown-warning-option 2> >(grep -v 'warnings generated' >&2)

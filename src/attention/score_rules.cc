@@ -39,8 +39,6 @@ int masked_tokens(const PageView& page, Visible seen) {
   return n;
 }
 
-constexpr int kLanes = 16;  // independent partial sums, so that reductions vectorize without reordering
-
 // largest[t] and mass[t], over the heads so far, take in one more head's weights times `reciprocal`.
 KVANT_SIMD_CLONES void add_head(const float* weights, int n, float reciprocal, float* largest, float* mass) {
   for (int t = 0; t < n; ++t) {
@@ -57,10 +55,10 @@ struct Skipped {
 
 // Tokens whose largest weight is below tau. Leaves 0 in largest[t] of those, 1 in that of the others.
 KVANT_SIMD_CLONES Skipped find_skipped(float* largest, const float* mass, int n, float tau) {
-  float masses[kLanes] = {};
+  float masses[kReductionLanes] = {};
   int read = 0, t = 0;
-  for (; t + kLanes <= n; t += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) {
+  for (; t + kReductionLanes <= n; t += kReductionLanes) {
+    for (int lane = 0; lane < kReductionLanes; ++lane) {
       const bool reads = largest[t + lane] >= tau;
       masses[lane] += reads ? 0.0F : mass[t + lane];
       largest[t + lane] = reads ? 1.0F : 0.0F;

@@ -10,8 +10,6 @@
 namespace kvant {
 namespace {
 
-constexpr int kLanes = 16;  // independent partial results, so that reductions vectorize without reordering
-
 // exp(x) for x <= 0 by 2^n * exp(f): n = round(x / ln 2), |f| <= ln 2 / 2 in two parts.
 inline float exp_nonpositive(float x) {
   constexpr float kLog2e = 1.44269504F, kLn2High = 0.693359375F, kLn2Low = -2.12194440e-4F;
@@ -29,10 +27,10 @@ inline float exp_nonpositive(float x) {
 }  // namespace
 
 KVANT_SIMD_CLONES float exp_row(float* x, int n, float max) {
-  float sums[kLanes] = {};
+  float sums[kReductionLanes] = {};
   int i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) {
+  for (; i + kReductionLanes <= n; i += kReductionLanes) {
+    for (int lane = 0; lane < kReductionLanes; ++lane) {
       const float e = exp_nonpositive(x[i + lane] - max);
       x[i + lane] = e;
       sums[lane] += e;
@@ -48,7 +46,7 @@ KVANT_SIMD_CLONES float exp_row(float* x, int n, float max) {
 }
 
 KVANT_SIMD_CLONES float max_row(const float* x, int n) {
-  constexpr int kMany = 4 * kLanes;  // registers that don't wait for each other
+  constexpr int kMany = 4 * kReductionLanes;  // registers that don't wait for each other
   float best[kMany];
   for (float& b : best) b = x[0];
   int i = 0;

@@ -7,3 +7,10 @@
 #else
 #define KVANT_SIMD_CLONES
 #endif
+
+namespace kvant {
+
+// Independent partial results of a reduction in such a loop, so that it vectorizes without reordering sums.
+inline constexpr int kReductionLanes = 16;
+
+}  // namespace kvant

@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t kSeed = 1;
+constexpr std::uint64_t kFillSeed = 1;
 
 class EngineContender : public Contender {
  public:
@@ -34,8 +34,8 @@ class EngineContender : public Contender {
     if (text_ != nullptr) return run_prompt(filled_, depth - cache_.length(filled_), /*want_logits=*/false);
     cache_.free(filled_);
     filled_ = cache_.add();
-    if (guard_) guard_->fill_synthetic(depth, kSeed);
-    return cache_.fill_synthetic(filled_, depth, kSeed);
+    if (guard_) guard_->fill_synthetic(depth, kFillSeed);
+    return cache_.fill_synthetic(filled_, depth, kFillSeed);
   }
 
   Result<double> prompt_seconds(int n) override {

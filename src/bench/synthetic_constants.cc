@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-constexpr std::uint64_t kSeed = 1;
+constexpr std::uint64_t kCodebookSeed = 1;
 
 // Centroids where normally distributed values lie, or their unit vectors.
 std::vector<float> random_codebook(const ConstantNeed& need, const CodebookShape& shape, int head_dim,
@@ -26,7 +26,7 @@ std::vector<float> random_codebook(const ConstantNeed& need, const CodebookShape
 
 std::shared_ptr<const Constants> synthetic_constants(const Recipe& recipe, const Geometry& geometry) {
   auto constants = std::make_shared<Constants>(*stand_in_constants(recipe, geometry));
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kCodebookSeed);
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
     for (int head = 0; head < geometry.n_kv_heads; ++head) {
       for (const Side side : kSides) {

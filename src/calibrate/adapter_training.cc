@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kStepsBetweenJudgements = 40;
 constexpr int kPatience = 3;         // judgements without improvement before training ends
-constexpr double kLeastGain = 5e-3;  // of the loss, to count: a few contexts judge, and several times
+constexpr double kMinLossGain = 5e-3;  // of the loss, to count: a few contexts judge, and several times
 
 double mean_loss(std::span<const AdapterContext> contexts, const AdapterWeights& weights, int features) {
   double sum = 0;
@@ -56,7 +56,7 @@ TrainedAdapters train_adapters(std::span<const AdapterContext> training,
     query_step.step(gradient.query, weights.query);
     if (step % kStepsBetweenJudgements != 0) continue;
     const double loss = mean_loss(judged, weights, options.features);
-    if (loss < best.loss_after * (1 - kLeastGain)) {
+    if (loss < best.loss_after * (1 - kMinLossGain)) {
       best.helps = true;
       best.loss_after = loss;
       best.weights = weights;

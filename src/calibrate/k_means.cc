@@ -11,7 +11,7 @@ namespace kvant {
 namespace {
 
 constexpr int kDrawnForEach = 8;     // points for each first centroid that k-means++ looks at
-constexpr double kLeastGain = 1e-4;  // of the error, in an iteration
+constexpr double kMinErrorGain = 1e-4;  // of the error, in an iteration
 
 // Which points belong to which centroid.
 struct Clusters {
@@ -96,7 +96,7 @@ KMeans k_means(MatrixView<const float> points, int n_centroids, const KMeansOpti
     const double gain = result.error_after - clusters.error;
     result.centroids = std::move(moved);
     result.error_after = clusters.error;
-    if (gain <= kLeastGain * result.error_after) break;
+    if (gain <= kMinErrorGain * result.error_after) break;
   }
   return result;
 }

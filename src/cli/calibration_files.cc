@@ -7,11 +7,11 @@
 namespace kvant {
 namespace {
 
-std::atomic<bool> interrupted{false};  // a signal handler reaches nothing but a global
+std::atomic<bool> calibration_interrupted{false};  // a signal handler reaches nothing but a global
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 extern "C" void note_interruption(int) {
-  interrupted = true;
+  calibration_interrupted = true;
   std::signal(SIGINT, SIG_DFL);
 }
 
@@ -29,14 +29,14 @@ std::string calibration_folder() {
 }
 
 Interruption::Interruption() {
-  interrupted = false;
+  calibration_interrupted = false;
   std::signal(SIGINT, note_interruption);
 }
 Interruption::~Interruption() {
   std::signal(SIGINT, SIG_DFL);
 }
 const std::atomic<bool>* Interruption::flag() const {
-  return &interrupted;
+  return &calibration_interrupted;
 }
 
 }  // namespace kvant

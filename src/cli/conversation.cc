@@ -10,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kPromptStep = 512;  // tokens of a step: bounds the memory for activations
+constexpr int kPromptChunk = 512;  // tokens of a step: bounds the memory for activations
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -47,7 +47,7 @@ Status Conversation::read(std::span<const std::int32_t> tokens, const std::atomi
   const auto start = Clock::now();
   const int held = length();
   for (int first = 0; first < n && !interrupted;) {
-    const int count = next_prompt_step(held + first, held + n, kPromptStep);
+    const int count = next_prompt_step(held + first, held + n, kPromptChunk);
     KVANT_RETURN_IF_ERROR(step(tokens.subspan(first, count), /*is_prompt=*/true, first + count == n));
     figures_.prompt_tokens += count;
     progress.advance(count);

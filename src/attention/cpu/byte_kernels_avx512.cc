@@ -63,8 +63,10 @@ struct Avx512 : BytePacking {
   };
 
   static KVANT_INLINE Bytes load(const void* from) { return _mm512_loadu_si512(from); }
-  static KVANT_INLINE Bytes load_half(const void* from) {
-    return _mm512_zextsi256_si512(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
+  using Groups = __mmask8;
+  static KVANT_INLINE Groups first_groups(int n) { return n < 8 ? 0x0f : 0xff; }
+  static KVANT_INLINE Bytes load_groups(const void* from, Groups groups) {
+    return _mm512_maskz_loadu_epi64(groups, from);
   }
   template <int N>
   static KVANT_INLINE Bytes shift_right(Bytes x) {
@@ -89,7 +91,7 @@ struct Avx512 : BytePacking {
   template <bool Large>
   struct LevelTable {
     explicit LevelTable(const std::uint8_t* from)
-        : table(Large ? load_half(from)
+        : table(Large ? load_groups(from, 0x0f)
                       : _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))) {}
     KVANT_INLINE Bytes look_up(Bytes x) const {
       return Large ? _mm512_permutexvar_epi8(x, table) : _mm512_shuffle_epi8(table, x);
@@ -147,22 +149,19 @@ struct Avx512 : BytePacking {
   static KVANT_INLINE void store_lanes(const Ints& sums, std::int32_t* out) {
     _mm512_storeu_si512(out, total(sums));
   }
-  template <bool Half>
   static KVANT_INLINE void add_octets(const Ints& sums, std::int32_t bias, float factor, const float* scale,
-                                      float* out) {
-    add_times<Half>(sums, bias, _mm256_set1_ps(factor), scale, out);
+                                      float* out, Groups groups) {
+    add_times(sums, bias, _mm256_set1_ps(factor), scale, out, groups);
   }
   static KVANT_INLINE void add_halves(const Ints& sums, float lower, float upper, const float* scale,
                                       float* out) {
-    add_times<false>(sums, 0, _mm256_set_m128(_mm_set1_ps(upper), _mm_set1_ps(lower)), scale, out);
+    add_times(sums, 0, _mm256_set_m128(_mm_set1_ps(upper), _mm_set1_ps(lower)), scale, out, 0xff);
   }
-  template <bool Half>
   static KVANT_INLINE void add_times(const Ints& sums, std::int32_t bias, __m256 by, const float* scale,
-                                     float* out) {
+                                     float* out, Groups mask) {
     const __m512i lanes = total(sums);
     const __m256i octets = _mm512_cvtepi64_epi32(_mm512_add_epi32(lanes, _mm512_srli_epi64(lanes, 32)));
     const __m256 values = _mm256_cvtepi32_ps(_mm256_sub_epi32(octets, _mm256_set1_epi32(bias)));
-    const __mmask8 mask = Half ? 0x0f : 0xff;
     if (scale != nullptr) by = _mm256_mul_ps(by, _mm256_maskz_loadu_ps(mask, scale));
     _mm256_mask_storeu_ps(out, mask, _mm256_fmadd_ps(values, by, _mm256_maskz_loadu_ps(mask, out)));
   }

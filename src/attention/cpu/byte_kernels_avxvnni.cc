@@ -51,10 +51,9 @@ struct AvxVnni : Avx2 {
   static KVANT_INLINE void store_lanes(const Ints& sums, std::int32_t* out) {
     Avx2::store_lanes(total(sums), out);
   }
-  template <bool Half>
   static KVANT_INLINE void add_octets(const Ints& sums, std::int32_t bias, float factor, const float* scale,
-                                      float* out) {
-    Avx2::add_octets<Half>(total(sums), bias, factor, scale, out);
+                                      float* out, Groups groups) {
+    Avx2::add_octets(total(sums), bias, factor, scale, out, groups);
   }
 
   // The lowest bytes of 4 registers' lanes, side by side.

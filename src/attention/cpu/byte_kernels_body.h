@@ -3,7 +3,9 @@
 //
 // An Isa has: Bytes, a register of kBytes bytes; Codes, a register split as its products want it; Ints, the
 // sums that belong to it; and
-//   load, load_half            kBytes or the first kBytes / 2 bytes, the rest zero
+//   load                       kBytes bytes
+//   Groups, first_groups(n)    which of a register's groups of 8 bytes are there: the first n, 4 or all
+//   load_groups(from, groups)  their bytes, the rest zero
 //   shift_right<n>, shift_left<n>   within 32-bit lanes
 //   fill(byte), both(a, b), select(mask, a, b): (a & mask) | (b & ~mask)
 //   from_lane_before(x, y)     in 32-bit lanes: x one byte up, the last byte of y below
@@ -20,8 +22,9 @@
 //   sums_from(number)          sums of one register that begin with `number`
 //   store_lanes(sums, out)     one number for each 4 bytes
 //   Floats, HalfFloats         registers of F32: Lanes, kLanes of them; store_sums: of four registers' lanes
-//   add_octets<half>(sums, bias, factor, scale, out)  out[i] += factor * scale[i] * (both lanes of octet i -
-//                              bias), half: of the first half of the octets; scale may be null
+//   add_octets(sums, bias, factor, scale, out, groups)  out[i] += factor * scale[i] * (both lanes of octet i
+//   -
+//                              bias), for those octets; scale may be null
 //   add_halves(sums, lower, upper, scale, out)  the same with a factor for each half of the octets, no bias
 //   pack_query, pack_weights   numbers of 16 bits as multiply_query and multiply_weights want them
 //   Centroids                  codebook_lookup_body.h

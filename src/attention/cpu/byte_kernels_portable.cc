@@ -74,6 +74,9 @@ struct Portable : WordPacking {
     __builtin_memcpy(&x, from, sizeof x);
     return x;
   }
+  struct Groups {};
+  static KVANT_INLINE Groups first_groups(int) { return {}; }
+  static KVANT_INLINE Bytes load_groups(const void* from, Groups) { return load(from); }
   template <int N>
   static KVANT_INLINE Bytes shift_right(Bytes x) {
     return reinterpret_cast<Bytes>(reinterpret_cast<Words32>(x) >> N);
@@ -158,9 +161,8 @@ struct Portable : WordPacking {
   static KVANT_INLINE void store_lanes(const Ints& sums, std::int32_t* out) {
     __builtin_memcpy(out, &sums, sizeof sums);
   }
-  template <bool Half>
   static KVANT_INLINE void add_octets(const Ints& sums, std::int32_t bias, float factor, const float* scale,
-                                      float* out) {
+                                      float* out, Groups) {
     for (int i = 0; i < 2; ++i) {
       const auto sum = static_cast<float>(sums[2 * i] + sums[2 * i + 1] - bias);
       out[i] += sum * (scale == nullptr ? factor : factor * scale[i]);

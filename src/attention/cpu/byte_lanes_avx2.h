@@ -36,6 +36,9 @@ struct Avx2 : WordPacking {
   static KVANT_INLINE Bytes load(const void* from) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(from));
   }
+  struct Groups {};
+  static KVANT_INLINE Groups first_groups(int) { return {}; }
+  static KVANT_INLINE Bytes load_groups(const void* from, Groups) { return load(from); }
   template <int N>
   static KVANT_INLINE Bytes shift_right(Bytes x) {
     return _mm256_srli_epi32(x, N);
@@ -149,9 +152,8 @@ struct Avx2 : WordPacking {
   static KVANT_INLINE void store_lanes(const Ints& sums, std::int32_t* out) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), sums);
   }
-  template <bool Half>
   static KVANT_INLINE void add_octets(const Ints& sums, std::int32_t bias, float factor, const float* scale,
-                                      float* out) {
+                                      float* out, Groups) {
     const __m256i pairs = _mm256_add_epi32(sums, _mm256_srli_epi64(sums, 32));
     const __m256i packed = _mm256_permutevar8x32_epi32(pairs, _mm256_setr_epi32(0, 2, 4, 6, 0, 0, 0, 0));
     const __m128 values =

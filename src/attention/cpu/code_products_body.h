@@ -79,9 +79,8 @@ constexpr int positions_at_once() {
   return kFit >= kPositions ? kPositions : kFit >= 4 ? (kPositions < 4 ? kPositions : 4) : kFit >= 2 ? 2 : 1;
 }
 
-// What a register of groups holds: groups that share weights, groups of two weights each in its half, or only
-// half as many groups.
-enum class Filling { one, two, half };
+// What a register of groups holds: groups that share weights, or groups of two weights, each in its half.
+enum class Filling { one, two };
 
 template <class Isa, Filling Fill>
 KVANT_INLINE typename Isa::Weights load_weights(const kvant::cpu::ByteWeights* lower,
@@ -93,16 +92,13 @@ KVANT_INLINE typename Isa::Weights load_weights(const kvant::cpu::ByteWeights* l
   }
 }
 
-// Mix: lanes are groups of channels, 8 tokens each.
+// Mix: lanes are groups of channels, 8 tokens each; n_groups of them.
 template <class Isa, class Kind, int H, bool Small, int First, int N, Filling Fill>
-KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kind, int group) {
+KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kind, int group, int n_groups) {
   using Bytes = typename Isa::Bytes;
   constexpr int P = Kind::kPlanes;
   const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(task.page.groups) * 8;
-  const auto load = [](const std::uint8_t* from) __attribute__((always_inline)) {
-    if constexpr (Fill == Filling::half) return Isa::load_half(from);
-    return Isa::load(from);
-  };
+  const typename Isa::Groups groups = Isa::first_groups(n_groups);
   // Indexed by constants alone, sums stay in registers: GCC keeps a copy in memory otherwise.
   typename Isa::Ints sums[N][H];
   unroll<N * H>([&](auto i) __attribute__((always_inline)) {
@@ -119,7 +115,7 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
     if (First == 0 && group == 0) ask_for(task.next, o, 1, task.n_octets);
     const std::uint8_t* plane = task.page.codes + octet * P * row;
     Bytes planes[P];
-    for (int p = 0; p < P; ++p) planes[p] = load(plane + p * row + group * 8);
+    for (int p = 0; p < P; ++p) planes[p] = Isa::load_groups(plane + p * row + group * 8, groups);
     Bytes before = planes[0];
     if constexpr (Kind::kNeedsBefore) {
       before = Isa::from_octet_before(planes[P - 1], plane + (P - 1) * row + group_before * 8);
@@ -142,27 +138,32 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
       });
     });
   }
+  // Once for all: as many copies as there are sums would be most of the kernel.
+  typename Isa::Ints done[N * H];
   unroll<N * H>([&](auto i) __attribute__((always_inline)) {
-    constexpr int kPosition = decltype(i)::value / H, kHead = decltype(i)::value % H;
-    const int at = (First + kPosition) * task.page.groups + group;
-    const float* scale = task.channel_scale == nullptr ? nullptr : task.channel_scale + at;
-    const auto& sum = sums[kPosition][kHead];
-    float* out = task.out[kHead] + at;
-    if constexpr (Fill == Filling::two) {
-      Isa::add_halves(sum, lower[kHead]->unit, upper[kHead]->unit, scale, out);
-    } else {
-      Isa::template add_octets<Fill == Filling::half>(sum, Kind::kBias * lower[kHead]->sum,
-                                                      lower[kHead]->unit, scale, out);
-    }
+    done[decltype(i)::value] = sums[decltype(i)::value / H][decltype(i)::value % H];
   });
+#pragma GCC unroll 1
+  for (int i = 0; i < N * H; ++i) {
+    const int head = i % H;
+    const int at = (First + i / H) * task.page.groups + group;
+    const float* scale = task.channel_scale == nullptr ? nullptr : task.channel_scale + at;
+    float* out = task.out[head] + at;
+    if constexpr (Fill == Filling::two) {
+      Isa::add_halves(done[i], lower[head]->unit, upper[head]->unit, scale, out);
+    } else {
+      Isa::add_octets(done[i], Kind::kBias * lower[head]->sum, lower[head]->unit, scale, out, groups);
+    }
+  }
 }
 
 // All positions of a register of groups.
 template <class Isa, class Kind, int H, bool Small, Filling Fill>
-KVANT_INLINE void mix_groups(const kvant::cpu::MixTask& task, const Kind& kind, int group) {
+KVANT_INLINE void mix_groups(const kvant::cpu::MixTask& task, const Kind& kind, int group, int n_groups) {
   constexpr int kAtOnce = positions_at_once<Isa, Kind, H, Small>();
   unroll<Kind::kPositions / kAtOnce>([&](auto i) __attribute__((always_inline)) {
-    mix_positions<Isa, Kind, H, Small, decltype(i)::value * kAtOnce, kAtOnce, Fill>(task, kind, group);
+    mix_positions<Isa, Kind, H, Small, decltype(i)::value * kAtOnce, kAtOnce, Fill>(task, kind, group,
+                                                                                    n_groups);
   });
 }
 
@@ -174,17 +175,15 @@ void mix_heads(const kvant::cpu::MixTask& task) {
   for (int group = 0; group < task.page.groups;) {
     const bool fills = task.page.groups - group >= kGroups;
     const bool shares = task.weight_groups - group % task.weight_groups >= kGroups;
-    if (!kHalves || (fills && shares)) {
-      mix_groups<Isa, Kind, H, Small, Filling::one>(task, kind, group);
-      group += kGroups;
-    } else if constexpr (kHalves) {
-      if (Kind::kBias == 0 && fills) {
-        if constexpr (Kind::kBias == 0) mix_groups<Isa, Kind, H, Small, Filling::two>(task, kind, group);
+    if constexpr (kHalves && Kind::kBias == 0) {
+      if (fills && !shares) {
+        mix_groups<Isa, Kind, H, Small, Filling::two>(task, kind, group, kGroups);
         group += kGroups;
-      } else {
-        mix_groups<Isa, Kind, H, Small, Filling::half>(task, kind, group);
-        group += kGroups / 2;
+        continue;
       }
     }
+    const int n_groups = !kHalves || (fills && shares) ? kGroups : kGroups / 2;
+    mix_groups<Isa, Kind, H, Small, Filling::one>(task, kind, group, n_groups);
+    group += n_groups;
   }
 }
