@@ -70,4 +70,8 @@ SchedulerStatus ServeLoop::status() {
   return status;
 }
 
+bool ServeLoop::ask(const std::function<void(Scheduler&)>& question) {
+  return between_steps([&] { question(*scheduler_); });
+}
+
 }  // namespace kvant
