@@ -1,4 +1,5 @@
 // kvant run --session: what a file holds is gone on with, or refused in one sentence.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/testing/program.h"
@@ -68,7 +69,9 @@ TEST_F(RunSession, WhatDoesNotFitIsRefusedInASentence) {
   write("a.session", file);
   TinyModelWriter(TinyModel{.seed = 2}).write(path("model.gguf"));
   refused("-p de --kv kvant-3bit", "of another model");
-  refused("-p de --session no/folder/a.session", "no/folder");
+  const Outcome nowhere = run("run -m model.gguf -t 1 -p de --session no/folder/a.session");
+  EXPECT_EQ(nowhere.code, 2);
+  EXPECT_NE(nowhere.err.find("no/folder"), std::string::npos) << nowhere.err;
 }
 
 }  // namespace

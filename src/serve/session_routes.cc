@@ -2,7 +2,9 @@
 
 #include <httplib.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <variant>
 
 #include "base/json_reader.h"
 #include "serve/http_reply.h"

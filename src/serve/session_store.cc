@@ -291,11 +291,15 @@ bool SessionStore::leave_to_disk(const std::string& name, Session& session) {
     } else {
       fmt::print(stderr, "kvant: warning: the session '{}' is lost: {}\n", name, written.error().message);
       session.saved_version = ++session.version;  // what its file holds, if there is one
-      session.is_known = false;
     }
   }
   cache_.free(*session.sequence);
   session.sequence.reset();
+  if (!session.is_running) {
+    session.tokens = {};
+    session.text = {};
+    session.is_known = false;
+  }
   return true;
 }
 

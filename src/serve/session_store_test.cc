@@ -261,22 +261,24 @@ TEST_F(Sessions, ADamagedFileIsNeverUsed) {
   EXPECT_FALSE(sessions().status("chat")->in_memory);
 }
 
-// Many sessions of 1000 tokens in memory for some of them.
+// Sessions of 1900 tokens in a memory that holds some of them.
 TEST_F(Sessions, TheLeastRecentlyUsedGoToTheDisk) {
-  start(/*memory=*/5 << 20);
+  constexpr int kMemory = 17 << 18;  // 4.25 MiB
+  constexpr int kSessions = 44;
+  start(kMemory);
   std::vector<Tokens> next;
-  for (int i = 0; i < 36; ++i) next.push_back(begin("s" + std::string(i + 1, 'x'), 1900));
-  EXPECT_LT(scheduler_->status().sessions, 36);
+  for (int i = 0; i < kSessions; ++i) next.push_back(begin("s" + std::string(i + 1, 'x'), 1900));
+  EXPECT_LT(scheduler_->status().sessions, kSessions);
   EXPECT_GT(scheduler_->status().sessions, 0);
   EXPECT_FALSE(sessions().status("sx")->in_memory);
   EXPECT_TRUE(sessions().status("sx")->is_saved);
-  EXPECT_EQ(sessions().list().size(), 36U);
-  for (int i = 0; i < 36; ++i) {
+  EXPECT_EQ(sessions().list().size(), std::size_t{kSessions});
+  for (int i = 0; i < kSessions; ++i) {
     const Reply reply = ask(request("s" + std::string(i + 1, 'x'), next[i]));
     EXPECT_FALSE(reply.failure);
     EXPECT_EQ(reply.cached, 1909) << i;
   }
-  EXPECT_LE(scheduler_->status().cache_bytes, 5 << 20);
+  EXPECT_LE(scheduler_->status().cache_bytes, kMemory);
 }
 
 // A limit on file sizes stands for a full disk.

@@ -1,5 +1,6 @@
 #include "session/session_layout.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
