@@ -267,6 +267,7 @@ TEST_F(Sessions, TheLeastRecentlyUsedGoToTheDisk) {
   constexpr int kSessions = 44;
   start(kMemory);
   std::vector<Tokens> next;
+  next.reserve(kSessions);
   for (int i = 0; i < kSessions; ++i) next.push_back(begin("s" + std::string(i + 1, 'x'), 1900));
   EXPECT_LT(scheduler_->status().sessions, kSessions);
   EXPECT_GT(scheduler_->status().sessions, 0);
