@@ -15,6 +15,7 @@ TEXT = str(ROOT / "data/sample/canals.txt")
 RUNS = (  # after the model; small, but with every kind of row
     ("info", "--kv", "kivi-2bit", "-c", "512"),
     ("run", "-p", "Say hello.", "-n", "4", "--kv", "q4_0-h", "--guard", "1/1"),
+    ("run", "-p", "Say hello.", "-n", "4", "--session", "SESSION"),
     ("eval", "-f", TEXT, "-c", "128", "--chunks", "1", "--kv", "vquant-k4v2"),
     ("eval", "-f", TEXT, "-c", "256", "--chunks", "1", "--layers", "--kv", "vquant-k4v2,skip=1e-6"),
     ("bench", "-d", "128", "-p", "8", "-n", "2", "-r", "1", "--kv", "q4_0-h"),
@@ -36,6 +37,7 @@ def keys(value):
 def document(program, words):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "result.json"
+        words = [str(pathlib.Path(folder) / "a.session") if word == "SESSION" else word for word in words]
         subprocess.run([program, *words, "-t", "2", "--json", str(path)], check=True, stdout=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL)
         return json.loads(path.read_text(encoding="utf-8"))

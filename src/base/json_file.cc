@@ -31,26 +31,48 @@ Kind kind_of(const std::string& path) {
   return S_ISDIR(info.st_mode) ? Kind::directory : Kind::special;
 }
 
+using Parts = std::vector<std::span<const std::byte>>;
+
 // Writes everything, or returns the errno.
-int write_all(int file, const std::string& text) {
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t n = write(file, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return errno;
-    done += static_cast<std::size_t>(n);
+int write_all(int file, const Parts& parts) {
+  for (std::span<const std::byte> left : parts) {
+    while (!left.empty()) {
+      const ssize_t n = write(file, left.data(), left.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return errno;
+      left = left.subspan(static_cast<std::size_t>(n));
+    }
   }
   return 0;
 }
 
 std::string temporary_name(const std::string& target) {
-  return target + "." + std::to_string(getpid()) + ".tmp";
+  return target + "." + std::to_string(getpid()) + kTemporaryEnding;
 }
 
-Status write_directly(const std::string& path, const std::string& text) {
+// A file of this process's number that is there already was left by one that is gone.
+int open_new(const std::string& path, mode_t mode) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+  const int file = open(path.c_str(), kFlags, mode);
+  if (file >= 0 || errno != EEXIST || unlink(path.c_str()) != 0) return file;
+  return open(path.c_str(), kFlags, mode);
+}
+
+// Has the names in a file's folder written to the disk. Returns the errno; 0 where a folder can't be (some
+// file systems).
+int sync_folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const int file = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) return 0;
+  const int code = fsync(file) == 0 || errno == EINVAL ? 0 : errno;
+  close(file);
+  return code;
+}
+
+Status write_directly(const std::string& path, const Parts& parts) {
   const int file = open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (file < 0) return write_error(path, errno);
-  const int code = write_all(file, text);
+  const int code = write_all(file, parts);
   close(file);
   if (code != 0) return write_error(path, code);
   return {};
@@ -72,7 +94,7 @@ Status check_writable(const std::string& path) {
       break;
   }
   const std::string temporary = temporary_name(target);
-  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const int file = open_new(temporary, 0666);
   if (file < 0) return write_error(path, errno);
   close(file);
   unlink(temporary.c_str());
@@ -80,17 +102,22 @@ Status check_writable(const std::string& path) {
 }
 
 Status write_whole_file(const std::string& path, const std::string& text) {
+  return write_whole_file(path, {std::as_bytes(std::span(text))});
+}
+
+Status write_whole_file(const std::string& path, const Parts& parts, mode_t mode) {
   const std::string target = followed(path);
-  if (kind_of(target) == Kind::special) return write_directly(target, text);
+  if (kind_of(target) == Kind::special) return write_directly(target, parts);
   const std::string temporary = temporary_name(target);
-  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const int file = open_new(temporary, mode);
   if (file < 0) return write_error(path, errno);
-  int code = write_all(file, text);
+  int code = write_all(file, parts);
   if (code == 0 && fsync(file) != 0) code = errno;
   if (close(file) != 0 && code == 0) code = errno;
   if (code == 0 && rename(temporary.c_str(), target.c_str()) != 0) code = errno;
+  if (code != 0) unlink(temporary.c_str());
+  if (code == 0) code = sync_folder_of(target);
   if (code == 0) return {};
-  unlink(temporary.c_str());
   return write_error(path, code);
 }
 

@@ -86,6 +86,22 @@ TEST_F(JsonFile, AWriteThatStopsHalfWayLeavesTheOldFile) {
   EXPECT_EQ(files(), 1);
 }
 
+// Numbers of processes come again, after a restart of a container at once.
+TEST_F(JsonFile, WhatAKilledProcessHasLeftIsNotInTheWay) {
+  std::ofstream(path(("a." + std::to_string(getpid()) + kTemporaryEnding).c_str())) << "half a fi";
+  ASSERT_TRUE(write_whole_file(path("a"), "whole").ok());
+  EXPECT_EQ(read(path("a")), "whole");
+  EXPECT_EQ(files(), 1);
+}
+
+TEST_F(JsonFile, WritesPartsOneAfterAnother) {
+  const std::string a = "one, ", b, c = "two";
+  const auto bytes = [](const std::string& text) { return std::as_bytes(std::span(text)); };
+  ASSERT_TRUE(write_whole_file(path("a"), {bytes(a), bytes(b), bytes(c)}, 0600).ok());
+  EXPECT_EQ(read(path("a")), "one, two");
+  EXPECT_EQ(fs::status(path("a")).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
 TEST_F(JsonFile, CheckWritableLeavesNothingBehind) {
   EXPECT_TRUE(check_writable(path("later.json")).ok());
   EXPECT_EQ(files(), 0);

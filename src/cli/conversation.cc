@@ -4,6 +4,7 @@
 
 #include "base/progress.h"
 #include "generate/prompt_steps.h"
+#include "model/tokenizer.h"
 
 namespace kvant {
 namespace {
@@ -32,10 +33,13 @@ Status Conversation::step(std::span<const std::int32_t> tokens, bool is_prompt, 
   const int n = static_cast<int>(tokens.size());
   const EngineInput input{sequence_, tokens, is_prompt, want_logits ? n - 1 : n};
   const MatrixView<float> logits(logits_.data(), want_logits ? 1 : 0, session_.engine().n_vocab());
-  return session_.engine().step(cache_, backend_, {&input, 1}, logits);
+  KVANT_RETURN_IF_ERROR(session_.engine().step(cache_, backend_, {&input, 1}, logits));
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  return {};
 }
 
-Status Conversation::read(std::span<const std::int32_t> tokens, const std::atomic<bool>& interrupted) {
+Status Conversation::read(std::span<const std::int32_t> tokens, const std::string& text,
+                          const std::atomic<bool>& interrupted) {
   const int n = static_cast<int>(tokens.size());
   if (length() + n >= context_) {
     return error(
@@ -54,6 +58,7 @@ Status Conversation::read(std::span<const std::int32_t> tokens, const std::atomi
     first += count;
   }
   figures_.prompt_seconds += seconds_since(start);
+  text_ += text;
   return {};
 }
 
@@ -82,6 +87,7 @@ Result<AnswerEnd> Conversation::generate(int n, const std::atomic<bool>& interru
     }
     const std::int32_t token = generation.token();
     KVANT_RETURN_IF_ERROR(step({&token, 1}, /*is_prompt=*/false, /*want_logits=*/true));
+    text_ += session_.engine().tokenizer().piece(token);
   }
   if (generation.end() == GenerationEnd::none) show(generation.cut_off());
   figures_.decode_seconds += seconds_since(start);
@@ -91,6 +97,28 @@ Result<AnswerEnd> Conversation::generate(int n, const std::atomic<bool>& interru
 void Conversation::restart() {
   cache_.free(sequence_);
   sequence_ = cache_.add();
+  tokens_.clear();
+  text_.clear();
+}
+
+Status Conversation::restore(const SessionFile& file) {
+  auto tokens = file.tokens();
+  if (!tokens.ok()) return tokens.error();
+  auto text = file.text();
+  if (!text.ok()) return text.error();
+  const auto sequence = import_session(cache_, file);
+  if (!sequence.ok()) return sequence.error();
+  cache_.free(sequence_);
+  sequence_ = *sequence;
+  tokens_ = std::move(*tokens);
+  text_ = std::move(*text);
+  return {};
+}
+
+Status Conversation::save(const std::string& path, const SessionIdentity& identity) const {
+  auto sequence = cache_.export_sequence(sequence_);
+  if (!sequence.ok()) return sequence.error();
+  return write_session(path, identity, {tokens_, text_, std::move(*sequence)});
 }
 
 }  // namespace kvant

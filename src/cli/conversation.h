@@ -9,6 +9,7 @@
 
 #include "cli/session.h"
 #include "generate/generation.h"
+#include "session/session_file.h"
 
 namespace kvant {
 
@@ -29,14 +30,22 @@ class Conversation {
   Conversation(const Session& session, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
                std::unique_ptr<Sampler> sampler, int context);
 
-  // Reads tokens, with a progress bar when they are many. An error when they don't fit into the context.
-  Status read(std::span<const std::int32_t> tokens, const std::atomic<bool>& interrupted);
+  // Reads tokens, with a progress bar when they are many. text: theirs. An error when they don't fit into the
+  // context.
+  Status read(std::span<const std::int32_t> tokens, const std::string& text,
+              const std::atomic<bool>& interrupted);
   // Generates up to n tokens (-1: no limit) after what was read and hands text to `print` as soon as it is
   // whole UTF-8 characters. Requires that read() succeeded just before and was not interrupted.
   Result<AnswerEnd> generate(int n, const std::atomic<bool>& interrupted,
                              const std::function<void(const std::string&)>& print);
   // Forgets everything but the figures.
   void restart();
+
+  // Takes the place of what is held. An error: what is wrong with the file; out of memory. Nothing has
+  // changed then.
+  Status restore(const SessionFile& file);
+  // Writes what is held. Requires that read() was not interrupted. Errors: see write_session.
+  Status save(const std::string& path, const SessionIdentity& identity) const;
 
   int length() const { return cache_.length(sequence_); }
   CacheBytes bytes() const { return cache_.bytes(sequence_); }
@@ -51,7 +60,9 @@ class Conversation {
   std::unique_ptr<Sampler> sampler_;
   int context_;
   SequenceId sequence_;
-  std::vector<float> logits_;  // [n_vocab], of the newest token
+  std::vector<std::int32_t> tokens_;  // that it holds
+  std::string text_;                  // theirs
+  std::vector<float> logits_;         // [n_vocab], of the newest token
   ConversationFigures figures_;
 };
 

@@ -2,9 +2,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -17,6 +19,7 @@
 #include "eval/cache_size.h"
 #include "eval/guard_report.h"
 #include "eval/report_json.h"
+#include "generate/chat_turn.h"
 #include "model/tokenizer.h"
 #include "model/utf8.h"
 
@@ -26,6 +29,7 @@ namespace {
 struct RunOptions {
   ModelOptions common;
   std::string prompt, file, system, guard;
+  std::string session;  // file; empty: none
   int n = -1;
   int context = 0;
   bool chat = false;
@@ -57,6 +61,18 @@ double nominal_bits(const Plan& plan) {
   return sum / (2.0 * static_cast<double>(plan.heads.size()));
 }
 
+// A text as the model reads it.
+struct Prompt {
+  std::string text;
+  std::vector<std::int32_t> tokens;
+};
+
+Result<Prompt> encoded(const Tokenizer& tokenizer, std::string text, bool add_special, bool parse_special) {
+  auto tokens = tokenizer.encode(text, add_special, parse_special);
+  if (!tokens.ok()) return tokens.error();
+  return Prompt{std::move(text), std::move(*tokens)};
+}
+
 class Run {
  public:
   // guard_every: of GuardSettings; 0: no guard.
@@ -71,10 +87,14 @@ class Run {
   Status chat();
   Status single();
   Result<std::string> prompt_text() const;
-  Result<std::vector<std::int32_t>> prompt_tokens() const;
-  Status read_and_generate(std::span<const std::int32_t> tokens);
+  Result<Prompt> prompt() const;
+  Status read_and_generate(const Prompt& prompt);
   void warn_of_divergence();
-  Result<std::vector<std::int32_t>> turn_tokens(bool& restart);
+  Result<Prompt> turn(bool& restart);
+  Status open_session();
+  Status restore_session();
+  Status save_session() const;
+  bool goes_on() const { return restored_tokens_ > 0; }
 
   const RunOptions& options_;
   Session session_;
@@ -85,8 +105,10 @@ class Run {
   int context_ = 0;
   std::unique_ptr<Conversation> conversation_;
   std::vector<ChatMessage> messages_;
-  std::string seen_;       // the text of the chat that the cache holds
+  std::string seen_;       // the text of the chat that the cache holds, if it began here
   std::string generated_;  // the newest
+  SessionIdentity identity_;
+  int restored_tokens_ = 0;  // of the session's file, when it was opened
 };
 
 Result<std::string> Run::prompt_text() const {
@@ -95,25 +117,63 @@ Result<std::string> Run::prompt_text() const {
   return options_.prompt;
 }
 
-// The prompt as the model expects it: inside its chat template, if it has one.
-Result<std::vector<std::int32_t>> Run::prompt_tokens() const {
+// The prompt as the model expects it: inside its chat template, if it has one. After a session's text,
+// another turn, or with --raw just what comes next.
+Result<Prompt> Run::prompt() const {
   auto text = prompt_text();
   if (!text.ok()) return text.error();
   const Tokenizer& tokenizer = session_.engine().tokenizer();
-  if (options_.raw) return tokenizer.encode(*text, /*add_special=*/true, /*parse_special=*/false);
+  if (options_.raw) return encoded(tokenizer, *text, /*add_special=*/!goes_on(), /*parse_special=*/false);
+  if (goes_on()) {
+    auto turn = next_turn(tokenizer, *text);
+    if (!turn.ok()) return turn.error();
+    return encoded(tokenizer, *turn, /*add_special=*/false, /*parse_special=*/true);
+  }
   KVANT_RETURN_IF_ERROR(check_utf8("the system message", options_.system));
   std::vector<ChatMessage> messages;
   if (!options_.system.empty()) messages.push_back({"system", options_.system});
   messages.push_back({"user", *text});
   const auto templated = tokenizer.chat_prompt(messages);
-  if (!templated.ok()) return tokenizer.encode(*text, /*add_special=*/true, /*parse_special=*/false);
-  return tokenizer.encode(*templated, /*add_special=*/true, /*parse_special=*/true);
+  if (!templated.ok()) return encoded(tokenizer, *text, /*add_special=*/true, /*parse_special=*/false);
+  return encoded(tokenizer, *templated, /*add_special=*/true, /*parse_special=*/true);
 }
 
-// Settles the context, checks the memory for it, and makes the conversation.
+// --- the session's file ---
+
+// Whether there is one that can be gone on with.
+Status Run::open_session() {
+  const Engine& engine = session_.engine();
+  identity_ = session_identity(*plan_, engine.fingerprint(), engine.description());
+  std::error_code failure;
+  if (!std::filesystem::exists(options_.session, failure)) return check_writable(options_.session);
+  const auto file = SessionFile::open(options_.session, identity_);
+  if (!file.ok()) return file.error();
+  restored_tokens_ = file->n_tokens();
+  if (goes_on() && !options_.system.empty())
+    return error("--system comes too late: the session '{}' has begun already", options_.session);
+  return check_writable(options_.session);
+}
+
+Status Run::restore_session() {
+  const auto start = std::chrono::steady_clock::now();
+  const auto file = SessionFile::open(options_.session, identity_);
+  if (!file.ok()) return file.error();
+  KVANT_RETURN_IF_ERROR(conversation_->restore(*file));
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  fmt::print(stderr, "session '{}': {} tokens were reused, none read again; {} in {:.3f} s\n",
+             options_.session, conversation_->length(),
+             readable_bytes(static_cast<double>(file->file_bytes())), seconds.count());
+  return {};
+}
+
+Status Run::save_session() const {
+  return options_.session.empty() ? Status() : conversation_->save(options_.session, identity_);
+}
+
+// Settles the context, checks the memory for it, and makes the conversation or restores it.
 Status Run::check_context(int prompt_tokens) {
   const Geometry& geometry = session_.engine().geometry();
-  const std::int64_t wanted = std::int64_t{prompt_tokens} + std::max(options_.n, 1) + 1;
+  const std::int64_t wanted = std::int64_t{restored_tokens_} + prompt_tokens + std::max(options_.n, 1) + 1;
   if (wanted > INT32_MAX) return error("{} tokens are more than a sequence can have", wanted);
   context_ =
       options_.context > 0 ? options_.context : std::max(geometry.trained_context, static_cast<int>(wanted));
@@ -128,12 +188,12 @@ Status Run::check_context(int prompt_tokens) {
   AttentionBackend& backend = guard_ ? *guard_ : session_.backend();
   conversation_ =
       std::make_unique<Conversation>(session_, backend, plan_, std::move(sampler).value(), context_);
-  return {};
+  return goes_on() ? restore_session() : Status();
 }
 
-Status Run::read_and_generate(std::span<const std::int32_t> tokens) {
+Status Run::read_and_generate(const Prompt& prompt) {
   generated_.clear();
-  KVANT_RETURN_IF_ERROR(conversation_->read(tokens, interrupted));
+  KVANT_RETURN_IF_ERROR(conversation_->read(prompt.tokens, prompt.text, interrupted));
   if (interrupted) return {};
   const auto end = conversation_->generate(options_.n, interrupted, [&](const std::string& text) {
     generated_ += text;
@@ -156,24 +216,31 @@ void Run::warn_of_divergence() {
 }
 
 Status Run::single() {
-  const auto tokens = prompt_tokens();
-  if (!tokens.ok()) return tokens.error();
-  if (tokens->empty()) return error("the prompt is empty: give text with -p or a file with -f");
-  KVANT_RETURN_IF_ERROR(check_context(static_cast<int>(tokens->size())));
-  return read_and_generate(*tokens);
+  const auto asked = prompt();
+  if (!asked.ok()) return asked.error();
+  if (asked->tokens.empty()) return error("the prompt is empty: give text with -p or a file with -f");
+  KVANT_RETURN_IF_ERROR(check_context(static_cast<int>(asked->tokens.size())));
+  KVANT_RETURN_IF_ERROR(read_and_generate(*asked));
+  if (interrupted && generated_.empty()) return {};  // the prompt may have been read in part only
+  return save_session();
 }
 
-// The tokens that bring the cache from what it has seen to the start of the next turn's generation. restart:
-// the template does not go on from there, so the cache must start again.
-Result<std::vector<std::int32_t>> Run::turn_tokens(bool& restart) {
+// What brings the cache from what it has seen to the start of the next turn's generation. restart: the
+// template does not go on from there, so the cache must start again.
+Result<Prompt> Run::turn(bool& restart) {
   const Tokenizer& tokenizer = session_.engine().tokenizer();
+  if (goes_on()) {
+    const auto text = next_turn(tokenizer, messages_.back().text);
+    if (!text.ok()) return text.error();
+    return encoded(tokenizer, *text, /*add_special=*/false, /*parse_special=*/true);
+  }
   auto text = tokenizer.chat_prompt(messages_);
   if (!text.ok()) return text.error();
   restart = seen_.empty() || !text->starts_with(seen_);
-  auto tokens = tokenizer.encode(restart ? *text : text->substr(seen_.size()), /*add_special=*/restart,
-                                 /*parse_special=*/true);
+  auto turn = encoded(tokenizer, restart ? *text : text->substr(seen_.size()), /*add_special=*/restart,
+                      /*parse_special=*/true);
   seen_ = std::move(text).value();
-  return tokens;
+  return turn;
 }
 
 Status Run::chat() {
@@ -190,11 +257,17 @@ Status Run::chat() {
     messages_.push_back({"user", line});
     line.clear();
     bool restart = false;
-    const auto tokens = turn_tokens(restart);
-    if (!tokens.ok()) return tokens.error();
+    const auto asked = turn(restart);
+    if (!asked.ok()) return asked.error();
     if (restart) conversation_->restart();
-    KVANT_RETURN_IF_ERROR(read_and_generate(*tokens));
-    if (interrupted && generated_.empty()) seen_.clear();  // the prompt was read in part only
+    KVANT_RETURN_IF_ERROR(read_and_generate(*asked));
+    if (!interrupted || !generated_.empty()) {
+      if (const Status saved = save_session(); !saved.ok()) warn(saved.error().message);
+    } else if (goes_on()) {
+      KVANT_RETURN_IF_ERROR(restore_session());  // the prompt was read in part only
+    } else {
+      seen_.clear();
+    }
     interrupted = false;
     messages_.push_back({"assistant", generated_});
     if (!seen_.empty()) seen_ += generated_;
@@ -209,6 +282,7 @@ Status Run::start() {
   auto plan = session_.plan(*recipe);
   if (!plan.ok()) return plan.error();
   plan_ = *plan;
+  if (!options_.session.empty()) KVANT_RETURN_IF_ERROR(open_session());
   watch_interrupts();
   return options_.chat ? chat() : single();
 }
@@ -262,6 +336,7 @@ Status Run::finish() {
       {"constant_bits", constants.bits},
       {"answer", generated_},
       {"plan", plan_to_json(report)}};
+  if (!options_.session.empty()) json["session_tokens"] = restored_tokens_;
   if (guard_) json["guard"] = guard_to_json(guard_->report(), label(plan_->recipe));
   return write_whole_file(options_.common.json,
                           json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
@@ -274,6 +349,11 @@ Status run(const RunOptions& options) {
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
   const auto guard_every = parse_guard(options.guard);
   if (!guard_every.ok()) return guard_every.error();
+  if (*guard_every > 0 && !options.session.empty()) {
+    return error(
+        "--guard compares with the unquantized rows of all tokens, which a --session doesn't have: leave "
+        "one of them out");
+  }
   auto session = Session::open(options.common, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
   Run run(options, std::move(session).value(), *guard_every);
@@ -303,6 +383,10 @@ Command add_run_command(CLI::App& program) {
           "max tokens of prompt and generation (default: what the model was trained for, or what is needed)")
       ->check(CLI::Range(1, 1 << 30));
   add_guard_option(*command, options->guard);
+  command->add_option(
+      "--session", options->session,
+      "go on with what this file holds, without reading it again, and keep all in it; made where "
+      "there is none");
   command->add_option("--temp", options->sampling.temperature, "temperature; 0: always the most likely token")
       ->capture_default_str();
   command->add_option("--top-k", options->sampling.top_k, "sample from the k most likely; 0: all")

@@ -33,6 +33,7 @@ struct ServeOptions {
   ModelOptions common;
   HttpOptions http;
   std::string memory;
+  std::string sessions;  // folder; empty: none are kept
   int context = 0;
   int parallel = 8;
   int queue = 64;
@@ -121,7 +122,15 @@ Status serve(const ServeOptions& options) {
                               .prompt_step = options.prompt_step,
                               .memory = *memory};
   scheduling.sequence_bytes = [plan = *plan](int n_tokens) { return largest_cache_bytes(*plan, n_tokens); };
-  auto scheduler = Scheduler::make(engine, session->backend(), *plan, scheduling);
+  std::shared_ptr<const SessionFolder> folder;
+  if (!options.sessions.empty()) {
+    auto opened = SessionFolder::open(options.sessions,
+                                      session_identity(**plan, engine.fingerprint(), engine.description()));
+    if (!opened.ok()) return opened.error();
+    folder = std::move(*opened);
+    fmt::print(stderr, "kvant: {} sessions in '{}'\n", folder->names().size(), options.sessions);
+  }
+  auto scheduler = Scheduler::make(engine, session->backend(), *plan, scheduling, folder);
   if (!scheduler.ok()) return scheduler.error();
 
   ServeLoop loop(std::move(scheduler).value());
@@ -175,6 +184,8 @@ Command add_serve_command(CLI::App& program) {
       "--memory", options->memory,
       "bytes of KV cache, such as 2GiB, for running answers and for prompts that may come again "
       "(default: half of what is free)");
+  command->add_option("--sessions", options->sessions,
+                      "folder that keeps sessions: conversations that requests name to go on with them");
   return {command, [options] {
             const Status chosen = choose_model(options->common);
             return chosen.ok() ? serve(*options) : chosen;

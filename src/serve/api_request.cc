@@ -7,6 +7,7 @@
 
 #include "serve/chat_messages.h"
 #include "serve/json_fields.h"
+#include "serve/session_folder.h"
 
 namespace kvant {
 namespace {
@@ -14,7 +15,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMaxAnswers = 128;
-constexpr std::size_t kMaxStops = 16;
 constexpr int kMaxAlternatives = 20;
 constexpr double kHottest = 100;
 
@@ -71,6 +71,10 @@ GenerationRequest read_common(JsonFields& fields, ApiRequest& request) {
   common.generation.max_tokens = read_max_tokens(fields);
   common.generation.stops = fields.texts("stop", kMaxStops);
   common.client = fields.text("user").value_or("");
+  if (const auto session = fields.text("session")) {
+    if (!is_session_name(*session)) fields.fail("session", kSessionNameRule);
+    common.session = *session;
+  }
   read_stream(fields, request);
   refuse_unsupported(fields);
   return common;
@@ -162,6 +166,8 @@ ParsedRequest parse_chat_request(const Json& body, const Tokenizer& tokenizer, c
   auto tokens = tokenizer.encode(*text, /*add_special=*/true, /*parse_special=*/true);
   if (!tokens.ok()) return ApiError{.message = tokens.error().message, .parameter = "messages"};
   common.prompt = std::move(tokens).value();
+  common.text = *text;
+  common.text_has_special_tokens = true;
   request.prompts.push_back(std::move(common));
   return request;
 }
@@ -177,6 +183,10 @@ ParsedRequest parse_completion_request(const Json& body, const Tokenizer& tokeni
   fields.accept_only("echo", {false}, "the prompt is not repeated");
   fields.accept_only("suffix", {""}, "text is only continued at its end");
   std::vector<std::vector<std::int32_t>> prompts = read_prompts(fields, tokenizer, limits);
+  if (!common.session.empty() && prompts.size() > 1)
+    fields.fail("prompt", "a session goes on with one prompt: ask for the others without it");
+  if (const Json* prompt = fields.value("prompt"); prompt != nullptr && prompt->is_string())
+    common.text = prompt->get<std::string>();
   fields.refuse_others();
   if (fields.error()) return *fields.error();
   for (auto& prompt : prompts) {

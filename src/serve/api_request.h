@@ -14,6 +14,8 @@
 
 namespace kvant {
 
+inline constexpr std::size_t kMaxStops = 16;  // texts that end an answer, of a request
+
 // What an endpoint that generates was asked for.
 struct ApiRequest {
   bool is_chat = false;

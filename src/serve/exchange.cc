@@ -9,6 +9,8 @@ std::variant<std::shared_ptr<Exchange>, ApiError> Exchange::start(ServeLoop& loo
     const std::optional<Refusal> refusal = loop.submit(std::move(prompt), stream);
     if (refusal && refusal->reason == Refusal::Reason::busy)
       return ApiError{.status = 503, .message = refusal->message, .retry_seconds = refusal->retry_seconds};
+    if (refusal && refusal->reason == Refusal::Reason::conflict)
+      return ApiError{.status = 409, .message = refusal->message, .retry_seconds = refusal->retry_seconds};
     if (refusal) return ApiError{.message = refusal->message};
     exchange->streams_.push_back(std::move(stream));
   }

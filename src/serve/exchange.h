@@ -12,6 +12,9 @@
 
 namespace kvant {
 
+// How often a waiting thread looks whether its client is still there.
+inline constexpr std::chrono::milliseconds kPatience{50};
+
 class Exchange {
  public:
   explicit Exchange(int n_answers) : n_answers_(n_answers) {}

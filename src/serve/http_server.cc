@@ -8,10 +8,12 @@
 #include "serve/api_key.h"
 #include "serve/api_response.h"
 #include "serve/exchange.h"
+#include "serve/http_reply.h"
 #include "serve/json_fields.h"
 #include "serve/messages_routes.h"
 #include "serve/metrics_text.h"
 #include "serve/page_routes.h"
+#include "serve/session_routes.h"
 #include "serve/template_route.h"
 
 namespace kvant {
@@ -21,21 +23,8 @@ using Json = nlohmann::ordered_json;
 using httplib::Request;
 using httplib::Response;
 
-// How often a waiting thread looks whether its client is still there.
-constexpr std::chrono::milliseconds kPatience{50};
 constexpr int kIdleSeconds = 5;       // that a connection without a request is kept
 constexpr int kTransferSeconds = 30;  // that reading or writing may stand still
-constexpr const char* kJsonType = "application/json";
-
-void send(Response& response, const Json& json) {
-  response.set_content(response_text(json), kJsonType);
-}
-
-void send(Response& response, const ApiError& error) {
-  response.status = error.status;
-  if (error.retry_seconds > 0) response.set_header("Retry-After", std::to_string(error.retry_seconds));
-  response.set_content(error.body(), kJsonType);
-}
 
 // Of a Host header or an option: without a port.
 bool is_loopback(std::string host) {
@@ -157,6 +146,7 @@ void HttpServer::Routes::add_routes() {
                [this](const Request& request, Response& response) { tokenize(request, response); });
   server_.Post("/detokenize",
                [this](const Request& request, Response& response) { detokenize(request, response); });
+  add_session_routes(server_, loop_);
 }
 
 Result<int> HttpServer::Routes::bind() {

@@ -17,6 +17,8 @@ struct Answer {
   SequenceId sequence = 0;
   std::unique_ptr<Sampler> sampler;
   std::unique_ptr<Generation> generation;
+  std::vector<std::int32_t> tokens;              // that the sequence holds behind the prompt
+  std::size_t shown_bytes = 0;                   // of its text
   std::chrono::steady_clock::time_point newest;  // when its newest token came
 
   bool is_running() const { return generation->end() == GenerationEnd::none; }

@@ -12,8 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMaxStops = 16;
-constexpr double kHottest = 2;
+constexpr double kMaxTemperature = 2;
 
 // --- requests ---
 
@@ -35,7 +34,7 @@ std::string blocks_text(const Json* content, const std::string& where, JsonField
   return text;
 }
 
-ChatMessage read_message(const Json& json, const std::string& where, JsonFields& fields) {
+ChatMessage read_turn(const Json& json, const std::string& where, JsonFields& fields) {
   JsonFields message(json, where);
   const std::string role = message.text("role").value_or("");
   if (role != "user" && role != "assistant")
@@ -56,7 +55,7 @@ std::vector<ChatMessage> read_conversation(JsonFields& fields) {
     return messages;
   }
   for (std::size_t i = 0; i < list->size() && !fields.error(); ++i)
-    messages.push_back(read_message((*list)[i], fmt::format("messages[{}]", i), fields));
+    messages.push_back(read_turn((*list)[i], fmt::format("messages[{}]", i), fields));
   if (!fields.error() && messages.back().role != "user")
     fields.fail("messages", "the last message must be the user's: answers can't be begun for the model");
   return messages;
@@ -67,7 +66,7 @@ GenerationRequest read_options(JsonFields& fields, ApiRequest& request) {
   request.model = fields.text("model").value_or("");
   request.stream = fields.boolean("stream").value_or(false);
   SamplerOptions& sampling = options.sampling;
-  sampling.temperature = static_cast<float>(fields.number("temperature", 0, kHottest).value_or(1));
+  sampling.temperature = static_cast<float>(fields.number("temperature", 0, kMaxTemperature).value_or(1));
   sampling.top_p = static_cast<float>(fields.number("top_p", 0, 1).value_or(1));
   sampling.top_k = static_cast<int>(fields.integer("top_k", 0, INT32_MAX).value_or(0));
   sampling.min_p = 0;

@@ -5,6 +5,7 @@
 #include "base/json_reader.h"
 #include "serve/api_response.h"
 #include "serve/exchange.h"
+#include "serve/http_reply.h"
 #include "serve/messages_api.h"
 
 namespace kvant {
@@ -13,11 +14,7 @@ namespace {
 using httplib::Request;
 using httplib::Response;
 
-// How often a waiting thread looks whether its client is still there.
-constexpr std::chrono::milliseconds kPatience{50};
-constexpr const char* kJsonType = "application/json";
-
-void send(Response& response, const ApiError& error) {
+void refuse(Response& response, const ApiError& error) {
   response.status = error.status;
   if (error.retry_seconds > 0) response.set_header("Retry-After", std::to_string(error.retry_seconds));
   response.set_content(messages_error(error), kJsonType);
@@ -32,7 +29,7 @@ void answer(const Request& request, Response& response, Exchange& exchange, Mess
     if (next == AnswerStream::Next::part) whole.add(part);
     if (next == AnswerStream::Next::nothing_yet && request.is_connection_closed()) return;
   }
-  if (const auto failure = exchange.failure()) return send(response, *failure);
+  if (const auto failure = exchange.failure()) return refuse(response, *failure);
   response.set_content(response_text(whole.whole(exchange.usage())), kJsonType);
 }
 
@@ -72,21 +69,21 @@ void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenize
                         const ServerInfo& info) {
   server.Post("/v1/messages", [&](const Request& request, Response& response) {
     const auto body = parse_json(request.body);
-    if (!body.ok()) return send(response, ApiError{.message = body.error().message});
+    if (!body.ok()) return refuse(response, ApiError{.message = body.error().message});
     ParsedRequest parsed = parse_messages_request(*body, tokenizer);
-    if (const auto* wrong = std::get_if<ApiError>(&parsed)) return send(response, *wrong);
+    if (const auto* wrong = std::get_if<ApiError>(&parsed)) return refuse(response, *wrong);
     auto& wanted = std::get<ApiRequest>(parsed);
     if (!wanted.model.empty() && wanted.model != info.model) {
-      return send(response, ApiError{.status = 404,
-                                     .message = fmt::format("the model '{}' is not served here: '{}' is",
-                                                            wanted.model, info.model)});
+      return refuse(response, ApiError{.status = 404,
+                                       .message = fmt::format("the model '{}' is not served here: '{}' is",
+                                                              wanted.model, info.model)});
     }
     GenerationRequest& prompt = wanted.prompts.front();
     prompt.client = request.remote_addr + "/" + prompt.client;
     MessagesResponse message(info.model, static_cast<int>(prompt.prompt.size()));
     const bool streams = wanted.stream;
     auto started = Exchange::start(loop, std::move(wanted));
-    if (const auto* refused = std::get_if<ApiError>(&started)) return send(response, *refused);
+    if (const auto* refused = std::get_if<ApiError>(&started)) return refuse(response, *refused);
     const auto& exchange = std::get<std::shared_ptr<Exchange>>(started);
     if (streams) {
       stream(response, exchange, std::move(message));

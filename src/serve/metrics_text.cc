@@ -90,6 +90,9 @@ void add_cache(const SchedulerOptions& options, const SchedulerStatus& status, T
   text.gauge("cache_promised_bytes", "Bytes that admitted requests take at most", status.promised_bytes);
   text.gauge("prefix_bytes", "Bytes of cached beginnings of prompts", status.prefix_bytes);
   text.gauge("prefixes", "Cached beginnings of prompts", std::int64_t{status.prefixes});
+  text.gauge("session_bytes", "Bytes of sessions in memory; shared pages count in each",
+             status.session_bytes);
+  text.gauge("sessions", "Sessions in memory", std::int64_t{status.sessions});
   text.counter("prefixes_dropped_total", "Cached beginnings that had to make room", status.prefixes_dropped);
 }
 

@@ -322,6 +322,79 @@ class Http(unittest.TestCase):
         self.assertEqual("".join(p["piece"] for p in pieces), "a cat")
 
 
+class Sessions(unittest.TestCase):
+    """A server of its own, which is killed, ended and started again."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.start()
+
+    def tearDown(self):
+        self.assertEqual(self.server.end(), 0)
+        self.folder.cleanup()
+
+    def start(self):
+        self.server = ServerProcess("--kv", "kvant-3bit", "--parallel", "2", "--memory", "300MiB", "--sessions",
+                                    self.folder.name)
+
+    def chat(self, session, messages):
+        answer = self.server.client().chat.completions.create(
+            model=pathlib.Path(MODEL).stem, messages=messages, max_tokens=24, temperature=0, extra_body={"session": session})
+        return answer.choices[0].message.content, answer.usage.prompt_tokens_details.cached_tokens
+
+    def session(self, name):
+        return self.server.json("GET", f"/v1/sessions/{name}")
+
+    def test_a_follow_up_reuses_all_even_after_a_kill(self):
+        turns = [{"role": "user", "content": "Remember: " + ", ".join(f"item {i}" for i in range(150))}]
+        answer, cached = self.chat("list", turns)
+        self.assertEqual(cached, 0)
+        turns += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Which items?"}]
+        self.assertTrue(self.server.json("POST", "/v1/sessions/list/save", {})["saved"])
+        self.assertEqual(self.server.json("POST", "/v1/sessions/list/fork", {"to": "other"})["tokens"],
+                         self.session("list")["tokens"])
+        held = self.session("list")["tokens"]
+        expected, cached = self.chat("list", turns)
+        self.assertEqual(cached, held)
+        self.assertEqual(self.chat("other", turns), (expected, held))
+        restored = self.server.json("POST", "/v1/sessions/list/restore", {})
+        self.assertEqual((restored["tokens"], restored["saved"]), (held, True))
+        self.assertEqual(self.chat("list", turns), (expected, held))
+        self.server.end(signal.SIGKILL)
+        self.start()
+        listed = self.server.json("GET", "/v1/sessions")["data"]
+        self.assertEqual([(s["id"], s["tokens"], s["in_memory"], s["on_disk"]) for s in listed], [("list", held, False, True)])
+        self.assertEqual(self.chat("list", turns), (expected, held))
+
+    def test_sessions_are_written_when_the_server_ends(self):
+        answer, _ = self.chat("short", QUESTION)
+        held = self.session("short")["tokens"]
+        self.assertEqual(self.server.end(), 0)
+        self.start()
+        turns = [*QUESTION, {"role": "assistant", "content": answer}, {"role": "user", "content": "And one more?"}]
+        self.assertEqual(self.chat("short", turns)[1], held)
+        self.assertTrue(self.server.json("DELETE", "/v1/sessions/short")["deleted"])
+        self.assertEqual(self.server.json("GET", "/v1/sessions")["data"], [])
+        self.assertEqual(list(pathlib.Path(self.folder.name).glob("*.kvsession")), [])
+
+    def test_refuses_what_can_not_be(self):
+        for method, path, body, status in (
+                ("GET", "/v1/sessions/none", None, 404), ("POST", "/v1/sessions/none/save", {}, 404),
+                ("POST", "/v1/sessions/none/restore", {}, 404), ("POST", "/v1/sessions/none/fork", {"to": "x"}, 404),
+                ("DELETE", "/v1/sessions/none", None, 404), ("GET", "/v1/sessions/a.b", None, 400),
+                ("DELETE", "/v1/sessions/..%2Fmodel", None, 404), ("POST", "/v1/sessions/none/fork", {"to": "../x"}, 400),
+                ("POST", "/v1/sessions/none/fork", {}, 400), ("POST", "/v1/sessions/none/fork", "{", 400),
+                ("POST", "/v1/completions", {"prompt": "x", "session": "a/b"}, 400),
+                ("POST", "/v1/completions", {"prompt": "x", "session": "a", "n": 2}, 400),
+                ("POST", "/v1/completions", {"prompt": ["x", "y"], "session": "a"}, 400)):
+            with self.subTest(method=method, path=path, body=body):
+                answered, text = self.server.request(method, path, body)
+                self.assertEqual(answered, status, text)
+                self.assertTrue(json.loads(text)["error"]["message"])
+        self.assertEqual(SERVER.request("GET", "/v1/sessions")[0], 404)
+        self.assertEqual(SERVER.request("POST", "/v1/completions", {"prompt": "x", "session": "a"})[0], 400)
+
+
 class Limits(unittest.TestCase):
     """A small server of its own."""
 

@@ -52,7 +52,7 @@ constexpr const char* kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-void send(Response& response, const PageFile& file) {
+void send_file(Response& response, const PageFile& file) {
   response.set_header("Content-Security-Policy", kPolicy);
   response.set_header("X-Content-Type-Options", "nosniff");
   response.set_header("Referrer-Policy", "no-referrer");
@@ -89,7 +89,7 @@ bool is_page_path(const std::string& path) {
 
 void add_page_routes(httplib::Server& server) {
   for (const PageFile& file : page_files())
-    server.Get(file.path, [&file](const Request&, Response& response) { send(response, file); });
+    server.Get(file.path, [&file](const Request&, Response& response) { send_file(response, file); });
 }
 
 void add_cache_route(httplib::Server& server, ServeLoop& loop, const ServerInfo& info) {

@@ -16,17 +16,23 @@ struct GenerationRequest {
   SamplerOptions sampling;
   GenerationOptions generation;
   std::string client;  // whose turn it is goes round by this
+
+  std::string session;                   // that it goes on with, or begins; empty: none
+  std::string text;                      // of the prompt, where it is known
+  bool text_has_special_tokens = false;  // are written out in it
+  int session_tokens = 0;  // at the prompt's start, that the session holds: set by the scheduler
 };
 
 // Why a request is not taken.
 struct Refusal {
   enum class Reason : std::uint8_t {
-    wrong,  // it can never be served
-    busy,   // too many wait already
+    wrong,     // it can never be served
+    busy,      // too many wait already
+    conflict,  // its session is in use
   };
   Reason reason = Reason::wrong;
   std::string message;
-  int retry_seconds = 0;  // busy: when to ask again
+  int retry_seconds = 0;  // busy, conflict: when to ask again
 };
 
 }  // namespace kvant

@@ -39,8 +39,8 @@ std::int64_t Scheduler::sequences_that_fit(const SchedulerOptions& options) {
 }
 
 Result<std::unique_ptr<Scheduler>> Scheduler::make(Engine& engine, AttentionBackend& backend,
-                                                   std::shared_ptr<const Plan> plan,
-                                                   SchedulerOptions options) {
+                                                   std::shared_ptr<const Plan> plan, SchedulerOptions options,
+                                                   std::shared_ptr<const SessionFolder> sessions) {
   KVANT_CHECK(options.context > 1 && options.parallel > 0 && options.queue >= 0 &&
                   options.prompt_step >= kMinPromptStep && options.lone_prompt_step >= kMinPromptStep,
               "a scheduler that can't run anything");
@@ -52,17 +52,21 @@ Result<std::unique_ptr<Scheduler>> Scheduler::make(Engine& engine, AttentionBack
         mebibytes(options.memory), options.context,
         mebibytes(options.sequence_bytes(options.context) + kPartlyUsedBytes));
   }
-  return std::unique_ptr<Scheduler>(new Scheduler(engine, backend, std::move(plan), std::move(options)));
+  return std::unique_ptr<Scheduler>(
+      new Scheduler(engine, backend, std::move(plan), std::move(options), std::move(sessions)));
 }
 
 Scheduler::Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
-                     SchedulerOptions options)
+                     SchedulerOptions options, std::shared_ptr<const SessionFolder> sessions)
     : engine_(engine),
       backend_(backend),
       options_(std::move(options)),
       batch_(engine.independent_sequences()),
       cache_(std::move(plan), options_.memory),
       prefixes_(cache_, options_.memory),
+      sessions_(sessions == nullptr
+                    ? nullptr
+                    : std::make_unique<SessionStore>(cache_, engine.tokenizer(), std::move(sessions))),
       logits_(batch_ * engine.n_vocab()) {}
 
 Scheduler::~Scheduler() {
@@ -77,14 +81,24 @@ std::int64_t Scheduler::most_bytes(const GenerationRequest& request) const {
 
 // --- requests come and go ---
 
+std::optional<Refusal> Scheduler::match_session(GenerationRequest& request) {
+  if (request.session.empty()) return std::nullopt;
+  if (sessions_ == nullptr)
+    return wrong(error("this server keeps no sessions: start it with --sessions DIR"));
+  if (request.n_answers > 1)
+    return wrong(error("a session goes on with one answer, and {} are wanted", request.n_answers));
+  return sessions_->match(request);
+}
+
 std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream) {
   KVANT_CHECK(request.n_answers > 0, "a request for no answer");
   const auto refuse = [this](Refusal refusal) {
     ++counters_.refused;
     return refusal;
   };
+  if (request.prompt.empty()) return refuse(wrong(error("the prompt is empty")));
+  if (auto refusal = match_session(request)) return refuse(std::move(*refusal));
   const int n_prompt = static_cast<int>(request.prompt.size());
-  if (n_prompt == 0) return refuse(wrong(error("the prompt is empty")));
   if (n_prompt >= options_.context) {
     return refuse(
         wrong(error("the prompt has {} tokens, which leaves no room for an answer in a context of {}",
@@ -121,6 +135,7 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
                    fmt::format("{} requests wait already: try again later", queue_.size()),
                    std::clamp(patience, 1, kLongestRetry)});
   }
+  if (!job.request.session.empty()) sessions_->begin(job.request.session);
   queue_.push(std::move(job));
   admit();
   return std::nullopt;
@@ -129,6 +144,7 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
 void Scheduler::drop_cancelled() {
   queue_.remove_if([this](const Job& job) {
     if (!job.stream->is_cancelled()) return false;
+    if (!job.request.session.empty()) sessions_->end(job.request.session);
     ++counters_.cancelled;
     return true;
   });
@@ -159,6 +175,7 @@ void Scheduler::admit() {
 void Scheduler::free_sequences(Job& job) {
   if (job.state == JobState::reading && job.has_sequence) cache_.free(job.sequence);
   for (const Answer& answer : job.answers) cache_.free(answer.sequence);
+  if (!job.request.session.empty()) sessions_->end(job.request.session);
   job.state = JobState::done;
   running_ -= job.request.n_answers;
   promised_ -= job.bytes;
@@ -200,11 +217,29 @@ void Scheduler::answer_failure(Job& job, const Error& failure) {
   job.stream->fail(failure);
 }
 
-// Drops kept beginnings of prompts until the action finds memory.
-Status Scheduler::with_room(const std::function<Status()>& action) {
+// Beginnings of prompts go first: they can be read again. Sessions go to the disk, but for the one that is
+// needed.
+bool Scheduler::make_room(const std::string& needed) {
+  return prefixes_.drop_oldest() || (sessions_ != nullptr && sessions_->drop_oldest(needed));
+}
+
+// Makes room until the action finds memory.
+Status Scheduler::with_room(const std::function<Status()>& action, const std::string& needed) {
   Status done = action();
-  while (!done.ok() && is_shortage(done.error()) && prefixes_.drop_oldest()) done = action();
+  while (!done.ok() && is_shortage(done.error()) && make_room(needed)) done = action();
   return done;
+}
+
+std::optional<ApiError> Scheduler::restore_session(const std::string& name) {
+  auto failure = sessions_->restore(name);
+  while (failure && is_shortage({failure->message}) && make_room(name)) failure = sessions_->restore(name);
+  return failure;
+}
+
+std::optional<ApiError> Scheduler::fork_session(const std::string& name, const std::string& to) {
+  auto failure = sessions_->fork(name, to);
+  while (failure && is_shortage({failure->message}) && make_room(name)) failure = sessions_->fork(name, to);
+  return failure;
 }
 
 Status Scheduler::run(std::span<const EngineInput> inputs, int n_logit_rows) {
@@ -251,6 +286,7 @@ Status Scheduler::run_batch(std::span<const Row> rows) {
     inputs.push_back({row.answer->sequence, {&tokens.back(), 1}, /*is_prompt=*/false});
   }
   KVANT_RETURN_IF_ERROR(run(inputs, static_cast<int>(rows.size())));
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].answer->tokens.push_back(tokens[i]);
   const std::size_t n_vocab = engine_.n_vocab();
   for (std::size_t i = 0; i < rows.size(); ++i)
     take_token(rows[i], std::span(logits_).subspan(i * n_vocab, n_vocab));
@@ -272,10 +308,12 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   const int added = answer.generation->n_tokens() - before;
   job.usage.generated += added;
   counters_.generated_tokens += added;
+  answer.shown_bytes += shown.text.size();
   if (!shown.text.empty() || !shown.tokens.empty() || !answer.is_running())
     job.stream->write({row.number, std::move(shown.text), std::move(shown.tokens), answer.generation->end(),
                        answer.generation->stop()});
   if (answer.is_running()) return;
+  if (!job.request.session.empty()) keep_session(job, answer);
   cache_.free(answer.sequence);
   if (std::ranges::none_of(job.answers, &Answer::is_running)) close(job);
 }
@@ -326,8 +364,26 @@ int Scheduler::read_some(Job& job, int wanted) {
   return n;
 }
 
-// From the longest beginning that is kept, or from an empty sequence.
+// What the session's rows were made of is not all prompts: no beginning of it is kept for others.
+Status Scheduler::start_from_session(Job& job) {
+  const std::string& name = job.request.session;
+  KVANT_RETURN_IF_ERROR(with_room(
+      [&]() -> Status {
+        const auto fork = sessions_->fork_sequence(name);
+        if (!fork.ok()) return fork.error();
+        job.sequence = *fork;
+        return {};
+      },
+      name));
+  job.has_sequence = true;
+  job.n_read = job.usage.cached = job.request.session_tokens;
+  counters_.cached_tokens += job.usage.cached;
+  return {};
+}
+
+// From its session, from the longest beginning that is kept, or from an empty sequence.
 Status Scheduler::start_reading(Job& job) {
+  if (job.request.session_tokens > 0) return start_from_session(job);
   PrefixCache::Match match;
   KVANT_RETURN_IF_ERROR(with_room([&]() -> Status {
     auto found = prefixes_.find(job.request.prompt);
@@ -375,11 +431,33 @@ Status Scheduler::start_answers(Job& job) {
       }));
     }
     auto generation = std::make_unique<Generation>(engine_.tokenizer(), **sampler, job.request.generation);
-    job.answers.push_back({sequence, std::move(*sampler), std::move(generation), {}});
+    job.answers.push_back({sequence, std::move(*sampler), std::move(generation), {}, 0, {}});
   }
   for (int i = 0; i < n; ++i)
     take_token({&job, &job.answers[i], i}, std::span(logits_).first(engine_.n_vocab()));
   return {};
+}
+
+// The sequence passes to the session, without the tokens of a text that has stopped the answer: its client
+// doesn't see them. Where a sequence can't be cut there, they stay.
+void Scheduler::keep_session(const Job& job, Answer& answer) {
+  const Tokenizer& tokenizer = engine_.tokenizer();
+  std::vector<std::int32_t> tokens = job.request.prompt;
+  std::string text = job.request.text;
+  if (text.empty()) {
+    for (const std::int32_t token : tokens) text += tokenizer.piece(token);
+  }
+  const std::size_t most_bytes = text.size() + answer.shown_bytes;
+  for (const std::int32_t token : answer.tokens) {
+    const std::string piece = tokenizer.piece(token);
+    if (text.size() + piece.size() > most_bytes &&
+        cache_.truncate(answer.sequence, static_cast<int>(tokens.size())).ok())
+      break;
+    tokens.push_back(token);
+    text += piece;
+  }
+  sessions_->keep(job.request.session, answer.sequence, std::move(tokens), std::move(text));
+  answer.sequence = -1;
 }
 
 // --- for people who look on ---
@@ -405,6 +483,10 @@ SchedulerStatus Scheduler::status() const {
                          .prefix_bytes = prefixes_.bytes(),
                          .prefixes = prefixes_.size(),
                          .prefixes_dropped = prefixes_.dropped()};
+  if (sessions_ != nullptr) {
+    status.session_bytes = sessions_->bytes();
+    status.sessions = sessions_->in_memory();
+  }
   for (const Job& job : jobs_) status.requests.push_back(status_of(job));
   queue_.for_each([&](const Job& job) { status.requests.push_back(status_of(job)); });
   return status;

@@ -27,6 +27,7 @@
 #include "serve/prefix_cache.h"
 #include "serve/request_queue.h"
 #include "serve/served_sequence.h"
+#include "serve/session_store.h"
 
 namespace kvant {
 
@@ -74,13 +75,17 @@ struct SchedulerStatus {
   std::int64_t prefix_bytes = 0;
   int prefixes = 0;
   std::int64_t prefixes_dropped = 0;
+  std::int64_t session_bytes = 0;  // of those in memory, shared pages counted fully
+  int sessions = 0;
 };
 
 class Scheduler {
  public:
-  // engine and backend outlive it. An error: the memory doesn't hold one sequence of `context` tokens.
+  // engine and backend outlive it. sessions: where they are kept; null: none are. An error: the memory
+  // doesn't hold one sequence of `context` tokens.
   static Result<std::unique_ptr<Scheduler>> make(Engine& engine, AttentionBackend& backend,
-                                                 std::shared_ptr<const Plan> plan, SchedulerOptions options);
+                                                 std::shared_ptr<const Plan> plan, SchedulerOptions options,
+                                                 std::shared_ptr<const SessionFolder> sessions = nullptr);
   ~Scheduler();
 
   // Takes a request, or says why not. All the rest goes to the stream.
@@ -94,6 +99,12 @@ class Scheduler {
   const SchedulerOptions& options() const { return options_; }
   const Cache& cache() const { return cache_; }
 
+  // Null: none are kept. What takes memory has to be asked for below.
+  SessionStore* sessions() { return sessions_.get(); }
+  // As the store's, after making room. Require that sessions are kept.
+  std::optional<ApiError> restore_session(const std::string& name);
+  std::optional<ApiError> fork_session(const std::string& name, const std::string& to);
+
   // Sequences of `context` tokens that `memory` holds at the same time.
   static std::int64_t sequences_that_fit(const SchedulerOptions& options);
 
@@ -106,8 +117,9 @@ class Scheduler {
   };
 
   Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
-            SchedulerOptions options);
+            SchedulerOptions options, std::shared_ptr<const SessionFolder> sessions);
 
+  std::optional<Refusal> match_session(GenerationRequest& request);
   std::int64_t most_bytes(const GenerationRequest& request) const;
   void drop_cancelled();
   void admit();
@@ -121,10 +133,13 @@ class Scheduler {
   void read_prompts();
   int read_some(Job& job, int wanted);
   Status start_reading(Job& job);
+  Status start_from_session(Job& job);
   void keep_beginning(Job& job);
   Status start_answers(Job& job);
+  void keep_session(const Job& job, Answer& answer);
 
-  Status with_room(const std::function<Status()>& action);
+  bool make_room(const std::string& needed);
+  Status with_room(const std::function<Status()>& action, const std::string& needed = "");
   Status run(std::span<const EngineInput> inputs, int n_logit_rows);
   void answer_failure(Job& job, const Error& failure);
   void end_without_progress();
@@ -138,6 +153,7 @@ class Scheduler {
   std::size_t batch_;  // answers that get a token in one step of the engine, at most
   Cache cache_;
   PrefixCache prefixes_;
+  std::unique_ptr<SessionStore> sessions_;  // null: none are kept
   RequestQueue queue_;
   std::list<Job> jobs_;        // admitted, oldest first
   std::list<Job*> readers_;    // of them, those that read their prompt; the first is next

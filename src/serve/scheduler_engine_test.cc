@@ -2,6 +2,7 @@
 // none of its bits.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <random>
 
 #include "eval/cache_size.h"
@@ -73,11 +74,16 @@ class SchedulerOnEngine : public ::testing::TestWithParam<std::string> {
     delete file_;
   }
 
-  std::unique_ptr<Scheduler> scheduler(int prompt_step = 64) {
+  // sessions: a folder for them; empty: none are kept.
+  std::unique_ptr<Scheduler> scheduler(int prompt_step = 64, const std::string& sessions = "") {
     const auto plan = testing::plan_for(GetParam(), engine_->geometry(), nullptr, backend_->page_order());
     SchedulerOptions options{.context = 1024, .parallel = 8, .prompt_step = prompt_step, .memory = 256 << 20};
     options.sequence_bytes = [plan](int n) { return largest_cache_bytes(*plan, n); };
-    return Scheduler::make(*engine_, *backend_, plan, options).value();
+    std::shared_ptr<const SessionFolder> folder;
+    if (!sessions.empty()) {
+      folder = SessionFolder::open(sessions, session_identity(*plan, engine_->fingerprint(), "")).value();
+    }
+    return Scheduler::make(*engine_, *backend_, plan, options, folder).value();
   }
 
   static std::vector<Reply> ask(Scheduler& scheduler, const std::vector<GenerationRequest>& requests) {
@@ -141,6 +147,41 @@ TEST_P(SchedulerOnEngine, AnswersSeveralAtATimeAsEachAlone) {
   const std::vector<Reply> together = ask(*scheduler(/*prompt_step=*/32), requests);
   for (std::size_t i = 0; i < requests.size(); ++i)
     EXPECT_EQ(together[i], ask(*scheduler(/*prompt_step=*/128), {requests[i]}).front()) << i;
+}
+
+// The follow-up of a session is the same from memory, from the disk and from a fork, in steps of any size,
+// and whoever else is answered.
+TEST_P(SchedulerOnEngine, GoesOnWithASessionBitForBit) {
+  const TinyFile folder("sessions");
+  auto first = request(random_tokens(300, 1), 100, 1);
+  first.session = "chat";
+  std::vector<Reply> replies;
+  GenerationRequest next;
+  int held = 0;
+  {
+    const auto kept = scheduler(/*prompt_step=*/64, folder.path());
+    next = request(joined(joined(first.prompt, ask(*kept, {first}).front().tokens), random_tokens(150, 2)),
+                   30, 2);
+    next.session = "fork";
+    held = kept->sessions()->status("chat")->tokens;
+    EXPECT_FALSE(kept->fork_session("chat", "fork"));
+    EXPECT_FALSE(kept->fork_session("chat", "saved"));
+    auto beside = request(random_tokens(90, 7), 60, 3);
+    replies.push_back(ask(*kept, {beside, next, request(random_tokens(400, 8), 5, 4)})[1]);
+    next.session = "chat";
+    replies.push_back(ask(*kept, {next}).front());
+  }
+  auto restarted = scheduler(/*prompt_step=*/256, folder.path());
+  next.session = "saved";
+  replies.push_back(ask(*restarted, {next}).front());
+  EXPECT_GT(held, 310);  // with most of the answer
+  for (const Reply& reply : replies) {
+    EXPECT_FALSE(reply.tokens.empty());
+    EXPECT_EQ(reply.cached, held);
+    EXPECT_EQ(reply, replies.front());
+  }
+  restarted.reset();
+  std::filesystem::remove_all(folder.path());
 }
 
 }  // namespace

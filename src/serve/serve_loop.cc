@@ -76,4 +76,8 @@ CacheView ServeLoop::cache_view() {
   return view;
 }
 
+bool ServeLoop::ask(const std::function<void(Scheduler&)>& question) {
+  return between_steps([&] { question(*scheduler_); });
+}
+
 }  // namespace kvant

@@ -22,10 +22,12 @@ class ServeLoop {
   ServeLoop(const ServeLoop&) = delete;
   ServeLoop& operator=(const ServeLoop&) = delete;
 
-  // Thread-safe. They wait for the end of the step that runs.
+  // Thread-safe. All wait for the end of the step that runs.
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream);
   SchedulerStatus status();
   CacheView cache_view();
+  // Calls it between two steps, on the thread of the scheduler. False: that has ended.
+  bool ask(const std::function<void(Scheduler&)>& question);
   const SchedulerOptions& options() const { return options_; }
 
   // From now on requests are refused; those that were taken go on.

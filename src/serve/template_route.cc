@@ -3,8 +3,8 @@
 #include <httplib.h>
 
 #include "base/json_reader.h"
-#include "serve/api_response.h"
 #include "serve/chat_messages.h"
+#include "serve/http_reply.h"
 
 namespace kvant {
 namespace {
@@ -27,10 +27,8 @@ Result<std::string> prompt_of(const std::string& body, const Tokenizer& tokenize
 void add_template_route(httplib::Server& server, const Tokenizer& tokenizer) {
   server.Post("/apply-template", [&tokenizer](const Request& request, Response& response) {
     const auto prompt = prompt_of(request.body, tokenizer);
-    if (!prompt.ok()) response.status = 400;
-    response.set_content(prompt.ok() ? response_text({{"prompt", *prompt}})
-                                     : ApiError{.message = prompt.error().message}.body(),
-                         "application/json");
+    if (!prompt.ok()) return send(response, ApiError{.message = prompt.error().message});
+    send(response, {{"prompt", *prompt}});
   });
 }
 

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""How soon a follow-up is answered: read anew, from a session in memory, and from one on the disk.
+
+    scripts/bench-sessions.py KVANT MODEL                               a conversation of 6000 tokens, kvant-3bit
+    scripts/bench-sessions.py KVANT MODEL --tokens 2000 --kv bf16 --repeat 5
+
+Printed: the time to the first token of the same follow-up, as a client sees it, in seconds (the median of --repeat),
+its share of the time that reading anew takes, and the bytes of the session's file. After each restart of the server the
+file is in the system's memory for files, as it is after a short break.
+"""
+import argparse
+import http.client
+import json
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TEXT = ROOT / "data/evaluation/code.txt"
+
+
+class Server:
+    def __init__(self, options, folder):
+        context = 2 * options.tokens
+        self.process = subprocess.Popen(
+            [options.program, "serve", "-m", options.model, "--port", "0", "-c", str(context), "--kv", options.kv,
+             "--parallel", "2", "--memory", options.memory, "--sessions", folder, "-t", str(options.threads)],
+            stderr=subprocess.PIPE, text=True)
+        port = None
+        while port is None:
+            line = self.process.stderr.readline()
+            if not line:
+                sys.exit("the server has ended")
+            port = re.search(r" at http://127\.0\.0\.1:(\d+)", line)
+        self.port = int(port[1])
+
+    def request(self, method, path, body):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3600)
+        connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:
+            sys.exit(f"{path}: {response.read().decode(errors='replace')}")
+        return response
+
+    def json(self, method, path, body):
+        return json.load(self.request(method, path, body))
+
+    def ask(self, prompt, n_tokens, **options):
+        """Seconds to the first token, the text, how many tokens were reused."""
+        body = {"prompt": prompt, "max_tokens": n_tokens, "temperature": 0, "stream": True,
+                "stream_options": {"include_usage": True}, **options}
+        start, first, text, cached = time.perf_counter(), None, "", 0
+        for line in self.request("POST", "/v1/completions", body):
+            data = line.decode().removeprefix("data:").strip()
+            if not data or data == "[DONE]":
+                continue
+            event = json.loads(data)
+            if "error" in event:
+                sys.exit(f"the server failed: {event['error']}")
+            for choice in event.get("choices", []):
+                first = first or time.perf_counter() - start
+                text += choice["text"]
+            if event.get("usage"):
+                cached = event["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return first, text, cached
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("model")
+    parser.add_argument("--kv", default="kvant-3bit")
+    parser.add_argument("--tokens", type=int, default=6000)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--memory", default="1GiB")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(options, folder)
+        text = TEXT.read_text(encoding="utf-8")[:8 * options.tokens]
+        tokens = server.json("POST", "/tokenize", {"content": text, "parse_special": False})["tokens"][:options.tokens]
+        prompt = server.json("POST", "/detokenize", {"tokens": tokens})["content"]
+        _, answer, _ = server.ask(prompt, 64, session="bench")
+        session = server.json("POST", "/v1/sessions/bench/save", {})
+        follow_up = prompt + answer + "\n\nIn short, this program"
+        memory, disk, anew = [], [], []
+        for _ in range(options.repeat):
+            memory.append(server.ask(follow_up, 4, session="bench"))
+            server.json("POST", "/v1/sessions/bench/restore", {})
+        for _ in range(options.repeat):
+            server.kill()
+            server = Server(options, folder)
+            server.ask("Hello", 1)  # the first request of a server finds nothing ready
+            disk.append(server.ask(follow_up, 4, session="bench"))
+            server.kill()
+            server = Server(options, folder)
+            server.ask("Hello", 1)
+            anew.append(server.ask(follow_up, 4))
+        server.kill()
+    for way in (memory, disk):
+        if {cached for _, _, cached in way} != {session["tokens"]}:
+            sys.exit(f"not all of the session's {session['tokens']} tokens were reused: {way}")
+    if {text for _, text, _ in memory} != {text for _, text, _ in disk}:
+        sys.exit("the session's answers differ")
+    base = statistics.median(first for first, _, _ in anew)
+    print(f"{options.kv}: a session of {session['tokens']} tokens, {session['file_bytes']} bytes in its file, "
+          f"{session['bytes']} in memory, {session['bits']:.2f} bits an element")
+    for name, way in (("read anew", anew), ("from memory", memory), ("from disk after a restart", disk)):
+        first = statistics.median(first for first, _, _ in way)
+        print(f"first token, {name}: {first:.3f} s ({100 * first / base:.1f} %)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+#include "serve/session_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "base/json_file.h"
+
+namespace kvant {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kLongestName = 64;
+constexpr std::string_view kEnding = ".kvsession";
+
+void remove_unfinished(const std::string& path) {
+  std::error_code failure;
+  std::vector<fs::path> unfinished;
+  for (const auto& entry : fs::directory_iterator(path, failure)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(kTemporaryEnding) && name.find(kEnding) != std::string::npos)
+      unfinished.push_back(entry.path());
+  }
+  for (const fs::path& file : unfinished) fs::remove(file, failure);
+}
+
+}  // namespace
+
+bool is_session_name(std::string_view name) {
+  return !name.empty() && name.size() <= kLongestName && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+}
+
+Result<std::unique_ptr<SessionFolder>> SessionFolder::open(const std::string& path,
+                                                           SessionIdentity identity) {
+  std::error_code failure;
+  fs::create_directories(path, failure);
+  if (failure) return error("cannot make the folder '{}' for sessions: {}", path, failure.message());
+  const std::string lock_path = (fs::path(path) / ".lock").string();
+  const int lock = ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock < 0)
+    return error("cannot write into the folder '{}' for sessions: {}", path, std::strerror(errno));
+  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    close(lock);
+    return error("the sessions in '{}' are used by another server: choose another folder", path);
+  }
+  remove_unfinished(path);
+  return std::unique_ptr<SessionFolder>(new SessionFolder(path, std::move(identity), lock));
+}
+
+SessionFolder::~SessionFolder() {
+  close(lock_);
+}
+
+std::string SessionFolder::file_of(const std::string& name) const {
+  KVANT_CHECK(is_session_name(name), "a session's name that may be a path");
+  return (fs::path(path_) / (name + std::string(kEnding))).string();
+}
+
+std::vector<std::string> SessionFolder::names() const {
+  std::vector<std::string> names;
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(path_, failure)) {
+    const std::string file = entry.path().filename().string();
+    const std::string name = file.substr(0, file.size() - std::min(file.size(), kEnding.size()));
+    if (file.ends_with(kEnding) && is_session_name(name)) names.push_back(name);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+bool SessionFolder::holds(const std::string& name) const {
+  std::error_code failure;
+  return fs::is_regular_file(file_of(name), failure);
+}
+
+std::int64_t SessionFolder::last_write(const std::string& name) const {
+  struct stat info {};
+  return stat(file_of(name).c_str(), &info) == 0 ? info.st_mtime : 0;
+}
+
+Result<SessionFile> SessionFolder::read(const std::string& name) const {
+  return SessionFile::open(file_of(name), identity_);
+}
+
+Status SessionFolder::write(const std::string& name, const SessionContents& contents) const {
+  return write_session(file_of(name), identity_, contents);
+}
+
+Status SessionFolder::remove(const std::string& name) const {
+  std::error_code failure;
+  fs::remove(file_of(name), failure);
+  if (failure) return error("cannot delete the session '{}': {}", name, failure.message());
+  return {};
+}
+
+}  // namespace kvant

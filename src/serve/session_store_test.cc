@@ -1,0 +1,318 @@
+// Sessions of the scheduler, over the fake engine: who may do what when, and what happens to memory and disk.
+#include "serve/session_store.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "serve/scheduler.h"
+#include "serve/serve_fixture.h"
+
+namespace kvant {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::FakeEngine;
+using Tokens = std::vector<std::int32_t>;
+
+const SessionIdentity kIdentity{.model = "m", .model_name = "a model", .recipe = "r", .constants = "none"};
+
+class Sessions : public ::testing::Test {
+ protected:
+  Sessions() { start(); }
+  ~Sessions() override {
+    scheduler_.reset();
+    fs::remove_all(path_);
+  }
+
+  // Starts, or starts again.
+  void start(std::int64_t memory = 1 << 30, const SessionIdentity& identity = kIdentity) {
+    scheduler_.reset();
+    SchedulerOptions options{.context = 2048, .parallel = 4, .memory = memory};
+    options.sequence_bytes = [](int n) { return std::int64_t{n} * 64; };
+    auto folder = SessionFolder::open(path_, identity);
+    ASSERT_TRUE(folder.ok()) << folder.error().message;
+    auto made = Scheduler::make(engine_, backend_, testing::plan_for("kvant-3bit", engine_.geometry()),
+                                options, std::move(*folder));
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    scheduler_ = std::move(*made);
+  }
+  SessionStore& sessions() { return *scheduler_->sessions(); }
+
+  static GenerationRequest request(const std::string& session, Tokens prompt, int max_tokens = 10) {
+    GenerationRequest request{.prompt = std::move(prompt), .session = session};
+    request.sampling = {.temperature = 1, .seed = 7};
+    request.generation = {.max_tokens = max_tokens, .wants_probabilities = true};
+    return request;
+  }
+  std::shared_ptr<AnswerStream> submit(GenerationRequest request) {
+    auto stream = std::make_shared<AnswerStream>();
+    refusal_ = scheduler_->submit(std::move(request), stream);
+    return stream;
+  }
+  void run() {
+    while (!scheduler_->idle()) scheduler_->step();
+  }
+  struct Reply {
+    std::string text;
+    Tokens tokens;
+    int cached = 0;
+    std::optional<Error> failure;
+  };
+  Reply ask(GenerationRequest request) {
+    const auto stream = submit(std::move(request));
+    EXPECT_FALSE(refusal_) << refusal_->message;
+    run();
+    Reply reply;
+    AnswerPart part;
+    while (stream->read(std::chrono::milliseconds(0), part) == AnswerStream::Next::part) {
+      reply.text += part.text;
+      for (const ReportedToken& token : part.tokens) reply.tokens.push_back(token.chosen.token);
+    }
+    reply.cached = stream->usage().cached;
+    reply.failure = stream->failure();
+    return reply;
+  }
+  // A conversation of one turn. Returns its tokens, with the next turn.
+  Tokens begin(const std::string& session, int n_prompt = 200) {
+    Tokens tokens(n_prompt, static_cast<std::int32_t>(5 + session.size() % 50));
+    const Reply reply = ask(request(session, tokens));
+    tokens.insert(tokens.end(), reply.tokens.begin(), reply.tokens.end());
+    tokens.insert(tokens.end(), {1, 2, 3});
+    return tokens;
+  }
+  std::optional<ApiError> save(const std::string& name) {
+    SessionStore::Save save;
+    if (auto failure = sessions().start_save(name, save)) return failure;
+    const Status written = save.write();
+    sessions().finish_save(save, written.ok());
+    if (!written.ok()) return ApiError{.status = 507, .message = written.error().message};
+    return std::nullopt;
+  }
+  std::string file(const std::string& name) const { return path_ + "/" + name + ".kvsession"; }
+
+  const std::string path_ = fs::temp_directory_path() / ("kvant_sessions_" + std::to_string(getpid()));
+  FakeEngine engine_{testing::small_geometry(/*head_dim=*/16)};
+  testing::NoBackend backend_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::optional<Refusal> refusal_;
+};
+
+TEST(SessionNames, AreNeverPaths) {
+  for (const char* name :
+       {"a", "Chat-2", "_", "0123456789012345678901234567890123456789012345678901234567890123"})
+    EXPECT_TRUE(is_session_name(name)) << name;
+  for (const char* name : {"", ".", "..", "a/b", "a.b", "a b", "a\\b", "ä",
+                           "01234567890123456789012345678901234567890123456789012345678901234"})
+    EXPECT_FALSE(is_session_name(name)) << name;
+}
+
+TEST_F(Sessions, AFollowUpReadsOnlyWhatIsNew) {
+  const Tokens next = begin("chat");
+  EXPECT_EQ(sessions().status("chat")->tokens, 209);  // all but the newest token, which nobody has read
+  const Reply reply = ask(request("chat", next));
+  EXPECT_EQ(reply.cached, 209);
+  EXPECT_EQ(engine_.steps.at(engine_.steps.size() - 10).prompt_tokens, 4);
+  EXPECT_EQ(sessions().status("chat")->tokens, 213 + 9);
+}
+
+// The fake tokenizer has a token for each byte, and the model answers with others for the same letters.
+TEST_F(Sessions, TextsAreComparedWhereTokensDiffer) {
+  GenerationRequest first = request("chat", *testing::FakeTokenizer().encode("Hello", true, true));
+  first.text = "Hello";
+  const Reply answer = ask(first);
+  GenerationRequest next = first;
+  next.text += answer.text + " and more";
+  next.prompt = *testing::FakeTokenizer().encode(next.text, true, true);
+  ASSERT_FALSE(std::ranges::equal(answer.tokens, std::span(next.prompt).subspan(5, answer.tokens.size())));
+  EXPECT_EQ(ask(next).cached, 5 + 9);
+}
+
+TEST_F(Sessions, AnotherPromptStartsTheSessionAnew) {
+  begin("chat");
+  EXPECT_EQ(ask(request("chat", Tokens(30, 9))).cached, 0);
+  EXPECT_EQ(sessions().status("chat")->tokens, 39);
+}
+
+// The client doesn't see the stop text, and doesn't send it back.
+TEST_F(Sessions, AStopTextIsNotKept) {
+  const Reply whole = ask(request("", Tokens(30, 9), 20));
+  GenerationRequest stopped = request("chat", Tokens(30, 9), 20);
+  stopped.generation.stops = {whole.text.substr(10, 3)};
+  const Reply reply = ask(stopped);
+  EXPECT_EQ(reply.text, whole.text.substr(0, whole.text.find(stopped.generation.stops[0])));
+  EXPECT_EQ(sessions().status("chat")->tokens, 30 + static_cast<int>(reply.text.size()));
+}
+
+TEST_F(Sessions, OneAnswerAtATime) {
+  begin("chat");
+  const auto running = submit(request("chat", Tokens(300, 9), 50));
+  scheduler_->step();
+  submit(request("chat", Tokens(300, 5)));
+  ASSERT_TRUE(refusal_);
+  EXPECT_EQ(refusal_->reason, Refusal::Reason::conflict);
+  EXPECT_EQ(sessions().remove("chat")->status, 409);
+  EXPECT_FALSE(save("chat"));  // as it was before
+  EXPECT_EQ(sessions().restore("chat")->status, 409);
+  EXPECT_FALSE(sessions().fork("chat", "copy"));
+  EXPECT_EQ(sessions().status("copy")->tokens, 209);
+  running->cancel();
+  run();
+  EXPECT_EQ(sessions().status("chat")->tokens, 209);
+  EXPECT_FALSE(sessions().remove("chat"));
+  EXPECT_FALSE(sessions().status("chat"));
+  EXPECT_FALSE(fs::exists(file("chat")));
+  submit([] {
+    GenerationRequest several = request("chat", Tokens(30, 5));
+    several.n_answers = 2;
+    return several;
+  }());
+  EXPECT_TRUE(refusal_);
+}
+
+TEST_F(Sessions, AFailedAnswerLeavesTheSessionAsItWas) {
+  const Tokens next = begin("chat");
+  engine_.poison = 3;
+  const Reply reply = ask(request("chat", next));
+  EXPECT_TRUE(reply.failure);
+  engine_.poison = -1;
+  EXPECT_EQ(sessions().status("chat")->tokens, 209);
+  engine_.poison = 40;
+  EXPECT_TRUE(ask(request("new", Tokens(30, 40))).failure);
+  EXPECT_FALSE(sessions().status("new"));
+  EXPECT_EQ(sessions().list().size(), 1U);
+}
+
+TEST_F(Sessions, AreSavedAndRestored) {
+  const Tokens next = begin("chat");
+  EXPECT_FALSE(sessions().status("chat")->on_disk);
+  EXPECT_EQ(sessions().restore("chat")->status, 404);
+  EXPECT_EQ(sessions().restore("other")->status, 404);
+  EXPECT_EQ(save("other")->status, 404);
+  EXPECT_FALSE(save("chat"));
+  EXPECT_TRUE(sessions().status("chat")->is_saved);
+  const Reply once = ask(request("chat", next));
+  EXPECT_FALSE(sessions().status("chat")->is_saved);
+  EXPECT_FALSE(sessions().restore("chat"));
+  EXPECT_EQ(sessions().status("chat")->tokens, 209);
+  EXPECT_TRUE(sessions().status("chat")->is_saved);
+  const Reply again = ask(request("chat", next));
+  EXPECT_EQ(again.tokens, once.tokens);
+  EXPECT_EQ(again.cached, 209);
+}
+
+TEST_F(Sessions, ForksGoOnByThemselves) {
+  const Tokens next = begin("chat");
+  EXPECT_FALSE(sessions().fork("chat", "other"));
+  EXPECT_EQ(sessions().fork("chat", "other")->status, 409);
+  EXPECT_EQ(sessions().fork("none", "another")->status, 404);
+  const Reply one = ask(request("chat", next)), other = ask(request("other", next));
+  EXPECT_EQ(one.tokens, other.tokens);
+  EXPECT_EQ(other.cached, 209);
+  EXPECT_FALSE(sessions().remove("chat"));
+  EXPECT_EQ(sessions().status("other")->tokens, 222);
+}
+
+TEST_F(Sessions, SurviveARestart) {
+  const Tokens next = begin("chat");
+  const Reply expected = ask(request("chat", next));
+  start();
+  EXPECT_FALSE(sessions().status("chat")->in_memory);
+  ASSERT_EQ(sessions().list().size(), 1U);
+  EXPECT_EQ(sessions().list()[0].tokens, 222);
+  EXPECT_GT(sessions().list()[0].bytes, 0);
+  Tokens further = next;
+  further.insert(further.end(), expected.tokens.begin(), expected.tokens.end());
+  further.push_back(1);
+  EXPECT_EQ(ask(request("chat", further)).cached, 222);
+  EXPECT_TRUE(sessions().status("chat")->in_memory);
+}
+
+TEST_F(Sessions, OfAnotherRecipeAreRefusedByName) {
+  const Tokens next = begin("chat");
+  SessionIdentity other = kIdentity;
+  other.recipe = "another";
+  start(1 << 30, other);
+  submit(request("chat", next));
+  ASSERT_TRUE(refusal_);
+  EXPECT_NE(refusal_->message.find("of another recipe"), std::string::npos) << refusal_->message;
+  EXPECT_NE(sessions().list().at(0).problem.find("of another recipe"), std::string::npos);
+  EXPECT_EQ(sessions().restore("chat")->status, 409);
+  EXPECT_FALSE(sessions().remove("chat"));
+}
+
+TEST_F(Sessions, ADamagedFileIsNeverUsed) {
+  const Tokens next = begin("chat");
+  scheduler_.reset();
+  {
+    std::fstream damaged(file("chat"), std::ios::in | std::ios::out | std::ios::binary);
+    damaged.seekp(static_cast<std::streamoff>(fs::file_size(file("chat"))) / 2);
+    damaged.put('\x55');
+  }
+  start();
+  const Reply reply = ask(request("chat", next));
+  ASSERT_TRUE(reply.failure);
+  EXPECT_NE(reply.failure->message.find("damaged"), std::string::npos) << reply.failure->message;
+  EXPECT_EQ(sessions().restore("chat")->status, 409);
+  EXPECT_FALSE(sessions().status("chat")->in_memory);
+}
+
+// Sessions of 1900 tokens in a memory that holds some of them.
+TEST_F(Sessions, TheLeastRecentlyUsedGoToTheDisk) {
+  constexpr int kMemory = 17 << 18;  // 4.25 MiB
+  constexpr int kSessions = 44;
+  start(kMemory);
+  std::vector<Tokens> next;
+  next.reserve(kSessions);
+  for (int i = 0; i < kSessions; ++i) next.push_back(begin("s" + std::string(i + 1, 'x'), 1900));
+  EXPECT_LT(scheduler_->status().sessions, kSessions);
+  EXPECT_GT(scheduler_->status().sessions, 0);
+  EXPECT_FALSE(sessions().status("sx")->in_memory);
+  EXPECT_TRUE(sessions().status("sx")->is_saved);
+  EXPECT_EQ(sessions().list().size(), std::size_t{kSessions});
+  for (int i = 0; i < kSessions; ++i) {
+    const Reply reply = ask(request("s" + std::string(i + 1, 'x'), next[i]));
+    EXPECT_FALSE(reply.failure);
+    EXPECT_EQ(reply.cached, 1909) << i;
+  }
+  EXPECT_LE(scheduler_->status().cache_bytes, kMemory);
+}
+
+// A limit on file sizes stands for a full disk.
+TEST_F(Sessions, AFullDiskIsAnErrorToTheOneWhoSaves) {
+  const Tokens next = begin("chat", 1000);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{1000, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto failure = save("chat");
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, SIG_DFL);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->status, 507);
+  EXPECT_FALSE(sessions().status("chat")->is_saved);
+  EXPECT_EQ(ask(request("chat", next)).cached, 1009);  // it is still in memory
+  EXPECT_FALSE(save("chat"));
+}
+
+TEST_F(Sessions, AFolderHasOneServer) {
+  const auto second = SessionFolder::open(path_, kIdentity);
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.error().message.find("another server"), std::string::npos);
+}
+
+TEST_F(Sessions, WhatAKilledServerLeftHalfWrittenIsRemoved) {
+  const std::string half = file("chat") + ".1234.tmp";
+  std::ofstream(half) << "half";
+  start();
+  EXPECT_FALSE(fs::exists(half));
+  EXPECT_TRUE(sessions().list().empty());
+}
+
+}  // namespace
+}  // namespace kvant

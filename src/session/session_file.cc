@@ -1,0 +1,152 @@
+#include "session/session_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "base/json_file.h"
+#include "session/checksum.h"
+
+namespace kvant {
+namespace {
+
+using Part = SessionLayout::Part;
+
+void add_checksums(std::span<const std::byte> part, std::vector<std::uint64_t>& sums) {
+  for (std::size_t at = 0; at < part.size(); at += kSessionChunk)
+    sums.push_back(checksum(part.subspan(at, std::min(kSessionChunk, part.size() - at))));
+}
+
+}  // namespace
+
+Status write_session(const std::string& path, const SessionIdentity& identity,
+                     const SessionContents& contents) {
+  const SessionLayout layout =
+      session_layout(contents.tokens.size(), contents.sequence.size(), contents.text.size());
+  const std::string header = session_header(identity, layout);
+  const auto tokens = std::as_bytes(std::span(contents.tokens));
+  const auto text = std::as_bytes(std::span(contents.text));
+  std::vector<std::uint64_t> sums = {checksum(std::as_bytes(std::span(header)))};
+  for (const std::span<const std::byte> part : {tokens, std::span(contents.sequence), text})
+    add_checksums(part, sums);
+  return write_whole_file(path,
+                          {std::as_bytes(std::span(header)), std::as_bytes(std::span(sums)), tokens,
+                           std::span(contents.sequence), text},
+                          /*mode=*/0600);
+}
+
+SessionFile::SessionFile(SessionFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      file_(std::exchange(other.file_, -1)),
+      data_at_(other.data_at_),
+      layout_(other.layout_),
+      checksums_(std::move(other.checksums_)) {}
+
+SessionFile::~SessionFile() {
+  if (file_ >= 0) close(file_);
+}
+
+Error SessionFile::damaged(const std::string& how) const {
+  return error("the session '{}' is damaged or no session: {}; delete it and start a new one", path_, how);
+}
+
+Result<SessionFile> SessionFile::open(const std::string& path, const SessionIdentity& wanted) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return error("cannot read the session '{}': {}", path, std::strerror(errno));
+  SessionFile file(path, descriptor);
+  KVANT_RETURN_IF_ERROR(file.read_header(wanted));
+  return file;
+}
+
+Status SessionFile::read_header(const SessionIdentity& wanted) {
+  struct stat info {};
+  if (fstat(file_, &info) != 0 || !S_ISREG(info.st_mode))
+    return error("cannot read the session '{}': it is not a file", path_);
+  const auto file_bytes = static_cast<std::uint64_t>(info.st_size);
+  std::uint64_t length = 0;
+  if (file_bytes < sizeof(length)) return damaged("it is cut short");
+  KVANT_RETURN_IF_ERROR(read(0, &length, sizeof(length)));
+  if (length > std::min(kMaxSessionHeader, file_bytes - sizeof(length))) return damaged("it has no header");
+  std::string start(sizeof(length) + length, '\0');
+  KVANT_RETURN_IF_ERROR(read(0, start.data(), start.size()));
+  data_at_ = start.size();
+  const auto header =
+      parse_session_header(std::string_view(start).substr(sizeof(length)), file_bytes - data_at_);
+  if (!header.ok()) return damaged(header.error().message);
+  // Another version's checksums may lie elsewhere.
+  if (header->identity.version != wanted.version)
+    return check_identity(header->identity, wanted, "'" + path_ + "'");
+  layout_ = header->layout;
+  checksums_.resize(layout_.checksums.bytes / sizeof(std::uint64_t));
+  KVANT_RETURN_IF_ERROR(read(data_at_ + layout_.checksums.first, checksums_.data(), layout_.checksums.bytes));
+  if (checksum(std::as_bytes(std::span(start))) != checksums_[0])
+    return damaged("its header doesn't have its checksum");
+  return check_identity(header->identity, wanted, "'" + path_ + "'");
+}
+
+Status SessionFile::read(std::uint64_t at, void* to, std::uint64_t n) const {
+  auto* bytes = static_cast<char*>(to);
+  while (n > 0) {
+    const ssize_t got = pread(file_, bytes, n, static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return error("cannot read the session '{}': {}", path_, std::strerror(errno));
+    if (got == 0) return damaged("it is cut short");
+    bytes += got;
+    at += static_cast<std::uint64_t>(got);
+    n -= static_cast<std::uint64_t>(got);
+  }
+  return {};
+}
+
+// Into room for all of it; first_chunk: its number among the checksums.
+Status SessionFile::read_part(const Part& part, std::uint64_t first_chunk, void* to) const {
+  KVANT_RETURN_IF_ERROR(read(data_at_ + part.first, to, part.bytes));
+  const std::span bytes(static_cast<const std::byte*>(to), part.bytes);
+  for (std::uint64_t i = 0; i < part.n_chunks(); ++i) {
+    const std::uint64_t at = i * kSessionChunk;
+    const auto chunk = bytes.subspan(at, std::min<std::uint64_t>(kSessionChunk, part.bytes - at));
+    if (checksum(chunk) != checksums_[first_chunk + i])
+      return damaged(
+          fmt::format("the bytes from {} on don't have their checksum", data_at_ + part.first + at));
+  }
+  return {};
+}
+
+Result<std::vector<std::int32_t>> SessionFile::tokens() const {
+  std::vector<std::int32_t> tokens(n_tokens());
+  KVANT_RETURN_IF_ERROR(read_part(layout_.tokens, 1, tokens.data()));
+  return tokens;
+}
+
+Result<std::vector<std::byte>> SessionFile::sequence() const try {
+  std::vector<std::byte> bytes(layout_.sequence.bytes);
+  KVANT_RETURN_IF_ERROR(read_part(layout_.sequence, 1 + layout_.tokens.n_chunks(), bytes.data()));
+  return bytes;
+} catch (const std::bad_alloc&) {
+  return error("out of memory while reading the session '{}' of {} bytes", path_, file_bytes());
+}
+
+Result<std::string> SessionFile::text() const {
+  std::string text(layout_.text.bytes, '\0');
+  KVANT_RETURN_IF_ERROR(
+      read_part(layout_.text, 1 + layout_.tokens.n_chunks() + layout_.sequence.n_chunks(), text.data()));
+  return text;
+}
+
+Result<SequenceId> import_session(Cache& cache, const SessionFile& file) {
+  const auto bytes = file.sequence();
+  if (!bytes.ok()) return bytes.error();
+  auto sequence = cache.import_sequence(*bytes);
+  if (!sequence.ok() || cache.length(*sequence) == file.n_tokens()) return sequence;
+  const int held = cache.length(*sequence);
+  cache.free(*sequence);
+  return error("a session of {} tokens has rows of {}: delete it and start a new one", file.n_tokens(), held);
+}
+
+}  // namespace kvant

@@ -1,0 +1,64 @@
+// SessionFile: a sequence of the cache on a disk, with the tokens that it holds (session_layout.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cache/cache.h"
+#include "session/session_layout.h"
+
+namespace kvant {
+
+// What a session is, apart from what it belongs to.
+struct SessionContents {
+  std::vector<std::int32_t> tokens;  // that the sequence holds
+  std::string text;                  // theirs, as far as it is known; may end within a character
+  std::vector<std::byte> sequence;   // Cache::export_sequence
+};
+
+// Writes the file whole or not at all; when it returns, it is on the disk. Errors: see write_whole_file.
+Status write_session(const std::string& path, const SessionIdentity& identity,
+                     const SessionContents& contents);
+
+// A file that is read piece by piece, each piece checked. What is wrong with a file is an error, whatever its
+// bytes are: it can't be read, it is not a session, it is damaged or cut short, or it belongs to something
+// else.
+class SessionFile {
+ public:
+  // Reads the header.
+  static Result<SessionFile> open(const std::string& path, const SessionIdentity& wanted);
+  SessionFile(SessionFile&& other) noexcept;
+  SessionFile& operator=(SessionFile&&) = delete;
+  ~SessionFile();
+
+  int n_tokens() const { return static_cast<int>(layout_.tokens.bytes / sizeof(std::int32_t)); }
+  std::int64_t sequence_bytes() const { return static_cast<std::int64_t>(layout_.sequence.bytes); }
+  std::int64_t file_bytes() const { return static_cast<std::int64_t>(data_at_ + layout_.bytes()); }
+
+  Result<std::vector<std::int32_t>> tokens() const;
+  Result<std::string> text() const;
+  Result<std::vector<std::byte>> sequence() const;
+
+ private:
+  SessionFile(std::string path, int file) : path_(std::move(path)), file_(file) {}
+  Status read_header(const SessionIdentity& wanted);
+  Status read(std::uint64_t at, void* to, std::uint64_t n) const;
+  Status read_part(const SessionLayout::Part& part, std::uint64_t first_chunk, void* to) const;
+  Error damaged(const std::string& how) const;
+
+  std::string path_;
+  int file_;
+  std::uint64_t data_at_ = 0;
+  SessionLayout layout_;
+  std::vector<std::uint64_t> checksums_;
+};
+
+// The sequence of a file in a cache of the plan that it belongs to. An error: what is wrong with the file, or
+// out of memory.
+Result<SequenceId> import_session(Cache& cache, const SessionFile& file);
+
+}  // namespace kvant

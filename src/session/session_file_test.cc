@@ -1,0 +1,300 @@
+#include "session/session_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+
+#include "cache/cache_fixture.h"
+#include "model/engine.h"
+#include "model/tiny_model.h"
+#include "recipe/recipe.h"
+
+namespace kvant {
+namespace {
+
+const SessionIdentity kIdentity{
+    .model = "0123456789abcdef", .model_name = "a model", .recipe = "k=bf16,v=bf16", .constants = "none"};
+
+SessionContents made_up(std::size_t n_tokens, std::size_t n_bytes) {
+  SessionContents contents{.text = "What was said: \"Grüße\"\n"};
+  std::mt19937 random(1);
+  for (std::size_t i = 0; i < n_tokens; ++i)
+    contents.tokens.push_back(static_cast<std::int32_t>(random() % 50000));
+  for (std::size_t i = 0; i < n_bytes; ++i) contents.sequence.push_back(static_cast<std::byte>(random()));
+  return contents;
+}
+
+// The whole file, or what is wrong with it.
+Result<SessionContents> read_all(const std::string& path, const SessionIdentity& wanted = kIdentity) {
+  const auto file = SessionFile::open(path, wanted);
+  if (!file.ok()) return file.error();
+  auto tokens = file->tokens();
+  if (!tokens.ok()) return tokens.error();
+  auto text = file->text();
+  if (!text.ok()) return text.error();
+  auto sequence = file->sequence();
+  if (!sequence.ok()) return sequence.error();
+  return SessionContents{std::move(*tokens), std::move(*text), std::move(*sequence)};
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+void expect_refused(const std::string& path, const std::string& what) {
+  const auto read = read_all(path);
+  ASSERT_FALSE(read.ok()) << what;
+  EXPECT_NE(read.error().message.find(path), std::string::npos) << read.error().message;
+  EXPECT_EQ(read.error().message.find('\n'), std::string::npos);
+}
+
+TEST(SessionFile, GivesBackWhatWasWritten) {
+  const TinyFile file("session");
+  for (const std::size_t n_bytes : {std::size_t{0}, std::size_t{5}, kSessionChunk, 2 * kSessionChunk + 7}) {
+    const SessionContents contents = made_up(n_bytes / 100, n_bytes);
+    ASSERT_TRUE(write_session(file.path(), kIdentity, contents).ok());
+    const auto read = read_all(file.path());
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    EXPECT_EQ(read->tokens, contents.tokens);
+    EXPECT_EQ(read->text, contents.text);
+    EXPECT_EQ(read->sequence, contents.sequence);
+    const auto opened = SessionFile::open(file.path(), kIdentity);
+    EXPECT_EQ(opened->file_bytes(), static_cast<std::int64_t>(std::filesystem::file_size(file.path())));
+    EXPECT_EQ(opened->n_tokens(), std::ssize(contents.tokens));
+  }
+}
+
+// As https://github.com/huggingface/safetensors describes the format.
+TEST(SessionFile, IsASafetensorsFile) {
+  const TinyFile file("session");
+  ASSERT_TRUE(write_session(file.path(), kIdentity, made_up(3, 100)).ok());
+  const std::string bytes = bytes_of(file.path());
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), 8);
+  EXPECT_EQ(length % 8, 0U);
+  const auto header = nlohmann::json::parse(bytes.substr(8, length));
+  EXPECT_EQ(header["__metadata__"]["recipe"], "k=bf16,v=bf16");
+  std::uint64_t end = 0;
+  for (const char* name : {"checksums", "tokens", "sequence", "text"}) {
+    const auto& tensor = header[name];
+    EXPECT_EQ(tensor["data_offsets"][0], end) << name;
+    end = tensor["data_offsets"][1];
+  }
+  EXPECT_EQ(8 + length + end, bytes.size());
+  EXPECT_EQ(header["tokens"]["dtype"], "I32");
+  EXPECT_EQ(header["tokens"]["shape"], nlohmann::json({3}));
+  EXPECT_EQ(header.size(), 5U);
+}
+
+TEST(SessionFile, IsRefusedWhereItIsCutShort) {
+  const TinyFile file("session");
+  ASSERT_TRUE(write_session(file.path(), kIdentity, made_up(20, 300)).ok());
+  const std::string bytes = bytes_of(file.path());
+  for (std::size_t n = bytes.size(); n-- > 0;) {
+    std::filesystem::resize_file(file.path(), n);
+    expect_refused(file.path(), fmt::format("{} bytes", n));
+  }
+  write_bytes(file.path(), bytes + '\0');
+  expect_refused(file.path(), "one byte more");
+}
+
+TEST(SessionFile, IsRefusedWhereAnyBitDiffers) {
+  const TinyFile file("session");
+  ASSERT_TRUE(write_session(file.path(), kIdentity, made_up(20, 300)).ok());
+  const std::string bytes = bytes_of(file.path());
+  std::fstream damaged(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+  const auto put = [&damaged](std::size_t at, int byte) {
+    damaged.seekp(static_cast<std::streamoff>(at)).put(static_cast<char>(byte)).flush();
+  };
+  for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    put(bit / 8, bytes[bit / 8] ^ 1 << bit % 8);
+    expect_refused(file.path(), fmt::format("bit {}", bit));
+    put(bit / 8, bytes[bit / 8]);
+  }
+  EXPECT_TRUE(read_all(file.path()).ok());
+}
+
+TEST(SessionFile, SaysWhichChunkIsDamaged) {
+  const TinyFile file("session");
+  ASSERT_TRUE(write_session(file.path(), kIdentity, made_up(20, 3 * kSessionChunk)).ok());
+  const std::string bytes = bytes_of(file.path());
+  const std::uint64_t first = bytes.size() - made_up(0, 0).text.size() - 3 * kSessionChunk;
+  for (const std::size_t chunk : {0, 1, 2}) {
+    std::string damaged = bytes;
+    damaged[first + chunk * kSessionChunk + 1000 * (1 + chunk)] ^= 4;
+    write_bytes(file.path(), damaged);
+    const auto read = read_all(file.path());
+    ASSERT_FALSE(read.ok());
+    const std::string where = fmt::format("the bytes from {} on", first + chunk * kSessionChunk);
+    EXPECT_NE(read.error().message.find(where), std::string::npos) << read.error().message;
+  }
+}
+
+TEST(SessionFile, IsRefusedWithTheFieldThatDiffers) {
+  const TinyFile file("session");
+  ASSERT_TRUE(write_session(file.path(), kIdentity, made_up(20, 300)).ok());
+  const auto refusal = [&](const SessionIdentity& wanted) {
+    const auto read = read_all(file.path(), wanted);
+    return read.ok() ? "" : read.error().message;
+  };
+  SessionIdentity model = kIdentity, recipe = kIdentity, constants = kIdentity, name = kIdentity,
+                  version = kIdentity;
+  model.model = "fedcba9876543210";
+  recipe.recipe = "k=f16,v=f16";
+  constants.constants = "0123456789abcdef";
+  name.model_name = "the same model by another name";
+  version.version = "kvant.session/2";
+  EXPECT_NE(refusal(model).find("another model: 'a model' (0123456789abcdef)"), std::string::npos)
+      << refusal(model);
+  EXPECT_NE(refusal(recipe).find("another recipe: 'k=bf16,v=bf16', not 'k=f16,v=f16'"), std::string::npos);
+  EXPECT_NE(refusal(constants).find("other constants"), std::string::npos);
+  EXPECT_NE(refusal(version).find("of version 'kvant.session/1'"), std::string::npos) << refusal(version);
+  EXPECT_EQ(refusal(name), "");
+}
+
+TEST(SessionFile, WhatIsNotASessionIsRefused) {
+  const TinyFile file("session");
+  expect_refused(file.path(), "no file");
+  expect_refused("/tmp", "a folder");
+  for (const std::string& bytes :
+       {std::string(), std::string("nonsense"), std::string(100, '\xff'), std::string(100, '\0'),
+        std::string("\x02\0\0\0\0\0\0\0{}", 10), std::string("\x02\0\0\0\0\0\0\0[]", 10)}) {
+    write_bytes(file.path(), bytes);
+    expect_refused(file.path(), bytes);
+  }
+}
+
+// A limit on file sizes stands for a full disk.
+TEST(SessionFile, AWriteThatStopsHalfWayLeavesTheOldSession) {
+  const TinyFile file("session");
+  ASSERT_TRUE(write_session(file.path(), kIdentity, made_up(20, 300)).ok());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{5000, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Status written = write_session(file.path(), kIdentity, made_up(20, 30000));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, SIG_DFL);
+  ASSERT_FALSE(written.ok());
+  EXPECT_EQ(read_all(file.path())->sequence, made_up(20, 300).sequence);
+}
+
+std::vector<std::string> product_recipes() {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : builtin_recipes()) {
+    if (recipe.tier == Tier::product) names.push_back(recipe.name);
+  }
+  return names;
+}
+
+// A session of a real engine.
+class RestoredSession : public ::testing::TestWithParam<std::string> {
+ protected:
+  using Logits = std::vector<float>;
+
+  static void SetUpTestSuite() {
+    model_ = write_tiny_model({.n_layers = 2, .matrix_type = GGML_TYPE_Q8_0}).release();
+    engine_ = Engine::load(model_->path(), {.n_threads = 1}).value().release();
+  }
+  static void TearDownTestSuite() {
+    delete engine_;
+    delete model_;
+  }
+
+  Logits step(Cache& cache, SequenceId s, std::span<const std::int32_t> tokens, bool is_prompt) {
+    Logits logits(engine_->n_vocab());
+    const EngineInput input{s, tokens, is_prompt, static_cast<int>(tokens.size()) - 1};
+    EXPECT_TRUE(engine_->step(cache, *backend_, {&input, 1}, {logits.data(), 1, engine_->n_vocab()}).ok());
+    return logits;
+  }
+  // An answer of n tokens, always the likeliest.
+  std::vector<Logits> answer(Cache& cache, SequenceId s, Logits logits, int n,
+                             std::vector<std::int32_t>* tokens) {
+    std::vector<Logits> all;
+    for (int i = 0; i < n; ++i) {
+      const auto token = static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
+      logits = step(cache, s, {&token, 1}, false);
+      all.push_back(logits);
+      if (tokens != nullptr) tokens->push_back(token);
+    }
+    return all;
+  }
+
+  static std::vector<std::int32_t> prompt(int n) {
+    std::mt19937 random(n);
+    std::vector<std::int32_t> tokens(n);
+    for (std::int32_t& t : tokens)
+      t = static_cast<std::int32_t>(3 + random() % (TinyModelWriter::kVocabulary - 3));
+    return tokens;
+  }
+
+  static Engine* engine_;
+  static TinyFile* model_;
+  std::unique_ptr<AttentionBackend> backend_ = make_cpu_backend();
+};
+Engine* RestoredSession::engine_ = nullptr;
+TinyFile* RestoredSession::model_ = nullptr;
+
+INSTANTIATE_TEST_SUITE_P(ProductRecipes, RestoredSession, ::testing::ValuesIn(product_recipes()));
+
+TEST_P(RestoredSession, GoesOnBitForBit) {
+  const auto plan = testing::plan_for(GetParam(), engine_->geometry(), nullptr, backend_->page_order());
+  const SessionIdentity identity = session_identity(*plan, engine_->fingerprint(), engine_->description());
+  const TinyFile file("session");
+  Cache cache(plan, 0), other(plan, 0);
+  const SequenceId s = cache.add();
+  SessionContents contents{.tokens = prompt(300), .text = "text"};
+  answer(cache, s, step(cache, s, prompt(300), true), 100, &contents.tokens);
+  contents.sequence = *cache.export_sequence(s);
+  ASSERT_TRUE(write_session(file.path(), identity, contents).ok());
+
+  const auto opened = SessionFile::open(file.path(), identity);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  EXPECT_EQ(*opened->tokens(), contents.tokens);
+  const auto restored = import_session(other, *opened);
+  ASSERT_TRUE(restored.ok()) << restored.error().message;
+  for (const int n : {1, 140, 37}) {  // prompts; with an answer after each
+    const Logits expected = step(cache, s, prompt(n), true), found = step(other, *restored, prompt(n), true);
+    ASSERT_EQ(found, expected);
+    ASSERT_EQ(answer(other, *restored, found, 5, nullptr), answer(cache, s, expected, 5, nullptr));
+  }
+}
+
+TEST(SessionIdentities, TellRecipesAndConstantsApart) {
+  const Geometry g = testing::small_geometry(32);
+  const auto identity = [&](const std::string& recipe, std::shared_ptr<const Constants> constants = nullptr) {
+    return session_identity(*testing::plan_for(recipe, g, std::move(constants)), "model", "name");
+  };
+  EXPECT_EQ(identity("bf16").recipe, identity("bf16").recipe);
+  EXPECT_NE(identity("bf16").recipe, identity("f16").recipe);
+  EXPECT_NE(identity("kvant-4bit").recipe, identity("kvant-4bit,sink=8").recipe);
+  EXPECT_EQ(identity("bf16").constants, "none");
+  const Recipe recipe = *parse_recipe("vecinfer-2bit");
+  Constants changed = *testing::made_up_constants(recipe, g);
+  const auto same = std::make_shared<Constants>(changed);
+  changed.for_each([&](int layer, int head, Side side, const std::string& name, std::vector<float> values) {
+    if (layer != 1 || head != 0 || side != Side::key) return;
+    values.back() += 1e-3F;
+    changed.set(layer, head, side, name, std::move(values));
+  });
+  EXPECT_EQ(identity("vecinfer-2bit", same).constants, identity("vecinfer-2bit").constants);
+  EXPECT_NE(identity("vecinfer-2bit", std::make_shared<Constants>(changed)).constants,
+            identity("vecinfer-2bit").constants);
+}
+
+}  // namespace
+}  // namespace kvant
