@@ -41,7 +41,7 @@ Json plan_json(const ServerInfo& info) {
 // --- what it holds ---
 
 const char* state_name(const ServedSequence& s) {
-  if (s.request == 0) return "kept";
+  if (s.request == 0) return s.session.empty() ? "kept" : "session";
   return s.state == JobState::reading ? "reading" : "generating";
 }
 
@@ -57,6 +57,7 @@ Json sequence_json(const Geometry& geometry, const ServedSequence& s) {
   for (const PageRun& run : s.held.pages)
     pages.push_back({{"kind", page_kind_name(run.kind)}, {"shared", run.shared}, {"n", run.n_pages}});
   Json json = {{"id", s.id}, {"state", state_name(s)}};
+  if (!s.session.empty()) json["session"] = s.session;
   if (s.request > 0) {
     json["request"] = s.request;
     json["answer"] = s.answer;

@@ -1,5 +1,6 @@
 #include "serve/http_server.h"
 
+#include <arpa/inet.h>
 #include <httplib.h>
 
 #include <nlohmann/json.hpp>
@@ -31,7 +32,9 @@ bool is_loopback(std::string host) {
   if (const std::size_t port = host.rfind(':');
       port != std::string::npos && host.find(']', port) == std::string::npos)
     host.resize(port);
-  return host == "localhost" || host == "[::1]" || host.starts_with("127.");
+  in_addr address{};
+  const bool is_address = inet_pton(AF_INET, host.c_str(), &address) == 1;  // a name may begin with 127., too
+  return host == "localhost" || host == "[::1]" || (is_address && ntohl(address.s_addr) >> 24 == 127);
 }
 
 const char* state_name(JobState state) {

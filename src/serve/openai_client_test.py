@@ -415,6 +415,8 @@ class Limits(unittest.TestCase):
         server = ServerProcess("--memory", "300MiB")
         self.assertEqual(server.request("GET", "/slots", headers={"Host": f"localhost:{server.port}"})[0], 200)
         self.assertEqual(server.request("GET", "/slots", headers={"Host": "a.page.example"})[0], 403)
+        self.assertEqual(server.request("GET", "/slots", headers={"Host": "127.a.page.example"})[0], 403)
+        self.assertEqual(server.request("GET", "/slots", headers={"Host": "127.0.0.2:80"})[0], 200)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             asked = pool.submit(server.request, "POST", "/v1/completions", {"prompt": "a", "max_tokens": 100, "temperature": 1})
             while not server.json("GET", "/slots"):

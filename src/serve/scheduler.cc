@@ -503,6 +503,9 @@ std::vector<ServedSequence> Scheduler::sequences() const {
       ++of_job.answer;
     }
   }
+  if (sessions_ != nullptr) {
+    for (auto& [id, name] : sessions_->held()) served[id].session = std::move(name);
+  }
   std::vector<ServedSequence> all;
   for (const SequenceId id : cache_.sequences()) {
     ServedSequence& sequence = all.emplace_back(served[id]);

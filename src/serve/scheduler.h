@@ -93,6 +93,8 @@ class Scheduler {
   // Drops what was cancelled, admits, decodes, reads. Requires !idle().
   void step();
   bool idle() const { return jobs_.empty() && queue_.empty(); }
+  // Whether another thread writes a session that this one is to hear of.
+  bool is_saving() const { return sessions_ != nullptr && sessions_->is_saving(); }
 
   SchedulerStatus status() const;
   std::vector<ServedSequence> sequences() const;  // all that the cache holds

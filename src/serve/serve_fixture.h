@@ -16,12 +16,14 @@ inline constexpr int kFakeVocabulary = 64;
 inline constexpr std::int32_t kFakeEnd = 0;
 inline constexpr std::int32_t kFakeUnsaid = kFakeVocabulary - 1;  // no answer has it
 
-// Token t is the letter t % 26.
+// Token t is the letter t % 26; only letters are what their tokens spell.
 class FakeTokenizer : public Tokenizer {
  public:
   Result<std::vector<std::int32_t>> encode(const std::string& text, bool, bool) const override {
     std::vector<std::int32_t> tokens;
-    for (const char c : text) tokens.push_back(1 + static_cast<unsigned char>(c) % (kFakeVocabulary - 1));
+    for (const char c : text)
+      tokens.push_back(c >= 'a' && c <= 'z' ? 26 + c - 'a'
+                                            : 1 + static_cast<unsigned char>(c) % (kFakeVocabulary - 1));
     return tokens;
   }
   std::string piece(std::int32_t token) const override { return {static_cast<char>('a' + token % 26)}; }

@@ -23,7 +23,7 @@ void ServeLoop::end() {
 void ServeLoop::run() {
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    idle_ = scheduler_->idle() && actions_.empty();
+    idle_ = scheduler_->idle() && actions_.empty() && !scheduler_->is_saving();
     news_.wait(lock, [&] { return ending_ || !actions_.empty() || !scheduler_->idle(); });
     std::deque<std::function<void()>> actions = std::move(actions_);
     actions_.clear();

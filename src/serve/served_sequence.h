@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "cache/sequence_view.h"
 #include "serve/job.h"
@@ -12,6 +13,7 @@ struct ServedSequence {
   SequenceId id = 0;
   SequenceView held;
   std::int64_t request = 0;  // that runs on it; 0: none, it is kept for those to come
+  std::string session;       // whose it is; empty: nobody's
   // Of a request:
   JobState state = JobState::waiting;
   int answer = 0;  // its number among the request's

@@ -23,10 +23,10 @@ constexpr std::string_view kEnding = ".kvsession";
 void remove_unfinished(const std::string& path) {
   std::error_code failure;
   std::vector<fs::path> unfinished;
-  for (const auto& entry : fs::directory_iterator(path, failure)) {
-    const std::string name = entry.path().filename().string();
+  for (fs::directory_iterator entry(path, failure), end; !failure && entry != end; entry.increment(failure)) {
+    const std::string name = entry->path().filename().string();
     if (name.ends_with(kTemporaryEnding) && name.find(kEnding) != std::string::npos)
-      unfinished.push_back(entry.path());
+      unfinished.push_back(entry->path());
   }
   for (const fs::path& file : unfinished) fs::remove(file, failure);
 }
@@ -68,8 +68,9 @@ std::string SessionFolder::file_of(const std::string& name) const {
 std::vector<std::string> SessionFolder::names() const {
   std::vector<std::string> names;
   std::error_code failure;
-  for (const auto& entry : fs::directory_iterator(path_, failure)) {
-    const std::string file = entry.path().filename().string();
+  for (fs::directory_iterator entry(path_, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    const std::string file = entry->path().filename().string();
     const std::string name = file.substr(0, file.size() - std::min(file.size(), kEnding.size()));
     if (file.ends_with(kEnding) && is_session_name(name)) names.push_back(name);
   }

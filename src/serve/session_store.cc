@@ -34,7 +34,8 @@ SessionStore::SessionStore(Cache& cache, const Tokenizer& tokenizer,
 SessionStore::~SessionStore() {
   for (auto& [name, session] : sessions_) {
     if (!session.sequence) continue;
-    if (!session.is_saved() && !session.is_saving) (void)leave_to_disk(name, session);
+    if (!is_on_disk(name, session) && !session.is_saving)
+      (void)leave_to_disk(name, session, /*may_lose=*/true);
     if (session.sequence) cache_.free(*session.sequence);
   }
 }
@@ -76,13 +77,13 @@ Status SessionStore::load(const std::string& name, Session& session) {
   KVANT_RETURN_IF_ERROR(know(name, session));
   const auto file = folder_->read(name);
   if (!file.ok()) return file.error();
+  const auto tokens = file->tokens();
+  if (!tokens.ok()) return tokens.error();
+  // Nobody else writes into the folder, but people can.
+  if (*tokens != session.tokens)
+    return error("the file of the session '{}' was replaced while it was in use: restore it", name);
   const auto sequence = import_session(cache_, *file);
   if (!sequence.ok()) return sequence.error();
-  // Nobody else writes into the folder, but people can.
-  if (cache_.length(*sequence) != std::ssize(session.tokens)) {
-    cache_.free(*sequence);
-    return error("the file of the session '{}' was replaced while it was in use: restore it", name);
-  }
   session.sequence = *sequence;
   return {};
 }
@@ -104,6 +105,7 @@ std::optional<Refusal> SessionStore::match(GenerationRequest& request) {
   Session* session = find(request.session);
   if (session == nullptr) return std::nullopt;
   if (session->is_running) return refuse(in_use(request.session, "being answered"));
+  if (!session->sequence) session->is_known = false;  // the file may be another by now
   if (const Status known = know(request.session, *session); !known.ok())
     return refuse(unusable(known.error()));
   const std::vector<std::int32_t>& held = session->tokens;
@@ -120,6 +122,9 @@ std::optional<Refusal> SessionStore::match(GenerationRequest& request) {
   const std::string rest = request.text.substr(session->text.size());
   const auto tokens = tokenizer_.encode(rest, /*add_special=*/false, request.text_has_special_tokens);
   if (!tokens.ok() || tokens->empty()) return std::nullopt;  // the session ends within a character
+  std::string spelled;
+  for (const std::int32_t token : *tokens) spelled += tokenizer_.piece(token);
+  if (spelled != rest) return std::nullopt;  // some tokenizers put a space before whatever they are given
   request.prompt = held;
   request.prompt.insert(request.prompt.end(), tokens->begin(), tokens->end());
   request.session_tokens = n_held;
@@ -168,7 +173,7 @@ SessionStatus SessionStore::status_of(const std::string& name, const Session& se
                        .on_disk = folder_->holds(name),
                        .is_running = session.is_running,
                        .last_use = session.last_use};
-  status.is_saved = status.on_disk && session.is_saved();
+  status.is_saved = is_on_disk(name, session);
   if (status.in_memory) {
     const CacheBytes bytes = cache_.bytes(*session.sequence);
     status.bytes = bytes.all();
@@ -260,13 +265,19 @@ std::optional<ApiError> SessionStore::start_save(const std::string& name, Save& 
   Session& session = sessions_.at(name);
   if (session.is_saving) return in_use(name, "being saved");
   save = {.name = name, .version = session.version};
-  if (!session.sequence || (session.is_saved() && folder_->holds(name))) return std::nullopt;
+  if (!session.sequence || is_on_disk(name, session)) return std::nullopt;
   auto contents = contents_of(session);
   if (!contents.ok()) return ApiError{.status = 500, .message = contents.error().message};
   save.contents = std::move(*contents);
   save.folder = folder_;
   session.is_saving = true;
   return std::nullopt;
+}
+
+Status SessionStore::Save::write() const try {
+  return folder == nullptr ? Status() : folder->write(name, contents);
+} catch (const std::bad_alloc&) {
+  return error("out of memory while saving the session '{}'", name);
 }
 
 void SessionStore::finish_save(const Save& save, bool written) {
@@ -276,17 +287,26 @@ void SessionStore::finish_save(const Save& save, bool written) {
   if (written) session.saved_version = save.version;
 }
 
+bool SessionStore::is_saving() const {
+  return std::ranges::any_of(sessions_, [](const auto& entry) { return entry.second.is_saving; });
+}
+
 // --- memory ---
 
-// A session that can't be written, since the disk is full, is lost; but not while it is asked for. Its client
-// has the conversation, and a request with all of it is answered as any other.
-bool SessionStore::leave_to_disk(const std::string& name, Session& session) {
-  if (!session.is_saved()) {
+// People may take files away.
+bool SessionStore::is_on_disk(const std::string& name, const Session& session) const {
+  return session.is_saved() && folder_->holds(name);
+}
+
+// may_lose: a session that can't be written, since the disk is full, is lost; but not while it is asked for.
+// Its client has the conversation, and a request with all of it is answered as any other.
+bool SessionStore::leave_to_disk(const std::string& name, Session& session, bool may_lose) {
+  if (!is_on_disk(name, session)) {
     const auto contents = contents_of(session);
     const Status written = contents.ok() ? folder_->write(name, *contents) : Status(contents.error());
     if (written.ok()) {
       session.saved_version = session.version;
-    } else if (session.is_running) {
+    } else if (session.is_running || !may_lose) {
       return false;
     } else {
       fmt::print(stderr, "kvant: warning: the session '{}' is lost: {}\n", name, written.error().message);
@@ -309,13 +329,23 @@ bool SessionStore::drop_oldest(const std::string& needed) {
     if (entry.second.sequence && !entry.second.is_saving && entry.first != needed) held.push_back(&entry);
   }
   std::ranges::sort(held, {}, [](const auto* entry) { return entry->second.turn; });
-  for (auto* entry : held) {
-    const std::string name = entry->first;
-    if (!leave_to_disk(name, entry->second)) continue;
-    if (!entry->second.is_running && !folder_->holds(name)) sessions_.erase(name);
-    return true;
+  for (const bool may_lose : {false, true}) {
+    for (auto* entry : held) {
+      const std::string name = entry->first;
+      if (!leave_to_disk(name, entry->second, may_lose)) continue;
+      if (!entry->second.is_running && !folder_->holds(name)) sessions_.erase(name);
+      return true;
+    }
   }
   return false;
+}
+
+std::map<SequenceId, std::string> SessionStore::held() const {
+  std::map<SequenceId, std::string> names;
+  for (const auto& [name, session] : sessions_) {
+    if (session.sequence) names.emplace(*session.sequence, name);
+  }
+  return names;
 }
 
 int SessionStore::in_memory() const {

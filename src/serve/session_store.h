@@ -79,17 +79,19 @@ class SessionStore {
     SessionContents contents;
     std::shared_ptr<const SessionFolder> folder;  // null: its file holds just this
 
-    Status write() const { return folder == nullptr ? Status() : folder->write(name, contents); }
+    Status write() const;
   };
   std::optional<ApiError> start_save(const std::string& name, Save& save);
   void finish_save(const Save& save, bool written);
+  bool is_saving() const;  // any of them
 
   // --- memory ---
-  // Leaves to the disk what was not used for longest; written first, if it isn't there. Never `needed`.
-  // False: nothing has become free.
+  // Leaves to the disk what was not used for longest; written first, if it isn't there. Never `needed`. If
+  // none can be written, the oldest is lost. False: nothing has become free.
   bool drop_oldest(const std::string& needed);
   int in_memory() const;
   std::int64_t bytes() const;  // of those, shared pages counted fully
+  std::map<SequenceId, std::string> held() const;
 
  private:
   struct Session {
@@ -112,7 +114,8 @@ class SessionStore {
   void use(Session& session);
   SessionStatus status_of(const std::string& name, const Session& session) const;
   Result<SessionContents> contents_of(const Session& session) const;
-  bool leave_to_disk(const std::string& name, Session& session);
+  bool is_on_disk(const std::string& name, const Session& session) const;
+  bool leave_to_disk(const std::string& name, Session& session, bool may_lose);
 
   Cache& cache_;
   const Tokenizer& tokenizer_;

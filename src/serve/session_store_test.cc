@@ -120,16 +120,26 @@ TEST_F(Sessions, AFollowUpReadsOnlyWhatIsNew) {
   EXPECT_EQ(sessions().status("chat")->tokens, 213 + 9);
 }
 
-// The fake tokenizer has a token for each byte, and the model answers with others for the same letters.
+// The fake tokenizer has a token for each letter, and the model answers with others for the same letters.
 TEST_F(Sessions, TextsAreComparedWhereTokensDiffer) {
   GenerationRequest first = request("chat", *testing::FakeTokenizer().encode("Hello", true, true));
   first.text = "Hello";
   const Reply answer = ask(first);
   GenerationRequest next = first;
-  next.text += answer.text + " and more";
+  next.text += answer.text + "andmore";
   next.prompt = *testing::FakeTokenizer().encode(next.text, true, true);
   ASSERT_FALSE(std::ranges::equal(answer.tokens, std::span(next.prompt).subspan(5, answer.tokens.size())));
   EXPECT_EQ(ask(next).cached, 5 + 9);
+}
+
+// As with tokenizers that put a space before whatever they are given.
+TEST_F(Sessions, ATextThatItsTokensDontSpellIsReadAsUsual) {
+  GenerationRequest first = request("chat", *testing::FakeTokenizer().encode("Hello", true, true));
+  first.text = "Hello";
+  GenerationRequest next = first;
+  next.text += ask(first).text + " and more";
+  next.prompt = *testing::FakeTokenizer().encode(next.text, true, true);
+  EXPECT_EQ(ask(next).cached, 0);
 }
 
 TEST_F(Sessions, AnotherPromptStartsTheSessionAnew) {
@@ -259,6 +269,39 @@ TEST_F(Sessions, ADamagedFileIsNeverUsed) {
   EXPECT_NE(reply.failure->message.find("damaged"), std::string::npos) << reply.failure->message;
   EXPECT_EQ(sessions().restore("chat")->status, 409);
   EXPECT_FALSE(sessions().status("chat")->in_memory);
+}
+
+TEST_F(Sessions, AFileThatWasTakenAwayIsWrittenAgain) {
+  const Tokens next = begin("chat");
+  ASSERT_FALSE(save("chat"));
+  ASSERT_TRUE(fs::remove(file("chat")));
+  EXPECT_FALSE(sessions().status("chat")->is_saved);
+  start();
+  EXPECT_EQ(ask(request("chat", next)).cached, 209);
+}
+
+TEST_F(Sessions, AFileThatWasReplacedIsReadAnew) {
+  const Tokens next = begin("chat"), of_another = begin("another");
+  ASSERT_NE(next, of_another);
+  start();
+  GenerationRequest compared = request("chat", next);
+  ASSERT_FALSE(sessions().match(compared));
+  EXPECT_EQ(compared.session_tokens, 209);
+  fs::copy_file(file("another"), file("chat"), fs::copy_options::overwrite_existing);
+  const Reply reply = ask(request("chat", of_another));
+  EXPECT_FALSE(reply.failure);
+  EXPECT_EQ(reply.cached, 209);
+}
+
+// What is written by another thread is waited for: the server's end would lose what has changed since.
+TEST_F(Sessions, AreBeingSavedUntilThatIsSaid) {
+  begin("chat");
+  EXPECT_FALSE(scheduler_->is_saving());
+  SessionStore::Save save;
+  ASSERT_FALSE(sessions().start_save("chat", save));
+  EXPECT_TRUE(scheduler_->is_saving());
+  sessions().finish_save(save, save.write().ok());
+  EXPECT_FALSE(scheduler_->is_saving());
 }
 
 // Sessions of 1900 tokens in a memory that holds some of them.

@@ -118,25 +118,26 @@ Status SessionFile::read_part(const Part& part, std::uint64_t first_chunk, void*
   return {};
 }
 
-Result<std::vector<std::int32_t>> SessionFile::tokens() const {
-  std::vector<std::int32_t> tokens(n_tokens());
-  KVANT_RETURN_IF_ERROR(read_part(layout_.tokens, 1, tokens.data()));
-  return tokens;
-}
-
-Result<std::vector<std::byte>> SessionFile::sequence() const try {
-  std::vector<std::byte> bytes(layout_.sequence.bytes);
-  KVANT_RETURN_IF_ERROR(read_part(layout_.sequence, 1 + layout_.tokens.n_chunks(), bytes.data()));
-  return bytes;
+// A header may promise more than there is memory for.
+template <class Values>
+Result<Values> SessionFile::whole_part(const Part& part, std::uint64_t first_chunk) const try {
+  Values values(part.bytes / sizeof(typename Values::value_type), typename Values::value_type{});
+  KVANT_RETURN_IF_ERROR(read_part(part, first_chunk, values.data()));
+  return values;
 } catch (const std::bad_alloc&) {
   return error("out of memory while reading the session '{}' of {} bytes", path_, file_bytes());
 }
 
+Result<std::vector<std::int32_t>> SessionFile::tokens() const {
+  return whole_part<std::vector<std::int32_t>>(layout_.tokens, 1);
+}
+
+Result<std::vector<std::byte>> SessionFile::sequence() const {
+  return whole_part<std::vector<std::byte>>(layout_.sequence, 1 + layout_.tokens.n_chunks());
+}
+
 Result<std::string> SessionFile::text() const {
-  std::string text(layout_.text.bytes, '\0');
-  KVANT_RETURN_IF_ERROR(
-      read_part(layout_.text, 1 + layout_.tokens.n_chunks() + layout_.sequence.n_chunks(), text.data()));
-  return text;
+  return whole_part<std::string>(layout_.text, 1 + layout_.tokens.n_chunks() + layout_.sequence.n_chunks());
 }
 
 Result<SequenceId> import_session(Cache& cache, const SessionFile& file) {

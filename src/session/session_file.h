@@ -48,6 +48,8 @@ class SessionFile {
   Status read_header(const SessionIdentity& wanted);
   Status read(std::uint64_t at, void* to, std::uint64_t n) const;
   Status read_part(const SessionLayout::Part& part, std::uint64_t first_chunk, void* to) const;
+  template <class Values>
+  Result<Values> whole_part(const SessionLayout::Part& part, std::uint64_t first_chunk) const;
   Error damaged(const std::string& how) const;
 
   std::string path_;

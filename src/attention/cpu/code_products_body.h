@@ -138,23 +138,18 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
       });
     });
   }
-  // Once for all: as many copies as there are sums would be most of the kernel.
-  typename Isa::Ints done[N * H];
   unroll<N * H>([&](auto i) __attribute__((always_inline)) {
-    done[decltype(i)::value] = sums[decltype(i)::value / H][decltype(i)::value % H];
-  });
-#pragma GCC unroll 1
-  for (int i = 0; i < N * H; ++i) {
-    const int head = i % H;
-    const int at = (First + i / H) * task.page.groups + group;
+    constexpr int kPosition = decltype(i)::value / H, kHead = decltype(i)::value % H;
+    const int at = (First + kPosition) * task.page.groups + group;
     const float* scale = task.channel_scale == nullptr ? nullptr : task.channel_scale + at;
-    float* out = task.out[head] + at;
+    const auto& sum = sums[kPosition][kHead];
+    float* out = task.out[kHead] + at;
     if constexpr (Fill == Filling::two) {
-      Isa::add_halves(done[i], lower[head]->unit, upper[head]->unit, scale, out);
+      Isa::add_halves(sum, lower[kHead]->unit, upper[kHead]->unit, scale, out);
     } else {
-      Isa::add_octets(done[i], Kind::kBias * lower[head]->sum, lower[head]->unit, scale, out, groups);
+      Isa::add_octets(sum, Kind::kBias * lower[kHead]->sum, lower[kHead]->unit, scale, out, groups);
     }
-  }
+  });
 }
 
 // All positions of a register of groups.

@@ -168,6 +168,7 @@ export class CachePane {
 
   #stateOf(s) {
     if (s.state === "kept") return "Kept for prompts that begin alike";
+    if (s.state === "session") return `Session ${s.session}`;
     if (s.state === "reading") return `Reading a prompt of ${count(s.prompt_tokens, "token")}`;
     return `Answering, ${count(s.generated_tokens, "token")}; ${s.cached_tokens} of ${s.prompt_tokens} reused`;
   }

@@ -26,6 +26,7 @@ export function loadConversations() {
 
 // False: the browser has no room.
 export function saveConversation(conversation) {
+  if (conversation.removed) return true; // an answer to it may have ended after it was deleted
   try {
     localStorage.setItem(PREFIX + conversation.id, JSON.stringify(conversation));
     return true;
@@ -34,7 +35,10 @@ export function saveConversation(conversation) {
   }
 }
 
-export const removeConversation = (conversation) => localStorage.removeItem(PREFIX + conversation.id);
+export function removeConversation(conversation) {
+  conversation.removed = true;
+  localStorage.removeItem(PREFIX + conversation.id);
+}
 
 export const siblings = (conversation, turn) => conversation.turns.filter((t) => t.parent === turn.parent);
 
