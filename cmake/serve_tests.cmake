@@ -3,16 +3,19 @@ function(kvant_serve_tests)
   if(NOT Python3_Interpreter_FOUND)
     return()
   endif()
-  # 200 kills are for people who change how sessions are saved.
-  set(AnswersTheOpenaiPackage src/serve/openai_client_test.py)
+  set(client src/serve/openai_client_test.py)
+  set(AnswersTheOpenaiPackage ${client} Chat Completions Http)
+  set(AnswersManyTogether ${client} Together)
+  set(KeepsSessionsAndLimits ${client} Sessions Limits)
   set(AnswersMessages src/serve/messages_client_test.py)
   set(PageInABrowser src/serve/page_test.py)
-  set(LosesNoSavedSession scripts/kill-test.py)
-  set(options_LosesNoSavedSession --kills 3 --words 50)
-  foreach(test AnswersTheOpenaiPackage AnswersMessages PageInABrowser LosesNoSavedSession)
+  set(LosesNoSavedSession scripts/kill-test.py --kills 3 --words 50)  # 200 kills: for people who change how sessions are saved
+  foreach(test AnswersTheOpenaiPackage AnswersManyTogether KeepsSessionsAndLimits AnswersMessages PageInABrowser
+               LosesNoSavedSession)
+    list(POP_FRONT ${test} script)
     add_test(NAME Serve.${test}
-             COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/${${test}} $<TARGET_FILE:kvant>
-                     ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf ${options_${test}})
+             COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/${script} $<TARGET_FILE:kvant>
+                     ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf ${${test}})
     set_tests_properties(Serve.${test} PROPERTIES LABELS model TIMEOUT 900)
   endforeach()
 endfunction()
