@@ -11,7 +11,7 @@ namespace kvant {
 namespace {
 
 constexpr int kStepsBetweenJudgements = 40;
-constexpr int kPatience = 3;         // judgements without improvement before training ends
+constexpr int kPatience = 3;           // judgements without improvement before training ends
 constexpr double kMinLossGain = 5e-3;  // of the loss, to count: a few contexts judge, and several times
 
 double mean_loss(std::span<const AdapterContext> contexts, const AdapterWeights& weights, int features) {

@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-constexpr int kDrawnForEach = 8;     // points for each first centroid that k-means++ looks at
+constexpr int kDrawnForEach = 8;        // points for each first centroid that k-means++ looks at
 constexpr double kMinErrorGain = 1e-4;  // of the error, in an iteration
 
 // Which points belong to which centroid.
