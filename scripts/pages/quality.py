@@ -75,12 +75,18 @@ class Quality:
                 markdown.table(HEADER, map(cells, rows)) + earlier(rows))
 
     def backends(self):
-        fast, exact = self.run(backend="cpu"), self.run()
-        if fast is None or exact is None:
+        exact = self.run()
+        runs = [run for run in self.runs if run["backend"] == "cpu" and run["text"] == "wikitext-2"]
+        if not runs or exact is None:
             return "Not measured yet.\n"
         known = {row["recipe"]: row for row in exact["results"]}
+        return "\n".join(self.beside_reference(run, known) for run in runs)
+
+    @staticmethod
+    def beside_reference(run, known):
+        """A run on the fast backend; known: rows of the reference, by recipe."""
         rows = []
-        for row in sorted(fast["results"], key=lambda row: -row["bits_all"]):
+        for row in sorted(run["results"], key=lambda row: -row["bits_all"]):
             if row["recipe"] not in known or row["recipe"] == "bf16":
                 continue
             other = known[row["recipe"]]
@@ -88,7 +94,7 @@ class Quality:
                          divergence(row["kld_mean"]), f"{divergence(row['kld_lo'])} - {divergence(row['kld_hi'])}",
                          f"{100 * row['top1']:.2f}"))
         header = ("recipe", "bits", "mean KLD, reference", "mean KLD, CPU", "95 % interval", "top-1 %")
-        return (markdown.code(command(fast)) + f"\n{fast['chunks']} contexts; {fast['measured_on']}.\n\n" +
+        return (markdown.code(command(run)) + f"\n{run['chunks']} contexts; {run['measured_on']}.\n\n" +
                 markdown.table(header, rows))
 
     def domains(self):
