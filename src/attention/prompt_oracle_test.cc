@@ -9,6 +9,7 @@
 
 #include "attention/reference/attention_fixture.h"
 #include "recipe/constant_needs.h"
+#include "recipe/recipe_fixture.h"
 
 namespace kvant {
 namespace {
@@ -197,14 +198,7 @@ double allowed_error(const Recipe& recipe) {
 }
 
 class PromptOfRecipe : public ::testing::TestWithParam<std::string> {};
-std::vector<std::string> product_recipes() {
-  std::vector<std::string> names;
-  for (const Recipe& recipe : builtin_recipes()) {
-    if (recipe.tier == Tier::product) names.push_back(recipe.name);
-  }
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(Recipes, PromptOfRecipe, ::testing::ValuesIn(product_recipes()));
+INSTANTIATE_TEST_SUITE_P(Recipes, PromptOfRecipe, ::testing::ValuesIn(testing::product_recipes()));
 
 void expect_attention_in_double(const std::string& recipe, AttentionBackend& backend) {
   const Geometry g = geometry();

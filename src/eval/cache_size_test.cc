@@ -4,6 +4,7 @@
 
 #include "attention/reference/attention_fixture.h"
 #include "cache/cache_fixture.h"
+#include "recipe/recipe_fixture.h"
 
 namespace kvant {
 namespace {
@@ -45,14 +46,7 @@ CacheBytes predicted_for(const Cache& cache, SequenceId s) {
 
 class EveryProductRecipe : public ::testing::TestWithParam<std::string> {};
 
-std::vector<std::string> product_recipes() {
-  std::vector<std::string> names;
-  for (const Recipe& recipe : builtin_recipes()) {
-    if (recipe.tier == Tier::product) names.push_back(recipe.name);
-  }
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(Recipes, EveryProductRecipe, ::testing::ValuesIn(product_recipes()));
+INSTANTIATE_TEST_SUITE_P(Recipes, EveryProductRecipe, ::testing::ValuesIn(testing::product_recipes()));
 
 // Byte for byte, at each position of a page, for a sequence that grows token by token.
 TEST_P(EveryProductRecipe, TakesTheBytesThatArePredicted) {

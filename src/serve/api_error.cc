@@ -1,5 +1,7 @@
 #include "serve/api_error.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 namespace kvant {
@@ -20,6 +22,10 @@ std::string ApiError::body() const {
                       {"param", parameter.empty() ? Json(nullptr) : Json(parameter)},
                       {"code", status}};
   return Json{{"type", "error"}, {"error", error}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+ApiError unknown_model(const std::string& name, const std::string& served) {
+  return {.status = 404, .message = fmt::format("the model '{}' is not served here: '{}' is", name, served)};
 }
 
 }  // namespace kvant

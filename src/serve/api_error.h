@@ -16,4 +16,7 @@ struct ApiError {
   std::string body() const;
 };
 
+// A request for another model than the one that is served.
+ApiError unknown_model(const std::string& name, const std::string& served);
+
 }  // namespace kvant

@@ -161,13 +161,7 @@ ParsedRequest parse_chat_request(const Json& body, const Tokenizer& tokenizer, c
   fields.accept_only("modalities", {Json::array({"text"})}, "answers are text");
   fields.refuse_others();
   if (fields.error()) return *fields.error();
-  const auto text = tokenizer.chat_prompt(messages);
-  if (!text.ok()) return ApiError{.message = text.error().message, .parameter = "messages"};
-  auto tokens = tokenizer.encode(*text, /*add_special=*/true, /*parse_special=*/true);
-  if (!tokens.ok()) return ApiError{.message = tokens.error().message, .parameter = "messages"};
-  common.prompt = std::move(tokens).value();
-  common.text = *text;
-  common.text_has_special_tokens = true;
+  if (auto failure = set_chat_prompt(messages, tokenizer, common)) return *std::move(failure);
   request.prompts.push_back(std::move(common));
   return request;
 }

@@ -58,4 +58,16 @@ std::vector<ChatMessage> read_messages(JsonFields& fields) {
   return messages;
 }
 
+std::optional<ApiError> set_chat_prompt(const std::vector<ChatMessage>& messages, const Tokenizer& tokenizer,
+                                        GenerationRequest& request) {
+  auto text = tokenizer.chat_prompt(messages);
+  if (!text.ok()) return ApiError{.message = text.error().message, .parameter = "messages"};
+  auto tokens = tokenizer.encode(*text, /*add_special=*/true, /*parse_special=*/true);
+  if (!tokens.ok()) return ApiError{.message = tokens.error().message, .parameter = "messages"};
+  request.prompt = std::move(tokens).value();
+  request.text = std::move(text).value();
+  request.text_has_special_tokens = true;
+  return std::nullopt;
+}
+
 }  // namespace kvant

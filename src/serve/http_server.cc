@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_reader.h"
+#include "serve/answer_delivery.h"
 #include "serve/api_key.h"
 #include "serve/api_response.h"
 #include "serve/exchange.h"
@@ -74,7 +75,6 @@ class HttpServer::Routes {
               ApiResponse whole) const;
   void stream(Response& response, const std::shared_ptr<Exchange>& exchange, ApiResponse chunks,
               bool include_usage) const;
-  ApiError unknown_model(const std::string& name) const;
   Json model_json() const;
   void models(const Request& request, Response& response) const;
   void props(Response& response) const;
@@ -187,11 +187,6 @@ httplib::Server::HandlerResponse HttpServer::Routes::check(const Request& reques
   return Server::HandlerResponse::Unhandled;
 }
 
-ApiError HttpServer::Routes::unknown_model(const std::string& name) const {
-  return {.status = 404,
-          .message = fmt::format("the model '{}' is not served here: '{}' is", name, info_.model)};
-}
-
 // --- answers ---
 
 void HttpServer::Routes::generate(const Request& request, Response& response, Parse parse) {
@@ -201,7 +196,7 @@ void HttpServer::Routes::generate(const Request& request, Response& response, Pa
   if (const auto* wrong = std::get_if<ApiError>(&parsed)) return send(response, *wrong);
   auto& wanted = std::get<ApiRequest>(parsed);
   if (!wanted.model.empty() && wanted.model != info_.model) {
-    ApiError unknown = unknown_model(wanted.model);
+    ApiError unknown = unknown_model(wanted.model, info_.model);
     unknown.parameter = "model";
     return send(response, unknown);
   }
@@ -221,14 +216,8 @@ void HttpServer::Routes::generate(const Request& request, Response& response, Pa
 
 void HttpServer::Routes::answer(const Request& request, Response& response,
                                 const std::shared_ptr<Exchange>& exchange, ApiResponse whole) const {
-  int choice = 0;
-  AnswerPart part;
-  while (true) {
-    const AnswerStream::Next next = exchange->read(kPatience, choice, part);
-    if (next == AnswerStream::Next::closed) break;
-    if (next == AnswerStream::Next::part) whole.add(choice, part);
-    if (next == AnswerStream::Next::nothing_yet && request.is_connection_closed()) return;
-  }
+  if (!read_answers(request, *exchange, [&](int choice, const AnswerPart& part) { whole.add(choice, part); }))
+    return;
   if (const auto failure = exchange->failure()) return send(response, *failure);
   send(response, whole.whole(exchange->usage()));
 }
@@ -236,33 +225,22 @@ void HttpServer::Routes::answer(const Request& request, Response& response,
 void HttpServer::Routes::stream(Response& response, const std::shared_ptr<Exchange>& exchange,
                                 ApiResponse chunks, bool include_usage) const {
   const auto shared_chunks = std::make_shared<ApiResponse>(std::move(chunks));
-  response.set_header("Cache-Control", "no-cache");
-  // Returns false when the client has gone; the exchange goes with this function then.
-  const auto provide = [exchange, shared_chunks, include_usage](std::size_t, httplib::DataSink& sink) {
-    const auto write = [&sink](const std::string& data) {
-      const std::string event = sse_event(data);
-      return sink.write(event.data(), event.size());
-    };
-    int choice = 0;
-    AnswerPart part;
-    switch (exchange->read(kPatience, choice, part)) {
-      case AnswerStream::Next::part:
-        return write(response_text(shared_chunks->chunk(choice, part)));
-      case AnswerStream::Next::nothing_yet:
-        return !sink.is_writable || sink.is_writable();
-      case AnswerStream::Next::closed:
-        break;
-    }
+  const auto end = [exchange, shared_chunks, include_usage] {
+    std::string last;
     if (const auto failure = exchange->failure()) {
-      write(failure->body());
+      last = sse_event(failure->body());
     } else if (include_usage) {
-      write(response_text(shared_chunks->usage_chunk(exchange->usage())));
+      last = sse_event(response_text(shared_chunks->usage_chunk(exchange->usage())));
     }
-    const bool sent = write("[DONE]");
-    sink.done();
-    return sent;
+    return last + sse_event("[DONE]");
   };
-  response.set_chunked_content_provider("text/event-stream", provide);
+  stream_answers(response, exchange,
+                 {.start = nullptr,
+                  .part =
+                      [shared_chunks](int choice, const AnswerPart& part) {
+                        return sse_event(response_text(shared_chunks->chunk(choice, part)));
+                      },
+                  .end = end});
 }
 
 // --- about the server ---
@@ -279,7 +257,7 @@ Json HttpServer::Routes::model_json() const {
 void HttpServer::Routes::models(const Request& request, Response& response) const {
   const std::string name = request.matches[1];
   if (name == info_.model) return send(response, model_json());
-  send(response, unknown_model(name));
+  send(response, unknown_model(name, info_.model));
 }
 
 void HttpServer::Routes::health(Response& response) const {

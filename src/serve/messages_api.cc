@@ -5,6 +5,7 @@
 #include <random>
 
 #include "serve/api_response.h"
+#include "serve/chat_messages.h"
 #include "serve/json_fields.h"
 
 namespace kvant {
@@ -129,11 +130,7 @@ ParsedRequest parse_messages_request(const Json& body, const Tokenizer& tokenize
   fields.accept_only("service_tier", {"auto", "standard_only"}, "there is one tier");
   fields.refuse_others();
   if (fields.error()) return *fields.error();
-  const auto text = tokenizer.chat_prompt(messages);
-  if (!text.ok()) return ApiError{.message = text.error().message, .parameter = "messages"};
-  auto tokens = tokenizer.encode(*text, /*add_special=*/true, /*parse_special=*/true);
-  if (!tokens.ok()) return ApiError{.message = tokens.error().message, .parameter = "messages"};
-  prompt.prompt = std::move(tokens).value();
+  if (auto failure = set_chat_prompt(messages, tokenizer, prompt)) return *std::move(failure);
   request.prompts.push_back(std::move(prompt));
   return request;
 }

@@ -3,6 +3,7 @@
 #include <httplib.h>
 
 #include "base/json_reader.h"
+#include "serve/answer_delivery.h"
 #include "serve/api_response.h"
 #include "serve/exchange.h"
 #include "serve/http_reply.h"
@@ -21,46 +22,26 @@ void refuse(Response& response, const ApiError& error) {
 }
 
 void answer(const Request& request, Response& response, Exchange& exchange, MessagesResponse whole) {
-  int choice = 0;
-  AnswerPart part;
-  while (true) {
-    const AnswerStream::Next next = exchange.read(kPatience, choice, part);
-    if (next == AnswerStream::Next::closed) break;
-    if (next == AnswerStream::Next::part) whole.add(part);
-    if (next == AnswerStream::Next::nothing_yet && request.is_connection_closed()) return;
-  }
+  if (!read_answers(request, exchange, [&](int, const AnswerPart& part) { whole.add(part); })) return;
   if (const auto failure = exchange.failure()) return refuse(response, *failure);
   response.set_content(response_text(whole.whole(exchange.usage())), kJsonType);
 }
 
 void stream(Response& response, const std::shared_ptr<Exchange>& exchange, MessagesResponse events) {
-  response.set_header("Cache-Control", "no-cache");
   const auto shared_events = std::make_shared<MessagesResponse>(std::move(events));
-  // Returns false when the client has gone; the exchange goes with this function then.
-  const auto provide = [exchange, shared_events, started = false](std::size_t,
-                                                                  httplib::DataSink& sink) mutable {
-    const auto write = [&sink](const std::string& text) {
-      return text.empty() || sink.write(text.data(), text.size());
-    };
-    if (!std::exchange(started, true)) return write(shared_events->start_events());
-    int choice = 0;
-    AnswerPart part;
-    switch (exchange->read(kPatience, choice, part)) {
-      case AnswerStream::Next::part:
-        shared_events->add(part);
-        return write(shared_events->part_event(part));
-      case AnswerStream::Next::nothing_yet:
-        return !sink.is_writable || sink.is_writable();
-      case AnswerStream::Next::closed:
-        break;
-    }
-    const auto failure = exchange->failure();
-    const bool sent =
-        write(failure ? messages_error_event(*failure) : shared_events->end_events(exchange->usage()));
-    sink.done();
-    return sent;
-  };
-  response.set_chunked_content_provider("text/event-stream", provide);
+  stream_answers(response, exchange,
+                 {.start = [shared_events] { return shared_events->start_events(); },
+                  .part =
+                      [shared_events](int, const AnswerPart& part) {
+                        shared_events->add(part);
+                        return shared_events->part_event(part);
+                      },
+                  .end =
+                      [shared_events, exchange] {
+                        const auto failure = exchange->failure();
+                        return failure ? messages_error_event(*failure)
+                                       : shared_events->end_events(exchange->usage());
+                      }});
 }
 
 }  // namespace
@@ -73,11 +54,8 @@ void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenize
     ParsedRequest parsed = parse_messages_request(*body, tokenizer);
     if (const auto* wrong = std::get_if<ApiError>(&parsed)) return refuse(response, *wrong);
     auto& wanted = std::get<ApiRequest>(parsed);
-    if (!wanted.model.empty() && wanted.model != info.model) {
-      return refuse(response, ApiError{.status = 404,
-                                       .message = fmt::format("the model '{}' is not served here: '{}' is",
-                                                              wanted.model, info.model)});
-    }
+    if (!wanted.model.empty() && wanted.model != info.model)
+      return refuse(response, unknown_model(wanted.model, info.model));
     GenerationRequest& prompt = wanted.prompts.front();
     prompt.client = request.remote_addr + "/" + prompt.client;
     MessagesResponse message(info.model, static_cast<int>(prompt.prompt.size()));

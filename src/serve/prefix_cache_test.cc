@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "cache/cache_fixture.h"
+#include "recipe/recipe_fixture.h"
 
 namespace kvant {
 namespace {
@@ -40,16 +41,8 @@ SequenceId read_and_keep(Cache& cache, PrefixCache& prefixes, const Tokens& toke
   return sequence;
 }
 
-std::vector<std::string> product_recipes() {
-  std::vector<std::string> names;
-  for (const Recipe& recipe : builtin_recipes()) {
-    if (recipe.tier == Tier::product) names.push_back(recipe.name);
-  }
-  return names;
-}
-
 class EachProductRecipe : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(PrefixCache, EachProductRecipe, ::testing::ValuesIn(product_recipes()),
+INSTANTIATE_TEST_SUITE_P(PrefixCache, EachProductRecipe, ::testing::ValuesIn(testing::product_recipes()),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace_if(

@@ -8,6 +8,7 @@
 #include "eval/cache_size.h"
 #include "model/tiny_model.h"
 #include "recipe/plan.h"
+#include "recipe/recipe_fixture.h"
 #include "serve/scheduler.h"
 #include "serve/serve_fixture.h"
 
@@ -105,15 +106,7 @@ class SchedulerOnEngine : public ::testing::TestWithParam<std::string> {
 Engine* SchedulerOnEngine::engine_ = nullptr;
 TinyFile* SchedulerOnEngine::file_ = nullptr;
 
-std::vector<std::string> product_recipes() {
-  std::vector<std::string> names;
-  for (const Recipe& recipe : builtin_recipes()) {
-    if (recipe.tier == Tier::product) names.push_back(recipe.name);
-  }
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(ProductRecipes, SchedulerOnEngine, ::testing::ValuesIn(product_recipes()),
+INSTANTIATE_TEST_SUITE_P(ProductRecipes, SchedulerOnEngine, ::testing::ValuesIn(testing::product_recipes()),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace_if(

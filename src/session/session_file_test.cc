@@ -16,6 +16,7 @@
 #include "model/engine.h"
 #include "model/tiny_model.h"
 #include "recipe/recipe.h"
+#include "recipe/recipe_fixture.h"
 
 namespace kvant {
 namespace {
@@ -193,14 +194,6 @@ TEST(SessionFile, AWriteThatStopsHalfWayLeavesTheOldSession) {
   EXPECT_EQ(read_all(file.path())->sequence, made_up(20, 300).sequence);
 }
 
-std::vector<std::string> product_recipes() {
-  std::vector<std::string> names;
-  for (const Recipe& recipe : builtin_recipes()) {
-    if (recipe.tier == Tier::product) names.push_back(recipe.name);
-  }
-  return names;
-}
-
 // A session of a real engine.
 class RestoredSession : public ::testing::TestWithParam<std::string> {
  protected:
@@ -249,7 +242,7 @@ class RestoredSession : public ::testing::TestWithParam<std::string> {
 Engine* RestoredSession::engine_ = nullptr;
 TinyFile* RestoredSession::model_ = nullptr;
 
-INSTANTIATE_TEST_SUITE_P(ProductRecipes, RestoredSession, ::testing::ValuesIn(product_recipes()));
+INSTANTIATE_TEST_SUITE_P(ProductRecipes, RestoredSession, ::testing::ValuesIn(testing::product_recipes()));
 
 TEST_P(RestoredSession, GoesOnBitForBit) {
   const auto plan = testing::plan_for(GetParam(), engine_->geometry(), nullptr, backend_->page_order());

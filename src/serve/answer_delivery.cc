@@ -1,0 +1,46 @@
+#include "serve/answer_delivery.h"
+
+#include <utility>
+
+namespace kvant {
+
+bool read_answers(const httplib::Request& request, Exchange& exchange,
+                  const std::function<void(int choice, const AnswerPart& part)>& add) {
+  int choice = 0;
+  AnswerPart part;
+  while (true) {
+    const AnswerStream::Next next = exchange.read(kPatience, choice, part);
+    if (next == AnswerStream::Next::closed) return true;
+    if (next == AnswerStream::Next::part) add(choice, part);
+    if (next == AnswerStream::Next::nothing_yet && request.is_connection_closed()) return false;
+  }
+}
+
+void stream_answers(httplib::Response& response, const std::shared_ptr<Exchange>& exchange,
+                    AnswerEvents events) {
+  response.set_header("Cache-Control", "no-cache");
+  // Returns false when the client has gone; the exchange goes with this function then.
+  const auto provide = [exchange, events = std::move(events), started = false](
+                           std::size_t, httplib::DataSink& sink) mutable {
+    const auto write = [&sink](const std::string& text) {
+      return text.empty() || sink.write(text.data(), text.size());
+    };
+    if (!std::exchange(started, true) && events.start) return write(events.start());
+    int choice = 0;
+    AnswerPart part;
+    switch (exchange->read(kPatience, choice, part)) {
+      case AnswerStream::Next::part:
+        return write(events.part(choice, part));
+      case AnswerStream::Next::nothing_yet:
+        return !sink.is_writable || sink.is_writable();
+      case AnswerStream::Next::closed:
+        break;
+    }
+    const bool sent = write(events.end());
+    sink.done();
+    return sent;
+  };
+  response.set_chunked_content_provider("text/event-stream", provide);
+}
+
+}  // namespace kvant

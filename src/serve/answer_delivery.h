@@ -1,0 +1,27 @@
+// How the answers of an exchange go to its client, whole or as they come, in whatever format its API has.
+#pragma once
+
+#include <httplib.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "serve/exchange.h"
+
+namespace kvant {
+
+// Calls add(choice, part) for every part until all answers have ended. False: the client has gone.
+bool read_answers(const httplib::Request& request, Exchange& exchange,
+                  const std::function<void(int choice, const AnswerPart& part)>& add);
+
+// What is sent as it is, events with their separators; empty: nothing.
+struct AnswerEvents {
+  std::function<std::string()> start;  // before the first part; null: nothing
+  std::function<std::string(int choice, const AnswerPart& part)> part;
+  std::function<std::string()> end;  // after the last one, or a failure
+};
+void stream_answers(httplib::Response& response, const std::shared_ptr<Exchange>& exchange,
+                    AnswerEvents events);
+
+}  // namespace kvant
