@@ -122,7 +122,8 @@ class QualityTables(unittest.TestCase):
             return {"text": text, "backend": backend, "reference": "bf16", "context": 2048, "chunks": 4, "measured_on": "here",
                     "results": rows}
         rows = [quality_row("bf16", 16, 0.0), quality_row("turbo3", 3.25, 0.04), quality_row("q8_0", 8.5, 1.3e-5)]
-        return Quality(folder_with(quality=[run("wikitext-2", "reference", rows), run("wikitext-2", "cpu", rows[:2]),
+        here_alone = quality_row("turbo4", 4.25, 0.01)
+        return Quality(folder_with(quality=[run("wikitext-2", "reference", rows), run("wikitext-2", "cpu", [*rows[:2], here_alone]),
                                             run("code", "reference", [rows[0], quality_row("turbo3", 3.25, 0.02)])]))
 
     def test_rows_are_sorted_by_bits(self):
@@ -132,6 +133,9 @@ class QualityTables(unittest.TestCase):
 
     def test_the_fast_backend_stands_beside_the_reference(self):
         self.assertIn("| `turbo3` | 3.25 | 0.04 | 0.04 |", self.quality().backends())
+
+    def test_a_row_of_the_fast_backend_alone_stays_in_its_table(self):
+        self.assertIn("| `turbo4` | 4.25 | - | 0.01 |", self.quality().backends())
 
     def test_other_texts_are_columns(self):
         self.assertIn("| recipe | WikiText-2 (4) | C++ code (4) |", self.quality().domains())
