@@ -47,6 +47,11 @@ function(kvant_cuda)
   kvant_embed_bytes(cuda_test data/captured/smollm2-135m-layer-12.bf16 kCapturedHeads)
   kvant_test_program(cuda_test gpu)
 
+  add_executable(caller_1_0 ${room}/abi/caller_1_0.c)
+  target_link_libraries(caller_1_0 PRIVATE kvant_cuda)
+  add_test(NAME CudaApi.CallerOf1_0 COMMAND caller_1_0)
+  set_tests_properties(CudaApi.CallerOf1_0 PROPERTIES LABELS gpu TIMEOUT 60)
+
   foreach(bench decode_bench seal_bench)
     add_executable(${bench} ${room}/${bench}.cu ${pages})
     target_link_libraries(${bench} PRIVATE kvant_cuda kvant_format)
@@ -56,5 +61,5 @@ function(kvant_cuda)
     target_include_directories(${program} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
   endforeach()
   # What runs on a machine with a GPU may have been built on one without.
-  set_target_properties(cuda_test decode_bench seal_bench PROPERTIES BUILD_RPATH_USE_ORIGIN ON BUILD_RPATH "\$ORIGIN")
+  set_target_properties(cuda_test caller_1_0 decode_bench seal_bench PROPERTIES BUILD_RPATH_USE_ORIGIN ON BUILD_RPATH "\$ORIGIN")
 endfunction()

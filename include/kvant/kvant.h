@@ -9,7 +9,10 @@
  * pages; those not yet sealed: "tail" pages) are BF16.
  *
  * Structures begin with their size, which the caller sets to sizeof: later versions only append members, and
- * take those that an older caller does not have for zero.
+ * take those that an older caller does not have for zero. (kvant_pages, a part of others, stays as it is.) A
+ * program compiled against one version runs with every later one of the same major number.
+ *
+ * A call that is refused launches nothing, and kvant_last_error says which argument is wrong and why.
  */
 #ifndef KVANT_KVANT_H
 #define KVANT_KVANT_H
@@ -27,16 +30,31 @@ extern "C" {
 #define KVANT_API
 #endif
 
+/* 1000 * major + minor, of this header. */
+#define KVANT_VERSION 1000
+
+/* KVANT_VERSION of the library. */
+KVANT_API int kvant_version(void);
+
 typedef enum kvant_status {
   KVANT_OK = 0,
   KVANT_INVALID_ARGUMENT = 1, /* a size, stride or pointer is out of range */
   KVANT_UNSUPPORTED = 2,      /* no kernel for these formats, this head size or this device */
   KVANT_WORKSPACE_TOO_SMALL = 3,
-  KVANT_CUDA_ERROR = 4 /* cudaGetLastError() says more */
+  KVANT_CUDA_ERROR = 4
 } kvant_status;
 
 /* One sentence in English; never null. */
 KVANT_API const char* kvant_status_text(kvant_status status);
+
+/* Why this thread's last refused call was refused: the argument and what it must be, or CUDA's own text.
+ * Calls that succeed leave it. Never null; the text is there for good. */
+KVANT_API const char* kvant_last_error(void);
+
+/* KVANT_OK where the kernels run on the current device: KVANT_UNSUPPORTED if it is of another compute
+ * capability than 9.0, KVANT_CUDA_ERROR if there is none or the driver is too old. Every call that launches
+ * checks it. */
+KVANT_API kvant_status kvant_check_device(void);
 
 typedef enum kvant_side { KVANT_KEY = 0, KVANT_VALUE = 1 } kvant_side;
 typedef enum kvant_type { KVANT_BF16 = 0, KVANT_F32 = 1 } kvant_type;
@@ -113,6 +131,7 @@ typedef struct kvant_correction {
   const int32_t* state_of_seq; /* [n_seqs], in device memory, or null */
   /* 0: c = 1. Not 0: c = e^-m, and where m < 0, m is taken for 0 throughout. */
   int32_t absolute;
+  int32_t reserved; /* 0 */
 } kvant_correction;
 
 /* One layer. */
@@ -161,8 +180,8 @@ typedef struct kvant_decode_layer {
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a
  * pair of formats without a kernel of its own at this head size (or, with `sas`, without one that
- * takes it); null if there is none. Where formats differ by head: that of head 0, or null if any head has
- * none. */
+ * takes it); null if there is none, and kvant_last_error says why. Where formats differ by head: that of
+ * head 0, or null if any head has none. */
 KVANT_API const char* kvant_decode_kernel(const kvant_decode_shape* shape);
 
 /* Bytes of workspace for a shape on the current device, of which the schedule is a part. */
@@ -221,6 +240,7 @@ typedef struct kvant_seal_range {
   const int32_t* sealed_page; /* [n_seqs]: where the first goes; the others follow */
   const int32_t* n_pages;     /* [n_seqs]: of each sequence, or null: max_pages */
   int32_t max_pages;          /* of any sequence */
+  int32_t reserved;           /* 0 */
 } kvant_seal_range;
 
 /* kvant_seal for more than one page of a sequence. */

@@ -7,6 +7,7 @@ import pathlib
 
 BF16, F32 = 0, 1  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
+MAJOR_VERSION = 1  # of KVANT_VERSION
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
@@ -56,7 +57,7 @@ class Lengths(Struct):
 class Correction(Struct):
     c_name = "kvant_correction"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "query_maps key_maps states"),
-                       (_long, "state_seq_stride state_head_stride"), (_pointer, "state_of_seq"), (_int, "absolute"))
+                       (_long, "state_seq_stride state_head_stride"), (_pointer, "state_of_seq"), (_int, "absolute reserved"))
 
 
 class Layer(Struct):
@@ -81,7 +82,7 @@ class NewRows(Struct):
 class SealRange(Struct):
     c_name = "kvant_seal_range"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "tail_page sealed_page n_pages"),
-                       (_int, "max_pages"))
+                       (_int, "max_pages reserved"))
 
 
 class Dequantization(Struct):
@@ -110,11 +111,11 @@ STRUCTS: tuple[type[Struct], ...] = (Pages, Shape, Lengths, Correction, Layer, N
 
 
 class KvantError(RuntimeError):
-    """A call of the library failed: its name, and the status as a number and a sentence."""
+    """A call of the library failed: its name, the status as a number, and why: the argument and what it must be."""
 
-    def __init__(self, function: str, status: int, text: str):
-        super().__init__(f"{function}: {text}")
-        self.function, self.status = function, status
+    def __init__(self, function: str, status: int, reason: str):
+        super().__init__(f"{function}: {reason}")
+        self.function, self.status, self.reason = function, status, reason
 
 
 def library_candidates() -> list[pathlib.Path]:
@@ -140,8 +141,17 @@ class Library:
         """path: of the library, or None: see library_candidates."""
         self._library = ctypes.CDLL(str(path or find_library()))
         self._library.kvant_page_bytes.restype = ctypes.c_size_t
-        self._library.kvant_status_text.restype = ctypes.c_char_p
+        self._library.kvant_last_error.restype = ctypes.c_char_p
         self._library.kvant_decode_kernel.restype = ctypes.c_char_p
+
+        major, minor = divmod(self._library.kvant_version(), 1000)
+        if major != MAJOR_VERSION:
+            raise OSError(f"{self._library._name} has version {major}.{minor} of the interface, and this package needs "
+                          f"{MAJOR_VERSION}.x: install both from one release")
+
+    def check_device(self) -> None:
+        """Raises KvantError, with the reason, where the kernels don't run on the current device."""
+        self._check("check_device", self._library.kvant_check_device())
 
     def page_bytes(self, format: str, head_dim: int) -> int:
         """Bytes of a page of one KV head and side; 0 if no kernel reads the format at this head size."""
@@ -168,4 +178,4 @@ class Library:
 
     def _check(self, name: str, status: int) -> None:
         if status != 0:
-            raise KvantError("kvant_" + name, status, self._library.kvant_status_text(status).decode())
+            raise KvantError("kvant_" + name, status, self._library.kvant_last_error().decode())

@@ -10,26 +10,28 @@ import unittest
 
 from kvant import c_api
 
-HEADER = pathlib.Path(__file__).resolve().parents[2] / "include"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HEADER = ROOT / "include" / "kvant" / "kvant.h"
+FIRST_HEADER = ROOT / "src" / "attention" / "cuda" / "abi" / "kvant_1_0.h"
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
-def layout_in_c() -> dict[str, tuple[int, int]]:
+def layout_in_c(header: str, structs) -> dict[str, tuple[int, int]]:
     """Offset and size of every member, (0, size) of every structure, and enumerators, as the C compiler lays them out."""
     lines = []
-    for struct in c_api.STRUCTS:
+    for struct in structs:
         lines.append(f'printf("{struct.c_name} 0 %zu\\n", sizeof({struct.c_name}));')
         for name, _ in struct._fields_:
             member = f"(({struct.c_name}*)0)->{name}"
             lines.append(f'printf("{struct.c_name}.{name} %zu %zu\\n", offsetof({struct.c_name}, {name}), sizeof({member}));')
-    for name in ("KVANT_BF16", "KVANT_F32", "KVANT_KEY", "KVANT_VALUE"):
+    for name in ("KVANT_BF16", "KVANT_F32", "KVANT_KEY", "KVANT_VALUE", "KVANT_VERSION"):
         lines.append(f'printf("{name} %d 0\\n", (int){name});')
-    source = '#include <stdio.h>\n#include <kvant/kvant.h>\nint main(void) {\n' + "\n".join(lines) + "\nreturn 0;\n}\n"
+    source = f'#include <stdio.h>\n#include "{header}"\nint main(void) {{\n' + "\n".join(lines) + "\nreturn 0;\n}\n"
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "layout.c"
         path.write_text(source, encoding="utf-8")
         program = path.with_suffix("")
-        subprocess.run([COMPILER, "-I", str(HEADER), str(path), "-o", str(program)], check=True)
+        subprocess.run([COMPILER, str(path), "-o", str(program)], check=True)
         out = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
     return {name: (int(offset), int(size)) for name, offset, size in map(str.split, out.splitlines())}
 
@@ -38,7 +40,7 @@ def layout_in_c() -> dict[str, tuple[int, int]]:
 class Structures(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.layout = layout_in_c()
+        cls.layout = layout_in_c(HEADER, c_api.STRUCTS)
 
     def test_members_lie_where_the_compiler_puts_them(self):
         for struct in c_api.STRUCTS:
@@ -48,12 +50,29 @@ class Structures(unittest.TestCase):
                 self.assertEqual(self.layout[f"{struct.c_name}.{name}"], (member.offset, member.size),
                                  f"{struct.c_name}.{name}")
 
+    def test_members_of_version_1_0_lie_where_they_lay(self):
+        names = set(re.findall(r"\w+", FIRST_HEADER.read_text(encoding="utf-8")))
+        first = [type(struct.__name__, (), {"c_name": struct.c_name, "_fields_": [f for f in struct._fields_ if f[0] in names]})
+                 for struct in c_api.STRUCTS if struct.c_name in names]
+        self.assertGreater(len(first), 9)
+        for name, (offset, size) in layout_in_c(FIRST_HEADER, first).items():
+            self.assertEqual(self.layout[name][0], offset, name)
+            (self.assertGreaterEqual if size and "." not in name else self.assertEqual)(self.layout[name][1], size, name)
+
+    def test_no_structure_ends_in_padding(self):
+        """A later member would otherwise lie where an older caller's structure has bytes that nobody set."""
+        for struct in c_api.STRUCTS:
+            name = struct._fields_[-1][0]
+            offset, size = self.layout[f"{struct.c_name}.{name}"]
+            self.assertEqual(offset + size, self.layout[struct.c_name][1], struct.c_name)
+
     def test_enumerators_have_the_same_values(self):
         for name, value in (("BF16", c_api.BF16), ("F32", c_api.F32), ("KEY", c_api.KEY), ("VALUE", c_api.VALUE)):
             self.assertEqual(self.layout["KVANT_" + name][0], value)
+        self.assertEqual(self.layout["KVANT_VERSION"][0] // 1000, c_api.MAJOR_VERSION)
 
     def test_every_structure_of_the_header_is_there(self):
-        header = (HEADER / "kvant" / "kvant.h").read_text(encoding="utf-8")
+        header = HEADER.read_text(encoding="utf-8")
         self.assertEqual(set(re.findall(r"typedef struct (\w+)", header)), {struct.c_name for struct in c_api.STRUCTS})
 
 

@@ -1,7 +1,7 @@
 """A Markdown page from a C header: each comment as text, each declaration as code under its name."""
 import re
 
-NAME = re.compile(r"^typedef enum (\w+)|^typedef struct (\w+)|KVANT_API[^;(]*?\b(\w+)\(|^typedef [^;]*?\b(\w+);", re.MULTILINE)
+NAME = re.compile(r"^#define (\w+)|^typedef enum (\w+)|^typedef struct (\w+)|KVANT_API[^;(]*?\b(\w+)\(|^typedef [^;]*?\b(\w+);", re.MULTILINE)
 
 
 def page(header):

@@ -1,42 +1,73 @@
 // Structures of kvant.h as callers of any version hand them over.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "attention/cuda/refusal.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
 
-// Of the kernels launched just now.
-inline kvant_status launch_status() {
-  return cudaPeekAtLastError() == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
-}
-
-// Bytes of the first version of each structure.
+// Bytes of the first version of each structure. One that gets another member keeps its size here: the offset
+// of that member.
 template <class T>
 inline constexpr std::size_t kFirstSize = sizeof(T);
-template <>
-inline constexpr std::size_t kFirstSize<kvant_decode_shape> = offsetof(kvant_decode_shape, corrected);
-template <>
-inline constexpr std::size_t kFirstSize<kvant_decode_layer> = offsetof(kvant_decode_layer, correction);
 
-// A copy with all of today's members; false if there is none.
+// What a structure is refused with that is missing or of no known version.
 template <class T>
-bool read_struct(const T* from, T* to) {
-  if (from == nullptr || from->struct_size < kFirstSize<T>) return false;
+inline constexpr Reason kNoStruct = nullptr;
+template <>
+inline constexpr Reason kNoStruct<kvant_decode_shape> =
+    "kvant_decode_shape is null, or its struct_size is not its size";
+template <>
+inline constexpr Reason kNoStruct<kvant_decode_lengths> =
+    "kvant_decode_lengths is null, or its struct_size is not its size";
+template <>
+inline constexpr Reason kNoStruct<kvant_decode_layer> =
+    "kvant_decode_layer is null, or its struct_size is not its size";
+template <>
+inline constexpr Reason kNoStruct<kvant_correction> =
+    "kvant_correction is null, or its struct_size is not its size";
+template <>
+inline constexpr Reason kNoStruct<kvant_new_rows> =
+    "kvant_new_rows is null, or its struct_size is not its size";
+template <>
+inline constexpr Reason kNoStruct<kvant_seal_range> =
+    "kvant_seal_range is null, or its struct_size is not its size";
+template <>
+inline constexpr Reason kNoStruct<kvant_dequantization> =
+    "kvant_dequantization is null, or its struct_size is not its size";
+template <>
+inline constexpr Reason kNoStruct<kvant_partial> =
+    "kvant_partial is null, or its struct_size is not its size";
+template <>
+inline constexpr Reason kNoStruct<kvant_transformation> =
+    "kvant_transformation is null, or its struct_size is not its size";
+
+// A copy with all of today's members. Returns why there is none.
+template <class T>
+Reason read_struct(const T* from, T* to) {
+  static_assert(kNoStruct<T> != nullptr);
+  if (from == nullptr || from->struct_size < kFirstSize<T>) return kNoStruct<T>;
   *to = {};
   std::memcpy(to, from, std::min(from->struct_size, sizeof(T)));
-  return true;
+  return nullptr;
 }
 
-inline bool read_correction(const kvant_correction* from, kvant_correction* to) {
-  return read_struct(from, to) && to->states != nullptr && to->state_seq_stride % 4 == 0 &&
-         to->state_head_stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(to->states) % 16 == 0;
+inline bool is_aligned(const void* address, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+}
+
+inline Reason read_correction(const kvant_correction* from, kvant_correction* to) {
+  if (const Reason reason = read_struct(from, to)) return reason;
+  return first_failing({{to->states != nullptr, "correction: states is null"},
+                        {is_aligned(to->states, 16), "correction: states is not 16-byte aligned"},
+                        {to->state_seq_stride % 4 == 0 && to->state_head_stride % 4 == 0,
+                         "correction: state_seq_stride and state_head_stride must be multiples of 4"},
+                        {to->reserved == 0, "correction: reserved must be 0"}});
 }
 
 }  // namespace kvant::cuda

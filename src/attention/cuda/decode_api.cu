@@ -56,9 +56,12 @@ struct Shape : kvant_decode_shape {
   HeadGroups groups;
 };
 
-bool read_shape(const kvant_decode_shape* from, Shape* shape) {
-  return read_struct<kvant_decode_shape>(from, shape) && shape->n_seqs > 0 && shape->group > 0 &&
-         shape->group <= kMaxGroup && group_heads(*shape, &shape->groups);
+Reason read_shape(const kvant_decode_shape* from, Shape* shape) {
+  if (const Reason reason = read_struct<kvant_decode_shape>(from, shape)) return reason;
+  const Reason reason =
+      first_failing({{shape->n_seqs > 0, "shape.n_seqs must be at least 1"},
+                     {shape->group > 0 && shape->group <= kMaxGroup, "shape.group must be 1 to 16"}});
+  return reason == nullptr ? group_heads(*shape, &shape->groups) : reason;
 }
 
 // What one launch works on: KV heads of the same formats, and some of the query heads of each.
@@ -72,9 +75,11 @@ struct LaunchPlans {
   std::array<LaunchPlan, kMaxLaunches> of{};
 };
 
-// False if there is no kernel for some heads.
-bool plan_launches(const Shape& shape, LaunchPlans* plans) {
-  if (shape.corrected != 0 && (!can_be_corrected(shape.head_dim) || shape.group > kPaddedGroup)) return false;
+// Returns why there is no kernel for some heads.
+Reason plan_launches(const Shape& shape, LaunchPlans* plans) {
+  if (shape.corrected != 0 && (!can_be_corrected(shape.head_dim) || shape.group > kPaddedGroup))
+    return "a correction needs heads of 64 or 128 and at most 8 query heads of a KV head";
+  if (!is_head_dim(shape.head_dim)) return kNoHeadDim;
   for (int i = 0; i < shape.groups.n; ++i) {
     const HeadGroup& group = shape.groups.of[i];
     for (int first = 0; first < shape.group; first += kPaddedGroup) {
@@ -83,17 +88,11 @@ bool plan_launches(const Shape& shape, LaunchPlans* plans) {
           shape.skip_threshold > 0 && shape.sas == 0 ? find_skipping_kernel(group, shape.head_dim) : nullptr;
       if (kernel == nullptr)
         kernel = find_decode_kernel(group.key_format, group.value_format, shape.head_dim, n, shape.sas != 0);
-      if (kernel == nullptr) return false;
+      if (kernel == nullptr) return "no kernel reads these formats of keys and values at this head size";
       plans->of[plans->n++] = {&group, first, n, kernel};
     }
   }
-  return true;
-}
-
-bool multiprocessors(int* n) {
-  int device = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(n, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+  return nullptr;
 }
 
 // Deals out the workspace; with a null base it only measures.
@@ -141,13 +140,13 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
 }
 
 // What both the schedule and the layers need.
-kvant_status common_args(const Shape& shape, const kvant_decode_lengths* lengths, void* memory,
+kvant_status common_args(const Shape& shape, const kvant_decode_lengths& lengths, void* memory,
                          std::size_t workspace_bytes, DecodeArgs* args, int* n_ctas, Workspace* workspace) {
-  if (lengths == nullptr || lengths->struct_size < sizeof(kvant_decode_lengths) || memory == nullptr ||
-      reinterpret_cast<std::uintptr_t>(memory) % kAlignment != 0)
-    return KVANT_INVALID_ARGUMENT;
-  if (!multiprocessors(n_ctas)) return KVANT_CUDA_ERROR;
-  if (lay_out(shape, *n_ctas, memory, workspace) > workspace_bytes) return KVANT_WORKSPACE_TOO_SMALL;
+  if (memory == nullptr || !is_aligned(memory, kAlignment))
+    return refuse_argument("workspace is null or not 256-byte aligned");
+  if (const kvant_status status = check_device(n_ctas); status != KVANT_OK) return status;
+  if (lay_out(shape, *n_ctas, memory, workspace) > workspace_bytes)
+    return refuse(KVANT_WORKSPACE_TOO_SMALL, "workspace_bytes is less than kvant_decode_workspace says");
   args->schedule = workspace->schedule;
   args->n_seqs = shape.n_seqs;
   args->n_kv_heads = shape.n_kv_heads;
@@ -155,11 +154,11 @@ kvant_status common_args(const Shape& shape, const kvant_decode_lengths* lengths
   args->softmax_scale_log2 = shape.softmax_scale * 1.44269504F;
   args->sas = shape.sas;
   args->skip_below = std::ldexp(shape.skip_threshold, static_cast<int>(kWeightBits));
-  args->sealed_pages = lengths->sealed_pages;
-  args->tail_tokens = lengths->tail_tokens;
-  args->protected_tokens = lengths->protected_tokens;
-  args->protected_seq_stride = lengths->protected_seq_stride;
-  args->protected_head_stride = lengths->protected_head_stride;
+  args->sealed_pages = lengths.sealed_pages;
+  args->tail_tokens = lengths.tail_tokens;
+  args->protected_tokens = lengths.protected_tokens;
+  args->protected_seq_stride = lengths.protected_seq_stride;
+  args->protected_head_stride = lengths.protected_head_stride;
   return KVANT_OK;
 }
 
@@ -259,35 +258,36 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   return error == cudaSuccess ? launch(kernel, n_ctas, shared_bytes, args, stream) : error;
 }
 
-bool valid(const kvant_decode_layer& layer, const kvant_decode_lengths* lengths, const DecodeKernel& kernel) {
-  if (layer.q == nullptr || layer.out == nullptr || layer.layer < 0 || layer.sink < 0 ||
-      layer.sink > kPageTokens)
-    return false;
-  if (layer.q_seq_stride % 8 != 0 || layer.q_head_stride % 8 != 0 ||
-      reinterpret_cast<std::uintptr_t>(layer.q) % 16 != 0)
-    return false;
-  const auto usable = [](const kvant_pages& pages) {
-    return pages.table != nullptr && pages.pool != nullptr && pages.page_stride % 16 == 0 &&
-           pages.layer_offset % 16 == 0 && pages.head_offset % 16 == 0 && pages.side_offset % 16 == 0 &&
-           reinterpret_cast<std::uintptr_t>(pages.pool) % 16 == 0;
-  };
-  if (lengths->sealed_pages != nullptr && (kernel.key_bytes == 0 || !usable(layer.sealed))) return false;
-  if (lengths->tail_tokens != nullptr && !usable(layer.tail)) return false;
-  if (lengths->protected_tokens != nullptr && !usable(layer.protected_pages)) return false;
+Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& lengths,
+                const DecodeKernel& kernel) {
   const auto complete = [](const char* format, const void* codebooks) {
     return codebooks != nullptr || find_format(format)->needed_constants().empty();
   };
-  return complete(kernel.key_format, layer.key_codebooks) &&
-         complete(kernel.value_format, layer.value_codebooks);
+  return first_failing({
+      {layer.q != nullptr && layer.out != nullptr, "layer: q or out is null"},
+      {layer.layer >= 0, "layer.layer is negative"},
+      {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
+      {layer.q_seq_stride % 8 == 0 && layer.q_head_stride % 8 == 0,
+       "layer: q_seq_stride and q_head_stride must be multiples of 8"},
+      {is_aligned(layer.q, 16), "layer.q must be 16-byte aligned"},
+      {lengths.sealed_pages == nullptr || kernel.key_bytes != 0,
+       "lengths: there are sealed pages, but the formats are bf16, which has none"},
+      {lengths.sealed_pages == nullptr || has_pages(layer.sealed), kNoSealedPages},
+      {lengths.tail_tokens == nullptr || has_pages(layer.tail), kNoTailPages},
+      {lengths.protected_tokens == nullptr || has_pages(layer.protected_pages), kNoProtectedPages},
+      {complete(kernel.key_format, layer.key_codebooks), "layer.key_codebooks is null"},
+      {complete(kernel.value_format, layer.value_codebooks), "layer.value_codebooks is null"},
+  });
 }
 
 // Launches what computes a layer's correction, which the decode kernel then joins.
 kvant_status start_correction(const Shape& shape, const kvant_decode_layer& layer, const Workspace& workspace,
                               cudaStream_t stream, DecodeArgs* args) {
   kvant_correction correction;
-  if (shape.corrected == 0 || !read_correction(layer.correction, &correction) ||
-      correction.query_maps == nullptr)
-    return KVANT_INVALID_ARGUMENT;
+  if (shape.corrected == 0)
+    return refuse_argument("layer.correction: shape.corrected is 0, and the workspace has no room for it");
+  if (const Reason reason = read_correction(layer.correction, &correction)) return refuse_argument(reason);
+  if (correction.query_maps == nullptr) return refuse_argument("correction: query_maps is null");
   const CorrectionArgs correction_args{shape.n_seqs,          shape.n_kv_heads,      shape.group,
                                        correction.query_maps, states_of(correction), layer.q,
                                        layer.q_seq_stride,    layer.q_head_stride,   workspace.features,
@@ -296,8 +296,7 @@ kvant_status start_correction(const Shape& shape, const kvant_decode_layer& laye
   args->correction_denominator = workspace.denominator;
   args->correction_absolute = correction.absolute;
   args->settled = 1;  // what precedes the correction's last kernel is over when the decode kernel begins
-  return attend_to_states(correction_args, shape.head_dim, stream) == cudaSuccess ? KVANT_OK
-                                                                                  : KVANT_CUDA_ERROR;
+  return status_of(attend_to_states(correction_args, shape.head_dim, stream));
 }
 
 }  // namespace
@@ -306,22 +305,6 @@ kvant_status start_correction(const Shape& shape, const kvant_decode_layer& laye
 using namespace kvant::cuda;
 
 extern "C" {
-
-const char* kvant_status_text(kvant_status status) {
-  switch (status) {
-    case KVANT_OK:
-      return "No error.";
-    case KVANT_INVALID_ARGUMENT:
-      return "A size, stride, alignment or pointer is out of range; kvant.h says what is allowed.";
-    case KVANT_UNSUPPORTED:
-      return "There is no kernel for these formats, this head size or this device.";
-    case KVANT_WORKSPACE_TOO_SMALL:
-      return "The workspace is smaller than kvant_decode_workspace says.";
-    case KVANT_CUDA_ERROR:
-      return "A CUDA call failed; cudaGetLastError() says why.";
-  }
-  return "Not a status.";
-}
 
 size_t kvant_page_bytes(const char* format, int head_dim) {
   PageFormat page;
@@ -332,23 +315,30 @@ size_t kvant_page_bytes(const char* format, int head_dim) {
 const char* kvant_decode_kernel(const kvant_decode_shape* shape) {
   Shape known;
   LaunchPlans plans;
-  return read_shape(shape, &known) && plan_launches(known, &plans) ? plans.of[0].kernel->name : nullptr;
+  Reason reason = read_shape(shape, &known);
+  if (reason == nullptr) reason = plan_launches(known, &plans);
+  if (reason == nullptr) return plans.of[0].kernel->name;
+  refuse(KVANT_UNSUPPORTED, reason);
+  return nullptr;
 }
 
 kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes) {
   Shape known;
-  if (!read_shape(shape, &known) || bytes == nullptr) return KVANT_INVALID_ARGUMENT;
+  if (const Reason reason = read_shape(shape, &known)) return refuse_argument(reason);
+  if (bytes == nullptr) return refuse_argument("kvant_decode_workspace: bytes is null");
   int n_ctas = 0;
-  if (!multiprocessors(&n_ctas)) return KVANT_CUDA_ERROR;
+  if (const kvant_status status = check_device(&n_ctas); status != KVANT_OK) return status;
   Workspace workspace;
   *bytes = lay_out(known, n_ctas, nullptr, &workspace);
   return KVANT_OK;
 }
 
-kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
+kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_decode_lengths* of_caller,
                                    void* workspace, size_t workspace_bytes, kvant_stream stream) {
   Shape known;
-  if (!read_shape(shape, &known)) return KVANT_INVALID_ARGUMENT;
+  kvant_decode_lengths lengths;
+  if (const Reason reason = read_shape(shape, &known)) return refuse_argument(reason);
+  if (const Reason reason = read_struct(of_caller, &lengths)) return refuse_argument(reason);
   DecodeArgs args{};
   int n_ctas = 0;
   Workspace parts;
@@ -358,21 +348,29 @@ kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_
   return launch_status();
 }
 
-kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
-                                    const kvant_decode_layer* of_caller, void* workspace,
+kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
+                                    const kvant_decode_lengths* caller_lengths,
+                                    const kvant_decode_layer* caller_layer, void* workspace,
                                     size_t workspace_bytes, kvant_stream stream) {
   Shape known;
+  kvant_decode_lengths lengths;
   kvant_decode_layer layer;
-  if (!read_shape(shape, &known) || !read_struct(of_caller, &layer)) return KVANT_INVALID_ARGUMENT;
+  Reason reason = read_shape(shape, &known);
+  if (reason == nullptr) reason = read_struct(caller_lengths, &lengths);
+  if (reason == nullptr) reason = read_struct(caller_layer, &layer);
+  if (reason != nullptr) return refuse_argument(reason);
   DecodeArgs args{};
   int n_ctas = 0;
   Workspace parts;
   kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &n_ctas, &parts);
   if (status != KVANT_OK) return status;
   LaunchPlans plans;
-  if (!plan_launches(known, &plans)) return KVANT_UNSUPPORTED;
-  for (int i = 0; i < plans.n; ++i)
-    if (!valid(layer, lengths, *plans.of[i].kernel)) return KVANT_INVALID_ARGUMENT;
+  reason = plan_launches(known, &plans);
+  if (reason != nullptr) return refuse(KVANT_UNSUPPORTED, reason);
+  for (int i = 0; i < plans.n; ++i) {
+    reason = fault_of(layer, lengths, *plans.of[i].kernel);
+    if (reason != nullptr) return refuse_argument(reason);
+  }
   args.sealed = source_of(layer.sealed, layer.layer);
   args.tail = source_of(layer.tail, layer.layer);
   args.protected_pages = source_of(layer.protected_pages, layer.layer);
@@ -405,10 +403,10 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape, const kvant
       plans.of.begin(), plans.of.begin() + plans.n, [](const LaunchPlan& a, const LaunchPlan& b) {
         return a.kernel->key_bytes + a.kernel->value_bytes > b.kernel->key_bytes + b.kernel->value_bytes;
       });
-  for (int i = 0; i < plans.n; ++i)
-    if (launch_plan(known, plans.of[i], i, i + 1 == plans.n, n_ctas, args, cuda_stream) != cudaSuccess)
-      return KVANT_CUDA_ERROR;
-  return KVANT_OK;
+  cudaError_t error = cudaSuccess;
+  for (int i = 0; i < plans.n && error == cudaSuccess; ++i)
+    error = launch_plan(known, plans.of[i], i, i + 1 == plans.n, n_ctas, args, cuda_stream);
+  return status_of(error);
 }
 
 }  // extern "C"

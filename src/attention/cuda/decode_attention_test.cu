@@ -315,11 +315,6 @@ TEST(DecodeApi, ReadsFormatsByHead) {
   EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
   names[2] = nullptr;
   EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
-  // What an older caller does not have is not read.
-  shape.key_format = "ch4g128";
-  shape.value_format = "tok4g128";
-  shape.struct_size = offsetof(kvant_decode_shape, corrected);
-  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/ch4g128+tok4g128");
 }
 
 TEST(DecodeApi, NamesTheGenericKernelWhereAPairHasNone) {

@@ -38,11 +38,38 @@ void set_levels(int d, PageEncoding* encoding) {
     encoding->boundaries[i] = static_cast<float>((levels[i] + levels[i + 1]) / 2);
 }
 
-bool read(const kvant_decode_shape* from_shape, const kvant_decode_layer* from_layer,
-          kvant_decode_shape* shape, kvant_decode_layer* layer) {
-  return read_struct(from_shape, shape) && shape->n_seqs > 0 && shape->n_kv_heads > 0 &&
-         read_struct(from_layer, layer) && layer->tail.table != nullptr && layer->tail.pool != nullptr;
+Reason read(const kvant_decode_shape* from_shape, const kvant_decode_layer* from_layer,
+            kvant_decode_shape* shape, kvant_decode_layer* layer) {
+  Reason reason = read_struct(from_shape, shape);
+  if (reason == nullptr) reason = read_struct(from_layer, layer);
+  if (reason != nullptr) return reason;
+  return first_failing({{shape->n_seqs > 0, "shape.n_seqs must be at least 1"},
+                        {shape->n_kv_heads > 0, "shape.n_kv_heads must be at least 1"},
+                        {has_pages(layer->tail), kNoTailPages}});
 }
+
+Reason fault_of(const kvant_new_rows& rows) {
+  return first_failing(
+      {{rows.n_rows > 0, "rows.n_rows must be at least 1"},
+       {rows.seq != nullptr && rows.tail_token != nullptr, "rows: seq or tail_token is null"},
+       {rows.keys != nullptr && rows.values != nullptr, "rows: keys or values is null"}});
+}
+
+Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
+                const kvant_seal_range& range) {
+  return first_failing({
+      {range.tail_page != nullptr && range.sealed_page != nullptr, "range: tail_page or sealed_page is null"},
+      {range.max_pages > 0, "range.max_pages must be at least 1"},
+      {static_cast<std::int64_t>(range.max_pages) * shape.n_seqs <= 0x7fffffff,
+       "range: too many pages for one launch"},
+      {range.reserved == 0, "range.reserved must be 0"},
+      {has_pages(layer.sealed), kNoSealedPages},
+      {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
+  });
+}
+
+constexpr Reason kCannotSeal[] = {"shape.key_format: no kernel seals it at this head size",
+                                  "shape.value_format: no kernel seals it at this head size"};
 
 // How the pages of a group of heads are encoded.
 kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_decode_layer& layer,
@@ -50,14 +77,14 @@ kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_dec
   for (int side = 0; side < 2; ++side) {
     const char* format = side == KVANT_KEY ? group.key_format : group.value_format;
     PageEncoding& encoding = args->sides[side];
-    if (!find_encoding(format, &encoding)) return KVANT_UNSUPPORTED;
+    if (!find_encoding(format, &encoding)) return refuse(KVANT_UNSUPPORTED, kCannotSeal[side]);
     encoding.page_bytes = static_cast<int>(kvant_page_bytes(format, head_dim));
-    if (encoding.page_bytes == 0) return KVANT_UNSUPPORTED;
+    if (encoding.page_bytes == 0) return refuse(KVANT_UNSUPPORTED, kCannotSeal[side]);
     if (encoding.encoding == Encoding::lloyd_max) set_levels(head_dim, &encoding);
     encoding.codebooks = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
     encoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
     if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
-      return KVANT_INVALID_ARGUMENT;
+      return refuse_argument("layer: a vector format has no codebooks");
   }
   return KVANT_OK;
 }
@@ -121,24 +148,25 @@ int kvant_can_seal(const char* format) {
 }
 
 kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_decode_layer* caller_layer,
-                          const kvant_new_rows* rows, kvant_stream stream) {
+                          const kvant_new_rows* caller_rows, kvant_stream stream) {
   kvant_decode_shape shape;
   kvant_decode_layer layer;
-  if (!read(caller_shape, caller_layer, &shape, &layer) || rows == nullptr ||
-      rows->struct_size < sizeof(kvant_new_rows) || rows->n_rows <= 0 || rows->seq == nullptr ||
-      rows->tail_token == nullptr || rows->keys == nullptr || rows->values == nullptr)
-    return KVANT_INVALID_ARGUMENT;
-  if (!is_head_dim(shape.head_dim)) return KVANT_UNSUPPORTED;
+  kvant_new_rows rows;
+  if (const Reason reason = read(caller_shape, caller_layer, &shape, &layer)) return refuse_argument(reason);
+  if (const Reason reason = read_struct(caller_rows, &rows)) return refuse_argument(reason);
+  if (const Reason reason = fault_of(rows)) return refuse_argument(reason);
+  if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
+  if (const kvant_status status = check_device(nullptr); status != KVANT_OK) return status;
   const AppendArgs args{shape.n_kv_heads,
                         source_of(layer.tail, layer.layer),
-                        rows->seq,
-                        rows->tail_token,
-                        {rows->keys, rows->values},
-                        {rows->key_row_stride, rows->value_row_stride},
-                        {rows->key_head_stride, rows->value_head_stride},
-                        {rows->key_factors, rows->value_factors},
-                        {rows->key_hadamard, rows->value_hadamard}};
-  const dim3 grid(rows->n_rows, shape.n_kv_heads, 2);
+                        rows.seq,
+                        rows.tail_token,
+                        {rows.keys, rows.values},
+                        {rows.key_row_stride, rows.value_row_stride},
+                        {rows.key_head_stride, rows.value_head_stride},
+                        {rows.key_factors, rows.value_factors},
+                        {rows.key_hadamard, rows.value_hadamard}};
+  const dim3 grid(rows.n_rows, shape.n_kv_heads, 2);
   with_head_dim(shape.head_dim, [&](auto d) {
     append_kernel<d.value><<<grid, d.value, 0, static_cast<cudaStream_t>(stream)>>>(args);
   });
@@ -147,7 +175,7 @@ kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_de
 
 kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                         const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream) {
-  const kvant_seal_range range{sizeof range, tail_page, sealed_page, nullptr, 1};
+  const kvant_seal_range range{sizeof range, tail_page, sealed_page, nullptr, 1, 0};
   return kvant_seal_pages(shape, layer, &range, stream);
 }
 
@@ -157,16 +185,13 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
   kvant_decode_layer layer;
   kvant_correction correction{};
   kvant_seal_range range;
-  if (!read(caller_shape, caller_layer, &shape, &layer) || !read_struct(caller_range, &range) ||
-      range.tail_page == nullptr || range.sealed_page == nullptr || range.max_pages <= 0 ||
-      static_cast<std::int64_t>(range.max_pages) * shape.n_seqs > 0x7fffffff ||
-      layer.sealed.table == nullptr || layer.sealed.pool == nullptr || layer.sink < 0 ||
-      layer.sink > kPageTokens)
-    return KVANT_INVALID_ARGUMENT;
-  if (layer.correction != nullptr && !read_correction(layer.correction, &correction))
-    return KVANT_INVALID_ARGUMENT;
   HeadGroups groups;
-  if (!group_heads(shape, &groups)) return KVANT_INVALID_ARGUMENT;
+  if (const Reason reason = read(caller_shape, caller_layer, &shape, &layer)) return refuse_argument(reason);
+  if (const Reason reason = read_struct(caller_range, &range)) return refuse_argument(reason);
+  if (const Reason reason = fault_of(shape, layer, range)) return refuse_argument(reason);
+  if (layer.correction != nullptr)
+    if (const Reason reason = read_correction(layer.correction, &correction)) return refuse_argument(reason);
+  if (const Reason reason = group_heads(shape, &groups)) return refuse_argument(reason);
   SealArgs args[kMaxHeadGroups];  // all are checked before any is launched
   for (int i = 0; i < groups.n; ++i) {
     args[i] = {shape.n_seqs,
@@ -188,8 +213,10 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
     if (correction.key_maps != nullptr &&
         (!can_be_corrected(shape.head_dim) || args[i].sides[KVANT_KEY].encoding != Encoding::channel_grid ||
          args[i].sides[KVANT_VALUE].encoding != Encoding::token_grid))
-      return KVANT_UNSUPPORTED;
+      return refuse(KVANT_UNSUPPORTED,
+                    "a correction with key_maps needs heads of 64 or 128, ch... keys and tok... values");
   }
+  if (const kvant_status status = check_device(nullptr); status != KVANT_OK) return status;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   cudaError_t error = cudaSuccess;
   for (int i = 0; i < groups.n && error == cudaSuccess; ++i) {
@@ -198,7 +225,7 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
       error = add_sealed_to_states(args[i], shape.head_dim, correction.key_maps, states_of(correction),
                                    cuda_stream);
   }
-  return error == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
+  return status_of(error);
 }
 
 }  // extern "C"

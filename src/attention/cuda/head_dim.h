@@ -7,6 +7,9 @@ namespace kvant::cuda {
 
 inline constexpr int kHeadDims[] = {64, 128, 256};
 
+// What other sizes are refused with.
+inline constexpr const char* kNoHeadDim = "head_dim must be 64, 128 or 256";
+
 constexpr bool is_head_dim(int d) {
   for (const int known : kHeadDims)
     if (d == known) return true;

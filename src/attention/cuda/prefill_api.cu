@@ -41,44 +41,49 @@ kvant_status set_decodings(const kvant_decode_shape& shape, const HeadGroups& gr
       PageDecoding& decoding = args->decodings[i][side];
       if (!find_decoding(side == KVANT_KEY ? group.key_format : group.value_format, shape.head_dim,
                          &decoding))
-        return KVANT_UNSUPPORTED;
+        return refuse(KVANT_UNSUPPORTED, side == KVANT_KEY
+                                             ? "shape.key_format: no kernel decodes its pages"
+                                             : "shape.value_format: no kernel decodes its pages");
       decoding.codebooks =
           static_cast<const __half*>(side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks);
       decoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
       if (decoding.encoding == Encoding::vectors && decoding.codebooks == nullptr)
-        return KVANT_INVALID_ARGUMENT;
+        return refuse_argument("layer: a vector format has no codebooks");
     }
   }
   return KVANT_OK;
 }
 
-bool is_missing(const kvant_pages& pages) {
-  return pages.table == nullptr || pages.pool == nullptr;
+Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                const kvant_decode_layer& layer, const kvant_dequantization& d) {
+  const bool is_protected = layer.sink > 0 || layer.masks != nullptr;
+  return first_failing({
+      {d.n_seqs > 0 && d.n_seqs <= 32767, "dequantization.n_seqs must be 1 to 32767"},
+      {d.first_page >= 0, "dequantization.first_page is negative"},
+      {d.n_pages > 0, "dequantization.n_pages must be at least 1"},
+      {d.first_head >= 0 && d.n_heads > 0 && d.first_head + d.n_heads <= shape.n_kv_heads,
+       "dequantization: first_head and n_heads are not heads of the shape"},
+      {lengths.sealed_pages == nullptr || has_pages(layer.sealed), kNoSealedPages},
+      {lengths.tail_tokens == nullptr || has_pages(layer.tail), kNoTailPages},
+      {!is_protected || has_pages(layer.protected_pages), kNoProtectedPages},
+      {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
+      {(d.seq_stride | d.token_stride | d.head_stride) % kOctet == 0,
+       "dequantization: strides must be multiples of 8"},
+      {is_aligned(d.keys, 16) && is_aligned(d.values, 16),
+       "dequantization: keys and values must be 16-byte aligned"},
+  });
 }
 
-bool valid(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
-           const kvant_decode_layer& layer, const kvant_dequantization& dequantization) {
-  if (dequantization.n_seqs <= 0 || dequantization.n_seqs > 32767 || dequantization.first_page < 0 ||
-      dequantization.n_pages <= 0 || dequantization.first_head < 0 || dequantization.n_heads <= 0 ||
-      dequantization.first_head + dequantization.n_heads > shape.n_kv_heads)
-    return false;
-  if ((lengths.sealed_pages != nullptr && is_missing(layer.sealed)) ||
-      (lengths.tail_tokens != nullptr && is_missing(layer.tail)) ||
-      ((layer.sink > 0 || layer.masks != nullptr) && is_missing(layer.protected_pages)) || layer.sink < 0 ||
-      layer.sink > kPageTokens)
-    return false;
-  const auto misaligned = [](const void* rows) { return reinterpret_cast<std::uintptr_t>(rows) % 16 != 0; };
-  return (dequantization.seq_stride | dequantization.token_stride | dequantization.head_stride) % kOctet ==
-             0 &&
-         !misaligned(dequantization.keys) && !misaligned(dequantization.values);
-}
-
-bool read_partial(const kvant_partial* from, PartialRows* rows) {
+Reason read_partial(const kvant_partial* from, PartialRows* rows) {
   kvant_partial partial;
-  if (!read_struct(from, &partial) || partial.out == nullptr || partial.lse == nullptr ||
-      (partial.seq_stride | partial.token_stride | partial.head_stride) % 2 != 0 ||
-      reinterpret_cast<std::uintptr_t>(partial.out) % 8 != 0)
-    return false;
+  if (const Reason reason = read_struct(from, &partial)) return reason;
+  const Reason reason = first_failing({
+      {partial.out != nullptr && partial.lse != nullptr, "partial: out or lse is null"},
+      {(partial.seq_stride | partial.token_stride | partial.head_stride) % 2 == 0,
+       "partial: strides of out must be even"},
+      {is_aligned(partial.out, 8), "partial: out must be 8-byte aligned"},
+  });
+  if (reason != nullptr) return reason;
   *rows = {partial.out,
            partial.out_type == KVANT_F32 ? 1 : 0,
            partial.seq_stride,
@@ -88,13 +93,38 @@ bool read_partial(const kvant_partial* from, PartialRows* rows) {
            partial.lse_seq_stride,
            partial.lse_token_stride,
            partial.lse_head_stride};
-  return true;
+  return nullptr;
 }
 
 // CTAs for so many rows, a warp each; 0: too many.
 unsigned ctas_for(std::int64_t rows, int threads) {
   const std::int64_t ctas = (rows + threads / kLanes - 1) / (threads / kLanes);
   return ctas <= 0x7fffffff ? static_cast<unsigned>(ctas) : 0;
+}
+
+Reason read_all(const kvant_decode_shape* from_shape, const kvant_decode_lengths* from_lengths,
+                const kvant_decode_layer* from_layer, const kvant_dequantization* from_dequantization,
+                kvant_decode_shape* shape, kvant_decode_lengths* lengths, kvant_decode_layer* layer,
+                kvant_dequantization* dequantization, HeadGroups* groups) {
+  Reason reason = read_struct(from_shape, shape);
+  if (reason == nullptr) reason = read_struct(from_lengths, lengths);
+  if (reason == nullptr) reason = read_struct(from_layer, layer);
+  if (reason == nullptr) reason = read_struct(from_dequantization, dequantization);
+  if (reason == nullptr) reason = group_heads(*shape, groups);
+  return reason == nullptr ? fault_of(*shape, *lengths, *layer, *dequantization) : reason;
+}
+
+// Why rows of these sizes can't be worked on.
+Reason fault_of(const kvant_transformation& t) {
+  return first_failing({
+      {t.n_rows > 0 && t.n_heads > 0, "transformation: n_rows and n_heads must be at least 1"},
+      {t.rows != nullptr, "transformation: rows is null"},
+      {t.heads_of_factors >= 0, "transformation: heads_of_factors is negative"},
+      {t.heads_of_factors > 0 || (t.factors == nullptr && t.factors_after == nullptr),
+       "transformation: heads_of_factors must be at least 1 where there are factors"},
+      {ctas_for(static_cast<std::int64_t>(t.n_rows) * t.n_heads, kTransformThreads) != 0,
+       "transformation: too many rows for one launch"},
+  });
 }
 
 }  // namespace
@@ -113,11 +143,10 @@ kvant_status kvant_dequantize(const kvant_decode_shape* caller_shape,
   kvant_decode_layer layer;
   kvant_dequantization dequantization;
   HeadGroups groups;
-  if (!read_struct(caller_shape, &shape) || !read_struct(caller_lengths, &lengths) ||
-      !read_struct(caller_layer, &layer) || !read_struct(caller_dequantization, &dequantization) ||
-      !group_heads(shape, &groups) || !valid(shape, lengths, layer, dequantization))
-    return KVANT_INVALID_ARGUMENT;
-  if (!is_head_dim(shape.head_dim)) return KVANT_UNSUPPORTED;
+  if (const Reason reason = read_all(caller_shape, caller_lengths, caller_layer, caller_dequantization,
+                                     &shape, &lengths, &layer, &dequantization, &groups))
+    return refuse_argument(reason);
+  if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
   DequantizeArgs args{};
   args.seqs = dequantization.seqs;
   args.first_page = dequantization.first_page;
@@ -140,6 +169,7 @@ kvant_status kvant_dequantize(const kvant_decode_shape* caller_shape,
     const kvant_status status = set_decodings(shape, groups, layer, &args);
     if (status != KVANT_OK) return status;
   }
+  if (const kvant_status status = check_device(nullptr); status != KVANT_OK) return status;
   const dim3 grid(dequantization.n_pages, dequantization.n_heads, 2 * dequantization.n_seqs);
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   with_head_dim(shape.head_dim, [&](auto d) {
@@ -150,12 +180,15 @@ kvant_status kvant_dequantize(const kvant_decode_shape* caller_shape,
 
 kvant_status kvant_merge(int32_t n_seqs, int32_t n_tokens, int32_t n_heads, int32_t head_dim,
                          const kvant_partial* into, const kvant_partial* other, kvant_stream stream) {
-  if (n_seqs <= 0 || n_tokens <= 0 || n_heads <= 0) return KVANT_INVALID_ARGUMENT;
+  if (n_seqs <= 0 || n_tokens <= 0 || n_heads <= 0)
+    return refuse_argument("kvant_merge: n_seqs, n_tokens and n_heads must be at least 1");
   MergeArgs args{n_tokens, n_heads, static_cast<std::int64_t>(n_seqs) * n_tokens * n_heads, {}, {}};
   const unsigned ctas = ctas_for(args.n_rows, kMergeThreads);
-  if (!read_partial(into, &args.into) || !read_partial(other, &args.other) || ctas == 0)
-    return KVANT_INVALID_ARGUMENT;
-  if (!is_head_dim(head_dim)) return KVANT_UNSUPPORTED;
+  if (const Reason reason = read_partial(into, &args.into)) return refuse_argument(reason);
+  if (const Reason reason = read_partial(other, &args.other)) return refuse_argument(reason);
+  if (ctas == 0) return refuse_argument("kvant_merge: too many rows for one launch");
+  if (!is_head_dim(head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
+  if (const kvant_status status = check_device(nullptr); status != KVANT_OK) return status;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   with_head_dim(head_dim,
                 [&](auto d) { merge_kernel<d.value><<<ctas, kMergeThreads, 0, cuda_stream>>>(args); });
@@ -164,16 +197,14 @@ kvant_status kvant_merge(int32_t n_seqs, int32_t n_tokens, int32_t n_heads, int3
 
 kvant_status kvant_transform(const kvant_transformation* from, kvant_stream stream) {
   kvant_transformation t;
-  if (!read_struct(from, &t) || t.n_rows <= 0 || t.n_heads <= 0 || t.rows == nullptr ||
-      t.heads_of_factors < 0 ||
-      (t.heads_of_factors == 0 && (t.factors != nullptr || t.factors_after != nullptr)))
-    return KVANT_INVALID_ARGUMENT;
-  if (!is_head_dim(t.head_dim)) return KVANT_UNSUPPORTED;
+  if (const Reason reason = read_struct(from, &t)) return refuse_argument(reason);
+  if (const Reason reason = fault_of(t)) return refuse_argument(reason);
+  if (!is_head_dim(t.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
+  if (const kvant_status status = check_device(nullptr); status != KVANT_OK) return status;
   const TransformArgs args{
       t.n_rows,      t.n_heads, t.rows,          t.type == KVANT_F32 ? 1 : 0,     t.row_stride,
       t.head_stride, t.factors, t.factors_after, std::max(t.heads_of_factors, 1), t.hadamard};
   const unsigned ctas = ctas_for(static_cast<std::int64_t>(t.n_rows) * t.n_heads, kTransformThreads);
-  if (ctas == 0) return KVANT_INVALID_ARGUMENT;
   // Set up while its predecessor ends: a decode step's rotations take little else.
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -187,7 +218,7 @@ kvant_status kvant_transform(const kvant_transformation* from, kvant_stream stre
   cudaError_t error = cudaSuccess;
   with_head_dim(t.head_dim,
                 [&](auto d) { error = cudaLaunchKernelEx(&config, transform_kernel<d.value>, args); });
-  return error == cudaSuccess ? KVANT_OK : KVANT_CUDA_ERROR;
+  return status_of(error);
 }
 
 }  // extern "C"

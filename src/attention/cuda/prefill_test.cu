@@ -520,7 +520,7 @@ TEST(PrefillApi, RefusesWhatItCannotRun) {
   kvant_dequantization dequantization{};
   EXPECT_EQ(kvant_dequantize(nullptr, nullptr, nullptr, &dequantization, nullptr), KVANT_INVALID_ARGUMENT);
   kvant_decode_shape shape{sizeof shape, 1, 1, 1, 128, 1.0F, "no such format", "tok4g128"};
-  const std::int32_t some = 0;
+  alignas(16) const std::int32_t some = 0;
   kvant_decode_lengths lengths{};
   lengths.struct_size = sizeof lengths;
   lengths.sealed_pages = &some;
