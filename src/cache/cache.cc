@@ -29,6 +29,10 @@ const Plan& Step::plan() const {
   return *cache_.plan_;
 }
 
+std::shared_ptr<const Plan> Step::shared_plan() const {
+  return cache_.plan_;
+}
+
 HeadState& Step::head(int slice, int layer, int kv_head) const {
   return cache_.mutable_head(slices_[slice].sequence, layer, kv_head);
 }
@@ -64,6 +68,10 @@ void Step::abort() {
 
 Cache::Cache(std::shared_ptr<const Plan> plan, std::int64_t byte_limit)
     : plan_(std::move(plan)), pools_(byte_limit) {
+  if (plan_->device != nullptr) {
+    group_on_device();
+    return;
+  }
   group_layers();
   const Geometry& g = plan_->geometry;
   for (int layer = 0; layer < g.n_layers; ++layer) {
@@ -106,8 +114,11 @@ ProtectedStore Cache::protected_store(int layer, int kv_head) {
 Cache::Sequence Cache::empty_sequence() {
   const Geometry& g = plan_->geometry;
   Sequence sequence;
-  for (const LayerGroup& group : groups_)
-    sequence.ledgers.push_back(std::make_unique<PageLedger>(group.rules, *group.store));
+  for (const LayerGroup& group : groups_) {
+    EntryStore& store = on_device() ? static_cast<EntryStore&>(*device_) : *group.store;
+    sequence.ledgers.push_back(std::make_unique<PageLedger>(group.rules, store));
+  }
+  if (on_device()) return sequence;
   sequence.heads.reserve(static_cast<std::size_t>(g.n_layers) * g.n_kv_heads);
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const int group = group_of_layer_[layer];
@@ -127,6 +138,11 @@ Error Cache::out_of_memory(const char* doing) const {
       pools_.budget().limit() > 0
           ? fmt::format(" of {:.1f} MiB", static_cast<double>(pools_.budget().limit()) / (1 << 20))
           : "");
+}
+
+Error Cache::not_on_a_device(const char* doing) const {
+  return error("cannot {} a sequence whose pages lie on {}: run it with --device cpu", doing,
+               plan_->device->name());
 }
 
 Status Cache::check_idle(SequenceId sequence, const char* doing) const {
@@ -149,6 +165,7 @@ Result<SequenceId> Cache::fork(SequenceId from) {
     Sequence copy = empty_sequence();
     for (std::size_t i = 0; i < groups_.size(); ++i) copy.ledgers[i]->copy_from(*source.ledgers[i]);
     copy.checkpoint_pages = source.checkpoint_pages;
+    copy.sink = source.sink.share();
     for (std::size_t i = 0; i < copy.heads.size(); ++i) {
       if (!copy.heads[i].copy_from(source.heads[i])) return out_of_memory("forking a sequence");
     }
@@ -162,7 +179,7 @@ Result<SequenceId> Cache::fork(SequenceId from) {
 Status Cache::check_truncation(const Sequence& s, int n_tokens) const {
   if (n_tokens < 0 || n_tokens > s.length())
     return error("cannot truncate to {} tokens: the sequence has {}", n_tokens, s.length());
-  const int sealed_tokens = s.heads[0].n_sealed() * kPageTokens;
+  const int sealed_tokens = s.ledgers[0]->n_sealed() * kPageTokens;
   const bool sums_up = std::any_of(s.heads.begin(), s.heads.end(),
                                    [](const HeadState& head) { return head.correction() != nullptr; });
   const bool has_checkpoint = s.checkpoint_pages >= 0 && s.checkpoint_pages * kPageTokens <= n_tokens;
@@ -191,6 +208,7 @@ Status Cache::check_truncation(const Sequence& s, int n_tokens) const {
 }
 
 bool Cache::truncate_copy(Sequence& copy, int n_tokens) {
+  if (on_device()) return truncate_on_device(copy, n_tokens);
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const auto reopen = [&](PageEntry sealed, PageEntry tail) {
       for_each_head(copy, groups_[i], [&](const HeadState& head) {
@@ -220,6 +238,7 @@ Status Cache::truncate(SequenceId sequence, int n_tokens) {
   if (enough) {
     std::swap(s.heads, copy.heads);
     std::swap(s.ledgers, copy.ledgers);
+    std::swap(s.sink, copy.sink);
     if (n_tokens == 0) s.checkpoint_pages = -1;
   }
   free(*shorter);
@@ -236,7 +255,7 @@ Status Cache::checkpoint(SequenceId sequence) {
   } catch (const std::bad_alloc&) {
     return out_of_memory("making a checkpoint");
   }
-  s.checkpoint_pages = s.heads[0].n_sealed();
+  s.checkpoint_pages = s.ledgers[0]->n_sealed();
   return {};
 }
 
@@ -260,7 +279,7 @@ HeadState& Cache::mutable_head(SequenceId sequence, int layer, int kv_head) {
   return sequences_.at(sequence).heads[layer * plan_->geometry.n_kv_heads + kv_head];
 }
 const HeadState& Cache::head(SequenceId sequence, int layer, int kv_head) const {
-  KVANT_CHECK(holds(sequence), "the head of a sequence that the cache doesn't hold");
+  KVANT_CHECK(holds(sequence) && !on_device(), "the head of a sequence that the cache doesn't hold");
   return sequences_.at(sequence).heads[layer * plan_->geometry.n_kv_heads + kv_head];
 }
 
@@ -269,6 +288,7 @@ bool Cache::reserve_slice(const StepSlice& slice) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     PageLedger& ledger = *s.ledgers[i];
     if (!ledger.reserve(slice.n_tokens, slice.is_prompt)) return false;
+    if (on_device()) return reserve_on_device(s);
     bool enough = true;
     for_each_head(s, groups_[i], [&](HeadState& head) {
       enough = enough && (!head.seals_ahead() || ledger.hold_ahead()) && head.reserve();
@@ -326,6 +346,7 @@ void Cache::close(Step& step, bool commit) {
     } else {
       for (HeadState& head : s.heads) head.abort();
       for (const auto& ledger : s.ledgers) ledger->abort();
+      if (s.ledgers[0]->n_sealed() == 0) s.sink.reset();
     }
   }
 }
@@ -335,6 +356,7 @@ CacheBytes Cache::bytes(SequenceId sequence) const {
   CacheBytes total;
   if (!holds(sequence)) return total;
   const Sequence& s = sequences_.at(sequence);
+  if (on_device()) return bytes_on_device(s);
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const int sink = plan_->layers[layer].sink;
     for (int h = 0; h < g.n_kv_heads; ++h) {
@@ -354,12 +376,9 @@ CacheBytes Cache::bytes(SequenceId sequence) const {
   return total;
 }
 
-struct Cache::SharedPages {
-  std::set<std::tuple<int, HeadState::HeldPage::Kind, int, int>> pages;  // head, and what names it there
-};
-
 // Takes from a sequence's bytes what other ones have counted, and remembers what it shares.
 void Cache::leave_out_shared(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const {
+  if (on_device()) return leave_out_shared_on_device(sequence, counted, bytes);
   using Kind = HeadState::HeldPage::Kind;
   for (int i = 0; i < static_cast<int>(sequence.heads.size()); ++i) {
     const bool protects = plan_->layers[i / plan_->geometry.n_kv_heads].protect > 0;
@@ -413,6 +432,7 @@ Status Cache::fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t se
   KVANT_RETURN_IF_ERROR(check_idle(sequence, "fill"));
   if (length(sequence) > 0)
     return error("cannot fill sequence {}: it holds {} tokens already", sequence, length(sequence));
+  if (on_device()) return fill_device(sequence, n_tokens, seed);
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   std::vector<float> k(static_cast<std::size_t>(kPageTokens) * g.head_dim), v(k.size());

@@ -14,10 +14,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "base/result.h"
+#include "cache/device_page_store.h"
+#include "cache/entry_hold.h"
 #include "cache/head_state.h"
 #include "cache/page_ledger.h"
 #include "cache/page_pool.h"
@@ -75,6 +79,13 @@ class Step {
   const Plan& plan() const;
   // The pages of slice i. Threads may work on different (slice, layer, KV head)s at the same time.
   HeadState& head(int slice, int layer, int kv_head) const;
+  std::shared_ptr<const Plan> shared_plan() const;
+
+  // Where pages lie on a device: what slice i holds, the store, and the entry of its sink (none: it has none
+  // yet).
+  const PageLedger& ledger(int slice) const;
+  DevicePageStore& device_pages() const;
+  PageEntry sink(int slice) const;
 
   // Remembers the first error of the threads that run the step. Thread-safe.
   void fail(Error failure);
@@ -146,7 +157,9 @@ class Cache {
   CacheBytes bytes() const;                     // of all sequences; shared pages count once
   std::int64_t bytes_reserved() const { return pools_.budget().taken(); }  // from the operating system
   // Of all pages, shared ones once: bytes() without lists, scores and corrections, but counted at once.
-  std::int64_t page_bytes_in_use() const { return pools_.bytes_in_use(); }
+  std::int64_t page_bytes_in_use() const {
+    return on_device() ? device_->bytes_in_use() : pools_.bytes_in_use();
+  }
 
   std::vector<SequenceId> sequences() const;  // that are held, ascending
 
@@ -163,12 +176,13 @@ class Cache {
   // Layers whose pages are opened, sealed and freed together.
   struct LayerGroup {
     GroupRules rules;
-    std::vector<int> layers;  // ascending
-    std::unique_ptr<HostPageStore> store;
+    std::vector<int> layers;               // ascending
+    std::unique_ptr<HostPageStore> store;  // null: on a device
   };
   struct Sequence {
     std::vector<std::unique_ptr<PageLedger>> ledgers;  // [n_groups]
-    std::vector<HeadState> heads;                      // [n_layers * n_kv_heads]
+    std::vector<HeadState> heads;                      // [n_layers * n_kv_heads]; on a device: none
+    EntryHold sink;                                    // on a device
     int checkpoint_pages = -1;                         // sealed when it was made; -1: none
     int length() const { return ledgers[0]->length(); }
   };
@@ -186,7 +200,9 @@ class Cache {
   }
   Sequence empty_sequence();
   Error out_of_memory(const char* doing) const;
-  struct SharedPages;
+  struct SharedPages {
+    std::set<std::tuple<int, HeadState::HeldPage::Kind, int, int>> pages;  // head, and what names it there
+  };
   void leave_out_shared(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;
   // An error where the caller may not touch the sequence now. doing: "fork".
   Status check_idle(SequenceId sequence, const char* doing) const;
@@ -196,11 +212,22 @@ class Cache {
   bool import_entries(Sequence& sequence, int group, ByteReader& from);
   bool truncate_copy(Sequence& copy, int n_tokens);
   bool reserve_slice(const StepSlice& slice);
+  Error not_on_a_device(const char* doing) const;
+
+  // --- where pages lie on a device (device_cache.cc) ---
+  bool on_device() const { return device_ != nullptr; }
+  void group_on_device();
+  bool reserve_on_device(Sequence& sequence);
+  bool truncate_on_device(Sequence& copy, int n_tokens);
+  CacheBytes bytes_on_device(const Sequence& sequence) const;
+  void leave_out_shared_on_device(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;
+  Status fill_device(SequenceId sequence, int n_tokens, std::uint64_t seed);
   void close(Step& step, bool commit);
 
   std::shared_ptr<const Plan> plan_;
   PagePools pools_;
   std::vector<LayerGroup> groups_;
+  std::unique_ptr<DevicePageStore> device_;       // null: pages lie in host memory
   std::vector<int> group_of_layer_;               // [n_layers]
   std::vector<ProtectedStore> protected_stores_;  // [n_layers * n_kv_heads]
   std::map<SequenceId, Sequence> sequences_;

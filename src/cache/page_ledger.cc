@@ -106,14 +106,14 @@ bool PageLedger::reserve(int n_tokens, bool is_prompt) {
   decodes_one_ = n_tokens == 1 && !is_prompt;
   tail_.reserve(pages_for(end_) - first_tail_);
   if (const int open = length_ % kPageTokens; open != 0) {
-    const int room = tail_room(std::min(kPageTokens, open + n_tokens));
+    const int room = room_for(std::min(kPageTokens, open + n_tokens));
     if (!own_open_page(std::max(room, tail_.back().room))) return false;
   }
   int reused = pages_for(length_);
   const auto open = [&](int page) {
     const int last = end_ - page * kPageTokens;
-    if (last < kPageTokens) return push_tail(tail_room(last));
-    if (reused >= end_sealed_) return push_tail(kPageTokens);
+    if (last < kPageTokens) return push_tail(room_for(last));
+    if (rules_.tail_lasts || reused >= end_sealed_) return push_tail(kPageTokens);
     const PageEntry entry = tail(reused++);
     store_.retain(entry);
     tail_.push_back(entry);
@@ -185,7 +185,7 @@ bool PageLedger::take_all(int length, int n_sealed, int first_page) {
   first_tail_ = n_sealed;
   tail_.reserve(pages_for(length) - n_sealed);
   for (int page = n_sealed; page < pages_for(length); ++page) {
-    if (!push_tail(tail_room(std::min(kPageTokens, length - page * kPageTokens)))) return false;
+    if (!push_tail(room_for(std::min(kPageTokens, length - page * kPageTokens)))) return false;
   }
   length_ = length;
   n_sealed_ = n_sealed;
@@ -200,8 +200,8 @@ bool PageLedger::truncate(int n_tokens, const std::function<void(PageEntry, Page
   if (page >= n_sealed_) {
     length_ = n_tokens;
     release_tail_from(static_cast<std::size_t>(pages_for(n_tokens) - first_tail_));
-    if (open != 0 && tail_room(open) < tail_.back().room) {
-      if (!own_open_page(tail_room(open))) return false;
+    if (open != 0 && room_for(open) < tail_.back().room) {
+      if (!own_open_page(room_for(open))) return false;
       release(replaced_);
     }
     begin();
@@ -211,7 +211,7 @@ bool PageLedger::truncate(int n_tokens, const std::function<void(PageEntry, Page
   first_tail_ = page;
   if (open != 0) {
     tail_.reserve(1);
-    if (!push_tail(tail_room(open))) return false;
+    if (!push_tail(room_for(open))) return false;
     reopen(sealed(page), tail_.back());
   }
   first_sealed_ = std::min(first_sealed_, page);  // pages freed by a sliding window: the cut is at 0

@@ -46,9 +46,13 @@ class EntryStore {
 
 // What a group's layers have in common.
 struct GroupRules {
-  int window = 0;          // tokens
-  int sliding_window = 0;  // tokens; 0: full attention
-  int prefill = 0;         // tokens of a prompt's block: the recipe's
+  int window = 0;             // tokens
+  int sliding_window = 0;     // tokens; 0: full attention
+  int prefill = 0;            // tokens of a prompt's block: the recipe's
+  int tail_step = kTailStep;  // tokens in units of which a tail's open page takes memory
+  // Pages that a step opens and seals stay in the tail until it ends: a device appends and seals all of a
+  // step's pages before anyone attends to them.
+  bool tail_lasts = false;
   bool operator==(const GroupRules&) const = default;
 };
 
@@ -112,6 +116,10 @@ class PageLedger {
     PageEntry ahead;
   };
 
+  // Of a tail's page with so many tokens.
+  int room_for(int n_tokens) const {
+    return (n_tokens + rules_.tail_step - 1) / rules_.tail_step * rules_.tail_step;
+  }
   bool push_sealed(int n_pages);
   bool push_tail(int room);
   bool own_open_page(int room);

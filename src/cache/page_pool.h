@@ -66,6 +66,7 @@ class PagePools {
     return pool.get();
   }
   const MemoryBudget& budget() const { return budget_; }
+  MemoryBudget& budget() { return budget_; }
   // Of pages that are held, each once.
   std::int64_t bytes_in_use() const {
     std::int64_t bytes = 0;

@@ -30,6 +30,7 @@ int rows_of(const PageLedger& ledger, int page) {
 
 Result<std::vector<std::byte>> Cache::export_sequence(SequenceId sequence) const {
   KVANT_RETURN_IF_ERROR(check_idle(sequence, "export"));
+  if (on_device()) return not_on_a_device("save");
   const Sequence& s = sequences_.at(sequence);
   const Geometry& g = plan_->geometry;
   try {
@@ -116,6 +117,7 @@ bool Cache::import_into(Sequence& s, ByteReader& from) {
 }
 
 Result<SequenceId> Cache::import_sequence(std::span<const std::byte> bytes) {
+  if (on_device()) return not_on_a_device("restore");
   if (step_open_) return error("cannot import a sequence while a step is open: commit or abort it first");
   try {
     Sequence sequence = empty_sequence();

@@ -57,8 +57,9 @@ class Contenders {
     if (!recipe.ok()) return recipe.error();
     const auto plan = session_.plan(*recipe);
     if (!plan.ok()) return plan.error();
-    KVANT_RETURN_IF_ERROR(check_memory(fmt::format("a KV cache of {} tokens", bench.depths.back() + max_new),
-                                       predicted_cache_bytes(**plan, bench.depths.back() + max_new)));
+    const int n_tokens = bench.depths.back() + max_new;
+    KVANT_RETURN_IF_ERROR(
+        session_.check_cache_memory(n_tokens, **plan, predicted_cache_bytes(**plan, n_tokens)));
     return make_engine_contender(row_name(label(*recipe), **plan) + (guard_every > 0 ? " (guarded)" : ""),
                                  session_.engine(), session_.backend(), *plan, guard_every, text_);
   }
@@ -93,6 +94,8 @@ Status bench(BenchCommandOptions options) {
   if (!guard_every.ok()) return guard_every.error();
   if (options.bench.prompt == 0 && options.bench.decode == 0)
     return error("nothing to time: -p and -n are both 0");
+  if (*guard_every > 0) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, "--guard"));
+  if (!options.against.empty()) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, "--against llama.cpp"));
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
   const auto session = Session::open(options.common, WeightMode::as_stored, depths.back() + 1);
   if (!session.ok()) return session.error();
@@ -145,6 +148,7 @@ Command add_bench_command(CLI::App& program) {
   auto options = std::make_shared<BenchCommandOptions>();
   CLI::App* command = program.add_subcommand("bench", "measure prompt and decode speed");
   add_model_options(*command, options->common, /*many_recipes=*/true);
+  add_device_option(*command, options->common);
   command->add_option("-d,--depth", options->bench.depths, "tokens in the cache, such as 0,4096,16384")
       ->delimiter(',')
       ->check(CLI::Range(0, 1 << 24))

@@ -154,6 +154,9 @@ Status evaluate(const EvalOptions& options) {
   auto rows = parse_eval_rows(suite.reference, suite.rows, evaluation->quality.step_tokens);
   if (!rows.ok()) return rows.error();
   if (options.control) rows->push_back(control_row());
+  if (suite.layers) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, "--layers"));
+  if (!options.compare_backend.empty())
+    KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, "--compare-backend"));
   const auto text = read_text_file(options.file);
   if (!text.ok()) return text.error();
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
@@ -191,6 +194,7 @@ Command add_eval_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("eval", "measure what KV caches cost in quality");
   options->common.backend = "reference";
   add_model_options(*command, options->common, /*many_recipes=*/true);
+  add_device_option(*command, options->common);
   command->add_option("-f,--file", options->file, "the text")->required();
   command
       ->add_option("--suite", options->suite,

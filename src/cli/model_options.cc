@@ -62,6 +62,18 @@ void add_model_options(CLI::App& command, ModelOptions& options, bool many_recip
                      "constants that kvant calibrate -o has written (default: made on first use)");
 }
 
+void add_device_option(CLI::App& command, ModelOptions& options) {
+  command
+      .add_option("--device", options.device,
+                  "what runs the model and keeps its caches: cpu, cuda, or cuda:N for the GPU of that number")
+      ->capture_default_str();
+}
+
+Status check_on_cpu(const ModelOptions& options, const std::string& what) {
+  if (options.device == "cpu") return {};
+  return error("{} runs on the CPU only, not with --device {}: leave one of them out", what, options.device);
+}
+
 Status choose_model(ModelOptions& options) {
   if (!options.model.empty()) return {};
   auto model = default_model();

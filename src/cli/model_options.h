@@ -17,6 +17,7 @@ struct ModelOptions {
   std::string calibration;      // file; empty: the user's cache folder
   std::string json;             // empty: none
   std::string backend = "cpu";  // attention/attention.h
+  std::string device = "cpu";   // model/compute_device.h
   int n_threads = 1;
   bool verbose = false;
   bool strict = false;
@@ -27,6 +28,11 @@ struct ModelOptions {
 void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_recipes);
 // Adds -m, those, and --calibration.
 void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes);
+
+// Adds --device.
+void add_device_option(CLI::App& command, ModelOptions& options);
+// With a device that isn't the CPU: an error that names `what`, which doesn't run there.
+Status check_on_cpu(const ModelOptions& options, const std::string& what);
 
 // The default model, where the command line names none; stderr says which.
 Status choose_model(ModelOptions& options);

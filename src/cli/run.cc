@@ -180,8 +180,7 @@ Status Run::check_context(int prompt_tokens) {
   warn_beyond_training(geometry, context_);
   // What will be held for sure, or what -c asks for.
   const int held = options_.context > 0 ? context_ : static_cast<int>(wanted);
-  KVANT_RETURN_IF_ERROR(
-      check_memory(fmt::format("a KV cache of {} tokens", held), largest_cache_bytes(*plan_, held)));
+  KVANT_RETURN_IF_ERROR(session_.check_cache_memory(held, *plan_, largest_cache_bytes(*plan_, held)));
   auto sampler = Sampler::make(options_.sampling);
   if (!sampler.ok()) return sampler.error();
   if (guard_every_ > 0) guard_.emplace(session_.backend(), *plan_, GuardSettings{.every = guard_every_});
@@ -354,6 +353,8 @@ Status run(const RunOptions& options) {
         "--guard compares with the unquantized rows of all tokens, which a --session doesn't have: leave "
         "one of them out");
   }
+  if (*guard_every > 0) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, "--guard"));
+  if (!options.session.empty()) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, "--session"));
   auto session = Session::open(options.common, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
   Run run(options, std::move(session).value(), *guard_every);
@@ -367,6 +368,7 @@ Command add_run_command(CLI::App& program) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* command = program.add_subcommand("run", "generate from a prompt, or chat");
   add_model_options(*command, options->common, /*many_recipes=*/false);
+  add_device_option(*command, options->common);
   auto* prompt = command->add_option("-p,--prompt", options->prompt, "the prompt");
   command->add_option("-f,--file", options->file, "read the prompt from this file")->excludes(prompt);
   command->add_option("--system", options->system, "system message of the chat template");

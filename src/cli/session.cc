@@ -3,11 +3,13 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "attention/device_backend.h"
 #include "base/progress.h"
 #include "calibrate/first_use.h"
 #include "calibrate/needs.h"
 #include "cli/calibration_files.h"
 #include "eval/cache_size.h"
+#include "model/compute_device.h"
 #include "recipe/stand_in_constants.h"
 
 namespace kvant {
@@ -15,7 +17,7 @@ namespace kvant {
 Session::Session(const ModelOptions& options, WeightMode weights, int context, std::unique_ptr<Engine> engine,
                  std::unique_ptr<AttentionBackend> backend)
     : model_(options.model),
-      backend_name_(options.backend),
+      backend_name_(options.device == "cpu" ? options.backend : options.device),
       verbose_(options.verbose),
       strict_(options.strict),
       n_threads_(options.n_threads),
@@ -26,9 +28,15 @@ Session::Session(const ModelOptions& options, WeightMode weights, int context, s
       backend_(std::move(backend)) {}
 
 Result<Session> Session::open(const ModelOptions& options, WeightMode weights, int context) {
-  auto backend = make_backend(options.backend);
+  std::shared_ptr<ComputeDevice> device;
+  if (options.device != "cpu") {
+    auto opened = open_device(options.device);
+    if (!opened.ok()) return opened.error();
+    device = std::move(opened).value();
+  }
+  auto backend = device == nullptr ? make_backend(options.backend) : make_device_backend(device->pages());
   if (!backend.ok()) return backend.error();
-  auto engine = Engine::load(options.model, {options.n_threads, weights, context});
+  auto engine = Engine::load(options.model, {options.n_threads, weights, context, device});
   if (!engine.ok()) return engine.error();
   return Session(options, weights, context, std::move(engine).value(), std::move(backend).value());
 }
@@ -81,6 +89,8 @@ Result<std::shared_ptr<const Plan>> Session::resolve_for(const AttentionBackend&
                                                          std::shared_ptr<const Constants> constants) const {
   auto plan = resolve(recipe, engine_->geometry(), std::move(constants), backend.page_order());
   if (!plan.ok()) return plan.error();
+  plan = backend.place(std::move(plan).value());
+  if (!plan.ok()) return plan.error();
   const PlanReport report = report_plan(**plan, backend);
   if (verbose_) fmt::print(stderr, "{}", plan_table(report));
   if (strict_) KVANT_RETURN_IF_ERROR(check_fallbacks(report));
@@ -115,6 +125,16 @@ Status check_fallbacks(const PlanReport& report) {
   const Fallback& first = report.fallbacks.front();
   return error("recipe '{}' falls back: {} ({}); run without --strict to accept it", report.summary,
                first.what, first.reason);
+}
+
+Status Session::check_cache_memory(int n_tokens, const Plan& plan, std::int64_t bytes) const {
+  const std::string what = fmt::format("a KV cache of {} tokens", n_tokens);
+  if (plan.device == nullptr) return check_memory(what, bytes);
+  const std::int64_t available = plan.device->free_bytes();
+  if (bytes <= available) return {};
+  return error("{} takes {}, and {} has {} to give: use a smaller context or a recipe of fewer bits", what,
+               readable_bytes(static_cast<double>(bytes)), plan.device->name(),
+               readable_bytes(static_cast<double>(available)));
 }
 
 Status check_memory(const std::string& what, std::int64_t bytes) {

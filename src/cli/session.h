@@ -40,6 +40,8 @@ class Session {
   Result<PreviewPlan> preview(const Recipe& recipe, std::shared_ptr<const Constants> known) const;
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
   PlanReport report(const PreviewPlan& preview) const;
+  // An error when the memory that holds the plan's pages doesn't have `bytes` for a cache of n_tokens.
+  Status check_cache_memory(int n_tokens, const Plan& plan, std::int64_t bytes) const;
 
  private:
   // How every command resolves.

@@ -1,5 +1,9 @@
 #include "model/engine.h"
 
+#include <ggml-backend.h>
+
+#include "model/compute_device.h"
+#include "model/device_executor.h"
 #include "model/forward.h"
 #include "model/gguf_file.h"
 #include "model/hparams.h"
@@ -13,20 +17,23 @@ namespace {
 class GgufEngine : public Engine {
  public:
   GgufEngine(std::shared_ptr<GgufFile> file, Hparams hparams, std::unique_ptr<Weights> weights,
-             std::unique_ptr<Tokenizer> tokenizer, int n_threads)
+             std::unique_ptr<Tokenizer> tokenizer, const EngineOptions& options)
       : file_(std::move(file)),
         hparams_(std::move(hparams)),
         geometry_(hparams_.geometry()),
         weights_(std::move(weights)),
         tokenizer_(std::move(tokenizer)),
-        forward_(hparams_, *weights_, n_threads) {}
+        executor_(make_executor(options)),
+        on_device_(options.device != nullptr) {}
 
   const Geometry& geometry() const override { return geometry_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   int n_vocab() const override { return hparams_.n_vocab; }
   std::int64_t weight_bytes() const override { return weights_->bytes(); }
   std::string fingerprint() const override { return fmt::format("{:016x}", file_->content_hash()); }
-  int independent_sequences() const override { return independent_rows(*weights_, hparams_.n_layers); }
+  int independent_sequences() const override {
+    return on_device_ ? 1 : independent_rows(*weights_, hparams_.n_layers);
+  }
   std::string description() const override {
     return fmt::format("{} {}", geometry_.model, weights_->type_name());
   }
@@ -42,14 +49,16 @@ class GgufEngine : public Engine {
     if (!reserved.ok()) return reserved.error();
     Step& step = **reserved;
     gather_rows(step, inputs);
-    const LayerAttention attention = [&](int layer, const LayerRows& rows, Team& team) {
-      backend.run_layer(step, layer, rows, team);
-    };
-    KVANT_RETURN_IF_ERROR(forward_.run({tokens_, positions_, logit_rows_}, attention, logits));
+    KVANT_RETURN_IF_ERROR(executor_->run(step, backend, {tokens_, positions_, logit_rows_}, logits));
     return step.commit();
   }
 
  private:
+  std::unique_ptr<Executor> make_executor(const EngineOptions& options) const {
+    if (options.device == nullptr) return std::make_unique<Forward>(hparams_, *weights_, options.n_threads);
+    return std::make_unique<DeviceExecutor>(hparams_, *weights_, options.device);
+  }
+
   Status check(const EngineInput& input) const {
     if (input.tokens.empty())
       return error("a step without tokens for sequence {}: nothing to do", input.sequence);
@@ -83,7 +92,8 @@ class GgufEngine : public Engine {
   Geometry geometry_;
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  Forward forward_;
+  std::unique_ptr<Executor> executor_;
+  bool on_device_;
   std::vector<std::int32_t> tokens_, positions_, logit_rows_;
 };
 
@@ -95,12 +105,14 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::string& path, const Engi
   if (!file.ok()) return file.error();
   auto hparams = read_hparams(**file, options.context);
   if (!hparams.ok()) return hparams.error();
-  auto weights = Weights::load(*file, *hparams, options.weights, options.n_threads);
+  ggml_backend_buffer_type* memory =
+      options.device == nullptr ? nullptr : ggml_backend_get_default_buffer_type(options.device->backend());
+  auto weights = Weights::load(*file, *hparams, options.weights, options.n_threads, memory);
   if (!weights.ok()) return weights.error();
   auto tokenizer = Tokenizer::load(path);
   if (!tokenizer.ok()) return tokenizer.error();
   return std::unique_ptr<Engine>(std::make_unique<GgufEngine>(*file, std::move(*hparams), std::move(*weights),
-                                                              std::move(*tokenizer), options.n_threads));
+                                                              std::move(*tokenizer), options));
 }
 
 }  // namespace kvant

@@ -15,6 +15,8 @@
 
 namespace kvant {
 
+class ComputeDevice;
+
 enum class WeightMode : std::uint8_t {
   as_stored,  // the file's types; repacked where ggml has a faster layout
   f32,        // dequantized to F32: exact, and a faster prompt path for some types (evaluations)
@@ -24,6 +26,8 @@ struct EngineOptions {
   int n_threads = 2;
   WeightMode weights = WeightMode::as_stored;
   int context = 0;  // tokens that a sequence may reach; 0: the trained context. Phi-3's RoPE depends on it.
+  std::shared_ptr<ComputeDevice> device =
+      nullptr;  // which runs the model and keeps its caches; null: the CPU
 };
 
 // The new tokens of one sequence in a step, and the rows whose logits are wanted.
@@ -55,9 +59,9 @@ class Engine {
   // products: not for every step.
   virtual int independent_sequences() const = 0;
 
-  // Runs one step of `inputs` through the model on `cache` with `backend`, and commits it. `logits` gets one
-  // row of n_vocab for every wanted token, in input order; rows must match. On an error the cache is as
-  // before.
+  // Runs one step of `inputs` through the model on `cache` with `backend`, and commits it. On a device, cache
+  // and backend are its own (cache/device_layout.h, attention/device_backend.h). `logits` gets one row of
+  // n_vocab for every wanted token, in input order; rows must match. On an error the cache is as before.
   virtual Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
                       MatrixView<float> logits) = 0;
 };

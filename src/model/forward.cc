@@ -59,7 +59,8 @@ Status Forward::compute(const TransformerGraph& graph) {
   return {};
 }
 
-Status Forward::run(const ForwardRows& rows, const LayerAttention& attention, MatrixView<float> logits) {
+Status Forward::run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
+                    MatrixView<float> logits) {
   const int n_rows = static_cast<int>(rows.tokens.size());
   const int n_logit_rows = static_cast<int>(rows.logit_rows.size());
   KVANT_CHECK(n_rows > 0 && rows.positions.size() == rows.tokens.size(), "tokens without positions");
@@ -71,6 +72,9 @@ Status Forward::run(const ForwardRows& rows, const LayerAttention& attention, Ma
   std::copy(rows.tokens.begin(), rows.tokens.end(), g.tokens());
   std::copy(rows.positions.begin(), rows.positions.end(), g.positions());
   if (n_logit_rows > 0) std::copy(rows.logit_rows.begin(), rows.logit_rows.end(), g.logit_rows());
+  const LayerAttention attention = [&](int layer, const LayerRows& of_layer, Team& team) {
+    backend.run_layer(step, layer, of_layer, team);
+  };
   call_.attention = &attention;
   KVANT_RETURN_IF_ERROR(compute(g));
   for (int r = 0; r < n_logit_rows; ++r) {

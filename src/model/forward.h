@@ -1,37 +1,30 @@
-// Forward: runs batches of tokens through a model, with graphs kept for the shapes that come again.
+// Forward: the executor of the CPU. A team runs the parts of a graph, with graphs kept for the shapes that
+// come again; attention sites call the backend.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
-#include "base/matrix_view.h"
-#include "base/result.h"
 #include "base/team.h"
+#include "model/executor.h"
 #include "model/transformer_graph.h"
 
 struct ggml_threadpool;
 
 namespace kvant {
 
-// The rows of one batch.
-struct ForwardRows {
-  std::span<const std::int32_t> tokens;      // [n_rows], in [0, n_vocab)
-  std::span<const std::int32_t> positions;   // [n_rows]: absolute index of each token in its sequence
-  std::span<const std::int32_t> logit_rows;  // rows whose logits are wanted
-};
-
-class Forward {
+class Forward final : public Executor {
  public:
   // hparams and weights must outlive it.
   Forward(const Hparams& hparams, const Weights& weights, int n_threads);
-  ~Forward();
+  ~Forward() override;
   Forward(const Forward&) = delete;
   Forward& operator=(const Forward&) = delete;
 
-  // logits [logit_rows.size(), n_vocab]. An error when memory is short; no attention has run then.
-  Status run(const ForwardRows& rows, const LayerAttention& attention, MatrixView<float> logits);
+  // When memory is short, no attention has run.
+  Status run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
+             MatrixView<float> logits) override;
 
  private:
   Result<TransformerGraph*> graph_for(int n_rows, int n_logit_rows);

@@ -31,13 +31,14 @@ ContextPointer new_context(std::size_t n_tensors) {
 }
 
 // What is done with a tensor's values.
-enum class Place : std::uint8_t { mapped, dequantized, repacked };
+enum class Place : std::uint8_t { mapped, dequantized, repacked, device };
 
 struct Planned {
   const ggml_tensor* source;
   Place place;
   ggml_backend_buffer_type* repacked_type;  // place == repacked
   ggml_tensor** target;
+  bool expands = false;  // place == device: to F32
 };
 
 void dequantize_row(const ggml_tensor* source, const std::uint8_t* bytes, float* out) {
@@ -79,8 +80,13 @@ Weights::~Weights() = default;
 class Weights::Loader {
  public:
   Loader(Weights& weights, std::shared_ptr<GgufFile> file, const Hparams& hparams, WeightMode mode,
-         int n_threads)
-      : weights_(weights), file_(std::move(file)), h_(hparams), mode_(mode), n_threads_(n_threads) {}
+         int n_threads, ggml_backend_buffer_type* device)
+      : weights_(weights),
+        file_(std::move(file)),
+        h_(hparams),
+        mode_(mode),
+        n_threads_(n_threads),
+        device_(device) {}
 
   Status run() {
     plan_model();
@@ -96,6 +102,7 @@ class Weights::Loader {
     KVANT_RETURN_IF_ERROR(place_mapped());
     KVANT_RETURN_IF_ERROR(place_dequantized());
     KVANT_RETURN_IF_ERROR(place_repacked());
+    KVANT_RETURN_IF_ERROR(place_on_device());
     if (weights_.output_ == nullptr) weights_.output_ = weights_.embedding_;
     name_type();
     return {};
@@ -103,7 +110,7 @@ class Weights::Loader {
 
  private:
   enum class Need : std::uint8_t { required, optional };
-  enum class Use : std::uint8_t { vector, matrix, embedding };
+  enum class Use : std::uint8_t { vector, matrix, embedding, tied_output };
 
   void take(const std::string& name, Shape shape, Need need, Use use, ggml_tensor** target) {
     const ggml_tensor* t = file_->tensor(name);
@@ -130,6 +137,8 @@ class Weights::Loader {
   Planned plan(const ggml_tensor* t, Use use, ggml_tensor** target) {
     if (use == Use::matrix) values_by_type_[t->type] += ggml_nelements(t);
     const bool wants_f32 = use == Use::vector || mode_ == WeightMode::f32;
+    if (device_ != nullptr && use == Use::embedding) return {t, Place::mapped, nullptr, target};
+    if (device_ != nullptr) return {t, Place::device, nullptr, target, wants_f32};
     if (wants_f32 && t->type != GGML_TYPE_F32) return {t, Place::dequantized, nullptr, target};
     if (use == Use::matrix) {
       if (ggml_backend_buffer_type* type = repacked_buffer_type(t)) return {t, Place::repacked, type, target};
@@ -142,6 +151,8 @@ class Weights::Loader {
     take("token_embd.weight", {e, h_.n_vocab}, Need::required, Use::embedding, &weights_.embedding_);
     take("output_norm.weight", {e, 1}, Need::required, Use::vector, &weights_.output_norm_);
     take("output.weight", {e, h_.n_vocab}, Need::optional, Use::matrix, &weights_.output_);
+    if (device_ != nullptr && file_->tensor("output.weight") == nullptr)
+      take("token_embd.weight", {e, h_.n_vocab}, Need::required, Use::tied_output, &weights_.output_);
     take("output.bias", {h_.n_vocab, 1}, Need::optional, Use::vector, &weights_.output_bias_);
     const Shape factors{h_.n_rot / 2, 1};
     take("rope_freqs.weight", factors, Need::optional, Use::vector, &weights_.rope_factors_);
@@ -282,6 +293,24 @@ class Weights::Loader {
     return {};
   }
 
+  Status place_on_device() {
+    const std::vector<Planned> some = planned(Place::device);
+    if (some.empty()) return {};
+    KVANT_RETURN_IF_ERROR(
+        allocate(some, device_, [](const Planned& p) { return p.expands ? GGML_TYPE_F32 : p.source->type; }));
+    std::vector<float> values;
+    for (const Planned& p : some) {
+      const void* from = file_->tensor_data(p.source);
+      if (p.expands) {
+        values.resize(ggml_nelements(p.source));
+        dequantize(p.source, from, values.data(), n_threads_);
+        from = values.data();
+      }
+      ggml_backend_tensor_set(*p.target, from, 0, ggml_nbytes(*p.target));
+    }
+    return {};
+  }
+
   void name_type() {
     std::int64_t maximum = 0;
     for (const auto& [type, values] : values_by_type_) {
@@ -297,6 +326,7 @@ class Weights::Loader {
   const Hparams& h_;
   WeightMode mode_;
   int n_threads_;
+  ggml_backend_buffer_type* device_;
   std::vector<Planned> planned_;
   std::set<std::string> used_;
   std::map<ggml_type, std::int64_t> values_by_type_;
@@ -305,14 +335,15 @@ class Weights::Loader {
 };
 
 Result<std::unique_ptr<Weights>> Weights::load(std::shared_ptr<GgufFile> file, Hparams& hparams,
-                                               WeightMode mode, int n_threads) {
+                                               WeightMode mode, int n_threads,
+                                               ggml_backend_buffer_type* device) {
   const ggml_tensor* embedding = file->tensor("token_embd.weight");
   if (embedding == nullptr)
     return error("'{}' has no tensor 'token_embd.weight': is it a model?", file->path());
   if (embedding->ne[1] > (1 << 30)) return error("'{}' has an implausibly large vocabulary", file->path());
   hparams.n_vocab = static_cast<int>(embedding->ne[1]);
   std::unique_ptr<Weights> weights(new Weights());
-  KVANT_RETURN_IF_ERROR(Loader(*weights, file, hparams, mode, n_threads).run());
+  KVANT_RETURN_IF_ERROR(Loader(*weights, file, hparams, mode, n_threads, device).run());
   return weights;
 }
 

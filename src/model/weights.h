@@ -11,6 +11,7 @@
 #include "model/gguf_file.h"
 #include "model/hparams.h"
 
+struct ggml_backend_buffer_type;
 struct ggml_tensor;
 
 namespace kvant {
@@ -45,13 +46,17 @@ class Weights {
  public:
   // Takes every tensor of the file; sets hparams.n_vocab. Errors: a missing or misshapen tensor, one that
   // the architecture has no place for, out of memory. The file stays mapped for as long as the weights live.
+  // device: memory of a device, which then gets all but the embedding; null: they stay in the host's.
   static Result<std::unique_ptr<Weights>> load(std::shared_ptr<GgufFile> file, Hparams& hparams,
-                                               WeightMode mode, int n_threads);
+                                               WeightMode mode, int n_threads,
+                                               ggml_backend_buffer_type* device = nullptr);
   ~Weights();
 
   ggml_tensor* token_embedding() const { return embedding_; }  // [n_embd, n_vocab]
   ggml_tensor* output_norm() const { return output_norm_; }    // [n_embd]
-  ggml_tensor* output() const { return output_; }              // [n_embd, n_vocab]; the embedding when tied
+  ggml_tensor* output() const {
+    return output_;
+  }  // [n_embd, n_vocab]; the embedding (on a device: its copy) when tied
   ggml_tensor* output_bias() const { return output_bias_; }
   ggml_tensor* rope_factors() const { return rope_factors_; }  // [n_rot / 2], or null
   const LayerWeights& layer(int i) const { return layers_[i]; }

@@ -15,6 +15,8 @@
 
 namespace kvant {
 
+class PageDevice;
+
 // One side of one (layer, KV head).
 struct SidePlan {
   const Format* sealed = nullptr;         // the format of sealed pages
@@ -63,6 +65,7 @@ struct Plan {
   std::vector<HeadPlan> heads;                 // [n_layers * n_kv_heads]
   PageOrder order = PageOrder::canonical;
   CalibrationState calibration = CalibrationState::not_needed;
+  std::shared_ptr<PageDevice> device;  // whose memory holds the pages (cache/page_device.h); null: the host's
 
   const HeadPlan& head(int layer, int kv_head) const { return heads[layer * geometry.n_kv_heads + kv_head]; }
 };

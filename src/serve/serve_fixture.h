@@ -102,6 +102,7 @@ class NoBackend : public AttentionBackend {
   void run_layer(Step&, int, const LayerRows&, Team&) override {}
   std::vector<SkipCount> skip_counts() const override { return {}; }
   PageOrder page_order() const override { return PageOrder::canonical; }
+  Result<std::shared_ptr<const Plan>> place(std::shared_ptr<const Plan> plan) const override { return plan; }
   KernelChoice kernel(const Plan&, int, int, Side) const override { return {}; }
 };
 

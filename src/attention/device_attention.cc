@@ -1,0 +1,262 @@
+#include "attention/device_attention.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "cache/page_counts.h"
+#include "cache/schedule.h"
+
+namespace kvant {
+
+std::vector<RowSight> row_sights(int first_token, const StepSlice& slice, int n_sealed, int window,
+                                 int prefill) {
+  int sealed = n_sealed;
+  const auto seal = [&](int point) {
+    if (point >= 0) sealed = std::max(sealed, sealed_pages(point, window));
+  };
+  std::vector<RowSight> sights;
+  sights.reserve(slice.n_tokens);
+  seal(seal_point_before(first_token, slice.is_prompt));
+  for (const Tile& tile : schedule(first_token, slice.n_tokens, {slice.is_prompt, prefill})) {
+    for (int t = tile.query_first; t < tile.query_end; ++t)
+      sights.push_back({sealed, t + 1 - sealed * kPageTokens});
+    seal(tile.seal_point);
+  }
+  return sights;
+}
+
+DeviceAttention::DeviceAttention(std::shared_ptr<PageDevice> device) : device_(std::move(device)) {}
+
+DeviceAttention::~DeviceAttention() {
+  device_->enter();
+  device_->release(memory_);
+  device_->release(workspace_);
+}
+
+DeviceAttention::Part DeviceAttention::add(const std::vector<std::int32_t>& numbers) {
+  constexpr std::size_t kPartNumbers = 64;  // parts begin at multiples of so many
+  const Part part{(numbers_.size() + kPartNumbers - 1) / kPartNumbers * kPartNumbers};
+  numbers_.resize(part.first);
+  numbers_.insert(numbers_.end(), numbers.begin(), numbers.end());
+  return part;
+}
+
+bool DeviceAttention::room(void*& memory, std::size_t& held, std::size_t bytes) {
+  if (bytes <= held) return true;
+  if (memory != nullptr) (void)device_->finish();  // the step before may still read it
+  device_->release(memory);
+  held = bytes + bytes / 2;
+  memory = device_->allocate(held);
+  if (memory == nullptr) held = 0;
+  return memory != nullptr;
+}
+
+// Where new rows go, and which pages are due.
+void DeviceAttention::list_slices(const Step& step) {
+  DevicePageStore& store = step.device_pages();
+  slice_tail_width_ = slice_sealed_width_ = 1;
+  for (int s = 0; s < n_slices_; ++s) {
+    const PageLedger& ledger = step.ledger(s);
+    slice_tail_width_ =
+        std::max<std::int64_t>(slice_tail_width_, pages_for(ledger.end()) - ledger.n_sealed());
+    slice_sealed_width_ = std::max<std::int64_t>(slice_sealed_width_, ledger.end_sealed());
+  }
+  std::vector<std::int32_t> slice_of_row, token_of_row, due_tail, due_sealed, due_pages;
+  std::vector<std::int32_t> tail(n_slices_ * slice_tail_width_), sealed(n_slices_ * slice_sealed_width_);
+  first_sealed_.clear();
+  max_due_ = 0;
+  for (int s = 0; s < n_slices_; ++s) {
+    const PageLedger& ledger = step.ledger(s);
+    const int n_sealed = ledger.n_sealed(), due = ledger.end_sealed() - n_sealed;
+    for (int page = n_sealed; page < pages_for(ledger.end()); ++page)
+      tail[s * slice_tail_width_ + page - n_sealed] = store.tails().table_id(ledger.tail(page).id);
+    for (int page = 0; page < ledger.end_sealed(); ++page)
+      sealed[s * slice_sealed_width_ + page] = store.sealed().table_id(ledger.sealed(page).id);
+    for (int t = step.first_token(s); t < ledger.end(); ++t) {
+      slice_of_row.push_back(s);
+      token_of_row.push_back(t - n_sealed * kPageTokens);
+    }
+    due_tail.push_back(due > 0 ? 0 : -1);
+    due_sealed.push_back(n_sealed);
+    due_pages.push_back(due);
+    max_due_ = std::max(max_due_, due);
+    if (n_sealed == 0 && due > 0) first_sealed_.push_back(s);
+  }
+  row_slice_ = add(slice_of_row);
+  row_token_ = add(token_of_row);
+  slice_tail_ = add(tail);
+  slice_sealed_ = add(sealed);
+  due_tail_page_ = add(due_tail);
+  due_sealed_page_ = add(due_sealed);
+  due_pages_ = add(due_pages);
+}
+
+// What each row sees. Rows of one slice that see the same pages share a table.
+void DeviceAttention::list_rows(const Step& step) {
+  const Plan& plan = step.plan();
+  DevicePageStore& store = step.device_pages();
+  const int window = device_window(plan), sink = store.sink_room() > 0 ? plan.layers.front().sink : 0;
+  std::vector<std::int32_t> sealed, tail, n_protected, first_tail_page;
+  std::int64_t width = 1;
+  for (int s = 0; s < n_slices_; ++s) {
+    const PageLedger& ledger = step.ledger(s);
+    for (const RowSight& sight :
+         row_sights(step.first_token(s), step.slices()[s], ledger.n_sealed(), window, plan.recipe.prefill)) {
+      sealed.push_back(sight.sealed_pages);
+      tail.push_back(sight.tail_tokens);
+      n_protected.push_back(sight.sealed_pages > 0 ? sink : 0);
+      first_tail_page.push_back(sight.sealed_pages - ledger.n_sealed());
+      width = std::max<std::int64_t>(width, pages_for(sight.tail_tokens));
+    }
+  }
+  sealed_ = add(sealed);
+  tail_ = add(tail);
+  protected_ = add(n_protected);
+  const bool alike = n_slices_ == 1 && std::all_of(first_tail_page.begin(), first_tail_page.end(),
+                                                   [&](int page) { return page == first_tail_page.front(); });
+  if (alike) {
+    row_tail_ = {slice_tail_.first + first_tail_page.front()};
+    row_tail_stride_ = 0;
+  } else {
+    std::vector<std::int32_t> table(n_rows_ * width);
+    for (int row = 0; row < n_rows_; ++row) {
+      const std::size_t from =
+          slice_tail_.first + numbers_[row_slice_.first + row] * slice_tail_width_ + first_tail_page[row];
+      std::copy_n(numbers_.begin() + static_cast<std::ptrdiff_t>(from), pages_for(tail[row]),
+                  table.begin() + row * width);
+    }
+    row_tail_ = add(table);
+    row_tail_stride_ = width;
+  }
+  row_sealed_ = slice_sealed_;
+  row_sealed_stride_ = n_slices_ == 1 ? 0 : slice_sealed_width_;
+  if (n_slices_ == 1 || n_slices_ == n_rows_) return;
+  std::vector<std::int32_t> table(n_rows_ * slice_sealed_width_);
+  for (int row = 0; row < n_rows_; ++row) {
+    const auto from = static_cast<std::ptrdiff_t>(slice_sealed_.first +
+                                                  numbers_[row_slice_.first + row] * slice_sealed_width_);
+    std::copy_n(numbers_.begin() + from, slice_sealed_width_, table.begin() + row * slice_sealed_width_);
+  }
+  row_sealed_ = add(table);
+}
+
+kvant_decode_lengths DeviceAttention::lengths() const {
+  kvant_decode_lengths lengths{};
+  lengths.struct_size = sizeof lengths;
+  lengths.sealed_pages = max_sealed_ > 0 ? at(sealed_) : nullptr;
+  lengths.tail_tokens = at(tail_);
+  lengths.protected_tokens = protects_ ? at(protected_) : nullptr;
+  lengths.protected_seq_stride = 1;
+  return lengths;
+}
+
+Status DeviceAttention::begin(Step& step) {
+  device_->enter();
+  numbers_.clear();
+  n_rows_ = step.n_rows();
+  n_slices_ = static_cast<int>(step.slices().size());
+  list_slices(step);
+  // Sinks: one table entry a row.
+  std::vector<std::int32_t> sinks(n_rows_);
+  protects_ = false;
+  max_sealed_ = 0;
+  for (int row = 0; row < n_rows_; ++row) {
+    const int s = numbers_[row_slice_.first + row];
+    max_sealed_ = std::max(max_sealed_, step.ledger(s).end_sealed());
+    if (!step.sink(s).held()) continue;
+    sinks[row] = step.device_pages().sinks().table_id(step.sink(s).id);
+    protects_ = true;
+  }
+  sinks_ = add(sinks);
+  list_rows(step);
+  const Plan& plan = step.plan();
+  std::size_t workspace = 0;
+  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
+    const LayerShape formats = layer_shape(plan, layer);
+    const kvant_decode_shape shape = formats.of(n_rows_, plan);
+    std::size_t bytes = 0;
+    KVANT_CHECK(device_->library().decode_workspace(&shape, &bytes) == KVANT_OK,
+                "a shape that was not refused");
+    workspace = std::max(workspace, bytes);
+  }
+  if (!room(memory_, memory_bytes_, numbers_.size() * sizeof numbers_[0]) ||
+      !room(workspace_, workspace_bytes_, workspace)) {
+    return error("out of memory on {}: no room for the page tables of {} tokens; use fewer tokens in a step",
+                 device_->name(), n_rows_);
+  }
+  device_->upload(memory_, numbers_.data(), numbers_.size() * sizeof numbers_[0]);
+  const LayerShape formats = layer_shape(plan, 0);
+  const kvant_decode_shape shape = formats.of(n_rows_, plan);
+  const kvant_decode_lengths of_rows = lengths();
+  const kvant_status status =
+      device_->library().decode_schedule(&shape, &of_rows, workspace_, workspace_bytes_, device_->stream());
+  check(step, device_->library(), "dividing a step's work", status);
+  return {};
+}
+
+bool DeviceAttention::check(Step& step, const PageLibrary& library, const char* doing, kvant_status status) {
+  if (status == KVANT_OK) return true;
+  step.fail(error("{} failed on {}: {}", doing, step.plan().device->name(), library.last_error()));
+  return false;
+}
+
+void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
+  if (step.failed()) return;
+  const Plan& plan = step.plan();
+  const Geometry& g = plan.geometry;
+  const PageLibrary& library = device_->library();
+  DevicePageStore& store = step.device_pages();
+  const LayerShape formats = layer_shape(plan, layer);
+  const kvant_decode_shape of_slices = formats.of(n_slices_, plan), of_rows = formats.of(n_rows_, plan);
+  kvant_decode_layer at_layer{};
+  at_layer.struct_size = sizeof at_layer;
+  at_layer.tail = store.tails().pages(layer);
+  at_layer.tail.table = at(slice_tail_);
+  at_layer.tail.seq_stride = slice_tail_width_;
+  at_layer.sealed = store.sealed().pages(layer);
+  at_layer.sealed.table = at(slice_sealed_);
+  at_layer.sealed.seq_stride = slice_sealed_width_;
+  at_layer.sink = store.sink_room() > 0 ? plan.layers[layer].sink : 0;
+
+  kvant_new_rows new_rows{};
+  new_rows.struct_size = sizeof new_rows;
+  new_rows.n_rows = n_rows_;
+  new_rows.seq = at(row_slice_);
+  new_rows.tail_token = at(row_token_);
+  new_rows.keys = rows.k;
+  new_rows.values = rows.v;
+  new_rows.key_row_stride = new_rows.value_row_stride = std::int64_t{g.n_kv_heads} * g.head_dim;
+  new_rows.key_head_stride = new_rows.value_head_stride = g.head_dim;
+  if (!check(step, library, "appending", library.append(&of_slices, &at_layer, &new_rows, device_->stream())))
+    return;
+  if (max_due_ > 0) {
+    const kvant_seal_range range{sizeof range,   at(due_tail_page_), at(due_sealed_page_),
+                                 at(due_pages_), max_due_,           0};
+    if (!check(step, library, "sealing",
+               library.seal_pages(&of_slices, &at_layer, &range, device_->stream())))
+      return;
+    for (const int s : first_sealed_) {
+      if (step.sink(s).held()) store.keep_sink(step.ledger(s).tail(0), step.sink(s), layer);
+    }
+  }
+
+  at_layer.tail.table = at(row_tail_);
+  at_layer.tail.seq_stride = row_tail_stride_;
+  at_layer.sealed.table = at(row_sealed_);
+  at_layer.sealed.seq_stride = row_sealed_stride_;
+  at_layer.protected_pages = store.sinks().pages(layer);
+  at_layer.protected_pages.table = at(sinks_);
+  at_layer.protected_pages.seq_stride = 1;
+  at_layer.q = rows.q;
+  at_layer.out = rows.out;
+  at_layer.out_type = KVANT_F32;
+  at_layer.q_seq_stride = at_layer.out_seq_stride = std::int64_t{g.n_heads} * g.head_dim;
+  at_layer.q_head_stride = at_layer.out_head_stride = g.head_dim;
+  at_layer.reproducible = 1;
+  const kvant_decode_lengths sights = lengths();
+  check(step, library, "attending",
+        library.decode_attention(&of_rows, &sights, &at_layer, workspace_, workspace_bytes_,
+                                 device_->stream()));
+}
+
+}  // namespace kvant

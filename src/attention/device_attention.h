@@ -1,0 +1,77 @@
+// DeviceAttention: append, seal and attend at the attention sites of a step whose pages lie on a device.
+//
+// Every row of a step is a sequence of its own to the library: it has the pages sealed that its token's index
+// says (design section 2), and a tail that ends with itself. So prompts and decoded tokens are one call a
+// layer, and what a token sees doesn't depend on how its text was cut. All rows of a layer are appended
+// first, and pages that the step seals are sealed before anyone attends: rows that see them unsealed read
+// them in the tail, where they stay until the step ends.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cache/cache.h"
+#include "cache/device_page_store.h"
+
+namespace kvant {
+
+// Of a row: the tokens that it sees.
+struct RowSight {
+  int sealed_pages = 0;
+  int tail_tokens = 0;  // behind these pages, its own included
+};
+// Of the tokens of a slice, in order. n_sealed: pages that are sealed when the step begins.
+std::vector<RowSight> row_sights(int first_token, const StepSlice& slice, int n_sealed, int window,
+                                 int prefill);
+
+// What a layer's site reads and writes in the device's memory: rows one after another, transformed.
+struct DeviceRows {
+  const void* q;  // BF16 [n_rows, n_heads, head_dim]
+  const void* k;  // BF16 [n_rows, n_kv_heads, head_dim]
+  const void* v;
+  float* out;  // [n_rows, n_heads, head_dim]
+};
+
+class DeviceAttention {
+ public:
+  explicit DeviceAttention(std::shared_ptr<PageDevice> device);
+  ~DeviceAttention();
+  DeviceAttention(const DeviceAttention&) = delete;
+  DeviceAttention& operator=(const DeviceAttention&) = delete;
+
+  // Tables, lengths and the division of work for a step. An error where memory is exhausted.
+  Status begin(Step& step);
+  // Of the step that has begun; each layer once. Failures go to step.fail().
+  void run_layer(Step& step, int layer, const DeviceRows& rows);
+
+ private:
+  // Numbers for the library, gathered here and sent at once: at(part) is where a part lies on the device.
+  struct Part {
+    std::size_t first = 0;
+  };
+  Part add(const std::vector<std::int32_t>& numbers);
+  const std::int32_t* at(Part part) const { return static_cast<const std::int32_t*>(memory_) + part.first; }
+  bool room(void*& memory, std::size_t& held, std::size_t bytes);
+  void list_slices(const Step& step);
+  void list_rows(const Step& step);
+  kvant_decode_lengths lengths() const;
+  static bool check(Step& step, const PageLibrary& library, const char* doing, kvant_status status);
+
+  std::shared_ptr<PageDevice> device_;
+  void *memory_ = nullptr, *workspace_ = nullptr;
+  std::size_t memory_bytes_ = 0, workspace_bytes_ = 0;
+  std::vector<std::int32_t> numbers_;
+
+  // Of the step.
+  int n_rows_ = 0, n_slices_ = 0, max_due_ = 0, max_sealed_ = 0;
+  bool protects_ = false;          // any row's sink
+  std::vector<int> first_sealed_;  // slices that seal their first page
+  Part row_slice_, row_token_;     // where rows go in the tails
+  Part slice_tail_, slice_sealed_, due_tail_page_, due_sealed_page_, due_pages_;
+  std::int64_t slice_tail_width_ = 0, slice_sealed_width_ = 0;
+  Part sealed_, tail_, protected_;      // lengths, by row
+  Part row_tail_, row_sealed_, sinks_;  // tables
+  std::int64_t row_tail_stride_ = 0, row_sealed_stride_ = 0;
+};
+
+}  // namespace kvant

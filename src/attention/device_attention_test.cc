@@ -1,0 +1,57 @@
+#include "attention/device_attention.h"
+
+#include <gtest/gtest.h>
+
+namespace kvant {
+namespace {
+
+// The rule itself: a decoded token, or one of a prompt in blocks of a page, sees a page sealed if all of it
+// and the window lie before.
+int sealed_by_rule(int token, int window) {
+  int n = 0;
+  while (token >= kPageTokens * (n + 1) + window) ++n;
+  return n;
+}
+
+TEST(RowSights, FollowTheRuleForAnyCut) {
+  for (const int window : {0, 128, 256}) {
+    for (const bool is_prompt : {false, true}) {
+      for (const int first : {0, 5, 127, 128, 300, 512}) {
+        for (const int n : {1, 128, 700}) {
+          const StepSlice slice{0, n, is_prompt};
+          // What earlier steps have sealed: what the last of their tokens, or the end of their last block,
+          // demanded.
+          const int held =
+              sealed_by_rule(is_prompt ? first / kPageTokens * kPageTokens : std::max(0, first - 1), window);
+          const auto sights = row_sights(first, slice, held, window, kPageTokens);
+          ASSERT_EQ(std::ssize(sights), n);
+          for (int i = 0; i < n; ++i) {
+            const int token = first + i;
+            const int expected =
+                sealed_by_rule(is_prompt ? token / kPageTokens * kPageTokens : token, window);
+            ASSERT_EQ(sights[i].sealed_pages, expected) << token << " of " << first << ", window " << window;
+            ASSERT_EQ(sights[i].tail_tokens, token + 1 - expected * kPageTokens);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(RowSights, LargerPromptBlocksSeeThemselvesUnsealed) {
+  const auto sights = row_sights(0, {0, 600, true}, 0, 0, 256);
+  EXPECT_EQ(sights[255].sealed_pages, 0);
+  EXPECT_EQ(sights[256].sealed_pages, 2);
+  EXPECT_EQ(sights[511].sealed_pages, 2);
+  EXPECT_EQ(sights[511].tail_tokens, 256);
+  EXPECT_EQ(sights[512].sealed_pages, 4);
+}
+
+TEST(RowSights, KeepWhatACutBackHasLeftSealed) {
+  const auto sights = row_sights(130, {0, 1, false}, 1, 128, kPageTokens);
+  EXPECT_EQ(sights[0].sealed_pages, 1);
+  EXPECT_EQ(sights[0].tail_tokens, 3);
+}
+
+}  // namespace
+}  // namespace kvant

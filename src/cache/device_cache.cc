@@ -1,0 +1,166 @@
+// A cache whose pages lie on a device: what is otherwise the business of heads (head_state.h) is done for all
+// of them at once, by the ledger alone, and by the library.
+#include <algorithm>
+#include <random>
+
+#include "base/check.h"
+#include "base/float16.h"
+#include "cache/cache.h"
+#include "cache/page_counts.h"
+
+namespace kvant {
+
+void Cache::group_on_device() {
+  device_ = std::make_unique<DevicePageStore>(*plan_, pools_.budget());
+  LayerGroup group;
+  group.rules = {.window = device_window(*plan_),
+                 .prefill = plan_->recipe.prefill,
+                 .tail_step = kPageTokens,
+                 .tail_lasts = true};
+  for (int layer = 0; layer < plan_->geometry.n_layers; ++layer) group.layers.push_back(layer);
+  group_of_layer_.assign(plan_->geometry.n_layers, 0);
+  groups_.push_back(std::move(group));
+}
+
+const PageLedger& Step::ledger(int slice) const {
+  return *cache_.sequences_.at(slices_[slice].sequence).ledgers.front();
+}
+
+DevicePageStore& Step::device_pages() const {
+  KVANT_CHECK(cache_.on_device(), "pages that lie in host memory");
+  return *cache_.device_;
+}
+
+PageEntry Step::sink(int slice) const {
+  return cache_.sequences_.at(slices_[slice].sequence).sink.entry();
+}
+
+// The sink has an entry of its own from when its page is sealed.
+bool Cache::reserve_on_device(Sequence& sequence) {
+  if (device_->sink_room() == 0 || sequence.sink.entry().held() ||
+      sequence.ledgers.front()->end_sealed() == 0)
+    return true;
+  const PageEntry sink = device_->take(device_->sink_room());
+  if (sink.held()) sequence.sink = EntryHold(*device_, sink);
+  return sink.held();
+}
+
+bool Cache::truncate_on_device(Sequence& copy, int n_tokens) {
+  bool enough = true;
+  const auto reopen = [&](PageEntry sealed, PageEntry tail) {
+    const bool is_first = n_tokens < kPageTokens;
+    enough = device_->reopen(sealed, is_first ? copy.sink.entry() : PageEntry{}, tail);
+  };
+  if (!copy.ledgers.front()->truncate(n_tokens, reopen)) return false;
+  if (copy.ledgers.front()->n_sealed() == 0) copy.sink.reset();
+  return enough;
+}
+
+CacheBytes Cache::bytes_on_device(const Sequence& sequence) const {
+  const Geometry& g = plan_->geometry;
+  const PageLedger& ledger = *sequence.ledgers.front();
+  CacheBytes bytes;
+  ledger.for_each_entry([&](int /*page*/, PageEntry entry) {
+    (entry.room == kSealedRoom ? bytes.sealed : bytes.tail) += device_->entry_bytes(entry.room);
+  });
+  if (sequence.sink.entry().held()) bytes.sink = device_->entry_bytes(sequence.sink.entry().room);
+  const std::int64_t elements_of_token = std::int64_t{2} * g.n_layers * g.n_kv_heads * g.head_dim;
+  bytes.sealed_elements = elements_of_token * ledger.n_sealed() * kPageTokens;
+  bytes.elements = elements_of_token * ledger.length();
+  return bytes;
+}
+
+void Cache::leave_out_shared_on_device(const Sequence& sequence, SharedPages& counted,
+                                       CacheBytes& bytes) const {
+  using Kind = HeadState::HeldPage::Kind;
+  const auto leave_out = [&](PageEntry entry, Kind kind, std::int64_t& of_kind) {
+    if (!device_->shared(entry) || counted.pages.emplace(0, kind, entry.room, entry.id).second) return;
+    of_kind -= device_->entry_bytes(entry.room);
+  };
+  sequence.ledgers.front()->for_each_entry([&](int /*page*/, PageEntry entry) {
+    const bool sealed = entry.room == kSealedRoom;
+    leave_out(entry, sealed ? Kind::sealed : Kind::tail, sealed ? bytes.sealed : bytes.tail);
+  });
+  if (const PageEntry sink = sequence.sink.entry(); sink.held())
+    leave_out(sink, Kind::protected_rows, bytes.sink);
+}
+
+namespace {
+
+// What the library needs to write one page of all layers and to seal it, in the memory of the device.
+struct SyntheticPage {
+  std::int32_t tail_id = 0, sealed_id = 0;
+  std::int32_t tail_page = 0, sealed_page = 0;
+  std::int32_t seq[kPageTokens] = {}, token[kPageTokens] = {};
+};
+
+}  // namespace
+
+Status Cache::fill_device(SequenceId id, int n_tokens, std::uint64_t seed) {
+  if (n_tokens == 0) return {};
+  const Geometry& g = plan_->geometry;
+  PageDevice& device = *plan_->device;
+  const PageLibrary& library = device.library();
+  device.enter();
+  Sequence filled = empty_sequence();
+  const int n_sealed = page_counts(n_tokens, device_window(*plan_)).sealed;
+  PageLedger& ledger = *filled.ledgers.front();
+  const EntryHold tail(*device_, device_->take(kPageTokens));
+  if (!tail.entry().held() || !ledger.take_all(n_tokens, n_sealed, /*first_page=*/0))
+    return out_of_memory("filling a sequence");
+  if (n_sealed > 0 && device_->sink_room() > 0) {
+    filled.sink = EntryHold(*device_, device_->take(device_->sink_room()));
+    if (!filled.sink.entry().held()) return out_of_memory("filling a sequence");
+  }
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  const std::size_t n_values = std::size_t{kPageTokens} * g.n_kv_heads * g.head_dim;
+  std::vector<std::uint16_t> rows(2 * n_values);  // K, then V
+  for (std::uint16_t& x : rows) x = bf16_from_float(normal(random));
+  SyntheticPage page;
+  page.tail_id = device_->tails().table_id(tail.entry().id);
+  if (n_sealed > 0) page.sealed_id = device_->sealed().table_id(ledger.sealed(0).id);
+  for (int t = 0; t < kPageTokens; ++t) page.token[t] = t;
+  auto* memory = static_cast<char*>(device.allocate(rows.size() * sizeof rows[0] + sizeof page));
+  if (memory == nullptr) return out_of_memory("filling a sequence");
+  auto* on_device = reinterpret_cast<SyntheticPage*>(memory + rows.size() * sizeof rows[0]);
+  device.upload(memory, rows.data(), rows.size() * sizeof rows[0]);
+  device.upload(on_device, &page, sizeof page);
+  kvant_status status = KVANT_OK;
+  for (int layer = 0; layer < g.n_layers && status == KVANT_OK; ++layer) {
+    const LayerShape formats = layer_shape(*plan_, layer);
+    const kvant_decode_shape shape = formats.of(1, *plan_);
+    kvant_decode_layer of_layer{};
+    of_layer.struct_size = sizeof of_layer;
+    of_layer.tail = device_->tails().pages(layer);
+    of_layer.tail.table = &on_device->tail_id;
+    of_layer.sealed = device_->sealed().pages(layer);
+    of_layer.sealed.table = &on_device->sealed_id;
+    of_layer.sink = plan_->layers[layer].sink;
+    kvant_new_rows new_rows{};
+    new_rows.struct_size = sizeof new_rows;
+    new_rows.n_rows = kPageTokens;
+    new_rows.seq = on_device->seq;
+    new_rows.tail_token = on_device->token;
+    new_rows.keys = memory;
+    new_rows.values = memory + n_values * sizeof rows[0];
+    new_rows.key_row_stride = new_rows.value_row_stride = std::int64_t{g.n_kv_heads} * g.head_dim;
+    new_rows.key_head_stride = new_rows.value_head_stride = g.head_dim;
+    status = library.append(&shape, &of_layer, &new_rows, device.stream());
+    if (status != KVANT_OK || n_sealed == 0) continue;
+    const kvant_seal_range range{sizeof range, &on_device->tail_page, &on_device->sealed_page, nullptr, 1};
+    status = library.seal_pages(&shape, &of_layer, &range, device.stream());
+    if (filled.sink.entry().held()) device_->keep_sink(tail.entry(), filled.sink.entry(), layer);
+  }
+  for (int i = 1; i < n_sealed; ++i) device_->copy(ledger.sealed(0), kPageTokens, ledger.sealed(i));
+  for (int i = n_sealed; i < pages_for(n_tokens); ++i)
+    device_->copy(tail.entry(), kPageTokens, ledger.tail(i));
+  const Status done = device.finish();
+  device.release(memory);
+  KVANT_CHECK(status == KVANT_OK, "the library refuses to write a page");
+  KVANT_RETURN_IF_ERROR(done);
+  std::swap(sequences_.at(id), filled);
+  return {};
+}
+
+}  // namespace kvant

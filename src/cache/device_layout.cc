@@ -1,0 +1,189 @@
+#include "cache/device_layout.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+namespace kvant {
+namespace {
+
+constexpr int kMaxDeviceGroup = 16;
+constexpr int kMaxDeviceHeads = 64;
+constexpr std::size_t kMaxFormatPairs = 8;  // in a layer
+
+Status check_geometry(const Geometry& g, const std::string& device) {
+  if (g.head_dim != 64 && g.head_dim != 128 && g.head_dim != 256) {
+    return error(
+        "{} has no kernels for heads of {} channels, as '{}' has them (64, 128 and 256 are there): use "
+        "--device cpu",
+        device, g.head_dim, g.model);
+  }
+  if (g.group() > kMaxDeviceGroup || g.n_kv_heads > kMaxDeviceHeads) {
+    return error("{} has no kernels for {} query heads on {} KV heads: use --device cpu", device, g.n_heads,
+                 g.n_kv_heads);
+  }
+  if (g.score_softcap > 0)
+    return error("{} has no kernels for soft-capped scores, as '{}' has them: use --device cpu", device,
+                 g.model);
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    if (!g.slides(layer)) continue;
+    return error("{} has no kernels for sliding windows, as layer {} of '{}' has one: use --device cpu",
+                 device, layer, g.model);
+  }
+  return {};
+}
+
+Status check_rules(const Recipe& recipe, const std::string& device) {
+  const auto refuse = [&](const char* what, const char* instead) {
+    return error("recipe '{}': {} is not there on {}; {}, or use --device cpu", label(recipe), what, device,
+                 instead);
+  };
+  if (recipe.protect > 0) return refuse("protection by scores", "leave it out with protect=0");
+  if (recipe.evict > 0) return refuse("eviction", "leave it out with evict=0");
+  if (recipe.correction != Correction::none)
+    return refuse("the correction", "leave it out with correction=none");
+  if (recipe.products == Products::integer)
+    return refuse("attention in integers, with an INT8 tail,",
+                  "use the same formats with products=real,tail=bf16");
+  if (recipe.prompt != PromptAttention::exact)
+    return refuse("rounded attention within a prompt", "use prompt=exact");
+  if (recipe.softmax == Softmax::sas_paper) return refuse("softmax=sas-paper", "use softmax=sas");
+  return {};
+}
+
+Status check_formats(const Plan& plan, const PageDevice& device) {
+  const Geometry& g = plan.geometry;
+  const PageLibrary& library = device.library();
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    std::set<std::pair<std::string, std::string>> pairs;
+    for (int h = 0; h < g.n_kv_heads; ++h) {
+      for (const Side side : kSides) {
+        const Format& sealed = *plan.head(layer, h).side(side).sealed;
+        const std::string& format = sealed.name();
+        if (!sealed.needed_constants().empty()) {
+          return error(
+              "recipe '{}': pages of '{}' need codebooks, which kvant doesn't bring to {} yet; use a recipe "
+              "without, "
+              "such as kvant-2bit, or --device cpu",
+              label(plan.recipe), format, device.name());
+        }
+        if (library.page_bytes(format.c_str(), g.head_dim) > 0 && library.can_seal(format.c_str()) != 0)
+          continue;
+        return error(
+            "recipe '{}': {} has no kernel that writes '{}' pages of heads of {}; use tok, ch, prog, lm, tcq "
+            "or fp8 formats on both sides, as kvant-4bit has, or bf16 on both, or --device cpu",
+            label(plan.recipe), device.name(), format, g.head_dim);
+      }
+      pairs.emplace(plan.head(layer, h).k.sealed->name(), plan.head(layer, h).v.sealed->name());
+    }
+    if (pairs.size() > kMaxFormatPairs) {
+      return error(
+          "recipe '{}': the KV heads of layer {} have {} pairs of formats, and {} attends to {} at most; use "
+          "a smaller ladder, or --device cpu",
+          label(plan.recipe), layer, pairs.size(), device.name(), kMaxFormatPairs);
+    }
+    const LayerShape formats = layer_shape(plan, layer);
+    const kvant_decode_shape shape = formats.of(1, plan);
+    if (library.decode_kernel(&shape) == nullptr) {
+      return error("recipe '{}': {} has no kernel for layer {}, '{}' with '{}': use --device cpu",
+                   label(plan.recipe), device.name(), layer, pairs.begin()->first, pairs.begin()->second);
+    }
+  }
+  return {};
+}
+
+void add_layer(EntryLayout& layout, std::size_t key_bytes, std::size_t value_bytes, int n_heads) {
+  layout.layers.push_back({layout.bytes, key_bytes + value_bytes, key_bytes});
+  layout.bytes += (key_bytes + value_bytes) * n_heads;
+}
+
+void round_up(EntryLayout& layout) {
+  layout.bytes = (layout.bytes + kDeviceUnit - 1) / kDeviceUnit * kDeviceUnit;
+}
+
+bool same(const std::vector<const char*>& names) {
+  return std::all_of(names.begin(), names.end(), [&](const char* name) { return name == names.front(); });
+}
+
+}  // namespace
+
+bool is_unquantized(const Plan& plan) {
+  return std::all_of(plan.heads.begin(), plan.heads.end(), [](const HeadPlan& head) {
+    return head.k.sealed->name() == "bf16" && head.v.sealed->name() == "bf16";
+  });
+}
+
+int device_window(const Plan& plan) {
+  return is_unquantized(plan) ? std::numeric_limits<int>::max() : plan.layers.front().window;
+}
+
+Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
+                                             std::shared_ptr<const Plan> plan) {
+  KVANT_RETURN_IF_ERROR(check_geometry(plan->geometry, device->name()));
+  KVANT_RETURN_IF_ERROR(check_rules(plan->recipe, device->name()));
+  auto placed = std::make_shared<Plan>(*plan);
+  placed->device = std::move(device);
+  placed->tail = find_format("bf16");
+  placed->recipe.tail = "bf16";
+  if (!is_unquantized(*placed)) KVANT_RETURN_IF_ERROR(check_formats(*placed, *placed->device));
+  return std::shared_ptr<const Plan>(std::move(placed));
+}
+
+std::vector<const char*> head_formats(const Plan& plan, int layer, Side side) {
+  std::vector<const char*> names;
+  for (int h = 0; h < plan.geometry.n_kv_heads; ++h)
+    names.push_back(plan.head(layer, h).side(side).sealed->name().c_str());
+  return names;
+}
+
+LayerShape layer_shape(const Plan& plan, int layer) {
+  return {head_formats(plan, layer, Side::key), head_formats(plan, layer, Side::value)};
+}
+
+kvant_decode_shape LayerShape::of(int n_seqs, const Plan& plan) const {
+  const Geometry& g = plan.geometry;
+  kvant_decode_shape shape{};
+  shape.struct_size = sizeof shape;
+  shape.n_seqs = n_seqs;
+  shape.n_kv_heads = g.n_kv_heads;
+  shape.group = g.group();
+  shape.head_dim = g.head_dim;
+  shape.softmax_scale = g.softmax_scale;
+  shape.key_format = keys.front();
+  shape.value_format = values.front();
+  if (!same(keys) || !same(values)) {
+    shape.head_key_formats = keys.data();
+    shape.head_value_formats = values.data();
+  }
+  shape.sas = plan.recipe.softmax == Softmax::sas ? 1 : 0;
+  shape.skip_threshold = static_cast<float>(plan.recipe.skip);
+  return shape;
+}
+
+EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library) {
+  const Geometry& g = plan.geometry;
+  EntryLayout layout;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    std::size_t bytes[2] = {0, 0};
+    for (const Side side : kSides) {
+      for (const char* format : head_formats(plan, layer, side)) {
+        std::size_t& largest = bytes[static_cast<int>(side)];
+        largest = std::max(largest, library.page_bytes(format, g.head_dim));
+      }
+    }
+    add_layer(layout, bytes[0], bytes[1], g.n_kv_heads);
+  }
+  round_up(layout);
+  return layout;
+}
+
+EntryLayout plain_layout(const Plan& plan, int n_tokens) {
+  const Geometry& g = plan.geometry;
+  const std::size_t page_bytes = std::size_t{2} * n_tokens * g.head_dim;
+  EntryLayout layout;
+  for (int layer = 0; layer < g.n_layers; ++layer) add_layer(layout, page_bytes, page_bytes, g.n_kv_heads);
+  round_up(layout);
+  return layout;
+}
+
+}  // namespace kvant

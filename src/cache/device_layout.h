@@ -1,0 +1,57 @@
+// DeviceLayout: what the pages of a plan look like on a device, or why the device can't have the plan.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/page_device.h"
+#include "recipe/plan.h"
+
+namespace kvant {
+
+// The plan for this device: `plan` with pages in its memory, and a tail in BF16, the only one that the
+// library knows. An error: what the device can't do, and the nearest that it can.
+Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
+                                             std::shared_ptr<const Plan> plan);
+
+// Whether nothing is ever sealed: both sides stay in BF16, as the tail holds them.
+bool is_unquantized(const Plan& plan);
+// The newest tokens that stay unsealed in all layers of a plan that is placed on a device.
+int device_window(const Plan& plan);
+
+// Where the page of each (layer, head, side) lies in an entry of one kind: at offset(layer) + head *
+// head_bytes + (values: key_bytes).
+struct EntryLayout {
+  struct Layer {
+    std::size_t offset = 0, head_bytes = 0, key_bytes = 0;
+  };
+  std::vector<Layer> layers;
+  std::size_t bytes = 0;  // of an entry: a multiple of kDeviceUnit
+};
+
+// Page tables count in units of so many bytes, so that an entry may lie anywhere within +-512 GiB.
+inline constexpr std::size_t kDeviceUnit = 256;
+
+// Tokens whose unquantized rows lie side by side in the library's BF16 pages.
+inline constexpr int kDeviceTile = 16;
+
+// Entries of sealed pages; of a layer whose heads have different formats, each head takes as much as the
+// largest.
+EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library);
+// Entries of BF16 pages with the first n_tokens tokens, a multiple of kDeviceTile.
+EntryLayout plain_layout(const Plan& plan, int n_tokens);
+
+// The names of the formats of a layer, by KV head.
+std::vector<const char*> head_formats(const Plan& plan, int layer, Side side);
+
+// The library's description of a layer's attention. The names are those of formats, which live on; `keys` and
+// `values` hold the lists that the shape points to.
+struct LayerShape {
+  std::vector<const char*> keys, values;
+  kvant_decode_shape of(int n_seqs, const Plan& plan) const;
+};
+LayerShape layer_shape(const Plan& plan, int layer);
+
+}  // namespace kvant

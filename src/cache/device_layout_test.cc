@@ -1,0 +1,75 @@
+#include "cache/device_layout.h"
+
+#include <gtest/gtest.h>
+
+#include "cache/cache_fixture.h"
+#include "cache/testing/host_pages.h"
+
+namespace kvant {
+namespace {
+
+Result<std::shared_ptr<const Plan>> placed(const std::string& text,
+                                           Geometry geometry = testing::small_geometry()) {
+  const Recipe recipe = parse_recipe(text).value();
+  const auto plan = resolve(recipe, geometry, testing::made_up_constants(recipe, geometry));
+  EXPECT_TRUE(plan.ok()) << (plan.ok() ? "" : plan.error().message);
+  return place_on(std::make_shared<testing::HostPages>(), *plan);
+}
+
+void expect_refused(const Result<std::shared_ptr<const Plan>>& plan, const std::string& reason,
+                    const std::string& instead) {
+  ASSERT_FALSE(plan.ok()) << reason;
+  EXPECT_NE(plan.error().message.find(reason), std::string::npos) << plan.error().message;
+  EXPECT_NE(plan.error().message.find(instead), std::string::npos) << plan.error().message;
+}
+
+TEST(PlaceOn, RefusesWhatADeviceLacksAndSaysWhatItHas) {
+  expect_refused(placed("vquant-k4v2"), "protection by scores", "protect=0");
+  expect_refused(placed("h2o"), "eviction", "evict=0");
+  expect_refused(placed("kvlinc-2bit"), "the correction", "correction=none");
+  expect_refused(placed("turboattention-4bit"), "attention in integers", "products=real,tail=bf16");
+  expect_refused(placed("vecinfer-2bit"), "codebooks", "kvant-2bit");
+  expect_refused(placed("f16"), "'f16'", "bf16 on both");
+  expect_refused(placed("k=bf16,v=tok4g64"), "'bf16'", "bf16 on both");
+  Geometry sliding = testing::small_geometry();
+  sliding.sliding_window[1] = 512;
+  expect_refused(placed("bf16", sliding), "sliding windows, as layer 1", "--device cpu");
+  Geometry capped = testing::small_geometry();
+  capped.score_softcap = 50;
+  expect_refused(placed("bf16", capped), "soft-capped", "--device cpu");
+  expect_refused(placed("bf16", testing::small_geometry(80)), "heads of 80 channels", "--device cpu");
+}
+
+TEST(PlaceOn, KeepsTheTailInBf16AndSaysSo) {
+  const auto plan = placed("kvant-4bit");
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ((*plan)->tail->name(), "bf16");
+  EXPECT_NE(to_string((*plan)->recipe).find("tail=bf16"), std::string::npos);
+  EXPECT_TRUE(is_unquantized(**placed("bf16")));
+  EXPECT_FALSE(is_unquantized(**plan));
+}
+
+TEST(EntryLayout, PagesOfAllHeadsAndSidesLieApart) {
+  const auto plan = placed("k=tok8g64,v=tok4g64,v@1.1=tok2g64");
+  ASSERT_TRUE(plan.ok());
+  const PageLibrary& library = (*plan)->device->library();
+  const EntryLayout layout = sealed_layout(**plan, library);
+  const int n_heads = (*plan)->geometry.n_kv_heads, d = (*plan)->geometry.head_dim;
+  std::size_t end = 0;
+  for (int layer = 0; layer < (*plan)->geometry.n_layers; ++layer) {
+    const EntryLayout::Layer& l = layout.layers[layer];
+    for (int h = 0; h < n_heads; ++h) {
+      for (const Side side : kSides) {
+        const std::size_t first = l.offset + h * l.head_bytes + (side == Side::value ? l.key_bytes : 0);
+        EXPECT_GE(first, end);
+        EXPECT_EQ(first % 16, 0U);
+        end = first + library.page_bytes(head_formats(**plan, layer, side)[h], d);
+      }
+    }
+  }
+  EXPECT_LE(end, layout.bytes);
+  EXPECT_EQ(layout.bytes % kDeviceUnit, 0U);
+}
+
+}  // namespace
+}  // namespace kvant

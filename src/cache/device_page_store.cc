@@ -1,0 +1,188 @@
+#include "cache/device_page_store.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "base/check.h"
+
+namespace kvant {
+namespace {
+
+// As many entries are asked for at once as there are, so that few calls are made; but not more bytes than
+// these.
+constexpr std::size_t kDeviceSlabBytes = std::size_t{32} << 20;
+
+int sink_tokens(const Plan& plan) {
+  int most = 0;
+  for (const LayerPlan& layer : plan.layers) most = std::max(most, layer.sink);
+  return most;
+}
+
+int round_to_tiles(int n_tokens) {
+  return (n_tokens + kDeviceTile - 1) / kDeviceTile * kDeviceTile;
+}
+
+}  // namespace
+
+DeviceEntryTable::DeviceEntryTable(PageDevice& device, MemoryBudget& budget, EntryLayout layout)
+    : device_(device), budget_(budget), layout_(std::move(layout)) {}
+
+DeviceEntryTable::~DeviceEntryTable() {
+  KVANT_CHECK(free_.size() == holders_.size(), "entries outlive their table");
+  for (char* slab : slabs_) device_.release(slab);
+}
+
+bool DeviceEntryTable::grow() {
+  const std::size_t n =
+      std::max<std::size_t>(1, std::min(data_.size() + 1, kDeviceSlabBytes / layout_.bytes));
+  const std::size_t bytes = n * layout_.bytes;
+  const std::size_t size = data_.size() + n;
+  slabs_.reserve(slabs_.size() + 1);
+  data_.reserve(size);
+  holders_.reserve(size);
+  free_.reserve(size);
+  if (!budget_.take(static_cast<std::int64_t>(bytes))) return false;
+  auto* slab = static_cast<char*>(device_.allocate(bytes));
+  // Numbers in page tables have 32 bits.
+  constexpr auto kReach =
+      std::ptrdiff_t{std::numeric_limits<std::int32_t>::max()} * static_cast<std::ptrdiff_t>(kDeviceUnit);
+  if (slab != nullptr && !slabs_.empty() &&
+      std::abs(slab - base()) + static_cast<std::ptrdiff_t>(bytes) > kReach) {
+    device_.release(slab);
+    slab = nullptr;
+  }
+  if (slab == nullptr) {
+    budget_.give_back(static_cast<std::int64_t>(bytes));
+    return false;
+  }
+  slabs_.push_back(slab);
+  for (std::size_t i = n; i-- > 0;) free_.push_back(static_cast<std::int32_t>(data_.size() + i));
+  for (std::size_t i = 0; i < n; ++i) data_.push_back(slab + i * layout_.bytes);
+  holders_.resize(size, 0);
+  return true;
+}
+
+std::int32_t DeviceEntryTable::take() {
+  if (free_.empty() && !grow()) return -1;
+  const std::int32_t id = free_.back();
+  free_.pop_back();
+  holders_[id] = 1;
+  return id;
+}
+
+void DeviceEntryTable::release(std::int32_t id) noexcept {
+  KVANT_CHECK(holders_[id] > 0, "released a free entry");
+  if (--holders_[id] == 0) free_.push_back(id);
+}
+
+kvant_pages DeviceEntryTable::pages(int layer) const {
+  const EntryLayout::Layer& of_layer = layout_.layers[layer];
+  kvant_pages pages{};
+  pages.pool = base() == nullptr ? nullptr : base() + of_layer.offset;
+  pages.page_stride = kDeviceUnit;
+  pages.head_offset = static_cast<std::int64_t>(of_layer.head_bytes);
+  pages.side_offset = static_cast<std::int64_t>(of_layer.key_bytes);
+  return pages;
+}
+
+DevicePageStore::DevicePageStore(const Plan& plan, MemoryBudget& budget)
+    : plan_(plan),
+      device_(*plan.device),
+      sink_room_(is_unquantized(plan) ? 0 : round_to_tiles(sink_tokens(plan))),
+      sealed_(
+          device_, budget,
+          is_unquantized(plan) ? plain_layout(plan, kPageTokens) : sealed_layout(plan, device_.library())),
+      tails_(device_, budget, plain_layout(plan, kPageTokens)),
+      sinks_(device_, budget, plain_layout(plan, std::max(sink_room_, kDeviceTile))) {}
+
+PageEntry DevicePageStore::take(int room) {
+  const std::int32_t id = table(room).take();
+  return id < 0 ? PageEntry{} : PageEntry{id, room};
+}
+
+bool DevicePageStore::copy(PageEntry from, int /*n*/, PageEntry to) {
+  device_.enter();
+  device_.copy(table(to.room).data(to.id), table(from.room).data(from.id), table(to.room).layout().bytes);
+  return true;
+}
+
+std::int64_t DevicePageStore::bytes_in_use() const {
+  std::int64_t bytes = 0;
+  for (const DeviceEntryTable* table : {&sealed_, &tails_, &sinks_})
+    bytes += table->n_held() * static_cast<std::int64_t>(table->layout().bytes);
+  return bytes;
+}
+
+void DevicePageStore::keep_sink(PageEntry tail, PageEntry sink, int layer) {
+  const EntryLayout::Layer &from = tails_.layout().layers[layer], &to = sinks_.layout().layers[layer];
+  const std::size_t n_pages = std::size_t{2} * plan_.geometry.n_kv_heads;  // both sides are equally large
+  device_.copy_rows(sinks_.data(sink.id) + to.offset, to.key_bytes, tails_.data(tail.id) + from.offset,
+                    from.key_bytes, to.key_bytes, n_pages);
+}
+
+bool DevicePageStore::reopen(PageEntry sealed, PageEntry sink, PageEntry tail) {
+  const Geometry& g = plan_.geometry;
+  device_.enter();
+  // One page as rows [token][head][channel] of both sides, and a table, lengths and numbers of tokens beside
+  // them.
+  const std::size_t side_bytes = std::size_t{2} * kPageTokens * g.n_kv_heads * g.head_dim;
+  struct Numbers {
+    std::int32_t sealed_id, tail_id, sink_id, n_sealed, seq[kPageTokens], token[kPageTokens];
+  } numbers{sealed_.table_id(sealed.id),
+            tails_.table_id(tail.id),
+            sink.held() ? sinks_.table_id(sink.id) : 0,
+            1,
+            {},
+            {}};
+  for (int t = 0; t < kPageTokens; ++t) numbers.token[t] = t;
+  auto* memory = static_cast<char*>(device_.allocate(2 * side_bytes + sizeof numbers));
+  if (memory == nullptr) return false;
+  auto* on_device = reinterpret_cast<Numbers*>(memory + 2 * side_bytes);
+  device_.upload(on_device, &numbers, sizeof numbers);
+  kvant_status status = KVANT_OK;
+  for (int layer = 0; layer < g.n_layers && status == KVANT_OK; ++layer) {
+    const LayerShape formats = layer_shape(plan_, layer);
+    const kvant_decode_shape shape = formats.of(1, plan_);
+    kvant_decode_lengths lengths{};
+    lengths.struct_size = sizeof lengths;
+    lengths.sealed_pages = &on_device->n_sealed;
+    kvant_decode_layer of_layer{};
+    of_layer.struct_size = sizeof of_layer;
+    of_layer.sealed = sealed_.pages(layer);
+    of_layer.sealed.table = &on_device->sealed_id;
+    of_layer.tail = tails_.pages(layer);
+    of_layer.tail.table = &on_device->tail_id;
+    of_layer.protected_pages = sinks_.pages(layer);
+    of_layer.protected_pages.table = &on_device->sink_id;
+    of_layer.sink = sink.held() ? plan_.layers[layer].sink : 0;
+    kvant_dequantization rows{};
+    rows.struct_size = sizeof rows;
+    rows.n_seqs = 1;
+    rows.n_pages = 1;
+    rows.n_heads = g.n_kv_heads;
+    rows.keys = memory;
+    rows.values = memory + side_bytes;
+    rows.token_stride = std::int64_t{g.n_kv_heads} * g.head_dim;
+    rows.head_stride = g.head_dim;
+    rows.seq_stride = rows.token_stride * kPageTokens;
+    status = device_.library().dequantize(&shape, &lengths, &of_layer, &rows, device_.stream());
+    if (status != KVANT_OK) break;
+    kvant_new_rows back{};
+    back.struct_size = sizeof back;
+    back.n_rows = kPageTokens;
+    back.seq = on_device->seq;
+    back.tail_token = on_device->token;
+    back.keys = rows.keys;
+    back.values = rows.values;
+    back.key_row_stride = back.value_row_stride = rows.token_stride;
+    back.key_head_stride = back.value_head_stride = rows.head_stride;
+    status = device_.library().append(&shape, &of_layer, &back, device_.stream());
+  }
+  const Status done = device_.finish();
+  device_.release(memory);
+  KVANT_CHECK(status == KVANT_OK, "the library refuses to decode a page");
+  return done.ok();
+}
+
+}  // namespace kvant

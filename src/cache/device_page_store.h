@@ -1,0 +1,98 @@
+// DevicePageStore: the bytes of a sequence's entries in the memory of a device (design section 6). Which
+// entries a sequence holds is its ledger's business (page_ledger.h); what is done to pages, the library's.
+//
+// An entry is one run of bytes (device_layout.h): sealed, of the tail with room for a whole page, or of the
+// sink. Runs come from slabs that stay where they are, so that page tables stay right as the store grows.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cache/device_layout.h"
+#include "cache/memory_budget.h"
+#include "cache/page_ledger.h"
+
+namespace kvant {
+
+// Entries of one kind.
+class DeviceEntryTable {
+ public:
+  // Both outlive the table.
+  DeviceEntryTable(PageDevice& device, MemoryBudget& budget, EntryLayout layout);
+  ~DeviceEntryTable();
+  DeviceEntryTable(const DeviceEntryTable&) = delete;
+  DeviceEntryTable& operator=(const DeviceEntryTable&) = delete;
+
+  const EntryLayout& layout() const { return layout_; }
+  // -1 where memory is exhausted; may throw std::bad_alloc, and has then taken nothing.
+  std::int32_t take();
+  void retain(std::int32_t id) { ++holders_[id]; }
+  void release(std::int32_t id) noexcept;
+  bool shared(std::int32_t id) const { return holders_[id] > 1; }
+  int n_held() const { return static_cast<int>(holders_.size() - free_.size()); }
+
+  char* data(std::int32_t id) const { return data_[id]; }
+  // The number of an entry in page tables: its place in units of kDeviceUnit from base().
+  std::int32_t table_id(std::int32_t id) const {
+    return static_cast<std::int32_t>((data_[id] - base()) / static_cast<std::ptrdiff_t>(kDeviceUnit));
+  }
+  // Where page tables count from; null as long as there are no entries.
+  char* base() const { return slabs_.empty() ? nullptr : slabs_.front(); }
+  // The pages of a layer as the library addresses them, with tables that the caller fills.
+  kvant_pages pages(int layer) const;
+
+ private:
+  bool grow();
+
+  PageDevice& device_;
+  MemoryBudget& budget_;
+  EntryLayout layout_;
+  std::vector<char*> slabs_;
+  std::vector<char*> data_;            // [entries]
+  std::vector<std::int32_t> holders_;  // [entries]; 0: free
+  std::vector<std::int32_t> free_;
+};
+
+class DevicePageStore final : public EntryStore {
+ public:
+  // The plan's device keeps the pages. Plan and budget outlive the store.
+  DevicePageStore(const Plan& plan, MemoryBudget& budget);
+
+  // room: 0, kPageTokens, or that of the sink.
+  PageEntry take(int room) override;
+  void retain(PageEntry entry) override { table(entry.room).retain(entry.id); }
+  void release(PageEntry entry) noexcept override { table(entry.room).release(entry.id); }
+  bool shared(PageEntry entry) const override { return table(entry.room).shared(entry.id); }
+  bool copy(PageEntry from, int n, PageEntry to) override;
+
+  // Tokens that an entry of the sink has room for; 0: there is no sink.
+  int sink_room() const { return sink_room_; }
+  std::int64_t entry_bytes(int room) const { return static_cast<std::int64_t>(table(room).layout().bytes); }
+  std::int64_t bytes_in_use() const;
+
+  DeviceEntryTable& sealed() { return sealed_; }
+  DeviceEntryTable& tails() { return tails_; }
+  DeviceEntryTable& sinks() { return sinks_; }
+
+  // Keeps a layer's first tokens, which lie in the tail's entry, in the sink's.
+  void keep_sink(PageEntry tail, PageEntry sink, int layer);
+  // Decodes a sealed page of all layers into a tail's entry, with the sink's tokens as they are kept (sink:
+  // of the sequence, if `page` is its first). False where memory is exhausted.
+  bool reopen(PageEntry sealed, PageEntry sink, PageEntry tail);
+
+ private:
+  DeviceEntryTable& table(int room) {
+    return room == kSealedRoom ? sealed_ : room == kPageTokens ? tails_ : sinks_;
+  }
+  const DeviceEntryTable& table(int room) const {
+    return room == kSealedRoom ? sealed_ : room == kPageTokens ? tails_ : sinks_;
+  }
+
+  const Plan& plan_;
+  PageDevice& device_;
+  int sink_room_;
+  DeviceEntryTable sealed_, tails_, sinks_;
+};
+
+}  // namespace kvant

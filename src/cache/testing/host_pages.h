@@ -1,0 +1,238 @@
+// Tests only: a device whose memory is the host's, with a library that does what kvant/kvant.h says in plain
+// code: pages are canonical, unquantized rows lie one after another, attention is in double precision.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/float16.h"
+#include "cache/page_device.h"
+#include "format/format.h"
+
+namespace kvant::testing {
+
+class HostLibrary {
+ public:
+  static PageLibrary functions() {
+    return {last_error,      page_bytes,       can_seal, decode_kernel, decode_workspace,
+            decode_schedule, decode_attention, append,   seal_pages,    dequantize};
+  }
+
+ private:
+  static const char* last_error() { return "an argument is out of range"; }
+
+  static std::size_t page_bytes(const char* name, int d) {
+    const Format* format = find_format(name);
+    if (format == nullptr || !format->needed_constants().empty()) return 0;
+    return (format->page_bytes(d) + 15) / 16 * 16;
+  }
+  static int can_seal(const char* name) {
+    const Format* format = find_format(name);
+    return format != nullptr && !format->plain() && format->needed_constants().empty() ? 1 : 0;
+  }
+  static const char* decode_kernel(const kvant_decode_shape* shape) {
+    return find_format(shape->key_format) == nullptr ? nullptr : "host/plain";
+  }
+  static kvant_status decode_workspace(const kvant_decode_shape*, std::size_t* bytes) {
+    *bytes = 256;
+    return KVANT_OK;
+  }
+  static kvant_status decode_schedule(const kvant_decode_shape*, const kvant_decode_lengths*, void*,
+                                      std::size_t, kvant_stream) {
+    return KVANT_OK;
+  }
+
+  static std::byte* address(const kvant_pages& p, std::int64_t seq, int layer, int head, int side, int page) {
+    const std::int32_t id = p.table[seq * p.seq_stride + layer * p.layer_stride + head * p.head_stride +
+                                    side * p.side_stride + page];
+    const auto* pool = static_cast<const std::byte*>(p.pool);
+    return const_cast<std::byte*>(pool + id * p.page_stride + layer * p.layer_offset + head * p.head_offset +
+                                  side * p.side_offset);
+  }
+  static const Format& format_of(const kvant_decode_shape& shape, int head, int side) {
+    const char* const* by_head = side == KVANT_KEY ? shape.head_key_formats : shape.head_value_formats;
+    if (by_head != nullptr) return *find_format(by_head[head]);
+    return *find_format(side == KVANT_KEY ? shape.key_format : shape.value_format);
+  }
+  static void read_row(const std::byte* page, int d, int token, float* to) {
+    float_row_from_bf16(reinterpret_cast<const std::uint16_t*>(page) + std::ptrdiff_t{token} * d, to, d);
+  }
+
+  static kvant_status append(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
+                             const kvant_new_rows* rows, kvant_stream) {
+    const int d = shape->head_dim;
+    for (int i = 0; i < rows->n_rows; ++i) {
+      const int token = rows->tail_token[i];
+      for (int head = 0; head < shape->n_kv_heads; ++head) {
+        for (int side = 0; side < 2; ++side) {
+          const auto* from =
+              static_cast<const std::uint16_t*>(side == KVANT_KEY ? rows->keys : rows->values) +
+              i * (side == KVANT_KEY ? rows->key_row_stride : rows->value_row_stride) +
+              head * (side == KVANT_KEY ? rows->key_head_stride : rows->value_head_stride);
+          std::byte* page = address(layer->tail, rows->seq[i], layer->layer, head, side, token / kPageTokens);
+          std::memcpy(page + std::ptrdiff_t{2} * (token % kPageTokens) * d, from, std::size_t{2} * d);
+        }
+      }
+    }
+    return KVANT_OK;
+  }
+
+  static kvant_status seal_pages(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
+                                 const kvant_seal_range* range, kvant_stream) {
+    const int d = shape->head_dim;
+    std::vector<float> values(std::size_t{kPageTokens} * d);
+    for (int seq = 0; seq < shape->n_seqs; ++seq) {
+      if (range->tail_page[seq] < 0) continue;
+      const int n = range->n_pages == nullptr ? range->max_pages : range->n_pages[seq];
+      for (int p = 0; p < n; ++p) {
+        const int sealed = range->sealed_page[seq] + p;
+        TokenMask sink;
+        for (int t = 0; sealed == 0 && t < layer->sink; ++t) sink.set(t);
+        for (int head = 0; head < shape->n_kv_heads; ++head) {
+          for (int side = 0; side < 2; ++side) {
+            const std::byte* tail =
+                address(layer->tail, seq, layer->layer, head, side, range->tail_page[seq] + p);
+            for (int t = 0; t < kPageTokens; ++t) read_row(tail, d, t, &values[std::size_t{1} * t * d]);
+            format_of(*shape, head, side)
+                .encode(values.data(), sink, PageContext{.head_dim = d},
+                        address(layer->sealed, seq, layer->layer, head, side, sealed));
+          }
+        }
+      }
+    }
+    return KVANT_OK;
+  }
+
+  // Rows [n][d] of all tokens of a sequence that aren't in protected pages, or, with `in_place`, of all its
+  // sealed ones with the protected ones at their place.
+  static std::vector<float> sealed_rows(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
+                                        int seq, int head, int side, int n_pages, bool in_place) {
+    const int d = shape.head_dim;
+    std::vector<float> rows(std::size_t{1} * n_pages * kPageTokens * d);
+    for (int page = 0; page < n_pages; ++page) {
+      format_of(shape, head, side)
+          .decode(address(layer.sealed, seq, layer.layer, head, side, page), kPageTokens,
+                  PageContext{.head_dim = d}, &rows[std::size_t{1} * page * kPageTokens * d]);
+    }
+    if (n_pages == 0) return rows;
+    if (!in_place) {
+      rows.erase(rows.begin(), rows.begin() + std::ptrdiff_t{layer.sink} * d);
+    } else {
+      for (int t = 0; t < layer.sink; ++t)
+        read_row(address(layer.protected_pages, seq, layer.layer, head, side, 0), d, t,
+                 &rows[std::size_t{1} * t * d]);
+    }
+    return rows;
+  }
+
+  static std::vector<float> visible_rows(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                                         const kvant_decode_layer& layer, int seq, int head, int side) {
+    const int d = shape.head_dim;
+    const int sealed = lengths.sealed_pages == nullptr ? 0 : lengths.sealed_pages[seq];
+    std::vector<float> rows = sealed_rows(shape, layer, seq, head, side, sealed, /*in_place=*/false);
+    const auto add = [&](const kvant_pages& pages, int n) {
+      for (int t = 0; t < n; ++t) {
+        rows.resize(rows.size() + d);
+        read_row(address(pages, seq, layer.layer, head, side, t / kPageTokens), d, t % kPageTokens,
+                 &rows[rows.size() - d]);
+      }
+    };
+    if (lengths.protected_tokens != nullptr)
+      add(layer.protected_pages, lengths.protected_tokens[seq * lengths.protected_seq_stride]);
+    if (lengths.tail_tokens != nullptr) add(layer.tail, lengths.tail_tokens[seq]);
+    return rows;
+  }
+
+  static kvant_status decode_attention(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
+                                       const kvant_decode_layer* layer, void*, std::size_t, kvant_stream) {
+    const int d = shape->head_dim;
+    std::vector<float> q(d);
+    for (int seq = 0; seq < shape->n_seqs; ++seq) {
+      for (int head = 0; head < shape->n_kv_heads; ++head) {
+        const std::vector<float> k = visible_rows(*shape, *lengths, *layer, seq, head, KVANT_KEY);
+        const std::vector<float> v = visible_rows(*shape, *lengths, *layer, seq, head, KVANT_VALUE);
+        const std::size_t n = k.size() / d;
+        for (int g = 0; g < shape->group; ++g) {
+          const int query_head = head * shape->group + g;
+          float_row_from_bf16(static_cast<const std::uint16_t*>(layer->q) + seq * layer->q_seq_stride +
+                                  query_head * layer->q_head_stride,
+                              q.data(), d);
+          std::vector<double> weights(n), out(d);
+          double max = -INFINITY, sum = 0;
+          for (std::size_t t = 0; t < n; ++t) {
+            for (int c = 0; c < d; ++c) weights[t] += double{q[c]} * k[t * d + c];
+            weights[t] *= shape->softmax_scale;
+            max = std::max(max, weights[t]);
+          }
+          for (std::size_t t = 0; t < n; ++t) {
+            const double weight = std::exp(weights[t] - max);
+            sum += weight;
+            for (int c = 0; c < d; ++c) out[c] += weight * v[t * d + c];
+          }
+          float* to = static_cast<float*>(layer->out) + seq * layer->out_seq_stride +
+                      query_head * layer->out_head_stride;
+          for (int c = 0; c < d; ++c) to[c] = static_cast<float>(out[c] / sum);
+        }
+      }
+    }
+    return KVANT_OK;
+  }
+
+  // Of one page, without a tail: all that the cache asks for.
+  static kvant_status dequantize(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
+                                 const kvant_decode_layer* layer, const kvant_dequantization* to,
+                                 kvant_stream) {
+    const int d = shape->head_dim;
+    if (to->n_pages != 1 || to->first_page != 0 || lengths->tail_tokens != nullptr) return KVANT_UNSUPPORTED;
+    for (int head = 0; head < to->n_heads; ++head) {
+      for (int side = 0; side < 2; ++side) {
+        const std::vector<float> rows = sealed_rows(*shape, *layer, 0, head, side, 1, /*in_place=*/true);
+        auto* out = static_cast<std::uint16_t*>(side == KVANT_KEY ? to->keys : to->values);
+        for (int t = 0; t < kPageTokens; ++t)
+          bf16_row_from_float(&rows[std::size_t{1} * t * d],
+                              out + t * to->token_stride + head * to->head_stride, d);
+      }
+    }
+    return KVANT_OK;
+  }
+};
+
+class HostPages final : public PageDevice {
+ public:
+  // limit: bytes that can be had; 0: any number.
+  explicit HostPages(std::size_t limit = 0) : limit_(limit) {}
+
+  const std::string& name() const override { return name_; }
+  const PageLibrary& library() const override { return library_; }
+  kvant_stream stream() const override { return nullptr; }
+  void enter() const override {}
+  void* allocate(std::size_t bytes) override {
+    if (limit_ > 0 && taken_ + bytes > limit_) return nullptr;
+    taken_ += bytes;
+    return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  }
+  void release(void* memory) noexcept override { std::free(memory); }
+  std::int64_t free_bytes() const override { return std::int64_t{1} << 40; }
+  void upload(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+  void download(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+  void copy(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+  void copy_rows(void* to, std::size_t to_stride, const void* from, std::size_t from_stride,
+                 std::size_t row_bytes, std::size_t n_rows) override {
+    for (std::size_t i = 0; i < n_rows; ++i)
+      std::memcpy(static_cast<char*>(to) + i * to_stride, static_cast<const char*>(from) + i * from_stride,
+                  row_bytes);
+  }
+  Status finish() override { return {}; }
+
+ private:
+  std::string name_ = "the host";
+  PageLibrary library_ = HostLibrary::functions();
+  std::size_t limit_, taken_ = 0;
+};
+
+}  // namespace kvant::testing

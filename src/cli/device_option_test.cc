@@ -1,0 +1,46 @@
+// --device: what is said where a GPU or what it needs is missing, and that a GPU answers where there is one.
+#include "cli/testing/program.h"
+
+#include <algorithm>
+
+namespace kvant {
+namespace {
+
+using DeviceOption = testing::Program;
+using testing::Outcome;
+
+bool have_nvidia_gpu() {
+  return std::filesystem::exists("/dev/nvidiactl");
+}
+
+// Refused by one line that has `words`.
+void expect_one_sentence(const Outcome& outcome, const std::string& words) {
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+}
+
+TEST_F(DeviceOption, UnknownDevicesAreRefused) {
+  expect_one_sentence(run("run -m model.gguf -p abc --device tpu"), "'tpu' is no device");
+  expect_one_sentence(run("run -m model.gguf -p abc --device cuda:x"), "'cuda:x' is no device");
+}
+
+TEST_F(DeviceOption, WhatRunsOnTheCpuOnlySaysSo) {
+  expect_one_sentence(run("run -m model.gguf -p abc --device cuda --guard"), "--guard runs on the CPU only");
+  expect_one_sentence(run("run -m model.gguf -p abc --device cuda --session s"),
+                      "--session runs on the CPU only");
+  expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --layers"),
+                      "--layers runs on the CPU only");
+  expect_one_sentence(run("bench -m model.gguf --device cuda --against llama.cpp"), "runs on the CPU only");
+  EXPECT_NE(run("info -m model.gguf --device cuda").code, 0);
+}
+
+TEST_F(DeviceOption, WithoutAnNvidiaDriverOneSentenceSaysSo) {
+  if (have_nvidia_gpu()) GTEST_SKIP() << "there is a GPU";
+  expect_one_sentence(run("run -m model.gguf -p abc --device cuda"), "no driver");
+  expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda"), "--device cpu");
+  expect_one_sentence(run("bench -m model.gguf --device cuda"), "--device cpu");
+}
+
+}  // namespace
+}  // namespace kvant

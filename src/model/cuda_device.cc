@@ -1,0 +1,244 @@
+// NVIDIA GPUs: ggml's CUDA backend, libkvant_cuda and the driver, all loaded when a GPU is asked for.
+#include <ggml-backend.h>
+#include <ggml.h>
+
+#include <charconv>
+
+#include "model/compute_device.h"
+#include "model/cuda_driver.h"
+#include "model/library_log.h"
+#include "model/shared_library.h"
+
+namespace kvant {
+namespace {
+
+// The beginning of ggml's own description of an event (ggml-backend-impl.h of the ggml that kvant is built
+// with): of its CUDA backend, `context` is the CUDA event.
+struct GgmlEvent {
+  void* device;
+  void* context;
+};
+
+constexpr int kHopper = 9;  // compute capability, the major number
+
+Result<PageLibrary> load_page_library() {
+  const auto library = SharedLibrary::open("libkvant_cuda.so", program_places());
+  if (!library.ok()) {
+    return error(
+        "--device cuda needs libkvant_cuda.so, which is built where there is nvcc, beside the program ({}): "
+        "build it, or use --device cpu",
+        library.error().message);
+  }
+  const SharedLibrary& l = **library;
+  PageLibrary p{};
+  const bool complete =
+      l.find("kvant_last_error", p.last_error) && l.find("kvant_page_bytes", p.page_bytes) &&
+      l.find("kvant_can_seal", p.can_seal) && l.find("kvant_decode_kernel", p.decode_kernel) &&
+      l.find("kvant_decode_workspace", p.decode_workspace) &&
+      l.find("kvant_decode_schedule", p.decode_schedule) &&
+      l.find("kvant_decode_attention", p.decode_attention) && l.find("kvant_append", p.append) &&
+      l.find("kvant_seal_pages", p.seal_pages) && l.find("kvant_dequantize", p.dequantize);
+  if (!complete)
+    return error("libkvant_cuda.so is of another version of kvant than the program: build it anew");
+  return p;
+}
+
+class CudaPages final : public PageDevice {
+ public:
+  CudaPages(std::shared_ptr<const CudaDriver> driver, const PageLibrary& library, std::string name,
+            int device)
+      : driver_(std::move(driver)), library_(library), name_(std::move(name)), device_(device) {}
+  ~CudaPages() override {
+    if (context_ == nullptr) return;
+    enter();
+    if (stream_ != nullptr) driver_->destroy_stream(stream_);
+    driver_->release_context(device_);
+  }
+
+  Status start() {
+    int failure = driver_->retain_context(&context_, device_);
+    if (failure == 0) failure = driver_->set_context(context_);
+    if (failure == 0) failure = driver_->create_stream(&stream_, CudaDriver::kNonBlocking);
+    if (failure != 0) return error("{} can't be used: {}", name_, driver_->text(failure));
+    return {};
+  }
+
+  const std::string& name() const override { return name_; }
+  const PageLibrary& library() const override { return library_; }
+  kvant_stream stream() const override { return stream_; }
+  void enter() const override { driver_->set_context(context_); }
+
+  void* allocate(std::size_t bytes) override {
+    enter();
+    CudaDriver::Address memory = 0;
+    return driver_->allocate(&memory, bytes) == 0 ? reinterpret_cast<void*>(memory) : nullptr;
+  }
+  void release(void* memory) noexcept override {
+    if (memory == nullptr) return;
+    enter();
+    driver_->free(address(memory));
+  }
+  std::int64_t free_bytes() const override {
+    enter();
+    std::size_t free = 0, total = 0;
+    return driver_->memory_info(&free, &total) == 0 ? static_cast<std::int64_t>(free) : 0;
+  }
+
+  void upload(void* to, const void* from, std::size_t bytes) override {
+    note(driver_->upload(address(to), from, bytes, stream_));
+  }
+  void download(void* to, const void* from, std::size_t bytes) override {
+    note(driver_->download(to, address(from), bytes, stream_));
+    note(driver_->synchronize_stream(stream_));
+  }
+  void copy(void* to, const void* from, std::size_t bytes) override {
+    note(driver_->copy(address(to), address(from), bytes, stream_));
+  }
+  void copy_rows(void* to, std::size_t to_stride, const void* from, std::size_t from_stride,
+                 std::size_t row_bytes, std::size_t n_rows) override {
+    CudaDriver::Copy2d rows{};
+    rows.from_type = rows.to_type = CudaDriver::kDevice;
+    rows.from_device = address(from);
+    rows.from_pitch = from_stride;
+    rows.to_device = address(to);
+    rows.to_pitch = to_stride;
+    rows.width = row_bytes;
+    rows.height = n_rows;
+    note(driver_->copy_2d(&rows, stream_));
+  }
+
+  Status finish() override {
+    note(driver_->synchronize_stream(stream_));
+    if (failure_ == 0) return {};
+    return error("{} failed: {}", name_, driver_->text(std::exchange(failure_, 0)));
+  }
+
+  const CudaDriver& driver() const { return *driver_; }
+  void note(int failure) {
+    if (failure_ == 0) failure_ = failure;
+  }
+
+ private:
+  static CudaDriver::Address address(const void* memory) {
+    return reinterpret_cast<CudaDriver::Address>(memory);
+  }
+
+  std::shared_ptr<const CudaDriver> driver_;
+  PageLibrary library_;
+  std::string name_;
+  int device_;
+  CudaDriver::Context context_ = nullptr;
+  CudaDriver::Stream stream_ = nullptr;
+  int failure_ = 0;  // the first since finish()
+};
+
+class CudaDevice final : public ComputeDevice {
+ public:
+  CudaDevice(std::shared_ptr<CudaPages> pages, ggml_backend_t backend, ggml_backend_dev_t device)
+      : cuda_(std::move(pages)),
+        pages_(cuda_),
+        backend_(backend),
+        graph_done_(ggml_backend_event_new(device)),
+        pages_done_(ggml_backend_event_new(device)) {}
+  ~CudaDevice() override {
+    ggml_backend_event_free(graph_done_);
+    ggml_backend_event_free(pages_done_);
+    ggml_backend_free(backend_);
+  }
+
+  ggml_backend* backend() const override { return backend_; }
+  const std::shared_ptr<PageDevice>& pages() const override { return pages_; }
+  void pages_after_graph() override {
+    ggml_backend_event_record(graph_done_, backend_);
+    cuda_->note(cuda_->driver().wait_event(cuda_->stream(), event(graph_done_), 0));
+  }
+  void graph_after_pages() override {
+    cuda_->note(cuda_->driver().record_event(event(pages_done_), cuda_->stream()));
+    ggml_backend_event_wait(backend_, pages_done_);
+  }
+
+ private:
+  static CudaDriver::Event event(ggml_backend_event_t event) {
+    return reinterpret_cast<const GgmlEvent*>(event)->context;
+  }
+
+  std::shared_ptr<CudaPages> cuda_;
+  std::shared_ptr<PageDevice> pages_;
+  ggml_backend_t backend_;
+  ggml_backend_event_t graph_done_, pages_done_;
+};
+
+// "cuda" or "cuda:N"; -1: neither.
+int gpu_number(const std::string& name) {
+  if (name == "cuda") return 0;
+  constexpr std::string_view kPrefix = "cuda:";
+  int number = -1;
+  if (!name.starts_with(kPrefix)) return -1;
+  const char* end = name.data() + name.size();
+  const auto read = std::from_chars(name.data() + kPrefix.size(), end, number);
+  return read.ec == std::errc() && read.ptr == end ? number : -1;
+}
+
+// ggml's CUDA backend lies where set-up puts it, beside ggml's other libraries, or beside the program.
+Result<ggml_backend_reg_t> load_ggml_cuda() {
+  std::vector<std::string> places{place_of(reinterpret_cast<const void*>(&ggml_time_us))};
+  for (std::string& place : program_places()) places.push_back(std::move(place));
+  const std::string path = find_library("libggml-cuda.so", places);
+  if (path.empty()) {
+    return error(
+        "--device cuda needs ggml's CUDA backend, libggml-cuda.so, which is not in '{}': KVANT_GPU=1 "
+        "scripts/setup.sh compiles it where there is nvcc; or use --device cpu",
+        places.front());
+  }
+  quiet_library_log();
+  ggml_backend_reg_t registered = ggml_backend_load(path.c_str());
+  if (registered != nullptr) return registered;
+  return error(
+      "'{}' can't be loaded: it is of another ggml than kvant's, or CUDA's libraries (libcudart, libcublas) "
+      "are not where the system looks",
+      path);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<ComputeDevice>> open_device(const std::string& name) {
+  const int number = gpu_number(name);
+  if (number < 0)
+    return error("'{}' is no device: use cpu, cuda, or cuda:N for the GPU of that number", name);
+  const auto driver = CudaDriver::load();
+  if (!driver.ok()) return driver.error();
+  const CudaDriver& d = **driver;
+  int n = 0, device = 0, major = 0, minor = 0;
+  d.device_count(&n);
+  if (number >= n) return error("--device {}: this machine has {} GPUs, numbered from 0", name, n);
+  char model[128] = "";
+  d.device_get(&device, number);
+  d.device_name(model, sizeof model, device);
+  d.device_attribute(&major, CudaDriver::kCapabilityMajor, device);
+  d.device_attribute(&minor, CudaDriver::kCapabilityMinor, device);
+  if (major != kHopper) {
+    return error(
+        "--device {}: kvant's kernels are for NVIDIA Hopper (compute capability 9.0: H100, H200), and the {} "
+        "has {}.{}: use --device cpu",
+        name, model, major, minor);
+  }
+  const auto library = load_page_library();
+  if (!library.ok()) return library.error();
+  const auto registered = load_ggml_cuda();
+  if (!registered.ok()) return registered.error();
+  if (number >= static_cast<int>(ggml_backend_reg_dev_count(*registered)))
+    return error("--device {}: ggml's CUDA backend doesn't see that GPU", name);
+  ggml_backend_dev_t ggml_device = ggml_backend_reg_dev_get(*registered, number);
+  ggml_backend_t backend = ggml_backend_dev_init(ggml_device, nullptr);
+  if (backend == nullptr) return error("--device {}: ggml's CUDA backend can't use the {}", name, model);
+  auto pages =
+      std::make_shared<CudaPages>(*driver, *library, fmt::format("cuda:{} ({})", number, model), device);
+  const Status started = pages->start();
+  if (!started.ok()) {
+    ggml_backend_free(backend);
+    return started.error();
+  }
+  return std::shared_ptr<ComputeDevice>(std::make_shared<CudaDevice>(std::move(pages), backend, ggml_device));
+}
+
+}  // namespace kvant

@@ -1,0 +1,67 @@
+// CudaDriver: the functions of NVIDIA's driver that kvant calls, loaded from where the driver is, so that
+// kvant is compiled without CUDA and runs on machines without it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+
+namespace kvant {
+
+// The driver's ABI, which is the same for all its versions: names end in the version of a function's
+// interface.
+struct CudaDriver {
+  using Address = unsigned long long;
+  using Context = void*;
+  using Stream = void*;
+  using Event = void*;
+  static constexpr int kHost = 1, kDevice = 2;  // CUmemorytype
+  static constexpr unsigned kNonBlocking = 1;   // CU_STREAM_NON_BLOCKING
+  static constexpr int kCapabilityMajor = 75;   // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+  static constexpr int kCapabilityMinor = 76;
+  struct Copy2d {  // CUDA_MEMCPY2D
+    std::size_t from_x, from_y;
+    int from_type;
+    const void* from_host;
+    Address from_device;
+    void* from_array;
+    std::size_t from_pitch, to_x, to_y;
+    int to_type;
+    void* to_host;
+    Address to_device;
+    void* to_array;
+    std::size_t to_pitch, width, height;
+  };
+
+  // Each returns 0, or an error's number.
+  int (*init)(unsigned flags);
+  int (*device_count)(int* n);
+  int (*device_get)(int* device, int ordinal);
+  int (*device_name)(char* name, int bytes, int device);
+  int (*device_attribute)(int* value, int attribute, int device);
+  int (*retain_context)(Context* context, int device);
+  int (*release_context)(int device);
+  int (*set_context)(Context context);
+  int (*create_stream)(Stream* stream, unsigned flags);
+  int (*destroy_stream)(Stream stream);
+  int (*synchronize_stream)(Stream stream);
+  int (*wait_event)(Stream stream, Event event, unsigned flags);
+  int (*record_event)(Event event, Stream stream);
+  int (*allocate)(Address* memory, std::size_t bytes);
+  int (*free)(Address memory);
+  int (*memory_info)(std::size_t* free, std::size_t* total);
+  int (*upload)(Address to, const void* from, std::size_t bytes, Stream stream);
+  int (*download)(void* to, Address from, std::size_t bytes, Stream stream);
+  int (*copy)(Address to, Address from, std::size_t bytes, Stream stream);
+  int (*copy_2d)(const Copy2d* copy, Stream stream);
+  int (*error_text)(int error, const char** text);
+
+  // An error: this machine has no driver, or one that lacks something.
+  static Result<std::shared_ptr<const CudaDriver>> load();
+  // "out of memory", for people.
+  const char* text(int error) const;
+};
+
+}  // namespace kvant

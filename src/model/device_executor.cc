@@ -1,0 +1,111 @@
+#include "model/device_executor.h"
+
+#include <ggml.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvant {
+namespace {
+
+constexpr std::size_t kMaxDevicePlans = 16;
+constexpr std::size_t kMaxDeviceGraphs = 8;
+// Graphs beyond the latest are dropped when their activations together are larger.
+constexpr std::int64_t kMaxIdleDeviceBytes = std::int64_t{1} << 30;
+
+}  // namespace
+
+DeviceExecutor::DeviceExecutor(const Hparams& hparams, const Weights& weights,
+                               std::shared_ptr<ComputeDevice> device)
+    : hparams_(hparams), weights_(weights), device_(std::move(device)), attention_(device_->pages()) {}
+
+Result<const PlanTransforms*> DeviceExecutor::transforms_for(const Step& step) {
+  const auto found = std::find_if(transforms_.begin(), transforms_.end(),
+                                  [&](const auto& t) { return t->plan().get() == &step.plan(); });
+  if (found != transforms_.end()) {
+    std::rotate(transforms_.begin(), found, found + 1);
+    return transforms_.front().get();
+  }
+  if (transforms_.size() >= kMaxDevicePlans) {
+    const Plan* dropped = transforms_.back()->plan().get();
+    std::erase_if(graphs_, [&](const auto& g) { return g->plan() == dropped; });
+    transforms_.pop_back();
+  }
+  auto made = PlanTransforms::make(step.shared_plan(), device_->backend());
+  if (!made.ok()) return made.error();
+  transforms_.insert(transforms_.begin(), std::move(made).value());
+  return transforms_.front().get();
+}
+
+Result<DeviceGraph*> DeviceExecutor::graph_for(const PlanTransforms& transforms, int n_rows,
+                                               int n_logit_rows) {
+  const auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const auto& g) {
+    return g->plan() == transforms.plan().get() && g->n_rows() == n_rows && g->n_logit_rows() == n_logit_rows;
+  });
+  if (found != graphs_.end()) {
+    std::rotate(graphs_.begin(), found, found + 1);
+    return graphs_.front().get();
+  }
+  std::int64_t bytes = 0;
+  for (const auto& g : graphs_) bytes += g->bytes();
+  while (!graphs_.empty() && (graphs_.size() >= kMaxDeviceGraphs || bytes > kMaxIdleDeviceBytes)) {
+    bytes -= graphs_.back()->bytes();
+    graphs_.pop_back();
+  }
+  auto built = DeviceGraph::build(hparams_, weights_, transforms, device_->backend(), n_rows, n_logit_rows);
+  if (!built.ok()) return built.error();
+  graphs_.insert(graphs_.begin(), std::move(built).value());
+  return graphs_.front().get();
+}
+
+// On the host, which has the rows of every type of weights.
+void DeviceExecutor::embed(std::span<const std::int32_t> tokens) {
+  const ggml_tensor* table = weights_.token_embedding();
+  const std::size_t n = hparams_.n_embd;
+  embedded_.resize(tokens.size() * n);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const char* row = static_cast<const char*>(table->data) + tokens[i] * table->nb[1];
+    float* to = embedded_.data() + i * n;
+    if (table->type == GGML_TYPE_F32) {
+      std::copy_n(reinterpret_cast<const float*>(row), n, to);
+    } else {
+      ggml_get_type_traits(table->type)->to_float(row, to, static_cast<std::int64_t>(n));
+    }
+  }
+  if (!hparams_.architecture->scales_embedding) return;
+  const float scale = std::sqrt(static_cast<float>(n));
+  for (float& x : embedded_) x *= scale;
+}
+
+Status DeviceExecutor::run(Step& step, AttentionBackend& /*backend*/, const ForwardRows& rows,
+                           MatrixView<float> logits) {
+  KVANT_CHECK(step.plan().device == device_->pages(), "a cache whose pages lie elsewhere");
+  device_->pages()->enter();
+  const auto transforms = transforms_for(step);
+  if (!transforms.ok()) return transforms.error();
+  const auto graph =
+      graph_for(**transforms, static_cast<int>(rows.tokens.size()), static_cast<int>(rows.logit_rows.size()));
+  if (!graph.ok()) return graph.error();
+  DeviceGraph& g = **graph;
+  KVANT_RETURN_IF_ERROR(attention_.begin(step));
+  embed(rows.tokens);
+  g.set_rows(rows, embedded_.data());
+  for (int layer = 0; layer < hparams_.n_layers; ++layer) {
+    KVANT_RETURN_IF_ERROR(g.start(layer));
+    device_->pages_after_graph();
+    attention_.run_layer(step, layer, {g.q(), g.k(), g.v(), g.attended()});
+    device_->graph_after_pages();
+  }
+  if (logits.rows == 0) return {};
+  KVANT_RETURN_IF_ERROR(g.start(hparams_.n_layers));
+  g.read_logits(logits);
+  KVANT_RETURN_IF_ERROR(device_->pages()->finish());
+  for (int r = 0; r < logits.rows; ++r) {
+    if (!std::isfinite(logits.row(r)[0]))
+      return error(
+          "the logits of a step are no finite numbers: the model's weights or its activations are broken");
+  }
+  return {};
+}
+
+}  // namespace kvant

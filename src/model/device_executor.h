@@ -1,0 +1,38 @@
+// DeviceExecutor: the executor of a device: segments of a graph on its ggml backend, attention sites by its
+// library.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attention/device_attention.h"
+#include "model/compute_device.h"
+#include "model/device_graph.h"
+#include "model/executor.h"
+
+namespace kvant {
+
+class DeviceExecutor final : public Executor {
+ public:
+  // hparams and weights must outlive it; weights lie in the device's memory.
+  DeviceExecutor(const Hparams& hparams, const Weights& weights, std::shared_ptr<ComputeDevice> device);
+
+  // The step's cache keeps its pages on the device. The backend is not called.
+  Status run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
+             MatrixView<float> logits) override;
+
+ private:
+  Result<const PlanTransforms*> transforms_for(const Step& step);
+  Result<DeviceGraph*> graph_for(const PlanTransforms& transforms, int n_rows, int n_logit_rows);
+  void embed(std::span<const std::int32_t> tokens);
+
+  const Hparams& hparams_;
+  const Weights& weights_;
+  std::shared_ptr<ComputeDevice> device_;
+  DeviceAttention attention_;
+  std::vector<float> embedded_;                              // [n_rows, n_embd]
+  std::vector<std::unique_ptr<PlanTransforms>> transforms_;  // the latest first
+  std::vector<std::unique_ptr<DeviceGraph>> graphs_;         // likewise; they refer to transforms_
+};
+
+}  // namespace kvant

@@ -1,0 +1,287 @@
+// The device's engine against the CPU's engine on the reference backend. The device is of host memory and
+// ggml's CPU backend, with the same graphs, tables, ledgers and calls as a GPU has; and a GPU, where there is
+// one.
+#include <ggml-backend.h>
+#include <ggml-cpu.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "attention/device_backend.h"
+#include "cache/testing/host_pages.h"
+#include "model/compute_device.h"
+#include "model/engine.h"
+#include "model/tiny_model.h"
+#include "recipe/recipe.h"
+
+namespace kvant {
+namespace {
+
+class HostDevice final : public ComputeDevice {
+ public:
+  explicit HostDevice(std::size_t limit = 0)
+      : pages_(std::make_shared<testing::HostPages>(limit)), backend_(ggml_backend_cpu_init()) {
+    ggml_backend_cpu_set_n_threads(backend_, 1);
+  }
+  ~HostDevice() override { ggml_backend_free(backend_); }
+  ggml_backend* backend() const override { return backend_; }
+  const std::shared_ptr<PageDevice>& pages() const override { return pages_; }
+  void pages_after_graph() override {}
+  void graph_after_pages() override {}
+
+ private:
+  std::shared_ptr<PageDevice> pages_;
+  ggml_backend_t backend_;
+};
+
+// An engine with a cache, on the CPU or on a device.
+class Machine {
+ public:
+  Machine(const std::string& path, const std::string& recipe, const std::shared_ptr<ComputeDevice>& device)
+      : backend_(device == nullptr ? make_reference_backend() : make_device_backend(device->pages())),
+        engine_(Engine::load(path, {.n_threads = 1, .device = device}).value()) {
+    const auto plan = resolve(parse_recipe(recipe + ",tail=bf16").value(), engine_->geometry(), nullptr);
+    cache_ = std::make_unique<Cache>(backend_->place(plan.value()).value(), 0);
+  }
+
+  Cache& cache() { return *cache_; }
+  std::size_t n_vocab() const { return engine_->n_vocab(); }
+
+  // Logits of every token of all slices.
+  std::vector<float> step(const std::vector<EngineInput>& inputs) {
+    int n = 0;
+    for (const EngineInput& input : inputs) n += static_cast<int>(input.tokens.size());
+    std::vector<float> logits(n * n_vocab());
+    const Status status =
+        engine_->step(*cache_, *backend_, inputs, {logits.data(), n, static_cast<int>(n_vocab())});
+    EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().message);
+    return logits;
+  }
+  std::vector<float> run(SequenceId sequence, std::span<const std::int32_t> tokens, bool is_prompt,
+                         int chunk) {
+    std::vector<float> logits;
+    for (std::size_t first = 0; first < tokens.size(); first += chunk) {
+      const auto some = tokens.subspan(first, std::min<std::size_t>(chunk, tokens.size() - first));
+      const std::vector<float> of_step = step({{sequence, some, is_prompt}});
+      logits.insert(logits.end(), of_step.begin(), of_step.end());
+    }
+    return logits;
+  }
+
+ private:
+  std::unique_ptr<AttentionBackend> backend_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Cache> cache_;
+};
+
+std::vector<std::int32_t> some_tokens(int n, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<std::int32_t> token(3, TinyModelWriter::kVocabulary - 1);
+  std::vector<std::int32_t> tokens(n);
+  for (std::int32_t& t : tokens) t = token(random);
+  return tokens;
+}
+
+double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0, energy = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    difference += std::pow(double{a[i]} - b[i], 2);
+    energy += std::pow(double{a[i]}, 2);
+  }
+  return std::sqrt(difference / energy);
+}
+
+// Devices that tests run on, and by how much relative differences of logits may differ there. Between two
+// ways to the same: a GPU multiplies batches of other sizes by other kernels. From the CPU: queries are BF16
+// on a device, and so are rows before they are sealed, so that codes flip; and a GPU searches trellises
+// otherwise.
+struct Place {
+  const char* name;
+  double between_ways, from_cpu;
+};
+constexpr Place kPlaces[] = {{"host", 1e-3, 5e-2}, {"cuda", 4e-2, 0.12}};
+
+// Null: this machine has none of the name.
+std::shared_ptr<ComputeDevice> device_at(const Place& place) {
+  if (place.name == std::string("host")) return std::make_shared<HostDevice>();
+  static const auto gpu = open_device(place.name);  // starting one takes a second
+  return gpu.ok() ? *gpu : nullptr;
+}
+
+class DeviceEngine : public ::testing::TestWithParam<std::tuple<const char*, Place>> {
+ protected:
+  DeviceEngine()
+      : file_("device.gguf"),
+        same_(std::get<1>(GetParam()).between_ways),
+        close_(std::get<1>(GetParam()).from_cpu) {}
+  void SetUp() override {
+    const auto device = device_at(std::get<1>(GetParam()));
+    if (device == nullptr) GTEST_SKIP() << "no such device";
+    TinyModelWriter(TinyModel{}).write(file_.path());
+    const std::string recipe = std::get<0>(GetParam());
+    host_ = std::make_unique<Machine>(file_.path(), recipe, nullptr);
+    device_ = std::make_unique<Machine>(file_.path(), recipe, device);
+  }
+
+  TinyFile file_;
+  double same_, close_;  // see Place
+  std::unique_ptr<Machine> host_, device_;
+};
+
+TEST_P(DeviceEngine, GivesTheLogitsOfTheCpuWhateverTheCut) {
+  const auto tokens = some_tokens(430, 1);
+  const auto prompt = std::span(tokens).first(400), rest = std::span(tokens).subspan(400);
+  const SequenceId expected = host_->cache().add();
+  std::vector<float> logits = host_->run(expected, prompt, true, 400);
+  const std::vector<float> decoded = host_->run(expected, rest, false, 1);
+  logits.insert(logits.end(), decoded.begin(), decoded.end());
+  std::vector<float> first;
+  for (const int chunk : {400, 128, 77}) {
+    const SequenceId sequence = device_->cache().add();
+    std::vector<float> found = device_->run(sequence, prompt, true, chunk);
+    const std::vector<float> last = device_->run(sequence, rest, false, chunk == 400 ? 30 : 1);
+    found.insert(found.end(), last.begin(), last.end());
+    EXPECT_LT(relative_difference(logits, found), close_) << chunk;
+    if (first.empty()) first = found;
+    EXPECT_LT(relative_difference(first, found), same_) << chunk;
+    EXPECT_EQ(device_->cache().length(sequence), 430);
+  }
+}
+
+TEST_P(DeviceEngine, SequencesOfOneStepAreEachAsAlone) {
+  const auto a = some_tokens(300, 2), b = some_tokens(150, 3);
+  Cache& cache = device_->cache();
+  const SequenceId alone_a = cache.add(), alone_b = cache.add(), both_a = cache.add(), both_b = cache.add();
+  std::vector<float> alone = device_->run(alone_a, a, true, 300);
+  const std::vector<float> second = device_->run(alone_b, b, true, 150);
+  alone.insert(alone.end(), second.begin(), second.end());
+  EXPECT_LT(relative_difference(alone, device_->step({{both_a, a, true}, {both_b, b, true}})), same_);
+  for (int i = 0; i < 3; ++i) {
+    const auto one = std::span(a).subspan(i, 1), other = std::span(b).subspan(i, 1);
+    std::vector<float> expected = device_->step({{alone_a, one}});
+    const std::vector<float> of_b = device_->step({{alone_b, other}});
+    expected.insert(expected.end(), of_b.begin(), of_b.end());
+    EXPECT_LT(relative_difference(expected, device_->step({{both_a, one}, {both_b, other}})), same_);
+  }
+}
+
+TEST_P(DeviceEngine, ForksShareAndDontDisturbEachOther) {
+  const auto tokens = some_tokens(330, 4);
+  const auto one = std::span(tokens).first(200), rest = std::span(tokens).subspan(200);
+  Cache& cache = device_->cache();
+  const SequenceId whole = cache.add(), trunk = cache.add();
+  device_->run(whole, one, true, 200);
+  const std::vector<float> expected = device_->run(whole, rest, false, 1);
+  device_->run(trunk, one, true, 200);
+  const std::int64_t before = cache.page_bytes_in_use();
+  const SequenceId branch = cache.fork(trunk).value();
+  EXPECT_EQ(cache.page_bytes_in_use(), before);
+  device_->run(branch, some_tokens(90, 5), false, 1);
+  EXPECT_LT(relative_difference(expected, device_->run(trunk, rest, false, 1)), same_);
+  cache.free(branch);
+  cache.free(trunk);
+  cache.free(whole);
+  EXPECT_EQ(cache.page_bytes_in_use(), 0);
+}
+
+TEST_P(DeviceEngine, CutBackGoesOnAsTheCpuDoes) {
+  const auto tokens = some_tokens(420, 6), other = some_tokens(140, 7);
+  for (const int length : {400, 300, 256, 70}) {  // in the tail, in sealed pages, between them, in the first
+    const SequenceId expected = host_->cache().add(), sequence = device_->cache().add();
+    host_->run(expected, tokens, true, 420);
+    device_->run(sequence, tokens, true, 420);
+    ASSERT_TRUE(host_->cache().truncate(expected, length).ok());
+    ASSERT_TRUE(device_->cache().truncate(sequence, length).ok());
+    EXPECT_LT(
+        relative_difference(host_->run(expected, other, false, 1), device_->run(sequence, other, false, 1)),
+        close_)
+        << length;
+  }
+}
+
+TEST_P(DeviceEngine, AbortLeavesTheSequenceAsItWas) {
+  const auto tokens = some_tokens(300, 8);
+  Cache& cache = device_->cache();
+  const SequenceId whole = cache.add(), sequence = cache.add();
+  device_->run(whole, std::span(tokens).first(120), true, 120);
+  const std::vector<float> expected = device_->run(whole, std::span(tokens).subspan(120), true, 180);
+  device_->run(sequence, std::span(tokens).first(120), true, 120);
+  const std::int64_t before = cache.page_bytes_in_use();
+  cache.reserve({{sequence, 180, true}}).value()->abort();
+  EXPECT_EQ(cache.page_bytes_in_use(), before);
+  EXPECT_LT(relative_difference(expected, device_->run(sequence, std::span(tokens).subspan(120), true, 180)),
+            same_);
+}
+
+TEST_P(DeviceEngine, FillsForBenchmarks) {
+  Cache& cache = device_->cache();
+  const SequenceId sequence = cache.add();
+  ASSERT_TRUE(cache.fill_synthetic(sequence, 300, 1).ok());
+  EXPECT_EQ(cache.length(sequence), 300);
+  const auto tokens = some_tokens(2, 9);
+  for (const float x : device_->run(sequence, tokens, false, 1)) ASSERT_TRUE(std::isfinite(x));
+  EXPECT_EQ(cache.length(sequence), 302);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, DeviceEngine,
+    ::testing::Combine(::testing::Values("bf16", "kvant-4bit", "kivi-4bit", "turbo3",
+                                         "k=hadamard:ch4g128,v=tok4g128,sink=20,prefill=256",
+                                         "k=tok8g64,v=tok4g64,v@1.1=tok2g64,window=256"),
+                       ::testing::ValuesIn(kPlaces)));
+
+// Norms, biases, fused weights and their types, on the way from tokens to logits.
+TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
+  const auto with = [](const char* architecture, const std::function<void(TinyModel&)>& change) {
+    TinyModel model{.architecture = architecture};
+    change(model);
+    return model;
+  };
+  const TinyModel models[] = {
+      with("llama", [](TinyModel& m) { m.rope_freqs = m.tied = true; }),
+      with("qwen2", [](TinyModel& m) { m.qkv_bias = true, m.head_dim = 128; }),
+      with("qwen3", [](TinyModel& m) { m.qk_norm = true, m.matrix_type = GGML_TYPE_BF16; }),
+      with("phi3", [](TinyModel& m) { m.fused_qkv = m.fused_gate_up = true; }),
+  };
+  for (const Place& place : kPlaces) {
+    const auto device = device_at(place);
+    for (const TinyModel& model : models) {
+      if (device == nullptr) continue;
+      const TinyFile file(model.architecture + ".gguf");
+      TinyModelWriter(model).write(file.path());
+      Machine on_host(file.path(), "bf16", nullptr), on_device(file.path(), "bf16", device);
+      const auto tokens = some_tokens(150, 10);
+      EXPECT_LT(relative_difference(on_host.run(on_host.cache().add(), tokens, true, 150),
+                                    on_device.run(on_device.cache().add(), tokens, true, 150)),
+                0.02)
+          << model.architecture << " on " << place.name;
+    }
+  }
+}
+
+TEST(DeviceEngineMemory, RunsOutWithAnError) {
+  const TinyFile file("small_device.gguf");
+  TinyModelWriter(TinyModel{}).write(file.path());
+  const auto device = std::make_shared<HostDevice>(/*limit=*/std::size_t{2} << 20);
+  const auto engine = Engine::load(file.path(), {.n_threads = 1, .device = device}).value();
+  const auto backend = make_device_backend(device->pages());
+  Cache cache(
+      backend->place(resolve(parse_recipe("bf16").value(), engine->geometry(), nullptr).value()).value(), 0);
+  const SequenceId sequence = cache.add();
+  const auto tokens = some_tokens(512, 1);
+  Status status;
+  while (status.ok() && cache.length(sequence) < 100000) {
+    const EngineInput input{sequence, tokens, /*is_prompt=*/true, 512};
+    const int before = cache.length(sequence);
+    status = engine->step(cache, *backend, {&input, 1}, {nullptr, 0, engine->n_vocab()});
+    if (!status.ok()) {
+      EXPECT_EQ(cache.length(sequence), before);
+    }
+  }
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("out of memory"), std::string::npos) << status.error().message;
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,272 @@
+#include "model/device_graph.h"
+
+#include <ggml-alloc.h>
+#include <ggml-backend.h>
+#include <ggml.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvant {
+namespace {
+
+constexpr std::size_t kTensorsOfSegment = 128;
+
+}  // namespace
+
+class DeviceGraph::Builder {
+ public:
+  Builder(DeviceGraph& graph, const Hparams& hparams, const Weights& weights)
+      : g_(graph), h_(hparams), w_(weights), t_(graph.transforms_), c_(graph.context_) {}
+
+  // Tensors that have a place of their own.
+  void fix() {
+    ggml_context* c = g_.fixed_context_;
+    Tensors& t = g_.tensors_;
+    t.x = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_embd, g_.n_rows_);
+    t.positions = ggml_new_tensor_1d(c, GGML_TYPE_I32, g_.n_rows_);
+    t.q = ggml_new_tensor_3d(c, GGML_TYPE_BF16, h_.head_dim, h_.n_heads, g_.n_rows_);
+    t.k = ggml_new_tensor_3d(c, GGML_TYPE_BF16, h_.head_dim, h_.n_kv_heads, g_.n_rows_);
+    t.v = ggml_new_tensor_3d(c, GGML_TYPE_BF16, h_.head_dim, h_.n_kv_heads, g_.n_rows_);
+    t.attended = ggml_new_tensor_2d(c, GGML_TYPE_F32, std::int64_t{h_.n_heads} * h_.head_dim, g_.n_rows_);
+    if (g_.n_logit_rows_ == 0) return;
+    t.logit_rows = ggml_new_tensor_1d(c, GGML_TYPE_I32, g_.n_logit_rows_);
+    t.logits = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_vocab, g_.n_logit_rows_);
+  }
+
+  void run() {
+    const int last = h_.n_layers;
+    for (int segment = 0; segment <= last; ++segment) {
+      if (segment == last && g_.n_logit_rows_ == 0) return;
+      graph_ = ggml_new_graph_custom(c_, kTensorsOfSegment, false);
+      ggml_tensor* x = g_.tensors_.x;
+      if (segment > 0) x = finish_layer(segment - 1, x, /*wanted_only=*/segment == last);
+      if (segment == last) {
+        logits(x);
+      } else {
+        if (segment > 0) put(x, g_.tensors_.x);
+        start_layer(segment, x);
+      }
+      g_.segments_.push_back(graph_);
+    }
+  }
+
+ private:
+  void add(ggml_tensor* node) { ggml_build_forward_expand(graph_, node); }
+
+  // The node's result goes to the place of a fixed tensor of its shape.
+  void put(ggml_tensor* node, ggml_tensor* place) {
+    node->buffer = place->buffer;
+    node->data = place->data;
+    add(node);
+  }
+
+  ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight) {
+    return ggml_mul(c_, ggml_rms_norm(c_, x, h_.rms_epsilon), weight);
+  }
+
+  ggml_tensor* multiply(ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x) {
+    ggml_tensor* y = ggml_mul_mat(c_, weight, x);
+    return bias == nullptr ? y : ggml_add(c_, y, bias);
+  }
+
+  // Columns from `first` on as heads: [head_dim, n_heads, n_rows].
+  ggml_tensor* heads(ggml_tensor* y, int n_heads, int first = 0) {
+    const std::size_t head_bytes = h_.head_dim * sizeof(float);
+    return ggml_view_3d(c_, y, h_.head_dim, n_heads, y->ne[1], head_bytes, y->nb[1], first * head_bytes);
+  }
+
+  ggml_tensor* rotate(ggml_tensor* x, ggml_tensor* norm_weight, int layer) {
+    if (norm_weight != nullptr) x = norm(x, norm_weight);
+    const Rope& r = h_.sliding_window[layer] > 0 ? h_.sliding_rope : h_.rope;
+    const int mode = h_.architecture->rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
+    return ggml_rope_ext(c_, x, g_.tensors_.positions, w_.rope_factors(), h_.n_rot, mode, r.original_context,
+                         r.base, r.frequency_scale, r.extension, r.magnitude, r.beta_fast, r.beta_slow);
+  }
+
+  // x: [head_dim, n_heads, n_rows]; each KV head's matrix is for the query heads of its group.
+  ggml_tensor* transform(ggml_tensor* x, const DeviceTransform& by) {
+    if (by.matrix == nullptr) return x;
+    if (by.matrix->ne[2] == 1) {
+      x = ggml_mul_mat(c_, by.matrix, ggml_is_contiguous(x) ? x : ggml_cont(c_, x));
+    } else {
+      ggml_tensor* by_head = ggml_cont(c_, ggml_permute(c_, x, 0, 2, 1, 3));  // [head_dim, n_rows, n_heads]
+      x = ggml_cont(c_, ggml_permute(c_, ggml_mul_mat(c_, by.matrix, by_head), 0, 2, 1, 3));
+    }
+    if (by.offset == nullptr) return x;
+    const std::int64_t group = x->ne[1] / by.offset->ne[1];
+    ggml_tensor* offset = by.offset;
+    if (group > 1) {  // [d, n_kv_heads] for the query heads of each group
+      offset = ggml_reshape_3d(c_, offset, offset->ne[0], 1, offset->ne[1]);
+      offset = ggml_repeat_4d(c_, offset, offset->ne[0], group, offset->ne[2], 1);
+      offset = ggml_reshape_2d(c_, offset, offset->ne[0], x->ne[1]);
+    }
+    return ggml_add(c_, x, offset);
+  }
+
+  // Up to the queries, keys and values.
+  void start_layer(int layer, ggml_tensor* x) {
+    const LayerWeights& w = w_.layer(layer);
+    ggml_tensor* h = norm(x, w.attn_norm);
+    ggml_tensor *q, *k, *v;
+    if (w.qkv != nullptr) {
+      ggml_tensor* all = multiply(w.qkv, w.qkv_bias, h);
+      q = heads(all, h_.n_heads);
+      k = heads(all, h_.n_kv_heads, h_.n_heads);
+      v = heads(all, h_.n_kv_heads, h_.n_heads + h_.n_kv_heads);
+    } else {
+      q = heads(multiply(w.q, w.q_bias, h), h_.n_heads);
+      k = heads(multiply(w.k, w.k_bias, h), h_.n_kv_heads);
+      v = heads(multiply(w.v, w.v_bias, h), h_.n_kv_heads);
+    }
+    const LayerTransforms& t = t_.layer(layer);
+    add(ggml_cpy(c_, transform(rotate(q, w.q_norm, layer), t.q), g_.tensors_.q));
+    add(ggml_cpy(c_, transform(rotate(k, w.k_norm, layer), t.k), g_.tensors_.k));
+    add(ggml_cpy(c_, transform(v, t.v), g_.tensors_.v));
+  }
+
+  // From the attention's output on. wanted_only: only rows whose logits are wanted go on.
+  ggml_tensor* finish_layer(int layer, ggml_tensor* x, bool wanted_only) {
+    const LayerWeights& w = w_.layer(layer);
+    ggml_tensor* attended = g_.tensors_.attended;
+    if (wanted_only) {
+      x = ggml_get_rows(c_, x, g_.tensors_.logit_rows);
+      attended = ggml_get_rows(c_, attended, g_.tensors_.logit_rows);
+    }
+    if (t_.layer(layer).out.matrix != nullptr) {
+      attended = transform(heads(attended, h_.n_heads), t_.layer(layer).out);
+      attended = ggml_reshape_2d(c_, attended, std::int64_t{h_.n_heads} * h_.head_dim, x->ne[1]);
+    }
+    ggml_tensor* y = multiply(w.attn_out, w.attn_out_bias, attended);
+    if (w.attn_post_norm != nullptr) y = norm(y, w.attn_post_norm);
+    x = ggml_add(c_, y, x);
+    y = multiply(w.down, w.down_bias, activated(w, norm(x, w.ffn_norm)));
+    if (w.ffn_post_norm != nullptr) y = norm(y, w.ffn_post_norm);
+    return ggml_add(c_, y, x);
+  }
+
+  // activation(gate) * up.
+  ggml_tensor* activated(const LayerWeights& w, ggml_tensor* h) {
+    const ggml_glu_op op =
+        h_.architecture->activation == Activation::gelu ? GGML_GLU_OP_GEGLU : GGML_GLU_OP_SWIGLU;
+    ggml_tensor* up = multiply(w.up, w.up_bias, h);
+    if (w.gate == nullptr) return ggml_glu(c_, up, op, /*swapped=*/false);  // one weight holds both
+    return ggml_glu_split(c_, multiply(w.gate, w.gate_bias, h), up, op);
+  }
+
+  void logits(ggml_tensor* x) {
+    ggml_tensor* y = multiply(w_.output(), w_.output_bias(), norm(x, w_.output_norm()));
+    if (h_.logit_softcap > 0)
+      y = ggml_scale(c_, ggml_tanh(c_, ggml_scale(c_, y, 1 / h_.logit_softcap)), h_.logit_softcap);
+    put(y, g_.tensors_.logits);
+  }
+
+  DeviceGraph& g_;
+  const Hparams& h_;
+  const Weights& w_;
+  const PlanTransforms& t_;
+  ggml_context* c_;
+  ggml_cgraph* graph_ = nullptr;
+};
+
+DeviceGraph::DeviceGraph(const PlanTransforms& transforms, ggml_backend* backend, int n_rows,
+                         int n_logit_rows)
+    : transforms_(transforms), backend_(backend), n_rows_(n_rows), n_logit_rows_(n_logit_rows) {}
+
+DeviceGraph::~DeviceGraph() {
+  ggml_backend_synchronize(backend_);
+  if (allocator_ != nullptr) ggml_gallocr_free(allocator_);
+  if (fixed_ != nullptr) ggml_backend_buffer_free(fixed_);
+  if (context_ != nullptr) ggml_free(context_);
+  if (fixed_context_ != nullptr) ggml_free(fixed_context_);
+}
+
+Result<std::unique_ptr<DeviceGraph>> DeviceGraph::build(const Hparams& hparams, const Weights& weights,
+                                                        const PlanTransforms& transforms,
+                                                        ggml_backend* backend, int n_rows, int n_logit_rows) {
+  std::unique_ptr<DeviceGraph> graph(new DeviceGraph(transforms, backend, n_rows, n_logit_rows));
+  const std::size_t n_segments = hparams.n_layers + 1;
+  graph->context_ = ggml_init({n_segments * (kTensorsOfSegment * ggml_tensor_overhead() +
+                                             ggml_graph_overhead_custom(kTensorsOfSegment, false)),
+                               nullptr, /*no_alloc=*/true});
+  graph->fixed_context_ = ggml_init(
+      {(sizeof(Tensors) / sizeof(ggml_tensor*) + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true});
+  KVANT_CHECK(graph->context_ != nullptr && graph->fixed_context_ != nullptr,
+              "no memory for a graph's description");
+  Builder builder(*graph, hparams, weights);
+  builder.fix();
+  const auto out_of_memory = [&] {
+    return error(
+        "out of memory on the device: no room for the activations of {} tokens; process fewer in one step",
+        n_rows);
+  };
+  graph->fixed_ = ggml_backend_alloc_ctx_tensors(graph->fixed_context_, backend);
+  if (graph->fixed_ == nullptr) return out_of_memory();
+  builder.run();
+  for (ggml_cgraph* segment : graph->segments_) {
+    for (int i = 0; i < ggml_graph_n_nodes(segment); ++i) {
+      const ggml_tensor* node = ggml_graph_node(segment, i);
+      if (ggml_backend_supports_op(backend, node)) continue;
+      return error("{} can't compute {} of weights of type {}: use --device cpu", ggml_backend_name(backend),
+                   ggml_op_desc(node), node->src[0] == nullptr ? "-" : ggml_type_name(node->src[0]->type));
+    }
+  }
+  if (!graph->allocate().ok()) return out_of_memory();
+  return graph;
+}
+
+// Segments use the same memory one after another: first it grows to what the largest needs, then each gets
+// its places.
+Status DeviceGraph::allocate() {
+  allocator_ = ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_));
+  for (ggml_cgraph* segment : segments_) {
+    if (!ggml_gallocr_reserve(allocator_, segment)) return error("out of memory");
+  }
+  for (ggml_cgraph* segment : segments_) {
+    if (!ggml_gallocr_alloc_graph(allocator_, segment)) return error("out of memory");
+  }
+  return {};
+}
+
+std::int64_t DeviceGraph::bytes() const {
+  return static_cast<std::int64_t>(ggml_gallocr_get_buffer_size(allocator_, 0) +
+                                   ggml_backend_buffer_get_size(fixed_));
+}
+
+void DeviceGraph::set_rows(const ForwardRows& rows, const float* embedded) {
+  const Tensors& t = tensors_;
+  ggml_backend_tensor_set_async(backend_, t.x, embedded, 0, ggml_nbytes(t.x));
+  ggml_backend_tensor_set_async(backend_, t.positions, rows.positions.data(), 0, ggml_nbytes(t.positions));
+  if (n_logit_rows_ > 0)
+    ggml_backend_tensor_set_async(backend_, t.logit_rows, rows.logit_rows.data(), 0,
+                                  ggml_nbytes(t.logit_rows));
+}
+
+Status DeviceGraph::start(int segment) {
+  if (ggml_backend_graph_compute_async(backend_, segments_[segment]) == GGML_STATUS_SUCCESS) return {};
+  return error("out of memory while computing a step");
+}
+
+void DeviceGraph::read_logits(MatrixView<float> logits) {
+  const std::size_t row_bytes = logits.cols * sizeof(float);
+  const int together = logits.stride == logits.cols ? logits.rows : 1;  // rows of a copy
+  for (int r = 0; r < logits.rows; r += together)
+    ggml_backend_tensor_get_async(backend_, tensors_.logits, logits.row(r), r * row_bytes,
+                                  together * row_bytes);
+  ggml_backend_synchronize(backend_);
+}
+
+void* DeviceGraph::q() const {
+  return tensors_.q->data;
+}
+void* DeviceGraph::k() const {
+  return tensors_.k->data;
+}
+void* DeviceGraph::v() const {
+  return tensors_.v->data;
+}
+float* DeviceGraph::attended() const {
+  return static_cast<float*>(tensors_.attended->data);
+}
+
+}  // namespace kvant

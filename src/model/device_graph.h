@@ -1,0 +1,77 @@
+// DeviceGraph: the compute graph of a decoder-only transformer for one batch shape on a device, cut at its
+// attention sites: segment i < n_layers ends with the queries, keys and values of layer i, the last one with
+// the logits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/matrix_view.h"
+#include "base/result.h"
+#include "model/executor.h"
+#include "model/hparams.h"
+#include "model/plan_transforms.h"
+#include "model/weights.h"
+
+struct ggml_backend;
+struct ggml_backend_buffer;
+struct ggml_cgraph;
+struct ggml_context;
+struct ggml_gallocr;
+struct ggml_tensor;
+
+namespace kvant {
+
+class DeviceGraph {
+ public:
+  // An error: memory is short, or the backend can't compute something. All outlive the graph.
+  static Result<std::unique_ptr<DeviceGraph>> build(const Hparams& hparams, const Weights& weights,
+                                                    const PlanTransforms& transforms, ggml_backend* backend,
+                                                    int n_rows, int n_logit_rows);
+  ~DeviceGraph();
+  DeviceGraph(const DeviceGraph&) = delete;
+  DeviceGraph& operator=(const DeviceGraph&) = delete;
+
+  int n_rows() const { return n_rows_; }
+  int n_logit_rows() const { return n_logit_rows_; }
+  const Plan* plan() const { return transforms_.plan().get(); }
+  std::int64_t bytes() const;
+
+  // Sends the rows; embedded: their embeddings, [n_rows, n_embd].
+  void set_rows(const ForwardRows& rows, const float* embedded);
+  // Starts segment i of 0 .. n_layers; the last one only if logits are wanted.
+  Status start(int segment);
+  // Waits, and copies the logits.
+  void read_logits(MatrixView<float> logits);
+
+  // What a layer's attention reads and writes: addresses on the device, the same for all layers.
+  void* q() const;
+  void* k() const;
+  void* v() const;
+  float* attended() const;
+
+ private:
+  class Builder;
+  struct Tensors {
+    ggml_tensor *x, *positions, *logit_rows;  // inputs; x [n_embd, n_rows] is also what layers hand on
+    ggml_tensor *q, *k, *v;                   // BF16 [head_dim, heads, n_rows]
+    ggml_tensor* attended;                    // [n_heads * head_dim, n_rows]
+    ggml_tensor* logits;                      // [n_vocab, n_logit_rows]
+  };
+
+  DeviceGraph(const PlanTransforms& transforms, ggml_backend* backend, int n_rows, int n_logit_rows);
+  Status allocate();
+
+  const PlanTransforms& transforms_;
+  ggml_backend* backend_;
+  int n_rows_, n_logit_rows_;
+  ggml_context* context_ = nullptr;
+  ggml_context* fixed_context_ = nullptr;  // of tensors_
+  ggml_backend_buffer* fixed_ = nullptr;
+  ggml_gallocr* allocator_ = nullptr;  // of all that lives within a segment
+  Tensors tensors_{};
+  std::vector<ggml_cgraph*> segments_;
+};
+
+}  // namespace kvant

@@ -1,0 +1,32 @@
+// Executor: runs the rows of a step through a model's layers on one device, attention sites included.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "attention/attention.h"
+#include "base/matrix_view.h"
+#include "base/result.h"
+#include "cache/cache.h"
+
+namespace kvant {
+
+// The rows of one batch.
+struct ForwardRows {
+  std::span<const std::int32_t> tokens;      // [n_rows], in [0, n_vocab)
+  std::span<const std::int32_t> positions;   // [n_rows]: absolute index of each token in its sequence
+  std::span<const std::int32_t> logit_rows;  // rows whose logits are wanted
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  // Runs `rows`, the step's tokens in slice order, through the layers; at each attention site what the step's
+  // cache holds is attended to, and grows. logits: [logit_rows.size(), n_vocab]. An error (memory is short)
+  // leaves the step to be aborted; errors of attention sites go to step.fail().
+  virtual Status run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
+                     MatrixView<float> logits) = 0;
+};
+
+}  // namespace kvant
