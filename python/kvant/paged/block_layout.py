@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from kvant import PAGE
-from kvant.vllm.sink_layout import SinkLayout
+from kvant.paged.sink_layout import SinkLayout
 
 SIDES = 2
 BF16_BYTES = 2

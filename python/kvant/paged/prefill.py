@@ -16,9 +16,9 @@ import torch
 
 from kvant import PAGE
 from kvant.torch import Layer, Lengths, Pages
-from kvant.vllm.block_layout import SIDES, BlockLayout
-from kvant.vllm.model_cache import ModelCache
-from kvant.vllm.step_rules import PrefillPlan
+from kvant.paged.block_layout import SIDES, BlockLayout
+from kvant.paged.model_cache import ModelCache
+from kvant.paged.step_rules import PrefillPlan
 
 STRETCH = 256  # pages that are dequantized at a time
 
@@ -152,7 +152,7 @@ def attend(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, q: torch.
            values: torch.Tensor, out: torch.Tensor, attention: VarlenAttention) -> None:
     """q, out: BF16 [n_rows, n_heads, head_dim]; keys, values: BF16 [n_rows, n_kv_heads, head_dim]; blocks: the layer's."""
     q = cache.rotated(q)
-    scratch, first_tokens = _append_and_seal(cache, step, blocks, keys, values)
+    scratch, first_tokens = append_and_seal(cache, step, blocks, keys, values)
     rows = _visible_rows(cache, step, blocks, scratch, first_tokens)
     plan = step.plan
     _, lse = attention(q, *rows, out=out, cu_seqlens_q=step.first_rows, max_seqlen_q=int(plan.n_rows.max()),
@@ -162,7 +162,7 @@ def attend(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, q: torch.
     cache.rotate_back(out)
 
 
-def _append_and_seal(cache, step, blocks, keys, values) -> tuple[Pages, torch.Tensor | None]:
+def append_and_seal(cache, step, blocks, keys, values) -> tuple[Pages, torch.Tensor | None]:
     """New rows into scratch pages and on into sealed pages, sinks and tails. The scratch pages, a sequence for each piece, and
     what goes into `step.sinks`."""
     layout, recipe, library, plan = cache.layout, cache.recipe, cache.library, step.plan

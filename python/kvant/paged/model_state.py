@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from kvant.torch import TorchLibrary
-from kvant.vllm import decode, prefill, step_rules, summary
-from kvant.vllm.block_layout import BlockLayout
-from kvant.vllm.filled_pages import FilledPages
-from kvant.vllm.model_cache import ModelCache
-from kvant.vllm.recipes import Recipe
+from kvant.paged import decode, prefill, step_rules, summary
+from kvant.paged.block_layout import BlockLayout
+from kvant.paged.filled_pages import FilledPages
+from kvant.paged.model_cache import ModelCache
+from kvant.paged.recipes import Recipe
 
 
 @dataclass
@@ -94,6 +94,15 @@ class ModelState:
         if n < common.num_reqs:
             plan = step_rules.plan_prefill(seq_lens[n:] - query_lens[n:], query_lens[n:])
             step.prefill = prefill.prepare(cache, plan, table[n:], tail_table[n:])
+
+
+def append(step: Step, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+    """A layer of a step without its attention; see `attend`."""
+    n, end = step.n_decodes, step.n_rows
+    if step.prefill is not None:
+        prefill.append_and_seal(step.cache, step.prefill, blocks, keys[n:end], values[n:end])
+    if n:
+        decode.append(step.cache, step.decode(), blocks, keys[:n], values[:n])
 
 
 def attend(step: Step, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor,

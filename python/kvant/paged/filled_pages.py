@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from kvant.torch import Layer, Pages
-from kvant.vllm.block_layout import SIDES
-from kvant.vllm.model_cache import MAX_SEQS, MAX_TABLE_ENTRY, ModelCache, sink_pages
-from kvant.vllm.sink_layout import UNIT_BYTES
+from kvant.paged.block_layout import SIDES
+from kvant.paged.model_cache import MAX_SEQS, MAX_TABLE_ENTRY, ModelCache, sink_pages
+from kvant.paged.sink_layout import UNIT_BYTES
 
 
 @dataclass(frozen=True)

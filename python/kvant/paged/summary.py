@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvant import PAGE
-from kvant.vllm.model_cache import ModelCache
+from kvant.paged.model_cache import ModelCache
 
 
 def start_up_line(cache: ModelCache, n_layers: int, n_blocks: int, max_model_len: int) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from kvant.torch import Layer, Lengths, Pages, Shape, TorchLibrary
-from kvant.vllm.block_layout import SIDES, BlockLayout
-from kvant.vllm.recipes import Recipe
-from kvant.vllm.sink_layout import UNIT_BYTES
+from kvant.paged.block_layout import SIDES, BlockLayout
+from kvant.paged.recipes import Recipe
+from kvant.paged.sink_layout import UNIT_BYTES
 
 MAX_TABLE_ENTRY = 2**31 - 1
 MAX_SEQS = 32767  # of kvant_dequantize

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from kvant.torch import BF16, Layer, Lengths
-from kvant.vllm import step_rules
-from kvant.vllm.model_cache import ModelCache
+from kvant.paged import step_rules
+from kvant.paged.model_cache import ModelCache
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,23 @@ def prepare(cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor
     return DecodeStep(n_seqs, block_table, cache.tail_ids(tail_blocks), sealed, tail, tail - 1, sink_ids, lengths)
 
 
+def append(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+    """A token of each sequence into its tail. keys, values: BF16 [n_seqs, n_kv_heads, head_dim]."""
+    cache.library.append(cache.shape(step.n_seqs), Layer(tail=cache.tail_pages(step.tail_ids, blocks)),
+                         cache.numbers[:step.n_seqs], step.tail_token, keys, values, cache.recipe.key_hadamard,
+                         cache.recipe.value_hadamard)
+
+
 def attend(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,
            values: torch.Tensor, out: torch.Tensor) -> None:
     """Appends a token of each sequence to its tail, and attends to the sealed pages, the sink and the tail. blocks: the
     layer's. q, out: BF16 [n_seqs, n_heads, head_dim]; keys, values: BF16 [n_seqs, n_kv_heads, head_dim]."""
-    shape, recipe = cache.shape(step.n_seqs), cache.recipe
+    append(cache, step, blocks, keys, values)
     q = cache.rotated(q)
     sink = {} if step.sink_ids is None else dict(sink=cache.layout.sink_tokens,
                                                  protected_pages=cache.sink_pages(step.sink_ids, blocks))
     layer = Layer(sealed=cache.sealed_pages(step.block_table, blocks), tail=cache.tail_pages(step.tail_ids, blocks), q=q,
                   q_seq_stride=q.stride(0), q_head_stride=q.stride(1), out=out, out_type=BF16,
                   out_seq_stride=out.stride(0), out_head_stride=out.stride(1), settled=1, **sink)
-    cache.library.append(shape, layer, cache.numbers[:step.n_seqs], step.tail_token, keys, values, recipe.key_hadamard,
-                         recipe.value_hadamard)
-    cache.library.decode_attention(shape, step.lengths, layer, cache.workspace)
+    cache.library.decode_attention(cache.shape(step.n_seqs), step.lengths, layer, cache.workspace)
     cache.rotate_back(out)
