@@ -7,19 +7,14 @@
 
 #include "base/result.h"
 #include "recipe/recipe.h"
+#include "task/session.h"
 
 namespace kvant {
 
-struct ModelOptions {
-  std::string model;
+struct ModelOptions : SessionOptions {
   std::vector<std::string> kv;  // recipes as typed; several values, or several in one
   std::string k_side, v_side;   // -ctk, -ctv
-  std::string calibration;      // file; empty: the user's cache folder
   std::string json;             // empty: none
-  std::string backend = "cpu";  // attention/attention.h
-  int n_threads = 1;
-  bool verbose = false;
-  bool strict = false;
 };
 
 // Adds --kv, -ctk, -ctv, --json, -t, -v and --strict, and ends the help with all recipes and formats.
@@ -37,11 +32,5 @@ Result<Recipe> one_recipe(const ModelOptions& options);
 bool names_recipes(const ModelOptions& options);
 // The rows of a command that compares several, unparsed: recipes and "llama.cpp:TYPE".
 std::vector<std::string> row_names(const ModelOptions& options);
-
-// The whole file at `path`. Errors: it cannot be read, or is empty.
-Result<std::string> read_text_file(const std::string& path);
-
-// Prints one line to the standard error stream.
-void warn(const std::string& message);
 
 }  // namespace kvant

@@ -13,13 +13,14 @@ namespace {
 class GgufEngine : public Engine {
  public:
   GgufEngine(std::shared_ptr<GgufFile> file, Hparams hparams, std::unique_ptr<Weights> weights,
-             std::unique_ptr<Tokenizer> tokenizer, int n_threads)
+             std::unique_ptr<Tokenizer> tokenizer, const EngineOptions& options)
       : file_(std::move(file)),
         hparams_(std::move(hparams)),
         geometry_(hparams_.geometry()),
         weights_(std::move(weights)),
         tokenizer_(std::move(tokenizer)),
-        forward_(hparams_, *weights_, n_threads) {}
+        forward_(hparams_, *weights_, options.n_threads),
+        stop_(options.stop) {}
 
   const Geometry& geometry() const override { return geometry_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
@@ -33,6 +34,7 @@ class GgufEngine : public Engine {
 
   Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
               MatrixView<float> logits) override {
+    if (stop_ != nullptr && *stop_) return error("interrupted");
     std::vector<StepSlice> slices;
     for (const EngineInput& input : inputs) {
       KVANT_RETURN_IF_ERROR(check(input));
@@ -84,6 +86,7 @@ class GgufEngine : public Engine {
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<Tokenizer> tokenizer_;
   Forward forward_;
+  const std::atomic<bool>* stop_;  // of EngineOptions
   std::vector<std::int32_t> tokens_, positions_, logit_rows_;
 };
 
@@ -100,7 +103,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::string& path, const Engi
   auto tokenizer = Tokenizer::load(path);
   if (!tokenizer.ok()) return tokenizer.error();
   return std::unique_ptr<Engine>(std::make_unique<GgufEngine>(*file, std::move(*hparams), std::move(*weights),
-                                                              std::move(*tokenizer), options.n_threads));
+                                                              std::move(*tokenizer), options));
 }
 
 }  // namespace kvant

@@ -4,12 +4,13 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "cli/session.h"
 #include "generate/generation.h"
 #include "session/session_file.h"
+#include "task/session.h"
 
 namespace kvant {
 
@@ -22,7 +23,7 @@ struct ConversationFigures {
   double decode_tps() const { return decode_seconds > 0 ? generated_tokens / decode_seconds : 0; }
 };
 
-enum class AnswerEnd { finished, length, context_full, interrupted };
+enum class AnswerEnd : std::uint8_t { finished, length, context_full, interrupted };
 
 class Conversation {
  public:
@@ -34,8 +35,18 @@ class Conversation {
   // context.
   Status read(std::span<const std::int32_t> tokens, const std::string& text,
               const std::atomic<bool>& interrupted);
-  // Generates up to n tokens (-1: no limit) after what was read and hands text to `print` as soon as it is
-  // whole UTF-8 characters. Requires that read() succeeded just before and was not interrupted.
+  // Begins an answer to what was read. Requires that read() succeeded just before and was not interrupted.
+  void begin_answer(GenerationOptions options);
+  // One more token of it: what can be shown now. Requires that it has not ended.
+  Result<GeneratedText> next();
+  // Ends it here: what was held back. Requires that it has not ended.
+  Result<GeneratedText> interrupt();
+  // How the answer has ended; nothing: it goes on.
+  std::optional<AnswerEnd> answer_end() const { return end_; }
+  const Generation& answer() const { return *answer_; }
+
+  // A whole answer of up to n tokens (-1: no limit), handed to `print` as soon as it is whole UTF-8
+  // characters.
   Result<AnswerEnd> generate(int n, const std::atomic<bool>& interrupted,
                              const std::function<void(const std::string&)>& print);
   // Forgets everything but the figures.
@@ -53,6 +64,8 @@ class Conversation {
 
  private:
   Status step(std::span<const std::int32_t> tokens, bool is_prompt, bool want_logits);
+  Status read_answered();
+  Result<GeneratedText> next_token();
 
   const Session& session_;
   AttentionBackend& backend_;
@@ -63,6 +76,9 @@ class Conversation {
   std::vector<std::int32_t> tokens_;  // that it holds
   std::string text_;                  // theirs
   std::vector<float> logits_;         // [n_vocab], of the newest token
+  std::optional<Generation> answer_;
+  std::optional<AnswerEnd> end_;
+  bool is_ahead_ = false;  // the answer's newest token is yet to be read
   ConversationFigures figures_;
 };
 

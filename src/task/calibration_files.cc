@@ -1,4 +1,4 @@
-#include "cli/calibration_files.h"
+#include "task/calibration_files.h"
 
 #include <csignal>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "cli/eval_backend.h"
+#include "task/eval_backend.h"
 
 #include <fmt/format.h>
 
@@ -43,7 +43,8 @@ Result<ComparedRow> compare(const Session& session, AttentionBackend& backend, c
 
 Result<nlohmann::ordered_json> evaluate_backend(const Session& session, const std::string& name,
                                                 const std::vector<EvalRow>& rows, const EvalText& text,
-                                                const QualityOptions& quality, const std::string& model) {
+                                                const QualityOptions& quality, const std::string& model,
+                                                const std::function<void(const std::string&)>& show) {
   const auto backend = make_backend(name);
   if (!backend.ok()) return backend.error();
   std::vector<double> output_errors;
@@ -58,11 +59,12 @@ Result<nlohmann::ordered_json> evaluate_backend(const Session& session, const st
       output_errors.push_back(compared->outputs.relative());
     }
   }
-  fmt::print("each recipe on {}, token by token, against itself on --backend\n{}", name, eval_table(all));
-  fmt::print("relative RMS error of attention outputs, on the same Q, K and V\n");
+  show(fmt::format("each recipe on {}, token by token, against itself on --backend\n{}", name,
+                   eval_table(all)));
+  show("relative RMS error of attention outputs, on the same Q, K and V\n");
   nlohmann::ordered_json document = eval_to_json(all, model);
   for (std::size_t i = 0; i < output_errors.size(); ++i) {
-    fmt::print("  {:<24} {:7.4f} %\n", all.rows[i].name, 100 * output_errors[i]);
+    show(fmt::format("  {:<24} {:7.4f} %\n", all.rows[i].name, 100 * output_errors[i]));
     document["results"][i]["output_error"] = output_errors[i];
   }
   return document;

@@ -1,14 +1,24 @@
 // Session: a loaded model with the attention backend that serves it.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
 #include "attention/plan_report.h"
-#include "cli/model_options.h"
 #include "model/engine.h"
 
 namespace kvant {
+
+struct SessionOptions {
+  std::string model;            // a GGUF file
+  std::string calibration;      // file; empty: the user's cache folder
+  std::string backend = "cpu";  // attention/attention.h
+  int n_threads = 1;
+  bool verbose = false;                     // prints plans to stderr
+  bool strict = false;                      // a fall-back to something slower is an error
+  const std::atomic<bool>* stop = nullptr;  // of EngineOptions; null: Ctrl-C ends calibrations
+};
 
 // A plan before anything of the model is known.
 struct PreviewPlan {
@@ -19,7 +29,7 @@ struct PreviewPlan {
 class Session {
  public:
   // Loads the model. context: tokens that a sequence may reach, 0: the trained context.
-  static Result<Session> open(const ModelOptions& options, WeightMode weights, int context);
+  static Result<Session> open(const SessionOptions& options, WeightMode weights, int context);
 
   Engine& engine() const { return *engine_; }
   AttentionBackend& backend() const { return *backend_; }
@@ -46,13 +56,10 @@ class Session {
   Result<std::shared_ptr<const Plan>> resolve_for(const AttentionBackend& backend, const Recipe& recipe,
                                                   std::shared_ptr<const Constants> constants) const;
 
-  Session(const ModelOptions& options, WeightMode weights, int context, std::unique_ptr<Engine> engine,
+  Session(const SessionOptions& options, WeightMode weights, int context, std::unique_ptr<Engine> engine,
           std::unique_ptr<AttentionBackend> backend);
 
-  std::string model_, backend_name_;
-  bool verbose_, strict_;
-  int n_threads_;
-  std::string calibration_;  // file; empty: the user's cache folder
+  SessionOptions options_;
   WeightMode weights_;
   int context_;
   std::unique_ptr<Engine> engine_;
@@ -67,5 +74,10 @@ Status check_fallbacks(const PlanReport& report);
 Status check_memory(const std::string& what, std::int64_t bytes);
 // Warns when a sequence of `context` tokens is longer than the model was trained for.
 void warn_beyond_training(const Geometry& geometry, int context);
+
+// The tokens that a sequence may reach: `asked`, or for 0 those that the model was trained for, or `wanted`
+// if they are more. Warns of a context that is longer than the training. An error when there is no memory for
+// the cache of what was asked for, or of the wanted tokens.
+Result<int> context_for(const Session& session, const Plan& plan, int asked, std::int64_t wanted);
 
 }  // namespace kvant

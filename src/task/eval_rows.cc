@@ -1,4 +1,4 @@
-#include "cli/eval_rows.h"
+#include "task/eval_rows.h"
 
 #include <filesystem>
 

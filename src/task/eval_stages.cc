@@ -1,12 +1,13 @@
-#include "cli/eval_stages.h"
+#include "task/eval_stages.h"
 
 #include <algorithm>
 
 #include "base/progress.h"
-#include "cli/eval_sources.h"
+#include "base/warn.h"
 #include "eval/cache_size.h"
 #include "eval/llama_reference.h"
 #include "model/tokenizer.h"
+#include "task/eval_sources.h"
 
 namespace kvant {
 namespace {

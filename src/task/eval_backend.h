@@ -2,20 +2,22 @@
 // --compare-backend.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "cli/eval_rows.h"
-#include "cli/session.h"
 #include "eval/quality_eval.h"
+#include "task/eval_rows.h"
+#include "task/session.h"
 
 namespace kvant {
 
 // Every row's recipe on the backend called `name`, one token at a time, against the same recipe on the
-// session's own. Prints a table; returns its document.
+// session's own. show: gets a table.
 Result<nlohmann::ordered_json> evaluate_backend(const Session& session, const std::string& name,
                                                 const std::vector<EvalRow>& rows, const EvalText& text,
-                                                const QualityOptions& quality, const std::string& model);
+                                                const QualityOptions& quality, const std::string& model,
+                                                const std::function<void(const std::string&)>& show);
 
 }  // namespace kvant

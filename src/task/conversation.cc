@@ -1,4 +1,4 @@
-#include "cli/conversation.h"
+#include "task/conversation.h"
 
 #include <chrono>
 
@@ -62,36 +62,66 @@ Status Conversation::read(std::span<const std::int32_t> tokens, const std::strin
   return {};
 }
 
+void Conversation::begin_answer(GenerationOptions options) {
+  answer_.emplace(session_.engine().tokenizer(), *sampler_, std::move(options));
+  end_.reset();
+  if (answer_->end() == GenerationEnd::length) end_ = AnswerEnd::length;  // of no tokens
+  is_ahead_ = false;
+}
+
+Result<GeneratedText> Conversation::next() {
+  const auto start = Clock::now();
+  auto shown = next_token();
+  figures_.decode_seconds += seconds_since(start);
+  return shown;
+}
+
+// Reads the newest token only when it is needed, so that its text is shown before.
+Result<GeneratedText> Conversation::next_token() {
+  KVANT_RETURN_IF_ERROR(read_answered());
+  GeneratedText shown = answer_->next(logits_);
+  if (answer_->end() == GenerationEnd::finished) {
+    end_ = AnswerEnd::finished;
+    return shown;
+  }
+  ++figures_.generated_tokens;
+  if (length() + 1 >= context_) {
+    end_ = AnswerEnd::context_full;
+    if (answer_->end() == GenerationEnd::none) shown.append(answer_->cut_off());
+    return shown;
+  }
+  is_ahead_ = true;
+  if (answer_->end() == GenerationEnd::length) {
+    KVANT_RETURN_IF_ERROR(read_answered());
+    end_ = AnswerEnd::length;
+  }
+  return shown;
+}
+
+Result<GeneratedText> Conversation::interrupt() {
+  KVANT_RETURN_IF_ERROR(read_answered());
+  end_ = AnswerEnd::interrupted;
+  return answer_->cut_off();
+}
+
+Status Conversation::read_answered() {
+  if (!is_ahead_) return {};
+  const std::int32_t token = answer_->token();
+  KVANT_RETURN_IF_ERROR(step({&token, 1}, /*is_prompt=*/false, /*want_logits=*/true));
+  text_ += session_.engine().tokenizer().piece(token);
+  is_ahead_ = false;
+  return {};
+}
+
 Result<AnswerEnd> Conversation::generate(int n, const std::atomic<bool>& interrupted,
                                          const std::function<void(const std::string&)>& print) {
-  const auto start = Clock::now();
-  Generation generation(session_.engine().tokenizer(), *sampler_, {.max_tokens = n});
-  const auto show = [&](const GeneratedText& shown) {
-    if (!shown.text.empty()) print(shown.text);
-  };
-  AnswerEnd end = AnswerEnd::length;
-  while (generation.end() == GenerationEnd::none) {
-    if (interrupted) {
-      end = AnswerEnd::interrupted;
-      break;
-    }
-    show(generation.next(logits_));
-    if (generation.end() == GenerationEnd::finished) {
-      end = AnswerEnd::finished;
-      break;
-    }
-    ++figures_.generated_tokens;
-    if (length() + 1 >= context_) {
-      end = AnswerEnd::context_full;
-      break;
-    }
-    const std::int32_t token = generation.token();
-    KVANT_RETURN_IF_ERROR(step({&token, 1}, /*is_prompt=*/false, /*want_logits=*/true));
-    text_ += session_.engine().tokenizer().piece(token);
+  begin_answer({.max_tokens = n});
+  while (!end_) {
+    const auto shown = interrupted ? interrupt() : next();
+    if (!shown.ok()) return shown.error();
+    if (!shown->text.empty()) print(shown->text);
   }
-  if (generation.end() == GenerationEnd::none) show(generation.cut_off());
-  figures_.decode_seconds += seconds_since(start);
-  return end;
+  return *end_;
 }
 
 void Conversation::restart() {

@@ -1,4 +1,4 @@
-#include "cli/eval_sources.h"
+#include "task/eval_sources.h"
 
 #include "eval/cache_size.h"
 #include "eval/engine_source.h"

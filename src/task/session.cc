@@ -1,51 +1,49 @@
-#include "cli/session.h"
+#include "task/session.h"
 
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "base/progress.h"
+#include "base/text_file.h"
+#include "base/warn.h"
 #include "calibrate/first_use.h"
 #include "calibrate/needs.h"
-#include "cli/calibration_files.h"
 #include "eval/cache_size.h"
 #include "recipe/stand_in_constants.h"
+#include "task/calibration_files.h"
 
 namespace kvant {
 
-Session::Session(const ModelOptions& options, WeightMode weights, int context, std::unique_ptr<Engine> engine,
-                 std::unique_ptr<AttentionBackend> backend)
-    : model_(options.model),
-      backend_name_(options.backend),
-      verbose_(options.verbose),
-      strict_(options.strict),
-      n_threads_(options.n_threads),
-      calibration_(options.calibration),
+Session::Session(const SessionOptions& options, WeightMode weights, int context,
+                 std::unique_ptr<Engine> engine, std::unique_ptr<AttentionBackend> backend)
+    : options_(options),
       weights_(weights),
       context_(context),
       engine_(std::move(engine)),
       backend_(std::move(backend)) {}
 
-Result<Session> Session::open(const ModelOptions& options, WeightMode weights, int context) {
+Result<Session> Session::open(const SessionOptions& options, WeightMode weights, int context) {
   auto backend = make_backend(options.backend);
   if (!backend.ok()) return backend.error();
-  auto engine = Engine::load(options.model, {options.n_threads, weights, context});
+  auto engine = Engine::load(options.model, {options.n_threads, weights, context, options.stop});
   if (!engine.ok()) return engine.error();
   return Session(options, weights, context, std::move(engine).value(), std::move(backend).value());
 }
 
 Result<std::shared_ptr<const Constants>> Session::known_constants(const Recipe& recipe) const {
   const Geometry& geometry = engine_->geometry();
-  if (calibration_.empty())
+  if (options_.calibration.empty())
     return find_calibration(recipe, geometry, engine_->fingerprint(), calibration_folder());
-  const auto file = read_calibration(calibration_);
+  const auto file = read_calibration(options_.calibration);
   if (!file.ok()) return file.error();
-  return constants_from(*file, recipe, geometry, engine_->fingerprint(), calibration_);
+  return constants_from(*file, recipe, geometry, engine_->fingerprint(), options_.calibration);
 }
 
 // Always by the same method, so that it does not matter which command was first.
 Result<std::shared_ptr<const Constants>> Session::learned_constants(const Recipe& recipe,
                                                                     const std::string& text_path) const {
-  if (!calibration_.empty()) return known_constants(recipe);
+  if (!options_.calibration.empty()) return known_constants(recipe);
   const Geometry& geometry = engine_->geometry();
   std::string text;
   if (!text_path.empty()) {
@@ -55,14 +53,17 @@ Result<std::shared_ptr<const Constants>> Session::learned_constants(const Recipe
   }
   auto known = find_calibration(recipe, geometry, engine_->fingerprint(), calibration_folder(), text);
   if (known != nullptr || !needs_calibration(recipe, geometry)) return known;
-  const Interruption interruption;
-  const FirstUse use{calibration_folder(), n_threads_, interruption.flag(), std::move(text)};
+  std::optional<Interruption> interruption;
+  if (options_.stop == nullptr) interruption.emplace();
+  const std::atomic<bool>* stop = interruption ? interruption->flag() : options_.stop;
+  const FirstUse use{calibration_folder(), options_.n_threads, stop, std::move(text)};
   const CalibrationMethod usual;
-  if (weights_ == WeightMode::as_stored && context_ == 0 && backend_name_ == usual.backend)
+  if (weights_ == WeightMode::as_stored && context_ == 0 && options_.backend == usual.backend)
     return load_or_calibrate(*engine_, *backend_, recipe, use);
   const auto backend = make_backend(usual.backend);
   if (!backend.ok()) return backend.error();
-  const auto engine = Engine::load(model_, {n_threads_, WeightMode::as_stored, /*context=*/0});
+  const auto engine =
+      Engine::load(options_.model, {options_.n_threads, WeightMode::as_stored, /*context=*/0, options_.stop});
   if (!engine.ok()) return engine.error();
   return load_or_calibrate(**engine, **backend, recipe, use);
 }
@@ -82,8 +83,8 @@ Result<std::shared_ptr<const Plan>> Session::resolve_for(const AttentionBackend&
   auto plan = resolve(recipe, engine_->geometry(), std::move(constants), backend.page_order());
   if (!plan.ok()) return plan.error();
   const PlanReport report = report_plan(**plan, backend);
-  if (verbose_) fmt::print(stderr, "{}", plan_table(report));
-  if (strict_) KVANT_RETURN_IF_ERROR(check_fallbacks(report));
+  if (options_.verbose) fmt::print(stderr, "{}", plan_table(report));
+  if (options_.strict) KVANT_RETURN_IF_ERROR(check_fallbacks(report));
   return plan;
 }
 
@@ -130,6 +131,17 @@ void warn_beyond_training(const Geometry& geometry, int context) {
   warn(fmt::format(
       "the context of {} tokens exceeds the {} that the model was trained for: expect worse output", context,
       geometry.trained_context));
+}
+
+Result<int> context_for(const Session& session, const Plan& plan, int asked, std::int64_t wanted) {
+  if (wanted > INT32_MAX) return error("{} tokens are more than a sequence can have", wanted);
+  const Geometry& geometry = session.engine().geometry();
+  const int context = asked > 0 ? asked : std::max(geometry.trained_context, static_cast<int>(wanted));
+  warn_beyond_training(geometry, context);
+  const int held = asked > 0 ? asked : static_cast<int>(wanted);  // for sure
+  KVANT_RETURN_IF_ERROR(
+      check_memory(fmt::format("a KV cache of {} tokens", held), largest_cache_bytes(plan, held)));
+  return context;
 }
 
 }  // namespace kvant

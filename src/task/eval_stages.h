@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "cli/eval_rows.h"
-#include "cli/session.h"
 #include "eval/greedy/greedy_eval.h"
 #include "eval/layer_eval.h"
 #include "eval/quality_eval.h"
 #include "eval/retrieval/retrieval_eval.h"
+#include "task/eval_rows.h"
+#include "task/session.h"
 
 namespace kvant {
 

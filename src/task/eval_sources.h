@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/eval_rows.h"
-#include "cli/session.h"
 #include "eval/llama_reference.h"
 #include "eval/logit_source.h"
+#include "task/eval_rows.h"
+#include "task/session.h"
 
 namespace kvant {
 
