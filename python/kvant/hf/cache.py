@@ -10,6 +10,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvant import PAGE
+from kvant.hf.decode_graphs import DecodeGraphs
 from kvant.hf.varlen_attention import PieceAttention
 from kvant.paged import model_state, step_rules
 from kvant.paged.block_layout import SIDES, BlockLayout
@@ -70,6 +71,8 @@ class KvantCache(Cache):
         self._seq_lens: torch.Tensor | None = None  # int32 [batch]: behind the step
         self._step: Step | None = None
         self._attention: PieceAttention | None = None
+        self._graphs_here: DecodeGraphs | None = None  # of the blocks as they are
+        self._graphs: DecodeGraphs | None = None  # where the step is run by them
         self._rows: torch.Tensor | None = None  # int64: of the step's [batch * new], those that are no padding; None: all
         for layer in self.layers:
             layer.kv_cache, layer.n_padded = torch.empty(0, dtype=torch.uint8), 0
@@ -100,14 +103,16 @@ class KvantCache(Cache):
 
     def attend(self, layer: KvantLayer, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
                mask: torch.Tensor | None, softmax_scale: float) -> torch.Tensor:
-        """Adds new tokens to a layer, and attends. q: BF16 [batch, n_heads, n, head_dim]; keys, values: BF16 [batch, n_kv_heads,
-        n, head_dim]; mask: [batch, all tokens so far], 0 for padding, or None: there is none. BF16 [batch, n, n_heads,
-        head_dim]."""
+        """Adds new tokens to a layer, and attends. q: [batch, n_heads, n, head_dim]; keys, values: [batch, n_kv_heads, n,
+        head_dim]; mask: [batch, all tokens so far], 0 for padding, or None: there is none. The output, [batch, n, n_heads,
+        head_dim], of q's type; attention itself is in BF16."""
         if softmax_scale != self._state.softmax_scale:
             raise NotImplementedError(f"kvant: the model scales scores by {softmax_scale}, not by {self._state.softmax_scale}")
         n_sequences, n_heads, n_new, head_dim = q.shape
         step = self._step_of(layer, n_sequences, n_new, mask, q.device)
-        rows = [x.transpose(1, 2).reshape(n_sequences * n_new, -1, head_dim) for x in (q, keys, values)]
+        rows = [x.transpose(1, 2).reshape(n_sequences * n_new, -1, head_dim).bfloat16() for x in (q, keys, values)]
+        if self._graphs is not None:
+            return self._graphs.attend(layer.kv_cache, *rows).view(n_sequences, n_new, n_heads, head_dim).to(q.dtype)
         if self._rows is not None:
             rows = [x[self._rows] for x in rows]
         out = torch.empty_like(rows[0])
@@ -116,24 +121,25 @@ class KvantCache(Cache):
             padded = out.new_zeros(n_sequences * n_new, n_heads, head_dim)
             padded[self._rows] = out
             out = padded
-        return out.view(n_sequences, n_new, n_heads, head_dim)
+        return out.view(n_sequences, n_new, n_heads, head_dim).to(q.dtype)
 
     def rows_for_other_attention(self, layer: KvantLayer, keys: torch.Tensor,
                                  values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Adds new tokens to a layer; all keys and values, BF16 [batch, n_kv_heads, tokens, head_dim]: earlier ones dequantized,
+        """Adds new tokens to a layer; all keys and values, [batch, n_kv_heads, tokens, head_dim]: earlier ones dequantized,
         the new ones as they are."""
         warnings.warn("KvantCache: the model's attention is not \"kvant\": keys and values are dequantized in every step, which "
                       "is slow and takes memory (attn_implementation=\"kvant\")", stacklevel=4)
         n_sequences, n_kv_heads, n_new, head_dim = keys.shape
         before = layer.n_padded - n_new
         step = self._step_of(layer, n_sequences, n_new, None, keys.device)
-        all_rows = keys.new_empty(SIDES, n_sequences, -(-max(before, 1) // PAGE) * PAGE + n_new, n_kv_heads, head_dim)
+        all_rows = torch.empty(SIDES, n_sequences, -(-max(before, 1) // PAGE) * PAGE + n_new, n_kv_heads, head_dim,
+                               dtype=torch.bfloat16, device=keys.device)
         if before:
             self._dequantize(layer, before, all_rows[:, :, :-n_new])
         for side, new in enumerate((keys, values)):
             all_rows[side, :, before:before + n_new] = new.transpose(1, 2)
-        model_state.append(step, layer.kv_cache, *(x.transpose(1, 2).flatten(0, 1) for x in (keys, values)))
-        return tuple(x[:, :before + n_new].transpose(1, 2) for x in all_rows)
+        model_state.append(step, layer.kv_cache, *(x.transpose(1, 2).flatten(0, 1).bfloat16() for x in (keys, values)))
+        return tuple(x[:, :before + n_new].transpose(1, 2).to(keys.dtype) for x in all_rows)
 
     def _dequantize(self, layer: KvantLayer, n_tokens: int, rows: torch.Tensor) -> None:
         """All sequences' first n_tokens, before the step. rows: BF16 [2, batch, tokens of whole pages, n_kv_heads, head_dim]."""
@@ -176,10 +182,12 @@ class KvantCache(Cache):
         self._lens = self._lens + counts
         self._n_padded += n_new
         self._make_room(int(self._lens.max()), device)
-        if n_new > 1 or self._seq_lens is None:
+        if n_new == 1 and self._seq_lens is not None:
+            self._seq_lens += 1
+        elif self._seq_lens is None:
             self._seq_lens = torch.tensor(self._lens, dtype=torch.int32, device=device)
         else:
-            self._seq_lens = self._seq_lens + 1
+            self._seq_lens.copy_(torch.from_numpy(self._lens))
         common = dict(num_reqs=n_sequences, num_actual_tokens=int(counts.sum()),
                       query_start_loc_cpu=torch.from_numpy(np.concatenate(([0], np.cumsum(counts)))), seq_lens=self._seq_lens,
                       seq_lens_cpu_upper_bound=torch.from_numpy(self._lens))
@@ -187,6 +195,12 @@ class KvantCache(Cache):
             self._step = self._state.add(kind, types.SimpleNamespace(block_table_tensor=table, **common))
         if self._step.prefill is not None:
             self._attention = PieceAttention(self._step.prefill.plan, device)
+        self._graphs = None
+        if n_new == 1 and device.type == "cuda" and self.uses_kvant_attention:
+            if self._graphs_here is None:
+                self._graphs_here = DecodeGraphs(self._state.cache, self._seq_lens, self._block_table, self._tail_table)
+            self._graphs = self._graphs_here
+            self._graphs.begin()
 
     def _make_room(self, n_tokens: int, device: torch.device) -> None:
         """Page p of sequence s lies in block (tail_blocks + p) * n_sequences + s: blocks stay where they are as a cache grows."""
@@ -203,7 +217,7 @@ class KvantCache(Cache):
             layer.kv_cache = grown
         table = torch.arange((tail_blocks + wanted) * n, dtype=torch.int32, device=device).view(-1, n).t().contiguous()
         self._tail_table, self._block_table = table[:, :tail_blocks].contiguous(), table[:, tail_blocks:].contiguous()
-        self._n_pages = wanted
+        self._n_pages, self._graphs_here = wanted, None
 
     def reset(self) -> None:
         self._state = ModelState(self.recipe, self.layout, self._state.n_heads, self._state.softmax_scale)
@@ -235,8 +249,6 @@ class KvantLayer(CacheLayerMixin):
         pass
 
     def update(self, key_states, value_states, *args, **kwargs):
-        if key_states.dtype != torch.bfloat16:
-            raise ValueError(f"KvantCache takes bfloat16, not {key_states.dtype}: load the model with dtype=torch.bfloat16")
         self.n_padded += key_states.shape[-2]
         if not self._cache.uses_kvant_attention:
             return self._cache.rows_for_other_attention(self, key_states, value_states)
