@@ -6,7 +6,7 @@ option(KVANT_BUNDLE "Install the libraries that the Python module needs beside i
 
 # Before the rooms, which become part of a shared library.
 macro(kvant_find_python)
-  if(KVANT_PYTHON)
+  if(KVANT_PYTHON AND NOT KVANT_SANITIZE)  # Python itself is not built with sanitizers
     if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python AND NOT SKBUILD)
       set(Python_EXECUTABLE ${CMAKE_SOURCE_DIR}/.venv/bin/python CACHE FILEPATH "The Python that the module is for")
     endif()

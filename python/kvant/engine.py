@@ -92,7 +92,7 @@ class Answer(Iterator[str]):
     def end(self) -> str:
         """"finished" (the model has ended it, or a stop text), "length" (max_tokens) or "context_full"."""
         self._finish()
-        return self._answer.end
+        return self._answer.end or ""
 
     @property
     def stop(self) -> str:
