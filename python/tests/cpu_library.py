@@ -92,6 +92,9 @@ class CpuLibrary(TorchLibrary):
     def page_bytes(self, format, head_dim):
         return page_bytes(head_dim)
 
+    def can_seal(self, format):
+        return True
+
     def decode_kernel(self, shape):
         return "cpu"
 

@@ -3,9 +3,10 @@
 import unittest
 
 from kvant import PAGE
-from kvant.vllm.block_layout import BlockLayout
-from kvant.vllm.recipes import RECIPES, Recipe, find_recipe, parse_recipe
-from kvant.vllm.sink_layout import SinkLayout
+from kvant.paged.block_layout import BlockLayout
+from kvant.paged.recipes import RECIPES, Recipe, parse_recipe
+from kvant.paged.sink_layout import SinkLayout
+from kvant.vllm.recipes import find_recipe
 
 try:
     from cpu_library import plain_order

@@ -14,9 +14,9 @@ except ImportError:
 import cpu_library
 
 from kvant import PAGE
-from kvant.vllm import filled_pages, model_state, prefill
-from kvant.vllm.block_layout import BlockLayout
-from kvant.vllm.recipes import Recipe
+from kvant.paged import filled_pages, model_state, prefill
+from kvant.paged.block_layout import BlockLayout
+from kvant.paged.recipes import Recipe
 
 N_KV_HEADS, N_HEADS, D, N_LAYERS = 2, 4, 64, 2
 SCALE = D ** -0.5

@@ -8,7 +8,7 @@ except ImportError:
     raise unittest.SkipTest("no NumPy") from None
 
 from kvant import PAGE
-from kvant.vllm import step_rules
+from kvant.paged import step_rules
 
 
 class Simulation:

@@ -34,7 +34,7 @@ else:
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
     from kvant.vllm import v026
-    from kvant.vllm.block_layout import BlockLayout
+    from kvant.paged.block_layout import BlockLayout
 
     v026._add_specs()
     kv_cache_utils.NONE_HASH = b"0"

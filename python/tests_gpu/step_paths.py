@@ -14,7 +14,7 @@ import test_model_state as harness
 import torch
 
 from kvant.torch import TorchLibrary
-from kvant.vllm.recipes import RECIPES, Recipe
+from kvant.paged.recipes import RECIPES, Recipe
 
 N_TOKENS = (300, 270)
 TOLERANCE = 0.01  # of the outputs' root mean square

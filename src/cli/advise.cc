@@ -5,16 +5,18 @@
 
 #include "base/json_file.h"
 #include "base/progress.h"
+#include "base/text_file.h"
 #include "bench/advice.h"
 #include "bench/engine_bench.h"
 #include "calibrate/default_text.h"
 #include "calibrate/needs.h"
 #include "calibrate/size_budget.h"
 #include "cli/command.h"
-#include "cli/session.h"
+#include "cli/model_options.h"
 #include "eval/cache_size.h"
 #include "eval/engine_source.h"
 #include "eval/quality_eval.h"
+#include "task/session.h"
 
 namespace kvant {
 namespace {

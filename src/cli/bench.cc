@@ -4,13 +4,15 @@
 
 #include "base/json_file.h"
 #include "base/progress.h"
+#include "base/text_file.h"
 #include "bench/engine_bench.h"
 #include "cli/command.h"
 #include "cli/guard_option.h"
-#include "cli/session.h"
+#include "cli/model_options.h"
 #include "eval/cache_size.h"
 #include "eval/llama_reference.h"
 #include "eval/quality_eval.h"
+#include "task/session.h"
 
 namespace kvant {
 namespace {

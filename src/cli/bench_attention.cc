@@ -7,6 +7,7 @@
 #include "attention/plan_report.h"
 #include "base/json_file.h"
 #include "base/progress.h"
+#include "base/warn.h"
 #include "bench/attention_bench.h"
 #include "bench/attention_report.h"
 #include "bench/cache_attention.h"
@@ -14,9 +15,10 @@
 #include "bench/last_level_cache.h"
 #include "bench/read_bandwidth.h"
 #include "cli/command.h"
-#include "cli/session.h"
+#include "cli/model_options.h"
 #include "eval/cache_size.h"
 #include "eval/llama_reference.h"
+#include "task/session.h"
 
 namespace kvant {
 namespace {

@@ -8,13 +8,16 @@
 
 #include "base/json_file.h"
 #include "base/progress.h"
+#include "base/text_file.h"
+#include "base/warn.h"
 #include "calibrate/default_text.h"
 #include "calibrate/first_use.h"
 #include "calibrate/needs.h"
 #include "calibrate/training_summary.h"
-#include "cli/calibration_files.h"
 #include "cli/command.h"
-#include "cli/session.h"
+#include "cli/model_options.h"
+#include "task/calibration_files.h"
+#include "task/session.h"
 
 namespace kvant {
 namespace {

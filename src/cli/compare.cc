@@ -1,6 +1,7 @@
 // kvant compare: what changed between two results, beyond noise.
 #include "base/json_file.h"
 #include "base/json_reader.h"
+#include "base/text_file.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "eval/comparison.h"

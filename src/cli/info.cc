@@ -1,15 +1,13 @@
 // kvant info: what a model's KV cache takes, and what fits.
 #include <cmath>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "base/json_file.h"
 #include "base/progress.h"
-#include "calibrate/needs.h"
 #include "cli/command.h"
-#include "cli/session.h"
-#include "eval/cache_size.h"
+#include "cli/model_options.h"
 #include "eval/report_json.h"
+#include "task/cache_info.h"
 
 namespace kvant {
 namespace {
@@ -19,53 +17,6 @@ struct InfoOptions {
   int context = 0;
   int batch = 1;
 };
-
-struct Info {
-  int context = 0;
-  int batch = 1;
-  std::int64_t available = 0;  // bytes beyond the weights
-  PlanReport report;
-  std::vector<std::int64_t> layers;
-  std::int64_t cache = 0;  // bytes of one sequence at `context`
-  CacheBits bits;
-  ConstantSize constants;
-  std::int64_t bf16 = 0;
-  double token = 0;    // bytes of one more token, once sealed
-  int max_tokens = 0;  // of each of `batch` sequences
-};
-
-// The longest sequences of which `batch` fit into `bytes`.
-int max_tokens(const Plan& plan, int batch, std::int64_t bytes) {
-  int fits = 0;
-  for (int step = 1 << 30; step > 0; step /= 2) {
-    const std::int64_t tokens = std::int64_t{fits} + step;
-    if (tokens > INT32_MAX - kPageTokens) continue;
-    if (largest_cache_bytes(plan, static_cast<int>(tokens)) <= bytes / batch) fits = static_cast<int>(tokens);
-  }
-  return fits;
-}
-
-Info collect(const Session& session, const PreviewPlan& preview, const InfoOptions& options) {
-  const Geometry& g = session.engine().geometry();
-  const Plan& plan = *preview.plan;
-  Info info;
-  info.report = session.report(preview);
-  info.context = options.context > 0 ? options.context : std::max(g.trained_context, kPageTokens);
-  info.batch = options.batch;
-  info.available = std::max<std::int64_t>(available_memory_bytes(), 0);
-  info.layers = cache_bytes_by_layer(plan, info.context);
-  info.cache = predicted_cache_bytes(plan, info.context);
-  info.bits = mean_bits(plan, info.context);
-  info.constants = constant_size(plan, info.context);
-  info.bf16 = bf16_bytes(g, info.context);
-  for (const HeadPlan& head : plan.heads) {
-    for (const Side side : kSides) {
-      info.token += static_cast<double>(head.side(side).sealed->page_bytes(g.head_dim)) / kPageTokens;
-    }
-  }
-  info.max_tokens = max_tokens(plan, options.batch, info.available);
-  return info;
-}
 
 // "layers 0-29: 1.2 MiB each", for runs of equal layers.
 void print_layers(const std::vector<std::int64_t>& layers) {
@@ -79,13 +30,13 @@ void print_layers(const std::vector<std::int64_t>& layers) {
   }
 }
 
-void print(const Session& session, const Plan& plan, const Info& info) {
+void print(const Session& session, const CacheInfo& info) {
   const Geometry& g = session.engine().geometry();
   fmt::print("model: {}, {} of weights\n", session.engine().description(),
              readable_bytes(static_cast<double>(session.engine().weight_bytes())));
   fmt::print("  {} layers, {} query heads, {} KV heads of {} channels, trained context {} tokens\n",
              g.n_layers, g.n_heads, g.n_kv_heads, g.head_dim, g.trained_context);
-  fmt::print("recipe: {}\n{}", label(plan.recipe), plan_table(info.report));
+  fmt::print("recipe: {}\n{}", label(info.preview.plan->recipe), plan_table(info.report));
   fmt::print("KV cache at {} tokens: {} for a sequence (bf16: {})\n", info.context,
              readable_bytes(static_cast<double>(info.cache)), readable_bytes(static_cast<double>(info.bf16)));
   fmt::print("  bits per element, on average over the positions of a page: {:.2f}; of sealed pages: {}\n",
@@ -105,37 +56,6 @@ void print(const Session& session, const Plan& plan, const Info& info) {
              info.batch == 1 ? "a sequence" : fmt::format("{} sequences", info.batch), info.max_tokens);
 }
 
-std::string to_json_text(const Session& session, const Plan& plan, const Info& info,
-                         const std::string& model) {
-  const Geometry& g = session.engine().geometry();
-  const nlohmann::ordered_json json = {
-      {"schema", "kvant.info/2"},
-      {"model", model},
-      {"description", session.engine().description()},
-      {"layers", g.n_layers},
-      {"heads", g.n_heads},
-      {"kv_heads", g.n_kv_heads},
-      {"head_dim", g.head_dim},
-      {"trained_context", g.trained_context},
-      {"weight_bytes", session.engine().weight_bytes()},
-      {"recipe", label(plan.recipe)},
-      {"context", info.context},
-      {"batch", info.batch},
-      {"bytes_per_token", info.token},
-      {"cache_bytes", info.cache},
-      {"cache_bytes_bf16", info.bf16},
-      {"cache_bytes_by_layer", info.layers},
-      {"bits_sealed", std::isfinite(info.bits.sealed) ? nlohmann::ordered_json(info.bits.sealed)
-                                                      : nlohmann::ordered_json(nullptr)},
-      {"bits_all", info.bits.all},
-      {"constant_bytes", info.constants.bytes},
-      {"constant_bits", info.constants.bits},
-      {"available_bytes", info.available},
-      {"max_tokens", info.max_tokens},
-      {"plan", plan_to_json(info.report)}};
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
 Status info(const InfoOptions& options) {
   const auto recipe = one_recipe(options.common);
   if (!recipe.ok()) return recipe.error();
@@ -144,17 +64,13 @@ Status info(const InfoOptions& options) {
   quiet.verbose = false;  // the plan is printed anyway
   const auto session = Session::open(quiet, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
-  const Geometry& geometry = session->engine().geometry();
-  const auto known = session->known_constants(*recipe);
-  if (!known.ok()) return known.error();
-  const auto preview = session->preview(*recipe, *known);
-  if (!preview.ok()) return preview.error();
-  const Plan& plan = *preview->plan;
-  const Info found = collect(*session, *preview, options);
-  warn_beyond_training(geometry, found.context);
-  print(*session, plan, found);
+  const auto found = cache_info(*session, *recipe, options.context, options.batch);
+  if (!found.ok()) return found.error();
+  warn_beyond_training(session->engine().geometry(), found->context);
+  print(*session, *found);
   if (options.common.json.empty()) return {};
-  return write_whole_file(options.common.json, to_json_text(*session, plan, found, options.common.model));
+  return write_whole_file(options.common.json,
+                          json_text(info_to_json(*session, *found, options.common.model)));
 }
 
 }  // namespace

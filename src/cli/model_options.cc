@@ -1,11 +1,6 @@
 #include "cli/model_options.h"
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "cli/default_model.h"
@@ -69,11 +64,6 @@ void add_device_option(CLI::App& command, ModelOptions& options) {
       ->capture_default_str();
 }
 
-Status check_on_cpu(const ModelOptions& options, const std::string& what) {
-  if (options.device == "cpu") return {};
-  return error("{} runs on the CPU only, not with --device {}: leave one of them out", what, options.device);
-}
-
 Status choose_model(ModelOptions& options) {
   if (!options.model.empty()) return {};
   auto model = default_model();
@@ -106,23 +96,6 @@ std::vector<std::string> row_names(const ModelOptions& options) {
   }
   if (names.empty()) names.emplace_back("bf16");
   return names;
-}
-
-Result<std::string> read_text_file(const std::string& path) {
-  std::error_code failure;
-  if (std::filesystem::is_directory(path, failure)) return error("cannot read '{}': it is a directory", path);
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  if (!file || file.bad())
-    return error("cannot read '{}': {}", path, errno != 0 ? std::strerror(errno) : "not a file");
-  if (text.str().empty()) return error("the file '{}' is empty", path);
-  return text.str();
-}
-
-void warn(const std::string& message) {
-  fmt::print(stderr, "kvant: warning: {}\n", message);
 }
 
 }  // namespace kvant

@@ -4,8 +4,9 @@
 
 #include "base/json_file.h"
 #include "base/progress.h"
+#include "base/text_file.h"
 #include "cli/command.h"
-#include "cli/eval_stages.h"
+#include "cli/model_options.h"
 #include "eval/cache_size.h"
 #include "eval/greedy/prompts.h"
 #include "eval/llama_reference.h"
@@ -13,6 +14,7 @@
 #include "model/tokenizer.h"
 #include "report/report_document.h"
 #include "report/report_page.h"
+#include "task/eval_stages.h"
 
 namespace kvant {
 namespace {

@@ -13,15 +13,18 @@
 
 #include "base/json_file.h"
 #include "base/progress.h"
+#include "base/text_file.h"
+#include "base/warn.h"
 #include "cli/command.h"
-#include "cli/conversation.h"
 #include "cli/guard_option.h"
+#include "cli/model_options.h"
 #include "eval/cache_size.h"
 #include "eval/guard_report.h"
 #include "eval/report_json.h"
 #include "generate/chat_turn.h"
 #include "model/tokenizer.h"
-#include "model/utf8.h"
+#include "task/conversation.h"
+#include "task/prompt.h"
 
 namespace kvant {
 namespace {
@@ -59,18 +62,6 @@ double nominal_bits(const Plan& plan) {
     for (const Side side : kSides) sum += head.side(side).sealed->bits(plan.geometry.head_dim);
   }
   return sum / (2.0 * static_cast<double>(plan.heads.size()));
-}
-
-// A text as the model reads it.
-struct Prompt {
-  std::string text;
-  std::vector<std::int32_t> tokens;
-};
-
-Result<Prompt> encoded(const Tokenizer& tokenizer, std::string text, bool add_special, bool parse_special) {
-  auto tokens = tokenizer.encode(text, add_special, parse_special);
-  if (!tokens.ok()) return tokens.error();
-  return Prompt{std::move(text), std::move(*tokens)};
 }
 
 class Run {
@@ -123,19 +114,13 @@ Result<Prompt> Run::prompt() const {
   auto text = prompt_text();
   if (!text.ok()) return text.error();
   const Tokenizer& tokenizer = session_.engine().tokenizer();
-  if (options_.raw) return encoded(tokenizer, *text, /*add_special=*/!goes_on(), /*parse_special=*/false);
+  if (options_.raw) return encode_text(tokenizer, *text, /*add_special=*/!goes_on(), /*parse_special=*/false);
   if (goes_on()) {
     auto turn = next_turn(tokenizer, *text);
     if (!turn.ok()) return turn.error();
-    return encoded(tokenizer, *turn, /*add_special=*/false, /*parse_special=*/true);
+    return encode_text(tokenizer, *turn, /*add_special=*/false, /*parse_special=*/true);
   }
-  KVANT_RETURN_IF_ERROR(check_utf8("the system message", options_.system));
-  std::vector<ChatMessage> messages;
-  if (!options_.system.empty()) messages.push_back({"system", options_.system});
-  messages.push_back({"user", *text});
-  const auto templated = tokenizer.chat_prompt(messages);
-  if (!templated.ok()) return encoded(tokenizer, *text, /*add_special=*/true, /*parse_special=*/false);
-  return encoded(tokenizer, *templated, /*add_special=*/true, /*parse_special=*/true);
+  return message_prompt(tokenizer, options_.system, *text);
 }
 
 // --- the session's file ---
@@ -172,15 +157,10 @@ Status Run::save_session() const {
 
 // Settles the context, checks the memory for it, and makes the conversation or restores it.
 Status Run::check_context(int prompt_tokens) {
-  const Geometry& geometry = session_.engine().geometry();
   const std::int64_t wanted = std::int64_t{restored_tokens_} + prompt_tokens + std::max(options_.n, 1) + 1;
-  if (wanted > INT32_MAX) return error("{} tokens are more than a sequence can have", wanted);
-  context_ =
-      options_.context > 0 ? options_.context : std::max(geometry.trained_context, static_cast<int>(wanted));
-  warn_beyond_training(geometry, context_);
-  // What will be held for sure, or what -c asks for.
-  const int held = options_.context > 0 ? context_ : static_cast<int>(wanted);
-  KVANT_RETURN_IF_ERROR(session_.check_cache_memory(held, *plan_, largest_cache_bytes(*plan_, held)));
+  const auto context = context_for(session_, *plan_, options_.context, wanted);
+  if (!context.ok()) return context.error();
+  context_ = *context;
   auto sampler = Sampler::make(options_.sampling);
   if (!sampler.ok()) return sampler.error();
   if (guard_every_ > 0) guard_.emplace(session_.backend(), *plan_, GuardSettings{.every = guard_every_});
@@ -231,13 +211,13 @@ Result<Prompt> Run::turn(bool& restart) {
   if (goes_on()) {
     const auto text = next_turn(tokenizer, messages_.back().text);
     if (!text.ok()) return text.error();
-    return encoded(tokenizer, *text, /*add_special=*/false, /*parse_special=*/true);
+    return encode_text(tokenizer, *text, /*add_special=*/false, /*parse_special=*/true);
   }
   auto text = tokenizer.chat_prompt(messages_);
   if (!text.ok()) return text.error();
   restart = seen_.empty() || !text->starts_with(seen_);
-  auto turn = encoded(tokenizer, restart ? *text : text->substr(seen_.size()), /*add_special=*/restart,
-                      /*parse_special=*/true);
+  auto turn = encode_text(tokenizer, restart ? *text : text->substr(seen_.size()), /*add_special=*/restart,
+                          /*parse_special=*/true);
   seen_ = std::move(text).value();
   return turn;
 }

@@ -11,12 +11,13 @@
 #include "base/progress.h"
 #include "calibrate/size_budget.h"
 #include "cli/command.h"
-#include "cli/session.h"
+#include "cli/model_options.h"
 #include "eval/cache_size.h"
 #include "generate/prompt_steps.h"
 #include "serve/http_server.h"
 #include "serve/scheduler.h"
 #include "serve/serve_loop.h"
+#include "task/session.h"
 
 namespace kvant {
 namespace {

@@ -7,12 +7,14 @@
 
 #include "base/json_file.h"
 #include "base/progress.h"
+#include "base/text_file.h"
 #include "calibrate/default_text.h"
 #include "calibrate/size_budget.h"
 #include "calibrate/tune.h"
-#include "cli/calibration_files.h"
 #include "cli/command.h"
-#include "cli/session.h"
+#include "cli/model_options.h"
+#include "task/calibration_files.h"
+#include "task/session.h"
 
 namespace kvant {
 namespace {

@@ -1,8 +1,15 @@
 #include "generate/generation.h"
 
+#include <iterator>
+
 #include "base/check.h"
 
 namespace kvant {
+
+void GeneratedText::append(GeneratedText more) {
+  text += more.text;
+  std::move(more.tokens.begin(), more.tokens.end(), std::back_inserter(tokens));
+}
 
 Generation::Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options)
     : tokenizer_(tokenizer), sampler_(sampler), options_(std::move(options)), text_(options_.stops) {

@@ -37,6 +37,8 @@ struct ReportedToken {
 struct GeneratedText {
   std::string text;
   std::vector<ReportedToken> tokens;  // whose text is shown by now
+
+  void append(GeneratedText more);
 };
 
 class Generation {

@@ -24,7 +24,8 @@ class GgufEngine : public Engine {
         weights_(std::move(weights)),
         tokenizer_(std::move(tokenizer)),
         executor_(make_executor(options)),
-        on_device_(options.device != nullptr) {}
+        on_device_(options.device != nullptr),
+        stop_(options.stop) {}
 
   const Geometry& geometry() const override { return geometry_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
@@ -40,6 +41,7 @@ class GgufEngine : public Engine {
 
   Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
               MatrixView<float> logits) override {
+    if (stop_ != nullptr && *stop_) return error("interrupted");
     std::vector<StepSlice> slices;
     for (const EngineInput& input : inputs) {
       KVANT_RETURN_IF_ERROR(check(input));
@@ -94,6 +96,7 @@ class GgufEngine : public Engine {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Executor> executor_;
   bool on_device_;
+  const std::atomic<bool>* stop_;  // of EngineOptions
   std::vector<std::int32_t> tokens_, positions_, logit_rows_;
 };
 

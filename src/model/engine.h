@@ -1,6 +1,7 @@
 // Engine: a GGUF model whose attention runs on a kvant cache.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -26,8 +27,9 @@ struct EngineOptions {
   int n_threads = 2;
   WeightMode weights = WeightMode::as_stored;
   int context = 0;  // tokens that a sequence may reach; 0: the trained context. Phi-3's RoPE depends on it.
-  std::shared_ptr<ComputeDevice> device =
-      nullptr;  // which runs the model and keeps its caches; null: the CPU
+  // What runs the model and keeps its caches; null: the CPU.
+  std::shared_ptr<ComputeDevice> device = nullptr;
+  const std::atomic<bool>* stop = nullptr;  // once true, steps are refused with the error "interrupted"
 };
 
 // The new tokens of one sequence in a step, and the rows whose logits are wanted.

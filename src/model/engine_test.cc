@@ -281,6 +281,23 @@ TEST(Engine, GivesTheSameBitsForChunksOfWholePages) {
   EXPECT_EQ(bench.logits(tokens, 256), at_once);
 }
 
+TEST(Engine, RefusesStepsOnceItIsToStopAndLeavesTheCacheAsItWas) {
+  const auto file = write_tiny_model({});
+  std::atomic<bool> stop{false};
+  Bench bench(file->path(), "k=f16,v=f16", {.n_threads = 1, .stop = &stop});
+  const std::vector<std::int32_t> tokens = random_tokens(5, 1);
+  const SequenceId sequence = bench.cache().add();
+  const EngineInput input{sequence, tokens, /*is_prompt=*/true, /*first_logits=*/5};
+  ASSERT_TRUE(bench.step({&input, 1}, {}).ok());
+  stop = true;
+  const Status refused = bench.step({&input, 1}, {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message, "interrupted");
+  EXPECT_EQ(bench.cache().length(sequence), 5);
+  stop = false;
+  EXPECT_TRUE(bench.step({&input, 1}, {}).ok());
+}
+
 TEST(Engine, GivesTheSameLogitsOnAnyNumberOfThreads) {
   const auto file = write_tiny_model({});
   const std::vector<std::int32_t> tokens = random_tokens(40, 5);

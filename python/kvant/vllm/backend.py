@@ -9,8 +9,8 @@ from vllm.v1.attention.backend import (AttentionBackend, AttentionCGSupport, Att
 
 from kvant import PAGE
 from kvant.torch import TorchLibrary
-from kvant.vllm import prefill
-from kvant.vllm.model_state import ModelState, Step, attend
+from kvant.paged import prefill
+from kvant.paged.model_state import ModelState, Step, attend
 from kvant.vllm.recipes import CACHE_TYPES
 
 logger = init_logger("vllm.kvant")

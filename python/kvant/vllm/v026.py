@@ -205,8 +205,8 @@ def _attach(layer, vllm_config) -> None:
 
 def _new_state(layer, additional_config):
     from kvant.torch import TorchLibrary
-    from kvant.vllm.block_layout import BlockLayout
-    from kvant.vllm.model_state import ModelState
+    from kvant.paged.block_layout import BlockLayout
+    from kvant.paged.model_state import ModelState
 
     recipe, library = find_recipe(layer.kv_cache_dtype, additional_config), TorchLibrary()
     sizes = []

@@ -1,0 +1,269 @@
+"""GGUF models on low-bit KV caches, on the CPU: the engine of the program `kvant`, as Python objects.
+
+Arrays are NumPy's. What a user can get wrong raises `Error`, with the program's sentence, or ValueError. Ctrl-C ends
+what runs. Several threads may share a model: they take turns."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+try:
+    from kvant import _engine
+except ImportError as missing:
+    raise ImportError("kvant's engine is not in this installation: `pip install .` in kvant's source tree builds it "
+                      "(docs/guide/python.md)") from missing
+
+Error = _engine.Error
+
+_MAX_TOKENS = 1 << 30
+_MAX_THREADS = 1024
+
+
+def _checked(name: str, value: int, least: int, most: int) -> int:
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {value}; it must be from {least} to {most}")
+    return int(value)
+
+
+def _threads(threads: int | None) -> int:
+    return min(os.cpu_count() or 1, _MAX_THREADS) if threads is None else _checked("threads", threads, 1, _MAX_THREADS)
+
+
+def _token_array(tokens: npt.ArrayLike) -> npt.NDArray[np.int32]:
+    array = np.asarray(tokens)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(f"tokens are a list of whole numbers, not {array.dtype} of shape {array.shape}")
+    if array.size and (array.min() < 0 or array.max() > np.iinfo(np.int32).max):
+        raise ValueError("a token's number is neither negative nor above 2147483647")
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+class Answer(Iterator[str]):
+    """An answer while it is made: iterate over it for its text, in pieces of whole characters, as it comes.
+
+    `text`, `tokens`, `logprobs` and `end` are those of the whole answer: asking for one of them makes the rest of it."""
+
+    def __init__(self, answer: _engine.Answer, has_logprobs: bool):
+        self._answer, self._has_logprobs = answer, has_logprobs
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._pieces: list[str] = []
+        self._logprobs: list[float] = []
+
+    def __next__(self) -> str:
+        while (shown := self._answer.next()) is not None:
+            self._logprobs += shown[1]
+            if piece := self._decoder.decode(shown[0]):
+                self._pieces.append(piece)
+                return piece
+        raise StopIteration
+
+    def _finish(self) -> None:
+        for _ in self:
+            pass
+
+    @property
+    def text(self) -> str:
+        self._finish()
+        return "".join(self._pieces)
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """[n]: of the answer, without the one by which the model ended it."""
+        self._finish()
+        return self._answer.tokens()
+
+    @property
+    def logprobs(self) -> npt.NDArray[np.float64]:
+        """[n]: natural logarithms of the tokens' probabilities, before temperature and cuts. (Those of a stop text are left
+        out.) Needs `logprobs=True`."""
+        if not self._has_logprobs:
+            raise ValueError("the answer has no log-probabilities: ask for it with logprobs=True")
+        self._finish()
+        return np.array(self._logprobs)
+
+    @property
+    def end(self) -> str:
+        """"finished" (the model has ended it, or a stop text), "length" (max_tokens) or "context_full"."""
+        self._finish()
+        return self._answer.end or ""
+
+    @property
+    def stop(self) -> str:
+        """The stop text that has ended it; empty: none has."""
+        self._finish()
+        return self._answer.stop
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self._answer.prompt_tokens
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the KV cache now."""
+        return self._answer.cache_bytes
+
+    def __repr__(self) -> str:
+        return f"<kvant.Answer of {len(self._answer.tokens())} tokens so far>"
+
+
+class Tokenizer:
+    """A model's own."""
+
+    def __init__(self, model: _engine.Model):
+        self._model = model
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> npt.NDArray[np.int32]:
+        """Tokens of a text, int32 [n]. add_special: with the token that the model's texts begin with, if they do;
+        parse_special: "<|im_start|>" in the text becomes that token."""
+        return self._model.encode(text, add_special, parse_special)
+
+    def decode(self, tokens: npt.ArrayLike) -> str:
+        """The text of tokens [n]; what is no whole character becomes U+FFFD."""
+        return self._model.decode(_token_array(tokens)).decode("utf-8", "replace")
+
+    def ends_generation(self, token: int) -> bool:
+        """Whether the model ends a text or a turn by this token."""
+        return self._model.ends_generation(token)
+
+    @property
+    def n_vocab(self) -> int:
+        return self._model.n_vocab
+
+
+class Model:
+    """A GGUF model whose attention runs on a low-bit KV cache."""
+
+    def __init__(self, path: str | os.PathLike[str], kv: str = "kvant-4bit", *, context: int = 0,
+                 calibration: str | os.PathLike[str] = "", threads: int | None = None, backend: str = "cpu",
+                 strict: bool = False):
+        """kv: a recipe, as `kvant run --kv` takes it: a name, a name with values ("kivi-2bit,window=0"), formats
+        ("k=hadamard:ch4g128,v=hadamard:tok4g128,sink=4") or a file. context: the most tokens of a text; 0: what the model was
+        trained for, or what is needed. calibration: a file of `kvant calibrate -o`; empty: what is found in the user's cache
+        folder, or made now where the recipe can't do without. strict: a fall-back to something slower is an error."""
+        self._model = _engine.Model.open(os.fspath(path), kv, _checked("context", context, 0, _MAX_TOKENS),
+                                         os.fspath(calibration), backend, _threads(threads), strict)
+        self.path = os.fspath(path)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer(self._model)
+
+    @property
+    def recipe(self) -> str:
+        """The recipe in full."""
+        return self._model.recipe
+
+    @property
+    def description(self) -> str:
+        return self._model.description
+
+    @property
+    def trained_context(self) -> int:
+        return self._model.trained_context
+
+    def generate(self, prompt: str | npt.ArrayLike, *, max_tokens: int = -1, stop: str | Sequence[str] = (),
+                 temperature: float = 0.0, top_k: int = 40, top_p: float = 0.95, min_p: float = 0.05, seed: int = 0,
+                 logprobs: bool = False) -> Answer:
+        """What follows a text, or tokens [n]. The prompt is read at once; the answer is made as it is asked for.
+
+        max_tokens: -1: until the model ends. stop: texts that end the answer and don't belong to it. temperature: 0: always the
+        likeliest token; otherwise one of the top_k likeliest (0: all), of the smallest set with the probability top_p, of
+        those at least min_p times as likely as the likeliest; the same seed draws the same."""
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _token_array(prompt)
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        if isinstance(stop, str) and not stop:
+            stops = []
+        if "" in stops:
+            raise ValueError("a stop text is empty: it would end every answer")
+        return Answer(_engine.Answer(self._model, tokens, _checked("max_tokens", max_tokens, -1, _MAX_TOKENS), stops,
+                                     logprobs, temperature, _checked("top_k", top_k, -1, _MAX_TOKENS), top_p, min_p,
+                                     _checked("seed", seed, 0, 2**32 - 1)), logprobs)
+
+    def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Any) -> Answer:
+        """The model's answer in a conversation, in its chat template. messages: the user's one, or a list of
+        {"role": "system" | "user" | "assistant", "content": TEXT}; options: those of `generate`."""
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        turns = []
+        for message in messages:
+            if not (isinstance(message, Mapping) and isinstance(message.get("role"), str)
+                    and isinstance(message.get("content"), str)):
+                raise ValueError(f'a message is {{"role": ..., "content": ...}}, both texts, not {message!r}')
+            turns.append((message["role"], message["content"]))
+        if not turns:
+            raise ValueError("the conversation is empty: give a message")
+        return self.generate(self._model.chat_prompt(turns), **options)
+
+    def score(self, text: str | npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """How likely the model finds a text, or tokens [n]: the natural logarithm of each token's probability after those
+        before it, float64 [n - 1], on the cache that decoding would have."""
+        return self._model.score(self.tokenizer.encode(text) if isinstance(text, str) else _token_array(text))
+
+    def plan(self, context: int = 0, batch: int = 1) -> dict[str, Any]:
+        """See `kvant.plan`."""
+        return json.loads(self._model.info(_checked("context", context, 0, _MAX_TOKENS),
+                                           _checked("batch", batch, 1, 1 << 20)))
+
+    def __repr__(self) -> str:
+        return f"<kvant.Model {self.description}, {self.recipe}>"
+
+
+def plan(path: str | os.PathLike[str], kv: str = "kvant-4bit", *, context: int = 0, batch: int = 1,
+         calibration: str | os.PathLike[str] = "", backend: str = "cpu") -> dict[str, Any]:
+    """What a model's cache takes, and what fits into memory, as `kvant info --json` writes it (docs/reference/json.md), for
+    `batch` sequences of `context` tokens (0: as many as the model was trained for)."""
+    return json.loads(_engine.plan(os.fspath(path), kv, _checked("context", context, 0, _MAX_TOKENS),
+                                   _checked("batch", batch, 1, 1 << 20), os.fspath(calibration), backend, _threads(None)))
+
+
+def evaluate(path: str | os.PathLike[str], text: str, kv: str | Sequence[str] | None = None, *,
+             context: int | Sequence[int] = (), chunks: int | None = None, reference: str = "", suite: str = "",
+             layers: bool = False, retrieval: bool = False, greedy: bool = False, max_tokens: int = 128, seed: int = 1,
+             all_prompt: bool = False, control: bool = False, compare_backend: str = "",
+             calibrate_on: Sequence[str | os.PathLike[str]] = (), calibration: str | os.PathLike[str] = "",
+             weights: str = "f32", threads: int | None = None, backend: str = "reference",
+             strict: bool = False) -> Any:
+    """What caches cost in quality, as `kvant eval --json` writes it (docs/reference/json.md): a dictionary, or a list of one
+    for each context where several are given. The options are the program's (docs/reference/commands.md).
+
+    text: not a file's name. kv: recipes, or "llama.cpp:TYPE"; several in a list or separated by commas; None: kvant-4bit, or
+    the suite's alone. Without `layers`,
+    `retrieval` and `greedy`, each of "results" (the reference first) has arrays of all scored positions beside its means:
+    "kld_positions", float64 [positions], in nats, "same_top", bool [positions], and "kld_blocks", float64, of the units of
+    the bootstrap."""
+    if sum((layers, retrieval, greedy)) > 1 or (compare_backend and (retrieval or greedy)):
+        raise ValueError("layers, retrieval, greedy and compare_backend exclude each other")
+    if calibrate_on and calibration:
+        raise ValueError("calibrate_on and calibration exclude each other")
+    if weights not in ("f32", "stored"):
+        raise ValueError(f'weights is {weights!r}; it must be "f32" or "stored"')
+    options = _engine.EvaluationOptions(os.fspath(path), os.fspath(calibration), backend, _threads(threads), strict)
+    if kv is None:
+        kv = [] if suite else "kvant-4bit"
+    options.recipes = [name for item in ([kv] if isinstance(kv, str) else kv) for name in _engine.split_recipes(item)]
+    contexts = [context] if isinstance(context, int) else list(context)
+    options.contexts = [_checked("context", x, 2, 1 << 24) for x in contexts]
+    options.chunks = -1 if chunks is None else _checked("chunks", chunks, 0, 1 << 24)
+    options.reference, options.suite, options.compare_backend = reference, suite, compare_backend
+    options.calibrate_on = [os.fspath(x) for x in calibrate_on]
+    options.layers, options.retrieval, options.greedy = layers, retrieval, greedy
+    options.generated_tokens = _checked("max_tokens", max_tokens, 1, 1 << 20)
+    options.seed = _checked("seed", seed, 0, 2**64 - 1)
+    options.all_prompt, options.control, options.stored_weights = all_prompt, control, weights == "stored"
+    documents = [_with_arrays(document) for document in json.loads(_engine.evaluate(options, text))]
+    return documents[0] if len(documents) == 1 else documents
+
+
+def _with_arrays(document: dict[str, Any]) -> dict[str, Any]:
+    for result in document.get("results", []):
+        for name, kind in (("kld_positions", np.float64), ("same_top", np.bool_), ("kld_blocks", np.float64)):
+            if name in result:
+                result[name] = np.array(result[name], dtype=kind)
+    return document

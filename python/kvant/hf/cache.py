@@ -1,0 +1,295 @@
+"""The pages of a batch of sequences, as a cache of transformers."""
+
+from __future__ import annotations
+
+import types
+import warnings
+
+import numpy as np
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from kvant import PAGE
+from kvant.hf.decode_graphs import DecodeGraphs
+from kvant.hf.varlen_attention import PieceAttention
+from kvant.paged import model_state, step_rules
+from kvant.paged.block_layout import SIDES, BlockLayout
+from kvant.paged.model_state import ModelState, Step
+from kvant.paged.recipes import RECIPES, Recipe, parse_recipe
+from kvant.torch import Layer, Lengths, TorchLibrary
+
+NEED_CONSTANTS = ("vq", "pq", "nvq")  # beginnings of formats with codebooks
+HEAD_SIZES = (64, 128, 256)
+MAX_GROUP, MAX_KV_HEADS = 16, 64
+SPARE_PAGES = 8  # of each sequence, at least, when a cache grows: room for 1024 tokens
+GROWTH = 8  # or one of so many
+
+
+def find_recipe(kv: str) -> Recipe:
+    """A name such as kvant-4bit, or k=FORMAT,v=FORMAT,sink=TOKENS."""
+    name = kv.replace("-", "_")
+    if name in RECIPES:
+        return RECIPES[name]
+    if "=" not in kv:
+        names = ", ".join(x.replace("_", "-") for x in RECIPES)
+        raise ValueError(f"kvant: there is no recipe {kv!r} for the GPU: it is one of {names}, or k=FORMAT,v=FORMAT,sink=TOKENS")
+    return parse_recipe(kv)
+
+
+class KvantCache(Cache):
+    """The KV cache of a batch in low-bit pages, for `generate(..., past_key_values=KvantCache(model.config))` of a model with
+    attn_implementation="kvant". With another attention, keys and values are dequantized for it in every step: slow, and a
+    warning says so.
+
+    Padding on the left takes no room. A cache serves one batch; beams and crops (assisted generation) are refused."""
+
+    def __init__(self, config, kv: str = "kvant-4bit", *, max_tokens: int = 0, library: TorchLibrary | None = None):
+        """config: the model's. kv: kvant-4bit, kvant-3bit, kvant-2bit, kvant-fast4, or k=FORMAT,v=FORMAT,sink=TOKENS as
+        docs/guide/vllm.md describes it. max_tokens: of a sequence, for which room is made at once; 0: room is made when it is
+        needed."""
+        self._config = config.get_text_config(decoder=True)
+        self.recipe = find_recipe(kv)
+        library = library or TorchLibrary()
+        heads = _heads_of(self._config)
+        sizes = []
+        for format in (self.recipe.key_format, self.recipe.value_format):
+            sizes.append(library.page_bytes(format, heads.head_dim))
+            if not sizes[-1] or not library.can_seal(format) or format.startswith(NEED_CONSTANTS):
+                raise ValueError(f"kvant has no format {format} without calibrated constants for heads of {heads.head_dim} "
+                                 f"channels (recipe {self.recipe.text})")
+        self.layout = BlockLayout(heads.n_kv_heads, heads.head_dim, *sizes, self.recipe.sink)
+        self._library, self._max_tokens = library, max_tokens
+        self._state = ModelState(self.recipe, self.layout, heads.n_heads, heads.softmax_scale)
+        super().__init__(layers=[KvantLayer(self) for _ in range(self._config.num_hidden_layers)])
+        self._state.layers = self.layers
+        self._forget()
+
+    def _forget(self) -> None:
+        self.n_sequences, self._n_pages = 0, 0
+        self._n_padded = 0  # tokens of a sequence, padding included, behind the step
+        self._lens = np.zeros(0, np.int64)
+        self._seq_lens: torch.Tensor | None = None  # int32 [batch]: behind the step
+        self._step: Step | None = None
+        self._attention: PieceAttention | None = None
+        self._graphs_here: DecodeGraphs | None = None  # of the blocks as they are
+        self._graphs: DecodeGraphs | None = None  # where the step is run by them
+        self._rows: torch.Tensor | None = None  # int64: of the step's [batch * new], those that are no padding; None: all
+        for layer in self.layers:
+            layer.kv_cache, layer.n_padded = torch.empty(0, dtype=torch.uint8), 0
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each sequence."""
+        return self._lens.tolist()
+
+    @property
+    def kernel(self) -> str | None:
+        """Of decoding, such as cuda/sm90/tcq4+tcq4; None before the first step."""
+        return self._state.cache.kernel if self._state.cache else None
+
+    @property
+    def bytes(self) -> int:
+        """That are allocated now, of all layers."""
+        return sum(layer.kv_cache.numel() for layer in self.layers)
+
+    def planned_bytes(self, n_sequences: int, n_tokens: int) -> int:
+        """That sequences of n_tokens take in all layers, their unquantized newest tokens included."""
+        of_layer = n_sequences * (self.layout.tail_blocks + -(-n_tokens // PAGE)) * self.layout.block_bytes
+        return of_layer * len(self.layers)
+
+    @property
+    def uses_kvant_attention(self) -> bool:
+        return self._config._attn_implementation == "kvant"
+
+    def attend(self, layer: KvantLayer, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
+               mask: torch.Tensor | None, softmax_scale: float) -> torch.Tensor:
+        """Adds new tokens to a layer, and attends. q: [batch, n_heads, n, head_dim]; keys, values: [batch, n_kv_heads, n,
+        head_dim]; mask: [batch, all tokens so far], 0 for padding, or None: there is none. The output, [batch, n, n_heads,
+        head_dim], of q's type; attention itself is in BF16."""
+        if softmax_scale != self._state.softmax_scale:
+            raise NotImplementedError(f"kvant: the model scales scores by {softmax_scale}, not by {self._state.softmax_scale}")
+        n_sequences, n_heads, n_new, head_dim = q.shape
+        step = self._step_of(layer, n_sequences, n_new, mask, q.device)
+        rows = [x.transpose(1, 2).reshape(n_sequences * n_new, -1, head_dim).bfloat16() for x in (q, keys, values)]
+        if self._graphs is not None:
+            return self._graphs.attend(layer.kv_cache, *rows).view(n_sequences, n_new, n_heads, head_dim).to(q.dtype)
+        if self._rows is not None:
+            rows = [x[self._rows] for x in rows]
+        out = torch.empty_like(rows[0])
+        model_state.attend(step, layer.kv_cache, *rows, out, self._attention)
+        if self._rows is not None:
+            padded = out.new_zeros(n_sequences * n_new, n_heads, head_dim)
+            padded[self._rows] = out
+            out = padded
+        return out.view(n_sequences, n_new, n_heads, head_dim).to(q.dtype)
+
+    def rows_for_other_attention(self, layer: KvantLayer, keys: torch.Tensor,
+                                 values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Adds new tokens to a layer; all keys and values, [batch, n_kv_heads, tokens, head_dim]: earlier ones dequantized,
+        the new ones as they are."""
+        warnings.warn("KvantCache: the model's attention is not \"kvant\": keys and values are dequantized in every step, which "
+                      "is slow and takes memory (attn_implementation=\"kvant\")", stacklevel=4)
+        n_sequences, n_kv_heads, n_new, head_dim = keys.shape
+        before = layer.n_padded - n_new
+        step = self._step_of(layer, n_sequences, n_new, None, keys.device)
+        all_rows = torch.empty(SIDES, n_sequences, -(-max(before, 1) // PAGE) * PAGE + n_new, n_kv_heads, head_dim,
+                               dtype=torch.bfloat16, device=keys.device)
+        if before:
+            self._dequantize(layer, before, all_rows[:, :, :-n_new])
+        for side, new in enumerate((keys, values)):
+            all_rows[side, :, before:before + n_new] = new.transpose(1, 2)
+        model_state.append(step, layer.kv_cache, *(x.transpose(1, 2).flatten(0, 1).bfloat16() for x in (keys, values)))
+        return tuple(x[:, :before + n_new].transpose(1, 2).to(keys.dtype) for x in all_rows)
+
+    def _dequantize(self, layer: KvantLayer, n_tokens: int, rows: torch.Tensor) -> None:
+        """All sequences' first n_tokens, before the step. rows: BF16 [2, batch, tokens of whole pages, n_kv_heads, head_dim]."""
+        cache, blocks, n = self._state.cache, layer.kv_cache, self.n_sequences
+        sealed = torch.full((n,), n_tokens // PAGE, dtype=torch.int32, device=rows.device)
+        tail = torch.full_like(sealed, n_tokens % PAGE)
+        lengths, sink = Lengths(sealed_pages=sealed, tail_tokens=tail), {}
+        if n_tokens >= PAGE and self.layout.sink_tokens:
+            ids = cache.sink_ids(self._block_table[:, 0])
+            sink = dict(sink=self.layout.sink_tokens, protected_pages=cache.sink_pages(ids, blocks))
+        described = Layer(sealed=cache.sealed_pages(self._block_table, blocks),
+                          tail=cache.tail_pages(cache.tail_ids(self._tail_table), blocks), **sink)
+        cache.library.dequantize(cache.shape(n), lengths, described, 0, rows.shape[2] // PAGE, *rows)
+        for side, is_rotated in zip(rows, (self.recipe.key_hadamard, self.recipe.value_hadamard)):
+            if is_rotated:
+                for sequence in side[:, :n_tokens]:
+                    cache.library.rotate(sequence)
+
+    def _step_of(self, layer: KvantLayer, n_sequences: int, n_new: int, mask: torch.Tensor | None,
+                 device: torch.device) -> Step:
+        """The step that a layer takes part in: begun by the layer that comes first."""
+        if layer.n_padded > self._n_padded:
+            self._begin(n_sequences, n_new, mask, device)
+        return self._step
+
+    def _begin(self, n_sequences: int, n_new: int, mask: torch.Tensor | None, device: torch.device) -> None:
+        if not self.n_sequences:
+            self.n_sequences, self._lens = n_sequences, np.zeros(n_sequences, np.int64)
+            self._state.start(self._library, n_sequences, self._max_tokens, device)
+        elif n_sequences != self.n_sequences:
+            raise ValueError(f"KvantCache holds a batch of {self.n_sequences} sequences, not of {n_sequences}: make a new one")
+        counts = np.full(n_sequences, n_new)
+        self._rows = None
+        if mask is not None and n_new > 1:
+            new = mask[:, -n_new:].bool()
+            counts = new.sum(1).cpu().numpy()
+            if counts.min() == 0 or not bool((new.int().diff(dim=1) >= 0).all()) or (self._n_padded and counts.min() < n_new):
+                raise NotImplementedError("KvantCache takes padding at the left of prompts alone: padding_side=\"left\"")
+            self._rows = new.flatten().nonzero()[:, 0]
+        self._lens = self._lens + counts
+        self._n_padded += n_new
+        self._make_room(int(self._lens.max()), device)
+        if n_new == 1 and self._seq_lens is not None:
+            self._seq_lens += 1
+        elif self._seq_lens is None:
+            self._seq_lens = torch.tensor(self._lens, dtype=torch.int32, device=device)
+        else:
+            self._seq_lens.copy_(torch.from_numpy(self._lens))
+        common = dict(num_reqs=n_sequences, num_actual_tokens=int(counts.sum()),
+                      query_start_loc_cpu=torch.from_numpy(np.concatenate(([0], np.cumsum(counts)))), seq_lens=self._seq_lens,
+                      seq_lens_cpu_upper_bound=torch.from_numpy(self._lens))
+        for kind, table in (("sealed", self._block_table), ("tail", self._tail_table)):
+            self._step = self._state.add(kind, types.SimpleNamespace(block_table_tensor=table, **common))
+        if self._step.prefill is not None:
+            self._attention = PieceAttention(self._step.prefill.plan, device)
+        self._graphs = None
+        if n_new == 1 and device.type == "cuda" and self.uses_kvant_attention:
+            if self._graphs_here is None:
+                self._graphs_here = DecodeGraphs(self._state.cache, self._seq_lens, self._block_table, self._tail_table)
+            self._graphs = self._graphs_here
+            self._graphs.begin()
+
+    def _make_room(self, n_tokens: int, device: torch.device) -> None:
+        """Page p of sequence s lies in block (tail_blocks + p) * n_sequences + s: blocks stay where they are as a cache grows."""
+        n_pages = -(-n_tokens // PAGE)
+        if n_pages <= self._n_pages:
+            return
+        wanted = -(-self._max_tokens // PAGE)
+        if wanted < n_pages:
+            wanted = n_pages + max(SPARE_PAGES, n_pages // GROWTH)
+        n, tail_blocks = self.n_sequences, self.layout.tail_blocks
+        for layer in self.layers:
+            grown = torch.empty(((tail_blocks + wanted) * n, self.layout.block_bytes), dtype=torch.uint8, device=device)
+            grown[:len(layer.kv_cache)] = layer.kv_cache.view(-1, self.layout.block_bytes)
+            layer.kv_cache = grown
+        table = torch.arange((tail_blocks + wanted) * n, dtype=torch.int32, device=device).view(-1, n).t().contiguous()
+        self._tail_table, self._block_table = table[:, :tail_blocks].contiguous(), table[:, tail_blocks:].contiguous()
+        self._n_pages, self._graphs_here = wanted, None
+
+    def reset(self) -> None:
+        self._state = ModelState(self.recipe, self.layout, self._state.n_heads, self._state.softmax_scale)
+        self._state.layers = self.layers
+        self._forget()
+
+    def crop(self, *args, **kwargs):
+        raise NotImplementedError("KvantCache cannot be cropped: assisted generation is not supported")
+
+    def batch_repeat_interleave(self, *args, **kwargs):
+        raise NotImplementedError("KvantCache holds one batch: give the prompt as often as you want answers")
+
+    batch_select_indices = batch_repeat_interleave
+
+
+class KvantLayer(CacheLayerMixin):
+    """One layer's blocks: uint8 [n_blocks, block_bytes]."""
+
+    is_sliding = False
+
+    def __init__(self, cache: KvantCache):
+        super().__init__()
+        self._cache = cache
+        self.kv_cache = torch.empty(0, dtype=torch.uint8)
+        self.n_padded = 0  # tokens of a sequence, padding included
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states, value_states) -> None:
+        pass
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        self.n_padded += key_states.shape[-2]
+        if not self._cache.uses_kvant_attention:
+            return self._cache.rows_for_other_attention(self, key_states, value_states)
+        key_states.kvant_layer = self  # how the attention function, which is called next, finds this
+        return key_states, value_states
+
+    def attend(self, q, keys, values, mask, softmax_scale) -> torch.Tensor:
+        """See KvantCache.attend."""
+        return self._cache.attend(self, q, keys, values, mask, softmax_scale)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.n_padded + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.n_padded
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def offload(self) -> None:
+        raise NotImplementedError("KvantCache stays on the GPU")
+
+    def reorder_cache(self, beam_idx) -> None:
+        raise NotImplementedError("KvantCache does not support beams: num_beams=1")
+
+
+def _heads_of(config) -> types.SimpleNamespace:
+    n_heads = config.num_attention_heads
+    n_kv_heads = getattr(config, "num_key_value_heads", None) or n_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // n_heads
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    refusals = {
+        f"layers of the kinds {', '.join(sorted(kinds))}": kinds != {"full_attention"},
+        "layers with a sliding window": bool(getattr(config, "sliding_window", None)) and getattr(config, "use_sliding_window", True)
+        and "full_attention" not in (getattr(config, "layer_types", None) or ()),
+        "soft-capped scores": bool(getattr(config, "attn_logit_softcapping", None)),
+        f"heads of {head_dim} channels (it has kernels for {', '.join(map(str, HEAD_SIZES))})": head_dim not in HEAD_SIZES,
+        f"more than {MAX_GROUP} query heads a KV head": n_heads > MAX_GROUP * n_kv_heads,
+        f"more than {MAX_KV_HEADS} KV heads": n_kv_heads > MAX_KV_HEADS}
+    for what, is_asked in refusals.items():
+        if is_asked:
+            raise NotImplementedError(f"KvantCache does not support {what}")
+    scale = getattr(config, "query_pre_attn_scalar", None) or head_dim
+    return types.SimpleNamespace(n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, softmax_scale=scale ** -0.5)

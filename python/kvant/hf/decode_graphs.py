@@ -1,0 +1,62 @@
+"""Steps of one new token for each sequence as CUDA graphs: one for what the layers share, and one for each layer's attention.
+A layer's few launches take the host longer to describe than the GPU to run, and transformers has the host's time already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kvant.paged import decode
+from kvant.paged.model_cache import ModelCache
+
+
+class DecodeGraphs:
+    """For a cache whose blocks and tables stay where they are. `begin` in each step; then `attend` for its layers."""
+
+    def __init__(self, cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor, tail_table: torch.Tensor):
+        """seq_lens: int32 [n_seqs], changed in place from step to step: the new token included."""
+        self._cache, layout = cache, cache.layout
+        n_seqs, device = len(seq_lens), seq_lens.device
+        self._q, self._out = torch.zeros(2, n_seqs, cache.n_heads, layout.head_dim, dtype=torch.bfloat16, device=device)
+        self._keys, self._values = torch.zeros(2, n_seqs, layout.n_kv_heads, layout.head_dim, dtype=torch.bfloat16,
+                                               device=device)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._layers: dict[int, torch.cuda.CUDAGraph] = {}
+        decode.prepare(cache, seq_lens, block_table, tail_table)  # once outside: CUDA loads kernels when they are first used
+        self._shared, self._step = self._captured(lambda: decode.prepare(cache, seq_lens, block_table, tail_table))
+
+    def begin(self) -> None:
+        self._shared.replay()
+
+    def attend(self, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """blocks: a layer's; q: BF16 [n_seqs, n_heads, head_dim]; keys, values: BF16 [n_seqs, n_kv_heads, head_dim]. The output,
+        BF16 [n_seqs, n_heads, head_dim], until the next layer's."""
+        for ours, new in ((self._q, q), (self._keys, keys), (self._values, values)):
+            ours.copy_(new)
+        graph = self._layers.get(blocks.data_ptr())
+        if graph is None:
+            # Runs it for this step, too; writing a token twice is writing it once.
+            self._attend(blocks)
+            self._layers[blocks.data_ptr()], _ = self._captured(lambda: self._attend(blocks))
+        else:
+            graph.replay()
+        return self._out
+
+    def _attend(self, blocks: torch.Tensor) -> None:
+        decode.attend(self._cache, self._step, blocks, self._q, self._keys, self._values, self._out)
+
+    def _captured(self, launches: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+        """The graph of what a function launches, and what it returns. (torch.cuda.graph would empty PyTorch's memory first, which
+        is too much for one a layer.)"""
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            graph.capture_begin(pool=self._pool)
+            try:
+                result = launches()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
+        return graph, result

@@ -1,0 +1,107 @@
+"""Attention of prompts' rows to pages, by PyTorch's own FlashAttention, which knows sequences but no page tables: what
+kvant.paged.prefill asks of an attention.
+
+A page's rows attend to their own page, causally, and to all pages of their step before it. These are taken in turns: in
+turn L, pages are grouped by 2^(L+1), and the rows of the second half of each group attend to the first half, without a mask.
+Two pages are in the halves of one group in exactly one turn, that of the highest bit in which their numbers differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kvant import PAGE
+from kvant.paged.prefill import DeviceArrays
+from kvant.paged.step_rules import PrefillPlan
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Sequences of rows, each of which attends to a sequence of tokens."""
+
+    rows: torch.Tensor | None  # int64: of the step; None: all
+    tokens: torch.Tensor  # int64: of all pages, the pages' tokens one after another
+    row_bounds: torch.Tensor  # int32 [n + 1]
+    token_bounds: torch.Tensor
+    most_rows: int
+    most_tokens: int
+
+
+def flash(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, row_bounds: torch.Tensor, token_bounds: torch.Tensor,
+          most_rows: int, most_tokens: int, scale: float, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """q: BF16 [n_rows, n_heads, head_dim]; keys, values: BF16 [n_tokens, n_kv_heads, head_dim]. A causal mask is aligned to
+    the last row and token. The output, and F32 [n_heads, n_rows], the logarithms of the sums of exponentials."""
+    out, lse, *_ = torch.ops.aten._flash_attention_forward(q, keys, values, row_bounds, token_bounds, most_rows, most_tokens,
+                                                           0.0, causal, False, scale=scale)
+    return out, lse
+
+
+class PieceAttention:
+    """Of one step's plan; called as prefill.VarlenAttention is."""
+
+    def __init__(self, plan: PrefillPlan, device: torch.device, attention: Callable = flash):
+        self._attention = attention
+        self._own = _turn(_own_pages(plan), device, has_all_rows=True)
+        self._turns = []
+        size = 1
+        while found := _earlier_pages(plan, size):
+            self._turns.append(_turn(found, device))
+            size *= 2
+
+    def __call__(self, q, keys, values, *, softmax_scale, causal, out=None, cu_seqlens_q, max_seqlen_q, max_seqlen_k,
+                 cu_seqlens_k=None, **others) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values are rows with cu_seqlens_k, or the pages of the step's plan, [pages, 128, n_kv_heads, head_dim]."""
+        if cu_seqlens_k is not None:
+            return self._attention(q, keys, values, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale,
+                                   causal)
+        keys, values = keys.flatten(0, 1), values.flatten(0, 1)
+        total, total_lse = self._take(self._own, q, keys, values, softmax_scale, causal=True)
+        if self._turns:
+            total = total.float()
+        for turn in self._turns:
+            part, lse = self._take(turn, q, keys, values, softmax_scale, causal=False)
+            before = total_lse[:, turn.rows]
+            after = torch.logaddexp(before, lse)
+            kept, added = ((x - after).exp().t()[..., None] for x in (before, lse))
+            total[turn.rows] = total[turn.rows] * kept + part * added
+            total_lse[:, turn.rows] = after
+        out.copy_(total)
+        return out, total_lse
+
+    def _take(self, turn: Turn, q, keys, values, scale: float, causal: bool):
+        return self._attention(q if turn.rows is None else q[turn.rows], keys[turn.tokens], values[turn.tokens],
+                               turn.row_bounds, turn.token_bounds, turn.most_rows, turn.most_tokens, scale, causal)
+
+
+# Pairs of (rows of the step, tokens of its pages): one for each sequence of a turn.
+_Pairs = list[tuple[np.ndarray, np.ndarray]]
+
+
+def _own_pages(plan: PrefillPlan) -> _Pairs:
+    first, n_seen = plan.first_rows, len(plan.seen)
+    return [(np.arange(first[piece], first[piece + 1]), (n_seen + piece) * PAGE + np.arange(plan.n_tokens[piece]))
+            for piece in range(plan.n_pieces)]
+
+
+def _earlier_pages(plan: PrefillPlan, size: int) -> _Pairs:
+    first, pairs = plan.first_rows, []
+    for request in np.unique(plan.request):
+        pieces = np.flatnonzero(plan.request == request)
+        for start in range(0, len(pieces) - size, 2 * size):
+            rows = pieces[start + size:start + 2 * size]
+            seen = plan.visible[pieces[-1], start:start + size]  # the last piece sees all before it, in their order
+            pairs.append((np.arange(first[rows[0]], first[rows[-1] + 1]),
+                          (seen[:, None] * PAGE + np.arange(PAGE)).reshape(-1)))
+    return pairs
+
+
+def _turn(pairs: _Pairs, device: torch.device, has_all_rows: bool = False) -> Turn:
+    rows, tokens = zip(*pairs)
+    n_rows, n_tokens = [len(x) for x in rows], [len(x) for x in tokens]
+    arrays = DeviceArrays({"rows": np.concatenate(rows), "tokens": np.concatenate(tokens),
+                           "row_bounds": np.cumsum([0, *n_rows]), "token_bounds": np.cumsum([0, *n_tokens])}, device)
+    return Turn(None if has_all_rows else arrays["rows"].long(), arrays["tokens"].long(), arrays["row_bounds"],
+                arrays["token_bounds"], max(n_rows), max(n_tokens))

@@ -1,0 +1,83 @@
+"""Where pages lie in the blocks of vLLM's pool. A block is as large as 128 tokens of a layer's sealed pages:
+
+    sealed block: the sink (SinkLayout), then K page and V page of KV head 0, of head 1, ...
+    tail block:   as many whole unquantized pages (128 tokens of one head and side, BF16) as fit
+
+A request has its sealed blocks, which it may share, and a fixed number of tail blocks for the page that is being filled,
+which are its own. Only the first of its sealed blocks has something in the sink's place: since that place belongs to the
+block, whoever shares a prefix shares its sink."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kvant import PAGE
+from kvant.paged.sink_layout import SinkLayout
+
+SIDES = 2
+BF16_BYTES = 2
+ALIGNMENT = 512  # bytes: tail pages are found and copied in units of at least this size
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    n_kv_heads: int
+    head_dim: int
+    key_page_bytes: int  # of one KV head
+    value_page_bytes: int
+    sink_tokens: int = 0
+
+    @property
+    def sink(self) -> SinkLayout:
+        return SinkLayout(self.n_kv_heads, self.head_dim, self.sink_tokens)
+
+    @property
+    def head_bytes(self) -> int:
+        """K and V page of one head."""
+        return self.key_page_bytes + self.value_page_bytes
+
+    @property
+    def tail_page_bytes(self) -> int:
+        """128 tokens of one head and side, unquantized."""
+        return PAGE * self.head_dim * BF16_BYTES
+
+    @property
+    def block_bytes(self) -> int:
+        """At least one tail page has to fit: with few heads, blocks are larger than their sealed pages."""
+        sealed = self.sink.bytes + -(-self.n_kv_heads * self.head_bytes // ALIGNMENT) * ALIGNMENT
+        return max(sealed, self.tail_page_bytes)
+
+    @property
+    def tail_pages_per_block(self) -> int:
+        return self.block_bytes // self.tail_page_bytes
+
+    @property
+    def tail_blocks(self) -> int:
+        """Of a request."""
+        return -(-SIDES * self.n_kv_heads // self.tail_pages_per_block)
+
+    @property
+    def unit_bytes(self) -> int:
+        """The largest size that divides blocks and tail pages: tables of tail pages count in it."""
+        return math.gcd(self.block_bytes, self.tail_page_bytes)
+
+    def tail_place(self, head: int, side: int) -> tuple[int, int]:
+        """Which of a request's tail blocks a page lies in, and where in it, in units."""
+        index = SIDES * head + side
+        block, within = divmod(index, self.tail_pages_per_block)
+        return block, within * (self.tail_page_bytes // self.unit_bytes)
+
+    @property
+    def bf16_block_bytes(self) -> int:
+        """128 tokens of a layer in BF16."""
+        return SIDES * self.n_kv_heads * self.tail_page_bytes
+
+    def tokens_that_fit(self, n_blocks: int, tokens_per_request: int) -> int:
+        """In requests of that length, tails counted."""
+        of_request = -(-tokens_per_request // PAGE) + self.tail_blocks
+        return n_blocks * tokens_per_request // of_request
+
+    def bf16_tokens_that_fit(self, n_blocks: int) -> int:
+        """In the same memory."""
+        return n_blocks * self.block_bytes * PAGE // self.bf16_block_bytes

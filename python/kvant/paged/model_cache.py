@@ -1,0 +1,108 @@
+"""What the layers of a model share on a GPU: library, shapes, workspace, and where pages lie."""
+
+from __future__ import annotations
+
+import torch
+
+from kvant.torch import Layer, Lengths, Pages, Shape, TorchLibrary
+from kvant.paged.block_layout import SIDES, BlockLayout
+from kvant.paged.recipes import Recipe
+from kvant.paged.sink_layout import UNIT_BYTES
+
+MAX_TABLE_ENTRY = 2**31 - 1
+MAX_SEQS = 32767  # of kvant_dequantize
+
+
+class ModelCache:
+    """One model's KV cache. A layer's blocks are uint8 [n_blocks, block_bytes]."""
+
+    def __init__(self, library: TorchLibrary, recipe: Recipe, layout: BlockLayout, n_heads: int, softmax_scale: float,
+                 max_seqs: int, device: torch.device):
+        """n_heads: query heads; max_seqs: the most sequences of a step."""
+        self.library, self.recipe, self.layout, self.device = library, recipe, layout, device
+        self.n_heads, self.softmax_scale = n_heads, softmax_scale
+        self._shapes: dict[int, Shape] = {}
+        self.workspace = library.new_workspace(self.shape(max_seqs), device)
+        self.numbers = torch.arange(max_seqs, dtype=torch.int32, device=device)
+        pages = [(head, side) for head in range(layout.n_kv_heads) for side in range(SIDES)]
+        places = [layout.tail_place(*page) for page in pages]
+        self._tail_block = torch.tensor([block for block, _ in places], device=device)
+        self._tail_unit = torch.tensor([unit for _, unit in places], dtype=torch.int32, device=device)
+        if layout.sink_tokens:
+            self._sink_unit = torch.tensor([layout.sink.place(*page) // UNIT_BYTES for page in pages],
+                                           dtype=torch.int32, device=device)
+
+    def shape(self, n_seqs: int) -> Shape:
+        if n_seqs not in self._shapes:
+            self._shapes[n_seqs] = Shape(
+                n_seqs=n_seqs, n_kv_heads=self.layout.n_kv_heads, group=self.n_heads // self.layout.n_kv_heads,
+                head_dim=self.layout.head_dim, softmax_scale=self.softmax_scale,
+                key_format=self.recipe.key_format.encode(), value_format=self.recipe.value_format.encode())
+        return self._shapes[n_seqs]
+
+    @property
+    def kernel(self) -> str | None:
+        return self.library.decode_kernel(self.shape(1))
+
+    def tail_ids(self, tail_blocks: torch.Tensor) -> torch.Tensor:
+        """int32 [n_seqs, 2 * n_kv_heads]: where the tail pages of each head, K then V, lie in a layer's blocks, in units.
+        tail_blocks: int32 [n_seqs, at least layout.tail_blocks]."""
+        blocks = tail_blocks.index_select(1, self._tail_block)
+        return blocks * (self.layout.block_bytes // self.layout.unit_bytes) + self._tail_unit
+
+    def tail_pages(self, tail_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
+        """A layer's tails, a page of each sequence."""
+        return Pages(table=tail_ids, seq_stride=tail_ids.stride(0), head_stride=SIDES, side_stride=1, pool=blocks,
+                     page_stride=self.layout.unit_bytes)
+
+    def sealed_pages(self, block_table: torch.Tensor, blocks: torch.Tensor) -> Pages:
+        """A layer's sealed pages. block_table: int32 [n_seqs, n_pages]."""
+        return Pages(table=block_table, seq_stride=block_table.stride(0),
+                     pool=blocks.data_ptr() + self.layout.sink.bytes, page_stride=self.layout.block_bytes,
+                     head_offset=self.layout.head_bytes, side_offset=self.layout.key_page_bytes)
+
+    def sink_ids(self, first_blocks: torch.Tensor) -> torch.Tensor:
+        """int32 [n_seqs, 2 * n_kv_heads]: where the sink's pages of each head, K then V, lie in a layer's blocks, in units of
+        UNIT_BYTES. first_blocks: int32 [n_seqs], the block of each sequence's first page."""
+        return first_blocks[:, None] * (self.layout.block_bytes // UNIT_BYTES) + self._sink_unit
+
+    def sink_pages(self, sink_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
+        """A layer's sinks, a page of each sequence."""
+        if blocks.numel() // UNIT_BYTES > MAX_TABLE_ENTRY:
+            raise RuntimeError("kvant: recipes with a sink need layers of less than 32 GiB; --kv-cache-memory-bytes limits them")
+        return sink_pages(sink_ids, blocks.data_ptr())
+
+    def first_tokens(self, tail: Pages, n_seqs: int) -> torch.Tensor:
+        """Those of the sink, out of tail pages, one of each sequence: BF16 [2, n_seqs, tokens, n_kv_heads, head_dim]."""
+        layout = self.layout
+        rows = torch.empty((SIDES, n_seqs, layout.sink_tokens, layout.n_kv_heads, layout.head_dim),
+                           dtype=torch.bfloat16, device=self.device)
+        n_tokens = torch.full((n_seqs,), layout.sink_tokens, dtype=torch.int32, device=self.device)
+        self.library.dequantize(self.shape(n_seqs), Lengths(tail_tokens=n_tokens), Layer(tail=tail), 0, 1, *rows)
+        return rows
+
+    def write_sinks(self, sinks: Pages, rows: torch.Tensor) -> None:
+        """rows: as first_tokens gives them."""
+        _, n_seqs, n_tokens, *_ = rows.shape
+        numbers = torch.arange(n_seqs * n_tokens, dtype=torch.int32, device=self.device)
+        self.library.append(self.shape(n_seqs), Layer(tail=sinks), numbers // n_tokens, numbers % n_tokens,
+                            *rows.flatten(1, 2))
+
+    def rotated(self, q: torch.Tensor) -> torch.Tensor:
+        """Queries [n, n_heads, head_dim] as stored keys want them."""
+        if not self.recipe.key_hadamard:
+            return q
+        q = q.clone(memory_format=torch.contiguous_format)
+        self.library.rotate(q)
+        return q
+
+    def rotate_back(self, out: torch.Tensor) -> None:
+        """Outputs [n, n_heads, head_dim], in place."""
+        if self.recipe.value_hadamard:
+            self.library.rotate(out)
+
+
+def sink_pages(sink_ids: torch.Tensor, pool: int) -> Pages:
+    """sink_ids: int32 [n_seqs, 2 * n_kv_heads], in units of UNIT_BYTES from the address `pool`."""
+    return Pages(table=sink_ids, seq_stride=sink_ids.stride(0), head_stride=SIDES, side_stride=1, pool=pool,
+                 page_stride=UNIT_BYTES)

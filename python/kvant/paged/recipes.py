@@ -1,0 +1,53 @@
+"""What the cache keeps: recipes without calibrated constants, the same in all layers and heads."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from kvant.paged.sink_layout import MAX_SINK
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    key_format: str
+    value_format: str
+    key_hadamard: bool = False
+    value_hadamard: bool = False
+    sink: int = 0  # tokens
+
+    @property
+    def text(self) -> str:
+        """As `kvant eval --kv` takes it: the same cache in the engine."""
+        sides = (("k", self.key_hadamard, self.key_format), ("v", self.value_hadamard, self.value_format))
+        text = ",".join(f"{side}={'hadamard:' if hadamard else ''}{format}" for side, hadamard, format in sides)
+        return text + (f",sink={self.sink}" if self.sink else "")
+
+
+RECIPES = {recipe.name: recipe for recipe in (
+    Recipe("kvant_4bit", "tcq4", "tcq4", key_hadamard=True, value_hadamard=True, sink=1),
+    Recipe("kvant_3bit", "tcq3", "tcq3", key_hadamard=True, value_hadamard=True, sink=1),
+    Recipe("kvant_2bit", "tcq2", "tcq2", key_hadamard=True, value_hadamard=True, sink=1),
+    Recipe("kvant_fast4", "ch4g128", "tok4g128", sink=1),
+)}
+
+
+def parse_recipe(text: str) -> Recipe:
+    """Of k=, v= and sink=, as Recipe.text writes them. Whether there are kernels for the formats, the library knows."""
+    recipe = Recipe("kvant", "", "")
+    for part in text.replace(" ", "").split(","):
+        name, _, value = part.partition("=")
+        side = re.fullmatch(r"(hadamard:)?([a-z][a-z0-9-]*)", value)
+        if name == "k" and side:
+            recipe = replace(recipe, key_hadamard=side[1] is not None, key_format=side[2])
+        elif name == "v" and side:
+            recipe = replace(recipe, value_hadamard=side[1] is not None, value_format=side[2])
+        elif name == "sink" and value.isdecimal() and int(value) <= MAX_SINK:
+            recipe = replace(recipe, sink=int(value))
+        else:
+            raise ValueError(f"kvant: \"{part}\" in the recipe \"{text}\" is none of k=FORMAT, v=FORMAT (hadamard:FORMAT: "
+                             f"rotated) and sink=TOKENS (0 to {MAX_SINK}), which is all that is supported here")
+    if not recipe.key_format or not recipe.value_format:
+        raise ValueError(f"kvant: the recipe \"{text}\" needs both k=FORMAT and v=FORMAT")
+    return recipe

@@ -1,0 +1,17 @@
+"""What users read when the server starts."""
+
+from __future__ import annotations
+
+from kvant import PAGE
+from kvant.paged.model_cache import ModelCache
+
+
+def start_up_line(cache: ModelCache, n_layers: int, n_blocks: int, max_model_len: int) -> str:
+    """n_blocks: of the pool, of all layers."""
+    layout = cache.layout
+    tokens, bf16 = layout.tokens_that_fit(n_blocks, max_model_len), layout.bf16_tokens_that_fit(n_blocks)
+    sealed, unquantized = n_layers * layout.block_bytes, n_layers * layout.bf16_block_bytes
+    return (f"kvant: {cache.recipe.name} ({cache.recipe.text}), {cache.kernel} in all {n_layers} layers; "
+            f"{sealed / PAGE:,.0f} bytes a token instead of {unquantized / PAGE:,.0f} in BF16, and "
+            f"{layout.tail_blocks * sealed / 1e6:.1f} MB a request for its newest tokens; {tokens:,} tokens fit in requests of "
+            f"{max_model_len:,}, {tokens / bf16:.2f} times as many as in BF16")

@@ -1,0 +1,137 @@
+"""A small random model of transformers on the CPU model of the library."""
+
+import unittest
+import warnings
+
+try:
+    import numpy as np
+    import torch
+    import transformers
+except ImportError:
+    raise unittest.SkipTest("no PyTorch or no transformers") from None
+
+import cpu_library
+
+from kvant.hf import KvantCache, varlen_attention
+from kvant.paged import step_rules
+
+RECIPE = "k=hadamard:any,v=hadamard:any,sink=1"
+N_HEADS, N_KV_HEADS, D = 4, 2, 64
+
+
+def flash(q, keys, values, row_bounds, token_bounds, most_rows, most_tokens, scale, causal):
+    return cpu_library.varlen_attention(q, keys, values, cu_seqlens_q=row_bounds, cu_seqlens_k=token_bounds,
+                                        max_seqlen_q=most_rows, max_seqlen_k=most_tokens, softmax_scale=scale, causal=causal,
+                                        return_softmax_lse=True)
+
+
+class Pieces(unittest.TestCase):
+    """Turns of rows and earlier pages against one attention with a page table."""
+
+    def test_attend_to_what_the_plan_says(self):
+        for computed, lens in (([0], [1]), ([0, 0], [128, 700]), ([100, 0, 256], [29, 513, 384]), ([5], [1200])):
+            plan = step_rules.plan_prefill(np.array(computed), np.array(lens))
+            rng = torch.Generator().manual_seed(1)
+            q = torch.randn(sum(lens), N_HEADS, D, generator=rng).bfloat16()
+            keys, values = torch.randn(2, len(plan.seen) + plan.n_pieces, 128, N_KV_HEADS, D, generator=rng).bfloat16()
+            what = dict(cu_seqlens_q=torch.tensor(plan.first_rows), max_seqlen_q=int(plan.n_rows.max()),
+                        seqused_k=torch.tensor(plan.n_visible_tokens), max_seqlen_k=int(plan.n_visible_tokens.max()),
+                        block_table=torch.tensor(plan.visible), softmax_scale=0.2, causal=True, return_softmax_lse=True)
+            wanted, wanted_lse = cpu_library.varlen_attention(q, keys, values, **what)
+            out = torch.empty_like(q)
+            _, lse = varlen_attention.PieceAttention(plan, torch.device("cpu"), flash)(q, keys, values, out=out, **what)
+            self.assertLess((out.float() - wanted.float()).abs().max(), 0.02)
+            self.assertLess((lse - wanted_lse).abs().max(), 1e-3)
+
+
+class Generation(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.manual_seed(0)
+        config = transformers.LlamaConfig(hidden_size=N_HEADS * D, num_attention_heads=N_HEADS, num_key_value_heads=N_KV_HEADS,
+                                          num_hidden_layers=2, intermediate_size=64, vocab_size=97, head_dim=D,
+                                          initializer_range=0.1, eos_token_id=None, pad_token_id=0)
+        cls.model = transformers.LlamaForCausalLM(config).bfloat16().eval()
+        original, varlen_attention.flash = varlen_attention.flash, flash
+        varlen_attention.PieceAttention.__init__.__defaults__ = (flash,)
+        cls.addClassCleanup(setattr, varlen_attention, "flash", original)
+        cls.addClassCleanup(setattr, varlen_attention.PieceAttention.__init__, "__defaults__", (original,))
+
+    def setUp(self):
+        self.model.set_attn_implementation("kvant")
+        self.prompt = torch.randint(1, 97, (2, 300), generator=torch.Generator().manual_seed(2))
+
+    def cache(self, **options):
+        return KvantCache(self.model.config, RECIPE, library=cpu_library.CpuLibrary(), **options)
+
+    @torch.no_grad()
+    def logits(self, tokens, cache, steps=(), **more):
+        """F32 [batch, tokens, vocabulary], the tokens cut into steps."""
+        parts = torch.split(tokens, [*steps, tokens.shape[1] - sum(steps)], dim=1)
+        return torch.cat([self.model(part, past_key_values=cache, **more).logits for part in parts], 1).float()
+
+    def test_any_cut_of_a_prompt_and_decoding_give_the_same(self):
+        whole = self.logits(self.prompt, self.cache())
+        for steps in ([128, 100], [250] + 10 * [1], [1, 130]):
+            cut = self.logits(self.prompt, self.cache(), steps)
+            self.assertLess((cut - whole).square().mean() / whole.square().mean(), 1e-3, steps)
+
+    def test_is_near_to_an_unquantized_cache_and_not_equal(self):
+        found = self.logits(self.prompt, self.cache())
+        self.model.set_attn_implementation("sdpa")
+        wanted = self.logits(self.prompt, transformers.DynamicCache(config=self.model.config))
+        own_page, later = ((found[:, tokens] - wanted[:, tokens]).square().mean() / wanted.square().mean()
+                           for tokens in (slice(0, 128), slice(128, None)))
+        self.assertLess(own_page, 1e-3)  # a token's own page is unquantized
+        self.assertTrue(own_page < later < 0.2, (own_page, later))
+
+    def test_other_attention_gets_dequantized_rows_and_a_warning(self):
+        wanted = self.logits(self.prompt, self.cache(), [128, 100])
+        self.model.set_attn_implementation("sdpa")
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            found = self.logits(self.prompt, self.cache(), [128, 100, 28] + 10 * [1])
+        self.assertTrue(any("dequantized" in str(warning.message) for warning in warned))
+        self.assertLess((found - wanted).square().mean() / wanted.square().mean(), 0.02)
+
+    def test_padding_at_the_left_changes_nothing(self):
+        short = self.prompt[:1, :200]
+        padded = torch.cat([torch.cat([torch.zeros(1, 100, dtype=torch.long), short], 1), self.prompt[1:]])
+        mask = torch.ones_like(padded)
+        mask[0, :100] = 0
+        options = dict(max_new_tokens=6, do_sample=False, return_dict_in_generate=True, output_logits=True)
+        cache = self.cache()
+        both = self.model.generate(padded, attention_mask=mask, past_key_values=cache, **options)
+        self.assertEqual(cache.lengths, [205, 305])
+        for row, tokens in enumerate((short, self.prompt[1:])):
+            alone = self.model.generate(tokens, past_key_values=self.cache(), **options)
+            self.assertLess((both.logits[0][row] - alone.logits[0][0]).abs().max(), 0.1)
+
+    def test_takes_the_bytes_that_it_plans(self):
+        cache = self.cache(max_tokens=512)
+        self.model.generate(self.prompt, past_key_values=cache, max_new_tokens=4, do_sample=False)
+        self.assertEqual(cache.bytes, cache.planned_bytes(2, 512))
+
+    def test_grows_and_starts_anew(self):
+        cache = self.cache()
+        first = self.logits(self.prompt[:, :3], cache)
+        self.logits(self.prompt, cache, [200])
+        cache.reset()
+        self.assertEqual(cache.get_seq_length(), 0)
+        torch.testing.assert_close(self.logits(self.prompt[:, :3], cache), first)
+
+    def test_refusals_say_why(self):
+        for wrong in ("kvant-5bit", "k=tcq4"):
+            with self.assertRaises(ValueError):
+                KvantCache(self.model.config, wrong, library=cpu_library.CpuLibrary())
+        with self.assertRaisesRegex(ValueError, "KvantCache"):
+            self.model(self.prompt, use_cache=False)
+        with self.assertRaisesRegex(NotImplementedError, "beams"):
+            self.model.generate(self.prompt, past_key_values=self.cache(), num_beams=2, max_new_tokens=2, do_sample=False)
+        config = transformers.MistralConfig(sliding_window=64)
+        with self.assertRaisesRegex(NotImplementedError, "sliding"):
+            KvantCache(config, RECIPE, library=cpu_library.CpuLibrary())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""kvant.hf beside transformers' own caches, on a GPU; a line of JSON for each measurement:
+
+    hf_cache.py divergence FOLDER PROMPTS.npy     KvantCache against an unquantized one, on prompts int [n, length]
+    hf_cache.py generation SHAPE|FOLDER           tokens a second, memory and the time of a prompt
+
+SHAPE: llama-8b or smollm2, with random weights. `divergence` runs the model in F32, so that nothing but the cache differs:
+mean KL divergence over the second half of each prompt, read as a prompt and token by token."""
+
+import argparse
+import json
+import time
+import warnings
+
+import numpy as np
+import torch
+import transformers
+
+from kvant.hf import KvantCache
+
+SHAPES = {"llama-8b": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+                           num_key_value_heads=8, head_dim=128, vocab_size=128256),
+          "smollm2": dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+                          num_key_value_heads=3, head_dim=64, vocab_size=49152, tie_word_embeddings=True)}
+OURS = ("kvant-4bit", "kvant-2bit", "kvant-fast4")
+
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+
+def new_cache(model, name, **options):
+    if name in ("quanto", "hqq"):
+        more = dict(axis_key=0, axis_value=0) if name == "quanto" else dict(axis_key=1, axis_value=1)
+        return transformers.QuantizedCache(backend=name, config=model.config, nbits=4, q_group_size=64,
+                                           residual_length=128, **more)
+    return transformers.DynamicCache(config=model.config) if name == "bf16" else KvantCache(model.config, name, **options)
+
+
+def use_attention(model, name):
+    model.set_attn_implementation("kvant" if name in OURS or "=" in name else "sdpa")
+
+
+@torch.no_grad()
+def last_layer(model, tokens, name, one_by_one):
+    """What the last layer gives for the second half of each prompt but its last token: F32 [batch, length / 2 - 1, hidden]."""
+    use_attention(model, name)
+    cache, half = new_cache(model, name), tokens.shape[1] // 2
+    hidden = [model.model(tokens[:, :half], past_key_values=cache).last_hidden_state[:, :0]]
+    for first in range(half, tokens.shape[1] - 1) if one_by_one else [half]:
+        end = first + 1 if one_by_one else tokens.shape[1] - 1
+        hidden.append(model.model(tokens[:, first:end], past_key_values=cache).last_hidden_state)
+    return torch.cat(hidden, 1)
+
+
+@torch.no_grad()
+def divergence(options):
+    torch.backends.cuda.matmul.allow_tf32 = False
+    model = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).cuda().eval()
+    tokens = torch.from_numpy(np.load(options.prompts)).long().cuda()
+    batches = tokens.split(options.batch)
+    for one_by_one in (False, True):
+        chosen = batches[:1] if one_by_one else batches
+        reference = [last_layer(model, batch, "bf16", False) for batch in chosen]
+        for name in options.kv[:1] if one_by_one else options.kv:
+            means, same = [], []
+            for batch, base in zip(chosen, reference):
+                found = last_layer(model, batch, name, one_by_one)
+                for rows, base_rows in zip(found, base):
+                    p, q = (model.lm_head(x).log_softmax(-1) for x in (base_rows, rows))
+                    means.append((p.exp() * (p - q)).sum(-1).mean().item())
+                    same.append((p.argmax(-1) == q.argmax(-1)).float().mean().item())
+            say(cache=name, path="token by token" if one_by_one else "prompt", prompts=len(means), kld=float(np.mean(means)),
+                standard_error=float(np.std(means, ddof=1) / len(means) ** 0.5), same_top=float(np.mean(same)))
+
+
+class Clock(transformers.StoppingCriteria):
+    """When each token was there."""
+
+    def __init__(self):
+        self.times = []
+
+    def __call__(self, *args, **kwargs):
+        torch.cuda.synchronize()
+        self.times.append(time.perf_counter())
+        return torch.zeros(args[0].shape[0], dtype=torch.bool, device=args[0].device)
+
+
+@torch.no_grad()
+def fill(model, cache, batch, n_tokens):
+    """Random keys and values of n_tokens in all layers."""
+    config, rng = model.config, torch.Generator("cuda").manual_seed(1)
+    shape = (batch, config.num_key_value_heads, n_tokens, config.head_dim)
+    model.set_attn_implementation("sdpa")  # which needs no queries
+    for layer in range(config.num_hidden_layers):
+        cache.update(torch.randn(shape, dtype=torch.bfloat16, device="cuda", generator=rng),
+                     torch.randn(shape, dtype=torch.bfloat16, device="cuda", generator=rng), layer)
+
+
+@torch.no_grad()
+def generate(model, name, batch, n_tokens, n_new, is_filled):
+    """is_filled: the context is random keys and values, which need no time; else random tokens, which are read."""
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    options = {"max_tokens": n_tokens + n_new} if name in OURS else {}
+    cache = new_cache(model, name, **options)
+    if is_filled:
+        fill(model, cache, batch, n_tokens - 1)
+    use_attention(model, name)
+    tokens = torch.randint(3, 1000, (batch, n_tokens), device="cuda")
+    clock, start = Clock(), time.perf_counter()
+    model.generate(tokens, attention_mask=torch.ones_like(tokens), past_key_values=cache, max_new_tokens=n_new,
+                   min_new_tokens=n_new, do_sample=False, stopping_criteria=[clock], pad_token_id=0)
+    step = float(np.median(np.diff(clock.times)))
+    held = torch.cuda.memory_allocated() - before
+    planned = cache.planned_bytes(batch, n_tokens + n_new) if name in OURS else None
+    say(cache=name, batch=batch, tokens=n_tokens, is_filled=is_filled, first_token_s=round(clock.times[0] - start, 3),
+        ms_a_step=round(1000 * step, 3), tokens_a_s=round(batch / step, 1), held_MiB=round(held / 2**20),
+        planned_MiB=planned and round(planned / 2**20, 1), cache_MiB=planned and round(cache.bytes / 2**20, 1),
+        kernel=cache.kernel if name in OURS else None)
+
+
+def generation(options):
+    if options.model in SHAPES:
+        config = transformers.LlamaConfig(**SHAPES[options.model], max_position_embeddings=1 << 17, eos_token_id=None)
+        with torch.device("meta"):
+            model = transformers.LlamaForCausalLM(config).bfloat16()
+        model = model.to_empty(device="cuda")
+        for weights in model.parameters():
+            weights.data.normal_(std=0.02)
+        model.model.rotary_emb = type(model.model.rotary_emb)(config=config, device="cuda")
+        model.tie_weights()
+    else:
+        model = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16).cuda()
+    model.eval()
+    for batch in options.batches:
+        for name in ("bf16", *options.kv):
+            try:
+                generate(model, name, batch, options.tokens, 4 if name in ("quanto", "hqq") else options.new, is_filled=True)
+            except Exception as error:
+                say(cache=name, batch=batch, error=f"{type(error).__name__}: {error}"[:300])
+    for name in ("bf16", *options.prompts):
+        generate(model, name, 1, options.tokens, 8, is_filled=False)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    compared = commands.add_parser("divergence")
+    compared.add_argument("model")
+    compared.add_argument("prompts")
+    compared.add_argument("--kv", nargs="+", default=["kvant-4bit", "kvant-2bit"])
+    compared.add_argument("--batch", type=int, default=8)
+    timed = commands.add_parser("generation")
+    timed.add_argument("model")
+    timed.add_argument("--kv", nargs="+", default=list(OURS))
+    timed.add_argument("--batches", nargs="+", type=int, default=[1, 8])
+    timed.add_argument("--tokens", type=int, default=32768)
+    timed.add_argument("--new", type=int, default=48)
+    timed.add_argument("--prompts", nargs="*", default=["kvant-4bit"], help="caches whose time for a prompt is measured")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore", message="KvantCache: the model's attention")
+    {"divergence": divergence, "generation": generation}[options.command](options)
+
+
+if __name__ == "__main__":
+    main()

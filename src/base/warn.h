@@ -1,0 +1,11 @@
+// Warnings: what a user should know about a run that goes on.
+#pragma once
+
+#include <string>
+
+namespace kvant {
+
+// Prints one line to the standard error stream.
+void warn(const std::string& message);
+
+}  // namespace kvant

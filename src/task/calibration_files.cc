@@ -1,0 +1,42 @@
+#include "task/calibration_files.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+
+namespace kvant {
+namespace {
+
+std::atomic<bool> calibration_interrupted{false};  // a signal handler reaches nothing but a global
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+extern "C" void note_interruption(int) {
+  calibration_interrupted = true;
+  std::signal(SIGINT, SIG_DFL);
+}
+
+std::filesystem::path cache_home() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/') return cache;
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
+    return std::filesystem::path(home) / ".cache";
+  return std::filesystem::temp_directory_path();
+}
+
+}  // namespace
+
+std::string calibration_folder() {
+  return (cache_home() / "kvant").string();
+}
+
+Interruption::Interruption() {
+  calibration_interrupted = false;
+  std::signal(SIGINT, note_interruption);
+}
+Interruption::~Interruption() {
+  std::signal(SIGINT, SIG_DFL);
+}
+const std::atomic<bool>* Interruption::flag() const {
+  return &calibration_interrupted;
+}
+
+}  // namespace kvant

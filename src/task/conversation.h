@@ -1,0 +1,85 @@
+// Conversation: one sequence in a cache that reads prompts and generates, with its figures.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "generate/generation.h"
+#include "session/session_file.h"
+#include "task/session.h"
+
+namespace kvant {
+
+struct ConversationFigures {
+  int prompt_tokens = 0;
+  int generated_tokens = 0;
+  double prompt_seconds = 0;
+  double decode_seconds = 0;
+  double prompt_tps() const { return prompt_seconds > 0 ? prompt_tokens / prompt_seconds : 0; }
+  double decode_tps() const { return decode_seconds > 0 ? generated_tokens / decode_seconds : 0; }
+};
+
+enum class AnswerEnd : std::uint8_t { finished, length, context_full, interrupted };
+
+class Conversation {
+ public:
+  // context: the maximum number of tokens in the sequence. backend: it outlives this, as the session does.
+  Conversation(const Session& session, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
+               std::unique_ptr<Sampler> sampler, int context);
+
+  // Reads tokens, with a progress bar when they are many. text: theirs. An error when they don't fit into the
+  // context.
+  Status read(std::span<const std::int32_t> tokens, const std::string& text,
+              const std::atomic<bool>& interrupted);
+  // Begins an answer to what was read. Requires that read() succeeded just before and was not interrupted.
+  void begin_answer(GenerationOptions options);
+  // One more token of it: what can be shown now. Requires that it has not ended.
+  Result<GeneratedText> next();
+  // Ends it here: what was held back. Requires that it has not ended.
+  Result<GeneratedText> interrupt();
+  // How the answer has ended; nothing: it goes on.
+  std::optional<AnswerEnd> answer_end() const { return end_; }
+  const Generation& answer() const { return *answer_; }
+
+  // A whole answer of up to n tokens (-1: no limit), handed to `print` as soon as it is whole UTF-8
+  // characters.
+  Result<AnswerEnd> generate(int n, const std::atomic<bool>& interrupted,
+                             const std::function<void(const std::string&)>& print);
+  // Forgets everything but the figures.
+  void restart();
+
+  // Takes the place of what is held. An error: what is wrong with the file; out of memory. Nothing has
+  // changed then.
+  Status restore(const SessionFile& file);
+  // Writes what is held. Requires that read() was not interrupted. Errors: see write_session.
+  Status save(const std::string& path, const SessionIdentity& identity) const;
+
+  int length() const { return cache_.length(sequence_); }
+  CacheBytes bytes() const { return cache_.bytes(sequence_); }
+  const ConversationFigures& figures() const { return figures_; }
+
+ private:
+  Status step(std::span<const std::int32_t> tokens, bool is_prompt, bool want_logits);
+  Status read_answered();
+  Result<GeneratedText> next_token();
+
+  const Session& session_;
+  AttentionBackend& backend_;
+  Cache cache_;
+  std::unique_ptr<Sampler> sampler_;
+  int context_;
+  SequenceId sequence_;
+  std::vector<std::int32_t> tokens_;  // that it holds
+  std::string text_;                  // theirs
+  std::vector<float> logits_;         // [n_vocab], of the newest token
+  std::optional<Generation> answer_;
+  std::optional<AnswerEnd> end_;
+  bool is_ahead_ = false;  // the answer's newest token is yet to be read
+  ConversationFigures figures_;
+};
+
+}  // namespace kvant

@@ -1,0 +1,23 @@
+// How far an attention backend is from another, in predictions and in attention outputs: kvant eval
+// --compare-backend.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "eval/quality_eval.h"
+#include "task/eval_rows.h"
+#include "task/session.h"
+
+namespace kvant {
+
+// Every row's recipe on the backend called `name`, one token at a time, against the same recipe on the
+// session's own. show: gets a table.
+Result<nlohmann::ordered_json> evaluate_backend(const Session& session, const std::string& name,
+                                                const std::vector<EvalRow>& rows, const EvalText& text,
+                                                const QualityOptions& quality, const std::string& model,
+                                                const std::function<void(const std::string&)>& show);
+
+}  // namespace kvant

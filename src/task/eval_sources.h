@@ -1,0 +1,37 @@
+// The caches of kvant eval's rows, ready to run.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "eval/llama_reference.h"
+#include "eval/logit_source.h"
+#include "task/eval_rows.h"
+#include "task/session.h"
+
+namespace kvant {
+
+class EvalSources {
+ public:
+  // context: tokens that a sequence will reach.
+  EvalSources(const Session& session, std::string model, int context, int n_threads)
+      : session_(session), model_(std::move(model)), context_(context), n_threads_(n_threads) {}
+
+  // llama.cpp's model is loaded if one of the rows needs it. An error when the caches don't fit into memory
+  // together, beside extra_bytes.
+  Result<std::vector<std::unique_ptr<LogitSource>>> make(const std::vector<EvalRow>& rows,
+                                                         std::int64_t extra_bytes);
+
+ private:
+  Result<std::unique_ptr<LogitSource>> make(const EvalRow& row);
+  Result<std::unique_ptr<LogitSource>> make_llama(const EvalRow& row);
+
+  const Session& session_;
+  std::string model_;
+  int context_, n_threads_;
+  std::unique_ptr<LlamaReference> llama_;
+  std::int64_t cache_bytes_ = 0;  // of kvant's rows
+};
+
+}  // namespace kvant

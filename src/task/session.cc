@@ -1,0 +1,172 @@
+#include "task/session.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+
+#include "attention/device_backend.h"
+#include "base/progress.h"
+#include "base/text_file.h"
+#include "base/warn.h"
+#include "calibrate/first_use.h"
+#include "calibrate/needs.h"
+#include "eval/cache_size.h"
+#include "model/compute_device.h"
+#include "recipe/stand_in_constants.h"
+#include "task/calibration_files.h"
+
+namespace kvant {
+
+Session::Session(const SessionOptions& options, WeightMode weights, int context,
+                 std::unique_ptr<Engine> engine, std::unique_ptr<AttentionBackend> backend)
+    : options_(options),
+      weights_(weights),
+      context_(context),
+      engine_(std::move(engine)),
+      backend_(std::move(backend)) {}
+
+Result<Session> Session::open(const SessionOptions& options, WeightMode weights, int context) {
+  std::shared_ptr<ComputeDevice> device;
+  if (options.device != "cpu") {
+    auto opened = open_device(options.device);
+    if (!opened.ok()) return opened.error();
+    device = std::move(opened).value();
+  }
+  auto backend = device == nullptr ? make_backend(options.backend) : make_device_backend(device->pages());
+  if (!backend.ok()) return backend.error();
+  auto engine = Engine::load(options.model, {options.n_threads, weights, context, device, options.stop});
+  if (!engine.ok()) return engine.error();
+  return Session(options, weights, context, std::move(engine).value(), std::move(backend).value());
+}
+
+Result<std::shared_ptr<const Constants>> Session::known_constants(const Recipe& recipe) const {
+  const Geometry& geometry = engine_->geometry();
+  if (options_.calibration.empty())
+    return find_calibration(recipe, geometry, engine_->fingerprint(), calibration_folder());
+  const auto file = read_calibration(options_.calibration);
+  if (!file.ok()) return file.error();
+  return constants_from(*file, recipe, geometry, engine_->fingerprint(), options_.calibration);
+}
+
+// Always by the same method, so that it does not matter which command was first.
+Result<std::shared_ptr<const Constants>> Session::learned_constants(const Recipe& recipe,
+                                                                    const std::string& text_path) const {
+  if (!options_.calibration.empty()) return known_constants(recipe);
+  const Geometry& geometry = engine_->geometry();
+  std::string text;
+  if (!text_path.empty()) {
+    auto read = read_text_file(text_path);
+    if (!read.ok()) return read.error();
+    text = std::move(read).value();
+  }
+  auto known = find_calibration(recipe, geometry, engine_->fingerprint(), calibration_folder(), text);
+  if (known != nullptr || !needs_calibration(recipe, geometry)) return known;
+  std::optional<Interruption> interruption;
+  if (options_.stop == nullptr) interruption.emplace();
+  const std::atomic<bool>* stop = interruption ? interruption->flag() : options_.stop;
+  const FirstUse use{calibration_folder(), options_.n_threads, stop, std::move(text)};
+  const CalibrationMethod usual;
+  if (weights_ == WeightMode::as_stored && context_ == 0 && options_.device == "cpu" &&
+      options_.backend == usual.backend)
+    return load_or_calibrate(*engine_, *backend_, recipe, use);
+  const auto backend = make_backend(usual.backend);
+  if (!backend.ok()) return backend.error();
+  const auto engine = Engine::load(options_.model, {options_.n_threads, WeightMode::as_stored, /*context=*/0,
+                                                    /*device=*/nullptr, options_.stop});
+  if (!engine.ok()) return engine.error();
+  return load_or_calibrate(**engine, **backend, recipe, use);
+}
+
+Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const std::string& text_path,
+                                                  const AttentionBackend* backend) const {
+  if (backend == nullptr) backend = backend_.get();
+  const bool learns = !text_path.empty() || requires_calibration(recipe, engine_->geometry());
+  auto known = learns ? learned_constants(recipe, text_path) : known_constants(recipe);
+  if (!known.ok()) return known.error();
+  return resolve_for(*backend, recipe, std::move(known).value());
+}
+
+Result<std::shared_ptr<const Plan>> Session::resolve_for(const AttentionBackend& backend,
+                                                         const Recipe& recipe,
+                                                         std::shared_ptr<const Constants> constants) const {
+  auto plan = resolve(recipe, engine_->geometry(), std::move(constants), backend.page_order());
+  if (!plan.ok()) return plan.error();
+  plan = backend.place(std::move(plan).value());
+  if (!plan.ok()) return plan.error();
+  const PlanReport report = report_plan(**plan, backend);
+  if (options_.verbose) fmt::print(stderr, "{}", plan_table(report));
+  if (options_.strict) KVANT_RETURN_IF_ERROR(check_fallbacks(report));
+  return plan;
+}
+
+Result<PreviewPlan> Session::preview(const Recipe& recipe, std::shared_ptr<const Constants> known) const {
+  const Geometry& geometry = engine_->geometry();
+  KVANT_RETURN_IF_ERROR(check_recipe(recipe, geometry));  // stand-ins need overrides within the model
+  const bool stands_in = known == nullptr && requires_calibration(recipe, geometry);
+  auto plan =
+      resolve_for(*backend_, recipe, stands_in ? stand_in_constants(recipe, geometry) : std::move(known));
+  if (!plan.ok()) return plan.error();
+  return PreviewPlan{std::move(plan).value(), stands_in};
+}
+
+PlanReport Session::report(const PreviewPlan& preview) const {
+  PlanReport report = report_plan(*preview.plan, *backend_);
+  if (!preview.stands_in) return report;
+  report.calibration = CalibrationState::missing;
+  report.calibration_note = "its constants are made on first use, or by kvant calibrate";
+  return report;
+}
+
+std::string row_name(const std::string& recipe, const Plan& plan) {
+  if (plan.calibration != CalibrationState::missing) return recipe;
+  return fmt::format("{} ({})", recipe, calibration_state_name(plan.calibration));
+}
+
+Status check_fallbacks(const PlanReport& report) {
+  if (report.fallbacks.empty()) return {};
+  const Fallback& first = report.fallbacks.front();
+  return error("recipe '{}' falls back: {} ({}); run without --strict to accept it", report.summary,
+               first.what, first.reason);
+}
+
+Status Session::check_cache_memory(int n_tokens, const Plan& plan, std::int64_t bytes) const {
+  const std::string what = fmt::format("a KV cache of {} tokens", n_tokens);
+  if (plan.device == nullptr) return check_memory(what, bytes);
+  const std::int64_t available = plan.device->free_bytes();
+  if (bytes <= available) return {};
+  return error("{} takes {}, and {} has {} to give: use a smaller context or a recipe of fewer bits", what,
+               readable_bytes(static_cast<double>(bytes)), plan.device->name(),
+               readable_bytes(static_cast<double>(available)));
+}
+
+Status check_on_cpu(const SessionOptions& options, const std::string& what) {
+  if (options.device == "cpu") return {};
+  return error("{} runs on the CPU only, not with --device {}: leave one of them out", what, options.device);
+}
+
+Status check_memory(const std::string& what, std::int64_t bytes) {
+  const std::int64_t available = available_memory_bytes();
+  if (available == 0 || bytes <= available) return {};
+  return error(
+      "{} takes {}, and this machine has {} to give: use a smaller context or a recipe of fewer bits", what,
+      readable_bytes(static_cast<double>(bytes)), readable_bytes(static_cast<double>(available)));
+}
+
+void warn_beyond_training(const Geometry& geometry, int context) {
+  if (geometry.trained_context == 0 || context <= geometry.trained_context) return;
+  warn(fmt::format(
+      "the context of {} tokens exceeds the {} that the model was trained for: expect worse output", context,
+      geometry.trained_context));
+}
+
+Result<int> context_for(const Session& session, const Plan& plan, int asked, std::int64_t wanted) {
+  if (wanted > INT32_MAX) return error("{} tokens are more than a sequence can have", wanted);
+  const Geometry& geometry = session.engine().geometry();
+  const int context = asked > 0 ? asked : std::max(geometry.trained_context, static_cast<int>(wanted));
+  warn_beyond_training(geometry, context);
+  const int held = asked > 0 ? asked : static_cast<int>(wanted);  // for sure
+  KVANT_RETURN_IF_ERROR(session.check_cache_memory(held, plan, largest_cache_bytes(plan, held)));
+  return context;
+}
+
+}  // namespace kvant

@@ -1,0 +1,88 @@
+// Session: a loaded model with the attention backend that serves it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "attention/plan_report.h"
+#include "model/engine.h"
+
+namespace kvant {
+
+struct SessionOptions {
+  std::string model;            // a GGUF file
+  std::string calibration;      // file; empty: the user's cache folder
+  std::string backend = "cpu";  // attention/attention.h
+  std::string device = "cpu";   // model/compute_device.h
+  int n_threads = 1;
+  bool verbose = false;                     // prints plans to stderr
+  bool strict = false;                      // a fall-back to something slower is an error
+  const std::atomic<bool>* stop = nullptr;  // of EngineOptions; null: Ctrl-C ends calibrations
+};
+
+// A plan before anything of the model is known.
+struct PreviewPlan {
+  std::shared_ptr<const Plan> plan;
+  bool stands_in = false;  // with constants that stand in for those that the recipe can't do without
+};
+
+class Session {
+ public:
+  // Loads the model. context: tokens that a sequence may reach, 0: the trained context.
+  static Result<Session> open(const SessionOptions& options, WeightMode weights, int context);
+
+  Engine& engine() const { return *engine_; }
+  AttentionBackend& backend() const { return *backend_; }
+
+  // What is known of the model for a recipe: from the file of --calibration, or what kvant calibrate or an
+  // earlier use has left. Null: nothing, or the recipe needs nothing.
+  Result<std::shared_ptr<const Constants>> known_constants(const Recipe& recipe) const;
+  // The same, but learned now where there is nothing and the recipe can use it. text_path: a text to learn
+  // from, instead of the usual one.
+  Result<std::shared_ptr<const Constants>> learned_constants(const Recipe& recipe,
+                                                             const std::string& text_path = "") const;
+  // Resolves a recipe for the model; prints the plan with -v. Its calibration is made now only if the recipe
+  // can't be used without. With --strict a fall-back is an error. text_path: a text to calibrate on, instead
+  // of the usual one. backend: that the plan is for, instead of the session's.
+  Result<std::shared_ptr<const Plan>> plan(const Recipe& recipe, const std::string& text_path = "",
+                                           const AttentionBackend* backend = nullptr) const;
+  // The same plan, for its sizes and kernels: never calibrates. known: known_constants(recipe), or null.
+  Result<PreviewPlan> preview(const Recipe& recipe, std::shared_ptr<const Constants> known) const;
+  PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
+  PlanReport report(const PreviewPlan& preview) const;
+  // An error when the memory that holds the plan's pages doesn't have `bytes` for a cache of n_tokens.
+  Status check_cache_memory(int n_tokens, const Plan& plan, std::int64_t bytes) const;
+
+ private:
+  // How every command resolves.
+  Result<std::shared_ptr<const Plan>> resolve_for(const AttentionBackend& backend, const Recipe& recipe,
+                                                  std::shared_ptr<const Constants> constants) const;
+
+  Session(const SessionOptions& options, WeightMode weights, int context, std::unique_ptr<Engine> engine,
+          std::unique_ptr<AttentionBackend> backend);
+
+  SessionOptions options_;
+  WeightMode weights_;
+  int context_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<AttentionBackend> backend_;
+};
+
+// What tables call a cache: the recipe, and that it is not calibrated where it could be.
+std::string row_name(const std::string& recipe, const Plan& plan);
+// For --strict: an error when the plan falls back to something slower.
+Status check_fallbacks(const PlanReport& report);
+// An error on any other device. what: what runs on the CPU alone, as in "--guard".
+Status check_on_cpu(const SessionOptions& options, const std::string& what);
+// An error when `bytes` more are not to be had on this machine. what: "a KV cache of 8192 tokens".
+Status check_memory(const std::string& what, std::int64_t bytes);
+// Warns when a sequence of `context` tokens is longer than the model was trained for.
+void warn_beyond_training(const Geometry& geometry, int context);
+
+// The tokens that a sequence may reach: `asked`, or for 0 those that the model was trained for, or `wanted`
+// if they are more. Warns of a context that is longer than the training. An error when there is no memory for
+// the cache of what was asked for, or of the wanted tokens.
+Result<int> context_for(const Session& session, const Plan& plan, int asked, std::int64_t wanted);
+
+}  // namespace kvant
