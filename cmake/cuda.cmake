@@ -20,7 +20,6 @@ if(KVANT_CUDA)
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     endif()
-    set(CMAKE_POSITION_INDEPENDENT_CODE ON)  # the rooms become part of a shared library
   else()
     message(STATUS "No nvcc found (set CUDACXX): the GPU library is left out.")
   endif()

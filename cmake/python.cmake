@@ -4,7 +4,6 @@
 option(KVANT_PYTHON "Build the Python module where there are nanobind and Python's headers" ON)
 option(KVANT_BUNDLE "Install the libraries that the Python module needs beside it" ON)
 
-# Before the rooms, which become part of a shared library.
 macro(kvant_find_python)
   if(KVANT_PYTHON AND NOT KVANT_SANITIZE)  # Python itself is not built with sanitizers
     if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python AND NOT SKBUILD)
@@ -16,11 +15,9 @@ macro(kvant_find_python)
                       OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
       find_package(nanobind CONFIG QUIET HINTS ${nanobind_place})
     endif()
-    if(nanobind_FOUND)
-      set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-    elseif(SKBUILD)
+    if(SKBUILD AND NOT nanobind_FOUND)
       message(FATAL_ERROR "The package needs nanobind and Python's headers (python3-dev).")
-    else()
+    elseif(NOT nanobind_FOUND)
       message(STATUS "No nanobind or no headers of Python: the Python module is left out.")
     endif()
   endif()
