@@ -130,7 +130,7 @@ class Page(unittest.TestCase):
         BROWSER.evaluate("document.querySelector('#probabilities').click()")
         BROWSER.evaluate("document.querySelector('#guard').click()")
         self.ask(QUESTION, 120)
-        BROWSER.wait_for("document.querySelector('.turn.assistant .figures')")
+        BROWSER.wait_for("document.querySelector('.turn.assistant .figures') !== null")
         figures = BROWSER.evaluate("document.querySelector('.turn.assistant .figures').textContent")
         differing = int(re.search(r"(\d+) of \d+ tokens other than without quantization, mean KL divergence [\d.]+", figures)[1])
         marked = BROWSER.evaluate("[...document.querySelectorAll('#turns .other')].map(e => e.title)")
