@@ -56,3 +56,33 @@ const std::span<const char* const> @name@ = kTexts;
 ")
   target_sources(${target} PRIVATE ${source})
 endfunction()
+
+# kvant_embed_files(TARGET FOLDER NAME): `const std::span<const EmbeddedFile> kvant::NAME` (base/embedded_file.h) has
+# all files of the folder, which are texts, in the order of their names.
+function(kvant_embed_files target folder name)
+  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*)
+  list(SORT files)
+  set(entries "")
+  foreach(file IN LISTS files)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    get_filename_component(file_name ${file} NAME)
+    file(READ ${file} contents)
+    string(APPEND entries "    {\"${file_name}\", R\"embedded(${contents})embedded\"},\n")
+  endforeach()
+  set(source ${CMAKE_BINARY_DIR}/embedded/${name}.cc)
+  file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
+"// Made from the files in @folder@.
+#include \"base/embedded_file.h\"
+
+namespace kvant {
+namespace {
+constexpr EmbeddedFile kFiles[] = {
+@entries@};
+}  // namespace
+extern const std::span<const EmbeddedFile> @name@;
+const std::span<const EmbeddedFile> @name@ = kFiles;
+}  // namespace kvant
+")
+  target_sources(${target} PRIVATE ${source})
+  set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()

@@ -2,8 +2,9 @@
 #   CC=clang CXX=clang++ cmake --preset default -B build/fuzz -DKVANT_FUZZ=ON
 #   cmake --build build/fuzz --target recipe_parser_fuzz
 #   mkdir -p build/fuzz/corpus && build/fuzz/recipe_parser_fuzz -max_total_time=120 -dict=fuzz/recipe.dict build/fuzz/corpus fuzz/seeds/recipe
-# and so for json_reader_fuzz (fuzz/seeds/json), session_file_fuzz (fuzz/seeds/session) and comparison_fuzz
-# (fuzz/seeds/results, fuzz/results.dict).
+# and so for json_reader_fuzz (fuzz/seeds/json), session_file_fuzz (fuzz/seeds/session), sequence_image_fuzz
+# (fuzz/seeds/sequence), api_request_fuzz (fuzz/seeds/api, fuzz/api.dict) and comparison_fuzz (fuzz/seeds/results,
+# fuzz/results.dict).
 # Include this before the rooms, so that they too are instrumented.
 option(KVANT_FUZZ "Build the fuzz targets (needs clang with libFuzzer)" OFF)
 

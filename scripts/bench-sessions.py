@@ -3,20 +3,24 @@
 
     scripts/bench-sessions.py KVANT MODEL                               a conversation of 6000 tokens, kvant-3bit
     scripts/bench-sessions.py KVANT MODEL --tokens 2000 --kv bf16 --repeat 5
+    scripts/bench-sessions.py KVANT MODEL --llama-server PROGRAM        beside llama.cpp's server and the files of its slots
 
 Printed: the time to the first token of the same follow-up, as a client sees it, in seconds (the median of --repeat),
 its share of the time that reading anew takes, and the bytes of the session's file. After each restart of the server the
-file is in the system's memory for files, as it is after a short break.
+file is in the system's memory for files, as it is after a short break. With --llama-server also: bytes of a file of the
+same tokens, and the seconds from the request to restore it until that is answered, of a server that was just started.
 """
 import argparse
 import http.client
 import json
 import pathlib
 import re
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -74,6 +78,55 @@ class Server:
         self.process.stderr.close()
 
 
+class LlamaServer(Server):
+    def __init__(self, options, folder):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.process = subprocess.Popen(
+            [options.llama_server, "-m", options.model, "--port", str(self.port), "-c", str(2 * options.tokens), "-np", "1",
+             "--slot-save-path", folder, "-t", str(options.threads)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+        while True:
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+                connection.request("GET", "/health")
+                if connection.getresponse().status == 200:
+                    return
+            except OSError:
+                if self.process.poll() is not None:
+                    sys.exit("llama-server has ended")
+            time.sleep(0.1)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def restores(start, options, folder, path, body):
+    """Seconds that a server takes to restore, just after its start, and what it says; the best of --repeat."""
+    times = []
+    for _ in range(options.repeat):
+        server = start(options, folder)
+        start_time = time.perf_counter()
+        said = server.json("POST", path, body)
+        times.append(time.perf_counter() - start_time)
+        server.kill()
+    return min(times), said
+
+
+def compare_files(options, tokens, folder, session):
+    server = LlamaServer(options, folder)
+    server.json("POST", "/completion", {"prompt": tokens, "n_predict": 1, "temperature": 0, "cache_prompt": True})
+    saved = server.json("POST", "/slots/0?action=save", {"filename": "bench"})
+    server.kill()
+    theirs, said = restores(LlamaServer, options, folder, "/slots/0?action=restore", {"filename": "bench"})
+    ours, restored = restores(Server, options, folder, "/v1/sessions/bench/restore", {})
+    ours_each, theirs_each = session["file_bytes"] / restored["tokens"], saved["n_written"] / said["n_restored"]
+    print(f"file: {session['file_bytes']} bytes for {restored['tokens']} tokens, restored in {ours:.3f} s; llama-server's: "
+          f"{saved['n_written']} bytes for {said['n_restored']}, {theirs:.3f} s: 1/{theirs_each / ours_each:.2f} of the bytes a token")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
@@ -83,6 +136,7 @@ def main():
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--memory", default="1GiB")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--llama-server", help="llama.cpp's program of that name")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         server = Server(options, folder)
@@ -106,6 +160,8 @@ def main():
             server.ask("Hello", 1)
             anew.append(server.ask(follow_up, 4))
         server.kill()
+        if options.llama_server:
+            compare_files(options, tokens, folder, session)
     for way in (memory, disk):
         if {cached for _, _, cached in way} != {session["tokens"]}:
             sys.exit(f"not all of the session's {session['tokens']} tokens were reused: {way}")

@@ -58,17 +58,6 @@ int open_new(const std::string& path, mode_t mode) {
   return open(path.c_str(), kFlags, mode);
 }
 
-// Has the names in a file's folder written to the disk. Returns the errno; 0 where a folder can't be (some
-// file systems).
-int sync_folder_of(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  const int file = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0) return 0;
-  const int code = fsync(file) == 0 || errno == EINVAL ? 0 : errno;
-  close(file);
-  return code;
-}
-
 Status write_directly(const std::string& path, const Parts& parts) {
   const int file = open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (file < 0) return write_error(path, errno);
@@ -79,6 +68,15 @@ Status write_directly(const std::string& path, const Parts& parts) {
 }
 
 }  // namespace
+
+int sync_folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const int file = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) return 0;
+  const int code = fsync(file) == 0 || errno == EINVAL ? 0 : errno;
+  close(file);
+  return code;
+}
 
 Status check_writable(const std::string& path) {
   const std::string target = followed(path);

@@ -24,6 +24,9 @@ Status write_whole_file(const std::string& path, const std::string& text);
 // The same of bytes that lie in several places. mode: the new file's permissions, before the umask.
 Status write_whole_file(const std::string& path, const std::vector<std::span<const std::byte>>& parts,
                         mode_t mode = 0666);
+// Has the names in a file's folder written to the disk, after one was made or removed there. Returns the
+// errno; 0 also where a folder can't be (some file systems).
+int sync_folder_of(const std::string& path);
 // How the name of the new file ends, until it is renamed: a process that was killed leaves one behind.
 inline constexpr const char* kTemporaryEnding = ".tmp";
 

@@ -14,12 +14,19 @@ namespace kvant {
 // One sentence that says what is wrong, where, and what to do about it.
 struct Error {
   std::string message;
+  bool is_shortage = false;  // of memory: where some is given back, it can be tried again
 };
 
 // error("unknown format '{}'", name): an Error from a format string.
 template <class... Args>
 [[nodiscard]] Error error(fmt::format_string<Args...> text, Args&&... args) {
   return Error{fmt::format(text, std::forward<Args>(args)...)};
+}
+
+// The same for what finds too little memory.
+template <class... Args>
+[[nodiscard]] Error shortage(fmt::format_string<Args...> text, Args&&... args) {
+  return Error{fmt::format(text, std::forward<Args>(args)...), /*is_shortage=*/true};
 }
 
 template <class T>

@@ -30,6 +30,8 @@ class ByteWriter {
     bytes_.resize(bytes_.size() + n);
     return bytes_.data() + bytes_.size() - n;
   }
+  void reserve(std::size_t n_more) { bytes_.reserve(bytes_.size() + n_more); }
+  std::size_t size() const { return bytes_.size(); }
   std::vector<std::byte> take() { return std::move(bytes_); }
 
  private:

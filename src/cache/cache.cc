@@ -132,7 +132,7 @@ Cache::Sequence Cache::empty_sequence() {
 }
 
 Error Cache::out_of_memory(const char* doing) const {
-  return error(
+  return shortage(
       "out of memory while {}: the KV cache holds {:.1f} MiB{}; use fewer tokens or a smaller recipe", doing,
       static_cast<double>(pools_.budget().taken()) / (1 << 20),
       pools_.budget().limit() > 0

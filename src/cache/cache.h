@@ -145,7 +145,7 @@ class Cache {
   // has to tell apart.
   Result<std::vector<std::byte>> export_sequence(SequenceId sequence) const;
   // A sequence that goes on exactly as the exported one would. An error: bytes that no cache of this plan has
-  // exported, a step is open, out of memory.
+  // exported, a step is open, out of memory. Piece by piece: cache/sequence_image.h.
   Result<SequenceId> import_sequence(std::span<const std::byte> bytes);
 
   // Opens a step: at most one at a time, and each sequence at most once in it. On an error (out of memory, or
@@ -173,6 +173,8 @@ class Cache {
 
  private:
   friend class Step;
+  friend class SequenceExport;
+  friend class SequenceImport;
   // Layers whose pages are opened, sealed and freed together.
   struct LayerGroup {
     GroupRules rules;
@@ -208,8 +210,6 @@ class Cache {
   Status check_idle(SequenceId sequence, const char* doing) const;
   Status check_slices(const std::vector<StepSlice>& slices) const;
   Status check_truncation(const Sequence& sequence, int n_tokens) const;
-  bool import_into(Sequence& sequence, ByteReader& from);
-  bool import_entries(Sequence& sequence, int group, ByteReader& from);
   bool truncate_copy(Sequence& copy, int n_tokens);
   bool reserve_slice(const StepSlice& slice);
   Error not_on_a_device(const char* doing) const;

@@ -14,6 +14,7 @@
 #include "cli/model_options.h"
 #include "eval/cache_size.h"
 #include "generate/prompt_steps.h"
+#include "recipe/recipe.h"
 #include "serve/http_server.h"
 #include "serve/scheduler.h"
 #include "serve/serve_loop.h"
@@ -39,6 +40,7 @@ struct ServeOptions {
   int parallel = 8;
   int queue = 64;
   int prompt_step = 64;
+  bool guard = false;
 };
 
 // Ctrl-C or SIGTERM: how often; the only state that a signal handler may reach.
@@ -80,6 +82,20 @@ ServerInfo info_of(const Session& session, const Plan& plan, const ServeOptions&
           .n_vocab = engine.n_vocab()};
 }
 
+// For the shadow of one answer of the full context, or of several shorter ones.
+Status set_memory_aside_for_guard(const Session& session, SchedulerOptions& scheduling) {
+  const auto plan = session.plan(parse_recipe("bf16").value());
+  if (!plan.ok()) return plan.error();
+  scheduling.shadow_plan = *plan;
+  scheduling.shadow_bytes = [plan = *plan](int n_tokens) { return largest_cache_bytes(*plan, n_tokens); };
+  scheduling.shadow_memory = Scheduler::memory_for(scheduling.shadow_bytes(scheduling.context));
+  scheduling.memory -= scheduling.shadow_memory;
+  if (scheduling.memory > 0) return {};
+  return error(
+      "--guard keeps up to {} tokens unquantized, which takes {}: give more --memory or a smaller -c",
+      scheduling.context, readable_bytes(static_cast<double>(scheduling.shadow_memory)));
+}
+
 void announce(const ServerInfo& info, const SchedulerOptions& scheduler, const ServeOptions& options,
               int port) {
   fmt::print(stderr, "kvant: {} ({}) at http://{}:{}{}\n", info.model, info.description, options.http.host,
@@ -92,6 +108,10 @@ void announce(const ServerInfo& info, const SchedulerOptions& scheduler, const S
              Scheduler::sequences_that_fit(scheduler), scheduler.context,
              readable_bytes(static_cast<double>(scheduler.sequence_bytes(scheduler.context))),
              scheduler.parallel);
+  if (scheduler.shadow_plan != nullptr)
+    fmt::print(stderr,
+               "kvant: {} more compare answers with an unquantized cache where a request asks for it\n",
+               readable_bytes(static_cast<double>(scheduler.shadow_memory)));
 }
 
 // Until the end is wanted: then requests are refused, and those that were taken are answered, unless it is
@@ -123,6 +143,7 @@ Status serve(const ServeOptions& options) {
                               .prompt_step = options.prompt_step,
                               .memory = *memory};
   scheduling.sequence_bytes = [plan = *plan](int n_tokens) { return largest_cache_bytes(*plan, n_tokens); };
+  if (options.guard) KVANT_RETURN_IF_ERROR(set_memory_aside_for_guard(*session, scheduling));
   std::shared_ptr<const SessionFolder> folder;
   if (!options.sessions.empty()) {
     auto opened = SessionFolder::open(options.sessions,
@@ -185,6 +206,9 @@ Command add_serve_command(CLI::App& program) {
       "--memory", options->memory,
       "bytes of KV cache, such as 2GiB, for running answers and for prompts that may come again "
       "(default: half of what is free)");
+  command->add_flag("--guard", options->guard,
+                    "let requests ask for a guard, which compares their answer with that of an unquantized "
+                    "cache; it takes part of --memory");
   command->add_option("--sessions", options->sessions,
                       "folder that keeps sessions: conversations that requests name to go on with them");
   return {command, [options] {

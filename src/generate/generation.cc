@@ -16,7 +16,7 @@ Generation::Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationO
   if (options_.max_tokens == 0) end_ = GenerationEnd::length;
 }
 
-GeneratedText Generation::next(std::span<const float> logits) {
+GeneratedText Generation::next(std::span<const float> logits, std::optional<ShadowToken> shadow) {
   KVANT_CHECK(end_ == GenerationEnd::none, "a token after the end");
   token_ = sampler_.pick(logits);
   if (tokenizer_.ends_generation(token_)) {
@@ -30,7 +30,8 @@ GeneratedText Generation::next(std::span<const float> logits) {
     held_.push_back({n_bytes_,
                      {{token_, log_probability(logits, token_)},
                       options_.alternatives > 0 ? likeliest_tokens(logits, options_.alternatives)
-                                                : std::vector<TokenProbability>()}});
+                                                : std::vector<TokenProbability>(),
+                      shadow}});
   }
   std::string text = text_.add(piece);
   if (text_.stopped()) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,10 +28,17 @@ enum class GenerationEnd : std::uint8_t {
   length,    // max_tokens
 };
 
+// What an unquantized cache would have gone on with (serve/answer_guard.h).
+struct ShadowToken {
+  std::int32_t token = 0;
+  double kld = 0;  // of the predictions, from the shadow's, nats
+};
+
 // A token of the answer with its probabilities.
 struct ReportedToken {
   TokenProbability chosen;
   std::vector<TokenProbability> alternatives;  // the likeliest first
+  std::optional<ShadowToken> shadow;           // where there is one
 };
 
 // What one more token adds to what can be shown.
@@ -46,8 +54,9 @@ class Generation {
   // Both outlive it.
   Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options);
 
-  // Picks the next token. logits [n_vocab], of the newest one. Requires end() == none.
-  GeneratedText next(std::span<const float> logits);
+  // Picks the next token. logits [n_vocab], of the newest one. shadow: is reported with it. Requires
+  // end() == none.
+  GeneratedText next(std::span<const float> logits, std::optional<ShadowToken> shadow = std::nullopt);
   // Ends an answer that has no room to go on: what was held back. Before that, end() == none.
   GeneratedText cut_off();
 

@@ -55,7 +55,7 @@ Status Forward::compute(const TransformerGraph& graph) {
     plan.work_data = work_[thread].data();
     if (ggml_graph_compute(graph.part(thread), &plan) != GGML_STATUS_SUCCESS) failed = true;
   });
-  if (failed) return error("out of memory while computing a step");
+  if (failed) return shortage("out of memory while computing a step");
   return {};
 }
 

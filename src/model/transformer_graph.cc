@@ -72,8 +72,8 @@ Result<std::unique_ptr<TransformerGraph>> TransformerGraph::build(const GraphPar
   std::vector<GraphBuffers> buffers(parts.n_threads, shared);
   for (GraphBuffers& b : buffers) g->allocate_private(parts.hparams, b);
   if (g->out_of_memory_) {
-    return error("out of memory: no room for the activations of {} tokens; process fewer in one step",
-                 n_rows);
+    return shortage("out of memory: no room for the activations of {} tokens; process fewer in one step",
+                    n_rows);
   }
   for (int thread = 0; thread < parts.n_threads; ++thread)
     g->parts_.push_back(std::make_unique<GraphPart>(parts, thread, buffers[thread]));

@@ -24,10 +24,19 @@ struct AnswerPart {
   std::string stop = {};                    // the stop text that has ended it; empty: none
 };
 
+// What a guard has seen of an answer (answer_guard.h).
+struct GuardTally {
+  std::int64_t tokens = 0;
+  std::int64_t differing = 0;  // where the shadow would have chosen another one
+  double kld_sum = 0;          // nats
+  double mean_kld() const { return tokens > 0 ? kld_sum / static_cast<double>(tokens) : 0; }
+};
+
 struct TokenUsage {
   int prompt = 0;
   int cached = 0;  // of the prompt: not read, since an earlier one began alike
   int generated = 0;
+  std::optional<GuardTally> guard;  // where one was asked for
 };
 
 // Thread-safe: one thread writes, one reads.

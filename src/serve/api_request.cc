@@ -71,6 +71,7 @@ GenerationRequest read_common(JsonFields& fields, ApiRequest& request) {
   common.generation.max_tokens = read_max_tokens(fields);
   common.generation.stops = fields.texts("stop", kMaxStops);
   common.client = fields.text("user").value_or("");
+  common.guard = fields.boolean("guard").value_or(false);
   if (const auto session = fields.text("session")) {
     if (!is_session_name(*session)) fields.fail("session", kSessionNameRule);
     common.session = *session;

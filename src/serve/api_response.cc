@@ -16,10 +16,12 @@ Json finish_reason(GenerationEnd end) {
 }
 
 Json usage_json(const TokenUsage& usage) {
-  return {{"prompt_tokens", usage.prompt},
-          {"completion_tokens", usage.generated},
-          {"total_tokens", usage.prompt + usage.generated},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached}}}};
+  Json json = {{"prompt_tokens", usage.prompt},
+               {"completion_tokens", usage.generated},
+               {"total_tokens", usage.prompt + usage.generated},
+               {"prompt_tokens_details", {{"cached_tokens", usage.cached}}}};
+  if (usage.guard) json["guard"] = guard_json(*usage.guard);
+  return json;
 }
 
 Json bytes_of(const std::string& text) {
@@ -29,6 +31,10 @@ Json bytes_of(const std::string& text) {
 }
 
 }  // namespace
+
+Json guard_json(const GuardTally& tally) {
+  return {{"tokens", tally.tokens}, {"differing", tally.differing}, {"mean_kld", tally.mean_kld()}};
+}
 
 std::string random_id(const char* prefix) {
   std::random_device random;
@@ -73,6 +79,10 @@ Json ApiResponse::chat_token(const TokenProbability& token) const {
   return {{"token", piece}, {"logprob", token.log_probability}, {"bytes", bytes_of(piece)}};
 }
 
+Json ApiResponse::shadow_token(const ShadowToken& shadow) const {
+  return {{"token", tokenizer_.piece(shadow.token)}, {"kld", shadow.kld}};
+}
+
 Json ApiResponse::chat_probabilities(const std::vector<ReportedToken>& tokens) const {
   Json content = Json::array();
   for (const ReportedToken& token : tokens) {
@@ -80,6 +90,7 @@ Json ApiResponse::chat_probabilities(const std::vector<ReportedToken>& tokens) c
     entry["top_logprobs"] = Json::array();
     for (const TokenProbability& other : token.alternatives)
       entry["top_logprobs"].push_back(chat_token(other));
+    if (token.shadow) entry["guard"] = shadow_token(*token.shadow);
     content.push_back(std::move(entry));
   }
   return {{"content", content}, {"refusal", nullptr}};
@@ -100,6 +111,7 @@ Json ApiResponse::text_probabilities(const std::vector<ReportedToken>& tokens, s
     result["token_logprobs"].push_back(token.chosen.log_probability);
     result["top_logprobs"].push_back(std::move(alternatives));
     result["text_offset"].push_back(first_byte);
+    if (token.shadow) result["guard"].push_back(shadow_token(*token.shadow));
     first_byte += piece.size();
   }
   return result;

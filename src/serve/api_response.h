@@ -13,6 +13,8 @@ namespace kvant {
 
 // A name that no other answer has, after the prefix.
 std::string random_id(const char* prefix);
+// What a guard has seen of an answer.
+nlohmann::ordered_json guard_json(const GuardTally& tally);
 // The text of a JSON value; bytes that are not UTF-8 become U+FFFD.
 std::string response_text(const nlohmann::ordered_json& json);
 // An event of a stream (server-sent events, WHATWG HTML section 9.2).
@@ -45,6 +47,7 @@ class ApiResponse {
   nlohmann::ordered_json envelope(const char* object) const;
   nlohmann::ordered_json probabilities(const std::vector<ReportedToken>& tokens,
                                        std::size_t first_byte) const;
+  nlohmann::ordered_json shadow_token(const ShadowToken& shadow) const;
   nlohmann::ordered_json chat_token(const TokenProbability& token) const;
   nlohmann::ordered_json chat_probabilities(const std::vector<ReportedToken>& tokens) const;
   nlohmann::ordered_json text_probabilities(const std::vector<ReportedToken>& tokens,

@@ -49,6 +49,12 @@ TokenUsage Exchange::usage() const {
     total.prompt += stream->usage().prompt;
     total.cached += stream->usage().cached;
     total.generated += stream->usage().generated;
+    if (const auto& guard = stream->usage().guard) {
+      if (!total.guard) total.guard.emplace();
+      total.guard->tokens += guard->tokens;
+      total.guard->differing += guard->differing;
+      total.guard->kld_sum += guard->kld_sum;
+    }
   }
   return total;
 }

@@ -52,7 +52,8 @@ Json slot_json(const RequestStatus& request) {
           {"cached_tokens", request.cached_tokens},
           {"generated_tokens", request.generated_tokens},
           {"answers", request.n_answers},
-          {"kv_bytes", request.bytes}};
+          {"kv_bytes", request.bytes},
+          {"guard", request.guard ? guard_json(*request.guard) : Json(nullptr)}};
 }
 
 }  // namespace
@@ -278,6 +279,7 @@ void HttpServer::Routes::props(Response& response) const {
              {{"n_ctx", o.context}, {"temperature", 1.0}, {"top_p", 1.0}, {"top_k", 0}, {"min_p", 0.0}}},
             {"queue", o.queue},
             {"prompt_step", o.prompt_step},
+            {"guard", o.shadow_plan != nullptr},
             {"kv",
              {{"recipe", info_.recipe},
               {"bits", info_.bits},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cache/cache.h"
+#include "serve/answer_guard.h"
 #include "serve/answer_stream.h"
 #include "serve/request.h"
 
@@ -17,6 +18,7 @@ struct Answer {
   SequenceId sequence = 0;
   std::unique_ptr<Sampler> sampler;
   std::unique_ptr<Generation> generation;
+  std::unique_ptr<AnswerGuard> guard;            // null: nobody has asked for one
   std::vector<std::int32_t> tokens;              // that the sequence holds behind the prompt
   std::size_t shown_bytes = 0;                   // of its text
   std::chrono::steady_clock::time_point newest;  // when its newest token came
@@ -40,6 +42,12 @@ struct Job {
   SequenceId sequence = 0;
   int n_read = 0;
   std::vector<int> keep_at;
+
+  // With a guard: its shadow, which reads the prompt first.
+  SequenceId shadow = 0;
+  std::int64_t shadow_bytes = 0;  // that it takes at most; 0: there is none
+  int n_shadow_read = 0;
+  std::vector<float> shadow_logits;  // after the prompt
 
   std::vector<Answer> answers;  // once the prompt has been read
   TokenUsage usage;

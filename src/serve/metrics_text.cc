@@ -84,6 +84,14 @@ void add_tokens(const SchedulerCounters& c, Text& text) {
   text.counter("steps_total", "Steps of the scheduler", c.steps);
 }
 
+void add_guard(const GuardTally& guard, Text& text) {
+  text.counter("guard_tokens_total", "Tokens that were compared with an unquantized cache", guard.tokens);
+  text.counter("guard_differing_tokens_total", "Of them, those for which it would have chosen another",
+               guard.differing);
+  text.head("guard_kld_nats_total", "counter", "Sum over these tokens of the divergence of the predictions");
+  text.add("kvant_guard_kld_nats_total {}\n", guard.kld_sum);
+}
+
 void add_cache(const SchedulerOptions& options, const SchedulerStatus& status, Text& text) {
   text.gauge("cache_bytes", "Bytes of the KV cache, taken from the operating system", status.cache_bytes);
   text.gauge("cache_limit_bytes", "Bytes that it may take", options.memory);
@@ -109,6 +117,7 @@ std::string metrics_text(const ServerInfo& info, const SchedulerOptions& options
   text.gauge("context_tokens", "Tokens that a prompt and its answer may have", std::int64_t{options.context});
   add_requests(status, text);
   add_tokens(status.counters, text);
+  if (options.shadow_plan != nullptr) add_guard(status.counters.guard, text);
   add_cache(options, status, text);
   return text.take();
 }

@@ -6,11 +6,14 @@
 #include <chrono>
 #include <mutex>
 
+#include "base/embedded_file.h"
 #include "serve/api_response.h"
 #include "serve/cache_json.h"
-#include "serve/page_files.h"
 
 namespace kvant {
+
+extern const std::span<const EmbeddedFile> kServePageFiles;  // of page/: cmake/embedded_files.cmake
+
 namespace {
 
 using httplib::Request;
@@ -18,31 +21,26 @@ using httplib::Response;
 using Clock = std::chrono::steady_clock;
 
 struct PageFile {
-  const char* path;
+  std::string path;
   const char* type;
   const char* contents;
 };
 
-constexpr const char* kHtml = "text/html; charset=utf-8";
-constexpr const char* kCss = "text/css; charset=utf-8";
-constexpr const char* kScript = "text/javascript; charset=utf-8";
+const char* type_of(std::string_view name) {
+  if (name.ends_with(".html")) return "text/html; charset=utf-8";
+  if (name.ends_with(".css")) return "text/css; charset=utf-8";
+  return "text/javascript; charset=utf-8";
+}
 
 std::span<const PageFile> page_files() {
-  static const PageFile kFiles[] = {
-      {"/", kHtml, kServePageHtml},
-      {"/page/style.css", kCss, kServePageStyle},
-      {"/page/main.js", kScript, kServePageMain},
-      {"/page/api.js", kScript, kServePageApi},
-      {"/page/conversations.js", kScript, kServePageConversations},
-      {"/page/chat.js", kScript, kServePageChat},
-      {"/page/turn.js", kScript, kServePageTurn},
-      {"/page/markdown.js", kScript, kServePageMarkdown},
-      {"/page/probabilities.js", kScript, kServePageProbabilities},
-      {"/page/cache.js", kScript, kServePageCache},
-      {"/page/cache_grid.js", kScript, kServePageCacheGrid},
-      {"/page/clipboard.js", kScript, kServePageClipboard},
-      {"/page/settings.js", kScript, kServePageSettings},
-  };
+  static const std::vector<PageFile> kFiles = [] {
+    std::vector<PageFile> files;
+    for (const EmbeddedFile& file : kServePageFiles) {
+      const std::string name = file.name;
+      files.push_back({name == "page.html" ? "/" : "/page/" + name, type_of(name), file.contents});
+    }
+    return files;
+  }();
   return kFiles;
 }
 

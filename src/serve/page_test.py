@@ -125,6 +125,21 @@ class Page(unittest.TestCase):
         BROWSER.evaluate("document.querySelector('#conversation-list button').click()")
         self.assertIn("three colours", BROWSER.evaluate("document.querySelector('.turn.user .body').textContent"))
 
+    def test_65_underlines_what_quantization_changes(self):
+        BROWSER.evaluate("document.querySelector('#new-chat').click()")
+        BROWSER.evaluate("document.querySelector('#probabilities').click()")
+        BROWSER.evaluate("document.querySelector('#guard').click()")
+        self.ask(QUESTION, 120)
+        BROWSER.wait_for("document.querySelector('.turn.assistant .figures') !== null")
+        figures = BROWSER.evaluate("document.querySelector('.turn.assistant .figures').textContent")
+        differing = int(re.search(r"(\d+) of \d+ tokens other than without quantization, mean KL divergence [\d.]+", figures)[1])
+        marked = BROWSER.evaluate("[...document.querySelectorAll('#turns .other')].map(e => e.title)")
+        self.assertLessEqual(len(marked) > 0, differing > 0)
+        self.assertTrue(all("without quantization: " in title for title in marked), marked)
+        self.assertIn(f"guard_differing_tokens_total {differing}", SERVER.request("/metrics")[1])
+        shots("serve-page-guard")
+        BROWSER.evaluate("document.querySelector('#guard').click()")
+
     def test_7_shows_markdown_as_elements_and_html_as_text(self):
         html = BROWSER.evaluate("Promise.all([import('/page/markdown.js'), import('/page/probabilities.js')]).then(([m, p]) => {"
                                 f" const host = document.createElement('div'); m.render(host, {json.dumps(MARKDOWN)}, p.plainLeaf); return host.innerHTML; }})")
@@ -173,7 +188,7 @@ if __name__ == "__main__":
         sys.exit(0)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder  # calibrations go there, not into the user's folder
-        SERVER = Server(PROGRAM, MODEL, RECIPE)
+        SERVER = Server(PROGRAM, MODEL, RECIPE, "--guard")
         BROWSER = browsers.Browser(found)
         try:
             result = unittest.main(argv=sys.argv[:1], exit=False, failfast=True).result

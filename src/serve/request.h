@@ -15,6 +15,7 @@ struct GenerationRequest {
   int n_answers = 1;  // the prompt is read once; answer i draws with seed + i
   SamplerOptions sampling;
   GenerationOptions generation;
+  bool guard = false;  // compare with an unquantized cache: for one answer
   std::string client;  // whose turn it is goes round by this
 
   std::string session;                   // that it goes on with, or begins; empty: none

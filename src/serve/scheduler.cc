@@ -22,16 +22,15 @@ double mebibytes(std::int64_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
 }
 
-// The cache and the engine say it this way, and so nothing else.
-bool is_shortage(const Error& failure) {
-  return failure.message.starts_with("out of memory");
-}
-
 Refusal wrong(Error why) {
   return {Refusal::Reason::wrong, std::move(why.message), 0};
 }
 
 }  // namespace
+
+std::int64_t Scheduler::memory_for(std::int64_t sequence_bytes) {
+  return sequence_bytes + kPartlyUsedBytes;
+}
 
 std::int64_t Scheduler::sequences_that_fit(const SchedulerOptions& options) {
   return std::max<std::int64_t>(0, options.memory - kPartlyUsedBytes) /
@@ -63,6 +62,9 @@ Scheduler::Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<
       options_(std::move(options)),
       batch_(engine.independent_sequences()),
       cache_(std::move(plan), options_.memory),
+      shadows_(options_.shadow_plan == nullptr
+                   ? nullptr
+                   : std::make_unique<Cache>(options_.shadow_plan, options_.shadow_memory)),
       prefixes_(cache_, options_.memory),
       sessions_(sessions == nullptr
                     ? nullptr
@@ -72,6 +74,7 @@ Scheduler::Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<
 Scheduler::~Scheduler() {
   for (Job& job : jobs_) job.stream->fail(error("the server ends"));
   queue_.for_each([](const Job& job) { job.stream->fail(error("the server ends")); });
+  if (sessions_ != nullptr) sessions_->finish();
 }
 
 std::int64_t Scheduler::most_bytes(const GenerationRequest& request) const {
@@ -110,6 +113,10 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   }
   if (const auto sampler = Sampler::make(request.sampling); !sampler.ok())
     return refuse(wrong(sampler.error()));
+  if (request.guard && shadows_ == nullptr)
+    return refuse(wrong(error("this server compares with no unquantized cache: start it with --guard")));
+  if (request.guard && request.n_answers > 1)
+    return refuse(wrong(error("a guard is for one answer, and {} are wanted", request.n_answers)));
   int& max_tokens = request.generation.max_tokens;
   if (max_tokens == 0) return refuse(wrong(error("an answer of 0 tokens is wanted: ask for 1 at least")));
   const int room = options_.context - n_prompt;
@@ -122,6 +129,13 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
                     request.n_answers, max_tokens, mebibytes(bytes), mebibytes(options_.memory))));
   }
   Job job;
+  if (request.guard) job.shadow_bytes = options_.shadow_bytes(n_prompt + max_tokens);
+  if (memory_for(job.shadow_bytes) > options_.shadow_memory && request.guard) {
+    return refuse(
+        wrong(error("the guard of an answer of up to {} tokens takes up to {:.0f} MiB of {:.0f} MiB: "
+                    "give max_tokens, or ask without it",
+                    max_tokens, mebibytes(job.shadow_bytes), mebibytes(options_.shadow_memory))));
+  }
   job.id = next_id_++;
   job.request = std::move(request);
   job.stream = std::move(stream);
@@ -159,7 +173,8 @@ void Scheduler::drop_cancelled() {
 
 bool Scheduler::has_room(const Job& job) const {
   return running_ + job.request.n_answers <= options_.parallel &&
-         promised_ + job.bytes + kPartlyUsedBytes <= options_.memory;
+         promised_ + job.bytes + kPartlyUsedBytes <= options_.memory &&
+         (!job.request.guard || memory_for(shadows_promised_ + job.shadow_bytes) <= options_.shadow_memory);
 }
 
 void Scheduler::admit() {
@@ -169,16 +184,22 @@ void Scheduler::admit() {
     readers_.push_back(&job);
     running_ += job.request.n_answers;
     promised_ += job.bytes;
+    shadows_promised_ += job.shadow_bytes;
+    if (!job.request.guard) continue;
+    job.shadow = shadows_->add();
+    job.usage.guard.emplace();
   }
 }
 
 void Scheduler::free_sequences(Job& job) {
   if (job.state == JobState::reading && job.has_sequence) cache_.free(job.sequence);
   for (const Answer& answer : job.answers) cache_.free(answer.sequence);
+  if (job.request.guard) shadows_->free(job.shadow);
   if (!job.request.session.empty()) sessions_->end(job.request.session);
   job.state = JobState::done;
   running_ -= job.request.n_answers;
   promised_ -= job.bytes;
+  shadows_promised_ -= job.shadow_bytes;
 }
 
 void Scheduler::close(Job& job) {
@@ -196,16 +217,23 @@ void Scheduler::step() {
   shortage_ = {};
   drop_cancelled();
   admit();
+  advance_sessions();
   decode();
   read_prompts();
-  if (!progress_) end_without_progress();
+  waits_for_disk_ = !progress_ && sessions_ != nullptr && sessions_->waits_for_disk();
+  // What is being written will leave its memory to others.
+  const bool writes = sessions_ != nullptr && sessions_->is_writing();
+  if (!progress_ && !waits_for_disk_ && !writes) end_without_progress();
   drop_cancelled();
 }
 
 // Admission counts on what sequences take at most, but slabs that are used in part may take more. What finds
-// no room waits for others to end; when nothing can go on, the newest request has to make room.
+// no room waits for others to end; when nothing can go on, what is read from the disk has to make room, and
+// then the newest request.
 void Scheduler::end_without_progress() {
-  if (jobs_.empty() || shortage_.message.empty()) return;
+  if (shortage_.message.empty()) return;
+  if (sessions_ != nullptr && !sessions_->reading_name().empty())
+    return sessions_->give_up_reading(shortage_);
   for (auto job = jobs_.rbegin(); job != jobs_.rend(); ++job) {
     if (job->state != JobState::done) return answer_failure(*job, shortage_);
   }
@@ -219,26 +247,56 @@ void Scheduler::answer_failure(Job& job, const Error& failure) {
 
 // Beginnings of prompts go first: they can be read again. Sessions go to the disk, but for the one that is
 // needed.
-bool Scheduler::make_room(const std::string& needed) {
-  return prefixes_.drop_oldest() || (sessions_ != nullptr && sessions_->drop_oldest(needed));
+Room Scheduler::make_room(const std::string& needed) {
+  if (prefixes_.drop_oldest()) return Room::made;
+  return sessions_ == nullptr ? Room::none : sessions_->make_room(needed);
 }
 
-// Makes room until the action finds memory.
+// Makes room until the action finds memory. Where that has to be written to the disk before, what is short
+// has to be tried again in a later step.
 Status Scheduler::with_room(const std::function<Status()>& action, const std::string& needed) {
   Status done = action();
-  while (!done.ok() && is_shortage(done.error()) && make_room(needed)) done = action();
+  while (!done.ok() && done.error().is_shortage && make_room(needed) == Room::made) done = action();
   return done;
 }
 
-std::optional<ApiError> Scheduler::restore_session(const std::string& name) {
-  auto failure = sessions_->restore(name);
-  while (failure && is_shortage({failure->message}) && make_room(name)) failure = sessions_->restore(name);
-  return failure;
+// The same for what can't be tried again.
+Status Scheduler::with_room_now(const std::function<Status()>& action) {
+  Status done = with_room(action);
+  while (!done.ok() && done.error().is_shortage) {
+    const Room room = make_room("");
+    if (room == Room::none) break;
+    if (room == Room::pending) sessions_->finish_writing();
+    done = action();
+  }
+  return done;
 }
 
-std::optional<ApiError> Scheduler::fork_session(const std::string& name, const std::string& to) {
+// --- sessions ---
+
+void Scheduler::advance_sessions() {
+  if (sessions_ == nullptr) return;
+  const Status done = with_room(
+      [&]() -> Status {
+        const auto advanced = sessions_->advance();
+        if (!advanced.ok()) return advanced.error();
+        progress_ = progress_ || *advanced;
+        return {};
+      },
+      sessions_->reading_name());
+  if (!done.ok()) shortage_ = done.error();
+}
+
+void Scheduler::fork_session(const std::string& name, const std::string& to, SessionDone done) {
+  sessions_->load(name, [this, name, to, done = std::move(done)](const std::optional<SessionError>& failure) {
+    done(failure ? failure : fork_loaded(name, to));
+  });
+}
+
+std::optional<SessionError> Scheduler::fork_loaded(const std::string& name, const std::string& to) {
   auto failure = sessions_->fork(name, to);
-  while (failure && is_shortage({failure->message}) && make_room(name)) failure = sessions_->fork(name, to);
+  while (failure && failure->kind == SessionError::Kind::no_memory && make_room(name) == Room::made)
+    failure = sessions_->fork(name, to);
   return failure;
 }
 
@@ -269,7 +327,7 @@ void Scheduler::decode_batch(std::span<const Row> rows) {
     if (row.job->state == JobState::done) continue;
     const Status done = run_batch({&row, 1});
     if (done.ok()) continue;
-    if (is_shortage(done.error())) {
+    if (done.error().is_shortage) {
       shortage_ = done.error();
     } else {
       answer_failure(*row.job, done.error());
@@ -285,11 +343,35 @@ Status Scheduler::run_batch(std::span<const Row> rows) {
     tokens.push_back(row.answer->generation->token());
     inputs.push_back({row.answer->sequence, {&tokens.back(), 1}, /*is_prompt=*/false});
   }
+  KVANT_RETURN_IF_ERROR(decode_shadows(rows));
   KVANT_RETURN_IF_ERROR(run(inputs, static_cast<int>(rows.size())));
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i].answer->tokens.push_back(tokens[i]);
   const std::size_t n_vocab = engine_.n_vocab();
   for (std::size_t i = 0; i < rows.size(); ++i)
     take_token(rows[i], std::span(logits_).subspan(i * n_vocab, n_vocab));
+  return {};
+}
+
+// The same tokens for the shadows of those that have one: all of them first, so that a step which then fails
+// is tried again without them.
+Status Scheduler::decode_shadows(std::span<const Row> rows) {
+  std::vector<AnswerGuard*> guards;
+  std::vector<std::int32_t> tokens;
+  tokens.reserve(rows.size());  // the inputs point into it
+  std::vector<EngineInput> inputs;
+  for (const Row& row : rows) {
+    AnswerGuard* guard = row.answer->guard.get();
+    if (guard == nullptr || shadows_->length(guard->shadow()) > cache_.length(row.answer->sequence)) continue;
+    guards.push_back(guard);
+    tokens.push_back(row.answer->generation->token());
+    inputs.push_back({guard->shadow(), {&tokens.back(), 1}, /*is_prompt=*/false});
+  }
+  if (guards.empty()) return {};
+  const std::size_t n_vocab = engine_.n_vocab();
+  KVANT_RETURN_IF_ERROR(engine_.step(*shadows_, backend_, inputs,
+                                     {logits_.data(), static_cast<int>(guards.size()), engine_.n_vocab()}));
+  for (std::size_t i = 0; i < guards.size(); ++i)
+    guards[i]->set_logits(std::span(logits_).subspan(i * n_vocab, n_vocab));
   return {};
 }
 
@@ -301,7 +383,16 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   const Clock::time_point now = Clock::now();
   const bool is_first = answer.generation->n_tokens() == 0;
   const int before = answer.generation->n_tokens();
-  GeneratedText shown = answer.generation->next(logits);
+  std::optional<ShadowToken> shadow;
+  if (answer.guard) shadow = answer.guard->look(logits);
+  GeneratedText shown = answer.generation->next(logits, shadow);
+  if (shadow) {
+    answer.guard->count(answer.generation->token(), *shadow);
+    job.usage.guard = answer.guard->tally();
+    ++counters_.guard.tokens;
+    counters_.guard.differing += answer.generation->token() != shadow->token ? 1 : 0;
+    counters_.guard.kld_sum += shadow->kld;
+  }
   (is_first ? counters_.first_token : counters_.next_token)
       .add(seconds(now - (is_first ? job.start : answer.newest)));
   answer.newest = now;
@@ -333,18 +424,38 @@ void Scheduler::read_prompts() {
   }
 }
 
+// Nothing was read.
+int Scheduler::fail_reading(Job& job, const Error& failure) {
+  if (failure.is_shortage) {
+    shortage_ = failure;
+  } else {
+    answer_failure(job, failure);
+  }
+  return 0;
+}
+
+// Returns how many tokens were read.
+int Scheduler::read_shadow(Job& job, int wanted) {
+  const int n = next_prompt_step(job.n_shadow_read, job.usage.prompt, wanted);
+  const bool is_last = job.n_shadow_read + n == job.usage.prompt;
+  const std::span<const std::int32_t> prompt = job.request.prompt;
+  const EngineInput input{job.shadow, prompt.subspan(job.n_shadow_read, n), /*is_prompt=*/true,
+                          is_last ? n - 1 : n};
+  const Status done =
+      engine_.step(*shadows_, backend_, {&input, 1}, {logits_.data(), is_last ? 1 : 0, engine_.n_vocab()});
+  if (!done.ok()) return fail_reading(job, done.error());
+  progress_ = true;
+  job.n_shadow_read += n;
+  if (is_last) job.shadow_logits.assign(logits_.begin(), logits_.begin() + engine_.n_vocab());
+  return n;
+}
+
 // Returns how many tokens were read.
 int Scheduler::read_some(Job& job, int wanted) {
-  const auto fails = [&](const Error& failure) {
-    if (is_shortage(failure)) {
-      shortage_ = failure;
-    } else {
-      answer_failure(job, failure);
-    }
-    return 0;
-  };
+  if (job.request.guard && job.n_shadow_read < job.usage.prompt) return read_shadow(job, wanted);
   if (!job.has_sequence) {
-    if (const Status begun = start_reading(job); !begun.ok()) return fails(begun.error());
+    if (const Status begun = start_reading(job); !begun.ok()) return fail_reading(job, begun.error());
+    if (!job.has_sequence) return 0;  // its session is still being read
   }
   const std::span<const std::int32_t> prompt = job.request.prompt;
   const int n_prompt = job.usage.prompt;
@@ -353,7 +464,8 @@ int Scheduler::read_some(Job& job, int wanted) {
   const bool is_last = job.n_read + n == n_prompt;
   const EngineInput input{job.sequence, prompt.subspan(job.n_read, n), /*is_prompt=*/true,
                           is_last ? n - 1 : n};
-  if (const Status done = run({&input, 1}, is_last ? 1 : 0); !done.ok()) return fails(done.error());
+  if (const Status done = run({&input, 1}, is_last ? 1 : 0); !done.ok())
+    return fail_reading(job, done.error());
   progress_ = true;
   job.n_read += n;
   counters_.prompt_tokens += n;
@@ -371,17 +483,19 @@ Status Scheduler::start_from_session(Job& job) {
       [&]() -> Status {
         const auto fork = sessions_->fork_sequence(name);
         if (!fork.ok()) return fork.error();
-        job.sequence = *fork;
+        job.has_sequence = fork->has_value();
+        if (job.has_sequence) job.sequence = **fork;
         return {};
       },
       name));
-  job.has_sequence = true;
+  if (!job.has_sequence) return {};
   job.n_read = job.usage.cached = job.request.session_tokens;
   counters_.cached_tokens += job.usage.cached;
   return {};
 }
 
-// From its session, from the longest beginning that is kept, or from an empty sequence.
+// From its session, as soon as that is in memory, from the longest beginning that is kept, or from an empty
+// sequence.
 Status Scheduler::start_reading(Job& job) {
   if (job.request.session_tokens > 0) return start_from_session(job);
   PrefixCache::Match match;
@@ -423,7 +537,7 @@ Status Scheduler::start_answers(Job& job) {
     KVANT_CHECK(sampler.ok(), "a sampler that was refused too late");
     SequenceId sequence = job.sequence;
     if (i > 0) {
-      KVANT_RETURN_IF_ERROR(with_room([&]() -> Status {
+      KVANT_RETURN_IF_ERROR(with_room_now([&]() -> Status {
         const Result<SequenceId> fork = cache_.fork(job.sequence);
         if (!fork.ok()) return fork.error();
         sequence = *fork;
@@ -431,7 +545,12 @@ Status Scheduler::start_answers(Job& job) {
       }));
     }
     auto generation = std::make_unique<Generation>(engine_.tokenizer(), **sampler, job.request.generation);
-    job.answers.push_back({sequence, std::move(*sampler), std::move(generation), {}, 0, {}});
+    Answer& answer = job.answers.emplace_back();
+    answer.sequence = sequence;
+    answer.sampler = std::move(*sampler);
+    answer.generation = std::move(generation);
+    if (job.request.guard)
+      answer.guard = std::make_unique<AnswerGuard>(job.shadow, sampling, std::move(job.shadow_logits));
   }
   for (int i = 0; i < n; ++i)
     take_token({&job, &job.answers[i], i}, std::span(logits_).first(engine_.n_vocab()));
@@ -469,7 +588,8 @@ RequestStatus Scheduler::status_of(const Job& job) const {
                        .read_tokens = job.n_read,
                        .cached_tokens = job.usage.cached,
                        .generated_tokens = job.usage.generated,
-                       .n_answers = job.request.n_answers};
+                       .n_answers = job.request.n_answers,
+                       .guard = job.usage.guard};
   if (job.state == JobState::reading && job.has_sequence) status.bytes = cache_.bytes(job.sequence).all();
   for (const Answer& answer : job.answers) status.bytes += cache_.bytes(answer.sequence).all();
   return status;

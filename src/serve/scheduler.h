@@ -40,6 +40,10 @@ struct SchedulerOptions {
   std::int64_t memory = 0;     // bytes of the cache; > 0
   // Bytes that a sequence takes at most on its way to so many tokens.
   std::function<std::int64_t(int n_tokens)> sequence_bytes;
+  // For requests with a guard, beside all that: an unquantized cache.
+  std::shared_ptr<const Plan> shadow_plan;  // null: none has one
+  std::int64_t shadow_memory = 0;
+  std::function<std::int64_t(int n_tokens)> shadow_bytes;
 };
 
 // Since the start.
@@ -50,6 +54,7 @@ struct SchedulerCounters {
   std::int64_t prefix_hits = 0, prefix_misses = 0;
   std::int64_t finished = 0, cancelled = 0, failed = 0, refused = 0;  // requests
   std::int64_t steps = 0;
+  GuardTally guard;                   // of all answers with one
   Histogram first_token, next_token;  // seconds from the request to its first token, and from one to the next
   Histogram request;                  // seconds from a request to its end
 };
@@ -64,6 +69,7 @@ struct RequestStatus {
   int generated_tokens = 0;
   int n_answers = 1;
   std::int64_t bytes = 0;  // its pages in the cache; shared ones count fully
+  std::optional<GuardTally> guard;
 };
 
 struct SchedulerStatus {
@@ -92,23 +98,28 @@ class Scheduler {
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream);
   // Drops what was cancelled, admits, decodes, reads. Requires !idle().
   void step();
-  bool idle() const { return jobs_.empty() && queue_.empty(); }
-  // Whether another thread writes a session that this one is to hear of.
-  bool is_saving() const { return sessions_ != nullptr && sessions_->is_saving(); }
+  bool idle() const {
+    return jobs_.empty() && queue_.empty() && (sessions_ == nullptr || !sessions_->is_busy());
+  }
+  // After a step: whether nothing goes on before a disk has read or written, which is told by another thread.
+  bool waits_for_disk() const { return waits_for_disk_; }
+  void tell_of_disk(std::function<void()> news) {
+    if (sessions_ != nullptr) sessions_->tell(std::move(news));
+  }
 
   SchedulerStatus status() const;
   std::vector<ServedSequence> sequences() const;  // all that the cache holds
   const SchedulerOptions& options() const { return options_; }
   const Cache& cache() const { return cache_; }
 
-  // Null: none are kept. What takes memory has to be asked for below.
-  SessionStore* sessions() { return sessions_.get(); }
-  // As the store's, after making room. Require that sessions are kept.
-  std::optional<ApiError> restore_session(const std::string& name);
-  std::optional<ApiError> fork_session(const std::string& name, const std::string& to);
+  SessionStore* sessions() { return sessions_.get(); }  // null: none are kept
+  // Another session that goes on from here. Requires that sessions are kept.
+  void fork_session(const std::string& name, const std::string& to, SessionDone done);
 
   // Sequences of `context` tokens that `memory` holds at the same time.
   static std::int64_t sequences_that_fit(const SchedulerOptions& options);
+  // Bytes that sequences of these bytes need in a cache of their own.
+  static std::int64_t memory_for(std::int64_t sequence_bytes);
 
  private:
   // A row of a batch.
@@ -124,6 +135,8 @@ class Scheduler {
   std::optional<Refusal> match_session(GenerationRequest& request);
   std::int64_t most_bytes(const GenerationRequest& request) const;
   void drop_cancelled();
+  void advance_sessions();
+  std::optional<SessionError> fork_loaded(const std::string& name, const std::string& to);
   void admit();
   bool has_room(const Job& job) const;
 
@@ -134,14 +147,18 @@ class Scheduler {
 
   void read_prompts();
   int read_some(Job& job, int wanted);
+  int fail_reading(Job& job, const Error& failure);
+  int read_shadow(Job& job, int wanted);
+  Status decode_shadows(std::span<const Row> rows);
   Status start_reading(Job& job);
   Status start_from_session(Job& job);
   void keep_beginning(Job& job);
   Status start_answers(Job& job);
   void keep_session(const Job& job, Answer& answer);
 
-  bool make_room(const std::string& needed);
+  Room make_room(const std::string& needed);
   Status with_room(const std::function<Status()>& action, const std::string& needed = "");
+  Status with_room_now(const std::function<Status()>& action);
   Status run(std::span<const EngineInput> inputs, int n_logit_rows);
   void answer_failure(Job& job, const Error& failure);
   void end_without_progress();
@@ -154,6 +171,8 @@ class Scheduler {
   SchedulerOptions options_;
   std::size_t batch_;  // answers that get a token in one step of the engine, at most
   Cache cache_;
+  std::unique_ptr<Cache> shadows_;     // null: no answer has a guard
+  std::int64_t shadows_promised_ = 0;  // bytes
   PrefixCache prefixes_;
   std::unique_ptr<SessionStore> sessions_;  // null: none are kept
   RequestQueue queue_;
@@ -163,8 +182,9 @@ class Scheduler {
   std::int64_t promised_ = 0;  // bytes that admitted requests take at most
   int running_ = 0;            // their answers
   std::int64_t next_id_ = 1;
-  bool progress_ = false;  // in this step: something was computed
-  Error shortage_;         // in this step: why something was not
+  bool progress_ = false;  // in this step: something was computed, or read or written
+  bool waits_for_disk_ = false;
+  Error shortage_;  // in this step: why something was not
   SchedulerCounters counters_;
 };
 

@@ -2,6 +2,7 @@
 // none of its bits.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <random>
 
@@ -35,6 +36,8 @@ struct Reply {
   std::vector<std::int32_t> tokens;
   std::vector<double> probabilities;
   int cached = 0;
+  std::vector<ShadowToken> shadows;
+  std::optional<GuardTally> guard;
   bool operator==(const Reply& other) const {
     return tokens == other.tokens && probabilities == other.probabilities;
   }
@@ -47,12 +50,14 @@ Reply read_all(AnswerStream& stream) {
     for (const ReportedToken& token : part.tokens) {
       reply.tokens.push_back(token.chosen.token);
       reply.probabilities.push_back(token.chosen.log_probability);
+      if (token.shadow) reply.shadows.push_back(*token.shadow);
       for (const TokenProbability& other : token.alternatives)
         reply.probabilities.push_back(other.log_probability);
     }
   }
   EXPECT_FALSE(stream.failure()) << stream.failure()->message;
   reply.cached = stream.usage().cached;
+  reply.guard = stream.usage().guard;
   return reply;
 }
 
@@ -80,11 +85,18 @@ class SchedulerOnEngine : public ::testing::TestWithParam<std::string> {
     const auto plan = testing::plan_for(GetParam(), engine_->geometry(), nullptr, backend_->page_order());
     SchedulerOptions options{.context = 1024, .parallel = 8, .prompt_step = prompt_step, .memory = 256 << 20};
     options.sequence_bytes = [plan](int n) { return largest_cache_bytes(*plan, n); };
+    options.shadow_plan = unquantized();
+    options.shadow_memory = 64 << 20;
+    options.shadow_bytes = [plan = unquantized()](int n) { return largest_cache_bytes(*plan, n); };
     std::shared_ptr<const SessionFolder> folder;
     if (!sessions.empty()) {
       folder = SessionFolder::open(sessions, session_identity(*plan, engine_->fingerprint(), "")).value();
     }
     return Scheduler::make(*engine_, *backend_, plan, options, folder).value();
+  }
+
+  std::shared_ptr<const Plan> unquantized() const {
+    return testing::plan_for("bf16", engine_->geometry(), nullptr, backend_->page_order());
   }
 
   static std::vector<Reply> ask(Scheduler& scheduler, const std::vector<GenerationRequest>& requests) {
@@ -157,8 +169,8 @@ TEST_P(SchedulerOnEngine, GoesOnWithASessionBitForBit) {
                    30, 2);
     next.session = "fork";
     held = kept->sessions()->status("chat")->tokens;
-    EXPECT_FALSE(kept->fork_session("chat", "fork"));
-    EXPECT_FALSE(kept->fork_session("chat", "saved"));
+    for (const char* to : {"fork", "saved"})
+      kept->fork_session("chat", to, [](const auto& failure) { EXPECT_FALSE(failure); });
     auto beside = request(random_tokens(90, 7), 60, 3);
     replies.push_back(ask(*kept, {beside, next, request(random_tokens(400, 8), 5, 4)})[1]);
     next.session = "chat";
@@ -175,6 +187,61 @@ TEST_P(SchedulerOnEngine, GoesOnWithASessionBitForBit) {
   }
   restarted.reset();
   std::filesystem::remove_all(folder.path());
+}
+
+// sum of p log(p / q) over softmaxes.
+double divergence(std::span<const float> p_logits, std::span<const float> q_logits) {
+  const auto log_sum = [](std::span<const float> logits) {
+    double sum = 0;
+    for (const float x : logits) sum += std::exp(static_cast<double>(x));
+    return std::log(sum);
+  };
+  const double p_norm = log_sum(p_logits), q_norm = log_sum(q_logits);
+  double kld = 0;
+  for (std::size_t i = 0; i < p_logits.size(); ++i)
+    kld += std::exp(p_logits[i] - p_norm) * ((p_logits[i] - p_norm) - (q_logits[i] - q_norm));
+  return kld;
+}
+
+// The same answer as without a guard, whose shadow goes on as an unquantized cache does with the same tokens.
+TEST_P(SchedulerOnEngine, GuardsAnAnswer) {
+  auto guarded = request(random_tokens(300, 1), 30, 1);
+  guarded.guard = true;
+  const auto beside = request(random_tokens(90, 7), 40, 3);
+  const auto several = scheduler();
+  const Reply found = ask(*several, {beside, guarded, beside}).at(1);
+  guarded.guard = false;
+  const Reply alone = ask(*scheduler(), {guarded}).front();
+  EXPECT_EQ(found, alone);
+  EXPECT_FALSE(alone.guard);
+  ASSERT_EQ(found.shadows.size(), found.tokens.size());
+
+  const auto sampler = Sampler::make(guarded.sampling).value();
+  const auto served = testing::plan_for(GetParam(), engine_->geometry(), nullptr, backend_->page_order());
+  Cache plain(unquantized(), 0), low(served, 0);
+  std::vector<float> logits(engine_->n_vocab()), low_logits(engine_->n_vocab());
+  const auto step = [&](Cache& cache, const Tokens& tokens, bool is_prompt, std::vector<float>& to) {
+    const EngineInput input{0, tokens, is_prompt, static_cast<int>(tokens.size()) - 1};
+    ASSERT_TRUE(engine_->step(cache, *backend_, {&input, 1}, {to.data(), 1, engine_->n_vocab()}).ok());
+  };
+  plain.add();
+  low.add();
+  int differing = 0;
+  double sum = 0;
+  for (std::size_t i = 0; i < found.tokens.size(); ++i) {
+    const Tokens newest = i == 0 ? guarded.prompt : Tokens{found.tokens[i - 1]};
+    step(plain, newest, i == 0, logits);
+    step(low, newest, i == 0, low_logits);
+    EXPECT_EQ(found.shadows[i].token, sampler->pick(logits)) << i;
+    const double kld = divergence(logits, low_logits);
+    EXPECT_NEAR(found.shadows[i].kld, kld, 1e-6 + 1e-3 * kld);
+    differing += found.shadows[i].token != found.tokens[i] ? 1 : 0;
+    sum += kld;
+  }
+  ASSERT_TRUE(found.guard);
+  EXPECT_EQ(found.guard->differing, differing);
+  EXPECT_NEAR(found.guard->kld_sum, sum, 1e-5 + 1e-3 * sum);
+  EXPECT_EQ(several->status().counters.guard.tokens, found.guard->tokens);
 }
 
 }  // namespace

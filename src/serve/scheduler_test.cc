@@ -319,5 +319,58 @@ TEST(Scheduler, NeedsMemoryForOneSequence) {
   EXPECT_NE(made.error().message.find("1000 tokens"), std::string::npos);
 }
 
+GenerationRequest guarded(int n_prompt, int max_tokens) {
+  GenerationRequest request{.prompt = prompt_of(n_prompt), .guard = true};
+  request.generation.max_tokens = max_tokens;
+  return request;
+}
+
+SchedulerOptions with_guard(std::int64_t shadow_memory) {
+  SchedulerOptions options;
+  options.shadow_plan = testing::plan_for("bf16", testing::small_geometry(/*head_dim=*/16));
+  options.shadow_memory = shadow_memory;
+  options.shadow_bytes = [](int n) { return std::int64_t{n} * 1024; };
+  return options;
+}
+
+// The fake engine's logits depend on the tokens alone: a shadow goes on with the same.
+TEST(GuardedAnswers, EndWithTheirShadows) {
+  Bench bench(with_guard(16 << 20));
+  const auto one = bench.submit(guarded(300, 20)), cancelled = bench.submit(guarded(200, 500));
+  for (int i = 0; i < 12; ++i) bench.scheduler().step();
+  cancelled->cancel();
+  bench.run();
+  const Reply reply = read_all(*one);
+  ASSERT_TRUE(reply.usage.guard);
+  EXPECT_EQ(reply.usage.guard->tokens, 20);
+  EXPECT_EQ(reply.usage.guard->differing, 0);
+  EXPECT_NEAR(reply.usage.guard->kld_sum, 0, 1e-9);
+}
+
+TEST(GuardedAnswers, WaitForMemoryOfTheirOwn) {
+  Bench bench(with_guard((4 << 20) + 1000 * 1024));
+  const auto first = bench.submit(guarded(300, 500)), second = bench.submit(guarded(300, 500));
+  GenerationRequest plain = guarded(300, 20);
+  plain.guard = false;
+  const auto other = bench.submit(plain);
+  EXPECT_EQ(bench.scheduler().status().running_answers, 1);
+  bench.run();
+  for (const auto& stream : {first, second, other}) EXPECT_FALSE(read_all(*stream).failure);
+}
+
+TEST(GuardedAnswers, AreRefusedWhereTheyCantBe) {
+  Bench without;
+  without.submit(guarded(10, 10));
+  EXPECT_TRUE(without.refusal);
+  Bench bench(with_guard((4 << 20) + 1000 * 1024));
+  bench.submit(guarded(300, 800));
+  ASSERT_TRUE(bench.refusal);
+  EXPECT_NE(bench.refusal->message.find("max_tokens"), std::string::npos);
+  GenerationRequest two = guarded(10, 10);
+  two.n_answers = 2;
+  bench.submit(two);
+  EXPECT_TRUE(bench.refusal);
+}
+
 }  // namespace
 }  // namespace kvant

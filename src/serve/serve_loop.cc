@@ -3,9 +3,22 @@
 #include <future>
 
 namespace kvant {
+namespace {
+
+// How soon it is seen that clients have gone while nothing can be done but to wait for a disk.
+constexpr std::chrono::milliseconds kPatienceWithDisk{50};
+
+}  // namespace
 
 ServeLoop::ServeLoop(std::unique_ptr<Scheduler> scheduler)
-    : options_(scheduler->options()), scheduler_(std::move(scheduler)), thread_([this] { run(); }) {}
+    : options_(scheduler->options()), scheduler_(std::move(scheduler)) {
+  scheduler_->tell_of_disk([this] {
+    const std::lock_guard lock(mutex_);
+    disk_news_ = true;
+    news_.notify_one();
+  });
+  thread_ = std::thread([this] { run(); });
+}
 
 ServeLoop::~ServeLoop() {
   end();
@@ -23,8 +36,9 @@ void ServeLoop::end() {
 void ServeLoop::run() {
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    idle_ = scheduler_->idle() && actions_.empty() && !scheduler_->is_saving();
+    idle_ = scheduler_->idle() && actions_.empty();
     news_.wait(lock, [&] { return ending_ || !actions_.empty() || !scheduler_->idle(); });
+    disk_news_ = false;
     std::deque<std::function<void()>> actions = std::move(actions_);
     actions_.clear();
     idle_ = false;
@@ -32,10 +46,13 @@ void ServeLoop::run() {
     for (const auto& action : actions) action();
     if (!scheduler_->idle()) scheduler_->step();
     lock.lock();
+    if (scheduler_->waits_for_disk())
+      news_.wait_for(lock, kPatienceWithDisk, [&] { return ending_ || !actions_.empty() || disk_news_; });
   }
-  // Whoever waits for an action gets its result before the scheduler goes.
-  for (const auto& action : actions_) action();
-  actions_.clear();
+  // Nobody adds more. Whoever waits for an action gets its result before the scheduler goes.
+  const std::deque<std::function<void()>> actions = std::move(actions_);
+  lock.unlock();
+  for (const auto& action : actions) action();
   scheduler_.reset();
   idle_ = true;
 }

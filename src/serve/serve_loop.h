@@ -48,6 +48,7 @@ class ServeLoop {
   std::condition_variable news_;
   std::deque<std::function<void()>> actions_;
   bool ending_ = false;
+  bool disk_news_ = false;
   std::atomic<bool> refuses_{false}, idle_{true};
   std::thread thread_;
 };

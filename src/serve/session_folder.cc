@@ -44,6 +44,7 @@ Result<std::unique_ptr<SessionFolder>> SessionFolder::open(const std::string& pa
   std::error_code failure;
   fs::create_directories(path, failure);
   if (failure) return error("cannot make the folder '{}' for sessions: {}", path, failure.message());
+  (void)sync_folder_of(fs::absolute(path).lexically_normal().string());
   const std::string lock_path = (fs::path(path) / ".lock").string();
   const int lock = ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock < 0)
@@ -99,6 +100,7 @@ Status SessionFolder::write(const std::string& name, const SessionContents& cont
 Status SessionFolder::remove(const std::string& name) const {
   std::error_code failure;
   fs::remove(file_of(name), failure);
+  if (!failure) failure.assign(sync_folder_of(file_of(name)), std::generic_category());
   if (failure) return error("cannot delete the session '{}': {}", name, failure.message());
   return {};
 }

@@ -3,6 +3,7 @@
 #include <httplib.h>
 
 #include <functional>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <variant>
 
@@ -17,6 +18,24 @@ using Json = nlohmann::ordered_json;
 using httplib::Request;
 using httplib::Response;
 using Reply = std::variant<Json, ApiError>;
+
+ApiError api_error(const SessionError& failure) {
+  using Kind = SessionError::Kind;
+  switch (failure.kind) {
+    case Kind::missing:
+      return {.status = 404, .message = failure.message};
+    case Kind::in_use:
+      return {.status = 409, .message = failure.message, .retry_seconds = 1};
+    case Kind::exists:
+    case Kind::unusable:
+      return {.status = 409, .message = failure.message};
+    case Kind::no_memory:
+      return {.status = 503, .message = failure.message, .retry_seconds = 1};
+    case Kind::not_written:
+      return {.status = 507, .message = failure.message};
+  }
+  return {.status = 500, .message = failure.message};
+}
 
 Json session_json(const SessionStatus& session) {
   Json json = {{"id", session.name},
@@ -36,7 +55,7 @@ Json session_json(const SessionStatus& session) {
 
 Reply session_reply(SessionStore& sessions, const std::string& name) {
   const auto status = sessions.status(name);
-  return status ? Reply(session_json(*status)) : Reply(unknown_session(name));
+  return status ? Reply(session_json(*status)) : Reply(api_error(unknown_session(name)));
 }
 
 class SessionRoutes {
@@ -56,9 +75,8 @@ class SessionRoutes {
   }
 
   void restore(const std::string& name, Response& response) const {
-    ask(response, [&](Scheduler& scheduler) -> Reply {
-      if (auto failure = scheduler.restore_session(name)) return std::move(*failure);
-      return session_reply(*scheduler.sessions(), name);
+    await(name, response, [&](Scheduler& scheduler, SessionDone done) {
+      scheduler.sessions()->restore(name, std::move(done));
     });
   }
 
@@ -70,53 +88,53 @@ class SessionRoutes {
     if (!is_session_name(to)) fields.fail("to", kSessionNameRule);
     fields.refuse_others();
     if (fields.error()) return send(response, *fields.error());
-    ask(response, [&](Scheduler& scheduler) -> Reply {
-      if (auto failure = scheduler.fork_session(name, to)) return std::move(*failure);
-      return session_reply(*scheduler.sessions(), to);
-    });
+    await(to, response,
+          [&](Scheduler& scheduler, SessionDone done) { scheduler.fork_session(name, to, std::move(done)); });
   }
 
   void remove(const std::string& name, Response& response) const {
     ask(response, [&](Scheduler& scheduler) -> Reply {
-      if (auto failure = scheduler.sessions()->remove(name)) return std::move(*failure);
+      if (const auto failure = scheduler.sessions()->remove(name)) return api_error(*failure);
       return Json{{"id", name}, {"object", "session.deleted"}, {"deleted", true}};
     });
   }
 
-  // The file is written by this thread: the others' answers go on.
   void save(const std::string& name, Response& response) const {
-    SessionStore::Save save;
-    const bool started = ask(response, [&](Scheduler& scheduler) -> Reply {
-      if (auto failure = scheduler.sessions()->start_save(name, save)) return std::move(*failure);
-      return Json();
-    });
-    if (!started) return;
-    const Status written = save.write();
-    ask(response, [&](Scheduler& scheduler) -> Reply {
-      scheduler.sessions()->finish_save(save, written.ok());
-      if (!written.ok()) return ApiError{.status = 507, .message = written.error().message};
-      return session_reply(*scheduler.sessions(), name);
-    });
+    await(name, response,
+          [&](Scheduler& scheduler, SessionDone done) { scheduler.sessions()->save(name, std::move(done)); });
   }
 
  private:
-  // Sends what is answered. Returns whether that is not an error.
-  bool ask(Response& response, const std::function<Reply(Scheduler&)>& question) const {
-    Reply reply = ApiError{.status = 503, .message = "the server is ending", .retry_seconds = 1};
-    loop_.ask([&](Scheduler& scheduler) {
-      if (scheduler.sessions() == nullptr) {
-        reply =
-            ApiError{.status = 404, .message = "this server keeps no sessions: start it with --sessions DIR"};
-      } else {
-        reply = question(scheduler);
-      }
-    });
-    if (const auto* failure = std::get_if<ApiError>(&reply)) {
-      send(response, *failure);
-      return false;
-    }
+  void ask(Response& response, const std::function<Reply(Scheduler&)>& question) const {
+    Reply reply;
+    if (!reach(response, [&](Scheduler& scheduler) { reply = question(scheduler); })) return;
+    if (const auto* failure = std::get_if<ApiError>(&reply)) return send(response, *failure);
     send(response, std::get<Json>(reply));
-    return true;
+  }
+
+  // Calls it between two steps, or sends why not.
+  bool reach(Response& response, const std::function<void(Scheduler&)>& action) const {
+    ApiError failure{.status = 503, .message = "the server is ending", .retry_seconds = 1};
+    bool reached = false;
+    loop_.ask([&](Scheduler& scheduler) {
+      reached = scheduler.sessions() != nullptr;
+      if (reached) return action(scheduler);
+      failure = {.status = 404, .message = "this server keeps no sessions: start it with --sessions DIR"};
+    });
+    if (!reached) send(response, failure);
+    return reached;
+  }
+
+  // Waits until it is done, while others are answered, and sends what the session `name` is then.
+  void await(const std::string& name, Response& response,
+             const std::function<void(Scheduler&, SessionDone)>& start) const {
+    std::promise<std::optional<SessionError>> promise;
+    const bool started = reach(response, [&](Scheduler& scheduler) {
+      start(scheduler, [&](const std::optional<SessionError>& failure) { promise.set_value(failure); });
+    });
+    if (!started) return;
+    if (const auto failure = promise.get_future().get()) return send(response, api_error(*failure));
+    ask(response, [&](Scheduler& scheduler) { return session_reply(*scheduler.sessions(), name); });
   }
 
   ServeLoop& loop_;

@@ -9,43 +9,70 @@
 namespace kvant {
 namespace {
 
-constexpr int kMissing = 404, kConflict = 409, kNoRoom = 503;
+// That go between the cache and a file in one step, so that others' tokens wait for some milliseconds at
+// most.
+constexpr std::size_t kBytesAtATime = 4 << 20;
+// How long after a failure nobody tries to write a session but who asks for it.
+constexpr std::chrono::seconds kWritePause{10};
 
-ApiError in_use(const std::string& name, const char* how) {
-  return {.status = kConflict,
-          .message = fmt::format("the session '{}' is {}: try again when that has ended", name, how),
-          .retry_seconds = 1};
+using Kind = SessionError::Kind;
+
+SessionError in_use(const std::string& name, const char* how) {
+  return {Kind::in_use, fmt::format("the session '{}' is {}: try again when that has ended", name, how)};
 }
 
-ApiError unusable(const Error& why) {
-  return {.status = why.message.starts_with("out of memory") ? kNoRoom : kConflict, .message = why.message};
+SessionError unusable(const Error& why) {
+  return {why.is_shortage ? Kind::no_memory : Kind::unusable, why.message};
 }
 
 }  // namespace
 
-ApiError unknown_session(const std::string& name) {
-  return {.status = kMissing, .message = fmt::format("there is no session '{}'", name)};
+SessionError unknown_session(const std::string& name) {
+  return {Kind::missing, fmt::format("there is no session '{}'", name)};
 }
 
 SessionStore::SessionStore(Cache& cache, const Tokenizer& tokenizer,
                            std::shared_ptr<const SessionFolder> folder)
-    : cache_(cache), tokenizer_(tokenizer), folder_(std::move(folder)) {}
+    : cache_(cache), tokenizer_(tokenizer), folder_(std::move(folder)), disk_(folder_) {}
 
 SessionStore::~SessionStore() {
+  finish();
   for (auto& [name, session] : sessions_) {
-    if (!session.sequence) continue;
-    if (!is_on_disk(name, session) && !session.is_saving)
-      (void)leave_to_disk(name, session, /*may_lose=*/true);
     if (session.sequence) cache_.free(*session.sequence);
   }
 }
 
-// --- finding and loading ---
+void SessionStore::finish() {
+  while (is_busy()) {
+    const auto done = advance();
+    if (!done.ok()) give_up_reading(done.error());
+    if (done.ok() && !*done) disk_.wait();
+  }
+  for (auto& [name, session] : sessions_) {
+    if (session.sequence && !is_on_disk(name, session)) write_now(name, session);
+  }
+}
+
+void SessionStore::write_now(const std::string& name, Session& session) {
+  auto bytes = cache_.export_sequence(*session.sequence);
+  const Status written = bytes.ok() ? folder_->write(name, {session.tokens, session.text, std::move(*bytes)})
+                                    : Status(bytes.error());
+  if (written.ok()) {
+    session.saved_version = session.version;
+  } else {
+    fmt::print(stderr, "kvant: warning: the session '{}' is lost: {}\n", name, written.error().message);
+  }
+}
+
+// --- finding ---
 
 // Null: there is none. People may bring files into the folder, and take them away.
 SessionStore::Session* SessionStore::find(const std::string& name) {
   const auto found = sessions_.find(name);
-  if (found != sessions_.end() && (found->second.sequence || found->second.is_running)) return &found->second;
+  if (found != sessions_.end()) {
+    const Session& held = found->second;
+    if (held.sequence || held.is_running || held.is_saving || held.is_reading) return &found->second;
+  }
   if (!folder_->holds(name)) {
     sessions_.erase(name);
     return nullptr;
@@ -72,22 +99,6 @@ Status SessionStore::know(const std::string& name, Session& session) {
   return {};
 }
 
-Status SessionStore::load(const std::string& name, Session& session) {
-  if (session.sequence) return {};
-  KVANT_RETURN_IF_ERROR(know(name, session));
-  const auto file = folder_->read(name);
-  if (!file.ok()) return file.error();
-  const auto tokens = file->tokens();
-  if (!tokens.ok()) return tokens.error();
-  // Nobody else writes into the folder, but people can.
-  if (*tokens != session.tokens)
-    return error("the file of the session '{}' was replaced while it was in use: restore it", name);
-  const auto sequence = import_session(cache_, *file);
-  if (!sequence.ok()) return sequence.error();
-  session.sequence = *sequence;
-  return {};
-}
-
 void SessionStore::use(Session& session) {
   session.turn = ++uses_;
   session.last_use = std::time(nullptr);
@@ -96,15 +107,16 @@ void SessionStore::use(Session& session) {
 // --- requests ---
 
 std::optional<Refusal> SessionStore::match(GenerationRequest& request) {
-  const auto refuse = [](ApiError why) {
-    const bool later = why.retry_seconds > 0;
+  const auto refuse = [](SessionError why) {
+    const bool later = why.kind == Kind::in_use;
     return Refusal{later ? Refusal::Reason::conflict : Refusal::Reason::wrong, std::move(why.message),
-                   why.retry_seconds};
+                   later ? 1 : 0};
   };
   request.session_tokens = 0;
   Session* session = find(request.session);
   if (session == nullptr) return std::nullopt;
   if (session->is_running) return refuse(in_use(request.session, "being answered"));
+  if (session->is_restoring) return refuse(in_use(request.session, "being restored"));
   if (!session->sequence) session->is_known = false;  // the file may be another by now
   if (const Status known = know(request.session, *session); !known.ok())
     return refuse(unusable(known.error()));
@@ -141,21 +153,35 @@ void SessionStore::begin(const std::string& name) {
 void SessionStore::end(const std::string& name) {
   const auto found = sessions_.find(name);
   KVANT_CHECK(found != sessions_.end(), "the end of a session that has not begun");
-  found->second.is_running = false;
-  if (!found->second.sequence && !folder_->holds(name)) sessions_.erase(found);
+  Session& session = found->second;
+  session.is_running = false;
+  session.read_failure.reset();
+  if (!session.sequence && !session.is_reading && !folder_->holds(name)) sessions_.erase(found);
 }
 
-Result<SequenceId> SessionStore::fork_sequence(const std::string& name) {
+Result<std::optional<SequenceId>> SessionStore::fork_sequence(const std::string& name) {
   Session& session = sessions_.at(name);
-  KVANT_RETURN_IF_ERROR(load(name, session));
-  return cache_.fork(*session.sequence);
+  if (session.sequence) {
+    const auto fork = cache_.fork(*session.sequence);
+    if (!fork.ok()) return fork.error();
+    return std::optional(*fork);
+  }
+  if (session.read_failure) return *std::exchange(session.read_failure, std::nullopt);
+  want_read(name, session);
+  return std::optional<SequenceId>();
 }
 
 void SessionStore::keep(const std::string& name, SequenceId sequence, std::vector<std::int32_t> tokens,
                         std::string text) {
   KVANT_CHECK(cache_.length(sequence) == std::ssize(tokens), "a session's tokens are those of its sequence");
   Session& session = sessions_.at(name);
-  if (session.sequence) cache_.free(*session.sequence);
+  if (session.sequence) {
+    if (writing_ && writing_->exported && writing_->sequence == *session.sequence) {
+      writing_->owns_sequence = true;
+    } else {
+      cache_.free(*session.sequence);
+    }
+  }
   session.sequence = sequence;
   session.tokens = std::move(tokens);
   session.text = std::move(text);
@@ -211,133 +237,273 @@ std::vector<SessionStatus> SessionStore::list() {
   return list;
 }
 
-std::optional<ApiError> SessionStore::restore(const std::string& name) {
-  Session* session = find(name);
-  if (session == nullptr || !folder_->holds(name)) {
-    return ApiError{.status = kMissing, .message = fmt::format("there is no saved session '{}'", name)};
-  }
-  if (session->is_running) return in_use(name, "being answered");
-  if (session->is_saving) return in_use(name, "being saved");
-  Session restored{.version = session->version + 1, .saved_version = session->version + 1};
-  if (const Status loaded = load(name, restored); !loaded.ok()) return unusable(loaded.error());
-  if (session->sequence) cache_.free(*session->sequence);
-  *session = std::move(restored);
-  use(*session);
-  return std::nullopt;
-}
-
-std::optional<ApiError> SessionStore::fork(const std::string& name, const std::string& to) {
-  if (!status(name)) return unknown_session(name);
+std::optional<SessionError> SessionStore::fork(const std::string& name, const std::string& to) {
+  const Session* from = find(name);
+  if (from == nullptr || !from->sequence) return unknown_session(name);
   if (find(to) != nullptr) {
-    return ApiError{
-        .status = kConflict,
-        .message = fmt::format("there is a session '{}' already: delete it, or choose another name", to)};
+    return SessionError{
+        Kind::exists, fmt::format("there is a session '{}' already: delete it, or choose another name", to)};
   }
-  const auto sequence = fork_sequence(name);
+  const auto sequence = cache_.fork(*from->sequence);
   if (!sequence.ok()) return unusable(sequence.error());
-  const Session& from = sessions_.at(name);
-  Session copy{.sequence = *sequence, .tokens = from.tokens, .text = from.text, .is_known = true};
+  Session copy{.sequence = *sequence, .tokens = from->tokens, .text = from->text, .is_known = true};
   use(copy);
   sessions_.emplace(to, std::move(copy));
   return std::nullopt;
 }
 
-std::optional<ApiError> SessionStore::remove(const std::string& name) {
+std::optional<SessionError> SessionStore::remove(const std::string& name) {
   Session* session = find(name);
   if (session == nullptr) return unknown_session(name);
   if (session->is_running) return in_use(name, "being answered");
   if (session->is_saving) return in_use(name, "being saved");
+  if (session->is_reading) return in_use(name, "being read");
   if (const Status removed = folder_->remove(name); !removed.ok())
-    return ApiError{.status = 500, .message = removed.error().message};
+    return SessionError{Kind::not_written, removed.error().message};
   if (session->sequence) cache_.free(*session->sequence);
   sessions_.erase(name);
   return std::nullopt;
 }
 
-Result<SessionContents> SessionStore::contents_of(const Session& session) const {
-  auto sequence = cache_.export_sequence(*session.sequence);
-  if (!sequence.ok()) return sequence.error();
-  return SessionContents{session.tokens, session.text, std::move(*sequence)};
-}
-
-std::optional<ApiError> SessionStore::start_save(const std::string& name, Save& save) {
-  if (!status(name)) return unknown_session(name);
+void SessionStore::load(const std::string& name, SessionDone done) {
+  if (!status(name)) return done(unknown_session(name));
   Session& session = sessions_.at(name);
-  if (session.is_saving) return in_use(name, "being saved");
-  save = {.name = name, .version = session.version};
-  if (!session.sequence || is_on_disk(name, session)) return std::nullopt;
-  auto contents = contents_of(session);
-  if (!contents.ok()) return ApiError{.status = 500, .message = contents.error().message};
-  save.contents = std::move(*contents);
-  save.folder = folder_;
-  session.is_saving = true;
-  return std::nullopt;
+  if (session.sequence) return done(std::nullopt);
+  session.when_read.push_back(std::move(done));
+  want_read(name, session);
 }
 
-Status SessionStore::Save::write() const try {
-  return folder == nullptr ? Status() : folder->write(name, contents);
-} catch (const std::bad_alloc&) {
-  return error("out of memory while saving the session '{}'", name);
+void SessionStore::save(const std::string& name, SessionDone done) {
+  if (!status(name)) return done(unknown_session(name));
+  Session& session = sessions_.at(name);
+  if (!session.sequence || is_on_disk(name, session)) return done(std::nullopt);
+  session.when_saved.emplace_back(session.version, std::move(done));
+  want_write(name, session);
 }
 
-void SessionStore::finish_save(const Save& save, bool written) {
-  if (save.folder == nullptr) return;
-  Session& session = sessions_.at(save.name);
+void SessionStore::restore(const std::string& name, SessionDone done) {
+  Session* session = find(name);
+  if (session == nullptr || !folder_->holds(name))
+    return done(SessionError{Kind::missing, fmt::format("there is no saved session '{}'", name)});
+  if (session->is_running) return done(in_use(name, "being answered"));
+  if (session->is_saving) return done(in_use(name, "being saved"));
+  if (session->is_reading) return done(in_use(name, "being read"));
+  session->is_restoring = true;
+  session->when_read.push_back(std::move(done));
+  want_read(name, *session);
+}
+
+// --- to and from the disk ---
+
+void SessionStore::want_read(const std::string& name, Session& session) {
+  if (std::exchange(session.is_reading, true)) return;
+  to_read_.push_back(name);
+}
+
+void SessionStore::want_write(const std::string& name, Session& session) {
+  if (std::exchange(session.is_saving, true)) return;
+  to_write_.push_back(name);
+}
+
+Result<bool> SessionStore::advance() {
+  const bool taken = take_results(), written = advance_writing();
+  const auto read = advance_reading();
+  if (!read.ok()) return read.error();
+  return taken || written || *read;
+}
+
+bool SessionStore::take_results() {
+  std::vector<DiskResult> results = disk_.take_results();
+  for (DiskResult& result : results) {
+    if (!result.was_read) {
+      finish_write(result.done);
+    } else if (!result.done.ok()) {
+      finish_read(result.done);
+    } else {
+      reading_->contents = std::move(result.contents);
+      reading_->import = std::make_unique<SequenceImport>(cache_, reading_->contents.sequence);
+    }
+  }
+  return !results.empty();
+}
+
+bool SessionStore::advance_writing() {
+  if (!writing_) {
+    if (to_write_.empty()) return false;
+    if (const Status started = start_writing(); !started.ok()) finish_write(started);
+    return true;
+  }
+  if (writing_->is_given) return false;
+  const auto done = writing_->exported->advance(kBytesAtATime);
+  if (!done.ok()) {
+    finish_write(done.error());
+  } else if (*done) {
+    writing_->contents.sequence = writing_->exported->take();
+    writing_->exported.reset();
+    if (std::exchange(writing_->owns_sequence, false)) cache_.free(writing_->sequence);
+    writing_->is_given = true;
+    disk_.write(writing_->name, std::move(writing_->contents));
+  }
+  return true;
+}
+
+Status SessionStore::start_writing() {
+  const std::string name = to_write_.front();
+  to_write_.pop_front();
+  const Session& session = sessions_.at(name);  // in memory: what waits to be saved stays there
+  writing_.emplace(Writing{.name = name,
+                           .version = session.version,
+                           .sequence = *session.sequence,
+                           .contents = {session.tokens, session.text, {}}});
+  auto exported = SequenceExport::start(cache_, writing_->sequence);
+  if (!exported.ok()) return exported.error();
+  writing_->exported.emplace(std::move(*exported));
+  return {};
+}
+
+void SessionStore::finish_write(const Status& written) {
+  const Writing ended = std::move(*writing_);
+  writing_.reset();
+  if (ended.owns_sequence) cache_.free(ended.sequence);
+  Session& session = sessions_.at(ended.name);
   session.is_saving = false;
-  if (written) session.saved_version = save.version;
+  session.write_failure.reset();
+  std::optional<SessionError> failure;
+  if (written.ok()) {
+    session.saved_version = ended.version;
+  } else {
+    session.write_failure = Clock::now();
+    failure = SessionError{Kind::not_written, written.error().message};
+  }
+  auto waiting = std::exchange(session.when_saved, {});
+  for (auto& [version, done] : waiting) {
+    if (failure || version <= ended.version) continue;
+    session.when_saved.emplace_back(version, std::exchange(done, nullptr));
+    want_write(ended.name, session);
+  }
+  for (const auto& [version, done] : waiting) {
+    if (done) done(failure);
+  }
 }
 
-bool SessionStore::is_saving() const {
-  return std::ranges::any_of(sessions_, [](const auto& entry) { return entry.second.is_saving; });
+Result<bool> SessionStore::advance_reading() {
+  if (!reading_) {
+    if (to_read_.empty()) return false;
+    reading_.emplace(Reading{.name = to_read_.front()});
+    to_read_.pop_front();
+    disk_.read(reading_->name);
+    return true;
+  }
+  if (!reading_->import) return false;
+  const auto done = reading_->import->advance(kBytesAtATime);
+  if (done.ok() && !*done) return true;
+  if (!done.ok() && done.error().is_shortage) {
+    reading_->import = std::make_unique<SequenceImport>(cache_, reading_->contents.sequence);
+    return done.error();
+  }
+  finish_read(done.ok() ? take_imported(sessions_.at(reading_->name)) : Status(done.error()));
+  return true;
 }
 
-// --- memory ---
+Status SessionStore::take_imported(Session& session) {
+  SessionContents& contents = reading_->contents;
+  const SequenceId sequence = reading_->import->take();
+  const auto refuse = [&](Error why) {
+    cache_.free(sequence);
+    return why;
+  };
+  if (cache_.length(sequence) != std::ssize(contents.tokens)) {
+    return refuse(error("the session '{}' of {} tokens has rows of {}: delete it and start a new one",
+                        reading_->name, contents.tokens.size(), cache_.length(sequence)));
+  }
+  // Nobody else writes into the folder, but people can.
+  if (session.is_known && !session.is_restoring && contents.tokens != session.tokens)
+    return refuse(
+        error("the file of the session '{}' was replaced while it was in use: restore it", reading_->name));
+  if (session.sequence && !session.is_restoring)
+    return (cache_.free(sequence), Status());  // begun anew since
+  if (session.sequence) cache_.free(*session.sequence);
+  session.sequence = sequence;
+  session.tokens = std::move(contents.tokens);
+  session.text = std::move(contents.text);
+  session.is_known = true;
+  if (session.is_restoring) session.saved_version = ++session.version;
+  return {};
+}
+
+void SessionStore::finish_read(const Status& read) {
+  const std::string name = reading_->name;
+  reading_.reset();
+  Session& session = sessions_.at(name);
+  session.is_reading = false;
+  session.is_restoring = false;
+  if (read.ok()) {
+    use(session);
+  } else if (session.is_running) {
+    session.read_failure = Error{read.error().message};  // final: nobody tries again
+  }
+  const std::vector<SessionDone> waiting = std::exchange(session.when_read, {});
+  if (!session.sequence && !session.is_running && !folder_->holds(name)) sessions_.erase(name);
+  const auto failure = read.ok() ? std::nullopt : std::optional(unusable(read.error()));
+  for (const SessionDone& done : waiting) done(failure);
+}
+
+void SessionStore::give_up_reading(const Error& why) {
+  finish_read(why);
+}
 
 // People may take files away.
 bool SessionStore::is_on_disk(const std::string& name, const Session& session) const {
   return session.is_saved() && folder_->holds(name);
 }
 
-// may_lose: a session that can't be written, since the disk is full, is lost; but not while it is asked for.
-// Its client has the conversation, and a request with all of it is answered as any other.
-bool SessionStore::leave_to_disk(const std::string& name, Session& session, bool may_lose) {
-  if (!is_on_disk(name, session)) {
-    const auto contents = contents_of(session);
-    const Status written = contents.ok() ? folder_->write(name, *contents) : Status(contents.error());
-    if (written.ok()) {
-      session.saved_version = session.version;
-    } else if (session.is_running || !may_lose) {
-      return false;
-    } else {
-      fmt::print(stderr, "kvant: warning: the session '{}' is lost: {}\n", name, written.error().message);
-      session.saved_version = ++session.version;  // what its file holds, if there is one
-    }
-  }
+void SessionStore::forget(const std::string& name) {
+  Session& session = sessions_.at(name);
   cache_.free(*session.sequence);
   session.sequence.reset();
-  if (!session.is_running) {
-    session.tokens = {};
-    session.text = {};
-    session.is_known = false;
-  }
-  return true;
+  if (session.is_running) return;
+  session.tokens = {};
+  session.text = {};
+  session.is_known = false;
+  if (!folder_->holds(name)) sessions_.erase(name);
 }
 
-bool SessionStore::drop_oldest(const std::string& needed) {
+Room SessionStore::make_room(const std::string& needed) {
   std::vector<std::pair<const std::string, Session>*> held;
   for (auto& entry : sessions_) {
-    if (entry.second.sequence && !entry.second.is_saving && entry.first != needed) held.push_back(&entry);
+    const Session& session = entry.second;
+    if (session.sequence && !session.is_saving && !session.is_reading && entry.first != needed)
+      held.push_back(&entry);
   }
   std::ranges::sort(held, {}, [](const auto* entry) { return entry->second.turn; });
-  for (const bool may_lose : {false, true}) {
-    for (auto* entry : held) {
-      const std::string name = entry->first;
-      if (!leave_to_disk(name, entry->second, may_lose)) continue;
-      if (!entry->second.is_running && !folder_->holds(name)) sessions_.erase(name);
-      return true;
-    }
+  for (const auto* entry : held) {
+    if (!is_on_disk(entry->first, entry->second)) continue;
+    forget(entry->first);
+    return Room::made;
   }
-  return false;
+  if (is_writing()) return Room::pending;
+  for (auto* entry : held) {
+    const auto& failure = entry->second.write_failure;
+    if (failure && Clock::now() - *failure < kWritePause) continue;
+    want_write(entry->first, entry->second);
+    return Room::pending;
+  }
+  for (auto* entry : held) {
+    if (entry->second.is_running) continue;
+    const std::string name = entry->first;
+    fmt::print(stderr, "kvant: warning: the session '{}' is lost: it can't be written\n", name);
+    entry->second.saved_version = ++entry->second.version;  // what its file holds, if there is one
+    forget(name);
+    return Room::made;
+  }
+  return Room::none;
+}
+
+void SessionStore::finish_writing() {
+  while (is_writing()) {
+    const bool taken = take_results();
+    if (!advance_writing() && !taken) disk_.wait();
+  }
 }
 
 std::map<SequenceId, std::string> SessionStore::held() const {

@@ -6,10 +6,17 @@
 // keep; but given the session a follow-up is always the same, whatever runs beside it, and whether the
 // session has been on the disk meanwhile.
 //
+// Files are read and written by a thread of their own (session_disk.h), one at a time each way, so that no
+// more than two sessions are held twice. What goes between them and the cache goes piece by piece, in
+// advance(), between steps.
+//
 // Used by the scheduler's thread alone.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,14 +25,31 @@
 #include <vector>
 
 #include "cache/cache.h"
+#include "cache/sequence_image.h"
 #include "model/tokenizer.h"
-#include "serve/api_error.h"
 #include "serve/request.h"
+#include "serve/session_disk.h"
 #include "serve/session_folder.h"
 
 namespace kvant {
 
-ApiError unknown_session(const std::string& name);
+// Why something can't be done with a session.
+struct SessionError {
+  enum class Kind : std::uint8_t {
+    missing,      // there is none
+    in_use,       // come again
+    exists,       // one of that name does
+    unusable,     // its file is damaged, or belongs to something else
+    no_memory,    // for it now
+    not_written,  // the disk is full, for example
+  };
+  Kind kind = Kind::missing;
+  std::string message;
+};
+SessionError unknown_session(const std::string& name);
+
+// Told when something has been done that takes a while, or why it was not; on the scheduler's thread.
+using SessionDone = std::function<void(const std::optional<SessionError>&)>;
 
 // One session, for people who look on.
 struct SessionStatus {
@@ -42,11 +66,18 @@ struct SessionStatus {
   std::string problem;  // why its file can't be used; empty: it can
 };
 
+// What came of making room.
+enum class Room : std::uint8_t {
+  made,     // some memory is free
+  pending,  // some will be when a file has been written
+  none,     // there is nothing to be had
+};
+
 class SessionStore {
  public:
   // Cache and tokenizer outlive it.
   SessionStore(Cache& cache, const Tokenizer& tokenizer, std::shared_ptr<const SessionFolder> folder);
-  ~SessionStore();  // writes what is not on the disk
+  ~SessionStore();  // finishes
   SessionStore(const SessionStore&) = delete;
   SessionStore& operator=(const SessionStore&) = delete;
 
@@ -57,43 +88,47 @@ class SessionStore {
   // Between these two nobody else may go on with the session, or delete it. begin() after match().
   void begin(const std::string& name);
   void end(const std::string& name);
-  // A fork of it, the caller's to free. Requires that it was matched and has begun. An error: out of memory,
-  // or a damaged file.
-  Result<SequenceId> fork_sequence(const std::string& name);
+  // A fork of it, the caller's to free; none: it is being read back, ask again after advance(). Requires that
+  // it was matched and has begun. An error: out of memory, or a damaged file.
+  Result<std::optional<SequenceId>> fork_sequence(const std::string& name);
   // Takes a sequence, and the tokens that it holds, in place of what was kept. text: theirs.
   void keep(const std::string& name, SequenceId sequence, std::vector<std::int32_t> tokens, std::string text);
 
-  // --- what people ask for; an error is the answer to them ---
+  // --- what people ask for ---
   std::optional<SessionStatus> status(const std::string& name);
   std::vector<SessionStatus> list();
-  // Back to what its file holds, into memory.
-  std::optional<ApiError> restore(const std::string& name);
-  std::optional<ApiError> fork(const std::string& name, const std::string& to);
-  std::optional<ApiError> remove(const std::string& name);
+  std::optional<SessionError> remove(const std::string& name);
+  // Another session that goes on from here. Requires that it is in memory, as load() does.
+  std::optional<SessionError> fork(const std::string& name, const std::string& to);
+  void load(const std::string& name, SessionDone done);
+  // As it is now; it may go on meanwhile.
+  void save(const std::string& name, SessionDone done);
+  void restore(const std::string& name, SessionDone done);  // back to what its file holds, into memory
 
-  // Saving is done by whoever asks, so that no answer waits for the disk: start_save(), then on any thread
-  // write(), then finish_save() whatever came of it. Meanwhile nobody else may save it or delete it.
-  struct Save {
-    std::string name;
-    std::int64_t version = 0;
-    SessionContents contents;
-    std::shared_ptr<const SessionFolder> folder;  // null: its file holds just this
+  // --- memory and disk ---
+  // Goes on with what has to be read and written. Whether anything was done. An error: too little memory for
+  // reading_name(); to be called again when there is more, or else give_up_reading().
+  Result<bool> advance();
+  bool is_busy() const { return writing_ || reading_ || !to_write_.empty() || !to_read_.empty(); }
+  bool is_writing() const { return writing_ || !to_write_.empty(); }
+  bool waits_for_disk() const { return (writing_ && writing_->is_given) || (reading_ && !reading_->import); }
+  // To be called on another thread when advance() has more to do. Once, before all else.
+  void tell(std::function<void()> news) { disk_.tell(std::move(news)); }
+  std::string reading_name() const { return reading_ ? reading_->name : ""; }
+  void give_up_reading(const Error& why);
 
-    Status write() const;
-  };
-  std::optional<ApiError> start_save(const std::string& name, Save& save);
-  void finish_save(const Save& save, bool written);
-  bool is_saving() const;  // any of them
-
-  // --- memory ---
-  // Leaves to the disk what was not used for longest; written first, if it isn't there. Never `needed`. If
-  // none can be written, the oldest is lost. False: nothing has become free.
-  bool drop_oldest(const std::string& needed);
+  // Leaves to the disk what was not used for longest, but never `needed`: at once what is saved, or else it
+  // has the oldest written. If none can be written, the oldest is lost: its client has the conversation, and
+  // a request with all of it is answered as any other.
+  Room make_room(const std::string& needed);
+  void finish_writing();  // waits until what make_room() has begun is done
+  void finish();          // all that was asked for is done, and what is not on the disk is written
   int in_memory() const;
   std::int64_t bytes() const;  // of those, shared pages counted fully
   std::map<SequenceId, std::string> held() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Session {
     std::optional<SequenceId> sequence;  // none: on the disk only
     std::vector<std::int32_t> tokens;    // where it is in memory, or has been asked for
@@ -102,26 +137,59 @@ class SessionStore {
     std::int64_t version = 1;  // changes with what it holds
     std::int64_t saved_version = 0;
     bool is_running = false;
-    bool is_saving = false;
-    std::int64_t turn = 0;      // uses_ when it was used last
-    std::int64_t last_use = 0;  // seconds since 1970
+    bool is_saving = false;   // waits to be written, or is
+    bool is_reading = false;  // waits to be read, or is
+    bool is_restoring = false;
+    std::vector<std::pair<std::int64_t, SessionDone>> when_saved;  // a version at least
+    std::vector<SessionDone> when_read;
+    std::optional<Error> read_failure;               // that the running request has to hear of
+    std::optional<Clock::time_point> write_failure;  // the newest
+    std::int64_t turn = 0;                           // uses_ when it was used last
+    std::int64_t last_use = 0;                       // seconds since 1970
 
     bool is_saved() const { return saved_version == version; }
   };
+  // The session that goes to the disk, and the one that comes from there.
+  struct Writing {
+    std::string name;
+    std::int64_t version = 0;
+    SequenceId sequence = 0;
+    bool owns_sequence = false;  // the session has another one by now
+    SessionContents contents;
+    std::optional<SequenceExport> exported;
+    bool is_given = false;  // to the thread of the disk
+  };
+  struct Reading {
+    std::string name;
+    SessionContents contents;
+    std::unique_ptr<SequenceImport> import;  // null: the thread of the disk has it
+  };
   Session* find(const std::string& name);
   Status know(const std::string& name, Session& session);
-  Status load(const std::string& name, Session& session);
   void use(Session& session);
+  void forget(const std::string& name);
+  void want_read(const std::string& name, Session& session);
+  void want_write(const std::string& name, Session& session);
+  bool take_results();
+  bool advance_writing();
+  Status start_writing();
+  void finish_write(const Status& written);
+  Result<bool> advance_reading();
+  Status take_imported(Session& session);
+  void finish_read(const Status& read);
+  void write_now(const std::string& name, Session& session);
   SessionStatus status_of(const std::string& name, const Session& session) const;
-  Result<SessionContents> contents_of(const Session& session) const;
   bool is_on_disk(const std::string& name, const Session& session) const;
-  bool leave_to_disk(const std::string& name, Session& session, bool may_lose);
 
   Cache& cache_;
   const Tokenizer& tokenizer_;
   std::shared_ptr<const SessionFolder> folder_;
   std::map<std::string, Session> sessions_;
   std::int64_t uses_ = 0;
+  std::deque<std::string> to_write_, to_read_;  // names, in order
+  std::optional<Writing> writing_;
+  std::optional<Reading> reading_;
+  SessionDisk disk_;
 };
 
 }  // namespace kvant

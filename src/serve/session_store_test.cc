@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::FakeEngine;
 using Tokens = std::vector<std::int32_t>;
+using Kind = SessionError::Kind;
 
 const SessionIdentity kIdentity{.model = "m", .model_name = "a model", .recipe = "r", .constants = "none"};
 
@@ -85,13 +86,21 @@ class Sessions : public ::testing::Test {
     tokens.insert(tokens.end(), {1, 2, 3});
     return tokens;
   }
-  std::optional<ApiError> save(const std::string& name) {
-    SessionStore::Save save;
-    if (auto failure = sessions().start_save(name, save)) return failure;
-    const Status written = save.write();
-    sessions().finish_save(save, written.ok());
-    if (!written.ok()) return ApiError{.status = 507, .message = written.error().message};
-    return std::nullopt;
+  // What came of it, when it is done.
+  std::optional<SessionError> wait(const std::function<void(SessionDone)>& start) {
+    std::optional<std::optional<SessionError>> result;
+    start([&](const std::optional<SessionError>& failure) { result = failure; });
+    while (!result) scheduler_->step();
+    return *result;
+  }
+  std::optional<SessionError> save(const std::string& name) {
+    return wait([&](SessionDone done) { sessions().save(name, std::move(done)); });
+  }
+  std::optional<SessionError> restore(const std::string& name) {
+    return wait([&](SessionDone done) { sessions().restore(name, std::move(done)); });
+  }
+  std::optional<SessionError> fork(const std::string& name, const std::string& to) {
+    return wait([&](SessionDone done) { scheduler_->fork_session(name, to, std::move(done)); });
   }
   std::string file(const std::string& name) const { return path_ + "/" + name + ".kvsession"; }
 
@@ -165,10 +174,10 @@ TEST_F(Sessions, OneAnswerAtATime) {
   submit(request("chat", Tokens(300, 5)));
   ASSERT_TRUE(refusal_);
   EXPECT_EQ(refusal_->reason, Refusal::Reason::conflict);
-  EXPECT_EQ(sessions().remove("chat")->status, 409);
+  EXPECT_EQ(sessions().remove("chat")->kind, Kind::in_use);
   EXPECT_FALSE(save("chat"));  // as it was before
-  EXPECT_EQ(sessions().restore("chat")->status, 409);
-  EXPECT_FALSE(sessions().fork("chat", "copy"));
+  EXPECT_EQ(restore("chat")->kind, Kind::in_use);
+  EXPECT_FALSE(fork("chat", "copy"));
   EXPECT_EQ(sessions().status("copy")->tokens, 209);
   running->cancel();
   run();
@@ -200,14 +209,14 @@ TEST_F(Sessions, AFailedAnswerLeavesTheSessionAsItWas) {
 TEST_F(Sessions, AreSavedAndRestored) {
   const Tokens next = begin("chat");
   EXPECT_FALSE(sessions().status("chat")->on_disk);
-  EXPECT_EQ(sessions().restore("chat")->status, 404);
-  EXPECT_EQ(sessions().restore("other")->status, 404);
-  EXPECT_EQ(save("other")->status, 404);
+  EXPECT_EQ(restore("chat")->kind, Kind::missing);
+  EXPECT_EQ(restore("other")->kind, Kind::missing);
+  EXPECT_EQ(save("other")->kind, Kind::missing);
   EXPECT_FALSE(save("chat"));
   EXPECT_TRUE(sessions().status("chat")->is_saved);
   const Reply once = ask(request("chat", next));
   EXPECT_FALSE(sessions().status("chat")->is_saved);
-  EXPECT_FALSE(sessions().restore("chat"));
+  EXPECT_FALSE(restore("chat"));
   EXPECT_EQ(sessions().status("chat")->tokens, 209);
   EXPECT_TRUE(sessions().status("chat")->is_saved);
   const Reply again = ask(request("chat", next));
@@ -217,9 +226,9 @@ TEST_F(Sessions, AreSavedAndRestored) {
 
 TEST_F(Sessions, ForksGoOnByThemselves) {
   const Tokens next = begin("chat");
-  EXPECT_FALSE(sessions().fork("chat", "other"));
-  EXPECT_EQ(sessions().fork("chat", "other")->status, 409);
-  EXPECT_EQ(sessions().fork("none", "another")->status, 404);
+  EXPECT_FALSE(fork("chat", "other"));
+  EXPECT_EQ(fork("chat", "other")->kind, Kind::exists);
+  EXPECT_EQ(fork("none", "another")->kind, Kind::missing);
   const Reply one = ask(request("chat", next)), other = ask(request("other", next));
   EXPECT_EQ(one.tokens, other.tokens);
   EXPECT_EQ(other.cached, 209);
@@ -251,7 +260,7 @@ TEST_F(Sessions, OfAnotherRecipeAreRefusedByName) {
   ASSERT_TRUE(refusal_);
   EXPECT_NE(refusal_->message.find("of another recipe"), std::string::npos) << refusal_->message;
   EXPECT_NE(sessions().list().at(0).problem.find("of another recipe"), std::string::npos);
-  EXPECT_EQ(sessions().restore("chat")->status, 409);
+  EXPECT_EQ(restore("chat")->kind, Kind::unusable);
   EXPECT_FALSE(sessions().remove("chat"));
 }
 
@@ -267,7 +276,7 @@ TEST_F(Sessions, ADamagedFileIsNeverUsed) {
   const Reply reply = ask(request("chat", next));
   ASSERT_TRUE(reply.failure);
   EXPECT_NE(reply.failure->message.find("damaged"), std::string::npos) << reply.failure->message;
-  EXPECT_EQ(sessions().restore("chat")->status, 409);
+  EXPECT_EQ(restore("chat")->kind, Kind::unusable);
   EXPECT_FALSE(sessions().status("chat")->in_memory);
 }
 
@@ -294,14 +303,74 @@ TEST_F(Sessions, AFileThatWasReplacedIsReadAnew) {
 }
 
 // What is written by another thread is waited for: the server's end would lose what has changed since.
-TEST_F(Sessions, AreBeingSavedUntilThatIsSaid) {
+TEST_F(Sessions, AreBusyUntilWhatWasAskedForIsDone) {
   begin("chat");
-  EXPECT_FALSE(scheduler_->is_saving());
-  SessionStore::Save save;
-  ASSERT_FALSE(sessions().start_save("chat", save));
-  EXPECT_TRUE(scheduler_->is_saving());
-  sessions().finish_save(save, save.write().ok());
-  EXPECT_FALSE(scheduler_->is_saving());
+  EXPECT_TRUE(scheduler_->idle());
+  bool saved = false;
+  sessions().save("chat", [&](const auto& failure) { saved = !failure; });
+  EXPECT_FALSE(scheduler_->idle());
+  EXPECT_FALSE(saved);
+  scheduler_.reset();
+  EXPECT_TRUE(saved);
+}
+
+// The answer ends while the session is written as it was: who has asked for that gets it, and who asks then
+// gets what it is by then.
+TEST_F(Sessions, GoOnWhileTheyAreSaved) {
+  const Tokens next = begin("chat", 1500);
+  int saved = 0;
+  sessions().save("chat", [&](const auto& failure) { saved += !failure; });
+  scheduler_->step();
+  const auto running = submit(request("chat", next, 1));
+  ASSERT_FALSE(refusal_);
+  AnswerPart part;
+  while (running->read(std::chrono::milliseconds(0), part) == AnswerStream::Next::nothing_yet)
+    scheduler_->step();
+  sessions().save("chat", [&](const auto& failure) { saved += !failure; });
+  run();
+  EXPECT_EQ(saved, 2);
+  EXPECT_TRUE(sessions().status("chat")->is_saved);
+  EXPECT_FALSE(restore("chat"));
+  EXPECT_EQ(sessions().status("chat")->tokens, std::ssize(next));
+}
+
+// Others get their tokens while a session is read and written.
+TEST_F(Sessions, HoldUpNobody) {
+  const Tokens next = begin("chat", 1900);
+  start();
+  const auto other = submit(request("", Tokens(20, 5), 200));
+  while (scheduler_->status().counters.generated_tokens < 10) scheduler_->step();
+  bool restored = false;
+  sessions().restore("chat", [&](const auto& failure) { restored = !failure; });
+  while (!restored) {
+    const std::int64_t before = scheduler_->status().counters.generated_tokens;
+    scheduler_->step();
+    ASSERT_TRUE(scheduler_->status().running_answers == 0 ||
+                scheduler_->status().counters.generated_tokens > before);
+  }
+  run();
+  EXPECT_TRUE(sessions().status("chat")->in_memory);
+}
+
+// Several are asked for at a time in a memory that holds one: each goes to the disk for the next.
+TEST_F(Sessions, MakeRoomForEachOther) {
+  constexpr int kMemory = 17 << 18;
+  start(kMemory);
+  std::map<std::string, Tokens> next;
+  for (const char* name : {"a", "bb", "ccc", "dddd", "eeeee"}) next[name] = begin(name, 1900);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::shared_ptr<AnswerStream>> streams;
+    for (const auto& [name, tokens] : next) {
+      streams.push_back(submit(request(name, tokens, 1)));
+      ASSERT_FALSE(refusal_) << refusal_->message;
+    }
+    run();
+    for (const auto& stream : streams) {
+      EXPECT_FALSE(stream->failure()) << stream->failure()->message;
+      EXPECT_GT(stream->usage().cached, 1900);
+    }
+    for (auto& [name, tokens] : next) tokens.push_back(1 + round);
+  }
 }
 
 // Sessions of 1900 tokens in a memory that holds some of them.
@@ -337,7 +406,7 @@ TEST_F(Sessions, AFullDiskIsAnErrorToTheOneWhoSaves) {
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, SIG_DFL);
   ASSERT_TRUE(failure);
-  EXPECT_EQ(failure->status, 507);
+  EXPECT_EQ(failure->kind, Kind::not_written);
   EXPECT_FALSE(sessions().status("chat")->is_saved);
   EXPECT_EQ(ask(request("chat", next)).cached, 1009);  // it is still in memory
   EXPECT_FALSE(save("chat"));

@@ -125,7 +125,7 @@ Result<Values> SessionFile::whole_part(const Part& part, std::uint64_t first_chu
   KVANT_RETURN_IF_ERROR(read_part(part, first_chunk, values.data()));
   return values;
 } catch (const std::bad_alloc&) {
-  return error("out of memory while reading the session '{}' of {} bytes", path_, file_bytes());
+  return shortage("out of memory while reading the session '{}' of {} bytes", path_, file_bytes());
 }
 
 Result<std::vector<std::int32_t>> SessionFile::tokens() const {

@@ -1,14 +1,14 @@
 // The conversation in the middle of the page: asks, streams, stops, asks again.
 import { ApiError, streamChat } from "./api.js";
 import { addTurn, parentOf, path, pick, saveConversation, siblings } from "./conversations.js";
-import { UnlikelyTokens } from "./probabilities.js";
+import { MarkedTokens } from "./probabilities.js";
 import { TurnView } from "./turn.js";
 
 const RIVALS = 3;       // likeliest tokens beside an unlikely one
 const NEAR_END = 80;    // pixels: who has scrolled up further reads on undisturbed
 
 export class Chat {
-  // settings(): { system, temperature, maxTokens, probabilities }; needKey(): asks for the API key, false if
+  // settings(): { system, temperature, maxTokens, probabilities, guard }; needKey(): asks for the API key, false if
   // none is given; changed(): the conversation has other turns; running(bool).
   constructor(host, hooks) {
     this.host = host;
@@ -93,8 +93,9 @@ export class Chat {
     if (settings.system.trim()) messages.unshift({ role: "system", content: settings.system });
     const body = { messages, temperature: settings.temperature, max_tokens: settings.maxTokens };
     if (settings.probabilities) Object.assign(body, { logprobs: true, top_logprobs: RIVALS });
-    const tokens = new UnlikelyTokens();
-    if (settings.probabilities) turn.marks = tokens.marks;
+    if (settings.guard) Object.assign(body, { logprobs: true, guard: true });
+    const tokens = new MarkedTokens(settings);
+    if (settings.probabilities || settings.guard) turn.marks = tokens.marks;
     this.#draw();
     const start = performance.now();
     let first = 0;

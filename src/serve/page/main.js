@@ -17,7 +17,7 @@ function needKey() {
 }
 
 const chat = new Chat($("turns"), {
-  settings: () => settings,
+  settings: () => ({ ...settings, guard: hasGuard && settings.guard }),
   needKey,
   changed: drawList,
   running: (running) => {
@@ -122,15 +122,23 @@ for (const button of document.querySelectorAll("header [aria-controls]")) {
   });
 }
 
-function showProbabilities() {
-  document.body.classList.toggle("probabilities", settings.probabilities);
-  $("probabilities").setAttribute("aria-pressed", String(settings.probabilities));
-  $("probability-legend").hidden = !settings.probabilities;
+let hasGuard = false;  // the server
+
+function showSwitches() {
+  for (const [name, legend, on] of [["probabilities", "probability-legend", settings.probabilities],
+                                    ["guard", "guard-legend", hasGuard && settings.guard]]) {
+    document.body.classList.toggle(name, on);
+    $(name).setAttribute("aria-pressed", String(on));
+    $(legend).hidden = !on;
+  }
+  $("guard").hidden = !hasGuard;
 }
-$("probabilities").addEventListener("click", () => {
-  saveSettings({ probabilities: !settings.probabilities });
-  showProbabilities();
-});
+for (const name of ["probabilities", "guard"]) {
+  $(name).addEventListener("click", () => {
+    saveSettings({ [name]: !settings[name] });
+    showSwitches();
+  });
+}
 $("open-settings").addEventListener("click", async () => {
   if (await openSettings($("settings"))) describe();
 });
@@ -141,6 +149,8 @@ async function describe() {
     const props = await getJson("/props");
     $("subject").textContent = `${props.model} · ${props.kv.recipe} · ${props.default_generation_settings.n_ctx.toLocaleString("en")} tokens of context`;
     document.title = `kvant · ${props.model}`;
+    hasGuard = props.guard;
+    showSwitches();
   } catch (error) {
     $("subject").textContent = error.message;
     if (error.status === 401 && await needKey()) return describe();
@@ -148,7 +158,7 @@ async function describe() {
 }
 
 loadSettings();
-showProbabilities();
+showSwitches();
 startConversation();
 await describe();
 cache.run();

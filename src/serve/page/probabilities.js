@@ -1,4 +1,5 @@
-// Which parts of an answer the model gave little probability.
+// Which parts of an answer the model gave little probability, or an unquantized cache would have gone on from in
+// another way.
 
 const LIMITS = [[0.05, "p5"], [0.2, "p20"], [0.5, "p50"]];
 
@@ -8,20 +9,33 @@ const percent = (logprob) => {
 };
 const quoted = (token) => JSON.stringify(token).replaceAll("�", "…");
 
-// Follows the tokens of an answer and collects [first, end, class, tip] of the unlikely ones, by characters of
+// Follows the tokens of an answer and collects [first, end, class, tip] of the marked ones, by characters of
 // the text. A character may come in several tokens: it belongs to the last.
-export class UnlikelyTokens {
+export class MarkedTokens {
   marks = [];
   #decoder = new TextDecoder();
   #at = 0;
 
+  // wanted: { probabilities, guard }.
+  constructor(wanted) {
+    this.wanted = wanted;
+  }
+
   add(tokens) {
     for (const token of tokens) {
       const text = this.#decoder.decode(Uint8Array.from(token.bytes), { stream: true });
-      const limit = LIMITS.find(([p]) => Math.exp(token.logprob) < p);
-      if (limit && text) this.marks.push([this.#at, this.#at + text.length, limit[1], UnlikelyTokens.#tip(token)]);
+      const mark = text && this.#mark(token);
+      if (mark) this.marks.push([this.#at, this.#at + text.length, ...mark]);
       this.#at += text.length;
     }
+  }
+
+  #mark(token) {
+    const { guard } = token;
+    if (guard && guard.token !== token.token)
+      return ["other", `${quoted(token.token)} ${percent(token.logprob)}; without quantization: ${quoted(guard.token)} (KL divergence ${guard.kld.toPrecision(2)})`];
+    const limit = this.wanted.probabilities && LIMITS.find(([p]) => Math.exp(token.logprob) < p);
+    return limit && [limit[1], MarkedTokens.#tip(token)];
   }
 
   static #tip(token) {

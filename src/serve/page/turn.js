@@ -12,6 +12,8 @@ function figures(turn) {
     parts.push(`${made} ${made === 1 ? "token" : "tokens"} in ${seconds(turn.seconds)} s`);
     if (turn.answering > 0 && made > 1) parts.push(`${((made - 1) / turn.answering).toFixed(1)} tokens/s`);
     parts.push(`${details.cached_tokens} of ${prompt} prompt tokens reused`);
+    const { guard } = turn.usage;
+    if (guard) parts.push(`${guard.differing} of ${guard.tokens} tokens other than without quantization, mean KL divergence ${guard.mean_kld.toPrecision(2)}`);
   }
   if (turn.end === "length") parts.push("ended by its token limit");
   if (turn.end === "stopped") parts.push("stopped");

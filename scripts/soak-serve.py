@@ -1,0 +1,455 @@
+#!/usr/bin/env python3
+"""Many clients use kvant serve at the same time, well and badly, for long; nothing may be lost, and no answer wrong.
+
+    scripts/soak-serve.py KVANT MODEL                                  64 clients, 30 minutes
+    scripts/soak-serve.py KVANT MODEL --minutes 2 --clients 16
+
+First a server that nobody else asks gives the answers to expect: of single requests, and of conversations turn by turn.
+Then the clients ask for these in random order, of a server whose memory holds a few of them: some leave in the middle
+of an answer, some send what is no request, sessions are saved, restored, forked and deleted between turns. Every whole
+answer has to be the expected one, text and probabilities to the last bit; a session has to have the tokens that it had
+when its newest answer ended. At the end the server gets SIGTERM, has to end by itself, and a new one on the same folder
+has to go on with every session. Printed: what was asked, and the server's memory by time.
+"""
+import argparse
+import collections
+import http.client
+import json
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WORDS = (ROOT / "data/sample/canals.txt").read_text(encoding="utf-8").split()
+CONTEXT = 1024
+TURNS = (" And then", " But why?", " In short,", " The end of it was")
+REFUSED = {503, 409}  # come again
+GONE = (OSError, http.client.HTTPException)
+
+
+class Wrong(Exception):
+    """What must not be."""
+
+
+class Server:
+    def __init__(self, options, folder, memory):
+        self.process = subprocess.Popen(
+            [options.program, "serve", "-m", options.model, "--port", "0", "-c", str(CONTEXT), "--kv", options.kv, "--parallel", "12",
+             "--queue", "24", "--memory", memory, "--sessions", folder, "-t", str(options.threads)], stderr=subprocess.PIPE, text=True)
+        self.messages, port = [], None
+        while port is None:
+            line = self.process.stderr.readline()
+            self.messages.append(line)
+            if not line:
+                raise Wrong(f"the server has ended: {''.join(self.messages)}")
+            port = re.search(r" at http://127\.0\.0\.1:(\d+)", line)
+        self.port = int(port[1])
+        self.reader = threading.Thread(target=lambda: self.messages.extend(self.process.stderr), daemon=True)
+        self.reader.start()
+
+    def send(self, method, path, body=None, headers=None, patience=600):
+        """A connection and the response's head; the caller reads and closes."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience)
+        data = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
+        connection.request(method, path, data if method != "GET" else None, headers or {"Content-Type": "application/json"})
+        return connection, connection.getresponse()
+
+    def ask(self, method, path, body=None, headers=None):
+        connection, response = self.send(method, path, body, headers)
+        try:
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def json(self, method, path, body=None):
+        """Asks until it is not told to come again."""
+        while True:
+            status, text = self.ask(method, path, body)
+            if status not in REFUSED:
+                return status, json.loads(text)
+            time.sleep(0.05 + 0.2 * random.random())
+
+    def resident(self):
+        """MiB of memory that are its own: pages of mapped files can be had back at any time."""
+        text = pathlib.Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
+        return int(re.search(r"RssAnon:\s+(\d+) kB", text)[1]) / 1024
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=600)
+        self.reader.join()
+        if code != 0:
+            raise Wrong(f"the server has ended with {code}: {''.join(self.messages)[-4000:]}")
+
+
+# --- what is asked, and what is expected ---
+
+def words(rng, least, most):
+    n, first = rng.randint(least, most), rng.randrange(len(WORDS) - most)
+    return " ".join(WORDS[first:first + n])
+
+
+def single_requests(n):
+    rng = random.Random(5)
+    requests = []
+    for i in range(n):
+        options = {"max_tokens": rng.randint(1, 24), "temperature": rng.choice([0, 0.8, 1.2]), "seed": i, "logprobs": True}
+        if i % 3 == 0:
+            options["n"] = 2
+        messages = [{"role": "user", "content": words(rng, 3, 300)}]
+        requests.append({"messages": messages, **options})
+    return requests
+
+
+def turn_body(text, turn, session):
+    return {"prompt": text, "max_tokens": 6 + 5 * turn, "temperature": 0.7, "seed": turn, "logprobs": 1, "session": session}
+
+
+def read_answer(server, path, body, rng, leave=False):
+    """The answers of a request by index, their texts and probabilities, and how many tokens were cached. None: it was
+    refused for now, or left."""
+    stream = leave or rng.random() < 0.5
+    if stream:
+        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    connection, response = server.send("POST", path, body)
+    try:
+        if response.status in REFUSED:
+            if response.status == 503 and not response.getheader("Retry-After"):
+                raise Wrong("503 without Retry-After")
+            response.read()
+            return None
+        if response.status != 200:
+            raise Wrong(f"{path}: {response.status} {response.read()}")
+        if not stream:
+            whole = json.loads(response.read())
+            return {c["index"]: answer_of([c]) for c in whole["choices"]}, whole["usage"]["prompt_tokens_details"]["cached_tokens"]
+        choices, cached, events, end = collections.defaultdict(list), 0, 0, rng.randint(0, 12)
+        for line in response:
+            data = line.decode().removeprefix("data:").strip()
+            if data == "[DONE]":
+                return {i: answer_of(parts) for i, parts in choices.items()}, cached
+            if not data:
+                continue
+            events += 1
+            if leave and events > end:
+                return None
+            event = json.loads(data)
+            if "error" in event:
+                raise Wrong(f"{path}: {event}")
+            for c in event["choices"]:
+                choices[c["index"]].append(c)
+            if event.get("usage"):
+                cached = event["usage"]["prompt_tokens_details"]["cached_tokens"]
+        raise Wrong(f"{path}: a stream without an end")
+    finally:
+        connection.close()
+
+
+def answer_of(parts):
+    """Text and probabilities of an answer's parts, whole or of a stream, of either endpoint."""
+    text, probabilities = "", []
+    for part in parts:
+        text += part.get("text") or (part.get("message") or part.get("delta") or {}).get("content") or ""
+        logprobs = part.get("logprobs") or {}
+        probabilities += logprobs.get("token_logprobs") or [t["logprob"] for t in logprobs.get("content") or []]
+    return text, probabilities
+
+
+class Conversation:
+    """Turns with their expected answers; states: (text, tokens) of the session before each turn and after the last."""
+
+    def __init__(self, number):
+        self.opening = words(random.Random(100 + number), 40, 220)
+        self.states, self.answers = [(self.opening, 0)], []
+
+    def prompt(self, turn):
+        return self.states[turn][0] + (TURNS[turn - 1] if turn else "")
+
+    def learn(self, server):
+        rng = random.Random(1)
+        name = "expected"
+        for turn in range(len(TURNS) + 1):
+            answers, _ = read_answer(server, "/v1/completions", turn_body(self.prompt(turn), turn, name), rng)
+            tokens = server.json("GET", f"/v1/sessions/{name}")[1]["tokens"]
+            self.states.append((self.prompt(turn) + answers[0][0], tokens))
+            self.answers.append(answers[0])
+        server.json("DELETE", f"/v1/sessions/{name}")
+
+
+# --- clients ---
+
+class Client(threading.Thread):
+    def __init__(self, soak, number):
+        super().__init__()
+        self.soak, self.server, self.number = soak, soak.server, number
+        self.rng = random.Random(1000 + number)
+        self.session = f"client{number}"
+        self.conversation, self.turn, self.saved_turn = None, 0, 0
+        self.counts = collections.Counter()
+
+    def run(self):
+        try:
+            while time.time() < self.soak.deadline and not self.soak.failure:
+                self.act()
+        except Exception:
+            self.soak.failure = self.soak.failure or f"client {self.number} at turn {self.turn}: {traceback.format_exc()}"
+
+    def act(self):
+        kind = self.rng.random()
+        if kind < 0.35:
+            self.single()
+        elif kind < 0.75:
+            self.go_on()
+        elif kind < 0.9:
+            self.look_after_session()
+        elif kind < 0.97:
+            self.misbehave()
+        else:
+            path = self.rng.choice(["/metrics", "/slots", "/cache", "/v1/sessions", "/health"])
+            status, _ = self.server.ask("GET", path)
+            self.expect(status == 200, f"{path}: {status}")
+            self.counts["looks"] += 1
+
+    def expect(self, condition, what):
+        if not condition:
+            raise Wrong(what)
+
+    def single(self):
+        i = self.rng.randrange(len(self.soak.requests))
+        leave = self.rng.random() < 0.2
+        answer = read_answer(self.server, "/v1/chat/completions", self.soak.requests[i], self.rng, leave)
+        if answer is None:
+            self.counts["left" if leave else "told to come again"] += 1
+            if not leave:
+                time.sleep(self.rng.random())
+            return
+        self.expect(answer[0] == self.soak.expected[i], f"request {i}: {answer[0]} instead of {self.soak.expected[i]}")
+        self.counts["answers"] += len(answer[0])
+
+    # --- its session ---
+
+    def tokens(self, name=None):
+        """Of the session, when nobody answers it any more; 0: there is none."""
+        while True:
+            status, session = self.server.json("GET", f"/v1/sessions/{name or self.session}")
+            if status == 404:
+                return 0
+            self.expect(status == 200 and "problem" not in session, f"{name or self.session}: {session}")
+            if not session["running"]:
+                return session["tokens"]
+            time.sleep(0.02)
+
+    def go_on(self):
+        if self.conversation is None:
+            self.conversation, self.turn, self.saved_turn = self.rng.choice(self.soak.conversations), 0, 0
+        if self.turn == len(self.conversation.answers):
+            return self.delete()
+        c, turn = self.conversation, self.turn
+        leave = self.rng.random() < 0.15
+        answer = read_answer(self.server, "/v1/completions", turn_body(c.prompt(turn), turn, self.session), self.rng, leave)
+        if answer is None:  # the answer may have ended before it was seen that nobody waits for it
+            tokens = self.tokens()
+            self.expect(tokens in (c.states[turn][1], c.states[turn + 1][1]),
+                        f"{self.session}: {tokens} tokens, not {c.states[turn][1]} or {c.states[turn + 1][1]}")
+            self.turn += tokens == c.states[turn + 1][1]
+            self.counts["left" if leave else "told to come again"] += 1
+            return None
+        self.expect(answer[0][0] == c.answers[turn], f"{self.session}: {answer[0][0]} instead of {c.answers[turn]}")
+        self.expect(turn == 0 or answer[1] == c.states[turn][1], f"{self.session}: {answer[1]} of {c.states[turn][1]} tokens were reused")
+        self.turn += 1
+        self.counts["turns"] += 1
+        return None
+
+    def look_after_session(self):
+        if not self.turn:
+            return
+        path, kind = f"/v1/sessions/{self.session}", self.rng.random()
+        if kind < 0.4:
+            status, saved = self.server.json("POST", path + "/save")
+            self.expect(status == 200 and saved["on_disk"], f"save: {status} {saved}")
+            self.saved_turn = self.turn
+            self.counts["saves"] += 1
+        elif kind < 0.65 and self.saved_turn:
+            # Its file has what was saved, or, since the server has needed the memory, a later state.
+            status, restored = self.server.json("POST", path + "/restore")
+            states = [tokens for _, tokens in self.conversation.states]
+            self.expect(status == 200 and restored["tokens"] in states[self.saved_turn:self.turn + 1], f"restore: {status} {restored}")
+            self.turn = self.saved_turn = states.index(restored["tokens"])
+            self.counts["restores"] += 1
+        elif kind < 0.9:
+            copy = f"{self.session}-fork"
+            status, forked = self.server.json("POST", path + "/fork", {"to": copy})
+            self.expect(status == 200 and forked["tokens"] == self.conversation.states[self.turn][1], f"fork: {status} {forked}")
+            if self.turn < len(self.conversation.answers):
+                body = turn_body(self.conversation.prompt(self.turn), self.turn, copy)
+                answer = read_answer(self.server, "/v1/completions", body, self.rng)
+                self.expect(answer is None or answer[0][0] == self.conversation.answers[self.turn], f"{copy}: {answer}")
+            self.tokens(copy)
+            status, deleted = self.server.json("DELETE", f"/v1/sessions/{copy}")
+            self.expect(status == 200, f"delete: {status} {deleted}")
+            self.counts["forks"] += 1
+        else:
+            self.expect(self.tokens() == self.conversation.states[self.turn][1], f"{self.session} has other tokens")
+
+    def delete(self):
+        status, deleted = self.server.json("DELETE", f"/v1/sessions/{self.session}")
+        self.expect(status == 200, f"delete: {status} {deleted}")
+        self.conversation = None
+        self.turn = 0
+
+    # --- what is no request ---
+
+    def misbehave(self):
+        rng, chat = self.rng, "/v1/chat/completions"
+        good = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+        text = json.dumps(good).encode()
+        json_type = {"Content-Type": "application/json"}
+        wrong = [
+            (chat, text[:rng.randrange(len(text))], json_type, {400}),
+            (chat, bytes(rng.randrange(256) for _ in range(200)), json_type, {400}),
+            (chat, b"[" * 100000, json_type, {400}),
+            (chat, b" " * (3 << 20), json_type, {413}),
+            (chat, text, {"Content-Type": "text/plain"}, {415}),
+            (chat, json.dumps({**good, "max_tokens": -rng.randint(2, 9)}).encode(), json_type, {400}),
+            (chat, json.dumps({**good, "temperature": "hot"}).encode(), json_type, {400}),
+            (chat, json.dumps({**good, "n": 1000}).encode(), json_type, {400}),
+            (chat, json.dumps({**good, "no_such_parameter": 1}).encode(), json_type, {400}),
+            (chat, json.dumps({**good, "session": "../../etc/passwd"}).encode(), json_type, {400}),
+            ("/v1/completions", json.dumps({"prompt": "word " * 5000}).encode(), json_type, {400}),
+            ("/v1/completions", json.dumps({"prompt": [1 << 30]}).encode(), json_type, {400}),
+            ("/v1/nothing", text, json_type, {404}),
+            ("/v1/sessions/none/restore", b"{}", json_type, {404}),
+            ("/v1/sessions/a%2Fb/save", b"{}", json_type, {400, 404}),
+        ]
+        path, body, headers, statuses = rng.choice(wrong)
+        try:
+            status, answer = self.server.ask("POST", path, body, headers)
+        except GONE:
+            if statuses != {413}:  # a body that isn't read ends the connection
+                raise
+            status = 413
+        else:
+            self.expect(status in statuses, f"{path} {body[:60]}: {status} {answer[:200]}")
+            self.expect("error" in json.loads(answer), f"{path}: {answer}")
+        self.counts["malformed"] += 1
+        if rng.random() < 0.3:  # half a request, and away
+            connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+            connection.connect()
+            connection.sock.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+            connection.close()
+            self.counts["malformed"] += 1
+
+
+class Soak:
+    def __init__(self, options):
+        self.options, self.failure = options, None
+        self.requests = single_requests(12)
+        self.conversations = [Conversation(i) for i in range(5)]
+        self.server, self.expected, self.deadline = None, None, 0
+
+    def learn(self):
+        """From a server with memory for all, asked by one client, which asks for some of it twice."""
+        with tempfile.TemporaryDirectory() as folder:
+            server, rng = Server(self.options, folder, "500MiB"), random.Random(0)
+            self.expected = [read_answer(server, "/v1/chat/completions", body, rng)[0] for body in self.requests]
+            for body, expected in list(zip(self.requests, self.expected))[:3]:
+                if read_answer(server, "/v1/chat/completions", body, rng)[0] != expected:
+                    raise Wrong(f"two lone answers differ: {body}")
+            for conversation in self.conversations:
+                conversation.learn(server)
+            server.end()
+
+    def run(self):
+        start = time.time()
+        self.learn()
+        print(f"expected answers after {time.time() - start:.0f} s", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            self.server = Server(self.options, folder, self.options.memory)
+            clients = [Client(self, i) for i in range(self.options.clients)]
+            begin = time.time()
+            self.deadline = begin + 60 * self.options.minutes
+            for client in clients:
+                client.start()
+            resident = self.watch(begin)
+            for client in clients:
+                client.join()
+            metrics = self.server.ask("GET", "/metrics")[1].decode() if not self.failure else ""
+            if self.failure:
+                self.server.process.terminate()
+                raise Wrong(self.failure + "".join(self.server.messages)[-2000:])
+            seconds = time.time() - begin
+            self.server.end()
+            self.check_sessions(folder, clients)
+        self.print_figures(clients, seconds, resident, metrics)
+
+    def watch(self, begin):
+        """The server's memory, by time."""
+        resident, interval = [], max(1.0, 60 * self.options.minutes / 180)
+        while time.time() < self.deadline and not self.failure:
+            time.sleep(interval)
+            if self.server.process.poll() is not None:
+                self.failure = self.failure or "the server has gone: " + "".join(self.server.messages)[-4000:]
+                break
+            resident.append(self.server.resident())
+            if len(resident) % 30 == 0:
+                print(f"{time.time() - begin:.0f} s: {resident[-1]:.1f} MiB", flush=True)
+        return resident
+
+    def check_sessions(self, folder, clients):
+        """Another server has every session as it was left, and goes on with it as expected."""
+        server, rng = Server(self.options, folder, self.options.memory), random.Random(2)
+        listed = {s["id"]: s for s in server.json("GET", "/v1/sessions")[1]["data"]}
+        going = [c for c in clients if c.turn]
+        for client in going:
+            c, turn, held = client.conversation, client.turn, listed.get(client.session)
+            if held is None or held["tokens"] != c.states[turn][1]:
+                raise Wrong(f"after the end {client.session} is {held}, and had {c.states[turn][1]} tokens")
+            if turn == len(c.answers):
+                continue
+            answers, cached = read_answer(server, "/v1/completions", turn_body(c.prompt(turn), turn, client.session), rng)
+            if answers[0] != c.answers[turn] or cached != held["tokens"]:
+                raise Wrong(f"after the end {client.session} answers {answers[0]} instead of {c.answers[turn]}")
+        server.end()
+        print(f"{len(going)} sessions were gone on with after the server's end")
+
+    def print_figures(self, clients, seconds, resident, metrics):
+        counts = sum((client.counts for client in clients), collections.Counter())
+        print(f"{len(clients)} clients for {seconds:.0f} s: " + ", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
+        for name in ("cache_bytes", "cache_limit_bytes", "cached_tokens_total", "generated_tokens_total", "prefixes_dropped_total", "sessions",
+                     "requests_total"):
+            for line in re.findall(rf"^kvant_{name}(?:{{.*}})? .*$", metrics, re.MULTILINE):
+                print(line)
+        n = len(resident)
+        parts = [max(resident[n * i // 6:max(n * (i + 1) // 6, n * i // 6 + 1)]) for i in range(6)]
+        print("largest memory of the server by sixths of the time, MiB: " + ", ".join(f"{part:.1f}" for part in parts))
+        if self.options.minutes >= 5 and parts[-1] > 1.02 * max(parts[1:3]) + 4:
+            raise Wrong("the server's memory grows")
+        if "lost" in "".join(self.server.messages):
+            raise Wrong("".join(self.server.messages))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("model")
+    parser.add_argument("--kv", default="kvant-3bit")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--memory", default="48MiB")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    try:
+        Soak(options).run()
+    except Wrong as wrong:
+        sys.exit(f"wrong: {wrong}")
+
+
+if __name__ == "__main__":
+    main()

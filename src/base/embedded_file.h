@@ -1,0 +1,13 @@
+// A file that is part of the program: cmake/embedded_files.cmake.
+#pragma once
+
+#include <span>
+
+namespace kvant {
+
+struct EmbeddedFile {
+  const char* name;  // without its folder
+  const char* contents;
+};
+
+}  // namespace kvant

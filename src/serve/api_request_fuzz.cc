@@ -1,0 +1,70 @@
+// libFuzzer target for the bodies of HTTP requests: any bytes give requests that a scheduler can take, or an
+// error that a client can read, for every endpoint that generates. See cmake/fuzz.cmake; the seeds are in
+// fuzz/seeds/api.
+#include <cstdint>
+#include <string_view>
+
+#include "base/json_reader.h"
+#include "model/sampler.h"
+#include "serve/api_request.h"
+#include "serve/json_fields.h"
+#include "serve/messages_api.h"
+
+namespace {
+
+constexpr int kVocabulary = 256;
+
+void check(bool condition) {
+  if (!condition) __builtin_trap();
+}
+
+// A token for each byte.
+class ByteTokenizer final : public kvant::Tokenizer {
+ public:
+  kvant::Result<std::vector<std::int32_t>> encode(const std::string& text, bool, bool) const override {
+    return std::vector<std::int32_t>(text.begin(), text.end());
+  }
+  std::string piece(std::int32_t token) const override { return {static_cast<char>(token)}; }
+  bool ends_generation(std::int32_t token) const override { return token == 0; }
+  kvant::Result<std::string> chat_prompt(std::span<const kvant::ChatMessage> messages) const override {
+    std::string text;
+    for (const kvant::ChatMessage& message : messages) text += message.role + ": " + message.text + "\n";
+    return text;
+  }
+};
+
+void check_error(const kvant::ApiError& error) {
+  check(error.status >= 400 && error.status < 500 && !error.message.empty());
+  check(kvant::parse_json(error.body()).ok() && kvant::parse_json(kvant::messages_error(error)).ok());
+}
+
+void check_parsed(const kvant::ParsedRequest& parsed) {
+  if (const auto* error = std::get_if<kvant::ApiError>(&parsed)) return check_error(*error);
+  const auto& request = std::get<kvant::ApiRequest>(parsed);
+  check(!request.prompts.empty());
+  for (const kvant::GenerationRequest& prompt : request.prompts) {
+    check(prompt.n_answers > 0 && prompt.generation.max_tokens >= -1);
+    check(prompt.generation.stops.size() <= kvant::kMaxStops && prompt.generation.alternatives >= 0);
+    for (const std::string& stop : prompt.generation.stops) check(!stop.empty());
+    check(kvant::Sampler::make(prompt.sampling).ok());
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const ByteTokenizer kTokenizer;
+  const auto body = kvant::parse_json({reinterpret_cast<const char*>(data), size});
+  if (!body.ok()) {
+    check(!body.error().message.empty());
+    return 0;
+  }
+  check_parsed(kvant::parse_chat_request(*body, kTokenizer, {.n_vocab = kVocabulary}));
+  check_parsed(kvant::parse_completion_request(*body, kTokenizer, {.n_vocab = kVocabulary}));
+  check_parsed(kvant::parse_messages_request(*body, kTokenizer));
+  kvant::JsonFields fork(*body);
+  (void)fork.text("to");
+  fork.refuse_others();
+  if (fork.error()) check_error(*fork.error());
+  return 0;
+}

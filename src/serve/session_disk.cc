@@ -1,0 +1,95 @@
+#include "serve/session_disk.h"
+
+#include <new>
+
+namespace kvant {
+namespace {
+
+Result<SessionContents> whole_session(const SessionFolder& folder, const std::string& name) {
+  const auto file = folder.read(name);
+  if (!file.ok()) return file.error();
+  auto tokens = file->tokens();
+  if (!tokens.ok()) return tokens.error();
+  auto text = file->text();
+  if (!text.ok()) return text.error();
+  auto sequence = file->sequence();
+  if (!sequence.ok()) return sequence.error();
+  return SessionContents{std::move(*tokens), std::move(*text), std::move(*sequence)};
+}
+
+}  // namespace
+
+SessionDisk::SessionDisk(std::shared_ptr<const SessionFolder> folder)
+    : folder_(std::move(folder)), thread_([this] { run(); }) {}
+
+SessionDisk::~SessionDisk() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+    given_.notify_one();
+  }
+  thread_.join();
+}
+
+void SessionDisk::read(const std::string& name) {
+  give({.name = name, .reads = true, .contents = {}});
+}
+
+void SessionDisk::write(const std::string& name, SessionContents contents) {
+  give({.name = name, .reads = false, .contents = std::move(contents)});
+}
+
+void SessionDisk::give(Task task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  given_.notify_one();
+}
+
+std::vector<DiskResult> SessionDisk::take_results() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(results_, {});
+}
+
+void SessionDisk::wait() {
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [&] { return !results_.empty(); });
+}
+
+DiskResult SessionDisk::perform(const Task& task) const try {
+  DiskResult result{.name = task.name, .was_read = task.reads, .done = {}, .contents = {}};
+  if (!task.reads) {
+    result.done = folder_->write(task.name, task.contents);
+  } else if (auto contents = whole_session(*folder_, task.name); contents.ok()) {
+    result.contents = std::move(*contents);
+  } else {
+    result.done = contents.error();
+  }
+  return result;
+} catch (const std::bad_alloc&) {
+  return {.name = task.name,
+          .was_read = task.reads,
+          .done = shortage("out of memory at the file of the session '{}'", task.name),
+          .contents = {}};
+}
+
+void SessionDisk::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    given_.wait(lock, [&] { return ending_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    Task task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    DiskResult result = perform(task);
+    task = {};  // its memory, before anybody hears of the end
+    lock.lock();
+    results_.push_back(std::move(result));
+    finished_.notify_one();
+    if (!news_) continue;
+    lock.unlock();
+    news_();
+    lock.lock();
+  }
+}
+
+}  // namespace kvant
