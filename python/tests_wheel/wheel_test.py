@@ -31,8 +31,8 @@ def run(*command, **options) -> str:
 
 class Wheel(unittest.TestCase):
     build_folder: pathlib.Path
-    program: str
-    model: str
+    program: pathlib.Path
+    model: pathlib.Path
 
     @classmethod
     def setUpClass(cls):
@@ -118,6 +118,5 @@ class Wheel(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    Wheel.build_folder, Wheel.program, Wheel.model = (pathlib.Path(sys.argv[1]).resolve(), sys.argv[2],
-                                                      str(pathlib.Path(sys.argv[3]).absolute()))
+    Wheel.build_folder, Wheel.program, Wheel.model = (pathlib.Path(given).absolute() for given in sys.argv[1:])
     unittest.main(argv=sys.argv[:1], verbosity=2)
