@@ -4,14 +4,22 @@
 
 namespace kvant {
 
-Generation::Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options)
-    : tokenizer_(tokenizer), sampler_(sampler), options_(std::move(options)), text_(options_.stops) {
+Generation::Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options,
+                       std::unique_ptr<Grammar> grammar)
+    : tokenizer_(tokenizer),
+      sampler_(sampler),
+      options_(std::move(options)),
+      grammar_(std::move(grammar)),
+      text_(options_.stops) {
   if (options_.max_tokens == 0) end_ = GenerationEnd::length;
 }
 
 GeneratedText Generation::next(std::span<const float> logits) {
   KVANT_CHECK(end_ == GenerationEnd::none, "a token after the end");
-  token_ = sampler_.pick(logits);
+  if (!pick(logits)) {
+    end_ = GenerationEnd::stuck;
+    return show(text_.finish());
+  }
   if (tokenizer_.ends_generation(token_)) {
     end_ = GenerationEnd::finished;
     return show(text_.finish());
@@ -33,6 +41,16 @@ GeneratedText Generation::next(std::span<const float> logits) {
     text += text_.finish();
   }
   return show(std::move(text));
+}
+
+// False: there is nothing to pick.
+bool Generation::pick(std::span<const float> logits) {
+  if (grammar_ == nullptr) {
+    token_ = sampler_.pick(logits);
+    return true;
+  }
+  token_ = sampler_.pick(logits, *grammar_);
+  return token_ >= 0 && grammar_->accept(token_).ok();
 }
 
 GeneratedText Generation::cut_off() {

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "generate/text_stream.h"
 #include "generate/token_probabilities.h"
+#include "model/grammar.h"
 #include "model/sampler.h"
 #include "model/tokenizer.h"
 
@@ -25,6 +27,7 @@ enum class GenerationEnd : std::uint8_t {
   none,      // it goes on
   finished,  // the model has ended it, or a stop text
   length,    // max_tokens
+  stuck,     // its grammar allows nothing that the model can say
 };
 
 // A token of the answer with its probabilities.
@@ -41,8 +44,9 @@ struct GeneratedText {
 
 class Generation {
  public:
-  // Both outlive it.
-  Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options);
+  // The first two outlive it. grammar: what the answer may be; null: anything.
+  Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options,
+             std::unique_ptr<Grammar> grammar = nullptr);
 
   // Picks the next token. logits [n_vocab], of the newest one. Requires end() == none.
   GeneratedText next(std::span<const float> logits);
@@ -60,10 +64,12 @@ class Generation {
     ReportedToken token;
   };
   GeneratedText show(std::string text);
+  bool pick(std::span<const float> logits);
 
   const Tokenizer& tokenizer_;
   Sampler& sampler_;
   GenerationOptions options_;
+  std::unique_ptr<Grammar> grammar_;
   TextStream text_;
   GenerationEnd end_ = GenerationEnd::none;
   std::int32_t token_ = 0;

@@ -288,8 +288,10 @@ Status Scheduler::run_batch(std::span<const Row> rows) {
   KVANT_RETURN_IF_ERROR(run(inputs, static_cast<int>(rows.size())));
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i].answer->tokens.push_back(tokens[i]);
   const std::size_t n_vocab = engine_.n_vocab();
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    take_token(rows[i], std::span(logits_).subspan(i * n_vocab, n_vocab));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].job->state != JobState::done)
+      take_token(rows[i], std::span(logits_).subspan(i * n_vocab, n_vocab));
+  }
   return {};
 }
 
@@ -302,6 +304,8 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   const bool is_first = answer.generation->n_tokens() == 0;
   const int before = answer.generation->n_tokens();
   GeneratedText shown = answer.generation->next(logits);
+  if (answer.generation->end() == GenerationEnd::stuck)
+    return answer_failure(job, error("the model has nothing to say that the answer's grammar allows"));
   (is_first ? counters_.first_token : counters_.next_token)
       .add(seconds(now - (is_first ? job.start : answer.newest)));
   answer.newest = now;
@@ -415,6 +419,7 @@ void Scheduler::keep_beginning(Job& job) {
 // token.
 Status Scheduler::start_answers(Job& job) {
   const int n = job.request.n_answers;
+  const Grammar* grammar = job.request.grammar.get();
   job.state = JobState::generating;
   for (int i = 0; i < n; ++i) {
     SamplerOptions sampling = job.request.sampling;
@@ -430,10 +435,11 @@ Status Scheduler::start_answers(Job& job) {
         return {};
       }));
     }
-    auto generation = std::make_unique<Generation>(engine_.tokenizer(), **sampler, job.request.generation);
+    auto generation = std::make_unique<Generation>(engine_.tokenizer(), **sampler, job.request.generation,
+                                                   grammar == nullptr ? nullptr : grammar->clone());
     job.answers.push_back({sequence, std::move(*sampler), std::move(generation), {}, 0, {}});
   }
-  for (int i = 0; i < n; ++i)
+  for (int i = 0; i < n && job.state != JobState::done; ++i)
     take_token({&job, &job.answers[i], i}, std::span(logits_).first(engine_.n_vocab()));
   return {};
 }

@@ -9,9 +9,9 @@ KEY = "a key for this test"
 
 
 class Server:
-    def __init__(self, program, model, recipe="kvant-4bit"):
+    def __init__(self, program, model, recipe="kvant-4bit", options=()):
         self.process = subprocess.Popen([program, "serve", "-m", model, "--port", "0", "-c", "2048", "--memory", "300MiB", "--kv", recipe,
-                                         "--api-key", KEY], stderr=subprocess.PIPE, text=True)
+                                         "--api-key", KEY, *options], stderr=subprocess.PIPE, text=True)
         self.url = None
         while self.url is None:
             line = self.process.stderr.readline()
