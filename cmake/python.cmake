@@ -71,7 +71,7 @@ endfunction()
 
 # Of what the package contains beside kvant.
 function(kvant_install_licences)
-  foreach(licence llama.cpp:${CMAKE_SOURCE_DIR}/.venv/include/llama.cpp/LICENSE
+  foreach(licence llama.cpp:${CMAKE_SOURCE_DIR}/.venv/include/llama-chat/LICENSE
                   cpp-httplib:${CMAKE_SOURCE_DIR}/.venv/include/cpp-httplib/LICENSE
                   nanobind:${nanobind_DIR}/../../nanobind-${nanobind_VERSION}.dist-info/licenses/LICENSE
                   fmt:/usr/share/doc/libfmt-dev/copyright json:/usr/share/doc/nlohmann-json3-dev/copyright

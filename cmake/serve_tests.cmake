@@ -7,10 +7,11 @@ function(kvant_serve_tests)
   set(AnswersTheOpenaiPackage ${client} Chat Completions Http)
   set(AnswersManyTogether ${client} Together)
   set(KeepsSessionsAndLimits ${client} Sessions Limits)
+  set(IsAsOthersAre src/serve/any_server_test.py)
   set(AnswersMessages src/serve/messages_client_test.py)
   set(PageInABrowser src/serve/page_test.py)
   set(LosesNoSavedSession scripts/kill-test.py --kills 3 --words 50)  # 200 kills: for people who change how sessions are saved
-  foreach(test AnswersTheOpenaiPackage AnswersManyTogether KeepsSessionsAndLimits AnswersMessages PageInABrowser
+  foreach(test AnswersTheOpenaiPackage AnswersManyTogether KeepsSessionsAndLimits IsAsOthersAre AnswersMessages PageInABrowser
                LosesNoSavedSession)
     list(POP_FRONT ${test} script)
     add_test(NAME Serve.${test}

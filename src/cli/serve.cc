@@ -35,7 +35,8 @@ struct ServeOptions {
   ModelOptions common;
   HttpOptions http;
   std::string memory;
-  std::string sessions;  // folder; empty: none are kept
+  std::string sessions;       // folder; empty: none are kept
+  std::string chat_template;  // file; empty: the model's own
   int context = 0;
   int parallel = 8;
   int queue = 64;
@@ -114,6 +115,23 @@ void announce(const ServerInfo& info, const SchedulerOptions& scheduler, const S
                readable_bytes(static_cast<double>(scheduler.shadow_memory)));
 }
 
+// Null: the model's own can't be run. Chats without tools may do without.
+Result<std::shared_ptr<const ChatTemplate>> open_chat_template(const std::string& file,
+                                                               const Tokenizer& tokenizer) {
+  std::string source;
+  if (!file.empty()) {
+    auto text = read_text_file(file);
+    if (!text.ok()) return text.error();
+    source = std::move(text).value();
+    if (source.empty()) return error("the chat template '{}' is empty", file);
+  }
+  auto made = ChatTemplate::make(tokenizer, source);
+  if (made.ok()) return made;
+  if (!file.empty()) return error("'{}': {}", file, made.error().message);
+  fmt::print(stderr, "kvant: no tools: {}\n", made.error().message);
+  return std::shared_ptr<const ChatTemplate>();
+}
+
 // Until the end is wanted: then requests are refused, and those that were taken are answered, unless it is
 // wanted again.
 void wait_for_end(ServeLoop& loop) {
@@ -152,6 +170,8 @@ Status serve(const ServeOptions& options) {
     folder = std::move(*opened);
     fmt::print(stderr, "kvant: {} sessions in '{}'\n", folder->names().size(), options.sessions);
   }
+  auto chat_template = open_chat_template(options.chat_template, engine.tokenizer());
+  if (!chat_template.ok()) return chat_template.error();
   auto scheduler = Scheduler::make(engine, session->backend(), *plan, scheduling, folder);
   if (!scheduler.ok()) return scheduler.error();
 
@@ -160,7 +180,7 @@ Status serve(const ServeOptions& options) {
   HttpOptions http = options.http;
   http.max_body = std::max(kSmallestBodyLimit, kBodyBytesPerToken * context);
   http.connections = options.parallel + options.queue + kSpareConnections;
-  HttpServer server(loop, engine.tokenizer(), info, http);
+  HttpServer server(loop, engine.tokenizer(), std::move(*chat_template), info, http);
   const auto port = server.bind();
   if (!port.ok()) return port.error();
   watch_signals();
@@ -209,6 +229,9 @@ Command add_serve_command(CLI::App& program) {
   command->add_flag("--guard", options->guard,
                     "let requests ask for a guard, which compares their answer with that of an unquantized "
                     "cache; it takes part of --memory");
+  command->add_option(
+      "--chat-template", options->chat_template,
+      "file with the chat template (Jinja) to be used instead of the model's: one with tools, say");
   command->add_option("--sessions", options->sessions,
                       "folder that keeps sessions: conversations that requests name to go on with them");
   return {command, [options] {

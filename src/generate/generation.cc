@@ -11,14 +11,22 @@ void GeneratedText::append(GeneratedText more) {
   std::move(more.tokens.begin(), more.tokens.end(), std::back_inserter(tokens));
 }
 
-Generation::Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options)
-    : tokenizer_(tokenizer), sampler_(sampler), options_(std::move(options)), text_(options_.stops) {
+Generation::Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options,
+                       std::unique_ptr<Grammar> grammar)
+    : tokenizer_(tokenizer),
+      sampler_(sampler),
+      options_(std::move(options)),
+      grammar_(std::move(grammar)),
+      text_(options_.stops) {
   if (options_.max_tokens == 0) end_ = GenerationEnd::length;
 }
 
 GeneratedText Generation::next(std::span<const float> logits, std::optional<ShadowToken> shadow) {
   KVANT_CHECK(end_ == GenerationEnd::none, "a token after the end");
-  token_ = sampler_.pick(logits);
+  if (!pick(logits)) {
+    end_ = GenerationEnd::stuck;
+    return show(text_.finish());
+  }
   if (tokenizer_.ends_generation(token_)) {
     end_ = GenerationEnd::finished;
     return show(text_.finish());
@@ -41,6 +49,16 @@ GeneratedText Generation::next(std::span<const float> logits, std::optional<Shad
     text += text_.finish();
   }
   return show(std::move(text));
+}
+
+// False: there is nothing to pick.
+bool Generation::pick(std::span<const float> logits) {
+  if (grammar_ == nullptr) {
+    token_ = sampler_.pick(logits);
+    return true;
+  }
+  token_ = sampler_.pick(logits, *grammar_);
+  return token_ >= 0 && grammar_->accept(token_).ok();
 }
 
 GeneratedText Generation::cut_off() {

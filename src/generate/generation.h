@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "generate/text_stream.h"
 #include "generate/token_probabilities.h"
+#include "model/grammar.h"
 #include "model/sampler.h"
 #include "model/tokenizer.h"
 
@@ -26,6 +28,7 @@ enum class GenerationEnd : std::uint8_t {
   none,      // it goes on
   finished,  // the model has ended it, or a stop text
   length,    // max_tokens
+  stuck,     // its grammar allows nothing that the model can say
 };
 
 // What an unquantized cache would have gone on with (serve/answer_guard.h).
@@ -51,8 +54,9 @@ struct GeneratedText {
 
 class Generation {
  public:
-  // Both outlive it.
-  Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options);
+  // The first two outlive it. grammar: what the answer may be; null: anything.
+  Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options,
+             std::unique_ptr<Grammar> grammar = nullptr);
 
   // Picks the next token. logits [n_vocab], of the newest one. shadow: is reported with it. Requires
   // end() == none.
@@ -71,10 +75,12 @@ class Generation {
     ReportedToken token;
   };
   GeneratedText show(std::string text);
+  bool pick(std::span<const float> logits);
 
   const Tokenizer& tokenizer_;
   Sampler& sampler_;
   GenerationOptions options_;
+  std::unique_ptr<Grammar> grammar_;
   TextStream text_;
   GenerationEnd end_ = GenerationEnd::none;
   std::int32_t token_ = 0;

@@ -2,8 +2,11 @@
 
 #include <llama.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
+
+#include "model/grammar.h"
 
 namespace kvant {
 
@@ -37,17 +40,36 @@ Result<std::unique_ptr<Sampler>> Sampler::make(const SamplerOptions& o) {
   return std::unique_ptr<Sampler>(new Sampler(chain));
 }
 
-std::int32_t Sampler::pick(std::span<const float> logits) {
+llama_token_data_array Sampler::candidates(std::span<const float> logits) {
   std::vector<llama_token_data>& tokens = candidates_->tokens;
   tokens.resize(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i) {
     tokens[i] = {static_cast<llama_token>(i), logits[i], 0.0F};
   }
-  llama_token_data_array array{tokens.data(), tokens.size(), /*selected=*/-1, /*sorted=*/false};
-  llama_sampler_apply(chain_, &array);
-  KVANT_CHECK(array.selected >= 0 && array.selected < static_cast<std::int64_t>(array.size),
+  return {tokens.data(), tokens.size(), /*selected=*/-1, /*sorted=*/false};
+}
+
+std::int32_t Sampler::draw(llama_token_data_array candidates) {
+  llama_sampler_apply(chain_, &candidates);
+  KVANT_CHECK(candidates.selected >= 0 && candidates.selected < static_cast<std::int64_t>(candidates.size),
               "nothing sampled");
-  return array.data[array.selected].id;
+  return candidates.data[candidates.selected].id;
+}
+
+std::int32_t Sampler::pick(std::span<const float> logits) {
+  return draw(candidates(logits));
+}
+
+// Asking about one token is quick, about all of a vocabulary it takes milliseconds.
+std::int32_t Sampler::pick(std::span<const float> logits, const Grammar& grammar) {
+  const std::int32_t token = pick(logits);
+  if (grammar.allows(token)) return token;
+  llama_token_data_array left = candidates(logits);
+  grammar.mask(left);
+  const auto end = std::remove_if(left.data, left.data + left.size,
+                                  [](const llama_token_data& t) { return std::isinf(t.logit); });
+  left.size = end - left.data;
+  return left.size == 0 ? -1 : draw(left);
 }
 
 }  // namespace kvant

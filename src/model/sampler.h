@@ -8,6 +8,7 @@
 #include "base/result.h"
 
 struct llama_sampler;
+struct llama_token_data_array;
 
 namespace kvant {
 
@@ -19,6 +20,8 @@ struct SamplerOptions {
   std::uint32_t seed = 0;  // the same seed and logits give the same tokens
 };
 
+class Grammar;
+
 class Sampler {
  public:
   // Errors: a value out of its range.
@@ -27,10 +30,14 @@ class Sampler {
 
   // logits [n_vocab].
   std::int32_t pick(std::span<const float> logits);
+  // A token that the grammar allows; -1: there is none. One that pick() would have taken stays.
+  std::int32_t pick(std::span<const float> logits, const Grammar& grammar);
 
  private:
   explicit Sampler(llama_sampler* chain);
   struct Candidates;
+  llama_token_data_array candidates(std::span<const float> logits);
+  std::int32_t draw(llama_token_data_array candidates);
   llama_sampler* chain_;
   std::unique_ptr<Candidates> candidates_;
 };

@@ -82,6 +82,8 @@ class GgufTokenizer : public Tokenizer {
     return prompt;
   }
 
+  const llama_model* library_model() const override { return model_.get(); }
+
  private:
   std::string path_;
   ModelPointer model_;

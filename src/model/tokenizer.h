@@ -9,6 +9,8 @@
 
 #include "base/result.h"
 
+struct llama_model;
+
 namespace kvant {
 
 struct ChatMessage {
@@ -30,6 +32,8 @@ class Tokenizer {
   // The prompt for a conversation, ending where the assistant's answer starts; an error when the model has
   // no chat template that llama.cpp knows.
   virtual Result<std::string> chat_prompt(std::span<const ChatMessage> messages) const = 0;
+  // llama.cpp's, without weights; null: it has none.
+  virtual const llama_model* library_model() const { return nullptr; }
 };
 
 }  // namespace kvant

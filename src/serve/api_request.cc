@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <random>
 
+#include "serve/answer_format.h"
 #include "serve/chat_messages.h"
+#include "serve/chat_tools.h"
 #include "serve/json_fields.h"
 #include "serve/session_folder.h"
 
@@ -81,6 +83,16 @@ GenerationRequest read_common(JsonFields& fields, ApiRequest& request) {
   return common;
 }
 
+// What the answers may be. Rules from a schema may be more than can be read, too.
+std::optional<ApiError> set_grammar(const GrammarRules& rules, const char* parameter,
+                                    const Tokenizer& tokenizer, GenerationRequest& request) {
+  if (rules.empty()) return std::nullopt;
+  auto grammar = Grammar::make(rules, tokenizer);
+  if (!grammar.ok()) return ApiError{.message = grammar.error().message, .parameter = parameter};
+  request.grammar = std::move(grammar).value();
+  return std::nullopt;
+}
+
 void wants_probabilities(ApiRequest& request, GenerationRequest& common, int alternatives) {
   request.wants_probabilities = true;
   common.generation.wants_probabilities = true;
@@ -145,24 +157,29 @@ std::vector<std::vector<std::int32_t>> read_prompts(JsonFields& fields, const To
 
 }  // namespace
 
-ParsedRequest parse_chat_request(const Json& body, const Tokenizer& tokenizer, const ApiLimits&) {
+ParsedRequest parse_chat_request(const Json& body, const Tokenizer& tokenizer, const ApiLimits& limits) {
   JsonFields fields(body);
   ApiRequest request{.is_chat = true};
-  const std::vector<ChatMessage> messages = read_messages(fields);
+  const Conversation conversation = read_messages(fields);
   GenerationRequest common = read_common(fields, request);
   read_chat_probabilities(fields, request, common);
-  const char* no_tools = "tools are not supported yet";
-  fields.accept_only("tools", {Json::array()}, no_tools);
-  fields.accept_only("tool_choice", {"none", "auto"}, no_tools);
-  fields.accept_only("parallel_tool_calls", {true, false}, no_tools);
-  fields.accept_only("functions", {Json::array()}, no_tools);
-  fields.accept_only("function_call", {"none", "auto"}, no_tools);
-  fields.accept_only("response_format", {Json::object({{"type", "text"}})},
-                     "answers can't be held to a format yet");
+  const ChatTools tools = read_tools(fields);
+  const char* older = "give 'tools', which are newer";
+  fields.accept_only("functions", {Json::array()}, older);
+  fields.accept_only("function_call", {"none", "auto"}, older);
+  const AnswerFormat format = read_answer_format(fields);
+  if (!format.gbnf.empty() && tools.may_be_called())
+    fields.fail(format.parameter,
+                fmt::format("'{}' holds answers to a format, and tools to another: ask without "
+                            "'tools', or with 'tool_choice': \"none\"",
+                            format.parameter));
   fields.accept_only("modalities", {Json::array({"text"})}, "answers are text");
   fields.refuse_others();
   if (fields.error()) return *fields.error();
-  if (auto failure = set_chat_prompt(messages, tokenizer, common)) return *std::move(failure);
+  if (auto failure = set_grammar({format.gbnf}, format.parameter, tokenizer, common))
+    return *std::move(failure);
+  if (auto failure = set_chat_prompt(conversation, tools, tokenizer, limits.chat_template, request, common))
+    return *std::move(failure);
   request.prompts.push_back(std::move(common));
   return request;
 }
@@ -177,6 +194,7 @@ ParsedRequest parse_completion_request(const Json& body, const Tokenizer& tokeni
   fields.accept_only("best_of", {1, common.n_answers}, "all answers are given: use 'n'");
   fields.accept_only("echo", {false}, "the prompt is not repeated");
   fields.accept_only("suffix", {""}, "text is only continued at its end");
+  const AnswerFormat format = read_answer_format(fields);
   std::vector<std::vector<std::int32_t>> prompts = read_prompts(fields, tokenizer, limits);
   if (!common.session.empty() && prompts.size() > 1)
     fields.fail("prompt", "a session goes on with one prompt: ask for the others without it");
@@ -184,6 +202,8 @@ ParsedRequest parse_completion_request(const Json& body, const Tokenizer& tokeni
     common.text = prompt->get<std::string>();
   fields.refuse_others();
   if (fields.error()) return *fields.error();
+  if (auto failure = set_grammar({format.gbnf}, format.parameter, tokenizer, common))
+    return *std::move(failure);
   for (auto& prompt : prompts) {
     request.prompts.push_back(common);
     request.prompts.back().prompt = std::move(prompt);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "model/tokenizer.h"
 #include "serve/api_error.h"
+#include "serve/chat_template.h"
 #include "serve/request.h"
 
 namespace kvant {
@@ -23,13 +25,15 @@ struct ApiRequest {
   bool stream = false;
   bool include_usage = false;  // in a last chunk of a stream
   bool wants_probabilities = false;
-  std::string model;  // as named by the client; empty: any
+  std::shared_ptr<const ToolFormat> tool_format;  // that answers are read by; null: they are text
+  std::string model;                              // as named by the client; empty: any
 };
 
-// What a server takes at most.
+// What a server takes.
 struct ApiLimits {
   int n_vocab = 0;
-  std::size_t max_prompts = 16;  // of a list
+  const ChatTemplate* chat_template = nullptr;  // null: there are no tools
+  std::size_t max_prompts = 16;                 // of a list
 };
 
 using ParsedRequest = std::variant<ApiRequest, ApiError>;

@@ -103,8 +103,9 @@ TEST(ApiRequest, NamesTheParameterThatIsWrong) {
                                                 {"model", 5},
                                                 {"messages", "x"},
                                                 {"messages", Json::array()},
-                                                {"tools", {{{"type", "function"}}}},
-                                                {"response_format", {{"type", "json_object"}}},
+                                                {"tools", 5},
+                                                {"tool_choice", "required"},
+                                                {"grammar", "root ::= \"a\""},
                                                 {"presence_penalty", 1},
                                                 {"logit_bias", {{"5", 1}}},
                                                 {"no_such_thing", 1},
@@ -139,7 +140,7 @@ TEST(ApiRequest, ReadsMessagesOfText) {
   EXPECT_EQ(wrong_parameter(messages(
                 {{"role", "assistant"}, {"content", "x"}, {"refusal", nullptr}, {"tool_calls", nullptr}})),
             "accepted");
-  EXPECT_EQ(wrong_parameter(messages({{"role", "tool"}, {"content", "x"}})), "messages[0].role");
+  EXPECT_EQ(wrong_parameter(messages({{"role", "tool"}, {"content", "x"}})), "messages");  // has no tools
   EXPECT_EQ(wrong_parameter(messages({{"role", "king"}, {"content", "x"}})), "messages[0].role");
   EXPECT_EQ(wrong_parameter(messages({{"role", "user"}})), "messages[0].content");
   EXPECT_EQ(wrong_parameter(messages({{"role", "user"}, {"content", 5}})), "messages[0].content");

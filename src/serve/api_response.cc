@@ -5,15 +5,12 @@
 #include <chrono>
 #include <random>
 
+#include "serve/tool_answer.h"
+
 namespace kvant {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Json finish_reason(GenerationEnd end) {
-  if (end == GenerationEnd::none) return nullptr;
-  return end == GenerationEnd::length ? "length" : "stop";
-}
 
 Json usage_json(const TokenUsage& usage) {
   Json json = {{"prompt_tokens", usage.prompt},
@@ -21,6 +18,23 @@ Json usage_json(const TokenUsage& usage) {
                {"total_tokens", usage.prompt + usage.generated},
                {"prompt_tokens_details", {{"cached_tokens", usage.cached}}}};
   if (usage.guard) json["guard"] = guard_json(*usage.guard);
+  return json;
+}
+
+Json whole_call(const ToolCallPart& call) {
+  return {{"id", call.id},
+          {"type", "function"},
+          {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
+}
+
+// In a stream: what names a call comes once.
+Json call_delta(const ToolCallPart& call) {
+  Json json = {{"index", call.index}};
+  if (!call.name.empty()) {
+    json.update(whole_call(call));
+  } else {
+    json["function"] = {{"arguments", call.arguments}};
+  }
   return json;
 }
 
@@ -50,10 +64,12 @@ std::string sse_event(const std::string& data) {
 }
 
 ApiResponse::ApiResponse(const Tokenizer& tokenizer, bool is_chat, bool wants_probabilities,
-                         std::string model, std::string fingerprint)
+                         std::shared_ptr<const ToolFormat> tool_format, std::string model,
+                         std::string fingerprint)
     : tokenizer_(tokenizer),
       is_chat_(is_chat),
       wants_probabilities_(wants_probabilities),
+      tool_format_(std::move(tool_format)),
       model_(std::move(model)),
       fingerprint_(std::move(fingerprint)),
       id_(random_id(is_chat ? "chatcmpl-" : "cmpl-")),
@@ -62,8 +78,17 @@ ApiResponse::ApiResponse(const Tokenizer& tokenizer, bool is_chat, bool wants_pr
                    .count()) {}
 
 ApiResponse::Choice& ApiResponse::choice(int number) {
-  if (number >= std::ssize(choices_)) choices_.resize(number + 1);
+  while (number >= std::ssize(choices_)) {
+    Choice& added = choices_.emplace_back();
+    if (tool_format_ != nullptr) added.reader = tool_format_->read();
+  }
   return choices_[number];
+}
+
+Json ApiResponse::finish_reason(const Choice& choice, GenerationEnd end) {
+  if (end == GenerationEnd::none) return nullptr;
+  if (end == GenerationEnd::length) return "length";
+  return choice.reader != nullptr && choice.reader->has_calls() ? "tool_calls" : "stop";
 }
 
 Json ApiResponse::envelope(const char* object) const {
@@ -124,11 +149,15 @@ Json ApiResponse::probabilities(const std::vector<ReportedToken>& tokens, std::s
 
 Json ApiResponse::chunk(int number, const AnswerPart& part) {
   Choice& c = choice(number);
+  const AnswerDelta more = read_part(c.reader.get(), part);
+  const bool is_last = part.end != GenerationEnd::none;
+  if (c.started && !is_last && more.text.empty() && more.calls.empty() && part.tokens.empty()) return nullptr;
   Json json = {{"index", number}};
   if (is_chat_) {
     Json delta = Json::object();
     if (!c.started) delta["role"] = "assistant";
-    if (!part.text.empty() || !c.started) delta["content"] = part.text;
+    if (!more.text.empty() || !c.started) delta["content"] = more.text;
+    for (const ToolCallPart& call : more.calls) delta["tool_calls"].push_back(call_delta(call));
     json["delta"] = std::move(delta);
   } else {
     json["text"] = part.text;
@@ -136,7 +165,7 @@ Json ApiResponse::chunk(int number, const AnswerPart& part) {
   c.started = true;
   json["logprobs"] = probabilities(part.tokens, c.text_bytes);
   for (const ReportedToken& token : part.tokens) c.text_bytes += tokenizer_.piece(token.chosen.token).size();
-  json["finish_reason"] = finish_reason(part.end);
+  json["finish_reason"] = finish_reason(c, part.end);
   Json result = envelope(is_chat_ ? "chat.completion.chunk" : "text_completion");
   result["choices"] = Json::array({std::move(json)});
   return result;
@@ -151,7 +180,9 @@ Json ApiResponse::usage_chunk(const TokenUsage& usage) const {
 
 void ApiResponse::add(int number, const AnswerPart& part) {
   Choice& c = choice(number);
-  c.text += part.text;
+  AnswerDelta more = read_part(c.reader.get(), part);
+  c.text += more.text;
+  join_calls(std::move(more.calls), c.calls);
   c.tokens.insert(c.tokens.end(), part.tokens.begin(), part.tokens.end());
   c.end = part.end;
 }
@@ -163,12 +194,15 @@ Json ApiResponse::whole(const TokenUsage& usage) const {
     const Choice& c = choices_[i];
     Json json = {{"index", i}};
     if (is_chat_) {
-      json["message"] = {{"role", "assistant"}, {"content", c.text}, {"refusal", nullptr}};
+      const bool is_call_alone = c.text.empty() && !c.calls.empty();
+      json["message"] = {
+          {"role", "assistant"}, {"content", is_call_alone ? Json() : Json(c.text)}, {"refusal", nullptr}};
+      for (const ToolCallPart& call : c.calls) json["message"]["tool_calls"].push_back(whole_call(call));
     } else {
       json["text"] = c.text;
     }
     json["logprobs"] = probabilities(c.tokens, 0);
-    json["finish_reason"] = finish_reason(c.end);
+    json["finish_reason"] = finish_reason(c, c.end);
     result["choices"].push_back(std::move(json));
   }
   result["usage"] = usage_json(usage);

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "model/tokenizer.h"
 #include "serve/answer_stream.h"
+#include "serve/chat_template.h"
 
 namespace kvant {
 
@@ -22,11 +24,11 @@ std::string sse_event(const std::string& data);
 
 class ApiResponse {
  public:
-  // tokenizer outlives it.
-  ApiResponse(const Tokenizer& tokenizer, bool is_chat, bool wants_probabilities, std::string model,
-              std::string fingerprint);
+  // tokenizer outlives it. tool_format: null: answers are text.
+  ApiResponse(const Tokenizer& tokenizer, bool is_chat, bool wants_probabilities,
+              std::shared_ptr<const ToolFormat> tool_format, std::string model, std::string fingerprint);
 
-  // What an answer's part adds, as a chunk. choice: its number among all answers.
+  // What an answer's part adds, as a chunk; null: nothing yet. choice: its number among all answers.
   nlohmann::ordered_json chunk(int choice, const AnswerPart& part);
   // A stream's chunk without an answer.
   nlohmann::ordered_json usage_chunk(const TokenUsage& usage) const;
@@ -38,12 +40,15 @@ class ApiResponse {
  private:
   struct Choice {
     std::string text;
+    std::vector<ToolCallPart> calls;     // whole: complete ones
+    std::unique_ptr<ToolAnswer> reader;  // null: the text is the answer
     std::vector<ReportedToken> tokens;
     GenerationEnd end = GenerationEnd::none;
     bool started = false;        // in a stream: its first chunk was sent
     std::size_t text_bytes = 0;  // of the tokens that were reported in chunks
   };
   Choice& choice(int number);
+  static nlohmann::ordered_json finish_reason(const Choice& choice, GenerationEnd end);
   nlohmann::ordered_json envelope(const char* object) const;
   nlohmann::ordered_json probabilities(const std::vector<ReportedToken>& tokens,
                                        std::size_t first_byte) const;
@@ -56,6 +61,7 @@ class ApiResponse {
   const Tokenizer& tokenizer_;
   bool is_chat_;
   bool wants_probabilities_;
+  std::shared_ptr<const ToolFormat> tool_format_;
   std::string model_, fingerprint_, id_;
   std::int64_t created_;  // seconds since 1970
   std::vector<Choice> choices_;

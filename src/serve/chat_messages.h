@@ -1,21 +1,37 @@
-// The messages of a chat, as the OpenAI API has them.
+// The messages of a chat, as the OpenAI API has them, and the prompt that they become.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
-#include "model/tokenizer.h"
+#include "serve/api_request.h"
+#include "serve/chat_template.h"
 #include "serve/json_fields.h"
-#include "serve/request.h"
 
 namespace kvant {
 
-// Reads `messages`. What is wrong or not supported (anything but text) becomes the error of `fields`.
-std::vector<ChatMessage> read_messages(JsonFields& fields);
+struct Conversation {
+  std::vector<ChatMessage> messages;
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();  // the same, as the API has them
+  bool calls_tools = false;  // some are calls or what they gave, which `messages` can't say
 
-// The request's prompt: the model's chat template of the messages, as text and as tokens. Or why there is
-// none.
-std::optional<ApiError> set_chat_prompt(const std::vector<ChatMessage>& messages, const Tokenizer& tokenizer,
-                                        GenerationRequest& request);
+  void add(const std::string& role, const std::string& text);
+};
+
+// Reads `messages`. What is wrong or not supported (anything but text and tools) becomes the error of
+// `fields`.
+Conversation read_messages(JsonFields& fields);
+
+// The request's prompt: the chat template of the messages and tools, as text and as tokens, and with tools
+// what the answer may be. Or why there is none. chat_template: null: there is only what llama.cpp makes of
+// the model's.
+std::optional<ApiError> set_chat_prompt(const Conversation& conversation, const ChatTools& tools,
+                                        const Tokenizer& tokenizer, const ChatTemplate* chat_template,
+                                        ApiRequest& api_request, GenerationRequest& request);
+
+// The prompt's text alone.
+Result<std::string> chat_text(const Conversation& conversation, const ChatTools& tools,
+                              const Tokenizer& tokenizer, const ChatTemplate* chat_template);
 
 }  // namespace kvant

@@ -60,7 +60,8 @@ Json slot_json(const RequestStatus& request) {
 
 class HttpServer::Routes {
  public:
-  Routes(ServeLoop& loop, const Tokenizer& tokenizer, ServerInfo info, HttpOptions options);
+  Routes(ServeLoop& loop, const Tokenizer& tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
+         ServerInfo info, HttpOptions options);
 
   Result<int> bind();
   void serve() { server_.listen_after_bind(); }
@@ -86,15 +87,19 @@ class HttpServer::Routes {
 
   ServeLoop& loop_;
   const Tokenizer& tokenizer_;
+  std::shared_ptr<const ChatTemplate> chat_template_;
   ServerInfo info_;
   HttpOptions options_;
   std::string system_fingerprint_;
   httplib::Server server_;
 };
 
-HttpServer::Routes::Routes(ServeLoop& loop, const Tokenizer& tokenizer, ServerInfo info, HttpOptions options)
+HttpServer::Routes::Routes(ServeLoop& loop, const Tokenizer& tokenizer,
+                           std::shared_ptr<const ChatTemplate> chat_template, ServerInfo info,
+                           HttpOptions options)
     : loop_(loop),
       tokenizer_(tokenizer),
+      chat_template_(std::move(chat_template)),
       info_(std::move(info)),
       options_(std::move(options)),
       system_fingerprint_(info_.fingerprint + "-" + info_.recipe) {
@@ -141,8 +146,8 @@ void HttpServer::Routes::add_routes() {
     response.set_content(metrics_text(info_, loop_.options(), loop_.status()), "text/plain; version=0.0.4");
   });
   server_.Get("/props", [this](const Request&, Response& response) { props(response); });
-  add_messages_route(server_, loop_, tokenizer_, info_);
-  add_template_route(server_, tokenizer_);
+  add_messages_route(server_, loop_, tokenizer_, chat_template_.get(), info_);
+  add_template_route(server_, tokenizer_, chat_template_.get());
   add_cache_route(server_, loop_, info_);
   add_page_routes(server_);
   server_.Get("/slots", [this](const Request&, Response& response) { slots(response); });
@@ -193,7 +198,8 @@ httplib::Server::HandlerResponse HttpServer::Routes::check(const Request& reques
 void HttpServer::Routes::generate(const Request& request, Response& response, Parse parse) {
   const auto body = parse_json(request.body);
   if (!body.ok()) return send(response, ApiError{.message = body.error().message});
-  ParsedRequest parsed = parse(*body, tokenizer_, {.n_vocab = info_.n_vocab});
+  ParsedRequest parsed =
+      parse(*body, tokenizer_, {.n_vocab = info_.n_vocab, .chat_template = chat_template_.get()});
   if (const auto* wrong = std::get_if<ApiError>(&parsed)) return send(response, *wrong);
   auto& wanted = std::get<ApiRequest>(parsed);
   if (!wanted.model.empty() && wanted.model != info_.model) {
@@ -202,7 +208,7 @@ void HttpServer::Routes::generate(const Request& request, Response& response, Pa
     return send(response, unknown);
   }
   for (GenerationRequest& prompt : wanted.prompts) prompt.client = request.remote_addr + "/" + prompt.client;
-  ApiResponse answers(tokenizer_, wanted.is_chat, wanted.wants_probabilities, info_.model,
+  ApiResponse answers(tokenizer_, wanted.is_chat, wanted.wants_probabilities, wanted.tool_format, info_.model,
                       system_fingerprint_);
   const bool streams = wanted.stream, include_usage = wanted.include_usage;
   auto started = Exchange::start(loop_, std::move(wanted));
@@ -239,7 +245,8 @@ void HttpServer::Routes::stream(Response& response, const std::shared_ptr<Exchan
                  {.start = nullptr,
                   .part =
                       [shared_chunks](int choice, const AnswerPart& part) {
-                        return sse_event(response_text(shared_chunks->chunk(choice, part)));
+                        const Json chunk = shared_chunks->chunk(choice, part);
+                        return chunk.is_null() ? "" : sse_event(response_text(chunk));
                       },
                   .end = end});
 }
@@ -277,6 +284,7 @@ void HttpServer::Routes::props(Response& response) const {
             {"total_slots", o.parallel},
             {"default_generation_settings",
              {{"n_ctx", o.context}, {"temperature", 1.0}, {"top_p", 1.0}, {"top_k", 0}, {"min_p", 0.0}}},
+            {"tools", chat_template_ != nullptr && chat_template_->has_tools()},
             {"queue", o.queue},
             {"prompt_step", o.prompt_step},
             {"guard", o.shadow_plan != nullptr},
@@ -339,8 +347,11 @@ void HttpServer::Routes::detokenize(const Request& request, Response& response) 
   send(response, Json{{"content", text}});
 }
 
-HttpServer::HttpServer(ServeLoop& loop, const Tokenizer& tokenizer, ServerInfo info, HttpOptions options)
-    : routes_(std::make_unique<Routes>(loop, tokenizer, std::move(info), std::move(options))) {}
+HttpServer::HttpServer(ServeLoop& loop, const Tokenizer& tokenizer,
+                       std::shared_ptr<const ChatTemplate> chat_template, ServerInfo info,
+                       HttpOptions options)
+    : routes_(std::make_unique<Routes>(loop, tokenizer, std::move(chat_template), std::move(info),
+                                       std::move(options))) {}
 HttpServer::~HttpServer() = default;
 
 Result<int> HttpServer::bind() {

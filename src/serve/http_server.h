@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "model/tokenizer.h"
+#include "serve/chat_template.h"
 #include "serve/serve_loop.h"
 #include "serve/server_info.h"
 
@@ -22,8 +23,9 @@ struct HttpOptions {
 
 class HttpServer {
  public:
-  // loop and tokenizer outlive it.
-  HttpServer(ServeLoop& loop, const Tokenizer& tokenizer, ServerInfo info, HttpOptions options);
+  // loop and tokenizer outlive it. chat_template: null: llama.cpp's idea of the model's, without tools.
+  HttpServer(ServeLoop& loop, const Tokenizer& tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
+             ServerInfo info, HttpOptions options);
   ~HttpServer();
 
   // Takes the port. Returns its number, or an error.

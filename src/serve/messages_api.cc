@@ -6,7 +6,9 @@
 
 #include "serve/api_response.h"
 #include "serve/chat_messages.h"
+#include "serve/chat_tools.h"
 #include "serve/json_fields.h"
+#include "serve/tool_answer.h"
 
 namespace kvant {
 namespace {
@@ -17,6 +19,26 @@ constexpr double kMaxTemperature = 2;
 
 // --- requests ---
 
+// The text of a block of text.
+std::string block_text(JsonFields& block) {
+  block.accept_only("type", {"text"}, "only blocks of text and of tools can be read");
+  return block.text("text").value_or("");
+}
+
+// Calls read(block, type, where) for each block of a list.
+template <class Read>
+void read_blocks(const Json& blocks, const std::string& where, JsonFields& fields, Read read) {
+  for (std::size_t i = 0; i < blocks.size() && !fields.error(); ++i) {
+    const std::string block_name = fmt::format("{}[{}]", where, i);
+    JsonFields block(blocks[i], block_name);
+    block.value("cache_control");
+    const Json* type = block.value("type");
+    read(block, type == nullptr || !type->is_string() ? "" : type->get<std::string>(), block_name);
+    block.refuse_others();
+    fields.fail(block.error());
+  }
+}
+
 // A text, or the texts of a list of blocks.
 std::string blocks_text(const Json* content, const std::string& where, JsonFields& fields) {
   if (content != nullptr && content->is_string()) return content->get<std::string>();
@@ -24,18 +46,32 @@ std::string blocks_text(const Json* content, const std::string& where, JsonField
   if (content == nullptr || !content->is_array())
     fields.fail(where, fmt::format("'{}' must be a text or a list of blocks", where));
   if (fields.error()) return text;
-  for (std::size_t i = 0; i < content->size(); ++i) {
-    JsonFields block((*content)[i], fmt::format("{}[{}]", where, i));
-    block.accept_only("type", {"text"}, "only blocks of text can be read");
-    text += block.text("text").value_or("");
-    block.value("cache_control");
-    block.refuse_others();
-    fields.fail(block.error());
-  }
+  read_blocks(*content, where, fields,
+              [&](JsonFields& block, const std::string&, const std::string&) { text += block_text(block); });
   return text;
 }
 
-ChatMessage read_turn(const Json& json, const std::string& where, JsonFields& fields) {
+Json tool_use_call(JsonFields& block, const std::string& where) {
+  const std::string id = block.text("id").value_or(""), name = block.text("name").value_or("");
+  const Json* input = block.value("input");
+  if (input != nullptr && !input->is_object())
+    block.fail("input", fmt::format("'{}.input' must be an object", where));
+  return {{"id", id},
+          {"type", "function"},
+          {"function", {{"name", name}, {"arguments", input == nullptr ? "{}" : input->dump()}}}};
+}
+
+// What a tool gave is a turn of its own, before what the user says with it.
+void add_tool_result(JsonFields& block, const std::string& where, Conversation& conversation) {
+  const Json* content = block.value("content");
+  const std::string text = content == nullptr ? "" : blocks_text(content, where + ".content", block);
+  const bool is_error = block.boolean("is_error").value_or(false);
+  conversation.add("tool", is_error ? "error: " + text : text);
+  conversation.json.back()["tool_call_id"] = block.text("tool_use_id").value_or("");
+  conversation.calls_tools = true;
+}
+
+void read_turn(const Json& json, const std::string& where, JsonFields& fields, Conversation& conversation) {
   JsonFields message(json, where);
   const std::string role = message.text("role").value_or("");
   if (role != "user" && role != "assistant")
@@ -43,23 +79,85 @@ ChatMessage read_turn(const Json& json, const std::string& where, JsonFields& fi
   const Json* content = message.value("content");
   message.refuse_others();
   fields.fail(message.error());
-  return {role, blocks_text(content, where + ".content", fields)};
+  if (fields.error()) return;
+  if (content == nullptr || !content->is_array())
+    return conversation.add(role, blocks_text(content, where + ".content", fields));
+  std::string text;
+  bool has_text = false;
+  Json calls = Json::array();
+  const auto read = [&](JsonFields& block, const std::string& type, const std::string& block_name) {
+    if (type == "tool_use" && role == "assistant") {
+      calls.push_back(tool_use_call(block, block_name));
+    } else if (type == "tool_result" && role == "user") {
+      add_tool_result(block, block_name, conversation);
+    } else {
+      text += block_text(block);
+      has_text = true;
+    }
+  };
+  read_blocks(*content, where + ".content", fields, read);
+  if (!has_text && calls.empty() && !content->empty()) return;  // what tools gave alone
+  conversation.add(role, text);
+  if (calls.empty()) return;
+  conversation.json.back()["tool_calls"] = std::move(calls);
+  conversation.calls_tools = true;
 }
 
-std::vector<ChatMessage> read_conversation(JsonFields& fields) {
-  std::vector<ChatMessage> messages;
+Conversation read_conversation(JsonFields& fields) {
+  Conversation conversation;
   if (const Json* system = fields.value("system"))
-    messages.push_back({"system", blocks_text(system, "system", fields)});
+    conversation.add("system", blocks_text(system, "system", fields));
   const Json* list = fields.value("messages");
   if (list == nullptr || !list->is_array() || list->empty()) {
     fields.fail("messages", "'messages' must be a list of messages, one at least");
-    return messages;
+    return conversation;
   }
   for (std::size_t i = 0; i < list->size() && !fields.error(); ++i)
-    messages.push_back(read_turn((*list)[i], fmt::format("messages[{}]", i), fields));
-  if (!fields.error() && messages.back().role != "user")
+    read_turn((*list)[i], fmt::format("messages[{}]", i), fields, conversation);
+  if (!fields.error() && conversation.messages.back().role == "assistant")
     fields.fail("messages", "the last message must be the user's: answers can't be begun for the model");
-  return messages;
+  return conversation;
+}
+
+// --- tools ---
+
+void read_messages_tool_choice(JsonFields& fields, ChatTools& tools) {
+  const Json* json = fields.value("tool_choice");
+  if (json == nullptr) return;
+  JsonFields choice(*json, "tool_choice");
+  const std::string type = choice.text("type").value_or("");
+  const std::string name = choice.text("name").value_or("");
+  if (const auto single = choice.boolean("disable_parallel_tool_use")) tools.parallel = !*single;
+  choice.refuse_others();
+  if (type == "none") {
+    tools.choice = ChatTools::Choice::none;
+  } else if (type == "any") {
+    tools.choice = ChatTools::Choice::required;
+    if (tools.functions.empty()) choice.fail("type", "'tool_choice' wants a tool, and there are no 'tools'");
+  } else if (type == "tool") {
+    choose_function(name, "name", choice, tools);
+  } else if (type != "auto") {
+    choice.fail("type", "'tool_choice.type' must be auto, any, tool or none");
+  }
+  fields.fail(choice.error());
+}
+
+ChatTools read_messages_tools(JsonFields& fields) {
+  ChatTools tools;
+  if (const Json* list = fields.value("tools")) {
+    if (!list->is_array() || list->size() > kMaxTools)
+      fields.fail("tools", fmt::format("'tools' must be a list of at most {} tools", kMaxTools));
+    for (std::size_t i = 0; list->is_array() && i < list->size() && !fields.error(); ++i) {
+      const std::string where = fmt::format("tools[{}]", i);
+      JsonFields tool((*list)[i], where);
+      tool.accept_only("type", {"custom"}, "the server has no tools of its own");
+      tool.value("cache_control");
+      add_function(tool, "input_schema", where, tools);
+      fields.fail(tool.error());
+    }
+  }
+  if (!fields.error()) read_messages_tool_choice(fields, tools);
+  return tools;
 }
 
 GenerationRequest read_options(JsonFields& fields, ApiRequest& request) {
@@ -119,18 +217,19 @@ std::string event(const char* type, Json data) {
 
 }  // namespace
 
-ParsedRequest parse_messages_request(const Json& body, const Tokenizer& tokenizer) {
+ParsedRequest parse_messages_request(const Json& body, const Tokenizer& tokenizer,
+                                     const ChatTemplate* chat_template) {
   JsonFields fields(body);
   ApiRequest request{.is_chat = true};
-  const std::vector<ChatMessage> messages = read_conversation(fields);
+  const Conversation conversation = read_conversation(fields);
   GenerationRequest prompt = read_options(fields, request);
-  fields.accept_only("tools", {Json::array()}, "tools are not supported yet");
-  fields.accept_only("tool_choice", {Json::object({{"type", "none"}})}, "tools are not supported yet");
+  const ChatTools tools = read_messages_tools(fields);
   fields.accept_only("thinking", {Json::object({{"type", "disabled"}})}, "answers are text alone");
   fields.accept_only("service_tier", {"auto", "standard_only"}, "there is one tier");
   fields.refuse_others();
   if (fields.error()) return *fields.error();
-  if (auto failure = set_chat_prompt(messages, tokenizer, prompt)) return *std::move(failure);
+  if (auto failure = set_chat_prompt(conversation, tools, tokenizer, chat_template, request, prompt))
+    return *std::move(failure);
   request.prompts.push_back(std::move(prompt));
   return request;
 }
@@ -140,34 +239,71 @@ std::string messages_error(const ApiError& error) {
       {{"type", "error"}, {"error", {{"type", error_type(error.status)}, {"message", error.message}}}});
 }
 
-MessagesResponse::MessagesResponse(std::string model, int n_prompt)
-    : model_(std::move(model)), id_(random_id("msg_")), n_prompt_(n_prompt) {}
+MessagesResponse::MessagesResponse(std::string model, int n_prompt,
+                                   std::shared_ptr<const ToolFormat> tool_format)
+    : model_(std::move(model)),
+      id_(random_id("msg_")),
+      n_prompt_(n_prompt),
+      tool_format_(std::move(tool_format)),
+      reader_(tool_format_ == nullptr ? nullptr : tool_format_->read()) {}
+
+AnswerDelta MessagesResponse::read(const AnswerPart& part) {
+  last_ = part;
+  return read_part(reader_.get(), part);
+}
 
 void MessagesResponse::add(const AnswerPart& part) {
-  text_ += part.text;
-  last_ = part;
+  AnswerDelta more = read(part);
+  text_ += more.text;
+  join_calls(std::move(more.calls), calls_);
 }
 
 Json MessagesResponse::stop_json() const {
   const bool by_text = !last_.stop.empty();
-  const char* reason = last_.end == GenerationEnd::length ? "max_tokens"
-                       : by_text                          ? "stop_sequence"
-                                                          : "end_turn";
+  const char* reason = last_.end == GenerationEnd::length           ? "max_tokens"
+                       : reader_ != nullptr && reader_->has_calls() ? "tool_use"
+                       : by_text                                    ? "stop_sequence"
+                                                                    : "end_turn";
   return {{"stop_reason", reason}, {"stop_sequence", by_text ? Json(last_.stop) : Json(nullptr)}};
 }
 
 Json MessagesResponse::whole(const TokenUsage& usage) const {
+  Json content = Json::array();
+  if (!text_.empty() || calls_.empty()) content.push_back({{"type", "text"}, {"text", text_}});
+  for (const ToolCallPart& call : calls_) {
+    // Of an answer that was cut, the arguments may be.
+    Json input = Json::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
+    if (!input.is_object()) input = Json::object();
+    content.push_back(
+        {{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", std::move(input)}});
+  }
   Json json = {{"id", id_},
                {"type", "message"},
                {"role", "assistant"},
                {"model", model_},
-               {"content", Json::array({{{"type", "text"}, {"text", text_}}})}};
+               {"content", std::move(content)}};
   json.update(stop_json());
   json["usage"] = usage_json(usage.prompt, usage.cached, usage.generated);
   return json;
 }
 
-std::string MessagesResponse::start_events() const {
+std::string MessagesResponse::open_block(Json block, int call) {
+  std::string events = close_block();
+  open_block_ = call;
+  return events + event("content_block_start", {{"index", n_blocks_++}, {"content_block", std::move(block)}});
+}
+
+std::string MessagesResponse::close_block() {
+  if (open_block_ == kNoBlock) return "";
+  open_block_ = kNoBlock;
+  return event("content_block_stop", {{"index", n_blocks_ - 1}});
+}
+
+std::string MessagesResponse::block_delta(Json delta) const {
+  return event("content_block_delta", {{"index", n_blocks_ - 1}, {"delta", std::move(delta)}});
+}
+
+std::string MessagesResponse::start_events() {
   const Json message = {{"id", id_},
                         {"type", "message"},
                         {"role", "assistant"},
@@ -176,18 +312,32 @@ std::string MessagesResponse::start_events() const {
                         {"stop_reason", nullptr},
                         {"stop_sequence", nullptr},
                         {"usage", usage_json(n_prompt_, 0, 0)}};
-  return event("message_start", {{"message", message}}) +
-         event("content_block_start", {{"index", 0}, {"content_block", {{"type", "text"}, {"text", ""}}}});
+  std::string events = event("message_start", {{"message", message}});
+  if (reader_ == nullptr) events += open_block({{"type", "text"}, {"text", ""}}, kTextBlock);
+  return events;
 }
 
-std::string MessagesResponse::part_event(const AnswerPart& part) const {
-  if (part.text.empty()) return "";
-  return event("content_block_delta",
-               {{"index", 0}, {"delta", {{"type", "text_delta"}, {"text", part.text}}}});
+std::string MessagesResponse::part_events(const AnswerPart& part) {
+  const AnswerDelta more = read(part);
+  std::string events;
+  if (!more.text.empty()) {
+    if (open_block_ != kTextBlock) events += open_block({{"type", "text"}, {"text", ""}}, kTextBlock);
+    events += block_delta({{"type", "text_delta"}, {"text", more.text}});
+  }
+  for (const ToolCallPart& call : more.calls) {
+    if (open_block_ != call.index) {
+      events +=
+          open_block({{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", Json::object()}},
+                     call.index);
+    }
+    if (!call.arguments.empty())
+      events += block_delta({{"type", "input_json_delta"}, {"partial_json", call.arguments}});
+  }
+  return events;
 }
 
-std::string MessagesResponse::end_events(const TokenUsage& usage) const {
-  return event("content_block_stop", {{"index", 0}}) +
+std::string MessagesResponse::end_events(const TokenUsage& usage) {
+  return close_block() +
          event("message_delta",
                {{"delta", stop_json()}, {"usage", usage_json(usage.prompt, usage.cached, usage.generated)}}) +
          event("message_stop", Json::object());

@@ -1,8 +1,10 @@
 // Anthropic's Messages API (POST /v1/messages): requests from JSON, answers and errors in its format.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "model/tokenizer.h"
 #include "serve/answer_stream.h"
@@ -12,7 +14,9 @@ namespace kvant {
 
 // The messages in the model's chat template. What is wrong or not supported is refused, never ignored;
 // `cache_control` and `metadata` are taken: prompts that begin alike are read once anyway.
-ParsedRequest parse_messages_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer);
+// chat_template: null: there are no tools.
+ParsedRequest parse_messages_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
+                                     const ChatTemplate* chat_template = nullptr);
 
 // The body of an error: {"type": "error", "error": {"type", "message"}}.
 std::string messages_error(const ApiError& error);
@@ -20,26 +24,37 @@ std::string messages_error(const ApiError& error);
 // An answer, whole or as the events of a stream. Parts are added in order.
 class MessagesResponse {
  public:
-  // n_prompt: tokens of the prompt.
-  MessagesResponse(std::string model, int n_prompt);
+  // n_prompt: tokens of the prompt. tool_format: null: the answer is text.
+  MessagesResponse(std::string model, int n_prompt, std::shared_ptr<const ToolFormat> tool_format = nullptr);
 
   void add(const AnswerPart& part);
   // After the last part.
   nlohmann::ordered_json whole(const TokenUsage& usage) const;
 
   // Events of a stream, each with its name: before the first part, for a part (which may be none), after the
-  // last.
-  std::string start_events() const;
-  std::string part_event(const AnswerPart& part) const;
-  std::string end_events(const TokenUsage& usage) const;
+  // last. Instead of add().
+  std::string start_events();
+  std::string part_events(const AnswerPart& part);
+  std::string end_events(const TokenUsage& usage);
 
  private:
+  AnswerDelta read(const AnswerPart& part);
+  std::string open_block(nlohmann::ordered_json block, int call);
+  std::string close_block();
+  std::string block_delta(nlohmann::ordered_json delta) const;
   nlohmann::ordered_json stop_json() const;
+
+  static constexpr int kNoBlock = -2, kTextBlock = -1;  // else the number of a tool call
 
   std::string model_, id_;
   int n_prompt_;
+  std::shared_ptr<const ToolFormat> tool_format_;
+  std::unique_ptr<ToolAnswer> reader_;  // null: the text is the answer
   std::string text_;
+  std::vector<ToolCallPart> calls_;  // whole
   AnswerPart last_;
+  int n_blocks_ = 0;           // of a stream, so far
+  int open_block_ = kNoBlock;  // the one that goes on
 };
 
 // An event that tells of a failure half-way.

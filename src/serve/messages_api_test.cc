@@ -100,9 +100,9 @@ TEST(MessagesResponse, SaysWhatHasEndedIt) {
 TEST(MessagesResponse, SendsEventsWithTheirNames) {
   MessagesResponse response("m", 10);
   const AnswerPart part{.text = "a\nb", .end = GenerationEnd::finished};
-  response.add(part);
-  const std::string text =
-      response.start_events() + response.part_event(part) + response.end_events({.generated = 3});
+  std::string text = response.start_events();
+  text += response.part_events(part);
+  text += response.end_events({.generated = 3});
   std::vector<std::string> types;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t line = text.find('\n', at), end = text.find("\n\n", at);

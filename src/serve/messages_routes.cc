@@ -29,46 +29,43 @@ void answer(const Request& request, Response& response, Exchange& exchange, Mess
 
 void stream(Response& response, const std::shared_ptr<Exchange>& exchange, MessagesResponse events) {
   const auto shared_events = std::make_shared<MessagesResponse>(std::move(events));
-  stream_answers(response, exchange,
-                 {.start = [shared_events] { return shared_events->start_events(); },
-                  .part =
-                      [shared_events](int, const AnswerPart& part) {
-                        shared_events->add(part);
-                        return shared_events->part_event(part);
-                      },
-                  .end =
-                      [shared_events, exchange] {
-                        const auto failure = exchange->failure();
-                        return failure ? messages_error_event(*failure)
-                                       : shared_events->end_events(exchange->usage());
-                      }});
+  stream_answers(
+      response, exchange,
+      {.start = [shared_events] { return shared_events->start_events(); },
+       .part = [shared_events](int, const AnswerPart& part) { return shared_events->part_events(part); },
+       .end =
+           [shared_events, exchange] {
+             const auto failure = exchange->failure();
+             return failure ? messages_error_event(*failure) : shared_events->end_events(exchange->usage());
+           }});
 }
 
 }  // namespace
 
 void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
-                        const ServerInfo& info) {
-  server.Post("/v1/messages", [&](const Request& request, Response& response) {
-    const auto body = parse_json(request.body);
-    if (!body.ok()) return refuse(response, ApiError{.message = body.error().message});
-    ParsedRequest parsed = parse_messages_request(*body, tokenizer);
-    if (const auto* wrong = std::get_if<ApiError>(&parsed)) return refuse(response, *wrong);
-    auto& wanted = std::get<ApiRequest>(parsed);
-    if (!wanted.model.empty() && wanted.model != info.model)
-      return refuse(response, unknown_model(wanted.model, info.model));
-    GenerationRequest& prompt = wanted.prompts.front();
-    prompt.client = request.remote_addr + "/" + prompt.client;
-    MessagesResponse message(info.model, static_cast<int>(prompt.prompt.size()));
-    const bool streams = wanted.stream;
-    auto started = Exchange::start(loop, std::move(wanted));
-    if (const auto* refused = std::get_if<ApiError>(&started)) return refuse(response, *refused);
-    const auto& exchange = std::get<std::shared_ptr<Exchange>>(started);
-    if (streams) {
-      stream(response, exchange, std::move(message));
-    } else {
-      answer(request, response, *exchange, std::move(message));
-    }
-  });
+                        const ChatTemplate* chat_template, const ServerInfo& info) {
+  server.Post(
+      "/v1/messages", [&loop, &tokenizer, chat_template, &info](const Request& request, Response& response) {
+        const auto body = parse_json(request.body);
+        if (!body.ok()) return refuse(response, ApiError{.message = body.error().message});
+        ParsedRequest parsed = parse_messages_request(*body, tokenizer, chat_template);
+        if (const auto* wrong = std::get_if<ApiError>(&parsed)) return refuse(response, *wrong);
+        auto& wanted = std::get<ApiRequest>(parsed);
+        if (!wanted.model.empty() && wanted.model != info.model)
+          return refuse(response, unknown_model(wanted.model, info.model));
+        GenerationRequest& prompt = wanted.prompts.front();
+        prompt.client = request.remote_addr + "/" + prompt.client;
+        MessagesResponse message(info.model, static_cast<int>(prompt.prompt.size()), wanted.tool_format);
+        const bool streams = wanted.stream;
+        auto started = Exchange::start(loop, std::move(wanted));
+        if (const auto* refused = std::get_if<ApiError>(&started)) return refuse(response, *refused);
+        const auto& exchange = std::get<std::shared_ptr<Exchange>>(started);
+        if (streams) {
+          stream(response, exchange, std::move(message));
+        } else {
+          answer(request, response, *exchange, std::move(message));
+        }
+      });
 }
 
 }  // namespace kvant

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model/tokenizer.h"
+#include "serve/chat_template.h"
 #include "serve/serve_loop.h"
 #include "serve/server_info.h"
 
@@ -11,8 +12,8 @@ class Server;
 
 namespace kvant {
 
-// All outlive the server.
+// All outlive the server. chat_template: null: there are no tools.
 void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
-                        const ServerInfo& info);
+                        const ChatTemplate* chat_template, const ServerInfo& info);
 
 }  // namespace kvant

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,9 @@ struct GenerationRequest {
   int n_answers = 1;  // the prompt is read once; answer i draws with seed + i
   SamplerOptions sampling;
   GenerationOptions generation;
-  bool guard = false;  // compare with an unquantized cache: for one answer
-  std::string client;  // whose turn it is goes round by this
+  std::shared_ptr<const Grammar> grammar;  // at its start; null: an answer may be anything
+  bool guard = false;                      // compare with an unquantized cache: for one answer
+  std::string client;                      // whose turn it is goes round by this
 
   std::string session;                   // that it goes on with, or begins; empty: none
   std::string text;                      // of the prompt, where it is known

@@ -347,8 +347,10 @@ Status Scheduler::run_batch(std::span<const Row> rows) {
   KVANT_RETURN_IF_ERROR(run(inputs, static_cast<int>(rows.size())));
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i].answer->tokens.push_back(tokens[i]);
   const std::size_t n_vocab = engine_.n_vocab();
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    take_token(rows[i], std::span(logits_).subspan(i * n_vocab, n_vocab));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].job->state != JobState::done)
+      take_token(rows[i], std::span(logits_).subspan(i * n_vocab, n_vocab));
+  }
   return {};
 }
 
@@ -386,6 +388,8 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   std::optional<ShadowToken> shadow;
   if (answer.guard) shadow = answer.guard->look(logits);
   GeneratedText shown = answer.generation->next(logits, shadow);
+  if (answer.generation->end() == GenerationEnd::stuck)
+    return answer_failure(job, error("the model has nothing to say that the answer's grammar allows"));
   if (shadow) {
     answer.guard->count(answer.generation->token(), *shadow);
     job.usage.guard = answer.guard->tally();
@@ -529,6 +533,7 @@ void Scheduler::keep_beginning(Job& job) {
 // token.
 Status Scheduler::start_answers(Job& job) {
   const int n = job.request.n_answers;
+  const Grammar* grammar = job.request.grammar.get();
   job.state = JobState::generating;
   for (int i = 0; i < n; ++i) {
     SamplerOptions sampling = job.request.sampling;
@@ -544,7 +549,8 @@ Status Scheduler::start_answers(Job& job) {
         return {};
       }));
     }
-    auto generation = std::make_unique<Generation>(engine_.tokenizer(), **sampler, job.request.generation);
+    auto generation = std::make_unique<Generation>(engine_.tokenizer(), **sampler, job.request.generation,
+                                                   grammar == nullptr ? nullptr : grammar->clone());
     Answer& answer = job.answers.emplace_back();
     answer.sequence = sequence;
     answer.sampler = std::move(*sampler);
@@ -552,7 +558,7 @@ Status Scheduler::start_answers(Job& job) {
     if (job.request.guard)
       answer.guard = std::make_unique<AnswerGuard>(job.shadow, sampling, std::move(job.shadow_logits));
   }
-  for (int i = 0; i < n; ++i)
+  for (int i = 0; i < n && job.state != JobState::done; ++i)
     take_token({&job, &job.answers[i], i}, std::span(logits_).first(engine_.n_vocab()));
   return {};
 }

@@ -4,6 +4,7 @@
 
 #include "base/json_reader.h"
 #include "serve/chat_messages.h"
+#include "serve/chat_tools.h"
 #include "serve/http_reply.h"
 
 namespace kvant {
@@ -12,21 +13,24 @@ namespace {
 using httplib::Request;
 using httplib::Response;
 
-Result<std::string> prompt_of(const std::string& body, const Tokenizer& tokenizer) {
+Result<std::string> prompt_of(const std::string& body, const Tokenizer& tokenizer,
+                              const ChatTemplate* chat_template) {
   const auto json = parse_json(body);
   if (!json.ok()) return json.error();
   JsonFields fields(*json);
-  const std::vector<ChatMessage> messages = read_messages(fields);
+  const Conversation conversation = read_messages(fields);
+  const ChatTools tools = read_tools(fields);
   fields.refuse_others();
   if (fields.error()) return Error{fields.error()->message};
-  return tokenizer.chat_prompt(messages);
+  return chat_text(conversation, tools, tokenizer, chat_template);
 }
 
 }  // namespace
 
-void add_template_route(httplib::Server& server, const Tokenizer& tokenizer) {
-  server.Post("/apply-template", [&tokenizer](const Request& request, Response& response) {
-    const auto prompt = prompt_of(request.body, tokenizer);
+void add_template_route(httplib::Server& server, const Tokenizer& tokenizer,
+                        const ChatTemplate* chat_template) {
+  server.Post("/apply-template", [&tokenizer, chat_template](const Request& request, Response& response) {
+    const auto prompt = prompt_of(request.body, tokenizer, chat_template);
     if (!prompt.ok()) return send(response, ApiError{.message = prompt.error().message});
     send(response, {{"prompt", *prompt}});
   });

@@ -1,7 +1,9 @@
-// POST /apply-template: {"messages": [...]} to {"prompt": TEXT}, as llama.cpp's server has it.
+// POST /apply-template: {"messages": [...]}, with tools where there are any, to {"prompt": TEXT}, as
+// llama.cpp's server has it.
 #pragma once
 
 #include "model/tokenizer.h"
+#include "serve/chat_template.h"
 
 namespace httplib {
 class Server;
@@ -9,7 +11,8 @@ class Server;
 
 namespace kvant {
 
-// tokenizer outlives the server.
-void add_template_route(httplib::Server& server, const Tokenizer& tokenizer);
+// All outlive the server. chat_template: null: there are no tools.
+void add_template_route(httplib::Server& server, const Tokenizer& tokenizer,
+                        const ChatTemplate* chat_template);
 
 }  // namespace kvant

@@ -1,0 +1,116 @@
+#include "model/grammar.h"
+
+#include <gtest/gtest.h>
+#include <llama.h>
+
+#include <cmath>
+#include <map>
+
+#include "model/sampler.h"
+#include "model/tiny_model.h"
+
+namespace kvant {
+namespace {
+
+constexpr std::int32_t kEndOfText = 2;
+
+class GrammarTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    const auto file = write_tiny_model({.n_layers = 1});
+    tokenizer_ = Tokenizer::load(file->path()).value().release();
+  }
+  static void TearDownTestSuite() { delete tokenizer_; }
+
+  static std::unique_ptr<Grammar> grammar(const GrammarRules& rules) {
+    return Grammar::make(rules, *tokenizer_).value();
+  }
+  // The token that is this letter.
+  static std::int32_t letter(char c) { return 3 + 256 + 1 + (c - 'a'); }
+  static void accept(Grammar& grammar, const std::string& letters) {
+    for (const char c : letters) ASSERT_TRUE(grammar.accept(letter(c)).ok()) << c;
+  }
+
+  static Tokenizer* tokenizer_;
+};
+Tokenizer* GrammarTest::tokenizer_ = nullptr;
+
+TEST_F(GrammarTest, AllowsWhatTheRulesDo) {
+  const auto rules = grammar({R"(root ::= "ab" [cd]+)"});
+  EXPECT_TRUE(rules->allows(letter('a')));
+  EXPECT_FALSE(rules->allows(letter('b')));
+  EXPECT_FALSE(rules->allows(kEndOfText));
+  accept(*rules, "abc");
+  EXPECT_TRUE(rules->allows(letter('d')));
+  EXPECT_TRUE(rules->allows(kEndOfText));
+  EXPECT_FALSE(rules->allows(letter('a')));
+  EXPECT_FALSE(rules->accept(letter('a')).ok());
+}
+
+TEST_F(GrammarTest, AClonesWayIsItsOwn) {
+  const auto rules = grammar({R"(root ::= "ab" | "ac")"});
+  accept(*rules, "a");
+  const auto clone = rules->clone();
+  accept(*clone, "b");
+  EXPECT_TRUE(rules->allows(letter('c')));
+  EXPECT_FALSE(clone->allows(letter('c')));
+}
+
+TEST_F(GrammarTest, HoldsFromItsTriggerOnWhereItHasOne) {
+  const auto rules = grammar({.gbnf = R"(root ::= "go" [xy])", .trigger_patterns = {"go"}});
+  accept(*rules, "zebragab");
+  EXPECT_TRUE(rules->allows(kEndOfText));
+  accept(*rules, "go");
+  EXPECT_TRUE(rules->allows(letter('x')));
+  EXPECT_FALSE(rules->allows(letter('z')));
+  EXPECT_FALSE(rules->allows(kEndOfText));
+}
+
+TEST_F(GrammarTest, RefusesRulesThatCanNotBeUsed) {
+  const std::string deep = "root ::= " + std::string(10000, '(') + "\"a\"" + std::string(10000, ')');
+  for (const std::string& gbnf : {std::string("root ::= \"a"), std::string("a ::= \"a\""),
+                                  std::string("root ::= other"), std::string("root ::= root \"a\""), deep,
+                                  std::string("root ::= \"a\"{100000}"), std::string(1 << 20, ' ')}) {
+    const auto made = Grammar::make({gbnf}, *tokenizer_);
+    ASSERT_FALSE(made.ok()) << gbnf.substr(0, 60);
+    EXPECT_FALSE(made.error().message.empty());
+  }
+  EXPECT_TRUE(Grammar::make({"root ::= \"((((\" [(((] # (((("}, *tokenizer_).ok());
+}
+
+// Against the distribution that the logits give to what is allowed.
+TEST_F(GrammarTest, SamplersDrawAmongWhatIsAllowedInProportion) {
+  std::vector<float> logits(TinyModelWriter::kVocabulary, -2.0F);
+  logits[letter('a')] = std::log(1.0F);
+  logits[letter('b')] = std::log(3.0F);
+  logits[letter('z')] = std::log(40.0F);
+  logits[3 + 'a'] = logits[3 + 'b'] = -40;  // the same letters as bytes
+  const auto rules = grammar({R"(root ::= [ab])"});
+  const auto sampler =
+      Sampler::make({.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0, .seed = 3}).value();
+  std::map<std::int32_t, double> share;
+  constexpr int kDraws = 4000;
+  for (int i = 0; i < kDraws; ++i) share[sampler->pick(logits, *rules)] += 1.0 / kDraws;
+  EXPECT_EQ(share.size(), 2U);  // no other one
+  EXPECT_NEAR(share[letter('a')], 0.25, 0.03);
+  EXPECT_NEAR(share[letter('b')], 0.75, 0.03);
+}
+
+TEST_F(GrammarTest, SamplersTakeTheLikeliestOfWhatIsAllowedAtTemperatureZero) {
+  std::vector<float> logits(TinyModelWriter::kVocabulary, 0.0F);
+  logits[letter('z')] = 9;
+  logits[letter('b')] = 1;
+  const auto sampler = Sampler::make({.temperature = 0}).value();
+  EXPECT_EQ(sampler->pick(logits, *grammar({R"(root ::= [abc])"})), letter('b'));
+  EXPECT_EQ(sampler->pick(logits, *grammar({R"(root ::= [xyz])"})), letter('z'));
+}
+
+TEST_F(GrammarTest, SamplersSayWhereNothingIsAllowed) {
+  std::vector<float> logits(TinyModelWriter::kVocabulary, 0.0F);
+  const auto sampler = Sampler::make({.temperature = 1}).value();
+  const auto rules = grammar({R"(root ::= <[5000]>)"});  // a token that there is none of
+  EXPECT_EQ(sampler->pick(logits, *rules), -1);
+}
+
+}  // namespace
+}  // namespace kvant

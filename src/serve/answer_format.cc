@@ -1,0 +1,64 @@
+#include "serve/answer_format.h"
+
+#include <fmt/format.h>
+
+#include "serve/json_schema.h"
+
+namespace kvant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string grammar_of(const Json& schema, const char* key, const std::string& where, JsonFields& fields) {
+  // No schema, or one that says nothing: any object.
+  const bool is_empty = schema.is_null() || (schema.is_object() && schema.empty());
+  auto grammar = schema_grammar(is_empty ? Json{{"type", "object"}} : schema, where);
+  if (grammar.ok()) return std::move(grammar).value();
+  fields.fail(key, grammar.error().message);
+  return "";
+}
+
+std::string read_response_format(const Json& json, JsonFields& fields) {
+  JsonFields format(json, "response_format");
+  const std::string type = format.text("type").value_or("");
+  std::string grammar;
+  if (type == "json_object") {
+    const Json* schema = format.value("schema");
+    grammar = grammar_of(schema == nullptr ? Json() : *schema, "schema", "response_format.schema", format);
+  } else if (type == "json_schema") {
+    const Json* wrapped = format.value("json_schema");
+    if (wrapped == nullptr) format.fail("json_schema", "'response_format.json_schema' is missing");
+    JsonFields named(wrapped == nullptr ? json : *wrapped, "response_format.json_schema");
+    named.text("name");
+    named.text("description");
+    named.boolean("strict");
+    const Json* schema = named.value("schema");
+    if (wrapped != nullptr) {
+      named.refuse_others();
+      format.fail(named.error());
+      grammar = grammar_of(schema == nullptr ? Json() : *schema, "json_schema",
+                           "response_format.json_schema.schema", format);
+    }
+  } else if (type != "text") {
+    format.fail("type", "'response_format.type' must be text, json_object or json_schema");
+  }
+  format.refuse_others();
+  fields.fail(format.error());
+  return grammar;
+}
+
+}  // namespace
+
+AnswerFormat read_answer_format(JsonFields& fields) {
+  const Json* format = fields.value("response_format");
+  const Json* schema = fields.value("json_schema");
+  const std::string grammar = fields.text("grammar").value_or("");
+  if ((format != nullptr) + (schema != nullptr) + !grammar.empty() > 1)
+    fields.fail("grammar", "give one of 'response_format', 'json_schema' and 'grammar'");
+  if (fields.error()) return {};
+  if (format != nullptr) return {read_response_format(*format, fields), "response_format"};
+  if (schema != nullptr) return {grammar_of(*schema, "json_schema", "json_schema", fields), "json_schema"};
+  return {grammar, "grammar"};
+}
+
+}  // namespace kvant

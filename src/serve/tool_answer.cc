@@ -1,0 +1,30 @@
+#include "serve/tool_answer.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace kvant {
+
+AnswerDelta read_part(ToolAnswer* reader, const AnswerPart& part) {
+  if (reader == nullptr) return {part.text, {}};
+  AnswerDelta delta = reader->add(part.text);
+  if (part.end == GenerationEnd::none) return delta;
+  AnswerDelta rest = reader->finish();
+  delta.text += rest.text;
+  std::ranges::move(rest.calls, std::back_inserter(delta.calls));
+  return delta;
+}
+
+void join_calls(std::vector<ToolCallPart> parts, std::vector<ToolCallPart>& calls) {
+  for (ToolCallPart& part : parts) {
+    const auto index = static_cast<std::size_t>(part.index);
+    if (index >= calls.size()) {
+      calls.push_back(std::move(part));
+      continue;
+    }
+    calls[index].arguments += part.arguments;
+    if (!part.name.empty()) calls[index].name = part.name;
+  }
+}
+
+}  // namespace kvant

@@ -1,0 +1,17 @@
+// Answers that may call tools, read as they come: what both APIs do with a part of one.
+#pragma once
+
+#include <vector>
+
+#include "serve/answer_stream.h"
+#include "serve/chat_template.h"
+
+namespace kvant {
+
+// What a part says, and with the last one what was held back. reader: null: the text is the answer.
+AnswerDelta read_part(ToolAnswer* reader, const AnswerPart& part);
+
+// Adds parts of calls to the calls that they belong to.
+void join_calls(std::vector<ToolCallPart> parts, std::vector<ToolCallPart>& calls);
+
+}  // namespace kvant

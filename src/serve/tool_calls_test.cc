@@ -1,0 +1,264 @@
+// Tools, from a request to its answer, in the template that the project has for them.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "base/json_reader.h"
+#include "serve/api_request.h"
+#include "serve/api_response.h"
+#include "serve/messages_api.h"
+#include "serve/tiny_scheduler_fixture.h"
+
+namespace kvant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string template_source() {
+  std::ifstream file(KVANT_TEST_TEMPLATE);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+const Json kParameters = Json::parse(R"({"type": "object", "properties": {
+    "city": {"type": "string", "maxLength": 6}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city", "days"]})");
+
+Json tool(const std::string& name, const Json& parameters = kParameters) {
+  return {{"type", "function"},
+          {"function", {{"name", name}, {"description", "about"}, {"parameters", parameters}}}};
+}
+Json function_choice(const std::string& name) {
+  return {{"type", "function"}, {"function", {{"name", name}}}};
+}
+
+class ToolCalls : public testing::TinyScheduler {
+ protected:
+  static void SetUpTestSuite() {
+    TinyScheduler::SetUpTestSuite();
+    template_ = new std::shared_ptr(ChatTemplate::make(engine_->tokenizer(), template_source()).value());
+  }
+  static void TearDownTestSuite() {
+    delete template_;
+    TinyScheduler::TearDownTestSuite();
+  }
+
+  static Json body(const Json& more) {
+    Json json = {{"messages", {{{"role", "user"}, {"content", "hi"}}}},
+                 {"tools", {tool("weather"), tool("news")}},
+                 {"max_tokens", 900},
+                 {"seed", 1}};
+    json.update(more);
+    return json;
+  }
+  static ParsedRequest parse(const Json& more, const ChatTemplate* chat_template) {
+    return parse_chat_request(body(more), engine_->tokenizer(),
+                              {.n_vocab = engine_->n_vocab(), .chat_template = chat_template});
+  }
+  static ApiRequest request(const Json& more) {
+    ParsedRequest parsed = parse(more, template_->get());
+    const auto* wrong = std::get_if<ApiError>(&parsed);
+    KVANT_CHECK(wrong == nullptr, wrong->message.c_str());
+    return std::get<ApiRequest>(std::move(parsed));
+  }
+  static std::string prompt(const Json& more) { return request(more).prompts.front().text; }
+  static ApiResponse response(const ApiRequest& request) {
+    return ApiResponse(engine_->tokenizer(), true, request.wants_probabilities, request.tool_format, "m",
+                       "f");
+  }
+
+  static std::shared_ptr<const ChatTemplate>* template_;
+};
+std::shared_ptr<const ChatTemplate>* ToolCalls::template_ = nullptr;
+
+// By hand.
+void expect_arguments(const std::string& text) {
+  const auto json = parse_json(text);
+  ASSERT_TRUE(json.ok()) << text;
+  ASSERT_TRUE(json->contains("city") && json->at("city").is_string()) << text;
+  ASSERT_TRUE(json->contains("days") && json->at("days").is_number_integer()) << text;
+  EXPECT_TRUE(json->at("days") >= 1 && json->at("days") <= 9) << text;
+  EXPECT_EQ(json->size(), 2U) << text;
+}
+
+TEST_F(ToolCalls, AreInThePromptAsTheTemplateSays) {
+  const Json turns = {{{"role", "system"}, {"content", "Be brief."}},
+                      {{"role", "user"}, {"content", "hi"}},
+                      {{"role", "assistant"},
+                       {"content", nullptr},
+                       {"tool_calls",
+                        {{{"id", "c1"},
+                          {"type", "function"},
+                          {"function", {{"name", "news"}, {"arguments", R"({"n": 2})"}}}}}}},
+                      {{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "nothing new"}}};
+  const Json parameters = {{"type", "object"}, {"properties", {{"n", {{"type", "integer"}}}}}};
+  EXPECT_EQ(
+      prompt({{"messages", turns}, {"tools", {tool("news", parameters)}}}),
+      "<|im_start|>system\nBe brief.\n\nThese functions can be called:\n"
+      R"({"name": "news", "description": "about", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}})"
+      "\nTo call one, answer with its name and arguments, and nothing after it:\n"
+      "<tool_call>\n{\"name\": \"FUNCTION\", \"arguments\": {\"NAME\": \"VALUE\"}}\n</tool_call><|im_end|>\n"
+      "<|im_start|>user\nhi<|im_end|>\n"
+      "<|im_start|>assistant\n<tool_call>\n{\"name\": \"news\", \"arguments\": {\"n\": "
+      "2}}\n</tool_call><|im_end|>\n"
+      "<|im_start|>user\n<tool_response>\nnothing new\n</tool_response><|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(prompt({{"tools", nullptr}}), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+}
+
+// The model's words are random: only the grammar makes them calls.
+TEST_F(ToolCalls, AreMadeAndHeldToTheirSchemaWhereTheyAreRequired) {
+  std::set<std::string> called;
+  for (int seed = 0; seed < 6; ++seed) {
+    const Json choice = seed < 4 ? Json("required") : function_choice("news");
+    const ApiRequest wanted =
+        request({{"tool_choice", choice}, {"parallel_tool_calls", false}, {"seed", seed}});
+    const auto reply = ask(wanted.prompts).front();
+    ASSERT_EQ(reply.failure, "");
+    ApiResponse collected = response(wanted), chunks = response(wanted);
+    std::string arguments, name;
+    Json last;
+    for (const AnswerPart& part : reply.parts) {
+      collected.add(0, part);
+      const Json chunk = Json::parse(response_text(chunks.chunk(0, part)));
+      if (chunk.is_null()) continue;
+      last = chunk["choices"][0];
+      for (const Json& call : last["delta"].value("tool_calls", Json::array())) {
+        EXPECT_EQ(call["index"], 0);
+        name += call["function"].value("name", "");
+        arguments += call["function"]["arguments"].get<std::string>();
+      }
+    }
+    const Json answer = Json::parse(response_text(collected.whole({})))["choices"][0];
+    EXPECT_EQ(answer["finish_reason"], "tool_calls") << reply.text;
+    EXPECT_EQ(last["finish_reason"], "tool_calls");
+    ASSERT_EQ(answer["message"]["tool_calls"].size(), 1U) << reply.text;
+    const Json& call = answer["message"]["tool_calls"][0];
+    EXPECT_TRUE(answer["message"]["content"].is_null());
+    EXPECT_TRUE(call["id"].get<std::string>().starts_with("call_"));
+    EXPECT_EQ(call["function"]["name"], name);
+    EXPECT_EQ(call["function"]["arguments"], arguments);
+    expect_arguments(arguments);
+    if (seed >= 4) {
+      EXPECT_EQ(name, "news");
+    }
+    called.insert(name);
+  }
+  EXPECT_EQ(called, (std::set<std::string>{"news", "weather"}));
+}
+
+AnswerDelta read_text(const ToolFormat& format, const std::string& text, std::size_t step) {
+  AnswerDelta all;
+  const auto reader = format.read();
+  const auto take = [&all](const AnswerDelta& more) {
+    all.text += more.text;
+    for (const ToolCallPart& part : more.calls) {
+      if (part.index >= std::ssize(all.calls)) all.calls.push_back({.index = part.index, .id = part.id});
+      all.calls[part.index].name += part.name;
+      all.calls[part.index].arguments += part.arguments;
+    }
+  };
+  for (std::size_t i = 0; i < text.size(); i += step) take(reader->add(text.substr(i, step)));
+  take(reader->finish());
+  EXPECT_EQ(reader->has_calls(), !all.calls.empty());
+  return all;
+}
+
+TEST_F(ToolCalls, AreReadFromTheTextInAnyParts) {
+  const auto format = request({{"parallel_tool_calls", true}}).tool_format;
+  ASSERT_NE(format, nullptr);
+  const std::string call =
+      "<tool_call>\n{\"name\": \"news\", \"arguments\": {\"city\": \"Ghent\", \"days\": 3}}\n</tool_call>";
+  const std::string other =
+      "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"x\", \"days\": 1}}\n</tool_call>";
+  for (const std::size_t step : {1, 7, 1000}) {
+    const AnswerDelta one = read_text(*format, "I look.\n" + call, step);
+    EXPECT_TRUE(one.text.starts_with("I look.")) << one.text;
+    EXPECT_EQ(one.text.find('<'), std::string::npos) << one.text;
+    ASSERT_EQ(one.calls.size(), 1U);
+    EXPECT_EQ(one.calls[0].name, "news");
+    EXPECT_EQ(Json::parse(one.calls[0].arguments), (Json{{"city", "Ghent"}, {"days", 3}}));
+    const AnswerDelta two = read_text(*format, call + "\n" + other, step);
+    ASSERT_EQ(two.calls.size(), 2U);
+    EXPECT_NE(two.calls[0].id, two.calls[1].id);
+    EXPECT_EQ(two.calls[1].name, "weather");
+    const AnswerDelta none = read_text(*format, "a < b, and <tool", step);
+    EXPECT_EQ(none.text, "a < b, and <tool");
+    EXPECT_TRUE(none.calls.empty());
+  }
+}
+
+TEST_F(ToolCalls, AreAnswersThatAnthropicsApiHas) {
+  const Json body = {
+      {"max_tokens", 900},
+      {"messages", {{{"role", "user"}, {"content", "hi"}}}},
+      {"tools", {{{"name", "weather"}, {"input_schema", kParameters}}}},
+      {"tool_choice", {{"type", "tool"}, {"name", "weather"}, {"disable_parallel_tool_use", true}}}};
+  ParsedRequest parsed = parse_messages_request(body, engine_->tokenizer(), template_->get());
+  ASSERT_TRUE(std::holds_alternative<ApiRequest>(parsed)) << std::get<ApiError>(parsed).message;
+  const auto& wanted = std::get<ApiRequest>(parsed);
+  const auto reply = ask(wanted.prompts).front();
+  ASSERT_EQ(reply.failure, "") << reply.text;
+  MessagesResponse whole("m", 5, wanted.tool_format), events("m", 5, wanted.tool_format);
+  std::string stream = events.start_events();
+  for (const AnswerPart& part : reply.parts) {
+    whole.add(part);
+    stream += events.part_events(part);
+  }
+  stream += events.end_events({});
+  const Json answer = whole.whole({});
+  EXPECT_EQ(answer["stop_reason"], "tool_use") << reply.text;
+  ASSERT_EQ(answer["content"].size(), 1U) << answer.dump();
+  ASSERT_EQ(answer["content"][0].value("name", ""), "weather");
+  expect_arguments(answer["content"][0]["input"].dump());
+  EXPECT_NE(stream.find(R"("type":"input_json_delta")"), std::string::npos);
+  EXPECT_NE(stream.find(R"("stop_reason":"tool_use")"), std::string::npos);
+  // The next turn brings what the tool gave.
+  Json next = body;
+  next["messages"].push_back({{"role", "assistant"}, {"content", answer["content"]}});
+  next["messages"].push_back(
+      {{"role", "user"},
+       {"content",
+        {{{"type", "tool_result"}, {"tool_use_id", answer["content"][0]["id"]}, {"content", "sunny"}}}}});
+  parsed = parse_messages_request(next, engine_->tokenizer(), template_->get());
+  ASSERT_TRUE(std::holds_alternative<ApiRequest>(parsed)) << std::get<ApiError>(parsed).message;
+  const std::string& text = std::get<ApiRequest>(parsed).prompts[0].text;
+  EXPECT_NE(text.find("<tool_response>\nsunny\n</tool_response>"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"(<tool_call>)"
+                      "\n"
+                      R"({"name": "weather")"),
+            std::string::npos)
+      << text;
+}
+
+TEST_F(ToolCalls, AreRefusedWhereTheyCanNotBe) {
+  const auto refused = [](const Json& more, const ChatTemplate* chat_template) {
+    const ParsedRequest parsed = parse(more, chat_template);
+    const auto* error = std::get_if<ApiError>(&parsed);
+    return error == nullptr ? "accepted" : error->parameter;
+  };
+  const auto own = ChatTemplate::make(engine_->tokenizer(), "").value();
+  EXPECT_FALSE(own->has_tools());
+  EXPECT_TRUE((*template_)->has_tools());
+  EXPECT_EQ(refused(Json::object(), own.get()), "tools");
+  EXPECT_EQ(refused(Json::object(), nullptr), "tools");
+  EXPECT_EQ(refused({{"tool_choice", "none"}}, own.get()), "accepted");  // then there are none
+  const ChatTemplate* tools = template_->get();
+  EXPECT_EQ(refused(Json::object(), tools), "accepted");
+  EXPECT_EQ(refused({{"tools", {tool("f"), tool("f")}}}, tools), "tools[1].function.name");
+  EXPECT_EQ(refused({{"tools", {tool("no name")}}}, tools), "tools[0].function.name");
+  EXPECT_EQ(refused({{"tools", {tool("f", {{"type", "object"}, {"not", Json::object()}})}}}, tools),
+            "tools[0].function.parameters");
+  EXPECT_EQ(refused({{"tools", {{{"type", "web_search"}}}}}, tools), "tools[0].type");
+  EXPECT_EQ(refused({{"tool_choice", function_choice("none")}}, tools), "tool_choice");
+  EXPECT_EQ(refused({{"tool_choice", "sometimes"}}, tools), "tool_choice");
+  EXPECT_EQ(refused({{"response_format", {{"type", "json_object"}}}}, tools), "response_format");
+  EXPECT_EQ(refused({{"tool_choice", "none"}, {"response_format", {{"type", "json_object"}}}}, tools),
+            "accepted");
+  EXPECT_FALSE(ChatTemplate::make(engine_->tokenizer(), "{% for x in %}").ok());
+}
+
+}  // namespace
+}  // namespace kvant
