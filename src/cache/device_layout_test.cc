@@ -25,7 +25,7 @@ void expect_refused(const Result<std::shared_ptr<const Plan>>& plan, const std::
 
 TEST(PlaceOn, RefusesWhatADeviceLacksAndSaysWhatItHas) {
   expect_refused(placed("vquant-k4v2"), "protection by scores", "protect=0");
-  expect_refused(placed("h2o"), "eviction", "evict=0");
+  expect_refused(placed("h2o-50"), "eviction", "evict=0");
   expect_refused(placed("kvlinc-2bit"), "the correction", "correction=none");
   expect_refused(placed("turboattention-4bit"), "attention in integers", "products=real,tail=bf16");
   expect_refused(placed("vecinfer-2bit"), "codebooks", "kvant-2bit");

@@ -3,6 +3,7 @@
 #include <ggml.h>
 
 #include <charconv>
+#include <cstdlib>
 
 #include "model/compute_device.h"
 #include "model/cuda_driver.h"
@@ -191,6 +192,8 @@ Result<ggml_backend_reg_t> load_ggml_cuda() {
         places.front());
   }
   quiet_library_log();
+  // cuBLAS otherwise multiplies F32 in TF32, with 10 bits: evaluations expand weights to F32 to be exact.
+  setenv("NVIDIA_TF32_OVERRIDE", "0", /*overwrite=*/0);
   ggml_backend_reg_t registered = ggml_backend_load(path.c_str());
   if (registered != nullptr) return registered;
   return error(

@@ -2,10 +2,12 @@
 // code: pages are canonical, unquantized rows lie one after another, attention is in double precision.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -130,53 +132,76 @@ class HostLibrary {
     return rows;
   }
 
-  static std::vector<float> visible_rows(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
-                                         const kvant_decode_layer& layer, int seq, int head, int side) {
-    const int d = shape.head_dim;
-    const int sealed = lengths.sealed_pages == nullptr ? 0 : lengths.sealed_pages[seq];
-    std::vector<float> rows = sealed_rows(shape, layer, seq, head, side, sealed, /*in_place=*/false);
-    const auto add = [&](const kvant_pages& pages, int n) {
-      for (int t = 0; t < n; ++t) {
-        rows.resize(rows.size() + d);
-        read_row(address(pages, seq, layer.layer, head, side, t / kPageTokens), d, t % kPageTokens,
-                 &rows[rows.size() - d]);
+  // What a sequence sees of one head and side, [n][d]. Sequences with the same sealed pages decode them once.
+  class VisibleRows {
+   public:
+    std::vector<float> rows;
+
+    void read(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+              const kvant_decode_layer& layer, int seq, int head, int side) {
+      const int d = shape.head_dim;
+      const int n = lengths.sealed_pages == nullptr ? 0 : lengths.sealed_pages[seq];
+      std::vector<const std::byte*> pages;
+      for (int page = 0; page < n; ++page)
+        pages.push_back(address(layer.sealed, seq, layer.layer, head, side, page));
+      if (pages != pages_) {
+        sealed_ = sealed_rows(shape, layer, seq, head, side, n, /*in_place=*/false);
+        pages_ = std::move(pages);
       }
-    };
-    if (lengths.protected_tokens != nullptr)
-      add(layer.protected_pages, lengths.protected_tokens[seq * lengths.protected_seq_stride]);
-    if (lengths.tail_tokens != nullptr) add(layer.tail, lengths.tail_tokens[seq]);
-    return rows;
+      rows = sealed_;
+      const auto add = [&](const kvant_pages& plain, int n_tokens) {
+        for (int t = 0; t < n_tokens; ++t) {
+          rows.resize(rows.size() + d);
+          read_row(address(plain, seq, layer.layer, head, side, t / kPageTokens), d, t % kPageTokens,
+                   &rows[rows.size() - d]);
+        }
+      };
+      if (lengths.protected_tokens != nullptr)
+        add(layer.protected_pages, lengths.protected_tokens[seq * lengths.protected_seq_stride]);
+      if (lengths.tail_tokens != nullptr) add(layer.tail, lengths.tail_tokens[seq]);
+    }
+
+   private:
+    std::vector<const std::byte*> pages_;
+    std::vector<float> sealed_;
+  };
+
+  // out = softmax(scale q K^T) V of a query.
+  static void attend(const kvant_decode_shape& shape, const std::vector<float>& q,
+                     const std::vector<float>& k, const std::vector<float>& v, float* to) {
+    const int d = shape.head_dim;
+    const std::size_t n = k.size() / d;
+    std::vector<double> scores(n), out(d);
+    for (std::size_t t = 0; t < n; ++t) {
+      for (int c = 0; c < d; ++c) scores[t] += double{q[c]} * k[t * d + c];
+      scores[t] *= shape.softmax_scale;
+    }
+    const double max = *std::max_element(scores.begin(), scores.end());
+    double sum = 0;
+    for (std::size_t t = 0; t < n; ++t) {
+      const double weight = std::exp(scores[t] - max);
+      sum += weight;
+      for (int c = 0; c < d; ++c) out[c] += weight * v[t * d + c];
+    }
+    for (int c = 0; c < d; ++c) to[c] = static_cast<float>(out[c] / sum);
   }
 
   static kvant_status decode_attention(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
                                        const kvant_decode_layer* layer, void*, std::size_t, kvant_stream) {
-    const int d = shape->head_dim;
-    std::vector<float> q(d);
-    for (int seq = 0; seq < shape->n_seqs; ++seq) {
-      for (int head = 0; head < shape->n_kv_heads; ++head) {
-        const std::vector<float> k = visible_rows(*shape, *lengths, *layer, seq, head, KVANT_KEY);
-        const std::vector<float> v = visible_rows(*shape, *lengths, *layer, seq, head, KVANT_VALUE);
-        const std::size_t n = k.size() / d;
+    std::vector<float> q(shape->head_dim);
+    for (int head = 0; head < shape->n_kv_heads; ++head) {
+      VisibleRows k, v;
+      for (int seq = 0; seq < shape->n_seqs; ++seq) {
+        k.read(*shape, *lengths, *layer, seq, head, KVANT_KEY);
+        v.read(*shape, *lengths, *layer, seq, head, KVANT_VALUE);
         for (int g = 0; g < shape->group; ++g) {
           const int query_head = head * shape->group + g;
           float_row_from_bf16(static_cast<const std::uint16_t*>(layer->q) + seq * layer->q_seq_stride +
                                   query_head * layer->q_head_stride,
-                              q.data(), d);
-          std::vector<double> weights(n), out(d);
-          double max = -INFINITY, sum = 0;
-          for (std::size_t t = 0; t < n; ++t) {
-            for (int c = 0; c < d; ++c) weights[t] += double{q[c]} * k[t * d + c];
-            weights[t] *= shape->softmax_scale;
-            max = std::max(max, weights[t]);
-          }
-          for (std::size_t t = 0; t < n; ++t) {
-            const double weight = std::exp(weights[t] - max);
-            sum += weight;
-            for (int c = 0; c < d; ++c) out[c] += weight * v[t * d + c];
-          }
-          float* to = static_cast<float*>(layer->out) + seq * layer->out_seq_stride +
-                      query_head * layer->out_head_stride;
-          for (int c = 0; c < d; ++c) to[c] = static_cast<float>(out[c] / sum);
+                              q.data(), q.size());
+          attend(*shape, q, k.rows, v.rows,
+                 static_cast<float*>(layer->out) + seq * layer->out_seq_stride +
+                     query_head * layer->out_head_stride);
         }
       }
     }
@@ -211,12 +236,21 @@ class HostPages final : public PageDevice {
   const PageLibrary& library() const override { return library_; }
   kvant_stream stream() const override { return nullptr; }
   void enter() const override {}
+  // As a GPU's, all memory lies in one range of addresses.
   void* allocate(std::size_t bytes) override {
     if (limit_ > 0 && taken_ + bytes > limit_) return nullptr;
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
     taken_ += bytes;
-    return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    sizes_[memory] = bytes;
+    return memory;
   }
-  void release(void* memory) noexcept override { std::free(memory); }
+  void release(void* memory) noexcept override {
+    if (memory == nullptr) return;
+    munmap(memory, sizes_[memory]);
+    taken_ -= sizes_[memory];
+    sizes_.erase(memory);
+  }
   std::int64_t free_bytes() const override { return std::int64_t{1} << 40; }
   void upload(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
   void download(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
@@ -233,6 +267,7 @@ class HostPages final : public PageDevice {
   std::string name_ = "the host";
   PageLibrary library_ = HostLibrary::functions();
   std::size_t limit_, taken_ = 0;
+  std::map<void*, std::size_t> sizes_;
 };
 
 }  // namespace kvant::testing

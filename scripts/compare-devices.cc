@@ -1,0 +1,112 @@
+// compare_devices MODEL DEVICE TEXT [RECIPE [N]]: the engine on a device against the CPU's, weights expanded
+// to F32: logits of the text's first 512 tokens, and greedy answers of N tokens to each of its first 20
+// paragraphs. Prints the relative difference of the logits, and every token that the CPU would not have
+// chosen, with by how much.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "attention/device_backend.h"
+#include "model/compute_device.h"
+#include "model/engine.h"
+#include "model/tokenizer.h"
+
+using namespace kvant;
+
+namespace {
+
+struct Machine {
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<AttentionBackend> backend;
+  std::unique_ptr<Cache> cache;
+
+  Machine(const std::string& path, const std::string& recipe, const std::shared_ptr<ComputeDevice>& device)
+      : engine(Engine::load(path, {16, WeightMode::f32, 0, device}).value()),
+        backend(device == nullptr ? make_backend("cpu").value() : make_device_backend(device->pages())) {
+    const auto plan = resolve(parse_recipe(recipe + ",tail=bf16").value(), engine->geometry(), nullptr,
+                              backend->page_order());
+    cache = std::make_unique<Cache>(backend->place(plan.value()).value(), 0);
+  }
+
+  // Logits of the last n tokens.
+  std::vector<float> run(SequenceId sequence, std::span<const std::int32_t> tokens, bool is_prompt, int n) {
+    std::vector<float> logits(std::size_t{1} * n * engine->n_vocab());
+    const EngineInput input{sequence, tokens, is_prompt, static_cast<int>(tokens.size()) - n};
+    const Status status = engine->step(*cache, *backend, {&input, 1}, {logits.data(), n, engine->n_vocab()});
+    if (!status.ok()) fmt::print("{}\n", status.error().message);
+    return logits;
+  }
+};
+
+double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, energy = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(double{a[i]} - b[i], 2);
+    energy += std::pow(double{a[i]}, 2);
+  }
+  return std::sqrt(difference / energy);
+}
+
+std::int32_t best(const float* logits, int n) {
+  return static_cast<std::int32_t>(std::max_element(logits, logits + n) - logits);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) {
+    fmt::print("usage: compare_devices MODEL DEVICE TEXT [RECIPE [N]]\n");
+    return 2;
+  }
+  const auto device = open_device(argv[2]);
+  if (!device.ok()) {
+    fmt::print("{}\n", device.error().message);
+    return 1;
+  }
+  const std::string recipe = argc > 4 ? argv[4] : "bf16";
+  const int n_generated = argc > 5 ? std::stoi(argv[5]) : 200;
+  Machine cpu(argv[1], recipe, nullptr), gpu(argv[1], recipe, *device);
+  std::ifstream file(argv[3]);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  auto tokens = cpu.engine->tokenizer().encode(text, /*add_special=*/true, /*parse_special=*/false).value();
+  tokens.resize(std::min<std::size_t>(tokens.size(), 512));
+  const int n = static_cast<int>(tokens.size()), n_vocab = cpu.engine->n_vocab();
+  const auto expected = cpu.run(cpu.cache->add(), tokens, true, n),
+             found = gpu.run(gpu.cache->add(), tokens, true, n);
+  fmt::print("{}: {} logits of {} tokens: relative difference {:.2e}\n", recipe, n_vocab, n,
+             relative_difference(expected, found));
+
+  int n_prompts = 0, n_equal = 0;
+  std::istringstream lines(text);
+  for (std::string line; n_prompts < 20 && std::getline(lines, line);) {
+    if (line.size() < 200) continue;
+    ++n_prompts;
+    auto all = cpu.engine->tokenizer().encode(line.substr(0, 200), true, false).value();
+    const std::size_t n_prompt = all.size();
+    const SequenceId sequence = gpu.cache->add();
+    auto logits = gpu.run(sequence, all, true, 1);
+    for (int i = 0; i < n_generated; ++i) {
+      const std::int32_t token = best(logits.data(), n_vocab);
+      all.push_back(token);
+      logits = gpu.run(sequence, {&token, 1}, false, 1);
+    }
+    const auto chosen = cpu.run(cpu.cache->add(), all, true, n_generated + 1);
+    bool equal = true;
+    for (int i = 0; i < n_generated; ++i) {
+      const float* row = chosen.data() + std::size_t{1} * i * n_vocab;
+      const std::int32_t choice = best(row, n_vocab), token = all[n_prompt + i];
+      if (choice == token) continue;
+      equal = false;
+      fmt::print("  prompt {}, token {}: the CPU's logit of its own choice is {:.4f} higher\n", n_prompts, i,
+                 row[choice] - row[token]);
+    }
+    n_equal += equal ? 1 : 0;
+  }
+  fmt::print("{}: {} of {} greedy answers of {} tokens are the CPU's choices throughout\n", recipe, n_equal,
+             n_prompts, n_generated);
+  return 0;
+}

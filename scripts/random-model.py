@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""random-model.py FROM.gguf TO.gguf [8b|1b]: a Llama-shaped GGUF with random weights in Q4_K (norms in F32) and the
+tokenizer of another, to measure speed with."""
+import random
+import struct
+import sys
+
+SHAPES = {"8b": dict(layers=32, embd=4096, ff=14336, heads=32, kv=8, dim=128),
+          "1b": dict(layers=16, embd=2048, ff=8192, heads=32, kv=8, dim=64)}
+F32, Q4_K = 0, 12
+SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+STRING, ARRAY = 8, 9
+ALIGNMENT = 32
+
+
+class Reader:
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def number(self, code):
+        size = struct.calcsize("<" + code)
+        value = struct.unpack_from("<" + code, self.data, self.at)[0]
+        self.at += size
+        return value
+
+    def string(self):
+        n = self.number("Q")
+        self.at += n
+        return self.data[self.at - n:self.at]
+
+    def skip(self, kind):
+        if kind == STRING:
+            self.string()
+        elif kind == ARRAY:
+            of, n = self.number("I"), self.number("Q")
+            if of in SIZES:
+                self.at += SIZES[of] * n
+            else:
+                for _ in range(n):
+                    self.skip(of)
+        else:
+            self.at += SIZES[kind]
+
+
+def tokenizer_of(path):
+    """The metadata of the tokenizer, as they stand in the file: {key: bytes}, and the vocabulary's size."""
+    with open(path, "rb") as file:
+        r = Reader(file.read(32 << 20))
+    r.at = 8
+    r.number("Q")
+    kept, n_vocab = {}, 0
+    for _ in range(r.number("Q")):
+        first = r.at
+        key = r.string().decode()
+        kind = r.number("I")
+        if key == "tokenizer.ggml.tokens":
+            n_vocab = struct.unpack_from("<Q", r.data, r.at + 4)[0]
+        r.skip(kind)
+        if key.startswith("tokenizer."):
+            kept[key] = r.data[first:r.at]
+    return kept, n_vocab
+
+
+def string(text):
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def random_rows(random, n_in, n_out):
+    """Bytes of a Q4_K matrix whose values are small: blocks of 256 with two F16 scales, 6-bit scales, 4-bit codes."""
+    n_bytes = n_in * n_out // 256 * 144
+    scale = 1.0 / (16 * 8 * n_in ** 0.5)
+    head = struct.pack("<ee", scale, 7.5 * scale)
+    blocks = b"".join(head + random.randbytes(140) for _ in range(4096))
+    return (blocks * (n_bytes // len(blocks) + 1))[:n_bytes]
+
+
+def main():
+    source, target = sys.argv[1:3]
+    s = SHAPES[sys.argv[3] if len(sys.argv) > 3 else "8b"]
+    metadata, n_vocab = tokenizer_of(source)
+    random.seed(1)
+    tensors = [("token_embd.weight", s["embd"], n_vocab), ("output_norm.weight", s["embd"], 0),
+               ("output.weight", s["embd"], n_vocab)]
+    for i in range(s["layers"]):
+        q, kv = s["heads"] * s["dim"], s["kv"] * s["dim"]
+        tensors += [(f"blk.{i}.{name}.weight", n_in, n_out) for name, n_in, n_out in (
+            ("attn_norm", s["embd"], 0), ("attn_q", s["embd"], q), ("attn_k", s["embd"], kv), ("attn_v", s["embd"], kv),
+            ("attn_output", q, s["embd"]), ("ffn_norm", s["embd"], 0), ("ffn_gate", s["embd"], s["ff"]),
+            ("ffn_up", s["embd"], s["ff"]), ("ffn_down", s["ff"], s["embd"]))]
+    fields = list(metadata.values())
+    fields += [string(key) + struct.pack("<I", STRING) + string(value) for key, value in (
+        ("general.architecture", "llama"), ("general.name", "random"))]
+    fields += [string("llama." + key) + struct.pack("<II", 4, value) for key, value in (
+        ("block_count", s["layers"]), ("context_length", 131072), ("embedding_length", s["embd"]),
+        ("feed_forward_length", s["ff"]), ("attention.head_count", s["heads"]), ("attention.head_count_kv", s["kv"]),
+        ("attention.key_length", s["dim"]), ("attention.value_length", s["dim"]), ("rope.dimension_count", s["dim"]))]
+    fields += [string("llama." + key) + struct.pack("<If", 6, value) for key, value in (
+        ("attention.layer_norm_rms_epsilon", 1e-5), ("rope.freq_base", 500000.0))]
+    with open(target, "wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields)) + b"".join(fields))
+        offset = 0
+        for name, n_in, n_out in tensors:
+            dims = (n_in, n_out) if n_out else (n_in,)
+            file.write(string(name) + struct.pack("<I", len(dims)) + struct.pack(f"<{len(dims)}Q", *dims) +
+                       struct.pack("<IQ", Q4_K if n_out else F32, offset))
+            n_bytes = n_in * n_out // 256 * 144 if n_out else 4 * n_in
+            offset += (n_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        for _, n_in, n_out in tensors:
+            file.write(b"\0" * (-file.tell() % ALIGNMENT))
+            file.write(random_rows(random, n_in, n_out) if n_out else struct.pack("<f", 1) * n_in)
+
+
+if __name__ == "__main__":
+    main()
