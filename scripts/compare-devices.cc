@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -81,6 +82,7 @@ int main(int argc, char** argv) {
              relative_difference(expected, found));
 
   int n_prompts = 0, n_equal = 0;
+  double seconds = 0;  // of the device
   std::istringstream lines(text);
   for (std::string line; n_prompts < 20 && std::getline(lines, line);) {
     if (line.size() < 200) continue;
@@ -88,12 +90,14 @@ int main(int argc, char** argv) {
     auto all = cpu.engine->tokenizer().encode(line.substr(0, 200), true, false).value();
     const std::size_t n_prompt = all.size();
     const SequenceId sequence = gpu.cache->add();
+    const auto start = std::chrono::steady_clock::now();
     auto logits = gpu.run(sequence, all, true, 1);
     for (int i = 0; i < n_generated; ++i) {
       const std::int32_t token = best(logits.data(), n_vocab);
       all.push_back(token);
       logits = gpu.run(sequence, {&token, 1}, false, 1);
     }
+    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const auto chosen = cpu.run(cpu.cache->add(), all, true, n_generated + 1);
     bool equal = true;
     for (int i = 0; i < n_generated; ++i) {

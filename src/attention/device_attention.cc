@@ -200,6 +200,26 @@ bool DeviceAttention::check(Step& step, const PageLibrary& library, const char* 
   return false;
 }
 
+// Rows of all query heads, in place.
+bool DeviceAttention::transform(Step& step, void* rows, kvant_type type, const float* factors,
+                                const float* factors_after) {
+  const Geometry& g = step.plan().geometry;
+  kvant_transformation t{};
+  t.struct_size = sizeof t;
+  t.n_rows = n_rows_;
+  t.n_heads = g.n_heads;
+  t.head_dim = g.head_dim;
+  t.rows = rows;
+  t.type = type;
+  t.row_stride = std::int64_t{g.n_heads} * g.head_dim;
+  t.head_stride = g.head_dim;
+  t.factors = factors;
+  t.factors_after = factors_after;
+  t.heads_of_factors = g.group();
+  t.hadamard = 1;
+  return check(step, device_->library(), "rotating", device_->library().transform(&t, device_->stream()));
+}
+
 void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   if (step.failed()) return;
   const Plan& plan = step.plan();
@@ -227,6 +247,13 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   new_rows.values = rows.v;
   new_rows.key_row_stride = new_rows.value_row_stride = std::int64_t{g.n_kv_heads} * g.head_dim;
   new_rows.key_head_stride = new_rows.value_head_stride = g.head_dim;
+  new_rows.key_factors = rows.key_transform.factors;
+  new_rows.key_hadamard = rows.key_transform.hadamard ? 1 : 0;
+  new_rows.value_factors = rows.value_transform.factors;
+  new_rows.value_hadamard = rows.value_transform.hadamard ? 1 : 0;
+  if (rows.key_transform.hadamard &&
+      !transform(step, rows.q, KVANT_BF16, rows.key_transform.inverses, nullptr))
+    return;
   if (!check(step, library, "appending", library.append(&of_slices, &at_layer, &new_rows, device_->stream())))
     return;
   if (max_due_ > 0) {
@@ -254,9 +281,10 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   at_layer.q_head_stride = at_layer.out_head_stride = g.head_dim;
   at_layer.reproducible = 1;
   const kvant_decode_lengths sights = lengths();
-  check(step, library, "attending",
-        library.decode_attention(&of_rows, &sights, &at_layer, workspace_, workspace_bytes_,
-                                 device_->stream()));
+  const kvant_status attended =
+      library.decode_attention(&of_rows, &sights, &at_layer, workspace_, workspace_bytes_, device_->stream());
+  if (!check(step, library, "attending", attended) || !rows.value_transform.hadamard) return;
+  transform(step, rows.out, KVANT_F32, nullptr, rows.value_transform.inverses);
 }
 
 }  // namespace kvant

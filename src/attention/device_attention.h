@@ -24,12 +24,21 @@ struct RowSight {
 std::vector<RowSight> row_sights(int first_token, const StepSlice& slice, int n_sealed, int window,
                                  int prefill);
 
-// What a layer's site reads and writes in the device's memory: rows one after another, transformed.
+// A transform that the library makes by itself: channels times factors, then the Walsh-Hadamard matrix.
+struct LibraryTransform {
+  bool hadamard = false;            // not: the identity
+  const float* factors = nullptr;   // on the device: [n_kv_heads, head_dim], or null: all are 1
+  const float* inverses = nullptr;  // 1 / factors
+};
+
+// What a layer's site reads and writes in the device's memory: rows one after another. k and v are yet to be
+// transformed by these, q and the output to match; q is overwritten.
 struct DeviceRows {
-  const void* q;  // BF16 [n_rows, n_heads, head_dim]
+  void* q;        // BF16 [n_rows, n_heads, head_dim]
   const void* k;  // BF16 [n_rows, n_kv_heads, head_dim]
   const void* v;
   float* out;  // [n_rows, n_heads, head_dim]
+  LibraryTransform key_transform, value_transform;
 };
 
 class DeviceAttention {
@@ -55,6 +64,7 @@ class DeviceAttention {
   void list_slices(const Step& step);
   void list_rows(const Step& step);
   kvant_decode_lengths lengths() const;
+  bool transform(Step& step, void* rows, kvant_type type, const float* factors, const float* factors_after);
   static bool check(Step& step, const PageLibrary& library, const char* doing, kvant_status status);
 
   std::shared_ptr<PageDevice> device_;

@@ -24,6 +24,7 @@ struct PageLibrary {
   decltype(&kvant_append) append;
   decltype(&kvant_seal_pages) seal_pages;
   decltype(&kvant_dequantize) dequantize;
+  decltype(&kvant_transform) transform;
 };
 
 // What is copied, and what the library does, happens in the order of the calls, on one stream. Not

@@ -32,13 +32,14 @@ Result<PageLibrary> load_page_library() {
   }
   const SharedLibrary& l = **library;
   PageLibrary p{};
-  const bool complete =
-      l.find("kvant_last_error", p.last_error) && l.find("kvant_page_bytes", p.page_bytes) &&
-      l.find("kvant_can_seal", p.can_seal) && l.find("kvant_decode_kernel", p.decode_kernel) &&
-      l.find("kvant_decode_workspace", p.decode_workspace) &&
-      l.find("kvant_decode_schedule", p.decode_schedule) &&
-      l.find("kvant_decode_attention", p.decode_attention) && l.find("kvant_append", p.append) &&
-      l.find("kvant_seal_pages", p.seal_pages) && l.find("kvant_dequantize", p.dequantize);
+  const bool complete = l.find("kvant_last_error", p.last_error) &&
+                        l.find("kvant_page_bytes", p.page_bytes) && l.find("kvant_can_seal", p.can_seal) &&
+                        l.find("kvant_decode_kernel", p.decode_kernel) &&
+                        l.find("kvant_decode_workspace", p.decode_workspace) &&
+                        l.find("kvant_decode_schedule", p.decode_schedule) &&
+                        l.find("kvant_decode_attention", p.decode_attention) &&
+                        l.find("kvant_append", p.append) && l.find("kvant_seal_pages", p.seal_pages) &&
+                        l.find("kvant_dequantize", p.dequantize) && l.find("kvant_transform", p.transform);
   if (!complete)
     return error("libkvant_cuda.so is of another version of kvant than the program: build it anew");
   return p;

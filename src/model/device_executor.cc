@@ -93,7 +93,8 @@ Status DeviceExecutor::run(Step& step, AttentionBackend& /*backend*/, const Forw
   for (int layer = 0; layer < hparams_.n_layers; ++layer) {
     KVANT_RETURN_IF_ERROR(g.start(layer));
     device_->pages_after_graph();
-    attention_.run_layer(step, layer, {g.q(), g.k(), g.v(), g.attended()});
+    const LayerTransforms& t = (*transforms)->layer(layer);
+    attention_.run_layer(step, layer, {g.q(), g.k(), g.v(), g.attended(), t.library_k, t.library_v});
     device_->graph_after_pages();
   }
   if (logits.rows == 0) return {};

@@ -5,6 +5,8 @@
 #include <ggml.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 namespace kvant {
 namespace {
@@ -27,6 +29,24 @@ AffineMap affine_map(int d, const Apply& apply) {
     for (int c = 0; c < d; ++c) map.matrix[i * d + c] -= map.offset[c];
   }
   return map;
+}
+
+// The factors f, where the map is x -> (x f) H with the orthonormal Walsh-Hadamard matrix H; else none.
+std::vector<float> hadamard_factors(const AffineMap& map, int d) {
+  constexpr float kRounding = 1e-5F;
+  const float size = std::sqrt(static_cast<float>(d));
+  std::vector<float> factors(d);
+  for (int i = 0; i < d; ++i) {
+    factors[i] = map.matrix[i * d] * size;
+    for (int j = 0; j < d; ++j) {
+      const float sign = std::popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? 1.0F : -1.0F;
+      if (!(std::abs(map.matrix[i * d + j] * size - sign * factors[i]) <= kRounding * std::abs(factors[i])))
+        return {};
+    }
+    if (factors[i] == 0 || map.offset[i] != 0) return {};
+    if (std::abs(factors[i] - 1) < kRounding) factors[i] = 1;
+  }
+  return factors;
 }
 
 bool is_zero(const std::vector<float>& values) {
@@ -54,27 +74,61 @@ class PlanTransforms::Maker {
       return error("out of memory: no room for the transforms of {}", label(plan_.recipe));
     for (const auto& [tensor, values] : values_)
       ggml_backend_tensor_set(tensor, values.data(), 0, values.size() * sizeof(float));
+    for (const Left& left : left_) {
+      left.to->factors = static_cast<const float*>(left.factors->data);
+      left.to->inverses = static_cast<const float*>(left.inverses->data);
+    }
     return {};
   }
 
  private:
   void add_layer(int layer, LayerTransforms& to) {
-    const auto transform = [&](Side side, int head) -> const Transform& {
-      return plan_.head(layer, head).side(side).transform;
-    };
-    add(
-        layer, Side::key, [&](int head, MatrixView<float> x) { transform(Side::key, head).forward(x); },
-        to.k);
-    // An offset of the scores is the same for all keys.
-    add(
-        layer, Side::key,
-        [&](int head, MatrixView<float> x) { transform(Side::key, head).query(x, nullptr); }, to.q);
-    add(
-        layer, Side::value, [&](int head, MatrixView<float> x) { transform(Side::value, head).forward(x); },
-        to.v);
-    add(
-        layer, Side::value, [&](int head, MatrixView<float> x) { transform(Side::value, head).inverse(x); },
-        to.out);
+    if (!leave_to_library(layer, Side::key, to.library_k)) {
+      add(
+          layer, Side::key, [&](int head, MatrixView<float> x) { of(layer, head, Side::key).forward(x); },
+          to.k);
+      // An offset of the scores is the same for all keys.
+      add(
+          layer, Side::key,
+          [&](int head, MatrixView<float> x) { of(layer, head, Side::key).query(x, nullptr); }, to.q);
+    }
+    if (!leave_to_library(layer, Side::value, to.library_v)) {
+      add(
+          layer, Side::value, [&](int head, MatrixView<float> x) { of(layer, head, Side::value).forward(x); },
+          to.v);
+      add(
+          layer, Side::value, [&](int head, MatrixView<float> x) { of(layer, head, Side::value).inverse(x); },
+          to.out);
+    }
+  }
+
+  const Transform& of(int layer, int head, Side side) const {
+    return plan_.head(layer, head).side(side).transform;
+  }
+
+  bool leave_to_library(int layer, Side side, LibraryTransform& to) {
+    std::vector<float> factors, inverses;
+    for (int head = 0; head < plan_.geometry.n_kv_heads; ++head) {
+      const Transform& transform = of(layer, head, side);
+      if (transform.identity()) return false;
+      const std::vector<float> found =
+          hadamard_factors(affine_map(d_, [&](MatrixView<float> x) { transform.forward(x); }), d_);
+      if (found.empty()) return false;
+      factors.insert(factors.end(), found.begin(), found.end());
+    }
+    to.hadamard = true;
+    if (std::all_of(factors.begin(), factors.end(), [](float f) { return f == 1; })) return true;
+    for (const float f : factors) inverses.push_back(1 / f);
+    ggml_tensor* of_rows = keep(std::move(factors));
+    left_.push_back({&to, of_rows, keep(std::move(inverses))});
+    return true;
+  }
+
+  // A tensor of [n_kv_heads, d] numbers.
+  ggml_tensor* keep(std::vector<float> values) {
+    ggml_tensor* tensor = ggml_new_tensor_2d(to_.context_, GGML_TYPE_F32, d_, plan_.geometry.n_kv_heads);
+    values_.emplace_back(tensor, std::move(values));
+    return tensor;
   }
 
   template <class Apply>
@@ -103,9 +157,15 @@ class PlanTransforms::Maker {
     values_.emplace_back(to.offset, std::move(offsets));
   }
 
+  struct Left {
+    LibraryTransform* to;
+    ggml_tensor *factors, *inverses;
+  };
+
   PlanTransforms& to_;
   const Plan& plan_;
   int d_;
+  std::vector<Left> left_;  // transforms whose factors get their addresses once there is memory
   std::vector<std::pair<ggml_tensor*, std::vector<float>>> values_;
 };
 

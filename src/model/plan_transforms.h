@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "attention/device_attention.h"
 #include "base/result.h"
 #include "recipe/plan.h"
 
@@ -24,6 +25,9 @@ struct LayerTransforms {
   DeviceTransform k, v;  // into the cache
   DeviceTransform q;     // to match
   DeviceTransform out;   // of attention, back
+  // Those of a Hadamard matrix, maybe of channels that are scaled first, are left to the library: k and q, or
+  // v and out, are the identity then.
+  LibraryTransform library_k, library_v;
 };
 
 class PlanTransforms {

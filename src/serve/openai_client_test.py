@@ -178,7 +178,7 @@ class Chat(unittest.TestCase):
 
     def test_refuses_what_it_does_not_have(self):
         for wrong in ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]},
-                      {"response_format": {"type": "json_object"}}, {"presence_penalty": 0.5}, {"logit_bias": {"5": 1}},
+                      {"response_format": {"type": "xml"}}, {"presence_penalty": 0.5}, {"logit_bias": {"5": 1}},
                       {"temperature": -1}, {"n": 0}, {"max_tokens": 0}, {"top_logprobs": 2}, {"messages": []},
                       {"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]},
                       {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -21,8 +22,8 @@ namespace kvant::testing {
 class HostLibrary {
  public:
   static PageLibrary functions() {
-    return {last_error,      page_bytes,       can_seal, decode_kernel, decode_workspace,
-            decode_schedule, decode_attention, append,   seal_pages,    dequantize};
+    return {last_error,       page_bytes, can_seal,   decode_kernel, decode_workspace, decode_schedule,
+            decode_attention, append,     seal_pages, dequantize,    transform};
   }
 
  private:
@@ -65,6 +66,49 @@ class HostLibrary {
     float_row_from_bf16(reinterpret_cast<const std::uint16_t*>(page) + std::ptrdiff_t{token} * d, to, d);
   }
 
+  // Of a head: its row of [n_heads][d] factors, or null.
+  static void scale(std::vector<float>& row, const float* factors, int head) {
+    for (std::size_t c = 0; factors != nullptr && c < row.size(); ++c)
+      row[c] *= factors[head * row.size() + c];
+  }
+  // From the definition: the entry of channels i and j is +-1, by the parity of the bits that both have.
+  static void walsh_hadamard(std::vector<float>& row) {
+    std::vector<float> out(row.size());
+    for (std::size_t j = 0; j < row.size(); ++j) {
+      double sum = 0;
+      for (std::size_t i = 0; i < row.size(); ++i)
+        sum += std::popcount(i & j) % 2 == 0 ? row[i] : -double{row[i]};
+      out[j] = static_cast<float>(sum / std::sqrt(static_cast<double>(row.size())));
+    }
+    row = out;
+  }
+
+  static kvant_status transform(const kvant_transformation* t, kvant_stream) {
+    std::vector<float> row(t->head_dim);
+    for (int i = 0; i < t->n_rows; ++i) {
+      for (int head = 0; head < t->n_heads; ++head) {
+        const std::int64_t at = i * t->row_stride + head * t->head_stride;
+        auto* bf16 = static_cast<std::uint16_t*>(t->rows) + at;
+        auto* f32 = static_cast<float*>(t->rows) + at;
+        if (t->type == KVANT_F32) {
+          std::copy_n(f32, row.size(), row.begin());
+        } else {
+          float_row_from_bf16(bf16, row.data(), row.size());
+        }
+        const int group = std::max(t->heads_of_factors, 1);
+        scale(row, t->factors, head / group);
+        if (t->hadamard != 0) walsh_hadamard(row);
+        scale(row, t->factors_after, head / group);
+        if (t->type == KVANT_F32) {
+          std::copy(row.begin(), row.end(), f32);
+        } else {
+          bf16_row_from_float(row.data(), bf16, row.size());
+        }
+      }
+    }
+    return KVANT_OK;
+  }
+
   static kvant_status append(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                              const kvant_new_rows* rows, kvant_stream) {
     const int d = shape->head_dim;
@@ -72,12 +116,18 @@ class HostLibrary {
       const int token = rows->tail_token[i];
       for (int head = 0; head < shape->n_kv_heads; ++head) {
         for (int side = 0; side < 2; ++side) {
-          const auto* from =
-              static_cast<const std::uint16_t*>(side == KVANT_KEY ? rows->keys : rows->values) +
-              i * (side == KVANT_KEY ? rows->key_row_stride : rows->value_row_stride) +
-              head * (side == KVANT_KEY ? rows->key_head_stride : rows->value_head_stride);
+          const bool is_key = side == KVANT_KEY;
+          const auto* from = static_cast<const std::uint16_t*>(is_key ? rows->keys : rows->values) +
+                             i * (is_key ? rows->key_row_stride : rows->value_row_stride) +
+                             head * (is_key ? rows->key_head_stride : rows->value_head_stride);
+          std::vector<float> row(d);
+          float_row_from_bf16(from, row.data(), d);
+          scale(row, is_key ? rows->key_factors : rows->value_factors, head);
+          if ((is_key ? rows->key_hadamard : rows->value_hadamard) != 0) walsh_hadamard(row);
           std::byte* page = address(layer->tail, rows->seq[i], layer->layer, head, side, token / kPageTokens);
-          std::memcpy(page + std::ptrdiff_t{2} * (token % kPageTokens) * d, from, std::size_t{2} * d);
+          bf16_row_from_float(
+              row.data(),
+              reinterpret_cast<std::uint16_t*>(page) + std::ptrdiff_t{1} * (token % kPageTokens) * d, d);
         }
       }
     }
