@@ -125,7 +125,7 @@ class Page(unittest.TestCase):
         BROWSER.evaluate("document.querySelector('#conversation-list button').click()")
         self.assertIn("three colours", BROWSER.evaluate("document.querySelector('.turn.user .body').textContent"))
 
-    def test_65_underlines_what_quantization_changes(self):
+    def test_7_underlines_what_quantization_changes(self):
         BROWSER.evaluate("document.querySelector('#new-chat').click()")
         BROWSER.evaluate("document.querySelector('#probabilities').click()")
         BROWSER.evaluate("document.querySelector('#guard').click()")
@@ -140,7 +140,7 @@ class Page(unittest.TestCase):
         shots("serve-page-guard")
         BROWSER.evaluate("document.querySelector('#guard').click()")
 
-    def test_7_shows_markdown_as_elements_and_html_as_text(self):
+    def test_8_shows_markdown_as_elements_and_html_as_text(self):
         html = BROWSER.evaluate("Promise.all([import('/page/markdown.js'), import('/page/probabilities.js')]).then(([m, p]) => {"
                                 f" const host = document.createElement('div'); m.render(host, {json.dumps(MARKDOWN)}, p.plainLeaf); return host.innerHTML; }})")
         self.assertEqual(html, HTML)
@@ -150,7 +150,7 @@ class Page(unittest.TestCase):
             "   m.render(document.createElement('div'), text, (parent, t) => parent.append(t)); return performance.now() - start; })")
         self.assertLess(hostile, 2000)
 
-    def test_8_loads_nothing_else(self):
+    def test_9_loads_nothing_else(self):
         with urllib.request.urlopen(SERVER.url) as response:
             self.assertIn("default-src 'none'", response.headers["Content-Security-Policy"])
         self.assertEqual(BROWSER.problems, [])
