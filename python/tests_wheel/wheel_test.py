@@ -107,7 +107,7 @@ class Wheel(unittest.TestCase):
     def test_errors_are_the_programs_sentences(self):
         done = subprocess.run([self.program, "info", "-m", self.model, "--kv", "kvant-5bit"], capture_output=True, text=True)
         self.assertEqual(done.stderr.strip(), "kvant: " + self.found["errors"]["recipe"])
-        for name in ("file", "prompt", "stop", "tokens", "temperature", "context", "role"):
+        for name in ("file", "prompt", "stop", "tokens", "score", "temperature", "context", "role"):
             self.assertTrue(self.found["errors"][name], name)
         with zipfile.ZipFile(self.wheel) as wheel:
             has_cuda = "kvant/lib/libkvant_cuda.so" in wheel.namelist()

@@ -276,6 +276,7 @@ void SessionStore::load(const std::string& name, SessionDone done) {
 void SessionStore::save(const std::string& name, SessionDone done) {
   if (!status(name)) return done(unknown_session(name));
   Session& session = sessions_.at(name);
+  if (session.is_restoring) return done(in_use(name, "being restored"));
   if (!session.sequence || is_on_disk(name, session)) return done(std::nullopt);
   session.when_saved.emplace_back(session.version, std::move(done));
   want_write(name, session);
@@ -416,12 +417,12 @@ Status SessionStore::take_imported(Session& session) {
     return refuse(error("the session '{}' of {} tokens has rows of {}: delete it and start a new one",
                         reading_->name, contents.tokens.size(), cache_.length(sequence)));
   }
+  if (session.sequence && !session.is_restoring)
+    return (cache_.free(sequence), Status());  // begun anew since
   // Nobody else writes into the folder, but people can.
   if (session.is_known && !session.is_restoring && contents.tokens != session.tokens)
     return refuse(
         error("the file of the session '{}' was replaced while it was in use: restore it", reading_->name));
-  if (session.sequence && !session.is_restoring)
-    return (cache_.free(sequence), Status());  // begun anew since
   if (session.sequence) cache_.free(*session.sequence);
   session.sequence = sequence;
   session.tokens = std::move(contents.tokens);

@@ -224,6 +224,21 @@ TEST_F(Sessions, AreSavedAndRestored) {
   EXPECT_EQ(again.cached, 209);
 }
 
+TEST_F(Sessions, AreNotSavedWhileTheyAreRestored) {
+  const Tokens next = begin("chat");
+  ASSERT_FALSE(save("chat"));
+  ask(request("chat", next));  // what memory holds is newer than the file
+  std::optional<SessionError> refused;
+  EXPECT_FALSE(wait([&](SessionDone done) {
+    sessions().restore("chat", std::move(done));
+    sessions().save("chat", [&](const std::optional<SessionError>& failure) { refused = failure; });
+  }));
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->kind, Kind::in_use);
+  EXPECT_EQ(sessions().status("chat")->tokens, 209);
+  EXPECT_FALSE(save("chat"));
+}
+
 TEST_F(Sessions, ForksGoOnByThemselves) {
   const Tokens next = begin("chat");
   EXPECT_FALSE(fork("chat", "other"));

@@ -15,6 +15,11 @@ constexpr int kScoredStep = 128;  // tokens: bounds the memory for logits
 Result<std::vector<double>> score_tokens(Engine& engine, AttentionBackend& backend,
                                          std::shared_ptr<const Plan> plan,
                                          std::span<const std::int32_t> tokens) {
+  // The last token of all is only looked up among predictions: the engine never sees it.
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= engine.n_vocab())
+      return error("token {} is not in the model's vocabulary of {}", token, engine.n_vocab());
+  }
   const auto source = make_engine_source("", engine, backend, std::move(plan), kScoredStep);
   std::vector<float> logits(std::min<std::size_t>(kScoredStep, tokens.size()) * engine.n_vocab());
   std::vector<double> scores;

@@ -17,11 +17,14 @@ kvant_status refuse(kvant_status status, Reason reason) {
 }
 
 kvant_status status_of(cudaError_t error) {
-  return error == cudaSuccess ? KVANT_OK : refuse(KVANT_CUDA_ERROR, cudaGetErrorString(error));
+  if (error == cudaSuccess) return KVANT_OK;
+  (void)cudaGetLastError();
+  return refuse(KVANT_CUDA_ERROR, cudaGetErrorString(error));
 }
 
+// Forgets the error: the next call's launches are to be judged by themselves.
 kvant_status launch_status() {
-  return status_of(cudaPeekAtLastError());
+  return status_of(cudaGetLastError());
 }
 
 kvant_status check_device(int* multiprocessors) {
