@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
 
@@ -41,14 +40,16 @@ DeviceAttention::Part DeviceAttention::add(const std::vector<std::int32_t>& numb
   return part;
 }
 
-bool DeviceAttention::room(void*& memory, std::size_t& held, std::size_t bytes) {
-  if (bytes <= held) return true;
-  if (memory != nullptr) (void)device_->finish();  // the step before may still read it
+Status DeviceAttention::make_room(void*& memory, std::size_t& held, std::size_t bytes) {
+  if (bytes <= held) return {};
+  if (memory != nullptr) KVANT_RETURN_IF_ERROR(device_->finish());  // the step before may still read it
   device_->release(memory);
   held = bytes + bytes / 2;
   memory = device_->allocate(held);
-  if (memory == nullptr) held = 0;
-  return memory != nullptr;
+  if (memory != nullptr) return {};
+  held = 0;
+  return shortage("out of memory on {}: no room for the page tables of {} tokens; use fewer tokens in a step",
+                  device_->name(), n_rows_);
 }
 
 // Where new rows go, and which pages are due.
@@ -95,7 +96,7 @@ void DeviceAttention::list_slices(const Step& step) {
 void DeviceAttention::list_rows(const Step& step) {
   const Plan& plan = step.plan();
   DevicePageStore& store = step.device_pages();
-  const int window = device_window(plan), sink = store.sink_room() > 0 ? plan.layers.front().sink : 0;
+  const int window = device_window(plan), sink = store.has_sink() ? plan.layers.front().sink : 0;
   std::vector<std::int32_t> sealed, tail, n_protected, first_tail_page;
   std::int64_t width = 1;
   for (int s = 0; s < n_slices_; ++s) {
@@ -175,29 +176,25 @@ Status DeviceAttention::begin(Step& step) {
     const LayerShape formats = layer_shape(plan, layer);
     const kvant_decode_shape shape = formats.of(n_rows_, plan);
     std::size_t bytes = 0;
-    KVANT_CHECK(device_->library().decode_workspace(&shape, &bytes) == KVANT_OK,
-                "a shape that was not refused");
+    KVANT_RETURN_IF_ERROR(library_status(*device_, "dividing a step's work",
+                                         device_->library().decode_workspace(&shape, &bytes)));
     workspace = std::max(workspace, bytes);
   }
-  if (!room(memory_, memory_bytes_, numbers_.size() * sizeof numbers_[0]) ||
-      !room(workspace_, workspace_bytes_, workspace)) {
-    return error("out of memory on {}: no room for the page tables of {} tokens; use fewer tokens in a step",
-                 device_->name(), n_rows_);
-  }
+  KVANT_RETURN_IF_ERROR(make_room(memory_, memory_bytes_, numbers_.size() * sizeof numbers_[0]));
+  KVANT_RETURN_IF_ERROR(make_room(workspace_, workspace_bytes_, workspace));
   device_->upload(memory_, numbers_.data(), numbers_.size() * sizeof numbers_[0]);
   const LayerShape formats = layer_shape(plan, 0);
   const kvant_decode_shape shape = formats.of(n_rows_, plan);
   const kvant_decode_lengths of_rows = lengths();
   const kvant_status status =
       device_->library().decode_schedule(&shape, &of_rows, workspace_, workspace_bytes_, device_->stream());
-  check(step, device_->library(), "dividing a step's work", status);
-  return {};
+  return library_status(*device_, "dividing a step's work", status);
 }
 
-bool DeviceAttention::check(Step& step, const PageLibrary& library, const char* doing, kvant_status status) {
-  if (status == KVANT_OK) return true;
-  step.fail(error("{} failed on {}: {}", doing, step.plan().device->name(), library.last_error()));
-  return false;
+bool DeviceAttention::check(Step& step, const char* doing, kvant_status status) const {
+  const Status checked = library_status(*device_, doing, status);
+  if (!checked.ok()) step.fail(checked.error());
+  return checked.ok();
 }
 
 // Rows of all query heads, in place.
@@ -217,7 +214,7 @@ bool DeviceAttention::transform(Step& step, void* rows, kvant_type type, const f
   t.factors_after = factors_after;
   t.heads_of_factors = g.group();
   t.hadamard = 1;
-  return check(step, device_->library(), "rotating", device_->library().transform(&t, device_->stream()));
+  return check(step, "rotating", device_->library().transform(&t, device_->stream()));
 }
 
 void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
@@ -236,7 +233,7 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   at_layer.sealed = store.sealed().pages(layer);
   at_layer.sealed.table = at(slice_sealed_);
   at_layer.sealed.seq_stride = slice_sealed_width_;
-  at_layer.sink = store.sink_room() > 0 ? plan.layers[layer].sink : 0;
+  at_layer.sink = store.has_sink() ? plan.layers[layer].sink : 0;
 
   kvant_new_rows new_rows{};
   new_rows.struct_size = sizeof new_rows;
@@ -254,14 +251,11 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   if (rows.key_transform.hadamard &&
       !transform(step, rows.q, KVANT_BF16, rows.key_transform.inverses, nullptr))
     return;
-  if (!check(step, library, "appending", library.append(&of_slices, &at_layer, &new_rows, device_->stream())))
-    return;
+  if (!check(step, "appending", library.append(&of_slices, &at_layer, &new_rows, device_->stream()))) return;
   if (max_due_ > 0) {
     const kvant_seal_range range{sizeof range,   at(due_tail_page_), at(due_sealed_page_),
                                  at(due_pages_), max_due_,           0};
-    if (!check(step, library, "sealing",
-               library.seal_pages(&of_slices, &at_layer, &range, device_->stream())))
-      return;
+    if (!check(step, "sealing", library.seal_pages(&of_slices, &at_layer, &range, device_->stream()))) return;
     for (const int s : first_sealed_) {
       if (step.sink(s).held()) store.keep_sink(step.ledger(s).tail(0), step.sink(s), layer);
     }
@@ -283,7 +277,7 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   const kvant_decode_lengths sights = lengths();
   const kvant_status attended =
       library.decode_attention(&of_rows, &sights, &at_layer, workspace_, workspace_bytes_, device_->stream());
-  if (!check(step, library, "attending", attended) || !rows.value_transform.hadamard) return;
+  if (!check(step, "attending", attended) || !rows.value_transform.hadamard) return;
   transform(step, rows.out, KVANT_F32, nullptr, rows.value_transform.inverses);
 }
 

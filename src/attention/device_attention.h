@@ -48,7 +48,8 @@ class DeviceAttention {
   DeviceAttention(const DeviceAttention&) = delete;
   DeviceAttention& operator=(const DeviceAttention&) = delete;
 
-  // Tables, lengths and the division of work for a step. An error where memory is exhausted.
+  // Tables, lengths and the division of work for a step. An error: memory is exhausted, or the device has
+  // failed.
   Status begin(Step& step);
   // Of the step that has begun; each layer once. Failures go to step.fail().
   void run_layer(Step& step, int layer, const DeviceRows& rows);
@@ -60,12 +61,12 @@ class DeviceAttention {
   };
   Part add(const std::vector<std::int32_t>& numbers);
   const std::int32_t* at(Part part) const { return static_cast<const std::int32_t*>(memory_) + part.first; }
-  bool room(void*& memory, std::size_t& held, std::size_t bytes);
+  Status make_room(void*& memory, std::size_t& held, std::size_t bytes);
   void list_slices(const Step& step);
   void list_rows(const Step& step);
   kvant_decode_lengths lengths() const;
   bool transform(Step& step, void* rows, kvant_type type, const float* factors, const float* factors_after);
-  static bool check(Step& step, const PageLibrary& library, const char* doing, kvant_status status);
+  bool check(Step& step, const char* doing, kvant_status status) const;
 
   std::shared_ptr<PageDevice> device_;
   void *memory_ = nullptr, *workspace_ = nullptr;

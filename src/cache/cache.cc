@@ -207,7 +207,7 @@ Status Cache::check_truncation(const Sequence& s, int n_tokens) const {
   return {};
 }
 
-bool Cache::truncate_copy(Sequence& copy, int n_tokens) {
+Status Cache::truncate_copy(Sequence& copy, int n_tokens) {
   if (on_device()) return truncate_on_device(copy, n_tokens);
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const auto reopen = [&](PageEntry sealed, PageEntry tail) {
@@ -215,10 +215,12 @@ bool Cache::truncate_copy(Sequence& copy, int n_tokens) {
         head.reopen(n_tokens / kPageTokens, n_tokens % kPageTokens, sealed, tail);
       });
     };
-    if (!copy.ledgers[i]->truncate(n_tokens, reopen)) return false;
+    if (!copy.ledgers[i]->truncate(n_tokens, reopen)) return out_of_memory("truncating a sequence");
   }
-  return std::all_of(copy.heads.begin(), copy.heads.end(),
-                     [&](HeadState& head) { return head.truncate(n_tokens); });
+  if (std::all_of(copy.heads.begin(), copy.heads.end(),
+                  [&](HeadState& head) { return head.truncate(n_tokens); }))
+    return {};
+  return out_of_memory("truncating a sequence");
 }
 
 // A fork is cut and takes the sequence's place, so that a failure half-way leaves that as it was.
@@ -229,21 +231,20 @@ Status Cache::truncate(SequenceId sequence, int n_tokens) {
   Result<SequenceId> shorter = fork(sequence);
   if (!shorter.ok()) return shorter.error();
   Sequence& copy = sequences_.at(*shorter);
-  bool enough = true;
+  Status cut;
   try {
-    enough = truncate_copy(copy, n_tokens);
+    cut = truncate_copy(copy, n_tokens);
   } catch (const std::bad_alloc&) {
-    enough = false;
+    cut = out_of_memory("truncating a sequence");
   }
-  if (enough) {
+  if (cut.ok()) {
     std::swap(s.heads, copy.heads);
     std::swap(s.ledgers, copy.ledgers);
     std::swap(s.sink, copy.sink);
     if (n_tokens == 0) s.checkpoint_pages = -1;
   }
   free(*shorter);
-  if (!enough) return out_of_memory("truncating a sequence");
-  return {};
+  return cut;
 }
 
 Status Cache::checkpoint(SequenceId sequence) {
@@ -432,7 +433,13 @@ Status Cache::fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t se
   KVANT_RETURN_IF_ERROR(check_idle(sequence, "fill"));
   if (length(sequence) > 0)
     return error("cannot fill sequence {}: it holds {} tokens already", sequence, length(sequence));
-  if (on_device()) return fill_device(sequence, n_tokens, seed);
+  if (on_device()) {
+    try {
+      return fill_device(sequence, n_tokens, seed);
+    } catch (const std::bad_alloc&) {
+      return out_of_memory("filling a sequence");
+    }
+  }
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   std::vector<float> k(static_cast<std::size_t>(kPageTokens) * g.head_dim), v(k.size());

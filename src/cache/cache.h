@@ -210,7 +210,7 @@ class Cache {
   Status check_idle(SequenceId sequence, const char* doing) const;
   Status check_slices(const std::vector<StepSlice>& slices) const;
   Status check_truncation(const Sequence& sequence, int n_tokens) const;
-  bool truncate_copy(Sequence& copy, int n_tokens);
+  Status truncate_copy(Sequence& copy, int n_tokens);
   bool reserve_slice(const StepSlice& slice);
   Error not_on_a_device(const char* doing) const;
 
@@ -218,7 +218,7 @@ class Cache {
   bool on_device() const { return device_ != nullptr; }
   void group_on_device();
   bool reserve_on_device(Sequence& sequence);
-  bool truncate_on_device(Sequence& copy, int n_tokens);
+  Status truncate_on_device(Sequence& copy, int n_tokens);
   CacheBytes bytes_on_device(const Sequence& sequence) const;
   void leave_out_shared_on_device(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;
   Status fill_device(SequenceId sequence, int n_tokens, std::uint64_t seed);

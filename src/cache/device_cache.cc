@@ -37,23 +37,22 @@ PageEntry Step::sink(int slice) const {
 
 // The sink has an entry of its own from when its page is sealed.
 bool Cache::reserve_on_device(Sequence& sequence) {
-  if (device_->sink_room() == 0 || sequence.sink.entry().held() ||
-      sequence.ledgers.front()->end_sealed() == 0)
+  if (!device_->has_sink() || sequence.sink.entry().held() || sequence.ledgers.front()->end_sealed() == 0)
     return true;
-  const PageEntry sink = device_->take(device_->sink_room());
+  const PageEntry sink = device_->take(kSinkRoom);
   if (sink.held()) sequence.sink = EntryHold(*device_, sink);
   return sink.held();
 }
 
-bool Cache::truncate_on_device(Sequence& copy, int n_tokens) {
-  bool enough = true;
+Status Cache::truncate_on_device(Sequence& copy, int n_tokens) {
+  Status reopened;
   const auto reopen = [&](PageEntry sealed, PageEntry tail) {
     const bool is_first = n_tokens < kPageTokens;
-    enough = device_->reopen(sealed, is_first ? copy.sink.entry() : PageEntry{}, tail);
+    reopened = device_->reopen(sealed, is_first ? copy.sink.entry() : PageEntry{}, tail);
   };
-  if (!copy.ledgers.front()->truncate(n_tokens, reopen)) return false;
+  if (!copy.ledgers.front()->truncate(n_tokens, reopen)) return out_of_memory("truncating a sequence");
   if (copy.ledgers.front()->n_sealed() == 0) copy.sink.reset();
-  return enough;
+  return reopened;
 }
 
 CacheBytes Cache::bytes_on_device(const Sequence& sequence) const {
@@ -108,8 +107,8 @@ Status Cache::fill_device(SequenceId id, int n_tokens, std::uint64_t seed) {
   const EntryHold tail(*device_, device_->take(kPageTokens));
   if (!tail.entry().held() || !ledger.take_all(n_tokens, n_sealed, /*first_page=*/0))
     return out_of_memory("filling a sequence");
-  if (n_sealed > 0 && device_->sink_room() > 0) {
-    filled.sink = EntryHold(*device_, device_->take(device_->sink_room()));
+  if (n_sealed > 0 && device_->has_sink()) {
+    filled.sink = EntryHold(*device_, device_->take(kSinkRoom));
     if (!filled.sink.entry().held()) return out_of_memory("filling a sequence");
   }
   std::mt19937_64 random(seed);
@@ -121,13 +120,12 @@ Status Cache::fill_device(SequenceId id, int n_tokens, std::uint64_t seed) {
   page.tail_id = device_->tails().table_id(tail.entry().id);
   if (n_sealed > 0) page.sealed_id = device_->sealed().table_id(ledger.sealed(0).id);
   for (int t = 0; t < kPageTokens; ++t) page.token[t] = t;
-  auto* memory = static_cast<char*>(device.allocate(rows.size() * sizeof rows[0] + sizeof page));
+  const DeviceMemory memory = allocate_on(device, rows.size() * sizeof rows[0] + sizeof page);
   if (memory == nullptr) return out_of_memory("filling a sequence");
-  auto* on_device = reinterpret_cast<SyntheticPage*>(memory + rows.size() * sizeof rows[0]);
-  device.upload(memory, rows.data(), rows.size() * sizeof rows[0]);
+  auto* on_device = reinterpret_cast<SyntheticPage*>(memory.get() + rows.size() * sizeof rows[0]);
+  device.upload(memory.get(), rows.data(), rows.size() * sizeof rows[0]);
   device.upload(on_device, &page, sizeof page);
-  kvant_status status = KVANT_OK;
-  for (int layer = 0; layer < g.n_layers && status == KVANT_OK; ++layer) {
+  for (int layer = 0; layer < g.n_layers; ++layer) {
     const LayerShape formats = layer_shape(*plan_, layer);
     const kvant_decode_shape shape = formats.of(1, *plan_);
     kvant_decode_layer of_layer{};
@@ -142,23 +140,22 @@ Status Cache::fill_device(SequenceId id, int n_tokens, std::uint64_t seed) {
     new_rows.n_rows = kPageTokens;
     new_rows.seq = on_device->seq;
     new_rows.tail_token = on_device->token;
-    new_rows.keys = memory;
-    new_rows.values = memory + n_values * sizeof rows[0];
+    new_rows.keys = memory.get();
+    new_rows.values = memory.get() + n_values * sizeof rows[0];
     new_rows.key_row_stride = new_rows.value_row_stride = std::int64_t{g.n_kv_heads} * g.head_dim;
     new_rows.key_head_stride = new_rows.value_head_stride = g.head_dim;
-    status = library.append(&shape, &of_layer, &new_rows, device.stream());
-    if (status != KVANT_OK || n_sealed == 0) continue;
+    KVANT_RETURN_IF_ERROR(library_status(device, "filling a sequence",
+                                         library.append(&shape, &of_layer, &new_rows, device.stream())));
+    if (n_sealed == 0) continue;
     const kvant_seal_range range{sizeof range, &on_device->tail_page, &on_device->sealed_page, nullptr, 1};
-    status = library.seal_pages(&shape, &of_layer, &range, device.stream());
+    KVANT_RETURN_IF_ERROR(library_status(device, "sealing a page",
+                                         library.seal_pages(&shape, &of_layer, &range, device.stream())));
     if (filled.sink.entry().held()) device_->keep_sink(tail.entry(), filled.sink.entry(), layer);
   }
   for (int i = 1; i < n_sealed; ++i) device_->copy(ledger.sealed(0), kPageTokens, ledger.sealed(i));
   for (int i = n_sealed; i < pages_for(n_tokens); ++i)
     device_->copy(tail.entry(), kPageTokens, ledger.tail(i));
-  const Status done = device.finish();
-  device.release(memory);
-  KVANT_CHECK(status == KVANT_OK, "the library refuses to write a page");
-  KVANT_RETURN_IF_ERROR(done);
+  KVANT_RETURN_IF_ERROR(device.finish());
   std::swap(sequences_.at(id), filled);
   return {};
 }

@@ -4,6 +4,8 @@
 #include <limits>
 #include <set>
 
+#include "cache/page_counts.h"
+
 namespace kvant {
 namespace {
 
@@ -117,6 +119,12 @@ int device_window(const Plan& plan) {
   return is_unquantized(plan) ? std::numeric_limits<int>::max() : plan.layers.front().window;
 }
 
+int device_sink(const Plan& plan) {
+  int most = 0;
+  for (const LayerPlan& layer : plan.layers) most = std::max(most, layer.sink);
+  return is_unquantized(plan) ? 0 : most;
+}
+
 Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
                                              std::shared_ptr<const Plan> plan) {
   KVANT_RETURN_IF_ERROR(check_geometry(plan->geometry, device->name()));
@@ -161,6 +169,7 @@ kvant_decode_shape LayerShape::of(int n_seqs, const Plan& plan) const {
 }
 
 EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library) {
+  if (is_unquantized(plan)) return plain_layout(plan, kPageTokens);  // there are none
   const Geometry& g = plan.geometry;
   EntryLayout layout;
   for (int layer = 0; layer < g.n_layers; ++layer) {
@@ -184,6 +193,25 @@ EntryLayout plain_layout(const Plan& plan, int n_tokens) {
   for (int layer = 0; layer < g.n_layers; ++layer) add_layer(layout, page_bytes, page_bytes, g.n_kv_heads);
   round_up(layout);
   return layout;
+}
+
+EntryLayout sink_layout(const Plan& plan) {
+  const int n_tiles = (device_sink(plan) + kDeviceTile - 1) / kDeviceTile;
+  return plain_layout(plan, std::max(n_tiles, 1) * kDeviceTile);
+}
+
+std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, int step_tokens) {
+  if (n_tokens == 0) return 0;
+  const int window = device_window(plan), n_sealed = page_counts(n_tokens, window).sealed;
+  // The longest tail is that of a step: its tokens, the window's, and those of the page and of the prompt's
+  // block that were open when it began.
+  const std::int64_t longest = std::int64_t{window} + step_tokens + kPageTokens + plan.recipe.prefill;
+  const int tail_pages = pages_for(static_cast<int>(std::min<std::int64_t>(n_tokens, longest)));
+  auto bytes = static_cast<std::int64_t>(plain_layout(plan, kPageTokens).bytes) * tail_pages;
+  if (n_sealed == 0) return bytes;
+  bytes += static_cast<std::int64_t>(sealed_layout(plan, plan.device->library()).bytes) * n_sealed;
+  if (device_sink(plan) > 0) bytes += static_cast<std::int64_t>(sink_layout(plan).bytes);
+  return bytes;
 }
 
 }  // namespace kvant

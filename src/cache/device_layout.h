@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@ Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
 bool is_unquantized(const Plan& plan);
 // The newest tokens that stay unsealed in all layers of a plan that is placed on a device.
 int device_window(const Plan& plan);
+// The first tokens that are kept beside the sealed pages; 0: none are.
+int device_sink(const Plan& plan);
 
 // Where the page of each (layer, head, side) lies in an entry of one kind: at offset(layer) + head *
 // head_bytes + (values: key_bytes).
@@ -42,6 +45,13 @@ inline constexpr int kDeviceTile = 16;
 EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library);
 // Entries of BF16 pages with the first n_tokens tokens, a multiple of kDeviceTile.
 EntryLayout plain_layout(const Plan& plan, int n_tokens);
+// Entries of the sink.
+EntryLayout sink_layout(const Plan& plan);
+
+// The maximum number of bytes that a sequence takes on its way to n_tokens, if no step adds more than
+// step_tokens: what a step opens stays in the tail until it ends. Of a prompt that the recipe leaves unsealed
+// as a whole, a step counts.
+std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, int step_tokens);
 
 // The names of the formats of a layer, by KV head.
 std::vector<const char*> head_formats(const Plan& plan, int layer, Side side);

@@ -1,7 +1,6 @@
 #include "cache/device_page_store.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 
 #include "base/check.h"
@@ -12,16 +11,6 @@ namespace {
 // As many entries are asked for at once as there are, so that few calls are made; but not more bytes than
 // these.
 constexpr std::size_t kDeviceSlabBytes = std::size_t{32} << 20;
-
-int sink_tokens(const Plan& plan) {
-  int most = 0;
-  for (const LayerPlan& layer : plan.layers) most = std::max(most, layer.sink);
-  return most;
-}
-
-int round_to_tiles(int n_tokens) {
-  return (n_tokens + kDeviceTile - 1) / kDeviceTile * kDeviceTile;
-}
 
 }  // namespace
 
@@ -89,12 +78,10 @@ kvant_pages DeviceEntryTable::pages(int layer) const {
 DevicePageStore::DevicePageStore(const Plan& plan, MemoryBudget& budget)
     : plan_(plan),
       device_(*plan.device),
-      sink_room_(is_unquantized(plan) ? 0 : round_to_tiles(sink_tokens(plan))),
-      sealed_(
-          device_, budget,
-          is_unquantized(plan) ? plain_layout(plan, kPageTokens) : sealed_layout(plan, device_.library())),
+      has_sink_(device_sink(plan) > 0),
+      sealed_(device_, budget, sealed_layout(plan, device_.library())),
       tails_(device_, budget, plain_layout(plan, kPageTokens)),
-      sinks_(device_, budget, plain_layout(plan, std::max(sink_room_, kDeviceTile))) {}
+      sinks_(device_, budget, sink_layout(plan)) {}
 
 PageEntry DevicePageStore::take(int room) {
   const std::int32_t id = table(room).take();
@@ -121,7 +108,7 @@ void DevicePageStore::keep_sink(PageEntry tail, PageEntry sink, int layer) {
                     from.key_bytes, to.key_bytes, n_pages);
 }
 
-bool DevicePageStore::reopen(PageEntry sealed, PageEntry sink, PageEntry tail) {
+Status DevicePageStore::reopen(PageEntry sealed, PageEntry sink, PageEntry tail) {
   const Geometry& g = plan_.geometry;
   device_.enter();
   // One page as rows [token][head][channel] of both sides, and a table, lengths and numbers of tokens beside
@@ -136,12 +123,14 @@ bool DevicePageStore::reopen(PageEntry sealed, PageEntry sink, PageEntry tail) {
             {},
             {}};
   for (int t = 0; t < kPageTokens; ++t) numbers.token[t] = t;
-  auto* memory = static_cast<char*>(device_.allocate(2 * side_bytes + sizeof numbers));
-  if (memory == nullptr) return false;
-  auto* on_device = reinterpret_cast<Numbers*>(memory + 2 * side_bytes);
+  const DeviceMemory memory = allocate_on(device_, 2 * side_bytes + sizeof numbers);
+  if (memory == nullptr) {
+    return shortage("out of memory on {}: no room to decode a page of all layers; use fewer tokens",
+                    device_.name());
+  }
+  auto* on_device = reinterpret_cast<Numbers*>(memory.get() + 2 * side_bytes);
   device_.upload(on_device, &numbers, sizeof numbers);
-  kvant_status status = KVANT_OK;
-  for (int layer = 0; layer < g.n_layers && status == KVANT_OK; ++layer) {
+  for (int layer = 0; layer < g.n_layers; ++layer) {
     const LayerShape formats = layer_shape(plan_, layer);
     const kvant_decode_shape shape = formats.of(1, plan_);
     kvant_decode_lengths lengths{};
@@ -161,13 +150,14 @@ bool DevicePageStore::reopen(PageEntry sealed, PageEntry sink, PageEntry tail) {
     rows.n_seqs = 1;
     rows.n_pages = 1;
     rows.n_heads = g.n_kv_heads;
-    rows.keys = memory;
-    rows.values = memory + side_bytes;
+    rows.keys = memory.get();
+    rows.values = memory.get() + side_bytes;
     rows.token_stride = std::int64_t{g.n_kv_heads} * g.head_dim;
     rows.head_stride = g.head_dim;
     rows.seq_stride = rows.token_stride * kPageTokens;
-    status = device_.library().dequantize(&shape, &lengths, &of_layer, &rows, device_.stream());
-    if (status != KVANT_OK) break;
+    KVANT_RETURN_IF_ERROR(
+        library_status(device_, "decoding a page",
+                       device_.library().dequantize(&shape, &lengths, &of_layer, &rows, device_.stream())));
     kvant_new_rows back{};
     back.struct_size = sizeof back;
     back.n_rows = kPageTokens;
@@ -177,12 +167,11 @@ bool DevicePageStore::reopen(PageEntry sealed, PageEntry sink, PageEntry tail) {
     back.values = rows.values;
     back.key_row_stride = back.value_row_stride = rows.token_stride;
     back.key_head_stride = back.value_head_stride = rows.head_stride;
-    status = device_.library().append(&shape, &of_layer, &back, device_.stream());
+    KVANT_RETURN_IF_ERROR(
+        library_status(device_, "keeping a decoded page",
+                       device_.library().append(&shape, &of_layer, &back, device_.stream())));
   }
-  const Status done = device_.finish();
-  device_.release(memory);
-  KVANT_CHECK(status == KVANT_OK, "the library refuses to decode a page");
-  return done.ok();
+  return device_.finish();
 }
 
 }  // namespace kvant

@@ -15,6 +15,10 @@
 
 namespace kvant {
 
+// The room of an entry of the sink, however many tokens that has: no number of tokens, so that a sink of a
+// whole page isn't taken for a page of the tail.
+inline constexpr int kSinkRoom = -1;
+
 // Entries of one kind.
 class DeviceEntryTable {
  public:
@@ -59,15 +63,14 @@ class DevicePageStore final : public EntryStore {
   // The plan's device keeps the pages. Plan and budget outlive the store.
   DevicePageStore(const Plan& plan, MemoryBudget& budget);
 
-  // room: 0, kPageTokens, or that of the sink.
+  // room: kSealedRoom, kPageTokens or kSinkRoom.
   PageEntry take(int room) override;
   void retain(PageEntry entry) override { table(entry.room).retain(entry.id); }
   void release(PageEntry entry) noexcept override { table(entry.room).release(entry.id); }
   bool shared(PageEntry entry) const override { return table(entry.room).shared(entry.id); }
   bool copy(PageEntry from, int n, PageEntry to) override;
 
-  // Tokens that an entry of the sink has room for; 0: there is no sink.
-  int sink_room() const { return sink_room_; }
+  bool has_sink() const { return has_sink_; }
   std::int64_t entry_bytes(int room) const { return static_cast<std::int64_t>(table(room).layout().bytes); }
   std::int64_t bytes_in_use() const;
 
@@ -78,20 +81,20 @@ class DevicePageStore final : public EntryStore {
   // Keeps a layer's first tokens, which lie in the tail's entry, in the sink's.
   void keep_sink(PageEntry tail, PageEntry sink, int layer);
   // Decodes a sealed page of all layers into a tail's entry, with the sink's tokens as they are kept (sink:
-  // of the sequence, if `page` is its first). False where memory is exhausted.
-  bool reopen(PageEntry sealed, PageEntry sink, PageEntry tail);
+  // of the sequence, if `page` is its first). An error: memory is exhausted, or the device has failed.
+  Status reopen(PageEntry sealed, PageEntry sink, PageEntry tail);
 
  private:
   DeviceEntryTable& table(int room) {
-    return room == kSealedRoom ? sealed_ : room == kPageTokens ? tails_ : sinks_;
+    return room == kSealedRoom ? sealed_ : room == kSinkRoom ? sinks_ : tails_;
   }
   const DeviceEntryTable& table(int room) const {
-    return room == kSealedRoom ? sealed_ : room == kPageTokens ? tails_ : sinks_;
+    return room == kSealedRoom ? sealed_ : room == kSinkRoom ? sinks_ : tails_;
   }
 
   const Plan& plan_;
   PageDevice& device_;
-  int sink_room_;
+  bool has_sink_;
   DeviceEntryTable sealed_, tails_, sinks_;
 };
 

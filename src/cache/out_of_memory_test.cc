@@ -5,6 +5,7 @@
 #include <new>
 
 #include "cache/cache_fixture.h"
+#include "cache/testing/host_pages.h"
 
 namespace {
 
@@ -106,6 +107,27 @@ TEST_P(OutOfMemory, AtAnyAllocationOfAForkOrATruncationLeavesTheSequenceAsItWas)
   const int cut = recipe.correction == Correction::none && recipe.evict == 0 ? 77 : 0;
   fail_each_allocation(cache, s, [&] { return cache.truncate(s, cut).ok(); });
   EXPECT_EQ(cache.length(s), cut);
+}
+
+TEST(OutOfMemoryOnADevice, AtAnyAllocationOfAFillLeavesTheSequenceEmpty) {
+  const auto plan =
+      testing::plan_for("k=ch4g64,v=tok4g64,sink=4", testing::small_geometry(/*head_dim=*/64, 2, 1, 1));
+  Cache cache(place_on(std::make_shared<testing::HostPages>(), plan).value(), 0);
+  const SequenceId s = cache.add();
+  for (long n = 0; n < 100000; ++n) {
+    allocations_before_failure = n;
+    const Status filled = cache.fill_synthetic(s, 300, 1);
+    allocations_before_failure = -1;
+    if (filled.ok()) {
+      EXPECT_GT(n, 3);
+      EXPECT_EQ(cache.length(s), 300);
+      return;
+    }
+    ASSERT_TRUE(filled.error().is_shortage) << filled.error().message;
+    ASSERT_EQ(cache.length(s), 0) << "allocation " << n;
+    ASSERT_EQ(cache.page_bytes_in_use(), 0) << "allocation " << n;
+  }
+  FAIL() << "never succeeded";
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/result.h"
@@ -56,5 +57,22 @@ class PageDevice {
   // Waits for everything. An error: what went wrong since the last time.
   virtual Status finish() = 0;
 };
+
+// A status of the library as an error that says what it couldn't do. To be made before the thread calls the
+// library again.
+inline Status library_status(const PageDevice& device, const char* doing, kvant_status status) {
+  if (status == KVANT_OK) return {};
+  return error("{} failed on {}: {}", doing, device.name(), device.library().last_error());
+}
+
+// Memory of a device, while it lives. Null where the device has none.
+struct DeviceRelease {
+  PageDevice* device;
+  void operator()(char* memory) const { device->release(memory); }
+};
+using DeviceMemory = std::unique_ptr<char, DeviceRelease>;
+inline DeviceMemory allocate_on(PageDevice& device, std::size_t bytes) {
+  return {static_cast<char*>(device.allocate(bytes)), {&device}};
+}
 
 }  // namespace kvant

@@ -60,8 +60,8 @@ class Contenders {
     const auto plan = session_.plan(*recipe);
     if (!plan.ok()) return plan.error();
     const int n_tokens = bench.depths.back() + max_new;
-    KVANT_RETURN_IF_ERROR(
-        session_.check_cache_memory(n_tokens, **plan, predicted_cache_bytes(**plan, n_tokens)));
+    KVANT_RETURN_IF_ERROR(session_.check_cache_memory(fmt::format("a KV cache of {} tokens", n_tokens),
+                                                      largest_cache_bytes(**plan, n_tokens)));
     return make_engine_contender(row_name(label(*recipe), **plan) + (guard_every > 0 ? " (guarded)" : ""),
                                  session_.engine(), session_.backend(), *plan, guard_every, text_);
   }
@@ -98,6 +98,9 @@ Status bench(BenchCommandOptions options) {
     return error("nothing to time: -p and -n are both 0");
   if (*guard_every > 0) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, "--guard"));
   if (!options.against.empty()) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, "--against llama.cpp"));
+  for (const std::string& name : contender_names(options)) {
+    if (names_llama(name)) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, name));
+  }
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
   const auto session = Session::open(options.common, WeightMode::as_stored, depths.back() + 1);
   if (!session.ok()) return session.error();
@@ -178,6 +181,7 @@ Command add_bench_command(CLI::App& program) {
               KVANT_RETURN_IF_ERROR(check_no_options(*command));
               return attention.run();
             }
+            KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
             KVANT_RETURN_IF_ERROR(choose_model(options->common));
             return bench(*options);
           }};

@@ -35,6 +35,31 @@ TEST_F(DeviceOption, WhatRunsOnTheCpuOnlySaysSo) {
   EXPECT_NE(run("info -m model.gguf --device cuda").code, 0);
 }
 
+TEST_F(DeviceOption, RowsOfLlamaCppRunOnTheCpuOnly) {
+  const std::string refusal = " runs on the CPU only, not with --device cuda";
+  expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --kv bf16,llama.cpp:q8_0"),
+                      "llama.cpp:q8_0" + refusal);
+  expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --reference llama.cpp:f16"),
+                      "llama.cpp:f16" + refusal);
+  expect_one_sentence(run("bench -m model.gguf --device cuda --kv llama.cpp:q4_0"),
+                      "llama.cpp:q4_0" + refusal);
+}
+
+TEST_F(DeviceOption, ABackendOfTheCpuIsNotIgnored) {
+  for (const char* command :
+       {"run -m model.gguf -p abc", "eval -m model.gguf -f text.txt", "bench -m model.gguf"}) {
+    for (const char* name : {"cpu/portable", "no-such"}) {
+      expect_one_sentence(run(command + std::string(" --device cuda --backend ") + name),
+                          std::string("--backend ") + name);
+    }
+  }
+  // Defaults may be spelt out: what is refused is the device, where there is none.
+  expect_one_sentence(run("run -m model.gguf -p abc --device tpu --backend cpu"), "'tpu' is no device");
+  expect_one_sentence(run("eval -m model.gguf -f text.txt --device tpu --backend reference"),
+                      "'tpu' is no device");
+  expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --backend cpu"), "--backend cpu");
+}
+
 TEST_F(DeviceOption, WithoutAnNvidiaDriverOneSentenceSaysSo) {
   if (have_nvidia_gpu()) GTEST_SKIP() << "there is a GPU";
   expect_one_sentence(run("run -m model.gguf -p abc --device cuda"), "no driver");

@@ -121,9 +121,10 @@ Command add_eval_command(CLI::App& program) {
                    "f32: dequantized, so that only the cache is quantized; stored: as in the file")
       ->check(CLI::IsMember({"f32", "stored"}))
       ->capture_default_str();
-  return {command, [options] {
-            const Status chosen = choose_model(options->common);
-            return chosen.ok() ? evaluate(*options) : chosen;
+  return {command, [options, command]() -> Status {
+            KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
+            KVANT_RETURN_IF_ERROR(choose_model(options->common));
+            return evaluate(*options);
           }};
 }
 

@@ -64,6 +64,15 @@ void add_device_option(CLI::App& command, ModelOptions& options) {
       ->capture_default_str();
 }
 
+Status check_backend(const CLI::App& command, const ModelOptions& options) {
+  const CLI::Option& backend = *command.get_option("--backend");
+  if (options.device == "cpu" || options.backend == backend.get_default_str()) return {};
+  return error(
+      "--backend {} chooses how the CPU attends, and --device {} has kernels of its own: leave one of them "
+      "out",
+      options.backend, options.device);
+}
+
 Status choose_model(ModelOptions& options) {
   if (!options.model.empty()) return {};
   auto model = default_model();

@@ -26,6 +26,9 @@ void add_model_options(CLI::App& command, ModelOptions& options, bool many_recip
 // Adds --device.
 void add_device_option(CLI::App& command, ModelOptions& options);
 
+// An error when --backend chooses what --device would not use.
+Status check_backend(const CLI::App& command, const ModelOptions& options);
+
 // The default model, where the command line names none; stderr says which.
 Status choose_model(ModelOptions& options);
 

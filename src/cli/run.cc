@@ -380,9 +380,10 @@ Command add_run_command(CLI::App& program) {
   command->add_option("--min-p", options->sampling.min_p, "least probability relative to the likeliest")
       ->capture_default_str();
   command->add_option("-s,--seed", options->sampling.seed, "seed of the sampler")->capture_default_str();
-  return {command, [options] {
-            const Status chosen = choose_model(options->common);
-            return chosen.ok() ? run(*options) : chosen;
+  return {command, [options, command]() -> Status {
+            KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
+            KVANT_RETURN_IF_ERROR(choose_model(options->common));
+            return run(*options);
           }};
 }
 

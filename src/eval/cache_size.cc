@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cache/correction_state.h"
+#include "cache/device_layout.h"
 #include "cache/head_state.h"
 #include "cache/page_counts.h"
 #include "cache/token_scores.h"
@@ -14,6 +15,8 @@
 
 namespace kvant {
 namespace {
+
+constexpr int kLargestStep = 512;  // tokens: prompts are read in steps of so many
 
 // The page that the head has encoded before it is due, if it has one: from its turn in the open page on. The
 // first page of a sequence is encoded as soon as the window begins to hold it.
@@ -158,6 +161,7 @@ CacheBits mean_bits(const Plan& plan, int context, const CacheBytes& measured) {
 
 // Beyond the last page nothing takes more the shorter it is.
 std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens) {
+  if (plan.device != nullptr) return largest_device_bytes(plan, n_tokens, kLargestStep);
   std::int64_t largest = 0;
   for (int n = std::max(0, n_tokens - kPageTokens) + 1; n <= n_tokens; ++n)
     largest = std::max(largest, predicted_cache_bytes(plan, n));

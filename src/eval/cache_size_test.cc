@@ -4,6 +4,8 @@
 
 #include "attention/reference/attention_fixture.h"
 #include "cache/cache_fixture.h"
+#include "cache/device_layout.h"
+#include "cache/testing/host_pages.h"
 #include "recipe/recipe_fixture.h"
 
 namespace kvant {
@@ -101,6 +103,14 @@ TEST(PredictedBytes, ASlidingWindowStopsTheirGrowth) {
     expect_equal_parts(predicted_bytes(*plan, n), measured(plan, n), std::to_string(n));
   }
   EXPECT_LT(cache_bytes_by_layer(*plan, 1024)[0], cache_bytes_by_layer(*plan, 1024)[1]);
+}
+
+// Where pages lie on a device, tails take whole pages, and each head as much as the largest of its layer.
+TEST(LargestCacheBytes, AreThoseOfTheDeviceThatHoldsThePages) {
+  const auto plan = plan_for("k=tok8g64,v=tok8g64,k@1.1=tok2g64", testing::small_geometry());
+  const auto placed = place_on(std::make_shared<testing::HostPages>(), plan).value();
+  EXPECT_EQ(largest_cache_bytes(*placed, 4096), largest_device_bytes(*placed, 4096, 512));
+  EXPECT_GT(largest_cache_bytes(*placed, 4096), largest_cache_bytes(*plan, 4096));
 }
 
 // By hand: pages of 4.25 and 4.5 bits, a tail of 16 bits in steps of 16 tokens, over the lengths 129 .. 256.

@@ -96,7 +96,10 @@ Result<LlamaModelPointer> load_llama_model(const std::string& path) {
   for (std::size_t i = 0; i < patterns.size(); ++i) overrides.push_back({patterns[i].c_str(), layouts[i]});
   overrides.push_back({nullptr, nullptr});
 
+  // Neither layers nor single operations go to a GPU, whatever backends are registered.
+  ggml_backend_dev_t no_devices[] = {nullptr};
   llama_model_params params = llama_model_default_params();
+  params.devices = no_devices;
   params.n_gpu_layers = 0;
   params.use_extra_bufts = false;
   params.tensor_buft_overrides = overrides.data();
@@ -117,6 +120,8 @@ Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaCo
   params.n_threads_batch = options.n_threads;
   params.type_k = options.types.k;
   params.type_v = options.types.v;
+  params.offload_kqv = false;
+  params.op_offload = false;
   // By default llama.cpp chooses; it requires flash attention for a quantized V.
   if (ggml_is_quantized(options.types.v)) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
   if (options.types.plain) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;

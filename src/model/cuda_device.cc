@@ -31,6 +31,11 @@ Result<PageLibrary> load_page_library() {
         library.error().message);
   }
   const SharedLibrary& l = **library;
+  decltype(&kvant_version) version = nullptr;
+  if (!l.find("kvant_version", version) || version() / 1000 != KVANT_VERSION / 1000) {
+    return error("libkvant_cuda.so has version {} of its interface, and this program needs {}: build it anew",
+                 version == nullptr ? 0 : version() / 1000, KVANT_VERSION / 1000);
+  }
   PageLibrary p{};
   const bool complete = l.find("kvant_last_error", p.last_error) &&
                         l.find("kvant_page_bytes", p.page_bytes) && l.find("kvant_can_seal", p.can_seal) &&

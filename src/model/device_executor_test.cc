@@ -28,6 +28,7 @@ class HostDevice final : public ComputeDevice {
   const std::shared_ptr<PageDevice>& pages() const override { return pages_; }
   void pages_after_graph() override {}
   void graph_after_pages() override {}
+  testing::HostPages& host_pages() { return static_cast<testing::HostPages&>(*pages_); }
 
  private:
   std::shared_ptr<PageDevice> pages_;
@@ -229,6 +230,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(
         ::testing::Values(
             "bf16", "kvant-4bit", "kivi-4bit", "turbo3", "k=hadamard:ch4g128,v=tok4g128,sink=20,prefill=256",
+            "k=ch4g128,v=tok4g128,sink=128",
             "k=hadamard+rhadamard:tok8g64,v=hadamard+rhadamard:tok4g64,v@1.1=tok2g64,window=256"),
         ::testing::ValuesIn(kPlaces)));
 
@@ -282,6 +284,45 @@ TEST(DeviceEngineMemory, RunsOutWithAnError) {
   }
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find("out of memory"), std::string::npos) << status.error().message;
+}
+
+// A step's error; it must leave the sequence as it was.
+TEST(DeviceEngineFailures, AreErrorsOfTheStep) {
+  const TinyFile file("failing_device.gguf");
+  TinyModelWriter(TinyModel{}).write(file.path());
+  const auto device = std::make_shared<HostDevice>();
+  testing::HostPages& pages = device->host_pages();
+  const auto engine = Engine::load(file.path(), {.n_threads = 1, .device = device}).value();
+  const auto backend = make_device_backend(device->pages());
+  const auto plan = resolve(parse_recipe("kvant-4bit").value(), engine->geometry(), nullptr);
+  Cache cache(backend->place(plan.value()).value(), 0);
+  const SequenceId sequence = cache.add();
+  const auto tokens = some_tokens(400, 1);
+  const auto step = [&](int n_tokens) {
+    const EngineInput input{sequence, std::span(tokens).first(n_tokens), /*is_prompt=*/true, n_tokens};
+    return engine->step(cache, *backend, {&input, 1}, {nullptr, 0, engine->n_vocab()});
+  };
+  ASSERT_TRUE(step(1).ok());
+  const auto expect_failure = [&](const Status& status, const std::string& reason) {
+    ASSERT_FALSE(status.ok()) << reason;
+    EXPECT_NE(status.error().message.find(reason), std::string::npos) << status.error().message;
+    EXPECT_FALSE(status.error().is_shortage);
+    EXPECT_EQ(cache.length(sequence), 1);
+  };
+  const PageLibrary works = pages.functions();
+  pages.functions().last_error = [] { return "no kernel image"; };
+  pages.functions().decode_workspace = [](const auto*, std::size_t*) { return KVANT_CUDA_ERROR; };
+  expect_failure(step(1), "no kernel image");
+  pages.functions().decode_workspace = works.decode_workspace;
+  pages.functions().decode_schedule = [](const auto*, const auto*, void*, std::size_t, kvant_stream) {
+    return KVANT_CUDA_ERROR;
+  };
+  expect_failure(step(1), "no kernel image");
+  pages.functions() = works;
+  pages.fail(error("the host failed: an illegal address"));  // of earlier work: more tables wait for it
+  expect_failure(step(400), "an illegal address");
+  EXPECT_TRUE(step(399).ok());
+  EXPECT_EQ(cache.length(sequence), 400);
 }
 
 }  // namespace

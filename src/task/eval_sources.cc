@@ -13,8 +13,8 @@ Result<std::vector<std::unique_ptr<LogitSource>>> EvalSources::make(const std::v
     if (!source.ok()) return source.error();
     made.push_back(std::move(source).value());
   }
-  KVANT_RETURN_IF_ERROR(check_memory(fmt::format("evaluating {} caches of {} tokens", made.size(), context_),
-                                     cache_bytes_ + extra_bytes));
+  KVANT_RETURN_IF_ERROR(session_.check_cache_memory(
+      fmt::format("evaluating {} caches of {} tokens", made.size(), context_), cache_bytes_, extra_bytes));
   return made;
 }
 

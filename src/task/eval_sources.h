@@ -19,7 +19,7 @@ class EvalSources {
       : session_(session), model_(std::move(model)), context_(context), n_threads_(n_threads) {}
 
   // llama.cpp's model is loaded if one of the rows needs it. An error when the caches don't fit into memory
-  // together, beside extra_bytes.
+  // together, or extra_bytes beside them into the machine's.
   Result<std::vector<std::unique_ptr<LogitSource>>> make(const std::vector<EvalRow>& rows,
                                                          std::int64_t extra_bytes);
 

@@ -16,14 +16,23 @@
 #include "task/calibration_files.h"
 
 namespace kvant {
+namespace {
+
+// What a model's steps take on a device beside weights and caches: activations of batches, ggml's pool,
+// tables and partial sums of attention, and the rest of the slabs that caches grow by.
+constexpr std::int64_t kDeviceReserve = std::int64_t{1} << 30;
+
+}  // namespace
 
 Session::Session(const SessionOptions& options, WeightMode weights, int context,
-                 std::unique_ptr<Engine> engine, std::unique_ptr<AttentionBackend> backend)
+                 std::unique_ptr<Engine> engine, std::unique_ptr<AttentionBackend> backend,
+                 std::shared_ptr<PageDevice> pages)
     : options_(options),
       weights_(weights),
       context_(context),
       engine_(std::move(engine)),
-      backend_(std::move(backend)) {}
+      backend_(std::move(backend)),
+      pages_(std::move(pages)) {}
 
 Result<Session> Session::open(const SessionOptions& options, WeightMode weights, int context) {
   std::shared_ptr<ComputeDevice> device;
@@ -36,7 +45,8 @@ Result<Session> Session::open(const SessionOptions& options, WeightMode weights,
   if (!backend.ok()) return backend.error();
   auto engine = Engine::load(options.model, {options.n_threads, weights, context, device, options.stop});
   if (!engine.ok()) return engine.error();
-  return Session(options, weights, context, std::move(engine).value(), std::move(backend).value());
+  return Session(options, weights, context, std::move(engine).value(), std::move(backend).value(),
+                 device == nullptr ? nullptr : device->pages());
 }
 
 Result<std::shared_ptr<const Constants>> Session::known_constants(const Recipe& recipe) const {
@@ -50,7 +60,8 @@ Result<std::shared_ptr<const Constants>> Session::known_constants(const Recipe& 
 
 // Always by the same method, so that it does not matter which command was first.
 Result<std::shared_ptr<const Constants>> Session::learned_constants(const Recipe& recipe,
-                                                                    const std::string& text_path) const {
+                                                                    const std::string& text_path,
+                                                                    const AttentionBackend* backend) const {
   if (!options_.calibration.empty()) return known_constants(recipe);
   const Geometry& geometry = engine_->geometry();
   std::string text;
@@ -61,6 +72,10 @@ Result<std::shared_ptr<const Constants>> Session::learned_constants(const Recipe
   }
   auto known = find_calibration(recipe, geometry, engine_->fingerprint(), calibration_folder(), text);
   if (known != nullptr || !needs_calibration(recipe, geometry)) return known;
+  if (backend != nullptr) {
+    const auto served = placed_preview(*backend, recipe, nullptr);
+    if (!served.ok()) return served.error();
+  }
   std::optional<Interruption> interruption;
   if (options_.stop == nullptr) interruption.emplace();
   const std::atomic<bool>* stop = interruption ? interruption->flag() : options_.stop;
@@ -69,21 +84,23 @@ Result<std::shared_ptr<const Constants>> Session::learned_constants(const Recipe
   if (weights_ == WeightMode::as_stored && context_ == 0 && options_.device == "cpu" &&
       options_.backend == usual.backend)
     return load_or_calibrate(*engine_, *backend_, recipe, use);
-  const auto backend = make_backend(usual.backend);
-  if (!backend.ok()) return backend.error();
+  const auto learning = make_backend(usual.backend);
+  if (!learning.ok()) return learning.error();
   const auto engine = Engine::load(options_.model, {options_.n_threads, WeightMode::as_stored, /*context=*/0,
                                                     /*device=*/nullptr, options_.stop});
   if (!engine.ok()) return engine.error();
-  return load_or_calibrate(**engine, **backend, recipe, use);
+  return load_or_calibrate(**engine, **learning, recipe, use);
 }
 
 Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const std::string& text_path,
                                                   const AttentionBackend* backend) const {
   if (backend == nullptr) backend = backend_.get();
   const bool learns = !text_path.empty() || requires_calibration(recipe, engine_->geometry());
-  auto known = learns ? learned_constants(recipe, text_path) : known_constants(recipe);
+  auto known = learns ? learned_constants(recipe, text_path, backend) : known_constants(recipe);
   if (!known.ok()) return known.error();
-  return resolve_for(*backend, recipe, std::move(known).value());
+  auto plan = resolve_for(*backend, recipe, std::move(known).value());
+  if (plan.ok()) KVANT_RETURN_IF_ERROR(show(**plan, *backend));
+  return plan;
 }
 
 Result<std::shared_ptr<const Plan>> Session::resolve_for(const AttentionBackend& backend,
@@ -91,22 +108,30 @@ Result<std::shared_ptr<const Plan>> Session::resolve_for(const AttentionBackend&
                                                          std::shared_ptr<const Constants> constants) const {
   auto plan = resolve(recipe, engine_->geometry(), std::move(constants), backend.page_order());
   if (!plan.ok()) return plan.error();
-  plan = backend.place(std::move(plan).value());
-  if (!plan.ok()) return plan.error();
-  const PlanReport report = report_plan(**plan, backend);
-  if (options_.verbose) fmt::print(stderr, "{}", plan_table(report));
-  if (options_.strict) KVANT_RETURN_IF_ERROR(check_fallbacks(report));
-  return plan;
+  return backend.place(std::move(plan).value());
 }
 
-Result<PreviewPlan> Session::preview(const Recipe& recipe, std::shared_ptr<const Constants> known) const {
+Status Session::show(const Plan& plan, const AttentionBackend& backend) const {
+  const PlanReport report = report_plan(plan, backend);
+  if (options_.verbose) fmt::print(stderr, "{}", plan_table(report));
+  return options_.strict ? check_fallbacks(report) : Status();
+}
+
+Result<PreviewPlan> Session::placed_preview(const AttentionBackend& backend, const Recipe& recipe,
+                                            std::shared_ptr<const Constants> known) const {
   const Geometry& geometry = engine_->geometry();
   KVANT_RETURN_IF_ERROR(check_recipe(recipe, geometry));  // stand-ins need overrides within the model
   const bool stands_in = known == nullptr && requires_calibration(recipe, geometry);
   auto plan =
-      resolve_for(*backend_, recipe, stands_in ? stand_in_constants(recipe, geometry) : std::move(known));
+      resolve_for(backend, recipe, stands_in ? stand_in_constants(recipe, geometry) : std::move(known));
   if (!plan.ok()) return plan.error();
   return PreviewPlan{std::move(plan).value(), stands_in};
+}
+
+Result<PreviewPlan> Session::preview(const Recipe& recipe, std::shared_ptr<const Constants> known) const {
+  auto preview = placed_preview(*backend_, recipe, std::move(known));
+  if (preview.ok()) KVANT_RETURN_IF_ERROR(show(*preview->plan, *backend_));
+  return preview;
 }
 
 PlanReport Session::report(const PreviewPlan& preview) const {
@@ -129,14 +154,21 @@ Status check_fallbacks(const PlanReport& report) {
                first.what, first.reason);
 }
 
-Status Session::check_cache_memory(int n_tokens, const Plan& plan, std::int64_t bytes) const {
-  const std::string what = fmt::format("a KV cache of {} tokens", n_tokens);
-  if (plan.device == nullptr) return check_memory(what, bytes);
-  const std::int64_t available = plan.device->free_bytes();
-  if (bytes <= available) return {};
-  return error("{} takes {}, and {} has {} to give: use a smaller context or a recipe of fewer bits", what,
-               readable_bytes(static_cast<double>(bytes)), plan.device->name(),
-               readable_bytes(static_cast<double>(available)));
+Status Session::check_cache_memory(const std::string& what, std::int64_t bytes,
+                                   std::int64_t host_bytes) const {
+  if (pages_ == nullptr) return check_memory(what, bytes + host_bytes);
+  if (host_bytes > 0) KVANT_RETURN_IF_ERROR(check_memory("what goes with " + what, host_bytes));
+  return check_device_memory(*pages_, what, bytes);
+}
+
+Status check_device_memory(const PageDevice& device, const std::string& what, std::int64_t bytes) {
+  const std::int64_t available = device.free_bytes();
+  if (bytes <= available - kDeviceReserve) return {};
+  return error(
+      "{} takes {}, and {} has {}, of which a model's steps need {}: use a smaller context or a recipe of "
+      "fewer bits",
+      what, readable_bytes(static_cast<double>(bytes)), device.name(),
+      readable_bytes(static_cast<double>(available)), readable_bytes(static_cast<double>(kDeviceReserve)));
 }
 
 Status check_on_cpu(const SessionOptions& options, const std::string& what) {
@@ -165,7 +197,8 @@ Result<int> context_for(const Session& session, const Plan& plan, int asked, std
   const int context = asked > 0 ? asked : std::max(geometry.trained_context, static_cast<int>(wanted));
   warn_beyond_training(geometry, context);
   const int held = asked > 0 ? asked : static_cast<int>(wanted);  // for sure
-  KVANT_RETURN_IF_ERROR(session.check_cache_memory(held, plan, largest_cache_bytes(plan, held)));
+  KVANT_RETURN_IF_ERROR(session.check_cache_memory(fmt::format("a KV cache of {} tokens", held),
+                                                   largest_cache_bytes(plan, held)));
   return context;
 }
 

@@ -39,9 +39,11 @@ class Session {
   // earlier use has left. Null: nothing, or the recipe needs nothing.
   Result<std::shared_ptr<const Constants>> known_constants(const Recipe& recipe) const;
   // The same, but learned now where there is nothing and the recipe can use it. text_path: a text to learn
-  // from, instead of the usual one.
+  // from, instead of the usual one. backend: that is to serve the recipe; nothing is learned for what it
+  // can't serve.
   Result<std::shared_ptr<const Constants>> learned_constants(const Recipe& recipe,
-                                                             const std::string& text_path = "") const;
+                                                             const std::string& text_path = "",
+                                                             const AttentionBackend* backend = nullptr) const;
   // Resolves a recipe for the model; prints the plan with -v. Its calibration is made now only if the recipe
   // can't be used without. With --strict a fall-back is an error. text_path: a text to calibrate on, instead
   // of the usual one. backend: that the plan is for, instead of the session's.
@@ -51,22 +53,29 @@ class Session {
   Result<PreviewPlan> preview(const Recipe& recipe, std::shared_ptr<const Constants> known) const;
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
   PlanReport report(const PreviewPlan& preview) const;
-  // An error when the memory that holds the plan's pages doesn't have `bytes` for a cache of n_tokens.
-  Status check_cache_memory(int n_tokens, const Plan& plan, std::int64_t bytes) const;
+  // An error when the memory where the session's caches lie doesn't have `bytes` (largest_cache_bytes) for
+  // them, or the machine's none for host_bytes, which go with them. what: "a KV cache of 8192 tokens".
+  Status check_cache_memory(const std::string& what, std::int64_t bytes, std::int64_t host_bytes = 0) const;
 
  private:
-  // How every command resolves.
+  // A recipe with these constants, placed where the backend reads pages.
   Result<std::shared_ptr<const Plan>> resolve_for(const AttentionBackend& backend, const Recipe& recipe,
                                                   std::shared_ptr<const Constants> constants) const;
+  // preview() for any backend, without -v and --strict.
+  Result<PreviewPlan> placed_preview(const AttentionBackend& backend, const Recipe& recipe,
+                                     std::shared_ptr<const Constants> known) const;
+  // What -v and --strict make of a plan.
+  Status show(const Plan& plan, const AttentionBackend& backend) const;
 
   Session(const SessionOptions& options, WeightMode weights, int context, std::unique_ptr<Engine> engine,
-          std::unique_ptr<AttentionBackend> backend);
+          std::unique_ptr<AttentionBackend> backend, std::shared_ptr<PageDevice> pages);
 
   SessionOptions options_;
   WeightMode weights_;
   int context_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<AttentionBackend> backend_;
+  std::shared_ptr<PageDevice> pages_;  // where caches lie; null: in the machine's memory
 };
 
 // What tables call a cache: the recipe, and that it is not calibrated where it could be.
@@ -77,6 +86,8 @@ Status check_fallbacks(const PlanReport& report);
 Status check_on_cpu(const SessionOptions& options, const std::string& what);
 // An error when `bytes` more are not to be had on this machine. what: "a KV cache of 8192 tokens".
 Status check_memory(const std::string& what, std::int64_t bytes);
+// The same of a device's memory, part of which is left to what else a model's steps need.
+Status check_device_memory(const PageDevice& device, const std::string& what, std::int64_t bytes);
 // Warns when a sequence of `context` tokens is longer than the model was trained for.
 void warn_beyond_training(const Geometry& geometry, int context);
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/float16.h"
@@ -301,7 +302,9 @@ class HostPages final : public PageDevice {
     taken_ -= sizes_[memory];
     sizes_.erase(memory);
   }
-  std::int64_t free_bytes() const override { return std::int64_t{1} << 40; }
+  std::int64_t free_bytes() const override {
+    return static_cast<std::int64_t>(limit_ > 0 ? limit_ - taken_ : std::size_t{1} << 40);
+  }
   void upload(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
   void download(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
   void copy(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
@@ -311,11 +314,16 @@ class HostPages final : public PageDevice {
       std::memcpy(static_cast<char*>(to) + i * to_stride, static_cast<const char*>(from) + i * from_stride,
                   row_bytes);
   }
-  Status finish() override { return {}; }
+  Status finish() override { return std::exchange(failure_, {}); }
+
+  // For tests of failures: functions that fail in place of the library's, and what finish() says next.
+  PageLibrary& functions() { return library_; }
+  void fail(Error failure) { failure_ = std::move(failure); }
 
  private:
   std::string name_ = "the host";
   PageLibrary library_ = HostLibrary::functions();
+  Status failure_;
   std::size_t limit_, taken_ = 0;
   std::map<void*, std::size_t> sizes_;
 };

@@ -1,0 +1,132 @@
+// A cache on a device of host memory: what it takes, and what it says when the device fails.
+#include <gtest/gtest.h>
+
+#include "cache/cache_fixture.h"
+#include "cache/testing/host_pages.h"
+
+namespace kvant {
+namespace {
+
+using testing::HostPages;
+
+constexpr const char* kSinkRecipe = "k=ch4g64,v=tok4g64,sink=20";
+
+std::shared_ptr<const Plan> plan_on(const std::shared_ptr<HostPages>& device, const std::string& recipe) {
+  return place_on(device, testing::plan_for(recipe, testing::small_geometry())).value();
+}
+
+// As long as the library fails: what it says, and that no sequence changes.
+kvant_status fail_on_cuda() {
+  return KVANT_CUDA_ERROR;
+}
+const char* lost() {
+  return "the GPU has fallen off the bus";
+}
+void expect_lost(const Status& status, const std::string& doing) {
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().message, doing + " failed on the host: " + lost());
+  EXPECT_FALSE(status.error().is_shortage);
+}
+
+TEST(DeviceCache, ASinkOfAWholePageIsNoPageOfTheTail) {
+  const auto plan = plan_on(std::make_shared<HostPages>(), "k=ch4g64,v=tok4g64,sink=128");
+  Cache cache(plan, 0);
+  const SequenceId sequence = cache.add();
+  for (const bool is_prompt : {true, false, true}) {  // the second seals the first page
+    auto step = cache.reserve({{sequence, 128, is_prompt}});
+    ASSERT_TRUE(step.ok());
+    ASSERT_TRUE((*step)->commit().ok());
+  }
+  const auto plain = static_cast<std::int64_t>(plain_layout(*plan, kPageTokens).bytes);
+  const CacheBytes bytes = cache.bytes(sequence);
+  EXPECT_EQ(bytes.sink, plain);
+  EXPECT_EQ(bytes.tail % plain, 0);
+  ASSERT_TRUE(cache.truncate(sequence, 70).ok());
+  EXPECT_EQ(cache.bytes(sequence).sink, 0);
+  EXPECT_EQ(cache.bytes(sequence).all(), plain);
+  cache.free(sequence);
+  EXPECT_EQ(cache.page_bytes_in_use(), 0);
+}
+
+TEST(DeviceCache, TruncationSaysWhyTheDeviceFailedAndLeavesTheSequence) {
+  const auto device = std::make_shared<HostPages>();
+  Cache cache(plan_on(device, kSinkRecipe), 0);
+  const SequenceId sequence = cache.add();
+  ASSERT_TRUE(cache.fill_synthetic(sequence, 300, 1).ok());
+  const std::int64_t before = cache.page_bytes_in_use();
+  const PageLibrary works = device->functions();
+  device->functions().last_error = lost;
+  device->functions().dequantize = [](const auto*, const auto*, const auto*, const auto*, kvant_stream) {
+    return fail_on_cuda();
+  };
+  expect_lost(cache.truncate(sequence, 70), "decoding a page");
+  device->functions().dequantize = works.dequantize;
+  device->functions().append = [](const auto*, const auto*, const auto*, kvant_stream) {
+    return fail_on_cuda();
+  };
+  expect_lost(cache.truncate(sequence, 70), "keeping a decoded page");
+  device->functions() = works;
+  device->fail(error("the host failed: {}", lost()));
+  const Status finished = cache.truncate(sequence, 70);
+  ASSERT_FALSE(finished.ok());
+  EXPECT_NE(finished.error().message.find("the host failed"), std::string::npos) << finished.error().message;
+  EXPECT_EQ(cache.length(sequence), 300);
+  EXPECT_EQ(cache.page_bytes_in_use(), before);
+  EXPECT_TRUE(cache.truncate(sequence, 70).ok());
+  EXPECT_EQ(cache.length(sequence), 70);
+}
+
+TEST(DeviceCache, FillingSaysWhyTheDeviceFailed) {
+  const auto device = std::make_shared<HostPages>();
+  Cache cache(plan_on(device, kSinkRecipe), 0);
+  const SequenceId sequence = cache.add();
+  const PageLibrary works = device->functions();
+  device->functions().last_error = lost;
+  device->functions().append = [](const auto*, const auto*, const auto*, kvant_stream) {
+    return fail_on_cuda();
+  };
+  expect_lost(cache.fill_synthetic(sequence, 300, 1), "filling a sequence");
+  device->functions().append = works.append;
+  device->functions().seal_pages = [](const auto*, const auto*, const auto*, kvant_stream) {
+    return fail_on_cuda();
+  };
+  expect_lost(cache.fill_synthetic(sequence, 300, 1), "sealing a page");
+  EXPECT_EQ(cache.length(sequence), 0);
+  EXPECT_EQ(cache.page_bytes_in_use(), 0);
+  device->functions() = works;
+  EXPECT_TRUE(cache.fill_synthetic(sequence, 300, 1).ok());
+}
+
+// The most that a sequence takes while it grows in steps of both kinds, whatever their cut.
+TEST(LargestDeviceBytes, AreEnoughForEveryStepAndNotFarFromTheMost) {
+  for (const char* recipe : {"bf16", kSinkRecipe, "k=ch4g64,v=tok4g64,sink=128,window=256,prefill=256",
+                             "k=tok8g64,v=tok4g64,v@1.1=tok2g64"}) {
+    const auto plan = plan_on(std::make_shared<HostPages>(), recipe);
+    for (const int step_tokens : {1, 77, 512}) {
+      for (const int n_tokens : {100, 1000, 3000}) {
+        Cache cache(plan, 0);
+        const SequenceId sequence = cache.add();
+        std::int64_t most = 0;
+        while (cache.length(sequence) < n_tokens) {
+          const int first = cache.length(sequence);
+          auto step = cache.reserve(
+              {{sequence, std::min(step_tokens, n_tokens - first), /*is_prompt=*/first < n_tokens / 2}});
+          ASSERT_TRUE(step.ok());
+          most = std::max(most, cache.page_bytes_in_use());
+          ASSERT_TRUE((*step)->commit().ok());
+        }
+        const std::int64_t predicted = largest_device_bytes(*plan, n_tokens, step_tokens);
+        const auto slack = static_cast<std::int64_t>(plain_layout(*plan, kPageTokens).bytes) *
+                           (2 + plan->recipe.prefill / kPageTokens);
+        EXPECT_LE(most, predicted) << recipe << ", " << n_tokens << " in steps of " << step_tokens;
+        EXPECT_LE(predicted, most + slack) << recipe << ", " << n_tokens << " in steps of " << step_tokens;
+      }
+    }
+  }
+  const auto plan = plan_on(std::make_shared<HostPages>(), "bf16");
+  EXPECT_EQ(largest_device_bytes(*plan, 0, 512), 0);
+  EXPECT_EQ(largest_device_bytes(*plan, 129, 512), 2 * 128 * 2 * 2 * 2 * 64 * 2);  // two whole pages
+}
+
+}  // namespace
+}  // namespace kvant
