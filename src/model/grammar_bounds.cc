@@ -7,7 +7,7 @@ namespace {
 
 // Ways in which a rule can begin: each may be a state of the grammar, and each state is asked about all
 // tokens.
-constexpr std::int64_t kMaxBeginnings = 10'000;
+constexpr std::int64_t kMaxBeginnings = 4096;
 // Symbols that llama.cpp looks at to find rules that begin with themselves.
 constexpr std::int64_t kMaxVisited = 20'000'000;
 constexpr int kMaxBeginningDepth = 4096;  // of rules that begin with one another: it calls itself for each

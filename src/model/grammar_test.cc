@@ -101,11 +101,11 @@ TEST_F(GrammarTest, RefusesRulesThatWouldStopTheServer) {
 TEST_F(GrammarTest, TakesRulesUpToTheBounds) {
   std::string chain = "root ::= r0\n", words = "root ::= (\"w0\"";
   for (int i = 0; i < 4000; ++i) chain += fmt::format("r{} ::= r{}\n", i, i + 1);
-  for (int i = 1; i < 5000; ++i) words += fmt::format(" | \"w{}\"", i);
+  for (int i = 1; i < 2000; ++i) words += fmt::format(" | \"w{}\"", i);
   const auto start = std::chrono::steady_clock::now();
   for (const std::string& gbnf :
        {chain + "r4000 ::= \"a\"", words + ")*", std::string("root ::= \"abcdef\"{0,2000}"),
-        std::string("root ::= (\"a\"?){0,900}")}) {
+        std::string("root ::= (\"a\"?){0,700}")}) {
     const auto made = Grammar::make({gbnf}, *tokenizer_);
     ASSERT_TRUE(made.ok()) << gbnf.substr(0, 60) << made.error().message;
     EXPECT_TRUE((*made)->clone() != nullptr);
