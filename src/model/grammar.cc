@@ -2,36 +2,16 @@
 
 #include <llama.h>
 
-#include <algorithm>
 #include <cmath>
 #include <exception>
+
+#include "model/grammar_bounds.h"
+#include "model/grammar_rules.h"
 
 namespace kvant {
 namespace {
 
-// What reads rules calls itself for each parenthesis and each rule that begins with another one.
 constexpr std::size_t kMaxGrammarBytes = 256 << 10;
-constexpr int kMaxGrammarDepth = 128;
-
-// The deepest nesting of parentheses outside of literals and sets of characters.
-int nesting(const std::string& gbnf) {
-  int depth = 0, deepest = 0;
-  char end = 0;  // of what is being read
-  for (std::size_t i = 0; i < gbnf.size(); ++i) {
-    const char c = gbnf[i];
-    if (end != 0) {
-      if (c == '\\' && end != '\n') ++i;
-      if (c == end) end = 0;
-    } else if (c == '"' || c == '[' || c == '#') {
-      end = c == '"' ? '"' : c == '[' ? ']' : '\n';
-    } else if (c == '(') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == ')') {
-      --depth;
-    }
-  }
-  return deepest;
-}
 
 }  // namespace
 
@@ -41,9 +21,11 @@ Result<std::unique_ptr<Grammar>> Grammar::make(const GrammarRules& rules, const 
     return error("a grammar of {} bytes is larger than the {} that are read", rules.gbnf.size(),
                  kMaxGrammarBytes);
   }
-  if (const int depth = nesting(rules.gbnf); depth > kMaxGrammarDepth)
-    return error("the grammar's parentheses are nested {} deep; at most {} are read", depth,
-                 kMaxGrammarDepth);
+  // llama.cpp's reader trusts what it reads: with rules that are not bounded it takes all memory, or all
+  // time.
+  const auto table = read_grammar(rules.gbnf);
+  if (!table.ok()) return table.error();
+  KVANT_RETURN_IF_ERROR(check_bounds(*table));
   std::vector<const char*> patterns;
   for (const std::string& pattern : rules.trigger_patterns) patterns.push_back(pattern.c_str());
   const llama_vocab* vocabulary = llama_model_get_vocab(tokenizer.library_model());
@@ -56,11 +38,10 @@ Result<std::unique_ptr<Grammar>> Grammar::make(const GrammarRules& rules, const 
   } catch (const std::exception& e) {
     return error("the grammar can't be used: {}", e.what());
   }
-  if (made == nullptr) {
+  if (made == nullptr)
     return error(
-        "the grammar can't be used: it has an error, no rule 'root', a rule that begins with itself, or "
-        "repeats something too often");
-  }
+        "the grammar can't be used: it repeats something with repetitions in it too often, or has a token "
+        "that the model doesn't have");
   return std::unique_ptr<Grammar>(new Grammar(made));
 }
 

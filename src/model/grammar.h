@@ -26,8 +26,8 @@ struct GrammarRules {
 
 class Grammar {
  public:
-  // tokenizer outlives it. Errors: rules that can't be read, that are too large or nested too deeply, or a
-  // tokenizer without a vocabulary.
+  // tokenizer outlives it. Errors: rules that can't be read, or would take too much memory or time (see
+  // grammar_bounds.h), or a tokenizer without a vocabulary.
   static Result<std::unique_ptr<Grammar>> make(const GrammarRules& rules, const Tokenizer& tokenizer);
   ~Grammar();
   std::unique_ptr<Grammar> clone() const;  // as far as this one has come

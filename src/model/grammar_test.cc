@@ -1,8 +1,10 @@
 #include "model/grammar.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <llama.h>
 
+#include <chrono>
 #include <cmath>
 #include <map>
 
@@ -76,6 +78,49 @@ TEST_F(GrammarTest, RefusesRulesThatCanNotBeUsed) {
     EXPECT_FALSE(made.error().message.empty());
   }
   EXPECT_TRUE(Grammar::make({"root ::= \"((((\" [(((] # (((("}, *tokenizer_).ok());
+}
+
+// llama.cpp would take all memory, or not come back.
+TEST_F(GrammarTest, RefusesRulesThatWouldStopTheServer) {
+  std::string doubled = "root ::= r0\n";
+  for (int i = 0; i < 40; ++i) doubled += fmt::format("r{} ::= r{} | r{}\n", i, i + 1, i + 1);
+  const auto start = std::chrono::steady_clock::now();
+  for (const std::string& gbnf :
+       {std::string("root ::= \"a\"{3,2}"), doubled + "r40 ::= \"a\"",
+        std::string("root ::= c\nc ::= a c \"x\" | \"y\"\na ::= b b\nb ::= \"z\" |"),
+        "root ::= \"" + std::string(200'000, 'a') + "\"{0,2000}",
+        std::string(200'000, 'a') + " ::= \"a\"{0,2000}\nroot ::= \"a\"",
+        std::string("root ::= x\nx ::= \" \" x | \" \" x | \"a\"")}) {
+    const auto made = Grammar::make({gbnf}, *tokenizer_);
+    ASSERT_FALSE(made.ok()) << gbnf.substr(0, 60);
+    EXPECT_LT(made.error().message.size(), 300U);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+}
+
+TEST_F(GrammarTest, TakesRulesUpToTheBounds) {
+  std::string chain = "root ::= r0\n", words = "root ::= (\"w0\"";
+  for (int i = 0; i < 4000; ++i) chain += fmt::format("r{} ::= r{}\n", i, i + 1);
+  for (int i = 1; i < 2000; ++i) words += fmt::format(" | \"w{}\"", i);
+  const auto start = std::chrono::steady_clock::now();
+  for (const std::string& gbnf :
+       {chain + "r4000 ::= \"a\"", words + ")*", std::string("root ::= \"abcdef\"{0,2000}"),
+        std::string("root ::= (\"a\"?){0,700}")}) {
+    const auto made = Grammar::make({gbnf}, *tokenizer_);
+    ASSERT_TRUE(made.ok()) << gbnf.substr(0, 60) << made.error().message;
+    EXPECT_TRUE((*made)->clone() != nullptr);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
+// What is repeated may be empty: rules that begin with themselves, but come to nothing new.
+TEST_F(GrammarTest, RepeatsWhatMayBeEmpty) {
+  const auto rules = grammar({R"(root ::= ("a"* ("b"? "c"?)*)* "d")"});
+  accept(*rules, "abcba");
+  EXPECT_TRUE(rules->allows(letter('d')));
+  EXPECT_FALSE(rules->allows(kEndOfText));
+  accept(*rules, "d");
+  EXPECT_TRUE(rules->allows(kEndOfText));
 }
 
 // Against the distribution that the logits give to what is allowed.

@@ -27,6 +27,7 @@ struct ApiRequest {
   bool wants_probabilities = false;
   std::shared_ptr<const ToolFormat> tool_format;  // that answers are read by; null: they are text
   std::string model;                              // as named by the client; empty: any
+  std::vector<std::string> stops;                 // the client's, of the Messages API
 };
 
 // What a server takes.

@@ -2,10 +2,12 @@
 // error that a client can read, for every endpoint that generates. See cmake/fuzz.cmake; the seeds are in
 // fuzz/seeds/api.
 #include <cstdint>
+#include <memory>
 #include <string_view>
 
 #include "base/json_reader.h"
 #include "model/sampler.h"
+#include "model/tiny_model.h"
 #include "serve/api_request.h"
 #include "serve/json_fields.h"
 #include "serve/messages_api.h"
@@ -18,9 +20,14 @@ void check(bool condition) {
   if (!condition) __builtin_trap();
 }
 
-// A token for each byte.
+// A token for each byte; with the vocabulary of a tiny model, for grammars.
 class ByteTokenizer final : public kvant::Tokenizer {
  public:
+  ByteTokenizer() {
+    const auto file = kvant::write_tiny_model({.n_layers = 1});
+    vocabulary_ = kvant::Tokenizer::load(file->path()).value();
+  }
+  const llama_model* library_model() const override { return vocabulary_->library_model(); }
   kvant::Result<std::vector<std::int32_t>> encode(const std::string& text, bool, bool) const override {
     return std::vector<std::int32_t>(text.begin(), text.end());
   }
@@ -31,6 +38,9 @@ class ByteTokenizer final : public kvant::Tokenizer {
     for (const kvant::ChatMessage& message : messages) text += message.role + ": " + message.text + "\n";
     return text;
   }
+
+ private:
+  std::unique_ptr<kvant::Tokenizer> vocabulary_;
 };
 
 void check_error(const kvant::ApiError& error) {

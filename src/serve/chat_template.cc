@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <random>
 #include <string_view>
+
+#include "base/json_reader.h"
 
 namespace kvant {
 namespace {
@@ -33,18 +36,52 @@ std::string readable(const std::string& text) {
   return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
 }
 
+// How deep brackets outside of strings are nested, so far. What is a string depends on where a call begins,
+// which is not known: a quotation mark before it, in a text, turns it round. So brackets are counted both
+// ways; the other way round up to a higher limit, as those within strings need not be closed.
+class BracketDepth {
+ public:
+  void add(const std::string& text) {
+    for (const char c : text) {
+      if (after_backslash_) {
+        after_backslash_ = false;
+      } else if (c == '\\') {
+        after_backslash_ = true;
+      } else if (c == '"') {
+        in_string_ = !in_string_;
+      } else if (c == '[' || c == '{') {
+        const int depth = ++depth_[in_string_ ? 1 : 0];
+        is_too_deep_ = is_too_deep_ || depth > (in_string_ ? kMaxDepthInText : kMaxJsonDepth);
+      } else if ((c == ']' || c == '}') && depth_[in_string_ ? 1 : 0] > 0) {
+        --depth_[in_string_ ? 1 : 0];
+      }
+    }
+  }
+  bool is_too_deep() const { return is_too_deep_; }
+
+ private:
+  static constexpr int kMaxDepthInText = 512;
+
+  std::array<int, 2> depth_{};  // outside of strings; inside
+  bool is_too_deep_ = false, in_string_ = false, after_backslash_ = false;
+};
+
 class LibraryAnswer : public ToolAnswer {
  public:
   LibraryAnswer(const common_chat_parser_params& format, bool one_call)
       : format_(format), one_call_(one_call) {}
 
   AnswerDelta add(const std::string& text) override {
-    text_ += readable(text);
-    return advance(/*is_partial=*/true);
+    const std::string more = readable(text);
+    text_ += more;
+    if (is_too_deep()) return {.text = more};
+    depth_.add(text);
+    return is_too_deep() ? rest_as_text(more) : advance(/*is_partial=*/true);
   }
 
   // What is no call after all, or one that was cut, was text.
   AnswerDelta finish() override {
+    if (is_too_deep()) return {};
     const std::size_t shown = message_.content.size();
     AnswerDelta rest = advance(/*is_partial=*/false);
     if (!has_calls() && text_.starts_with(message_.content)) rest.text = text_.substr(shown);
@@ -54,6 +91,14 @@ class LibraryAnswer : public ToolAnswer {
   bool has_calls() const override { return !message_.tool_calls.empty(); }
 
  private:
+  // What reads calls, calls itself for each bracket.
+  bool is_too_deep() const { return depth_.is_too_deep(); }
+
+  AnswerDelta rest_as_text(const std::string& more) const {
+    const bool begins_with_shown = !has_calls() && text_.starts_with(message_.content);
+    return {.text = begins_with_shown ? text_.substr(message_.content.size()) : more};
+  }
+
   AnswerDelta advance(bool is_partial) {
     AnswerDelta delta;
     try {
@@ -77,6 +122,7 @@ class LibraryAnswer : public ToolAnswer {
   const common_chat_parser_params& format_;
   bool one_call_;
   std::string text_;
+  BracketDepth depth_;
   common_chat_msg message_;  // that it says so far
   std::vector<std::string> ids_;
   bool failed_ = false;

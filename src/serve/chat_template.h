@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "model/grammar.h"
 #include "model/tokenizer.h"
+#include "serve/schema_check.h"
 
 namespace kvant {
 
@@ -48,6 +49,7 @@ struct ChatTools {
   nlohmann::ordered_json functions = nlohmann::ordered_json::array();  // as the OpenAI API has them
   Choice choice = Choice::automatic;
   std::string only;              // required: this one; empty: any
+  SchemaSum schemas;             // of their arguments
   std::optional<bool> parallel;  // several calls in an answer; not said: as the template has it
 
   bool may_be_called() const { return !functions.empty() && choice != Choice::none; }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "serve/json_schema.h"
+#include "serve/schema_check.h"
 
 namespace kvant {
 namespace {
@@ -81,7 +81,7 @@ void add_function(JsonFields& function, const char* schema_key, const std::strin
                                   : *schema;
   function.boolean("strict");  // arguments are always held to their schema
   if (schema != nullptr) {
-    if (const Status status = check_schema(*schema, where + "." + schema_key); !status.ok())
+    if (const Status status = check_schema(*schema, where + "." + schema_key, tools.schemas); !status.ok())
       function.fail(schema_key, status.error().message);
   }
   function.refuse_others();

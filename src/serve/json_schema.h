@@ -11,7 +11,5 @@ namespace kvant {
 // The rules (GBNF) of the JSON values that the schema describes. An error: it is no schema, or says something
 // that a grammar can't hold an answer to; where names it in messages.
 Result<std::string> schema_grammar(const nlohmann::ordered_json& schema, const std::string& where);
-// Only whether there is such a grammar, as far as that can be seen without making it.
-Status check_schema(const nlohmann::ordered_json& schema, const std::string& where);
 
 }  // namespace kvant

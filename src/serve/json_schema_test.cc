@@ -1,8 +1,12 @@
 #include "serve/json_schema.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "base/json_reader.h"
+#include "model/grammar_rules.h"
 
 namespace kvant {
 namespace {
@@ -45,16 +49,121 @@ TEST(JsonSchema, IsRefusedWhereAnAnswerCanNotBeHeldToIt) {
   }
 }
 
+// Refused for that reason, soon, in one sentence.
+void expect_schema_refused(const std::string& schema, const std::string& why) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto grammar = grammar_from(schema);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(500)) << schema.substr(0, 80);
+  ASSERT_FALSE(grammar.ok()) << schema.substr(0, 80);
+  EXPECT_NE(grammar.error().message.find(why), std::string::npos) << grammar.error().message;
+  EXPECT_LT(grammar.error().message.size(), 400U);
+}
+
+// "d0" to "d<n>", each described by what `part` makes of the reference to the next.
+template <class Part>
+std::string chain_of(int n, Part part) {
+  std::string schema = R"({"$ref": "#/$defs/d0", "$defs": {)";
+  for (int i = 0; i < n; ++i)
+    schema += fmt::format(R"("d{}": {}, )", i, part(fmt::format(R"({{"$ref": "#/$defs/d{}"}})", i + 1)));
+  return schema +
+         fmt::format(R"("d{}": {{"type": "object", "properties": {{"x": {{"type": "null"}}}}}}}}}})", n);
+}
+
 // Each level of types doubles what is below it.
 TEST(JsonSchema, IsRefusedWhereItBecomesTooLarge) {
   std::string doubled = "{}";
   for (int i = 0; i < 20; ++i)
     doubled = R"({"type": ["object", "array"], "properties": {"a": )" + doubled + "}}";
-  EXPECT_FALSE(grammar_from(doubled).ok());
-  std::string chained = R"({"$ref": "#/$defs/d0", "$defs": {)";
-  for (int i = 0; i < 2000; ++i)
-    chained += R"("d)" + std::to_string(i) + R"(": {"$ref": "#/$defs/d)" + std::to_string(i + 1) + "\"}, ";
-  EXPECT_FALSE(grammar_from(chained + R"("d2000": {"type": "null"}}})").ok());
+  expect_schema_refused(doubled, "more than 4096 parts");
+  expect_schema_refused(chain_of(2000, [](const std::string& next) { return next; }),
+                        "more than 256 references");
+  // Each level has the next one twice: what follows alternatives, and what merges an allOf, does so each
+  // time.
+  expect_schema_refused(
+      chain_of(40, [](const std::string& next) { return R"({"anyOf": [)" + next + ", " + next + "]}"; }),
+      "alternatives");
+  expect_schema_refused(chain_of(40,
+                                 [](const std::string& next) {
+                                   return R"({"properties": {"x": {"allOf": [)" + next + ", " + next + "]}}}";
+                                 }),
+                        "more than 4096 parts");
+  std::string object = R"({"type": "object", "properties": {"p": {})";
+  for (int i = 0; i < 300; ++i) object += fmt::format(R"(, "p{}": {{}})", i);
+  expect_schema_refused(object + "}}", "optional properties");
+}
+
+TEST(JsonSchema, TakesAsManyOptionalPropertiesAsItSays) {
+  std::string object = R"({"type": "object", "properties": {"p": {})";
+  for (int i = 1; i < 256; ++i) object += fmt::format(R"(, "p{}": {{}})", i);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_TRUE(grammar_from(object + "}}").ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
+TEST(JsonSchema, IsRefusedWhereReferencesGoRound) {
+  const char* round = "leads back to itself";
+  expect_schema_refused(R"({"allOf": [{"$ref": "#/$defs/A"}], "$defs": {"A": {"$ref": "#/$defs/A"}}})",
+                        round);
+  expect_schema_refused(
+      R"({"allOf": [{"$ref": "#/$defs/A"}], "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}}})",
+      round);
+  expect_schema_refused(R"({"$ref": "#/$defs/A", "$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}, {}]}}})",
+                        round);
+  // Merging the node writes its properties, of which one merges the node.
+  const std::string node = R"({"$ref": "#/$defs/N", "$defs": {"N": {"properties": {"next": )";
+  expect_schema_refused(node + R"({"allOf": [{"$ref": "#/$defs/N"}]}}}}})", "among its own parts");
+  EXPECT_TRUE(grammar_from(node + R"({"$ref": "#/$defs/N"}}}}})").ok());
+  EXPECT_TRUE(
+      grammar_from(node + R"({"allOf": [{"$ref": "#/$defs/M"}]}}}, "M": {"properties": {"y": {}}}}})").ok());
+}
+
+TEST(JsonSchema, IsRefusedWhereNamesCanNotBeThoseOfRules) {
+  const std::string name(300, 'n');
+  expect_schema_refused(R"({"properties": {")" + name + R"(": {}}})", "longer than 256 bytes");
+  expect_schema_refused(R"({"$defs": {")" + name + R"(": {}}})", "longer than 256 bytes");
+  expect_schema_refused(R"({"$ref": "#/$defs/)" + name + R"("})", "more than 256 bytes");
+  expect_schema_refused(R"({"$defs": {"a_b": {}, "a.b": {}}})", "punctuation");
+  expect_schema_refused(R"({"$defs": {"a_b": {}, "a-b": {}}})", "punctuation");
+  for (const char* reference : {"#/properties/a", "#", "#/$defs/a/items", "#/$defs/b", "#/$defs/"}) {
+    expect_schema_refused(
+        fmt::format(R"({{"properties": {{"a": {{"$ref": "{}"}}}}, "$defs": {{"a": {{"items": {{}}}}}}}})",
+                    reference),
+        "none of the schema's own");
+  }
+  expect_schema_refused(R"({"$ref": "#/$defs/a", "$defs": {"a": {"not": {}}}})", "'not'");
+}
+
+TEST(JsonSchema, IsRefusedWhereCountsCanNotBeKept) {
+  expect_schema_refused(R"({"type": "string", "minLength": 3, "maxLength": 2})", "'minLength' above");
+  expect_schema_refused(R"({"type": "array", "minItems": 3, "maxItems": 2})", "'minItems' above");
+  for (const char* key : {"minLength", "maxLength", "minItems", "maxItems"}) {
+    for (const char* count : {"2001", "4294967297", "-1", "1.5", "1e30"})
+      expect_schema_refused(fmt::format(R"({{"{}": {}}})", key, count), "0 to 2000");
+  }
+  for (const char* count : {"{3,2}", "{2001}", "{0,2001}", "{1,99999999999}"})
+    expect_schema_refused(fmt::format(R"({{"pattern": "^a{}$"}})", count), "a count that is above 2000");
+  expect_schema_refused(R"({"pattern": "^a{x}$"})", "braces");
+  expect_schema_refused(R"({"pattern": "^)" + std::string(10'000, 'a') + "$\"}", "bytes");
+  EXPECT_TRUE(grammar_from(R"({"type": "string", "pattern": "^a{0,2000}[{]\\{$"})").ok());
+  EXPECT_TRUE(grammar_from(R"({"type": "array", "items": {"type": "null"}, "maxItems": 2000})").ok());
+}
+
+// Repetitions that begin above their end are what llama.cpp makes of some of these.
+TEST(JsonSchema, IsRefusedWhereAnIntegerCanNotBeBounded) {
+  expect_schema_refused(R"({"type": "integer", "minimum": 3, "maximum": 2})", "least integer");
+  expect_schema_refused(R"({"type": "integer", "exclusiveMinimum": 2, "exclusiveMaximum": 3})",
+                        "least integer");
+  expect_schema_refused(R"({"type": "integer", "minimum": 100000000000000000})", "15 digits");
+  expect_schema_refused(R"({"type": "integer", "maximum": -100000000000000000})", "15 digits");
+  expect_schema_refused(R"({"type": "integer", "minimum": 18446744073709551615})", "too large");
+  for (const char* bounds :
+       {R"("minimum": -9007199254740991, "maximum": 9007199254740991)", R"("exclusiveMinimum": 0)",
+        R"("minimum": -9223372036854775808, "maximum": 9223372036854775807)", R"("minimum": 999999999999999)",
+        R"("maximum": 9007199254740991)", R"("minimum": -9007199254740991)"}) {
+    const auto grammar = grammar_from(fmt::format(R"({{"type": "integer", {}}})", bounds));
+    ASSERT_TRUE(grammar.ok()) << bounds << grammar.error().message;
+    EXPECT_TRUE(read_grammar(*grammar).ok()) << *grammar;
+  }
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <random>
 
+#include "base/json_reader.h"
 #include "serve/api_response.h"
 #include "serve/chat_messages.h"
 #include "serve/chat_tools.h"
@@ -228,6 +230,7 @@ ParsedRequest parse_messages_request(const Json& body, const Tokenizer& tokenize
   fields.accept_only("service_tier", {"auto", "standard_only"}, "there is one tier");
   fields.refuse_others();
   if (fields.error()) return *fields.error();
+  request.stops = prompt.generation.stops;
   if (auto failure = set_chat_prompt(conversation, tools, tokenizer, chat_template, request, prompt))
     return *std::move(failure);
   request.prompts.push_back(std::move(prompt));
@@ -240,12 +243,14 @@ std::string messages_error(const ApiError& error) {
 }
 
 MessagesResponse::MessagesResponse(std::string model, int n_prompt,
-                                   std::shared_ptr<const ToolFormat> tool_format)
+                                   std::shared_ptr<const ToolFormat> tool_format,
+                                   std::vector<std::string> stops)
     : model_(std::move(model)),
       id_(random_id("msg_")),
       n_prompt_(n_prompt),
       tool_format_(std::move(tool_format)),
-      reader_(tool_format_ == nullptr ? nullptr : tool_format_->read()) {}
+      reader_(tool_format_ == nullptr ? nullptr : tool_format_->read()),
+      stops_(std::move(stops)) {}
 
 AnswerDelta MessagesResponse::read(const AnswerPart& part) {
   last_ = part;
@@ -259,7 +264,7 @@ void MessagesResponse::add(const AnswerPart& part) {
 }
 
 Json MessagesResponse::stop_json() const {
-  const bool by_text = !last_.stop.empty();
+  const bool by_text = std::ranges::find(stops_, last_.stop) != stops_.end();
   const char* reason = last_.end == GenerationEnd::length           ? "max_tokens"
                        : reader_ != nullptr && reader_->has_calls() ? "tool_use"
                        : by_text                                    ? "stop_sequence"
@@ -272,8 +277,8 @@ Json MessagesResponse::whole(const TokenUsage& usage) const {
   if (!text_.empty() || calls_.empty()) content.push_back({{"type", "text"}, {"text", text_}});
   for (const ToolCallPart& call : calls_) {
     // Of an answer that was cut, the arguments may be.
-    Json input = Json::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
-    if (!input.is_object()) input = Json::object();
+    auto parsed = parse_json(call.arguments);
+    Json input = parsed.ok() && parsed->is_object() ? std::move(parsed).value() : Json::object();
     content.push_back(
         {{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", std::move(input)}});
   }

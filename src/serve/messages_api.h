@@ -24,8 +24,9 @@ std::string messages_error(const ApiError& error);
 // An answer, whole or as the events of a stream. Parts are added in order.
 class MessagesResponse {
  public:
-  // n_prompt: tokens of the prompt. tool_format: null: the answer is text.
-  MessagesResponse(std::string model, int n_prompt, std::shared_ptr<const ToolFormat> tool_format = nullptr);
+  // n_prompt: tokens of the prompt. tool_format: null: the answer is text. stops: the client's.
+  MessagesResponse(std::string model, int n_prompt, std::shared_ptr<const ToolFormat> tool_format = nullptr,
+                   std::vector<std::string> stops = {});
 
   void add(const AnswerPart& part);
   // After the last part.
@@ -50,6 +51,7 @@ class MessagesResponse {
   int n_prompt_;
   std::shared_ptr<const ToolFormat> tool_format_;
   std::unique_ptr<ToolAnswer> reader_;  // null: the text is the answer
+  std::vector<std::string> stops_;      // a template's own are no news to the client
   std::string text_;
   std::vector<ToolCallPart> calls_;  // whole
   AnswerPart last_;

@@ -89,12 +89,15 @@ TEST(MessagesResponse, CollectsAnAnswer) {
 }
 
 TEST(MessagesResponse, SaysWhatHasEndedIt) {
-  MessagesResponse response("m", 10);
+  MessagesResponse response("m", 10, nullptr, {"STOP", "END"});
   response.add({.end = GenerationEnd::length});
   EXPECT_EQ(response.whole({})["stop_reason"], "max_tokens");
   response.add({.end = GenerationEnd::finished, .stop = "END"});
   EXPECT_EQ(response.whole({})["stop_reason"], "stop_sequence");
   EXPECT_EQ(response.whole({})["stop_sequence"], "END");
+  response.add({.end = GenerationEnd::finished, .stop = "<|im_end|>"});  // the chat template's
+  EXPECT_EQ(response.whole({})["stop_reason"], "end_turn");
+  EXPECT_TRUE(response.whole({})["stop_sequence"].is_null());
 }
 
 TEST(MessagesResponse, SendsEventsWithTheirNames) {

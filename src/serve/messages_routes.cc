@@ -44,28 +44,29 @@ void stream(Response& response, const std::shared_ptr<Exchange>& exchange, Messa
 
 void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                         const ChatTemplate* chat_template, const ServerInfo& info) {
-  server.Post(
-      "/v1/messages", [&loop, &tokenizer, chat_template, &info](const Request& request, Response& response) {
-        const auto body = parse_json(request.body);
-        if (!body.ok()) return refuse(response, ApiError{.message = body.error().message});
-        ParsedRequest parsed = parse_messages_request(*body, tokenizer, chat_template);
-        if (const auto* wrong = std::get_if<ApiError>(&parsed)) return refuse(response, *wrong);
-        auto& wanted = std::get<ApiRequest>(parsed);
-        if (!wanted.model.empty() && wanted.model != info.model)
-          return refuse(response, unknown_model(wanted.model, info.model));
-        GenerationRequest& prompt = wanted.prompts.front();
-        prompt.client = request.remote_addr + "/" + prompt.client;
-        MessagesResponse message(info.model, static_cast<int>(prompt.prompt.size()), wanted.tool_format);
-        const bool streams = wanted.stream;
-        auto started = Exchange::start(loop, std::move(wanted));
-        if (const auto* refused = std::get_if<ApiError>(&started)) return refuse(response, *refused);
-        const auto& exchange = std::get<std::shared_ptr<Exchange>>(started);
-        if (streams) {
-          stream(response, exchange, std::move(message));
-        } else {
-          answer(request, response, *exchange, std::move(message));
-        }
-      });
+  server.Post("/v1/messages",
+              [&loop, &tokenizer, chat_template, &info](const Request& request, Response& response) {
+                const auto body = parse_json(request.body);
+                if (!body.ok()) return refuse(response, ApiError{.message = body.error().message});
+                ParsedRequest parsed = parse_messages_request(*body, tokenizer, chat_template);
+                if (const auto* wrong = std::get_if<ApiError>(&parsed)) return refuse(response, *wrong);
+                auto& wanted = std::get<ApiRequest>(parsed);
+                if (!wanted.model.empty() && wanted.model != info.model)
+                  return refuse(response, unknown_model(wanted.model, info.model));
+                GenerationRequest& prompt = wanted.prompts.front();
+                prompt.client = request.remote_addr + "/" + prompt.client;
+                const int n_prompt = static_cast<int>(prompt.prompt.size());
+                MessagesResponse message(info.model, n_prompt, wanted.tool_format, wanted.stops);
+                const bool streams = wanted.stream;
+                auto started = Exchange::start(loop, std::move(wanted));
+                if (const auto* refused = std::get_if<ApiError>(&started)) return refuse(response, *refused);
+                const auto& exchange = std::get<std::shared_ptr<Exchange>>(started);
+                if (streams) {
+                  stream(response, exchange, std::move(message));
+                } else {
+                  answer(request, response, *exchange, std::move(message));
+                }
+              });
 }
 
 }  // namespace kvant

@@ -117,6 +117,10 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
     return refuse(wrong(error("this server compares with no unquantized cache: start it with --guard")));
   if (request.guard && request.n_answers > 1)
     return refuse(wrong(error("a guard is for one answer, and {} are wanted", request.n_answers)));
+  if (request.guard && request.grammar != nullptr)
+    return refuse(
+        wrong(error("a guard compares free answers, and this one is held to a format or to tools: ask "
+                    "without the one or the other")));
   int& max_tokens = request.generation.max_tokens;
   if (max_tokens == 0) return refuse(wrong(error("an answer of 0 tokens is wanted: ask for 1 at least")));
   const int room = options_.context - n_prompt;

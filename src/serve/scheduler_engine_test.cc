@@ -203,6 +203,16 @@ double divergence(std::span<const float> p_logits, std::span<const float> q_logi
   return kld;
 }
 
+// A shadow draws among all tokens: what it would have chosen says nothing about an answer that may not.
+TEST_P(SchedulerOnEngine, AGuardIsForAFreeAnswer) {
+  auto guarded = request(random_tokens(20, 1), 5, 1);
+  guarded.guard = true;
+  guarded.grammar = Grammar::make({R"(root ::= "a"*)"}, engine_->tokenizer()).value();
+  const auto refusal = scheduler()->submit(guarded, std::make_shared<AnswerStream>());
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->reason, Refusal::Reason::wrong);
+}
+
 // The same answer as without a guard, whose shadow goes on as an unquantized cache does with the same tokens.
 TEST_P(SchedulerOnEngine, GuardsAnAnswer) {
   auto guarded = request(random_tokens(300, 1), 30, 1);

@@ -190,6 +190,30 @@ TEST_F(ToolCalls, AreReadFromTheTextInAnyParts) {
   }
 }
 
+std::string brackets(int depth, char bracket) {
+  return std::string(static_cast<std::size_t>(depth), bracket);
+}
+
+TEST_F(ToolCalls, AreTextFromWhereTheyAreNestedTooDeeply) {
+  const auto format = request(Json::object()).tool_format;
+  const std::string begin = "<tool_call>\n{\"name\": \"news\", \"arguments\": {\"city\": ",
+                    end = "}}\n</tool_call>";
+  const std::string deep = begin + brackets(100'000, '[') + end;
+  for (const std::size_t step : {4096, 1'000'000}) {
+    const AnswerDelta read = read_text(*format, deep, step);
+    EXPECT_TRUE(read.text.ends_with(brackets(5000, '[') + end));
+  }
+  EXPECT_EQ(read_text(*format, "text " + brackets(100, '{'), 7).text, "text " + brackets(100, '{'));
+  // Brackets within a string are no nesting, and a quotation mark in a text before a call doesn't hide any.
+  const AnswerDelta quoted = read_text(*format, begin + '"' + brackets(200, '[') + '"' + end, 50);
+  ASSERT_EQ(quoted.calls.size(), 1U);
+  EXPECT_EQ(Json::parse(quoted.calls[0].arguments), (Json{{"city", brackets(200, '[')}}));
+  const AnswerDelta hidden = read_text(*format, "5\" of rain: " + deep, 1'000'000);
+  EXPECT_TRUE(hidden.text.ends_with(end));
+  const std::string below = begin + brackets(500, '[') + "1" + brackets(500, ']') + end;
+  EXPECT_EQ(read_text(*format, "5\" of rain: " + below, 4096).calls.size(), 1U);
+}
+
 TEST_F(ToolCalls, AreAnswersThatAnthropicsApiHas) {
   const Json body = {
       {"max_tokens", 900},
@@ -231,6 +255,31 @@ TEST_F(ToolCalls, AreAnswersThatAnthropicsApiHas) {
                       R"({"name": "weather")"),
             std::string::npos)
       << text;
+}
+
+Json with_definition(const std::string& name, const Json& definition) {
+  const Json reference = {{"$ref", "#/$defs/" + name}};
+  return {{"type", "object"}, {"properties", {{"a", reference}}}, {"$defs", {{name, definition}}}};
+}
+
+// Their grammar is one: references of the same name in several tools would become the same rule.
+TEST_F(ToolCalls, AreRefusedWhereTheirSchemasTogetherAreTooMuch) {
+  const ChatTemplate* tools = template_->get();
+  const auto status = [&](const Json& first, const Json& second) {
+    const ParsedRequest parsed = parse({{"tools", {tool("f", first), tool("g", second)}}}, tools);
+    const auto* error = std::get_if<ApiError>(&parsed);
+    return error == nullptr ? "" : error->message;
+  };
+  const Json text = {{"type", "string"}}, number = {{"type", "number"}};
+  EXPECT_EQ(status(with_definition("x", text), with_definition("x", text)), "");
+  EXPECT_NE(status(with_definition("x", text), with_definition("x", number)).find("rename"),
+            std::string::npos);
+  Json many = {{"type", "object"}, {"properties", Json::object()}, {"required", Json::array()}};
+  for (int i = 0; i < 2500; ++i) {
+    many["properties"]["p" + std::to_string(i)] = text;
+    many["required"].push_back("p" + std::to_string(i));
+  }
+  EXPECT_NE(status(many, many).find("parts"), std::string::npos);
 }
 
 TEST_F(ToolCalls, AreRefusedWhereTheyCanNotBe) {
