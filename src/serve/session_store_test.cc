@@ -169,15 +169,15 @@ TEST_F(Sessions, AStopTextIsNotKept) {
 
 TEST_F(Sessions, OneAnswerAtATime) {
   begin("chat");
+  EXPECT_FALSE(save("chat"));
   const auto running = submit(request("chat", Tokens(300, 9), 50));
   scheduler_->step();
   submit(request("chat", Tokens(300, 5)));
   ASSERT_TRUE(refusal_);
   EXPECT_EQ(refusal_->reason, Refusal::Reason::conflict);
   EXPECT_EQ(sessions().remove("chat")->kind, Kind::in_use);
-  EXPECT_FALSE(save("chat"));  // as it was before
   EXPECT_EQ(restore("chat")->kind, Kind::in_use);
-  EXPECT_FALSE(fork("chat", "copy"));
+  EXPECT_FALSE(fork("chat", "copy"));  // as it was before
   EXPECT_EQ(sessions().status("copy")->tokens, 209);
   running->cancel();
   run();
