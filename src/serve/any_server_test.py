@@ -11,34 +11,24 @@ package; without it the test is skipped.
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import unittest
 import urllib.error
 import urllib.request
 
+sys.dont_write_bytecode = True
+from server_process import KEY, Server, run_with_openai  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "data/templates/chatml-tools.jinja"
-
-
-def run_where_the_package_is():
-    """Runs this file again with .venv's Python. Returns why it can't be."""
-    python = ROOT / ".venv/bin/python"
-    if not python.exists() or subprocess.run([python, "-c", "import openai"], capture_output=True).returncode != 0:
-        return "the openai package is missing: scripts/setup.sh test installs it"
-    os.execv(python, [str(python), *sys.argv])
-
 
 try:
     import openai
 except ImportError:
-    reason = run_where_the_package_is()
+    reason = run_with_openai()
     print(f"{__file__}:1: Skipped\n{reason}\n\n[  SKIPPED ] Serve.IsAsOthersAre (0 ms)")
     sys.exit(0)
-
-sys.dont_write_bytecode = True
-from server_process import KEY, Server  # noqa: E402
 
 URL = None
 QUESTION = [{"role": "user", "content": "Name three colours."}]

@@ -20,23 +20,17 @@ import tempfile
 import time
 import unittest
 
+sys.dont_write_bytecode = True
+from server_process import run_with_openai  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KEY = "a key for this test"
 CONTEXT = 2048
 
-
-def run_where_the_package_is():
-    """Runs this file again with .venv's Python. Returns why it can't be."""
-    python = ROOT / ".venv/bin/python"
-    if not python.exists() or subprocess.run([python, "-c", "import openai"], capture_output=True).returncode != 0:
-        return "the openai package is missing: scripts/setup.sh test installs it"
-    os.execv(python, [str(python), *sys.argv])
-
-
 try:
     import openai
 except ImportError:
-    reason = run_where_the_package_is()
+    reason = run_with_openai()
     print(f"{__file__}:1: Skipped\n{reason}\n\n[  SKIPPED ] Serve.AnswersTheOpenaiPackage (0 ms)")
     sys.exit(0)
 

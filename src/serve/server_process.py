@@ -1,11 +1,22 @@
 """kvant serve on a free port, for tests."""
 import json
+import os
+import pathlib
 import re
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 
 KEY = "a key for this test"
+
+
+def run_with_openai():
+    """Runs the test again with the Python of .venv, where the openai package is. Returns why it can't be."""
+    python = pathlib.Path(__file__).resolve().parents[2] / ".venv/bin/python"
+    if not python.exists() or subprocess.run([python, "-c", "import openai"], capture_output=True).returncode != 0:
+        return "the openai package is missing: scripts/setup.sh test installs it"
+    os.execv(python, [str(python), *sys.argv])
 
 
 class Server:
