@@ -8,13 +8,7 @@ namespace {
 Result<SessionContents> whole_session(const SessionFolder& folder, const std::string& name) {
   const auto file = folder.read(name);
   if (!file.ok()) return file.error();
-  auto tokens = file->tokens();
-  if (!tokens.ok()) return tokens.error();
-  auto text = file->text();
-  if (!text.ok()) return text.error();
-  auto sequence = file->sequence();
-  if (!sequence.ok()) return sequence.error();
-  return SessionContents{std::move(*tokens), std::move(*text), std::move(*sequence)};
+  return file->contents();
 }
 
 }  // namespace

@@ -140,6 +140,16 @@ Result<std::string> SessionFile::text() const {
   return whole_part<std::string>(layout_.text, 1 + layout_.tokens.n_chunks() + layout_.sequence.n_chunks());
 }
 
+Result<SessionContents> SessionFile::contents() const {
+  auto tokens = this->tokens();
+  if (!tokens.ok()) return tokens.error();
+  auto text = this->text();
+  if (!text.ok()) return text.error();
+  auto sequence = this->sequence();
+  if (!sequence.ok()) return sequence.error();
+  return SessionContents{std::move(*tokens), std::move(*text), std::move(*sequence)};
+}
+
 Result<SequenceId> import_session(Cache& cache, const SessionFile& file) {
   const auto bytes = file.sequence();
   if (!bytes.ok()) return bytes.error();

@@ -42,6 +42,8 @@ class SessionFile {
   Result<std::vector<std::int32_t>> tokens() const;
   Result<std::string> text() const;
   Result<std::vector<std::byte>> sequence() const;
+  // All three.
+  Result<SessionContents> contents() const;
 
  private:
   SessionFile(std::string path, int file) : path_(std::move(path)), file_(file) {}

@@ -37,13 +37,7 @@ SessionContents made_up(std::size_t n_tokens, std::size_t n_bytes) {
 Result<SessionContents> read_all(const std::string& path, const SessionIdentity& wanted = kIdentity) {
   const auto file = SessionFile::open(path, wanted);
   if (!file.ok()) return file.error();
-  auto tokens = file->tokens();
-  if (!tokens.ok()) return tokens.error();
-  auto text = file->text();
-  if (!text.ok()) return text.error();
-  auto sequence = file->sequence();
-  if (!sequence.ok()) return sequence.error();
-  return SessionContents{std::move(*tokens), std::move(*text), std::move(*sequence)};
+  return file->contents();
 }
 
 std::string bytes_of(const std::string& path) {

@@ -19,33 +19,19 @@ inline constexpr std::size_t kFirstSize = sizeof(T);
 // What a structure is refused with that is missing or of no known version.
 template <class T>
 inline constexpr Reason kNoStruct = nullptr;
-template <>
-inline constexpr Reason kNoStruct<kvant_decode_shape> =
-    "kvant_decode_shape is null, or its struct_size is not its size";
-template <>
-inline constexpr Reason kNoStruct<kvant_decode_lengths> =
-    "kvant_decode_lengths is null, or its struct_size is not its size";
-template <>
-inline constexpr Reason kNoStruct<kvant_decode_layer> =
-    "kvant_decode_layer is null, or its struct_size is not its size";
-template <>
-inline constexpr Reason kNoStruct<kvant_correction> =
-    "kvant_correction is null, or its struct_size is not its size";
-template <>
-inline constexpr Reason kNoStruct<kvant_new_rows> =
-    "kvant_new_rows is null, or its struct_size is not its size";
-template <>
-inline constexpr Reason kNoStruct<kvant_seal_range> =
-    "kvant_seal_range is null, or its struct_size is not its size";
-template <>
-inline constexpr Reason kNoStruct<kvant_dequantization> =
-    "kvant_dequantization is null, or its struct_size is not its size";
-template <>
-inline constexpr Reason kNoStruct<kvant_partial> =
-    "kvant_partial is null, or its struct_size is not its size";
-template <>
-inline constexpr Reason kNoStruct<kvant_transformation> =
-    "kvant_transformation is null, or its struct_size is not its size";
+#define KVANT_NAME_STRUCT(type) \
+  template <>                   \
+  inline constexpr Reason kNoStruct<type> = #type " is null, or its struct_size is not its size"
+KVANT_NAME_STRUCT(kvant_decode_shape);
+KVANT_NAME_STRUCT(kvant_decode_lengths);
+KVANT_NAME_STRUCT(kvant_decode_layer);
+KVANT_NAME_STRUCT(kvant_correction);
+KVANT_NAME_STRUCT(kvant_new_rows);
+KVANT_NAME_STRUCT(kvant_seal_range);
+KVANT_NAME_STRUCT(kvant_dequantization);
+KVANT_NAME_STRUCT(kvant_partial);
+KVANT_NAME_STRUCT(kvant_transformation);
+#undef KVANT_NAME_STRUCT
 
 // A copy with all of today's members. Returns why there is none.
 template <class T>
