@@ -31,6 +31,9 @@ endif()
 set(kernels ${CMAKE_SOURCE_DIR}/src/attention/cpu/byte_kernels)
 set(any_order -fassociative-math -ffinite-math-only -fno-signed-zeros -fno-trapping-math -fno-math-errno)
 set(kernel_options ${any_order} -g0)  # their lines say little, and take long to keep
+if(KVANT_FUZZ)  # their inputs are pages that a test has checked; uninstrumented they compile in seconds
+  list(APPEND kernel_options -fno-sanitize=all)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND kernel_options -fno-tree-pre)
   set(few_registers -fno-tree-ter)
@@ -46,7 +49,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
                               COMPILE_OPTIONS "-mavx512f;-mfma;-mprefer-vector-width=512")
   set(avx2_flags -mavx2 -mfma -mf16c)
   set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512vbmi2 -mgfni
-             -mprefer-vector-width=512 -Wno-maybe-uninitialized -Wno-uninitialized)
+             -mprefer-vector-width=512 -Wno-uninitialized $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   check_cxx_compiler_flag(-mavxvnni KVANT_COMPILES_AVXVNNI)
   if(KVANT_COMPILES_AVXVNNI AND avxvnni IN_LIST KVANT_INSTRUCTION_SETS)
     set_source_files_properties(${kernels}_avxvnni.cc PROPERTIES COMPILE_OPTIONS "${kernel_options};${avx2_flags};-mavxvnni;-mgfni")
