@@ -4,6 +4,9 @@ not numbers, so that whoever reads them is found out."""
 
 import ctypes
 import functools
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are too small for more; NumPy asks when it is imported
 
 import numpy as np
 import torch
@@ -11,6 +14,8 @@ import torch
 from kvant import PAGE
 from kvant.c_api import BF16
 from kvant.torch import TorchLibrary
+
+torch.set_num_threads(1)
 
 SCALE_BYTES = 4 * PAGE
 
