@@ -57,6 +57,7 @@ class ModelState:
         self.recipe, self.layout, self.n_heads, self.softmax_scale = recipe, layout, n_heads, softmax_scale
         self.max_drafts = max_drafts
         self.layers: list = []  # vLLM's attention layers, whose `kv_cache` are their blocks
+        self.is_all = True  # or there are others, which have blocks of the pool as well
         self.cache: ModelCache | None = None
         self._filled: FilledPages | None = None
         self._step: Step | None = None
@@ -85,7 +86,9 @@ class ModelState:
         if self._is_announced or self._step is not None:
             return None
         self._is_announced = True
-        return summary.start_up_line(self.cache, len(self.layers), self.layers[0].kv_cache.shape[0], self._max_model_len)
+        n_blocks = self.layers[0].kv_cache.shape[0]
+        return (summary.start_up_line(self.cache, len(self.layers), n_blocks, self._max_model_len) if self.is_all else
+                summary.line_beside_others(self.cache, len(self.layers)))
 
     def _complete(self, step: Step) -> None:
         common, cache = step.sealed, self.cache
