@@ -192,7 +192,8 @@ class CpuLibrary(TorchLibrary):
                     first = what.first_page * PAGE
                     x = x[first:first + what.n_pages * PAGE]
                     at = rows + 2 * (i * what.seq_stride + head * what.head_stride)
-                    matrix(at, np.uint16, len(x), what.token_stride, d)[:] = to_bf16(x)
+                    if len(x):
+                        matrix(at, np.uint16, len(x), what.token_stride, d)[:] = to_bf16(x)
 
     def merge(self, into, into_lse, other, other_lse):
         total = torch.logaddexp(into_lse, other_lse)
