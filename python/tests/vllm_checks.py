@@ -397,6 +397,24 @@ class Layers(unittest.TestCase):
             manager.free(request)
         self.assertEqual(manager.block_pool.get_num_free_blocks(), free)
 
+    def test_layers_of_several_block_tables_are_refused(self):
+        for n_windowed, n_groups in ((4, 7), (14, 1)):
+            vllm_config = self.use(supported())
+            for i in range(32 - n_windowed // 14 * 4):
+                self.layer(vllm_config, i, 1024 if i < n_windowed else None)
+            planned, _ = plan(self.specs(vllm_config))
+            sealed = [group for group in planned.kv_cache_groups if isinstance(group.kv_cache_spec, release.KvantSealedSpec)]
+            self.assertEqual(len(sealed), n_groups)
+
+            def build():
+                backend.TailBuilder(None, [name + attach.TAIL_SUFFIX for name in sealed[0].layer_names], vllm_config, None)
+
+            if n_groups > 1:
+                with self.assertRaisesRegex(NotImplementedError, "fewer layers with a window than without"):
+                    build()
+            else:
+                build()
+
     def test_drafts_double_the_tails(self):
         if release.RELEASE.drafts_of:
             specs = self.model(2, lambda i: True, speculative_config=simple(method="ngram", num_speculative_tokens=4))

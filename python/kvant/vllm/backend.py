@@ -107,6 +107,9 @@ class _Builder(AttentionMetadataBuilder[Step]):
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         context = vllm_config.compilation_config.static_forward_context
         self.state: ModelState = context[layer_names[0]].kvant
+        if len(layer_names) != len(self.state.layers):  # a step is described once for all layers
+            raise NotImplementedError("kvant does not support models of which vLLM divides the layers without a sliding window "
+                                      "among block tables: those with fewer layers with a window than without")
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False) -> Step:
         step = self.state.add(self.kind, common_attn_metadata)
