@@ -12,7 +12,8 @@ import vllm_stub
 
 vllm_stub.install(os.environ[vllm_stub.VERSION])
 import torch
-import vllm.model_executor.layers.attention.attention as attention  # not `from`: that would find a mock
+import vllm.config.cache as cache_config  # not `from`: that would find a mock
+import vllm.model_executor.layers.attention.attention as attention
 import vllm.v1.core.kv_cache_config_builder as config_builder
 import vllm.v1.core.kv_cache_planning as kv_cache_planning
 import vllm.v1.core.kv_cache_utils as kv_cache_utils
@@ -24,7 +25,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, SlidingWi
 import kvant.torch
 import kvant.vllm
 from kvant.paged.block_layout import BlockLayout
-from kvant.vllm import attach, backend, refusals
+from kvant.vllm import attach, backend, recipes, refusals
 
 MINOR = os.environ[vllm_stub.VERSION].rpartition(".")[0]
 IS_026 = MINOR == "0.26"
@@ -469,6 +470,17 @@ class Layers(unittest.TestCase):
         vllm_config = self.use(supported(cache_dtype="auto", backend=None))
         self.layer(vllm_config, 0, window=1024)
         self.assertEqual(vllm_config.attention_config.backend_per_kind, {})
+
+
+@unittest.skipIf(IS_026, "its configuration is not made without pydantic")
+class CacheTypes(unittest.TestCase):
+    def test_are_known_after_registration(self):
+        release._add_cache_types()
+        for cache_type in recipes.CACHE_TYPES:
+            self.assertIn(cache_type, cache_config.KV_CACHE_DTYPES)
+            handler = cache_config.get_kv_cache_dtype_handler(cache_type)
+            self.assertEqual((handler.name, handler.torch_dtype().name, handler.quant_mode()),
+                             (cache_type, "uint8", KVQuantMode.CUSTOM))
 
 
 class Refusals(unittest.TestCase):
