@@ -95,13 +95,13 @@ class Server:
                       seq_lens_cpu_upper_bound=torch.tensor(bounds, dtype=torch.int32))
         kinds = {"sealed": [r.blocks for r, _ in work] + [[0]] * padding, "tail": [r.tail for r, _ in work] + [[0]] * padding}
         for kind, blocks in kinds.items():
-            step = self.state.add(kind, types.SimpleNamespace(block_table_tensor=self._table(blocks), **common))
+            step = self.describe(kind, block_table_tensor=self._table(blocks), **common)
         for layer, of_layer in zip((1, 0), self.state.layers):
             q, k, v = (torch.cat([self._rows(getattr(r, name)[layer], r.computed, n, rejected.get(r, 0)) for r, n in work]
                                  + [torch.zeros(padding, *getattr(work[0][0], name).shape[2:], dtype=torch.bfloat16)]).to(self.device)
                        for name in "qkv")
             out = torch.zeros(len(q), N_HEADS, D, dtype=torch.bfloat16, device=self.device)
-            model_state.attend(step, of_layer.kv_cache, q, k, v, out, cpu_library.varlen_attention)
+            self.attend(step, of_layer, q, k, v, out)
             row = 0
             for request, n in work:
                 n_right = n - rejected.get(request, 0)
@@ -109,6 +109,12 @@ class Server:
                 row += n
         for request, n in work:
             request.computed += n - rejected.get(request, 0)
+
+    def describe(self, kind, **metadata):
+        return self.state.add(kind, types.SimpleNamespace(**metadata))
+
+    def attend(self, step, layer, q, k, v, out):
+        model_state.attend(step, layer.kv_cache, q, k, v, out, cpu_library.varlen_attention)
 
     def _table(self, rows):
         width = max(map(len, rows))

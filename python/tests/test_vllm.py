@@ -1,5 +1,5 @@
-"""Each release of vLLM that the plug-in supports, as far as it needs no GPU: `vllm_checks` in a process of its own, since mocks
-would be in the way of other tests."""
+"""Each release of vLLM that the plug-in supports, as far as it needs no GPU: `vllm_checks` and `vllm_worker_checks` in processes
+of their own, since mocks would be in the way of other tests."""
 
 import importlib.metadata
 import os
@@ -9,6 +9,7 @@ import sys
 import unittest
 import unittest.mock
 import warnings
+from importlib.util import find_spec
 
 import vllm_stub
 
@@ -16,19 +17,22 @@ import kvant.vllm
 
 
 class Releases(unittest.TestCase):
-    def check(self, version):
-        if not vllm_stub.folder(version).exists():
-            self.skipTest(f"{vllm_stub.folder(version)} is not there: scripts/fetch-vllm")
+    def check(self, checks):
         tests = pathlib.Path(__file__).resolve().parent
-        run = subprocess.run([sys.executable, "-m", "unittest", "-v", "vllm_checks"], cwd=tests, capture_output=True, text=True,
-                             env={**os.environ, vllm_stub.VERSION: version, "PYTHONPATH": str(tests.parent)})
-        self.assertEqual(run.returncode, 0, run.stderr)
+        for version in ("0.26.0", "0.33.0"):
+            with self.subTest(version=version):
+                if not vllm_stub.folder(version).exists():
+                    self.skipTest(f"{vllm_stub.folder(version)} is not there: scripts/fetch-vllm")
+                run = subprocess.run([sys.executable, "-m", "unittest", "-v", checks], cwd=tests, capture_output=True, text=True,
+                                     env={**os.environ, vllm_stub.VERSION: version, "PYTHONPATH": str(tests.parent)})
+                self.assertEqual(run.returncode, 0, run.stderr)
 
-    def test_026(self):
-        self.check("0.26.0")
+    def test_planner_managers_and_layers(self):
+        self.check("vllm_checks")
 
-    def test_033(self):
-        self.check("0.33.0")
+    @unittest.skipIf(find_spec("torch") is None, "no PyTorch")
+    def test_builders_and_forward_passes(self):
+        self.check("vllm_worker_checks")
 
 
 class Registration(unittest.TestCase):

@@ -6,26 +6,23 @@ import importlib
 import os
 import types
 import unittest
-from unittest import mock
 
 import vllm_stub
 
 vllm_stub.install(os.environ[vllm_stub.VERSION])
 import torch
 import vllm.config.cache as cache_config  # not `from`: that would find a mock
-import vllm.model_executor.layers.attention.attention as attention
 import vllm.v1.core.kv_cache_config_builder as config_builder
 import vllm.v1.core.kv_cache_planning as kv_cache_planning
 import vllm.v1.core.kv_cache_utils as kv_cache_utils
 import vllm.v1.kv_cache_layout as kv_cache_layout
 from vllm.v1.core.kv_cache_manager import KVCacheManager
-from vllm.v1.attention.backend import MultipleOf
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, SlidingWindowSpec
 
-import kvant.torch
 import kvant.vllm
 from kvant.paged.block_layout import BlockLayout
 from kvant.vllm import attach, backend, recipes, refusals
+from vllm_model import attention, layer, simple, supported, use
 
 MINOR = os.environ[vllm_stub.VERSION].rpartition(".")[0]
 IS_026 = MINOR == "0.26"
@@ -37,12 +34,6 @@ PAGE_BYTES = {4: 8704, 2: 4608}  # ch4g128 or tok4g128, ch2g128 or tok2g128, of 
 release = importlib.import_module(f"kvant.vllm.{kvant.vllm.RELEASES[MINOR]}")
 release.add_specs()
 kv_cache_utils.NONE_HASH = b"0"
-
-
-def simple(**members):
-    """An object with these members; dictionaries are such objects too."""
-    return types.SimpleNamespace(**{name: simple(**x) if type(x) is dict and name != "static_forward_context" else x
-                                    for name, x in members.items()})
 
 
 def config():
@@ -234,40 +225,6 @@ class Managers(unittest.TestCase):
             self.assertEqual(self.step(b, 2000)[0], 1920)
 
 
-class FlashAttention:
-    """A backend of vLLM's own, for layers with a window."""
-
-    forward_includes_kv_cache_update = True
-
-    @staticmethod
-    def get_name():
-        return "FLASH_ATTN"
-
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec=None):
-        return [MultipleOf(16)]
-
-    @staticmethod
-    def supports_alibi_sqrt():
-        return False
-
-    @staticmethod
-    def is_mla():
-        return False
-
-    @staticmethod
-    def indexes_kv_by_block_stride():
-        return True
-
-    @classmethod
-    def customize_spec(cls, spec):
-        return spec
-
-    @staticmethod
-    def get_impl_cls():
-        return mock.MagicMock()
-
-
 class Library:
     """Of four bits, without a GPU."""
 
@@ -278,47 +235,6 @@ class Library:
         return True
 
 
-def supported(**changed):
-    """What kvant reads of vLLM's configuration, all of it supported, but for the members that are changed."""
-    values = dict(
-        speculative_config=None, kv_transfer_config=None, use_v2_model_runner=True, additional_config={},
-        parallel_config=dict(data_parallel_size=1, pipeline_parallel_size=1, decode_context_parallel_size=1,
-                             prefill_context_parallel_size=1),
-        model_config=dict(enable_sleep_mode=False, max_model_len=131072, is_mm_prefix_lm=False),
-        cache_config=dict(kv_cache_dtype_skip_layers=[], prefix_match_unit=None, cache_dtype="kvant_4bit", sliding_window=None,
-                          block_size=BLOCK, skip_page_size_padded=None, calculate_kv_scales=False, enable_prefix_caching=True),
-        scheduler_config=dict(disable_hybrid_kv_cache_manager=False),
-        attention_config=dict(backend="CUSTOM", backend_per_kind={}),
-        compilation_config=dict(static_forward_context={}))
-    for name, value in changed.items():
-        part = next((x for x in values.values() if isinstance(x, dict) and name in x), values)
-        part[name] = value
-    own = simple(**values)
-    own.attention_config.backend_per_kind, own.additional_config = {}, {}
-    return own
-
-
-def select_backend(vllm_config):
-    """As vLLM's selector: by the layer's kind, else the one that was asked for, which is asked for its reasons."""
-
-    def select(head_size, dtype, kv_cache_dtype, use_mla=False, has_sink=False, use_mm_prefix=False,
-               use_per_head_quant_scales=False, attn_type=None, has_sliding_window=False, num_heads=None):
-        config = vllm_config.attention_config
-        chosen = config.backend_per_kind.get("sliding_window" if has_sliding_window else "full_attention", config.backend)
-        if chosen is None:
-            return FlashAttention
-        reasons = backend.KvantBackend.validate_configuration(
-            head_size=head_size, dtype=dtype, kv_cache_dtype=kv_cache_dtype, block_size=None, use_mla=use_mla,
-            has_sink=has_sink, use_sparse=False, use_mm_prefix=use_mm_prefix,
-            use_per_head_quant_scales=use_per_head_quant_scales, attn_type=attn_type, has_sliding_window=has_sliding_window,
-            device_capability=simple(major=9))
-        if reasons:
-            raise ValueError(reasons)
-        return backend.KvantBackend
-
-    return select
-
-
 class Layers(unittest.TestCase):
     """vLLM's attention layers, as they are when the plug-in has changed them."""
 
@@ -327,21 +243,7 @@ class Layers(unittest.TestCase):
         attach.wrap_attention(release.RELEASE)
 
     def use(self, vllm_config):
-        for where, name, value in (
-                (attention, "get_current_vllm_config", lambda: vllm_config), (attach, "get_current_vllm_config", lambda: vllm_config),
-                (attention, "get_attn_backend", select_backend(vllm_config)), (attention, "_init_kv_cache_quant", mock.Mock()),
-                (attention, "kv_cache_dtype_str_to_dtype", lambda name, _: torch.bfloat16 if name == "bfloat16" else torch.uint8),
-                (attention, "AttentionType", backend.AttentionType), (attention, "get_kv_quant_mode", lambda name: KVQuantMode.NONE),
-                (torch, "get_default_dtype", lambda: torch.bfloat16), (kvant.torch, "TorchLibrary", Library)):
-            patch = mock.patch.object(where, name, value)
-            patch.start()
-            self.addCleanup(patch.stop)
-        return vllm_config
-
-    def layer(self, vllm_config, i, window=None, heads=KV_HEADS, d=D, kind=attention.Attention, **more):
-        return kind(4 * heads, d, d ** -0.5, num_kv_heads=heads, cache_config=vllm_config.cache_config,
-                    per_layer_sliding_window=window, prefix=f"model.layers.{i}.attn",
-                    attn_type=backend.AttentionType.DECODER, **more)
+        return use(self, vllm_config, Library)
 
     def specs(self, vllm_config):
         context = vllm_config.compilation_config.static_forward_context
@@ -351,7 +253,7 @@ class Layers(unittest.TestCase):
         """Specifications by layer of a model, of which some layers have a window."""
         vllm_config = self.use(supported(**changed))
         for i in range(n_layers):
-            self.layer(vllm_config, i, None if is_full(i) else window, heads, d)
+            layer(vllm_config, i, None if is_full(i) else window, heads, d)
         return self.specs(vllm_config)
 
     def test_every_layer_gets_a_second_one_for_tails(self):
@@ -402,7 +304,7 @@ class Layers(unittest.TestCase):
         for n_windowed, n_groups in ((4, 7), (14, 1)):
             vllm_config = self.use(supported())
             for i in range(32 - n_windowed // 14 * 4):
-                self.layer(vllm_config, i, 1024 if i < n_windowed else None)
+                layer(vllm_config, i, 1024 if i < n_windowed else None)
             planned, _ = plan(self.specs(vllm_config))
             sealed = [group for group in planned.kv_cache_groups if isinstance(group.kv_cache_spec, release.KvantSealedSpec)]
             self.assertEqual(len(sealed), n_groups)
@@ -433,20 +335,20 @@ class Layers(unittest.TestCase):
         for first, second, sentence in (
                 (dict(), dict(heads=4), "the same heads"), (dict(), dict(d=64), "the same heads")):
             vllm_config = self.use(supported())
-            self.layer(vllm_config, 0, **first)
+            layer(vllm_config, 0, **first)
             with self.assertRaisesRegex(NotImplementedError, sentence):
-                self.layer(vllm_config, 1, **second)
+                layer(vllm_config, 1, **second)
 
     def test_windows_that_do_not_fit_are_refused(self):
         vllm_config = self.use(supported())
-        self.layer(vllm_config, 0, heads=1, d=64)
-        self.layer(vllm_config, 1, window=128, heads=16, d=256)
+        layer(vllm_config, 0, heads=1, d=64)
+        layer(vllm_config, 1, window=128, heads=16, d=256)
         with self.assertRaisesRegex(NotImplementedError, "don't fit"):
             self.specs(vllm_config)
 
     def test_models_with_windows_alone_are_refused(self):
         vllm_config = self.use(supported(sliding_window=4096))
-        self.layer(vllm_config, 0)
+        layer(vllm_config, 0)
         with self.assertRaisesRegex(NotImplementedError, "this model has no others"):
             self.specs(vllm_config)
 
@@ -457,18 +359,18 @@ class Layers(unittest.TestCase):
 
         vllm_config = self.use(supported())
         with self.assertRaisesRegex(NotImplementedError, "layers of the kind Chunked"):
-            self.layer(vllm_config, 0, kind=Chunked)
+            layer(vllm_config, 0, kind=Chunked)
         with self.assertRaisesRegex(NotImplementedError, "values with another head size"):
-            self.layer(vllm_config, 1, head_size_v=64)
+            layer(vllm_config, 1, head_size_v=64)
 
     def test_short_models_are_refused(self):
         vllm_config = self.use(supported(max_model_len=256))
         with self.assertRaisesRegex(NotImplementedError, "--max-model-len of at least 512"):
-            self.layer(vllm_config, 0)
+            layer(vllm_config, 0)
 
     def test_other_cache_types_are_left_alone(self):
         vllm_config = self.use(supported(cache_dtype="auto", backend=None))
-        self.layer(vllm_config, 0, window=1024)
+        layer(vllm_config, 0, window=1024)
         self.assertEqual(vllm_config.attention_config.backend_per_kind, {})
 
 

@@ -34,14 +34,14 @@ class MockedModule(types.ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, root):
-        self.root = root
+    def __init__(self, root, mocked):
+        self.root, self.mocked = root, mocked
 
     def find_spec(self, name, path, target=None):
         file = self.root / (name.replace(".", "/") + ".py")
         if name in OWN and file.exists():
             return importlib.util.spec_from_file_location(name, file)
-        if name.partition(".")[0] in MOCKED:
+        if name.partition(".")[0] in self.mocked:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -57,19 +57,24 @@ class Dtype:
         self.name, self.itemsize = name, itemsize
 
 
-def folder(version):
-    return BUILD / f"vllm-{version}"
-
-
-def install(version):
-    """From here on `import vllm` gives this. Meant for a process of its own."""
-    sys.meta_path.insert(0, Finder(folder(version)))
+def _mock_torch():
     import torch
     import torch.nn
 
     torch.dtype, torch.Tensor, torch.nn.Module = Dtype, type("Tensor", (), {}), type("Module", (), {})
     for name, itemsize in (("uint8", 1), ("int8", 1), ("bfloat16", 2), ("float16", 2), ("float32", 4)):
         setattr(torch, name, Dtype(name, itemsize))
+
+
+def folder(version):
+    return BUILD / f"vllm-{version}"
+
+
+def install(version, with_torch=False):
+    """From here on `import vllm` gives this. Meant for a process of its own. with_torch: PyTorch and NumPy are theirs."""
+    sys.meta_path.insert(0, Finder(folder(version), MOCKED - {"torch", "numpy"} if with_torch else MOCKED))
+    if not with_torch:
+        _mock_torch()
     import vllm.config
     import vllm.distributed.parallel_state as parallel_state
     import vllm.envs
