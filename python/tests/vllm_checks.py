@@ -195,6 +195,20 @@ class Managers(unittest.TestCase):
         self.manager.allocate_slots(a, 4)
         self.assertEqual(self.hit(tokens), 128)
 
+    def test_what_a_late_result_settles_is_shared(self):
+        tokens = list(range(300))
+        for n_rejected, n_shared in ((0, 128), (2, 128), (3, 0)):
+            self.start(drafts=3)
+            a = Request("a", tokens)
+            self.step(a, 126)
+            a.num_tokens = 127  # all that is known of them until the first result is there
+            self.verify(a, 3, 3, late=True)  # 126 to 129,
+            self.verify(a, 3, 3, late=True)  # and whatever is behind
+            self.assertEqual(self.hit(tokens), 0)
+            a.num_computed_tokens -= n_rejected
+            self.manager.cache_blocks(a, a.num_computed_tokens - 4)  # as vLLM's scheduler does with a result
+            self.assertEqual(self.hit(tokens), n_shared)
+
     def test_a_preempted_request_finds_what_it_had_published_and_nothing_else(self):
         for drafts in (0, 3):
             self.setUp() if not drafts else self.start(drafts)
