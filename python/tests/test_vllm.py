@@ -1,5 +1,5 @@
-"""Each release of vLLM that the plug-in supports, as far as it needs no GPU: `vllm_checks` and `vllm_worker_checks` in processes
-of their own, since mocks would be in the way of other tests."""
+"""Each release of vLLM that the plug-in supports, as far as it needs no GPU: `vllm_checks`, `vllm_worker_checks` and
+`vllm_scheduler_checks` in processes of their own, since mocks would be in the way of other tests."""
 
 import importlib.metadata
 import os
@@ -33,6 +33,10 @@ class Releases(unittest.TestCase):
     @unittest.skipIf(find_spec("torch") is None, "no PyTorch")
     def test_builders_and_forward_passes(self):
         self.check("vllm_worker_checks")
+
+    @unittest.skipIf(find_spec("torch") is None, "no PyTorch")
+    def test_schedulers(self):
+        self.check("vllm_scheduler_checks")
 
 
 class Registration(unittest.TestCase):

@@ -17,7 +17,7 @@ vllm.v1.core.single_type_kv_cache_manager vllm.v1.core.kv_cache_coordinator vllm
 vllm.config.cache vllm.v1.attention.backend vllm.model_executor.layers.attention_layer_base
 vllm.model_executor.layers.attention.attention""".split()
 MOCKED = set("""vllm torch transformers PIL zmq msgspec cbor2 numpy triton pydantic xxhash cloudpickle regex psutil
-fastapi""".split())
+fastapi uvloop""".split())
 
 
 class MockedModule(types.ModuleType):
