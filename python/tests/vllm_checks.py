@@ -424,7 +424,8 @@ class Refusals(unittest.TestCase):
         with self.assertRaisesRegex(NotImplementedError, "by eagle3, only by ngram"):
             refusals.refuse_unsupported(supported(speculative_config=drafts), ("ngram",))
         with self.assertRaisesRegex(NotImplementedError, "128 or more drafts"):
-            refusals.refuse_unsupported(supported(speculative_config=simple(method="ngram", num_speculative_tokens=128)), ("ngram",))
+            many = simple(method="ngram", num_speculative_tokens=128)
+            refusals.refuse_unsupported(supported(speculative_config=many), ("ngram",))
 
     def reasons(self, **changed):
         """Of a layer that is supported, but for what is changed."""

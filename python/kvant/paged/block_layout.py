@@ -4,8 +4,9 @@
     tail block:   as many whole unquantized pages (128 tokens of one head and side, BF16) as fit
 
 A request has its sealed blocks, which it may share, and a fixed number of tail blocks for the page that is being filled,
-which are its own. Where drafts may reach past that page's end, there is room for the next one, too: pages take turns. Only the first of its sealed blocks has something in the sink's place: since that place belongs to the
-block, whoever shares a prefix shares its sink."""
+which are its own. Where drafts may reach past that page's end, there is room for the next one, too: pages take turns. Only
+the first of its sealed blocks has something in the sink's place: since that place belongs to the block, whoever shares a
+prefix shares its sink."""
 
 from __future__ import annotations
 

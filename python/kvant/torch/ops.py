@@ -2,7 +2,7 @@
 a GPU too, and CUDA graphs capture them. Importing this file registers them; the library is loaded with the first call.
 
 Pages lie in pools as `page_pool` makes them: a key page and its value page side by side, found by an int32 table [n_seqs,
-n_kv_heads, n_pages]. Tail pages are those of BF16. Recipes whose formats want more (sinks, codebooks, corrections): TorchLibrary."""
+n_kv_heads, n_pages]. Tail pages are those of BF16. What wants more (sinks, codebooks, corrections): TorchLibrary."""
 
 import functools
 
@@ -104,7 +104,8 @@ def decode_attention(q: torch.Tensor, sealed_pool: torch.Tensor, sealed_table: t
     (counts: int32 [n_seqs]): BF16, like q."""
     n_heads, d = q.shape[1:]
     shape = _shape(sealed_table, d, key_format, value_format, n_heads, softmax_scale)
-    lengths, out = Lengths(sealed_pages=sealed_pages, tail_tokens=tail_tokens), torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lengths = Lengths(sealed_pages=sealed_pages, tail_tokens=tail_tokens)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     workspace = library().new_workspace(shape, q.device)
     library().decode_schedule(shape, lengths, workspace)
     library().decode_attention(shape, lengths, Layer(
