@@ -4,6 +4,9 @@ not numbers, so that whoever reads them is found out."""
 
 import ctypes
 import functools
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are too small for more; NumPy asks when it is imported
 
 import numpy as np
 import torch
@@ -11,6 +14,8 @@ import torch
 from kvant import PAGE
 from kvant.c_api import BF16
 from kvant.torch import TorchLibrary
+
+torch.set_num_threads(1)
 
 SCALE_BYTES = 4 * PAGE
 
@@ -187,7 +192,8 @@ class CpuLibrary(TorchLibrary):
                     first = what.first_page * PAGE
                     x = x[first:first + what.n_pages * PAGE]
                     at = rows + 2 * (i * what.seq_stride + head * what.head_stride)
-                    matrix(at, np.uint16, len(x), what.token_stride, d)[:] = to_bf16(x)
+                    if len(x):
+                        matrix(at, np.uint16, len(x), what.token_stride, d)[:] = to_bf16(x)
 
     def merge(self, into, into_lse, other, other_lse):
         total = torch.logaddexp(into_lse, other_lse)

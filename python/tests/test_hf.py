@@ -2,15 +2,15 @@
 
 import unittest
 import warnings
+from importlib.util import find_spec
 
-try:
-    import numpy as np
-    import torch
-    import transformers
-except ImportError:
-    raise unittest.SkipTest("no PyTorch or no transformers") from None
+if find_spec("torch") is None or find_spec("transformers") is None:
+    raise unittest.SkipTest("no PyTorch or no transformers")
 
 import cpu_library
+import numpy as np
+import torch
+import transformers
 
 from kvant.hf import KvantCache, varlen_attention
 from kvant.paged import step_rules

@@ -1,5 +1,5 @@
-"""vLLM's scheduler-side files without PyTorch and without a GPU: the modules named here are its own, all that they import
-beside them is mocked. The files come from a wheel that scripts/fetch-vllm unpacks into build/."""
+"""vLLM's scheduler-side files, and its attention layer, without PyTorch and without a GPU: the modules named here are its own,
+all that they import beside them is mocked. The files come from wheels that scripts/fetch-vllm unpacks into build/."""
 
 import importlib.abc
 import importlib.machinery
@@ -9,12 +9,15 @@ import sys
 import types
 from unittest import mock
 
-ROOT = pathlib.Path(__file__).resolve().parents[2] / "build" / "vllm-0.26.0"
-OWN = """vllm.v1.kv_cache_interface vllm.v1.kv_cache_spec_registry vllm.v1.core.kv_cache_utils vllm.v1.core.block_pool
+VERSION = "KVANT_TEST_VLLM"  # says in the environment which release is meant
+BUILD = pathlib.Path(__file__).resolve().parents[2] / "build"
+OWN = """vllm.v1.kv_cache_interface vllm.v1.kv_cache_layout vllm.v1.kv_cache_spec_registry vllm.v1.core.kv_cache_utils
+vllm.v1.core.kv_cache_planning vllm.v1.core.kv_cache_config_builder vllm.v1.core.block_pool
 vllm.v1.core.single_type_kv_cache_manager vllm.v1.core.kv_cache_coordinator vllm.v1.core.kv_cache_manager
-vllm.model_executor.layers.attention_layer_base""".split()
+vllm.config.cache vllm.v1.attention.backend vllm.model_executor.layers.attention_layer_base
+vllm.model_executor.layers.attention.attention""".split()
 MOCKED = set("""vllm torch transformers PIL zmq msgspec cbor2 numpy triton pydantic xxhash cloudpickle regex psutil
-fastapi""".split())
+fastapi uvloop""".split())
 
 
 class MockedModule(types.ModuleType):
@@ -31,10 +34,14 @@ class MockedModule(types.ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def __init__(self, root, mocked):
+        self.root, self.mocked = root, mocked
+
     def find_spec(self, name, path, target=None):
-        if name in OWN:
-            return importlib.util.spec_from_file_location(name, ROOT / (name.replace(".", "/") + ".py"))
-        if name.partition(".")[0] in MOCKED:
+        file = self.root / (name.replace(".", "/") + ".py")
+        if name in OWN and file.exists():
+            return importlib.util.spec_from_file_location(name, file)
+        if name.partition(".")[0] in self.mocked:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -50,19 +57,37 @@ class Dtype:
         self.name, self.itemsize = name, itemsize
 
 
-def install():
-    """From here on `import vllm` gives this. Meant for a process of its own."""
-    sys.meta_path.insert(0, Finder())
+def _mock_torch():
     import torch
+    import torch.nn
 
-    torch.dtype, torch.Tensor = Dtype, type("Tensor", (), {})
+    torch.dtype, torch.Tensor, torch.nn.Module = Dtype, type("Tensor", (), {}), type("Module", (), {})
     for name, itemsize in (("uint8", 1), ("int8", 1), ("bfloat16", 2), ("float16", 2), ("float32", 4)):
         setattr(torch, name, Dtype(name, itemsize))
+
+
+def folder(version):
+    return BUILD / f"vllm-{version}"
+
+
+def install(version, with_torch=False):
+    """From here on `import vllm` gives this. Meant for a process of its own. with_torch: PyTorch and NumPy are theirs."""
+    sys.meta_path.insert(0, Finder(folder(version), MOCKED - {"torch", "numpy"} if with_torch else MOCKED))
+    if not with_torch:
+        _mock_torch()
+    import vllm.config
+    import vllm.distributed.parallel_state as parallel_state
     import vllm.envs
     import vllm.utils.math_utils as math_utils
     import vllm.utils.torch_utils as torch_utils
+    import vllm.v1.hisparse.layout as hisparse
 
     vllm.envs.VLLM_PREFIX_CACHE_RETENTION_INTERVAL = None
+    hisparse.get_hisparse_kv_cache_groups = lambda *args: None
+    vllm.config.get_current_vllm_config_or_none = lambda: None
+    one = types.SimpleNamespace(world_size=1, rank_in_group=0)
+    parallel_state.get_dcp_group = parallel_state.get_pcp_group = lambda: one
+    parallel_state.get_dcp_world_size_and_rank = lambda *args: (1, 0)
     torch_utils.get_dtype_size = lambda dtype: dtype.itemsize
     math_utils.cdiv = lambda a, b: -(-a // b)
     math_utils.round_up = lambda a, b: -(-a // b) * b

@@ -2,6 +2,7 @@
 # Starts engines side by side on one GPU, with a small cache each, and prints what each says (lines that begin with RESULT):
 #
 #     checks.sh random FOLDER      features, on a random model that is written there
+#     checks.sh drafts FOLDER      drafts by n-grams (vLLM 0.33), likewise
 #     checks.sh parallel FOLDER    tensor parallelism on 2 GPUs, likewise
 #     checks.sh model FOLDER NPY   quality, on a model that is there, and prompts of it: int [at least 8, 2048]
 #
@@ -33,6 +34,15 @@ case $mode in
     logits recipe --kv kvant --recipe k=hadamard:tcq3,v=hadamard:tcq2,sink=4 --against "$bf16"
     timeout $limit python3 "$tests/serve_client.py" --model "$model" > "$model/serve.log" 2>&1 &
     ;;
+  drafts)
+    python3 "$tests/random_llama.py" "$model" --layers 4
+    four=$model/4bit.pt
+    logits bf16-drafts --drafts 4
+    logits 4bit --kv kvant_4bit --out "$four"
+    for n in 1 4 12; do logits 4bit-drafts-$n --kv kvant_4bit --drafts $n --against "$four"; done
+    logits 4bit-drafts-sync --kv kvant_4bit --drafts 4 --sync --against "$four"
+    logits 4bit-drafts-preempted --kv kvant_4bit --drafts 4 --blocks 100 --against "$four"
+    ;;
   parallel)
     python3 "$tests/random_llama.py" "$model" --layers 4
     for kv in auto kvant_4bit kvant_fast4; do
@@ -56,7 +66,7 @@ case $mode in
     logits short-4bit-single-bf16 --kv kvant_4bit "${short[@]}" --single --against "$model/short.pt"
     timeout $limit python3 "$tests/serve_client.py" --model "$model" --chat > "$model/serve.log" 2>&1 &
     ;;
-  *) echo "checks.sh random FOLDER | checks.sh parallel FOLDER | checks.sh model FOLDER NPY" >&2; exit 2 ;;
+  *) echo "checks.sh random FOLDER | checks.sh drafts FOLDER | checks.sh parallel FOLDER | checks.sh model FOLDER NPY" >&2; exit 2 ;;
 esac
 wait
 for log in "$model"/*.log; do

@@ -20,6 +20,7 @@ def add_arguments(parser):
     parser.add_argument("--blocks", type=int, help="of KV cache, instead of as many as fit")
     parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs")
     parser.add_argument("--sync", action="store_true", help="no asynchronous scheduling")
+    parser.add_argument("--drafts", type=int, default=0, help="tokens that are guessed by n-grams; from vLLM 0.33 on")
     parser.add_argument("--dummy", action="store_true", help="random weights, which vLLM makes up")
 
 
@@ -37,6 +38,9 @@ def start(args, max_model_len, **options):
         options |= dict(tensor_parallel_size=args.tensor_parallel, disable_custom_all_reduce=True)
     if args.sync:
         options["async_scheduling"] = False
+    if args.drafts:
+        options["speculative_config"] = dict(method="ngram", num_speculative_tokens=args.drafts, prompt_lookup_min=1,
+                                             prompt_lookup_max=4)
     if args.recipe:
         options["additional_config"] = {"kvant": {"recipe": args.recipe}}
     if args.dummy:

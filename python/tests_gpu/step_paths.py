@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
 
 import numpy as np
-import test_model_state as harness
+import paged_server as harness
 import torch
 
 from kvant.torch import TorchLibrary

@@ -121,7 +121,8 @@ def main():
         llm.generate(prompts[first:first + together], engine.sampling(1, prompt_logprobs=1), use_tqdm=False)
         scored += catcher.take()
     result = {"model": args.model, "kv": args.recipe or args.kv, "chunk": 1 if args.single else args.chunk,
-              "eager": args.eager, "async": not args.sync, "blocks": args.blocks, "GPUs": args.tensor_parallel}
+              "eager": args.eager, "async": not args.sync, "drafts": args.drafts, "blocks": args.blocks,
+              "GPUs": args.tensor_parallel}
     answers = []
     if not args.single:
         preemptions.n = 0

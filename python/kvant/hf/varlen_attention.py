@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from kvant import PAGE
-from kvant.paged.prefill import DeviceArrays
+from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.step_rules import PrefillPlan
 
 

@@ -4,8 +4,9 @@
     tail block:   as many whole unquantized pages (128 tokens of one head and side, BF16) as fit
 
 A request has its sealed blocks, which it may share, and a fixed number of tail blocks for the page that is being filled,
-which are its own. Only the first of its sealed blocks has something in the sink's place: since that place belongs to the
-block, whoever shares a prefix shares its sink."""
+which are its own. Where drafts may reach past that page's end, there is room for the next one, too: pages take turns. Only
+the first of its sealed blocks has something in the sink's place: since that place belongs to the block, whoever shares a
+prefix shares its sink."""
 
 from __future__ import annotations
 
@@ -27,6 +28,7 @@ class BlockLayout:
     key_page_bytes: int  # of one KV head
     value_page_bytes: int
     sink_tokens: int = 0
+    tail_pages: int = 1  # of a head and side
 
     @property
     def sink(self) -> SinkLayout:
@@ -55,16 +57,17 @@ class BlockLayout:
     @property
     def tail_blocks(self) -> int:
         """Of a request."""
-        return -(-SIDES * self.n_kv_heads // self.tail_pages_per_block)
+        return -(-self.tail_pages * SIDES * self.n_kv_heads // self.tail_pages_per_block)
 
     @property
     def unit_bytes(self) -> int:
         """The largest size that divides blocks and tail pages: tables of tail pages count in it."""
         return math.gcd(self.block_bytes, self.tail_page_bytes)
 
-    def tail_place(self, head: int, side: int) -> tuple[int, int]:
-        """Which of a request's tail blocks a page lies in, and where in it, in units."""
-        index = SIDES * head + side
+    def tail_place(self, head: int, side: int, turn: int = 0) -> tuple[int, int]:
+        """Which of a request's tail blocks a page lies in, and where in it, in units. turn: the page's number modulo
+        `tail_pages`."""
+        index = SIDES * (turn * self.n_kv_heads + head) + side
         block, within = divmod(index, self.tail_pages_per_block)
         return block, within * (self.tail_page_bytes // self.unit_bytes)
 

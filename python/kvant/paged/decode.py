@@ -36,7 +36,7 @@ def prepare(cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor
                           protected_seq_stride=1)
         sink_ids = cache.sink_ids(block_table[:, 0])
     cache.library.decode_schedule(cache.shape(n_seqs), lengths, cache.workspace)
-    return DecodeStep(n_seqs, block_table, cache.tail_ids(tail_blocks), sealed, tail, tail - 1, sink_ids, lengths)
+    return DecodeStep(n_seqs, block_table, cache.tail_ids(tail_blocks, sealed), sealed, tail, tail - 1, sink_ids, lengths)
 
 
 def append(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -51,6 +51,11 @@ def attend(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.T
     """Appends a token of each sequence to its tail, and attends to the sealed pages, the sink and the tail. blocks: the
     layer's. q, out: BF16 [n_seqs, n_heads, head_dim]; keys, values: BF16 [n_seqs, n_kv_heads, head_dim]."""
     append(cache, step, blocks, keys, values)
+    read(cache, step, blocks, q, out)
+
+
+def read(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, out: torch.Tensor) -> None:
+    """Attention of tokens that are in their tails."""
     q = cache.rotated(q)
     sink = {} if step.sink_ids is None else dict(sink=cache.layout.sink_tokens,
                                                  protected_pages=cache.sink_pages(step.sink_ids, blocks))

@@ -25,9 +25,9 @@ class ModelCache:
         self.workspace = library.new_workspace(self.shape(max_seqs), device)
         self.numbers = torch.arange(max_seqs, dtype=torch.int32, device=device)
         pages = [(head, side) for head in range(layout.n_kv_heads) for side in range(SIDES)]
-        places = [layout.tail_place(*page) for page in pages]
-        self._tail_block = torch.tensor([block for block, _ in places], device=device)
-        self._tail_unit = torch.tensor([unit for _, unit in places], dtype=torch.int32, device=device)
+        places = [[layout.tail_place(*page, turn) for page in pages] for turn in range(layout.tail_pages)]
+        self._tail_block = torch.tensor([[block for block, _ in turn] for turn in places], device=device)
+        self._tail_unit = torch.tensor([[unit for _, unit in turn] for turn in places], dtype=torch.int32, device=device)
         if layout.sink_tokens:
             self._sink_unit = torch.tensor([layout.sink.place(*page) // UNIT_BYTES for page in pages],
                                            dtype=torch.int32, device=device)
@@ -44,11 +44,16 @@ class ModelCache:
     def kernel(self) -> str | None:
         return self.library.decode_kernel(self.shape(1))
 
-    def tail_ids(self, tail_blocks: torch.Tensor) -> torch.Tensor:
+    def tail_ids(self, tail_blocks: torch.Tensor, page: torch.Tensor | None = None) -> torch.Tensor:
         """int32 [n_seqs, 2 * n_kv_heads]: where the tail pages of each head, K then V, lie in a layer's blocks, in units.
-        tail_blocks: int32 [n_seqs, at least layout.tail_blocks]."""
-        blocks = tail_blocks.index_select(1, self._tail_block)
-        return blocks * (self.layout.block_bytes // self.layout.unit_bytes) + self._tail_unit
+        tail_blocks: int32 [n_seqs, at least layout.tail_blocks]; page: int32 [n_seqs], which page of each sequence, where there
+        is room for several."""
+        if self.layout.tail_pages == 1:
+            blocks, unit = tail_blocks.index_select(1, self._tail_block[0]), self._tail_unit[0]
+        else:
+            turn = (page % self.layout.tail_pages).long()
+            blocks, unit = tail_blocks.gather(1, self._tail_block[turn]), self._tail_unit[turn]
+        return blocks * (self.layout.block_bytes // self.layout.unit_bytes) + unit
 
     def tail_pages(self, tail_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
         """A layer's tails, a page of each sequence."""
@@ -81,12 +86,14 @@ class ModelCache:
         self.library.dequantize(self.shape(n_seqs), Lengths(tail_tokens=n_tokens), Layer(tail=tail), 0, 1, *rows)
         return rows
 
-    def write_sinks(self, sinks: Pages, rows: torch.Tensor) -> None:
-        """rows: as first_tokens gives them."""
+    def write_sinks(self, sinks: Pages, rows: torch.Tensor, is_due: torch.Tensor | None = None) -> None:
+        """rows: as first_tokens gives them; is_due: bool [n_seqs], which of them are written (None: all)."""
         _, n_seqs, n_tokens, *_ = rows.shape
         numbers = torch.arange(n_seqs * n_tokens, dtype=torch.int32, device=self.device)
-        self.library.append(self.shape(n_seqs), Layer(tail=sinks), numbers // n_tokens, numbers % n_tokens,
-                            *rows.flatten(1, 2))
+        token = numbers % n_tokens
+        if is_due is not None:
+            token = token.where(is_due.repeat_interleave(n_tokens), -1)
+        self.library.append(self.shape(n_seqs), Layer(tail=sinks), numbers // n_tokens, token, *rows.flatten(1, 2))
 
     def rotated(self, q: torch.Tensor) -> torch.Tensor:
         """Queries [n, n_heads, head_dim] as stored keys want them."""

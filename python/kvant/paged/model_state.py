@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from kvant.torch import TorchLibrary
-from kvant.paged import decode, prefill, step_rules, summary
+from kvant.paged import decode, draft_rows, prefill, step_rules, summary
 from kvant.paged.block_layout import BlockLayout
+from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.filled_pages import FilledPages
 from kvant.paged.model_cache import ModelCache
 from kvant.paged.recipes import Recipe
@@ -25,16 +26,25 @@ class Step:
     sealed: Any = None
     tail: Any = None
     n_decodes: int = 0
+    n_decode_rows: int = 0
     n_rows: int = 0
+    draft_lens: np.ndarray | None = None  # [n_decodes]: rows of each, where there are drafts
     prefill: prefill.PrefillStep | None = None
     # Made by the first layer, so that a captured step makes it anew in each replay.
-    _decode: decode.DecodeStep | None = field(default=None, repr=False)
+    _decode: decode.DecodeStep | draft_rows.DraftStep | None = field(default=None, repr=False)
 
-    def decode(self) -> decode.DecodeStep:
+    @property
+    def decoding(self):
+        """The module for decoded requests."""
+        return decode if self.draft_lens is None else draft_rows
+
+    def decode(self) -> decode.DecodeStep | draft_rows.DraftStep:
         if self._decode is None:
             n = self.n_decodes
-            self._decode = decode.prepare(self.cache, self.sealed.seq_lens[:n], self.sealed.block_table_tensor[:n],
-                                          self.tail.block_table_tensor[:n])
+            tables = self.sealed.block_table_tensor[:n], self.tail.block_table_tensor[:n]
+            lens = self.sealed.seq_lens[:n]
+            self._decode = (decode.prepare(self.cache, lens, *tables) if self.draft_lens is None else
+                            draft_rows.prepare(self.cache, lens, self.draft_lens, *tables))
         return self._decode
 
 
@@ -42,9 +52,12 @@ class ModelState:
     """vLLM describes a step twice, once for sealed pages and once for tails, in no certain order: it is complete with the
     second."""
 
-    def __init__(self, recipe: Recipe, layout: BlockLayout, n_heads: int, softmax_scale: float):
+    def __init__(self, recipe: Recipe, layout: BlockLayout, n_heads: int, softmax_scale: float, max_drafts: int = 0):
+        """max_drafts: behind a request's newest token; with drafts, tails need room for two pages."""
         self.recipe, self.layout, self.n_heads, self.softmax_scale = recipe, layout, n_heads, softmax_scale
+        self.max_drafts = max_drafts
         self.layers: list = []  # vLLM's attention layers, whose `kv_cache` are their blocks
+        self.is_all = True  # or there are others, which have blocks of the pool as well
         self.cache: ModelCache | None = None
         self._filled: FilledPages | None = None
         self._step: Step | None = None
@@ -53,7 +66,8 @@ class ModelState:
 
     def start(self, library: TorchLibrary, max_seqs: int, max_model_len: int, device: torch.device) -> None:
         """Before the first step, and again whenever vLLM lays out the cache anew."""
-        self.cache = ModelCache(library, self.recipe, self.layout, self.n_heads, self.softmax_scale, max_seqs, device)
+        self.cache = ModelCache(library, self.recipe, self.layout, self.n_heads, self.softmax_scale,
+                                max_seqs * (1 + self.max_drafts), device)
         self._filled, self._step, self._max_model_len = FilledPages(self.cache), None, max_model_len
 
     def add(self, kind: str, common) -> Step:
@@ -72,45 +86,62 @@ class ModelState:
         if self._is_announced or self._step is not None:
             return None
         self._is_announced = True
-        return summary.start_up_line(self.cache, len(self.layers), self.layers[0].kv_cache.shape[0], self._max_model_len)
+        n_blocks = self.layers[0].kv_cache.shape[0]
+        return (summary.start_up_line(self.cache, len(self.layers), n_blocks, self._max_model_len) if self.is_all else
+                summary.line_beside_others(self.cache, len(self.layers)))
 
     def _complete(self, step: Step) -> None:
         common, cache = step.sealed, self.cache
         self._filled.seal([layer.kv_cache for layer in self.layers])
         step.n_rows = common.num_actual_tokens
         starts = common.query_start_loc_cpu.numpy()
-        seq_lens = common.seq_lens_cpu_upper_bound.numpy()[:common.num_reqs]  # exact: there are no drafts
         query_lens = (starts[1:] - starts[:-1])[:common.num_reqs]
-        several = np.flatnonzero(query_lens > 1)
-        n = step.n_decodes = int(several[0]) if len(several) else common.num_reqs
+        # Exact but for requests with drafts.
+        seq_lens = common.seq_lens_cpu_upper_bound.numpy()[:common.num_reqs]
+        longer = np.flatnonzero(query_lens > 1 + self.max_drafts)
+        n = step.n_decodes = step.n_decode_rows = int(longer[0]) if len(longer) else common.num_reqs
         table, tail_table = common.block_table_tensor, step.tail.block_table_tensor
-        seqs, pages = step_rules.filled_pages(seq_lens[:n])
-        if len(seqs):
-            where = prefill.DeviceArrays({"seqs": seqs, "pages": pages, "place": np.minimum(pages, 1),
-                                          "first": np.flatnonzero(pages == 0)}, cache.device)
-            rows = where["seqs"].long()
-            self._filled.add(table[rows, where["pages"].long()], cache.tail_ids(tail_table[rows]), where["place"],
-                             where["first"].long())
+        if self.max_drafts:
+            self._add_drafts(step, query_lens)
+        else:
+            self._add_filled(seq_lens[:n], table, tail_table)
         if n < common.num_reqs:
             plan = step_rules.plan_prefill(seq_lens[n:] - query_lens[n:], query_lens[n:])
             step.prefill = prefill.prepare(cache, plan, table[n:], tail_table[n:])
 
+    def _add_drafts(self, step: Step, query_lens: np.ndarray) -> None:
+        n = step.n_decodes
+        behind = query_lens[n:]
+        if ((behind > 0) & (behind <= 1 + self.max_drafts)).any():  # their lengths are known on the device alone
+            raise RuntimeError("kvant: requests with drafts must come before those with longer steps")
+        step.draft_lens, step.n_decode_rows = query_lens[:n], int(query_lens[:n].sum())
+
+    def _add_filled(self, seq_lens: np.ndarray, table: torch.Tensor, tail_table: torch.Tensor) -> None:
+        """seq_lens: of requests with one new token."""
+        seqs, pages = step_rules.filled_pages(seq_lens)
+        if len(seqs):
+            where = DeviceArrays({"seqs": seqs, "pages": pages, "place": np.minimum(pages, 1),
+                                  "first": np.flatnonzero(pages == 0)}, self.cache.device)
+            rows = where["seqs"].long()
+            self._filled.add(table[rows, where["pages"].long()], self.cache.tail_ids(tail_table[rows]), where["place"],
+                             where["first"].long())
+
 
 def append(step: Step, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
     """A layer of a step without its attention; see `attend`."""
-    n, end = step.n_decodes, step.n_rows
+    n, end = step.n_decode_rows, step.n_rows
     if step.prefill is not None:
         prefill.append_and_seal(step.cache, step.prefill, blocks, keys[n:end], values[n:end])
     if n:
-        decode.append(step.cache, step.decode(), blocks, keys[:n], values[:n])
+        step.decoding.append(step.cache, step.decode(), blocks, keys[:n], values[:n])
 
 
 def attend(step: Step, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor,
            attention: prefill.VarlenAttention) -> None:
     """A layer of a step. blocks: uint8 [n_blocks, block_bytes], the layer's; q, out: BF16 [at least n_rows, n_heads, head_dim];
     keys, values: BF16 [at least n_rows, n_kv_heads, head_dim]."""
-    n, end = step.n_decodes, step.n_rows
+    n, end = step.n_decode_rows, step.n_rows
     if step.prefill is not None:  # first: what it seals may be another request's prefix
         prefill.attend(step.cache, step.prefill, blocks, q[n:end], keys[n:end], values[n:end], out[n:end], attention)
     if n:
-        decode.attend(step.cache, step.decode(), blocks, q[:n], keys[:n], values[:n], out[:n])
+        step.decoding.attend(step.cache, step.decode(), blocks, q[:n], keys[:n], values[:n], out[:n])

@@ -17,6 +17,7 @@ import torch
 from kvant import PAGE
 from kvant.torch import Layer, Lengths, Pages
 from kvant.paged.block_layout import SIDES, BlockLayout
+from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.model_cache import ModelCache
 from kvant.paged.step_rules import PrefillPlan
 
@@ -77,23 +78,6 @@ class PrefillStep:
     stretches: tuple[Stretch, ...]
 
 
-class DeviceArrays:
-    """Copies int32 arrays to the device, all at once."""
-
-    def __init__(self, arrays: dict[str, np.ndarray], device: torch.device):
-        flat = torch.from_numpy(np.concatenate([np.ascontiguousarray(x, np.int32).reshape(-1) for x in arrays.values()]))
-        if device.type == "cuda":
-            flat = flat.pin_memory()
-        on_device = flat.to(device, non_blocking=True)
-        self._arrays, first = {}, 0
-        for name, x in arrays.items():
-            self._arrays[name] = on_device[first:first + x.size].view(x.shape)
-            first += x.size
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self._arrays[name]
-
-
 def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tail_blocks: torch.Tensor) -> PrefillStep:
     """block_table, tail_blocks: int32 [prefilled requests, ...]."""
     stretches = [(prefix, first, min(STRETCH, prefix.n_pages - first))
@@ -104,19 +88,19 @@ def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tai
         "first_rows": plan.first_rows, "n_tokens": plan.n_tokens, "visible": plan.visible,
         "n_visible_tokens": plan.n_visible_tokens, "full": plan.full, "full_request": plan.request[plan.full],
         "full_page": plan.page[plan.full], "seen_request": plan.request[plan.seen], "seen_page": plan.page[plan.seen],
-        "entering": plan.entering, "entering_request": plan.request[plan.entering], "leaving": plan.leaving,
-        "leaving_request": plan.request[plan.leaving], "full_place": np.minimum(plan.page[plan.full], 1),
+        "entering": plan.entering, "entering_request": plan.request[plan.entering], "entering_page": plan.page[plan.entering],
+        "leaving": plan.leaving, "leaving_request": plan.request[plan.leaving], "leaving_page": plan.page[plan.leaving],
+        "full_place": np.minimum(plan.page[plan.full], 1),
         "first": plan.first, "first_request": plan.request[plan.first], "first_page": plan.page[plan.first],
         "first_of_seen": np.flatnonzero(plan.first_seen >= 0), "seen_first": plan.first_seen[plan.first_seen >= 0],
         "bounds": np.array(bounds).reshape(-1, 5)}, cache.device)
-    tail_ids = cache.tail_ids(tail_blocks)
     of_page = cache.layout.tail_page_bytes // cache.layout.unit_bytes
 
     def blocks_of(name):
         return block_table[arrays[name + "_request"].long(), arrays[name + "_page"].long()].contiguous()
 
     def units_of(name):
-        ids = tail_ids[arrays[name + "_request"].long()].long()
+        ids = cache.tail_ids(tail_blocks[arrays[name + "_request"].long()], arrays[name + "_page"]).long()
         return ids[:, :, None] + torch.arange(of_page, device=cache.device)
 
     def sink_of(prefix, first):

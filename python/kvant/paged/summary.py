@@ -10,8 +10,18 @@ def start_up_line(cache: ModelCache, n_layers: int, n_blocks: int, max_model_len
     """n_blocks: of the pool, of all layers."""
     layout = cache.layout
     tokens, bf16 = layout.tokens_that_fit(n_blocks, max_model_len), layout.bf16_tokens_that_fit(n_blocks)
+    return (f"{_line(cache, f'all {n_layers} layers', n_layers)}; {tokens:,} tokens fit in requests of {max_model_len:,}, "
+            f"{tokens / bf16:.2f} times as many as in BF16")
+
+
+def line_beside_others(cache: ModelCache, n_layers: int) -> str:
+    """n_layers: of those with kvant's cache."""
+    return f"{_line(cache, f'{n_layers} layers', n_layers)}; layers with a sliding window stay unquantized"
+
+
+def _line(cache: ModelCache, where: str, n_layers: int) -> str:
+    layout = cache.layout
     sealed, unquantized = n_layers * layout.block_bytes, n_layers * layout.bf16_block_bytes
-    return (f"kvant: {cache.recipe.name} ({cache.recipe.text}), {cache.kernel} in all {n_layers} layers; "
+    return (f"kvant: {cache.recipe.name} ({cache.recipe.text}), {cache.kernel} in {where}; "
             f"{sealed / PAGE:,.0f} bytes a token instead of {unquantized / PAGE:,.0f} in BF16, and "
-            f"{layout.tail_blocks * sealed / 1e6:.1f} MB a request for its newest tokens; {tokens:,} tokens fit in requests of "
-            f"{max_model_len:,}, {tokens / bf16:.2f} times as many as in BF16")
+            f"{layout.tail_blocks * sealed / 1e6:.1f} MB a request for its newest tokens")

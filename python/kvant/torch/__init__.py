@@ -1,7 +1,7 @@
 """libkvant_cuda on PyTorch tensors: calls go to the current CUDA stream, and can be captured into a CUDA graph.
 
 Structures describe what stays the same from call to call (`Shape`, `Pages`, `Layer`: see include/kvant/kvant.h); they
-keep the tensors alive that they were made of."""
+keep the tensors alive that they were made of. `kvant.torch.ops` has operators for torch.compile, on tensors alone."""
 
 from kvant import PAGE
 from kvant.c_api import (BF16, F32, Dequantization, KvantError, Layer, Lengths, NewRows, Pages, Partial, SealRange, Shape,

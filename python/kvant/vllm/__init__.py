@@ -1,21 +1,25 @@
 """kvant as a vLLM plug-in: `--attention-backend CUSTOM --kv-cache-dtype kvant_4bit` (docs/guide/vllm.md).
 
-vLLM calls `register` in each of its processes. All that depends on vLLM's version is in `v026`."""
+vLLM calls `register` in each of its processes. What depends on vLLM's release is in a file for each."""
 
-SUPPORTED_VERSION = "0.26"
+RELEASES = {"0.26": "v026", "0.33": "v033"}
+
+_is_registered = False
 
 
 def register() -> None:
     """Adds kvant's cache types and its attention backend to vLLM. May be called more than once in a process."""
+    global _is_registered
+    from importlib import import_module
     from importlib.metadata import version
 
     installed = version("vllm")
-    if not installed.startswith(SUPPORTED_VERSION + "."):
+    release = RELEASES.get(".".join(installed.split(".")[:2]))
+    if release is None:
         import warnings
 
-        warnings.warn(f"kvant's plug-in is for vLLM {SUPPORTED_VERSION}, this is {installed}: it is left out",
+        warnings.warn(f"kvant's plug-in is for vLLM {' and '.join(RELEASES)}, and this is {installed}: it is left out",
                       stacklevel=2)
-        return
-    from kvant.vllm import v026
-
-    v026.register()
+    elif not _is_registered:
+        _is_registered = True
+        import_module(f"kvant.vllm.{release}").register()

@@ -43,15 +43,28 @@ class KvantBackend(AttentionBackend):
         return SealedBuilder
 
     @staticmethod
-    def get_supported_kernel_block_sizes():
+    def get_supported_kernel_block_sizes(kv_cache_spec=None):
         return [PAGE]
 
     @classmethod
     def get_kv_cache_shape(cls, num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto"):
+        """Up to vLLM 0.26."""
         return num_blocks, cls.block_bytes
 
     @classmethod
+    def supported_kv_cache_layouts(cls):
+        """From vLLM 0.29 on. A layer's blocks lie side by side."""
+        from vllm.v1.kv_cache_layout import KVCacheLayout
+
+        return KVCacheLayout.LBNHC, KVCacheLayout.LBHNC
+
+    @classmethod
     def supports_kv_connector(cls) -> bool:
+        return False
+
+    @classmethod
+    def supports_device_cpu_query_lens_mismatch(cls) -> bool:
+        """Steps are divided among their requests on the host."""
         return False
 
     @classmethod
@@ -91,9 +104,12 @@ class _Builder(AttentionMetadataBuilder[Step]):
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        self._init_reorder_batch_threshold(1, supports_spec_as_decode=False)
+        self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         context = vllm_config.compilation_config.static_forward_context
         self.state: ModelState = context[layer_names[0]].kvant
+        if len(layer_names) != len(self.state.layers):  # a step is described once for all layers
+            raise NotImplementedError("kvant does not support models of which vLLM divides the layers without a sliding window "
+                                      "among block tables: those with fewer layers with a window than without")
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False) -> Step:
         step = self.state.add(self.kind, common_attn_metadata)

@@ -1,0 +1,23 @@
+"""What the host knows of a step, on its way to the device."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+
+class DeviceArrays:
+    """Copies int32 arrays to the device, all at once."""
+
+    def __init__(self, arrays: dict[str, np.ndarray], device: torch.device):
+        flat = torch.from_numpy(np.concatenate([np.ascontiguousarray(x, np.int32).reshape(-1) for x in arrays.values()]))
+        if device.type == "cuda":
+            flat = flat.pin_memory()
+        on_device = flat.to(device, non_blocking=True)
+        self._arrays, first = {}, 0
+        for name, x in arrays.items():
+            self._arrays[name] = on_device[first:first + x.size].view(x.shape)
+            first += x.size
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._arrays[name]

@@ -1,0 +1,141 @@
+"""The library's operations as `torch.library` operators, `torch.ops.kvant.NAME`: torch.compile traces them as they are, without
+a GPU too, and CUDA graphs capture them. Importing this file registers them; the library is loaded with the first call.
+
+Pages lie in pools as `page_pool` makes them: a key page and its value page side by side, found by an int32 table [n_seqs,
+n_kv_heads, n_pages]. Tail pages are those of BF16. What wants more (sinks, codebooks, corrections): TorchLibrary."""
+
+import functools
+
+import torch
+
+from kvant import PAGE
+from kvant.c_api import BF16, Layer, Lengths, Pages, Shape
+from kvant.torch.library import TorchLibrary
+
+# Annotations are read as they stand here: `from __future__ import annotations` would make texts of them.
+
+
+@functools.cache
+def library() -> TorchLibrary:
+    return TorchLibrary()
+
+
+def _pages(pool: torch.Tensor, table: torch.Tensor, key_bytes: int, value_bytes: int) -> Pages:
+    return Pages(table=table, seq_stride=table.stride(0), head_stride=table.stride(1), pool=pool,
+                 page_stride=key_bytes + value_bytes, side_offset=key_bytes)
+
+
+def _tail_pages(pool: torch.Tensor, table: torch.Tensor, head_dim: int) -> Pages:
+    return _pages(pool, table, *2 * [PAGE * head_dim * 2])
+
+
+def _sealed_pages(pool: torch.Tensor, table: torch.Tensor, key_format: str, value_format: str, head_dim: int) -> Pages:
+    return _pages(pool, table, *(library().page_bytes(format, head_dim) for format in (key_format, value_format)))
+
+
+def _shape(table: torch.Tensor, head_dim: int, key_format: str = "", value_format: str = "", n_heads: int = 0,
+           softmax_scale: float = 1.0) -> Shape:
+    n_seqs, n_kv_heads, _ = table.shape
+    return Shape(n_seqs=n_seqs, n_kv_heads=n_kv_heads, group=max(1, n_heads // n_kv_heads), head_dim=head_dim,
+                 softmax_scale=softmax_scale, key_format=key_format.encode() or None,
+                 value_format=value_format.encode() or None)
+
+
+@torch.library.custom_op("kvant::rotate", mutates_args=())
+def rotate(rows: torch.Tensor) -> torch.Tensor:
+    """rows [n_rows, n_heads, head_dim], BF16 or F32, times the orthonormal Walsh-Hadamard matrix, its own inverse."""
+    rotated = rows.clone(memory_format=torch.contiguous_format)
+    library().rotate(rotated)
+    return rotated
+
+
+@rotate.register_fake
+def _(rows):
+    return torch.empty_like(rows, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("kvant::merge", mutates_args=("into", "into_lse"))
+def merge(into: torch.Tensor, into_lse: torch.Tensor, other: torch.Tensor, other_lse: torch.Tensor) -> None:
+    """Attention to some tokens and to others becomes attention to all: into, other [n_tokens, n_heads, head_dim]; log-sum-exps
+    F32 [n_tokens, n_heads]."""
+    library().merge(into, into_lse, other, other_lse)
+
+
+@merge.register_fake
+def _(into, into_lse, other, other_lse):
+    pass
+
+
+@torch.library.custom_op("kvant::append", mutates_args=("tail_pool",))
+def append(tail_pool: torch.Tensor, tail_table: torch.Tensor, seq: torch.Tensor, tail_token: torch.Tensor, keys: torch.Tensor,
+           values: torch.Tensor, key_hadamard: bool, value_hadamard: bool) -> None:
+    """Rows into tail pages: seq, tail_token int32 [n_rows] say where, a negative tail_token leaves a row out; keys, values BF16
+    [n_rows, n_kv_heads, head_dim]."""
+    d = keys.shape[2]
+    library().append(_shape(tail_table, d), Layer(tail=_tail_pages(tail_pool, tail_table, d)), seq, tail_token, keys, values,
+                     key_hadamard, value_hadamard)
+
+
+@append.register_fake
+def _(tail_pool, tail_table, seq, tail_token, keys, values, key_hadamard, value_hadamard):
+    pass
+
+
+@torch.library.custom_op("kvant::seal", mutates_args=("sealed_pool",))
+def seal(sealed_pool: torch.Tensor, sealed_table: torch.Tensor, tail_pool: torch.Tensor, tail_table: torch.Tensor,
+         tail_page: torch.Tensor, sealed_page: torch.Tensor, key_format: str, value_format: str, head_dim: int) -> None:
+    """Encodes a full tail page of each sequence: tail_page int32 [n_seqs] says which (negative: none), sealed_page where to."""
+    library().seal_pages(
+        _shape(sealed_table, head_dim, key_format, value_format),
+        Layer(sealed=_sealed_pages(sealed_pool, sealed_table, key_format, value_format, head_dim),
+              tail=_tail_pages(tail_pool, tail_table, head_dim)), tail_page, sealed_page, 1)
+
+
+@seal.register_fake
+def _(sealed_pool, sealed_table, tail_pool, tail_table, tail_page, sealed_page, key_format, value_format, head_dim):
+    pass
+
+
+@torch.library.custom_op("kvant::decode_attention", mutates_args=())
+def decode_attention(q: torch.Tensor, sealed_pool: torch.Tensor, sealed_table: torch.Tensor, sealed_pages: torch.Tensor,
+                     tail_pool: torch.Tensor, tail_table: torch.Tensor, tail_tokens: torch.Tensor, key_format: str,
+                     value_format: str, softmax_scale: float) -> torch.Tensor:
+    """Attention of a token of each sequence, q BF16 [n_seqs, n_heads, head_dim], to its sealed pages and its tail's tokens
+    (counts: int32 [n_seqs]): BF16, like q."""
+    n_heads, d = q.shape[1:]
+    shape = _shape(sealed_table, d, key_format, value_format, n_heads, softmax_scale)
+    lengths = Lengths(sealed_pages=sealed_pages, tail_tokens=tail_tokens)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    workspace = library().new_workspace(shape, q.device)
+    library().decode_schedule(shape, lengths, workspace)
+    library().decode_attention(shape, lengths, Layer(
+        sealed=_sealed_pages(sealed_pool, sealed_table, key_format, value_format, d),
+        tail=_tail_pages(tail_pool, tail_table, d), q=q, q_seq_stride=q.stride(0), q_head_stride=q.stride(1), out=out,
+        out_type=BF16, out_seq_stride=out.stride(0), out_head_stride=out.stride(1), settled=1), workspace)
+    return out
+
+
+@decode_attention.register_fake
+def _(q, sealed_pool, sealed_table, sealed_pages, tail_pool, tail_table, tail_tokens, key_format, value_format, softmax_scale):
+    return q.new_empty(q.shape)
+
+
+@torch.library.custom_op("kvant::dequantize", mutates_args=())
+def dequantize(sealed_pool: torch.Tensor, sealed_table: torch.Tensor, sealed_pages: torch.Tensor, key_format: str,
+               value_format: str, head_dim: int, first_page: int, n_pages: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sealed pages first_page to first_page + n_pages of each sequence as keys and values, BF16 [n_seqs, n_pages * 128,
+    n_kv_heads, head_dim]; zeros behind its last page."""
+    n_seqs, n_kv_heads, _ = sealed_table.shape
+    keys, values = (torch.zeros((n_seqs, n_pages * PAGE, n_kv_heads, head_dim), dtype=torch.bfloat16, device=sealed_pool.device)
+                    for _ in range(2))
+    library().dequantize(
+        _shape(sealed_table, head_dim, key_format, value_format), Lengths(sealed_pages=sealed_pages),
+        Layer(sealed=_sealed_pages(sealed_pool, sealed_table, key_format, value_format, head_dim)), first_page, n_pages,
+        keys, values)
+    return keys, values
+
+
+@dequantize.register_fake
+def _(sealed_pool, sealed_table, sealed_pages, key_format, value_format, head_dim, first_page, n_pages):
+    shape = sealed_table.shape[0], n_pages * PAGE, sealed_table.shape[1], head_dim
+    return tuple(sealed_pool.new_empty(shape, dtype=torch.bfloat16) for _ in range(2))

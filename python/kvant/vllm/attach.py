@@ -1,0 +1,161 @@
+"""How vLLM's attention layers become kvant's: the same for all of its releases that are supported, each of which says what is
+its own as a `Release` (v026, v033).
+
+vLLM has one KV layer for each attention layer, which holds sealed pages here. Another one, for tails, is added with it.
+Layers with a sliding window stay vLLM's: unquantized, on a backend that it chooses."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.config import get_current_vllm_config
+from vllm.model_executor.layers.attention.attention import Attention
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+from kvant import PAGE
+from kvant.vllm.recipes import CACHE_TYPES, find_recipe
+from kvant.vllm.refusals import n_drafts, refuse_unsupported
+
+TAIL_SUFFIX = ".kvant_tail"
+NEED_CONSTANTS = ("vq", "pq", "nvq")  # beginnings of formats with codebooks
+WINDOWED = "sliding_window"  # vLLM's name for such layers
+
+
+@dataclass(frozen=True)
+class Release:
+    """What differs between vLLM's releases."""
+
+    sealed_spec: Callable[..., Any]  # of n_kv_heads, head_size, block_bytes, max_drafts
+    tail_spec: Callable[..., Any]  # of n_kv_heads, head_size, block_bytes, blocks_per_request
+    drafts_of: tuple[str, ...]  # methods of speculative decoding
+
+
+class TailLayer(AttentionLayerBase):
+    """The KV layer of an attention layer's tails."""
+
+    def __init__(self, state, backend, release: Release):
+        self.kvant, self._backend, self._release = state, backend, release
+        self.kv_cache = torch.tensor([])  # until vLLM binds the blocks
+
+    def get_attn_backend(self):
+        return self._backend
+
+    def get_kv_cache_spec(self, vllm_config):
+        layout = self.kvant.layout
+        return self._release.tail_spec(layout.n_kv_heads, layout.head_dim, layout.block_bytes, layout.tail_blocks)
+
+
+def wrap_attention(release: Release) -> None:
+    original_init, original_spec = Attention.__init__, Attention.get_kv_cache_spec
+    signature = inspect.signature(original_init)
+
+    @functools.wraps(original_init)
+    def __init__(self, *args, **kwargs):
+        given = signature.bind(self, *args, **kwargs)
+        leave_windowed(given.arguments, get_current_vllm_config())
+        original_init(*given.args, **given.kwargs)
+        if self.attn_backend.get_name() == "CUSTOM" and self.kv_cache_dtype in CACHE_TYPES:
+            if type(self).get_kv_cache_spec is not get_kv_cache_spec:
+                raise NotImplementedError(f"kvant does not support layers of the kind {type(self).__name__}")
+            _attach(self, get_current_vllm_config(), release)
+
+    @functools.wraps(original_spec)
+    def get_kv_cache_spec(self, vllm_config):
+        if hasattr(self, "kvant"):
+            layout = self.kvant.layout
+            return release.sealed_spec(layout.n_kv_heads, layout.head_dim, layout.block_bytes, self.kvant.max_drafts)
+        return windowed_spec(functools.partial(original_spec, self), vllm_config)
+
+    Attention.__init__, Attention.get_kv_cache_spec = __init__, get_kv_cache_spec
+
+
+def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
+    """arguments: those of a layer that is being made, changed if it has a window and kvant's cache type."""
+    cache = arguments.get("cache_config")
+    if cache is None or cache.cache_dtype not in CACHE_TYPES:
+        return
+    if arguments.get("per_layer_sliding_window") is None and cache.sliding_window is None:
+        return
+    arguments["cache_config"] = copy.copy(cache)
+    arguments["cache_config"].cache_dtype = "bfloat16"
+    vllm_config.attention_config.backend_per_kind.setdefault(WINDOWED, None)  # None: vLLM chooses
+
+
+def windowed_spec(original_spec: Callable[..., Any], vllm_config):
+    """The specification of a layer that is not kvant's, in blocks of the size that kvant's have."""
+    state = _state(vllm_config)
+    if state is None:
+        if vllm_config.cache_config.cache_dtype in CACHE_TYPES:
+            raise NotImplementedError("kvant leaves layers with a sliding window as they are, and this model has no others: "
+                                      "--kv-cache-dtype auto")
+        return original_spec(vllm_config)
+    state.is_all = False
+    block_bytes = state.layout.block_bytes
+    vllm_config.cache_config.skip_page_size_padded = block_bytes
+    try:
+        spec = original_spec(vllm_config)
+        page_bytes = spec.page_size_bytes if spec is not None else block_bytes
+    except AssertionError:  # vLLM's answer to pages that don't fit
+        page_bytes = None
+    if page_bytes != block_bytes:
+        raise NotImplementedError(f"kvant needs blocks of {block_bytes} bytes, in which layers that are not its own don't fit, "
+                                  "those with a sliding window for example: a recipe of more bits may help")
+    return spec
+
+
+def _state(vllm_config):
+    """That of the model's layers so far."""
+    layers = vllm_config.compilation_config.static_forward_context.values()
+    return next((x.kvant for x in layers if isinstance(x, TailLayer)), None)
+
+
+def _attach(layer, vllm_config, release: Release) -> None:
+    """Makes a layer one of kvant's: it joins the model's state, and gets a layer for its tails."""
+    from kvant.vllm import backend
+
+    refuse_unsupported(vllm_config, release.drafts_of)
+    if layer.head_size_v != layer.head_size:
+        raise NotImplementedError("kvant does not support values with another head size than keys")
+    state = _state(vllm_config)
+    mine = _new_state(layer, vllm_config)
+    if state is None:
+        state = mine
+    elif (state.layout, state.n_heads, state.softmax_scale) != (mine.layout, mine.n_heads, mine.softmax_scale):
+        raise NotImplementedError("kvant needs the same heads, head size and softmax scale in all layers; "
+                                  f"{layer.layer_name} differs")
+    tail_blocks = state.layout.tail_blocks
+    if vllm_config.model_config.max_model_len < tail_blocks * PAGE:
+        raise NotImplementedError(f"kvant needs --max-model-len of at least {tail_blocks * PAGE}, as much as a request's "
+                                  "newest tokens take")
+    state.layers.append(layer)
+    layer.kvant = state
+    layer.attn_backend = _with_block_bytes(backend.KvantBackend, state.layout.block_bytes)
+    vllm_config.compilation_config.static_forward_context[layer.layer_name + TAIL_SUFFIX] = TailLayer(
+        state, _with_block_bytes(backend.KvantTailBackend, state.layout.block_bytes), release)
+
+
+def _new_state(layer, vllm_config):
+    from kvant.torch import TorchLibrary
+    from kvant.paged.block_layout import BlockLayout
+    from kvant.paged.model_state import ModelState
+
+    recipe, library = find_recipe(layer.kv_cache_dtype, vllm_config.additional_config), TorchLibrary()
+    sizes = []
+    for format in (recipe.key_format, recipe.value_format):
+        sizes.append(library.page_bytes(format, layer.head_size))
+        if not sizes[-1] or not library.can_seal(format) or format.startswith(NEED_CONSTANTS):
+            raise NotImplementedError(f"kvant has no format {format} without calibrated constants for heads of "
+                                      f"{layer.head_size} channels (recipe {recipe.text})")
+    drafts = n_drafts(vllm_config)
+    layout = BlockLayout(layer.num_kv_heads, layer.head_size, *sizes, recipe.sink, tail_pages=2 if drafts else 1)
+    return ModelState(recipe, layout, layer.num_heads, layer.impl.scale, drafts)
+
+
+def _with_block_bytes(backend, block_bytes: int):
+    return type(backend.__name__, (backend,), {"block_bytes": block_bytes})

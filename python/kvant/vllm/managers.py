@@ -1,0 +1,56 @@
+"""Who hands out blocks: the managers of vLLM's scheduler for either kind. They read `blocks_per_request` or `max_drafts` of the
+specification that is theirs (v026, v033)."""
+
+from __future__ import annotations
+
+from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager, SingleTypeKVCacheManager
+
+
+class KvantSealedManager(FullAttentionManager):
+    """Pages that decoded tokens fill are published one step later: they are sealed before the next step (FilledPages), or
+    among that step's attention (draft_rows), so no request of the same step may come to share them. Pages that a prompt fills
+    are sealed at once."""
+
+    supports_fine_grained_hash_lookup = False
+
+    def cache_blocks(self, request, num_tokens, *args, **kwargs) -> None:
+        """num_tokens: those behind the step, without drafts."""
+        computed = request.num_computed_tokens
+        if num_tokens <= computed + 1 + self.kv_cache_spec.max_drafts:
+            num_tokens = min(num_tokens, computed)
+        super().cache_blocks(request, num_tokens, *args, **kwargs)
+
+
+class KvantTailManager(SingleTypeKVCacheManager):
+    """A request gets its tail blocks with its first step and keeps them; they are never shared. A prefix hit of any whole number
+    of pages needs none of them."""
+
+    def get_num_blocks_to_allocate(self, request_id, *args, **kwargs) -> int:
+        return 0 if self.req_to_blocks.get(request_id) else self.kv_cache_spec.blocks_per_request
+
+    def allocate_new_blocks(self, request_id, num_tokens, num_tokens_main_model) -> list:
+        held = self.req_to_blocks[request_id]
+        if held:
+            return []
+        new = self.block_pool.get_new_blocks(self.kv_cache_spec.blocks_per_request)
+        held.extend(new)
+        return new
+
+    def add_local_computed_blocks(self, *args, **kwargs) -> None:
+        pass
+
+    def allocate_external_computed_blocks(self, *args, **kwargs) -> None:
+        pass
+
+    def cache_blocks(self, *args, **kwargs) -> None:
+        pass
+
+    def remove_skipped_blocks(self, *args, **kwargs) -> None:
+        pass
+
+    def get_num_common_prefix_blocks(self, running_request_id) -> int:
+        return 0
+
+    @classmethod
+    def find_longest_cache_hit(cls, block_hashes, max_length, kv_cache_group_ids, *args, alignment_tokens, **kwargs):
+        return tuple([] for _ in kv_cache_group_ids), max_length // alignment_tokens * alignment_tokens

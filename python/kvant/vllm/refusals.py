@@ -1,0 +1,36 @@
+"""What the plug-in does not support of vLLM's configuration: said at start, before a model is loaded."""
+
+from __future__ import annotations
+
+from kvant import PAGE
+
+
+def refuse_unsupported(config, drafts_of=()) -> None:
+    """config: a VllmConfig; drafts_of: the methods of speculative decoding that are supported."""
+    parallel, cache = config.parallel_config, config.cache_config
+    speculative = config.speculative_config
+    method = speculative.method if speculative is not None else None
+    refusals = {
+        f"drafts (speculative decoding) by {method}, only by {', '.join(drafts_of)}" if drafts_of else
+        "drafts (speculative decoding)": method is not None and method not in drafts_of,
+        f"{PAGE} or more drafts a request": n_drafts(config) >= PAGE,
+        "KV connectors": config.kv_transfer_config is not None,
+        "data parallelism": parallel.data_parallel_size > 1,
+        "pipeline parallelism": parallel.pipeline_parallel_size > 1,
+        "decode context parallelism": parallel.decode_context_parallel_size > 1,
+        "prefill context parallelism": getattr(parallel, "prefill_context_parallel_size", 1) > 1,
+        "sleep mode": config.model_config.enable_sleep_mode,
+        "--kv-cache-dtype-skip-layers": bool(cache.kv_cache_dtype_skip_layers),
+        "prefix hits within a page (prefix_match_unit)": getattr(cache, "prefix_match_unit", None) not in (None, PAGE),
+        "a disabled hybrid KV cache manager": config.scheduler_config.disable_hybrid_kv_cache_manager is True,
+        "vLLM's first model runner, which this model or configuration asks for (VLLM_USE_V2_MODEL_RUNNER=1 may help)":
+            not config.use_v2_model_runner}
+    for what, is_asked in refusals.items():
+        if is_asked:
+            raise NotImplementedError(f"kvant does not support {what} yet")
+
+
+def n_drafts(config) -> int:
+    """The most behind a request's newest token."""
+    speculative = config.speculative_config
+    return speculative.num_speculative_tokens if speculative is not None else 0

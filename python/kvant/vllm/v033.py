@@ -1,0 +1,91 @@
+"""The seams of vLLM 0.33: cache types are registered, a specification says a block's bytes as those of one state of 128 tokens,
+and tails are the kind of ring that it knows: never shared, without slots for single tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from vllm.v1.kv_cache_interface import CircularBufferSpec, FullAttentionSpec, KVQuantMode
+from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
+
+from kvant import PAGE
+from kvant.vllm.attach import Release, wrap_attention
+from kvant.vllm.managers import KvantSealedManager, KvantTailManager
+from kvant.vllm.recipes import CACHE_TYPES
+
+
+def register() -> None:
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+    register_backend(AttentionBackendEnum.CUSTOM, "kvant.vllm.backend.KvantBackend")
+    _add_cache_types()
+    add_specs()
+    wrap_attention(RELEASE)
+
+
+def _add_cache_types() -> None:
+    from vllm.config.cache import register_kv_cache_dtype
+
+    for cache_type in CACHE_TYPES:
+        register_kv_cache_dtype(cache_type)(type("KvantCacheType", (_CacheType,), {"name": cache_type}))
+
+
+class _CacheType:
+    """What vLLM asks of a cache type."""
+
+    name = ""
+
+    def torch_dtype(self):
+        return torch.uint8
+
+    def quant_mode(self):
+        return KVQuantMode.CUSTOM
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvantSealedSpec(FullAttentionSpec):
+    """Blocks of 128 tokens."""
+
+    max_drafts: int = 0
+
+    @classmethod
+    def merge(cls, specs):
+        if any(spec != specs[0] for spec in specs):  # vLLM asks in this way, and waits for this exception
+            raise AssertionError("kvant: all layers must have the same KV heads, head size and recipe")
+        return specs[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvantTailSpec(CircularBufferSpec):
+    """A fixed number of blocks for each request."""
+
+    blocks_per_request: int = 0
+
+    def max_memory_usage_bytes(self, vllm_config) -> int:
+        return self.blocks_per_request * self.page_size_bytes
+
+    def max_num_blocks_per_req(self, vllm_config, max_len: int) -> int:
+        return self.blocks_per_request
+
+
+def _common(n_kv_heads: int, head_size: int, block_bytes: int) -> dict:
+    return dict(block_size=PAGE, num_kv_heads=n_kv_heads, head_size=head_size, dtype=torch.uint8, num_head_slots=1,
+                tokens_per_state=PAGE, state_content_bytes=block_bytes)
+
+
+def sealed_spec(n_kv_heads: int, head_size: int, block_bytes: int, max_drafts: int = 0) -> KvantSealedSpec:
+    return KvantSealedSpec(**_common(n_kv_heads, head_size, block_bytes), max_drafts=max_drafts)
+
+
+def tail_spec(n_kv_heads: int, head_size: int, block_bytes: int, blocks_per_request: int) -> KvantTailSpec:
+    return KvantTailSpec(**_common(n_kv_heads, head_size, block_bytes), blocks_per_request=blocks_per_request)
+
+
+RELEASE = Release(sealed_spec, tail_spec, drafts_of=("ngram", "ngram_gpu"))
+
+
+def add_specs() -> None:
+    KVCacheSpecRegistry._ensure_registered()  # it adds vLLM's own only to an empty list
+    KVCacheSpecRegistry.register(KvantSealedSpec, KvantSealedManager, uniform_type_base_spec=FullAttentionSpec)
+    KVCacheSpecRegistry.register(KvantTailSpec, KvantTailManager, uniform_type_base_spec=KvantTailSpec)

@@ -1,0 +1,126 @@
+"""A stand-in for vLLM: hands out blocks, and runs steps of several requests through the plug-in's own code on random queries,
+keys and values; and what attention by the rule alone gives for them."""
+
+import types
+
+import cpu_library
+import numpy as np
+import torch
+
+from kvant import PAGE
+from kvant.paged import model_state
+from kvant.paged.block_layout import BlockLayout
+from kvant.paged.recipes import Recipe
+
+N_KV_HEADS, N_HEADS, D, N_LAYERS = 2, 4, 64, 2
+SCALE = D ** -0.5
+PLAIN = Recipe("plain", "any", "any")
+ROTATED = Recipe("rotated", "any", "any", key_hadamard=True, value_hadamard=True)
+SINK = Recipe("sink", "any", "any", key_hadamard=True, value_hadamard=True, sink=1)
+LONG_SINK = Recipe("long sink", "any", "any", sink=4)
+
+
+class Request:
+    def __init__(self, n_tokens, rng):
+        self.q, self.k, self.v = (torch.from_numpy(rng.standard_normal((N_LAYERS, n_tokens, heads, D))).bfloat16()
+                                  for heads in (N_HEADS, N_KV_HEADS, N_KV_HEADS))
+        self.out = torch.full((N_LAYERS, n_tokens, N_HEADS, D), float("nan"), dtype=torch.bfloat16)
+        self.computed, self.blocks, self.tail = 0, [], []
+
+    def expected(self, layer, recipe):
+        """float [n_tokens, heads, d]: every token sees earlier pages encoded and its own as it is."""
+        h = cpu_library.hadamard(D)
+        n = self.k.shape[1]
+        out = np.zeros((n, N_HEADS, D), np.float32)
+        for head in range(N_HEADS):
+            sides = []
+            for x, is_rotated in ((self.k, recipe.key_hadamard), (self.v, recipe.value_hadamard)):
+                x = x[layer, :, head * N_KV_HEADS // N_HEADS].float().numpy()
+                x = cpu_library.from_bf16(cpu_library.to_bf16(x @ h)) if is_rotated else x
+                coded = x.copy()
+                for page in range(n // PAGE):
+                    rows = slice(page * PAGE, (page + 1) * PAGE)
+                    coded[rows] = cpu_library.decode(cpu_library.encode(x[rows]), D)
+                coded[:recipe.sink] = x[:recipe.sink]
+                back = h if is_rotated else np.eye(D, dtype=np.float32)
+                sides.append((x @ back, coded @ back))
+            q = self.q[layer, :, head].float().numpy()
+            for border in range(0, n, PAGE):
+                rows = np.arange(border, min(border + PAGE, n))
+                keys, values = (np.concatenate([coded[:border], plain[rows]]) for plain, coded in sides)
+                scores = SCALE * q[rows] @ keys.T
+                scores[np.arange(len(keys)) > rows[:, None]] = -np.inf
+                weights = np.exp(scores - scores.max(1, keepdims=True))
+                out[rows, head] = weights @ values / weights.sum(1, keepdims=True)
+        return out
+
+
+class Server:
+    """Hands out blocks and builds vLLM's metadata."""
+
+    def __init__(self, recipe, library=None, device="cpu", n_blocks=64, max_drafts=0, max_seqs=8):
+        library, self.device = library or cpu_library.CpuLibrary(), torch.device(device)
+        sizes = [library.page_bytes(format, D) for format in (recipe.key_format, recipe.value_format)]
+        self.layout = BlockLayout(N_KV_HEADS, D, *sizes, recipe.sink, tail_pages=2 if max_drafts else 1)
+        self.state = model_state.ModelState(recipe, self.layout, N_HEADS, SCALE, max_drafts)
+        self.rng = np.random.default_rng(3)
+        pool = torch.randint(0, 255, (N_LAYERS, n_blocks, self.layout.block_bytes), dtype=torch.uint8).to(device)
+        self.state.layers = [types.SimpleNamespace(kv_cache=pool[layer]) for layer in (1, 0)]
+        self.state.start(library, max_seqs, 1024, self.device)
+        self.free = list(self.rng.permutation(np.arange(1, n_blocks)))
+
+    def take(self, n):
+        return [self.free.pop() for _ in range(n)]
+
+    def preempt(self, request):
+        """Takes a request's blocks; the next to ask for blocks get them first."""
+        self.free += request.blocks + request.tail
+        request.blocks, request.tail, request.computed = [], [], 0
+
+    def step(self, work, padding=0, rejected={}, late=0):
+        """work: requests and how many tokens of each; those of decoded ones, drafts included, at most 1 + max_drafts. rejected:
+        how many of them were wrong drafts, by request. late: by how much the host overestimates the lengths of requests with
+        drafts."""
+        most = 1 + self.state.max_drafts
+        work = sorted(work, key=lambda item: item[1] > most)
+        for request, n in work:
+            request.tail = request.tail or self.take(self.layout.tail_blocks)
+            request.blocks += self.take(-(-(request.computed + n) // PAGE) - len(request.blocks))
+        counts = [n for _, n in work] + [0] * padding
+        lens = [request.computed + n for request, n in work] + [0] * padding
+        bounds = [length + late * (0 < n <= most) for length, n in zip(lens, counts)]
+        common = dict(num_reqs=len(counts), num_actual_tokens=sum(counts),
+                      query_start_loc_cpu=torch.tensor(np.concatenate(([0], np.cumsum(counts))), dtype=torch.int32),
+                      seq_lens=torch.tensor(lens, dtype=torch.int32, device=self.device),
+                      seq_lens_cpu_upper_bound=torch.tensor(bounds, dtype=torch.int32))
+        kinds = {"sealed": [r.blocks for r, _ in work] + [[0]] * padding, "tail": [r.tail for r, _ in work] + [[0]] * padding}
+        for kind, blocks in kinds.items():
+            step = self.describe(kind, block_table_tensor=self._table(blocks), **common)
+        for layer, of_layer in zip((1, 0), self.state.layers):
+            q, k, v = (torch.cat([self._rows(getattr(r, name)[layer], r.computed, n, rejected.get(r, 0)) for r, n in work]
+                                 + [torch.zeros(padding, *getattr(work[0][0], name).shape[2:], dtype=torch.bfloat16)]).to(self.device)
+                       for name in "qkv")
+            out = torch.zeros(len(q), N_HEADS, D, dtype=torch.bfloat16, device=self.device)
+            self.attend(step, of_layer, q, k, v, out)
+            row = 0
+            for request, n in work:
+                n_right = n - rejected.get(request, 0)
+                request.out[layer, request.computed:request.computed + n_right] = out[row:row + n_right].cpu()
+                row += n
+        for request, n in work:
+            request.computed += n - rejected.get(request, 0)
+
+    def describe(self, kind, **metadata):
+        return self.state.add(kind, types.SimpleNamespace(**metadata))
+
+    def attend(self, step, layer, q, k, v, out):
+        model_state.attend(step, layer.kv_cache, q, k, v, out, cpu_library.varlen_attention)
+
+    def _table(self, rows):
+        width = max(map(len, rows))
+        return torch.tensor([list(row) + [0] * (width - len(row)) for row in rows], dtype=torch.int32, device=self.device)
+
+    def _rows(self, x, first, n, n_wrong):
+        """Of a request's tokens; in the place of wrong drafts, others."""
+        wrong = torch.from_numpy(self.rng.standard_normal((n_wrong, *x.shape[1:]))).bfloat16()
+        return torch.cat([x[first:first + n - n_wrong], 3 * wrong])

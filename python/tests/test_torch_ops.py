@@ -1,0 +1,131 @@
+"""The operators as PyTorch sees them (schemas, what they change, results by fakes, tracing), and what they give on the CPU model
+of the library."""
+
+import unittest
+from importlib.util import find_spec
+
+if find_spec("torch") is None:
+    raise unittest.SkipTest("no PyTorch")
+
+import cpu_library
+import torch
+
+from kvant import PAGE
+from kvant.torch import ops, page_pool
+
+N_SEQS, N_KV_HEADS, N_HEADS, D, N_PAGES = 3, 2, 4, 64, 2
+FORMATS = dict(key_format="any", value_format="any")
+SCHEMAS = {
+    "rotate": "(Tensor rows) -> Tensor",
+    "merge": "(Tensor(a0!) into, Tensor(a1!) into_lse, Tensor other, Tensor other_lse) -> ()",
+    "append": "(Tensor(a0!) tail_pool, Tensor tail_table, Tensor seq, Tensor tail_token, Tensor keys, Tensor values, "
+              "bool key_hadamard, bool value_hadamard) -> ()",
+    "seal": "(Tensor(a0!) sealed_pool, Tensor sealed_table, Tensor tail_pool, Tensor tail_table, Tensor tail_page, "
+            "Tensor sealed_page, str key_format, str value_format, SymInt head_dim) -> ()",
+    "decode_attention": "(Tensor q, Tensor sealed_pool, Tensor sealed_table, Tensor sealed_pages, Tensor tail_pool, "
+                        "Tensor tail_table, Tensor tail_tokens, str key_format, str value_format, float softmax_scale) -> Tensor",
+    "dequantize": "(Tensor sealed_pool, Tensor sealed_table, Tensor sealed_pages, str key_format, str value_format, "
+                  "SymInt head_dim, SymInt first_page, SymInt n_pages) -> (Tensor, Tensor)"}
+
+
+def int32(*numbers):
+    return torch.tensor(numbers, dtype=torch.int32)
+
+
+class Cache:
+    """Three sequences: two pages sealed and 5 tokens; one page and 1; none and 127."""
+
+    def __init__(self, n_seqs=N_SEQS):
+        rng = torch.Generator().manual_seed(1)
+        self.table = torch.randperm(n_seqs * N_KV_HEADS * N_PAGES, generator=rng).int().view(n_seqs, N_KV_HEADS, N_PAGES)
+        self.tail_table = torch.randperm(n_seqs * N_KV_HEADS, generator=rng).int().view(n_seqs, N_KV_HEADS, 1)
+        self.sealed, _ = page_pool(self.table, *2 * [cpu_library.page_bytes(D)])
+        self.tail, _ = page_pool(self.tail_table, *2 * [PAGE * D * 2])
+        self.q = torch.randn(n_seqs, N_HEADS, D, generator=rng).bfloat16()
+        self.counts, self.n_tail = int32(2, 1, 0)[:n_seqs], int32(5, 1, 127)[:n_seqs]
+        self.rows = torch.randn(2, n_seqs, (N_PAGES + 1) * PAGE, N_KV_HEADS, D, generator=rng).bfloat16()
+        for page in range(N_PAGES + 1):
+            for seq in range(n_seqs):
+                token = torch.arange(PAGE, dtype=torch.int32)
+                ops.append(self.tail, self.tail_table, torch.full_like(token, seq), token,
+                           *self.rows[:, seq, page * PAGE:(page + 1) * PAGE], False, False)
+            if page < N_PAGES:
+                where = torch.full((n_seqs,), page, dtype=torch.int32)
+                ops.seal(self.sealed, self.table, self.tail, self.tail_table, torch.zeros_like(where), where, **FORMATS,
+                         head_dim=D)
+
+    def attend(self, q):
+        return ops.decode_attention(q, self.sealed, self.table, self.counts, self.tail, self.tail_table, self.n_tail, "any",
+                                    "any", D ** -0.5)
+
+
+class Operators(unittest.TestCase):
+    def setUp(self):
+        library = cpu_library.CpuLibrary()
+        self.addCleanup(setattr, ops, "library", ops.library)
+        ops.library = lambda: library
+        self.cache = Cache()
+
+    def arguments(self):
+        """Of each operator."""
+        cache, n = self.cache, int32(0, 1, 2)
+        out, lse = torch.randn(2, 5, N_HEADS, D), torch.randn(2, 5, N_HEADS)
+        return {
+            "rotate": (cache.q,), "merge": (out[0], lse[0], out[1], lse[1]),
+            "append": (cache.tail, cache.tail_table, n, int32(7, -1, 0), *cache.rows[:, :, 0], True, False),
+            "seal": (cache.sealed, cache.table, cache.tail, cache.tail_table, int32(0, -1, 0), int32(1, 0, 0), "any", "any", D),
+            "decode_attention": (cache.q, cache.sealed, cache.table, cache.counts, cache.tail, cache.tail_table, cache.n_tail,
+                                 "any", "any", 0.125),
+            "dequantize": (cache.sealed, cache.table, cache.counts, "any", "any", D, 0, 2)}
+
+    def test_schemas(self):
+        for name, schema in SCHEMAS.items():
+            self.assertEqual(str(getattr(torch.ops.kvant, name).default._schema), f"kvant::{name}{schema}")
+
+    def test_pytorchs_own_checks(self):
+        for name, arguments in self.arguments().items():
+            torch.library.opcheck(getattr(torch.ops.kvant, name).default, arguments,
+                                  test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
+
+    def test_fakes_have_the_shapes_of_results(self):
+        mode = torch._subclasses.FakeTensorMode()
+        for name, arguments in self.arguments().items():
+            operator = getattr(torch.ops.kvant, name)
+            with mode:
+                faked = operator(*(mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in arguments))
+            real = operator(*arguments)
+            if real is not None:
+                pairs = zip(*((x,) if isinstance(x, torch.Tensor) else x for x in (faked, real)))
+                for fake, result in pairs:
+                    self.assertEqual((fake.shape, fake.dtype, fake.stride()), (result.shape, result.dtype, result.stride()))
+
+    def test_attention_is_that_of_the_rows(self):
+        cache, out = self.cache, self.cache.attend(self.cache.q)
+        keys, values = ops.dequantize(cache.sealed, cache.table, cache.counts, **FORMATS, head_dim=D, first_page=0, n_pages=2)
+        for seq in range(N_SEQS):
+            n, first = int(cache.counts[seq]) * PAGE, N_PAGES * PAGE
+            own = slice(first, first + int(cache.n_tail[seq]))
+            k, v = (torch.cat([x[seq, :n], cache.rows[side, seq, own]]).float().repeat_interleave(2, 1).transpose(0, 1)
+                    for side, x in enumerate((keys, values)))
+            scores = (k @ cache.q[seq].float()[:, :, None])[..., 0] * D ** -0.5
+            wanted = (scores.softmax(-1)[:, None] @ v)[:, 0]
+            self.assertLess((out[seq].float() - wanted).abs().max(), 0.02)
+            torch.testing.assert_close(keys[seq, :n].float(), cache.rows[0, seq, :n].float(), atol=0.4, rtol=0)
+            self.assertFalse(keys[seq, n:].any())
+
+    def test_a_traced_step_gives_what_an_untraced_one_gives(self):
+        def step(cache, token, keys, values, q):
+            ops.append(cache.tail, cache.tail_table, token, cache.n_tail - 1, keys, values, True, False)
+            return ops.rotate(cache.attend(ops.rotate(q)) * 2)
+
+        for n_seqs in (3, 2):  # the second shape is traced with symbols
+            eager, traced = Cache(n_seqs), Cache(n_seqs)
+            rest = torch.arange(n_seqs, dtype=torch.int32), *eager.rows[:, :, 0], eager.q
+            wanted = step(eager, *rest)
+            found = torch.compile(step, backend="aot_eager", fullgraph=True)(traced, *rest)
+            self.assertTrue(torch.equal(found, wanted))
+            self.assertTrue(torch.equal(traced.tail, eager.tail))
+
+
+if __name__ == "__main__":
+    unittest.main()

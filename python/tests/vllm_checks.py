@@ -1,0 +1,475 @@
+"""One release of vLLM: its own planner and block managers on kvant's specifications (how many tokens fit, who shares what
+when), its attention layers as the plug-in changes them, and what is refused. `test_vllm` runs this for each release."""
+
+import hashlib
+import importlib
+import os
+import types
+import unittest
+
+import vllm_stub
+
+vllm_stub.install(os.environ[vllm_stub.VERSION])
+import torch
+import vllm.config.cache as cache_config  # not `from`: that would find a mock
+import vllm.v1.core.kv_cache_config_builder as config_builder
+import vllm.v1.core.kv_cache_planning as kv_cache_planning
+import vllm.v1.core.kv_cache_utils as kv_cache_utils
+import vllm.v1.kv_cache_layout as kv_cache_layout
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, SlidingWindowSpec
+
+import kvant.vllm
+from kvant.paged.block_layout import BlockLayout
+from kvant.vllm import attach, backend, recipes, refusals
+from vllm_model import attention, layer, simple, supported, use
+
+MINOR = os.environ[vllm_stub.VERSION].rpartition(".")[0]
+IS_026 = MINOR == "0.26"
+BLOCK = 128
+MEMORY = 100 << 30
+LAYERS, KV_HEADS, D = 32, 8, 128
+PAGE_BYTES = {4: 8704, 2: 4608}  # ch4g128 or tok4g128, ch2g128 or tok2g128, of 128 channels
+
+release = importlib.import_module(f"kvant.vllm.{kvant.vllm.RELEASES[MINOR]}")
+release.add_specs()
+kv_cache_utils.NONE_HASH = b"0"
+
+
+def config():
+    layout = (lambda: None) if IS_026 else (lambda: kv_cache_layout.KVCacheLayout.LBNHC)
+    return simple(
+        scheduler_config=dict(disable_hybrid_kv_cache_manager=False), kv_transfer_config=None, speculative_config=None,
+        model_config=dict(max_model_len=131072, original_max_model_len=131072, is_encoder_decoder=False),
+        parallel_config=dict(decode_context_parallel_size=1, tensor_parallel_size=1), max_in_flight_tokens=16384,
+        attention_config=dict(hisparse_config=None),
+        cache_config=dict(num_gpu_blocks_override=None, block_size=BLOCK, enable_prefix_caching=True, prefix_match_unit=None,
+                          prefix_cache_retention_interval=None, get_resolved_kv_cache_layout=layout))
+
+
+def plan(specs):
+    """vLLM's configuration, and the tokens that fit in requests of the greatest length."""
+    if IS_026:
+        of_worker = kv_cache_utils.get_kv_cache_configs(config(), [specs], [MEMORY])[0]
+    else:
+        config_builder.resolve_obj_by_qualname = lambda name: kv_cache_planning.DefaultKVCacheConfigBuilder
+        groups = kv_cache_planning.get_kv_cache_groups(config(), specs)
+        of_worker = kv_cache_planning.get_kv_cache_configs(config(), [specs], [MEMORY], groups)[0]
+    return of_worker, kv_cache_utils.get_kv_cache_capacity(config(), of_worker)[0]
+
+
+def kinds(planned):
+    """The type of each group's specification."""
+    return [type(group.kv_cache_spec) for group in planned.kv_cache_groups]
+
+
+def layers(bits, n_layers=LAYERS, drafts=0):
+    layout = BlockLayout(KV_HEADS, D, PAGE_BYTES[bits], PAGE_BYTES[bits], sink_tokens=1, tail_pages=2 if drafts else 1)
+    specs = {}
+    for i in range(n_layers):
+        specs[f"model.layers.{i}.attn"] = release.sealed_spec(KV_HEADS, D, layout.block_bytes, drafts)
+        specs[f"model.layers.{i}.attn{attach.TAIL_SUFFIX}"] = release.tail_spec(KV_HEADS, D, layout.block_bytes,
+                                                                                layout.tail_blocks)
+    return layout, specs
+
+
+class Planner(unittest.TestCase):
+    def test_tokens_that_fit(self):
+        bf16 = FullAttentionSpec(block_size=16, num_kv_heads=KV_HEADS, head_size=D, dtype=torch.bfloat16)
+        _, unquantized = plan({f"model.layers.{i}.attn": bf16 for i in range(LAYERS)})
+        self.assertEqual(unquantized, MEMORY // (LAYERS * KV_HEADS * D * 4))
+        for bits, ratio in ((4, 3.4), (2, 5.9)):
+            layout, specs = layers(bits)
+            planned, tokens = plan(specs)
+            self.assertEqual(sorted(len(group.layer_names) for group in planned.kv_cache_groups), [LAYERS, LAYERS])
+            self.assertEqual(planned.num_blocks, MEMORY // (LAYERS * layout.block_bytes))
+            self.assertAlmostEqual(tokens / layout.tokens_that_fit(planned.num_blocks, 131072), 1, delta=1e-3)
+            self.assertGreater(tokens / unquantized, ratio)
+
+class Request(types.SimpleNamespace):
+    """What managers read of a request."""
+
+    def __init__(self, name, tokens, hash_block=BLOCK):
+        hashes, before = [], b""
+        for first in range(0, len(tokens) // hash_block * hash_block, hash_block):
+            before = hashlib.sha256(before + repr(tokens[first:first + hash_block]).encode()).digest()
+            hashes.append(before)
+        super().__init__(
+            request_id=name, all_token_ids=tokens, num_tokens=len(tokens), num_prompt_tokens=len(tokens),
+            num_computed_tokens=0, block_hashes=hashes, num_in_flight_tokens=0, status="RUNNING", num_preemptions=0,
+            skip_reading_prefix_cache=False, shared_prefix_boundary=0, sampling_params=None, pooling_params=None,
+            lora_request=None, mm_features=[], cache_salt=None, has_encoder_inputs=False,
+            get_skip_reading_prefix_cache=lambda: False)
+
+class Managers(unittest.TestCase):
+    def setUp(self):
+        self.start(drafts=0)
+
+    def start(self, drafts):
+        self.layout, specs = layers(4, drafts=drafts)
+        planned, _ = plan(specs)
+        planned.num_blocks = 200
+        self.manager = KVCacheManager(kv_cache_config=planned, max_model_len=131072, scheduler_block_size=BLOCK,
+                                      hash_block_size=BLOCK, enable_caching=True, max_in_flight_tokens=16384)
+        self.sealed, self.tail = map(kinds(planned).index, (release.KvantSealedSpec, release.KvantTailSpec))
+
+    def step(self, request, n):
+        """Schedules n tokens; new blocks of each kind. A request without blocks first looks for a prefix."""
+        blocks, hit = None, 0
+        if request.num_computed_tokens == 0:
+            blocks, hit, *_ = self.manager.get_computed_blocks(request)
+            n -= hit
+        new = self.manager.allocate_slots(request, n, hit, blocks)
+        request.num_computed_tokens += hit + n
+        return hit, len(new.blocks[self.sealed]), len(new.blocks[self.tail])
+
+    def held(self, request):
+        return [[block.block_id for block in blocks] for blocks in self.manager.coordinator.get_blocks(request.request_id)]
+
+    def test_tails_are_a_requests_own_and_constant(self):
+        a, b = Request("a", list(range(1000))), Request("b", list(range(1000)))
+        tail_blocks = self.layout.tail_blocks
+        self.assertEqual(self.step(a, 512), (0, 4, tail_blocks))
+        self.assertEqual(self.step(b, 1000)[2], tail_blocks)
+        self.assertEqual(self.step(a, 488), (0, 4, 0))
+        self.assertFalse(set(self.held(a)[self.tail]) & set(self.held(b)[self.tail]))
+
+    def test_a_prompts_pages_are_shared_in_the_same_step(self):
+        a, b = Request("a", list(range(1000))), Request("b", list(range(1000)))
+        self.step(a, 512)
+        self.assertEqual(self.step(b, 1000)[0], 512)
+        self.assertEqual(self.held(a)[self.sealed][:4], self.held(b)[self.sealed][:4])
+
+    def test_a_page_filled_by_a_decoded_token_is_shared_from_the_next_step_on(self):
+        tokens = list(range(300))
+        a = Request("a", tokens)
+        self.step(a, 255)
+        self.step(a, 1)
+        self.assertEqual(self.step(Request("b", tokens), 300)[0], 128)
+        self.step(a, 1)
+        self.assertEqual(self.step(Request("c", tokens), 300)[0], 256)
+
+    def test_all_blocks_come_back(self):
+        free = self.manager.block_pool.get_num_free_blocks()
+        a, b = Request("a", list(range(1000))), Request("b", list(range(1000)))
+        for request in (a, b):
+            self.step(request, 1000)
+        for request in (a, b):
+            self.manager.free(request)
+        self.assertEqual(self.manager.block_pool.get_num_free_blocks(), free)
+        self.assertEqual(self.step(Request("c", list(range(1000))), 1000)[0], 896)
+
+    def verify(self, request, n_drafts, n_accepted, late=False):
+        """A step with drafts; late: its result is known only when the next has been scheduled."""
+        known = request.num_tokens
+        request.num_tokens = min(request.num_computed_tokens + 1, known)
+        self.manager.allocate_slots(request, 1 + n_drafts)
+        request.num_tokens = known
+        request.num_computed_tokens += 1 + (n_drafts if late else n_accepted)
+
+    def hit(self, tokens):
+        return self.manager.get_computed_blocks(Request(f"asks {id(tokens)}", tokens))[1]
+
+    def test_a_page_filled_by_drafts_is_shared_when_all_of_it_was_accepted_before_the_step(self):
+        self.start(drafts=3)
+        tokens = list(range(300))
+        a = Request("a", tokens)
+        self.step(a, 126)
+        self.verify(a, 3, 0)  # 126 to 129; 126 counts
+        self.assertEqual((a.num_computed_tokens, self.hit(tokens)), (127, 0))
+        self.verify(a, 3, 2)  # 127 to 130; 127 to 129 count
+        self.assertEqual((a.num_computed_tokens, self.hit(tokens)), (130, 0))
+        self.verify(a, 3, 0)
+        self.assertEqual(self.hit(tokens), 128)
+
+    def test_tokens_whose_drafts_are_not_decided_yet_are_not_shared(self):
+        self.start(drafts=3)
+        tokens = list(range(300))
+        a = Request("a", tokens)
+        self.step(a, 126)
+        self.verify(a, 3, 3, late=True)
+        a.num_tokens = 127  # the first of them was the prompt's last; that is all that is known of an answer
+        self.manager.allocate_slots(a, 4)
+        self.assertEqual(self.hit(tokens), 0)
+        a.num_tokens, a.num_computed_tokens = 131, 134
+        self.manager.allocate_slots(a, 4)
+        self.assertEqual(self.hit(tokens), 128)
+
+    def test_what_a_late_result_settles_is_shared(self):
+        tokens = list(range(300))
+        for n_rejected, n_shared in ((0, 128), (2, 128), (3, 0)):
+            self.start(drafts=3)
+            a = Request("a", tokens)
+            self.step(a, 126)
+            a.num_tokens = 127  # all that is known of them until the first result is there
+            self.verify(a, 3, 3, late=True)  # 126 to 129,
+            self.verify(a, 3, 3, late=True)  # and whatever is behind
+            self.assertEqual(self.hit(tokens), 0)
+            a.num_computed_tokens -= n_rejected
+            self.manager.cache_blocks(a, a.num_computed_tokens - 4)  # as vLLM's scheduler does with a result
+            self.assertEqual(self.hit(tokens), n_shared)
+
+    def test_a_preempted_request_finds_what_it_had_published_and_nothing_else(self):
+        for drafts in (0, 3):
+            self.setUp() if not drafts else self.start(drafts)
+            free = self.manager.block_pool.get_num_free_blocks()
+            tokens = list(range(500))
+            a = Request("a", tokens)
+            self.step(a, 255)
+            for _ in range(2):  # the second page is filled, but not yet published
+                self.verify(a, drafts, 0) if drafts else self.step(a, 1)
+                if a.num_computed_tokens == 256:
+                    break
+            self.manager.free(a)
+            self.assertEqual(self.manager.block_pool.get_num_free_blocks(), free)
+            a.num_computed_tokens, a.status, a.num_preemptions = 0, "PREEMPTED", 1
+            self.assertEqual(self.hit(tokens), 128)
+            self.assertEqual(self.step(a, 256)[0], 128)
+            self.assertEqual([len(blocks) for blocks in self.held(a)][self.tail], self.layout.tail_blocks)
+
+    def test_prompts_in_chunks_share_their_pages_whatever_the_chunks(self):
+        for chunk in (128, 512, 2048):
+            self.setUp()
+            tokens = list(range(2000))
+            a, b = Request("a", tokens), Request("b", tokens)
+            while a.num_computed_tokens < 2000:
+                n = min(chunk, 2000 - a.num_computed_tokens)
+                self.step(a, n)
+                self.assertEqual(self.hit(tokens), min(a.num_computed_tokens, 1999) // 128 * 128)
+            self.assertEqual(self.step(b, 2000)[0], 1920)
+
+
+class Library:
+    """Of four bits, without a GPU."""
+
+    def page_bytes(self, format, head_dim):
+        return head_dim * PAGE_BYTES[2 if "2" in format else 4] // D
+
+    def can_seal(self, format):
+        return True
+
+
+class Layers(unittest.TestCase):
+    """vLLM's attention layers, as they are when the plug-in has changed them."""
+
+    @classmethod
+    def setUpClass(cls):
+        attach.wrap_attention(release.RELEASE)
+
+    def use(self, vllm_config):
+        return use(self, vllm_config, Library)
+
+    def specs(self, vllm_config):
+        context = vllm_config.compilation_config.static_forward_context
+        return {name: layer.get_kv_cache_spec(vllm_config) for name, layer in context.items()}
+
+    def model(self, n_layers, is_full, heads=KV_HEADS, d=D, window=1024, **changed):
+        """Specifications by layer of a model, of which some layers have a window."""
+        vllm_config = self.use(supported(**changed))
+        for i in range(n_layers):
+            layer(vllm_config, i, None if is_full(i) else window, heads, d)
+        return self.specs(vllm_config)
+
+    def test_every_layer_gets_a_second_one_for_tails(self):
+        specs = self.model(4, lambda i: True)
+        self.assertEqual([type(spec).__name__ for spec in specs.values()], 4 * ["KvantSealedSpec", "KvantTailSpec"])
+        layout = BlockLayout(KV_HEADS, D, PAGE_BYTES[4], PAGE_BYTES[4], sink_tokens=1)
+        self.assertEqual({spec.page_size_bytes for spec in specs.values()}, {layout.block_bytes})
+        self.assertEqual({spec.blocks_per_request for spec in list(specs.values())[1::2]}, {layout.tail_blocks})
+
+    def test_layers_with_a_window_stay_unquantized_on_a_backend_of_vllms(self):
+        # Like Gemma 3 (five with a window, then one without), and like gpt-oss (every other).
+        for n_layers, is_full, heads, d in ((48, lambda i: i % 6 == 5, 8, 256), (24, lambda i: i % 2 == 1, 8, 64)):
+            specs = self.model(n_layers, is_full, heads, d, window=1024)
+            windowed = [spec for spec in specs.values() if isinstance(spec, SlidingWindowSpec)]
+            self.assertEqual(len(windowed), sum(not is_full(i) for i in range(n_layers)))
+            self.assertEqual(len(specs), n_layers + n_layers - len(windowed))
+            block_bytes = next(iter(x for x in specs.values() if isinstance(x, release.KvantSealedSpec))).page_size_bytes
+            for spec in windowed:
+                self.assertEqual((spec.dtype.name, spec.page_size_bytes), ("bfloat16", block_bytes))
+                # vLLM 0.26 takes the smallest that the backend has, the next all that fit.
+                self.assertEqual(spec.block_size, 16 if IS_026 else block_bytes // (4 * heads * d) // 16 * 16)
+            planned, tokens = plan(specs)
+            self.assertEqual(set(kinds(planned)), {release.KvantSealedSpec, release.KvantTailSpec, SlidingWindowSpec})
+            for group in planned.kv_cache_groups:
+                self.assertEqual(len({isinstance(specs[name], SlidingWindowSpec) for name in group.layer_names}), 1)
+            self.assertGreater(tokens, 0)
+            self.check_sharing(planned)
+
+    def check_sharing(self, planned):
+        planned.num_blocks = 400
+        block_sizes = kv_cache_utils.resolve_kv_cache_block_sizes(planned, config())
+        manager = KVCacheManager(kv_cache_config=planned, max_model_len=131072, scheduler_block_size=block_sizes[0],
+                                 hash_block_size=block_sizes[1], enable_caching=True, max_in_flight_tokens=16384)
+        free = manager.block_pool.get_num_free_blocks()
+        a, b = (Request(name, list(range(1000)), block_sizes[1]) for name in "ab")
+        blocks, hit, *_ = manager.get_computed_blocks(a)
+        manager.allocate_slots(a, 1000, hit, blocks)
+        a.num_computed_tokens = 1000
+        self.assertEqual(hit, 0)
+        blocks, hit, *_ = manager.get_computed_blocks(b)
+        self.assertEqual(hit, 999 // block_sizes[0] * block_sizes[0])
+        manager.allocate_slots(b, 1000 - hit, hit, blocks)
+        for request in (a, b):
+            manager.free(request)
+        self.assertEqual(manager.block_pool.get_num_free_blocks(), free)
+
+    def test_layers_of_several_block_tables_are_refused(self):
+        for n_windowed, n_groups in ((4, 7), (14, 1)):
+            vllm_config = self.use(supported())
+            for i in range(32 - n_windowed // 14 * 4):
+                layer(vllm_config, i, 1024 if i < n_windowed else None)
+            planned, _ = plan(self.specs(vllm_config))
+            sealed = [group for group in planned.kv_cache_groups if isinstance(group.kv_cache_spec, release.KvantSealedSpec)]
+            self.assertEqual(len(sealed), n_groups)
+
+            def build():
+                backend.TailBuilder(None, [name + attach.TAIL_SUFFIX for name in sealed[0].layer_names], vllm_config, None)
+
+            if n_groups > 1:
+                with self.assertRaisesRegex(NotImplementedError, "fewer layers with a window than without"):
+                    build()
+            else:
+                build()
+
+    def test_drafts_double_the_tails(self):
+        if release.RELEASE.drafts_of:
+            specs = self.model(2, lambda i: True, speculative_config=simple(method="ngram", num_speculative_tokens=4))
+            self.assertEqual([getattr(spec, "max_drafts", None) for spec in specs.values()], [4, None, 4, None])
+            self.assertEqual(list(specs.values())[1].blocks_per_request, 8)
+
+    def test_blocks_of_a_layer_lie_side_by_side(self):
+        if not IS_026:
+            planned, _ = plan(self.model(4, lambda i: True))
+            page = planned.kv_cache_groups[0].kv_cache_spec.page_size_bytes
+            self.assertEqual({tensor.block_stride for tensor in planned.kv_cache_tensors}, {page})
+            self.assertTrue(all(layout.is_layer_compact for layout in backend.KvantBackend.supported_kv_cache_layouts()))
+
+    def test_what_differs_among_layers_is_refused(self):
+        for first, second, sentence in (
+                (dict(), dict(heads=4), "the same heads"), (dict(), dict(d=64), "the same heads")):
+            vllm_config = self.use(supported())
+            layer(vllm_config, 0, **first)
+            with self.assertRaisesRegex(NotImplementedError, sentence):
+                layer(vllm_config, 1, **second)
+
+    def test_windows_that_do_not_fit_are_refused(self):
+        vllm_config = self.use(supported())
+        layer(vllm_config, 0, heads=1, d=64)
+        layer(vllm_config, 1, window=128, heads=16, d=256)
+        with self.assertRaisesRegex(NotImplementedError, "don't fit"):
+            self.specs(vllm_config)
+
+    def test_models_with_windows_alone_are_refused(self):
+        vllm_config = self.use(supported(sliding_window=4096))
+        layer(vllm_config, 0)
+        with self.assertRaisesRegex(NotImplementedError, "this model has no others"):
+            self.specs(vllm_config)
+
+    def test_layers_of_other_kinds_are_refused(self):
+        class Chunked(attention.Attention):
+            def get_kv_cache_spec(self, vllm_config):
+                return None
+
+        vllm_config = self.use(supported())
+        with self.assertRaisesRegex(NotImplementedError, "layers of the kind Chunked"):
+            layer(vllm_config, 0, kind=Chunked)
+        with self.assertRaisesRegex(NotImplementedError, "values with another head size"):
+            layer(vllm_config, 1, head_size_v=64)
+
+    def test_short_models_are_refused(self):
+        vllm_config = self.use(supported(max_model_len=256))
+        with self.assertRaisesRegex(NotImplementedError, "--max-model-len of at least 512"):
+            layer(vllm_config, 0)
+
+    def test_other_cache_types_are_left_alone(self):
+        vllm_config = self.use(supported(cache_dtype="auto", backend=None))
+        layer(vllm_config, 0, window=1024)
+        self.assertEqual(vllm_config.attention_config.backend_per_kind, {})
+
+
+@unittest.skipIf(IS_026, "its configuration is not made without pydantic")
+class CacheTypes(unittest.TestCase):
+    def test_are_known_after_registration(self):
+        release._add_cache_types()
+        for cache_type in recipes.CACHE_TYPES:
+            self.assertIn(cache_type, cache_config.KV_CACHE_DTYPES)
+            handler = cache_config.get_kv_cache_dtype_handler(cache_type)
+            self.assertEqual((handler.name, handler.torch_dtype().name, handler.quant_mode()),
+                             (cache_type, "uint8", KVQuantMode.CUSTOM))
+
+
+class Refusals(unittest.TestCase):
+    def test_what_is_supported_is_let_through(self):
+        refusals.refuse_unsupported(supported())
+        ngram = supported(speculative_config=simple(method="ngram", num_speculative_tokens=4))
+        refusals.refuse_unsupported(ngram, drafts_of=("ngram",))
+        self.assertEqual(self.reasons(), [])
+
+    def test_every_unsupported_feature_is_named(self):
+        drafts = simple(method="eagle3", num_speculative_tokens=4)
+        for changed, sentence in (
+                (dict(speculative_config=drafts), "drafts"), (dict(kv_transfer_config=object()), "KV connectors"),
+                (dict(data_parallel_size=2), "data parallelism"), (dict(enable_sleep_mode=True), "sleep mode"),
+                (dict(pipeline_parallel_size=2), "pipeline parallelism"),
+                (dict(decode_context_parallel_size=2), "decode context parallelism"),
+                (dict(prefill_context_parallel_size=2), "prefill context parallelism"),
+                (dict(kv_cache_dtype_skip_layers=["0"]), "--kv-cache-dtype-skip-layers"),
+                (dict(prefix_match_unit=16), "prefix hits within a page"),
+                (dict(disable_hybrid_kv_cache_manager=True), "hybrid KV cache manager"),
+                (dict(use_v2_model_runner=False), "VLLM_USE_V2_MODEL_RUNNER=1")):
+            for drafts_of in ((), ("ngram",)):
+                with self.assertRaisesRegex(NotImplementedError, sentence):
+                    refusals.refuse_unsupported(supported(**changed), drafts_of)
+        with self.assertRaisesRegex(NotImplementedError, "by eagle3, only by ngram"):
+            refusals.refuse_unsupported(supported(speculative_config=drafts), ("ngram",))
+        with self.assertRaisesRegex(NotImplementedError, "128 or more drafts"):
+            many = simple(method="ngram", num_speculative_tokens=128)
+            refusals.refuse_unsupported(supported(speculative_config=many), ("ngram",))
+
+    def reasons(self, **changed):
+        """Of a layer that is supported, but for what is changed."""
+        values = dict(head_size=D, dtype=torch.bfloat16, kv_cache_dtype="kvant_4bit", block_size=None, use_mla=False,
+                      has_sink=False, use_sparse=False, use_mm_prefix=False, use_per_head_quant_scales=False,
+                      device_capability=simple(major=9), attn_type=backend.AttentionType.DECODER)
+        return backend.KvantBackend.validate_configuration(**values | changed)
+
+    def test_every_unsupported_layer_is_refused_with_its_reason(self):
+        kinds_of_attention = [(dict(attn_type=kind), f"{kind} not supported") for kind in (
+            backend.AttentionType.ENCODER, backend.AttentionType.ENCODER_ONLY, backend.AttentionType.ENCODER_DECODER)]
+        newer = [(dict(use_dcp=True), "DCP"), (dict(use_rswa=True), "R-SWA"),
+                 (dict(use_adaptive_verification=True), "adaptive verification")]
+        for changed, sentence in [
+                (dict(dtype=torch.float16), "--dtype bfloat16"), (dict(dtype=torch.float32), "takes bfloat16"),
+                (dict(head_size=80), "64, 128, 256 channels, not 80"), (dict(head_size=512), "not 512"),
+                (dict(kv_cache_dtype="fp8"), "kvant_4bit.*, not fp8"), (dict(kv_cache_dtype="auto"), "not auto"),
+                (dict(block_size=16), "--block-size 128, not 16"), (dict(block_size=256), "--block-size 128"),
+                (dict(device_capability=simple(major=8)), "Hopper"), (dict(device_capability=simple(major=10)), "Hopper"),
+                (dict(use_mla=True), "MLA"), (dict(has_sink=True), "attention sinks"), (dict(use_sparse=True), "sparse"),
+                (dict(use_mm_prefix=True), "multimodal"), (dict(use_per_head_quant_scales=True), "per-head quant"),
+                (dict(has_sliding_window=True), "sliding window"), (dict(use_non_causal=True), "non-causal"),
+                (dict(use_batch_invariant=True), "batch invariance"), (dict(use_kv_connector=True), "KV connector"),
+                (dict(use_pcp=True), "PCP")] + kinds_of_attention + (newer if not IS_026 else []):
+            self.assertRegex(" ".join(self.reasons(**changed)), sentence, changed)
+            self.assertEqual(len(self.reasons(**changed)), 1, changed)
+
+    def test_every_unsupported_argument_of_a_layer_is_refused(self):
+        common = dict(num_heads=32, head_size=D, scale=0.1, num_kv_heads=8)
+        backend.KvantImpl(**common)
+        for changed, sentence in (
+                (dict(alibi_slopes=[1.0]), "ALiBi"), (dict(sliding_window=128), "sliding window"),
+                (dict(logits_soft_cap=30.0), "soft-capped"), (dict(attn_type=backend.AttentionType.ENCODER), "type"),
+                (dict(kv_sharing_target_layer_name="x"), "share another layer's cache"),
+                (dict(num_heads=136), "more than 16 query heads a KV head"), (dict(num_kv_heads=65, num_heads=65), "64 KV heads"),
+                (dict(sinks=object()), "sinks"), (dict(chunk_lookback=1), "chunk_lookback")):
+            with self.assertRaisesRegex(NotImplementedError, sentence):
+                backend.KvantImpl(**common | changed)
+
+    def test_quantized_outputs_are_refused(self):
+        impl = backend.KvantImpl(num_heads=32, head_size=D, scale=0.1, num_kv_heads=8)
+        with self.assertRaisesRegex(NotImplementedError, "quantized attention outputs"):
+            impl.forward(*[None] * 7, output_scale=object())
+
+
+if __name__ == "__main__":
+    unittest.main()

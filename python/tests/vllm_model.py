@@ -1,0 +1,115 @@
+"""Attention layers of a small model, made by vLLM's own code with a selector and a configuration that are not vLLM's. Imported
+behind vllm_stub.install."""
+
+import types
+from unittest import mock
+
+import torch
+import vllm.model_executor.layers.attention.attention as attention  # not `from`: that would find a mock
+from vllm.v1.attention.backend import MultipleOf
+from vllm.v1.kv_cache_interface import KVQuantMode
+
+import kvant.torch
+from kvant import PAGE
+from kvant.vllm import attach, backend
+
+
+def simple(**members):
+    """An object with these members; dictionaries are such objects too."""
+    return types.SimpleNamespace(**{name: simple(**x) if type(x) is dict and name != "static_forward_context" else x
+                                    for name, x in members.items()})
+
+
+class FlashAttention:
+    """A backend of vLLM's own, for layers with a window."""
+
+    forward_includes_kv_cache_update = True
+
+    @staticmethod
+    def get_name():
+        return "FLASH_ATTN"
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec=None):
+        return [MultipleOf(16)]
+
+    @staticmethod
+    def supports_alibi_sqrt():
+        return False
+
+    @staticmethod
+    def is_mla():
+        return False
+
+    @staticmethod
+    def indexes_kv_by_block_stride():
+        return True
+
+    @classmethod
+    def customize_spec(cls, spec):
+        return spec
+
+    @staticmethod
+    def get_impl_cls():
+        return mock.MagicMock()
+
+
+def supported(**changed):
+    """What kvant reads of vLLM's configuration, all of it supported, but for the members that are changed."""
+    values = dict(
+        speculative_config=None, kv_transfer_config=None, use_v2_model_runner=True, additional_config={},
+        parallel_config=dict(data_parallel_size=1, pipeline_parallel_size=1, decode_context_parallel_size=1,
+                             prefill_context_parallel_size=1),
+        model_config=dict(enable_sleep_mode=False, max_model_len=131072, is_mm_prefix_lm=False),
+        cache_config=dict(kv_cache_dtype_skip_layers=[], prefix_match_unit=None, cache_dtype="kvant_4bit", sliding_window=None,
+                          block_size=PAGE, skip_page_size_padded=None, calculate_kv_scales=False, enable_prefix_caching=True),
+        scheduler_config=dict(disable_hybrid_kv_cache_manager=False),
+        attention_config=dict(backend="CUSTOM", backend_per_kind={}),
+        compilation_config=dict(static_forward_context={}))
+    for name, value in changed.items():
+        part = next((x for x in values.values() if isinstance(x, dict) and name in x), values)
+        part[name] = value
+    own = simple(**values)
+    own.attention_config.backend_per_kind, own.additional_config = {}, {}
+    return own
+
+
+def select_backend(vllm_config):
+    """As vLLM's selector: by the layer's kind, else the one that was asked for, which is asked for its reasons."""
+
+    def select(head_size, dtype, kv_cache_dtype, use_mla=False, has_sink=False, use_mm_prefix=False,
+               use_per_head_quant_scales=False, attn_type=None, has_sliding_window=False, num_heads=None):
+        config = vllm_config.attention_config
+        chosen = config.backend_per_kind.get("sliding_window" if has_sliding_window else "full_attention", config.backend)
+        if chosen is None:
+            return FlashAttention
+        reasons = backend.KvantBackend.validate_configuration(
+            head_size=head_size, dtype=dtype, kv_cache_dtype=kv_cache_dtype, block_size=None, use_mla=use_mla,
+            has_sink=has_sink, use_sparse=False, use_mm_prefix=use_mm_prefix,
+            use_per_head_quant_scales=use_per_head_quant_scales, attn_type=attn_type, has_sliding_window=has_sliding_window,
+            device_capability=simple(major=9))
+        if reasons:
+            raise ValueError(reasons)
+        return backend.KvantBackend
+
+    return select
+
+
+def use(test, vllm_config, library):
+    """Until the end of a test, layers are made with this configuration and library."""
+    for where, name, value in (
+            (attention, "get_current_vllm_config", lambda: vllm_config), (attach, "get_current_vllm_config", lambda: vllm_config),
+            (attention, "get_attn_backend", select_backend(vllm_config)), (attention, "_init_kv_cache_quant", mock.Mock()),
+            (attention, "kv_cache_dtype_str_to_dtype", lambda name, _: torch.bfloat16 if name == "bfloat16" else torch.uint8),
+            (attention, "AttentionType", backend.AttentionType), (attention, "get_kv_quant_mode", lambda name: KVQuantMode.NONE),
+            (torch, "get_default_dtype", lambda: torch.bfloat16), (kvant.torch, "TorchLibrary", library)):
+        patch = mock.patch.object(where, name, value)
+        patch.start()
+        test.addCleanup(patch.stop)
+    return vllm_config
+
+
+def layer(vllm_config, i, window=None, heads=8, d=128, kind=attention.Attention, group=4, **more):
+    """An attention layer; heads: of KV."""
+    return kind(group * heads, d, d ** -0.5, num_kv_heads=heads, cache_config=vllm_config.cache_config,
+                per_layer_sliding_window=window, prefix=f"model.layers.{i}.attn", attn_type=backend.AttentionType.DECODER, **more)

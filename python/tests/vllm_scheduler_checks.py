@@ -1,0 +1,201 @@
+"""One release of vLLM: its own schedulers, synchronous and asynchronous, hand out the steps that the plug-in's code then does on
+the CPU model of the library, with a model that knows what comes next and drafts that it may not. `test_vllm` runs this for each
+release where there is PyTorch."""
+
+import collections
+import hashlib
+import importlib
+import os
+import types
+import unittest
+
+import vllm_stub
+
+vllm_stub.OWN += """vllm.v1.request vllm.v1.core.sched.scheduler vllm.v1.core.sched.async_scheduler vllm.v1.core.sched.output
+vllm.v1.core.sched.request_queue vllm.v1.core.sched.utils vllm.v1.core.sched.interface vllm.v1.engine
+vllm.v1.core.encoder_cache_manager""".split()
+vllm_stub.install(os.environ[vllm_stub.VERSION], with_torch=True)
+import cpu_library  # noqa: F401, before NumPy
+import numpy as np
+
+for module, name, value in (("utils", "length_from_prompt_token_ids_or_embeds", lambda ids, embeds: len(ids)),
+                            ("v1.utils", "ConstantList", lambda x: x), ("v1.core.kv_cache_utils", "NONE_HASH", b"0")):
+    setattr(importlib.import_module(f"vllm.{module}"), name, value)
+structured_output = importlib.import_module("vllm.v1.structured_output.request")
+structured_output.StructuredOutputRequest.from_sampling_params = lambda params: None
+import vllm.v1.core.sched.async_scheduler as async_scheduler
+import vllm.v1.core.sched.scheduler as scheduler
+import vllm.v1.request as vllm_request
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+
+import kvant.vllm
+from kvant import PAGE
+from kvant.vllm import attach
+from paged_server import D, N_KV_HEADS, N_LAYERS, SINK, Request, Server
+
+release = importlib.import_module(f"kvant.vllm.{kvant.vllm.RELEASES[os.environ[vllm_stub.VERSION].rpartition('.')[0]]}")
+release.add_specs()
+SHARED = 300  # tokens that requests for one document begin with
+
+
+class Off(types.SimpleNamespace):
+    """A configuration of which nothing is set but what is said."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
+
+
+NO_GRAMMAR = Off(should_advance=lambda request: False, accept_tokens=lambda *what: True, validate_tokens=lambda request, ids: ids)
+
+
+def configuration(chunk, n_blocks, max_drafts):
+    speculative = Off(num_speculative_tokens=max_drafts, method="ngram", max_num_new_slots_for_drafting=0, use_eagle=lambda: False,
+                      use_eagle_block_drop=lambda: False, needs_eagle_block_drop=lambda: False) if max_drafts else None
+    return Off(
+        scheduler_config=Off(max_num_seqs=8, max_num_scheduled_tokens=chunk, max_num_batched_tokens=chunk, policy="fcfs",
+                             long_prefill_token_threshold=0, enable_chunked_prefill=True, watermark=0.0,
+                             prefill_schedule_interval=1, scheduler_reserve_full_isl=False),
+        model_config=Off(max_model_len=1024, runner_type="generate"), parallel_config=Off(
+            decode_context_parallel_size=1, prefill_context_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1),
+        cache_config=Off(num_gpu_blocks=n_blocks, enable_prefix_caching=True, block_size=PAGE), observability_config=Off(),
+        ec_manager_config=Off(get_encoder_cache_manager_obj=lambda: None), max_in_flight_tokens=2 * chunk,
+        num_speculative_tokens=max_drafts, num_lookahead_tokens=0, num_hash_lookahead_tokens=0, num_prefill_lookahead_tokens=0,
+        speculative_config=speculative, aux_output_config=Off(), use_v2_model_runner=True, max_concurrent_batches=2)
+
+
+def block_hashes(request):
+    """Of its full blocks, as vLLM chains them."""
+    before = request.block_hashes[-1] if request.block_hashes else b""
+    new = []
+    for first in range(len(request.block_hashes) * PAGE, request.num_tokens // PAGE * PAGE, PAGE):
+        before = hashlib.sha256(before + repr(request.all_token_ids[first:first + PAGE]).encode()).digest()
+        new.append(before)
+    return new
+
+
+class Engine:
+    """vLLM's scheduler before a model that knows every request's tokens."""
+
+    def __init__(self, chunk, n_blocks, max_drafts, is_async, rng):
+        self.server = Server(SINK, n_blocks=n_blocks, max_drafts=max_drafts)
+        self.max_drafts, self.is_async, self.rng, self.requests = max_drafts, is_async, rng, {}
+        self.events = collections.Counter()
+        layout, names = self.server.layout, [f"model.layers.{i}.attn" for i in range(N_LAYERS)]
+        groups = [KVCacheGroupSpec(names, release.sealed_spec(N_KV_HEADS, D, layout.block_bytes, max_drafts)),
+                  KVCacheGroupSpec([name + attach.TAIL_SUFFIX for name in names],
+                                   release.tail_spec(N_KV_HEADS, D, layout.block_bytes, layout.tail_blocks))]
+        kind = async_scheduler.AsyncScheduler if is_async else scheduler.Scheduler
+        self.scheduler = kind(
+            vllm_config=configuration(chunk, n_blocks, max_drafts), structured_output_manager=NO_GRAMMAR, block_size=PAGE,
+            kv_cache_config=KVCacheConfig(num_blocks=n_blocks, kv_cache_tensors=[], kv_cache_groups=groups),
+            hash_block_size=PAGE)
+
+    def submit(self, name, document, n_prompt, n_tokens):
+        request = Request(n_tokens + 32, self.rng)  # more than it answers: steps may be scheduled in vain
+        for side in "qkv":
+            getattr(request, side)[:, :SHARED] = getattr(document, side)[:, :SHARED]
+        own = self.rng.integers(0, 1 << 30, n_tokens + 32 - SHARED).tolist()
+        request.tokens, request.length, request.known = list(document.tokens) + own, n_tokens, n_prompt
+        request.begin = n_tokens
+        self.requests[name] = request
+        sampling = Off(max_tokens=n_tokens - n_prompt, min_tokens=0, eos_token_id=-1)
+        self.scheduler.add_request(vllm_request.Request(name, request.tokens[:n_prompt], sampling, None,
+                                                        block_hasher=block_hashes))
+
+    def receive(self, output):
+        """What the scheduler says of blocks."""
+        for new in output.scheduled_new_reqs:
+            self.begin(self.requests[new.req_id], new.block_ids, new.num_computed_tokens, new.prefill_token_ids)
+        cached = output.scheduled_cached_reqs
+        for name, blocks, computed in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens):
+            request = self.requests[name]
+            if name in cached.resumed_req_ids:
+                self.begin(request, blocks, computed, None)
+            elif blocks is not None:
+                request.blocks += blocks[0]
+                request.tail += blocks[1]
+
+    def begin(self, request, blocks, computed, tokens):
+        self.events["found"] += computed > 0
+        self.events["resumed"] += bool(request.blocks)
+        request.blocks, request.tail, request.computed = list(blocks[0]), list(blocks[1]), computed
+        request.begin = min(request.begin, computed)
+        request.known = len(tokens) if tokens is not None else request.known
+
+    def step(self, output):
+        """Tokens that it samples."""
+        self.receive(output)
+        work, rejected, sampled = [], {}, []
+        for name, n in output.num_scheduled_tokens.items():
+            request = self.requests[name]
+            n_drafts = max(0, request.computed + n - request.known)
+            n_right = int(self.rng.integers(0, n_drafts + 1))
+            rejected[request] = n_drafts - n_right
+            new = []
+            if request.computed + n >= request.known:
+                new = request.tokens[request.known:request.known + n_right + 1]
+                request.known += n_right + 1
+            self.events["drafts"] += n_drafts
+            sampled.append(new)
+            work.append((request, n))
+            assert PAGE * len(request.blocks) >= request.computed + n and request.tail
+        self.server.step(work, rejected=rejected, late=self.max_drafts if self.is_async else 0)
+        return Off(sampled_token_ids=sampled, req_id_to_index={name: i for i, name in enumerate(output.num_scheduled_tokens)},
+                   prompt_logprobs_dict={}, prompt_token_id_logprobs_dict={})
+
+    def run(self):
+        in_flight = collections.deque()
+        for _ in range(1500):
+            output = self.scheduler.schedule()
+            is_idle = output.total_num_scheduled_tokens == 0
+            if not is_idle:
+                in_flight.append((output, self.step(output)))
+            if in_flight and (is_idle or len(in_flight) > self.is_async):
+                self.process(*in_flight.popleft())
+            if is_idle and not in_flight and not self.scheduler.has_unfinished_requests():
+                return
+        raise AssertionError("does not end")
+
+    def process(self, output, result):
+        self.scheduler.update_from_output(output, result)
+        if self.max_drafts and not self.is_async:
+            names = [name for name, new in zip(output.num_scheduled_tokens, result.sampled_token_ids) if new]
+            self.scheduler.update_draft_token_ids(Off(req_ids=names, draft_token_ids=[[7] * self.max_drafts for _ in names]))
+
+
+class Scheduling(unittest.TestCase):
+    def check(self, chunk, n_blocks, max_drafts, is_async, n_requests=4):
+        rng = np.random.default_rng(chunk + n_blocks)
+        engine = Engine(chunk, n_blocks, max_drafts, is_async, rng)
+        documents = [Request(SHARED, rng) for _ in range(2)]
+        for document in documents:
+            document.tokens = rng.integers(0, 1 << 30, SHARED).tolist()
+        for i in range(n_requests):
+            n_prompt = int(rng.integers(SHARED, 420))
+            engine.submit(str(i), documents[i % 2], n_prompt, n_prompt + int(rng.integers(15, 45)))
+        engine.run()
+        for request in engine.requests.values():
+            self.assertGreaterEqual(request.computed, request.length - 1)
+            rows = slice(request.begin, request.computed)
+            error = request.out[0].float().numpy()[rows] - request.expected(0, SINK)[rows]
+            self.assertLess(np.abs(error).max(), 0.03)
+        return engine.events
+
+    def test_prefixes_chunks_and_preemption(self):
+        events = collections.Counter()
+        for chunk, n_blocks, is_async in ((128, 16, False), (512, 16, True), (2048, 100, True)):
+            events += self.check(chunk, n_blocks, 0, is_async)
+        self.assertTrue(events["found"] and events["resumed"])
+
+    @unittest.skipIf(not release.RELEASE.drafts_of, "no drafts with this release")
+    def test_drafts(self):
+        events = collections.Counter()
+        for chunk, n_blocks, is_async in ((128, 100, False), (512, 24, True), (2048, 26, False), (512, 100, True)):
+            events += self.check(chunk, n_blocks, 3, is_async)
+        self.assertTrue(events["found"] and events["resumed"] and events["drafts"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,113 @@
+"""One release of vLLM, its side of a GPU: attention layers, metadata builders and forward passes by vLLM's own classes, on the CPU
+model of the library. `test_vllm` runs this for each release where there is PyTorch."""
+
+import importlib
+import os
+import unittest
+from unittest import mock
+
+import vllm_stub
+
+vllm_stub.install(os.environ[vllm_stub.VERSION], with_torch=True)
+import cpu_library
+import numpy as np
+import torch
+from vllm.v1.attention.backend import CommonAttentionMetadata
+
+import kvant.vllm
+from kvant.vllm import attach, backend
+from paged_server import D, N_HEADS, N_KV_HEADS, N_LAYERS, SINK, Request, Server
+from vllm_model import layer, simple, supported, use
+
+MINOR = os.environ[vllm_stub.VERSION].rpartition(".")[0]
+release = importlib.import_module(f"kvant.vllm.{kvant.vllm.RELEASES[MINOR]}")
+attach.wrap_attention(release.RELEASE)
+
+
+class VllmServer(Server):
+    """Steps go through vLLM's builders and layers."""
+
+    def __init__(self, test, max_drafts=0, n_blocks=64):
+        super().__init__(SINK, max_drafts=max_drafts, n_blocks=n_blocks)
+        for name, value in (("TorchLibrary", cpu_library.CpuLibrary), ("_flash_attention", cpu_library.varlen_attention)):
+            patch = mock.patch.object(backend, name, value)
+            patch.start()
+            test.addCleanup(patch.stop)
+        drafts = simple(method="ngram", num_speculative_tokens=max_drafts, parallel_drafting=False) if max_drafts else None
+        vllm_config = use(test, supported(cache_dtype="kvant", max_model_len=1024, speculative_config=drafts),
+                          cpu_library.CpuLibrary)
+        vllm_config.additional_config = {"kvant": {"recipe": SINK.text}}
+        vllm_config.scheduler_config.max_num_seqs = 8
+        blocks = [of_layer.kv_cache for of_layer in self.state.layers]
+        layers = [layer(vllm_config, i, heads=N_KV_HEADS, d=D, group=N_HEADS // N_KV_HEADS) for i in range(N_LAYERS)]
+        for of_layer, its_blocks in zip(layers, blocks):
+            spec = of_layer.get_kv_cache_spec(vllm_config)
+            test.assertEqual(spec.page_size_bytes, self.layout.block_bytes)
+            # From 0.29 on: blocks, heads, states of a block, bytes.
+            of_layer.kv_cache = its_blocks if MINOR == "0.26" else its_blocks[:, None, None]
+        self.state = layers[0].kvant
+        self.state.layers = [layers[0], layers[1]]
+        test.assertEqual((self.state.layout, self.state.recipe.text), (self.layout, SINK.text))
+        context = vllm_config.compilation_config.static_forward_context
+        names = {"sealed": [name for name in context if not name.endswith(attach.TAIL_SUFFIX)],
+                 "tail": [name for name in context if name.endswith(attach.TAIL_SUFFIX)]}
+        self.builders = {}
+        for kind, of_kind in names.items():
+            builder = context[of_kind[0]].get_attn_backend().get_builder_cls()
+            spec = context[of_kind[0]].get_kv_cache_spec(vllm_config)
+            self.builders[kind] = builder(spec, of_kind, vllm_config, self.device)
+
+    def describe(self, kind, **metadata):
+        starts, lens = metadata["query_start_loc_cpu"], metadata["seq_lens"]
+        common = CommonAttentionMetadata(query_start_loc=starts, max_query_len=int((starts[1:] - starts[:-1]).max()),
+                                         max_seq_len=int(lens.max()), slot_mapping=torch.zeros(0), **metadata)
+        return self.builders[kind].build(common_prefix_len=0, common_attn_metadata=common)
+
+    def attend(self, step, of_layer, q, k, v, out):
+        of_layer.impl.forward(of_layer, q, k, v, of_layer.kv_cache, step, out)
+
+
+class Worker(unittest.TestCase):
+    def check(self, *requests):
+        for request in requests:
+            for i in range(N_LAYERS):
+                error = request.out[i].float().numpy() - request.expected(i, SINK)
+                self.assertLess(np.abs(error[:request.computed]).max(), 0.03)
+
+    def test_prompts_in_chunks_and_decoding(self):
+        rng = np.random.default_rng(1)
+        server, a, b = VllmServer(self), Request(300, rng), Request(200, rng)
+        server.step([(a, 126)])
+        for _ in range(4):
+            server.step([(a, 1)], padding=2)
+        server.step([(a, 1), (b, 150)])
+        server.step([(b, 1), (a, 140)])
+        self.check(a, b)
+
+    def test_drafts(self):
+        if not release.RELEASE.drafts_of:
+            with self.assertRaisesRegex(NotImplementedError, "drafts"):
+                VllmServer(self, max_drafts=3)
+            return
+        rng = np.random.default_rng(2)
+        server, a, b = VllmServer(self, max_drafts=3), Request(300, rng), Request(300, rng)
+        server.step([(a, 125)])
+        server.step([(a, 4), (b, 253)], rejected={a: 2}, late=3)
+        server.step([(a, 4), (b, 4)], rejected={a: 1, b: 3}, late=3)
+        server.step([(a, 4), (b, 4)], late=3)
+        server.step([(b, 1), (a, 100)])
+        self.check(a, b)
+
+    def test_rehearsing_a_step_fills_the_output(self):
+        server = VllmServer(self)
+        of_layer, out = server.state.layers[0], torch.full((7, N_HEADS, D), 3.0)
+        of_layer.impl.forward(of_layer, None, None, None, None, None, out)
+        self.assertFalse(out.any())
+
+    def test_graphs_are_claimed_for_single_tokens_alone(self):
+        for builder in VllmServer(self).builders.values():
+            self.assertEqual(builder._cudagraph_support.name, "UNIFORM_SINGLE_TOKEN_DECODE")
+
+
+if __name__ == "__main__":
+    unittest.main()
