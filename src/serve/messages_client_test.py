@@ -48,7 +48,7 @@ class Messages(unittest.TestCase):
         self.assertEqual(events[-2]["delta"]["stop_reason"], whole["stop_reason"])
 
     def test_says_in_a_stream_what_need_not_be_read(self):
-        question = [{"role": "user", "content": "Name some colours. " * 60}]
+        question = [{"role": "user", "content": "Name some colours. " * 100}]
         for cached in (0, 256):
             _, text = SERVER.request("/v1/messages", ask(messages=question, max_tokens=2, stream=True))
             start, *_, end, _ = (json.loads(event.split("\ndata: ")[1]) for event in text.split("\n\n")[:-1])

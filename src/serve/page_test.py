@@ -209,7 +209,7 @@ class Comparison(unittest.TestCase):
     def test_4_answers_once_where_it_is_switched_off(self):
         BROWSER.evaluate("document.querySelector('#compare').click()")
         ask("And what else?", 10)
-        BROWSER.wait_for("document.querySelectorAll('.turn.assistant')[1]?.querySelector('.foot .figures')")
+        BROWSER.wait_for("document.querySelectorAll('.turn.assistant')[1]?.querySelector('.foot .figures') != null")
         self.assertEqual(BROWSER.evaluate("document.querySelectorAll('.pair').length"), 1)
         self.assertEqual(BROWSER.problems, [])
 
