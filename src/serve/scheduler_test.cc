@@ -313,13 +313,15 @@ TEST(Scheduler, ReadsBeginningsBackFromTheDiskWithinItsMemory) {
   const TinyFile folder("prefixes");
   const Geometry geometry = testing::small_geometry(/*head_dim=*/128, /*n_heads=*/8, /*n_kv_heads=*/8, 4);
   SchedulerOptions options = with_little_memory("bf16", geometry);
+  options.context = 700;
+  options.memory = 2 * options.sequence_bytes(700) + 32 * static_cast<std::int64_t>(kSlabBytes);
   const auto plan = testing::plan_for("bf16", geometry);
   options.prefix_folder = SessionFolder::open(folder.path(), session_identity(*plan, "one", "")).value();
   options.prefix_disk = 1 << 30;
   auto bench = std::make_unique<Bench>(options, "bf16", geometry);
-  constexpr int kPrompts = 16;
+  constexpr int kPrompts = 10;
   for (int i = 0; i < 2 * kPrompts; ++i) {
-    const auto stream = bench->submit(request(prompt_of(520 + 97 * (i % kPrompts) % 400, i % kPrompts), 10));
+    const auto stream = bench->submit(request(prompt_of(520 + 13 * (i % kPrompts), i % kPrompts), 10));
     while (!bench->scheduler().idle()) {
       bench->scheduler().step();
       ASSERT_LE(bench->scheduler().status().cache_bytes, options.memory);
