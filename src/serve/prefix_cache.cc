@@ -142,23 +142,26 @@ Result<bool> PrefixCache::advance(bool is_short) {
 }
 
 // From the least to the most recently used.
-std::vector<const PrefixCache::Entry*> PrefixCache::by_use() const {
-  std::vector<const Entry*> entries;
-  for (const Entry& entry : entries_) entries.push_back(&entry);
+std::vector<PrefixCache::Entry*> PrefixCache::by_use() {
+  std::vector<Entry*> entries;
+  for (Entry& entry : entries_) entries.push_back(&entry);
   std::ranges::sort(entries, {}, &Entry::last_use);
   return entries;
 }
 
+// Each is looked for on the disk until it is found there: steps should not compare all with all.
 void PrefixCache::write_oldest() {
-  for (const Entry* entry : by_use()) {
-    if (cache_.bytes(entry->sequence).all() > disk_->byte_limit() || disk_->holds(entry->tokens)) continue;
-    return disk_->write(entry->sequence, entry->tokens);
+  for (Entry* entry : by_use()) {
+    if (entry->needs_no_write) continue;
+    entry->needs_no_write =
+        cache_.bytes(entry->sequence).all() > disk_->byte_limit() || disk_->holds(entry->tokens);
+    if (!entry->needs_no_write) return disk_->write(entry->sequence, entry->tokens);
   }
 }
 
 // The most recently used of them, as far as the limit goes.
 void PrefixCache::write_all() {
-  std::vector<const Entry*> entries = by_use();
+  std::vector<Entry*> entries = by_use();
   std::int64_t left = disk_->byte_limit();
   auto first = entries.end();
   while (first != entries.begin()) {

@@ -86,12 +86,13 @@ class PrefixCache {
     std::vector<std::int32_t> tokens;
     std::int64_t bytes;
     std::int64_t last_use;
+    bool needs_no_write = false;  // it was found on the disk, or is too large for it
   };
   void add(SequenceId sequence, std::span<const std::int32_t> tokens, int n_shared);
   Entry* find_entry(std::span<const std::int32_t> tokens);
   void let_go(const Entry& entry);
   std::int64_t drop_beginnings(std::span<const std::int32_t> tokens);
-  std::vector<const Entry*> by_use() const;
+  std::vector<Entry*> by_use();
   void write_oldest();
   void write_all();
 

@@ -1,6 +1,7 @@
 #include "serve/scheduler.h"
 
 #include <algorithm>
+#include <ctime>
 #include <map>
 
 #include "generate/prompt_steps.h"
@@ -16,6 +17,13 @@ constexpr int kLongestRetry = 60;  // seconds
 
 double seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
+}
+
+// Of the processor, that this thread has had.
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 double mebibytes(std::int64_t bytes) {
@@ -412,7 +420,14 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   const int before = answer.generation->n_tokens();
   std::optional<ShadowToken> shadow;
   if (answer.guard) shadow = answer.guard->look(logits);
+  const double start = processor_seconds();
   GeneratedText shown = answer.generation->next(logits, shadow);
+  const double taken = processor_seconds() - start;
+  if (job.request.grammar != nullptr && taken > options_.grammar_seconds) {
+    return answer_failure(job, error("the answer's grammar can be read in so many ways that a token took "
+                                     "{:.1f} s, for which all others waited: ask with a simpler one",
+                                     taken));
+  }
   if (answer.generation->end() == GenerationEnd::stuck)
     return answer_failure(job, error("the model has nothing to say that the answer's grammar allows"));
   if (shadow) {

@@ -38,6 +38,8 @@ struct SchedulerOptions {
   int prompt_step = 64;        // prompt tokens that a step reads beside running answers
   int lone_prompt_step = 512;  // and where no answer is running
   std::int64_t memory = 0;     // bytes of the cache; > 0
+  // Of the processor, that a token of an answer may take by its grammar: all others wait for it meanwhile.
+  double grammar_seconds = 2;
   // Bytes that a sequence takes at most on its way to so many tokens.
   std::function<std::int64_t(int n_tokens)> sequence_bytes;
   // For requests with a guard, beside all that: an unquantized cache.
