@@ -31,8 +31,11 @@ endif()
 set(kernels ${CMAKE_SOURCE_DIR}/src/attention/cpu/byte_kernels)
 set(any_order -fassociative-math -ffinite-math-only -fno-signed-zeros -fno-trapping-math -fno-math-errno)
 set(kernel_options ${any_order} -g0)  # their lines say little, and take long to keep
-if(KVANT_FUZZ)  # their inputs are pages that a test has checked; uninstrumented they compile in seconds
+if(KVANT_FUZZ)  # uninstrumented they compile in seconds instead of minutes
   list(APPEND kernel_options -fno-sanitize=all)
+elseif(KVANT_SANITIZE STREQUAL "thread")  # they know nothing of threads, and take long to compile with its checks
+  list(APPEND kernel_options -fno-sanitize=thread)
+endif()
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND kernel_options -fno-tree-pre)

@@ -35,7 +35,9 @@ struct ServeOptions {
   ModelOptions common;
   HttpOptions http;
   std::string memory;
+  std::string compare;        // a second recipe; empty: none
   std::string sessions;       // folder; empty: none are kept
+  std::string prefix_disk;    // bytes; empty: beginnings of prompts don't go to the disk
   std::string chat_template;  // file; empty: the model's own
   int context = 0;
   int parallel = 8;
@@ -64,14 +66,17 @@ Result<std::int64_t> memory_for_cache(const std::string& given) {
   return bytes;
 }
 
-ServerInfo info_of(const Session& session, const Plan& plan, const ServeOptions& options, int context) {
+// compared: clients name the recipe with the model.
+ServerInfo info_of(const Session& session, const Plan& plan, const ServeOptions& options, int context,
+                   bool compared) {
   const Engine& engine = session.engine();
   const std::set<std::string> kernels = [&] {
     std::set<std::string> names;
     for (const PlanRow& row : session.report(plan).rows) names.insert(row.kernel);
     return names;
   }();
-  return {.model = std::filesystem::path(options.common.model).stem().string(),
+  const std::string model = std::filesystem::path(options.common.model).stem().string();
+  return {.model = compared ? model + ":" + label(plan.recipe) : model,
           .model_path = options.common.model,
           .description = engine.description(),
           .fingerprint = engine.fingerprint(),
@@ -97,10 +102,12 @@ Status set_memory_aside_for_guard(const Session& session, SchedulerOptions& sche
       scheduling.context, readable_bytes(static_cast<double>(scheduling.shadow_memory)));
 }
 
-void announce(const ServerInfo& info, const SchedulerOptions& scheduler, const ServeOptions& options,
-              int port) {
+void announce(const ServerInfo& info, const ServeOptions& options, int port) {
   fmt::print(stderr, "kvant: {} ({}) at http://{}:{}{}\n", info.model, info.description, options.http.host,
              port, options.http.api_key.empty() ? "" : ", with an API key");
+}
+
+void announce_recipe(const ServerInfo& info, const SchedulerOptions& scheduler) {
   fmt::print(stderr,
              "kvant: {}, {:.2f} bits an element: {} of KV cache hold {} conversations of {} tokens at {} "
              "each; {} are "
@@ -113,6 +120,83 @@ void announce(const ServerInfo& info, const SchedulerOptions& scheduler, const S
     fmt::print(stderr,
                "kvant: {} more compare answers with an unquantized cache where a request asks for it\n",
                readable_bytes(static_cast<double>(scheduler.shadow_memory)));
+}
+
+// One of the recipes that are served, with its part of the memory.
+struct Served {
+  std::shared_ptr<const Plan> plan;
+  SchedulerOptions scheduling;
+};
+
+Result<Served> serve_recipe(const Session& session, const Recipe& recipe, const ServeOptions& options,
+                            std::int64_t memory) {
+  const auto plan = session.plan(recipe);
+  if (!plan.ok()) return plan.error();
+  const int trained = session.engine().geometry().trained_context;
+  Served served{*plan,
+                {.context = options.context > 0 ? options.context : trained,
+                 .parallel = options.parallel,
+                 .queue = options.queue,
+                 .prompt_step = options.prompt_step,
+                 .memory = memory}};
+  served.scheduling.sequence_bytes = [plan = *plan](int n) { return largest_cache_bytes(*plan, n); };
+  if (options.guard) KVANT_RETURN_IF_ERROR(set_memory_aside_for_guard(session, served.scheduling));
+  return served;
+}
+
+// Each has a cache in half of the memory.
+Status check_halves(const Served& served, std::int64_t memory) {
+  if (Scheduler::sequences_that_fit(served.scheduling) > 0) return {};
+  const SchedulerOptions& scheduling = served.scheduling;
+  return error(
+      "--compare divides {} of memory between two caches, and half of it doesn't hold one conversation of {} "
+      "tokens with {}, which takes {}: give more --memory or a smaller -c",
+      readable_bytes(static_cast<double>(memory)), scheduling.context, label(served.plan->recipe),
+      readable_bytes(static_cast<double>(
+          Scheduler::memory_for(scheduling.sequence_bytes(scheduling.context)) + scheduling.shadow_memory)));
+}
+
+Result<std::vector<Served>> serve_recipes(const Session& session, const Recipe& recipe,
+                                          const ServeOptions& options, std::int64_t memory) {
+  std::vector<Served> all;
+  if (options.compare.empty()) {
+    auto served = serve_recipe(session, recipe, options, memory);
+    if (!served.ok()) return served.error();
+    all.push_back(std::move(*served));
+    return all;
+  }
+  const auto compared = parse_recipe(options.compare);
+  if (!compared.ok()) return error("--compare: {}", compared.error().message);
+  for (const Recipe& each : {recipe, *compared}) {
+    auto served = serve_recipe(session, each, options, memory / 2);
+    if (!served.ok()) return served.error();
+    KVANT_RETURN_IF_ERROR(check_halves(*served, memory));
+    all.push_back(std::move(*served));
+  }
+  return all;
+}
+
+// What --sessions and --prefix-disk keep of the first recipe. Null: no sessions.
+Result<std::shared_ptr<const SessionFolder>> open_folders(const Engine& engine, const ServeOptions& options,
+                                                          Served& served) {
+  if (options.sessions.empty()) {
+    if (options.prefix_disk.empty()) return std::shared_ptr<const SessionFolder>();
+    return error("--prefix-disk keeps its files in the folder of --sessions: give one");
+  }
+  const SessionIdentity identity = session_identity(*served.plan, engine.fingerprint(), engine.description());
+  auto sessions = SessionFolder::open(options.sessions, identity);
+  if (!sessions.ok()) return sessions.error();
+  fmt::print(stderr, "kvant: {} sessions in '{}'\n", (*sessions)->names().size(), options.sessions);
+  std::shared_ptr<const SessionFolder> shared = std::move(*sessions);
+  if (options.prefix_disk.empty()) return shared;
+  const auto bytes = parse_bytes(options.prefix_disk);
+  if (!bytes.ok()) return error("--prefix-disk: {}", bytes.error().message);
+  auto prefixes =
+      SessionFolder::open((std::filesystem::path(options.sessions) / "prefixes").string(), identity);
+  if (!prefixes.ok()) return prefixes.error();
+  served.scheduling.prefix_folder = std::move(*prefixes);
+  served.scheduling.prefix_disk = *bytes;
+  return shared;
 }
 
 // Null: the model's own can't be run. Chats without tools may do without.
@@ -147,45 +231,41 @@ Status serve(const ServeOptions& options) {
   if (!recipe.ok()) return recipe.error();
   auto session = Session::open(options.common, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
-  const auto plan = session->plan(*recipe);
-  if (!plan.ok()) return plan.error();
   const auto memory = memory_for_cache(options.memory);
   if (!memory.ok()) return memory.error();
   Engine& engine = session->engine();
   const int context = options.context > 0 ? options.context : engine.geometry().trained_context;
   if (context < 2) return error("the model does not say how many tokens it was trained for: give -c");
   warn_beyond_training(engine.geometry(), context);
-  SchedulerOptions scheduling{.context = context,
-                              .parallel = options.parallel,
-                              .queue = options.queue,
-                              .prompt_step = options.prompt_step,
-                              .memory = *memory};
-  scheduling.sequence_bytes = [plan = *plan](int n_tokens) { return largest_cache_bytes(*plan, n_tokens); };
-  if (options.guard) KVANT_RETURN_IF_ERROR(set_memory_aside_for_guard(*session, scheduling));
-  std::shared_ptr<const SessionFolder> folder;
-  if (!options.sessions.empty()) {
-    auto opened = SessionFolder::open(options.sessions,
-                                      session_identity(**plan, engine.fingerprint(), engine.description()));
-    if (!opened.ok()) return opened.error();
-    folder = std::move(*opened);
-    fmt::print(stderr, "kvant: {} sessions in '{}'\n", folder->names().size(), options.sessions);
-  }
+  auto recipes = serve_recipes(*session, *recipe, options, *memory);
+  if (!recipes.ok()) return recipes.error();
+  auto folder = open_folders(engine, options, recipes->front());
+  if (!folder.ok()) return folder.error();
   auto chat_template = open_chat_template(options.chat_template, engine.tokenizer());
   if (!chat_template.ok()) return chat_template.error();
-  auto scheduler = Scheduler::make(engine, session->backend(), *plan, scheduling, folder);
-  if (!scheduler.ok()) return scheduler.error();
+  std::vector<std::unique_ptr<Scheduler>> schedulers;
+  std::vector<ServerInfo> infos;
+  for (const Served& served : *recipes) {
+    const bool compared = !schedulers.empty();
+    auto scheduler = Scheduler::make(engine, session->backend(), served.plan, served.scheduling,
+                                     compared ? nullptr : *folder);
+    if (!scheduler.ok()) return scheduler.error();
+    schedulers.push_back(std::move(*scheduler));
+    infos.push_back(info_of(*session, *served.plan, options, context, compared));
+  }
 
-  ServeLoop loop(std::move(scheduler).value());
-  const ServerInfo info = info_of(*session, **plan, options, context);
+  ServeLoop loop(std::move(schedulers.front()),
+                 schedulers.size() > 1 ? std::move(schedulers.back()) : nullptr);
   HttpOptions http = options.http;
   http.max_body = std::max(kSmallestBodyLimit, kBodyBytesPerToken * context);
   http.connections = options.parallel + options.queue + kSpareConnections;
-  HttpServer server(loop, engine.tokenizer(), std::move(*chat_template), info, http);
+  HttpServer server(loop, engine.tokenizer(), std::move(*chat_template), infos, http);
   const auto port = server.bind();
   if (!port.ok()) return port.error();
   watch_signals();
   std::thread listener([&] { server.serve(); });
-  announce(info, scheduling, options, *port);
+  announce(infos.front(), options, *port);
+  for (std::size_t i = 0; i < infos.size(); ++i) announce_recipe(infos[i], (*recipes)[i].scheduling);
   wait_for_end(loop);
   loop.end();
   server.stop();
@@ -234,6 +314,14 @@ Command add_serve_command(CLI::App& program) {
       "file with the chat template (Jinja) to be used instead of the model's: one with tools, say");
   command->add_option("--sessions", options->sessions,
                       "folder that keeps sessions: conversations that requests name to go on with them");
+  command->add_option(
+      "--prefix-disk", options->prefix_disk,
+      "bytes of disk, such as 4GiB, in the folder of --sessions, for beginnings of prompts that "
+      "memory has no room for");
+  command->add_option(
+      "--compare", options->compare,
+      "a second recipe, which answers requests for the model MODEL:RECIPE, and on the page beside "
+      "the first; it takes half of --memory");
   return {command, [options] {
             const Status chosen = choose_model(options->common);
             return chosen.ok() ? serve(*options) : chosen;

@@ -12,7 +12,7 @@ void GeneratedText::append(GeneratedText more) {
 }
 
 Generation::Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options,
-                       std::unique_ptr<Grammar> grammar)
+                       std::shared_ptr<Grammar> grammar)
     : tokenizer_(tokenizer),
       sampler_(sampler),
       options_(std::move(options)),

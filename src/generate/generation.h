@@ -56,7 +56,7 @@ class Generation {
  public:
   // The first two outlive it. grammar: what the answer may be; null: anything.
   Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options,
-             std::unique_ptr<Grammar> grammar = nullptr);
+             std::shared_ptr<Grammar> grammar = nullptr);
 
   // Picks the next token. logits [n_vocab], of the newest one. shadow: is reported with it. Requires
   // end() == none.
@@ -80,7 +80,7 @@ class Generation {
   const Tokenizer& tokenizer_;
   Sampler& sampler_;
   GenerationOptions options_;
-  std::unique_ptr<Grammar> grammar_;
+  std::shared_ptr<Grammar> grammar_;
   TextStream text_;
   GenerationEnd end_ = GenerationEnd::none;
   std::int32_t token_ = 0;

@@ -25,18 +25,13 @@ void stream_answers(httplib::Response& response, const std::shared_ptr<Exchange>
     const auto write = [&sink](const std::string& text) {
       return text.empty() || sink.write(text.data(), text.size());
     };
-    if (!std::exchange(started, true) && events.start) return write(events.start());
     int choice = 0;
     AnswerPart part;
-    switch (exchange->read(kPatience, choice, part)) {
-      case AnswerStream::Next::part:
-        return write(events.part(choice, part));
-      case AnswerStream::Next::nothing_yet:
-        return !sink.is_writable || sink.is_writable();
-      case AnswerStream::Next::closed:
-        break;
-    }
-    const bool sent = write(events.end());
+    const AnswerStream::Next next = exchange->read(kPatience, choice, part);
+    if (next == AnswerStream::Next::nothing_yet) return !sink.is_writable || sink.is_writable();
+    const std::string start = std::exchange(started, true) || !events.start ? "" : events.start();
+    if (next == AnswerStream::Next::part) return write(start + events.part(choice, part));
+    const bool sent = write(start + events.end());
     sink.done();
     return sent;
   };

@@ -96,6 +96,13 @@ TEST_F(AnswerFormatTest, ACutAnswerIsTheBeginningOfOne) {
   EXPECT_TRUE(reply.end == GenerationEnd::length || Json::accept(reply.text));
 }
 
+TEST_F(AnswerFormatTest, EndsWhereItsGrammarHoldsUpTheOthers) {
+  grammar_seconds_ = 0;
+  const auto replies = ask({request({{"grammar", R"(root ::= [a-z]*)"}}), request({{"max_tokens", 40}})});
+  EXPECT_NE(replies[0].failure.find("so many ways"), std::string::npos);
+  EXPECT_EQ(replies[1].failure, "");
+}
+
 TEST_F(AnswerFormatTest, ChangesNoAnswerBesideIt) {
   const GenerationRequest free = request({{"max_tokens", 40}, {"logprobs", 3}});
   const GenerationRequest held = request(held_to(kPersonSchema));

@@ -2,6 +2,16 @@
 
 namespace kvant {
 
+void AnswerStream::begin(const TokenUsage& usage) {
+  const std::lock_guard lock(mutex_);
+  usage_ = usage;
+}
+
+TokenUsage AnswerStream::usage() const {
+  const std::lock_guard lock(mutex_);
+  return usage_;
+}
+
 void AnswerStream::write(AnswerPart part) {
   const std::lock_guard lock(mutex_);
   parts_.push_back(std::move(part));

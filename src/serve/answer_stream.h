@@ -43,6 +43,7 @@ struct TokenUsage {
 class AnswerStream {
  public:
   // --- the scheduler ---
+  void begin(const TokenUsage& usage);  // of the prompt: it is known what need not be read
   void write(AnswerPart part);
   void close(const TokenUsage& usage);
   void fail(Error failure);  // instead of close()
@@ -57,10 +58,10 @@ class AnswerStream {
 
   // After `closed`.
   const std::optional<Error>& failure() const { return failure_; }
-  const TokenUsage& usage() const { return usage_; }
+  TokenUsage usage() const;  // so far
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable news_;
   std::deque<AnswerPart> parts_;
   bool closed_ = false;

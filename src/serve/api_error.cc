@@ -24,8 +24,11 @@ std::string ApiError::body() const {
   return Json{{"type", "error"}, {"error", error}}.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-ApiError unknown_model(const std::string& name, const std::string& served) {
-  return {.status = 404, .message = fmt::format("the model '{}' is not served here: '{}' is", name, served)};
+ApiError unknown_model(const std::string& name, std::span<const ServerInfo> served) {
+  std::string message = fmt::format("the model '{}' is not served here: ", name);
+  for (const ServerInfo& info : served)
+    message += fmt::format("{}'{}'", &info == served.data() ? "" : " and ", info.model);
+  return {.status = 404, .message = message + (served.size() > 1 ? " are" : " is")};
 }
 
 }  // namespace kvant

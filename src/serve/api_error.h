@@ -2,7 +2,10 @@
 // Anthropic's as well.
 #pragma once
 
+#include <span>
 #include <string>
+
+#include "serve/server_info.h"
 
 namespace kvant {
 
@@ -16,7 +19,7 @@ struct ApiError {
   std::string body() const;
 };
 
-// A request for another model than the one that is served.
-ApiError unknown_model(const std::string& name, const std::string& served);
+// A request for another model than those that are served.
+ApiError unknown_model(const std::string& name, std::span<const ServerInfo> served);
 
 }  // namespace kvant

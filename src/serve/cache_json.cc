@@ -90,6 +90,13 @@ Json memory_json(const SchedulerOptions& options, const CacheView& view) {
           {"limit", options.memory}};
 }
 
+Json prefix_disk_json(const std::optional<PrefixDiskStatus>& disk) {
+  if (!disk) return nullptr;
+  return {{"files", disk->files},      {"bytes", disk->bytes},     {"limit", disk->limit},
+          {"hits", disk->hits},        {"written", disk->written}, {"dropped", disk->dropped},
+          {"failures", disk->failures}};
+}
+
 Json tokens_json(const SchedulerCounters& c) {
   return {{"read", c.prompt_tokens},
           {"cached", c.cached_tokens},
@@ -114,6 +121,7 @@ Json cache_json(const ServerInfo& info, const SchedulerOptions& options, const C
           {"page_tokens", kPageTokens},
           {"plan", plan_json(info)},
           {"memory", memory_json(options, view)},
+          {"prefix_disk", prefix_disk_json(view.status.prefix_disk)},
           {"tokens", tokens_json(view.status.counters)},
           {"sequences", std::move(sequences)}};
 }

@@ -1,6 +1,28 @@
 #include "serve/exchange.h"
 
+#include <fmt/format.h>
+
 namespace kvant {
+
+std::variant<int, ApiError> address(ApiRequest& request, std::span<const ServerInfo> served,
+                                    const std::string& client) {
+  const int recipe = recipe_of(served, request.model);
+  if (recipe < 0) {
+    ApiError unknown = unknown_model(request.model, served);
+    unknown.parameter = "model";
+    return unknown;
+  }
+  for (GenerationRequest& prompt : request.prompts) {
+    if (recipe > 0 && !prompt.session.empty()) {
+      return ApiError{.message = fmt::format("sessions go on with the model '{}' only, not with '{}'",
+                                             served.front().model, served[recipe].model),
+                      .parameter = "session"};
+    }
+    prompt.recipe = recipe;
+    prompt.client = client + "/" + prompt.client;
+  }
+  return recipe;
+}
 
 std::variant<std::shared_ptr<Exchange>, ApiError> Exchange::start(ServeLoop& loop, ApiRequest request) {
   auto exchange = std::make_shared<Exchange>(request.prompts.front().n_answers);
@@ -46,15 +68,15 @@ std::optional<ApiError> Exchange::failure() const {
 TokenUsage Exchange::usage() const {
   TokenUsage total;
   for (const auto& stream : streams_) {
-    total.prompt += stream->usage().prompt;
-    total.cached += stream->usage().cached;
-    total.generated += stream->usage().generated;
-    if (const auto& guard = stream->usage().guard) {
-      if (!total.guard) total.guard.emplace();
-      total.guard->tokens += guard->tokens;
-      total.guard->differing += guard->differing;
-      total.guard->kld_sum += guard->kld_sum;
-    }
+    const TokenUsage usage = stream->usage();
+    total.prompt += usage.prompt;
+    total.cached += usage.cached;
+    total.generated += usage.generated;
+    if (!usage.guard) continue;
+    if (!total.guard) total.guard.emplace();
+    total.guard->tokens += usage.guard->tokens;
+    total.guard->differing += usage.guard->differing;
+    total.guard->kld_sum += usage.guard->kld_sum;
   }
   return total;
 }

@@ -4,16 +4,25 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "serve/api_error.h"
 #include "serve/api_request.h"
 #include "serve/serve_loop.h"
+#include "serve/server_info.h"
 
 namespace kvant {
 
 // How often a waiting thread looks whether its client is still there.
 inline constexpr std::chrono::milliseconds kPatience{50};
+
+// Sets whose the prompts are, and which of the recipes that are served is to answer them. Returns which, or
+// an error: none can.
+std::variant<int, ApiError> address(ApiRequest& request, std::span<const ServerInfo> served,
+                                    const std::string& client);
 
 class Exchange {
  public:
@@ -30,7 +39,7 @@ class Exchange {
 
   // After `closed`.
   std::optional<ApiError> failure() const;
-  TokenUsage usage() const;
+  TokenUsage usage() const;  // so far; of prompts from their answers' first parts on
 
  private:
   int n_answers_;                                       // to each prompt

@@ -43,8 +43,9 @@ const char* state_name(JobState state) {
   return kNames[static_cast<int>(state)];
 }
 
-Json slot_json(const RequestStatus& request) {
+Json slot_json(const RequestStatus& request, const ServerInfo& info) {
   return {{"id", request.id},
+          {"model", info.model},
           {"state", state_name(request.state)},
           {"is_processing", request.state != JobState::waiting},
           {"prompt_tokens", request.prompt_tokens},
@@ -61,7 +62,7 @@ Json slot_json(const RequestStatus& request) {
 class HttpServer::Routes {
  public:
   Routes(ServeLoop& loop, const Tokenizer& tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
-         ServerInfo info, HttpOptions options);
+         std::vector<ServerInfo> served, HttpOptions options);
 
   Result<int> bind();
   void serve() { server_.listen_after_bind(); }
@@ -77,9 +78,11 @@ class HttpServer::Routes {
               ApiResponse whole) const;
   void stream(Response& response, const std::shared_ptr<Exchange>& exchange, ApiResponse chunks,
               bool include_usage) const;
-  Json model_json() const;
+  Json model_json(int recipe) const;
+  Json kv_json(int recipe) const;
   void models(const Request& request, Response& response) const;
   void props(Response& response) const;
+  void metrics(Response& response);
   void slots(Response& response);
   void health(Response& response) const;
   void tokenize(const Request& request, Response& response) const;
@@ -88,21 +91,19 @@ class HttpServer::Routes {
   ServeLoop& loop_;
   const Tokenizer& tokenizer_;
   std::shared_ptr<const ChatTemplate> chat_template_;
-  ServerInfo info_;
+  std::vector<ServerInfo> served_;
   HttpOptions options_;
-  std::string system_fingerprint_;
   httplib::Server server_;
 };
 
 HttpServer::Routes::Routes(ServeLoop& loop, const Tokenizer& tokenizer,
-                           std::shared_ptr<const ChatTemplate> chat_template, ServerInfo info,
+                           std::shared_ptr<const ChatTemplate> chat_template, std::vector<ServerInfo> served,
                            HttpOptions options)
     : loop_(loop),
       tokenizer_(tokenizer),
       chat_template_(std::move(chat_template)),
-      info_(std::move(info)),
-      options_(std::move(options)),
-      system_fingerprint_(info_.fingerprint + "-" + info_.recipe) {
+      served_(std::move(served)),
+      options_(std::move(options)) {
   const auto connections = static_cast<std::size_t>(options_.connections);
   server_.new_task_queue = [connections] {
     return new httplib::ThreadPool(connections, connections, /*max queued*/ connections);
@@ -137,18 +138,18 @@ void HttpServer::Routes::add_routes() {
     generate(request, response, parse_completion_request);
   });
   server_.Get("/v1/models", [this](const Request&, Response& response) {
-    send(response, Json{{"object", "list"}, {"data", Json::array({model_json()})}});
+    Json data = Json::array();
+    for (std::size_t i = 0; i < served_.size(); ++i) data.push_back(model_json(static_cast<int>(i)));
+    send(response, Json{{"object", "list"}, {"data", std::move(data)}});
   });
   server_.Get(R"(/v1/models/(.+))",
               [this](const Request& request, Response& response) { models(request, response); });
   server_.Get("/health", [this](const Request&, Response& response) { health(response); });
-  server_.Get("/metrics", [this](const Request&, Response& response) {
-    response.set_content(metrics_text(info_, loop_.options(), loop_.status()), "text/plain; version=0.0.4");
-  });
+  server_.Get("/metrics", [this](const Request&, Response& response) { metrics(response); });
   server_.Get("/props", [this](const Request&, Response& response) { props(response); });
-  add_messages_route(server_, loop_, tokenizer_, chat_template_.get(), info_);
+  add_messages_route(server_, loop_, tokenizer_, chat_template_.get(), served_);
   add_template_route(server_, tokenizer_, chat_template_.get());
-  add_cache_route(server_, loop_, info_);
+  add_cache_route(server_, loop_, served_);
   add_page_routes(server_);
   server_.Get("/slots", [this](const Request&, Response& response) { slots(response); });
   server_.Post("/tokenize",
@@ -199,17 +200,14 @@ void HttpServer::Routes::generate(const Request& request, Response& response, Pa
   const auto body = parse_json(request.body);
   if (!body.ok()) return send(response, ApiError{.message = body.error().message});
   ParsedRequest parsed =
-      parse(*body, tokenizer_, {.n_vocab = info_.n_vocab, .chat_template = chat_template_.get()});
+      parse(*body, tokenizer_, {.n_vocab = served_.front().n_vocab, .chat_template = chat_template_.get()});
   if (const auto* wrong = std::get_if<ApiError>(&parsed)) return send(response, *wrong);
   auto& wanted = std::get<ApiRequest>(parsed);
-  if (!wanted.model.empty() && wanted.model != info_.model) {
-    ApiError unknown = unknown_model(wanted.model, info_.model);
-    unknown.parameter = "model";
-    return send(response, unknown);
-  }
-  for (GenerationRequest& prompt : wanted.prompts) prompt.client = request.remote_addr + "/" + prompt.client;
-  ApiResponse answers(tokenizer_, wanted.is_chat, wanted.wants_probabilities, wanted.tool_format, info_.model,
-                      system_fingerprint_);
+  const auto recipe = address(wanted, served_, request.remote_addr);
+  if (const auto* unknown = std::get_if<ApiError>(&recipe)) return send(response, *unknown);
+  const ServerInfo& info = served_[std::get<int>(recipe)];
+  ApiResponse answers(tokenizer_, wanted.is_chat, wanted.wants_probabilities, wanted.tool_format, info.model,
+                      info.fingerprint + "-" + info.recipe);
   const bool streams = wanted.stream, include_usage = wanted.include_usage;
   auto started = Exchange::start(loop_, std::move(wanted));
   if (const auto* refused = std::get_if<ApiError>(&started)) return send(response, *refused);
@@ -253,19 +251,20 @@ void HttpServer::Routes::stream(Response& response, const std::shared_ptr<Exchan
 
 // --- about the server ---
 
-Json HttpServer::Routes::model_json() const {
-  return {{"id", info_.model},
+Json HttpServer::Routes::model_json(int recipe) const {
+  return {{"id", served_[recipe].model},
           {"object", "model"},
           {"created", 0},
           {"owned_by", "kvant"},
-          {"max_model_len", loop_.options().context},
-          {"kv_recipe", info_.recipe}};
+          {"max_model_len", loop_.options(recipe).context},
+          {"kv_recipe", served_[recipe].recipe}};
 }
 
 void HttpServer::Routes::models(const Request& request, Response& response) const {
   const std::string name = request.matches[1];
-  if (name == info_.model) return send(response, model_json());
-  send(response, unknown_model(name, info_.model));
+  const int recipe = recipe_of(served_, name);
+  if (recipe >= 0) return send(response, model_json(recipe));
+  send(response, unknown_model(name, served_));
 }
 
 void HttpServer::Routes::health(Response& response) const {
@@ -273,14 +272,35 @@ void HttpServer::Routes::health(Response& response) const {
   send(response, ApiError{.status = 503, .message = "the server is ending", .retry_seconds = 1});
 }
 
+void HttpServer::Routes::metrics(Response& response) {
+  std::vector<RecipeMetrics> recipes;
+  for (std::size_t i = 0; i < served_.size(); ++i) {
+    const int recipe = static_cast<int>(i);
+    recipes.push_back({served_[i], loop_.options(recipe), loop_.status(recipe)});
+  }
+  response.set_content(metrics_text(recipes), "text/plain; version=0.0.4");
+}
+
+Json HttpServer::Routes::kv_json(int recipe) const {
+  const ServerInfo& info = served_[recipe];
+  const SchedulerOptions& o = loop_.options(recipe);
+  return {{"recipe", info.recipe},
+          {"bits", info.bits},
+          {"kernels", info.kernels},
+          {"limit_bytes", o.memory},
+          {"sequence_bytes", o.sequence_bytes(o.context)}};
+}
+
 void HttpServer::Routes::props(Response& response) const {
   const SchedulerOptions& o = loop_.options();
+  const ServerInfo& info = served_.front();
+  const bool compares = served_.size() > 1;
   send(response,
-       Json{{"model", info_.model},
-            {"model_path", info_.model_path},
-            {"description", info_.description},
-            {"fingerprint", info_.fingerprint},
-            {"weight_bytes", info_.weight_bytes},
+       Json{{"model", info.model},
+            {"model_path", info.model_path},
+            {"description", info.description},
+            {"fingerprint", info.fingerprint},
+            {"weight_bytes", info.weight_bytes},
             {"total_slots", o.parallel},
             {"default_generation_settings",
              {{"n_ctx", o.context}, {"temperature", 1.0}, {"top_p", 1.0}, {"top_k", 0}, {"min_p", 0.0}}},
@@ -288,17 +308,17 @@ void HttpServer::Routes::props(Response& response) const {
             {"queue", o.queue},
             {"prompt_step", o.prompt_step},
             {"guard", o.shadow_plan != nullptr},
-            {"kv",
-             {{"recipe", info_.recipe},
-              {"bits", info_.bits},
-              {"kernels", info_.kernels},
-              {"limit_bytes", o.memory},
-              {"sequence_bytes", o.sequence_bytes(o.context)}}}});
+            {"kv", kv_json(0)},
+            {"compare",
+             compares ? Json{{"model", served_.back().model}, {"kv", kv_json(1)}} : Json(nullptr)}});
 }
 
 void HttpServer::Routes::slots(Response& response) {
   Json slots = Json::array();
-  for (const RequestStatus& request : loop_.status().requests) slots.push_back(slot_json(request));
+  for (std::size_t i = 0; i < served_.size(); ++i) {
+    for (const RequestStatus& request : loop_.status(static_cast<int>(i)).requests)
+      slots.push_back(slot_json(request, served_[i]));
+  }
   send(response, slots);
 }
 
@@ -338,8 +358,9 @@ void HttpServer::Routes::detokenize(const Request& request, Response& response) 
   if (!tokens) fields.fail("tokens", "'tokens' must be a list of tokens");
   std::string text;
   for (const double token : tokens.value_or(std::vector<double>())) {
-    if (!(token >= 0 && token < info_.n_vocab))
-      fields.fail("tokens", fmt::format("a token is not in the model's vocabulary of {}", info_.n_vocab));
+    if (!(token >= 0 && token < served_.front().n_vocab))
+      fields.fail("tokens",
+                  fmt::format("a token is not in the model's vocabulary of {}", served_.front().n_vocab));
     if (fields.error()) break;
     text += tokenizer_.piece(static_cast<std::int32_t>(token));
   }
@@ -348,9 +369,9 @@ void HttpServer::Routes::detokenize(const Request& request, Response& response) 
 }
 
 HttpServer::HttpServer(ServeLoop& loop, const Tokenizer& tokenizer,
-                       std::shared_ptr<const ChatTemplate> chat_template, ServerInfo info,
+                       std::shared_ptr<const ChatTemplate> chat_template, std::vector<ServerInfo> served,
                        HttpOptions options)
-    : routes_(std::make_unique<Routes>(loop, tokenizer, std::move(chat_template), std::move(info),
+    : routes_(std::make_unique<Routes>(loop, tokenizer, std::move(chat_template), std::move(served),
                                        std::move(options))) {}
 HttpServer::~HttpServer() = default;
 

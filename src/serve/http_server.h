@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "model/tokenizer.h"
@@ -23,9 +24,10 @@ struct HttpOptions {
 
 class HttpServer {
  public:
-  // loop and tokenizer outlive it. chat_template: null: llama.cpp's idea of the model's, without tools.
+  // loop and tokenizer outlive it. served: the loop's recipes, in its order. chat_template: null: llama.cpp's
+  // idea of the model's, without tools.
   HttpServer(ServeLoop& loop, const Tokenizer& tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
-             ServerInfo info, HttpOptions options);
+             std::vector<ServerInfo> served, HttpOptions options);
   ~HttpServer();
 
   // Takes the port. Returns its number, or an error.

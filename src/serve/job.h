@@ -39,6 +39,7 @@ struct Job {
   // While its prompt is read: the sequence that it is read into (none before the first step), and the lengths
   // at which what has been read is kept for others, ascending.
   bool has_sequence = false;
+  std::string prefix_file = {};  // that it waits for, or has waited for, before that; empty: none
   SequenceId sequence = 0;
   int n_read = 0;
   std::vector<int> keep_at;

@@ -177,6 +177,7 @@ GenerationRequest read_options(JsonFields& fields, ApiRequest& request) {
   if (!max_tokens) fields.fail("max_tokens", "'max_tokens' is missing: say how long the answer may be");
   options.generation.max_tokens = static_cast<int>(max_tokens.value_or(1));
   options.generation.stops = fields.texts("stop_sequences", kMaxStops);
+  options.guard = fields.boolean("guard").value_or(false);
   if (const Json* metadata = fields.value("metadata")) {
     JsonFields about(*metadata, "metadata");
     options.client = about.text("user_id").value_or("");
@@ -187,11 +188,13 @@ GenerationRequest read_options(JsonFields& fields, ApiRequest& request) {
 
 // --- answers ---
 
-Json usage_json(int n_prompt, int n_cached, int n_generated) {
-  return {{"input_tokens", n_prompt - n_cached},
-          {"cache_creation_input_tokens", 0},
-          {"cache_read_input_tokens", n_cached},
-          {"output_tokens", n_generated}};
+Json usage_json(const TokenUsage& usage) {
+  Json json = {{"input_tokens", usage.prompt - usage.cached},
+               {"cache_creation_input_tokens", 0},
+               {"cache_read_input_tokens", usage.cached},
+               {"output_tokens", usage.generated}};
+  if (usage.guard) json["guard"] = guard_json(*usage.guard);
+  return json;
 }
 
 const char* error_type(int status) {
@@ -242,12 +245,10 @@ std::string messages_error(const ApiError& error) {
       {{"type", "error"}, {"error", {{"type", error_type(error.status)}, {"message", error.message}}}});
 }
 
-MessagesResponse::MessagesResponse(std::string model, int n_prompt,
-                                   std::shared_ptr<const ToolFormat> tool_format,
+MessagesResponse::MessagesResponse(std::string model, std::shared_ptr<const ToolFormat> tool_format,
                                    std::vector<std::string> stops)
     : model_(std::move(model)),
       id_(random_id("msg_")),
-      n_prompt_(n_prompt),
       tool_format_(std::move(tool_format)),
       reader_(tool_format_ == nullptr ? nullptr : tool_format_->read()),
       stops_(std::move(stops)) {}
@@ -288,7 +289,7 @@ Json MessagesResponse::whole(const TokenUsage& usage) const {
                {"model", model_},
                {"content", std::move(content)}};
   json.update(stop_json());
-  json["usage"] = usage_json(usage.prompt, usage.cached, usage.generated);
+  json["usage"] = usage_json(usage);
   return json;
 }
 
@@ -308,7 +309,7 @@ std::string MessagesResponse::block_delta(Json delta) const {
   return event("content_block_delta", {{"index", n_blocks_ - 1}, {"delta", std::move(delta)}});
 }
 
-std::string MessagesResponse::start_events() {
+std::string MessagesResponse::start_events(const TokenUsage& usage) {
   const Json message = {{"id", id_},
                         {"type", "message"},
                         {"role", "assistant"},
@@ -316,7 +317,7 @@ std::string MessagesResponse::start_events() {
                         {"content", Json::array()},
                         {"stop_reason", nullptr},
                         {"stop_sequence", nullptr},
-                        {"usage", usage_json(n_prompt_, 0, 0)}};
+                        {"usage", usage_json({.prompt = usage.prompt, .cached = usage.cached})}};
   std::string events = event("message_start", {{"message", message}});
   if (reader_ == nullptr) events += open_block({{"type", "text"}, {"text", ""}}, kTextBlock);
   return events;
@@ -342,9 +343,7 @@ std::string MessagesResponse::part_events(const AnswerPart& part) {
 }
 
 std::string MessagesResponse::end_events(const TokenUsage& usage) {
-  return close_block() +
-         event("message_delta",
-               {{"delta", stop_json()}, {"usage", usage_json(usage.prompt, usage.cached, usage.generated)}}) +
+  return close_block() + event("message_delta", {{"delta", stop_json()}, {"usage", usage_json(usage)}}) +
          event("message_stop", Json::object());
 }
 

@@ -24,17 +24,17 @@ std::string messages_error(const ApiError& error);
 // An answer, whole or as the events of a stream. Parts are added in order.
 class MessagesResponse {
  public:
-  // n_prompt: tokens of the prompt. tool_format: null: the answer is text. stops: the client's.
-  MessagesResponse(std::string model, int n_prompt, std::shared_ptr<const ToolFormat> tool_format = nullptr,
-                   std::vector<std::string> stops = {});
+  // tool_format: null: the answer is text. stops: the client's.
+  explicit MessagesResponse(std::string model, std::shared_ptr<const ToolFormat> tool_format = nullptr,
+                            std::vector<std::string> stops = {});
 
   void add(const AnswerPart& part);
   // After the last part.
   nlohmann::ordered_json whole(const TokenUsage& usage) const;
 
   // Events of a stream, each with its name: before the first part, for a part (which may be none), after the
-  // last. Instead of add().
-  std::string start_events();
+  // last. Instead of add(). usage: of the prompt.
+  std::string start_events(const TokenUsage& usage);
   std::string part_events(const AnswerPart& part);
   std::string end_events(const TokenUsage& usage);
 
@@ -48,7 +48,6 @@ class MessagesResponse {
   static constexpr int kNoBlock = -2, kTextBlock = -1;  // else the number of a tool call
 
   std::string model_, id_;
-  int n_prompt_;
   std::shared_ptr<const ToolFormat> tool_format_;
   std::unique_ptr<ToolAnswer> reader_;  // null: the text is the answer
   std::vector<std::string> stops_;      // a template's own are no news to the client

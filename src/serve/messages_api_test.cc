@@ -42,6 +42,7 @@ TEST(MessagesRequest, PutsSystemAndBlocksIntoTheChatTemplate) {
               {"stop_sequences", {"x", "y"}},
               {"metadata", {{"user_id", "me"}}},
               {"tools", Json::array()},
+              {"guard", true},
               {"stream", true}});
   ASSERT_TRUE(std::holds_alternative<ApiRequest>(request)) << std::get<ApiError>(request).message;
   const auto& wanted = std::get<ApiRequest>(request);
@@ -55,6 +56,7 @@ TEST(MessagesRequest, PutsSystemAndBlocksIntoTheChatTemplate) {
   EXPECT_EQ(r.generation.max_tokens, 5);
   EXPECT_EQ(r.generation.stops, (std::vector<std::string>{"x", "y"}));
   EXPECT_EQ(r.client, "me");
+  EXPECT_TRUE(r.guard);
 }
 
 TEST(MessagesRequest, RefusesWhatItDoesNotHave) {
@@ -76,7 +78,7 @@ TEST(MessagesRequest, RefusesWhatItDoesNotHave) {
 }
 
 TEST(MessagesResponse, CollectsAnAnswer) {
-  MessagesResponse response("m", 10);
+  MessagesResponse response("m");
   response.add({.text = "Hel"});
   response.add({.text = "lo", .end = GenerationEnd::finished});
   const Json json = response.whole({.prompt = 10, .cached = 8, .generated = 2});
@@ -86,10 +88,19 @@ TEST(MessagesResponse, CollectsAnAnswer) {
   EXPECT_EQ(json["usage"]["input_tokens"], 2);
   EXPECT_EQ(json["usage"]["cache_read_input_tokens"], 8);
   EXPECT_EQ(json["usage"]["output_tokens"], 2);
+  EXPECT_FALSE(json["usage"].contains("guard"));
+}
+
+TEST(MessagesResponse, SaysWhatAGuardHasSeen) {
+  MessagesResponse response("m");
+  response.add({.text = "Hello", .end = GenerationEnd::finished});
+  const TokenUsage usage{.prompt = 10, .generated = 4, .guard = GuardTally{4, 1, 0.5}};
+  EXPECT_EQ(response.whole(usage)["usage"]["guard"].dump(), R"({"tokens":4,"differing":1,"mean_kld":0.125})");
+  EXPECT_NE(response.end_events(usage).find(R"("guard":{"tokens":4)"), std::string::npos);
 }
 
 TEST(MessagesResponse, SaysWhatHasEndedIt) {
-  MessagesResponse response("m", 10, nullptr, {"STOP", "END"});
+  MessagesResponse response("m", nullptr, {"STOP", "END"});
   response.add({.end = GenerationEnd::length});
   EXPECT_EQ(response.whole({})["stop_reason"], "max_tokens");
   response.add({.end = GenerationEnd::finished, .stop = "END"});
@@ -101,9 +112,9 @@ TEST(MessagesResponse, SaysWhatHasEndedIt) {
 }
 
 TEST(MessagesResponse, SendsEventsWithTheirNames) {
-  MessagesResponse response("m", 10);
+  MessagesResponse response("m");
   const AnswerPart part{.text = "a\nb", .end = GenerationEnd::finished};
-  std::string text = response.start_events();
+  std::string text = response.start_events({.prompt = 10, .cached = 8});
   text += response.part_events(part);
   text += response.end_events({.generated = 3});
   std::vector<std::string> types;
@@ -114,6 +125,11 @@ TEST(MessagesResponse, SendsEventsWithTheirNames) {
     const auto json = parse_json(data.substr(6));
     ASSERT_TRUE(json.ok()) << data;
     types.push_back((*json)["type"]);
+    if (types.back() == "message_start") {
+      const Json& usage = (*json)["message"]["usage"];
+      EXPECT_EQ(usage["input_tokens"], 2);
+      EXPECT_EQ(usage["cache_read_input_tokens"], 8);
+    }
     EXPECT_EQ(name, "event: " + types.back());
     at = end + 2;
   }

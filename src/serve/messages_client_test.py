@@ -47,6 +47,29 @@ class Messages(unittest.TestCase):
         self.assertEqual(events[-2]["usage"]["output_tokens"], whole["usage"]["output_tokens"])
         self.assertEqual(events[-2]["delta"]["stop_reason"], whole["stop_reason"])
 
+    def test_says_in_a_stream_what_need_not_be_read(self):
+        question = [{"role": "user", "content": "Name some colours. " * 100}]
+        for cached in (0, 256):
+            _, text = SERVER.request("/v1/messages", ask(messages=question, max_tokens=2, stream=True))
+            start, *_, end, _ = (json.loads(event.split("\ndata: ")[1]) for event in text.split("\n\n")[:-1])
+            for usage in (start["message"]["usage"], end["usage"]):
+                self.assertEqual(usage["cache_read_input_tokens"] >= 256, cached > 0)
+            self.assertEqual(start["message"]["usage"]["input_tokens"], end["usage"]["input_tokens"])
+        body = {"messages": question, "max_tokens": 2, "stream": True, "stream_options": {"include_usage": True}}
+        _, text = SERVER.request("/v1/chat/completions", body)
+        usage = json.loads(text.split("data: ")[-2])["usage"]
+        self.assertEqual(usage["prompt_tokens_details"]["cached_tokens"], end["usage"]["cache_read_input_tokens"])
+
+    def test_compares_with_an_unquantized_cache(self):
+        usage = COMPARING.json("/v1/messages", ask(guard=True))["usage"]
+        _, text = COMPARING.request("/v1/messages", ask(guard=True, stream=True))
+        end = json.loads(text.split("\n\n")[-3].split("\ndata: ")[1])
+        self.assertEqual(end["usage"]["guard"], usage["guard"])
+        self.assertGreaterEqual(usage["guard"]["tokens"], usage["output_tokens"])
+        self.assertNotIn("guard", COMPARING.json("/v1/messages", ask())["usage"])
+        status, text = SERVER.request("/v1/messages", ask(guard=True))
+        self.assertEqual((status, "--guard" in text), (400, True))
+
     def test_stops_at_a_text_and_says_which(self):
         whole = SERVER.json("/v1/messages", ask())["content"][0]["text"]
         stop = whole[len(whole) // 2:][:3]
@@ -77,12 +100,49 @@ class Messages(unittest.TestCase):
         self.assertEqual(SERVER.request("/apply-template", {"messages": []})[0], 400)
 
 
+class TwoRecipes(unittest.TestCase):
+    """A server with --compare."""
+
+    def test_answer_under_names_of_their_own(self):
+        first, other = COMPARING.json("/v1/models")["data"]
+        self.assertEqual(other["id"], f"{first['id']}:kivi-2bit")
+        answers = {}
+        for model in (first, other):
+            answer = COMPARING.json("/v1/chat/completions", ask(model=model["id"], logprobs=True))
+            self.assertEqual(answer["model"], model["id"])
+            answers[model["id"]] = answer["choices"][0]
+            self.assertEqual(COMPARING.json("/v1/messages", ask(model=model["id"]))["content"][0]["text"], answer["choices"][0]["message"]["content"])
+        self.assertEqual(answers[first["id"]], SERVER.json("/v1/chat/completions", ask(logprobs=True))["choices"][0])
+        status, text = COMPARING.request("/v1/chat/completions", ask(model="another"))
+        self.assertEqual(status, 404)
+        self.assertIn(f"'{first['id']}' and '{other['id']}' are", text)
+
+    def test_have_a_cache_each(self):
+        first, other = (model["id"] for model in COMPARING.json("/v1/models")["data"])
+        question = [{"role": "user", "content": "Name some animals. " * 60}]
+        cached = [COMPARING.json("/v1/chat/completions", ask(messages=question, model=model, max_tokens=1))["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+                  for model in (first, other, first, other)]
+        self.assertEqual(cached, [False, False, True, True])
+        self.assertEqual(COMPARING.json("/cache")["model"], first)
+        self.assertEqual(COMPARING.json(f"/cache?model={other}")["model"], other)
+        self.assertEqual(COMPARING.request("/cache?model=another")[0], 404)
+        self.assertEqual(COMPARING.json("/props")["compare"]["model"], other)
+        self.assertRegex(COMPARING.request("/metrics")[1], r'kvant_prefix_hits_total\{recipe="kivi-2bit"\} 1\n')
+
+    def test_leave_sessions_to_the_first(self):
+        other = COMPARING.json("/v1/models")["data"][1]["id"]
+        status, text = COMPARING.request("/v1/chat/completions", ask(model=other, session="x"))
+        self.assertEqual(status, 400)
+        self.assertIn("sessions go on with the model", text)
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder  # calibrations go there, not into the user's folder
-        SERVER = Server(*sys.argv[1:3])
+        SERVER, COMPARING = Server(*sys.argv[1:3]), Server(*sys.argv[1:3], "kvant-4bit", "--compare", "kivi-2bit", "--guard")
         try:
             result = unittest.main(argv=sys.argv[:1], exit=False).result
         finally:
             SERVER.end()
+            COMPARING.end()
     sys.exit(not result.wasSuccessful())

@@ -31,7 +31,7 @@ void stream(Response& response, const std::shared_ptr<Exchange>& exchange, Messa
   const auto shared_events = std::make_shared<MessagesResponse>(std::move(events));
   stream_answers(
       response, exchange,
-      {.start = [shared_events] { return shared_events->start_events(); },
+      {.start = [shared_events, exchange] { return shared_events->start_events(exchange->usage()); },
        .part = [shared_events](int, const AnswerPart& part) { return shared_events->part_events(part); },
        .end =
            [shared_events, exchange] {
@@ -43,30 +43,27 @@ void stream(Response& response, const std::shared_ptr<Exchange>& exchange, Messa
 }  // namespace
 
 void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
-                        const ChatTemplate* chat_template, const ServerInfo& info) {
-  server.Post("/v1/messages",
-              [&loop, &tokenizer, chat_template, &info](const Request& request, Response& response) {
-                const auto body = parse_json(request.body);
-                if (!body.ok()) return refuse(response, ApiError{.message = body.error().message});
-                ParsedRequest parsed = parse_messages_request(*body, tokenizer, chat_template);
-                if (const auto* wrong = std::get_if<ApiError>(&parsed)) return refuse(response, *wrong);
-                auto& wanted = std::get<ApiRequest>(parsed);
-                if (!wanted.model.empty() && wanted.model != info.model)
-                  return refuse(response, unknown_model(wanted.model, info.model));
-                GenerationRequest& prompt = wanted.prompts.front();
-                prompt.client = request.remote_addr + "/" + prompt.client;
-                const int n_prompt = static_cast<int>(prompt.prompt.size());
-                MessagesResponse message(info.model, n_prompt, wanted.tool_format, wanted.stops);
-                const bool streams = wanted.stream;
-                auto started = Exchange::start(loop, std::move(wanted));
-                if (const auto* refused = std::get_if<ApiError>(&started)) return refuse(response, *refused);
-                const auto& exchange = std::get<std::shared_ptr<Exchange>>(started);
-                if (streams) {
-                  stream(response, exchange, std::move(message));
-                } else {
-                  answer(request, response, *exchange, std::move(message));
-                }
-              });
+                        const ChatTemplate* chat_template, std::span<const ServerInfo> served) {
+  server.Post(
+      "/v1/messages", [&loop, &tokenizer, chat_template, served](const Request& request, Response& response) {
+        const auto body = parse_json(request.body);
+        if (!body.ok()) return refuse(response, ApiError{.message = body.error().message});
+        ParsedRequest parsed = parse_messages_request(*body, tokenizer, chat_template);
+        if (const auto* wrong = std::get_if<ApiError>(&parsed)) return refuse(response, *wrong);
+        auto& wanted = std::get<ApiRequest>(parsed);
+        const auto recipe = address(wanted, served, request.remote_addr);
+        if (const auto* unknown = std::get_if<ApiError>(&recipe)) return refuse(response, *unknown);
+        MessagesResponse message(served[std::get<int>(recipe)].model, wanted.tool_format, wanted.stops);
+        const bool streams = wanted.stream;
+        auto started = Exchange::start(loop, std::move(wanted));
+        if (const auto* refused = std::get_if<ApiError>(&started)) return refuse(response, *refused);
+        const auto& exchange = std::get<std::shared_ptr<Exchange>>(started);
+        if (streams) {
+          stream(response, exchange, std::move(message));
+        } else {
+          answer(request, response, *exchange, std::move(message));
+        }
+      });
 }
 
 }  // namespace kvant

@@ -1,6 +1,8 @@
 // POST /v1/messages.
 #pragma once
 
+#include <span>
+
 #include "model/tokenizer.h"
 #include "serve/chat_template.h"
 #include "serve/serve_loop.h"
@@ -14,6 +16,6 @@ namespace kvant {
 
 // All outlive the server. chat_template: null: there are no tools.
 void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
-                        const ChatTemplate* chat_template, const ServerInfo& info);
+                        const ChatTemplate* chat_template, std::span<const ServerInfo> served);
 
 }  // namespace kvant

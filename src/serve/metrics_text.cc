@@ -3,42 +3,64 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <concepts>
+#include <functional>
 #include <iterator>
 
 namespace kvant {
 namespace {
 
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '\\' || c == '"') result += '\\';
+    result += c == '\n' ? ' ' : c;
+  }
+  return result;
+}
+
+std::string label(const char* name, const std::string& value) {
+  return fmt::format("{}=\"{}\"", name, escaped(value));
+}
+
+// Prometheus wants all values of one name together: each is asked of every recipe in turn.
 class Text {
  public:
-  void counter(const char* name, const char* help, std::int64_t value) {
+  explicit Text(std::span<const RecipeMetrics> recipes) : recipes_(recipes) {}
+
+  template <class Value>
+  void counter(const char* name, const char* help, Value value) {
     single(name, "counter", help, value);
   }
-  void gauge(const char* name, const char* help, std::int64_t value) { single(name, "gauge", help, value); }
-  void gauge(const char* name, const char* help, double value) {
-    head(name, "gauge", help);
-    add("kvant_{} {}\n", name, value);
+  template <class Value>
+  void gauge(const char* name, const char* help, Value value) {
+    single(name, "gauge", help, value);
   }
   // Values of one name that a label tells apart.
   void head(const char* name, const char* type, const char* help) {
     add("# HELP kvant_{0} {2}\n# TYPE kvant_{0} {1}\n", name, type, help);
   }
-  void labelled(const char* name, const char* label, const std::string& is, std::int64_t value) {
-    add("kvant_{}{{{}=\"{}\"}} {}\n", name, label, escaped(is), value);
+  template <class Value>
+  void labelled(const char* name, const char* label_name, const char* is, Value value) {
+    for (const RecipeMetrics& r : recipes_) line(name, r, label(label_name, is), std::invoke(value, r));
   }
-  void histogram(const char* name, const char* help, const Histogram& h) {
+  void histogram(const char* name, const char* help, const Histogram SchedulerCounters::*which) {
     head(name, "histogram", help);
-    for (std::size_t i = 0; i < Histogram::kBounds.size(); ++i)
-      add("kvant_{}_bucket{{le=\"{}\"}} {}\n", name, Histogram::kBounds[i], h.at_most(i));
-    add("kvant_{0}_bucket{{le=\"+Inf\"}} {1}\nkvant_{0}_sum {2}\nkvant_{0}_count {1}\n", name, h.count(),
-        h.sum());
-  }
-  static std::string escaped(const std::string& text) {
-    std::string result;
-    for (const char c : text) {
-      if (c == '\\' || c == '"') result += '\\';
-      result += c == '\n' ? ' ' : c;
+    for (const RecipeMetrics& r : recipes_) {
+      const Histogram& h = r.status.counters.*which;
+      const std::string bucket = fmt::format("{}_bucket", name);
+      for (std::size_t i = 0; i < Histogram::kBounds.size(); ++i)
+        line(bucket, r, label("le", fmt::format("{}", Histogram::kBounds[i])), h.at_most(i));
+      line(bucket, r, label("le", "+Inf"), h.count());
+      line(fmt::format("{}_sum", name), r, "", h.sum());
+      line(fmt::format("{}_count", name), r, "", h.count());
     }
-    return result;
+  }
+  template <class Value>
+  void line(const std::string& name, const RecipeMetrics& of, std::string labels, Value value) {
+    if (recipes_.size() > 1)
+      labels += fmt::format("{}{}", labels.empty() ? "" : ",", label("recipe", of.info.recipe));
+    add("kvant_{}{} {}\n", name, labels.empty() ? "" : fmt::format("{{{}}}", labels), value);
   }
   template <class... Args>
   void add(fmt::format_string<Args...> format, Args&&... args) {
@@ -47,78 +69,121 @@ class Text {
   std::string take() { return std::move(text_); }
 
  private:
-  void single(const char* name, const char* type, const char* help, std::int64_t value) {
+  template <class Value>
+  void single(const char* name, const char* type, const char* help, Value value) {
     head(name, type, help);
-    add("kvant_{} {}\n", name, value);
+    for (const RecipeMetrics& r : recipes_) line(name, r, "", std::invoke(value, r));
   }
 
+  std::span<const RecipeMetrics> recipes_;
   std::string text_;
 };
 
-std::int64_t requests_in(const SchedulerStatus& status, JobState state) {
-  return std::ranges::count(status.requests, state, &RequestStatus::state);
+// A member of what the scheduler counts, or says of itself.
+template <class Member>
+auto counted(Member SchedulerCounters::*member) {
+  return [member](const RecipeMetrics& r) { return r.status.counters.*member; };
+}
+template <class Member>
+auto now(Member SchedulerStatus::*member) {
+  return [member](const RecipeMetrics& r) { return r.status.*member; };
 }
 
-void add_requests(const SchedulerStatus& status, Text& text) {
-  const SchedulerCounters& c = status.counters;
+auto requests_in(JobState state) {
+  return [state](const RecipeMetrics& r) {
+    return std::ranges::count(r.status.requests, state, &RequestStatus::state);
+  };
+}
+
+void add_requests(Text& text) {
+  using C = SchedulerCounters;
   text.head("requests_total", "counter", "Requests that have ended, by how");
-  text.labelled("requests_total", "end", "finished", c.finished);
-  text.labelled("requests_total", "end", "cancelled", c.cancelled);
-  text.labelled("requests_total", "end", "failed", c.failed);
-  text.labelled("requests_total", "end", "refused", c.refused);
+  text.labelled("requests_total", "end", "finished", counted(&C::finished));
+  text.labelled("requests_total", "end", "cancelled", counted(&C::cancelled));
+  text.labelled("requests_total", "end", "failed", counted(&C::failed));
+  text.labelled("requests_total", "end", "refused", counted(&C::refused));
   text.head("requests", "gauge", "Requests that have not, by what they are at");
-  text.labelled("requests", "state", "waiting", requests_in(status, JobState::waiting));
-  text.labelled("requests", "state", "reading", requests_in(status, JobState::reading));
-  text.labelled("requests", "state", "generating", requests_in(status, JobState::generating));
-  text.histogram("first_token_seconds", "From a request to its first token", c.first_token);
-  text.histogram("next_token_seconds", "From a token to the next of the same answer", c.next_token);
-  text.histogram("request_seconds", "From a request to its end", c.request);
+  text.labelled("requests", "state", "waiting", requests_in(JobState::waiting));
+  text.labelled("requests", "state", "reading", requests_in(JobState::reading));
+  text.labelled("requests", "state", "generating", requests_in(JobState::generating));
+  text.histogram("first_token_seconds", "From a request to its first token", &C::first_token);
+  text.histogram("next_token_seconds", "From a token to the next of the same answer", &C::next_token);
+  text.histogram("request_seconds", "From a request to its end", &C::request);
 }
 
-void add_tokens(const SchedulerCounters& c, Text& text) {
-  text.counter("prompt_tokens_total", "Tokens of prompts that were read", c.prompt_tokens);
-  text.counter("cached_tokens_total", "Tokens of prompts that were cached", c.cached_tokens);
-  text.counter("generated_tokens_total", "Tokens that were generated", c.generated_tokens);
-  text.counter("prefix_hits_total", "Prompts whose beginning was cached", c.prefix_hits);
-  text.counter("prefix_misses_total", "Prompts that were read from their start", c.prefix_misses);
-  text.counter("steps_total", "Steps of the scheduler", c.steps);
+void add_tokens(Text& text) {
+  using C = SchedulerCounters;
+  text.counter("prompt_tokens_total", "Tokens of prompts that were read", counted(&C::prompt_tokens));
+  text.counter("cached_tokens_total", "Tokens of prompts that were cached", counted(&C::cached_tokens));
+  text.counter("generated_tokens_total", "Tokens that were generated", counted(&C::generated_tokens));
+  text.counter("prefix_hits_total", "Prompts whose beginning was cached", counted(&C::prefix_hits));
+  text.counter("prefix_misses_total", "Prompts that were read from their start", counted(&C::prefix_misses));
+  text.counter("steps_total", "Steps of the scheduler", counted(&C::steps));
 }
 
-void add_guard(const GuardTally& guard, Text& text) {
-  text.counter("guard_tokens_total", "Tokens that were compared with an unquantized cache", guard.tokens);
+void add_guard(Text& text) {
+  const auto guard = [](auto GuardTally::*member) {
+    return [member](const RecipeMetrics& r) { return r.status.counters.guard.*member; };
+  };
+  text.counter("guard_tokens_total", "Tokens that were compared with an unquantized cache",
+               guard(&GuardTally::tokens));
   text.counter("guard_differing_tokens_total", "Of them, those for which it would have chosen another",
-               guard.differing);
-  text.head("guard_kld_nats_total", "counter", "Sum over these tokens of the divergence of the predictions");
-  text.add("kvant_guard_kld_nats_total {}\n", guard.kld_sum);
+               guard(&GuardTally::differing));
+  text.counter("guard_kld_nats_total", "Sum over these tokens of the divergence of the predictions",
+               guard(&GuardTally::kld_sum));
 }
 
-void add_cache(const SchedulerOptions& options, const SchedulerStatus& status, Text& text) {
-  text.gauge("cache_bytes", "Bytes of the KV cache, taken from the operating system", status.cache_bytes);
-  text.gauge("cache_limit_bytes", "Bytes that it may take", options.memory);
-  text.gauge("cache_promised_bytes", "Bytes that admitted requests take at most", status.promised_bytes);
-  text.gauge("prefix_bytes", "Bytes of cached beginnings of prompts", status.prefix_bytes);
-  text.gauge("prefixes", "Cached beginnings of prompts", std::int64_t{status.prefixes});
+void add_cache(Text& text) {
+  using S = SchedulerStatus;
+  text.gauge("cache_bytes", "Bytes of the KV cache, taken from the operating system", now(&S::cache_bytes));
+  text.gauge("cache_limit_bytes", "Bytes that it may take",
+             [](const RecipeMetrics& r) { return r.options.memory; });
+  text.gauge("cache_promised_bytes", "Bytes that admitted requests take at most", now(&S::promised_bytes));
+  text.gauge("prefix_bytes", "Bytes of cached beginnings of prompts", now(&S::prefix_bytes));
+  text.gauge("prefixes", "Cached beginnings of prompts", now(&S::prefixes));
   text.gauge("session_bytes", "Bytes of sessions in memory; shared pages count in each",
-             status.session_bytes);
-  text.gauge("sessions", "Sessions in memory", std::int64_t{status.sessions});
-  text.counter("prefixes_dropped_total", "Cached beginnings that had to make room", status.prefixes_dropped);
+             now(&S::session_bytes));
+  text.gauge("sessions", "Sessions in memory", now(&S::sessions));
+  text.counter("prefixes_dropped_total", "Cached beginnings that had to make room",
+               now(&S::prefixes_dropped));
+}
+
+// Of the one recipe whose beginnings of prompts go to the disk.
+void add_prefix_disk(const RecipeMetrics& r, Text& text) {
+  const PrefixDiskStatus& disk = *r.status.prefix_disk;
+  const auto add = [&](const char* name, const char* type, const char* help, std::int64_t value) {
+    text.head(name, type, help);
+    text.line(name, r, "", value);
+  };
+  add("prefix_disk_bytes", "gauge", "Bytes of cached beginnings of prompts on the disk", disk.bytes);
+  add("prefix_disk_limit_bytes", "gauge", "Bytes that they may take", disk.limit);
+  add("prefix_disk_files", "gauge", "Their files", disk.files);
+  add("prefix_disk_hits_total", "counter", "Files that were read back", disk.hits);
+  add("prefix_disk_written_total", "counter", "Files that were written", disk.written);
+  add("prefix_disk_dropped_total", "counter", "Files that had to make room", disk.dropped);
+  add("prefix_disk_failures_total", "counter", "Files that could not be written or used", disk.failures);
 }
 
 }  // namespace
 
-std::string metrics_text(const ServerInfo& info, const SchedulerOptions& options,
-                         const SchedulerStatus& status) {
-  Text text;
+std::string metrics_text(std::span<const RecipeMetrics> recipes) {
+  Text text(recipes);
   text.head("info", "gauge", "What is served");
-  text.add("kvant_info{{model=\"{}\",recipe=\"{}\",kernels=\"{}\"}} 1\n", Text::escaped(info.model),
-           Text::escaped(info.recipe), Text::escaped(fmt::format("{}", fmt::join(info.kernels, " "))));
-  text.gauge("cache_bits", "Bits of an element of the KV cache at the full context", info.bits);
-  text.gauge("weight_bytes", "Bytes of the weights", info.weight_bytes);
-  text.gauge("context_tokens", "Tokens that a prompt and its answer may have", std::int64_t{options.context});
-  add_requests(status, text);
-  add_tokens(status.counters, text);
-  if (options.shadow_plan != nullptr) add_guard(status.counters.guard, text);
-  add_cache(options, status, text);
+  for (const RecipeMetrics& r : recipes) {
+    text.add("kvant_info{{{},{},{}}} 1\n", label("model", r.info.model), label("recipe", r.info.recipe),
+             label("kernels", fmt::format("{}", fmt::join(r.info.kernels, " "))));
+  }
+  text.gauge("cache_bits", "Bits of an element of the KV cache at the full context",
+             [](const RecipeMetrics& r) { return r.info.bits; });
+  text.gauge("weight_bytes", "Bytes of the weights",
+             [](const RecipeMetrics& r) { return r.info.weight_bytes; });
+  text.gauge("context_tokens", "Tokens that a prompt and its answer may have",
+             [](const RecipeMetrics& r) { return r.options.context; });
+  add_requests(text);
+  add_tokens(text);
+  if (recipes.front().options.shadow_plan != nullptr) add_guard(text);
+  add_cache(text);
+  if (recipes.front().status.prefix_disk) add_prefix_disk(recipes.front(), text);
   return text.take();
 }
 

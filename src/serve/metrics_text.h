@@ -1,6 +1,7 @@
 // GET /metrics: the text format of Prometheus, version 0.0.4.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "serve/scheduler.h"
@@ -8,7 +9,13 @@
 
 namespace kvant {
 
-std::string metrics_text(const ServerInfo& info, const SchedulerOptions& options,
-                         const SchedulerStatus& status);
+struct RecipeMetrics {
+  const ServerInfo& info;
+  const SchedulerOptions& options;
+  SchedulerStatus status;
+};
+
+// Where there are several recipes, a label `recipe` tells their values apart.
+std::string metrics_text(std::span<const RecipeMetrics> recipes);
 
 }  // namespace kvant

@@ -8,18 +8,38 @@
 namespace kvant {
 namespace {
 
-std::string text_of(const SchedulerStatus& status) {
+std::string text_of(const SchedulerStatus& status, bool compares = false) {
   const ServerInfo info{
       .model = "a \"model\"", .recipe = "kvant-4bit", .bits = 4.5, .kernels = {"cpu/x", "cpu/y"}};
-  return metrics_text(info, {.context = 2048, .memory = 1000}, status);
+  const ServerInfo other{.model = "b", .recipe = "kivi-2bit", .bits = 2.5};
+  const SchedulerOptions options{.context = 2048, .memory = 1000};
+  std::vector<RecipeMetrics> recipes = {{info, options, status}};
+  if (compares) recipes.push_back({other, options, {}});
+  return metrics_text(recipes);
 }
 
 TEST(MetricsText, IsWhatPrometheusReads) {
   const std::regex line(R"(# (HELP|TYPE) kvant_\w+ .+|kvant_\w+(\{(\w+="([^"\\]|\\.)*",?)*\})? [0-9.e+-]+)");
-  std::istringstream lines(text_of({}));
-  int n = 0;
-  for (std::string text; std::getline(lines, text); ++n) EXPECT_TRUE(std::regex_match(text, line)) << text;
-  EXPECT_GT(n, 60);
+  for (const bool compares : {false, true}) {
+    SchedulerStatus status;
+    status.prefix_disk = PrefixDiskStatus{.files = 2, .bytes = 100, .limit = 200};
+    std::istringstream lines(text_of(status, compares));
+    int n = 0;
+    for (std::string text; std::getline(lines, text); ++n) EXPECT_TRUE(std::regex_match(text, line)) << text;
+    EXPECT_GT(n, 60);
+  }
+}
+
+// Each name comes once, with the values of both.
+TEST(MetricsText, TellsRecipesApart) {
+  SchedulerStatus status;
+  status.counters.prefix_hits = 3;
+  const std::string text = text_of(status, /*compares=*/true);
+  EXPECT_NE(text.find("# TYPE kvant_prefix_hits_total counter\n"
+                      "kvant_prefix_hits_total{recipe=\"kvant-4bit\"} 3\n"
+                      "kvant_prefix_hits_total{recipe=\"kivi-2bit\"} 0\n"),
+            std::string::npos);
+  EXPECT_NE(text.find("kvant_requests_total{end=\"failed\",recipe=\"kivi-2bit\"} 0\n"), std::string::npos);
 }
 
 TEST(MetricsText, CountsDurationsBelowEachBound) {

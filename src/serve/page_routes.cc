@@ -9,6 +9,7 @@
 #include "base/embedded_file.h"
 #include "serve/api_response.h"
 #include "serve/cache_json.h"
+#include "serve/http_reply.h"
 
 namespace kvant {
 
@@ -64,10 +65,10 @@ constexpr std::chrono::milliseconds kFresh{200};
 // The newest answer. Thread-safe.
 class CacheAnswer {
  public:
-  std::string text(ServeLoop& loop, const ServerInfo& info) {
+  std::string text(ServeLoop& loop, const ServerInfo& info, int recipe) {
     const std::lock_guard lock(mutex_);
     if (text_.empty() || Clock::now() - made_ > kFresh) {
-      text_ = response_text(cache_json(info, loop.options(), loop.cache_view()));
+      text_ = response_text(cache_json(info, loop.options(recipe), loop.cache_view(recipe)));
       made_ = Clock::now();
     }
     return text_;
@@ -90,10 +91,13 @@ void add_page_routes(httplib::Server& server) {
     server.Get(file.path, [&file](const Request&, Response& response) { send_file(response, file); });
 }
 
-void add_cache_route(httplib::Server& server, ServeLoop& loop, const ServerInfo& info) {
-  const auto answer = std::make_shared<CacheAnswer>();
-  server.Get("/cache", [answer, &loop, &info](const Request&, Response& response) {
-    response.set_content(answer->text(loop, info), "application/json");
+void add_cache_route(httplib::Server& server, ServeLoop& loop, std::span<const ServerInfo> served) {
+  const auto answers = std::make_shared<std::vector<CacheAnswer>>(served.size());
+  server.Get("/cache", [answers, &loop, served](const Request& request, Response& response) {
+    const std::string model = request.get_param_value("model");
+    const int recipe = recipe_of(served, model);
+    if (recipe < 0) return send(response, unknown_model(model, served));
+    response.set_content((*answers)[recipe].text(loop, served[recipe], recipe), "application/json");
   });
 }
 

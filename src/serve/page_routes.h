@@ -1,6 +1,7 @@
 // The web page of `kvant serve`: the files of page/ at / and /page/, and GET /cache, which it shows.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "serve/serve_loop.h"
@@ -18,7 +19,7 @@ bool is_page_path(const std::string& path);
 
 void add_page_routes(httplib::Server& server);
 
-// loop and info outlive the server.
-void add_cache_route(httplib::Server& server, ServeLoop& loop, const ServerInfo& info);
+// loop and served outlive the server.
+void add_cache_route(httplib::Server& server, ServeLoop& loop, std::span<const ServerInfo> served);
 
 }  // namespace kvant

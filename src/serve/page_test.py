@@ -84,7 +84,7 @@ class Page(unittest.TestCase):
 
     def test_2_streams_an_answer(self):
         BROWSER.evaluate("document.querySelector('#probabilities').click()")
-        self.ask("List three colours, and say something about each.", 40)
+        ask("List three colours, and say something about each.", 40)
         lengths = set()
         BROWSER.wait_for("document.querySelector('.turn.assistant .body').textContent")
         while BROWSER.evaluate("document.body.classList.contains('answering')"):
@@ -102,7 +102,7 @@ class Page(unittest.TestCase):
         BROWSER.press("Enter")
         BROWSER.wait_for("document.querySelector('.turn.assistant .figures') !== null")
         self.assertIn("2/2", BROWSER.evaluate("document.querySelector('.turn.user .foot').textContent"))
-        self.ask("Tell me a long story about this.", 1200)
+        ask("Tell me a long story about this.", 1200)
         BROWSER.wait_for("document.querySelectorAll('.turn.assistant')[1]?.textContent.length > 150")
         state = BROWSER.wait_for("[...document.querySelectorAll('.map strong')].map(e => e.textContent).find(t => t.startsWith('Answering'))")
         self.assertGreater(int(re.search(r"(\d+) of \d+ reused", state)[1]), 256)
@@ -129,7 +129,7 @@ class Page(unittest.TestCase):
         BROWSER.evaluate("document.querySelector('#new-chat').click()")
         BROWSER.evaluate("document.querySelector('#probabilities').click()")
         BROWSER.evaluate("document.querySelector('#guard').click()")
-        self.ask(QUESTION, 120)
+        ask(QUESTION, 120)
         BROWSER.wait_for("document.querySelector('.turn.assistant .figures') !== null")
         figures = BROWSER.evaluate("document.querySelector('.turn.assistant .figures').textContent")
         differing = int(re.search(r"(\d+) of \d+ tokens other than without quantization, mean KL divergence [\d.]+", figures)[1])
@@ -157,11 +157,68 @@ class Page(unittest.TestCase):
         loaded = BROWSER.evaluate("performance.getEntriesByType('resource').map(e => e.name)")
         self.assertTrue(loaded and all(name.startswith(SERVER.url) for name in loaded), loaded)
 
-    def ask(self, text, max_tokens):
-        BROWSER.evaluate(f"import('/page/settings.js').then(m => m.saveSettings({{ maxTokens: {max_tokens} }}))")
-        BROWSER.evaluate("document.querySelector('#prompt').focus()")
-        BROWSER.type(text)
+
+class Comparison(unittest.TestCase):
+    """The page of a server with two recipes."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(PROGRAM, MODEL, RECIPE, "--guard", "--compare", "kivi-2bit")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.end()
+
+    def test_1_shows_both_answers_and_where_they_part(self):
+        BROWSER.look_like(1440, 900)
+        BROWSER.open(self.server.url)
+        BROWSER.wait_for("document.activeElement.name === 'key'")
+        BROWSER.type(KEY)
         BROWSER.press("Enter")
+        BROWSER.wait_for("document.querySelector('#cache').dataset.ready")
+        BROWSER.problems.clear()  # that the key was missing
+        self.assertEqual(BROWSER.evaluate("document.querySelector('#compare').getAttribute('aria-pressed')"), "true")
+        ask(QUESTION, 90)
+        BROWSER.wait_for("document.querySelector('.turn.assistant .foot .figures') !== null")
+        self.assertEqual(BROWSER.evaluate("[...document.querySelectorAll('.pair .recipe')].map(e => e.textContent.split(' ')[0])"), [RECIPE, "kivi-2bit"])
+        self.assertEqual(len(BROWSER.evaluate("[...document.querySelectorAll('.pair .figures')].filter(e => /tokens in/.test(e.textContent)).map(e => 1)")), 2)
+        # The text before the mark is the same in both, and there is a mark in both if they differ.
+        before = BROWSER.evaluate("""[...document.querySelectorAll('.pair .body')].map(body => {
+            const mark = body.querySelector('.parts'), range = document.createRange();
+            range.selectNodeContents(body);
+            if (mark) range.setEndBefore(mark);
+            return [range.toString(), mark ? mark.title : '', body.textContent]; })""")
+        if before[0][2] != before[1][2]:
+            self.assertEqual(before[0][0], before[1][0])
+            self.assertTrue(all(re.search(r'^".*" .+ %; with .+: ".*" .+ %$', title) for _, title, _ in before), before)
+            self.assertRegex(BROWSER.evaluate("document.querySelector('.foot .figures').textContent"), r"^Alike for \d+ tokens?, then each its own\.$")
+        shots("serve-compare")
+
+    def test_2_shows_either_cache(self):
+        other = self.server.json("/v1/models")["data"][1]["id"]
+        BROWSER.evaluate("document.querySelectorAll('#cache .modes button')[1].click()")
+        formats = [f"{f['format']}, {f['bits']:.2f} bits" for f in self.server.json(f"/cache?model={other}")["plan"]["formats"]]
+        BROWSER.wait_for(f"JSON.stringify([...document.querySelectorAll('.legend li span:nth-child(2)')].map(e => e.textContent)) === {json.dumps(json.dumps(formats, separators=(',', ':')))}")
+
+    def test_3_keeps_both_answers(self):
+        BROWSER.call("Page.reload")
+        BROWSER.wait_for("document.body?.dataset.ready === 'true'")
+        BROWSER.evaluate("document.querySelector('#conversation-list button').click()")
+        self.assertEqual(BROWSER.evaluate("document.querySelectorAll('.pair .body').length"), 2)
+
+    def test_4_answers_once_where_it_is_switched_off(self):
+        BROWSER.evaluate("document.querySelector('#compare').click()")
+        ask("And what else?", 10)
+        BROWSER.wait_for("document.querySelectorAll('.turn.assistant')[1]?.querySelector('.foot .figures') != null")
+        self.assertEqual(BROWSER.evaluate("document.querySelectorAll('.pair').length"), 1)
+        self.assertEqual(BROWSER.problems, [])
+
+
+def ask(text, max_tokens):
+    BROWSER.evaluate(f"import('/page/settings.js').then(m => m.saveSettings({{ maxTokens: {max_tokens} }}))")
+    BROWSER.evaluate("document.querySelector('#prompt').focus()")
+    BROWSER.type(text)
+    BROWSER.press("Enter")
 
 
 def shots(name):

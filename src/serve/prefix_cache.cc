@@ -7,13 +7,8 @@
 namespace kvant {
 namespace {
 
-int whole_pages(std::ptrdiff_t n_tokens) {
-  return static_cast<int>(n_tokens / kPageTokens * kPageTokens);
-}
-
-std::ptrdiff_t n_alike(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
-  return std::ranges::mismatch(a, b).in1 - a.begin();
-}
+// A file is worth reading where it gives so large a part of what has to be read from it.
+constexpr int kPartOfFile = 8;
 
 }  // namespace
 
@@ -25,25 +20,35 @@ bool cuts_exactly(const Plan& plan) {
          });
 }
 
-PrefixCache::PrefixCache(Cache& cache, std::int64_t byte_limit)
-    : cache_(cache), byte_limit_(byte_limit), cuts_(cuts_exactly(cache.plan())) {}
+PrefixCache::PrefixCache(Cache& cache, std::int64_t byte_limit, std::unique_ptr<PrefixDisk> disk)
+    : cache_(cache), byte_limit_(byte_limit), cuts_(cuts_exactly(cache.plan())), disk_(std::move(disk)) {}
 
 PrefixCache::~PrefixCache() {
+  if (disk_ != nullptr) write_all();
   for (const Entry& entry : entries_) cache_.free(entry.sequence);
 }
 
-Result<PrefixCache::Match> PrefixCache::find(std::span<const std::int32_t> prompt) {
+Result<PrefixCache::Match> PrefixCache::find(std::span<const std::int32_t> prompt, bool may_wait) {
   if (prompt.empty()) return Match{};
   const std::span<const std::int32_t> wanted = prompt.first(prompt.size() - 1);
   Match match;
   Entry* best = nullptr;
   for (Entry& entry : entries_) {
-    const int common = whole_pages(n_alike(entry.tokens, wanted));
+    const int common = n_pages_alike(entry.tokens, wanted);
     const int usable = cuts_ || common == std::ssize(entry.tokens) ? common : 0;
     match.n_common = std::max(match.n_common, common);
     if (usable <= match.n_tokens) continue;
     match.n_tokens = usable;
     best = &entry;
+  }
+  if (disk_ != nullptr) {
+    const PrefixDisk::Match on_disk = disk_->find(wanted);
+    match.n_common = std::max(match.n_common, on_disk.n_common);
+    if (may_wait && on_disk.n_tokens > match.n_tokens &&
+        (on_disk.n_tokens - match.n_tokens) >= on_disk.file_tokens / kPartOfFile) {
+      disk_->want(on_disk.name);
+      return Match{.coming = on_disk.name};
+    }
   }
   if (best == nullptr) return match;
   best->last_use = ++uses_;
@@ -57,36 +62,46 @@ Result<PrefixCache::Match> PrefixCache::find(std::span<const std::int32_t> promp
   return cut.error();
 }
 
-Status PrefixCache::keep(SequenceId sequence, std::span<const std::int32_t> tokens, int n_shared) {
-  KVANT_CHECK(
-      cache_.length(sequence) == std::ssize(tokens) && whole_pages(std::ssize(tokens)) == std::ssize(tokens),
-      "only whole pages are kept");
+PrefixCache::Entry* PrefixCache::find_entry(std::span<const std::int32_t> tokens) {
   for (Entry& entry : entries_) {
-    if (!std::ranges::equal(entry.tokens, tokens)) continue;
-    entry.last_use = ++uses_;
+    if (std::ranges::equal(entry.tokens, tokens)) return &entry;
+  }
+  return nullptr;
+}
+
+Status PrefixCache::keep(SequenceId sequence, std::span<const std::int32_t> tokens, int n_shared) {
+  KVANT_CHECK(cache_.length(sequence) == std::ssize(tokens) && tokens.size() % kPageTokens == 0,
+              "only whole pages are kept");
+  if (Entry* entry = find_entry(tokens)) {
+    entry->last_use = ++uses_;
     return {};
   }
+  const Result<SequenceId> fork = cache_.fork(sequence);
+  if (!fork.ok()) return fork.error();
+  add(*fork, tokens, n_shared);
+  return {};
+}
+
+// Takes the sequence, or frees it: it is larger than the limit.
+void PrefixCache::add(SequenceId sequence, std::span<const std::int32_t> tokens, int n_shared) {
   const CacheBytes size = cache_.bytes(sequence);
   const double own = 1 - static_cast<double>(n_shared) / static_cast<double>(tokens.size());
   std::int64_t bytes =
       static_cast<std::int64_t>(own * static_cast<double>(size.all() - size.tail)) + size.tail;
-  if (bytes > byte_limit_) return {};
-  const Result<SequenceId> fork = cache_.fork(sequence);
-  if (!fork.ok()) return fork.error();
+  if (bytes > byte_limit_) return cache_.free(sequence);
   if (cuts_) bytes += drop_beginnings(tokens);
   while (bytes_ + bytes > byte_limit_ && drop_oldest()) {
   }
-  entries_.push_back({*fork, {tokens.begin(), tokens.end()}, bytes, ++uses_});
+  entries_.push_back({sequence, {tokens.begin(), tokens.end()}, bytes, ++uses_});
   bytes_ += bytes;
-  return {};
 }
 
 // Those of which `tokens` is a longer form that can be cut to them. Returns their bytes, which it shares.
 std::int64_t PrefixCache::drop_beginnings(std::span<const std::int32_t> tokens) {
   std::int64_t shared = 0;
   std::erase_if(entries_, [&](const Entry& entry) {
-    if (n_alike(entry.tokens, tokens) != std::ssize(entry.tokens)) return false;
-    cache_.free(entry.sequence);
+    if (n_pages_alike(entry.tokens, tokens) != std::ssize(entry.tokens)) return false;
+    let_go(entry);
     shared += entry.bytes;
     return true;
   });
@@ -94,14 +109,67 @@ std::int64_t PrefixCache::drop_beginnings(std::span<const std::int32_t> tokens) 
   return shared;
 }
 
+void PrefixCache::let_go(const Entry& entry) {
+  if (disk_ != nullptr) disk_->let_go(entry.sequence);
+  cache_.free(entry.sequence);
+}
+
 bool PrefixCache::drop_oldest() {
   if (entries_.empty()) return false;
   const auto oldest = std::ranges::min_element(entries_, {}, &Entry::last_use);
-  cache_.free(oldest->sequence);
+  let_go(*oldest);
   bytes_ -= oldest->bytes;
   entries_.erase(oldest);
   ++dropped_;
   return true;
+}
+
+// --- the disk ---
+
+Result<bool> PrefixCache::advance(bool is_short) {
+  if (disk_ == nullptr) return false;
+  const auto done = disk_->advance();
+  if (!done.ok()) return done.error();
+  for (PrefixDisk::Loaded& loaded : disk_->take_loaded()) {
+    if (find_entry(loaded.tokens) != nullptr) {  // somebody has read the same meanwhile
+      cache_.free(loaded.sequence);
+    } else {
+      add(loaded.sequence, loaded.tokens, 0);
+    }
+  }
+  if (is_short && disk_->can_write()) write_oldest();
+  return *done;
+}
+
+// From the least to the most recently used.
+std::vector<PrefixCache::Entry*> PrefixCache::by_use() {
+  std::vector<Entry*> entries;
+  for (Entry& entry : entries_) entries.push_back(&entry);
+  std::ranges::sort(entries, {}, &Entry::last_use);
+  return entries;
+}
+
+// Each is looked for on the disk until it is found there: steps should not compare all with all.
+void PrefixCache::write_oldest() {
+  for (Entry* entry : by_use()) {
+    if (entry->needs_no_write) continue;
+    entry->needs_no_write =
+        cache_.bytes(entry->sequence).all() > disk_->byte_limit() || disk_->holds(entry->tokens);
+    if (!entry->needs_no_write) return disk_->write(entry->sequence, entry->tokens);
+  }
+}
+
+// The most recently used of them, as far as the limit goes.
+void PrefixCache::write_all() {
+  std::vector<Entry*> entries = by_use();
+  std::int64_t left = disk_->byte_limit();
+  auto first = entries.end();
+  while (first != entries.begin()) {
+    left -= cache_.bytes((*std::prev(first))->sequence).all();
+    if (left < 0) break;
+    --first;
+  }
+  for (; first != entries.end(); ++first) disk_->write_now((*first)->sequence, (*first)->tokens);
 }
 
 }  // namespace kvant

@@ -7,23 +7,33 @@
 #include <vector>
 
 #include "generate/generation.h"
+#include "model/grammar.h"
 #include "model/sampler.h"
 
 namespace kvant {
 
 struct GenerationRequest {
+  int recipe = 0;  // that its cache has: its number among those of the server
   std::vector<std::int32_t> prompt;
   int n_answers = 1;  // the prompt is read once; answer i draws with seed + i
   SamplerOptions sampling;
   GenerationOptions generation;
   std::shared_ptr<const Grammar> grammar;  // at its start; null: an answer may be anything
-  bool guard = false;                      // compare with an unquantized cache: for one answer
-  std::string client;                      // whose turn it is goes round by this
+  // One for each answer: clone_grammar() makes them where there are none. It takes up to seconds for a large
+  // one, so nobody should wait for it.
+  std::vector<std::shared_ptr<Grammar>> answer_grammars;
+  bool guard = false;  // compare with an unquantized cache: for one answer
+  std::string client;  // whose turn it is goes round by this
 
   std::string session;                   // that it goes on with, or begins; empty: none
   std::string text;                      // of the prompt, where it is known
   bool text_has_special_tokens = false;  // are written out in it
   int session_tokens = 0;  // at the prompt's start, that the session holds: set by the scheduler
+
+  void clone_grammar() {
+    while (grammar != nullptr && std::ssize(answer_grammars) < n_answers)
+      answer_grammars.push_back(grammar->clone());
+  }
 };
 
 // Why a request is not taken.

@@ -1,6 +1,7 @@
 #include "serve/scheduler.h"
 
 #include <algorithm>
+#include <ctime>
 #include <map>
 
 #include "generate/prompt_steps.h"
@@ -16,6 +17,13 @@ constexpr int kLongestRetry = 60;  // seconds
 
 double seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
+}
+
+// Of the processor, that this thread has had.
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 double mebibytes(std::int64_t bytes) {
@@ -65,11 +73,17 @@ Scheduler::Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<
       shadows_(options_.shadow_plan == nullptr
                    ? nullptr
                    : std::make_unique<Cache>(options_.shadow_plan, options_.shadow_memory)),
-      prefixes_(cache_, options_.memory),
+      prefixes_(cache_, options_.memory, prefix_disk()),
       sessions_(sessions == nullptr
                     ? nullptr
                     : std::make_unique<SessionStore>(cache_, engine.tokenizer(), std::move(sessions))),
       logits_(batch_ * engine.n_vocab()) {}
+
+std::unique_ptr<PrefixDisk> Scheduler::prefix_disk() {
+  if (options_.prefix_folder == nullptr) return nullptr;
+  return std::make_unique<PrefixDisk>(cache_, options_.prefix_folder, options_.prefix_disk,
+                                      cuts_exactly(cache_.plan()));
+}
 
 Scheduler::~Scheduler() {
   for (Job& job : jobs_) job.stream->fail(error("the server ends"));
@@ -215,16 +229,18 @@ void Scheduler::close(Job& job) {
 
 // --- steps ---
 
-void Scheduler::step() {
+void Scheduler::step(bool beside_answers) {
   ++counters_.steps;
   progress_ = false;
   shortage_ = {};
   drop_cancelled();
   admit();
   advance_sessions();
+  advance_prefixes();
   decode();
-  read_prompts();
-  waits_for_disk_ = !progress_ && sessions_ != nullptr && sessions_->waits_for_disk();
+  read_prompts(beside_answers);
+  waits_for_disk_ =
+      !progress_ && (prefixes_.waits_for_disk() || (sessions_ != nullptr && sessions_->waits_for_disk()));
   // What is being written will leave its memory to others.
   const bool writes = sessions_ != nullptr && sessions_->is_writing();
   if (!progress_ && !waits_for_disk_ && !writes) end_without_progress();
@@ -236,6 +252,7 @@ void Scheduler::step() {
 // then the newest request.
 void Scheduler::end_without_progress() {
   if (shortage_.message.empty()) return;
+  if (prefixes_.is_reading()) return prefixes_.give_up_reading();
   if (sessions_ != nullptr && !sessions_->reading_name().empty())
     return sessions_->give_up_reading(shortage_);
   for (auto job = jobs_.rbegin(); job != jobs_.rend(); ++job) {
@@ -288,6 +305,18 @@ void Scheduler::advance_sessions() {
         return {};
       },
       sessions_->reading_name());
+  if (!done.ok()) shortage_ = done.error();
+}
+
+// What is kept goes to the disk from when half of the memory is used or promised.
+void Scheduler::advance_prefixes() {
+  const bool is_short = cache_.page_bytes_in_use() + promised_ > options_.memory / 2;
+  const Status done = with_room([&]() -> Status {
+    const auto advanced = prefixes_.advance(is_short);
+    if (!advanced.ok()) return advanced.error();
+    progress_ = progress_ || *advanced;
+    return {};
+  });
   if (!done.ok()) shortage_ = done.error();
 }
 
@@ -391,7 +420,14 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   const int before = answer.generation->n_tokens();
   std::optional<ShadowToken> shadow;
   if (answer.guard) shadow = answer.guard->look(logits);
+  const double start = processor_seconds();
   GeneratedText shown = answer.generation->next(logits, shadow);
+  const double taken = processor_seconds() - start;
+  if (job.request.grammar != nullptr && taken > options_.grammar_seconds) {
+    return answer_failure(job, error("the answer's grammar can be read in so many ways that a token took "
+                                     "{:.1f} s, for which all others waited: ask with a simpler one",
+                                     taken));
+  }
   if (answer.generation->end() == GenerationEnd::stuck)
     return answer_failure(job, error("the model has nothing to say that the answer's grammar allows"));
   if (shadow) {
@@ -419,11 +455,13 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
 
 // --- reading prompts ---
 
+bool Scheduler::is_answering() const {
+  return std::ranges::any_of(jobs_, [](const Job& job) { return job.state == JobState::generating; });
+}
+
 // Each reader in turn, until the step's tokens are used up.
-void Scheduler::read_prompts() {
-  const bool others =
-      std::ranges::any_of(jobs_, [](const Job& job) { return job.state == JobState::generating; });
-  int left = others ? options_.prompt_step : options_.lone_prompt_step;
+void Scheduler::read_prompts(bool beside_answers) {
+  int left = beside_answers || is_answering() ? options_.prompt_step : options_.lone_prompt_step;
   for (std::size_t turns = readers_.size(); turns > 0 && left >= kMinPromptStep; --turns) {
     Job& job = *readers_.front();
     readers_.pop_front();
@@ -463,7 +501,8 @@ int Scheduler::read_some(Job& job, int wanted) {
   if (job.request.guard && job.n_shadow_read < job.usage.prompt) return read_shadow(job, wanted);
   if (!job.has_sequence) {
     if (const Status begun = start_reading(job); !begun.ok()) return fail_reading(job, begun.error());
-    if (!job.has_sequence) return 0;  // its session is still being read
+    if (!job.has_sequence) return 0;  // its session, or its beginning, is still being read
+    job.stream->begin(job.usage);
   }
   const std::span<const std::int32_t> prompt = job.request.prompt;
   const int n_prompt = job.usage.prompt;
@@ -502,17 +541,22 @@ Status Scheduler::start_from_session(Job& job) {
   return {};
 }
 
-// From its session, as soon as that is in memory, from the longest beginning that is kept, or from an empty
-// sequence.
+// From its session, as soon as that is in memory, from the longest beginning that is kept, for which it waits
+// once if that is on the disk, or from an empty sequence.
 Status Scheduler::start_reading(Job& job) {
   if (job.request.session_tokens > 0) return start_from_session(job);
+  if (prefixes_.is_coming(job.prefix_file)) return {};
   PrefixCache::Match match;
   KVANT_RETURN_IF_ERROR(with_room([&]() -> Status {
-    auto found = prefixes_.find(job.request.prompt);
+    auto found = prefixes_.find(job.request.prompt, /*may_wait=*/job.prefix_file.empty());
     if (!found.ok()) return found.error();
-    match = *found;
+    match = std::move(*found);
     return {};
   }));
+  if (!match.coming.empty()) {
+    job.prefix_file = std::move(match.coming);
+    return {};
+  }
   ++(match.n_tokens > 0 ? counters_.prefix_hits : counters_.prefix_misses);
   counters_.cached_tokens += match.n_tokens;
   job.sequence = match.n_tokens > 0 ? match.sequence : cache_.add();
@@ -537,7 +581,7 @@ void Scheduler::keep_beginning(Job& job) {
 // token.
 Status Scheduler::start_answers(Job& job) {
   const int n = job.request.n_answers;
-  const Grammar* grammar = job.request.grammar.get();
+  job.request.clone_grammar();
   job.state = JobState::generating;
   for (int i = 0; i < n; ++i) {
     SamplerOptions sampling = job.request.sampling;
@@ -553,8 +597,9 @@ Status Scheduler::start_answers(Job& job) {
         return {};
       }));
     }
-    auto generation = std::make_unique<Generation>(engine_.tokenizer(), **sampler, job.request.generation,
-                                                   grammar == nullptr ? nullptr : grammar->clone());
+    auto generation = std::make_unique<Generation>(
+        engine_.tokenizer(), **sampler, job.request.generation,
+        job.request.grammar == nullptr ? nullptr : std::move(job.request.answer_grammars[i]));
     Answer& answer = job.answers.emplace_back();
     answer.sequence = sequence;
     answer.sampler = std::move(*sampler);
@@ -612,7 +657,8 @@ SchedulerStatus Scheduler::status() const {
                          .promised_bytes = promised_,
                          .prefix_bytes = prefixes_.bytes(),
                          .prefixes = prefixes_.size(),
-                         .prefixes_dropped = prefixes_.dropped()};
+                         .prefixes_dropped = prefixes_.dropped(),
+                         .prefix_disk = prefixes_.disk()};
   if (sessions_ != nullptr) {
     status.session_bytes = sessions_->bytes();
     status.sessions = sessions_->in_memory();

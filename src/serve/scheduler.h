@@ -38,12 +38,17 @@ struct SchedulerOptions {
   int prompt_step = 64;        // prompt tokens that a step reads beside running answers
   int lone_prompt_step = 512;  // and where no answer is running
   std::int64_t memory = 0;     // bytes of the cache; > 0
+  // Of the processor, that a token of an answer may take by its grammar: all others wait for it meanwhile.
+  double grammar_seconds = 2;
   // Bytes that a sequence takes at most on its way to so many tokens.
   std::function<std::int64_t(int n_tokens)> sequence_bytes;
   // For requests with a guard, beside all that: an unquantized cache.
   std::shared_ptr<const Plan> shadow_plan;  // null: none has one
   std::int64_t shadow_memory = 0;
   std::function<std::int64_t(int n_tokens)> shadow_bytes;
+  // For beginnings of prompts that memory has no room for.
+  std::shared_ptr<const SessionFolder> prefix_folder;  // null: they are dropped
+  std::int64_t prefix_disk = 0;                        // bytes of files
 };
 
 // Since the start.
@@ -81,7 +86,8 @@ struct SchedulerStatus {
   std::int64_t prefix_bytes = 0;
   int prefixes = 0;
   std::int64_t prefixes_dropped = 0;
-  std::int64_t session_bytes = 0;  // of those in memory, shared pages counted fully
+  std::optional<PrefixDiskStatus> prefix_disk;  // none: there is none
+  std::int64_t session_bytes = 0;               // of those in memory, shared pages counted fully
   int sessions = 0;
 };
 
@@ -96,15 +102,19 @@ class Scheduler {
 
   // Takes a request, or says why not. All the rest goes to the stream.
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream);
-  // Drops what was cancelled, admits, decodes, reads. Requires !idle().
-  void step();
+  // Drops what was cancelled, admits, decodes, reads. beside_answers: of somebody else, who wait for this
+  // step. Requires !idle().
+  void step(bool beside_answers = false);
   bool idle() const {
-    return jobs_.empty() && queue_.empty() && (sessions_ == nullptr || !sessions_->is_busy());
+    return jobs_.empty() && queue_.empty() && !prefixes_.is_busy() &&
+           (sessions_ == nullptr || !sessions_->is_busy());
   }
+  bool is_answering() const;  // whether anybody waits for the next token of an answer
   // After a step: whether nothing goes on before a disk has read or written, which is told by another thread.
   bool waits_for_disk() const { return waits_for_disk_; }
-  void tell_of_disk(std::function<void()> news) {
-    if (sessions_ != nullptr) sessions_->tell(std::move(news));
+  void tell_of_disk(const std::function<void()>& news) {
+    prefixes_.tell(news);
+    if (sessions_ != nullptr) sessions_->tell(news);
   }
 
   SchedulerStatus status() const;
@@ -132,10 +142,12 @@ class Scheduler {
   Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
             SchedulerOptions options, std::shared_ptr<const SessionFolder> sessions);
 
+  std::unique_ptr<PrefixDisk> prefix_disk();
   std::optional<Refusal> match_session(GenerationRequest& request);
   std::int64_t most_bytes(const GenerationRequest& request) const;
   void drop_cancelled();
   void advance_sessions();
+  void advance_prefixes();
   std::optional<SessionError> fork_loaded(const std::string& name, const std::string& to);
   void admit();
   bool has_room(const Job& job) const;
@@ -145,7 +157,7 @@ class Scheduler {
   Status run_batch(std::span<const Row> rows);
   void take_token(const Row& row, std::span<const float> logits);
 
-  void read_prompts();
+  void read_prompts(bool beside_answers);
   int read_some(Job& job, int wanted);
   int fail_reading(Job& job, const Error& failure);
   int read_shadow(Job& job, int wanted);

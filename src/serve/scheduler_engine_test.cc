@@ -80,19 +80,22 @@ class SchedulerOnEngine : public ::testing::TestWithParam<std::string> {
     delete file_;
   }
 
-  // sessions: a folder for them; empty: none are kept.
-  std::unique_ptr<Scheduler> scheduler(int prompt_step = 64, const std::string& sessions = "") {
+  // sessions, prefixes: folders for them; empty: none are kept, or not on the disk.
+  std::unique_ptr<Scheduler> scheduler(int prompt_step = 64, const std::string& sessions = "",
+                                       const std::string& prefixes = "") {
     const auto plan = testing::plan_for(GetParam(), engine_->geometry(), nullptr, backend_->page_order());
     SchedulerOptions options{.context = 1024, .parallel = 8, .prompt_step = prompt_step, .memory = 256 << 20};
     options.sequence_bytes = [plan](int n) { return largest_cache_bytes(*plan, n); };
     options.shadow_plan = unquantized();
     options.shadow_memory = 64 << 20;
     options.shadow_bytes = [plan = unquantized()](int n) { return largest_cache_bytes(*plan, n); };
-    std::shared_ptr<const SessionFolder> folder;
-    if (!sessions.empty()) {
-      folder = SessionFolder::open(sessions, session_identity(*plan, engine_->fingerprint(), "")).value();
-    }
-    return Scheduler::make(*engine_, *backend_, plan, options, folder).value();
+    const auto folder = [&](const std::string& path) -> std::shared_ptr<const SessionFolder> {
+      if (path.empty()) return nullptr;
+      return SessionFolder::open(path, session_identity(*plan, engine_->fingerprint(), "")).value();
+    };
+    options.prefix_folder = folder(prefixes);
+    options.prefix_disk = 1 << 30;
+    return Scheduler::make(*engine_, *backend_, plan, options, folder(sessions)).value();
   }
 
   std::shared_ptr<const Plan> unquantized() const {
@@ -143,6 +146,24 @@ TEST_P(SchedulerOnEngine, AnswersFromAKeptBeginningAsIfItHadReadAll) {
   const SchedulerCounters counters = kept->status().counters;
   EXPECT_GE(counters.prefix_hits, 3);
   EXPECT_GE(counters.cached_tokens, 384 + 256 + 384);
+}
+
+TEST_P(SchedulerOnEngine, AnswersFromABeginningOnTheDiskAsIfItHadReadAll) {
+  const TinyFile folder("prefixes");
+  const auto first = request(random_tokens(470, 2), 5, 1);
+  const auto next = request(joined(first.prompt, random_tokens(61, 3)), 20, 2);
+  ask(*scheduler(64, "", folder.path()), {first});
+  auto restarted = scheduler(64, "", folder.path());
+  const std::vector<Reply> replies = ask(*restarted, {next, request(random_tokens(90, 7), 30, 3), next});
+  const Reply alone = ask(*scheduler(), {next}).front();
+  EXPECT_FALSE(alone.tokens.empty());
+  for (const Reply& reply : {replies.front(), replies.back()}) {
+    EXPECT_EQ(reply, alone);
+    EXPECT_GE(reply.cached, 384);
+  }
+  EXPECT_EQ(restarted->status().prefix_disk->hits, 1);
+  restarted.reset();
+  std::filesystem::remove_all(folder.path());
 }
 
 TEST_P(SchedulerOnEngine, AnswersSeveralAtATimeAsEachAlone) {

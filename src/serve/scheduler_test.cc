@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <numeric>
 
+#include "base/page_size.h"
+#include "model/tiny_model.h"
 #include "serve/serve_fixture.h"
 
 namespace kvant {
@@ -51,8 +54,9 @@ Reply read_all(AnswerStream& stream) {
 // A scheduler over the fake engine.
 class Bench {
  public:
-  explicit Bench(SchedulerOptions options = {}, const std::string& recipe = "kvant-3bit")
-      : engine_(testing::small_geometry(/*head_dim=*/16)) {
+  explicit Bench(SchedulerOptions options = {}, const std::string& recipe = "kvant-3bit",
+                 const Geometry& geometry = testing::small_geometry(/*head_dim=*/16))
+      : engine_(geometry) {
     if (options.context == 0) options.context = 2048;
     if (options.memory == 0) options.memory = kMuch;
     if (!options.sequence_bytes) options.sequence_bytes = [](int n) { return std::int64_t{n} * 512; };
@@ -132,6 +136,15 @@ TEST(Scheduler, ReadsABoundedPartOfAPromptBesideRunningAnswers) {
     decoded += bench.engine().steps[i].decoded;
   }
   EXPECT_GE(decoded, 1000 / 64);  // the running answer got a token in every step
+}
+
+TEST(Scheduler, ReadsABoundedPartOfAPromptBesideAnotherRecipesAnswers) {
+  Bench bench;
+  bench.submit(request(prompt_of(1000), 5));
+  bench.scheduler().step(/*beside_answers=*/true);
+  EXPECT_LE(bench.engine().steps.back().prompt_tokens, bench.scheduler().options().prompt_step + 31);
+  bench.scheduler().step();
+  EXPECT_GT(bench.engine().steps.back().prompt_tokens, 300);
 }
 
 TEST(Scheduler, LetsAShortPromptPassALongOne) {
@@ -261,16 +274,21 @@ TEST(Scheduler, CutsAnAnswerAtTheEndOfTheContext) {
 }
 
 // Bytes that sequences really take, so that memory runs short for kept prompts all the time.
+SchedulerOptions with_little_memory(const std::string& recipe,
+                                    const Geometry& geometry = testing::small_geometry(/*head_dim=*/16)) {
+  Cache measured(testing::plan_for(recipe, geometry), 0);
+  const SequenceId sequence = measured.add();
+  EXPECT_TRUE(testing::append_tokens(measured, sequence, 1024).ok());
+  const double per_token = static_cast<double>(measured.bytes(sequence).all()) / 1024;
+  SchedulerOptions options{.context = 1024, .parallel = 6};
+  options.sequence_bytes = [=](int n) { return static_cast<std::int64_t>(per_token * (n + 256)); };
+  options.memory = 2 * options.sequence_bytes(1024) + 32 * static_cast<std::int64_t>(kSlabBytes);
+  return options;
+}
+
 TEST(Scheduler, StaysWithinItsMemoryAndLosesNothing) {
   for (const char* recipe : {"kvant-3bit", "kivi-2bit", "bf16"}) {
-    const auto plan = testing::plan_for(recipe, testing::small_geometry(/*head_dim=*/16));
-    Cache measured(plan, 0);
-    const SequenceId sequence = measured.add();
-    ASSERT_TRUE(testing::append_tokens(measured, sequence, 1024).ok());
-    const double per_token = static_cast<double>(measured.bytes(sequence).all()) / 1024;
-    SchedulerOptions options{.context = 1024, .parallel = 6};
-    options.sequence_bytes = [&](int n) { return static_cast<std::int64_t>(per_token * (n + 256)); };
-    options.memory = 2 * options.sequence_bytes(1024) + 32 * static_cast<std::int64_t>(kSlabBytes);
+    const SchedulerOptions options = with_little_memory(recipe);
     Bench bench(options, recipe);
     std::vector<std::shared_ptr<AnswerStream>> streams;
     for (int i = 0; i < 40; ++i)
@@ -288,6 +306,38 @@ TEST(Scheduler, StaysWithinItsMemoryAndLosesNothing) {
     }
     EXPECT_GT(bench.scheduler().status().prefixes, 0) << recipe;
   }
+}
+
+// Every prompt comes twice, but memory doesn't keep it so long.
+TEST(Scheduler, ReadsBeginningsBackFromTheDiskWithinItsMemory) {
+  const TinyFile folder("prefixes");
+  const Geometry geometry = testing::small_geometry(/*head_dim=*/128, /*n_heads=*/8, /*n_kv_heads=*/8, 4);
+  SchedulerOptions options = with_little_memory("bf16", geometry);
+  options.context = 700;
+  options.memory = 2 * options.sequence_bytes(700) + 32 * static_cast<std::int64_t>(kSlabBytes);
+  const auto plan = testing::plan_for("bf16", geometry);
+  options.prefix_folder = SessionFolder::open(folder.path(), session_identity(*plan, "one", "")).value();
+  options.prefix_disk = 1 << 30;
+  auto bench = std::make_unique<Bench>(options, "bf16", geometry);
+  constexpr int kPrompts = 10;
+  for (int i = 0; i < 2 * kPrompts; ++i) {
+    const auto stream = bench->submit(request(prompt_of(520 + 13 * (i % kPrompts), i % kPrompts), 10));
+    while (!bench->scheduler().idle()) {
+      bench->scheduler().step();
+      ASSERT_LE(bench->scheduler().status().cache_bytes, options.memory);
+    }
+    const Reply reply = read_all(*stream);
+    ASSERT_TRUE(reply.closed && !reply.failure) << i;
+    EXPECT_EQ(reply.usage.generated, 10);
+    if (i < kPrompts) continue;
+    EXPECT_EQ(reply.usage.cached, (reply.usage.prompt - 1) / kPageTokens * kPageTokens) << i;
+  }
+  const SchedulerStatus status = bench->scheduler().status();
+  EXPECT_GT(status.prefixes_dropped, kPrompts);
+  EXPECT_GT(status.prefix_disk->hits, kPrompts / 2);
+  EXPECT_EQ(status.prefix_disk->failures, 0);
+  bench.reset();
+  std::filesystem::remove_all(folder.path());
 }
 
 TEST(Scheduler, FailsOnlyTheRequestThatBreaksTheModel) {

@@ -1,5 +1,6 @@
 #include "serve/serve_loop.h"
 
+#include <algorithm>
 #include <future>
 
 namespace kvant {
@@ -10,13 +11,17 @@ constexpr std::chrono::milliseconds kPatienceWithDisk{50};
 
 }  // namespace
 
-ServeLoop::ServeLoop(std::unique_ptr<Scheduler> scheduler)
-    : options_(scheduler->options()), scheduler_(std::move(scheduler)) {
-  scheduler_->tell_of_disk([this] {
-    const std::lock_guard lock(mutex_);
-    disk_news_ = true;
-    news_.notify_one();
-  });
+ServeLoop::ServeLoop(std::unique_ptr<Scheduler> scheduler, std::unique_ptr<Scheduler> compared) {
+  schedulers_.push_back(std::move(scheduler));
+  if (compared != nullptr) schedulers_.push_back(std::move(compared));
+  for (const auto& each : schedulers_) {
+    options_.push_back(each->options());
+    each->tell_of_disk([this] {
+      const std::lock_guard lock(mutex_);
+      disk_news_ = true;
+      news_.notify_one();
+    });
+  }
   thread_ = std::thread([this] { run(); });
 }
 
@@ -33,27 +38,45 @@ void ServeLoop::end() {
   if (thread_.joinable()) thread_.join();
 }
 
+bool ServeLoop::has_work() const {
+  return std::ranges::any_of(schedulers_, [](const auto& each) { return !each->idle(); });
+}
+
+bool ServeLoop::waits_for_disk() const {
+  return std::ranges::all_of(schedulers_,
+                             [](const auto& each) { return each->idle() || each->waits_for_disk(); });
+}
+
+// One of each: a long prompt of the one recipe delays the other's answers no more than its own.
+void ServeLoop::step() {
+  const bool answers =
+      std::ranges::any_of(schedulers_, [](const auto& each) { return each->is_answering(); });
+  for (const auto& each : schedulers_) {
+    if (!each->idle()) each->step(answers);
+  }
+}
+
 void ServeLoop::run() {
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    idle_ = scheduler_->idle() && actions_.empty();
-    news_.wait(lock, [&] { return ending_ || !actions_.empty() || !scheduler_->idle(); });
+    idle_ = !has_work() && actions_.empty();
+    news_.wait(lock, [&] { return ending_ || !actions_.empty() || has_work(); });
     disk_news_ = false;
     std::deque<std::function<void()>> actions = std::move(actions_);
     actions_.clear();
     idle_ = false;
     lock.unlock();
     for (const auto& action : actions) action();
-    if (!scheduler_->idle()) scheduler_->step();
+    step();
     lock.lock();
-    if (scheduler_->waits_for_disk())
+    if (has_work() && waits_for_disk())
       news_.wait_for(lock, kPatienceWithDisk, [&] { return ending_ || !actions_.empty() || disk_news_; });
   }
   // Nobody adds more. Whoever waits for an action gets its result before the scheduler goes.
   const std::deque<std::function<void()>> actions = std::move(actions_);
   lock.unlock();
   for (const auto& action : actions) action();
-  scheduler_.reset();
+  schedulers_.clear();
   idle_ = true;
 }
 
@@ -75,26 +98,28 @@ bool ServeLoop::between_steps(std::function<void()> action) {
 std::optional<Refusal> ServeLoop::submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream) {
   const Refusal ending{Refusal::Reason::busy, "the server is ending", 1};
   if (refuses_) return ending;
+  const int recipe = request.recipe;
+  if (request.n_answers <= options_[recipe].parallel) request.clone_grammar();  // others are refused
   std::optional<Refusal> refusal;
   const bool asked =
-      between_steps([&] { refusal = scheduler_->submit(std::move(request), std::move(stream)); });
+      between_steps([&] { refusal = schedulers_[recipe]->submit(std::move(request), std::move(stream)); });
   return asked ? refusal : ending;
 }
 
-SchedulerStatus ServeLoop::status() {
+SchedulerStatus ServeLoop::status(int recipe) {
   SchedulerStatus status;
-  between_steps([&] { status = scheduler_->status(); });
+  between_steps([&] { status = schedulers_[recipe]->status(); });
   return status;
 }
 
-CacheView ServeLoop::cache_view() {
+CacheView ServeLoop::cache_view(int recipe) {
   CacheView view;
-  between_steps([&] { view = view_cache(*scheduler_); });
+  between_steps([&] { view = view_cache(*schedulers_[recipe]); });
   return view;
 }
 
 bool ServeLoop::ask(const std::function<void(Scheduler&)>& question) {
-  return between_steps([&] { question(*scheduler_); });
+  return between_steps([&] { question(*schedulers_.front()); });
 }
 
 }  // namespace kvant

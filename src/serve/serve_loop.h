@@ -1,4 +1,5 @@
-// ServeLoop: the thread that runs a scheduler, and the way to it from other threads.
+// ServeLoop: the thread that runs a scheduler, and the way to it from other threads. Where two recipes are
+// compared, each has a scheduler with a cache of its own, and they take the engine's steps in turn.
 #pragma once
 
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "serve/cache_view.h"
 #include "serve/scheduler.h"
@@ -17,18 +19,20 @@ namespace kvant {
 
 class ServeLoop {
  public:
-  explicit ServeLoop(std::unique_ptr<Scheduler> scheduler);
+  // compared: another recipe on the same engine; null: there is none.
+  explicit ServeLoop(std::unique_ptr<Scheduler> scheduler, std::unique_ptr<Scheduler> compared = nullptr);
   ~ServeLoop();  // ends
   ServeLoop(const ServeLoop&) = delete;
   ServeLoop& operator=(const ServeLoop&) = delete;
 
   // Thread-safe. All wait for the end of the step that runs.
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream);
-  SchedulerStatus status();
-  CacheView cache_view();
-  // Calls it between two steps, on the thread of the scheduler. False: that has ended.
+  // recipe: 0, or 1 for the one that is compared.
+  SchedulerStatus status(int recipe = 0);
+  CacheView cache_view(int recipe = 0);
+  // Calls it between two steps, on the thread of the scheduler, with the first one. False: that has ended.
   bool ask(const std::function<void(Scheduler&)>& question);
-  const SchedulerOptions& options() const { return options_; }
+  const SchedulerOptions& options(int recipe = 0) const { return options_[recipe]; }
 
   // From now on requests are refused; those that were taken go on.
   void refuse_requests() { refuses_ = true; }
@@ -40,10 +44,13 @@ class ServeLoop {
 
  private:
   void run();
+  bool has_work() const;
+  void step();
+  bool waits_for_disk() const;
   bool between_steps(std::function<void()> action);  // false: it has ended
 
-  SchedulerOptions options_;
-  std::unique_ptr<Scheduler> scheduler_;  // used by the thread alone
+  std::vector<SchedulerOptions> options_;
+  std::vector<std::unique_ptr<Scheduler>> schedulers_;  // used by the thread alone
   std::mutex mutex_;
   std::condition_variable news_;
   std::deque<std::function<void()>> actions_;

@@ -12,11 +12,10 @@ using testing::NoBackend;
 
 class ServeLoopTest : public ::testing::Test {
  protected:
-  std::unique_ptr<Scheduler> scheduler() {
+  std::unique_ptr<Scheduler> scheduler(const std::string& recipe = "kvant-3bit") {
     SchedulerOptions options{.context = 2048, .parallel = 3, .queue = 1000, .memory = 1 << 30};
     options.sequence_bytes = [](int n) { return std::int64_t{n} * 512; };
-    return Scheduler::make(engine_, backend_, testing::plan_for("kvant-3bit", engine_.geometry()), options)
-        .value();
+    return Scheduler::make(engine_, backend_, testing::plan_for(recipe, engine_.geometry()), options).value();
   }
   static GenerationRequest request(int n, int max_tokens) {
     GenerationRequest request{.prompt = std::vector<std::int32_t>(n, 1 + n % 50)};
@@ -55,6 +54,22 @@ TEST_F(ServeLoopTest, AnswersManyThreads) {
   for (int i = 0; i < 1000 && !loop.idle(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_TRUE(loop.idle());
   EXPECT_EQ(loop.status().promised_bytes, 0);
+}
+
+TEST_F(ServeLoopTest, AnswersByEachOfTwoRecipes) {
+  ServeLoop loop(scheduler(), scheduler("kivi-2bit"));
+  std::vector<std::shared_ptr<AnswerStream>> streams;
+  for (int i = 0; i < 9; ++i) {
+    GenerationRequest r = request(300, 20 + i);
+    r.recipe = i % 3 == 0 ? 1 : 0;
+    streams.push_back(std::make_shared<AnswerStream>());
+    EXPECT_FALSE(loop.submit(std::move(r), streams.back()));
+  }
+  for (int i = 0; i < 9; ++i) EXPECT_EQ(wait(*streams[i]), 20 + i);
+  EXPECT_EQ(loop.status(0).counters.generated_tokens, 21 + 22 + 24 + 25 + 27 + 28);
+  EXPECT_EQ(loop.status(1).counters.generated_tokens, 20 + 23 + 26);
+  EXPECT_EQ(loop.status(1).counters.prefix_misses, 1);  // what the other one has read is of no use
+  EXPECT_GT(loop.cache_view(1).page_bytes, 0);
 }
 
 TEST_F(ServeLoopTest, FinishesWhatWasTakenBeforeRequestsWereRefused) {

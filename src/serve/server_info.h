@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,8 +10,9 @@
 
 namespace kvant {
 
+// Of one recipe that the model is served with.
 struct ServerInfo {
-  std::string model;  // as clients name it
+  std::string model;  // as clients name it: for a recipe that is compared, with that
   std::string model_path;
   std::string description;  // "llama 135M Q4_1"
   std::string fingerprint;  // of the weights
@@ -21,5 +23,9 @@ struct ServerInfo {
   std::int64_t weight_bytes = 0;
   int n_vocab = 0;
 };
+
+// The number of the recipe that clients name by `model`; the first where they name none, -1: it is not
+// served.
+int recipe_of(std::span<const ServerInfo> served, const std::string& model);
 
 }  // namespace kvant

@@ -26,11 +26,15 @@ SessionDisk::~SessionDisk() {
 }
 
 void SessionDisk::read(const std::string& name) {
-  give({.name = name, .reads = true, .contents = {}});
+  give({.name = name, .kind = Task::Kind::read});
 }
 
 void SessionDisk::write(const std::string& name, SessionContents contents) {
-  give({.name = name, .reads = false, .contents = std::move(contents)});
+  give({.name = name, .kind = Task::Kind::write, .contents = std::move(contents)});
+}
+
+void SessionDisk::remove(const std::string& name) {
+  give({.name = name, .kind = Task::Kind::remove});
 }
 
 void SessionDisk::give(Task task) {
@@ -50,8 +54,9 @@ void SessionDisk::wait() {
 }
 
 DiskResult SessionDisk::perform(const Task& task) const try {
-  DiskResult result{.name = task.name, .was_read = task.reads, .done = {}, .contents = {}};
-  if (!task.reads) {
+  const bool reads = task.kind == Task::Kind::read;
+  DiskResult result{.name = task.name, .was_read = reads, .done = {}, .contents = {}};
+  if (!reads) {
     result.done = folder_->write(task.name, task.contents);
   } else if (auto contents = whole_session(*folder_, task.name); contents.ok()) {
     result.contents = std::move(*contents);
@@ -61,7 +66,7 @@ DiskResult SessionDisk::perform(const Task& task) const try {
   return result;
 } catch (const std::bad_alloc&) {
   return {.name = task.name,
-          .was_read = task.reads,
+          .was_read = task.kind == Task::Kind::read,
           .done = shortage("out of memory at the file of the session '{}'", task.name),
           .contents = {}};
 }
@@ -74,6 +79,11 @@ void SessionDisk::run() {
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
+    if (task.kind == Task::Kind::remove) {
+      (void)folder_->remove(task.name);
+      lock.lock();
+      continue;
+    }
     DiskResult result = perform(task);
     task = {};  // its memory, before anybody hears of the end
     lock.lock();

@@ -35,16 +35,18 @@ class SessionDisk {
 
   void read(const std::string& name);
   void write(const std::string& name, SessionContents contents);
-  // What was done since the last call.
+  void remove(const std::string& name);  // without a result
+  // What was read and written since the last call.
   std::vector<DiskResult> take_results();
   // Waits for a result that take_results() has not given. Requires that one is to come.
   void wait();
 
  private:
   struct Task {
+    enum class Kind { read, write, remove };
     std::string name;
-    bool reads = false;
-    SessionContents contents;  // to be written
+    Kind kind = Kind::read;
+    SessionContents contents = {};  // to be written
   };
   void run();
   void give(Task task);

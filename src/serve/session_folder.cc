@@ -97,6 +97,12 @@ Status SessionFolder::write(const std::string& name, const SessionContents& cont
   return write_session(file_of(name), identity_, contents);
 }
 
+std::int64_t SessionFolder::file_bytes(const SessionContents& contents) const {
+  const SessionLayout layout =
+      session_layout(contents.tokens.size(), contents.sequence.size(), contents.text.size());
+  return static_cast<std::int64_t>(session_header(identity_, layout).size() + layout.bytes());
+}
+
 Status SessionFolder::remove(const std::string& name) const {
   std::error_code failure;
   fs::remove(file_of(name), failure);

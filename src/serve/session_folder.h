@@ -30,15 +30,15 @@ class SessionFolder {
   std::vector<std::string> names() const;  // in alphabetical order
   bool holds(const std::string& name) const;
   std::int64_t last_write(const std::string& name) const;  // seconds since 1970; 0: there is none
+  std::string file_of(const std::string& name) const;
   Result<SessionFile> read(const std::string& name) const;
   Status write(const std::string& name, const SessionContents& contents) const;
-  Status remove(const std::string& name) const;  // nothing where there is none
+  std::int64_t file_bytes(const SessionContents& contents) const;  // of the file that it would be written to
+  Status remove(const std::string& name) const;                    // nothing where there is none
 
  private:
   SessionFolder(std::string path, SessionIdentity identity, int lock)
       : path_(std::move(path)), identity_(std::move(identity)), lock_(lock) {}
-  std::string file_of(const std::string& name) const;
-
   std::string path_;
   SessionIdentity identity_;
   int lock_;  // the file that is locked as long as the server runs

@@ -49,6 +49,7 @@ class TinyScheduler : public ::testing::Test {
     const auto plan = plan_for("kvant-4bit", engine_->geometry(), nullptr, backend_->page_order());
     SchedulerOptions options{.context = 1024, .parallel = 8, .memory = 256 << 20};
     options.sequence_bytes = [plan](int n) { return largest_cache_bytes(*plan, n); };
+    options.grammar_seconds = grammar_seconds_;
     const auto scheduler = Scheduler::make(*engine_, *backend_, plan, options).value();
     std::vector<std::shared_ptr<AnswerStream>> streams;
     for (const GenerationRequest& r : requests) {
@@ -61,6 +62,7 @@ class TinyScheduler : public ::testing::Test {
     return replies;
   }
 
+  double grammar_seconds_ = 60;  // whatever runs beside a test
   static inline Engine* engine_ = nullptr;
   std::unique_ptr<AttentionBackend> backend_ = make_cpu_backend();
 };

@@ -225,8 +225,8 @@ TEST_F(ToolCalls, AreAnswersThatAnthropicsApiHas) {
   const auto& wanted = std::get<ApiRequest>(parsed);
   const auto reply = ask(wanted.prompts).front();
   ASSERT_EQ(reply.failure, "") << reply.text;
-  MessagesResponse whole("m", 5, wanted.tool_format), events("m", 5, wanted.tool_format);
-  std::string stream = events.start_events();
+  MessagesResponse whole("m", wanted.tool_format), events("m", wanted.tool_format);
+  std::string stream = events.start_events({});
   for (const AnswerPart& part : reply.parts) {
     whole.add(part);
     stream += events.part_events(part);

@@ -14,6 +14,9 @@ export class CachePane {
     this.chosen = null;  // a sequence's id; null: all
     this.rates = { read: 0, generated: 0 };
     make("h2", host, "", "KV cache");
+    this.recipes = make("div", host, "modes");
+    this.recipes.setAttribute("role", "group");
+    this.recipes.setAttribute("aria-label", "The cache of");
     this.headline = make("p", host, "headline");
     this.bars = make("div", host, "bars");
     this.facts = make("dl", host, "facts");
@@ -36,14 +39,35 @@ export class CachePane {
     return section;
   }
 
+  // recipes: [{ model, recipe }], of which one is shown.
+  choose(recipes) {
+    const show = (chosen) => {
+      this.model = chosen.model;
+      this.cache = null;
+      this.chosen = null;
+      this.drawn.clear();
+      this.grid.clear();
+      for (const [i, button] of [...this.recipes.children].entries()) button.setAttribute("aria-pressed", String(recipes[i] === chosen));
+      this.look();
+    };
+    for (const each of recipes) {
+      const button = make("button", this.recipes, "", each.recipe);
+      button.type = "button";
+      button.addEventListener("click", () => show(each));
+    }
+    show(recipes[0]);
+  }
+
   // Looks as long as the page is seen.
   async run() {
     while (true) {
       let pause = IDLE_MS;
       if (!document.hidden) {
         try {
-          this.#update(await getJson("/cache"));
-          if (this.cache.sequences.some((s) => s.request)) pause = BUSY_MS;
+          const { model } = this;
+          const cache = await getJson(model ? `/cache?model=${encodeURIComponent(model)}` : "/cache");
+          if (model === this.model) this.#update(cache);
+          if (cache.sequences.some((s) => s.request)) pause = BUSY_MS;
         } catch (error) {
           this.headline.textContent = `Not to be seen: ${error.message}.`;
         }
@@ -120,6 +144,8 @@ export class CachePane {
       ["Memory", `${bytesText(memory.pages)} of ${bytesText(memory.limit)}`],
       ["Saved by sharing", bytesText(memory.saved_by_sharing)],
     ];
+    const { prefix_disk: disk } = this.cache;
+    if (disk) rows.push(["On disk", `${bytesText(disk.bytes)} of ${bytesText(disk.limit)}, ${count(disk.files, "beginning")}`]);
     this.facts.replaceChildren();
     for (const [name, value] of rows) {
       make("dt", this.facts, "", name);

@@ -22,6 +22,8 @@ function heat(share) {
 }
 const colorOfBits = (bits) => heat((Math.log2(bits) - 1) / 2);
 
+const HINT = "Point to a cell for its format.";
+
 export class CacheGrid {
   constructor(host) {
     this.modes = make("div", host, "modes");
@@ -36,7 +38,7 @@ export class CacheGrid {
     this.mode = "bits";
     this.grid = make("div", host, "grid");
     this.grid.setAttribute("role", "img");
-    this.tip = make("p", host, "hint tip", "Point to a cell for its format.");
+    this.tip = make("p", host, "hint tip", HINT);
     this.scale = make("p", host, "scale hint");
     make("span", this.scale, "", "0");
     make("i", this.scale, "ramp");
@@ -50,6 +52,13 @@ export class CacheGrid {
     };
     this.grid.addEventListener("pointerover", show);
     this.grid.addEventListener("pointerdown", show);
+  }
+
+  // Another cache will be shown.
+  clear() {
+    for (const host of [this.grid, this.legend]) host.replaceChildren();
+    this.cache = this.pointed = null;
+    this.tip.textContent = HINT;
   }
 
   // cache: the answer of GET /cache; bytes: { k, v } by cell, of what is looked at.

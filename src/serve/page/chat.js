@@ -1,6 +1,7 @@
 // The conversation in the middle of the page: asks, streams, stops, asks again.
 import { ApiError, streamChat } from "./api.js";
 import { addTurn, parentOf, path, pick, saveConversation, siblings } from "./conversations.js";
+import { Parting } from "./parting.js";
 import { MarkedTokens } from "./probabilities.js";
 import { TurnView } from "./turn.js";
 
@@ -8,8 +9,9 @@ const RIVALS = 3;       // likeliest tokens beside an unlikely one
 const NEAR_END = 80;    // pixels: who has scrolled up further reads on undisturbed
 
 export class Chat {
-  // settings(): { system, temperature, maxTokens, probabilities, guard }; needKey(): asks for the API key, false if
-  // none is given; changed(): the conversation has other turns; running(bool).
+  // settings(): { system, temperature, maxTokens, probabilities, guard, compare }, where compare is null or
+  // { recipe, other: { model, recipe } }; needKey(): asks for the API key, false if none is given; changed(): the
+  // conversation has other turns; running(bool).
   constructor(host, hooks) {
     this.host = host;
     this.hooks = hooks;
@@ -94,23 +96,50 @@ export class Chat {
     const body = { messages, temperature: settings.temperature, max_tokens: settings.maxTokens };
     if (settings.probabilities) Object.assign(body, { logprobs: true, top_logprobs: RIVALS });
     if (settings.guard) Object.assign(body, { logprobs: true, guard: true });
+    if (settings.compare) return this.#streamBoth(turn, body, settings);
     const tokens = new MarkedTokens(settings);
     if (settings.probabilities || settings.guard) turn.marks = tokens.marks;
     this.#draw();
+    await this.#streamInto(turn, body, () => this.#redraw(turn), tokens);
+  }
+
+  // The same prompt with the same draws, of both recipes at the same time.
+  async #streamBoth(turn, body, settings) {
+    const { recipe, other } = settings.compare;
+    const sides = [new MarkedTokens(settings), new MarkedTokens(settings)];
+    const parting = new Parting(sides, [recipe, other.recipe]);
+    Object.assign(turn, { recipe, marks: sides[0].marks, other: { recipe: other.recipe, text: "", marks: sides[1].marks } });
+    Object.assign(body, { logprobs: true, seed: crypto.getRandomValues(new Uint32Array(1))[0] });
+    this.#draw();
+    const redraw = () => {
+      if (parting.look()) turn.parts = true;
+      this.#redraw(turn);
+    };
+    const wanted = [[turn, body], [turn.other, { ...body, model: other.model }]];
+    const ends = await Promise.allSettled(wanted.map(([answer, asked], i) => this.#streamInto(answer, asked, redraw, sides[i])));
+    parting.finish();
+    if (ends.every((end) => end.status === "fulfilled")) turn.alike = parting.text;
+    if (ends[1].status === "rejected" && ends[1].reason.name !== "AbortError") turn.other.error = `No answer: ${ends[1].reason.message}.`;
+    if (ends[1].status === "rejected" && ends[1].reason.name === "AbortError") turn.other.end = "stopped";
+    if (ends[0].status === "rejected") throw ends[0].reason;
+  }
+
+  // Into an answer: { text, usage, end, seconds, answering }.
+  async #streamInto(answer, body, redraw, tokens) {
     const start = performance.now();
     let first = 0;
     for await (const chunk of this.#chunks(body)) {
       const choice = chunk.choices[0];
-      if (chunk.usage) turn.usage = chunk.usage;
+      if (chunk.usage) answer.usage = chunk.usage;
       if (!choice) continue;
       first ||= performance.now();
       if (choice.logprobs) tokens.add(choice.logprobs.content);
-      turn.text += choice.delta.content || "";
-      if (choice.finish_reason) turn.end = choice.finish_reason;
-      this.#redraw(turn);
+      answer.text += choice.delta.content || "";
+      if (choice.finish_reason) answer.end = choice.finish_reason;
+      redraw();
     }
-    turn.seconds = (performance.now() - start) / 1000;
-    turn.answering = (performance.now() - first) / 1000;
+    answer.seconds = (performance.now() - start) / 1000;
+    answer.answering = (performance.now() - first) / 1000;
   }
 
   // Asks for the key where the server does, and then again.

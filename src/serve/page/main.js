@@ -17,7 +17,7 @@ function needKey() {
 }
 
 const chat = new Chat($("turns"), {
-  settings: () => ({ ...settings, guard: hasGuard && settings.guard }),
+  settings: () => ({ ...settings, guard: hasGuard && settings.guard, compare: settings.compare ? compared : null }),
   needKey,
   changed: drawList,
   running: (running) => {
@@ -123,17 +123,20 @@ for (const button of document.querySelectorAll("header [aria-controls]")) {
 }
 
 let hasGuard = false;  // the server
+let compared = null;   // { recipe, other: { model, recipe } }, if it has two
 
 function showSwitches() {
   for (const [name, legend, on] of [["probabilities", "probability-legend", settings.probabilities],
-                                    ["guard", "guard-legend", hasGuard && settings.guard]]) {
-    document.body.classList.toggle(name, on);
-    $(name).setAttribute("aria-pressed", String(on));
+                                    ["guard", "guard-legend", hasGuard && settings.guard],
+                                    ["compare", "compare-legend", compared && settings.compare]]) {
+    document.body.classList.toggle(name, Boolean(on));
+    $(name).setAttribute("aria-pressed", String(Boolean(on)));
     $(legend).hidden = !on;
   }
   $("guard").hidden = !hasGuard;
+  $("compare").hidden = !compared;
 }
-for (const name of ["probabilities", "guard"]) {
+for (const name of ["probabilities", "guard", "compare"]) {
   $(name).addEventListener("click", () => {
     saveSettings({ [name]: !settings[name] });
     showSwitches();
@@ -150,6 +153,11 @@ async function describe() {
     $("subject").textContent = `${props.model} · ${props.kv.recipe} · ${props.default_generation_settings.n_ctx.toLocaleString("en")} tokens of context`;
     document.title = `kvant · ${props.model}`;
     hasGuard = props.guard;
+    if (props.compare && !compared) {
+      const other = { model: props.compare.model, recipe: props.compare.kv.recipe };
+      compared = { recipe: props.kv.recipe, other };
+      cache.choose([{ model: props.model, recipe: props.kv.recipe }, other]);
+    }
     showSwitches();
   } catch (error) {
     $("subject").textContent = error.message;

@@ -3,16 +3,17 @@
 
 const LIMITS = [[0.05, "p5"], [0.2, "p20"], [0.5, "p50"]];
 
-const percent = (logprob) => {
+export const percent = (logprob) => {
   const p = 100 * Math.exp(logprob);
   return `${p >= 10 ? p.toFixed(0) : p >= 0.1 ? p.toFixed(1) : "< 0.1"} %`;
 };
-const quoted = (token) => JSON.stringify(token).replaceAll("�", "…");
+export const quoted = (token) => JSON.stringify(token).replaceAll("�", "…");
 
 // Follows the tokens of an answer and collects [first, end, class, tip] of the marked ones, by characters of
 // the text. A character may come in several tokens: it belongs to the last.
 export class MarkedTokens {
   marks = [];
+  tokens = [];  // { token, bytes, logprob, first, end } of all
   #decoder = new TextDecoder();
   #at = 0;
 
@@ -26,8 +27,16 @@ export class MarkedTokens {
       const text = this.#decoder.decode(Uint8Array.from(token.bytes), { stream: true });
       const mark = text && this.#mark(token);
       if (mark) this.marks.push([this.#at, this.#at + text.length, ...mark]);
+      this.tokens.push({ token: token.token, bytes: token.bytes, logprob: token.logprob, first: this.#at, end: this.#at + text.length });
       this.#at += text.length;
     }
+  }
+
+  // Marks token i in place of what else is said of it.
+  markToken(i, kind, tip) {
+    const { first, end } = this.tokens[i];
+    const others = this.marks.filter((mark) => mark[1] <= first || mark[0] >= end);
+    this.marks.splice(0, this.marks.length, ...[...others, [first, Math.max(end, first + 1), kind, tip]].sort((a, b) => a[0] - b[0]));
   }
 
   #mark(token) {

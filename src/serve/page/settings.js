@@ -2,7 +2,7 @@
 import { apiKey, setApiKey } from "./api.js";
 
 const KEY = "kvant.settings";
-const DEFAULTS = { system: "", temperature: 0.7, maxTokens: 1024, probabilities: false, guard: false };
+const DEFAULTS = { system: "", temperature: 0.7, maxTokens: 1024, probabilities: false, guard: false, compare: true };
 
 export const settings = { ...DEFAULTS };
 

@@ -5,19 +5,49 @@ import { markedLeaf, plainLeaf } from "./probabilities.js";
 
 const seconds = (s) => (s < 10 ? s.toFixed(1) : s.toFixed(0));
 
-function figures(turn) {
+// Of an answer: a turn, or the other one that stands beside it.
+function figures(answer) {
   const parts = [];
-  if (turn.usage) {
-    const { completion_tokens: made, prompt_tokens: prompt, prompt_tokens_details: details } = turn.usage;
-    parts.push(`${made} ${made === 1 ? "token" : "tokens"} in ${seconds(turn.seconds)} s`);
-    if (turn.answering > 0 && made > 1) parts.push(`${((made - 1) / turn.answering).toFixed(1)} tokens/s`);
+  if (answer.usage) {
+    const { completion_tokens: made, prompt_tokens: prompt, prompt_tokens_details: details } = answer.usage;
+    parts.push(`${made} ${made === 1 ? "token" : "tokens"} in ${seconds(answer.seconds)} s`);
+    if (answer.answering > 0 && made > 1) parts.push(`${((made - 1) / answer.answering).toFixed(1)} tokens/s`);
     parts.push(`${details.cached_tokens} of ${prompt} prompt tokens reused`);
-    const { guard } = turn.usage;
+    const { guard } = answer.usage;
     if (guard) parts.push(`${guard.differing} of ${guard.tokens} tokens other than without quantization, mean KL divergence ${guard.mean_kld.toPrecision(2)}`);
   }
-  if (turn.end === "length") parts.push("ended by its token limit");
-  if (turn.end === "stopped") parts.push("stopped");
+  if (answer.end === "length") parts.push("ended by its token limit");
+  if (answer.end === "stopped") parts.push("stopped");
   return parts.join(" · ");
+}
+
+function line(name, className, text) {
+  const element = document.createElement(name);
+  element.className = className;
+  element.textContent = text;
+  if (className === "error") element.setAttribute("role", "alert");
+  return element;
+}
+
+// The text of an answer. Parts of it that are shown already are drawn again when the place is found from which another
+// answer differs.
+class AnswerText {
+  constructor(answer) {
+    this.answer = answer;
+    this.node = document.createElement("div");
+    this.node.className = "body";
+    this.#choose(false);
+  }
+
+  #choose(parts) {
+    this.parts = parts;
+    this.leaf = this.answer.marks ? markedLeaf(this.answer.marks) : plainLeaf;
+  }
+
+  update(parts) {
+    if (parts !== this.parts) this.#choose(parts);
+    render(this.node, this.answer.text, this.leaf);
+  }
 }
 
 export class TurnView {
@@ -27,38 +57,45 @@ export class TurnView {
     this.actions = actions;
     this.node = document.createElement("article");
     this.node.className = `turn ${turn.role}`;
-    this.body = document.createElement("div");
-    this.body.className = "body";
+    this.texts = (turn.other ? [turn, turn.other] : [turn]).map((answer) => new AnswerText(answer));
+    this.body = this.texts[0].node;
     this.foot = document.createElement("div");
     this.foot.className = "foot";
-    this.node.append(this.body, this.foot);
-    this.leaf = turn.marks ? markedLeaf(turn.marks) : plainLeaf;
+    this.node.append(turn.other ? this.#pair() : this.body, this.foot);
     this.branches = branches;
     this.update(false);
+  }
+
+  // Both answers beside each other, each under its recipe.
+  #pair() {
+    const pair = document.createElement("div");
+    pair.className = "pair";
+    this.halves = this.texts.map((text) => {
+      const half = document.createElement("section");
+      const figures = line("p", "figures", "");
+      half.append(line("h3", "recipe", text.answer.recipe), text.node, figures);
+      pair.append(half);
+      return figures;
+    });
+    return pair;
   }
 
   update(running) {
     const { turn } = this;
     if (turn.role === "user") this.body.textContent = turn.text;
-    else render(this.body, turn.text, this.leaf);
+    else for (const text of this.texts) text.update(Boolean(turn.parts));
+    for (const [i, figuresLine] of (this.halves || []).entries()) {
+      const { answer } = this.texts[i];
+      figuresLine.textContent = figures(answer);
+      figuresLine.parentElement.classList.toggle("ended", !running || Boolean(answer.end));
+    }
     this.node.classList.toggle("running", running);
     this.node.setAttribute("aria-busy", String(running));
     if (running) return this.foot.replaceChildren();
     this.foot.replaceChildren(...this.#branchSwitch(), ...this.#buttons());
-    const text = figures(turn);
-    if (text) {
-      const line = document.createElement("span");
-      line.className = "figures";
-      line.textContent = text;
-      this.foot.append(line);
-    }
-    if (turn.error) {
-      const line = document.createElement("p");
-      line.className = "error";
-      line.setAttribute("role", "alert");
-      line.textContent = turn.error;
-      this.foot.append(line);
-    }
+    const text = turn.other ? turn.alike : figures(turn);
+    if (text) this.foot.append(line("span", "figures", text));
+    for (const { error } of [turn, turn.other || {}]) if (error) this.foot.append(line("p", "error", error));
   }
 
   #button(text, action, name = text) {

@@ -1,0 +1,210 @@
+#include "serve/prefix_disk.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <thread>
+
+#include "cache/cache_fixture.h"
+#include "model/tiny_model.h"
+#include "recipe/recipe_fixture.h"
+#include "serve/prefix_cache.h"
+
+namespace kvant {
+namespace {
+
+using testing::append_tokens;
+using testing::contents;
+using testing::plan_for;
+using testing::small_geometry;
+using DiskTokens = std::vector<std::int32_t>;
+
+constexpr std::int64_t kAllOfIt = std::int64_t{1} << 40;
+
+DiskTokens counted_from(int first, int n) {
+  DiskTokens tokens(n);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+// Prefix caches, one after another, on one cache and one folder.
+class PrefixesOnDisk : public ::testing::Test {
+ protected:
+  explicit PrefixesOnDisk(const std::string& recipe = "kvant-3bit")
+      : plan_(plan_for(recipe, small_geometry())), cache_(plan_, 0) {}
+  ~PrefixesOnDisk() override {
+    prefixes_.reset();
+    std::filesystem::remove_all(folder_.path());
+  }
+
+  void start(std::int64_t disk_limit = kAllOfIt, const std::string& model = "one") {
+    prefixes_.reset();
+    std::shared_ptr<const SessionFolder> folder =
+        SessionFolder::open(folder_.path(), session_identity(*plan_, model, "")).value();
+    prefixes_ = std::make_unique<PrefixCache>(
+        cache_, kAllOfIt, std::make_unique<PrefixDisk>(cache_, folder, disk_limit, cuts_exactly(*plan_)));
+  }
+  void keep(const DiskTokens& tokens) {
+    const SequenceId sequence = cache_.add();
+    EXPECT_TRUE(append_tokens(cache_, sequence, static_cast<int>(tokens.size())).ok());
+    EXPECT_TRUE(prefixes_->keep(sequence, tokens, 0).ok());
+    cache_.free(sequence);
+  }
+  // Until nothing is being read or written. is_short: what is kept goes to the disk.
+  void settle(bool is_short) {
+    do {
+      const auto done = prefixes_->advance(is_short);
+      ASSERT_TRUE(done.ok());
+      if (!*done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } while (prefixes_->is_busy());
+  }
+  void leave_to_disk() {
+    settle(/*is_short=*/true);
+    while (prefixes_->drop_oldest()) {
+    }
+  }
+  // What is kept of a prompt, after waiting for the disk; the caller's to free.
+  PrefixCache::Match find(const DiskTokens& prompt) {
+    auto match = prefixes_->find(prompt, /*may_wait=*/true).value();
+    if (match.coming.empty()) return match;
+    EXPECT_TRUE(prefixes_->is_coming(match.coming));
+    settle(/*is_short=*/false);
+    EXPECT_FALSE(prefixes_->is_coming(match.coming));
+    return prefixes_->find(prompt).value();
+  }
+  std::int64_t bytes_in_folder() const {
+    std::int64_t sum = 0;
+    for (const auto& file : std::filesystem::directory_iterator(folder_.path()))
+      sum += static_cast<std::int64_t>(file.file_size());
+    return sum;
+  }
+
+  TinyFile folder_{"prefixes"};
+  std::shared_ptr<const Plan> plan_;
+  Cache cache_;
+  std::unique_ptr<PrefixCache> prefixes_;
+};
+
+class RecipeOnDisk : public PrefixesOnDisk, public ::testing::WithParamInterface<std::string> {
+ protected:
+  RecipeOnDisk() : PrefixesOnDisk(GetParam()) {}
+};
+INSTANTIATE_TEST_SUITE_P(PrefixDisk, RecipeOnDisk, ::testing::ValuesIn(testing::product_recipes()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace_if(
+                               name.begin(), name.end(), [](char c) { return !isalnum(c); }, '_');
+                           return name;
+                         });
+
+// What the fixture appends depends on a token's place alone.
+TEST_P(RecipeOnDisk, GivesWhatReadingAllWouldHaveGiven) {
+  start();
+  keep(counted_from(0, 512));
+  leave_to_disk();
+  EXPECT_EQ(cache_.bytes().all(), 0);
+  const auto match = find(counted_from(0, 700));
+  ASSERT_EQ(match.n_tokens, 512);
+  ASSERT_TRUE(append_tokens(cache_, match.sequence, 700 - 512).ok());
+  Cache alone(plan_, 0);
+  const SequenceId expected = alone.add();
+  ASSERT_TRUE(append_tokens(alone, expected, 700).ok());
+  EXPECT_EQ(contents(cache_, match.sequence), contents(alone, expected));
+  EXPECT_EQ(prefixes_->disk()->hits, 1);
+  cache_.free(match.sequence);
+}
+
+TEST_F(PrefixesOnDisk, AreHeldToTheLimitAndTheOldestGo) {
+  start();
+  keep(counted_from(0, 256));
+  leave_to_disk();
+  const std::int64_t one = bytes_in_folder();
+  EXPECT_EQ(prefixes_->disk()->bytes, one);
+  start(/*disk_limit=*/2 * one + one / 2);
+  for (const int first : {1000, 2000, 3000}) {
+    keep(counted_from(first, 256));
+    leave_to_disk();
+    EXPECT_LE(bytes_in_folder(), 2 * one + one / 2);
+  }
+  EXPECT_EQ(prefixes_->disk()->files, 2);
+  EXPECT_EQ(prefixes_->disk()->dropped, 2);
+  EXPECT_EQ(find(counted_from(1000, 300)).n_tokens, 0);
+  const auto kept = find(counted_from(2000, 300));
+  EXPECT_EQ(kept.n_tokens, 256);
+  cache_.free(kept.sequence);
+}
+
+TEST_F(PrefixesOnDisk, AreReadAnewWhereAFileIsDamaged) {
+  start();
+  keep(counted_from(0, 256));
+  leave_to_disk();
+  for (const auto& file : std::filesystem::directory_iterator(folder_.path())) {
+    if (file.path().extension() != ".kvsession") continue;
+    std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(static_cast<std::streamoff>(file.file_size()) - 100);
+    bytes.put('!');
+  }
+  EXPECT_EQ(find(counted_from(0, 300)).n_tokens, 0);
+  EXPECT_EQ(prefixes_->disk()->files, 0);
+  EXPECT_EQ(prefixes_->disk()->failures, 1);
+  EXPECT_EQ(find(counted_from(0, 300)).n_tokens, 0);
+  settle(false);
+}
+
+TEST_F(PrefixesOnDisk, OutliveTheServerButNoOtherModel) {
+  start();
+  keep(counted_from(0, 256));
+  keep(counted_from(1000, 384));
+  start();  // the one before writes what it has
+  EXPECT_EQ(prefixes_->disk()->files, 2);
+  const auto match = find(counted_from(1000, 500));
+  EXPECT_EQ(match.n_tokens, 384);
+  cache_.free(match.sequence);
+  start(kAllOfIt, "another");
+  EXPECT_EQ(prefixes_->disk()->files, 0);
+  EXPECT_EQ(find(counted_from(1000, 500)).n_tokens, 0);
+}
+
+TEST_F(PrefixesOnDisk, StayInMemoryWhereTheDiskTakesNothing) {
+  start();
+  std::filesystem::remove_all(folder_.path());
+  keep(counted_from(0, 256));
+  settle(/*is_short=*/true);
+  EXPECT_EQ(prefixes_->disk()->failures, 1);
+  EXPECT_EQ(prefixes_->disk()->bytes, 0);
+  const auto match = find(counted_from(0, 300));
+  EXPECT_EQ(match.n_tokens, 256);
+  cache_.free(match.sequence);
+}
+
+TEST_F(PrefixesOnDisk, GoBeforeTheyAreWrittenWhereMemoryIsShort) {
+  start();
+  keep(counted_from(0, 256));
+  ASSERT_TRUE(prefixes_->advance(/*is_short=*/true).ok());  // begun
+  EXPECT_TRUE(prefixes_->drop_oldest());
+  EXPECT_EQ(cache_.bytes().all(), 0);
+  settle(/*is_short=*/true);
+  EXPECT_EQ(prefixes_->disk()->files, 0);
+}
+
+// A longer form of what is on the disk takes its place, where it can be cut to it.
+TEST_F(PrefixesOnDisk, AreNotStoredTwice) {
+  ASSERT_TRUE(cuts_exactly(*plan_));
+  start();
+  keep(counted_from(0, 256));
+  leave_to_disk();
+  keep(counted_from(0, 512));
+  leave_to_disk();
+  EXPECT_EQ(prefixes_->disk()->files, 1);
+  keep(counted_from(0, 384));
+  leave_to_disk();
+  EXPECT_EQ(prefixes_->disk()->written, 2);
+  const auto match = find(counted_from(0, 300));
+  EXPECT_EQ(match.n_tokens, 256);
+  cache_.free(match.sequence);
+}
+
+}  // namespace
+}  // namespace kvant
