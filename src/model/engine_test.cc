@@ -197,9 +197,161 @@ std::vector<Variant> variants() {
           {"gemma3_without_sliding", gemma3_plain}};
 }
 
+// Norms, biases, gates and scales of dense models.
+std::vector<Variant> dense_variants() {
+  const auto with = [](TinyModel model, const std::map<std::string, std::uint32_t>& integers,
+                       const std::map<std::string, float>& numbers = {}) {
+    model.integers = integers;
+    model.numbers = numbers;
+    return model;
+  };
+  const TinyModel layer_norms{.n_embd = 256, .qkv_bias = true, .layer_norm = true, .out_bias = true};
+  TinyModel stablelm = layer_norms, stablelm_parallel = layer_norms, starcoder2 = layer_norms, phi2 = layer_norms,
+            command_r = layer_norms, nemotron = layer_norms;
+  stablelm.architecture = stablelm_parallel.architecture = "stablelm";
+  stablelm.out_bias = stablelm_parallel.out_bias = false;
+  stablelm.n_rot = stablelm_parallel.n_rot = 16;
+  stablelm_parallel.ffn_norm = false;
+  stablelm_parallel.qk_norm_of_each_head = true;
+  starcoder2.architecture = "starcoder2";
+  starcoder2.ungated = starcoder2.ffn_bias = true;
+  phi2 = starcoder2;
+  phi2.architecture = "phi2";
+  phi2.n_rot = 32;
+  phi2.ffn_norm = false;
+  phi2.output_bias = true;
+  nemotron = starcoder2;
+  nemotron.architecture = "nemotron";
+  nemotron.n_rot = 32;
+  command_r = {.architecture = "command-r", .n_embd = 256, .layer_norm = true, .norm_biases = false};
+  command_r.ffn_norm = false;
+  command_r.tied = true;
+  command_r.numbers = {{"logit_scale", 0.25F}};
+  TinyModel cohere2 = command_r;
+  cohere2.architecture = "cohere2";
+  cohere2.n_layers = 5;
+  cohere2.integers = {{"attention.sliding_window", 48}};
+  const TinyModel granite = with({.architecture = "granite"}, {},
+                                 {{"logit_scale", 0.5F},
+                                  {"residual_scale", 0.4F},
+                                  {"embedding_scale", 3.0F},
+                                  {"attention.scale", 0.05F}});
+  TinyModel olmo2{.architecture = "olmo2",
+                  .n_embd = 256,
+                  .qk_norm_of_rows = true,
+                  .pre_norms = false,
+                  .post_norms = true};
+  TinyModel olmo3 = with(olmo2, {{"attention.sliding_window", 48}, {"rope.scaling.original_context_length", 128}},
+                         {{"rope.scaling.factor", 4.0F}});
+  olmo3.n_layers = 5;
+  olmo3.texts = {{"rope.scaling.type", "yarn"}};
+  TinyModel exaone4{.architecture = "exaone4",
+                    .n_embd = 256,
+                    .qk_norm = true,
+                    .pre_norms = false,
+                    .post_norms = true};
+  TinyModel exaone4_sliding = exaone4;
+  exaone4_sliding.n_layers = 64;  // that member alone has windows
+  exaone4_sliding.n_embd = 64;
+  exaone4_sliding.head_dim = 16;
+  exaone4_sliding.integers = {{"attention.sliding_window", 48}};
+  TinyModel mistral3 = with({.architecture = "mistral3"},
+                            {{"rope.scaling.original_context_length", 64}},
+                            {{"attention.temperature_scale", 0.1F},
+                             {"rope.scaling.factor", 16.0F},
+                             {"rope.scaling.yarn_log_multiplier", 1.0F}});
+  mistral3.texts = {{"rope.scaling.type", "yarn"}};
+  const TinyModel seed_oss{.architecture = "seed_oss", .qkv_bias = true, .ffn_norm_name = "post_attention_norm"};
+  TinyModel glm4{.architecture = "glm4", .n_rot = 32, .qkv_bias = true, .fused_gate_up = true, .post_norms = true};
+  return {{"arcee", {.architecture = "arcee", .ungated = true}},
+          {"chatglm", {.architecture = "chatglm", .n_embd = 256, .n_rot = 32, .fused_qkv = true, .fused_gate_up = true}},
+          {"cohere2", cohere2},
+          {"command_r", command_r},
+          {"ernie4_5", {.architecture = "ernie4_5"}},
+          {"exaone", {.architecture = "exaone", .rope_freqs = true}},
+          {"exaone4", exaone4},
+          {"exaone4_sliding", exaone4_sliding},
+          {"gemma", {.architecture = "gemma", .head_dim = 256, .tied = true}},
+          {"glm4", glm4},
+          {"granite", granite},
+          {"hunyuan_dense", with({.architecture = "hunyuan-dense", .qk_norm = true}, {}, {{"rope.scaling.alpha", 50.0F}})},
+          {"internlm2", {.architecture = "internlm2", .n_embd = 256}},
+          {"mistral3", mistral3},
+          {"nemotron", nemotron},
+          {"olmo2", olmo2},
+          {"olmo3", olmo3},
+          {"phi2", phi2},
+          {"seed_oss", seed_oss},
+          {"smollm3", {.architecture = "smollm3", .n_layers = 5}},
+          {"stablelm", stablelm},
+          {"stablelm_parallel", stablelm_parallel},
+          {"starcoder2", starcoder2}};
+}
+
+std::vector<Variant> expert_variants() {
+  const auto experts = [](const char* architecture, int n, int used) {
+    TinyModel model{.architecture = architecture, .n_embd = 256, .n_experts = n};
+    model.integers = {{"expert_used_count", used}};
+    return model;
+  };
+  TinyModel mixtral = experts("llama", 4, 2), qwen2moe = experts("qwen2moe", 8, 3),
+            qwen3moe = experts("qwen3moe", 8, 4), olmoe = experts("olmoe", 8, 2), glm4moe = experts("glm4moe", 8, 2),
+            granitemoe = experts("granitemoe", 4, 2), ernie = experts("ernie4_5-moe", 8, 2),
+            hunyuan = experts("hunyuan-moe", 4, 2), dots1 = experts("dots1", 8, 3), deepseek = experts("deepseek", 8, 3),
+            bailing = experts("bailingmoe2", 8, 2), gpt_oss = experts("gpt-oss", 4, 2);
+  mixtral.n_ff_expert = mixtral.n_ff;
+  qwen2moe.qkv_bias = qwen2moe.shared_gate = true;
+  qwen2moe.n_ff_shared = 160;
+  qwen3moe.qk_norm = true;
+  olmoe.qk_norm_of_rows = true;
+  olmoe.n_kv_heads = olmoe.n_heads;
+  olmoe.n_ff_expert = olmoe.n_ff;
+  glm4moe.n_layers = 3;
+  glm4moe.n_dense = 1;
+  glm4moe.ffn_norm_name = "post_attention_norm";
+  glm4moe.n_ff_shared = 48;
+  glm4moe.qkv_bias = glm4moe.choice_bias = true;
+  glm4moe.n_rot = 32;
+  glm4moe.booleans = {{"expert_weights_norm", true}};
+  glm4moe.numbers = {{"expert_weights_scale", 2.5F}};
+  granitemoe.n_ff_expert = granitemoe.n_ff;
+  granitemoe.numbers = {{"logit_scale", 0.5F}, {"residual_scale", 0.4F}};
+  ernie.n_dense = 1;
+  ernie.n_ff_shared = 96;
+  ernie.choice_bias = true;
+  ernie.integers["interleave_moe_layer_step"] = 1;
+  hunyuan.n_ff_expert = hunyuan.n_ff;
+  hunyuan.n_ff_shared = 96;
+  hunyuan.qk_norm = true;
+  dots1.n_dense = 1;
+  dots1.n_kv_heads = dots1.n_heads;
+  dots1.n_ff_shared = 96;
+  dots1.qk_norm = dots1.choice_bias = true;
+  dots1.booleans = {{"expert_weights_norm", true}};
+  dots1.integers["expert_gating_func"] = 2;
+  deepseek.n_dense = 1;
+  deepseek.n_ff_shared = 96;
+  bailing.n_dense = 1;
+  bailing.n_ff_shared = 48;
+  bailing.fused_qkv = bailing.qk_norm = bailing.choice_bias = true;
+  bailing.booleans = {{"expert_weights_norm", true}};
+  bailing.integers["expert_gating_func"] = 2;
+  bailing.integers["expert_group_count"] = 4;
+  bailing.integers["expert_group_used_count"] = 2;
+  gpt_oss.n_layers = 3;
+  gpt_oss.ffn_norm_name = "post_attention_norm";
+  gpt_oss.sinks = gpt_oss.qkv_bias = gpt_oss.out_bias = gpt_oss.ffn_bias = gpt_oss.router_bias = true;
+  gpt_oss.integers["attention.sliding_window"] = 100;
+  return {{"mixtral", mixtral},   {"qwen2moe", qwen2moe}, {"qwen3moe", qwen3moe},   {"olmoe", olmoe},
+          {"glm4moe", glm4moe},   {"granitemoe", granitemoe}, {"ernie4_5_moe", ernie}, {"hunyuan_moe", hunyuan},
+          {"dots1", dots1},       {"deepseek", deepseek}, {"bailingmoe2", bailing}, {"gpt_oss", gpt_oss}};
+}
+
 class EachVariant : public testing::TestWithParam<Variant> {};
-INSTANTIATE_TEST_SUITE_P(Engine, EachVariant, testing::ValuesIn(variants()),
-                         [](const auto& info) { return info.param.name; });
+const auto name_of = [](const auto& info) { return std::string(info.param.name); };
+INSTANTIATE_TEST_SUITE_P(Engine, EachVariant, testing::ValuesIn(variants()), name_of);
+INSTANTIATE_TEST_SUITE_P(Dense, EachVariant, testing::ValuesIn(dense_variants()), name_of);
+INSTANTIATE_TEST_SUITE_P(Experts, EachVariant, testing::ValuesIn(expert_variants()), name_of);
 
 TEST_P(EachVariant, GivesTheLogitsOfLlamaCpp) {
   const auto file = write_tiny_model(GetParam().model);

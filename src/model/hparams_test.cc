@@ -74,9 +74,11 @@ TEST(Hparams, RefusesOtherArchitecturesAndListsItsOwn) {
 }
 
 TEST(Hparams, RefusesOtherKindsOfAttentionAndLayers) {
+  EXPECT_TRUE(contains(refusal({.architecture = "qwen35"}), "gated delta net"));
+  EXPECT_TRUE(contains(refusal({.architecture = "gemma4"}), "heads differ in size"));
   TinyModel experts;
-  experts.integers = {{"expert_count", 8}};
-  EXPECT_TRUE(contains(refusal(experts), "mixture-of-experts")) << refusal(experts);
+  experts.integers = {{"expert_count", 8}, {"expert_used_count", 2}};
+  EXPECT_TRUE(contains(refusal(experts), "no tensor 'blk.*.ffn_up_exps.weight'")) << refusal(experts);
   TinyModel latent;
   latent.integers = {{"attention.kv_lora_rank", 64}};
   EXPECT_TRUE(contains(refusal(latent), "MLA")) << refusal(latent);
