@@ -331,8 +331,7 @@ void correct_rows(const Plan& plan, int layer, HeadWork& work, const CorrectionS
 void add_sinks(const Geometry& geometry, int layer, const HeadWork& work, PartialAttention& total) {
   if (geometry.sink_logits.empty()) return;
   const QueryTile& tile = work.queries;
-  const float* of_group =
-      geometry.sink_logits.data() + layer * geometry.n_heads + work.kv_head * tile.group;
+  const float* of_group = geometry.sink_logits.data() + layer * geometry.n_heads + work.kv_head * tile.group;
   for (int r = 0; r < tile.rows(); ++r) {
     const float sink = of_group[r / tile.n_queries];
     if (sink > total.max[r]) total.raise_max(r, sink, std::exp(total.max[r] - sink), geometry.head_dim);

@@ -4,8 +4,8 @@ namespace kvant {
 namespace {
 
 // The facts are llama.cpp's, which the tests compare with. It ignores the sliding window of llama (Mistral
-// 7B v0.1), qwen2 and phi3 files, and so does kvant. Of pictures' models (qwen2vl, qwen3vl) text alone is read,
-// whose positions in time, height and width are the same: then their RoPE is the plain one.
+// 7B v0.1), qwen2 and phi3 files, and so does kvant. Of pictures' models (qwen2vl, qwen3vl) text alone is
+// read, whose positions in time, height and width are the same: then their RoPE is the plain one.
 constexpr Architecture kArchitectures[] = {
     {.name = "arcee", .ungated = true, .activation = Activation::relu_squared},
     {.name = "bailingmoe2",
@@ -78,7 +78,10 @@ constexpr Architecture kArchitectures[] = {
      .sinks = true,
      .gating = Gating::softmax_of_chosen},
     {.name = "granite", .has_scales = true, .logit_scale = LogitScale::divides, .normalizes_experts = true},
-    {.name = "granitemoe", .has_scales = true, .logit_scale = LogitScale::divides, .normalizes_experts = true},
+    {.name = "granitemoe",
+     .has_scales = true,
+     .logit_scale = LogitScale::divides,
+     .normalizes_experts = true},
     {.name = "hunyuan-dense", .rope_neox = true, .qk_norm = QkNorm::rotated_heads, .needs_qk_norm = true},
     {.name = "hunyuan-moe",
      .rope_neox = true,
@@ -146,14 +149,17 @@ constexpr const char* kUnlikeHeads =
     "layers whose heads differ in size, and layers that attend to another layer's cache";
 
 constexpr Unsupported kUnsupported[] = {
-    {"qwen3next", kDeltaNet},     {"qwen35", kDeltaNet},      {"qwen35moe", kDeltaNet},
-    {"kimi-linear", kDeltaNet},   {"mamba", kMamba},          {"mamba2", kMamba},
-    {"jamba", kMamba},            {"falcon-h1", kMamba},      {"granitehybrid", kMamba},
-    {"nemotron_h", kMamba},       {"nemotron_h_moe", kMamba}, {"deepseek2", kLatent},
-    {"deepseek32", kLatent},      {"minicpm3", kLatent},      {"plm", kLatent},
-    {"glm-dsa", kLatent},         {"mistral4", kLatent},      {"lfm2", kConvolutions},
-    {"lfm2moe", kConvolutions},   {"gemma3n", kUnlikeHeads},  {"gemma4", kUnlikeHeads},
-    {"llama4", "layers that attend within chunks"},
+    {"qwen3next", kDeltaNet},   {"qwen35", kDeltaNet},
+    {"qwen35moe", kDeltaNet},   {"kimi-linear", kDeltaNet},
+    {"mamba", kMamba},          {"mamba2", kMamba},
+    {"jamba", kMamba},          {"falcon-h1", kMamba},
+    {"granitehybrid", kMamba},  {"nemotron_h", kMamba},
+    {"nemotron_h_moe", kMamba}, {"deepseek2", kLatent},
+    {"deepseek32", kLatent},    {"minicpm3", kLatent},
+    {"plm", kLatent},           {"glm-dsa", kLatent},
+    {"mistral4", kLatent},      {"lfm2", kConvolutions},
+    {"lfm2moe", kConvolutions}, {"gemma3n", kUnlikeHeads},
+    {"gemma4", kUnlikeHeads},   {"llama4", "layers that attend within chunks"},
 };
 
 }  // namespace

@@ -15,8 +15,8 @@ constexpr std::size_t kTensorsOfSegment = 192;
 // What the graph has no place for.
 Status check(const Hparams& h, ggml_backend* backend) {
   const auto refuse = [&](const char* what) {
-    return error("{} has no place for {}, as '{}' models have: use --device cpu", ggml_backend_name(backend), what,
-                 h.architecture->name);
+    return error("{} has no place for {}, as '{}' models have: use --device cpu", ggml_backend_name(backend),
+                 what, h.architecture->name);
   };
   if (h.temperature != 0) return refuse("queries that grow with their positions");
   if (h.experts.n_groups > 1) return refuse("experts in groups");
@@ -202,7 +202,8 @@ class DeviceGraph::Builder {
     ggml_tensor* probabilities = logits;
     if (rules.gating == Gating::softmax) probabilities = ggml_soft_max(c_, logits);
     if (rules.gating == Gating::sigmoid) probabilities = ggml_sigmoid(c_, logits);
-    ggml_tensor* scores = w.choice_bias == nullptr ? probabilities : ggml_add(c_, probabilities, w.choice_bias);
+    ggml_tensor* scores =
+        w.choice_bias == nullptr ? probabilities : ggml_add(c_, probabilities, w.choice_bias);
     ggml_tensor* ids = ggml_argsort_top_k(c_, scores, rules.n_used);  // [n_used, n_rows]
     ggml_tensor* weights = ggml_get_rows(c_, ggml_reshape_3d(c_, probabilities, 1, rules.n, n_rows), ids);
     weights = ggml_reshape_2d(c_, weights, rules.n_used, n_rows);
@@ -219,14 +220,16 @@ class DeviceGraph::Builder {
     const NetworkWeights& e = w.experts;
     ggml_tensor* up = product(e.up, e.up_bias, x);
     ggml_tensor* hidden = activated(product(e.gate, e.gate_bias, x), up);
-    ggml_tensor* by_expert = ggml_mul(c_, product(e.down, e.down_bias, hidden), weights);  // [n_embd, n_used, n_rows]
+    ggml_tensor* by_expert =
+        ggml_mul(c_, product(e.down, e.down_bias, hidden), weights);  // [n_embd, n_used, n_rows]
     ggml_tensor* y = w.shared.up == nullptr ? nullptr : network(w.shared, h);
     if (w.shared_gate != nullptr) {
       ggml_tensor* gate = ggml_reshape_2d(c_, w.shared_gate, w.shared_gate->ne[0], 1);
       y = ggml_mul(c_, y, ggml_sigmoid(c_, ggml_mul_mat(c_, gate, h)));
     }
     for (int i = 0; i < rules.n_used; ++i) {
-      ggml_tensor* one = ggml_view_2d(c_, by_expert, h->ne[0], n_rows, by_expert->nb[2], i * by_expert->nb[1]);
+      ggml_tensor* one =
+          ggml_view_2d(c_, by_expert, h->ne[0], n_rows, by_expert->nb[2], i * by_expert->nb[1]);
       y = y == nullptr ? ggml_cont(c_, one) : ggml_add(c_, y, one);
     }
     return y;

@@ -69,8 +69,8 @@ struct Matrix {
 };
 
 Matrix matrix_of(const ggml_tensor* weight, const ggml_tensor* bias, int expert) {
-  return {weight,
-          bias == nullptr ? nullptr : static_cast<const float*>(bias->data) + expert * bias->ne[0], expert};
+  return {weight, bias == nullptr ? nullptr : static_cast<const float*>(bias->data) + expert * bias->ne[0],
+          expert};
 }
 
 // Rows of F32 as the dot products of a type of weights take them.
@@ -105,8 +105,8 @@ class Operands {
 };
 
 // c [m, n] = a [m, n_in] times outputs [first, first + n) of the matrix, plus bias; c_stride values a row.
-void multiply(const Matrix& matrix, int first, int n, const float* a, int m, std::vector<float>& scratch, float* c,
-              std::ptrdiff_t c_stride) {
+void multiply(const Matrix& matrix, int first, int n, const float* a, int m, std::vector<float>& scratch,
+              float* c, std::ptrdiff_t c_stride) {
   const int n_in = matrix.n_in();
   const auto* w = reinterpret_cast<const float*>(matrix.row(first));
   if (matrix.weight->type != GGML_TYPE_F32) {
@@ -142,7 +142,8 @@ class ExpertNetwork::Layer {
 
   void few() {
     hide_few();
-    const Operands hidden(w_.experts.down->type, {n_.hidden_.data(), n_pairs_, n_.rules_.n_ff}, scratch_.quantized);
+    const Operands hidden(w_.experts.down->type, {n_.hidden_.data(), n_pairs_, n_.rules_.n_ff},
+                          scratch_.quantized);
     team_.for_each(blocks(n_.n_embd_, kFewOutputs), [&](int block) {
       for (int o = block * kFewOutputs; o < std::min(n_.n_embd_, (block + 1) * kFewOutputs); ++o) {
         for (int r = 0; r < rows_.y.rows; ++r) {
@@ -162,8 +163,8 @@ class ExpertNetwork::Layer {
     team_.for_each(n_items() * n_blocks, [&](int item) {
       const Run run = item_run(item / n_blocks);
       const int first = item % n_blocks * kManyOutputs;
-      multiply(down_of(run.expert), first, std::min(kManyOutputs, n_.n_embd_ - first), hidden(run.first), run.n,
-               scratch_.weights, out(run.first) + first, n_.n_embd_);
+      multiply(down_of(run.expert), first, std::min(kManyOutputs, n_.n_embd_ - first), hidden(run.first),
+               run.n, scratch_.weights, out(run.first) + first, n_.n_embd_);
     });
     team_.for_each(rows_.y.rows, [&](int r) {
       for (int o = 0; o < n_.n_embd_; ++o)
@@ -175,7 +176,9 @@ class ExpertNetwork::Layer {
   Matrix gate_of(int expert) const { return matrix_of(w_.experts.gate, w_.experts.gate_bias, expert); }
   Matrix up_of(int expert) const { return matrix_of(w_.experts.up, w_.experts.up_bias, expert); }
   Matrix down_of(int expert) const { return matrix_of(w_.experts.down, w_.experts.down_bias, expert); }
-  float* hidden(int pair) const { return n_.hidden_.data() + static_cast<std::ptrdiff_t>(pair) * n_.rules_.n_ff; }
+  float* hidden(int pair) const {
+    return n_.hidden_.data() + static_cast<std::ptrdiff_t>(pair) * n_.rules_.n_ff;
+  }
   float* out(int pair) const { return n_.out_.data() + static_cast<std::ptrdiff_t>(pair) * n_.n_embd_; }
 
   // Output o of row r, given those of its experts by slot and pair.
@@ -225,8 +228,8 @@ class ExpertNetwork::Layer {
       multiply(gate_of(run.expert), first, n, x, run.n, scratch_.weights, hidden(run.first) + first, n_ff);
       multiply(up_of(run.expert), first, n, x, run.n, scratch_.weights, scratch_.up.data(), n);
       for (int r = 0; r < run.n; ++r)
-        activate(n_.activation_, hidden(run.first + r) + first, scratch_.up.data() + static_cast<std::ptrdiff_t>(r) * n,
-                 n);
+        activate(n_.activation_, hidden(run.first + r) + first,
+                 scratch_.up.data() + static_cast<std::ptrdiff_t>(r) * n, n);
     });
   }
 
@@ -239,7 +242,8 @@ class ExpertNetwork::Layer {
   Run item_run(int item) const {
     for (const Run& run : n_.runs_) {
       const int n = blocks(run.n, kItemRows);
-      if (item < n) return {run.expert, run.first + item * kItemRows, std::min(kItemRows, run.n - item * kItemRows)};
+      if (item < n)
+        return {run.expert, run.first + item * kItemRows, std::min(kItemRows, run.n - item * kItemRows)};
       item -= n;
     }
     return {};
@@ -271,7 +275,8 @@ bool ExpertNetwork::reserve(int n_rows) {
     if (MatrixProduct::is_batch(n_rows)) grow(x_, pairs * n_embd_), grow(out_, pairs * n_embd_);
     for (Scratch& s : scratch_) {
       // The largest that rows become for dot products: F32.
-      grow(s.quantized, std::min<std::size_t>(pairs, MatrixProduct::kGemmRows * rules_.n_used) * widest * sizeof(float));
+      grow(s.quantized,
+           std::min<std::size_t>(pairs, MatrixProduct::kGemmRows * rules_.n_used) * widest * sizeof(float));
       grow(s.weights, kManyOutputs * widest);
       grow(s.up, static_cast<std::size_t>(kItemRows) * kManyOutputs);
     }
@@ -291,8 +296,8 @@ void ExpertNetwork::route(const LayerWeights& weights, const ExpertRows& rows) {
   std::fill(counts_.begin(), counts_.end(), 0);
   for (int r = 0; r < rows.x.rows; ++r) {
     const std::span ids(ids_.data() + r * n_used, n_used);
-    choose_experts(rules_, {rows.logits.row(r), static_cast<std::size_t>(rules_.n)}, values(weights.choice_bias), ids,
-                   {weights_.data() + r * n_used, ids.size()});
+    choose_experts(rules_, {rows.logits.row(r), static_cast<std::size_t>(rules_.n)},
+                   values(weights.choice_bias), ids, {weights_.data() + r * n_used, ids.size()});
     for (const std::int32_t id : ids) ++counts_[id];
     const std::span<const float> gate = values(weights.shared_gate);
     shared_weights_[r] = gate.empty() ? 1.0F : sigmoid(dot(rows.x.row(r), gate.data(), n_embd_));

@@ -18,9 +18,10 @@ struct ExpertRows {
   MatrixView<float> y;       // [n_rows, n_embd]; may be x where there are many rows
 };
 
-// Every (row, expert of its choice) is a pair; pairs of the same expert lie one after another, so that its weights
-// are read once. As MatrixProduct has it: a few rows are multiplied by ggml's dot products with weights as they are
-// stored, and batches by F32 products of dequantized weights; a row's bits depend on no other row.
+// Every (row, expert of its choice) is a pair; pairs of the same expert lie one after another, so that its
+// weights are read once. As MatrixProduct has it: a few rows are multiplied by ggml's dot products with
+// weights as they are stored, and batches by F32 products of dequantized weights; a row's bits depend on no
+// other row.
 class ExpertNetwork {
  public:
   ExpertNetwork(const Hparams& hparams, int n_threads);
@@ -28,8 +29,8 @@ class ExpertNetwork {
   // Before batches of so many rows; false: memory is short.
   bool reserve(int n_rows);
 
-  // Every thread of the team calls it with the same arguments (but x, see there), maybe before others have computed
-  // their part of the rows; it returns when all of y is written.
+  // Every thread of the team calls it with the same arguments (but x, see there), maybe before others have
+  // computed their part of the rows; it returns when all of y is written.
   void run(const LayerWeights& weights, const ExpertRows& rows, Team& team);
 
  private:
@@ -57,8 +58,9 @@ class ExpertNetwork {
   std::vector<int> counts_;        // [n_experts]
   std::vector<Run> runs_;
   std::vector<float> shared_weights_;  // [n_rows]
-  std::vector<float> x_, hidden_, out_;  // [pairs, n_embd], [pairs, n_ff], [pairs, n_embd]; x_ and out_ of batches
-  std::vector<Scratch> scratch_;         // by thread
+  std::vector<float> x_, hidden_,
+      out_;                       // [pairs, n_embd], [pairs, n_ff], [pairs, n_embd]; x_ and out_ of batches
+  std::vector<Scratch> scratch_;  // by thread
 };
 
 }  // namespace kvant

@@ -51,16 +51,16 @@ void choose_experts(const Experts& rules, std::span<float> logits, std::span<con
   if (rules.n_groups > 1) leave_best_groups(rules, scores);
   std::vector<std::int32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
-  std::partial_sort(order.begin(), order.begin() + rules.n_used, order.end(), [&](int a, int b) {
-    return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
-  });
+  std::partial_sort(order.begin(), order.begin() + rules.n_used, order.end(),
+                    [&](int a, int b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
   for (int i = 0; i < rules.n_used; ++i) {
     ids[i] = order[i];
     weights[i] = logits[order[i]];
   }
   if (rules.gating == Gating::softmax_of_chosen) softmax(weights);
   float scale = rules.scale;
-  if (rules.normalizes) scale /= std::max(kSmallestSum, std::accumulate(weights.begin(), weights.end(), 0.0F));
+  if (rules.normalizes)
+    scale /= std::max(kSmallestSum, std::accumulate(weights.begin(), weights.end(), 0.0F));
   for (float& w : weights) w *= scale;
 }
 

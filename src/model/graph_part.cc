@@ -147,8 +147,8 @@ class GraphPart::Builder {
 
   // out = norm(in) * weight + bias, for this thread's rows; may be in place.
   void norm(ggml_tensor* in, ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* out) {
-    ggml_tensor* y =
-        h_.architecture->layer_norm ? ggml_norm(c_, in, h_.norm_epsilon) : ggml_rms_norm(c_, in, h_.norm_epsilon);
+    ggml_tensor* y = h_.architecture->layer_norm ? ggml_norm(c_, in, h_.norm_epsilon)
+                                                 : ggml_rms_norm(c_, in, h_.norm_epsilon);
     y = put(ggml_mul(c_, put(y, out), weight), out);
     add(bias == nullptr ? y : put(ggml_add(c_, y, bias), out));
   }
@@ -198,8 +198,8 @@ class GraphPart::Builder {
     Range in_qkv() const { return {first + columns.first, first + columns.end}; }
   };
 
-  // The norm of whole rows needs what other threads compute: where few rows are shared out by columns, one thread
-  // takes all of q and one all of k.
+  // The norm of whole rows needs what other threads compute: where few rows are shared out by columns, one
+  // thread takes all of q and one all of k.
   void norm_rows(Projection& q, Projection& k, int n_q, int n_kv) {
     if (!many_) {
       synchronize();
@@ -232,8 +232,9 @@ class GraphPart::Builder {
   ggml_tensor* rope(ggml_tensor* x, int layer) {
     const Rope& r = h_.sliding_window[layer] > 0 ? h_.sliding_rope : h_.rope;
     const int mode = h_.architecture->rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
-    return ggml_rope_ext(c_, x, indices(b_.positions, rows_), w_.rope_factors(), h_.n_rot, mode, r.original_context,
-                         r.base, r.frequency_scale, r.extension, r.magnitude, r.beta_fast, r.beta_slow);
+    return ggml_rope_ext(c_, x, indices(b_.positions, rows_), w_.rope_factors(), h_.n_rot, mode,
+                         r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude, r.beta_fast,
+                         r.beta_slow);
   }
 
   // Of this thread's rows: [1, 1, n].
@@ -428,7 +429,8 @@ void GraphPart::barrier_op(ggml_tensor*, int, int, void* part) {
 void GraphPart::experts_op(ggml_tensor* out, int, int, void* data) {
   const auto& site = *static_cast<const Site*>(data);
   const auto rows = [](const ggml_tensor* t) {
-    return MatrixView<float>(static_cast<float*>(t->data), static_cast<int>(t->ne[1]), static_cast<int>(t->ne[0]),
+    return MatrixView<float>(static_cast<float*>(t->data), static_cast<int>(t->ne[1]),
+                             static_cast<int>(t->ne[0]),
                              static_cast<std::ptrdiff_t>(t->nb[1] / sizeof(float)));
   };
   Team team = site.part->team();

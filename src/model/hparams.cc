@@ -97,7 +97,8 @@ void read_rope(Reader& in, Hparams& h, int context) {
   if (rope.extension < 0) rope.extension = kind == "yarn" ? 1.0F : 0.0F;
   if (rope.extension == 0) rope.magnitude = in.number("rope.scaling.yarn_attn_factor", 1);
   rope.magnitude *= in.number("rope.scaling.attn_factor", 1);
-  // YaRN's factor of magnitude is 1 + 0.1 ln s, ggml's too; with this multiplier m it is that over 1 + 0.1 m ln s.
+  // YaRN's factor of magnitude is 1 + 0.1 ln s, ggml's too; with this multiplier m it is that over 1 + 0.1 m
+  // ln s.
   const float multiplier = in.number("rope.scaling.yarn_log_multiplier", 0);
   if (rope.extension != 0 && multiplier != 0 && factor > 1)
     rope.magnitude /= 1 + 0.1F * multiplier * std::log(factor);
@@ -145,7 +146,8 @@ void read_sliding_windows(Reader& in, Hparams& h) {
 void read_rotated_layers(const Reader& in, Hparams& h) {
   const bool any = in.file().boolean(in.key("rope.scaling.finetuned")).value_or(true) ||
                    !h.architecture->has_scales;  // Granite's switch of RoPE
-  const bool slides = std::any_of(h.sliding_window.begin(), h.sliding_window.end(), [](int w) { return w > 0; });
+  const bool slides =
+      std::any_of(h.sliding_window.begin(), h.sliding_window.end(), [](int w) { return w > 0; });
   for (int layer = 0; layer < h.n_layers; ++layer) {
     const RotatedLayers rotated = h.architecture->rotated;
     const bool left_out = (rotated == RotatedLayers::sliding && slides && h.sliding_window[layer] == 0) ||
@@ -189,12 +191,12 @@ void read_experts(Reader& in, Hparams& h) {
   constexpr Gating kByNumber[] = {Gating::softmax, Gating::sigmoid, Gating::softmax_of_chosen};
   if (file.has(in.key("expert_gating_func")))
     e.gating = kByNumber[in.count("expert_gating_func", std::size(kByNumber)) - 1];
-  e.normalizes =
-      file.boolean(in.key("expert_weights_norm")).value_or(h.architecture->normalizes_experts);
+  e.normalizes = file.boolean(in.key("expert_weights_norm")).value_or(h.architecture->normalizes_experts);
   if (const float scale = in.number("expert_weights_scale", 0); scale != 0) e.scale = scale;
   for (int layer = h.n_layers - 1; layer >= 0; --layer) {
     const std::string prefix = fmt::format("blk.{}.", layer);
-    if (const ggml_tensor* up = file.tensor(prefix + "ffn_up_exps.weight")) e.n_ff = static_cast<int>(up->ne[1]);
+    if (const ggml_tensor* up = file.tensor(prefix + "ffn_up_exps.weight"))
+      e.n_ff = static_cast<int>(up->ne[1]);
     if (const ggml_tensor* up = file.tensor(prefix + "ffn_up_shexp.weight"))
       e.n_ff_shared = static_cast<int>(up->ne[1]);
   }
@@ -231,7 +233,8 @@ void read_attention(Reader& in, Hparams& h) {
 }  // namespace
 
 float Hparams::query_scale(int position) const {
-  return 1 + temperature * std::log(1 + std::floor(static_cast<float>(position) / static_cast<float>(temperature_step)));
+  return 1 + temperature * std::log(1 + std::floor(static_cast<float>(position) /
+                                                   static_cast<float>(temperature_step)));
 }
 
 Geometry Hparams::geometry() const {
@@ -257,8 +260,8 @@ Result<Hparams> read_hparams(const GgufFile& file, int context) {
   Hparams h;
   h.architecture = find_architecture(*name);
   if (const char* layers = unsupported_layers(*name)) {
-    return error("'{}' is a '{}' model: it has {}, which kvant does not support; supported: {}", file.path(), *name,
-                 layers, architecture_names());
+    return error("'{}' is a '{}' model: it has {}, which kvant does not support; supported: {}", file.path(),
+                 *name, layers, architecture_names());
   }
   if (h.architecture == nullptr) {
     return error("'{}' is a '{}' model, which kvant does not support; supported: {}", file.path(), *name,

@@ -27,8 +27,9 @@ struct Rope {
 // Which of a file's frequency factors apply (Phi-3's LongRoPE, Ding et al. 2024).
 enum class LongRope : std::uint8_t { none, short_factors, long_factors };
 
-// The mixtures of experts of a model (Shazeer et al. 2017): each row goes through `n_used` of `n` feed-forward
-// networks, those with the largest logits of a router, and their outputs are added up by weights.
+// The mixtures of experts of a model (Shazeer et al. 2017): each row goes through `n_used` of `n`
+// feed-forward networks, those with the largest logits of a router, and their outputs are added up by
+// weights.
 struct Experts {
   int n = 0;  // 0: no layer has any
   int n_used = 0;
@@ -37,8 +38,8 @@ struct Experts {
   Gating gating = Gating::softmax;
   bool normalizes = false;  // the chosen ones' weights are divided by their sum
   float scale = 1;          // then they are multiplied by this
-  // Experts in order make up `n_groups` groups, and only the experts of the best `n_groups_used` can be chosen;
-  // a group is as good as its two best experts (DeepSeek-V3, section 2.1.2).
+  // Experts in order make up `n_groups` groups, and only the experts of the best `n_groups_used` can be
+  // chosen; a group is as good as its two best experts (DeepSeek-V3, section 2.1.2).
   int n_groups = 1;
   int n_groups_used = 1;
 };

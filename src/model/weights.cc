@@ -81,8 +81,8 @@ Weights::~Weights() = default;
 // Finds the tensors by name, checks their shapes, and then puts them in memory.
 class Weights::Loader {
  public:
-  Loader(Weights& weights, std::shared_ptr<GgufFile> file, Hparams& hparams, WeightMode mode,
-         int n_threads, ggml_backend_buffer_type* device)
+  Loader(Weights& weights, std::shared_ptr<GgufFile> file, Hparams& hparams, WeightMode mode, int n_threads,
+         ggml_backend_buffer_type* device)
       : weights_(weights),
         file_(std::move(file)),
         h_(hparams),
@@ -123,8 +123,9 @@ class Weights::Loader {
       return;
     }
     if (t->ne[0] != shape[0] || t->ne[1] != shape[1] || t->ne[2] != shape[2] || t->ne[3] != 1) {
-      failure_ = error("'{}': tensor '{}' is {} x {} x {} x {}, but its metadata ask for {} x {} x {}",
-                       file_->path(), name, t->ne[0], t->ne[1], t->ne[2], t->ne[3], shape[0], shape[1], shape[2]);
+      failure_ =
+          error("'{}': tensor '{}' is {} x {} x {} x {}, but its metadata ask for {} x {} x {}",
+                file_->path(), name, t->ne[0], t->ne[1], t->ne[2], t->ne[3], shape[0], shape[1], shape[2]);
       return;
     }
     if (t->type != GGML_TYPE_F32 && ggml_get_type_traits(t->type)->to_float == nullptr) {
@@ -171,7 +172,8 @@ class Weights::Loader {
   // Whether the tensor is of a layer after the last one that is run.
   bool of_left_out_layer(const std::string& name) const {
     int layer = 0;
-    return std::sscanf(name.c_str(), "blk.%d.", &layer) == 1 && layer >= h_.n_layers && layer < h_.n_layers_in_file;
+    return std::sscanf(name.c_str(), "blk.%d.", &layer) == 1 && layer >= h_.n_layers &&
+           layer < h_.n_layers_in_file;
   }
 
   // RMS norms have no biases.
@@ -200,7 +202,8 @@ class Weights::Loader {
     vector(prefix + "attn_output.bias", e, Need::optional, &w.attn_out_bias);
     vector(prefix + "post_attention_norm.weight", e, after, &w.attn_post_norm);
     const std::string ffn_norm = prefix + (a.ffn_norm == nullptr ? "ffn_norm" : a.ffn_norm);
-    vector(ffn_norm + ".weight", e, before == Need::required && a.parallel ? Need::optional : before, &w.ffn_norm);
+    vector(ffn_norm + ".weight", e, before == Need::required && a.parallel ? Need::optional : before,
+           &w.ffn_norm);
     vector(ffn_norm + ".bias", e, norm_bias(), &w.ffn_norm_bias);
     if (h_.experts.n > 0 && file_->tensor(prefix + "ffn_gate_inp.weight") != nullptr) {
       plan_experts(prefix, w);
@@ -217,8 +220,8 @@ class Weights::Loader {
     const bool fused = a.fused_gate_up && n == 0;
     const auto add = [&](const char* name, int n_in, int n_out, ggml_tensor** weight, ggml_tensor** bias) {
       const std::string tensor = prefix + name + suffix;
-      take(tensor + ".weight", {n_in, n_out, std::max(n, 1)}, Need::required, n > 0 ? Use::experts : Use::matrix,
-           weight);
+      take(tensor + ".weight", {n_in, n_out, std::max(n, 1)}, Need::required,
+           n > 0 ? Use::experts : Use::matrix, weight);
       take(tensor + ".bias", {n_out, std::max(n, 1), 1}, Need::optional, Use::vector, bias);
     };
     if (!fused && !a.ungated) add("ffn_gate", e, n_ff, &w.gate, &w.gate_bias);

@@ -18,7 +18,8 @@ namespace kvant {
 
 // A feed-forward network, or, with a third dimension, n of them. Biases may be null.
 struct NetworkWeights {
-  ggml_tensor* gate = nullptr;  // [n_embd, n_ff]; null: `up` holds gate and up, [n_embd, 2 n_ff], or there is none
+  ggml_tensor* gate =
+      nullptr;  // [n_embd, n_ff]; null: `up` holds gate and up, [n_embd, 2 n_ff], or there is none
   ggml_tensor* up = nullptr;    // [n_embd, n_ff]
   ggml_tensor* down = nullptr;  // [n_ff, n_embd]
   ggml_tensor* gate_bias = nullptr;
@@ -57,9 +58,10 @@ struct LayerWeights {
 
 class Weights {
  public:
-  // Takes every tensor of the file; sets hparams.n_vocab and sink_logits. Errors: a missing or misshapen tensor, one that
-  // the architecture has no place for, out of memory. The file stays mapped for as long as the weights live.
-  // device: memory of a device, which then gets all but the embedding; null: they stay in the host's.
+  // Takes every tensor of the file; sets hparams.n_vocab and sink_logits. Errors: a missing or misshapen
+  // tensor, one that the architecture has no place for, out of memory. The file stays mapped for as long as
+  // the weights live. device: memory of a device, which then gets all but the embedding; null: they stay in
+  // the host's.
   static Result<std::unique_ptr<Weights>> load(std::shared_ptr<GgufFile> file, Hparams& hparams,
                                                WeightMode mode, int n_threads,
                                                ggml_backend_buffer_type* device = nullptr);
