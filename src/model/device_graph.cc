@@ -12,17 +12,6 @@ namespace {
 
 constexpr std::size_t kTensorsOfSegment = 192;
 
-// What the graph has no place for.
-Status check(const Hparams& h, ggml_backend* backend) {
-  const auto refuse = [&](const char* what) {
-    return error("{} has no place for {}, as '{}' models have: use --device cpu", ggml_backend_name(backend),
-                 what, h.architecture->name);
-  };
-  if (h.temperature != 0) return refuse("queries that grow with their positions");
-  if (h.experts.n_groups > 1) return refuse("experts in groups");
-  return {};
-}
-
 }  // namespace
 
 class DeviceGraph::Builder {
@@ -264,6 +253,16 @@ DeviceGraph::~DeviceGraph() {
   if (fixed_context_ != nullptr) ggml_free(fixed_context_);
 }
 
+Status DeviceGraph::check(const Hparams& hparams, ggml_backend* backend) {
+  const auto refuse = [&](const char* what) {
+    return error("{} has no place for {}, as '{}' models have: use --device cpu", ggml_backend_name(backend),
+                 what, hparams.architecture->name);
+  };
+  if (hparams.temperature != 0) return refuse("queries that grow with their positions");
+  if (hparams.experts.n_groups > 1) return refuse("experts in groups");
+  return {};
+}
+
 Result<std::unique_ptr<DeviceGraph>> DeviceGraph::build(const Hparams& hparams, const Weights& weights,
                                                         const PlanTransforms& transforms,
                                                         ggml_backend* backend, int n_rows, int n_logit_rows) {
@@ -276,7 +275,6 @@ Result<std::unique_ptr<DeviceGraph>> DeviceGraph::build(const Hparams& hparams, 
       {(sizeof(Tensors) / sizeof(ggml_tensor*) + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true});
   KVANT_CHECK(graph->context_ != nullptr && graph->fixed_context_ != nullptr,
               "no memory for a graph's description");
-  KVANT_RETURN_IF_ERROR(check(hparams, backend));
   Builder builder(*graph, hparams, weights);
   builder.fix();
   const auto out_of_memory = [&] {

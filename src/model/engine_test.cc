@@ -162,6 +162,8 @@ std::vector<Variant> variants() {
   gemma3.numbers = {{"rope.freq_base", 1e6F}, {"rope.scaling.factor", 8.0F}};
   gemma3.texts = {{"rope.scaling.type", "linear"}};
   TinyModel gemma3_plain{.architecture = "gemma3", .qk_norm = true, .post_norms = true, .tied = true};
+  TinyModel gemma3_wide = gemma3;
+  gemma3_wide.head_dim = 256;
   TinyModel llama3;
   llama3.rope_freqs = true;
   llama3.numbers = {{"rope.freq_base", 5e5F}};
@@ -195,6 +197,7 @@ std::vector<Variant> variants() {
           {"gemma2", gemma2},
           {"gemma2_defaults", gemma2_defaults},
           {"gemma3", gemma3},
+          {"gemma3_d256", gemma3_wide},
           {"gemma3_without_sliding", gemma3_plain}};
 }
 
@@ -259,6 +262,11 @@ std::vector<Variant> dense_variants() {
                              {"rope.scaling.factor", 16.0F},
                              {"rope.scaling.yarn_log_multiplier", 1.0F}});
   mistral3.texts = {{"rope.scaling.type", "yarn"}};
+  // RoPE of time, height and width, which are the same in text.
+  TinyModel qwen2vl{.architecture = "qwen2vl", .n_embd = 256, .qkv_bias = true};
+  TinyModel qwen3vl{.architecture = "qwen3vl", .qk_norm = true};
+  qwen2vl.arrays = {{"rope.dimension_sections", {8, 12, 12, 0}}};
+  qwen3vl.arrays = {{"rope.dimension_sections", {12, 10, 10, 0}}};
   const TinyModel seed_oss{
       .architecture = "seed_oss", .qkv_bias = true, .ffn_norm_name = "post_attention_norm"};
   TinyModel glm4{
@@ -283,6 +291,8 @@ std::vector<Variant> dense_variants() {
           {"olmo2", olmo2},
           {"olmo3", olmo3},
           {"phi2", phi2},
+          {"qwen2vl", qwen2vl},
+          {"qwen3vl", qwen3vl},
           {"seed_oss", seed_oss},
           {"smollm3", {.architecture = "smollm3", .n_layers = 4}},
           {"stablelm", stablelm},
@@ -301,7 +311,10 @@ std::vector<Variant> expert_variants() {
             glm4moe = experts("glm4moe", 8, 2), granitemoe = experts("granitemoe", 4, 2),
             ernie = experts("ernie4_5-moe", 8, 2), hunyuan = experts("hunyuan-moe", 4, 2),
             dots1 = experts("dots1", 8, 3), deepseek = experts("deepseek", 8, 3),
-            bailing = experts("bailingmoe2", 8, 2), gpt_oss = experts("gpt-oss", 4, 2);
+            bailing = experts("bailingmoe2", 8, 2), gpt_oss = experts("gpt-oss", 4, 2),
+            qwen3vlmoe = experts("qwen3vlmoe", 8, 4);
+  qwen3vlmoe.qk_norm = true;
+  qwen3vlmoe.arrays = {{"rope.dimension_sections", {12, 10, 10, 0}}};
   mixtral.n_ff_expert = mixtral.n_ff;
   qwen2moe.qkv_bias = qwen2moe.shared_gate = true;
   qwen2moe.n_ff_shared = 160;
@@ -345,10 +358,11 @@ std::vector<Variant> expert_variants() {
   gpt_oss.ffn_norm_name = "post_attention_norm";
   gpt_oss.sinks = gpt_oss.qkv_bias = gpt_oss.out_bias = gpt_oss.ffn_bias = gpt_oss.router_bias = true;
   gpt_oss.integers["attention.sliding_window"] = 100;
-  return {{"mixtral", mixtral},    {"qwen2moe", qwen2moe},   {"qwen3moe", qwen3moe},
-          {"olmoe", olmoe},        {"glm4moe", glm4moe},     {"granitemoe", granitemoe},
-          {"ernie4_5_moe", ernie}, {"hunyuan_moe", hunyuan}, {"dots1", dots1},
-          {"deepseek", deepseek},  {"bailingmoe2", bailing}, {"gpt_oss", gpt_oss}};
+  return {{"mixtral", mixtral},      {"qwen2moe", qwen2moe},   {"qwen3moe", qwen3moe},
+          {"olmoe", olmoe},          {"glm4moe", glm4moe},     {"granitemoe", granitemoe},
+          {"ernie4_5_moe", ernie},   {"hunyuan_moe", hunyuan}, {"dots1", dots1},
+          {"deepseek", deepseek},    {"bailingmoe2", bailing}, {"gpt_oss", gpt_oss},
+          {"qwen3vlmoe", qwen3vlmoe}};
 }
 
 class EachVariant : public testing::TestWithParam<Variant> {};

@@ -181,7 +181,7 @@ void read_experts(Reader& in, Hparams& h) {
   Experts& e = h.experts;
   const GgufFile& file = in.file();
   if (file.integer(in.key("expert_count")).value_or(0) <= 1) return;
-  e.n = in.count("expert_count", 4096);
+  e.n = in.count("expert_count", kMaxExperts);
   e.n_used = in.count("expert_used_count", e.n);
   e.n_groups = in.count("expert_group_count", e.n, 1);
   e.n_groups_used = in.count("expert_group_used_count", e.n_groups, e.n_groups);

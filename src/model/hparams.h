@@ -27,6 +27,8 @@ struct Rope {
 // Which of a file's frequency factors apply (Phi-3's LongRoPE, Ding et al. 2024).
 enum class LongRope : std::uint8_t { none, short_factors, long_factors };
 
+inline constexpr int kMaxExperts = 1024;
+
 // The mixtures of experts of a model (Shazeer et al. 2017): each row goes through `n_used` of `n`
 // feed-forward networks, those with the largest logits of a router, and their outputs are added up by
 // weights.

@@ -62,6 +62,7 @@ struct TinyModel {
   std::map<std::string, bool> booleans;
   std::map<std::string, float> numbers;
   std::map<std::string, std::string> texts;
+  std::map<std::string, std::vector<std::int32_t>> arrays;
 };
 
 // A file in the system's folder for temporary files, deleted with its owner.
@@ -132,6 +133,8 @@ class TinyModelWriter {
     for (const auto& [name, value] : m_.booleans) gguf_set_val_bool(header_.get(), key(name).c_str(), value);
     for (const auto& [name, value] : m_.integers) gguf_set_val_u32(header_.get(), key(name).c_str(), value);
     for (const auto& [name, value] : m_.numbers) gguf_set_val_f32(header_.get(), key(name).c_str(), value);
+    for (const auto& [name, values] : m_.arrays)
+      gguf_set_arr_data(header_.get(), key(name).c_str(), GGUF_TYPE_INT32, values.data(), values.size());
     for (const auto& [name, value] : m_.texts)
       gguf_set_val_str(header_.get(), key(name).c_str(), value.c_str());
   }
