@@ -262,11 +262,12 @@ std::vector<Variant> dense_variants() {
                              {"rope.scaling.factor", 16.0F},
                              {"rope.scaling.yarn_log_multiplier", 1.0F}});
   mistral3.texts = {{"rope.scaling.type", "yarn"}};
-  // RoPE of time, height and width, which are the same in text.
+  // RoPE of time, height and width, which are the same in text. Of qwen3vl's interleaved pairs every one has
+  // its section here; llama.cpp leaves those without one unturned, as the model's authors don't.
   TinyModel qwen2vl{.architecture = "qwen2vl", .n_embd = 256, .qkv_bias = true};
   TinyModel qwen3vl{.architecture = "qwen3vl", .qk_norm = true};
   qwen2vl.arrays = {{"rope.dimension_sections", {8, 12, 12, 0}}};
-  qwen3vl.arrays = {{"rope.dimension_sections", {12, 10, 10, 0}}};
+  qwen3vl.arrays = {{"rope.dimension_sections", {11, 11, 11, 0}}};
   const TinyModel seed_oss{
       .architecture = "seed_oss", .qkv_bias = true, .ffn_norm_name = "post_attention_norm"};
   TinyModel glm4{
@@ -314,7 +315,7 @@ std::vector<Variant> expert_variants() {
             bailing = experts("bailingmoe2", 8, 2), gpt_oss = experts("gpt-oss", 4, 2),
             qwen3vlmoe = experts("qwen3vlmoe", 8, 4);
   qwen3vlmoe.qk_norm = true;
-  qwen3vlmoe.arrays = {{"rope.dimension_sections", {12, 10, 10, 0}}};
+  qwen3vlmoe.arrays = {{"rope.dimension_sections", {11, 11, 11, 0}}};
   mixtral.n_ff_expert = mixtral.n_ff;
   qwen2moe.qkv_bias = qwen2moe.shared_gate = true;
   qwen2moe.n_ff_shared = 160;
