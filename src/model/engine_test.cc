@@ -262,8 +262,8 @@ std::vector<Variant> dense_variants() {
                              {"rope.scaling.factor", 16.0F},
                              {"rope.scaling.yarn_log_multiplier", 1.0F}});
   mistral3.texts = {{"rope.scaling.type", "yarn"}};
-  // RoPE of time, height and width, which are the same in text. Of qwen3vl's interleaved pairs every one has
-  // its section here; llama.cpp leaves those without one unturned, as the model's authors don't.
+  // RoPE of time, height and width, which are the same in text. Every pair has its section here: llama.cpp
+  // leaves those of qwen3vl without one unturned.
   TinyModel qwen2vl{.architecture = "qwen2vl", .n_embd = 256, .qkv_bias = true};
   TinyModel qwen3vl{.architecture = "qwen3vl", .qk_norm = true};
   qwen2vl.arrays = {{"rope.dimension_sections", {8, 12, 12, 0}}};

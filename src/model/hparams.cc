@@ -271,9 +271,12 @@ Result<Hparams> read_hparams(const GgufFile& file, int context) {
   if (auto unsupported = unsupported_kind(in)) return *unsupported;
   h.n_layers = in.count("block_count", 4096);
   h.n_layers_in_file = h.n_layers;
-  const int n_next = in.file().integer(in.key("nextn_predict_layers")).value_or(0);
-  if (n_next < 0 || n_next >= h.n_layers) in.fail("nextn_predict_layers", "leaves no layer");
-  h.n_layers -= n_next;
+  const std::int64_t n_next = in.file().integer(in.key("nextn_predict_layers")).value_or(0);
+  if (n_next < 0 || n_next >= h.n_layers) {
+    in.fail("nextn_predict_layers", "leaves no layer");
+  } else {
+    h.n_layers -= static_cast<int>(n_next);
+  }
   h.n_embd = in.count("embedding_length", 1 << 20);
   h.n_ff = in.count("feed_forward_length", 1 << 24);
   h.trained_context = in.count("context_length", 1 << 30);
