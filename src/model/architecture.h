@@ -29,21 +29,21 @@ enum class Gating : std::uint8_t { softmax, softmax_of_chosen, sigmoid };
 enum class LogitScale : std::uint8_t { none, multiplies, divides };
 
 struct Architecture {
-  const char* name;    // general.architecture
-  bool rope_neox;      // RoPE turns channels (i, i + n_rot/2) instead of (2i, 2i + 1)
-  bool layer_norm;     // norms subtract the mean and may have biases; else they are RMS norms
-  QkNorm qk_norm;      // where the file has their weights
-  bool needs_qk_norm;  // and they must be there
-  BlockNorms norms;
+  const char* name;      // general.architecture
   const char* ffn_norm;  // the tensor of the feed-forward network's norm; null: "ffn_norm"
-  bool parallel;         // without such a tensor the network reads what attention reads
-  bool ungated;          // the feed-forward network is down(activation(up x))
-  bool fused_gate_up;    // ffn_up holds gate and up: [n_embd, 2 * n_ff]
+  bool rope_neox;        // RoPE turns channels (i, i + n_rot/2) instead of (2i, 2i + 1)
+  bool layer_norm;       // norms subtract the mean and may have biases; else they are RMS norms
+  QkNorm qk_norm;        // where the file has their weights
+  bool needs_qk_norm;    // and they must be there
+  BlockNorms norms;
+  bool parallel;       // without an ffn_norm the feed-forward network reads what attention reads
+  bool ungated;        // the feed-forward network is down(activation(up x))
+  bool fused_gate_up;  // ffn_up holds gate and up: [n_embd, 2 * n_ff]
   Activation activation;
   bool scales_embedding;  // token embeddings are multiplied by sqrt(n_embd)
   bool has_scales;        // the file may give scales of embeddings, of scores, and of what blocks add
   LogitScale logit_scale;
-  bool temperature;  // q grows with the logarithm of its position (Llama 4, section "iRoPE")
+  bool temperature;  // q grows with the logarithm of its position, if the file says so
   RotatedLayers rotated;
   int sliding_period;           // p > 0: of p layers the first p - 1 slide (unless the file says otherwise)
   int default_window;           // tokens, when the file gives no window; 0: no layer slides then
