@@ -261,7 +261,9 @@ ExpertNetwork::ExpertNetwork(const Hparams& hparams, int n_threads)
     : rules_(hparams.experts),
       activation_(hparams.architecture->activation),
       n_embd_(hparams.n_embd),
-      scratch_(n_threads) {}
+      scratch_(n_threads) {
+  ggml_cpu_init();  // the tables of its dot products
+}
 
 bool ExpertNetwork::reserve(int n_rows) {
   if (rules_.n == 0) return true;
