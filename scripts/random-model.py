@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""random-model.py FROM.gguf TO.gguf [8b|1b]: a Llama-shaped GGUF with random weights in Q4_K (norms in F32) and the
-tokenizer of another, to measure speed with."""
+"""random-model.py FROM.gguf TO.gguf [8b|1b|moe]: a Llama-shaped GGUF with random weights in Q4_K (norms and routers in
+F32) and the tokenizer of another, to measure speed with. moe: 8 layers of Qwen3-30B-A3B's sizes with 32 experts, 8 of
+them used."""
 import random
 import struct
 import sys
 
 SHAPES = {"8b": dict(layers=32, embd=4096, ff=14336, heads=32, kv=8, dim=128),
-          "1b": dict(layers=16, embd=2048, ff=8192, heads=32, kv=8, dim=64)}
+          "1b": dict(layers=16, embd=2048, ff=8192, heads=32, kv=8, dim=64),
+          "moe": dict(layers=8, embd=2048, ff=768, heads=32, kv=4, dim=128, experts=32, used=8)}
 F32, Q4_K = 0, 12
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 STRING, ARRAY = 8, 9
@@ -74,40 +76,59 @@ def random_rows(random, n_in, n_out):
     return (blocks * (n_bytes // len(blocks) + 1))[:n_bytes]
 
 
+def random_floats(random, n_in, n_out):
+    return struct.pack(f"<{n_in * n_out}f", *(random.gauss(0, n_in ** -0.5) for _ in range(n_in * n_out)))
+
+
+def n_values(dims):
+    n = 1
+    for d in dims:
+        n *= d
+    return n
+
+
 def main():
     source, target = sys.argv[1:3]
     s = SHAPES[sys.argv[3] if len(sys.argv) > 3 else "8b"]
     metadata, n_vocab = tokenizer_of(source)
     random.seed(1)
-    tensors = [("token_embd.weight", s["embd"], n_vocab), ("output_norm.weight", s["embd"], 0),
-               ("output.weight", s["embd"], n_vocab)]
+    e, ff, experts = s["embd"], s["ff"], s.get("experts", 0)
+    tensors = [("token_embd.weight", e, n_vocab), ("output_norm.weight", e), ("output.weight", e, n_vocab)]
     for i in range(s["layers"]):
         q, kv = s["heads"] * s["dim"], s["kv"] * s["dim"]
-        tensors += [(f"blk.{i}.{name}.weight", n_in, n_out) for name, n_in, n_out in (
-            ("attn_norm", s["embd"], 0), ("attn_q", s["embd"], q), ("attn_k", s["embd"], kv), ("attn_v", s["embd"], kv),
-            ("attn_output", q, s["embd"]), ("ffn_norm", s["embd"], 0), ("ffn_gate", s["embd"], s["ff"]),
-            ("ffn_up", s["embd"], s["ff"]), ("ffn_down", s["ff"], s["embd"]))]
+        tensors += [(f"blk.{i}.{name}.weight", *dims) for name, *dims in (
+            ("attn_norm", e), ("attn_q", e, q), ("attn_k", e, kv), ("attn_v", e, kv), ("attn_output", q, e),
+            ("ffn_norm", e))]
+        networks, suffix = ((experts,), "_exps") if experts else ((), "")
+        tensors += [(f"blk.{i}.{name}{suffix}.weight", *dims, *networks) for name, *dims in (
+            ("ffn_gate", e, ff), ("ffn_up", e, ff), ("ffn_down", ff, e))]
+        if experts:
+            tensors += [(f"blk.{i}.ffn_gate_inp.weight", e, experts)]
     fields = list(metadata.values())
     fields += [string(key) + struct.pack("<I", STRING) + string(value) for key, value in (
         ("general.architecture", "llama"), ("general.name", "random"))]
     fields += [string("llama." + key) + struct.pack("<II", 4, value) for key, value in (
         ("block_count", s["layers"]), ("context_length", 131072), ("embedding_length", s["embd"]),
         ("feed_forward_length", s["ff"]), ("attention.head_count", s["heads"]), ("attention.head_count_kv", s["kv"]),
-        ("attention.key_length", s["dim"]), ("attention.value_length", s["dim"]), ("rope.dimension_count", s["dim"]))]
+        ("attention.key_length", s["dim"]), ("attention.value_length", s["dim"]), ("rope.dimension_count", s["dim"])) + (
+            (("expert_count", experts), ("expert_used_count", s["used"])) if experts else ())]
     fields += [string("llama." + key) + struct.pack("<If", 6, value) for key, value in (
         ("attention.layer_norm_rms_epsilon", 1e-5), ("rope.freq_base", 500000.0))]
     with open(target, "wb") as file:
         file.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields)) + b"".join(fields))
         offset = 0
-        for name, n_in, n_out in tensors:
-            dims = (n_in, n_out) if n_out else (n_in,)
+        is_quantized = {name: len(dims) > 1 and "gate_inp" not in name for name, *dims in tensors}
+        for name, *dims in tensors:
             file.write(string(name) + struct.pack("<I", len(dims)) + struct.pack(f"<{len(dims)}Q", *dims) +
-                       struct.pack("<IQ", Q4_K if n_out else F32, offset))
-            n_bytes = n_in * n_out // 256 * 144 if n_out else 4 * n_in
+                       struct.pack("<IQ", Q4_K if is_quantized[name] else F32, offset))
+            n_bytes = n_values(dims) // 256 * 144 if is_quantized[name] else 4 * n_values(dims)
             offset += (n_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        for _, n_in, n_out in tensors:
+        for name, n_in, *rest in tensors:
             file.write(b"\0" * (-file.tell() % ALIGNMENT))
-            file.write(random_rows(random, n_in, n_out) if n_out else struct.pack("<f", 1) * n_in)
+            if is_quantized[name]:
+                file.write(random_rows(random, n_in, n_values(rest)))
+            else:
+                file.write(random_floats(random, n_in, n_values(rest)) if rest else struct.pack("<f", 1) * n_in)
 
 
 if __name__ == "__main__":

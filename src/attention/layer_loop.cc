@@ -327,12 +327,25 @@ void correct_rows(const Plan& plan, int layer, HeadWork& work, const CorrectionS
   }
 }
 
+// A sink logit joins its head's softmax as the score of a token without a value.
+void add_sinks(const Geometry& geometry, int layer, const HeadWork& work, PartialAttention& total) {
+  if (geometry.sink_logits.empty()) return;
+  const QueryTile& tile = work.queries;
+  const float* of_group = geometry.sink_logits.data() + layer * geometry.n_heads + work.kv_head * tile.group;
+  for (int r = 0; r < tile.rows(); ++r) {
+    const float sink = of_group[r / tile.n_queries];
+    if (sink > total.max[r]) total.raise_max(r, sink, std::exp(total.max[r] - sink), geometry.head_dim);
+    total.sum[r] += std::exp(sink - total.max[r]);
+  }
+}
+
 // Merges the runs and writes the outputs.
 void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& work) {
   const Plan& plan = step.plan();
   const int d = plan.geometry.head_dim;
   const QueryTile& tile = work.queries;
   PartialAttention& total = merge_runs(work, d);
+  add_sinks(plan.geometry, layer, work, total);
   HeadState& state = step.head(work.slice, layer, work.kv_head);
   if (state.scores() != nullptr) observe_queries(tile, total, d, *state.scores());
   if (state.correction() != nullptr) correct_rows(plan, layer, work, *state.correction(), total);

@@ -27,6 +27,9 @@ struct Geometry {
   int trained_context = 0;  // tokens
   std::vector<int>
       sliding_window;  // [n_layers]: a query sees this many newest tokens, itself included; 0: all
+  // [n_layers * n_heads]: a logit that joins the denominator of a query head's softmax and nothing else
+  // (gpt-oss); empty: none.
+  std::vector<float> sink_logits;
 
   int group() const { return n_heads / n_kv_heads; }  // G: query heads for each KV head
   bool slides(int layer) const { return sliding_window[layer] > 0; }

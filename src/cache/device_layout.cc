@@ -27,6 +27,9 @@ Status check_geometry(const Geometry& g, const std::string& device) {
   if (g.score_softcap > 0)
     return error("{} has no kernels for soft-capped scores, as '{}' has them: use --device cpu", device,
                  g.model);
+  if (!g.sink_logits.empty())
+    return error("{} has no kernels for attention with sink logits, as '{}' has them: use --device cpu",
+                 device, g.model);
   for (int layer = 0; layer < g.n_layers; ++layer) {
     if (!g.slides(layer)) continue;
     return error("{} has no kernels for sliding windows, as layer {} of '{}' has one: use --device cpu",

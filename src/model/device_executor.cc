@@ -72,9 +72,8 @@ void DeviceExecutor::embed(std::span<const std::int32_t> tokens) {
       ggml_get_type_traits(table->type)->to_float(row, to, static_cast<std::int64_t>(n));
     }
   }
-  if (!hparams_.architecture->scales_embedding) return;
-  const float scale = std::sqrt(static_cast<float>(n));
-  for (float& x : embedded_) x *= scale;
+  if (hparams_.embedding_scale == 1) return;
+  for (float& x : embedded_) x *= hparams_.embedding_scale;
 }
 
 Status DeviceExecutor::run(Step& step, AttentionBackend& /*backend*/, const ForwardRows& rows,

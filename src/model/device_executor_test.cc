@@ -246,6 +246,33 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
       with("qwen2", [](TinyModel& m) { m.qkv_bias = true, m.head_dim = 128; }),
       with("qwen3", [](TinyModel& m) { m.qk_norm = true, m.matrix_type = GGML_TYPE_BF16; }),
       with("phi3", [](TinyModel& m) { m.fused_qkv = m.fused_gate_up = true; }),
+      with("phi2",
+           [](TinyModel& m) {
+             m.layer_norm = m.qkv_bias = m.out_bias = m.ffn_bias = m.ungated = m.output_bias = true;
+             m.ffn_norm = false;
+           }),
+      with("olmo2", [](TinyModel& m) { m.qk_norm_of_rows = m.post_norms = true, m.pre_norms = false; }),
+      with("hunyuan-dense", [](TinyModel& m) { m.qk_norm = true; }),
+      with("smollm3", [](TinyModel& m) { m.n_layers = 4; }),
+      with("granite",
+           [](TinyModel& m) {
+             m.numbers = {{"logit_scale", 0.5F}, {"residual_scale", 0.4F}, {"embedding_scale", 3.0F}};
+           }),
+      with("qwen2moe",
+           [](TinyModel& m) {
+             m.qkv_bias = m.shared_gate = true;
+             m.n_experts = 8, m.n_ff_shared = 160;
+             m.integers = {{"expert_used_count", 3}};
+           }),
+      with("glm4moe",
+           [](TinyModel& m) {
+             m.ffn_norm_name = "post_attention_norm";
+             m.choice_bias = true;
+             m.n_experts = 8, m.n_dense = 1, m.n_ff_shared = 48;
+             m.integers = {{"expert_used_count", 2}};
+             m.booleans = {{"expert_weights_norm", true}};
+             m.numbers = {{"expert_weights_scale", 2.5F}};
+           }),
   };
   for (const Place& place : kPlaces) {
     const auto device = device_at(place);
@@ -261,6 +288,30 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
           << model.architecture << " on " << place.name;
     }
   }
+}
+
+// What a device has no kernels or graph for is said before it runs.
+TEST(DeviceModels, RefuseWhatTheyHaveNoPlaceFor) {
+  TinyModel gpt_oss{
+      .architecture = "gpt-oss", .ffn_norm_name = "post_attention_norm", .sinks = true, .n_experts = 4};
+  gpt_oss.integers = {{"expert_used_count", 2}};
+  const TinyFile file("sinks_device.gguf");
+  TinyModelWriter(gpt_oss).write(file.path());
+  const auto device = std::make_shared<HostDevice>();
+  const auto engine = Engine::load(file.path(), {.n_threads = 1, .device = device}).value();
+  const auto plan = resolve(parse_recipe("bf16").value(), engine->geometry(), nullptr).value();
+  const auto placed = make_device_backend(device->pages())->place(plan);
+  ASSERT_FALSE(placed.ok());
+  EXPECT_NE(placed.error().message.find("sink logits"), std::string::npos) << placed.error().message;
+
+  TinyModel ministral{.architecture = "mistral3"};
+  ministral.numbers = {{"attention.temperature_scale", 0.1F}};
+  const TinyFile other("temperature_device.gguf");
+  TinyModelWriter(ministral).write(other.path());
+  const auto refused = Engine::load(other.path(), {.n_threads = 1, .device = device});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("grow with their positions"), std::string::npos)
+      << refused.error().message;
 }
 
 TEST(DeviceEngineMemory, RunsOutWithAnError) {

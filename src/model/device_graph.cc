@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kTensorsOfSegment = 128;
+constexpr std::size_t kTensorsOfSegment = 192;
 
 }  // namespace
 
@@ -61,8 +61,11 @@ class DeviceGraph::Builder {
     add(node);
   }
 
-  ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight) {
-    return ggml_mul(c_, ggml_rms_norm(c_, x, h_.rms_epsilon), weight);
+  ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight, ggml_tensor* bias = nullptr) {
+    const float epsilon = h_.norm_epsilon;
+    x = h_.architecture->layer_norm ? ggml_norm(c_, x, epsilon) : ggml_rms_norm(c_, x, epsilon);
+    x = ggml_mul(c_, x, weight);
+    return bias == nullptr ? x : ggml_add(c_, x, bias);
   }
 
   ggml_tensor* multiply(ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x) {
@@ -76,8 +79,20 @@ class DeviceGraph::Builder {
     return ggml_view_3d(c_, y, h_.head_dim, n_heads, y->ne[1], head_bytes, y->nb[1], first * head_bytes);
   }
 
+  // Heads of q or k, normed and turned.
   ggml_tensor* rotate(ggml_tensor* x, ggml_tensor* norm_weight, int layer) {
-    if (norm_weight != nullptr) x = norm(x, norm_weight);
+    const QkNorm kind = norm_weight == nullptr ? QkNorm::none : h_.architecture->qk_norm;
+    if (kind == QkNorm::rows) {
+      const std::int64_t n = x->ne[1];
+      x = norm(ggml_cont_2d(c_, x, x->ne[0] * n, x->ne[2]), norm_weight);
+      x = heads(x, static_cast<int>(n));
+    }
+    if (kind == QkNorm::heads) x = norm(x, norm_weight);
+    if (h_.rotated[layer]) x = rope(x, layer);
+    return kind == QkNorm::rotated_heads ? norm(x, norm_weight) : x;
+  }
+
+  ggml_tensor* rope(ggml_tensor* x, int layer) {
     const Rope& r = h_.sliding_window[layer] > 0 ? h_.sliding_rope : h_.rope;
     const int mode = h_.architecture->rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
     return ggml_rope_ext(c_, x, g_.tensors_.positions, w_.rope_factors(), h_.n_rot, mode, r.original_context,
@@ -107,7 +122,7 @@ class DeviceGraph::Builder {
   // Up to the queries, keys and values.
   void start_layer(int layer, ggml_tensor* x) {
     const LayerWeights& w = w_.layer(layer);
-    ggml_tensor* h = norm(x, w.attn_norm);
+    ggml_tensor* h = w.attn_norm == nullptr ? x : norm(x, w.attn_norm, w.attn_norm_bias);
     ggml_tensor *q, *k, *v;
     if (w.qkv != nullptr) {
       ggml_tensor* all = multiply(w.qkv, w.qkv_bias, h);
@@ -137,25 +152,82 @@ class DeviceGraph::Builder {
       attended = transform(heads(attended, h_.n_heads), t_.layer(layer).out);
       attended = ggml_reshape_2d(c_, attended, std::int64_t{h_.n_heads} * h_.head_dim, x->ne[1]);
     }
-    ggml_tensor* y = multiply(w.attn_out, w.attn_out_bias, attended);
-    if (w.attn_post_norm != nullptr) y = norm(y, w.attn_post_norm);
-    x = ggml_add(c_, y, x);
-    y = multiply(w.down, w.down_bias, activated(w, norm(x, w.ffn_norm)));
-    if (w.ffn_post_norm != nullptr) y = norm(y, w.ffn_post_norm);
+    ggml_tensor* h = x;  // what the feed-forward network reads
+    if (w.ffn_norm == nullptr && h_.architecture->parallel) h = norm(x, w.attn_norm, w.attn_norm_bias);
+    x = add_residual(x, multiply(w.attn_out, w.attn_out_bias, attended), w.attn_post_norm);
+    if (w.ffn_norm != nullptr) h = norm(x, w.ffn_norm, w.ffn_norm_bias);
+    if (w.ffn_norm == nullptr && !h_.architecture->parallel) h = x;
+    return add_residual(x, w.router == nullptr ? network(w.ffn, h) : mix_experts(w, h), w.ffn_post_norm);
+  }
+
+  ggml_tensor* add_residual(ggml_tensor* x, ggml_tensor* y, ggml_tensor* norm_weight) {
+    if (norm_weight != nullptr) y = norm(y, norm_weight);
+    if (h_.residual_scale != 1) y = ggml_scale(c_, y, h_.residual_scale);
     return ggml_add(c_, y, x);
   }
 
-  // activation(gate) * up.
-  ggml_tensor* activated(const LayerWeights& w, ggml_tensor* h) {
-    const ggml_glu_op op =
-        h_.architecture->activation == Activation::gelu ? GGML_GLU_OP_GEGLU : GGML_GLU_OP_SWIGLU;
+  ggml_tensor* network(const NetworkWeights& w, ggml_tensor* h) {
     ggml_tensor* up = multiply(w.up, w.up_bias, h);
-    if (w.gate == nullptr) return ggml_glu(c_, up, op, /*swapped=*/false);  // one weight holds both
-    return ggml_glu_split(c_, multiply(w.gate, w.gate_bias, h), up, op);
+    ggml_tensor* gate = w.gate == nullptr ? nullptr : multiply(w.gate, w.gate_bias, h);
+    return multiply(w.down, w.down_bias, activated(gate, up));
+  }
+
+  // activation(gate) * up, or activation(up); gate null: one product holds both.
+  ggml_tensor* activated(ggml_tensor* gate, ggml_tensor* up) {
+    const Activation kind = h_.architecture->activation;
+    if (h_.architecture->ungated)
+      return kind == Activation::gelu ? ggml_gelu(c_, up) : ggml_sqr(c_, ggml_relu(c_, up));
+    constexpr float kSlope = 1.702F, kLimit = 7;  // gpt-oss's
+    if (kind == Activation::clipped_silu) return ggml_swiglu_oai(c_, gate, up, kSlope, kLimit);
+    const ggml_glu_op op = kind == Activation::gelu ? GGML_GLU_OP_GEGLU : GGML_GLU_OP_SWIGLU;
+    return gate == nullptr ? ggml_glu(c_, up, op, /*swapped=*/false) : ggml_glu_split(c_, gate, up, op);
+  }
+
+  // What the layer's experts make of h. See expert_routing.cc.
+  ggml_tensor* mix_experts(const LayerWeights& w, ggml_tensor* h) {
+    const Experts& rules = h_.experts;
+    const std::int64_t n_rows = h->ne[1];
+    ggml_tensor* logits = multiply(w.router, w.router_bias, h);  // [n, n_rows]
+    ggml_tensor* probabilities = logits;
+    if (rules.gating == Gating::softmax) probabilities = ggml_soft_max(c_, logits);
+    if (rules.gating == Gating::sigmoid) probabilities = ggml_sigmoid(c_, logits);
+    ggml_tensor* scores =
+        w.choice_bias == nullptr ? probabilities : ggml_add(c_, probabilities, w.choice_bias);
+    ggml_tensor* ids = ggml_argsort_top_k(c_, scores, rules.n_used);  // [n_used, n_rows]
+    ggml_tensor* weights = ggml_get_rows(c_, ggml_reshape_3d(c_, probabilities, 1, rules.n, n_rows), ids);
+    weights = ggml_reshape_2d(c_, weights, rules.n_used, n_rows);
+    if (rules.gating == Gating::softmax_of_chosen) weights = ggml_soft_max(c_, weights);
+    if (rules.normalizes) weights = ggml_div(c_, weights, ggml_sum_rows(c_, weights));
+    if (rules.scale != 1) weights = ggml_scale(c_, weights, rules.scale);
+    weights = ggml_reshape_3d(c_, weights, 1, rules.n_used, n_rows);
+
+    const auto product = [&](ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x) {
+      ggml_tensor* y = ggml_mul_mat_id(c_, weight, x, ids);
+      return bias == nullptr ? y : ggml_add_id(c_, y, bias, ids);
+    };
+    ggml_tensor* x = ggml_reshape_3d(c_, h, h->ne[0], 1, n_rows);
+    const NetworkWeights& e = w.experts;
+    ggml_tensor* up = product(e.up, e.up_bias, x);
+    ggml_tensor* hidden = activated(product(e.gate, e.gate_bias, x), up);
+    ggml_tensor* by_expert =
+        ggml_mul(c_, product(e.down, e.down_bias, hidden), weights);  // [n_embd, n_used, n_rows]
+    ggml_tensor* y = w.shared.up == nullptr ? nullptr : network(w.shared, h);
+    if (w.shared_gate != nullptr) {
+      ggml_tensor* gate = ggml_reshape_2d(c_, w.shared_gate, w.shared_gate->ne[0], 1);
+      y = ggml_mul(c_, y, ggml_sigmoid(c_, ggml_mul_mat(c_, gate, h)));
+    }
+    for (int i = 0; i < rules.n_used; ++i) {
+      ggml_tensor* one =
+          ggml_view_2d(c_, by_expert, h->ne[0], n_rows, by_expert->nb[2], i * by_expert->nb[1]);
+      y = y == nullptr ? ggml_cont(c_, one) : ggml_add(c_, y, one);
+    }
+    return y;
   }
 
   void logits(ggml_tensor* x) {
-    ggml_tensor* y = multiply(w_.output(), w_.output_bias(), norm(x, w_.output_norm()));
+    x = norm(x, w_.output_norm(), w_.output_norm_bias());
+    ggml_tensor* y = multiply(w_.output(), w_.output_bias(), x);
+    if (h_.logit_scale != 1) y = ggml_scale(c_, y, h_.logit_scale);
     if (h_.logit_softcap > 0)
       y = ggml_scale(c_, ggml_tanh(c_, ggml_scale(c_, y, 1 / h_.logit_softcap)), h_.logit_softcap);
     put(y, g_.tensors_.logits);
@@ -179,6 +251,16 @@ DeviceGraph::~DeviceGraph() {
   if (fixed_ != nullptr) ggml_backend_buffer_free(fixed_);
   if (context_ != nullptr) ggml_free(context_);
   if (fixed_context_ != nullptr) ggml_free(fixed_context_);
+}
+
+Status DeviceGraph::check(const Hparams& hparams, ggml_backend* backend) {
+  const auto refuse = [&](const char* what) {
+    return error("{} has no place for {}, as '{}' models have: use --device cpu", ggml_backend_name(backend),
+                 what, hparams.architecture->name);
+  };
+  if (hparams.temperature != 0) return refuse("queries that grow with their positions");
+  if (hparams.experts.n_groups > 1) return refuse("experts in groups");
+  return {};
 }
 
 Result<std::unique_ptr<DeviceGraph>> DeviceGraph::build(const Hparams& hparams, const Weights& weights,

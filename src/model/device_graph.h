@@ -25,6 +25,8 @@ namespace kvant {
 
 class DeviceGraph {
  public:
+  // An error: the graph has no place for something of the model.
+  static Status check(const Hparams& hparams, ggml_backend* backend);
   // An error: memory is short, or the backend can't compute something. All outlive the graph.
   static Result<std::unique_ptr<DeviceGraph>> build(const Hparams& hparams, const Weights& weights,
                                                     const PlanTransforms& transforms, ggml_backend* backend,

@@ -4,6 +4,7 @@
 
 #include "model/compute_device.h"
 #include "model/device_executor.h"
+#include "model/device_graph.h"
 #include "model/forward.h"
 #include "model/gguf_file.h"
 #include "model/hparams.h"
@@ -108,6 +109,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::string& path, const Engi
   if (!file.ok()) return file.error();
   auto hparams = read_hparams(**file, options.context);
   if (!hparams.ok()) return hparams.error();
+  if (options.device != nullptr)
+    KVANT_RETURN_IF_ERROR(DeviceGraph::check(*hparams, options.device->backend()));
   ggml_backend_buffer_type* memory =
       options.device == nullptr ? nullptr : ggml_backend_get_default_buffer_type(options.device->backend());
   auto weights = Weights::load(*file, *hparams, options.weights, options.n_threads, memory);

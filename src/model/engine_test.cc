@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "model/library_log.h"
 #include "model/tiny_model.h"
@@ -161,6 +162,8 @@ std::vector<Variant> variants() {
   gemma3.numbers = {{"rope.freq_base", 1e6F}, {"rope.scaling.factor", 8.0F}};
   gemma3.texts = {{"rope.scaling.type", "linear"}};
   TinyModel gemma3_plain{.architecture = "gemma3", .qk_norm = true, .post_norms = true, .tied = true};
+  TinyModel gemma3_wide = gemma3;
+  gemma3_wide.head_dim = 256;
   TinyModel llama3;
   llama3.rope_freqs = true;
   llama3.numbers = {{"rope.freq_base", 5e5F}};
@@ -194,27 +197,327 @@ std::vector<Variant> variants() {
           {"gemma2", gemma2},
           {"gemma2_defaults", gemma2_defaults},
           {"gemma3", gemma3},
+          {"gemma3_d256", gemma3_wide},
           {"gemma3_without_sliding", gemma3_plain}};
 }
 
+// Norms, biases, gates and scales of dense models.
+std::vector<Variant> dense_variants() {
+  const auto with = [](TinyModel model, const std::map<std::string, std::uint32_t>& integers,
+                       const std::map<std::string, float>& numbers = {}) {
+    model.integers = integers;
+    model.numbers = numbers;
+    return model;
+  };
+  const TinyModel layer_norms{.n_embd = 256, .qkv_bias = true, .layer_norm = true, .out_bias = true};
+  TinyModel stablelm = layer_norms, stablelm_parallel = layer_norms, starcoder2 = layer_norms,
+            phi2 = layer_norms, command_r = layer_norms, nemotron = layer_norms;
+  stablelm.architecture = stablelm_parallel.architecture = "stablelm";
+  stablelm.out_bias = stablelm_parallel.out_bias = false;
+  stablelm.n_rot = stablelm_parallel.n_rot = 16;
+  stablelm_parallel.ffn_norm = false;
+  stablelm_parallel.qk_norm_of_each_head = true;
+  starcoder2.architecture = "starcoder2";
+  starcoder2.ungated = starcoder2.ffn_bias = true;
+  phi2 = starcoder2;
+  phi2.architecture = "phi2";
+  phi2.n_rot = 32;
+  phi2.ffn_norm = false;
+  phi2.output_bias = true;
+  nemotron = starcoder2;
+  nemotron.architecture = "nemotron";
+  nemotron.n_rot = 32;
+  command_r = {.architecture = "command-r", .n_embd = 256, .layer_norm = true, .norm_biases = false};
+  command_r.ffn_norm = false;
+  command_r.tied = true;
+  command_r.numbers = {{"logit_scale", 0.25F}};
+  TinyModel cohere2 = command_r;
+  cohere2.architecture = "cohere2";
+  cohere2.n_layers = 5;
+  cohere2.integers = {{"attention.sliding_window", 48}};
+  const TinyModel granite = with({.architecture = "granite"}, {},
+                                 {{"logit_scale", 0.5F},
+                                  {"residual_scale", 0.4F},
+                                  {"embedding_scale", 3.0F},
+                                  {"attention.scale", 0.05F}});
+  TinyModel olmo2{.architecture = "olmo2",
+                  .n_embd = 256,
+                  .qk_norm_of_rows = true,
+                  .pre_norms = false,
+                  .post_norms = true};
+  TinyModel olmo3 =
+      with(olmo2, {{"attention.sliding_window", 48}, {"rope.scaling.original_context_length", 128}},
+           {{"rope.scaling.factor", 4.0F}});
+  olmo3.n_layers = 5;
+  olmo3.texts = {{"rope.scaling.type", "yarn"}};
+  TinyModel exaone4{
+      .architecture = "exaone4", .n_embd = 256, .qk_norm = true, .pre_norms = false, .post_norms = true};
+  TinyModel exaone4_sliding = exaone4;
+  exaone4_sliding.n_layers = 64;  // that member alone has windows
+  exaone4_sliding.n_embd = 64;
+  exaone4_sliding.head_dim = 16;
+  exaone4_sliding.integers = {{"attention.sliding_window", 48}};
+  TinyModel mistral3 = with({.architecture = "mistral3"}, {{"rope.scaling.original_context_length", 64}},
+                            {{"attention.temperature_scale", 0.1F},
+                             {"rope.scaling.factor", 16.0F},
+                             {"rope.scaling.yarn_log_multiplier", 1.0F}});
+  mistral3.texts = {{"rope.scaling.type", "yarn"}};
+  // RoPE of time, height and width, which are the same in text. Every pair has its section here: llama.cpp
+  // leaves those of qwen3vl without one unturned.
+  TinyModel qwen2vl{.architecture = "qwen2vl", .n_embd = 256, .qkv_bias = true};
+  TinyModel qwen3vl{.architecture = "qwen3vl", .qk_norm = true};
+  qwen2vl.arrays = {{"rope.dimension_sections", {8, 12, 12, 0}}};
+  qwen3vl.arrays = {{"rope.dimension_sections", {11, 11, 11, 0}}};
+  const TinyModel seed_oss{
+      .architecture = "seed_oss", .qkv_bias = true, .ffn_norm_name = "post_attention_norm"};
+  TinyModel glm4{
+      .architecture = "glm4", .n_rot = 32, .qkv_bias = true, .fused_gate_up = true, .post_norms = true};
+  return {{"arcee", {.architecture = "arcee", .ungated = true}},
+          {"chatglm",
+           {.architecture = "chatglm", .n_embd = 256, .n_rot = 32, .fused_qkv = true, .fused_gate_up = true}},
+          {"cohere2", cohere2},
+          {"command_r", command_r},
+          {"ernie4_5", {.architecture = "ernie4_5"}},
+          {"exaone", {.architecture = "exaone", .rope_freqs = true}},
+          {"exaone4", exaone4},
+          {"exaone4_sliding", exaone4_sliding},
+          {"gemma", {.architecture = "gemma", .head_dim = 256, .tied = true}},
+          {"glm4", glm4},
+          {"granite", granite},
+          {"hunyuan_dense",
+           with({.architecture = "hunyuan-dense", .qk_norm = true}, {}, {{"rope.scaling.alpha", 50.0F}})},
+          {"internlm2", {.architecture = "internlm2", .n_embd = 256}},
+          {"mistral3", mistral3},
+          {"nemotron", nemotron},
+          {"olmo2", olmo2},
+          {"olmo3", olmo3},
+          {"phi2", phi2},
+          {"qwen2vl", qwen2vl},
+          {"qwen3vl", qwen3vl},
+          {"seed_oss", seed_oss},
+          {"smollm3", {.architecture = "smollm3", .n_layers = 4}},
+          {"stablelm", stablelm},
+          {"stablelm_parallel", stablelm_parallel},
+          {"starcoder2", starcoder2}};
+}
+
+std::vector<Variant> expert_variants() {
+  const auto experts = [](const char* architecture, int n, int used) {
+    TinyModel model{.architecture = architecture, .n_embd = 256, .n_experts = n};
+    model.integers = {{"expert_used_count", used}};
+    return model;
+  };
+  TinyModel mixtral = experts("llama", 4, 2), qwen2moe = experts("qwen2moe", 8, 3),
+            qwen3moe = experts("qwen3moe", 8, 4), olmoe = experts("olmoe", 8, 2),
+            glm4moe = experts("glm4moe", 8, 2), granitemoe = experts("granitemoe", 4, 2),
+            ernie = experts("ernie4_5-moe", 8, 2), hunyuan = experts("hunyuan-moe", 4, 2),
+            dots1 = experts("dots1", 8, 3), deepseek = experts("deepseek", 8, 3),
+            bailing = experts("bailingmoe2", 8, 2), gpt_oss = experts("gpt-oss", 4, 2),
+            qwen3vlmoe = experts("qwen3vlmoe", 8, 4);
+  qwen3vlmoe.qk_norm = true;
+  qwen3vlmoe.arrays = {{"rope.dimension_sections", {11, 11, 11, 0}}};
+  mixtral.n_ff_expert = mixtral.n_ff;
+  qwen2moe.qkv_bias = qwen2moe.shared_gate = true;
+  qwen2moe.n_ff_shared = 160;
+  qwen3moe.qk_norm = true;
+  olmoe.qk_norm_of_rows = true;
+  olmoe.n_kv_heads = olmoe.n_heads;
+  olmoe.n_ff_expert = olmoe.n_ff;
+  glm4moe.n_layers = 3;
+  glm4moe.n_dense = 1;
+  glm4moe.ffn_norm_name = "post_attention_norm";
+  glm4moe.n_ff_shared = 48;
+  glm4moe.qkv_bias = glm4moe.choice_bias = true;
+  glm4moe.n_rot = 32;
+  glm4moe.booleans = {{"expert_weights_norm", true}};
+  glm4moe.numbers = {{"expert_weights_scale", 2.5F}};
+  granitemoe.n_ff_expert = granitemoe.n_ff;
+  granitemoe.numbers = {{"logit_scale", 0.5F}, {"residual_scale", 0.4F}};
+  ernie.n_dense = 1;
+  ernie.n_ff_shared = 96;
+  ernie.choice_bias = true;
+  ernie.integers["interleave_moe_layer_step"] = 1;
+  hunyuan.n_ff_expert = hunyuan.n_ff;
+  hunyuan.n_ff_shared = 96;
+  hunyuan.qk_norm = true;
+  dots1.n_dense = 1;
+  dots1.n_kv_heads = dots1.n_heads;
+  dots1.n_ff_shared = 96;
+  dots1.qk_norm = dots1.choice_bias = true;
+  dots1.booleans = {{"expert_weights_norm", true}};
+  dots1.integers["expert_gating_func"] = 2;
+  deepseek.n_dense = 1;
+  deepseek.n_ff_shared = 96;
+  bailing.n_dense = 1;
+  bailing.n_ff_shared = 48;
+  bailing.fused_qkv = bailing.qk_norm = bailing.choice_bias = true;
+  bailing.booleans = {{"expert_weights_norm", true}};
+  bailing.integers["expert_gating_func"] = 2;
+  bailing.integers["expert_group_count"] = 4;
+  bailing.integers["expert_group_used_count"] = 2;
+  gpt_oss.n_layers = 3;
+  gpt_oss.ffn_norm_name = "post_attention_norm";
+  gpt_oss.sinks = gpt_oss.qkv_bias = gpt_oss.out_bias = gpt_oss.ffn_bias = gpt_oss.router_bias = true;
+  gpt_oss.integers["attention.sliding_window"] = 100;
+  return {{"mixtral", mixtral},      {"qwen2moe", qwen2moe},   {"qwen3moe", qwen3moe},
+          {"olmoe", olmoe},          {"glm4moe", glm4moe},     {"granitemoe", granitemoe},
+          {"ernie4_5_moe", ernie},   {"hunyuan_moe", hunyuan}, {"dots1", dots1},
+          {"deepseek", deepseek},    {"bailingmoe2", bailing}, {"gpt_oss", gpt_oss},
+          {"qwen3vlmoe", qwen3vlmoe}};
+}
+
 class EachVariant : public testing::TestWithParam<Variant> {};
-INSTANTIATE_TEST_SUITE_P(Engine, EachVariant, testing::ValuesIn(variants()),
-                         [](const auto& info) { return info.param.name; });
+const auto name_of = [](const auto& info) { return std::string(info.param.name); };
+INSTANTIATE_TEST_SUITE_P(Engine, EachVariant, testing::ValuesIn(variants()), name_of);
+INSTANTIATE_TEST_SUITE_P(Dense, EachVariant, testing::ValuesIn(dense_variants()), name_of);
+INSTANTIATE_TEST_SUITE_P(Experts, EachVariant, testing::ValuesIn(expert_variants()), name_of);
+
+// The share of positions some of whose logits differ by more than `limit`.
+double share_beyond(const std::vector<float>& a, const std::vector<float>& b, double limit) {
+  EXPECT_EQ(a.size(), b.size());
+  constexpr std::size_t kVocabulary = TinyModelWriter::kVocabulary;
+  int beyond = 0;
+  for (std::size_t first = 0; first < a.size(); first += kVocabulary) {
+    const auto differs = [&](std::size_t i) { return !(std::abs(a[first + i] - b[first + i]) <= limit); };
+    std::size_t i = 0;
+    while (i < kVocabulary && !differs(i)) ++i;
+    beyond += i < kVocabulary;
+  }
+  return static_cast<double>(beyond * kVocabulary) / static_cast<double>(a.size());
+}
 
 TEST_P(EachVariant, GivesTheLogitsOfLlamaCpp) {
-  const auto file = write_tiny_model(GetParam().model);
+  const TinyModel& model = GetParam().model;
+  const auto file = write_tiny_model(model);
   const auto tokens = random_tokens(300, 7);
   Bench bench(file->path());
-  const std::vector<float> expected = llama_logits(file->path(), tokens, GetParam().model.trained_context);
+  const std::vector<float> expected = llama_logits(file->path(), tokens, model.trained_context);
   const std::vector<float> at_once = bench.logits(tokens, 300);
-  const double difference = max_difference(at_once, expected);
-  RecordProperty("max_difference", std::to_string(difference));
-  EXPECT_LE(difference, 1e-2);
+  RecordProperty("max_difference", std::to_string(max_difference(at_once, expected)));
+  // Where two experts are as good, the rounding of K and V to F16 decides between them.
+  const double turned_over = model.n_experts > 0 ? 0.03 : 0;
+  EXPECT_LE(share_beyond(at_once, expected, model.n_layers < 32 ? 1e-2 : 2e-2), turned_over);
   const auto [low, high] = std::minmax_element(expected.begin(), expected.end());
   EXPECT_GT(*high - *low, 2) << "the model says nothing";
-  EXPECT_LE(max_difference(bench.logits(tokens, 128), at_once), 1e-3);
+  EXPECT_LE(share_beyond(bench.logits(tokens, 128), at_once, 1e-3), turned_over);
   // Small batches take ggml's products: F16 keys and values then round differently here and there.
-  EXPECT_LE(max_difference(bench.logits(tokens, 37), at_once), 5e-3);
+  EXPECT_LE(share_beyond(bench.logits(tokens, 37), at_once, 5e-3), turned_over);
+}
+
+// A kind of layer each: experts with all that they may share, sinks in windows, norms of rows, parallel
+// blocks, layers without RoPE.
+std::vector<Variant> kinds_of_layers() {
+  std::vector<Variant> some;
+  const std::set<std::string> names{"qwen2moe", "bailingmoe2", "gpt_oss", "olmo3", "cohere2", "mistral3"};
+  for (const auto& of : {dense_variants(), expert_variants()}) {
+    for (const Variant& v : of) {
+      if (names.contains(v.name)) some.push_back(v);
+    }
+  }
+  return some;
+}
+
+class EachRecipe : public testing::TestWithParam<std::tuple<Variant, const char*>> {
+ protected:
+  EachRecipe()
+      : file_(write_tiny_model(std::get<0>(GetParam()).model)),
+        bench_(file_->path(), std::get<1>(GetParam())) {}
+
+  // Logits of tokens that are decoded one by one.
+  std::vector<float> decode(SequenceId sequence, std::span<const std::int32_t> tokens) {
+    constexpr int kVocabulary = TinyModelWriter::kVocabulary;
+    std::vector<float> all(tokens.size() * kVocabulary);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const EngineInput input{sequence, tokens.subspan(i, 1), /*is_prompt=*/false, 0};
+      EXPECT_TRUE(bench_.step({&input, 1}, {all.data() + i * kVocabulary, 1, kVocabulary}).ok());
+    }
+    return all;
+  }
+  SequenceId read(std::span<const std::int32_t> tokens) {
+    const SequenceId sequence = bench_.cache().add();
+    const EngineInput input{sequence, tokens, /*is_prompt=*/true, static_cast<int>(tokens.size())};
+    EXPECT_TRUE(bench_.step({&input, 1}, {}).ok());
+    return sequence;
+  }
+
+  std::unique_ptr<TinyFile> file_;
+  Bench bench_;
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, EachRecipe,
+                         testing::Combine(testing::ValuesIn(kinds_of_layers()),
+                                          testing::Values("bf16", "kvant-4bit", "kvant-2bit", "kivi-2bit",
+                                                          "q8_0")),
+                         [](const auto& info) {
+                           std::string name =
+                               std::get<0>(info.param).name + std::string("_") + std::get<1>(info.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST_P(EachRecipe, GivesTheSameBitsForChunksOfWholePages) {
+  const std::vector<std::int32_t> tokens = random_tokens(320, 5);
+  const std::vector<float> at_once = bench_.logits(tokens, 320);
+  EXPECT_EQ(bench_.logits(tokens, 128), at_once);
+  for (const float x : at_once) ASSERT_TRUE(std::isfinite(x));
+}
+
+TEST_P(EachRecipe, ForksAndCutsGoOnAsIfNothingHadBeen) {
+  const std::vector<std::int32_t> tokens = random_tokens(330, 6), other = random_tokens(20, 7);
+  const std::span all(tokens);
+  const SequenceId whole = read(all.first(310));
+  const std::vector<float> expected = decode(whole, all.subspan(310));
+  const SequenceId trunk = read(all.first(310));
+  const SequenceId branch = bench_.cache().fork(trunk).value();
+  decode(branch, other);
+  EXPECT_EQ(decode(trunk, all.subspan(310)), expected);
+  ASSERT_TRUE(bench_.cache().truncate(branch, 310).ok());  // within the tail: exact
+  EXPECT_EQ(decode(branch, all.subspan(310)), expected);
+}
+
+TEST_P(EachRecipe, RunsABatchOfSequencesAsEachAlone) {
+  constexpr int kVocabulary = TinyModelWriter::kVocabulary;
+  const std::vector<std::int32_t> prompts[] = {random_tokens(150, 1), random_tokens(40, 2),
+                                               random_tokens(260, 3)};
+  const std::vector<std::int32_t> next = random_tokens(3, 4);
+  std::vector<EngineInput> inputs;
+  for (int s = 0; s < 3; ++s) inputs.push_back({read(prompts[s]), std::span(next).subspan(s, 1), false, 0});
+  std::vector<float> together(3 * kVocabulary);
+  ASSERT_TRUE(bench_.step(inputs, {together.data(), 3, kVocabulary}).ok());
+  for (int s = 0; s < 3; ++s) {
+    const std::vector<float> alone = decode(read(prompts[s]), std::span(next).subspan(s, 1));
+    const std::vector<float> of_s(together.begin() + s * kVocabulary,
+                                  together.begin() + (s + 1) * kVocabulary);
+    EXPECT_LE(max_difference(of_s, alone), 5e-3) << s;
+  }
+}
+
+TEST(Engine, GivesTheSameLogitsOfExpertsOnAnyNumberOfThreads) {
+  for (const Variant& variant : kinds_of_layers()) {
+    const auto file = write_tiny_model(variant.model);
+    const std::vector<std::int32_t> tokens = random_tokens(40, 5);
+    Bench one(file->path()), three(file->path(), "k=f16,v=f16", {.n_threads = 3});
+    for (const int chunk : {40, 4})
+      EXPECT_LE(max_difference(one.logits(tokens, chunk), three.logits(tokens, chunk)), 1e-3) << variant.name;
+  }
+}
+
+// Experts are stored in the types that models have them in, and those of gpt-oss in MXFP4.
+TEST(Engine, ReadsExpertsOfEveryType) {
+  TinyModel model;
+  for (const Variant& v : expert_variants()) {
+    if (v.name == std::string("gpt_oss")) model = v.model;
+  }
+  model.n_ff_expert = 64;
+  for (const ggml_type type : {GGML_TYPE_MXFP4, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_BF16}) {
+    model.matrix_type = type;
+    const auto file = write_tiny_model(model);
+    const std::vector<std::int32_t> tokens = random_tokens(64, 6);
+    Bench stored(file->path());
+    const std::vector<float> at_once = stored.logits(tokens, 64);
+    const std::vector<float> expected = llama_logits(file->path(), tokens, 256);
+    EXPECT_LE(relative_error(expected, at_once), 0.06) << ggml_type_name(type);
+    EXPECT_LE(relative_error(expected, stored.logits(tokens, 1)), 0.06) << ggml_type_name(type);
+  }
 }
 
 // Scores depend on distances between positions alone (Su et al. 2021, section 3.2.2).

@@ -17,7 +17,12 @@ constexpr std::int64_t kMaxIdleBytes = 64 << 20;
 }  // namespace
 
 Forward::Forward(const Hparams& hparams, const Weights& weights, int n_threads)
-    : hparams_(hparams), weights_(weights), team_(n_threads), product_(n_threads), work_(n_threads) {
+    : hparams_(hparams),
+      weights_(weights),
+      team_(n_threads),
+      product_(n_threads),
+      experts_(hparams, n_threads),
+      work_(n_threads) {
   ggml_threadpool_params params = ggml_threadpool_params_default(/*n_threads=*/1);
   for (int i = 0; i < n_threads; ++i) threadpools_.push_back(ggml_threadpool_new(&params));
 }
@@ -39,8 +44,8 @@ Result<TransformerGraph*> Forward::graph_for(int n_rows, int n_logit_rows) {
     bytes -= graphs_.back()->bytes();
     graphs_.pop_back();
   }
-  auto built =
-      TransformerGraph::build({hparams_, weights_, product_, call_, team_.size()}, n_rows, n_logit_rows);
+  auto built = TransformerGraph::build({hparams_, weights_, product_, experts_, call_, team_.size()}, n_rows,
+                                       n_logit_rows);
   if (!built.ok()) return built.error();
   graphs_.insert(graphs_.begin(), std::move(built).value());
   return graphs_.front().get();
@@ -69,9 +74,7 @@ Status Forward::run(Step& step, AttentionBackend& backend, const ForwardRows& ro
   auto graph = graph_for(n_rows, n_logit_rows);
   if (!graph.ok()) return graph.error();
   TransformerGraph& g = **graph;
-  std::copy(rows.tokens.begin(), rows.tokens.end(), g.tokens());
-  std::copy(rows.positions.begin(), rows.positions.end(), g.positions());
-  if (n_logit_rows > 0) std::copy(rows.logit_rows.begin(), rows.logit_rows.end(), g.logit_rows());
+  g.set_rows(hparams_, rows);
   const LayerAttention attention = [&](int layer, const LayerRows& of_layer, Team& team) {
     backend.run_layer(step, layer, of_layer, team);
   };

@@ -34,6 +34,7 @@ class Forward final : public Executor {
   const Weights& weights_;
   StandingTeam team_;
   MatrixProduct product_;
+  ExpertNetwork experts_;
   AttentionCall call_;
   std::vector<std::unique_ptr<TransformerGraph>> graphs_;  // the latest first
   // By thread: each runs its part of a graph alone, as ggml sees it.

@@ -75,7 +75,7 @@ class GraphPart::Builder {
         attended = keep_wanted_rows();
       }
       project_attended(w_.layer(layer), attended);
-      feed_forward(w_.layer(layer));
+      feed_forward(layer);
     }
     logits();
   }
@@ -145,12 +145,15 @@ class GraphPart::Builder {
 
   // --- ops ---
 
-  // out = norm(in) * weight, for this thread's rows; may be in place.
-  void norm(ggml_tensor* in, ggml_tensor* weight, ggml_tensor* out) {
-    add(put(ggml_mul(c_, put(ggml_rms_norm(c_, in, h_.rms_epsilon), out), weight), out));
+  // out = norm(in) * weight + bias, for this thread's rows; may be in place.
+  void norm(ggml_tensor* in, ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* out) {
+    ggml_tensor* y = h_.architecture->layer_norm ? ggml_norm(c_, in, h_.norm_epsilon)
+                                                 : ggml_rms_norm(c_, in, h_.norm_epsilon);
+    y = put(ggml_mul(c_, put(y, out), weight), out);
+    add(bias == nullptr ? y : put(ggml_add(c_, y, bias), out));
   }
-  void norm(const ActivationRows& in, ggml_tensor* weight, const ActivationRows& out) {
-    norm(tensor(in), weight, tensor(out));
+  void norm(const ActivationRows& in, ggml_tensor* weight, ggml_tensor* bias, const ActivationRows& out) {
+    norm(tensor(in), weight, bias, tensor(out));
     unfinished_ = unfinished_ || out.shared;
   }
 
@@ -182,43 +185,88 @@ class GraphPart::Builder {
   void embed() {
     ggml_tensor* x = tensor(r_.x);
     if (rows_.size() > 0) add(put(ggml_get_rows(c_, w_.token_embedding(), indices(b_.tokens, rows_)), x));
-    if (h_.architecture->scales_embedding)
-      add(put(ggml_scale(c_, x, std::sqrt(static_cast<float>(h_.n_embd))), x));
+    if (h_.embedding_scale != 1) add(put(ggml_scale(c_, x, h_.embedding_scale), x));
+    unfinished_ = r_.x.shared;
   }
 
-  void rotate(const Block& block, ggml_tensor* norm_weight, int layer) {
+  // Heads of q or k, whose columns begin at `first` in qkv: `columns` of them.
+  struct Projection {
+    int first;
+    Range columns;
+    ggml_tensor* norm;
+    bool is_query;
+    Range in_qkv() const { return {first + columns.first, first + columns.end}; }
+  };
+
+  // The norm of whole rows needs what other threads compute: where few rows are shared out by columns, one
+  // thread takes all of q and one all of k.
+  void norm_rows(Projection& q, Projection& k, int n_q, int n_kv) {
+    if (!many_) {
+      synchronize();
+      q.columns = {0, part_.thread_ == 0 ? n_q : 0};
+      k.columns = {0, part_.thread_ == part_.parts_.n_threads - 1 ? n_kv : 0};
+    }
+    for (const Projection& p : {q, k}) {
+      const Block block{rows_, p.in_qkv()};
+      if (block.empty()) continue;
+      ggml_tensor* x = tensor(b_.qkv, block);
+      norm(x, p.norm, nullptr, x);
+    }
+  }
+
+  // Norm and RoPE of some heads.
+  void rotate(const Projection& p, int layer) {
+    const Block block{rows_, p.in_qkv()};
     if (block.empty()) return;
+    const QkNorm kind = p.norm == nullptr ? QkNorm::none : h_.architecture->qk_norm;
     ggml_tensor* x = heads(b_.qkv, block);
-    if (norm_weight != nullptr) norm(x, norm_weight, x);
+    ggml_tensor* weight = p.norm;
+    if (weight != nullptr && weight->ne[1] > 1)  // of each head its own
+      weight = part_of(weight, {p.columns.first / h_.head_dim, p.columns.end / h_.head_dim});
+    if (kind == QkNorm::heads) norm(x, weight, nullptr, x);
+    if (h_.rotated[layer]) add(put(rope(x, layer), x));
+    if (kind == QkNorm::rotated_heads) norm(x, weight, nullptr, x);
+    if (p.is_query && b_.query_scales != nullptr) add(put(ggml_mul(c_, x, query_scales()), x));
+  }
+
+  ggml_tensor* rope(ggml_tensor* x, int layer) {
     const Rope& r = h_.sliding_window[layer] > 0 ? h_.sliding_rope : h_.rope;
     const int mode = h_.architecture->rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
-    add(put(ggml_rope_ext(c_, x, indices(b_.positions, rows_), w_.rope_factors(), h_.n_rot, mode,
-                          r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude,
-                          r.beta_fast, r.beta_slow),
-            x));
+    return ggml_rope_ext(c_, x, indices(b_.positions, rows_), w_.rope_factors(), h_.n_rot, mode,
+                         r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude, r.beta_fast,
+                         r.beta_slow);
+  }
+
+  // Of this thread's rows: [1, 1, n].
+  ggml_tensor* query_scales() {
+    ggml_tensor* t = ggml_new_tensor_3d(c_, GGML_TYPE_F32, 1, 1, rows_.size());
+    t->data = b_.query_scales + rows_.first;
+    return t;
   }
 
   void attend(int layer) {
     const LayerWeights& w = w_.layer(layer);
     const int n_q = h_.n_heads * h_.head_dim, n_kv = h_.n_kv_heads * h_.head_dim;
     const Range outputs = my_outputs(n_q + 2 * n_kv, h_.head_dim);
-    const Range q = overlap(outputs, 0, n_q), k = overlap(outputs, n_q, n_kv),
-                v = overlap(outputs, n_q + n_kv, n_kv);
-    norm(r_.x, w.attn_norm, r_.h);
+    Projection q{0, overlap(outputs, 0, n_q), w.q_norm, /*is_query=*/true};
+    Projection k{n_q, overlap(outputs, n_q, n_kv), w.k_norm, /*is_query=*/false};
+    const Range v = overlap(outputs, n_q + n_kv, n_kv);
+    if (w.attn_norm != nullptr) norm(r_.x, w.attn_norm, w.attn_norm_bias, r_.h);
+    const ActivationRows& in = w.attn_norm != nullptr ? r_.h : r_.x;
     if (w.qkv != nullptr) {
-      multiply(w.qkv, w.qkv_bias, r_.h, b_.qkv, outputs);
+      multiply(w.qkv, w.qkv_bias, in, b_.qkv, outputs);
     } else {
-      multiply(w.q, w.q_bias, r_.h, b_.qkv, q);
-      multiply(w.k, w.k_bias, r_.h, b_.qkv, k, n_q);
-      multiply(w.v, w.v_bias, r_.h, b_.qkv, v, n_q + n_kv);
+      multiply(w.q, w.q_bias, in, b_.qkv, q.columns);
+      multiply(w.k, w.k_bias, in, b_.qkv, k.columns, n_q);
+      multiply(w.v, w.v_bias, in, b_.qkv, v, n_q + n_kv);
     }
-    rotate({rows_, q}, w.q_norm, layer);
-    rotate({rows_, {n_q + k.first, n_q + k.end}}, w.k_norm, layer);
+    if (h_.architecture->qk_norm == QkNorm::rows) norm_rows(q, k, n_q, n_kv);
+    rotate(q, layer);
+    rotate(k, layer);
     const Range all_rows{0, r_.n_rows};
     ggml_tensor* sources[] = {heads(b_.qkv, {all_rows, {0, n_q}}),
                               heads(b_.qkv, {all_rows, {n_q, n_q + n_kv}}),
                               heads(b_.qkv, {all_rows, {n_q + n_kv, n_q + 2 * n_kv}})};
-    part_.sites_[layer] = {&part_, layer};
     add(put(ggml_custom_4d(c_, GGML_TYPE_F32, n_q, r_.n_rows, 1, 1, sources, 3, attention_op, 1,
                            &part_.sites_[layer]),
             tensor(b_.attended, {all_rows, {0, n_q}})));
@@ -229,25 +277,31 @@ class GraphPart::Builder {
   ActivationRows keep_wanted_rows() {
     const Range all_rows{0, r_.n_rows};
     ggml_tensor* x = tensor(r_.x, {all_rows, {0, h_.n_embd}});
+    ggml_tensor* h = tensor(r_.h, {all_rows, {0, h_.n_embd}});
     ggml_tensor* attended = tensor(b_.attended, {all_rows, {0, b_.attended.cols}});
     use(b_.wanted);
     if (rows_.size() > 0) {
       ggml_tensor* wanted = indices(b_.logit_rows, rows_);
       add(put(ggml_get_rows(c_, x, wanted), tensor(r_.x)));
+      if (h_.architecture->parallel) add(put(ggml_get_rows(c_, h, wanted), tensor(r_.h)));
       add(put(ggml_get_rows(c_, attended, wanted), tensor(b_.wanted_attended)));
     }
     unfinished_ = many_;
     return b_.wanted_attended;
   }
 
-  // x += y, after a norm of its own.
+  // x += y, after a norm of its own and a scale.
   void add_residual(ggml_tensor* norm_weight) {
     if (!many_) synchronize();
-    // With few rows y is shared, but each thread needs all of it, normed: in its own h.
-    const ActivationRows& y = norm_weight != nullptr ? r_.h : r_.y;
-    if (norm_weight != nullptr) norm(r_.y, norm_weight, y);
+    // With few rows y is shared, but each thread needs all of it, normed or scaled: in its own h.
+    const bool changed = norm_weight != nullptr || h_.residual_scale != 1;
+    const ActivationRows& y = changed ? r_.h : r_.y;
+    if (norm_weight != nullptr) norm(r_.y, norm_weight, nullptr, y);
+    if (h_.residual_scale != 1)
+      add(put(ggml_scale(c_, tensor(norm_weight != nullptr ? y : r_.y), h_.residual_scale), tensor(y)));
     ggml_tensor* x = tensor(r_.x);
     add(put(ggml_add(c_, tensor(y), x), x));
+    unfinished_ = unfinished_ || r_.x.shared;
   }
 
   void project_attended(const LayerWeights& w, const ActivationRows& attended) {
@@ -255,47 +309,87 @@ class GraphPart::Builder {
     add_residual(w.attn_post_norm);
   }
 
-  void feed_forward(const LayerWeights& w) {
-    norm(r_.x, w.ffn_norm, r_.h);
-    activate(w);
-    multiply(w.down, w.down_bias, b_.gate, r_.y, my_outputs(h_.n_embd));
+  void feed_forward(int layer) {
+    const LayerWeights& w = w_.layer(layer);
+    if (w.ffn_norm != nullptr) norm(r_.x, w.ffn_norm, w.ffn_norm_bias, r_.h);
+    const ActivationRows& in = w.ffn_norm != nullptr || h_.architecture->parallel ? r_.h : r_.x;
+    if (w.router != nullptr) {
+      mix_experts(layer, in);
+    } else {
+      network(w.ffn, h_.n_ff, in, r_.y);
+    }
     add_residual(w.ffn_post_norm);
   }
 
-  // gate = activation(gate) * up.
-  void activate(const LayerWeights& w) {
-    const ggml_glu_op op =
-        h_.architecture->activation == Activation::gelu ? GGML_GLU_OP_GEGLU : GGML_GLU_OP_SWIGLU;
-    const Range outputs = my_outputs(h_.n_ff);
+  void network(const NetworkWeights& w, int n_ff, const ActivationRows& in, const ActivationRows& out) {
+    ActivationRows hidden = b_.gate, up = b_.up;
+    hidden.cols = up.cols = n_ff;
+    activate(w, in, hidden, up);
+    multiply(w.down, w.down_bias, hidden, out, my_outputs(h_.n_embd));
+  }
+
+  // hidden = activation(gate) * up, or activation(up).
+  void activate(const NetworkWeights& w, const ActivationRows& in, const ActivationRows& hidden,
+                const ActivationRows& up) {
+    const int n_ff = hidden.cols;
+    const Range outputs = my_outputs(n_ff);
     const Block block{rows_, outputs};
-    if (w.gate != nullptr) {
-      multiply(w.gate, w.gate_bias, r_.h, b_.gate, outputs);
-      multiply(w.up, w.up_bias, r_.h, b_.up, outputs);
+    if (h_.architecture->ungated) {
+      multiply(w.up, w.up_bias, in, hidden, outputs);
+    } else if (w.gate != nullptr) {
+      multiply(w.gate, w.gate_bias, in, hidden, outputs);
+      multiply(w.up, w.up_bias, in, up, outputs);
     } else {  // one weight holds both
-      multiply(w.up, w.up_bias, r_.h, b_.gate, outputs);
-      multiply(w.up, w.up_bias, r_.h, b_.up, {h_.n_ff + outputs.first, h_.n_ff + outputs.end}, -h_.n_ff);
+      multiply(w.up, w.up_bias, in, hidden, outputs);
+      multiply(w.up, w.up_bias, in, up, {n_ff + outputs.first, n_ff + outputs.end}, -n_ff);
     }
     if (!block.empty()) {
-      ggml_tensor* gate = tensor(b_.gate, block);
-      add(put(ggml_glu_split(c_, gate, tensor(b_.up, block), op), gate));
+      ggml_tensor* x = tensor(hidden, block);
+      if (h_.architecture->ungated) {
+        add(put(activation(x), x));
+      } else {
+        const bool gelu = h_.architecture->activation == Activation::gelu;
+        add(put(ggml_glu_split(c_, x, tensor(up, block), gelu ? GGML_GLU_OP_GEGLU : GGML_GLU_OP_SWIGLU), x));
+      }
     }
     unfinished_ = true;
   }
 
-  void logits() {
-    const Range outputs = my_outputs(h_.n_vocab);
-    norm(r_.x, w_.output_norm(), r_.h);
-    multiply(w_.output(), w_.output_bias(), r_.h, b_.logits, outputs);
-    if (h_.logit_softcap <= 0) return;
-    if (many_) return cap({rows_, outputs});
-    for (int row = 0; row < r_.n_rows; ++row)
-      cap({{row, row + 1}, outputs});  // ggml scales contiguous values
+  ggml_tensor* activation(ggml_tensor* x) {
+    if (h_.architecture->activation == Activation::gelu) return ggml_gelu(c_, x);
+    return ggml_sqr(c_, put(ggml_relu(c_, x), x));
   }
 
-  // Logits y become cap tanh(y / cap).
-  void cap(const Block& block) {
+  // y = what the layer's experts make of `in`.
+  void mix_experts(int layer, const ActivationRows& in) {
+    const LayerWeights& w = w_.layer(layer);
+    multiply(w.router, w.router_bias, in, b_.router, my_outputs(h_.experts.n));
+    if (w.shared.up != nullptr) network(w.shared, h_.experts.n_ff_shared, in, b_.shared);
+    const Range all_rows{0, r_.n_rows};
+    const auto all_of = [&](const ActivationRows& a) { return tensor(a, {all_rows, {0, a.cols}}); };
+    ggml_tensor* sources[] = {all_of(in), all_of(b_.router), all_of(b_.shared)};
+    add(put(ggml_custom_4d(c_, GGML_TYPE_F32, h_.n_embd, r_.n_rows, 1, 1, sources, 3, experts_op, 1,
+                           &part_.sites_[layer]),
+            all_of(r_.y)));
+    unfinished_ = false;  // its threads wait for each other, at its start and at its end
+  }
+
+  void logits() {
+    const Range outputs = my_outputs(h_.n_vocab);
+    norm(r_.x, w_.output_norm(), w_.output_norm_bias(), r_.h);
+    multiply(w_.output(), w_.output_bias(), r_.h, b_.logits, outputs);
+    if (h_.logit_softcap <= 0 && h_.logit_scale == 1) return;
+    if (many_) return scale_logits({rows_, outputs});
+    for (int row = 0; row < r_.n_rows; ++row)
+      scale_logits({{row, row + 1}, outputs});  // ggml scales contiguous values
+  }
+
+  // Logits y become scale y, and then cap tanh(y / cap).
+  void scale_logits(const Block& block) {
     if (block.empty()) return;
     ggml_tensor* y = tensor(b_.logits, block);
+    if (h_.logit_scale != 1) add(put(ggml_scale(c_, y, h_.logit_scale), y));
+    if (h_.logit_softcap <= 0) return;
     ggml_tensor* scaled = put(ggml_scale(c_, y, 1 / h_.logit_softcap), y);
     add(put(ggml_scale(c_, put(ggml_tanh(c_, scaled), y), h_.logit_softcap), y));
   }
@@ -320,6 +414,7 @@ GraphPart::GraphPart(const GraphParts& parts, int thread, const GraphBuffers& bu
                  /*no_alloc=*/true});
   KVANT_CHECK(context_ != nullptr, "no memory for a graph's description");
   graph_ = ggml_new_graph_custom(context_, n_tensors, false);
+  for (int layer = 0; layer < parts.hparams.n_layers; ++layer) sites_[layer] = {this, layer};
   Builder(*this, buffers).run();
 }
 
@@ -331,8 +426,20 @@ void GraphPart::barrier_op(ggml_tensor*, int, int, void* part) {
   static_cast<const GraphPart*>(part)->team().barrier();
 }
 
+void GraphPart::experts_op(ggml_tensor* out, int, int, void* data) {
+  const auto& site = *static_cast<const Site*>(data);
+  const auto rows = [](const ggml_tensor* t) {
+    return MatrixView<float>(static_cast<float*>(t->data), static_cast<int>(t->ne[1]),
+                             static_cast<int>(t->ne[0]),
+                             static_cast<std::ptrdiff_t>(t->nb[1] / sizeof(float)));
+  };
+  Team team = site.part->team();
+  site.part->parts_.experts.run(site.part->parts_.weights.layer(site.layer),
+                                {rows(out->src[0]), rows(out->src[1]), rows(out->src[2]), rows(out)}, team);
+}
+
 void GraphPart::attention_op(ggml_tensor* out, int, int, void* data) {
-  const auto& site = *static_cast<const AttentionSite*>(data);
+  const auto& site = *static_cast<const Site*>(data);
   const int n_rows = static_cast<int>(out->ne[1]);
   const auto rows_by_head = [&](const ggml_tensor* t) {
     const int width = static_cast<int>(t->ne[0] * t->ne[1]);

@@ -18,6 +18,7 @@
 
 #include "attention/attention.h"
 #include "base/team.h"
+#include "model/expert_network.h"
 #include "model/hparams.h"
 #include "model/matrix_product.h"
 #include "model/weights.h"
@@ -45,7 +46,7 @@ struct ActivationRows {
 };
 
 // The activations of a number of rows in the residual stream. y is what a block adds to x; with many rows it
-// may be h, which nobody reads then.
+// may be h, which nobody reads then; not where attention and the feed-forward network read the same h.
 struct ResidualRows {
   int n_rows = 0;
   ActivationRows x, h, y;  // [n_rows, n_embd]
@@ -55,11 +56,14 @@ struct ResidualRows {
 struct GraphBuffers {
   std::int32_t *tokens, *positions;  // [n_rows]
   std::int32_t* logit_rows;          // [n_logit_rows]
+  float* query_scales;               // [n_rows]: what q is multiplied by; null: 1
   ResidualRows all, wanted;          // of all rows; of those whose logits are wanted, in the last layer
   ActivationRows qkv;                // [n_rows, (n_heads + 2 n_kv_heads) head_dim]
   ActivationRows attended;           // [n_rows, n_heads * head_dim]
   ActivationRows wanted_attended;    // [n_logit_rows, n_heads * head_dim]
-  ActivationRows gate, up;           // [n_rows, n_ff]
+  ActivationRows gate, up;           // [n_rows, n_ff], or wider where experts share a wider network
+  ActivationRows router;             // [n_rows, n_experts]: logits
+  ActivationRows shared;             // [n_rows, n_embd]: of the network that experts share
   ActivationRows logits;             // [n_logit_rows, n_vocab]
 };
 
@@ -68,6 +72,7 @@ struct GraphParts {
   const Hparams& hparams;
   const Weights& weights;
   MatrixProduct& product;
+  ExpertNetwork& experts;
   AttentionCall& call;
   int n_threads;
 };
@@ -83,19 +88,20 @@ class GraphPart {
 
  private:
   class Builder;
-  struct AttentionSite {
+  struct Site {
     GraphPart* part;
     int layer;
   };
   Team team() const { return {thread_, parts_.n_threads, parts_.call.team}; }
   static void attention_op(ggml_tensor* out, int, int, void* site);
+  static void experts_op(ggml_tensor* out, int, int, void* site);
   static void barrier_op(ggml_tensor*, int, int, void* part);
 
   GraphParts parts_;
   int thread_;
   ggml_context* context_ = nullptr;
   ggml_cgraph* graph_ = nullptr;
-  std::vector<AttentionSite> sites_;  // [n_layers]
+  std::vector<Site> sites_;  // [n_layers]
 };
 
 }  // namespace kvant

@@ -1,5 +1,8 @@
 #include "model/hparams.h"
 
+#include <ggml.h>
+
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -70,11 +73,9 @@ class Reader {
 std::optional<Error> unsupported_kind(const Reader& reader) {
   const GgufFile& file = reader.file();
   const auto refuse = [&](const char* what) {
-    return error(
-        "'{}' has {}; kvant supports dense models with plain or sliding grouped-query attention of: {}",
-        file.path(), what, architecture_names());
+    return error("'{}' has {}; kvant supports models with plain or sliding grouped-query attention of: {}",
+                 file.path(), what, architecture_names());
   };
-  if (file.integer(reader.key("expert_count")).value_or(0) > 0) return refuse("mixture-of-experts layers");
   if (file.has(reader.key("attention.kv_lora_rank"))) return refuse("multi-head latent attention (MLA)");
   if (file.boolean(reader.key("attention.causal")) == false) return refuse("bidirectional attention");
   return std::nullopt;
@@ -96,15 +97,29 @@ void read_rope(Reader& in, Hparams& h, int context) {
   if (rope.extension < 0) rope.extension = kind == "yarn" ? 1.0F : 0.0F;
   if (rope.extension == 0) rope.magnitude = in.number("rope.scaling.yarn_attn_factor", 1);
   rope.magnitude *= in.number("rope.scaling.attn_factor", 1);
+  // YaRN's factor of magnitude is 1 + 0.1 ln s, ggml's too; with this multiplier m it is that over 1 + 0.1 m
+  // ln s.
+  const float multiplier = in.number("rope.scaling.yarn_log_multiplier", 0);
+  if (rope.extension != 0 && multiplier != 0 && factor > 1)
+    rope.magnitude /= 1 + 0.1F * multiplier * std::log(factor);
   rope.beta_fast = in.positive("rope.scaling.yarn_beta_fast", 32.0F);
   rope.beta_slow = in.positive("rope.scaling.yarn_beta_slow", 1.0F);
   const int reach = context > 0 ? context : h.trained_context;
   h.long_rope = reach > rope.original_context ? LongRope::long_factors : LongRope::short_factors;
 
+  // Hunyuan's: a base for longer contexts.
+  const float alpha = in.number("rope.scaling.alpha", 0);
+  if (alpha > 0 && h.head_dim > 2)
+    rope.base *= std::pow(alpha, static_cast<float>(h.head_dim) / static_cast<float>(h.head_dim - 2));
+
   h.sliding_rope = rope;
   if (h.architecture->sliding_rope_base > 0) {
     h.sliding_rope.base = h.architecture->sliding_rope_base;
     h.sliding_rope.frequency_scale = 1;
+  }
+  if (h.architecture->sliding_rope_unscaled) {
+    h.sliding_rope.frequency_scale = h.sliding_rope.magnitude = 1;
+    h.sliding_rope.extension = 0;
   }
   h.sliding_rope.base = in.positive("rope.freq_base_swa", h.sliding_rope.base);
 }
@@ -113,7 +128,7 @@ void read_rope(Reader& in, Hparams& h, int context) {
 void read_sliding_windows(Reader& in, Hparams& h) {
   h.sliding_window.assign(h.n_layers, 0);
   const Architecture& a = *h.architecture;
-  if (a.sliding_period == 0) return;
+  if (a.sliding_period == 0 || (a.sliding_member != 0 && a.sliding_member != h.n_layers)) return;
   const auto window = in.file().integer(in.key("attention.sliding_window")).value_or(a.default_window);
   if (window <= 0) return;
   if (window > (1 << 30)) return in.fail("attention.sliding_window", "is implausibly large");
@@ -126,6 +141,67 @@ void read_sliding_windows(Reader& in, Hparams& h) {
     const bool slides = pattern.size() > 1 ? pattern[layer] != 0 : period <= 0 || layer % period < period - 1;
     if (slides) h.sliding_window[layer] = static_cast<int>(window);
   }
+}
+
+void read_rotated_layers(const Reader& in, Hparams& h) {
+  const bool any = in.file().boolean(in.key("rope.scaling.finetuned")).value_or(true) ||
+                   !h.architecture->has_scales;  // Granite's switch of RoPE
+  const bool slides =
+      std::any_of(h.sliding_window.begin(), h.sliding_window.end(), [](int w) { return w > 0; });
+  for (int layer = 0; layer < h.n_layers; ++layer) {
+    const RotatedLayers rotated = h.architecture->rotated;
+    const bool left_out = (rotated == RotatedLayers::sliding && slides && h.sliding_window[layer] == 0) ||
+                          (rotated == RotatedLayers::all_but_every_fourth && layer % 4 == 3);
+    h.rotated.push_back(any && !left_out);
+  }
+}
+
+// Factors of embeddings, scores, residuals and logits.
+void read_scales(Reader& in, Hparams& h) {
+  const Architecture& a = *h.architecture;
+  if (a.scales_embedding) h.embedding_scale = std::sqrt(static_cast<float>(h.n_embd));
+  if (a.has_scales) {
+    const auto factor = [&](const char* name, float& value) {  // 0 stands for none
+      if (const float given = in.number(name, 0); given != 0) value = given;
+    };
+    factor("embedding_scale", h.embedding_scale);
+    factor("residual_scale", h.residual_scale);
+    factor("attention.scale", h.softmax_scale);
+  }
+  const float logit_scale = in.number("logit_scale", 0);
+  if (a.logit_scale != LogitScale::none && logit_scale != 0)
+    h.logit_scale = a.logit_scale == LogitScale::divides ? 1 / logit_scale : logit_scale;
+  if (!a.temperature) return;
+  h.temperature = in.number("attention.temperature_scale", 0);
+  h.temperature_step = h.rope.original_context;
+}
+
+// The widths are those of the first such layer's tensors: files name them in several ways.
+void read_experts(Reader& in, Hparams& h) {
+  Experts& e = h.experts;
+  const GgufFile& file = in.file();
+  if (file.integer(in.key("expert_count")).value_or(0) <= 1) return;
+  e.n = in.count("expert_count", kMaxExperts);
+  e.n_used = in.count("expert_used_count", e.n);
+  e.n_groups = in.count("expert_group_count", e.n, 1);
+  e.n_groups_used = in.count("expert_group_used_count", e.n_groups, e.n_groups);
+  if (e.n % e.n_groups != 0 || e.n / e.n_groups * e.n_groups_used < e.n_used)
+    in.fail("expert_group_count", "doesn't go with the number of experts");
+  e.gating = h.architecture->gating;
+  constexpr Gating kByNumber[] = {Gating::softmax, Gating::sigmoid, Gating::softmax_of_chosen};
+  if (file.has(in.key("expert_gating_func")))
+    e.gating = kByNumber[in.count("expert_gating_func", std::size(kByNumber)) - 1];
+  e.normalizes = file.boolean(in.key("expert_weights_norm")).value_or(h.architecture->normalizes_experts);
+  if (const float scale = in.number("expert_weights_scale", 0); scale != 0) e.scale = scale;
+  for (int layer = h.n_layers - 1; layer >= 0; --layer) {
+    const std::string prefix = fmt::format("blk.{}.", layer);
+    if (const ggml_tensor* up = file.tensor(prefix + "ffn_up_exps.weight"))
+      e.n_ff = static_cast<int>(up->ne[1]);
+    if (const ggml_tensor* up = file.tensor(prefix + "ffn_up_shexp.weight"))
+      e.n_ff_shared = static_cast<int>(up->ne[1]);
+  }
+  if (e.n_ff == 0 && !in.failure())
+    in.fail("expert_count", "is there, but no tensor 'blk.*.ffn_up_exps.weight': convert the model anew");
 }
 
 void read_attention(Reader& in, Hparams& h) {
@@ -156,6 +232,11 @@ void read_attention(Reader& in, Hparams& h) {
 
 }  // namespace
 
+float Hparams::query_scale(int position) const {
+  return 1 + temperature * std::log(1 + std::floor(static_cast<float>(position) /
+                                                   static_cast<float>(temperature_step)));
+}
+
 Geometry Hparams::geometry() const {
   Geometry g;
   g.model = architecture->name;
@@ -168,6 +249,7 @@ Geometry Hparams::geometry() const {
   g.score_softcap = score_softcap;
   g.trained_context = trained_context;
   g.sliding_window = sliding_window;
+  g.sink_logits = sink_logits;
   return g;
 }
 
@@ -177,6 +259,10 @@ Result<Hparams> read_hparams(const GgufFile& file, int context) {
     return error("'{}' does not say its architecture (general.architecture): is it a model?", file.path());
   Hparams h;
   h.architecture = find_architecture(*name);
+  if (const char* layers = unsupported_layers(*name)) {
+    return error("'{}' is a '{}' model: it has {}, which kvant does not support; supported: {}", file.path(),
+                 *name, layers, architecture_names());
+  }
   if (h.architecture == nullptr) {
     return error("'{}' is a '{}' model, which kvant does not support; supported: {}", file.path(), *name,
                  architecture_names());
@@ -184,15 +270,26 @@ Result<Hparams> read_hparams(const GgufFile& file, int context) {
   Reader in(file, *name);
   if (auto unsupported = unsupported_kind(in)) return *unsupported;
   h.n_layers = in.count("block_count", 4096);
+  h.n_layers_in_file = h.n_layers;
+  const std::int64_t n_next = in.file().integer(in.key("nextn_predict_layers")).value_or(0);
+  if (n_next < 0 || n_next >= h.n_layers) {
+    in.fail("nextn_predict_layers", "leaves no layer");
+  } else {
+    h.n_layers -= static_cast<int>(n_next);
+  }
   h.n_embd = in.count("embedding_length", 1 << 20);
   h.n_ff = in.count("feed_forward_length", 1 << 24);
   h.trained_context = in.count("context_length", 1 << 30);
-  h.rms_epsilon = in.positive("attention.layer_norm_rms_epsilon");
+  h.norm_epsilon = in.positive(h.architecture->layer_norm ? "attention.layer_norm_epsilon"
+                                                          : "attention.layer_norm_rms_epsilon");
   h.logit_softcap = in.number("final_logit_softcapping", h.architecture->default_logit_softcap);
   h.size_label = file.text("general.size_label").value_or("");
   read_attention(in, h);
   read_rope(in, h, context);
   read_sliding_windows(in, h);
+  read_rotated_layers(in, h);
+  read_scales(in, h);
+  read_experts(in, h);
   if (in.failure()) return *in.failure();
   return h;
 }

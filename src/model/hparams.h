@@ -27,27 +27,58 @@ struct Rope {
 // Which of a file's frequency factors apply (Phi-3's LongRoPE, Ding et al. 2024).
 enum class LongRope : std::uint8_t { none, short_factors, long_factors };
 
+inline constexpr int kMaxExperts = 1024;
+
+// The mixtures of experts of a model (Shazeer et al. 2017): each row goes through `n_used` of `n`
+// feed-forward networks, those with the largest logits of a router, and their outputs are added up by
+// weights.
+struct Experts {
+  int n = 0;  // 0: no layer has any
+  int n_used = 0;
+  int n_ff = 0;         // of each
+  int n_ff_shared = 0;  // of the network that all rows go through besides; 0: there is none
+  Gating gating = Gating::softmax;
+  bool normalizes = false;  // the chosen ones' weights are divided by their sum
+  float scale = 1;          // then they are multiplied by this
+  // Experts in order make up `n_groups` groups, and only the experts of the best `n_groups_used` can be
+  // chosen; a group is as good as its two best experts (DeepSeek-V3, section 2.1.2).
+  int n_groups = 1;
+  int n_groups_used = 1;
+};
+
 struct Hparams {
   const Architecture* architecture = nullptr;
   int n_layers = 0;
+  int n_layers_in_file = 0;  // with those that guess further tokens alone, which are left out
   int n_embd = 0;
-  int n_ff = 0;
+  int n_ff = 0;  // of layers without experts
+  Experts experts;
   int n_heads = 0;
   int n_kv_heads = 0;
   int head_dim = 0;
   int n_rot = 0;  // channels that RoPE turns: the first ones of a head
   int n_vocab = 0;
   int trained_context = 0;
-  float rms_epsilon = 0;
+  float norm_epsilon = 0;
+  float embedding_scale = 1;  // of token embeddings
+  float residual_scale = 1;   // of what a block adds
+  float logit_scale = 1;
   Rope rope;          // of layers with full attention
   Rope sliding_rope;  // of sliding layers
   LongRope long_rope = LongRope::none;
+  // q of position p is multiplied by 1 + temperature log(1 + floor(p / temperature_step)); 0: by 1.
+  float temperature = 0;
+  int temperature_step = 1;
   float softmax_scale = 0;
   float score_softcap = 0;          // 0: none
   float logit_softcap = 0;          // 0: none
   std::vector<int> sliding_window;  // [n_layers], tokens; 0: full attention
+  std::vector<bool> rotated;        // [n_layers]: whether RoPE turns q and k
+  std::vector<float> sink_logits;   // [n_layers * n_heads], once the weights are read; empty: none
   std::string size_label;           // "135M", may be empty
 
+  // What q of the position is multiplied by.
+  float query_scale(int position) const;
   Geometry geometry() const;
 };
 

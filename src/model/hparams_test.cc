@@ -74,9 +74,11 @@ TEST(Hparams, RefusesOtherArchitecturesAndListsItsOwn) {
 }
 
 TEST(Hparams, RefusesOtherKindsOfAttentionAndLayers) {
+  EXPECT_TRUE(contains(refusal({.architecture = "qwen35"}), "gated delta net"));
+  EXPECT_TRUE(contains(refusal({.architecture = "gemma4"}), "heads differ in size"));
   TinyModel experts;
-  experts.integers = {{"expert_count", 8}};
-  EXPECT_TRUE(contains(refusal(experts), "mixture-of-experts")) << refusal(experts);
+  experts.integers = {{"expert_count", 8}, {"expert_used_count", 2}};
+  EXPECT_TRUE(contains(refusal(experts), "no tensor 'blk.*.ffn_up_exps.weight'")) << refusal(experts);
   TinyModel latent;
   latent.integers = {{"attention.kv_lora_rank", 64}};
   EXPECT_TRUE(contains(refusal(latent), "MLA")) << refusal(latent);
@@ -85,6 +87,39 @@ TEST(Hparams, RefusesOtherKindsOfAttentionAndLayers) {
   EXPECT_TRUE(contains(refusal(unlike), "value_length")) << refusal(unlike);
   EXPECT_TRUE(contains(refusal({.head_dim = 264}), "multiples of 8 up to 256"));
   EXPECT_TRUE(contains(refusal({.head_dim = 60}), "multiples of 8 up to 256"));
+}
+
+TEST(Hparams, ReadsHowExpertsAreChosen) {
+  TinyModel model{
+      .architecture = "bailingmoe2", .n_layers = 3, .n_experts = 8, .n_dense = 1, .n_ff_shared = 96};
+  model.integers = {{"expert_used_count", 2}, {"expert_group_count", 4}, {"expert_group_used_count", 2}};
+  model.booleans = {{"expert_weights_norm", true}};
+  model.numbers = {{"expert_weights_scale", 2.5F}};
+  const Experts e = read(model)->experts;
+  EXPECT_EQ(e.n, 8);
+  EXPECT_EQ(e.n_used, 2);
+  EXPECT_EQ(e.n_ff, 48);
+  EXPECT_EQ(e.n_ff_shared, 96);
+  EXPECT_EQ(e.gating, Gating::sigmoid);
+  EXPECT_TRUE(e.normalizes);
+  EXPECT_EQ(e.scale, 2.5F);
+  EXPECT_EQ(e.n_groups, 4);
+  EXPECT_EQ(e.n_groups_used, 2);
+  model.integers["expert_gating_func"] = 1;
+  EXPECT_EQ(read(model)->experts.gating, Gating::softmax);
+  model.integers["expert_group_count"] = 3;
+  EXPECT_TRUE(contains(refusal(model), "expert_group_count")) << refusal(model);
+  model.integers["expert_used_count"] = 9;
+  EXPECT_TRUE(contains(refusal(model), "not in 1..8")) << refusal(model);
+}
+
+TEST(Hparams, LeavesOutLayersThatGuessFurtherTokens) {
+  TinyModel model{.architecture = "glm4moe", .n_layers = 3};
+  model.integers = {{"nextn_predict_layers", 1}};
+  EXPECT_EQ(read(model)->n_layers, 2);
+  EXPECT_EQ(read(model)->geometry().n_layers, 2);
+  model.integers = {{"nextn_predict_layers", 3}};
+  EXPECT_TRUE(contains(refusal(model), "leaves no layer")) << refusal(model);
 }
 
 TEST(Hparams, RefusesImplausibleValues) {

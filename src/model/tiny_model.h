@@ -31,8 +31,27 @@ struct TinyModel {
   bool fused_qkv = false;
   bool fused_gate_up = false;
   bool qk_norm = false;
+  bool qk_norm_of_each_head = false;  // every head has weights of its own
+  bool qk_norm_of_rows = false;       // all heads of a token are normed as one row
+  bool pre_norms = true;
   bool post_norms = false;
+  bool layer_norm = false;  // with biases
+  bool norm_biases = true;  // where norms are of layers
+  bool ffn_norm = true;     // where there are norms before blocks
+  std::string ffn_norm_name = "ffn_norm";
+  bool out_bias = false;  // of the attention's output
+  bool ffn_bias = false;  // experts' included
+  bool ungated = false;   // no ffn_gate
+  bool sinks = false;     // logits of the softmax's denominator
+  int n_experts = 0;
+  int n_dense = 0;  // first layers without experts
+  int n_ff_expert = 48;
+  int n_ff_shared = 0;  // 0: no shared network
+  bool shared_gate = false;
+  bool choice_bias = false;
+  bool router_bias = false;
   bool tied = false;
+  bool output_bias = false;
   bool rope_freqs = false;         // Llama 3's frequency factors
   bool long_rope_factors = false;  // Phi-3's
   ggml_type matrix_type = GGML_TYPE_F32;
@@ -40,8 +59,10 @@ struct TinyModel {
   std::uint32_t seed = 1;
   // Metadata below "<architecture>.".
   std::map<std::string, std::uint32_t> integers;
+  std::map<std::string, bool> booleans;
   std::map<std::string, float> numbers;
   std::map<std::string, std::string> texts;
+  std::map<std::string, std::vector<std::int32_t>> arrays;
 };
 
 // A file in the system's folder for temporary files, deleted with its owner.
@@ -98,9 +119,22 @@ class TinyModelWriter {
     set("attention.key_length", m_.head_dim);
     set("attention.value_length", m_.head_dim);
     set("rope.dimension_count", n_rot());
-    gguf_set_val_f32(header_.get(), key("attention.layer_norm_rms_epsilon").c_str(), 1e-5F);
+    for (const char* epsilon : {"attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"})
+      gguf_set_val_f32(header_.get(), key(epsilon).c_str(), 1e-5F);
+    if (m_.n_experts > 0) {
+      set("expert_count", m_.n_experts);
+      set("expert_feed_forward_length", m_.n_ff_expert);
+      set("leading_dense_block_count", m_.n_dense);
+    }
+    if (m_.n_ff_shared > 0) {
+      set("expert_shared_feed_forward_length", m_.n_ff_shared);
+      set("expert_shared_count", m_.n_ff_shared / m_.n_ff_expert);
+    }
+    for (const auto& [name, value] : m_.booleans) gguf_set_val_bool(header_.get(), key(name).c_str(), value);
     for (const auto& [name, value] : m_.integers) gguf_set_val_u32(header_.get(), key(name).c_str(), value);
     for (const auto& [name, value] : m_.numbers) gguf_set_val_f32(header_.get(), key(name).c_str(), value);
+    for (const auto& [name, values] : m_.arrays)
+      gguf_set_arr_data(header_.get(), key(name).c_str(), GGUF_TYPE_INT32, values.data(), values.size());
     for (const auto& [name, value] : m_.texts)
       gguf_set_val_str(header_.get(), key(name).c_str(), value.c_str());
   }
@@ -149,11 +183,11 @@ class TinyModelWriter {
     return result;
   }
 
-  // Values mean +- spread, normally distributed; n_out == 0: a vector.
-  void tensor(const std::string& name, int n_in, int n_out, float mean, float spread) {
+  // Values mean +- spread, normally distributed; n_out == 0: a vector. n: as many of them.
+  void tensor(const std::string& name, int n_in, int n_out, float mean, float spread, int n = 1) {
     const ggml_type type = n_out > 0 ? m_.matrix_type : GGML_TYPE_F32;
-    ggml_tensor* t = n_out > 0 ? ggml_new_tensor_2d(context_.get(), type, n_in, n_out)
-                               : ggml_new_tensor_1d(context_.get(), type, n_in);
+    ggml_tensor* t = n_out > 0 ? ggml_new_tensor_3d(context_.get(), type, n_in, n_out, n)
+                               : ggml_new_tensor_2d(context_.get(), type, n_in, n);
     ggml_set_name(t, name.c_str());
     std::vector<float> values(ggml_nelements(t));
     std::normal_distribution<float> normal(mean, spread);
@@ -166,31 +200,40 @@ class TinyModelWriter {
     }
     gguf_add_tensor(header_.get(), t);
   }
-  void matrix(const std::string& name, int n_in, int n_out, float gain) {
-    tensor(name, n_in, n_out, 0.0F, gain / std::sqrt(static_cast<float>(n_in)));
+  void matrix(const std::string& name, int n_in, int n_out, float gain, int n = 1) {
+    tensor(name, n_in, n_out, 0.0F, gain / std::sqrt(static_cast<float>(n_in)), n);
   }
-  void norm(const std::string& name, int n) { tensor(name, n, 0, 1.0F, 0.2F); }
+  void vector(const std::string& name, int n_values, float spread, int n = 1) {
+    tensor(name, n_values, 0, 0.0F, spread, n);
+  }
+  // prefix: "blk.0.attn_norm".
+  void norm(const std::string& prefix, int n_values, int n = 1, bool of_layer = false) {
+    tensor(prefix + ".weight", n_values, 0, 1.0F, 0.2F, n);
+    if (of_layer && m_.layer_norm && m_.norm_biases) vector(prefix + ".bias", n_values, 0.2F);
+  }
 
   void add_tensors() {
     matrix("token_embd.weight", m_.n_embd, kVocabulary, m_.tied ? 1.0F : 4.0F);
-    norm("output_norm.weight", m_.n_embd);
+    norm("output_norm", m_.n_embd, 1, true);
     if (!m_.tied) matrix("output.weight", m_.n_embd, kVocabulary, 1.0F);
+    if (m_.output_bias) vector("output.bias", kVocabulary, 0.3F);
     if (m_.rope_freqs) tensor("rope_freqs.weight", n_rot() / 2, 0, 4.0F, 0.5F);
     if (m_.long_rope_factors) {
       tensor("rope_factors_long.weight", n_rot() / 2, 0, 4.0F, 0.5F);
       tensor("rope_factors_short.weight", n_rot() / 2, 0, 1.2F, 0.05F);
     }
-    for (int layer = 0; layer < m_.n_layers; ++layer) add_layer("blk." + std::to_string(layer) + ".");
+    for (int layer = 0; layer < m_.n_layers; ++layer) add_layer(layer);
   }
 
-  void add_layer(const std::string& prefix) {
+  void add_layer(int layer) {
+    const std::string prefix = "blk." + std::to_string(layer) + ".";
     const int n_q = m_.n_heads * m_.head_dim;
     const int n_kv = m_.n_kv_heads * m_.head_dim;
     const auto projection = [&](const char* name, int n_out, float gain) {
       matrix(prefix + name + ".weight", m_.n_embd, n_out, gain);
       if (m_.qkv_bias) tensor(prefix + name + ".bias", n_out, 0, 0.0F, 0.3F);
     };
-    norm(prefix + "attn_norm.weight", m_.n_embd);
+    if (m_.pre_norms) norm(prefix + "attn_norm", m_.n_embd, 1, true);
     if (m_.fused_qkv) {
       projection("attn_qkv", n_q + 2 * n_kv, 1.0F);
     } else {
@@ -198,17 +241,52 @@ class TinyModelWriter {
       projection("attn_k", n_kv, 1.5F);
       projection("attn_v", n_kv, 1.0F);
     }
-    if (m_.qk_norm) {
-      norm(prefix + "attn_q_norm.weight", m_.head_dim);
-      norm(prefix + "attn_k_norm.weight", m_.head_dim);
-    }
+    add_qk_norms(prefix);
+    if (m_.sinks) tensor(prefix + "attn_sinks.weight", m_.n_heads, 0, 1.0F, 1.0F);
     matrix(prefix + "attn_output.weight", n_q, m_.n_embd, 1.0F);
-    if (m_.post_norms) norm(prefix + "post_attention_norm.weight", m_.n_embd);
-    norm(prefix + "ffn_norm.weight", m_.n_embd);
-    if (!m_.fused_gate_up) matrix(prefix + "ffn_gate.weight", m_.n_embd, m_.n_ff, 1.0F);
-    matrix(prefix + "ffn_up.weight", m_.n_embd, m_.fused_gate_up ? 2 * m_.n_ff : m_.n_ff, 1.0F);
-    matrix(prefix + "ffn_down.weight", m_.n_ff, m_.n_embd, 1.0F);
-    if (m_.post_norms) norm(prefix + "post_ffw_norm.weight", m_.n_embd);
+    if (m_.out_bias) vector(prefix + "attn_output.bias", m_.n_embd, 0.3F);
+    if (m_.post_norms) norm(prefix + "post_attention_norm", m_.n_embd);
+    if (m_.pre_norms && m_.ffn_norm) norm(prefix + m_.ffn_norm_name, m_.n_embd, 1, true);
+    if (m_.n_experts > 0 && layer >= m_.n_dense) {
+      add_experts(prefix);
+    } else {
+      add_network(prefix, "", m_.n_ff, 1);
+    }
+    if (m_.post_norms) norm(prefix + "post_ffw_norm", m_.n_embd);
+  }
+
+  void add_qk_norms(const std::string& prefix) {
+    const auto add = [&](const char* name, int n_heads) {
+      if (m_.qk_norm) norm(prefix + name, m_.head_dim);
+      if (m_.qk_norm_of_each_head) norm(prefix + name, m_.head_dim, n_heads);
+      if (m_.qk_norm_of_rows) norm(prefix + name, m_.head_dim * n_heads);
+    };
+    add("attn_q_norm", m_.n_heads);
+    add("attn_k_norm", m_.n_kv_heads);
+  }
+
+  // n networks.
+  void add_network(const std::string& prefix, const std::string& suffix, int n_ff, int n) {
+    const auto add = [&](const char* name, int n_in, int n_out) {
+      matrix(prefix + name + suffix + ".weight", n_in, n_out, 1.0F, n);
+      if (m_.ffn_bias) vector(prefix + name + suffix + ".bias", n_out, 0.3F, n);
+    };
+    const bool fused = m_.fused_gate_up && n == 1;
+    if (!fused && !m_.ungated) add("ffn_gate", m_.n_embd, n_ff);
+    add("ffn_up", m_.n_embd, fused ? 2 * n_ff : n_ff);
+    add("ffn_down", n_ff, m_.n_embd);
+  }
+
+  void add_experts(const std::string& prefix) {
+    tensor(prefix + "ffn_gate_inp.weight", m_.n_embd, 0, 0.0F, 2 / std::sqrt(static_cast<float>(m_.n_embd)),
+           m_.n_experts);
+    if (m_.router_bias) vector(prefix + "ffn_gate_inp.bias", m_.n_experts, 0.5F);
+    if (m_.choice_bias) vector(prefix + "exp_probs_b.bias", m_.n_experts, 0.2F);
+    add_network(prefix, "_exps", m_.n_ff_expert, m_.n_experts);
+    if (m_.n_ff_shared == 0) return;
+    add_network(prefix, "_shexp", m_.n_ff_shared, 1);
+    if (m_.shared_gate)
+      vector(prefix + "ffn_gate_inp_shexp.weight", m_.n_embd, 1 / std::sqrt(static_cast<float>(m_.n_embd)));
   }
 
   int n_rot() const { return m_.n_rot > 0 ? m_.n_rot : m_.head_dim; }

@@ -1,5 +1,7 @@
 #include "model/transformer_graph.h"
 
+#include <algorithm>
+
 namespace kvant {
 namespace {
 
@@ -13,7 +15,8 @@ TransformerGraph::TransformerGraph(int n_rows, int n_logit_rows)
       n_logit_rows_(n_logit_rows),
       tokens_(n_rows),
       positions_(n_rows),
-      logit_rows_(n_logit_rows) {}
+      logit_rows_(n_logit_rows),
+      query_scales_(n_rows) {}
 
 ActivationRows TransformerGraph::allocate(int n_rows, int n_cols) {
   const std::size_t values = static_cast<std::size_t>(n_rows) * n_cols;
@@ -25,28 +28,33 @@ ActivationRows TransformerGraph::allocate(int n_rows, int n_cols) {
 }
 
 // What threads share of the residual stream. With few rows x and h are each thread's own.
-ResidualRows TransformerGraph::allocate_residual(int n_rows, int n_embd) {
-  ResidualRows rows{n_rows, {}, {}, allocate(n_rows, n_embd)};
+ResidualRows TransformerGraph::allocate_residual(int n_rows, const Hparams& h) {
+  ResidualRows rows{n_rows, {}, {}, allocate(n_rows, h.n_embd)};
   if (!MatrixProduct::is_batch(n_rows)) return rows;
-  rows.x = allocate(n_rows, n_embd);
-  rows.h = rows.y;  // read for the last time before a block's outputs are written
+  rows.x = allocate(n_rows, h.n_embd);
+  // Read for the last time before a block's outputs are written, unless the next block reads it again.
+  rows.h = h.architecture->parallel ? allocate(n_rows, h.n_embd) : rows.y;
   return rows;
 }
 
 GraphBuffers TransformerGraph::allocate_shared(const Hparams& h) {
   const int n_q = h.n_heads * h.head_dim, n_kv = h.n_kv_heads * h.head_dim;
-  GraphBuffers b{tokens_.data(), positions_.data(), logit_rows_.data()};
-  b.all = allocate_residual(n_rows_, h.n_embd);
+  GraphBuffers b{tokens_.data(), positions_.data(), logit_rows_.data(),
+                 h.temperature == 0 ? nullptr : query_scales_.data()};
+  b.all = allocate_residual(n_rows_, h);
   b.qkv = allocate(n_rows_, n_q + 2 * n_kv);
   b.attended = allocate(n_rows_, n_q);
   if (n_logit_rows_ > 0) {
-    b.wanted = allocate_residual(n_logit_rows_, h.n_embd);
+    b.wanted = allocate_residual(n_logit_rows_, h);
     if (MatrixProduct::is_batch(n_logit_rows_)) b.wanted_attended = allocate(n_logit_rows_, n_q);
     b.logits = allocate(n_logit_rows_, h.n_vocab);
   }
   const int n_ff_rows = h.n_layers > 1 ? n_rows_ : n_logit_rows_;
-  b.gate = allocate(n_ff_rows, h.n_ff);
-  b.up = allocate(n_ff_rows, h.n_ff);
+  const int n_ff = std::max(h.n_ff, h.experts.n_ff_shared);
+  b.gate = allocate(n_ff_rows, n_ff);
+  b.up = allocate(n_ff_rows, n_ff);
+  b.router = allocate(n_ff_rows, h.experts.n);
+  b.shared = allocate(n_ff_rows, h.experts.n_ff_shared > 0 ? h.n_embd : 0);
   logits_ = b.logits.data;
   return b;
 }
@@ -71,13 +79,21 @@ Result<std::unique_ptr<TransformerGraph>> TransformerGraph::build(const GraphPar
   const GraphBuffers shared = g->allocate_shared(parts.hparams);
   std::vector<GraphBuffers> buffers(parts.n_threads, shared);
   for (GraphBuffers& b : buffers) g->allocate_private(parts.hparams, b);
-  if (g->out_of_memory_) {
+  if (g->out_of_memory_ || !parts.experts.reserve(n_rows)) {
     return shortage("out of memory: no room for the activations of {} tokens; process fewer in one step",
                     n_rows);
   }
   for (int thread = 0; thread < parts.n_threads; ++thread)
     g->parts_.push_back(std::make_unique<GraphPart>(parts, thread, buffers[thread]));
   return g;
+}
+
+void TransformerGraph::set_rows(const Hparams& hparams, const ForwardRows& rows) {
+  std::copy(rows.tokens.begin(), rows.tokens.end(), tokens_.begin());
+  std::copy(rows.positions.begin(), rows.positions.end(), positions_.begin());
+  std::copy(rows.logit_rows.begin(), rows.logit_rows.end(), logit_rows_.begin());
+  if (hparams.temperature == 0) return;
+  for (int i = 0; i < n_rows_; ++i) query_scales_[i] = hparams.query_scale(positions_[i]);
 }
 
 }  // namespace kvant

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "model/executor.h"
 #include "model/graph_part.h"
 
 namespace kvant {
@@ -25,10 +26,8 @@ class TransformerGraph {
   ggml_cgraph* part(int thread) const { return parts_[thread]->graph(); }
   std::int64_t bytes() const { return bytes_; }  // of activations
 
-  std::int32_t* tokens() { return tokens_.data(); }          // [n_rows]
-  std::int32_t* positions() { return positions_.data(); }    // [n_rows]
-  std::int32_t* logit_rows() { return logit_rows_.data(); }  // [n_logit_rows]: indices of rows
-  const float* logits() const { return logits_; }            // [n_logit_rows, n_vocab], after a run
+  void set_rows(const Hparams& hparams, const ForwardRows& rows);
+  const float* logits() const { return logits_; }  // [n_logit_rows, n_vocab], after a run
 
  private:
   struct Free {
@@ -36,13 +35,14 @@ class TransformerGraph {
   };
   TransformerGraph(int n_rows, int n_logit_rows);
   ActivationRows allocate(int n_rows, int n_cols);
-  ResidualRows allocate_residual(int n_rows, int n_embd);
+  ResidualRows allocate_residual(int n_rows, const Hparams& hparams);
   GraphBuffers allocate_shared(const Hparams& hparams);
   void allocate_private(const Hparams& hparams, GraphBuffers& buffers);
 
   int n_rows_;
   int n_logit_rows_;
   std::vector<std::int32_t> tokens_, positions_, logit_rows_;
+  std::vector<float> query_scales_;
   std::vector<std::unique_ptr<float, Free>> memory_;
   std::int64_t bytes_ = 0;
   bool out_of_memory_ = false;

@@ -5,7 +5,9 @@
 #include <ggml-cpu.h>
 #include <ggml.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdio>
 #include <map>
 #include <set>
 
@@ -15,7 +17,7 @@
 namespace kvant {
 namespace {
 
-using Shape = std::array<std::int64_t, 2>;  // {n_in, n_out}; {n, 1} for a vector
+using Shape = std::array<std::int64_t, 3>;  // {n_in, n_out, n}; {n, 1, 1} for a vector
 
 struct ContextDeleter {
   void operator()(ggml_context* c) const { ggml_free(c); }
@@ -79,8 +81,8 @@ Weights::~Weights() = default;
 // Finds the tensors by name, checks their shapes, and then puts them in memory.
 class Weights::Loader {
  public:
-  Loader(Weights& weights, std::shared_ptr<GgufFile> file, const Hparams& hparams, WeightMode mode,
-         int n_threads, ggml_backend_buffer_type* device)
+  Loader(Weights& weights, std::shared_ptr<GgufFile> file, Hparams& hparams, WeightMode mode, int n_threads,
+         ggml_backend_buffer_type* device)
       : weights_(weights),
         file_(std::move(file)),
         h_(hparams),
@@ -93,7 +95,7 @@ class Weights::Loader {
     for (int i = 0; i < h_.n_layers; ++i) plan_layer(i);
     if (failure_) return *failure_;
     for (const std::string& name : file_->tensor_names()) {
-      if (used_.count(name) == 0) {
+      if (used_.count(name) == 0 && !of_left_out_layer(name)) {
         return error("'{}' has a tensor '{}' that kvant's '{}' models have no place for", file_->path(), name,
                      h_.architecture->name);
       }
@@ -109,20 +111,21 @@ class Weights::Loader {
   }
 
  private:
-  enum class Need : std::uint8_t { required, optional };
-  enum class Use : std::uint8_t { vector, matrix, embedding, tied_output };
+  enum class Need : std::uint8_t { required, optional, none };
+  enum class Use : std::uint8_t { vector, matrix, experts, embedding, tied_output };
 
   void take(const std::string& name, Shape shape, Need need, Use use, ggml_tensor** target) {
     const ggml_tensor* t = file_->tensor(name);
-    if (failure_ || (t == nullptr && need == Need::optional)) return;
+    if (failure_ || need == Need::none || (t == nullptr && need == Need::optional)) return;
     if (t == nullptr) {
       failure_ = error("'{}' has no tensor '{}', which a '{}' model needs", file_->path(), name,
                        h_.architecture->name);
       return;
     }
-    if (t->ne[0] != shape[0] || t->ne[1] != shape[1] || t->ne[2] != 1 || t->ne[3] != 1) {
-      failure_ = error("'{}': tensor '{}' is {} x {} x {} x {}, but its metadata ask for {} x {}",
-                       file_->path(), name, t->ne[0], t->ne[1], t->ne[2], t->ne[3], shape[0], shape[1]);
+    if (t->ne[0] != shape[0] || t->ne[1] != shape[1] || t->ne[2] != shape[2] || t->ne[3] != 1) {
+      failure_ =
+          error("'{}': tensor '{}' is {} x {} x {} x {}, but its metadata ask for {} x {} x {}",
+                file_->path(), name, t->ne[0], t->ne[1], t->ne[2], t->ne[3], shape[0], shape[1], shape[2]);
       return;
     }
     if (t->type != GGML_TYPE_F32 && ggml_get_type_traits(t->type)->to_float == nullptr) {
@@ -135,7 +138,7 @@ class Weights::Loader {
   }
 
   Planned plan(const ggml_tensor* t, Use use, ggml_tensor** target) {
-    if (use == Use::matrix) values_by_type_[t->type] += ggml_nelements(t);
+    if (use == Use::matrix || use == Use::experts) values_by_type_[t->type] += ggml_nelements(t);
     const bool wants_f32 = use == Use::vector || mode_ == WeightMode::f32;
     if (device_ != nullptr && use == Use::embedding) return {t, Place::mapped, nullptr, target};
     if (device_ != nullptr) return {t, Place::device, nullptr, target, wants_f32};
@@ -148,13 +151,14 @@ class Weights::Loader {
 
   void plan_model() {
     const int e = h_.n_embd;
-    take("token_embd.weight", {e, h_.n_vocab}, Need::required, Use::embedding, &weights_.embedding_);
-    take("output_norm.weight", {e, 1}, Need::required, Use::vector, &weights_.output_norm_);
-    take("output.weight", {e, h_.n_vocab}, Need::optional, Use::matrix, &weights_.output_);
+    take("token_embd.weight", {e, h_.n_vocab, 1}, Need::required, Use::embedding, &weights_.embedding_);
+    take("output_norm.weight", {e, 1, 1}, Need::required, Use::vector, &weights_.output_norm_);
+    take("output_norm.bias", {e, 1, 1}, norm_bias(), Use::vector, &weights_.output_norm_bias_);
+    take("output.weight", {e, h_.n_vocab, 1}, Need::optional, Use::matrix, &weights_.output_);
     if (device_ != nullptr && file_->tensor("output.weight") == nullptr)
-      take("token_embd.weight", {e, h_.n_vocab}, Need::required, Use::tied_output, &weights_.output_);
-    take("output.bias", {h_.n_vocab, 1}, Need::optional, Use::vector, &weights_.output_bias_);
-    const Shape factors{h_.n_rot / 2, 1};
+      take("token_embd.weight", {e, h_.n_vocab, 1}, Need::required, Use::tied_output, &weights_.output_);
+    take("output.bias", {h_.n_vocab, 1, 1}, Need::optional, Use::vector, &weights_.output_bias_);
+    const Shape factors{h_.n_rot / 2, 1, 1};
     take("rope_freqs.weight", factors, Need::optional, Use::vector, &weights_.rope_factors_);
     const bool use_long = h_.long_rope == LongRope::long_factors;
     ggml_tensor** unused = &unused_factors_;
@@ -165,44 +169,112 @@ class Weights::Loader {
     weights_.layers_.resize(h_.n_layers);
   }
 
+  // Whether the tensor is of a layer after the last one that is run.
+  bool of_left_out_layer(const std::string& name) const {
+    int layer = 0;
+    return std::sscanf(name.c_str(), "blk.%d.", &layer) == 1 && layer >= h_.n_layers &&
+           layer < h_.n_layers_in_file;
+  }
+
+  // RMS norms have no biases.
+  Need norm_bias() const { return h_.architecture->layer_norm ? Need::optional : Need::none; }
+
+  void vector(const std::string& name, int n, Need need, ggml_tensor** target) {
+    take(name, {n, 1, 1}, need, Use::vector, target);
+  }
+  void matrix(const std::string& name, int n_in, int n_out, ggml_tensor** target) {
+    take(name, {n_in, n_out, 1}, Need::required, Use::matrix, target);
+  }
+
   void plan_layer(int i) {
     const Architecture& a = *h_.architecture;
     LayerWeights& w = weights_.layers_[i];
     const std::string prefix = fmt::format("blk.{}.", i);
     const int e = h_.n_embd;
-    const auto vector = [&](const char* name, int n, Need need, ggml_tensor** target) {
-      take(prefix + name, {n, 1}, need, Use::vector, target);
-    };
-    const auto matrix = [&](const char* name, int n_in, int n_out, ggml_tensor** target) {
-      take(prefix + name, {n_in, n_out}, Need::required, Use::matrix, target);
-    };
-    vector("attn_norm.weight", e, Need::required, &w.attn_norm);
+    const Need before = a.norms == BlockNorms::after ? Need::none : Need::required;
+    const Need after = a.norms == BlockNorms::before ? Need::none : Need::required;
+    vector(prefix + "attn_norm.weight", e, before, &w.attn_norm);
+    vector(prefix + "attn_norm.bias", e, norm_bias(), &w.attn_norm_bias);
     plan_projections(prefix, w);
-    if (a.qk_norm) {
-      vector("attn_q_norm.weight", h_.head_dim, Need::required, &w.q_norm);
-      vector("attn_k_norm.weight", h_.head_dim, Need::required, &w.k_norm);
+    plan_qk_norms(prefix, w);
+    if (a.sinks) read_sinks(prefix);
+    matrix(prefix + "attn_output.weight", h_.n_heads * h_.head_dim, e, &w.attn_out);
+    vector(prefix + "attn_output.bias", e, Need::optional, &w.attn_out_bias);
+    vector(prefix + "post_attention_norm.weight", e, after, &w.attn_post_norm);
+    const std::string ffn_norm = prefix + (a.ffn_norm == nullptr ? "ffn_norm" : a.ffn_norm);
+    vector(ffn_norm + ".weight", e, before == Need::required && a.parallel ? Need::optional : before,
+           &w.ffn_norm);
+    vector(ffn_norm + ".bias", e, norm_bias(), &w.ffn_norm_bias);
+    if (h_.experts.n > 0 && file_->tensor(prefix + "ffn_gate_inp.weight") != nullptr) {
+      plan_experts(prefix, w);
+    } else {
+      plan_network(prefix, "", h_.n_ff, 0, w.ffn);
     }
-    matrix("attn_output.weight", h_.n_heads * h_.head_dim, e, &w.attn_out);
-    vector("attn_output.bias", e, Need::optional, &w.attn_out_bias);
-    vector("ffn_norm.weight", e, Need::required, &w.ffn_norm);
-    if (!a.fused_gate_up) matrix("ffn_gate.weight", e, h_.n_ff, &w.gate);
-    matrix("ffn_up.weight", e, a.fused_gate_up ? 2 * h_.n_ff : h_.n_ff, &w.up);
-    matrix("ffn_down.weight", h_.n_ff, e, &w.down);
-    vector("ffn_gate.bias", h_.n_ff, Need::optional, &w.gate_bias);
-    vector("ffn_up.bias", h_.n_ff, Need::optional, &w.up_bias);
-    vector("ffn_down.bias", e, Need::optional, &w.down_bias);
-    if (a.post_norms) {
-      vector("post_attention_norm.weight", e, Need::required, &w.attn_post_norm);
-      vector("post_ffw_norm.weight", e, Need::required, &w.ffn_post_norm);
-    }
+    vector(prefix + "post_ffw_norm.weight", e, after, &w.ffn_post_norm);
+  }
+
+  // Tensors "ffn_up<suffix>" and so on; n: of as many networks, 0: of one.
+  void plan_network(const std::string& prefix, const char* suffix, int n_ff, int n, NetworkWeights& w) {
+    const Architecture& a = *h_.architecture;
+    const int e = h_.n_embd;
+    const bool fused = a.fused_gate_up && n == 0;
+    const auto add = [&](const char* name, int n_in, int n_out, ggml_tensor** weight, ggml_tensor** bias) {
+      const std::string tensor = prefix + name + suffix;
+      take(tensor + ".weight", {n_in, n_out, std::max(n, 1)}, Need::required,
+           n > 0 ? Use::experts : Use::matrix, weight);
+      take(tensor + ".bias", {n_out, std::max(n, 1), 1}, Need::optional, Use::vector, bias);
+    };
+    if (!fused && !a.ungated) add("ffn_gate", e, n_ff, &w.gate, &w.gate_bias);
+    add("ffn_up", e, fused ? 2 * n_ff : n_ff, &w.up, &w.up_bias);
+    add("ffn_down", n_ff, e, &w.down, &w.down_bias);
+  }
+
+  void plan_experts(const std::string& prefix, LayerWeights& w) {
+    const Experts& x = h_.experts;
+    // Small, and what depends on it, the choice of experts, is not smooth: it is multiplied in F32 products.
+    take(prefix + "ffn_gate_inp.weight", {h_.n_embd, x.n, 1}, Need::required, Use::matrix, &w.router);
+    vector(prefix + "ffn_gate_inp.bias", x.n, Need::optional, &w.router_bias);
+    vector(prefix + "exp_probs_b.bias", x.n, Need::optional, &w.choice_bias);
+    plan_network(prefix, "_exps", x.n_ff, x.n, w.experts);
+    if (x.n_ff_shared == 0) return;
+    plan_network(prefix, "_shexp", x.n_ff_shared, 0, w.shared);
+    vector(prefix + "ffn_gate_inp_shexp.weight", h_.n_embd, Need::optional, &w.shared_gate);
+  }
+
+  void plan_qk_norms(const std::string& prefix, LayerWeights& w) {
+    const Architecture& a = *h_.architecture;
+    if (a.qk_norm == QkNorm::none) return;
+    const auto add = [&](const char* name, int n_heads, ggml_tensor** target) {
+      const std::string tensor = prefix + name + ".weight";
+      const ggml_tensor* t = file_->tensor(tensor);
+      const bool by_head = t != nullptr && t->ne[1] > 1;  // each head has weights of its own
+      const Shape shape = a.qk_norm == QkNorm::rows ? Shape{std::int64_t{n_heads} * h_.head_dim, 1, 1}
+                                                    : Shape{h_.head_dim, by_head ? n_heads : 1, 1};
+      take(tensor, shape, a.needs_qk_norm ? Need::required : Need::optional, Use::vector, target);
+    };
+    add("attn_q_norm", h_.n_heads, &w.q_norm);
+    add("attn_k_norm", h_.n_kv_heads, &w.k_norm);
+  }
+
+  // They are read, not kept as a tensor: attention is kvant's own.
+  void read_sinks(const std::string& prefix) {
+    const std::string name = prefix + "attn_sinks.weight";
+    ggml_tensor* unused = nullptr;
+    vector(name, h_.n_heads, Need::required, &unused);
+    if (failure_) return;
+    const ggml_tensor* t = planned_.back().source;
+    planned_.pop_back();
+    std::vector<float> logits(h_.n_heads);
+    dequantize(t, file_->tensor_data(t), logits.data(), /*n_threads=*/1);
+    h_.sink_logits.insert(h_.sink_logits.end(), logits.begin(), logits.end());
   }
 
   void plan_projections(const std::string& prefix, LayerWeights& w) {
     const int n_q = h_.n_heads * h_.head_dim;
     const int n_kv = h_.n_kv_heads * h_.head_dim;
     const auto projection = [&](const char* name, int n_out, ggml_tensor** weight, ggml_tensor** bias) {
-      take(prefix + name + ".weight", {h_.n_embd, n_out}, Need::required, Use::matrix, weight);
-      take(prefix + name + ".bias", {n_out, 1}, Need::optional, Use::vector, bias);
+      take(prefix + name + ".weight", {h_.n_embd, n_out, 1}, Need::required, Use::matrix, weight);
+      take(prefix + name + ".bias", {n_out, 1, 1}, Need::optional, Use::vector, bias);
     };
     if (file_->tensor(prefix + "attn_qkv.weight") != nullptr) {
       projection("attn_qkv", n_q + 2 * n_kv, &w.qkv, &w.qkv_bias);
@@ -257,7 +329,7 @@ class Weights::Loader {
     auto context = new_context(some.size());
     std::size_t bytes = 0;
     for (const Planned& p : some) {
-      *p.target = ggml_new_tensor_2d(context.get(), type_of(p), p.source->ne[0], p.source->ne[1]);
+      *p.target = ggml_new_tensor(context.get(), type_of(p), ggml_n_dims(p.source), p.source->ne);
       ggml_set_name(*p.target, p.source->name);
       bytes += ggml_nbytes(*p.target);
     }
@@ -323,7 +395,7 @@ class Weights::Loader {
 
   Weights& weights_;
   std::shared_ptr<GgufFile> file_;
-  const Hparams& h_;
+  Hparams& h_;
   WeightMode mode_;
   int n_threads_;
   ggml_backend_buffer_type* device_;

@@ -16,37 +16,52 @@ struct ggml_tensor;
 
 namespace kvant {
 
+// A feed-forward network, or, with a third dimension, n of them. Biases may be null.
+struct NetworkWeights {
+  ggml_tensor* gate =
+      nullptr;  // [n_embd, n_ff]; null: `up` holds gate and up, [n_embd, 2 n_ff], or there is none
+  ggml_tensor* up = nullptr;    // [n_embd, n_ff]
+  ggml_tensor* down = nullptr;  // [n_ff, n_embd]
+  ggml_tensor* gate_bias = nullptr;
+  ggml_tensor* up_bias = nullptr;
+  ggml_tensor* down_bias = nullptr;
+};
+
 // ggml's order: a matrix [n_in, n_out] has n_in contiguous values a row. A null tensor is absent.
 struct LayerWeights {
   ggml_tensor* attn_norm = nullptr;  // [n_embd]
-  ggml_tensor* qkv = nullptr;        // [n_embd, (n_heads + 2 n_kv_heads) head_dim], or the three apart:
-  ggml_tensor* q = nullptr;          // [n_embd, n_heads * head_dim]
-  ggml_tensor* k = nullptr;          // [n_embd, n_kv_heads * head_dim]
-  ggml_tensor* v = nullptr;          // [n_embd, n_kv_heads * head_dim]
+  ggml_tensor* attn_norm_bias = nullptr;
+  ggml_tensor* qkv = nullptr;  // [n_embd, (n_heads + 2 n_kv_heads) head_dim], or the three apart:
+  ggml_tensor* q = nullptr;    // [n_embd, n_heads * head_dim]
+  ggml_tensor* k = nullptr;    // [n_embd, n_kv_heads * head_dim]
+  ggml_tensor* v = nullptr;    // [n_embd, n_kv_heads * head_dim]
   ggml_tensor* qkv_bias = nullptr;
   ggml_tensor* q_bias = nullptr;
   ggml_tensor* k_bias = nullptr;
   ggml_tensor* v_bias = nullptr;
-  ggml_tensor* q_norm = nullptr;    // [head_dim]
-  ggml_tensor* k_norm = nullptr;    // [head_dim]
+  ggml_tensor* q_norm = nullptr;    // [head_dim], [head_dim, n_heads], or of rows [n_heads * head_dim]
+  ggml_tensor* k_norm = nullptr;    // likewise
   ggml_tensor* attn_out = nullptr;  // [n_heads * head_dim, n_embd]
   ggml_tensor* attn_out_bias = nullptr;
   ggml_tensor* attn_post_norm = nullptr;  // [n_embd]
   ggml_tensor* ffn_norm = nullptr;        // [n_embd]
-  ggml_tensor* gate = nullptr;            // [n_embd, n_ff]; null: `up` holds gate and up, [n_embd, 2 n_ff]
-  ggml_tensor* up = nullptr;              // [n_embd, n_ff]
-  ggml_tensor* down = nullptr;            // [n_ff, n_embd]
-  ggml_tensor* gate_bias = nullptr;
-  ggml_tensor* up_bias = nullptr;
-  ggml_tensor* down_bias = nullptr;
+  ggml_tensor* ffn_norm_bias = nullptr;
+  NetworkWeights ffn;                    // of a layer without experts
+  ggml_tensor* router = nullptr;         // [n_embd, n_experts]; null: the layer has no experts
+  ggml_tensor* router_bias = nullptr;    // [n_experts]
+  ggml_tensor* choice_bias = nullptr;    // [n_experts]: joins what experts are chosen by, not their weights
+  NetworkWeights experts;                // n_experts networks
+  NetworkWeights shared;                 // that all rows go through; up may be null
+  ggml_tensor* shared_gate = nullptr;    // [n_embd]: its product's sigmoid weighs `shared`; null: 1
   ggml_tensor* ffn_post_norm = nullptr;  // [n_embd]
 };
 
 class Weights {
  public:
-  // Takes every tensor of the file; sets hparams.n_vocab. Errors: a missing or misshapen tensor, one that
-  // the architecture has no place for, out of memory. The file stays mapped for as long as the weights live.
-  // device: memory of a device, which then gets all but the embedding; null: they stay in the host's.
+  // Takes every tensor of the file; sets hparams.n_vocab and sink_logits. Errors: a missing or misshapen
+  // tensor, one that the architecture has no place for, out of memory. The file stays mapped for as long as
+  // the weights live. device: memory of a device, which then gets all but the embedding; null: they stay in
+  // the host's.
   static Result<std::unique_ptr<Weights>> load(std::shared_ptr<GgufFile> file, Hparams& hparams,
                                                WeightMode mode, int n_threads,
                                                ggml_backend_buffer_type* device = nullptr);
@@ -54,6 +69,7 @@ class Weights {
 
   ggml_tensor* token_embedding() const { return embedding_; }  // [n_embd, n_vocab]
   ggml_tensor* output_norm() const { return output_norm_; }    // [n_embd]
+  ggml_tensor* output_norm_bias() const { return output_norm_bias_; }
   ggml_tensor* output() const {
     return output_;
   }  // [n_embd, n_vocab]; the embedding (on a device: its copy) when tied
@@ -72,6 +88,7 @@ class Weights {
   std::unique_ptr<Storage> storage_;
   ggml_tensor* embedding_ = nullptr;
   ggml_tensor* output_norm_ = nullptr;
+  ggml_tensor* output_norm_bias_ = nullptr;
   ggml_tensor* output_ = nullptr;
   ggml_tensor* output_bias_ = nullptr;
   ggml_tensor* rope_factors_ = nullptr;

@@ -116,6 +116,13 @@ Status check_correction(const Recipe& recipe, const Geometry& geometry) {
         "correction_layers says which layers are corrected, but nothing is: set correction to absolute or "
         "relative, or leave correction_layers out");
   }
+  if (recipe.correction != Correction::none && !geometry.sink_logits.empty()) {
+    return error(
+        "the correction is learned for a softmax over tokens alone, but heads of {} have a sink logit in it: "
+        "set "
+        "correction=none",
+        geometry.model);
+  }
   const int highest = std::max(layers.first, layers.last);
   if (highest >= geometry.n_layers) {
     return error("correction_layers names layer {}, but {} has layers 0 to {}", highest, geometry.model,
