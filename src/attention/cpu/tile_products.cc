@@ -22,6 +22,19 @@ bool is_exact(const PageSide& side) {
   return exact && d / std::max(1, scheme->token_groups) % kTileLanes == 0;
 }
 
+// Numbers are multiplied less half of their range, so that rounded queries and weights err in proportion to
+// what they are multiplied with; the offsets take the half in. Returns it, or 0 where offsets can't.
+int center_numbers(const CodeScheme& scheme, CodeParameters& parameters) {
+  const bool by_token = !parameters.token_scale.empty(), by_channel = !parameters.channel_scale.empty();
+  if (by_token == by_channel) return 0;
+  const std::vector<float>& scale = by_token ? parameters.token_scale : parameters.channel_scale;
+  std::vector<float>& offset = by_token ? parameters.token_offset : parameters.channel_offset;
+  offset.resize(scale.size());
+  const int half = 1 << (scheme.bits - 1);
+  for (std::size_t i = 0; i < scale.size(); ++i) offset[i] += static_cast<float>(half) * scale[i];
+  return half;
+}
+
 }  // namespace
 
 TileProducts::TileProducts(const ByteKernels& kernels)
@@ -54,8 +67,10 @@ void TileProducts::expand(const PageSide& side, Side which, Operand& operand) {
   }
   side.format->read_parameters(side.bytes, context, context.table, operand.parameters);
   const std::vector<float>& scale = operand.parameters.token_scale;
-  operand.largest_scale = scale.empty() ? 1 : *std::max_element(scale.begin(), scale.end());
-  operand.bias = operand.scheme.meaning == CodeMeaning::number ? 0 : kTableBias;
+  operand.largest_scale = scale.empty() ? 1 : 0;
+  for (const float s : scale) operand.largest_scale = std::max(operand.largest_scale, std::abs(s));
+  const bool is_number = operand.scheme.meaning == CodeMeaning::number;
+  operand.bias = is_number ? center_numbers(operand.scheme, operand.parameters) : kTableBias;
   operand.bytes.resize(static_cast<std::size_t>(kPageTokens) * context.head_dim);
   const CodePage page{reinterpret_cast<const std::uint8_t*>(side.bytes),
                       operand.scheme.meaning,
@@ -72,7 +87,7 @@ void TileProducts::prepare_queries(Rows rows, const float* channel_scale) {
   const int d = rules_->head_dim, channels = k_.scheme.group_channels;
   for (int r = rows.first; r < rows.first + rows.n; ++r) {
     kernels_->prepare_query(tile_->q.data() + static_cast<std::ptrdiff_t>(r) * d, channel_scale, channels,
-                            d / (kLaneGroups * channels), /*whole=*/false, k_.bias != 0, queries_[r]);
+                            d / (kLaneGroups * channels), /*whole=*/false, /*sums=*/true, queries_[r]);
   }
 }
 

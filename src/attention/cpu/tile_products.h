@@ -35,7 +35,7 @@ class TileProducts {
     CodeParameters parameters;
     std::vector<std::uint8_t> bytes;
     int bias = 0;
-    float largest_scale = 1;  // of a token
+    float largest_scale = 1;  // of a token, in magnitude
     int blocks() const { return std::max(1, scheme.channel_blocks); }
     int groups() const { return std::max(1, scheme.token_groups); }
     TokenParameters tokens(int group) const;
