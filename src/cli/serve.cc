@@ -40,7 +40,7 @@ struct ServeOptions {
   int context = 0;
   int parallel = 8;
   int queue = 64;
-  int prompt_step = 128;
+  int prompt_step = 64;
   bool guard = false;
 };
 

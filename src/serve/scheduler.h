@@ -35,7 +35,7 @@ struct SchedulerOptions {
   int context = 0;             // tokens that a prompt and its answer may have together
   int parallel = 8;            // answers that are made at the same time
   int queue = 64;              // requests that may wait
-  int prompt_step = 128;       // prompt tokens that a step reads beside running answers
+  int prompt_step = 64;        // prompt tokens that a step reads beside running answers
   int lone_prompt_step = 512;  // and where no answer is running
   std::int64_t memory = 0;     // bytes of the cache; > 0
   // Bytes that a sequence takes at most on its way to so many tokens.
