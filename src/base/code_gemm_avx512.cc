@@ -18,16 +18,18 @@ inline void round_block(const float* x, std::uint32_t* quads, float& unit, float
   const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + kLanes);
   const float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
   unit = largest < kTiny ? 0 : largest / kMaxNumber;
-  sum = _mm512_reduce_add_ps(_mm512_add_ps(a, b));
   const __m512 factor = _mm512_set1_ps(largest < kTiny ? 0 : kMaxNumber / largest);
+  __m512i total = _mm512_setzero_si512();
   for (int half = 0; half < 2; ++half) {
     const __m512i numbers = _mm512_cvtps_epi32(_mm512_mul_ps(half == 0 ? a : b, factor));
+    total = _mm512_add_epi32(total, numbers);
     const __m512i above = _mm512_srai_epi32(_mm512_add_epi32(numbers, _mm512_set1_epi32(128)), 8);
     const __m128i high = _mm512_cvtepi32_epi8(above), low = _mm512_cvtepi32_epi8(numbers);
     auto* to = reinterpret_cast<__m128i*>(quads + 8 * half);
     _mm_storeu_si128(to, _mm_unpacklo_epi32(high, low));
     _mm_storeu_si128(to + 1, _mm_unpackhi_epi32(high, low));
   }
+  sum = static_cast<float>(_mm512_reduce_add_epi32(total)) * unit;
 }
 
 void round_rows(const float* x, std::ptrdiff_t stride, int first, int end, int k, NumberRows& rows) {

@@ -41,7 +41,7 @@ TEST(CodeGemm, IsTheProductWithTheValuesOfTheCodes) {
           const double scale = panel.scale[block * kCodePanel + c];
           sum += value * (scale * code + panel.offset[block * kCodePanel + c]);
           largest = std::max(largest, std::abs(value));
-          codes += std::abs(scale * code);
+          codes += std::abs(scale * code + panel.offset[block * kCodePanel + c]);
           magnitude +=
               std::abs(value) * (std::abs(scale * code) + std::abs(panel.offset[block * kCodePanel + c]));
         }
