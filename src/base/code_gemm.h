@@ -23,8 +23,9 @@ struct NumberRows {
   std::vector<std::uint32_t>
       quads;                // [rows][k / 4][2]: the numbers' high bytes and their low ones, both signed
   std::vector<float> unit;  // [rows][k / kCodeBlockSize]: value = number * unit
-  std::vector<float> sum;   // likewise: of the block's numbers, times unit: rounding then errs in proportion
-                           // to the matrix's values, not to its offsets
+  // Likewise: the sum of the block's numbers, times unit. Rounding then errs in proportion to the matrix's
+  // values, not to its offsets.
+  std::vector<float> sum;
 };
 
 // Make room for so much; what is there already stays.
