@@ -192,15 +192,16 @@ class Head {
   std::vector<std::vector<Row>> sums_;     // by page: [features][d + 1]
 };
 
-double allowed_error(const Recipe& recipe) {
+// exact: of F32 products; else of 16-bit ones, where values are small beside the codes' offsets most.
+double allowed_error(const Recipe& recipe, double exact) {
   if (recipe.products == Products::integer) return 0.03;  // q and P are rounded to 8 bits
-  return recipe.softmax == Softmax::exact ? 2e-5 : 0.002;
+  return recipe.softmax == Softmax::exact ? exact : 0.002;
 }
 
 class PromptOfRecipe : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Recipes, PromptOfRecipe, ::testing::ValuesIn(testing::product_recipes()));
 
-void expect_attention_in_double(const std::string& recipe, AttentionBackend& backend) {
+void expect_attention_in_double(const std::string& recipe, AttentionBackend& backend, double exact) {
   const Geometry g = geometry();
   Cache cache(plan_for(recipe, g, nullptr, backend.page_order()), 0);
   const SequenceId s = cache.add();
@@ -225,16 +226,17 @@ void expect_attention_in_double(const std::string& recipe, AttentionBackend& bac
         }
       }
     }
-    EXPECT_LT(testing::relative_error(got, right), allowed_error(cache.plan().recipe)) << "layer " << layer;
+    EXPECT_LT(testing::relative_error(got, right), allowed_error(cache.plan().recipe, exact))
+        << "layer " << layer;
   }
 }
 
 TEST_P(PromptOfRecipe, IsAttentionInDoublePrecisionOnTheCpu) {
-  expect_attention_in_double(GetParam(), *make_cpu_backend());
+  expect_attention_in_double(GetParam(), *make_cpu_backend(), 5e-4);
 }
 
 TEST_P(PromptOfRecipe, IsAttentionInDoublePrecisionOnTheReference) {
-  expect_attention_in_double(GetParam(), *make_reference_backend());
+  expect_attention_in_double(GetParam(), *make_reference_backend(), 2e-5);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/gemm.h"
+#include "model/weight_codes.h"
 
 namespace kvant {
 namespace {
@@ -14,6 +15,10 @@ namespace {
 constexpr int kBlockOutputs = 96;  // weight rows in one piece of work
 constexpr int kItemRows =
     512;  // rows of activations in one, which share the dequantization of the weight rows
+
+// Of products with codes: rows that a thread rounds at once; and rows in one piece of work where there are
+// few panels to share out.
+constexpr int kRoundedRows = 16, kManyPanels = 8, kFewPanelsRows = 128;
 
 std::size_t scratch_size(const ggml_tensor* weight) {
   return static_cast<std::size_t>(kBlockOutputs * weight->ne[0]);
@@ -41,7 +46,10 @@ bool MatrixProduct::takes(const ggml_tensor* weight) {
 
 ggml_tensor* MatrixProduct::multiply(ggml_context* context, ggml_tensor* weight, ggml_tensor* x, int thread) {
   // Now: an exception in one of the threads would end the program.
-  if (weight->type != GGML_TYPE_F32)
+  if (codes_ != nullptr && has_code_blocks(weight)) {
+    make_room(members_[thread].panel, static_cast<int>(weight->ne[0]));
+    make_room(rows_, static_cast<int>(x->ne[1]), static_cast<int>(x->ne[0]));
+  } else if (weight->type != GGML_TYPE_F32)
     members_[thread].scratch.resize(std::max(members_[thread].scratch.size(), scratch_size(weight)));
   ggml_tensor* sources[] = {weight, x};
   return ggml_custom_4d(context, GGML_TYPE_F32, weight->ne[1], x->ne[1], 1, 1, sources, 2, gemm_op, 1,
@@ -52,7 +60,38 @@ void MatrixProduct::gemm_op(ggml_tensor* y, int, int, void* data) {
   const auto* member = static_cast<const Member*>(data);
   MatrixProduct& product = *member->product;
   Team team(member->thread, static_cast<int>(product.members_.size()), product.team_);
-  product.multiply_together(y, team);
+  if (product.codes_ != nullptr && has_code_blocks(y->src[0])) {
+    product.multiply_codes(y, team);
+  } else {
+    product.multiply_together(y, team);
+  }
+}
+
+// The rows are rounded together; then each thread takes panels of the weight.
+void MatrixProduct::multiply_codes(ggml_tensor* y, Team& team) {
+  const ggml_tensor* weight = y->src[0];
+  const ggml_tensor* x = y->src[1];
+  const int n_in = static_cast<int>(weight->ne[0]);
+  const int n_out = static_cast<int>(weight->ne[1]);
+  const int n_rows = static_cast<int>(x->ne[1]);
+  const auto x_stride = static_cast<std::ptrdiff_t>(x->nb[1] / sizeof(float));
+  const auto y_stride = static_cast<std::ptrdiff_t>(y->nb[1] / sizeof(float));
+  const auto row_items = [&](int rows) { return (n_rows + rows - 1) / rows; };
+  team.for_each(row_items(kRoundedRows), [&](int item) {
+    const int first = item * kRoundedRows, end = std::min(first + kRoundedRows, n_rows);
+    codes_->round_rows(static_cast<const float*>(x->data), x_stride, first, end, n_in, rows_);
+  });
+  const int n_panels = (n_out + kCodePanel - 1) / kCodePanel;
+  const int item_rows = n_panels < kManyPanels ? kFewPanelsRows : kItemRows;
+  const int n_row_items = row_items(item_rows);
+  team.for_each(n_panels * n_row_items, [&](int item) {
+    const int output = item / n_row_items * kCodePanel, n = std::min(kCodePanel, n_out - output);
+    const int first = item % n_row_items * item_rows;
+    CodePanel& panel = members_[team.index()].panel;
+    fill_panel(weight, output, n, panel);
+    codes_->multiply(rows_, first, std::min(first + item_rows, n_rows), n_in, panel, n,
+                     static_cast<float*>(y->data) + output, y_stride);
+  });
 }
 
 void MatrixProduct::multiply_together(ggml_tensor* y, Team& team) {

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "base/code_gemm.h"
 #include "base/team.h"
 
 struct ggml_context;
@@ -11,9 +12,11 @@ struct ggml_tensor;
 namespace kvant {
 
 // Small batches, and repacked weights, go to ggml's own product, which reads quantized weights as they are.
-// Batches of at least kGemmRows rows go to F32 products, weights being dequantized block by block: for plain
-// types that is faster than ggml's product and does not round the activations. There a row's result does not
-// depend on the rows beside it, so prompts give the same bits whatever the chunk.
+// Batches of at least kGemmRows rows are multiplied here: weights in simple blocks as their codes, with
+// activations in 16 bits, where the processor has instructions for that (code_gemm.h); else, and other
+// weights, in F32, weights being dequantized block by block. For plain types that is faster than ggml's
+// product, which rounds activations to 8 bits. A row's result does not depend on the rows beside it, so
+// prompts give the same bits whatever the chunk.
 class MatrixProduct {
  public:
   static constexpr int kGemmRows = 32;
@@ -36,12 +39,16 @@ class MatrixProduct {
     MatrixProduct* product;
     int thread;
     std::vector<float> scratch;  // a dequantized block of weight rows
+    CodePanel panel;
   };
   static void gemm_op(ggml_tensor* y, int, int, void* member);
   void multiply_together(ggml_tensor* y, Team& team);
+  void multiply_codes(ggml_tensor* y, Team& team);
 
   TeamState team_;
   std::vector<Member> members_;  // by thread
+  const CodeGemm* codes_ = code_gemm();
+  NumberRows rows_;  // of the product at hand
 };
 
 }  // namespace kvant

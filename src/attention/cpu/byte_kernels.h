@@ -110,6 +110,52 @@ struct TokenParameters {
   const float* offset;  // [kPageTokens]
 };
 
+// What belongs to one row of a tile's products; see TileTask.
+struct RowFactors {
+  std::int32_t bias;
+  float unit, offset, constant;
+};
+
+// Products of many rows of numbers with the bytes of one page, expanded once for all of them:
+//
+// out[r][i] = (before ? out[r][i] : 0) + unit * scale[i] * (the sum over quads of number * byte - bias) +
+//             offset * lane_offset[i] + constant
+//
+// for lanes i in [first_lane, end_lane), multiples of kTileLanes.
+struct TileTask {
+  const std::uint8_t* bytes;  // [quads][lanes][4]
+  int lanes;
+  int first_quad, end_quad;
+  int first_lane, end_lane;
+  int n_rows;
+  const ByteQuery* numbers;   // [n_rows]
+  const RowFactors* factors;  // [n_rows]
+  bool before;
+  const float* scale;        // [lanes]; null: 1
+  const float* lane_offset;  // [lanes]; null: 0
+  float* out;                // [n_rows][lanes], `stride` values from row to row
+  std::ptrdiff_t stride;
+};
+inline constexpr int kTileLanes = 16;
+
+// Products for tiles of many queries, of codes that are numbers or states. All null: such products are no
+// faster than F32 ones of decoded pages.
+struct TileKernels {
+  // bytes[quad][t][4], quads as a ByteQuery has them: for scores.
+  void (*expand_for_scores)(const CodePage& page, std::uint8_t* bytes);
+  // bytes[t / 4][channel][t % 4]: for a mix.
+  void (*expand_for_mix)(const CodePage& page, std::uint8_t* bytes);
+  void (*multiply)(const TileTask& task);
+  // The largest of kPageTokens scores.
+  float (*largest)(const float* scores);
+  // scores[t] <- exp(scores[t] - max), 0 or less than 1e-37 where that is far below 0; returns the sum.
+  float (*exponentials)(float* scores, float max);
+  // Numbers of weights[t] * tokens.scale[t] for t in [first, end), multiples of 32, each at most `bound`:
+  // quad t / 4 holds tokens t - t % 4 + k, k = 0 .. 3. block_sums[0]: of those numbers.
+  WeightSums (*prepare_weights)(const float* weights, const TokenParameters& tokens, int first, int end,
+                                float bound, ByteQuery& out);
+};
+
 // One instruction set.
 struct ByteKernels {
   const char* name;   // "avx512"
@@ -140,6 +186,8 @@ struct ByteKernels {
   // n: a multiple of 8.
   float (*dot)(const float* a, const float* b, int n);
   float (*sum)(const float* x, int n);
+
+  TileKernels tiles;
 };
 
 inline constexpr const char* kInstructionSets[] = {"avx512", "avxvnni", "avx2", "portable"};  // best first

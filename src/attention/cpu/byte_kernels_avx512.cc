@@ -34,6 +34,23 @@ struct Floats16 {
   }
   static KVANT_INLINE Lanes add(Lanes a, Lanes b) { return _mm512_add_ps(a, b); }
   static KVANT_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return _mm512_fmadd_ps(a, b, c); }
+  static KVANT_INLINE Lanes multiply(Lanes a, Lanes b) { return _mm512_mul_ps(a, b); }
+  static KVANT_INLINE Lanes maximum(Lanes a, Lanes b) { return _mm512_max_ps(a, b); }
+  static KVANT_INLINE float largest(Lanes x) {
+    return Floats8::largest(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
+  }
+  static KVANT_INLINE Lanes exponential(Lanes x) {
+    x = _mm512_max_ps(x, fill(kLowestExponent));
+    const Lanes n =
+        _mm512_roundscale_ps(_mm512_mul_ps(x, fill(kLog2e)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Lanes f = _mm512_fnmadd_ps(n, fill(kLn2Low), _mm512_fnmadd_ps(n, fill(kLn2High), x));
+    return _mm512_scalef_ps(exp_polynomial<Floats16>(f), n);
+  }
+  static KVANT_INLINE Lanes store_rounded(std::int32_t* to, Lanes x) {
+    const __m512i numbers = _mm512_cvtps_epi32(x);
+    _mm512_storeu_si512(to, numbers);
+    return _mm512_cvtepi32_ps(numbers);
+  }
   static KVANT_INLINE float sum(Lanes x) { return Floats8::sum(halves(x)); }
   static KVANT_INLINE void store_sums(Lanes a, Lanes b, Lanes c, Lanes d, float* to) {
     const Lanes ab = add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
@@ -53,6 +70,7 @@ struct Avx512 : BytePacking {
   static constexpr int kBytes = 64;
   static constexpr bool kLargeTables = true, kSmallWeights = true;
   static constexpr int kRegistersPerSum = 2, kSumRegisters = 16, kMaxPairedHeads = 4;
+  static constexpr int kTileRows = 3, kTileRegisters = 4;
   using Bytes = __m512i;
   using Codes = __m512i;
   struct Ints {
@@ -63,6 +81,7 @@ struct Avx512 : BytePacking {
   };
 
   static KVANT_INLINE Bytes load(const void* from) { return _mm512_loadu_si512(from); }
+  static KVANT_INLINE void store(void* to, Bytes x) { _mm512_storeu_si512(to, x); }
   using Groups = __mmask8;
   static KVANT_INLINE Groups first_groups(int n) { return n < 8 ? 0x0f : 0xff; }
   static KVANT_INLINE Bytes load_groups(const void* from, Groups groups) {
@@ -149,6 +168,7 @@ struct Avx512 : BytePacking {
   static KVANT_INLINE void store_lanes(const Ints& sums, std::int32_t* out) {
     _mm512_storeu_si512(out, total(sums));
   }
+  static KVANT_INLINE __m512 to_floats(const Ints& sums) { return _mm512_cvtepi32_ps(total(sums)); }
   static KVANT_INLINE void add_octets(const Ints& sums, std::int32_t bias, float factor, const float* scale,
                                       float* out, Groups groups) {
     add_times(sums, bias, _mm256_set1_ps(factor), scale, out, groups);
@@ -194,6 +214,13 @@ struct Avx512 : BytePacking {
       return order;
     }();
     _mm512_storeu_si512(quads, _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.from), both));
+  }
+  // Four quads.
+  static KVANT_INLINE void pack_quads(const std::int32_t* numbers, std::uint32_t (*quads)[2]) {
+    const __m512i x = _mm512_loadu_si512(numbers);
+    const __m128i high = _mm512_cvtepi32_epi8(high_bytes(x)), low = _mm512_cvtepi32_epi8(x);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(quads), _mm_unpacklo_epi32(high, low));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(quads + 2), _mm_unpackhi_epi32(high, low));
   }
   // Two octets.
   static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {

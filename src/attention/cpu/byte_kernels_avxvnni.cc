@@ -14,6 +14,7 @@ namespace {
 struct AvxVnni : Avx2 {
   static constexpr bool kSmallWeights = true;
   static constexpr int kRegistersPerSum = 2, kSumRegisters = 12;
+  static constexpr int kTileRows = 2, kTileRegisters = 2;
   using Codes = __m256i;
   struct Ints {
     __m256i high, low;
@@ -51,6 +52,7 @@ struct AvxVnni : Avx2 {
   static KVANT_INLINE void store_lanes(const Ints& sums, std::int32_t* out) {
     Avx2::store_lanes(total(sums), out);
   }
+  static KVANT_INLINE __m256 to_floats(const Ints& sums) { return _mm256_cvtepi32_ps(total(sums)); }
   static KVANT_INLINE void add_octets(const Ints& sums, std::int32_t bias, float factor, const float* scale,
                                       float* out, Groups groups) {
     Avx2::add_octets(total(sums), bias, factor, scale, out, groups);
@@ -73,6 +75,17 @@ struct AvxVnni : Avx2 {
     }
     store_pairs(lowest_bytes(high[0], high[1], high[2], high[3]),
                 lowest_bytes(low[0], low[1], low[2], low[3]), quads);
+  }
+  // Four quads: high bytes, then low ones.
+  static KVANT_INLINE void pack_quads(const std::int32_t* numbers, std::uint32_t (*quads)[2]) {
+    const __m256i words =
+        _mm256_permute4x64_epi64(_mm256_packs_epi32(load(numbers), load(numbers + 8)), 0xd8);
+    const __m256i high = _mm256_srai_epi16(_mm256_add_epi16(words, _mm256_set1_epi16(128)), 8);
+    const __m256i low = _mm256_and_si256(words, _mm256_set1_epi16(0xff));
+    const __m256i bytes = _mm256_packus_epi16(_mm256_and_si256(high, _mm256_set1_epi16(0xff)), low);
+    const __m256i order =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(quads), _mm256_shuffle_epi8(bytes, order));
   }
   // Two octets: high bytes, then low ones.
   static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {

@@ -28,6 +28,11 @@
 //   add_halves(sums, lower, upper, scale, out)  the same with a factor for each half of the octets, no bias
 //   pack_query, pack_weights   numbers of 16 bits as multiply_query and multiply_weights want them
 //   Centroids                  codebook_lookup_body.h
+//   kTileRows, kTileRegisters  rows and registers of lanes that a tile's products keep sums of at once; 0:
+//   tiles
+//                              are multiplied in F32. Else there are, too: store(to, bytes), to_floats(sums),
+//                              pack_quads(numbers, quads) of 16 numbers, and Floats' maximum, largest,
+//                              multiply, exponential, store_rounded
 #include "attention/cpu/byte_kernels.h"
 
 #define KVANT_INLINE inline __attribute__((always_inline))
@@ -191,6 +196,7 @@ float sum_of(const float* x, int n) {
 }
 
 #include "attention/cpu/row_products_body.h"
+#include "attention/cpu/tile_products_body.h"
 
 template <class Isa>
 constexpr kvant::cpu::ByteKernels kernels_of(const char* name) {
@@ -205,5 +211,6 @@ constexpr kvant::cpu::ByteKernels kernels_of(const char* name) {
           .score_rows = score_rows<Isa>,
           .mix_rows = mix_rows<Isa>,
           .dot = dot<Isa>,
-          .sum = sum_of<Isa>};
+          .sum = sum_of<Isa>,
+          .tiles = tile_kernels_of<Isa>()};
 }

@@ -24,6 +24,7 @@ struct Avx2 : WordPacking {
   static constexpr int kBytes = 32;
   static constexpr bool kLargeTables = false, kSmallWeights = false;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8, kMaxPairedHeads = 3;
+  static constexpr int kTileRows = 3, kTileRegisters = 2;
   using Bytes = __m256i;
   struct Codes {
     __m256i even, odd;
@@ -36,6 +37,7 @@ struct Avx2 : WordPacking {
   static KVANT_INLINE Bytes load(const void* from) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(from));
   }
+  static KVANT_INLINE void store(void* to, Bytes x) { _mm256_storeu_si256(static_cast<__m256i*>(to), x); }
   struct Groups {};
   static KVANT_INLINE Groups first_groups(int) { return {}; }
   static KVANT_INLINE Bytes load_groups(const void* from, Groups) { return load(from); }
@@ -120,6 +122,14 @@ struct Avx2 : WordPacking {
     };
     store_pairs(two_groups(0, 2), two_groups(1, 3), quads);
   }
+  // Four quads: numbers 0 and 2 of each, then 1 and 3.
+  static KVANT_INLINE void pack_quads(const std::int32_t* numbers, std::uint32_t (*quads)[2]) {
+    const __m256i order =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+    const __m256i words =
+        _mm256_permute4x64_epi64(_mm256_packs_epi32(load(numbers), load(numbers + 8)), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(quads), _mm256_shuffle_epi8(words, order));
+  }
   // Two octets: the even numbers of each, then the odd ones.
   static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {
     const __m256i order =
@@ -152,6 +162,7 @@ struct Avx2 : WordPacking {
   static KVANT_INLINE void store_lanes(const Ints& sums, std::int32_t* out) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), sums);
   }
+  static KVANT_INLINE __m256 to_floats(const Ints& sums) { return _mm256_cvtepi32_ps(sums); }
   static KVANT_INLINE void add_octets(const Ints& sums, std::int32_t bias, float factor, const float* scale,
                                       float* out, Groups) {
     const __m256i pairs = _mm256_add_epi32(sums, _mm256_srli_epi64(sums, 32));

@@ -1,7 +1,8 @@
 // What the codes of a page stand for, as bytes: a kind has at<R>(planes, before), the byte at position R of
 // each group, from the registers of the group's bytes; kPlanes, kPositions; kBias, what a byte is more than
-// the number it stands for; and kNeedsBefore, that it reads the last byte of the group before. Included by
-// byte_kernels_body.h, in the namespace of its file.
+// the number it stands for; kNeedsBefore, that it reads the last byte of the group before; and kIsExact, that
+// bytes are what the format decodes to, not rounded. Included by byte_kernels_body.h, in the namespace of its
+// file.
 
 // The 8 bits of each group that begin at bit First of its bytes; `before`: the last byte of the group before.
 template <class Isa, int First, int Planes>
@@ -31,7 +32,7 @@ KVANT_INLINE typename Isa::Bytes states(const typename Isa::Bytes (&planes)[B],
 template <class Isa, int B>
 struct Numbers {
   static constexpr int kPlanes = B, kPositions = 8;
-  static constexpr bool kNeedsBefore = false;
+  static constexpr bool kNeedsBefore = false, kIsExact = true;
   static constexpr int kBias = 0;
   explicit Numbers(const kvant::cpu::CodePage&) {}
   template <int R>
@@ -54,7 +55,7 @@ struct Numbers {
 template <class Isa, int B>
 struct Levels {
   static constexpr int kPlanes = B, kPositions = 8, kBias = kvant::kTableBias;
-  static constexpr bool kNeedsBefore = false;
+  static constexpr bool kNeedsBefore = false, kIsExact = false;
   explicit Levels(const kvant::cpu::CodePage& page) : numbers(page), levels(page.table) {}
   template <int R>
   KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[B],
@@ -68,7 +69,7 @@ struct Levels {
 template <class Isa, int B>
 struct States {
   static constexpr int kPlanes = B, kPositions = 8, kBias = kvant::kTableBias;
-  static constexpr bool kNeedsBefore = true;
+  static constexpr bool kNeedsBefore = true, kIsExact = true;
   explicit States(const kvant::cpu::CodePage&) {}
   template <int R>
   KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[B],
@@ -80,7 +81,7 @@ struct States {
 template <class Isa, int X>
 struct Vectors {
   static constexpr int kPlanes = 1, kPositions = X, kBias = kvant::kTableBias;
-  static constexpr bool kNeedsBefore = false;
+  static constexpr bool kNeedsBefore = false, kIsExact = false;
   explicit Vectors(const kvant::cpu::CodePage& page) : table(page.table) {}
   template <int R>
   KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[1],
@@ -94,7 +95,7 @@ struct Vectors {
 template <class Isa, int X>
 struct LookedUp {
   static constexpr int kPlanes = X, kPositions = X, kBias = kvant::kTableBias;
-  static constexpr bool kNeedsBefore = false;
+  static constexpr bool kNeedsBefore = false, kIsExact = false;
   explicit LookedUp(const kvant::cpu::CodePage&) {}
   template <int R>
   KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[X],

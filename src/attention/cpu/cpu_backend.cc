@@ -1,6 +1,6 @@
 // The CPU backend: decoded tokens attend by integer products of the codes, scores of a whole run of
-// pages before V of the first. Tiles of many queries decode each page once for all of them, as the reference
-// does: there the matrix products dominate.
+// pages before V of the first. Tiles of many queries expand the codes of each page once for all of them, or
+// decode it as the reference does: there the matrix products dominate.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "attention/cpu/page_products.h"
+#include "attention/cpu/tile_products.h"
 #include "attention/layer_loop.h"
 #include "attention/sas.h"
 #include "attention/score_rules.h"
@@ -36,7 +37,7 @@ class CpuAttention final : public PageAttention {
                          const AttentionRules& rules, const SkipRule* skip,
                          PartialAttention& partial) override {
     Buffers& buffers = threads_[thread];
-    if (!one_token(tile, rules)) return kvant::attend_pages(tile, pages, rules, skip, buffers.tile, partial);
+    if (!one_token(tile, rules)) return attend_tile(tile, pages, rules, skip, buffers, partial);
     if (skip == nullptr) weigh(tile, pages, rules, buffers.products, buffers.run);
     RunWeights& run = skip == nullptr ? buffers.run : partial.kept;
     const MatrixView<float> rows{run.weights.data(), tile.rows(), tokens_of(pages)};
@@ -85,8 +86,9 @@ class CpuAttention final : public PageAttention {
     MatrixView<float> weights;
   };
   struct Buffers {
-    explicit Buffers(const cpu::ByteKernels& kernels) : products(kernels) {}
+    explicit Buffers(const cpu::ByteKernels& kernels) : products(kernels), tiles(kernels) {}
     cpu::PageProducts products;
+    cpu::TileProducts tiles;
     RunWeights run;
     std::vector<WeightedPage> read;  // of a mix
     TileScratch tile;                // of many queries
@@ -95,6 +97,23 @@ class CpuAttention final : public PageAttention {
   // Algorithm 1 as printed rescales from page to page: its error is the reference's business.
   static bool one_token(const QueryTile& tile, const AttentionRules& rules) {
     return tile.n_queries == 1 && rules.softmax != Softmax::sas_paper;
+  }
+
+  // Many queries: codes where they are multiplied, page by page; the rest is decoded.
+  static SkipCount attend_tile(const QueryTile& tile, std::span<const PageView> pages,
+                               const AttentionRules& rules, const SkipRule* skip, Buffers& buffers,
+                               PartialAttention& partial) {
+    const bool plain = rules.products == Products::real && rules.softmax == Softmax::exact && skip == nullptr;
+    if (!plain) return kvant::attend_pages(tile, pages, rules, skip, buffers.tile, partial);
+    buffers.tiles.begin(tile, rules);
+    for (const PageView& page : pages) {
+      if (buffers.tiles.takes(page)) {
+        buffers.tiles.attend(page, partial);
+      } else {
+        kvant::attend_pages(tile, {&page, 1}, rules, nullptr, buffers.tile, partial);
+      }
+    }
+    return {};
   }
 
   // Scores of all pages, then their weights relative to the largest.

@@ -119,6 +119,38 @@ TEST_P(CpuBackend, AttendsAtEveryLength) {
   }
 }
 
+// The queries of whole and of started pages, over pages that are sealed and ones that are not.
+TEST_P(CpuBackend, ReadsPromptsAsTheReferenceDoes) {
+  const auto expect_same = [&](const std::string& recipe, const Geometry& g) {
+    const auto reference = make_reference_backend();
+    std::vector<double> outputs[2];
+    for (AttentionBackend* backend : {reference.get(), backend_.get()}) {
+      Cache cache(plan_for(recipe, g, nullptr, backend->page_order()), 0);
+      const SequenceId s = cache.add();
+      for (const int chunk : {150, 263}) {
+        std::vector<double>& all = outputs[backend == backend_.get() ? 1 : 0];
+        for (const auto& layer : attend_tokens(cache, s, chunk, true, source(g.head_dim), *backend))
+          all.insert(all.end(), layer.begin(), layer.end());
+      }
+    }
+    EXPECT_LT(testing::relative_error(outputs[1], outputs[0]), 5e-4)
+        << recipe << ", d = " << g.head_dim << ", G = " << g.group();
+  };
+  for (const std::string& format : format_names()) {
+    if (format != "int8") expect_same(fmt::format("k={0},v={0}", format), small_geometry(64, 3, 1, 1));
+  }
+  for (const char* format : {"tok4g32s", "tok4g64", "tok3g16", "ch3g64", "tcq3"}) {
+    for (const int d : {80, 96, 128, 256})
+      expect_same(fmt::format("k={0},v={0}", format), small_geometry(d, 2, 1, 1));
+  }
+  Geometry g = small_geometry(64, 4, 2, 2);
+  expect_same("k=tcq4,v=ch4g32,sink=4", g);
+  expect_same("k=mean+hadamard:ch4g128,v=tok4g32,sink=4,window=128", g);
+  g.sliding_window = {0, 150};
+  g.score_softcap = 3;
+  expect_same("k=tcq2,v=tok2g32,sink=4", g);
+}
+
 TEST_P(CpuBackend, MixesFormats) {
   expect_like_reference("k=tcq2,v=vq-d8b8,k@0=vq-d4b8,v@0.1=ch3g32", small_geometry(), 0.03);
   expect_like_reference("k=bf16,v=tok2g128", small_geometry(), 1e-3);

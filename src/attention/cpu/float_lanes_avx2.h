@@ -1,5 +1,21 @@
 // 8 numbers of F32 in a register of AVX2, for the files that have it; included as byte_kernels_body.h is.
 
+// exp(x) = 2^n * exp(f) with n = round(x / ln 2): the ln 2 that is taken off n times is in two parts. What
+// lies below kLowestExponent, -infinity too, counts as that.
+constexpr float kLog2e = 1.44269504F, kLn2High = 0.693359375F, kLn2Low = -2.12194440e-4F;
+constexpr float kLowestExponent = -87;
+
+// exp_series.h's, in fused steps.
+template <class F>
+KVANT_INLINE typename F::Lanes exp_polynomial(typename F::Lanes f) {
+  auto p = F::multiply_add(F::fill(1.0F / 720), f, F::fill(1.0F / 120));
+  p = F::multiply_add(p, f, F::fill(1.0F / 24));
+  p = F::multiply_add(p, f, F::fill(1.0F / 6));
+  p = F::multiply_add(p, f, F::fill(0.5F));
+  p = F::multiply_add(p, f, F::fill(1.0F));
+  return F::multiply_add(p, f, F::fill(1.0F));
+}
+
 struct Floats8 {
   using Lanes = __m256;
   static constexpr int kLanes = 8;
@@ -24,6 +40,27 @@ struct Floats8 {
   }
   static KVANT_INLINE Lanes add(Lanes a, Lanes b) { return _mm256_add_ps(a, b); }
   static KVANT_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps(a, b, c); }
+  static KVANT_INLINE Lanes multiply(Lanes a, Lanes b) { return _mm256_mul_ps(a, b); }
+  static KVANT_INLINE Lanes maximum(Lanes a, Lanes b) { return _mm256_max_ps(a, b); }
+  static KVANT_INLINE float largest(Lanes x) {
+    __m128 half = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+  }
+  static KVANT_INLINE Lanes exponential(Lanes x) {
+    x = _mm256_max_ps(x, fill(kLowestExponent));
+    const Lanes n =
+        _mm256_round_ps(_mm256_mul_ps(x, fill(kLog2e)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Lanes f = _mm256_fnmadd_ps(n, fill(kLn2Low), _mm256_fnmadd_ps(n, fill(kLn2High), x));
+    const __m256i exponent =
+        _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    return _mm256_mul_ps(exp_polynomial<Floats8>(f), _mm256_castsi256_ps(exponent));
+  }
+  static KVANT_INLINE Lanes store_rounded(std::int32_t* to, Lanes x) {
+    const __m256i numbers = _mm256_cvtps_epi32(x);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), numbers);
+    return _mm256_cvtepi32_ps(numbers);
+  }
   static KVANT_INLINE float sum(Lanes x) {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "attention/cpu/parameter_part.h"
 #include "attention/integer_rounding.h"
 #include "attention/softmax.h"
 #include "format/code_order.h"
@@ -31,11 +32,6 @@ void by_heads(int rows, const Serve& serve) {
     n = head_group(rows - first);
     serve(first, n);
   }
-}
-
-// Part i of n equal ones; null where there is none.
-const float* part(const std::vector<float>& all, int i, int size) {
-  return all.empty() ? nullptr : all.data() + static_cast<std::ptrdiff_t>(i) * size;
 }
 
 }  // namespace
