@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "base/check.h"
 #include "cache/cache_fixture.h"
 #include "model/engine.h"
 #include "model/tokenizer.h"
