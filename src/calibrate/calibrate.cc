@@ -33,7 +33,7 @@ constexpr double kSecondsBetweenSaves = 60;
 constexpr int kWeighedContexts = 4;
 constexpr int kWeighedTokens = 1024;
 constexpr int kCheckedTokens = 64;
-constexpr int kCorrectedLayers = 2;
+constexpr int kCorrectedLayers = 6;
 
 constexpr int kContextQueries = 256;
 constexpr std::int64_t kMaxCaptureBytes = std::int64_t{2} << 30;

@@ -32,7 +32,7 @@ Result<Sensitivities> estimate_sensitivities(const ModelParts& model, const Geom
                                              const Recipe& recipe, const Constants& known,
                                              const GradientRequest& request);
 
-// Adds a quarter of the places' mean to each format's sensitivity in every place. What the second order
+// Adds a tenth of the places' mean to each format's sensitivity in every place. What the second order
 // doesn't see, errors so large that layers answer more than in proportion, and places that go wrong together,
 // costs most where the estimate is lowest: there the fewest bits go
 // (docs/lab/2026-11-23-one-pass-calibration.md).

@@ -179,10 +179,10 @@ TEST_F(SensitivityTest, AreEstimatedAsTheyAreMeasured) {
   EXPECT_LT(estimated, 1.4 * measured);
 }
 
-TEST_F(SensitivityTest, GetAQuarterOfTheirMean) {
-  Sensitivities two = {{4, 1}, {0, 1}};
+TEST_F(SensitivityTest, GetATenthOfTheirMean) {
+  Sensitivities two = {{10, 0}, {0, 10}};
   add_floor(two);
-  EXPECT_EQ(two, (Sensitivities{{4.5F, 1.25F}, {0.5F, 1.25F}}));
+  EXPECT_EQ(two, (Sensitivities{{10.5F, 0.5F}, {0.5F, 10.5F}}));
 }
 
 TEST_F(SensitivityTest, AreTheSameForAnyNumberOfThreads) {
