@@ -13,6 +13,7 @@
 #include "calibrate/adapter_data.h"
 #include "calibrate/capture_state.h"
 #include "calibrate/codebook_storage.h"
+#include "calibrate/gradient_check.h"
 #include "calibrate/learn_head.h"
 #include "calibrate/needs.h"
 #include "calibrate/quality.h"
@@ -20,11 +21,19 @@
 #include "calibrate/samples.h"
 #include "calibrate/sealed_gguf.h"
 #include "calibrate/sensitivity.h"
+#include "calibrate/weighing.h"
+#include "recipe/bit_allocation.h"
 
 namespace kvant {
 namespace {
 
 constexpr double kSecondsBetweenSaves = 60;
+
+// Contexts on which sensitivities are estimated. Half as many tokens left a noise of 30 % in those of K.
+constexpr int kWeighedContexts = 4;
+constexpr int kWeighedTokens = 1024;
+constexpr int kCheckedTokens = 64;
+constexpr int kCorrectedLayers = 6;
 
 constexpr int kContextQueries = 256;
 constexpr std::int64_t kMaxCaptureBytes = std::int64_t{2} << 30;
@@ -34,9 +43,18 @@ bool trains_adapters(const CalibrationRequest& request) {
                      [](const Recipe& recipe) { return recipe.correction != Correction::none; });
 }
 
+// Sensitivities have texts of their own.
+bool learns_from_samples(const Geometry& geometry, const CalibrationRequest& request) {
+  for (const HeadNeeds& head : needs_of(request.recipes, geometry)) {
+    for (const ScopedNeed& constant : head.constants)
+      if (constant.need.kind != NeedKind::sensitivity) return true;
+  }
+  return false;
+}
+
 CaptureSize capture_size(const Geometry& geometry, const CalibrationRequest& request) {
   const CalibrationSettings& s = request.settings;
-  CaptureSize size{s.samples, s.length, s.rows, s.passages};
+  CaptureSize size{learns_from_samples(geometry, request) ? s.samples : 0, s.length, s.rows, s.passages};
   size.seed = s.seed;
   if (!trains_adapters(request)) return bounded(geometry, size, kMaxCaptureBytes);
   size.contexts = s.contexts;
@@ -67,7 +85,7 @@ class Calibrator {
     KVANT_RETURN_IF_ERROR(capture_samples());
     KVANT_RETURN_IF_ERROR(learn());
     round_codebooks(result_.constants);
-    for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(measure_sensitivities(recipe));
+    for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(weigh(recipe));
     for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(judge(recipe));
     remove_state();
     return std::move(result_);
@@ -94,9 +112,9 @@ class Calibrator {
     const CalibrationSettings& s = settings_;
     const CalibrationMethod& m = request_.method;
     return fnv1a(fmt::format("{} {:x} {} {} {} {} {} {} {} {} {} {} {} {}", result_.fingerprint,
-                             result_.text_hash, s.samples, s.length, s.rows, s.passages, s.self, s.seed,
-                             capture_.size().contexts, capture_.size().context_length, s.adapter_steps,
-                             m.weights, m.backend, m.algorithm));
+                             result_.text_hash, capture_.size().samples, s.length, s.rows, s.passages, s.self,
+                             s.seed, capture_.size().contexts, capture_.size().context_length,
+                             s.adapter_steps, m.weights, m.backend, m.algorithm));
   }
 
   Status interrupted(int samples_done) {
@@ -162,26 +180,95 @@ class Calibrator {
     return stopped() ? interrupted(capture_.n_sequences()) : Status{};
   }
 
-  // The sensitivity to the ladder's formats, unit by unit, once all else that the recipe needs is there.
-  Status measure_sensitivities(const Recipe& recipe) {
-    std::vector<SensitivityUnit> open;
-    for (const SensitivityUnit& unit : sensitivity_units(engine_.geometry()))
-      if (recipe.budget > 0 && !knows_sensitivity(recipe, unit)) open.push_back(unit);
-    if (open.empty()) return {};
+  // The sensitivity to the ladder's formats, once all else that the recipe needs is there.
+  Status weigh(const Recipe& recipe) {
+    if (recipe.budget == 0) return {};
+    const std::vector<SensitivityUnit> units = sensitivity_units(engine_.geometry());
+    if (std::all_of(units.begin(), units.end(), [&](const auto& u) { return knows_sensitivity(recipe, u); }))
+      return {};
     Recipe unspread = recipe;
     unspread.budget = 0;
     const auto known = constants_for(unspread, engine_.geometry(), result_.constants);
     if (!known.ok()) return known.error();
-    auto context = sensitivity_context();
+    const auto contexts = drawn_contexts(kWeighedContexts, kWeighedTokens);
+    if (!contexts.ok()) return contexts.error();
+    const auto start = std::span(contexts->front().tokens);
+    const auto fit =
+        gradients_fit(engine_, backend_, start.first(std::min<std::size_t>(start.size(), kCheckedTokens)),
+                      request_.n_threads);
+    if (!fit.ok()) return fit.error();
+    if (!*fit) return measure_sensitivities(recipe, *known);
+    auto sensitivities = weigh_contexts(
+        {engine_, recipe, *known, *contexts, settings_.seed, request_.n_threads, request_.stop}, weighed_);
+    if (!sensitivities.ok()) return stopped() ? interrupted(capture_.n_sequences()) : sensitivities.error();
+    KVANT_RETURN_IF_ERROR(correct_first_layers(recipe, contexts->front(), *sensitivities));
+    add_floor(*sensitivities);
+    keep(recipe, *sensitivities);
+    return {};
+  }
+
+  // To large errors in its first layers the network answers far more than to second order. There the
+  // estimates are raised to what runs of the model with all heads of a side in the probe format measure.
+  Status correct_first_layers(const Recipe& recipe, const Sample& context, Sensitivities& sensitivities) {
+    const Geometry& g = engine_.geometry();
+    const std::string& probe_name = probe_format(recipe, g.head_dim).name();
+    const auto place =
+        std::find(recipe.ladder.begin(), recipe.ladder.end(), probe_name) - recipe.ladder.begin();
+    const int n_layers = std::min(kCorrectedLayers, g.n_layers);
+    Progress progress("correcting the first layers", n_layers * 2 + 1, "runs");
+    const auto probe = SensitivityProbe::make(engine_, backend_, context.tokens, request_.n_threads);
+    if (!probe.ok()) return probe.error();
+    for (int layer = 0; layer < n_layers; ++layer) {
+      for (const Side side : kSides) {
+        progress.advance(1);
+        if (stopped()) return interrupted(capture_.n_sequences());
+        const auto measured = divergence(recipe, {layer, 0, g.n_kv_heads, side}, **probe);
+        if (!measured.ok()) return measured.error();
+        double estimated = 0;
+        for (int head = 0; head < g.n_kv_heads; ++head)
+          estimated += sensitivities[place_of(g, layer, head, side)][place];
+        const double factor = estimated > 0 ? std::max(1.0, *measured / estimated) : 1;
+        for (int head = 0; head < g.n_kv_heads; ++head)
+          for (float& s : sensitivities[place_of(g, layer, head, side)]) s *= static_cast<float>(factor);
+      }
+    }
+    return {};
+  }
+
+  void keep(const Recipe& recipe, const Sensitivities& sensitivities) {
+    const Geometry& g = engine_.geometry();
+    for (int layer = 0; layer < g.n_layers; ++layer)
+      for (int head = 0; head < g.n_kv_heads; ++head)
+        for (const Side side : kSides)
+          result_.constants.set(layer, head, side, stored_sensitivity(recipe, g, layer, head, side),
+                                sensitivities[place_of(g, layer, head, side)]);
+  }
+
+  // Of the model's predictions with the unit in the probe format.
+  Result<double> divergence(const Recipe& recipe, const SensitivityUnit& unit, SensitivityProbe& probe) {
+    const Geometry& g = engine_.geometry();
+    const Recipe probing = probe_recipe(recipe, unit, g.head_dim);
+    auto constants = constants_for(probing, g, result_.constants);
+    if (!constants.ok()) return constants.error();
+    return probe.divergence(probing, std::make_shared<const Constants>(std::move(*constants)));
+  }
+
+  // For models whose gradients don't fit: unit by unit, with a run of the model for each.
+  Status measure_sensitivities(const Recipe& recipe, const Constants& known) {
+    std::vector<SensitivityUnit> open;
+    for (const SensitivityUnit& unit : sensitivity_units(engine_.geometry()))
+      if (!knows_sensitivity(recipe, unit)) open.push_back(unit);
+    auto context = drawn_contexts(1, settings_.context_length);
     if (!context.ok()) return context.error();
     Progress progress("weighing layers and heads", static_cast<std::int64_t>(open.size()) + 1, "runs");
-    const auto probe = SensitivityProbe::make(engine_, backend_, std::move(*context), request_.n_threads);
+    const auto probe =
+        SensitivityProbe::make(engine_, backend_, std::move(context->front().tokens), request_.n_threads);
     if (!probe.ok()) return probe.error();
     last_save_ = Clock::now();
     for (const SensitivityUnit& unit : open) {
       progress.advance(1);
       if (stopped()) break;
-      KVANT_RETURN_IF_ERROR(measure_sensitivity(recipe, *known, unit, **probe));
+      KVANT_RETURN_IF_ERROR(measure_sensitivity(recipe, known, unit, **probe));
       save_now_and_then();
     }
     progress.clear();
@@ -192,16 +279,12 @@ class Calibrator {
   Status measure_sensitivity(const Recipe& recipe, const Constants& known, const SensitivityUnit& unit,
                              SensitivityProbe& probe) {
     const Geometry& g = engine_.geometry();
-    const Recipe probing = probe_recipe(recipe, unit, g.head_dim);
-    auto constants = constants_for(probing, g, result_.constants);
-    if (!constants.ok()) return constants.error();
-    const auto divergence =
-        probe.divergence(probing, std::make_shared<const Constants>(std::move(*constants)));
-    if (!divergence.ok()) return divergence.error();
+    const auto measured = divergence(recipe, unit, probe);
+    if (!measured.ok()) return measured.error();
     for (int head = unit.first_head; head < unit.first_head + unit.n_heads; ++head) {
       std::vector<float> sensitivity;
       for (const double ratio : error_ratios(capture_, recipe, known, unit.layer, head, unit.side))
-        sensitivity.push_back(static_cast<float>(*divergence / unit.n_heads * ratio));
+        sensitivity.push_back(static_cast<float>(*measured / unit.n_heads * ratio));
       result_.constants.set(unit.layer, head, unit.side,
                             stored_sensitivity(recipe, g, unit.layer, head, unit.side),
                             std::move(sensitivity));
@@ -214,15 +297,14 @@ class Calibrator {
     return !result_.constants.find(unit.layer, unit.first_head, unit.side, name).empty();
   }
 
-  Result<std::vector<std::int32_t>> sensitivity_context() {
+  Result<std::vector<Sample>> drawn_contexts(int n, int length) {
     const int trained = engine_.geometry().trained_context;
-    const SampleSize size{
-        .contexts = 1, .context_length = std::min(settings_.context_length, trained), .seed = settings_.seed};
-    auto drawn = settings_.self ? samples_of_model(
-                                      engine_, backend_, size, [](std::int64_t) {}, request_.stop)
-                                : samples_of_text(engine_.tokenizer(), trained, request_.text, size);
-    if (!drawn.ok()) return drawn.error();
-    return std::move(drawn->front().tokens);
+    const SampleSize size{.contexts = n,
+                          .context_length = std::min({length, settings_.context_length, trained}),
+                          .seed = settings_.seed};
+    return settings_.self ? samples_of_model(
+                                engine_, backend_, size, [](std::int64_t) {}, request_.stop)
+                          : samples_of_text(engine_.tokenizer(), trained, request_.text, size);
   }
 
   void save_now_and_then() {
@@ -246,13 +328,19 @@ class Calibrator {
   Status save_constants() const {
     Calibration partial = result_;
     partial.fingerprint = fmt::format("{:016x}", identity());
+    weighed_.for_each([&](int layer, int head, Side side, const std::string& name, const auto& values) {
+      partial.constants.set(layer, head, side, name, values);
+    });
     return write_calibration(partial, constants_path());
   }
   void take_up_constants() {
     if (!keeps_state() || !std::filesystem::exists(constants_path())) return;
     auto partial = read_calibration(constants_path());
-    if (partial.ok() && partial->fingerprint == fmt::format("{:016x}", identity()))
-      result_.constants = std::move(partial->constants);
+    if (!partial.ok() || partial->fingerprint != fmt::format("{:016x}", identity())) return;
+    partial->constants.for_each(
+        [&](int layer, int head, Side side, const std::string& name, const auto& values) {
+          (is_weighed_context(name) ? weighed_ : result_.constants).set(layer, head, side, name, values);
+        });
   }
   void remove_state() const {
     if (!keeps_state()) return;
@@ -278,6 +366,7 @@ class Calibrator {
   CalibrationSettings settings_;
   Capture capture_;
   Calibration result_;
+  Constants weighed_;  // of weigh_contexts()
   std::mutex mutex_;
   Clock::time_point last_save_;
 };

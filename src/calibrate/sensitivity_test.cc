@@ -7,7 +7,9 @@
 #include <random>
 
 #include "calibrate/calibrate.h"
+#include "calibrate/sensitivity_estimate.h"
 #include "model/tiny_model.h"
+#include "model/tokenizer.h"
 #include "recipe/bit_allocation.h"
 #include "recipe/plan.h"
 
@@ -29,9 +31,31 @@ std::string letters(int n) {
   return text;
 }
 
-class Sensitivities : public testing::Test {
+// An engine whose weights are said to be another model's: its gradients don't fit.
+class OddEngine final : public Engine {
+ public:
+  OddEngine(Engine& engine, Engine& other) : engine_(engine), other_(other) {}
+  const Geometry& geometry() const override { return engine_.geometry(); }
+  const Tokenizer& tokenizer() const override { return engine_.tokenizer(); }
+  int n_vocab() const override { return engine_.n_vocab(); }
+  std::string description() const override { return engine_.description(); }
+  std::int64_t weight_bytes() const override { return engine_.weight_bytes(); }
+  std::string fingerprint() const override { return engine_.fingerprint(); }
+  ModelParts parts() const override { return other_.parts(); }
+  int independent_sequences() const override { return engine_.independent_sequences(); }
+  Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
+              MatrixView<float> logits) override {
+    return engine_.step(cache, backend, inputs, logits);
+  }
+
+ private:
+  Engine& engine_;
+  Engine& other_;
+};
+
+class SensitivityTest : public testing::Test {
  protected:
-  Sensitivities() {
+  SensitivityTest() {
     TinyModelWriter(TinyModel{}).write(file_.path());
     auto loaded = Engine::load(file_.path(), {.n_threads = 1});
     EXPECT_TRUE(loaded.ok());
@@ -74,7 +98,7 @@ class Sensitivities : public testing::Test {
   std::unique_ptr<AttentionBackend> backend_ = make_reference_backend();
 };
 
-TEST_F(Sensitivities, AreTheDivergenceOfTheSecondHalf) {
+TEST_F(SensitivityTest, AreTheDivergenceOfTheSecondHalf) {
   std::vector<std::int32_t> tokens;
   std::mt19937 random(4);
   for (int i = 0; i < 400; ++i) tokens.push_back(static_cast<std::int32_t>(3 + random() % 200));
@@ -94,7 +118,7 @@ TEST_F(Sensitivities, AreTheDivergenceOfTheSecondHalf) {
   EXPECT_NEAR(*divergence, expected, 0.01 * expected);
 }
 
-TEST_F(Sensitivities, AreMeasuredHeadByHeadUntilThereAreTooMany) {
+TEST_F(SensitivityTest, AreMeasuredHeadByHeadUntilThereAreTooMany) {
   Geometry g = engine_->geometry();
   EXPECT_EQ(sensitivity_units(g).size(), 8U);  // 2 layers, 2 heads, 2 sides
   g.n_layers = 80;
@@ -104,7 +128,7 @@ TEST_F(Sensitivities, AreMeasuredHeadByHeadUntilThereAreTooMany) {
   EXPECT_EQ(probe_recipe(recipe(kSpread), sensitivity_units(g).front(), 64).overrides.size(), 8U);
 }
 
-TEST_F(Sensitivities, OfACalibrationLeadToAnAllocationWithinTheBudget) {
+TEST_F(SensitivityTest, OfACalibrationLeadToAnAllocationWithinTheBudget) {
   const auto made = calibrate(*engine_, *backend_, request());
   ASSERT_TRUE(made.ok()) << made.error().message;
   const Recipe spread = recipe(kSpread);
@@ -127,8 +151,66 @@ TEST_F(Sensitivities, OfACalibrationLeadToAnAllocationWithinTheBudget) {
   EXPECT_GT(bits, 2.3);
 }
 
-// Stops when the unquantized run and two probes are done, and finds the two when it goes on.
-TEST_F(Sensitivities, GoOnWhereTheyWereInterrupted) {
+// The mean of many estimates is what runs of the model measure, where errors are small.
+TEST_F(SensitivityTest, AreEstimatedAsTheyAreMeasured) {
+  const Recipe spread = recipe("k=hadamard:tcq4,v=tcq4,sink=4,budget=4.6,ladder=tcq4+tcq5");
+  std::vector<std::int32_t> tokens;
+  std::mt19937 random(6);
+  for (int i = 0; i < 300; ++i) tokens.push_back(static_cast<std::int32_t>(3 + random() % 200));
+  const Geometry& g = engine_->geometry();
+  auto probe = SensitivityProbe::make(*engine_, *backend_, tokens, 1);
+  ASSERT_TRUE(probe.ok());
+  double measured = 0, estimated = 0;
+  for (const SensitivityUnit& unit : sensitivity_units(g)) {
+    const auto one = (*probe)->divergence(probe_recipe(spread, unit, g.head_dim), nullptr);
+    ASSERT_TRUE(one.ok());
+    measured += *one;
+  }
+  constexpr int kDraws = 8;
+  for (int draw = 0; draw < kDraws; ++draw) {
+    const auto all =
+        estimate_sensitivities(engine_->parts(), g, spread, Constants{},
+                               {tokens, 150, static_cast<std::uint64_t>(draw), 1, [](int) {}, nullptr});
+    ASSERT_TRUE(all.ok());
+    ASSERT_EQ(all->size(), 8U);
+    for (const std::vector<float>& place : *all) estimated += place[0] / kDraws;
+  }
+  EXPECT_GT(estimated, 0.7 * measured);
+  EXPECT_LT(estimated, 1.4 * measured);
+}
+
+TEST_F(SensitivityTest, GetATenthOfTheirMean) {
+  Sensitivities two = {{10, 0}, {0, 10}};
+  add_floor(two);
+  EXPECT_EQ(two, (Sensitivities{{10.5F, 0.5F}, {0.5F, 10.5F}}));
+}
+
+TEST_F(SensitivityTest, AreTheSameForAnyNumberOfThreads) {
+  const Recipe spread = recipe(kSpread);
+  const auto values = [&](int n_threads) {
+    CalibrationRequest asked = request();
+    asked.n_threads = n_threads;
+    const auto made = calibrate(*engine_, *backend_, asked);
+    EXPECT_TRUE(made.ok());
+    std::vector<float> all;
+    made->constants.for_each([&](int, int, Side, const std::string&, const std::vector<float>& of_place) {
+      all.insert(all.end(), of_place.begin(), of_place.end());
+    });
+    return all;
+  };
+  const std::vector<float> alone = values(1);
+  EXPECT_EQ(alone.size(), 2U * 2 * 2 * 4);
+  EXPECT_EQ(values(3), alone);
+}
+
+// Where gradients don't fit, they are measured. Stops when the unquantized run and two probes are done, and
+// finds the two when it goes on.
+TEST_F(SensitivityTest, GoOnWhereTheyWereInterrupted) {
+  const TinyFile other_file("other.gguf");
+  TinyModelWriter(TinyModel{.seed = 2}).write(other_file.path());
+  const auto other = Engine::load(other_file.path(), {.n_threads = 1});
+  ASSERT_TRUE(other.ok());
+  OddEngine odd(*engine_, **other);
   class Stopping final : public BackendDecorator {
    public:
     Stopping(AttentionBackend& inner, std::atomic<bool>& flag) : BackendDecorator(inner), flag_(flag) {}
@@ -147,19 +229,19 @@ TEST_F(Sensitivities, GoOnWhereTheyWereInterrupted) {
   CalibrationRequest asked = request();
   asked.stop = &stop;
   Stopping counting(*backend_, stop);
-  const auto whole = calibrate(*engine_, counting, asked);
+  const auto whole = calibrate(odd, counting, asked);
   ASSERT_TRUE(whole.ok());
   constexpr int kRuns = 9;  // of the context, the unquantized one first
   const int by_run = engine_->geometry().n_layers;
   asked.state_path = state.path();
   Stopping first(*backend_, stop);
   first.stop_at = counting.runs - (kRuns - 3) * by_run;
-  ASSERT_FALSE(calibrate(*engine_, first, asked).ok());
+  ASSERT_FALSE(calibrate(odd, first, asked).ok());
   stop = false;
   Stopping second(*backend_, stop);
-  const auto resumed = calibrate(*engine_, second, asked);
+  const auto resumed = calibrate(odd, second, asked);
   ASSERT_TRUE(resumed.ok()) << resumed.error().message;
-  EXPECT_EQ(second.runs, (kRuns - 2) * by_run);
+  EXPECT_EQ(second.runs, (kRuns - 2 + 1) * by_run);  // one to compare predictions
   const Recipe spread = recipe(kSpread);
   for (const auto* made : {&*whole, &*resumed})
     EXPECT_TRUE(constants_from(*made, spread, engine_->geometry(), engine_->fingerprint(), "FILE").ok());

@@ -33,6 +33,7 @@ class GgufEngine : public Engine {
   int n_vocab() const override { return hparams_.n_vocab; }
   std::int64_t weight_bytes() const override { return weights_->bytes(); }
   std::string fingerprint() const override { return fmt::format("{:016x}", file_->content_hash()); }
+  ModelParts parts() const override { return {*file_, hparams_, *weights_}; }
   int independent_sequences() const override {
     return on_device_ ? 1 : independent_rows(*weights_, hparams_.n_layers);
   }

@@ -13,6 +13,7 @@
 #include "base/matrix_view.h"
 #include "base/result.h"
 #include "cache/cache.h"
+#include "model/model_parts.h"
 
 namespace kvant {
 
@@ -57,6 +58,7 @@ class Engine {
   virtual std::string description() const = 0;    // "llama 135M Q4_1"
   virtual std::int64_t weight_bytes() const = 0;  // in memory
   virtual std::string fingerprint() const = 0;    // GgufFile::content_hash
+  virtual ModelParts parts() const = 0;
   // Sequences that may get a token in one step so that each gets the bits that it would get alone. Tries
   // products: not for every step.
   virtual int independent_sequences() const = 0;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "base/check.h"
 #include "cache/cache_fixture.h"
 #include "model/engine.h"
 #include "model/tokenizer.h"
@@ -51,6 +52,7 @@ class FakeEngine : public Engine {
   std::string description() const override { return "fake"; }
   std::int64_t weight_bytes() const override { return 0; }
   std::string fingerprint() const override { return "0000000000000000"; }
+  ModelParts parts() const override { KVANT_CHECK(false, "a fake engine has no weights"); }
   int independent_sequences() const override { return most_decoded; }
 
   Status step(Cache& cache, AttentionBackend&, std::span<const EngineInput> inputs,

@@ -1,0 +1,34 @@
+// F32Layer: the weights of one layer, expanded to F32.
+#pragma once
+
+#include <vector>
+
+#include "model/model_parts.h"
+
+struct ggml_tensor;
+
+namespace kvant {
+
+// Matrices are [n_out, n_in], n_in contiguous. Empty: the layer has none.
+struct F32Layer {
+  std::vector<float> attn_norm;           // [n_embd]
+  std::vector<float> qkv, qkv_bias;       // [(n_heads + 2 n_kv_heads) head_dim, n_embd]
+  std::vector<float> q_norm, k_norm;      // [head_dim]
+  std::vector<float> attn_out, out_bias;  // [n_embd, n_heads * head_dim]
+  std::vector<float> attn_post_norm;      // [n_embd]
+  std::vector<float> ffn_norm;            // [n_embd]
+  std::vector<float> gate, gate_bias;     // [n_ff, n_embd]
+  std::vector<float> up, up_bias;         // [n_ff, n_embd]
+  std::vector<float> down, down_bias;     // [n_embd, n_ff]
+  std::vector<float> ffn_post_norm;       // [n_embd]
+};
+
+F32Layer f32_layer(const ModelParts& model, int layer, int n_threads);
+
+// Rows [first, first + n) of a matrix, [n, n_in].
+void f32_rows(const ModelParts& model, const ggml_tensor* weight, int first, int n, float* out);
+
+// All values of a weight, from the model's file: in memory it may be repacked, or on a device. Null: none.
+std::vector<float> f32_values(const ModelParts& model, const ggml_tensor* weight, int n_threads);
+
+}  // namespace kvant

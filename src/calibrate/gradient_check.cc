@@ -1,0 +1,49 @@
+#include "calibrate/gradient_check.h"
+
+#include <cmath>
+#include <vector>
+
+#include "attention/softmax.h"
+#include "calibrate/model_gradient.h"
+#include "recipe/plan.h"
+
+namespace kvant {
+namespace {
+
+// What the engine gives each next token, and the first one after the last.
+Result<std::vector<double>> log_probabilities(Engine& engine, AttentionBackend& backend,
+                                              std::span<const std::int32_t> tokens) {
+  const auto plan = resolve(Recipe{}, engine.geometry(), nullptr);
+  if (!plan.ok()) return plan.error();
+  Cache cache(*plan, /*byte_limit=*/0);
+  const int n = static_cast<int>(tokens.size()), n_vocab = engine.n_vocab();
+  std::vector<float> logits(static_cast<std::size_t>(n) * n_vocab);
+  const EngineInput input{cache.add(), tokens, true, 0};
+  KVANT_RETURN_IF_ERROR(engine.step(cache, backend, {&input, 1}, {logits.data(), n, n_vocab}));
+  std::vector<double> all;
+  for (int t = 0; t < n; ++t) {
+    float* row = logits.data() + static_cast<std::ptrdiff_t>(t) * n_vocab;
+    const double logit = row[tokens[(t + 1) % n]];
+    const float max = max_row(row, n_vocab);
+    all.push_back(logit - max - std::log(static_cast<double>(exp_row(row, n_vocab, max))));
+  }
+  return all;
+}
+
+}  // namespace
+
+Result<bool> gradients_fit(Engine& engine, AttentionBackend& backend, std::span<const std::int32_t> tokens,
+                           int n_threads) {
+  constexpr double kTolerance = 0.1;  // nats: rounded activations make 0.02
+  if (!has_known_layers(engine.parts())) return false;
+  const auto expected = log_probabilities(engine, backend, tokens);
+  if (!expected.ok()) return expected.error();
+  const GradientRequest request{tokens, 0, 0, n_threads, [](int) {}, nullptr};
+  const auto got = model_gradient(engine.parts(), request, [](int, const LayerGradient&) {});
+  if (!got.ok()) return got.error();
+  double difference = 0;
+  for (std::size_t t = 0; t < got->size(); ++t) difference += std::abs((*got)[t] - (*expected)[t]);
+  return difference < kTolerance * static_cast<double>(got->size());
+}
+
+}  // namespace kvant

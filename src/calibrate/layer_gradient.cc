@@ -1,0 +1,242 @@
+#include "calibrate/layer_gradient.h"
+
+#include <algorithm>
+
+namespace kvant {
+namespace {
+
+MatrixView<float> allocated(std::vector<float>& values, int rows, int cols) {
+  values.resize(static_cast<std::size_t>(rows) * cols);
+  return {values.data(), rows, cols};
+}
+
+void add(MatrixView<const float> x, MatrixView<float> to) {
+  for (int r = 0; r < x.rows; ++r)
+    for (int i = 0; i < x.cols; ++i) to.row(r)[i] += x.row(r)[i];
+}
+
+}  // namespace
+
+LayerGradient::LayerGradient(const Hparams& hparams, int layer, const F32Layer& weights,
+                             const RopeTable& rope, int n_rows)
+    : h_(hparams),
+      w_(weights),
+      rope_(rope),
+      n_rows_(n_rows),
+      shape_{hparams.softmax_scale, hparams.score_softcap, hparams.sliding_window[layer]},
+      unit_(hparams.architecture->activation == Activation::gelu ? GatedUnit::gelu : GatedUnit::silu),
+      plain_qkv_(static_cast<std::size_t>(n_rows) * (n_q() + 2 * n_kv())),
+      qkv_(plain_qkv_.size()),
+      attended_(static_cast<std::size_t>(n_rows) * n_q()) {}
+
+MatrixView<const float> LayerGradient::qkv_head(int head) const {
+  return {qkv_.data() + static_cast<std::ptrdiff_t>(head) * h_.head_dim, n_rows_, h_.head_dim,
+          n_q() + 2 * n_kv()};
+}
+
+MatrixView<const float> LayerGradient::stored(int kv_head, Side side) const {
+  return qkv_head(h_.n_heads + (side == Side::value ? h_.n_kv_heads : 0) + kv_head);
+}
+
+MatrixView<const float> LayerGradient::sealed_gradient(int kv_head, Side side) const {
+  const std::size_t size = static_cast<std::size_t>(n_rows_) * h_.head_dim;
+  return {sealed_[static_cast<int>(side)].data() + kv_head * size, n_rows_, h_.head_dim};
+}
+
+HeadAttention LayerGradient::attention(int head) const {
+  const int kv_head = head / (h_.n_heads / h_.n_kv_heads);
+  return {shape_, qkv_head(head), stored(kv_head, Side::key), stored(kv_head, Side::value)};
+}
+
+KvGradients LayerGradient::kv_gradients(int head) {
+  const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(n_rows_) * h_.head_dim;
+  float* first = head_gradients_.data() + 4 * size * head;
+  const auto view = [&](int i) { return MatrixView<float>(first + i * size, n_rows_, h_.head_dim); };
+  return {view(0), view(1), view(2), view(3)};
+}
+
+// --- forward ---
+
+void LayerGradient::project(MatrixView<const float> x, int block) {
+  std::vector<float> memory;
+  const MatrixView<float> normed = allocated(memory, x.rows, h_.n_embd);
+  rms_norm(x, w_.attn_norm, h_.rms_epsilon, normed);
+  const int n_cols = n_q() + 2 * n_kv();
+  const MatrixView<float> plain = rows(plain_qkv_, n_cols, block);
+  const MatrixView<float> turned = rows(qkv_, n_cols, block);
+  linear(normed, w_.qkv, w_.qkv_bias, plain);
+  std::copy_n(plain.data, static_cast<std::ptrdiff_t>(plain.rows) * n_cols, turned.data);
+  for (int head = 0; head < h_.n_heads + h_.n_kv_heads; ++head) {
+    const std::vector<float>& norm = head < h_.n_heads ? w_.q_norm : w_.k_norm;
+    const MatrixView<float> of_head(turned.data + static_cast<std::ptrdiff_t>(head) * h_.head_dim, x.rows,
+                                    h_.head_dim, n_cols);
+    if (!norm.empty()) rms_norm(of_head, norm, h_.rms_epsilon, of_head);
+    for (int r = 0; r < x.rows; ++r) rope_.turn(block * kPageTokens + r, of_head.row(r));
+  }
+}
+
+void LayerGradient::add_attended(MatrixView<float> x, int block) {
+  std::vector<float> memory;
+  const MatrixView<float> y = allocated(memory, x.rows, h_.n_embd);
+  linear(rows(attended_, n_q(), block), w_.attn_out, w_.out_bias, y);
+  if (!w_.attn_post_norm.empty()) rms_norm(y, w_.attn_post_norm, h_.rms_epsilon, y);
+  add(y, x);
+}
+
+// What the feed-forward network computes on the way from x [rows, n_embd] to what it adds.
+struct LayerGradient::FeedForward {
+  std::vector<float> memory[5];
+  MatrixView<float> normed, gate, up, product, y;
+
+  FeedForward(const LayerGradient& of, MatrixView<const float> x)
+      : normed(allocated(memory[0], x.rows, of.h_.n_embd)),
+        gate(allocated(memory[1], x.rows, of.h_.n_ff)),
+        up(allocated(memory[2], x.rows, of.h_.n_ff)),
+        product(allocated(memory[3], x.rows, of.h_.n_ff)),
+        y(allocated(memory[4], x.rows, of.h_.n_embd)) {
+    const F32Layer& w = of.w_;
+    rms_norm(x, w.ffn_norm, of.h_.rms_epsilon, normed);
+    linear(normed, w.gate, w.gate_bias, gate);
+    linear(normed, w.up, w.up_bias, up);
+    gated_unit(of.unit_, gate, up, product);
+    linear(product, w.down, w.down_bias, y);
+  }
+};
+
+void LayerGradient::feed_forward(MatrixView<float> x) const {
+  const FeedForward f(*this, x);
+  if (!w_.ffn_post_norm.empty()) rms_norm(f.y, w_.ffn_post_norm, h_.rms_epsilon, f.y);
+  add(f.y, x);
+}
+
+void LayerGradient::forward(MatrixView<float> x, Team& team) {
+  team.for_each(n_blocks(), [&](int b) { project(x.slice(b * kPageTokens, block_rows(b)), b); });
+  team.for_each(h_.n_heads * n_blocks(), [&](int item) {
+    const int head = item % h_.n_heads, block = n_blocks() - 1 - item / h_.n_heads;  // the longest first
+    MatrixView<float> out = rows(attended_, n_q(), block);
+    out.data += static_cast<std::ptrdiff_t>(head) * h_.head_dim;
+    out.cols = h_.head_dim;
+    attention(head).attend(block, out);
+  });
+  team.for_each(n_blocks(), [&](int b) {
+    const MatrixView<float> of_block = x.slice(b * kPageTokens, block_rows(b));
+    add_attended(of_block, b);
+    feed_forward(of_block);
+  });
+}
+
+// --- backward ---
+
+void LayerGradient::feed_forward_back(MatrixView<const float> x, MatrixView<float> gradient) const {
+  FeedForward f(*this, x);
+  std::vector<float> memory[2];
+  const MatrixView<float> dy = allocated(memory[0], x.rows, h_.n_embd);
+  std::copy_n(gradient.data, memory[0].size(), dy.data);
+  if (!w_.ffn_post_norm.empty()) rms_norm_back(f.y, w_.ffn_post_norm, h_.rms_epsilon, dy);
+  const MatrixView<float> dproduct = allocated(memory[1], x.rows, h_.n_ff);
+  linear_back(dy, w_.down, /*accumulate=*/false, dproduct);
+  gated_unit_back(unit_, dproduct, f.gate, f.up);
+  linear_back(f.gate, w_.gate, /*accumulate=*/false, dy);
+  linear_back(f.up, w_.up, /*accumulate=*/true, dy);
+  rms_norm_back(x, w_.ffn_norm, h_.rms_epsilon, dy);
+  add(dy, gradient);
+}
+
+void LayerGradient::attended_back(MatrixView<const float> gradient, int block) {
+  std::vector<float> memory[2];
+  const MatrixView<float> dy = allocated(memory[0], gradient.rows, h_.n_embd);
+  std::copy_n(gradient.data, memory[0].size(), dy.data);
+  if (!w_.attn_post_norm.empty()) {
+    const MatrixView<float> y = allocated(memory[1], gradient.rows, h_.n_embd);
+    linear(rows(attended_, n_q(), block), w_.attn_out, w_.out_bias, y);
+    rms_norm_back(y, w_.attn_post_norm, h_.rms_epsilon, dy);
+  }
+  linear_back(dy, w_.attn_out, /*accumulate=*/false, rows(attended_gradient_, n_q(), block));
+}
+
+// The gradient by K and V of the heads that share them, in the order of the heads.
+void LayerGradient::sum_group(int kv_head, int block) {
+  const int group = h_.n_heads / h_.n_kv_heads;
+  const int n_cols = n_q() + 2 * n_kv();
+  for (const Side side : kSides) {
+    const int s = static_cast<int>(side);
+    for (int r = block * kPageTokens; r < block * kPageTokens + block_rows(block); ++r) {
+      float* sealed = sealed_[s].data() + (static_cast<std::ptrdiff_t>(kv_head) * n_rows_ + r) * h_.head_dim;
+      float* all = qkv_gradient_.data() + static_cast<std::ptrdiff_t>(r) * n_cols + n_q() + s * n_kv() +
+                   kv_head * h_.head_dim;
+      std::fill_n(sealed, h_.head_dim, 0.0F);
+      std::fill_n(all, h_.head_dim, 0.0F);
+      for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+        const KvGradients g = kv_gradients(head);
+        const float* from_sealed = (side == Side::key ? g.sealed_k : g.sealed_v).row(r);
+        const float* from_open = (side == Side::key ? g.open_k : g.open_v).row(r);
+        for (int i = 0; i < h_.head_dim; ++i) {
+          sealed[i] += from_sealed[i];
+          all[i] += from_sealed[i] + from_open[i];
+        }
+      }
+    }
+  }
+}
+
+void LayerGradient::project_back(MatrixView<const float> x, MatrixView<float> gradient, int block) {
+  const int n_cols = n_q() + 2 * n_kv();
+  const MatrixView<float> plain = rows(plain_qkv_, n_cols, block);
+  const MatrixView<float> back = rows(qkv_gradient_, n_cols, block);
+  for (int head = 0; head < h_.n_heads + h_.n_kv_heads; ++head) {
+    const std::vector<float>& norm = head < h_.n_heads ? w_.q_norm : w_.k_norm;
+    const std::ptrdiff_t first = static_cast<std::ptrdiff_t>(head) * h_.head_dim;
+    const MatrixView<float> of_head(back.data + first, x.rows, h_.head_dim, n_cols);
+    const MatrixView<const float> before(plain.data + first, x.rows, h_.head_dim, n_cols);
+    for (int r = 0; r < x.rows; ++r) rope_.turn_back(block * kPageTokens + r, of_head.row(r));
+    if (!norm.empty()) rms_norm_back(before, norm, h_.rms_epsilon, of_head);
+  }
+  std::vector<float> memory;
+  const MatrixView<float> dx = allocated(memory, x.rows, h_.n_embd);
+  linear_back(back, w_.qkv, /*accumulate=*/false, dx);
+  rms_norm_back(x, w_.attn_norm, h_.rms_epsilon, dx);
+  add(dx, gradient);
+}
+
+void LayerGradient::backward(MatrixView<const float> x, MatrixView<float> gradient, Team& team) {
+  const auto block_of = [&](const auto& rows, int b) { return rows.slice(b * kPageTokens, block_rows(b)); };
+  team.once([&] {
+    attended_gradient_.resize(attended_.size());
+    qkv_gradient_.resize(qkv_.size());
+    head_gradients_.assign(static_cast<std::size_t>(4) * h_.n_heads * n_rows_ * h_.head_dim, 0.0F);
+    for (auto& sealed : sealed_) sealed.resize(static_cast<std::size_t>(n_kv()) * n_rows_);
+  });
+  team.for_each(n_blocks(), [&](int b) { project(block_of(x, b), b); });
+  team.for_each(h_.n_heads * n_blocks(), [&](int item) {
+    const int head = item % h_.n_heads, block = n_blocks() - 1 - item / h_.n_heads;
+    MatrixView<float> out = rows(attended_, n_q(), block);
+    out.data += static_cast<std::ptrdiff_t>(head) * h_.head_dim;
+    out.cols = h_.head_dim;
+    attention(head).attend(block, out);
+  });
+  team.for_each(n_blocks(), [&](int b) {
+    std::vector<float> memory;
+    const MatrixView<float> middle = allocated(memory, block_rows(b), h_.n_embd);
+    std::copy_n(block_of(x, b).data, memory.size(), middle.data);
+    add_attended(middle, b);
+    feed_forward_back(middle, block_of(gradient, b));
+    attended_back(block_of(gradient, b), b);
+  });
+  team.for_each(h_.n_heads, [&](int head) {
+    HeadAttention of_head = attention(head);
+    const int n_cols = n_q() + 2 * n_kv();
+    for (int b = 0; b < n_blocks(); ++b) {
+      MatrixView<float> out = rows(attended_gradient_, n_q(), b);
+      MatrixView<float> q = rows(qkv_gradient_, n_cols, b);
+      out.data += static_cast<std::ptrdiff_t>(head) * h_.head_dim;
+      q.data += static_cast<std::ptrdiff_t>(head) * h_.head_dim;
+      out.cols = q.cols = h_.head_dim;
+      of_head.attend_back(b, out, q, kv_gradients(head));
+    }
+  });
+  team.for_each(h_.n_kv_heads * n_blocks(),
+                [&](int item) { sum_group(item % h_.n_kv_heads, item / h_.n_kv_heads); });
+  team.for_each(n_blocks(), [&](int b) { project_back(block_of(x, b), block_of(gradient, b), b); });
+}
+
+}  // namespace kvant

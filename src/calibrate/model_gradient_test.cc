@@ -1,0 +1,198 @@
+#include "calibrate/model_gradient.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "attention/attention.h"
+#include "model/architecture.h"
+#include "model/engine.h"
+#include "model/tiny_model.h"
+#include "recipe/plan.h"
+
+namespace kvant {
+namespace {
+
+constexpr int kTokens = 192;  // a page that is sealed, and queries that read it
+constexpr int kScored = kTokens - kPageTokens;
+
+// Runs the model in two steps, of a page and of the rest. What the first leaves in the cache is K and V with
+// errors, while its own tokens attend without them: as a page is read once it is sealed.
+class Erring final : public BackendDecorator {
+ public:
+  Erring(AttentionBackend& inner, const Geometry& geometry, std::uint32_t seed)
+      : BackendDecorator(inner), g_(geometry) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    const std::size_t size = static_cast<std::size_t>(kPageTokens) * g_.n_kv_heads * g_.head_dim;
+    for (auto& side : errors_) {
+      side.resize(g_.n_layers, std::vector<float>(size));
+      for (auto& layer : side)
+        for (float& e : layer) e = normal(random);
+    }
+    outputs_.resize(g_.n_layers);
+  }
+
+  double scale = 0;  // of the errors
+  bool records = false;
+
+  float error(Side side, int layer, int token, int kv_head, int channel) const {
+    return errors_[static_cast<int>(side)][layer]
+                  [(static_cast<std::size_t>(token) * g_.n_kv_heads + kv_head) * g_.head_dim + channel];
+  }
+
+  void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override {
+    if (rows.k.rows != kPageTokens) return inner().run_layer(step, layer, rows, team);
+    std::vector<float> k = erring(rows.k, 0, layer), v = erring(rows.v, 1, layer);
+    LayerRows changed = rows;
+    changed.k = {k.data(), rows.k.rows, rows.k.cols};
+    changed.v = {v.data(), rows.v.rows, rows.v.cols};
+    inner().run_layer(step, layer, changed, team);
+    std::vector<float>& kept = outputs_[layer];
+    if (records) kept.clear();
+    for (int r = 0; r < rows.out.rows; ++r) {
+      float* row = rows.out.row(r);
+      if (records) kept.insert(kept.end(), row, row + rows.out.cols);
+      std::copy_n(kept.data() + static_cast<std::ptrdiff_t>(r) * rows.out.cols, rows.out.cols, row);
+    }
+  }
+
+ private:
+  std::vector<float> erring(MatrixView<const float> x, int side, int layer) const {
+    std::vector<float> all;
+    for (int r = 0; r < x.rows; ++r)
+      for (int i = 0; i < x.cols; ++i)
+        all.push_back(x.row(r)[i] + static_cast<float>(scale * errors_[side][layer][all.size()]));
+    return all;
+  }
+
+  Geometry g_;
+  std::vector<std::vector<float>> errors_[2];  // by side and layer: [kPageTokens, n_kv_heads, head_dim]
+  std::vector<std::vector<float>> outputs_;
+};
+
+std::vector<std::int32_t> tokens_of_noise() {
+  std::mt19937 random(5);
+  std::vector<std::int32_t> tokens;
+  for (int i = 0; i < kTokens; ++i) tokens.push_back(static_cast<std::int32_t>(3 + random() % 200));
+  return tokens;
+}
+
+// log softmax [kScored, n_vocab] of the tokens after the page, in double.
+std::vector<std::vector<double>> predictions(Engine& engine, Erring& backend,
+                                             const std::vector<std::int32_t>& tokens) {
+  const auto plan = resolve(*parse_recipe("k=f16,v=f16"), engine.geometry(), nullptr);
+  EXPECT_TRUE(plan.ok()) << plan.error().message;
+  Cache cache(*plan, 0);
+  const SequenceId sequence = cache.add();
+  const std::span<const std::int32_t> all(tokens);
+  const EngineInput page{sequence, all.first(kPageTokens), true, kPageTokens};
+  EXPECT_TRUE(engine.step(cache, backend, {&page, 1}, {}).ok());
+  std::vector<float> logits(static_cast<std::size_t>(kScored) * engine.n_vocab());
+  const EngineInput rest{sequence, all.subspan(kPageTokens), true, 0};
+  EXPECT_TRUE(engine.step(cache, backend, {&rest, 1}, {logits.data(), kScored, engine.n_vocab()}).ok());
+  std::vector<std::vector<double>> rows;
+  for (int t = 0; t < kScored; ++t) {
+    const float* row = logits.data() + static_cast<std::ptrdiff_t>(t) * engine.n_vocab();
+    rows.emplace_back(row, row + engine.n_vocab());
+    double sum = 0;
+    for (const double x : rows.back()) sum += std::exp(x);
+    for (double& x : rows.back()) x -= std::log(sum);
+  }
+  return rows;
+}
+
+// Summed over the scored positions.
+double divergence(Engine& engine, Erring& backend, const std::vector<std::int32_t>& tokens, double scale) {
+  backend.scale = 0;
+  backend.records = true;
+  const auto exact = predictions(engine, backend, tokens);
+  backend.scale = scale;
+  backend.records = false;
+  const auto changed = predictions(engine, backend, tokens);
+  double sum = 0;
+  for (int t = 0; t < kScored; ++t)
+    for (std::size_t i = 0; i < exact[t].size(); ++i)
+      sum += std::exp(exact[t][i]) * (exact[t][i] - changed[t][i]);
+  return sum;
+}
+
+TinyModel tiny(const Architecture& architecture) {
+  TinyModel model;
+  model.architecture = architecture.name;
+  model.qk_norm = architecture.qk_norm;
+  model.post_norms = architecture.post_norms;
+  model.fused_gate_up = model.fused_qkv = architecture.fused_gate_up;
+  model.qkv_bias = std::string(architecture.name) == "qwen2";
+  model.tied = architecture.scales_embedding;
+  if (architecture.sliding_period > 0) model.integers["attention.sliding_window"] = 100;
+  if (architecture.default_score_softcap > 0) model.numbers["attn_logit_softcapping"] = 2;
+  return model;
+}
+
+class Gradients : public testing::TestWithParam<const Architecture*> {};
+
+// By the definition of Fisher's information, the mean of (g . e)^2 / 2 over targets that the model draws is
+// the divergence that a small error e makes.
+TEST_P(Gradients, ForeseeTheDivergence) {
+  const auto file = write_tiny_model(tiny(*GetParam()));
+  auto engine = Engine::load(file->path(), {.n_threads = 1});
+  ASSERT_TRUE(engine.ok()) << engine.error().message;
+  const Geometry& g = (*engine)->geometry();
+  const std::vector<std::int32_t> tokens = tokens_of_noise();
+  const auto reference = make_reference_backend();
+  Erring backend(*reference, g, 1);
+  constexpr double kScale = 0.01;
+  const double expected = divergence(**engine, backend, tokens, kScale);
+  ASSERT_GT(expected, 1e-4);
+  ASSERT_LT(expected, 0.1 * kScored);
+
+  constexpr int kDraws = 64;
+  double mean = 0;
+  for (int draw = 0; draw < kDraws; ++draw) {
+    double along = 0;
+    const GradientRequest request{tokens, kPageTokens, static_cast<std::uint64_t>(draw),
+                                  1,      [](int) {},  nullptr};
+    const auto visit = [&](int layer, const LayerGradient& state) {
+      for (int head = 0; head < g.n_kv_heads; ++head)
+        for (const Side side : kSides)
+          for (int token = 0; token < kPageTokens; ++token)
+            for (int i = 0; i < g.head_dim; ++i)
+              along += static_cast<double>(state.sealed_gradient(head, side).row(token)[i]) *
+                       backend.error(side, layer, token, head, i);
+    };
+    ASSERT_TRUE(model_gradient((*engine)->parts(), request, visit).ok());
+    mean += kScale * along * kScale * along / 2 / kDraws;
+  }
+  EXPECT_NEAR(mean, expected, 3 * std::sqrt(2.0 / kDraws) * expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, Gradients, testing::ValuesIn([] {
+                           std::vector<const Architecture*> all;
+                           for (const Architecture& a : architectures()) all.push_back(&a);
+                           return all;
+                         }()),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+TEST(Gradient, DoesNotDependOnThreads) {
+  const auto file = write_tiny_model(TinyModel{});
+  auto engine = Engine::load(file->path(), {.n_threads = 1});
+  ASSERT_TRUE(engine.ok());
+  const std::vector<std::int32_t> tokens = tokens_of_noise();
+  const auto values = [&](int n_threads) {
+    std::vector<float> all;
+    const GradientRequest request{tokens, kPageTokens, 1, n_threads, [](int) {}, nullptr};
+    EXPECT_TRUE(model_gradient((*engine)->parts(), request, [&](int, const LayerGradient& state) {
+                  for (const Side side : kSides) {
+                    const auto g = state.sealed_gradient(1, side);
+                    all.insert(all.end(), g.row(0), g.row(kPageTokens));
+                  }
+                }).ok());
+    return all;
+  };
+  EXPECT_EQ(values(1), values(3));
+}
+
+}  // namespace
+}  // namespace kvant

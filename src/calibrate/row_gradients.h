@@ -1,0 +1,33 @@
+// Maps of rows, as transformers have them beside attention, with their transposed derivatives.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/matrix_view.h"
+
+namespace kvant {
+
+// out = x / rms(x) * weight, row by row; may be in place.
+void rms_norm(MatrixView<const float> x, std::span<const float> weight, float epsilon, MatrixView<float> out);
+// gradient: by the norm's result, becomes that by x.
+void rms_norm_back(MatrixView<const float> x, std::span<const float> weight, float epsilon,
+                   MatrixView<float> gradient);
+
+// out = x W^T + bias, W [out.cols, x.cols]; an empty bias is none. accumulate: added to out.
+void linear(MatrixView<const float> x, std::span<const float> weight, std::span<const float> bias,
+            MatrixView<float> out);
+// out = gradient W, or out += that.
+void linear_back(MatrixView<const float> gradient, std::span<const float> weight, bool accumulate,
+                 MatrixView<float> out);
+
+// out = activation(gate) * up, with x sigma(x) (SwiGLU) or the Gaussian error unit in ggml's approximation
+// by tanh (GeGLU).
+enum class GatedUnit : std::uint8_t { silu, gelu };
+void gated_unit(GatedUnit kind, MatrixView<const float> gate, MatrixView<const float> up,
+                MatrixView<float> out);
+// gradient: by the result. gate and up become the gradients by themselves.
+void gated_unit_back(GatedUnit kind, MatrixView<const float> gradient, MatrixView<float> gate,
+                     MatrixView<float> up);
+
+}  // namespace kvant

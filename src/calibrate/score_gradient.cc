@@ -1,0 +1,166 @@
+#include "calibrate/score_gradient.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "attention/softmax.h"
+#include "base/mix_bits.h"
+#include "base/page_size.h"
+#include "base/team.h"
+#include "calibrate/f32_layer.h"
+#include "calibrate/row_gradients.h"
+#include "model/hparams.h"
+#include "model/weights.h"
+
+namespace kvant {
+namespace {
+
+constexpr int kVocabularyBlock = 2048;
+
+// A number in [0, 1) for each index.
+double uniform(std::uint64_t seed, std::uint64_t index) {
+  return static_cast<double>(mix_bits(mix_bits(seed + kGoldenRatio64) + index * kGoldenRatio64) >> 11) *
+         0x1p-53;
+}
+
+// The vocabulary is read twice, block by block, so that memory stays small: for the normalizers and the
+// targets, then for the derivative.
+class ScorePass {
+ public:
+  ScorePass(const ModelParts& model, MatrixView<const float> x, std::span<const std::int32_t> words,
+            std::uint64_t seed, int n_threads)
+      : model_(model),
+        h_(model.hparams),
+        x_(x),
+        words_(words),
+        seed_(seed),
+        n_threads_(n_threads),
+        norm_(f32_values(model, model.weights.output_norm(), n_threads)),
+        bias_(f32_values(model, model.weights.output_bias(), n_threads)),
+        normed_(static_cast<std::size_t>(x.rows) * x.cols),
+        gradient_(normed_.size(), 0.0F),
+        max_(x.rows, -std::numeric_limits<float>::infinity()),
+        sum_(x.rows, 0.0),
+        word_logit_(x.rows, 0.0F),
+        target_(x.rows, 0) {}
+
+  ScoreGradient run() {
+    run_team(n_threads_, [&](Team& team) {
+      team.for_each(n_blocks(), [&](int b) { rms_norm(part(b), norm_, h_.rms_epsilon, rows(normed_, b)); });
+      for_each_logits(team,
+                      [&](int row, int first, int n, const float* logits) { draw(row, first, n, logits); });
+      for_each_vocabulary_block(team, [&](int b, int first, int n) { add_derivative(b, first, n); });
+      team.for_each(n_blocks(),
+                    [&](int b) { rms_norm_back(part(b), norm_, h_.rms_epsilon, rows(gradient_, b)); });
+    });
+    ScoreGradient result{std::move(gradient_), {}};
+    for (int r = 0; r < x_.rows; ++r)
+      result.log_probabilities.push_back(word_logit_[r] - max_[r] - std::log(sum_[r]));
+    return result;
+  }
+
+ private:
+  int n_blocks() const { return (x_.rows + kPageTokens - 1) / kPageTokens; }
+  int block_rows(int b) const { return std::min(kPageTokens, x_.rows - b * kPageTokens); }
+  MatrixView<const float> part(int b) const { return x_.slice(b * kPageTokens, block_rows(b)); }
+  MatrixView<float> rows(std::vector<float>& values, int b) {
+    return {values.data() + static_cast<std::ptrdiff_t>(b) * kPageTokens * x_.cols, block_rows(b), x_.cols};
+  }
+
+  // Calls visit(block of rows, first, n) for words [first, first + n) of the vocabulary, whose weights are
+  // there.
+  template <class Visit>
+  void for_each_vocabulary_block(Team& team, const Visit& visit) {
+    constexpr int kRowsAtOnce = 128;
+    for (int first = 0; first < h_.n_vocab; first += kVocabularyBlock) {
+      const int n = std::min(kVocabularyBlock, h_.n_vocab - first);
+      team.once([&] { weights_.resize(static_cast<std::size_t>(n) * h_.n_embd); });
+      team.for_each((n + kRowsAtOnce - 1) / kRowsAtOnce, [&](int i) {
+        const int r = i * kRowsAtOnce;
+        f32_rows(model_, model_.weights.output(), first + r, std::min(kRowsAtOnce, n - r),
+                 weights_.data() + static_cast<std::ptrdiff_t>(r) * h_.n_embd);
+      });
+      team.for_each(n_blocks(), [&](int b) { visit(b, first, n); });
+    }
+  }
+
+  // Logits [rows of the block, n] of those words.
+  std::vector<float> logits(int b, int first, int n) {
+    std::vector<float> z(static_cast<std::size_t>(block_rows(b)) * n);
+    const std::span<const float> bias =
+        bias_.empty() ? std::span<const float>() : std::span<const float>(bias_).subspan(first, n);
+    linear(rows(normed_, b), weights_, bias, {z.data(), block_rows(b), n});
+    if (h_.logit_softcap > 0)
+      for (float& value : z) value = h_.logit_softcap * std::tanh(value / h_.logit_softcap);
+    return z;
+  }
+
+  template <class Visit>
+  void for_each_logits(Team& team, const Visit& visit) {
+    for_each_vocabulary_block(team, [&](int b, int first, int n) {
+      const std::vector<float> z = logits(b, first, n);
+      for (int r = 0; r < block_rows(b); ++r)
+        visit(b * kPageTokens + r, first, n, z.data() + static_cast<std::ptrdiff_t>(r) * n);
+    });
+  }
+
+  // Takes the words' mass into account; with the share that it has of all so far, the target is one of them.
+  void draw(int row, int first, int n, const float* logits) {
+    if (words_[row] >= first && words_[row] < first + n) word_logit_[row] = logits[words_[row] - first];
+    const float top = std::max(max_[row], max_row(logits, n));
+    std::vector<float> masses(logits, logits + n);
+    const double mass = exp_row(masses.data(), n, top);
+    sum_[row] = sum_[row] * std::exp(static_cast<double>(max_[row]) - top) + mass;
+    max_[row] = top;
+    const auto index = static_cast<std::uint64_t>(row) * h_.n_vocab + first;
+    if (uniform(seed_, 2 * index) * sum_[row] >= mass) return;
+    double left = uniform(seed_, 2 * index + 1) * mass;
+    int word = 0;
+    while (word < n - 1 && left >= masses[word]) left -= masses[word++];
+    target_[row] = first + word;
+  }
+
+  void add_derivative(int b, int first, int n) {
+    std::vector<float> z = logits(b, first, n);
+    for (int r = 0; r < block_rows(b); ++r) {
+      const int row = b * kPageTokens + r;
+      float* score = z.data() + static_cast<std::ptrdiff_t>(r) * n;
+      std::vector<float> slopes;
+      if (h_.logit_softcap > 0) {
+        for (int i = 0; i < n; ++i) {
+          const float t = score[i] / h_.logit_softcap;
+          slopes.push_back(1 - t * t);
+        }
+      }
+      exp_row(score, n, max_[row]);
+      scale_row(score, n, static_cast<float>(-1 / sum_[row]));
+      if (target_[row] >= first && target_[row] < first + n) score[target_[row] - first] += 1;
+      for (std::size_t i = 0; i < slopes.size(); ++i) score[i] *= slopes[i];
+    }
+    linear_back({z.data(), block_rows(b), n}, weights_, /*accumulate=*/true, rows(gradient_, b));
+  }
+
+  const ModelParts& model_;
+  const Hparams& h_;
+  MatrixView<const float> x_;
+  std::span<const std::int32_t> words_;
+  std::uint64_t seed_;
+  int n_threads_;
+  std::vector<float> norm_, bias_;
+  std::vector<float> normed_, gradient_;  // [rows, n_embd]
+  std::vector<float> weights_;            // [words, n_embd] of a block of the vocabulary
+  std::vector<float> max_;                // [rows], of the logits so far
+  std::vector<double> sum_;               // of exp(logit - max)
+  std::vector<float> word_logit_;         // of words_
+  std::vector<int> target_;
+};
+
+}  // namespace
+
+ScoreGradient score_gradient(const ModelParts& model, MatrixView<const float> x,
+                             std::span<const std::int32_t> words, std::uint64_t seed, int n_threads) {
+  return ScorePass(model, x, words, seed, n_threads).run();
+}
+
+}  // namespace kvant

@@ -1,0 +1,30 @@
+// ScoreGradient: where the derivative of a model's predictions begins.
+//
+// To second order a small change dz of the logits costs KL(p || p') = 1/2 dz^T F dz, F = diag(p) - p p^T,
+// which is the mean of s s^T over targets y drawn from p, with the score s = d log p(y) / dz = e_y - p
+// (Fisher's information; Martens 2020, "New insights and perspectives on the natural gradient method",
+// section 5). So with one target drawn for each position, and g the derivative of the sum of their log p by
+// anything inside the model, E (g . e)^2 / 2 is what a small error e of that thing costs, summed over the
+// positions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/matrix_view.h"
+#include "model/model_parts.h"
+
+namespace kvant {
+
+struct ScoreGradient {
+  std::vector<float> gradient;            // by x, [n, n_embd]
+  std::vector<double> log_probabilities;  // [n]: of `words`
+};
+
+// x [n, n_embd]: the residual stream after the last layer; words: one for each of its positions. The targets
+// depend on `seed` alone.
+ScoreGradient score_gradient(const ModelParts& model, MatrixView<const float> x,
+                             std::span<const std::int32_t> words, std::uint64_t seed, int n_threads);
+
+}  // namespace kvant

@@ -1,0 +1,36 @@
+// Weighing: the sensitivities of a recipe's ladder in every (layer, KV head, side) of a model, from some
+// contexts.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "calibrate/samples.h"
+#include "calibrate/sensitivity_estimate.h"
+#include "model/engine.h"
+#include "recipe/recipe.h"
+#include "transform/constants.h"
+
+namespace kvant {
+
+struct WeighingRequest {
+  Engine& engine;
+  const Recipe& recipe;    // with a budget
+  const Constants& known;  // what it needs beside its sensitivities
+  const std::vector<Sample>& contexts;
+  std::uint64_t seed = 0;
+  int n_threads = 1;
+  const std::atomic<bool>* stop = nullptr;  // once true: the error "interrupted"; null: never
+};
+
+// Estimates on one context after the other (sensitivity_estimate.h); returns their mean. What each context
+// gave is kept in `work`; contexts that are there already are not read again. Shows its progress on stderr.
+Result<Sensitivities> weigh_contexts(const WeighingRequest& request, Constants& work);
+
+// Whether `name` is that of an array in `work`.
+bool is_weighed_context(const std::string& name);
+
+}  // namespace kvant
