@@ -87,16 +87,16 @@ F32Layer f32_layer(const ModelParts& model, int layer, int n_threads) {
   f.out_bias = values(w.attn_out_bias);
   f.attn_post_norm = values(w.attn_post_norm);
   f.ffn_norm = values(w.ffn_norm);
-  f.up = values(w.up);
-  f.up_bias = values(w.up_bias);
-  f.gate = values(w.gate);
-  f.gate_bias = values(w.gate_bias);
-  if (w.gate == nullptr) {  // one weight holds both
+  f.up = values(w.ffn.up);
+  f.up_bias = values(w.ffn.up_bias);
+  f.gate = values(w.ffn.gate);
+  f.gate_bias = values(w.ffn.gate_bias);
+  if (w.ffn.gate == nullptr) {  // one weight holds both
     f.gate.assign(f.up.begin(), f.up.begin() + static_cast<std::ptrdiff_t>(n_ff * e));
     f.up.erase(f.up.begin(), f.up.begin() + static_cast<std::ptrdiff_t>(n_ff * e));
   }
-  f.down = values(w.down);
-  f.down_bias = values(w.down_bias);
+  f.down = values(w.ffn.down);
+  f.down_bias = values(w.ffn.down_bias);
   f.ffn_post_norm = values(w.ffn_post_norm);
   return f;
 }

@@ -60,7 +60,7 @@ KvGradients LayerGradient::kv_gradients(int head) {
 void LayerGradient::project(MatrixView<const float> x, int block) {
   std::vector<float> memory;
   const MatrixView<float> normed = allocated(memory, x.rows, h_.n_embd);
-  rms_norm(x, w_.attn_norm, h_.rms_epsilon, normed);
+  rms_norm(x, w_.attn_norm, h_.norm_epsilon, normed);
   const int n_cols = n_q() + 2 * n_kv();
   const MatrixView<float> plain = rows(plain_qkv_, n_cols, block);
   const MatrixView<float> turned = rows(qkv_, n_cols, block);
@@ -70,7 +70,7 @@ void LayerGradient::project(MatrixView<const float> x, int block) {
     const std::vector<float>& norm = head < h_.n_heads ? w_.q_norm : w_.k_norm;
     const MatrixView<float> of_head(turned.data + static_cast<std::ptrdiff_t>(head) * h_.head_dim, x.rows,
                                     h_.head_dim, n_cols);
-    if (!norm.empty()) rms_norm(of_head, norm, h_.rms_epsilon, of_head);
+    if (!norm.empty()) rms_norm(of_head, norm, h_.norm_epsilon, of_head);
     for (int r = 0; r < x.rows; ++r) rope_.turn(block * kPageTokens + r, of_head.row(r));
   }
 }
@@ -79,7 +79,7 @@ void LayerGradient::add_attended(MatrixView<float> x, int block) {
   std::vector<float> memory;
   const MatrixView<float> y = allocated(memory, x.rows, h_.n_embd);
   linear(rows(attended_, n_q(), block), w_.attn_out, w_.out_bias, y);
-  if (!w_.attn_post_norm.empty()) rms_norm(y, w_.attn_post_norm, h_.rms_epsilon, y);
+  if (!w_.attn_post_norm.empty()) rms_norm(y, w_.attn_post_norm, h_.norm_epsilon, y);
   add(y, x);
 }
 
@@ -95,7 +95,7 @@ struct LayerGradient::FeedForward {
         product(allocated(memory[3], x.rows, of.h_.n_ff)),
         y(allocated(memory[4], x.rows, of.h_.n_embd)) {
     const F32Layer& w = of.w_;
-    rms_norm(x, w.ffn_norm, of.h_.rms_epsilon, normed);
+    rms_norm(x, w.ffn_norm, of.h_.norm_epsilon, normed);
     linear(normed, w.gate, w.gate_bias, gate);
     linear(normed, w.up, w.up_bias, up);
     gated_unit(of.unit_, gate, up, product);
@@ -105,7 +105,7 @@ struct LayerGradient::FeedForward {
 
 void LayerGradient::feed_forward(MatrixView<float> x) const {
   const FeedForward f(*this, x);
-  if (!w_.ffn_post_norm.empty()) rms_norm(f.y, w_.ffn_post_norm, h_.rms_epsilon, f.y);
+  if (!w_.ffn_post_norm.empty()) rms_norm(f.y, w_.ffn_post_norm, h_.norm_epsilon, f.y);
   add(f.y, x);
 }
 
@@ -132,13 +132,13 @@ void LayerGradient::feed_forward_back(MatrixView<const float> x, MatrixView<floa
   std::vector<float> memory[2];
   const MatrixView<float> dy = allocated(memory[0], x.rows, h_.n_embd);
   std::copy_n(gradient.data, memory[0].size(), dy.data);
-  if (!w_.ffn_post_norm.empty()) rms_norm_back(f.y, w_.ffn_post_norm, h_.rms_epsilon, dy);
+  if (!w_.ffn_post_norm.empty()) rms_norm_back(f.y, w_.ffn_post_norm, h_.norm_epsilon, dy);
   const MatrixView<float> dproduct = allocated(memory[1], x.rows, h_.n_ff);
   linear_back(dy, w_.down, /*accumulate=*/false, dproduct);
   gated_unit_back(unit_, dproduct, f.gate, f.up);
   linear_back(f.gate, w_.gate, /*accumulate=*/false, dy);
   linear_back(f.up, w_.up, /*accumulate=*/true, dy);
-  rms_norm_back(x, w_.ffn_norm, h_.rms_epsilon, dy);
+  rms_norm_back(x, w_.ffn_norm, h_.norm_epsilon, dy);
   add(dy, gradient);
 }
 
@@ -149,7 +149,7 @@ void LayerGradient::attended_back(MatrixView<const float> gradient, int block) {
   if (!w_.attn_post_norm.empty()) {
     const MatrixView<float> y = allocated(memory[1], gradient.rows, h_.n_embd);
     linear(rows(attended_, n_q(), block), w_.attn_out, w_.out_bias, y);
-    rms_norm_back(y, w_.attn_post_norm, h_.rms_epsilon, dy);
+    rms_norm_back(y, w_.attn_post_norm, h_.norm_epsilon, dy);
   }
   linear_back(dy, w_.attn_out, /*accumulate=*/false, rows(attended_gradient_, n_q(), block));
 }
@@ -189,12 +189,12 @@ void LayerGradient::project_back(MatrixView<const float> x, MatrixView<float> gr
     const MatrixView<float> of_head(back.data + first, x.rows, h_.head_dim, n_cols);
     const MatrixView<const float> before(plain.data + first, x.rows, h_.head_dim, n_cols);
     for (int r = 0; r < x.rows; ++r) rope_.turn_back(block * kPageTokens + r, of_head.row(r));
-    if (!norm.empty()) rms_norm_back(before, norm, h_.rms_epsilon, of_head);
+    if (!norm.empty()) rms_norm_back(before, norm, h_.norm_epsilon, of_head);
   }
   std::vector<float> memory;
   const MatrixView<float> dx = allocated(memory, x.rows, h_.n_embd);
   linear_back(back, w_.qkv, /*accumulate=*/false, dx);
-  rms_norm_back(x, w_.attn_norm, h_.rms_epsilon, dx);
+  rms_norm_back(x, w_.attn_norm, h_.norm_epsilon, dx);
   add(dx, gradient);
 }
 

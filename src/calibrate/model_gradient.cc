@@ -68,9 +68,7 @@ class Pass {
     x_.resize(static_cast<std::size_t>(n_rows_) * h_.n_embd);
     for (int r = 0; r < n_rows_; ++r)
       f32_rows(model_, model_.weights.token_embedding(), request_.tokens[r], 1, rows(x_).row(r));
-    if (!h_.architecture->scales_embedding) return;
-    const float scale = std::sqrt(static_cast<float>(h_.n_embd));
-    for (float& value : x_) value *= scale;
+    for (float& value : x_) value *= h_.embedding_scale;
   }
 
   template <class Run, class Visit>
@@ -101,10 +99,17 @@ int gradient_steps(const Hparams& hparams) {
 }
 
 bool has_known_layers(const ModelParts& model) {
+  const Hparams& h = model.hparams;
+  const Architecture& a = *h.architecture;
+  const bool heads_normed = a.qk_norm == QkNorm::none || a.qk_norm == QkNorm::heads;
+  const bool gated = a.activation == Activation::silu || a.activation == Activation::gelu;
+  if (a.layer_norm || a.ungated || a.sinks || !heads_normed || !gated || a.rotated != RotatedLayers::all)
+    return false;
+  if (h.residual_scale != 1 || h.logit_scale != 1 || h.temperature != 0) return false;
   for (int i = 0; i < model.hparams.n_layers; ++i) {
     const LayerWeights& w = model.weights.layer(i);
     const bool has_qkv = w.qkv != nullptr || (w.q != nullptr && w.k != nullptr && w.v != nullptr);
-    for (const ggml_tensor* t : {w.attn_norm, w.attn_out, w.ffn_norm, w.up, w.down})
+    for (const ggml_tensor* t : {w.attn_norm, w.attn_out, w.ffn_norm, w.ffn.up, w.ffn.down})
       if (t == nullptr) return false;
     if (!has_qkv) return false;
   }

@@ -47,12 +47,12 @@ class ScorePass {
 
   ScoreGradient run() {
     run_team(n_threads_, [&](Team& team) {
-      team.for_each(n_blocks(), [&](int b) { rms_norm(part(b), norm_, h_.rms_epsilon, rows(normed_, b)); });
+      team.for_each(n_blocks(), [&](int b) { rms_norm(part(b), norm_, h_.norm_epsilon, rows(normed_, b)); });
       for_each_logits(team,
                       [&](int row, int first, int n, const float* logits) { draw(row, first, n, logits); });
       for_each_vocabulary_block(team, [&](int b, int first, int n) { add_derivative(b, first, n); });
       team.for_each(n_blocks(),
-                    [&](int b) { rms_norm_back(part(b), norm_, h_.rms_epsilon, rows(gradient_, b)); });
+                    [&](int b) { rms_norm_back(part(b), norm_, h_.norm_epsilon, rows(gradient_, b)); });
     });
     ScoreGradient result{std::move(gradient_), {}};
     for (int r = 0; r < x_.rows; ++r)
