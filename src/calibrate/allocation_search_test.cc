@@ -66,6 +66,13 @@ TEST(SizeBudget, IsReadFromText) {
     EXPECT_FALSE(parse_size_budget(wrong).ok()) << wrong;
 }
 
+TEST(SizeBudget, BytesAreAPositiveNumberThatFits) {
+  EXPECT_EQ(*parse_bytes("1.5KiB"), 1536);
+  EXPECT_EQ(*parse_bytes("7"), 7);
+  for (const char* wrong : {"", "GiB", "0", "0.5", "-1GiB", "1e30GiB", "1e19", "1e400", "nan", "4 apples"})
+    EXPECT_FALSE(parse_bytes(wrong).ok()) << wrong;
+}
+
 TEST(SizeBudget, AllocationsFillItButDontExceedIt) {
   const Geometry g = small_geometry(64, 6, 2, 4);
   Recipe recipe =

@@ -28,6 +28,8 @@ constexpr Unit kByteUnits[] = {{"GiB", kKibi* kKibi* kKibi},
                                {"kB", 1e3},
                                {"B", 1}};
 
+constexpr double kMostBytes = 0x1p62;  // an int64 holds them
+
 // The whole text as a positive number; 0: it is none.
 double positive_number(const std::string& text) {
   double value = 0;
@@ -89,13 +91,13 @@ std::int64_t SizeBudget::bytes_at(const Geometry& geometry, int context) const {
 }
 
 Result<std::int64_t> parse_bytes(const std::string& text) {
+  double bytes = positive_number(text);
   for (const Unit& unit : kByteUnits) {
     if (!text.ends_with(unit.name)) continue;
-    const double number = positive_number(text.substr(0, text.size() - std::string(unit.name).size()));
-    if (number > 0) return static_cast<std::int64_t>(number * unit.factor);
+    bytes = positive_number(text.substr(0, text.size() - std::string(unit.name).size())) * unit.factor;
     break;
   }
-  if (const double number = positive_number(text); number > 0) return static_cast<std::int64_t>(number);
+  if (bytes >= 1 && bytes < kMostBytes) return static_cast<std::int64_t>(bytes);
   return error("'{}' is no amount of memory; write 64MiB or 8GiB", text);
 }
 

@@ -242,6 +242,21 @@ TEST_F(Cli, EvalComparesBackends) {
                     "gpu");
 }
 
+TEST_F(Cli, ServeRefusesWhatItCanNotServe) {
+  const auto refuses = [](std::vector<std::string> words, const std::string& part) {
+    words.insert(words.end(), {"-c", "256", "--kv", "tok4g64", "--port", "0"});
+    expect_user_error(run_model("serve", words), part);
+  };
+  refuses({"--prefix-disk", "1GiB"}, "--sessions");
+  for (const char* wrong : {"0", "1e30GiB", "many"})
+    refuses({"--sessions", path("sessions"), "--prefix-disk", wrong}, "--prefix-disk: ");
+  EXPECT_FALSE(fs::exists(path("sessions")));
+  refuses({"--compare", "nonsense"}, "--compare: ");
+  refuses({"--memory", "1e30GiB"}, "--memory: ");
+  refuses({"--compare", "tok4g64"}, "--compare: ");
+  refuses({"--compare", "bf16", "--memory", "1MiB"}, "--memory");
+}
+
 TEST_F(Cli, EvalRunsASuiteAsTheCommandLineSays) {
   const std::string json_path = path("suite.json");
   const Outcome outcome = run_model("eval", {"-f", path("text.txt"), "--suite", "search-groups", "-c",

@@ -173,6 +173,9 @@ Result<std::vector<Served>> serve_recipes(const Session& session, const Recipe& 
     KVANT_RETURN_IF_ERROR(check_halves(*served, memory));
     all.push_back(std::move(*served));
   }
+  const Recipe &first = all.front().plan->recipe, &second = all.back().plan->recipe;
+  if (to_string(first) == to_string(second))
+    return error("--compare: {} is what --kv serves already: give another recipe", label(second));
   return all;
 }
 
@@ -183,14 +186,14 @@ Result<std::shared_ptr<const SessionFolder>> open_folders(const Engine& engine, 
     if (options.prefix_disk.empty()) return std::shared_ptr<const SessionFolder>();
     return error("--prefix-disk keeps its files in the folder of --sessions: give one");
   }
+  const auto bytes = options.prefix_disk.empty() ? 0 : parse_bytes(options.prefix_disk);
+  if (!bytes.ok()) return error("--prefix-disk: {}", bytes.error().message);
   const SessionIdentity identity = session_identity(*served.plan, engine.fingerprint(), engine.description());
   auto sessions = SessionFolder::open(options.sessions, identity);
   if (!sessions.ok()) return sessions.error();
   fmt::print(stderr, "kvant: {} sessions in '{}'\n", (*sessions)->names().size(), options.sessions);
   std::shared_ptr<const SessionFolder> shared = std::move(*sessions);
   if (options.prefix_disk.empty()) return shared;
-  const auto bytes = parse_bytes(options.prefix_disk);
-  if (!bytes.ok()) return error("--prefix-disk: {}", bytes.error().message);
   auto prefixes =
       SessionFolder::open((std::filesystem::path(options.sessions) / "prefixes").string(), identity);
   if (!prefixes.ok()) return prefixes.error();
@@ -258,7 +261,7 @@ Status serve(const ServeOptions& options) {
                  schedulers.size() > 1 ? std::move(schedulers.back()) : nullptr);
   HttpOptions http = options.http;
   http.max_body = std::max(kSmallestBodyLimit, kBodyBytesPerToken * context);
-  http.connections = options.parallel + options.queue + kSpareConnections;
+  http.connections = static_cast<int>(infos.size()) * (options.parallel + options.queue) + kSpareConnections;
   HttpServer server(loop, engine.tokenizer(), std::move(*chat_template), infos, http);
   const auto port = server.bind();
   if (!port.ok()) return port.error();

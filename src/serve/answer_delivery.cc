@@ -28,8 +28,12 @@ void stream_answers(httplib::Response& response, const std::shared_ptr<Exchange>
     int choice = 0;
     AnswerPart part;
     const AnswerStream::Next next = exchange->read(kPatience, choice, part);
-    if (next == AnswerStream::Next::nothing_yet) return !sink.is_writable || sink.is_writable();
-    const std::string start = std::exchange(started, true) || !events.start ? "" : events.start();
+    const bool has_news = next != AnswerStream::Next::nothing_yet || exchange->has_begun();
+    const bool starts = events.start && !started && has_news;
+    started = started || starts;
+    const std::string start = starts ? events.start() : "";
+    if (next == AnswerStream::Next::nothing_yet)
+      return write(start) && (!sink.is_writable || sink.is_writable());
     if (next == AnswerStream::Next::part) return write(start + events.part(choice, part));
     const bool sent = write(start + events.end());
     sink.done();

@@ -17,7 +17,7 @@ bool read_answers(const httplib::Request& request, Exchange& exchange,
 
 // What is sent as it is, events with their separators; empty: nothing.
 struct AnswerEvents {
-  std::function<std::string()> start;  // before the first part; null: nothing
+  std::function<std::string()> start;  // when the prompt begins to be read; null: nothing
   std::function<std::string(int choice, const AnswerPart& part)> part;
   std::function<std::string()> end;  // after the last one, or a failure
 };

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace kvant {
 
 std::variant<int, ApiError> address(ApiRequest& request, std::span<const ServerInfo> served,
@@ -63,6 +65,10 @@ std::optional<ApiError> Exchange::failure() const {
     if (stream->failure()) return ApiError{.status = 500, .message = stream->failure()->message};
   }
   return std::nullopt;
+}
+
+bool Exchange::has_begun() const {
+  return std::ranges::all_of(streams_, [](const auto& stream) { return stream->usage().prompt > 0; });
 }
 
 TokenUsage Exchange::usage() const {

@@ -39,7 +39,8 @@ class Exchange {
 
   // After `closed`.
   std::optional<ApiError> failure() const;
-  TokenUsage usage() const;  // so far; of prompts from their answers' first parts on
+  TokenUsage usage() const;  // so far; of prompts from when they begin to be read
+  bool has_begun() const;    // whether all prompts have
 
  private:
   int n_answers_;                                       // to each prompt

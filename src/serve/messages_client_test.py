@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import unittest
+import urllib.request
 
 sys.dont_write_bytecode = True
 from server_process import KEY, Server  # noqa: E402
@@ -59,6 +60,18 @@ class Messages(unittest.TestCase):
         _, text = SERVER.request("/v1/chat/completions", body)
         usage = json.loads(text.split("data: ")[-2])["usage"]
         self.assertEqual(usage["prompt_tokens_details"]["cached_tokens"], end["usage"]["cache_read_input_tokens"])
+
+    def test_begins_a_stream_before_the_prompt_is_read(self):
+        question = [{"role": "user", "content": "Name some rivers and where they go. " * 200}]
+        body = json.dumps(ask(messages=question, max_tokens=1, stream=True)).encode()
+        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(SERVER.url + "/v1/messages", body, headers), timeout=120) as events:
+            self.assertEqual(events.readline(), b"event: message_start\n")
+            running = SERVER.json("/slots")
+            self.assertEqual([slot["state"] for slot in running], ["reading"])
+            usage = json.loads(events.readline().removeprefix(b"data: "))["message"]["usage"]
+            self.assertEqual(usage["input_tokens"], running[0]["prompt_tokens"])
+            self.assertIn(b"message_stop", events.read())
 
     def test_compares_with_an_unquantized_cache(self):
         usage = COMPARING.json("/v1/messages", ask(guard=True))["usage"]

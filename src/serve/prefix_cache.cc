@@ -89,14 +89,15 @@ void PrefixCache::add(SequenceId sequence, std::span<const std::int32_t> tokens,
   std::int64_t bytes =
       static_cast<std::int64_t>(own * static_cast<double>(size.all() - size.tail)) + size.tail;
   if (bytes > byte_limit_) return cache_.free(sequence);
-  if (cuts_) bytes += drop_beginnings(tokens);
+  if (cuts_) bytes = std::min(bytes + drop_beginnings(tokens), size.all());
   while (bytes_ + bytes > byte_limit_ && drop_oldest()) {
   }
   entries_.push_back({sequence, {tokens.begin(), tokens.end()}, bytes, ++uses_});
   bytes_ += bytes;
 }
 
-// Those of which `tokens` is a longer form that can be cut to them. Returns their bytes, which it shares.
+// Those of which `tokens` is a longer form that can be cut to them. Returns their bytes: of the pages that it
+// shares with one, and of those that are freed where another has read the same.
 std::int64_t PrefixCache::drop_beginnings(std::span<const std::int32_t> tokens) {
   std::int64_t shared = 0;
   std::erase_if(entries_, [&](const Entry& entry) {
@@ -153,8 +154,8 @@ std::vector<PrefixCache::Entry*> PrefixCache::by_use() {
 void PrefixCache::write_oldest() {
   for (Entry* entry : by_use()) {
     if (entry->needs_no_write) continue;
-    entry->needs_no_write =
-        cache_.bytes(entry->sequence).all() > disk_->byte_limit() || disk_->holds(entry->tokens);
+    entry->needs_no_write = cache_.bytes(entry->sequence).all() > disk_->byte_limit() ||
+                            disk_->is_too_long(entry->tokens) || disk_->holds(entry->tokens);
     if (!entry->needs_no_write) return disk_->write(entry->sequence, entry->tokens);
   }
 }

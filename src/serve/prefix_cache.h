@@ -62,10 +62,10 @@ class PrefixCache {
 
   // Goes on with what goes to the disk and comes from there, between steps. is_short: memory will be soon.
   // Whether anything was done. An error: too little memory for what comes; to be called again when there is
-  // more, or else give_up_reading().
+  // more, or after give_up_reading().
   Result<bool> advance(bool is_short);
-  void give_up_reading() { disk_->give_up_reading(); }
-  bool is_reading() const { return disk_ != nullptr && disk_->is_reading(); }
+  // Frees what has come so far. False: nothing had.
+  bool give_up_reading() { return disk_ != nullptr && disk_->give_up_reading(); }
   bool is_busy() const { return disk_ != nullptr && disk_->is_busy(); }
   bool waits_for_disk() const { return disk_ != nullptr && disk_->waits_for_disk(); }
   // See PrefixDisk::tell.

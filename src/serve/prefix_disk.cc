@@ -19,6 +19,10 @@ std::string file_name(std::span<const std::int32_t> tokens) {
   return fmt::format("{:016x}", checksum(std::as_bytes(tokens)));
 }
 
+bool is_file_name(const std::string& name) {
+  return name.size() == 16 && name.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
 }  // namespace
 
 int n_pages_alike(std::span<const std::int32_t> tokens, std::span<const std::int32_t> prompt) {
@@ -35,7 +39,9 @@ PrefixDisk::PrefixDisk(Cache& cache, std::shared_ptr<const SessionFolder> folder
 // The oldest first, so that they go first.
 void PrefixDisk::find_files() {
   std::vector<std::pair<std::int64_t, std::string>> names;
-  for (const std::string& name : folder_->names()) names.emplace_back(folder_->last_write(name), name);
+  for (const std::string& name : folder_->names()) {
+    if (is_file_name(name)) names.emplace_back(folder_->last_write(name), name);
+  }
   std::ranges::sort(names);
   for (const auto& [written, name] : names) {
     const auto found = folder_->read(name);
@@ -125,6 +131,12 @@ Result<bool> PrefixDisk::advance_reading() {
   return true;
 }
 
+bool PrefixDisk::give_up_reading() {
+  if (!reading_ || !reading_->import) return false;
+  reading_.reset();
+  return true;
+}
+
 void PrefixDisk::finish_read(const Status& read) {
   const Reading ended = std::move(*reading_);
   reading_.reset();
@@ -180,8 +192,8 @@ bool PrefixDisk::advance_writing() {
     writing_->exported.reset();
     const std::int64_t bytes = folder_->file_bytes(contents);
     if (!make_room(bytes)) {
-      finish_write(
-          error("a beginning of {} tokens takes more than --prefix-disk has", contents.tokens.size()));
+      too_long_ = std::min(too_long_, contents.tokens.size());
+      writing_.reset();
       return true;
     }
     status_.bytes += writing_->bytes = bytes;

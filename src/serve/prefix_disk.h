@@ -3,7 +3,8 @@
 // Each is a session file without a text, named by its tokens' checksum. A thread reads and writes them
 // (session_disk.h), one at a time each way; what goes between that and the cache goes piece by piece, in
 // advance(), between steps. Files that a server before this one has left are gone on with where they belong
-// to the same model, recipe and constants, and removed otherwise: what they hold can be read again.
+// to the same model, recipe and constants, and removed otherwise: what they hold can be read again. What has
+// no such name is somebody else's.
 //
 // Used by the scheduler's thread alone.
 #pragma once
@@ -11,6 +12,8 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -63,6 +66,8 @@ class PrefixDisk {
 
   // Whether another sequence can be written now.
   bool can_write() const;
+  // Whether a file of so many tokens was larger than the limit.
+  bool is_too_long(std::span<const std::int32_t> tokens) const { return tokens.size() >= too_long_; }
   // Whether a file gives all of these.
   bool holds(std::span<const std::int32_t> tokens) const;
   // The sequence, which holds these tokens, has to stay as it is until it is written or let go.
@@ -73,10 +78,10 @@ class PrefixDisk {
   void write_now(SequenceId sequence, std::span<const std::int32_t> tokens);
 
   // Goes on with what has to be read and written. Whether anything was done. An error: too little memory for
-  // what is being read; to be called again when there is more, or else give_up_reading().
+  // what is being read; to be called again when there is more, or after give_up_reading().
   Result<bool> advance();
-  void give_up_reading() { reading_.reset(); }
-  bool is_reading() const { return reading_.has_value(); }
+  // Frees what has come into the cache so far of what is being read. False: nothing has.
+  bool give_up_reading();
   bool is_busy() const { return reading_ || writing_ || !to_read_.empty(); }
   bool waits_for_disk() const { return (reading_ && !reading_->import) || (writing_ && !writing_->exported); }
   // To be called on another thread when advance() has more to do. Once, before all else.
@@ -119,6 +124,7 @@ class PrefixDisk {
   Cache& cache_;
   std::shared_ptr<const SessionFolder> folder_;
   bool cuts_;
+  std::size_t too_long_ = std::numeric_limits<std::size_t>::max();
   std::vector<File> files_;
   std::int64_t uses_ = 0;  // the clock of last_use
   std::deque<std::string> to_read_;

@@ -7,7 +7,9 @@
 #include <numeric>
 #include <thread>
 
+#include "base/page_size.h"
 #include "cache/cache_fixture.h"
+#include "cache/slab_memory.h"
 #include "model/tiny_model.h"
 #include "recipe/recipe_fixture.h"
 #include "serve/prefix_cache.h"
@@ -32,8 +34,8 @@ DiskTokens counted_from(int first, int n) {
 // Prefix caches, one after another, on one cache and one folder.
 class PrefixesOnDisk : public ::testing::Test {
  protected:
-  explicit PrefixesOnDisk(const std::string& recipe = "kvant-3bit")
-      : plan_(plan_for(recipe, small_geometry())), cache_(plan_, 0) {}
+  explicit PrefixesOnDisk(const std::string& recipe = "kvant-3bit", std::int64_t memory = 0)
+      : plan_(plan_for(recipe, small_geometry())), cache_(plan_, memory) {}
   ~PrefixesOnDisk() override {
     prefixes_.reset();
     std::filesystem::remove_all(folder_.path());
@@ -187,6 +189,76 @@ TEST_F(PrefixesOnDisk, GoBeforeTheyAreWrittenWhereMemoryIsShort) {
   EXPECT_EQ(cache_.bytes().all(), 0);
   settle(/*is_short=*/true);
   EXPECT_EQ(prefixes_->disk()->files, 0);
+}
+
+TEST_F(PrefixesOnDisk, LeaveOthersFilesAlone) {
+  std::filesystem::create_directories(folder_.path());
+  const std::filesystem::path others = std::filesystem::path(folder_.path()) / "notes.kvsession";
+  std::ofstream(others) << "somebody's";
+  start();
+  EXPECT_EQ(prefixes_->disk()->files, 0);
+  start();
+  EXPECT_TRUE(std::filesystem::exists(others));
+}
+
+// Of 512 tokens, the cache takes less than the limit, and the file more.
+TEST_F(PrefixesOnDisk, GoThoughAnotherIsLargerThanTheDisk) {
+  start();
+  keep(counted_from(0, 512));
+  const std::int64_t in_memory = cache_.bytes().all();
+  leave_to_disk();
+  const std::int64_t limit = prefixes_->disk()->bytes - 1;
+  ASSERT_LE(in_memory, limit);
+  std::filesystem::remove_all(folder_.path());
+  start(limit);
+  keep(counted_from(0, 512));
+  keep(counted_from(1000, 256));
+  settle(/*is_short=*/true);
+  EXPECT_EQ(prefixes_->disk()->files, 1);
+  EXPECT_EQ(prefixes_->disk()->failures, 0);
+}
+
+TEST_F(PrefixesOnDisk, CountTheMemoryOfWhatTheyReplaceOnce) {
+  start();
+  keep(counted_from(0, 512));
+  leave_to_disk();
+  keep(counted_from(0, 256));
+  const auto match = find(counted_from(0, 600));
+  EXPECT_EQ(match.n_tokens, 512);
+  cache_.free(match.sequence);
+  EXPECT_EQ(prefixes_->size(), 1);
+  EXPECT_EQ(prefixes_->bytes(), cache_.bytes().all());
+}
+
+class LittleMemoryWithDisk : public PrefixesOnDisk {
+ protected:
+  LittleMemoryWithDisk() : PrefixesOnDisk("kvant-3bit", 32 * static_cast<std::int64_t>(kSlabBytes)) {}
+};
+
+TEST_F(LittleMemoryWithDisk, GivesUpReadingWhatFindsNoRoom) {
+  start();
+  keep(counted_from(0, 512));
+  leave_to_disk();
+  const SequenceId other = cache_.add();
+  while (append_tokens(cache_, other, kPageTokens).ok()) {
+  }
+  const int held = cache_.length(other);
+  const auto match = prefixes_->find(counted_from(0, 600), /*may_wait=*/true).value();
+  ASSERT_FALSE(match.coming.empty());
+  EXPECT_FALSE(prefixes_->give_up_reading());  // the disk has it
+  Result<bool> done = true;
+  while (done.ok() && prefixes_->is_busy()) done = prefixes_->advance(/*is_short=*/false);
+  ASSERT_FALSE(done.ok());
+  EXPECT_TRUE(done.error().is_shortage);
+  EXPECT_TRUE(prefixes_->give_up_reading());
+  EXPECT_FALSE(prefixes_->is_coming(match.coming));
+  EXPECT_FALSE(prefixes_->is_busy());
+  EXPECT_EQ(prefixes_->find(counted_from(0, 600)).value().n_tokens, 0);
+  EXPECT_EQ(cache_.length(other), held);
+  cache_.free(other);
+  const auto later = find(counted_from(0, 600));  // the file is still there
+  EXPECT_EQ(later.n_tokens, 512);
+  cache_.free(later.sequence);
 }
 
 // A longer form of what is on the disk takes its place, where it can be cut to it.

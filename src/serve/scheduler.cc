@@ -248,11 +248,10 @@ void Scheduler::step(bool beside_answers) {
 }
 
 // Admission counts on what sequences take at most, but slabs that are used in part may take more. What finds
-// no room waits for others to end; when nothing can go on, what is read from the disk has to make room, and
-// then the newest request.
+// no room waits for others to end; when nothing can go on, the session that is read from the disk has to make
+// room, and then the newest request.
 void Scheduler::end_without_progress() {
   if (shortage_.message.empty()) return;
-  if (prefixes_.is_reading()) return prefixes_.give_up_reading();
   if (sessions_ != nullptr && !sessions_->reading_name().empty())
     return sessions_->give_up_reading(shortage_);
   for (auto job = jobs_.rbegin(); job != jobs_.rend(); ++job) {
@@ -266,10 +265,10 @@ void Scheduler::answer_failure(Job& job, const Error& failure) {
   job.stream->fail(failure);
 }
 
-// Beginnings of prompts go first: they can be read again. Sessions go to the disk, but for the one that is
-// needed.
+// Beginnings of prompts go first, the one that comes from the disk last: they can be read again. Sessions go
+// to the disk, but for the one that is needed.
 Room Scheduler::make_room(const std::string& needed) {
-  if (prefixes_.drop_oldest()) return Room::made;
+  if (prefixes_.drop_oldest() || prefixes_.give_up_reading()) return Room::made;
   return sessions_ == nullptr ? Room::none : sessions_->make_room(needed);
 }
 

@@ -31,12 +31,15 @@ class Sessions : public ::testing::Test {
   }
 
   // Starts, or starts again.
-  void start(std::int64_t memory = 1 << 30, const SessionIdentity& identity = kIdentity) {
+  void start(std::int64_t memory = 1 << 30, const SessionIdentity& identity = kIdentity,
+             std::int64_t prefix_disk = 0) {
     scheduler_.reset();
     SchedulerOptions options{.context = 2048, .parallel = 4, .memory = memory};
     options.sequence_bytes = [](int n) { return std::int64_t{n} * 64; };
     auto folder = SessionFolder::open(path_, identity);
     ASSERT_TRUE(folder.ok()) << folder.error().message;
+    options.prefix_disk = prefix_disk;
+    if (prefix_disk > 0) options.prefix_folder = SessionFolder::open(path_ + "/prefixes", identity).value();
     auto made = Scheduler::make(engine_, backend_, testing::plan_for("kvant-3bit", engine_.geometry()),
                                 options, std::move(*folder));
     ASSERT_TRUE(made.ok()) << made.error().message;
@@ -407,6 +410,20 @@ TEST_F(Sessions, TheLeastRecentlyUsedGoToTheDisk) {
     EXPECT_EQ(reply.cached, 1909) << i;
   }
   EXPECT_LE(scheduler_->status().cache_bytes, kMemory);
+}
+
+// A beginning of 1792 tokens, of which a prompt wants 256, can be read anew.
+TEST_F(Sessions, DontMakeRoomForBeginningsOfPrompts) {
+  constexpr int kMemory = 17 << 18, kDisk = 1 << 30;
+  start(kMemory, kIdentity, kDisk);
+  ask(request("", Tokens(1900, 3)));
+  start(kMemory, kIdentity, kDisk);  // the one before writes what it has
+  ASSERT_EQ(scheduler_->status().prefix_disk->files, 1);
+  for (int i = 1; scheduler_->status().sessions == i - 1; ++i) begin(std::string(i, 's'), 1900);
+  const Reply reply = ask(request("", Tokens(300, 3)));
+  EXPECT_FALSE(reply.failure);
+  EXPECT_EQ(reply.cached, 0);
+  EXPECT_EQ(scheduler_->status().prefix_disk->hits, 0);
 }
 
 // A limit on file sizes stands for a full disk.

@@ -45,7 +45,9 @@ export class CachePane {
       this.model = chosen.model;
       this.cache = null;
       this.chosen = null;
+      this.rates = { read: 0, generated: 0 };
       this.drawn.clear();
+      this.map.replaceChildren();
       this.grid.clear();
       for (const [i, button] of [...this.recipes.children].entries()) button.setAttribute("aria-pressed", String(recipes[i] === chosen));
       this.look();

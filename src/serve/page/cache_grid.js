@@ -99,6 +99,7 @@ export class CacheGrid {
   }
 
   #paint() {
+    if (!this.cache) return;  // nothing has come yet
     const { plan } = this.cache;
     const most = Math.max(1, ...this.bytes.k, ...this.bytes.v);
     this.scale.hidden = this.mode === "bits";
