@@ -50,12 +50,12 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(${gemm}_avx512.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON
                               COMPILE_OPTIONS "-mavx512f;-mfma;-mprefer-vector-width=512")
   set(avx2_flags -mavx2 -mfma -mf16c)
-  # What code_gemm() asks the processor for. (GCC's own intrinsics use values that are not set.)
-  set(vnni_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mprefer-vector-width=512
+  # (GCC's own intrinsics use values that are not set.)
+  set(vnni_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mprefer-vector-width=512
                  -Wno-uninitialized $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
-  set(avx512_flags ${vnni_flags} -mavx512vbmi -mavx512vbmi2 -mgfni)
+  set(avx512_flags ${avx2_flags} ${vnni_flags} -mavx512vbmi -mavx512vbmi2 -mgfni)
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/base/code_gemm_avx512.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON
-                              COMPILE_OPTIONS "${vnni_flags}")
+                              COMPILE_OPTIONS "-mavx2;-mfma;${vnni_flags}")  # what code_gemm() asks for
   check_cxx_compiler_flag(-mavxvnni KVANT_COMPILES_AVXVNNI)
   if(KVANT_COMPILES_AVXVNNI AND avxvnni IN_LIST KVANT_INSTRUCTION_SETS)
     set_source_files_properties(${kernels}_avxvnni.cc PROPERTIES COMPILE_OPTIONS "${kernel_options};${avx2_flags};-mavxvnni;-mgfni")

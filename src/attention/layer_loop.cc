@@ -4,7 +4,9 @@
 #include "attention/layer_loop.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
 #include "attention/integer_rounding.h"
@@ -57,8 +59,13 @@ struct RunWork {
   int run = 0;
 };
 
+// All exponents but the one of infinities and NaN; without a branch, so that it is vectorized.
 bool finite(const float* values, int n) {
-  return std::all_of(values, values + n, [](float x) { return std::isfinite(x); });
+  constexpr std::uint32_t kExponent = 0x7f800000;
+  std::uint32_t broken = 0;
+  for (int i = 0; i < n; ++i)
+    broken |= (std::bit_cast<std::uint32_t>(values[i]) & kExponent) == kExponent ? 1U : 0U;
+  return broken == 0;
 }
 
 bool within(const float* values, int n, float limit) {
@@ -84,7 +91,7 @@ class LayerLoop final : public AttentionBackend {
   void list_runs(const Plan& plan);
   static void seal_before(Step& step, int layer, HeadWork& work, std::vector<float>& scratch);
   static void append(Step& step, int layer, const LayerRows& rows, HeadWork& work);
-  static void load_queries(const Step& step, int layer, const LayerRows& rows, HeadWork& work);
+  static void load_queries(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void round_prompt(const Step& step, int layer, HeadWork& work);
   void attend(Step& step, int layer, Team& team);
   static void finish(Step& step, int layer, const LayerRows& rows, HeadWork& work);
@@ -203,13 +210,29 @@ void LayerLoop::append(Step& step, int layer, const LayerRows& rows, HeadWork& w
   step.head(work.slice, layer, work.kv_head).append({values[0].data(), n, d}, {values[1].data(), n, d});
 }
 
-void LayerLoop::load_queries(const Step& step, int layer, const LayerRows& rows, HeadWork& work) {
+// Integer products would make finite scores of a query that is none.
+void check_queries(Step& step, int layer, HeadWork& work) {
+  QueryTile& tile = work.queries;
+  const int d = step.plan().geometry.head_dim;
+  for (int r = 0; r < tile.rows(); ++r) {
+    float* q = tile.q.data() + static_cast<std::ptrdiff_t>(r) * d;
+    if (finite(q, d)) continue;
+    step.fail(
+        error("the query of layer {}, query head {}, token {} is not a finite number: the model's weights or "
+              "its activations are broken",
+              layer, work.kv_head * tile.group + r / tile.n_queries, tile.token(r)));
+    std::fill(q, q + d, 0.0F);
+  }
+}
+
+void LayerLoop::load_queries(Step& step, int layer, const LayerRows& rows, HeadWork& work) {
   const Plan& plan = step.plan();
   QueryTile& tile = work.queries;
   tile.first_token = work.tile.query_first;
   tile.n_queries = work.tile.query_end - work.tile.query_first;
   const int first_row = step.first_row(work.slice) + tile.first_token - step.first_token(work.slice);
   fill_query_tile(plan, layer, work.kv_head, rows.q, first_row, tile);
+  check_queries(step, layer, work);
   tile.q_scale.clear();
   if (plan.recipe.products == Products::integer) quantize_queries(tile, plan.geometry.head_dim);
   const int window = plan.layers[layer].sliding_window;
@@ -259,6 +282,18 @@ PartialAttention& merge_runs(HeadWork& work, int head_dim) {
   return total;
 }
 
+// A sink logit joins its head's softmax as the score of a token without a value.
+void add_sinks(const Geometry& geometry, int layer, const HeadWork& work, PartialAttention& total) {
+  if (geometry.sink_logits.empty()) return;
+  const QueryTile& tile = work.queries;
+  const float* of_group = geometry.sink_logits.data() + layer * geometry.n_heads + work.kv_head * tile.group;
+  for (int r = 0; r < tile.rows(); ++r) {
+    const float sink = of_group[r / tile.n_queries];
+    if (sink > total.max[r]) total.raise_max(r, sink, std::exp(total.max[r] - sink), geometry.head_dim);
+    total.sum[r] += std::exp(sink - total.max[r]);
+  }
+}
+
 void LayerLoop::attend(Step& step, int layer, Team& team) {
   const Plan& plan = step.plan();
   const auto for_each = [&](int n, const auto& body) {
@@ -276,6 +311,7 @@ void LayerLoop::attend(Step& step, int layer, Team& team) {
     for_each(static_cast<int>(active_.size()), [&](int i) {
       HeadWork& work = *active_[i];
       work.total = merge_runs(work, rules.head_dim);
+      add_sinks(plan.geometry, layer, work, work.total);
       for (PartialAttention& run : work.runs) {
         run.reset(work.queries.rows(), rules.head_dim);
         run.max = work.total.max;
@@ -324,18 +360,6 @@ void correct_rows(const Plan& plan, int layer, HeadWork& work, const CorrectionS
     }
     add_scaled_row(accumulator, correction.data(), d, c);
     total.sum[r] += c * mass;
-  }
-}
-
-// A sink logit joins its head's softmax as the score of a token without a value.
-void add_sinks(const Geometry& geometry, int layer, const HeadWork& work, PartialAttention& total) {
-  if (geometry.sink_logits.empty()) return;
-  const QueryTile& tile = work.queries;
-  const float* of_group = geometry.sink_logits.data() + layer * geometry.n_heads + work.kv_head * tile.group;
-  for (int r = 0; r < tile.rows(); ++r) {
-    const float sink = of_group[r / tile.n_queries];
-    if (sink > total.max[r]) total.raise_max(r, sink, std::exp(total.max[r] - sink), geometry.head_dim);
-    total.sum[r] += std::exp(sink - total.max[r]);
   }
 }
 

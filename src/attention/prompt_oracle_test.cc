@@ -192,7 +192,7 @@ class Head {
   std::vector<std::vector<Row>> sums_;     // by page: [features][d + 1]
 };
 
-// exact: of F32 products; else of 16-bit ones, where values are small beside the codes' offsets most.
+// exact: what products of numbers that aren't rounded to 8 bits may err by, without SAS.
 double allowed_error(const Recipe& recipe, double exact) {
   if (recipe.products == Products::integer) return 0.03;  // q and P are rounded to 8 bits
   return recipe.softmax == Softmax::exact ? exact : 0.002;
@@ -232,7 +232,8 @@ void expect_attention_in_double(const std::string& recipe, AttentionBackend& bac
 }
 
 TEST_P(PromptOfRecipe, IsAttentionInDoublePrecisionOnTheCpu) {
-  expect_attention_in_double(GetParam(), *make_cpu_backend(), 5e-4);
+  expect_attention_in_double(GetParam(), *make_cpu_backend(),
+                             3e-4);  // q and P in 16 bits: cpu_backend_test.cc
 }
 
 TEST_P(PromptOfRecipe, IsAttentionInDoublePrecisionOnTheReference) {

@@ -1,6 +1,6 @@
-#include "base/code_gemm.h"
+#include "base/code_gemm_kernel.h"
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #include <immintrin.h>
 
 namespace kvant {
@@ -13,10 +13,17 @@ constexpr float kTiny = 1e-30F;
 // Two rows of x at a time: 16 sums of integers and 8 of F32 stay in registers.
 constexpr int kStrip = 2;
 
-// One block of one row.
+// One block of one row. 32 numbers times codes, both bytes at most 127 * 255 * 32 < 2^20: sums of high bytes,
+// times 256, and of low ones are far below 2^31.
 inline void round_block(const float* x, std::uint32_t* quads, float& unit, float& sum) {
   const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + kLanes);
   const float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
+  constexpr int kNotFinite = 0x99;  // quiet and signalling NaN, both infinities
+  if ((_mm512_fpclass_ps_mask(a, kNotFinite) | _mm512_fpclass_ps_mask(b, kNotFinite)) != 0) {
+    for (int i = 0; i < 2 * kQuads; ++i) quads[i] = 0;
+    unit = sum = __builtin_nanf("");
+    return;
+  }
   unit = largest < kTiny ? 0 : largest / kMaxNumber;
   const __m512 factor = _mm512_set1_ps(largest < kTiny ? 0 : kMaxNumber / largest);
   __m512i total = _mm512_setzero_si512();
@@ -32,31 +39,32 @@ inline void round_block(const float* x, std::uint32_t* quads, float& unit, float
   sum = static_cast<float>(_mm512_reduce_add_epi32(total)) * unit;
 }
 
-void round_rows(const float* x, std::ptrdiff_t stride, int first, int end, int k, NumberRows& rows) {
+void round_rows(const float* x, std::ptrdiff_t stride, int first, int end, int k,
+                const NumberRowsView& rows) {
   const int n_blocks = k / kCodeBlockSize;
   for (int r = first; r < end; ++r) {
     for (int block = 0; block < n_blocks; ++block) {
       const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(r) * n_blocks + block;
-      round_block(x + r * stride + block * kCodeBlockSize, rows.quads.data() + at * 2 * kQuads, rows.unit[at],
+      round_block(x + r * stride + block * kCodeBlockSize, rows.quads + at * 2 * kQuads, rows.unit[at],
                   rows.sum[at]);
     }
   }
 }
 
 template <int R>
-inline __attribute__((always_inline)) void multiply_strip(const NumberRows& rows, int row, int n_blocks,
-                                                          const CodePanel& panel, int n_columns, float* y,
+inline __attribute__((always_inline)) void multiply_strip(const NumberRowsView& rows, int row, int n_blocks,
+                                                          const CodePanelView& panel, int n_columns, float* y,
                                                           std::ptrdiff_t y_stride) {
   __m512 out[R][kRegisters] = {};
-  const std::uint8_t* bytes = panel.bytes.data();
+  const std::uint8_t* bytes = panel.bytes;
   const std::uint32_t* quads[R];
   const float *unit[R], *sum[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     const std::ptrdiff_t first = static_cast<std::ptrdiff_t>(row + r) * n_blocks;
-    quads[r] = rows.quads.data() + first * 2 * kQuads;
-    unit[r] = rows.unit.data() + first;
-    sum[r] = rows.sum.data() + first;
+    quads[r] = rows.quads + first * 2 * kQuads;
+    unit[r] = rows.unit + first;
+    sum[r] = rows.sum + first;
   }
   for (int block = 0; block < n_blocks; ++block) {
     __m512i high[R][kRegisters] = {}, low[R][kRegisters] = {};
@@ -75,8 +83,8 @@ inline __attribute__((always_inline)) void multiply_strip(const NumberRows& rows
         }
       }
     }
-    const float* scale = panel.scale.data() + static_cast<std::ptrdiff_t>(block) * kCodePanel;
-    const float* offset = panel.offset.data() + static_cast<std::ptrdiff_t>(block) * kCodePanel;
+    const float* scale = panel.scale + static_cast<std::ptrdiff_t>(block) * kCodePanel;
+    const float* offset = panel.offset + static_cast<std::ptrdiff_t>(block) * kCodePanel;
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const __m512 by = _mm512_set1_ps(unit[r][block]), of_block = _mm512_set1_ps(sum[r][block]);
@@ -101,8 +109,8 @@ inline __attribute__((always_inline)) void multiply_strip(const NumberRows& rows
   }
 }
 
-void multiply(const NumberRows& rows, int first, int end, int k, const CodePanel& panel, int n_columns,
-              float* y, std::ptrdiff_t y_stride) {
+void multiply(const NumberRowsView& rows, int first, int end, int k, const CodePanelView& panel,
+              int n_columns, float* y, std::ptrdiff_t y_stride) {
   const int n_blocks = k / kCodeBlockSize;
   int row = first;
   for (; row + kStrip <= end; row += kStrip)

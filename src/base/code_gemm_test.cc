@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 
 namespace kvant {
@@ -27,10 +28,10 @@ TEST(CodeGemm, IsTheProductWithTheValuesOfTheCodes) {
   for (float& scale : panel.scale) scale = normal(random);
   for (float& offset : panel.offset) offset = 100 * normal(random);
   std::vector<float> y(kRows * kColumns, 7.0F);
-  gemm->round_rows(x.data(), kInputs, 0, 3, kInputs, rows);
-  gemm->round_rows(x.data(), kInputs, 3, kRows, kInputs, rows);
-  gemm->multiply(rows, 0, 4, kInputs, panel, kColumns, y.data(), kColumns);
-  gemm->multiply(rows, 4, kRows, kInputs, panel, kColumns, y.data(), kColumns);
+  gemm->round_rows(x.data(), kInputs, 0, 3, kInputs, rows.view());
+  gemm->round_rows(x.data(), kInputs, 3, kRows, kInputs, rows.view());
+  gemm->multiply(rows.view(), 0, 4, kInputs, panel.view(), kColumns, y.data(), kColumns);
+  gemm->multiply(rows.view(), 4, kRows, kInputs, panel.view(), kColumns, y.data(), kColumns);
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kColumns; ++c) {
       double sum = 0, allowed = 0;
@@ -48,6 +49,34 @@ TEST(CodeGemm, IsTheProductWithTheValuesOfTheCodes) {
         allowed += largest / 65000 * codes + 1e-6 * magnitude;  // half a unit of 16 bits, and F32
       }
       ASSERT_NEAR(y[r * kColumns + c], sum, allowed) << r << ", " << c;
+    }
+  }
+}
+
+// As with F32 products: a broken activation is seen in what follows, and in its own row alone.
+TEST(CodeGemm, GivesNanForRowsThatAreNotFinite) {
+  const CodeGemm* gemm = code_gemm();
+  if (gemm == nullptr) GTEST_SKIP() << "this processor (or this build) has no products of codes";
+  constexpr int kRows = 3, kInputs = 64;
+  using Limits = std::numeric_limits<float>;
+  CodePanel panel;
+  NumberRows rows;
+  make_room(panel, kInputs);
+  make_room(rows, kRows, kInputs);
+  std::fill(panel.bytes.begin(), panel.bytes.end(), std::uint8_t{3});
+  std::fill(panel.scale.begin(), panel.scale.end(), 1.0F);
+  for (const float bad :
+       {Limits::quiet_NaN(), -Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
+    for (int at = 0; at < kInputs; ++at) {
+      std::vector<float> x(kRows * kInputs, 1.0F), y(kRows * kCodePanel);
+      x[kInputs + at] = bad;
+      gemm->round_rows(x.data(), kInputs, 0, kRows, kInputs, rows.view());
+      gemm->multiply(rows.view(), 0, kRows, kInputs, panel.view(), kCodePanel, y.data(), kCodePanel);
+      for (int i = 0; i < kCodePanel; ++i) {
+        ASSERT_NEAR(y[i], 3 * kInputs, 1e-3);
+        ASSERT_TRUE(std::isnan(y[kCodePanel + i])) << bad << " at " << at;
+        ASSERT_NEAR(y[2 * kCodePanel + i], 3 * kInputs, 1e-3);
+      }
     }
   }
 }

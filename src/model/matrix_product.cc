@@ -13,8 +13,8 @@ namespace kvant {
 namespace {
 
 constexpr int kBlockOutputs = 96;  // weight rows in one piece of work
-constexpr int kItemRows =
-    512;  // rows of activations in one, which share the dequantization of the weight rows
+// Rows of activations in one, which share the dequantization of the weight rows.
+constexpr int kItemRows = 512;
 
 // Of products with codes: rows that a thread rounds at once; and rows in one piece of work where there are
 // few panels to share out.
@@ -49,8 +49,9 @@ ggml_tensor* MatrixProduct::multiply(ggml_context* context, ggml_tensor* weight,
   if (codes_ != nullptr && has_code_blocks(weight)) {
     make_room(members_[thread].panel, static_cast<int>(weight->ne[0]));
     make_room(rows_, static_cast<int>(x->ne[1]), static_cast<int>(x->ne[0]));
-  } else if (weight->type != GGML_TYPE_F32)
+  } else if (weight->type != GGML_TYPE_F32) {
     members_[thread].scratch.resize(std::max(members_[thread].scratch.size(), scratch_size(weight)));
+  }
   ggml_tensor* sources[] = {weight, x};
   return ggml_custom_4d(context, GGML_TYPE_F32, weight->ne[1], x->ne[1], 1, 1, sources, 2, gemm_op, 1,
                         &members_[thread]);
@@ -79,7 +80,7 @@ void MatrixProduct::multiply_codes(ggml_tensor* y, Team& team) {
   const auto row_items = [&](int rows) { return (n_rows + rows - 1) / rows; };
   team.for_each(row_items(kRoundedRows), [&](int item) {
     const int first = item * kRoundedRows, end = std::min(first + kRoundedRows, n_rows);
-    codes_->round_rows(static_cast<const float*>(x->data), x_stride, first, end, n_in, rows_);
+    codes_->round_rows(static_cast<const float*>(x->data), x_stride, first, end, n_in, rows_.view());
   });
   const int n_panels = (n_out + kCodePanel - 1) / kCodePanel;
   const int item_rows = n_panels < kManyPanels ? kFewPanelsRows : kItemRows;
@@ -89,7 +90,7 @@ void MatrixProduct::multiply_codes(ggml_tensor* y, Team& team) {
     const int first = item % n_row_items * item_rows;
     CodePanel& panel = members_[team.index()].panel;
     fill_panel(weight, output, n, panel);
-    codes_->multiply(rows_, first, std::min(first + item_rows, n_rows), n_in, panel, n,
+    codes_->multiply(rows_.view(), first, std::min(first + item_rows, n_rows), n_in, panel.view(), n,
                      static_cast<float*>(y->data) + output, y_stride);
   });
 }

@@ -14,9 +14,9 @@ namespace kvant {
 // Small batches, and repacked weights, go to ggml's own product, which reads quantized weights as they are.
 // Batches of at least kGemmRows rows are multiplied here: weights in simple blocks as their codes, with
 // activations in 16 bits, where the processor has instructions for that (code_gemm.h); else, and other
-// weights, in F32, weights being dequantized block by block. For plain types that is faster than ggml's
-// product, which rounds activations to 8 bits. A row's result does not depend on the rows beside it, so
-// prompts give the same bits whatever the chunk.
+// weights, in F32, weights being dequantized block by block. Either is faster than ggml's product of plain
+// (not repacked) weights, which rounds activations to 8 bits, or to F16 for weights of F16. A row's result
+// does not depend on the rows beside it, so prompts give the same bits whatever the chunk.
 class MatrixProduct {
  public:
   static constexpr int kGemmRows = 32;

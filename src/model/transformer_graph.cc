@@ -1,6 +1,7 @@
 #include "model/transformer_graph.h"
 
 #include <algorithm>
+#include <new>
 
 namespace kvant {
 namespace {
@@ -79,13 +80,22 @@ Result<std::unique_ptr<TransformerGraph>> TransformerGraph::build(const GraphPar
   const GraphBuffers shared = g->allocate_shared(parts.hparams);
   std::vector<GraphBuffers> buffers(parts.n_threads, shared);
   for (GraphBuffers& b : buffers) g->allocate_private(parts.hparams, b);
-  if (g->out_of_memory_ || !parts.experts.reserve(n_rows)) {
+  if (g->out_of_memory_ || !parts.experts.reserve(n_rows) || !g->build_parts(parts, buffers)) {
     return shortage("out of memory: no room for the activations of {} tokens; process fewer in one step",
                     n_rows);
   }
-  for (int thread = 0; thread < parts.n_threads; ++thread)
-    g->parts_.push_back(std::make_unique<GraphPart>(parts, thread, buffers[thread]));
   return g;
+}
+
+// False where memory is short: products take some for the rounded rows of a batch.
+bool TransformerGraph::build_parts(const GraphParts& parts, const std::vector<GraphBuffers>& buffers) {
+  try {
+    for (int thread = 0; thread < parts.n_threads; ++thread)
+      parts_.push_back(std::make_unique<GraphPart>(parts, thread, buffers[thread]));
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
 }
 
 void TransformerGraph::set_rows(const Hparams& hparams, const ForwardRows& rows) {

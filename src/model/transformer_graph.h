@@ -38,6 +38,7 @@ class TransformerGraph {
   ResidualRows allocate_residual(int n_rows, const Hparams& hparams);
   GraphBuffers allocate_shared(const Hparams& hparams);
   void allocate_private(const Hparams& hparams, GraphBuffers& buffers);
+  bool build_parts(const GraphParts& parts, const std::vector<GraphBuffers>& buffers);
 
   int n_rows_;
   int n_logit_rows_;

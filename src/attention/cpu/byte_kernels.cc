@@ -11,12 +11,6 @@ namespace kvant::cpu {
 namespace {
 
 #if defined(__x86_64__)
-bool runs_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
-         __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("gfni");
-}
 // Asked of the processor itself, since Clang 14's __builtin_cpu_supports doesn't know it.
 bool has_f16c() {
   unsigned eax, ebx, ecx, edx;
@@ -24,6 +18,13 @@ bool has_f16c() {
 }
 bool runs_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+}
+// Each asks for all that its kernels are compiled for (cmake/instruction_sets.cmake).
+bool runs_avx512() {
+  return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
+         __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("gfni");
 }
 // AVX-VNNI is bit 4 of EAX in the second part of leaf 7: older compilers have no name for it.
 bool runs_avxvnni() {

@@ -22,17 +22,17 @@
 //   sums_from(number)          sums of one register that begin with `number`
 //   store_lanes(sums, out)     one number for each 4 bytes
 //   Floats, HalfFloats         registers of F32: Lanes, kLanes of them; store_sums: of four registers' lanes
-//   add_octets(sums, bias, factor, scale, out, groups)  out[i] += factor * scale[i] * (both lanes of octet i
-//   -
-//                              bias), for those octets; scale may be null
+//   add_octets(sums, bias, factor, scale, out, groups)
+//                              out[i] += factor * scale[i] * (both lanes of octet i - bias), for those
+//                              octets; scale may be null
 //   add_halves(sums, lower, upper, scale, out)  the same with a factor for each half of the octets, no bias
 //   pack_query, pack_weights   numbers of 16 bits as multiply_query and multiply_weights want them
 //   Centroids                  codebook_lookup_body.h
-//   kTileRows, kTileRegisters  rows and registers of lanes that a tile's products keep sums of at once; 0:
-//   tiles
-//                              are multiplied in F32. Else there are, too: store(to, bytes), to_floats(sums),
-//                              pack_quads(numbers, quads) of 16 numbers, and Floats' maximum, largest,
-//                              multiply, exponential, store_rounded
+//   kTileRows, kTileRegisters  rows and registers of lanes that a tile's products keep sums of at once; 0
+//                              rows: tiles are multiplied in F32. Else there are, too: store(to, bytes),
+//                              to_floats(sums); pack_quads(numbers, quads), which makes quads of 16 numbers
+//                              as multiply_query wants them; and of Floats maximum, largest, multiply,
+//                              exponential and store_rounded
 #include "attention/cpu/byte_kernels.h"
 
 #define KVANT_INLINE inline __attribute__((always_inline))

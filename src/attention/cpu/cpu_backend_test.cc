@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -119,21 +120,33 @@ TEST_P(CpuBackend, AttendsAtEveryLength) {
   }
 }
 
+// Where the products of a prompt are of 16-bit numbers, q and P are rounded to 1 / 32512 of a row's largest:
+// by 0.29 units each (1 / sqrt(12)). A score errs by 9e-6 * max |q| * |K|, below 1e-4 with the outlier
+// channels here, and its weight in proportion; rounded weights add 9e-6 * sqrt(128) = 1e-4 of |V| for each
+// page at most. Codes of 1 bit come near the bound (2.6e-4 was seen): all of their values are large beside
+// outputs.
+constexpr double kPromptError = 3e-4;
+
 // The queries of whole and of started pages, over pages that are sealed and ones that are not.
+double prompt_error(const std::string& recipe, const Geometry& g, const testing::RowSource& rows,
+                    AttentionBackend& found) {
+  const auto reference = make_reference_backend();
+  std::vector<double> outputs[2];
+  for (AttentionBackend* backend : {reference.get(), &found}) {
+    Cache cache(plan_for(recipe, g, nullptr, backend->page_order()), 0);
+    const SequenceId s = cache.add();
+    for (const int chunk : {150, 263}) {
+      std::vector<double>& all = outputs[backend == &found ? 1 : 0];
+      for (const auto& layer : attend_tokens(cache, s, chunk, true, rows, *backend))
+        all.insert(all.end(), layer.begin(), layer.end());
+    }
+  }
+  return testing::relative_error(outputs[1], outputs[0]);
+}
+
 TEST_P(CpuBackend, ReadsPromptsAsTheReferenceDoes) {
   const auto expect_same = [&](const std::string& recipe, const Geometry& g) {
-    const auto reference = make_reference_backend();
-    std::vector<double> outputs[2];
-    for (AttentionBackend* backend : {reference.get(), backend_.get()}) {
-      Cache cache(plan_for(recipe, g, nullptr, backend->page_order()), 0);
-      const SequenceId s = cache.add();
-      for (const int chunk : {150, 263}) {
-        std::vector<double>& all = outputs[backend == backend_.get() ? 1 : 0];
-        for (const auto& layer : attend_tokens(cache, s, chunk, true, source(g.head_dim), *backend))
-          all.insert(all.end(), layer.begin(), layer.end());
-      }
-    }
-    EXPECT_LT(testing::relative_error(outputs[1], outputs[0]), 5e-4)
+    EXPECT_LT(prompt_error(recipe, g, source(g.head_dim), *backend_), kPromptError)
         << recipe << ", d = " << g.head_dim << ", G = " << g.group();
   };
   for (const std::string& format : format_names()) {
@@ -149,6 +162,62 @@ TEST_P(CpuBackend, ReadsPromptsAsTheReferenceDoes) {
   g.sliding_window = {0, 150};
   g.score_softcap = 3;
   expect_same("k=tcq2,v=tok2g32,sink=4", g);
+}
+
+// A token whose V is far larger than the others', and which nobody attends to: the weights of the others are
+// as fine as without it.
+TEST_P(CpuBackend, RoundsWeightsOfPromptsByWhatTheyAreMultipliedWith) {
+  constexpr int kLarge = 5;
+  const Geometry g = small_geometry(64, 3, 1, 1);
+  const auto rows = [&](int layer, int head, int kind, int token) {
+    std::vector<float> row = source(g.head_dim)(layer, head, kind, token);
+    row[0] = kind == kQueryRows ? 20.0F : token == kLarge ? -20.0F : 0.0F;
+    for (float& x : row) x *= kind == testing::kValueRows && token == kLarge ? 2000.0F : 1.0F;
+    return row;
+  };
+  EXPECT_LT(prompt_error("k=tok8g32,v=tok4g32", g, rows, *backend_), kPromptError);
+}
+
+// Keys of a layer with biases, as Qwen2's: some channels are about 100 in every token. They coarsen nothing:
+// what queries are rounded by is their own largest, and what biases add to scores is common to all tokens.
+TEST_P(CpuBackend, ReadsPromptsWithBiasedKeys) {
+  const Geometry g = small_geometry(64, 3, 1, 1);
+  const auto rows = [&](int layer, int head, int kind, int token) {
+    std::vector<float> row = source(g.head_dim)(layer, head, kind, token);
+    for (int c = 5; c < g.head_dim && kind == testing::kKeyRows; c += 20)
+      row[c] += c % 40 == 5 ? 100.0F : -100.0F;
+    return row;
+  };
+  for (const char* recipe :
+       {"k=ch4g128,v=tok4g128", "k=tok4g32,v=tok4g32", "k=tok4g128,v=tok4g128", "k=tcq4,v=tcq4",
+        "k=hadamard:tcq4,v=hadamard:tcq4", "k=mean+hadamard:tcq4,v=tcq4"}) {
+    EXPECT_LT(prompt_error(recipe, g, rows, *backend_), kPromptError) << recipe;
+  }
+}
+
+// Of a prompt and of a decoded token, behind a sealed page: rounded to integers it would not be seen.
+TEST_P(CpuBackend, NamesAQueryThatIsNotANumber) {
+  const Geometry g = small_geometry(64, 3, 1, 1);
+  for (const float bad : {std::nanf(""), INFINITY}) {
+    for (const int n : {1, 20}) {
+      Cache cache(plan_for("k=tcq3,v=tcq3", g, nullptr, backend_->page_order()), 0);
+      const SequenceId s = cache.add();
+      attend_tokens(cache, s, 130, true, source(g.head_dim), *backend_);
+      const auto rows = [&](int layer, int head, int kind, int token) {
+        std::vector<float> row = source(g.head_dim)(layer, head, kind, token);
+        if (kind == kQueryRows && head == 1 && token == 130) row[7] = bad;
+        return row;
+      };
+      auto step = cache.reserve({{s, n, n > 1}});
+      ASSERT_TRUE(step.ok());
+      testing::run_step(**step, rows, *backend_);
+      const Status status = (*step)->commit();
+      ASSERT_FALSE(status.ok()) << bad << ", " << n;
+      EXPECT_NE(status.error().message.find("layer 0, query head 1, token 130 is not a finite number"),
+                std::string::npos)
+          << status.error().message;
+    }
+  }
 }
 
 TEST_P(CpuBackend, MixesFormats) {

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <numeric>
 
 #include "attention/cpu/parameter_part.h"
 #include "attention/score_rules.h"
+#include "base/simd_clones.h"
 #include "format/code_order.h"
 
 namespace kvant::cpu {
@@ -13,6 +16,12 @@ namespace {
 
 // A multiple of the rows that kernels take at once; their scores, 24 KiB, stay in the first-level cache.
 constexpr int kRows = 48;
+
+// Sums of integers may wrap around on the way, but what they come to fits: numbers of at most 32512 times
+// bytes (less their bias) of at most 255, over a query's channels or a page's tokens. Products of two 16-bit
+// words, or of four bytes, are added up without saturation.
+static_assert(std::int64_t{std::max(kMaxHeadDim, kPageTokens)} * 255 * 32512 <=
+              std::numeric_limits<std::int32_t>::max());
 
 bool is_exact(const PageSide& side) {
   if (side.format->code_order() == CodeOrder::rows) return false;
@@ -33,6 +42,19 @@ int center_numbers(const CodeScheme& scheme, CodeParameters& parameters) {
   const int half = 1 << (scheme.bits - 1);
   for (std::size_t i = 0; i < scale.size(); ++i) offset[i] += static_cast<float>(half) * scale[i];
   return half;
+}
+
+// The largest weight times the magnitude of its token's scale: a token of a large scale that weighs little
+// must not coarsen the rounding of the others. n: a multiple of kReductionLanes.
+KVANT_SIMD_CLONES float largest_product(const float* weights, const float* scale, int n) {
+  float largest[kReductionLanes] = {};
+  for (int t = 0; t < n; t += kReductionLanes) {
+    for (int lane = 0; lane < kReductionLanes; ++lane) {
+      const float product = weights[t + lane] * std::fabs(scale[t + lane]);
+      largest[lane] = product > largest[lane] ? product : largest[lane];
+    }
+  }
+  return *std::max_element(largest, largest + kReductionLanes);
 }
 
 }  // namespace
@@ -66,9 +88,6 @@ void TileProducts::expand(const PageSide& side, Side which, Operand& operand) {
     parameters->clear();
   }
   side.format->read_parameters(side.bytes, context, context.table, operand.parameters);
-  const std::vector<float>& scale = operand.parameters.token_scale;
-  operand.largest_scale = scale.empty() ? 1 : 0;
-  for (const float s : scale) operand.largest_scale = std::max(operand.largest_scale, std::abs(s));
   const bool is_number = operand.scheme.meaning == CodeMeaning::number;
   operand.bias = is_number ? center_numbers(operand.scheme, operand.parameters) : kTableBias;
   operand.bytes.resize(static_cast<std::size_t>(kPageTokens) * context.head_dim);
@@ -178,9 +197,12 @@ void TileProducts::mix(Rows rows, PartialAttention& partial) {
     for (int group = 0; group < n_groups; ++group) {
       const TokenParameters tokens = v_.tokens(group);
       for (int i = 0; i < rows.n; ++i) {
+        const float* weights = scores_.data() + static_cast<std::ptrdiff_t>(i) * kPageTokens;
+        const float bound = tokens.scale == nullptr
+                                ? bounds_[i]
+                                : largest_product(weights + first, tokens.scale + first, block_tokens);
         const WeightSums sums =
-            kernels_->tiles.prepare_weights(scores_.data() + static_cast<std::ptrdiff_t>(i) * kPageTokens,
-                                            tokens, first, end, bounds_[i] * v_.largest_scale, weights_[i]);
+            kernels_->tiles.prepare_weights(weights, tokens, first, end, bound, weights_[i]);
         factors_[i] = {.bias = v_.bias * weights_[i].block_sums[0],
                        .unit = weights_[i].unit,
                        .offset = sums.weights,

@@ -29,13 +29,12 @@ class TileProducts {
   void attend(const PageView& page, PartialAttention& partial);
 
  private:
-  // One side of the page at hand.
+  // One side of the page at hand. Its bytes are `bias` more than the numbers that the parameters belong to.
   struct Operand {
     CodeScheme scheme;
     CodeParameters parameters;
     std::vector<std::uint8_t> bytes;
     int bias = 0;
-    float largest_scale = 1;  // of a token, in magnitude
     int blocks() const { return std::max(1, scheme.channel_blocks); }
     int groups() const { return std::max(1, scheme.token_groups); }
     TokenParameters tokens(int group) const;

@@ -1,5 +1,7 @@
 // Sink logits (gpt-oss) on both backends: plain attention in double precision with one more term in each
 // denominator.
+#include <algorithm>
+
 #include "attention/reference/attention_fixture.h"
 #include "recipe/recipe.h"
 
@@ -71,6 +73,22 @@ TEST_P(SinkLogits, JoinTheDenominatorsOfTheirHeads) {
     for (const int token : {0, 99, 127, 128, 299}) compare(prompt, 0, token);
     for (int t = kTokens; t < kTokens + kDecoded; ++t)
       compare(attend_tokens(cache, s, 1, /*is_prompt=*/false, row_of, *backend), t, t);
+  }
+}
+
+// A token weighs what the sink leaves it: nothing here.
+TEST_P(SinkLogits, CountWhereTokensAreSkipped) {
+  Geometry g = geometry_with_sinks(/*window=*/0);
+  std::fill(g.sink_logits.begin(), g.sink_logits.end(), 200.0F);
+  const auto plan = resolve(parse_recipe("bf16,skip=1e-9").value(), g, nullptr).value();
+  const auto backend = make_backend(GetParam()).value();
+  Cache cache(plan, 0);
+  const SequenceId s = cache.add();
+  attend_tokens(cache, s, kTokens, /*is_prompt=*/true, row_of, *backend);
+  attend_tokens(cache, s, 1, /*is_prompt=*/false, row_of, *backend);
+  for (const SkipCount& count : backend->skip_counts()) {
+    EXPECT_GT(count.seen, 0);
+    EXPECT_EQ(count.skipped, count.seen);
   }
 }
 
