@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,11 @@ struct Geometry {
 
   int group() const { return n_heads / n_kv_heads; }  // G: query heads for each KV head
   bool slides(int layer) const { return sliding_window[layer] > 0; }
+  // -inf: the head has none.
+  float sink_logit(int layer, int head) const {
+    return sink_logits.empty() ? -std::numeric_limits<float>::infinity()
+                               : sink_logits[layer * n_heads + head];
+  }
 };
 
 }  // namespace kvant

@@ -7,6 +7,7 @@
 
 #include "attention/softmax.h"
 #include "base/team.h"
+#include "cache/page_counts.h"
 #include "calibrate/through_cache.h"
 
 namespace kvant {
@@ -31,23 +32,27 @@ struct Sums {
   double relative(int which) const { return energy[which] > 0 ? difference[which] / energy[which] : 0; }
 };
 
-// The attention output [d] of query q over tokens [0, n).
-std::vector<float> attend(const Geometry& geometry, const float* q, const std::vector<float>& k,
-                          const std::vector<float>& v, int n) {
+// The attention output [d] of token `query`, whose query is q. sink: the head's sink logit, or -inf.
+std::vector<float> attend(const Geometry& geometry, int layer, float sink, int query, const float* q,
+                          const std::vector<float>& all_k, const std::vector<float>& all_v) {
   const int d = geometry.head_dim;
+  const int first = first_visible_token(query, geometry.sliding_window[layer]), n = query + 1 - first;
+  const float* k = all_k.data() + static_cast<std::ptrdiff_t>(first) * d;
+  const float* v = all_v.data() + static_cast<std::ptrdiff_t>(first) * d;
   std::vector<float> weights(n);
   for (int t = 0; t < n; ++t) {
     float score = 0;
-    for (int i = 0; i < d; ++i) score += q[i] * k[static_cast<std::size_t>(t) * d + i];
+    for (int i = 0; i < d; ++i) score += q[i] * k[static_cast<std::ptrdiff_t>(t) * d + i];
     score *= geometry.softmax_scale;
     if (geometry.score_softcap > 0)
       score = geometry.score_softcap * std::tanh(score / geometry.score_softcap);
     weights[t] = score;
   }
-  const float sum = exp_row(weights.data(), n, max_row(weights.data(), n));
+  const float max = std::max(sink, max_row(weights.data(), n));
+  const float sum = exp_row(weights.data(), n, max) + std::exp(sink - max);
   std::vector<float> output(d);
   for (int t = 0; t < n; ++t)
-    add_scaled_row(output.data(), v.data() + static_cast<std::ptrdiff_t>(t) * d, d, weights[t] / sum);
+    add_scaled_row(output.data(), v + static_cast<std::ptrdiff_t>(t) * d, d, weights[t] / sum);
   return output;
 }
 
@@ -73,8 +78,9 @@ Sums measure_head(const Capture& capture, const Plan& plan, int layer, int kv_he
       const std::vector<float> queries = capture.passage_queries(p, layer, h);
       for (int t = std::max(0, n - kQueries); t < n; ++t) {
         const float* q = queries.data() + static_cast<std::ptrdiff_t>(t) * g.head_dim;
-        const std::vector<float> right = attend(g, q, exact[0], exact[1], t + 1);
-        const std::vector<float> output = attend(g, q, got[0], got[1], t + 1);
+        const float sink_logit = g.sink_logit(layer, h);
+        const std::vector<float> right = attend(g, layer, sink_logit, t, q, exact[0], exact[1]);
+        const std::vector<float> output = attend(g, layer, sink_logit, t, q, got[0], got[1]);
         for (int i = 0; i < g.head_dim; ++i) sums.add(2, right[i], output[i]);
       }
     }

@@ -71,7 +71,7 @@ void QualityGuard::check(const Step& step, int layer, const LayerRows& rows, Wat
   const HeadState& state = step.head(0, layer, found.kv_head);
   const RecentTokens tokens = recent_tokens(plan, layer, found.kv_head, state, recent, first);
   if (tokens.quantized == 0) return;
-  const RecentError error = recent_error(plan, found.kv_head, rows.q.row(rows.q.rows - 1), tokens);
+  const RecentError error = recent_error(plan, layer, found.kv_head, rows.q.row(rows.q.rows - 1), tokens);
   found.error.add(error.all);
   found.keys.add(error.keys);
   ++found.checks;

@@ -61,8 +61,7 @@ TEST(RecentRows, KeepTheNewestTokensAndCanGoBack) {
 }
 
 // While all tokens are kept, what the guard finds is the difference between the outputs of two caches.
-TEST(QualityGuard, FindsTheErrorOfTheCachesOutputs) {
-  const Geometry g = small_geometry(kSize, 6, 2, 2);
+void expect_error_of_outputs(const Geometry& g) {
   const auto plan = plan_for("k=hadamard:tok4g32,v=tok2g32,sink=4", g);
   const auto inner = make_reference_backend();
   QualityGuard guard(*inner, *plan, {.every = 1});
@@ -88,6 +87,17 @@ TEST(QualityGuard, FindsTheErrorOfTheCachesOutputs) {
     EXPECT_LT(found.keys.relative(), found.error.relative());
     EXPECT_GT(found.keys.relative(), 0);
   }
+}
+
+TEST(QualityGuard, FindsTheErrorOfTheCachesOutputs) {
+  expect_error_of_outputs(small_geometry(kSize, 6, 2, 2));
+}
+
+TEST(QualityGuard, FindsItWhereSinkLogitsJoinTheSoftmax) {
+  Geometry g = small_geometry(kSize, 6, 2, 2);
+  // In each group, heads whose sink takes nothing, a part and nearly all.
+  for (int i = 0; i < g.n_layers * g.n_heads; ++i) g.sink_logits.push_back(6.0F * (i % 3) - 4);
+  expect_error_of_outputs(g);
 }
 
 TEST(QualityGuard, FindsNothingInAnUnquantizedCache) {

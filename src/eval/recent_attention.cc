@@ -19,8 +19,8 @@ KVANT_SIMD_CLONES void score_rows(const float* q, const float* k, int n, int d, 
   }
 }
 
-// The attention weights of query q [d] on rows k.
-std::vector<float> weights_of(const Geometry& g, const float* q, const TokenRows& rows) {
+// The attention weights of query q [d] on rows k. sink: the head's sink logit, or -inf.
+std::vector<float> weights_of(const Geometry& g, float sink, const float* q, const TokenRows& rows) {
   const int n = static_cast<int>(rows.tokens.size());
   std::vector<float> weights(n);
   score_rows(q, rows.k.data(), n, g.head_dim, weights.data());
@@ -30,7 +30,8 @@ std::vector<float> weights_of(const Geometry& g, const float* q, const TokenRows
     if (g.score_softcap > 0) score = g.score_softcap * std::tanh(score / g.score_softcap);
     if (rows.seen[t] == 0) score = kUnseen;
   }
-  const float sum = exp_row(weights.data(), n, max_row(weights.data(), n));
+  const float max = std::max(sink, max_row(weights.data(), n));
+  const float sum = exp_row(weights.data(), n, max) + std::exp(sink - max);
   scale_row(weights.data(), n, 1.0F / sum);
   return weights;
 }
@@ -117,14 +118,16 @@ RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const HeadS
   return compared;
 }
 
-RecentError recent_error(const Plan& plan, int kv_head, const float* q, const RecentTokens& tokens) {
+RecentError recent_error(const Plan& plan, int layer, int kv_head, const float* q,
+                         const RecentTokens& tokens) {
   const Geometry& g = plan.geometry;
   const int d = g.head_dim;
   RecentError error;
   for (int head = kv_head * g.group(); head < (kv_head + 1) * g.group(); ++head) {
     const float* query = q + static_cast<std::ptrdiff_t>(head) * d;
-    const std::vector<float> weights = weights_of(g, query, tokens.cached);
-    const std::vector<float> right = output_of(weights_of(g, query, tokens.exact), tokens.exact.v, d);
+    const float sink = g.sink_logit(layer, head);
+    const std::vector<float> weights = weights_of(g, sink, query, tokens.cached);
+    const std::vector<float> right = output_of(weights_of(g, sink, query, tokens.exact), tokens.exact.v, d);
     compare(right, output_of(weights, tokens.cached.v, d), error.all);
     compare(right, output_of(weights, tokens.exact.v, d), error.keys);
   }

@@ -34,6 +34,7 @@ struct RecentError {
   OutputError keys;  // only K
 };
 // q: [n_heads * d], of one token, unscaled.
-RecentError recent_error(const Plan& plan, int kv_head, const float* q, const RecentTokens& tokens);
+RecentError recent_error(const Plan& plan, int layer, int kv_head, const float* q,
+                         const RecentTokens& tokens);
 
 }  // namespace kvant

@@ -4,8 +4,8 @@ namespace kvant {
 namespace {
 
 // The facts are llama.cpp's, which the tests compare with. It ignores the sliding window of llama (Mistral
-// 7B v0.1), qwen2 and phi3 files, and so does kvant. Of pictures' models (qwen2vl, qwen3vl) text alone is
-// read, whose positions in time, height and width are the same: then their RoPE is the plain one.
+// 7B v0.1), qwen2 and phi3 files, and so does kvant. Of pictures' models (qwen2vl, qwen3vl, some glm4) text
+// alone is read, whose positions in time, height and width are the same: then their RoPE is the plain one.
 constexpr Architecture kArchitectures[] = {
     {.name = "arcee", .ungated = true, .activation = Activation::relu_squared},
     {.name = "bailingmoe2",
@@ -64,7 +64,7 @@ constexpr Architecture kArchitectures[] = {
      .sliding_period = 6,
      .sliding_rope_base = 10000,
      .wide_query_layers = 62},
-    {.name = "glm4", .norms = BlockNorms::around, .fused_gate_up = true},
+    {.name = "glm4", .sections_neox = true, .norms = BlockNorms::around, .fused_gate_up = true},
     {.name = "glm4moe",
      .ffn_norm = "post_attention_norm",
      .rope_neox = true,

@@ -32,6 +32,7 @@ struct Architecture {
   const char* name;      // general.architecture
   const char* ffn_norm;  // the tensor of the feed-forward network's norm; null: "ffn_norm"
   bool rope_neox;        // RoPE turns channels (i, i + n_rot/2) instead of (2i, 2i + 1)
+  bool sections_neox;    // so it does in files with sections of time, height and width
   bool layer_norm;       // norms subtract the mean and may have biases; else they are RMS norms
   QkNorm qk_norm;        // where the file has their weights
   bool needs_qk_norm;    // and they must be there

@@ -272,6 +272,8 @@ std::vector<Variant> dense_variants() {
       .architecture = "seed_oss", .qkv_bias = true, .ffn_norm_name = "post_attention_norm"};
   TinyModel glm4{
       .architecture = "glm4", .n_rot = 32, .qkv_bias = true, .fused_gate_up = true, .post_norms = true};
+  TinyModel glm4_with_sections = glm4;  // GLM-4.1V
+  glm4_with_sections.arrays = {{"rope.dimension_sections", {4, 6, 6, 0}}};
   return {{"arcee", {.architecture = "arcee", .ungated = true}},
           {"chatglm",
            {.architecture = "chatglm", .n_embd = 256, .n_rot = 32, .fused_qkv = true, .fused_gate_up = true}},
@@ -283,6 +285,7 @@ std::vector<Variant> dense_variants() {
           {"exaone4_sliding", exaone4_sliding},
           {"gemma", {.architecture = "gemma", .head_dim = 256, .tied = true}},
           {"glm4", glm4},
+          {"glm4_with_sections", glm4_with_sections},
           {"granite", granite},
           {"hunyuan_dense",
            with({.architecture = "hunyuan-dense", .qk_norm = true}, {}, {{"rope.scaling.alpha", 50.0F}})},

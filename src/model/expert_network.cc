@@ -78,27 +78,37 @@ class Operands {
  public:
   // Of `rows`, in `memory` where they have to be converted.
   Operands(ggml_type weights, MatrixView<const float> rows, std::vector<std::uint8_t>& memory)
-      : traits_(*ggml_get_type_traits_cpu(weights)), n_(rows.cols) {
-    bytes_ = ggml_row_size(traits_.vec_dot_type, n_);
-    if (traits_.vec_dot_type == GGML_TYPE_F32) {
+      : traits_(ggml_get_type_traits_cpu(weights)), n_(rows.cols) {
+    bytes_ = ggml_row_size(traits_->vec_dot_type, n_);
+    if (traits_->vec_dot_type == GGML_TYPE_F32) {
       first_ = reinterpret_cast<const std::uint8_t*>(rows.data);
       bytes_ = rows.stride * sizeof(float);
       return;
     }
     memory.resize(std::max(memory.size(), rows.rows * bytes_));
-    const auto convert = ggml_get_type_traits_cpu(traits_.vec_dot_type)->from_float;
+    const auto convert = ggml_get_type_traits_cpu(traits_->vec_dot_type)->from_float;
     for (int r = 0; r < rows.rows; ++r) convert(rows.row(r), memory.data() + r * bytes_, n_);
     first_ = memory.data();
   }
 
+  // The same rows for weights of another type, in `memory` where those take them in another form.
+  Operands also_for(ggml_type weights, MatrixView<const float> rows,
+                    std::vector<std::uint8_t>& memory) const {
+    const ggml_type_traits_cpu* traits = ggml_get_type_traits_cpu(weights);
+    if (traits->vec_dot_type != traits_->vec_dot_type) return {weights, rows, memory};
+    Operands same = *this;
+    same.traits_ = traits;
+    return same;
+  }
+
   float dot(const char* weight_row, int row) const {
     float result = 0;
-    traits_.vec_dot(n_, &result, 0, weight_row, 0, first_ + row * bytes_, 0, 1);
+    traits_->vec_dot(n_, &result, 0, weight_row, 0, first_ + row * bytes_, 0, 1);
     return result;
   }
 
  private:
-  const ggml_type_traits_cpu& traits_;
+  const ggml_type_traits_cpu* traits_;
   int n_;
   std::size_t bytes_;
   const std::uint8_t* first_;
@@ -193,7 +203,9 @@ class ExpertNetwork::Layer {
   }
 
   void hide_few() {
-    const Operands x(w_.experts.up->type, rows_.x, scratch_.quantized);
+    // A file may store gate and up in different types.
+    const Operands for_up(w_.experts.up->type, rows_.x, scratch_.quantized);
+    const Operands for_gate = for_up.also_for(w_.experts.gate->type, rows_.x, scratch_.quantized_for_gate);
     const int n_blocks = blocks(n_.rules_.n_ff, kFewOutputs);
     team_.for_each(static_cast<int>(n_.runs_.size()) * n_blocks, [&](int item) {
       const Run run = n_.runs_[item / n_blocks];
@@ -203,8 +215,8 @@ class ExpertNetwork::Layer {
       for (int pair = run.first; pair < run.first + run.n; ++pair) {
         float* to = hidden(pair) + first;
         for (int o = 0; o < n; ++o) {
-          to[o] = x.dot(gate.row(first + o), n_.row_of_[pair]) + gate.bias_of(first + o);
-          ups[o] = x.dot(up.row(first + o), n_.row_of_[pair]) + up.bias_of(first + o);
+          to[o] = for_gate.dot(gate.row(first + o), n_.row_of_[pair]) + gate.bias_of(first + o);
+          ups[o] = for_up.dot(up.row(first + o), n_.row_of_[pair]) + up.bias_of(first + o);
         }
         activate(n_.activation_, to, ups, n);
       }
@@ -279,6 +291,8 @@ bool ExpertNetwork::reserve(int n_rows) {
       // The largest that rows become for dot products: F32.
       grow(s.quantized,
            std::min<std::size_t>(pairs, MatrixProduct::kGemmRows * rules_.n_used) * widest * sizeof(float));
+      grow(s.quantized_for_gate,
+           std::min<std::size_t>(n_rows, MatrixProduct::kGemmRows) * n_embd_ * sizeof(float));
       grow(s.weights, kManyOutputs * widest);
       grow(s.up, static_cast<std::size_t>(kItemRows) * kManyOutputs);
     }

@@ -39,9 +39,10 @@ class ExpertNetwork {
   };
   // Of one thread.
   struct Scratch {
-    std::vector<std::uint8_t> quantized;  // rows as the weights' dot products take them
-    std::vector<float> weights;           // a dequantized block of weight rows
-    std::vector<float> up;                // a block of outputs
+    std::vector<std::uint8_t> quantized;           // rows as the weights' dot products take them
+    std::vector<std::uint8_t> quantized_for_gate;  // where gate's take them in another form than up's
+    std::vector<float> weights;                    // a dequantized block of weight rows
+    std::vector<float> up;                         // a block of outputs
   };
   class Layer;
 

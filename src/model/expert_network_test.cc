@@ -64,13 +64,14 @@ TEST(ChooseExperts, LooksOnlyIntoTheBestGroups) {
 // A layer's experts, and what they make of rows in double precision.
 class ExpertLayer {
  public:
-  ExpertLayer(Activation activation, ggml_type type)
+  ExpertLayer(Activation activation, ggml_type type) : ExpertLayer(activation, type, type) {}
+  ExpertLayer(Activation activation, ggml_type gate_type, ggml_type type)
       : context_(ggml_init({16 << 20, nullptr, false}), ggml_free) {
     architecture_.activation = activation;
     hparams_.architecture = &architecture_;
     hparams_.n_embd = kEmbd;
     hparams_.experts = {.n = 5, .n_used = 2, .n_ff = kFf, .n_ff_shared = 8};
-    weights_.experts = {matrix(type, kEmbd, kFf),
+    weights_.experts = {matrix(gate_type, kEmbd, kFf),
                         matrix(type, kEmbd, kFf),
                         matrix(type, kFf, kEmbd),
                         vectors(kFf),
@@ -189,6 +190,18 @@ TEST(ExpertNetwork, AgreesWithDoublePrecision) {
             ASSERT_NEAR(y[i], expected[i], tolerance) << ggml_type_name(type) << " " << n_rows << " " << i;
         }
       }
+    }
+  }
+}
+
+// Quantizers choose a type for each tensor.
+TEST(ExpertNetwork, TakesGateAndUpInDifferentTypes) {
+  for (const ggml_type gate : {GGML_TYPE_Q4_0, GGML_TYPE_F32, GGML_TYPE_Q4_1}) {
+    ExpertLayer layer(Activation::silu, gate, GGML_TYPE_Q8_0);
+    for (const int n_rows : {3, 100}) {
+      const std::vector<float> expected = layer.expected(n_rows), y = layer.run(n_rows, 2);
+      for (std::size_t i = 0; i < y.size(); ++i)
+        ASSERT_NEAR(y[i], expected[i], n_rows == 100 ? 1e-4 : 0.3) << ggml_type_name(gate) << " " << i;
     }
   }
 }

@@ -231,7 +231,7 @@ class GraphPart::Builder {
 
   ggml_tensor* rope(ggml_tensor* x, int layer) {
     const Rope& r = h_.sliding_window[layer] > 0 ? h_.sliding_rope : h_.rope;
-    const int mode = h_.architecture->rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
+    const int mode = h_.rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
     return ggml_rope_ext(c_, x, indices(b_.positions, rows_), w_.rope_factors(), h_.n_rot, mode,
                          r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude, r.beta_fast,
                          r.beta_slow);

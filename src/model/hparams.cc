@@ -39,6 +39,11 @@ class Reader {
     return static_cast<int>(values[0]);
   }
 
+  // The same where a file may write 0 for a value that it doesn't give.
+  int optional_count(const char* name, std::int64_t limit, int fallback) {
+    return file_.integer(key(name)) == 0 ? fallback : count(name, limit, fallback);
+  }
+
   float number(const char* name, float fallback) {
     if (!file_.has(key(name))) return fallback;
     const auto value = file_.number(key(name));
@@ -85,7 +90,8 @@ void read_rope(Reader& in, Hparams& h, int context) {
   const GgufFile& file = in.file();
   Rope& rope = h.rope;
   rope.base = in.positive("rope.freq_base", 10000.0F);
-  rope.original_context = in.count("rope.scaling.original_context_length", 1 << 30, h.trained_context);
+  rope.original_context =
+      in.optional_count("rope.scaling.original_context_length", 1 << 30, h.trained_context);
   const std::string kind = file.text(in.key("rope.scaling.type")).value_or("linear");
   if (kind != "none" && kind != "linear" && kind != "yarn" && kind != "longrope") {
     in.fail("rope.scaling.type", "is '" + kind + "'; kvant knows none, linear, yarn and longrope");
@@ -111,6 +117,10 @@ void read_rope(Reader& in, Hparams& h, int context) {
   const float alpha = in.number("rope.scaling.alpha", 0);
   if (alpha > 0 && h.head_dim > 2)
     rope.base *= std::pow(alpha, static_cast<float>(h.head_dim) / static_cast<float>(h.head_dim - 2));
+
+  const auto sections = file.integers(in.key("rope.dimension_sections"));
+  const bool has_sections = sections.size() > 1 && sections[0] > 0 && sections[1] > 0;
+  h.rope_neox = h.architecture->rope_neox || (has_sections && h.architecture->sections_neox);
 
   h.sliding_rope = rope;
   if (h.architecture->sliding_rope_base > 0) {
@@ -176,6 +186,26 @@ void read_scales(Reader& in, Hparams& h) {
   h.temperature_step = h.rope.original_context;
 }
 
+// What a file asks for although its architecture has no place for it would give wrong answers if it were
+// passed over: anything but 0 or what holds anyway is refused.
+void check_unread(Reader& in, const Hparams& h) {
+  const auto only = [&](const char* name, float holds) {
+    const float given = in.number(name, 0);
+    if (given != 0 && std::abs(given - holds) > 1e-5F * std::abs(holds))
+      in.fail(name,
+              fmt::format("is {}, which kvant has no place for in '{}' models", given, h.architecture->name));
+  };
+  for (const char* name : {"attention.clamp_kqv", "attention.max_alibi_bias"}) only(name, 0);
+  for (const char* name : {"attention.key_length_swa", "attention.value_length_swa"})
+    only(name, static_cast<float>(h.head_dim));
+  only("rope.dimension_count_swa", static_cast<float>(h.n_rot));
+  only("embedding_scale", h.embedding_scale);
+  only("residual_scale", h.residual_scale);
+  only("attention.scale", h.softmax_scale);
+  only("attention.temperature_scale", h.temperature);
+  if (h.architecture->logit_scale == LogitScale::none) only("logit_scale", 1);
+}
+
 // The widths are those of the first such layer's tensors: files name them in several ways.
 void read_experts(Reader& in, Hparams& h) {
   Experts& e = h.experts;
@@ -183,14 +213,14 @@ void read_experts(Reader& in, Hparams& h) {
   if (file.integer(in.key("expert_count")).value_or(0) <= 1) return;
   e.n = in.count("expert_count", kMaxExperts);
   e.n_used = in.count("expert_used_count", e.n);
-  e.n_groups = in.count("expert_group_count", e.n, 1);
-  e.n_groups_used = in.count("expert_group_used_count", e.n_groups, e.n_groups);
+  e.n_groups = in.optional_count("expert_group_count", e.n, 1);
+  e.n_groups_used = in.optional_count("expert_group_used_count", e.n_groups, e.n_groups);
   if (e.n % e.n_groups != 0 || e.n / e.n_groups * e.n_groups_used < e.n_used)
     in.fail("expert_group_count", "doesn't go with the number of experts");
   e.gating = h.architecture->gating;
   constexpr Gating kByNumber[] = {Gating::softmax, Gating::sigmoid, Gating::softmax_of_chosen};
-  if (file.has(in.key("expert_gating_func")))
-    e.gating = kByNumber[in.count("expert_gating_func", std::size(kByNumber)) - 1];
+  if (const int n = in.optional_count("expert_gating_func", std::size(kByNumber), 0); n > 0)
+    e.gating = kByNumber[n - 1];
   e.normalizes = file.boolean(in.key("expert_weights_norm")).value_or(h.architecture->normalizes_experts);
   if (const float scale = in.number("expert_weights_scale", 0); scale != 0) e.scale = scale;
   for (int layer = h.n_layers - 1; layer >= 0; --layer) {
@@ -254,6 +284,10 @@ Geometry Hparams::geometry() const {
 }
 
 Result<Hparams> read_hparams(const GgufFile& file, int context) {
+  if (const std::int64_t n = file.integer("split.count").value_or(0); n > 1) {
+    return error("'{}' is one of {} parts of a model: join them first (llama-gguf-split --merge FIRST WHOLE)",
+                 file.path(), n);
+  }
   const auto name = file.text("general.architecture");
   if (!name)
     return error("'{}' does not say its architecture (general.architecture): is it a model?", file.path());
@@ -289,6 +323,7 @@ Result<Hparams> read_hparams(const GgufFile& file, int context) {
   read_sliding_windows(in, h);
   read_rotated_layers(in, h);
   read_scales(in, h);
+  check_unread(in, h);
   read_experts(in, h);
   if (in.failure()) return *in.failure();
   return h;

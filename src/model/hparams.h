@@ -56,7 +56,8 @@ struct Hparams {
   int n_heads = 0;
   int n_kv_heads = 0;
   int head_dim = 0;
-  int n_rot = 0;  // channels that RoPE turns: the first ones of a head
+  int n_rot = 0;           // channels that RoPE turns: the first ones of a head
+  bool rope_neox = false;  // it turns channels (i, i + n_rot/2) instead of (2i, 2i + 1)
   int n_vocab = 0;
   int trained_context = 0;
   float norm_epsilon = 0;

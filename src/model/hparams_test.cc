@@ -113,6 +113,36 @@ TEST(Hparams, ReadsHowExpertsAreChosen) {
   EXPECT_TRUE(contains(refusal(model), "not in 1..8")) << refusal(model);
 }
 
+TEST(Hparams, TakesZeroForValuesThatAFileDoesNotGive) {
+  TinyModel model{.architecture = "glm4moe", .n_experts = 8};
+  model.integers = {{"expert_used_count", 2},
+                    {"expert_group_count", 0},
+                    {"expert_group_used_count", 0},
+                    {"expert_gating_func", 0},
+                    {"rope.scaling.original_context_length", 0}};
+  const Hparams h = read(model).value();
+  EXPECT_EQ(h.experts.n_groups, 1);
+  EXPECT_EQ(h.experts.gating, Gating::sigmoid);
+  EXPECT_EQ(h.rope.original_context, 1024);
+}
+
+// Passed over, each would give wrong answers.
+TEST(Hparams, RefusesValuesThatTheArchitectureHasNoPlaceFor) {
+  for (const char* name :
+       {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.key_length_swa",
+        "attention.value_length_swa", "rope.dimension_count_swa", "embedding_scale", "residual_scale",
+        "attention.scale", "attention.temperature_scale", "logit_scale"}) {
+    TinyModel model;
+    model.numbers = {{name, 24}};
+    EXPECT_TRUE(contains(refusal(model), std::string("llama.") + name + "' is 24")) << refusal(model);
+    model.numbers = {{name, 0}};
+    EXPECT_EQ(refusal(model), "") << name;
+  }
+  TinyModel model;
+  model.numbers = {{"attention.scale", 0.125F}, {"attention.key_length_swa", 64}};  // as it is anyway
+  EXPECT_EQ(refusal(model), "");
+}
+
 TEST(Hparams, LeavesOutLayersThatGuessFurtherTokens) {
   TinyModel model{.architecture = "glm4moe", .n_layers = 3};
   model.integers = {{"nextn_predict_layers", 1}};
@@ -120,6 +150,16 @@ TEST(Hparams, LeavesOutLayersThatGuessFurtherTokens) {
   EXPECT_EQ(read(model)->geometry().n_layers, 2);
   model.integers = {{"nextn_predict_layers", 3}};
   EXPECT_TRUE(contains(refusal(model), "leaves no layer")) << refusal(model);
+}
+
+TEST(Hparams, SaysHowToJoinTheFilesOfASplitModel) {
+  const TinyFile file("part.gguf");
+  const std::unique_ptr<gguf_context, decltype(&gguf_free)> header(gguf_init_empty(), gguf_free);
+  gguf_set_val_u16(header.get(), "split.count", 3);
+  ASSERT_TRUE(gguf_write_to_file(header.get(), file.path().c_str(), /*only_meta=*/true));
+  const auto h = read_hparams(*GgufFile::open(file.path()).value(), 0);
+  ASSERT_FALSE(h.ok());
+  EXPECT_TRUE(contains(h.error().message, "one of 3 parts")) << h.error().message;
 }
 
 TEST(Hparams, RefusesImplausibleValues) {
