@@ -111,9 +111,9 @@ class Calibrator {
   std::uint64_t identity() const {
     const CalibrationSettings& s = settings_;
     const CalibrationMethod& m = request_.method;
-    return fnv1a(fmt::format("{} {:x} {} {} {} {} {} {} {} {} {} {} {} {}", result_.fingerprint,
+    return fnv1a(fmt::format("{} {:x} {} {} {} {} {} {} {} {} {} {} {} {} {}", result_.fingerprint,
                              result_.text_hash, capture_.size().samples, s.length, s.rows, s.passages, s.self,
-                             s.seed, capture_.size().contexts, capture_.size().context_length,
+                             s.measure, s.seed, capture_.size().contexts, capture_.size().context_length,
                              s.adapter_steps, m.weights, m.backend, m.algorithm));
   }
 
@@ -190,6 +190,7 @@ class Calibrator {
     unspread.budget = 0;
     const auto known = constants_for(unspread, engine_.geometry(), result_.constants);
     if (!known.ok()) return known.error();
+    if (settings_.measure) return measure_sensitivities(recipe, *known);
     const auto contexts = drawn_contexts(kWeighedContexts, kWeighedTokens);
     if (!contexts.ok()) return contexts.error();
     const auto start = std::span(contexts->front().tokens);
@@ -253,7 +254,7 @@ class Calibrator {
     return probe.divergence(probing, std::make_shared<const Constants>(std::move(*constants)));
   }
 
-  // For models whose gradients don't fit: unit by unit, with a run of the model for each.
+  // Unit by unit, with a run of the model for each: for models whose gradients don't fit, and on demand.
   Status measure_sensitivities(const Recipe& recipe, const Constants& known) {
     std::vector<SensitivityUnit> open;
     for (const SensitivityUnit& unit : sensitivity_units(engine_.geometry()))

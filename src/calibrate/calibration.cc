@@ -20,7 +20,7 @@ namespace {
 //   general.type                  "kvant-calibration"
 //   kvant.calibration.version     of this layout
 //   ....model, fingerprint, text_hash, samples, length, rows, passages, contexts,
-//     context_length, adapter_steps, self, seed, weights, backend, algorithm
+//     context_length, adapter_steps, self, measure, seed, weights, backend, algorithm
 //   ....recipes                   string forms, one a line; the tensor "quality" holds three errors for each
 //   ....names                     the scoped names of constants, one a line
 //   ....layer, kv_head, side, name   of array i, which is the tensor "<i>"; an INT8 tensor's scale is
@@ -99,6 +99,7 @@ void add_settings(const CalibrationSettings& settings, SealedGguf& file) {
   file.set(key("context_length"), std::int64_t{settings.context_length});
   file.set(key("adapter_steps"), std::int64_t{settings.adapter_steps});
   file.set(key("self"), std::int64_t{settings.self});
+  file.set(key("measure"), std::int64_t{settings.measure});
   file.set(key("seed"), static_cast<std::int64_t>(settings.seed));
 }
 
@@ -137,6 +138,7 @@ CalibrationSettings read_settings(const GgufFile& file) {
   settings.context_length = static_cast<int>(number("context_length"));
   settings.adapter_steps = static_cast<int>(number("adapter_steps"));
   settings.self = number("self") != 0;
+  settings.measure = number("measure") != 0;
   settings.seed = static_cast<std::uint64_t>(number("seed"));
   return settings;
 }

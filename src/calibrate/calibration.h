@@ -22,6 +22,7 @@ struct CalibrationSettings {
   int context_length = 4096;
   int adapter_steps = 400;  // of their training, at most
   bool self = false;        // the model writes the text
+  bool measure = false;     // sensitivities by a run of the model for each place, instead of one pass
   std::uint64_t seed = 0;
   bool operator==(const CalibrationSettings&) const = default;
 };

@@ -121,8 +121,8 @@ double divergence(Engine& engine, Erring& backend, const std::vector<std::int32_
 TinyModel tiny(const Architecture& architecture) {
   TinyModel model;
   model.architecture = architecture.name;
-  model.qk_norm = architecture.qk_norm;
-  model.post_norms = architecture.post_norms;
+  model.qk_norm = architecture.qk_norm == QkNorm::heads;
+  model.post_norms = architecture.norms == BlockNorms::around;
   model.fused_gate_up = model.fused_qkv = architecture.fused_gate_up;
   model.qkv_bias = std::string(architecture.name) == "qwen2";
   model.tied = architecture.scales_embedding;
@@ -170,7 +170,8 @@ TEST_P(Gradients, ForeseeTheDivergence) {
 
 INSTANTIATE_TEST_SUITE_P(Architectures, Gradients, testing::ValuesIn([] {
                            std::vector<const Architecture*> all;
-                           for (const Architecture& a : architectures()) all.push_back(&a);
+                           for (const char* name : {"gemma2", "gemma3", "llama", "phi3", "qwen2", "qwen3"})
+                             all.push_back(find_architecture(name));
                            return all;
                          }()),
                          [](const auto& info) { return std::string(info.param->name); });

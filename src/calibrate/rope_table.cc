@@ -15,7 +15,7 @@ namespace kvant {
 // ggml says what the turns are: it turns the unit vectors of the pairs' first channels.
 RopeTable::RopeTable(const ModelParts& model, int layer, int n_rows, int n_threads) {
   const Hparams& h = model.hparams;
-  const bool neox = h.architecture->rope_neox;
+  const bool neox = h.rope_neox;
   n_pairs_ = h.n_rot / 2;
   first_stride_ = neox ? 1 : 2;
   second_offset_ = neox ? n_pairs_ : 1;

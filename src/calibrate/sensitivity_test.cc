@@ -245,6 +245,15 @@ TEST_F(SensitivityTest, GoOnWhereTheyWereInterrupted) {
   const Recipe spread = recipe(kSpread);
   for (const auto* made : {&*whole, &*resumed})
     EXPECT_TRUE(constants_from(*made, spread, engine_->geometry(), engine_->fingerprint(), "FILE").ok());
+  asked.state_path.clear();
+  asked.settings.measure = true;
+  const auto on_demand = calibrate(*engine_, *backend_, asked);
+  ASSERT_TRUE(on_demand.ok());
+  whole->constants.for_each(
+      [&](int layer, int kv_head, Side side, const std::string& name, std::span<const float> values) {
+        const auto measured = on_demand->constants.find(layer, kv_head, side, name);
+        EXPECT_TRUE(std::equal(values.begin(), values.end(), measured.begin(), measured.end())) << name;
+      });
 }
 
 }  // namespace

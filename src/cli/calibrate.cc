@@ -170,6 +170,9 @@ Command add_calibrate_command(CLI::App& program) {
       ->check(CLI::Range(16, 1 << 16))
       ->capture_default_str();
   command->add_flag("--full", options->full, "256 samples, as in the papers: slower");
+  command->add_flag(
+      "--measure", settings.measure,
+      "for recipes with a budget: a run of the model for each place, instead of one pass: far slower");
   command->add_flag("--self", settings.self, "learn from text that the model writes itself")->excludes(text);
   command->add_option("--seed", settings.seed, "another seed chooses other samples and first centroids")
       ->capture_default_str();
