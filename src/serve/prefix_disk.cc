@@ -9,9 +9,6 @@
 namespace kvant {
 namespace {
 
-// That go between the cache and a file in one step, so that others' tokens wait for some milliseconds at
-// most.
-constexpr std::size_t kPieceBytes = 4 << 20;
 // How long after a failure nothing is written.
 constexpr std::chrono::seconds kPauseAfterFailure{10};
 
@@ -105,41 +102,26 @@ bool PrefixDisk::holds(std::span<const std::int32_t> tokens) const {
 }
 
 bool PrefixDisk::is_coming(const std::string& name) const {
-  return (reading_ && reading_->name == name) || std::ranges::find(to_read_, name) != to_read_.end();
+  return reading_.is_coming(name);
 }
 
 void PrefixDisk::want(const std::string& name) {
-  if (!is_coming(name)) to_read_.push_back(name);
+  if (!is_coming(name)) reading_.want(name);
 }
 
 Result<bool> PrefixDisk::advance_reading() {
-  if (!reading_) {
-    if (to_read_.empty()) return false;
-    reading_.emplace(Reading{.name = to_read_.front()});
-    to_read_.pop_front();
-    disk_.read(reading_->name);
-    return true;
-  }
-  if (!reading_->import) return false;
-  const auto done = reading_->import->advance(kPieceBytes);
-  if (done.ok() && !*done) return true;
-  if (!done.ok() && done.error().is_shortage) {
-    reading_->import = std::make_unique<SequenceImport>(cache_, reading_->contents.sequence);
-    return done.error();
-  }
-  finish_read(done.ok() ? Status() : Status(done.error()));
-  return true;
+  return reading_.advance([this](const Status& read) { finish_read(read); });
 }
 
 bool PrefixDisk::give_up_reading() {
-  if (!reading_ || !reading_->import) return false;
-  reading_.reset();
+  if (!reading_.is_importing()) return false;
+  reading_.drop();
   return true;
 }
 
 void PrefixDisk::finish_read(const Status& read) {
-  const Reading ended = std::move(*reading_);
-  reading_.reset();
+  const SequenceReading::File ended = std::move(reading_.current());
+  reading_.drop();
   File* found = file(ended.name);
   if (found == nullptr) {  // it had to make room meanwhile
     if (read.ok()) cache_.free(ended.import->take());
@@ -250,12 +232,11 @@ bool PrefixDisk::take_results() {
   for (DiskResult& result : results) {
     if (!result.was_read) {
       finish_write(result.done);
-    } else if (!reading_ || reading_->name != result.name) {  // given up
+    } else if (!reading_.is_current(result.name)) {  // given up
     } else if (!result.done.ok()) {
       finish_read(result.done);
     } else {
-      reading_->contents = std::move(result.contents);
-      reading_->import = std::make_unique<SequenceImport>(cache_, reading_->contents.sequence);
+      reading_.give(std::move(result.contents));
     }
   }
   return !results.empty();

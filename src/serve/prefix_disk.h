@@ -23,6 +23,7 @@
 
 #include "cache/cache.h"
 #include "cache/sequence_image.h"
+#include "serve/sequence_reading.h"
 #include "serve/session_disk.h"
 #include "serve/session_folder.h"
 
@@ -82,8 +83,8 @@ class PrefixDisk {
   Result<bool> advance();
   // Frees what has come into the cache so far of what is being read. False: nothing has.
   bool give_up_reading();
-  bool is_busy() const { return reading_ || writing_ || !to_read_.empty(); }
-  bool waits_for_disk() const { return (reading_ && !reading_->import) || (writing_ && !writing_->exported); }
+  bool is_busy() const { return reading_.is_busy() || writing_; }
+  bool waits_for_disk() const { return reading_.waits_for_disk() || (writing_ && !writing_->exported); }
   // To be called on another thread when advance() has more to do. Once, before all else.
   void tell(std::function<void()> news) { disk_.tell(std::move(news)); }
 
@@ -105,11 +106,6 @@ class PrefixDisk {
     std::optional<SequenceExport> exported;  // none: the thread of the disk has what it gave
     std::int64_t bytes = 0;                  // of the file
   };
-  struct Reading {
-    std::string name;
-    SessionContents contents;
-    std::unique_ptr<SequenceImport> import;  // null: the thread of the disk has it
-  };
   void find_files();
   File* file(const std::string& name);
   bool make_room(std::int64_t bytes);
@@ -127,8 +123,7 @@ class PrefixDisk {
   std::size_t too_long_ = std::numeric_limits<std::size_t>::max();
   std::vector<File> files_;
   std::int64_t uses_ = 0;  // the clock of last_use
-  std::deque<std::string> to_read_;
-  std::optional<Reading> reading_;
+  SequenceReading reading_{cache_, disk_};
   std::optional<Writing> writing_;
   std::vector<Loaded> loaded_;
   std::optional<Clock::time_point> write_failure_;  // the newest, if nothing was written since

@@ -9,9 +9,6 @@
 namespace kvant {
 namespace {
 
-// That go between the cache and a file in one step, so that others' tokens wait for some milliseconds at
-// most.
-constexpr std::size_t kBytesAtATime = 4 << 20;
 // How long after a failure nobody tries to write a session but who asks for it.
 constexpr std::chrono::seconds kWritePause{10};
 
@@ -298,7 +295,7 @@ void SessionStore::restore(const std::string& name, SessionDone done) {
 
 void SessionStore::want_read(const std::string& name, Session& session) {
   if (std::exchange(session.is_reading, true)) return;
-  to_read_.push_back(name);
+  reading_.want(name);
 }
 
 void SessionStore::want_write(const std::string& name, Session& session) {
@@ -321,8 +318,7 @@ bool SessionStore::take_results() {
     } else if (!result.done.ok()) {
       finish_read(result.done);
     } else {
-      reading_->contents = std::move(result.contents);
-      reading_->import = std::make_unique<SequenceImport>(cache_, reading_->contents.sequence);
+      reading_.give(std::move(result.contents));
     }
   }
   return !results.empty();
@@ -335,7 +331,7 @@ bool SessionStore::advance_writing() {
     return true;
   }
   if (writing_->is_given) return false;
-  const auto done = writing_->exported->advance(kBytesAtATime);
+  const auto done = writing_->exported->advance(kPieceBytes);
   if (!done.ok()) {
     finish_write(done.error());
   } else if (*done) {
@@ -388,41 +384,28 @@ void SessionStore::finish_write(const Status& written) {
 }
 
 Result<bool> SessionStore::advance_reading() {
-  if (!reading_) {
-    if (to_read_.empty()) return false;
-    reading_.emplace(Reading{.name = to_read_.front()});
-    to_read_.pop_front();
-    disk_.read(reading_->name);
-    return true;
-  }
-  if (!reading_->import) return false;
-  const auto done = reading_->import->advance(kBytesAtATime);
-  if (done.ok() && !*done) return true;
-  if (!done.ok() && done.error().is_shortage) {
-    reading_->import = std::make_unique<SequenceImport>(cache_, reading_->contents.sequence);
-    return done.error();
-  }
-  finish_read(done.ok() ? take_imported(sessions_.at(reading_->name)) : Status(done.error()));
-  return true;
+  return reading_.advance([this](const Status& read) {
+    finish_read(read.ok() ? take_imported(sessions_.at(reading_.current_name())) : read);
+  });
 }
 
 Status SessionStore::take_imported(Session& session) {
-  SessionContents& contents = reading_->contents;
-  const SequenceId sequence = reading_->import->take();
+  SessionContents& contents = reading_.current().contents;
+  const SequenceId sequence = reading_.current().import->take();
   const auto refuse = [&](Error why) {
     cache_.free(sequence);
     return why;
   };
   if (cache_.length(sequence) != std::ssize(contents.tokens)) {
     return refuse(error("the session '{}' of {} tokens has rows of {}: delete it and start a new one",
-                        reading_->name, contents.tokens.size(), cache_.length(sequence)));
+                        reading_.current_name(), contents.tokens.size(), cache_.length(sequence)));
   }
   if (session.sequence && !session.is_restoring)
     return (cache_.free(sequence), Status());  // begun anew since
   // Nobody else writes into the folder, but people can.
   if (session.is_known && !session.is_restoring && contents.tokens != session.tokens)
-    return refuse(
-        error("the file of the session '{}' was replaced while it was in use: restore it", reading_->name));
+    return refuse(error("the file of the session '{}' was replaced while it was in use: restore it",
+                        reading_.current_name()));
   if (session.sequence) cache_.free(*session.sequence);
   session.sequence = sequence;
   session.tokens = std::move(contents.tokens);
@@ -433,8 +416,8 @@ Status SessionStore::take_imported(Session& session) {
 }
 
 void SessionStore::finish_read(const Status& read) {
-  const std::string name = reading_->name;
-  reading_.reset();
+  const std::string name = reading_.current_name();
+  reading_.drop();
   Session& session = sessions_.at(name);
   session.is_reading = false;
   session.is_restoring = false;

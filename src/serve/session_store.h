@@ -28,6 +28,7 @@
 #include "cache/sequence_image.h"
 #include "model/tokenizer.h"
 #include "serve/request.h"
+#include "serve/sequence_reading.h"
 #include "serve/session_disk.h"
 #include "serve/session_folder.h"
 
@@ -109,12 +110,12 @@ class SessionStore {
   // Goes on with what has to be read and written. Whether anything was done. An error: too little memory for
   // reading_name(); to be called again when there is more, or else give_up_reading().
   Result<bool> advance();
-  bool is_busy() const { return writing_ || reading_ || !to_write_.empty() || !to_read_.empty(); }
+  bool is_busy() const { return writing_ || !to_write_.empty() || reading_.is_busy(); }
   bool is_writing() const { return writing_ || !to_write_.empty(); }
-  bool waits_for_disk() const { return (writing_ && writing_->is_given) || (reading_ && !reading_->import); }
+  bool waits_for_disk() const { return (writing_ && writing_->is_given) || reading_.waits_for_disk(); }
   // To be called on another thread when advance() has more to do. Once, before all else.
   void tell(std::function<void()> news) { disk_.tell(std::move(news)); }
-  std::string reading_name() const { return reading_ ? reading_->name : ""; }
+  std::string reading_name() const { return reading_.current_name(); }
   void give_up_reading(const Error& why);
 
   // Leaves to the disk what was not used for longest, but never `needed`: at once what is saved, or else it
@@ -159,11 +160,6 @@ class SessionStore {
     std::optional<SequenceExport> exported;
     bool is_given = false;  // to the thread of the disk
   };
-  struct Reading {
-    std::string name;
-    SessionContents contents;
-    std::unique_ptr<SequenceImport> import;  // null: the thread of the disk has it
-  };
   Session* find(const std::string& name);
   Status know(const std::string& name, Session& session);
   void use(Session& session);
@@ -186,9 +182,9 @@ class SessionStore {
   std::shared_ptr<const SessionFolder> folder_;
   std::map<std::string, Session> sessions_;
   std::int64_t uses_ = 0;
-  std::deque<std::string> to_write_, to_read_;  // names, in order
+  std::deque<std::string> to_write_;  // names, in order
   std::optional<Writing> writing_;
-  std::optional<Reading> reading_;
+  SequenceReading reading_{cache_, disk_};
   SessionDisk disk_;
 };
 
