@@ -43,7 +43,8 @@ class Scripted : public AttentionBackend {
     if (team.index() != 0) return;
     for (int r = 0; r < rows.out.rows; ++r) {
       for (int c = 0; c < rows.out.cols; ++c) {
-        const auto exact = static_cast<float>(10 * layer + c / kSize + 1);
+        const int head = c / kSize;
+        const auto exact = static_cast<float>(10 * layer + head + 1);
         rows.out.row(r)[c] = step.plan().recipe.k.format == "bf16" ? exact : exact / 2;
       }
     }

@@ -111,6 +111,7 @@ class Head {
   std::vector<Row> in_model_space(const SidePlan& side, std::vector<float> rows) const {
     side.transform.inverse({rows.data(), kTokens, kSize});
     std::vector<Row> all;
+    all.reserve(kTokens);
     for (int t = 0; t < kTokens; ++t)
       all.emplace_back(rows.begin() + std::ptrdiff_t{t} * kSize,
                        rows.begin() + std::ptrdiff_t{t + 1} * kSize);

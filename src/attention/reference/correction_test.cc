@@ -8,7 +8,6 @@ namespace kvant {
 namespace {
 
 using testing::attend_tokens;
-using testing::kKeyRows;
 using testing::kQueryRows;
 using testing::kValueRows;
 using testing::plan_for;
