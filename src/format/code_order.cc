@@ -1,6 +1,9 @@
 #include "format/code_order.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
@@ -8,6 +11,46 @@
 
 namespace kvant {
 namespace {
+
+static_assert(std::endian::native == std::endian::little, "a lane's codes are four bytes of a word");
+
+using Bytes16 = std::uint8_t __attribute__((vector_size(16)));
+
+Bytes16 two_rows(const std::byte* a, const std::byte* b) {  // 8 bytes of each
+  Bytes16 rows;
+  std::memcpy(&rows, a, kOctet);
+  std::memcpy(reinterpret_cast<std::byte*>(&rows) + kOctet, b, kOctet);
+  return rows;
+}
+
+// 8 bytes of each of 8 rows, as 8 columns: column i goes to `columns` + at[i].
+void transpose_octet(const std::byte* rows, std::ptrdiff_t distance, std::byte* columns,
+                     const std::ptrdiff_t* at) {
+  std::array<Bytes16, 4> pairs;  // of rows: bytes a0 b0 a1 b1 ...
+  for (int i = 0; i < 4; ++i) {
+    const std::byte* first = rows + 2 * i * distance;
+    const Bytes16 two = two_rows(first, first + distance);
+    pairs[i] = __builtin_shufflevector(two, two, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+  }
+  for (int half = 0; half < 2; ++half) {  // columns 0 to 3, and 4 to 7
+    std::array<Bytes16, 2> fours;         // of rows: a0 b0 c0 d0 a1 ...
+    for (int i = 0; i < 2; ++i) {
+      const Bytes16 &a = pairs[2 * i], &b = pairs[2 * i + 1];
+      fours[i] =
+          half == 0
+              ? __builtin_shufflevector(a, b, 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23)
+              : __builtin_shufflevector(a, b, 8, 9, 24, 25, 10, 11, 26, 27, 12, 13, 28, 29, 14, 15, 30, 31);
+    }
+    const std::array<Bytes16, 2> eights = {
+        __builtin_shufflevector(fours[0], fours[1], 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23),
+        __builtin_shufflevector(fours[0], fours[1], 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30,
+                                31)};
+    for (int column = 0; column < 4; ++column) {
+      std::memcpy(columns + at[4 * half + column],
+                  reinterpret_cast<const std::byte*>(&eights[column / 2]) + column % 2 * kOctet, kOctet);
+    }
+  }
+}
 
 // The codes of a page as bytes.
 struct CodeBytes {
@@ -46,6 +89,22 @@ struct CodeBytes {
   }
 
   void from_rows(const std::byte* rows, std::byte* ordered) const {
+    const int row = groups * group_bytes;
+    if (order == CodeOrder::token_octets && row % kOctet == 0) return octets_from_rows(rows, ordered);
+    if (order == CodeOrder::token_lanes) {
+      switch (group_bytes) {
+        case 1:
+          return lanes_from_rows<1>(rows, ordered);
+        case 2:
+          return lanes_from_rows<2>(rows, ordered);
+        case 3:
+          return lanes_from_rows<3>(rows, ordered);
+        case 4:
+          return lanes_from_rows<4>(rows, ordered);
+        default:
+          break;
+      }
+    }
     for_each_run(kPageTokens, [=](std::ptrdiff_t row, std::ptrdiff_t at, std::ptrdiff_t distance, auto run) {
       for (int i = 0; i < decltype(run)::length; ++i) ordered[at + i] = rows[row + i * distance];
     });
@@ -57,6 +116,37 @@ struct CodeBytes {
   }
 
  private:
+  // Sessions that come from a file wait for these two: for_each_run() takes some times as long.
+  void octets_from_rows(const std::byte* rows, std::byte* ordered) const {
+    const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(groups) * group_bytes;
+    std::vector<std::ptrdiff_t> columns(row);  // where each byte of a row goes
+    for (std::ptrdiff_t i = 0; i < row; ++i)
+      columns[i] = (i % group_bytes * groups + i / group_bytes) * kOctet;
+    for (int octet = 0; octet < kPageTokens / kOctet; ++octet) {
+      for (std::ptrdiff_t i = 0; i < row; i += kOctet) transpose_octet(rows + i, row, ordered, &columns[i]);
+      rows += kOctet * row;
+      ordered += kOctet * row;
+    }
+  }
+  template <int B>
+  void lanes_from_rows(const std::byte* rows, std::byte* ordered) const {
+    const int blocks = groups / kLaneGroups;
+    for (int t = 0; t < kPageTokens; ++t) {
+      std::byte* lane = ordered + (static_cast<std::ptrdiff_t>(t / kLaneTokens) * blocks * B * kLaneTokens +
+                                   t % kLaneTokens) *
+                                      kLaneGroups;
+      for (int block = 0; block < blocks; ++block) {
+        for (int b = 0; b < B; ++b, lane += kLaneTokens * kLaneGroups) {
+          std::uint32_t codes = 0;
+          for (int g = 0; g < kLaneGroups; ++g)
+            codes |= std::to_integer<std::uint32_t>(rows[g * B + b]) << 8 * g;
+          std::memcpy(lane, &codes, sizeof(codes));
+        }
+        rows += kLaneGroups * B;
+      }
+    }
+  }
+
   template <int N>
   struct Run {
     static constexpr int length = N;
