@@ -1,5 +1,5 @@
 # Fuzz targets, for libFuzzer: one program for each src/<room>/<x>_fuzz.cc, called <x>_fuzz. Clang only:
-#   CC=clang CXX=clang++ cmake --preset default -B build/fuzz -DKVANT_FUZZ=ON
+#   CC=clang CXX=clang++ cmake --preset default -B build/fuzz -DKVANT_FUZZ=ON -DKVANT_CUDA=OFF -DKVANT_KERNELS=here
 #   cmake --build build/fuzz --target recipe_parser_fuzz
 #   mkdir -p build/fuzz/corpus && build/fuzz/recipe_parser_fuzz -max_total_time=120 -dict=fuzz/recipe.dict build/fuzz/corpus fuzz/seeds/recipe
 # and so for json_reader_fuzz (fuzz/seeds/json), session_file_fuzz (fuzz/seeds/session), sequence_image_fuzz

@@ -1,7 +1,6 @@
 #include "format/code_order.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -9,48 +8,44 @@
 
 #include "base/check.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace kvant {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "a lane's codes are four bytes of a word");
 
-using Bytes16 = std::uint8_t __attribute__((vector_size(16)));
-
-Bytes16 two_rows(const std::byte* a, const std::byte* b) {  // 8 bytes of each
-  Bytes16 rows;
-  std::memcpy(&rows, a, kOctet);
-  std::memcpy(reinterpret_cast<std::byte*>(&rows) + kOctet, b, kOctet);
-  return rows;
-}
+#if defined(__SSE2__)
+constexpr bool kHasTranspose = true;
 
 // 8 bytes of each of 8 rows, as 8 columns: column i goes to `columns` + at[i].
 void transpose_octet(const std::byte* rows, std::ptrdiff_t distance, std::byte* columns,
                      const std::ptrdiff_t* at) {
-  std::array<Bytes16, 4> pairs;  // of rows: bytes a0 b0 a1 b1 ...
+  __m128i pairs[4];  // of rows: bytes a0 b0 a1 b1 ...
   for (int i = 0; i < 4; ++i) {
     const std::byte* first = rows + 2 * i * distance;
-    const Bytes16 two = two_rows(first, first + distance);
-    pairs[i] = __builtin_shufflevector(two, two, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+    pairs[i] = _mm_unpacklo_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(first)),
+                                 _mm_loadl_epi64(reinterpret_cast<const __m128i*>(first + distance)));
   }
-  for (int half = 0; half < 2; ++half) {  // columns 0 to 3, and 4 to 7
-    std::array<Bytes16, 2> fours;         // of rows: a0 b0 c0 d0 a1 ...
-    for (int i = 0; i < 2; ++i) {
-      const Bytes16 &a = pairs[2 * i], &b = pairs[2 * i + 1];
-      fours[i] =
-          half == 0
-              ? __builtin_shufflevector(a, b, 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23)
-              : __builtin_shufflevector(a, b, 8, 9, 24, 25, 10, 11, 26, 27, 12, 13, 28, 29, 14, 15, 30, 31);
-    }
-    const std::array<Bytes16, 2> eights = {
-        __builtin_shufflevector(fours[0], fours[1], 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23),
-        __builtin_shufflevector(fours[0], fours[1], 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30,
-                                31)};
-    for (int column = 0; column < 4; ++column) {
-      std::memcpy(columns + at[4 * half + column],
-                  reinterpret_cast<const std::byte*>(&eights[column / 2]) + column % 2 * kOctet, kOctet);
-    }
+  const __m128i fours[4] = {// of rows: a0 b0 c0 d0 a1 ...; columns 0 to 3, and 4 to 7
+                            _mm_unpacklo_epi16(pairs[0], pairs[1]), _mm_unpacklo_epi16(pairs[2], pairs[3]),
+                            _mm_unpackhi_epi16(pairs[0], pairs[1]), _mm_unpackhi_epi16(pairs[2], pairs[3])};
+  const __m128i eights[4] = {_mm_unpacklo_epi32(fours[0], fours[1]), _mm_unpackhi_epi32(fours[0], fours[1]),
+                             _mm_unpacklo_epi32(fours[2], fours[3]), _mm_unpackhi_epi32(fours[2], fours[3])};
+  for (int i = 0; i < 4; ++i) {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(columns + at[2 * i]), eights[i]);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(columns + at[2 * i + 1]),
+                     _mm_unpackhi_epi64(eights[i], eights[i]));
   }
 }
+#else
+constexpr bool kHasTranspose = false;
+
+void transpose_octet(const std::byte* /*rows*/, std::ptrdiff_t /*distance*/, std::byte* /*columns*/,
+                     const std::ptrdiff_t* /*at*/) {}
+#endif
 
 // The codes of a page as bytes.
 struct CodeBytes {
@@ -90,7 +85,8 @@ struct CodeBytes {
 
   void from_rows(const std::byte* rows, std::byte* ordered) const {
     const int row = groups * group_bytes;
-    if (order == CodeOrder::token_octets && row % kOctet == 0) return octets_from_rows(rows, ordered);
+    if (kHasTranspose && order == CodeOrder::token_octets && row % kOctet == 0)
+      return octets_from_rows(rows, ordered);
     if (order == CodeOrder::token_lanes) {
       switch (group_bytes) {
         case 1:

@@ -57,6 +57,7 @@ Scheduler::Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<
       sessions_(sessions == nullptr
                     ? nullptr
                     : std::make_unique<SessionStore>(cache_, engine.tokenizer(), std::move(sessions))),
+      grammar_vocabulary_(Grammar::vocabulary(engine.tokenizer())),
       logits_(batch_ * engine.n_vocab()) {}
 
 std::unique_ptr<PrefixDisk> Scheduler::prefix_disk() {

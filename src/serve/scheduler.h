@@ -193,7 +193,8 @@ class Scheduler {
   std::unique_ptr<Cache> shadows_;     // null: no answer has a guard
   std::int64_t shadows_promised_ = 0;  // bytes
   PrefixCache prefixes_;
-  std::unique_ptr<SessionStore> sessions_;  // null: none are kept
+  std::unique_ptr<SessionStore> sessions_;                       // null: none are kept
+  std::shared_ptr<const GrammarVocabulary> grammar_vocabulary_;  // held for the grammars of requests
   RequestQueue queue_;
   std::list<Job> jobs_;        // admitted, oldest first
   std::list<Job*> readers_;    // of them, those that read their prompt; the first is next

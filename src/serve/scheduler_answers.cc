@@ -140,6 +140,10 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
                                      "{:.1f} s, for which all others waited: ask with a simpler one",
                                      taken));
   }
+  if (answer.generation->end() == GenerationEnd::lost)
+    return answer_failure(
+        job, error("the answer's grammar can be read in so many ways that they are not followed: "
+                   "ask with a simpler one"));
   if (answer.generation->end() == GenerationEnd::stuck)
     return answer_failure(job, error("the model has nothing to say that the answer's grammar allows"));
   if (shadow) {

@@ -15,7 +15,14 @@ function show(element) {
   shown.setAttribute("aria-describedby", box.id);
   box.textContent = element.title;
   box.hidden = false;
-  const at = element.getClientRects()[0] ?? element.getBoundingClientRect(), { offsetWidth: width, offsetHeight: height } = box;
+  place();
+}
+
+// Beside its element, wherever that has gone; hidden with it.
+function place() {
+  if (!shown) return;
+  const at = shown.getClientRects()[0] ?? shown.getBoundingClientRect(), { offsetWidth: width, offsetHeight: height } = box;
+  if (!shown.isConnected || at.bottom < 0 || at.top > innerHeight) return hide();
   const below = at.bottom + 6 + height <= innerHeight;
   box.style.left = `${Math.max(8, Math.min(at.left, innerWidth - width - 8))}px`;
   box.style.top = `${below ? at.bottom + 6 : Math.max(8, at.top - height - 6)}px`;
@@ -52,8 +59,8 @@ document.addEventListener("focusin", (event) => {
   else if (shown && event.target !== shown) hide();
 });
 document.addEventListener("focusout", hide);
-document.addEventListener("scroll", hide, true);
-addEventListener("resize", hide);
+document.addEventListener("scroll", place, true);
+addEventListener("resize", place);
 // Before others see it: Escape first takes away what covers the page.
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && shown) {
