@@ -451,7 +451,7 @@ def main():
     parser.add_argument("--kv", default="kvant-3bit")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--learn-minutes", type=float, default=2, help="after which no more answers to expect are begun with")
+    parser.add_argument("--learn-minutes", type=float, default=1.5, help="after which no more answers to expect are begun with")
     parser.add_argument("--memory", default="48MiB")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()

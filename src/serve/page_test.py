@@ -112,8 +112,8 @@ class Page(unittest.TestCase):
         BROWSER.look_like(1440, 900)
         stops = "[...document.querySelectorAll('.turn.assistant [title]')].filter(e => e.tabIndex === 0).length"
         self.assertEqual(BROWSER.evaluate(stops), 1)
-        BROWSER.evaluate("document.querySelector('#prompt').focus()")
-        BROWSER.evaluate("document.querySelector('.turn.assistant [title]').focus()")
+        BROWSER.evaluate("[...document.querySelectorAll('.turn.user button')].at(-1).focus()")
+        BROWSER.press("Tab")
         titles = BROWSER.evaluate("[...document.querySelectorAll('.turn.assistant [title]')].map(e => e.title)")
         self.assertEqual(BROWSER.evaluate(tip), titles[0])
         if len(titles) > 1:
