@@ -7,8 +7,9 @@
 
 Printed: the time to the first token of the same follow-up, as a client sees it, in seconds (the median of --repeat),
 its share of the time that reading anew takes, and the bytes of the session's file. After each restart of the server the
-file is in the system's memory for files, as it is after a short break. With --llama-server also: bytes of a file of the
-same tokens, and the seconds from the request to restore it until that is answered, of a server that was just started.
+file is in the system's memory for files, as it is after a short break. Then the seconds from a request to restore the
+session until that is answered, of a server that was just started (the best of --repeat); with --llama-server also its
+seconds for the file of a slot with the same tokens, and that file's bytes.
 """
 import argparse
 import http.client
@@ -115,13 +116,12 @@ def restores(start, options, folder, path, body):
     return min(times), said
 
 
-def compare_files(options, tokens, folder, session):
+def compare_files(options, tokens, folder, session, ours, restored):
     server = LlamaServer(options, folder)
     server.json("POST", "/completion", {"prompt": tokens, "n_predict": 1, "temperature": 0, "cache_prompt": True})
     saved = server.json("POST", "/slots/0?action=save", {"filename": "bench"})
     server.kill()
     theirs, said = restores(LlamaServer, options, folder, "/slots/0?action=restore", {"filename": "bench"})
-    ours, restored = restores(Server, options, folder, "/v1/sessions/bench/restore", {})
     ours_each, theirs_each = session["file_bytes"] / restored["tokens"], saved["n_written"] / said["n_restored"]
     print(f"file: {session['file_bytes']} bytes for {restored['tokens']} tokens, restored in {ours:.3f} s; llama-server's: "
           f"{saved['n_written']} bytes for {said['n_restored']}, {theirs:.3f} s: 1/{theirs_each / ours_each:.2f} of the bytes a token")
@@ -160,8 +160,10 @@ def main():
             server.ask("Hello", 1)
             anew.append(server.ask(follow_up, 4))
         server.kill()
+        ours, restored = restores(Server, options, folder, "/v1/sessions/bench/restore", {})
+        print(f"restored just after the start of the server in {ours:.3f} s")
         if options.llama_server:
-            compare_files(options, tokens, folder, session)
+            compare_files(options, tokens, folder, session, ours, restored)
     for way in (memory, disk):
         if {cached for _, _, cached in way} != {session["tokens"]}:
             sys.exit(f"not all of the session's {session['tokens']} tokens were reused: {way}")

@@ -65,7 +65,7 @@ void round(Cache& cache, SequenceId sequence, const std::string& path, const Ses
   const auto tokens = take(file.tokens());
   const auto bytes = take(file.sequence());
   best.read = std::min(best.read, watch.seconds());
-  SequenceImport import(cache, bytes);
+  SequenceImport import(cache, bytes.bytes());
   double all = 0;
   for (bool done = false; !done;) {
     done = take(import.advance(kPiece));

@@ -4,7 +4,8 @@
     scripts/soak-serve.py KVANT MODEL                                  64 clients, 30 minutes
     scripts/soak-serve.py KVANT MODEL --minutes 2 --clients 16
 
-First a server that nobody else asks gives the answers to expect: of single requests, and of conversations turn by turn.
+First a server that nobody else asks gives the answers to expect: of single requests, and of conversations turn by turn,
+as many as it can in --learn-minutes.
 Then the clients ask for these in random order, of a server whose memory holds a few of them: some leave in the middle
 of an answer, some send what is no request, sessions are saved, restored, forked and deleted between turns. Every whole
 answer has to be the expected one, text and probabilities to the last bit; a session has to have the tokens that it had
@@ -350,26 +351,34 @@ class Client(threading.Thread):
 class Soak:
     def __init__(self, options):
         self.options, self.failure = options, None
-        self.requests = single_requests(12)
+        self.requests = single_requests(15)
         self.conversations = [Conversation(i) for i in range(5)]
-        self.server, self.expected, self.deadline = None, None, 0
+        self.server, self.expected, self.deadline = None, [], 0
 
     def learn(self):
-        """From a server with memory for all, asked by one client, which asks for some of it twice."""
+        """From a server with memory for all, asked by one client, which asks for some of it twice. In a slow build only
+        as much as the time allows is learned, and asked for later."""
         with tempfile.TemporaryDirectory() as folder:
-            server, rng = Server(self.options, folder, "500MiB"), random.Random(0)
-            self.expected = [read_answer(server, "/v1/chat/completions", body, rng)[0] for body in self.requests]
-            for body, expected in list(zip(self.requests, self.expected))[:3]:
-                if read_answer(server, "/v1/chat/completions", body, rng)[0] != expected:
-                    raise Wrong(f"two lone answers differ: {body}")
-            for conversation in self.conversations:
+            server, rng, end = Server(self.options, folder, "500MiB"), random.Random(0), time.time() + 60 * self.options.learn_minutes
+            learned = []
+            for i, conversation in enumerate(self.conversations):
+                if i >= 1 and time.time() > end:
+                    break
+                for body in self.requests[3 * i:3 * (i + 1)]:
+                    self.expected.append(read_answer(server, "/v1/chat/completions", body, rng)[0])
+                for body, expected in zip(self.requests, self.expected if i == 0 else []):
+                    if read_answer(server, "/v1/chat/completions", body, rng)[0] != expected:
+                        raise Wrong(f"two lone answers differ: {body}")
                 conversation.learn(server)
+                learned.append(conversation)
+            self.requests, self.conversations = self.requests[:len(self.expected)], learned
             server.end()
 
     def run(self):
         start = time.time()
         self.learn()
-        print(f"expected answers after {time.time() - start:.0f} s", flush=True)
+        print(f"answers to {len(self.requests)} requests and in {len(self.conversations)} conversations are expected, learned in "
+              f"{time.time() - start:.0f} s", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             self.server = Server(self.options, folder, self.options.memory)
             clients = [Client(self, i) for i in range(self.options.clients)]
@@ -442,6 +451,7 @@ def main():
     parser.add_argument("--kv", default="kvant-3bit")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--learn-minutes", type=float, default=1.5, help="after which no more answers to expect are begun with")
     parser.add_argument("--memory", default="48MiB")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()

@@ -1,7 +1,9 @@
 // kvant serve: the model behind an HTTP interface.
+#include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -46,13 +48,16 @@ struct ServeOptions {
   bool guard = false;
 };
 
-// Ctrl-C or SIGTERM: how often; the only state that a signal handler may reach.
-std::atomic<int> ends_wanted{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+// Set by Ctrl-C or SIGTERM; the only state that a signal handler may reach.
+std::atomic<bool> end_wanted{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
 
 void watch_signals() {
   struct sigaction action {};
-  action.sa_handler = [](int) { ++ends_wanted; };
+  action.sa_handler = [](int signal) {
+    // The second one: whatever the server is at. Files have their names only once they are whole.
+    if (end_wanted.exchange(true)) _exit(128 + signal);
+  };
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }
@@ -223,10 +228,13 @@ Result<std::shared_ptr<const ChatTemplate>> open_chat_template(const std::string
 // wanted again.
 void wait_for_end(ServeLoop& loop) {
   using namespace std::chrono_literals;
-  while (ends_wanted == 0) std::this_thread::sleep_for(50ms);
+  while (!end_wanted) std::this_thread::sleep_for(50ms);
   loop.refuse_requests();
-  if (!loop.idle()) fmt::print(stderr, "kvant: answering what was asked; again to end at once\n");
-  while (!loop.idle() && ends_wanted == 1) std::this_thread::sleep_for(50ms);
+  if (!loop.idle())
+    fmt::print(
+        stderr,
+        "kvant: answering what was asked; again to end at once, without it and without what is not saved\n");
+  while (!loop.idle()) std::this_thread::sleep_for(50ms);
 }
 
 Status serve(const ServeOptions& options) {

@@ -24,7 +24,7 @@ Generation::Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationO
 GeneratedText Generation::next(std::span<const float> logits, std::optional<ShadowToken> shadow) {
   KVANT_CHECK(end_ == GenerationEnd::none, "a token after the end");
   if (!pick(logits)) {
-    end_ = GenerationEnd::stuck;
+    end_ = grammar_->is_exhausted() ? GenerationEnd::lost : GenerationEnd::stuck;
     return show(text_.finish());
   }
   if (tokenizer_.ends_generation(token_)) {

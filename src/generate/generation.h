@@ -29,6 +29,7 @@ enum class GenerationEnd : std::uint8_t {
   finished,  // the model has ended it, or a stop text
   length,    // max_tokens
   stuck,     // its grammar allows nothing that the model can say
+  lost,      // its grammar can be read in more ways than are followed
 };
 
 // What an unquantized cache would have gone on with (serve/answer_guard.h).

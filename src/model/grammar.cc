@@ -2,18 +2,62 @@
 
 #include <llama.h>
 
+#include <array>
 #include <cmath>
-#include <exception>
+#include <optional>
+#include <string_view>
 
 #include "model/grammar_bounds.h"
 #include "model/grammar_rules.h"
+#include "model/grammar_trigger.h"
+#include "model/grammar_vocabulary.h"
 
 namespace kvant {
 namespace {
 
 constexpr std::size_t kMaxGrammarBytes = 256 << 10;
 
+// The number of a token that rules name. None: there is no such token.
+std::optional<std::int32_t> token_of(const std::string& text, const llama_vocab* vocabulary) {
+  if (text.starts_with('[')) {
+    std::int64_t number = 0;
+    const std::string_view digits = std::string_view(text).substr(1, text.size() - 2);
+    if (!text.ends_with(']') || digits.empty() || digits.size() > 9) return std::nullopt;
+    for (const char c : digits) {
+      if (c < '0' || c > '9') return std::nullopt;
+      number = 10 * number + (c - '0');
+    }
+    return static_cast<std::int32_t>(number);
+  }
+  const std::string whole = "<" + text + ">";
+  std::array<llama_token, 2> tokens{};
+  const int n =
+      llama_tokenize(vocabulary, whole.data(), static_cast<int>(whole.size()), tokens.data(),
+                     static_cast<int>(tokens.size()), /*add_special=*/false, /*parse_special=*/true);
+  return n == 1 ? std::optional(tokens[0]) : std::nullopt;
+}
+
 }  // namespace
+
+struct Grammar::State {
+  std::shared_ptr<const GrammarVocabulary> vocabulary;
+  GrammarTrigger trigger;
+  mutable GrammarMatcher matcher;  // what it looks at doesn't change how far the answer has come
+  GrammarPosition at;
+
+  // After a token whose text counts as this; none: it can't come.
+  std::optional<GrammarPosition> after(std::int32_t token, std::string_view text) const {
+    auto next = follow_text(matcher, at, text);
+    if (!next) next.emplace();
+    if (matcher.wants_tokens(at.states))
+      next->states = matcher.either(next->states, matcher.after_token(at.states, token));
+    if (next->states == kNoStates || matcher.is_exhausted()) return std::nullopt;
+    return next;
+  }
+};
+
+Grammar::Grammar(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Grammar::~Grammar() = default;
 
 Result<std::unique_ptr<Grammar>> Grammar::make(const GrammarRules& rules, const Tokenizer& tokenizer) {
   if (tokenizer.library_model() == nullptr) return error("the model has no vocabulary to write by a grammar");
@@ -21,56 +65,73 @@ Result<std::unique_ptr<Grammar>> Grammar::make(const GrammarRules& rules, const 
     return error("a grammar of {} bytes is larger than the {} that are read", rules.gbnf.size(),
                  kMaxGrammarBytes);
   }
-  // llama.cpp's reader trusts what it reads: with rules that are not bounded it takes all memory, or all
-  // time.
-  const auto table = read_grammar(rules.gbnf);
+  auto table = read_grammar(rules.gbnf);
   if (!table.ok()) return table.error();
   KVANT_RETURN_IF_ERROR(check_bounds(*table));
-  std::vector<const char*> patterns;
-  for (const std::string& pattern : rules.trigger_patterns) patterns.push_back(pattern.c_str());
-  const llama_vocab* vocabulary = llama_model_get_vocab(tokenizer.library_model());
-  llama_sampler* made = nullptr;
-  try {
-    made = rules.is_lazy() ? llama_sampler_init_grammar_lazy_patterns(
-                                 vocabulary, rules.gbnf.c_str(), "root", patterns.data(), patterns.size(),
-                                 rules.trigger_tokens.data(), rules.trigger_tokens.size())
-                           : llama_sampler_init_grammar(vocabulary, rules.gbnf.c_str(), "root");
-  } catch (const std::exception& e) {
-    return error("the grammar can't be used: {}", e.what());
+  const llama_vocab* words = llama_model_get_vocab(tokenizer.library_model());
+  for (GrammarTerminal& terminal : table->terminals) {
+    if (terminal.token_text.empty()) continue;
+    const auto token = token_of(terminal.token_text, words);
+    if (!token)
+      return error("the grammar has a token that the model doesn't have: <{}>", terminal.token_text);
+    terminal.token = *token;
   }
-  if (made == nullptr)
-    return error(
-        "the grammar can't be used: it repeats something with repetitions in it too often, or has a token "
-        "that the model doesn't have");
-  return std::unique_ptr<Grammar>(new Grammar(made));
+  auto trigger = GrammarTrigger::make(rules.trigger_patterns, rules.trigger_tokens);
+  if (!trigger.ok()) return trigger.error();
+  GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(std::move(*table)));
+  if (matcher.is_exhausted()) return error("the grammar can begin in more ways than can be followed");
+  GrammarPosition start{.states = matcher.start()};
+  return std::unique_ptr<Grammar>(new Grammar(std::make_unique<State>(
+      State{vocabulary(tokenizer), std::move(*trigger), std::move(matcher), std::move(start)})));
 }
 
-Grammar::~Grammar() {
-  llama_sampler_free(rules_);
+std::shared_ptr<const GrammarVocabulary> Grammar::vocabulary(const Tokenizer& tokenizer) {
+  if (tokenizer.library_model() == nullptr) return nullptr;
+  return GrammarVocabulary::of(llama_model_get_vocab(tokenizer.library_model()));
 }
 
 std::unique_ptr<Grammar> Grammar::clone() const {
-  return std::unique_ptr<Grammar>(new Grammar(llama_sampler_clone(rules_)));
+  return std::unique_ptr<Grammar>(new Grammar(std::make_unique<State>(*state_)));
+}
+
+bool Grammar::is_exhausted() const {
+  return state_->matcher.is_exhausted();
 }
 
 bool Grammar::allows(std::int32_t token) const {
-  llama_token_data one{token, 0.0F, 0.0F};
-  llama_token_data_array candidates{&one, 1, /*selected=*/-1, /*sorted=*/false};
-  mask(candidates);
-  return !std::isinf(one.logit);
+  if (state_->trigger.is_awaited()) return true;
+  if (state_->vocabulary->ends(token)) return state_->matcher.may_end(state_->at.states);
+  const std::string& text = state_->vocabulary->text(token);
+  return !text.empty() && state_->after(token, text).has_value();
 }
 
 void Grammar::mask(llama_token_data_array& candidates) const {
-  llama_sampler_apply(rules_, &candidates);
+  if (state_->trigger.is_awaited()) return;
+  std::vector<bool> allowed(state_->vocabulary->size());
+  state_->vocabulary->allow(state_->matcher, state_->at, allowed);
+  for (std::size_t i = 0; i < candidates.size; ++i) {
+    llama_token_data& token = candidates.data[i];
+    if (!allowed[token.id] || is_exhausted()) token.logit = -INFINITY;
+  }
 }
 
 Status Grammar::accept(std::int32_t token) {
-  if (!allows(token)) return error("the answer has left its grammar");
-  try {
-    llama_sampler_accept(rules_, token);
-  } catch (const std::exception&) {
-    return error("the answer has left its grammar");
+  State& state = *state_;
+  const std::string& text = state.vocabulary->text(token);
+  if (state.trigger.is_awaited()) {
+    for (const auto& [waiting, part] : state.trigger.add(token, text)) {
+      auto next = state.after(waiting, part);
+      if (!next) return error("the answer has left its grammar");
+      state.at = std::move(*next);
+    }
+  } else if (state.vocabulary->ends(token)) {
+    if (!state.matcher.may_end(state.at.states)) return error("the answer has left its grammar");
+  } else {
+    auto next = text.empty() ? std::nullopt : state.after(token, text);
+    if (!next) return error("the answer has left its grammar");
+    state.at = std::move(*next);
   }
+  state.matcher.begin_token(state.at.states);
   return {};
 }
 

@@ -28,6 +28,8 @@ class GrammarReader {
     }
     if (!failure_ && !numbers_.contains("root")) fail("has no rule 'root'");
     if (failure_) return *failure_;
+    table_.root = numbers_.at("root");
+    describe_terminals();
     return std::move(table_);
   }
 
@@ -214,7 +216,20 @@ class GrammarReader {
 
   // --- terminals ---
 
-  enum Kind : std::uint32_t { kSet, kSetOfOthers, kAny, kToken, kOtherToken };
+  enum Kind : std::uint32_t { kSet, kSetOfOthers, kAny, kToken, kOtherToken };  // as GrammarTerminal's
+
+  void describe_terminals() {
+    table_.terminals.resize(terminals_.size());
+    for (const auto& [of, number] : terminals_) {
+      GrammarTerminal& terminal = table_.terminals[number];
+      terminal.kind = static_cast<GrammarTerminal::Kind>(of[0]);
+      if (of[0] == kToken || of[0] == kOtherToken) {
+        for (std::size_t i = 2; i < of.size(); ++i) terminal.token_text += static_cast<char>(of[i]);
+      } else {
+        for (std::size_t i = 1; i + 1 < of.size(); i += 2) terminal.ranges.emplace_back(of[i], of[i + 1]);
+      }
+    }
+  }
 
   // Its kind, and then what it is of. size: of its elements for llama.cpp.
   void add_terminal(GrammarSequence& sequence, const std::vector<std::uint32_t>& terminal, int size) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -18,7 +19,18 @@ inline constexpr int kMaxGrammarRepetitions = 2000;
 using GrammarSymbol = std::int32_t;
 using GrammarSequence = std::vector<GrammarSymbol>;
 
+// What a terminal stands for.
+struct GrammarTerminal {
+  enum class Kind : std::uint8_t { set, others, any, token, other_token };
+  Kind kind = Kind::set;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> ranges;  // of characters, both ends included
+  std::string token_text;                                       // of a token: [number], or the text of one
+  std::int32_t token = -1;                                      // its number, once that is known
+};
+
 struct GrammarTable {
+  int root = 0;                                     // the rule of that name
+  std::vector<GrammarTerminal> terminals;           // that ~symbol stands for
   std::vector<std::vector<GrammarSequence>> rules;  // the alternatives of each
   std::vector<std::string> names;                   // of the rule in the text that each is, or is a part of
 };

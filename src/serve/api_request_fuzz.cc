@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/json_reader.h"
+#include "model/grammar.h"
 #include "model/sampler.h"
 #include "model/tiny_model.h"
 #include "serve/api_request.h"
@@ -26,6 +27,7 @@ class ByteTokenizer final : public kvant::Tokenizer {
   ByteTokenizer() {
     const auto file = kvant::write_tiny_model({.n_layers = 1});
     vocabulary_ = kvant::Tokenizer::load(file->path()).value();
+    grammars_ = kvant::Grammar::vocabulary(*vocabulary_);
   }
   const llama_model* library_model() const override { return vocabulary_->library_model(); }
   kvant::Result<std::vector<std::int32_t>> encode(const std::string& text, bool, bool) const override {
@@ -41,6 +43,7 @@ class ByteTokenizer final : public kvant::Tokenizer {
 
  private:
   std::unique_ptr<kvant::Tokenizer> vocabulary_;
+  std::shared_ptr<const kvant::GrammarVocabulary> grammars_;  // held: it would be made for each
 };
 
 void check_error(const kvant::ApiError& error) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 
 namespace kvant {
@@ -17,6 +18,7 @@ class Histogram {
     ++count_;
     sum_ += seconds;
   }
+  void add(std::chrono::duration<double> duration) { add(duration.count()); }
 
   std::int64_t at_most(std::size_t bound) const { return below_[bound]; }
   std::int64_t count() const { return count_; }

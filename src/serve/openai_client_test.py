@@ -421,18 +421,29 @@ class Limits(unittest.TestCase):
         self.assertTrue(json.loads(text)["choices"][0]["text"])
 
     def test_ends_at_once_when_told_twice(self):
-        server = ServerProcess("--memory", "300MiB")
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(server.request, "POST", "/v1/completions",
-                                {"prompt": "a", "max_tokens": 2000, "temperature": 1, "stream": True})
-            while not server.json("GET", "/slots"):
-                time.sleep(0.01)
-            server.process.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
-            start = time.time()
+        with tempfile.TemporaryDirectory() as folder:
+            options = "--memory", "300MiB", "--sessions", folder, "--prefix-disk", "64MiB"
+            server = ServerProcess(*options)
+            body = {"prompt": "One two three " * 60, "max_tokens": 2, "session": "kept"}
+            self.assertEqual(server.request("POST", "/v1/completions", body)[0], 200)
+            self.assertEqual(server.request("POST", "/v1/sessions/kept/save", {})[0], 200)
+            tokens = server.json("GET", "/v1/sessions/kept")["tokens"]
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(server.request, "POST", "/v1/completions",
+                                    {"prompt": "a", "max_tokens": 2000, "temperature": 1, "stream": True})
+                while not server.json("GET", "/slots"):
+                    time.sleep(0.01)
+                server.process.send_signal(signal.SIGTERM)
+                time.sleep(0.3)
+                start = time.time()
+                self.assertEqual(server.end(), 128 + signal.SIGTERM)
+                self.assertLess(time.time() - start, 1)
+                asked.exception()  # cut off or not: it returns
+            self.assertEqual(os.listdir(os.path.join(folder, "prefixes")), [".lock"])  # nothing was written any more
+            server = ServerProcess(*options)
+            status, restored = server.request("POST", "/v1/sessions/kept/restore", {})
+            self.assertEqual((status, json.loads(restored)["tokens"]), (200, tokens))
             self.assertEqual(server.end(), 0)
-            self.assertLess(time.time() - start, 5)
-            asked.exception()  # cut off or not: it returns
 
 
 if __name__ == "__main__":

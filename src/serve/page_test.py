@@ -95,6 +95,39 @@ class Page(unittest.TestCase):
         self.assertRegex(BROWSER.evaluate("document.querySelector('#turns [title]').title"), r'^".+" [\d.]+ %')
         BROWSER.wait_for("document.querySelector('.headline strong').textContent.includes('bits')")  # nothing is kept of so short a prompt
 
+    def test_2b_explains_on_a_phone_and_by_keyboard(self):
+        tip = "(() => { const tip = document.querySelector('#tip'); return tip.hidden ? '' : tip.textContent; })()"
+        BROWSER.look_like(390, 844)
+        BROWSER.evaluate("document.querySelector('#turns [title]').scrollIntoView({ block: 'center' })")
+        title, x, y = BROWSER.evaluate("""(() => { const mark = document.querySelector('#turns [title]'), at = mark.getClientRects()[0];
+            return [mark.title, at.x + at.width / 2, at.y + at.height / 2]; })()""")
+        BROWSER.tap(x, y)
+        BROWSER.wait_for(f"{tip} === {json.dumps(title)}")
+        inside = BROWSER.evaluate("(() => { const at = document.querySelector('#tip').getBoundingClientRect();"
+                                  " return at.left >= 0 && at.right <= innerWidth && at.top >= 0 && at.bottom <= innerHeight; })()")
+        self.assertTrue(inside)
+        shots("serve-tip", every=False)
+        BROWSER.tap(x, y)
+        BROWSER.wait_for(f"{tip} === ''")
+        BROWSER.look_like(1440, 900)
+        stops = "[...document.querySelectorAll('.turn.assistant [title]')].filter(e => e.tabIndex === 0).length"
+        self.assertEqual(BROWSER.evaluate(stops), 1)
+        BROWSER.evaluate("[...document.querySelectorAll('.turn.user button')].at(-1).focus()")
+        BROWSER.press("Tab")
+        titles = BROWSER.evaluate("[...document.querySelectorAll('.turn.assistant [title]')].map(e => e.title)")
+        self.assertEqual(BROWSER.evaluate(tip), titles[0])
+        if len(titles) > 1:
+            BROWSER.press("ArrowRight")
+            self.assertEqual(BROWSER.evaluate(tip), titles[1])
+            self.assertEqual(BROWSER.evaluate(stops), 1)
+        BROWSER.press("Escape")
+        self.assertEqual(BROWSER.evaluate(tip), "")
+        BROWSER.evaluate("document.querySelector('.grid').focus()")
+        for key in ("ArrowRight", "ArrowDown"):
+            BROWSER.press(key)
+        self.assertIn("Layer", BROWSER.evaluate("document.querySelector('.tip').textContent"))
+        self.assertEqual(BROWSER.evaluate("document.querySelectorAll('.grid .pointed').length"), 1)
+
     def test_3_forks_what_is_edited_and_reuses_what_was_read(self):
         BROWSER.evaluate("[...document.querySelectorAll('.turn.user button')].find(b => b.textContent === 'Edit').click()")
         BROWSER.evaluate("document.activeElement.value = ''")
@@ -221,11 +254,13 @@ def ask(text, max_tokens):
     BROWSER.press("Enter")
 
 
-def shots(name):
-    """Pictures of the page as it is now, where they are wanted."""
+def shots(name, every=True):
+    """Pictures of the page as it is now, where they are wanted; in every look, or in the one that it has."""
     if not FOLDER:
         return
     FOLDER.mkdir(parents=True, exist_ok=True)
+    if not every:
+        return BROWSER.screenshot(FOLDER / f"{name}.png")
     for suffix, width, height, scheme in (("", 1440, 960, "light"), ("-dark", 1440, 960, "dark"), ("-phone", 390, 844, "light")):
         BROWSER.look_like(width, height, scheme)
         BROWSER.evaluate("document.querySelector('#turns').scrollTop = 1e6")

@@ -142,40 +142,47 @@ class Scheduler {
   Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
             SchedulerOptions options, std::shared_ptr<const SessionFolder> sessions);
 
+  static double mebibytes(std::int64_t bytes);
   std::unique_ptr<PrefixDisk> prefix_disk();
+
+  // Requests (scheduler_requests.cc).
   std::optional<Refusal> match_session(GenerationRequest& request);
   std::int64_t most_bytes(const GenerationRequest& request) const;
   void drop_cancelled();
-  void advance_sessions();
-  void advance_prefixes();
-  std::optional<SessionError> fork_loaded(const std::string& name, const std::string& to);
   void admit();
   bool has_room(const Job& job) const;
+  void free_sequences(Job& job);
+  void close(Job& job);
 
+  // Answers (scheduler_answers.cc).
+  Status start_answers(Job& job);
   void decode();
   void decode_batch(std::span<const Row> rows);
   Status run_batch(std::span<const Row> rows);
+  Status decode_shadows(std::span<const Row> rows);
   void take_token(const Row& row, std::span<const float> logits);
+  void keep_session(const Job& job, Answer& answer);
 
+  // Prompts (scheduler_prompts.cc).
   void read_prompts(bool beside_answers);
   int read_some(Job& job, int wanted);
   int fail_reading(Job& job, const Error& failure);
   int read_shadow(Job& job, int wanted);
-  Status decode_shadows(std::span<const Row> rows);
   Status start_reading(Job& job);
   Status start_from_session(Job& job);
   void keep_beginning(Job& job);
-  Status start_answers(Job& job);
-  void keep_session(const Job& job, Answer& answer);
 
+  // Steps, and memory for them (scheduler.cc).
+  void advance_sessions();
+  void advance_prefixes();
+  std::optional<SessionError> fork_loaded(const std::string& name, const std::string& to);
   Room make_room(const std::string& needed);
   Status with_room(const std::function<Status()>& action, const std::string& needed = "");
   Status with_room_now(const std::function<Status()>& action);
   Status run(std::span<const EngineInput> inputs, int n_logit_rows);
   void answer_failure(Job& job, const Error& failure);
   void end_without_progress();
-  void free_sequences(Job& job);
-  void close(Job& job);
+
   RequestStatus status_of(const Job& job) const;
 
   Engine& engine_;
@@ -186,7 +193,8 @@ class Scheduler {
   std::unique_ptr<Cache> shadows_;     // null: no answer has a guard
   std::int64_t shadows_promised_ = 0;  // bytes
   PrefixCache prefixes_;
-  std::unique_ptr<SessionStore> sessions_;  // null: none are kept
+  std::unique_ptr<SessionStore> sessions_;                       // null: none are kept
+  std::shared_ptr<const GrammarVocabulary> grammar_vocabulary_;  // held for the grammars of requests
   RequestQueue queue_;
   std::list<Job> jobs_;        // admitted, oldest first
   std::list<Job*> readers_;    // of them, those that read their prompt; the first is next

@@ -3,10 +3,10 @@
 namespace kvant {
 
 void SequenceReading::begin_import() {
-  current_->import = std::make_unique<SequenceImport>(cache_, current_->contents.sequence);
+  current_->import = std::make_unique<SequenceImport>(cache_, current_->contents.sequence.bytes());
 }
 
-void SequenceReading::give(SessionContents contents) {
+void SequenceReading::give(LoadedSession contents) {
   current_->contents = std::move(contents);
   begin_import();
 }

@@ -22,7 +22,7 @@ class SequenceReading {
  public:
   struct File {
     std::string name;
-    SessionContents contents;
+    LoadedSession contents;
     std::unique_ptr<SequenceImport> import;  // null: the thread of the disk has it
   };
 
@@ -44,7 +44,7 @@ class SequenceReading {
   void drop() { current_.reset(); }
 
   // What the disk's thread has read of the current file.
-  void give(SessionContents contents);
+  void give(LoadedSession contents);
   // Begins with the next file, or takes one piece of the current one's rows into the cache; false: there is
   // nothing to do, or the disk's thread is at it. Once all rows are there, or can't be, `finish` is called,
   // and has to drop() the file. Error: a shortage of memory; the file's rows begin anew with the next call.

@@ -5,7 +5,7 @@
 namespace kvant {
 namespace {
 
-Result<SessionContents> whole_session(const SessionFolder& folder, const std::string& name) {
+Result<LoadedSession> whole_session(const SessionFolder& folder, const std::string& name) {
   const auto file = folder.read(name);
   if (!file.ok()) return file.error();
   return file->contents();

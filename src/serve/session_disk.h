@@ -20,7 +20,7 @@ struct DiskResult {
   std::string name;
   bool was_read = false;  // otherwise written
   Status done;
-  SessionContents contents;  // of what was read
+  LoadedSession contents;  // of what was read
 };
 
 class SessionDisk {

@@ -30,24 +30,10 @@
 #include "serve/request.h"
 #include "serve/sequence_reading.h"
 #include "serve/session_disk.h"
+#include "serve/session_error.h"
 #include "serve/session_folder.h"
 
 namespace kvant {
-
-// Why something can't be done with a session.
-struct SessionError {
-  enum class Kind : std::uint8_t {
-    missing,      // there is none
-    in_use,       // come again
-    exists,       // one of that name does
-    unusable,     // its file is damaged, or belongs to something else
-    no_memory,    // for it now
-    not_written,  // the disk is full, for example
-  };
-  Kind kind = Kind::missing;
-  std::string message;
-};
-SessionError unknown_session(const std::string& name);
 
 // Told when something has been done that takes a while, or why it was not; on the scheduler's thread.
 using SessionDone = std::function<void(const std::optional<SessionError>&)>;
@@ -160,10 +146,16 @@ class SessionStore {
     std::optional<SequenceExport> exported;
     bool is_given = false;  // to the thread of the disk
   };
+  // Finding them, and what requests do (session_store.cc).
   Session* find(const std::string& name);
   Status know(const std::string& name, Session& session);
   void use(Session& session);
-  void forget(const std::string& name);
+  bool is_on_disk(const std::string& name, const Session& session) const;
+
+  // What people ask for (session_commands.cc).
+  SessionStatus status_of(const std::string& name, const Session& session) const;
+
+  // To and from the disk (session_transfers.cc).
   void want_read(const std::string& name, Session& session);
   void want_write(const std::string& name, Session& session);
   bool take_results();
@@ -174,8 +166,9 @@ class SessionStore {
   Status take_imported(Session& session);
   void finish_read(const Status& read);
   void write_now(const std::string& name, Session& session);
-  SessionStatus status_of(const std::string& name, const Session& session) const;
-  bool is_on_disk(const std::string& name, const Session& session) const;
+
+  // Memory (session_memory.cc).
+  void forget(const std::string& name);
 
   Cache& cache_;
   const Tokenizer& tokenizer_;

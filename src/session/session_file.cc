@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <future>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include "base/json_file.h"
@@ -17,6 +19,8 @@ namespace kvant {
 namespace {
 
 using Part = SessionLayout::Part;
+
+constexpr std::uint64_t kChunksForTwo = 4;  // from which on a second thread is worth its start
 
 void add_checksums(std::span<const std::byte> part, std::vector<std::uint64_t>& sums) {
   for (std::size_t at = 0; at < part.size(); at += kSessionChunk)
@@ -104,25 +108,40 @@ Status SessionFile::read(std::uint64_t at, void* to, std::uint64_t n) const {
   return {};
 }
 
-// Into room for all of it; first_chunk: its number among the checksums.
-Status SessionFile::read_part(const Part& part, std::uint64_t first_chunk, void* to) const {
-  KVANT_RETURN_IF_ERROR(read(data_at_ + part.first, to, part.bytes));
-  const std::span bytes(static_cast<const std::byte*>(to), part.bytes);
-  for (std::uint64_t i = 0; i < part.n_chunks(); ++i) {
-    const std::uint64_t at = i * kSessionChunk;
-    const auto chunk = bytes.subspan(at, std::min<std::uint64_t>(kSessionChunk, part.bytes - at));
-    if (checksum(chunk) != checksums_[first_chunk + i])
+// Chunk by chunk, so that each is still in the processor's cache when its checksum is taken.
+Status SessionFile::read_chunks(const Part& part, std::uint64_t first_sum, std::uint64_t first,
+                                std::uint64_t end, std::byte* to) const {
+  for (std::uint64_t i = first; i < end; ++i) {
+    const std::uint64_t at = i * kSessionChunk, n = std::min<std::uint64_t>(kSessionChunk, part.bytes - at);
+    KVANT_RETURN_IF_ERROR(read(data_at_ + part.first + at, to + at, n));
+    if (checksum({to + at, n}) != checksums_[first_sum + i])
       return damaged(
           fmt::format("the bytes from {} on don't have their checksum", data_at_ + part.first + at));
   }
   return {};
 }
 
+// What is large is read by two threads.
+Status SessionFile::read_part(const Part& part, std::uint64_t first_sum, void* to) const {
+  auto* bytes = static_cast<std::byte*>(to);
+  const std::uint64_t n = part.n_chunks();
+  if (n < kChunksForTwo) return read_chunks(part, first_sum, 0, n, bytes);
+  std::future<Status> second;
+  try {
+    second = std::async(std::launch::async, [&, n] { return read_chunks(part, first_sum, n / 2, n, bytes); });
+  } catch (const std::system_error&) {  // no more threads
+    return read_chunks(part, first_sum, 0, n, bytes);
+  }
+  const Status first = read_chunks(part, first_sum, 0, n / 2, bytes);
+  const Status rest = second.get();
+  return first.ok() ? rest : first;
+}
+
 // A header may promise more than there is memory for.
 template <class Values>
-Result<Values> SessionFile::whole_part(const Part& part, std::uint64_t first_chunk) const try {
-  Values values(part.bytes / sizeof(typename Values::value_type), typename Values::value_type{});
-  KVANT_RETURN_IF_ERROR(read_part(part, first_chunk, values.data()));
+Result<Values> SessionFile::whole_part(const Part& part, std::uint64_t first_sum) const try {
+  Values values(part.bytes / sizeof(*values.data()));
+  KVANT_RETURN_IF_ERROR(read_part(part, first_sum, values.data()));
   return values;
 } catch (const std::bad_alloc&) {
   return shortage("out of memory while reading the session '{}' of {} bytes", path_, file_bytes());
@@ -132,28 +151,31 @@ Result<std::vector<std::int32_t>> SessionFile::tokens() const {
   return whole_part<std::vector<std::int32_t>>(layout_.tokens, 1);
 }
 
-Result<std::vector<std::byte>> SessionFile::sequence() const {
-  return whole_part<std::vector<std::byte>>(layout_.sequence, 1 + layout_.tokens.n_chunks());
+Result<HugeBuffer> SessionFile::sequence() const {
+  return whole_part<HugeBuffer>(layout_.sequence, 1 + layout_.tokens.n_chunks());
 }
 
 Result<std::string> SessionFile::text() const {
-  return whole_part<std::string>(layout_.text, 1 + layout_.tokens.n_chunks() + layout_.sequence.n_chunks());
+  const auto text = whole_part<std::vector<char>>(
+      layout_.text, 1 + layout_.tokens.n_chunks() + layout_.sequence.n_chunks());
+  if (!text.ok()) return text.error();
+  return std::string(text->begin(), text->end());
 }
 
-Result<SessionContents> SessionFile::contents() const {
+Result<LoadedSession> SessionFile::contents() const {
   auto tokens = this->tokens();
   if (!tokens.ok()) return tokens.error();
   auto text = this->text();
   if (!text.ok()) return text.error();
   auto sequence = this->sequence();
   if (!sequence.ok()) return sequence.error();
-  return SessionContents{std::move(*tokens), std::move(*text), std::move(*sequence)};
+  return LoadedSession{std::move(*tokens), std::move(*text), std::move(*sequence)};
 }
 
 Result<SequenceId> import_session(Cache& cache, const SessionFile& file) {
   const auto bytes = file.sequence();
   if (!bytes.ok()) return bytes.error();
-  auto sequence = cache.import_sequence(*bytes);
+  auto sequence = cache.import_sequence(bytes->bytes());
   if (!sequence.ok() || cache.length(*sequence) == file.n_tokens()) return sequence;
   const int held = cache.length(*sequence);
   cache.free(*sequence);

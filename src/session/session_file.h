@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/huge_buffer.h"
 #include "base/result.h"
 #include "cache/cache.h"
 #include "session/session_layout.h"
@@ -18,6 +19,13 @@ struct SessionContents {
   std::vector<std::int32_t> tokens;  // that the sequence holds
   std::string text;                  // theirs, as far as it is known; may end within a character
   std::vector<std::byte> sequence;   // Cache::export_sequence
+};
+
+// The same, of a file.
+struct LoadedSession {
+  std::vector<std::int32_t> tokens;
+  std::string text;
+  HugeBuffer sequence;
 };
 
 // Writes the file whole or not at all; when it returns, it is on the disk. Errors: see write_whole_file.
@@ -41,17 +49,21 @@ class SessionFile {
 
   Result<std::vector<std::int32_t>> tokens() const;
   Result<std::string> text() const;
-  Result<std::vector<std::byte>> sequence() const;
+  Result<HugeBuffer> sequence() const;
   // All three.
-  Result<SessionContents> contents() const;
+  Result<LoadedSession> contents() const;
 
  private:
   SessionFile(std::string path, int file) : path_(std::move(path)), file_(file) {}
   Status read_header(const SessionIdentity& wanted);
   Status read(std::uint64_t at, void* to, std::uint64_t n) const;
-  Status read_part(const SessionLayout::Part& part, std::uint64_t first_chunk, void* to) const;
+  // Some chunks of a part, or all of it, into room for the whole part. first_sum: of the part, among the
+  // checksums.
+  Status read_chunks(const SessionLayout::Part& part, std::uint64_t first_sum, std::uint64_t first,
+                     std::uint64_t end, std::byte* to) const;
+  Status read_part(const SessionLayout::Part& part, std::uint64_t first_sum, void* to) const;
   template <class Values>
-  Result<Values> whole_part(const SessionLayout::Part& part, std::uint64_t first_chunk) const;
+  Result<Values> whole_part(const SessionLayout::Part& part, std::uint64_t first_sum) const;
   Error damaged(const std::string& how) const;
 
   std::string path_;

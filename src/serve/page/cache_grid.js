@@ -22,7 +22,7 @@ function heat(share) {
 }
 const colorOfBits = (bits) => heat((Math.log2(bits) - 1) / 2);
 
-const HINT = "Point to a cell for its format.";
+const HINT = "Point to a cell, or go there with the arrow keys, for its format.";
 
 export class CacheGrid {
   constructor(host) {
@@ -36,9 +36,13 @@ export class CacheGrid {
       return button;
     });
     this.mode = "bits";
+    this.pointed = null;  // number of a cell
+    this.cells = [];
     this.grid = make("div", host, "grid");
     this.grid.setAttribute("role", "img");
+    this.grid.tabIndex = 0;
     this.tip = make("p", host, "hint tip", HINT);
+    this.tip.setAttribute("aria-live", "polite");
     this.scale = make("p", host, "scale hint");
     make("span", this.scale, "", "0");
     make("i", this.scale, "ramp");
@@ -46,18 +50,34 @@ export class CacheGrid {
     this.legend = make("ul", host, "legend");
     const show = (event) => {
       const cell = event.target.closest("i");
-      if (!cell) return;
-      this.pointed = cell.dataset;
-      this.#describe();
+      if (cell) this.#point(cell);
     };
     this.grid.addEventListener("pointerover", show);
     this.grid.addEventListener("pointerdown", show);
+    this.grid.addEventListener("keydown", (event) => this.#go(event));
+  }
+
+  #point(cell) {
+    this.cells[this.pointed]?.classList.remove("pointed");
+    this.pointed = this.cells.indexOf(cell);
+    cell.classList.add("pointed");
+    this.#describe();
+  }
+
+  // The cells are rows of layers.
+  #go(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.cache?.layers, ArrowUp: -this.cache?.layers }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const cell = this.cells[this.pointed === null ? 0 : this.pointed + step];
+    if (cell) this.#point(cell);
   }
 
   // Another cache will be shown.
   clear() {
     for (const host of [this.grid, this.legend]) host.replaceChildren();
-    this.cache = this.pointed = null;
+    this.cache = null;
+    this.pointed = null;
     this.tip.textContent = HINT;
   }
 
@@ -110,12 +130,12 @@ export class CacheGrid {
       const { cell: at, side } = cell.dataset;
       cell.style.background = this.mode === "bits" ? colorOfBits(plan.formats[plan[side][at]].bits) : heat(this.bytes[side][at] / most);
     }
-    if (this.pointed) this.#describe();
+    if (this.pointed !== null) this.#describe();
   }
 
   #describe() {
     const { plan, kv_heads: heads } = this.cache;
-    const { cell, side } = this.pointed;
+    const { cell, side } = this.cells[this.pointed].dataset;
     const format = plan.formats[plan[side][cell]];
     const name = format.transforms ? `${format.transforms}:${format.format}` : format.format;
     this.tip.textContent = `Layer ${Math.floor(cell / heads)}, KV head ${cell % heads}, ${side.toUpperCase()}: ${name}, ${format.bits.toFixed(2)} bits, ` +

@@ -2,6 +2,7 @@
 import { copyButton } from "./clipboard.js";
 import { render } from "./markdown.js";
 import { markedLeaf, plainLeaf } from "./probabilities.js";
+import { reachByKeyboard } from "./tips.js";
 
 const seconds = (s) => (s < 10 ? s.toFixed(1) : s.toFixed(0));
 
@@ -92,6 +93,7 @@ export class TurnView {
     this.node.classList.toggle("running", running);
     this.node.setAttribute("aria-busy", String(running));
     if (running) return this.foot.replaceChildren();
+    for (const text of this.texts) reachByKeyboard(text.node);
     this.foot.replaceChildren(...this.#branchSwitch(), ...this.#buttons());
     const text = turn.other ? turn.alike : figures(turn);
     if (text) this.foot.append(line("span", "figures", text));

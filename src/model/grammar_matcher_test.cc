@@ -1,0 +1,177 @@
+// Beside llama.cpp's own grammars, token by token.
+#include "model/grammar_matcher.h"
+
+#include <gtest/gtest.h>
+#include <llama.h>
+
+#include <cmath>
+#include <ctime>
+#include <random>
+
+#include "model/grammar.h"
+#include "model/grammar_vocabulary.h"
+#include "model/tiny_model.h"
+
+namespace kvant {
+namespace {
+
+class GrammarsBesideTheLibrary : public ::testing::TestWithParam<const char*> {
+ protected:
+  static void SetUpTestSuite() {
+    const auto file = write_tiny_model({.n_layers = 1});
+    tokenizer_ = Tokenizer::load(file->path()).value().release();
+  }
+  static void TearDownTestSuite() { delete tokenizer_; }
+
+  template <class Mask>
+  static std::vector<bool> allowed(const Mask& mask) {
+    std::vector<llama_token_data> tokens;
+    for (int i = 0; i < TinyModelWriter::kVocabulary; ++i) tokens.push_back({i, 0.0F, 0.0F});
+    llama_token_data_array all{tokens.data(), tokens.size(), -1, false};
+    mask(all);
+    std::vector<bool> allowed;
+    for (const llama_token_data& token : tokens) allowed.push_back(!std::isinf(token.logit));
+    return allowed;
+  }
+
+  // Of those the library takes some that are no UTF-8, and refuses some that can become another character
+  // than a set leaves out.
+  static bool is_part_of_character(int token) {
+    const std::string text = tokenizer_->piece(token);
+    return text.size() == 1 && static_cast<unsigned char>(text[0]) >= 0x80;
+  }
+
+  static Tokenizer* tokenizer_;
+};
+Tokenizer* GrammarsBesideTheLibrary::tokenizer_ = nullptr;
+
+TEST_P(GrammarsBesideTheLibrary, AllowTheSameTokens) {
+  const auto* vocabulary = llama_model_get_vocab(tokenizer_->library_model());
+  std::mt19937 random(3);
+  for (int text = 0; text < 12; ++text) {
+    const auto ours = Grammar::make({GetParam()}, *tokenizer_);
+    ASSERT_TRUE(ours.ok()) << ours.error().message;
+    llama_sampler* theirs = llama_sampler_init_grammar(vocabulary, GetParam(), "root");
+    ASSERT_NE(theirs, nullptr);
+    for (int step = 0; step < 25; ++step) {
+      const auto found = allowed([&](auto& all) { (*ours)->mask(all); });
+      const auto expected = allowed([&](auto& all) { llama_sampler_apply(theirs, &all); });
+      for (int i = 0; i < TinyModelWriter::kVocabulary; ++i) {
+        if (is_part_of_character(i)) continue;
+        EXPECT_EQ(found[i], expected[i]) << text << ", " << step << ": " << i;
+      }
+      std::vector<llama_token> next;
+      for (int i = 0; i < TinyModelWriter::kVocabulary; ++i) {
+        EXPECT_EQ((*ours)->allows(i), found[i]);
+        if (found[i] && expected[i] && !llama_vocab_is_eog(vocabulary, i)) next.push_back(i);
+      }
+      if (next.empty()) break;
+      const llama_token token = next[random() % next.size()];
+      ASSERT_TRUE((*ours)->accept(token).ok());
+      llama_sampler_accept(theirs, token);
+    }
+    llama_sampler_free(theirs);
+  }
+}
+
+constexpr const char* kJson = R"g(root ::= object
+object ::= "{" ws (member ("," ws member)*)? "}" ws
+member ::= string ":" ws value
+string ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}))* "\"" ws
+value ::= object | array | string | number | ("true" | "false" | "null") ws
+array ::= "[" ws (value ("," ws value)*)? "]" ws
+number ::= "-"? ([0-9] | [1-9] [0-9]{0,15}) ("." [0-9]+)? ws
+ws ::= | " " | "\n" [ \t]{0,20})g";
+constexpr const char* kNested = R"g(root ::= s
+s ::= "a" s "b" | "(" s ")" | "c"?)g";
+
+INSTANTIATE_TEST_SUITE_P(Rules, GrammarsBesideTheLibrary,
+                         ::testing::Values(kJson, kNested, R"g(root ::= "ab" [cd]+)g",
+                                           R"g(root ::= ("a"* ("b"? "c"?)*)* "d")g", R"g(root ::= .*)g",
+                                           R"g(root ::= [^a-z]* "ende")g",
+                                           R"g(root ::= [à-ü]{2,4} ("日本" | "日本語") "😀"?)g",
+                                           R"g(root ::= [^é]{3} [Ā-߿]* "x")g",
+                                           R"g(root ::= "\u00e9" [^\x00-\x7f] "\U0001F600")g",
+                                           R"g(root ::= ("a" | "ab" | "abc"){2,5} [b-d]?)g",
+                                           R"g(root ::= <[258]> "a" !<[259]>* "b")g",
+                                           R"g(root ::= "w1" | "w2" | "w" [0-9]{3})g"));
+
+// Bytes of characters, against RFC 3629 by hand.
+TEST(GrammarMatchers, TakeCharactersByteByByte) {
+  const auto takes = [](const char* rules, std::string_view text) {
+    GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(*read_grammar(rules)));
+    const auto end = follow_text(matcher, {.states = matcher.start()}, text);
+    return end && end->bytes_left == 0 && matcher.may_end(end->states);
+  };
+  EXPECT_TRUE(takes("root ::= [^é]", "è"));
+  EXPECT_FALSE(takes("root ::= [^é]", "é"));
+  EXPECT_TRUE(takes("root ::= [à-ü] \"日本\" \"😀\"", "é日本😀"));
+  EXPECT_TRUE(takes("root ::= .", "\xF4\x8F\xBF\xBF"));
+  for (const std::string_view wrong : {"\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xF0\x80\x80\x80", "\x80",
+                                       "\xF5\x80\x80\x80", "\xFF", "\xC3", "\xC3\x28", "\xE2\x82"})
+    EXPECT_FALSE(takes("root ::= .", wrong));
+}
+
+// One more character makes twice as many states, each of them another one: nobody else can wait for all.
+TEST(GrammarMatchers, EndWhereAGrammarCanBeReadInTooManyWays) {
+  const auto file = write_tiny_model({.n_layers = 1});
+  const auto tokenizer = Tokenizer::load(file->path()).value();
+  const auto letter = [](char c) { return 3 + 256 + 1 + (c - 'a'); };
+  const auto grammar =
+      Grammar::make({"root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"a\""}, *tokenizer).value();
+  int n = 0;
+  for (; n < 40; ++n) {
+    const std::clock_t start = std::clock();
+    const bool accepted = grammar->accept(letter('a')).ok();
+    EXPECT_LT(std::clock() - start, 2 * CLOCKS_PER_SEC);
+    if (!accepted || grammar->is_exhausted()) break;
+  }
+  EXPECT_GE(n, 12);
+  EXPECT_LT(n, 30);
+  EXPECT_TRUE(grammar->is_exhausted());
+  EXPECT_FALSE(grammar->allows(letter('a')));
+}
+
+// In one go, as a token of many characters does.
+TEST(GrammarMatchers, EndWithinAToken) {
+  const auto table = read_grammar("root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"a\"");
+  GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(*table));
+  GrammarStates states = matcher.start();
+  for (int i = 0; i < 1000 && states != kNoStates; ++i) states = matcher.after(states, 'a');
+  EXPECT_TRUE(matcher.is_exhausted());
+}
+
+// What is read in many ways that come to the same is no more work than one.
+TEST(GrammarMatchers, FollowWaysThatMeetOnce) {
+  const auto table = read_grammar("root ::= (x | y | z)*\nx ::= \"a\"\ny ::= [a-c]\nz ::= \"a\" | \"aa\"");
+  GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(*table));
+  GrammarStates states = matcher.start();
+  for (int i = 0; i < 10000; ++i) {
+    if (i % 100 == 0) matcher.begin_token(states);
+    states = matcher.after(states, 'a');
+    ASSERT_LT(matcher.size(states), 20U);
+  }
+  EXPECT_FALSE(matcher.is_exhausted());
+}
+
+// Over a long text the states that are left behind are forgotten.
+TEST(GrammarMatchers, KeepTheirPlaceWhenTheyForget) {
+  const auto table = read_grammar("root ::= s\ns ::= \"(\" s \")\" | \"x\"");
+  GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(*table));
+  GrammarStates states = matcher.start();
+  const auto follow = [&](char c, int n) {
+    for (int i = 0; i < n; ++i) {
+      matcher.begin_token(states);
+      states = matcher.after(states, c);
+      ASSERT_NE(states, kNoStates);
+    }
+  };
+  follow('(', 100000);
+  follow('x', 1);
+  follow(')', 100000);
+  EXPECT_TRUE(matcher.may_end(states));
+  EXPECT_EQ(matcher.size(states), 1U);
+}
+
+}  // namespace
+}  // namespace kvant

@@ -1,0 +1,74 @@
+// Explanations without a mouse: what says something by its `title` says it in a box beside it, too, when it is tapped
+// or reached by keyboard. The marks of an answer are one stop for Tab; the arrow keys go from one to the next.
+
+const MARKS = ".body [title]";
+const box = document.createElement("div");
+box.id = "tip";
+box.setAttribute("role", "tooltip");
+box.hidden = true;
+document.body.append(box);
+let shown = null;
+
+function show(element) {
+  hide();
+  shown = element;
+  shown.setAttribute("aria-describedby", box.id);
+  box.textContent = element.title;
+  box.hidden = false;
+  place();
+}
+
+// Beside its element, wherever that has gone; hidden with it.
+function place() {
+  if (!shown) return;
+  const at = shown.getClientRects()[0] ?? shown.getBoundingClientRect(), { offsetWidth: width, offsetHeight: height } = box;
+  if (!shown.isConnected || at.bottom < 0 || at.top > innerHeight) return hide();
+  const below = at.bottom + 6 + height <= innerHeight;
+  box.style.left = `${Math.max(8, Math.min(at.left, innerWidth - width - 8))}px`;
+  box.style.top = `${below ? at.bottom + 6 : Math.max(8, at.top - height - 6)}px`;
+}
+
+function hide() {
+  shown?.removeAttribute("aria-describedby");
+  shown = null;
+  box.hidden = true;
+}
+
+// The answer's stop for Tab goes along with the focus.
+function go(mark, step) {
+  const marks = [...mark.closest(".body").querySelectorAll(MARKS)];
+  const next = marks[marks.indexOf(mark) + step];
+  if (!next) return;
+  mark.tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+}
+
+// To be called when an answer has been drawn: its first mark is its stop.
+export function reachByKeyboard(body) {
+  for (const [i, mark] of [...body.querySelectorAll(MARKS)].entries()) mark.tabIndex = i === 0 ? 0 : -1;
+}
+
+document.addEventListener("click", (event) => {
+  const element = event.target.closest?.("[title]");
+  if (element && element !== shown && (!element.matches("button") || event.pointerType === "touch")) show(element);
+  else hide();
+});
+document.addEventListener("focusin", (event) => {
+  if (event.target.matches("[title]:focus-visible")) show(event.target);
+  else if (shown && event.target !== shown) hide();
+});
+document.addEventListener("focusout", hide);
+document.addEventListener("scroll", place, true);
+addEventListener("resize", place);
+// Before others see it: Escape first takes away what covers the page.
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && shown) {
+    hide();
+    return event.stopImmediatePropagation();
+  }
+  const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+  if (!step || !event.target.matches?.(MARKS)) return undefined;
+  event.preventDefault();
+  return go(event.target, step);
+}, true);

@@ -1,0 +1,193 @@
+// Answers: from the prompt's last token to the end, a token in each step.
+#include <algorithm>
+#include <ctime>
+
+#include "serve/scheduler.h"
+
+namespace kvant {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Of the processor, that this thread has had.
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+}  // namespace
+
+// The first takes the prompt's sequence, the others forks of it. logits_ are those of the prompt's last
+// token.
+Status Scheduler::start_answers(Job& job) {
+  const int n = job.request.n_answers;
+  job.request.clone_grammar();
+  job.state = JobState::generating;
+  for (int i = 0; i < n; ++i) {
+    SamplerOptions sampling = job.request.sampling;
+    sampling.seed += static_cast<std::uint32_t>(i);
+    auto sampler = Sampler::make(sampling);
+    KVANT_CHECK(sampler.ok(), "a sampler that was refused too late");
+    SequenceId sequence = job.sequence;
+    if (i > 0) {
+      KVANT_RETURN_IF_ERROR(with_room_now([&]() -> Status {
+        const Result<SequenceId> fork = cache_.fork(job.sequence);
+        if (!fork.ok()) return fork.error();
+        sequence = *fork;
+        return {};
+      }));
+    }
+    auto generation = std::make_unique<Generation>(
+        engine_.tokenizer(), **sampler, job.request.generation,
+        job.request.grammar == nullptr ? nullptr : std::move(job.request.answer_grammars[i]));
+    Answer& answer = job.answers.emplace_back();
+    answer.sequence = sequence;
+    answer.sampler = std::move(*sampler);
+    answer.generation = std::move(generation);
+    if (job.request.guard)
+      answer.guard = std::make_unique<AnswerGuard>(job.shadow, sampling, std::move(job.shadow_logits));
+  }
+  for (int i = 0; i < n && job.state != JobState::done; ++i)
+    take_token({&job, &job.answers[i], i}, std::span(logits_).first(engine_.n_vocab()));
+  return {};
+}
+
+void Scheduler::decode() {
+  std::vector<Row> rows;
+  for (Job& job : jobs_) {
+    if (job.state != JobState::generating) continue;
+    for (std::size_t i = 0; i < job.answers.size(); ++i) {
+      if (job.answers[i].is_running()) rows.push_back({&job, &job.answers[i], static_cast<int>(i)});
+    }
+  }
+  for (std::size_t first = 0; first < rows.size(); first += batch_)
+    decode_batch(std::span(rows).subspan(first, std::min(batch_, rows.size() - first)));
+}
+
+// What fails as a batch is tried one by one, so that nobody suffers from what runs beside it.
+void Scheduler::decode_batch(std::span<const Row> rows) {
+  if (run_batch(rows).ok()) return;
+  for (const Row& row : rows) {
+    if (row.job->state == JobState::done) continue;
+    const Status done = run_batch({&row, 1});
+    if (done.ok()) continue;
+    if (done.error().is_shortage) {
+      shortage_ = done.error();
+    } else {
+      answer_failure(*row.job, done.error());
+    }
+  }
+}
+
+Status Scheduler::run_batch(std::span<const Row> rows) {
+  std::vector<std::int32_t> tokens;
+  tokens.reserve(rows.size());  // the inputs point into it
+  std::vector<EngineInput> inputs;
+  for (const Row& row : rows) {
+    tokens.push_back(row.answer->generation->token());
+    inputs.push_back({row.answer->sequence, {&tokens.back(), 1}, /*is_prompt=*/false});
+  }
+  KVANT_RETURN_IF_ERROR(decode_shadows(rows));
+  KVANT_RETURN_IF_ERROR(run(inputs, static_cast<int>(rows.size())));
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].answer->tokens.push_back(tokens[i]);
+  const std::size_t n_vocab = engine_.n_vocab();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].job->state != JobState::done)
+      take_token(rows[i], std::span(logits_).subspan(i * n_vocab, n_vocab));
+  }
+  return {};
+}
+
+// The same tokens for the shadows of those that have one: all of them first, so that a step which then fails
+// is tried again without them.
+Status Scheduler::decode_shadows(std::span<const Row> rows) {
+  std::vector<AnswerGuard*> guards;
+  std::vector<std::int32_t> tokens;
+  tokens.reserve(rows.size());  // the inputs point into it
+  std::vector<EngineInput> inputs;
+  for (const Row& row : rows) {
+    AnswerGuard* guard = row.answer->guard.get();
+    if (guard == nullptr || shadows_->length(guard->shadow()) > cache_.length(row.answer->sequence)) continue;
+    guards.push_back(guard);
+    tokens.push_back(row.answer->generation->token());
+    inputs.push_back({guard->shadow(), {&tokens.back(), 1}, /*is_prompt=*/false});
+  }
+  if (guards.empty()) return {};
+  const std::size_t n_vocab = engine_.n_vocab();
+  KVANT_RETURN_IF_ERROR(engine_.step(*shadows_, backend_, inputs,
+                                     {logits_.data(), static_cast<int>(guards.size()), engine_.n_vocab()}));
+  for (std::size_t i = 0; i < guards.size(); ++i)
+    guards[i]->set_logits(std::span(logits_).subspan(i * n_vocab, n_vocab));
+  return {};
+}
+
+// The next token of an answer, and with the last one of all its answers the end of the request.
+void Scheduler::take_token(const Row& row, std::span<const float> logits) {
+  progress_ = true;
+  Answer& answer = *row.answer;
+  Job& job = *row.job;
+  const Clock::time_point now = Clock::now();
+  const bool is_first = answer.generation->n_tokens() == 0;
+  const int before = answer.generation->n_tokens();
+  std::optional<ShadowToken> shadow;
+  if (answer.guard) shadow = answer.guard->look(logits);
+  const double start = processor_seconds();
+  GeneratedText shown = answer.generation->next(logits, shadow);
+  const double taken = processor_seconds() - start;
+  if (job.request.grammar != nullptr && taken > options_.grammar_seconds) {
+    return answer_failure(job, error("the answer's grammar can be read in so many ways that a token took "
+                                     "{:.1f} s, for which all others waited: ask with a simpler one",
+                                     taken));
+  }
+  if (answer.generation->end() == GenerationEnd::lost)
+    return answer_failure(
+        job, error("the answer's grammar can be read in so many ways that they are not followed: "
+                   "ask with a simpler one"));
+  if (answer.generation->end() == GenerationEnd::stuck)
+    return answer_failure(job, error("the model has nothing to say that the answer's grammar allows"));
+  if (shadow) {
+    answer.guard->count(answer.generation->token(), *shadow);
+    job.usage.guard = answer.guard->tally();
+    ++counters_.guard.tokens;
+    counters_.guard.differing += answer.generation->token() != shadow->token ? 1 : 0;
+    counters_.guard.kld_sum += shadow->kld;
+  }
+  (is_first ? counters_.first_token : counters_.next_token).add(now - (is_first ? job.start : answer.newest));
+  answer.newest = now;
+  const int added = answer.generation->n_tokens() - before;
+  job.usage.generated += added;
+  counters_.generated_tokens += added;
+  answer.shown_bytes += shown.text.size();
+  if (!shown.text.empty() || !shown.tokens.empty() || !answer.is_running())
+    job.stream->write({row.number, std::move(shown.text), std::move(shown.tokens), answer.generation->end(),
+                       answer.generation->stop()});
+  if (answer.is_running()) return;
+  if (!job.request.session.empty()) keep_session(job, answer);
+  cache_.free(answer.sequence);
+  if (std::ranges::none_of(job.answers, &Answer::is_running)) close(job);
+}
+
+// The sequence passes to the session, without the tokens of a text that has stopped the answer: its client
+// doesn't see them. Where a sequence can't be cut there, they stay.
+void Scheduler::keep_session(const Job& job, Answer& answer) {
+  const Tokenizer& tokenizer = engine_.tokenizer();
+  std::vector<std::int32_t> tokens = job.request.prompt;
+  std::string text = job.request.text;
+  if (text.empty()) {
+    for (const std::int32_t token : tokens) text += tokenizer.piece(token);
+  }
+  const std::size_t most_bytes = text.size() + answer.shown_bytes;
+  for (const std::int32_t token : answer.tokens) {
+    const std::string piece = tokenizer.piece(token);
+    if (text.size() + piece.size() > most_bytes &&
+        cache_.truncate(answer.sequence, static_cast<int>(tokens.size())).ok())
+      break;
+    tokens.push_back(token);
+    text += piece;
+  }
+  sessions_->keep(job.request.session, answer.sequence, std::move(tokens), std::move(text));
+  answer.sequence = -1;
+}
+
+}  // namespace kvant

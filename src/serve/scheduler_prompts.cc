@@ -1,0 +1,131 @@
+// Prompts are read, from what is kept of them or of their session on.
+#include <algorithm>
+
+#include "generate/prompt_steps.h"
+#include "serve/scheduler.h"
+
+namespace kvant {
+
+bool Scheduler::is_answering() const {
+  return std::ranges::any_of(jobs_, [](const Job& job) { return job.state == JobState::generating; });
+}
+
+// Each reader in turn, until the step's tokens are used up.
+void Scheduler::read_prompts(bool beside_answers) {
+  int left = beside_answers || is_answering() ? options_.prompt_step : options_.lone_prompt_step;
+  for (std::size_t turns = readers_.size(); turns > 0 && left >= kMinPromptStep; --turns) {
+    Job& job = *readers_.front();
+    readers_.pop_front();
+    left -= read_some(job, left);
+    if (job.state == JobState::reading) readers_.push_back(&job);
+  }
+}
+
+// Nothing was read.
+int Scheduler::fail_reading(Job& job, const Error& failure) {
+  if (failure.is_shortage) {
+    shortage_ = failure;
+  } else {
+    answer_failure(job, failure);
+  }
+  return 0;
+}
+
+// Returns how many tokens were read.
+int Scheduler::read_shadow(Job& job, int wanted) {
+  const int n = next_prompt_step(job.n_shadow_read, job.usage.prompt, wanted);
+  const bool is_last = job.n_shadow_read + n == job.usage.prompt;
+  const std::span<const std::int32_t> prompt = job.request.prompt;
+  const EngineInput input{job.shadow, prompt.subspan(job.n_shadow_read, n), /*is_prompt=*/true,
+                          is_last ? n - 1 : n};
+  const Status done =
+      engine_.step(*shadows_, backend_, {&input, 1}, {logits_.data(), is_last ? 1 : 0, engine_.n_vocab()});
+  if (!done.ok()) return fail_reading(job, done.error());
+  progress_ = true;
+  job.n_shadow_read += n;
+  if (is_last) job.shadow_logits.assign(logits_.begin(), logits_.begin() + engine_.n_vocab());
+  return n;
+}
+
+// Returns how many tokens were read.
+int Scheduler::read_some(Job& job, int wanted) {
+  if (job.request.guard && job.n_shadow_read < job.usage.prompt) return read_shadow(job, wanted);
+  if (!job.has_sequence) {
+    if (const Status begun = start_reading(job); !begun.ok()) return fail_reading(job, begun.error());
+    if (!job.has_sequence) return 0;  // its session, or its beginning, is still being read
+    job.stream->begin(job.usage);
+  }
+  const std::span<const std::int32_t> prompt = job.request.prompt;
+  const int n_prompt = job.usage.prompt;
+  int n = next_prompt_step(job.n_read, n_prompt, wanted);
+  if (!job.keep_at.empty()) n = std::min(n, job.keep_at.front() - job.n_read);
+  const bool is_last = job.n_read + n == n_prompt;
+  const EngineInput input{job.sequence, prompt.subspan(job.n_read, n), /*is_prompt=*/true,
+                          is_last ? n - 1 : n};
+  if (const Status done = run({&input, 1}, is_last ? 1 : 0); !done.ok())
+    return fail_reading(job, done.error());
+  progress_ = true;
+  job.n_read += n;
+  counters_.prompt_tokens += n;
+  if (!job.keep_at.empty() && job.n_read == job.keep_at.front()) keep_beginning(job);
+  if (is_last) {
+    if (const Status begun = start_answers(job); !begun.ok()) answer_failure(job, begun.error());
+  }
+  return n;
+}
+
+// What the session's rows were made of is not all prompts: no beginning of it is kept for others.
+Status Scheduler::start_from_session(Job& job) {
+  const std::string& name = job.request.session;
+  KVANT_RETURN_IF_ERROR(with_room(
+      [&]() -> Status {
+        const auto fork = sessions_->fork_sequence(name);
+        if (!fork.ok()) return fork.error();
+        job.has_sequence = fork->has_value();
+        if (job.has_sequence) job.sequence = **fork;
+        return {};
+      },
+      name));
+  if (!job.has_sequence) return {};
+  job.n_read = job.usage.cached = job.request.session_tokens;
+  counters_.cached_tokens += job.usage.cached;
+  return {};
+}
+
+// From its session, as soon as that is in memory, from the longest beginning that is kept, for which it waits
+// once if that is on the disk, or from an empty sequence.
+Status Scheduler::start_reading(Job& job) {
+  if (job.request.session_tokens > 0) return start_from_session(job);
+  if (prefixes_.is_coming(job.prefix_file)) return {};
+  PrefixCache::Match match;
+  KVANT_RETURN_IF_ERROR(with_room([&]() -> Status {
+    auto found = prefixes_.find(job.request.prompt, /*may_wait=*/job.prefix_file.empty());
+    if (!found.ok()) return found.error();
+    match = std::move(*found);
+    return {};
+  }));
+  if (!match.coming.empty()) {
+    job.prefix_file = std::move(match.coming);
+    return {};
+  }
+  ++(match.n_tokens > 0 ? counters_.prefix_hits : counters_.prefix_misses);
+  counters_.cached_tokens += match.n_tokens;
+  job.sequence = match.n_tokens > 0 ? match.sequence : cache_.add();
+  job.has_sequence = true;
+  job.n_read = job.usage.cached = match.n_tokens;
+  const int whole_pages = job.usage.prompt / kPageTokens * kPageTokens;
+  for (const int length : {match.n_common, whole_pages}) {
+    if (length > job.n_read && (job.keep_at.empty() || job.keep_at.back() < length))
+      job.keep_at.push_back(length);
+  }
+  return {};
+}
+
+// Kept or not, the request goes on.
+void Scheduler::keep_beginning(Job& job) {
+  job.keep_at.erase(job.keep_at.begin());
+  const auto read = std::span<const std::int32_t>(job.request.prompt).first(job.n_read);
+  (void)with_room([&] { return prefixes_.keep(job.sequence, read, job.usage.cached); });
+}
+
+}  // namespace kvant

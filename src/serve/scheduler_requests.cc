@@ -1,0 +1,153 @@
+// Requests come and go.
+#include <algorithm>
+
+#include "serve/scheduler.h"
+
+namespace kvant {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kLongestRetry = 60;  // seconds
+
+Refusal wrong(Error why) {
+  return {Refusal::Reason::wrong, std::move(why.message), 0};
+}
+
+}  // namespace
+
+std::int64_t Scheduler::most_bytes(const GenerationRequest& request) const {
+  const int length = static_cast<int>(request.prompt.size()) + request.generation.max_tokens;
+  return request.n_answers * options_.sequence_bytes(length);
+}
+
+std::optional<Refusal> Scheduler::match_session(GenerationRequest& request) {
+  if (request.session.empty()) return std::nullopt;
+  if (sessions_ == nullptr)
+    return wrong(error("this server keeps no sessions: start it with --sessions DIR"));
+  if (request.n_answers > 1)
+    return wrong(error("a session goes on with one answer, and {} are wanted", request.n_answers));
+  return sessions_->match(request);
+}
+
+std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream) {
+  KVANT_CHECK(request.n_answers > 0, "a request for no answer");
+  const auto refuse = [this](Refusal refusal) {
+    ++counters_.refused;
+    return refusal;
+  };
+  if (request.prompt.empty()) return refuse(wrong(error("the prompt is empty")));
+  if (auto refusal = match_session(request)) return refuse(std::move(*refusal));
+  const int n_prompt = static_cast<int>(request.prompt.size());
+  if (n_prompt >= options_.context) {
+    return refuse(
+        wrong(error("the prompt has {} tokens, which leaves no room for an answer in a context of {}",
+                    n_prompt, options_.context)));
+  }
+  if (request.n_answers > options_.parallel) {
+    return refuse(wrong(error("{} answers are wanted of a server that makes {} at a time", request.n_answers,
+                              options_.parallel)));
+  }
+  if (const auto sampler = Sampler::make(request.sampling); !sampler.ok())
+    return refuse(wrong(sampler.error()));
+  if (request.guard && shadows_ == nullptr)
+    return refuse(wrong(error("this server compares with no unquantized cache: start it with --guard")));
+  if (request.guard && request.n_answers > 1)
+    return refuse(wrong(error("a guard is for one answer, and {} are wanted", request.n_answers)));
+  if (request.guard && request.grammar != nullptr)
+    return refuse(
+        wrong(error("a guard compares free answers, and this one is held to a format or to tools: ask "
+                    "without the one or the other")));
+  int& max_tokens = request.generation.max_tokens;
+  if (max_tokens == 0) return refuse(wrong(error("an answer of 0 tokens is wanted: ask for 1 at least")));
+  const int room = options_.context - n_prompt;
+  max_tokens = max_tokens < 0 ? room : std::min(max_tokens, room);
+  const std::int64_t bytes = most_bytes(request);
+  if (memory_for(bytes) > options_.memory) {
+    return refuse(
+        wrong(error("{} answers of up to {} tokens take up to {:.0f} MiB of a cache of {:.0f} MiB: ask "
+                    "for fewer, or give max_tokens",
+                    request.n_answers, max_tokens, mebibytes(bytes), mebibytes(options_.memory))));
+  }
+  Job job;
+  if (request.guard) job.shadow_bytes = options_.shadow_bytes(n_prompt + max_tokens);
+  if (memory_for(job.shadow_bytes) > options_.shadow_memory && request.guard) {
+    return refuse(
+        wrong(error("the guard of an answer of up to {} tokens takes up to {:.0f} MiB of {:.0f} MiB: "
+                    "give max_tokens, or ask without it",
+                    max_tokens, mebibytes(job.shadow_bytes), mebibytes(options_.shadow_memory))));
+  }
+  job.id = next_id_++;
+  job.request = std::move(request);
+  job.stream = std::move(stream);
+  job.start = Clock::now();
+  job.bytes = bytes;
+  job.usage.prompt = n_prompt;
+  const bool must_wait = !queue_.empty() || !has_room(job);
+  if (must_wait && queue_.size() >= options_.queue) {
+    const int patience = static_cast<int>(counters_.request.mean() * queue_.size() / options_.parallel);
+    return refuse({Refusal::Reason::busy,
+                   fmt::format("{} requests wait already: try again later", queue_.size()),
+                   std::clamp(patience, 1, kLongestRetry)});
+  }
+  if (!job.request.session.empty()) sessions_->begin(job.request.session);
+  queue_.push(std::move(job));
+  admit();
+  return std::nullopt;
+}
+
+void Scheduler::drop_cancelled() {
+  queue_.remove_if([this](const Job& job) {
+    if (!job.stream->is_cancelled()) return false;
+    if (!job.request.session.empty()) sessions_->end(job.request.session);
+    ++counters_.cancelled;
+    return true;
+  });
+  for (Job& job : jobs_) {
+    if (job.state == JobState::done || !job.stream->is_cancelled()) continue;
+    ++counters_.cancelled;
+    free_sequences(job);
+  }
+  std::erase_if(readers_, [](const Job* job) { return job->state == JobState::done; });
+  jobs_.remove_if([](const Job& job) { return job.state == JobState::done; });
+}
+
+bool Scheduler::has_room(const Job& job) const {
+  return running_ + job.request.n_answers <= options_.parallel &&
+         memory_for(promised_ + job.bytes) <= options_.memory &&
+         (!job.request.guard || memory_for(shadows_promised_ + job.shadow_bytes) <= options_.shadow_memory);
+}
+
+void Scheduler::admit() {
+  while (!queue_.empty() && has_room(queue_.front())) {
+    Job& job = jobs_.emplace_back(queue_.pop());
+    job.state = JobState::reading;
+    readers_.push_back(&job);
+    running_ += job.request.n_answers;
+    promised_ += job.bytes;
+    shadows_promised_ += job.shadow_bytes;
+    if (!job.request.guard) continue;
+    job.shadow = shadows_->add();
+    job.usage.guard.emplace();
+  }
+}
+
+void Scheduler::free_sequences(Job& job) {
+  if (job.state == JobState::reading && job.has_sequence) cache_.free(job.sequence);
+  for (const Answer& answer : job.answers) cache_.free(answer.sequence);
+  if (job.request.guard) shadows_->free(job.shadow);
+  if (!job.request.session.empty()) sessions_->end(job.request.session);
+  job.state = JobState::done;
+  running_ -= job.request.n_answers;
+  promised_ -= job.bytes;
+  shadows_promised_ -= job.shadow_bytes;
+}
+
+void Scheduler::close(Job& job) {
+  free_sequences(job);
+  ++counters_.finished;
+  counters_.request.add(Clock::now() - job.start);
+  job.stream->close(job.usage);
+}
+
+}  // namespace kvant
