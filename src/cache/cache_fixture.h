@@ -118,7 +118,8 @@ inline std::shared_ptr<const Constants> made_up_constants(const Recipe& recipe, 
     if (need.kind == NeedKind::adapter) return normal_values(need.size, 0.1F, seed);
     if (need.kind == NeedKind::sensitivity) return falling_sensitivities(need.size, seed);
     if (need.kind == NeedKind::priority) return normal_values(1, 1, seed);
-    if (need.kind == NeedKind::transform && need.name.ends_with("pca")) return random_rotation(d, seed);
+    if (need.kind == NeedKind::transform && (need.name.ends_with("pca") || need.name.ends_with("oscar")))
+      return random_rotation(d, seed);
     if (need.kind == NeedKind::transform && need.name.ends_with("mean")) return normal_values(d, 0.1F, seed);
     if (need.kind != NeedKind::transform && need.format->codebook_shape()) {
       return sampled_codebook(where, need, d);

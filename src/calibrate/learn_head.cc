@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <span>
 
 #include "base/check.h"
 #include "calibrate/adapter_data.h"
@@ -61,10 +62,11 @@ class HeadLearner {
   }
 
  private:
-  MatrixView<float> rows() {
+  MatrixView<float> of(std::vector<float>& values) const {  // [n, d]
     const int d = capture_.geometry().head_dim;
-    return {rows_.data(), static_cast<int>(rows_.size()) / d, d};
+    return {values.data(), static_cast<int>(values.size()) / d, d};
   }
+  MatrixView<float> rows() { return of(rows_); }
   void keep(const std::string& stored, std::vector<float> values) {
     learned_.emplace_back(stored, std::move(values));
   }
@@ -85,15 +87,31 @@ class HeadLearner {
       if (kind->calibrated) {
         const TransformLearner* learner = find_transform_learner(kind->name);
         KVANT_CHECK(learner != nullptr, "a calibrated transform that nobody learns");
-        std::vector<float> found = learner->learn(rows());
+        if (learner->reads_attention && queries_.empty()) read_attention(i);
+        std::vector<float> found = learner->learn({needs_.side, rows(), of(keys_), of(queries_)});
         known_.set(needs_.layer, needs_.kv_head, needs_.side, name, found);
         keep(need_of(name).stored, std::move(found));
       }
       const auto step = kind->make(rows().cols, constants(), name);
       if (!step.ok()) return step.error();
       (*step)->forward(rows());
+      if (needs_.side == Side::key && !queries_.empty()) (*step)->query(of(queries_), nullptr);
     }
     return {};
+  }
+  // The tokens' untransformed K, and the passages' queries as they meet K behind the first `n_steps` steps.
+  void read_attention(std::size_t n_steps) {
+    keys_ = capture_.rows(needs_.layer, needs_.kv_head, Side::key, needs_.without_sink);
+    const int group = capture_.geometry().group();
+    for (int head = needs_.kv_head * group; head < (needs_.kv_head + 1) * group; ++head)
+      for (int p = 0; p < capture_.size().passages; ++p)
+        std::ranges::move(capture_.passage_queries(p, needs_.layer, head), std::back_inserter(queries_));
+    KVANT_CHECK(!queries_.empty(), "no queries were captured");
+    if (needs_.side == Side::value) return;
+    const std::span<const std::string> before(needs_.transforms.data(), n_steps);
+    const auto transform = Transform::make(before, rows().cols, constants());
+    KVANT_CHECK(transform.ok(), "transforms that were just learned");
+    transform->query(of(queries_), nullptr);
   }
   HeadConstants constants() const { return {&known_, needs_.layer, needs_.kv_head, needs_.side}; }
 
@@ -168,8 +186,10 @@ class HeadLearner {
   const HeadNeeds& needs_;
   const CalibrationSettings& settings_;
   std::uint64_t seed_;
-  std::vector<float> rows_;  // [n, d]: as far through the transforms as learned
-  Constants known_;          // by plain name
+  std::vector<float> rows_;     // [n, d]: as far through the transforms as learned
+  std::vector<float> keys_;     // the same tokens' K, where a step's learner reads attention
+  std::vector<float> queries_;  // [m, d], likewise: of K's side as far through the transforms
+  Constants known_;             // by plain name
   LearnedConstants learned_;
 };
 

@@ -19,7 +19,8 @@ const std::vector<float> kValues{1, -4, 3, 4, 2, 0};  // [3, 2]
 std::vector<float> learned(const std::string& kind, const std::vector<float>& values, int d) {
   const TransformLearner* learner = find_transform_learner(kind);
   if (learner == nullptr) return {};
-  return learner->learn({values.data(), static_cast<int>(values.size()) / d, d});
+  const MatrixView<const float> rows{values.data(), static_cast<int>(values.size()) / d, d};
+  return learner->learn({Side::key, rows, rows, rows});
 }
 
 TEST(TransformLearner, KnowsEveryCalibratedTransform) {
@@ -55,7 +56,7 @@ TEST(PrincipalDirections, FindsTheDirectionsThatValuesWereMadeOf) {
     row[5] += s * long_axis + c * short_axis;
     values.insert(values.end(), row.begin(), row.end());
   }
-  const std::vector<float> basis = principal_directions({values.data(), 20000, d});
+  const std::vector<float> basis = principal_directions(second_moments({values.data(), 20000, d}), d);
   EXPECT_NEAR(std::abs(c * basis[2] + s * basis[5]), 1, 1e-2);
   EXPECT_NEAR(std::abs(-s * basis[d + 2] + c * basis[d + 5]), 1, 1e-2);
 }
@@ -72,7 +73,7 @@ TEST(PrincipalDirections, AreOrthonormalAndMakeChannelsIndependent) {
       const float x = normal(random);
       for (int j = 0; j < d; ++j) values[r * d + j] += x * mixing[i * d + j];
     }
-  const std::vector<float> basis = principal_directions({values.data(), 500, d});
+  const std::vector<float> basis = principal_directions(second_moments({values.data(), 500, d}), d);
   std::vector<double> moments(d);
   double largest_cross = 0;
   for (int i = 0; i < d; ++i)
@@ -97,6 +98,21 @@ TEST(PrincipalDirections, AreOrthonormalAndMakeChannelsIndependent) {
     }
   EXPECT_LT(largest_cross, 1e-4 * moments[0]);
   for (int i = 1; i < d; ++i) EXPECT_LE(moments[i], moments[i - 1] * 1.0001);
+}
+
+// Queries read K along (1, 1) more than along (1, -1); of V's tokens only the second has a key that they
+// read.
+TEST(TransformLearner, OscarTurnsToWhatAttentionReads) {
+  const std::vector<float> queries{2, 2, 1, -1}, keys{1, -1, 3, 3}, values{5, 0, 0, 1};
+  const auto view = [](const std::vector<float>& x) { return MatrixView<const float>(x.data(), 2, 2); };
+  const TransformLearner* learner = find_transform_learner("oscar");
+  ASSERT_NE(learner, nullptr);
+  const std::vector<float> of_keys = learner->learn({Side::key, view(keys), view(keys), view(queries)});
+  EXPECT_NEAR(std::abs(of_keys[0] + of_keys[1]), std::sqrt(2.0F), 1e-6);  // moments [[5, 3], [3, 5]]
+  // Squared scores: (2 - 2)^2 + (1 + 1)^2 = 4 and 12^2 + 0 = 144; moments of V: diag(25 * 4, 144).
+  const std::vector<float> of_values = learner->learn({Side::value, view(values), view(keys), view(queries)});
+  EXPECT_NEAR(std::abs(of_values[1]), 1, 1e-6);
+  EXPECT_NEAR(std::abs(of_values[2]), 1, 1e-6);
 }
 
 TEST(HeadPriority, MeasuresEveryMetricOfTheRecipes) {

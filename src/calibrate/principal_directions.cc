@@ -1,83 +1,31 @@
 #include "calibrate/principal_directions.h"
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
+#include <cstddef>
+#include <utility>
+
+#include "calibrate/symmetric_eigen.h"
 
 namespace kvant {
-namespace {
 
-// A square matrix [d, d].
-struct Square {
-  int d;
-  std::vector<double> values;
-  explicit Square(int size) : d(size), values(static_cast<std::size_t>(size) * size) {}
-  double& at(int i, int j) { return values[static_cast<std::size_t>(i) * d + j]; }
-};
-
-Square second_moments(MatrixView<const float> x) {
-  Square moments(x.cols);
+std::vector<double> second_moments(MatrixView<const float> x, std::span<const double> weights) {
+  const auto d = static_cast<std::size_t>(x.cols);
+  std::vector<double> moments(d * d);
   for (int r = 0; r < x.rows; ++r) {
     const float* row = x.row(r);
-    for (int i = 0; i < x.cols; ++i)
-      for (int j = i; j < x.cols; ++j) moments.at(i, j) += static_cast<double>(row[i]) * row[j];
+    const double weight = weights.empty() ? 1 : weights[r];
+    for (std::size_t i = 0; i < d; ++i) {
+      const double weighted = weight * row[i];
+      for (std::size_t j = i; j < d; ++j) moments[i * d + j] += weighted * row[j];
+    }
   }
-  for (int i = 0; i < x.cols; ++i)
-    for (int j = 0; j < i; ++j) moments.at(i, j) = moments.at(j, i);
+  for (std::size_t i = 0; i < d; ++i)
+    for (std::size_t j = 0; j < i; ++j) moments[i * d + j] = moments[j * d + i];
   return moments;
 }
 
-double off_diagonal(Square& a) {
-  double sum = 0;
-  for (int i = 0; i < a.d; ++i)
-    for (int j = 0; j < i; ++j) sum += a.at(i, j) * a.at(i, j);
-  return sum;
-}
-
-// Turns rows and columns p and q of the symmetric `a` so that a_pq becomes 0, and the rows of `basis` alike
-// (Golub and Van Loan, section 8.5).
-void rotate(Square& a, Square& basis, int p, int q) {
-  const double apq = a.at(p, q);
-  if (apq == 0) return;
-  const double theta = (a.at(q, q) - a.at(p, p)) / (2 * apq);
-  const double tangent = (theta >= 0 ? 1.0 : -1.0) / (std::abs(theta) + std::sqrt(theta * theta + 1));
-  const double cosine = 1 / std::sqrt(tangent * tangent + 1);
-  const double sine = tangent * cosine;
-  const auto turn = [&](double& x, double& y) {
-    const double old = x;
-    x = cosine * old - sine * y;
-    y = sine * old + cosine * y;
-  };
-  for (int k = 0; k < a.d; ++k) turn(a.at(k, p), a.at(k, q));
-  for (int k = 0; k < a.d; ++k) turn(a.at(p, k), a.at(q, k));
-  for (int k = 0; k < a.d; ++k) turn(basis.at(p, k), basis.at(q, k));
-}
-
-}  // namespace
-
-std::vector<float> principal_directions(MatrixView<const float> x) {
-  constexpr int kMaxSweeps = 50;
-  constexpr double kTolerance = 1e-20;  // of the squared sum off the diagonal, relative to the squared trace
-  const int d = x.cols;
-  Square a = second_moments(x);
-  Square basis(d);
-  double trace = 0;
-  for (int i = 0; i < d; ++i) {
-    basis.at(i, i) = 1;
-    trace += a.at(i, i);
-  }
-  for (int sweep = 0; sweep < kMaxSweeps && off_diagonal(a) > kTolerance * trace * trace; ++sweep) {
-    for (int p = 0; p < d; ++p)
-      for (int q = p + 1; q < d; ++q) rotate(a, basis, p, q);
-  }
-  std::vector<int> order(d);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int i, int j) { return a.at(i, i) > a.at(j, j); });
-  std::vector<float> rows;
-  rows.reserve(basis.values.size());
-  for (const int i : order)
-    for (int j = 0; j < d; ++j) rows.push_back(static_cast<float>(basis.at(i, j)));
-  return rows;
+std::vector<float> principal_directions(std::vector<double> moments, int d) {
+  const SymmetricEigen found = symmetric_eigen(std::move(moments), d);
+  return {found.vectors.begin(), found.vectors.end()};
 }
 
 }  // namespace kvant

@@ -1,15 +1,18 @@
-// Principal directions of values, for the transform `pca`.
+// Principal directions of values, for the transforms `pca` and `oscar`.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "base/matrix_view.h"
 
 namespace kvant {
 
-// The eigenvectors of x^T x as the rows of an orthonormal matrix [d, d], the largest eigenvalue first: the
-// directions in which the values are largest (ResQ, section 3.2). About zero and not about the mean, because
-// the transform leaves the mean where it is. x: [n, d], finite. By Jacobi's rotations, in double precision.
-std::vector<float> principal_directions(MatrixView<const float> x);
+// Second moments x^T diag(weights) x, [d, d]. weights: [n], or empty where all are 1.
+std::vector<double> second_moments(MatrixView<const float> x, std::span<const double> weights = {});
+
+// The eigenvectors of symmetric `moments` [d, d] as the rows of an orthonormal matrix [d, d], the largest
+// eigenvalue first.
+std::vector<float> principal_directions(std::vector<double> moments, int d);
 
 }  // namespace kvant

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "calibrate/principal_directions.h"
 
 namespace kvant {
 namespace {
 
-std::vector<float> smoothing_factors(MatrixView<const float> values) {
+std::vector<float> smoothing_factors(const TransformSamples& samples) {
+  const MatrixView<const float> values = samples.values;
   std::vector<float> factors(values.cols);
   for (int r = 0; r < values.rows; ++r)
     for (int c = 0; c < values.cols; ++c) factors[c] = std::max(factors[c], std::abs(values.row(r)[c]));
@@ -24,12 +26,13 @@ std::vector<double> means(MatrixView<const float> values) {
   return sums;
 }
 
-std::vector<float> channel_means(MatrixView<const float> values) {
-  const std::vector<double> mean = means(values);
+std::vector<float> channel_means(const TransformSamples& samples) {
+  const std::vector<double> mean = means(samples.values);
   return {mean.begin(), mean.end()};
 }
 
-std::vector<float> scale_factors(MatrixView<const float> values) {
+std::vector<float> scale_factors(const TransformSamples& samples) {
+  const MatrixView<const float> values = samples.values;
   const std::vector<double> mean = means(values);
   std::vector<double> squares(values.cols);
   for (int r = 0; r < values.rows; ++r) {
@@ -44,11 +47,38 @@ std::vector<float> scale_factors(MatrixView<const float> values) {
   return factors;
 }
 
+std::vector<float> value_directions(const TransformSamples& samples) {
+  return principal_directions(second_moments(samples.values), samples.values.cols);
+}
+
+// k^T moments k of each row, [n].
+std::vector<double> squared_scores(MatrixView<const float> keys, const std::vector<double>& moments) {
+  const int d = keys.cols;
+  std::vector<double> squares(keys.rows);
+  for (int r = 0; r < keys.rows; ++r) {
+    const float* k = keys.row(r);
+    for (int i = 0; i < d; ++i) {
+      double product = 0;
+      for (int j = 0; j < d; ++j) product += moments[static_cast<std::size_t>(i) * d + j] * k[j];
+      squares[r] += product * k[i];
+    }
+  }
+  return squares;
+}
+
+std::vector<float> attended_directions(const TransformSamples& samples) {
+  const int d = samples.values.cols;
+  std::vector<double> of_queries = second_moments(samples.queries);
+  if (samples.side == Side::key) return principal_directions(std::move(of_queries), d);
+  return principal_directions(second_moments(samples.values, squared_scores(samples.keys, of_queries)), d);
+}
+
 constexpr TransformLearner kLearners[] = {
     {"smooth", smoothing_factors},
     {"scale", scale_factors},
     {"mean", channel_means},
-    {"pca", principal_directions},
+    {"pca", value_directions},
+    {"oscar", attended_directions, true},
 };
 
 }  // namespace

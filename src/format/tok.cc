@@ -1,4 +1,4 @@
-// tok<B>g<N>[s]: token-wise quantization. Each token's channels form groups of N (the last one may be
+// tok<B>g<N>[s|c<P>]: token-wise quantization. Each token's channels form groups of N (the last one may be
 // shorter; N > d means one group of d), each with its own uniform grid of 2^B values; B in 1, 2, 3, 4, 5,
 // 6, 8.
 //
@@ -16,6 +16,9 @@
 //   code and no code is wasted (as in llama.cpp's q4_0; RMS error 11 % below max / 7 for 4 bits and Gaussian
 //   values). Error <= |scale| / 2, but up to |scale| for values opposite in sign to x* and nearly as large.
 //   B = 8: scale = f16(max |x| / 127), codes 1 .. 255: signed bytes that can be negated. Error <= scale / 2.
+// Clipped (c<P>, asymmetric; OSCAR, arXiv 2605.17757): before all that, the token's values are clamped to
+// +-t, t the
+//   magnitude of rank floor(P d / 100) of its d, counted from 0. P: 50 to 99.
 // A constant group is exact to f16. Scales below 2^-25 are stored as 0: the group decodes to its offset.
 // Scales and offsets saturate at 65504, and codes at their ends, so decoded values are always finite.
 // Row-wise; left-out tokens are stored like the others, since no other token shares their groups.
@@ -41,6 +44,7 @@ struct TokShape {
   int bits;   // B
   int group;  // N, channels: a multiple of 8
   bool symmetric;
+  int clip = 0;  // P; 0: not clipped
 
   int groups(int d) const { return (d + group - 1) / group; }
 };
@@ -54,6 +58,7 @@ static_assert(tok_page_bytes(2, 128, false, 128) == 4608 && tok_page_bytes(4, 32
 static_assert(tok_page_bytes(8, 32, true, 64) == 8704 && tok_page_bytes(3, 32, false, 80) == 5376);
 
 constexpr int kMaxGroups = kMaxHeadDim / kCodeBlock;
+constexpr int kLeastClip = 50, kMostClip = 99;  // percent
 constexpr int kWidths[] = {1, 2, 3, 4, 5, 6, 8};
 
 float mean_magnitude(const float* x, int n) {
@@ -71,6 +76,15 @@ AffineGroup fit_group(const float* x, int n, const TokShape& shape) {
   const float scale =
       shape.bits == 8 ? std::fabs(extreme) / 127 : -extreme / static_cast<float>(1 << (shape.bits - 1));
   return {f16_from_float_saturated(scale), 0};
+}
+
+// x [d] clamped to the magnitude of rank floor(percent * d / 100).
+void clip_row(const float* x, int d, int percent, float* clipped) {
+  std::array<float, kMaxHeadDim> magnitudes;
+  std::transform(x, x + d, magnitudes.begin(), [](float v) { return std::fabs(v); });
+  const auto rank = magnitudes.begin() + static_cast<std::ptrdiff_t>(percent) * d / 100;
+  std::nth_element(magnitudes.begin(), rank, magnitudes.begin() + d);
+  std::transform(x, x + d, clipped, [limit = *rank](float v) { return std::clamp(v, -limit, limit); });
 }
 
 // The grid as value = offset + code * step.
@@ -187,9 +201,13 @@ class TokFormat : public Format {
     const int d = context.head_dim;
     const TokPage<std::byte> out{page, shape_, d, context.page_tokens};
     GridRow grids;
-    std::array<float, kMaxHeadDim> reciprocal;
+    std::array<float, kMaxHeadDim> reciprocal, clipped;
     for (int row = 0; row < n; ++row) {
       const float* token = values + static_cast<std::ptrdiff_t>(row) * d;
+      if (shape_.clip > 0) {
+        clip_row(token, d, shape_.clip, clipped.data());
+        token = clipped.data();
+      }
       for (int group = 0; group < shape_.groups(d); ++group) {
         const int begin = group * shape_.group;
         const int size = std::min(shape_.group, d - begin);
@@ -260,12 +278,14 @@ std::unique_ptr<Format> parse_tok(const std::string& name) {
   if (!reader.take("g")) return nullptr;
   const int group = reader.take_number();
   const bool symmetric = reader.take("s");
+  const bool clips = !symmetric && reader.take("c");
+  const int clip = clips ? reader.take_number() : 0;
   const bool known_width = std::find(std::begin(kWidths), std::end(kWidths), bits) != std::end(kWidths);
   if (!reader.at_end() || !known_width || group < kCodeBlock || group > kMaxHeadDim ||
-      group % kCodeBlock != 0) {
+      group % kCodeBlock != 0 || (clips && (clip < kLeastClip || clip > kMostClip))) {
     return nullptr;
   }
-  return std::make_unique<TokFormat>(name, TokShape{bits, group, symmetric});
+  return std::make_unique<TokFormat>(name, TokShape{bits, group, symmetric, clip});
 }
 
 std::vector<std::string> tok_members() {
@@ -273,16 +293,17 @@ std::vector<std::string> tok_members() {
   for (const char* pattern : {"tok{}g32", "tok{}g64", "tok{}g128", "tok{}g32s", "tok{}g128s"}) {
     for (const int bits : kWidths) members.push_back(fmt::format(fmt::runtime(pattern), bits));
   }
+  for (const char* clipped : {"tok2g128c92", "tok2g128c96"}) members.emplace_back(clipped);
   return members;
 }
 
 }  // namespace
 
 const FormatFamily& tok_family() {
-  static const FormatFamily family{
-      "tok<B>g<N>[s]",
-      "B bits, groups of N channels of a token with f16 scale and offset; s: symmetric, f16 scale only",
-      tok_members(), parse_tok};
+  static const FormatFamily family{"tok<B>g<N>[s|c<P>]",
+                                   "B bits, groups of N channels of a token with f16 scale and offset; s: "
+                                   "symmetric, f16 scale only; c: clipped at P % of magnitudes",
+                                   tok_members(), parse_tok};
   return family;
 }
 

@@ -6,7 +6,13 @@
 namespace kvant {
 namespace {
 
-constexpr const char* kPattern = "tok<B>g<N>[s]";
+constexpr const char* kPattern = "tok<B>g<N>[s|c<P>]";
+
+std::vector<std::string> unclipped_members() {
+  std::vector<std::string> members = members_of(kPattern);
+  std::erase_if(members, [](const std::string& name) { return name.find('c') != std::string::npos; });
+  return members;
+}
 
 // A member's name, taken apart by the test itself.
 struct Shape {
@@ -110,7 +116,7 @@ void check_page(const TestFormat& test, const std::vector<float>& values) {
 }
 
 TEST(TokenGroups, TakeTheBitsOfTheDesignsTable) {
-  for (const std::string& name : members_of(kPattern)) {
+  for (const std::string& name : unclipped_members()) {
     const Shape shape(name);
     for (const int d : kTestHeadDims) {
       const double parameters = (shape.symmetric ? 16.0 : 32.0) * shape.groups(d) / d;
@@ -123,7 +129,7 @@ TEST(TokenGroups, TakeTheBitsOfTheDesignsTable) {
 }
 
 TEST(TokenGroups, StoreTheNearestGridPointOfTheDesignedGrid) {
-  for (const std::string& name : members_of(kPattern)) {
+  for (const std::string& name : unclipped_members()) {
     for (const int d : kTestHeadDims) {
       const TestFormat test(name, d);
       SCOPED_TRACE(test.label());
@@ -137,7 +143,7 @@ TEST(TokenGroups, StoreTheNearestGridPointOfTheDesignedGrid) {
 }
 
 TEST(TokenGroups, KeepConstantGroupsExactToF16) {
-  for (const std::string& name : members_of(kPattern)) {
+  for (const std::string& name : unclipped_members()) {
     for (const float constant : {0.0F, 0.7F, -123.4F, 1000.1F, 3e-7F}) {
       const TestFormat test(name, 80);
       const std::vector<float> decoded =
@@ -186,6 +192,27 @@ TEST(TokenGroups, MatchAHandWorkedSymmetricGroup) {
   EXPECT_EQ(decoded[1], -3.5F);
   EXPECT_EQ(decoded[2], 0.5F);
   EXPECT_EQ(decoded[3], 0.0F);
+}
+
+// tok2g128c<P>: tok2g128 of values that are clamped to the magnitude of rank floor(P d / 100).
+TEST(TokenGroups, ClipAtAQuantileOfATokensMagnitudes) {
+  for (const int percent : {92, 96}) {
+    for (const int d : kTestHeadDims) {
+      std::vector<float> values = key_like_values(d, 7);
+      const TestFormat clipped("tok2g128c" + std::to_string(percent), d), plain("tok2g128", d);
+      const std::vector<std::byte> page = clipped.encode(values);
+      for (int token = 0; token < kPageTokens; ++token) {
+        float* row = values.data() + static_cast<std::ptrdiff_t>(token) * d;
+        std::vector<float> sorted(row, row + d);
+        std::sort(sorted.begin(), sorted.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); });
+        const float limit = std::fabs(sorted[d * percent / 100]);
+        for (int i = 0; i < d; ++i) row[i] = std::min(std::max(row[i], -limit), limit);
+      }
+      EXPECT_EQ(page, plain.encode(values)) << percent << " " << d;
+    }
+  }
+  for (const char* unknown : {"tok2g128c49", "tok2g128c100", "tok2g128c", "tok2g128sc92", "tok2g128c92s"})
+    EXPECT_EQ(find_format(unknown), nullptr) << unknown;
 }
 
 }  // namespace

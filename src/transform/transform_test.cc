@@ -41,7 +41,7 @@ std::vector<float> random_basis(int d, unsigned seed) {
 }
 
 std::vector<float> constants_of_step(const std::string& name, int d, unsigned seed) {
-  if (name == "pca") return random_basis(d, seed);
+  if (name == "pca" || name == "oscar") return random_basis(d, seed);
   return random_values(d, seed, 0.2F, 4.0F);
 }
 

@@ -1,0 +1,16 @@
+// Eigenvalues and eigenvectors of symmetric matrices.
+#pragma once
+
+#include <vector>
+
+namespace kvant {
+
+struct SymmetricEigen {
+  std::vector<double> values;   // [d], the largest first
+  std::vector<double> vectors;  // [d, d]: in rows, orthonormal
+};
+
+// Of `matrix` [d, d], finite, by cyclic Jacobi rotations (Golub and Van Loan, section 8.5).
+SymmetricEigen symmetric_eigen(std::vector<double> matrix, int d);
+
+}  // namespace kvant
