@@ -6,8 +6,8 @@
 A load is tokens of a prompt + tokens of its answer, the same for all requests. So that the steady state needn't be waited for, the
 first requests are those that would be under way: a part of the answer, any from none to all of it, is in the prompt already.
 When no more of them fit, the others are replaced by whole ones, of which some always wait. A line of JSON for each load: output
-tokens a second in a stretch of time, prompts of new requests included, how many requests were decoded together, and how many of
-them ended. Then, with --prompts, seconds until each of a batch has its first token, the least of three."""
+tokens a second in a stretch of time, prompts of new requests included, how many requests were under way at a time, preempted ones
+included, and how many ended. Then, with --prompts, seconds until each of a batch has its first token, the least of three."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ class Clients:
     def __init__(self, llm, prompt, answer, rng):
         self.vllm, self.prompt, self.answer, self.rng = llm.llm_engine, prompt, answer, rng
         self.n_asked = self.n_tokens = self.n_ended = 0
-        self.waiting, self.running = set(), set()
+        self.waiting, self.under_way = set(), set()  # without a token so far, and with one
 
     def ask(self, of_answer=0):
         """of_answer: tokens that are there already."""
@@ -42,7 +42,7 @@ class Clients:
         self.waiting.clear()
 
     def end(self):
-        self.vllm.abort_request([*self.waiting, *self.running])
+        self.vllm.abort_request([*self.waiting, *self.under_way])
         while self.vllm.has_unfinished_requests():
             self.vllm.step()
 
@@ -53,12 +53,12 @@ class Clients:
             name, n = output.request_id, len(output.outputs[0].token_ids)
             if n and name in self.waiting:
                 self.waiting.remove(name)
-                self.running.add(name)
+                self.under_way.add(name)
                 is_new = True
             self.n_tokens += n
             if output.finished:
-                self.n_ended += name in self.running
-                self.running.discard(name)
+                self.n_ended += name in self.under_way
+                self.under_way.discard(name)
         return is_new
 
 
@@ -73,7 +73,7 @@ def saturated(llm, prompt, answer, args):
         since_first = 0 if clients.step() else since_first + 1
     clients.give_up()
     full = time.perf_counter()
-    n_steps = n_running = 0
+    n_steps = n_under_way = 0
     while (now := time.perf_counter()) < full + args.warm_up + args.seconds:
         while len(clients.waiting) < N_WAITING:
             clients.ask()
@@ -81,9 +81,9 @@ def saturated(llm, prompt, answer, args):
             begin, tokens, ended = now, clients.n_tokens, clients.n_ended
         clients.step()
         if now >= full + args.warm_up:
-            n_steps, n_running = n_steps + 1, n_running + len(clients.running)
+            n_steps, n_under_way = n_steps + 1, n_under_way + len(clients.under_way)
     seconds = time.perf_counter() - begin
-    result = {"tokens_s": round((clients.n_tokens - tokens) / seconds, 1), "running": round(n_running / n_steps, 1),
+    result = {"tokens_s": round((clients.n_tokens - tokens) / seconds, 1), "under_way": round(n_under_way / n_steps, 1),
               "ms_a_step": round(1e3 * seconds / n_steps, 2), "ended": clients.n_ended - ended,
               "seconds": round(seconds, 1), "filled_s": round(full - start, 1)}
     clients.end()
