@@ -40,6 +40,7 @@ function(kvant_cuda)
   target_include_directories(kvant_cuda PUBLIC ${CMAKE_SOURCE_DIR}/include PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(kvant_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-O3 -lineinfo>)
   target_link_libraries(kvant_cuda PRIVATE kvant_format)
+  set_target_properties(kvant_cuda PROPERTIES INSTALL_RPATH "\$ORIGIN")  # in the Python package, what it needs is beside it
   install(TARGETS kvant_cuda)
   install(DIRECTORY include/kvant DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 

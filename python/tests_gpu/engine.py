@@ -1,6 +1,10 @@
 """vLLM as the checks here start it: on token ids, without a tokenizer or the network."""
 
+import contextlib
+import fcntl
 import os
+import pathlib
+import time
 
 os.environ.update(VLLM_USE_FLASHINFER_SAMPLER="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
                   VLLM_HOST_IP="127.0.0.1", GLOO_SOCKET_IFNAME="lo", VLLM_ALLREDUCE_USE_SYMM_MEM="0")
@@ -29,7 +33,7 @@ def start(args, max_model_len, **options):
 
     options |= dict(enforce_eager=True) if args.eager else dict(compilation_config=dict(
         mode=3 if args.compile else 0, cudagraph_mode="FULL_AND_PIECEWISE" if args.compile else "FULL_DECODE_ONLY",
-        cudagraph_capture_sizes=[n for n in (1, 2, 4, 8, 16, 32, 64, 96, 128) if n < args.max_seqs] + [args.max_seqs]))
+        cudagraph_capture_sizes=[n for n in (1, 2, 4, 8, *range(16, 513, 16)) if n < args.max_seqs] + [args.max_seqs]))
     if args.cache_gib:
         options |= dict(kv_cache_memory_bytes=int(args.cache_gib * 2**30), gpu_memory_utilization=0.1)
     if args.blocks:
@@ -56,5 +60,30 @@ def sampling(n_tokens, **options):
     return SamplingParams(temperature=0, max_tokens=n_tokens, ignore_eos=True, detokenize=False, **options)
 
 
+def only_new_tokens():
+    """An output's tokens are those since the last one, not all."""
+    from vllm.sampling_params import RequestOutputKind
+
+    return RequestOutputKind.DELTA
+
+
 def prompts(tokens):
     return [dict(prompt_token_ids=list(map(int, ids))) for ids in tokens]
+
+
+@contextlib.contextmanager
+def turn(folder, n_engines):
+    """Engines that are started side by side measure one after another: in here, none other does. It is entered when all have
+    started, or after some minutes, if one of them has not."""
+    if folder is None:
+        yield
+        return
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / str(os.getpid())).touch()
+    end = time.monotonic() + 180
+    while len(list(folder.iterdir())) < n_engines and time.monotonic() < end:
+        time.sleep(0.2)
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Do prompts and decoding agree? Random requests through the plug-in's own steps, without vLLM, on the GPU library: in large
-steps (pages are dequantized for an attention in PyTorch) and token by token (the decode kernel, which reads sinks from
-their blocks). A line of JSON for each recipe; the exit status is 1 if any differ by more than BF16 does."""
+steps (pages are dequantized for an attention in PyTorch), token by token (the decode kernel, which reads sinks from their
+blocks), and with drafts behind each token, of which some are rejected (tails of two pages). A line of JSON for each recipe; the exit status is 1 if any differ by more than BF16 does."""
 
 import json
 import pathlib
@@ -17,19 +17,22 @@ from kvant.torch import TorchLibrary
 from kvant.paged.recipes import RECIPES, Recipe
 
 N_TOKENS = (300, 270)
+DRAFTS = 3
 TOLERANCE = 0.01  # of the outputs' root mean square
 LOUD = 6  # the first token's keys: what a sink is for
 
 
-def outputs(recipe, library, steps):
-    """float [tokens, values] of all requests; steps: how many tokens each takes at a time."""
+def outputs(recipe, library, steps, drafts=0):
+    """float [tokens, values] of all requests; steps: how many tokens each takes at a time, drafts included."""
     rng = np.random.default_rng(1)
-    server, requests = harness.Server(recipe, library, "cuda"), [harness.Request(n, rng) for n in N_TOKENS]
+    server = harness.Server(recipe, library, "cuda", max_drafts=drafts)
+    requests = [harness.Request(n, rng) for n in N_TOKENS]
     for request in requests:
         request.k[:, 0] *= LOUD
     while any(request.computed < n for request, n in zip(requests, N_TOKENS)):
         work = [(request, min(steps, n - request.computed)) for request, n in zip(requests, N_TOKENS)]
-        server.step([(request, n) for request, n in work if n])
+        work = [(request, n) for request, n in work if n]
+        server.step(work, rejected={request: int(rng.integers(n)) for request, n in work} if drafts else {})
     return torch.cat([request.out.float().transpose(0, 1).flatten(1) for request in requests])
 
 
@@ -59,11 +62,13 @@ def main():
         for d in (64, 128):
             harness.D, harness.SCALE = d, d ** -0.5
             prompt, decoded = (outputs(recipe, library, steps) for steps in (1000, 1))
-            error = difference(decoded, prompt)
+            drafted = outputs(recipe, library, 1 + DRAFTS, DRAFTS)
+            error, of_drafts = difference(decoded, prompt), difference(drafted, decoded)
             loss = difference(decoded, unquantized())
-            is_right &= error < TOLERANCE
+            is_right &= max(error, of_drafts) < TOLERANCE
             print("RESULT", json.dumps({"recipe": recipe.name, "text": recipe.text, "head": d,
                                         "decoding differs from prompt by": round(error, 6),
+                                        "with drafts from decoding by": round(of_drafts, 6),
                                         "from unquantized by": round(loss, 4)}), flush=True)
     sys.exit(0 if is_right else 1)
 

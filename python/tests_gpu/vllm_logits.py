@@ -79,7 +79,7 @@ def ask(llm, tokens):
     """Greedy answers: for each, its tokens and the log-probabilities of the likeliest at each place."""
     questions = engine.prompts([np.resize(tokens.reshape(-1)[17 * i:], n) for i, n in enumerate(QUESTIONS)])
     answers = []
-    for result in llm.generate(questions, engine.sampling(ANSWER, logprobs=5), use_tqdm=False):
+    for result in llm.generate(questions, engine.sampling(ANSWER, logprobs=20), use_tqdm=False):
         output = result.outputs[0]
         likely = [{token: x.logprob for token, x in place.items()} for place in output.logprobs]
         answers.append((list(output.token_ids), likely))

@@ -6,6 +6,8 @@ compares what it does there with the program.
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -69,6 +71,15 @@ class Wheel(unittest.TestCase):
         self.assertFalse([name for name in names if "libstdc++" in name or "libc.so" in name or "test" in name])
         self.assertEqual(self.found["entry_points"], ["kvant.vllm:register"])
         self.assertEqual(self.found["version"], self.found["metadata_version"])
+
+    @unittest.skipIf(shutil.which("readelf") is None, "no readelf")
+    def test_libraries_look_beside_themselves_for_what_they_need(self):
+        lib, = (self.folder / "env").glob("lib/python3*/site-packages/kvant/lib")
+        there = {path.name for path in lib.iterdir()}
+        for path in lib.iterdir():
+            dynamic = run("readelf", "-d", path)
+            if there & set(re.findall(r"NEEDED.*\[(.+)\]", dynamic)):
+                self.assertRegex(dynamic, r"(RUNPATH|RPATH).*\$ORIGIN", path.name)
 
     def test_needs_no_torch(self):
         self.assertNotIn("torch", self.found["modules"])

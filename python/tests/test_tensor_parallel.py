@@ -1,0 +1,76 @@
+"""Tensor parallelism gives each GPU some of the heads, and a layout of its own for them. Attention of a rank must be that of its
+heads on one GPU, bit for bit: what differs between GPUs is the order of sums behind attention, which is vLLM's."""
+
+import itertools
+import unittest
+from importlib.util import find_spec
+
+if find_spec("torch") is None:
+    raise unittest.SkipTest("no PyTorch")
+
+import numpy as np
+import paged_server as harness
+import torch
+
+N_KV_HEADS, N_HEADS = 4, 8
+# New tokens of each request in each step: prompts in chunks that end in pages and at their ends, decoding over a page's end. The
+# last request finds its first page, which the first one has filled.
+STEPS = ((100, 128, 20, *[1] * 12), (250, 6, 1, 60, 1, 129), (0, 0, 0, 128, 1, 1, 127, 1))
+N_FOUND = (0, 0, harness.PAGE)
+
+
+class RankRequest:
+    """A request as a rank sees it: with fewer KV heads than ranks, several have the same."""
+
+    def __init__(self, request, rank, n_ranks, n_found):
+        heads = slice(rank * N_HEADS // n_ranks, (rank + 1) * N_HEADS // n_ranks)
+        first = rank * N_KV_HEADS // n_ranks
+        kv_heads = slice(first, first + max(1, N_KV_HEADS // n_ranks))
+        self.q, self.k, self.v = request.q[:, :, heads], request.k[:, :, kv_heads], request.v[:, :, kv_heads]
+        self.out = torch.full_like(self.q, float("nan"))
+        self.computed, self.n_found, self.blocks, self.tail = n_found, n_found, [], []
+
+
+class Ranks(unittest.TestCase):
+    def setUp(self):
+        for name in ("N_KV_HEADS", "N_HEADS"):
+            self.addCleanup(setattr, harness, name, getattr(harness, name))
+
+    def outputs(self, recipe, requests, rank, n_ranks):
+        """[layers, computed tokens of all requests, heads of the rank, channels]"""
+        harness.N_HEADS, harness.N_KV_HEADS = N_HEADS // n_ranks, max(1, N_KV_HEADS // n_ranks)
+        server = harness.Server(recipe, n_blocks=128)
+        mine = [RankRequest(request, rank, n_ranks, n) for request, n in zip(requests, N_FOUND)]
+        for counts in itertools.zip_longest(*STEPS, fillvalue=0):
+            work = [(request, n) for request, n in zip(mine, counts) if n]
+            for request, _ in work:
+                if request.n_found and not request.blocks:
+                    request.blocks = mine[0].blocks[:request.n_found // harness.PAGE]
+            server.step(work)
+        return torch.cat([request.out[:, request.n_found:] for request in mine], 1)
+
+    def check(self, recipe, n_ranks):
+        harness.N_HEADS, harness.N_KV_HEADS = N_HEADS, N_KV_HEADS
+        rng = np.random.default_rng(5)
+        requests = [harness.Request(n + sum(steps), rng) for n, steps in zip(N_FOUND, STEPS)]
+        for name in "kv":
+            getattr(requests[-1], name)[:, :N_FOUND[-1]] = getattr(requests[0], name)[:, :N_FOUND[-1]]
+        alone = self.outputs(recipe, requests, 0, 1)
+        self.assertFalse(alone.isnan().any())
+        together = torch.cat([self.outputs(recipe, requests, rank, n_ranks) for rank in range(n_ranks)], 2)
+        self.assertTrue(torch.equal(together, alone))
+
+    def test_two_ranks(self):
+        for recipe in (harness.PLAIN, harness.ROTATED, harness.SINK, harness.LONG_SINK):
+            with self.subTest(recipe=recipe.name):
+                self.check(recipe, 2)
+
+    def test_a_kv_head_a_rank(self):
+        self.check(harness.SINK, 4)
+
+    def test_more_ranks_than_kv_heads(self):
+        self.check(harness.LONG_SINK, 8)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Output tokens a second of a server that always has more requests than its cache holds, in the steady state:
+
+    vllm_saturated.py --model FOLDER --dummy --kv kvant_4bit --cache-gib 8 --loads 1024+4096 4096+2048
+
+A load is tokens of a prompt + tokens of its answer, the same for all requests. So that the steady state needn't be waited for, the
+first requests are those that would be under way: a part of the answer, any from none to all of it, is in the prompt already.
+When no more of them fit, the others are replaced by whole ones, of which some always wait. A line of JSON for each load: output
+tokens a second in a stretch of time, prompts of new requests included, how many requests were under way at a time, preempted ones
+included, and how many ended. Then, with --prompts, seconds until each of a batch has its first token, the least of three."""
+
+import argparse
+import json
+import time
+
+import engine
+import numpy as np
+
+FULL_STEPS = 30  # without a first token, while requests wait: the cache is full
+N_WAITING = 8
+
+
+class Clients:
+    """They ask for answers without end."""
+
+    def __init__(self, llm, prompt, answer, rng):
+        self.vllm, self.prompt, self.answer, self.rng = llm.llm_engine, prompt, answer, rng
+        self.n_asked = self.n_tokens = self.n_ended = 0
+        self.waiting, self.under_way = set(), set()  # without a token so far, and with one
+
+    def ask(self, of_answer=0):
+        """of_answer: tokens that are there already."""
+        name = str(self.n_asked)
+        self.n_asked += 1
+        prompt, = engine.prompts(self.rng.integers(10, 8000, (1, self.prompt + of_answer)))
+        self.vllm.add_request(name, prompt, engine.sampling(self.answer - of_answer, output_kind=engine.only_new_tokens()))
+        self.waiting.add(name)
+
+    def give_up(self):
+        """Whoever has no token yet."""
+        self.vllm.abort_request(list(self.waiting))
+        self.waiting.clear()
+
+    def end(self):
+        self.vllm.abort_request([*self.waiting, *self.under_way])
+        while self.vllm.has_unfinished_requests():
+            self.vllm.step()
+
+    def step(self):
+        """Whether a request got its first token."""
+        is_new = False
+        for output in self.vllm.step():
+            name, n = output.request_id, len(output.outputs[0].token_ids)
+            if n and name in self.waiting:
+                self.waiting.remove(name)
+                self.under_way.add(name)
+                is_new = True
+            self.n_tokens += n
+            if output.finished:
+                self.n_ended += name in self.under_way
+                self.under_way.discard(name)
+        return is_new
+
+
+def saturated(llm, prompt, answer, args):
+    """What is measured of a load."""
+    clients = Clients(llm, prompt, answer, np.random.default_rng(1))
+    start = time.perf_counter()
+    for age in clients.rng.permutation(np.linspace(0, answer - 1, args.max_seqs).astype(int)):
+        clients.ask(int(age))
+    since_first = 0
+    while since_first < FULL_STEPS and clients.waiting:
+        since_first = 0 if clients.step() else since_first + 1
+    clients.give_up()
+    full = time.perf_counter()
+    n_steps = n_under_way = 0
+    while (now := time.perf_counter()) < full + args.warm_up + args.seconds:
+        while len(clients.waiting) < N_WAITING:
+            clients.ask()
+        if n_steps == 0 and now >= full + args.warm_up:
+            begin, tokens, ended = now, clients.n_tokens, clients.n_ended
+        clients.step()
+        if now >= full + args.warm_up:
+            n_steps, n_under_way = n_steps + 1, n_under_way + len(clients.under_way)
+    seconds = time.perf_counter() - begin
+    result = {"tokens_s": round((clients.n_tokens - tokens) / seconds, 1), "under_way": round(n_under_way / n_steps, 1),
+              "ms_a_step": round(1e3 * seconds / n_steps, 2), "ended": clients.n_ended - ended,
+              "seconds": round(seconds, 1), "filled_s": round(full - start, 1)}
+    clients.end()
+    return result
+
+
+def first_tokens(llm, n, length):
+    """Seconds until each of n prompts has its first token."""
+    tokens = np.random.default_rng(2).integers(10, 8000, (n, length))
+    start = time.perf_counter()
+    llm.generate(engine.prompts(tokens), engine.sampling(1), use_tqdm=False)
+    return time.perf_counter() - start
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    engine.add_arguments(parser)
+    parser.add_argument("--loads", nargs="+", default=["1024+4096"], help="prompt + answer, in tokens")
+    parser.add_argument("--seconds", type=float, default=20, help="that are measured of each load")
+    parser.add_argument("--warm-up", type=float, default=3, help="seconds before them")
+    parser.add_argument("--prompts", nargs="*", default=[], help="requests x prompt tokens, at once")
+    parser.add_argument("--in-turn", metavar="FOLDER", help="wait until --engines of them have started; one measures at a time")
+    parser.add_argument("--engines", type=int, default=1)
+    args = parser.parse_args()
+    loads = [tuple(map(int, load.split("+"))) for load in args.loads]
+    llm = engine.start(args, max_model_len=max(map(sum, loads)) + 8, enable_prefix_caching=False)
+    llm.generate(engine.prompts([np.arange(10, 310)]), engine.sampling(8), use_tqdm=False)
+    about = {"kv": args.recipe or args.kv, "GPUs": args.tensor_parallel, "cache_gib": args.cache_gib}
+    with engine.turn(args.in_turn, args.engines):
+        for load in loads:
+            print("RESULT", json.dumps({**about, "load": "{}+{}".format(*load), **saturated(llm, *load, args)}), flush=True)
+        for batch in args.prompts:
+            seconds = min(first_tokens(llm, *map(int, batch.split("x"))) for _ in range(3))
+            print("RESULT", json.dumps({**about, "prompts": batch, "seconds": round(seconds, 3)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
