@@ -310,6 +310,57 @@ typedef struct kvant_transformation {
 
 KVANT_API kvant_status kvant_transform(const kvant_transformation* transformation, kvant_stream stream);
 
+/* Attention of prompts in 8-bit integers (FlashQ: TurboAttention, section 3; keys without their mean, as in
+ * SageAttention, section 4). Queries, keys and values are read once in 16 bits and become INT8 within the
+ * call, tile by tile; products and their sums are exact. Nothing is sealed. */
+
+/* What stays the same from layer to layer. */
+typedef struct kvant_prompt_shape {
+  size_t struct_size;
+  int32_t n_seqs;
+  int32_t n_heads; /* of queries: a multiple of n_kv_heads */
+  int32_t n_kv_heads;
+  int32_t head_dim; /* 64 or 128 */
+  /* Of all sequences together, at most; the workspace grows with both. */
+  int32_t n_queries;
+  int32_t n_tokens;
+  float softmax_scale; /* scores are softmax_scale * q.k; greater than 0 */
+  /* Not 0: a sequence's last query is its last token, and queries see no token behind their own. A sequence
+   * may have more tokens than queries (those of the chunks before). */
+  int32_t causal;
+  int32_t window; /* how many tokens a query sees, its own included; 0: all. Only causal */
+  int32_t sas;    /* Not 0: the exponential is SAS, see kvant_decode_shape; slower here than the exact one */
+  int32_t half;   /* Not 0: numbers of 16 bits are half precision; otherwise BF16 */
+  int32_t reserved; /* 0 */
+} kvant_prompt_shape;
+
+/* One layer. Sequences lie one after another: query t of sequence i is row query_begins[i] + t, its token t
+ * row token_begins[i] + t. A row's head h is at row * token_stride + h * head_stride; strides count numbers
+ * and are multiples of 8, arrays are 16-byte aligned. */
+typedef struct kvant_prompt {
+  size_t struct_size;
+  const int32_t* query_begins; /* [n_seqs + 1], in device memory, from 0 */
+  const int32_t* token_begins;
+  const void* q;
+  int64_t q_token_stride, q_head_stride;
+  const void* k;
+  int64_t k_token_stride, k_head_stride;
+  const void* v;
+  int64_t v_token_stride, v_head_stride;
+  void* out; /* zeros for queries that see no token */
+  int64_t out_token_stride, out_head_stride;
+  float* lse; /* ln sum exp(score) of each query and head, -infinity where it sees no token; or null */
+  int64_t lse_token_stride, lse_head_stride;
+} kvant_prompt;
+
+/* Bytes of workspace for a shape: 2.01 for each channel of each token and KV head, and a little. */
+KVANT_API kvant_status kvant_prompt_workspace(const kvant_prompt_shape* shape, size_t* bytes);
+
+/* out = softmax(softmax_scale * q K^T) V of one layer. The workspace is 256-byte aligned; the same inputs
+ * give the same bits. */
+KVANT_API kvant_status kvant_prompt_attention(const kvant_prompt_shape* shape, const kvant_prompt* prompt,
+                                              void* workspace, size_t workspace_bytes, kvant_stream stream);
+
 #ifdef __cplusplus
 }
 #endif

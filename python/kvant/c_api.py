@@ -106,8 +106,23 @@ class Transformation(Struct):
                        (_int, "heads_of_factors hadamard"))
 
 
+class PromptShape(Struct):
+    c_name = "kvant_prompt_shape"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_seqs n_heads n_kv_heads head_dim n_queries n_tokens"),
+                       (_float, "softmax_scale"), (_int, "causal window sas half reserved"))
+
+
+class Prompt(Struct):
+    c_name = "kvant_prompt"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "query_begins token_begins q"),
+                       (_long, "q_token_stride q_head_stride"), (_pointer, "k"), (_long, "k_token_stride k_head_stride"),
+                       (_pointer, "v"), (_long, "v_token_stride v_head_stride"), (_pointer, "out"),
+                       (_long, "out_token_stride out_head_stride"), (_pointer, "lse"),
+                       (_long, "lse_token_stride lse_head_stride"))
+
+
 STRUCTS: tuple[type[Struct], ...] = (Pages, Shape, Lengths, Correction, Layer, NewRows, SealRange, Dequantization,
-                                     Partial, Transformation)
+                                     Partial, Transformation, PromptShape, Prompt)
 
 
 class KvantError(RuntimeError):
@@ -170,6 +185,12 @@ class Library:
         """Bytes of workspace for a shape, on the current device."""
         size = ctypes.c_size_t()
         self._check("decode_workspace", self._library.kvant_decode_workspace(ctypes.byref(shape), ctypes.byref(size)))
+        return size.value
+
+    def prompt_workspace_bytes(self, shape: PromptShape) -> int:
+        """Bytes of workspace for prompts of a shape."""
+        size = ctypes.c_size_t()
+        self._check("prompt_workspace", self._library.kvant_prompt_workspace(ctypes.byref(shape), ctypes.byref(size)))
         return size.value
 
     def launch(self, name: str, stream: int, *arguments) -> None:

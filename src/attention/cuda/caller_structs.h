@@ -31,6 +31,8 @@ KVANT_NAME_STRUCT(kvant_seal_range);
 KVANT_NAME_STRUCT(kvant_dequantization);
 KVANT_NAME_STRUCT(kvant_partial);
 KVANT_NAME_STRUCT(kvant_transformation);
+KVANT_NAME_STRUCT(kvant_prompt_shape);
+KVANT_NAME_STRUCT(kvant_prompt);
 #undef KVANT_NAME_STRUCT
 
 // A copy with all of today's members. Returns why there is none.

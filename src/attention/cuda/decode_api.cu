@@ -17,6 +17,7 @@
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/schedule.cuh"
 #include "attention/cuda/standard_levels.h"
+#include "attention/cuda/workspace_cursor.h"
 #include "format/format.h"
 #include "format/trellis.h"
 #include "kvant/kvant.h"
@@ -49,8 +50,6 @@ const DecodeKernel* find_skipping_kernel(const HeadGroup& group, int head_dim) {
   }
   return nullptr;
 }
-
-constexpr int kAlignment = 256;  // of the workspace's parts
 
 struct Shape : kvant_decode_shape {
   HeadGroups groups;
@@ -95,23 +94,6 @@ Reason plan_launches(const Shape& shape, LaunchPlans* plans) {
   return nullptr;
 }
 
-// Deals out the workspace; with a null base it only measures.
-class WorkspaceCursor {
- public:
-  explicit WorkspaceCursor(void* base) : base_(static_cast<unsigned char*>(base)) {}
-  template <class T>
-  T* take(std::size_t n) {
-    T* part = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
-    used_ += (n * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
-    return part;
-  }
-  std::size_t used() const { return used_; }
-
- private:
-  unsigned char* base_;
-  std::size_t used_ = 0;
-};
-
 // What lies in the workspace.
 struct Workspace {
   Schedule schedule;
@@ -142,7 +124,7 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
 // What both the schedule and the layers need.
 kvant_status common_args(const Shape& shape, const kvant_decode_lengths& lengths, void* memory,
                          std::size_t workspace_bytes, DecodeArgs* args, int* n_ctas, Workspace* workspace) {
-  if (memory == nullptr || !is_aligned(memory, kAlignment))
+  if (memory == nullptr || !is_aligned(memory, kWorkspaceAlignment))
     return refuse_argument("workspace is null or not 256-byte aligned");
   if (const kvant_status status = check_device(n_ctas); status != KVANT_OK) return status;
   if (lay_out(shape, *n_ctas, memory, workspace) > workspace_bytes)

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Causal attention of whole prompts: kvant's in 8-bit integers, with the exact exponential and with SAS, beside cuDNN's in
+BF16 and FlashAttention 3 in BF16 and FP8 (--fa3: _vllm_fa3_C.abi3.so out of vLLM's wheel). 32 query and 8 KV heads,
+Gaussian values. kvant's time has its first pass; FlashAttention's in FP8 begins with FP8 numbers. Medians of replays of a CUDA
+graph, in rounds that take turns. Errors are of sampled rows against double precision."""
+
+import argparse
+import ctypes
+import pathlib
+import statistics
+import sys
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
+from graph_timing import captured, median_replay_ms  # noqa: E402
+from json_rows import RowWriter  # noqa: E402
+from kvant import c_api  # noqa: E402
+
+SHAPES = [(4, 2048), (2, 8192), (1, 32768), (1, 131072)]
+HEADS, KV_HEADS = 32, 8
+REPLAYS = {2048: 20, 8192: 15, 32768: 7, 131072: 3}
+SAMPLES = 48  # rows of the last sequence, of several heads
+
+
+def rows(n, heads, dim):
+    return torch.randn((n, heads, dim), device="cuda", dtype=torch.bfloat16)
+
+
+class Kvant:
+    def __init__(self, library, sas):
+        self.library, self.sas, self.what = library, sas, "kvant INT8" + (", SAS" if sas else "")
+
+    def prepared(self, batch, n, q, k, v):
+        dim, total = q.shape[-1], batch * n
+        begins = torch.arange(0, total + 1, n, device="cuda", dtype=torch.int32)
+        shape = c_api.PromptShape(n_seqs=batch, n_heads=HEADS, n_kv_heads=KV_HEADS, head_dim=dim, n_queries=total,
+                                  n_tokens=total, softmax_scale=dim**-0.5, causal=1, sas=self.sas)
+        size = self.library.prompt_workspace_bytes(shape)
+        workspace = torch.empty(size, device="cuda", dtype=torch.uint8)
+        out = torch.empty_like(q)
+        prompt = c_api.Prompt(
+            query_begins=begins, token_begins=begins, q=q, q_token_stride=HEADS * dim, q_head_stride=dim, k=k,
+            k_token_stride=KV_HEADS * dim, k_head_stride=dim, v=v, v_token_stride=KV_HEADS * dim, v_head_stride=dim, out=out,
+            out_token_stride=HEADS * dim, out_head_stride=dim)
+
+        def run():
+            self.library.launch("prompt_attention", torch.cuda.current_stream().cuda_stream, shape, prompt,
+                                ctypes.c_void_p(workspace.data_ptr()), ctypes.c_size_t(size))
+            return out
+
+        return run
+
+
+class Cudnn:
+    what = "cuDNN, BF16"
+
+    def prepared(self, batch, n, q, k, v):
+        q, k, v = (x.view(batch, n, -1, x.shape[-1]).transpose(1, 2) for x in (q, k, v))
+
+        def run():
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            return out.transpose(1, 2).reshape(batch * n, HEADS, -1) if self.keep else out
+
+        self.keep = True  # as rows, for errors
+        return run
+
+
+class Fa3:
+    def __init__(self, fp8):
+        self.fp8, self.what = fp8, "FlashAttention 3, " + ("FP8" if fp8 else "BF16")
+
+    def prepared(self, batch, n, q, k, v):
+        begins = torch.arange(0, batch * n + 1, n, device="cuda", dtype=torch.int32)
+        scale = torch.ones((batch, KV_HEADS), device="cuda")
+        if self.fp8:
+            q, k, v = (x.to(torch.float8_e4m3fn) for x in (q, k, v))
+        out = torch.empty(q.shape, device="cuda", dtype=torch.bfloat16)
+        scales = (scale, scale, scale) if self.fp8 else (None, None, None)
+
+        def run():
+            return torch.ops._vllm_fa3_C.fwd(
+                q, k, v, None, None, None, out, begins, begins, None, None, None, n, n, None, None, None, None, None, None,
+                *scales, q.shape[-1]**-0.5, True, -1, -1, 0.0, True, None, 0, None, 0, None, 1, 0, None)[0]
+
+        return run
+
+
+def relative_error(out, batch, n, q, k, v):
+    """Of rows of the last sequence, one of every so many, each of another head."""
+    first = (batch - 1) * n
+    wrong = right = 0.0
+    for i in range(SAMPLES):
+        row, head = (i + 1) * n // SAMPLES - 1, i * 7 % HEADS
+        keys, values = (x[first:first + row + 1, head * KV_HEADS // HEADS].double() for x in (k, v))
+        weights = torch.softmax(keys @ q[first + row, head].double() * q.shape[-1]**-0.5, 0)
+        exact = weights @ values
+        wrong += (out[first + row, head].double() - exact).square().sum().item()
+        right += exact.square().sum().item()
+    return (wrong / right)**0.5
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", help="libkvant_cuda.so")
+    parser.add_argument("--fa3", help="_vllm_fa3_C.abi3.so")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", help="a file that rows are added to")
+    args = parser.parse_args()
+    library = c_api.Library(args.library)
+    engines = [Cudnn(), Kvant(library, 0), Kvant(library, 1)]
+    if args.fa3:
+        torch.ops.load_library(args.fa3)
+        engines += [Fa3(False), Fa3(True)]
+    writer = RowWriter(args.json)
+    print(torch.cuda.get_device_name(), "PyTorch", torch.__version__, "cuDNN", torch.backends.cudnn.version())
+    print("| d | prompts | what | ms | TFLOP/s | times cuDNN | relative error |")
+    print("|---|---|---|---|---|---|---|")
+    for dim in (128, 64):
+        for batch, n in SHAPES:
+            q, k, v = rows(batch * n, HEADS, dim), rows(batch * n, KV_HEADS, dim), rows(batch * n, KV_HEADS, dim)
+            runs = [engine.prepared(batch, n, q, k, v) for engine in engines]
+            errors = [relative_error(run(), batch, n, q, k, v) for run in runs]
+            engines[0].keep = False
+            graphs = [captured(run) for run in runs]
+            times = [[] for _ in runs]
+            for i in range(args.rounds * len(runs)):  # the next to begin each time: power limits what follows what
+                of_round = (i + i // len(runs)) % len(runs)
+                times[of_round].append(median_replay_ms(graphs[of_round], REPLAYS[n]))
+            baseline = statistics.median(times[0])
+            for engine, medians, error in zip(engines, times, errors):
+                ms = statistics.median(medians)
+                tflops = 2 * dim * HEADS * batch * n * n / ms / 1e9
+                print(f"| {dim} | {batch} x {n // 1024}k | {engine.what} | {ms:.3f} | {tflops:.0f} | {baseline / ms:.2f} | "
+                      f"{100 * error:.2f} % |", flush=True)
+                writer.write(what=engine.what, head_dim=dim, seqs=batch, context=n, us=ms * 1e3, least_us=min(medians) * 1e3,
+                             max_us=max(medians) * 1e3, tflops=tflops, error=error * 100)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+// What the kernels of prompt attention are told.
+#pragma once
+
+#include <cstdint>
+
+namespace kvant::cuda {
+
+inline constexpr int kBlockRows = 128;  // query tokens of a work item
+
+// A block of query tokens of one sequence; all heads share it.
+struct PromptItem {
+  std::int32_t seq;
+  std::int32_t first_row;       // among the query tokens of all sequences
+  std::int32_t n_rows;          // 1 to kBlockRows
+  std::int32_t limit;           // the first row sees the sequence's tokens before this one, the next one more
+  std::int32_t kv_tokens;       // of the sequence
+  std::int32_t tile, end_tile;  // those that the block sees
+  std::int32_t first_tile;      // of the sequence among all
+};
+
+struct PromptRows {
+  const void* data;  // 16 bits a number
+  std::int64_t token_stride, head_stride;
+};
+
+struct PromptArgs {
+  PromptRows q, k, v;
+  void* out;  // of the type of q
+  std::int64_t out_token_stride, out_head_stride;
+  float* lse;  // or null
+  std::int64_t lse_token_stride, lse_head_stride;
+  const std::int32_t* q_begins;  // [n_seqs + 1]
+  const std::int32_t* k_begins;
+  int n_seqs, n_heads, n_kv_heads, group;
+  float scale_log2;  // of scores, in units of log 2
+  int causal;
+  int window;            // tokens that a row sees, itself included; 0: all
+  unsigned char* tiles;  // [first_tile ...][n_kv_heads]
+  float* channels;       // [n_seqs][n_kv_heads][3][D]: the keys' and values' centres, the values' scales
+  PromptItem* items;     // the longest first
+  std::int32_t* n_items;
+  std::int32_t* next;  // work that no CTA has taken yet
+};
+
+}  // namespace kvant::cuda

@@ -1,0 +1,449 @@
+// Attention of prompts in 8-bit integers (sm_90a).
+//
+// A CTA takes one block of query tokens of one head after another. Warps of its first group bring tiles of
+// keys and values to a ring in shared memory, and make the next block's queries INT8. Each of three other
+// groups has 64 of the block's rows; while one makes weights, others' products keep the tensor cores busy.
+// Sums of values become F32 after every tile, which lets each row of a tile have a scale for its weights.
+#pragma once
+
+#include "attention/cuda/prompt/integer_wgmma.cuh"
+#include "attention/cuda/prompt/quantize_tiles.cuh"
+#include "attention/cuda/prompt/weigh.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kGroupRows = 64;
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kQueryWarps = 3;
+
+template <int D>
+struct PromptShape {
+  static constexpr int kGroups = 3;
+  static constexpr int kRows = kGroups * kGroupRows;
+  static constexpr int kThreads = (kGroups + 1) * kGroupThreads;
+  static constexpr int kStages = 4;
+  static constexpr int kStageBytes = (PromptTile<D>::kBytes + 1023) / 1024 * 1024;
+  // Where registers suffice, the next tile's scores are computed behind a tile's values.
+  static constexpr bool kScoresAhead = D == 64;
+  // Of all that a CTA may have at its launch: 128 for each thread.
+  static constexpr int kConsumerRegisters = 160;
+  static constexpr int kProducerRegisters = 32;
+  static_assert(kGroups * kConsumerRegisters + kProducerRegisters <= (kGroups + 1) * 128);
+};
+
+// Work that the query warps have prepared.
+template <int D>
+struct PreparedBlock {
+  float scale[PromptShape<D>::kRows];  // of queries, softmax scale and log2(e) included
+  float shift[PromptShape<D>::kRows];  // what the keys' centre adds to scores, in units of log 2
+  PromptItem item;                     // n_rows 0: there is no more work
+  int head;
+};
+
+template <int D>
+struct PromptShared {
+  using Shape = PromptShape<D>;
+  unsigned char stages[Shape::kStages][Shape::kStageBytes];
+  unsigned char queries[2][Shape::kRows * D];
+  PreparedBlock<D> blocks[2];
+  std::uint64_t tile_full[Shape::kStages], tile_free[Shape::kStages];
+  std::uint64_t block_full[2], block_free[2];
+  int work;
+};
+
+__device__ __forceinline__ void copy_tile(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                          std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// A slot of a ring, and how often it has been gone round.
+template <int N>
+struct RingPlace {
+  int slot = 0;
+  std::uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++slot == N) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+template <int D>
+__device__ __forceinline__ void copy_tiles(const PromptArgs& args, PromptShared<D>& shared) {
+  using Tile = PromptTile<D>;
+  RingPlace<2> block;
+  RingPlace<PromptShape<D>::kStages> stage;
+  for (;; block.advance()) {
+    barrier_wait(shared_address(&shared.block_full[block.slot]), block.parity);
+    const PromptItem item = shared.blocks[block.slot].item;
+    const int head = shared.blocks[block.slot].head;
+    barrier_arrive(shared_address(&shared.block_free[block.slot]));
+    if (item.n_rows == 0) return;
+    for (int tile = item.tile; tile < item.end_tile; ++tile, stage.advance()) {
+      barrier_wait(shared_address(&shared.tile_free[stage.slot]), stage.parity ^ 1);
+      const std::uint32_t full = shared_address(&shared.tile_full[stage.slot]);
+      expect_bytes(full, Tile::kBytes);
+      copy_tile(shared_address(shared.stages[stage.slot]),
+                args.tiles + (static_cast<std::int64_t>(item.first_tile + tile) * args.n_kv_heads +
+                              head / args.group) *
+                                 Tile::kBytes,
+                Tile::kBytes, full);
+    }
+  }
+}
+
+// Rows of a block become INT8, each with a scale of its own. A lane has 8 channels of a row, a warp every
+// third set of rows.
+template <int D, bool IsHalf>
+__device__ __forceinline__ void quantize_queries(const PromptArgs& args, const PromptItem& item, int head,
+                                                 int warp, int lane, unsigned char* queries,
+                                                 PreparedBlock<D>& block) {
+  constexpr int kLanesOfRow = D / 8;
+  constexpr int kRowsAtOnce = 32 / kLanesOfRow;
+  constexpr int kBatch = 4;  // loads in flight
+  constexpr int kStep = kQueryWarps * kRowsAtOnce;
+  const int octet = lane % kLanesOfRow;
+  const auto* rows = static_cast<const unsigned short*>(args.q.data) + item.first_row * args.q.token_stride +
+                     head * args.q.head_stride + octet * 8;
+  for (int first = warp * kRowsAtOnce + lane / kLanesOfRow; first < PromptShape<D>::kRows;
+       first += kStep * kBatch) {
+    uint4 octets[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int row = first + i * kStep;
+      octets[i] = row < item.n_rows ? *reinterpret_cast<const uint4*>(rows + row * args.q.token_stride)
+                                    : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int row = first + i * kStep;
+      float x[8];
+      unpack_octet<IsHalf>(octets[i], x);
+      float largest = kLeastReach;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) largest = fmaxf(largest, fabsf(x[j]));
+#pragma unroll
+      for (int step = 1; step < kLanesOfRow; step *= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
+      const float inverse = __fdividef(kByteMax, largest);
+      std::uint32_t rounded[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) rounded[j] = __float_as_uint(fmaf(x[j], inverse, kRounder));
+      float shift = 0;
+      if (args.lse != nullptr) {
+        const float* centres =
+            args.channels +
+            (static_cast<std::int64_t>(item.seq) * args.n_kv_heads + head / args.group) * 3 * D + octet * 8;
+#pragma unroll
+        for (int j = 0; j < 8; ++j) shift = fmaf(x[j], centres[j], shift);
+#pragma unroll
+        for (int step = 1; step < kLanesOfRow; step *= 2) shift += __shfl_xor_sync(~0U, shift, step);
+      }
+      if (row >= PromptShape<D>::kRows) continue;
+      *reinterpret_cast<uint2*>(queries + swizzled<D>(row, octet * 8)) =
+          make_uint2(join_low_bytes(rounded[0], rounded[1], rounded[2], rounded[3]),
+                     join_low_bytes(rounded[4], rounded[5], rounded[6], rounded[7]));
+      if (octet == 0) {
+        block.scale[row] = largest / kByteMax * args.scale_log2;
+        block.shift[row] = shift * args.scale_log2;
+      }
+    }
+  }
+}
+
+template <int D, bool IsHalf>
+__device__ __forceinline__ void prepare_blocks(const PromptArgs& args, PromptShared<D>& shared, int warp,
+                                               int lane) {
+  constexpr int kBarrier = 1;
+  const int n_work = *args.n_items * args.n_heads;
+  RingPlace<2> place;
+  for (int work = static_cast<int>(blockIdx.x);; place.advance()) {
+    PreparedBlock<D>& block = shared.blocks[place.slot];
+    barrier_wait(shared_address(&shared.block_free[place.slot]), place.parity ^ 1);
+    const std::uint32_t full = shared_address(&shared.block_full[place.slot]);
+    PromptItem item{};
+    if (work < n_work) item = args.items[work / args.n_heads];
+    const int head = work % args.n_heads;
+    if (warp == 0 && lane == 0) {
+      block.item = item;
+      block.head = head;
+    }
+    // The next work is fetched while this is prepared.
+    int next = 0;
+    if (warp == 0 && lane == 0) next = static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
+    if (work < n_work) {
+      quantize_queries<D, IsHalf>(args, item, head, warp, lane, shared.queries[place.slot], block);
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    if (warp == 0 && lane == 0) shared.work = next;
+    named_barrier(kBarrier, kQueryWarps * 32);
+    if (lane == 0) barrier_arrive(full);
+    if (work >= n_work) return;
+    work = shared.work;
+    named_barrier(kBarrier, kQueryWarps * 32);
+  }
+}
+
+// Four words of each lane of a quad, transposed: lane i gets word i of lanes 0 to 3.
+__device__ __forceinline__ void transpose_quad(std::uint32_t (&x)[4], int pair) {
+  const bool is_odd = (pair & 1) != 0;
+  const bool is_high = (pair & 2) != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const std::uint32_t got = __shfl_xor_sync(~0U, is_odd ? x[i] : x[i + 1], 1);
+    (is_odd ? x[i] : x[i + 1]) = got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t got = __shfl_xor_sync(~0U, is_high ? x[i] : x[i + 2], 2);
+    (is_high ? x[i] : x[i + 2]) = got;
+  }
+}
+
+template <int D, bool IsHalf>
+__device__ __forceinline__ void store_rows(const PromptArgs& args, const PreparedBlock<D>& block, int row,
+                                           int pair, const RowSums& rows, const float (&sums)[D / 2]) {
+  const PromptItem& item = block.item;
+  float inverse[2], centre[2], is_seen[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float mass = rows.mass[i];
+    float offset = rows.offset[i];
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+      mass += __shfl_xor_sync(~0U, mass, step);
+      offset += __shfl_xor_sync(~0U, offset, step);
+    }
+    inverse[i] = mass > 0 ? 1 / mass : 0;
+    is_seen[i] = mass > 0 ? 1 : 0;
+    centre[i] = offset * kByteCentre;
+    const int in_block = row + 8 * i;
+    if (args.lse != nullptr && pair == 0 && in_block < item.n_rows) {
+      // Weights were subnormal numbers, times 2^(kSumExponent - reference).
+      const float log2_mass = log2f(mass) + (149 - kSumExponent) + rows.reference[i] + block.shift[in_block];
+      args.lse[(item.first_row + in_block) * args.lse_token_stride + block.head * args.lse_head_stride] =
+          mass > 0 ? log2_mass * 0.69314718F : -INFINITY;
+    }
+  }
+  const float* centres =
+      args.channels +
+      (static_cast<std::int64_t>(item.seq) * args.n_kv_heads + block.head / args.group) * 3 * D + D +
+      2 * pair;
+  auto* out = static_cast<unsigned short*>(args.out) + (item.first_row + row) * args.out_token_stride +
+              block.head * args.out_head_stride + 8 * pair;
+#pragma unroll
+  for (int j = 0; j < D / 8; j += 4) {
+    std::uint32_t words[2][4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float2 mean = *reinterpret_cast<const float2*>(centres + 8 * (j + k));
+      const float2 scale = *reinterpret_cast<const float2*>(centres + D + 8 * (j + k));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float x = (sums[4 * (j + k) + 2 * i] - centre[i]) * inverse[i];
+        const float y = (sums[4 * (j + k) + 2 * i + 1] - centre[i]) * inverse[i];
+        const float low = fmaf(x, scale.x, mean.x * is_seen[i]);
+        const float high = fmaf(y, scale.y, mean.y * is_seen[i]);
+        words[i][k] = IsHalf ? pack_half2(low, high) : pack_bf16x2(low, high);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      transpose_quad(words[i], pair);
+      if (row + 8 * i < item.n_rows)
+        *reinterpret_cast<uint4*>(out + 8 * i * args.out_token_stride + 8 * j) =
+            make_uint4(words[i][0], words[i][1], words[i][2], words[i][3]);
+    }
+  }
+}
+
+// The first of a thread's two rows of its group; the other is 8 behind.
+__device__ __forceinline__ int row_of(int thread) {
+  return thread / 32 * 16 + thread % 32 / 4;
+}
+
+template <int D, class Weight, bool IsHalf>
+__device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& shared, int group,
+                                       int thread) {
+  using Tile = PromptTile<D>;
+  const int lane = thread % 32;
+  const int pair = lane % 4;
+  const int row = group * kGroupRows + row_of(thread);
+  RingPlace<2> place;
+  RingPlace<PromptShape<D>::kStages> stage;
+  for (;; place.advance()) {
+    barrier_wait(shared_address(&shared.block_full[place.slot]), place.parity);
+    const PreparedBlock<D>& block = shared.blocks[place.slot];
+    if (block.item.n_rows == 0) return;
+    const float query_scale[2] = {block.scale[row], block.scale[row + 8]};
+    const std::uint64_t queries =
+        swizzled_matrix<D>(shared_address(shared.queries[place.slot] + group * kGroupRows * D));
+    // Of the group's first row, one more for each row behind it: tokens from limit on are not seen.
+    constexpr int kUnbounded = 0x3fffffff;
+    const int limit = args.causal != 0 ? block.item.limit + group * kGroupRows : kUnbounded;
+    const int group_end = limit + kGroupRows - 1;  // no row sees anything from here on
+    // All rows see what lies between these.
+    const int all_first = args.window > 0 ? group_end - args.window : -kUnbounded;
+    const int all_end = min(limit, block.item.kv_tokens);
+
+    std::uint32_t s[64], p[16];
+    float sums[D / 2] = {};
+    float factor[2];
+    RowSums rows;
+
+    const auto begin_scores = [&] {
+      const std::uint64_t keys = swizzled_matrix<D>(shared_address(shared.stages[stage.slot]));
+#pragma unroll
+      for (int k = 0; k < D / 32; ++k) multiply_scores(s, queries + 2 * k, keys + 2 * k);
+      commit_products();
+    };
+    const auto begin_values = [&](std::uint32_t(&o)[D / 2], int slot) {
+      const std::uint64_t values =
+          swizzled_matrix<kTileTokens>(shared_address(shared.stages[slot] + Tile::kValues));
+      multiply_values<false>(o, p, values);
+#pragma unroll
+      for (int k = 1; k < 4; ++k) multiply_values<true>(o, p + 4 * k, values + 2 * k);
+      commit_products();
+    };
+    const auto reset_scores = [&] {
+#pragma unroll
+      for (int i = 0; i < 64; ++i) s[i] = kRounderBits;
+      hold_registers(s);
+    };
+    const auto wait_for_tile = [&] {
+      barrier_wait(shared_address(&shared.tile_full[stage.slot]), stage.parity);
+    };
+    const auto free_tile = [&](int slot) {
+      if (lane == 0) barrier_arrive(shared_address(&shared.tile_free[slot]));
+    };
+    const auto weigh_tile = [&](int tile) {
+      const int first = tile * kTileTokens;
+      if (first + kTileTokens > all_end || first < all_first) {
+        const int end = block.item.kv_tokens - first;
+        int low[2], high[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int row_limit = limit + row_of(thread) + 8 * i - first;
+          low[i] = args.window > 0 ? row_limit - args.window : 0;
+          high[i] = min(args.causal != 0 ? row_limit : end, end);
+        }
+        mask_scores(s, low, high, pair);
+      }
+      const auto* scales = reinterpret_cast<const float*>(shared.stages[stage.slot] + Tile::kScales);
+      weigh<Weight>(s, p, query_scale, scales[0], scales[1], rows, factor, sums);
+    };
+    const auto add_values = [&](const std::uint32_t(&o)[D / 2]) {
+#pragma unroll
+      for (int i = 0; i < D / 2; ++i) sums[i] = fmaf(__uint_as_float(o[i]), factor[i / 2 % 2], sums[i]);
+    };
+
+    // Tiles behind the last that the group sees it only lets go.
+    const int last_seen = max((group_end + kTileTokens - 1) / kTileTokens, block.item.tile + 1);
+    const int end_tile = min(block.item.end_tile, last_seen);
+    int tile = block.item.tile;
+    if constexpr (PromptShape<D>::kScoresAhead) {
+      std::uint32_t o[D / 2];
+      reset_scores();
+      wait_for_tile();
+      begin_products();
+      begin_scores();
+      finish_products<0>();
+      hold_registers(s);
+      weigh_tile(tile);
+      while (++tile < end_tile) {
+        const int before = stage.slot;
+        stage.advance();
+        reset_scores();
+        hold_registers(p);
+        wait_for_tile();
+        begin_products();
+        begin_values(o, before);
+        begin_scores();
+        finish_products<1>();
+        hold_registers(o);
+        hold_registers(p);
+        free_tile(before);
+        add_values(o);
+        finish_products<0>();
+        hold_registers(s);
+        weigh_tile(tile);
+      }
+      hold_registers(p);
+      begin_products();
+      begin_values(o, stage.slot);
+      finish_products<0>();
+      hold_registers(o);
+      hold_registers(p);
+      free_tile(stage.slot);
+      stage.advance();
+      add_values(o);
+    } else {
+      // Sums of values take the registers of scores.
+      auto& o = reinterpret_cast<std::uint32_t(&)[D / 2]>(s);
+      for (; tile < end_tile; ++tile, stage.advance()) {
+        reset_scores();
+        wait_for_tile();
+        begin_products();
+        begin_scores();
+        finish_products<0>();
+        hold_registers(s);
+        weigh_tile(tile);
+        hold_registers(p);
+        begin_products();
+        begin_values(o, stage.slot);
+        finish_products<0>();
+        hold_registers(o);
+        hold_registers(p);
+        free_tile(stage.slot);
+        add_values(o);
+      }
+    }
+    for (; tile < block.item.end_tile; ++tile, stage.advance()) {
+      wait_for_tile();
+      free_tile(stage.slot);
+    }
+    store_rows<D, IsHalf>(args, block, row, pair, rows, sums);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared_address(&shared.block_free[place.slot]));
+  }
+}
+
+template <int D, class Weight, bool IsHalf>
+__global__ void __launch_bounds__(PromptShape<D>::kThreads, 1)
+    prompt_kernel(const __grid_constant__ PromptArgs args) {
+  using Shape = PromptShape<D>;
+  extern __shared__ unsigned char memory[];
+  auto& shared = *reinterpret_cast<PromptShared<D>*>(memory + (1024 - shared_address(memory) % 1024) % 1024);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) {
+    constexpr int kWarps = Shape::kGroups * 4;
+    for (int i = 0; i < Shape::kStages; ++i) {
+      barrier_init(shared_address(&shared.tile_full[i]), 1);
+      barrier_init(shared_address(&shared.tile_free[i]), kWarps);
+    }
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(shared_address(&shared.block_full[i]), kQueryWarps);
+      barrier_init(shared_address(&shared.block_free[i]), kWarps + 1);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  const int group = __shfl_sync(~0U, thread / kGroupThreads, 0);  // known to be the same for all of a warp
+  if (group == 0) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kProducerRegisters));
+    if (thread < 32) {
+      if (thread == 0) copy_tiles<D>(args, shared);
+    } else {
+      prepare_blocks<D, IsHalf>(args, shared, thread / 32 - 1, thread % 32);
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kConsumerRegisters));
+    attend<D, Weight, IsHalf>(args, shared, group - 1, thread % kGroupThreads);
+  }
+}
+
+}  // namespace kvant::cuda

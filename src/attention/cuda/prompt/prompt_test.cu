@@ -1,0 +1,434 @@
+// Prompt attention in 8-bit integers against attention in double precision; its errors beside those of the
+// same scheme and of SageAttention's (scores in INT8, weights and values in FP8), both in double precision.
+#include <cuda_fp16.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "attention/cuda/captured_heads.h"
+#include "attention/cuda/device_memory.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+namespace {
+
+using Matrix = std::vector<double>;  // [tokens][d]
+
+bool have_gpu() {
+  int n = 0;
+  return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
+}
+
+double rounded(double x, bool half) {
+  if (half) return __half2float(__float2half(static_cast<float>(x)));
+  return float_from_bf16(bf16_from_float(static_cast<float>(x)));
+}
+
+// What a head's query row sees: tokens [first, end).
+struct Seen {
+  int first, end;
+};
+
+Seen seen_by(int query, int queries, int tokens, bool causal, int window) {
+  if (!causal) return {0, tokens};
+  const int end = std::clamp(query + 1 + tokens - queries, 0, tokens);
+  return {window > 0 ? std::clamp(query + 1 + tokens - queries - window, 0, end) : 0, end};
+}
+
+// How scores, weights and values are rounded by a scheme.
+enum class Scheme { exact, integers, sage };
+
+double e4m3(double x) {
+  if (x == 0) return 0;
+  const int exponent = std::max(static_cast<int>(std::floor(std::log2(std::abs(x)))), -6);
+  const double step = std::ldexp(1.0, exponent - 3);
+  return std::clamp(std::nearbyint(x / step) * step, -448.0, 448.0);
+}
+
+double to_byte(double x, double largest) {
+  return largest > 0 ? std::nearbyint(x / largest * 127) * largest / 127 : 0;
+}
+
+// Rows less their mean, rounded to INT8 with a scale for each 128 (keys).
+Matrix rounded_keys(const Matrix& keys, int d) {
+  const int n = static_cast<int>(keys.size()) / d;
+  Matrix out(keys.size());
+  std::vector<double> mean(d, 0.0);
+  for (int t = 0; t < n; ++t)
+    for (int c = 0; c < d; ++c) mean[c] += keys[t * d + c] / n;
+  for (int tile = 0; tile < n; tile += 128) {
+    const int end = std::min(n, tile + 128);
+    double largest = 0;
+    for (int i = tile * d; i < end * d; ++i) largest = std::max(largest, std::abs(keys[i] - mean[i % d]));
+    for (int i = tile * d; i < end * d; ++i) out[i] = to_byte(keys[i] - mean[i % d], largest) + mean[i % d];
+  }
+  return out;
+}
+
+// Values less their mean, in INT8 with a scale for each channel and each tile, or in FP8 with one for each
+// channel.
+Matrix rounded_values(const Matrix& values, int d, bool sage) {
+  const int n = static_cast<int>(values.size()) / d;
+  Matrix out(values.size());
+  std::vector<double> mean(d, 0.0), reach(d, 0.0);
+  for (int t = 0; t < n; ++t)
+    for (int c = 0; c < d; ++c) mean[c] += sage ? 0 : values[t * d + c] / n;
+  for (int t = 0; t < n; ++t)
+    for (int c = 0; c < d; ++c) reach[c] = std::max(reach[c], std::abs(values[t * d + c] - mean[c]));
+  for (int tile = 0; tile < n; tile += 128) {
+    const int end = std::min(n, tile + 128);
+    double largest = 0;
+    for (int i = tile * d; i < end * d; ++i)
+      if (reach[i % d] > 0) largest = std::max(largest, std::abs(values[i] - mean[i % d]) / reach[i % d]);
+    for (int i = tile * d; i < end * d; ++i) {
+      const int c = i % d;
+      out[i] = mean[c] + (sage ? (reach[c] > 0 ? e4m3(values[i] / reach[c] * 448) * reach[c] / 448 : 0)
+                               : to_byte(values[i] - mean[c], largest * reach[c]));
+    }
+  }
+  return out;
+}
+
+struct Attention {
+  std::vector<double> out;  // [d]
+  double lse;
+};
+
+// Attention of one row; keys and values are those of its scheme.
+Attention attend(const double* query, const Matrix& keys, const Matrix& values, int d, double scale,
+                 Seen seen, Scheme scheme) {
+  std::vector<double> q(query, query + d);
+  if (scheme != Scheme::exact) {
+    double largest = 0;
+    for (double x : q) largest = std::max(largest, std::abs(x));
+    for (double& x : q) x = to_byte(x, largest);
+  }
+  std::vector<double> scores(std::max(seen.end - seen.first, 0));
+  double most = -INFINITY;
+  for (int t = seen.first; t < seen.end; ++t) {
+    double dot = 0;
+    for (int c = 0; c < d; ++c) dot += q[c] * keys[t * d + c];
+    most = std::max(most, scores[t - seen.first] = dot * scale);
+  }
+  Attention result{std::vector<double>(d, 0.0), -INFINITY};
+  double mass = 0;
+  for (int t = seen.first; t < seen.end;) {
+    const int end = std::min(seen.end, (t / 128 + 1) * 128);
+    const double tile_most =
+        *std::max_element(scores.begin() + (t - seen.first), scores.begin() + (end - seen.first));
+    for (; t < end; ++t) {
+      const double score = scores[t - seen.first];
+      double weight = std::exp(score - most);
+      if (scheme == Scheme::integers)
+        weight = std::nearbyint(std::exp(score - tile_most) * 255) / 255 * std::exp(tile_most - most);
+      mass += weight;
+      if (scheme == Scheme::sage) weight = e4m3(weight * 448) / 448;
+      for (int c = 0; c < d; ++c) result.out[c] += weight * values[t * d + c];
+    }
+  }
+  if (mass > 0) {
+    for (double& x : result.out) x /= mass;
+    result.lse = most + std::log(mass);
+  }
+  return result;
+}
+
+struct Sequence {
+  int queries, tokens;
+};
+
+struct Case {
+  std::vector<Sequence> sequences;
+  int n_heads, n_kv_heads, head_dim;
+  bool causal = true;
+  int window = 0;
+  bool half = false, sas = false;
+  // q, K and V of a row, head and channel.
+  std::function<double(int side, int row, int head, int channel)> value;
+};
+
+struct Errors {
+  double kernel, integers, sage;  // relative, over all rows that were looked at
+  double lse;                     // the largest difference
+};
+
+template <class T>
+std::vector<std::uint16_t> bits_of(const Case& c, int side, int rows, int heads, const T& convert,
+                                   std::vector<double>* numbers) {
+  std::vector<std::uint16_t> bits(static_cast<std::size_t>(rows) * heads * c.head_dim);
+  numbers->resize(bits.size());
+  std::size_t i = 0;
+  for (int row = 0; row < rows; ++row)
+    for (int head = 0; head < heads; ++head)
+      for (int channel = 0; channel < c.head_dim; ++channel, ++i) {
+        (*numbers)[i] = rounded(c.value(side, row, head, channel), c.half);
+        bits[i] = convert((*numbers)[i]);
+      }
+  return bits;
+}
+
+kvant_prompt_shape shape_of(const Case& c, int n_queries, int n_tokens, double scale) {
+  kvant_prompt_shape shape{};
+  shape.struct_size = sizeof shape;
+  shape.n_seqs = static_cast<int>(c.sequences.size());
+  shape.n_heads = c.n_heads;
+  shape.n_kv_heads = c.n_kv_heads;
+  shape.head_dim = c.head_dim;
+  shape.n_queries = n_queries;
+  shape.n_tokens = n_tokens;
+  shape.softmax_scale = static_cast<float>(scale);
+  shape.causal = c.causal ? 1 : 0;
+  shape.window = c.window;
+  shape.sas = c.sas ? 1 : 0;
+  shape.half = c.half ? 1 : 0;
+  return shape;
+}
+
+// Runs the kernel and measures `rows` rows of each sequence, its first and last among them.
+Errors errors_of(const Case& c, int rows) {
+  const int d = c.head_dim;
+  std::vector<std::int32_t> query_begins{0}, token_begins{0};
+  for (const Sequence& s : c.sequences) {
+    query_begins.push_back(query_begins.back() + s.queries);
+    token_begins.push_back(token_begins.back() + s.tokens);
+  }
+  const int n_queries = query_begins.back();
+  const int n_tokens = token_begins.back();
+  const double scale = 1 / std::sqrt(static_cast<double>(d));
+  const auto convert = [&](double x) {
+    return c.half ? __half_as_ushort(__float2half(static_cast<float>(x)))
+                  : bf16_from_float(static_cast<float>(x));
+  };
+  std::vector<double> q, k, v;
+  DeviceArray<std::uint16_t> q_bits(bits_of(c, 0, n_queries, c.n_heads, convert, &q));
+  DeviceArray<std::uint16_t> k_bits(bits_of(c, 1, n_tokens, c.n_kv_heads, convert, &k));
+  DeviceArray<std::uint16_t> v_bits(bits_of(c, 2, n_tokens, c.n_kv_heads, convert, &v));
+  DeviceArray<std::uint16_t> out_bits(std::vector<std::uint16_t>(q.size(), 0xffff));
+  DeviceArray<float> lse(std::vector<float>(static_cast<std::size_t>(n_queries) * c.n_heads, NAN));
+  DeviceArray<std::int32_t> query_begins_there(query_begins), token_begins_there(token_begins);
+
+  const kvant_prompt_shape shape = shape_of(c, n_queries, n_tokens, scale);
+  std::size_t bytes = 0;
+  EXPECT_EQ(kvant_prompt_workspace(&shape, &bytes), KVANT_OK) << kvant_last_error();
+  DeviceArray<unsigned char> workspace(std::vector<unsigned char>(bytes, 0xff));
+  kvant_prompt prompt{};
+  prompt.struct_size = sizeof prompt;
+  prompt.query_begins = query_begins_there.get();
+  prompt.token_begins = token_begins_there.get();
+  prompt.q = q_bits.get();
+  prompt.k = k_bits.get();
+  prompt.v = v_bits.get();
+  prompt.out = out_bits.get();
+  prompt.q_token_stride = prompt.out_token_stride = static_cast<std::int64_t>(c.n_heads) * d;
+  prompt.k_token_stride = prompt.v_token_stride = static_cast<std::int64_t>(c.n_kv_heads) * d;
+  prompt.q_head_stride = prompt.k_head_stride = prompt.v_head_stride = prompt.out_head_stride = d;
+  prompt.lse = lse.get();
+  prompt.lse_token_stride = 1;
+  prompt.lse_head_stride = n_queries;
+  EXPECT_EQ(kvant_prompt_attention(&shape, &prompt, workspace.get(), bytes, nullptr), KVANT_OK)
+      << kvant_last_error();
+  check_cuda(cudaDeviceSynchronize(), "prompt attention");
+  const auto out = out_bits.read();
+  const auto sums = lse.read();
+
+  Errors errors{};
+  double squares = 0;
+  for (std::size_t s = 0; s < c.sequences.size(); ++s) {
+    const auto [queries, tokens] = c.sequences[s];
+    for (int kv_head = 0; kv_head < c.n_kv_heads; ++kv_head) {
+      Matrix keys(static_cast<std::size_t>(tokens) * d), values(keys.size());
+      for (int t = 0; t < tokens; ++t)
+        for (int channel = 0; channel < d; ++channel) {
+          const auto from =
+              (static_cast<std::size_t>(token_begins[s] + t) * c.n_kv_heads + kv_head) * d + channel;
+          keys[t * d + channel] = k[from];
+          values[t * d + channel] = v[from];
+        }
+      const Matrix integer_keys = rounded_keys(keys, d);
+      const Matrix integer_values = rounded_values(values, d, false);
+      const Matrix sage_values = rounded_values(values, d, true);
+      const int group = c.n_heads / c.n_kv_heads;
+      for (int i = 0; i < std::min(rows, queries); ++i) {
+        const int query =
+            rows >= queries ? i : static_cast<int>(static_cast<std::int64_t>(i) * (queries - 1) / (rows - 1));
+        const int head = kv_head * group + i % group;
+        const auto row = static_cast<std::size_t>(query_begins[s] + query) * c.n_heads + head;
+        const Seen seen = seen_by(query, queries, tokens, c.causal, c.window);
+        const auto exact = attend(&q[row * d], keys, values, d, scale, seen, Scheme::exact);
+        const auto integers =
+            attend(&q[row * d], integer_keys, integer_values, d, scale, seen, Scheme::integers);
+        const auto sage = attend(&q[row * d], integer_keys, sage_values, d, scale, seen, Scheme::sage);
+        for (int channel = 0; channel < d; ++channel) {
+          const std::uint16_t bits = out[row * d + channel];
+          const double got = c.half ? __half2float(__ushort_as_half(bits)) : float_from_bf16(bits);
+          EXPECT_TRUE(std::isfinite(got)) << "query " << query << " head " << head;
+          squares += exact.out[channel] * exact.out[channel];
+          errors.kernel += std::pow(got - exact.out[channel], 2);
+          errors.integers += std::pow(integers.out[channel] - exact.out[channel], 2);
+          errors.sage += std::pow(sage.out[channel] - exact.out[channel], 2);
+        }
+        const float sum = sums[static_cast<std::size_t>(head) * n_queries + query_begins[s] + query];
+        if (seen.first >= seen.end) {
+          EXPECT_EQ(sum, -INFINITY);
+        } else {
+          errors.lse = std::max(errors.lse, std::abs(sum - exact.lse));
+        }
+      }
+    }
+  }
+  errors.kernel = std::sqrt(errors.kernel / squares);
+  errors.integers = std::sqrt(errors.integers / squares);
+  errors.sage = std::sqrt(errors.sage / squares);
+  return errors;
+}
+
+// Bits that look independent of one another's places (splitmix64's last step).
+std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
+
+// Independent Gaussian numbers, the same whenever asked for.
+double gaussian(int side, int row, int head, int channel) {
+  const std::uint64_t place = ((static_cast<std::uint64_t>(side) << 20 | row) << 8 | head) << 8 | channel;
+  const std::uint64_t bits = mixed((place + 1) * 0x9e3779b97f4a7c15);
+  const double a = (static_cast<double>(bits >> 32) + 1) / 4294967297.0;
+  const double b = static_cast<double>(bits & 0xffffffff) / 4294967296.0;
+  return std::sqrt(-2 * std::log(a)) * std::cos(2 * std::numbers::pi * b);
+}
+
+// Channels far from zero, one in 37 twelve times as large, tokens one in 200 eight times.
+double outliers(int side, int row, int head, int channel) {
+  double x = gaussian(side, row, head, channel);
+  if (side > 0) x += std::sin(1.7 * channel + side);
+  if (side < 2 && channel % 37 == 5) x *= side == 0 ? 0.5 : 12;
+  if (side == 2 && row % 200 == 60) x *= 8;
+  return x;
+}
+
+double captured(int side, int row, int, int channel) {
+  if (side == 0) return float_from_bf16(captured_query(row)[channel]);
+  const int first = (side - 1) * kCapturedPages * 128 + row;
+  return float_from_bf16(captured_row(first)[channel]);
+}
+
+class PromptAttention : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  }
+  // The kernel is as good as its scheme, but for where 64 tokens tell less than all, and rounding of the
+  // output; and no worse than SageAttention's, times `of_sage`.
+  static void expect_accurate(const Case& c, int rows, const char* what, double of_sage = 1) {
+    const Errors errors = errors_of(c, rows);
+    RecordProperty("kernel", std::to_string(errors.kernel));
+    std::printf("%-10s d %3d  error %.4f  integers %.4f  sage %.4f  lse %.4f\n", what, c.head_dim,
+                errors.kernel, errors.integers, errors.sage, errors.lse);
+    EXPECT_LT(errors.kernel, 1.2 * errors.integers + 0.005) << what;
+    EXPECT_LT(errors.kernel, of_sage * errors.sage) << what;
+    EXPECT_LT(errors.lse, 0.15) << what;
+  }
+};
+
+TEST_P(PromptAttention, OfGaussianValuesIsAsAccurateAsItsScheme) {
+  expect_accurate({{{1000, 1000}}, 4, 2, GetParam(), true, 0, false, false, gaussian}, 60, "gaussian");
+}
+
+// The tokens that channels' scales come from may lack those with large values.
+TEST_P(PromptAttention, OfOutliersIsAsAccurateAsItsScheme) {
+  expect_accurate({{{700, 700}}, 2, 1, GetParam(), true, 0, false, false, outliers}, 60, "outliers", 1.4);
+}
+
+TEST_P(PromptAttention, OfCapturedValuesIsAsAccurateAsItsScheme) {
+  expect_accurate({{{48, 256}}, 1, 1, GetParam(), false, 0, false, false, captured}, 48, "captured", 1.1);
+}
+
+TEST_P(PromptAttention, TakesHalfPrecision) {
+  expect_accurate({{{300, 300}}, 2, 2, GetParam(), true, 0, true, false, gaussian}, 40, "half");
+}
+
+TEST_P(PromptAttention, TakesSequencesOfAllLengths) {
+  expect_accurate({{{1, 1}, {1, 700}, {200, 1200}, {129, 129}, {64, 64}, {193, 500}},
+                   4,
+                   2,
+                   GetParam(),
+                   true,
+                   0,
+                   false,
+                   false,
+                   gaussian},
+                  24, "ragged");
+}
+
+TEST_P(PromptAttention, SeesAWindow) {
+  for (const int window : {1, 100, 128, 300})
+    expect_accurate({{{500, 500}, {260, 900}}, 2, 1, GetParam(), true, window, false, false, gaussian}, 30,
+                    "window");
+}
+
+TEST_P(PromptAttention, SeesAllTokensUnlessCausal) {
+  expect_accurate({{{200, 333}, {100, 50}}, 2, 1, GetParam(), false, 0, false, false, gaussian}, 30, "all");
+}
+
+TEST_P(PromptAttention, GivesZerosWhereNoTokenIsSeen) {
+  expect_accurate({{{130, 50}, {70, 0}, {20, 20}}, 2, 1, GetParam(), true, 0, false, false, gaussian}, 200,
+                  "unseen");
+}
+
+TEST_P(PromptAttention, TakesTheMeanWhereAllScoresAreZero) {
+  const auto zeros = [](int side, int row, int head, int channel) {
+    return side == 2 ? gaussian(side, row, head, channel) : 0;
+  };
+  expect_accurate({{{200, 200}}, 2, 1, GetParam(), true, 0, false, false, zeros}, 60, "zeros");
+}
+
+TEST_P(PromptAttention, WithSasIsAsAccurateButForItsPolynomialAndFloor) {
+  const Errors errors = errors_of({{{400, 400}}, 2, 1, GetParam(), true, 0, false, true, gaussian}, 60);
+  EXPECT_LT(errors.kernel, 1.2 * errors.integers + 0.01);
+}
+
+// A score far above all before it, and others far below: sums move to its unit and nothing overflows.
+TEST_P(PromptAttention, FollowsScoresThatRise) {
+  const auto rising = [](int side, int row, int head, int channel) {
+    const double x = gaussian(side, row, head, channel);
+    return side == 0 ? std::abs(x) : side == 1 ? x + (row / 128 - 1) * 2.0 : x;
+  };
+  const Errors errors = errors_of({{{640, 640}}, 1, 1, GetParam(), true, 0, false, false, rising}, 60);
+  EXPECT_LT(errors.kernel, 1.2 * errors.integers + 0.003);
+  EXPECT_LT(errors.kernel, 1.3 * errors.sage);
+}
+
+INSTANTIATE_TEST_SUITE_P(HeadDims, PromptAttention, testing::Values(64, 128));
+
+TEST(PromptRefusals, NameTheArgument) {
+  Case c{{{10, 10}}, 2, 1, 64, true, 0, false, false, gaussian};
+  const auto refused = [&](const std::function<void(kvant_prompt_shape&)>& spoil) {
+    kvant_prompt_shape shape = shape_of(c, 10, 10, 1);
+    spoil(shape);
+    std::size_t bytes = 0;
+    EXPECT_NE(kvant_prompt_workspace(&shape, &bytes), KVANT_OK);
+    return std::string(kvant_last_error());
+  };
+  EXPECT_NE(refused([](auto& s) { s.struct_size = 1; }).find("kvant_prompt_shape"), std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.n_seqs = 0; }).find("n_seqs"), std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.n_heads = 3, s.n_kv_heads = 2; }).find("n_heads"), std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.head_dim = 256; }).find("head_dim"), std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.softmax_scale = 0; }).find("softmax_scale"), std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.causal = 0, s.window = 5; }).find("window"), std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.n_tokens = 0; }).find("n_tokens"), std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.reserved = 1; }).find("reserved"), std::string::npos);
+  kvant_prompt_shape shape = shape_of(c, 10, 10, 1);
+  kvant_prompt prompt{};
+  prompt.struct_size = sizeof prompt;
+  EXPECT_EQ(kvant_prompt_attention(&shape, &prompt, nullptr, 0, nullptr), KVANT_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(kvant_last_error()).find("query_begins"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvant::cuda

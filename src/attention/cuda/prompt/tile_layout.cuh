@@ -1,0 +1,40 @@
+// INT8 tiles of keys and values as the prompt kernel's products read them: in global memory in the byte order
+// of shared memory, so that one bulk copy brings a tile.
+#pragma once
+
+namespace kvant::cuda {
+
+inline constexpr int kTileTokens = 128;
+
+// A row of Q or K, D bytes, or of V transposed, a byte for each token: 16-byte pieces of 8 rows in succession
+// change places so that a column of them lies in different banks (wgmma's swizzles of 64 and 128 bytes).
+template <int RowBytes>
+__host__ __device__ constexpr int swizzled(int row, int byte) {
+  static_assert(RowBytes == 64 || RowBytes == 128);
+  const int mask = RowBytes == 128 ? row & 7 : row >> 1 & 3;
+  return row * RowBytes + ((byte >> 4 ^ mask) << 4 | (byte & 15));
+}
+
+// Of D channels: keys [128 tokens][D], signed; values [D][128 tokens], unsigned, 128 is the channel's centre;
+// then the keys' and the values' scale (F32).
+template <int D>
+struct PromptTile {
+  static constexpr int kValues = kTileTokens * D;
+  static constexpr int kScales = 2 * kTileTokens * D;
+  static constexpr int kBytes = kScales + 16;
+};
+
+// Tokens within a row of values are in the order in which a thread's scores are its A operand: position
+// 4 w + i of 128 holds token value_token(w, i). (A thread of mma has columns 8 j + 2 t and the next of sums,
+// but columns 4 t to 4 t + 3 and 16 + 4 t to 19 + 4 t of 8-bit operands.)
+__host__ __device__ constexpr int value_token(int word, int i) {
+  return word / 4 * 16 + word % 4 * 2 + i / 2 * 8 + i % 2;
+}
+
+// Sequences' tiles lie one after another, each beginning where no other can: the slot of the first tile of a
+// sequence whose tokens begin at `begin` of all.
+__host__ __device__ constexpr long long first_tile(long long begin, int seq) {
+  return begin / kTileTokens + seq;
+}
+
+}  // namespace kvant::cuda
