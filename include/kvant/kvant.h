@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 /* 1000 * major + minor, of this header. */
-#define KVANT_VERSION 1000
+#define KVANT_VERSION 1001
 
 /* KVANT_VERSION of the library. */
 KVANT_API int kvant_version(void);
@@ -293,7 +293,7 @@ KVANT_API kvant_status kvant_merge(int32_t n_seqs, int32_t n_tokens, int32_t n_h
                                    const kvant_partial* into, const kvant_partial* other,
                                    kvant_stream stream);
 
-/* Rows that are transformed in place: channels times factors, then the orthonormal Walsh-Hadamard matrix,
+/* Rows that are transformed: channels times factors, then the orthonormal Walsh-Hadamard matrix,
  * then channels times factors_after. Where keys (or values) were appended with factors f and a Hadamard
  * matrix, queries need 1 / f as `factors`, and outputs need 1 / f as `factors_after`. */
 typedef struct kvant_transformation {
@@ -306,6 +306,8 @@ typedef struct kvant_transformation {
   const float* factors_after;
   int32_t heads_of_factors; /* that share them: the query heads of a KV head */
   int32_t hadamard;
+  const void* source; /* since 1.1: what is read, of the same type, and stays; null: `rows`, in place */
+  int64_t source_row_stride, source_head_stride;
 } kvant_transformation;
 
 KVANT_API kvant_status kvant_transform(const kvant_transformation* transformation, kvant_stream stream);

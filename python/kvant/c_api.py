@@ -7,7 +7,7 @@ import pathlib
 
 BF16, F32 = 0, 1  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-MAJOR_VERSION = 1  # of KVANT_VERSION
+MAJOR_VERSION, MINOR_VERSION = 1, 1  # of KVANT_VERSION: libraries of a later minor one will do
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
@@ -103,7 +103,8 @@ class Transformation(Struct):
     c_name = "kvant_transformation"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_rows n_heads head_dim"), (_pointer, "rows"),
                        (ctypes.c_int, "type"), (_long, "row_stride head_stride"), (_pointer, "factors factors_after"),
-                       (_int, "heads_of_factors hadamard"))
+                       (_int, "heads_of_factors hadamard"), (_pointer, "source"),
+                       (_long, "source_row_stride source_head_stride"))
 
 
 class PromptShape(Struct):
@@ -161,9 +162,9 @@ class Library:
 
         version = getattr(self._library, "kvant_version", None)
         major, minor = divmod(version(), 1000) if version else (0, 0)
-        if major != MAJOR_VERSION:
+        if major != MAJOR_VERSION or minor < MINOR_VERSION:
             raise OSError(f"{self._library._name} has version {major}.{minor} of the interface, and this package needs "
-                          f"{MAJOR_VERSION}.x: install both from one release")
+                          f"{MAJOR_VERSION}.{MINOR_VERSION}: install both from one release")
 
     def check_device(self) -> None:
         """Raises KvantError, with the reason, where the kernels don't run on the current device."""

@@ -202,10 +202,12 @@ class CpuLibrary(TorchLibrary):
 
     def _transform(self, what):
         kind, convert, back = (np.uint16, from_bf16, to_bf16) if what.type == BF16 else (np.float32, np.array, np.array)
+        source = ((what.source, what.source_row_stride, what.source_head_stride) if what.source else
+                  (what.rows, what.row_stride, what.head_stride))
         for head in range(what.n_heads):
-            at = what.rows + np.dtype(kind).itemsize * head * what.head_stride
-            rows = matrix(at, kind, what.n_rows, what.row_stride, what.head_dim)
-            rows[:] = back(convert(rows) @ hadamard(what.head_dim) if what.hadamard else convert(rows))
+            to, read = (matrix(address + np.dtype(kind).itemsize * head * head_stride, kind, what.n_rows, row_stride, what.head_dim)
+                        for address, row_stride, head_stride in ((what.rows, what.row_stride, what.head_stride), source))
+            to[:] = back(convert(read) @ hadamard(what.head_dim) if what.hadamard else convert(read))
 
 
 def varlen_attention(q, k, v, *, cu_seqlens_q, max_seqlen_q, max_seqlen_k, softmax_scale, causal, return_softmax_lse,

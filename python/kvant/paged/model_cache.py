@@ -99,9 +99,9 @@ class ModelCache:
         """Queries [n, n_heads, head_dim] as stored keys want them."""
         if not self.recipe.key_hadamard:
             return q
-        q = q.clone(memory_format=torch.contiguous_format)
-        self.library.rotate(q)
-        return q
+        rotated = torch.empty_like(q, memory_format=torch.contiguous_format)
+        self.library.rotate(rotated, q)
+        return rotated
 
     def rotate_back(self, out: torch.Tensor) -> None:
         """Outputs [n, n_heads, head_dim], in place."""

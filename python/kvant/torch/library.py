@@ -82,10 +82,15 @@ class TorchLibrary(Library):
         n_tokens, n_heads, head_dim = into.shape
         self.call("merge", 1, n_tokens, n_heads, head_dim, _partial(into, into_lse), _partial(other, other_lse))
 
-    def rotate(self, rows: torch.Tensor) -> None:
-        """Multiplies rows [n_rows, n_heads, head_dim] in place by the orthonormal Walsh-Hadamard matrix, which is its own
-        inverse."""
+    def rotate(self, rows: torch.Tensor, source: torch.Tensor | None = None) -> None:
+        """Writes into rows [n_rows, n_heads, head_dim] those of `source` (None: its own), of the same type, times the
+        orthonormal Walsh-Hadamard matrix, which is its own inverse."""
         n_rows, n_heads, head_dim = rows.shape
-        self.call("transform", Transformation(n_rows=n_rows, n_heads=n_heads, head_dim=head_dim, rows=rows,
-                                              type=type_of(rows), row_stride=rows.stride(0),
-                                              head_stride=rows.stride(1), hadamard=1))
+        source = rows if source is None else source
+        if source.shape != rows.shape or source.dtype != rows.dtype:
+            raise ValueError(f"rows {tuple(rows.shape)} of {rows.dtype} can't be those of a source {tuple(source.shape)} of "
+                             f"{source.dtype}")
+        self.call("transform", Transformation(
+            n_rows=n_rows, n_heads=n_heads, head_dim=head_dim, rows=rows, type=type_of(rows), row_stride=rows.stride(0),
+            head_stride=rows.stride(1), hadamard=1, source=source, source_row_stride=source.stride(0),
+            source_head_stride=source.stride(1)))

@@ -44,8 +44,8 @@ def _shape(table: torch.Tensor, head_dim: int, key_format: str = "", value_forma
 @torch.library.custom_op("kvant::rotate", mutates_args=())
 def rotate(rows: torch.Tensor) -> torch.Tensor:
     """rows [n_rows, n_heads, head_dim], BF16 or F32, times the orthonormal Walsh-Hadamard matrix, its own inverse."""
-    rotated = rows.clone(memory_format=torch.contiguous_format)
-    library().rotate(rotated)
+    rotated = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    library().rotate(rotated, rows)
     return rotated
 
 

@@ -15,6 +15,8 @@ namespace kvant::cuda {
 // of that member.
 template <class T>
 inline constexpr std::size_t kFirstSize = sizeof(T);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_transformation> = offsetof(kvant_transformation, source);
 
 // What a structure is refused with that is missing or of no known version.
 template <class T>

@@ -127,6 +127,29 @@ Reason fault_of(const kvant_transformation& t) {
   });
 }
 
+template <class Memory>
+bool is_wide(const TransformRows<Memory>& rows, std::int64_t channels) {
+  return is_aligned(rows.rows, kRowAlignment) && rows.row_stride % channels == 0 &&
+         rows.head_stride % channels == 0;
+}
+
+TransformArgs transform_args(const kvant_transformation& t) {
+  TransformArgs args{.n_rows = t.n_rows,
+                     .n_heads = t.n_heads,
+                     .to = {t.rows, t.row_stride, t.head_stride},
+                     .from = {t.source, t.source_row_stride, t.source_head_stride},
+                     .is_f32 = t.type == KVANT_F32 ? 1 : 0,
+                     .is_wide = 0,
+                     .factors = t.factors,
+                     .factors_after = t.factors_after,
+                     .heads_of_factors = std::max(t.heads_of_factors, 1),
+                     .hadamard = t.hadamard};
+  if (t.source == nullptr) args.from = {args.to.rows, args.to.row_stride, args.to.head_stride};
+  constexpr std::int64_t kChannels = kRowAlignment / sizeof(__nv_bfloat16);
+  args.is_wide = is_wide(args.to, kChannels) && is_wide(args.from, kChannels) ? 1 : 0;
+  return args;
+}
+
 }  // namespace
 }  // namespace kvant::cuda
 
@@ -201,9 +224,7 @@ kvant_status kvant_transform(const kvant_transformation* from, kvant_stream stre
   if (const Reason reason = fault_of(t)) return refuse_argument(reason);
   if (!is_head_dim(t.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
   if (const kvant_status status = check_device(nullptr); status != KVANT_OK) return status;
-  const TransformArgs args{
-      t.n_rows,      t.n_heads, t.rows,          t.type == KVANT_F32 ? 1 : 0,     t.row_stride,
-      t.head_stride, t.factors, t.factors_after, std::max(t.heads_of_factors, 1), t.hadamard};
+  const TransformArgs args = transform_args(t);
   const unsigned ctas = ctas_for(static_cast<std::int64_t>(t.n_rows) * t.n_heads, kTransformThreads);
   // Set up while its predecessor ends: a decode step's rotations take little else.
   cudaLaunchAttribute overlap{};

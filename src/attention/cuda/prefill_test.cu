@@ -516,6 +516,49 @@ TEST(Transforming, MatchesWhatAppendingDoesToKeysAndValues) {
   }
 }
 
+// In place, out of rows elsewhere, and out of rows that don't lie well: bit for bit the same.
+TEST(Transforming, ReadsRowsFromWhereverTheyLie) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  constexpr int kRows = 7;
+  constexpr int kHeads = 3;
+  for (const int d : kHeadDims) {
+    const int width = kHeads * d + 1;  // of the rows that don't
+    std::mt19937 random(4);
+    std::normal_distribution<float> normal;
+    std::vector<std::uint16_t> rows(static_cast<std::size_t>(kRows) * kHeads * d);
+    std::vector<std::uint16_t> apart(static_cast<std::size_t>(kRows) * width);
+    for (std::uint16_t& x : rows) x = bf16_from_float(normal(random));
+    for (int row = 0; row < kRows; ++row)
+      std::copy_n(rows.begin() + row * kHeads * d, kHeads * d, apart.begin() + row * width);
+    const DeviceArray<std::uint16_t> in_place(rows), source(rows), source_apart(apart), to(rows.size()),
+        to_apart(apart.size());
+    kvant_transformation t{};
+    t.struct_size = sizeof t;
+    t.n_rows = kRows;
+    t.n_heads = kHeads;
+    t.head_dim = d;
+    t.type = KVANT_BF16;
+    t.head_stride = t.source_head_stride = d;
+    t.hadamard = 1;
+    const auto transform = [&](const void* from, int from_stride, std::uint16_t* into, int stride) {
+      t.source = from;
+      t.source_row_stride = from_stride;
+      t.rows = into;
+      t.row_stride = stride;
+      ASSERT_EQ(kvant_transform(&t, nullptr), KVANT_OK);
+    };
+    transform(nullptr, 0, in_place.get(), kHeads * d);
+    transform(source.get(), kHeads * d, to.get(), kHeads * d);
+    transform(source_apart.get(), width, to_apart.get(), width);
+    EXPECT_EQ(to.read(), in_place.read());
+    EXPECT_EQ(source.read(), rows);
+    const std::vector<std::uint16_t> wanted = in_place.read(), found = to_apart.read();
+    for (int row = 0; row < kRows; ++row)
+      EXPECT_TRUE(std::equal(found.begin() + row * width, found.begin() + row * width + kHeads * d,
+                             wanted.begin() + row * kHeads * d));
+  }
+}
+
 TEST(PrefillApi, RefusesWhatItCannotRun) {
   kvant_dequantization dequantization{};
   EXPECT_EQ(kvant_dequantize(nullptr, nullptr, nullptr, &dequantization, nullptr), KVANT_INVALID_ARGUMENT);

@@ -89,7 +89,7 @@ class HostLibrary {
     for (int i = 0; i < t->n_rows; ++i) {
       for (int head = 0; head < t->n_heads; ++head) {
         const std::int64_t at = i * t->row_stride + head * t->head_stride;
-        auto* bf16 = static_cast<std::uint16_t*>(t->rows) + at;
+        auto* bf16 = static_cast<std::uint16_t*>(t->rows) + at;  // in place: the engine names no source
         auto* f32 = static_cast<float*>(t->rows) + at;
         if (t->type == KVANT_F32) {
           std::copy_n(f32, row.size(), row.begin());

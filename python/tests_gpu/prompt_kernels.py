@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Where the time of a prompt's attention goes: prompt_kernels.py [RECIPE ...], names of the plug-in's cache types
+
+One layer of Llama-3.1-8B's shape and a step of two prompts of 4096 tokens, through the plug-in's own steps, with vLLM's
+FlashAttention 3. A line of JSON for each recipe: microseconds of the layer's attention, those of FlashAttention 3 on the
+unquantized rows, and those of each kernel, the median of several runs."""
+
+import collections
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+
+import numpy as np
+import paged_server as harness
+import torch
+from vllm.vllm_flash_attn import flash_attn_varlen_func
+
+from kvant.paged.model_state import attend
+from kvant.paged.recipes import RECIPES
+from kvant.torch import TorchLibrary
+
+N_PROMPTS, N_TOKENS, RUNS = 2, 4096, 7
+harness.N_KV_HEADS, harness.N_HEADS, harness.D, harness.SCALE = 8, 32, 128, 128 ** -0.5
+
+
+def attention(*args, **kwargs):
+    return flash_attn_varlen_func(*args, fa_version=3, **kwargs)
+
+
+class Server(harness.Server):
+    def attend(self, step, layer, *rows):
+        self.again = lambda: attend(step, layer.kv_cache, *rows, attention)
+        self.again()
+
+
+def median_us(run):
+    times = []
+    for _ in range(RUNS + 2):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(1e3 * start.elapsed_time(end))
+    return round(float(np.median(times[2:])))
+
+
+def kernels_us(run):
+    """By name, of one run."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    times = collections.Counter()
+    for event in profile.events():
+        times[event.name.partition("(")[0].rpartition("::")[2][:60]] += event.device_time
+    return {name: round(us) for name, us in times.most_common(14)}
+
+
+def unquantized_us(requests):
+    q, k, v = (torch.cat([getattr(r, name)[0] for r in requests]).cuda() for name in "qkv")
+    bounds = torch.arange(N_PROMPTS + 1, dtype=torch.int32, device="cuda") * N_TOKENS
+    out = torch.empty_like(q)
+    return median_us(lambda: attention(q, k, v, out=out, cu_seqlens_q=bounds, cu_seqlens_k=bounds, max_seqlen_q=N_TOKENS,
+                                       max_seqlen_k=N_TOKENS, softmax_scale=harness.SCALE, causal=True))
+
+
+def main():
+    rng = np.random.default_rng(1)
+    requests = [harness.Request(N_TOKENS, rng) for _ in range(N_PROMPTS)]
+    bf16 = unquantized_us(requests)
+    for name in sys.argv[1:] or ["kvant_4bit", "kvant_2bit", "kvant_fast4"]:
+        server = Server(RECIPES[name], TorchLibrary(), "cuda", n_blocks=128)
+        for request in requests:
+            request.computed, request.blocks, request.tail = 0, [], []
+        server.step([(request, N_TOKENS) for request in requests])
+        print("RESULT", json.dumps({"recipe": name, "us": median_us(server.again), "unquantized us": bf16,
+                                    "kernels": kernels_us(server.again)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
