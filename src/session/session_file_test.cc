@@ -139,6 +139,21 @@ TEST(SessionFile, SaysWhichChunkIsDamaged) {
   }
 }
 
+TEST(SessionFile, IsRefusedInOneLineWhateverItSays) {
+  const TinyFile file("session");
+  for (auto field : {&SessionIdentity::model, &SessionIdentity::model_name, &SessionIdentity::recipe,
+                     &SessionIdentity::constants}) {
+    SessionIdentity identity = kIdentity;
+    identity.model = "another";
+    identity.*field = "two\nlines\x1b[2J";
+    ASSERT_TRUE(write_session(file.path(), identity, made_up(20, 300)).ok());
+    const auto read = read_all(file.path());
+    ASSERT_FALSE(read.ok());
+    for (const char* control : {"\n", "\x1b"})
+      EXPECT_EQ(read.error().message.find(control), std::string::npos) << read.error().message;
+  }
+}
+
 TEST(SessionFile, IsRefusedWithTheFieldThatDiffers) {
   const TinyFile file("session");
   ASSERT_TRUE(write_session(file.path(), kIdentity, made_up(20, 300)).ok());

@@ -74,6 +74,13 @@ bool read_tensor(const Json& header, const Tensor& tensor, std::uint64_t first, 
   return part.bytes == n * tensor.element_bytes;
 }
 
+// A file's text for a message of one line.
+std::string on_one_line(std::string text) {
+  std::ranges::replace_if(
+      text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }, '?');
+  return text;
+}
+
 }  // namespace
 
 SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std::string model_name) {
@@ -86,23 +93,23 @@ SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std:
 Status check_identity(const SessionIdentity& found, const SessionIdentity& wanted, const std::string& where) {
   if (found.version != wanted.version) {
     return error("the session {} is of version '{}', and this kvant reads '{}': start a new one", where,
-                 found.version, wanted.version);
+                 on_one_line(found.version), wanted.version);
   }
   if (found.model != wanted.model) {
     return error(
         "the session {} is of another model: '{}' ({}), not '{}' ({}); start a new one, or load that model",
-        where, found.model_name, found.model, wanted.model_name, wanted.model);
+        where, on_one_line(found.model_name), on_one_line(found.model), wanted.model_name, wanted.model);
   }
   if (found.recipe != wanted.recipe) {
     return error("the session {} is of another recipe: '{}', not '{}'; start a new one, or give it as --kv",
-                 where, found.recipe, wanted.recipe);
+                 where, on_one_line(found.recipe), wanted.recipe);
   }
   if (found.constants != wanted.constants) {
     return error(
         "the session {} was made with other constants ({}, not {}): the model has been calibrated anew "
         "since, or "
         "--calibration differs; start a new one",
-        where, found.constants, wanted.constants);
+        where, on_one_line(found.constants), wanted.constants);
   }
   return {};
 }
