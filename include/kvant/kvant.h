@@ -312,9 +312,9 @@ typedef struct kvant_transformation {
 
 KVANT_API kvant_status kvant_transform(const kvant_transformation* transformation, kvant_stream stream);
 
-/* Attention of prompts in 8-bit integers (FlashQ: TurboAttention, section 3; keys without their mean, as in
- * SageAttention, section 4). Queries, keys and values are read once in 16 bits and become INT8 within the
- * call, tile by tile; products and their sums are exact. Nothing is sealed. */
+/* Since 1.1: attention of prompts in 8-bit integers (FlashQ: TurboAttention, section 3; keys without their
+ * mean, as in SageAttention, section 4). Queries, keys and values are read once in 16 bits and become INT8
+ * within the call, tile by tile; products and their sums are exact. Nothing is sealed. */
 
 /* What stays the same from layer to layer. */
 typedef struct kvant_prompt_shape {
@@ -337,8 +337,8 @@ typedef struct kvant_prompt_shape {
 } kvant_prompt_shape;
 
 /* One layer. Sequences lie one after another: query t of sequence i is row query_begins[i] + t, its token t
- * row token_begins[i] + t. A row's head h is at row * token_stride + h * head_stride; strides count numbers
- * and are multiples of 8, arrays are 16-byte aligned. */
+ * row token_begins[i] + t. A row's head h is at row * token_stride + h * head_stride; strides count numbers.
+ * Those of q, k, v and out are multiples of 8, and the arrays 16-byte aligned. */
 typedef struct kvant_prompt {
   size_t struct_size;
   const int32_t* query_begins; /* [n_seqs + 1], in device memory, from 0 */
@@ -355,7 +355,8 @@ typedef struct kvant_prompt {
   int64_t lse_token_stride, lse_head_stride;
 } kvant_prompt;
 
-/* Bytes of workspace for a shape: 2.01 for each channel of each token and KV head, and a little. */
+/* Bytes of workspace for a shape: a little more than 2 for each channel of each token and KV head, and as
+ * many as 128 tokens have for each sequence. */
 KVANT_API kvant_status kvant_prompt_workspace(const kvant_prompt_shape* shape, size_t* bytes);
 
 /* out = softmax(softmax_scale * q K^T) V of one layer. The workspace is 256-byte aligned; the same inputs

@@ -66,6 +66,11 @@ class Operators(unittest.TestCase):
         ops.library = lambda: library
         self.cache = Cache()
 
+    def test_rows_are_rotated_wherever_their_channels_lie(self):
+        rows = self.cache.q.transpose(1, 2).contiguous().transpose(1, 2)
+        self.assertNotEqual(rows.stride(-1), 1)
+        self.assertTrue(torch.equal(ops.rotate(rows), ops.rotate(self.cache.q)))
+
     def arguments(self):
         """Of each operator."""
         cache, n = self.cache, int32(0, 1, 2)

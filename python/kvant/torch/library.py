@@ -86,7 +86,10 @@ class TorchLibrary(Library):
         """Writes into rows [n_rows, n_heads, head_dim] those of `source` (None: its own), of the same type, times the
         orthonormal Walsh-Hadamard matrix, which is its own inverse."""
         n_rows, n_heads, head_dim = rows.shape
-        source = rows if source is None else source
+        if source is None:
+            source = rows
+        elif source.stride(-1) != 1:  # the library's channels are neighbours
+            source = source.contiguous()
         if source.shape != rows.shape or source.dtype != rows.dtype:
             raise ValueError(f"rows {tuple(rows.shape)} of {rows.dtype} can't be those of a source {tuple(source.shape)} of "
                              f"{source.dtype}")

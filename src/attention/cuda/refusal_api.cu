@@ -58,7 +58,7 @@ const char* kvant_status_text(kvant_status status) {
     case KVANT_UNSUPPORTED:
       return "There is no kernel for these formats, this head size or this device.";
     case KVANT_WORKSPACE_TOO_SMALL:
-      return "The workspace is smaller than kvant_decode_workspace says.";
+      return "The workspace is smaller than the function for its size says.";
     case KVANT_CUDA_ERROR:
       return "A CUDA call failed.";
   }

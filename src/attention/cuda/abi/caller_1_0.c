@@ -21,6 +21,8 @@ static struct {
   unsigned char after_lengths[256];
   kvant_decode_layer layer;
   unsigned char after_layer[256];
+  kvant_transformation transformation;
+  unsigned char after_transformation[256];
 } memory;
 
 static int refused_for(kvant_status status, const char* argument) {
@@ -61,6 +63,13 @@ int main(void) {
   expect(refused_for(kvant_decode_attention(&memory.shape, &memory.lengths, &memory.layer, NULL, 0, NULL),
                      "workspace"),
          "attention without a workspace is refused for it");
+  memset(&memory.transformation, 0, sizeof memory.transformation);
+  memory.transformation.struct_size = sizeof memory.transformation;
+  memory.transformation.n_rows = memory.transformation.n_heads = 1;
+  memory.transformation.head_dim = 7;
+  memory.transformation.rows = &memory;
+  expect(kvant_transform(&memory.transformation, NULL) == KVANT_UNSUPPORTED,
+         "a transformation without a source is read: only its head size is refused");
   memory.layer.struct_size = 0;
   expect(refused_for(kvant_decode_attention(&memory.shape, &memory.lengths, &memory.layer, NULL, 0, NULL),
                      "kvant_decode_layer"),

@@ -11,7 +11,8 @@
 namespace kvant::cuda {
 namespace {
 
-constexpr std::int64_t kMost = 0x7fffffff;
+// Numbers of work and of CTAs; each CTA counts one past the last.
+constexpr std::int64_t kMost = 0x7fff0000;
 
 // Tiles of all sequences; each may leave one of its last slots empty.
 std::int64_t tile_slots(const kvant_prompt_shape& shape) {
@@ -134,7 +135,8 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   args.group = shape.n_heads / shape.n_kv_heads;
   args.scale_log2 = shape.softmax_scale * 1.44269504F;
   args.causal = shape.causal;
-  args.window = shape.window;
+  // One that no sequence fills is none; numbers of tokens less a window are then in the range of int.
+  args.window = shape.window < shape.n_tokens ? shape.window : 0;
   return status_of(shape.head_dim == 64 ? launch_prompt<64>(args, launch) : launch_prompt<128>(args, launch));
 }
 

@@ -5,13 +5,11 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kBlockRows = 128;  // query tokens of a work item
-
 // A block of query tokens of one sequence; all heads share it.
 struct PromptItem {
   std::int32_t seq;
   std::int32_t first_row;       // among the query tokens of all sequences
-  std::int32_t n_rows;          // 1 to kBlockRows
+  std::int32_t n_rows;          // 1 to prompt_block_rows (launch.h)
   std::int32_t limit;           // the first row sees the sequence's tokens before this one, the next one more
   std::int32_t kv_tokens;       // of the sequence
   std::int32_t tile, end_tile;  // those that the block sees

@@ -367,7 +367,7 @@ TEST_P(PromptAttention, TakesSequencesOfAllLengths) {
 }
 
 TEST_P(PromptAttention, SeesAWindow) {
-  for (const int window : {1, 100, 128, 300})
+  for (const int window : {1, 100, 128, 300, 0x7fffffff})
     expect_accurate({{{500, 500}, {260, 900}}, 2, 1, GetParam(), true, window, false, false, gaussian}, 30,
                     "window");
 }

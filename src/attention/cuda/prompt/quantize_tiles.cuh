@@ -17,6 +17,9 @@ inline constexpr int kQuantizeThreads = kPlanThreads;
 inline constexpr int kSamples = 64;
 // What is smaller counts as zero; scales of queries and keys multiplied must not.
 inline constexpr float kLeastReach = 1e-15F;
+// Of a channel's scale, where all samples are alike: a tile's scale is relative to it and is multiplied by up
+// to 2^88 (weigh.cuh), which stays finite for all half-precision values.
+inline constexpr float kLeastChannel = 0x1p-28F;
 inline constexpr int kByteMax = 127;
 inline constexpr int kByteCentre = 128;  // of values' unsigned bytes
 
@@ -192,7 +195,7 @@ __global__ void __launch_bounds__(kQuantizeThreads, 3)
   for (int i = 0; i < 8; ++i) {
     const int channel = octet * 8 + i;
     centre[i] = ranges.centre[channel];
-    const float reach = fmaxf(fmaxf(ranges.reach[channel], widest * 0x1p-10F), kLeastReach);
+    const float reach = fmaxf(fmaxf(ranges.reach[channel], widest * 0x1p-10F), kLeastChannel);
     inverse[i] = is_value ? 1 / reach : 1;
     if (tile == 0 && row_group == 0) {
       float* channels = args.channels + (static_cast<std::int64_t>(seq) * args.n_kv_heads + head) * 3 * D;

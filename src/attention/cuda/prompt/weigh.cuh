@@ -18,7 +18,7 @@ inline constexpr std::uint32_t kMaskedBits = 0xFF800000;  // -infinity
 // log2 of the largest weight, which must be below 255.5 however the exponent was rounded.
 inline constexpr float kWeightTop = 7.992F;
 
-// A row's sums are in units of 2^(reference - kSumExponent - 149). Numbers of products and weights are taken
+// A row's sums are in units of 2^(reference - kSumExponent + 149). Numbers of products and weights are taken
 // as the subnormal F32 numbers that their bits are: those count units of 2^-149.
 inline constexpr float kSumExponent = 72;
 // How far a tile's exponent may be above the reference.
