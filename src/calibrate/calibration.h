@@ -40,8 +40,8 @@ struct CalibrationMethod {
   bool operator==(const CalibrationMethod&) const = default;
 };
 
-// Errors of a recipe on passages that nothing was learned from: sum of squared differences / sum of squares,
-// over all layers and heads, everything but the sink quantized.
+// Errors of a recipe on passages whose K and V nothing was learned from: sum of squared differences / sum of
+// squares, over all layers and heads, everything but the sink quantized.
 struct RecipeQuality {
   std::string recipe;       // the string form
   double key_error = 0;     // of K

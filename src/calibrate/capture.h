@@ -1,8 +1,9 @@
 // Capture: Q, K and V that a model made of calibration text, in bounded memory.
 //
 // Of the samples a random choice of tokens is kept, the same ones for all heads. Further samples ("passages")
-// are kept whole, with their queries: what was learned is judged on them. Longer ones ("contexts") are there
-// for what is trained on attention itself: their K is kept, with some of their queries.
+// are kept whole, with their queries (from which `oscar` learns): what was learned is judged on them. Longer
+// ones ("contexts") are there for what is trained on attention itself: their K is kept, with some of their
+// queries.
 #pragma once
 
 #include <cstdint>

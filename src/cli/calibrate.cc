@@ -77,7 +77,7 @@ void print_summary(const Calibration& calibration, const std::vector<std::string
   for (const TrainingGain& gain : training_gains(calibration.constants))
     fmt::print("{:10.5f} {:10.5f} {:>9}  {} {}\n", gain.before, gain.after,
                fmt::format("{}/{}", gain.improved, gain.heads), side_name(gain.side), gain.name);
-  fmt::print("Relative squared errors on {} passages that nothing was learned from:\n",
+  fmt::print("Relative squared errors on {} passages whose K and V nothing was learned from:\n",
              calibration.settings.passages);
   fmt::print("{:>10} {:>10} {:>10}  recipe\n", "K", "V", "output");
   for (const RecipeQuality& q : calibration.quality) {

@@ -1,9 +1,9 @@
 // kvant serve: the model behind an HTTP interface.
 #include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-
 #include <csignal>
 #include <cstdio>
 #include <filesystem>

@@ -17,8 +17,7 @@
 //   values). Error <= |scale| / 2, but up to |scale| for values opposite in sign to x* and nearly as large.
 //   B = 8: scale = f16(max |x| / 127), codes 1 .. 255: signed bytes that can be negated. Error <= scale / 2.
 // Clipped (c<P>, asymmetric; OSCAR, arXiv 2605.17757): before all that, the token's values are clamped to
-// +-t, t the
-//   magnitude of rank floor(P d / 100) of its d, counted from 0. P: 50 to 99.
+//   +-t, t the magnitude of rank floor(P d / 100) of its d, counted from 0. P: 50 to 99.
 // A constant group is exact to f16. Scales below 2^-25 are stored as 0: the group decodes to its offset.
 // Scales and offsets saturate at 65504, and codes at their ends, so decoded values are always finite.
 // Row-wise; left-out tokens are stored like the others, since no other token shares their groups.

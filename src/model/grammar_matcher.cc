@@ -58,7 +58,10 @@ GrammarStates GrammarMatcher::number(States states) {
   std::ranges::sort(states);
   work_ += kWorkOfSet + static_cast<std::int64_t>(states.size()) * 10;
   const auto [at, is_new] = set_numbers_.try_emplace(states, static_cast<GrammarStates>(sets_.size()));
-  if (is_new) sets_.push_back(std::move(states));
+  if (is_new) {
+    n_states_ += 2 * states.size();
+    sets_.push_back(std::move(states));
+  }
   return at->second;
 }
 
@@ -103,6 +106,7 @@ const GrammarMatcher::States& GrammarMatcher::closure(int of) {
   if (is_new) {
     ++mark_;
     add_closure(of, at->second);
+    n_states_ += at->second.size();
   }
   return at->second;
 }
@@ -178,7 +182,8 @@ bool GrammarMatcher::wants_tokens(GrammarStates states) const {
 }
 
 void GrammarMatcher::begin_token(GrammarStates& kept) {
-  if (nodes_.size() > forget_at_ || sets_.size() + steps_.size() > kManySteps) forget(kept);
+  if (nodes_.size() > forget_at_ || n_states_ > kManyStates || sets_.size() + steps_.size() > kManySteps)
+    forget(kept);
   // What a text leaves open takes memory for as long as it is open.
   work_ = nodes_.size() > kMostNodes ? kMostWork + 1 : 0;
 }
@@ -204,6 +209,7 @@ void GrammarMatcher::forget(GrammarStates& kept) {
   }
   mark_ = 0;
   forget_at_ = std::max(kManyNodes, 2 * nodes_.size());
+  n_states_ = 0;
   const std::vector<States> sets = std::exchange(sets_, {});
   set_numbers_.clear();
   number({});

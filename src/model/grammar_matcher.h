@@ -63,10 +63,11 @@ class GrammarMatcher {
   bool is_exhausted() const { return work_ > kMostWork; }
 
  private:
-  // By and large what they take, of which 60 million come to a third of a second.
+  // By and large what they take: the most is about a second of the processor.
   static constexpr std::int64_t kMostWork = 200'000'000, kWorkOfNode = 60, kWorkOfKnown = 15,
                                 kWorkOfSet = 200;
-  static constexpr std::size_t kManyNodes = 1 << 16, kMostNodes = 1 << 21, kManySteps = 1 << 18;
+  static constexpr std::size_t kManyNodes = 1 << 16, kMostNodes = 1 << 21, kManySteps = 1 << 18,
+                               kManyStates = 1 << 23;
 
   struct Node {
     int place;
@@ -91,6 +92,7 @@ class GrammarMatcher {
   std::vector<std::uint32_t> seen_;                         // [nodes]: the newest mark
   std::uint32_t mark_ = 0;
   std::int64_t work_ = 0;
+  std::size_t n_states_ = 0;  // in closures_, sets_ and set_numbers_
   std::size_t forget_at_ = kManyNodes;
   GrammarStates start_ = kNoStates;
 };

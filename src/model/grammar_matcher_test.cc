@@ -106,9 +106,11 @@ TEST(GrammarMatchers, TakeCharactersByteByByte) {
   EXPECT_TRUE(takes("root ::= [^é]", "è"));
   EXPECT_FALSE(takes("root ::= [^é]", "é"));
   EXPECT_TRUE(takes("root ::= [à-ü] \"日本\" \"😀\"", "é日本😀"));
-  EXPECT_TRUE(takes("root ::= .", "\xF4\x8F\xBF\xBF"));
-  for (const std::string_view wrong : {"\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xF0\x80\x80\x80", "\x80",
-                                       "\xF5\x80\x80\x80", "\xFF", "\xC3", "\xC3\x28", "\xE2\x82"})
+  for (const std::string_view character : {"\xF4\x8F\xBF\xBF", "\xED\x9F\xBF", "\xEE\x80\x80"})
+    EXPECT_TRUE(takes("root ::= .", character));
+  for (const std::string_view wrong :
+       {"\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xF0\x80\x80\x80", "\x80", "\xF5\x80\x80\x80",
+        "\xED\xA0\x80", "\xED\xBF\xBF", "\xFF", "\xC3", "\xC3\x28", "\xE2\x82"})
     EXPECT_FALSE(takes("root ::= .", wrong));
 }
 

@@ -22,6 +22,7 @@ std::string text_of(const llama_vocab* vocabulary, std::int32_t token) {
 }
 
 constexpr std::uint32_t kMostCharacter = 0x10FFFF;
+constexpr std::uint32_t kFirstSurrogate = 0xD800, kLastSurrogate = 0xDFFF;
 
 }  // namespace
 
@@ -81,11 +82,11 @@ std::optional<GrammarPosition> follow_byte(GrammarMatcher& matcher, const Gramma
     next.states = matcher.after(at.states, next.character);
     next.character = 0;
   } else {
-    // What it can still become. None that a shorter form has, too (RFC 3629).
+    // What it can still become: nothing that a shorter form has, too, and no surrogate (RFC 3629).
     const int shift = 6 * next.bytes_left;
     const std::uint32_t low = std::max(next.least, next.character << shift);
     const std::uint32_t high = std::min(kMostCharacter, ((next.character + 1) << shift) - 1);
-    if (low > high) return std::nullopt;
+    if (low > high || (low >= kFirstSurrogate && high <= kLastSurrogate)) return std::nullopt;
     next.states = matcher.possible(at.states, low, high);
   }
   if (next.states == kNoStates) return std::nullopt;

@@ -47,6 +47,7 @@ std::optional<PageFormat> read_grid(NameReader name) {
   name.take("g");
   format.group = name.take_number();
   format.symmetric = name.take("s");
+  if (name.take("c")) return std::nullopt;  // no kernel clips what it seals
   return format;
 }
 

@@ -91,5 +91,13 @@ TEST(PagePermutation, MovesEveryBitToAPlaceOfItsOwn) {
   });
 }
 
+// Their pages could be read, but who reads them could seal them, too, and no kernel clips.
+TEST(PageFormats, OfClippedTokensAreNotRead) {
+  PageFormat page;
+  EXPECT_TRUE(find_page_format("tok2g128", 128, page));
+  EXPECT_NE(find_format("tok2g128c96"), nullptr);
+  EXPECT_FALSE(find_page_format("tok2g128c96", 128, page));
+}
+
 }  // namespace
 }  // namespace kvant::cuda

@@ -67,7 +67,7 @@ export class CacheGrid {
   // The cells are rows of layers.
   #go(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.cache?.layers, ArrowUp: -this.cache?.layers }[event.key];
-    if (!step) return;
+    if (!step || event.altKey || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
     const cell = this.cells[this.pointed === null ? 0 : this.pointed + step];
     if (cell) this.#point(cell);
@@ -77,6 +77,7 @@ export class CacheGrid {
   clear() {
     for (const host of [this.grid, this.legend]) host.replaceChildren();
     this.cache = null;
+    this.cells = [];
     this.pointed = null;
     this.tip.textContent = HINT;
   }

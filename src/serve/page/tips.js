@@ -68,7 +68,7 @@ document.addEventListener("keydown", (event) => {
     return event.stopImmediatePropagation();
   }
   const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-  if (!step || !event.target.matches?.(MARKS)) return undefined;
+  if (!step || event.altKey || event.ctrlKey || event.metaKey || !event.target.matches?.(MARKS)) return undefined;
   event.preventDefault();
   return go(event.target, step);
 }, true);
