@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/cuda/leave_segment.cuh"
+#include "attention/cuda/sas_polynomial.cuh"
 #include "attention/sas.h"
 
 namespace kvant::cuda {
@@ -18,20 +19,13 @@ class SasExponential {
     const float x = fmaf(score, -kLn2, offset_);
     const float whole = (x + kRounder) - kRounder;
     const float g = x - whole;
-    const float polynomial = fmaf(fmaf(fmaf(kCubic, g, kSquare), g, kLinear), g, kConstant);
+    const float polynomial = centred_sas_polynomial(g);
     const float weight = exp2_fast(fmaf(whole, -1 / kLn2, kWeightBits)) * polynomial;
     return x > -kSasFloor - 0.5F ? 0 : weight;
   }
 
  private:
   static constexpr float kLn2 = 0.69314718F;
-  // The polynomial in f, with f = g + 1/2.
-  static constexpr float kCubic = kSasPolynomial[3];
-  static constexpr float kSquare = kSasPolynomial[2] + 1.5F * kCubic;
-  static constexpr float kLinear = kSasPolynomial[1] + kSasPolynomial[2] + 0.75F * kCubic;
-  static constexpr float kConstant =
-      kSasPolynomial[0] + kSasPolynomial[1] / 2 + kSasPolynomial[2] / 4 + kCubic / 8;
-
   float offset_;
 };
 

@@ -4,6 +4,7 @@
 
 #include "attention/cuda/prompt/tile_layout.cuh"
 #include "attention/cuda/ptx.cuh"
+#include "attention/cuda/sas_polynomial.cuh"
 #include "attention/sas.h"
 
 namespace kvant::cuda {
@@ -43,15 +44,10 @@ struct ExactWeight {
   __device__ __forceinline__ float operator()(float s) const { return exp2_fast(fmaf(s, factor, offset)); }
 };
 
-// As SAS approximates it (src/attention/cuda/sas.cuh): e^-(whole + 1/2 + g), g in [-1/2, 1/2]; 0 below the
+// As SAS approximates it (sas_polynomial.cuh): e^-(whole + 1/2 + g), g in [-1/2, 1/2]; 0 below the
 // floor.
 struct SasWeight {
   static constexpr float kLn2 = 0.69314718F;
-  static constexpr float kCubic = kSasPolynomial[3];
-  static constexpr float kSquare = kSasPolynomial[2] + 1.5F * kCubic;
-  static constexpr float kLinear = kSasPolynomial[1] + kSasPolynomial[2] + 0.75F * kCubic;
-  static constexpr float kConstant =
-      kSasPolynomial[0] + kSasPolynomial[1] / 2 + kSasPolynomial[2] / 4 + kCubic / 8;
   float factor, offset;
   __device__ __forceinline__ SasWeight(float c, float b)
       : factor(-kLn2 * c), offset(fmaf(kWeightTop - b, kLn2, -0.5F)) {}
@@ -60,7 +56,7 @@ struct SasWeight {
     const float rounded = x + kRounder;
     const float whole = rounded - kRounder;
     const float g = x - whole;
-    const float polynomial = fmaf(fmaf(fmaf(kCubic, g, kSquare), g, kLinear), g, kConstant);
+    const float polynomial = centred_sas_polynomial(g);
     const float weight = exp2_fast(fmaf(whole, -1 / kLn2, kWeightTop)) * polynomial;
     return x > -kSasFloor - 0.5F ? 0 : weight;
   }

@@ -1,0 +1,17 @@
+// The polynomial of SAS (src/attention/sas.h) where an exponent's fraction is rounded, not cut off.
+#pragma once
+
+#include "attention/sas.h"
+
+namespace kvant::cuda {
+
+// e^-(1/2 + g), g in [-1/2, 1/2]: kSasPolynomial in f = g + 1/2.
+__device__ __forceinline__ float centred_sas_polynomial(float g) {
+  constexpr float kCubic = kSasPolynomial[3];
+  constexpr float kSquare = kSasPolynomial[2] + 1.5F * kCubic;
+  constexpr float kLinear = kSasPolynomial[1] + kSasPolynomial[2] + 0.75F * kCubic;
+  constexpr float kConstant = kSasPolynomial[0] + kSasPolynomial[1] / 2 + kSasPolynomial[2] / 4 + kCubic / 8;
+  return fmaf(fmaf(fmaf(kCubic, g, kSquare), g, kLinear), g, kConstant);
+}
+
+}  // namespace kvant::cuda
