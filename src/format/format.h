@@ -133,7 +133,7 @@ class Format {
 
 // A family of formats: one file.
 struct FormatFamily {
-  const char* pattern;  // for the help: "tok<B>g<N>[s]"
+  const char* pattern;  // for the help: "tok<B>g<N>[s|c<P>]"
   const char* summary;  // one line for the help and the docs
   // The members that tests, benchmarks and the help enumerate: all that recipes use, and the extremes.
   std::vector<std::string> members;

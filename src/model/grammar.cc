@@ -76,7 +76,7 @@ Result<std::unique_ptr<Grammar>> Grammar::make(const GrammarRules& rules, const 
       return error("the grammar has a token that the model doesn't have: <{}>", terminal.token_text);
     terminal.token = *token;
   }
-  auto trigger = GrammarTrigger::make(rules.trigger_patterns, rules.trigger_tokens);
+  auto trigger = GrammarTrigger::make(rules.trigger);
   if (!trigger.ok()) return trigger.error();
   GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(std::move(*table)));
   if (matcher.is_exhausted()) return error("the grammar can begin in more ways than can be followed");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "model/grammar_trigger.h"
 #include "model/tokenizer.h"
 
 struct llama_token_data_array;
@@ -18,12 +19,10 @@ class GrammarVocabulary;
 
 struct GrammarRules {
   std::string gbnf;  // rules; the text is a `root`. Empty: any text
-  // Where it holds only from a certain text on: what comes before is free. Empty: from the start.
-  std::vector<std::string> trigger_patterns;  // regular expressions: from the first group's match on
-  std::vector<std::int32_t> trigger_tokens;
+  GrammarTriggerRules trigger;
 
   bool empty() const { return gbnf.empty(); }
-  bool is_lazy() const { return !trigger_patterns.empty() || !trigger_tokens.empty(); }
+  bool is_lazy() const { return !trigger.empty(); }
 };
 
 class Grammar {

@@ -5,7 +5,6 @@
 #include <llama.h>
 
 #include <cmath>
-#include <ctime>
 #include <random>
 
 #include "model/grammar.h"
@@ -123,10 +122,7 @@ TEST(GrammarMatchers, EndWhereAGrammarCanBeReadInTooManyWays) {
       Grammar::make({"root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"a\""}, *tokenizer).value();
   int n = 0;
   for (; n < 40; ++n) {
-    const std::clock_t start = std::clock();
-    const bool accepted = grammar->accept(letter('a')).ok();
-    EXPECT_LT(std::clock() - start, 2 * CLOCKS_PER_SEC);
-    if (!accepted || grammar->is_exhausted()) break;
+    if (!grammar->accept(letter('a')).ok() || grammar->is_exhausted()) break;
   }
   EXPECT_GE(n, 12);
   EXPECT_LT(n, 30);

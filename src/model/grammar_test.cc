@@ -59,7 +59,7 @@ TEST_F(GrammarTest, AClonesWayIsItsOwn) {
 }
 
 TEST_F(GrammarTest, HoldsFromItsTriggerOnWhereItHasOne) {
-  const auto rules = grammar({.gbnf = R"(root ::= "go" [xy])", .trigger_patterns = {"go"}});
+  const auto rules = grammar({.gbnf = R"(root ::= "go" [xy])", .trigger = {.words = {"go"}}});
   accept(*rules, "zebragab");
   EXPECT_TRUE(rules->allows(kEndOfText));
   accept(*rules, "go");

@@ -15,17 +15,23 @@ std::size_t start_of(const std::smatch& match) {
 
 }  // namespace
 
-Result<GrammarTrigger> GrammarTrigger::make(const std::vector<std::string>& patterns,
-                                            std::vector<std::int32_t> tokens) {
+Result<GrammarTrigger> GrammarTrigger::make(const GrammarTriggerRules& rules) {
   GrammarTrigger trigger;
   try {
-    for (const std::string& pattern : patterns)
+    for (const std::string& pattern : rules.patterns)
       trigger.patterns_.push_back({std::regex(pattern), pattern.starts_with('^') && pattern.ends_with('$')});
   } catch (const std::regex_error& e) {
     return error("the grammar can't be used: {}", e.what());
   }
-  trigger.trigger_tokens_ = std::move(tokens);
-  trigger.is_awaited_ = !trigger.patterns_.empty() || !trigger.trigger_tokens_.empty();
+  trigger.words_ = rules.words;
+  std::erase(trigger.words_, "");
+  for (const std::string& word : trigger.words_)
+    trigger.max_kept_bytes_ = std::max(trigger.max_kept_bytes_, word.size());
+  if (!trigger.patterns_.empty())
+    trigger.max_kept_bytes_ = std::max(trigger.max_kept_bytes_, kMaxPatternBytes);
+  trigger.trigger_tokens_ = rules.tokens;
+  trigger.is_awaited_ =
+      !trigger.words_.empty() || !trigger.patterns_.empty() || !trigger.trigger_tokens_.empty();
   return trigger;
 }
 
@@ -36,15 +42,27 @@ std::vector<GrammarTrigger::Token> GrammarTrigger::add(std::int32_t token, const
   }
   tokens_.emplace_back(token, text);
   text_ += text;
-  for (const Pattern& pattern : patterns_) {
-    std::smatch match;
-    if (!(pattern.is_whole && std::regex_match(text_, match, pattern.regex)) &&
-        !std::regex_search(text_, match, pattern.regex))
-      continue;
+  if (const std::size_t start = start_of_trigger(); start != std::string::npos) {
     is_awaited_ = false;
-    return tokens_from(start_of(match));
+    return tokens_from(start);
   }
+  keep_the_end();
   return {};
+}
+
+std::size_t GrammarTrigger::start_of_trigger() const {
+  std::size_t start = std::string::npos;
+  for (const std::string& word : words_) start = std::min(start, text_.find(word));
+  for (const Pattern& pattern : patterns_) start = std::min(start, start_of_match(pattern));
+  return start;
+}
+
+std::size_t GrammarTrigger::start_of_match(const Pattern& pattern) const {
+  std::smatch match;
+  if (pattern.is_whole && !is_cut_ && std::regex_match(text_, match, pattern.regex)) return start_of(match);
+  // Without match_not_bol a pattern's ^ would be the start of what is kept.
+  const auto flags = is_cut_ ? std::regex_constants::match_not_bol : std::regex_constants::match_default;
+  return std::regex_search(text_, match, pattern.regex, flags) ? start_of(match) : std::string::npos;
 }
 
 std::vector<GrammarTrigger::Token> GrammarTrigger::tokens_from(std::size_t start) const {
@@ -56,6 +74,17 @@ std::vector<GrammarTrigger::Token> GrammarTrigger::tokens_from(std::size_t start
     at = end;
   }
   return from;
+}
+
+void GrammarTrigger::keep_the_end() {
+  std::size_t n_tokens = 0, n_bytes = 0;
+  while (n_tokens < tokens_.size() &&
+         text_.size() - n_bytes >= max_kept_bytes_ + tokens_[n_tokens].second.size())
+    n_bytes += tokens_[n_tokens++].second.size();
+  if (n_tokens == 0) return;
+  tokens_.erase(tokens_.begin(), tokens_.begin() + static_cast<std::ptrdiff_t>(n_tokens));
+  text_.erase(0, n_bytes);
+  is_cut_ = true;
 }
 
 }  // namespace kvant

@@ -1,4 +1,5 @@
-// GrammarTrigger: from where on a grammar holds that is lazy (llama.cpp's rules for it).
+// GrammarTrigger: from where on a grammar holds that is lazy (llama.cpp's rules for it). Looking for it takes
+// no longer, however long the text is that comes before: of that text the end is kept alone.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +12,22 @@
 
 namespace kvant {
 
+// Where a grammar holds only from a certain text on: what comes before is free. Empty: from the start.
+struct GrammarTriggerRules {
+  std::vector<std::string> words;  // from their first letter on
+  // Regular expressions: from the first group's match on. What they match ends within kMaxPatternBytes.
+  std::vector<std::string> patterns;
+  std::vector<std::int32_t> tokens;
+
+  bool empty() const { return words.empty() && patterns.empty() && tokens.empty(); }
+};
+
 class GrammarTrigger {
  public:
-  // Without patterns and tokens the grammar holds from the start. An error: a pattern that is no regular
-  // expression.
-  static Result<GrammarTrigger> make(const std::vector<std::string>& patterns,
-                                     std::vector<std::int32_t> tokens);
+  static constexpr std::size_t kMaxPatternBytes = 1024;
+
+  // An error: a pattern that is no regular expression.
+  static Result<GrammarTrigger> make(const GrammarTriggerRules& rules);
 
   bool is_awaited() const { return is_awaited_; }
   using Token = std::pair<std::int32_t, std::string>;  // its number and its text, or the end of it
@@ -28,13 +39,20 @@ class GrammarTrigger {
     std::regex regex;
     bool is_whole;  // it begins and ends where the text does
   };
+  // In text_; npos: nowhere.
+  std::size_t start_of_trigger() const;
+  std::size_t start_of_match(const Pattern& pattern) const;
   std::vector<Token> tokens_from(std::size_t start) const;
+  void keep_the_end();
 
+  std::vector<std::string> words_;
   std::vector<Pattern> patterns_;
   std::vector<std::int32_t> trigger_tokens_;
+  std::size_t max_kept_bytes_ = 0;
   bool is_awaited_ = false;
-  std::string text_;
-  std::vector<Token> tokens_;  // of the text
+  std::vector<Token> tokens_;  // the latest, with which a trigger may have begun
+  std::string text_;           // theirs
+  bool is_cut_ = false;        // there was text before them
 };
 
 }  // namespace kvant

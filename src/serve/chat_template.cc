@@ -21,16 +21,6 @@ std::string new_call_id() {
   return fmt::format("call_{:08x}{:08x}{:08x}", random(), random(), random());
 }
 
-// The regular expression of a text.
-std::string as_pattern(const std::string& text) {
-  std::string pattern;
-  for (const char c : text) {
-    if (std::string_view(".^$|()*+?[]{}\\").find(c) != std::string_view::npos) pattern += '\\';
-    pattern += c;
-  }
-  return "(" + pattern + ")";
-}
-
 // The same with U+FFFD for bytes that are not UTF-8, as clients see them: the library stops at such.
 std::string readable(const std::string& text) {
   return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
@@ -223,16 +213,16 @@ class LibraryTemplate : public ChatTemplate {
     for (const common_grammar_trigger& trigger : params.grammar_triggers) {
       switch (trigger.type) {
         case COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN:
-          rules.trigger_tokens.push_back(trigger.token);
+          rules.trigger.tokens.push_back(trigger.token);
           break;
         case COMMON_GRAMMAR_TRIGGER_TYPE_WORD:
           add_word(trigger.value, rules);
           break;
         case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN:
-          rules.trigger_patterns.push_back(trigger.value);
+          rules.trigger.patterns.push_back(trigger.value);
           break;
         case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN_FULL:
-          rules.trigger_patterns.push_back("^(?:" + trigger.value + ")$");
+          rules.trigger.patterns.push_back("^(?:" + trigger.value + ")$");
           break;
       }
     }
@@ -243,9 +233,9 @@ class LibraryTemplate : public ChatTemplate {
   void add_word(const std::string& word, GrammarRules& rules) const {
     const auto tokens = tokenizer_.encode(word, /*add_special=*/false, /*parse_special=*/true);
     if (tokens.ok() && tokens->size() == 1) {
-      rules.trigger_tokens.push_back(tokens->front());
+      rules.trigger.tokens.push_back(tokens->front());
     } else {
-      rules.trigger_patterns.push_back(as_pattern(word));
+      rules.trigger.words.push_back(word);
     }
   }
 

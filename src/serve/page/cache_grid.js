@@ -39,7 +39,7 @@ export class CacheGrid {
     this.pointed = null;  // number of a cell
     this.cells = [];
     this.grid = make("div", host, "grid");
-    this.grid.setAttribute("role", "img");
+    this.grid.setAttribute("role", "application");
     this.grid.tabIndex = 0;
     this.tip = make("p", host, "hint tip", HINT);
     this.tip.setAttribute("aria-live", "polite");

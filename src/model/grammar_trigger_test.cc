@@ -1,0 +1,85 @@
+// GrammarTrigger: words, patterns and tokens from which on a grammar holds.
+#include "model/grammar_trigger.h"
+
+#include <gtest/gtest.h>
+
+namespace kvant {
+namespace {
+
+using Tokens = std::vector<GrammarTrigger::Token>;
+
+GrammarTrigger trigger(const GrammarTriggerRules& rules) {
+  auto made = GrammarTrigger::make(rules);
+  EXPECT_TRUE(made.ok());
+  return std::move(*made);
+}
+
+// The tokens from which on the grammar holds; empty: it is still awaited after all of them. Tokens are
+// numbered.
+Tokens add(GrammarTrigger& trigger, const std::vector<std::string>& texts) {
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const Tokens held = trigger.add(static_cast<std::int32_t>(i), texts[i]);
+    if (!trigger.is_awaited()) return held;
+    EXPECT_TRUE(held.empty());
+  }
+  return {};
+}
+
+// Free text of a megabyte, as an answer that calls no tool may have.
+void add_long_text(GrammarTrigger& trigger) {
+  for (int i = 0; i < 100'000; ++i) ASSERT_TRUE(trigger.add(7, " to < | > t").empty());
+}
+
+TEST(GrammarTrigger, IsNotAwaitedWithoutRules) {
+  EXPECT_FALSE(trigger({}).is_awaited());
+}
+
+TEST(GrammarTrigger, AWordMayBeginWithinATokenAndEndInAnother) {
+  GrammarTrigger awaited = trigger({.words = {"[call]", "<tool_call>"}});
+  EXPECT_EQ(add(awaited, {"Let me see <too", "l_c", "ol <tool_", "call", ">{"}),
+            (Tokens{{2, "<tool_"}, {3, "call"}, {4, ">{"}}));
+}
+
+TEST(GrammarTrigger, TheWordThatBeginsFirstCounts) {
+  GrammarTrigger awaited = trigger({.words = {"b", "abc"}});
+  EXPECT_EQ(add(awaited, {"xabc"}), (Tokens{{0, "abc"}}));
+}
+
+TEST(GrammarTrigger, HoldsFromATokenOn) {
+  GrammarTrigger awaited = trigger({.tokens = {3}});
+  EXPECT_EQ(add(awaited, {"a", "b", "c", "d"}), (Tokens{{3, "d"}}));
+}
+
+TEST(GrammarTrigger, AWordIsFoundAfterALongText) {
+  GrammarTrigger awaited = trigger({.words = {"<tool_call>"}, .tokens = {9}});
+  add_long_text(awaited);
+  EXPECT_EQ(add(awaited, {"<tool", "_call>"}), (Tokens{{0, "<tool"}, {1, "_call>"}}));
+}
+
+TEST(GrammarTrigger, APatternHoldsFromItsFirstGroupOn) {
+  GrammarTrigger awaited = trigger({.patterns = {"<start>assistant(\\s+to)"}});
+  EXPECT_EQ(add(awaited, {"<start>", "assistant", "  t", "o="}), (Tokens{{2, "  t"}, {3, "o="}}));
+}
+
+// A search through all of the text would not only be slow: the standard library's takes stack by the letter.
+TEST(GrammarTrigger, APatternIsFoundAfterALongText) {
+  GrammarTrigger awaited = trigger({.patterns = {"(?:^|<start>)( to=(?!self)[^]*?<message>)"}});
+  for (int i = 0; i < 500; ++i) ASSERT_TRUE(awaited.add(7, " to=something else").empty());
+  EXPECT_EQ(add(awaited, {"<start>", " to=", "me<message>"}), (Tokens{{1, " to="}, {2, "me<message>"}}));
+}
+
+TEST(GrammarTrigger, WhatMayStandAtTheBeginningAloneIsNotFoundLater) {
+  const GrammarTriggerRules rules{.patterns = {"^\\s+to$", "^ to"}};
+  GrammarTrigger first = trigger(rules), late = trigger(rules);
+  EXPECT_EQ(add(first, {" ", "to"}), (Tokens{{0, " "}, {1, "to"}}));
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(late.add(7, "to to ").empty());
+  EXPECT_TRUE(add(late, {" ", "to"}).empty());
+  EXPECT_TRUE(late.is_awaited());
+}
+
+TEST(GrammarTrigger, RefusesWhatIsNoPattern) {
+  EXPECT_FALSE(GrammarTrigger::make({.patterns = {"(a"}}).ok());
+}
+
+}  // namespace
+}  // namespace kvant
