@@ -63,6 +63,7 @@ case $mode in
     bf16=$model/bf16.pt four=$model/4bit.pt
     logits bf16 --out "$bf16"
     logits bf16-512 --chunk 512 --against "$bf16"
+    logits bf16-single --single --against "$bf16"
     logits 4bit --kv kvant_4bit --out "$four" --against "$bf16"
     logits 4bit-512 --kv kvant_4bit --chunk 512 --against "$four" "$bf16"
     logits 4bit-eager --kv kvant_4bit --eager --against "$four"

@@ -58,16 +58,17 @@ def weights(shape):
 
 
 def gemma(tensors, shape):
-    """It adds 1 to the weights of its norms, of which it has more, and multiplies embeddings by the root of their length."""
+    """It adds 1 to the weights of its norms, of which it has more, and multiplies embeddings by the root of their length. Queries and
+    keys are twice as large as their norms make them, for attention to choose."""
     import torch
 
-    norms = ["model.norm"]
+    norms, hidden = ["model.norm"], shape["hidden_size"]
     for i in range(shape["num_hidden_layers"]):
         norms += [f"model.layers.{i}.{name}_layernorm" for name in ("input", "post_attention", "pre_feedforward", "post_feedforward")]
-        norms += [f"model.layers.{i}.self_attn.{side}_norm" for side in "qk"]
-    tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"] / shape["hidden_size"] ** 0.5
-    return tensors | {name + ".weight": torch.zeros(D if ".self_attn." in name else shape["hidden_size"], dtype=torch.bfloat16)
-                      for name in norms}
+    tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"] / hidden ** 0.5
+    tensors |= {name + ".weight": torch.zeros(hidden, dtype=torch.bfloat16) for name in norms}
+    return tensors | {f"model.layers.{i}.self_attn.{side}_norm.weight": torch.ones(D, dtype=torch.bfloat16)
+                      for i in range(shape["num_hidden_layers"]) for side in "qk"}
 
 
 def main():

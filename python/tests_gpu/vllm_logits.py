@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import pathlib
+import tempfile
 import time
 
 import engine
@@ -109,7 +110,9 @@ def main():
     llm.collective_rpc("kvant_catch_logits")
     for first in range(0, len(prompts), together):
         llm.generate(prompts[first:first + together], engine.sampling(1, prompt_logprobs=1), use_tqdm=False)
-        scored += map(torch.from_numpy, llm.collective_rpc("kvant_take_logits")[0])
+        with tempfile.NamedTemporaryFile() as file:
+            llm.collective_rpc("kvant_save_logits", args=(file.name,))
+            scored += torch.load(file.name)
     result = {"model": args.model, "kv": args.recipe or args.kv, "chunk": 1 if args.single else args.chunk,
               "eager": args.eager, "async": not args.sync, "drafts": args.drafts, "blocks": args.blocks,
               "GPUs": args.tensor_parallel}

@@ -34,10 +34,11 @@ class Worker:
 
         PromptLogprobsWorker.compute_prompt_logprobs = wrapped
 
-    def kvant_take_logits(self) -> list:
-        """Of all requests since, in the order of their names: log-probabilities, F32 [n_tokens, vocabulary]. Rank 0's alone."""
+    def kvant_save_logits(self, path: str) -> None:
+        """Of all requests since, in the order of their names: log-probabilities, F32 [n_tokens, vocabulary]. By rank 0 alone."""
         rows, self._kvant_rows = self._kvant_rows, {}
-        return [torch.cat(rows[name]).cpu().numpy() for name in sorted(rows, key=lambda name: int(name.split("-")[0]))]
+        if self.rank == 0:
+            torch.save([torch.cat(rows[name]).cpu() for name in sorted(rows, key=lambda name: int(name.split("-")[0]))], path)
 
     def kvant_start_profile(self) -> None:
         torch.cuda.synchronize()
