@@ -153,7 +153,7 @@ def main():
     compared.add_argument("prompts")
     compared.add_argument("--kv", nargs="+", default=["kvant-4bit", "kvant-2bit"])
     compared.add_argument("--batch", type=int, default=8)
-    compared.add_argument("--steps", nargs="+", type=int, default=[1 << 20, 1], help="tokens of the second half that are read at a time")
+    compared.add_argument("--steps", nargs="+", type=int, default=[1 << 20, 1], help="tokens that are read at a time")
     compared.add_argument("--device", default="cuda", help="cpu: for transformers' own caches alone")
     timed = commands.add_parser("generation")
     timed.add_argument("model")

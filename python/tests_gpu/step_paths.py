@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Do prompts and decoding agree? Random requests through the plug-in's own steps, without vLLM, on the GPU library: in large
 steps (pages are dequantized for an attention in PyTorch), token by token (the decode kernel, which reads sinks from their
-blocks), and with drafts behind each token, of which some are rejected (tails of two pages). And is a rank of tensor parallelism what its
-heads are on one GPU: outputs, and the bytes of sealed pages? A line of JSON for each recipe; the exit status is 1 if any differ by more than BF16 does."""
+blocks), and with drafts behind each token, of which some are rejected (tails of two pages). And is a rank of tensor parallelism
+what its heads are on one GPU: outputs, and the bytes of sealed pages? A line of JSON for each recipe; the exit status is 1 if any
+differ by more than BF16 does."""
 
 import itertools
 import json
