@@ -55,6 +55,21 @@ class Request:
         return out
 
 
+class RankRequest:
+    """A request as a rank of tensor parallelism sees it, with its heads: where there are fewer KV heads than ranks, several have the
+    same."""
+
+    def __init__(self, request, rank, n_ranks, n_found=0):
+        """request: with all heads; n_found: tokens whose pages another request has."""
+        n_heads, n_kv_heads = request.q.shape[2], request.k.shape[2]
+        heads = slice(rank * n_heads // n_ranks, (rank + 1) * n_heads // n_ranks)
+        first = rank * n_kv_heads // n_ranks
+        kv_heads = slice(first, first + max(1, n_kv_heads // n_ranks))
+        self.q, self.k, self.v = request.q[:, :, heads], request.k[:, :, kv_heads], request.v[:, :, kv_heads]
+        self.out = torch.full_like(self.q, float("nan"))
+        self.computed, self.n_found, self.blocks, self.tail = n_found, n_found, [], []
+
+
 class Server:
     """Hands out blocks and builds vLLM's metadata."""
 

@@ -19,18 +19,6 @@ STEPS = ((100, 128, 20, *[1] * 12), (250, 6, 1, 60, 1, 129), (0, 0, 0, 128, 1, 1
 N_FOUND = (0, 0, harness.PAGE)
 
 
-class RankRequest:
-    """A request as a rank sees it: with fewer KV heads than ranks, several have the same."""
-
-    def __init__(self, request, rank, n_ranks, n_found):
-        heads = slice(rank * N_HEADS // n_ranks, (rank + 1) * N_HEADS // n_ranks)
-        first = rank * N_KV_HEADS // n_ranks
-        kv_heads = slice(first, first + max(1, N_KV_HEADS // n_ranks))
-        self.q, self.k, self.v = request.q[:, :, heads], request.k[:, :, kv_heads], request.v[:, :, kv_heads]
-        self.out = torch.full_like(self.q, float("nan"))
-        self.computed, self.n_found, self.blocks, self.tail = n_found, n_found, [], []
-
-
 class Ranks(unittest.TestCase):
     def setUp(self):
         for name in ("N_KV_HEADS", "N_HEADS"):
@@ -40,7 +28,7 @@ class Ranks(unittest.TestCase):
         """[layers, computed tokens of all requests, heads of the rank, channels]"""
         harness.N_HEADS, harness.N_KV_HEADS = N_HEADS // n_ranks, max(1, N_KV_HEADS // n_ranks)
         server = harness.Server(recipe, n_blocks=128)
-        mine = [RankRequest(request, rank, n_ranks, n) for request, n in zip(requests, N_FOUND)]
+        mine = [harness.RankRequest(request, rank, n_ranks, n) for request, n in zip(requests, N_FOUND)]
         for counts in itertools.zip_longest(*STEPS, fillvalue=0):
             work = [(request, n) for request, n in zip(mine, counts) if n]
             for request, _ in work:

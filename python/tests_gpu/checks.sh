@@ -4,6 +4,7 @@
 #     checks.sh random FOLDER      features, on a random model that is written there
 #     checks.sh drafts FOLDER      drafts by n-grams (vLLM 0.33), likewise
 #     checks.sh parallel FOLDER    tensor parallelism on 2 GPUs, likewise
+#     checks.sh windows FOLDER     layers with a sliding window, on random models that are written there
 #     checks.sh model FOLDER NPY   quality, on a model that is there, and prompts of it: int [at least 8, 2048]
 #
 # `python3` must have vLLM and kvant. Logs are put beside the model. CHECK_SECONDS (400): what each may take.
@@ -15,7 +16,8 @@ mkdir -p "$model"
 logits() { # name, options...
   local log=$model/$1.log
   shift
-  timeout $limit python3 "$tests/vllm_logits.py" --model "$model" --cache-gib 2 "$@" > "$log" 2>&1 &
+  env ${gpu:+CUDA_VISIBLE_DEVICES=$gpu} timeout $limit python3 "$tests/vllm_logits.py" --model "$model" --cache-gib 1 "$@" \
+    > "$log" 2>&1 &
 }
 case $mode in
   random)
@@ -45,11 +47,29 @@ case $mode in
     ;;
   parallel)
     python3 "$tests/random_llama.py" "$model" --layers 4
-    for kv in auto kvant_4bit kvant_fast4; do
-      logits $kv --kv $kv --out "$model/$kv.pt"
-      logits $kv-eager --kv $kv --eager --against "$model/$kv.pt"
-      logits $kv-2 --kv $kv --tensor-parallel 2 --against "$model/$kv.pt"
+    bf16=$model/auto.pt
+    gpu=0 logits auto --out "$bf16"
+    gpu=1 logits auto-512 --chunk 512 --against "$bf16"
+    logits auto-2 --tensor-parallel 2 --against "$bf16"
+    for kv in kvant_4bit kvant_2bit; do
+      gpu=0 logits $kv --kv $kv --out "$model/$kv.pt" --against "$bf16"
+      gpu=1 logits $kv-512 --kv $kv --chunk 512 --against "$model/$kv.pt" "$bf16"
+      logits $kv-2 --kv $kv --tensor-parallel 2 --against "$model/$kv.pt" "$bf16"
     done
+    ;;
+  windows)
+    python3 "$tests/random_llama.py" "$model" --layers 12 --windows 6
+    python3 "$tests/random_llama.py" "$model/all" --layers 2 --windows 0
+    bf16=$model/bf16.pt four=$model/4bit.pt
+    logits bf16 --out "$bf16"
+    logits bf16-512 --chunk 512 --against "$bf16"
+    logits bf16-single --single --against "$bf16"
+    logits 4bit --kv kvant_4bit --out "$four" --against "$bf16"
+    logits 4bit-512 --kv kvant_4bit --chunk 512 --against "$four" "$bf16"
+    logits 4bit-eager --kv kvant_4bit --eager --against "$four"
+    logits 4bit-single --kv kvant_4bit --single --against "$four"
+    { timeout $limit python3 "$tests/vllm_logits.py" --model "$model/all" --kv kvant_4bit --cache-gib 1 2>&1 |
+      sed -n "s/.*NotImplementedError: kvant/RESULT refused: kvant/p" > "$model/all.log"; } &
     ;;
   model)
     bf16=$model/bf16.pt four=$model/4bit.pt short=(--tokens "${3%.npy}-short.npy" --prompts 4)
@@ -66,7 +86,7 @@ case $mode in
     logits short-4bit-single-bf16 --kv kvant_4bit "${short[@]}" --single --against "$model/short.pt"
     timeout $limit python3 "$tests/serve_client.py" --model "$model" --chat > "$model/serve.log" 2>&1 &
     ;;
-  *) echo "checks.sh random FOLDER | checks.sh drafts FOLDER | checks.sh parallel FOLDER | checks.sh model FOLDER NPY" >&2; exit 2 ;;
+  *) echo "checks.sh random|drafts|parallel|windows FOLDER | checks.sh model FOLDER NPY" >&2; exit 2 ;;
 esac
 wait
 for log in "$model"/*.log; do

@@ -9,6 +9,9 @@ import time
 os.environ.update(VLLM_USE_FLASHINFER_SAMPLER="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
                   VLLM_HOST_IP="127.0.0.1", GLOO_SOCKET_IFNAME="lo", VLLM_ALLREDUCE_USE_SYMM_MEM="0")
 
+# Workers find worker_extension here.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(pathlib.Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+
 BACKENDS = {"auto": "FLASH_ATTN", "fp8": "FLASH_ATTN"}
 
 
@@ -23,8 +26,11 @@ def add_arguments(parser):
     parser.add_argument("--cache-gib", type=float, help="of KV cache; as much as there is, if not given")
     parser.add_argument("--blocks", type=int, help="of KV cache, instead of as many as fit")
     parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs")
+    parser.add_argument("--custom-all-reduce", action="store_true", help="vLLM's own kernels for sums over GPUs, not NCCL's")
     parser.add_argument("--sync", action="store_true", help="no asynchronous scheduling")
     parser.add_argument("--drafts", type=int, default=0, help="tokens that are guessed by n-grams; from vLLM 0.33 on")
+    parser.add_argument("--in-turn", metavar="FOLDER", help="wait until --engines of them have started; one measures at a time")
+    parser.add_argument("--engines", type=int, default=1)
     parser.add_argument("--dummy", action="store_true", help="random weights, which vLLM makes up")
 
 
@@ -39,7 +45,8 @@ def start(args, max_model_len, **options):
     if args.blocks:
         options["num_gpu_blocks_override"] = args.blocks
     if args.tensor_parallel > 1:
-        options |= dict(tensor_parallel_size=args.tensor_parallel, disable_custom_all_reduce=True)
+        options |= dict(tensor_parallel_size=args.tensor_parallel,
+                        disable_custom_all_reduce=not args.custom_all_reduce)
     if args.sync:
         options["async_scheduling"] = False
     if args.drafts:
@@ -51,7 +58,7 @@ def start(args, max_model_len, **options):
         options["load_format"] = "dummy"
     return LLM(model=args.model, skip_tokenizer_init=True, max_model_len=max_model_len, dtype="bfloat16", seed=0,
                kv_cache_dtype=args.kv, attention_backend=BACKENDS.get(args.kv, "CUSTOM"), max_num_seqs=args.max_seqs,
-               max_num_batched_tokens=args.chunk, **options)
+               max_num_batched_tokens=args.chunk, worker_extension_cls="worker_extension.Worker", **options)
 
 
 def sampling(n_tokens, **options):

@@ -5,7 +5,8 @@
     hf_cache.py generation SHAPE|FOLDER           tokens a second, memory and the time of a prompt
 
 SHAPE: llama-8b or smollm2, with random weights. `divergence` runs the model in F32, so that nothing but the cache differs:
-mean KL divergence over the second half of each prompt, read as a prompt and token by token."""
+mean KL divergence over the second half of each prompt, read at once and token by token (--steps). transformers' quantized caches leave
+what they are given unquantized until the next step: to compare, they take --steps 128, kvant's pages."""
 
 import argparse
 import json
@@ -42,13 +43,14 @@ def use_attention(model, name):
 
 
 @torch.no_grad()
-def last_layer(model, tokens, name, one_by_one):
-    """What the last layer gives for the second half of each prompt but its last token: F32 [batch, length / 2 - 1, hidden]."""
+def last_layer(model, tokens, name, step):
+    """What the last layer gives for the second half of each prompt but its last token: F32 [batch, length / 2 - 1, hidden]. step:
+    how many tokens of the second half are read at a time."""
     use_attention(model, name)
     cache, half = new_cache(model, name), tokens.shape[1] // 2
     hidden = [model.model(tokens[:, :half], past_key_values=cache).last_hidden_state[:, :0]]
-    for first in range(half, tokens.shape[1] - 1) if one_by_one else [half]:
-        end = first + 1 if one_by_one else tokens.shape[1] - 1
+    for first in range(half, tokens.shape[1] - 1, step):
+        end = min(first + step, tokens.shape[1] - 1)
         hidden.append(model.model(tokens[:, first:end], past_key_values=cache).last_hidden_state)
     return torch.cat(hidden, 1)
 
@@ -56,21 +58,21 @@ def last_layer(model, tokens, name, one_by_one):
 @torch.no_grad()
 def divergence(options):
     torch.backends.cuda.matmul.allow_tf32 = False
-    model = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).cuda().eval()
-    tokens = torch.from_numpy(np.load(options.prompts)).long().cuda()
+    model = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).to(options.device).eval()
+    tokens = torch.from_numpy(np.load(options.prompts)).long().to(options.device)
     batches = tokens.split(options.batch)
-    for one_by_one in (False, True):
-        chosen = batches[:1] if one_by_one else batches
-        reference = [last_layer(model, batch, "bf16", False) for batch in chosen]
-        for name in options.kv[:1] if one_by_one else options.kv:
+    for step in options.steps:
+        chosen = batches[:1] if step == 1 else batches
+        reference = [last_layer(model, batch, "bf16", tokens.shape[1]) for batch in chosen]
+        for name in options.kv[:1] if step == 1 else options.kv:
             means, same = [], []
             for batch, base in zip(chosen, reference):
-                found = last_layer(model, batch, name, one_by_one)
+                found = last_layer(model, batch, name, step)
                 for rows, base_rows in zip(found, base):
                     p, q = (model.lm_head(x).log_softmax(-1) for x in (base_rows, rows))
                     means.append((p.exp() * (p - q)).sum(-1).mean().item())
                     same.append((p.argmax(-1) == q.argmax(-1)).float().mean().item())
-            say(cache=name, path="token by token" if one_by_one else "prompt", prompts=len(means), kld=float(np.mean(means)),
+            say(cache=name, step=step, prompts=len(means), kld=float(np.mean(means)),
                 standard_error=float(np.std(means, ddof=1) / len(means) ** 0.5), same_top=float(np.mean(same)))
 
 
@@ -151,6 +153,8 @@ def main():
     compared.add_argument("prompts")
     compared.add_argument("--kv", nargs="+", default=["kvant-4bit", "kvant-2bit"])
     compared.add_argument("--batch", type=int, default=8)
+    compared.add_argument("--steps", nargs="+", type=int, default=[1 << 20, 1], help="tokens that are read at a time")
+    compared.add_argument("--device", default="cuda", help="cpu: for transformers' own caches alone")
     timed = commands.add_parser("generation")
     timed.add_argument("model")
     timed.add_argument("--kv", nargs="+", default=list(OURS))

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Writes a model of Llama's architecture with random weights: random_llama.py FOLDER [--layers N] [--shape-only]
+"""Writes a model of Llama's architecture with random weights: random_llama.py FOLDER [--layers N] [--shape-only | --windows PERIOD]
 
-    --layers N      (2) of Llama-3.1-8B's attention shape: 32 query heads and 8 KV heads of 128
-    --shape-only    no weights: Llama-3.1-8B's config.json, for vLLM's load_format=dummy"""
+    --layers N         (2) of Llama-3.1-8B's attention shape: 32 query heads and 8 KV heads of 128
+    --shape-only       no weights: Llama-3.1-8B's config.json, for vLLM's load_format=dummy
+    --windows PERIOD   Gemma 3's architecture instead: all layers have a sliding window but every PERIOD-th; of period 0, Mistral's,
+                       where all have one"""
 
 import argparse
 import json
 import pathlib
 
 HEADS, KV_HEADS, D = 32, 8, 128
+WINDOW = 512
 
 
 def config(layers, hidden, intermediate, vocabulary):
@@ -16,6 +19,17 @@ def config(layers, hidden, intermediate, vocabulary):
                 num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, head_dim=D, num_hidden_layers=layers,
                 vocab_size=vocabulary, max_position_embeddings=262144, rms_norm_eps=1e-5, rope_theta=500000.0,
                 hidden_act="silu", bos_token_id=1, eos_token_id=2, tie_word_embeddings=False, torch_dtype="bfloat16")
+
+
+def with_windows(shape, period):
+    if period == 0:
+        return shape | dict(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=WINDOW)
+    kinds = ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in range(shape["num_hidden_layers"])]
+    rope = {kind: dict(rope_type="default", rope_theta=theta) for kind, theta in (("full_attention", 1e6),
+                                                                                 ("sliding_attention", 1e4))}
+    return shape | dict(architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", sliding_window=WINDOW, layer_types=kinds,
+                        query_pre_attn_scalar=D, hidden_activation="gelu_pytorch_tanh", rope_parameters=rope,
+                        attn_logit_softcapping=None, final_logit_softcapping=None)
 
 
 def weights(shape):
@@ -40,7 +54,21 @@ def weights(shape):
             tensors[f"model.layers.{i}.{name}.weight"] = random(rows, columns, std=std)
         for name in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"model.layers.{i}.{name}.weight"] = ones.clone()
-    return tensors
+    return gemma(tensors, shape) if shape["model_type"] == "gemma3_text" else tensors
+
+
+def gemma(tensors, shape):
+    """It adds 1 to the weights of its norms, of which it has more, and multiplies embeddings by the root of their length. Queries and
+    keys are twice as large as their norms make them, for attention to choose."""
+    import torch
+
+    norms, hidden = ["model.norm"], shape["hidden_size"]
+    for i in range(shape["num_hidden_layers"]):
+        norms += [f"model.layers.{i}.{name}_layernorm" for name in ("input", "post_attention", "pre_feedforward", "post_feedforward")]
+    tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"] / hidden ** 0.5
+    tensors |= {name + ".weight": torch.zeros(hidden, dtype=torch.bfloat16) for name in norms}
+    return tensors | {f"model.layers.{i}.self_attn.{side}_norm.weight": torch.ones(D, dtype=torch.bfloat16)
+                      for i in range(shape["num_hidden_layers"]) for side in "qk"}
 
 
 def main():
@@ -48,9 +76,12 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--shape-only", action="store_true")
+    parser.add_argument("--windows", type=int, metavar="PERIOD")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     shape = config(32, 4096, 14336, 128256) if args.shape_only else config(args.layers, 1024, 2048, 8192)
+    if args.windows is not None:
+        shape = with_windows(shape, args.windows)
     (args.folder / "config.json").write_text(json.dumps(shape))
     if not args.shape_only:
         from safetensors.torch import save_file

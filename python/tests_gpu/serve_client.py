@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Does `vllm serve` with the plug-in answer the openai client? serve_client.py --model FOLDER [--kv kvant_4bit] [--chat]
+"""Does `vllm serve` with the plug-in answer the openai client, and curl? serve_client.py --model FOLDER [--kv kvant_4bit] [--chat]
 
-Starts a server on a port of its own, asks the same question twice (the second time its prefix is found in the cache) and
-once as a stream, and ends it. Without --chat, prompts and answers are token ids: the model needs no tokenizer."""
+Starts a server on a port of its own, asks the same question twice (the second time its prefix is found in the cache), once as a
+stream and once by curl, reads its metrics, and ends it. Without --chat, prompts and answers are token ids: the model needs no
+tokenizer. The server's command is printed, as are the lines that kvant writes at its start."""
 
 import argparse
 import json
@@ -17,6 +18,9 @@ import engine  # noqa: F401  sets the environment
 PORT = 8123
 URL = f"http://127.0.0.1:{PORT}"
 START_S = 240
+PROMPT = list(range(100, 400))  # token ids
+METRICS = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:prompt_tokens_total",
+           "vllm:generation_tokens_total", "vllm:request_success_total", "vllm:num_preemptions_total")
 QUESTION = "Write a numbered list of ten facts about canals, a sentence each."
 
 
@@ -31,9 +35,27 @@ def wait(server):
     raise SystemExit(f"no server: {'exited with status ' + str(server.poll()) if server.poll() is not None else 'too slow'}")
 
 
+def metrics():
+    """What METRICS are, summed over labels."""
+    found = dict.fromkeys(METRICS, 0.0)
+    for line in urllib.request.urlopen(URL + "/metrics", timeout=10).read().decode().splitlines():
+        name = line.partition("{")[0]
+        if name in found:
+            found[name] += float(line.rsplit(" ", 1)[1])
+    return found
+
+
+def by_curl(model):
+    """The answer's token ids."""
+    asked = dict(model=model, prompt=PROMPT, max_tokens=140, temperature=0, ignore_eos=True, return_token_ids=True)
+    command = ["curl", "-sS", URL + "/v1/completions", "-H", "Content-Type: application/json", "-d", json.dumps(asked)]
+    answer = subprocess.run(command, capture_output=True, check=True, text=True, timeout=120).stdout
+    return json.loads(answer)["choices"][0]["token_ids"]
+
+
 def ask_ids(client, model):
-    """A prompt of 300 token ids: the answers' token ids, and how many pieces a stream of them had."""
-    options = dict(model=model, prompt=[list(range(100, 400))], max_tokens=140, temperature=0,
+    """The answers' token ids, and how many pieces a stream of them had."""
+    options = dict(model=model, prompt=[PROMPT], max_tokens=140, temperature=0,
                    extra_body={"ignore_eos": True, "return_token_ids": True})
     answers = [client.completions.create(**options).choices[0].token_ids for _ in range(2)]
     return answers, sum(1 for _ in client.completions.create(**options, stream=True))
@@ -56,6 +78,7 @@ def main():
                "--dtype", "bfloat16", "--kv-cache-memory-bytes", str(2 << 30), "--gpu-memory-utilization", "0.1",
                "--max-num-seqs", "8"] + ([] if args.chat else ["--skip-tokenizer-init"])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    print("COMMAND vllm", *command[3:], flush=True)
     server = subprocess.Popen(command)
     try:
         wait(server)
@@ -63,8 +86,11 @@ def main():
 
         client = OpenAI(base_url=URL + "/v1", api_key="none")
         answers, pieces = (ask_chat if args.chat else ask_ids)(client, args.model)
-        print("RESULT", json.dumps({"served": args.kv, "asked again, equal": answers[0] == answers[1],
-                                    "pieces of a stream": pieces, "answer": answers[0] if args.chat else answers[0][:12]}), flush=True)
+        result = {"served": args.kv, "asked again, equal": answers[0] == answers[1], "pieces of a stream": pieces,
+                  "answer": answers[0] if args.chat else answers[0][:12]}
+        if not args.chat:
+            result["by curl, equal"] = by_curl(args.model) == answers[1]
+        print("RESULT", json.dumps(result | metrics()), flush=True)
     finally:
         server.terminate()
         server.wait(30)

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """Do prompts and decoding agree? Random requests through the plug-in's own steps, without vLLM, on the GPU library: in large
 steps (pages are dequantized for an attention in PyTorch), token by token (the decode kernel, which reads sinks from their
-blocks), and with drafts behind each token, of which some are rejected (tails of two pages). A line of JSON for each recipe; the exit status is 1 if any differ by more than BF16 does."""
+blocks), and with drafts behind each token, of which some are rejected (tails of two pages). And is a rank of tensor parallelism
+what its heads are on one GPU: outputs, and the bytes of sealed pages? A line of JSON for each recipe; the exit status is 1 if any
+differ by more than BF16 does."""
 
+import itertools
 import json
 import pathlib
 import sys
@@ -13,11 +16,14 @@ import numpy as np
 import paged_server as harness
 import torch
 
+from kvant import PAGE
 from kvant.torch import TorchLibrary
 from kvant.paged.recipes import RECIPES, Recipe
 
 N_TOKENS = (300, 270)
 DRAFTS = 3
+RANK_HEADS, RANK_KV_HEADS = 32, 8  # of all ranks together
+RANK_STEPS = (127, 1, 1, 100)  # tokens at a time, in turn: pages are filled by decoding and by prompts
 TOLERANCE = 0.01  # of the outputs' root mean square
 LOUD = 6  # the first token's keys: what a sink is for
 
@@ -49,6 +55,34 @@ def unquantized():
     return torch.cat(out)
 
 
+def of_rank(recipe, library, requests, rank, n_ranks):
+    """Outputs, float [layers, tokens, heads, head_dim], and sealed pages, uint8 [layers, pages, KV heads, bytes], of a rank."""
+    harness.N_HEADS, harness.N_KV_HEADS = RANK_HEADS // n_ranks, RANK_KV_HEADS // n_ranks
+    server = harness.Server(recipe, library, "cuda")
+    mine = [harness.RankRequest(request, rank, n_ranks) for request in requests]
+    for n in itertools.cycle(RANK_STEPS):
+        work = [(request, min(n, length - request.computed)) for request, length in zip(mine, N_TOKENS) if request.computed < length]
+        if not work:
+            break
+        server.step(work)
+    layout = server.layout
+    heads = layout.sink.bytes + np.arange(layout.n_kv_heads)[:, None] * layout.head_bytes + np.arange(layout.head_bytes)
+    blocks = [block for request, n in zip(mine, N_TOKENS) for block in request.blocks[:(n - 1) // PAGE]]
+    pages = torch.stack([layer.kv_cache[blocks].cpu()[:, heads] for layer in server.state.layers])
+    return torch.cat([request.out for request in mine], 1).float(), pages
+
+
+def ranks_differ_by(recipe, library, n_ranks=2):
+    """Outputs of ranks from those of one GPU, and how many bytes of their sealed pages."""
+    harness.N_HEADS, harness.N_KV_HEADS = RANK_HEADS, RANK_KV_HEADS
+    rng = np.random.default_rng(1)
+    requests = [harness.Request(n, rng) for n in N_TOKENS]
+    out, pages = of_rank(recipe, library, requests, 0, 1)
+    of_ranks = [of_rank(recipe, library, requests, rank, n_ranks) for rank in range(n_ranks)]
+    together, of_pages = torch.cat([x for x, _ in of_ranks], 2), torch.cat([x for _, x in of_ranks], 2)
+    return difference(together, out), int((of_pages != pages).sum()), pages.numel()
+
+
 def difference(x, reference):
     return ((x - reference).square().mean() / reference.square().mean()).sqrt().item()
 
@@ -65,11 +99,16 @@ def main():
             drafted = outputs(recipe, library, 1 + DRAFTS, DRAFTS)
             error, of_drafts = difference(decoded, prompt), difference(drafted, decoded)
             loss = difference(decoded, unquantized())
-            is_right &= max(error, of_drafts) < TOLERANCE
+            plain_heads = harness.N_HEADS, harness.N_KV_HEADS
+            of_ranks, other_bytes, n_bytes = ranks_differ_by(recipe, library)
+            harness.N_HEADS, harness.N_KV_HEADS = plain_heads
+            is_right &= max(error, of_drafts, of_ranks) < TOLERANCE and other_bytes == 0
             print("RESULT", json.dumps({"recipe": recipe.name, "text": recipe.text, "head": d,
                                         "decoding differs from prompt by": round(error, 6),
                                         "with drafts from decoding by": round(of_drafts, 6),
-                                        "from unquantized by": round(loss, 4)}), flush=True)
+                                        "from unquantized by": round(loss, 4),
+                                        "two ranks from one by": round(of_ranks, 6),
+                                        "bytes of their pages": f"{other_bytes} of {n_bytes} differ"}), flush=True)
     sys.exit(0 if is_right else 1)
 
 

@@ -9,11 +9,13 @@ Prompts are random, or --tokens FILE.npy, int [n, length]. Scored is the second 
 divergence of the distributions, its standard error over prompts, and the share of positions with the same first token; how
 many greedy answers are equal to the other engine's, or when they are asked again and prefixes are found in the cache, where
 others first differ, and how much less likely (in nats) the token was there that the other chose: little, if the two were
-nearly as good. With --tensor-parallel, logits are in other processes: only answers are compared."""
+nearly as good."""
 
 import argparse
 import json
 import os
+import pathlib
+import tempfile
 import time
 
 import engine
@@ -22,36 +24,6 @@ import torch
 
 ANSWER = 150  # tokens: each crosses a page's border
 QUESTIONS = [5, 100, 127, 128, 129, 255, 256, 257, 700, 1000]  # tokens
-
-
-class LogProbabilities:
-    """Catches what prompts' second halves make of the next token. F32 [n_tokens, vocabulary] for each prompt."""
-
-    def __init__(self):
-        from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
-
-        self._rows = {}
-        original = PromptLogprobsWorker.compute_prompt_logprobs
-
-        def wrapped(worker, logits_fn, hidden_states, batch, all_token_ids, num_computed_tokens, prompt_lens):
-            for i, name in enumerate(batch.req_ids):
-                if not worker.uses_prompt_logprobs[batch.idx_mapping_np[i]] or name.startswith("_warmup"):
-                    continue
-                length = int(prompt_lens[batch.idx_mapping_np[i]])
-                first, end = map(int, batch.query_start_loc_np[i:i + 2])
-                first += max(0, length // 2 - int(batch.num_computed_prefill_tokens_np[i]))
-                for row in range(first, end, 1024):
-                    logits = logits_fn(hidden_states[row:min(row + 1024, end)])
-                    self._rows.setdefault(name, []).append(logits.float().log_softmax(-1))
-            return original(worker, logits_fn, hidden_states, batch, all_token_ids, num_computed_tokens, prompt_lens)
-
-        PromptLogprobsWorker.compute_prompt_logprobs = wrapped
-
-    def take(self):
-        """Of all requests since, in the order of their names."""
-        result = [torch.cat(self._rows[name]).cpu() for name in sorted(self._rows, key=lambda name: int(name.split("-")[0]))]
-        self._rows = {}
-        return result
 
 
 class Preemptions:
@@ -97,12 +69,31 @@ def compare_answers(answers, others):
     return {"equal": f"{equal} of {len(answers)}", "first differ at": places, "by nats": gaps}
 
 
+def wait_for(path):
+    """What another engine has saved: they are started side by side."""
+    while not os.path.exists(path):
+        time.sleep(1)
+    return torch.load(path)
+
+
+def compare_engines(scored, answers, other):
+    """Log-probabilities and answers, as far as both engines have them."""
+    result = {}
+    if scored and other["scored"]:
+        pairs = [compare(x, y) for x, y in zip(scored, other["scored"])]
+        result["mean KLD"], result["same first token"] = np.mean(pairs, axis=0).tolist()
+        result["standard error"] = float(np.std([kld for kld, _ in pairs], ddof=1) / len(pairs) ** 0.5)
+    if answers and other["answers"]:
+        result["answers"] = compare_answers(answers, other["answers"])
+    return result
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     engine.add_arguments(parser)
     parser.add_argument("--tokens", help="prompts, .npy")
     parser.add_argument("--out")
-    parser.add_argument("--against", help="what another engine's --out is, or will be")
+    parser.add_argument("--against", nargs="+", default=[], help="what other engines' --out is, or will be")
     parser.add_argument("--single", action="store_true", help="one token of a prompt a step")
     parser.add_argument("--prompts", type=int, default=4, help="how many are scored")
     parser.add_argument("--length", type=int, default=1000, help="of random prompts")
@@ -111,15 +102,17 @@ def main():
     tokens = np.load(args.tokens) if args.tokens else rng.integers(10, 8000, (args.prompts, args.length))
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # logits are caught in this process
     options = dict(long_prefill_token_threshold=1) if args.single else {}
-    catcher, preemptions = LogProbabilities(), Preemptions()
+    preemptions = Preemptions()
     llm = engine.start(args, max_model_len=max(tokens.shape[1] + 2, 4096), **options)
 
     together = args.prompts if args.single else 1
-    n_scored = args.prompts if args.tensor_parallel == 1 else 0
-    prompts, scored = engine.prompts(tokens[:n_scored]), []
+    prompts, scored = engine.prompts(tokens[:args.prompts]), []
+    llm.collective_rpc("kvant_catch_logits")
     for first in range(0, len(prompts), together):
         llm.generate(prompts[first:first + together], engine.sampling(1, prompt_logprobs=1), use_tqdm=False)
-        scored += catcher.take()
+        with tempfile.NamedTemporaryFile() as file:
+            llm.collective_rpc("kvant_save_logits", args=(file.name,))
+            scored += torch.load(file.name)
     result = {"model": args.model, "kv": args.recipe or args.kv, "chunk": 1 if args.single else args.chunk,
               "eager": args.eager, "async": not args.sync, "drafts": args.drafts, "blocks": args.blocks,
               "GPUs": args.tensor_parallel}
@@ -132,17 +125,7 @@ def main():
     if args.out:
         torch.save({"scored": scored, "answers": answers}, args.out + ".part")
         os.rename(args.out + ".part", args.out)
-    if args.against:
-        while not os.path.exists(args.against):  # engines are started side by side
-            time.sleep(1)
-        other = torch.load(args.against)
-        result["against"] = args.against
-        if scored and other["scored"]:
-            pairs = [compare(x, y) for x, y in zip(scored, other["scored"])]
-            result["mean KLD"], result["same first token"] = np.mean(pairs, axis=0).tolist()
-            result["standard error"] = float(np.std([kld for kld, _ in pairs], ddof=1) / len(pairs) ** 0.5)
-        if answers and other["answers"]:
-            result["answers"] = compare_answers(answers, other["answers"])
+    result["against"] = {pathlib.Path(path).stem: compare_engines(scored, answers, wait_for(path)) for path in args.against}
     print("RESULT", json.dumps(result), flush=True)
 
 

@@ -105,8 +105,6 @@ def main():
     parser.add_argument("--seconds", type=float, default=20, help="that are measured of each load")
     parser.add_argument("--warm-up", type=float, default=3, help="seconds before them")
     parser.add_argument("--prompts", nargs="*", default=[], help="requests x prompt tokens, at once")
-    parser.add_argument("--in-turn", metavar="FOLDER", help="wait until --engines of them have started; one measures at a time")
-    parser.add_argument("--engines", type=int, default=1)
     args = parser.parse_args()
     loads = [tuple(map(int, load.split("+"))) for load in args.loads]
     llm = engine.start(args, max_model_len=max(map(sum, loads)) + 8, enable_prefix_caching=False)

@@ -7,7 +7,9 @@ Prompts differ, so that no prefix is shared. A line of JSON for each batch: seco
 output tokens a second from then until the first request ends, when the batch is whole and only decodes (if it ever is: the
 cache may be too small); and output tokens a second from beginning to end, prompts included. More requests than fit:
 
-    vllm_throughput.py --model FOLDER --dummy --kv kvant_4bit --cache-gib 16 --answer 512 --batches 160x4096"""
+    vllm_throughput.py --model FOLDER --dummy --kv kvant_4bit --cache-gib 16 --answer 512 --batches 160x4096
+
+With --profile, each batch runs once more, and another line says which kernels its decoding steps consist of, for each GPU."""
 
 import argparse
 import json
@@ -17,11 +19,18 @@ import engine
 import numpy as np
 
 
+PROFILED_STEPS = 20
+
+
+def add_requests(llm, prompts, answer):
+    for i, prompt in enumerate(prompts):
+        llm.llm_engine.add_request(str(i), prompt, engine.sampling(answer))
+
+
 def run(llm, prompts, answer):
     """What is measured of a batch."""
     vllm = llm.llm_engine
-    for i, prompt in enumerate(prompts):
-        vllm.add_request(str(i), prompt, engine.sampling(answer))
+    add_requests(llm, prompts, answer)
     counts = dict.fromkeys(map(str, range(len(prompts))), 0)
     start = time.perf_counter()
     decoding = end = None  # when, and how many tokens there were
@@ -42,11 +51,30 @@ def run(llm, prompts, answer):
     return result
 
 
+def profile(llm, prompts):
+    """Of each GPU, the time of each kernel in about PROFILED_STEPS steps that decode the whole batch: vLLM doesn't wait for us."""
+    vllm = llm.llm_engine
+    add_requests(llm, prompts, 4 * PROFILED_STEPS)
+    waiting = set(map(str, range(len(prompts))))
+    while waiting:
+        waiting -= {output.request_id for output in vllm.step() if output.outputs[0].token_ids}
+    for _ in range(PROFILED_STEPS):  # those that follow upon prompts may be slower
+        vllm.step()
+    llm.collective_rpc("kvant_start_profile")
+    for _ in range(PROFILED_STEPS):
+        vllm.step()
+    kernels = llm.collective_rpc("kvant_stop_profile")
+    while vllm.has_unfinished_requests():
+        vllm.step()
+    return kernels
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     engine.add_arguments(parser)
     parser.add_argument("--batches", nargs="+", default=["24x32768", "128x4096", "1x131072"], help="requests x prompt tokens")
     parser.add_argument("--answer", type=int, default=256, help="tokens")
+    parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     batches = [tuple(map(int, batch.split("x"))) for batch in args.batches]
     args.max_seqs = max(n for n, _ in batches)
@@ -54,10 +82,15 @@ def main():
                        enable_prefix_caching=False)
     rng = np.random.default_rng(1)
     llm.generate(engine.prompts([rng.integers(10, 8000, 300)]), engine.sampling(8), use_tqdm=False)
-    for n, length in batches:
-        result = run(llm, engine.prompts(rng.integers(10, 8000, (n, length))), args.answer)
-        print("RESULT", json.dumps({"kv": args.recipe or args.kv, "GPUs": args.tensor_parallel, "requests": n,
-                                    "prompt": length, "cache_gib": args.cache_gib, **result}), flush=True)
+    about = {"kv": args.recipe or args.kv, "GPUs": args.tensor_parallel, "custom all-reduce": args.custom_all_reduce,
+             "cache_gib": args.cache_gib}
+    with engine.turn(args.in_turn, args.engines):
+        for n, length in batches:
+            result = run(llm, engine.prompts(rng.integers(10, 8000, (n, length))), args.answer)
+            print("RESULT", json.dumps({**about, "requests": n, "prompt": length, **result}), flush=True)
+        for n, length in batches if args.profile else ():
+            kernels = profile(llm, engine.prompts(rng.integers(10, 8000, (n, length))))
+            print("RESULT", json.dumps({**about, "requests": n, "prompt": length, "ms and launches by kernel": kernels}), flush=True)
 
 
 if __name__ == "__main__":
