@@ -142,8 +142,8 @@ TEST_P(DeviceServe, SharesSessionsWithTheCpu) {
     auto next = first;
     {
       const Server begins = server(on_device, folder.path());
-      for (const std::int32_t token : begins.ask({first}).front().answers.front())
-        next.prompt.push_back(token);
+      const Reply begun = begins.ask({first}).front();
+      for (const std::int32_t token : begun.answers.front()) next.prompt.push_back(token);
     }
     for (const std::int32_t token : random_tokens(70, 2)) next.prompt.push_back(token);
     const Reply reply = server(!on_device, folder.path()).ask({next}).front();
