@@ -174,14 +174,14 @@ wants_gpu() {
 has_hopper() { has nvidia-smi && nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | grep -qx 9.0; }
 
 # A library that is loaded at run time, for the GPUs that kvant's kernels are for. It keeps the path of CUDA's own
-# libraries. The archive lacks ggml.pc.in, which installing ggml alone would want.
+# libraries. The archive lacks ggml.pc.in, which installing ggml alone would want, and ggml's tests and examples.
 build_ggml_cuda() {
   local source=$1/vendor/llama.cpp/ggml build=$2 prefix
   prefix=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
     touch "$source/ggml.pc.in" &&
     cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_BACKEND_DL=ON \
       -DGGML_NATIVE=OFF -DGGML_CUDA=ON -DGGML_CUDA_FA=OFF -DGGML_CUDA_GRAPHS=ON -DGGML_CUDA_NCCL=OFF \
-      -DGGML_CCACHE=OFF -DCMAKE_CUDA_ARCHITECTURES=90a &&
+      -DGGML_CCACHE=OFF -DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF -DCMAKE_CUDA_ARCHITECTURES=90a &&
     cmake --build "$build" --target ggml-cuda && cp "$build"/bin/libggml-cuda.so "$prefix/lib"
 }
 

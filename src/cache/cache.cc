@@ -140,11 +140,6 @@ Error Cache::out_of_memory(const char* doing) const {
           : "");
 }
 
-Error Cache::not_on_a_device(const char* doing) const {
-  return error("cannot {} a sequence whose pages lie on {}: run it with --device cpu", doing,
-               plan_->device->name());
-}
-
 Status Cache::check_idle(SequenceId sequence, const char* doing) const {
   if (!holds(sequence))
     return error("cannot {} sequence {}: the cache holds none of that number", doing, sequence);

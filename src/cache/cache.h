@@ -166,6 +166,12 @@ class Cache {
   // Pages of one head of a sequence that is held, between steps: for tests and reports. See HeadState.
   const HeadState& head(SequenceId sequence, int layer, int kv_head) const;
 
+  // Where pages lie on a device (on_device): what a sequence holds there, between steps.
+  bool on_device() const { return device_ != nullptr; }
+  const PageLedger& ledger(SequenceId sequence) const { return *sequences_.at(sequence).ledgers.front(); }
+  const DevicePageStore& device_pages() const { return *device_; }
+  PageEntry sink(SequenceId sequence) const { return sequences_.at(sequence).sink.entry(); }
+
   // Benchmarks only: makes an empty sequence n_tokens long, with the same plausible random page throughout.
   // Tokens get scores of which every page has the same share above any threshold, so that recipes protect and
   // evict as many as they say.
@@ -212,12 +218,11 @@ class Cache {
   Status check_truncation(const Sequence& sequence, int n_tokens) const;
   Status truncate_copy(Sequence& copy, int n_tokens);
   bool reserve_slice(const StepSlice& slice);
-  Error not_on_a_device(const char* doing) const;
 
   // --- where pages lie on a device (device_cache.cc) ---
-  bool on_device() const { return device_ != nullptr; }
   void group_on_device();
   bool reserve_on_device(Sequence& sequence);
+  bool take_sink(Sequence& sequence);
   Status truncate_on_device(Sequence& copy, int n_tokens);
   CacheBytes bytes_on_device(const Sequence& sequence) const;
   void leave_out_shared_on_device(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;

@@ -37,8 +37,12 @@ PageEntry Step::sink(int slice) const {
 
 // The sink has an entry of its own from when its page is sealed.
 bool Cache::reserve_on_device(Sequence& sequence) {
-  if (!device_->has_sink() || sequence.sink.entry().held() || sequence.ledgers.front()->end_sealed() == 0)
-    return true;
+  return sequence.ledgers.front()->end_sealed() == 0 || take_sink(sequence);
+}
+
+// False where memory is exhausted.
+bool Cache::take_sink(Sequence& sequence) {
+  if (!device_->has_sink() || sequence.sink.entry().held()) return true;
   const PageEntry sink = device_->take(kSinkRoom);
   if (sink.held()) sequence.sink = EntryHold(*device_, sink);
   return sink.held();

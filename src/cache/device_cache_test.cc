@@ -97,6 +97,71 @@ TEST(DeviceCache, FillingSaysWhyTheDeviceFailed) {
   EXPECT_TRUE(cache.fill_synthetic(sequence, 300, 1).ok());
 }
 
+// A sequence of a cache in host memory goes to the device and back, and the other way round: the same bytes.
+TEST(DeviceCache, ReadsAndWritesTheImagesOfCachesInHostMemory) {
+  for (const char* recipe : {"bf16", kSinkRecipe, "k=ch4g64,v=tok4g64,sink=128,window=256",
+                             "k=tok8g64,v=tok4g64,v@1.1=tok2g64", "k=prog4,v=prog4"}) {
+    for (const int n_tokens : {0, 5, 128, 200, 700}) {
+      Cache in_host(testing::plan_for(std::string(recipe) + ",tail=bf16", testing::small_geometry()), 0);
+      Cache on_device(plan_on(std::make_shared<HostPages>(), recipe), 0);
+      const SequenceId written = in_host.add();
+      ASSERT_TRUE(in_host.fill_synthetic(written, n_tokens, 3).ok());
+      const std::vector<std::byte> image = in_host.export_sequence(written).value();
+      const auto read = on_device.import_sequence(image);
+      ASSERT_TRUE(read.ok()) << recipe << ", " << n_tokens;
+      EXPECT_EQ(on_device.length(*read), n_tokens);
+      EXPECT_EQ(on_device.export_sequence(*read).value(), image) << recipe << ", " << n_tokens;
+      EXPECT_EQ(on_device.export_sequence(on_device.fork(*read).value()).value(), image) << recipe;
+
+      const SequenceId made = on_device.add();
+      ASSERT_TRUE(on_device.fill_synthetic(made, n_tokens, 4).ok());
+      const std::vector<std::byte> other = on_device.export_sequence(made).value();
+      const auto back = in_host.import_sequence(other);
+      ASSERT_TRUE(back.ok()) << recipe << ", " << n_tokens;
+      EXPECT_EQ(in_host.export_sequence(*back).value(), other) << recipe << ", " << n_tokens;
+    }
+  }
+}
+
+TEST(DeviceCache, RefusesDamagedImagesAndSaysWhyOneCantBeWritten) {
+  const auto device = std::make_shared<HostPages>();
+  Cache cache(plan_on(device, kSinkRecipe), 0);
+  const SequenceId sequence = cache.add();
+  ASSERT_TRUE(cache.fill_synthetic(sequence, 300, 1).ok());
+  const std::vector<std::byte> image = cache.export_sequence(sequence).value();
+  const std::int64_t before = cache.page_bytes_in_use();
+  for (std::size_t n = 0; n < image.size(); n += 1 + image.size() / 37)
+    EXPECT_FALSE(cache.import_sequence(std::span(image).first(n)).ok()) << n;
+  constexpr std::size_t kFirstProtected = 4 * (5 + 2 + 2);  // how many the first head has
+  std::vector<std::byte> wrong = image;
+  wrong[kFirstProtected] ^= std::byte{1};
+  EXPECT_FALSE(cache.import_sequence(wrong).ok());
+  EXPECT_EQ(cache.page_bytes_in_use(), before);
+  device->fail(error("the host failed: {}", lost()));
+  const auto failed = cache.export_sequence(sequence);
+  ASSERT_FALSE(failed.ok());
+  EXPECT_NE(failed.error().message.find(lost()), std::string::npos) << failed.error().message;
+  EXPECT_TRUE(cache.export_sequence(sequence).ok());
+}
+
+// A limit that many entries of the tail have used up has room for sealed ones when these are given back.
+TEST(DeviceCache, MemoryOfOneKindOfPagesServesTheOther) {
+  const auto plan = plan_on(std::make_shared<HostPages>(), "k=ch4g64,v=tok4g64");
+  const auto plain = static_cast<std::int64_t>(plain_layout(*plan, kPageTokens).bytes);
+  Cache cache(plan, 40 * plain);
+  std::vector<SequenceId> sequences;
+  for (int i = 0; i < 40; ++i) {
+    sequences.push_back(cache.add());
+    auto step = cache.reserve({{sequences.back(), 100, true}});
+    ASSERT_TRUE(step.ok()) << i;
+    ASSERT_TRUE((*step)->commit().ok());
+  }
+  EXPECT_FALSE(cache.reserve({{cache.add(), 100, true}}).ok());
+  for (const SequenceId sequence : sequences) cache.free(sequence);
+  EXPECT_TRUE(cache.fill_synthetic(cache.add(), 128 * 100, 1).ok());
+  EXPECT_LE(cache.bytes_reserved(), 40 * plain);
+}
+
 // The most that a sequence takes while it grows in steps of both kinds, whatever their cut.
 TEST(LargestDeviceBytes, AreEnoughForEveryStepAndNotFarFromTheMost) {
   for (const char* recipe : {"bf16", kSinkRecipe, "k=ch4g64,v=tok4g64,sink=128,window=256,prefill=256",

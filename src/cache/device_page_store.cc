@@ -11,6 +11,8 @@ namespace {
 // As many entries are asked for at once as there are, so that few calls are made; but not more bytes than
 // these.
 constexpr std::size_t kDeviceSlabBytes = std::size_t{32} << 20;
+// Nor a larger part of a cache's memory than this.
+constexpr std::size_t kSlabsOfBudget = 64;
 
 }  // namespace
 
@@ -18,13 +20,22 @@ DeviceEntryTable::DeviceEntryTable(PageDevice& device, MemoryBudget& budget, Ent
     : device_(device), budget_(budget), layout_(std::move(layout)) {}
 
 DeviceEntryTable::~DeviceEntryTable() {
-  KVANT_CHECK(free_.size() == holders_.size(), "entries outlive their table");
-  for (char* slab : slabs_) device_.release(slab);
+  KVANT_CHECK(n_held_ == 0, "entries outlive their table");
+  for (const Slab& slab : slabs_) device_.release(slab.memory);
 }
 
+// As many entries as there are, or fewer where memory is short.
 bool DeviceEntryTable::grow() {
-  const std::size_t n =
-      std::max<std::size_t>(1, std::min(data_.size() + 1, kDeviceSlabBytes / layout_.bytes));
+  std::size_t most = kDeviceSlabBytes;
+  if (budget_.limit() > 0) most = std::min(most, static_cast<std::size_t>(budget_.limit()) / kSlabsOfBudget);
+  std::size_t n = std::max<std::size_t>(1, std::min(data_.size() + 1, most / layout_.bytes));
+  for (; n > 0; n /= 2) {
+    if (grow_by(n)) return true;
+  }
+  return false;
+}
+
+bool DeviceEntryTable::grow_by(std::size_t n) {
   const std::size_t bytes = n * layout_.bytes;
   const std::size_t size = data_.size() + n;
   slabs_.reserve(slabs_.size() + 1);
@@ -32,24 +43,41 @@ bool DeviceEntryTable::grow() {
   holders_.reserve(size);
   free_.reserve(size);
   if (!budget_.take(static_cast<std::int64_t>(bytes))) return false;
-  auto* slab = static_cast<char*>(device_.allocate(bytes));
+  auto* memory = static_cast<char*>(device_.allocate(bytes));
   // Numbers in page tables have 32 bits.
   constexpr auto kReach =
       std::ptrdiff_t{std::numeric_limits<std::int32_t>::max()} * static_cast<std::ptrdiff_t>(kDeviceUnit);
-  if (slab != nullptr && !slabs_.empty() &&
-      std::abs(slab - base()) + static_cast<std::ptrdiff_t>(bytes) > kReach) {
-    device_.release(slab);
-    slab = nullptr;
+  if (memory != nullptr && !slabs_.empty() &&
+      std::abs(memory - base()) + static_cast<std::ptrdiff_t>(bytes) > kReach) {
+    device_.release(memory);
+    memory = nullptr;
   }
-  if (slab == nullptr) {
+  if (memory == nullptr) {
     budget_.give_back(static_cast<std::int64_t>(bytes));
     return false;
   }
-  slabs_.push_back(slab);
+  slabs_.push_back({memory, static_cast<std::int32_t>(data_.size()), static_cast<std::int32_t>(n)});
   for (std::size_t i = n; i-- > 0;) free_.push_back(static_cast<std::int32_t>(data_.size() + i));
-  for (std::size_t i = 0; i < n; ++i) data_.push_back(slab + i * layout_.bytes);
+  for (std::size_t i = 0; i < n; ++i) data_.push_back(memory + i * layout_.bytes);
   holders_.resize(size, 0);
   return true;
+}
+
+bool DeviceEntryTable::shrink() noexcept {
+  const auto is_idle = [&](const Slab& slab) {
+    const auto first = holders_.begin() + slab.first;
+    return slab.memory != base() && std::all_of(first, first + slab.n, [](int n) { return n == 0; });
+  };
+  const std::size_t before = slabs_.size();
+  for (const Slab& slab : slabs_) {
+    if (!is_idle(slab)) continue;
+    std::erase_if(free_, [&](std::int32_t id) { return id >= slab.first && id < slab.first + slab.n; });
+    device_.release(slab.memory);
+    budget_.give_back(static_cast<std::int64_t>(slab.n * layout_.bytes));
+    std::fill_n(data_.begin() + slab.first, slab.n, nullptr);
+  }
+  std::erase_if(slabs_, [&](const Slab& slab) { return data_[slab.first] == nullptr; });
+  return slabs_.size() < before;
 }
 
 std::int32_t DeviceEntryTable::take() {
@@ -57,12 +85,15 @@ std::int32_t DeviceEntryTable::take() {
   const std::int32_t id = free_.back();
   free_.pop_back();
   holders_[id] = 1;
+  ++n_held_;
   return id;
 }
 
 void DeviceEntryTable::release(std::int32_t id) noexcept {
   KVANT_CHECK(holders_[id] > 0, "released a free entry");
-  if (--holders_[id] == 0) free_.push_back(id);
+  if (--holders_[id] > 0) return;
+  free_.push_back(id);
+  --n_held_;
 }
 
 kvant_pages DeviceEntryTable::pages(int layer) const {
@@ -84,8 +115,26 @@ DevicePageStore::DevicePageStore(const Plan& plan, MemoryBudget& budget)
       sinks_(device_, budget, sink_layout(plan)) {}
 
 PageEntry DevicePageStore::take(int room) {
-  const std::int32_t id = table(room).take();
+  DeviceEntryTable& wanted = table(room);
+  std::int32_t id = wanted.take();
+  if (id < 0) {  // what entries of other kinds have left
+    bool any = false;
+    for (DeviceEntryTable* other : {&sealed_, &tails_, &sinks_})
+      any = (other != &wanted && other->shrink()) || any;
+    if (any) id = wanted.take();
+  }
   return id < 0 ? PageEntry{} : PageEntry{id, room};
+}
+
+Status DevicePageStore::download(PageEntry entry, std::byte* to) {
+  device_.enter();
+  device_.download(to, table(entry.room).data(entry.id), layout(entry.room).bytes);
+  return device_.finish();
+}
+
+void DevicePageStore::upload(const std::byte* from, PageEntry entry) {
+  device_.enter();
+  device_.upload(table(entry.room).data(entry.id), from, layout(entry.room).bytes);
 }
 
 bool DevicePageStore::copy(PageEntry from, int /*n*/, PageEntry to) {

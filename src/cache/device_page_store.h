@@ -34,7 +34,10 @@ class DeviceEntryTable {
   void retain(std::int32_t id) { ++holders_[id]; }
   void release(std::int32_t id) noexcept;
   bool shared(std::int32_t id) const { return holders_[id] > 1; }
-  int n_held() const { return static_cast<int>(holders_.size() - free_.size()); }
+  int n_held() const { return n_held_; }
+  // Gives slabs back in which no entry is held, but the first, which page tables count from. Waits for the
+  // device. Whether there were any.
+  bool shrink() noexcept;
 
   char* data(std::int32_t id) const { return data_[id]; }
   // The number of an entry in page tables: its place in units of kDeviceUnit from base().
@@ -42,20 +45,27 @@ class DeviceEntryTable {
     return static_cast<std::int32_t>((data_[id] - base()) / static_cast<std::ptrdiff_t>(kDeviceUnit));
   }
   // Where page tables count from; null as long as there are no entries.
-  char* base() const { return slabs_.empty() ? nullptr : slabs_.front(); }
+  char* base() const { return slabs_.empty() ? nullptr : slabs_.front().memory; }
   // The pages of a layer as the library addresses them, with tables that the caller fills.
   kvant_pages pages(int layer) const;
 
  private:
+  // An entry range [first, first + n) of one allocation.
+  struct Slab {
+    char* memory = nullptr;
+    std::int32_t first = 0, n = 0;
+  };
   bool grow();
+  bool grow_by(std::size_t n);
 
   PageDevice& device_;
   MemoryBudget& budget_;
   EntryLayout layout_;
-  std::vector<char*> slabs_;
-  std::vector<char*> data_;            // [entries]
+  std::vector<Slab> slabs_;
+  std::vector<char*> data_;            // [entries]; null: its slab was given back
   std::vector<std::int32_t> holders_;  // [entries]; 0: free
   std::vector<std::int32_t> free_;
+  int n_held_ = 0;
 };
 
 class DevicePageStore final : public EntryStore {
@@ -80,6 +90,12 @@ class DevicePageStore final : public EntryStore {
 
   // Keeps a layer's first tokens, which lie in the tail's entry, in the sink's.
   void keep_sink(PageEntry tail, PageEntry sink, int layer);
+  // The bytes of an entry, in host memory and back: layout(entry.room).bytes. An error: the device has
+  // failed.
+  Status download(PageEntry entry, std::byte* to);
+  void upload(const std::byte* from, PageEntry entry);
+  const EntryLayout& layout(int room) const { return table(room).layout(); }
+
   // Decodes a sealed page of all layers into a tail's entry, with the sink's tokens as they are kept (sink:
   // of the sequence, if `page` is its first). An error: memory is exhausted, or the device has failed.
   Status reopen(PageEntry sealed, PageEntry sink, PageEntry tail);

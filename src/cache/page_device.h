@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "base/geometry.h"
 #include "base/result.h"
 #include "kvant/kvant.h"
 
@@ -53,6 +54,14 @@ class PageDevice {
   // Rows of so many bytes, the first bytes of every so many.
   virtual void copy_rows(void* to, std::size_t to_stride, const void* from, std::size_t from_stride,
                          std::size_t row_bytes, std::size_t n_rows) = 0;
+
+  // A page of a format as the library keeps it in memory (page_bytes of the library), in the format's
+  // canonical bytes (Format::page_bytes), and back. Both lie in host memory. Of bf16: rows [kPageTokens,
+  // head_dim].
+  virtual void page_to_host(const std::string& format, Side side, int head_dim, const std::byte* page,
+                            std::byte* canonical) const = 0;
+  virtual void page_from_host(const std::string& format, Side side, int head_dim, const std::byte* canonical,
+                              std::byte* page) const = 0;
 
   // Waits for everything. An error: what went wrong since the last time.
   virtual Status finish() = 0;

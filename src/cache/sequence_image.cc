@@ -29,44 +29,59 @@ int rows_of(const PageLedger& ledger, int page) {
 
 // --- export ---
 
+SequenceExport::SequenceExport(const Cache& cache, SequenceId sequence)
+    : cache_(&cache), sequence_(sequence) {
+  if (cache.on_device()) device_.emplace(cache.plan(), *cache.device_);
+}
+
 Result<SequenceExport> SequenceExport::start(const Cache& cache, SequenceId sequence) {
   KVANT_RETURN_IF_ERROR(cache.check_idle(sequence, "export"));
-  if (cache.on_device()) return cache.not_on_a_device("save");
-  SequenceExport made(cache, sequence);
   try {
-    made.write_head();
+    SequenceExport made(cache, sequence);
+    KVANT_RETURN_IF_ERROR(made.write_head());
+    return made;
   } catch (const std::bad_alloc&) {
     return cache.out_of_memory("exporting a sequence");
   }
-  return made;
 }
 
-void SequenceExport::write_head() {
+int SequenceExport::n_sealed(std::size_t group) const {
+  const PageLedger& ledger = *cache_->sequences_.at(sequence_).ledgers[group];
+  return device_ ? device_->n_sealed(ledger) : ledger.n_sealed();
+}
+
+const PageLayout& SequenceExport::layout(std::size_t group) const {
+  return device_ ? device_->layout() : cache_->groups_[group].store->layout();
+}
+
+Status SequenceExport::write_head() {
   const Cache::Sequence& s = cache_->sequences_.at(sequence_);
   to_.write(shape_of(cache_->plan().geometry));
   to_.write<std::int32_t>(s.length());
   to_.write<std::int32_t>(s.checkpoint_pages);
   std::size_t n_bytes = 0;
   for (std::size_t i = 0; i < s.ledgers.size(); ++i) {
-    const PageLedger& ledger = *s.ledgers[i];
-    to_.write<std::int32_t>(ledger.n_sealed());
-    to_.write<std::int32_t>(ledger.first_page());
-    n_bytes += static_cast<std::size_t>(ledger.n_sealed() - ledger.first_page()) *
-               cache_->groups_[i].store->layout().entry_bytes();
+    to_.write<std::int32_t>(n_sealed(i));
+    to_.write<std::int32_t>(s.ledgers[i]->first_page());
+    n_bytes += static_cast<std::size_t>(n_sealed(i) - s.ledgers[i]->first_page()) * layout(i).entry_bytes();
   }
+  if (device_) KVANT_RETURN_IF_ERROR(device_->write_heads(to_, n_sealed(0), s.sink.entry()));
   for (const HeadState& head : s.heads) head.save(to_);
   to_.reserve(n_bytes);
   page_ = s.ledgers[0]->first_page();
+  return {};
 }
 
-void SequenceExport::write_page(std::size_t group, int page) {
+Status SequenceExport::write_page(std::size_t group, int page) {
   const Cache::Sequence& s = cache_->sequences_.at(sequence_);
   const PageLedger& ledger = *s.ledgers[group];
+  if (device_) return device_->write_page(to_, ledger, n_sealed(group), page);
   const HostPageStore& store = *cache_->groups_[group].store;
   if (page < ledger.n_sealed()) {
     std::byte* entry = to_.skip(store.layout().entry_bytes());
-    return cache_->for_each_head(s, cache_->groups_[group],
-                                 [&](const HeadState& head) { head.export_page(page, entry); });
+    cache_->for_each_head(s, cache_->groups_[group],
+                          [&](const HeadState& head) { head.export_page(page, entry); });
+    return {};
   }
   const int n = rows_of(ledger, page);
   for (int head = 0; head < store.n_heads(); ++head) {
@@ -74,6 +89,7 @@ void SequenceExport::write_page(std::size_t group, int page) {
       store.export_rows(ledger.tail(page), head, side, n,
                         to_.skip(cache_->plan().tail->short_page_bytes(cache_->plan().geometry.head_dim, n)));
   }
+  return {};
 }
 
 Result<bool> SequenceExport::advance(std::size_t n_bytes) {
@@ -85,7 +101,7 @@ Result<bool> SequenceExport::advance(std::size_t n_bytes) {
          ++group_, page_ = group_ < s.ledgers.size() ? s.ledgers[group_]->first_page() : 0) {
       for (; page_ < pages_for(s.ledgers[group_]->length()); ++page_) {
         if (to_.size() - start >= n_bytes) return false;
-        write_page(group_, page_);
+        KVANT_RETURN_IF_ERROR(write_page(group_, page_));
       }
     }
   } catch (const std::bad_alloc&) {
@@ -104,31 +120,47 @@ Result<std::vector<std::byte>> Cache::export_sequence(SequenceId sequence) const
 // --- import ---
 
 SequenceImport::SequenceImport(Cache& cache, std::span<const std::byte> bytes)
-    : cache_(&cache), n_bytes_(bytes.size()), from_(bytes) {}
+    : cache_(&cache), n_bytes_(bytes.size()), from_(bytes) {
+  if (cache.on_device()) device_.emplace(cache.plan(), *cache.device_);
+}
 
 // False where memory is exhausted.
 bool SequenceImport::read_head() {
-  const Plan& plan = cache_->plan();
   sequence_ = cache_->empty_sequence();
   const auto shape = from_.read<std::array<std::int32_t, 5>>();
-  from_.require(shape == shape_of(plan.geometry));
+  from_.require(shape == shape_of(cache_->plan().geometry));
   const int length = from_.read_int(0, kMaxTokens);
   sequence_.checkpoint_pages = from_.read_int(-1, length / kPageTokens);
   for (std::size_t i = 0; i < cache_->groups_.size() && from_.ok(); ++i) {
-    const Cache::LayerGroup& group = cache_->groups_[i];
-    const int sealed = from_.read_int(0, length / kPageTokens);
-    const int freed = from_.read_int(0, freed_pages(length, group.rules.sliding_window, sealed));
-    // What it is to hold has to be there, before memory is taken for it.
-    from_.require(from_.n_left() / group.store->layout().entry_bytes() >=
-                  static_cast<std::size_t>(sealed - freed));
-    from_.require(from_.n_left() / plan.tail->short_page_bytes(plan.geometry.head_dim, 1) >=
-                  static_cast<std::size_t>(length - sealed * kPageTokens));
-    if (from_.ok() && !sequence_.ledgers[i]->take_all(length, sealed, freed)) return false;
+    if (!read_ledger(i, length)) return false;
+  }
+  if (!read_heads()) return false;
+  if (from_.ok()) page_ = sequence_.ledgers[0]->first_page();
+  return true;
+}
+
+bool SequenceImport::read_ledger(std::size_t i, int length) {
+  const Plan& plan = cache_->plan();
+  const Cache::LayerGroup& group = cache_->groups_[i];
+  const int sealed = n_sealed_ = from_.read_int(0, length / kPageTokens);
+  const int freed = from_.read_int(0, freed_pages(length, group.rules.sliding_window, sealed));
+  // What it is to hold has to be there, before memory is taken for it.
+  const std::size_t entry_bytes = (device_ ? device_->layout() : group.store->layout()).entry_bytes();
+  from_.require(from_.n_left() / entry_bytes >= static_cast<std::size_t>(sealed - freed));
+  from_.require(from_.n_left() / plan.tail->short_page_bytes(plan.geometry.head_dim, 1) >=
+                static_cast<std::size_t>(length - sealed * kPageTokens));
+  if (!from_.ok()) return true;
+  return sequence_.ledgers[i]->take_all(length, device_ && is_unquantized(plan) ? 0 : sealed, freed);
+}
+
+bool SequenceImport::read_heads() {
+  if (device_ && from_.ok()) {
+    if (n_sealed_ > 0 && !cache_->take_sink(sequence_)) return false;
+    device_->read_heads(from_, n_sealed_, sequence_.sink.entry());
   }
   for (HeadState& head : sequence_.heads) {
     if (from_.ok() && !head.load(from_)) return false;
   }
-  if (from_.ok()) page_ = sequence_.ledgers[0]->first_page();
   return true;
 }
 
@@ -136,6 +168,10 @@ bool SequenceImport::read_head() {
 bool SequenceImport::read_page() {
   const Plan& plan = cache_->plan();
   const PageLedger& ledger = *sequence_.ledgers[group_];
+  if (device_) {
+    device_->read_page(from_, ledger, n_sealed_, page_);
+    return true;
+  }
   HostPageStore& store = *cache_->groups_[group_].store;
   if (page_ < ledger.n_sealed()) {
     const std::byte* entry = from_.skip(store.layout().entry_bytes());
@@ -159,7 +195,6 @@ bool SequenceImport::read_page() {
 Result<bool> SequenceImport::advance(std::size_t n_bytes) {
   if (cache_->step_open_)
     return error("cannot import a sequence while a step is open: commit or abort it first");
-  if (cache_->on_device()) return cache_->not_on_a_device("restore");
   const std::size_t start = from_.n_left();
   try {
     if (!std::exchange(begun_, true) && !read_head()) return cache_->out_of_memory("importing a sequence");
@@ -175,6 +210,7 @@ Result<bool> SequenceImport::advance(std::size_t n_bytes) {
     return cache_->out_of_memory("importing a sequence");
   }
   from_.require(from_.at_end());
+  if (from_.ok() && device_) KVANT_RETURN_IF_ERROR(cache_->plan().device->finish());
   if (from_.ok()) return true;
   const Plan& plan = cache_->plan();
   return error(

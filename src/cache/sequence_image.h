@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/result.h"
 #include "cache/byte_stream.h"
 #include "cache/cache.h"
+#include "cache/device_image.h"
 
 namespace kvant {
 
@@ -21,12 +23,15 @@ class SequenceExport {
   std::vector<std::byte> take() { return to_.take(); }
 
  private:
-  SequenceExport(const Cache& cache, SequenceId sequence) : cache_(&cache), sequence_(sequence) {}
-  void write_head();
-  void write_page(std::size_t group, int page);
+  SequenceExport(const Cache& cache, SequenceId sequence);
+  Status write_head();
+  Status write_page(std::size_t group, int page);
+  int n_sealed(std::size_t group) const;
+  const PageLayout& layout(std::size_t group) const;
 
   const Cache* cache_;
   SequenceId sequence_;
+  std::optional<DeviceImage> device_;  // none: pages lie in host memory
   ByteWriter to_;
   std::size_t group_ = 0;  // that is next
   int page_ = 0;           // of it
@@ -45,12 +50,16 @@ class SequenceImport {
 
  private:
   bool read_head();
+  bool read_ledger(std::size_t group, int length);
+  bool read_heads();
   bool read_page();
 
   Cache* cache_;
   std::size_t n_bytes_;
   ByteReader from_;
   Cache::Sequence sequence_;
+  std::optional<DeviceImage> device_;  // none: pages lie in host memory
+  int n_sealed_ = 0;                   // of the image, on a device
   bool begun_ = false;
   std::size_t group_ = 0;  // that is next
   int page_ = 0;           // of it

@@ -33,6 +33,30 @@ std::vector<PageRun> runs_of(const std::vector<PageState>& states) {
   return runs;
 }
 
+// All heads of a layer take as much as the largest.
+void view_on_device(const Cache& cache, SequenceId sequence, SequenceView& view,
+                    std::vector<PageState>& states) {
+  const Geometry& g = cache.plan().geometry;
+  const DevicePageStore& store = cache.device_pages();
+  const std::size_t n_heads = static_cast<std::size_t>(g.n_layers) * g.n_kv_heads;
+  view.k_bytes.resize(n_heads);
+  view.v_bytes.resize(n_heads);
+  const auto add = [&](int room) {
+    for (std::size_t i = 0; i < n_heads; ++i) {
+      const EntryLayout::Layer& layer = store.layout(room).layers[i / g.n_kv_heads];
+      view.k_bytes[i] += static_cast<std::int64_t>(layer.key_bytes);
+      view.v_bytes[i] += static_cast<std::int64_t>(layer.head_bytes - layer.key_bytes);
+    }
+  };
+  cache.ledger(sequence).for_each_entry([&](int page, PageEntry entry) {
+    PageState& state = states[page];
+    (entry.room == kSealedRoom ? state.sealed : state.tail) = true;
+    state.shared = state.shared || store.shared(entry);
+    add(entry.room);
+  });
+  if (cache.sink(sequence).held()) add(kSinkRoom);
+}
+
 }  // namespace
 
 const char* page_kind_name(PageRun::Kind kind) {
@@ -45,6 +69,11 @@ SequenceView view_sequence(const Cache& cache, SequenceId sequence) {
   const Geometry& g = plan.geometry;
   SequenceView view{.n_tokens = cache.length(sequence), .bytes = cache.bytes(sequence)};
   std::vector<PageState> states(pages_for(view.n_tokens));
+  if (cache.on_device()) {
+    view_on_device(cache, sequence, view, states);
+    view.pages = runs_of(states);
+    return view;
+  }
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (int h = 0; h < g.n_kv_heads; ++h) {
       const auto page_bytes = [&](Side side) {

@@ -27,8 +27,6 @@ TEST_F(DeviceOption, UnknownDevicesAreRefused) {
 
 TEST_F(DeviceOption, WhatRunsOnTheCpuOnlySaysSo) {
   expect_one_sentence(run("run -m model.gguf -p abc --device cuda --guard"), "--guard runs on the CPU only");
-  expect_one_sentence(run("run -m model.gguf -p abc --device cuda --session s"),
-                      "--session runs on the CPU only");
   expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --layers"),
                       "--layers runs on the CPU only");
   expect_one_sentence(run("bench -m model.gguf --device cuda --against llama.cpp"), "runs on the CPU only");
@@ -46,8 +44,8 @@ TEST_F(DeviceOption, RowsOfLlamaCppRunOnTheCpuOnly) {
 }
 
 TEST_F(DeviceOption, ABackendOfTheCpuIsNotIgnored) {
-  for (const char* command :
-       {"run -m model.gguf -p abc", "eval -m model.gguf -f text.txt", "bench -m model.gguf"}) {
+  for (const char* command : {"run -m model.gguf -p abc", "eval -m model.gguf -f text.txt",
+                              "bench -m model.gguf", "serve -m model.gguf --port 0"}) {
     for (const char* name : {"cpu/portable", "no-such"}) {
       expect_one_sentence(run(command + std::string(" --device cuda --backend ") + name),
                           std::string("--backend ") + name);
@@ -63,8 +61,10 @@ TEST_F(DeviceOption, ABackendOfTheCpuIsNotIgnored) {
 TEST_F(DeviceOption, WithoutAnNvidiaDriverOneSentenceSaysSo) {
   if (have_nvidia_gpu()) GTEST_SKIP() << "there is a GPU";
   expect_one_sentence(run("run -m model.gguf -p abc --device cuda"), "no driver");
+  expect_one_sentence(run("run -m model.gguf -p abc --device cuda --session s"), "no driver");
   expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda"), "--device cpu");
   expect_one_sentence(run("bench -m model.gguf --device cuda"), "--device cpu");
+  expect_one_sentence(run("serve -m model.gguf --port 0 --device cuda"), "--device cpu");
 }
 
 }  // namespace

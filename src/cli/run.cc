@@ -334,7 +334,6 @@ Status run(const RunOptions& options) {
         "one of them out");
   }
   if (*guard_every > 0) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, "--guard"));
-  if (!options.session.empty()) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, "--session"));
   auto session = Session::open(options.common, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
   Run run(options, std::move(session).value(), *guard_every);

@@ -30,8 +30,11 @@ constexpr int kSpareConnections = 16;
 // Of a request's body for each token of the context: more than texts and their JSON have.
 constexpr std::size_t kBodyBytesPerToken = 256;
 constexpr std::size_t kSmallestBodyLimit = 1 << 20;
-// Of the memory that is free when the server starts, the share that the cache may take by default.
-constexpr double kMemoryShare = 0.5;
+// Of the memory that is free when the server starts, the share that the cache may take by default; on a
+// device, which has less to do beside.
+constexpr double kMemoryShare = 0.5, kDeviceMemoryShare = 0.8;
+// Tokens of prompts between two tokens of answers, by default: on a device they take less time.
+constexpr int kPromptStep = 64, kDevicePromptStep = 512;
 
 struct ServeOptions {
   ModelOptions common;
@@ -44,7 +47,7 @@ struct ServeOptions {
   int context = 0;
   int parallel = 8;
   int queue = 64;
-  int prompt_step = 64;
+  int prompt_step = 0;  // 0: what suits the device
   bool guard = false;
 };
 
@@ -62,12 +65,14 @@ void watch_signals() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-Result<std::int64_t> memory_for_cache(const std::string& given) {
-  if (given.empty())
-    return static_cast<std::int64_t>(kMemoryShare * static_cast<double>(available_memory_bytes()));
+Result<std::int64_t> memory_for_cache(const Session& session, const std::string& given) {
+  if (given.empty()) {
+    const double share = session.on_device() ? kDeviceMemoryShare : kMemoryShare;
+    return static_cast<std::int64_t>(share * static_cast<double>(session.free_cache_bytes()));
+  }
   auto bytes = parse_bytes(given);
   if (!bytes.ok()) return error("--memory: {}", bytes.error().message);
-  KVANT_RETURN_IF_ERROR(check_memory("a KV cache of " + given, *bytes));
+  KVANT_RETURN_IF_ERROR(session.check_cache_memory("a KV cache of " + given, *bytes));
   return bytes;
 }
 
@@ -87,6 +92,7 @@ ServerInfo info_of(const Session& session, const Plan& plan, const ServeOptions&
           .fingerprint = engine.fingerprint(),
           .recipe = row_name(label(plan.recipe), plan),
           .bits = mean_bits(plan, context).all,
+          .device = plan.device == nullptr ? "" : plan.device->name(),
           .kernels = {kernels.begin(), kernels.end()},
           .grid = cache_grid(plan, session.backend()),
           .weight_bytes = engine.weight_bytes(),
@@ -114,11 +120,12 @@ void announce(const ServerInfo& info, const ServeOptions& options, int port) {
 
 void announce_recipe(const ServerInfo& info, const SchedulerOptions& scheduler) {
   fmt::print(stderr,
-             "kvant: {}, {:.2f} bits an element: {} of KV cache hold {} conversations of {} tokens at {} "
+             "kvant: {}, {:.2f} bits an element: {} of KV cache{} hold {} conversations of {} tokens at {} "
              "each; {} are "
              "answered at a time\n",
              info.recipe, info.bits, readable_bytes(static_cast<double>(scheduler.memory)),
-             Scheduler::sequences_that_fit(scheduler), scheduler.context,
+             info.device.empty() ? "" : " on " + info.device, Scheduler::sequences_that_fit(scheduler),
+             scheduler.context,
              readable_bytes(static_cast<double>(scheduler.sequence_bytes(scheduler.context))),
              scheduler.parallel);
   if (scheduler.shadow_plan != nullptr)
@@ -142,7 +149,9 @@ Result<Served> serve_recipe(const Session& session, const Recipe& recipe, const 
                 {.context = options.context > 0 ? options.context : trained,
                  .parallel = options.parallel,
                  .queue = options.queue,
-                 .prompt_step = options.prompt_step,
+                 .prompt_step = options.prompt_step > 0 ? options.prompt_step
+                                : session.on_device()   ? kDevicePromptStep
+                                                        : kPromptStep,
                  .memory = memory}};
   served.scheduling.sequence_bytes = [plan = *plan](int n) { return largest_cache_bytes(*plan, n); };
   if (options.guard) KVANT_RETURN_IF_ERROR(set_memory_aside_for_guard(session, served.scheduling));
@@ -242,7 +251,7 @@ Status serve(const ServeOptions& options) {
   if (!recipe.ok()) return recipe.error();
   auto session = Session::open(options.common, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
-  const auto memory = memory_for_cache(options.memory);
+  const auto memory = memory_for_cache(*session, options.memory);
   if (!memory.ok()) return memory.error();
   Engine& engine = session->engine();
   const int context = options.context > 0 ? options.context : engine.geometry().trained_context;
@@ -290,6 +299,7 @@ Command add_serve_command(CLI::App& program) {
   auto options = std::make_shared<ServeOptions>();
   CLI::App* command = program.add_subcommand("serve", "answer over HTTP, as the OpenAI API does");
   add_model_options(*command, options->common, /*many_recipes=*/false);
+  add_device_option(*command, options->common);
   command->remove_option(command->get_option("--json"));
   command->add_option("--host", options->http.host, "address to listen on; 0.0.0.0: all of this machine")
       ->capture_default_str();
@@ -310,13 +320,14 @@ Command add_serve_command(CLI::App& program) {
       ->capture_default_str();
   command
       ->add_option("--prompt-step", options->prompt_step,
-                   "tokens of prompts that are read between two tokens of running answers")
-      ->check(CLI::Range(kMinPromptStep, 1 << 16))
-      ->capture_default_str();
+                   "tokens of prompts that are read between two tokens of running answers "
+                   "(default: 64; on a GPU 512)")
+      ->check(CLI::Range(kMinPromptStep, 1 << 16));
   command->add_option(
       "--memory", options->memory,
       "bytes of KV cache, such as 2GiB, for running answers and for prompts that may come again "
-      "(default: half of what is free)");
+      "(default: half of what is free; with --device cuda, of the GPU's memory, four fifths of what is "
+      "free beside the model)");
   command->add_flag("--guard", options->guard,
                     "let requests ask for a guard, which compares their answer with that of an unquantized "
                     "cache; it takes part of --memory");
@@ -333,9 +344,10 @@ Command add_serve_command(CLI::App& program) {
       "--compare", options->compare,
       "a second recipe, which answers requests for the model MODEL:RECIPE, and on the page beside "
       "the first; it takes half of --memory");
-  return {command, [options] {
-            const Status chosen = choose_model(options->common);
-            return chosen.ok() ? serve(*options) : chosen;
+  return {command, [options, command]() -> Status {
+            KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
+            KVANT_RETURN_IF_ERROR(choose_model(options->common));
+            return serve(*options);
           }};
 }
 

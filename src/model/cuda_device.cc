@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "attention/cuda/page_permutation.h"
+#include "format/format.h"
 #include "model/compute_device.h"
 #include "model/cuda_driver.h"
 #include "model/library_log.h"
@@ -114,6 +116,16 @@ class CudaPages final : public PageDevice {
     note(driver_->copy_2d(&rows, stream_));
   }
 
+  void page_to_host(const std::string& format, Side side, int d, const std::byte* page,
+                    std::byte* canonical) const override {
+    cuda::page_from_device(device_format(format), side, d, find_format(format)->page_bytes(d), page,
+                           canonical);
+  }
+  void page_from_host(const std::string& format, Side side, int d, const std::byte* canonical,
+                      std::byte* page) const override {
+    cuda::page_to_device(device_format(format), side, d, find_format(format)->page_bytes(d), canonical, page);
+  }
+
   Status finish() override {
     note(driver_->synchronize_stream(stream_));
     if (failure_ == 0) return {};
@@ -126,6 +138,11 @@ class CudaPages final : public PageDevice {
   }
 
  private:
+  static cuda::DeviceFormat device_format(const std::string& name) {
+    cuda::DeviceFormat format;
+    KVANT_CHECK(cuda::find_device_format(name, format), "a page of a format that the library doesn't read");
+    return format;
+  }
   static CudaDriver::Address address(const void* memory) {
     return reinterpret_cast<CudaDriver::Address>(memory);
   }

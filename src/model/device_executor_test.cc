@@ -1,39 +1,20 @@
 // The device's engine against the CPU's engine on the reference backend. The device is of host memory and
 // ggml's CPU backend, with the same graphs, tables, ledgers and calls as a GPU has; and a GPU, where there is
 // one.
-#include <ggml-backend.h>
-#include <ggml-cpu.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "attention/device_backend.h"
-#include "cache/testing/host_pages.h"
-#include "model/compute_device.h"
 #include "model/engine.h"
+#include "model/host_device.h"
 #include "model/tiny_model.h"
 #include "recipe/recipe.h"
 
 namespace kvant {
 namespace {
 
-class HostDevice final : public ComputeDevice {
- public:
-  explicit HostDevice(std::size_t limit = 0)
-      : pages_(std::make_shared<testing::HostPages>(limit)), backend_(ggml_backend_cpu_init()) {
-    ggml_backend_cpu_set_n_threads(backend_, 1);
-  }
-  ~HostDevice() override { ggml_backend_free(backend_); }
-  ggml_backend* backend() const override { return backend_; }
-  const std::shared_ptr<PageDevice>& pages() const override { return pages_; }
-  void pages_after_graph() override {}
-  void graph_after_pages() override {}
-  testing::HostPages& host_pages() { return static_cast<testing::HostPages&>(*pages_); }
-
- private:
-  std::shared_ptr<PageDevice> pages_;
-  ggml_backend_t backend_;
-};
+using testing::HostDevice;
 
 // An engine with a cache, on the CPU or on a device.
 class Machine {
@@ -91,6 +72,21 @@ double relative_difference(const std::vector<float>& a, const std::vector<float>
     energy += std::pow(double{a[i]}, 2);
   }
   return std::sqrt(difference / energy);
+}
+
+// The differences of rows, ascending.
+std::vector<double> row_differences(const std::vector<float>& a, const std::vector<float>& b,
+                                    std::size_t n_columns) {
+  std::vector<double> differences;
+  for (std::size_t at = 0; at < std::min(a.size(), b.size()); at += n_columns) {
+    const auto row = [&](const std::vector<float>& rows) {
+      return std::vector<float>(rows.begin() + static_cast<std::ptrdiff_t>(at),
+                                rows.begin() + static_cast<std::ptrdiff_t>(at + n_columns));
+    };
+    differences.push_back(relative_difference(row(a), row(b)));
+  }
+  std::sort(differences.begin(), differences.end());
+  return differences;
 }
 
 // Devices that tests run on, and by how much relative differences of logits may differ there. Between two
@@ -282,10 +278,14 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
       TinyModelWriter(model).write(file.path());
       Machine on_host(file.path(), "bf16", nullptr), on_device(file.path(), "bf16", device);
       const auto tokens = some_tokens(150, 10);
-      EXPECT_LT(relative_difference(on_host.run(on_host.cache().add(), tokens, true, 150),
-                                    on_device.run(on_device.cache().add(), tokens, true, 150)),
-                0.02)
-          << model.architecture << " on " << place.name;
+      const auto differences =
+          row_differences(on_host.run(on_host.cache().add(), tokens, true, 150),
+                          on_device.run(on_device.cache().add(), tokens, true, 150), on_host.n_vocab());
+      ASSERT_EQ(differences.size(), 150U);
+      // A token whose second-best expert scores as well as its best may get the other one on a device.
+      const int n_tied = model.n_experts > 0 ? 8 : 0;
+      EXPECT_LT(differences[149 - n_tied], 0.025) << model.architecture << " on " << place.name;
+      EXPECT_LT(differences[75], 0.01) << model.architecture << " on " << place.name;
     }
   }
 }

@@ -284,11 +284,13 @@ void HttpServer::Routes::metrics(Response& response) {
 Json HttpServer::Routes::kv_json(int recipe) const {
   const ServerInfo& info = served_[recipe];
   const SchedulerOptions& o = loop_.options(recipe);
-  return {{"recipe", info.recipe},
-          {"bits", info.bits},
-          {"kernels", info.kernels},
-          {"limit_bytes", o.memory},
-          {"sequence_bytes", o.sequence_bytes(o.context)}};
+  Json json = {{"recipe", info.recipe},
+               {"bits", info.bits},
+               {"kernels", info.kernels},
+               {"limit_bytes", o.memory},
+               {"sequence_bytes", o.sequence_bytes(o.context)}};
+  if (!info.device.empty()) json["device"] = info.device;
+  return json;
 }
 
 void HttpServer::Routes::props(Response& response) const {

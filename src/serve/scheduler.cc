@@ -48,7 +48,7 @@ Scheduler::Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<
     : engine_(engine),
       backend_(backend),
       options_(std::move(options)),
-      batch_(engine.independent_sequences()),
+      batch_(plan->device == nullptr ? engine.independent_sequences() : options_.parallel),
       cache_(std::move(plan), options_.memory),
       shadows_(options_.shadow_plan == nullptr
                    ? nullptr

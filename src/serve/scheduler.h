@@ -5,8 +5,9 @@
 // the memory for their longest possible answers are free; whose turn it is goes round between clients. What
 // has been admitted is not thrown out: for it, kept beginnings of prompts (prefix_cache.h) are dropped.
 //
-// An answer doesn't depend on what runs beside it: prompts are read in steps of their own, and answers get
-// their tokens in batches that leave each row its bits (Engine::independent_sequences).
+// On the CPU an answer doesn't depend on what runs beside it: prompts are read in steps of their own, and
+// answers get their tokens in batches that leave each row its bits (Engine::independent_sequences). On a
+// device all answers are one batch, whose size decides how products are rounded.
 //
 // Not thread-safe: see ServeLoop.
 #pragma once

@@ -18,6 +18,7 @@ struct ServerInfo {
   std::string fingerprint;  // of the weights
   std::string recipe;
   double bits = 0;                   // of an element of the cache at the full context
+  std::string device;                // where the cache lies; empty: in the machine's memory
   std::vector<std::string> kernels;  // that serve sealed pages, each once
   CacheGrid grid;
   std::int64_t weight_bytes = 0;

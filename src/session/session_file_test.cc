@@ -277,6 +277,22 @@ TEST_P(RestoredSession, GoesOnBitForBit) {
   }
 }
 
+TEST(SessionIdentities, ATailThatARecipeWouldHaveAnywayMakesNoDifference) {
+  const Geometry g = testing::small_geometry(32);
+  const auto goes_on = [&](const std::string& found, const std::string& wanted) {
+    const auto identity = [&](const std::string& recipe) {
+      return session_identity(*testing::plan_for(recipe, g), "model", "name");
+    };
+    return check_identity(identity(found), identity(wanted), "x").ok();
+  };
+  EXPECT_TRUE(goes_on("k=ch4g32,v=tok4g32,tail=bf16", "k=ch4g32,v=tok4g32"));
+  EXPECT_TRUE(goes_on("bf16", "bf16,tail=bf16"));
+  EXPECT_TRUE(goes_on("k=ch4g32,v=tok4g32,tail=bf16,sink=4", "k=ch4g32,v=tok4g32,sink=4"));
+  EXPECT_FALSE(goes_on("k=ch4g32,v=tok4g32,tail=tok8g32", "k=ch4g32,v=tok4g32"));
+  EXPECT_FALSE(goes_on("f16,tail=bf16", "f16"));
+  EXPECT_FALSE(goes_on("kvant-4bit", "kvant-4bit,tail=bf16"));
+}
+
 TEST(SessionIdentities, TellRecipesAndConstantsApart) {
   const Geometry g = testing::small_geometry(32);
   const auto identity = [&](const std::string& recipe, std::shared_ptr<const Constants> constants = nullptr) {

@@ -1,5 +1,6 @@
 #include "task/session.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -159,6 +160,11 @@ Status Session::check_cache_memory(const std::string& what, std::int64_t bytes,
   if (pages_ == nullptr) return check_memory(what, bytes + host_bytes);
   if (host_bytes > 0) KVANT_RETURN_IF_ERROR(check_memory("what goes with " + what, host_bytes));
   return check_device_memory(*pages_, what, bytes);
+}
+
+std::int64_t Session::free_cache_bytes() const {
+  if (pages_ == nullptr) return available_memory_bytes();
+  return std::max<std::int64_t>(0, pages_->free_bytes() - kDeviceReserve);
 }
 
 Status check_device_memory(const PageDevice& device, const std::string& what, std::int64_t bytes) {

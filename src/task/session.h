@@ -53,6 +53,9 @@ class Session {
   Result<PreviewPlan> preview(const Recipe& recipe, std::shared_ptr<const Constants> known) const;
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
   PlanReport report(const PreviewPlan& preview) const;
+  bool on_device() const { return pages_ != nullptr; }
+  // What caches may take where they lie: on a device, what its free memory has beyond what steps need.
+  std::int64_t free_cache_bytes() const;
   // An error when the memory where the session's caches lie doesn't have `bytes` (largest_cache_bytes) for
   // them, or the machine's none for host_bytes, which go with them. what: "a KV cache of 8192 tokens".
   Status check_cache_memory(const std::string& what, std::int64_t bytes, std::int64_t host_bytes = 0) const;

@@ -314,6 +314,15 @@ class HostPages final : public PageDevice {
       std::memcpy(static_cast<char*>(to) + i * to_stride, static_cast<const char*>(from) + i * from_stride,
                   row_bytes);
   }
+  // Pages are canonical, here.
+  void page_to_host(const std::string& format, Side /*side*/, int d, const std::byte* page,
+                    std::byte* canonical) const override {
+    std::memcpy(canonical, page, find_format(format)->page_bytes(d));
+  }
+  void page_from_host(const std::string& format, Side /*side*/, int d, const std::byte* canonical,
+                      std::byte* page) const override {
+    std::memcpy(page, canonical, find_format(format)->page_bytes(d));
+  }
   Status finish() override { return std::exchange(failure_, {}); }
 
   // For tests of failures: functions that fail in place of the library's, and what finish() says next.

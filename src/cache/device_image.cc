@@ -1,0 +1,164 @@
+#include "cache/device_image.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "cache/page_counts.h"
+
+namespace kvant {
+namespace {
+
+constexpr const char* kPlain = "bf16";
+
+std::vector<int> all_layers(const Plan& plan) {
+  std::vector<int> layers(plan.geometry.n_layers);
+  std::iota(layers.begin(), layers.end(), 0);
+  return layers;
+}
+
+TokenMask first_tokens(int n) {
+  TokenMask mask;
+  for (int t = 0; t < n; ++t) mask.set(t);
+  return mask;
+}
+
+}  // namespace
+
+DeviceImage::DeviceImage(const Plan& plan, DevicePageStore& store)
+    : plan_(plan), store_(store), unquantized_(is_unquantized(plan)), layout_(plan, all_layers(plan)) {
+  page_.resize(std::size_t{2} * kPageTokens * plan.geometry.head_dim);
+  moved_.resize(page_.size());
+}
+
+template <class Visit>
+void DeviceImage::for_each_side(const Visit& visit) const {
+  const Geometry& g = plan_.geometry;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (int head = 0; head < g.n_kv_heads; ++head) {
+      for (const Side side : kSides) visit(layer, head, side);
+    }
+  }
+}
+
+int DeviceImage::n_sealed(const PageLedger& ledger) const {
+  return unquantized_ ? page_counts(ledger.length(), plan_.layers.front().window).sealed : ledger.n_sealed();
+}
+
+int DeviceImage::page_rows(int room) const {
+  const EntryLayout::Layer& layer = store_.layout(room).layers.front();
+  return static_cast<int>(layer.key_bytes / (std::size_t{2} * plan_.geometry.head_dim));
+}
+
+std::byte* DeviceImage::place(int room, int layer, int head, Side side) {
+  const EntryLayout::Layer& of_layer = store_.layout(room).layers[layer];
+  return bytes_.data() + of_layer.offset + head * of_layer.head_bytes +
+         (side == Side::value ? of_layer.key_bytes : 0);
+}
+
+void DeviceImage::make_room(int room) {
+  bytes_.assign(store_.layout(room).bytes, std::byte{});
+}
+
+Status DeviceImage::fetch(PageEntry entry) {
+  make_room(entry.room);
+  return store_.download(entry, bytes_.data());
+}
+
+void DeviceImage::write_rows(ByteWriter& to, int room, int layer, int head, Side side, int n) {
+  const int d = plan_.geometry.head_dim;
+  std::memcpy(moved_.data(), place(room, layer, head, side), std::size_t{2} * page_rows(room) * d);
+  plan_.device->page_to_host(kPlain, side, d, moved_.data(), page_.data());
+  const std::size_t bytes = std::size_t{2} * n * d;
+  std::memcpy(to.skip(bytes), page_.data(), bytes);
+}
+
+void DeviceImage::read_rows(const std::byte* from, int room, int layer, int head, Side side, int n) {
+  const int d = plan_.geometry.head_dim;
+  std::fill(page_.begin(), page_.end(), std::byte{});
+  std::memcpy(page_.data(), from, std::size_t{2} * n * d);
+  plan_.device->page_from_host(kPlain, side, d, page_.data(), moved_.data());
+  std::memcpy(place(room, layer, head, side), moved_.data(), std::size_t{2} * page_rows(room) * d);
+}
+
+// The first tokens, where they are kept, and the masks that leave them out of the first page.
+Status DeviceImage::write_heads(ByteWriter& to, int n_sealed, PageEntry sink) {
+  const Geometry& g = plan_.geometry;
+  if (sink.held()) KVANT_RETURN_IF_ERROR(fetch(sink));
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    const int n = n_sealed > 0 ? plan_.layers[layer].sink : 0;
+    if (n > 0 && !sink.held())
+      return error("cannot save a sequence of '{}' whose pages lie on {}: leave the sink out with sink=0",
+                   label(plan_.recipe), plan_.device->name());
+    for (int head = 0; head < g.n_kv_heads; ++head) {
+      to.write<std::int32_t>(n);
+      for (int t = 0; t < n; ++t) to.write<std::int32_t>(t);
+      for (const Side side : kSides) {
+        if (n > 0) write_rows(to, kSinkRoom, layer, head, side, n);
+      }
+      to.write<std::int32_t>(n > 0 ? 1 : 0);
+      if (n == 0) continue;
+      to.write<std::int32_t>(0);
+      to.write(first_tokens(n).words);
+    }
+  }
+  return {};
+}
+
+void DeviceImage::read_heads(ByteReader& from, int n_sealed, PageEntry sink) {
+  const Geometry& g = plan_.geometry;
+  const int d = g.head_dim;
+  if (sink.held()) make_room(kSinkRoom);
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    const int n = n_sealed > 0 ? plan_.layers[layer].sink : 0;
+    from.require(n == 0 || sink.held());
+    for (int head = 0; head < g.n_kv_heads && from.ok(); ++head) {
+      from.read_int(n, n);
+      for (int t = 0; t < n; ++t) from.read_int(t, t);
+      for (const Side side : kSides) {
+        const std::byte* rows = n > 0 ? from.skip(std::size_t{2} * n * d) : nullptr;
+        if (rows != nullptr) read_rows(rows, kSinkRoom, layer, head, side, n);
+      }
+      from.read_int(n > 0 ? 1 : 0, n > 0 ? 1 : 0);
+      if (n == 0) continue;
+      from.read_int(0, 0);
+      from.require(from.read<decltype(TokenMask::words)>() == first_tokens(n).words);
+    }
+  }
+  if (sink.held() && from.ok()) store_.upload(bytes_.data(), sink);
+}
+
+Status DeviceImage::write_page(ByteWriter& to, const PageLedger& ledger, int n_sealed, int page) {
+  const int d = plan_.geometry.head_dim;
+  const PageEntry entry = page < ledger.n_sealed() ? ledger.sealed(page) : ledger.tail(page);
+  KVANT_RETURN_IF_ERROR(fetch(entry));
+  const int n = page < n_sealed ? kPageTokens : std::min(kPageTokens, ledger.length() - page * kPageTokens);
+  for_each_side([&](int layer, int head, Side side) {
+    if (entry.room != kSealedRoom) return write_rows(to, entry.room, layer, head, side, n);
+    const Format& format = *plan_.head(layer, head).side(side).sealed;
+    std::byte* canonical = to.skip(format.page_bytes(d));
+    plan_.device->page_to_host(format.name(), side, d, place(entry.room, layer, head, side), canonical);
+  });
+  return {};
+}
+
+void DeviceImage::read_page(ByteReader& from, const PageLedger& ledger, int n_sealed, int page) {
+  const int d = plan_.geometry.head_dim;
+  const PageEntry entry = page < ledger.n_sealed() ? ledger.sealed(page) : ledger.tail(page);
+  make_room(entry.room);
+  const int n = page < n_sealed ? kPageTokens : std::min(kPageTokens, ledger.length() - page * kPageTokens);
+  for_each_side([&](int layer, int head, Side side) {
+    if (entry.room != kSealedRoom) {
+      const std::byte* rows = from.skip(std::size_t{2} * n * d);
+      if (rows != nullptr) read_rows(rows, entry.room, layer, head, side, n);
+      return;
+    }
+    const Format& format = *plan_.head(layer, head).side(side).sealed;
+    const std::byte* canonical = from.skip(format.page_bytes(d));
+    if (canonical != nullptr)
+      plan_.device->page_from_host(format.name(), side, d, canonical, place(entry.room, layer, head, side));
+  });
+  if (from.ok()) store_.upload(bytes_.data(), entry);
+}
+
+}  // namespace kvant

@@ -1,0 +1,53 @@
+// DeviceImage: what a device keeps of a sequence as the bytes of a sequence's image, and back (the format is
+// at the top of sequence_image.cc). What a cache in host memory has written can be read on a device, and the
+// other way round, where both tails are BF16.
+#pragma once
+
+#include <vector>
+
+#include "cache/byte_stream.h"
+#include "cache/device_page_store.h"
+#include "cache/page_layout.h"
+
+namespace kvant {
+
+class DeviceImage {
+ public:
+  // Plan and store outlive it.
+  DeviceImage(const Plan& plan, DevicePageStore& store);
+
+  // Pages that an image has sealed: those of the ledger, or, where nothing is ever sealed on a device, those
+  // that a cache in host memory would have.
+  int n_sealed(const PageLedger& ledger) const;
+  const PageLayout& layout() const { return layout_; }  // of a sealed entry
+
+  // Errors: the device has failed, or a sink of unquantized tokens, which it doesn't tell from others.
+  Status write_heads(ByteWriter& to, int n_sealed, PageEntry sink);
+  Status write_page(ByteWriter& to, const PageLedger& ledger, int n_sealed, int page);
+
+  // Entries are those of a sequence that has them all; what can't be is refused by the reader.
+  void read_heads(ByteReader& from, int n_sealed, PageEntry sink);
+  void read_page(ByteReader& from, const PageLedger& ledger, int n_sealed, int page);
+
+ private:
+  // The place of a page in the bytes of an entry that bytes_ holds.
+  std::byte* place(int room, int layer, int head, Side side);
+  Status fetch(PageEntry entry);
+  void make_room(int room);
+  // Rows [n, head_dim] in BF16 of one side, of such an entry.
+  void write_rows(ByteWriter& to, int room, int layer, int head, Side side, int n);
+  void read_rows(const std::byte* from, int room, int layer, int head, Side side, int n);
+  int page_rows(int room) const;  // that a page of an entry has room for
+  template <class Visit>
+  void for_each_side(const Visit& visit) const;
+
+  const Plan& plan_;
+  DevicePageStore& store_;
+  bool unquantized_;
+  PageLayout layout_;
+  std::vector<std::byte> bytes_;  // of one entry, as it lies on the device
+  std::vector<std::byte> page_;   // a page of BF16 rows, canonical
+  std::vector<std::byte> moved_;  // and in the device's order
+};
+
+}  // namespace kvant

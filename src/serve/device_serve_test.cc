@@ -1,0 +1,157 @@
+// The scheduler where the model runs and keeps its caches on a device: of host memory (model/host_device.h).
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+
+#include "attention/device_backend.h"
+#include "cache/cache_fixture.h"
+#include "eval/cache_size.h"
+#include "model/host_device.h"
+#include "model/tiny_model.h"
+#include "serve/scheduler.h"
+
+namespace kvant {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+
+Tokens random_tokens(int n, int seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<std::int32_t> token(3, TinyModelWriter::kVocabulary - 1);
+  Tokens tokens(n);
+  for (std::int32_t& t : tokens) t = token(random);
+  return tokens;
+}
+
+// The likeliest tokens.
+GenerationRequest request(Tokens prompt, int max_tokens) {
+  GenerationRequest request{.prompt = std::move(prompt), .sampling = {.temperature = 0}};
+  request.generation = {.max_tokens = max_tokens, .wants_probabilities = true};
+  return request;
+}
+
+struct Reply {
+  std::vector<Tokens> answers;
+  int cached = 0;
+};
+
+// What serves: an engine with its backend, on a device or on the CPU.
+struct Server {
+  std::unique_ptr<AttentionBackend> backend;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<Scheduler> scheduler;
+
+  std::vector<Reply> ask(const std::vector<GenerationRequest>& requests) const {
+    std::vector<std::shared_ptr<AnswerStream>> streams;
+    for (const GenerationRequest& r : requests) {
+      streams.push_back(std::make_shared<AnswerStream>());
+      EXPECT_FALSE(scheduler->submit(r, streams.back()));
+    }
+    while (!scheduler->idle()) scheduler->step();
+    std::vector<Reply> replies;
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      Reply& reply = replies.emplace_back();
+      reply.answers.resize(requests[i].n_answers);
+      AnswerPart part;
+      while (streams[i]->read(std::chrono::milliseconds(0), part) == AnswerStream::Next::part) {
+        for (const ReportedToken& token : part.tokens)
+          reply.answers[part.answer].push_back(token.chosen.token);
+      }
+      EXPECT_FALSE(streams[i]->failure()) << streams[i]->failure()->message;
+      reply.cached = streams[i]->usage().cached;
+    }
+    return replies;
+  }
+};
+
+class DeviceServe : public ::testing::TestWithParam<const char*> {
+ protected:
+  DeviceServe() : file_("served.gguf") { TinyModelWriter(TinyModel{}).write(file_.path()); }
+
+  // sessions: a folder; empty: none are kept.
+  Server server(bool on_device, const std::string& sessions = "", std::int64_t memory = 256 << 20) const {
+    const auto device = on_device ? std::make_shared<testing::HostDevice>() : nullptr;
+    Server made;
+    made.backend = on_device ? make_device_backend(device->pages()) : make_cpu_backend();
+    made.engine = Engine::load(file_.path(), {.n_threads = 1, .device = device}).value();
+    const std::string recipe = std::string(GetParam()) + (on_device ? "" : ",tail=bf16");
+    auto plan = testing::plan_for(recipe, made.engine->geometry(), nullptr, made.backend->page_order());
+    plan = made.backend->place(plan).value();
+    SchedulerOptions options{.context = 1024, .parallel = 4, .memory = memory};
+    options.sequence_bytes = [plan](int n) { return largest_cache_bytes(*plan, n); };
+    std::shared_ptr<const SessionFolder> folder;
+    if (!sessions.empty())
+      folder = SessionFolder::open(sessions, session_identity(*plan, made.engine->fingerprint(), "")).value();
+    made.scheduler = Scheduler::make(*made.engine, *made.backend, plan, options, folder).value();
+    return made;
+  }
+
+  TinyFile file_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Recipes, DeviceServe,
+                         ::testing::Values("bf16", "kvant-4bit", "k=ch4g64,v=tok4g64,sink=20"),
+                         [](const auto& info) { return "Recipe" + std::to_string(info.index); });
+
+TEST_P(DeviceServe, AnswersSeveralAtATime) {
+  std::vector<GenerationRequest> requests;
+  for (const int n : {5, 129, 200, 290, 40, 128}) requests.push_back(request(random_tokens(n, n), 12));
+  requests[1].n_answers = 2;
+  const Server server = this->server(/*on_device=*/true);
+  const std::vector<Reply> together = server.ask(requests);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const Reply alone = this->server(/*on_device=*/true).ask({requests[i]}).front();
+    EXPECT_EQ(alone.answers.front().size(), 12U);
+    for (const Tokens& answer : together[i].answers) EXPECT_EQ(answer, alone.answers.front()) << i;
+  }
+  // Steps of several answers at a time, not one for each token.
+  EXPECT_LT(server.scheduler->status().counters.steps, 12 * 7);
+}
+
+TEST_P(DeviceServe, AnswersFromAKeptBeginning) {
+  const auto first = request(random_tokens(400, 1), 5);
+  auto next = first;
+  for (const std::int32_t token : random_tokens(61, 2)) next.prompt.push_back(token);
+  next.generation.max_tokens = 12;
+  const Server kept = server(/*on_device=*/true);
+  kept.ask({first});
+  const Reply reply = kept.ask({next}).front();
+  EXPECT_GE(reply.cached, 384);
+  EXPECT_EQ(reply.answers, server(/*on_device=*/true).ask({next}).front().answers);
+}
+
+// Memory for two of the longest conversations: eight are answered one after another, what is kept goes.
+TEST_P(DeviceServe, AdmitsWhatTheDeviceHasMemoryFor) {
+  const Server measured = server(/*on_device=*/true);
+  const std::int64_t one = largest_cache_bytes(
+      *measured.backend->place(testing::plan_for(GetParam(), measured.engine->geometry())).value(), 1024);
+  const Server tight = server(/*on_device=*/true, "", 2 * one + (8 << 20));
+  std::vector<GenerationRequest> requests;
+  for (int i = 0; i < 8; ++i) requests.push_back(request(random_tokens(900, i), 10));
+  for (const Reply& reply : tight.ask(requests)) EXPECT_EQ(reply.answers.front().size(), 10U);
+  EXPECT_EQ(tight.scheduler->status().counters.failed, 0);
+}
+
+// A session that one of them has begun goes on on the other, without reading anything again.
+TEST_P(DeviceServe, SharesSessionsWithTheCpu) {
+  for (const bool on_device : {false, true}) {
+    const TinyFile folder("sessions");
+    auto first = request(random_tokens(300, 1), 40);
+    first.session = "chat";
+    auto next = first;
+    {
+      const Server begins = server(on_device, folder.path());
+      const Reply begun = begins.ask({first}).front();
+      for (const std::int32_t token : begun.answers.front()) next.prompt.push_back(token);
+    }
+    for (const std::int32_t token : random_tokens(70, 2)) next.prompt.push_back(token);
+    const Reply reply = server(!on_device, folder.path()).ask({next}).front();
+    EXPECT_GT(reply.cached, 310);
+    EXPECT_EQ(reply.answers.front().size(), 40U);
+    std::filesystem::remove_all(folder.path());
+  }
+}
+
+}  // namespace
+}  // namespace kvant
