@@ -1,6 +1,11 @@
 #include "attention/cuda/page_permutation.h"
 
+#include <cstdint>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <vector>
 
 #include "attention/cuda/page_format.h"
 
@@ -11,25 +16,53 @@ PageSide device_side(Side side) {
   return side == Side::key ? PageSide::key : PageSide::value;
 }
 
-bool bit_at(const std::byte* bytes, int bit) {
-  return (std::to_integer<int>(bytes[bit / 8]) >> (bit % 8)) & 1;
-}
+// Neighbouring bits of one byte that are neighbours in one byte on the device, too.
+struct Move {
+  std::uint32_t canonical, device;  // the first bit's number
+  std::uint8_t n;
 
-void set_bit(std::byte* bytes, int bit) {
-  bytes[bit / 8] |= std::byte{1} << (bit % 8);
-}
+  bool goes_on(std::uint32_t to_canonical, std::uint32_t to_device) const {
+    return to_canonical == canonical + n && to_device == device + n && to_canonical / 8 == canonical / 8 &&
+           to_device / 8 == device / 8;
+  }
+};
+using Moves = std::vector<Move>;
 
-// Calls visit(canonical bit, device bit) for every bit of the codes.
-template <class Visit>
-void for_each_code_bit(const CodeLayout& layout, Side side, int d, const Visit& visit) {
+// Of the codes of a page.
+Moves make_moves(const CodeLayout& layout, Side side, int d) {
+  Moves moves;
   const int codes = d / layout.channels;  // of a token
   for (int token = 0; token < kPageTokens; ++token) {
     for (int code = 0; code < codes; ++code) {
-      for (int bit = 0; bit < layout.bits; ++bit)
-        visit((token * codes + code) * layout.bits + bit,
-              code_bit(layout, device_side(side), d, token, code * layout.channels, bit));
+      for (int bit = 0; bit < layout.bits; ++bit) {
+        const auto canonical = static_cast<std::uint32_t>((token * codes + code) * layout.bits + bit);
+        const auto device = static_cast<std::uint32_t>(
+            code_bit(layout, device_side(side), d, token, code * layout.channels, bit));
+        if (!moves.empty() && moves.back().goes_on(canonical, device)) {
+          ++moves.back().n;
+        } else {
+          moves.push_back({canonical, device, 1});
+        }
+      }
     }
   }
+  return moves;
+}
+
+// Made once for each layout: to work out a bit's place takes ten times as long as to move it.
+const Moves& moves_of(const CodeLayout& layout, Side side, int d) {
+  static std::mutex mutex;
+  static std::map<std::tuple<CodeOrder, int, int, Side, int>, Moves> made;
+  const std::scoped_lock lock(mutex);
+  const auto [place, is_new] = made.try_emplace({layout.order, layout.bits, layout.channels, side, d});
+  if (is_new) place->second = make_moves(layout, side, d);
+  return place->second;
+}
+
+// The n bits from bit `from` on to where all are 0 yet.
+void move_bits(const std::byte* source, std::uint32_t from, std::byte* target, std::uint32_t to, int n) {
+  const unsigned bits = std::to_integer<unsigned>(source[from / 8]) >> (from % 8) & ((1U << n) - 1);
+  target[to / 8] |= static_cast<std::byte>(bits << (to % 8));
 }
 
 template <class Visit>
@@ -59,9 +92,8 @@ void page_to_device(const DeviceFormat& format, Side side, int d, std::size_t pa
   const std::size_t codes = code_bytes(format.layout, d);
   std::memset(device, 0, round_up_16(static_cast<int>(page_bytes)));
   std::memcpy(device + codes, canonical + codes, page_bytes - codes);
-  for_each_code_bit(format.layout, side, d, [&](int from, int to) {
-    if (bit_at(canonical, from)) set_bit(device, to);
-  });
+  for (const Move& move : moves_of(format.layout, side, d))
+    move_bits(canonical, move.canonical, device, move.device, move.n);
 }
 
 void page_from_device(const DeviceFormat& format, Side side, int d, std::size_t page_bytes,
@@ -74,9 +106,8 @@ void page_from_device(const DeviceFormat& format, Side side, int d, std::size_t 
   const std::size_t codes = code_bytes(format.layout, d);
   std::memset(canonical, 0, codes);
   std::memcpy(canonical + codes, device + codes, page_bytes - codes);
-  for_each_code_bit(format.layout, side, d, [&](int to, int from) {
-    if (bit_at(device, from)) set_bit(canonical, to);
-  });
+  for (const Move& move : moves_of(format.layout, side, d))
+    move_bits(device, move.device, canonical, move.canonical, move.n);
 }
 
 }  // namespace kvant::cuda
