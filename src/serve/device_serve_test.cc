@@ -2,27 +2,20 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <random>
 
 #include "attention/device_backend.h"
 #include "cache/cache_fixture.h"
 #include "eval/cache_size.h"
 #include "model/host_device.h"
 #include "model/tiny_model.h"
+#include "serve/random_tokens.h"
 #include "serve/scheduler.h"
 
 namespace kvant {
 namespace {
 
+using testing::random_tokens;
 using Tokens = std::vector<std::int32_t>;
-
-Tokens random_tokens(int n, int seed) {
-  std::mt19937 random(seed);
-  std::uniform_int_distribution<std::int32_t> token(3, TinyModelWriter::kVocabulary - 1);
-  Tokens tokens(n);
-  for (std::int32_t& t : tokens) t = token(random);
-  return tokens;
-}
 
 // The likeliest tokens.
 GenerationRequest request(Tokens prompt, int max_tokens) {

@@ -4,27 +4,20 @@
 
 #include <cmath>
 #include <filesystem>
-#include <random>
 
 #include "eval/cache_size.h"
 #include "model/tiny_model.h"
 #include "recipe/plan.h"
 #include "recipe/recipe_fixture.h"
+#include "serve/random_tokens.h"
 #include "serve/scheduler.h"
 #include "serve/serve_fixture.h"
 
 namespace kvant {
 namespace {
 
+using testing::random_tokens;
 using Tokens = std::vector<std::int32_t>;
-
-Tokens random_tokens(int n, int seed) {
-  std::mt19937 random(seed);
-  std::uniform_int_distribution<std::int32_t> token(3, TinyModelWriter::kVocabulary - 1);
-  Tokens tokens(n);
-  for (std::int32_t& t : tokens) t = token(random);
-  return tokens;
-}
 
 Tokens joined(Tokens a, const Tokens& b) {
   a.insert(a.end(), b.begin(), b.end());
