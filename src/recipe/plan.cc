@@ -210,17 +210,6 @@ LayerPlan resolve_layer(const Plan& plan, int layer) {
   return resolved;
 }
 
-// What the recipe says; else a cache of nothing but one plain format keeps its unsealed tokens in it too, so
-// that f16 is f16 throughout.
-const Format* tail_format(const Plan& plan) {
-  if (!plan.recipe.tail.empty()) return find_format(plan.recipe.tail);
-  const Format* first = plan.heads.empty() ? nullptr : plan.heads[0].k.sealed;
-  const bool uniform = std::all_of(plan.heads.begin(), plan.heads.end(), [first](const HeadPlan& head) {
-    return head.k.sealed == first && head.v.sealed == first;
-  });
-  return first != nullptr && uniform && first->plain() ? first : find_format("bf16");
-}
-
 std::vector<std::string> integral_formats(bool row_wise) {
   std::vector<std::string> names = format_names();
   std::erase_if(names, [row_wise](const std::string& name) {
@@ -253,12 +242,20 @@ Status resolve_into(Plan& plan) {
   KVANT_RETURN_IF_ERROR(resolve_heads(plan));
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer)
     plan.layers.push_back(resolve_layer(plan, layer));
-  plan.tail = tail_format(plan);
+  plan.tail = plan.recipe.tail.empty() ? usual_tail(plan) : find_format(plan.recipe.tail);
   if (plan.recipe.products == Products::integer) KVANT_RETURN_IF_ERROR(check_integers(plan));
   return {};
 }
 
 }  // namespace
+
+const Format* usual_tail(const Plan& plan) {
+  const Format* first = plan.heads.empty() ? nullptr : plan.heads[0].k.sealed;
+  const bool uniform = std::all_of(plan.heads.begin(), plan.heads.end(), [first](const HeadPlan& head) {
+    return head.k.sealed == first && head.v.sealed == first;
+  });
+  return first != nullptr && uniform && first->plain() ? first : find_format("bf16");
+}
 
 const SideRecipe& side_of(const Recipe& recipe, Side side, int layer, int kv_head) {
   const SideRecipe* found = side == Side::key ? &recipe.k : &recipe.v;

@@ -77,6 +77,10 @@ const SideRecipe& side_of(const Recipe& recipe, Side side, int layer, int kv_hea
 // refuse whatever calibration finds.
 Status check_recipe(const Recipe& recipe, const Geometry& geometry);
 
+// The format of unsealed tokens where the recipe of a resolved plan names none: a cache of nothing but one
+// plain format keeps them in it too, so that f16 is f16 throughout; others in bf16.
+const Format* usual_tail(const Plan& plan);
+
 // Resolves `recipe` for a model. Fails with a clear message where the model cannot have it.
 Result<std::shared_ptr<const Plan>> resolve(const Recipe& recipe, const Geometry& geometry,
                                             std::shared_ptr<const Constants> constants,

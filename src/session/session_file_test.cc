@@ -293,6 +293,19 @@ TEST(SessionIdentities, ATailThatARecipeWouldHaveAnywayMakesNoDifference) {
   EXPECT_FALSE(goes_on("kvant-4bit", "kvant-4bit,tail=bf16"));
 }
 
+TEST(SessionIdentities, FilesThatNameNoTailHaveTheUsualOne) {
+  const Geometry g = testing::small_geometry(32);
+  const auto goes_on = [&](const std::string& written, const std::string& wanted) {
+    SessionIdentity found = session_identity(*testing::plan_for(wanted, g), "model", "name");
+    found.recipe = written;
+    return check_identity(found, session_identity(*testing::plan_for(wanted, g), "model", "name"), "x").ok();
+  };
+  EXPECT_TRUE(goes_on("k=ch4g32,v=tok4g32", "k=ch4g32,v=tok4g32,tail=bf16"));
+  EXPECT_TRUE(goes_on("k=f16,v=f16", "f16"));
+  EXPECT_FALSE(goes_on("k=f16,v=f16", "f16,tail=bf16"));
+  EXPECT_FALSE(goes_on("k=ch4g32,v=tok4g32", "k=ch4g32,v=tok4g32,tail=tok8g32"));
+}
+
 TEST(SessionIdentities, TellRecipesAndConstantsApart) {
   const Geometry g = testing::small_geometry(32);
   const auto identity = [&](const std::string& recipe, std::shared_ptr<const Constants> constants = nullptr) {

@@ -81,25 +81,17 @@ std::string on_one_line(std::string text) {
   return text;
 }
 
-// A recipe without a tail that it would have anyway: BF16, unless something of it is F16. On a device recipes
-// always name their tail.
-std::string without_usual_tail(std::string recipe) {
-  constexpr std::string_view kUsual = ",tail=bf16", kF16 = "f16";
-  const std::size_t at = recipe.find(kUsual), end = at + kUsual.size();
-  if (at == std::string::npos || (end < recipe.size() && recipe[end] != ',')) return recipe;
-  for (std::size_t f = recipe.find(kF16); f != std::string::npos; f = recipe.find(kF16, f + 1)) {
-    if (f == 0 || recipe[f - 1] != 'b') return recipe;
-  }
-  return recipe.erase(at, kUsual.size());
-}
-
 }  // namespace
 
 SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std::string model_name) {
+  Recipe named = plan.recipe, usual = plan.recipe;
+  named.tail = plan.tail->name();
+  usual.tail.clear();
   return {.model = std::move(fingerprint),
           .model_name = std::move(model_name),
-          .recipe = to_string(plan.recipe),
-          .constants = constants_checksum(plan.constants.get())};
+          .recipe = to_string(named),
+          .constants = constants_checksum(plan.constants.get()),
+          .recipe_with_usual_tail = plan.tail == usual_tail(plan) ? to_string(usual) : ""};
 }
 
 Status check_identity(const SessionIdentity& found, const SessionIdentity& wanted, const std::string& where) {
@@ -112,7 +104,8 @@ Status check_identity(const SessionIdentity& found, const SessionIdentity& wante
         "the session {} is of another model: '{}' ({}), not '{}' ({}); start a new one, or load that model",
         where, on_one_line(found.model_name), on_one_line(found.model), wanted.model_name, wanted.model);
   }
-  if (without_usual_tail(found.recipe) != without_usual_tail(wanted.recipe)) {
+  if (found.recipe != wanted.recipe &&
+      (wanted.recipe_with_usual_tail.empty() || found.recipe != wanted.recipe_with_usual_tail)) {
     return error("the session {} is of another recipe: '{}', not '{}'; start a new one, or give it as --kv",
                  where, on_one_line(found.recipe), wanted.recipe);
   }

@@ -32,8 +32,11 @@ struct SessionIdentity {
   std::string version = kSessionVersion;
   std::string model;       // Engine::fingerprint
   std::string model_name;  // for people: not compared
-  std::string recipe;      // written out
+  std::string recipe;      // written out, with the format of the tail
   std::string constants;   // checksum of the model's constants that the plan uses; "none"
+  // Not in the file: the same recipe as files had it where its tail is the usual one, before they named it;
+  // empty: its tail is another.
+  std::string recipe_with_usual_tail;
 };
 SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std::string model_name);
 
