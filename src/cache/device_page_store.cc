@@ -35,9 +35,13 @@ bool DeviceEntryTable::grow() {
   return false;
 }
 
+// Numbers of slabs that were given back are used again, so that tables stay as long as the most entries that
+// there have been.
 bool DeviceEntryTable::grow_by(std::size_t n) {
   const std::size_t bytes = n * layout_.bytes;
-  const std::size_t size = data_.size() + n;
+  const auto unused = std::search_n(data_.begin(), data_.end(), n, static_cast<char*>(nullptr));
+  const auto first = static_cast<std::size_t>(unused - data_.begin());
+  const std::size_t size = std::max(data_.size(), first + n);
   slabs_.reserve(slabs_.size() + 1);
   data_.reserve(size);
   holders_.reserve(size);
@@ -56,10 +60,11 @@ bool DeviceEntryTable::grow_by(std::size_t n) {
     budget_.give_back(static_cast<std::int64_t>(bytes));
     return false;
   }
-  slabs_.push_back({memory, static_cast<std::int32_t>(data_.size()), static_cast<std::int32_t>(n)});
-  for (std::size_t i = n; i-- > 0;) free_.push_back(static_cast<std::int32_t>(data_.size() + i));
-  for (std::size_t i = 0; i < n; ++i) data_.push_back(memory + i * layout_.bytes);
-  holders_.resize(size, 0);
+  slabs_.push_back({memory, static_cast<std::int32_t>(first), static_cast<std::int32_t>(n)});
+  data_.resize(size);
+  holders_.resize(size);
+  for (std::size_t i = n; i-- > 0;) free_.push_back(static_cast<std::int32_t>(first + i));
+  for (std::size_t i = 0; i < n; ++i) data_[first + i] = memory + i * layout_.bytes;
   return true;
 }
 
