@@ -9,12 +9,14 @@
 #include "model/host_device.h"
 #include "model/tiny_model.h"
 #include "serve/random_tokens.h"
+#include "serve/read_reply.h"
 #include "serve/scheduler.h"
 
 namespace kvant {
 namespace {
 
 using testing::random_tokens;
+using testing::ReadReply;
 using Tokens = std::vector<std::int32_t>;
 
 // The likeliest tokens.
@@ -24,36 +26,15 @@ GenerationRequest request(Tokens prompt, int max_tokens) {
   return request;
 }
 
-struct Reply {
-  std::vector<Tokens> answers;
-  int cached = 0;
-};
-
 // What serves: an engine with its backend, on a device or on the CPU.
 struct Server {
   std::unique_ptr<AttentionBackend> backend;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Scheduler> scheduler;
 
-  std::vector<Reply> ask(const std::vector<GenerationRequest>& requests) const {
-    std::vector<std::shared_ptr<AnswerStream>> streams;
-    for (const GenerationRequest& r : requests) {
-      streams.push_back(std::make_shared<AnswerStream>());
-      EXPECT_FALSE(scheduler->submit(r, streams.back()));
-    }
-    while (!scheduler->idle()) scheduler->step();
-    std::vector<Reply> replies;
-    for (std::size_t i = 0; i < streams.size(); ++i) {
-      Reply& reply = replies.emplace_back();
-      reply.answers.resize(requests[i].n_answers);
-      AnswerPart part;
-      while (streams[i]->read(std::chrono::milliseconds(0), part) == AnswerStream::Next::part) {
-        for (const ReportedToken& token : part.tokens)
-          reply.answers[part.answer].push_back(token.chosen.token);
-      }
-      EXPECT_FALSE(streams[i]->failure()) << streams[i]->failure()->message;
-      reply.cached = streams[i]->usage().cached;
-    }
+  std::vector<ReadReply> ask(const std::vector<GenerationRequest>& requests) const {
+    std::vector<ReadReply> replies = testing::ask(*scheduler, requests);
+    for (const ReadReply& reply : replies) EXPECT_EQ(reply.failure, "");
     return replies;
   }
 };
@@ -92,11 +73,12 @@ TEST_P(DeviceServe, AnswersSeveralAtATime) {
   for (const int n : {5, 129, 200, 290, 40, 128}) requests.push_back(request(random_tokens(n, n), 12));
   requests[1].n_answers = 2;
   const Server server = this->server(/*on_device=*/true);
-  const std::vector<Reply> together = server.ask(requests);
+  const std::vector<ReadReply> together = server.ask(requests);
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    const Reply alone = this->server(/*on_device=*/true).ask({requests[i]}).front();
-    EXPECT_EQ(alone.answers.front().size(), 12U);
-    for (const Tokens& answer : together[i].answers) EXPECT_EQ(answer, alone.answers.front()) << i;
+    const ReadReply alone = this->server(/*on_device=*/true).ask({requests[i]}).front();
+    EXPECT_EQ(alone.tokens_of(0).size(), 12U);
+    for (int answer = 0; answer < requests[i].n_answers; ++answer)
+      EXPECT_EQ(together[i].tokens_of(answer), alone.tokens_of(0)) << i;
   }
   // Steps of several answers at a time, not one for each token.
   EXPECT_LT(server.scheduler->status().counters.steps, 12 * 7);
@@ -109,9 +91,9 @@ TEST_P(DeviceServe, AnswersFromAKeptBeginning) {
   next.generation.max_tokens = 12;
   const Server kept = server(/*on_device=*/true);
   kept.ask({first});
-  const Reply reply = kept.ask({next}).front();
+  const ReadReply reply = kept.ask({next}).front();
   EXPECT_GE(reply.cached, 384);
-  EXPECT_EQ(reply.answers, server(/*on_device=*/true).ask({next}).front().answers);
+  EXPECT_EQ(reply.tokens_of(0), server(/*on_device=*/true).ask({next}).front().tokens_of(0));
 }
 
 // Memory for two of the longest conversations: eight are answered one after another, what is kept goes.
@@ -122,7 +104,7 @@ TEST_P(DeviceServe, AdmitsWhatTheDeviceHasMemoryFor) {
   const Server tight = server(/*on_device=*/true, "", 2 * one + (8 << 20));
   std::vector<GenerationRequest> requests;
   for (int i = 0; i < 8; ++i) requests.push_back(request(random_tokens(900, i), 10));
-  for (const Reply& reply : tight.ask(requests)) EXPECT_EQ(reply.answers.front().size(), 10U);
+  for (const ReadReply& reply : tight.ask(requests)) EXPECT_EQ(reply.tokens_of(0).size(), 10U);
   EXPECT_EQ(tight.scheduler->status().counters.failed, 0);
 }
 
@@ -135,13 +117,13 @@ TEST_P(DeviceServe, SharesSessionsWithTheCpu) {
     auto next = first;
     {
       const Server begins = server(on_device, folder.path());
-      const Reply begun = begins.ask({first}).front();
-      for (const std::int32_t token : begun.answers.front()) next.prompt.push_back(token);
+      const ReadReply begun = begins.ask({first}).front();
+      for (const std::int32_t token : begun.tokens_of(0)) next.prompt.push_back(token);
     }
     for (const std::int32_t token : random_tokens(70, 2)) next.prompt.push_back(token);
-    const Reply reply = server(!on_device, folder.path()).ask({next}).front();
+    const ReadReply reply = server(!on_device, folder.path()).ask({next}).front();
     EXPECT_GT(reply.cached, 310);
-    EXPECT_EQ(reply.answers.front().size(), 40U);
+    EXPECT_EQ(reply.tokens_of(0).size(), 40U);
     std::filesystem::remove_all(folder.path());
   }
 }

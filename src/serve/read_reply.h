@@ -1,0 +1,61 @@
+// Tests only: requests to a scheduler, and what their streams give.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "serve/scheduler.h"
+
+namespace kvant::testing {
+
+// All answers to one request.
+struct ReadReply {
+  std::string text;
+  GenerationEnd end = GenerationEnd::none;
+  std::vector<ReportedToken> tokens;
+  std::string failure;
+  std::vector<AnswerPart> parts;
+  int cached = 0;  // tokens of the prompt that were not read again
+
+  std::vector<std::int32_t> tokens_of(int answer) const {
+    std::vector<std::int32_t> found;
+    for (const AnswerPart& part : parts) {
+      if (part.answer != answer) continue;
+      for (const ReportedToken& token : part.tokens) found.push_back(token.chosen.token);
+    }
+    return found;
+  }
+};
+
+inline ReadReply read_reply(AnswerStream& stream) {
+  ReadReply reply;
+  AnswerPart part;
+  while (stream.read(std::chrono::milliseconds(0), part) == AnswerStream::Next::part) {
+    reply.text += part.text;
+    reply.end = part.end;
+    reply.tokens.insert(reply.tokens.end(), part.tokens.begin(), part.tokens.end());
+    reply.parts.push_back(part);
+  }
+  if (stream.failure()) reply.failure = stream.failure()->message;
+  reply.cached = stream.usage().cached;
+  return reply;
+}
+
+// Submits all requests, runs the scheduler until it is idle, and reads the streams.
+inline std::vector<ReadReply> ask(Scheduler& scheduler, const std::vector<GenerationRequest>& requests) {
+  std::vector<std::shared_ptr<AnswerStream>> streams;
+  for (const GenerationRequest& r : requests) {
+    streams.push_back(std::make_shared<AnswerStream>());
+    EXPECT_FALSE(scheduler.submit(r, streams.back()));
+  }
+  while (!scheduler.idle()) scheduler.step();
+  std::vector<ReadReply> replies;
+  for (const auto& stream : streams) replies.push_back(read_reply(*stream));
+  return replies;
+}
+
+}  // namespace kvant::testing
