@@ -9,7 +9,8 @@
 # compiles them anew.
 #
 # Where there are nvcc 12 or newer and a GPU that kvant has kernels for, or with KVANT_GPU=1, ggml's CUDA backend is compiled
-# as well, for `--device cuda`; KVANT_GPU=0 leaves it out.
+# as well, for `--device cuda`; KVANT_GPU=0 leaves it out. KVANT_GPU=rival compiles it with llama.cpp's own flash attention,
+# which kvant doesn't use and `kvant bench --device cuda --against llama.cpp` compares with.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/step.sh
@@ -166,7 +167,7 @@ install_llama() {
 
 wants_gpu() {
   case ${KVANT_GPU:-where there is one} in
-    1) has nvcc || fail "KVANT_GPU=1 needs nvcc, CUDA's compiler, on the path" ;;
+    1 | rival) has nvcc || fail "KVANT_GPU=$KVANT_GPU needs nvcc, CUDA's compiler, on the path" ;;
     0) return 1 ;;
     *) has nvcc && at_least 12 "$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')" && has_hopper ;;
   esac
@@ -174,23 +175,29 @@ wants_gpu() {
 has_hopper() { has nvidia-smi && nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | grep -qx 9.0; }
 
 # A library that is loaded at run time, for the GPUs that kvant's kernels are for. It keeps the path of CUDA's own
-# libraries. The archive lacks ggml.pc.in, which installing ggml alone would want, and ggml's tests and examples.
+# libraries. $3: whether with llama.cpp's flash attention. The archive lacks ggml.pc.in, which installing ggml alone would want, and ggml's tests and examples.
 build_ggml_cuda() {
   local source=$1/vendor/llama.cpp/ggml build=$2 prefix
   prefix=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
     touch "$source/ggml.pc.in" &&
     cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_BACKEND_DL=ON \
-      -DGGML_NATIVE=OFF -DGGML_CUDA=ON -DGGML_CUDA_FA=OFF -DGGML_CUDA_GRAPHS=ON -DGGML_CUDA_NCCL=OFF \
+      -DGGML_NATIVE=OFF -DGGML_CUDA=ON "-DGGML_CUDA_FA=$3" -DGGML_CUDA_GRAPHS=ON -DGGML_CUDA_NCCL=OFF \
       -DGGML_CCACHE=OFF -DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF -DCMAKE_CUDA_ARCHITECTURES=90a &&
     cmake --build "$build" --target ggml-cuda && cp "$build"/bin/libggml-cuda.so "$prefix/lib"
 }
 
 install_ggml_cuda() {
-  local source=$WORK/llama-$LLAMA
-  is_done ggml-cuda "$LLAMA" && return 0
+  local source=$WORK/llama-$LLAMA with="$LLAMA with flash attention"
+  is_done ggml-cuda "$with" && return 0
+  [ "${KVANT_GPU:-}" = rival ] || { is_done ggml-cuda "$LLAMA" && return 0; }
   step "fetch the source of llama.cpp and ggml" fetch_llama "$source"
-  step "compile ggml's CUDA backend (3 minutes on 16 cores, 20 on 2)" build_ggml_cuda "$source" $WORK/build-cuda
-  mark_done ggml-cuda "$LLAMA"
+  if [ "${KVANT_GPU:-}" = rival ]; then
+    step "compile ggml's CUDA backend with llama.cpp's flash attention" build_ggml_cuda "$source" $WORK/build-cuda ON
+    mark_done ggml-cuda "$with"
+  else
+    step "compile ggml's CUDA backend (3 minutes on 16 cores, 20 on 2)" build_ggml_cuda "$source" $WORK/build-cuda OFF
+    mark_done ggml-cuda "$LLAMA"
+  fi
   rm -rf $WORK
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "model/compute_device.h"
 #include "model/engine.h"
 
 namespace kvant {
@@ -27,10 +28,11 @@ class Contender {
   virtual double bits() const = 0;
   // Makes the cache `depth` tokens deep, with a text or with synthetic contents. Depths must not fall.
   virtual Status fill(int depth) = 0;
-  // Runs a prompt of n tokens after the filled ones, then forgets it. Seconds, in steps of at most 512.
+  // Runs a prompt of n tokens after the filled ones of one sequence, then forgets it. Seconds.
   virtual Result<double> prompt_seconds(int n) = 0;
-  // Generates n tokens one by one after the filled ones, then forgets them. Seconds of each. What happens
-  // once at the start of decoding (the end of the prompt is sealed) is done before the clock starts.
+  // Generates n tokens of each sequence one by one after the filled ones, then forgets them. Seconds of each
+  // step. What happens once at the start of decoding (the end of the prompt is sealed) is done before the
+  // clock starts.
   virtual Result<std::vector<double>> token_seconds(int n) = 0;
 };
 
@@ -38,8 +40,12 @@ class Contender {
 // text decides what can be skipped (Sparse V), and nothing else about speed.
 using BenchText = std::shared_ptr<const std::vector<std::int32_t>>;
 
-// Tokens of one step of a prompt, for all contenders.
-inline constexpr int kPromptStep = 512;
+// The same for all contenders of a run.
+struct ContenderOptions {
+  int prompt_step = 512;  // tokens of one step of a prompt, at most
+  int parallel = 1;       // sequences that are decoded at a time, each filled to the depth
+  BenchText text;
+};
 
 // Token i of those that are run at `depth`.
 inline std::int32_t bench_token(const BenchText& text, int depth, int i, int n_vocab) {
@@ -65,15 +71,18 @@ Result<std::vector<double>> time_tokens(int n, const Run& run) {
 // kvant's engine with `plan`. engine and backend outlive it. guard_every: watched by a QualityGuard that
 // checks each layer in one of so many steps; 0: not watched.
 std::unique_ptr<Contender> make_engine_contender(std::string name, Engine& engine, AttentionBackend& backend,
-                                                 std::shared_ptr<const Plan> plan, int guard_every = 0,
-                                                 BenchText text = nullptr);
+                                                 std::shared_ptr<const Plan> plan,
+                                                 ContenderOptions options = {}, int guard_every = 0);
 
 // llama.cpp with the cache types and graph of a row's name ("llama.cpp:f16-plain"), on the GGUF file as it is
-// stored. max_depth: tokens to make room for, beyond max_new for prompts and generations.
+// stored. max_depth: tokens to make room for in each sequence, beyond max_new for prompts and generations.
 class LlamaModelFile;
-Result<std::shared_ptr<LlamaModelFile>> open_llama_model(const std::string& path);
+// device: that runs all of it; null: the CPU.
+Result<std::shared_ptr<LlamaModelFile>> open_llama_model(const std::string& path, const Geometry& geometry,
+                                                         const ComputeDevice* device = nullptr);
 Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
                                                         std::shared_ptr<LlamaModelFile> model, int max_depth,
-                                                        int max_new, int n_threads, BenchText text = nullptr);
+                                                        int max_new, int n_threads,
+                                                        ContenderOptions options = {});
 
 }  // namespace kvant

@@ -36,7 +36,7 @@ BenchRow row_of(const Contender& contender, int depth, const BenchOptions& optio
   BenchRow row{contender.name(), depth, contender.bits()};
   if (options.prompt > 0) row.prompt_tps = options.prompt / median(times.prompt);
   if (options.decode == 0) return row;
-  row.decode_tps = options.decode / median(times.decode);
+  row.decode_tps = options.parallel * options.decode / median(times.decode);
   std::sort(times.tokens.begin(), times.tokens.end());
   row.token_p50 = quantile(times.tokens, 0.5);
   row.token_p99 = quantile(times.tokens, 0.99);
@@ -99,13 +99,10 @@ Result<std::vector<BenchRow>> run_bench(std::span<const std::unique_ptr<Contende
 std::string bench_to_json(std::span<const BenchRow> rows, const BenchOptions& options,
                           const std::string& model, int n_threads) {
   using Json = nlohmann::ordered_json;
-  Json json = {{"schema", "kvant.bench/1"},
-               {"model", model},
-               {"threads", n_threads},
-               {"prompt", options.prompt},
-               {"decode", options.decode},
-               {"repeats", options.repeats},
-               {"cache_contents", options.from_text ? "text" : "synthetic"},
+  Json json = {{"schema", "kvant.bench/1"},  {"model", model},
+               {"threads", n_threads},       {"prompt", options.prompt},
+               {"decode", options.decode},   {"parallel", options.parallel},
+               {"repeats", options.repeats}, {"cache_contents", options.from_text ? "text" : "synthetic"},
                {"results", Json::array()}};
   const auto figure = [](double x) { return x > 0 ? Json(x) : Json(nullptr); };
   const auto named = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };

@@ -15,6 +15,7 @@ struct BenchOptions {
   std::vector<int> depths = {0};  // tokens in the cache; ascending
   int prompt = 512;               // tokens of the timed prompt; 0: don't time prompts
   int decode = 32;                // tokens of the timed decoding; 0: don't time it
+  int parallel = 1;               // sequences that are decoded at a time
   bool from_text = false;         // caches are filled with a text, else synthetically
   int repeats = 5;                // the figures are medians of this many runs
 };
@@ -24,8 +25,8 @@ struct BenchRow {
   int depth = 0;
   double bits = 0;        // see Contender
   double prompt_tps = 0;  // tokens a second; 0: not timed
-  double decode_tps = 0;
-  // Of the seconds of single tokens, all runs together: the median, the 99th percentile, the largest. A page
+  double decode_tps = 0;  // of all sequences together
+  // Of the seconds of single steps, all runs together: the median, the 99th percentile, the largest. A page
   // is sealed at every 128th token, so that the percentile leaves that out and the largest has it.
   double token_p50 = 0, token_p99 = 0, token_max = 0;
 };

@@ -16,46 +16,55 @@ constexpr std::uint64_t kFillSeed = 1;
 class EngineContender : public Contender {
  public:
   EngineContender(std::string name, Engine& engine, AttentionBackend& backend,
-                  std::shared_ptr<const Plan> plan, int guard_every, BenchText text)
+                  std::shared_ptr<const Plan> plan, ContenderOptions options, int guard_every)
       : name_(std::move(name)),
         engine_(engine),
         backend_(backend),
-        text_(std::move(text)),
+        options_(std::move(options)),
         cache_(std::move(plan), /*byte_limit=*/0),
-        filled_(cache_.add()),
-        logits_(engine.n_vocab()) {
+        logits_(static_cast<std::size_t>(options_.parallel) * engine.n_vocab()) {
+    for (int i = 0; i < options_.parallel; ++i) filled_.push_back(cache_.add());
     if (guard_every > 0) guard_.emplace(backend, cache_.plan(), GuardSettings{.every = guard_every});
   }
 
   const std::string& name() const override { return name_; }
-  double bits() const override { return cache_.length(filled_) == 0 ? 0 : cache_.bytes(filled_).bits_all(); }
+  double bits() const override { return depth() == 0 ? 0 : cache_.bytes(filled_[0]).bits_all(); }
 
   Status fill(int depth) override {
-    if (text_ != nullptr) return run_prompt(filled_, depth - cache_.length(filled_), /*want_logits=*/false);
-    cache_.free(filled_);
-    filled_ = cache_.add();
-    if (guard_) guard_->fill_synthetic(depth, kFillSeed);
-    return cache_.fill_synthetic(filled_, depth, kFillSeed);
+    const int more = depth - this->depth();
+    for (std::size_t i = 0; i < filled_.size(); ++i) {
+      if (options_.text != nullptr) {
+        KVANT_RETURN_IF_ERROR(run_prompt(filled_[i], more, /*want_logits=*/false));
+        continue;
+      }
+      cache_.free(filled_[i]);
+      filled_[i] = cache_.add();
+      if (guard_) guard_->fill_synthetic(depth, kFillSeed);
+      KVANT_RETURN_IF_ERROR(cache_.fill_synthetic(filled_[i], depth, kFillSeed + i));
+    }
+    return {};
   }
 
   Result<double> prompt_seconds(int n) override {
-    return on_copy([&](SequenceId sequence) -> Result<double> {
+    return on_copies(1, [&](std::span<const SequenceId> sequences) -> Result<double> {
       const auto start = Clock::now();
-      KVANT_RETURN_IF_ERROR(run_prompt(sequence, n, /*want_logits=*/true));
+      KVANT_RETURN_IF_ERROR(run_prompt(sequences[0], n, /*want_logits=*/true));
       return seconds_since(start);
     });
   }
 
   Result<std::vector<double>> token_seconds(int n) override {
-    return on_copy([&](SequenceId sequence) -> Result<std::vector<double>> {
-      KVANT_RETURN_IF_ERROR(run_one(sequence, 0));
-      return time_tokens(n, [&](int i) { return run_one(sequence, i); });
-    });
+    return on_copies(filled_.size(),
+                     [&](std::span<const SequenceId> sequences) -> Result<std::vector<double>> {
+                       KVANT_RETURN_IF_ERROR(run_each(sequences, 0));
+                       return time_tokens(n, [&](int i) { return run_each(sequences, i); });
+                     });
   }
 
  private:
+  int depth() const { return cache_.length(filled_[0]); }
   // Of those after the filled ones.
-  std::int32_t token(int i) const { return bench_token(text_, cache_.length(filled_), i, engine_.n_vocab()); }
+  std::int32_t token(int i) const { return bench_token(options_.text, depth(), i, engine_.n_vocab()); }
   static double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
@@ -63,51 +72,64 @@ class EngineContender : public Contender {
   Status run_prompt(SequenceId sequence, int n, bool want_logits) {
     std::vector<std::int32_t> tokens(n);
     for (int i = 0; i < n; ++i) tokens[i] = token(i);
-    for (int first = 0; first < n; first += kPromptStep) {
-      const int count = std::min(kPromptStep, n - first);
+    for (int first = 0; first < n; first += options_.prompt_step) {
+      const int count = std::min(options_.prompt_step, n - first);
       const auto part = std::span<const std::int32_t>(tokens).subspan(first, count);
       KVANT_RETURN_IF_ERROR(run(sequence, part, /*is_prompt=*/true, want_logits && first + count == n));
     }
     return {};
   }
-  Status run_one(SequenceId sequence, int i) {
+  Status run_each(std::span<const SequenceId> sequences, int i) {
     const std::int32_t next = token(i);
-    return run(sequence, {&next, 1}, /*is_prompt=*/false, /*want_logits=*/true);
+    std::vector<EngineInput> inputs;
+    for (const SequenceId sequence : sequences)
+      inputs.push_back({sequence, {&next, 1}, /*is_prompt=*/false, /*first_logits=*/0});
+    return step(inputs, static_cast<int>(inputs.size()));
   }
   Status run(SequenceId sequence, std::span<const std::int32_t> tokens, bool is_prompt, bool want_logits) {
     const int n = static_cast<int>(tokens.size());
     const EngineInput input{sequence, tokens, is_prompt, want_logits ? n - 1 : n};
-    const MatrixView<float> logits(logits_.data(), want_logits ? 1 : 0, engine_.n_vocab());
-    AttentionBackend& backend = guard_ ? *guard_ : backend_;
-    return engine_.step(cache_, backend, {&input, 1}, logits);
+    return step({&input, 1}, want_logits ? 1 : 0);
   }
-  // Runs body on a copy of the filled sequence, which shares its sealed pages.
+  Status step(std::span<const EngineInput> inputs, int n_logits) {
+    const MatrixView<float> logits(logits_.data(), n_logits, engine_.n_vocab());
+    return engine_.step(cache_, guard_ ? *guard_ : backend_, inputs, logits);
+  }
+  // Runs body on copies of the first n filled sequences, which share their sealed pages.
   template <class Body>
-  auto on_copy(const Body& body) -> decltype(body(SequenceId{})) {
-    auto copy = cache_.fork(filled_);
-    if (!copy.ok()) return copy.error();
-    auto seconds = body(*copy);
-    cache_.free(*copy);
+  auto on_copies(std::size_t n, const Body& body) -> decltype(body(std::span<const SequenceId>())) {
+    std::vector<SequenceId> copies;
+    Status forked;
+    for (std::size_t i = 0; i < n && forked.ok(); ++i) {
+      const auto copy = cache_.fork(filled_[i]);
+      if (copy.ok()) {
+        copies.push_back(*copy);
+      } else {
+        forked = copy.error();
+      }
+    }
+    auto seconds = forked.ok() ? body(copies) : forked.error();
+    for (const SequenceId copy : copies) cache_.free(copy);
     return seconds;
   }
 
   std::string name_;
   Engine& engine_;
   AttentionBackend& backend_;
-  BenchText text_;
+  ContenderOptions options_;
   Cache cache_;
-  SequenceId filled_;
+  std::vector<SequenceId> filled_;  // [parallel]
   std::optional<QualityGuard> guard_;
-  std::vector<float> logits_;  // [n_vocab]
+  std::vector<float> logits_;  // [parallel, n_vocab]
 };
 
 }  // namespace
 
 std::unique_ptr<Contender> make_engine_contender(std::string name, Engine& engine, AttentionBackend& backend,
-                                                 std::shared_ptr<const Plan> plan, int guard_every,
-                                                 BenchText text) {
-  return std::make_unique<EngineContender>(std::move(name), engine, backend, std::move(plan), guard_every,
-                                           std::move(text));
+                                                 std::shared_ptr<const Plan> plan, ContenderOptions options,
+                                                 int guard_every) {
+  return std::make_unique<EngineContender>(std::move(name), engine, backend, std::move(plan),
+                                           std::move(options), guard_every);
 }
 
 }  // namespace kvant

@@ -9,8 +9,9 @@ namespace kvant {
 
 class LlamaModelFile {
  public:
-  explicit LlamaModelFile(LlamaModelPointer loaded) : model(std::move(loaded)) {}
   LlamaModelPointer model;
+  Geometry geometry;
+  ggml_backend_dev_t device = nullptr;  // null: the CPU
 };
 
 namespace {
@@ -23,10 +24,10 @@ constexpr llama_seq_id kCopy = 1;
 class LlamaContender : public Contender {
  public:
   LlamaContender(std::string name, std::shared_ptr<LlamaModelFile> model, LlamaContextPointer context,
-                 double bits, BenchText text)
+                 double bits, ContenderOptions options)
       : name_(std::move(name)),
         bits_(bits),
-        text_(std::move(text)),
+        options_(std::move(options)),
         model_(std::move(model)),
         context_(std::move(context)),
         n_vocab_(llama_vocab_n_tokens(llama_model_get_vocab(model_->model.get()))) {}
@@ -34,15 +35,40 @@ class LlamaContender : public Contender {
   const std::string& name() const override { return name_; }
   double bits() const override { return depth_ == 0 ? 0 : bits_; }
 
+  // Several sequences have cells of their own, between which llama.cpp copies whole sequences only: the first
+  // runs all of the depth.
+  Status fill(int depth) override {
+    if (options_.parallel == 1 && options_.text == nullptr) return fill_with_tiles(depth);
+    KVANT_RETURN_IF_ERROR(run_prompt(depth - depth_));
+    depth_ = depth;
+    llama_memory_t memory = llama_get_memory(context_.get());
+    for (llama_seq_id copy = 1; copy < options_.parallel; ++copy) {
+      llama_memory_seq_rm(memory, copy, -1, -1);
+      if (depth > 0) llama_memory_seq_cp(memory, 0, copy, -1, -1);
+    }
+    return {};
+  }
+
+  Result<double> prompt_seconds(int n) override {
+    const auto start = Clock::now();
+    KVANT_RETURN_IF_ERROR(run_prompt(n));
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    KVANT_RETURN_IF_ERROR(forget());
+    return seconds;
+  }
+
+  Result<std::vector<double>> token_seconds(int n) override {
+    KVANT_RETURN_IF_ERROR(run_each(0));
+    auto seconds = time_tokens(n, [&](int i) { return run_each(i); });
+    KVANT_RETURN_IF_ERROR(forget());
+    return seconds;
+  }
+
+ private:
   // Runs up to kTile tokens, then repeats their keys and values at later positions: the state of sequence 0
   // is loaded into sequence 1, moved on, and joined to sequence 0. llama.cpp rotates the keys of moved tokens
   // to their new positions in its next decode, which the warming-up step pays for.
-  Status fill(int depth) override {
-    if (text_ != nullptr) {
-      KVANT_RETURN_IF_ERROR(run_prompt(depth - depth_));
-      depth_ = depth;
-      return {};
-    }
+  Status fill_with_tiles(int depth) {
     llama_memory_t memory = llama_get_memory(context_.get());
     llama_memory_clear(memory, /*data=*/false);
     depth_ = 0;
@@ -66,23 +92,7 @@ class LlamaContender : public Contender {
     return token_seconds(0).ok() ? Status{} : fill_failed(depth);
   }
 
-  Result<double> prompt_seconds(int n) override {
-    const auto start = Clock::now();
-    KVANT_RETURN_IF_ERROR(run_prompt(n));
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    KVANT_RETURN_IF_ERROR(forget());
-    return seconds;
-  }
-
-  Result<std::vector<double>> token_seconds(int n) override {
-    KVANT_RETURN_IF_ERROR(run_one(0));
-    auto seconds = time_tokens(n, [&](int i) { return run_one(i); });
-    KVANT_RETURN_IF_ERROR(forget());
-    return seconds;
-  }
-
- private:
-  std::int32_t token(int i) const { return bench_token(text_, depth_, i, n_vocab_); }
+  std::int32_t token(int i) const { return bench_token(options_.text, depth_, i, n_vocab_); }
   Status fill_failed(int depth) const {
     return error("{} cannot be filled to a depth of {} tokens", name_, depth);
   }
@@ -90,29 +100,32 @@ class LlamaContender : public Contender {
   Status run_prompt(int n) {
     std::vector<std::int32_t> tokens(n);
     for (int i = 0; i < n; ++i) tokens[i] = token(i);
-    for (int first = 0; first < n; first += kPromptStep) {
-      const int count = std::min(kPromptStep, n - first);
+    for (int first = 0; first < n; first += options_.prompt_step) {
+      const int count = std::min(options_.prompt_step, n - first);
       const auto part = std::span<const std::int32_t>(tokens).subspan(first, count);
       KVANT_RETURN_IF_ERROR(llama_run(*context_, part, depth_ + first, first + count == n ? 1 : 0));
     }
     llama_synchronize(context_.get());
     return {};
   }
-  Status run_one(int i) {
-    const std::int32_t next = token(i);
-    KVANT_RETURN_IF_ERROR(llama_run(*context_, {&next, 1}, depth_ + i, 1));
+  Status run_each(int i) {
+    const std::vector<std::int32_t> next(options_.parallel, token(i));
+    KVANT_RETURN_IF_ERROR(llama_run_each(*context_, next, depth_ + i));
     llama_synchronize(context_.get());
     return {};
   }
   // What was run after the filled tokens.
   Status forget() {
-    if (llama_memory_seq_rm(llama_get_memory(context_.get()), 0, depth_, -1)) return {};
-    return fill_failed(depth_);
+    for (llama_seq_id sequence = 0; sequence < options_.parallel; ++sequence) {
+      if (!llama_memory_seq_rm(llama_get_memory(context_.get()), sequence, depth_, -1))
+        return fill_failed(depth_);
+    }
+    return {};
   }
 
   std::string name_;
   double bits_;
-  BenchText text_;
+  ContenderOptions options_;
   std::shared_ptr<LlamaModelFile> model_;  // outlives the context
   LlamaContextPointer context_;
   int n_vocab_;
@@ -121,24 +134,40 @@ class LlamaContender : public Contender {
 
 }  // namespace
 
-Result<std::shared_ptr<LlamaModelFile>> open_llama_model(const std::string& path) {
-  auto model = load_llama_model(path);
+Result<std::shared_ptr<LlamaModelFile>> open_llama_model(const std::string& path, const Geometry& geometry,
+                                                         const ComputeDevice* device) {
+  ggml_backend_dev_t on = device == nullptr ? nullptr : ggml_backend_get_device(device->backend());
+  auto model = load_llama_model(path, on);
   if (!model.ok()) return model.error();
-  return std::make_shared<LlamaModelFile>(std::move(model).value());
+  return std::make_shared<LlamaModelFile>(LlamaModelFile{std::move(model).value(), geometry, on});
 }
 
 Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
                                                         std::shared_ptr<LlamaModelFile> model, int max_depth,
-                                                        int max_new, int n_threads, BenchText text) {
+                                                        int max_new, int n_threads,
+                                                        ContenderOptions options) {
   auto types = parse_llama_types(name.substr(name.find(':') + 1));
   if (!types.ok()) return types.error();
-  // Room for one more tile, which is loaded whole before it is cut.
-  const LlamaContextOptions options{*types, max_depth + std::max(max_new, kTile) + 8, kPromptStep,
-                                    /*n_sequences=*/2, n_threads};
-  auto context = make_llama_context(*model->model, options, nullptr);
+  if (model->device != nullptr && !types->plain &&
+      !has_flash_attention(model->device, model->geometry, *types)) {
+    return error(
+        "{} needs llama.cpp's flash attention, which this libggml-cuda.so lacks: KVANT_GPU=rival "
+        "scripts/setup.sh compiles it; or leave llama.cpp out",
+        name);
+  }
+  LlamaContextOptions wanted{.types = *types, .step_tokens = std::max(options.prompt_step, options.parallel)};
+  wanted.on_device = model->device != nullptr;
+  wanted.n_threads = n_threads;
+  // Alone, a sequence has a second one in its cells, and room for one more tile, which is loaded whole before
+  // it is cut.
+  wanted.shares_cells = options.parallel == 1;
+  wanted.n_sequences = std::max(2, options.parallel);
+  wanted.context = max_depth + std::max(max_new, kTile) + 8;
+  if (!wanted.shares_cells) wanted.context *= options.parallel;
+  auto context = make_llama_context(*model->model, wanted, nullptr);
   if (!context.ok()) return context.error();
   return std::unique_ptr<Contender>(std::make_unique<LlamaContender>(
-      name, std::move(model), std::move(context).value(), bits_per_element(*types), std::move(text)));
+      name, std::move(model), std::move(context).value(), bits_per_element(*types), std::move(options)));
 }
 
 }  // namespace kvant

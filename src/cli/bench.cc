@@ -17,29 +17,38 @@
 namespace kvant {
 namespace {
 
-// With flash attention and without, which on CPUs may be the faster; a quantized V requires it.
-constexpr const char* kRivals[] = {"llama.cpp:f16",  "llama.cpp:f16-plain",      "llama.cpp:q8_0",
-                                   "llama.cpp:q4_0", "llama.cpp:q8_0/f16-plain", "llama.cpp:q4_0/f16-plain"};
+// With flash attention and, on CPUs, where that may be the faster, without; a quantized V requires it.
+constexpr const char* kRivals[] = {"llama.cpp:f16", "llama.cpp:q8_0", "llama.cpp:q4_0"};
+constexpr const char* kCpuRivals[] = {"llama.cpp:f16-plain", "llama.cpp:q8_0/f16-plain",
+                                      "llama.cpp:q4_0/f16-plain"};
 
 struct BenchCommandOptions {
   ModelOptions common;
   std::string against, guard, file;
   BenchOptions bench;
+  int prompt_step = ContenderOptions().prompt_step;
 };
 
 std::vector<std::string> contender_names(const BenchCommandOptions& options) {
   std::vector<std::string> names = row_names(options.common);
   if (options.against.empty()) return names;
-  for (const char* rival : kRivals) {
+  const auto add = [&names](const char* rival) {
     if (std::find(names.begin(), names.end(), rival) == names.end()) names.emplace_back(rival);
-  }
+  };
+  for (const char* rival : kRivals) add(rival);
+  if (options.common.device != "cpu") return names;
+  for (const char* rival : kCpuRivals) add(rival);
   return names;
 }
 
 class Contenders {
  public:
   Contenders(const Session& session, const BenchCommandOptions& options, BenchText text)
-      : session_(session), options_(options), text_(std::move(text)) {}
+      : session_(session), options_(options) {
+    contender_.text = std::move(text);
+    contender_.parallel = options.bench.parallel;
+    contender_.prompt_step = options.prompt_step;
+  }
 
   // guard_every: see make_engine_contender.
   Result<std::unique_ptr<Contender>> make(const std::string& name, int guard_every) {
@@ -48,28 +57,30 @@ class Contenders {
     if (names_llama(name)) {
       KVANT_RETURN_IF_ERROR(check_llama_name(name));
       if (llama_ == nullptr) {
-        auto opened = open_llama_model(options_.common.model);
+        auto opened =
+            open_llama_model(options_.common.model, session_.engine().geometry(), session_.device());
         if (!opened.ok()) return opened.error();
         llama_ = std::move(opened).value();
       }
       return make_llama_contender(name, llama_, bench.depths.back(), max_new, options_.common.n_threads,
-                                  text_);
+                                  contender_);
     }
     const auto recipe = parse_recipe(name);
     if (!recipe.ok()) return recipe.error();
     const auto plan = session_.plan(*recipe);
     if (!plan.ok()) return plan.error();
     const int n_tokens = bench.depths.back() + max_new;
-    KVANT_RETURN_IF_ERROR(session_.check_cache_memory(fmt::format("a KV cache of {} tokens", n_tokens),
-                                                      largest_cache_bytes(**plan, n_tokens)));
+    KVANT_RETURN_IF_ERROR(session_.check_cache_memory(
+        fmt::format("a KV cache of {} tokens", std::int64_t{n_tokens} * bench.parallel),
+        bench.parallel * largest_cache_bytes(**plan, n_tokens)));
     return make_engine_contender(row_name(label(*recipe), **plan) + (guard_every > 0 ? " (guarded)" : ""),
-                                 session_.engine(), session_.backend(), *plan, guard_every, text_);
+                                 session_.engine(), session_.backend(), *plan, contender_, guard_every);
   }
 
  private:
   const Session& session_;
   const BenchCommandOptions& options_;
-  BenchText text_;
+  ContenderOptions contender_;
   std::shared_ptr<LlamaModelFile> llama_;
 };
 
@@ -97,10 +108,8 @@ Status bench(BenchCommandOptions options) {
   if (options.bench.prompt == 0 && options.bench.decode == 0)
     return error("nothing to time: -p and -n are both 0");
   if (*guard_every > 0) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, "--guard"));
-  if (!options.against.empty()) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, "--against llama.cpp"));
-  for (const std::string& name : contender_names(options)) {
-    if (names_llama(name)) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, name));
-  }
+  if (*guard_every > 0 && options.bench.parallel > 1)
+    return error("--guard watches one sequence: leave out --parallel, or --guard");
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
   const auto session = Session::open(options.common, WeightMode::as_stored, depths.back() + 1);
   if (!session.ok()) return session.error();
@@ -127,10 +136,12 @@ Status bench(BenchCommandOptions options) {
   if (!rows.ok()) return rows.error();
   fmt::print("{}", bench_table(*rows));
   fmt::print(
-      "{} threads, medians of {} interleaved runs, prompt of {} and decoding of {} tokens; caches filled "
+      "{} threads, medians of {} interleaved runs, prompt of {} and decoding of {} tokens of {}; caches "
+      "filled "
       "{} to their depth; ratios: to the fastest llama.cpp row that stores at least as many bits, "
       "or to the first row where none runs\n",
       options.common.n_threads, options.bench.repeats, options.bench.prompt, options.bench.decode,
+      options.bench.parallel == 1 ? "one sequence" : fmt::format("{} sequences", options.bench.parallel),
       options.bench.from_text ? "with the text" : "synthetically");
   if (options.common.json.empty()) return {};
   return write_whole_file(options.common.json, bench_to_json(*rows, options.bench, options.common.model,
@@ -163,6 +174,14 @@ Command add_bench_command(CLI::App& program) {
       ->capture_default_str();
   command->add_option("-n,--n-gen", options->bench.decode, "tokens of the timed decoding; 0: none")
       ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command
+      ->add_option("--parallel", options->bench.parallel,
+                   "sequences that are decoded at a time, each of the depth")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--prompt-step", options->prompt_step, "tokens of one step of a prompt, at most")
+      ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   command->add_option("-r,--repetitions", options->bench.repeats, "runs of which the median is taken")
       ->check(CLI::Range(1, 1000))

@@ -178,7 +178,7 @@ Status Report::measure_speed() {
       continue;
     }
     if (llama == nullptr) {
-      auto opened = open_llama_model(options_.common.model);
+      auto opened = open_llama_model(options_.common.model, session->engine().geometry());
       if (!opened.ok()) return opened.error();
       llama = std::move(opened).value();
     }

@@ -90,7 +90,8 @@ class Reference : public LlamaReference {
                                               int n_threads) const override {
     auto types = parse_llama_types(name.substr(std::strlen(kPrefix)));
     if (!types.ok()) return types.error();
-    const LlamaContextOptions options{*types, context, step_tokens, /*n_sequences=*/1, n_threads};
+    const LlamaContextOptions options{
+        .types = *types, .context = context, .step_tokens = step_tokens, .n_threads = n_threads};
     std::vector<std::string> notes;
     auto made = make_llama_context(*model_, options, &notes);
     if (!made.ok()) return made.error();

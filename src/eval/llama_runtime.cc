@@ -53,33 +53,16 @@ class LogCapture {
   std::string text_;
 };
 
-}  // namespace
-
-Result<LlamaCacheTypes> parse_llama_types(const std::string& text) {
-  constexpr std::string_view kPlain = "-plain";
-  const bool plain = text.ends_with(kPlain);
-  const std::string types = text.substr(0, text.size() - (plain ? kPlain.size() : 0));
-  const auto slash = types.find('/');
-  auto k = parse_type(types.substr(0, slash));
-  if (!k.ok()) return k.error();
-  auto v = slash == std::string::npos ? k : parse_type(types.substr(slash + 1));
-  if (!v.ok()) return v.error();
-  if (plain && ggml_is_quantized(*v))
-    return error("llama.cpp has no '{}': a quantized V requires its flash attention; try '{}/f16-plain'",
-                 text, ggml_type_name(*k));
-  return LlamaCacheTypes{*k, *v, plain};
-}
-
-double bits_per_element(const LlamaCacheTypes& types) {
-  return (bits_of(types.k) + bits_of(types.v)) / 2;
+Result<LlamaModelPointer> load(const std::string& path, const llama_model_params& params) {
+  llama_model* model = llama_model_load_from_file(path.c_str(), params);
+  if (model == nullptr) return error("llama.cpp cannot load '{}': leave llama.cpp out of this run", path);
+  return LlamaModelPointer(model, LlamaFree{});
 }
 
 // llama.cpp's own choice of repacked layouts includes AMX tiles, on which ggml faults in virtual machines
 // that announce AMX without letting programs configure it. So it gets the layouts that kvant's engine uses,
 // by name.
-Result<LlamaModelPointer> load_llama_model(const std::string& path) {
-  quiet_library_log();
-  llama_backend_init();
+Result<LlamaModelPointer> load_on_cpu(const std::string& path) {
   auto file = GgufFile::open(path);
   if (!file.ok()) return file.error();
   std::vector<std::string> patterns;
@@ -103,9 +86,75 @@ Result<LlamaModelPointer> load_llama_model(const std::string& path) {
   params.n_gpu_layers = 0;
   params.use_extra_bufts = false;
   params.tensor_buft_overrides = overrides.data();
-  llama_model* model = llama_model_load_from_file(path.c_str(), params);
-  if (model == nullptr) return error("llama.cpp cannot load '{}': leave llama.cpp out of this run", path);
-  return LlamaModelPointer(model, LlamaFree{});
+  return load(path, params);
+}
+
+Result<LlamaModelPointer> load_on_device(const std::string& path, ggml_backend_dev_t device) {
+  ggml_backend_dev_t devices[] = {device, nullptr};
+  llama_model_params params = llama_model_default_params();
+  params.devices = devices;
+  params.n_gpu_layers = -1;  // all
+  return load(path, params);
+}
+
+// The batch is freed.
+Status decode(llama_context& context, llama_batch batch) {
+  const int code = llama_decode(&context, batch);
+  const int n = batch.n_tokens, first = batch.pos[0];
+  llama_batch_free(batch);
+  if (code != 0) return error("llama.cpp failed to run {} tokens at position {} (code {})", n, first, code);
+  return {};
+}
+
+void put(llama_batch& batch, std::int32_t token, int position, int sequence, bool wants_logits) {
+  const int i = batch.n_tokens++;
+  batch.token[i] = token;
+  batch.pos[i] = position;
+  batch.n_seq_id[i] = 1;
+  batch.seq_id[i][0] = sequence;
+  batch.logits[i] = wants_logits ? 1 : 0;
+}
+
+}  // namespace
+
+Result<LlamaCacheTypes> parse_llama_types(const std::string& text) {
+  constexpr std::string_view kPlain = "-plain";
+  const bool plain = text.ends_with(kPlain);
+  const std::string types = text.substr(0, text.size() - (plain ? kPlain.size() : 0));
+  const auto slash = types.find('/');
+  auto k = parse_type(types.substr(0, slash));
+  if (!k.ok()) return k.error();
+  auto v = slash == std::string::npos ? k : parse_type(types.substr(slash + 1));
+  if (!v.ok()) return v.error();
+  if (plain && ggml_is_quantized(*v))
+    return error("llama.cpp has no '{}': a quantized V requires its flash attention; try '{}/f16-plain'",
+                 text, ggml_type_name(*k));
+  return LlamaCacheTypes{*k, *v, plain};
+}
+
+double bits_per_element(const LlamaCacheTypes& types) {
+  return (bits_of(types.k) + bits_of(types.v)) / 2;
+}
+
+Result<LlamaModelPointer> load_llama_model(const std::string& path, ggml_backend_dev_t device) {
+  quiet_library_log();
+  llama_backend_init();
+  return device == nullptr ? load_on_cpu(path) : load_on_device(path, device);
+}
+
+bool has_flash_attention(ggml_backend_dev_t device, const Geometry& geometry, const LlamaCacheTypes& types) {
+  constexpr int kTokens = 256;
+  const int d = geometry.head_dim, n_heads = geometry.n_heads, n_kv_heads = geometry.n_kv_heads;
+  ggml_context* context = ggml_init({.mem_size = 8 * ggml_tensor_overhead(), .no_alloc = true});
+  ggml_tensor* attended =
+      ggml_flash_attn_ext(context, ggml_new_tensor_3d(context, GGML_TYPE_F32, d, 1, n_heads),
+                          ggml_new_tensor_3d(context, types.k, d, kTokens, n_kv_heads),
+                          ggml_new_tensor_3d(context, types.v, d, kTokens, n_kv_heads),
+                          ggml_new_tensor_2d(context, GGML_TYPE_F16, kTokens, 1), /*scale=*/1, /*max_bias=*/0,
+                          /*logit_softcap=*/0);
+  const bool supported = ggml_backend_dev_supports_op(device, attended);
+  ggml_free(context);
+  return supported;
 }
 
 Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaContextOptions& options,
@@ -115,13 +164,13 @@ Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaCo
   params.n_batch = static_cast<std::uint32_t>(options.step_tokens);
   params.n_ubatch = params.n_batch;
   params.n_seq_max = static_cast<std::uint32_t>(options.n_sequences);
-  params.kv_unified = true;
+  params.kv_unified = options.shares_cells;
   params.n_threads = options.n_threads;
   params.n_threads_batch = options.n_threads;
   params.type_k = options.types.k;
   params.type_v = options.types.v;
-  params.offload_kqv = false;
-  params.op_offload = false;
+  params.offload_kqv = options.on_device;
+  params.op_offload = options.on_device;
   // By default llama.cpp chooses; it requires flash attention for a quantized V.
   if (ggml_is_quantized(options.types.v)) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
   if (options.types.plain) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
@@ -144,18 +193,15 @@ Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaCo
 Status llama_run(llama_context& context, std::span<const std::int32_t> tokens, int first, int n_logits) {
   const int n = static_cast<int>(tokens.size());
   llama_batch batch = llama_batch_init(n, 0, 1);
-  batch.n_tokens = n;
-  for (int i = 0; i < n; ++i) {
-    batch.token[i] = tokens[i];
-    batch.pos[i] = first + i;
-    batch.n_seq_id[i] = 1;
-    batch.seq_id[i][0] = 0;
-    batch.logits[i] = i >= n - n_logits ? 1 : 0;
-  }
-  const int code = llama_decode(&context, batch);
-  llama_batch_free(batch);
-  if (code != 0) return error("llama.cpp failed to run {} tokens at position {} (code {})", n, first, code);
-  return {};
+  for (int i = 0; i < n; ++i) put(batch, tokens[i], first + i, /*sequence=*/0, i >= n - n_logits);
+  return decode(context, batch);
+}
+
+Status llama_run_each(llama_context& context, std::span<const std::int32_t> tokens, int position) {
+  const int n = static_cast<int>(tokens.size());
+  llama_batch batch = llama_batch_init(n, 0, 1);
+  for (int i = 0; i < n; ++i) put(batch, tokens[i], position, /*sequence=*/i, /*wants_logits=*/true);
+  return decode(context, batch);
 }
 
 }  // namespace kvant

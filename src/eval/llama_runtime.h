@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/geometry.h"
 #include "base/result.h"
 
 namespace kvant {
@@ -30,14 +31,19 @@ struct LlamaFree {
 using LlamaModelPointer = std::shared_ptr<llama_model>;
 using LlamaContextPointer = std::unique_ptr<llama_context, LlamaFree>;
 
-// Loads a GGUF with llama.cpp, on the CPU. An error when llama.cpp refuses the file.
-Result<LlamaModelPointer> load_llama_model(const std::string& path);
+// Loads a GGUF with llama.cpp: on the CPU, or all of it on a device of ggml. An error when llama.cpp refuses
+// the file.
+Result<LlamaModelPointer> load_llama_model(const std::string& path, ggml_backend_dev_t device = nullptr);
+// Whether llama.cpp's flash attention with these types runs on the device.
+bool has_flash_attention(ggml_backend_dev_t device, const Geometry& geometry, const LlamaCacheTypes& types);
 
 struct LlamaContextOptions {
   LlamaCacheTypes types;
   int context = 0;        // tokens in all
   int step_tokens = 512;  // maximum, of a batch
-  int n_sequences = 1;    // they share the cache's cells
+  int n_sequences = 1;
+  bool shares_cells = true;  // sequences lie in the same cells of the cache; else each has its part of them
+  bool on_device = false;    // the cache and all operations, where the model is
   int n_threads = 2;
 };
 // notes (may be null) gets what llama.cpp's log says about rotating K and V before they are quantized
@@ -48,5 +54,7 @@ Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaCo
 // Runs `tokens` at positions [first, first + n) of sequence 0, with logits for the last n_logits of them.
 // The error is llama.cpp's.
 Status llama_run(llama_context& context, std::span<const std::int32_t> tokens, int first, int n_logits);
+// Runs a token at `position` of each of the sequences 0 to n - 1, with logits for all.
+Status llama_run_each(llama_context& context, std::span<const std::int32_t> tokens, int position);
 
 }  // namespace kvant

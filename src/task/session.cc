@@ -27,13 +27,13 @@ constexpr std::int64_t kDeviceReserve = std::int64_t{1} << 30;
 
 Session::Session(const SessionOptions& options, WeightMode weights, int context,
                  std::unique_ptr<Engine> engine, std::unique_ptr<AttentionBackend> backend,
-                 std::shared_ptr<PageDevice> pages)
+                 std::shared_ptr<ComputeDevice> device)
     : options_(options),
       weights_(weights),
       context_(context),
       engine_(std::move(engine)),
       backend_(std::move(backend)),
-      pages_(std::move(pages)) {}
+      device_(std::move(device)) {}
 
 Result<Session> Session::open(const SessionOptions& options, WeightMode weights, int context) {
   std::shared_ptr<ComputeDevice> device;
@@ -47,7 +47,7 @@ Result<Session> Session::open(const SessionOptions& options, WeightMode weights,
   auto engine = Engine::load(options.model, {options.n_threads, weights, context, device, options.stop});
   if (!engine.ok()) return engine.error();
   return Session(options, weights, context, std::move(engine).value(), std::move(backend).value(),
-                 device == nullptr ? nullptr : device->pages());
+                 std::move(device));
 }
 
 Result<std::shared_ptr<const Constants>> Session::known_constants(const Recipe& recipe) const {
@@ -157,14 +157,14 @@ Status check_fallbacks(const PlanReport& report) {
 
 Status Session::check_cache_memory(const std::string& what, std::int64_t bytes,
                                    std::int64_t host_bytes) const {
-  if (pages_ == nullptr) return check_memory(what, bytes + host_bytes);
+  if (device_ == nullptr) return check_memory(what, bytes + host_bytes);
   if (host_bytes > 0) KVANT_RETURN_IF_ERROR(check_memory("what goes with " + what, host_bytes));
-  return check_device_memory(*pages_, what, bytes);
+  return check_device_memory(*device_->pages(), what, bytes);
 }
 
 std::int64_t Session::free_cache_bytes() const {
-  if (pages_ == nullptr) return available_memory_bytes();
-  return std::max<std::int64_t>(0, pages_->free_bytes() - kDeviceReserve);
+  if (device_ == nullptr) return available_memory_bytes();
+  return std::max<std::int64_t>(0, device_->pages()->free_bytes() - kDeviceReserve);
 }
 
 Status check_device_memory(const PageDevice& device, const std::string& what, std::int64_t bytes) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "attention/plan_report.h"
+#include "model/compute_device.h"
 #include "model/engine.h"
 
 namespace kvant {
@@ -53,7 +54,8 @@ class Session {
   Result<PreviewPlan> preview(const Recipe& recipe, std::shared_ptr<const Constants> known) const;
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
   PlanReport report(const PreviewPlan& preview) const;
-  bool on_device() const { return pages_ != nullptr; }
+  bool on_device() const { return device_ != nullptr; }
+  const ComputeDevice* device() const { return device_.get(); }  // null: the CPU
   // What caches may take where they lie: on a device, what its free memory has beyond what steps need.
   std::int64_t free_cache_bytes() const;
   // An error when the memory where the session's caches lie doesn't have `bytes` (largest_cache_bytes) for
@@ -71,14 +73,15 @@ class Session {
   Status show(const Plan& plan, const AttentionBackend& backend) const;
 
   Session(const SessionOptions& options, WeightMode weights, int context, std::unique_ptr<Engine> engine,
-          std::unique_ptr<AttentionBackend> backend, std::shared_ptr<PageDevice> pages);
+          std::unique_ptr<AttentionBackend> backend, std::shared_ptr<ComputeDevice> device);
 
   SessionOptions options_;
   WeightMode weights_;
   int context_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<AttentionBackend> backend_;
-  std::shared_ptr<PageDevice> pages_;  // where caches lie; null: in the machine's memory
+  std::shared_ptr<ComputeDevice>
+      device_;  // where the model and its caches lie; null: in the machine's memory
 };
 
 // What tables call a cache: the recipe, and that it is not calibrated where it could be.
