@@ -150,6 +150,7 @@ struct Case {
   bool half = false, sas = false;
   // q, K and V of a row, head and channel.
   std::function<double(int side, int row, int head, int channel)> value;
+  double scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
 };
 
 struct Errors {
@@ -199,7 +200,7 @@ Errors errors_of(const Case& c, int rows) {
   }
   const int n_queries = query_begins.back();
   const int n_tokens = token_begins.back();
-  const double scale = 1 / std::sqrt(static_cast<double>(d));
+  const double scale = c.scale > 0 ? c.scale : 1 / std::sqrt(static_cast<double>(d));
   const auto convert = [&](double x) {
     return c.half ? __half_as_ushort(__float2half(static_cast<float>(x)))
                   : bf16_from_float(static_cast<float>(x));
@@ -402,6 +403,30 @@ TEST_P(PromptAttention, FollowsScoresThatRise) {
   const Errors errors = errors_of({{{640, 640}}, 1, 1, GetParam(), true, 0, false, false, rising}, 60);
   EXPECT_LT(errors.kernel, 1.2 * errors.integers + 0.003);
   EXPECT_LT(errors.kernel, 1.3 * errors.sage);
+}
+
+// Queries and keys that are integers with a largest of 127 and keys in pairs that add up to zero lose nothing
+// as INT8: a step of their products is one of scores, as large as is asked for.
+TEST_P(PromptAttention, WeighsScoresWithStepsOfAnySize) {
+  const auto integers = [](int side, int row, int head, int channel) {
+    if (side == 2) return gaussian(side, row, head, channel);
+    if (side == 0)
+      return channel == 0   ? 0
+             : channel == 1 ? 127
+                            : std::clamp(std::nearbyint(gaussian(side, row, head, channel)), -1.0, 1.0);
+    const double sign = row % 2 == 0 ? 1 : -1;
+    if (channel < 2) return channel == 0 ? sign * 127 : 0;
+    return sign * std::clamp(std::nearbyint(gaussian(side, row / 2, head, channel)), -2.0, 2.0);
+  };
+  for (int exponent = -6; exponent <= 6; ++exponent) {
+    Case c{{{300, 300}}, 2, 1, GetParam(), true, 0, false, false, integers};
+    c.scale = std::ldexp(std::numbers::ln2, exponent);
+    const Errors errors = errors_of(c, 60);
+    std::printf("a step of 2^%-2d d %3d  error %.4f  integers %.4f  lse %.4f\n", exponent, c.head_dim,
+                errors.kernel, errors.integers, errors.lse);
+    EXPECT_LT(errors.kernel, 1.2 * errors.integers + 0.005) << exponent;
+    EXPECT_LT(errors.lse, 0.15) << exponent;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(HeadDims, PromptAttention, testing::Values(64, 128));
