@@ -8,6 +8,8 @@ namespace kvant::cuda {
 template <int D, class Weight, bool IsHalf>
 cudaError_t launch_prompt_kernels(const PromptArgs& args, const PromptLaunch& launch) {
   using Shape = PromptShape<D>;
+  const dim3 samples(args.n_seqs * kSampleCtas, args.n_kv_heads, 2);
+  channel_ranges_kernel<D, IsHalf><<<samples, kQuantizeThreads, 0, launch.stream>>>(args);
   const dim3 tiles(launch.tile_slots + 1, args.n_kv_heads, 2);
   quantize_tiles_kernel<D, IsHalf><<<tiles, kQuantizeThreads, 0, launch.stream>>>(args, Shape::kRows);
   auto* kernel = prompt_kernel<D, Weight, IsHalf>;

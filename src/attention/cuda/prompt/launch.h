@@ -20,7 +20,7 @@ int prompt_block_rows();
 template <int D>
 int prompt_tile_bytes();
 
-// The first pass, and attention behind it.
+// The first pass (channels' ranges, then tiles), and attention behind it.
 template <int D>
 cudaError_t launch_prompt(const PromptArgs& args, const PromptLaunch& launch);
 

@@ -20,6 +20,10 @@ __device__ __forceinline__ SequenceRows rows_of_sequence(const PromptArgs& args,
   return {q, args.q_begins[seq + 1] - q, k, args.k_begins[seq + 1] - k};
 }
 
+__device__ __forceinline__ int tiles_of(const SequenceRows& rows) {
+  return (rows.k_tokens + kTileTokens - 1) / kTileTokens;
+}
+
 __device__ __forceinline__ PromptItem item_of(const PromptArgs& args, int seq, int block, int block_rows) {
   const SequenceRows rows = rows_of_sequence(args, seq);
   PromptItem item;

@@ -324,15 +324,15 @@ class PromptAttention : public testing::TestWithParam<int> {
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
-  // The kernel is as good as its scheme, but for where 64 tokens tell less than all, and rounding of the
-  // output; and no worse than SageAttention's, times `of_sage`.
-  static void expect_accurate(const Case& c, int rows, const char* what, double of_sage = 1) {
+  // The kernel is as good as its scheme, but for where the sampled tokens tell less than all, and rounding of
+  // the output; and no worse than SageAttention's.
+  static void expect_accurate(const Case& c, int rows, const char* what) {
     const Errors errors = errors_of(c, rows);
     RecordProperty("kernel", std::to_string(errors.kernel));
     std::printf("%-10s d %3d  error %.4f  integers %.4f  sage %.4f  lse %.4f\n", what, c.head_dim,
                 errors.kernel, errors.integers, errors.sage, errors.lse);
     EXPECT_LT(errors.kernel, 1.2 * errors.integers + 0.005) << what;
-    EXPECT_LT(errors.kernel, of_sage * errors.sage) << what;
+    EXPECT_LT(errors.kernel, errors.sage) << what;
     EXPECT_LT(errors.lse, 0.15) << what;
   }
 };
@@ -341,13 +341,12 @@ TEST_P(PromptAttention, OfGaussianValuesIsAsAccurateAsItsScheme) {
   expect_accurate({{{1000, 1000}}, 4, 2, GetParam(), true, 0, false, false, gaussian}, 60, "gaussian");
 }
 
-// The tokens that channels' scales come from may lack those with large values.
 TEST_P(PromptAttention, OfOutliersIsAsAccurateAsItsScheme) {
-  expect_accurate({{{700, 700}}, 2, 1, GetParam(), true, 0, false, false, outliers}, 60, "outliers", 1.4);
+  expect_accurate({{{700, 700}}, 2, 1, GetParam(), true, 0, false, false, outliers}, 60, "outliers");
 }
 
 TEST_P(PromptAttention, OfCapturedValuesIsAsAccurateAsItsScheme) {
-  expect_accurate({{{48, 256}}, 1, 1, GetParam(), false, 0, false, false, captured}, 48, "captured", 1.1);
+  expect_accurate({{{48, 256}}, 1, 1, GetParam(), false, 0, false, false, captured}, 48, "captured");
 }
 
 TEST_P(PromptAttention, TakesHalfPrecision) {
