@@ -59,7 +59,7 @@ struct OctetSums {
   }
 };
 
-// Threads' sums into those of their CTA.
+// Adds threads' sums to those of their CTA.
 template <int D>
 __device__ void add_up(const OctetSums& own, const OctetsOfTile<D>& place,
                        float (&scratch)[3][OctetsOfTile<D>::kRowGroups][D + 1], ChannelSums<D>& sums) {
@@ -83,16 +83,18 @@ __device__ void add_up(const OctetSums& own, const OctetsOfTile<D>& place,
       least = fminf(least, scratch[1][i][column]);
       greatest = fmaxf(greatest, scratch[2][i][column]);
     }
-    sums.sum[channel] = sum;
-    sums.least[channel] = least;
-    sums.greatest[channel] = greatest;
+    sums.sum[channel] += sum;
+    sums.least[channel] = fminf(sums.least[channel], least);
+    sums.greatest[channel] = fmaxf(sums.greatest[channel], greatest);
   }
+  __syncthreads();
 }
 
 // Grid: kSampleCtas for each sequence, KV heads, sides. Sums are added in the same order always.
-template <int D, bool IsHalf>
-__global__ void __cluster_dims__(kSampleCtas, 1, 1) __launch_bounds__(kQuantizeThreads, 3)
-    channel_ranges_kernel(const __grid_constant__ PromptArgs args) {
+template <int D, bool IsHalf, class Source>
+__global__ void __cluster_dims__(kSampleCtas, 1, 1) __launch_bounds__(kQuantizeThreads, 2)
+    channel_ranges_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source) {
+  extern __shared__ __align__(16) unsigned char page_memory[];
   __shared__ float scratch[3][OctetsOfTile<D>::kRowGroups][D + 1];
   __shared__ ChannelSums<D> sums;
   __shared__ std::uint32_t maxima[kQuantizeThreads / 32];
@@ -100,23 +102,31 @@ __global__ void __cluster_dims__(kSampleCtas, 1, 1) __launch_bounds__(kQuantizeT
   const int seq = static_cast<int>(blockIdx.x) / kSampleCtas;
   const int head = static_cast<int>(blockIdx.y);
   const bool is_value = blockIdx.z != 0;
-  const int n_tiles = tiles_of(rows_of_sequence(args, seq));
+  const SequenceRows rows = rows_of_sequence(args, seq);
+  const int first_page = first_seen_page(args, rows);
+  const int n_pages = rows.n_sealed - first_page;
+  const int n_tiles = n_pages + rows.row_tiles();
   const int n_sampled = min(n_tiles, kSampledTiles);
 
   OctetsOfTile<D> octets(is_value);
-  OctetSums own;
+  for (int channel = static_cast<int>(threadIdx.x); channel < D; channel += kQuantizeThreads) {
+    sums.sum[channel] = 0;
+    sums.least[channel] = INFINITY;
+    sums.greatest[channel] = -INFINITY;
+  }
   int n_tokens = 0;
-#pragma unroll
   for (int i = 0; i < kTilesOfCta; ++i) {
     const int sample = i * kSampleCtas + cta;
     if (sample >= n_sampled) break;
     const int tile = static_cast<int>(static_cast<std::int64_t>(sample) * n_tiles / n_sampled);
-    const TileAt at = tile_at(args, seq, tile, head, is_value);
-    octets.load(rows_of_tile(args, at), at.n_tokens);
+    const TileAt at = tile < n_pages ? page_at(seq, first_page + tile, head, is_value)
+                                     : rows_at(rows, seq, tile - n_pages, head, is_value);
+    octets.load(source.template read<D>(args, at, page_memory), at.n_tokens);
+    OctetSums own;
     own.add<D, IsHalf>(octets, at.n_tokens);
+    add_up<D>(own, octets, scratch, sums);
     n_tokens += at.n_tokens;
   }
-  add_up<D>(own, octets, scratch, sums);
   if (threadIdx.x == 0) sums.n_tokens = n_tokens;
 
   auto cluster = cooperative_groups::this_cluster();

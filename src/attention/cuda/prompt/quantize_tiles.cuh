@@ -16,13 +16,14 @@ __device__ __forceinline__ std::uint32_t join_low_bytes(std::uint32_t a, std::ui
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 
-// The last sequence whose first tile is not behind this one.
-__device__ inline int sequence_of_tile(const PromptArgs& args, int tile) {
+// The last sequence that begins at a slot or before, by the slots that they begin at.
+template <class Begin>
+__device__ inline int sequence_of_slot(const PromptArgs& args, int slot, const Begin& begin) {
   int low = 0;
   int high = args.n_seqs - 1;
   while (low < high) {
     const int middle = (low + high + 1) / 2;
-    if (first_tile(args.k_begins[middle], middle) <= tile)
+    if (begin(middle) <= slot)
       low = middle;
     else
       high = middle - 1;
@@ -30,10 +31,32 @@ __device__ inline int sequence_of_tile(const PromptArgs& args, int tile) {
   return low;
 }
 
+// The tile that a slot is for. False: none.
+__device__ __forceinline__ bool find_tile(const PromptArgs& args, int slot, int head, bool is_value,
+                                          TileAt* at, int* first_token) {
+  if (slot < args.page_slots) {
+    if (slot >= args.sealed_begins[args.n_seqs]) return false;
+    const int seq = sequence_of_slot(args, slot, [&](int i) { return args.sealed_begins[i]; });
+    const SequenceRows rows = rows_of_sequence(args, seq);
+    *at = page_at(seq, slot - rows.page_begin, head, is_value);
+    *first_token = at->number * kTileTokens;
+    return at->number >= first_seen_page(args, rows);
+  }
+  const int row_slot = slot - args.page_slots;
+  const auto begin = [&](int i) { return static_cast<int>(first_tile(args.k_begins[i], i)); };
+  const int seq = sequence_of_slot(args, row_slot, begin);
+  const SequenceRows rows = rows_of_sequence(args, seq);
+  *at = rows_at(rows, seq, row_slot - begin(seq), head, is_value);
+  *first_token = rows.first_token + at->number * kTileTokens;
+  return at->number == 0 || at->n_tokens > 0;
+}
+
 // Grid: the plan, then tiles' slots; KV heads; sides.
-template <int D, bool IsHalf>
+template <int D, bool IsHalf, class Source>
 __global__ void __launch_bounds__(kQuantizeThreads, 2)
-    quantize_tiles_kernel(const __grid_constant__ PromptArgs args, int block_rows) {
+    quantize_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,
+                          int block_rows) {
+  extern __shared__ __align__(16) unsigned char page_memory[];
   using Octets = OctetsOfTile<D>;
   using Tile = PromptTile<D>;
   if (blockIdx.x == 0) {
@@ -44,15 +67,15 @@ __global__ void __launch_bounds__(kQuantizeThreads, 2)
   const int slot = static_cast<int>(blockIdx.x) - 1;
   const int head = static_cast<int>(blockIdx.y);
   const bool is_value = blockIdx.z != 0;
-  const int seq = sequence_of_tile(args, slot);
-  const TileAt at =
-      tile_at(args, seq, slot - static_cast<int>(first_tile(args.k_begins[seq], seq)), head, is_value);
-  if (at.tile > 0 && at.n_tokens == 0) return;
+  TileAt at;
+  int first_token;
+  if (!find_tile(args, slot, head, is_value, &at, &first_token)) return;
   Octets octets(is_value);
-  octets.load(rows_of_tile(args, at), at.n_tokens);
+  octets.load(source.template read<D>(args, at, page_memory), at.n_tokens);
 
   float centre[8], inverse[8];
-  const float* channels = args.channels + (static_cast<std::int64_t>(seq) * args.n_kv_heads + head) * 3 * D +
+  const float* channels = args.channels +
+                          (static_cast<std::int64_t>(at.seq) * args.n_kv_heads + head) * 3 * D +
                           (is_value ? D : 0) + octets.octet * 8;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -71,7 +94,16 @@ __global__ void __launch_bounds__(kQuantizeThreads, 2)
   }
   const float scale = fmaxf(largest_of_cta(largest, maxima), kLeastReach) / kByteMax;
   unsigned char* to = args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head) * Tile::kBytes;
-  if (threadIdx.x == 0) reinterpret_cast<float*>(to + Tile::kScales)[is_value ? 1 : 0] = scale;
+  if (threadIdx.x == 0) {
+    auto& note = *reinterpret_cast<TileNote*>(to + Tile::kNote);
+    if (is_value) {
+      note.value_scale = scale;
+      note.is_rows = at.is_rows ? 1 : 0;
+    } else {
+      note.key_scale = scale;
+      note.first_token = first_token;
+    }
+  }
 #pragma unroll
   for (int j = 0; j < 8; ++j) inverse[j] /= scale;
   // The low byte of the sum is the rounded number, plus the centre for values.

@@ -40,12 +40,24 @@ __device__ inline float largest_of_cta(float x, std::uint32_t (&scratch)[kQuanti
   return __uint_as_float(largest);
 }
 
-// A tile of a sequence, one KV head and side of it.
+// A tile of a sequence, one KV head and side of it: of a sealed page, or of rows.
 struct TileAt {
-  int seq, tile, head;
+  int seq, head;
   bool is_value;
+  bool is_rows;
+  int number;    // of the page, or of the tile among those of rows
   int n_tokens;  // 0 to kTileTokens
 };
+
+__device__ __forceinline__ TileAt page_at(int seq, int page, int head, bool is_value) {
+  return {seq, head, is_value, false, page, kTileTokens};
+}
+
+__device__ __forceinline__ TileAt rows_at(const SequenceRows& rows, int seq, int tile, int head,
+                                          bool is_value) {
+  const int n_tokens = max(min(rows.k_tokens - tile * kTileTokens, kTileTokens), 0);
+  return {seq, head, is_value, true, tile, n_tokens};
+}
 
 // Rows of a tile's tokens, [n_tokens][D], so many numbers apart.
 struct TileRows {
@@ -53,20 +65,20 @@ struct TileRows {
   std::int64_t stride;
 };
 
-// Of sequences' tiles, what all threads of a CTA know.
-__device__ __forceinline__ TileAt tile_at(const PromptArgs& args, int seq, int tile, int head,
-                                          bool is_value) {
-  const int n_tokens = rows_of_sequence(args, seq).k_tokens;
-  return {seq, tile, head, is_value, max(min(n_tokens - tile * kTileTokens, kTileTokens), 0)};
-}
+// Where there are no pages: rows are read where they are.
+struct OnlyRows {
+  template <int D>
+  static constexpr int kSharedBytes = 0;
 
-__device__ __forceinline__ TileRows rows_of_tile(const PromptArgs& args, const TileAt& at) {
-  const PromptRows& from = at.is_value ? args.v : args.k;
-  const std::int64_t first = args.k_begins[at.seq] + static_cast<std::int64_t>(at.tile) * kTileTokens;
-  return {
-      static_cast<const unsigned short*>(from.data) + first * from.token_stride + at.head * from.head_stride,
-      from.token_stride};
-}
+  template <int D>
+  __device__ __forceinline__ TileRows read(const PromptArgs& args, const TileAt& at, unsigned char*) const {
+    const PromptRows& from = at.is_value ? args.v : args.k;
+    const std::int64_t first = args.k_begins[at.seq] + static_cast<std::int64_t>(at.number) * kTileTokens;
+    return {static_cast<const unsigned short*>(from.data) + first * from.token_stride +
+                at.head * from.head_stride,
+            from.token_stride};
+  }
+};
 
 // A thread has 8 neighbouring channels of kRows tokens of a tile.
 template <int D>
