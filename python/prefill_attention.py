@@ -8,15 +8,18 @@ Seals random keys and values, compares the merged attention with PyTorch's on th
 and times it beside PyTorch's attention to everything in BF16."""
 
 import argparse
+import ctypes
 import math
 import sys
 
 import torch
 from graph_timing import median_ms
+from kvant.c_api import Prompt, PromptPages, PromptShape
 from kvant.torch import PAGE, Layer, Lengths, Shape, TorchLibrary, page_pool
 
 REPLAYS = 9
-FORMATS = [("ch4g128", "tok4g128"), ("ch2g128", "tok2g128"), ("lm4", "lm4"), ("tcq3", "tcq3")]
+FORMATS = [("ch4g128", "tok4g128"), ("ch2g128", "tok2g128"), ("lm4", "lm4"), ("tcq3", "tcq3"), ("tcq4", "tcq4"),
+           ("prog4", "prog4")]
 
 
 def attention(q, k, v, causal):
@@ -71,6 +74,32 @@ class SealedPrefix:
     def dequantize(self, first, n, keys, values):
         """Pages into rows [tokens][heads][d]."""
         self.kvant.dequantize(self.shape, self.lengths, self.layer, first, n, keys[None], values[None])
+
+
+class Integers:
+    """kvant_prompt_attention of q [1][heads][tokens][d] to a sealed prefix and rows of its own [tokens][KV heads][d]."""
+
+    def __init__(self, prefix, q, keys, values):
+        _, heads, tokens, d = q.shape
+        device = {"device": "cuda", "dtype": torch.int32}
+        begins = torch.tensor([0, tokens], **device)
+        self.kvant, self.q = prefix.kvant, q[0].transpose(0, 1).contiguous()
+        self.shape = PromptShape(n_seqs=1, n_heads=heads, n_kv_heads=keys.shape[1], head_dim=d, n_queries=tokens,
+                                 n_tokens=tokens, softmax_scale=1 / math.sqrt(d), causal=1, n_sealed_pages=prefix.pages)
+        self.workspace = torch.empty(self.kvant.prompt_workspace_bytes(self.shape), device="cuda", dtype=torch.uint8)
+        self.out = torch.empty_like(self.q)
+        pages = PromptPages(shape=prefix.shape, layer=prefix.layer,
+                            sealed_begins=torch.tensor([0, prefix.pages], **device))
+        self.prompt = Prompt(
+            query_begins=begins, token_begins=begins, q=self.q, q_token_stride=heads * d, q_head_stride=d, k=keys,
+            k_token_stride=keys.stride(0), k_head_stride=d, v=values, v_token_stride=values.stride(0), v_head_stride=d,
+            out=self.out, out_token_stride=heads * d, out_head_stride=d, pages=pages)
+
+    def run(self):
+        """[1][heads][tokens][d]"""
+        self.kvant.call("prompt_attention", self.shape, self.prompt, ctypes.c_void_p(self.workspace.data_ptr()),
+                        ctypes.c_size_t(self.workspace.numel()))
+        return self.out.transpose(0, 1)[None]
 
 
 def merge(kvant, into, other):
@@ -136,11 +165,16 @@ def main():
         ms = median_ms(lambda: prefill(prefix, q, *block, args.chunk, dequantized), REPLAYS)
         dequantize_ms = median_ms(lambda: [prefix.dequantize(first, min(args.chunk, prefix.pages - first), *dequantized)
                                        for first in range(0, prefix.pages, args.chunk)], REPLAYS)
+        integers = Integers(prefix, q, *(x[args.prefix:] for x in rows))
+        of_integers = relative_error(integers.run(), whole(*everything))
+        integers_ms = median_ms(integers.run, REPLAYS)
+        again_ms = median_ms(lambda: whole(*originals), REPLAYS)
         sealed_bytes = prefix.layer.sealed.page_stride * heads * prefix.pages
         rate = (sealed_bytes + sum(x.numel() * 2 for x in originals)) / dequantize_ms / 1e6
         print(f"{'+'.join(formats):18} {ms:.3f} ms, of which dequantizing {dequantize_ms:.3f} ms ({rate:.0f} GB/s); relative error "
               f"{to_dequantized:.4f} against attention to the dequantized values, {relative_error(merged, exact):.4f} to the originals "
-              f"(keys {of_rows[0]:.3f}, values {of_rows[1]:.3f})", flush=True)
+              f"(keys {of_rows[0]:.3f}, values {of_rows[1]:.3f}); in integers {integers_ms:.3f} ms, {again_ms / integers_ms:.2f} times cuDNN's "
+              f"{again_ms:.3f} on BF16, error {of_integers:.4f}", flush=True)
         if not to_dequantized < 0.01:
             sys.exit("the error is too large")
 

@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 /* 1000 * major + minor, of this header. */
-#define KVANT_VERSION 1001
+#define KVANT_VERSION 1002
 
 /* KVANT_VERSION of the library. */
 KVANT_API int kvant_version(void);
@@ -332,9 +332,30 @@ typedef struct kvant_prompt_shape {
   int32_t causal;
   int32_t window; /* how many tokens a query sees, its own included; 0: all. Only causal */
   int32_t sas;    /* Not 0: the exponential is SAS, see kvant_decode_shape; slower here than the exact one */
-  int32_t half;   /* Not 0: numbers of 16 bits are half precision; otherwise BF16 */
-  int32_t reserved; /* 0 */
+  int32_t half;   /* Not 0: numbers of 16 bits are half precision; otherwise BF16. Not with pages */
+  int32_t n_sealed_pages; /* since 1.2: of all sequences together, at most; before, a member that was 0 */
 } kvant_prompt_shape;
+
+/* Since 1.2: sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 within the
+ * call as rows do; protected tokens (`sink`, `masks`) are taken from their pages. Pages lie where
+ * kvant_decode_attention finds them, transformed as they are: q must be transformed to match, `out` back
+ * (kvant_transform), and so must be the rows.
+ *
+ * Sequence i has sealed_begins[i + 1] - sealed_begins[i] sealed pages, of its tokens from the first on; its
+ * rows are the tokens from first_row_tokens[i] on. A query sees the sealed pages that query_sealed_pages
+ * says, and behind them rows, up to its own: so the first row must not lie behind the pages that the
+ * sequence's first query sees, and a token may be in a page and a row. Without query_sealed_pages queries see
+ * all sealed pages of their sequence. */
+typedef struct kvant_prompt_pages {
+  size_t struct_size;
+  const kvant_decode_shape* shape; /* n_kv_heads and head_dim as kvant_prompt_shape has them, and formats */
+  /* Pages, sink, masks and codebooks. */
+  const kvant_decode_layer* layer;
+  /* Arrays in device memory. */
+  const int32_t* sealed_begins;      /* [n_seqs + 1], from 0, in sequences' order */
+  const int32_t* query_sealed_pages; /* [queries of all sequences], not decreasing within one, or null */
+  const int32_t* first_row_tokens;   /* [n_seqs], or null: rows follow the sealed pages */
+} kvant_prompt_pages;
 
 /* One layer. Sequences lie one after another: query t of sequence i is row query_begins[i] + t, its token t
  * row token_begins[i] + t. A row's head h is at row * token_stride + h * head_stride; strides count numbers.
@@ -353,10 +374,13 @@ typedef struct kvant_prompt {
   int64_t out_token_stride, out_head_stride;
   float* lse; /* ln sum exp(score) of each query and head, -infinity where it sees no token; or null */
   int64_t lse_token_stride, lse_head_stride;
+  /* Since 1.2: or null. With pages k and v may both be null: token t of a sequence's rows is then token t of
+   * its tail pages, the layer's `tail`. */
+  const kvant_prompt_pages* pages;
 } kvant_prompt;
 
-/* Bytes of workspace for a shape: a little more than 2 for each channel of each token and KV head, and as
- * many as 128 tokens have for each sequence. */
+/* Bytes of workspace for a shape: a little more than 2 for each channel of each token and KV head, those of
+ * sealed pages among them, and as many as 128 tokens have for each sequence. */
 KVANT_API kvant_status kvant_prompt_workspace(const kvant_prompt_shape* shape, size_t* bytes);
 
 /* out = softmax(softmax_scale * q K^T) V of one layer. The workspace is 256-byte aligned; the same inputs

@@ -7,7 +7,7 @@ import pathlib
 
 BF16, F32 = 0, 1  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-MAJOR_VERSION, MINOR_VERSION = 1, 1  # of KVANT_VERSION: libraries of a later minor one will do
+MAJOR_VERSION, MINOR_VERSION = 1, 2  # of KVANT_VERSION: libraries of a later minor one will do
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
@@ -18,18 +18,27 @@ def _fields(*groups):
     return [(name, kind) for kind, names in groups for name in names.split()]
 
 
+def _value(x, kind):
+    """What ctypes takes for a member of this kind."""
+    if hasattr(x, "data_ptr"):
+        return x.data_ptr()
+    return ctypes.addressof(x) if kind is _pointer and isinstance(x, ctypes.Structure) else x
+
+
 class Struct(ctypes.Structure):
     """A structure whose `struct_size`, where it has one, is set."""
 
     c_name: str
 
     def __init__(self, **members):
-        """Members by name. Whatever has an address (a tensor's `data_ptr`) is taken for it, and lives as long as this."""
+        """Members by name. Whatever has an address (a tensor's `data_ptr`, a structure) is taken for it, and lives as long as
+        this."""
         known = {name for name, _ in self._fields_}
         for name in members:
             if name not in known:
                 raise TypeError(f"{self.c_name} has no member {name}")
-        super().__init__(**{name: x.data_ptr() if hasattr(x, "data_ptr") else x for name, x in members.items()})
+        kinds = dict(self._fields_)
+        super().__init__(**{name: _value(x, kinds[name]) for name, x in members.items()})
         self._members = members
         if "struct_size" in known:
             self.struct_size = ctypes.sizeof(self)
@@ -110,7 +119,13 @@ class Transformation(Struct):
 class PromptShape(Struct):
     c_name = "kvant_prompt_shape"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_seqs n_heads n_kv_heads head_dim n_queries n_tokens"),
-                       (_float, "softmax_scale"), (_int, "causal window sas half reserved"))
+                       (_float, "softmax_scale"), (_int, "causal window sas half n_sealed_pages"))
+
+
+class PromptPages(Struct):
+    c_name = "kvant_prompt_pages"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"),
+                       (_pointer, "shape layer sealed_begins query_sealed_pages first_row_tokens"))
 
 
 class Prompt(Struct):
@@ -119,11 +134,11 @@ class Prompt(Struct):
                        (_long, "q_token_stride q_head_stride"), (_pointer, "k"), (_long, "k_token_stride k_head_stride"),
                        (_pointer, "v"), (_long, "v_token_stride v_head_stride"), (_pointer, "out"),
                        (_long, "out_token_stride out_head_stride"), (_pointer, "lse"),
-                       (_long, "lse_token_stride lse_head_stride"))
+                       (_long, "lse_token_stride lse_head_stride"), (_pointer, "pages"))
 
 
 STRUCTS: tuple[type[Struct], ...] = (Pages, Shape, Lengths, Correction, Layer, NewRows, SealRange, Dequantization,
-                                     Partial, Transformation, PromptShape, Prompt)
+                                     Partial, Transformation, PromptShape, PromptPages, Prompt)
 
 
 class KvantError(RuntimeError):

@@ -17,6 +17,8 @@ template <class T>
 inline constexpr std::size_t kFirstSize = sizeof(T);
 template <>
 inline constexpr std::size_t kFirstSize<kvant_transformation> = offsetof(kvant_transformation, source);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_prompt> = offsetof(kvant_prompt, pages);
 
 // What a structure is refused with that is missing or of no known version.
 template <class T>
@@ -34,6 +36,7 @@ KVANT_NAME_STRUCT(kvant_dequantization);
 KVANT_NAME_STRUCT(kvant_partial);
 KVANT_NAME_STRUCT(kvant_transformation);
 KVANT_NAME_STRUCT(kvant_prompt_shape);
+KVANT_NAME_STRUCT(kvant_prompt_pages);
 KVANT_NAME_STRUCT(kvant_prompt);
 #undef KVANT_NAME_STRUCT
 

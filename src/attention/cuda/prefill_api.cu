@@ -7,52 +7,13 @@
 #include "attention/cuda/head_dim.h"
 #include "attention/cuda/head_groups.h"
 #include "attention/cuda/merge_kernel.cuh"
-#include "attention/cuda/page_format.h"
+#include "attention/cuda/page_decodings.h"
 #include "attention/cuda/page_source.h"
-#include "attention/cuda/standard_levels.h"
 #include "attention/cuda/transform_kernel.cuh"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
 namespace {
-
-// False if pages of the format are not known, or have no codes.
-bool find_decoding(const char* name, int head_dim, PageDecoding* decoding) {
-  *decoding = {};
-  PageFormat& stored = decoding->stored;
-  if (!find_page_format(name, head_dim, stored) || !find_encoding_of(stored, &decoding->encoding))
-    return false;
-  decoding->layout = stored.layout;
-  decoding->group = stored.group;
-  decoding->page_bytes = static_cast<int>(kvant_page_bytes(name, head_dim));
-  if (stored.kind == CodeKind::level) set_unit_levels(stored.layout.bits, head_dim, decoding->levels);
-  if (stored.kind == CodeKind::state) decoding->trellis = kTrellisCodes[stored.layout.bits - 1];
-  return decoding->page_bytes > 0 && decoding->page_bytes <= max_page_bytes(head_dim);
-}
-
-// How the pages of every head are decoded.
-kvant_status set_decodings(const kvant_decode_shape& shape, const HeadGroups& groups,
-                           const kvant_decode_layer& layer, DequantizeArgs* args) {
-  for (int i = 0; i < groups.n; ++i) {
-    const HeadGroup& group = groups.of[i];
-    for (int head = 0; head < group.heads.n; ++head)
-      args->decoding_of_head[group.heads.at[head]] = static_cast<std::uint8_t>(i);
-    for (int side = 0; side < 2; ++side) {
-      PageDecoding& decoding = args->decodings[i][side];
-      if (!find_decoding(side == KVANT_KEY ? group.key_format : group.value_format, shape.head_dim,
-                         &decoding))
-        return refuse(KVANT_UNSUPPORTED, side == KVANT_KEY
-                                             ? "shape.key_format: no kernel decodes its pages"
-                                             : "shape.value_format: no kernel decodes its pages");
-      decoding.codebooks =
-          static_cast<const __half*>(side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks);
-      decoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
-      if (decoding.encoding == Encoding::vectors && decoding.codebooks == nullptr)
-        return refuse_argument("layer: a vector format has no codebooks");
-    }
-  }
-  return KVANT_OK;
-}
 
 Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                 const kvant_decode_layer& layer, const kvant_dequantization& d) {
@@ -176,13 +137,7 @@ kvant_status kvant_dequantize(const kvant_decode_shape* caller_shape,
   args.first_head = dequantization.first_head;
   args.sealed_pages = lengths.sealed_pages;
   args.tail_tokens = lengths.tail_tokens;
-  args.sealed = source_of(layer.sealed, layer.layer);
-  args.tail = source_of(layer.tail, layer.layer);
-  args.protected_pages = source_of(layer.protected_pages, layer.layer);
-  args.sink = layer.sink;
-  args.masks = reinterpret_cast<const uint4*>(layer.masks);
-  args.mask_seq_stride = layer.mask_seq_stride;
-  args.mask_head_stride = layer.mask_head_stride;
+  set_sources(layer, &args);
   args.rows[KVANT_KEY] = dequantization.keys;
   args.rows[KVANT_VALUE] = dequantization.values;
   args.seq_stride = dequantization.seq_stride;

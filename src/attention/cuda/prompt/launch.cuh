@@ -1,22 +1,36 @@
 #pragma once
 
 #include "attention/cuda/prompt/launch.h"
+#include "attention/cuda/prompt/page_rows.cuh"
 #include "attention/cuda/prompt/prompt_kernel.cuh"
 
 namespace kvant::cuda {
 
-template <int D, class Weight, bool IsHalf>
-cudaError_t launch_prompt_kernels(const PromptArgs& args, const PromptLaunch& launch) {
-  using Shape = PromptShape<D>;
+template <class Kernel>
+cudaError_t allow_shared(Kernel* kernel, int bytes) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
+template <int D, bool IsHalf, class Source>
+cudaError_t launch_first_pass(const PromptArgs& args, const Source& source, const PromptLaunch& launch) {
+  constexpr int kBytes = Source::template kSharedBytes<D>;
+  auto* ranges = channel_ranges_kernel<D, IsHalf, Source>;
+  auto* quantize = quantize_tiles_kernel<D, IsHalf, Source>;
+  if (const cudaError_t error = allow_shared(ranges, kBytes); error != cudaSuccess) return error;
+  if (const cudaError_t error = allow_shared(quantize, kBytes); error != cudaSuccess) return error;
+  const dim3 samples(args.n_seqs * kSampleCtas, args.n_kv_heads, 2);
+  ranges<<<samples, kQuantizeThreads, kBytes, launch.stream>>>(args, source);
   const dim3 tiles(launch.tile_slots + 1, args.n_kv_heads, 2);
-  quantize_tiles_kernel<D, IsHalf><<<tiles, kQuantizeThreads, 0, launch.stream>>>(args, Shape::kRows);
-  auto* kernel = prompt_kernel<D, Weight, IsHalf>;
+  quantize<<<tiles, kQuantizeThreads, kBytes, launch.stream>>>(args, source, PromptShape<D>::kRows);
+  return cudaSuccess;
+}
+
+template <int D, class Weight, bool IsHalf>
+cudaError_t launch_attention(const PromptArgs& args, const PromptLaunch& launch) {
   constexpr int kBytes = sizeof(PromptShared<D>) + 1024;
-  if (const cudaError_t error =
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-      error != cudaSuccess)
-    return error;
-  kernel<<<launch.multiprocessors, Shape::kThreads, kBytes, launch.stream>>>(args);
+  auto* kernel = prompt_kernel<D, Weight, IsHalf>;
+  if (const cudaError_t error = allow_shared(kernel, kBytes); error != cudaSuccess) return error;
+  kernel<<<launch.multiprocessors, PromptShape<D>::kThreads, kBytes, launch.stream>>>(args);
   return cudaGetLastError();
 }
 
@@ -32,11 +46,20 @@ int prompt_tile_bytes() {
 
 template <int D>
 cudaError_t launch_prompt(const PromptArgs& args, const PromptLaunch& launch) {
+  cudaError_t error;
+  if (launch.pages != nullptr) {
+    const PagesAndRows source{*launch.pages, launch.rows_in_tail ? 1 : 0};
+    error = launch_first_pass<D, false>(args, source, launch);
+  } else {
+    error = launch.is_half ? launch_first_pass<D, true>(args, OnlyRows{}, launch)
+                           : launch_first_pass<D, false>(args, OnlyRows{}, launch);
+  }
+  if (error != cudaSuccess) return error;
   if (launch.is_half)
-    return launch.sas ? launch_prompt_kernels<D, SasWeight, true>(args, launch)
-                      : launch_prompt_kernels<D, ExactWeight, true>(args, launch);
-  return launch.sas ? launch_prompt_kernels<D, SasWeight, false>(args, launch)
-                    : launch_prompt_kernels<D, ExactWeight, false>(args, launch);
+    return launch.sas ? launch_attention<D, SasWeight, true>(args, launch)
+                      : launch_attention<D, ExactWeight, true>(args, launch);
+  return launch.sas ? launch_attention<D, SasWeight, false>(args, launch)
+                    : launch_attention<D, ExactWeight, false>(args, launch);
 }
 
 }  // namespace kvant::cuda

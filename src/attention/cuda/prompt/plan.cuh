@@ -4,6 +4,7 @@
 
 #include "attention/cuda/prompt/prompt_args.h"
 #include "attention/cuda/prompt/tile_layout.cuh"
+#include "cache/page_counts.h"
 
 namespace kvant::cuda {
 
@@ -12,12 +13,37 @@ inline constexpr int kPlanBins = 2048;  // of how many tiles a block sees
 
 struct SequenceRows {
   int q_begin, q_tokens, k_begin, k_tokens;
+  int page_begin, n_sealed;
+  int first_token;  // of the rows, among the sequence's
+
+  __device__ __forceinline__ int tokens() const { return first_token + k_tokens; }
+  __device__ __forceinline__ int row_tiles() const { return (k_tokens + kTileTokens - 1) / kTileTokens; }
 };
 
 __device__ __forceinline__ SequenceRows rows_of_sequence(const PromptArgs& args, int seq) {
-  const int q = args.q_begins[seq];
-  const int k = args.k_begins[seq];
-  return {q, args.q_begins[seq + 1] - q, k, args.k_begins[seq + 1] - k};
+  SequenceRows rows{};
+  rows.q_begin = args.q_begins[seq];
+  rows.q_tokens = args.q_begins[seq + 1] - rows.q_begin;
+  rows.k_begin = args.k_begins[seq];
+  rows.k_tokens = args.k_begins[seq + 1] - rows.k_begin;
+  if (args.sealed_begins != nullptr) {
+    rows.page_begin = args.sealed_begins[seq];
+    rows.n_sealed = args.sealed_begins[seq + 1] - rows.page_begin;
+  }
+  rows.first_token =
+      args.first_row_tokens != nullptr ? args.first_row_tokens[seq] : rows.n_sealed * kTileTokens;
+  return rows;
+}
+
+// The first sealed page that any query of the sequence sees: those before may be gone.
+__device__ __forceinline__ int first_seen_page(const PromptArgs& args, const SequenceRows& rows) {
+  const int first_query = max(rows.tokens() - rows.q_tokens, 0);
+  return min(first_visible_token(first_query, args.window) / kTileTokens, rows.n_sealed);
+}
+
+// Sealed pages that a query row of a sequence sees.
+__device__ __forceinline__ int pages_seen(const PromptArgs& args, int row, int n_sealed) {
+  return args.query_sealed == nullptr ? n_sealed : min(args.query_sealed[row], n_sealed);
 }
 
 __device__ __forceinline__ PromptItem item_of(const PromptArgs& args, int seq, int block, int block_rows) {
@@ -26,16 +52,27 @@ __device__ __forceinline__ PromptItem item_of(const PromptArgs& args, int seq, i
   item.seq = seq;
   item.first_row = rows.q_begin + block * block_rows;
   item.n_rows = min(block_rows, rows.q_tokens - block * block_rows);
-  item.kv_tokens = rows.k_tokens;
+  item.tokens = rows.tokens();
+  item.n_sealed = rows.n_sealed;
+  item.first_token = rows.first_token;
   // The last query token is the last token of all.
-  item.limit = rows.k_tokens - rows.q_tokens + block * block_rows + 1;
-  const int end = args.causal != 0 ? min(rows.k_tokens, item.limit + item.n_rows - 1) : rows.k_tokens;
+  item.limit = item.tokens - rows.q_tokens + block * block_rows + 1;
+  const int end = args.causal != 0 ? min(item.tokens, item.limit + item.n_rows - 1) : item.tokens;
   const int begin = args.window > 0 ? max(0, item.limit - args.window) : 0;
-  item.tile = min(begin, max(rows.k_tokens - 1, 0)) / kTileTokens;
+  item.end_page = pages_seen(args, item.first_row + item.n_rows - 1, rows.n_sealed);
+  item.page = min(begin / kTileTokens, item.end_page);
+  const int first_row = max(begin, pages_seen(args, item.first_row, rows.n_sealed) * kTileTokens);
+  item.tile = min(max(first_row - rows.first_token, 0) / kTileTokens, max(rows.row_tiles() - 1, 0));
+  item.end_tile = max((end - rows.first_token + kTileTokens - 1) / kTileTokens, item.tile);
   // One tile at least: a block that sees nothing finds all of it masked.
-  item.end_tile = max((end + kTileTokens - 1) / kTileTokens, item.tile + 1);
-  item.first_tile = static_cast<int>(first_tile(rows.k_begin, seq));
+  if (item.page == item.end_page) item.end_tile = max(item.end_tile, item.tile + 1);
+  item.page_slot = rows.page_begin;
+  item.row_slot = args.page_slots + static_cast<int>(first_tile(rows.k_begin, seq));
   return item;
+}
+
+__device__ __forceinline__ int tiles_of(const PromptItem& item) {
+  return item.end_page - item.page + item.end_tile - item.tile;
 }
 
 // Sorts the blocks of all sequences into args.items. One CTA of kPlanThreads.
@@ -52,7 +89,7 @@ __device__ inline void plan_prompt(const PromptArgs& args, int block_rows) {
       for (int block = thread; block < n; block += kPlanThreads) {
         const PromptItem item = item_of(args, seq, block, block_rows);
         // Bin 0 is for the longest.
-        body(item, kPlanBins - 1 - min(item.end_tile - item.tile, kPlanBins - 1));
+        body(item, kPlanBins - 1 - min(tiles_of(item), kPlanBins - 1));
       }
     }
   };

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "attention/cuda/caller_structs.h"
+#include "attention/cuda/page_decodings.h"
 #include "attention/cuda/prompt/launch.h"
 #include "attention/cuda/prompt/tile_layout.cuh"
 #include "attention/cuda/workspace_cursor.h"
@@ -14,9 +15,9 @@ namespace {
 // Numbers of work and of CTAs; each CTA counts one past the last.
 constexpr std::int64_t kMost = 0x7fff0000;
 
-// Tiles of all sequences; each may leave one of its last slots empty.
+// Tiles of all sequences' pages and rows; of these, each may leave one of its last slots empty.
 std::int64_t tile_slots(const kvant_prompt_shape& shape) {
-  return static_cast<std::int64_t>(shape.n_tokens) / kTileTokens + shape.n_seqs;
+  return std::int64_t{shape.n_sealed_pages} + shape.n_tokens / kTileTokens + shape.n_seqs;
 }
 
 std::int64_t most_items(const kvant_prompt_shape& shape) {
@@ -30,11 +31,13 @@ Reason fault_of(const kvant_prompt_shape& shape) {
       {shape.n_kv_heads > 0 && shape.n_kv_heads <= 65535, "shape.n_kv_heads must be 1 to 65535"},
       {shape.n_kv_heads > 0 && shape.n_heads > 0 && shape.n_heads % shape.n_kv_heads == 0,
        "shape.n_heads must be a multiple of n_kv_heads"},
-      {shape.n_queries > 0 && shape.n_tokens > 0, "shape.n_queries and n_tokens must be at least 1"},
+      {shape.n_queries > 0, "shape.n_queries must be at least 1"},
+      {shape.n_tokens >= 0 && shape.n_sealed_pages >= 0, "shape.n_tokens or n_sealed_pages is negative"},
+      {shape.n_tokens > 0 || shape.n_sealed_pages > 0,
+       "shape.n_tokens must be at least 1 without sealed pages"},
       {shape.softmax_scale > 0, "shape.softmax_scale must be greater than 0"},
       {shape.window >= 0, "shape.window is negative"},
       {shape.window == 0 || shape.causal != 0, "shape.window: only causal attention has one"},
-      {shape.reserved == 0, "shape.reserved must be 0"},
   });
 }
 
@@ -53,8 +56,10 @@ Reason fault_of(const kvant_prompt& prompt) {
   return first_failing({
       {prompt.query_begins != nullptr && prompt.token_begins != nullptr,
        "prompt: query_begins or token_begins is null"},
-      {prompt.q != nullptr && prompt.k != nullptr && prompt.v != nullptr && prompt.out != nullptr,
-       "prompt: q, k, v or out is null"},
+      {prompt.q != nullptr && prompt.out != nullptr, "prompt: q or out is null"},
+      {(prompt.k != nullptr) == (prompt.v != nullptr), "prompt: one of k and v is null"},
+      {prompt.k != nullptr || prompt.pages != nullptr,
+       "prompt: k and v are null, and there are no tail pages"},
       {is_aligned(prompt.q, 16) && is_aligned(prompt.k, 16) && is_aligned(prompt.v, 16) &&
            is_aligned(prompt.out, 16),
        "prompt: q, k, v and out must be 16-byte aligned"},
@@ -64,6 +69,47 @@ Reason fault_of(const kvant_prompt& prompt) {
            is_whole(prompt.out_token_stride, prompt.out_head_stride),
        "prompt: strides of q, k, v and out must be multiples of 8"},
   });
+}
+
+// Why the pages can't be read. `rows_in_tail`: k and v are null.
+Reason fault_of(const kvant_prompt_pages& pages, const kvant_prompt_shape& shape,
+                const kvant_decode_shape& of_pages, const kvant_decode_layer& layer, bool rows_in_tail) {
+  const bool is_protected = layer.sink > 0 || layer.masks != nullptr;
+  return first_failing({
+      {shape.half == 0, "shape.half must be 0 with pages"},
+      {of_pages.n_kv_heads == shape.n_kv_heads && of_pages.head_dim == shape.head_dim,
+       "pages.shape: n_kv_heads or head_dim is not the prompt's"},
+      {pages.sealed_begins == nullptr || has_pages(layer.sealed), kNoSealedPages},
+      {!rows_in_tail || has_pages(layer.tail), kNoTailPages},
+      {pages.sealed_begins == nullptr || !is_protected || has_pages(layer.protected_pages),
+       kNoProtectedPages},
+      {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
+      {pages.sealed_begins != nullptr || pages.query_sealed_pages == nullptr,
+       "pages.query_sealed_pages: there are no sealed_begins"},
+  });
+}
+
+// What the kernels are told of a prompt's pages.
+kvant_status read_pages(const kvant_prompt_shape& shape, const kvant_prompt& prompt, PromptArgs* args,
+                        DequantizeArgs* decoding) {
+  kvant_prompt_pages pages;
+  kvant_decode_shape of_pages;
+  kvant_decode_layer layer;
+  HeadGroups groups;
+  Reason reason = read_struct(prompt.pages, &pages);
+  if (reason == nullptr) reason = read_struct(pages.shape, &of_pages);
+  if (reason == nullptr) reason = read_struct(pages.layer, &layer);
+  if (reason == nullptr) reason = fault_of(pages, shape, of_pages, layer, prompt.k == nullptr);
+  if (reason == nullptr) reason = group_heads(of_pages, &groups);
+  if (reason != nullptr) return refuse_argument(reason);
+  set_sources(layer, decoding);
+  decoding->token_stride = dequantized_stride(shape.head_dim);
+  args->first_row_tokens = pages.first_row_tokens;
+  if (pages.sealed_begins == nullptr) return KVANT_OK;
+  args->sealed_begins = pages.sealed_begins;
+  args->query_sealed = pages.query_sealed_pages;
+  args->page_slots = shape.n_sealed_pages;
+  return set_decodings(of_pages, groups, layer, decoding);
 }
 
 // Deals out the workspace and says how large it must be.
@@ -110,11 +156,23 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   if (const kvant_status status = read_shape(caller_shape, &shape); status != KVANT_OK) return status;
   if (const Reason reason = read_struct(caller_prompt, &prompt)) return refuse_argument(reason);
   if (const Reason reason = fault_of(prompt)) return refuse_argument(reason);
+  PromptArgs args{};
+  DequantizeArgs pages{};
+  if (prompt.pages != nullptr) {
+    if (const kvant_status status = read_pages(shape, prompt, &args, &pages); status != KVANT_OK)
+      return status;
+  } else {
+    shape.n_sealed_pages = 0;
+  }
   if (workspace == nullptr || !is_aligned(workspace, kWorkspaceAlignment))
     return refuse_argument("workspace is null or not 256-byte aligned");
-  PromptLaunch launch{static_cast<int>(tile_slots(shape)), 0, shape.half != 0, shape.sas != 0,
+  PromptLaunch launch{static_cast<int>(tile_slots(shape)),
+                      0,
+                      shape.half != 0,
+                      shape.sas != 0,
+                      prompt.pages != nullptr ? &pages : nullptr,
+                      prompt.k == nullptr,
                       static_cast<cudaStream_t>(stream)};
-  PromptArgs args{};
   if (lay_out(shape, workspace, &args) > workspace_bytes)
     return refuse(KVANT_WORKSPACE_TOO_SMALL, "workspace_bytes is less than kvant_prompt_workspace says");
   if (const kvant_status status = check_device(&launch.multiprocessors); status != KVANT_OK) return status;
@@ -136,7 +194,8 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   args.scale_log2 = shape.softmax_scale * 1.44269504F;
   args.causal = shape.causal;
   // One that no sequence fills is none; numbers of tokens less a window are then in the range of int.
-  args.window = shape.window < shape.n_tokens ? shape.window : 0;
+  const std::int64_t most_tokens = shape.n_tokens + std::int64_t{shape.n_sealed_pages} * kTileTokens;
+  args.window = shape.window < most_tokens ? shape.window : 0;
   return status_of(shape.head_dim == 64 ? launch_prompt<64>(args, launch) : launch_prompt<128>(args, launch));
 }
 

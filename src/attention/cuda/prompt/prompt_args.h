@@ -5,15 +5,19 @@
 
 namespace kvant::cuda {
 
-// A block of query tokens of one sequence; all heads share it.
+// A block of query tokens of one sequence; all heads share it. Tokens and pages are counted from the
+// sequence's first.
 struct PromptItem {
   std::int32_t seq;
-  std::int32_t first_row;       // among the query tokens of all sequences
-  std::int32_t n_rows;          // 1 to prompt_block_rows (launch.h)
-  std::int32_t limit;           // the first row sees the sequence's tokens before this one, the next one more
-  std::int32_t kv_tokens;       // of the sequence
-  std::int32_t tile, end_tile;  // those that the block sees
-  std::int32_t first_tile;      // of the sequence among all
+  std::int32_t first_row;            // among the query tokens of all sequences
+  std::int32_t n_rows;               // 1 to prompt_block_rows (launch.h)
+  std::int32_t limit;                // the first row sees the tokens before this one, the next one more
+  std::int32_t tokens;               // of the sequence
+  std::int32_t n_sealed;             // its sealed pages
+  std::int32_t first_token;          // of its rows
+  std::int32_t page, end_page;       // sealed pages that the block sees
+  std::int32_t tile, end_tile;       // tiles of rows that it sees; one tile or page at least
+  std::int32_t page_slot, row_slot;  // of the sequence's first sealed page and tile of rows
 };
 
 struct PromptRows {
@@ -29,11 +33,15 @@ struct PromptArgs {
   std::int64_t lse_token_stride, lse_head_stride;
   const std::int32_t* q_begins;  // [n_seqs + 1]
   const std::int32_t* k_begins;
+  const std::int32_t* sealed_begins;     // [n_seqs + 1], or null: there are no sealed pages
+  const std::int32_t* query_sealed;      // [queries]: how many pages each sees, or null: all
+  const std::int32_t* first_row_tokens;  // [n_seqs], or null: rows follow the sealed pages
   int n_seqs, n_heads, n_kv_heads, group;
   float scale_log2;  // of scores, in units of log 2
   int causal;
   int window;            // tokens that a row sees, itself included; 0: all
-  unsigned char* tiles;  // [first_tile ...][n_kv_heads]
+  int page_slots;        // of sealed pages, before those of rows
+  unsigned char* tiles;  // [slots][n_kv_heads]
   float* channels;       // [n_seqs][n_kv_heads][3][D]: the keys' and values' centres, the values' scales
   PromptItem* items;     // the longest first
   std::int32_t* n_items;

@@ -31,9 +31,19 @@ struct PromptShape {
   static_assert(kGroups * kConsumerRegisters + kProducerRegisters <= (kGroups + 1) * 128);
 };
 
+// Tokens [first, end) in a tile that all rows of a group see.
+struct SeenByAll {
+  int first, end;
+};
+
 // Work that the query warps have prepared.
 template <int D>
 struct PreparedBlock {
+  static constexpr int kGroups = PromptShape<D>::kGroups;
+  int sealed_end[PromptShape<D>::kRows];  // tokens before this one are seen in sealed pages, others as rows
+  SeenByAll all[kGroups][2];              // of sealed pages, of rows
+  int seen_tiles[kGroups];                // tiles behind so many no row of the group sees
+
   float scale[PromptShape<D>::kRows];  // of queries, softmax scale and log2(e) included
   float shift[PromptShape<D>::kRows];  // what the keys' centre adds to scores, in units of log 2
   PromptItem item;                     // n_rows 0: there is no more work
@@ -83,16 +93,18 @@ __device__ __forceinline__ void copy_tiles(const PromptArgs& args, PromptShared<
     const int head = shared.blocks[block.slot].head;
     barrier_arrive(shared_address(&shared.block_free[block.slot]));
     if (item.n_rows == 0) return;
-    for (int tile = item.tile; tile < item.end_tile; ++tile, stage.advance()) {
+    const auto copy = [&](int slot) {
       barrier_wait(shared_address(&shared.tile_free[stage.slot]), stage.parity ^ 1);
       const std::uint32_t full = shared_address(&shared.tile_full[stage.slot]);
       expect_bytes(full, Tile::kBytes);
-      copy_tile(shared_address(shared.stages[stage.slot]),
-                args.tiles + (static_cast<std::int64_t>(item.first_tile + tile) * args.n_kv_heads +
-                              head / args.group) *
-                                 Tile::kBytes,
-                Tile::kBytes, full);
-    }
+      copy_tile(
+          shared_address(shared.stages[stage.slot]),
+          args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head / args.group) * Tile::kBytes,
+          Tile::kBytes, full);
+      stage.advance();
+    };
+    for (int page = item.page; page < item.end_page; ++page) copy(item.page_slot + page);
+    for (int tile = item.tile; tile < item.end_tile; ++tile) copy(item.row_slot + tile);
   }
 }
 
@@ -155,6 +167,35 @@ __device__ __forceinline__ void quantize_queries(const PromptArgs& args, const P
   }
 }
 
+// No row's limit, where attention is not causal.
+inline constexpr int kUnbounded = 0x3fffffff;
+
+// The token before which a row of a block sees.
+__device__ __forceinline__ int limit_of(const PromptArgs& args, const PromptItem& item, int row) {
+  return args.causal != 0 ? item.limit + row : kUnbounded;
+}
+
+// What rows and groups of rows see; a warp.
+template <int D>
+__device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int lane,
+                                          PreparedBlock<D>& block) {
+  const auto sealed_end = [&](int row) {
+    return pages_seen(args, item.first_row + min(row, item.n_rows - 1), item.n_sealed) * kTileTokens;
+  };
+  for (int row = lane; row < PromptShape<D>::kRows; row += 32) block.sealed_end[row] = sealed_end(row);
+  if (lane >= PromptShape<D>::kGroups) return;
+  const int row = lane * kGroupRows;
+  const int last = row + kGroupRows - 1;
+  const int limit = limit_of(args, item, row);
+  const int end = limit_of(args, item, last);  // no row sees anything from here on
+  const int first = args.window > 0 ? end - args.window : -kUnbounded;
+  block.all[lane][0] = {first, min(limit, sealed_end(row))};
+  block.all[lane][1] = {max(first, sealed_end(last)), min(limit, item.tokens)};
+  const int row_tiles = (end - item.first_token + kTileTokens - 1) / kTileTokens;
+  const int seen = item.end_page - item.page + max(min(row_tiles, item.end_tile) - item.tile, 0);
+  block.seen_tiles[lane] = max(seen, 1);
+}
+
 template <int D, bool IsHalf>
 __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, PromptShared<D>& shared, int warp,
                                                int lane) {
@@ -176,6 +217,7 @@ __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, PromptSha
     int next = 0;
     if (warp == 0 && lane == 0) next = static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
     if (work < n_work) {
+      if (warp == kQueryWarps - 1) find_seen<D>(args, item, lane, block);
       quantize_queries<D, IsHalf>(args, item, head, warp, lane, shared.queries[place.slot], block);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
@@ -282,14 +324,6 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
     const float query_scale[2] = {block.scale[row], block.scale[row + 8]};
     const std::uint64_t queries =
         swizzled_matrix<D>(shared_address(shared.queries[place.slot] + group * kGroupRows * D));
-    // Of the group's first row, one more for each row behind it: tokens from limit on are not seen.
-    constexpr int kUnbounded = 0x3fffffff;
-    const int limit = args.causal != 0 ? block.item.limit + group * kGroupRows : kUnbounded;
-    const int group_end = limit + kGroupRows - 1;  // no row sees anything from here on
-    // All rows see what lies between these.
-    const int all_first = args.window > 0 ? group_end - args.window : -kUnbounded;
-    const int all_end = min(limit, block.item.kv_tokens);
-
     std::uint32_t s[64], p[16];
     float sums[D / 2] = {};
     float factor[2];
@@ -320,21 +354,22 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
     const auto free_tile = [&](int slot) {
       if (lane == 0) barrier_arrive(shared_address(&shared.tile_free[slot]));
     };
-    const auto weigh_tile = [&](int tile) {
-      const int first = tile * kTileTokens;
-      if (first + kTileTokens > all_end || first < all_first) {
-        const int end = block.item.kv_tokens - first;
+    const auto weigh_tile = [&] {
+      const auto& note = *reinterpret_cast<const TileNote*>(shared.stages[stage.slot] + Tile::kNote);
+      const int first = note.first_token;
+      const SeenByAll all = block.all[group][note.is_rows];
+      if (first + kTileTokens > all.end || first < all.first) {
         int low[2], high[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int row_limit = limit + row_of(thread) + 8 * i - first;
-          low[i] = args.window > 0 ? row_limit - args.window : 0;
-          high[i] = min(args.causal != 0 ? row_limit : end, end);
+          const int limit = limit_of(args, block.item, row + 8 * i);
+          const int sealed_end = block.sealed_end[row + 8 * i];
+          low[i] = max(args.window > 0 ? limit - args.window : 0, note.is_rows != 0 ? sealed_end : 0) - first;
+          high[i] = min(limit, note.is_rows != 0 ? block.item.tokens : sealed_end) - first;
         }
         mask_scores(s, low, high, pair);
       }
-      const auto* scales = reinterpret_cast<const float*>(shared.stages[stage.slot] + Tile::kScales);
-      weigh<Weight>(s, p, query_scale, scales[0], scales[1], rows, factor, sums);
+      weigh<Weight>(s, p, query_scale, note.key_scale, note.value_scale, rows, factor, sums);
     };
     const auto add_values = [&](const std::uint32_t(&o)[D / 2]) {
 #pragma unroll
@@ -342,9 +377,8 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
     };
 
     // Tiles behind the last that the group sees it only lets go.
-    const int last_seen = max((group_end + kTileTokens - 1) / kTileTokens, block.item.tile + 1);
-    const int end_tile = min(block.item.end_tile, last_seen);
-    int tile = block.item.tile;
+    const int n_seen = block.seen_tiles[group];
+    int n = 0;
     if constexpr (PromptShape<D>::kScoresAhead) {
       std::uint32_t o[D / 2];
       reset_scores();
@@ -353,8 +387,8 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
       begin_scores();
       finish_products<0>();
       hold_registers(s);
-      weigh_tile(tile);
-      while (++tile < end_tile) {
+      weigh_tile();
+      while (++n < n_seen) {
         const int before = stage.slot;
         stage.advance();
         reset_scores();
@@ -370,7 +404,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
         add_values(o);
         finish_products<0>();
         hold_registers(s);
-        weigh_tile(tile);
+        weigh_tile();
       }
       hold_registers(p);
       begin_products();
@@ -384,14 +418,14 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
     } else {
       // Sums of values take the registers of scores.
       auto& o = reinterpret_cast<std::uint32_t(&)[D / 2]>(s);
-      for (; tile < end_tile; ++tile, stage.advance()) {
+      for (; n < n_seen; ++n, stage.advance()) {
         reset_scores();
         wait_for_tile();
         begin_products();
         begin_scores();
         finish_products<0>();
         hold_registers(s);
-        weigh_tile(tile);
+        weigh_tile();
         hold_registers(p);
         begin_products();
         begin_values(o, stage.slot);
@@ -402,7 +436,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
         add_values(o);
       }
     }
-    for (; tile < block.item.end_tile; ++tile, stage.advance()) {
+    for (; n < tiles_of(block.item); ++n, stage.advance()) {
       wait_for_tile();
       free_tile(stage.slot);
     }

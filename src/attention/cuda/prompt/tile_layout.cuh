@@ -16,12 +16,18 @@ __host__ __device__ constexpr int swizzled(int row, int byte) {
 }
 
 // Of D channels: keys [128 tokens][D], signed; values [D][128 tokens], unsigned, 128 is the channel's centre;
-// then the keys' and the values' scale (F32).
+// then what is said of the tile.
+struct TileNote {
+  float key_scale, value_scale;
+  int first_token;  // of the sequence's
+  int is_rows;      // 0: a sealed page
+};
 template <int D>
 struct PromptTile {
   static constexpr int kValues = kTileTokens * D;
-  static constexpr int kScales = 2 * kTileTokens * D;
-  static constexpr int kBytes = kScales + 16;
+  static constexpr int kNote = 2 * kTileTokens * D;
+  static constexpr int kBytes = kNote + sizeof(TileNote);
+  static_assert(sizeof(TileNote) == 16);
 };
 
 // Tokens within a row of values are in the order in which a thread's scores are its A operand: position

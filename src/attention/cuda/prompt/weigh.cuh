@@ -19,6 +19,13 @@ inline constexpr std::uint32_t kMaskedBits = 0xFF800000;  // -infinity
 // log2 of the largest weight, which must be below 255.5 however the exponent was rounded.
 inline constexpr float kWeightTop = 7.992F;
 
+// A step of the integer scores, in log2 of weights. Exponents of steps up to kCoarseStep are one product and
+// sum for a score, whose rounding, some three steps, costs weights less than a fifth of a bit; of larger ones
+// they are computed from the difference to the row's top, which is exact. A step beyond kLargestStep counts
+// as that: products with scores stay finite, and only the top has a weight either way.
+inline constexpr float kCoarseStep = 0x1p-4F;
+inline constexpr float kLargestStep = 0x1p100F;
+
 // A row's sums are in units of 2^(reference - kSumExponent + 149). Numbers of products and weights are taken
 // as the subnormal F32 numbers that their bits are: those count units of 2^-149.
 inline constexpr float kSumExponent = 72;
@@ -37,7 +44,7 @@ __device__ __forceinline__ void mask_scores(std::uint32_t (&s)[64], const int (&
   }
 }
 
-// 2^(c s + b) for scores s (with kRounder).
+// 2^(c s + b) for scores s: with kRounder, or less the top.
 struct ExactWeight {
   float factor, offset;
   __device__ __forceinline__ ExactWeight(float c, float b) : factor(c), offset(b) {}
@@ -96,19 +103,31 @@ __device__ __forceinline__ void weigh(std::uint32_t (&s)[64], std::uint32_t (&p)
       largest[row] =
           __vimax3_s32(largest[row], static_cast<int>(s[i + 2 * row]), static_cast<int>(s[i + 2 * row + 1]));
   }
-  float c[2], b[2], exponent[2];
-  bool rises = false;
+  float top[2], c[2], b[2], exponent[2];
+  bool is_coarse = false;
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     largest[row] = max(largest[row], __shfl_xor_sync(~0U, largest[row], 1));
     largest[row] = max(largest[row], __shfl_xor_sync(~0U, largest[row], 2));
-    const float top = fmaxf(__int_as_float(largest[row]), kLeastScore);
-    c[row] = query_scale[row] * key_scale;
+    top[row] = fmaxf(__int_as_float(largest[row]), kLeastScore);
+    c[row] = fminf(query_scale[row] * key_scale, kLargestStep);
     // A little less than top's, so that rounding makes no weight larger than kWeightTop allows.
-    b[row] = fmaf(-top * (1 + 0x1p-22F), c[row], kWeightTop);
+    b[row] = fmaf(-top[row] * (1 + 0x1p-22F), c[row], kWeightTop);
     exponent[row] = fmaf(-kRounder, c[row], -b[row]);
-    rises |= exponent[row] > rows.reference[row] + kReferenceSlack;
+    is_coarse |= c[row] > kCoarseStep;
   }
+  if (__any_sync(~0U, is_coarse)) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      b[row] = kWeightTop;
+      exponent[row] = fmaf(top[row] - kRounder, c[row], -kWeightTop);
+    }
+#pragma unroll
+    for (int i = 0; i < 64; ++i) s[i] = __float_as_uint(__uint_as_float(s[i]) - top[i / 2 % 2]);
+  }
+  bool rises = false;
+#pragma unroll
+  for (int row = 0; row < 2; ++row) rises |= exponent[row] > rows.reference[row] + kReferenceSlack;
   if (__any_sync(~0U, rises)) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {

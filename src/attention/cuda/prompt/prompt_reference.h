@@ -1,0 +1,116 @@
+// Attention of prompts in double precision, exact and as schemes round it: this library's (INT8 all the way)
+// and SageAttention's (scores in INT8, weights and values in FP8).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace kvant::cuda {
+
+using Matrix = std::vector<double>;  // [tokens][d]
+
+// How scores, weights and values are rounded by a scheme.
+enum class Scheme { exact, integers, sage };
+
+inline double e4m3(double x) {
+  if (x == 0) return 0;
+  const int exponent = std::max(static_cast<int>(std::floor(std::log2(std::abs(x)))), -6);
+  const double step = std::ldexp(1.0, exponent - 3);
+  return std::clamp(std::nearbyint(x / step) * step, -448.0, 448.0);
+}
+
+inline double to_byte(double x, double largest) {
+  return largest > 0 ? std::nearbyint(x / largest * 127) * largest / 127 : 0;
+}
+
+// Rows less their mean, rounded to INT8 with a scale for each 128 (keys).
+inline Matrix rounded_keys(const Matrix& keys, int d) {
+  const int n = static_cast<int>(keys.size()) / d;
+  Matrix out(keys.size());
+  std::vector<double> mean(d, 0.0);
+  for (int t = 0; t < n; ++t)
+    for (int c = 0; c < d; ++c) mean[c] += keys[t * d + c] / n;
+  for (int tile = 0; tile < n; tile += 128) {
+    const int end = std::min(n, tile + 128);
+    double largest = 0;
+    for (int i = tile * d; i < end * d; ++i) largest = std::max(largest, std::abs(keys[i] - mean[i % d]));
+    for (int i = tile * d; i < end * d; ++i) out[i] = to_byte(keys[i] - mean[i % d], largest) + mean[i % d];
+  }
+  return out;
+}
+
+// Values less their mean, in INT8 with a scale for each channel and each tile, or in FP8 with one for each
+// channel.
+inline Matrix rounded_values(const Matrix& values, int d, bool sage) {
+  const int n = static_cast<int>(values.size()) / d;
+  Matrix out(values.size());
+  std::vector<double> mean(d, 0.0), reach(d, 0.0);
+  for (int t = 0; t < n; ++t)
+    for (int c = 0; c < d; ++c) mean[c] += sage ? 0 : values[t * d + c] / n;
+  for (int t = 0; t < n; ++t)
+    for (int c = 0; c < d; ++c) reach[c] = std::max(reach[c], std::abs(values[t * d + c] - mean[c]));
+  for (int tile = 0; tile < n; tile += 128) {
+    const int end = std::min(n, tile + 128);
+    double largest = 0;
+    for (int i = tile * d; i < end * d; ++i)
+      if (reach[i % d] > 0) largest = std::max(largest, std::abs(values[i] - mean[i % d]) / reach[i % d]);
+    for (int i = tile * d; i < end * d; ++i) {
+      const int c = i % d;
+      out[i] = mean[c] + (sage ? (reach[c] > 0 ? e4m3(values[i] / reach[c] * 448) * reach[c] / 448 : 0)
+                               : to_byte(values[i] - mean[c], largest * reach[c]));
+    }
+  }
+  return out;
+}
+
+struct Attention {
+  std::vector<double> out;  // [d]
+  double lse;
+};
+
+// Rows [first, end) of a matrix.
+struct Seen {
+  int first, end;
+};
+
+// Attention of one row to stretches of rows; keys and values are those of its scheme.
+inline Attention attend(const double* query, const Matrix& keys, const Matrix& values, int d, double scale,
+                        const std::vector<Seen>& seen, Scheme scheme) {
+  std::vector<double> q(query, query + d);
+  if (scheme != Scheme::exact) {
+    double largest = 0;
+    for (double x : q) largest = std::max(largest, std::abs(x));
+    for (double& x : q) x = to_byte(x, largest);
+  }
+  std::vector<double> scores(keys.size() / d);
+  double most = -INFINITY;
+  for (const Seen& rows : seen)
+    for (int t = rows.first; t < rows.end; ++t) {
+      double dot = 0;
+      for (int c = 0; c < d; ++c) dot += q[c] * keys[t * d + c];
+      most = std::max(most, scores[t] = dot * scale);
+    }
+  Attention result{std::vector<double>(d, 0.0), -INFINITY};
+  double mass = 0;
+  for (const Seen& rows : seen)
+    for (int t = rows.first; t < rows.end;) {
+      const int end = std::min(rows.end, (t / 128 + 1) * 128);
+      const double tile_most = *std::max_element(scores.begin() + t, scores.begin() + end);
+      for (; t < end; ++t) {
+        double weight = std::exp(scores[t] - most);
+        if (scheme == Scheme::integers)
+          weight = std::nearbyint(std::exp(scores[t] - tile_most) * 255) / 255 * std::exp(tile_most - most);
+        mass += weight;
+        if (scheme == Scheme::sage) weight = e4m3(weight * 448) / 448;
+        for (int c = 0; c < d; ++c) result.out[c] += weight * values[t * d + c];
+      }
+    }
+  if (mass > 0) {
+    for (double& x : result.out) x /= mass;
+    result.lse = most + std::log(mass);
+  }
+  return result;
+}
+
+}  // namespace kvant::cuda
