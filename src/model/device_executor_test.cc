@@ -324,6 +324,23 @@ TEST(DeviceModels, RefuseWhatTheyHaveNoPlaceFor) {
       << refused.error().message;
 }
 
+// The prompt kernel in INT8 is a device's, for heads of 64 and 128 channels.
+TEST(DeviceModels, SayWhereTheirPromptsAreAttendedTo) {
+  const auto refusal = [](const TinyModel& model, AttentionBackend& backend) {
+    const TinyFile file("flashq_device.gguf");
+    TinyModelWriter(model).write(file.path());
+    const auto engine = Engine::load(file.path(), {.n_threads = 1}).value();
+    const auto plan = resolve(parse_recipe("bf16,prompt=flashq").value(), engine->geometry(), nullptr);
+    const auto placed = backend.place(plan.value());
+    return placed.ok() ? "" : placed.error().message;
+  };
+  const auto on_device = make_device_backend(std::make_shared<HostDevice>()->pages());
+  EXPECT_EQ(refusal({.head_dim = 128}, *on_device), "");
+  EXPECT_NE(refusal({.head_dim = 256}, *on_device).find("heads of 64 and 128 channels"), std::string::npos);
+  EXPECT_NE(refusal({}, *make_reference_backend()).find("use --device cuda"), std::string::npos);
+  EXPECT_NE(refusal({}, *make_cpu_backend()).find("use --device cuda"), std::string::npos);
+}
+
 TEST(DeviceEngineMemory, RunsOutWithAnError) {
   const TinyFile file("small_device.gguf");
   TinyModelWriter(TinyModel{}).write(file.path());
