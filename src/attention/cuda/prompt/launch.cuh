@@ -18,11 +18,20 @@ cudaError_t launch_first_pass(const PromptArgs& args, const Source& source, cons
   auto* quantize = quantize_tiles_kernel<D, IsHalf, Source>;
   if (const cudaError_t error = allow_shared(ranges, kBytes); error != cudaSuccess) return error;
   if (const cudaError_t error = allow_shared(quantize, kBytes); error != cudaSuccess) return error;
-  const dim3 samples(args.n_seqs * kSampleCtas, args.n_kv_heads, 2);
+  const dim3 samples(args.n_seqs * kSampledTiles, args.n_kv_heads, 2);
   ranges<<<samples, kQuantizeThreads, kBytes, launch.stream>>>(args, source);
-  const dim3 tiles(launch.tile_slots + 1, args.n_kv_heads, 2);
-  quantize<<<tiles, kQuantizeThreads, kBytes, launch.stream>>>(args, source, PromptShape<D>::kRows);
-  return cudaSuccess;
+  // Tiles are read while channels' ranges are found.
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(launch.tile_slots + 1, args.n_kv_heads, 2);
+  config.blockDim = dim3(kQuantizeThreads);
+  config.dynamicSmemBytes = kBytes;
+  config.stream = launch.stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, quantize, args, source, PromptShape<D>::kRows);
 }
 
 template <int D, class Weight, bool IsHalf>

@@ -72,6 +72,7 @@ __global__ void __launch_bounds__(kQuantizeThreads, 2)
   if (!find_tile(args, slot, head, is_value, &at, &first_token)) return;
   Octets octets(is_value);
   octets.load(source.template read<D>(args, at, page_memory), at.n_tokens);
+  wait_for_predecessors();  // the ranges of channels
 
   float centre[8], inverse[8];
   const float* channels = args.channels +

@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 
 #include "attention/cuda/prompt/plan.cuh"
+#include "attention/cuda/ptx.cuh"
 
 namespace kvant::cuda {
 
@@ -67,6 +68,7 @@ struct TileRows {
 
 // Where there are no pages: rows are read where they are.
 struct OnlyRows {
+  static constexpr int kSamplingCtas = 4;  // on a multiprocessor: as many as are launched for four sequences
   template <int D>
   static constexpr int kSharedBytes = 0;
 
