@@ -231,7 +231,7 @@ class PromptAttention : public testing::TestWithParam<int> {
                 c.head_dim, errors.kernel, errors.integers, errors.sage, errors.lse, errors.integers_lse);
     EXPECT_LT(errors.kernel, 1.2 * errors.integers + 0.005) << what;
     EXPECT_LT(errors.kernel, 1.02 * errors.sage) << what;
-    EXPECT_LT(errors.lse, 1.5 * errors.integers_lse + 0.02) << what;
+    EXPECT_LT(errors.lse, 1.5 * errors.integers_lse + 0.06) << what;
   }
 };
 
