@@ -54,6 +54,17 @@ int prompt_tile_bytes() {
 }
 
 template <int D>
+std::size_t prompt_half_numbers() {
+  return static_cast<std::size_t>(kMostHalves) * PromptShape<D>::kGroups *
+         HalfSums<D, kGroupThreads>::kNumbers;
+}
+
+template <int D>
+int prompt_claims() {
+  return kMostHalves * PromptShape<D>::kGroups * 2;
+}
+
+template <int D>
 cudaError_t launch_prompt(const PromptArgs& args, const PromptLaunch& launch) {
   cudaError_t error;
   if (launch.pages != nullptr) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "attention/cuda/prompt/integer_wgmma.cuh"
+#include "attention/cuda/prompt/join_halves.cuh"
 #include "attention/cuda/prompt/quantize_tiles.cuh"
 #include "attention/cuda/prompt/weigh.cuh"
 
@@ -15,6 +16,7 @@ namespace kvant::cuda {
 inline constexpr int kGroupRows = 64;
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kQueryWarps = 3;
+inline constexpr int kFirstGroupBarrier = 2;  // of a group's own named barriers; 1 is the query warps'
 
 template <int D>
 struct PromptShape {
@@ -59,6 +61,7 @@ struct PromptShared {
   std::uint64_t tile_full[Shape::kStages], tile_free[Shape::kStages];
   std::uint64_t block_full[2], block_free[2];
   int work;
+  int claims[Shape::kGroups];
 };
 
 __device__ __forceinline__ void copy_tile(std::uint32_t to, const void* from, std::uint32_t bytes,
@@ -440,7 +443,15 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
       wait_for_tile();
       free_tile(stage.slot);
     }
-    store_rows<D, IsHalf>(args, block, row, pair, rows, sums);
+    bool is_whole = true;
+    if (block.item.split >= 0) {
+      using Half = HalfSums<D, kGroupThreads>;
+      const int place = (block.item.split * args.n_heads + block.head) * PromptShape<D>::kGroups + group;
+      is_whole = join_halves<D, kGroupThreads>(
+          args.halves + static_cast<std::int64_t>(place) * Half::kNumbers, args.claims + 2 * place,
+          kFirstGroupBarrier + group, thread, shared.claims[group], rows, sums);
+    }
+    if (is_whole) store_rows<D, IsHalf>(args, block, row, pair, rows, sums);
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&shared.block_free[place.slot]));
   }

@@ -274,6 +274,13 @@ TEST_P(PromptAttention, SeesAllTokensUnlessCausal) {
   expect_accurate({{{200, 333}, {100, 50}}, 2, 1, GetParam(), false, 0, false, false, gaussian}, 30, "all");
 }
 
+// As many blocks of the same length as leave some CTAs without one: the last are cut in two.
+TEST_P(PromptAttention, IsTheSameWhereTwoCtasShareABlock) {
+  const Case c{{{2304, 3000}}, 16, 2, GetParam(), false, 0, false, false, gaussian};
+  expect_accurate(c, 48, "shared");
+  EXPECT_EQ(errors_of(c, 48).kernel, errors_of(c, 48).kernel) << "other bits";
+}
+
 TEST_P(PromptAttention, GivesZerosWhereNoTokenIsSeen) {
   expect_accurate({{{130, 50}, {70, 0}, {20, 20}}, 2, 1, GetParam(), true, 0, false, false, gaussian}, 200,
                   "unseen");
