@@ -113,6 +113,12 @@ __global__ void __cluster_dims__(kSampledTiles, 1, 1) __launch_bounds__(kQuantiz
                                      : rows_at(rows, seq, tile - n_pages, head, is_value);
     add_up<D, IsHalf>(source.template read<D>(args, at, page_memory), at.n_tokens, scratch, sums);
     n_tokens = at.n_tokens;
+  } else {
+    for (int channel = static_cast<int>(threadIdx.x); channel < D; channel += kQuantizeThreads) {
+      sums.sum[channel] = 0;
+      sums.least[channel] = INFINITY;
+      sums.greatest[channel] = -INFINITY;
+    }
   }
   if (threadIdx.x == 0) sums.n_tokens = n_tokens;
 
@@ -124,7 +130,8 @@ __global__ void __cluster_dims__(kSampledTiles, 1, 1) __launch_bounds__(kQuantiz
     float least = INFINITY;
     float greatest = -INFINITY;
     int total = 0;
-    for (int i = 0; i < n_sampled; ++i) {
+#pragma unroll
+    for (int i = 0; i < kSampledTiles; ++i) {
       const ChannelSums<D>& part = *cluster.map_shared_rank(&sums, i);
       sum += part.sum[channel];
       least = fminf(least, part.least[channel]);

@@ -11,6 +11,23 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
+// Launches a kernel that begins while the one before it ends, and itself waits for it.
+template <class... Parameters>
+cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes,
+                              cudaStream_t stream, const Parameters&... parameters) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, parameters...);
+}
+
 template <int D, bool IsHalf, class Source>
 cudaError_t launch_first_pass(const PromptArgs& args, const Source& source, const PromptLaunch& launch) {
   constexpr int kBytes = Source::template kSharedBytes<D>;
@@ -20,18 +37,10 @@ cudaError_t launch_first_pass(const PromptArgs& args, const Source& source, cons
   if (const cudaError_t error = allow_shared(quantize, kBytes); error != cudaSuccess) return error;
   const dim3 samples(args.n_seqs * kSampledTiles, args.n_kv_heads, 2);
   ranges<<<samples, kQuantizeThreads, kBytes, launch.stream>>>(args, source);
+  const dim3 tiles(launch.tile_slots + 1, args.n_kv_heads, 2);
   // Tiles are read while channels' ranges are found.
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(launch.tile_slots + 1, args.n_kv_heads, 2);
-  config.blockDim = dim3(kQuantizeThreads);
-  config.dynamicSmemBytes = kBytes;
-  config.stream = launch.stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, quantize, args, source, PromptShape<D>::kRows);
+  return launch_overlapped(quantize, tiles, kQuantizeThreads, kBytes, launch.stream, args, source,
+                           PromptShape<D>::kRows);
 }
 
 template <int D, class Weight, bool IsHalf>
@@ -39,8 +48,8 @@ cudaError_t launch_attention(const PromptArgs& args, const PromptLaunch& launch)
   constexpr int kBytes = sizeof(PromptShared<D>) + 1024;
   auto* kernel = prompt_kernel<D, Weight, IsHalf>;
   if (const cudaError_t error = allow_shared(kernel, kBytes); error != cudaSuccess) return error;
-  kernel<<<launch.multiprocessors, PromptShape<D>::kThreads, kBytes, launch.stream>>>(args);
-  return cudaGetLastError();
+  return launch_overlapped(kernel, dim3(launch.multiprocessors), PromptShape<D>::kThreads, kBytes,
+                           launch.stream, args);
 }
 
 template <int D>
