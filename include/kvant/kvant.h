@@ -382,7 +382,7 @@ typedef struct kvant_prompt {
 } kvant_prompt;
 
 /* Bytes of workspace for a shape: a little more than 2 for each channel of each token and KV head, those of
- * sealed pages among them, and as many as 128 tokens have for each sequence. */
+ * sealed pages among them, as many as 128 tokens have for each sequence, and some 20 MB. */
 KVANT_API kvant_status kvant_prompt_workspace(const kvant_prompt_shape* shape, size_t* bytes);
 
 /* out = softmax(softmax_scale * q K^T) V of one layer. The workspace is 256-byte aligned; the same inputs

@@ -178,18 +178,18 @@ __device__ __forceinline__ void decode_vectors(const SealedPage& page, int token
 // An octet's codes of B bits are B bytes of its token's stream, and the states of its first values begin in
 // the byte before.
 template <PageSide Side, int D>
-__device__ __forceinline__ void decode_trellis(const SealedPage& page, int token, int octet,
-                                               float (&values)[kOctet]) {
+__device__ __forceinline__ void decode_trellis(const SealedPage& page, const CodeLayout& layout, int token,
+                                               int octet, float (&values)[kOctet]) {
   constexpr int kOctets = D / kOctet;
   const TrellisCode& code = page.decoding.trellis;
   const auto* bytes = reinterpret_cast<const unsigned char*>(page.words);
   const auto byte = [&](int of_octet, int i) -> std::uint64_t {
-    return bytes[code_bit(page.decoding.layout, Side, D, token, of_octet * kOctet, 8 * i) / 8];
+    return bytes[code_bit(layout, Side, D, token, of_octet * kOctet, 8 * i) / 8];
   };
-  std::uint64_t stream = byte((octet + kOctets - 1) % kOctets, code.bits - 1);
+  std::uint64_t stream = byte((octet + kOctets - 1) % kOctets, layout.bits - 1);
 #pragma unroll
   for (int i = 0; i < kMaxTrellisBits; ++i)
-    if (i < code.bits) stream |= byte(octet, i) << (8 * (i + 1));
+    if (i < layout.bits) stream |= byte(octet, i) << (8 * (i + 1));
   const unsigned char* parameters = page.parameters<D>();
   const float loudest = *reinterpret_cast<const float*>(parameters + kPageTokens + 2 * D);
   const int gain_code = parameters[token];
@@ -197,7 +197,7 @@ __device__ __forceinline__ void decode_trellis(const SealedPage& page, int token
   const HalfOctet mean(reinterpret_cast<const __half*>(parameters + kPageTokens) + octet * kOctet);
 #pragma unroll
   for (int i = 0; i < kOctet; ++i) {
-    const auto state = static_cast<std::uint32_t>(stream >> ((i + 1) * code.bits)) & 0xff;
+    const auto state = static_cast<std::uint32_t>(stream >> ((i + 1) * layout.bits)) & 0xff;
     const std::uint32_t mixed = state ^ state << code.mix;
     const std::uint32_t folded = (state << code.fold & code.fold_mask) | (mixed & ~code.fold_mask & 0xff);
     const int level = (static_cast<signed char>(mixed) + static_cast<signed char>(folded)) / 2;
@@ -208,7 +208,8 @@ __device__ __forceinline__ void decode_trellis(const SealedPage& page, int token
 template <PageSide Side, int D>
 __device__ __forceinline__ void decode_octet(const SealedPage& page, int token, int octet,
                                              float (&values)[kOctet]) {
-  if (page.decoding.encoding == Encoding::trellis) return decode_trellis<Side, D>(page, token, octet, values);
+  if (page.decoding.encoding == Encoding::trellis)
+    return decode_trellis<Side, D>(page, page.decoding.layout, token, octet, values);
   std::uint32_t codes[kOctet];
   read_codes<Side, D>(page.words, page.decoding.layout, token, octet, codes);
   switch (page.decoding.encoding) {
@@ -232,7 +233,7 @@ __device__ __forceinline__ void decode_octet(const SealedPage& page, int token, 
 }
 
 // What decodes octets of one page, with all that is common to a thread's tokens looked up beforehand: of any
-// format, and of the uniform grids of 2 and 4 bits.
+// format, and of some of 2 to 4 bits.
 template <PageSide Side, int D>
 struct AnyOctets {
   static constexpr int kTogether = 1;  // tokens, of which instructions may be interleaved
@@ -299,6 +300,44 @@ struct TokenGridOctets {  // one group for all channels
   }
 };
 
+// prog: a grid by channel and block of 64 tokens, of integers that have a scale.
+template <PageSide Side, int D, int Bits>
+struct ProgressiveOctets {
+  static constexpr int kTogether = 2;
+  const SealedPage& page;
+  int octet;
+  __device__ __forceinline__ void decode(int token, float (&values)[kOctet]) const {
+    constexpr int kBlock = 64;
+    const int block = token / kBlock;
+    const unsigned char* parameters = page.parameters<D>();
+    const unsigned char* steps = parameters + block * D + octet * kOctet;
+    const uint2 step = *reinterpret_cast<const uint2*>(steps);
+    const uint2 zero = *reinterpret_cast<const uint2*>(steps + kPageTokens / kBlock * D);
+    const float scale = reinterpret_cast<const float*>(parameters + 4 * D)[block];
+    read_numbers<Side, D, Bits>(page.words, token, octet, values);
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i) {
+      // Bytes become numbers as codes do; signed ones with 128 added.
+      const auto number = [&](std::uint32_t word) {
+        return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7440 | i % 4));
+      };
+      const float of_step = number(i < 4 ? step.x : step.y) - 0x1p23F;
+      const float of_zero = number((i < 4 ? zero.x : zero.y) ^ 0x80808080) - (0x1p23F + 128);
+      values[i] = fminf(fmaxf(values[i] * of_step + of_zero, -127), 127) * scale;
+    }
+  }
+};
+
+template <PageSide Side, int D, int Bits>
+struct TrellisOctets {
+  static constexpr int kTogether = 2;
+  const SealedPage& page;
+  int octet;
+  __device__ __forceinline__ void decode(int token, float (&values)[kOctet]) const {
+    decode_trellis<Side, D>(page, {CodeOrder::trellis, Bits, 1}, token, octet, values);
+  }
+};
+
 // Calls use(octets) for what decodes the page.
 template <PageSide Side, int D, class Use>
 __device__ __forceinline__ void with_octets(const SealedPage& page, int octet, const Use& use) {
@@ -312,6 +351,15 @@ __device__ __forceinline__ void with_octets(const SealedPage& page, int octet, c
       decoding.encoding == Encoding::token_grid && decoding.group >= D && !decoding.stored.symmetric;
   if (by_token && bits == 4) return use(TokenGridOctets<Side, D, 4>{page, octet});
   if (by_token && bits == 2) return use(TokenGridOctets<Side, D, 2>{page, octet});
+  const bool of_integers = decoding.encoding == Encoding::progressive && !decoding.stored.as_printed &&
+                           decoding.layout.order == CodeOrder::planes;
+  if (of_integers && bits == 4) return use(ProgressiveOctets<Side, D, 4>{page, octet});
+  if (of_integers && bits == 2) return use(ProgressiveOctets<Side, D, 2>{page, octet});
+  if (decoding.encoding == Encoding::trellis) {
+    if (bits == 2) return use(TrellisOctets<Side, D, 2>{page, octet});
+    if (bits == 3) return use(TrellisOctets<Side, D, 3>{page, octet});
+    if (bits == 4) return use(TrellisOctets<Side, D, 4>{page, octet});
+  }
   return use(AnyOctets<Side, D>{page, octet});
 }
 

@@ -13,10 +13,8 @@
 
 namespace kvant::cuda {
 
-// A cluster of CTAs reads the tiles of a sequence, KV head and side.
-inline constexpr int kSampleCtas = 8;
-inline constexpr int kTilesOfCta = 2;
-inline constexpr int kSampledTiles = kSampleCtas * kTilesOfCta;
+// A cluster of as many CTAs reads the tiles of a sequence, KV head and side.
+inline constexpr int kSampledTiles = 8;
 
 // Of a channel's scale, where all samples are alike: a tile's scale is relative to it and is multiplied by up
 // to 2^88 (weigh.cuh), which stays finite for all half-precision values.
@@ -31,75 +29,75 @@ struct ChannelSums {
   int n_tokens;
 };
 
-// Of a thread's eight channels.
-struct OctetSums {
-  float sum[8], least[8], greatest[8];
-  __device__ __forceinline__ OctetSums() {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      sum[i] = 0;
-      least[i] = INFINITY;
-      greatest[i] = -INFINITY;
-    }
-  }
-  template <int D, bool IsHalf>
-  __device__ __forceinline__ void add(const OctetsOfTile<D>& from, int n_tokens) {
-#pragma unroll
-    for (int i = 0; i < OctetsOfTile<D>::kRows; ++i) {
-      if (from.token(i) >= n_tokens) continue;
-      float x[8];
-      unpack_octet<IsHalf>(from.octets[i], x);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        sum[j] += x[j];
-        least[j] = fminf(least[j], x[j]);
-        greatest[j] = fmaxf(greatest[j], x[j]);
-      }
-    }
-  }
+// A thread has eight neighbouring channels of every so many tokens.
+template <int D>
+struct SampledOctets {
+  static constexpr int kOctets = D / 8;
+  static constexpr int kRowGroups = kQuantizeThreads / kOctets;
 };
 
-// Adds threads' sums to those of their CTA.
-template <int D>
-__device__ void add_up(const OctetSums& own, const OctetsOfTile<D>& place,
-                       float (&scratch)[3][OctetsOfTile<D>::kRowGroups][D + 1], ChannelSums<D>& sums) {
-  using Octets = OctetsOfTile<D>;
+// Adds up a tile's rows.
+template <int D, bool IsHalf>
+__device__ void add_up(const TileRows& rows, int n_tokens,
+                       float (&scratch)[3][SampledOctets<D>::kRowGroups][D + 1], ChannelSums<D>& sums) {
+  using Octets = SampledOctets<D>;
+  const int octet = static_cast<int>(threadIdx.x) % Octets::kOctets;
+  const int row_group = static_cast<int>(threadIdx.x) / Octets::kOctets;
+  float sum[8] = {};
+  float least[8], greatest[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const int column = i * Octets::kOctets + place.octet;  // in another bank than its neighbours'
-    scratch[0][place.row_group][column] = own.sum[i];
-    scratch[1][place.row_group][column] = own.least[i];
-    scratch[2][place.row_group][column] = own.greatest[i];
+    least[i] = INFINITY;
+    greatest[i] = -INFINITY;
+  }
+#pragma unroll 4
+  for (int token = row_group; token < n_tokens; token += Octets::kRowGroups) {
+    float x[8];
+    unpack_octet<IsHalf>(*reinterpret_cast<const uint4*>(rows.data + token * rows.stride + octet * 8), x);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      sum[i] += x[i];
+      least[i] = fminf(least[i], x[i]);
+      greatest[i] = fmaxf(greatest[i], x[i]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int column = i * Octets::kOctets + octet;  // in another bank than its neighbours'
+    scratch[0][row_group][column] = sum[i];
+    scratch[1][row_group][column] = least[i];
+    scratch[2][row_group][column] = greatest[i];
   }
   __syncthreads();
   for (int channel = static_cast<int>(threadIdx.x); channel < D; channel += kQuantizeThreads) {
     const int column = channel % 8 * Octets::kOctets + channel / 8;
-    float sum = 0;
-    float least = INFINITY;
-    float greatest = -INFINITY;
+    float total = 0;
+    float lowest = INFINITY;
+    float highest = -INFINITY;
 #pragma unroll
     for (int i = 0; i < Octets::kRowGroups; ++i) {
-      sum += scratch[0][i][column];
-      least = fminf(least, scratch[1][i][column]);
-      greatest = fmaxf(greatest, scratch[2][i][column]);
+      total += scratch[0][i][column];
+      lowest = fminf(lowest, scratch[1][i][column]);
+      highest = fmaxf(highest, scratch[2][i][column]);
     }
-    sums.sum[channel] += sum;
-    sums.least[channel] = fminf(sums.least[channel], least);
-    sums.greatest[channel] = fmaxf(sums.greatest[channel], greatest);
+    sums.sum[channel] = total;
+    sums.least[channel] = lowest;
+    sums.greatest[channel] = highest;
   }
-  __syncthreads();
 }
 
-// Grid: kSampleCtas for each sequence, KV heads, sides. Sums are added in the same order always.
+// Grid: kSampledTiles for each sequence, KV heads, sides. Sums are added in the same order always.
 template <int D, bool IsHalf, class Source>
-__global__ void __cluster_dims__(kSampleCtas, 1, 1) __launch_bounds__(kQuantizeThreads, 2)
+__global__ void __cluster_dims__(kSampledTiles, 1, 1) __launch_bounds__(kQuantizeThreads,
+                                                                        Source::kSamplingCtas)
     channel_ranges_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source) {
   extern __shared__ __align__(16) unsigned char page_memory[];
-  __shared__ float scratch[3][OctetsOfTile<D>::kRowGroups][D + 1];
+  admit_successors();  // which read tiles before they wait for the ranges
+  __shared__ float scratch[3][SampledOctets<D>::kRowGroups][D + 1];
   __shared__ ChannelSums<D> sums;
   __shared__ std::uint32_t maxima[kQuantizeThreads / 32];
-  const int cta = static_cast<int>(blockIdx.x) % kSampleCtas;
-  const int seq = static_cast<int>(blockIdx.x) / kSampleCtas;
+  const int sample = static_cast<int>(blockIdx.x) % kSampledTiles;
+  const int seq = static_cast<int>(blockIdx.x) / kSampledTiles;
   const int head = static_cast<int>(blockIdx.y);
   const bool is_value = blockIdx.z != 0;
   const SequenceRows rows = rows_of_sequence(args, seq);
@@ -108,36 +106,32 @@ __global__ void __cluster_dims__(kSampleCtas, 1, 1) __launch_bounds__(kQuantizeT
   const int n_tiles = n_pages + rows.row_tiles();
   const int n_sampled = min(n_tiles, kSampledTiles);
 
-  OctetsOfTile<D> octets(is_value);
-  for (int channel = static_cast<int>(threadIdx.x); channel < D; channel += kQuantizeThreads) {
-    sums.sum[channel] = 0;
-    sums.least[channel] = INFINITY;
-    sums.greatest[channel] = -INFINITY;
-  }
   int n_tokens = 0;
-  for (int i = 0; i < kTilesOfCta; ++i) {
-    const int sample = i * kSampleCtas + cta;
-    if (sample >= n_sampled) break;
+  if (sample < n_sampled) {
     const int tile = static_cast<int>(static_cast<std::int64_t>(sample) * n_tiles / n_sampled);
     const TileAt at = tile < n_pages ? page_at(seq, first_page + tile, head, is_value)
                                      : rows_at(rows, seq, tile - n_pages, head, is_value);
-    octets.load(source.template read<D>(args, at, page_memory), at.n_tokens);
-    OctetSums own;
-    own.add<D, IsHalf>(octets, at.n_tokens);
-    add_up<D>(own, octets, scratch, sums);
-    n_tokens += at.n_tokens;
+    add_up<D, IsHalf>(source.template read<D>(args, at, page_memory), at.n_tokens, scratch, sums);
+    n_tokens = at.n_tokens;
+  } else {
+    for (int channel = static_cast<int>(threadIdx.x); channel < D; channel += kQuantizeThreads) {
+      sums.sum[channel] = 0;
+      sums.least[channel] = INFINITY;
+      sums.greatest[channel] = -INFINITY;
+    }
   }
   if (threadIdx.x == 0) sums.n_tokens = n_tokens;
 
   auto cluster = cooperative_groups::this_cluster();
   cluster.sync();
-  if (cta == 0) {
+  if (sample == 0) {
     const int channel = static_cast<int>(threadIdx.x) % D;
     float sum = 0;
     float least = INFINITY;
     float greatest = -INFINITY;
     int total = 0;
-    for (int i = 0; i < kSampleCtas; ++i) {
+#pragma unroll
+    for (int i = 0; i < kSampledTiles; ++i) {
       const ChannelSums<D>& part = *cluster.map_shared_rank(&sums, i);
       sum += part.sum[channel];
       least = fminf(least, part.least[channel]);

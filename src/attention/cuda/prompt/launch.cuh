@@ -11,6 +11,23 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
+// Launches a kernel that begins while the one before it ends, and itself waits for it.
+template <class... Parameters>
+cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes,
+                              cudaStream_t stream, const Parameters&... parameters) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, parameters...);
+}
+
 template <int D, bool IsHalf, class Source>
 cudaError_t launch_first_pass(const PromptArgs& args, const Source& source, const PromptLaunch& launch) {
   constexpr int kBytes = Source::template kSharedBytes<D>;
@@ -18,11 +35,12 @@ cudaError_t launch_first_pass(const PromptArgs& args, const Source& source, cons
   auto* quantize = quantize_tiles_kernel<D, IsHalf, Source>;
   if (const cudaError_t error = allow_shared(ranges, kBytes); error != cudaSuccess) return error;
   if (const cudaError_t error = allow_shared(quantize, kBytes); error != cudaSuccess) return error;
-  const dim3 samples(args.n_seqs * kSampleCtas, args.n_kv_heads, 2);
+  const dim3 samples(args.n_seqs * kSampledTiles, args.n_kv_heads, 2);
   ranges<<<samples, kQuantizeThreads, kBytes, launch.stream>>>(args, source);
   const dim3 tiles(launch.tile_slots + 1, args.n_kv_heads, 2);
-  quantize<<<tiles, kQuantizeThreads, kBytes, launch.stream>>>(args, source, PromptShape<D>::kRows);
-  return cudaSuccess;
+  // Tiles are read while channels' ranges are found.
+  return launch_overlapped(quantize, tiles, kQuantizeThreads, kBytes, launch.stream, args, source,
+                           PromptShape<D>::kRows);
 }
 
 template <int D, class Weight, bool IsHalf>
@@ -30,8 +48,8 @@ cudaError_t launch_attention(const PromptArgs& args, const PromptLaunch& launch)
   constexpr int kBytes = sizeof(PromptShared<D>) + 1024;
   auto* kernel = prompt_kernel<D, Weight, IsHalf>;
   if (const cudaError_t error = allow_shared(kernel, kBytes); error != cudaSuccess) return error;
-  kernel<<<launch.multiprocessors, PromptShape<D>::kThreads, kBytes, launch.stream>>>(args);
-  return cudaGetLastError();
+  return launch_overlapped(kernel, dim3(launch.multiprocessors), PromptShape<D>::kThreads, kBytes,
+                           launch.stream, args);
 }
 
 template <int D>
@@ -42,6 +60,17 @@ int prompt_block_rows() {
 template <int D>
 int prompt_tile_bytes() {
   return PromptTile<D>::kBytes;
+}
+
+template <int D>
+std::size_t prompt_half_numbers() {
+  return static_cast<std::size_t>(kMostHalves) * PromptShape<D>::kGroups *
+         HalfSums<D, kGroupThreads>::kNumbers;
+}
+
+template <int D>
+int prompt_claims() {
+  return kMostHalves * PromptShape<D>::kGroups * 2;
 }
 
 template <int D>

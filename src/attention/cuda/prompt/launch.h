@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
+
 #include "attention/cuda/dequantize_args.h"
 #include "attention/cuda/prompt/prompt_args.h"
 
@@ -28,6 +30,11 @@ template <int D>
 int prompt_block_rows();
 template <int D>
 int prompt_tile_bytes();
+// Of blocks that two CTAs share: numbers in PromptArgs::halves, and in `claims`.
+template <int D>
+std::size_t prompt_half_numbers();
+template <int D>
+int prompt_claims();
 
 // The first pass (channels' ranges, then tiles), and attention behind it.
 template <int D>

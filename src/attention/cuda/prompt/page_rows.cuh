@@ -18,6 +18,8 @@ struct PageRows {
 };
 
 struct PagesAndRows {
+  static constexpr int kSamplingCtas = 2;  // decoding takes registers
+
   DequantizeArgs pages;  // token_stride is dequantized_stride; without rows, lengths and a first page
   int rows_in_tail;      // rows are those of tail pages
 

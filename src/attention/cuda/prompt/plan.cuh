@@ -66,6 +66,7 @@ __device__ __forceinline__ PromptItem item_of(const PromptArgs& args, int seq, i
   item.end_tile = max((end - rows.first_token + kTileTokens - 1) / kTileTokens, item.tile);
   // One tile at least: a block that sees nothing finds all of it masked.
   if (item.page == item.end_page) item.end_tile = max(item.end_tile, item.tile + 1);
+  item.split = -1;
   item.page_slot = rows.page_begin;
   item.row_slot = args.page_slots + static_cast<int>(first_tile(rows.k_begin, seq));
   return item;
@@ -73,6 +74,44 @@ __device__ __forceinline__ PromptItem item_of(const PromptArgs& args, int seq, i
 
 __device__ __forceinline__ int tiles_of(const PromptItem& item) {
   return item.end_page - item.page + item.end_tile - item.tile;
+}
+
+// Cuts a block in two: its first n tiles, and the others.
+__device__ __forceinline__ void cut(const PromptItem& item, int n, PromptItem& first, PromptItem& second) {
+  const int pages = min(n, item.end_page - item.page);
+  first = second = item;
+  first.end_page = second.page = item.page + pages;
+  first.end_tile = second.tile = item.tile + n - pages;
+}
+
+// Where all blocks are about as long and there are few of them for each CTA, some CTAs would have one more
+// than others. So that all finish together, the blocks that are left when each CTA has had the same number
+// are cut in two of such lengths that those CTAs that take no first part take some second parts. One thread.
+__device__ inline void split_last(const PromptArgs& args) {
+  constexpr int kManyEach = 8;  // work of a CTA, of which one more or less is little
+  const int n_items = *args.n_items;
+  const int n_ctas = args.n_ctas;
+  const int work = n_items * args.n_heads;
+  const int left = work % n_ctas;
+  if (left == 0 || work / n_ctas >= kManyEach) return;
+  const int longest = tiles_of(args.items[0]);
+  const int shortest = tiles_of(args.items[n_items - 1]);
+  const int n_split = (left + args.n_heads - 1) / args.n_heads;
+  const int halves = n_split * args.n_heads;
+  if (n_split > n_items || halves > min(n_ctas, kMostHalves) || shortest * 4 < longest * 3) return;
+  // Of a block's tiles, those of its first part.
+  const float share = fmaxf(static_cast<float>(halves) / static_cast<float>(n_ctas), 0.5F);
+  constexpr int kLeastTiles = 8;  // of a part: joining the parts takes about as long as some tiles
+  const int first_tiles = static_cast<int>(share * static_cast<float>(shortest) + 0.5F);
+  if (shortest - first_tiles < kLeastTiles) return;
+  for (int i = 0; i < n_split; ++i) {
+    const int at = n_items - n_split + i;
+    PromptItem item = args.items[at];
+    item.split = i;
+    cut(item, static_cast<int>(share * static_cast<float>(tiles_of(item)) + 0.5F), args.items[at],
+        args.items[n_items + i]);
+  }
+  *args.n_items = n_items + n_split;
 }
 
 // Sorts the blocks of all sequences into args.items. One CTA of kPlanThreads.
@@ -117,6 +156,9 @@ __device__ inline void plan_prompt(const PromptArgs& args, int block_rows) {
   }
   __syncthreads();
   for_each_item([&](const PromptItem& item, int bin) { args.items[atomicAdd(&bins[bin], 1)] = item; });
+  for (int i = thread; i < args.n_claims; i += kPlanThreads) args.claims[i] = 0;
+  __syncthreads();
+  if (thread == 0) split_last(args);
 }
 
 }  // namespace kvant::cuda

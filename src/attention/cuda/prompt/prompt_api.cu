@@ -44,7 +44,7 @@ Reason fault_of(const kvant_prompt_shape& shape) {
 // Why work of this size can't be numbered; the head size is known to be one of ours.
 Reason too_large(const kvant_prompt_shape& shape) {
   return first_failing({
-      {most_items(shape) * shape.n_heads < kMost, "shape: too many queries and heads for one call"},
+      {2 * most_items(shape) * shape.n_heads < kMost, "shape: too many queries and heads for one call"},
       {tile_slots(shape) < kMost, "shape: too many tokens for one call"},
   });
 }
@@ -114,12 +114,17 @@ kvant_status read_pages(const kvant_prompt_shape& shape, const kvant_prompt& pro
 
 // Deals out the workspace and says how large it must be.
 std::size_t lay_out(const kvant_prompt_shape& shape, void* memory, PromptArgs* args) {
-  const std::size_t tile_bytes = shape.head_dim == 64 ? prompt_tile_bytes<64>() : prompt_tile_bytes<128>();
+  const bool is_64 = shape.head_dim == 64;
+  const std::size_t tile_bytes = is_64 ? prompt_tile_bytes<64>() : prompt_tile_bytes<128>();
   WorkspaceCursor cursor(memory);
   const std::size_t heads = shape.n_kv_heads;
   args->tiles = cursor.take<unsigned char>(tile_slots(shape) * heads * tile_bytes);
   args->channels = cursor.take<float>(shape.n_seqs * heads * 3 * shape.head_dim);
-  args->items = cursor.take<PromptItem>(most_items(shape));
+  // One item for each part of a block that is cut in two.
+  args->items = cursor.take<PromptItem>(2 * most_items(shape));
+  args->halves = cursor.take<float>(is_64 ? prompt_half_numbers<64>() : prompt_half_numbers<128>());
+  args->n_claims = is_64 ? prompt_claims<64>() : prompt_claims<128>();
+  args->claims = cursor.take<std::int32_t>(args->n_claims);
   args->n_items = cursor.take<std::int32_t>(2);
   args->next = args->n_items == nullptr ? nullptr : args->n_items + 1;
   return cursor.used();
@@ -187,6 +192,7 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   args.lse_head_stride = prompt.lse_head_stride;
   args.q_begins = prompt.query_begins;
   args.k_begins = prompt.token_begins;
+  args.n_ctas = launch.multiprocessors;
   args.n_seqs = shape.n_seqs;
   args.n_heads = shape.n_heads;
   args.n_kv_heads = shape.n_kv_heads;

@@ -5,6 +5,9 @@
 
 namespace kvant::cuda {
 
+// Blocks of a head that two CTAs share, of all heads together at most: more than a GPU's multiprocessors.
+inline constexpr int kMostHalves = 192;
+
 // A block of query tokens of one sequence; all heads share it. Tokens and pages are counted from the
 // sequence's first.
 struct PromptItem {
@@ -17,6 +20,7 @@ struct PromptItem {
   std::int32_t first_token;          // of its rows
   std::int32_t page, end_page;       // sealed pages that the block sees
   std::int32_t tile, end_tile;       // tiles of rows that it sees; one tile or page at least
+  std::int32_t split;                // of a block that two CTAs share: its number; otherwise negative
   std::int32_t page_slot, row_slot;  // of the sequence's first sealed page and tile of rows
 };
 
@@ -37,13 +41,18 @@ struct PromptArgs {
   const std::int32_t* query_sealed;      // [queries]: how many pages each sees, or null: all
   const std::int32_t* first_row_tokens;  // [n_seqs], or null: rows follow the sealed pages
   int n_seqs, n_heads, n_kv_heads, group;
+  int n_ctas;        // of attention
+  int n_claims;      // numbers in `claims`
   float scale_log2;  // of scores, in units of log 2
   int causal;
   int window;            // tokens that a row sees, itself included; 0: all
   int page_slots;        // of sealed pages, before those of rows
   unsigned char* tiles;  // [slots][n_kv_heads]
   float* channels;       // [n_seqs][n_kv_heads][3][D]: the keys' and values' centres, the values' scales
-  PromptItem* items;     // the longest first
+  float* halves;         // [kMostHalves] of what a CTA leaves for another (join_halves.cuh)
+  std::int32_t*
+      claims;         // [kMostHalves][groups][2]: how many CTAs have finished; not 0: what one left is there
+  PromptItem* items;  // the longest first
   std::int32_t* n_items;
   std::int32_t* next;  // work that no CTA has taken yet
 };

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "attention/cuda/prompt/integer_wgmma.cuh"
+#include "attention/cuda/prompt/join_halves.cuh"
 #include "attention/cuda/prompt/quantize_tiles.cuh"
 #include "attention/cuda/prompt/weigh.cuh"
 
@@ -15,6 +16,7 @@ namespace kvant::cuda {
 inline constexpr int kGroupRows = 64;
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kQueryWarps = 3;
+inline constexpr int kFirstGroupBarrier = 2;  // of a group's own named barriers; 1 is the query warps'
 
 template <int D>
 struct PromptShape {
@@ -59,6 +61,7 @@ struct PromptShared {
   std::uint64_t tile_full[Shape::kStages], tile_free[Shape::kStages];
   std::uint64_t block_full[2], block_free[2];
   int work;
+  int claims[Shape::kGroups];
 };
 
 __device__ __forceinline__ void copy_tile(std::uint32_t to, const void* from, std::uint32_t bytes,
@@ -354,22 +357,30 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
     const auto free_tile = [&](int slot) {
       if (lane == 0) barrier_arrive(shared_address(&shared.tile_free[slot]));
     };
-    const auto weigh_tile = [&] {
-      const auto& note = *reinterpret_cast<const TileNote*>(shared.stages[stage.slot] + Tile::kNote);
-      const int first = note.first_token;
-      const SeenByAll all = block.all[group][note.is_rows];
-      if (first + kTileTokens > all.end || first < all.first) {
+    const auto note = [&]() -> const TileNote& {
+      return *reinterpret_cast<const TileNote*>(shared.stages[stage.slot] + Tile::kNote);
+    };
+    // Whether some row of the group does not see all of the tile: looked up while its scores are computed.
+    const auto is_cut = [&] {
+      const int first = note().first_token;
+      const SeenByAll all = block.all[group][note().is_rows];
+      return first + kTileTokens > all.end || first < all.first;
+    };
+    const auto weigh_tile = [&](bool cut) {
+      if (cut) {
+        const int first = note().first_token;
+        const bool is_rows = note().is_rows != 0;
         int low[2], high[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int limit = limit_of(args, block.item, row + 8 * i);
           const int sealed_end = block.sealed_end[row + 8 * i];
-          low[i] = max(args.window > 0 ? limit - args.window : 0, note.is_rows != 0 ? sealed_end : 0) - first;
-          high[i] = min(limit, note.is_rows != 0 ? block.item.tokens : sealed_end) - first;
+          low[i] = max(args.window > 0 ? limit - args.window : 0, is_rows ? sealed_end : 0) - first;
+          high[i] = min(limit, is_rows ? block.item.tokens : sealed_end) - first;
         }
         mask_scores(s, low, high, pair);
       }
-      weigh<Weight>(s, p, query_scale, note.key_scale, note.value_scale, rows, factor, sums);
+      weigh<Weight>(s, p, query_scale, note().key_scale, note().value_scale, rows, factor, sums);
     };
     const auto add_values = [&](const std::uint32_t(&o)[D / 2]) {
 #pragma unroll
@@ -385,9 +396,10 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
       wait_for_tile();
       begin_products();
       begin_scores();
+      bool cut = is_cut();
       finish_products<0>();
       hold_registers(s);
-      weigh_tile();
+      weigh_tile(cut);
       while (++n < n_seen) {
         const int before = stage.slot;
         stage.advance();
@@ -397,6 +409,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
         begin_products();
         begin_values(o, before);
         begin_scores();
+        cut = is_cut();
         finish_products<1>();
         hold_registers(o);
         hold_registers(p);
@@ -404,7 +417,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
         add_values(o);
         finish_products<0>();
         hold_registers(s);
-        weigh_tile();
+        weigh_tile(cut);
       }
       hold_registers(p);
       begin_products();
@@ -423,9 +436,10 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
         wait_for_tile();
         begin_products();
         begin_scores();
+        const bool cut = is_cut();
         finish_products<0>();
         hold_registers(s);
-        weigh_tile();
+        weigh_tile(cut);
         hold_registers(p);
         begin_products();
         begin_values(o, stage.slot);
@@ -440,7 +454,15 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
       wait_for_tile();
       free_tile(stage.slot);
     }
-    store_rows<D, IsHalf>(args, block, row, pair, rows, sums);
+    bool is_whole = true;
+    if (block.item.split >= 0) {
+      using Half = HalfSums<D, kGroupThreads>;
+      const int place = (block.item.split * args.n_heads + block.head) * PromptShape<D>::kGroups + group;
+      is_whole = join_halves<D, kGroupThreads>(
+          args.halves + static_cast<std::int64_t>(place) * Half::kNumbers, args.claims + 2 * place,
+          kFirstGroupBarrier + group, thread, shared.claims[group], rows, sums);
+    }
+    if (is_whole) store_rows<D, IsHalf>(args, block, row, pair, rows, sums);
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&shared.block_free[place.slot]));
   }
@@ -465,6 +487,7 @@ __global__ void __launch_bounds__(PromptShape<D>::kThreads, 1)
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
+  wait_for_predecessors();  // tiles and the plan
   __syncthreads();
   const int group = __shfl_sync(~0U, thread / kGroupThreads, 0);  // known to be the same for all of a warp
   if (group == 0) {

@@ -194,7 +194,7 @@ void expect_accurate(const Case& c, const char* what) {
               c.formats[0].key, c.formats[0].value, c.head_dim, errors.kernel, errors.integers, errors.lse,
               errors.integers_lse);
   EXPECT_LT(errors.kernel, 1.2 * errors.integers + 0.005) << what;
-  EXPECT_LT(errors.lse, 1.5 * errors.integers_lse + 0.02) << what;
+  EXPECT_LT(errors.lse, 1.5 * errors.integers_lse + 0.06) << what;
 }
 
 class PromptOverPages : public testing::TestWithParam<std::tuple<PageTestCache::Formats, int>> {

@@ -231,7 +231,7 @@ class PromptAttention : public testing::TestWithParam<int> {
                 c.head_dim, errors.kernel, errors.integers, errors.sage, errors.lse, errors.integers_lse);
     EXPECT_LT(errors.kernel, 1.2 * errors.integers + 0.005) << what;
     EXPECT_LT(errors.kernel, 1.02 * errors.sage) << what;
-    EXPECT_LT(errors.lse, 1.5 * errors.integers_lse + 0.02) << what;
+    EXPECT_LT(errors.lse, 1.5 * errors.integers_lse + 0.06) << what;
   }
 };
 
@@ -272,6 +272,13 @@ TEST_P(PromptAttention, SeesAWindow) {
 
 TEST_P(PromptAttention, SeesAllTokensUnlessCausal) {
   expect_accurate({{{200, 333}, {100, 50}}, 2, 1, GetParam(), false, 0, false, false, gaussian}, 30, "all");
+}
+
+// As many blocks of the same length as leave some CTAs without one: the last are cut in two.
+TEST_P(PromptAttention, IsTheSameWhereTwoCtasShareABlock) {
+  const Case c{{{2304, 3000}}, 16, 2, GetParam(), false, 0, false, false, gaussian};
+  expect_accurate(c, 48, "shared");
+  EXPECT_EQ(errors_of(c, 48).kernel, errors_of(c, 48).kernel) << "other bits";
 }
 
 TEST_P(PromptAttention, GivesZerosWhereNoTokenIsSeen) {

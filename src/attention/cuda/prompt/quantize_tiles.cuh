@@ -53,7 +53,7 @@ __device__ __forceinline__ bool find_tile(const PromptArgs& args, int slot, int 
 
 // Grid: the plan, then tiles' slots; KV heads; sides.
 template <int D, bool IsHalf, class Source>
-__global__ void __launch_bounds__(kQuantizeThreads, 2)
+__global__ void __launch_bounds__(kQuantizeThreads, 3)
     quantize_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,
                           int block_rows) {
   extern __shared__ __align__(16) unsigned char page_memory[];
@@ -72,6 +72,7 @@ __global__ void __launch_bounds__(kQuantizeThreads, 2)
   if (!find_tile(args, slot, head, is_value, &at, &first_token)) return;
   Octets octets(is_value);
   octets.load(source.template read<D>(args, at, page_memory), at.n_tokens);
+  wait_for_predecessors();  // the ranges of channels
 
   float centre[8], inverse[8];
   const float* channels = args.channels +
@@ -92,6 +93,7 @@ __global__ void __launch_bounds__(kQuantizeThreads, 2)
       for (int j = 0; j < 8; ++j) largest = fmaxf(largest, fabsf((x[j] - centre[j]) * inverse[j]));
     }
   }
+  octets.forget_unpacked();
   const float scale = fmaxf(largest_of_cta(largest, maxima), kLeastReach) / kByteMax;
   unsigned char* to = args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head) * Tile::kBytes;
   if (threadIdx.x == 0) {
@@ -108,33 +110,42 @@ __global__ void __launch_bounds__(kQuantizeThreads, 2)
   for (int j = 0; j < 8; ++j) inverse[j] /= scale;
   // The low byte of the sum is the rounded number, plus the centre for values.
   const float rounder = 0x1.8p23F + (is_value ? kByteCentre : 0);
-  // Four rows at a time: a word of each channel of values.
+  const auto round = [&](int i, std::uint32_t(&bits)[8]) {
+    float x[8];
+    unpack_octet<IsHalf>(octets.octets[i], x);
+    const bool is_token = octets.token(i) < at.n_tokens;
 #pragma unroll
-  for (int first = 0; first < Octets::kRows; first += 4) {
-    std::uint32_t bytes[4][8];
+    for (int j = 0; j < 8; ++j)
+      bits[j] = __float_as_uint(is_token ? fmaf(x[j] - centre[j], inverse[j], rounder) : rounder);
+  };
+  if (is_value) {
+    // Four tokens at a time: a word of each channel.
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float x[8];
-      unpack_octet<IsHalf>(octets.octets[first + i], x);
-      const bool is_token = octets.token(first + i) < at.n_tokens;
+    for (int first = 0; first < Octets::kRows; first += 4) {
+      std::uint32_t words[8];
+      round(first, words);
 #pragma unroll
-      for (int j = 0; j < 8; ++j)
-        bytes[i][j] = __float_as_uint(is_token ? fmaf(x[j] - centre[j], inverse[j], rounder) : rounder);
-    }
-    if (is_value) {
+      for (int i = 1; i < 4; ++i) {
+        std::uint32_t bits[8];
+        round(first + i, bits);
+        const int select = i == 1 ? 0x3240 : i == 2 ? 0x3410 : 0x4210;  // into byte i
+#pragma unroll
+        for (int j = 0; j < 8; ++j) words[j] = __byte_perm(words[j], bits[j], select);
+      }
 #pragma unroll
       for (int j = 0; j < 8; ++j)
         *reinterpret_cast<std::uint32_t*>(
-            to + Tile::kValues +
-            swizzled<kTileTokens>(octets.octet * 8 + j,
-                                  (octets.row_group * (Octets::kRows / 4) + first / 4) * 4)) =
-            join_low_bytes(bytes[0][j], bytes[1][j], bytes[2][j], bytes[3][j]);
-    } else {
+            to + Tile::kValues + swizzled<kTileTokens>(octets.octet * 8 + j, octets.word(first) * 4)) =
+            words[j];
+    }
+  } else {
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        *reinterpret_cast<uint2*>(to + swizzled<D>(octets.token(first + i), octets.octet * 8)) =
-            make_uint2(join_low_bytes(bytes[i][0], bytes[i][1], bytes[i][2], bytes[i][3]),
-                       join_low_bytes(bytes[i][4], bytes[i][5], bytes[i][6], bytes[i][7]));
+    for (int i = 0; i < Octets::kRows; ++i) {
+      std::uint32_t bits[8];
+      round(i, bits);
+      *reinterpret_cast<uint2*>(to + swizzled<D>(octets.token(i), octets.octet * 8)) =
+          make_uint2(join_low_bytes(bits[0], bits[1], bits[2], bits[3]),
+                     join_low_bytes(bits[4], bits[5], bits[6], bits[7]));
     }
   }
 }

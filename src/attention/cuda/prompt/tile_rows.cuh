@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 
 #include "attention/cuda/prompt/plan.cuh"
+#include "attention/cuda/ptx.cuh"
 
 namespace kvant::cuda {
 
@@ -67,6 +68,7 @@ struct TileRows {
 
 // Where there are no pages: rows are read where they are.
 struct OnlyRows {
+  static constexpr int kSamplingCtas = 4;  // on a multiprocessor: as many as are launched for four sequences
   template <int D>
   static constexpr int kSharedBytes = 0;
 
@@ -102,7 +104,15 @@ struct OctetsOfTile {
   }
   // The tile's token that octets[i] is of.
   __device__ __forceinline__ int token(int i) const {
-    return is_value ? value_token(row_group * (kRows / 4) + i / 4, i % 4) : i * kRowGroups + row_group;
+    return is_value ? value_token(word(i), i % 4) : i * kRowGroups + row_group;
+  }
+  // Of values: the word of a channel's tokens that octets[i] and its neighbours are of.
+  __device__ __forceinline__ int word(int i) const { return i / 4 * kRowGroups + row_group; }
+  // From here on they are unpacked anew: numbers that were unpacked before would take twice the registers.
+  __device__ __forceinline__ void forget_unpacked() {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+      asm volatile("" : "+r"(octets[i].x), "+r"(octets[i].y), "+r"(octets[i].z), "+r"(octets[i].w));
   }
   __device__ __forceinline__ void load(const TileRows& rows, int n_tokens) {
 #pragma unroll
