@@ -44,8 +44,9 @@ TEST_F(DeviceOption, RowsOfLlamaCppRunOnTheCpuOnly) {
 }
 
 TEST_F(DeviceOption, ABackendOfTheCpuIsNotIgnored) {
-  for (const char* command : {"run -m model.gguf -p abc", "eval -m model.gguf -f text.txt",
-                              "bench -m model.gguf", "serve -m model.gguf --port 0"}) {
+  for (const char* command :
+       {"run -m model.gguf -p abc", "eval -m model.gguf -f text.txt", "bench -m model.gguf",
+        "serve -m model.gguf --port 0", "calibrate -m model.gguf --kv kvant-4bit"}) {
     for (const char* name : {"cpu/portable", "no-such"}) {
       expect_one_sentence(run(command + std::string(" --device cuda --backend ") + name),
                           std::string("--backend ") + name);
@@ -64,6 +65,7 @@ TEST_F(DeviceOption, WithoutAnNvidiaDriverOneSentenceSaysSo) {
   expect_one_sentence(run("run -m model.gguf -p abc --device cuda --session s"), "no driver");
   expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda"), "--device cpu");
   expect_one_sentence(run("bench -m model.gguf --device cuda"), "--device cpu");
+  expect_one_sentence(run("calibrate -m model.gguf --kv kvant-4bit --device cuda"), "--device cpu");
   expect_one_sentence(run("serve -m model.gguf --port 0 --device cuda"), "--device cpu");
 }
 
