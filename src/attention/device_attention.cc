@@ -151,24 +151,33 @@ kvant_decode_lengths DeviceAttention::lengths() const {
   return lengths;
 }
 
+// One table entry a row; of prompts, a slice.
+void DeviceAttention::list_sinks(const Step& step) {
+  std::vector<std::int32_t> sinks(is_prompt_ ? n_slices_ : n_rows_);
+  protects_ = false;
+  max_sealed_ = 0;
+  for (std::size_t i = 0; i < sinks.size(); ++i) {
+    const int s = is_prompt_ ? static_cast<int>(i) : numbers_[row_slice_.first + i];
+    max_sealed_ = std::max(max_sealed_, step.ledger(s).end_sealed());
+    if (!step.sink(s).held()) continue;
+    sinks[i] = step.device_pages().sinks().table_id(step.sink(s).id);
+    protects_ = true;
+  }
+  sinks_ = add(sinks);
+}
+
 Status DeviceAttention::begin(Step& step) {
   device_->enter();
   numbers_.clear();
   n_rows_ = step.n_rows();
   n_slices_ = static_cast<int>(step.slices().size());
+  is_prompt_ = takes_prompt_kernel(step);
   list_slices(step);
-  // Sinks: one table entry a row.
-  std::vector<std::int32_t> sinks(n_rows_);
-  protects_ = false;
-  max_sealed_ = 0;
-  for (int row = 0; row < n_rows_; ++row) {
-    const int s = numbers_[row_slice_.first + row];
-    max_sealed_ = std::max(max_sealed_, step.ledger(s).end_sealed());
-    if (!step.sink(s).held()) continue;
-    sinks[row] = step.device_pages().sinks().table_id(step.sink(s).id);
-    protects_ = true;
-  }
-  sinks_ = add(sinks);
+  list_sinks(step);
+  return is_prompt_ ? begin_prompt(step) : begin_rows(step);
+}
+
+Status DeviceAttention::begin_rows(const Step& step) {
   list_rows(step);
   const Plan& plan = step.plan();
   std::size_t workspace = 0;
@@ -197,9 +206,8 @@ bool DeviceAttention::check(Step& step, const char* doing, kvant_status status) 
   return checked.ok();
 }
 
-// Rows of all query heads, in place.
-bool DeviceAttention::transform(Step& step, void* rows, kvant_type type, const float* factors,
-                                const float* factors_after) {
+bool DeviceAttention::transform(Step& step, void* rows, kvant_type type, bool hadamard, const float* factors,
+                                const float* factors_after, const void* source) {
   const Geometry& g = step.plan().geometry;
   kvant_transformation t{};
   t.struct_size = sizeof t;
@@ -213,7 +221,11 @@ bool DeviceAttention::transform(Step& step, void* rows, kvant_type type, const f
   t.factors = factors;
   t.factors_after = factors_after;
   t.heads_of_factors = g.group();
-  t.hadamard = 1;
+  t.hadamard = hadamard ? 1 : 0;
+  t.source = source;
+  t.source_row_stride = t.row_stride;
+  t.source_head_stride = t.head_stride;
+  t.source_is_bf16 = source != nullptr ? 1 : 0;
   return check(step, "rotating", device_->library().transform(&t, device_->stream()));
 }
 
@@ -224,7 +236,7 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   const PageLibrary& library = device_->library();
   DevicePageStore& store = step.device_pages();
   const LayerShape formats = layer_shape(plan, layer);
-  const kvant_decode_shape of_slices = formats.of(n_slices_, plan), of_rows = formats.of(n_rows_, plan);
+  const kvant_decode_shape of_slices = formats.of(n_slices_, plan);
   kvant_decode_layer at_layer{};
   at_layer.struct_size = sizeof at_layer;
   at_layer.tail = store.tails().pages(layer);
@@ -249,7 +261,7 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   new_rows.value_factors = rows.value_transform.factors;
   new_rows.value_hadamard = rows.value_transform.hadamard ? 1 : 0;
   if (rows.key_transform.hadamard &&
-      !transform(step, rows.q, KVANT_BF16, rows.key_transform.inverses, nullptr))
+      !transform(step, rows.q, KVANT_BF16, /*hadamard=*/true, rows.key_transform.inverses, nullptr))
     return;
   if (!check(step, "appending", library.append(&of_slices, &at_layer, &new_rows, device_->stream()))) return;
   if (max_due_ > 0) {
@@ -261,13 +273,26 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
     }
   }
 
+  at_layer.protected_pages = store.sinks().pages(layer);
+  at_layer.protected_pages.table = at(sinks_);
+  at_layer.protected_pages.seq_stride = 1;
+  if (is_prompt_) {
+    attend_prompt(step, layer, rows, at_layer);
+  } else {
+    attend_rows(step, layer, rows, at_layer);
+  }
+}
+
+bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
+                                  kvant_decode_layer& at_layer) {
+  const Plan& plan = step.plan();
+  const Geometry& g = plan.geometry;
+  const LayerShape formats = layer_shape(plan, layer);
+  const kvant_decode_shape of_rows = formats.of(n_rows_, plan);
   at_layer.tail.table = at(row_tail_);
   at_layer.tail.seq_stride = row_tail_stride_;
   at_layer.sealed.table = at(row_sealed_);
   at_layer.sealed.seq_stride = row_sealed_stride_;
-  at_layer.protected_pages = store.sinks().pages(layer);
-  at_layer.protected_pages.table = at(sinks_);
-  at_layer.protected_pages.seq_stride = 1;
   at_layer.q = rows.q;
   at_layer.out = rows.out;
   at_layer.out_type = KVANT_F32;
@@ -275,10 +300,11 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   at_layer.q_head_stride = at_layer.out_head_stride = g.head_dim;
   at_layer.reproducible = 1;
   const kvant_decode_lengths sights = lengths();
-  const kvant_status attended =
-      library.decode_attention(&of_rows, &sights, &at_layer, workspace_, workspace_bytes_, device_->stream());
-  if (!check(step, "attending", attended) || !rows.value_transform.hadamard) return;
-  transform(step, rows.out, KVANT_F32, nullptr, rows.value_transform.inverses);
+  const kvant_status attended = device_->library().decode_attention(&of_rows, &sights, &at_layer, workspace_,
+                                                                    workspace_bytes_, device_->stream());
+  if (!check(step, "attending", attended)) return false;
+  return !rows.value_transform.hadamard ||
+         transform(step, rows.out, KVANT_F32, /*hadamard=*/true, nullptr, rows.value_transform.inverses);
 }
 
 }  // namespace kvant

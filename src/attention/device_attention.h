@@ -5,6 +5,9 @@
 // layer, and what a token sees doesn't depend on how its text was cut. All rows of a layer are appended
 // first, and pages that the step seals are sealed before anyone attends: rows that see them unsealed read
 // them in the tail, where they stay until the step ends.
+//
+// With prompt=flashq, steps of which every slice has many tokens go to the library's prompt kernel instead
+// (device_prompt.cc): rows see the same tokens, as INT8.
 #pragma once
 
 #include <memory>
@@ -23,6 +26,9 @@ struct RowSight {
 // Of the tokens of a slice, in order. n_sealed: pages that are sealed when the step begins.
 std::vector<RowSight> row_sights(int first_token, const StepSlice& slice, int n_sealed, int window,
                                  int prefill);
+
+// Whether the step's attention is the library's prompt kernel's.
+bool takes_prompt_kernel(const Step& step);
 
 // A transform that the library makes by itself: channels times factors, then the Walsh-Hadamard matrix.
 struct LibraryTransform {
@@ -63,9 +69,20 @@ class DeviceAttention {
   const std::int32_t* at(Part part) const { return static_cast<const std::int32_t*>(memory_) + part.first; }
   Status make_room(void*& memory, std::size_t& held, std::size_t bytes);
   void list_slices(const Step& step);
+  void list_sinks(const Step& step);
   void list_rows(const Step& step);
+  Status begin_rows(const Step& step);
   kvant_decode_lengths lengths() const;
-  bool transform(Step& step, void* rows, kvant_type type, const float* factors, const float* factors_after);
+  // Attention at a site, of rows or of prompts; at_layer has the tables of slices. False: the step has
+  // failed.
+  bool attend_rows(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer& at_layer);
+  void list_prompt(const Step& step);
+  Status begin_prompt(const Step& step);
+  kvant_prompt_shape prompt_shape(const Plan& plan) const;
+  bool attend_prompt(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer& at_layer);
+  // Rows of all query heads, in place or, where `source` is not null, out of its BF16 rows.
+  bool transform(Step& step, void* rows, kvant_type type, bool hadamard, const float* factors,
+                 const float* factors_after, const void* source = nullptr);
   bool check(Step& step, const char* doing, kvant_status status) const;
 
   std::shared_ptr<PageDevice> device_;
@@ -81,8 +98,12 @@ class DeviceAttention {
   Part slice_tail_, slice_sealed_, due_tail_page_, due_sealed_page_, due_pages_;
   std::int64_t slice_tail_width_ = 0, slice_sealed_width_ = 0;
   Part sealed_, tail_, protected_;      // lengths, by row
-  Part row_tail_, row_sealed_, sinks_;  // tables
+  Part row_tail_, row_sealed_, sinks_;  // tables; sinks by row, or by slice of prompts
   std::int64_t row_tail_stride_ = 0, row_sealed_stride_ = 0;
+  // Of a step of prompts.
+  bool is_prompt_ = false;
+  int n_prompt_tokens_ = 0, n_prompt_pages_ = 0;  // in tails, and sealed, of all slices
+  Part query_begins_, token_begins_, sealed_begins_, first_row_tokens_;
 };
 
 }  // namespace kvant

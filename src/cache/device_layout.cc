@@ -50,8 +50,8 @@ Status check_rules(const Recipe& recipe, const std::string& device) {
   if (recipe.products == Products::integer)
     return refuse("attention in integers, with an INT8 tail,",
                   "use the same formats with products=real,tail=bf16");
-  if (recipe.prompt != PromptAttention::exact)
-    return refuse("rounded attention within a prompt", "use prompt=exact");
+  if (recipe.prompt != PromptAttention::exact && recipe.prompt != PromptAttention::flashq)
+    return refuse("rounded attention within a prompt", "use prompt=exact or prompt=flashq");
   if (recipe.softmax == Softmax::sas_paper) return refuse("softmax=sas-paper", "use softmax=sas");
   return {};
 }
@@ -132,6 +132,10 @@ Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
                                              std::shared_ptr<const Plan> plan) {
   KVANT_RETURN_IF_ERROR(check_geometry(plan->geometry, device->name()));
   KVANT_RETURN_IF_ERROR(check_rules(plan->recipe, device->name()));
+  if (plan->recipe.prompt == PromptAttention::flashq && plan->geometry.head_dim > 128) {
+    return error("recipe '{}': {} has prompt=flashq for heads of 64 and 128 channels; use prompt=exact",
+                 label(plan->recipe), device->name());
+  }
   auto placed = std::make_shared<Plan>(*plan);
   placed->device = std::move(device);
   placed->tail = find_format("bf16");

@@ -27,6 +27,8 @@ struct PageLibrary {
   decltype(&kvant_seal_pages) seal_pages;
   decltype(&kvant_dequantize) dequantize;
   decltype(&kvant_transform) transform;
+  decltype(&kvant_prompt_workspace) prompt_workspace;
+  decltype(&kvant_prompt_attention) prompt_attention;
 };
 
 // What is copied, and what the library does, happens in the order of the calls, on one stream. Not

@@ -79,7 +79,8 @@ Status check_prompt(const Recipe& recipe) {
     return error(
         "with products=integer prompts attend in integers already: leave prompt out, or set products=real");
   }
-  const bool rounds_near = recipe.prompt == PromptAttention::sage || recipe.window == 0;
+  const bool rounds_near = recipe.prompt == PromptAttention::sage ||
+                           recipe.prompt == PromptAttention::flashq || recipe.window == 0;
   const bool reaches_far = recipe.prefill == kPrefillAll || recipe.prefill >= recipe.window + 2 * kPageTokens;
   if (rounds_near || reaches_far) return {};
   return error(

@@ -97,7 +97,7 @@ Status set_tail(Recipe& recipe, const std::string& text) {
 }
 
 // In the order of the enumerations.
-constexpr std::array kPromptNames = {"exact", "int8", "int4", "sage"};
+constexpr std::array kPromptNames = {"exact", "int8", "int4", "sage", "flashq"};
 constexpr std::array kSoftmaxNames = {"exact", "sas", "sas-paper"};
 constexpr std::array kProductsNames = {"real", "integer"};
 constexpr std::array kCorrectionNames = {"none", "absolute", "relative"};
@@ -158,7 +158,7 @@ constexpr RecipeField kFields[] = {
      [](const Recipe& r) { return std::to_string(r.window); }},
     {"prefill", "a multiple of 128, or all", "tokens of a prompt that see each other unquantized",
      set_prefill, prefill_text},
-    {"prompt", "exact, int8, int4 or sage", "how the tokens of a prompt block attend to each other",
+    {"prompt", "exact, int8, int4, sage or flashq", "how the tokens of a prompt block attend to each other",
      [](Recipe& r, const std::string& text) { return set_choice(r.prompt, text, kPromptNames); },
      [](const Recipe& r) -> std::string { return kPromptNames[static_cast<int>(r.prompt)]; }},
     {"protect", "0 to 0.5", "the share of tokens, by attention received, that stay unquantized",

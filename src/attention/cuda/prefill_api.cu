@@ -80,6 +80,8 @@ Reason fault_of(const kvant_transformation& t) {
   return first_failing({
       {t.n_rows > 0 && t.n_heads > 0, "transformation: n_rows and n_heads must be at least 1"},
       {t.rows != nullptr, "transformation: rows is null"},
+      {t.source_is_bf16 == 0 || t.source != nullptr, "transformation: source_is_bf16 without a source"},
+      {t.reserved == 0, "transformation: reserved is not 0"},
       {t.heads_of_factors >= 0, "transformation: heads_of_factors is negative"},
       {t.heads_of_factors > 0 || (t.factors == nullptr && t.factors_after == nullptr),
        "transformation: heads_of_factors must be at least 1 where there are factors"},
@@ -99,7 +101,8 @@ TransformArgs transform_args(const kvant_transformation& t) {
                      .n_heads = t.n_heads,
                      .to = {t.rows, t.row_stride, t.head_stride},
                      .from = {t.source, t.source_row_stride, t.source_head_stride},
-                     .is_f32 = t.type == KVANT_F32 ? 1 : 0,
+                     .to_f32 = t.type == KVANT_F32 ? 1 : 0,
+                     .from_f32 = t.type == KVANT_F32 && t.source_is_bf16 == 0 ? 1 : 0,
                      .is_wide = 0,
                      .factors = t.factors,
                      .factors_after = t.factors_after,

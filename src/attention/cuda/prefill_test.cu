@@ -348,6 +348,44 @@ TEST(Transforming, ReadsRowsFromWhereverTheyLie) {
   }
 }
 
+// What is rotated in F32 out of BF16 is what F32 copies of the same numbers become.
+TEST(Transforming, MakesF32RowsOfBf16) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  constexpr int kRows = 5;
+  for (const int d : kHeadDims) {
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    std::vector<std::uint16_t> rows(static_cast<std::size_t>(kRows) * d);
+    std::vector<float> wide(rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      rows[i] = bf16_from_float(normal(random));
+      wide[i] = float_from_bf16(rows[i]);
+    }
+    const DeviceArray<std::uint16_t> source(rows);
+    const DeviceArray<float> in_place(wide), to(wide.size());
+    kvant_transformation t{};
+    t.struct_size = sizeof t;
+    t.n_rows = kRows;
+    t.n_heads = 1;
+    t.head_dim = d;
+    t.type = KVANT_F32;
+    t.rows = in_place.get();
+    t.row_stride = t.head_stride = t.source_row_stride = t.source_head_stride = d;
+    for (const int hadamard : {0, 1}) {
+      t.hadamard = hadamard;
+      t.rows = in_place.get();
+      t.source = nullptr;
+      t.source_is_bf16 = 0;
+      ASSERT_EQ(kvant_transform(&t, nullptr), KVANT_OK);
+      t.rows = to.get();
+      t.source = source.get();
+      t.source_is_bf16 = 1;
+      ASSERT_EQ(kvant_transform(&t, nullptr), KVANT_OK);
+      EXPECT_EQ(to.read(), in_place.read());
+    }
+  }
+}
+
 TEST(PrefillApi, RefusesWhatItCannotRun) {
   kvant_dequantization dequantization{};
   EXPECT_EQ(kvant_dequantize(nullptr, nullptr, nullptr, &dequantization, nullptr), KVANT_INVALID_ARGUMENT);

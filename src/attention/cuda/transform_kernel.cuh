@@ -21,7 +21,7 @@ struct TransformArgs {
   int n_heads;
   TransformRows<void> to;
   TransformRows<const void> from;
-  int is_f32;
+  int to_f32, from_f32;
   int is_wide;  // rows begin where kRowAlignment bytes fit
   const float *factors, *factors_after;
   int heads_of_factors;
@@ -34,7 +34,7 @@ inline constexpr int kRowAlignment = 16;
 // N neighbouring channels: several at a time where they lie well.
 template <int N>
 __device__ __forceinline__ void load_channels(const TransformArgs& args, std::int64_t at, float (&x)[N]) {
-  if (args.is_f32 != 0) {
+  if (args.from_f32 != 0) {
     const float* const from = static_cast<const float*>(args.from.rows) + at;
 #pragma unroll
     for (int j = 0; j < N; j += 2) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ void load_channels(const TransformArgs& args, std::in
 template <int N>
 __device__ __forceinline__ void store_channels(const TransformArgs& args, std::int64_t at,
                                                const float (&x)[N]) {
-  if (args.is_f32 != 0) {
+  if (args.to_f32 != 0) {
     float* const to = static_cast<float*>(args.to.rows) + at;
 #pragma unroll
     for (int j = 0; j < N; j += 2) {

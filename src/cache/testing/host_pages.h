@@ -23,8 +23,9 @@ namespace kvant::testing {
 class HostLibrary {
  public:
   static PageLibrary functions() {
-    return {last_error,       page_bytes, can_seal,   decode_kernel, decode_workspace, decode_schedule,
-            decode_attention, append,     seal_pages, dequantize,    transform};
+    return {last_error,      page_bytes,       can_seal,        decode_kernel, decode_workspace,
+            decode_schedule, decode_attention, append,          seal_pages,    dequantize,
+            transform,       prompt_workspace, prompt_attention};
   }
 
  private:
@@ -89,9 +90,13 @@ class HostLibrary {
     for (int i = 0; i < t->n_rows; ++i) {
       for (int head = 0; head < t->n_heads; ++head) {
         const std::int64_t at = i * t->row_stride + head * t->head_stride;
-        auto* bf16 = static_cast<std::uint16_t*>(t->rows) + at;  // in place: the engine names no source
+        auto* bf16 = static_cast<std::uint16_t*>(t->rows) + at;
         auto* f32 = static_cast<float*>(t->rows) + at;
-        if (t->type == KVANT_F32) {
+        if (t->source != nullptr) {  // the engine names one in BF16 only
+          float_row_from_bf16(static_cast<const std::uint16_t*>(t->source) + i * t->source_row_stride +
+                                  head * t->source_head_stride,
+                              row.data(), row.size());
+        } else if (t->type == KVANT_F32) {
           std::copy_n(f32, row.size(), row.begin());
         } else {
           float_row_from_bf16(bf16, row.data(), row.size());
@@ -253,6 +258,50 @@ class HostLibrary {
           attend(*shape, q, k.rows, v.rows,
                  static_cast<float*>(layer->out) + seq * layer->out_seq_stride +
                      query_head * layer->out_head_stride);
+        }
+      }
+    }
+    return KVANT_OK;
+  }
+
+  static kvant_status prompt_workspace(const kvant_prompt_shape*, std::size_t* bytes) {
+    *bytes = 256;
+    return KVANT_OK;
+  }
+  // Each query as a sequence of the decode kernel, whose tail begins behind the pages that it sees.
+  static kvant_status prompt_attention(const kvant_prompt_shape* shape, const kvant_prompt* prompt, void*,
+                                       std::size_t, kvant_stream) {
+    const kvant_prompt_pages& pages = *prompt->pages;
+    if (prompt->k != nullptr || pages.first_row_tokens == nullptr) return KVANT_UNSUPPORTED;
+    std::vector<float> out(shape->head_dim), q(shape->head_dim);
+    for (int seq = 0; seq < shape->n_seqs; ++seq) {
+      const int first = prompt->query_begins[seq], n = prompt->query_begins[seq + 1] - first;
+      const int n_tail = prompt->token_begins[seq + 1] - prompt->token_begins[seq];
+      for (int head = 0; head < shape->n_kv_heads; ++head) {
+        for (int i = 0; i < n; ++i) {
+          const int sealed = pages.sealed_begins == nullptr ? 0 : pages.query_sealed_pages[first + i];
+          const int skipped = sealed * kPageTokens - pages.first_row_tokens[seq];
+          std::vector<float> rows[2];
+          for (const int side : {KVANT_KEY, KVANT_VALUE}) {
+            rows[side] = sealed_rows(*pages.shape, *pages.layer, seq, head, side, sealed, /*in_place=*/true);
+            for (int t = skipped; t < n_tail - (n - 1 - i); ++t) {
+              rows[side].resize(rows[side].size() + shape->head_dim);
+              read_row(address(pages.layer->tail, seq, pages.layer->layer, head, side, t / kPageTokens),
+                       shape->head_dim, t % kPageTokens, &rows[side][rows[side].size() - shape->head_dim]);
+            }
+          }
+          for (int g = 0; g < shape->n_heads / shape->n_kv_heads; ++g) {
+            const int query_head = head * (shape->n_heads / shape->n_kv_heads) + g;
+            float_row_from_bf16(static_cast<const std::uint16_t*>(prompt->q) +
+                                    (first + i) * prompt->q_token_stride + query_head * prompt->q_head_stride,
+                                q.data(), q.size());
+            attend(*pages.shape, q, rows[KVANT_KEY], rows[KVANT_VALUE], out.data());
+            bf16_row_from_float(out.data(),
+                                static_cast<std::uint16_t*>(prompt->out) +
+                                    (first + i) * prompt->out_token_stride +
+                                    query_head * prompt->out_head_stride,
+                                out.size());
+          }
         }
       }
     }

@@ -1,0 +1,121 @@
+// Steps of prompts on a device: the library's prompt kernel (kvant_prompt_attention) reads sealed pages and
+// tails as INT8 tiles, once for a block of rows, where the decode kernel reads them for every row.
+#include <algorithm>
+
+#include "attention/device_attention.h"
+
+namespace kvant {
+namespace {
+
+// A slice of fewer tokens leaves most of a block of the kernel's rows empty, and making tiles of its pages
+// costs more than it saves.
+constexpr int kMinPromptTokens = 32;
+
+// The kernel wants 256 bytes.
+constexpr std::size_t kAlignment = 256;
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::size_t output_bytes(const Geometry& g, int n_rows) {
+  return aligned(std::size_t{2} * n_rows * g.n_heads * g.head_dim);
+}
+
+}  // namespace
+
+bool takes_prompt_kernel(const Step& step) {
+  return step.plan().recipe.prompt == PromptAttention::flashq &&
+         std::all_of(step.slices().begin(), step.slices().end(),
+                     [](const StepSlice& slice) { return slice.n_tokens >= kMinPromptTokens; });
+}
+
+void DeviceAttention::list_prompt(const Step& step) {
+  const Plan& plan = step.plan();
+  const int window = device_window(plan);
+  std::vector<std::int32_t> queries{0}, tokens{0}, pages{0}, first_row_tokens, query_pages;
+  for (int s = 0; s < n_slices_; ++s) {
+    const PageLedger& ledger = step.ledger(s);
+    const int first_row = ledger.n_sealed() * kPageTokens;
+    for (const RowSight& sight :
+         row_sights(step.first_token(s), step.slices()[s], ledger.n_sealed(), window, plan.recipe.prefill))
+      query_pages.push_back(sight.sealed_pages);
+    queries.push_back(queries.back() + step.slices()[s].n_tokens);
+    tokens.push_back(tokens.back() + ledger.end() - first_row);
+    pages.push_back(pages.back() + ledger.end_sealed());
+    first_row_tokens.push_back(first_row);
+  }
+  n_prompt_tokens_ = tokens.back();
+  n_prompt_pages_ = pages.back();
+  query_begins_ = add(queries);
+  token_begins_ = add(tokens);
+  sealed_begins_ = add(pages);
+  first_row_tokens_ = add(first_row_tokens);
+  sealed_ = add(query_pages);
+}
+
+kvant_prompt_shape DeviceAttention::prompt_shape(const Plan& plan) const {
+  const Geometry& g = plan.geometry;
+  kvant_prompt_shape shape{};
+  shape.struct_size = sizeof shape;
+  shape.n_seqs = n_slices_;
+  shape.n_heads = g.n_heads;
+  shape.n_kv_heads = g.n_kv_heads;
+  shape.head_dim = g.head_dim;
+  shape.n_queries = n_rows_;
+  shape.n_tokens = n_prompt_tokens_;
+  shape.softmax_scale = g.softmax_scale;
+  shape.causal = 1;
+  shape.sas = plan.recipe.softmax == Softmax::sas ? 1 : 0;
+  shape.n_sealed_pages = n_prompt_pages_;
+  return shape;
+}
+
+// The workspace begins with outputs in BF16, as the kernel writes them.
+Status DeviceAttention::begin_prompt(const Step& step) {
+  list_prompt(step);
+  const kvant_prompt_shape shape = prompt_shape(step.plan());
+  std::size_t bytes = 0;
+  KVANT_RETURN_IF_ERROR(library_status(*device_, "preparing a prompt's attention",
+                                       device_->library().prompt_workspace(&shape, &bytes)));
+  KVANT_RETURN_IF_ERROR(make_room(memory_, memory_bytes_, numbers_.size() * sizeof numbers_[0]));
+  KVANT_RETURN_IF_ERROR(
+      make_room(workspace_, workspace_bytes_, output_bytes(step.plan().geometry, n_rows_) + bytes));
+  device_->upload(memory_, numbers_.data(), numbers_.size() * sizeof numbers_[0]);
+  return {};
+}
+
+bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& rows,
+                                    kvant_decode_layer& at_layer) {
+  const Plan& plan = step.plan();
+  const Geometry& g = plan.geometry;
+  const LayerShape formats = layer_shape(plan, layer);
+  const kvant_decode_shape of_slices = formats.of(n_slices_, plan);
+  kvant_prompt_pages pages{};
+  pages.struct_size = sizeof pages;
+  pages.shape = &of_slices;
+  pages.layer = &at_layer;
+  if (n_prompt_pages_ > 0) {
+    pages.sealed_begins = at(sealed_begins_);
+    pages.query_sealed_pages = at(sealed_);
+  }
+  pages.first_row_tokens = at(first_row_tokens_);
+  kvant_prompt prompt{};
+  prompt.struct_size = sizeof prompt;
+  prompt.query_begins = at(query_begins_);
+  prompt.token_begins = at(token_begins_);
+  prompt.q = rows.q;
+  prompt.out = workspace_;
+  prompt.q_token_stride = prompt.out_token_stride = std::int64_t{g.n_heads} * g.head_dim;
+  prompt.q_head_stride = prompt.out_head_stride = g.head_dim;
+  prompt.pages = &pages;
+  const kvant_prompt_shape shape = prompt_shape(plan);
+  const std::size_t outputs = output_bytes(g, n_rows_);
+  const kvant_status attended =
+      device_->library().prompt_attention(&shape, &prompt, static_cast<char*>(workspace_) + outputs,
+                                          workspace_bytes_ - outputs, device_->stream());
+  return check(step, "attending to a prompt", attended) &&
+         transform(step, rows.out, KVANT_F32, rows.value_transform.hadamard, nullptr,
+                   rows.value_transform.inverses, workspace_);
+}
+
+}  // namespace kvant
