@@ -20,6 +20,17 @@ struct LayerRows {
   MatrixView<float> out;      // [n_rows, n_heads * head_dim]
 };
 
+// Sees the rows that a model makes, where attention itself isn't called for them: a device attends to rows
+// that never leave it.
+class RowObserver {
+ public:
+  virtual ~RowObserver() = default;
+
+  // Of one layer of a step that is yet to attend. Rows are as in run_layer(), rounded to bfloat16; `out` has
+  // none. One thread calls it.
+  virtual void see(const Step& step, int layer, const LayerRows& rows) = 0;
+};
+
 // What serves the pages of one (layer, KV head, side).
 struct KernelChoice {
   std::string name;      // as the plan prints it: "reference"
@@ -48,10 +59,14 @@ class AttentionBackend {
 
   // The kernel that serves the sealed pages of (layer, KV head, side).
   virtual KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const = 0;
+
+  // Whom a device shows the rows for which it doesn't call run_layer(); null: nobody. A plan whose rows are
+  // shown has no transforms.
+  virtual RowObserver* observer() = 0;
 };
 
-// A backend around another, which serves the pages: all but run_layer is that one's word. What it forgot to
-// pass on would make it abstract: AttentionBackend has no defaults.
+// A backend around another, which serves the pages: all but run_layer and observer is that one's word. What
+// it forgot to pass on would make it abstract: AttentionBackend has no defaults.
 class BackendDecorator : public AttentionBackend {
  public:
   // `inner` outlives it.
@@ -65,6 +80,7 @@ class BackendDecorator : public AttentionBackend {
   KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const final {
     return inner_.kernel(plan, layer, kv_head, side);
   }
+  RowObserver* observer() override { return inner_.observer(); }
 
  protected:
   AttentionBackend& inner() { return inner_; }

@@ -31,6 +31,7 @@ class DeviceBackend final : public AttentionBackend {
       return {"none", fmt::format("no kernel of {} reads {}", device_->name(), side_name(side))};
     return {name, ""};
   }
+  RowObserver* observer() override { return nullptr; }
 
  private:
   std::shared_ptr<PageDevice> device_;

@@ -87,6 +87,7 @@ class LayerLoop final : public AttentionBackend {
   KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
     return pages_->kernel(plan, layer, kv_head, side);
   }
+  RowObserver* observer() override { return nullptr; }
 
  private:
   bool try_to_start(const Step& step, int n_threads);

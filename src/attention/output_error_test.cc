@@ -53,6 +53,7 @@ class Scripted : public AttentionBackend {
   PageOrder page_order() const override { return inner_->page_order(); }
   Result<std::shared_ptr<const Plan>> place(std::shared_ptr<const Plan> plan) const override { return plan; }
   KernelChoice kernel(const Plan&, int, int, Side) const override { return {"scripted", ""}; }
+  RowObserver* observer() override { return nullptr; }
 
  private:
   std::unique_ptr<AttentionBackend> inner_ = make_reference_backend();

@@ -72,6 +72,7 @@ class Calibrator {
         backend_(backend),
         request_(request),
         settings_(request.settings),
+        reader_(request.reader.engine == nullptr ? SampleReader{&engine, &backend} : request.reader),
         capture_(engine.geometry(), capture_size(engine.geometry(), request)) {
     result_.model = engine.description();
     result_.fingerprint = engine.fingerprint();
@@ -111,10 +112,10 @@ class Calibrator {
   std::uint64_t identity() const {
     const CalibrationSettings& s = settings_;
     const CalibrationMethod& m = request_.method;
-    return fnv1a(fmt::format("{} {:x} {} {} {} {} {} {} {} {} {} {} {} {} {}", result_.fingerprint,
+    return fnv1a(fmt::format("{} {:x} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", result_.fingerprint,
                              result_.text_hash, capture_.size().samples, s.length, s.rows, s.passages, s.self,
                              s.measure, s.seed, capture_.size().contexts, capture_.size().context_length,
-                             s.adapter_steps, m.weights, m.backend, m.algorithm));
+                             s.adapter_steps, m.weights, m.backend, m.algorithm, m.device));
   }
 
   Status interrupted(int samples_done) {
@@ -134,7 +135,7 @@ class Calibrator {
     }
     Progress progress("writing samples", written_tokens(size), "tokens");
     return samples_of_model(
-        engine_, backend_, size, [&](std::int64_t n) { progress.advance(n); }, request_.stop);
+        *reader_.engine, *reader_.backend, size, [&](std::int64_t n) { progress.advance(n); }, request_.stop);
   }
 
   Status capture_samples() {
@@ -145,7 +146,8 @@ class Calibrator {
     Progress progress("reading samples", capture_.n_sequences(), "samples");
     progress.advance(done);
     const auto read = read_samples(
-        engine_, backend_, *all, done, capture_, [&](int n) { progress.advance(n); }, request_.stop);
+        *reader_.engine, *reader_.backend, *all, done, capture_, [&](int n) { progress.advance(n); },
+        request_.stop);
     if (!read.ok()) return read.error();
     progress.clear();
     return *read < capture_.n_sequences() ? interrupted(*read) : Status{};
@@ -304,7 +306,7 @@ class Calibrator {
                           .context_length = std::min({length, settings_.context_length, trained}),
                           .seed = settings_.seed};
     return settings_.self ? samples_of_model(
-                                engine_, backend_, size, [](std::int64_t) {}, request_.stop)
+                                *reader_.engine, *reader_.backend, size, [](std::int64_t) {}, request_.stop)
                           : samples_of_text(engine_.tokenizer(), trained, request_.text, size);
   }
 
@@ -365,6 +367,7 @@ class Calibrator {
   AttentionBackend& backend_;
   const CalibrationRequest& request_;
   CalibrationSettings settings_;
+  SampleReader reader_;
   Capture capture_;
   Calibration result_;
   Constants weighed_;  // of weigh_contexts()

@@ -12,6 +12,12 @@
 
 namespace kvant {
 
+// A model that reads samples, and writes them where it does.
+struct SampleReader {
+  Engine* engine = nullptr;
+  AttentionBackend* backend = nullptr;
+};
+
 struct CalibrationRequest {
   std::vector<Recipe> recipes;
   std::string text;  // not used when the model writes its own
@@ -22,6 +28,8 @@ struct CalibrationRequest {
   std::string state_path;
   const std::atomic<bool>* stop = nullptr;  // once true: keep the work and return an error; null: never
   CalibrationMethod method;                 // what the engine and the backend are, to be written down
+  // The same model on a device, which reads faster; with nulls the calibrated engine reads by itself.
+  SampleReader reader;
 };
 
 // The result is deterministic: threads, interruptions and other recipes in the same request don't change it.

@@ -107,11 +107,13 @@ void add_method(const CalibrationMethod& method, SealedGguf& file) {
   file.set(key("weights"), method.weights);
   file.set(key("backend"), method.backend);
   file.set(key("algorithm"), std::int64_t{method.algorithm});
+  file.set(key("device"), method.device);
 }
 
 CalibrationMethod read_method(const GgufFile& file) {
   return {file.text(key("weights")).value_or(""), file.text(key("backend")).value_or(""),
-          static_cast<int>(file.integer(key("algorithm")).value_or(0))};
+          static_cast<int>(file.integer(key("algorithm")).value_or(0)),
+          file.text(key("device")).value_or("cpu")};
 }
 
 // Why a file of this version cannot be read; empty: it can.

@@ -37,6 +37,9 @@ struct CalibrationMethod {
   std::string weights = "stored";     // of the model: stored or f32
   std::string backend = "reference";  // that attends while samples are read
   int algorithm = kCalibrationAlgorithm;
+  // That reads samples: "cpu" or "cuda". Another one rounds otherwise, and no more: what it makes is kept for
+  // first use as well.
+  std::string device = "cpu";
   bool operator==(const CalibrationMethod&) const = default;
 };
 

@@ -5,11 +5,20 @@
 namespace kvant {
 
 void CaptureBackend::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
-  KVANT_CHECK(step.slices().size() == 1, "captured sequences run one by one");
   team.barrier();  // rows may be other threads' work
+  keep(step, layer, rows, team.index(), team.size());
+  inner().run_layer(step, layer, rows, team);
+}
+
+void CaptureBackend::see(const Step& step, int layer, const LayerRows& rows) {
+  keep(step, layer, rows, 0, 1);
+}
+
+void CaptureBackend::keep(const Step& step, int layer, const LayerRows& rows, int part, int n_parts) {
+  KVANT_CHECK(step.slices().size() == 1, "captured sequences run one by one");
   const Geometry& g = capture_.geometry();
   const int d = g.head_dim;
-  for (int r = team.index(); r < rows.k.rows; r += team.size()) {
+  for (int r = part; r < rows.k.rows; r += n_parts) {
     const int token = step.first_token(0) + r;
     if (!capture_.keeps(sequence_, token)) continue;
     for (int h = 0; h < g.n_kv_heads; ++h) {
@@ -19,7 +28,6 @@ void CaptureBackend::run_layer(Step& step, int layer, const LayerRows& rows, Tea
     for (int h = 0; h < g.n_heads; ++h)
       capture_.store_query(sequence_, token, layer, h, rows.q.row(r) + h * d);
   }
-  inner().run_layer(step, layer, rows, team);
 }
 
 }  // namespace kvant

@@ -1,4 +1,5 @@
-// CaptureBackend: another backend, with Q, K and V of every layer copied into a Capture on the way.
+// CaptureBackend: another backend, with Q, K and V of every layer copied into a Capture on the way, be it
+// called or, on a device, shown the rows.
 #pragma once
 
 #include "attention/attention.h"
@@ -6,7 +7,7 @@
 
 namespace kvant {
 
-class CaptureBackend final : public BackendDecorator {
+class CaptureBackend final : public BackendDecorator, private RowObserver {
  public:
   // Both outlive it.
   CaptureBackend(AttentionBackend& inner, Capture& capture) : BackendDecorator(inner), capture_(capture) {}
@@ -16,8 +17,13 @@ class CaptureBackend final : public BackendDecorator {
   void set_sequence(int sequence) { sequence_ = sequence; }
 
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
+  RowObserver* observer() override { return this; }
 
  private:
+  void see(const Step& step, int layer, const LayerRows& rows) override;
+  // Rows part, part + n_parts, ...
+  void keep(const Step& step, int layer, const LayerRows& rows, int part, int n_parts);
+
   Capture& capture_;
   int sequence_ = 0;
 };

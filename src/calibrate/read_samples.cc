@@ -23,7 +23,9 @@ Status read_sample(Engine& engine, CaptureBackend& backend, const Sample& sample
 Result<int> read_samples(Engine& engine, AttentionBackend& backend, std::span<const Sample> samples,
                          int first, Capture& capture, const std::function<void(int)>& advance,
                          const std::atomic<bool>* stop) {
-  const auto plan = resolve(Recipe{}, engine.geometry(), nullptr);
+  const auto resolved = resolve(Recipe{}, engine.geometry(), nullptr);
+  if (!resolved.ok()) return resolved.error();
+  const auto plan = backend.place(*resolved);
   if (!plan.ok()) return plan.error();
   CaptureBackend capturing(backend, capture);
   Cache cache(*plan, /*byte_limit=*/0);

@@ -133,7 +133,9 @@ Result<std::vector<Sample>> write_group(Engine& engine, AttentionBackend& backen
                                         std::uint64_t seed, const std::function<void(std::int64_t)>& advance,
                                         const std::atomic<bool>* stop) {
   if (group.n == 0) return std::vector<Sample>();
-  const auto plan = resolve(Recipe{}, engine.geometry(), nullptr);
+  const auto resolved = resolve(Recipe{}, engine.geometry(), nullptr);
+  if (!resolved.ok()) return resolved.error();
+  const auto plan = backend.place(*resolved);
   if (!plan.ok()) return plan.error();
   auto starts = beginnings(engine.tokenizer(), group.n);
   if (!starts.ok()) return starts.error();

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/json_file.h"
 #include "base/progress.h"
@@ -116,16 +117,30 @@ Result<std::string> calibration_text(const CalibrateOptions& options) {
   return read_text_file(options.text_file);
 }
 
+// Of a device's name: "cuda" of "cuda:1".
+std::string kind_of(const std::string& device) {
+  return device.substr(0, device.find(':'));
+}
+
 Status run_calibrate(const CalibrateOptions& options) {
   auto text = calibration_text(options);
   if (!text.ok()) return text.error();
-  const auto session = Session::open(options.common, WeightMode::as_stored, 0);
+  SessionOptions on_cpu = options.common;
+  on_cpu.device = "cpu";
+  std::optional<Session> reader;
+  if (options.common.device != on_cpu.device) {
+    auto opened = Session::open(options.common, WeightMode::as_stored, 0);
+    if (!opened.ok()) return opened.error();
+    reader.emplace(std::move(opened).value());
+  }
+  const auto session = Session::open(on_cpu, WeightMode::as_stored, 0);
   if (!session.ok()) return session.error();
   Engine& engine = session->engine();
   auto recipes = recipes_to_calibrate(options.common, engine.geometry());
   if (!recipes.ok()) return recipes.error();
-  const CalibrationMethod method{.backend = options.common.backend};
-  if (options.output.empty() && method != CalibrationMethod{}) {
+  const CalibrationMethod method{.backend = options.common.backend,
+                                 .device = reader ? kind_of(options.common.device) : on_cpu.device};
+  if (options.output.empty() && method.backend != CalibrationMethod{}.backend) {
     return error(
         "what other commands find is made with --backend {}: leave --backend {} out, or name a file with -o",
         CalibrationMethod{}.backend, options.common.backend);
@@ -135,13 +150,11 @@ Status run_calibrate(const CalibrateOptions& options) {
 
   const auto start = std::chrono::steady_clock::now();
   const Interruption interruption;
-  const CalibrationRequest request{*recipes,
-                                   std::move(*text),
-                                   options.settings,
-                                   options.common.n_threads,
-                                   files.front(),
-                                   interruption.flag(),
-                                   method};
+  const CalibrationRequest request{
+      *recipes,         std::move(*text),
+      options.settings, options.common.n_threads,
+      files.front(),    interruption.flag(),
+      method,           reader ? SampleReader{&reader->engine(), &reader->backend()} : SampleReader{}};
   const auto made = calibrate(engine, session->backend(), request);
   if (!made.ok()) return made.error();
   for (const std::string& file : files) KVANT_RETURN_IF_ERROR(write_calibration(*made, file));
@@ -158,6 +171,7 @@ Command add_calibrate_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("calibrate", "learn what recipes need to know about a model");
   options->common.backend = "reference";
   add_model_options(*command, options->common, /*many_recipes=*/true);
+  add_device_option(*command, options->common);
   CalibrationSettings& settings = options->settings;
   auto* text = command->add_option("-f,--file,--text", options->text_file,
                                    "text to learn from (default: the text that ships with kvant)");
@@ -176,7 +190,8 @@ Command add_calibrate_command(CLI::App& program) {
   command->add_flag("--self", settings.self, "learn from text that the model writes itself")->excludes(text);
   command->add_option("--seed", settings.seed, "another seed chooses other samples and first centroids")
       ->capture_default_str();
-  return {command, [options]() -> Status {
+  return {command, [options, command]() -> Status {
+            KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
             KVANT_RETURN_IF_ERROR(choose_model(options->common));
             if (options->full) set_full(options->settings);
             return run_calibrate(*options);

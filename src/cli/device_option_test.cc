@@ -29,23 +29,21 @@ TEST_F(DeviceOption, WhatRunsOnTheCpuOnlySaysSo) {
   expect_one_sentence(run("run -m model.gguf -p abc --device cuda --guard"), "--guard runs on the CPU only");
   expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --layers"),
                       "--layers runs on the CPU only");
-  expect_one_sentence(run("bench -m model.gguf --device cuda --against llama.cpp"), "runs on the CPU only");
   EXPECT_NE(run("info -m model.gguf --device cuda").code, 0);
 }
 
-TEST_F(DeviceOption, RowsOfLlamaCppRunOnTheCpuOnly) {
+TEST_F(DeviceOption, EvaluatedRowsOfLlamaCppRunOnTheCpuOnly) {
   const std::string refusal = " runs on the CPU only, not with --device cuda";
   expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --kv bf16,llama.cpp:q8_0"),
                       "llama.cpp:q8_0" + refusal);
   expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --reference llama.cpp:f16"),
                       "llama.cpp:f16" + refusal);
-  expect_one_sentence(run("bench -m model.gguf --device cuda --kv llama.cpp:q4_0"),
-                      "llama.cpp:q4_0" + refusal);
 }
 
 TEST_F(DeviceOption, ABackendOfTheCpuIsNotIgnored) {
-  for (const char* command : {"run -m model.gguf -p abc", "eval -m model.gguf -f text.txt",
-                              "bench -m model.gguf", "serve -m model.gguf --port 0"}) {
+  for (const char* command :
+       {"run -m model.gguf -p abc", "eval -m model.gguf -f text.txt", "bench -m model.gguf",
+        "serve -m model.gguf --port 0", "calibrate -m model.gguf --kv kvant-4bit"}) {
     for (const char* name : {"cpu/portable", "no-such"}) {
       expect_one_sentence(run(command + std::string(" --device cuda --backend ") + name),
                           std::string("--backend ") + name);
@@ -64,6 +62,8 @@ TEST_F(DeviceOption, WithoutAnNvidiaDriverOneSentenceSaysSo) {
   expect_one_sentence(run("run -m model.gguf -p abc --device cuda --session s"), "no driver");
   expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda"), "--device cpu");
   expect_one_sentence(run("bench -m model.gguf --device cuda"), "--device cpu");
+  expect_one_sentence(run("bench -m model.gguf --device cuda --against llama.cpp"), "--device cpu");
+  expect_one_sentence(run("calibrate -m model.gguf --kv kvant-4bit --device cuda"), "--device cpu");
   expect_one_sentence(run("serve -m model.gguf --port 0 --device cuda"), "--device cpu");
 }
 

@@ -1,5 +1,5 @@
 // ComputeDevice: what runs a model beside the CPU: a ggml backend for all but attention, and the device that
-// keeps pages and attends to them. Each has a stream of its own.
+// keeps pages and attends to them. Each may have a stream of its own.
 #pragma once
 
 #include <memory>

@@ -22,6 +22,34 @@ struct GgmlEvent {
   void* context;
 };
 
+// The same of ggml's backends, and of what one of CUDA has behind `context`.
+struct GgmlBackend {
+  void* guid;
+  void* functions[16];
+  void* device;
+  void* context;
+};
+struct GgmlCudaContext {
+  int device;
+  std::string name;
+  void* copy_event;
+  CudaDriver::Stream streams[16][8];  // by device; the first is the one that graphs run on
+};
+
+// The stream on which the backend runs graphs: work that takes turns with them is best given to it, as
+// streams that wait for each other cost some microseconds each time. Null: ggml's structures are not those
+// above.
+CudaDriver::Stream stream_of(ggml_backend_t backend) {
+  ggml_backend_synchronize(backend);  // which makes the stream
+  const auto* b = reinterpret_cast<const GgmlBackend*>(backend);
+  if (b->device != ggml_backend_get_device(backend)) return nullptr;
+  const auto* context = static_cast<const GgmlCudaContext*>(b->context);
+  if (context->name.c_str() != ggml_backend_name(backend)) return nullptr;
+  return context->streams[context->device][0];
+}
+
+using BackendPointer = std::shared_ptr<ggml_backend>;
+
 constexpr int kHopper = 9;  // compute capability, the major number
 
 Result<PageLibrary> load_page_library() {
@@ -56,22 +84,33 @@ Result<PageLibrary> load_page_library() {
 class CudaPages final : public PageDevice {
  public:
   CudaPages(std::shared_ptr<const CudaDriver> driver, const PageLibrary& library, std::string name,
-            int device)
-      : driver_(std::move(driver)), library_(library), name_(std::move(name)), device_(device) {}
+            int device, BackendPointer backend)
+      : driver_(std::move(driver)),
+        library_(library),
+        name_(std::move(name)),
+        device_(device),
+        backend_(std::move(backend)) {}
   ~CudaPages() override {
     if (context_ == nullptr) return;
     enter();
-    if (stream_ != nullptr) driver_->destroy_stream(stream_);
+    if (own_stream_ != nullptr) driver_->destroy_stream(own_stream_);
+    backend_.reset();
     driver_->release_context(device_);
   }
 
   Status start() {
     int failure = driver_->retain_context(&context_, device_);
     if (failure == 0) failure = driver_->set_context(context_);
-    if (failure == 0) failure = driver_->create_stream(&stream_, CudaDriver::kNonBlocking);
+    stream_ = stream_of(backend_.get());
+    if (failure == 0 && stream_ == nullptr) {
+      failure = driver_->create_stream(&own_stream_, CudaDriver::kNonBlocking);
+      stream_ = own_stream_;
+    }
     if (failure != 0) return error("{} can't be used: {}", name_, driver_->text(failure));
     return {};
   }
+  // Whether graphs run on the same stream.
+  bool shares_stream() const { return own_stream_ == nullptr; }
 
   const std::string& name() const override { return name_; }
   const PageLibrary& library() const override { return library_; }
@@ -153,33 +192,35 @@ class CudaPages final : public PageDevice {
   std::string name_;
   int device_;
   CudaDriver::Context context_ = nullptr;
-  CudaDriver::Stream stream_ = nullptr;
+  BackendPointer backend_;  // outlives its stream's users
+  CudaDriver::Stream stream_ = nullptr, own_stream_ = nullptr;
   int failure_ = 0;  // the first since finish()
 };
 
 class CudaDevice final : public ComputeDevice {
  public:
-  CudaDevice(std::shared_ptr<CudaPages> pages, ggml_backend_t backend, ggml_backend_dev_t device)
+  CudaDevice(std::shared_ptr<CudaPages> pages, BackendPointer backend, ggml_backend_dev_t device)
       : cuda_(std::move(pages)),
         pages_(cuda_),
-        backend_(backend),
+        backend_(std::move(backend)),
         graph_done_(ggml_backend_event_new(device)),
         pages_done_(ggml_backend_event_new(device)) {}
   ~CudaDevice() override {
     ggml_backend_event_free(graph_done_);
     ggml_backend_event_free(pages_done_);
-    ggml_backend_free(backend_);
   }
 
-  ggml_backend* backend() const override { return backend_; }
+  ggml_backend* backend() const override { return backend_.get(); }
   const std::shared_ptr<PageDevice>& pages() const override { return pages_; }
   void pages_after_graph() override {
-    ggml_backend_event_record(graph_done_, backend_);
+    if (cuda_->shares_stream()) return;
+    ggml_backend_event_record(graph_done_, backend_.get());
     cuda_->note(cuda_->driver().wait_event(cuda_->stream(), event(graph_done_), 0));
   }
   void graph_after_pages() override {
+    if (cuda_->shares_stream()) return;
     cuda_->note(cuda_->driver().record_event(event(pages_done_), cuda_->stream()));
-    ggml_backend_event_wait(backend_, pages_done_);
+    ggml_backend_event_wait(backend_.get(), pages_done_);
   }
 
  private:
@@ -189,7 +230,7 @@ class CudaDevice final : public ComputeDevice {
 
   std::shared_ptr<CudaPages> cuda_;
   std::shared_ptr<PageDevice> pages_;
-  ggml_backend_t backend_;
+  BackendPointer backend_;
   ggml_backend_event_t graph_done_, pages_done_;
 };
 
@@ -256,15 +297,13 @@ Result<std::shared_ptr<ComputeDevice>> open_device(const std::string& name) {
   if (number >= static_cast<int>(ggml_backend_reg_dev_count(*registered)))
     return error("--device {}: ggml's CUDA backend doesn't see that GPU", name);
   ggml_backend_dev_t ggml_device = ggml_backend_reg_dev_get(*registered, number);
-  ggml_backend_t backend = ggml_backend_dev_init(ggml_device, nullptr);
+  const BackendPointer backend(ggml_backend_dev_init(ggml_device, nullptr), [](ggml_backend_t b) {
+    if (b != nullptr) ggml_backend_free(b);
+  });
   if (backend == nullptr) return error("--device {}: ggml's CUDA backend can't use the {}", name, model);
-  auto pages =
-      std::make_shared<CudaPages>(*driver, *library, fmt::format("cuda:{} ({})", number, model), device);
-  const Status started = pages->start();
-  if (!started.ok()) {
-    ggml_backend_free(backend);
-    return started.error();
-  }
+  auto pages = std::make_shared<CudaPages>(*driver, *library, fmt::format("cuda:{} ({})", number, model),
+                                           device, backend);
+  KVANT_RETURN_IF_ERROR(pages->start());
   return std::shared_ptr<ComputeDevice>(std::make_shared<CudaDevice>(std::move(pages), backend, ggml_device));
 }
 

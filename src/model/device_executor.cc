@@ -76,7 +76,18 @@ void DeviceExecutor::embed(std::span<const std::int32_t> tokens) {
   for (float& x : embedded_) x *= hparams_.embedding_scale;
 }
 
-Status DeviceExecutor::run(Step& step, AttentionBackend& /*backend*/, const ForwardRows& rows,
+// The rows of a layer whose segment has been started.
+void DeviceExecutor::show(RowObserver& observer, const Step& step, int layer, const DeviceGraph& graph) {
+  graph.read_rows(q_, k_, v_);
+  const auto view = [&](const std::vector<float>& values, int n_heads) {
+    return MatrixView<const float>(values.data(), graph.n_rows(), n_heads * hparams_.head_dim);
+  };
+  observer.see(
+      step, layer,
+      {view(q_, hparams_.n_heads), view(k_, hparams_.n_kv_heads), view(v_, hparams_.n_kv_heads), {}});
+}
+
+Status DeviceExecutor::run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
                            MatrixView<float> logits) {
   KVANT_CHECK(step.plan().device == device_->pages(), "a cache whose pages lie elsewhere");
   device_->pages()->enter();
@@ -89,10 +100,16 @@ Status DeviceExecutor::run(Step& step, AttentionBackend& /*backend*/, const Forw
   KVANT_RETURN_IF_ERROR(attention_.begin(step));
   embed(rows.tokens);
   g.set_rows(rows, embedded_.data());
+  RowObserver* observer = backend.observer();
   for (int layer = 0; layer < hparams_.n_layers; ++layer) {
     KVANT_RETURN_IF_ERROR(g.start(layer));
-    device_->pages_after_graph();
     const LayerTransforms& t = (*transforms)->layer(layer);
+    if (observer != nullptr) {
+      KVANT_CHECK(t.q.matrix == nullptr && t.k.matrix == nullptr && t.v.matrix == nullptr,
+                  "rows that are seen before a plan's transforms");
+      show(*observer, step, layer, g);
+    }
+    device_->pages_after_graph();
     attention_.run_layer(step, layer, {g.q(), g.k(), g.v(), g.attended(), t.library_k, t.library_v});
     device_->graph_after_pages();
   }

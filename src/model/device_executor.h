@@ -17,7 +17,7 @@ class DeviceExecutor final : public Executor {
   // hparams and weights must outlive it; weights lie in the device's memory.
   DeviceExecutor(const Hparams& hparams, const Weights& weights, std::shared_ptr<ComputeDevice> device);
 
-  // The step's cache keeps its pages on the device. The backend is not called.
+  // The step's cache keeps its pages on the device. Of the backend, its observer alone is called.
   Status run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
              MatrixView<float> logits) override;
 
@@ -25,12 +25,14 @@ class DeviceExecutor final : public Executor {
   Result<const PlanTransforms*> transforms_for(const Step& step);
   Result<DeviceGraph*> graph_for(const PlanTransforms& transforms, int n_rows, int n_logit_rows);
   void embed(std::span<const std::int32_t> tokens);
+  void show(RowObserver& observer, const Step& step, int layer, const DeviceGraph& graph);
 
   const Hparams& hparams_;
   const Weights& weights_;
   std::shared_ptr<ComputeDevice> device_;
   DeviceAttention attention_;
   std::vector<float> embedded_;                              // [n_rows, n_embd]
+  std::vector<float> q_, k_, v_;                             // of a layer that an observer sees
   std::vector<std::unique_ptr<PlanTransforms>> transforms_;  // the latest first
   std::vector<std::unique_ptr<DeviceGraph>> graphs_;         // likewise; they refer to transforms_
 };

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/float16.h"
+
 namespace kvant {
 namespace {
 
@@ -336,6 +338,20 @@ void DeviceGraph::read_logits(MatrixView<float> logits) {
     ggml_backend_tensor_get_async(backend_, tensors_.logits, logits.row(r), r * row_bytes,
                                   together * row_bytes);
   ggml_backend_synchronize(backend_);
+}
+
+void DeviceGraph::read_rows(std::vector<float>& q, std::vector<float>& k, std::vector<float>& v) const {
+  std::vector<std::uint16_t> bf16;
+  const auto read = [&](const ggml_tensor* from, std::vector<float>& to) {
+    to.resize(ggml_nelements(from));
+    bf16.resize(to.size());
+    ggml_backend_tensor_get_async(backend_, from, bf16.data(), 0, ggml_nbytes(from));
+    ggml_backend_synchronize(backend_);
+    float_row_from_bf16(bf16.data(), to.data(), to.size());
+  };
+  read(tensors_.q, q);
+  read(tensors_.k, k);
+  read(tensors_.v, v);
 }
 
 void* DeviceGraph::q() const {

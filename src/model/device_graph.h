@@ -47,6 +47,10 @@ class DeviceGraph {
   // Waits, and copies the logits.
   void read_logits(MatrixView<float> logits);
 
+  // Waits for the segment started last, and copies the rows that it made for attention: F32, as LayerRows has
+  // them. What the plan transforms is transformed.
+  void read_rows(std::vector<float>& q, std::vector<float>& k, std::vector<float>& v) const;
+
   // What a layer's attention reads and writes: addresses on the device, the same for all layers.
   void* q() const;
   void* k() const;

@@ -106,6 +106,7 @@ class NoBackend : public AttentionBackend {
   PageOrder page_order() const override { return PageOrder::canonical; }
   Result<std::shared_ptr<const Plan>> place(std::shared_ptr<const Plan> plan) const override { return plan; }
   KernelChoice kernel(const Plan&, int, int, Side) const override { return {}; }
+  RowObserver* observer() override { return nullptr; }
 };
 
 }  // namespace kvant::testing

@@ -4,11 +4,14 @@
 #include <cuda_bf16.h>
 
 #include "attention/cuda/encode_args.h"
+#include "attention/cuda/ptx.cuh"
 
 namespace kvant::cuda {
 
 template <int D>
 __global__ void __launch_bounds__(D) append_kernel(const __grid_constant__ AppendArgs args) {
+  wait_for_predecessors();
+  admit_successors();
   __shared__ float row[D];
   const int i = blockIdx.x;
   const int head = blockIdx.y;

@@ -166,11 +166,20 @@ kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_de
                         {rows.key_head_stride, rows.value_head_stride},
                         {rows.key_factors, rows.value_factors},
                         {rows.key_hadamard, rows.value_hadamard}};
-  const dim3 grid(rows.n_rows, shape.n_kv_heads, 2);
-  with_head_dim(shape.head_dim, [&](auto d) {
-    append_kernel<d.value><<<grid, d.value, 0, static_cast<cudaStream_t>(stream)>>>(args);
-  });
-  return launch_status();
+  // Set up while its predecessor ends, as kvant_transform is.
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(rows.n_rows, shape.n_kv_heads, 2);
+  config.blockDim = dim3(shape.head_dim);
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  cudaError_t error = cudaSuccess;
+  with_head_dim(shape.head_dim,
+                [&](auto d) { error = cudaLaunchKernelEx(&config, append_kernel<d.value>, args); });
+  return status_of(error);
 }
 
 kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,

@@ -1,0 +1,95 @@
+// Calibration whose samples are read on a device: of host memory here, with a GPU's graphs, tables and calls.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "attention/device_backend.h"
+#include "calibrate/calibrate.h"
+#include "calibrate/read_samples.h"
+#include "model/host_device.h"
+#include "model/tiny_model.h"
+
+namespace kvant {
+namespace {
+
+class DeviceReader : public ::testing::Test {
+ protected:
+  DeviceReader() : file_("device_reader.gguf") {
+    TinyModelWriter(TinyModel{}).write(file_.path());
+    engine_ = Engine::load(file_.path(), {.n_threads = 1}).value();
+    const auto device = std::make_shared<testing::HostDevice>();
+    device_backend_ = make_device_backend(device->pages());
+    device_engine_ = Engine::load(file_.path(), {.n_threads = 1, .device = device}).value();
+  }
+  SampleReader on_device() { return {device_engine_.get(), device_backend_.get()}; }
+
+  TinyFile file_;
+  std::unique_ptr<AttentionBackend> backend_ = make_reference_backend(), device_backend_;
+  std::unique_ptr<Engine> engine_, device_engine_;
+};
+
+// Relative to the norm of `b`.
+double difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    difference += std::pow(double{a[i]} - b[i], 2);
+    norm += std::pow(double{b[i]}, 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+TEST_F(DeviceReader, CapturesWhatTheCpuCaptures) {
+  const Geometry& g = engine_->geometry();
+  std::vector<Sample> samples(2);
+  std::mt19937 random(3);
+  for (Sample& sample : samples) {
+    for (int i = 0; i < 200; ++i)
+      sample.tokens.push_back(static_cast<std::int32_t>(3 + random() % (TinyModelWriter::kVocabulary - 3)));
+    sample.position_offset = static_cast<int>(random() % 100);
+  }
+  const CaptureSize size{.samples = 1, .length = 200, .rows = 100, .passages = 1, .seed = 1};
+  Capture here(g, size), there(g, size);
+  const auto none = [](int) {};
+  ASSERT_TRUE(read_samples(*engine_, *backend_, samples, 0, here, none, nullptr).ok());
+  ASSERT_TRUE(read_samples(*device_engine_, *device_backend_, samples, 0, there, none, nullptr).ok());
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (int head = 0; head < g.n_kv_heads; ++head) {
+      for (const Side side : kSides) {
+        EXPECT_LT(difference(there.rows(layer, head, side, false), here.rows(layer, head, side, false)), 0.02)
+            << layer << side_name(side);
+        EXPECT_LT(difference(there.passage(0, layer, head, side), here.passage(0, layer, head, side)), 0.02);
+      }
+    }
+    for (int head = 0; head < g.n_heads; ++head)
+      EXPECT_LT(difference(there.passage_queries(0, layer, head), here.passage_queries(0, layer, head)),
+                0.02);
+  }
+}
+
+TEST_F(DeviceReader, GivesConstantsAsGoodAsTheCpus) {
+  CalibrationRequest request;
+  request.recipes = {parse_recipe("k=smooth+hadamard:vq-d4b4,v=mean:nvq-d4b4,sink=4").value()};
+  std::mt19937 random(5);
+  for (int i = 0; i < 4000; ++i) request.text += static_cast<char>('a' + random() % 26);
+  request.settings = {.samples = 3, .length = 150, .rows = 200, .passages = 1, .seed = 7};
+  request.n_threads = 1;
+  for (const bool self : {false, true}) {
+    request.settings.self = self;
+    request.reader = {};
+    const auto here = calibrate(*engine_, *backend_, request);
+    request.reader = on_device();
+    const auto there = calibrate(*engine_, *backend_, request);
+    const auto again = calibrate(*engine_, *backend_, request);
+    ASSERT_TRUE(here.ok()) << here.error().message;
+    ASSERT_TRUE(there.ok()) << there.error().message;
+    ASSERT_TRUE(again.ok());
+    EXPECT_EQ(there->quality.front().output_error, again->quality.front().output_error);
+    if (self) continue;  // a text of its own is another one where a token is a near tie
+    EXPECT_NEAR(there->quality.front().key_error / here->quality.front().key_error, 1, 0.05);
+    EXPECT_NEAR(there->quality.front().value_error / here->quality.front().value_error, 1, 0.05);
+  }
+}
+
+}  // namespace
+}  // namespace kvant
