@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "attention/softmax.h"
+#include "base/page_size.h"
 #include "base/simd_clones.h"
 #include "model/gated_sigmoid.h"
 
@@ -27,21 +28,24 @@ KVANT_SIMD_CLONES void run_token(const TokenStep& t, int n, float* s) {
   float even[kWidth] = {}, odd[kWidth] = {};
   for (int i = 0; i < n; i += 2) {
     const float* row = s + i * kWidth;
-    for (int c = 0; c < kWidth; ++c) even[c] += t.k[i] * row[c];
-    for (int c = 0; c < kWidth; ++c) odd[c] += t.k[i + 1] * row[kWidth + c];
+    const float k0 = t.k[i], k1 = t.k[i + 1];
+    for (int c = 0; c < kWidth; ++c) even[c] += k0 * row[c];
+    for (int c = 0; c < kWidth; ++c) odd[c] += k1 * row[kWidth + c];
   }
   float delta[kWidth];
   for (int c = 0; c < kWidth; ++c) delta[c] = t.beta * (t.v[c] - t.decay * (even[c] + odd[c]));
   for (int c = 0; c < kWidth; ++c) even[c] = odd[c] = 0;
   for (int i = 0; i < n; i += 2) {
     float* row = s + i * kWidth;
+    // Values of their own, which the compiler knows not to change with the row.
+    const float decay = t.decay, k0 = t.k[i], k1 = t.k[i + 1], q0 = t.q[i], q1 = t.q[i + 1];
     for (int c = 0; c < kWidth; ++c) {
-      row[c] = t.decay * row[c] + t.k[i] * delta[c];
-      even[c] += t.q[i] * row[c];
+      row[c] = decay * row[c] + k0 * delta[c];
+      even[c] += q0 * row[c];
     }
     for (int c = 0; c < kWidth; ++c) {
-      row[kWidth + c] = t.decay * row[kWidth + c] + t.k[i + 1] * delta[c];
-      odd[c] += t.q[i + 1] * row[kWidth + c];
+      row[kWidth + c] = decay * row[kWidth + c] + k1 * delta[c];
+      odd[c] += q1 * row[kWidth + c];
     }
   }
   for (int c = 0; c < kWidth; ++c) t.y[c] = even[c] + odd[c];
@@ -125,25 +129,36 @@ class DeltaNetwork::Layer {
     const int d = net_.head_dim, key_head = key_head_of(head);
     const int k_at = (net_.n_key_heads + key_head) * d, v_at = (2 * net_.n_key_heads + head) * d;
     const std::ptrdiff_t matrix = first_value_ + net_.conv_values() + std::ptrdiff_t{head} * d * d;
-    for (int column = 0; column < d; column += kDeltaColumns) {
-      float* s = slice.after + matrix + std::ptrdiff_t{column} * d;
-      if (slice.before == nullptr) {
-        std::fill_n(s, d * kDeltaColumns, 0.0F);
-      } else {
-        std::copy_n(slice.before + matrix + std::ptrdiff_t{column} * d, d * kDeltaColumns, s);
-      }
-      for (int t = 0; t < slice.n_rows; ++t) {
-        const float* in = rows_.in.row(slice.first_row + t);
-        run_token({in + key_head * d, in + k_at, in + v_at + column, decay(in, head),
-                   sigmoid(beta_of(in, head)), rows_.out.row(slice.first_row + t) + head * d + column},
-                  d, s);
-      }
+    if (slice.before == nullptr) {
+      std::fill_n(slice.after + matrix, d * d, 0.0F);
+    } else {
+      std::copy_n(slice.before + matrix, d * d, slice.after + matrix);
     }
-    for (int t = 0; t < slice.n_rows; ++t) gate(slice.first_row + t, head);
+    const int end = slice.first_row + slice.n_rows;
+    for (int first = slice.first_row; first < end; first += kNearTokens) {
+      const int n = std::min(kNearTokens, end - first);
+      std::array<float, kNearTokens> decays, betas;
+      for (int t = 0; t < n; ++t) {
+        decays[t] = decay(rows_.in.row(first + t), head);
+        betas[t] = sigmoid(beta_of(rows_.in.row(first + t), head));
+      }
+      for (int column = 0; column < d; column += kDeltaColumns) {
+        float* s = slice.after + matrix + std::ptrdiff_t{column} * d;
+        for (int t = 0; t < n; ++t) {
+          const float* in = rows_.in.row(first + t);
+          run_token({in + key_head * d, in + k_at, in + v_at + column, decays[t], betas[t],
+                     rows_.out.row(first + t) + head * d + column},
+                    d, s);
+        }
+      }
+      for (int t = 0; t < n; ++t) gate(first + t, head);
+    }
   }
 
  private:
-  static constexpr int kMaxHeadDim = 256, kMaxTaps = 16 * kMaxHeadDim;
+  static constexpr int kMaxTaps = 16 * kMaxHeadDim;
+  // Whose rows stay near while they go through one block of columns after another.
+  static constexpr int kNearTokens = 16;
 
   int key_head_of(int head) const {
     return grouped_ ? head / (net_.n_value_heads / net_.n_key_heads) : head % net_.n_key_heads;
