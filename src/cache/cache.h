@@ -53,7 +53,7 @@ struct CacheBytes {
   std::int64_t tail = 0;             // unsealed tokens, in steps of kTailStep, and the open page's observers
   std::int64_t sealed_elements = 0;  // K and V values of sealed tokens, protected and evicted ones included
   std::int64_t elements = 0;         // K and V values of all tokens but those beyond a sliding window
-  std::int64_t recurrent = 0;  // states of layers without attention; all() leaves them out
+  std::int64_t recurrent = 0;        // states of layers without attention; all() leaves them out
   std::int64_t all() const { return sealed + protected_tokens + sink + tail; }
   std::int64_t with_states() const { return all() + recurrent; }
   // Bits for each element at this length: sealed pages with all that belongs to them; everything. Tables give

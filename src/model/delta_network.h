@@ -24,8 +24,8 @@ struct DeltaSlice {
   float* after = nullptr;
 };
 
-// Of each token (the gated delta rule of Yang et al. 2024, arXiv 2412.06464), for a value head with the matrix S [key
-// channel, value channel]:
+// Of each token (the gated delta rule of Yang et al. 2024, arXiv 2412.06464), for a value head with the
+// matrix S [key channel, value channel]:
 //   q, k, v = SiLU(sums over the newest `kernel` tokens, channel by channel); q and k with a length of 1
 //   g = exp(a softplus(alpha + dt_bias)), b = sigmoid(beta)
 //   S <- g S + k (b (v - g S^T k))^T,  y = S^T q / sqrt(head_dim)
@@ -35,6 +35,7 @@ struct DeltaSlice {
 //
 // A layer's state is the convolution's newest inputs [kernel - 1, channels], the oldest first, and S of each
 // value head in blocks of kDeltaColumns columns, each [key channel, kDeltaColumns].
+// Session files hold it as it is: another order of its values needs another version of those.
 class DeltaNetwork {
  public:
   explicit DeltaNetwork(const Hparams& hparams);
