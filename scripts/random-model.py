@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""random-model.py FROM.gguf TO.gguf [8b|1b|moe]: a Llama-shaped GGUF with random weights in Q4_K (norms and routers in
-F32) and the tokenizer of another, to measure speed with. moe: 8 layers of Qwen3-30B-A3B's sizes with 32 experts, 8 of
-them used."""
+"""random-model.py FROM.gguf TO.gguf [8b|1b|moe|hybrid]: a Llama-shaped GGUF with random weights in Q4_K (norms, routers
+and what else is small in F32) and the tokenizer of another, to measure speed with. moe: 8 layers of Qwen3-30B-A3B's
+sizes with 32 experts, 8 of them used. hybrid: qwen35, of whose 24 layers every fourth has attention and the others are
+gated delta nets."""
 import random
 import struct
 import sys
 
 SHAPES = {"8b": dict(layers=32, embd=4096, ff=14336, heads=32, kv=8, dim=128),
           "1b": dict(layers=16, embd=2048, ff=8192, heads=32, kv=8, dim=64),
-          "moe": dict(layers=8, embd=2048, ff=768, heads=32, kv=4, dim=128, experts=32, used=8)}
+          "moe": dict(layers=8, embd=2048, ff=768, heads=32, kv=4, dim=128, experts=32, used=8),
+          "hybrid": dict(layers=24, embd=1024, ff=3584, heads=8, kv=2, dim=256, rot=64, attention_every=4, delta_heads=16,
+                         delta_dim=128, kernel=4)}
 F32, Q4_K = 0, 12
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 STRING, ARRAY = 8, 9
@@ -93,12 +96,22 @@ def main():
     metadata, n_vocab = tokenizer_of(source)
     random.seed(1)
     e, ff, experts = s["embd"], s["ff"], s.get("experts", 0)
+    period = s.get("attention_every", 1)
+    architecture = "llama" if period == 1 else "qwen35"
     tensors = [("token_embd.weight", e, n_vocab), ("output_norm.weight", e), ("output.weight", e, n_vocab)]
     for i in range(s["layers"]):
         q, kv = s["heads"] * s["dim"], s["kv"] * s["dim"]
-        tensors += [(f"blk.{i}.{name}.weight", *dims) for name, *dims in (
-            ("attn_norm", e), ("attn_q", e, q), ("attn_k", e, kv), ("attn_v", e, kv), ("attn_output", q, e),
-            ("ffn_norm", e))]
+        norms = (("attn_norm", e), ("ffn_norm" if period == 1 else "post_attention_norm", e))
+        attention = (("attn_q", e, q if period == 1 else 2 * q), ("attn_k", e, kv), ("attn_v", e, kv), ("attn_output", q, e))
+        if period > 1:
+            attention += (("attn_q_norm", s["dim"]), ("attn_k_norm", s["dim"]))
+        if i % period < period - 1:
+            heads, dim = s["delta_heads"], s["delta_dim"]
+            attention = (("attn_qkv", e, 3 * heads * dim), ("attn_gate", e, heads * dim), ("ssm_beta", e, heads),
+                         ("ssm_alpha", e, heads), ("ssm_conv1d", s["kernel"], 3 * heads * dim), ("ssm_norm", dim),
+                         ("ssm_out", heads * dim, e))
+            tensors += [(f"blk.{i}.ssm_a", heads), (f"blk.{i}.ssm_dt.bias", heads)]
+        tensors += [(f"blk.{i}.{name}.weight", *dims) for name, *dims in norms + attention]
         networks, suffix = ((experts,), "_exps") if experts else ((), "")
         tensors += [(f"blk.{i}.{name}{suffix}.weight", *dims, *networks) for name, *dims in (
             ("ffn_gate", e, ff), ("ffn_up", e, ff), ("ffn_down", ff, e))]
@@ -106,18 +119,26 @@ def main():
             tensors += [(f"blk.{i}.ffn_gate_inp.weight", e, experts)]
     fields = list(metadata.values())
     fields += [string(key) + struct.pack("<I", STRING) + string(value) for key, value in (
-        ("general.architecture", "llama"), ("general.name", "random"))]
-    fields += [string("llama." + key) + struct.pack("<II", 4, value) for key, value in (
+        ("general.architecture", architecture), ("general.name", "random"))]
+    fields += [string(architecture + "." + key) + struct.pack("<II", 4, value) for key, value in (
         ("block_count", s["layers"]), ("context_length", 131072), ("embedding_length", s["embd"]),
         ("feed_forward_length", s["ff"]), ("attention.head_count", s["heads"]), ("attention.head_count_kv", s["kv"]),
-        ("attention.key_length", s["dim"]), ("attention.value_length", s["dim"]), ("rope.dimension_count", s["dim"])) + (
-            (("expert_count", experts), ("expert_used_count", s["used"])) if experts else ())]
-    fields += [string("llama." + key) + struct.pack("<If", 6, value) for key, value in (
+        ("attention.key_length", s["dim"]), ("attention.value_length", s["dim"]),
+        ("rope.dimension_count", s.get("rot", s["dim"]))) + (
+            (("expert_count", experts), ("expert_used_count", s["used"])) if experts else ()) + (
+            (("full_attention_interval", period), ("ssm.conv_kernel", s["kernel"]), ("ssm.state_size", s["delta_dim"]),
+             ("ssm.group_count", s["delta_heads"]), ("ssm.time_step_rank", s["delta_heads"]),
+             ("ssm.inner_size", s["delta_heads"] * s["delta_dim"])) if period > 1 else ())]
+    if period > 1:
+        fields += [string(architecture + ".rope.dimension_sections") +
+                   struct.pack("<IIQ4i", ARRAY, 5, 4, 11, 11, 10, 0)]
+    fields += [string(architecture + "." + key) + struct.pack("<If", 6, value) for key, value in (
         ("attention.layer_norm_rms_epsilon", 1e-5), ("rope.freq_base", 500000.0))]
     with open(target, "wb") as file:
         file.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields)) + b"".join(fields))
         offset = 0
-        is_quantized = {name: len(dims) > 1 and "gate_inp" not in name for name, *dims in tensors}
+        small = ("gate_inp", "ssm_conv1d", "ssm_alpha", "ssm_beta")
+        is_quantized = {name: len(dims) > 1 and not any(part in name for part in small) for name, *dims in tensors}
         for name, *dims in tensors:
             file.write(string(name) + struct.pack("<I", len(dims)) + struct.pack(f"<{len(dims)}Q", *dims) +
                        struct.pack("<IQ", Q4_K if is_quantized[name] else F32, offset))
@@ -128,7 +149,8 @@ def main():
             if is_quantized[name]:
                 file.write(random_rows(random, n_in, n_values(rest)))
             else:
-                file.write(random_floats(random, n_in, n_values(rest)) if rest else struct.pack("<f", 1) * n_in)
+                file.write(random_floats(random, n_in, n_values(rest)) if rest else
+                           struct.pack("<f", -1 if "ssm_a" in name else -2 if "ssm_dt" in name else 1) * n_in)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ inline const char* side_name(Side side) {
 
 // What the cache and the attention of one model need to know.
 struct Geometry {
-  std::string model;  // for messages
-  int n_layers = 0;
+  std::string model;        // for messages
+  int n_layers = 0;         // with attention: only these have pages, and plans and constants count them alone
   int n_heads = 0;          // query heads
   int n_kv_heads = 0;       // divides n_heads
   int head_dim = 0;         // d: a multiple of 8, at most kMaxHeadDim
@@ -28,11 +28,17 @@ struct Geometry {
   int trained_context = 0;  // tokens
   std::vector<int>
       sliding_window;  // [n_layers]: a query sees this many newest tokens, itself included; 0: all
+  // Layers of another kind keep a state of each sequence instead, whatever its length: their number, and the
+  // F32 values of all their states together.
+  int n_recurrent_layers = 0;
+  std::int64_t recurrent_values = 0;
   // [n_layers * n_heads]: a logit that joins the denominator of a query head's softmax and nothing else
   // (gpt-oss); empty: none.
   std::vector<float> sink_logits;
 
   int group() const { return n_heads / n_kv_heads; }  // G: query heads for each KV head
+  bool is_recurrent() const { return recurrent_values > 0; }
+  std::int64_t recurrent_bytes() const { return recurrent_values * static_cast<std::int64_t>(sizeof(float)); }
   bool slides(int layer) const { return sliding_window[layer] > 0; }
   // -inf: the head has none.
   float sink_logit(int layer, int head) const {

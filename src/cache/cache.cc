@@ -29,6 +29,14 @@ const Plan& Step::plan() const {
   return *cache_.plan_;
 }
 
+const float* Step::state_before(int slice) const {
+  return cache_.sequences_.at(slices_[slice].sequence).state.get();
+}
+
+float* Step::state_after(int slice) const {
+  return cache_.sequences_.at(slices_[slice].sequence).next_state.get();
+}
+
 std::shared_ptr<const Plan> Step::shared_plan() const {
   return cache_.plan_;
 }
@@ -67,7 +75,8 @@ void Step::abort() {
 }
 
 Cache::Cache(std::shared_ptr<const Plan> plan, std::int64_t byte_limit)
-    : plan_(std::move(plan)), pools_(byte_limit) {
+    : plan_(std::move(plan)), pools_(byte_limit), states_(plan_->geometry.recurrent_values, pools_.budget()) {
+  KVANT_CHECK(plan_->device == nullptr || !plan_->geometry.is_recurrent(), "recurrent states on a device");
   if (plan_->device != nullptr) {
     group_on_device();
     return;
@@ -161,6 +170,9 @@ Result<SequenceId> Cache::fork(SequenceId from) {
     for (std::size_t i = 0; i < groups_.size(); ++i) copy.ledgers[i]->copy_from(*source.ledgers[i]);
     copy.checkpoint_pages = source.checkpoint_pages;
     copy.sink = source.sink.share();
+    copy.state = source.state;
+    copy.checkpoint_state = source.checkpoint_state;
+    copy.checkpoint_tokens = source.checkpoint_tokens;
     for (std::size_t i = 0; i < copy.heads.size(); ++i) {
       if (!copy.heads[i].copy_from(source.heads[i])) return out_of_memory("forking a sequence");
     }
@@ -185,6 +197,15 @@ Status Cache::check_truncation(const Sequence& s, int n_tokens) const {
         n_tokens, label(plan_->recipe), sealed_tokens);
   }
   const Geometry& g = plan_->geometry;
+  const bool has_state = n_tokens == 0 || n_tokens == s.length() || n_tokens == s.checkpoint_tokens;
+  if (g.is_recurrent() && !has_state) {
+    return error(
+        "cannot truncate to {} tokens: {} has layers without attention, whose state is known after {} "
+        "tokens{} "
+        "alone; cut there, or make a checkpoint or a fork before the sequence goes on",
+        n_tokens, g.model, s.length(),
+        s.checkpoint_tokens > 0 ? fmt::format(" and after {}", s.checkpoint_tokens) : "");
+  }
   for (int layer = 0; layer < g.n_layers; ++layer) {
     if (plan_->layers[layer].evict > 0 && n_tokens % kPageTokens != 0 && n_tokens < sealed_tokens) {
       return error(
@@ -236,7 +257,12 @@ Status Cache::truncate(SequenceId sequence, int n_tokens) {
     std::swap(s.heads, copy.heads);
     std::swap(s.ledgers, copy.ledgers);
     std::swap(s.sink, copy.sink);
-    if (n_tokens == 0) s.checkpoint_pages = -1;
+    if (n_tokens == s.checkpoint_tokens && n_tokens > 0) s.state = s.checkpoint_state;
+    if (n_tokens == 0) {
+      s.checkpoint_pages = -1;
+      s.checkpoint_tokens = 0;
+      s.state = s.checkpoint_state = nullptr;
+    }
   }
   free(*shorter);
   return cut;
@@ -246,12 +272,16 @@ Status Cache::checkpoint(SequenceId sequence) {
   KVANT_RETURN_IF_ERROR(check_idle(sequence, "checkpoint"));
   Sequence& s = sequences_.at(sequence);
   s.checkpoint_pages = -1;
+  s.checkpoint_state = nullptr;
+  s.checkpoint_tokens = 0;
   try {
     for (HeadState& head : s.heads) head.checkpoint();
   } catch (const std::bad_alloc&) {
     return out_of_memory("making a checkpoint");
   }
   s.checkpoint_pages = s.ledgers[0]->n_sealed();
+  s.checkpoint_state = s.state;
+  s.checkpoint_tokens = plan_->geometry.is_recurrent() ? s.length() : 0;
   return {};
 }
 
@@ -281,6 +311,10 @@ const HeadState& Cache::head(SequenceId sequence, int layer, int kv_head) const 
 
 bool Cache::reserve_slice(const StepSlice& slice) {
   Sequence& s = sequences_.at(slice.sequence);
+  if (plan_->geometry.is_recurrent()) {
+    s.next_state = states_.take();
+    if (s.next_state == nullptr) return false;
+  }
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     PageLedger& ledger = *s.ledgers[i];
     if (!ledger.reserve(slice.n_tokens, slice.is_prompt)) return false;
@@ -317,6 +351,8 @@ Result<std::unique_ptr<Step>> Cache::reserve(std::vector<StepSlice> slices) {
     KVANT_RETURN_IF_ERROR(check_slices(slices));
     step.reset(new Step(*this, std::move(slices)));
     step_open_ = true;
+    widest_step_ = std::max(widest_step_, step->slices_.size());
+    if (plan_->geometry.is_recurrent()) states_.keep_spares(widest_step_);
     for (const StepSlice& slice : step->slices_) {
       // Marks first: an abort returns every head to them, reserved or not.
       Sequence& s = sequences_.at(slice.sequence);
@@ -339,10 +375,12 @@ void Cache::close(Step& step, bool commit) {
     if (commit) {
       for (const auto& ledger : s.ledgers) ledger->commit();
       for (HeadState& head : s.heads) head.commit();
+      if (s.next_state != nullptr) s.state = std::move(s.next_state);
     } else {
       for (HeadState& head : s.heads) head.abort();
       for (const auto& ledger : s.ledgers) ledger->abort();
       if (s.ledgers[0]->n_sealed() == 0) s.sink.reset();
+      s.next_state.reset();
     }
   }
 }
@@ -369,12 +407,18 @@ CacheBytes Cache::bytes(SequenceId sequence) const {
       total.elements += std::int64_t{2} * b.tokens * g.head_dim;
     }
   }
+  std::set<RecurrentState> states{s.state, s.checkpoint_state};
+  states.erase(nullptr);
+  total.recurrent = std::ssize(states) * states_.state_bytes();
   return total;
 }
 
 // Takes from a sequence's bytes what other ones have counted, and remembers what it shares.
 void Cache::leave_out_shared(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const {
   if (on_device()) return leave_out_shared_on_device(sequence, counted, bytes);
+  for (const RecurrentState& state : std::set<RecurrentState>{sequence.state, sequence.checkpoint_state}) {
+    if (state != nullptr && !counted.states.insert(state).second) bytes.recurrent -= states_.state_bytes();
+  }
   using Kind = HeadState::HeldPage::Kind;
   for (int i = 0; i < static_cast<int>(sequence.heads.size()); ++i) {
     const bool protects = plan_->layers[i / plan_->geometry.n_kv_heads].protect > 0;
@@ -400,6 +444,7 @@ CacheBytes Cache::bytes() const {
     total.tail += b.tail;
     total.sealed_elements += b.sealed_elements;
     total.elements += b.elements;
+    total.recurrent += b.recurrent;
   }
   return total;
 }

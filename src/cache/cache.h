@@ -4,6 +4,9 @@
 // unsealed pages (the tail) in the plan's tail format. Protected tokens (the sink) live in protected pages of
 // the tail format and are masked out of their sealed page. Stored K and V are transformed.
 //
+// Layers without attention keep a state instead (recurrent_states.h), which the model reads and writes: the
+// cache keeps it beside the sequence's pages, through forks, checkpoints and images.
+//
 // A step is a transaction: reserve() allocates all that the step may need; while it runs, append, attend
 // and seal write uncommitted storage; commit() publishes, abort() (or dropping the Step) leaves every
 // sequence as it was.
@@ -26,6 +29,7 @@
 #include "cache/page_ledger.h"
 #include "cache/page_pool.h"
 #include "cache/page_store.h"
+#include "cache/recurrent_states.h"
 #include "recipe/plan.h"
 
 namespace kvant {
@@ -49,7 +53,9 @@ struct CacheBytes {
   std::int64_t tail = 0;             // unsealed tokens, in steps of kTailStep, and the open page's observers
   std::int64_t sealed_elements = 0;  // K and V values of sealed tokens, protected and evicted ones included
   std::int64_t elements = 0;         // K and V values of all tokens but those beyond a sliding window
+  std::int64_t recurrent = 0;        // states of layers without attention; all() leaves them out
   std::int64_t all() const { return sealed + protected_tokens + sink + tail; }
+  std::int64_t with_states() const { return all() + recurrent; }
   // Bits for each element at this length: sealed pages with all that belongs to them; everything. Tables give
   // the mean over the positions of a page (eval/cache_size.h).
   double bits_sealed() const {
@@ -86,6 +92,11 @@ class Step {
   const PageLedger& ledger(int slice) const;
   DevicePageStore& device_pages() const;
   PageEntry sink(int slice) const;
+
+  // States of layers without attention, Geometry::recurrent_values each: what slice i has, null: zeros; and
+  // where what it has after the step is to be written. Requires that the model has such layers.
+  const float* state_before(int slice) const;
+  float* state_after(int slice) const;
 
   // Remembers the first error of the threads that run the step. Thread-safe.
   void fail(Error failure);
@@ -129,12 +140,12 @@ class Cache {
   // stays, and so do pages sealed within the window. A cut that a correction has to forget pages for restores
   // that of the checkpoint: exact where no later page stays sealed, else those have none. An error (more
   // tokens than there are, pages that a sliding window freed, a sealed page with evictions, a correction that
-  // has summed up pages behind the cut without a checkpoint before it, out of memory) leaves the sequence as
-  // it was.
+  // has summed up pages behind the cut without a checkpoint before it, a recurrent state of another length
+  // than the sequence's or the checkpoint's, out of memory) leaves the sequence as it was.
   Status truncate(SequenceId sequence, int n_tokens);
-  // Remembers the correction of the sealed pages, for truncate() to return to; replaces the checkpoint
-  // before. It takes as many bytes as the correction. An error: out of memory. Without a correction it does
-  // nothing.
+  // Remembers the correction of the sealed pages and the recurrent state, for truncate() to return to;
+  // replaces the checkpoint before. It takes as many bytes as these, once the sequence goes on. An error: out
+  // of memory. Without either it does nothing.
   Status checkpoint(SequenceId sequence);
   void free(SequenceId sequence);  // nothing, if it isn't held; not while a step is open
   bool holds(SequenceId sequence) const { return sequences_.contains(sequence); }
@@ -156,9 +167,10 @@ class Cache {
                                                 // count fully
   CacheBytes bytes() const;                     // of all sequences; shared pages count once
   std::int64_t bytes_reserved() const { return pools_.budget().taken(); }  // from the operating system
-  // Of all pages, shared ones once: bytes() without lists, scores and corrections, but counted at once.
+  // Of all pages and recurrent states, shared ones once: bytes() without lists, scores and corrections, but
+  // counted at once.
   std::int64_t page_bytes_in_use() const {
-    return on_device() ? device_->bytes_in_use() : pools_.bytes_in_use();
+    return on_device() ? device_->bytes_in_use() : pools_.bytes_in_use() + states_.bytes_in_use();
   }
 
   std::vector<SequenceId> sequences() const;  // that are held, ascending
@@ -192,6 +204,10 @@ class Cache {
     std::vector<HeadState> heads;                      // [n_layers * n_kv_heads]; on a device: none
     EntryHold sink;                                    // on a device
     int checkpoint_pages = -1;                         // sealed when it was made; -1: none
+    RecurrentState state;                              // of layers without attention
+    RecurrentState checkpoint_state;
+    int checkpoint_tokens = 0;          // that it has seen; 0: there is none
+    std::shared_ptr<float> next_state;  // of the step that is open
     int length() const { return ledgers[0]->length(); }
   };
 
@@ -210,6 +226,7 @@ class Cache {
   Error out_of_memory(const char* doing) const;
   struct SharedPages {
     std::set<std::tuple<int, HeadState::HeldPage::Kind, int, int>> pages;  // head, and what names it there
+    std::set<RecurrentState> states;
   };
   void leave_out_shared(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;
   // An error where the caller may not touch the sequence now. doing: "fork".
@@ -231,6 +248,8 @@ class Cache {
 
   std::shared_ptr<const Plan> plan_;
   PagePools pools_;
+  RecurrentStates states_;
+  std::size_t widest_step_ = 0;  // sequences
   std::vector<LayerGroup> groups_;
   std::unique_ptr<DevicePageStore> device_;       // null: pages lie in host memory
   std::vector<int> group_of_layer_;               // [n_layers]

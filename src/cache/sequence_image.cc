@@ -1,11 +1,14 @@
 // All numbers are little-endian, integers are of 32 bits:
 //   magic, version, layers, KV heads, head size, length, pages summed up by the checkpoint
 //   for each layer group: sealed pages, freed pages
+//   of a model with layers without attention: the tokens that the checkpoint's state has seen (0: none), and
+//   in F32 the state of the sequence, unless it is empty, and of the checkpoint, if it is another
 //   for each (layer, KV head): what lies beside the entries (HeadState::save)
 //   for each layer group: its sealed entries in canonical order (PageLayout), oldest first; pages of which
 //   all is evicted are zero. Then the unsealed pages: of each head K's rows, then V's.
 #include "cache/sequence_image.h"
 
+#include <cstring>
 #include <limits>
 #include <new>
 
@@ -65,11 +68,24 @@ Status SequenceExport::write_head() {
     to_.write<std::int32_t>(s.ledgers[i]->first_page());
     n_bytes += static_cast<std::size_t>(n_sealed(i) - s.ledgers[i]->first_page()) * layout(i).entry_bytes();
   }
+  if (cache_->plan().geometry.is_recurrent()) write_states(s);
   if (device_) KVANT_RETURN_IF_ERROR(device_->write_heads(to_, n_sealed(0), s.sink.entry()));
   for (const HeadState& head : s.heads) head.save(to_);
   to_.reserve(n_bytes);
   page_ = s.ledgers[0]->first_page();
   return {};
+}
+
+void SequenceExport::write_states(const Cache::Sequence& s) {
+  const auto n = static_cast<std::size_t>(cache_->plan().geometry.recurrent_values);
+  const auto write = [&](const RecurrentState& state) {
+    std::byte* to = to_.skip(n * sizeof(float));
+    state == nullptr ? std::memset(to, 0, n * sizeof(float))
+                     : std::memcpy(to, state.get(), n * sizeof(float));
+  };
+  to_.write<std::int32_t>(s.checkpoint_tokens);
+  if (s.length() > 0) write(s.state);
+  if (0 < s.checkpoint_tokens && s.checkpoint_tokens < s.length()) write(s.checkpoint_state);
 }
 
 Status SequenceExport::write_page(std::size_t group, int page) {
@@ -134,6 +150,7 @@ bool SequenceImport::read_head() {
   for (std::size_t i = 0; i < cache_->groups_.size() && from_.ok(); ++i) {
     if (!read_ledger(i, length)) return false;
   }
+  if (cache_->plan().geometry.is_recurrent() && !read_states(length)) return false;
   if (!read_heads()) return false;
   if (from_.ok()) page_ = sequence_.ledgers[0]->first_page();
   return true;
@@ -151,6 +168,24 @@ bool SequenceImport::read_ledger(std::size_t i, int length) {
                 static_cast<std::size_t>(length - sealed * kPageTokens));
   if (!from_.ok()) return true;
   return sequence_.ledgers[i]->take_all(length, device_ && is_unquantized(plan) ? 0 : sealed, freed);
+}
+
+bool SequenceImport::read_states(int length) {
+  const auto n = static_cast<std::size_t>(cache_->plan().geometry.recurrent_values);
+  const auto read = [&](RecurrentState& state) {
+    const std::byte* from = from_.skip(n * sizeof(float));
+    if (from == nullptr) return true;
+    const std::shared_ptr<float> copy = cache_->states_.take();
+    if (copy == nullptr) return false;
+    std::memcpy(copy.get(), from, n * sizeof(float));
+    state = copy;
+    return true;
+  };
+  sequence_.checkpoint_tokens = from_.read_int(0, length);
+  if (length > 0 && !read(sequence_.state)) return false;
+  if (sequence_.checkpoint_tokens == length) sequence_.checkpoint_state = sequence_.state;
+  const bool has_other = 0 < sequence_.checkpoint_tokens && sequence_.checkpoint_tokens < length;
+  return !has_other || read(sequence_.checkpoint_state);
 }
 
 bool SequenceImport::read_heads() {

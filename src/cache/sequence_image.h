@@ -25,6 +25,7 @@ class SequenceExport {
  private:
   SequenceExport(const Cache& cache, SequenceId sequence);
   Status write_head();
+  void write_states(const Cache::Sequence& s);
   Status write_page(std::size_t group, int page);
   int n_sealed(std::size_t group) const;
   const PageLayout& layout(std::size_t group) const;
@@ -51,6 +52,7 @@ class SequenceImport {
  private:
   bool read_head();
   bool read_ledger(std::size_t group, int length);
+  bool read_states(int length);
   bool read_heads();
   bool read_page();
 

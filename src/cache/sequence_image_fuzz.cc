@@ -15,7 +15,7 @@ void check(bool condition) {
   if (!condition) __builtin_trap();
 }
 
-std::shared_ptr<const kvant::Plan> plan_of(const char* recipe) {
+std::shared_ptr<const kvant::Plan> plan_of(const char* recipe, int recurrent_values = 0) {
   kvant::Geometry g;
   g.model = "fuzz";
   g.n_layers = 2;
@@ -25,6 +25,7 @@ std::shared_ptr<const kvant::Plan> plan_of(const char* recipe) {
   g.softmax_scale = 0.25F;
   g.trained_context = 4096;
   g.sliding_window = {0, 256};
+  g.recurrent_values = recurrent_values;
   return kvant::resolve(kvant::parse_recipe(recipe).value(), g, nullptr).value();
 }
 
@@ -58,11 +59,13 @@ void check_import(kvant::Cache& cache, std::span<const std::byte> bytes) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  // A window and a tail in integers; scores, protected tokens and evictions.
+  // A window and a tail in integers; scores, protected tokens and evictions; recurrent states.
   static kvant::Cache window(plan_of("k=tok4g16,v=tok2g16,window=128,sink=4"), 16 << 20);
   static kvant::Cache scores(plan_of("h2o-50"), 16 << 20);
+  static kvant::Cache recurrent(plan_of("k=tok4g16,v=tok2g16", 5), 16 << 20);
   const auto bytes = std::as_bytes(std::span(data, size));
   check_import(window, bytes);
   check_import(scores, bytes);
+  check_import(recurrent, bytes);
   return 0;
 }

@@ -123,6 +123,29 @@ TEST_F(Calibrating, GivesAPlanWhatItNeeds) {
   }
 }
 
+// By layers with attention alone, and without gradients: what a place is worth is measured.
+TEST_F(Calibrating, LearnsAHybridsLayersWithAttention) {
+  TinyModelWriter(tiny_hybrid()).write(folder_ + "/hybrid.gguf");
+  engine_ = Engine::load(folder_ + "/hybrid.gguf", {.n_threads = 1}).value();
+  ASSERT_EQ(engine_->geometry().n_layers, 2);
+  const std::string budget = "k=hadamard:tcq4,v=hadamard:tcq4,budget=3.5,ladder=tcq2+tcq4";
+  const auto made = calibrate_with(request({kLearns, budget}));
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  int last_layer = 0;
+  made->constants.for_each([&](int layer, int, Side, const std::string&, const std::vector<float>&) {
+    last_layer = std::max(last_layer, layer);
+  });
+  EXPECT_EQ(last_layer, 1);
+  for (const std::string& text : {std::string(kLearns), budget}) {
+    const auto constants =
+        constants_from(*made, recipe(text), engine_->geometry(), engine_->fingerprint(), "FILE");
+    ASSERT_TRUE(constants.ok()) << constants.error().message;
+    const auto plan = resolve(recipe(text), engine_->geometry(), *constants);
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    EXPECT_NE((*plan)->calibration, CalibrationState::missing);
+  }
+}
+
 TEST_F(Calibrating, DependsOnTheSeedButNotOnThreadsOrOtherRecipes) {
   const auto alone = calibrate_with(request({kLearns}));
   CalibrationRequest together = request({kCorrects, kLearns, "k=hadamard:vq-d2b4,v=bf16"});

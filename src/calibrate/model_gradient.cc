@@ -105,6 +105,7 @@ bool has_known_layers(const ModelParts& model) {
   const bool gated = a.activation == Activation::silu || a.activation == Activation::gelu;
   if (a.layer_norm || a.ungated || a.sinks || !heads_normed || !gated || a.rotated != RotatedLayers::all)
     return false;
+  if (a.gated_attention || h.n_recurrent() > 0) return false;
   if (h.residual_scale != 1 || h.logit_scale != 1 || h.temperature != 0) return false;
   for (int i = 0; i < model.hparams.n_layers; ++i) {
     const LayerWeights& w = model.weights.layer(i);

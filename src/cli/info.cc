@@ -34,8 +34,13 @@ void print(const Session& session, const CacheInfo& info) {
   const Geometry& g = session.engine().geometry();
   fmt::print("model: {}, {} of weights\n", session.engine().description(),
              readable_bytes(static_cast<double>(session.engine().weight_bytes())));
-  fmt::print("  {} layers, {} query heads, {} KV heads of {} channels, trained context {} tokens\n",
-             g.n_layers, g.n_heads, g.n_kv_heads, g.head_dim, g.trained_context);
+  fmt::print("  {} layers{}, {} query heads, {} KV heads of {} channels, trained context {} tokens\n",
+             g.n_layers, g.is_recurrent() ? " with attention" : "", g.n_heads, g.n_kv_heads, g.head_dim,
+             g.trained_context);
+  if (g.is_recurrent()) {
+    fmt::print("  beside them {} layers without attention, which keep {} for a sequence of any length\n",
+               g.n_recurrent_layers, readable_bytes(static_cast<double>(g.recurrent_bytes())));
+  }
   fmt::print("recipe: {}\n{}", label(info.preview.plan->recipe), plan_table(info.report));
   fmt::print("KV cache at {} tokens: {} for a sequence (bf16: {})\n", info.context,
              readable_bytes(static_cast<double>(info.cache)), readable_bytes(static_cast<double>(info.bf16)));

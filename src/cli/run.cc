@@ -283,6 +283,10 @@ Status Run::finish() {
       "bf16 would take {} ({:.2f}x)\n",
       row_name(label(plan_->recipe), *plan_), readable_bytes(kv), length, bits.all, readable_bytes(bf16),
       kv > 0 ? bf16 / kv : 1.0);
+  if (bytes.recurrent > 0) {
+    fmt::print(stderr, "  layers without attention keep {} beside it\n",
+               readable_bytes(static_cast<double>(bytes.recurrent)));
+  }
   const double sealed = bytes.elements > 0
                             ? static_cast<double>(bytes.sealed_elements) / static_cast<double>(bytes.elements)
                             : 0.0;
@@ -308,6 +312,7 @@ Status Run::finish() {
       {"decode_tps", f.decode_tps()},
       {"kv_bytes", bytes.all()},
       {"kv_bytes_bf16", bf16},
+      {"recurrent_bytes", bytes.recurrent},
       {"bits_sealed",
        std::isfinite(bits.sealed) ? nlohmann::ordered_json(bits.sealed) : nlohmann::ordered_json(nullptr)},
       {"bits_all", bits.all},

@@ -16,6 +16,8 @@
 namespace kvant {
 namespace {
 
+// Recurrent states of a sequence: before and after a step, and of a checkpoint.
+constexpr int kRecurrentStates = 3;
 constexpr int kLargestStep = 512;  // tokens: prompts are read in steps of so many
 
 // The page that the head has encoded before it is due, if it has one: from its turn in the open page on. The
@@ -47,6 +49,7 @@ void add(CacheBytes& total, const CacheBytes& more) {
   total.tail += more.tail;
   total.sealed_elements += more.sealed_elements;
   total.elements += more.elements;
+  total.recurrent += more.recurrent;
 }
 
 CacheBytes layer_bytes(const Plan& plan, int layer, int n_tokens) {
@@ -119,6 +122,7 @@ CacheBytes predicted_head_bytes(const Plan& plan, int layer, int kv_head, int n_
 CacheBytes predicted_bytes(const Plan& plan, int n_tokens) {
   CacheBytes total;
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) add(total, layer_bytes(plan, layer, n_tokens));
+  total.recurrent = n_tokens > 0 ? plan.geometry.recurrent_bytes() : 0;
   return total;
 }
 
@@ -165,7 +169,7 @@ std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens) {
   std::int64_t largest = 0;
   for (int n = std::max(0, n_tokens - kPageTokens) + 1; n <= n_tokens; ++n)
     largest = std::max(largest, predicted_cache_bytes(plan, n));
-  return largest;
+  return largest + kRecurrentStates * plan.geometry.recurrent_bytes();
 }
 
 std::int64_t mean_cache_bytes(const Plan& plan, int context) {

@@ -39,8 +39,8 @@ struct CacheBits {
 CacheBits mean_bits(const Plan& plan, int context);
 // The same of a sequence with these bytes at `context`: what its text selected counts as it was there.
 CacheBits mean_bits(const Plan& plan, int context, const CacheBytes& measured);
-// The maximum number of bytes that a sequence takes on its way to n_tokens: what must fit into the memory
-// where the plan's pages lie.
+// The maximum number of bytes that a sequence takes on its way to n_tokens, recurrent states included: what
+// must fit into the memory where the plan's pages lie.
 std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens);
 // Bytes at `context` at the mean bits: what a budget in bits or bytes is compared with.
 std::int64_t mean_cache_bytes(const Plan& plan, int context);

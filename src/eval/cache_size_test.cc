@@ -24,6 +24,7 @@ void expect_equal_parts(const CacheBytes& predicted, const CacheBytes& measured,
   EXPECT_EQ(predicted.tail, measured.tail) << where;
   EXPECT_EQ(predicted.sealed_elements, measured.sealed_elements) << where;
   EXPECT_EQ(predicted.elements, measured.elements) << where;
+  EXPECT_EQ(predicted.recurrent, measured.recurrent) << where;
 }
 
 // What is predicted for the cache's sequence with the tokens that its text has selected.
@@ -103,6 +104,19 @@ TEST(PredictedBytes, ASlidingWindowStopsTheirGrowth) {
     expect_equal_parts(predicted_bytes(*plan, n), measured(plan, n), std::to_string(n));
   }
   EXPECT_LT(cache_bytes_by_layer(*plan, 1024)[0], cache_bytes_by_layer(*plan, 1024)[1]);
+}
+
+// Layers without attention keep a state before a step, one after it and one of a checkpoint; bits count what
+// attention reads alone.
+TEST(LargestCacheBytes, CountThreeRecurrentStates) {
+  Geometry geometry = testing::small_geometry();
+  const auto plain = plan_for("k=ch4g128,v=tok4g128", geometry);
+  geometry.n_recurrent_layers = 1;
+  geometry.recurrent_values = 1000;
+  const auto hybrid = plan_for("k=ch4g128,v=tok4g128", geometry);
+  EXPECT_EQ(largest_cache_bytes(*hybrid, 300), largest_cache_bytes(*plain, 300) + 3 * 4000);
+  EXPECT_EQ(predicted_bytes(*hybrid, 300).recurrent, 4000);
+  EXPECT_EQ(mean_bits(*hybrid, 300).all, mean_bits(*plain, 300).all);
 }
 
 // Where pages lie on a device, tails take whole pages, and each head as much as the largest of its layer.

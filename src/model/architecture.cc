@@ -4,8 +4,9 @@ namespace kvant {
 namespace {
 
 // The facts are llama.cpp's, which the tests compare with. It ignores the sliding window of llama (Mistral
-// 7B v0.1), qwen2 and phi3 files, and so does kvant. Of pictures' models (qwen2vl, qwen3vl, some glm4) text
-// alone is read, whose positions in time, height and width are the same: then their RoPE is the plain one.
+// 7B v0.1), qwen2 and phi3 files, and so does kvant. Of pictures' models (qwen2vl, qwen3vl, qwen35, some
+// glm4) text alone is read, whose positions in time, height and width are the same: then their RoPE is the
+// plain one.
 constexpr Architecture kArchitectures[] = {
     {.name = "arcee", .ungated = true, .activation = Activation::relu_squared},
     {.name = "bailingmoe2",
@@ -115,10 +116,33 @@ constexpr Architecture kArchitectures[] = {
     {.name = "qwen2moe", .rope_neox = true},
     {.name = "qwen2vl", .rope_neox = true},
     {.name = "qwen3", .rope_neox = true, .qk_norm = QkNorm::heads, .needs_qk_norm = true},
+    {.name = "qwen35",
+     .ffn_norm = "post_attention_norm",
+     .rope_neox = true,
+     .qk_norm = QkNorm::heads,
+     .needs_qk_norm = true,
+     .gated_attention = true,
+     .recurrence = Recurrence::delta_net},
+    {.name = "qwen35moe",
+     .ffn_norm = "post_attention_norm",
+     .rope_neox = true,
+     .qk_norm = QkNorm::heads,
+     .needs_qk_norm = true,
+     .gated_attention = true,
+     .recurrence = Recurrence::delta_net,
+     .normalizes_experts = true},
     {.name = "qwen3moe",
      .rope_neox = true,
      .qk_norm = QkNorm::heads,
      .needs_qk_norm = true,
+     .normalizes_experts = true},
+    {.name = "qwen3next",
+     .ffn_norm = "post_attention_norm",
+     .rope_neox = true,
+     .qk_norm = QkNorm::heads,
+     .needs_qk_norm = true,
+     .gated_attention = true,
+     .recurrence = Recurrence::grouped_delta_net,
      .normalizes_experts = true},
     {.name = "qwen3vl", .rope_neox = true, .qk_norm = QkNorm::heads, .needs_qk_norm = true},
     {.name = "qwen3vlmoe",
@@ -141,7 +165,7 @@ struct Unsupported {
   const char* layers;
 };
 
-constexpr const char* kDeltaNet = "layers of gated delta net, whose state is no KV cache";
+constexpr const char* kDeltaNet = "layers of Kimi's delta attention, whose state is no KV cache";
 constexpr const char* kMamba = "Mamba layers, whose state is no KV cache";
 constexpr const char* kLatent = "multi-head latent attention (MLA)";
 constexpr const char* kConvolutions = "layers of short convolutions, whose state is no KV cache";
@@ -149,17 +173,25 @@ constexpr const char* kUnlikeHeads =
     "layers whose heads differ in size, and layers that attend to another layer's cache";
 
 constexpr Unsupported kUnsupported[] = {
-    {"qwen3next", kDeltaNet},   {"qwen35", kDeltaNet},
-    {"qwen35moe", kDeltaNet},   {"kimi-linear", kDeltaNet},
-    {"mamba", kMamba},          {"mamba2", kMamba},
-    {"jamba", kMamba},          {"falcon-h1", kMamba},
-    {"granitehybrid", kMamba},  {"nemotron_h", kMamba},
-    {"nemotron_h_moe", kMamba}, {"deepseek2", kLatent},
-    {"deepseek32", kLatent},    {"minicpm3", kLatent},
-    {"plm", kLatent},           {"glm-dsa", kLatent},
-    {"mistral4", kLatent},      {"lfm2", kConvolutions},
-    {"lfm2moe", kConvolutions}, {"gemma3n", kUnlikeHeads},
-    {"gemma4", kUnlikeHeads},   {"llama4", "layers that attend within chunks"},
+    {"kimi-linear", kDeltaNet},
+    {"mamba", kMamba},
+    {"mamba2", kMamba},
+    {"jamba", kMamba},
+    {"falcon-h1", kMamba},
+    {"granitehybrid", kMamba},
+    {"nemotron_h", kMamba},
+    {"nemotron_h_moe", kMamba},
+    {"deepseek2", kLatent},
+    {"deepseek32", kLatent},
+    {"minicpm3", kLatent},
+    {"plm", kLatent},
+    {"glm-dsa", kLatent},
+    {"mistral4", kLatent},
+    {"lfm2", kConvolutions},
+    {"lfm2moe", kConvolutions},
+    {"gemma3n", kUnlikeHeads},
+    {"gemma4", kUnlikeHeads},
+    {"llama4", "layers that attend within chunks"},
 };
 
 }  // namespace

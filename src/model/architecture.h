@@ -25,6 +25,10 @@ enum class RotatedLayers : std::uint8_t { all, sliding, all_but_every_fourth };
 // by itself.
 enum class Gating : std::uint8_t { softmax, softmax_of_chosen, sigmoid };
 
+// What some layers have instead of attention. delta_net: a gated delta net (delta_network.h), of whose n
+// value heads and m heads of q and k value head h reads head h mod m; grouped_delta_net: head h / (n / m).
+enum class Recurrence : std::uint8_t { none, delta_net, grouped_delta_net };
+
 // What the file's logit_scale does to logits.
 enum class LogitScale : std::uint8_t { none, multiplies, divides };
 
@@ -54,9 +58,13 @@ struct Architecture {
   float default_score_softcap;  // when the file gives none
   float default_logit_softcap;  // when the file gives none
   int wide_query_layers;        // the one member with so many layers scales q by 1 / sqrt(n_embd / n_heads)
-  bool sinks;                   // every query head has a logit that only joins its softmax's denominator
-  Gating gating;                // of layers with experts, unless the file says otherwise
-  bool normalizes_experts;      // the chosen experts' weights sum up to 1, unless the file says otherwise
+  // Attention's output is multiplied by the sigmoid of gates, which q's projection gives, too: a head of q,
+  // its gates, the next head. Needs QkNorm::heads.
+  bool gated_attention;
+  Recurrence recurrence;
+  bool sinks;               // every query head has a logit that only joins its softmax's denominator
+  Gating gating;            // of layers with experts, unless the file says otherwise
+  bool normalizes_experts;  // the chosen experts' weights sum up to 1, unless the file says otherwise
 };
 
 // All that are supported, by name.

@@ -322,6 +322,12 @@ TEST(DeviceModels, RefuseWhatTheyHaveNoPlaceFor) {
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("grow with their positions"), std::string::npos)
       << refused.error().message;
+
+  const auto hybrid = write_tiny_model(tiny_hybrid());
+  const auto refused_hybrid = Engine::load(hybrid->path(), {.n_threads = 1, .device = device});
+  ASSERT_FALSE(refused_hybrid.ok());
+  EXPECT_NE(refused_hybrid.error().message.find("layers of gated delta net"), std::string::npos)
+      << refused_hybrid.error().message;
 }
 
 // The prompt kernel in INT8 is a device's, for heads of 64 and 128 channels.

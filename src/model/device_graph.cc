@@ -261,6 +261,7 @@ Status DeviceGraph::check(const Hparams& hparams, ggml_backend* backend) {
                  what, hparams.architecture->name);
   };
   if (hparams.temperature != 0) return refuse("queries that grow with their positions");
+  if (hparams.n_recurrent() > 0) return refuse("layers of gated delta net");
   if (hparams.experts.n_groups > 1) return refuse("experts in groups");
   return {};
 }

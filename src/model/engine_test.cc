@@ -369,10 +369,45 @@ std::vector<Variant> expert_variants() {
           {"qwen3vlmoe", qwen3vlmoe}};
 }
 
+// Gated delta nets with attention now and then. Real ones have heads of 256 channels, of which RoPE turns 64,
+// in sections.
+std::vector<Variant> hybrid_variants() {
+  TinyModel qwen35 = tiny_hybrid(), every_second = tiny_hybrid();
+  qwen35.n_layers = 5;
+  qwen35.full_attention_interval = 4;
+  qwen35.n_embd = every_second.n_embd = 256;
+  qwen35.head_dim = 256;
+  qwen35.n_rot = 64;
+  qwen35.arrays = {{"rope.dimension_sections", {11, 11, 10, 0}}};
+  every_second.n_heads = 6;
+  every_second.n_kv_heads = 3;
+  every_second.tied = true;
+  every_second.n_delta_key_heads = 4;
+  every_second.n_delta_value_heads = 4;
+  every_second.delta_head_dim = 64;
+  every_second.delta_kernel = 3;
+  TinyModel qwen35moe = every_second;
+  qwen35moe.architecture = "qwen35moe";
+  qwen35moe.n_experts = 8;
+  qwen35moe.n_ff_shared = 48;
+  qwen35moe.shared_gate = true;
+  qwen35moe.integers = {{"expert_used_count", 4}};
+  TinyModel qwen3next = qwen35moe;
+  qwen3next.architecture = "qwen3next";
+  qwen3next.n_delta_key_heads = 2;
+  qwen3next.delta_grouped = true;
+  qwen3next.arrays = {};
+  return {{"qwen35", qwen35},
+          {"qwen35_every_second", every_second},
+          {"qwen35moe", qwen35moe},
+          {"qwen3next", qwen3next}};
+}
+
 class EachVariant : public testing::TestWithParam<Variant> {};
 const auto name_of = [](const auto& info) { return std::string(info.param.name); };
 INSTANTIATE_TEST_SUITE_P(Engine, EachVariant, testing::ValuesIn(variants()), name_of);
 INSTANTIATE_TEST_SUITE_P(Dense, EachVariant, testing::ValuesIn(dense_variants()), name_of);
+INSTANTIATE_TEST_SUITE_P(Hybrids, EachVariant, testing::ValuesIn(hybrid_variants()), name_of);
 INSTANTIATE_TEST_SUITE_P(Experts, EachVariant, testing::ValuesIn(expert_variants()), name_of);
 
 // The share of positions some of whose logits differ by more than `limit`.
@@ -408,11 +443,12 @@ TEST_P(EachVariant, GivesTheLogitsOfLlamaCpp) {
 }
 
 // A kind of layer each: experts with all that they may share, sinks in windows, norms of rows, parallel
-// blocks, layers without RoPE.
+// blocks, layers without RoPE, delta nets.
 std::vector<Variant> kinds_of_layers() {
   std::vector<Variant> some;
-  const std::set<std::string> names{"qwen2moe", "bailingmoe2", "gpt_oss", "olmo3", "cohere2", "mistral3"};
-  for (const auto& of : {dense_variants(), expert_variants()}) {
+  const std::set<std::string> names{"qwen2moe", "bailingmoe2", "gpt_oss", "olmo3",
+                                    "cohere2",  "mistral3",    "qwen35",  "qwen3next"};
+  for (const auto& of : {dense_variants(), expert_variants(), hybrid_variants()}) {
     for (const Variant& v : of) {
       if (names.contains(v.name)) some.push_back(v);
     }
@@ -471,6 +507,7 @@ TEST_P(EachRecipe, ForksAndCutsGoOnAsIfNothingHadBeen) {
   const std::vector<float> expected = decode(whole, all.subspan(310));
   const SequenceId trunk = read(all.first(310));
   const SequenceId branch = bench_.cache().fork(trunk).value();
+  ASSERT_TRUE(bench_.cache().checkpoint(branch).ok());  // a delta net goes back to nothing else
   decode(branch, other);
   EXPECT_EQ(decode(trunk, all.subspan(310)), expected);
   ASSERT_TRUE(bench_.cache().truncate(branch, 310).ok());  // within the tail: exact

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <new>
 
-#include "attention/softmax.h"
 #include "base/gemm.h"
 #include "model/expert_routing.h"
+#include "model/gated_sigmoid.h"
 #include "model/matrix_product.h"
 
 namespace kvant {
@@ -23,23 +23,6 @@ float dot(const float* a, const float* b, int n) {
   float sum = 0;
   for (int i = 0; i < n; ++i) sum += a[i] * b[i];
   return sum;
-}
-
-float sigmoid(float x) {
-  return 1 / (1 + std::exp(-x));
-}
-
-// gate_i <- gate_i sigmoid(slope gate_i), with exponentials of numbers that aren't positive.
-void gated_sigmoid(float* gate, int n, float slope) {
-  constexpr int kBlock = 64;
-  float e[kBlock];
-  for (int first = 0; first < n; first += kBlock) {
-    const int m = std::min(kBlock, n - first);
-    float* g = gate + first;
-    for (int i = 0; i < m; ++i) e[i] = -std::abs(slope * g[i]);
-    exp_row(e, m, 0);
-    for (int i = 0; i < m; ++i) g[i] *= (g[i] >= 0 ? 1 : e[i]) / (1 + e[i]);
-  }
 }
 
 // gate <- activation(gate) up.

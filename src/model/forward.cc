@@ -22,6 +22,7 @@ Forward::Forward(const Hparams& hparams, const Weights& weights, int n_threads)
       team_(n_threads),
       product_(n_threads),
       experts_(hparams, n_threads),
+      delta_net_(hparams),
       work_(n_threads) {
   ggml_threadpool_params params = ggml_threadpool_params_default(/*n_threads=*/1);
   for (int i = 0; i < n_threads; ++i) threadpools_.push_back(ggml_threadpool_new(&params));
@@ -44,11 +45,21 @@ Result<TransformerGraph*> Forward::graph_for(int n_rows, int n_logit_rows) {
     bytes -= graphs_.back()->bytes();
     graphs_.pop_back();
   }
-  auto built = TransformerGraph::build({hparams_, weights_, product_, experts_, call_, team_.size()}, n_rows,
-                                       n_logit_rows);
+  auto built = TransformerGraph::build(
+      {hparams_, weights_, product_, experts_, delta_net_, call_, team_.size()}, n_rows, n_logit_rows);
   if (!built.ok()) return built.error();
   graphs_.insert(graphs_.begin(), std::move(built).value());
   return graphs_.front().get();
+}
+
+void Forward::set_states(const Step& step) {
+  if (hparams_.n_recurrent() == 0) return;
+  std::vector<DeltaSlice> slices;
+  for (int i = 0; i < std::ssize(step.slices()); ++i) {
+    slices.push_back(
+        {step.first_row(i), step.slices()[i].n_tokens, step.state_before(i), step.state_after(i)});
+  }
+  delta_net_.set_slices(std::move(slices));
 }
 
 Status Forward::compute(const TransformerGraph& graph) {
@@ -75,6 +86,7 @@ Status Forward::run(Step& step, AttentionBackend& backend, const ForwardRows& ro
   if (!graph.ok()) return graph.error();
   TransformerGraph& g = **graph;
   g.set_rows(hparams_, rows);
+  set_states(step);
   const LayerAttention attention = [&](int layer, const LayerRows& of_layer, Team& team) {
     backend.run_layer(step, layer, of_layer, team);
   };

@@ -28,6 +28,7 @@ class Forward final : public Executor {
 
  private:
   Result<TransformerGraph*> graph_for(int n_rows, int n_logit_rows);
+  void set_states(const Step& step);
   Status compute(const TransformerGraph& graph);
 
   const Hparams& hparams_;
@@ -35,6 +36,7 @@ class Forward final : public Executor {
   StandingTeam team_;
   MatrixProduct product_;
   ExpertNetwork experts_;
+  DeltaNetwork delta_net_;
   AttentionCall call_;
   std::vector<std::unique_ptr<TransformerGraph>> graphs_;  // the latest first
   // By thread: each runs its part of a graph alone, as ggml sees it.

@@ -68,11 +68,10 @@ class GraphPart::Builder {
     use(b_.all);
     embed();
     for (int layer = 0; layer < h_.n_layers; ++layer) {
-      attend(layer);
-      ActivationRows attended = b_.attended;
+      ActivationRows attended = h_.recurrent[layer] ? recur(layer) : attend(layer);
       if (layer == h_.n_layers - 1) {
         if (b_.wanted.n_rows == 0) return;
-        attended = keep_wanted_rows();
+        attended = keep_wanted_rows(attended);
       }
       project_attended(w_.layer(layer), attended);
       feed_forward(layer);
@@ -118,9 +117,14 @@ class GraphPart::Builder {
 
   // Columns `cols` as heads [head_dim, n_heads, n_rows].
   ggml_tensor* heads(const ActivationRows& a, const Block& block) {
-    ggml_tensor* t = ggml_new_tensor_3d(c_, GGML_TYPE_F32, h_.head_dim, block.cols.size() / h_.head_dim,
-                                        block.rows.size());
+    return every_head(a, block, block.cols.size() / h_.head_dim, 1);
+  }
+
+  // Of every `step` heads from the block's first column on, the first: n_heads of them.
+  ggml_tensor* every_head(const ActivationRows& a, const Block& block, int n_heads, int step) {
+    ggml_tensor* t = ggml_new_tensor_3d(c_, GGML_TYPE_F32, h_.head_dim, n_heads, block.rows.size());
     t->data = a.data + static_cast<std::ptrdiff_t>(block.rows.first) * a.cols + block.cols.first;
+    t->nb[1] = step * h_.head_dim * sizeof(float);
     t->nb[2] = a.cols * sizeof(float);
     t->nb[3] = t->nb[2] * t->ne[2];
     return t;
@@ -209,9 +213,33 @@ class GraphPart::Builder {
     for (const Projection& p : {q, k}) {
       const Block block{rows_, p.in_qkv()};
       if (block.empty()) continue;
-      ggml_tensor* x = tensor(b_.qkv, block);
+      ggml_tensor* x = tensor(qkv_, block);
       norm(x, p.norm, nullptr, x);
     }
+  }
+
+  // Normed q goes from between its gates to columns of its own. Returns those.
+  Projection separate_from_gates(const Projection& projected, int first) {
+    const Range in = projected.columns;
+    const Projection q{first, {in.first / 2, in.end / 2}, nullptr, /*is_query=*/true};
+    const Block from{rows_, in}, to{rows_, q.in_qkv()};
+    if (!from.empty())
+      norm(every_head(qkv_, from, in.size() / (2 * h_.head_dim), 2), projected.norm, nullptr,
+           heads(qkv_, to));
+    return q;
+  }
+
+  // attended *= sigmoid(gates), of the heads in these columns of what was projected.
+  void apply_gates(Range projected) {
+    const Range columns{projected.first / 2, projected.end / 2};
+    if (rows_.size() > 0 && columns.size() > 0) {
+      const Block gates{rows_, {projected.first + h_.head_dim, projected.end}};
+      ggml_tensor* gate = every_head(qkv_, gates, columns.size() / h_.head_dim, 2);
+      gate = put(ggml_sigmoid(c_, gate), gate);
+      ggml_tensor* y = heads(b_.attended, {rows_, columns});
+      add(put(ggml_mul(c_, y, gate), y));
+    }
+    unfinished_ = true;
   }
 
   // Norm and RoPE of some heads.
@@ -219,7 +247,7 @@ class GraphPart::Builder {
     const Block block{rows_, p.in_qkv()};
     if (block.empty()) return;
     const QkNorm kind = p.norm == nullptr ? QkNorm::none : h_.architecture->qk_norm;
-    ggml_tensor* x = heads(b_.qkv, block);
+    ggml_tensor* x = heads(qkv_, block);
     ggml_tensor* weight = p.norm;
     if (weight != nullptr && weight->ne[1] > 1)  // of each head its own
       weight = part_of(weight, {p.columns.first / h_.head_dim, p.columns.end / h_.head_dim});
@@ -244,41 +272,84 @@ class GraphPart::Builder {
     return t;
   }
 
-  void attend(int layer) {
+  // Returns the rows' attention.
+  ActivationRows attend(int layer) {
     const LayerWeights& w = w_.layer(layer);
+    const bool gated = h_.architecture->gated_attention;
     const int n_q = h_.n_heads * h_.head_dim, n_kv = h_.n_kv_heads * h_.head_dim;
-    const Range outputs = my_outputs(n_q + 2 * n_kv, h_.head_dim);
-    Projection q{0, overlap(outputs, 0, n_q), w.q_norm, /*is_query=*/true};
-    Projection k{n_q, overlap(outputs, n_q, n_kv), w.k_norm, /*is_query=*/false};
-    const Range v = overlap(outputs, n_q + n_kv, n_kv);
-    if (w.attn_norm != nullptr) norm(r_.x, w.attn_norm, w.attn_norm_bias, r_.h);
-    const ActivationRows& in = w.attn_norm != nullptr ? r_.h : r_.x;
+    const AttentionColumns at(h_);
+    qkv_ = b_.qkv;
+    qkv_.cols = at.width;
+    b_.attended.cols = n_q;
+    // A head of q and its gates are one thread's.
+    const Range outputs = my_outputs(at.v + n_kv, (gated ? 2 : 1) * h_.head_dim);
+    Projection q{0, overlap(outputs, 0, at.projected_q), w.q_norm, /*is_query=*/true};
+    Projection k{at.k, overlap(outputs, at.k, n_kv), w.k_norm, /*is_query=*/false};
+    const Range v = overlap(outputs, at.v, n_kv);
+    const Range projected_q = q.columns;
+    const ActivationRows& in = normed(w);
     if (w.qkv != nullptr) {
-      multiply(w.qkv, w.qkv_bias, in, b_.qkv, outputs);
+      multiply(w.qkv, w.qkv_bias, in, qkv_, outputs);
     } else {
-      multiply(w.q, w.q_bias, in, b_.qkv, q.columns);
-      multiply(w.k, w.k_bias, in, b_.qkv, k.columns, n_q);
-      multiply(w.v, w.v_bias, in, b_.qkv, v, n_q + n_kv);
+      multiply(w.q, w.q_bias, in, qkv_, q.columns);
+      multiply(w.k, w.k_bias, in, qkv_, k.columns, at.k);
+      multiply(w.v, w.v_bias, in, qkv_, v, at.v);
     }
     if (h_.architecture->qk_norm == QkNorm::rows) norm_rows(q, k, n_q, n_kv);
+    if (gated) q = separate_from_gates(q, at.q);
     rotate(q, layer);
     rotate(k, layer);
     const Range all_rows{0, r_.n_rows};
-    ggml_tensor* sources[] = {heads(b_.qkv, {all_rows, {0, n_q}}),
-                              heads(b_.qkv, {all_rows, {n_q, n_q + n_kv}}),
-                              heads(b_.qkv, {all_rows, {n_q + n_kv, n_q + 2 * n_kv}})};
+    ggml_tensor* sources[] = {heads(qkv_, {all_rows, {at.q, at.q + n_q}}),
+                              heads(qkv_, {all_rows, {at.k, at.k + n_kv}}),
+                              heads(qkv_, {all_rows, {at.v, at.v + n_kv}})};
     add(put(ggml_custom_4d(c_, GGML_TYPE_F32, n_q, r_.n_rows, 1, 1, sources, 3, attention_op, 1,
                            &part_.sites_[layer]),
             tensor(b_.attended, {all_rows, {0, n_q}})));
     unfinished_ = false;  // its threads wait for each other, at its start and at its end
+    if (gated) apply_gates(projected_q);
+    return b_.attended;
+  }
+
+  // Returns what the layer's delta net makes of the rows.
+  ActivationRows recur(int layer) {
+    const LayerWeights& w = w_.layer(layer);
+    const DeltaNet& net = h_.delta_net;
+    qkv_ = b_.qkv;
+    qkv_.cols = net.width();
+    b_.attended.cols = net.inner();
+    const ActivationRows& in = normed(w);
+    int first = 0;
+    for (ggml_tensor* weight : {w.delta.qkv, w.delta.z, w.delta.beta, w.delta.alpha, w.delta.beta_alpha}) {
+      if (weight == nullptr) continue;
+      const int n = static_cast<int>(weight->ne[1]);
+      multiply(weight, nullptr, in, qkv_, my_outputs(n), first);
+      first += n;
+    }
+    const Range all_rows{0, r_.n_rows};
+    ggml_tensor* source = tensor(qkv_, {all_rows, {0, qkv_.cols}});
+    add(put(ggml_custom_4d(c_, GGML_TYPE_F32, net.inner(), r_.n_rows, 1, 1, &source, 1, delta_net_op, 1,
+                           &part_.sites_[layer]),
+            tensor(b_.attended, {all_rows, {0, net.inner()}})));
+    unfinished_ = false;  // its threads wait for each other, at its start and at its end
+    return b_.attended;
+  }
+
+  // What a layer's attention reads.
+  const ActivationRows& normed(const LayerWeights& w) {
+    if (w.attn_norm == nullptr) return r_.x;
+    norm(r_.x, w.attn_norm, w.attn_norm_bias, r_.h);
+    return r_.h;
   }
 
   // From here on only the rows whose logits are wanted. Returns their attention.
-  ActivationRows keep_wanted_rows() {
+  ActivationRows keep_wanted_rows(const ActivationRows& of_all) {
+    synchronize();
     const Range all_rows{0, r_.n_rows};
     ggml_tensor* x = tensor(r_.x, {all_rows, {0, h_.n_embd}});
     ggml_tensor* h = tensor(r_.h, {all_rows, {0, h_.n_embd}});
-    ggml_tensor* attended = tensor(b_.attended, {all_rows, {0, b_.attended.cols}});
+    ggml_tensor* attended = tensor(of_all, {all_rows, {0, of_all.cols}});
+    b_.wanted_attended.cols = of_all.cols;
     use(b_.wanted);
     if (rows_.size() > 0) {
       ggml_tensor* wanted = indices(b_.logit_rows, rows_);
@@ -398,9 +469,10 @@ class GraphPart::Builder {
   const Hparams& h_;
   const Weights& w_;
   MatrixProduct& product_;
-  const GraphBuffers& b_;
+  GraphBuffers b_;
   ggml_context* c_;
   ResidualRows r_;           // in use
+  ActivationRows qkv_;       // with as many columns as the layer has
   bool many_ = false;        // rows: each thread takes some; else each computes all
   Range rows_;               // of this thread
   bool unfinished_ = false;  // whether other threads may still be writing what was computed last
@@ -424,6 +496,18 @@ GraphPart::~GraphPart() {
 
 void GraphPart::barrier_op(ggml_tensor*, int, int, void* part) {
   static_cast<const GraphPart*>(part)->team().barrier();
+}
+
+void GraphPart::delta_net_op(ggml_tensor* out, int, int, void* data) {
+  const auto& site = *static_cast<const Site*>(data);
+  const GraphParts& parts = site.part->parts_;
+  const auto rows = [](const ggml_tensor* t) {
+    return MatrixView<float>(static_cast<float*>(t->data), static_cast<int>(t->ne[1]),
+                             static_cast<int>(t->ne[0]));
+  };
+  Team team = site.part->team();
+  parts.delta_net.run(parts.weights.layer(site.layer).delta, parts.hparams.place[site.layer],
+                      {rows(out->src[0]), rows(out)}, team);
 }
 
 void GraphPart::experts_op(ggml_tensor* out, int, int, void* data) {
@@ -450,7 +534,8 @@ void GraphPart::attention_op(ggml_tensor* out, int, int, void* data) {
       rows_by_head(out->src[0]), rows_by_head(out->src[1]), rows_by_head(out->src[2]),
       MatrixView<float>(static_cast<float*>(out->data), n_rows, static_cast<int>(out->ne[0]))};
   Team team = site.part->team();
-  (*site.part->parts_.call.attention)(site.layer, rows, team);
+  const GraphParts& parts = site.part->parts_;
+  (*parts.call.attention)(parts.hparams.place[site.layer], rows, team);
 }
 
 }  // namespace kvant

@@ -18,6 +18,7 @@
 
 #include "attention/attention.h"
 #include "base/team.h"
+#include "model/delta_network.h"
 #include "model/expert_network.h"
 #include "model/hparams.h"
 #include "model/matrix_product.h"
@@ -29,7 +30,8 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// Attention of one layer over the rows of a batch. Every thread of the team calls it.
+// Attention of one layer, as the cache counts them, over the rows of a batch. Every thread of the team calls
+// it.
 using LayerAttention = std::function<void(int layer, const LayerRows& rows, Team& team)>;
 
 // What the attention ops of a graph call; set anew for every run.
@@ -58,13 +60,27 @@ struct GraphBuffers {
   std::int32_t* logit_rows;          // [n_logit_rows]
   float* query_scales;               // [n_rows]: what q is multiplied by; null: 1
   ResidualRows all, wanted;          // of all rows; of those whose logits are wanted, in the last layer
-  ActivationRows qkv;                // [n_rows, (n_heads + 2 n_kv_heads) head_dim]
-  ActivationRows attended;           // [n_rows, n_heads * head_dim]
-  ActivationRows wanted_attended;    // [n_logit_rows, n_heads * head_dim]
+  ActivationRows qkv;                // [n_rows, AttentionColumns::width] or [n_rows, DeltaNet::width()]
+  ActivationRows attended;           // [n_rows, n_heads * head_dim or DeltaNet::inner()]
+  ActivationRows wanted_attended;    // [n_logit_rows, likewise]
   ActivationRows gate, up;           // [n_rows, n_ff], or wider where experts share a wider network
   ActivationRows router;             // [n_rows, n_experts]: logits
   ActivationRows shared;             // [n_rows, n_embd]: of the network that experts share
   ActivationRows logits;             // [n_logit_rows, n_vocab]
+};
+
+// Where q, k and v lie in a row of what a layer with attention projects. With gates q's projection gives
+// heads of q and of gates in turn, and q, normed, gets columns of its own.
+struct AttentionColumns {
+  explicit AttentionColumns(const Hparams& h)
+      : projected_q(h.q_columns()),
+        k(projected_q),
+        v(k + h.n_kv_heads * h.head_dim),
+        q(h.architecture->gated_attention ? v + h.n_kv_heads * h.head_dim : 0),
+        width(v + h.n_kv_heads * h.head_dim + (q > 0 ? h.n_heads * h.head_dim : 0)) {}
+  int projected_q;  // from column 0 on
+  int k, v, q;      // first columns
+  int width;
 };
 
 // What all parts of a graph have in common; outlives them.
@@ -73,6 +89,7 @@ struct GraphParts {
   const Weights& weights;
   MatrixProduct& product;
   ExpertNetwork& experts;
+  DeltaNetwork& delta_net;
   AttentionCall& call;
   int n_threads;
 };
@@ -94,6 +111,7 @@ class GraphPart {
   };
   Team team() const { return {thread_, parts_.n_threads, parts_.call.team}; }
   static void attention_op(ggml_tensor* out, int, int, void* site);
+  static void delta_net_op(ggml_tensor* out, int, int, void* site);
   static void experts_op(ggml_tensor* out, int, int, void* site);
   static void barrier_op(ggml_tensor*, int, int, void* part);
 

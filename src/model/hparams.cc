@@ -234,6 +234,40 @@ void read_experts(Reader& in, Hparams& h) {
     in.fail("expert_count", "is there, but no tensor 'blk.*.ffn_up_exps.weight': convert the model anew");
 }
 
+// Which layers have attention: the file says it layer by layer, or has a period whose last layer has.
+void read_layer_kinds(Reader& in, Hparams& h) {
+  h.recurrent.assign(h.n_layers, false);
+  if (h.architecture->recurrence != Recurrence::none) {
+    const auto listed = in.file().integers(in.key("attention.recurrent_layers"));
+    if (!listed.empty() && std::ssize(listed) < h.n_layers)
+      return in.fail("attention.recurrent_layers", "does not cover every layer");
+    const int period = in.count("full_attention_interval", h.n_layers_in_file, 4);
+    for (int layer = 0; layer < h.n_layers; ++layer)
+      h.recurrent[layer] = listed.empty() ? layer % period < period - 1 : listed[layer] != 0;
+  }
+  int n_of_kind[2] = {};
+  for (int layer = 0; layer < h.n_layers; ++layer) h.place.push_back(n_of_kind[h.recurrent[layer] ? 1 : 0]++);
+  if (n_of_kind[0] == 0) in.fail("full_attention_interval", "leaves no layer with attention");
+}
+
+void read_delta_net(Reader& in, Hparams& h) {
+  if (h.architecture->recurrence == Recurrence::none) return;
+  constexpr int kMaxHeads = 1024, kMaxDim = 256, kMaxKernel = 16;
+  DeltaNet& d = h.delta_net;
+  d.n_key_heads = in.count("ssm.group_count", kMaxHeads);
+  d.n_value_heads = in.count("ssm.time_step_rank", kMaxHeads);
+  d.head_dim = in.count("ssm.state_size", kMaxDim);
+  d.kernel = in.count("ssm.conv_kernel", kMaxKernel);
+  const int inner = in.count("ssm.inner_size", kMaxHeads * kMaxDim);
+  if (d.n_value_heads % d.n_key_heads != 0)
+    in.fail("ssm.group_count", "does not divide the number of value heads (ssm.time_step_rank)");
+  if (d.head_dim % kDeltaColumns != 0) {
+    in.fail("ssm.state_size", fmt::format("is {}: kvant supports multiples of {} up to {}", d.head_dim,
+                                          kDeltaColumns, kMaxDim));
+  }
+  if (inner != d.inner()) in.fail("ssm.inner_size", "is not ssm.time_step_rank heads of ssm.state_size");
+}
+
 void read_attention(Reader& in, Hparams& h) {
   h.n_heads = in.count("attention.head_count", 4096);
   h.n_kv_heads = in.count("attention.head_count_kv", 4096, h.n_heads);
@@ -267,18 +301,26 @@ float Hparams::query_scale(int position) const {
                                                    static_cast<float>(temperature_step)));
 }
 
+int Hparams::n_recurrent() const {
+  return static_cast<int>(std::count(recurrent.begin(), recurrent.end(), true));
+}
+
 Geometry Hparams::geometry() const {
   Geometry g;
   g.model = architecture->name;
   if (!size_label.empty()) g.model += " " + size_label;
-  g.n_layers = n_layers;
+  g.n_recurrent_layers = n_recurrent();
+  g.n_layers = n_layers - g.n_recurrent_layers;
+  g.recurrent_values = g.n_recurrent_layers * delta_net.state_values();
   g.n_heads = n_heads;
   g.n_kv_heads = n_kv_heads;
   g.head_dim = head_dim;
   g.softmax_scale = softmax_scale;
   g.score_softcap = score_softcap;
   g.trained_context = trained_context;
-  g.sliding_window = sliding_window;
+  for (int layer = 0; layer < n_layers; ++layer) {
+    if (!recurrent[layer]) g.sliding_window.push_back(sliding_window[layer]);
+  }
   g.sink_logits = sink_logits;
   return g;
 }
@@ -312,12 +354,19 @@ Result<Hparams> read_hparams(const GgufFile& file, int context) {
     h.n_layers -= static_cast<int>(n_next);
   }
   h.n_embd = in.count("embedding_length", 1 << 20);
-  h.n_ff = in.count("feed_forward_length", 1 << 24);
+  // Where every layer has experts, files may leave it out.
+  const auto of_experts = file.integer(in.key("expert_feed_forward_length"));
+  h.n_ff =
+      in.count("feed_forward_length", 1 << 24,
+               of_experts ? std::optional(static_cast<int>(std::clamp<std::int64_t>(*of_experts, 1, 1 << 24)))
+                          : std::nullopt);
   h.trained_context = in.count("context_length", 1 << 30);
   h.norm_epsilon = in.positive(h.architecture->layer_norm ? "attention.layer_norm_epsilon"
                                                           : "attention.layer_norm_rms_epsilon");
   h.logit_softcap = in.number("final_logit_softcapping", h.architecture->default_logit_softcap);
   h.size_label = file.text("general.size_label").value_or("");
+  read_layer_kinds(in, h);
+  read_delta_net(in, h);
   read_attention(in, h);
   read_rope(in, h, context);
   read_sliding_windows(in, h);

@@ -28,6 +28,7 @@ struct Rope {
 enum class LongRope : std::uint8_t { none, short_factors, long_factors };
 
 inline constexpr int kMaxExperts = 1024;
+inline constexpr int kDeltaColumns = 32;  // of a delta net's matrix, that are computed at once
 
 // The mixtures of experts of a model (Shazeer et al. 2017): each row goes through `n_used` of `n`
 // feed-forward networks, those with the largest logits of a router, and their outputs are added up by
@@ -46,13 +47,31 @@ struct Experts {
   int n_groups_used = 1;
 };
 
+// The layers without attention: gated delta nets (Yang et al. 2024, arXiv 2412.06464), whose q, k and v go
+// through a causal convolution of each channel first.
+struct DeltaNet {
+  int n_key_heads = 0;    // of q, and of k; 0: no layer is one
+  int n_value_heads = 0;  // a multiple of that
+  int head_dim = 0;       // of all of them: a multiple of kDeltaColumns
+  int kernel = 0;         // tokens that the convolution sees
+
+  int n_heads() const { return 2 * n_key_heads + n_value_heads; }  // that are convolved: of q, k and v
+  int channels() const { return n_heads() * head_dim; }
+  int inner() const { return n_value_heads * head_dim; }  // channels of v, of z and of the output
+  int width() const { return channels() + inner() + 2 * n_value_heads; }  // q, k, v, z, beta and alpha
+  // F32 values of a layer's state: the convolution's newest inputs, and a matrix of each value head.
+  std::int64_t conv_values() const { return std::int64_t{kernel - 1} * channels(); }
+  std::int64_t state_values() const { return conv_values() + std::int64_t{inner()} * head_dim; }
+};
+
 struct Hparams {
   const Architecture* architecture = nullptr;
-  int n_layers = 0;
+  int n_layers = 0;          // of all kinds
   int n_layers_in_file = 0;  // with those that guess further tokens alone, which are left out
   int n_embd = 0;
   int n_ff = 0;  // of layers without experts
   Experts experts;
+  DeltaNet delta_net;
   int n_heads = 0;
   int n_kv_heads = 0;
   int head_dim = 0;
@@ -71,8 +90,10 @@ struct Hparams {
   float temperature = 0;
   int temperature_step = 1;
   float softmax_scale = 0;
-  float score_softcap = 0;          // 0: none
-  float logit_softcap = 0;          // 0: none
+  float score_softcap = 0;      // 0: none
+  float logit_softcap = 0;      // 0: none
+  std::vector<bool> recurrent;  // [n_layers]: a delta net instead of attention
+  std::vector<int> place;       // [n_layers]: its number among the layers of its kind, as the cache counts
   std::vector<int> sliding_window;  // [n_layers], tokens; 0: full attention
   std::vector<bool> rotated;        // [n_layers]: whether RoPE turns q and k
   std::vector<float> sink_logits;   // [n_layers * n_heads], once the weights are read; empty: none
@@ -80,6 +101,9 @@ struct Hparams {
 
   // What q of the position is multiplied by.
   float query_scale(int position) const;
+  int n_recurrent() const;
+  // Outputs of q's projection: with gates, each head is followed by its own.
+  int q_columns() const { return (architecture->gated_attention ? 2 : 1) * n_heads * head_dim; }
   Geometry geometry() const;
 };
 

@@ -74,7 +74,7 @@ TEST(Hparams, RefusesOtherArchitecturesAndListsItsOwn) {
 }
 
 TEST(Hparams, RefusesOtherKindsOfAttentionAndLayers) {
-  EXPECT_TRUE(contains(refusal({.architecture = "qwen35"}), "gated delta net"));
+  EXPECT_TRUE(contains(refusal({.architecture = "kimi-linear"}), "delta attention"));
   EXPECT_TRUE(contains(refusal({.architecture = "gemma4"}), "heads differ in size"));
   TinyModel experts;
   experts.integers = {{"expert_count", 8}, {"expert_used_count", 2}};
@@ -150,6 +150,41 @@ TEST(Hparams, LeavesOutLayersThatGuessFurtherTokens) {
   EXPECT_EQ(read(model)->geometry().n_layers, 2);
   model.integers = {{"nextn_predict_layers", 3}};
   EXPECT_TRUE(contains(refusal(model), "leaves no layer")) << refusal(model);
+}
+
+TEST(Hparams, CountsForTheCacheTheLayersWithAttentionAlone) {
+  TinyModel model = tiny_hybrid();
+  model.n_layers = 5;
+  model.full_attention_interval = 3;
+  const Hparams h = read(model).value();
+  EXPECT_EQ(h.recurrent, (std::vector<bool>{true, true, false, true, true}));
+  EXPECT_EQ(h.place, (std::vector<int>{0, 1, 0, 2, 3}));
+  const Geometry g = h.geometry();
+  EXPECT_EQ(g.n_layers, 1);
+  EXPECT_EQ(g.sliding_window, (std::vector<int>{0}));
+  EXPECT_EQ(g.n_recurrent_layers, 4);
+  // Of each: 3 inputs of 2 x 2 + 6 heads of 32 channels, and a matrix of each of the 6.
+  EXPECT_EQ(g.recurrent_values, 4 * (3 * 10 * 32 + 6 * 32 * 32));
+  EXPECT_FALSE(read({}).value().geometry().is_recurrent());
+  model.arrays["attention.recurrent_layers"] = {1, 0, 1, 1, 0};
+  EXPECT_EQ(read(model)->place, (std::vector<int>{0, 0, 1, 2, 1}));
+}
+
+TEST(Hparams, RefusesDeltaNetsThatCanNotBe) {
+  const auto refusal_with = [](const char* name, std::int32_t value) {
+    TinyModel model = tiny_hybrid();
+    model.integers = {{name, static_cast<std::uint32_t>(value)}};
+    return refusal(model);
+  };
+  EXPECT_TRUE(contains(refusal_with("ssm.state_size", 48), "multiples of 32 up to 256"));
+  EXPECT_TRUE(contains(refusal_with("ssm.group_count", 4), "does not divide"));
+  EXPECT_TRUE(contains(refusal_with("ssm.inner_size", 64), "is not ssm.time_step_rank heads"));
+  EXPECT_TRUE(contains(refusal_with("ssm.conv_kernel", 17), "not in 1..16"));
+  TinyModel without_attention = tiny_hybrid();
+  without_attention.arrays["attention.recurrent_layers"] = {1, 1, 1, 1};
+  EXPECT_TRUE(contains(refusal(without_attention), "leaves no layer with attention"));
+  without_attention.arrays["attention.recurrent_layers"] = {1, 1, 1};
+  EXPECT_TRUE(contains(refusal(without_attention), "does not cover every layer"));
 }
 
 TEST(Hparams, SaysHowToJoinTheFilesOfASplitModel) {

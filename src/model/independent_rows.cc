@@ -79,7 +79,8 @@ int independent_rows(const Weights& weights, int n_layers) {
   std::vector<const ggml_tensor*> matrices = {weights.output()};
   for (int i = 0; i < n_layers; ++i) {
     const LayerWeights& w = weights.layer(i);
-    for (const ggml_tensor* t : {w.qkv, w.q, w.k, w.v, w.attn_out, w.ffn.gate, w.ffn.up, w.ffn.down, w.router,
+    for (const ggml_tensor* t : {w.qkv, w.q, w.k, w.v, w.delta.qkv, w.delta.z, w.delta.beta, w.delta.alpha,
+                                 w.delta.beta_alpha, w.attn_out, w.ffn.gate, w.ffn.up, w.ffn.down, w.router,
                                  w.shared.gate, w.shared.up, w.shared.down}) {
       if (t != nullptr) matrices.push_back(t);
     }

@@ -50,6 +50,13 @@ struct TinyModel {
   bool shared_gate = false;
   bool choice_bias = false;
   bool router_bias = false;
+  // > 0: of so many layers the last has attention, with gates, and the others are gated delta nets.
+  int full_attention_interval = 0;
+  int n_delta_key_heads = 2;
+  int n_delta_value_heads = 6;
+  int delta_head_dim = 32;
+  int delta_kernel = 4;
+  bool delta_grouped = false;  // betas and alphas are one matrix
   bool tied = false;
   bool output_bias = false;
   bool rope_freqs = false;         // Llama 3's frequency factors
@@ -64,6 +71,18 @@ struct TinyModel {
   std::map<std::string, std::string> texts;
   std::map<std::string, std::vector<std::int32_t>> arrays;
 };
+
+// A model whose layers are gated delta nets and attention in turn.
+inline TinyModel tiny_hybrid() {
+  TinyModel model{.architecture = "qwen35",
+                  .n_layers = 4,
+                  .n_rot = 32,
+                  .qk_norm = true,
+                  .ffn_norm_name = "post_attention_norm",
+                  .full_attention_interval = 2};
+  model.arrays = {{"rope.dimension_sections", {6, 5, 5, 0}}};
+  return model;
+}
 
 // A file in the system's folder for temporary files, deleted with its owner.
 class TinyFile {
@@ -129,6 +148,14 @@ class TinyModelWriter {
     if (m_.n_ff_shared > 0) {
       set("expert_shared_feed_forward_length", m_.n_ff_shared);
       set("expert_shared_count", m_.n_ff_shared / m_.n_ff_expert);
+    }
+    if (m_.full_attention_interval > 0) {
+      set("full_attention_interval", m_.full_attention_interval);
+      set("ssm.group_count", m_.n_delta_key_heads);
+      set("ssm.time_step_rank", m_.n_delta_value_heads);
+      set("ssm.state_size", m_.delta_head_dim);
+      set("ssm.inner_size", m_.n_delta_value_heads * m_.delta_head_dim);
+      set("ssm.conv_kernel", m_.delta_kernel);
     }
     for (const auto& [name, value] : m_.booleans) gguf_set_val_bool(header_.get(), key(name).c_str(), value);
     for (const auto& [name, value] : m_.integers) gguf_set_val_u32(header_.get(), key(name).c_str(), value);
@@ -227,24 +254,13 @@ class TinyModelWriter {
 
   void add_layer(int layer) {
     const std::string prefix = "blk." + std::to_string(layer) + ".";
-    const int n_q = m_.n_heads * m_.head_dim;
-    const int n_kv = m_.n_kv_heads * m_.head_dim;
-    const auto projection = [&](const char* name, int n_out, float gain) {
-      matrix(prefix + name + ".weight", m_.n_embd, n_out, gain);
-      if (m_.qkv_bias) tensor(prefix + name + ".bias", n_out, 0, 0.0F, 0.3F);
-    };
     if (m_.pre_norms) norm(prefix + "attn_norm", m_.n_embd, 1, true);
-    if (m_.fused_qkv) {
-      projection("attn_qkv", n_q + 2 * n_kv, 1.0F);
+    const int interval = m_.full_attention_interval;
+    if (interval > 0 && layer % interval < interval - 1) {
+      add_delta_net(prefix);
     } else {
-      projection("attn_q", n_q, 1.5F);
-      projection("attn_k", n_kv, 1.5F);
-      projection("attn_v", n_kv, 1.0F);
+      add_attention(prefix);
     }
-    add_qk_norms(prefix);
-    if (m_.sinks) tensor(prefix + "attn_sinks.weight", m_.n_heads, 0, 1.0F, 1.0F);
-    matrix(prefix + "attn_output.weight", n_q, m_.n_embd, 1.0F);
-    if (m_.out_bias) vector(prefix + "attn_output.bias", m_.n_embd, 0.3F);
     if (m_.post_norms) norm(prefix + "post_attention_norm", m_.n_embd);
     if (m_.pre_norms && m_.ffn_norm) norm(prefix + m_.ffn_norm_name, m_.n_embd, 1, true);
     if (m_.n_experts > 0 && layer >= m_.n_dense) {
@@ -253,6 +269,46 @@ class TinyModelWriter {
       add_network(prefix, "", m_.n_ff, 1);
     }
     if (m_.post_norms) norm(prefix + "post_ffw_norm", m_.n_embd);
+  }
+
+  void add_attention(const std::string& prefix) {
+    const int n_q = m_.n_heads * m_.head_dim;
+    const int n_kv = m_.n_kv_heads * m_.head_dim;
+    const int n_projected_q = m_.full_attention_interval > 0 ? 2 * n_q : n_q;  // with gates
+    const auto projection = [&](const char* name, int n_out, float gain) {
+      matrix(prefix + name + ".weight", m_.n_embd, n_out, gain);
+      if (m_.qkv_bias) tensor(prefix + name + ".bias", n_out, 0, 0.0F, 0.3F);
+    };
+    if (m_.fused_qkv) {
+      projection("attn_qkv", n_projected_q + 2 * n_kv, 1.0F);
+    } else {
+      projection("attn_q", n_projected_q, 1.5F);
+      projection("attn_k", n_kv, 1.5F);
+      projection("attn_v", n_kv, 1.0F);
+    }
+    add_qk_norms(prefix);
+    if (m_.sinks) tensor(prefix + "attn_sinks.weight", m_.n_heads, 0, 1.0F, 1.0F);
+    matrix(prefix + "attn_output.weight", n_q, m_.n_embd, 1.0F);
+    if (m_.out_bias) vector(prefix + "attn_output.bias", m_.n_embd, 0.3F);
+  }
+
+  // Its heads forget half of what they hold within some tokens to some dozens of them.
+  void add_delta_net(const std::string& prefix) {
+    const int n_heads = m_.n_delta_value_heads, inner = n_heads * m_.delta_head_dim;
+    const int channels = 2 * m_.n_delta_key_heads * m_.delta_head_dim + inner;
+    matrix(prefix + "attn_qkv.weight", m_.n_embd, channels, 1.5F);
+    matrix(prefix + "attn_gate.weight", m_.n_embd, inner, 1.5F);
+    if (m_.delta_grouped) {
+      matrix(prefix + "ssm_ba.weight", m_.n_embd, 2 * n_heads, 1.0F);
+    } else {
+      matrix(prefix + "ssm_beta.weight", m_.n_embd, n_heads, 1.0F);
+      matrix(prefix + "ssm_alpha.weight", m_.n_embd, n_heads, 1.0F);
+    }
+    vector(prefix + "ssm_conv1d.weight", m_.delta_kernel, 0.5F, channels);
+    tensor(prefix + "ssm_dt.bias", n_heads, 0, -2.0F, 1.0F);
+    tensor(prefix + "ssm_a", n_heads, 0, -1.0F, 0.2F);
+    norm(prefix + "ssm_norm", m_.delta_head_dim);
+    matrix(prefix + "ssm_out.weight", inner, m_.n_embd, 1.0F);
   }
 
   void add_qk_norms(const std::string& prefix) {

@@ -9,6 +9,11 @@ namespace {
 constexpr std::size_t kAlignment =
     64;  // bytes: a cache line, so that threads' rows don't share one needlessly
 
+// Of the widest kind of layer.
+int attended_columns(const Hparams& h) {
+  return std::max(h.n_heads * h.head_dim, h.delta_net.inner());
+}
+
 }  // namespace
 
 TransformerGraph::TransformerGraph(int n_rows, int n_logit_rows)
@@ -39,15 +44,15 @@ ResidualRows TransformerGraph::allocate_residual(int n_rows, const Hparams& h) {
 }
 
 GraphBuffers TransformerGraph::allocate_shared(const Hparams& h) {
-  const int n_q = h.n_heads * h.head_dim, n_kv = h.n_kv_heads * h.head_dim;
   GraphBuffers b{tokens_.data(), positions_.data(), logit_rows_.data(),
                  h.temperature == 0 ? nullptr : query_scales_.data()};
   b.all = allocate_residual(n_rows_, h);
-  b.qkv = allocate(n_rows_, n_q + 2 * n_kv);
-  b.attended = allocate(n_rows_, n_q);
+  b.qkv = allocate(n_rows_, std::max(AttentionColumns(h).width, h.delta_net.width()));
+  b.attended = allocate(n_rows_, attended_columns(h));
   if (n_logit_rows_ > 0) {
     b.wanted = allocate_residual(n_logit_rows_, h);
-    if (MatrixProduct::is_batch(n_logit_rows_)) b.wanted_attended = allocate(n_logit_rows_, n_q);
+    if (MatrixProduct::is_batch(n_logit_rows_))
+      b.wanted_attended = allocate(n_logit_rows_, attended_columns(h));
     b.logits = allocate(n_logit_rows_, h.n_vocab);
   }
   const int n_ff_rows = h.n_layers > 1 ? n_rows_ : n_logit_rows_;
@@ -71,7 +76,7 @@ void TransformerGraph::allocate_private(const Hparams& h, GraphBuffers& b) {
   own(n_rows_, h.n_embd, b.all.h);
   own(n_logit_rows_, h.n_embd, b.wanted.x);
   own(n_logit_rows_, h.n_embd, b.wanted.h);
-  own(n_logit_rows_, h.n_heads * h.head_dim, b.wanted_attended);
+  own(n_logit_rows_, attended_columns(h), b.wanted_attended);
 }
 
 Result<std::unique_ptr<TransformerGraph>> TransformerGraph::build(const GraphParts& parts, int n_rows,

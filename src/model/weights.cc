@@ -195,11 +195,15 @@ class Weights::Loader {
     const Need after = a.norms == BlockNorms::before ? Need::none : Need::required;
     vector(prefix + "attn_norm.weight", e, before, &w.attn_norm);
     vector(prefix + "attn_norm.bias", e, norm_bias(), &w.attn_norm_bias);
-    plan_projections(prefix, w);
-    plan_qk_norms(prefix, w);
-    if (a.sinks) read_sinks(prefix);
-    matrix(prefix + "attn_output.weight", h_.n_heads * h_.head_dim, e, &w.attn_out);
-    vector(prefix + "attn_output.bias", e, Need::optional, &w.attn_out_bias);
+    if (h_.recurrent[i]) {
+      plan_delta_net(prefix, w);
+    } else {
+      plan_projections(prefix, w);
+      plan_qk_norms(prefix, w);
+      if (a.sinks) read_sinks(prefix);
+      matrix(prefix + "attn_output.weight", h_.n_heads * h_.head_dim, e, &w.attn_out);
+      vector(prefix + "attn_output.bias", e, Need::optional, &w.attn_out_bias);
+    }
     vector(prefix + "post_attention_norm.weight", e, after, &w.attn_post_norm);
     const std::string ffn_norm = prefix + (a.ffn_norm == nullptr ? "ffn_norm" : a.ffn_norm);
     vector(ffn_norm + ".weight", e, before == Need::required && a.parallel ? Need::optional : before,
@@ -211,6 +215,25 @@ class Weights::Loader {
       plan_network(prefix, "", h_.n_ff, 0, w.ffn);
     }
     vector(prefix + "post_ffw_norm.weight", e, after, &w.ffn_post_norm);
+  }
+
+  void plan_delta_net(const std::string& prefix, LayerWeights& w) {
+    const DeltaNet& d = h_.delta_net;
+    const int e = h_.n_embd;
+    matrix(prefix + "attn_qkv.weight", e, d.channels(), &w.delta.qkv);
+    matrix(prefix + "attn_gate.weight", e, d.inner(), &w.delta.z);
+    if (h_.architecture->recurrence == Recurrence::grouped_delta_net) {
+      matrix(prefix + "ssm_ba.weight", e, 2 * d.n_value_heads, &w.delta.beta_alpha);
+    } else {
+      matrix(prefix + "ssm_beta.weight", e, d.n_value_heads, &w.delta.beta);
+      matrix(prefix + "ssm_alpha.weight", e, d.n_value_heads, &w.delta.alpha);
+    }
+    take(prefix + "ssm_conv1d.weight", {d.kernel, d.channels(), 1}, Need::required, Use::vector,
+         &w.delta.conv);
+    vector(prefix + "ssm_dt.bias", d.n_value_heads, Need::required, &w.delta.dt_bias);
+    vector(prefix + "ssm_a", d.n_value_heads, Need::required, &w.delta.a);
+    vector(prefix + "ssm_norm.weight", d.head_dim, Need::required, &w.delta.norm);
+    matrix(prefix + "ssm_out.weight", d.inner(), e, &w.attn_out);
   }
 
   // Tensors "ffn_up<suffix>" and so on; n: of as many networks, 0: of one.
@@ -247,7 +270,8 @@ class Weights::Loader {
     const auto add = [&](const char* name, int n_heads, ggml_tensor** target) {
       const std::string tensor = prefix + name + ".weight";
       const ggml_tensor* t = file_->tensor(tensor);
-      const bool by_head = t != nullptr && t->ne[1] > 1;  // each head has weights of its own
+      const bool by_head =
+          t != nullptr && t->ne[1] > 1 && !a.gated_attention;  // each head has weights of its own
       const Shape shape = a.qk_norm == QkNorm::rows ? Shape{std::int64_t{n_heads} * h_.head_dim, 1, 1}
                                                     : Shape{h_.head_dim, by_head ? n_heads : 1, 1};
       take(tensor, shape, a.needs_qk_norm ? Need::required : Need::optional, Use::vector, target);
@@ -270,7 +294,7 @@ class Weights::Loader {
   }
 
   void plan_projections(const std::string& prefix, LayerWeights& w) {
-    const int n_q = h_.n_heads * h_.head_dim;
+    const int n_q = h_.q_columns();
     const int n_kv = h_.n_kv_heads * h_.head_dim;
     const auto projection = [&](const char* name, int n_out, ggml_tensor** weight, ggml_tensor** bias) {
       take(prefix + name + ".weight", {h_.n_embd, n_out, 1}, Need::required, Use::matrix, weight);

@@ -27,12 +27,27 @@ struct NetworkWeights {
   ggml_tensor* down_bias = nullptr;
 };
 
+// A gated delta net (delta_network.h), but its norm before and its projection back, which are a layer's
+// attn_norm and attn_out.
+struct DeltaNetWeights {
+  ggml_tensor* qkv = nullptr;    // [n_embd, channels]: q, k and v before the convolution
+  ggml_tensor* z = nullptr;      // [n_embd, inner]: gates of the output
+  ggml_tensor* beta = nullptr;   // [n_embd, n_value_heads], or the two as one:
+  ggml_tensor* alpha = nullptr;  // [n_embd, n_value_heads]
+  ggml_tensor* beta_alpha =
+      nullptr;                     // [n_embd, 2 n_value_heads]: of each key head its betas, then its alphas
+  ggml_tensor* conv = nullptr;     // [kernel, channels]
+  ggml_tensor* dt_bias = nullptr;  // [n_value_heads]: joins alpha
+  ggml_tensor* a = nullptr;        // [n_value_heads]: negative
+  ggml_tensor* norm = nullptr;     // [head_dim]: of a head's output
+};
+
 // ggml's order: a matrix [n_in, n_out] has n_in contiguous values a row. A null tensor is absent.
 struct LayerWeights {
   ggml_tensor* attn_norm = nullptr;  // [n_embd]
   ggml_tensor* attn_norm_bias = nullptr;
   ggml_tensor* qkv = nullptr;  // [n_embd, (n_heads + 2 n_kv_heads) head_dim], or the three apart:
-  ggml_tensor* q = nullptr;    // [n_embd, n_heads * head_dim]
+  ggml_tensor* q = nullptr;    // [n_embd, n_heads * head_dim], with gates twice as many: Hparams::q_columns
   ggml_tensor* k = nullptr;    // [n_embd, n_kv_heads * head_dim]
   ggml_tensor* v = nullptr;    // [n_embd, n_kv_heads * head_dim]
   ggml_tensor* qkv_bias = nullptr;
@@ -46,6 +61,7 @@ struct LayerWeights {
   ggml_tensor* attn_post_norm = nullptr;  // [n_embd]
   ggml_tensor* ffn_norm = nullptr;        // [n_embd]
   ggml_tensor* ffn_norm_bias = nullptr;
+  DeltaNetWeights delta;                 // of a layer without attention
   NetworkWeights ffn;                    // of a layer without experts
   ggml_tensor* router = nullptr;         // [n_embd, n_experts]; null: the layer has no experts
   ggml_tensor* router_bias = nullptr;    // [n_experts]

@@ -63,7 +63,7 @@ class PythonAnswer {
   std::optional<AnswerEnd> end() const { return conversation_->answer_end(); }
   const std::string& stop() const { return conversation_->answer().stop(); }
   int prompt_tokens() const { return conversation_->figures().prompt_tokens; }
-  std::int64_t cache_bytes() const { return conversation_->bytes().all(); }
+  std::int64_t cache_bytes() const { return conversation_->bytes().with_states(); }
 
  private:
   std::shared_ptr<PythonModel> model_;

@@ -49,7 +49,8 @@ Json bytes_json(const CacheBytes& bytes) {
   return {{"sealed", bytes.sealed},
           {"protected", bytes.protected_tokens},
           {"sink", bytes.sink},
-          {"tail", bytes.tail}};
+          {"tail", bytes.tail},
+          {"recurrent", bytes.recurrent}};
 }
 
 Json sequence_json(const Geometry& geometry, const ServedSequence& s) {
@@ -75,8 +76,9 @@ Json sequence_json(const Geometry& geometry, const ServedSequence& s) {
   return json;
 }
 
+// Of pages and recurrent states.
 std::int64_t page_bytes(const SequenceView& view) {
-  return std::accumulate(view.k_bytes.begin(), view.k_bytes.end(), std::int64_t{0}) +
+  return view.bytes.recurrent + std::accumulate(view.k_bytes.begin(), view.k_bytes.end(), std::int64_t{0}) +
          std::accumulate(view.v_bytes.begin(), view.v_bytes.end(), std::int64_t{0});
 }
 

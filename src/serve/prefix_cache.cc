@@ -14,7 +14,7 @@ constexpr int kPartOfFile = 8;
 
 bool cuts_exactly(const Plan& plan) {
   const bool corrected = std::ranges::any_of(plan.heads, [](const HeadPlan& head) { return head.corrected; });
-  return !corrected && plan.recipe.prefill == kPageTokens &&
+  return !corrected && !plan.geometry.is_recurrent() && plan.recipe.prefill == kPageTokens &&
          std::ranges::all_of(plan.layers, [](const LayerPlan& layer) {
            return layer.window == 0 && layer.sliding_window == 0 && layer.evict == 0 && !layer.needs_scores();
          });
@@ -86,8 +86,8 @@ Status PrefixCache::keep(SequenceId sequence, std::span<const std::int32_t> toke
 void PrefixCache::add(SequenceId sequence, std::span<const std::int32_t> tokens, int n_shared) {
   const CacheBytes size = cache_.bytes(sequence);
   const double own = 1 - static_cast<double>(n_shared) / static_cast<double>(tokens.size());
-  std::int64_t bytes =
-      static_cast<std::int64_t>(own * static_cast<double>(size.all() - size.tail)) + size.tail;
+  std::int64_t bytes = static_cast<std::int64_t>(own * static_cast<double>(size.all() - size.tail)) +
+                       size.tail + size.recurrent;
   if (bytes > byte_limit_) return cache_.free(sequence);
   if (cuts_) bytes = std::min(bytes + drop_beginnings(tokens), size.all());
   while (bytes_ + bytes > byte_limit_ && drop_oldest()) {
@@ -154,7 +154,7 @@ std::vector<PrefixCache::Entry*> PrefixCache::by_use() {
 void PrefixCache::write_oldest() {
   for (Entry* entry : by_use()) {
     if (entry->needs_no_write) continue;
-    entry->needs_no_write = cache_.bytes(entry->sequence).all() > disk_->byte_limit() ||
+    entry->needs_no_write = cache_.bytes(entry->sequence).with_states() > disk_->byte_limit() ||
                             disk_->is_too_long(entry->tokens) || disk_->holds(entry->tokens);
     if (!entry->needs_no_write) return disk_->write(entry->sequence, entry->tokens);
   }
@@ -166,7 +166,7 @@ void PrefixCache::write_all() {
   std::int64_t left = disk_->byte_limit();
   auto first = entries.end();
   while (first != entries.begin()) {
-    left -= cache_.bytes((*std::prev(first))->sequence).all();
+    left -= cache_.bytes((*std::prev(first))->sequence).with_states();
     if (left < 0) break;
     --first;
   }

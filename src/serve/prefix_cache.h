@@ -23,7 +23,7 @@
 namespace kvant {
 
 // Whether truncating a sequence to any whole pages gives what reading only these gives: no window holds pages
-// unsealed, and nothing depends on tokens that came later.
+// unsealed, no layer keeps a recurrent state, and nothing depends on tokens that came later.
 bool cuts_exactly(const Plan& plan);
 
 class PrefixCache {

@@ -23,6 +23,9 @@ double processor_seconds() {
 Status Scheduler::start_answers(Job& job) {
   const int n = job.request.n_answers;
   job.request.clone_grammar();
+  // For keep_session(). It shares what there is, and can only fail where it copies: then there is none.
+  if (cache_.plan().geometry.is_recurrent() && !job.request.session.empty())
+    (void)cache_.checkpoint(job.sequence);
   job.state = JobState::generating;
   for (int i = 0; i < n; ++i) {
     SamplerOptions sampling = job.request.sampling;
@@ -169,7 +172,8 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
 }
 
 // The sequence passes to the session, without the tokens of a text that has stopped the answer: its client
-// doesn't see them. Where a sequence can't be cut there, they stay.
+// doesn't see them. Where a sequence can't be cut there, it goes back to its prompt, and where it can't do
+// that either, they stay.
 void Scheduler::keep_session(const Job& job, Answer& answer) {
   const Tokenizer& tokenizer = engine_.tokenizer();
   std::vector<std::int32_t> tokens = job.request.prompt;
@@ -177,15 +181,23 @@ void Scheduler::keep_session(const Job& job, Answer& answer) {
   if (text.empty()) {
     for (const std::int32_t token : tokens) text += tokenizer.piece(token);
   }
-  const std::size_t most_bytes = text.size() + answer.shown_bytes;
+  const std::size_t n_prompt = tokens.size(), prompt_bytes = text.size();
+  const std::size_t most_bytes = prompt_bytes + answer.shown_bytes;
   for (const std::int32_t token : answer.tokens) {
     const std::string piece = tokenizer.piece(token);
-    if (text.size() + piece.size() > most_bytes &&
-        cache_.truncate(answer.sequence, static_cast<int>(tokens.size())).ok())
-      break;
+    if (text.size() + piece.size() > most_bytes) {
+      if (cache_.truncate(answer.sequence, static_cast<int>(tokens.size())).ok()) break;
+      if (cache_.truncate(answer.sequence, static_cast<int>(n_prompt)).ok()) {
+        tokens.resize(n_prompt);
+        text.resize(prompt_bytes);
+        break;
+      }
+    }
     tokens.push_back(token);
     text += piece;
   }
+  // A recurrent state of the prompt is of no use any more.
+  if (cache_.plan().geometry.is_recurrent()) (void)cache_.checkpoint(answer.sequence);
   sessions_->keep(job.request.session, answer.sequence, std::move(tokens), std::move(text));
   answer.sequence = -1;
 }

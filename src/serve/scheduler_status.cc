@@ -14,8 +14,9 @@ RequestStatus Scheduler::status_of(const Job& job) const {
                        .generated_tokens = job.usage.generated,
                        .n_answers = job.request.n_answers,
                        .guard = job.usage.guard};
-  if (job.state == JobState::reading && job.has_sequence) status.bytes = cache_.bytes(job.sequence).all();
-  for (const Answer& answer : job.answers) status.bytes += cache_.bytes(answer.sequence).all();
+  if (job.state == JobState::reading && job.has_sequence)
+    status.bytes = cache_.bytes(job.sequence).with_states();
+  for (const Answer& answer : job.answers) status.bytes += cache_.bytes(answer.sequence).with_states();
   return status;
 }
 

@@ -18,7 +18,7 @@ SessionStatus SessionStore::status_of(const std::string& name, const Session& se
   status.is_saved = is_on_disk(name, session);
   if (status.in_memory) {
     const CacheBytes bytes = cache_.bytes(*session.sequence);
-    status.bytes = bytes.all();
+    status.bytes = bytes.with_states();
     status.bits = bytes.bits_all();
   }
   if (!status.on_disk) return status;

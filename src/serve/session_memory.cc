@@ -77,7 +77,7 @@ int SessionStore::in_memory() const {
 std::int64_t SessionStore::bytes() const {
   std::int64_t sum = 0;
   for (const auto& [name, session] : sessions_) {
-    if (session.sequence) sum += cache_.bytes(*session.sequence).all();
+    if (session.sequence) sum += cache_.bytes(*session.sequence).with_states();
   }
   return sum;
 }

@@ -204,18 +204,24 @@ TEST(SessionFile, AWriteThatStopsHalfWayLeavesTheOldSession) {
   EXPECT_TRUE(std::ranges::equal(read_all(file.path())->sequence.bytes(), made_up(20, 300).sequence));
 }
 
-// A session of a real engine.
-class RestoredSession : public ::testing::TestWithParam<std::string> {
+// A session of a real engine: a recipe, and whether the model is a hybrid.
+class RestoredSession : public ::testing::TestWithParam<std::tuple<std::string, bool>> {
  protected:
   using Logits = std::vector<float>;
 
   static void SetUpTestSuite() {
-    model_ = write_tiny_model({.n_layers = 2, .matrix_type = GGML_TYPE_Q8_0}).release();
-    engine_ = Engine::load(model_->path(), {.n_threads = 1}).value().release();
+    for (const bool hybrid : {false, true}) {
+      TinyModel model = hybrid ? tiny_hybrid() : TinyModel{.n_layers = 2};
+      model.matrix_type = GGML_TYPE_Q8_0;
+      files_[hybrid] = write_tiny_model(model).release();
+      engines_[hybrid] = Engine::load(files_[hybrid]->path(), {.n_threads = 1}).value().release();
+    }
   }
   static void TearDownTestSuite() {
-    delete engine_;
-    delete model_;
+    for (const bool hybrid : {false, true}) {
+      delete engines_[hybrid];
+      delete files_[hybrid];
+    }
   }
 
   Logits step(Cache& cache, SequenceId s, std::span<const std::int32_t> tokens, bool is_prompt) {
@@ -245,17 +251,19 @@ class RestoredSession : public ::testing::TestWithParam<std::string> {
     return tokens;
   }
 
-  static Engine* engine_;
-  static TinyFile* model_;
+  static inline Engine* engines_[2];
+  static inline TinyFile* files_[2];
+  Engine* engine_ = engines_[std::get<1>(GetParam())];
   std::unique_ptr<AttentionBackend> backend_ = make_cpu_backend();
 };
-Engine* RestoredSession::engine_ = nullptr;
-TinyFile* RestoredSession::model_ = nullptr;
 
-INSTANTIATE_TEST_SUITE_P(ProductRecipes, RestoredSession, ::testing::ValuesIn(testing::product_recipes()));
+INSTANTIATE_TEST_SUITE_P(ProductRecipes, RestoredSession,
+                         ::testing::Combine(::testing::ValuesIn(testing::product_recipes()),
+                                            ::testing::Bool()));
 
 TEST_P(RestoredSession, GoesOnBitForBit) {
-  const auto plan = testing::plan_for(GetParam(), engine_->geometry(), nullptr, backend_->page_order());
+  const auto plan =
+      testing::plan_for(std::get<0>(GetParam()), engine_->geometry(), nullptr, backend_->page_order());
   const SessionIdentity identity = session_identity(*plan, engine_->fingerprint(), engine_->description());
   const TinyFile file("session");
   Cache cache(plan, 0), other(plan, 0);

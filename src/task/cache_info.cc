@@ -54,6 +54,8 @@ nlohmann::ordered_json info_to_json(const Session& session, const CacheInfo& inf
           {"model", model},
           {"description", session.engine().description()},
           {"layers", g.n_layers},
+          {"recurrent_layers", g.n_recurrent_layers},
+          {"recurrent_bytes", g.recurrent_bytes()},
           {"heads", g.n_heads},
           {"kv_heads", g.n_kv_heads},
           {"head_dim", g.head_dim},

@@ -5,7 +5,7 @@ import { CacheGrid, bytesText, make } from "./cache_grid.js";
 const BUSY_MS = 500, IDLE_MS = 2000;  // between two looks
 const MOST_CELLS = 512;               // of one sequence's map; longer ones get several pages a cell
 const KINDS = [["sealed", "sealed"], ["sink", "sink"], ["protected", "protected, masks"], ["tail", "tail"]];
-const all = (bytes) => Object.values(bytes).reduce((a, b) => a + b, 0);
+const all = (bytes) => KINDS.reduce((sum, [kind]) => sum + bytes[kind], 0);  // of K and V
 const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 
 export class CachePane {
