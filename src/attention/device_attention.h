@@ -6,7 +6,7 @@
 // first, and pages that the step seals are sealed before anyone attends: rows that see them unsealed read
 // them in the tail, where they stay until the step ends.
 //
-// With prompt=flashq, steps of which every slice has many tokens go to the library's prompt kernel instead
+// With prompt=flashq, steps of which every slice is many tokens of a prompt go to the library's prompt kernel instead
 // (device_prompt.cc): rows see the same tokens, as INT8.
 #pragma once
 

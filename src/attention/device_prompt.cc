@@ -25,8 +25,9 @@ std::size_t output_bytes(const Geometry& g, int n_rows) {
 
 bool takes_prompt_kernel(const Step& step) {
   return step.plan().recipe.prompt == PromptAttention::flashq &&
-         std::all_of(step.slices().begin(), step.slices().end(),
-                     [](const StepSlice& slice) { return slice.n_tokens >= kMinPromptTokens; });
+         std::all_of(step.slices().begin(), step.slices().end(), [](const StepSlice& slice) {
+           return slice.is_prompt && slice.n_tokens >= kMinPromptTokens;
+         });
 }
 
 void DeviceAttention::list_prompt(const Step& step) {
