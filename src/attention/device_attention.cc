@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cache/device_constants.h"
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
 
@@ -234,6 +235,7 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   at_layer.sealed.table = at(slice_sealed_);
   at_layer.sealed.seq_stride = slice_sealed_width_;
   at_layer.sink = store.has_sink() ? plan.layers[layer].sink : 0;
+  plan.device_constants->add_to(at_layer, layer);
 
   kvant_new_rows new_rows{};
   new_rows.struct_size = sizeof new_rows;

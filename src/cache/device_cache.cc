@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/float16.h"
 #include "cache/cache.h"
+#include "cache/device_constants.h"
 #include "cache/page_counts.h"
 
 namespace kvant {
@@ -139,6 +140,7 @@ Status Cache::fill_device(SequenceId id, int n_tokens, std::uint64_t seed) {
     of_layer.sealed = device_->sealed().pages(layer);
     of_layer.sealed.table = &on_device->sealed_id;
     of_layer.sink = plan_->layers[layer].sink;
+    plan_->device_constants->add_to(of_layer, layer);
     kvant_new_rows new_rows{};
     new_rows.struct_size = sizeof new_rows;
     new_rows.n_rows = kPageTokens;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 
+#include "cache/device_constants.h"
 #include "cache/page_counts.h"
 
 namespace kvant {
@@ -63,20 +64,13 @@ Status check_formats(const Plan& plan, const PageDevice& device) {
     std::set<std::pair<std::string, std::string>> pairs;
     for (int h = 0; h < g.n_kv_heads; ++h) {
       for (const Side side : kSides) {
-        const Format& sealed = *plan.head(layer, h).side(side).sealed;
-        const std::string& format = sealed.name();
-        if (!sealed.needed_constants().empty()) {
-          return error(
-              "recipe '{}': pages of '{}' need codebooks, which kvant doesn't bring to {} yet; use a recipe "
-              "without, "
-              "such as kvant-2bit, or --device cpu",
-              label(plan.recipe), format, device.name());
-        }
+        const std::string& format = plan.head(layer, h).side(side).sealed->name();
         if (library.page_bytes(format.c_str(), g.head_dim) > 0 && library.can_seal(format.c_str()) != 0)
           continue;
         return error(
-            "recipe '{}': {} has no kernel that writes '{}' pages of heads of {}; use tok, ch, prog, lm, tcq "
-            "or fp8 formats on both sides, as kvant-4bit has, or bf16 on both, or --device cpu",
+            "recipe '{}': {} has no kernel that writes '{}' pages of heads of {}; use tok, ch, prog, lm, "
+            "tcq, "
+            "fp8 or vq formats on both sides, as kvant-4bit has, or bf16 on both, or --device cpu",
             label(plan.recipe), device.name(), format, g.head_dim);
       }
       pairs.emplace(plan.head(layer, h).k.sealed->name(), plan.head(layer, h).v.sealed->name());
@@ -137,6 +131,9 @@ Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
   placed->tail = find_format("bf16");
   placed->recipe.tail = "bf16";
   if (!is_unquantized(*placed)) KVANT_RETURN_IF_ERROR(check_formats(*placed, *placed->device));
+  auto constants = DeviceConstants::make(placed->device, *placed);
+  if (!constants.ok()) return constants.error();
+  placed->device_constants = std::move(constants).value();
   return std::shared_ptr<const Plan>(std::move(placed));
 }
 

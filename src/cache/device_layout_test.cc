@@ -28,7 +28,7 @@ TEST(PlaceOn, RefusesWhatADeviceLacksAndSaysWhatItHas) {
   expect_refused(placed("h2o-50"), "eviction", "evict=0");
   expect_refused(placed("kvlinc-2bit"), "the correction", "correction=none");
   expect_refused(placed("turboattention-4bit"), "attention in integers", "products=real,tail=bf16");
-  expect_refused(placed("vecinfer-2bit"), "codebooks", "kvant-2bit");
+  expect_refused(placed("million-2bit"), "'pq-d4b8'", "vq formats");
   expect_refused(placed("f16"), "'f16'", "bf16 on both");
   expect_refused(placed("k=bf16,v=tok4g64"), "'bf16'", "bf16 on both");
   Geometry sliding = testing::small_geometry();

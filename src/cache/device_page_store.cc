@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "cache/device_constants.h"
 
 namespace kvant {
 namespace {
@@ -194,6 +195,7 @@ Status DevicePageStore::reopen(PageEntry sealed, PageEntry sink, PageEntry tail)
     of_layer.protected_pages = sinks_.pages(layer);
     of_layer.protected_pages.table = &on_device->sink_id;
     of_layer.sink = sink.held() ? plan_.layers[layer].sink : 0;
+    plan_.device_constants->add_to(of_layer, layer);
     kvant_dequantization rows{};
     rows.struct_size = sizeof rows;
     rows.n_seqs = 1;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "attention/device_backend.h"
+#include "cache/cache_fixture.h"
 #include "model/engine.h"
 #include "model/host_device.h"
 #include "model/tiny_model.h"
@@ -22,7 +23,9 @@ class Machine {
   Machine(const std::string& path, const std::string& recipe, const std::shared_ptr<ComputeDevice>& device)
       : backend_(device == nullptr ? make_reference_backend() : make_device_backend(device->pages())),
         engine_(Engine::load(path, {.n_threads = 1, .device = device}).value()) {
-    const auto plan = resolve(parse_recipe(recipe + ",tail=bf16").value(), engine_->geometry(), nullptr);
+    const auto parsed = parse_recipe(recipe + ",tail=bf16").value();
+    const auto plan =
+        resolve(parsed, engine_->geometry(), testing::made_up_constants(parsed, engine_->geometry()));
     cache_ = std::make_unique<Cache>(backend_->place(plan.value()).value(), 0);
   }
 
@@ -226,7 +229,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(
         ::testing::Values(
             "bf16", "kvant-4bit", "kivi-4bit", "turbo3", "k=hadamard:ch4g128,v=tok4g128,sink=20,prefill=256",
-            "k=ch4g128,v=tok4g128,sink=128",
+            "k=ch4g128,v=tok4g128,sink=128", "vecinfer-2bit",
+            "k=nvq-d4b10,v=tok4g64,v@1.1=vq-d8b12,window=128",
             "k=hadamard+rhadamard:tok8g64,v=hadamard+rhadamard:tok4g64,v@1.1=tok2g64,window=256"),
         ::testing::ValuesIn(kPlaces)));
 

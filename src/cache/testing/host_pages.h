@@ -32,12 +32,13 @@ class HostLibrary {
 
   static std::size_t page_bytes(const char* name, int d) {
     const Format* format = find_format(name);
-    if (format == nullptr || !format->needed_constants().empty()) return 0;
+    if (format == nullptr) return 0;
     return (format->page_bytes(d) + 15) / 16 * 16;
   }
   static int can_seal(const char* name) {
     const Format* format = find_format(name);
-    return format != nullptr && !format->plain() && format->needed_constants().empty() ? 1 : 0;
+    if (format == nullptr || format->plain()) return 0;
+    return format->codebook_shape() && format->codebook_shape()->per_sub_space ? 0 : 1;
   }
   static const char* decode_kernel(const kvant_decode_shape* shape) {
     return find_format(shape->key_format) == nullptr ? nullptr : "host/plain";
@@ -63,6 +64,29 @@ class HostLibrary {
     if (by_head != nullptr) return *find_format(by_head[head]);
     return *find_format(side == KVANT_KEY ? shape.key_format : shape.value_format);
   }
+  // The codebook of a head's side, read from where the layer says.
+  class Codebook {
+   public:
+    Codebook(const kvant_decode_shape& shape, const kvant_decode_layer& layer, int head, int side) {
+      const Format& format = format_of(shape, head, side);
+      context_ = {.head_dim = shape.head_dim};
+      const void* all = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
+      const std::int64_t stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
+      if (!format.codebook_shape() || all == nullptr) return;
+      std::vector<float> centroids(format.constant_size(shape.head_dim));
+      float_row_from_f16(static_cast<const std::uint16_t*>(all) + head * stride, centroids.data(),
+                         centroids.size());
+      constants_.set(0, 0, Side::key, format.needed_constants().front(), std::move(centroids));
+      context_.constants.all = &constants_;
+    }
+    Codebook(const Codebook&) = delete;
+    Codebook& operator=(const Codebook&) = delete;
+    const PageContext& context() const { return context_; }
+
+   private:
+    Constants constants_;
+    PageContext context_;
+  };
   static void read_row(const std::byte* page, int d, int token, float* to) {
     float_row_from_bf16(reinterpret_cast<const std::uint16_t*>(page) + std::ptrdiff_t{token} * d, to, d);
   }
@@ -152,7 +176,7 @@ class HostLibrary {
                 address(layer->tail, seq, layer->layer, head, side, range->tail_page[seq] + p);
             for (int t = 0; t < kPageTokens; ++t) read_row(tail, d, t, &values[std::size_t{1} * t * d]);
             format_of(*shape, head, side)
-                .encode(values.data(), sink, PageContext{.head_dim = d},
+                .encode(values.data(), sink, Codebook(*shape, *layer, head, side).context(),
                         address(layer->sealed, seq, layer->layer, head, side, sealed));
           }
         }
@@ -167,10 +191,11 @@ class HostLibrary {
                                         int seq, int head, int side, int n_pages, bool in_place) {
     const int d = shape.head_dim;
     std::vector<float> rows(std::size_t{1} * n_pages * kPageTokens * d);
+    const Codebook codebook(shape, layer, head, side);
     for (int page = 0; page < n_pages; ++page) {
       format_of(shape, head, side)
-          .decode(address(layer.sealed, seq, layer.layer, head, side, page), kPageTokens,
-                  PageContext{.head_dim = d}, &rows[std::size_t{1} * page * kPageTokens * d]);
+          .decode(address(layer.sealed, seq, layer.layer, head, side, page), kPageTokens, codebook.context(),
+                  &rows[std::size_t{1} * page * kPageTokens * d]);
     }
     if (n_pages == 0) return rows;
     if (!in_place) {
