@@ -4,7 +4,8 @@
 // says (design section 2), and a tail that ends with itself. So prompts and decoded tokens are one call a
 // layer, and what a token sees doesn't depend on how its text was cut. All rows of a layer are appended
 // first, and pages that the step seals are sealed before anyone attends: rows that see them unsealed read
-// them in the tail, where they stay until the step ends.
+// them in the tail, where they stay until the step ends. A correction's sums are made page by page then, so
+// that each row finds those of the pages that it sees sealed.
 #pragma once
 
 #include <memory>
@@ -64,13 +65,24 @@ class DeviceAttention {
   Status make_room(void*& memory, std::size_t& held, std::size_t bytes);
   void list_slices(const Step& step);
   void list_rows(const Step& step);
+  void list_sums(const Step& step);
   kvant_decode_lengths lengths() const;
+  // Seals the step's due pages of a layer.
+  bool seal(Step& step, const kvant_decode_shape& of_slices, const kvant_decode_layer& at_layer);
+  bool seal_and_sum(Step& step, int layer, const kvant_decode_shape& of_slices,
+                    const kvant_decode_layer& at_layer);
+  // The sums of a corrected layer as rows find them, or slices leave them once their nth page is sealed.
+  kvant_correction correction_of_rows(const Step& step, int layer) const;
+  kvant_correction correction_of_page(const Step& step, int layer, int nth) const;
+  // The sums of a layer in an entry, and those of a slice in sums_ when so many of its pages are sealed.
+  char* layer_sums(const Step& step, int layer, PageEntry sums) const;
+  char* sums_after(const Step& step, int slice, int n_pages) const;
   bool transform(Step& step, void* rows, kvant_type type, const float* factors, const float* factors_after);
   bool check(Step& step, const char* doing, kvant_status status) const;
 
   std::shared_ptr<PageDevice> device_;
-  void *memory_ = nullptr, *workspace_ = nullptr;
-  std::size_t memory_bytes_ = 0, workspace_bytes_ = 0;
+  void *memory_ = nullptr, *workspace_ = nullptr, *sums_ = nullptr;
+  std::size_t memory_bytes_ = 0, workspace_bytes_ = 0, sums_bytes_ = 0;
   std::vector<std::int32_t> numbers_;
 
   // Of the step.
@@ -83,6 +95,15 @@ class DeviceAttention {
   Part sealed_, tail_, protected_;      // lengths, by row
   Part row_tail_, row_sealed_, sinks_;  // tables
   std::int64_t row_tail_stride_ = 0, row_sealed_stride_ = 0;
+  // Of a corrected plan. Where a step seals, one layer's sums are worked on in sums_: of each slice those
+  // that it has, then those after each of its pages.
+  std::vector<int> first_sums_;  // of a slice, in units of a layer's sums
+  std::vector<int> due_;         // pages that a slice seals
+  Part row_sums_;                // where each row's sums are: in sums_, or in the store
+  struct PageSums {
+    Part tail_page, sealed_page, sums;  // by slice; tail_page -1: it has no such page
+  };
+  std::vector<PageSums> page_sums_;  // of the nth page that slices seal
 };
 
 }  // namespace kvant

@@ -86,6 +86,9 @@ class Step {
   const PageLedger& ledger(int slice) const;
   DevicePageStore& device_pages() const;
   PageEntry sink(int slice) const;
+  // The sums of its correction, and, if the step seals pages, where those with these go.
+  PageEntry sums(int slice) const;
+  PageEntry next_sums(int slice) const;
 
   // Remembers the first error of the threads that run the step. Thread-safe.
   void fail(Error failure);
@@ -191,7 +194,10 @@ class Cache {
     std::vector<std::unique_ptr<PageLedger>> ledgers;  // [n_groups]
     std::vector<HeadState> heads;                      // [n_layers * n_kv_heads]; on a device: none
     EntryHold sink;                                    // on a device
-    int checkpoint_pages = -1;                         // sealed when it was made; -1: none
+    // On a device, of a corrected plan: sums over the sealed pages (none: zeros), which are shared and stay
+    // as they are; what a step makes of them; and those of the checkpoint.
+    EntryHold sums, next_sums, checkpoint_sums;
+    int checkpoint_pages = -1;  // sealed when it was made; -1: none
     int length() const { return ledgers[0]->length(); }
   };
 
@@ -223,6 +229,7 @@ class Cache {
   void group_on_device();
   bool reserve_on_device(Sequence& sequence);
   bool take_sink(Sequence& sequence);
+  EntryHold take_sums();
   Status truncate_on_device(Sequence& copy, int n_tokens);
   CacheBytes bytes_on_device(const Sequence& sequence) const;
   void leave_out_shared_on_device(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "base/float16.h"
+#include "cache/device_layout.h"
+#include "cache/feature_map.h"
 
 namespace kvant {
 namespace {
@@ -20,12 +23,20 @@ std::span<const float> codebook_of(const SidePlan& side) {
 }  // namespace
 
 DeviceConstants::DeviceConstants(std::shared_ptr<PageDevice> device)
-    : device_(std::move(device)), codebook_memory_(nullptr, {device_.get()}) {}
+    : device_(std::move(device)),
+      codebook_memory_(nullptr, {device_.get()}),
+      map_memory_(nullptr, {device_.get()}) {}
 
 Result<std::shared_ptr<const DeviceConstants>> DeviceConstants::make(std::shared_ptr<PageDevice> device,
                                                                      const Plan& plan) {
-  const Geometry& g = plan.geometry;
   std::shared_ptr<DeviceConstants> made(new DeviceConstants(std::move(device)));
+  KVANT_RETURN_IF_ERROR(made->bring_codebooks(plan));
+  KVANT_RETURN_IF_ERROR(made->bring_maps(plan));
+  return std::shared_ptr<const DeviceConstants>(std::move(made));
+}
+
+Status DeviceConstants::bring_codebooks(const Plan& plan) {
+  const Geometry& g = plan.geometry;
   std::vector<std::uint16_t> numbers;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (const Side side : kSides) {
@@ -41,23 +52,57 @@ Result<std::shared_ptr<const DeviceConstants>> DeviceConstants::make(std::shared
               "recipe '{}': the codebook of layer {}, KV head {} has centroids beyond {}, and {} keeps them "
               "in "
               "half precision: use --device cpu",
-              label(plan.recipe), layer, head, kLargestHalf, made->device_->name());
+              label(plan.recipe), layer, head, kLargestHalf, device_->name());
         }
         f16_row_from_float(book.data(), numbers.data() + books.offset + head * books.stride, book.size());
       }
-      made->codebooks_.push_back(books);
+      codebooks_.push_back(books);
     }
   }
-  if (numbers.empty()) return std::shared_ptr<const DeviceConstants>(std::move(made));
-  const std::size_t bytes = numbers.size() * sizeof numbers[0];
-  made->device_->enter();
-  made->codebook_memory_ = allocate_on(*made->device_, bytes);
-  if (made->codebook_memory_ == nullptr) {
-    return shortage("out of memory on {}: no room for the codebooks of {} ({} bytes)", made->device_->name(),
-                    label(plan.recipe), bytes);
+  auto memory = bring(numbers.data(), numbers.size() * sizeof numbers[0], plan);
+  if (!memory.ok()) return memory.error();
+  codebook_memory_ = std::move(memory).value();
+  return {};
+}
+
+Status DeviceConstants::bring_maps(const Plan& plan) {
+  const Geometry& g = plan.geometry;
+  const std::size_t one = feature_map_weights(g.head_dim);
+  std::vector<float> numbers;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    maps_.emplace_back();
+    if (!is_corrected(plan, layer)) continue;
+    const auto add = [&](std::size_t& first, const char* name, std::size_t size) {
+      first = numbers.size();
+      numbers.resize(first + size * g.n_kv_heads);
+      for (int head = 0; head < g.n_kv_heads; ++head) {
+        const HeadPlan& of_head = plan.head(layer, head);
+        if (!of_head.corrected) continue;
+        const std::span<const float> maps = of_head.k.context.constants.find(name);
+        KVANT_CHECK(maps.size() == size, "feature maps of another size");
+        std::copy(maps.begin(), maps.end(),
+                  numbers.begin() + static_cast<std::ptrdiff_t>(first + head * size));
+      }
+    };
+    add(maps_.back().queries, kQueryAdapter, g.group() * one);
+    add(maps_.back().keys, kKeyAdapter, one);
   }
-  made->device_->upload(made->codebook_memory_.get(), numbers.data(), bytes);
-  return std::shared_ptr<const DeviceConstants>(std::move(made));
+  auto memory = bring(numbers.data(), numbers.size() * sizeof numbers[0], plan);
+  if (!memory.ok()) return memory.error();
+  map_memory_ = std::move(memory).value();
+  return {};
+}
+
+Result<DeviceMemory> DeviceConstants::bring(const void* numbers, std::size_t bytes, const Plan& plan) {
+  if (bytes == 0) return DeviceMemory(nullptr, {device_.get()});
+  device_->enter();
+  DeviceMemory memory = allocate_on(*device_, bytes);
+  if (memory == nullptr) {
+    return shortage("out of memory on {}: no room for the {:.1f} MiB of constants of {}", device_->name(),
+                    static_cast<double>(bytes) / (1 << 20), label(plan.recipe));
+  }
+  device_->upload(memory.get(), numbers, bytes);
+  return memory;
 }
 
 void DeviceConstants::add_to(kvant_decode_layer& at_layer, int layer) const {

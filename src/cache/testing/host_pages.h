@@ -28,6 +28,8 @@ class HostLibrary {
   }
 
  private:
+  static constexpr int kHalfFeatures = 128;  // of a correction
+
   static const char* last_error() { return "an argument is out of range"; }
 
   static std::size_t page_bytes(const char* name, int d) {
@@ -159,6 +161,42 @@ class HostLibrary {
     return KVANT_OK;
   }
 
+  // phi(x) of kvant_correction. maps: [2][d][128].
+  static std::vector<double> features(const float* maps, const float* x, int d) {
+    std::vector<double> phi(2 * kHalfFeatures);
+    for (int half = 0; half < 2; ++half) {
+      double sum = 0;
+      for (int j = 0; j < kHalfFeatures; ++j) {
+        double y = 0;
+        for (int i = 0; i < d; ++i)
+          y += double{x[i]} * maps[(std::ptrdiff_t{half} * d + i) * kHalfFeatures + j];
+        sum += phi[half * kHalfFeatures + j] = std::exp(y);
+      }
+      for (int j = 0; j < kHalfFeatures; ++j) phi[half * kHalfFeatures + j] /= sum;
+    }
+    return phi;
+  }
+  static float* state(const kvant_correction& c, int seq, int head) {
+    return c.states + (c.state_of_seq == nullptr ? seq : c.state_of_seq[seq]) * c.state_seq_stride +
+           head * c.state_head_stride;
+  }
+  // A page that was just sealed. Its rows are [kPageTokens][d].
+  static void add_to_state(const kvant_correction& c, int seq, int head, int d, int sink,
+                           const std::vector<float>& keys, const std::vector<float>& sealed_keys,
+                           const std::vector<float>& sealed_values) {
+    float* to = state(c, seq, head);
+    std::vector<float> lost(d);
+    for (int t = sink; t < kPageTokens; ++t) {
+      const std::ptrdiff_t row = std::ptrdiff_t{1} * t * d;
+      for (int i = 0; i < d; ++i) lost[i] = keys[row + i] - sealed_keys[row + i];
+      const auto phi = features(c.key_maps + std::ptrdiff_t{2} * head * d * kHalfFeatures, lost.data(), d);
+      for (int f = 0; f < 2 * kHalfFeatures; ++f) {
+        for (int i = 0; i < d; ++i) to[f * d + i] += static_cast<float>(phi[f] * sealed_values[row + i]);
+        to[2 * kHalfFeatures * d + f] += static_cast<float>(phi[f]);
+      }
+    }
+  }
+
   static kvant_status seal_pages(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                  const kvant_seal_range* range, kvant_stream) {
     const int d = shape->head_dim;
@@ -171,6 +209,7 @@ class HostLibrary {
         TokenMask sink;
         for (int t = 0; sealed == 0 && t < layer->sink; ++t) sink.set(t);
         for (int head = 0; head < shape->n_kv_heads; ++head) {
+          std::vector<float> keys, decoded[2];
           for (int side = 0; side < 2; ++side) {
             const std::byte* tail =
                 address(layer->tail, seq, layer->layer, head, side, range->tail_page[seq] + p);
@@ -178,7 +217,16 @@ class HostLibrary {
             format_of(*shape, head, side)
                 .encode(values.data(), sink, Codebook(*shape, *layer, head, side).context(),
                         address(layer->sealed, seq, layer->layer, head, side, sealed));
+            if (layer->correction == nullptr) continue;
+            if (side == KVANT_KEY) keys = values;
+            decoded[side].resize(values.size());
+            format_of(*shape, head, side)
+                .decode(address(layer->sealed, seq, layer->layer, head, side, sealed), kPageTokens,
+                        Codebook(*shape, *layer, head, side).context(), decoded[side].data());
           }
+          if (layer->correction != nullptr)
+            add_to_state(*layer->correction, seq, head, d, sealed == 0 ? layer->sink : 0, keys, decoded[0],
+                         decoded[1]);
         }
       }
     }
@@ -242,9 +290,12 @@ class HostLibrary {
     std::vector<float> sealed_;
   };
 
-  // out = softmax(scale q K^T) V of a query.
+  // out = softmax(scale q K^T) V of a query, corrected by the sums of its sequence. SAS's polynomial is taken
+  // for the exponential that it approximates.
   static void attend(const kvant_decode_shape& shape, const std::vector<float>& q,
-                     const std::vector<float>& k, const std::vector<float>& v, float* to) {
+                     const std::vector<float>& k, const std::vector<float>& v,
+                     const kvant_correction* correction, int seq, int query_head, float* to) {
+    constexpr double kLeastSas = -6;
     const int d = shape.head_dim;
     const std::size_t n = k.size() / d;
     std::vector<double> scores(n), out(d);
@@ -252,12 +303,23 @@ class HostLibrary {
       for (int c = 0; c < d; ++c) scores[t] += double{q[c]} * k[t * d + c];
       scores[t] *= shape.softmax_scale;
     }
-    const double max = *std::max_element(scores.begin(), scores.end());
+    double max = *std::max_element(scores.begin(), scores.end());
+    if (correction != nullptr && correction->absolute != 0) max = std::max(max, 0.0);
     double sum = 0;
     for (std::size_t t = 0; t < n; ++t) {
-      const double weight = std::exp(scores[t] - max);
+      const double weight = shape.sas != 0 && scores[t] - max < kLeastSas ? 0 : std::exp(scores[t] - max);
       sum += weight;
       for (int c = 0; c < d; ++c) out[c] += weight * v[t * d + c];
+    }
+    if (correction != nullptr) {
+      const double scale = correction->absolute != 0 ? std::exp(-max) : 1;
+      const float* sums = state(*correction, seq, query_head / shape.group);
+      const auto phi =
+          features(correction->query_maps + std::ptrdiff_t{2} * query_head * d * kHalfFeatures, q.data(), d);
+      for (int f = 0; f < 2 * kHalfFeatures; ++f) {
+        for (int c = 0; c < d; ++c) out[c] += scale * phi[f] * sums[f * d + c];
+        sum += scale * phi[f] * sums[2 * kHalfFeatures * d + f];
+      }
     }
     for (int c = 0; c < d; ++c) to[c] = static_cast<float>(out[c] / sum);
   }
@@ -275,7 +337,7 @@ class HostLibrary {
           float_row_from_bf16(static_cast<const std::uint16_t*>(layer->q) + seq * layer->q_seq_stride +
                                   query_head * layer->q_head_stride,
                               q.data(), q.size());
-          attend(*shape, q, k.rows, v.rows,
+          attend(*shape, q, k.rows, v.rows, layer->correction, seq, query_head,
                  static_cast<float*>(layer->out) + seq * layer->out_seq_stride +
                      query_head * layer->out_head_stride);
         }
