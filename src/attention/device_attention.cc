@@ -2,10 +2,20 @@
 
 #include <algorithm>
 
+#include "cache/correction_state.h"
+#include "cache/device_constants.h"
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
 
 namespace kvant {
+namespace {
+
+// The sums of a correction of all heads of a layer.
+std::size_t layer_sums_bytes(const Plan& plan) {
+  return static_cast<std::size_t>(correction_bytes(plan.geometry.head_dim)) * plan.geometry.n_kv_heads;
+}
+
+}  // namespace
 
 std::vector<RowSight> row_sights(int first_token, const StepSlice& slice, int n_sealed, int window,
                                  int prefill) {
@@ -30,6 +40,7 @@ DeviceAttention::~DeviceAttention() {
   device_->enter();
   device_->release(memory_);
   device_->release(workspace_);
+  device_->release(sums_);
 }
 
 DeviceAttention::Part DeviceAttention::add(const std::vector<std::int32_t>& numbers) {
@@ -141,6 +152,72 @@ void DeviceAttention::list_rows(const Step& step) {
   row_sealed_ = add(table);
 }
 
+// Which sums each row finds, and where those that the step makes go.
+void DeviceAttention::list_sums(const Step& step) {
+  const Plan& plan = step.plan();
+  DevicePageStore& store = step.device_pages();
+  page_sums_.clear();
+  first_sums_.clear();
+  due_.clear();
+  int n_sums = 0;
+  for (int s = 0; s < n_slices_; ++s) {
+    due_.push_back(step.ledger(s).end_sealed() - step.ledger(s).n_sealed());
+    first_sums_.push_back(n_sums);
+    n_sums += due_.back() + 1;
+  }
+  std::vector<std::int32_t> of_rows;
+  for (int s = 0; s < n_slices_; ++s) {
+    const int n_sealed = step.ledger(s).n_sealed(), id = store.sums().table_id(step.sums(s).id);
+    for (const RowSight& sight : row_sights(step.first_token(s), step.slices()[s], n_sealed,
+                                            device_window(plan), plan.recipe.prefill))
+      of_rows.push_back(max_due_ > 0 ? first_sums_[s] + sight.sealed_pages - n_sealed : id);
+  }
+  row_sums_ = add(of_rows);
+  for (int nth = 0; nth < max_due_; ++nth) {
+    std::vector<std::int32_t> tail, sealed, sums;
+    for (int s = 0; s < n_slices_; ++s) {
+      tail.push_back(nth < due_[s] ? nth : -1);
+      sealed.push_back(step.ledger(s).n_sealed() + nth);
+      sums.push_back(first_sums_[s] + std::min(nth + 1, due_[s]));
+    }
+    page_sums_.push_back({add(tail), add(sealed), add(sums)});
+  }
+}
+
+char* DeviceAttention::layer_sums(const Step& step, int layer, PageEntry sums) const {
+  const DeviceEntryTable& all = step.device_pages().sums();
+  return all.data(sums.id) + all.layout().layers[layer].offset;
+}
+
+char* DeviceAttention::sums_after(const Step& step, int slice, int n_pages) const {
+  return static_cast<char*>(sums_) + (first_sums_[slice] + n_pages) * layer_sums_bytes(step.plan());
+}
+
+kvant_correction DeviceAttention::correction_of_rows(const Step& step, int layer) const {
+  const Plan& plan = step.plan();
+  const DeviceEntryTable& all = step.device_pages().sums();
+  kvant_correction correction{};
+  correction.struct_size = sizeof correction;
+  correction.query_maps = plan.device_constants->query_maps(layer);
+  correction.states = static_cast<float*>(sums_);
+  correction.state_seq_stride = static_cast<std::int64_t>(layer_sums_bytes(plan) / sizeof(float));
+  if (max_due_ == 0) {  // those of the store are found as pages are
+    correction.states = reinterpret_cast<float*>(all.base() + all.layout().layers[layer].offset);
+    correction.state_seq_stride = kDeviceUnit / sizeof(float);
+  }
+  correction.state_head_stride = correction_bytes(plan.geometry.head_dim) / std::int64_t{sizeof(float)};
+  correction.state_of_seq = at(row_sums_);
+  correction.absolute = plan.recipe.correction == Correction::absolute ? 1 : 0;
+  return correction;
+}
+
+kvant_correction DeviceAttention::correction_of_page(const Step& step, int layer, int nth) const {
+  kvant_correction correction = correction_of_rows(step, layer);
+  correction.key_maps = step.plan().device_constants->key_maps(layer);
+  correction.state_of_seq = at(page_sums_[nth].sums);
+  return correction;
+}
+
 kvant_decode_lengths DeviceAttention::lengths() const {
   kvant_decode_lengths lengths{};
   lengths.struct_size = sizeof lengths;
@@ -180,6 +257,11 @@ Status DeviceAttention::begin(Step& step) {
 Status DeviceAttention::begin_rows(const Step& step) {
   list_rows(step);
   const Plan& plan = step.plan();
+  if (is_corrected(plan)) {
+    list_sums(step);
+    const std::size_t n_sums = max_due_ > 0 ? first_sums_.back() + due_.back() + 1 : 0;
+    KVANT_RETURN_IF_ERROR(make_room(sums_, sums_bytes_, n_sums * layer_sums_bytes(plan)));
+  }
   std::size_t workspace = 0;
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
     const LayerShape formats = layer_shape(plan, layer);
@@ -229,6 +311,50 @@ bool DeviceAttention::transform(Step& step, void* rows, kvant_type type, bool ha
   return check(step, "rotating", device_->library().transform(&t, device_->stream()));
 }
 
+bool DeviceAttention::seal(Step& step, const kvant_decode_shape& of_slices,
+                           const kvant_decode_layer& at_layer) {
+  const kvant_seal_range range{sizeof range,   at(due_tail_page_), at(due_sealed_page_),
+                               at(due_pages_), max_due_,           0};
+  return check(step, "sealing",
+               device_->library().seal_pages(&of_slices, &at_layer, &range, device_->stream()));
+}
+
+// Page by page: the sums after each are those before it, to which the library adds. Heads that aren't
+// corrected keep their zeros.
+bool DeviceAttention::seal_and_sum(Step& step, int layer, const kvant_decode_shape& of_slices,
+                                   const kvant_decode_layer& at_layer) {
+  const Plan& plan = step.plan();
+  const std::size_t bytes = layer_sums_bytes(plan);
+  const auto head_bytes = static_cast<std::size_t>(correction_bytes(plan.geometry.head_dim));
+  for (int s = 0; s < n_slices_; ++s)
+    device_->copy(sums_after(step, s, 0), layer_sums(step, layer, step.sums(s)), bytes);
+  for (int nth = 0; nth < max_due_; ++nth) {
+    for (int s = 0; s < n_slices_; ++s) {
+      if (nth < due_[s]) device_->copy(sums_after(step, s, nth + 1), sums_after(step, s, nth), bytes);
+    }
+    const kvant_correction correction = correction_of_page(step, layer, nth);
+    kvant_decode_layer corrected = at_layer;
+    corrected.correction = &correction;
+    const PageSums& page = page_sums_[nth];
+    const kvant_seal_range range{sizeof range, at(page.tail_page), at(page.sealed_page), nullptr, 1, 0};
+    if (!check(step, "sealing",
+               device_->library().seal_pages(&of_slices, &corrected, &range, device_->stream())))
+      return false;
+    for (int s = 0; s < n_slices_; ++s) {
+      for (int h = 0; nth < due_[s] && h < plan.geometry.n_kv_heads; ++h) {
+        if (plan.head(layer, h).corrected) continue;
+        device_->copy(sums_after(step, s, nth + 1) + h * head_bytes,
+                      sums_after(step, s, nth) + h * head_bytes, head_bytes);
+      }
+    }
+  }
+  for (int s = 0; s < n_slices_; ++s) {
+    if (due_[s] > 0)
+      device_->copy(layer_sums(step, layer, step.next_sums(s)), sums_after(step, s, due_[s]), bytes);
+  }
+  return true;
+}
+
 void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   if (step.failed()) return;
   const Plan& plan = step.plan();
@@ -246,6 +372,7 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   at_layer.sealed.table = at(slice_sealed_);
   at_layer.sealed.seq_stride = slice_sealed_width_;
   at_layer.sink = store.has_sink() ? plan.layers[layer].sink : 0;
+  plan.device_constants->add_to(at_layer, layer);
 
   kvant_new_rows new_rows{};
   new_rows.struct_size = sizeof new_rows;
@@ -265,9 +392,9 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
     return;
   if (!check(step, "appending", library.append(&of_slices, &at_layer, &new_rows, device_->stream()))) return;
   if (max_due_ > 0) {
-    const kvant_seal_range range{sizeof range,   at(due_tail_page_), at(due_sealed_page_),
-                                 at(due_pages_), max_due_,           0};
-    if (!check(step, "sealing", library.seal_pages(&of_slices, &at_layer, &range, device_->stream()))) return;
+    const bool sealed = is_corrected(plan, layer) ? seal_and_sum(step, layer, of_slices, at_layer)
+                                                  : seal(step, of_slices, at_layer);
+    if (!sealed) return;
     for (const int s : first_sealed_) {
       if (step.sink(s).held()) store.keep_sink(step.ledger(s).tail(0), step.sink(s), layer);
     }
@@ -299,6 +426,11 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
   at_layer.q_seq_stride = at_layer.out_seq_stride = std::int64_t{g.n_heads} * g.head_dim;
   at_layer.q_head_stride = at_layer.out_head_stride = g.head_dim;
   at_layer.reproducible = 1;
+  kvant_correction correction{};
+  if (is_corrected(plan, layer)) {
+    correction = correction_of_rows(step, layer);
+    at_layer.correction = &correction;
+  }
   const kvant_decode_lengths sights = lengths();
   const kvant_status attended = device_->library().decode_attention(&of_rows, &sights, &at_layer, workspace_,
                                                                     workspace_bytes_, device_->stream());

@@ -4,10 +4,11 @@
 // says (design section 2), and a tail that ends with itself. So prompts and decoded tokens are one call a
 // layer, and what a token sees doesn't depend on how its text was cut. All rows of a layer are appended
 // first, and pages that the step seals are sealed before anyone attends: rows that see them unsealed read
-// them in the tail, where they stay until the step ends.
+// them in the tail, where they stay until the step ends. A correction's sums are made page by page then, so
+// that each row finds those of the pages that it sees sealed.
 //
-// With prompt=flashq, steps of which every slice is many tokens of a prompt go to the library's prompt kernel instead
-// (device_prompt.cc): rows see the same tokens, as INT8.
+// With prompt=flashq, steps of which every slice is many tokens of a prompt go to the library's prompt kernel
+// instead (device_prompt.cc): rows see the same tokens, as INT8.
 #pragma once
 
 #include <memory>
@@ -72,7 +73,6 @@ class DeviceAttention {
   void list_sinks(const Step& step);
   void list_rows(const Step& step);
   Status begin_rows(const Step& step);
-  kvant_decode_lengths lengths() const;
   // Attention at a site, of rows or of prompts; at_layer has the tables of slices. False: the step has
   // failed.
   bool attend_rows(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer& at_layer);
@@ -83,11 +83,23 @@ class DeviceAttention {
   // Rows of all query heads, in place or, where `source` is not null, out of its BF16 rows.
   bool transform(Step& step, void* rows, kvant_type type, bool hadamard, const float* factors,
                  const float* factors_after, const void* source = nullptr);
+  void list_sums(const Step& step);
+  kvant_decode_lengths lengths() const;
+  // Seals the step's due pages of a layer.
+  bool seal(Step& step, const kvant_decode_shape& of_slices, const kvant_decode_layer& at_layer);
+  bool seal_and_sum(Step& step, int layer, const kvant_decode_shape& of_slices,
+                    const kvant_decode_layer& at_layer);
+  // The sums of a corrected layer as rows find them, or slices leave them once their nth page is sealed.
+  kvant_correction correction_of_rows(const Step& step, int layer) const;
+  kvant_correction correction_of_page(const Step& step, int layer, int nth) const;
+  // The sums of a layer in an entry, and those of a slice in sums_ when so many of its pages are sealed.
+  char* layer_sums(const Step& step, int layer, PageEntry sums) const;
+  char* sums_after(const Step& step, int slice, int n_pages) const;
   bool check(Step& step, const char* doing, kvant_status status) const;
 
   std::shared_ptr<PageDevice> device_;
-  void *memory_ = nullptr, *workspace_ = nullptr;
-  std::size_t memory_bytes_ = 0, workspace_bytes_ = 0;
+  void *memory_ = nullptr, *workspace_ = nullptr, *sums_ = nullptr;
+  std::size_t memory_bytes_ = 0, workspace_bytes_ = 0, sums_bytes_ = 0;
   std::vector<std::int32_t> numbers_;
 
   // Of the step.
@@ -104,6 +116,15 @@ class DeviceAttention {
   bool is_prompt_ = false;
   int n_prompt_tokens_ = 0, n_prompt_pages_ = 0;  // in tails, and sealed, of all slices
   Part query_begins_, token_begins_, sealed_begins_, first_row_tokens_;
+  // Of a corrected plan. Where a step seals, one layer's sums are worked on in sums_: of each slice those
+  // that it has, then those after each of its pages.
+  std::vector<int> first_sums_;  // of a slice, in units of a layer's sums
+  std::vector<int> due_;         // pages that a slice seals
+  Part row_sums_;                // where each row's sums are: in sums_, or in the store
+  struct PageSums {
+    Part tail_page, sealed_page, sums;  // by slice; tail_page -1: it has no such page
+  };
+  std::vector<PageSums> page_sums_;  // of the nth page that slices seal
 };
 
 }  // namespace kvant

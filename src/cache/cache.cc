@@ -173,6 +173,8 @@ Result<SequenceId> Cache::fork(SequenceId from) {
     copy.state = source.state;
     copy.checkpoint_state = source.checkpoint_state;
     copy.checkpoint_tokens = source.checkpoint_tokens;
+    copy.sums = source.sums.share();
+    copy.checkpoint_sums = source.checkpoint_sums.share();
     for (std::size_t i = 0; i < copy.heads.size(); ++i) {
       if (!copy.heads[i].copy_from(source.heads[i])) return out_of_memory("forking a sequence");
     }
@@ -187,7 +189,8 @@ Status Cache::check_truncation(const Sequence& s, int n_tokens) const {
   if (n_tokens < 0 || n_tokens > s.length())
     return error("cannot truncate to {} tokens: the sequence has {}", n_tokens, s.length());
   const int sealed_tokens = s.ledgers[0]->n_sealed() * kPageTokens;
-  const bool sums_up = std::any_of(s.heads.begin(), s.heads.end(),
+  const bool sums_up = s.sums.entry().held() ||
+                       std::any_of(s.heads.begin(), s.heads.end(),
                                    [](const HeadState& head) { return head.correction() != nullptr; });
   const bool has_checkpoint = s.checkpoint_pages >= 0 && s.checkpoint_pages * kPageTokens <= n_tokens;
   if (sums_up && n_tokens > 0 && n_tokens < sealed_tokens && !has_checkpoint) {
@@ -257,6 +260,8 @@ Status Cache::truncate(SequenceId sequence, int n_tokens) {
     std::swap(s.heads, copy.heads);
     std::swap(s.ledgers, copy.ledgers);
     std::swap(s.sink, copy.sink);
+    std::swap(s.sums, copy.sums);
+    std::swap(s.checkpoint_sums, copy.checkpoint_sums);
     if (n_tokens == s.checkpoint_tokens && n_tokens > 0) s.state = s.checkpoint_state;
     if (n_tokens == 0) {
       s.checkpoint_pages = -1;
@@ -276,6 +281,7 @@ Status Cache::checkpoint(SequenceId sequence) {
   s.checkpoint_tokens = 0;
   try {
     for (HeadState& head : s.heads) head.checkpoint();
+    s.checkpoint_sums = s.sums.share();
   } catch (const std::bad_alloc&) {
     return out_of_memory("making a checkpoint");
   }
@@ -376,12 +382,15 @@ void Cache::close(Step& step, bool commit) {
       for (const auto& ledger : s.ledgers) ledger->commit();
       for (HeadState& head : s.heads) head.commit();
       if (s.next_state != nullptr) s.state = std::move(s.next_state);
+      if (s.next_sums.entry().held()) s.sums = std::move(s.next_sums);
     } else {
       for (HeadState& head : s.heads) head.abort();
       for (const auto& ledger : s.ledgers) ledger->abort();
       if (s.ledgers[0]->n_sealed() == 0) s.sink.reset();
       s.next_state.reset();
+      if (s.length() == 0) s.sums.reset();
     }
+    s.next_sums.reset();
   }
 }
 

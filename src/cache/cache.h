@@ -92,6 +92,9 @@ class Step {
   const PageLedger& ledger(int slice) const;
   DevicePageStore& device_pages() const;
   PageEntry sink(int slice) const;
+  // The sums of its correction, and, if the step seals pages, where those with these go.
+  PageEntry sums(int slice) const;
+  PageEntry next_sums(int slice) const;
 
   // States of layers without attention, Geometry::recurrent_values each: what slice i has, null: zeros; and
   // where what it has after the step is to be written. Requires that the model has such layers.
@@ -203,8 +206,11 @@ class Cache {
     std::vector<std::unique_ptr<PageLedger>> ledgers;  // [n_groups]
     std::vector<HeadState> heads;                      // [n_layers * n_kv_heads]; on a device: none
     EntryHold sink;                                    // on a device
-    int checkpoint_pages = -1;                         // sealed when it was made; -1: none
-    RecurrentState state;                              // of layers without attention
+    // On a device, of a corrected plan: sums over the sealed pages (none: zeros), which are shared and stay
+    // as they are; what a step makes of them; and those of the checkpoint.
+    EntryHold sums, next_sums, checkpoint_sums;
+    int checkpoint_pages = -1;  // sealed when it was made; -1: none
+    RecurrentState state;       // of layers without attention
     RecurrentState checkpoint_state;
     int checkpoint_tokens = 0;          // that it has seen; 0: there is none
     std::shared_ptr<float> next_state;  // of the step that is open
@@ -240,6 +246,7 @@ class Cache {
   void group_on_device();
   bool reserve_on_device(Sequence& sequence);
   bool take_sink(Sequence& sequence);
+  EntryHold take_sums();
   Status truncate_on_device(Sequence& copy, int n_tokens);
   CacheBytes bytes_on_device(const Sequence& sequence) const;
   void leave_out_shared_on_device(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;

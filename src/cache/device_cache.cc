@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/float16.h"
 #include "cache/cache.h"
+#include "cache/device_constants.h"
 #include "cache/page_counts.h"
 
 namespace kvant {
@@ -35,9 +36,33 @@ PageEntry Step::sink(int slice) const {
   return cache_.sequences_.at(slices_[slice].sequence).sink.entry();
 }
 
-// The sink has an entry of its own from when its page is sealed.
+PageEntry Step::sums(int slice) const {
+  return cache_.sequences_.at(slices_[slice].sequence).sums.entry();
+}
+
+PageEntry Step::next_sums(int slice) const {
+  return cache_.sequences_.at(slices_[slice].sequence).next_sums.entry();
+}
+
+// The sink has an entry of its own from when its page is sealed; a correction's sums are made anew when pages
+// are.
 bool Cache::reserve_on_device(Sequence& sequence) {
-  return sequence.ledgers.front()->end_sealed() == 0 || take_sink(sequence);
+  const PageLedger& ledger = *sequence.ledgers.front();
+  if (ledger.end_sealed() > 0 && !take_sink(sequence)) return false;
+  if (!is_corrected(*plan_)) return true;
+  if (!sequence.sums.entry().held()) {
+    sequence.sums = take_sums();
+    if (!sequence.sums.entry().held()) return false;
+    device_->clear_sums(sequence.sums.entry());
+  }
+  if (ledger.end_sealed() == ledger.n_sealed()) return true;
+  sequence.next_sums = take_sums();
+  return sequence.next_sums.entry().held();
+}
+
+// None where memory is exhausted.
+EntryHold Cache::take_sums() {
+  return {*device_, device_->take(kSumsRoom)};
 }
 
 // False where memory is exhausted.
@@ -54,7 +79,12 @@ Status Cache::truncate_on_device(Sequence& copy, int n_tokens) {
     const bool is_first = n_tokens < kPageTokens;
     reopened = device_->reopen(sealed, is_first ? copy.sink.entry() : PageEntry{}, tail);
   };
+  const bool forgets = n_tokens / kPageTokens < copy.ledgers.front()->n_sealed();
   if (!copy.ledgers.front()->truncate(n_tokens, reopen)) return out_of_memory("truncating a sequence");
+  if (forgets) {
+    if (n_tokens == 0) copy.checkpoint_sums.reset();
+    copy.sums = copy.checkpoint_sums.share();
+  }
   if (copy.ledgers.front()->n_sealed() == 0) copy.sink.reset();
   return reopened;
 }
@@ -66,7 +96,9 @@ CacheBytes Cache::bytes_on_device(const Sequence& sequence) const {
   ledger.for_each_entry([&](int /*page*/, PageEntry entry) {
     (entry.room == kSealedRoom ? bytes.sealed : bytes.tail) += device_->entry_bytes(entry.room);
   });
-  if (sequence.sink.entry().held()) bytes.sink = device_->entry_bytes(sequence.sink.entry().room);
+  if (sequence.sink.entry().held()) bytes.sink = device_->entry_bytes(kSinkRoom);
+  for (const EntryHold* sums : {&sequence.sums, &sequence.checkpoint_sums})
+    if (sums->entry().held()) bytes.protected_tokens += device_->entry_bytes(kSumsRoom);
   const std::int64_t elements_of_token = std::int64_t{2} * g.n_layers * g.n_kv_heads * g.head_dim;
   bytes.sealed_elements = elements_of_token * ledger.n_sealed() * kPageTokens;
   bytes.elements = elements_of_token * ledger.length();
@@ -86,6 +118,8 @@ void Cache::leave_out_shared_on_device(const Sequence& sequence, SharedPages& co
   });
   if (const PageEntry sink = sequence.sink.entry(); sink.held())
     leave_out(sink, Kind::protected_rows, bytes.sink);
+  for (const EntryHold* sums : {&sequence.sums, &sequence.checkpoint_sums})
+    if (sums->entry().held()) leave_out(sums->entry(), Kind::protected_rows, bytes.protected_tokens);
 }
 
 namespace {
@@ -139,6 +173,7 @@ Status Cache::fill_device(SequenceId id, int n_tokens, std::uint64_t seed) {
     of_layer.sealed = device_->sealed().pages(layer);
     of_layer.sealed.table = &on_device->sealed_id;
     of_layer.sink = plan_->layers[layer].sink;
+    plan_->device_constants->add_to(of_layer, layer);
     kvant_new_rows new_rows{};
     new_rows.struct_size = sizeof new_rows;
     new_rows.n_rows = kPageTokens;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
+#include "cache/feature_map.h"
 #include "cache/page_counts.h"
 
 namespace kvant {
@@ -82,8 +84,45 @@ void DeviceImage::read_rows(const std::byte* from, int room, int layer, int head
 }
 
 // The first tokens, where they are kept, and the masks that leave them out of the first page.
-Status DeviceImage::write_heads(ByteWriter& to, int n_sealed, PageEntry sink) {
+void DeviceImage::write_sums(ByteWriter& to, const std::vector<std::byte>& all, int layer, int head) const {
+  to.write<std::int32_t>(all.empty() ? 0 : 1);
+  if (all.empty()) return;
+  const EntryLayout::Layer& of_layer = store_.layout(kSumsRoom).layers[layer];
+  const int d = plan_.geometry.head_dim;
+  std::vector<float> sums(of_layer.head_bytes / sizeof(float)), moved(sums.size());
+  std::memcpy(sums.data(), all.data() + of_layer.offset + head * of_layer.head_bytes, of_layer.head_bytes);
+  for (int f = 0; f < kCorrectionFeatures; ++f) {
+    std::copy_n(sums.begin() + f * d, d, moved.begin() + f * (d + 1));
+    moved[f * (d + 1) + d] = sums[kCorrectionFeatures * d + f];
+  }
+  to.write_all(std::span<const float>(moved));
+}
+
+void DeviceImage::read_sums(ByteReader& from, std::vector<std::byte>& all, bool& any, int layer,
+                            int head) const {
+  if (from.read_int(0, all.empty() ? 0 : 1) == 0) return;
+  any = true;
+  const EntryLayout::Layer& of_layer = store_.layout(kSumsRoom).layers[layer];
+  const int d = plan_.geometry.head_dim;
+  const std::vector<float> sums = from.read_all<float>(of_layer.head_bytes / sizeof(float));
+  if (sums.empty()) return;
+  std::vector<float> moved(sums.size());
+  for (int f = 0; f < kCorrectionFeatures; ++f) {
+    std::copy_n(sums.begin() + f * (d + 1), d, moved.begin() + f * d);
+    moved[kCorrectionFeatures * d + f] = sums[f * (d + 1) + d];
+  }
+  std::memcpy(all.data() + of_layer.offset + head * of_layer.head_bytes, moved.data(), of_layer.head_bytes);
+}
+
+Status DeviceImage::write_heads(ByteWriter& to, int n_sealed, const Beside& beside) {
   const Geometry& g = plan_.geometry;
+  const PageEntry sink = beside.sink;
+  std::vector<std::byte> sums, checkpoint;
+  for (const auto& [entry, bytes] : {std::pair{beside.sums, &sums}, {beside.checkpoint_sums, &checkpoint}}) {
+    if (!entry.held()) continue;
+    KVANT_RETURN_IF_ERROR(fetch(entry));
+    *bytes = bytes_;
+  }
   if (sink.held()) KVANT_RETURN_IF_ERROR(fetch(sink));
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const int n = n_sealed > 0 ? plan_.layers[layer].sink : 0;
@@ -97,16 +136,26 @@ Status DeviceImage::write_heads(ByteWriter& to, int n_sealed, PageEntry sink) {
         if (n > 0) write_rows(to, kSinkRoom, layer, head, side, n);
       }
       to.write<std::int32_t>(n > 0 ? 1 : 0);
-      if (n == 0) continue;
-      to.write<std::int32_t>(0);
-      to.write(first_tokens(n).words);
+      if (n > 0) {
+        to.write<std::int32_t>(0);
+        to.write(first_tokens(n).words);
+      }
+      if (!plan_.head(layer, head).corrected) continue;
+      write_sums(to, sums, layer, head);
+      write_sums(to, checkpoint, layer, head);
     }
   }
   return {};
 }
 
-void DeviceImage::read_heads(ByteReader& from, int n_sealed, PageEntry sink) {
+void DeviceImage::read_heads(ByteReader& from, int n_sealed, Beside& beside) {
   const Geometry& g = plan_.geometry;
+  const PageEntry sink = beside.sink;
+  const auto room_for = [&](PageEntry sums) {
+    return std::vector<std::byte>(sums.held() ? store_.layout(kSumsRoom).bytes : 0);
+  };
+  std::vector<std::byte> sums = room_for(beside.sums), checkpoint = room_for(beside.checkpoint_sums);
+  bool any_sums = false, any_checkpoint = false;
   const int d = g.head_dim;
   if (sink.held()) make_room(kSinkRoom);
   for (int layer = 0; layer < g.n_layers; ++layer) {
@@ -120,12 +169,20 @@ void DeviceImage::read_heads(ByteReader& from, int n_sealed, PageEntry sink) {
         if (rows != nullptr) read_rows(rows, kSinkRoom, layer, head, side, n);
       }
       from.read_int(n > 0 ? 1 : 0, n > 0 ? 1 : 0);
-      if (n == 0) continue;
-      from.read_int(0, 0);
-      from.require(from.read<decltype(TokenMask::words)>() == first_tokens(n).words);
+      if (n > 0) {
+        from.read_int(0, 0);
+        from.require(from.read<decltype(TokenMask::words)>() == first_tokens(n).words);
+      }
+      if (!plan_.head(layer, head).corrected) continue;
+      read_sums(from, sums, any_sums, layer, head);
+      read_sums(from, checkpoint, any_checkpoint, layer, head);
     }
   }
   if (sink.held() && from.ok()) store_.upload(bytes_.data(), sink);
+  if (!any_sums) beside.sums = {};
+  if (!any_checkpoint) beside.checkpoint_sums = {};
+  if (any_sums && from.ok()) store_.upload(sums.data(), beside.sums);
+  if (any_checkpoint && from.ok()) store_.upload(checkpoint.data(), beside.checkpoint_sums);
 }
 
 Status DeviceImage::write_page(ByteWriter& to, const PageLedger& ledger, int n_sealed, int page) {

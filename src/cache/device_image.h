@@ -16,17 +16,23 @@ class DeviceImage {
   // Plan and store outlive it.
   DeviceImage(const Plan& plan, DevicePageStore& store);
 
+  // Entries of what lies beside pages; none where there is no such thing.
+  struct Beside {
+    PageEntry sink, sums, checkpoint_sums;
+  };
+
   // Pages that an image has sealed: those of the ledger, or, where nothing is ever sealed on a device, those
   // that a cache in host memory would have.
   int n_sealed(const PageLedger& ledger) const;
   const PageLayout& layout() const { return layout_; }  // of a sealed entry
 
   // Errors: the device has failed, or a sink of unquantized tokens, which it doesn't tell from others.
-  Status write_heads(ByteWriter& to, int n_sealed, PageEntry sink);
+  Status write_heads(ByteWriter& to, int n_sealed, const Beside& beside);
   Status write_page(ByteWriter& to, const PageLedger& ledger, int n_sealed, int page);
 
   // Entries are those of a sequence that has them all; what can't be is refused by the reader.
-  void read_heads(ByteReader& from, int n_sealed, PageEntry sink);
+  // Sums that the image doesn't have, though there is an entry for them, are left without one.
+  void read_heads(ByteReader& from, int n_sealed, Beside& beside);
   void read_page(ByteReader& from, const PageLedger& ledger, int n_sealed, int page);
 
  private:
@@ -37,6 +43,9 @@ class DeviceImage {
   // Rows [n, head_dim] in BF16 of one side, of such an entry.
   void write_rows(ByteWriter& to, int room, int layer, int head, Side side, int n);
   void read_rows(const std::byte* from, int room, int layer, int head, Side side, int n);
+  // A head's sums [features][head_dim + 1], as host memory has them; on the device z follows S.
+  void write_sums(ByteWriter& to, const std::vector<std::byte>& all, int layer, int head) const;
+  void read_sums(ByteReader& from, std::vector<std::byte>& all, bool& any, int layer, int head) const;
   int page_rows(int room) const;  // that a page of an entry has room for
   template <class Visit>
   void for_each_side(const Visit& visit) const;

@@ -4,6 +4,8 @@
 #include <limits>
 #include <set>
 
+#include "cache/correction_state.h"
+#include "cache/device_constants.h"
 #include "cache/page_counts.h"
 
 namespace kvant {
@@ -12,6 +14,8 @@ namespace {
 constexpr int kMaxDeviceGroup = 16;
 constexpr int kMaxDeviceHeads = 64;
 constexpr std::size_t kMaxFormatPairs = 8;  // in a layer
+constexpr int kMaxCorrectedHeadDim = 128;
+constexpr int kMaxCorrectedGroup = 8;
 
 Status check_geometry(const Geometry& g, const std::string& device) {
   if (g.head_dim != 64 && g.head_dim != 128 && g.head_dim != 256) {
@@ -45,14 +49,38 @@ Status check_rules(const Recipe& recipe, const std::string& device) {
   };
   if (recipe.protect > 0) return refuse("protection by scores", "leave it out with protect=0");
   if (recipe.evict > 0) return refuse("eviction", "leave it out with evict=0");
-  if (recipe.correction != Correction::none)
-    return refuse("the correction", "leave it out with correction=none");
-  if (recipe.products == Products::integer)
-    return refuse("attention in integers, with an INT8 tail,",
-                  "use the same formats with products=real,tail=bf16");
   if (recipe.prompt != PromptAttention::exact && recipe.prompt != PromptAttention::flashq)
     return refuse("rounded attention within a prompt", "use prompt=exact or prompt=flashq");
   if (recipe.softmax == Softmax::sas_paper) return refuse("softmax=sas-paper", "use softmax=sas");
+  return {};
+}
+
+// The library sums up what pages of one kind lose.
+Status check_correction(const Plan& plan, const std::string& device) {
+  if (!is_corrected(plan)) return {};
+  const Geometry& g = plan.geometry;
+  if (g.head_dim > kMaxCorrectedHeadDim || g.group() > kMaxCorrectedGroup) {
+    return error(
+        "recipe '{}': {} has the correction for heads of 64 and 128 channels and up to {} query heads of a "
+        "KV "
+        "head, and '{}' has heads of {} and {}: leave it out with correction=none, or use --device cpu",
+        label(plan.recipe), device, kMaxCorrectedGroup, g.model, g.head_dim, g.group());
+  }
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    if (!is_corrected(plan, layer)) continue;
+    for (int h = 0; h < g.n_kv_heads; ++h) {
+      const HeadPlan& head = plan.head(layer, h);
+      const auto keys = head.k.sealed->code_scheme(g.head_dim),
+                 values = head.v.sealed->code_scheme(g.head_dim);
+      if (keys && keys->channel_blocks > 0 && keys->token_groups == 0 && values && values->token_groups > 0 &&
+          values->channel_blocks == 0 && values->meaning == CodeMeaning::number)
+        continue;
+      return error(
+          "recipe '{}': {} has the correction for keys of ch formats and values of tok formats, and layer {} "
+          "has '{}' with '{}': leave it out with correction=none, or use --device cpu",
+          label(plan.recipe), device, layer, head.k.sealed->name(), head.v.sealed->name());
+    }
+  }
   return {};
 }
 
@@ -63,20 +91,13 @@ Status check_formats(const Plan& plan, const PageDevice& device) {
     std::set<std::pair<std::string, std::string>> pairs;
     for (int h = 0; h < g.n_kv_heads; ++h) {
       for (const Side side : kSides) {
-        const Format& sealed = *plan.head(layer, h).side(side).sealed;
-        const std::string& format = sealed.name();
-        if (!sealed.needed_constants().empty()) {
-          return error(
-              "recipe '{}': pages of '{}' need codebooks, which kvant doesn't bring to {} yet; use a recipe "
-              "without, "
-              "such as kvant-2bit, or --device cpu",
-              label(plan.recipe), format, device.name());
-        }
+        const std::string& format = plan.head(layer, h).side(side).sealed->name();
         if (library.page_bytes(format.c_str(), g.head_dim) > 0 && library.can_seal(format.c_str()) != 0)
           continue;
         return error(
-            "recipe '{}': {} has no kernel that writes '{}' pages of heads of {}; use tok, ch, prog, lm, tcq "
-            "or fp8 formats on both sides, as kvant-4bit has, or bf16 on both, or --device cpu",
+            "recipe '{}': {} has no kernel that writes '{}' pages of heads of {}; use tok, ch, prog, lm, "
+            "tcq, "
+            "fp8 or vq formats on both sides, as kvant-4bit has, or bf16 on both, or --device cpu",
             label(plan.recipe), device.name(), format, g.head_dim);
       }
       pairs.emplace(plan.head(layer, h).k.sealed->name(), plan.head(layer, h).v.sealed->name());
@@ -128,10 +149,28 @@ int device_sink(const Plan& plan) {
   return is_unquantized(plan) ? 0 : most;
 }
 
+bool is_corrected(const Plan& plan, int layer) {
+  for (int h = 0; h < plan.geometry.n_kv_heads; ++h) {
+    if (plan.head(layer, h).corrected) return true;
+  }
+  return false;
+}
+
+bool is_corrected(const Plan& plan) {
+  return plan.recipe.correction != Correction::none &&
+         std::any_of(plan.heads.begin(), plan.heads.end(),
+                     [](const HeadPlan& head) { return head.corrected; });
+}
+
 Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
                                              std::shared_ptr<const Plan> plan) {
   KVANT_RETURN_IF_ERROR(check_geometry(plan->geometry, device->name()));
   KVANT_RETURN_IF_ERROR(check_rules(plan->recipe, device->name()));
+  KVANT_RETURN_IF_ERROR(check_correction(*plan, device->name()));
+  if (plan->recipe.prompt == PromptAttention::flashq && plan->recipe.correction != Correction::none) {
+    return error("recipe '{}': {} has prompt=flashq for recipes without a correction; use prompt=exact",
+                 label(plan->recipe), device->name());
+  }
   if (plan->recipe.prompt == PromptAttention::flashq && plan->geometry.head_dim > 128) {
     return error("recipe '{}': {} has prompt=flashq for heads of 64 and 128 channels; use prompt=exact",
                  label(plan->recipe), device->name());
@@ -140,7 +179,12 @@ Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
   placed->device = std::move(device);
   placed->tail = find_format("bf16");
   placed->recipe.tail = "bf16";
+  placed->recipe.products =
+      Products::real;  // integer codes are multiplied exactly, q and P in half precision
   if (!is_unquantized(*placed)) KVANT_RETURN_IF_ERROR(check_formats(*placed, *placed->device));
+  auto constants = DeviceConstants::make(placed->device, *placed);
+  if (!constants.ok()) return constants.error();
+  placed->device_constants = std::move(constants).value();
   return std::shared_ptr<const Plan>(std::move(placed));
 }
 
@@ -170,6 +214,7 @@ kvant_decode_shape LayerShape::of(int n_seqs, const Plan& plan) const {
     shape.head_key_formats = keys.data();
     shape.head_value_formats = values.data();
   }
+  shape.corrected = is_corrected(plan) ? 1 : 0;
   shape.sas = plan.recipe.softmax == Softmax::sas ? 1 : 0;
   shape.skip_threshold = static_cast<float>(plan.recipe.skip);
   return shape;
@@ -207,6 +252,17 @@ EntryLayout sink_layout(const Plan& plan) {
   return plain_layout(plan, std::max(n_tiles, 1) * kDeviceTile);
 }
 
+EntryLayout correction_layout(const Plan& plan) {
+  const Geometry& g = plan.geometry;
+  EntryLayout layout;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    const std::int64_t bytes = is_corrected(plan, layer) ? correction_bytes(g.head_dim) : 0;
+    add_layer(layout, static_cast<std::size_t>(bytes), 0, g.n_kv_heads);
+  }
+  round_up(layout);
+  return layout;
+}
+
 std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, int step_tokens) {
   if (n_tokens == 0) return 0;
   const int window = device_window(plan), n_sealed = page_counts(n_tokens, window).sealed;
@@ -215,7 +271,11 @@ std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, int step_token
   const std::int64_t longest = std::int64_t{window} + step_tokens + kPageTokens + plan.recipe.prefill;
   const int tail_pages = pages_for(static_cast<int>(std::min<std::int64_t>(n_tokens, longest)));
   auto bytes = static_cast<std::int64_t>(plain_layout(plan, kPageTokens).bytes) * tail_pages;
+  // The sums of a correction, and, within a step that seals, those that it makes.
+  const std::int64_t sums = is_corrected(plan) ? static_cast<std::int64_t>(correction_layout(plan).bytes) : 0;
+  bytes += sums;
   if (n_sealed == 0) return bytes;
+  bytes += sums;
   bytes += static_cast<std::int64_t>(sealed_layout(plan, plan.device->library()).bytes) * n_sealed;
   if (device_sink(plan) > 0) bytes += static_cast<std::int64_t>(sink_layout(plan).bytes);
   return bytes;

@@ -24,6 +24,10 @@ int device_window(const Plan& plan);
 // The first tokens that are kept beside the sealed pages; 0: none are.
 int device_sink(const Plan& plan);
 
+// Whether any head, or one of the layer, is corrected (KVLinC).
+bool is_corrected(const Plan& plan);
+bool is_corrected(const Plan& plan, int layer);
+
 // Where the page of each (layer, head, side) lies in an entry of one kind: at offset(layer) + head *
 // head_bytes + (values: key_bytes).
 struct EntryLayout {
@@ -47,6 +51,10 @@ EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library);
 EntryLayout plain_layout(const Plan& plan, int n_tokens);
 // Entries of the sink.
 EntryLayout sink_layout(const Plan& plan);
+
+// Entries of a correction's sums: of each KV head of a corrected layer S [features][head_dim], then z
+// [features], in F32 (key_bytes are all of a head's).
+EntryLayout correction_layout(const Plan& plan);
 
 // The maximum number of bytes that a sequence takes on its way to n_tokens, if no step adds more than
 // step_tokens: what a step opens stays in the tail until it ends. Of a prompt that the recipe leaves unsealed

@@ -26,9 +26,11 @@ void expect_refused(const Result<std::shared_ptr<const Plan>>& plan, const std::
 TEST(PlaceOn, RefusesWhatADeviceLacksAndSaysWhatItHas) {
   expect_refused(placed("vquant-k4v2"), "protection by scores", "protect=0");
   expect_refused(placed("h2o-50"), "eviction", "evict=0");
-  expect_refused(placed("kvlinc-2bit"), "the correction", "correction=none");
-  expect_refused(placed("turboattention-4bit"), "attention in integers", "products=real,tail=bf16");
-  expect_refused(placed("vecinfer-2bit"), "codebooks", "kvant-2bit");
+  expect_refused(placed("kvlinc-2bit,k=tok2g64"), "'tok2g64' with", "correction=none");
+  expect_refused(placed("kvlinc-2bit", testing::small_geometry(/*head_dim=*/64, 18)), "up to 8 query heads",
+                 "correction=none");
+  expect_refused(placed("turboattention-paper"), "softmax=sas-paper", "softmax=sas");
+  expect_refused(placed("million-2bit"), "'pq-d4b8'", "vq formats");
   expect_refused(placed("f16"), "'f16'", "bf16 on both");
   expect_refused(placed("k=bf16,v=tok4g64"), "'bf16'", "bf16 on both");
   Geometry sliding = testing::small_geometry();
@@ -45,8 +47,27 @@ TEST(PlaceOn, KeepsTheTailInBf16AndSaysSo) {
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ((*plan)->tail->name(), "bf16");
   EXPECT_NE(to_string((*plan)->recipe).find("tail=bf16"), std::string::npos);
+  const auto integers = placed("turboattention-4bit");
+  ASSERT_TRUE(integers.ok());
+  EXPECT_EQ(to_string((*integers)->recipe).find("products"), std::string::npos);  // real: as always
+  EXPECT_NE(to_string((*integers)->recipe).find("softmax=sas"), std::string::npos);
   EXPECT_TRUE(is_unquantized(**placed("bf16")));
   EXPECT_FALSE(is_unquantized(**plan));
+}
+
+TEST(PlaceOn, SaysWhatItHasNoRoomFor) {
+  const Recipe recipe = parse_recipe("vecinfer-2bit").value();
+  const Geometry geometry = testing::small_geometry();
+  Constants constants = *testing::made_up_constants(recipe, geometry);
+  const auto plan = resolve(recipe, geometry, std::make_shared<Constants>(constants)).value();
+  expect_refused(place_on(std::make_shared<testing::HostPages>(/*limit=*/1000), plan), "out of memory",
+                 "constants of vecinfer-2bit");
+  std::vector<float> codebook(std::size_t{256} * 4, 1);
+  codebook[5] = 70000;  // half precision ends at 65504
+  constants.set(1, 0, Side::value, "codebook/vq-d4b8", codebook);
+  expect_refused(place_on(std::make_shared<testing::HostPages>(),
+                          resolve(recipe, geometry, std::make_shared<Constants>(constants)).value()),
+                 "layer 1, KV head 0", "--device cpu");
 }
 
 TEST(EntryLayout, PagesOfAllHeadsAndSidesLieApart) {

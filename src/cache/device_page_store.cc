@@ -1,9 +1,11 @@
 #include "cache/device_page_store.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "base/check.h"
+#include "cache/device_constants.h"
 
 namespace kvant {
 namespace {
@@ -117,14 +119,15 @@ DevicePageStore::DevicePageStore(const Plan& plan, MemoryBudget& budget)
       has_sink_(device_sink(plan) > 0),
       sealed_(device_, budget, sealed_layout(plan, device_.library())),
       tails_(device_, budget, plain_layout(plan, kPageTokens)),
-      sinks_(device_, budget, sink_layout(plan)) {}
+      sinks_(device_, budget, sink_layout(plan)),
+      sums_(device_, budget, correction_layout(plan)) {}
 
 PageEntry DevicePageStore::take(int room) {
   DeviceEntryTable& wanted = table(room);
   std::int32_t id = wanted.take();
   if (id < 0) {  // what entries of other kinds have left
     bool any = false;
-    for (DeviceEntryTable* other : {&sealed_, &tails_, &sinks_})
+    for (DeviceEntryTable* other : {&sealed_, &tails_, &sinks_, &sums_})
       any = (other != &wanted && other->shrink()) || any;
     if (any) id = wanted.take();
   }
@@ -150,7 +153,7 @@ bool DevicePageStore::copy(PageEntry from, int /*n*/, PageEntry to) {
 
 std::int64_t DevicePageStore::bytes_in_use() const {
   std::int64_t bytes = 0;
-  for (const DeviceEntryTable* table : {&sealed_, &tails_, &sinks_})
+  for (const DeviceEntryTable* table : {&sealed_, &tails_, &sinks_, &sums_})
     bytes += table->n_held() * static_cast<std::int64_t>(table->layout().bytes);
   return bytes;
 }
@@ -160,6 +163,14 @@ void DevicePageStore::keep_sink(PageEntry tail, PageEntry sink, int layer) {
   const std::size_t n_pages = std::size_t{2} * plan_.geometry.n_kv_heads;  // both sides are equally large
   device_.copy_rows(sinks_.data(sink.id) + to.offset, to.key_bytes, tails_.data(tail.id) + from.offset,
                     from.key_bytes, to.key_bytes, n_pages);
+}
+
+void DevicePageStore::clear_sums(PageEntry sums) {
+  static constexpr std::array<std::byte, std::size_t{1} << 16> kZeros{};
+  device_.enter();
+  const std::size_t bytes = sums_.layout().bytes;
+  for (std::size_t at = 0; at < bytes; at += kZeros.size())
+    device_.upload(sums_.data(sums.id) + at, kZeros.data(), std::min(kZeros.size(), bytes - at));
 }
 
 Status DevicePageStore::reopen(PageEntry sealed, PageEntry sink, PageEntry tail) {
@@ -199,6 +210,7 @@ Status DevicePageStore::reopen(PageEntry sealed, PageEntry sink, PageEntry tail)
     of_layer.protected_pages = sinks_.pages(layer);
     of_layer.protected_pages.table = &on_device->sink_id;
     of_layer.sink = sink.held() ? plan_.layers[layer].sink : 0;
+    plan_.device_constants->add_to(of_layer, layer);
     kvant_dequantization rows{};
     rows.struct_size = sizeof rows;
     rows.n_seqs = 1;

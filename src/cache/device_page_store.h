@@ -19,6 +19,9 @@ namespace kvant {
 // whole page isn't taken for a page of the tail.
 inline constexpr int kSinkRoom = -1;
 
+// And the room of an entry of a correction's sums.
+inline constexpr int kSumsRoom = -2;
+
 // Entries of one kind.
 class DeviceEntryTable {
  public:
@@ -73,7 +76,7 @@ class DevicePageStore final : public EntryStore {
   // The plan's device keeps the pages. Plan and budget outlive the store.
   DevicePageStore(const Plan& plan, MemoryBudget& budget);
 
-  // room: kSealedRoom, kPageTokens or kSinkRoom.
+  // room: kSealedRoom, kPageTokens, kSinkRoom or kSumsRoom.
   PageEntry take(int room) override;
   void retain(PageEntry entry) override { table(entry.room).retain(entry.id); }
   void release(PageEntry entry) noexcept override { table(entry.room).release(entry.id); }
@@ -87,6 +90,10 @@ class DevicePageStore final : public EntryStore {
   DeviceEntryTable& sealed() { return sealed_; }
   DeviceEntryTable& tails() { return tails_; }
   DeviceEntryTable& sinks() { return sinks_; }
+  DeviceEntryTable& sums() { return sums_; }
+
+  // The sums of a correction that has summed up nothing.
+  void clear_sums(PageEntry sums);
 
   // Keeps a layer's first tokens, which lie in the tail's entry, in the sink's.
   void keep_sink(PageEntry tail, PageEntry sink, int layer);
@@ -102,16 +109,16 @@ class DevicePageStore final : public EntryStore {
 
  private:
   DeviceEntryTable& table(int room) {
-    return room == kSealedRoom ? sealed_ : room == kSinkRoom ? sinks_ : tails_;
+    return room == kSealedRoom ? sealed_ : room == kSinkRoom ? sinks_ : room == kSumsRoom ? sums_ : tails_;
   }
   const DeviceEntryTable& table(int room) const {
-    return room == kSealedRoom ? sealed_ : room == kSinkRoom ? sinks_ : tails_;
+    return room == kSealedRoom ? sealed_ : room == kSinkRoom ? sinks_ : room == kSumsRoom ? sums_ : tails_;
   }
 
   const Plan& plan_;
   PageDevice& device_;
   bool has_sink_;
-  DeviceEntryTable sealed_, tails_, sinks_;
+  DeviceEntryTable sealed_, tails_, sinks_, sums_;
 };
 
 }  // namespace kvant

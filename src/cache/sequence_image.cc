@@ -69,7 +69,9 @@ Status SequenceExport::write_head() {
     n_bytes += static_cast<std::size_t>(n_sealed(i) - s.ledgers[i]->first_page()) * layout(i).entry_bytes();
   }
   if (cache_->plan().geometry.is_recurrent()) write_states(s);
-  if (device_) KVANT_RETURN_IF_ERROR(device_->write_heads(to_, n_sealed(0), s.sink.entry()));
+  if (device_)
+    KVANT_RETURN_IF_ERROR(
+        device_->write_heads(to_, n_sealed(0), {s.sink.entry(), s.sums.entry(), s.checkpoint_sums.entry()}));
   for (const HeadState& head : s.heads) head.save(to_);
   to_.reserve(n_bytes);
   page_ = s.ledgers[0]->first_page();
@@ -191,7 +193,17 @@ bool SequenceImport::read_states(int length) {
 bool SequenceImport::read_heads() {
   if (device_ && from_.ok()) {
     if (n_sealed_ > 0 && !cache_->take_sink(sequence_)) return false;
-    device_->read_heads(from_, n_sealed_, sequence_.sink.entry());
+    if (is_corrected(cache_->plan())) {
+      for (EntryHold* sums : {&sequence_.sums, &sequence_.checkpoint_sums}) {
+        *sums = cache_->take_sums();
+        if (!sums->entry().held()) return false;
+      }
+    }
+    DeviceImage::Beside beside{sequence_.sink.entry(), sequence_.sums.entry(),
+                               sequence_.checkpoint_sums.entry()};
+    device_->read_heads(from_, n_sealed_, beside);
+    if (!beside.sums.held()) sequence_.sums.reset();
+    if (!beside.checkpoint_sums.held()) sequence_.checkpoint_sums.reset();
   }
   for (HeadState& head : sequence_.heads) {
     if (from_.ok() && !head.load(from_)) return false;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "attention/device_backend.h"
+#include "cache/cache_fixture.h"
 #include "model/engine.h"
 #include "model/host_device.h"
 #include "model/tiny_model.h"
@@ -24,8 +25,12 @@ class Machine {
         engine_(Engine::load(path, {.n_threads = 1, .device = device}).value()) {
     Recipe parsed = parse_recipe(recipe + ",tail=bf16").value();
     if (device == nullptr) parsed.prompt = PromptAttention::exact;  // a GPU's kernel is none of the CPU's
-    const auto plan = resolve(parsed, engine_->geometry(), nullptr);
-    cache_ = std::make_unique<Cache>(backend_->place(plan.value()).value(), 0);
+    const auto plan =
+        resolve(parsed, engine_->geometry(), testing::made_up_constants(parsed, engine_->geometry()));
+    EXPECT_TRUE(plan.ok()) << recipe << ": " << plan.error().message;
+    const auto placed = backend_->place(plan.value());
+    EXPECT_TRUE(placed.ok()) << recipe << ": " << placed.error().message;
+    cache_ = std::make_unique<Cache>(placed.value(), 0);
   }
 
   Cache& cache() { return *cache_; }
@@ -192,15 +197,37 @@ TEST_P(DeviceEngine, CutBackGoesOnAsTheCpuDoes) {
   const auto tokens = some_tokens(420, 6), other = some_tokens(140, 7);
   for (const int length : {400, 300, 256, 70}) {  // in the tail, in sealed pages, between them, in the first
     const SequenceId expected = host_->cache().add(), sequence = device_->cache().add();
-    host_->run(expected, tokens, true, 420);
-    device_->run(sequence, tokens, true, 420);
-    ASSERT_TRUE(host_->cache().truncate(expected, length).ok());
-    ASSERT_TRUE(device_->cache().truncate(sequence, length).ok());
+    for (const auto& [machine, id] : {std::pair{host_.get(), expected}, {device_.get(), sequence}}) {
+      machine->run(id, std::span(tokens).first(200), true, 200);
+      ASSERT_TRUE(machine->cache().checkpoint(id).ok());
+      machine->run(id, std::span(tokens).subspan(200), true, 220);
+    }
+    // Refused on both: a correction without a checkpoint there.
+    const bool cut = host_->cache().truncate(expected, length).ok();
+    ASSERT_EQ(device_->cache().truncate(sequence, length).ok(), cut) << length;
+    EXPECT_TRUE(cut || length == 70) << length;
+    if (!cut) continue;
     EXPECT_LT(
         relative_difference(host_->run(expected, other, false, 1), device_->run(sequence, other, false, 1)),
         close_)
         << length;
   }
+}
+
+TEST_P(DeviceEngine, ASequenceOfTheCpuGoesOn) {
+  const auto tokens = some_tokens(420, 11), other = some_tokens(200, 12);
+  const SequenceId expected = host_->cache().add();
+  host_->run(expected, std::span(tokens).first(200), true, 200);
+  ASSERT_TRUE(host_->cache().checkpoint(expected).ok());
+  host_->run(expected, std::span(tokens).subspan(200), true, 220);
+  const std::vector<std::byte> image = host_->cache().export_sequence(expected).value();
+  const auto imported = device_->cache().import_sequence(image);
+  ASSERT_TRUE(imported.ok()) << imported.error().message;
+  const SequenceId sequence = *imported;
+  EXPECT_TRUE(device_->cache().export_sequence(sequence).value() == image);
+  EXPECT_LT(
+      relative_difference(host_->run(expected, other, false, 1), device_->run(sequence, other, false, 1)),
+      close_);
 }
 
 TEST_P(DeviceEngine, AbortLeavesTheSequenceAsItWas) {
@@ -232,7 +259,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(
         ::testing::Values(
             "bf16", "kvant-4bit", "kivi-4bit", "turbo3", "k=hadamard:ch4g128,v=tok4g128,sink=20,prefill=256",
-            "k=ch4g128,v=tok4g128,sink=128",
+            "k=ch4g128,v=tok4g128,sink=128", "vecinfer-2bit", "kvlinc-2bit",
+            "k=ch4g128,v=tok4g128,sink=20,correction=absolute,correction_layers=1",
+            "k=prog4,v=prog4,sink=4,mix=0.5,mix_k=prog2,mix_v=prog2,softmax=sas",
+            "k=nvq-d4b10,v=tok4g64,v@1.1=vq-d8b12,window=128",
             "k=hadamard+rhadamard:tok8g64,v=hadamard+rhadamard:tok4g64,v@1.1=tok2g64,window=256",
             "bf16,prompt=flashq", "kvant-4bit,prompt=flashq",
             "k=hadamard:ch4g128,v=tok4g128,sink=20,prefill=256,prompt=flashq",

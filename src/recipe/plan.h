@@ -15,6 +15,7 @@
 
 namespace kvant {
 
+class DeviceConstants;
 class PageDevice;
 
 // One side of one (layer, KV head).
@@ -66,6 +67,7 @@ struct Plan {
   PageOrder order = PageOrder::canonical;
   CalibrationState calibration = CalibrationState::not_needed;
   std::shared_ptr<PageDevice> device;  // whose memory holds the pages (cache/page_device.h); null: the host's
+  std::shared_ptr<const DeviceConstants> device_constants;  // in its memory (cache/device_constants.h)
 
   const HeadPlan& head(int layer, int kv_head) const { return heads[layer * geometry.n_kv_heads + kv_head]; }
 };

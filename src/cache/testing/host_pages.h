@@ -29,16 +29,19 @@ class HostLibrary {
   }
 
  private:
+  static constexpr int kHalfFeatures = 128;  // of a correction
+
   static const char* last_error() { return "an argument is out of range"; }
 
   static std::size_t page_bytes(const char* name, int d) {
     const Format* format = find_format(name);
-    if (format == nullptr || !format->needed_constants().empty()) return 0;
+    if (format == nullptr) return 0;
     return (format->page_bytes(d) + 15) / 16 * 16;
   }
   static int can_seal(const char* name) {
     const Format* format = find_format(name);
-    return format != nullptr && !format->plain() && format->needed_constants().empty() ? 1 : 0;
+    if (format == nullptr || format->plain()) return 0;
+    return format->codebook_shape() && format->codebook_shape()->per_sub_space ? 0 : 1;
   }
   static const char* decode_kernel(const kvant_decode_shape* shape) {
     return find_format(shape->key_format) == nullptr ? nullptr : "host/plain";
@@ -64,6 +67,29 @@ class HostLibrary {
     if (by_head != nullptr) return *find_format(by_head[head]);
     return *find_format(side == KVANT_KEY ? shape.key_format : shape.value_format);
   }
+  // The codebook of a head's side, read from where the layer says.
+  class Codebook {
+   public:
+    Codebook(const kvant_decode_shape& shape, const kvant_decode_layer& layer, int head, int side) {
+      const Format& format = format_of(shape, head, side);
+      context_ = {.head_dim = shape.head_dim};
+      const void* all = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
+      const std::int64_t stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
+      if (!format.codebook_shape() || all == nullptr) return;
+      std::vector<float> centroids(format.constant_size(shape.head_dim));
+      float_row_from_f16(static_cast<const std::uint16_t*>(all) + head * stride, centroids.data(),
+                         centroids.size());
+      constants_.set(0, 0, Side::key, format.needed_constants().front(), std::move(centroids));
+      context_.constants.all = &constants_;
+    }
+    Codebook(const Codebook&) = delete;
+    Codebook& operator=(const Codebook&) = delete;
+    const PageContext& context() const { return context_; }
+
+   private:
+    Constants constants_;
+    PageContext context_;
+  };
   static void read_row(const std::byte* page, int d, int token, float* to) {
     float_row_from_bf16(reinterpret_cast<const std::uint16_t*>(page) + std::ptrdiff_t{token} * d, to, d);
   }
@@ -140,6 +166,42 @@ class HostLibrary {
     return KVANT_OK;
   }
 
+  // phi(x) of kvant_correction. maps: [2][d][128].
+  static std::vector<double> features(const float* maps, const float* x, int d) {
+    std::vector<double> phi(2 * kHalfFeatures);
+    for (int half = 0; half < 2; ++half) {
+      double sum = 0;
+      for (int j = 0; j < kHalfFeatures; ++j) {
+        double y = 0;
+        for (int i = 0; i < d; ++i)
+          y += double{x[i]} * maps[(std::ptrdiff_t{half} * d + i) * kHalfFeatures + j];
+        sum += phi[half * kHalfFeatures + j] = std::exp(y);
+      }
+      for (int j = 0; j < kHalfFeatures; ++j) phi[half * kHalfFeatures + j] /= sum;
+    }
+    return phi;
+  }
+  static float* state(const kvant_correction& c, int seq, int head) {
+    return c.states + (c.state_of_seq == nullptr ? seq : c.state_of_seq[seq]) * c.state_seq_stride +
+           head * c.state_head_stride;
+  }
+  // A page that was just sealed. Its rows are [kPageTokens][d].
+  static void add_to_state(const kvant_correction& c, int seq, int head, int d, int sink,
+                           const std::vector<float>& keys, const std::vector<float>& sealed_keys,
+                           const std::vector<float>& sealed_values) {
+    float* to = state(c, seq, head);
+    std::vector<float> lost(d);
+    for (int t = sink; t < kPageTokens; ++t) {
+      const std::ptrdiff_t row = std::ptrdiff_t{1} * t * d;
+      for (int i = 0; i < d; ++i) lost[i] = keys[row + i] - sealed_keys[row + i];
+      const auto phi = features(c.key_maps + std::ptrdiff_t{2} * head * d * kHalfFeatures, lost.data(), d);
+      for (int f = 0; f < 2 * kHalfFeatures; ++f) {
+        for (int i = 0; i < d; ++i) to[f * d + i] += static_cast<float>(phi[f] * sealed_values[row + i]);
+        to[2 * kHalfFeatures * d + f] += static_cast<float>(phi[f]);
+      }
+    }
+  }
+
   static kvant_status seal_pages(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                  const kvant_seal_range* range, kvant_stream) {
     const int d = shape->head_dim;
@@ -152,14 +214,24 @@ class HostLibrary {
         TokenMask sink;
         for (int t = 0; sealed == 0 && t < layer->sink; ++t) sink.set(t);
         for (int head = 0; head < shape->n_kv_heads; ++head) {
+          std::vector<float> keys, decoded[2];
           for (int side = 0; side < 2; ++side) {
             const std::byte* tail =
                 address(layer->tail, seq, layer->layer, head, side, range->tail_page[seq] + p);
             for (int t = 0; t < kPageTokens; ++t) read_row(tail, d, t, &values[std::size_t{1} * t * d]);
             format_of(*shape, head, side)
-                .encode(values.data(), sink, PageContext{.head_dim = d},
+                .encode(values.data(), sink, Codebook(*shape, *layer, head, side).context(),
                         address(layer->sealed, seq, layer->layer, head, side, sealed));
+            if (layer->correction == nullptr) continue;
+            if (side == KVANT_KEY) keys = values;
+            decoded[side].resize(values.size());
+            format_of(*shape, head, side)
+                .decode(address(layer->sealed, seq, layer->layer, head, side, sealed), kPageTokens,
+                        Codebook(*shape, *layer, head, side).context(), decoded[side].data());
           }
+          if (layer->correction != nullptr)
+            add_to_state(*layer->correction, seq, head, d, sealed == 0 ? layer->sink : 0, keys, decoded[0],
+                         decoded[1]);
         }
       }
     }
@@ -172,10 +244,11 @@ class HostLibrary {
                                         int seq, int head, int side, int n_pages, bool in_place) {
     const int d = shape.head_dim;
     std::vector<float> rows(std::size_t{1} * n_pages * kPageTokens * d);
+    const Codebook codebook(shape, layer, head, side);
     for (int page = 0; page < n_pages; ++page) {
       format_of(shape, head, side)
-          .decode(address(layer.sealed, seq, layer.layer, head, side, page), kPageTokens,
-                  PageContext{.head_dim = d}, &rows[std::size_t{1} * page * kPageTokens * d]);
+          .decode(address(layer.sealed, seq, layer.layer, head, side, page), kPageTokens, codebook.context(),
+                  &rows[std::size_t{1} * page * kPageTokens * d]);
     }
     if (n_pages == 0) return rows;
     if (!in_place) {
@@ -222,9 +295,12 @@ class HostLibrary {
     std::vector<float> sealed_;
   };
 
-  // out = softmax(scale q K^T) V of a query.
+  // out = softmax(scale q K^T) V of a query, corrected by the sums of its sequence. SAS's polynomial is taken
+  // for the exponential that it approximates.
   static void attend(const kvant_decode_shape& shape, const std::vector<float>& q,
-                     const std::vector<float>& k, const std::vector<float>& v, float* to) {
+                     const std::vector<float>& k, const std::vector<float>& v,
+                     const kvant_correction* correction, int seq, int query_head, float* to) {
+    constexpr double kLeastSas = -6;
     const int d = shape.head_dim;
     const std::size_t n = k.size() / d;
     std::vector<double> scores(n), out(d);
@@ -232,12 +308,23 @@ class HostLibrary {
       for (int c = 0; c < d; ++c) scores[t] += double{q[c]} * k[t * d + c];
       scores[t] *= shape.softmax_scale;
     }
-    const double max = *std::max_element(scores.begin(), scores.end());
+    double max = *std::max_element(scores.begin(), scores.end());
+    if (correction != nullptr && correction->absolute != 0) max = std::max(max, 0.0);
     double sum = 0;
     for (std::size_t t = 0; t < n; ++t) {
-      const double weight = std::exp(scores[t] - max);
+      const double weight = shape.sas != 0 && scores[t] - max < kLeastSas ? 0 : std::exp(scores[t] - max);
       sum += weight;
       for (int c = 0; c < d; ++c) out[c] += weight * v[t * d + c];
+    }
+    if (correction != nullptr) {
+      const double scale = correction->absolute != 0 ? std::exp(-max) : 1;
+      const float* sums = state(*correction, seq, query_head / shape.group);
+      const auto phi =
+          features(correction->query_maps + std::ptrdiff_t{2} * query_head * d * kHalfFeatures, q.data(), d);
+      for (int f = 0; f < 2 * kHalfFeatures; ++f) {
+        for (int c = 0; c < d; ++c) out[c] += scale * phi[f] * sums[f * d + c];
+        sum += scale * phi[f] * sums[2 * kHalfFeatures * d + f];
+      }
     }
     for (int c = 0; c < d; ++c) to[c] = static_cast<float>(out[c] / sum);
   }
@@ -255,7 +342,7 @@ class HostLibrary {
           float_row_from_bf16(static_cast<const std::uint16_t*>(layer->q) + seq * layer->q_seq_stride +
                                   query_head * layer->q_head_stride,
                               q.data(), q.size());
-          attend(*shape, q, k.rows, v.rows,
+          attend(*shape, q, k.rows, v.rows, layer->correction, seq, query_head,
                  static_cast<float*>(layer->out) + seq * layer->out_seq_stride +
                      query_head * layer->out_head_stride);
         }
