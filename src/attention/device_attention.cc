@@ -212,7 +212,7 @@ bool DeviceAttention::transform(Step& step, void* rows, kvant_type type, const f
   t.head_stride = g.head_dim;
   t.factors = factors;
   t.factors_after = factors_after;
-  t.heads_of_factors = g.group();
+  t.heads_of_factors = g.group(/*layer=*/0);
   t.hadamard = 1;
   return check(step, "rotating", device_->library().transform(&t, device_->stream()));
 }

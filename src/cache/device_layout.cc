@@ -14,13 +14,17 @@ constexpr int kMaxDeviceHeads = 64;
 constexpr std::size_t kMaxFormatPairs = 8;  // in a layer
 
 Status check_geometry(const Geometry& g, const std::string& device) {
+  if (g.heads_differ()) {
+    return error("{} has no kernels for heads that differ between layers, as '{}' has them: use --device cpu",
+                 device, g.model);
+  }
   if (g.head_dim != 64 && g.head_dim != 128 && g.head_dim != 256) {
     return error(
         "{} has no kernels for heads of {} channels, as '{}' has them (64, 128 and 256 are there): use "
         "--device cpu",
         device, g.head_dim, g.model);
   }
-  if (g.group() > kMaxDeviceGroup || g.n_kv_heads > kMaxDeviceHeads) {
+  if (g.group(/*layer=*/0) > kMaxDeviceGroup || g.n_kv_heads > kMaxDeviceHeads) {
     return error("{} has no kernels for {} query heads on {} KV heads: use --device cpu", device, g.n_heads,
                  g.n_kv_heads);
   }
@@ -157,7 +161,7 @@ kvant_decode_shape LayerShape::of(int n_seqs, const Plan& plan) const {
   shape.struct_size = sizeof shape;
   shape.n_seqs = n_seqs;
   shape.n_kv_heads = g.n_kv_heads;
-  shape.group = g.group();
+  shape.group = g.group(/*layer=*/0);
   shape.head_dim = g.head_dim;
   shape.softmax_scale = g.softmax_scale;
   shape.key_format = keys.front();
