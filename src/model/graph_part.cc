@@ -69,13 +69,14 @@ class GraphPart::Builder {
     embed();
     for (int layer = 0; layer < h_.n_layers; ++layer) {
       attend(layer);
-      ActivationRows attended = b_.attended;
+      ActivationRows attended = attended_rows(layer);
       if (layer == h_.n_layers - 1) {
         if (b_.wanted.n_rows == 0) return;
-        attended = keep_wanted_rows();
+        attended = keep_wanted_rows(attended);
       }
       project_attended(w_.layer(layer), attended);
       feed_forward(layer);
+      if (const float scale = w_.layer(layer).scale; scale != 1) scale_residual(scale);
     }
     logits();
   }
@@ -116,10 +117,9 @@ class GraphPart::Builder {
   }
   ggml_tensor* tensor(const ActivationRows& a) { return tensor(a, {rows_, {0, a.cols}}); }
 
-  // Columns `cols` as heads [head_dim, n_heads, n_rows].
-  ggml_tensor* heads(const ActivationRows& a, const Block& block) {
-    ggml_tensor* t = ggml_new_tensor_3d(c_, GGML_TYPE_F32, h_.head_dim, block.cols.size() / h_.head_dim,
-                                        block.rows.size());
+  // Columns `cols` as heads of d channels: [d, n_heads, n_rows].
+  ggml_tensor* heads(const ActivationRows& a, const Block& block, int d) {
+    ggml_tensor* t = ggml_new_tensor_3d(c_, GGML_TYPE_F32, d, block.cols.size() / d, block.rows.size());
     t->data = a.data + static_cast<std::ptrdiff_t>(block.rows.first) * a.cols + block.cols.first;
     t->nb[2] = a.cols * sizeof(float);
     t->nb[3] = t->nb[2] * t->ne[2];
@@ -200,7 +200,7 @@ class GraphPart::Builder {
 
   // The norm of whole rows needs what other threads compute: where few rows are shared out by columns, one
   // thread takes all of q and one all of k.
-  void norm_rows(Projection& q, Projection& k, int n_q, int n_kv) {
+  void norm_rows(const ActivationRows& qkv, Projection& q, Projection& k, int n_q, int n_kv) {
     if (!many_) {
       synchronize();
       q.columns = {0, part_.thread_ == 0 ? n_q : 0};
@@ -209,20 +209,21 @@ class GraphPart::Builder {
     for (const Projection& p : {q, k}) {
       const Block block{rows_, p.in_qkv()};
       if (block.empty()) continue;
-      ggml_tensor* x = tensor(b_.qkv, block);
+      ggml_tensor* x = tensor(qkv, block);
       norm(x, p.norm, nullptr, x);
     }
   }
 
   // Norm and RoPE of some heads.
-  void rotate(const Projection& p, int layer) {
+  void rotate(const ActivationRows& qkv, const Projection& p, int layer) {
     const Block block{rows_, p.in_qkv()};
     if (block.empty()) return;
     const QkNorm kind = p.norm == nullptr ? QkNorm::none : h_.architecture->qk_norm;
-    ggml_tensor* x = heads(b_.qkv, block);
+    const int d = h_.dim(layer);
+    ggml_tensor* x = heads(qkv, block, d);
     ggml_tensor* weight = p.norm;
     if (weight != nullptr && weight->ne[1] > 1)  // of each head its own
-      weight = part_of(weight, {p.columns.first / h_.head_dim, p.columns.end / h_.head_dim});
+      weight = part_of(weight, {p.columns.first / d, p.columns.end / d});
     if (kind == QkNorm::heads) norm(x, weight, nullptr, x);
     if (h_.rotated[layer]) add(put(rope(x, layer), x));
     if (kind == QkNorm::rotated_heads) norm(x, weight, nullptr, x);
@@ -230,11 +231,28 @@ class GraphPart::Builder {
   }
 
   ggml_tensor* rope(ggml_tensor* x, int layer) {
-    const Rope& r = h_.sliding_window[layer] > 0 ? h_.sliding_rope : h_.rope;
+    const bool slides = h_.sliding_window[layer] > 0;
+    const Rope& r = slides ? h_.sliding_rope : h_.rope;
+    ggml_tensor* factors = slides && h_.architecture->full_rope_factors ? nullptr : w_.rope_factors();
     const int mode = h_.rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
-    return ggml_rope_ext(c_, x, indices(b_.positions, rows_), w_.rope_factors(), h_.n_rot, mode,
-                         r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude, r.beta_fast,
-                         r.beta_slow);
+    return ggml_rope_ext(c_, x, indices(b_.positions, rows_), factors, slides ? h_.sliding_n_rot : h_.n_rot,
+                         mode, r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude,
+                         r.beta_fast, r.beta_slow);
+  }
+
+  // An RMS norm of each head, without weights.
+  void norm_values(const ActivationRows& qkv, Range columns, int d) {
+    const Block block{rows_, columns};
+    if (block.empty()) return;
+    ggml_tensor* x = heads(qkv, block, d);
+    add(put(ggml_rms_norm(c_, x, h_.norm_epsilon), x));
+  }
+
+  // The attention of a layer: layers may differ in their width.
+  ActivationRows attended_rows(int layer) const {
+    ActivationRows rows = b_.attended;
+    rows.cols = h_.n_q(layer);
+    return rows;
   }
 
   // Of this thread's rows: [1, 1, n].
@@ -246,59 +264,64 @@ class GraphPart::Builder {
 
   void attend(int layer) {
     const LayerWeights& w = w_.layer(layer);
-    const int n_q = h_.n_heads * h_.head_dim, n_kv = h_.n_kv_heads * h_.head_dim;
-    const Range outputs = my_outputs(n_q + 2 * n_kv, h_.head_dim);
+    const int d = h_.dim(layer), n_q = h_.n_q(layer), n_kv = h_.n_kv(layer);
+    ActivationRows qkv = b_.qkv, attended = attended_rows(layer);
+    qkv.cols = n_q + 2 * n_kv;
+    const Range outputs = my_outputs(n_q + 2 * n_kv, d);
     Projection q{0, overlap(outputs, 0, n_q), w.q_norm, /*is_query=*/true};
     Projection k{n_q, overlap(outputs, n_q, n_kv), w.k_norm, /*is_query=*/false};
     const Range v = overlap(outputs, n_q + n_kv, n_kv);
     if (w.attn_norm != nullptr) norm(r_.x, w.attn_norm, w.attn_norm_bias, r_.h);
     const ActivationRows& in = w.attn_norm != nullptr ? r_.h : r_.x;
     if (w.qkv != nullptr) {
-      multiply(w.qkv, w.qkv_bias, in, b_.qkv, outputs);
+      multiply(w.qkv, w.qkv_bias, in, qkv, outputs);
     } else {
-      multiply(w.q, w.q_bias, in, b_.qkv, q.columns);
-      multiply(w.k, w.k_bias, in, b_.qkv, k.columns, n_q);
-      multiply(w.v, w.v_bias, in, b_.qkv, v, n_q + n_kv);
+      multiply(w.q, w.q_bias, in, qkv, q.columns);
+      multiply(w.k, w.k_bias, in, qkv, k.columns, n_q);
+      multiply(w.v, w.v_bias, in, qkv, v, n_q + n_kv);
     }
-    if (h_.architecture->qk_norm == QkNorm::rows) norm_rows(q, k, n_q, n_kv);
-    rotate(q, layer);
-    rotate(k, layer);
+    if (h_.architecture->qk_norm == QkNorm::rows) norm_rows(qkv, q, k, n_q, n_kv);
+    rotate(qkv, q, layer);
+    rotate(qkv, k, layer);
+    if (h_.architecture->normed_values) norm_values(qkv, {n_q + n_kv + v.first, n_q + n_kv + v.end}, d);
     const Range all_rows{0, r_.n_rows};
-    ggml_tensor* sources[] = {heads(b_.qkv, {all_rows, {0, n_q}}),
-                              heads(b_.qkv, {all_rows, {n_q, n_q + n_kv}}),
-                              heads(b_.qkv, {all_rows, {n_q + n_kv, n_q + 2 * n_kv}})};
+    ggml_tensor* sources[] = {heads(qkv, {all_rows, {0, n_q}}, d),
+                              heads(qkv, {all_rows, {n_q, n_q + n_kv}}, d),
+                              heads(qkv, {all_rows, {n_q + n_kv, n_q + 2 * n_kv}}, d)};
     add(put(ggml_custom_4d(c_, GGML_TYPE_F32, n_q, r_.n_rows, 1, 1, sources, 3, attention_op, 1,
                            &part_.sites_[layer]),
-            tensor(b_.attended, {all_rows, {0, n_q}})));
+            tensor(attended, {all_rows, {0, n_q}})));
     unfinished_ = false;  // its threads wait for each other, at its start and at its end
   }
 
   // From here on only the rows whose logits are wanted. Returns their attention.
-  ActivationRows keep_wanted_rows() {
+  ActivationRows keep_wanted_rows(const ActivationRows& of_all) {
     const Range all_rows{0, r_.n_rows};
     ggml_tensor* x = tensor(r_.x, {all_rows, {0, h_.n_embd}});
     ggml_tensor* h = tensor(r_.h, {all_rows, {0, h_.n_embd}});
-    ggml_tensor* attended = tensor(b_.attended, {all_rows, {0, b_.attended.cols}});
+    ggml_tensor* attended = tensor(of_all, {all_rows, {0, of_all.cols}});
+    ActivationRows wanted_attended = b_.wanted_attended;
+    wanted_attended.cols = of_all.cols;
     use(b_.wanted);
     if (rows_.size() > 0) {
       ggml_tensor* wanted = indices(b_.logit_rows, rows_);
       add(put(ggml_get_rows(c_, x, wanted), tensor(r_.x)));
       if (h_.architecture->parallel) add(put(ggml_get_rows(c_, h, wanted), tensor(r_.h)));
-      add(put(ggml_get_rows(c_, attended, wanted), tensor(b_.wanted_attended)));
+      add(put(ggml_get_rows(c_, attended, wanted), tensor(wanted_attended)));
     }
     unfinished_ = many_;
-    return b_.wanted_attended;
+    return wanted_attended;
   }
 
-  // x += y, after a norm of its own and a scale.
-  void add_residual(ggml_tensor* norm_weight) {
+  // x += y, after a norm of its own and a scale. from: y, or h, where it may be already.
+  void add_residual(ggml_tensor* norm_weight, const ActivationRows& from) {
     if (!many_) synchronize();
     // With few rows y is shared, but each thread needs all of it, normed or scaled: in its own h.
     const bool changed = norm_weight != nullptr || h_.residual_scale != 1;
-    const ActivationRows& y = changed ? r_.h : r_.y;
-    if (norm_weight != nullptr) norm(r_.y, norm_weight, nullptr, y);
+    const ActivationRows& y = changed ? r_.h : from;
+    if (norm_weight != nullptr) norm(from, norm_weight, nullptr, y);
     if (h_.residual_scale != 1)
-      add(put(ggml_scale(c_, tensor(norm_weight != nullptr ? y : r_.y), h_.residual_scale), tensor(y)));
+      add(put(ggml_scale(c_, tensor(norm_weight != nullptr ? y : from), h_.residual_scale), tensor(y)));
     ggml_tensor* x = tensor(r_.x);
     add(put(ggml_add(c_, tensor(y), x), x));
     unfinished_ = unfinished_ || r_.x.shared;
@@ -306,19 +329,54 @@ class GraphPart::Builder {
 
   void project_attended(const LayerWeights& w, const ActivationRows& attended) {
     multiply(w.attn_out, w.attn_out_bias, attended, r_.y, my_outputs(h_.n_embd));
-    add_residual(w.attn_post_norm);
+    add_residual(w.attn_post_norm, r_.y);
+  }
+
+  // x *= scale.
+  void scale_residual(float scale) {
+    ggml_tensor* x = tensor(r_.x);
+    add(put(ggml_scale(c_, x, scale), x));
+    unfinished_ = unfinished_ || r_.x.shared;
   }
 
   void feed_forward(int layer) {
     const LayerWeights& w = w_.layer(layer);
     if (w.ffn_norm != nullptr) norm(r_.x, w.ffn_norm, w.ffn_norm_bias, r_.h);
     const ActivationRows& in = w.ffn_norm != nullptr || h_.architecture->parallel ? r_.h : r_.x;
+    if (w.experts_norm != nullptr) return feed_both(layer);
     if (w.router != nullptr) {
+      route(w, in);
       mix_experts(layer, in);
     } else {
       network(w.ffn, h_.n_ff, in, r_.y);
     }
-    add_residual(w.ffn_post_norm);
+    add_residual(w.ffn_post_norm, r_.y);
+  }
+
+  // A network, which reads h, and beside it experts; each has norms of its own.
+  void feed_both(int layer) {
+    const LayerWeights& w = w_.layer(layer);
+    network(w.ffn, h_.n_ff, r_.h, b_.beside);
+    // With few rows all threads would norm the same ones in place: one does.
+    if (!many_) synchronize();
+    ggml_tensor* beside = tensor(b_.beside);
+    if (many_ || part_.thread_ == 0) norm(beside, w.beside_post_norm, nullptr, beside);
+    unfinished_ = true;
+    norm(r_.x, w.router_norm, nullptr, r_.h);
+    ggml_tensor* h = tensor(r_.h);
+    add(put(ggml_scale(c_, h, 1 / std::sqrt(static_cast<float>(h_.n_embd))), h));
+    route(w, r_.h);
+    norm(r_.x, w.experts_norm, nullptr, r_.h);
+    mix_experts(layer, r_.h);
+    norm(r_.y, w.experts_post_norm, nullptr, r_.h);
+    h = tensor(r_.h);
+    add(put(ggml_add(c_, h, tensor(b_.beside)), h));
+    add_residual(w.ffn_post_norm, r_.h);
+  }
+
+  // The router's logits.
+  void route(const LayerWeights& w, const ActivationRows& in) {
+    multiply(w.router, w.router_bias, in, b_.router, my_outputs(h_.experts.n));
   }
 
   void network(const NetworkWeights& w, int n_ff, const ActivationRows& in, const ActivationRows& out) {
@@ -363,7 +421,6 @@ class GraphPart::Builder {
   // y = what the layer's experts make of `in`.
   void mix_experts(int layer, const ActivationRows& in) {
     const LayerWeights& w = w_.layer(layer);
-    multiply(w.router, w.router_bias, in, b_.router, my_outputs(h_.experts.n));
     if (w.shared.up != nullptr) network(w.shared, h_.experts.n_ff_shared, in, b_.shared);
     const Range all_rows{0, r_.n_rows};
     const auto all_of = [&](const ActivationRows& a) { return tensor(a, {all_rows, {0, a.cols}}); };

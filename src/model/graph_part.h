@@ -58,12 +58,13 @@ struct GraphBuffers {
   std::int32_t* logit_rows;          // [n_logit_rows]
   float* query_scales;               // [n_rows]: what q is multiplied by; null: 1
   ResidualRows all, wanted;          // of all rows; of those whose logits are wanted, in the last layer
-  ActivationRows qkv;                // [n_rows, (n_heads + 2 n_kv_heads) head_dim]
-  ActivationRows attended;           // [n_rows, n_heads * head_dim]
-  ActivationRows wanted_attended;    // [n_logit_rows, n_heads * head_dim]
+  ActivationRows qkv;                // [n_rows, (n_heads + 2 n_kv_heads) head_dim], of the widest layer
+  ActivationRows attended;           // [n_rows, n_heads * head_dim], likewise
+  ActivationRows wanted_attended;    // [n_logit_rows, n_heads * head_dim], likewise
   ActivationRows gate, up;           // [n_rows, n_ff], or wider where experts share a wider network
   ActivationRows router;             // [n_rows, n_experts]: logits
   ActivationRows shared;             // [n_rows, n_embd]: of the network that experts share
+  ActivationRows beside;             // [n_rows, n_embd]: of the network that stands beside experts
   ActivationRows logits;             // [n_logit_rows, n_vocab]
 };
 

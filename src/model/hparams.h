@@ -54,9 +54,10 @@ struct Hparams {
   int n_ff = 0;  // of layers without experts
   Experts experts;
   int n_heads = 0;
-  int n_kv_heads = 0;
-  int head_dim = 0;
+  int n_kv_heads = 0;      // where layers differ, the most that one has
+  int head_dim = 0;        // where layers differ, that of layers with full attention
   int n_rot = 0;           // channels that RoPE turns: the first ones of a head
+  int sliding_n_rot = 0;   // the same in sliding layers
   bool rope_neox = false;  // it turns channels (i, i + n_rot/2) instead of (2i, 2i + 1)
   int n_vocab = 0;
   int trained_context = 0;
@@ -71,13 +72,18 @@ struct Hparams {
   float temperature = 0;
   int temperature_step = 1;
   float softmax_scale = 0;
-  float score_softcap = 0;          // 0: none
-  float logit_softcap = 0;          // 0: none
-  std::vector<int> sliding_window;  // [n_layers], tokens; 0: full attention
-  std::vector<bool> rotated;        // [n_layers]: whether RoPE turns q and k
-  std::vector<float> sink_logits;   // [n_layers * n_heads], once the weights are read; empty: none
-  std::string size_label;           // "135M", may be empty
+  float score_softcap = 0;              // 0: none
+  float logit_softcap = 0;              // 0: none
+  std::vector<int> sliding_window;      // [n_layers], tokens; 0: full attention
+  std::vector<LayerHeads> layer_heads;  // [n_layers]; empty: all layers' heads are alike
+  std::vector<bool> rotated;            // [n_layers]: whether RoPE turns q and k
+  std::vector<float> sink_logits;       // [n_layers * n_heads], once the weights are read; empty: none
+  std::string size_label;               // "135M", may be empty
 
+  int kv_heads(int layer) const { return layer_heads.empty() ? n_kv_heads : layer_heads[layer].n_kv_heads; }
+  int dim(int layer) const { return layer_heads.empty() ? head_dim : layer_heads[layer].head_dim; }
+  int n_q(int layer) const { return n_heads * dim(layer); }           // columns of q
+  int n_kv(int layer) const { return kv_heads(layer) * dim(layer); }  // and of k, and of v
   // What q of the position is multiplied by.
   float query_scale(int position) const;
   Geometry geometry() const;

@@ -39,11 +39,15 @@ ResidualRows TransformerGraph::allocate_residual(int n_rows, const Hparams& h) {
 }
 
 GraphBuffers TransformerGraph::allocate_shared(const Hparams& h) {
-  const int n_q = h.n_heads * h.head_dim, n_kv = h.n_kv_heads * h.head_dim;
+  int n_q = 0, n_qkv = 0;
+  for (int layer = 0; layer < h.n_layers; ++layer) {
+    n_q = std::max(n_q, h.n_q(layer));
+    n_qkv = std::max(n_qkv, h.n_q(layer) + 2 * h.n_kv(layer));
+  }
   GraphBuffers b{tokens_.data(), positions_.data(), logit_rows_.data(),
                  h.temperature == 0 ? nullptr : query_scales_.data()};
   b.all = allocate_residual(n_rows_, h);
-  b.qkv = allocate(n_rows_, n_q + 2 * n_kv);
+  b.qkv = allocate(n_rows_, n_qkv);
   b.attended = allocate(n_rows_, n_q);
   if (n_logit_rows_ > 0) {
     b.wanted = allocate_residual(n_logit_rows_, h);
@@ -56,6 +60,8 @@ GraphBuffers TransformerGraph::allocate_shared(const Hparams& h) {
   b.up = allocate(n_ff_rows, n_ff);
   b.router = allocate(n_ff_rows, h.experts.n);
   b.shared = allocate(n_ff_rows, h.experts.n_ff_shared > 0 ? h.n_embd : 0);
+  const bool has_beside = h.experts.n > 0 && h.architecture->experts_beside;
+  b.beside = allocate(n_ff_rows, has_beside ? h.n_embd : 0);
   logits_ = b.logits.data;
   return b;
 }
@@ -71,7 +77,7 @@ void TransformerGraph::allocate_private(const Hparams& h, GraphBuffers& b) {
   own(n_rows_, h.n_embd, b.all.h);
   own(n_logit_rows_, h.n_embd, b.wanted.x);
   own(n_logit_rows_, h.n_embd, b.wanted.h);
-  own(n_logit_rows_, h.n_heads * h.head_dim, b.wanted_attended);
+  own(n_logit_rows_, b.attended.cols, b.wanted_attended);
 }
 
 Result<std::unique_ptr<TransformerGraph>> TransformerGraph::build(const GraphParts& parts, int n_rows,
