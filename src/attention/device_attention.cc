@@ -302,7 +302,7 @@ bool DeviceAttention::transform(Step& step, void* rows, kvant_type type, bool ha
   t.head_stride = g.head_dim;
   t.factors = factors;
   t.factors_after = factors_after;
-  t.heads_of_factors = g.group();
+  t.heads_of_factors = g.group(/*layer=*/0);
   t.hadamard = hadamard ? 1 : 0;
   t.source = source;
   t.source_row_stride = t.row_stride;

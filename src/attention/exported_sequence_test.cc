@@ -38,16 +38,21 @@ class ExportedSequence : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Recipes, ExportedSequence, ::testing::ValuesIn(recipes()));
 
 // Goes on over the ends of pages, by prompts and tokens.
-std::vector<Outputs> go_on(Cache& cache, SequenceId s, AttentionBackend& backend) {
+std::vector<Outputs> go_on(Cache& cache, SequenceId s, const testing::RowSource& row_of,
+                           AttentionBackend& backend) {
   std::vector<Outputs> outputs;
   for (const int n : {1, 1, 150, 1}) outputs.push_back(attend_tokens(cache, s, n, n > 1, row_of, backend));
   return outputs;
 }
 
 // Exports a sequence of one cache and imports it into another.
-void expect_same(AttentionBackend& backend, const std::string& recipe, PageOrder from, PageOrder to) {
-  Cache first(plan_for(recipe, geometry(), nullptr, from), 0);
-  Cache second(plan_for(recipe, geometry(), nullptr, to), 0);
+void expect_same(AttentionBackend& backend, const std::string& recipe, const Geometry& g, PageOrder from,
+                 PageOrder to) {
+  Cache first(plan_for(recipe, g, nullptr, from), 0);
+  Cache second(plan_for(recipe, g, nullptr, to), 0);
+  const testing::RowSource row_of = [&g](int layer, int head, int kind, int token) {
+    return testing::token_values(layer, head, kind, token, g.dim(layer));
+  };
   const SequenceId s = first.add();
   second.add();  // so that numbers differ
   attend_tokens(first, s, 400, true, row_of, backend);
@@ -64,7 +69,7 @@ void expect_same(AttentionBackend& backend, const std::string& recipe, PageOrder
   if (from == to) {
     EXPECT_EQ(contents(second, *imported), contents(first, s));
   }
-  EXPECT_EQ(go_on(second, *imported, backend), go_on(first, s, backend));
+  EXPECT_EQ(go_on(second, *imported, row_of, backend), go_on(first, s, row_of, backend));
   const CacheBytes held = second.bytes(*imported), expected = first.bytes(s);
   EXPECT_EQ(held.sealed, expected.sealed);
   EXPECT_EQ(held.protected_tokens, expected.protected_tokens);
@@ -75,10 +80,15 @@ TEST_P(ExportedSequence, GoesOnBitForBit) {
   const auto reference = make_reference_backend();
   for (const PageOrder from : {PageOrder::canonical, PageOrder::lanes}) {
     for (const PageOrder to : {PageOrder::canonical, PageOrder::lanes})
-      expect_same(*reference, GetParam(), from, to);
+      expect_same(*reference, GetParam(), geometry(), from, to);
   }
   const auto cpu = make_cpu_backend();
-  expect_same(*cpu, GetParam(), cpu->page_order(), cpu->page_order());
+  expect_same(*cpu, GetParam(), geometry(), cpu->page_order(), cpu->page_order());
+}
+
+TEST_P(ExportedSequence, GoesOnBitForBitWhereLayersDiffer) {
+  const auto reference = make_reference_backend();
+  expect_same(*reference, GetParam(), testing::unlike_layers(32, 64), PageOrder::canonical, PageOrder::lanes);
 }
 
 // Cut short anywhere, or with any of its first numbers changed: refused, or a sequence of this plan.

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "attention/integer_rounding.h"
@@ -90,10 +91,10 @@ class LayerLoop final : public AttentionBackend {
   RowObserver* observer() override { return nullptr; }
 
  private:
-  bool try_to_start(const Step& step, int n_threads);
-  void start(const Step& step, int n_threads);
+  bool try_to_start(const Step& step, int layer, int n_threads);
+  void start(const Step& step, int layer, int n_threads);
   void start_round(std::size_t round);
-  void list_runs(const Plan& plan);
+  void list_runs(const Plan& plan, int layer);
   static void seal_before(Step& step, int layer, HeadWork& work, std::vector<float>& scratch);
   static void append(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void load_queries(Step& step, int layer, const LayerRows& rows, HeadWork& work);
@@ -108,7 +109,8 @@ class LayerLoop final : public AttentionBackend {
   std::vector<std::vector<Tile>> tiles_;  // by slice
   std::size_t n_rounds_ = 0;
   bool started_ = false;
-  std::vector<HeadWork> heads_;
+  std::size_t n_heads_ = 0;      // in use
+  std::vector<HeadWork> heads_;  // with the buffers of layers that have more of them
   std::vector<HeadWork*> active_;
   std::vector<RunWork> runs_;
   std::vector<TileScratch> scratch_;              // by thread: of observations
@@ -117,16 +119,16 @@ class LayerLoop final : public AttentionBackend {
 };
 
 // False where memory is short.
-bool LayerLoop::try_to_start(const Step& step, int n_threads) {
+bool LayerLoop::try_to_start(const Step& step, int layer, int n_threads) {
   try {
-    start(step, n_threads);
+    start(step, layer, n_threads);
   } catch (const std::bad_alloc&) {
     return false;
   }
   return true;
 }
 
-void LayerLoop::start(const Step& step, int n_threads) {
+void LayerLoop::start(const Step& step, int layer, int n_threads) {
   const Plan& plan = step.plan();
   pages_->prepare(n_threads);
   scratch_.resize(n_threads);
@@ -141,9 +143,10 @@ void LayerLoop::start(const Step& step, int n_threads) {
              {slice.is_prompt, plan.recipe.prefill, pages_->decode_tile()}, tiles_[s]);
     n_rounds_ = std::max(n_rounds_, tiles_[s].size());
   }
-  const int n_kv = plan.geometry.n_kv_heads;
-  heads_.resize(tiles_.size() * n_kv);
-  for (int i = 0; i < static_cast<int>(heads_.size()); ++i) {
+  const int n_kv = plan.geometry.kv_heads(layer);
+  n_heads_ = tiles_.size() * n_kv;
+  if (heads_.size() < n_heads_) heads_.resize(n_heads_);
+  for (int i = 0; i < static_cast<int>(n_heads_); ++i) {
     heads_[i].slice = i / n_kv;
     heads_[i].kv_head = i % n_kv;
   }
@@ -151,7 +154,7 @@ void LayerLoop::start(const Step& step, int n_threads) {
 
 void LayerLoop::start_round(std::size_t round) {
   active_.clear();
-  for (HeadWork& work : heads_) {
+  for (HeadWork& work : std::span(heads_).first(n_heads_)) {
     if (round >= tiles_[work.slice].size()) continue;
     work.tile = tiles_[work.slice][round];
     work.observers = {};  // of another layer, or of another cache's recipe
@@ -159,14 +162,14 @@ void LayerLoop::start_round(std::size_t round) {
   }
 }
 
-void LayerLoop::list_runs(const Plan& plan) {
+void LayerLoop::list_runs(const Plan& plan, int layer) {
   runs_.clear();
   for (HeadWork* work : active_) {
     const int length = run_pages(work->pages.size(), plan.recipe.softmax);
     work->pages_per_run = length;
     work->runs.resize((work->pages.size() + length - 1) / length);
     for (int run = 0; run < static_cast<int>(work->runs.size()); ++run) {
-      work->runs[run].reset(work->queries.rows(), plan.geometry.head_dim);
+      work->runs[run].reset(work->queries.rows(), plan.geometry.dim(layer));
       runs_.push_back({work, run});
     }
   }
@@ -186,7 +189,7 @@ void LayerLoop::append(Step& step, int layer, const LayerRows& rows, HeadWork& w
   if (n == 0) return;
   const Plan& plan = step.plan();
   const HeadPlan& head = plan.head(layer, work.kv_head);
-  const int d = plan.geometry.head_dim;
+  const int d = plan.geometry.dim(layer);
   const int first_row = step.first_row(work.slice) + work.tile.append_first - step.first_token(work.slice);
   const MatrixView<const float> sources[2] = {rows.k, rows.v};
   std::vector<float>* values = work.new_rows;
@@ -218,7 +221,7 @@ void LayerLoop::append(Step& step, int layer, const LayerRows& rows, HeadWork& w
 // Integer products would make finite scores of a query that is none.
 void check_queries(Step& step, int layer, HeadWork& work) {
   QueryTile& tile = work.queries;
-  const int d = step.plan().geometry.head_dim;
+  const int d = step.plan().geometry.dim(layer);
   for (int r = 0; r < tile.rows(); ++r) {
     float* q = tile.q.data() + static_cast<std::ptrdiff_t>(r) * d;
     if (finite(q, d)) continue;
@@ -239,7 +242,7 @@ void LayerLoop::load_queries(Step& step, int layer, const LayerRows& rows, HeadW
   fill_query_tile(plan, layer, work.kv_head, rows.q, first_row, tile);
   check_queries(step, layer, work);
   tile.q_scale.clear();
-  if (plan.recipe.products == Products::integer) quantize_queries(tile, plan.geometry.head_dim);
+  if (plan.recipe.products == Products::integer) quantize_queries(tile, plan.geometry.dim(layer));
   const int window = plan.layers[layer].sliding_window;
   const int first_visible = first_visible_token(tile.first_token, window);
   step.head(work.slice, layer, work.kv_head).list_pages(first_visible, work.pages);
@@ -256,7 +259,7 @@ void LayerLoop::round_prompt(const Step& step, int layer, HeadWork& work) {
   const int block_first = recipe.prefill == kPrefillAll ? 0 : query / recipe.prefill * recipe.prefill;
   const LayerPlan& rules = plan.layers[layer];
   work.rounded.replace({.attention = recipe.prompt,
-                        .head_dim = plan.geometry.head_dim,
+                        .head_dim = plan.geometry.dim(layer),
                         .first_token = std::max(block_first, state.n_sealed() * kPageTokens),
                         .end_token = state.length(),
                         .query_page = query / kPageTokens * kPageTokens,
@@ -265,11 +268,11 @@ void LayerLoop::round_prompt(const Step& step, int layer, HeadWork& work) {
                         .protect = rules.protect,
                         .scores = rules.protect > 0 ? state.scores() : nullptr},
                        work.pages);
-  if (recipe.prompt == PromptAttention::sage) round_sage_queries(work.queries, plan.geometry.head_dim);
+  if (recipe.prompt == PromptAttention::sage) round_sage_queries(work.queries, plan.geometry.dim(layer));
 }
 
 AttentionRules rules_of(const Plan& plan, int layer) {
-  return {plan.geometry.head_dim, plan.layers[layer].sliding_window, plan.geometry.score_softcap,
+  return {plan.geometry.dim(layer), plan.layers[layer].sliding_window, plan.geometry.score_softcap,
           plan.recipe.softmax, plan.recipe.products};
 }
 
@@ -294,7 +297,7 @@ void add_sinks(const Geometry& geometry, int layer, const HeadWork& work, Partia
   const float* of_group = geometry.sink_logits.data() + layer * geometry.n_heads + work.kv_head * tile.group;
   for (int r = 0; r < tile.rows(); ++r) {
     const float sink = of_group[r / tile.n_queries];
-    if (sink > total.max[r]) total.raise_max(r, sink, std::exp(total.max[r] - sink), geometry.head_dim);
+    if (sink > total.max[r]) total.raise_max(r, sink, std::exp(total.max[r] - sink), geometry.dim(layer));
     total.sum[r] += std::exp(sink - total.max[r]);
   }
 }
@@ -339,7 +342,7 @@ void LayerLoop::attend(Step& step, int layer, Team& team) {
 // taken as they are.
 void correct_rows(const Plan& plan, int layer, HeadWork& work, const CorrectionState& state,
                   PartialAttention& total) {
-  const int d = plan.geometry.head_dim;
+  const int d = plan.geometry.dim(layer);
   const QueryTile& tile = work.queries;
   const std::span<const float> adapters =
       plan.head(layer, work.kv_head).k.context.constants.find(kQueryAdapter);
@@ -371,7 +374,7 @@ void correct_rows(const Plan& plan, int layer, HeadWork& work, const CorrectionS
 // Merges the runs and writes the outputs.
 void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& work) {
   const Plan& plan = step.plan();
-  const int d = plan.geometry.head_dim;
+  const int d = plan.geometry.dim(layer);
   const QueryTile& tile = work.queries;
   PartialAttention& total = merge_runs(work, d);
   add_sinks(plan.geometry, layer, work, total);
@@ -436,7 +439,7 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
         n, [&](int i) { run_within_memory(step, [&] { body(i); }); }, [&] { run_within_memory(step, last); });
   };
   team.once([&] {
-    started_ = try_to_start(step, team.size());
+    started_ = try_to_start(step, layer, team.size());
     if (started_) run_within_memory(step, [&] { start_round(0); });
   });
   if (!started_) {
@@ -453,7 +456,7 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
       load_queries(step, layer, rows, *active_[i]);
       round_prompt(step, layer, *active_[i]);
     };
-    for_each(n_heads, prepare, [&] { list_runs(plan); });
+    for_each(n_heads, prepare, [&] { list_runs(plan, layer); });
     attend(step, layer, team);
     const auto next_round = [&] {
       if (round + 1 < n_rounds_) start_round(round + 1);

@@ -25,7 +25,7 @@ MassCoverage measure_coverage(const Step& step, int layer, int kv_head, const Ma
   tile.first_token = step.first_token(0);
   tile.n_queries = step.n_rows();
   fill_query_tile(plan, layer, kv_head, q, /*first_row=*/0, tile);
-  const AttentionRules rules{plan.geometry.head_dim, plan.layers[layer].sliding_window,
+  const AttentionRules rules{plan.geometry.dim(layer), plan.layers[layer].sliding_window,
                              plan.geometry.score_softcap};
   std::vector<PageView> pages;
   step.head(0, layer, kv_head).list_pages(0, pages);

@@ -121,7 +121,7 @@ void OutputErrorBackend::run_shadow(Shadow& shadow, const Step& step, int layer,
     effects.skips[layer].add(since(skipped_, shadow.backend->skip_counts(), layer));
   }
   if (first_measured_ == n_tokens_) return;
-  const int d = shadow.cache->plan().geometry.head_dim;
+  const int d = shadow.cache->plan().geometry.dim(layer);
   team.for_each(effects.n_heads, [&](int head) {
     effects.errors[layer * effects.n_heads + head].add(compare(rows.out, out, first_measured_, head * d, d));
   });
@@ -130,7 +130,7 @@ void OutputErrorBackend::run_shadow(Shadow& shadow, const Step& step, int layer,
 // As the shadow stands before the step: its queries see no page that the step itself seals.
 void OutputErrorBackend::measure_mass(Shadow& shadow, const Step& step, int layer, const LayerRows& rows,
                                       Team& team) {
-  team.for_each(static_cast<int>(head_coverage_.size()), [&](int kv_head) {
+  team.for_each(step.plan().geometry.kv_heads(layer), [&](int kv_head) {
     run_within_memory(*shadow.step, [&] {
       const UnquantizedTokens tokens = unquantized_tokens(shadow.step->head(0, layer, kv_head));
       head_coverage_[kv_head] = measure_coverage(step, layer, kv_head, rows.q, tokens);
@@ -138,7 +138,8 @@ void OutputErrorBackend::measure_mass(Shadow& shadow, const Step& step, int laye
   });
   if (team.index() != 0) return;
   shadow.effects.coverage.resize(shadow.effects.n_layers);
-  for (const MassCoverage& coverage : head_coverage_) shadow.effects.coverage[layer].add(coverage);
+  for (int head = 0; head < step.plan().geometry.kv_heads(layer); ++head)
+    shadow.effects.coverage[layer].add(head_coverage_[head]);
 }
 
 }  // namespace kvant

@@ -77,7 +77,7 @@ class OutputErrorBackend final : public BackendDecorator {
   int n_tokens_ = 0, first_measured_ = 0;    // of the step
   std::vector<float> out_;                   // [n_rows, n_heads * d], of one shadow
   std::vector<SkipCount> skipped_;           // by the shadow's backend before its layer
-  std::vector<MassCoverage> head_coverage_;  // [n_kv_heads], of one shadow's layer
+  std::vector<MassCoverage> head_coverage_;  // by KV head, of one shadow's layer
 };
 
 }  // namespace kvant

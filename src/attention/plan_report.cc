@@ -33,7 +33,7 @@ Treatment treatment(const Plan& plan, const AttentionBackend& backend, int layer
   const SidePlan& side_plan = plan.head(layer, kv_head).side(side);
   const KernelChoice kernel = backend.kernel(plan, layer, kv_head, side);
   return {joined(side_plan.transform_names, "+"), side_plan.sealed->name(), kernel.name, kernel.fallback,
-          side_plan.sealed->page_bytes(plan.geometry.head_dim)};
+          side_plan.sealed->page_bytes(plan.geometry.dim(layer))};
 }
 
 // Heads of a layer with one treatment; then layers whose heads are alike.
@@ -41,7 +41,7 @@ void add_rows(const Plan& plan, const AttentionBackend& backend, Side side, Plan
   std::map<std::pair<Treatment, std::vector<int>>, std::vector<int>> layers_of;
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
     std::map<Treatment, std::vector<int>> heads_of;
-    for (int head = 0; head < plan.geometry.n_kv_heads; ++head) {
+    for (int head = 0; head < plan.geometry.kv_heads(layer); ++head) {
       heads_of[treatment(plan, backend, layer, head, side)].push_back(head);
     }
     for (const auto& [what, heads] : heads_of) layers_of[{what, heads}].push_back(layer);
@@ -68,7 +68,7 @@ std::string missing_calibration(const Plan& plan) {
       "every layer, head and side has {} bits per element; `kvant calibrate --kv {}` with this model finds "
       "out "
       "where up to {} bits on average do the most good",
-      fmt::format("{:.2f}", side.sealed->bits(plan.geometry.head_dim)), label(plan.recipe),
+      fmt::format("{:.2f}", side.sealed->bits(side.context.head_dim)), label(plan.recipe),
       plan.recipe.budget);
 }
 

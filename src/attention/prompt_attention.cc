@@ -36,7 +36,7 @@ const Format& f32_rows() {
 const Format& low_bit_format(PromptAttention attention, Side side) {
   const bool int8 = attention == PromptAttention::int8;
   const char* k = int8 ? "ch8g64" : "ch4g64";
-  const char* v = int8 ? "tok8g256" : "tok4g256";
+  const char* v = int8 ? "tok8g512" : "tok4g512";
   const Format* format = find_format(side == Side::key ? k : v);
   KVANT_CHECK(format != nullptr, "the formats of a prompt's tiles exist");
   return *format;

@@ -128,8 +128,8 @@ Outputs probe(Cache& cache, const testing::RowSource& source, int first, int n,
   const auto out = attend_tokens(cache, 0, n, true, source);
   Outputs rows;
   for (int head = 0; head < g.n_heads; ++head) {
-    const Rows k = stored_rows(source, head / g.group(), kKeyRows, first + n);
-    const Rows v = stored_rows(source, head / g.group(), kValueRows, first + n);
+    const Rows k = stored_rows(source, head / g.group(0), kKeyRows, first + n);
+    const Rows v = stored_rows(source, head / g.group(0), kValueRows, first + n);
     for (const int t : {first, first + n / 3, first + n / 2, first + n - 10, first + n - 1}) {
       const float* row = testing::output_row(out[0], g, first, t, head);
       rows.kvant.insert(rows.kvant.end(), row, row + g.head_dim);

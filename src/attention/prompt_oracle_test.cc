@@ -218,8 +218,8 @@ void expect_attention_in_double(const std::string& recipe, AttentionBackend& bac
     for (int kv = 0; kv < g.n_kv_heads; ++kv) {
       const Head head(cache, s, layer, kv);
       for (int t = 0; t < kTokens; t += t % kPageTokens == 127 ? 1 : 21 + t % 2) {
-        for (int i = 0; i < g.group(); ++i) {
-          const int h = kv * g.group() + i;
+        for (int i = 0; i < g.group(0); ++i) {
+          const int h = kv * g.group(0) + i;
           const Row row = head.attend(row_of(layer, h, kQueryRows, t), t, t / kPageTokens * kPageTokens, i);
           right.insert(right.end(), row.begin(), row.end());
           const float* out = testing::output_row(outputs[layer], g, 0, t, h);

@@ -6,8 +6,8 @@ namespace kvant {
 
 void fill_query_tile(const Plan& plan, int layer, int kv_head, const MatrixView<const float>& q,
                      int first_row, QueryTile& tile) {
-  const int d = plan.geometry.head_dim;
-  tile.group = plan.geometry.group();
+  const int d = plan.geometry.dim(layer);
+  tile.group = plan.geometry.group(layer);
   tile.q.resize(static_cast<std::size_t>(tile.rows()) * d);
   for (int r = 0; r < tile.rows(); ++r) {
     const int head = kv_head * tile.group + r / tile.n_queries;

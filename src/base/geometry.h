@@ -16,13 +16,20 @@ inline const char* side_name(Side side) {
   return side == Side::key ? "K" : "V";
 }
 
+// The heads of one layer's cache, where they differ between layers (Gemma 4).
+struct LayerHeads {
+  int n_kv_heads = 0;  // divides the geometry's n_heads
+  int head_dim = 0;
+  int first = 0;  // KV heads of all layers before
+};
+
 // What the cache and the attention of one model need to know.
 struct Geometry {
   std::string model;        // for messages
   int n_layers = 0;         // with attention: only these have pages, and plans and constants count them alone
   int n_heads = 0;          // query heads
-  int n_kv_heads = 0;       // divides n_heads
-  int head_dim = 0;         // d: a multiple of 8, at most kMaxHeadDim
+  int n_kv_heads = 0;       // divides n_heads; where layers differ, the most that one has
+  int head_dim = 0;         // d: a multiple of 8, at most kMaxHeadDim; where layers differ, the largest
   float softmax_scale = 0;  // scores are softmax_scale * q.k, usually 1 / sqrt(d)
   float score_softcap = 0;  // c > 0: scores become c * tanh(score / c) (Gemma 2)
   int trained_context = 0;  // tokens
@@ -36,7 +43,17 @@ struct Geometry {
   // (gpt-oss); empty: none.
   std::vector<float> sink_logits;
 
-  int group() const { return n_heads / n_kv_heads; }  // G: query heads for each KV head
+  std::vector<LayerHeads> layer_heads;  // [n_layers]; empty: the heads of all layers are alike
+
+  int kv_heads(int layer) const { return layer_heads.empty() ? n_kv_heads : layer_heads[layer].n_kv_heads; }
+  int dim(int layer) const { return layer_heads.empty() ? head_dim : layer_heads[layer].head_dim; }
+  int group(int layer) const { return n_heads / kv_heads(layer); }  // G: query heads for each KV head
+  // A KV head among those of all layers, layer by layer.
+  int head_index(int layer, int kv_head) const {
+    return (layer_heads.empty() ? layer * n_kv_heads : layer_heads[layer].first) + kv_head;
+  }
+  int n_all_kv_heads() const { return n_layers == 0 ? 0 : head_index(n_layers - 1, kv_heads(n_layers - 1)); }
+  bool heads_differ() const { return !layer_heads.empty(); }
   bool is_recurrent() const { return recurrent_values > 0; }
   std::int64_t recurrent_bytes() const { return recurrent_values * static_cast<std::int64_t>(sizeof(float)); }
   bool slides(int layer) const { return sliding_window[layer] > 0; }

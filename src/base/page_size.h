@@ -8,6 +8,6 @@ namespace kvant {
 inline constexpr int kPageTokens = 128;
 
 // Channels of the widest head that is supported, and so the length of the longest row.
-inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxHeadDim = 512;
 
 }  // namespace kvant

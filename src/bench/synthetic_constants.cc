@@ -28,13 +28,13 @@ std::shared_ptr<const Constants> synthetic_constants(const Recipe& recipe, const
   auto constants = std::make_shared<Constants>(*stand_in_constants(recipe, geometry));
   std::mt19937_64 random(kCodebookSeed);
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
-    for (int head = 0; head < geometry.n_kv_heads; ++head) {
+    for (int head = 0; head < geometry.kv_heads(layer); ++head) {
       for (const Side side : kSides) {
         for (const ConstantNeed& need : constant_needs(recipe, geometry, layer, head, side)) {
           const auto shape = need.kind == NeedKind::format ? need.format->codebook_shape() : std::nullopt;
           if (!shape.has_value()) continue;
           constants->set(layer, head, side, need.name,
-                         random_codebook(need, *shape, geometry.head_dim, random));
+                         random_codebook(need, *shape, geometry.dim(layer), random));
         }
       }
     }

@@ -84,7 +84,7 @@ Cache::Cache(std::shared_ptr<const Plan> plan, std::int64_t byte_limit)
   group_layers();
   const Geometry& g = plan_->geometry;
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    for (int h = 0; h < g.n_kv_heads; ++h) protected_stores_.push_back(protected_store(layer, h));
+    for (int h = 0; h < g.kv_heads(layer); ++h) protected_stores_.push_back(protected_store(layer, h));
   }
 }
 
@@ -108,7 +108,7 @@ void Cache::group_layers() {
 
 ProtectedStore Cache::protected_store(int layer, int kv_head) {
   ProtectedStore store;
-  const int rows = protected_page_rows(*plan_, layer), d = plan_->geometry.head_dim;
+  const int rows = protected_page_rows(*plan_, layer), d = plan_->geometry.dim(layer);
   if (rows == 0) return store;
   store.format = plan_->tail;
   store.pool = pools_.of(plan_->tail->short_page_bytes(d, rows));
@@ -128,12 +128,12 @@ Cache::Sequence Cache::empty_sequence() {
     sequence.ledgers.push_back(std::make_unique<PageLedger>(group.rules, store));
   }
   if (on_device()) return sequence;
-  sequence.heads.reserve(static_cast<std::size_t>(g.n_layers) * g.n_kv_heads);
+  sequence.heads.reserve(static_cast<std::size_t>(g.n_all_kv_heads()));
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const int group = group_of_layer_[layer];
-    for (int h = 0; h < g.n_kv_heads; ++h) {
+    for (int h = 0; h < g.kv_heads(layer); ++h) {
       const HeadPages pages{groups_[group].store.get(), sequence.ledgers[group].get(),
-                            &protected_stores_[layer * g.n_kv_heads + h]};
+                            &protected_stores_[g.head_index(layer, h)]};
       sequence.heads.emplace_back(*plan_, layer, h, pages);
     }
   }
@@ -308,11 +308,11 @@ std::vector<SequenceId> Cache::sequences() const {
 }
 
 HeadState& Cache::mutable_head(SequenceId sequence, int layer, int kv_head) {
-  return sequences_.at(sequence).heads[layer * plan_->geometry.n_kv_heads + kv_head];
+  return sequences_.at(sequence).heads[plan_->geometry.head_index(layer, kv_head)];
 }
 const HeadState& Cache::head(SequenceId sequence, int layer, int kv_head) const {
   KVANT_CHECK(holds(sequence) && !on_device(), "the head of a sequence that the cache doesn't hold");
-  return sequences_.at(sequence).heads[layer * plan_->geometry.n_kv_heads + kv_head];
+  return sequences_.at(sequence).heads[plan_->geometry.head_index(layer, kv_head)];
 }
 
 bool Cache::reserve_slice(const StepSlice& slice) {
@@ -402,8 +402,8 @@ CacheBytes Cache::bytes(SequenceId sequence) const {
   if (on_device()) return bytes_on_device(s);
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const int sink = plan_->layers[layer].sink;
-    for (int h = 0; h < g.n_kv_heads; ++h) {
-      const HeadState::Bytes b = s.heads[layer * g.n_kv_heads + h].bytes();
+    for (int h = 0; h < g.kv_heads(layer); ++h) {
+      const HeadState::Bytes b = s.heads[g.head_index(layer, h)].bytes();
       const std::int64_t sink_part =
           b.protected_tokens == 0
               ? 0
@@ -412,8 +412,8 @@ CacheBytes Cache::bytes(SequenceId sequence) const {
       total.sink += sink_part;
       total.protected_tokens += b.protected_pages - sink_part + b.lists;
       total.tail += b.tail;
-      total.sealed_elements += std::int64_t{2} * b.sealed_tokens * g.head_dim;
-      total.elements += std::int64_t{2} * b.tokens * g.head_dim;
+      total.sealed_elements += std::int64_t{2} * b.sealed_tokens * g.dim(layer);
+      total.elements += std::int64_t{2} * b.tokens * g.dim(layer);
     }
   }
   std::set<RecurrentState> states{s.state, s.checkpoint_state};
@@ -430,7 +430,7 @@ void Cache::leave_out_shared(const Sequence& sequence, SharedPages& counted, Cac
   }
   using Kind = HeadState::HeldPage::Kind;
   for (int i = 0; i < static_cast<int>(sequence.heads.size()); ++i) {
-    const bool protects = plan_->layers[i / plan_->geometry.n_kv_heads].protect > 0;
+    const bool protects = plan_->layers[sequence.heads[i].layer()].protect > 0;
     sequence.heads[i].for_each_page([&](const HeadState::HeldPage& page) {
       if (!page.shared || counted.pages.emplace(i, page.kind, page.room, page.id).second) return;
       (page.kind == Kind::sealed ? bytes.sealed
@@ -462,16 +462,16 @@ namespace {
 
 // As if one observer had just given every token a weight of its own: multiples of the golden ratio without
 // their integer part, of which every page has as large a share above any threshold as the others.
-void score_synthetic(HeadState& head, const Geometry& geometry) {
+void score_synthetic(HeadState& head, const Geometry& geometry, int layer) {
   constexpr double kGolden = 0.6180339887498949;
-  const std::vector<float> q(geometry.head_dim);
+  const std::vector<float> q(geometry.dim(layer));
   std::vector<double> weights(head.length());
   for (std::size_t t = 0; t < weights.size(); ++t) {
     const double multiple = kGolden * static_cast<double>(t);
     weights[t] = multiple - std::floor(multiple);
   }
   head.scores()->observe({.token = head.length() - 1, .q = q, .offset = 0, .max = 0, .sum = 1},
-                         geometry.group());
+                         geometry.group(layer));
   head.scores()->end_page(head.length(), weights);
 }
 
@@ -500,10 +500,10 @@ Status Cache::fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t se
     auto step = reserve({{sequence, n, /*is_prompt=*/false}});  // every page is sealed as soon as it may be
     if (!step.ok()) return step.error();
     for (int layer = 0; layer < g.n_layers; ++layer) {
-      for (int h = 0; h < g.n_kv_heads; ++h) {
+      for (int h = 0; h < g.kv_heads(layer); ++h) {
         HeadState& head = (*step)->head(0, layer, h);
-        head.append({k.data(), n, g.head_dim}, {v.data(), n, g.head_dim});
-        if (head.scores() != nullptr && n == kPageTokens) score_synthetic(head, g);
+        head.append({k.data(), n, g.dim(layer)}, {v.data(), n, g.dim(layer)});
+        if (head.scores() != nullptr && n == kPageTokens) score_synthetic(head, g, layer);
         const int due = sealed_pages(head.length(), plan_->layers[layer].window);
         if (due > head.n_sealed()) head.seal_until(due, scratch);
       }

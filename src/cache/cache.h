@@ -204,7 +204,7 @@ class Cache {
   };
   struct Sequence {
     std::vector<std::unique_ptr<PageLedger>> ledgers;  // [n_groups]
-    std::vector<HeadState> heads;                      // [n_layers * n_kv_heads]; on a device: none
+    std::vector<HeadState> heads;                      // by Geometry::head_index; on a device: none
     EntryHold sink;                                    // on a device
     // On a device, of a corrected plan: sums over the sealed pages (none: zeros), which are shared and stay
     // as they are; what a step makes of them; and those of the checkpoint.
@@ -223,9 +223,9 @@ class Cache {
   // The head's states of a group's layers, in order.
   template <class SequenceOf, class Visit>
   void for_each_head(SequenceOf& sequence, const LayerGroup& group, const Visit& visit) const {
-    const int n = plan_->geometry.n_kv_heads;
+    const Geometry& g = plan_->geometry;
     for (const int layer : group.layers) {
-      for (int h = 0; h < n; ++h) visit(sequence.heads[layer * n + h]);
+      for (int h = 0; h < g.kv_heads(layer); ++h) visit(sequence.heads[g.head_index(layer, h)]);
     }
   }
   Sequence empty_sequence();
@@ -260,7 +260,7 @@ class Cache {
   std::vector<LayerGroup> groups_;
   std::unique_ptr<DevicePageStore> device_;       // null: pages lie in host memory
   std::vector<int> group_of_layer_;               // [n_layers]
-  std::vector<ProtectedStore> protected_stores_;  // [n_layers * n_kv_heads]
+  std::vector<ProtectedStore> protected_stores_;  // by Geometry::head_index
   std::map<SequenceId, Sequence> sequences_;
   SequenceId next_id_ = 0;
   bool step_open_ = false;

@@ -30,6 +30,16 @@ inline Geometry small_geometry(int head_dim = 64, int n_heads = 6, int n_kv_head
   return g;
 }
 
+// Two layers whose heads differ in size and number. Layer 1 slides.
+inline Geometry unlike_layers(int head_dim = 64, int sliding_dim = 32, int n_kv_heads = 1,
+                              int sliding_kv_heads = 4) {
+  Geometry g = small_geometry(head_dim, 4, std::max(n_kv_heads, sliding_kv_heads), 2);
+  g.sliding_window = {0, 150};
+  g.layer_heads = {{n_kv_heads, head_dim, 0}, {sliding_kv_heads, sliding_dim, n_kv_heads}};
+  g.head_dim = std::max(head_dim, sliding_dim);
+  return g;
+}
+
 // Values of one token's row: a function of (layer, head, side, token) alone, with a few outlier channels.
 inline std::vector<float> token_values(int layer, int head, int side, int token, int d) {
   std::mt19937 random(token * 1009 + layer * 101 + head * 11 + side);
@@ -111,10 +121,10 @@ inline std::vector<float> falling_sensitivities(std::size_t n, unsigned seed) {
 // arbitrary.
 inline std::shared_ptr<const Constants> made_up_constants(const Recipe& recipe, const Geometry& g) {
   auto constants = std::make_shared<Constants>();
-  const int d = g.head_dim;
   unsigned seed = 1;
   const auto values_for = [&](const HeadConstants& where, const ConstantNeed& need) {
     ++seed;
+    const int d = g.dim(where.layer);
     if (need.kind == NeedKind::adapter) return normal_values(need.size, 0.1F, seed);
     if (need.kind == NeedKind::sensitivity) return falling_sensitivities(need.size, seed);
     if (need.kind == NeedKind::priority) return normal_values(1, 1, seed);
@@ -134,7 +144,7 @@ inline std::shared_ptr<const Constants> made_up_constants(const Recipe& recipe, 
     return largest;
   };
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    for (int head = 0; head < g.n_kv_heads; ++head) {
+    for (int head = 0; head < g.kv_heads(layer); ++head) {
       for (const Side side : kSides) {
         const HeadConstants where{constants.get(), layer, head, side};
         for (const ConstantNeed& need : constant_needs(recipe, g, layer, head, side)) {
@@ -160,11 +170,11 @@ inline std::shared_ptr<const Plan> plan_for(const std::string& recipe, const Geo
 // Runs one layer's append and seal of a step, head by head, without attention.
 inline void run_layer_without_attention(Step& step, int layer) {
   const Plan& plan = step.plan();
-  const int d = plan.geometry.head_dim;
+  const int d = plan.geometry.dim(layer);
   std::vector<float> scratch;
   for (int s = 0; s < static_cast<int>(step.slices().size()); ++s) {
     const StepSlice& slice = step.slices()[s];
-    for (int h = 0; h < plan.geometry.n_kv_heads; ++h) {
+    for (int h = 0; h < plan.geometry.kv_heads(layer); ++h) {
       HeadState& head = step.head(s, layer, h);
       const int window = plan.layers[layer].window;
       if (const int point = seal_point_before(step.first_token(s), slice.is_prompt); point >= 0) {
@@ -215,7 +225,7 @@ inline std::string contents(const Cache& cache, SequenceId sequence) {
   std::string all = "length " + std::to_string(cache.length(sequence));
   std::vector<PageView> pages;
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    for (int h = 0; h < g.n_kv_heads; ++h) {
+    for (int h = 0; h < g.kv_heads(layer); ++h) {
       const HeadState& head = cache.head(sequence, layer, h);
       all +=
           "\nsealed " + std::to_string(head.n_sealed()) + " from " + std::to_string(head.first_page()) + "\n";
@@ -226,11 +236,11 @@ inline std::string contents(const Cache& cache, SequenceId sequence) {
                std::to_string(page.masked.words[1]) + ":";
         for (const PageSide& side : {page.k, page.v}) {
           if (page.n_tokens == kPageTokens) {
-            all.append(reinterpret_cast<const char*>(side.bytes), side.format->page_bytes(g.head_dim));
+            all.append(reinterpret_cast<const char*>(side.bytes), side.format->page_bytes(g.dim(layer)));
             continue;
           }
           // Of an unsealed page only the rows in use are defined.
-          std::vector<float> rows(static_cast<std::size_t>(page.n_tokens) * g.head_dim);
+          std::vector<float> rows(static_cast<std::size_t>(page.n_tokens) * g.dim(layer));
           side.format->decode(side.bytes, page.n_tokens, *side.context, rows.data());
           all.append(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(float));
         }

@@ -84,7 +84,7 @@ Status DeviceConstants::bring_maps(const Plan& plan) {
                   numbers.begin() + static_cast<std::ptrdiff_t>(first + head * size));
       }
     };
-    add(maps_.back().queries, kQueryAdapter, g.group() * one);
+    add(maps_.back().queries, kQueryAdapter, g.group(/*layer=*/0) * one);
     add(maps_.back().keys, kKeyAdapter, one);
   }
   auto memory = bring(numbers.data(), numbers.size() * sizeof numbers[0], plan);

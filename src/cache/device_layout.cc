@@ -18,13 +18,17 @@ constexpr int kMaxCorrectedHeadDim = 128;
 constexpr int kMaxCorrectedGroup = 8;
 
 Status check_geometry(const Geometry& g, const std::string& device) {
+  if (g.heads_differ()) {
+    return error("{} has no kernels for heads that differ between layers, as '{}' has them: use --device cpu",
+                 device, g.model);
+  }
   if (g.head_dim != 64 && g.head_dim != 128 && g.head_dim != 256) {
     return error(
         "{} has no kernels for heads of {} channels, as '{}' has them (64, 128 and 256 are there): use "
         "--device cpu",
         device, g.head_dim, g.model);
   }
-  if (g.group() > kMaxDeviceGroup || g.n_kv_heads > kMaxDeviceHeads) {
+  if (g.group(/*layer=*/0) > kMaxDeviceGroup || g.n_kv_heads > kMaxDeviceHeads) {
     return error("{} has no kernels for {} query heads on {} KV heads: use --device cpu", device, g.n_heads,
                  g.n_kv_heads);
   }
@@ -59,12 +63,12 @@ Status check_rules(const Recipe& recipe, const std::string& device) {
 Status check_correction(const Plan& plan, const std::string& device) {
   if (!is_corrected(plan)) return {};
   const Geometry& g = plan.geometry;
-  if (g.head_dim > kMaxCorrectedHeadDim || g.group() > kMaxCorrectedGroup) {
+  if (g.head_dim > kMaxCorrectedHeadDim || g.group(/*layer=*/0) > kMaxCorrectedGroup) {
     return error(
         "recipe '{}': {} has the correction for heads of 64 and 128 channels and up to {} query heads of a "
         "KV "
         "head, and '{}' has heads of {} and {}: leave it out with correction=none, or use --device cpu",
-        label(plan.recipe), device, kMaxCorrectedGroup, g.model, g.head_dim, g.group());
+        label(plan.recipe), device, kMaxCorrectedGroup, g.model, g.head_dim, g.group(/*layer=*/0));
   }
   for (int layer = 0; layer < g.n_layers; ++layer) {
     if (!is_corrected(plan, layer)) continue;
@@ -205,7 +209,7 @@ kvant_decode_shape LayerShape::of(int n_seqs, const Plan& plan) const {
   shape.struct_size = sizeof shape;
   shape.n_seqs = n_seqs;
   shape.n_kv_heads = g.n_kv_heads;
-  shape.group = g.group();
+  shape.group = g.group(/*layer=*/0);
   shape.head_dim = g.head_dim;
   shape.softmax_scale = g.softmax_scale;
   shape.key_format = keys.front();

@@ -39,6 +39,7 @@ TEST(PlaceOn, RefusesWhatADeviceLacksAndSaysWhatItHas) {
   Geometry capped = testing::small_geometry();
   capped.score_softcap = 50;
   expect_refused(placed("bf16", capped), "soft-capped", "--device cpu");
+  expect_refused(placed("bf16", testing::unlike_layers()), "differ between layers", "--device cpu");
   expect_refused(placed("bf16", testing::small_geometry(80)), "heads of 80 channels", "--device cpu");
 }
 

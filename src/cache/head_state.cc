@@ -13,7 +13,7 @@ int seal_ahead_turn(const Plan& plan, int layer, int kv_head) {
   const LayerPlan& rules = plan.layers[layer];
   if (rules.window < kPageTokens || rules.needs_scores() || rules.evict > 0) return 0;
   const Geometry& g = plan.geometry;
-  return 2 + (layer * g.n_kv_heads + kv_head) * (kPageTokens - 2) / (g.n_layers * g.n_kv_heads);
+  return 2 + g.head_index(layer, kv_head) * (kPageTokens - 2) / g.n_all_kv_heads();
 }
 
 HeadState::HeadState(const Plan& plan, int layer, int kv_head, const HeadPages& pages)
@@ -42,7 +42,7 @@ bool HeadState::reserve() {
   const PageLedger& ledger = *pages_.ledger;
   const int end = ledger.end(), pages_due = ledger.end_sealed() - n_sealed_;
   const Geometry& g = plan_.geometry;
-  if (layer_.needs_scores()) attended_->scores.reserve(pages_for(end) * kPageTokens, g.group(), g.head_dim);
+  if (layer_.needs_scores()) attended_->scores.reserve(pages_for(end) * kPageTokens, g.group(layer()), dim());
   seals_ahead_ = seals_ahead();
   if (seals_ahead_ && !pages_.store->hold(ledger.ahead(), index_)) return false;
   if (pages_due == 0 && pages_for(end) == pages_for(length_) && end % kPageTokens != 0) return true;
@@ -70,7 +70,7 @@ void HeadState::append(MatrixView<const float> k, MatrixView<const float> v) {
 void HeadState::save_for_abort(int pages_due) {
   if (attended_ == nullptr) return;
   saved_ = std::make_unique<Saved>(Saved{masks_, attended_->scores, attended_->correction});
-  if (pages_due > 0 && head_.corrected) attended_->correction.reserve(plan_.geometry.head_dim);
+  if (pages_due > 0 && head_.corrected) attended_->correction.reserve(dim());
 }
 
 TokenMask HeadState::protected_tokens(int page) const {
@@ -114,7 +114,7 @@ void HeadState::free_evicted_pages() {
 
 // Adds the sealed page's rounding errors to the correction.
 void HeadState::correct(int page, const TokenMask& mask) {
-  const int d = plan_.geometry.head_dim;
+  const int d = dim();
   const std::size_t size = static_cast<std::size_t>(kPageTokens) * d;
   std::vector<float> errors(size), rounded(size);
   read_tail(Side::key, page, errors);
@@ -127,7 +127,7 @@ void HeadState::correct(int page, const TokenMask& mask) {
 }
 
 void HeadState::read_tail(Side side, int page, std::vector<float>& values) const {
-  values.resize(static_cast<std::size_t>(kPageTokens) * plan_.geometry.head_dim);
+  values.resize(static_cast<std::size_t>(kPageTokens) * dim());
   pages_.store->read(pages_.ledger->tail(page), index_, side, kPageTokens, values.data());
 }
 
@@ -222,7 +222,7 @@ void HeadState::list_pages(int first_visible, std::vector<PageView>& pages) cons
 
 void HeadState::reopen(int page, int n_tokens, PageEntry sealed, PageEntry tail) const {
   const int first = page * kPageTokens;
-  std::vector<float> values(static_cast<std::size_t>(n_tokens) * plan_.geometry.head_dim);
+  std::vector<float> values(static_cast<std::size_t>(n_tokens) * dim());
   for (const Side side : kSides) {
     pages_.store->read(sealed, index_, side, n_tokens, values.data());
     pages_.store->write_rows(tail, index_, side, 0, n_tokens, values.data());
@@ -283,10 +283,10 @@ bool HeadState::load(ByteReader& from) {
   }
   from.require(layer_.evict == 0 || n_masks == n_sealed_);
   const Geometry& g = plan_.geometry;
-  if (layer_.needs_scores()) attended_->scores.load(from, length_, g.group(), g.head_dim);
+  if (layer_.needs_scores()) attended_->scores.load(from, length_, g.group(layer()), dim());
   if (head_.corrected) {
-    attended_->correction.load(from, g.head_dim);
-    attended_->checkpoint.load(from, g.head_dim);
+    attended_->correction.load(from, dim());
+    attended_->checkpoint.load(from, dim());
   }
   return true;
 }

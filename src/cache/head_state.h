@@ -44,6 +44,7 @@ class HeadState {
   HeadState(const Plan& plan, int layer, int kv_head, const HeadPages& pages);
   HeadState(HeadState&&) noexcept = default;
 
+  int layer() const { return head_.k.context.constants.layer; }
   int length() const { return length_; }                          // tokens, provisional ones included
   int n_sealed() const { return n_sealed_; }                      // pages, likewise
   int first_page() const { return pages_.ledger->first_page(); }  // older ones were freed (sliding window)
@@ -152,6 +153,7 @@ class HeadState {
     bool ahead = false;
   };
 
+  int dim() const { return head_.k.context.head_dim; }
   TokenMask protected_tokens(int page) const;
   void evict(std::size_t n_protected);
   void free_evicted_pages();

@@ -13,19 +13,18 @@ namespace {
 std::vector<const SidePlan*> sides_of(const Plan& plan, const std::vector<int>& layers) {
   std::vector<const SidePlan*> sides;
   for (const int layer : layers) {
-    for (int h = 0; h < plan.geometry.n_kv_heads; ++h) {
+    for (int h = 0; h < plan.geometry.kv_heads(layer); ++h) {
       for (const Side side : kSides) sides.push_back(&plan.head(layer, h).side(side));
     }
   }
   return sides;
 }
 
-std::vector<PagePool*> sealed_pools(const Plan& plan, const std::vector<const SidePlan*>& sides,
-                                    PagePools& pools) {
+std::vector<PagePool*> sealed_pools(const std::vector<const SidePlan*>& sides, PagePools& pools) {
   std::vector<PagePool*> of_parts;
   of_parts.reserve(sides.size());
   for (const SidePlan* side : sides)
-    of_parts.push_back(pools.of(side->sealed->page_bytes(plan.geometry.head_dim)));
+    of_parts.push_back(pools.of(side->sealed->page_bytes(side->context.head_dim)));
   return of_parts;
 }
 
@@ -35,11 +34,13 @@ PageContext with_room(PageContext context, int n_tokens) {
 }
 
 template <std::size_t... I>
-std::array<EntryTable, sizeof...(I)> tail_tables(const Plan& plan, std::size_t n_parts, PagePools& pools,
-                                                 std::index_sequence<I...> /*sizes*/) {
+std::array<EntryTable, sizeof...(I)> tail_tables(const Plan& plan, const std::vector<const SidePlan*>& sides,
+                                                 PagePools& pools, std::index_sequence<I...> /*sizes*/) {
   const auto pools_of = [&](int room) {
-    return std::vector<PagePool*>(n_parts,
-                                  pools.of(plan.tail->short_page_bytes(plan.geometry.head_dim, room)));
+    std::vector<PagePool*> of_parts;
+    for (const SidePlan* side : sides)
+      of_parts.push_back(pools.of(plan.tail->short_page_bytes(side->context.head_dim, room)));
+    return of_parts;
   };
   return {EntryTable(pools_of((static_cast<int>(I) + 1) * kTailStep))...};
 }
@@ -51,11 +52,11 @@ HostPageStore::HostPageStore(const Plan& plan, std::vector<int> layers, PagePool
       layers_(std::move(layers)),
       layout_(plan, layers_),
       sides_(sides_of(plan, layers_)),
-      sealed_(sealed_pools(plan, sides_, pools)),
-      tails_(tail_tables(plan, sides_.size(), pools, std::make_index_sequence<kTailSizes>())) {
+      sealed_(sealed_pools(sides_, pools)),
+      tails_(tail_tables(plan, sides_, pools, std::make_index_sequence<kTailSizes>())) {
   for (const SidePlan* side : sides_) {
     for (int i = 1; i <= kTailSizes; ++i)
-      tail_contexts_.push_back({plan.geometry.head_dim, side->context.constants, {}, i * kTailStep});
+      tail_contexts_.push_back({side->context.head_dim, side->context.constants, {}, i * kTailStep});
   }
 }
 
@@ -90,8 +91,11 @@ bool HostPageStore::copy(PageEntry from, int n, PageEntry to) {
 }
 
 int HostPageStore::head_index(int layer, int kv_head) const {
-  const auto at = std::lower_bound(layers_.begin(), layers_.end(), layer) - layers_.begin();
-  return static_cast<int>(at) * plan_.geometry.n_kv_heads + kv_head;
+  int index = kv_head;
+  for (const int before : layers_) {
+    if (before < layer) index += plan_.geometry.kv_heads(before);
+  }
+  return index;
 }
 
 bool HostPageStore::hold(PageEntry sealed, int head) {
@@ -131,7 +135,7 @@ void HostPageStore::read(PageEntry entry, int head, Side which, int n, float* va
 void HostPageStore::export_pages(PageEntry sealed, int head, std::byte* entry) const {
   for (const Side side : kSides) {
     const int at = part(head, side);
-    to_canonical_order(*sides_[at]->sealed, plan_.geometry.head_dim, sealed_.data(sealed.id, at),
+    to_canonical_order(*sides_[at]->sealed, head_dim(head), sealed_.data(sealed.id, at),
                        entry + layout_.offset(head, side));
   }
 }
@@ -139,7 +143,7 @@ void HostPageStore::export_pages(PageEntry sealed, int head, std::byte* entry) c
 void HostPageStore::import_pages(const std::byte* entry, int head, PageEntry sealed) {
   for (const Side side : kSides) {
     const int at = part(head, side);
-    from_canonical_order(*sides_[at]->sealed, plan_.geometry.head_dim, entry + layout_.offset(head, side),
+    from_canonical_order(*sides_[at]->sealed, head_dim(head), entry + layout_.offset(head, side),
                          sealed_.data(sealed.id, at));
   }
 }

@@ -56,6 +56,7 @@ class HostPageStore final : public EntryStore {
   int head_index(int layer, int kv_head) const;
 
   int n_heads() const { return sealed_.n_parts() / 2; }
+  int head_dim(int head) const { return sides_[part(head, Side::key)]->context.head_dim; }
 
   // Memory for a head's pages of a sealed entry, if it has none. False, or std::bad_alloc, where there is
   // none.

@@ -1,11 +1,11 @@
 // All numbers are little-endian, integers are of 32 bits:
-//   magic, version, layers, KV heads, head size, length, pages summed up by the checkpoint
-//   for each layer group: sealed pages, freed pages
-//   of a model with layers without attention: the tokens that the checkpoint's state has seen (0: none), and
-//   in F32 the state of the sequence, unless it is empty, and of the checkpoint, if it is another
-//   for each (layer, KV head): what lies beside the entries (HeadState::save)
-//   for each layer group: its sealed entries in canonical order (PageLayout), oldest first; pages of which
-//   all is evicted are zero. Then the unsealed pages: of each head K's rows, then V's.
+//   magic, version, layers, KV heads, head size (where layers differ, the most and the largest), length,
+//   pages summed up by the checkpoint for each layer group: sealed pages, freed pages of a model with layers
+//   without attention: the tokens that the checkpoint's state has seen (0: none), and in F32 the state of the
+//   sequence, unless it is empty, and of the checkpoint, if it is another for each (layer, KV head): what
+//   lies beside the entries (HeadState::save) for each layer group: its sealed entries in canonical order
+//   (PageLayout), oldest first; pages of which all is evicted are zero. Then the unsealed pages: of each head
+//   K's rows, then V's.
 #include "cache/sequence_image.h"
 
 #include <cstring>
@@ -105,7 +105,7 @@ Status SequenceExport::write_page(std::size_t group, int page) {
   for (int head = 0; head < store.n_heads(); ++head) {
     for (const Side side : kSides)
       store.export_rows(ledger.tail(page), head, side, n,
-                        to_.skip(cache_->plan().tail->short_page_bytes(cache_->plan().geometry.head_dim, n)));
+                        to_.skip(cache_->plan().tail->short_page_bytes(store.head_dim(head), n)));
   }
   return {};
 }
@@ -166,7 +166,8 @@ bool SequenceImport::read_ledger(std::size_t i, int length) {
   // What it is to hold has to be there, before memory is taken for it.
   const std::size_t entry_bytes = (device_ ? device_->layout() : group.store->layout()).entry_bytes();
   from_.require(from_.n_left() / entry_bytes >= static_cast<std::size_t>(sealed - freed));
-  from_.require(from_.n_left() / plan.tail->short_page_bytes(plan.geometry.head_dim, 1) >=
+  const int d = plan.geometry.dim(group.layers.front());
+  from_.require(from_.n_left() / plan.tail->short_page_bytes(d, 1) >=
                 static_cast<std::size_t>(length - sealed * kPageTokens));
   if (!from_.ok()) return true;
   return sequence_.ledgers[i]->take_all(length, device_ && is_unquantized(plan) ? 0 : sealed, freed);
@@ -232,7 +233,7 @@ bool SequenceImport::read_page() {
   const int n = rows_of(ledger, page_);
   for (int head = 0; head < store.n_heads(); ++head) {
     for (const Side side : kSides) {
-      const std::byte* rows = from_.skip(plan.tail->short_page_bytes(plan.geometry.head_dim, n));
+      const std::byte* rows = from_.skip(plan.tail->short_page_bytes(store.head_dim(head), n));
       if (rows != nullptr) store.import_rows(rows, n, head, side, ledger.tail(page_));
     }
   }

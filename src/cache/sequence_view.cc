@@ -38,7 +38,7 @@ void view_on_device(const Cache& cache, SequenceId sequence, SequenceView& view,
                     std::vector<PageState>& states) {
   const Geometry& g = cache.plan().geometry;
   const DevicePageStore& store = cache.device_pages();
-  const std::size_t n_heads = static_cast<std::size_t>(g.n_layers) * g.n_kv_heads;
+  const std::size_t n_heads = static_cast<std::size_t>(g.n_all_kv_heads());
   view.k_bytes.resize(n_heads);
   view.v_bytes.resize(n_heads);
   const auto add = [&](int room) {
@@ -75,9 +75,9 @@ SequenceView view_sequence(const Cache& cache, SequenceId sequence) {
     return view;
   }
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    for (int h = 0; h < g.n_kv_heads; ++h) {
+    for (int h = 0; h < g.kv_heads(layer); ++h) {
       const auto page_bytes = [&](Side side) {
-        return static_cast<std::int64_t>(plan.head(layer, h).side(side).sealed->page_bytes(g.head_dim));
+        return static_cast<std::int64_t>(plan.head(layer, h).side(side).sealed->page_bytes(g.dim(layer)));
       };
       const std::int64_t k_page = page_bytes(Side::key), v_page = page_bytes(Side::value);
       std::int64_t k = 0, v = 0;

@@ -23,8 +23,8 @@ const char* page_kind_name(PageRun::Kind kind);  // "sealed"
 struct SequenceView {
   int n_tokens = 0;
   CacheBytes bytes;  // shared pages count fully
-  // Bytes of pages by [layer * n_kv_heads + KV head]: sealed, of the tail and of protected tokens. What
-  // belongs to both sides (lists, scores, a correction) is in neither.
+  // Bytes of pages by KV head, layer by layer (Geometry::head_index): sealed, of the tail and of protected
+  // tokens. What belongs to both sides (lists, scores, a correction) is in neither.
   std::vector<std::int64_t> k_bytes, v_bytes;
   std::vector<PageRun> pages;  // in the order of tokens
 };

@@ -42,13 +42,14 @@ struct Scores {
 };
 
 // `offset` is what the transform took from q . k. Only a soft cap minds: see check_recipe for `absolute`.
-Scores scores_of(const Geometry& g, const float* q, float offset, const Keys& keys, int token, int n_sealed) {
+Scores scores_of(const Geometry& g, int d, const float* q, float offset, const Keys& keys, int token,
+                 int n_sealed) {
   Scores scores;
   for (int t = 0; t <= token; ++t) {
-    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(t) * g.head_dim;
+    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(t) * d;
     for (auto [k, out] : {std::pair{&keys.exact, &scores.exact},
                           {t < n_sealed ? &keys.stored : &keys.exact, &scores.stored}}) {
-      float score = g.softmax_scale * (dot(q, k->data() + at, g.head_dim) + offset);
+      float score = g.softmax_scale * (dot(q, k->data() + at, d) + offset);
       if (g.score_softcap > 0) score = g.score_softcap * std::tanh(score / g.score_softcap);
       out->push_back(score);
     }
@@ -63,7 +64,7 @@ int sealed_tokens(int token) {
 // Appends one query's row to the context.
 void add_query(const Geometry& g, const CorrectedKeys& how, const Keys& keys, const float* q, float offset,
                int token, AdapterContext& context) {
-  Scores scores = scores_of(g, q, offset, keys, token, sealed_tokens(token));
+  Scores scores = scores_of(g, g.dim(how.layer), q, offset, keys, token, sealed_tokens(token));
   const int n = token + 1;
   const float sum = exp_row(scores.exact.data(), n, max_row(scores.exact.data(), n));
   scale_row(scores.exact.data(), n, 1 / sum);
@@ -88,9 +89,9 @@ std::vector<Queries> queries_of(const Capture& capture, const CorrectedKeys& how
   const Geometry& g = capture.geometry();
   const int n = capture.size().context_queries;
   std::vector<Queries> of_heads;
-  for (int h = how.kv_head * g.group(); h < (how.kv_head + 1) * g.group(); ++h) {
+  for (int h = how.kv_head * g.group(how.layer); h < (how.kv_head + 1) * g.group(how.layer); ++h) {
     Queries queries{capture.context_queries(c, how.layer, h), std::vector<float>(n)};
-    how.transform.query({queries.q.data(), n, g.head_dim}, queries.offset.data());
+    how.transform.query({queries.q.data(), n, g.dim(how.layer)}, queries.offset.data());
     of_heads.push_back(std::move(queries));
   }
   return of_heads;
@@ -100,7 +101,7 @@ std::vector<Queries> queries_of(const Capture& capture, const CorrectedKeys& how
 
 std::vector<AdapterContext> adapter_contexts(const Capture& capture, const CorrectedKeys& how, int c) {
   const Geometry& g = capture.geometry();
-  const int d = g.head_dim;
+  const int d = g.dim(how.layer);
   const Keys keys =
       store_keys(how, capture.context_keys(c, how.layer, how.kv_head), capture.size().context_length);
   const std::vector<Queries> of_heads = queries_of(capture, how, c);

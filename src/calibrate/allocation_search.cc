@@ -41,7 +41,7 @@ Constants bent_sensitivities(const Constants& constants, const Recipe& recipe, c
   const auto probe = std::find(recipe.ladder.begin(), recipe.ladder.end(), probe_name);
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
     const double depth = geometry.n_layers > 1 ? static_cast<double>(layer) / (geometry.n_layers - 1) : 0;
-    for (int head = 0; head < geometry.n_kv_heads; ++head) {
+    for (int head = 0; head < geometry.kv_heads(layer); ++head) {
       for (const Side side : kSides) {
         const auto sensitivities = constants.find(layer, head, side, name);
         if (sensitivities.empty()) continue;

@@ -225,13 +225,13 @@ class Calibrator {
       for (const Side side : kSides) {
         progress.advance(1);
         if (stopped()) return interrupted(capture_.n_sequences());
-        const auto measured = divergence(recipe, {layer, 0, g.n_kv_heads, side}, **probe);
+        const auto measured = divergence(recipe, {layer, 0, g.kv_heads(layer), side}, **probe);
         if (!measured.ok()) return measured.error();
         double estimated = 0;
-        for (int head = 0; head < g.n_kv_heads; ++head)
+        for (int head = 0; head < g.kv_heads(layer); ++head)
           estimated += sensitivities[place_of(g, layer, head, side)][place];
         const double factor = estimated > 0 ? std::max(1.0, *measured / estimated) : 1;
-        for (int head = 0; head < g.n_kv_heads; ++head)
+        for (int head = 0; head < g.kv_heads(layer); ++head)
           for (float& s : sensitivities[place_of(g, layer, head, side)]) s *= static_cast<float>(factor);
       }
     }
@@ -241,7 +241,7 @@ class Calibrator {
   void keep(const Recipe& recipe, const Sensitivities& sensitivities) {
     const Geometry& g = engine_.geometry();
     for (int layer = 0; layer < g.n_layers; ++layer)
-      for (int head = 0; head < g.n_kv_heads; ++head)
+      for (int head = 0; head < g.kv_heads(layer); ++head)
         for (const Side side : kSides)
           result_.constants.set(layer, head, side, stored_sensitivity(recipe, g, layer, head, side),
                                 sensitivities[place_of(g, layer, head, side)]);

@@ -29,8 +29,10 @@ std::int64_t capture_bytes(const Geometry& g, const CaptureSize& size) {
   const std::int64_t whole = std::int64_t{size.passages} * size.length;
   const std::int64_t keys = std::int64_t{size.contexts} * size.context_length;
   const std::int64_t queries = whole + std::int64_t{size.contexts} * size.context_queries;
-  const std::int64_t vectors = g.n_kv_heads * (2 * rows + 2 * whole + keys) + g.n_heads * queries;
-  return vectors * g.n_layers * g.head_dim * static_cast<std::int64_t>(sizeof(std::uint16_t));
+  std::int64_t values = 0;
+  for (int layer = 0; layer < g.n_layers; ++layer)
+    values += (g.kv_heads(layer) * (2 * rows + 2 * whole + keys) + g.n_heads * queries) * g.dim(layer);
+  return values * static_cast<std::int64_t>(sizeof(std::uint16_t));
 }
 
 CaptureSize bounded(const Geometry& geometry, CaptureSize size, std::int64_t limit) {
@@ -53,14 +55,17 @@ CaptureSize bounded(const Geometry& geometry, CaptureSize size, std::int64_t lim
 Capture::Capture(const Geometry& geometry, const CaptureSize& size) : geometry_(geometry), size_(size) {
   choose_rows();
   choose_queries();
-  const std::size_t kv_heads = static_cast<std::size_t>(geometry.n_layers) * geometry.n_kv_heads;
-  const std::size_t heads = static_cast<std::size_t>(geometry.n_layers) * geometry.n_heads;
-  const std::size_t d = geometry.head_dim;
-  rows_.assign(kv_heads * 2, Block(token_of_row_.size() * d));
-  passages_.assign(kv_heads * 2, Block(d * size.passages * size.length));
-  queries_.assign(heads, Block(d * size.passages * size.length));
-  context_keys_.assign(kv_heads, Block(d * size.contexts * size.context_length));
-  context_queries_.assign(heads, Block(d * query_tokens_.size()));
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    const std::size_t d = geometry.dim(layer), kv_heads = geometry.kv_heads(layer);
+    const auto add = [](std::vector<Block>& blocks, std::size_t n, std::size_t values) {
+      blocks.insert(blocks.end(), n, Block(values));
+    };
+    add(rows_, kv_heads * 2, token_of_row_.size() * d);
+    add(passages_, kv_heads * 2, d * size.passages * size.length);
+    add(queries_, geometry.n_heads, d * size.passages * size.length);
+    add(context_keys_, kv_heads, d * size.contexts * size.context_length);
+    add(context_queries_, geometry.n_heads, d * query_tokens_.size());
+  }
 }
 
 void Capture::choose_rows() {
@@ -117,10 +122,10 @@ int Capture::query_row(int sequence, int token) const {
 void Capture::store(int sequence, int token, int layer, int kv_head, Side side, const float* values) {
   const int row = kv_row(sequence, token);
   if (row < 0 || (is_context(sequence) && side == Side::value)) return;
-  const std::size_t d = geometry_.head_dim;
+  const std::size_t d = geometry_.dim(layer);
   Block* to = nullptr;
   if (is_context(sequence)) {
-    to = &context_keys_[static_cast<std::size_t>(layer) * geometry_.n_kv_heads + kv_head];
+    to = &context_keys_[geometry_.head_index(layer, kv_head)];
   } else {
     to = &(is_passage(sequence) ? passages_ : rows_)[block(layer, kv_head, side)];
   }
@@ -130,14 +135,14 @@ void Capture::store(int sequence, int token, int layer, int kv_head, Side side, 
 void Capture::store_query(int sequence, int token, int layer, int head, const float* values) {
   const int row = query_row(sequence, token);
   if (row < 0) return;
-  const std::size_t d = geometry_.head_dim;
+  const std::size_t d = geometry_.dim(layer);
   std::vector<Block>& blocks = is_context(sequence) ? context_queries_ : queries_;
   Block& to = blocks[static_cast<std::size_t>(layer) * geometry_.n_heads + head];
   bf16_row_from_float(values, to.data() + row * d, d);
 }
 
 std::vector<float> Capture::rows(int layer, int kv_head, Side side, bool without_sink) const {
-  const std::size_t d = geometry_.head_dim;
+  const std::size_t d = geometry_.dim(layer);
   const Block& from = rows_[block(layer, kv_head, side)];
   std::vector<float> values;
   values.reserve(from.size());
@@ -149,24 +154,23 @@ std::vector<float> Capture::rows(int layer, int kv_head, Side side, bool without
   return values;
 }
 
-std::vector<float> Capture::floats(const Block& values, int first, int n) const {
-  const std::size_t d = geometry_.head_dim;
+std::vector<float> Capture::floats(const Block& values, std::size_t d, int first, int n) {
   std::vector<float> all(n * d);
   float_row_from_bf16(values.data() + first * d, all.data(), all.size());
   return all;
 }
 
 std::vector<float> Capture::passage(int p, int layer, int kv_head, Side side) const {
-  return floats(passages_[block(layer, kv_head, side)], p * size_.length, size_.length);
+  return floats(passages_[block(layer, kv_head, side)], geometry_.dim(layer), p * size_.length, size_.length);
 }
 
 std::vector<float> Capture::passage_queries(int p, int layer, int head) const {
-  return floats(queries_[static_cast<std::size_t>(layer) * geometry_.n_heads + head], p * size_.length,
-                size_.length);
+  return floats(queries_[static_cast<std::size_t>(layer) * geometry_.n_heads + head], geometry_.dim(layer),
+                p * size_.length, size_.length);
 }
 
 std::vector<float> Capture::context_keys(int c, int layer, int kv_head) const {
-  return floats(context_keys_[static_cast<std::size_t>(layer) * geometry_.n_kv_heads + kv_head],
+  return floats(context_keys_[geometry_.head_index(layer, kv_head)], geometry_.dim(layer),
                 c * size_.context_length, size_.context_length);
 }
 
@@ -177,7 +181,7 @@ std::span<const std::int32_t> Capture::context_query_tokens(int c) const {
 
 std::vector<float> Capture::context_queries(int c, int layer, int head) const {
   return floats(context_queries_[static_cast<std::size_t>(layer) * geometry_.n_heads + head],
-                c * size_.context_queries, size_.context_queries);
+                geometry_.dim(layer), c * size_.context_queries, size_.context_queries);
 }
 
 }  // namespace kvant

@@ -78,7 +78,7 @@ class Capture {
  private:
   using Block = std::vector<std::uint16_t>;
   std::size_t block(int layer, int kv_head, Side side) const {
-    return (static_cast<std::size_t>(layer) * geometry_.n_kv_heads + kv_head) * 2 + static_cast<int>(side);
+    return std::size_t{2} * geometry_.head_index(layer, kv_head) + static_cast<int>(side);
   }
   bool is_passage(int sequence) const { return sequence >= size_.samples && !is_context(sequence); }
   bool is_context(int sequence) const { return sequence >= size_.samples + size_.passages; }
@@ -89,7 +89,7 @@ class Capture {
   void choose_queries();
   void draw_context_queries(std::mt19937_64& random);
   // Rows [first, first + n) of a block.
-  std::vector<float> floats(const Block& values, int first, int n) const;
+  static std::vector<float> floats(const Block& values, std::size_t d, int first, int n);  // rows of d
 
   Geometry geometry_;
   CaptureSize size_;

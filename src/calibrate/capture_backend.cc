@@ -17,11 +17,11 @@ void CaptureBackend::see(const Step& step, int layer, const LayerRows& rows) {
 void CaptureBackend::keep(const Step& step, int layer, const LayerRows& rows, int part, int n_parts) {
   KVANT_CHECK(step.slices().size() == 1, "captured sequences run one by one");
   const Geometry& g = capture_.geometry();
-  const int d = g.head_dim;
+  const int d = g.dim(layer);
   for (int r = part; r < rows.k.rows; r += n_parts) {
     const int token = step.first_token(0) + r;
     if (!capture_.keeps(sequence_, token)) continue;
-    for (int h = 0; h < g.n_kv_heads; ++h) {
+    for (int h = 0; h < g.kv_heads(layer); ++h) {
       capture_.store(sequence_, token, layer, h, Side::key, rows.k.row(r) + h * d);
       capture_.store(sequence_, token, layer, h, Side::value, rows.v.row(r) + h * d);
     }

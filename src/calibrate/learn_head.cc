@@ -63,7 +63,7 @@ class HeadLearner {
 
  private:
   MatrixView<float> of(std::vector<float>& values) const {  // [n, d]
-    const int d = capture_.geometry().head_dim;
+    const int d = capture_.geometry().dim(needs_.layer);
     return {values.data(), static_cast<int>(values.size()) / d, d};
   }
   MatrixView<float> rows() { return of(rows_); }
@@ -102,7 +102,7 @@ class HeadLearner {
   // The tokens' untransformed K, and the passages' queries as they meet K behind the first `n_steps` steps.
   void read_attention(std::size_t n_steps) {
     keys_ = capture_.rows(needs_.layer, needs_.kv_head, Side::key, needs_.without_sink);
-    const int group = capture_.geometry().group();
+    const int group = capture_.geometry().group(needs_.layer);
     for (int head = needs_.kv_head * group; head < (needs_.kv_head + 1) * group; ++head)
       for (int p = 0; p < capture_.size().passages; ++p)
         std::ranges::move(capture_.passage_queries(p, needs_.layer, head), std::back_inserter(queries_));
@@ -165,7 +165,7 @@ class HeadLearner {
       std::vector<AdapterContext>& to = c % kContextsPerJudged == 0 ? judged : training;
       std::ranges::move(adapter_contexts(capture_, keys, c), std::back_inserter(to));
     }
-    const TrainedAdapters trained = train_adapters(training, judged, capture_.geometry().group(),
+    const TrainedAdapters trained = train_adapters(training, judged, capture_.geometry().group(needs_.layer),
                                                    {.max_steps = settings_.adapter_steps, .seed = seed_});
     keep(constant.stored, trained.helps ? rounded_to_f16(trained.weights.query) : kSwitchedOff);
     keep(sibling(constant, kKeyAdapter).stored,

@@ -60,7 +60,7 @@ void merge(std::vector<HeadNeeds>& of_head, HeadNeeds needs) {
 std::vector<HeadNeeds> needs_of(std::span<const Recipe> recipes, const Geometry& geometry) {
   std::vector<HeadNeeds> all;
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
-    for (int kv_head = 0; kv_head < geometry.n_kv_heads; ++kv_head) {
+    for (int kv_head = 0; kv_head < geometry.kv_heads(layer); ++kv_head) {
       std::vector<HeadNeeds> of_head;
       for (const Side side : kSides) {
         for (const Recipe& recipe : recipes)

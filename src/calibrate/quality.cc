@@ -35,7 +35,7 @@ struct Sums {
 // The attention output [d] of token `query`, whose query is q. sink: the head's sink logit, or -inf.
 std::vector<float> attend(const Geometry& geometry, int layer, float sink, int query, const float* q,
                           const std::vector<float>& all_k, const std::vector<float>& all_v) {
-  const int d = geometry.head_dim;
+  const int d = geometry.dim(layer);
   const int first = first_visible_token(query, geometry.sliding_window[layer]), n = query + 1 - first;
   const float* k = all_k.data() + static_cast<std::ptrdiff_t>(first) * d;
   const float* v = all_v.data() + static_cast<std::ptrdiff_t>(first) * d;
@@ -62,7 +62,7 @@ Sums measure_head(const Capture& capture, const Plan& plan, int layer, int kv_he
   const int sink = plan.layers[layer].sink;
   const int n_pages = capture.size().length / kPageTokens;
   const int n = n_pages * kPageTokens;
-  const std::size_t used = static_cast<std::size_t>(n) * g.head_dim;
+  const std::size_t used = static_cast<std::size_t>(n) * g.dim(layer);
   Sums sums;
   for (int p = 0; p < capture.size().passages; ++p) {
     std::vector<float> exact[2], got[2];
@@ -74,14 +74,14 @@ Sums measure_head(const Capture& capture, const Plan& plan, int layer, int kv_he
       got[s] = through_cache(*stored.sealed, stored.transform, stored.context, sink, exact[s]);
       for (std::size_t i = 0; i < used; ++i) sums.add(s, exact[s][i], got[s][i]);
     }
-    for (int h = kv_head * g.group(); h < (kv_head + 1) * g.group(); ++h) {
+    for (int h = kv_head * g.group(layer); h < (kv_head + 1) * g.group(layer); ++h) {
       const std::vector<float> queries = capture.passage_queries(p, layer, h);
       for (int t = std::max(0, n - kQueries); t < n; ++t) {
-        const float* q = queries.data() + static_cast<std::ptrdiff_t>(t) * g.head_dim;
+        const float* q = queries.data() + static_cast<std::ptrdiff_t>(t) * g.dim(layer);
         const float sink_logit = g.sink_logit(layer, h);
         const std::vector<float> right = attend(g, layer, sink_logit, t, q, exact[0], exact[1]);
         const std::vector<float> output = attend(g, layer, sink_logit, t, q, got[0], got[1]);
-        for (int i = 0; i < g.head_dim; ++i) sums.add(2, right[i], output[i]);
+        for (int i = 0; i < g.dim(layer); ++i) sums.add(2, right[i], output[i]);
       }
     }
   }
@@ -95,10 +95,11 @@ RecipeQuality measure_quality(const Capture& capture, const Plan& plan, int n_th
   RecipeQuality quality;
   quality.recipe = to_string(plan.recipe);
   if (capture.size().length < kPageTokens) return quality;
-  std::vector<Sums> of_head(static_cast<std::size_t>(g.n_layers) * g.n_kv_heads);
+  std::vector<Sums> of_head(static_cast<std::size_t>(g.n_all_kv_heads()));
   run_team(n_threads, [&](Team& team) {
     team.for_each(static_cast<int>(of_head.size()), [&](int i) {
-      of_head[i] = measure_head(capture, plan, i / g.n_kv_heads, i % g.n_kv_heads);
+      const HeadConstants& where = plan.heads[i].k.context.constants;
+      of_head[i] = measure_head(capture, plan, where.layer, where.kv_head);
     });
   });
   Sums sums;  // in a fixed order, whatever the threads

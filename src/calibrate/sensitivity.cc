@@ -29,11 +29,11 @@ double squared_distance(const std::vector<float>& a, const std::vector<float>& b
 }  // namespace
 
 std::vector<SensitivityUnit> sensitivity_units(const Geometry& geometry) {
-  const bool by_head = geometry.n_layers * geometry.n_kv_heads * 2 <= kMaxUnits;
-  const int together = by_head ? 1 : geometry.n_kv_heads;
+  const bool by_head = geometry.n_all_kv_heads() * 2 <= kMaxUnits;
   std::vector<SensitivityUnit> units;
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
-    for (int head = 0; head < geometry.n_kv_heads; head += together)
+    const int together = by_head ? 1 : geometry.kv_heads(layer);
+    for (int head = 0; head < geometry.kv_heads(layer); head += together)
       for (const Side side : kSides) units.push_back({layer, head, together, side});
   }
   return units;
@@ -93,7 +93,7 @@ Result<double> SensitivityProbe::divergence(const Recipe& recipe,
 
 std::vector<double> error_ratios(const Capture& capture, const Recipe& recipe, const Constants& constants,
                                  int layer, int kv_head, Side side) {
-  const int d = capture.geometry().head_dim;
+  const int d = capture.geometry().dim(layer);
   const PageContext context{d, HeadConstants{&constants, layer, kv_head, side}};
   const auto transform =
       Transform::make((side == Side::key ? recipe.k : recipe.v).transforms, d, context.constants);

@@ -130,11 +130,11 @@ Result<Sensitivities> estimate_sensitivities(const ModelParts& model, const Geom
                                              const Recipe& recipe, const Constants& known,
                                              const GradientRequest& request) {
   const int n = static_cast<int>(request.tokens.size());
-  const int n_heads = geometry.n_kv_heads;
   const int n_pages = (n - 1) / kPageTokens;  // that any token reads sealed
   const double of_each = 0.5 / (n - request.first_scored);
-  Sensitivities all(static_cast<std::size_t>(geometry.n_layers) * n_heads * 2);
+  Sensitivities all(static_cast<std::size_t>(geometry.n_all_kv_heads()) * 2);
   const auto done = model_gradient(model, request, [&](int layer, const LayerGradient& state) {
+    const int n_heads = geometry.kv_heads(layer);
     std::vector<std::vector<PlaceCosts>> costs(static_cast<std::size_t>(n_heads) * 2);  // K's heads, then V's
     run_team(request.n_threads, [&](Team& team) {
       team.for_each(n_heads * 2, [&](int i) {

@@ -14,7 +14,7 @@ namespace kvant {
 // By place: [ladder.size()], nats a scored position.
 using Sensitivities = std::vector<std::vector<float>>;
 inline int place_of(const Geometry& g, int layer, int kv_head, Side side) {
-  return (layer * g.n_kv_heads + kv_head) * 2 + static_cast<int>(side);
+  return g.head_index(layer, kv_head) * 2 + static_cast<int>(side);
 }
 
 // The context's sealed pages are encoded as the cache would. `known`: what the recipe's transforms and

@@ -182,7 +182,7 @@ class Tuner {
     result.bits_sealed = bits.sealed;
     result.constants = constant_size(**plan, request_.context);
     for (int layer = 0; layer < g.n_layers; ++layer) {
-      for (int head = 0; head < g.n_kv_heads; ++head) {
+      for (int head = 0; head < g.kv_heads(layer); ++head) {
         for (const Side side : kSides) {
           const Format& format = *(*plan)->head(layer, head).side(side).sealed;
           const auto place = std::find(ladder.begin(), ladder.end(), format.name());

@@ -19,7 +19,7 @@ std::string work_name(int context, const std::string& stored) {
 template <class Visit>
 void for_each_place(const Recipe& recipe, const Geometry& g, const Visit& visit) {
   for (int layer = 0; layer < g.n_layers; ++layer)
-    for (int head = 0; head < g.n_kv_heads; ++head)
+    for (int head = 0; head < g.kv_heads(layer); ++head)
       for (const Side side : kSides)
         visit(layer, head, side, stored_sensitivity(recipe, g, layer, head, side));
 }

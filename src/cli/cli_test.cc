@@ -448,7 +448,7 @@ TEST_F(Cli, BenchAttentionRefusesWhatCannotBe) {
   };
   refuses({"--heads", "30", "--kv-heads", "8"}, "multiple of --kv-heads");
   refuses({"--dim", "100"}, "100");
-  refuses({"--dim", "264"}, "264");
+  refuses({"--dim", "520"}, "520");
   refuses({"--ctx", "0"}, "--ctx");
   refuses({"--ctx", "16000000", "--heads", "1024", "--kv-heads", "1024"}, "takes");
   refuses({"--kv", "nonsense"}, "nonsense");

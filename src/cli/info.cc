@@ -1,6 +1,12 @@
 // kvant info: what a model's KV cache takes, and what fits.
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <cstdio>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/json_file.h"
 #include "base/progress.h"
@@ -30,13 +36,25 @@ void print_layers(const std::vector<std::int64_t>& layers) {
   }
 }
 
+// "8 KV heads of 64 channels", or each kind with its number of layers.
+std::string heads_text(const Geometry& g) {
+  std::map<std::pair<int, int>, int> layers_of;  // by KV heads and channels
+  for (int layer = 0; layer < g.n_layers; ++layer) ++layers_of[{g.kv_heads(layer), g.dim(layer)}];
+  std::vector<std::string> kinds;
+  for (const auto& [heads, n_layers] : layers_of) {
+    kinds.push_back(
+        fmt::format("{} KV head{} of {} channels", heads.first, heads.first == 1 ? "" : "s", heads.second));
+    if (layers_of.size() > 1) kinds.back() += fmt::format(" in {} layers", n_layers);
+  }
+  return fmt::format("{}", fmt::join(kinds, " and "));
+}
+
 void print(const Session& session, const CacheInfo& info) {
   const Geometry& g = session.engine().geometry();
   fmt::print("model: {}, {} of weights\n", session.engine().description(),
              readable_bytes(static_cast<double>(session.engine().weight_bytes())));
-  fmt::print("  {} layers{}, {} query heads, {} KV heads of {} channels, trained context {} tokens\n",
-             g.n_layers, g.is_recurrent() ? " with attention" : "", g.n_heads, g.n_kv_heads, g.head_dim,
-             g.trained_context);
+  fmt::print("  {} layers{}, {} query heads, {}, trained context {} tokens\n", g.n_layers,
+             g.is_recurrent() ? " with attention" : "", g.n_heads, heads_text(g), g.trained_context);
   if (g.is_recurrent()) {
     fmt::print("  beside them {} layers without attention, which keep {} for a sequence of any length\n",
                g.n_recurrent_layers, readable_bytes(static_cast<double>(g.recurrent_bytes())));

@@ -59,7 +59,7 @@ void print_generated(const std::string& text) {
 double nominal_bits(const Plan& plan) {
   double sum = 0;
   for (const HeadPlan& head : plan.heads) {
-    for (const Side side : kSides) sum += head.side(side).sealed->bits(plan.geometry.head_dim);
+    for (const Side side : kSides) sum += head.side(side).sealed->bits(head.side(side).context.head_dim);
   }
   return sum / (2.0 * static_cast<double>(plan.heads.size()));
 }

@@ -28,15 +28,15 @@ bool encoded_ahead(const Plan& plan, int layer, int kv_head, int n_tokens, int n
   return n_sealed == 0 || n_tokens % kPageTokens >= turn;
 }
 
-std::int64_t tail_bytes(const Plan& plan, int n_tokens) {
-  return 2 *
-         static_cast<std::int64_t>(plan.tail->short_page_bytes(plan.geometry.head_dim, tail_room(n_tokens)));
+std::int64_t tail_bytes(const Plan& plan, int layer, int n_tokens) {
+  return 2 * static_cast<std::int64_t>(
+                 plan.tail->short_page_bytes(plan.geometry.dim(layer), tail_room(n_tokens)));
 }
 
 // Queries of the open page that observe, and the scores of tokens before it.
-std::int64_t observer_bytes(const Geometry& g, int n_tokens) {
+std::int64_t observer_bytes(const Geometry& g, int layer, int n_tokens) {
   const int n = std::max(n_tokens % kPageTokens - (kPageTokens - kObservers), 0);
-  return static_cast<std::int64_t>(n) * g.group() * TokenScores::observer_bytes(g.head_dim);
+  return static_cast<std::int64_t>(n) * g.group(layer) * TokenScores::observer_bytes(g.dim(layer));
 }
 std::int64_t score_bytes(int n_tokens) {
   return static_cast<std::int64_t>(n_tokens / kPageTokens * kPageTokens) * TokenScores::kTokenBytes;
@@ -55,7 +55,7 @@ void add(CacheBytes& total, const CacheBytes& more) {
 CacheBytes layer_bytes(const Plan& plan, int layer, int n_tokens) {
   const Selection selection = largest_selection(plan, layer, n_tokens);
   CacheBytes total;
-  for (int head = 0; head < plan.geometry.n_kv_heads; ++head)
+  for (int head = 0; head < plan.geometry.kv_heads(layer); ++head)
     add(total, predicted_head_bytes(plan, layer, head, n_tokens, selection));
   return total;
 }
@@ -93,29 +93,29 @@ CacheBytes predicted_head_bytes(const Plan& plan, int layer, int kv_head, int n_
   const HeadPlan& head = plan.head(layer, kv_head);
   const PageCounts pages = page_counts(n_tokens, rules.window, rules.sliding_window);
   const int n_held = pages.sealed - pages.freed;
-  const auto page_bytes = static_cast<std::int64_t>(head.k.sealed->page_bytes(g.head_dim) +
-                                                    head.v.sealed->page_bytes(g.head_dim));
+  const auto page_bytes = static_cast<std::int64_t>(head.k.sealed->page_bytes(g.dim(layer)) +
+                                                    head.v.sealed->page_bytes(g.dim(layer)));
   CacheBytes bytes;
   if (rules.evict < 1) bytes.sealed = n_held * page_bytes;
   if (selection.protected_tokens > 0) {
     const int rows = protected_page_rows(plan, layer);
     const int n_pages = (selection.protected_tokens + rows - 1) / rows;
     const auto protected_bytes =
-        2 * n_pages * static_cast<std::int64_t>(plan.tail->short_page_bytes(g.head_dim, rows));
+        2 * n_pages * static_cast<std::int64_t>(plan.tail->short_page_bytes(g.dim(layer), rows));
     bytes.sink =
         protected_bytes * std::min(rules.sink, selection.protected_tokens) / selection.protected_tokens;
     bytes.protected_tokens = protected_bytes - bytes.sink;
   }
   bytes.protected_tokens += HeadState::list_bytes(selection.protected_tokens, selection.masked_pages);
-  if (head.corrected && pages.sealed > 0) bytes.protected_tokens += correction_bytes(g.head_dim);
-  bytes.tail = tail_bytes(plan, pages.tail_tokens);
+  if (head.corrected && pages.sealed > 0) bytes.protected_tokens += correction_bytes(g.dim(layer));
+  bytes.tail = tail_bytes(plan, layer, pages.tail_tokens);
   if (encoded_ahead(plan, layer, kv_head, n_tokens, pages.sealed)) bytes.tail += page_bytes;
   if (rules.needs_scores()) {
     bytes.protected_tokens += score_bytes(n_tokens);
-    bytes.tail += observer_bytes(g, n_tokens);
+    bytes.tail += observer_bytes(g, layer, n_tokens);
   }
-  bytes.sealed_elements = std::int64_t{2} * n_held * kPageTokens * g.head_dim;
-  bytes.elements = std::int64_t{2} * (n_tokens - pages.freed * kPageTokens) * g.head_dim;
+  bytes.sealed_elements = std::int64_t{2} * n_held * kPageTokens * g.dim(layer);
+  bytes.elements = std::int64_t{2} * (n_tokens - pages.freed * kPageTokens) * g.dim(layer);
   return bytes;
 }
 
@@ -178,11 +178,13 @@ std::int64_t mean_cache_bytes(const Plan& plan, int context) {
 }
 
 std::int64_t bf16_bytes(const Geometry& geometry, int n_tokens) {
-  std::int64_t tokens = 0;  // summed over layers
+  std::int64_t elements = 0;  // of one side
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
-    tokens += geometry.slides(layer) ? std::min(n_tokens, geometry.sliding_window[layer]) : n_tokens;
+    const std::int64_t tokens =
+        geometry.slides(layer) ? std::min(n_tokens, geometry.sliding_window[layer]) : n_tokens;
+    elements += tokens * geometry.kv_heads(layer) * geometry.dim(layer);
   }
-  return tokens * geometry.n_kv_heads * geometry.head_dim * 2 * 2;  // two sides of two bytes
+  return elements * 2 * 2;  // two sides of two bytes
 }
 
 ConstantSize constant_size(const Plan& plan, int n_tokens) {

@@ -30,8 +30,8 @@ QualityGuard::QualityGuard(AttentionBackend& inner, const Plan& plan, const Guar
     : BackendDecorator(inner), geometry_(plan.geometry), settings_(settings) {
   for (int layer = 0; layer < geometry_.n_layers; ++layer) {
     GuardedLayer found;
-    found.kv_head = static_cast<int>(mixed(settings.seed, layer) % geometry_.n_kv_heads);
-    layers_.push_back({found, RecentRows(capacity(plan, layer), geometry_.head_dim)});
+    found.kv_head = static_cast<int>(mixed(settings.seed, layer) % geometry_.kv_heads(layer));
+    layers_.push_back({found, RecentRows(capacity(plan, layer), geometry_.dim(layer))});
   }
 }
 
@@ -41,15 +41,15 @@ void QualityGuard::run_layer(Step& step, int layer, const LayerRows& rows, Team&
   KVANT_CHECK(step.slices().size() == 1, "one sequence is guarded");
   run_within_memory(step, [&] {
     Watch& watch = layers_[layer];
-    keep(step, rows, watch);
+    keep(step, layer, rows, watch);
     if (step.slices()[0].is_prompt) return;
     if (due(layer, watch.steps++)) check(step, layer, rows, watch);
   });
 }
 
-void QualityGuard::keep(const Step& step, const LayerRows& rows, Watch& watch) const {
+void QualityGuard::keep(const Step& step, int layer, const LayerRows& rows, Watch& watch) const {
   watch.recent.go_to(step.first_token(0));
-  const std::ptrdiff_t column = std::ptrdiff_t{watch.found.kv_head} * geometry_.head_dim;
+  const std::ptrdiff_t column = std::ptrdiff_t{watch.found.kv_head} * geometry_.dim(layer);
   for (int r = 0; r < rows.k.rows; ++r) watch.recent.add(rows.k.row(r) + column, rows.v.row(r) + column);
 }
 
@@ -75,9 +75,9 @@ void QualityGuard::check(const Step& step, int layer, const LayerRows& rows, Wat
   found.error.add(error.all);
   found.keys.add(error.keys);
   ++found.checks;
-  if (++watch.checks_of_head < kChecksOfAHead || geometry_.n_kv_heads == 1) return;
+  if (++watch.checks_of_head < kChecksOfAHead || geometry_.kv_heads(layer) == 1) return;
   watch.checks_of_head = 0;
-  found.kv_head = (found.kv_head + 1) % geometry_.n_kv_heads;
+  found.kv_head = (found.kv_head + 1) % geometry_.kv_heads(layer);
   watch.recent.forget();
 }
 

@@ -64,7 +64,7 @@ class QualityGuard final : public BackendDecorator {
     std::int64_t steps = 0;  // of decoding
     int checks_of_head = 0;
   };
-  void keep(const Step& step, const LayerRows& rows, Watch& watch) const;
+  void keep(const Step& step, int layer, const LayerRows& rows, Watch& watch) const;
   bool due(int layer, std::int64_t step) const;
   void check(const Step& step, int layer, const LayerRows& rows, Watch& watch) const;
 

@@ -20,10 +20,10 @@ KVANT_SIMD_CLONES void score_rows(const float* q, const float* k, int n, int d, 
 }
 
 // The attention weights of query q [d] on rows k. sink: the head's sink logit, or -inf.
-std::vector<float> weights_of(const Geometry& g, float sink, const float* q, const TokenRows& rows) {
+std::vector<float> weights_of(const Geometry& g, float sink, const float* q, const TokenRows& rows, int d) {
   const int n = static_cast<int>(rows.tokens.size());
   std::vector<float> weights(n);
-  score_rows(q, rows.k.data(), n, g.head_dim, weights.data());
+  score_rows(q, rows.k.data(), n, d, weights.data());
   for (int t = 0; t < n; ++t) {
     float& score = weights[t];
     score *= g.softmax_scale;
@@ -78,8 +78,8 @@ std::vector<int> listed_tokens(const std::vector<PageView>& pages, int first, in
 }
 
 // Writes what the cache gives back of a page into the rows of its tokens.
-void read_page(const Plan& plan, const HeadPlan& head, const PageView& page, TokenRows& rows) {
-  const int d = plan.geometry.head_dim;
+void read_page(const HeadPlan& head, const PageView& page, TokenRows& rows) {
+  const int d = head.k.context.head_dim;
   const std::vector<float> k = decoded(page.k, head.k.transform, page.n_tokens, d);
   const std::vector<float> v = decoded(page.v, head.v.transform, page.n_tokens, d);
   for (int i = 0; i < page.n_tokens; ++i) {
@@ -96,7 +96,7 @@ void read_page(const Plan& plan, const HeadPlan& head, const PageView& page, Tok
 
 RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const HeadState& state,
                            const RecentRows& recent, int first) {
-  const auto d = static_cast<std::size_t>(plan.geometry.head_dim);
+  const auto d = static_cast<std::size_t>(plan.geometry.dim(layer));
   std::vector<PageView> pages;
   state.list_pages(first, pages);
   RecentTokens compared;
@@ -106,7 +106,7 @@ RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const HeadS
   cached.k.resize(cached.tokens.size() * d);
   cached.v.resize(cached.tokens.size() * d);
   for (const PageView& page : pages) {
-    read_page(plan, plan.head(layer, kv_head), page, cached);
+    read_page(plan.head(layer, kv_head), page, cached);
     if (!page.is_protected && page.first_token + page.n_tokens <= state.n_sealed() * kPageTokens)
       compared.quantized += page.n_tokens;
   }
@@ -121,13 +121,14 @@ RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const HeadS
 RecentError recent_error(const Plan& plan, int layer, int kv_head, const float* q,
                          const RecentTokens& tokens) {
   const Geometry& g = plan.geometry;
-  const int d = g.head_dim;
+  const int d = g.dim(layer);
   RecentError error;
-  for (int head = kv_head * g.group(); head < (kv_head + 1) * g.group(); ++head) {
+  for (int head = kv_head * g.group(layer); head < (kv_head + 1) * g.group(layer); ++head) {
     const float* query = q + static_cast<std::ptrdiff_t>(head) * d;
     const float sink = g.sink_logit(layer, head);
-    const std::vector<float> weights = weights_of(g, sink, query, tokens.cached);
-    const std::vector<float> right = output_of(weights_of(g, sink, query, tokens.exact), tokens.exact.v, d);
+    const std::vector<float> weights = weights_of(g, sink, query, tokens.cached, d);
+    const std::vector<float> right =
+        output_of(weights_of(g, sink, query, tokens.exact, d), tokens.exact.v, d);
     compare(right, output_of(weights, tokens.cached.v, d), error.all);
     compare(right, output_of(weights, tokens.exact.v, d), error.keys);
   }

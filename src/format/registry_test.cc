@@ -32,7 +32,7 @@ TEST(FormatRegistry, FindsUnlistedMembersOfAFamily) {
 TEST(FormatRegistry, KnowsNothingElse) {
   for (const char* name : {"",         "bf",        "BF16",     "bf16 ",    " bf16",
                            "fp",       "fp8e4m3",   "tok",      "tok4",     "tok4g",
-                           "tok4g0",   "tok4g12",   "tok4g264", "tok7g32",  "tok04g32",
+                           "tok4g0",   "tok4g12",   "tok4g520", "tok7g32",  "tok04g32",
                            "tok4g032", "tok4g32ss", "tok4g32S", "tok-4g32", "tok4g99999999999999999999",
                            "ch4g16",   "ch4g128s",  "ch9g128",  "ch4g256",  "ch4"}) {
     EXPECT_EQ(find_format(name), nullptr) << name;

@@ -14,7 +14,7 @@
 
 namespace kvant {
 
-inline constexpr int kTestHeadDims[] = {64, 80, 96, 128, 256};
+inline constexpr int kTestHeadDims[] = {64, 80, 96, 128, 256, 512};
 
 // Members of the family whose pattern is `pattern`.
 inline std::vector<std::string> members_of(const std::string& pattern) {

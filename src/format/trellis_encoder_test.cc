@@ -179,7 +179,7 @@ TEST(TrellisEncoder, ComesNearTheBestPathOfUnusualRows) {
 TEST(TrellisEncoder, FindsTheSamePathsWithEveryInstructionSet) {
   if (&best_viterbi() == &portable_viterbi()) GTEST_SKIP() << "this machine runs the portable code only";
   for (const TrellisTable& table : trellis_tables()) {
-    for (const int n : {16, 64, 80, 256}) {
+    for (const int n : {16, 64, 80, 256, 512}) {
       std::vector<float> values = unusual_rows(n);
       const std::vector<float> gaussian = gaussian_rows(29, n, 5);  // an odd number of rows in all
       values.insert(values.end(), gaussian.begin(), gaussian.end());

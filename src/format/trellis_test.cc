@@ -22,7 +22,7 @@ double level(const TrellisTable& table, const std::uint16_t* symbols, int n, int
 
 TEST(Trellis, DecodesTheStateThatEndsAtEachValue) {
   for (const TrellisTable& table : trellis_tables()) {
-    for (const int n : {16, 64, 80, 256}) {
+    for (const int n : {16, 64, 80, 256, 512}) {
       std::mt19937 random(static_cast<std::uint32_t>(n));
       std::vector<std::uint16_t> symbols(n);
       for (std::uint16_t& symbol : symbols)

@@ -52,9 +52,14 @@ static_assert(vq_page_bytes(4, 10, false, 64) == 2560 && vq_page_bytes(8, 12, fa
 static_assert(vq_page_bytes(4, 8, true, 128) == 4352 && vq_page_bytes(8, 10, true, 80) == 1856);
 
 constexpr int kMaxCodesPerToken = kMaxHeadDim / 2;
-constexpr int kChunkTokens = 8;    // decoded together: their codes are whole bytes of the stream
-constexpr int kSearchTokens = 32;  // searched together: they share the loads of the codebook
-static_assert(kSearchTokens * kMaxCodesPerToken <= kMaxSearchVectors);
+constexpr int kChunkTokens = 8;  // decoded together: their codes are whole bytes of the stream
+
+// Tokens that are searched together: they share the loads of the codebook.
+constexpr int search_tokens_at_once(int d) {
+  return d > kMaxHeadDim / 2 ? 16 : 32;
+}
+static_assert(search_tokens_at_once(kMaxHeadDim) * kMaxCodesPerToken <= kMaxSearchVectors &&
+              search_tokens_at_once(kMaxHeadDim / 2) * kMaxCodesPerToken / 2 <= kMaxSearchVectors);
 
 class VqFormat : public Format {
  public:
@@ -128,7 +133,7 @@ class VqFormat : public Format {
     if (shape_.kind == Kind::pq) {
       search_sub_spaces(values, d, codebook, codes.data());
     } else {
-      for (int first = 0; first < kPageTokens; first += kSearchTokens) {
+      for (int first = 0; first < kPageTokens; first += search_tokens_at_once(d)) {
         search_tokens(values + static_cast<std::ptrdiff_t>(first) * d, d, codebook,
                       codes.data() + static_cast<std::ptrdiff_t>(first) * shape_.codes_per_token(d));
       }
@@ -182,15 +187,16 @@ class VqFormat : public Format {
     for (int i = 0; i < d; ++i) unit[i] = static_cast<float>(x[i] * reciprocal);
   }
 
-  // The codes of kSearchTokens tokens.
+  // The codes of search_tokens_at_once(d) tokens.
   void search_tokens(const float* tokens, int d, const float* codebook, std::uint16_t* codes) const {
-    std::array<float, static_cast<std::size_t>(kSearchTokens) * kMaxHeadDim> units;
+    std::array<float, static_cast<std::size_t>(search_tokens_at_once(kMaxHeadDim)) * kMaxHeadDim> units;
+    const int n_tokens = search_tokens_at_once(d);
     if (shape_.kind == Kind::nvq) {
-      for (int token = 0; token < kSearchTokens; ++token)
+      for (int token = 0; token < n_tokens; ++token)
         normalize(tokens + token * d, d, units.data() + token * d);
       tokens = units.data();
     }
-    nearest_centroids(tokens, shape_.dim, kSearchTokens * shape_.codes_per_token(d), shape_.dim, codebook,
+    nearest_centroids(tokens, shape_.dim, n_tokens * shape_.codes_per_token(d), shape_.dim, codebook,
                       shape_.centroids(), codes);
   }
 

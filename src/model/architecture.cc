@@ -65,6 +65,22 @@ constexpr Architecture kArchitectures[] = {
      .sliding_period = 6,
      .sliding_rope_base = 10000,
      .wide_query_layers = 62},
+    {.name = "gemma4",
+     .rope_neox = true,
+     .qk_norm = QkNorm::heads,
+     .needs_qk_norm = true,
+     .norms = BlockNorms::around,
+     .activation = Activation::gelu,
+     .scales_embedding = true,
+     .sliding_period = 6,
+     .sliding_rope_base = 10000,
+     .heads_by_layer = true,
+     .unscaled_scores = true,
+     .normed_values = true,
+     .full_rope_factors = true,
+     .layer_scales = true,
+     .experts_beside = true,
+     .normalizes_experts = true},
     {.name = "glm4", .sections_neox = true, .norms = BlockNorms::around, .fused_gate_up = true},
     {.name = "glm4moe",
      .ffn_norm = "post_attention_norm",
@@ -169,29 +185,15 @@ constexpr const char* kDeltaNet = "layers of Kimi's delta attention, whose state
 constexpr const char* kMamba = "Mamba layers, whose state is no KV cache";
 constexpr const char* kLatent = "multi-head latent attention (MLA)";
 constexpr const char* kConvolutions = "layers of short convolutions, whose state is no KV cache";
-constexpr const char* kUnlikeHeads =
-    "layers whose heads differ in size, and layers that attend to another layer's cache";
+constexpr const char* kSharedCache = "layers that attend to another layer's cache";
 
 constexpr Unsupported kUnsupported[] = {
-    {"kimi-linear", kDeltaNet},
-    {"mamba", kMamba},
-    {"mamba2", kMamba},
-    {"jamba", kMamba},
-    {"falcon-h1", kMamba},
-    {"granitehybrid", kMamba},
-    {"nemotron_h", kMamba},
-    {"nemotron_h_moe", kMamba},
-    {"deepseek2", kLatent},
-    {"deepseek32", kLatent},
-    {"minicpm3", kLatent},
-    {"plm", kLatent},
-    {"glm-dsa", kLatent},
-    {"mistral4", kLatent},
-    {"lfm2", kConvolutions},
-    {"lfm2moe", kConvolutions},
-    {"gemma3n", kUnlikeHeads},
-    {"gemma4", kUnlikeHeads},
-    {"llama4", "layers that attend within chunks"},
+    {"kimi-linear", kDeltaNet}, {"mamba", kMamba},          {"mamba2", kMamba},
+    {"jamba", kMamba},          {"falcon-h1", kMamba},      {"granitehybrid", kMamba},
+    {"nemotron_h", kMamba},     {"nemotron_h_moe", kMamba}, {"deepseek2", kLatent},
+    {"deepseek32", kLatent},    {"minicpm3", kLatent},      {"plm", kLatent},
+    {"glm-dsa", kLatent},       {"mistral4", kLatent},      {"lfm2", kConvolutions},
+    {"lfm2moe", kConvolutions}, {"gemma3n", kSharedCache},  {"llama4", "layers that attend within chunks"},
 };
 
 }  // namespace

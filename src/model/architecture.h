@@ -62,6 +62,12 @@ struct Architecture {
   // its gates, the next head. Needs QkNorm::heads.
   bool gated_attention;
   Recurrence recurrence;
+  bool heads_by_layer;      // sliding layers' heads may have another size, layers other numbers of KV heads
+  bool unscaled_scores;     // scores are q.k as they are
+  bool normed_values;       // V has an RMS norm without weights, and may come from K's projection
+  bool full_rope_factors;   // frequency factors of RoPE are for the layers with full attention
+  bool layer_scales;        // what a layer hands on may be multiplied by a number of its own
+  bool experts_beside;      // experts stand beside a layer's other network; each has norms of its own
   bool sinks;               // every query head has a logit that only joins its softmax's denominator
   Gating gating;            // of layers with experts, unless the file says otherwise
   bool normalizes_experts;  // the chosen experts' weights sum up to 1, unless the file says otherwise

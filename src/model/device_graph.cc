@@ -263,6 +263,9 @@ Status DeviceGraph::check(const Hparams& hparams, ggml_backend* backend) {
   if (hparams.temperature != 0) return refuse("queries that grow with their positions");
   if (hparams.n_recurrent() > 0) return refuse("layers of gated delta net");
   if (hparams.experts.n_groups > 1) return refuse("experts in groups");
+  const Architecture& a = *hparams.architecture;
+  if (a.heads_by_layer || a.normed_values || a.full_rope_factors || a.layer_scales || a.experts_beside)
+    return refuse("layers with heads and norms of their own");
   return {};
 }
 

@@ -304,6 +304,38 @@ std::vector<Variant> dense_variants() {
           {"starcoder2", starcoder2}};
 }
 
+// Heads of 256 channels in windows and of 512 without, as Gemma 4 has them; the last layer has full
+// attention.
+TinyModel gemma4() {
+  TinyModel model{.architecture = "gemma4", .n_layers = 3, .n_embd = 64, .n_kv_heads = 1, .head_dim = 512};
+  model.sliding_head_dim = 256;
+  model.sliding_n_kv_heads = 2;
+  model.qk_norm_mean = 0.25F;  // scores are not scaled
+  model.k_for_v = model.qk_norm = model.post_norms = model.layer_scales = model.unturned_pairs = model.tied =
+      true;
+  model.integers = {{"attention.sliding_window", 100}, {"embedding_length_per_layer_input", 0}};
+  model.arrays = {{"attention.sliding_window_pattern", {1, 1, 0}}};
+  model.numbers = {
+      {"rope.freq_base", 1e6F}, {"rope.freq_base_swa", 1e4F}, {"final_logit_softcapping", 30.0F}};
+  return model;
+}
+
+std::vector<Variant> variants_of_unlike_layers() {
+  TinyModel wide_first = gemma4();  // the layers after the widest are narrower
+  wide_first.arrays["attention.sliding_window_pattern"] = {0, 1, 1};
+  wide_first.k_for_v = wide_first.tied = false;
+  TinyModel alike = gemma4();  // in the number of KV heads
+  alike.sliding_n_kv_heads = 0;
+  alike.layer_scales = false;
+  TinyModel one_size = gemma4();  // in both
+  one_size.head_dim = one_size.sliding_head_dim = 64;
+  one_size.sliding_n_kv_heads = 0;
+  return {{"gemma4", gemma4()},
+          {"gemma4_wide_first", wide_first},
+          {"gemma4_equal_kv_heads", alike},
+          {"gemma4_equal_heads", one_size}};
+}
+
 std::vector<Variant> expert_variants() {
   const auto experts = [](const char* architecture, int n, int used) {
     TinyModel model{.architecture = architecture, .n_embd = 256, .n_experts = n};
@@ -358,15 +390,21 @@ std::vector<Variant> expert_variants() {
   bailing.integers["expert_gating_func"] = 2;
   bailing.integers["expert_group_count"] = 4;
   bailing.integers["expert_group_used_count"] = 2;
+  TinyModel gemma4_experts = gemma4();
+  gemma4_experts.n_experts = 8;
+  gemma4_experts.experts_beside = true;
+  gemma4_experts.integers["expert_used_count"] = 2;
   gpt_oss.n_layers = 3;
   gpt_oss.ffn_norm_name = "post_attention_norm";
   gpt_oss.sinks = gpt_oss.qkv_bias = gpt_oss.out_bias = gpt_oss.ffn_bias = gpt_oss.router_bias = true;
   gpt_oss.integers["attention.sliding_window"] = 100;
-  return {{"mixtral", mixtral},      {"qwen2moe", qwen2moe},   {"qwen3moe", qwen3moe},
-          {"olmoe", olmoe},          {"glm4moe", glm4moe},     {"granitemoe", granitemoe},
-          {"ernie4_5_moe", ernie},   {"hunyuan_moe", hunyuan}, {"dots1", dots1},
-          {"deepseek", deepseek},    {"bailingmoe2", bailing}, {"gpt_oss", gpt_oss},
-          {"qwen3vlmoe", qwen3vlmoe}};
+  return {{"mixtral", mixtral},       {"qwen2moe", qwen2moe},
+          {"qwen3moe", qwen3moe},     {"olmoe", olmoe},
+          {"glm4moe", glm4moe},       {"granitemoe", granitemoe},
+          {"ernie4_5_moe", ernie},    {"hunyuan_moe", hunyuan},
+          {"dots1", dots1},           {"deepseek", deepseek},
+          {"bailingmoe2", bailing},   {"gpt_oss", gpt_oss},
+          {"qwen3vlmoe", qwen3vlmoe}, {"gemma4_experts", gemma4_experts}};
 }
 
 // Gated delta nets with attention now and then. Real ones have heads of 256 channels, of which RoPE turns 64,
@@ -408,6 +446,7 @@ const auto name_of = [](const auto& info) { return std::string(info.param.name);
 INSTANTIATE_TEST_SUITE_P(Engine, EachVariant, testing::ValuesIn(variants()), name_of);
 INSTANTIATE_TEST_SUITE_P(Dense, EachVariant, testing::ValuesIn(dense_variants()), name_of);
 INSTANTIATE_TEST_SUITE_P(Hybrids, EachVariant, testing::ValuesIn(hybrid_variants()), name_of);
+INSTANTIATE_TEST_SUITE_P(UnlikeLayers, EachVariant, testing::ValuesIn(variants_of_unlike_layers()), name_of);
 INSTANTIATE_TEST_SUITE_P(Experts, EachVariant, testing::ValuesIn(expert_variants()), name_of);
 
 // The share of positions some of whose logits differ by more than `limit`.
@@ -446,9 +485,10 @@ TEST_P(EachVariant, GivesTheLogitsOfLlamaCpp) {
 // blocks, layers without RoPE, delta nets.
 std::vector<Variant> kinds_of_layers() {
   std::vector<Variant> some;
-  const std::set<std::string> names{"qwen2moe", "bailingmoe2", "gpt_oss", "olmo3",
-                                    "cohere2",  "mistral3",    "qwen35",  "qwen3next"};
-  for (const auto& of : {dense_variants(), expert_variants(), hybrid_variants()}) {
+  const std::set<std::string> names{"qwen2moe", "bailingmoe2", "gpt_oss",   "olmo3",  "cohere2",
+                                    "mistral3", "qwen35",      "qwen3next", "gemma4", "gemma4_experts"};
+  for (const auto& of :
+       {dense_variants(), expert_variants(), hybrid_variants(), variants_of_unlike_layers()}) {
     for (const Variant& v : of) {
       if (names.contains(v.name)) some.push_back(v);
     }

@@ -25,10 +25,31 @@ float dot(const float* a, const float* b, int n) {
   return sum;
 }
 
+// x_i <- x_i / 2 (1 + tanh(sqrt(2 / pi) (x_i + 0.044715 x_i^3))) (Hendrycks and Gimpel 2016), which is x_i
+// times the sigmoid of twice that angle.
+void gelu(float* x, int n) {
+  constexpr float kSlope = 1.5957691216F, kCubic = 0.044715F;
+  constexpr int kBlock = 64;
+  float angle[kBlock], e[kBlock];
+  for (int first = 0; first < n; first += kBlock) {
+    const int m = std::min(kBlock, n - first);
+    float* y = x + first;
+    for (int i = 0; i < m; ++i) angle[i] = kSlope * y[i] * (1 + kCubic * y[i] * y[i]);
+    for (int i = 0; i < m; ++i) e[i] = -std::abs(angle[i]);
+    exp_row(e, m, 0);
+    for (int i = 0; i < m; ++i) y[i] *= (angle[i] >= 0 ? 1 : e[i]) / (1 + e[i]);
+  }
+}
+
 // gate <- activation(gate) up.
 void activate(Activation activation, float* gate, float* up, int n) {
   if (activation == Activation::silu) {
     gated_sigmoid(gate, n, 1);
+    for (int i = 0; i < n; ++i) gate[i] *= up[i];
+    return;
+  }
+  if (activation == Activation::gelu) {
+    gelu(gate, n);
     for (int i = 0; i < n; ++i) gate[i] *= up[i];
     return;
   }
@@ -39,14 +60,15 @@ void activate(Activation activation, float* gate, float* up, int n) {
   for (int i = 0; i < n; ++i) gate[i] *= std::clamp(up[i], -kLimit, kLimit) + 1;
 }
 
-// One of n matrices [n_in, n_out], and its bias.
+// One of n matrices [n_in, n_out], and its bias; or outputs of one, from `first` on.
 struct Matrix {
   const ggml_tensor* weight;
   const float* bias;  // or null
   int expert;
+  int first = 0;
   int n_in() const { return static_cast<int>(weight->ne[0]); }
   const char* row(int output) const {
-    return static_cast<const char*>(weight->data) + expert * weight->nb[2] + output * weight->nb[1];
+    return static_cast<const char*>(weight->data) + expert * weight->nb[2] + (first + output) * weight->nb[1];
   }
   float bias_of(int output) const { return bias == nullptr ? 0.0F : bias[output]; }
 };
@@ -166,8 +188,15 @@ class ExpertNetwork::Layer {
   }
 
  private:
-  Matrix gate_of(int expert) const { return matrix_of(w_.experts.gate, w_.experts.gate_bias, expert); }
-  Matrix up_of(int expert) const { return matrix_of(w_.experts.up, w_.experts.up_bias, expert); }
+  // Without a gate of its own, the first outputs of `up` are it, and the others up.
+  bool fused() const { return w_.experts.gate == nullptr; }
+  const ggml_tensor* gate_weight() const { return fused() ? w_.experts.up : w_.experts.gate; }
+  Matrix gate_of(int expert) const { return matrix_of(gate_weight(), w_.experts.gate_bias, expert); }
+  Matrix up_of(int expert) const {
+    Matrix up = matrix_of(w_.experts.up, w_.experts.up_bias, expert);
+    if (fused()) up.first = n_.rules_.n_ff;
+    return up;
+  }
   Matrix down_of(int expert) const { return matrix_of(w_.experts.down, w_.experts.down_bias, expert); }
   float* hidden(int pair) const {
     return n_.hidden_.data() + static_cast<std::ptrdiff_t>(pair) * n_.rules_.n_ff;
@@ -188,7 +217,7 @@ class ExpertNetwork::Layer {
   void hide_few() {
     // A file may store gate and up in different types.
     const Operands for_up(w_.experts.up->type, rows_.x, scratch_.quantized);
-    const Operands for_gate = for_up.also_for(w_.experts.gate->type, rows_.x, scratch_.quantized_for_gate);
+    const Operands for_gate = for_up.also_for(gate_weight()->type, rows_.x, scratch_.quantized_for_gate);
     const int n_blocks = blocks(n_.rules_.n_ff, kFewOutputs);
     team_.for_each(static_cast<int>(n_.runs_.size()) * n_blocks, [&](int item) {
       const Run run = n_.runs_[item / n_blocks];
@@ -297,6 +326,8 @@ void ExpertNetwork::route(const LayerWeights& weights, const ExpertRows& rows) {
     const std::span ids(ids_.data() + r * n_used, n_used);
     choose_experts(rules_, {rows.logits.row(r), static_cast<std::size_t>(rules_.n)},
                    values(weights.choice_bias), ids, {weights_.data() + r * n_used, ids.size()});
+    for (int slot = 0; slot < n_used && !weights.expert_scales.empty(); ++slot)
+      weights_[r * n_used + slot] *= weights.expert_scales[ids[slot]];
     for (const std::int32_t id : ids) ++counts_[id];
     const std::span<const float> gate = values(weights.shared_gate);
     shared_weights_[r] = gate.empty() ? 1.0F : sigmoid(dot(rows.x.row(r), gate.data(), n_embd_));

@@ -75,6 +75,7 @@ class GraphPart::Builder {
       }
       project_attended(w_.layer(layer), attended);
       feed_forward(layer);
+      if (const float scale = w_.layer(layer).scale; scale != 1) scale_residual(scale);
     }
     logits();
   }
@@ -115,16 +116,16 @@ class GraphPart::Builder {
   }
   ggml_tensor* tensor(const ActivationRows& a) { return tensor(a, {rows_, {0, a.cols}}); }
 
-  // Columns `cols` as heads [head_dim, n_heads, n_rows].
-  ggml_tensor* heads(const ActivationRows& a, const Block& block) {
-    return every_head(a, block, block.cols.size() / h_.head_dim, 1);
+  // Columns `cols` as heads of d channels: [d, n_heads, n_rows].
+  ggml_tensor* heads(const ActivationRows& a, const Block& block, int d) {
+    return every_head(a, block, d, block.cols.size() / d, 1);
   }
 
-  // Of every `step` heads from the block's first column on, the first: n_heads of them.
-  ggml_tensor* every_head(const ActivationRows& a, const Block& block, int n_heads, int step) {
-    ggml_tensor* t = ggml_new_tensor_3d(c_, GGML_TYPE_F32, h_.head_dim, n_heads, block.rows.size());
+  // Of every `step` heads of d channels from the block's first column on, the first: n_heads of them.
+  ggml_tensor* every_head(const ActivationRows& a, const Block& block, int d, int n_heads, int step) {
+    ggml_tensor* t = ggml_new_tensor_3d(c_, GGML_TYPE_F32, d, n_heads, block.rows.size());
     t->data = a.data + static_cast<std::ptrdiff_t>(block.rows.first) * a.cols + block.cols.first;
-    t->nb[1] = step * h_.head_dim * sizeof(float);
+    t->nb[1] = static_cast<std::size_t>(step) * d * sizeof(float);
     t->nb[2] = a.cols * sizeof(float);
     t->nb[3] = t->nb[2] * t->ne[2];
     return t;
@@ -204,7 +205,7 @@ class GraphPart::Builder {
 
   // The norm of whole rows needs what other threads compute: where few rows are shared out by columns, one
   // thread takes all of q and one all of k.
-  void norm_rows(Projection& q, Projection& k, int n_q, int n_kv) {
+  void norm_rows(const ActivationRows& qkv, Projection& q, Projection& k, int n_q, int n_kv) {
     if (!many_) {
       synchronize();
       q.columns = {0, part_.thread_ == 0 ? n_q : 0};
@@ -213,44 +214,44 @@ class GraphPart::Builder {
     for (const Projection& p : {q, k}) {
       const Block block{rows_, p.in_qkv()};
       if (block.empty()) continue;
-      ggml_tensor* x = tensor(qkv_, block);
+      ggml_tensor* x = tensor(qkv, block);
       norm(x, p.norm, nullptr, x);
     }
   }
 
   // Normed q goes from between its gates to columns of its own. Returns those.
-  Projection separate_from_gates(const Projection& projected, int first) {
+  Projection separate_from_gates(const ActivationRows& qkv, const Projection& projected, int first, int d) {
     const Range in = projected.columns;
     const Projection q{first, {in.first / 2, in.end / 2}, nullptr, /*is_query=*/true};
     const Block from{rows_, in}, to{rows_, q.in_qkv()};
     if (!from.empty())
-      norm(every_head(qkv_, from, in.size() / (2 * h_.head_dim), 2), projected.norm, nullptr,
-           heads(qkv_, to));
+      norm(every_head(qkv, from, d, in.size() / (2 * d), 2), projected.norm, nullptr, heads(qkv, to, d));
     return q;
   }
 
   // attended *= sigmoid(gates), of the heads in these columns of what was projected.
-  void apply_gates(Range projected) {
+  void apply_gates(const ActivationRows& qkv, const ActivationRows& attended, Range projected, int d) {
     const Range columns{projected.first / 2, projected.end / 2};
     if (rows_.size() > 0 && columns.size() > 0) {
-      const Block gates{rows_, {projected.first + h_.head_dim, projected.end}};
-      ggml_tensor* gate = every_head(qkv_, gates, columns.size() / h_.head_dim, 2);
+      const Block gates{rows_, {projected.first + d, projected.end}};
+      ggml_tensor* gate = every_head(qkv, gates, d, columns.size() / d, 2);
       gate = put(ggml_sigmoid(c_, gate), gate);
-      ggml_tensor* y = heads(b_.attended, {rows_, columns});
+      ggml_tensor* y = heads(attended, {rows_, columns}, d);
       add(put(ggml_mul(c_, y, gate), y));
     }
     unfinished_ = true;
   }
 
   // Norm and RoPE of some heads.
-  void rotate(const Projection& p, int layer) {
+  void rotate(const ActivationRows& qkv, const Projection& p, int layer) {
     const Block block{rows_, p.in_qkv()};
     if (block.empty()) return;
     const QkNorm kind = p.norm == nullptr ? QkNorm::none : h_.architecture->qk_norm;
-    ggml_tensor* x = heads(qkv_, block);
+    const int d = h_.dim(layer);
+    ggml_tensor* x = heads(qkv, block, d);
     ggml_tensor* weight = p.norm;
     if (weight != nullptr && weight->ne[1] > 1)  // of each head its own
-      weight = part_of(weight, {p.columns.first / h_.head_dim, p.columns.end / h_.head_dim});
+      weight = part_of(weight, {p.columns.first / d, p.columns.end / d});
     if (kind == QkNorm::heads) norm(x, weight, nullptr, x);
     if (h_.rotated[layer]) add(put(rope(x, layer), x));
     if (kind == QkNorm::rotated_heads) norm(x, weight, nullptr, x);
@@ -258,11 +259,21 @@ class GraphPart::Builder {
   }
 
   ggml_tensor* rope(ggml_tensor* x, int layer) {
-    const Rope& r = h_.sliding_window[layer] > 0 ? h_.sliding_rope : h_.rope;
+    const bool slides = h_.sliding_window[layer] > 0;
+    const Rope& r = slides ? h_.sliding_rope : h_.rope;
+    ggml_tensor* factors = slides && h_.architecture->full_rope_factors ? nullptr : w_.rope_factors();
     const int mode = h_.rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
-    return ggml_rope_ext(c_, x, indices(b_.positions, rows_), w_.rope_factors(), h_.n_rot, mode,
-                         r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude, r.beta_fast,
-                         r.beta_slow);
+    return ggml_rope_ext(c_, x, indices(b_.positions, rows_), factors, slides ? h_.sliding_n_rot : h_.n_rot,
+                         mode, r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude,
+                         r.beta_fast, r.beta_slow);
+  }
+
+  // An RMS norm of each head, without weights.
+  void norm_values(const ActivationRows& qkv, Range columns, int d) {
+    const Block block{rows_, columns};
+    if (block.empty()) return;
+    ggml_tensor* x = heads(qkv, block, d);
+    add(put(ggml_rms_norm(c_, x, h_.norm_epsilon), x));
   }
 
   // Of this thread's rows: [1, 1, n].
@@ -276,63 +287,64 @@ class GraphPart::Builder {
   ActivationRows attend(int layer) {
     const LayerWeights& w = w_.layer(layer);
     const bool gated = h_.architecture->gated_attention;
-    const int n_q = h_.n_heads * h_.head_dim, n_kv = h_.n_kv_heads * h_.head_dim;
-    const AttentionColumns at(h_);
-    qkv_ = b_.qkv;
-    qkv_.cols = at.width;
-    b_.attended.cols = n_q;
+    const int d = h_.dim(layer), n_q = h_.n_q(layer), n_kv = h_.n_kv(layer);
+    const AttentionColumns at(h_, layer);
+    ActivationRows qkv = b_.qkv, attended = b_.attended;
+    qkv.cols = at.width;
+    attended.cols = n_q;
     // A head of q and its gates are one thread's.
-    const Range outputs = my_outputs(at.v + n_kv, (gated ? 2 : 1) * h_.head_dim);
+    const Range outputs = my_outputs(at.v + n_kv, (gated ? 2 : 1) * d);
     Projection q{0, overlap(outputs, 0, at.projected_q), w.q_norm, /*is_query=*/true};
     Projection k{at.k, overlap(outputs, at.k, n_kv), w.k_norm, /*is_query=*/false};
     const Range v = overlap(outputs, at.v, n_kv);
     const Range projected_q = q.columns;
     const ActivationRows& in = normed(w);
     if (w.qkv != nullptr) {
-      multiply(w.qkv, w.qkv_bias, in, qkv_, outputs);
+      multiply(w.qkv, w.qkv_bias, in, qkv, outputs);
     } else {
-      multiply(w.q, w.q_bias, in, qkv_, q.columns);
-      multiply(w.k, w.k_bias, in, qkv_, k.columns, at.k);
-      multiply(w.v, w.v_bias, in, qkv_, v, at.v);
+      multiply(w.q, w.q_bias, in, qkv, q.columns);
+      multiply(w.k, w.k_bias, in, qkv, k.columns, at.k);
+      multiply(w.v, w.v_bias, in, qkv, v, at.v);
     }
-    if (h_.architecture->qk_norm == QkNorm::rows) norm_rows(q, k, n_q, n_kv);
-    if (gated) q = separate_from_gates(q, at.q);
-    rotate(q, layer);
-    rotate(k, layer);
+    if (h_.architecture->qk_norm == QkNorm::rows) norm_rows(qkv, q, k, n_q, n_kv);
+    if (gated) q = separate_from_gates(qkv, q, at.q, d);
+    rotate(qkv, q, layer);
+    rotate(qkv, k, layer);
+    if (h_.architecture->normed_values) norm_values(qkv, {at.v + v.first, at.v + v.end}, d);
     const Range all_rows{0, r_.n_rows};
-    ggml_tensor* sources[] = {heads(qkv_, {all_rows, {at.q, at.q + n_q}}),
-                              heads(qkv_, {all_rows, {at.k, at.k + n_kv}}),
-                              heads(qkv_, {all_rows, {at.v, at.v + n_kv}})};
+    ggml_tensor* sources[] = {heads(qkv, {all_rows, {at.q, at.q + n_q}}, d),
+                              heads(qkv, {all_rows, {at.k, at.k + n_kv}}, d),
+                              heads(qkv, {all_rows, {at.v, at.v + n_kv}}, d)};
     add(put(ggml_custom_4d(c_, GGML_TYPE_F32, n_q, r_.n_rows, 1, 1, sources, 3, attention_op, 1,
                            &part_.sites_[layer]),
-            tensor(b_.attended, {all_rows, {0, n_q}})));
+            tensor(attended, {all_rows, {0, n_q}})));
     unfinished_ = false;  // its threads wait for each other, at its start and at its end
-    if (gated) apply_gates(projected_q);
-    return b_.attended;
+    if (gated) apply_gates(qkv, attended, projected_q, d);
+    return attended;
   }
 
   // Returns what the layer's delta net makes of the rows.
   ActivationRows recur(int layer) {
     const LayerWeights& w = w_.layer(layer);
     const DeltaNet& net = h_.delta_net;
-    qkv_ = b_.qkv;
-    qkv_.cols = net.width();
-    b_.attended.cols = net.inner();
+    ActivationRows projected = b_.qkv, attended = b_.attended;
+    projected.cols = net.width();
+    attended.cols = net.inner();
     const ActivationRows& in = normed(w);
     int first = 0;
     for (ggml_tensor* weight : {w.delta.qkv, w.delta.z, w.delta.beta, w.delta.alpha, w.delta.beta_alpha}) {
       if (weight == nullptr) continue;
       const int n = static_cast<int>(weight->ne[1]);
-      multiply(weight, nullptr, in, qkv_, my_outputs(n), first);
+      multiply(weight, nullptr, in, projected, my_outputs(n), first);
       first += n;
     }
     const Range all_rows{0, r_.n_rows};
-    ggml_tensor* source = tensor(qkv_, {all_rows, {0, qkv_.cols}});
+    ggml_tensor* source = tensor(projected, {all_rows, {0, projected.cols}});
     add(put(ggml_custom_4d(c_, GGML_TYPE_F32, net.inner(), r_.n_rows, 1, 1, &source, 1, delta_net_op, 1,
                            &part_.sites_[layer]),
-            tensor(b_.attended, {all_rows, {0, net.inner()}})));
+            tensor(attended, {all_rows, {0, net.inner()}})));
     unfinished_ = false;  // its threads wait for each other, at its start and at its end
-    return b_.attended;
+    return attended;
   }
 
   // What a layer's attention reads.
@@ -349,27 +361,28 @@ class GraphPart::Builder {
     ggml_tensor* x = tensor(r_.x, {all_rows, {0, h_.n_embd}});
     ggml_tensor* h = tensor(r_.h, {all_rows, {0, h_.n_embd}});
     ggml_tensor* attended = tensor(of_all, {all_rows, {0, of_all.cols}});
-    b_.wanted_attended.cols = of_all.cols;
+    ActivationRows wanted_attended = b_.wanted_attended;
+    wanted_attended.cols = of_all.cols;
     use(b_.wanted);
     if (rows_.size() > 0) {
       ggml_tensor* wanted = indices(b_.logit_rows, rows_);
       add(put(ggml_get_rows(c_, x, wanted), tensor(r_.x)));
       if (h_.architecture->parallel) add(put(ggml_get_rows(c_, h, wanted), tensor(r_.h)));
-      add(put(ggml_get_rows(c_, attended, wanted), tensor(b_.wanted_attended)));
+      add(put(ggml_get_rows(c_, attended, wanted), tensor(wanted_attended)));
     }
     unfinished_ = many_;
-    return b_.wanted_attended;
+    return wanted_attended;
   }
 
-  // x += y, after a norm of its own and a scale.
-  void add_residual(ggml_tensor* norm_weight) {
+  // x += y, after a norm of its own and a scale. from: y, or h, where it may be already.
+  void add_residual(ggml_tensor* norm_weight, const ActivationRows& from) {
     if (!many_) synchronize();
     // With few rows y is shared, but each thread needs all of it, normed or scaled: in its own h.
     const bool changed = norm_weight != nullptr || h_.residual_scale != 1;
-    const ActivationRows& y = changed ? r_.h : r_.y;
-    if (norm_weight != nullptr) norm(r_.y, norm_weight, nullptr, y);
+    const ActivationRows& y = changed ? r_.h : from;
+    if (norm_weight != nullptr) norm(from, norm_weight, nullptr, y);
     if (h_.residual_scale != 1)
-      add(put(ggml_scale(c_, tensor(norm_weight != nullptr ? y : r_.y), h_.residual_scale), tensor(y)));
+      add(put(ggml_scale(c_, tensor(norm_weight != nullptr ? y : from), h_.residual_scale), tensor(y)));
     ggml_tensor* x = tensor(r_.x);
     add(put(ggml_add(c_, tensor(y), x), x));
     unfinished_ = unfinished_ || r_.x.shared;
@@ -377,19 +390,54 @@ class GraphPart::Builder {
 
   void project_attended(const LayerWeights& w, const ActivationRows& attended) {
     multiply(w.attn_out, w.attn_out_bias, attended, r_.y, my_outputs(h_.n_embd));
-    add_residual(w.attn_post_norm);
+    add_residual(w.attn_post_norm, r_.y);
+  }
+
+  // x *= scale.
+  void scale_residual(float scale) {
+    ggml_tensor* x = tensor(r_.x);
+    add(put(ggml_scale(c_, x, scale), x));
+    unfinished_ = unfinished_ || r_.x.shared;
   }
 
   void feed_forward(int layer) {
     const LayerWeights& w = w_.layer(layer);
     if (w.ffn_norm != nullptr) norm(r_.x, w.ffn_norm, w.ffn_norm_bias, r_.h);
     const ActivationRows& in = w.ffn_norm != nullptr || h_.architecture->parallel ? r_.h : r_.x;
+    if (w.experts_norm != nullptr) return feed_both(layer);
     if (w.router != nullptr) {
+      route(w, in);
       mix_experts(layer, in);
     } else {
       network(w.ffn, h_.n_ff, in, r_.y);
     }
-    add_residual(w.ffn_post_norm);
+    add_residual(w.ffn_post_norm, r_.y);
+  }
+
+  // A network, which reads h, and beside it experts; each has norms of its own.
+  void feed_both(int layer) {
+    const LayerWeights& w = w_.layer(layer);
+    network(w.ffn, h_.n_ff, r_.h, b_.beside);
+    // With few rows all threads would norm the same ones in place: one does.
+    if (!many_) synchronize();
+    ggml_tensor* beside = tensor(b_.beside);
+    if (many_ || part_.thread_ == 0) norm(beside, w.beside_post_norm, nullptr, beside);
+    unfinished_ = true;
+    norm(r_.x, w.router_norm, nullptr, r_.h);
+    ggml_tensor* h = tensor(r_.h);
+    add(put(ggml_scale(c_, h, 1 / std::sqrt(static_cast<float>(h_.n_embd))), h));
+    route(w, r_.h);
+    norm(r_.x, w.experts_norm, nullptr, r_.h);
+    mix_experts(layer, r_.h);
+    norm(r_.y, w.experts_post_norm, nullptr, r_.h);
+    h = tensor(r_.h);
+    add(put(ggml_add(c_, h, tensor(b_.beside)), h));
+    add_residual(w.ffn_post_norm, r_.h);
+  }
+
+  // The router's logits.
+  void route(const LayerWeights& w, const ActivationRows& in) {
+    multiply(w.router, w.router_bias, in, b_.router, my_outputs(h_.experts.n));
   }
 
   void network(const NetworkWeights& w, int n_ff, const ActivationRows& in, const ActivationRows& out) {
@@ -434,7 +482,6 @@ class GraphPart::Builder {
   // y = what the layer's experts make of `in`.
   void mix_experts(int layer, const ActivationRows& in) {
     const LayerWeights& w = w_.layer(layer);
-    multiply(w.router, w.router_bias, in, b_.router, my_outputs(h_.experts.n));
     if (w.shared.up != nullptr) network(w.shared, h_.experts.n_ff_shared, in, b_.shared);
     const Range all_rows{0, r_.n_rows};
     const auto all_of = [&](const ActivationRows& a) { return tensor(a, {all_rows, {0, a.cols}}); };
@@ -472,7 +519,6 @@ class GraphPart::Builder {
   GraphBuffers b_;
   ggml_context* c_;
   ResidualRows r_;           // in use
-  ActivationRows qkv_;       // with as many columns as the layer has
   bool many_ = false;        // rows: each thread takes some; else each computes all
   Range rows_;               // of this thread
   bool unfinished_ = false;  // whether other threads may still be writing what was computed last

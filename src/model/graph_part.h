@@ -60,24 +60,25 @@ struct GraphBuffers {
   std::int32_t* logit_rows;          // [n_logit_rows]
   float* query_scales;               // [n_rows]: what q is multiplied by; null: 1
   ResidualRows all, wanted;          // of all rows; of those whose logits are wanted, in the last layer
-  ActivationRows qkv;                // [n_rows, AttentionColumns::width] or [n_rows, DeltaNet::width()]
-  ActivationRows attended;           // [n_rows, n_heads * head_dim or DeltaNet::inner()]
-  ActivationRows wanted_attended;    // [n_logit_rows, likewise]
-  ActivationRows gate, up;           // [n_rows, n_ff], or wider where experts share a wider network
-  ActivationRows router;             // [n_rows, n_experts]: logits
-  ActivationRows shared;             // [n_rows, n_embd]: of the network that experts share
-  ActivationRows logits;             // [n_logit_rows, n_vocab]
+  ActivationRows qkv;       // [n_rows, AttentionColumns::width or DeltaNet::width()], of the widest layer
+  ActivationRows attended;  // [n_rows, n_heads * head_dim or DeltaNet::inner()], likewise
+  ActivationRows wanted_attended;  // [n_logit_rows, likewise]
+  ActivationRows gate, up;         // [n_rows, n_ff], or wider where experts share a wider network
+  ActivationRows router;           // [n_rows, n_experts]: logits
+  ActivationRows shared;           // [n_rows, n_embd]: of the network that experts share
+  ActivationRows beside;           // [n_rows, n_embd]: of the network that stands beside experts
+  ActivationRows logits;           // [n_logit_rows, n_vocab]
 };
 
 // Where q, k and v lie in a row of what a layer with attention projects. With gates q's projection gives
 // heads of q and of gates in turn, and q, normed, gets columns of its own.
 struct AttentionColumns {
-  explicit AttentionColumns(const Hparams& h)
-      : projected_q(h.q_columns()),
+  AttentionColumns(const Hparams& h, int layer)
+      : projected_q(h.q_columns(layer)),
         k(projected_q),
-        v(k + h.n_kv_heads * h.head_dim),
-        q(h.architecture->gated_attention ? v + h.n_kv_heads * h.head_dim : 0),
-        width(v + h.n_kv_heads * h.head_dim + (q > 0 ? h.n_heads * h.head_dim : 0)) {}
+        v(k + h.n_kv(layer)),
+        q(h.architecture->gated_attention ? v + h.n_kv(layer) : 0),
+        width(v + h.n_kv(layer) + (q > 0 ? h.n_q(layer) : 0)) {}
   int projected_q;  // from column 0 on
   int k, v, q;      // first columns
   int width;

@@ -18,6 +18,11 @@ class Reader {
 
   // An integer in [1, limit]; `fallback` when absent, an error when there is no fallback either.
   int count(const char* name, std::int64_t limit, std::optional<int> fallback = {}) {
+    return most(name, limit, fallback, /*may_differ=*/false);
+  }
+
+  // The same where layers may differ, if they may: the largest.
+  int most(const char* name, std::int64_t limit, std::optional<int> fallback, bool may_differ) {
     const auto values = file_.integers(key(name));
     if (values.empty()) {
       if (file_.has(key(name)))
@@ -31,12 +36,12 @@ class Reader {
         fail(name, fmt::format("is {}, not in 1..{}", v, limit));
         return 1;
       }
-      if (v != values[0]) {
+      if (v != values[0] && !may_differ) {
         fail(name, "differs between layers, which kvant does not support");
         return 1;
       }
     }
-    return static_cast<int>(values[0]);
+    return static_cast<int>(*std::max_element(values.begin(), values.end()));
   }
 
   // The same where a file may write 0 for a value that it doesn't give.
@@ -83,6 +88,10 @@ std::optional<Error> unsupported_kind(const Reader& reader) {
   };
   if (file.has(reader.key("attention.kv_lora_rank"))) return refuse("multi-head latent attention (MLA)");
   if (file.boolean(reader.key("attention.causal")) == false) return refuse("bidirectional attention");
+  if (file.integer(reader.key("attention.shared_kv_layers")).value_or(0) > 0)
+    return refuse("layers that attend to another layer's cache");
+  if (file.integer(reader.key("embedding_length_per_layer_input")).value_or(0) > 0)
+    return refuse("token embeddings of every layer");
   return std::nullopt;
 }
 
@@ -132,6 +141,43 @@ void read_rope(Reader& in, Hparams& h, int context) {
     h.sliding_rope.extension = 0;
   }
   h.sliding_rope.base = in.positive("rope.freq_base_swa", h.sliding_rope.base);
+}
+
+Status check_head_dim(int head_dim) {
+  if (head_dim % 8 == 0 && head_dim <= kMaxHeadDim) return {};
+  return error("makes heads of {} channels; kvant supports multiples of 8 up to {}", head_dim, kMaxHeadDim);
+}
+
+// Sliding layers may have heads of another size, and each layer a number of KV heads of its own.
+void read_layer_heads(Reader& in, Hparams& h) {
+  h.sliding_n_rot = h.n_rot;
+  if (!h.architecture->heads_by_layer) return;
+  const int sliding_dim = in.count("attention.key_length_swa", 65536, h.head_dim);
+  if (const Status known = check_head_dim(sliding_dim); !known.ok())
+    in.fail("attention.key_length_swa", known.error().message);
+  if (in.count("attention.value_length_swa", 65536, h.head_dim) != sliding_dim)
+    in.fail("attention.value_length_swa", "differs from key_length_swa: K and V are to be alike");
+  h.sliding_n_rot = in.count("rope.dimension_count_swa", sliding_dim, std::min(h.n_rot, sliding_dim));
+  if (h.sliding_n_rot % 2 != 0) in.fail("rope.dimension_count_swa", "is odd");
+  const auto kv_heads = in.file().integers(in.key("attention.head_count_kv"));
+  if (kv_heads.size() > 1 && std::ssize(kv_heads) < h.n_layers)
+    return in.fail("attention.head_count_kv", "does not cover every layer");
+  std::vector<LayerHeads> layers;
+  int first = 0;
+  for (int layer = 0; layer < h.n_layers; ++layer) {
+    const int n = kv_heads.size() > 1 ? static_cast<int>(kv_heads[layer]) : h.n_kv_heads;
+    layers.push_back({n, h.sliding_window[layer] > 0 ? sliding_dim : h.head_dim, first});
+    first += n;
+  }
+  const bool differ = std::any_of(layers.begin(), layers.end(), [&](const LayerHeads& of_layer) {
+    return of_layer.n_kv_heads != layers[0].n_kv_heads || of_layer.head_dim != layers[0].head_dim;
+  });
+  if (differ) {
+    h.layer_heads = std::move(layers);
+  } else {
+    h.head_dim = layers[0].head_dim;
+    h.n_kv_heads = layers[0].n_kv_heads;
+  }
 }
 
 // The file gives the pattern as a period (of p layers the last has full attention) or layer by layer.
@@ -196,9 +242,11 @@ void check_unread(Reader& in, const Hparams& h) {
               fmt::format("is {}, which kvant has no place for in '{}' models", given, h.architecture->name));
   };
   for (const char* name : {"attention.clamp_kqv", "attention.max_alibi_bias"}) only(name, 0);
-  for (const char* name : {"attention.key_length_swa", "attention.value_length_swa"})
-    only(name, static_cast<float>(h.head_dim));
-  only("rope.dimension_count_swa", static_cast<float>(h.n_rot));
+  if (!h.architecture->heads_by_layer) {
+    for (const char* name : {"attention.key_length_swa", "attention.value_length_swa"})
+      only(name, static_cast<float>(h.head_dim));
+    only("rope.dimension_count_swa", static_cast<float>(h.n_rot));
+  }
   only("embedding_scale", h.embedding_scale);
   only("residual_scale", h.residual_scale);
   only("attention.scale", h.softmax_scale);
@@ -227,6 +275,8 @@ void read_experts(Reader& in, Hparams& h) {
     const std::string prefix = fmt::format("blk.{}.", layer);
     if (const ggml_tensor* up = file.tensor(prefix + "ffn_up_exps.weight"))
       e.n_ff = static_cast<int>(up->ne[1]);
+    if (const ggml_tensor* both = file.tensor(prefix + "ffn_gate_up_exps.weight"))
+      e.n_ff = static_cast<int>(both->ne[1] / 2);
     if (const ggml_tensor* up = file.tensor(prefix + "ffn_up_shexp.weight"))
       e.n_ff_shared = static_cast<int>(up->ne[1]);
   }
@@ -270,25 +320,24 @@ void read_delta_net(Reader& in, Hparams& h) {
 
 void read_attention(Reader& in, Hparams& h) {
   h.n_heads = in.count("attention.head_count", 4096);
-  h.n_kv_heads = in.count("attention.head_count_kv", 4096, h.n_heads);
-  if (h.n_heads % h.n_kv_heads != 0)
-    in.fail("attention.head_count_kv", "does not divide the number of heads");
+  h.n_kv_heads = in.most("attention.head_count_kv", 4096, h.n_heads, h.architecture->heads_by_layer);
+  for (const std::int64_t n : in.file().integers(in.key("attention.head_count_kv"))) {
+    if (n > 0 && h.n_heads % n != 0)
+      in.fail("attention.head_count_kv", "does not divide the number of heads");
+  }
   h.head_dim = in.count("attention.key_length", 65536, std::max(1, h.n_embd / h.n_heads));
   const int value_dim = in.count("attention.value_length", 65536, std::max(1, h.n_embd / h.n_heads));
   if (value_dim != h.head_dim) {
     in.fail("attention.value_length",
             "differs from key_length: kvant supports heads whose K and V are alike");
   }
-  if (h.head_dim % 8 != 0 || h.head_dim > 256) {
-    in.fail("attention.key_length",
-            fmt::format("makes heads of {} channels; kvant supports multiples of 8 up to "
-                        "256",
-                        h.head_dim));
-  }
+  if (const Status known = check_head_dim(h.head_dim); !known.ok())
+    in.fail("attention.key_length", known.error().message);
   h.n_rot = in.count("rope.dimension_count", h.head_dim, h.head_dim);
   if (h.n_rot % 2 != 0) in.fail("rope.dimension_count", "is odd");
   const bool wide = h.architecture->wide_query_layers == h.n_layers;
   h.softmax_scale = 1 / std::sqrt(static_cast<float>(wide ? h.n_embd / h.n_heads : h.head_dim));
+  if (h.architecture->unscaled_scores) h.softmax_scale = 1;
   if (h.architecture->default_score_softcap > 0) {
     h.score_softcap = in.number("attn_logit_softcapping", h.architecture->default_score_softcap);
   }
@@ -319,8 +368,11 @@ Geometry Hparams::geometry() const {
   g.score_softcap = score_softcap;
   g.trained_context = trained_context;
   for (int layer = 0; layer < n_layers; ++layer) {
-    if (!recurrent[layer]) g.sliding_window.push_back(sliding_window[layer]);
+    if (recurrent[layer]) continue;
+    g.sliding_window.push_back(sliding_window[layer]);
+    if (!layer_heads.empty()) g.layer_heads.push_back(layer_heads[layer]);
   }
+  for (const LayerHeads& of_layer : layer_heads) g.head_dim = std::max(g.head_dim, of_layer.head_dim);
   g.sink_logits = sink_logits;
   return g;
 }
@@ -370,6 +422,7 @@ Result<Hparams> read_hparams(const GgufFile& file, int context) {
   read_attention(in, h);
   read_rope(in, h, context);
   read_sliding_windows(in, h);
+  read_layer_heads(in, h);
   read_rotated_layers(in, h);
   read_scales(in, h);
   check_unread(in, h);

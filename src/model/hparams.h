@@ -73,9 +73,10 @@ struct Hparams {
   Experts experts;
   DeltaNet delta_net;
   int n_heads = 0;
-  int n_kv_heads = 0;
-  int head_dim = 0;
+  int n_kv_heads = 0;      // where layers differ, the most that one has
+  int head_dim = 0;        // where layers differ, that of layers with full attention
   int n_rot = 0;           // channels that RoPE turns: the first ones of a head
+  int sliding_n_rot = 0;   // the same in sliding layers
   bool rope_neox = false;  // it turns channels (i, i + n_rot/2) instead of (2i, 2i + 1)
   int n_vocab = 0;
   int trained_context = 0;
@@ -94,16 +95,21 @@ struct Hparams {
   float logit_softcap = 0;      // 0: none
   std::vector<bool> recurrent;  // [n_layers]: a delta net instead of attention
   std::vector<int> place;       // [n_layers]: its number among the layers of its kind, as the cache counts
-  std::vector<int> sliding_window;  // [n_layers], tokens; 0: full attention
-  std::vector<bool> rotated;        // [n_layers]: whether RoPE turns q and k
-  std::vector<float> sink_logits;   // [n_layers * n_heads], once the weights are read; empty: none
-  std::string size_label;           // "135M", may be empty
+  std::vector<int> sliding_window;      // [n_layers], tokens; 0: full attention
+  std::vector<LayerHeads> layer_heads;  // [n_layers]; empty: all layers' heads are alike
+  std::vector<bool> rotated;            // [n_layers]: whether RoPE turns q and k
+  std::vector<float> sink_logits;       // [n_layers * n_heads], once the weights are read; empty: none
+  std::string size_label;               // "135M", may be empty
 
+  int kv_heads(int layer) const { return layer_heads.empty() ? n_kv_heads : layer_heads[layer].n_kv_heads; }
+  int dim(int layer) const { return layer_heads.empty() ? head_dim : layer_heads[layer].head_dim; }
+  int n_q(int layer) const { return n_heads * dim(layer); }           // columns of q
+  int n_kv(int layer) const { return kv_heads(layer) * dim(layer); }  // and of k, and of v
   // What q of the position is multiplied by.
   float query_scale(int position) const;
   int n_recurrent() const;
   // Outputs of q's projection: with gates, each head is followed by its own.
-  int q_columns() const { return (architecture->gated_attention ? 2 : 1) * n_heads * head_dim; }
+  int q_columns(int layer) const { return (architecture->gated_attention ? 2 : 1) * n_q(layer); }
   Geometry geometry() const;
 };
 

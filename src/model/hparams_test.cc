@@ -67,6 +67,35 @@ TEST(Hparams, ChoosesLongRopeFactorsByTheContext) {
   EXPECT_EQ(read(model, 256)->long_rope, LongRope::short_factors);
 }
 
+// Gemma 4: the layers with a window have heads of their own.
+TEST(Hparams, ReadsTheHeadsOfEachLayer) {
+  TinyModel model{.architecture = "gemma4", .n_layers = 3, .n_heads = 8, .n_kv_heads = 1, .head_dim = 512};
+  model.sliding_head_dim = 256;
+  model.sliding_n_kv_heads = 4;
+  model.integers = {{"attention.sliding_window", 100}};
+  model.arrays = {{"attention.sliding_window_pattern", {1, 0, 1}}};
+  const Geometry g = read(model)->geometry();
+  ASSERT_TRUE(g.heads_differ());
+  for (const int layer : {0, 2}) {
+    EXPECT_EQ(g.dim(layer), 256);
+    EXPECT_EQ(g.kv_heads(layer), 4);
+    EXPECT_EQ(g.group(layer), 2);
+  }
+  EXPECT_EQ(g.dim(1), 512);
+  EXPECT_EQ(g.kv_heads(1), 1);
+  EXPECT_EQ(g.head_index(1, 0), 4);
+  EXPECT_EQ(g.head_index(2, 3), 8);
+  EXPECT_EQ(g.n_all_kv_heads(), 9);
+  EXPECT_EQ(g.head_dim, 512);
+  EXPECT_EQ(g.n_kv_heads, 4);
+  EXPECT_EQ(g.softmax_scale, 1);
+  model.sliding_head_dim = 512;
+  model.sliding_n_kv_heads = 1;
+  EXPECT_FALSE(read(model)->geometry().heads_differ());
+  model.sliding_n_kv_heads = 3;
+  EXPECT_TRUE(contains(refusal(model), "does not divide the number of heads")) << refusal(model);
+}
+
 TEST(Hparams, RefusesOtherArchitecturesAndListsItsOwn) {
   const std::string message = refusal({.architecture = "mamba"});
   EXPECT_TRUE(contains(message, "'mamba'")) << message;
@@ -75,7 +104,12 @@ TEST(Hparams, RefusesOtherArchitecturesAndListsItsOwn) {
 
 TEST(Hparams, RefusesOtherKindsOfAttentionAndLayers) {
   EXPECT_TRUE(contains(refusal({.architecture = "kimi-linear"}), "delta attention"));
-  EXPECT_TRUE(contains(refusal({.architecture = "gemma4"}), "heads differ in size"));
+  EXPECT_TRUE(contains(refusal({.architecture = "gemma3n"}), "attend to another layer's cache"));
+  TinyModel sharing{.architecture = "gemma4"};
+  sharing.integers = {{"attention.shared_kv_layers", 1}};
+  EXPECT_TRUE(contains(refusal(sharing), "attend to another layer's cache")) << refusal(sharing);
+  sharing.integers = {{"embedding_length_per_layer_input", 64}};
+  EXPECT_TRUE(contains(refusal(sharing), "token embeddings of every layer")) << refusal(sharing);
   TinyModel experts;
   experts.integers = {{"expert_count", 8}, {"expert_used_count", 2}};
   EXPECT_TRUE(contains(refusal(experts), "no tensor 'blk.*.ffn_up_exps.weight'")) << refusal(experts);
@@ -85,8 +119,8 @@ TEST(Hparams, RefusesOtherKindsOfAttentionAndLayers) {
   TinyModel unlike;
   unlike.integers = {{"attention.value_length", 32}};
   EXPECT_TRUE(contains(refusal(unlike), "value_length")) << refusal(unlike);
-  EXPECT_TRUE(contains(refusal({.head_dim = 264}), "multiples of 8 up to 256"));
-  EXPECT_TRUE(contains(refusal({.head_dim = 60}), "multiples of 8 up to 256"));
+  EXPECT_TRUE(contains(refusal({.head_dim = 520}), "multiples of 8 up to 512"));
+  EXPECT_TRUE(contains(refusal({.head_dim = 60}), "multiples of 8 up to 512"));
 }
 
 TEST(Hparams, ReadsHowExpertsAreChosen) {

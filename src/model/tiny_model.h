@@ -26,11 +26,19 @@ struct TinyModel {
   int n_kv_heads = 2;
   int head_dim = 64;
   int n_rot = 0;  // 0: head_dim
+  // Where layers differ: those with a window in arrays["attention.sliding_window_pattern"], and those
+  // without.
+  int sliding_head_dim = 0;    // 0: head_dim
+  int sliding_n_kv_heads = 0;  // 0: n_kv_heads
+  bool k_for_v = false;        // layers without a window have no attn_v
+  bool layer_scales = false;
+  bool unturned_pairs = false;  // rope_freqs leave three quarters of the pairs where they are
   int trained_context = 1024;
   bool qkv_bias = false;
   bool fused_qkv = false;
   bool fused_gate_up = false;
   bool qk_norm = false;
+  float qk_norm_mean = 1;             // of its weights
   bool qk_norm_of_each_head = false;  // every head has weights of its own
   bool qk_norm_of_rows = false;       // all heads of a token are normed as one row
   bool pre_norms = true;
@@ -56,7 +64,8 @@ struct TinyModel {
   int n_delta_value_heads = 6;
   int delta_head_dim = 32;
   int delta_kernel = 4;
-  bool delta_grouped = false;  // betas and alphas are one matrix
+  bool delta_grouped = false;   // betas and alphas are one matrix
+  bool experts_beside = false;  // of another network, with norms of their own; gate and up in one tensor
   bool tied = false;
   bool output_bias = false;
   bool rope_freqs = false;         // Llama 3's frequency factors
@@ -135,6 +144,17 @@ class TinyModelWriter {
     set("feed_forward_length", m_.n_ff);
     set("attention.head_count", m_.n_heads);
     set("attention.head_count_kv", m_.n_kv_heads);
+    if (m_.sliding_n_kv_heads > 0) {
+      std::vector<std::int32_t> kv_heads;
+      for (int layer = 0; layer < m_.n_layers; ++layer) kv_heads.push_back(n_kv_heads(layer));
+      gguf_set_arr_data(header_.get(), key("attention.head_count_kv").c_str(), GGUF_TYPE_INT32,
+                        kv_heads.data(), kv_heads.size());
+    }
+    if (m_.sliding_head_dim > 0) {
+      set("attention.key_length_swa", m_.sliding_head_dim);
+      set("attention.value_length_swa", m_.sliding_head_dim);
+      set("rope.dimension_count_swa", m_.sliding_head_dim);
+    }
     set("attention.key_length", m_.head_dim);
     set("attention.value_length", m_.head_dim);
     set("rope.dimension_count", n_rot());
@@ -245,6 +265,7 @@ class TinyModelWriter {
     if (!m_.tied) matrix("output.weight", m_.n_embd, kVocabulary, 1.0F);
     if (m_.output_bias) vector("output.bias", kVocabulary, 0.3F);
     if (m_.rope_freqs) tensor("rope_freqs.weight", n_rot() / 2, 0, 4.0F, 0.5F);
+    if (m_.unturned_pairs) add_unturned_pairs();
     if (m_.long_rope_factors) {
       tensor("rope_factors_long.weight", n_rot() / 2, 0, 4.0F, 0.5F);
       tensor("rope_factors_short.weight", n_rot() / 2, 0, 1.2F, 0.05F);
@@ -259,21 +280,19 @@ class TinyModelWriter {
     if (interval > 0 && layer % interval < interval - 1) {
       add_delta_net(prefix);
     } else {
-      add_attention(prefix);
+      add_attention(prefix, layer);
     }
     if (m_.post_norms) norm(prefix + "post_attention_norm", m_.n_embd);
     if (m_.pre_norms && m_.ffn_norm) norm(prefix + m_.ffn_norm_name, m_.n_embd, 1, true);
-    if (m_.n_experts > 0 && layer >= m_.n_dense) {
-      add_experts(prefix);
-    } else {
-      add_network(prefix, "", m_.n_ff, 1);
-    }
+    const bool has_experts = m_.n_experts > 0 && layer >= m_.n_dense;
+    if (has_experts) add_experts(prefix);
+    if (!has_experts || m_.experts_beside) add_network(prefix, "", m_.n_ff, 1);
     if (m_.post_norms) norm(prefix + "post_ffw_norm", m_.n_embd);
+    if (m_.layer_scales) tensor(prefix + "layer_output_scale.weight", 1, 0, 0.8F, 0.1F);
   }
 
-  void add_attention(const std::string& prefix) {
-    const int n_q = m_.n_heads * m_.head_dim;
-    const int n_kv = m_.n_kv_heads * m_.head_dim;
+  void add_attention(const std::string& prefix, int layer) {
+    const int d = head_dim(layer), n_q = m_.n_heads * d, n_kv = n_kv_heads(layer) * d;
     const int n_projected_q = m_.full_attention_interval > 0 ? 2 * n_q : n_q;  // with gates
     const auto projection = [&](const char* name, int n_out, float gain) {
       matrix(prefix + name + ".weight", m_.n_embd, n_out, gain);
@@ -284,9 +303,9 @@ class TinyModelWriter {
     } else {
       projection("attn_q", n_projected_q, 1.5F);
       projection("attn_k", n_kv, 1.5F);
-      projection("attn_v", n_kv, 1.0F);
+      if (!m_.k_for_v || slides(layer)) projection("attn_v", n_kv, 1.0F);
     }
-    add_qk_norms(prefix);
+    add_qk_norms(prefix, layer);
     if (m_.sinks) tensor(prefix + "attn_sinks.weight", m_.n_heads, 0, 1.0F, 1.0F);
     matrix(prefix + "attn_output.weight", n_q, m_.n_embd, 1.0F);
     if (m_.out_bias) vector(prefix + "attn_output.bias", m_.n_embd, 0.3F);
@@ -311,14 +330,35 @@ class TinyModelWriter {
     matrix(prefix + "ssm_out.weight", inner, m_.n_embd, 1.0F);
   }
 
-  void add_qk_norms(const std::string& prefix) {
+  void add_qk_norms(const std::string& prefix, int layer) {
+    const int d = head_dim(layer);
     const auto add = [&](const char* name, int n_heads) {
-      if (m_.qk_norm) norm(prefix + name, m_.head_dim);
-      if (m_.qk_norm_of_each_head) norm(prefix + name, m_.head_dim, n_heads);
-      if (m_.qk_norm_of_rows) norm(prefix + name, m_.head_dim * n_heads);
+      if (m_.qk_norm) tensor(prefix + name + ".weight", d, 0, m_.qk_norm_mean, 0.2F * m_.qk_norm_mean);
+      if (m_.qk_norm_of_each_head) norm(prefix + name, d, n_heads);
+      if (m_.qk_norm_of_rows) norm(prefix + name, d * n_heads);
     };
     add("attn_q_norm", m_.n_heads);
-    add("attn_k_norm", m_.n_kv_heads);
+    add("attn_k_norm", n_kv_heads(layer));
+  }
+
+  // Proportional RoPE: frequencies divided by so much that their angles are 0.
+  void add_unturned_pairs() {
+    const int n = n_rot() / 2;
+    ggml_tensor* t = ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, n);
+    ggml_set_name(t, "rope_freqs.weight");
+    for (int i = 0; i < n; ++i) static_cast<float*>(t->data)[i] = i < n / 4 ? 1.0F : 1e30F;
+    gguf_add_tensor(header_.get(), t);
+  }
+
+  bool slides(int layer) const {
+    const auto pattern = m_.arrays.find("attention.sliding_window_pattern");
+    return pattern != m_.arrays.end() && pattern->second[layer] != 0;
+  }
+  int head_dim(int layer) const {
+    return m_.sliding_head_dim > 0 && slides(layer) ? m_.sliding_head_dim : m_.head_dim;
+  }
+  int n_kv_heads(int layer) const {
+    return m_.sliding_n_kv_heads > 0 && slides(layer) ? m_.sliding_n_kv_heads : m_.n_kv_heads;
   }
 
   // n networks.
@@ -338,6 +378,15 @@ class TinyModelWriter {
            m_.n_experts);
     if (m_.router_bias) vector(prefix + "ffn_gate_inp.bias", m_.n_experts, 0.5F);
     if (m_.choice_bias) vector(prefix + "exp_probs_b.bias", m_.n_experts, 0.2F);
+    if (m_.experts_beside) {
+      tensor(prefix + "ffn_gate_inp.scale", m_.n_embd, 0, std::sqrt(static_cast<float>(m_.n_embd)), 2.0F);
+      tensor(prefix + "ffn_down_exps.scale", m_.n_experts, 0, 1.0F, 0.3F);
+      for (const char* name : {"pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"})
+        norm(prefix + name, m_.n_embd);
+      matrix(prefix + "ffn_gate_up_exps.weight", m_.n_embd, 2 * m_.n_ff_expert, 1.0F, m_.n_experts);
+      matrix(prefix + "ffn_down_exps.weight", m_.n_ff_expert, m_.n_embd, 1.0F, m_.n_experts);
+      return;
+    }
     add_network(prefix, "_exps", m_.n_ff_expert, m_.n_experts);
     if (m_.n_ff_shared == 0) return;
     add_network(prefix, "_shexp", m_.n_ff_shared, 1);

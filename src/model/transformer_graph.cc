@@ -9,9 +9,16 @@ namespace {
 constexpr std::size_t kAlignment =
     64;  // bytes: a cache line, so that threads' rows don't share one needlessly
 
-// Of the widest kind of layer.
+// Of the widest layer: what it projects, and what its attention or its delta net gives.
+int projected_columns(const Hparams& h) {
+  int n = h.delta_net.width();
+  for (int layer = 0; layer < h.n_layers; ++layer) n = std::max(n, AttentionColumns(h, layer).width);
+  return n;
+}
 int attended_columns(const Hparams& h) {
-  return std::max(h.n_heads * h.head_dim, h.delta_net.inner());
+  int n = h.delta_net.inner();
+  for (int layer = 0; layer < h.n_layers; ++layer) n = std::max(n, h.n_q(layer));
+  return n;
 }
 
 }  // namespace
@@ -47,7 +54,7 @@ GraphBuffers TransformerGraph::allocate_shared(const Hparams& h) {
   GraphBuffers b{tokens_.data(), positions_.data(), logit_rows_.data(),
                  h.temperature == 0 ? nullptr : query_scales_.data()};
   b.all = allocate_residual(n_rows_, h);
-  b.qkv = allocate(n_rows_, std::max(AttentionColumns(h).width, h.delta_net.width()));
+  b.qkv = allocate(n_rows_, projected_columns(h));
   b.attended = allocate(n_rows_, attended_columns(h));
   if (n_logit_rows_ > 0) {
     b.wanted = allocate_residual(n_logit_rows_, h);
@@ -61,6 +68,8 @@ GraphBuffers TransformerGraph::allocate_shared(const Hparams& h) {
   b.up = allocate(n_ff_rows, n_ff);
   b.router = allocate(n_ff_rows, h.experts.n);
   b.shared = allocate(n_ff_rows, h.experts.n_ff_shared > 0 ? h.n_embd : 0);
+  const bool has_beside = h.experts.n > 0 && h.architecture->experts_beside;
+  b.beside = allocate(n_ff_rows, has_beside ? h.n_embd : 0);
   logits_ = b.logits.data;
   return b;
 }

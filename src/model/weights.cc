@@ -106,6 +106,9 @@ class Weights::Loader {
     KVANT_RETURN_IF_ERROR(place_repacked());
     KVANT_RETURN_IF_ERROR(place_on_device());
     if (weights_.output_ == nullptr) weights_.output_ = weights_.embedding_;
+    for (LayerWeights& w : weights_.layers_) {
+      if (w.v == nullptr) w.v = w.k;
+    }
     name_type();
     return {};
   }
@@ -198,10 +201,10 @@ class Weights::Loader {
     if (h_.recurrent[i]) {
       plan_delta_net(prefix, w);
     } else {
-      plan_projections(prefix, w);
-      plan_qk_norms(prefix, w);
+      plan_projections(i, prefix, w);
+      plan_qk_norms(i, prefix, w);
       if (a.sinks) read_sinks(prefix);
-      matrix(prefix + "attn_output.weight", h_.n_heads * h_.head_dim, e, &w.attn_out);
+      matrix(prefix + "attn_output.weight", h_.n_q(i), e, &w.attn_out);
       vector(prefix + "attn_output.bias", e, Need::optional, &w.attn_out_bias);
     }
     vector(prefix + "post_attention_norm.weight", e, after, &w.attn_post_norm);
@@ -209,12 +212,24 @@ class Weights::Loader {
     vector(ffn_norm + ".weight", e, before == Need::required && a.parallel ? Need::optional : before,
            &w.ffn_norm);
     vector(ffn_norm + ".bias", e, norm_bias(), &w.ffn_norm_bias);
-    if (h_.experts.n > 0 && file_->tensor(prefix + "ffn_gate_inp.weight") != nullptr) {
-      plan_experts(prefix, w);
-    } else {
-      plan_network(prefix, "", h_.n_ff, 0, w.ffn);
-    }
+    const bool has_experts = h_.experts.n > 0 && file_->tensor(prefix + "ffn_gate_inp.weight") != nullptr;
+    if (has_experts) plan_experts(prefix, w);
+    if (has_experts && a.experts_beside) plan_beside(prefix, w);
+    if (!has_experts || a.experts_beside) plan_network(prefix, "", h_.n_ff, 0, w.ffn);
     vector(prefix + "post_ffw_norm.weight", e, after, &w.ffn_post_norm);
+    if (!a.layer_scales) return;
+    const std::vector<float> scale = read_values(prefix + "layer_output_scale.weight", 1, Need::optional);
+    if (!scale.empty()) w.scale = scale[0];
+  }
+
+  // What experts have where they stand beside another network.
+  void plan_beside(const std::string& prefix, LayerWeights& w) {
+    const int e = h_.n_embd;
+    vector(prefix + "ffn_gate_inp.scale", e, Need::required, &w.router_norm);
+    vector(prefix + "pre_ffw_norm_2.weight", e, Need::required, &w.experts_norm);
+    vector(prefix + "post_ffw_norm_1.weight", e, Need::required, &w.beside_post_norm);
+    vector(prefix + "post_ffw_norm_2.weight", e, Need::required, &w.experts_post_norm);
+    w.expert_scales = read_values(prefix + "ffn_down_exps.scale", h_.experts.n, Need::optional);
   }
 
   void plan_delta_net(const std::string& prefix, LayerWeights& w) {
@@ -240,12 +255,15 @@ class Weights::Loader {
   void plan_network(const std::string& prefix, const char* suffix, int n_ff, int n, NetworkWeights& w) {
     const Architecture& a = *h_.architecture;
     const int e = h_.n_embd;
-    const bool fused = a.fused_gate_up && n == 0;
+    const std::string both = prefix + "ffn_gate_up" + suffix;  // in one tensor
+    const bool named = n > 0 && file_->tensor(both + ".weight") != nullptr;
+    const bool fused = named || (a.fused_gate_up && n == 0);
     const auto add = [&](const char* name, int n_in, int n_out, ggml_tensor** weight, ggml_tensor** bias) {
-      const std::string tensor = prefix + name + suffix;
+      const std::string tensor = named && weight == &w.up ? both : prefix + name + suffix;
       take(tensor + ".weight", {n_in, n_out, std::max(n, 1)}, Need::required,
            n > 0 ? Use::experts : Use::matrix, weight);
-      take(tensor + ".bias", {n_out, std::max(n, 1), 1}, Need::optional, Use::vector, bias);
+      take(tensor + ".bias", {n_out, std::max(n, 1), 1}, named ? Need::none : Need::optional, Use::vector,
+           bias);
     };
     if (!fused && !a.ungated) add("ffn_gate", e, n_ff, &w.gate, &w.gate_bias);
     add("ffn_up", e, fused ? 2 * n_ff : n_ff, &w.up, &w.up_bias);
@@ -264,7 +282,7 @@ class Weights::Loader {
     vector(prefix + "ffn_gate_inp_shexp.weight", h_.n_embd, Need::optional, &w.shared_gate);
   }
 
-  void plan_qk_norms(const std::string& prefix, LayerWeights& w) {
+  void plan_qk_norms(int layer, const std::string& prefix, LayerWeights& w) {
     const Architecture& a = *h_.architecture;
     if (a.qk_norm == QkNorm::none) return;
     const auto add = [&](const char* name, int n_heads, ggml_tensor** target) {
@@ -272,32 +290,38 @@ class Weights::Loader {
       const ggml_tensor* t = file_->tensor(tensor);
       const bool by_head =
           t != nullptr && t->ne[1] > 1 && !a.gated_attention;  // each head has weights of its own
-      const Shape shape = a.qk_norm == QkNorm::rows ? Shape{std::int64_t{n_heads} * h_.head_dim, 1, 1}
-                                                    : Shape{h_.head_dim, by_head ? n_heads : 1, 1};
+      const Shape shape = a.qk_norm == QkNorm::rows ? Shape{std::int64_t{n_heads} * h_.dim(layer), 1, 1}
+                                                    : Shape{h_.dim(layer), by_head ? n_heads : 1, 1};
       take(tensor, shape, a.needs_qk_norm ? Need::required : Need::optional, Use::vector, target);
     };
     add("attn_q_norm", h_.n_heads, &w.q_norm);
-    add("attn_k_norm", h_.n_kv_heads, &w.k_norm);
+    add("attn_k_norm", h_.kv_heads(layer), &w.k_norm);
   }
 
-  // They are read, not kept as a tensor: attention is kvant's own.
-  void read_sinks(const std::string& prefix) {
-    const std::string name = prefix + "attn_sinks.weight";
+  // Values that are read, not kept as a tensor; none: it is not there.
+  std::vector<float> read_values(const std::string& name, int n, Need need) {
+    if (need == Need::optional && file_->tensor(name) == nullptr) return {};
     ggml_tensor* unused = nullptr;
-    vector(name, h_.n_heads, Need::required, &unused);
-    if (failure_) return;
+    vector(name, n, need, &unused);
+    if (failure_) return {};
     const ggml_tensor* t = planned_.back().source;
     planned_.pop_back();
-    std::vector<float> logits(h_.n_heads);
-    dequantize(t, file_->tensor_data(t), logits.data(), /*n_threads=*/1);
+    std::vector<float> values(n);
+    dequantize(t, file_->tensor_data(t), values.data(), /*n_threads=*/1);
+    return values;
+  }
+
+  // Attention is kvant's own.
+  void read_sinks(const std::string& prefix) {
+    const std::vector<float> logits = read_values(prefix + "attn_sinks.weight", h_.n_heads, Need::required);
     h_.sink_logits.insert(h_.sink_logits.end(), logits.begin(), logits.end());
   }
 
-  void plan_projections(const std::string& prefix, LayerWeights& w) {
-    const int n_q = h_.q_columns();
-    const int n_kv = h_.n_kv_heads * h_.head_dim;
-    const auto projection = [&](const char* name, int n_out, ggml_tensor** weight, ggml_tensor** bias) {
-      take(prefix + name + ".weight", {h_.n_embd, n_out, 1}, Need::required, Use::matrix, weight);
+  void plan_projections(int layer, const std::string& prefix, LayerWeights& w) {
+    const int n_q = h_.q_columns(layer), n_kv = h_.n_kv(layer);
+    const auto projection = [&](const char* name, int n_out, ggml_tensor** weight, ggml_tensor** bias,
+                                Need need = Need::required) {
+      take(prefix + name + ".weight", {h_.n_embd, n_out, 1}, need, Use::matrix, weight);
       take(prefix + name + ".bias", {n_out, 1, 1}, Need::optional, Use::vector, bias);
     };
     if (file_->tensor(prefix + "attn_qkv.weight") != nullptr) {
@@ -306,7 +330,8 @@ class Weights::Loader {
     }
     projection("attn_q", n_q, &w.q, &w.q_bias);
     projection("attn_k", n_kv, &w.k, &w.k_bias);
-    projection("attn_v", n_kv, &w.v, &w.v_bias);
+    projection("attn_v", n_kv, &w.v, &w.v_bias,
+               h_.architecture->normed_values ? Need::optional : Need::required);
   }
 
   Error out_of_memory(std::size_t bytes) const {

@@ -49,7 +49,7 @@ struct LayerWeights {
   ggml_tensor* qkv = nullptr;  // [n_embd, (n_heads + 2 n_kv_heads) head_dim], or the three apart:
   ggml_tensor* q = nullptr;    // [n_embd, n_heads * head_dim], with gates twice as many: Hparams::q_columns
   ggml_tensor* k = nullptr;    // [n_embd, n_kv_heads * head_dim]
-  ggml_tensor* v = nullptr;    // [n_embd, n_kv_heads * head_dim]
+  ggml_tensor* v = nullptr;    // [n_embd, n_kv_heads * head_dim]; may be k
   ggml_tensor* qkv_bias = nullptr;
   ggml_tensor* q_bias = nullptr;
   ggml_tensor* k_bias = nullptr;
@@ -61,15 +61,22 @@ struct LayerWeights {
   ggml_tensor* attn_post_norm = nullptr;  // [n_embd]
   ggml_tensor* ffn_norm = nullptr;        // [n_embd]
   ggml_tensor* ffn_norm_bias = nullptr;
-  DeltaNetWeights delta;                 // of a layer without attention
-  NetworkWeights ffn;                    // of a layer without experts
-  ggml_tensor* router = nullptr;         // [n_embd, n_experts]; null: the layer has no experts
-  ggml_tensor* router_bias = nullptr;    // [n_experts]
-  ggml_tensor* choice_bias = nullptr;    // [n_experts]: joins what experts are chosen by, not their weights
-  NetworkWeights experts;                // n_experts networks
-  NetworkWeights shared;                 // that all rows go through; up may be null
-  ggml_tensor* shared_gate = nullptr;    // [n_embd]: its product's sigmoid weighs `shared`; null: 1
-  ggml_tensor* ffn_post_norm = nullptr;  // [n_embd]
+  DeltaNetWeights delta;               // of a layer without attention
+  NetworkWeights ffn;                  // of a layer without experts
+  ggml_tensor* router = nullptr;       // [n_embd, n_experts]; null: the layer has no experts
+  ggml_tensor* router_norm = nullptr;  // [n_embd]: of what the router alone reads; null: what experts read
+  ggml_tensor* router_bias = nullptr;  // [n_experts]
+  ggml_tensor* choice_bias = nullptr;  // [n_experts]: joins what experts are chosen by, not their weights
+  NetworkWeights experts;              // n_experts networks
+  NetworkWeights shared;               // that all rows go through; up may be null
+  ggml_tensor* shared_gate = nullptr;  // [n_embd]: its product's sigmoid weighs `shared`; null: 1
+  // Of experts beside another network: norms of what they read, of their output, and of the other's.
+  ggml_tensor* experts_norm = nullptr;       // [n_embd]
+  ggml_tensor* experts_post_norm = nullptr;  // [n_embd]
+  ggml_tensor* beside_post_norm = nullptr;   // [n_embd]
+  std::vector<float> expert_scales;          // [n_experts]: of their outputs; empty: 1
+  ggml_tensor* ffn_post_norm = nullptr;      // [n_embd]
+  float scale = 1;                           // of what the layer hands on
 };
 
 class Weights {

@@ -13,23 +13,26 @@
 namespace kvant {
 namespace {
 
-struct Unit {
-  int layer = 0;
-  int kv_head = 0;
-  Side side = Side::key;
-  std::span<const float> sensitivity;  // of each format of the ladder
-  std::size_t level = 0;               // the format that it has
-};
-
-// Formats by rising bits.
+// Formats by rising bits, for heads of one size.
 struct Ladder {
+  int head_dim = 0;
   std::vector<const Format*> formats;
   std::vector<double> bits;
   std::vector<std::size_t> place;  // in the recipe's ladder, and so in the sensitivities
 };
 
+struct Unit {
+  const Ladder* ladder = nullptr;
+  int layer = 0;
+  int kv_head = 0;
+  Side side = Side::key;
+  std::span<const float> sensitivity;  // of each format of the ladder
+  std::size_t level = 0;               // the format that it has
+  double weight = 1;                   // its elements, as a share of the largest heads'
+};
+
 Ladder sorted_ladder(const Recipe& recipe, int head_dim) {
-  Ladder ladder;
+  Ladder ladder{.head_dim = head_dim};
   for (std::size_t i = 0; i < recipe.ladder.size(); ++i) ladder.place.push_back(i);
   const auto bits_at = [&](std::size_t i) { return find_format(recipe.ladder[i])->bits(head_dim); };
   std::stable_sort(ladder.place.begin(), ladder.place.end(),
@@ -39,6 +42,17 @@ Ladder sorted_ladder(const Recipe& recipe, int head_dim) {
     ladder.bits.push_back(bits_at(i));
   }
   return ladder;
+}
+
+// One for each size of heads.
+std::vector<Ladder> sorted_ladders(const Recipe& recipe, const Geometry& geometry) {
+  std::vector<Ladder> ladders;
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    const auto is_it = [&](const Ladder& ladder) { return ladder.head_dim == geometry.dim(layer); };
+    if (std::none_of(ladders.begin(), ladders.end(), is_it))
+      ladders.push_back(sorted_ladder(recipe, geometry.dim(layer)));
+  }
+  return ladders;
 }
 
 bool is_overridden(const Recipe& recipe, int layer, int kv_head, Side side) {
@@ -52,27 +66,35 @@ Error too_small(const Recipe& recipe, const Ladder& ladder) {
 }
 
 // The same format for K and V everywhere, but where the recipe's own overrides say otherwise.
-Result<Recipe> allocate_evenly(const Recipe& recipe, const Ladder& ladder) {
+Result<Recipe> allocate_evenly(const Recipe& recipe, const std::vector<Ladder>& ladders) {
+  const auto fits = [&](const Format& format) {
+    return std::all_of(ladders.begin(), ladders.end(),
+                       [&](const Ladder& ladder) { return format.bits(ladder.head_dim) <= recipe.budget; });
+  };
   const Format* best = nullptr;
-  for (std::size_t i = 0; i < ladder.formats.size(); ++i)
-    if (ladder.bits[i] <= recipe.budget) best = ladder.formats[i];
-  if (best == nullptr) return too_small(recipe, ladder);
+  for (const Format* format : ladders.front().formats)
+    if (fits(*format)) best = format;
+  if (best == nullptr) return too_small(recipe, ladders.front());
   Recipe allocated = recipe;
   allocated.k.format = allocated.v.format = best->name();
   return allocated;
 }
 
-Result<std::vector<Unit>> units_of(const Recipe& recipe, const Geometry& geometry,
-                                   const Constants* constants) {
+Result<std::vector<Unit>> units_of(const Recipe& recipe, const Geometry& geometry, const Constants* constants,
+                                   const std::vector<Ladder>& ladders) {
   std::vector<Unit> units;
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
-    for (int head = 0; head < geometry.n_kv_heads; ++head) {
+    const auto ladder = std::find_if(ladders.begin(), ladders.end(), [&](const Ladder& of_size) {
+      return of_size.head_dim == geometry.dim(layer);
+    });
+    const double weight = static_cast<double>(ladder->head_dim) / geometry.head_dim;
+    for (int head = 0; head < geometry.kv_heads(layer); ++head) {
       for (const Side side : kSides) {
         if (is_overridden(recipe, layer, head, side)) continue;
         const auto sensitivity = calibrated_constants(HeadConstants{constants, layer, head, side},
                                                       sensitivity_constant(recipe), recipe.ladder.size());
         if (!sensitivity.ok()) return sensitivity.error();
-        units.push_back({layer, head, side, *sensitivity, 0});
+        units.push_back({&*ladder, layer, head, side, *sensitivity, 0, weight});
       }
     }
   }
@@ -87,10 +109,11 @@ struct Raise {
 
 // The raise of `unit` that gains most for each bit, among those of at most `spare` bits. Raises that skip a
 // level count: a unit's sensitivities need not be convex.
-Raise best_raise(Unit& unit, const Ladder& ladder, double spare) {
+Raise best_raise(Unit& unit, double spare) {
+  const Ladder& ladder = *unit.ladder;
   Raise best;
   for (std::size_t level = unit.level + 1; level < ladder.bits.size(); ++level) {
-    const double more = ladder.bits[level] - ladder.bits[unit.level];
+    const double more = unit.weight * (ladder.bits[level] - ladder.bits[unit.level]);
     if (more <= 0 || more > spare) continue;
     const double gain = unit.sensitivity[ladder.place[unit.level]] - unit.sensitivity[ladder.place[level]];
     if (gain / more > best.gain_per_bit) best = {gain / more, &unit, level};
@@ -98,16 +121,17 @@ Raise best_raise(Unit& unit, const Ladder& ladder, double spare) {
   return best;
 }
 
-// spare: bits for each element of a unit that may be given away, in all.
-void raise_levels(std::vector<Unit>& units, const Ladder& ladder, double spare) {
+// spare: bits for each element of a unit of the largest heads that may be given away, in all.
+void raise_levels(std::vector<Unit>& units, double spare) {
   for (;;) {
     Raise best;
     for (Unit& unit : units) {
-      const Raise raise = best_raise(unit, ladder, spare);
+      const Raise raise = best_raise(unit, spare);
       if (raise.gain_per_bit > best.gain_per_bit) best = raise;
     }
     if (best.unit == nullptr) return;
-    spare -= ladder.bits[best.level] - ladder.bits[best.unit->level];
+    const std::vector<double>& bits = best.unit->ladder->bits;
+    spare -= best.unit->weight * (bits[best.level] - bits[best.unit->level]);
     best.unit->level = best.level;
   }
 }
@@ -131,7 +155,7 @@ bool knows_sensitivities(const Recipe& recipe, const Geometry& geometry, const C
   if (constants == nullptr) return false;
   const std::string name = sensitivity_constant(recipe);
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
-    for (int head = 0; head < geometry.n_kv_heads; ++head) {
+    for (int head = 0; head < geometry.kv_heads(layer); ++head) {
       for (const Side side : kSides) {
         if (is_overridden(recipe, layer, head, side)) continue;
         if (!constants->find(layer, head, side, name).empty()) return true;
@@ -143,13 +167,18 @@ bool knows_sensitivities(const Recipe& recipe, const Geometry& geometry, const C
 
 Result<Recipe> allocate_bits(const Recipe& recipe, const Geometry& geometry, const Constants* constants) {
   if (recipe.budget == 0) return recipe;
-  const Ladder ladder = sorted_ladder(recipe, geometry.head_dim);
-  if (!knows_sensitivities(recipe, geometry, constants)) return allocate_evenly(recipe, ladder);
-  auto units = units_of(recipe, geometry, constants);
+  const std::vector<Ladder> ladders = sorted_ladders(recipe, geometry);
+  if (!knows_sensitivities(recipe, geometry, constants)) return allocate_evenly(recipe, ladders);
+  auto units = units_of(recipe, geometry, constants, ladders);
   if (!units.ok()) return units.error();
-  const double spare = (recipe.budget - ladder.bits.front()) * static_cast<double>(units->size());
-  if (spare < 0) return too_small(recipe, ladder);
-  raise_levels(*units, ladder, spare);
+  double spare = 0;
+  for (const Ladder& ladder : ladders) {
+    const auto is_its = [&](const Unit& unit) { return unit.ladder == &ladder; };
+    const auto n = static_cast<double>(std::count_if(units->begin(), units->end(), is_its));
+    spare += (recipe.budget - ladder.bits.front()) * n * ladder.head_dim / geometry.head_dim;
+  }
+  if (spare < 0) return too_small(recipe, ladders.front());
+  raise_levels(*units, spare);
   Recipe allocated = recipe;
   for (const Unit& unit : *units) {
     const SideRecipe& usual = unit.side == Side::key ? recipe.k : recipe.v;
@@ -157,7 +186,7 @@ Result<Recipe> allocate_bits(const Recipe& recipe, const Geometry& geometry, con
                                    unit.layer,
                                    unit.layer,
                                    unit.kv_head,
-                                   {usual.transforms, ladder.formats[unit.level]->name()}});
+                                   {usual.transforms, unit.ladder->formats[unit.level]->name()}});
   }
   return allocated;
 }

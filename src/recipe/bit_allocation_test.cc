@@ -149,6 +149,34 @@ TEST(BitAllocation, WithoutSensitivitiesIsOneFormatForAllWithinTheBudget) {
   EXPECT_EQ(format_of(*allocate_bits(*own, g, nullptr), 1, 0, Side::key), "bf16");
 }
 
+// A head twice as wide costs twice as much.
+TEST(BitAllocation, CountsTheElementsOfHeadsThatDiffer) {
+  Geometry g = geometry(2, 2);
+  g.layer_heads = {{1, 128, 0}, {2, 64, 1}};
+  g.head_dim = 128;
+  const Recipe r = recipe(1.75);
+  Constants constants;
+  for (const Side side : kSides) {
+    set_sensitivity(constants, r, 0, 0, side, falling(15, 4));
+    for (const int head : {0, 1}) set_sensitivity(constants, r, 1, head, side, falling(10, 4));
+  }
+  const auto allocated = allocate_bits(r, g, &constants);
+  ASSERT_TRUE(allocated.ok()) << allocated.error().message;
+  double bits = 0, elements = 0;
+  for (int layer = 0; layer < 2; ++layer) {
+    for (int head = 0; head < g.kv_heads(layer); ++head) {
+      for (const Side side : kSides) {
+        bits += g.dim(layer) * find_format(format_of(*allocated, layer, head, side))->bits(g.dim(layer));
+        elements += g.dim(layer);
+      }
+    }
+  }
+  EXPECT_LE(bits / elements, 1.75);
+  EXPECT_GT(bits / elements, 1.6);
+  EXPECT_EQ(format_of(*allocated, 0, 0, Side::key), "tcq1");  // 15 on 128 channels are less than 10 on 64
+  EXPECT_EQ(format_of(*allocated, 1, 0, Side::key), "tcq2");
+}
+
 TEST(BitAllocation, ProbesWithTheCheapestFormatOfTwoBits) {
   EXPECT_EQ(probe_format(recipe(3), 64).name(), "tcq2");
 }

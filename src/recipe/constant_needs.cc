@@ -34,10 +34,11 @@ void add_format(std::vector<ConstantNeed>& needs, NeedKind kind, const SideRecip
   }
 }
 
-void add_adapters(std::vector<ConstantNeed>& needs, const SideRecipe& side, const Geometry& geometry) {
-  const std::size_t one = static_cast<std::size_t>(geometry.head_dim) * kAdapterFeatures;
+void add_adapters(std::vector<ConstantNeed>& needs, const SideRecipe& side, const Geometry& geometry,
+                  int layer) {
+  const std::size_t one = static_cast<std::size_t>(geometry.dim(layer)) * kAdapterFeatures;
   needs.push_back(
-      {NeedKind::adapter, kQueryAdapter, geometry.group() * one, side.transforms, nullptr, nullptr});
+      {NeedKind::adapter, kQueryAdapter, geometry.group(layer) * one, side.transforms, nullptr, nullptr});
   needs.push_back({NeedKind::adapter, kKeyAdapter, one, side.transforms, nullptr, nullptr});
 }
 
@@ -50,7 +51,7 @@ bool corrects(const Recipe& recipe, const Geometry& geometry, int layer) {
 
 std::vector<ConstantNeed> constant_needs(const Recipe& recipe, const Geometry& geometry, int layer,
                                          int kv_head, Side side) {
-  const int head_dim = geometry.head_dim;
+  const int head_dim = geometry.dim(layer);
   const SideRecipe usual = mixed_side_of(recipe, side, layer, kv_head, false);
   std::vector<ConstantNeed> needs;
   add_transforms(needs, usual.transforms, head_dim);
@@ -70,7 +71,7 @@ std::vector<ConstantNeed> constant_needs(const Recipe& recipe, const Geometry& g
                      usual.transforms, nullptr, nullptr});
   }
   if (!recipe.tail.empty()) add_format(needs, NeedKind::tail, usual, recipe.tail, head_dim);
-  if (side == Side::key && corrects(recipe, geometry, layer)) add_adapters(needs, usual, geometry);
+  if (side == Side::key && corrects(recipe, geometry, layer)) add_adapters(needs, usual, geometry, layer);
   return needs;
 }
 

@@ -40,7 +40,7 @@ std::int64_t constant_bytes(const Plan& plan) {
   const Geometry& g = plan.geometry;
   std::int64_t bytes = 0;
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    for (int kv_head = 0; kv_head < g.n_kv_heads; ++kv_head) {
+    for (int kv_head = 0; kv_head < g.kv_heads(layer); ++kv_head) {
       for (const Side side : kSides) {
         for (const ConstantNeed& need : constant_needs(plan.recipe, g, layer, kv_head, side))
           bytes += need_bytes(plan.head(layer, kv_head), side, need);

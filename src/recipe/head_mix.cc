@@ -29,7 +29,7 @@ std::string head_priority_constant(const std::string& metric) {
 
 Result<std::vector<bool>> mixed_heads(const Recipe& recipe, const Geometry& geometry,
                                       const Constants* constants, int layer) {
-  const int n_heads = geometry.n_kv_heads;
+  const int n_heads = geometry.kv_heads(layer);
   std::vector<bool> mixed(n_heads, false);
   if (recipe.mix == 0) return mixed;
   std::vector<float> priorities;

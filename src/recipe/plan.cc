@@ -17,9 +17,14 @@ namespace {
 Status check_geometry(const Geometry& geometry) {
   KVANT_CHECK(geometry.sliding_window.size() == static_cast<std::size_t>(geometry.n_layers),
               "a geometry states the sliding window of every layer");
-  if (geometry.head_dim <= 0 || geometry.head_dim % 8 != 0 || geometry.head_dim > kMaxHeadDim) {
-    return error("{} has a head size of {}: multiples of 8 up to {} are supported", geometry.model,
-                 geometry.head_dim, kMaxHeadDim);
+  KVANT_CHECK(
+      !geometry.heads_differ() || geometry.layer_heads.size() == static_cast<std::size_t>(geometry.n_layers),
+      "a geometry states the heads of every layer, or of none");
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    const int d = geometry.dim(layer);
+    if (d > 0 && d % 8 == 0 && d <= kMaxHeadDim) continue;
+    return error("{} has a head size of {}: multiples of 8 up to {} are supported", geometry.model, d,
+                 kMaxHeadDim);
   }
   return {};
 }
@@ -30,9 +35,11 @@ Status check_override(const SideOverride& override, const Geometry& geometry) {
     return error("an override {}@... names layer {}, but {} has layers 0 to {}", side, override.last_layer,
                  geometry.model, geometry.n_layers - 1);
   }
-  if (override.kv_head >= geometry.n_kv_heads) {
-    return error("an override {}@... names KV head {}, but {} has KV heads 0 to {}", side, override.kv_head,
-                 geometry.model, geometry.n_kv_heads - 1);
+  for (int layer = override.first_layer; layer <= override.last_layer; ++layer) {
+    if (override.kv_head < geometry.kv_heads(layer)) continue;
+    return error("an override {}@... names KV head {}, but {} has KV heads 0 to {}{}", side, override.kv_head,
+                 geometry.model, geometry.kv_heads(layer) - 1,
+                 geometry.heads_differ() ? fmt::format(" in layer {}", layer) : "");
   }
   return {};
 }
@@ -90,7 +97,7 @@ Status check_prompt(const Recipe& recipe) {
 }
 
 bool shifts_keys(const Recipe& recipe, const Geometry& geometry, int layer) {
-  for (int kv_head = 0; kv_head < geometry.n_kv_heads; ++kv_head) {
+  for (int kv_head = 0; kv_head < geometry.kv_heads(layer); ++kv_head) {
     for (const std::string& name : side_of(recipe, Side::key, layer, kv_head).transforms) {
       if (find_transform_kind(name)->shifts) return true;
     }
@@ -173,7 +180,7 @@ Result<HeadPlan> resolve_head(Plan& plan, const Recipe& allocated, int layer, in
     const HeadConstants constants{plan.constants.get(), layer, kv_head, side};
     KVANT_RETURN_IF_ERROR(check_constants(plan, constants));
     auto resolved = resolve_side(mixed_side_of(allocated, side, layer, kv_head, mixed),
-                                 plan.geometry.head_dim, constants, plan.order);
+                                 plan.geometry.dim(layer), constants, plan.order);
     if (!resolved.ok()) return resolved.error();
     (side == Side::key ? head.k : head.v) = std::move(resolved).value();
   }
@@ -189,7 +196,7 @@ Status resolve_heads(Plan& plan) {
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
     const auto mixed = mixed_heads(plan.recipe, plan.geometry, plan.constants.get(), layer);
     if (!mixed.ok()) return mixed.error();
-    for (int kv_head = 0; kv_head < plan.geometry.n_kv_heads; ++kv_head) {
+    for (int kv_head = 0; kv_head < plan.geometry.kv_heads(layer); ++kv_head) {
       auto head = resolve_head(plan, *allocated, layer, kv_head, (*mixed)[kv_head]);
       if (!head.ok()) return head.error();
       plan.heads.push_back(std::move(head).value());

@@ -63,13 +63,13 @@ struct Plan {
   std::shared_ptr<const Constants> constants;  // may be null
   const Format* tail = nullptr;                // row-wise format of unsealed and protected tokens
   std::vector<LayerPlan> layers;               // [n_layers]
-  std::vector<HeadPlan> heads;                 // [n_layers * n_kv_heads]
+  std::vector<HeadPlan> heads;                 // of all layers, by Geometry::head_index
   PageOrder order = PageOrder::canonical;
   CalibrationState calibration = CalibrationState::not_needed;
   std::shared_ptr<PageDevice> device;  // whose memory holds the pages (cache/page_device.h); null: the host's
   std::shared_ptr<const DeviceConstants> device_constants;  // in its memory (cache/device_constants.h)
 
-  const HeadPlan& head(int layer, int kv_head) const { return heads[layer * geometry.n_kv_heads + kv_head]; }
+  const HeadPlan& head(int layer, int kv_head) const { return heads[geometry.head_index(layer, kv_head)]; }
 };
 
 // What one (layer, KV head, side) gets: the last override that names it, or the side's default.

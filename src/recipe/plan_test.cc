@@ -107,7 +107,7 @@ TEST(Resolve, GivesEveryHeadItsFormatsAndContext) {
 }
 
 TEST(Resolve, AcceptsEveryBuiltinRecipe) {
-  for (int d : {64, 80, 96, 128, 256}) {
+  for (int d : {64, 80, 96, 128, 256, 512}) {
     Geometry geometry = small_geometry();
     geometry.n_layers = 1;
     geometry.head_dim = d;
@@ -336,7 +336,7 @@ TEST(Resolve, RefusesLayersAndHeadsThatTheModelLacks) {
 
 TEST(Resolve, RefusesHeadSizesThatNoFormatHas) {
   Geometry geometry = small_geometry();
-  for (int d : {0, 60, 264}) {
+  for (int d : {0, 60, 520}) {
     geometry.head_dim = d;
     expect_in("head size", message_of("bf16", geometry));
   }
@@ -354,7 +354,7 @@ TEST(Resolve, ChecksRecipesThatWereNotParsed) {
 TEST(Plan, OfKvantsRecipesNeedsNoCalibrationOnAnyModel) {
   for (const char* name : {"kvant-4bit", "kvant-3bit", "kvant-2bit"}) {
     const Recipe recipe = *parse_recipe(name);
-    for (const int head_dim : {64, 80, 96, 112, 128, 256}) {
+    for (const int head_dim : {64, 80, 96, 112, 128, 256, 512}) {
       Geometry g;
       g.model = "any";
       g.n_layers = 2;

@@ -31,10 +31,10 @@ std::vector<float> harmless_values(const Recipe& recipe, const ConstantNeed& nee
 std::shared_ptr<const Constants> stand_in_constants(const Recipe& recipe, const Geometry& geometry) {
   auto constants = std::make_shared<Constants>();
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
-    for (int head = 0; head < geometry.n_kv_heads; ++head) {
+    for (int head = 0; head < geometry.kv_heads(layer); ++head) {
       for (Side side : kSides) {
         for (const ConstantNeed& need : constant_needs(recipe, geometry, layer, head, side)) {
-          constants->set(layer, head, side, need.name, harmless_values(recipe, need, geometry.head_dim));
+          constants->set(layer, head, side, need.name, harmless_values(recipe, need, geometry.dim(layer)));
         }
       }
     }

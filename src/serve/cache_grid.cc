@@ -14,8 +14,8 @@ GridFormat format_of(const Plan& plan, const AttentionBackend& backend, int laye
           .transforms = fmt::format("{}", fmt::join(stored.transform_names, "+")),
           .kernel = std::move(kernel.name),
           .fallback = std::move(kernel.fallback),
-          .bits = stored.sealed->bits(plan.geometry.head_dim),
-          .page_bytes = stored.sealed->page_bytes(plan.geometry.head_dim)};
+          .bits = stored.sealed->bits(stored.context.head_dim),
+          .page_bytes = stored.sealed->page_bytes(stored.context.head_dim)};
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ CacheGrid cache_grid(const Plan& plan, const AttentionBackend& backend) {
                  .calibration = plan.calibration};
   std::vector<GridFormat> cells;  // [layer, KV head, side]
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
-    for (int h = 0; h < plan.geometry.n_kv_heads; ++h) {
+    for (int h = 0; h < plan.geometry.kv_heads(layer); ++h) {
       for (const Side side : kSides) cells.push_back(format_of(plan, backend, layer, h, side));
     }
   }

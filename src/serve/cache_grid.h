@@ -29,7 +29,7 @@ struct CacheGrid {
   int sink = 0, window = 0;  // tokens
   CalibrationState calibration = CalibrationState::not_needed;
   std::vector<GridFormat> formats;  // each once, of most bits first
-  std::vector<int> k, v;            // [layer * n_kv_heads + KV head]: indices of `formats`
+  std::vector<int> k, v;            // by KV head, layer by layer (Geometry::head_index): indices of `formats`
 };
 
 CacheGrid cache_grid(const Plan& plan, const AttentionBackend& backend);

@@ -99,6 +99,13 @@ Json prefix_disk_json(const std::optional<PrefixDiskStatus>& disk) {
           {"failures", disk->failures}};
 }
 
+// Where layers differ: [KV heads, head size] of each.
+Json heads_by_layer_json(const Geometry& g) {
+  Json layers = Json::array();
+  for (int layer = 0; layer < g.n_layers; ++layer) layers.push_back({g.kv_heads(layer), g.dim(layer)});
+  return layers;
+}
+
 Json tokens_json(const SchedulerCounters& c) {
   return {{"read", c.prompt_tokens},
           {"cached", c.cached_tokens},
@@ -113,19 +120,21 @@ Json cache_json(const ServerInfo& info, const SchedulerOptions& options, const C
   const Geometry& g = info.grid.geometry;
   Json sequences = Json::array();
   for (const ServedSequence& s : view.sequences) sequences.push_back(sequence_json(g, s));
-  return {{"schema", "kvant.cache/1"},
-          {"seconds", view.seconds},
-          {"model", info.model},
-          {"name", info.recipe},
-          {"layers", g.n_layers},
-          {"kv_heads", g.n_kv_heads},
-          {"head_dim", g.head_dim},
-          {"page_tokens", kPageTokens},
-          {"plan", plan_json(info)},
-          {"memory", memory_json(options, view)},
-          {"prefix_disk", prefix_disk_json(view.status.prefix_disk)},
-          {"tokens", tokens_json(view.status.counters)},
-          {"sequences", std::move(sequences)}};
+  Json json = {{"schema", "kvant.cache/1"},
+               {"seconds", view.seconds},
+               {"model", info.model},
+               {"name", info.recipe},
+               {"layers", g.n_layers},
+               {"kv_heads", g.n_kv_heads},
+               {"head_dim", g.head_dim},
+               {"page_tokens", kPageTokens},
+               {"plan", plan_json(info)},
+               {"memory", memory_json(options, view)},
+               {"prefix_disk", prefix_disk_json(view.status.prefix_disk)},
+               {"tokens", tokens_json(view.status.counters)},
+               {"sequences", std::move(sequences)}};
+  if (g.heads_differ()) json["heads_by_layer"] = heads_by_layer_json(g);
+  return json;
 }
 
 }  // namespace kvant

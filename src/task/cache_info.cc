@@ -41,7 +41,8 @@ Result<CacheInfo> cache_info(const Session& session, const Recipe& recipe, int c
   info.bf16 = bf16_bytes(g, info.context);
   for (const HeadPlan& head : plan.heads) {
     for (const Side side : kSides) {
-      info.token += static_cast<double>(head.side(side).sealed->page_bytes(g.head_dim)) / kPageTokens;
+      info.token +=
+          static_cast<double>(head.side(side).sealed->page_bytes(head.k.context.head_dim)) / kPageTokens;
     }
   }
   info.max_tokens = max_tokens(plan, batch, info.available);
@@ -50,6 +51,14 @@ Result<CacheInfo> cache_info(const Session& session, const Recipe& recipe, int c
 
 nlohmann::ordered_json info_to_json(const Session& session, const CacheInfo& info, const std::string& model) {
   const Geometry& g = session.engine().geometry();
+  nlohmann::ordered_json kv_heads = g.n_kv_heads, head_dim = g.head_dim;
+  if (g.heads_differ()) {
+    kv_heads = head_dim = nlohmann::ordered_json::array();
+    for (int layer = 0; layer < g.n_layers; ++layer) {
+      kv_heads.push_back(g.kv_heads(layer));
+      head_dim.push_back(g.dim(layer));
+    }
+  }
   return {{"schema", "kvant.info/2"},
           {"model", model},
           {"description", session.engine().description()},
@@ -57,8 +66,8 @@ nlohmann::ordered_json info_to_json(const Session& session, const CacheInfo& inf
           {"recurrent_layers", g.n_recurrent_layers},
           {"recurrent_bytes", g.recurrent_bytes()},
           {"heads", g.n_heads},
-          {"kv_heads", g.n_kv_heads},
-          {"head_dim", g.head_dim},
+          {"kv_heads", kv_heads},
+          {"head_dim", head_dim},
           {"trained_context", g.trained_context},
           {"weight_bytes", session.engine().weight_bytes()},
           {"recipe", label(info.preview.plan->recipe)},

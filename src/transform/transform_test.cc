@@ -13,7 +13,7 @@
 namespace kvant {
 namespace {
 
-constexpr int kHeadDims[] = {64, 80, 96, 128, 256};
+constexpr int kHeadDims[] = {64, 80, 96, 128, 256, 512};
 using Names = std::vector<std::string>;
 
 std::vector<float> random_values(std::size_t n, unsigned seed, float low, float high) {
@@ -110,7 +110,7 @@ std::vector<double> attention(const std::vector<float>& q, const std::vector<flo
 }
 
 TEST(WalshHadamard, EqualsTheExplicitMatrix) {
-  for (int d : {8, 16, 64, 80, 96, 128, 256}) {
+  for (int d : {8, 16, 64, 80, 96, 128, 256, 512}) {
     const int order = hadamard_order(d);
     EXPECT_EQ(d % order, 0);
     EXPECT_NE(d % (2 * order), 0);

@@ -23,6 +23,14 @@ inline int head_group(int left) {
 using kvant::kMaxHeadDim;
 using kvant::kPageTokens;
 
+// The largest number of a query or a weight: both of its bytes are then within -128 .. 127.
+inline constexpr int kMaxNumber = 32512;
+// Sums over more channels than this have numbers of half the size, so that they fit 32 bits.
+inline constexpr int kNarrowHeadDim = 256;
+constexpr int max_query_number(int channels) {
+  return channels > kNarrowHeadDim ? kMaxNumber / 2 : kMaxNumber;
+}
+
 // A query as integers of at most 16 bits, in the order of the codes: quad (block * group_channels + r)
 // holds channels group_channels * (4 * block + k) + r, k = 0 .. 3. A block: 4 groups of channels.
 struct ByteQuery {

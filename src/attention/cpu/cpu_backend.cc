@@ -65,7 +65,7 @@ class CpuAttention final : public PageAttention {
 
   KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
     const Format& format = *plan.head(layer, kv_head).side(side).sealed;
-    const int d = plan.geometry.head_dim;
+    const int d = plan.geometry.dim(layer);
     if (format.number_type() != NumberType::none && plan.recipe.products == Products::real)
       return {fmt::format("cpu/{}/rows", kernels_.name), ""};
     if (!cpu::multiplies_codes(format, d)) {

@@ -20,9 +20,9 @@ using testing::plan_for;
 using testing::small_geometry;
 
 // Rows whose attention is neither flat nor all on one token.
-testing::RowSource source(int head_dim) {
-  return [head_dim](int layer, int head, int kind, int token) {
-    std::vector<float> row = testing::token_values(layer, head, kind, token, head_dim);
+testing::RowSource source(const Geometry& g) {
+  return [g](int layer, int head, int kind, int token) {
+    std::vector<float> row = testing::token_values(layer, head, kind, token, g.dim(layer));
     for (float& x : row) x *= kind == kQueryRows ? 0.5F : 1.0F;
     return row;
   };
@@ -39,9 +39,9 @@ Generation generation_of(const std::string& recipe, const Geometry& geometry, At
   Cache cache(plan_for(recipe, geometry, nullptr, backend.page_order()), 0);
   const SequenceId s = cache.add();
   Generation generation;
-  attend_tokens(cache, s, prompt, true, source(geometry.head_dim), backend);
+  attend_tokens(cache, s, prompt, true, source(geometry), backend);
   for (int i = 0; i < n_tokens; ++i) {
-    generation.tokens.push_back(attend_tokens(cache, s, 1, false, source(geometry.head_dim), backend));
+    generation.tokens.push_back(attend_tokens(cache, s, 1, false, source(geometry), backend));
   }
   generation.skipped = backend.skip_counts();
   return generation;
@@ -75,7 +75,7 @@ class CpuBackend : public ::testing::TestWithParam<const char*> {
     const Generation expected = generation_of(recipe, geometry, *reference, prompt, n_tokens);
     const Generation found = generation_of(recipe, geometry, *backend_, prompt, n_tokens);
     EXPECT_LT(relative_error(found, expected), maximum)
-        << recipe << ", d = " << geometry.head_dim << ", G = " << geometry.group() << ", " << prompt
+        << recipe << ", d = " << geometry.head_dim << ", G = " << geometry.group(0) << ", " << prompt
         << " tokens";
   }
 
@@ -101,11 +101,28 @@ TEST_P(CpuBackend, AttendsToEveryFormat) {
   }
 }
 
+TEST_P(CpuBackend, AttendsToEveryFormatWithTheWidestHeads) {
+  for (const std::string& format : format_names()) {
+    const Format& known = *find_format(format);
+    if (format == "int8" || known.constant_size(kMaxHeadDim) >= 16384) continue;  // searches large codebooks
+    const std::string recipe = fmt::format("k={0},v={0}", format);
+    Geometry widest = small_geometry(kMaxHeadDim, 3, 1, 1);
+    widest.softmax_scale = 1 / std::sqrt(static_cast<float>(kMaxHeadDim));
+    expect_like_reference(recipe, widest, tolerance(format), 140, 1);
+  }
+}
+
+TEST_P(CpuBackend, AttendsWhereLayersDiffer) {
+  for (const char* recipe :
+       {"bf16", "kvant-4bit", "kvant-2bit", "turboattention-4bit", "k=ch4g128,v=tok4g128"})
+    expect_like_reference(recipe, testing::unlike_layers(128, 64), 0.015);
+}
+
 TEST_P(CpuBackend, AttendsWithEveryHeadSizeAndGroup) {
   for (const char* format :
        {"bf16", "tok4g32s", "tok4g64", "ch2g128", "ch3g64", "prog4", "lm3", "tcq3", "vq-d4b8"}) {
     const std::string recipe = std::string("k=") + format + ",v=" + format;
-    for (const int d : {80, 96, 128, 256}) {
+    for (const int d : {80, 96, 128, 256, 512}) {
       expect_like_reference(recipe, small_geometry(d, 2, 1, 1), tolerance(format), 140, 1);
     }
     for (const int group : {1, 2, 4, 5, 7, 16}) {
@@ -146,8 +163,8 @@ double prompt_error(const std::string& recipe, const Geometry& g, const testing:
 
 TEST_P(CpuBackend, ReadsPromptsAsTheReferenceDoes) {
   const auto expect_same = [&](const std::string& recipe, const Geometry& g) {
-    EXPECT_LT(prompt_error(recipe, g, source(g.head_dim), *backend_), kPromptError)
-        << recipe << ", d = " << g.head_dim << ", G = " << g.group();
+    EXPECT_LT(prompt_error(recipe, g, source(g), *backend_), kPromptError)
+        << recipe << ", d = " << g.head_dim << ", G = " << g.group(0);
   };
   for (const std::string& format : format_names()) {
     if (format != "int8") expect_same(fmt::format("k={0},v={0}", format), small_geometry(64, 3, 1, 1));
@@ -170,7 +187,7 @@ TEST_P(CpuBackend, RoundsWeightsOfPromptsByWhatTheyAreMultipliedWith) {
   constexpr int kLarge = 5;
   const Geometry g = small_geometry(64, 3, 1, 1);
   const auto rows = [&](int layer, int head, int kind, int token) {
-    std::vector<float> row = source(g.head_dim)(layer, head, kind, token);
+    std::vector<float> row = source(g)(layer, head, kind, token);
     row[0] = kind == kQueryRows ? 20.0F : token == kLarge ? -20.0F : 0.0F;
     for (float& x : row) x *= kind == testing::kValueRows && token == kLarge ? 2000.0F : 1.0F;
     return row;
@@ -183,7 +200,7 @@ TEST_P(CpuBackend, RoundsWeightsOfPromptsByWhatTheyAreMultipliedWith) {
 TEST_P(CpuBackend, ReadsPromptsWithBiasedKeys) {
   const Geometry g = small_geometry(64, 3, 1, 1);
   const auto rows = [&](int layer, int head, int kind, int token) {
-    std::vector<float> row = source(g.head_dim)(layer, head, kind, token);
+    std::vector<float> row = source(g)(layer, head, kind, token);
     for (int c = 5; c < g.head_dim && kind == testing::kKeyRows; c += 20)
       row[c] += c % 40 == 5 ? 100.0F : -100.0F;
     return row;
@@ -202,9 +219,9 @@ TEST_P(CpuBackend, NamesAQueryThatIsNotANumber) {
     for (const int n : {1, 20}) {
       Cache cache(plan_for("k=tcq3,v=tcq3", g, nullptr, backend_->page_order()), 0);
       const SequenceId s = cache.add();
-      attend_tokens(cache, s, 130, true, source(g.head_dim), *backend_);
+      attend_tokens(cache, s, 130, true, source(g), *backend_);
       const auto rows = [&](int layer, int head, int kind, int token) {
-        std::vector<float> row = source(g.head_dim)(layer, head, kind, token);
+        std::vector<float> row = source(g)(layer, head, kind, token);
         if (kind == kQueryRows && head == 1 && token == 130) row[7] = bad;
         return row;
       };
@@ -251,8 +268,8 @@ TEST_P(CpuBackend, DecodesTokensOfOneStepAsOneByOne) {
     const Generation expected = generation_of(recipe, g, *backend_, kPrompt, kTokens);
     Cache cache(plan_for(recipe, g, nullptr, backend_->page_order()), 0);
     const SequenceId s = cache.add();
-    attend_tokens(cache, s, kPrompt, true, source(g.head_dim), *backend_);
-    const Outputs found = attend_tokens(cache, s, kTokens, false, source(g.head_dim), *backend_);
+    attend_tokens(cache, s, kPrompt, true, source(g), *backend_);
+    const Outputs found = attend_tokens(cache, s, kTokens, false, source(g), *backend_);
     const std::size_t row = expected.tokens[0][0].size();
     for (int i = 0; i < kTokens; ++i) {
       const auto first = found[0].begin() + static_cast<std::ptrdiff_t>(i * row);
@@ -294,9 +311,9 @@ TEST(BestCpuBackend, GivesTheSameForAnyNumberOfThreads) {
     const auto backend = make_cpu_backend();
     Cache cache(plan_for(recipe, g, nullptr, backend->page_order()), 0);
     const SequenceId s = cache.add();
-    attend_tokens(cache, s, 1000, true, source(g.head_dim), *backend);
+    attend_tokens(cache, s, 1000, true, source(g), *backend);
     auto step = cache.reserve({{s, 1, false}});
-    return testing::run_step(**step, source(g.head_dim), *backend, n_threads);
+    return testing::run_step(**step, source(g), *backend, n_threads);
   };
   const Outputs one = outputs(1);
   EXPECT_EQ(outputs(2), one);

@@ -64,7 +64,6 @@ inline int rounded(float x) {
 
 constexpr int kTokenStep = 32;
 constexpr float kTiny = 1e-30F;
-constexpr float kMaxNumber = 32512;  // of a query or a weight: both of its bytes are then within -128 .. 127
 
 template <class Isa>
 void prepare_query(const float* values, const float* scale, int group_channels, int blocks, bool whole,
@@ -72,9 +71,10 @@ void prepare_query(const float* values, const float* scale, int group_channels, 
   const int block_channels = 4 * group_channels, n = block_channels * blocks;
   float scaled[kvant::cpu::kMaxHeadDim];
   const float maximum = scale_values(values, scale, n, scaled);
-  const float largest = whole ? kMaxNumber : maximum;
-  const float factor = largest < kTiny ? 0 : kMaxNumber / largest;
-  query.unit = largest < kTiny ? 0 : largest / kMaxNumber;
+  const auto limit = static_cast<float>(kvant::cpu::max_query_number(n));
+  const float largest = whole ? limit : maximum;
+  const float factor = largest < kTiny ? 0 : limit / largest;
+  query.unit = largest < kTiny ? 0 : largest / limit;
   std::int32_t numbers[kvant::cpu::kMaxHeadDim];
   for (int i = 0; i < n; ++i) numbers[i] = rounded(scaled[i] * factor);
   for (int block = 0; block < blocks; ++block) {
@@ -114,7 +114,8 @@ kvant::cpu::WeightSums prepare_weights(const float* weights, const kvant::cpu::T
   float scaled[kvant::cpu::kPageTokens];
   const float* scale = tokens.scale == nullptr || whole ? nullptr : tokens.scale + first;
   const float largest = scale_values(weights, scale, n, scaled);
-  const float maximum = whole ? static_cast<float>(kvant::cpu::kWholeMax) : kMaxNumber;
+  const float maximum =
+      whole ? static_cast<float>(kvant::cpu::kWholeMax) : static_cast<float>(kvant::cpu::kMaxNumber);
   const float factor = largest < kTiny ? 0 : maximum / largest;
   out.unit = largest < kTiny ? 0 : largest / maximum;
   std::int32_t numbers[kvant::cpu::kPageTokens];

@@ -17,11 +17,14 @@ namespace {
 // A multiple of the rows that kernels take at once; their scores, 24 KiB, stay in the first-level cache.
 constexpr int kRows = 48;
 
-// Sums of integers may wrap around on the way, but what they come to fits: numbers of at most 32512 times
-// bytes (less their bias) of at most 255, over a query's channels or a page's tokens. Products of two 16-bit
-// words, or of four bytes, are added up without saturation.
-static_assert(std::int64_t{std::max(kMaxHeadDim, kPageTokens)} * 255 * 32512 <=
-              std::numeric_limits<std::int32_t>::max());
+// Sums of integers may wrap around on the way, but what they come to fits: numbers of queries or weights
+// times bytes (less their bias) of at most 255, over a query's channels or a page's tokens. Products of two
+// 16-bit words, or of four bytes, are added up without saturation.
+constexpr bool fits(int n, int number) {
+  return std::int64_t{n} * 255 * number <= std::numeric_limits<std::int32_t>::max();
+}
+static_assert(fits(kNarrowHeadDim, max_query_number(kNarrowHeadDim)) &&
+              fits(kMaxHeadDim, max_query_number(kMaxHeadDim)) && fits(kPageTokens, kMaxNumber));
 
 bool is_exact(const PageSide& side) {
   if (side.format->code_order() == CodeOrder::rows) return false;

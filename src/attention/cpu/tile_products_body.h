@@ -168,8 +168,8 @@ template <class Isa>
 kvant::cpu::WeightSums prepare_tile_weights(const float* weights, const kvant::cpu::TokenParameters& tokens,
                                             int first, int end, float bound, kvant::cpu::ByteQuery& out) {
   using F = typename Isa::Floats;
-  const float factor = bound < kTiny ? 0 : kMaxNumber / bound;
-  out.unit = bound < kTiny ? 0 : bound / kMaxNumber;
+  const float factor = bound < kTiny ? 0 : static_cast<float>(kvant::cpu::kMaxNumber) / bound;
+  out.unit = bound < kTiny ? 0 : bound / static_cast<float>(kvant::cpu::kMaxNumber);
   const auto by = F::fill(factor);
   std::int32_t numbers[kvant::cpu::kPageTokens];
   auto sum = F::zero(), offsets = F::zero(), of_numbers = F::zero();

@@ -29,9 +29,9 @@
 
 namespace kvant::cuda {
 
-using kvant::kMaxHeadDim;
 using kvant::kPageTokens;
-inline constexpr int kLanes = 32;  // of a warp
+inline constexpr int kMaxHeadDim = 256;  // channels: of the widest head that there are kernels for
+inline constexpr int kLanes = 32;        // of a warp
 inline constexpr int kTokenTiles = kPageTokens / 16;
 
 enum class PageSide : std::uint8_t { key, value };

@@ -38,9 +38,10 @@ inline Outputs run_step(Step& step, const RowSource& source, AttentionBackend& b
   };
   Outputs outputs;
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    const int q_size = g.n_heads * g.head_dim, k_size = g.n_kv_heads * g.head_dim;
-    const auto q = rows_of(layer, g.n_heads, kQueryRows), k = rows_of(layer, g.n_kv_heads, kKeyRows),
-               v = rows_of(layer, g.n_kv_heads, kValueRows);
+    const int n_kv_heads = g.kv_heads(layer);
+    const int q_size = g.n_heads * g.dim(layer), k_size = n_kv_heads * g.dim(layer);
+    const auto q = rows_of(layer, g.n_heads, kQueryRows), k = rows_of(layer, n_kv_heads, kKeyRows),
+               v = rows_of(layer, n_kv_heads, kValueRows);
     std::vector<float> out(q.size());
     const LayerRows rows{
         {q.data(), n, q_size}, {k.data(), n, k_size}, {v.data(), n, k_size}, {out.data(), n, q_size}};
@@ -65,10 +66,10 @@ inline Outputs attend_tokens(Cache& cache, SequenceId s, int n, bool is_prompt, 
   return attend_tokens(cache, s, n, is_prompt, source, *backend);
 }
 
-// Row `token` of head `head` in outputs that begin with token `first`.
+// Row `token` of head `head` in a layer's outputs that begin with token `first`.
 inline const float* output_row(const std::vector<float>& outputs, const Geometry& g, int first, int token,
-                               int head) {
-  return outputs.data() + (static_cast<std::ptrdiff_t>(token - first) * g.n_heads + head) * g.head_dim;
+                               int head, int layer = 0) {
+  return outputs.data() + (static_cast<std::ptrdiff_t>(token - first) * g.n_heads + head) * g.dim(layer);
 }
 
 inline double dot(const float* a, const float* b, int n) {

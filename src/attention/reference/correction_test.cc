@@ -42,7 +42,7 @@ std::shared_ptr<const Constants> adapters(const Geometry& g) {
     for (int head = 0; head < g.n_kv_heads; ++head) {
       const unsigned seed = 100 + layer * 10 + head;
       constants->set(layer, head, Side::key, "adapter/q",
-                     testing::normal_values(g.group() * one, 0.6F, seed));
+                     testing::normal_values(g.group(0) * one, 0.6F, seed));
       constants->set(layer, head, Side::key, "adapter/k", testing::normal_values(one, 0.8F, seed + 50));
     }
   }
@@ -184,8 +184,8 @@ TEST_P(CorrectionOf, EqualsEquations5And6) {
                         plan->recipe.correction == Correction::absolute};
     for (int t = 5; t < kPrompt + kDecoded; t += t < kPrompt ? 57 : 1) {
       const int sealed = std::max(0, (t - window) / kPageTokens) * kPageTokens;
-      for (int h = 0; h < g.group(); ++h) {
-        const int head = kv * g.group() + h;
+      for (int h = 0; h < g.group(0); ++h) {
+        const int head = kv * g.group(0) + h;
         const Row row = oracle.attend(source(0, head, kQueryRows, t), h, t, sealed);
         const float* actual = testing::output_row(out, g, 0, t, head);
         for (int c = 0; c < kSize; ++c)

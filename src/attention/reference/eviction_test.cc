@@ -66,7 +66,7 @@ std::set<int> evicted_by_cache(const HeadState& head) {
 // Attention of query `t` over the tokens up to it but `gone`, K and V in bf16.
 std::vector<double> attention_without(const testing::RowSource& source, const Geometry& g, int head, int t,
                                       const std::set<int>& gone) {
-  const int kv_head = head / g.group();
+  const int kv_head = head / g.group(0);
   const auto stored = [&](int kind, int token) {
     auto row = source(0, kv_head, kind, token);
     std::transform(row.begin(), row.end(), row.begin(), testing::rounded_to_bf16);

@@ -31,10 +31,11 @@ Geometry geometry(int head_dim) {
   return g;
 }
 
-testing::RowSource source(int head_dim) {
-  return [head_dim](int layer, int head, int kind, int token) {
+testing::RowSource source(const Geometry& g) {
+  return [g](int layer, int head, int kind, int token) {
     static std::map<std::tuple<int, int, int, int, int>, std::vector<float>>
         rows;  // made once: they cost time
+    const int head_dim = g.dim(layer);
     std::vector<float>& row = rows[{head_dim, layer, head, kind, token}];
     if (row.empty()) {
       row = testing::token_values(layer, head, kind, token, head_dim);
@@ -46,19 +47,18 @@ testing::RowSource source(int head_dim) {
 
 // Attention to everything unquantized, of some tokens' rows.
 std::vector<double> plain_attention(const Geometry& g, int layer, int head, int t) {
-  const auto values = source(g.head_dim);
+  const auto values = source(g);
   const auto q = values(layer, head, kQueryRows, t);
-  const int kv_head = head / g.group();
+  const int d = g.dim(layer), kv_head = head / g.group(layer);
   const int first = g.slides(layer) ? std::max(0, t + 1 - g.sliding_window[layer]) : 0;
-  std::vector<double> scores, out(g.head_dim, 0.0);
+  std::vector<double> scores, out(d, 0.0);
   for (int j = first; j <= t; ++j) {
-    scores.push_back(testing::dot(q.data(), values(layer, kv_head, kKeyRows, j).data(), g.head_dim) *
-                     g.softmax_scale);
+    scores.push_back(testing::dot(q.data(), values(layer, kv_head, kKeyRows, j).data(), d) * g.softmax_scale);
   }
   const auto weights = testing::softmax_in_double(scores);
   for (int j = first; j <= t; ++j) {
     const auto v = values(layer, kv_head, kValueRows, j);
-    for (int c = 0; c < g.head_dim; ++c) out[c] += weights[j - first] * v[c];
+    for (int c = 0; c < d; ++c) out[c] += weights[j - first] * v[c];
   }
   return out;
 }
@@ -66,7 +66,7 @@ std::vector<double> plain_attention(const Geometry& g, int layer, int head, int 
 // The same of what a sequence's pages hold, taken out of them by their formats and transforms.
 std::vector<double> stored_attention(const Geometry& g, const Cache& cache, SequenceId s, int layer, int head,
                                      int t) {
-  const int d = g.head_dim, kv_head = head / g.group();
+  const int d = g.dim(layer), kv_head = head / g.group(layer);
   const HeadPlan& plan = cache.plan().head(layer, kv_head);
   const int first = g.slides(layer) ? std::max(0, t + 1 - g.sliding_window[layer]) : 0;
   std::vector<PageView> pages;
@@ -77,7 +77,7 @@ std::vector<double> stored_attention(const Geometry& g, const Cache& cache, Sequ
     transform.inverse({rows.data(), n, d});
     return rows;
   };
-  const std::vector<float> q = source(d)(layer, head, kQueryRows, t);
+  const std::vector<float> q = source(g)(layer, head, kQueryRows, t);
   std::vector<double> scores;
   std::vector<std::vector<float>> values;
   for (const PageView& page : pages) {
@@ -112,8 +112,8 @@ double cosine(const std::vector<double>& a, const std::vector<double>& b) {
 constexpr int kProbes[] = {0, 131, 263, 390, 400, 401, 402};  // tokens
 
 const std::vector<double>& plain_probes(const Geometry& g) {
-  static std::map<int, std::vector<double>> by_size;
-  std::vector<double>& probes = by_size[g.head_dim];
+  static std::map<std::pair<int, bool>, std::vector<double>> by_size;
+  std::vector<double>& probes = by_size[{g.head_dim, g.heads_differ()}];
   if (!probes.empty()) return probes;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (const int t : kProbes) {
@@ -135,10 +135,10 @@ void append(Outputs& all, const Outputs& more) {
 
 class Life {
  public:
-  explicit Life(const std::string& recipe, int head_dim)
+  Life(const std::string& recipe, const Geometry& geometry)
       : recipe_(recipe),
-        geometry_(geometry(head_dim)),
-        source_(source(head_dim)),
+        geometry_(geometry),
+        source_(source(geometry)),
         cache_(plan_for(recipe, geometry_), 0),
         backend_(make_reference_backend()) {}
 
@@ -180,7 +180,8 @@ class Life {
   double fewest_bits() const {
     double bits = 16;
     for (const HeadPlan& head : cache_.plan().heads) {
-      for (const Side side : kSides) bits = std::min(bits, head.side(side).sealed->bits(geometry_.head_dim));
+      for (const Side side : kSides)
+        bits = std::min(bits, head.side(side).sealed->bits(head.side(side).context.head_dim));
     }
     return bits;
   }
@@ -191,8 +192,8 @@ class Life {
     std::vector<double> probes;
     for (int layer = 0; layer < geometry_.n_layers; ++layer) {
       for (const int t : kProbes) {
-        const float* row = testing::output_row(out[layer], geometry_, 0, t, 0);
-        probes.insert(probes.end(), row, row + geometry_.n_heads * geometry_.head_dim);
+        const float* row = testing::output_row(out[layer], geometry_, 0, t, 0, layer);
+        probes.insert(probes.end(), row, row + geometry_.n_heads * geometry_.dim(layer));
       }
     }
     const double error = testing::relative_error(probes, plain_probes(geometry_));
@@ -209,8 +210,8 @@ class Life {
     const int t = kPrompt + kDecoded - 1;
     std::vector<double> got, right;
     for (int layer = 0; layer < geometry_.n_layers; ++layer) {
-      const float* row = testing::output_row(out[layer], geometry_, 0, t, 0);
-      got.insert(got.end(), row, row + geometry_.n_heads * geometry_.head_dim);
+      const float* row = testing::output_row(out[layer], geometry_, 0, t, 0, layer);
+      got.insert(got.end(), row, row + geometry_.n_heads * geometry_.dim(layer));
       for (int head = 0; head < geometry_.n_heads; ++head) {
         const std::vector<double> stored = stored_attention(geometry_, cache_, s, layer, head, t);
         right.insert(right.end(), stored.begin(), stored.end());
@@ -257,7 +258,7 @@ class Life {
         attend(*fork, 60, true);
         attend(*fork, 1, false);
         EXPECT_EQ(cache_.length(*fork), cut + 61);
-        for (int layer = 0; layer < 2; ++layer) EXPECT_EQ(cache_.head(*fork, layer, 1).length(), cut + 61);
+        for (int layer = 0; layer < 2; ++layer) EXPECT_EQ(cache_.head(*fork, layer, 0).length(), cut + 61);
       }
       EXPECT_EQ(testing::contents(cache_, s), before) << recipe_ << ": a cut in a fork";
       cache_.free(*fork);
@@ -273,7 +274,13 @@ class Life {
 
 TEST(RecipeMatrix, EveryProductRecipeLivesThroughEveryOperation) {
   for (const Recipe& recipe : builtin_recipes()) {
-    if (recipe.tier == Tier::product) Life(recipe.name, 64).run();
+    if (recipe.tier == Tier::product) Life(recipe.name, geometry(64)).run();
+  }
+}
+
+TEST(RecipeMatrix, EveryProductRecipeDoesSoWhereLayersDiffer) {
+  for (const Recipe& recipe : builtin_recipes()) {
+    if (recipe.tier == Tier::product) Life(recipe.name, testing::unlike_layers()).run();
   }
 }
 
@@ -310,7 +317,7 @@ TEST_P(FeaturePairs, LiveThroughEveryOperation) {
     for (const char* const* b = a + 1; b != std::end(kFeatures); ++b) {
       if (std::string(*a).substr(0, 7) == std::string(*b).substr(0, 7)) continue;  // of one key
       if (is_refused(*a, *b) || is_refused(GetParam(), *b)) continue;
-      Life(fmt::format("{},{},{}", GetParam(), *a, *b), 32).run();
+      Life(fmt::format("{},{},{}", GetParam(), *a, *b), geometry(32)).run();
     }
   }
 }

@@ -184,7 +184,7 @@ TEST_P(ReferenceBackend, EqualsAttentionInDoublePrecision) {
     const Oracle oracle(*plan, layer, kv, kPrompt + kDecoded);
     for (int t = 0; t < kPrompt + kDecoded; t += t < kPrompt - 5 ? 37 : 1) {
       const int start = t >= kPrompt ? t : block == kPrefillAll ? 0 : t / block * block;
-      for (int h = kv * g.group(); h < (kv + 1) * g.group(); ++h) {
+      for (int h = kv * g.group(0); h < (kv + 1) * g.group(0); ++h) {
         const std::vector<double> expected = oracle.attend(query_values(layer, h, t, g.head_dim), t, start);
         const float* actual = out.data() + (static_cast<std::ptrdiff_t>(t) * g.n_heads + h) * g.head_dim;
         for (int c = 0; c < g.head_dim; ++c) {

@@ -33,7 +33,7 @@ std::vector<double> expected(const Geometry& g, int layer, int head, int token) 
   const std::vector<float> q = row_of(layer, head, kQueryRows, token);
   std::vector<double> scores;
   const auto rounded = [&](int kind, int t) {
-    std::vector<float> row = row_of(layer, head / g.group(), kind, t);
+    std::vector<float> row = row_of(layer, head / g.group(0), kind, t);
     for (float& x : row) x = rounded_to_bf16(x);
     return row;
   };

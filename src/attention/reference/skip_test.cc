@@ -100,7 +100,7 @@ TEST(SkipRule, DropsWhatWeighsLessThanTauForEveryHeadOfTheGroup) {
     for (int kv = 0; kv < g.n_kv_heads; ++kv) {
       const Found found = found_by_decoding(*plan, kv, kTokens);
       std::vector<std::vector<double>> weights;
-      for (int head = kv * g.group(); head < (kv + 1) * g.group(); ++head) {
+      for (int head = kv * g.group(0); head < (kv + 1) * g.group(0); ++head) {
         const auto q = values_of(0, head, kQueryRows, kTokens - 1);
         std::vector<double> scores(kTokens);
         for (int t = 0; t < kTokens; ++t) {
@@ -118,15 +118,15 @@ TEST(SkipRule, DropsWhatWeighsLessThanTauForEveryHeadOfTheGroup) {
         near += std::abs(largest / kTau - 1) < 1e-3 ? 1 : 0;
         dropped[t] = largest < kTau;
         skipped += dropped[t] ? 1 : 0;
-        mass += dropped[t] ? sum / g.group() : 0;
+        mass += dropped[t] ? sum / g.group(0) : 0;
       }
-      for (int i = 0; i < g.group(); ++i) {
+      for (int i = 0; i < g.group(0); ++i) {
         std::vector<double> expected(kSize, 0.0);
         for (int t = 0; t < kTokens; ++t) {
           for (int c = 0; c < kSize && !dropped[t]; ++c)
             expected[c] += weights[i][t] * found.v[t * kSize + c];
         }
-        const float* actual = testing::output_row(out, g, kTokens - 1, kTokens - 1, kv * g.group() + i);
+        const float* actual = testing::output_row(out, g, kTokens - 1, kTokens - 1, kv * g.group(0) + i);
         for (int c = 0; c < kSize; ++c) ASSERT_NEAR(actual[c], expected[c], 5e-4) << recipe;
       }
     }
@@ -178,9 +178,9 @@ TEST(SkippedMass, BoundsTheErrorOfTheOutput) {
       error += std::sqrt(square);
     }
     const SkipCount count = backend->skip_counts()[0];
-    const double mass = count.mass * g.group();
+    const double mass = count.mass * g.group(0);
     EXPECT_LE(error, mass * norm + 1e-4) << tau;
-    EXPECT_LE(mass, count.skipped * std::stod(tau) * g.group()) << tau;
+    EXPECT_LE(mass, count.skipped * std::stod(tau) * g.group(0)) << tau;
     EXPECT_GT(count.skipped, 0) << tau;
   }
 }

@@ -91,15 +91,23 @@ export class CacheGrid {
   }
 
   // Layers from left to right, a row for each side of each KV head.
-  #build({ layers, kv_heads: heads, plan }) {
+  #build({ layers, kv_heads: heads, heads_by_layer: byLayer, plan }) {
+    const headsOf = (layer) => byLayer ? byLayer[layer][0] : heads;
+    this.firstCells = [0];  // of each layer
+    for (let layer = 0; layer < layers; ++layer) this.firstCells.push(this.firstCells[layer] + headsOf(layer));
     this.grid.style.setProperty("--layers", layers);
     this.cells = [];
     for (let head = 0; head < heads; ++head) {
       for (const side of ["k", "v"]) {
         make("span", this.grid, "name", `${side.toUpperCase()} ${head}`);
         for (let layer = 0; layer < layers; ++layer) {
+          if (head >= headsOf(layer)) {
+            make("span", this.grid);
+            this.cells.push(null);  // this layer has fewer heads
+            continue;
+          }
           const cell = make("i", this.grid, "cell");
-          cell.dataset.cell = layer * heads + head;
+          cell.dataset.cell = this.firstCells[layer] + head;
           cell.dataset.side = side;
           this.cells.push(cell);
         }
@@ -128,6 +136,7 @@ export class CacheGrid {
     this.legend.classList.toggle("plain", this.mode === "bytes");
     for (const [i, mode] of ["bits", "bytes"].entries()) this.buttons[i].setAttribute("aria-pressed", String(mode === this.mode));
     for (const cell of this.cells) {
+      if (!cell) continue;
       const { cell: at, side } = cell.dataset;
       cell.style.background = this.mode === "bits" ? colorOfBits(plan.formats[plan[side][at]].bits) : heat(this.bytes[side][at] / most);
     }
@@ -135,11 +144,12 @@ export class CacheGrid {
   }
 
   #describe() {
-    const { plan, kv_heads: heads } = this.cache;
+    const { plan } = this.cache;
     const { cell, side } = this.cells[this.pointed].dataset;
     const format = plan.formats[plan[side][cell]];
     const name = format.transforms ? `${format.transforms}:${format.format}` : format.format;
-    this.tip.textContent = `Layer ${Math.floor(cell / heads)}, KV head ${cell % heads}, ${side.toUpperCase()}: ${name}, ${format.bits.toFixed(2)} bits, ` +
+    const layer = this.firstCells.findLastIndex((first) => first <= cell);
+    this.tip.textContent = `Layer ${layer}, KV head ${cell - this.firstCells[layer]}, ${side.toUpperCase()}: ${name}, ${format.bits.toFixed(2)} bits, ` +
       `${format.page_bytes} bytes a page; holds ${bytesText(this.bytes[side][cell])} now.`;
   }
 }
