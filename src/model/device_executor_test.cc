@@ -264,7 +264,7 @@ INSTANTIATE_TEST_SUITE_P(
             "k=prog4,v=prog4,sink=4,mix=0.5,mix_k=prog2,mix_v=prog2,softmax=sas",
             "k=nvq-d4b10,v=tok4g64,v@1.1=vq-d8b12,window=128",
             "k=hadamard+rhadamard:tok8g64,v=hadamard+rhadamard:tok4g64,v@1.1=tok2g64,window=256",
-            "bf16,prompt=flashq", "kvant-4bit,prompt=flashq",
+            "bf16,prompt=flashq", "kvant-4bit,prompt=flashq", "vecinfer-2bit,prompt=flashq",
             "k=hadamard:ch4g128,v=tok4g128,sink=20,prefill=256,prompt=flashq",
             "k=hadamard+rhadamard:tok8g64,v=hadamard+rhadamard:tok4g64,v@1.1=tok2g64,window=256,"
             "prompt=flashq"),

@@ -382,7 +382,8 @@ class HostLibrary {
             float_row_from_bf16(static_cast<const std::uint16_t*>(prompt->q) +
                                     (first + i) * prompt->q_token_stride + query_head * prompt->q_head_stride,
                                 q.data(), q.size());
-            attend(*pages.shape, q, rows[KVANT_KEY], rows[KVANT_VALUE], out.data());
+            attend(*pages.shape, q, rows[KVANT_KEY], rows[KVANT_VALUE], /*correction=*/nullptr, seq,
+                   query_head, out.data());
             bf16_row_from_float(out.data(),
                                 static_cast<std::uint16_t*>(prompt->out) +
                                     (first + i) * prompt->out_token_stride +
