@@ -309,7 +309,7 @@ typedef struct kvant_transformation {
   const void* source; /* since 1.1: what is read, of the same type, and stays; null: `rows`, in place */
   int64_t source_row_stride, source_head_stride;
   int32_t source_is_bf16; /* since 1.2: not 0: the source is BF16, and rows that are F32 are made of it */
-  int32_t reserved;
+  int32_t source_reserved; /* 0 */
 } kvant_transformation;
 
 KVANT_API kvant_status kvant_transform(const kvant_transformation* transformation, kvant_stream stream);

@@ -113,7 +113,7 @@ class Transformation(Struct):
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_rows n_heads head_dim"), (_pointer, "rows"),
                        (ctypes.c_int, "type"), (_long, "row_stride head_stride"), (_pointer, "factors factors_after"),
                        (_int, "heads_of_factors hadamard"), (_pointer, "source"),
-                       (_long, "source_row_stride source_head_stride"), (_int, "source_is_bf16 reserved"))
+                       (_long, "source_row_stride source_head_stride"), (_int, "source_is_bf16 source_reserved"))
 
 
 class PromptShape(Struct):

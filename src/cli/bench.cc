@@ -17,10 +17,10 @@
 namespace kvant {
 namespace {
 
-// With flash attention and, on CPUs, where that may be the faster, without; a quantized V requires it.
-constexpr const char* kRivals[] = {"llama.cpp:f16", "llama.cpp:q8_0", "llama.cpp:q4_0"};
-constexpr const char* kCpuRivals[] = {"llama.cpp:f16-plain", "llama.cpp:q8_0/f16-plain",
-                                      "llama.cpp:q4_0/f16-plain"};
+// With flash attention and, on CPUs, where that may be the faster, without ("-plain"); a quantized V requires
+// it.
+constexpr const char* kRivals[] = {"llama.cpp:f16",  "llama.cpp:f16-plain",      "llama.cpp:q8_0",
+                                   "llama.cpp:q4_0", "llama.cpp:q8_0/f16-plain", "llama.cpp:q4_0/f16-plain"};
 
 struct BenchCommandOptions {
   ModelOptions common;
@@ -32,12 +32,10 @@ struct BenchCommandOptions {
 std::vector<std::string> contender_names(const BenchCommandOptions& options) {
   std::vector<std::string> names = row_names(options.common);
   if (options.against.empty()) return names;
-  const auto add = [&names](const char* rival) {
-    if (std::find(names.begin(), names.end(), rival) == names.end()) names.emplace_back(rival);
-  };
-  for (const char* rival : kRivals) add(rival);
-  if (options.common.device != "cpu") return names;
-  for (const char* rival : kCpuRivals) add(rival);
+  for (const std::string rival : kRivals) {
+    if (options.common.device != "cpu" && rival.ends_with("-plain")) continue;
+    if (std::find(names.begin(), names.end(), rival) == names.end()) names.push_back(rival);
+  }
   return names;
 }
 

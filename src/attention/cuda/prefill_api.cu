@@ -81,7 +81,7 @@ Reason fault_of(const kvant_transformation& t) {
       {t.n_rows > 0 && t.n_heads > 0, "transformation: n_rows and n_heads must be at least 1"},
       {t.rows != nullptr, "transformation: rows is null"},
       {t.source_is_bf16 == 0 || t.source != nullptr, "transformation: source_is_bf16 without a source"},
-      {t.reserved == 0, "transformation: reserved is not 0"},
+      {t.source_reserved == 0, "transformation: source_reserved is not 0"},
       {t.heads_of_factors >= 0, "transformation: heads_of_factors is negative"},
       {t.heads_of_factors > 0 || (t.factors == nullptr && t.factors_after == nullptr),
        "transformation: heads_of_factors must be at least 1 where there are factors"},
