@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 /* 1000 * major + minor, of this header. */
-#define KVANT_VERSION 1002
+#define KVANT_VERSION 1003
 
 /* KVANT_VERSION of the library. */
 KVANT_API int kvant_version(void);
@@ -101,6 +101,10 @@ typedef struct kvant_decode_shape {
    * none of its tokens has a weight above this, relative to the largest one so far. Kernels whose name ends
    * in "skipping values" do so; others read all. */
   float skip_threshold;
+  /* Since 1.3: c > 0: scores become c * tanh(score / c), by the generic kernel. 0: they stay as they are. Not
+   * with a correction. */
+  float score_softcap;
+  int32_t reserved; /* 0 */
 } kvant_decode_shape;
 
 /* What a step's sequences hold, in device memory; the same for all layers. */
@@ -111,6 +115,12 @@ typedef struct kvant_decode_lengths {
   const int32_t*
       protected_tokens; /* [n_seqs * protected_seq_stride + head * protected_head_stride], or null: none */
   int64_t protected_seq_stride, protected_head_stride;
+  /* Since 1.3: sliding windows. [n_seqs], 0 to 127, or null: so many tokens at the beginning of a sequence's
+   * first page (of its sealed ones or, where it has none, of its tail) are masked out. Tables begin with the
+   * first page that the window reaches, and counts are of what lies from there on, so that pages before the
+   * window are not read. Layers with different windows have lengths, tables and a schedule each. Read by
+   * kvant_decode_attention alone. */
+  const int32_t* first_tokens;
 } kvant_decode_lengths;
 
 /* KVLinC's linear correction of a layer, from feature maps phi(x) = [softmax(x W1), softmax(x W2)] of 256
@@ -176,6 +186,9 @@ typedef struct kvant_decode_layer {
    * within which some kernels compute: attention to such a page may be wrong or infinite. Not of fp8 and
    * prog, whose scales are F32 and which have no such limit. */
   uint32_t* pages_out_of_range;
+  /* Since 1.3: attention sinks. Logits in device memory, F32 [n_kv_heads * group], that join the denominator
+   * of a query head's softmax and nothing else (-infinity: none); or null. `lse` counts them. */
+  const float* sink_logits;
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a

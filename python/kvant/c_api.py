@@ -7,7 +7,7 @@ import pathlib
 
 BF16, F32 = 0, 1  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-MAJOR_VERSION, MINOR_VERSION = 1, 2  # of KVANT_VERSION: libraries of a later minor one will do
+MAJOR_VERSION, MINOR_VERSION = 1, 3  # of KVANT_VERSION: libraries of a later minor one will do
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
@@ -54,13 +54,14 @@ class Shape(Struct):
     c_name = "kvant_decode_shape"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_seqs n_kv_heads group head_dim"),
                        (_float, "softmax_scale"), (_text, "key_format value_format"), (_int, "corrected"),
-                       (_pointer, "head_key_formats head_value_formats"), (_int, "sas"), (_float, "skip_threshold"))
+                       (_pointer, "head_key_formats head_value_formats"), (_int, "sas"), (_float, "skip_threshold score_softcap"),
+                       (_int, "reserved"))
 
 
 class Lengths(Struct):
     c_name = "kvant_decode_lengths"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "sealed_pages tail_tokens protected_tokens"),
-                       (_long, "protected_seq_stride protected_head_stride"))
+                       (_long, "protected_seq_stride protected_head_stride"), (_pointer, "first_tokens"))
 
 
 class Correction(Struct):
@@ -77,7 +78,7 @@ class Layer(Struct):
                        (_long, "key_codebook_stride value_codebook_stride"), (_pointer, "q"),
                        (_long, "q_seq_stride q_head_stride"), (_pointer, "out"), (ctypes.c_int, "out_type"),
                        (_long, "out_seq_stride out_head_stride"), (_int, "settled"), (_pointer, "lse correction"),
-                       (_int, "reproducible"), (_pointer, "skip_counts pages_out_of_range"))
+                       (_int, "reproducible"), (_pointer, "skip_counts pages_out_of_range sink_logits"))
 
 
 class NewRows(Struct):

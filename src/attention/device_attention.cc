@@ -34,6 +34,12 @@ std::vector<RowSight> row_sights(int first_token, const StepSlice& slice, int n_
   return sights;
 }
 
+WindowedSight within_window(const RowSight& sight, int token, int sliding_window) {
+  const int first = first_visible_token(token, sliding_window), page = first / kPageTokens;
+  return {page, std::max(0, sight.sealed_pages - page),
+          sight.tail_tokens - std::max(0, page - sight.sealed_pages) * kPageTokens, first % kPageTokens};
+}
+
 DeviceAttention::DeviceAttention(std::shared_ptr<PageDevice> device) : device_(std::move(device)) {}
 
 DeviceAttention::~DeviceAttention() {
@@ -107,7 +113,8 @@ void DeviceAttention::list_slices(const Step& step) {
 void DeviceAttention::list_rows(const Step& step) {
   const Plan& plan = step.plan();
   DevicePageStore& store = step.device_pages();
-  const int window = device_window(plan), sink = store.has_sink() ? plan.layers.front().sink : 0;
+  const int window = device_window(plan), sink = store.has_sink() ? device_sink(plan) : 0;
+  RowTables tables;
   std::vector<std::int32_t> sealed, tail, n_protected, first_tail_page;
   std::int64_t width = 1;
   for (int s = 0; s < n_slices_; ++s) {
@@ -121,14 +128,15 @@ void DeviceAttention::list_rows(const Step& step) {
       width = std::max<std::int64_t>(width, pages_for(sight.tail_tokens));
     }
   }
-  sealed_ = add(sealed);
-  tail_ = add(tail);
-  protected_ = add(n_protected);
+  tables.sealed = add(sealed);
+  tables.tail = add(tail);
+  tables.n_protected = add(n_protected);
+  tables.has_sealed = max_sealed_ > 0;
   const bool alike = n_slices_ == 1 && std::all_of(first_tail_page.begin(), first_tail_page.end(),
                                                    [&](int page) { return page == first_tail_page.front(); });
   if (alike) {
-    row_tail_ = {slice_tail_.first + first_tail_page.front()};
-    row_tail_stride_ = 0;
+    tables.row_tail = {slice_tail_.first + first_tail_page.front()};
+    tables.row_tail_stride = 0;
   } else {
     std::vector<std::int32_t> table(n_rows_ * width);
     for (int row = 0; row < n_rows_; ++row) {
@@ -137,19 +145,77 @@ void DeviceAttention::list_rows(const Step& step) {
       std::copy_n(numbers_.begin() + static_cast<std::ptrdiff_t>(from), pages_for(tail[row]),
                   table.begin() + row * width);
     }
-    row_tail_ = add(table);
-    row_tail_stride_ = width;
+    tables.row_tail = add(table);
+    tables.row_tail_stride = width;
   }
-  row_sealed_ = slice_sealed_;
-  row_sealed_stride_ = n_slices_ == 1 ? 0 : slice_sealed_width_;
-  if (n_slices_ == 1 || n_slices_ == n_rows_) return;
+  tables.row_sealed = slice_sealed_;
+  tables.row_sealed_stride = n_slices_ == 1 ? 0 : slice_sealed_width_;
+  if (n_slices_ == 1 || n_slices_ == n_rows_) {
+    row_tables_.push_back(tables);
+    return;
+  }
   std::vector<std::int32_t> table(n_rows_ * slice_sealed_width_);
   for (int row = 0; row < n_rows_; ++row) {
     const auto from = static_cast<std::ptrdiff_t>(slice_sealed_.first +
                                                   numbers_[row_slice_.first + row] * slice_sealed_width_);
     std::copy_n(numbers_.begin() + from, slice_sealed_width_, table.begin() + row * slice_sealed_width_);
   }
-  row_sealed_ = add(table);
+  tables.row_sealed = add(table);
+  row_tables_.push_back(tables);
+}
+
+// The same of layers with a sliding window. Tables begin with the page of a row's first visible token.
+void DeviceAttention::list_window(const Step& step, int sliding_window) {
+  const Plan& plan = step.plan();
+  DevicePageStore& store = step.device_pages();
+  RowTables tables;
+  tables.sliding_window = sliding_window;
+  std::vector<std::int32_t> sealed, tail, hidden;
+  std::vector<std::vector<std::int32_t>> sealed_ids, tail_ids;
+  std::size_t sealed_width = 1, tail_width = 1;
+  for (int s = 0; s < n_slices_; ++s) {
+    const PageLedger& ledger = step.ledger(s);
+    int token = step.first_token(s);
+    for (const RowSight& sight : row_sights(token, step.slices()[s], ledger.n_sealed(), device_window(plan),
+                                            plan.recipe.prefill)) {
+      const WindowedSight seen = within_window(sight, token++, sliding_window);
+      sealed.push_back(seen.sealed_pages);
+      tail.push_back(seen.tail_tokens);
+      hidden.push_back(seen.hidden_tokens);
+      std::vector<std::int32_t>& row_sealed = sealed_ids.emplace_back();
+      for (int i = 0; i < seen.sealed_pages; ++i)
+        row_sealed.push_back(store.sealed().table_id(ledger.sealed(seen.first_page + i).id));
+      std::vector<std::int32_t>& row_tail = tail_ids.emplace_back();
+      for (int i = 0; i < pages_for(seen.tail_tokens); ++i)
+        row_tail.push_back(
+            store.tails().table_id(ledger.tail(seen.first_page + seen.sealed_pages + i).id));
+      sealed_width = std::max(sealed_width, row_sealed.size());
+      tail_width = std::max(tail_width, row_tail.size());
+      tables.has_sealed = tables.has_sealed || seen.sealed_pages > 0;
+    }
+  }
+  const auto add_table = [&](std::vector<std::vector<std::int32_t>>& rows, std::size_t width) {
+    std::vector<std::int32_t> table;
+    for (std::vector<std::int32_t>& row : rows) {
+      row.resize(width);
+      table.insert(table.end(), row.begin(), row.end());
+    }
+    return add(table);
+  };
+  tables.sealed = add(sealed);
+  tables.tail = add(tail);
+  tables.hidden = add(hidden);
+  tables.row_sealed = add_table(sealed_ids, sealed_width);
+  tables.row_tail = add_table(tail_ids, tail_width);
+  tables.row_sealed_stride = static_cast<std::int64_t>(sealed_width);
+  tables.row_tail_stride = static_cast<std::int64_t>(tail_width);
+  row_tables_.push_back(tables);
+}
+
+const DeviceAttention::RowTables& DeviceAttention::tables_of(int sliding_window) const {
+  return *std::find_if(row_tables_.begin(), row_tables_.end(), [&](const RowTables& tables) {
+    return tables.sliding_window == sliding_window;
+  });
 }
 
 // Which sums each row finds, and where those that the step makes go.
@@ -218,12 +284,14 @@ kvant_correction DeviceAttention::correction_of_page(const Step& step, int layer
   return correction;
 }
 
-kvant_decode_lengths DeviceAttention::lengths() const {
+kvant_decode_lengths DeviceAttention::lengths(const RowTables& tables) const {
   kvant_decode_lengths lengths{};
   lengths.struct_size = sizeof lengths;
-  lengths.sealed_pages = max_sealed_ > 0 ? at(sealed_) : nullptr;
-  lengths.tail_tokens = at(tail_);
-  lengths.protected_tokens = protects_ ? at(protected_) : nullptr;
+  const bool slides = tables.sliding_window > 0;  // such layers have no sink
+  lengths.sealed_pages = tables.has_sealed ? at(tables.sealed) : nullptr;
+  lengths.tail_tokens = at(tables.tail);
+  lengths.protected_tokens = protects_ && !slides ? at(tables.n_protected) : nullptr;
+  lengths.first_tokens = slides ? at(tables.hidden) : nullptr;
   lengths.protected_seq_stride = 1;
   return lengths;
 }
@@ -255,8 +323,19 @@ Status DeviceAttention::begin(Step& step) {
 }
 
 Status DeviceAttention::begin_rows(const Step& step) {
-  list_rows(step);
   const Plan& plan = step.plan();
+  row_tables_.clear();
+  for (const LayerPlan& layer : plan.layers) {
+    const int sliding = layer.sliding_window;
+    if (std::any_of(row_tables_.begin(), row_tables_.end(),
+                    [&](const RowTables& tables) { return tables.sliding_window == sliding; }))
+      continue;
+    if (sliding > 0) {
+      list_window(step, sliding);
+    } else {
+      list_rows(step);
+    }
+  }
   if (is_corrected(plan)) {
     list_sums(step);
     const std::size_t n_sums = max_due_ > 0 ? first_sums_.back() + due_.back() + 1 : 0;
@@ -272,14 +351,22 @@ Status DeviceAttention::begin_rows(const Step& step) {
     workspace = std::max(workspace, bytes);
   }
   KVANT_RETURN_IF_ERROR(make_room(memory_, memory_bytes_, numbers_.size() * sizeof numbers_[0]));
-  KVANT_RETURN_IF_ERROR(make_room(workspace_, workspace_bytes_, workspace));
+  constexpr std::size_t kAlignment = 256;  // of a workspace
+  workspace_of_tables_ = (workspace + kAlignment - 1) / kAlignment * kAlignment;
+  for (std::size_t i = 0; i < row_tables_.size(); ++i) row_tables_[i].workspace = i * workspace_of_tables_;
+  KVANT_RETURN_IF_ERROR(
+      make_room(workspace_, workspace_bytes_, row_tables_.size() * workspace_of_tables_));
   device_->upload(memory_, numbers_.data(), numbers_.size() * sizeof numbers_[0]);
   const LayerShape formats = layer_shape(plan, 0);
   const kvant_decode_shape shape = formats.of(n_rows_, plan);
-  const kvant_decode_lengths of_rows = lengths();
-  const kvant_status status =
-      device_->library().decode_schedule(&shape, &of_rows, workspace_, workspace_bytes_, device_->stream());
-  return library_status(*device_, "dividing a step's work", status);
+  for (const RowTables& tables : row_tables_) {
+    const kvant_decode_lengths of_rows = lengths(tables);
+    const kvant_status status =
+        device_->library().decode_schedule(&shape, &of_rows, static_cast<char*>(workspace_) + tables.workspace,
+                                           workspace_of_tables_, device_->stream());
+    KVANT_RETURN_IF_ERROR(library_status(*device_, "dividing a step's work", status));
+  }
+  return {};
 }
 
 bool DeviceAttention::check(Step& step, const char* doing, kvant_status status) const {
@@ -416,10 +503,11 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
   const Geometry& g = plan.geometry;
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape of_rows = formats.of(n_rows_, plan);
-  at_layer.tail.table = at(row_tail_);
-  at_layer.tail.seq_stride = row_tail_stride_;
-  at_layer.sealed.table = at(row_sealed_);
-  at_layer.sealed.seq_stride = row_sealed_stride_;
+  const RowTables& tables = tables_of(plan.layers[layer].sliding_window);
+  at_layer.tail.table = at(tables.row_tail);
+  at_layer.tail.seq_stride = tables.row_tail_stride;
+  at_layer.sealed.table = at(tables.row_sealed);
+  at_layer.sealed.seq_stride = tables.row_sealed_stride;
   at_layer.q = rows.q;
   at_layer.out = rows.out;
   at_layer.out_type = KVANT_F32;
@@ -431,9 +519,10 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
     correction = correction_of_rows(step, layer);
     at_layer.correction = &correction;
   }
-  const kvant_decode_lengths sights = lengths();
-  const kvant_status attended = device_->library().decode_attention(&of_rows, &sights, &at_layer, workspace_,
-                                                                    workspace_bytes_, device_->stream());
+  const kvant_decode_lengths sights = lengths(tables);
+  const kvant_status attended = device_->library().decode_attention(
+      &of_rows, &sights, &at_layer, static_cast<char*>(workspace_) + tables.workspace, workspace_of_tables_,
+      device_->stream());
   if (!check(step, "attending", attended)) return false;
   return !rows.value_transform.hadamard ||
          transform(step, rows.out, KVANT_F32, /*hadamard=*/true, nullptr, rows.value_transform.inverses);

@@ -28,6 +28,14 @@ struct RowSight {
 std::vector<RowSight> row_sights(int first_token, const StepSlice& slice, int n_sealed, int window,
                                  int prefill);
 
+// What a window of so many tokens leaves of a row's sight, the last token of which is `token`.
+struct WindowedSight {
+  int first_page = 0;                     // of the sequence
+  int sealed_pages = 0, tail_tokens = 0;  // from there on
+  int hidden_tokens = 0;                  // of that page
+};
+WindowedSight within_window(const RowSight& sight, int token, int sliding_window);
+
 // Whether the step's attention is the library's prompt kernel's.
 bool takes_prompt_kernel(const Step& step);
 
@@ -72,6 +80,7 @@ class DeviceAttention {
   void list_slices(const Step& step);
   void list_sinks(const Step& step);
   void list_rows(const Step& step);
+  void list_window(const Step& step, int sliding_window);
   Status begin_rows(const Step& step);
   // Attention at a site, of rows or of prompts; at_layer has the tables of slices. False: the step has
   // failed.
@@ -84,7 +93,10 @@ class DeviceAttention {
   bool transform(Step& step, void* rows, kvant_type type, bool hadamard, const float* factors,
                  const float* factors_after, const void* source = nullptr);
   void list_sums(const Step& step);
-  kvant_decode_lengths lengths() const;
+  // Of rows, in layers with a window of so many tokens, or none.
+  struct RowTables;
+  const RowTables& tables_of(int sliding_window) const;
+  kvant_decode_lengths lengths(const RowTables& tables) const;
   // Seals the step's due pages of a layer.
   bool seal(Step& step, const kvant_decode_shape& of_slices, const kvant_decode_layer& at_layer);
   bool seal_and_sum(Step& step, int layer, const kvant_decode_shape& of_slices,
@@ -109,9 +121,20 @@ class DeviceAttention {
   Part row_slice_, row_token_;     // where rows go in the tails
   Part slice_tail_, slice_sealed_, due_tail_page_, due_sealed_page_, due_pages_;
   std::int64_t slice_tail_width_ = 0, slice_sealed_width_ = 0;
-  Part sealed_, tail_, protected_;      // lengths, by row
-  Part row_tail_, row_sealed_, sinks_;  // tables; sinks by row, or by slice of prompts
-  std::int64_t row_tail_stride_ = 0, row_sealed_stride_ = 0;
+  // What rows see in the layers of one sliding window: lengths and tables by row, and where in the workspace
+  // their work is divided.
+  struct RowTables {
+    int sliding_window = 0;
+    Part sealed, tail, n_protected, hidden;
+    Part row_tail, row_sealed;
+    std::int64_t row_tail_stride = 0, row_sealed_stride = 0;
+    bool has_sealed = false;
+    std::size_t workspace = 0;
+  };
+  std::vector<RowTables> row_tables_;
+  std::size_t workspace_of_tables_ = 0;
+  Part sealed_;  // of prompts: pages that rows see sealed
+  Part sinks_;   // tables, by row, or by slice of prompts
   // Of a step of prompts.
   bool is_prompt_ = false;
   int n_prompt_tokens_ = 0, n_prompt_pages_ = 0;  // in tails, and sealed, of all slices

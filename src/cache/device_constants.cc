@@ -25,13 +25,15 @@ std::span<const float> codebook_of(const SidePlan& side) {
 DeviceConstants::DeviceConstants(std::shared_ptr<PageDevice> device)
     : device_(std::move(device)),
       codebook_memory_(nullptr, {device_.get()}),
-      map_memory_(nullptr, {device_.get()}) {}
+      map_memory_(nullptr, {device_.get()}),
+      sink_logits_(nullptr, {device_.get()}) {}
 
 Result<std::shared_ptr<const DeviceConstants>> DeviceConstants::make(std::shared_ptr<PageDevice> device,
                                                                      const Plan& plan) {
   std::shared_ptr<DeviceConstants> made(new DeviceConstants(std::move(device)));
   KVANT_RETURN_IF_ERROR(made->bring_codebooks(plan));
   KVANT_RETURN_IF_ERROR(made->bring_maps(plan));
+  KVANT_RETURN_IF_ERROR(made->bring_sink_logits(plan));
   return std::shared_ptr<const DeviceConstants>(std::move(made));
 }
 
@@ -93,6 +95,15 @@ Status DeviceConstants::bring_maps(const Plan& plan) {
   return {};
 }
 
+Status DeviceConstants::bring_sink_logits(const Plan& plan) {
+  const std::vector<float>& logits = plan.geometry.sink_logits;
+  n_heads_ = plan.geometry.n_heads;
+  auto memory = bring(logits.data(), logits.size() * sizeof logits[0], plan);
+  if (!memory.ok()) return memory.error();
+  sink_logits_ = std::move(memory).value();
+  return {};
+}
+
 Result<DeviceMemory> DeviceConstants::bring(const void* numbers, std::size_t bytes, const Plan& plan) {
   if (bytes == 0) return DeviceMemory(nullptr, {device_.get()});
   device_->enter();
@@ -106,6 +117,9 @@ Result<DeviceMemory> DeviceConstants::bring(const void* numbers, std::size_t byt
 }
 
 void DeviceConstants::add_to(kvant_decode_layer& at_layer, int layer) const {
+  if (sink_logits_ != nullptr)
+    at_layer.sink_logits =
+        reinterpret_cast<const float*>(sink_logits_.get()) + std::ptrdiff_t{layer} * n_heads_;
   const auto* numbers = reinterpret_cast<const std::uint16_t*>(codebook_memory_.get());
   if (const Codebooks& keys = codebooks_[2 * layer]; keys.stride > 0) {
     at_layer.key_codebooks = numbers + keys.offset;

@@ -18,7 +18,7 @@ class DeviceConstants {
   static Result<std::shared_ptr<const DeviceConstants>> make(std::shared_ptr<PageDevice> device,
                                                              const Plan& plan);
 
-  // Names the layer's codebooks to the library.
+  // Names the layer's codebooks and sink logits to the library.
   void add_to(kvant_decode_layer& at_layer, int layer) const;
   // A corrected layer's maps: [2][head_dim][128] of each query head, and of each KV head; zeros where a head
   // isn't corrected. Null: the layer has none.
@@ -40,12 +40,15 @@ class DeviceConstants {
   }
   Status bring_codebooks(const Plan& plan);
   Status bring_maps(const Plan& plan);
+  Status bring_sink_logits(const Plan& plan);
   // The numbers, in memory of their own; null where there are none.
   Result<DeviceMemory> bring(const void* numbers, std::size_t bytes, const Plan& plan);
   explicit DeviceConstants(std::shared_ptr<PageDevice> device);
 
   std::shared_ptr<PageDevice> device_;  // outlives the memory
   DeviceMemory codebook_memory_, map_memory_;
+  DeviceMemory sink_logits_;  // F32 [n_layers][n_heads], or null
+  int n_heads_ = 0;
   std::vector<Codebooks> codebooks_;  // [n_layers][2 sides]
   std::vector<Maps> maps_;            // [n_layers]
 };

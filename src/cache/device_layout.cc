@@ -32,16 +32,42 @@ Status check_geometry(const Geometry& g, const std::string& device) {
     return error("{} has no kernels for {} query heads on {} KV heads: use --device cpu", device, g.n_heads,
                  g.n_kv_heads);
   }
-  if (g.score_softcap > 0)
-    return error("{} has no kernels for soft-capped scores, as '{}' has them: use --device cpu", device,
+  return {};
+}
+
+bool slides_anywhere(const Geometry& g) {
+  return std::any_of(g.sliding_window.begin(), g.sliding_window.end(), [](int window) { return window > 0; });
+}
+
+// What a recipe asks of scores that have a cap, sinks or windows.
+Status check_scores(const Plan& plan, const std::string& device) {
+  const Geometry& g = plan.geometry;
+  const Recipe& recipe = plan.recipe;
+  const bool caps = g.score_softcap > 0, sinks = !g.sink_logits.empty();
+  if (recipe.prompt == PromptAttention::flashq && (caps || sinks || slides_anywhere(g))) {
+    return error("recipe '{}': {} has prompt=flashq for models without {}, and '{}' has them; use prompt=exact",
+                 label(recipe), device,
+                 caps    ? "soft-capped scores"
+                 : sinks ? "sink logits"
+                         : "sliding windows",
                  g.model);
-  if (!g.sink_logits.empty())
-    return error("{} has no kernels for attention with sink logits, as '{}' has them: use --device cpu",
-                 device, g.model);
+  }
+  if (sinks && recipe.softmax != Softmax::exact) {
+    return error("recipe '{}': {} has softmax=sas for models without sink logits, and '{}' has them; use "
+                 "softmax=exact",
+                 label(recipe), device, g.model);
+  }
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    if (!g.slides(layer)) continue;
-    return error("{} has no kernels for sliding windows, as layer {} of '{}' has one: use --device cpu",
-                 device, layer, g.model);
+    if (plan.layers[layer].needs_offset) {
+      return error("recipe '{}': {} has no transforms that shift keys for soft-capped scores, as '{}' has them: "
+                   "use one without an offset, or --device cpu",
+                   label(recipe), device, g.model);
+    }
+    if (caps && is_corrected(plan, layer)) {
+      return error("recipe '{}': {} has the correction for models without soft-capped scores, and '{}' has "
+                   "them: leave it out with correction=none, or use --device cpu",
+                   label(recipe), device, g.model);
+    }
   }
   return {};
 }
@@ -170,6 +196,7 @@ Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
                                              std::shared_ptr<const Plan> plan) {
   KVANT_RETURN_IF_ERROR(check_geometry(plan->geometry, device->name()));
   KVANT_RETURN_IF_ERROR(check_rules(plan->recipe, device->name()));
+  KVANT_RETURN_IF_ERROR(check_scores(*plan, device->name()));
   KVANT_RETURN_IF_ERROR(check_correction(*plan, device->name()));
   if (plan->recipe.prompt == PromptAttention::flashq && plan->recipe.correction != Correction::none) {
     return error("recipe '{}': {} has prompt=flashq for recipes without a correction; use prompt=exact",
@@ -221,6 +248,7 @@ kvant_decode_shape LayerShape::of(int n_seqs, const Plan& plan) const {
   shape.corrected = is_corrected(plan) ? 1 : 0;
   shape.sas = plan.recipe.softmax == Softmax::sas ? 1 : 0;
   shape.skip_threshold = static_cast<float>(plan.recipe.skip);
+  shape.score_softcap = g.score_softcap;
   return shape;
 }
 

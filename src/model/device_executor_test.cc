@@ -330,6 +330,53 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
   }
 }
 
+// Windows, soft caps and sink logits: prompts and decoded tokens behind several windows, from unquantized and
+// from sealed pages.
+TEST(DeviceModels, GiveTheLogitsOfTheCpuWithWindowsCapsAndSinkLogits) {
+  TinyModel gemma2{.architecture = "gemma2", .n_layers = 4, .head_dim = 128, .post_norms = true, .tied = true};
+  gemma2.integers = {{"attention.sliding_window", 200}};
+  gemma2.numbers = {{"attn_logit_softcapping", 5.0F}, {"final_logit_softcapping", 7.0F}};
+  TinyModel gemma3{.architecture = "gemma3", .n_layers = 7, .qk_norm = true, .post_norms = true, .tied = true};
+  gemma3.head_dim = 256;
+  gemma3.integers = {{"attention.sliding_window", 48}};
+  TinyModel gpt_oss{
+      .architecture = "gpt-oss", .ffn_norm_name = "post_attention_norm", .sinks = true, .n_experts = 4};
+  gpt_oss.integers = {{"expert_used_count", 2}, {"attention.sliding_window", 128}};
+  for (const Place& place : kPlaces) {
+    const auto device = device_at(place);
+    if (device == nullptr) continue;
+    for (const TinyModel& model : {gemma2, gemma3, gpt_oss}) {
+      const TinyFile file(model.architecture + "_scores.gguf");
+      TinyModelWriter(model).write(file.path());
+      for (const char* recipe : {"bf16", "k=ch4g128,v=tok4g128,sink=4"}) {
+        Machine on_host(file.path(), recipe, nullptr), on_device(file.path(), recipe, device);
+        const auto tokens = some_tokens(430, 10);
+        std::vector<double> differences[2];
+        for (const bool is_prompt : {true, false}) {
+          // A prompt and tokens behind it, or all tokens after the first as decoded ones.
+          std::vector<float> logits[2];
+          for (Machine* machine : {&on_host, &on_device}) {
+            const SequenceId sequence = machine->cache().add();
+            const int first = is_prompt ? 400 : 40;
+            std::vector<float>& of = logits[machine == &on_device];
+            of = machine->run(sequence, std::span(tokens).first(first), true, first);
+            const auto rest = machine->run(sequence, std::span(tokens).subspan(first), false,
+                                           is_prompt || machine == &on_host ? 1 : 30);
+            of.insert(of.end(), rest.begin(), rest.end());
+          }
+          differences[is_prompt] = row_differences(logits[0], logits[1], on_host.n_vocab());
+        }
+        const bool exact = recipe == std::string("bf16");
+        for (const auto& of_rows : differences) {
+          ASSERT_EQ(of_rows.size(), 430U);
+          EXPECT_LT(of_rows[215], exact ? 0.01 : 0.1) << model.architecture << " " << recipe << place.name;
+          EXPECT_LT(of_rows[400], exact ? 0.03 : 0.2) << model.architecture << " " << recipe << place.name;
+        }
+      }
+    }
+  }
+}
+
 // What a device has no kernels or graph for is said before it runs.
 TEST(DeviceModels, RefuseWhatTheyHaveNoPlaceFor) {
   TinyModel gpt_oss{
@@ -339,7 +386,7 @@ TEST(DeviceModels, RefuseWhatTheyHaveNoPlaceFor) {
   TinyModelWriter(gpt_oss).write(file.path());
   const auto device = std::make_shared<HostDevice>();
   const auto engine = Engine::load(file.path(), {.n_threads = 1, .device = device}).value();
-  const auto plan = resolve(parse_recipe("bf16").value(), engine->geometry(), nullptr).value();
+  const auto plan = resolve(parse_recipe("bf16,prompt=flashq").value(), engine->geometry(), nullptr).value();
   const auto placed = make_device_backend(device->pages())->place(plan);
   ASSERT_FALSE(placed.ok());
   EXPECT_NE(placed.error().message.find("sink logits"), std::string::npos) << placed.error().message;

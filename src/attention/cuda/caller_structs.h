@@ -16,6 +16,12 @@ namespace kvant::cuda {
 template <class T>
 inline constexpr std::size_t kFirstSize = sizeof(T);
 template <>
+inline constexpr std::size_t kFirstSize<kvant_decode_shape> = offsetof(kvant_decode_shape, score_softcap);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_decode_lengths> = offsetof(kvant_decode_lengths, first_tokens);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_decode_layer> = offsetof(kvant_decode_layer, sink_logits);
+template <>
 inline constexpr std::size_t kFirstSize<kvant_transformation> = offsetof(kvant_transformation, source);
 template <>
 inline constexpr std::size_t kFirstSize<kvant_prompt> = offsetof(kvant_prompt, pages);

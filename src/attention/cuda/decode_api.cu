@@ -59,6 +59,8 @@ Reason read_shape(const kvant_decode_shape* from, Shape* shape) {
   if (const Reason reason = read_struct<kvant_decode_shape>(from, shape)) return reason;
   const Reason reason =
       first_failing({{shape->n_seqs > 0, "shape.n_seqs must be at least 1"},
+       {shape->score_softcap >= 0, "shape.score_softcap must not be negative"},
+       {shape->reserved == 0, "shape.reserved must be 0"},
                      {shape->group > 0 && shape->group <= kMaxGroup, "shape.group must be 1 to 16"}});
   return reason == nullptr ? group_heads(*shape, &shape->groups) : reason;
 }
@@ -79,12 +81,16 @@ Reason plan_launches(const Shape& shape, LaunchPlans* plans) {
   if (shape.corrected != 0 && (!can_be_corrected(shape.head_dim) || shape.group > kPaddedGroup))
     return "a correction needs heads of 64 or 128 and at most 8 query heads of a KV head";
   if (!is_head_dim(shape.head_dim)) return kNoHeadDim;
+  if (shape.corrected != 0 && shape.score_softcap > 0)
+    return "a correction is not there for scores that are capped (shape.score_softcap)";
   for (int i = 0; i < shape.groups.n; ++i) {
     const HeadGroup& group = shape.groups.of[i];
     for (int first = 0; first < shape.group; first += kPaddedGroup) {
       const int n = std::min(shape.group - first, kPaddedGroup);
       const DecodeKernel* kernel =
-          shape.skip_threshold > 0 && shape.sas == 0 ? find_skipping_kernel(group, shape.head_dim) : nullptr;
+          shape.skip_threshold > 0 && shape.sas == 0 && shape.score_softcap == 0 ? find_skipping_kernel(group, shape.head_dim) : nullptr;
+      if (kernel == nullptr && shape.score_softcap > 0)
+        kernel = find_generic_kernel(group.key_format, group.value_format, shape.head_dim);
       if (kernel == nullptr)
         kernel = find_decode_kernel(group.key_format, group.value_format, shape.head_dim, n, shape.sas != 0);
       if (kernel == nullptr) return "no kernel reads these formats of keys and values at this head size";
@@ -135,12 +141,14 @@ kvant_status common_args(const Shape& shape, const kvant_decode_lengths& lengths
   args->group = shape.group;
   args->softmax_scale_log2 = shape.softmax_scale * 1.44269504F;
   args->sas = shape.sas;
+  args->softcap_log2 = shape.score_softcap * 1.44269504F;
   args->skip_below = std::ldexp(shape.skip_threshold, static_cast<int>(kWeightBits));
   args->sealed_pages = lengths.sealed_pages;
   args->tail_tokens = lengths.tail_tokens;
   args->protected_tokens = lengths.protected_tokens;
   args->protected_seq_stride = lengths.protected_seq_stride;
   args->protected_head_stride = lengths.protected_head_stride;
+  args->first_tokens = lengths.first_tokens;
   return KVANT_OK;
 }
 
@@ -212,6 +220,7 @@ void select_queries(const LaunchPlan& plan, DecodeArgs* args) {
   args->q = static_cast<const std::uint16_t*>(args->q) + plan.first_query * args->q_head_stride;
   args->out = static_cast<std::byte*>(args->out) + plan.first_query * args->out_head_stride * out_bytes;
   if (args->lse != nullptr) args->lse += plan.first_query;
+  if (args->sink_logits != nullptr) args->sink_logits += plan.first_query;
 }
 
 // Launch `nth` of a call, maybe the last. Its partial results have a place of their own: launches of one call
@@ -372,6 +381,7 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   args.settled = layer.settled;
   args.reproducible = layer.reproducible;
   args.lse = layer.lse;
+  args.sink_logits = layer.sink_logits;
   args.skip_counts = reinterpret_cast<unsigned long long*>(layer.skip_counts);
   args.out_seq_stride = layer.out_seq_stride;
   args.out_head_stride = layer.out_head_stride;

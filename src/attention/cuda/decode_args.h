@@ -82,8 +82,10 @@ struct DecodeArgs {
   int follows;               // not 0: a launch of the same call on other heads precedes this one
   float softmax_scale_log2;  // scores in units of log 2
   int sas;                   // not 0: the exponential is SAS (sas.cuh)
+  float softcap_log2;        // greater than 0: scores are capped, in units of log 2; by the generic kernel
   const std::int32_t *sealed_pages, *tail_tokens, *protected_tokens;
   std::int64_t protected_seq_stride, protected_head_stride;
+  const std::int32_t* first_tokens;  // of a sequence's first page, masked out; or null
   PageSource sealed, tail, protected_pages;
   int sink;
   const uint4* masks;
@@ -97,6 +99,7 @@ struct DecodeArgs {
   int settled;
   int reproducible;
   float* lse;
+  const float* sink_logits;         // of each query head; or null
   float skip_below;                 // of kernels that skip values: sums of weights that don't matter
   unsigned long long* skip_counts;  // [2]: pages seen and skipped; or null
   // KVLinC's correction, of each sequence and query head: phi(q) S and phi(q) z. Or null.

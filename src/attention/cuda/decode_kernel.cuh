@@ -65,6 +65,29 @@ requires requires {
 }
 inline constexpr SasUse kSasUse<Pair> = Pair::kSas;
 
+// Whether a kernel caps scores on request: a branch that all lanes take alike.
+template <class Pair>
+inline constexpr bool kCapsScores = false;
+template <class Pair>
+requires requires {
+  Pair::kCaps;
+}
+inline constexpr bool kCapsScores<Pair> = Pair::kCaps;
+
+// Scores become cap * tanh(score / cap); before any is masked.
+template <class Pair, int Tiles>
+__device__ __forceinline__ void cap_scores(const DecodeArgs& args, float (&s)[Tiles][4]) {
+  if constexpr (kCapsScores<Pair>) {
+    if (args.softcap_log2 <= 0) return;
+    const float inverse = 1 / args.softcap_log2;
+#pragma unroll
+    for (int tile = 0; tile < Tiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[tile][i] = args.softcap_log2 * tanhf(s[tile][i] * inverse);
+    }
+  }
+}
+
 // Turns the scores of some tiles into weights relative to the running maximum, which they may raise; returns
 // the sums of this lane's weights of heads 2t and 2t + 1.
 template <class Pair, int D, int Tiles, class State>
@@ -121,7 +144,7 @@ __device__ __forceinline__ float2 online_softmax(const DecodeArgs& args, float (
 }
 
 __device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, int page) {
-  return args.masks != nullptr || (page == 0 && args.sink > 0);
+  return args.masks != nullptr || (page == 0 && (args.sink > 0 || args.first_tokens != nullptr));
 }
 
 // The protected tokens among 32 of a sealed page: those of tiles 2 * group and 2 * group + 1.
@@ -133,8 +156,10 @@ __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const
         args.masks + segment.seq * args.mask_seq_stride + segment.head * args.mask_head_stride + page;
     word = reinterpret_cast<const std::uint32_t*>(mask)[group];
   }
-  const int sink = page == 0 ? min(max(args.sink - 32 * group, 0), 32) : 0;
-  return word | (sink == 32 ? ~0U : (1U << sink) - 1);
+  int hidden = 0;  // of the page's first tokens
+  if (page == 0) hidden = args.first_tokens == nullptr ? args.sink : max(args.sink, args.first_tokens[segment.seq]);
+  hidden = min(max(hidden - 32 * group, 0), 32);
+  return word | (hidden == 32 ? ~0U : (1U << hidden) - 1);
 }
 
 // Takes protected tokens out of the scores of tiles from 2 * first_group on.
@@ -170,9 +195,15 @@ struct NoState {
   __device__ void scale(int, float) {}
 };
 
-// An unquantized page of n > 0 tokens.
+// Tokens at the beginning of an unquantized unit that lie before the sequence's window.
+__device__ __forceinline__ int hidden_tokens(const DecodeArgs& args, const Segment& segment, int unit) {
+  const bool is_first = segment.n_sealed == 0 && unit == segment.n_protected;
+  return args.first_tokens == nullptr || !is_first ? 0 : args.first_tokens[segment.seq];
+}
+
+// An unquantized page of n > 0 tokens, of which the first `hidden` are masked out.
 template <class Pair, int D>
-__device__ __forceinline__ void attend_plain(const DecodeArgs& args, int n, const Query<D>& query, int lane,
+__device__ __forceinline__ void attend_plain(const DecodeArgs& args, int hidden, int n, const Query<D>& query, int lane,
                                              RingReader& ring, Accumulator<D>& acc) {
   Scores s;
   const int n_tiles = (n + 15) / 16;
@@ -199,11 +230,19 @@ __device__ __forceinline__ void attend_plain(const DecodeArgs& args, int n, cons
       }
       ring.release();
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        s[tile][i] = tile * 16 + i / 2 * 8 + g < n ? (even[i] + odd[i]) * query.factor[i & 1] : -INFINITY;
+      for (int i = 0; i < 4; ++i) s[tile][i] = (even[i] + odd[i]) * query.factor[i & 1];
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[tile][i] = -INFINITY;
+    }
+  }
+  cap_scores<Pair>(args, s);
+#pragma unroll
+  for (int tile = 0; tile < kTokenTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int token = tile * 16 + i / 2 * 8 + g;
+      if (token >= n || token < hidden) s[tile][i] = -INFINITY;
     }
   }
   NoState none;
@@ -277,7 +316,8 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
     }
     const int end = segment.number_of(segment.last);
     for (; (number = ring.next_unit(last)) < end; last = number)
-      attend_plain<Pair>(args, plain_tokens(args, segment, segment.unit_of(number)), query, lane, ring, acc);
+      attend_plain<Pair>(args, hidden_tokens(args, segment, segment.unit_of(number)),
+                         plain_tokens(args, segment, segment.unit_of(number)), query, lane, ring, acc);
     leave_segment<D>(args, range, segment, acc, buffer, threadIdx.x, n_threads);
   }
   if (args.follows != 0) wait_for_predecessors();

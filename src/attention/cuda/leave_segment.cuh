@@ -66,6 +66,17 @@ __device__ __forceinline__ void join_correction(const DecodeArgs& args, std::int
   sum += share * args.correction_denominator[row];
 }
 
+// Adds a logit to the sum of weights, and to nothing else.
+__device__ __forceinline__ void join_sink(float logit, float2& out, float& max, float& sum) {
+  const float score = logit * 1.44269504F;
+  const float higher = fmaxf(max, score);
+  const float factor = exp2_fast(max - higher);
+  out.x *= factor;
+  out.y *= factor;
+  sum = sum * factor + exp2_fast(score - higher + kWeightBits);
+  max = higher;
+}
+
 // Two neighbouring channels of the output of a query head, and for the first of them the logarithm of the
 // softmax sum: max and sum are those of weights 2^(score - max + kWeightBits).
 template <int D>
@@ -73,6 +84,7 @@ __device__ __forceinline__ void store_result(const DecodeArgs& args, int seq, in
                                              float2 out, float max, float sum) {
   const std::int64_t row = static_cast<std::int64_t>(seq) * args.n_kv_heads * args.group + head;
   if (args.correction_numerator != nullptr) join_correction(args, row, D, channel, out, max, sum);
+  if (args.sink_logits != nullptr) join_sink(args.sink_logits[head], out, max, sum);
   const float share = sum > 0 ? 1 / sum : 0;
   store_out(args, seq, head, channel, out.x * share);
   store_out(args, seq, head, channel + 1, out.y * share);

@@ -278,16 +278,21 @@ class HostLibrary {
         pages_ = std::move(pages);
       }
       rows = sealed_;
-      const auto add = [&](const kvant_pages& plain, int n_tokens) {
-        for (int t = 0; t < n_tokens; ++t) {
+      const int hidden = lengths.first_tokens == nullptr ? 0 : lengths.first_tokens[seq];
+      if (n > 0) {  // the sink's tokens aren't among these rows
+        const int gone = std::max(0, hidden - layer.sink);
+        rows.erase(rows.begin(), rows.begin() + std::ptrdiff_t{gone} * d);
+      }
+      const auto add = [&](const kvant_pages& plain, int first, int n_tokens) {
+        for (int t = first; t < n_tokens; ++t) {
           rows.resize(rows.size() + d);
           read_row(address(plain, seq, layer.layer, head, side, t / kPageTokens), d, t % kPageTokens,
                    &rows[rows.size() - d]);
         }
       };
       if (lengths.protected_tokens != nullptr)
-        add(layer.protected_pages, lengths.protected_tokens[seq * lengths.protected_seq_stride]);
-      if (lengths.tail_tokens != nullptr) add(layer.tail, lengths.tail_tokens[seq]);
+        add(layer.protected_pages, 0, lengths.protected_tokens[seq * lengths.protected_seq_stride]);
+      if (lengths.tail_tokens != nullptr) add(layer.tail, n > 0 ? 0 : hidden, lengths.tail_tokens[seq]);
     }
 
    private:
@@ -299,7 +304,8 @@ class HostLibrary {
   // for the exponential that it approximates.
   static void attend(const kvant_decode_shape& shape, const std::vector<float>& q,
                      const std::vector<float>& k, const std::vector<float>& v,
-                     const kvant_correction* correction, int seq, int query_head, float* to) {
+                     const kvant_correction* correction, const float* sink_logits, int seq, int query_head,
+                     float* to) {
     constexpr double kLeastSas = -6;
     const int d = shape.head_dim;
     const std::size_t n = k.size() / d;
@@ -307,6 +313,8 @@ class HostLibrary {
     for (std::size_t t = 0; t < n; ++t) {
       for (int c = 0; c < d; ++c) scores[t] += double{q[c]} * k[t * d + c];
       scores[t] *= shape.softmax_scale;
+      if (shape.score_softcap > 0)
+        scores[t] = shape.score_softcap * std::tanh(scores[t] / shape.score_softcap);
     }
     double max = *std::max_element(scores.begin(), scores.end());
     if (correction != nullptr && correction->absolute != 0) max = std::max(max, 0.0);
@@ -326,6 +334,7 @@ class HostLibrary {
         sum += scale * phi[f] * sums[2 * kHalfFeatures * d + f];
       }
     }
+    if (sink_logits != nullptr) sum += std::exp(sink_logits[query_head] - max);
     for (int c = 0; c < d; ++c) to[c] = static_cast<float>(out[c] / sum);
   }
 
@@ -342,7 +351,7 @@ class HostLibrary {
           float_row_from_bf16(static_cast<const std::uint16_t*>(layer->q) + seq * layer->q_seq_stride +
                                   query_head * layer->q_head_stride,
                               q.data(), q.size());
-          attend(*shape, q, k.rows, v.rows, layer->correction, seq, query_head,
+          attend(*shape, q, k.rows, v.rows, layer->correction, layer->sink_logits, seq, query_head,
                  static_cast<float*>(layer->out) + seq * layer->out_seq_stride +
                      query_head * layer->out_head_stride);
         }
@@ -382,7 +391,8 @@ class HostLibrary {
             float_row_from_bf16(static_cast<const std::uint16_t*>(prompt->q) +
                                     (first + i) * prompt->q_token_stride + query_head * prompt->q_head_stride,
                                 q.data(), q.size());
-            attend(*pages.shape, q, rows[KVANT_KEY], rows[KVANT_VALUE], /*correction=*/nullptr, seq,
+            attend(*pages.shape, q, rows[KVANT_KEY], rows[KVANT_VALUE], /*correction=*/nullptr,
+                   /*sink_logits=*/nullptr, seq,
                    query_head, out.data());
             bf16_row_from_float(out.data(),
                                 static_cast<std::uint16_t*>(prompt->out) +

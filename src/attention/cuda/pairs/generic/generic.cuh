@@ -360,6 +360,7 @@ struct GenericPair {
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = true;
   static constexpr SasUse kSas = SasUse::on_request;
+  static constexpr bool kCaps = true;
   static constexpr int kTableBytes = 0;  // of a launch: see AnyPage
   static constexpr int kMaxWarps = 7;
 
@@ -391,6 +392,7 @@ struct GenericPair {
     Scores s;
     score_any<D>(key, ring.wait(), query, lane, s);
     ring.release();
+    cap_scores<GenericPair>(args, s);
     if (may_be_masked(args, page)) mask_scores(args, segment, page, 0, lane, s);
     online_softmax<GenericPair>(args, s, state.acc, state);
     mix_any<D>(value, ring.wait(), s, lane, state.zero, state.acc.out);
