@@ -104,7 +104,7 @@ typedef struct kvant_decode_shape {
   /* Since 1.3: c > 0: scores become c * tanh(score / c), by the generic kernel. 0: they stay as they are. Not
    * with a correction. */
   float score_softcap;
-  int32_t reserved; /* 0 */
+  int32_t shape_reserved; /* 0 */
 } kvant_decode_shape;
 
 /* What a step's sequences hold, in device memory; the same for all layers. */
@@ -321,7 +321,7 @@ typedef struct kvant_transformation {
   int32_t hadamard;
   const void* source; /* since 1.1: what is read, of the same type, and stays; null: `rows`, in place */
   int64_t source_row_stride, source_head_stride;
-  int32_t source_is_bf16; /* since 1.2: not 0: the source is BF16, and rows that are F32 are made of it */
+  int32_t source_is_bf16;  /* since 1.2: not 0: the source is BF16, and rows that are F32 are made of it */
   int32_t source_reserved; /* 0 */
 } kvant_transformation;
 

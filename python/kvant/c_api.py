@@ -55,7 +55,7 @@ class Shape(Struct):
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_seqs n_kv_heads group head_dim"),
                        (_float, "softmax_scale"), (_text, "key_format value_format"), (_int, "corrected"),
                        (_pointer, "head_key_formats head_value_formats"), (_int, "sas"), (_float, "skip_threshold score_softcap"),
-                       (_int, "reserved"))
+                       (_int, "shape_reserved"))
 
 
 class Lengths(Struct):

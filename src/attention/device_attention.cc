@@ -176,8 +176,8 @@ void DeviceAttention::list_window(const Step& step, int sliding_window) {
   for (int s = 0; s < n_slices_; ++s) {
     const PageLedger& ledger = step.ledger(s);
     int token = step.first_token(s);
-    for (const RowSight& sight : row_sights(token, step.slices()[s], ledger.n_sealed(), device_window(plan),
-                                            plan.recipe.prefill)) {
+    for (const RowSight& sight :
+         row_sights(token, step.slices()[s], ledger.n_sealed(), device_window(plan), plan.recipe.prefill)) {
       const WindowedSight seen = within_window(sight, token++, sliding_window);
       sealed.push_back(seen.sealed_pages);
       tail.push_back(seen.tail_tokens);
@@ -187,8 +187,7 @@ void DeviceAttention::list_window(const Step& step, int sliding_window) {
         row_sealed.push_back(store.sealed().table_id(ledger.sealed(seen.first_page + i).id));
       std::vector<std::int32_t>& row_tail = tail_ids.emplace_back();
       for (int i = 0; i < pages_for(seen.tail_tokens); ++i)
-        row_tail.push_back(
-            store.tails().table_id(ledger.tail(seen.first_page + seen.sealed_pages + i).id));
+        row_tail.push_back(store.tails().table_id(ledger.tail(seen.first_page + seen.sealed_pages + i).id));
       sealed_width = std::max(sealed_width, row_sealed.size());
       tail_width = std::max(tail_width, row_tail.size());
       tables.has_sealed = tables.has_sealed || seen.sealed_pages > 0;
@@ -213,9 +212,8 @@ void DeviceAttention::list_window(const Step& step, int sliding_window) {
 }
 
 const DeviceAttention::RowTables& DeviceAttention::tables_of(int sliding_window) const {
-  return *std::find_if(row_tables_.begin(), row_tables_.end(), [&](const RowTables& tables) {
-    return tables.sliding_window == sliding_window;
-  });
+  return *std::find_if(row_tables_.begin(), row_tables_.end(),
+                       [&](const RowTables& tables) { return tables.sliding_window == sliding_window; });
 }
 
 // Which sums each row finds, and where those that the step makes go.
@@ -354,16 +352,15 @@ Status DeviceAttention::begin_rows(const Step& step) {
   constexpr std::size_t kAlignment = 256;  // of a workspace
   workspace_of_tables_ = (workspace + kAlignment - 1) / kAlignment * kAlignment;
   for (std::size_t i = 0; i < row_tables_.size(); ++i) row_tables_[i].workspace = i * workspace_of_tables_;
-  KVANT_RETURN_IF_ERROR(
-      make_room(workspace_, workspace_bytes_, row_tables_.size() * workspace_of_tables_));
+  KVANT_RETURN_IF_ERROR(make_room(workspace_, workspace_bytes_, row_tables_.size() * workspace_of_tables_));
   device_->upload(memory_, numbers_.data(), numbers_.size() * sizeof numbers_[0]);
   const LayerShape formats = layer_shape(plan, 0);
   const kvant_decode_shape shape = formats.of(n_rows_, plan);
   for (const RowTables& tables : row_tables_) {
     const kvant_decode_lengths of_rows = lengths(tables);
-    const kvant_status status =
-        device_->library().decode_schedule(&shape, &of_rows, static_cast<char*>(workspace_) + tables.workspace,
-                                           workspace_of_tables_, device_->stream());
+    const kvant_status status = device_->library().decode_schedule(
+        &shape, &of_rows, static_cast<char*>(workspace_) + tables.workspace, workspace_of_tables_,
+        device_->stream());
     KVANT_RETURN_IF_ERROR(library_status(*device_, "dividing a step's work", status));
   }
   return {};

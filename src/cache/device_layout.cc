@@ -35,38 +35,38 @@ Status check_geometry(const Geometry& g, const std::string& device) {
   return {};
 }
 
-bool slides_anywhere(const Geometry& g) {
-  return std::any_of(g.sliding_window.begin(), g.sliding_window.end(), [](int window) { return window > 0; });
-}
-
 // What a recipe asks of scores that have a cap, sinks or windows.
 Status check_scores(const Plan& plan, const std::string& device) {
   const Geometry& g = plan.geometry;
   const Recipe& recipe = plan.recipe;
   const bool caps = g.score_softcap > 0, sinks = !g.sink_logits.empty();
   if (recipe.prompt == PromptAttention::flashq && (caps || sinks || slides_anywhere(g))) {
-    return error("recipe '{}': {} has prompt=flashq for models without {}, and '{}' has them; use prompt=exact",
-                 label(recipe), device,
-                 caps    ? "soft-capped scores"
-                 : sinks ? "sink logits"
-                         : "sliding windows",
-                 g.model);
+    return error(
+        "recipe '{}': {} has prompt=flashq for models without {}, and '{}' has them; use prompt=exact",
+        label(recipe), device,
+        caps    ? "soft-capped scores"
+        : sinks ? "sink logits"
+                : "sliding windows",
+        g.model);
   }
   if (sinks && recipe.softmax != Softmax::exact) {
-    return error("recipe '{}': {} has softmax=sas for models without sink logits, and '{}' has them; use "
-                 "softmax=exact",
-                 label(recipe), device, g.model);
+    return error(
+        "recipe '{}': {} has softmax=sas for models without sink logits, and '{}' has them; use "
+        "softmax=exact",
+        label(recipe), device, g.model);
   }
   for (int layer = 0; layer < g.n_layers; ++layer) {
     if (plan.layers[layer].needs_offset) {
-      return error("recipe '{}': {} has no transforms that shift keys for soft-capped scores, as '{}' has them: "
-                   "use one without an offset, or --device cpu",
-                   label(recipe), device, g.model);
+      return error(
+          "recipe '{}': {} has no transforms that shift keys for soft-capped scores, as '{}' has them: "
+          "use one without an offset, or --device cpu",
+          label(recipe), device, g.model);
     }
     if (caps && is_corrected(plan, layer)) {
-      return error("recipe '{}': {} has the correction for models without soft-capped scores, and '{}' has "
-                   "them: leave it out with correction=none, or use --device cpu",
-                   label(recipe), device, g.model);
+      return error(
+          "recipe '{}': {} has the correction for models without soft-capped scores, and '{}' has "
+          "them: leave it out with correction=none, or use --device cpu",
+          label(recipe), device, g.model);
     }
   }
   return {};
@@ -162,6 +162,10 @@ bool same(const std::vector<const char*>& names) {
 }
 
 }  // namespace
+
+bool slides_anywhere(const Geometry& g) {
+  return std::any_of(g.sliding_window.begin(), g.sliding_window.end(), [](int window) { return window > 0; });
+}
 
 bool is_unquantized(const Plan& plan) {
   return std::all_of(plan.heads.begin(), plan.heads.end(), [](const HeadPlan& head) {

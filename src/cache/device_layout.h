@@ -24,6 +24,9 @@ int device_window(const Plan& plan);
 // The first tokens that are kept beside the sealed pages; 0: none are.
 int device_sink(const Plan& plan);
 
+// Whether any layer has a sliding window.
+bool slides_anywhere(const Geometry& geometry);
+
 // Whether any head, or one of the layer, is corrected (KVLinC).
 bool is_corrected(const Plan& plan);
 bool is_corrected(const Plan& plan, int layer);

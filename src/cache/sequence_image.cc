@@ -7,6 +7,7 @@
 //   (PageLayout), oldest first; pages of which all is evicted are zero. Then the unsealed pages: of each head
 //   K's rows, then V's.
 #include "cache/sequence_image.h"
+#include "cache/device_layout.h"
 
 #include <cstring>
 #include <limits>
@@ -37,8 +38,22 @@ SequenceExport::SequenceExport(const Cache& cache, SequenceId sequence)
   if (cache.on_device()) device_.emplace(cache.plan(), *cache.device_);
 }
 
+namespace {
+
+// A device keeps all pages of layers that slide, and images leave out those before the window.
+Status check_image(const Plan& plan) {
+  if (plan.device == nullptr || !slides_anywhere(plan.geometry)) return {};
+  return error(
+      "sequences of '{}', which has sliding windows, can't be saved from {} or loaded there: use "
+      "--device cpu",
+      plan.geometry.model, plan.device->name());
+}
+
+}  // namespace
+
 Result<SequenceExport> SequenceExport::start(const Cache& cache, SequenceId sequence) {
   KVANT_RETURN_IF_ERROR(cache.check_idle(sequence, "export"));
+  KVANT_RETURN_IF_ERROR(check_image(cache.plan()));
   try {
     SequenceExport made(cache, sequence);
     KVANT_RETURN_IF_ERROR(made.write_head());
@@ -241,6 +256,7 @@ bool SequenceImport::read_page() {
 }
 
 Result<bool> SequenceImport::advance(std::size_t n_bytes) {
+  KVANT_RETURN_IF_ERROR(check_image(cache_->plan()));
   if (cache_->step_open_)
     return error("cannot import a sequence while a step is open: commit or abort it first");
   const std::size_t start = from_.n_left();

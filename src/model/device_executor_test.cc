@@ -333,10 +333,12 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
 // Windows, soft caps and sink logits: prompts and decoded tokens behind several windows, from unquantized and
 // from sealed pages.
 TEST(DeviceModels, GiveTheLogitsOfTheCpuWithWindowsCapsAndSinkLogits) {
-  TinyModel gemma2{.architecture = "gemma2", .n_layers = 4, .head_dim = 128, .post_norms = true, .tied = true};
+  TinyModel gemma2{
+      .architecture = "gemma2", .n_layers = 4, .head_dim = 128, .post_norms = true, .tied = true};
   gemma2.integers = {{"attention.sliding_window", 200}};
   gemma2.numbers = {{"attn_logit_softcapping", 5.0F}, {"final_logit_softcapping", 7.0F}};
-  TinyModel gemma3{.architecture = "gemma3", .n_layers = 7, .qk_norm = true, .post_norms = true, .tied = true};
+  TinyModel gemma3{
+      .architecture = "gemma3", .n_layers = 7, .qk_norm = true, .post_norms = true, .tied = true};
   gemma3.head_dim = 256;
   gemma3.integers = {{"attention.sliding_window", 48}};
   TinyModel gpt_oss{

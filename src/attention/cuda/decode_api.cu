@@ -59,8 +59,8 @@ Reason read_shape(const kvant_decode_shape* from, Shape* shape) {
   if (const Reason reason = read_struct<kvant_decode_shape>(from, shape)) return reason;
   const Reason reason =
       first_failing({{shape->n_seqs > 0, "shape.n_seqs must be at least 1"},
-       {shape->score_softcap >= 0, "shape.score_softcap must not be negative"},
-       {shape->reserved == 0, "shape.reserved must be 0"},
+                     {shape->score_softcap >= 0, "shape.score_softcap must not be negative"},
+                     {shape->shape_reserved == 0, "shape.shape_reserved must be 0"},
                      {shape->group > 0 && shape->group <= kMaxGroup, "shape.group must be 1 to 16"}});
   return reason == nullptr ? group_heads(*shape, &shape->groups) : reason;
 }
@@ -87,8 +87,9 @@ Reason plan_launches(const Shape& shape, LaunchPlans* plans) {
     const HeadGroup& group = shape.groups.of[i];
     for (int first = 0; first < shape.group; first += kPaddedGroup) {
       const int n = std::min(shape.group - first, kPaddedGroup);
-      const DecodeKernel* kernel =
-          shape.skip_threshold > 0 && shape.sas == 0 && shape.score_softcap == 0 ? find_skipping_kernel(group, shape.head_dim) : nullptr;
+      const DecodeKernel* kernel = shape.skip_threshold > 0 && shape.sas == 0 && shape.score_softcap == 0
+                                       ? find_skipping_kernel(group, shape.head_dim)
+                                       : nullptr;
       if (kernel == nullptr && shape.score_softcap > 0)
         kernel = find_generic_kernel(group.key_format, group.value_format, shape.head_dim);
       if (kernel == nullptr)

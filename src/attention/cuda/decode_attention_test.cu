@@ -92,6 +92,26 @@ TEST_P(DecodeAttention, AgreesWhereHeadsShareTheirTables) {
   expect_exact({{plain ? 0 : 11, 130, 9}, {plain ? 0 : 3, 2, 0}}, 0, false, 2, KVANT_F32, Tables::shared);
 }
 
+// Sequences within one CTA's range and over several, whose windows begin in sealed pages and in the tail.
+TEST_P(DecodeAttention, AgreesWithWindowsCapsAndSinkLogits) {
+  const auto& [pair, d] = GetParam();
+  const bool plain = is_unquantized(pair);
+  for (const bool capped : {false, true}) {
+    for (const int group : {4, 12}) {
+      TestCache cache({pair}, d,
+                      {{plain ? 0 : 1, 5, 0}, {0, 128, 0}, {0, 300, 0}, {plain ? 0 : 130, 133, 0}, {0, 9, 0}},
+                      0, false, Tables::own, Values::normal, 5);
+      cache.hide({127, 100, 17, 64, 0});
+      cache.add_sink_logits();
+      if (capped) cache.cap_scores(1.5F);
+      const double error = cache.worst_error(group, KVANT_F32);
+      std::printf("  %s + %s, d = %d, group %d: relative error %.5f\n", pair.key, pair.value, d, group,
+                  error);
+      EXPECT_LE(error, kTolerance);
+    }
+  }
+}
+
 TEST_P(DecodeAttention, AgreesOnOutliers) {
   const bool plain = is_unquantized(std::get<0>(GetParam()));
   expect_exact({{plain ? 0 : 20, 140, 5}}, plain ? 0 : 5, false, 4, KVANT_F32, Tables::own, Values::outliers);

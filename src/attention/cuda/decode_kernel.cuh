@@ -157,7 +157,8 @@ __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const
     word = reinterpret_cast<const std::uint32_t*>(mask)[group];
   }
   int hidden = 0;  // of the page's first tokens
-  if (page == 0) hidden = args.first_tokens == nullptr ? args.sink : max(args.sink, args.first_tokens[segment.seq]);
+  if (page == 0)
+    hidden = args.first_tokens == nullptr ? args.sink : max(args.sink, args.first_tokens[segment.seq]);
   hidden = min(max(hidden - 32 * group, 0), 32);
   return word | (hidden == 32 ? ~0U : (1U << hidden) - 1);
 }
@@ -203,8 +204,8 @@ __device__ __forceinline__ int hidden_tokens(const DecodeArgs& args, const Segme
 
 // An unquantized page of n > 0 tokens, of which the first `hidden` are masked out.
 template <class Pair, int D>
-__device__ __forceinline__ void attend_plain(const DecodeArgs& args, int hidden, int n, const Query<D>& query, int lane,
-                                             RingReader& ring, Accumulator<D>& acc) {
+__device__ __forceinline__ void attend_plain(const DecodeArgs& args, int hidden, int n, const Query<D>& query,
+                                             int lane, RingReader& ring, Accumulator<D>& acc) {
   Scores s;
   const int n_tiles = (n + 15) / 16;
   const int g = lane / 4;

@@ -89,6 +89,13 @@ class TestCache {
   // Pages that calls so far came to, and those whose values were skipped.
   std::vector<std::uint64_t> skip_counts() const { return skip_counts_; }
 
+  // Scores become cap * tanh(score / cap).
+  void cap_scores(float cap) { softcap_ = cap; }
+  // A logit for each query head joins the denominators, of which some are far above all scores.
+  void add_sink_logits() { has_sink_logits_ = true; }
+  // Of each sequence, so many tokens of its first page are masked out. Sequences without masked tokens.
+  void hide(std::vector<std::int32_t> tokens) { hidden_ = std::move(tokens); }
+
   // Scores are multiplied by this.
   void sharpen(float factor) { sharpness_ = factor; }
 
@@ -132,13 +139,20 @@ class TestCache {
       shape.key_format = formats_[0][0];
       shape.value_format = formats_[1][0];
     }
+    shape.score_softcap = softcap_;
+    const DeviceArray<std::int32_t> hidden(hidden_.empty() ? std::vector<std::int32_t>(n_seqs) : hidden_);
+    std::vector<float> logits;
+    for (int head = 0; head < n_heads; ++head) logits.push_back(sink_logit(head));
+    const DeviceArray<float> sink_logits(logits);
     kvant_decode_lengths lengths{};
     lengths.struct_size = sizeof lengths;
     lengths.sealed_pages = has_sealed() ? device_sealed.get() : nullptr;
     lengths.tail_tokens = device_tail.get();
     lengths.protected_tokens = device_protected.get();
     lengths.protected_seq_stride = 1;
+    lengths.first_tokens = hidden_.empty() ? nullptr : hidden.get();
     kvant_decode_layer layer{};
+    layer.sink_logits = has_sink_logits_ ? sink_logits.get() : nullptr;
     layer.struct_size = sizeof layer;
     layer.sealed = sealed_pages.pages;
     layer.tail = tail_pages.pages;
@@ -335,16 +349,30 @@ class TestCache {
     }
   }
 
-  std::vector<double> exact(const std::uint16_t* q, const std::vector<Token>& tokens,
+  static float sink_logit(int head) {
+    constexpr float kLogits[] = {0, 2, -INFINITY, 30, -40};
+    return kLogits[head % 5];
+  }
+
+  // The tokens of a sequence that its window leaves.
+  std::vector<Token> visible(std::size_t seq, const std::vector<Token>& tokens) const {
+    if (hidden_.empty()) return tokens;
+    const int hidden = lengths_[seq].sealed > 0 ? std::max(0, hidden_[seq] - sink_) : hidden_[seq];
+    return {tokens.begin() + hidden, tokens.end()};
+  }
+
+  std::vector<double> exact(const std::uint16_t* q, const std::vector<Token>& tokens, int head,
                             double* log_sum_exp) const {
     std::vector<double> scores;
     for (const Token& token : tokens) {
       double score = 0;
       for (int i = 0; i < d_; ++i) score += double{float_from_bf16(q[i])} * token.key[i];
-      scores.push_back(score * softmax_scale());
+      score *= softmax_scale();
+      scores.push_back(softcap_ > 0 ? softcap_ * std::tanh(score / softcap_) : score);
     }
-    const double max = *std::max_element(scores.begin(), scores.end());
-    double sum = 0;
+    double max = *std::max_element(scores.begin(), scores.end());
+    if (has_sink_logits_) max = std::max(max, double{sink_logit(head)});
+    double sum = has_sink_logits_ ? std::exp(sink_logit(head) - max) : 0;
     std::vector<double> out(d_);
     for (std::size_t j = 0; j < tokens.size(); ++j) {
       const double below = scores[j] - max;
@@ -365,10 +393,10 @@ class TestCache {
       double energy = 0;
       for (int head = 0; head < kKvHeads * group; ++head) {
         const std::size_t first = (seq * kKvHeads * group + head) * d_;
-        const std::vector<Token>& tokens = tokens_[seq * kKvHeads + head / group];
+        const std::vector<Token> tokens = visible(seq, tokens_[seq * kKvHeads + head / group]);
         if (tokens.empty()) continue;
         double log_sum_exp = 0;
-        const std::vector<double> expected = exact(q.data() + first, tokens, &log_sum_exp);
+        const std::vector<double> expected = exact(q.data() + first, tokens, head, &log_sum_exp);
         if (expected_ == softmax_ && sharpness_ < kSharpest) {
           EXPECT_NEAR(lse[seq * kKvHeads * group + head], log_sum_exp, 5e-3 + 1e-3 * std::fabs(log_sum_exp));
         }
@@ -395,6 +423,9 @@ class TestCache {
   bool is_mixed_ = false;
   float sharpness_ = 1;
   float skip_threshold_ = 0;
+  float softcap_ = 0;
+  bool has_sink_logits_ = false;
+  std::vector<std::int32_t> hidden_;
   std::vector<std::uint64_t> skip_counts_;
   Softmax softmax_ = Softmax::exact, expected_ = Softmax::exact;
   int d_;

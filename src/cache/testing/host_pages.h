@@ -392,8 +392,7 @@ class HostLibrary {
                                     (first + i) * prompt->q_token_stride + query_head * prompt->q_head_stride,
                                 q.data(), q.size());
             attend(*pages.shape, q, rows[KVANT_KEY], rows[KVANT_VALUE], /*correction=*/nullptr,
-                   /*sink_logits=*/nullptr, seq,
-                   query_head, out.data());
+                   /*sink_logits=*/nullptr, seq, query_head, out.data());
             bf16_row_from_float(out.data(),
                                 static_cast<std::uint16_t*>(prompt->out) +
                                     (first + i) * prompt->out_token_stride +
