@@ -23,6 +23,11 @@ struct LayerHeads {
   int first = 0;  // KV heads of all layers before
 };
 
+// Matrices of F32 values, [rows, columns] each, one after another.
+struct StateMatrices {
+  int n = 0, rows = 0, columns = 0;
+};
+
 // What the cache and the attention of one model need to know.
 struct Geometry {
   std::string model;        // for messages
@@ -39,6 +44,8 @@ struct Geometry {
   // F32 values of all their states together.
   int n_recurrent_layers = 0;
   std::int64_t recurrent_values = 0;
+  // What a layer's state is made of, in this order. A device keeps each matrix transposed, [columns, rows].
+  std::vector<StateMatrices> state_matrices;
   // [n_layers * n_heads]: a logit that joins the denominator of a query head's softmax and nothing else
   // (gpt-oss); empty: none.
   std::vector<float> sink_logits;

@@ -361,6 +361,7 @@ Geometry Hparams::geometry() const {
   g.n_recurrent_layers = n_recurrent();
   g.n_layers = n_layers - g.n_recurrent_layers;
   g.recurrent_values = g.n_recurrent_layers * delta_net.state_values();
+  if (g.n_recurrent_layers > 0) g.state_matrices = delta_net.state_matrices();
   g.n_heads = n_heads;
   g.n_kv_heads = n_kv_heads;
   g.head_dim = head_dim;

@@ -61,7 +61,12 @@ struct DeltaNet {
   int width() const { return channels() + inner() + 2 * n_value_heads; }  // q, k, v, z, beta and alpha
   // F32 values of a layer's state: the convolution's newest inputs, and a matrix of each value head.
   std::int64_t conv_values() const { return std::int64_t{kernel - 1} * channels(); }
-  std::int64_t state_values() const { return conv_values() + std::int64_t{inner()} * head_dim; }
+  std::int64_t matrix_values() const { return std::int64_t{inner()} * head_dim; }
+  std::int64_t state_values() const { return conv_values() + matrix_values(); }
+  // Of which a state is made (delta_network.h): inputs by token, and blocks of matrices' columns.
+  std::vector<StateMatrices> state_matrices() const {
+    return {{1, kernel - 1, channels()}, {inner() / kDeltaColumns, head_dim, kDeltaColumns}};
+  }
 };
 
 struct Hparams {
