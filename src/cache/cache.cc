@@ -96,7 +96,10 @@ Cache::~Cache() {
 void Cache::group_layers() {
   for (int layer = 0; layer < plan_->geometry.n_layers; ++layer) {
     const LayerPlan& of_layer = plan_->layers[layer];
-    const GroupRules rules{of_layer.window, of_layer.sliding_window, plan_->recipe.prefill};
+    const GroupRules rules{.window = of_layer.window,
+                           .sliding_window = of_layer.sliding_window,
+                           .prefill = plan_->recipe.prefill,
+                           .tail_lasts = plan_->geometry.is_shared(layer)};
     const auto found = std::find_if(groups_.begin(), groups_.end(),
                                     [&](const LayerGroup& group) { return group.rules == rules; });
     group_of_layer_.push_back(static_cast<int>(found - groups_.begin()));

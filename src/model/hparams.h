@@ -74,7 +74,9 @@ struct Hparams {
   int n_layers = 0;          // of all kinds
   int n_layers_in_file = 0;  // with those that guess further tokens alone, which are left out
   int n_embd = 0;
-  int n_ff = 0;  // of layers without experts
+  int n_ff = 0;  // of layers without experts; where they differ, the most that one has
+  // Channels of what every layer reads of each token beside the layer before it; 0: nothing.
+  int n_layer_embd = 0;
   Experts experts;
   DeltaNet delta_net;
   int n_heads = 0;
@@ -99,7 +101,11 @@ struct Hparams {
   float score_softcap = 0;      // 0: none
   float logit_softcap = 0;      // 0: none
   std::vector<bool> recurrent;  // [n_layers]: a delta net instead of attention
-  std::vector<int> place;       // [n_layers]: its number among the layers of its kind, as the cache counts
+  // [n_layers]: its number among the layers of its kind, as the cache counts; of one that attends to another
+  // layer's cache, that one's
+  std::vector<int> place;
+  int n_sharing = 0;                    // the last so many layers do
+  std::vector<int> all_ff;              // [n_layers]; empty: n_ff
   std::vector<int> sliding_window;      // [n_layers], tokens; 0: full attention
   std::vector<LayerHeads> layer_heads;  // [n_layers]; empty: all layers' heads are alike
   std::vector<bool> rotated;            // [n_layers]: whether RoPE turns q and k
@@ -113,6 +119,8 @@ struct Hparams {
   // What q of the position is multiplied by.
   float query_scale(int position) const;
   int n_recurrent() const;
+  bool has_kv(int layer) const { return layer < n_layers - n_sharing; }  // not: it shares another layer's
+  int ff(int layer) const { return all_ff.empty() ? n_ff : all_ff[layer]; }
   // Outputs of q's projection: with gates, each head is followed by its own.
   int q_columns(int layer) const { return (architecture->gated_attention ? 2 : 1) * n_q(layer); }
   Geometry geometry() const;
