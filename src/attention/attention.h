@@ -12,8 +12,10 @@
 
 namespace kvant {
 
-// The rows of a step for one layer, in batch order. q, k after RoPE and norms, unscaled.
+// The rows of a step for one layer, in batch order. q, k after RoPE and norms, unscaled. Without k and v they
+// are those of a layer that has no cache of its own.
 struct LayerRows {
+  bool has_kv() const { return k.data != nullptr; }
   MatrixView<const float> q;  // [n_rows, n_heads * head_dim]
   MatrixView<const float> k;  // [n_rows, n_kv_heads * head_dim]
   MatrixView<const float> v;  // [n_rows, n_kv_heads * head_dim]
@@ -45,7 +47,8 @@ class AttentionBackend {
   // Every thread of the team calls it with the same arguments, maybe before others have computed their part
   // of the rows: it reads none before all threads have come, and returns when all of `out` is written. Errors
   // (a NaN in k, say) go to step.fail(); `out` is then zero. Each layer must run exactly once in a step;
-  // layers may run in any order.
+  // layers may run in any order. Rows without k and v attend to the cache of `layer` (Geometry::shared),
+  // which has run in the step: each sees what a query of that layer sees at its token.
   virtual void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) = 0;
 
   // What was skipped since the backend was made, by layer; empty where nothing can be.

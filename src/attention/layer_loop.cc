@@ -41,6 +41,7 @@ struct HeadWork {
   int slice = 0;
   int kv_head = 0;
   Tile tile;
+  int n_sealed = 0;                // pages that the tile's queries see sealed
   std::vector<float> new_rows[2];  // by side: of the tile's new tokens, transformed
   QueryTile queries;
   std::vector<PageView> pages;
@@ -97,12 +98,14 @@ class LayerLoop final : public AttentionBackend {
   void list_runs(const Plan& plan, int layer);
   static void seal_before(Step& step, int layer, HeadWork& work, std::vector<float>& scratch);
   static void append(Step& step, int layer, const LayerRows& rows, HeadWork& work);
+  static void look_back(const Step& step, int layer, HeadWork& work);
   static void load_queries(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void round_prompt(const Step& step, int layer, HeadWork& work);
   void attend(Step& step, int layer, Team& team);
   static void finish(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void start_observation(Step& step, int layer, HeadWork& work);
   static void seal_after(Step& step, int layer, HeadWork& work, std::vector<float>& scratch);
+  static void seal_in_sight(const Step& step, int layer, HeadWork& work);
 
   std::unique_ptr<PageAttention> pages_;
   // Of the layer that runs; written by the team's first thread between barriers.
@@ -218,6 +221,15 @@ void LayerLoop::append(Step& step, int layer, const LayerRows& rows, HeadWork& w
   step.head(work.slice, layer, work.kv_head).append({values[0].data(), n, d}, {values[1].data(), n, d});
 }
 
+// What queries of a layer without a cache of its own see sealed, in the cache of one that has run: as many
+// pages as were when that one's queries of the same tile attended.
+void LayerLoop::look_back(const Step& step, int layer, HeadWork& work) {
+  work.n_sealed = step.head(work.slice, layer, work.kv_head).n_sealed_before();
+  const int seal_point = seal_point_before(step.first_token(work.slice), step.slices()[work.slice].is_prompt);
+  if (seal_point < 0) return;
+  work.n_sealed = std::max(work.n_sealed, sealed_pages(seal_point, step.plan().layers[layer].window));
+}
+
 // Integer products would make finite scores of a query that is none.
 void check_queries(Step& step, int layer, HeadWork& work) {
   QueryTile& tile = work.queries;
@@ -245,7 +257,8 @@ void LayerLoop::load_queries(Step& step, int layer, const LayerRows& rows, HeadW
   if (plan.recipe.products == Products::integer) quantize_queries(tile, plan.geometry.dim(layer));
   const int window = plan.layers[layer].sliding_window;
   const int first_visible = first_visible_token(tile.first_token, window);
-  step.head(work.slice, layer, work.kv_head).list_pages(first_visible, work.pages);
+  step.head(work.slice, layer, work.kv_head)
+      .list_pages(first_visible, work.n_sealed, work.tile.append_end, work.pages);
 }
 
 // Where the recipe says so, a prompt's tokens attend to each other in low bits.
@@ -260,8 +273,8 @@ void LayerLoop::round_prompt(const Step& step, int layer, HeadWork& work) {
   const LayerPlan& rules = plan.layers[layer];
   work.rounded.replace({.attention = recipe.prompt,
                         .head_dim = plan.geometry.dim(layer),
-                        .first_token = std::max(block_first, state.n_sealed() * kPageTokens),
-                        .end_token = state.length(),
+                        .first_token = std::max(block_first, work.n_sealed * kPageTokens),
+                        .end_token = work.tile.append_end,
                         .query_page = query / kPageTokens * kPageTokens,
                         .window = rules.window,
                         .sink = rules.sink,
@@ -415,6 +428,13 @@ void LayerLoop::seal_after(Step& step, int layer, HeadWork& work, std::vector<fl
   state.seal_ahead(scratch);
 }
 
+// The tile's end, as queries of later tiles see it.
+void LayerLoop::seal_in_sight(const Step& step, int layer, HeadWork& work) {
+  if (work.tile.seal_point < 0) return;
+  work.n_sealed =
+      std::max(work.n_sealed, sealed_pages(work.tile.seal_point, step.plan().layers[layer].window));
+}
+
 std::vector<SkipCount> LayerLoop::skip_counts() const {
   std::vector<SkipCount> total;
   for (const auto& by_layer : skipped_) {
@@ -451,8 +471,14 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
   for (std::size_t round = 0; round < n_rounds_; ++round) {
     const int n_heads = static_cast<int>(active_.size());
     const auto prepare = [&](int i) {
-      if (round == 0) seal_before(step, layer, *active_[i], seal_scratch);
-      append(step, layer, rows, *active_[i]);
+      HeadWork& work = *active_[i];
+      if (rows.has_kv()) {
+        if (round == 0) seal_before(step, layer, work, seal_scratch);
+        append(step, layer, rows, work);
+        work.n_sealed = step.head(work.slice, layer, work.kv_head).n_sealed();
+      } else if (round == 0) {
+        look_back(step, layer, work);
+      }
       load_queries(step, layer, rows, *active_[i]);
       round_prompt(step, layer, *active_[i]);
     };
@@ -463,7 +489,9 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
     };
     const auto end = [&](int i) {
       finish(step, layer, rows, *active_[i]);
-      if (chooses) {
+      if (!rows.has_kv()) {
+        seal_in_sight(step, layer, *active_[i]);
+      } else if (chooses) {
         start_observation(step, layer, *active_[i]);
       } else {
         seal_after(step, layer, *active_[i], seal_scratch);

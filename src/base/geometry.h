@@ -23,6 +23,11 @@ struct LayerHeads {
   int first = 0;  // KV heads of all layers before
 };
 
+// Matrices of F32 values, [rows, columns] each, one after another.
+struct StateMatrices {
+  int n = 0, rows = 0, columns = 0;
+};
+
 // What the cache and the attention of one model need to know.
 struct Geometry {
   std::string model;        // for messages
@@ -35,10 +40,15 @@ struct Geometry {
   int trained_context = 0;  // tokens
   std::vector<int>
       sliding_window;  // [n_layers]: a query sees this many newest tokens, itself included; 0: all
+  // [n_layers]: whether later layers attend to this one's cache, too, instead of having their own (Gemma 4
+  // E2B); empty: none do.
+  std::vector<bool> shared;
   // Layers of another kind keep a state of each sequence instead, whatever its length: their number, and the
   // F32 values of all their states together.
   int n_recurrent_layers = 0;
   std::int64_t recurrent_values = 0;
+  // What a layer's state is made of, in this order. A device keeps each matrix transposed, [columns, rows].
+  std::vector<StateMatrices> state_matrices;
   // [n_layers * n_heads]: a logit that joins the denominator of a query head's softmax and nothing else
   // (gpt-oss); empty: none.
   std::vector<float> sink_logits;
@@ -56,6 +66,7 @@ struct Geometry {
   bool heads_differ() const { return !layer_heads.empty(); }
   bool is_recurrent() const { return recurrent_values > 0; }
   std::int64_t recurrent_bytes() const { return recurrent_values * static_cast<std::int64_t>(sizeof(float)); }
+  bool is_shared(int layer) const { return !shared.empty() && shared[layer]; }
   bool slides(int layer) const { return sliding_window[layer] > 0; }
   // -inf: the head has none.
   float sink_logit(int layer, int head) const {

@@ -75,8 +75,9 @@ void Step::abort() {
 }
 
 Cache::Cache(std::shared_ptr<const Plan> plan, std::int64_t byte_limit)
-    : plan_(std::move(plan)), pools_(byte_limit), states_(plan_->geometry.recurrent_values, pools_.budget()) {
-  KVANT_CHECK(plan_->device == nullptr || !plan_->geometry.is_recurrent(), "recurrent states on a device");
+    : plan_(std::move(plan)),
+      pools_(byte_limit),
+      states_(plan_->geometry.recurrent_values, pools_.budget(), plan_->device.get()) {
   if (plan_->device != nullptr) {
     group_on_device();
     return;
@@ -95,7 +96,10 @@ Cache::~Cache() {
 void Cache::group_layers() {
   for (int layer = 0; layer < plan_->geometry.n_layers; ++layer) {
     const LayerPlan& of_layer = plan_->layers[layer];
-    const GroupRules rules{of_layer.window, of_layer.sliding_window, plan_->recipe.prefill};
+    const GroupRules rules{.window = of_layer.window,
+                           .sliding_window = of_layer.sliding_window,
+                           .prefill = plan_->recipe.prefill,
+                           .tail_lasts = plan_->geometry.is_shared(layer)};
     const auto found = std::find_if(groups_.begin(), groups_.end(),
                                     [&](const LayerGroup& group) { return group.rules == rules; });
     group_of_layer_.push_back(static_cast<int>(found - groups_.begin()));
@@ -315,10 +319,17 @@ const HeadState& Cache::head(SequenceId sequence, int layer, int kv_head) const 
   return sequences_.at(sequence).heads[plan_->geometry.head_index(layer, kv_head)];
 }
 
+// Null where memory is exhausted.
+std::shared_ptr<float> Cache::take_state() {
+  std::shared_ptr<float> state = states_.take();
+  if (state == nullptr && on_device() && device_->shrink()) state = states_.take();
+  return state;
+}
+
 bool Cache::reserve_slice(const StepSlice& slice) {
   Sequence& s = sequences_.at(slice.sequence);
   if (plan_->geometry.is_recurrent()) {
-    s.next_state = states_.take();
+    s.next_state = take_state();
     if (s.next_state == nullptr) return false;
   }
   for (std::size_t i = 0; i < groups_.size(); ++i) {
@@ -399,7 +410,11 @@ CacheBytes Cache::bytes(SequenceId sequence) const {
   CacheBytes total;
   if (!holds(sequence)) return total;
   const Sequence& s = sequences_.at(sequence);
-  if (on_device()) return bytes_on_device(s);
+  total.recurrent = states_.state_bytes() * static_cast<std::int64_t>(states_of(s).size());
+  if (on_device()) {
+    add_bytes_on_device(s, total);
+    return total;
+  }
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const int sink = plan_->layers[layer].sink;
     for (int h = 0; h < g.kv_heads(layer); ++h) {
@@ -416,18 +431,21 @@ CacheBytes Cache::bytes(SequenceId sequence) const {
       total.elements += std::int64_t{2} * b.tokens * g.dim(layer);
     }
   }
-  std::set<RecurrentState> states{s.state, s.checkpoint_state};
-  states.erase(nullptr);
-  total.recurrent = std::ssize(states) * states_.state_bytes();
   return total;
+}
+
+std::set<RecurrentState> Cache::states_of(const Sequence& sequence) {
+  std::set<RecurrentState> states{sequence.state, sequence.checkpoint_state};
+  states.erase(nullptr);
+  return states;
 }
 
 // Takes from a sequence's bytes what other ones have counted, and remembers what it shares.
 void Cache::leave_out_shared(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const {
-  if (on_device()) return leave_out_shared_on_device(sequence, counted, bytes);
-  for (const RecurrentState& state : std::set<RecurrentState>{sequence.state, sequence.checkpoint_state}) {
-    if (state != nullptr && !counted.states.insert(state).second) bytes.recurrent -= states_.state_bytes();
+  for (const RecurrentState& state : states_of(sequence)) {
+    if (!counted.states.insert(state).second) bytes.recurrent -= states_.state_bytes();
   }
+  if (on_device()) return leave_out_shared_on_device(sequence, counted, bytes);
   using Kind = HeadState::HeldPage::Kind;
   for (int i = 0; i < static_cast<int>(sequence.heads.size()); ++i) {
     const bool protects = plan_->layers[sequence.heads[i].layer()].protect > 0;

@@ -97,7 +97,8 @@ class Step {
   PageEntry next_sums(int slice) const;
 
   // States of layers without attention, Geometry::recurrent_values each: what slice i has, null: zeros; and
-  // where what it has after the step is to be written. Requires that the model has such layers.
+  // where what it has after the step is to be written: on the device, where pages lie there. Requires that
+  // the model has such layers.
   const float* state_before(int slice) const;
   float* state_after(int slice) const;
 
@@ -173,7 +174,7 @@ class Cache {
   // Of all pages and recurrent states, shared ones once: bytes() without lists, scores and corrections, but
   // counted at once.
   std::int64_t page_bytes_in_use() const {
-    return on_device() ? device_->bytes_in_use() : pools_.bytes_in_use() + states_.bytes_in_use();
+    return states_.bytes_in_use() + (on_device() ? device_->bytes_in_use() : pools_.bytes_in_use());
   }
 
   std::vector<SequenceId> sequences() const;  // that are held, ascending
@@ -240,7 +241,9 @@ class Cache {
   Status check_slices(const std::vector<StepSlice>& slices) const;
   Status check_truncation(const Sequence& sequence, int n_tokens) const;
   Status truncate_copy(Sequence& copy, int n_tokens);
+  std::shared_ptr<float> take_state();
   bool reserve_slice(const StepSlice& slice);
+  static std::set<RecurrentState> states_of(const Sequence& sequence);
 
   // --- where pages lie on a device (device_cache.cc) ---
   void group_on_device();
@@ -248,7 +251,7 @@ class Cache {
   bool take_sink(Sequence& sequence);
   EntryHold take_sums();
   Status truncate_on_device(Sequence& copy, int n_tokens);
-  CacheBytes bytes_on_device(const Sequence& sequence) const;
+  void add_bytes_on_device(const Sequence& sequence, CacheBytes& bytes) const;
   void leave_out_shared_on_device(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;
   Status fill_device(SequenceId sequence, int n_tokens, std::uint64_t seed);
   void close(Step& step, bool commit);

@@ -89,10 +89,9 @@ Status Cache::truncate_on_device(Sequence& copy, int n_tokens) {
   return reopened;
 }
 
-CacheBytes Cache::bytes_on_device(const Sequence& sequence) const {
+void Cache::add_bytes_on_device(const Sequence& sequence, CacheBytes& bytes) const {
   const Geometry& g = plan_->geometry;
   const PageLedger& ledger = *sequence.ledgers.front();
-  CacheBytes bytes;
   ledger.for_each_entry([&](int /*page*/, PageEntry entry) {
     (entry.room == kSealedRoom ? bytes.sealed : bytes.tail) += device_->entry_bytes(entry.room);
   });
@@ -102,7 +101,6 @@ CacheBytes Cache::bytes_on_device(const Sequence& sequence) const {
   const std::int64_t elements_of_token = std::int64_t{2} * g.n_layers * g.n_kv_heads * g.head_dim;
   bytes.sealed_elements = elements_of_token * ledger.n_sealed() * kPageTokens;
   bytes.elements = elements_of_token * ledger.length();
-  return bytes;
 }
 
 void Cache::leave_out_shared_on_device(const Sequence& sequence, SharedPages& counted,

@@ -185,6 +185,44 @@ void DeviceImage::read_heads(ByteReader& from, int n_sealed, Beside& beside) {
   if (any_checkpoint && from.ok()) store_.upload(checkpoint.data(), beside.checkpoint_sums);
 }
 
+// Every layer's matrices as transposes.
+void DeviceImage::transpose_state(bool to_device, const float* from, float* to) const {
+  const Geometry& g = plan_.geometry;
+  for (int layer = 0; layer < g.n_recurrent_layers; ++layer) {
+    for (const StateMatrices& m : g.state_matrices) {
+      const int rows = to_device ? m.rows : m.columns, columns = to_device ? m.columns : m.rows;
+      const std::ptrdiff_t n_values = std::ptrdiff_t{rows} * columns;
+      for (int i = 0; i < m.n; ++i, from += n_values, to += n_values) {
+        for (int r = 0; r < rows; ++r) {
+          for (int c = 0; c < columns; ++c) to[std::ptrdiff_t{c} * rows + r] = from[r * columns + c];
+        }
+      }
+    }
+  }
+}
+
+Status DeviceImage::write_state(ByteWriter& to, const float* state) {
+  const std::vector<float>::size_type n = plan_.geometry.recurrent_values;
+  std::vector<float> moved(n), canonical(n);
+  if (state != nullptr) {
+    plan_.device->enter();
+    plan_.device->download(moved.data(), state, n * sizeof(float));
+    KVANT_RETURN_IF_ERROR(plan_.device->finish());
+    transpose_state(/*to_device=*/false, moved.data(), canonical.data());
+  }
+  std::memcpy(to.skip(n * sizeof(float)), canonical.data(), n * sizeof(float));
+  return {};
+}
+
+void DeviceImage::read_state(const std::byte* from, float* state) {
+  const std::vector<float>::size_type n = plan_.geometry.recurrent_values;
+  std::vector<float> canonical(n), moved(n);
+  std::memcpy(canonical.data(), from, n * sizeof(float));
+  transpose_state(/*to_device=*/true, canonical.data(), moved.data());
+  plan_.device->enter();
+  plan_.device->upload(state, moved.data(), n * sizeof(float));
+}
+
 Status DeviceImage::write_page(ByteWriter& to, const PageLedger& ledger, int n_sealed, int page) {
   const int d = plan_.geometry.head_dim;
   const PageEntry entry = page < ledger.n_sealed() ? ledger.sealed(page) : ledger.tail(page);

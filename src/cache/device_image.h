@@ -29,11 +29,15 @@ class DeviceImage {
   // Errors: the device has failed, or a sink of unquantized tokens, which it doesn't tell from others.
   Status write_heads(ByteWriter& to, int n_sealed, const Beside& beside);
   Status write_page(ByteWriter& to, const PageLedger& ledger, int n_sealed, int page);
+  // The state of layers without attention (Geometry::state_matrices); null: zeros. An error: the device has
+  // failed.
+  Status write_state(ByteWriter& to, const float* state);
 
   // Entries are those of a sequence that has them all; what can't be is refused by the reader.
   // Sums that the image doesn't have, though there is an entry for them, are left without one.
   void read_heads(ByteReader& from, int n_sealed, Beside& beside);
   void read_page(ByteReader& from, const PageLedger& ledger, int n_sealed, int page);
+  void read_state(const std::byte* from, float* state);
 
  private:
   // The place of a page in the bytes of an entry that bytes_ holds.
@@ -46,6 +50,7 @@ class DeviceImage {
   // A head's sums [features][head_dim + 1], as host memory has them; on the device z follows S.
   void write_sums(ByteWriter& to, const std::vector<std::byte>& all, int layer, int head) const;
   void read_sums(ByteReader& from, std::vector<std::byte>& all, bool& any, int layer, int head) const;
+  void transpose_state(bool to_device, const float* from, float* to) const;
   int page_rows(int room) const;  // that a page of an entry has room for
   template <class Visit>
   void for_each_side(const Visit& visit) const;

@@ -1,7 +1,6 @@
 #include "cache/device_page_store.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 
 #include "base/check.h"
@@ -134,6 +133,12 @@ PageEntry DevicePageStore::take(int room) {
   return id < 0 ? PageEntry{} : PageEntry{id, room};
 }
 
+bool DevicePageStore::shrink() noexcept {
+  bool any = false;
+  for (DeviceEntryTable* table : {&sealed_, &tails_, &sinks_, &sums_}) any = table->shrink() || any;
+  return any;
+}
+
 Status DevicePageStore::download(PageEntry entry, std::byte* to) {
   device_.enter();
   device_.download(to, table(entry.room).data(entry.id), layout(entry.room).bytes);
@@ -166,11 +171,9 @@ void DevicePageStore::keep_sink(PageEntry tail, PageEntry sink, int layer) {
 }
 
 void DevicePageStore::clear_sums(PageEntry sums) {
-  static constexpr std::array<std::byte, std::size_t{1} << 16> kZeros{};
   device_.enter();
   const std::size_t bytes = sums_.layout().bytes;
-  for (std::size_t at = 0; at < bytes; at += kZeros.size())
-    device_.upload(sums_.data(sums.id) + at, kZeros.data(), std::min(kZeros.size(), bytes - at));
+  device_.clear_rows(sums_.data(sums.id), bytes, bytes, 1);
 }
 
 Status DevicePageStore::reopen(PageEntry sealed, PageEntry sink, PageEntry tail) {

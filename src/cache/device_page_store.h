@@ -83,6 +83,9 @@ class DevicePageStore final : public EntryStore {
   bool shared(PageEntry entry) const override { return table(entry.room).shared(entry.id); }
   bool copy(PageEntry from, int n, PageEntry to) override;
 
+  // Gives back what no entry needs (DeviceEntryTable::shrink). Whether there was any.
+  bool shrink() noexcept;
+
   bool has_sink() const { return has_sink_; }
   std::int64_t entry_bytes(int room) const { return static_cast<std::int64_t>(table(room).layout().bytes); }
   std::int64_t bytes_in_use() const;

@@ -195,7 +195,7 @@ bool HeadState::has_pages(int page, PageEntry entry) const {
   return layer_.evict == 0 || !is_gone(masks_[page]);
 }
 
-void HeadState::list_pages(int first_visible, std::vector<PageView>& pages) const {
+void HeadState::list_pages(int first_visible, int n_sealed, int length, std::vector<PageView>& pages) const {
   pages.clear();
   const PageLedger& ledger = *pages_.ledger;
   const auto add = [&](PageView view, PageEntry entry) {
@@ -204,7 +204,7 @@ void HeadState::list_pages(int first_visible, std::vector<PageView>& pages) cons
     pages.push_back(view);
   };
   auto mask = masks_.begin();
-  for (int page = std::max(first_page(), first_visible / kPageTokens); page < n_sealed_; ++page) {
+  for (int page = std::max(first_page(), first_visible / kPageTokens); page < n_sealed; ++page) {
     while (mask != masks_.end() && mask->page < page) ++mask;
     PageView view{.first_token = page * kPageTokens, .n_tokens = kPageTokens};
     if (mask != masks_.end() && mask->page == page) {
@@ -213,9 +213,9 @@ void HeadState::list_pages(int first_visible, std::vector<PageView>& pages) cons
     }
     add(view, ledger.sealed(page));
   }
-  protected_.list(pages);
-  for (int page = std::max(n_sealed_, first_visible / kPageTokens); page * kPageTokens < length_; ++page) {
-    add({.first_token = page * kPageTokens, .n_tokens = std::min(kPageTokens, length_ - page * kPageTokens)},
+  if (n_sealed > 0) protected_.list(pages);
+  for (int page = std::max(n_sealed, first_visible / kPageTokens); page * kPageTokens < length; ++page) {
+    add({.first_token = page * kPageTokens, .n_tokens = std::min(kPageTokens, length - page * kPageTokens)},
         ledger.tail(page));
   }
 }

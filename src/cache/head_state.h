@@ -79,7 +79,13 @@ class HeadState {
   }
 
   // The pages that hold tokens >= first_visible, oldest first; protected rows come before the tail.
-  void list_pages(int first_visible, std::vector<PageView>& pages) const;
+  void list_pages(int first_visible, std::vector<PageView>& pages) const {
+    list_pages(first_visible, n_sealed_, length_, pages);
+  }
+  // The same at an earlier point of the step, with so many pages sealed and so many tokens, where the
+  // ledger's tail lasts and nothing but a sink is protected or evicted.
+  void list_pages(int first_visible, int n_sealed, int length, std::vector<PageView>& pages) const;
+  int n_sealed_before() const { return pages_.ledger->n_sealed(); }  // the step
 
   // --- between steps ---
   // Writes the first n_tokens of a sealed page into a tail's entry, protected ones as they are kept: for

@@ -56,6 +56,8 @@ class PageDevice {
   // Rows of so many bytes, the first bytes of every so many.
   virtual void copy_rows(void* to, std::size_t to_stride, const void* from, std::size_t from_stride,
                          std::size_t row_bytes, std::size_t n_rows) = 0;
+  // Such rows become zero.
+  virtual void clear_rows(void* rows, std::size_t stride, std::size_t row_bytes, std::size_t n_rows) = 0;
 
   // A page of a format as the library keeps it in memory (page_bytes of the library), in the format's
   // canonical bytes (Format::page_bytes), and back. Both lie in host memory. Of bf16: rows [kPageTokens,

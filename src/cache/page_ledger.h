@@ -51,7 +51,7 @@ struct GroupRules {
   int prefill = 0;            // tokens of a prompt's block: the recipe's
   int tail_step = kTailStep;  // tokens in units of which a tail's open page takes memory
   // Pages that a step opens and seals stay in the tail until it ends: a device appends and seals all of a
-  // step's pages before anyone attends to them.
+  // step's pages before anyone attends to them, and layers that share another's cache attend to it later.
   bool tail_lasts = false;
   bool operator==(const GroupRules&) const = default;
 };

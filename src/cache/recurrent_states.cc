@@ -13,7 +13,7 @@ RecurrentStates::~RecurrentStates() {
 
 struct RecurrentStates::Owner {
   RecurrentStates* from = nullptr;
-  HugeBuffer memory;
+  Memory memory;
   Owner() = default;
   Owner(const Owner&) = delete;
   Owner& operator=(const Owner&) = delete;
@@ -22,16 +22,29 @@ struct RecurrentStates::Owner {
   }
 };
 
-// Empty where the budget is exhausted.
-HugeBuffer RecurrentStates::memory_for_state() {
+RecurrentStates::Memory RecurrentStates::allocate() const {
+  Memory memory;
+  const auto bytes = static_cast<std::size_t>(state_bytes());
+  if (device_ == nullptr) {
+    memory.on_host = HugeBuffer(bytes);
+  } else {
+    memory.on_device = allocate_on(*device_, bytes);
+  }
+  return memory;
+}
+
+// Without values where memory is exhausted.
+RecurrentStates::Memory RecurrentStates::memory_for_state() {
   if (!spares_.empty()) {
-    HugeBuffer spare = std::move(spares_.back());
+    Memory spare = std::move(spares_.back());
     spares_.pop_back();
     return spare;
   }
   if (!budget_.take(state_bytes())) return {};
   try {
-    return HugeBuffer(static_cast<std::size_t>(state_bytes()));
+    Memory memory = allocate();
+    if (memory.values() == nullptr) budget_.give_back(state_bytes());
+    return memory;
   } catch (...) {
     budget_.give_back(state_bytes());
     throw;
@@ -41,10 +54,10 @@ HugeBuffer RecurrentStates::memory_for_state() {
 std::shared_ptr<float> RecurrentStates::take() {
   const auto owner = std::make_shared<Owner>();
   owner->memory = memory_for_state();
-  if (owner->memory.size() == 0) return nullptr;
+  if (owner->memory.values() == nullptr) return nullptr;
   owner->from = this;
   ++n_held_;
-  return {owner, reinterpret_cast<float*>(owner->memory.data())};
+  return {owner, owner->memory.values()};
 }
 
 void RecurrentStates::keep_spares(std::size_t n) {
@@ -53,7 +66,7 @@ void RecurrentStates::keep_spares(std::size_t n) {
   drop_spares(n);
 }
 
-void RecurrentStates::give_back(HugeBuffer memory) noexcept {
+void RecurrentStates::give_back(Memory memory) noexcept {
   --n_held_;
   if (spares_.size() < n_spares_) {
     spares_.push_back(std::move(memory));

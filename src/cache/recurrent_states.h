@@ -8,6 +8,7 @@
 
 #include "base/huge_buffer.h"
 #include "cache/memory_budget.h"
+#include "cache/page_device.h"
 
 namespace kvant {
 
@@ -17,13 +18,16 @@ using RecurrentState = std::shared_ptr<const float>;
 // Not thread-safe. States go back to it: it outlives them.
 class RecurrentStates {
  public:
-  // n_values of each; 0: none is ever taken.
-  RecurrentStates(std::int64_t n_values, MemoryBudget& budget) : n_values_(n_values), budget_(budget) {}
+  // n_values of each; 0: none is ever taken. In the memory of `device`, which outlives them; null: in the
+  // host's.
+  RecurrentStates(std::int64_t n_values, MemoryBudget& budget, PageDevice* device = nullptr)
+      : n_values_(n_values), budget_(budget), device_(device) {}
   RecurrentStates(const RecurrentStates&) = delete;
   RecurrentStates& operator=(const RecurrentStates&) = delete;
   ~RecurrentStates();
 
-  // One with undefined contents; null where the budget is exhausted. Throws std::bad_alloc.
+  // One with undefined contents; null where the budget or a device's memory is exhausted. Throws
+  // std::bad_alloc.
   std::shared_ptr<float> take();
 
   // Memory of states that nobody holds any more is kept for so many new ones, at most: what a step of as many
@@ -35,13 +39,23 @@ class RecurrentStates {
 
  private:
   struct Owner;
-  HugeBuffer memory_for_state();
-  void give_back(HugeBuffer memory) noexcept;
+  struct Memory {  // one of them
+    HugeBuffer on_host;
+    DeviceMemory on_device{nullptr, {nullptr}};
+    float* values() {
+      return reinterpret_cast<float*>(on_device == nullptr ? static_cast<void*>(on_host.data())
+                                                           : on_device.get());
+    }
+  };
+  Memory allocate() const;
+  Memory memory_for_state();
+  void give_back(Memory memory) noexcept;
   void drop_spares(std::size_t n_left) noexcept;
 
   std::int64_t n_values_;
   MemoryBudget& budget_;
-  std::vector<HugeBuffer> spares_;  // has room for n_spares_
+  PageDevice* device_;
+  std::vector<Memory> spares_;  // has room for n_spares_
   std::size_t n_spares_ = 0;
   std::int64_t n_held_ = 0;
 };

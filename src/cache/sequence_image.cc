@@ -83,7 +83,7 @@ Status SequenceExport::write_head() {
     to_.write<std::int32_t>(s.ledgers[i]->first_page());
     n_bytes += static_cast<std::size_t>(n_sealed(i) - s.ledgers[i]->first_page()) * layout(i).entry_bytes();
   }
-  if (cache_->plan().geometry.is_recurrent()) write_states(s);
+  if (cache_->plan().geometry.is_recurrent()) KVANT_RETURN_IF_ERROR(write_states(s));
   if (device_)
     KVANT_RETURN_IF_ERROR(
         device_->write_heads(to_, n_sealed(0), {s.sink.entry(), s.sums.entry(), s.checkpoint_sums.entry()}));
@@ -93,16 +93,20 @@ Status SequenceExport::write_head() {
   return {};
 }
 
-void SequenceExport::write_states(const Cache::Sequence& s) {
+Status SequenceExport::write_states(const Cache::Sequence& s) {
   const auto n = static_cast<std::size_t>(cache_->plan().geometry.recurrent_values);
-  const auto write = [&](const RecurrentState& state) {
+  const auto write = [&](const RecurrentState& state) -> Status {
+    if (device_) return device_->write_state(to_, state.get());
     std::byte* to = to_.skip(n * sizeof(float));
     state == nullptr ? std::memset(to, 0, n * sizeof(float))
                      : std::memcpy(to, state.get(), n * sizeof(float));
+    return {};
   };
   to_.write<std::int32_t>(s.checkpoint_tokens);
-  if (s.length() > 0) write(s.state);
-  if (0 < s.checkpoint_tokens && s.checkpoint_tokens < s.length()) write(s.checkpoint_state);
+  if (s.length() > 0) KVANT_RETURN_IF_ERROR(write(s.state));
+  if (0 < s.checkpoint_tokens && s.checkpoint_tokens < s.length())
+    KVANT_RETURN_IF_ERROR(write(s.checkpoint_state));
+  return {};
 }
 
 Status SequenceExport::write_page(std::size_t group, int page) {
@@ -193,9 +197,10 @@ bool SequenceImport::read_states(int length) {
   const auto read = [&](RecurrentState& state) {
     const std::byte* from = from_.skip(n * sizeof(float));
     if (from == nullptr) return true;
-    const std::shared_ptr<float> copy = cache_->states_.take();
+    const std::shared_ptr<float> copy = cache_->take_state();
     if (copy == nullptr) return false;
-    std::memcpy(copy.get(), from, n * sizeof(float));
+    device_ ? device_->read_state(from, copy.get())
+            : static_cast<void>(std::memcpy(copy.get(), from, n * sizeof(float)));
     state = copy;
     return true;
   };

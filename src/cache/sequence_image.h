@@ -25,7 +25,7 @@ class SequenceExport {
  private:
   SequenceExport(const Cache& cache, SequenceId sequence);
   Status write_head();
-  void write_states(const Cache::Sequence& s);
+  Status write_states(const Cache::Sequence& s);
   Status write_page(std::size_t group, int page);
   int n_sealed(std::size_t group) const;
   const PageLayout& layout(std::size_t group) const;

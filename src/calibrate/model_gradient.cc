@@ -105,7 +105,7 @@ bool has_known_layers(const ModelParts& model) {
   const bool gated = a.activation == Activation::silu || a.activation == Activation::gelu;
   if (a.layer_norm || a.ungated || a.sinks || !heads_normed || !gated || a.rotated != RotatedLayers::all)
     return false;
-  if (a.gated_attention || h.n_recurrent() > 0) return false;
+  if (a.gated_attention || h.n_recurrent() > 0 || h.n_sharing > 0 || h.n_layer_embd > 0) return false;
   if (a.heads_by_layer || a.unscaled_scores || a.normed_values || a.full_rope_factors || a.layer_scales)
     return false;
   if (h.residual_scale != 1 || h.logit_scale != 1 || h.temperature != 0) return false;

@@ -165,11 +165,12 @@ CacheBits mean_bits(const Plan& plan, int context, const CacheBytes& measured) {
 
 // Beyond the last page nothing takes more the shorter it is.
 std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens) {
-  if (plan.device != nullptr) return largest_device_bytes(plan, n_tokens, kLargestStep);
+  const std::int64_t states = kRecurrentStates * plan.geometry.recurrent_bytes();
+  if (plan.device != nullptr) return states + largest_device_bytes(plan, n_tokens, kLargestStep);
   std::int64_t largest = 0;
   for (int n = std::max(0, n_tokens - kPageTokens) + 1; n <= n_tokens; ++n)
     largest = std::max(largest, predicted_cache_bytes(plan, n));
-  return largest + kRecurrentStates * plan.geometry.recurrent_bytes();
+  return states + largest;
 }
 
 std::int64_t mean_cache_bytes(const Plan& plan, int context) {

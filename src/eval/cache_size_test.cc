@@ -120,6 +120,9 @@ TEST(LargestCacheBytes, CountThreeRecurrentStates) {
   EXPECT_EQ(largest_cache_bytes(*hybrid, 300), largest_cache_bytes(*plain, 300) + 3 * 4000);
   EXPECT_EQ(predicted_bytes(*hybrid, 300).recurrent, 4000);
   EXPECT_EQ(mean_bits(*hybrid, 300).all, mean_bits(*plain, 300).all);
+  const auto device = std::make_shared<testing::HostPages>();
+  EXPECT_EQ(largest_cache_bytes(*place_on(device, hybrid).value(), 300),
+            largest_cache_bytes(*place_on(device, plain).value(), 300) + 3 * 4000);
 }
 
 // Where pages lie on a device, tails take whole pages, and each head as much as the largest of its layer.

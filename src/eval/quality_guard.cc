@@ -37,7 +37,7 @@ QualityGuard::QualityGuard(AttentionBackend& inner, const Plan& plan, const Guar
 
 void QualityGuard::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
   inner().run_layer(step, layer, rows, team);  // in the end of which the team's threads meet
-  if (team.index() != 0) return;
+  if (team.index() != 0 || !rows.has_kv()) return;
   KVANT_CHECK(step.slices().size() == 1, "one sequence is guarded");
   run_within_memory(step, [&] {
     Watch& watch = layers_[layer];

@@ -74,6 +74,7 @@ constexpr Architecture kArchitectures[] = {
      .scales_embedding = true,
      .sliding_period = 6,
      .sliding_rope_base = 10000,
+     .shares_kv = true,
      .heads_by_layer = true,
      .unscaled_scores = true,
      .normed_values = true,

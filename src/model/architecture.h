@@ -62,6 +62,8 @@ struct Architecture {
   // its gates, the next head. Needs QkNorm::heads.
   bool gated_attention;
   Recurrence recurrence;
+  // The last layers may attend to another layer's cache, and layers may read embeddings of their own.
+  bool shares_kv;
   bool heads_by_layer;      // sliding layers' heads may have another size, layers other numbers of KV heads
   bool unscaled_scores;     // scores are q.k as they are
   bool normed_values;       // V has an RMS norm without weights, and may come from K's projection

@@ -155,6 +155,9 @@ class CudaPages final : public PageDevice {
     rows.height = n_rows;
     note(driver_->copy_2d(&rows, stream_));
   }
+  void clear_rows(void* rows, std::size_t stride, std::size_t row_bytes, std::size_t n_rows) override {
+    note(driver_->set_2d(address(rows), stride, 0, row_bytes, n_rows, stream_));
+  }
 
   void page_to_host(const std::string& format, Side side, int d, const std::byte* page,
                     std::byte* canonical) const override {

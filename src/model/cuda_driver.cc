@@ -24,7 +24,7 @@ Result<std::shared_ptr<const CudaDriver>> CudaDriver::load() {
       l.find("cuMemFree_v2", d->free) && l.find("cuMemGetInfo_v2", d->memory_info) &&
       l.find("cuMemcpyHtoDAsync_v2", d->upload) && l.find("cuMemcpyDtoHAsync_v2", d->download) &&
       l.find("cuMemcpyDtoDAsync_v2", d->copy) && l.find("cuMemcpy2DAsync_v2", d->copy_2d) &&
-      l.find("cuGetErrorString", d->error_text);
+      l.find("cuMemsetD2D8Async", d->set_2d) && l.find("cuGetErrorString", d->error_text);
   if (!complete)
     return error("NVIDIA's driver on this machine is too old for --device cuda: install a newer one");
   if (const int failure = d->init(0); failure != 0)

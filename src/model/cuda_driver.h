@@ -56,6 +56,8 @@ struct CudaDriver {
   int (*download)(void* to, Address from, std::size_t bytes, Stream stream);
   int (*copy)(Address to, Address from, std::size_t bytes, Stream stream);
   int (*copy_2d)(const Copy2d* copy, Stream stream);
+  int (*set_2d)(Address to, std::size_t pitch, unsigned char value, std::size_t width, std::size_t height,
+                Stream stream);
   int (*error_text)(int error, const char** text);
 
   // An error: this machine has no driver, or one that lacks something.

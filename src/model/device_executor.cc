@@ -17,7 +17,11 @@ constexpr std::int64_t kMaxIdleDeviceBytes = std::int64_t{1} << 30;
 
 DeviceExecutor::DeviceExecutor(const Hparams& hparams, const Weights& weights,
                                std::shared_ptr<ComputeDevice> device)
-    : hparams_(hparams), weights_(weights), device_(std::move(device)), attention_(device_->pages()) {}
+    : hparams_(hparams),
+      weights_(weights),
+      device_(std::move(device)),
+      attention_(device_->pages()),
+      states_(hparams, device_) {}
 
 Result<const PlanTransforms*> DeviceExecutor::transforms_for(const Step& step) {
   const auto found = std::find_if(transforms_.begin(), transforms_.end(),
@@ -37,10 +41,24 @@ Result<const PlanTransforms*> DeviceExecutor::transforms_for(const Step& step) {
   return transforms_.front().get();
 }
 
-Result<DeviceGraph*> DeviceExecutor::graph_for(const PlanTransforms& transforms, int n_rows,
-                                               int n_logit_rows) {
+GraphShape DeviceExecutor::shape_of(const Step& step, const ForwardRows& rows) const {
+  GraphShape shape{static_cast<int>(rows.tokens.size()), static_cast<int>(rows.logit_rows.size()), {}};
+  if (hparams_.n_recurrent() == 0) return shape;
+  for (const StepSlice& slice : step.slices()) {
+    if (shape.runs.empty() || shape.runs.back().n_tokens != slice.n_tokens)
+      shape.runs.push_back({0, slice.n_tokens});
+    ++shape.runs.back().n_slices;
+  }
+  return shape;
+}
+
+Result<DeviceGraph*> DeviceExecutor::graph_for(const PlanTransforms& transforms, const GraphShape& shape) {
+  if (!states_.has_room_for(shape.n_slices())) {
+    graphs_.clear();
+    KVANT_RETURN_IF_ERROR(states_.reserve(shape.n_slices()));
+  }
   const auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const auto& g) {
-    return g->plan() == transforms.plan().get() && g->n_rows() == n_rows && g->n_logit_rows() == n_logit_rows;
+    return g->plan() == transforms.plan().get() && g->shape() == shape;
   });
   if (found != graphs_.end()) {
     std::rotate(graphs_.begin(), found, found + 1);
@@ -52,7 +70,8 @@ Result<DeviceGraph*> DeviceExecutor::graph_for(const PlanTransforms& transforms,
     bytes -= graphs_.back()->bytes();
     graphs_.pop_back();
   }
-  auto built = DeviceGraph::build(hparams_, weights_, transforms, device_->backend(), n_rows, n_logit_rows);
+  auto built =
+      DeviceGraph::build(hparams_, weights_, transforms, device_->backend(), shape, states_.memory());
   if (!built.ok()) return built.error();
   graphs_.insert(graphs_.begin(), std::move(built).value());
   return graphs_.front().get();
@@ -80,7 +99,7 @@ void DeviceExecutor::embed(std::span<const std::int32_t> tokens) {
 void DeviceExecutor::show(RowObserver& observer, const Step& step, int layer, const DeviceGraph& graph) {
   graph.read_rows(q_, k_, v_);
   const auto view = [&](const std::vector<float>& values, int n_heads) {
-    return MatrixView<const float>(values.data(), graph.n_rows(), n_heads * hparams_.head_dim);
+    return MatrixView<const float>(values.data(), graph.shape().n_rows, n_heads * hparams_.head_dim);
   };
   observer.see(
       step, layer,
@@ -93,15 +112,16 @@ Status DeviceExecutor::run(Step& step, AttentionBackend& backend, const ForwardR
   device_->pages()->enter();
   const auto transforms = transforms_for(step);
   if (!transforms.ok()) return transforms.error();
-  const auto graph =
-      graph_for(**transforms, static_cast<int>(rows.tokens.size()), static_cast<int>(rows.logit_rows.size()));
+  const auto graph = graph_for(**transforms, shape_of(step, rows));
   if (!graph.ok()) return graph.error();
   DeviceGraph& g = **graph;
   KVANT_RETURN_IF_ERROR(attention_.begin(step));
   embed(rows.tokens);
   g.set_rows(rows, embedded_.data());
+  if (hparams_.n_recurrent() > 0) states_.load(step, g);
   RowObserver* observer = backend.observer();
-  for (int layer = 0; layer < hparams_.n_layers; ++layer) {
+  const int n_sites = step.plan().geometry.n_layers;
+  for (int layer = 0; layer < n_sites; ++layer) {
     KVANT_RETURN_IF_ERROR(g.start(layer));
     const LayerTransforms& t = (*transforms)->layer(layer);
     if (observer != nullptr) {
@@ -113,8 +133,9 @@ Status DeviceExecutor::run(Step& step, AttentionBackend& backend, const ForwardR
     attention_.run_layer(step, layer, {g.q(), g.k(), g.v(), g.attended(), t.library_k, t.library_v});
     device_->graph_after_pages();
   }
+  KVANT_RETURN_IF_ERROR(g.start(n_sites));
+  if (hparams_.n_recurrent() > 0) states_.store(step, g);
   if (logits.rows == 0) return {};
-  KVANT_RETURN_IF_ERROR(g.start(hparams_.n_layers));
   g.read_logits(logits);
   KVANT_RETURN_IF_ERROR(device_->pages()->finish());
   for (int r = 0; r < logits.rows; ++r) {

@@ -8,6 +8,7 @@
 #include "attention/device_attention.h"
 #include "model/compute_device.h"
 #include "model/device_graph.h"
+#include "model/device_states.h"
 #include "model/executor.h"
 
 namespace kvant {
@@ -23,7 +24,8 @@ class DeviceExecutor final : public Executor {
 
  private:
   Result<const PlanTransforms*> transforms_for(const Step& step);
-  Result<DeviceGraph*> graph_for(const PlanTransforms& transforms, int n_rows, int n_logit_rows);
+  GraphShape shape_of(const Step& step, const ForwardRows& rows) const;
+  Result<DeviceGraph*> graph_for(const PlanTransforms& transforms, const GraphShape& shape);
   void embed(std::span<const std::int32_t> tokens);
   void show(RowObserver& observer, const Step& step, int layer, const DeviceGraph& graph);
 
@@ -31,6 +33,7 @@ class DeviceExecutor final : public Executor {
   const Weights& weights_;
   std::shared_ptr<ComputeDevice> device_;
   DeviceAttention attention_;
+  DeviceStates states_;
   std::vector<float> embedded_;                              // [n_rows, n_embd]
   std::vector<float> q_, k_, v_;                             // of a layer that an observer sees
   std::vector<std::unique_ptr<PlanTransforms>> transforms_;  // the latest first

@@ -12,7 +12,29 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kTensorsOfSegment = 192;
+constexpr std::size_t kTensorsOfLayer = 192;  // beside those of a delta net
+constexpr std::size_t kStateAlignment = 256;  // bytes
+
+}  // namespace
+
+int GraphShape::n_slices() const {
+  int n = 0;
+  for (const SliceRun& run : runs) n += run.n_slices;
+  return n;
+}
+
+namespace {
+
+// Of all layers of one segment, and what comes before and after them.
+std::size_t tensors_of(const Hparams& h, const GraphShape& shape) {
+  std::size_t longest = 2, n = 2;
+  for (int layer = 0; layer < h.n_layers; ++layer) {
+    n = h.recurrent[layer] ? n + 1 : 2;
+    longest = std::max(longest, n);
+  }
+  const int of_net = h.n_recurrent() > 0 ? delta_net_tensors(static_cast<int>(shape.runs.size())) : 0;
+  return longest * (kTensorsOfLayer + of_net);
+}
 
 }  // namespace
 
@@ -25,35 +47,62 @@ class DeviceGraph::Builder {
   void fix() {
     ggml_context* c = g_.fixed_context_;
     Tensors& t = g_.tensors_;
-    t.x = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_embd, g_.n_rows_);
-    t.positions = ggml_new_tensor_1d(c, GGML_TYPE_I32, g_.n_rows_);
-    t.q = ggml_new_tensor_3d(c, GGML_TYPE_BF16, h_.head_dim, h_.n_heads, g_.n_rows_);
-    t.k = ggml_new_tensor_3d(c, GGML_TYPE_BF16, h_.head_dim, h_.n_kv_heads, g_.n_rows_);
-    t.v = ggml_new_tensor_3d(c, GGML_TYPE_BF16, h_.head_dim, h_.n_kv_heads, g_.n_rows_);
-    t.attended = ggml_new_tensor_2d(c, GGML_TYPE_F32, std::int64_t{h_.n_heads} * h_.head_dim, g_.n_rows_);
-    if (g_.n_logit_rows_ == 0) return;
-    t.logit_rows = ggml_new_tensor_1d(c, GGML_TYPE_I32, g_.n_logit_rows_);
-    t.logits = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_vocab, g_.n_logit_rows_);
+    t.x = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_embd, g_.shape_.n_rows);
+    t.positions = ggml_new_tensor_1d(c, GGML_TYPE_I32, g_.shape_.n_rows);
+    t.q = ggml_new_tensor_3d(c, GGML_TYPE_BF16, h_.head_dim, h_.n_heads, g_.shape_.n_rows);
+    t.k = ggml_new_tensor_3d(c, GGML_TYPE_BF16, h_.head_dim, h_.n_kv_heads, g_.shape_.n_rows);
+    t.v = ggml_new_tensor_3d(c, GGML_TYPE_BF16, h_.head_dim, h_.n_kv_heads, g_.shape_.n_rows);
+    t.attended =
+        ggml_new_tensor_2d(c, GGML_TYPE_F32, std::int64_t{h_.n_heads} * h_.head_dim, g_.shape_.n_rows);
+    if (h_.architecture->gated_attention) t.gates = ggml_dup_tensor(c, t.attended);
+    if (g_.shape_.n_logit_rows == 0) return;
+    t.logit_rows = ggml_new_tensor_1d(c, GGML_TYPE_I32, g_.shape_.n_logit_rows);
+    t.logits = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_vocab, g_.shape_.n_logit_rows);
+  }
+
+  // Of delta nets, in memory that other graphs use as well.
+  void fix_states(ggml_backend_buffer* memory) {
+    const DeltaNet& net = h_.delta_net;
+    const int n_slices = g_.shape_.n_slices(), n_layers = h_.n_recurrent();
+    DeltaStates& s = g_.tensors_.states;
+    s.conv = ggml_new_tensor_3d(g_.fixed_context_, GGML_TYPE_F32, net.conv_values(), n_slices, n_layers);
+    s.matrices =
+        ggml_new_tensor_3d(g_.fixed_context_, GGML_TYPE_F32, net.matrix_values(), n_slices, n_layers);
+    auto* base = static_cast<char*>(ggml_backend_buffer_get_base(memory));
+    ggml_backend_tensor_alloc(memory, s.conv, base);
+    ggml_backend_tensor_alloc(memory, s.matrices, base + GGML_PAD(ggml_nbytes(s.conv), kStateAlignment));
   }
 
   void run() {
-    const int last = h_.n_layers;
-    for (int segment = 0; segment <= last; ++segment) {
-      if (segment == last && g_.n_logit_rows_ == 0) return;
-      graph_ = ggml_new_graph_custom(c_, kTensorsOfSegment, false);
-      ggml_tensor* x = g_.tensors_.x;
-      if (segment > 0) x = finish_layer(segment - 1, x, /*wanted_only=*/segment == last);
-      if (segment == last) {
-        logits(x);
+    begin_segment();
+    ggml_tensor* x = g_.tensors_.x;
+    const bool wants_logits = g_.shape_.n_logit_rows > 0;
+    for (int layer = 0; layer < h_.n_layers; ++layer) {
+      const bool is_last = layer == h_.n_layers - 1;
+      ggml_tensor* mixed;
+      if (h_.recurrent[layer]) {
+        mixed = recur(layer, x);
       } else {
-        if (segment > 0) put(x, g_.tensors_.x);
-        start_layer(segment, x);
+        if (x != g_.tensors_.x) put(x, g_.tensors_.x);
+        start_layer(layer, x);
+        end_segment();
+        begin_segment();
+        x = g_.tensors_.x;
+        mixed = g_.tensors_.attended;
       }
-      g_.segments_.push_back(graph_);
+      if (is_last && !wants_logits) break;
+      x = finish_layer(layer, x, mixed, /*wanted_only=*/is_last);
     }
+    if (wants_logits) logits(x);
+    end_segment();
   }
 
  private:
+  void begin_segment() { graph_ = ggml_new_graph_custom(c_, tensors_of(h_, g_.shape_), false); }
+  void end_segment() {
+    if (ggml_graph_n_nodes(graph_) > 0) g_.segments_.push_back(graph_);
+  }
+
   void add(ggml_tensor* node) { ggml_build_forward_expand(graph_, node); }
 
   // The node's result goes to the place of a fixed tensor of its shape.
@@ -121,6 +170,23 @@ class DeviceGraph::Builder {
     return ggml_add(c_, x, offset);
   }
 
+  // What a layer's delta net makes of x.
+  ggml_tensor* recur(int layer, ggml_tensor* x) {
+    const LayerWeights& w = w_.layer(layer);
+    return add_delta_net(c_, graph_, h_, w.delta, g_.tensors_.states, h_.place[layer], g_.shape_.runs,
+                         norm(x, w.attn_norm, w.attn_norm_bias));
+  }
+
+  // q's heads, each followed by its gates, which are kept.
+  ggml_tensor* separate_from_gates(ggml_tensor* both) {
+    const std::size_t head_bytes = h_.head_dim * sizeof(float);
+    const auto every_other = [&](std::size_t first) {
+      return ggml_view_3d(c_, both, h_.head_dim, h_.n_heads, both->ne[1], 2 * head_bytes, both->nb[1], first);
+    };
+    add(ggml_cpy(c_, every_other(head_bytes), g_.tensors_.gates));
+    return every_other(0);
+  }
+
   // Up to the queries, keys and values.
   void start_layer(int layer, ggml_tensor* x) {
     const LayerWeights& w = w_.layer(layer);
@@ -132,31 +198,37 @@ class DeviceGraph::Builder {
       k = heads(all, h_.n_kv_heads, h_.n_heads);
       v = heads(all, h_.n_kv_heads, h_.n_heads + h_.n_kv_heads);
     } else {
-      q = heads(multiply(w.q, w.q_bias, h), h_.n_heads);
+      ggml_tensor* projected = multiply(w.q, w.q_bias, h);
+      q = h_.architecture->gated_attention ? separate_from_gates(projected) : heads(projected, h_.n_heads);
       k = heads(multiply(w.k, w.k_bias, h), h_.n_kv_heads);
       v = heads(multiply(w.v, w.v_bias, h), h_.n_kv_heads);
     }
-    const LayerTransforms& t = t_.layer(layer);
+    const LayerTransforms& t = t_.layer(h_.place[layer]);
     add(ggml_cpy(c_, transform(rotate(q, w.q_norm, layer), t.q), g_.tensors_.q));
     add(ggml_cpy(c_, transform(rotate(k, w.k_norm, layer), t.k), g_.tensors_.k));
     add(ggml_cpy(c_, transform(v, t.v), g_.tensors_.v));
   }
 
-  // From the attention's output on. wanted_only: only rows whose logits are wanted go on.
-  ggml_tensor* finish_layer(int layer, ggml_tensor* x, bool wanted_only) {
+  // From the output of the attention or the delta net on. wanted_only: only rows whose logits are wanted go
+  // on.
+  ggml_tensor* finish_layer(int layer, ggml_tensor* x, ggml_tensor* mixed, bool wanted_only) {
     const LayerWeights& w = w_.layer(layer);
-    ggml_tensor* attended = g_.tensors_.attended;
-    if (wanted_only) {
-      x = ggml_get_rows(c_, x, g_.tensors_.logit_rows);
-      attended = ggml_get_rows(c_, attended, g_.tensors_.logit_rows);
-    }
-    if (t_.layer(layer).out.matrix != nullptr) {
-      attended = transform(heads(attended, h_.n_heads), t_.layer(layer).out);
-      attended = ggml_reshape_2d(c_, attended, std::int64_t{h_.n_heads} * h_.head_dim, x->ne[1]);
+    const auto wanted = [&](ggml_tensor* rows) {
+      return wanted_only ? ggml_get_rows(c_, rows, g_.tensors_.logit_rows) : rows;
+    };
+    x = wanted(x);
+    mixed = wanted(mixed);
+    if (!h_.recurrent[layer]) {
+      if (const DeviceTransform& out = t_.layer(h_.place[layer]).out; out.matrix != nullptr) {
+        mixed = transform(heads(mixed, h_.n_heads), out);
+        mixed = ggml_reshape_2d(c_, mixed, std::int64_t{h_.n_heads} * h_.head_dim, x->ne[1]);
+      }
+      if (h_.architecture->gated_attention)
+        mixed = ggml_mul(c_, mixed, ggml_sigmoid(c_, wanted(g_.tensors_.gates)));
     }
     ggml_tensor* h = x;  // what the feed-forward network reads
     if (w.ffn_norm == nullptr && h_.architecture->parallel) h = norm(x, w.attn_norm, w.attn_norm_bias);
-    x = add_residual(x, multiply(w.attn_out, w.attn_out_bias, attended), w.attn_post_norm);
+    x = add_residual(x, multiply(w.attn_out, w.attn_out_bias, mixed), w.attn_post_norm);
     if (w.ffn_norm != nullptr) h = norm(x, w.ffn_norm, w.ffn_norm_bias);
     if (w.ffn_norm == nullptr && !h_.architecture->parallel) h = x;
     return add_residual(x, w.router == nullptr ? network(w.ffn, h) : mix_experts(w, h), w.ffn_post_norm);
@@ -243,9 +315,8 @@ class DeviceGraph::Builder {
   ggml_cgraph* graph_ = nullptr;
 };
 
-DeviceGraph::DeviceGraph(const PlanTransforms& transforms, ggml_backend* backend, int n_rows,
-                         int n_logit_rows)
-    : transforms_(transforms), backend_(backend), n_rows_(n_rows), n_logit_rows_(n_logit_rows) {}
+DeviceGraph::DeviceGraph(const PlanTransforms& transforms, ggml_backend* backend, GraphShape shape)
+    : transforms_(transforms), backend_(backend), shape_(std::move(shape)) {}
 
 DeviceGraph::~DeviceGraph() {
   ggml_backend_synchronize(backend_);
@@ -261,7 +332,8 @@ Status DeviceGraph::check(const Hparams& hparams, ggml_backend* backend) {
                  what, hparams.architecture->name);
   };
   if (hparams.temperature != 0) return refuse("queries that grow with their positions");
-  if (hparams.n_recurrent() > 0) return refuse("layers of gated delta net");
+  if (hparams.n_recurrent() > 0 && !device_has_delta_net(hparams.delta_net))
+    return refuse("delta nets of such heads or convolutions");
   if (hparams.experts.n_groups > 1) return refuse("experts in groups");
   const Architecture& a = *hparams.architecture;
   if (a.heads_by_layer || a.normed_values || a.full_rope_factors || a.layer_scales || a.experts_beside)
@@ -269,20 +341,30 @@ Status DeviceGraph::check(const Hparams& hparams, ggml_backend* backend) {
   return {};
 }
 
+std::size_t DeviceGraph::state_memory(const Hparams& hparams, int n_slices) {
+  const DeltaNet& net = hparams.delta_net;
+  const std::size_t of_each = sizeof(float) * n_slices * hparams.n_recurrent();
+  return GGML_PAD(of_each * net.conv_values(), kStateAlignment) + of_each * net.matrix_values();
+}
+
 Result<std::unique_ptr<DeviceGraph>> DeviceGraph::build(const Hparams& hparams, const Weights& weights,
                                                         const PlanTransforms& transforms,
-                                                        ggml_backend* backend, int n_rows, int n_logit_rows) {
-  std::unique_ptr<DeviceGraph> graph(new DeviceGraph(transforms, backend, n_rows, n_logit_rows));
-  const std::size_t n_segments = hparams.n_layers + 1;
-  graph->context_ = ggml_init({n_segments * (kTensorsOfSegment * ggml_tensor_overhead() +
-                                             ggml_graph_overhead_custom(kTensorsOfSegment, false)),
-                               nullptr, /*no_alloc=*/true});
+                                                        ggml_backend* backend, GraphShape shape,
+                                                        ggml_backend_buffer* states) {
+  const std::size_t n_segments = hparams.n_layers - hparams.n_recurrent() + 1;
+  const std::size_t n_tensors = tensors_of(hparams, shape);
+  const int n_rows = shape.n_rows;
+  std::unique_ptr<DeviceGraph> graph(new DeviceGraph(transforms, backend, std::move(shape)));
+  graph->context_ = ggml_init(
+      {n_segments * (n_tensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_tensors, false)),
+       nullptr, /*no_alloc=*/true});
   graph->fixed_context_ = ggml_init(
       {(sizeof(Tensors) / sizeof(ggml_tensor*) + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true});
   KVANT_CHECK(graph->context_ != nullptr && graph->fixed_context_ != nullptr,
               "no memory for a graph's description");
   Builder builder(*graph, hparams, weights);
   builder.fix();
+  if (states != nullptr) builder.fix_states(states);
   const auto out_of_memory = [&] {
     return error(
         "out of memory on the device: no room for the activations of {} tokens; process fewer in one step",
@@ -325,12 +407,13 @@ void DeviceGraph::set_rows(const ForwardRows& rows, const float* embedded) {
   const Tensors& t = tensors_;
   ggml_backend_tensor_set_async(backend_, t.x, embedded, 0, ggml_nbytes(t.x));
   ggml_backend_tensor_set_async(backend_, t.positions, rows.positions.data(), 0, ggml_nbytes(t.positions));
-  if (n_logit_rows_ > 0)
+  if (shape_.n_logit_rows > 0)
     ggml_backend_tensor_set_async(backend_, t.logit_rows, rows.logit_rows.data(), 0,
                                   ggml_nbytes(t.logit_rows));
 }
 
 Status DeviceGraph::start(int segment) {
+  if (segment >= std::ssize(segments_)) return {};
   if (ggml_backend_graph_compute_async(backend_, segments_[segment]) == GGML_STATUS_SUCCESS) return {};
   return error("out of memory while computing a step");
 }
@@ -369,6 +452,12 @@ void* DeviceGraph::v() const {
 }
 float* DeviceGraph::attended() const {
   return static_cast<float*>(tensors_.attended->data);
+}
+float* DeviceGraph::conv_states() const {
+  return static_cast<float*>(tensors_.states.conv->data);
+}
+float* DeviceGraph::matrix_states() const {
+  return static_cast<float*>(tensors_.states.matrices->data);
 }
 
 }  // namespace kvant

@@ -1,6 +1,6 @@
 // DeviceGraph: the compute graph of a decoder-only transformer for one batch shape on a device, cut at its
-// attention sites: segment i < n_layers ends with the queries, keys and values of layer i, the last one with
-// the logits.
+// attention sites: segment i ends with the queries, keys and values of the ith layer with attention, the last
+// one with the logits.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "base/matrix_view.h"
 #include "base/result.h"
+#include "model/device_delta_net.h"
 #include "model/executor.h"
 #include "model/hparams.h"
 #include "model/plan_transforms.h"
@@ -23,26 +24,37 @@ struct ggml_tensor;
 
 namespace kvant {
 
+// What a graph is made for.
+struct GraphShape {
+  int n_rows = 0, n_logit_rows = 0;
+  std::vector<SliceRun> runs;  // of a model with delta nets; else none: its graphs take rows alone
+  bool operator==(const GraphShape&) const = default;
+  int n_slices() const;
+};
+
 class DeviceGraph {
  public:
   // An error: the graph has no place for something of the model.
   static Status check(const Hparams& hparams, ggml_backend* backend);
-  // An error: memory is short, or the backend can't compute something. All outlive the graph.
+  // Bytes for the states of so many slices.
+  static std::size_t state_memory(const Hparams& hparams, int n_slices);
+  // An error: memory is short, or the backend can't compute something. All outlive the graph. states: of as
+  // many slices as the shape has; null: it has none.
   static Result<std::unique_ptr<DeviceGraph>> build(const Hparams& hparams, const Weights& weights,
                                                     const PlanTransforms& transforms, ggml_backend* backend,
-                                                    int n_rows, int n_logit_rows);
+                                                    GraphShape shape, ggml_backend_buffer* states);
   ~DeviceGraph();
   DeviceGraph(const DeviceGraph&) = delete;
   DeviceGraph& operator=(const DeviceGraph&) = delete;
 
-  int n_rows() const { return n_rows_; }
-  int n_logit_rows() const { return n_logit_rows_; }
+  const GraphShape& shape() const { return shape_; }
   const Plan* plan() const { return transforms_.plan().get(); }
   std::int64_t bytes() const;
 
   // Sends the rows; embedded: their embeddings, [n_rows, n_embd].
   void set_rows(const ForwardRows& rows, const float* embedded);
-  // Starts segment i of 0 .. n_layers; the last one only if logits are wanted.
+  // Starts segment i: of a layer with attention, or, for i beyond these, what lies behind them all, if
+  // anything has to be computed there.
   Status start(int segment);
   // Waits, and copies the logits.
   void read_logits(MatrixView<float> logits);
@@ -56,6 +68,10 @@ class DeviceGraph {
   void* k() const;
   void* v() const;
   float* attended() const;
+  // The first delta net's states of all slices, one after another, then the next one's: the convolutions'
+  // inputs, and the matrices.
+  float* conv_states() const;
+  float* matrix_states() const;
 
  private:
   class Builder;
@@ -63,15 +79,17 @@ class DeviceGraph {
     ggml_tensor *x, *positions, *logit_rows;  // inputs; x [n_embd, n_rows] is also what layers hand on
     ggml_tensor *q, *k, *v;                   // BF16 [head_dim, heads, n_rows]
     ggml_tensor* attended;                    // [n_heads * head_dim, n_rows]
+    ggml_tensor* gates;                       // of the queries' heads: as attended
     ggml_tensor* logits;                      // [n_vocab, n_logit_rows]
+    DeltaStates states;
   };
 
-  DeviceGraph(const PlanTransforms& transforms, ggml_backend* backend, int n_rows, int n_logit_rows);
+  DeviceGraph(const PlanTransforms& transforms, ggml_backend* backend, GraphShape shape);
   Status allocate();
 
   const PlanTransforms& transforms_;
   ggml_backend* backend_;
-  int n_rows_, n_logit_rows_;
+  GraphShape shape_;
   ggml_context* context_ = nullptr;
   ggml_context* fixed_context_ = nullptr;  // of tensors_
   ggml_backend_buffer* fixed_ = nullptr;

@@ -169,8 +169,9 @@ TEST_P(EachVariant, GivesTheLogitsOfLlamaCpp) {
 // blocks, layers without RoPE, delta nets.
 std::vector<Variant> kinds_of_layers() {
   std::vector<Variant> some;
-  const std::set<std::string> names{"qwen2moe", "bailingmoe2", "gpt_oss",   "olmo3",  "cohere2",
-                                    "mistral3", "qwen35",      "qwen3next", "gemma4", "gemma4_experts"};
+  const std::set<std::string> names{"qwen2moe", "bailingmoe2",    "gpt_oss",    "olmo3",
+                                    "cohere2",  "mistral3",       "qwen35",     "qwen3next",
+                                    "gemma4",   "gemma4_experts", "gemma4_e2b", "gemma4_shared_alike"};
   for (const auto& of :
        {dense_variants(), expert_variants(), hybrid_variants(), variants_of_unlike_layers()}) {
     for (const Variant& v : of) {

@@ -67,6 +67,7 @@ class GraphPart::Builder {
   void run() {
     use(b_.all);
     embed();
+    if (h_.n_layer_embd > 0) embed_for_layers();
     for (int layer = 0; layer < h_.n_layers; ++layer) {
       ActivationRows attended = h_.recurrent[layer] ? recur(layer) : attend(layer);
       if (layer == h_.n_layers - 1) {
@@ -75,6 +76,7 @@ class GraphPart::Builder {
       }
       project_attended(w_.layer(layer), attended);
       feed_forward(layer);
+      if (h_.n_layer_embd > 0) add_layer_embedding(layer);
       if (const float scale = w_.layer(layer).scale; scale != 1) scale_residual(scale);
     }
     logits();
@@ -194,6 +196,54 @@ class GraphPart::Builder {
     unfinished_ = r_.x.shared;
   }
 
+  // What all layers read of the tokens: RMS norms of what is projected from their embeddings, and the layers'
+  // own embeddings.
+  void embed_for_layers() {
+    const int n = h_.n_layer_embd, n_all = h_.n_layers * n;
+    const Range outputs = my_outputs(n_all, n);
+    multiply(w_.layer_projection(), nullptr, r_.x, b_.layer_inputs, outputs);
+    const Range my_rows = mine(r_.n_rows, kUnitRows);
+    if (my_rows.size() > 0) {
+      ggml_tensor* own = tensor(b_.layer_tokens, {my_rows, {0, n_all}});
+      own = put(ggml_get_rows(c_, w_.layer_embedding(), indices(b_.tokens, my_rows)), own);
+      add(put(ggml_scale(c_, own, std::sqrt(static_cast<float>(n))), own));
+    }
+    unfinished_ = true;
+    if (!many_) synchronize();
+    const Block block{rows_, outputs};
+    if (block.empty()) return;
+    // What is normed is to be 1 / sqrt(n_embd) of what was projected.
+    ggml_tensor* x = heads(b_.layer_inputs, block, n);
+    x = put(ggml_rms_norm(c_, x, h_.norm_epsilon * static_cast<float>(h_.n_embd)), x);
+    x = put(ggml_mul(c_, x, w_.layer_projection_norm()), x);
+    add(put(ggml_add(c_, x, heads(b_.layer_tokens, block, n)), x));
+    const int together = many_ ? rows_.size() : 1;  // ggml scales contiguous values
+    for (int row = rows_.first; row < rows_.end; row += together) {
+      ggml_tensor* some = tensor(b_.layer_inputs, {{row, row + together}, outputs});
+      add(put(ggml_scale(c_, some, std::sqrt(0.5F)), some));
+    }
+  }
+
+  // x += norm(W (gelu(gate x) * the layer's input)).
+  void add_layer_embedding(int layer) {
+    const LayerWeights& w = w_.layer(layer);
+    const int n = h_.n_layer_embd;
+    const Range outputs = my_outputs(n);
+    multiply(w.embd_gate, nullptr, r_.x, b_.layer_gates, outputs);
+    const Block block{rows_, outputs};
+    if (!block.empty()) {
+      const bool is_last = layer == h_.n_layers - 1;
+      const int first = is_last ? 0 : layer * n;
+      ggml_tensor* input = tensor(is_last ? b_.wanted_inputs : b_.layer_inputs,
+                                  {rows_, {first + outputs.first, first + outputs.end}});
+      ggml_tensor* gate = tensor(b_.layer_gates, block);
+      add(put(ggml_mul(c_, put(ggml_gelu(c_, gate), gate), input), gate));
+    }
+    unfinished_ = true;
+    multiply(w.embd_out, nullptr, b_.layer_gates, r_.y, my_outputs(h_.n_embd));
+    add_residual(w.embd_post_norm, r_.y);
+  }
+
   // Heads of q or k, whose columns begin at `first` in qkv: `columns` of them.
   struct Projection {
     int first;
@@ -287,13 +337,14 @@ class GraphPart::Builder {
   ActivationRows attend(int layer) {
     const LayerWeights& w = w_.layer(layer);
     const bool gated = h_.architecture->gated_attention;
-    const int d = h_.dim(layer), n_q = h_.n_q(layer), n_kv = h_.n_kv(layer);
+    const bool has_kv = h_.has_kv(layer);
+    const int d = h_.dim(layer), n_q = h_.n_q(layer), n_kv = has_kv ? h_.n_kv(layer) : 0;
     const AttentionColumns at(h_, layer);
     ActivationRows qkv = b_.qkv, attended = b_.attended;
     qkv.cols = at.width;
     attended.cols = n_q;
     // A head of q and its gates are one thread's.
-    const Range outputs = my_outputs(at.v + n_kv, (gated ? 2 : 1) * d);
+    const Range outputs = my_outputs(at.projected_q + 2 * n_kv, (gated ? 2 : 1) * d);
     Projection q{0, overlap(outputs, 0, at.projected_q), w.q_norm, /*is_query=*/true};
     Projection k{at.k, overlap(outputs, at.k, n_kv), w.k_norm, /*is_query=*/false};
     const Range v = overlap(outputs, at.v, n_kv);
@@ -303,8 +354,10 @@ class GraphPart::Builder {
       multiply(w.qkv, w.qkv_bias, in, qkv, outputs);
     } else {
       multiply(w.q, w.q_bias, in, qkv, q.columns);
-      multiply(w.k, w.k_bias, in, qkv, k.columns, at.k);
-      multiply(w.v, w.v_bias, in, qkv, v, at.v);
+      if (has_kv) {
+        multiply(w.k, w.k_bias, in, qkv, k.columns, at.k);
+        multiply(w.v, w.v_bias, in, qkv, v, at.v);
+      }
     }
     if (h_.architecture->qk_norm == QkNorm::rows) norm_rows(qkv, q, k, n_q, n_kv);
     if (gated) q = separate_from_gates(qkv, q, at.q, d);
@@ -315,7 +368,7 @@ class GraphPart::Builder {
     ggml_tensor* sources[] = {heads(qkv, {all_rows, {at.q, at.q + n_q}}, d),
                               heads(qkv, {all_rows, {at.k, at.k + n_kv}}, d),
                               heads(qkv, {all_rows, {at.v, at.v + n_kv}}, d)};
-    add(put(ggml_custom_4d(c_, GGML_TYPE_F32, n_q, r_.n_rows, 1, 1, sources, 3, attention_op, 1,
+    add(put(ggml_custom_4d(c_, GGML_TYPE_F32, n_q, r_.n_rows, 1, 1, sources, has_kv ? 3 : 1, attention_op, 1,
                            &part_.sites_[layer]),
             tensor(attended, {all_rows, {0, n_q}})));
     unfinished_ = false;  // its threads wait for each other, at its start and at its end
@@ -369,6 +422,11 @@ class GraphPart::Builder {
       add(put(ggml_get_rows(c_, x, wanted), tensor(r_.x)));
       if (h_.architecture->parallel) add(put(ggml_get_rows(c_, h, wanted), tensor(r_.h)));
       add(put(ggml_get_rows(c_, attended, wanted), tensor(wanted_attended)));
+      if (const int n = h_.n_layer_embd; n > 0) {
+        const int first = (h_.n_layers - 1) * n;
+        ggml_tensor* inputs = tensor(b_.layer_inputs, {all_rows, {first, first + n}});
+        add(put(ggml_get_rows(c_, inputs, wanted), tensor(b_.wanted_inputs)));
+      }
     }
     unfinished_ = many_;
     return wanted_attended;
@@ -409,7 +467,7 @@ class GraphPart::Builder {
       route(w, in);
       mix_experts(layer, in);
     } else {
-      network(w.ffn, h_.n_ff, in, r_.y);
+      network(w.ffn, h_.ff(layer), in, r_.y);
     }
     add_residual(w.ffn_post_norm, r_.y);
   }
@@ -571,7 +629,8 @@ void GraphPart::experts_op(ggml_tensor* out, int, int, void* data) {
 void GraphPart::attention_op(ggml_tensor* out, int, int, void* data) {
   const auto& site = *static_cast<const Site*>(data);
   const int n_rows = static_cast<int>(out->ne[1]);
-  const auto rows_by_head = [&](const ggml_tensor* t) {
+  const auto rows_by_head = [&](const ggml_tensor* t) -> MatrixView<const float> {
+    if (t == nullptr) return {};  // the layer has no cache of its own
     const int width = static_cast<int>(t->ne[0] * t->ne[1]);
     return MatrixView<const float>(static_cast<const float*>(t->data), n_rows, width,
                                    static_cast<std::ptrdiff_t>(t->nb[2] / sizeof(float)));

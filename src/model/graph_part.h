@@ -67,7 +67,11 @@ struct GraphBuffers {
   ActivationRows router;           // [n_rows, n_experts]: logits
   ActivationRows shared;           // [n_rows, n_embd]: of the network that experts share
   ActivationRows beside;           // [n_rows, n_embd]: of the network that stands beside experts
-  ActivationRows logits;           // [n_logit_rows, n_vocab]
+  // [n_rows, n_layers n_layer_embd]: what layers read of tokens; two, for what both are made of.
+  ActivationRows layer_inputs, layer_tokens;
+  ActivationRows wanted_inputs;  // [n_logit_rows, n_layer_embd]: of the last layer
+  ActivationRows layer_gates;    // [n_rows, n_layer_embd]
+  ActivationRows logits;         // [n_logit_rows, n_vocab]
 };
 
 // Where q, k and v lie in a row of what a layer with attention projects. With gates q's projection gives

@@ -80,7 +80,7 @@ class Reader {
 };
 
 // Attention and layer kinds that share a supported architecture's name.
-std::optional<Error> unsupported_kind(const Reader& reader) {
+std::optional<Error> unsupported_kind(const Reader& reader, bool shares_kv) {
   const GgufFile& file = reader.file();
   const auto refuse = [&](const char* what) {
     return error("'{}' has {}; kvant supports models with plain or sliding grouped-query attention of: {}",
@@ -88,6 +88,7 @@ std::optional<Error> unsupported_kind(const Reader& reader) {
   };
   if (file.has(reader.key("attention.kv_lora_rank"))) return refuse("multi-head latent attention (MLA)");
   if (file.boolean(reader.key("attention.causal")) == false) return refuse("bidirectional attention");
+  if (shares_kv) return std::nullopt;
   if (file.integer(reader.key("attention.shared_kv_layers")).value_or(0) > 0)
     return refuse("layers that attend to another layer's cache");
   if (file.integer(reader.key("embedding_length_per_layer_input")).value_or(0) > 0)
@@ -300,6 +301,37 @@ void read_layer_kinds(Reader& in, Hparams& h) {
   if (n_of_kind[0] == 0) in.fail("full_attention_interval", "leaves no layer with attention");
 }
 
+// The last layers may attend to the cache of the last one of their kind, sliding or not, that has one.
+void read_sharing(Reader& in, Hparams& h) {
+  if (!h.architecture->shares_kv) return;
+  h.n_layer_embd = in.optional_count("embedding_length_per_layer_input", 1 << 20, 0);
+  h.n_sharing = in.optional_count("attention.shared_kv_layers", h.n_layers - 1, 0);
+  for (int layer = h.n_layers - h.n_sharing; layer < h.n_layers; ++layer) {
+    int source = h.n_layers - h.n_sharing - 1;
+    while (source >= 0 && h.sliding_window[source] != h.sliding_window[layer]) --source;
+    if (source < 0)
+      return in.fail("attention.shared_kv_layers", fmt::format("leaves no cache for layer {}", layer));
+    h.place[layer] = h.place[source];
+    if (h.kv_heads(layer) != h.kv_heads(source))
+      return in.fail("attention.head_count_kv",
+                     fmt::format("of layer {} is not that of the cache it shares", layer));
+  }
+}
+
+// Files with feed-forward networks of different widths give a list.
+void read_ff(Reader& in, Hparams& h) {
+  constexpr int kMost = 1 << 24;
+  std::optional<int> fallback;  // where every layer has experts, files may leave it out
+  if (const auto of_experts = in.file().integer(in.key("expert_feed_forward_length")))
+    fallback = static_cast<int>(std::clamp<std::int64_t>(*of_experts, 1, kMost));
+  h.n_ff = in.most("feed_forward_length", kMost, fallback, h.architecture->shares_kv);
+  const auto all = in.file().integers(in.key("feed_forward_length"));
+  if (all.size() <= 1 || std::all_of(all.begin(), all.end(), [&](std::int64_t n) { return n == h.n_ff; }))
+    return;
+  if (std::ssize(all) < h.n_layers) return in.fail("feed_forward_length", "does not cover every layer");
+  for (int layer = 0; layer < h.n_layers; ++layer) h.all_ff.push_back(static_cast<int>(all[layer]));
+}
+
 void read_delta_net(Reader& in, Hparams& h) {
   if (h.architecture->recurrence == Recurrence::none) return;
   constexpr int kMaxHeads = 1024, kMaxDim = 256, kMaxKernel = 16;
@@ -359,8 +391,9 @@ Geometry Hparams::geometry() const {
   g.model = architecture->name;
   if (!size_label.empty()) g.model += " " + size_label;
   g.n_recurrent_layers = n_recurrent();
-  g.n_layers = n_layers - g.n_recurrent_layers;
+  g.n_layers = n_layers - g.n_recurrent_layers - n_sharing;
   g.recurrent_values = g.n_recurrent_layers * delta_net.state_values();
+  if (g.n_recurrent_layers > 0) g.state_matrices = delta_net.state_matrices();
   g.n_heads = n_heads;
   g.n_kv_heads = n_kv_heads;
   g.head_dim = head_dim;
@@ -369,6 +402,11 @@ Geometry Hparams::geometry() const {
   g.trained_context = trained_context;
   for (int layer = 0; layer < n_layers; ++layer) {
     if (recurrent[layer]) continue;
+    if (!has_kv(layer)) {
+      g.shared.resize(g.n_layers);
+      g.shared[place[layer]] = true;
+      continue;
+    }
     g.sliding_window.push_back(sliding_window[layer]);
     if (!layer_heads.empty()) g.layer_heads.push_back(layer_heads[layer]);
   }
@@ -396,7 +434,7 @@ Result<Hparams> read_hparams(const GgufFile& file, int context) {
                  architecture_names());
   }
   Reader in(file, *name);
-  if (auto unsupported = unsupported_kind(in)) return *unsupported;
+  if (auto unsupported = unsupported_kind(in, h.architecture->shares_kv)) return *unsupported;
   h.n_layers = in.count("block_count", 4096);
   h.n_layers_in_file = h.n_layers;
   const std::int64_t n_next = in.file().integer(in.key("nextn_predict_layers")).value_or(0);
@@ -406,12 +444,7 @@ Result<Hparams> read_hparams(const GgufFile& file, int context) {
     h.n_layers -= static_cast<int>(n_next);
   }
   h.n_embd = in.count("embedding_length", 1 << 20);
-  // Where every layer has experts, files may leave it out.
-  const auto of_experts = file.integer(in.key("expert_feed_forward_length"));
-  h.n_ff =
-      in.count("feed_forward_length", 1 << 24,
-               of_experts ? std::optional(static_cast<int>(std::clamp<std::int64_t>(*of_experts, 1, 1 << 24)))
-                          : std::nullopt);
+  read_ff(in, h);
   h.trained_context = in.count("context_length", 1 << 30);
   h.norm_epsilon = in.positive(h.architecture->layer_norm ? "attention.layer_norm_epsilon"
                                                           : "attention.layer_norm_rms_epsilon");
@@ -423,6 +456,7 @@ Result<Hparams> read_hparams(const GgufFile& file, int context) {
   read_rope(in, h, context);
   read_sliding_windows(in, h);
   read_layer_heads(in, h);
+  read_sharing(in, h);
   read_rotated_layers(in, h);
   read_scales(in, h);
   check_unread(in, h);

@@ -61,7 +61,12 @@ struct DeltaNet {
   int width() const { return channels() + inner() + 2 * n_value_heads; }  // q, k, v, z, beta and alpha
   // F32 values of a layer's state: the convolution's newest inputs, and a matrix of each value head.
   std::int64_t conv_values() const { return std::int64_t{kernel - 1} * channels(); }
-  std::int64_t state_values() const { return conv_values() + std::int64_t{inner()} * head_dim; }
+  std::int64_t matrix_values() const { return std::int64_t{inner()} * head_dim; }
+  std::int64_t state_values() const { return conv_values() + matrix_values(); }
+  // Of which a state is made (delta_network.h): inputs by token, and blocks of matrices' columns.
+  std::vector<StateMatrices> state_matrices() const {
+    return {{1, kernel - 1, channels()}, {inner() / kDeltaColumns, head_dim, kDeltaColumns}};
+  }
 };
 
 struct Hparams {
@@ -69,7 +74,9 @@ struct Hparams {
   int n_layers = 0;          // of all kinds
   int n_layers_in_file = 0;  // with those that guess further tokens alone, which are left out
   int n_embd = 0;
-  int n_ff = 0;  // of layers without experts
+  int n_ff = 0;  // of layers without experts; where they differ, the most that one has
+  // Channels of what every layer reads of each token beside the layer before it; 0: nothing.
+  int n_layer_embd = 0;
   Experts experts;
   DeltaNet delta_net;
   int n_heads = 0;
@@ -94,7 +101,11 @@ struct Hparams {
   float score_softcap = 0;      // 0: none
   float logit_softcap = 0;      // 0: none
   std::vector<bool> recurrent;  // [n_layers]: a delta net instead of attention
-  std::vector<int> place;       // [n_layers]: its number among the layers of its kind, as the cache counts
+  // [n_layers]: its number among the layers of its kind, as the cache counts; of one that attends to another
+  // layer's cache, that one's
+  std::vector<int> place;
+  int n_sharing = 0;                    // the last so many layers do
+  std::vector<int> all_ff;              // [n_layers]; empty: n_ff
   std::vector<int> sliding_window;      // [n_layers], tokens; 0: full attention
   std::vector<LayerHeads> layer_heads;  // [n_layers]; empty: all layers' heads are alike
   std::vector<bool> rotated;            // [n_layers]: whether RoPE turns q and k
@@ -108,6 +119,8 @@ struct Hparams {
   // What q of the position is multiplied by.
   float query_scale(int position) const;
   int n_recurrent() const;
+  bool has_kv(int layer) const { return layer < n_layers - n_sharing; }  // not: it shares another layer's
+  int ff(int layer) const { return all_ff.empty() ? n_ff : all_ff[layer]; }
   // Outputs of q's projection: with gates, each head is followed by its own.
   int q_columns(int layer) const { return (architecture->gated_attention ? 2 : 1) * n_q(layer); }
   Geometry geometry() const;

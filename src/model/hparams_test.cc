@@ -4,6 +4,7 @@
 
 #include "model/engine.h"
 #include "model/tiny_model.h"
+#include "model/tiny_variants.h"
 
 namespace kvant {
 namespace {
@@ -105,7 +106,7 @@ TEST(Hparams, RefusesOtherArchitecturesAndListsItsOwn) {
 TEST(Hparams, RefusesOtherKindsOfAttentionAndLayers) {
   EXPECT_TRUE(contains(refusal({.architecture = "kimi-linear"}), "delta attention"));
   EXPECT_TRUE(contains(refusal({.architecture = "gemma3n"}), "attend to another layer's cache"));
-  TinyModel sharing{.architecture = "gemma4"};
+  TinyModel sharing{.architecture = "gemma3"};
   sharing.integers = {{"attention.shared_kv_layers", 1}};
   EXPECT_TRUE(contains(refusal(sharing), "attend to another layer's cache")) << refusal(sharing);
   sharing.integers = {{"embedding_length_per_layer_input", 64}};
@@ -121,6 +122,24 @@ TEST(Hparams, RefusesOtherKindsOfAttentionAndLayers) {
   EXPECT_TRUE(contains(refusal(unlike), "value_length")) << refusal(unlike);
   EXPECT_TRUE(contains(refusal({.head_dim = 520}), "multiples of 8 up to 512"));
   EXPECT_TRUE(contains(refusal({.head_dim = 60}), "multiples of 8 up to 512"));
+}
+
+// Layers 3 to 6 attend to the caches of the last sliding layer before them, 1, and of the last full one, 2.
+TEST(Hparams, ReadsWhichLayersShareACache) {
+  TinyModel model = gemma4();
+  model.n_layers = 7;
+  model.arrays["attention.sliding_window_pattern"] = {1, 1, 0, 1, 0, 1, 0};
+  model.n_sharing = 4;
+  model.sliding_n_kv_heads = 0;
+  const Hparams h = read(model).value();
+  EXPECT_EQ(h.place, (std::vector<int>{0, 1, 2, 1, 2, 1, 2}));
+  EXPECT_EQ(h.ff(2) * 2, h.ff(3));
+  const Geometry g = h.geometry();
+  EXPECT_EQ(g.n_layers, 3);
+  EXPECT_EQ(g.shared, (std::vector<bool>{false, true, true}));
+  EXPECT_EQ(g.sliding_window.size(), 3U);
+  model.arrays["attention.sliding_window_pattern"] = {1, 1, 1, 1, 0, 1, 0};
+  EXPECT_TRUE(contains(refusal(model), "leaves no cache for layer 4")) << refusal(model);
 }
 
 TEST(Hparams, ReadsHowExpertsAreChosen) {

@@ -81,7 +81,7 @@ int independent_rows(const Weights& weights, int n_layers) {
     const LayerWeights& w = weights.layer(i);
     for (const ggml_tensor* t : {w.qkv, w.q, w.k, w.v, w.delta.qkv, w.delta.z, w.delta.beta, w.delta.alpha,
                                  w.delta.beta_alpha, w.attn_out, w.ffn.gate, w.ffn.up, w.ffn.down, w.router,
-                                 w.shared.gate, w.shared.up, w.shared.down}) {
+                                 w.shared.gate, w.shared.up, w.shared.down, w.embd_gate, w.embd_out}) {
       if (t != nullptr) matrices.push_back(t);
     }
   }

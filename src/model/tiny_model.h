@@ -32,6 +32,8 @@ struct TinyModel {
   int sliding_n_kv_heads = 0;  // 0: n_kv_heads
   bool k_for_v = false;        // layers without a window have no attn_v
   bool layer_scales = false;
+  int n_sharing = 0;            // the last so many layers have no K and V, and networks twice as wide
+  int n_layer_embd = 0;         // > 0: layers have embeddings of their own
   bool unturned_pairs = false;  // rope_freqs leave three quarters of the pairs where they are
   int trained_context = 1024;
   bool qkv_bias = false;
@@ -150,6 +152,14 @@ class TinyModelWriter {
       gguf_set_arr_data(header_.get(), key("attention.head_count_kv").c_str(), GGUF_TYPE_INT32,
                         kv_heads.data(), kv_heads.size());
     }
+    if (m_.n_sharing > 0) {
+      set("attention.shared_kv_layers", m_.n_sharing);
+      std::vector<std::int32_t> widths;
+      for (int layer = 0; layer < m_.n_layers; ++layer) widths.push_back(n_ff(layer));
+      gguf_set_arr_data(header_.get(), key("feed_forward_length").c_str(), GGUF_TYPE_INT32, widths.data(),
+                        widths.size());
+    }
+    if (m_.n_layer_embd > 0) set("embedding_length_per_layer_input", m_.n_layer_embd);
     if (m_.sliding_head_dim > 0) {
       set("attention.key_length_swa", m_.sliding_head_dim);
       set("attention.value_length_swa", m_.sliding_head_dim);
@@ -270,6 +280,12 @@ class TinyModelWriter {
       tensor("rope_factors_long.weight", n_rot() / 2, 0, 4.0F, 0.5F);
       tensor("rope_factors_short.weight", n_rot() / 2, 0, 1.2F, 0.05F);
     }
+    if (m_.n_layer_embd > 0) {
+      const int of_all = m_.n_layers * m_.n_layer_embd;
+      matrix("per_layer_token_embd.weight", of_all, kVocabulary, 4.0F);
+      matrix("per_layer_model_proj.weight", m_.n_embd, of_all, 1.0F);
+      norm("per_layer_proj_norm", m_.n_layer_embd);
+    }
     for (int layer = 0; layer < m_.n_layers; ++layer) add_layer(layer);
   }
 
@@ -286,8 +302,13 @@ class TinyModelWriter {
     if (m_.pre_norms && m_.ffn_norm) norm(prefix + m_.ffn_norm_name, m_.n_embd, 1, true);
     const bool has_experts = m_.n_experts > 0 && layer >= m_.n_dense;
     if (has_experts) add_experts(prefix);
-    if (!has_experts || m_.experts_beside) add_network(prefix, "", m_.n_ff, 1);
+    if (!has_experts || m_.experts_beside) add_network(prefix, "", n_ff(layer), 1);
     if (m_.post_norms) norm(prefix + "post_ffw_norm", m_.n_embd);
+    if (m_.n_layer_embd > 0) {
+      matrix(prefix + "inp_gate.weight", m_.n_embd, m_.n_layer_embd, 1.0F);
+      matrix(prefix + "proj.weight", m_.n_layer_embd, m_.n_embd, 1.0F);
+      norm(prefix + "post_norm", m_.n_embd);
+    }
     if (m_.layer_scales) tensor(prefix + "layer_output_scale.weight", 1, 0, 0.8F, 0.1F);
   }
 
@@ -302,8 +323,8 @@ class TinyModelWriter {
       projection("attn_qkv", n_projected_q + 2 * n_kv, 1.0F);
     } else {
       projection("attn_q", n_projected_q, 1.5F);
-      projection("attn_k", n_kv, 1.5F);
-      if (!m_.k_for_v || slides(layer)) projection("attn_v", n_kv, 1.0F);
+      if (has_kv(layer)) projection("attn_k", n_kv, 1.5F);
+      if (has_kv(layer) && (!m_.k_for_v || slides(layer))) projection("attn_v", n_kv, 1.0F);
     }
     add_qk_norms(prefix, layer);
     if (m_.sinks) tensor(prefix + "attn_sinks.weight", m_.n_heads, 0, 1.0F, 1.0F);
@@ -338,7 +359,7 @@ class TinyModelWriter {
       if (m_.qk_norm_of_rows) norm(prefix + name, d * n_heads);
     };
     add("attn_q_norm", m_.n_heads);
-    add("attn_k_norm", n_kv_heads(layer));
+    if (has_kv(layer)) add("attn_k_norm", n_kv_heads(layer));
   }
 
   // Proportional RoPE: frequencies divided by so much that their angles are 0.
@@ -360,6 +381,9 @@ class TinyModelWriter {
   int n_kv_heads(int layer) const {
     return m_.sliding_n_kv_heads > 0 && slides(layer) ? m_.sliding_n_kv_heads : m_.n_kv_heads;
   }
+
+  bool has_kv(int layer) const { return layer < m_.n_layers - m_.n_sharing; }
+  int n_ff(int layer) const { return has_kv(layer) ? m_.n_ff : 2 * m_.n_ff; }
 
   // n networks.
   void add_network(const std::string& prefix, const std::string& suffix, int n_ff, int n) {

@@ -215,7 +215,23 @@ inline std::vector<Variant> variants_of_unlike_layers() {
   TinyModel one_size = gemma4();  // in both
   one_size.head_dim = one_size.sliding_head_dim = 64;
   one_size.sliding_n_kv_heads = 0;
+  TinyModel e2b = gemma4();  // the last layers share caches, and all have embeddings of their own
+  e2b.n_layers = 7;
+  e2b.arrays["attention.sliding_window_pattern"] = {1, 1, 0, 1, 0, 1, 0};
+  e2b.n_sharing = 4;
+  e2b.n_layer_embd = 32;
+  e2b.integers = {{"attention.sliding_window", 100}};
+  e2b.sliding_n_kv_heads = 0;
+  e2b.k_for_v = false;
+  TinyModel e4b = e2b;  // heads are alike; the last layer slides
+  e4b.arrays["attention.sliding_window_pattern"] = {1, 1, 1, 0, 1, 0, 1};
+  e4b.n_sharing = 3;
+  e4b.head_dim = e4b.sliding_head_dim = 64;
+  e4b.n_kv_heads = 2;
+  e4b.layer_scales = false;
   return {{"gemma4", gemma4()},
+          {"gemma4_e2b", e2b},
+          {"gemma4_shared_alike", e4b},
           {"gemma4_wide_first", wide_first},
           {"gemma4_equal_kv_heads", alike},
           {"gemma4_equal_heads", one_size}};

@@ -68,6 +68,10 @@ GraphBuffers TransformerGraph::allocate_shared(const Hparams& h) {
   b.up = allocate(n_ff_rows, n_ff);
   b.router = allocate(n_ff_rows, h.experts.n);
   b.shared = allocate(n_ff_rows, h.experts.n_ff_shared > 0 ? h.n_embd : 0);
+  b.layer_inputs = allocate(n_rows_, h.n_layers * h.n_layer_embd);
+  b.layer_tokens = allocate(n_rows_, h.n_layers * h.n_layer_embd);
+  b.layer_gates = allocate(n_ff_rows, h.n_layer_embd);
+  if (MatrixProduct::is_batch(n_logit_rows_)) b.wanted_inputs = allocate(n_logit_rows_, h.n_layer_embd);
   const bool has_beside = h.experts.n > 0 && h.architecture->experts_beside;
   b.beside = allocate(n_ff_rows, has_beside ? h.n_embd : 0);
   logits_ = b.logits.data;
@@ -86,6 +90,7 @@ void TransformerGraph::allocate_private(const Hparams& h, GraphBuffers& b) {
   own(n_logit_rows_, h.n_embd, b.wanted.x);
   own(n_logit_rows_, h.n_embd, b.wanted.h);
   own(n_logit_rows_, attended_columns(h), b.wanted_attended);
+  own(n_logit_rows_, h.n_layer_embd, b.wanted_inputs);
 }
 
 Result<std::unique_ptr<TransformerGraph>> TransformerGraph::build(const GraphParts& parts, int n_rows,

@@ -115,7 +115,8 @@ class Weights::Loader {
 
  private:
   enum class Need : std::uint8_t { required, optional, none };
-  enum class Use : std::uint8_t { vector, matrix, experts, embedding, tied_output };
+  // table: rows are taken from it alone, which dequantizes them.
+  enum class Use : std::uint8_t { vector, matrix, experts, embedding, table, tied_output };
 
   void take(const std::string& name, Shape shape, Need need, Use use, ggml_tensor** target) {
     const ggml_tensor* t = file_->tensor(name);
@@ -143,6 +144,7 @@ class Weights::Loader {
   Planned plan(const ggml_tensor* t, Use use, ggml_tensor** target) {
     if (use == Use::matrix || use == Use::experts) values_by_type_[t->type] += ggml_nelements(t);
     const bool wants_f32 = use == Use::vector || mode_ == WeightMode::f32;
+    if (use == Use::table) return {t, Place::mapped, nullptr, target};
     if (device_ != nullptr && use == Use::embedding) return {t, Place::mapped, nullptr, target};
     if (device_ != nullptr) return {t, Place::device, nullptr, target, wants_f32};
     if (wants_f32 && t->type != GGML_TYPE_F32) return {t, Place::dequantized, nullptr, target};
@@ -170,6 +172,12 @@ class Weights::Loader {
     take("rope_factors_short.weight", factors, Need::optional, Use::vector,
          use_long ? unused : &weights_.rope_factors_);
     weights_.layers_.resize(h_.n_layers);
+    if (h_.n_layer_embd == 0) return;
+    const int of_all = h_.n_layers * h_.n_layer_embd;
+    take("per_layer_token_embd.weight", {of_all, h_.n_vocab, 1}, Need::required, Use::table,
+         &weights_.layer_embedding_);
+    matrix("per_layer_model_proj.weight", e, of_all, &weights_.layer_projection_);
+    vector("per_layer_proj_norm.weight", h_.n_layer_embd, Need::required, &weights_.layer_projection_norm_);
   }
 
   // Whether the tensor is of a layer after the last one that is run.
@@ -215,8 +223,13 @@ class Weights::Loader {
     const bool has_experts = h_.experts.n > 0 && file_->tensor(prefix + "ffn_gate_inp.weight") != nullptr;
     if (has_experts) plan_experts(prefix, w);
     if (has_experts && a.experts_beside) plan_beside(prefix, w);
-    if (!has_experts || a.experts_beside) plan_network(prefix, "", h_.n_ff, 0, w.ffn);
+    if (!has_experts || a.experts_beside) plan_network(prefix, "", h_.ff(i), 0, w.ffn);
     vector(prefix + "post_ffw_norm.weight", e, after, &w.ffn_post_norm);
+    if (const int n = h_.n_layer_embd; n > 0) {
+      matrix(prefix + "inp_gate.weight", e, n, &w.embd_gate);
+      matrix(prefix + "proj.weight", n, e, &w.embd_out);
+      vector(prefix + "post_norm.weight", e, Need::required, &w.embd_post_norm);
+    }
     if (!a.layer_scales) return;
     const std::vector<float> scale = read_values(prefix + "layer_output_scale.weight", 1, Need::optional);
     if (!scale.empty()) w.scale = scale[0];
@@ -295,7 +308,11 @@ class Weights::Loader {
       take(tensor, shape, a.needs_qk_norm ? Need::required : Need::optional, Use::vector, target);
     };
     add("attn_q_norm", h_.n_heads, &w.q_norm);
-    add("attn_k_norm", h_.kv_heads(layer), &w.k_norm);
+    if (h_.has_kv(layer)) {
+      add("attn_k_norm", h_.kv_heads(layer), &w.k_norm);
+    } else {
+      used_.insert(prefix + "attn_k_norm.weight");
+    }
   }
 
   // Values that are read, not kept as a tensor; none: it is not there.
@@ -329,6 +346,10 @@ class Weights::Loader {
       return;
     }
     projection("attn_q", n_q, &w.q, &w.q_bias);
+    if (!h_.has_kv(layer)) {  // files may have what it doesn't use
+      for (const char* name : {"attn_k.weight", "attn_v.weight"}) used_.insert(prefix + name);
+      return;
+    }
     projection("attn_k", n_kv, &w.k, &w.k_bias);
     projection("attn_v", n_kv, &w.v, &w.v_bias,
                h_.architecture->normed_values ? Need::optional : Need::required);

@@ -76,7 +76,11 @@ struct LayerWeights {
   ggml_tensor* beside_post_norm = nullptr;   // [n_embd]
   std::vector<float> expert_scales;          // [n_experts]: of their outputs; empty: 1
   ggml_tensor* ffn_post_norm = nullptr;      // [n_embd]
-  float scale = 1;                           // of what the layer hands on
+  // Of the layer's own embeddings: a gate, the way back and its norm; null where there are none.
+  ggml_tensor* embd_gate = nullptr;       // [n_embd, n_layer_embd]
+  ggml_tensor* embd_out = nullptr;        // [n_layer_embd, n_embd]
+  ggml_tensor* embd_post_norm = nullptr;  // [n_embd]
+  float scale = 1;                        // of what the layer hands on
 };
 
 class Weights {
@@ -98,6 +102,11 @@ class Weights {
   }  // [n_embd, n_vocab]; the embedding (on a device: its copy) when tied
   ggml_tensor* output_bias() const { return output_bias_; }
   ggml_tensor* rope_factors() const { return rope_factors_; }  // [n_rot / 2], or null
+  // Embeddings of tokens that layers have of their own, and what they get of the model's: null where there
+  // are none.
+  ggml_tensor* layer_embedding() const { return layer_embedding_; }    // [n_layers n_layer_embd, n_vocab]
+  ggml_tensor* layer_projection() const { return layer_projection_; }  // [n_embd, n_layers n_layer_embd]
+  ggml_tensor* layer_projection_norm() const { return layer_projection_norm_; }  // [n_layer_embd]
   const LayerWeights& layer(int i) const { return layers_[i]; }
 
   std::int64_t bytes() const { return bytes_; }                // in memory, mapped pages included
@@ -115,6 +124,9 @@ class Weights {
   ggml_tensor* output_ = nullptr;
   ggml_tensor* output_bias_ = nullptr;
   ggml_tensor* rope_factors_ = nullptr;
+  ggml_tensor* layer_embedding_ = nullptr;
+  ggml_tensor* layer_projection_ = nullptr;
+  ggml_tensor* layer_projection_norm_ = nullptr;
   std::vector<LayerWeights> layers_;
   std::int64_t bytes_ = 0;
   std::string type_name_;

@@ -96,6 +96,18 @@ Status check_prompt(const Recipe& recipe) {
       recipe.prompt == PromptAttention::int8 ? "int8" : "int4", recipe.prefill, recipe.window);
 }
 
+// What is chosen or summed up by what one layer's queries attend to.
+Status check_shared_layers(const Recipe& recipe, const Geometry& geometry) {
+  const bool shares =
+      std::find(geometry.shared.begin(), geometry.shared.end(), true) != geometry.shared.end();
+  if (!shares || (recipe.protect == 0 && recipe.evict == 0 && recipe.correction == Correction::none))
+    return {};
+  return error(
+      "protection by scores, eviction and correction are made for the queries of one layer, and layers of {} "
+      "share a cache: set protect=0, evict=0 and correction=none",
+      geometry.model);
+}
+
 bool shifts_keys(const Recipe& recipe, const Geometry& geometry, int layer) {
   for (int kv_head = 0; kv_head < geometry.kv_heads(layer); ++kv_head) {
     for (const std::string& name : side_of(recipe, Side::key, layer, kv_head).transforms) {
@@ -295,6 +307,7 @@ Status check_recipe(const Recipe& recipe, const Geometry& geometry) {
   KVANT_RETURN_IF_ERROR(check_budget(recipe));
   KVANT_RETURN_IF_ERROR(check_eviction(recipe, geometry));
   KVANT_RETURN_IF_ERROR(check_prompt(recipe));
+  KVANT_RETURN_IF_ERROR(check_shared_layers(recipe, geometry));
   for (const SideOverride& override : recipe.overrides) {
     KVANT_RETURN_IF_ERROR(check_override(override, geometry));
   }

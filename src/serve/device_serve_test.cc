@@ -39,9 +39,13 @@ struct Server {
   }
 };
 
-class DeviceServe : public ::testing::TestWithParam<const char*> {
+// A recipe on a tiny model or a tiny hybrid.
+class DeviceServe : public ::testing::TestWithParam<std::tuple<const char*, bool>> {
  protected:
-  DeviceServe() : file_("served.gguf") { TinyModelWriter(TinyModel{}).write(file_.path()); }
+  DeviceServe() : file_("served.gguf") {
+    TinyModelWriter(std::get<1>(GetParam()) ? tiny_hybrid() : TinyModel{}).write(file_.path());
+  }
+  static std::string recipe() { return std::get<0>(GetParam()); }
 
   // sessions: a folder; empty: none are kept.
   Server server(bool on_device, const std::string& sessions = "", std::int64_t memory = 256 << 20) const {
@@ -49,7 +53,7 @@ class DeviceServe : public ::testing::TestWithParam<const char*> {
     Server made;
     made.backend = on_device ? make_device_backend(device->pages()) : make_cpu_backend();
     made.engine = Engine::load(file_.path(), {.n_threads = 1, .device = device}).value();
-    const std::string recipe = std::string(GetParam()) + (on_device ? "" : ",tail=bf16");
+    const std::string recipe = this->recipe() + (on_device ? "" : ",tail=bf16");
     auto plan = testing::plan_for(recipe, made.engine->geometry(), nullptr, made.backend->page_order());
     plan = made.backend->place(plan).value();
     SchedulerOptions options{.context = 1024, .parallel = 4, .memory = memory};
@@ -65,8 +69,13 @@ class DeviceServe : public ::testing::TestWithParam<const char*> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Recipes, DeviceServe,
-                         ::testing::Values("bf16", "kvant-4bit", "k=ch4g64,v=tok4g64,sink=20"),
-                         [](const auto& info) { return "Recipe" + std::to_string(info.index); });
+                         ::testing::Combine(::testing::Values("bf16", "kvant-4bit",
+                                                              "k=ch4g64,v=tok4g64,sink=20"),
+                                            ::testing::Bool()),
+                         [](const auto& info) {
+                           return "Recipe" + std::to_string(info.index / 2) +
+                                  (std::get<1>(info.param) ? "_hybrid" : "");
+                         });
 
 TEST_P(DeviceServe, AnswersSeveralAtATime) {
   std::vector<GenerationRequest> requests;
@@ -100,7 +109,7 @@ TEST_P(DeviceServe, AnswersFromAKeptBeginning) {
 TEST_P(DeviceServe, AdmitsWhatTheDeviceHasMemoryFor) {
   const Server measured = server(/*on_device=*/true);
   const std::int64_t one = largest_cache_bytes(
-      *measured.backend->place(testing::plan_for(GetParam(), measured.engine->geometry())).value(), 1024);
+      *measured.backend->place(testing::plan_for(recipe(), measured.engine->geometry())).value(), 1024);
   const Server tight = server(/*on_device=*/true, "", 2 * one + (8 << 20));
   std::vector<GenerationRequest> requests;
   for (int i = 0; i < 8; ++i) requests.push_back(request(random_tokens(900, i), 10));

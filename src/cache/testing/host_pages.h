@@ -460,6 +460,9 @@ class HostPages final : public PageDevice {
       std::memcpy(static_cast<char*>(to) + i * to_stride, static_cast<const char*>(from) + i * from_stride,
                   row_bytes);
   }
+  void clear_rows(void* rows, std::size_t stride, std::size_t row_bytes, std::size_t n_rows) override {
+    for (std::size_t i = 0; i < n_rows; ++i) std::memset(static_cast<char*>(rows) + i * stride, 0, row_bytes);
+  }
   // Pages are canonical, here.
   void page_to_host(const std::string& format, Side /*side*/, int d, const std::byte* page,
                     std::byte* canonical) const override {

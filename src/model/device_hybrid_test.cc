@@ -1,0 +1,251 @@
+// Models of gated delta nets beside attention: the device's engine against the CPU's.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "model/device_machine.h"
+#include "model/hparams.h"
+#include "model/tiny_variants.h"
+
+namespace kvant {
+namespace {
+
+using testing::device_at;
+using testing::kPlaces;
+using testing::Machine;
+using testing::Place;
+using testing::relative_difference;
+using testing::row_differences;
+using testing::some_tokens;
+
+// CUDA convolves channels by 128.
+TinyModel with_whole_blocks(TinyModel model) {
+  const int n_heads = 128 / model.delta_head_dim;
+  model.n_delta_value_heads = (model.n_delta_value_heads + n_heads - 1) / n_heads * n_heads;
+  return model;
+}
+
+class DeviceHybrid : public ::testing::TestWithParam<std::tuple<const char*, Place>> {
+ protected:
+  DeviceHybrid()
+      : file_("hybrid_device.gguf"),
+        same_(std::get<1>(GetParam()).between_ways),
+        close_(std::get<1>(GetParam()).from_cpu) {}
+  void SetUp() override {
+    const auto device = device_at(std::get<1>(GetParam()));
+    if (device == nullptr) GTEST_SKIP() << "no such device";
+    TinyModel model = with_whole_blocks(tiny_hybrid());
+    model.n_layers = 5;  // the last one is a delta net
+    TinyModelWriter(model).write(file_.path());
+    const std::string recipe = std::get<0>(GetParam());
+    host_ = std::make_unique<Machine>(file_.path(), recipe, nullptr);
+    device_ = std::make_unique<Machine>(file_.path(), recipe, device);
+  }
+  const Geometry& geometry() const { return device_->cache().plan().geometry; }
+
+  TinyFile file_;
+  double same_, close_;  // see Place
+  std::unique_ptr<Machine> host_, device_;
+};
+
+TEST_P(DeviceHybrid, GivesTheLogitsOfTheCpuWhateverTheCut) {
+  const auto tokens = some_tokens(330, 1);
+  const auto prompt = std::span(tokens).first(300), rest = std::span(tokens).subspan(300);
+  const SequenceId expected = host_->cache().add();
+  std::vector<float> logits = host_->run(expected, prompt, true, 300);
+  const std::vector<float> decoded = host_->run(expected, rest, false, 1);
+  logits.insert(logits.end(), decoded.begin(), decoded.end());
+  std::vector<float> first;
+  for (const int chunk : {300, 128, 77, 2}) {  // 2: fewer than the convolution sees
+    const SequenceId sequence = device_->cache().add();
+    std::vector<float> found = device_->run(sequence, prompt, true, chunk);
+    const std::vector<float> last = device_->run(sequence, rest, false, chunk == 300 ? 30 : 1);
+    found.insert(found.end(), last.begin(), last.end());
+    EXPECT_LT(relative_difference(logits, found), close_) << chunk;
+    if (first.empty()) first = found;
+    EXPECT_LT(relative_difference(first, found), same_) << chunk;
+  }
+}
+
+// A step without logits ends behind the last delta net.
+TEST_P(DeviceHybrid, StatesGoOnWhereNoLogitsAreWanted) {
+  const auto tokens = some_tokens(60, 13);
+  const SequenceId expected = device_->cache().add(), sequence = device_->cache().add();
+  const std::vector<float> logits = device_->run(expected, tokens, true, 60);
+  const EngineInput silent{sequence, std::span(tokens).first(59), /*is_prompt=*/true, /*first_logits=*/59};
+  device_->step_without_logits({silent});
+  const std::vector<float> last = device_->run(sequence, std::span(tokens).last(1), false, 1);
+  EXPECT_LT(
+      relative_difference({logits.end() - static_cast<std::ptrdiff_t>(last.size()), logits.end()}, last),
+      same_);
+}
+
+// Prompts of different lengths, a prompt beside a decoded token, and batches of these.
+TEST_P(DeviceHybrid, SequencesOfOneStepAreEachAsAlone) {
+  const auto a = some_tokens(200, 2), b = some_tokens(50, 3), c = some_tokens(50, 4);
+  Cache& cache = device_->cache();
+  std::vector<SequenceId> alone, together;
+  for (int i = 0; i < 3; ++i) {
+    alone.push_back(cache.add());
+    together.push_back(cache.add());
+  }
+  std::vector<float> expected;
+  const auto run_alone = [&](int i, std::span<const std::int32_t> tokens, bool is_prompt) {
+    const std::vector<float> logits = device_->run(alone[i], tokens, is_prompt, 200);
+    expected.insert(expected.end(), logits.begin(), logits.end());
+  };
+  run_alone(0, a, true);
+  run_alone(1, b, true);
+  EXPECT_LT(relative_difference(expected, device_->step({{together[0], a, true}, {together[1], b, true}})),
+            same_);
+  for (int i = 0; i < 3; ++i) {
+    const auto one = std::span(a).subspan(i, 1), other = std::span(b).subspan(i, 1);
+    expected.clear();
+    run_alone(0, one, false);
+    run_alone(1, other, false);
+    if (i == 0) run_alone(2, c, true);
+    if (i == 2) run_alone(2, one, false);
+    std::vector<EngineInput> inputs{{together[0], one}, {together[1], other}};
+    if (i == 0) inputs.push_back({together[2], c, true});
+    if (i == 2) inputs.push_back({together[2], one});
+    EXPECT_LT(relative_difference(expected, device_->step(inputs)), same_) << i;
+  }
+}
+
+TEST_P(DeviceHybrid, ForksShareStatesAndDontDisturbEachOther) {
+  const auto tokens = some_tokens(230, 4);
+  const auto one = std::span(tokens).first(200), rest = std::span(tokens).subspan(200);
+  Cache& cache = device_->cache();
+  const SequenceId whole = cache.add(), trunk = cache.add();
+  device_->run(whole, one, true, 200);
+  const std::vector<float> expected = device_->run(whole, rest, false, 1);
+  device_->run(trunk, one, true, 200);
+  const std::int64_t before = cache.page_bytes_in_use(), all = cache.bytes().recurrent;
+  EXPECT_EQ(cache.bytes(trunk).recurrent, geometry().recurrent_bytes());
+  EXPECT_EQ(all, 2 * geometry().recurrent_bytes());
+  const SequenceId branch = cache.fork(trunk).value();
+  EXPECT_EQ(cache.page_bytes_in_use(), before);
+  EXPECT_EQ(cache.bytes().recurrent, all);
+  device_->run(branch, some_tokens(40, 5), false, 1);
+  EXPECT_EQ(cache.bytes().recurrent, all + geometry().recurrent_bytes());
+  EXPECT_LT(relative_difference(expected, device_->run(trunk, rest, false, 1)), same_);
+  cache.free(branch);
+  cache.free(trunk);
+  cache.free(whole);
+  EXPECT_EQ(cache.page_bytes_in_use(), 0);
+}
+
+TEST_P(DeviceHybrid, CutBackToItsCheckpointGoesOnAsTheCpuDoes) {
+  const auto tokens = some_tokens(300, 6), other = some_tokens(100, 7);
+  const SequenceId expected = host_->cache().add(), sequence = device_->cache().add();
+  for (const auto& [machine, id] : {std::pair{host_.get(), expected}, {device_.get(), sequence}}) {
+    machine->run(id, std::span(tokens).first(200), true, 200);
+    ASSERT_TRUE(machine->cache().checkpoint(id).ok());
+    machine->run(id, std::span(tokens).subspan(200), true, 100);
+    EXPECT_FALSE(machine->cache().truncate(id, 250).ok());
+    ASSERT_TRUE(machine->cache().truncate(id, 200).ok());
+  }
+  EXPECT_LT(
+      relative_difference(host_->run(expected, other, false, 1), device_->run(sequence, other, false, 1)),
+      close_);
+  ASSERT_TRUE(device_->cache().truncate(sequence, 0).ok());
+  const SequenceId fresh = device_->cache().add();
+  EXPECT_LT(
+      relative_difference(device_->run(fresh, other, true, 100), device_->run(sequence, other, true, 100)),
+      same_);
+}
+
+TEST_P(DeviceHybrid, ASequenceOfTheCpuGoesOn) {
+  const auto tokens = some_tokens(300, 11), other = some_tokens(60, 12);
+  const SequenceId expected = host_->cache().add();
+  host_->run(expected, std::span(tokens).first(200), true, 200);
+  ASSERT_TRUE(host_->cache().checkpoint(expected).ok());
+  host_->run(expected, std::span(tokens).subspan(200), true, 100);
+  const std::vector<std::byte> image = host_->cache().export_sequence(expected).value();
+  const auto imported = device_->cache().import_sequence(image);
+  ASSERT_TRUE(imported.ok()) << imported.error().message;
+  const SequenceId sequence = *imported;
+  EXPECT_TRUE(device_->cache().export_sequence(sequence).value() == image);
+  const SequenceId branch = device_->cache().fork(sequence).value();
+  EXPECT_LT(
+      relative_difference(host_->run(expected, other, false, 1), device_->run(sequence, other, false, 1)),
+      close_);
+  ASSERT_TRUE(device_->cache().truncate(branch, 200).ok());  // the checkpoint's state was in it
+}
+
+TEST_P(DeviceHybrid, AbortLeavesTheSequenceAsItWas) {
+  const auto tokens = some_tokens(200, 8);
+  Cache& cache = device_->cache();
+  const SequenceId whole = cache.add(), sequence = cache.add();
+  device_->run(whole, std::span(tokens).first(120), true, 120);
+  const std::vector<float> expected = device_->run(whole, std::span(tokens).subspan(120), true, 80);
+  device_->run(sequence, std::span(tokens).first(120), true, 120);
+  const std::int64_t before = cache.page_bytes_in_use();
+  cache.reserve({{sequence, 180, true}}).value()->abort();
+  EXPECT_EQ(cache.page_bytes_in_use(), before);
+  EXPECT_LT(relative_difference(expected, device_->run(sequence, std::span(tokens).subspan(120), true, 80)),
+            same_);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, DeviceHybrid,
+                         ::testing::Combine(::testing::Values("bf16", "kvant-4bit", "kvlinc-2bit"),
+                                            ::testing::ValuesIn(kPlaces)));
+
+// The state of a sequence's delta nets, as its image has it (sequence_image.cc).
+std::vector<float> states_of(Machine& machine, SequenceId sequence) {
+  constexpr std::size_t kIntegersBefore = 10;
+  const std::vector<std::byte> image = machine.cache().export_sequence(sequence).value();
+  std::vector<float> states(machine.cache().plan().geometry.recurrent_values);
+  std::memcpy(states.data(), image.data() + kIntegersBefore * sizeof(std::int32_t),
+              states.size() * sizeof(float));
+  return states;
+}
+
+TEST(DeviceHybridModels, GiveTheLogitsAndTheStatesOfTheCpu) {
+  for (const Place& place : kPlaces) {
+    const auto device = device_at(place);
+    if (device == nullptr) continue;
+    for (const auto& [name, variant] : hybrid_variants()) {
+      const TinyFile file(std::string(name) + "_device.gguf");
+      TinyModelWriter(with_whole_blocks(variant)).write(file.path());
+      Machine on_host(file.path(), "bf16", nullptr), on_device(file.path(), "bf16", device);
+      const auto tokens = some_tokens(150, 10);
+      const SequenceId expected = on_host.cache().add(), sequence = on_device.cache().add();
+      const auto differences = row_differences(on_host.run(expected, tokens, true, 150),
+                                               on_device.run(sequence, tokens, true, 150), on_host.n_vocab());
+      ASSERT_EQ(differences.size(), 150U);
+      // A token whose second-best expert scores as well as its best may get the other one on a device.
+      const int n_tied = variant.n_experts > 0 ? 8 : 0;
+      EXPECT_LT(differences[149 - n_tied], 0.025) << name << " on " << place.name;
+      EXPECT_LT(differences[75], 0.01) << name << " on " << place.name;
+      // Before the first attention, whose queries are BF16 on a device, there are F32 values alone.
+      std::vector<float> states = states_of(on_host, expected), found = states_of(on_device, sequence);
+      const Geometry& g = on_host.cache().plan().geometry;
+      const std::size_t n_first =
+          g.recurrent_values / g.n_recurrent_layers * (std::max(variant.full_attention_interval, 1) - 1);
+      states.resize(n_first);
+      found.resize(n_first);
+      EXPECT_LT(relative_difference(states, found), 1e-4) << name << " on " << place.name;
+    }
+  }
+}
+
+TEST(DeviceHybridMemory, RunsOutWithAnError) {
+  const TinyFile file("small_hybrid.gguf");
+  TinyModelWriter(tiny_hybrid()).write(file.path());
+  const auto device = std::make_shared<testing::HostDevice>();
+  const auto engine = Engine::load(file.path(), {.n_threads = 1, .device = device}).value();
+  const auto backend = make_device_backend(device->pages());
+  const auto plan = resolve(parse_recipe("bf16").value(), engine->geometry(), nullptr).value();
+  Cache cache(backend->place(plan).value(), engine->geometry().recurrent_bytes() - 1);
+  const SequenceId sequence = cache.add();
+  const auto tokens = some_tokens(4, 1);
+  const EngineInput input{sequence, tokens, /*is_prompt=*/true, 4};
+  const Status status = engine->step(cache, *backend, {&input, 1}, {nullptr, 0, engine->n_vocab()});
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("out of memory"), std::string::npos) << status.error().message;
+  EXPECT_EQ(cache.length(sequence), 0);
+}
+
+}  // namespace
+}  // namespace kvant

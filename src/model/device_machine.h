@@ -1,0 +1,125 @@
+// Tests only: engines with a cache, on the CPU and on the devices that tests run on.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attention/device_backend.h"
+#include "cache/cache_fixture.h"
+#include "model/engine.h"
+#include "model/host_device.h"
+#include "model/tiny_model.h"
+#include "recipe/recipe.h"
+
+namespace kvant::testing {
+
+// An engine with a cache, on the CPU or on a device.
+class Machine {
+ public:
+  Machine(const std::string& path, const std::string& recipe, const std::shared_ptr<ComputeDevice>& device)
+      : backend_(device == nullptr ? make_reference_backend() : make_device_backend(device->pages())),
+        engine_(Engine::load(path, {.n_threads = 1, .device = device}).value()) {
+    Recipe parsed = parse_recipe(recipe + ",tail=bf16").value();
+    if (device == nullptr) parsed.prompt = PromptAttention::exact;  // a GPU's kernel is none of the CPU's
+    const auto plan = resolve(parsed, engine_->geometry(), made_up_constants(parsed, engine_->geometry()));
+    EXPECT_TRUE(plan.ok()) << recipe << ": " << plan.error().message;
+    const auto placed = backend_->place(plan.value());
+    EXPECT_TRUE(placed.ok()) << recipe << ": " << placed.error().message;
+    cache_ = std::make_unique<Cache>(placed.value(), 0);
+  }
+
+  Cache& cache() { return *cache_; }
+  std::size_t n_vocab() const { return engine_->n_vocab(); }
+
+  // Logits of every token of all slices.
+  std::vector<float> step(const std::vector<EngineInput>& inputs) {
+    int n = 0;
+    for (const EngineInput& input : inputs) n += static_cast<int>(input.tokens.size());
+    std::vector<float> logits(n * n_vocab());
+    step(inputs, {logits.data(), n, static_cast<int>(n_vocab())});
+    return logits;
+  }
+  // The inputs say that they want none.
+  void step_without_logits(const std::vector<EngineInput>& inputs) {
+    step(inputs, {nullptr, 0, static_cast<int>(n_vocab())});
+  }
+  std::vector<float> run(SequenceId sequence, std::span<const std::int32_t> tokens, bool is_prompt,
+                         int chunk) {
+    std::vector<float> logits;
+    for (std::size_t first = 0; first < tokens.size(); first += chunk) {
+      const auto some = tokens.subspan(first, std::min<std::size_t>(chunk, tokens.size() - first));
+      const std::vector<float> of_step = step({{sequence, some, is_prompt}});
+      logits.insert(logits.end(), of_step.begin(), of_step.end());
+    }
+    return logits;
+  }
+
+ private:
+  void step(const std::vector<EngineInput>& inputs, MatrixView<float> logits) {
+    const Status status = engine_->step(*cache_, *backend_, inputs, logits);
+    EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().message);
+  }
+
+  std::unique_ptr<AttentionBackend> backend_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Cache> cache_;
+};
+
+inline std::vector<std::int32_t> some_tokens(int n, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<std::int32_t> token(3, TinyModelWriter::kVocabulary - 1);
+  std::vector<std::int32_t> tokens(n);
+  for (std::int32_t& t : tokens) t = token(random);
+  return tokens;
+}
+
+inline double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0, energy = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    difference += std::pow(double{a[i]} - b[i], 2);
+    energy += std::pow(double{a[i]}, 2);
+  }
+  return std::sqrt(difference / energy);
+}
+
+// The differences of rows, ascending.
+inline std::vector<double> row_differences(const std::vector<float>& a, const std::vector<float>& b,
+                                           std::size_t n_columns) {
+  std::vector<double> differences;
+  for (std::size_t at = 0; at < std::min(a.size(), b.size()); at += n_columns) {
+    const auto row = [&](const std::vector<float>& rows) {
+      return std::vector<float>(rows.begin() + static_cast<std::ptrdiff_t>(at),
+                                rows.begin() + static_cast<std::ptrdiff_t>(at + n_columns));
+    };
+    differences.push_back(relative_difference(row(a), row(b)));
+  }
+  std::sort(differences.begin(), differences.end());
+  return differences;
+}
+
+// Devices that tests run on, and by how much relative differences of logits may differ there. Between two
+// ways to the same: a GPU multiplies batches of other sizes by other kernels. From the CPU: queries are BF16
+// on a device, and so are rows before they are sealed, so that codes flip; and a GPU searches trellises
+// otherwise.
+struct Place {
+  const char* name;
+  double between_ways, from_cpu;
+};
+inline constexpr Place kPlaces[] = {{"host", 1e-3, 0.15}, {"cuda", 0.1, 0.15}};
+
+// Null: this machine has none of the name.
+inline std::shared_ptr<ComputeDevice> device_at(const Place& place) {
+  if (place.name == std::string("host")) return std::make_shared<HostDevice>();
+  static const auto gpu = open_device(place.name);  // starting one takes a second
+  return gpu.ok() ? *gpu : nullptr;
+}
+
+}  // namespace kvant::testing
