@@ -29,8 +29,16 @@ const Plan& Step::plan() const {
   return *cache_.plan_;
 }
 
+RecurrentState Step::held_state_before(int slice) const {
+  return cache_.sequences_.at(slices_[slice].sequence).state;
+}
+
+RecurrentState Step::held_state_after(int slice) const {
+  return cache_.sequences_.at(slices_[slice].sequence).next_state;
+}
+
 const float* Step::state_before(int slice) const {
-  return cache_.sequences_.at(slices_[slice].sequence).state.get();
+  return held_state_before(slice).get();
 }
 
 float* Step::state_after(int slice) const {

@@ -101,6 +101,10 @@ class Step {
   // the model has such layers.
   const float* state_before(int slice) const;
   float* state_after(int slice) const;
+  // The same, with what keeps their values as they are: whoever has copied a committed state can tell by it
+  // whether his copy still holds.
+  RecurrentState held_state_before(int slice) const;
+  RecurrentState held_state_after(int slice) const;
 
   // Remembers the first error of the threads that run the step. Thread-safe.
   void fail(Error failure);

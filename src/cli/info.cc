@@ -59,6 +59,13 @@ void print(const Session& session, const CacheInfo& info) {
     fmt::print("  beside them {} layers without attention, which keep {} for a sequence of any length\n",
                g.n_recurrent_layers, readable_bytes(static_cast<double>(g.recurrent_bytes())));
   }
+  std::vector<int> shared;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    if (g.is_shared(layer)) shared.push_back(layer);
+  }
+  if (!shared.empty())
+    fmt::print("  later layers have no cache of their own: they share {} {}\n",
+               shared.size() == 1 ? "that of layer" : "those of layers", fmt::join(shared, " and "));
   fmt::print("recipe: {}\n{}", label(info.preview.plan->recipe), plan_table(info.report));
   fmt::print("KV cache at {} tokens: {} for a sequence (bf16: {})\n", info.context,
              readable_bytes(static_cast<double>(info.cache)), readable_bytes(static_cast<double>(info.bf16)));

@@ -72,6 +72,18 @@ std::int64_t number_in(const char* path) {
   return file >> value ? value : 0;
 }
 
+// What a step's pages take beside, in the tails of layers whose caches others share: they last until it ends.
+std::int64_t lasting_tail_bytes(const Plan& plan, int n_tokens) {
+  const Geometry& g = plan.geometry;
+  std::int64_t bytes = 0;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    if (!g.is_shared(layer)) continue;
+    const auto page = static_cast<std::int64_t>(plan.tail->page_bytes(g.dim(layer)));
+    bytes += 2 * g.kv_heads(layer) * page * pages_for(std::min(n_tokens, kLargestStep));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Selection largest_selection(const Plan& plan, int layer, int n_tokens) {
@@ -170,7 +182,7 @@ std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens) {
   std::int64_t largest = 0;
   for (int n = std::max(0, n_tokens - kPageTokens) + 1; n <= n_tokens; ++n)
     largest = std::max(largest, predicted_cache_bytes(plan, n));
-  return states + largest;
+  return states + largest + lasting_tail_bytes(plan, n_tokens);
 }
 
 std::int64_t mean_cache_bytes(const Plan& plan, int context) {

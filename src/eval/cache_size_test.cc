@@ -125,6 +125,16 @@ TEST(LargestCacheBytes, CountThreeRecurrentStates) {
             largest_cache_bytes(*place_on(device, plain).value(), 300) + 3 * 4000);
 }
 
+// A step's four pages of K and V stay in the tail of a layer that others share until it ends.
+TEST(LargestCacheBytes, CountTheTailsThatLayersShare) {
+  Geometry geometry = testing::small_geometry();
+  const auto plain = plan_for("k=ch4g128,v=tok4g128,tail=bf16", geometry);
+  geometry.shared = {false, true};
+  const auto sharing = plan_for("k=ch4g128,v=tok4g128,tail=bf16", geometry);
+  EXPECT_EQ(largest_cache_bytes(*sharing, 4096),
+            largest_cache_bytes(*plain, 4096) + 4 * 2 * geometry.n_kv_heads * 128 * geometry.head_dim * 2);
+}
+
 // Where pages lie on a device, tails take whole pages, and each head as much as the largest of its layer.
 TEST(LargestCacheBytes, AreThoseOfTheDeviceThatHoldsThePages) {
   const auto plan = plan_for("k=tok8g64,v=tok8g64,k@1.1=tok2g64", testing::small_geometry());

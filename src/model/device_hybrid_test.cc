@@ -135,6 +135,37 @@ TEST_P(DeviceHybrid, ForksShareStatesAndDontDisturbEachOther) {
   EXPECT_EQ(cache.page_bytes_in_use(), 0);
 }
 
+// States may lie where the step before left them: not after another sequence's step, a cut, or a step that
+// was given up.
+TEST_P(DeviceHybrid, GoesOnFromItsOwnStateWhateverLiesWhereGraphsFindIt) {
+  const auto tokens = some_tokens(120, 14), other = some_tokens(8, 15);
+  Cache& cache = device_->cache();
+  const SequenceId whole = cache.add(), sequence = cache.add(), beside = cache.add();
+  const auto some = [&](int first, int n) { return std::span(tokens).subspan(first, n); };
+  device_->run(whole, some(0, 100), true, 100);
+  const std::vector<float> expected = device_->run(whole, some(100, 20), false, 1);
+  std::vector<float> found;
+  const auto decode = [&](int first, int n) {
+    const std::vector<float> logits = device_->run(sequence, some(first, n), false, 1);
+    found.insert(found.end(), logits.begin(), logits.end());
+  };
+  device_->run(sequence, some(0, 100), true, 100);
+  decode(100, 4);
+  device_->run(beside, other, false, 1);
+  decode(104, 4);
+  ASSERT_TRUE(cache.checkpoint(sequence).ok());
+  device_->run(sequence, other, false, 1);
+  ASSERT_TRUE(cache.truncate(sequence, 108).ok());
+  decode(108, 4);
+  cache.reserve({{sequence, 3, false}}).value()->abort();
+  decode(112, 4);
+  const SequenceId branch = cache.fork(sequence).value();
+  device_->run(branch, other, false, 1);
+  cache.free(branch);
+  decode(116, 4);
+  EXPECT_LT(relative_difference(expected, found), same_);
+}
+
 TEST_P(DeviceHybrid, CutBackToItsCheckpointGoesOnAsTheCpuDoes) {
   const auto tokens = some_tokens(300, 6), other = some_tokens(100, 7);
   const SequenceId expected = host_->cache().add(), sequence = device_->cache().add();

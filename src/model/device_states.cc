@@ -18,6 +18,7 @@ Status DeviceStates::reserve(int n_slices) {
     ggml_backend_buffer_free(memory_);
   }
   n_slices_ = 0;
+  held_.clear();
   memory_ = ggml_backend_alloc_buffer(device_->backend(), DeviceGraph::state_memory(hparams_, n_slices));
   if (memory_ == nullptr) {
     return shortage(
@@ -39,7 +40,24 @@ std::size_t DeviceStates::state_stride() const {
   return hparams_.delta_net.state_values() * sizeof(float);
 }
 
+// A state that nobody else holds any more has expired, whatever lies at its address now.
+bool DeviceStates::holds_states_before(const Step& step) const {
+  if (held_.size() != step.slices().size()) return false;
+  for (int i = 0; i < std::ssize(held_); ++i) {
+    const RecurrentState state = held_[i].lock();
+    if (state == nullptr || state != step.held_state_before(i)) return false;
+  }
+  return true;
+}
+
 void DeviceStates::load(const Step& step, const DeviceGraph& graph) {
+  const bool holds = holds_states_before(step);
+  held_.clear();  // the graph writes over them
+  if (!holds) copy_in(step, graph);
+  device_->graph_after_pages();  // copies of the step before, too
+}
+
+void DeviceStates::copy_in(const Step& step, const DeviceGraph& graph) {
   const int n_slices = graph.shape().n_slices(), n_layers = hparams_.n_recurrent();
   PageDevice& pages = *device_->pages();
   for (const Part& part : parts_of(graph)) {
@@ -53,12 +71,12 @@ void DeviceStates::load(const Step& step, const DeviceGraph& graph) {
       }
     }
   }
-  device_->graph_after_pages();
 }
 
 void DeviceStates::store(const Step& step, const DeviceGraph& graph) {
   const int n_slices = graph.shape().n_slices(), n_layers = hparams_.n_recurrent();
   device_->pages_after_graph();
+  for (int i = 0; i < n_slices; ++i) held_.push_back(step.held_state_after(i));
   for (const Part& part : parts_of(graph)) {
     const std::size_t bytes = part.n_values * sizeof(float), stride = n_slices * bytes;
     for (int i = 0; i < n_slices; ++i)

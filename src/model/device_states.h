@@ -1,12 +1,14 @@
 // DeviceStates: where graphs of delta nets find the states of a step's sequences, side by side, and leave new
-// ones. The cache keeps each sequence's state as one run of values: before a step they are copied here, and
-// back after it, so that graphs always read and write the same places.
+// ones. The cache keeps each sequence's state as one run of values: before a step they are copied here,
+// unless the step before has left them, and back after it, so that graphs always read and write the same
+// places.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "cache/cache.h"
 #include "model/compute_device.h"
@@ -41,12 +43,16 @@ class DeviceStates {
     std::int64_t n_values;
   };
   std::array<Part, 2> parts_of(const DeviceGraph& graph) const;
+  bool holds_states_before(const Step& step) const;
+  void copy_in(const Step& step, const DeviceGraph& graph);
   std::size_t state_stride() const;  // bytes from a layer's part to the next one's
 
   const Hparams& hparams_;
   std::shared_ptr<ComputeDevice> device_;
   ggml_backend_buffer* memory_ = nullptr;
   int n_slices_ = 0;
+  // Of the slices of the last step that has ended: copies of these lie here. Empty: unknown.
+  std::vector<std::weak_ptr<const float>> held_;
 };
 
 }  // namespace kvant

@@ -164,11 +164,9 @@ void read_layer_heads(Reader& in, Hparams& h) {
   if (kv_heads.size() > 1 && std::ssize(kv_heads) < h.n_layers)
     return in.fail("attention.head_count_kv", "does not cover every layer");
   std::vector<LayerHeads> layers;
-  int first = 0;
   for (int layer = 0; layer < h.n_layers; ++layer) {
     const int n = kv_heads.size() > 1 ? static_cast<int>(kv_heads[layer]) : h.n_kv_heads;
-    layers.push_back({n, h.sliding_window[layer] > 0 ? sliding_dim : h.head_dim, first});
-    first += n;
+    layers.push_back({n, h.sliding_window[layer] > 0 ? sliding_dim : h.head_dim});
   }
   const bool differ = std::any_of(layers.begin(), layers.end(), [&](const LayerHeads& of_layer) {
     return of_layer.n_kv_heads != layers[0].n_kv_heads || of_layer.head_dim != layers[0].head_dim;
@@ -400,6 +398,7 @@ Geometry Hparams::geometry() const {
   g.softmax_scale = softmax_scale;
   g.score_softcap = score_softcap;
   g.trained_context = trained_context;
+  int n_heads_before = 0;  // KV heads of layers that the cache has
   for (int layer = 0; layer < n_layers; ++layer) {
     if (recurrent[layer]) continue;
     if (!has_kv(layer)) {
@@ -408,7 +407,10 @@ Geometry Hparams::geometry() const {
       continue;
     }
     g.sliding_window.push_back(sliding_window[layer]);
-    if (!layer_heads.empty()) g.layer_heads.push_back(layer_heads[layer]);
+    if (layer_heads.empty()) continue;
+    g.layer_heads.push_back(layer_heads[layer]);
+    g.layer_heads.back().first = n_heads_before;
+    n_heads_before += layer_heads[layer].n_kv_heads;
   }
   for (const LayerHeads& of_layer : layer_heads) g.head_dim = std::max(g.head_dim, of_layer.head_dim);
   g.sink_logits = sink_logits;

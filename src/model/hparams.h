@@ -107,7 +107,7 @@ struct Hparams {
   int n_sharing = 0;                    // the last so many layers do
   std::vector<int> all_ff;              // [n_layers]; empty: n_ff
   std::vector<int> sliding_window;      // [n_layers], tokens; 0: full attention
-  std::vector<LayerHeads> layer_heads;  // [n_layers]; empty: all layers' heads are alike
+  std::vector<LayerHeads> layer_heads;  // [n_layers], without `first`; empty: all layers' heads are alike
   std::vector<bool> rotated;            // [n_layers]: whether RoPE turns q and k
   std::vector<float> sink_logits;       // [n_layers * n_heads], once the weights are read; empty: none
   std::string size_label;               // "135M", may be empty
