@@ -99,7 +99,11 @@ TEST_P(DecodeAttention, AgreesWithWindowsCapsAndSinkLogits) {
   for (const bool capped : {false, true}) {
     for (const int group : {4, 12}) {
       TestCache cache({pair}, d,
-                      {{plain ? 0 : 1, 5, 0}, {0, 128, 0}, {0, 300, 0}, {plain ? 0 : 130, 133, 0}, {0, 9, 0}},
+                      {{plain ? 0 : 1, plain ? 133 : 5, 0},
+                       {0, 128, 0},
+                       {0, 300, 0},
+                       {plain ? 0 : 20, 133, 0},
+                       {0, 9, 0}},
                       0, false, Tables::own, Values::normal, 5);
       cache.hide({127, 100, 17, 64, 0});
       cache.add_sink_logits();
