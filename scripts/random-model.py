@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""random-model.py FROM.gguf TO.gguf [8b|1b|moe|hybrid]: a Llama-shaped GGUF with random weights in Q4_K (norms, routers
+"""random-model.py FROM.gguf TO.gguf [8b|1b|moe|hybrid|e2b]: a Llama-shaped GGUF with random weights in Q4_K (norms, routers
 and what else is small in F32) and the tokenizer of another, to measure speed with. moe: 8 layers of Qwen3-30B-A3B's
 sizes with 32 experts, 8 of them used. hybrid: qwen35, of whose 24 layers every fourth has attention and the others are
-gated delta nets."""
+gated delta nets. e2b: gemma4, ten layers
+of E2B's sizes, of which the last five share caches."""
 import random
 import struct
 import sys
@@ -11,7 +12,9 @@ SHAPES = {"8b": dict(layers=32, embd=4096, ff=14336, heads=32, kv=8, dim=128),
           "1b": dict(layers=16, embd=2048, ff=8192, heads=32, kv=8, dim=64),
           "moe": dict(layers=8, embd=2048, ff=768, heads=32, kv=4, dim=128, experts=32, used=8),
           "hybrid": dict(layers=24, embd=1024, ff=3584, heads=8, kv=2, dim=256, rot=64, attention_every=4, delta_heads=16,
-                         delta_dim=128, kernel=4)}
+                         delta_dim=128, kernel=4),
+          "e2b": dict(layers=10, embd=1536, ff=6144, heads=8, kv=1, dim=512, sliding_dim=256, full_every=5, window=512,
+                      sharing=5, layer_embd=256)}
 F32, Q4_K = 0, 12
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 STRING, ARRAY = 8, 9
@@ -83,6 +86,69 @@ def random_floats(random, n_in, n_out):
     return struct.pack(f"<{n_in * n_out}f", *(random.gauss(0, n_in ** -0.5) for _ in range(n_in * n_out)))
 
 
+def numbers(values):
+    return struct.pack("<IQ", 5, len(values)) + struct.pack(f"<{len(values)}i", *values)
+
+
+def write(target, fields, tensors):
+    small = ("gate_inp", "ssm_conv1d", "ssm_alpha", "ssm_beta")
+    is_quantized = {name: len(dims) > 1 and not any(part in name for part in small) for name, *dims in tensors}
+    with open(target, "wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields)) + b"".join(fields))
+        offset = 0
+        for name, *dims in tensors:
+            file.write(string(name) + struct.pack("<I", len(dims)) + struct.pack(f"<{len(dims)}Q", *dims) +
+                       struct.pack("<IQ", Q4_K if is_quantized[name] else F32, offset))
+            n_bytes = n_values(dims) // 256 * 144 if is_quantized[name] else 4 * n_values(dims)
+            offset += (n_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        for name, n_in, *rest in tensors:
+            file.write(b"\0" * (-file.tell() % ALIGNMENT))
+            if is_quantized[name]:
+                file.write(random_rows(random, n_in, n_values(rest)))
+            elif rest:
+                file.write(random_floats(random, n_in, n_values(rest)))
+            elif name == "rope_freqs.weight":  # a quarter of the pairs turn
+                file.write(struct.pack("<f", 1) * (n_in // 4) + struct.pack("<f", 1e30) * (n_in - n_in // 4))
+            else:
+                value = -1 if "ssm_a" in name else -2 if "ssm_dt" in name else 1
+                file.write(struct.pack("<f", value) * n_in)
+
+
+def e2b(s, metadata, n_vocab):
+    """Fields and tensors of a gemma4 file whose last layers have no K and V."""
+    e, n, n_layers = s["embd"], s["layer_embd"], s["layers"]
+    slides = [int(i % s["full_every"] < s["full_every"] - 1) for i in range(n_layers)]
+    widths = [s["ff"] * (1 if i < n_layers - s["sharing"] else 2) for i in range(n_layers)]
+    tensors = [("token_embd.weight", e, n_vocab), ("output_norm.weight", e), ("rope_freqs.weight", s["dim"] // 2),
+               ("per_layer_token_embd.weight", n * n_layers, n_vocab), ("per_layer_model_proj.weight", e, n * n_layers),
+               ("per_layer_proj_norm.weight", n)]
+    for i in range(n_layers):
+        dim = s["sliding_dim"] if slides[i] else s["dim"]
+        of_layer = [("attn_norm", e), ("post_attention_norm", e), ("ffn_norm", e), ("post_ffw_norm", e), ("post_norm", e),
+                    ("attn_q", e, s["heads"] * dim), ("attn_q_norm", dim), ("attn_output", s["heads"] * dim, e),
+                    ("ffn_gate", e, widths[i]), ("ffn_up", e, widths[i]), ("ffn_down", widths[i], e),
+                    ("inp_gate", e, n), ("proj", n, e), ("layer_output_scale", 1)]
+        if i < n_layers - s["sharing"]:
+            of_layer += [("attn_k", e, s["kv"] * dim), ("attn_v", e, s["kv"] * dim), ("attn_k_norm", dim)]
+        tensors += [(f"blk.{i}.{name}.weight", *dims) for name, *dims in of_layer]
+    fields = list(metadata.values())
+    fields += [string(key) + struct.pack("<I", STRING) + string(value) for key, value in (
+        ("general.architecture", "gemma4"), ("general.name", "random"))]
+    fields += [string("gemma4." + key) + struct.pack("<II", 4, value) for key, value in (
+        ("block_count", n_layers), ("context_length", 131072), ("embedding_length", e), ("attention.head_count", s["heads"]),
+        ("attention.head_count_kv", s["kv"]), ("attention.key_length", s["dim"]), ("attention.value_length", s["dim"]),
+        ("attention.key_length_swa", s["sliding_dim"]), ("attention.value_length_swa", s["sliding_dim"]),
+        ("rope.dimension_count", s["dim"]), ("rope.dimension_count_swa", s["sliding_dim"]),
+        ("attention.sliding_window", s["window"]), ("attention.shared_kv_layers", s["sharing"]),
+        ("embedding_length_per_layer_input", n))]
+    fields += [string("gemma4." + key) + struct.pack("<I", ARRAY) + numbers(values) for key, values in (
+        ("attention.sliding_window_pattern", slides), ("feed_forward_length", widths))]
+    fields += [string("gemma4." + key) + struct.pack("<If", 6, value) for key, value in (
+        ("attention.layer_norm_rms_epsilon", 1e-6), ("rope.freq_base", 1e6), ("rope.freq_base_swa", 1e4),
+        ("final_logit_softcapping", 30.0))]
+    return fields, tensors
+
+
 def n_values(dims):
     n = 1
     for d in dims:
@@ -95,6 +161,8 @@ def main():
     s = SHAPES[sys.argv[3] if len(sys.argv) > 3 else "8b"]
     metadata, n_vocab = tokenizer_of(source)
     random.seed(1)
+    if "layer_embd" in s:
+        return write(target, *e2b(s, metadata, n_vocab))
     e, ff, experts = s["embd"], s["ff"], s.get("experts", 0)
     period = s.get("attention_every", 1)
     architecture = "llama" if period == 1 else "qwen35"
@@ -131,26 +199,10 @@ def main():
              ("ssm.inner_size", s["delta_heads"] * s["delta_dim"])) if period > 1 else ())]
     if period > 1:
         fields += [string(architecture + ".rope.dimension_sections") +
-                   struct.pack("<IIQ4i", ARRAY, 5, 4, 11, 11, 10, 0)]
+                   struct.pack("<I", ARRAY) + numbers([11, 11, 10, 0])]
     fields += [string(architecture + "." + key) + struct.pack("<If", 6, value) for key, value in (
         ("attention.layer_norm_rms_epsilon", 1e-5), ("rope.freq_base", 500000.0))]
-    with open(target, "wb") as file:
-        file.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields)) + b"".join(fields))
-        offset = 0
-        small = ("gate_inp", "ssm_conv1d", "ssm_alpha", "ssm_beta")
-        is_quantized = {name: len(dims) > 1 and not any(part in name for part in small) for name, *dims in tensors}
-        for name, *dims in tensors:
-            file.write(string(name) + struct.pack("<I", len(dims)) + struct.pack(f"<{len(dims)}Q", *dims) +
-                       struct.pack("<IQ", Q4_K if is_quantized[name] else F32, offset))
-            n_bytes = n_values(dims) // 256 * 144 if is_quantized[name] else 4 * n_values(dims)
-            offset += (n_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        for name, n_in, *rest in tensors:
-            file.write(b"\0" * (-file.tell() % ALIGNMENT))
-            if is_quantized[name]:
-                file.write(random_rows(random, n_in, n_values(rest)))
-            else:
-                file.write(random_floats(random, n_in, n_values(rest)) if rest else
-                           struct.pack("<f", -1 if "ssm_a" in name else -2 if "ssm_dt" in name else 1) * n_in)
+    write(target, fields, tensors)
 
 
 if __name__ == "__main__":

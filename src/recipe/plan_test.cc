@@ -399,5 +399,13 @@ TEST(Plan, SaysWhetherItIsCalibrated) {
   EXPECT_FALSE(resolve(*parse_recipe("vecinfer-2bit"), g, nullptr).ok());
 }
 
+TEST(Plan, RefusesWhatFollowsOneLayersQueriesWhereLayersShareACache) {
+  Geometry geometry = small_geometry();
+  geometry.shared = {false, false, false, true};
+  resolved("kivi-2bit", geometry);
+  for (const char* recipe : {"kivi-2bit,protect=0.05", "kivi-2bit,evict=0.5", "kvlinc-2bit"})
+    expect_in("layers of the test model share a cache", message_of(recipe, geometry));
+}
+
 }  // namespace
 }  // namespace kvant
