@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""random-model.py FROM.gguf TO.gguf [8b|1b|moe|hybrid|e2b]: a Llama-shaped GGUF with random weights in Q4_K (norms, routers
-and what else is small in F32) and the tokenizer of another, to measure speed with. moe: 8 layers of Qwen3-30B-A3B's
-sizes with 32 experts, 8 of them used. hybrid: qwen35, of whose 24 layers every fourth has attention and the others are
-gated delta nets. e2b: gemma4, ten layers
-of E2B's sizes, of which the last five share caches."""
+"""random-model.py FROM.gguf TO.gguf [8b|1b|moe|hybrid|e2b] [q4_k|bf16]: a Llama-shaped GGUF with random weights in Q4_K or
+BF16 (norms, routers and what else is small in F32) and the tokenizer of another, to measure speed with. moe: 8 layers of
+Qwen3-30B-A3B's sizes with 32 experts, 8 of them used. hybrid: qwen35, of whose 24 layers every fourth has attention and
+the others are gated delta nets. e2b: gemma4, ten layers of E2B's sizes, of which the last five share caches."""
 import random
 import struct
 import sys
@@ -15,7 +14,7 @@ SHAPES = {"8b": dict(layers=32, embd=4096, ff=14336, heads=32, kv=8, dim=128),
                          delta_dim=128, kernel=4),
           "e2b": dict(layers=10, embd=1536, ff=6144, heads=8, kv=1, dim=512, sliding_dim=256, full_every=5, window=512,
                       sharing=5, layer_embd=256)}
-F32, Q4_K = 0, 12
+F32, Q4_K, BF16 = 0, 12, 30
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 STRING, ARRAY = 8, 9
 ALIGNMENT = 32
@@ -73,9 +72,22 @@ def string(text):
     return struct.pack("<Q", len(text)) + text.encode()
 
 
-def random_rows(random, n_in, n_out):
-    """Bytes of a Q4_K matrix whose values are small: blocks of 256 with two F16 scales, 6-bit scales, 4-bit codes."""
-    n_bytes = n_in * n_out // 256 * 144
+def n_bytes_of(weight_type, n):
+    return n // 256 * 144 if weight_type == Q4_K else 2 * n if weight_type == BF16 else 4 * n
+
+
+def random_rows(random, weight_type, n_in, n_out):
+    """Bytes of a matrix whose values are small and repeat after a million or two. Q4_K: blocks of 256 with two F16
+    scales, 6-bit scales, 4-bit codes. BF16: either sign and n_in^-.5 to 2 n_in^-.5, n_in rounded to a power of 4."""
+    n_bytes = n_bytes_of(weight_type, n_in * n_out)
+    if weight_type == BF16:
+        exponent = 127 - (n_in.bit_length() - 1) // 2
+        high = bytes((sign >> 7 << 7) | exponent >> 1 for sign in range(256))
+        low = bytes((exponent & 1) << 7 | mantissa & 127 for mantissa in range(256))
+        values = bytearray(2 << 20)
+        values[0::2] = random.randbytes(1 << 20).translate(low)
+        values[1::2] = random.randbytes(1 << 20).translate(high)
+        return (values * (n_bytes // len(values) + 1))[:n_bytes]
     scale = 1.0 / (16 * 8 * n_in ** 0.5)
     head = struct.pack("<ee", scale, 7.5 * scale)
     blocks = b"".join(head + random.randbytes(140) for _ in range(4096))
@@ -90,21 +102,21 @@ def numbers(values):
     return struct.pack("<IQ", 5, len(values)) + struct.pack(f"<{len(values)}i", *values)
 
 
-def write(target, fields, tensors):
+def write(target, weight_type, fields, tensors):
     small = ("gate_inp", "ssm_conv1d", "ssm_alpha", "ssm_beta")
-    is_quantized = {name: len(dims) > 1 and not any(part in name for part in small) for name, *dims in tensors}
+    is_matrix = {name: len(dims) > 1 and not any(part in name for part in small) for name, *dims in tensors}
     with open(target, "wb") as file:
         file.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields)) + b"".join(fields))
         offset = 0
         for name, *dims in tensors:
             file.write(string(name) + struct.pack("<I", len(dims)) + struct.pack(f"<{len(dims)}Q", *dims) +
-                       struct.pack("<IQ", Q4_K if is_quantized[name] else F32, offset))
-            n_bytes = n_values(dims) // 256 * 144 if is_quantized[name] else 4 * n_values(dims)
+                       struct.pack("<IQ", weight_type if is_matrix[name] else F32, offset))
+            n_bytes = n_bytes_of(weight_type if is_matrix[name] else F32, n_values(dims))
             offset += (n_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         for name, n_in, *rest in tensors:
             file.write(b"\0" * (-file.tell() % ALIGNMENT))
-            if is_quantized[name]:
-                file.write(random_rows(random, n_in, n_values(rest)))
+            if is_matrix[name]:
+                file.write(random_rows(random, weight_type, n_in, n_values(rest)))
             elif rest:
                 file.write(random_floats(random, n_in, n_values(rest)))
             elif name == "rope_freqs.weight":  # a quarter of the pairs turn
@@ -159,10 +171,11 @@ def n_values(dims):
 def main():
     source, target = sys.argv[1:3]
     s = SHAPES[sys.argv[3] if len(sys.argv) > 3 else "8b"]
+    weight_type = {"q4_k": Q4_K, "bf16": BF16}[sys.argv[4] if len(sys.argv) > 4 else "q4_k"]
     metadata, n_vocab = tokenizer_of(source)
     random.seed(1)
     if "layer_embd" in s:
-        return write(target, *e2b(s, metadata, n_vocab))
+        return write(target, weight_type, *e2b(s, metadata, n_vocab))
     e, ff, experts = s["embd"], s["ff"], s.get("experts", 0)
     period = s.get("attention_every", 1)
     architecture = "llama" if period == 1 else "qwen35"
@@ -202,7 +215,7 @@ def main():
                    struct.pack("<I", ARRAY) + numbers([11, 11, 10, 0])]
     fields += [string(architecture + "." + key) + struct.pack("<If", 6, value) for key, value in (
         ("attention.layer_norm_rms_epsilon", 1e-5), ("rope.freq_base", 500000.0))]
-    write(target, fields, tensors)
+    write(target, weight_type, fields, tensors)
 
 
 if __name__ == "__main__":
