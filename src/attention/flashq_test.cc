@@ -87,6 +87,13 @@ TEST(FlashQReference, RoundsRowsToWholeNumbers) {
   EXPECT_EQ(scales[2], 1);
 }
 
+TEST(FlashQReference, IsRefusedWithSasAsPrinted) {
+  const auto plan =
+      resolve(parse_recipe("bf16,softmax=sas-paper,prompt=flashq").value(), small_geometry(), nullptr);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_NE(plan.error().message.find("softmax=sas"), std::string::npos) << plan.error().message;
+}
+
 TEST(FlashQReference, IsNearAttentionInDoublePrecision) {
   const Geometry g = small_geometry(64, 2, 1, 1);
   const auto backend = make_reference_backend();
