@@ -132,10 +132,27 @@ INSTANTIATE_TEST_SUITE_P(Avx2, FlashQ, ::testing::Values("avx2"));
 INSTANTIATE_TEST_SUITE_P(Portable, FlashQ, ::testing::Values("portable"));
 
 TEST_P(FlashQ, IsTheReferencesBehindPagesOfAnyFormat) {
-  for (const char* recipe : {"bf16", "kvant-4bit", "kvant-2bit", "vecinfer-2bit", "k=ch4g128,v=tok4g128",
-                             "k=prog4,v=prog4,sink=20", "k=hadamard:lm4,v=lm3", "q8_0", "vquant-4bit"}) {
+  for (const char* recipe : {"bf16", "vecinfer-2bit", "k=ch4g128,v=tok4g128", "k=prog4,v=prog4,sink=20",
+                             "k=hadamard:lm4,v=lm3", "q8_0", "vquant-4bit"}) {
     if (!parse_recipe(std::string(recipe) + ",prompt=flashq").ok()) continue;
     expect_like_reference(recipe, small_geometry(64, 3, 1, 1));
+  }
+}
+
+// Bytes of trellis codes are multiplied as they are, the reference's are rounded first.
+TEST_P(FlashQ, IsNoFurtherOffThanTheReferenceBehindTrellisCodes) {
+  const auto reference = make_reference_backend();
+  const std::vector<int> chunks = {300, 120};
+  for (const int d : {64, 128}) {
+    const Geometry g = small_geometry(d, 3, 1, 1);
+    for (const std::string recipe :
+         {"kvant-4bit", "kvant-2bit", "k=tcq3,v=ch4g128", "k=ch4g128,v=tcq4,sink=20"}) {
+      const auto exact = prompt_of(recipe, g, *reference, chunks);
+      const auto rounded = prompt_of(recipe + ",prompt=flashq", g, *reference, chunks);
+      const auto fast = prompt_of(recipe + ",prompt=flashq", g, *backend_, chunks);
+      EXPECT_LT(testing::relative_error(fast, exact), 1.05 * testing::relative_error(rounded, exact))
+          << recipe;
+    }
   }
 }
 
@@ -174,15 +191,15 @@ TEST_P(FlashQ, MultipliesBytesExactly) {
   for (auto& x : bytes) x = static_cast<std::int8_t>(random() % 4 == 0 ? -128 : random());
   std::vector<std::int32_t> first(kLanes);
   for (auto& x : first) x = static_cast<std::int32_t>(random() % 100000) - 50000;
-  std::vector<float> factor(kRows), scale(kLanes), before(kRows * kLanes);
-  for (auto* values : {&factor, &scale, &before}) {
+  std::vector<float> factor(kRows), scale(kLanes), offset(kRows), lane_offset(kLanes), before(kRows * kLanes);
+  for (auto* values : {&factor, &scale, &offset, &lane_offset, &before}) {
     for (float& x : *values) x = static_cast<float>(random() % 64);
   }
   for (const bool adds : {false, true}) {
     std::vector<float> out = before;
     kernels_->prompts.multiply({rows.data(), bytes.data(), kRows, kQuads, kLanes,
                                 adds ? nullptr : first.data(), factor.data(), adds ? nullptr : scale.data(),
-                                adds, out.data()});
+                                offset.data(), adds ? lane_offset.data() : nullptr, adds, out.data()});
     for (int r = 0; r < kRows; ++r) {
       for (int i = 0; i < kLanes; ++i) {
         std::int64_t sum = adds ? 0 : first[i];
@@ -191,7 +208,7 @@ TEST_P(FlashQ, MultipliesBytesExactly) {
             sum += std::int64_t{rows[(r * kQuads + quad) * 4 + k]} * bytes[(quad * kLanes + i) * 4 + k];
         }
         const double right = static_cast<double>(sum) * factor[r] * (adds ? 1 : scale[i]) +
-                             (adds ? before[r * kLanes + i] : 0);
+                             (adds ? before[r * kLanes + i] + offset[r] * lane_offset[i] : 0);
         EXPECT_NEAR(out[r * kLanes + i], right, 2e-7 * std::abs(right) + 1e-3);
       }
     }

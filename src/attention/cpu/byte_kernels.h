@@ -177,6 +177,8 @@ struct ByteTask {
   const std::int32_t* first;  // [lanes]; null: 0
   const float* factor;        // [n_rows]
   const float* scale;         // [lanes]; null: 1
+  const float* offset;        // [n_rows]
+  const float* lane_offset;   // [lanes]; null: 0
   bool before;
   float* out;  // [n_rows][lanes]
 };

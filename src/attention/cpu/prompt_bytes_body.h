@@ -34,8 +34,10 @@ KVANT_INLINE void multiply_byte_strip(const kvant::cpu::ByteTask& task, int row,
     float* out = task.out + static_cast<std::ptrdiff_t>(row + kRow) * task.lanes + first;
     auto factor = F::fill(task.factor[row + kRow]);
     if (task.scale != nullptr) factor = F::multiply(factor, F::load(task.scale + first));
-    const auto value = Isa::byte_sums_to_floats(sums[kRow][kRegister]);
-    F::store(out, task.before ? F::multiply_add(value, factor, F::load(out)) : F::multiply(value, factor));
+    auto rest = task.before ? F::load(out) : F::zero();
+    if (task.lane_offset != nullptr)
+      rest = F::multiply_add(F::fill(task.offset[row + kRow]), F::load(task.lane_offset + first), rest);
+    F::store(out, F::multiply_add(Isa::byte_sums_to_floats(sums[kRow][kRegister]), factor, rest));
   });
 }
 
