@@ -81,11 +81,7 @@ class LayerLoop final : public AttentionBackend {
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
   std::vector<SkipCount> skip_counts() const override;
   PageOrder page_order() const override { return pages_->page_order(); }
-  Result<std::shared_ptr<const Plan>> place(std::shared_ptr<const Plan> plan) const override {
-    if (plan->recipe.prompt != PromptAttention::flashq) return plan;
-    return error("recipe '{}': prompt=flashq is a GPU's: use --device cuda, or prompt=exact",
-                 label(plan->recipe));
-  }
+  Result<std::shared_ptr<const Plan>> place(std::shared_ptr<const Plan> plan) const override { return plan; }
   KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
     return pages_->kernel(plan, layer, kv_head, side);
   }
@@ -265,7 +261,9 @@ void LayerLoop::load_queries(Step& step, int layer, const LayerRows& rows, HeadW
 void LayerLoop::round_prompt(const Step& step, int layer, HeadWork& work) {
   const Plan& plan = step.plan();
   const Recipe& recipe = plan.recipe;
-  if (recipe.prompt == PromptAttention::exact || !step.slices()[work.slice].is_prompt) return;
+  if (recipe.prompt == PromptAttention::exact || recipe.prompt == PromptAttention::flashq ||
+      !step.slices()[work.slice].is_prompt)
+    return;
   const HeadState& state = step.head(work.slice, layer, work.kv_head);
   const int query = work.tile.query_first;
   // Of a whole prompt, all that is unsealed: so that steps of any size round alike.
@@ -287,6 +285,10 @@ void LayerLoop::round_prompt(const Step& step, int layer, HeadWork& work) {
 AttentionRules rules_of(const Plan& plan, int layer) {
   return {plan.geometry.dim(layer), plan.layers[layer].sliding_window, plan.geometry.score_softcap,
           plan.recipe.softmax, plan.recipe.products};
+}
+
+bool attends_in_bytes(const Step& step, const HeadWork& work) {
+  return step.plan().recipe.prompt == PromptAttention::flashq && step.slices()[work.slice].is_prompt;
 }
 
 std::span<const PageView> pages_of(const RunWork& work) {
@@ -326,11 +328,13 @@ void LayerLoop::attend(Step& step, int layer, Team& team) {
   const double tau = plan.recipe.skip;
   if (tau > 0) {
     for_each(n_runs, [&](int i) {
+      if (attends_in_bytes(step, *runs_[i].head)) return;
       pages_->weigh_pages(thread, runs_[i].head->queries, pages_of(runs_[i]), rules,
                           runs_[i].head->runs[runs_[i].run]);
     });
     for_each(static_cast<int>(active_.size()), [&](int i) {
       HeadWork& work = *active_[i];
+      if (attends_in_bytes(step, work)) return;
       work.total = merge_runs(work, rules.head_dim);
       add_sinks(plan.geometry, layer, work, work.total);
       for (PartialAttention& run : work.runs) {
@@ -343,9 +347,12 @@ void LayerLoop::attend(Step& step, int layer, Team& team) {
   for_each(n_runs, [&](int i) {
     HeadWork& work = *runs_[i].head;
     const SkipRule skip{tau, &work.total};
-    const SkipCount count = pages_->attend_pages(thread, work.queries, pages_of(runs_[i]), rules,
-                                                 tau > 0 ? &skip : nullptr, work.runs[runs_[i].run]);
-    if (tau > 0) skipped_[thread][layer].add(count);
+    AttentionRules of_work = rules;
+    of_work.in_bytes = attends_in_bytes(step, work);
+    const bool skips = tau > 0 && !of_work.in_bytes;
+    const SkipCount count = pages_->attend_pages(thread, work.queries, pages_of(runs_[i]), of_work,
+                                                 skips ? &skip : nullptr, work.runs[runs_[i].run]);
+    if (skips) skipped_[thread][layer].add(count);
   });
 }
 

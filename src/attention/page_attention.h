@@ -20,7 +20,7 @@ class PageAttention {
   virtual void prepare(int n_threads) = 0;
 
   // Adds `pages` to `partial`. With a skip rule, weigh_pages has been called with the same pages and partial,
-  // and partial.max is its total's max; returns what was skipped.
+  // and partial.max is its total's max; returns what was skipped. In bytes nothing is.
   virtual SkipCount attend_pages(int thread, const QueryTile& tile, std::span<const PageView> pages,
                                  const AttentionRules& rules, const SkipRule* skip,
                                  PartialAttention& partial) = 0;

@@ -53,6 +53,7 @@ struct AttentionRules {
   float softcap = 0;       // > 0: scores become softcap * tanh(score / softcap) (Gemma 2)
   Softmax softmax = Softmax::exact;
   Products products = Products::real;
+  bool in_bytes = false;  // q, K, V and weights are rounded to 8 bits (flashq.h)
 };
 
 // The final statistics of a tile's rows, and what is skipped in their light: V of a token where the weight

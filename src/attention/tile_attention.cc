@@ -20,22 +20,6 @@ void decode(const PageSide& side, int n_tokens, std::vector<float>& values) {
   side.format->decode(side.bytes, n_tokens, *side.context, values.data());
 }
 
-// Turns a row of scores into weights relative to the row's running maximum, and rescales what came before.
-void weigh_row(int r, int n_tokens, const AttentionRules& rules, float* scores, PartialAttention& partial) {
-  const float page_max = max_row(scores, n_tokens);
-  if (page_max == kUnseen) {
-    std::fill(scores, scores + n_tokens, 0.0F);
-    return;
-  }
-  if (page_max > partial.max[r]) {
-    const float fall = partial.max[r] - page_max;
-    const float rescale = rules.softmax == Softmax::sas_paper ? sas_exp(fall) : std::exp(fall);
-    partial.raise_max(r, page_max, rescale, rules.head_dim);
-  }
-  partial.sum[r] += rules.softmax == Softmax::exact ? exp_row(scores, n_tokens, partial.max[r])
-                                                    : sas_row(scores, n_tokens, partial.max[r]);
-}
-
 // accumulator += weights x V, [rows, d].
 void mix_page(const QueryTile& tile, const PageView& page, const AttentionRules& rules, TileScratch& scratch,
               PartialAttention& partial) {
@@ -50,6 +34,21 @@ void mix_page(const QueryTile& tile, const PageView& page, const AttentionRules&
 }
 
 }  // namespace
+
+void weigh_row(int r, int n_tokens, const AttentionRules& rules, float* scores, PartialAttention& partial) {
+  const float page_max = max_row(scores, n_tokens);
+  if (page_max == kUnseen) {
+    std::fill(scores, scores + n_tokens, 0.0F);
+    return;
+  }
+  if (page_max > partial.max[r]) {
+    const float fall = partial.max[r] - page_max;
+    const float rescale = rules.softmax == Softmax::sas_paper ? sas_exp(fall) : std::exp(fall);
+    partial.raise_max(r, page_max, rescale, rules.head_dim);
+  }
+  partial.sum[r] += rules.softmax == Softmax::exact ? exp_row(scores, n_tokens, partial.max[r])
+                                                    : sas_row(scores, n_tokens, partial.max[r]);
+}
 
 void score_page(const QueryTile& tile, const PageView& page, const AttentionRules& rules,
                 TileScratch& scratch) {

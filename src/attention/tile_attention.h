@@ -25,6 +25,9 @@ struct TileScratch {
 void score_page(const QueryTile& tile, const PageView& page, const AttentionRules& rules,
                 TileScratch& scratch);
 
+// Turns a row of scores into weights relative to the row's running maximum, and rescales what came before.
+void weigh_row(int r, int n_tokens, const AttentionRules& rules, float* scores, PartialAttention& partial);
+
 // Adds `pages` to `partial`. With a skip rule, partial.max must be its total's max; returns what was skipped.
 SkipCount attend_pages(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
                        const SkipRule* skip, TileScratch& scratch, PartialAttention& partial);

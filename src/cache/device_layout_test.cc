@@ -33,14 +33,24 @@ TEST(PlaceOn, RefusesWhatADeviceLacksAndSaysWhatItHas) {
   expect_refused(placed("million-2bit"), "'pq-d4b8'", "vq formats");
   expect_refused(placed("f16"), "'f16'", "bf16 on both");
   expect_refused(placed("k=bf16,v=tok4g64"), "'bf16'", "bf16 on both");
-  Geometry sliding = testing::small_geometry();
-  sliding.sliding_window[1] = 512;
-  expect_refused(placed("bf16", sliding), "sliding windows, as layer 1", "--device cpu");
-  Geometry capped = testing::small_geometry();
-  capped.score_softcap = 50;
-  expect_refused(placed("bf16", capped), "soft-capped", "--device cpu");
   expect_refused(placed("bf16", testing::unlike_layers()), "differ between layers", "--device cpu");
   expect_refused(placed("bf16", testing::small_geometry(80)), "heads of 80 channels", "--device cpu");
+}
+
+TEST(PlaceOn, RefusesWhatKernelsDontDoWithWindowsCapsAndSinkLogits) {
+  Geometry sliding = testing::small_geometry();
+  sliding.sliding_window[1] = 512;
+  EXPECT_TRUE(placed("kvant-4bit", sliding).ok());
+  expect_refused(placed("bf16,prompt=flashq", sliding), "sliding windows", "prompt=exact");
+  Geometry capped = testing::small_geometry();
+  capped.score_softcap = 50;
+  EXPECT_TRUE(placed("kvant-4bit", capped).ok());
+  expect_refused(placed("bf16,prompt=flashq", capped), "soft-capped scores", "prompt=exact");
+  Geometry sinking = testing::small_geometry();
+  sinking.sink_logits.assign(static_cast<std::size_t>(sinking.n_layers) * sinking.n_heads, 0.5F);
+  EXPECT_TRUE(placed("kvant-4bit", sinking).ok());
+  expect_refused(placed("bf16,prompt=flashq", sinking), "sink logits", "prompt=exact");
+  expect_refused(placed("turboattention-4bit", sinking), "softmax=sas", "softmax=exact");
 }
 
 TEST(PlaceOn, KeepsTheTailInBf16AndSaysSo) {

@@ -86,6 +86,12 @@ Status check_prompt(const Recipe& recipe) {
     return error(
         "with products=integer prompts attend in integers already: leave prompt out, or set products=real");
   }
+  if (recipe.prompt == PromptAttention::flashq && recipe.softmax == Softmax::sas_paper) {
+    return error(
+        "prompt=flashq weighs tokens by the exact exponential or by SAS as kvant rescales it: set "
+        "softmax=sas, "
+        "or prompt=exact");
+  }
   const bool rounds_near = recipe.prompt == PromptAttention::sage ||
                            recipe.prompt == PromptAttention::flashq || recipe.window == 0;
   const bool reaches_far = recipe.prefill == kPrefillAll || recipe.prefill >= recipe.window + 2 * kPageTokens;

@@ -63,7 +63,7 @@ enum class PromptAttention : std::uint8_t {
   int8,    // VQuant's fused kernel: K and V in INT8 but for protected tokens, sink and window
   int4,    // the same in INT4
   sage,    // SageAttention: q.K in INT8 after K's mean is taken off
-  flashq,  // TurboAttention's FlashQ (section 3): pages and rows alike as INT8 tiles; on a GPU
+  flashq,  // TurboAttention's FlashQ (section 3): pages and rows alike in INT8
 };
 
 // The prompt block that stands for "the whole prompt" (the papers' "quantize after prefill").

@@ -164,6 +164,41 @@ struct TileKernels {
                                 float bound, ByteQuery& out);
 };
 
+// Products of rows of unsigned bytes with the signed bytes of a page:
+//
+// out[r][i] = (before ? out[r][i] : 0) + factor[r] * scale[i] * (first[i] + the sum over quads of byte *
+// byte)
+//
+// for lanes i in [0, lanes), a multiple of kTileLanes.
+struct ByteTask {
+  const std::uint8_t* rows;  // [n_rows][quads][4]
+  const std::int8_t* bytes;  // [quads][lanes][4]
+  int n_rows, quads, lanes;
+  const std::int32_t* first;  // [lanes]; null: 0
+  const float* factor;        // [n_rows]
+  const float* scale;         // [lanes]; null: 1
+  const float* offset;        // [n_rows]
+  const float* lane_offset;   // [lanes]; null: 0
+  bool before;
+  float* out;  // [n_rows][lanes]
+};
+
+// The weights of one row over the tokens of a page.
+struct ByteWeighing {
+  float top;  // the largest of log2(weight * scale); -inf: nothing seen, and all bytes are 0
+  float sum;  // of the weights, in units of 2^top
+};
+inline constexpr float kLargestByte = 255;
+
+// Attention in bytes (flashq.h). All null: no faster than F32 products of whole numbers.
+struct PromptKernels {
+  void (*multiply)(const ByteTask& task);
+  // bytes[t] = kLargestByte * weight * scale / 2^top of scores[kPageTokens], rounded, with weight =
+  // exp(score); by its logarithm to base 2 and its inverse.
+  ByteWeighing (*weigh)(const float* scores, const float* log_scale, const float* inverse_scale,
+                        std::uint8_t* bytes);
+};
+
 // One instruction set.
 struct ByteKernels {
   const char* name;   // "avx512"
@@ -196,6 +231,7 @@ struct ByteKernels {
   float (*sum)(const float* x, int n);
 
   TileKernels tiles;
+  PromptKernels prompts;
 };
 
 inline constexpr const char* kInstructionSets[] = {"avx512", "avxvnni", "avx2", "portable"};  // best first

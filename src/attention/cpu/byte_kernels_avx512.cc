@@ -46,6 +46,16 @@ struct Floats16 {
     const Lanes f = _mm512_fnmadd_ps(n, fill(kLn2Low), _mm512_fnmadd_ps(n, fill(kLn2High), x));
     return _mm512_scalef_ps(exp_polynomial<Floats16>(f), n);
   }
+  // 2^x, or 2^-126 where that is less; by power_polynomial.
+  static KVANT_INLINE Lanes power(Lanes x) {
+    x = _mm512_max_ps(x, fill(-126));
+    const Lanes n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return _mm512_scalef_ps(power_polynomial<Floats16>(_mm512_sub_ps(x, n)), n);
+  }
+  // Whole numbers of 0 to 255, rounded.
+  static KVANT_INLINE void store_bytes(std::uint8_t* to, Lanes x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
+  }
   static KVANT_INLINE Lanes store_rounded(std::int32_t* to, Lanes x) {
     const __m512i numbers = _mm512_cvtps_epi32(x);
     _mm512_storeu_si512(to, numbers);
@@ -71,6 +81,7 @@ struct Avx512 : BytePacking {
   static constexpr bool kLargeTables = true, kSmallWeights = true;
   static constexpr int kRegistersPerSum = 2, kSumRegisters = 16, kMaxPairedHeads = 4;
   static constexpr int kTileRows = 3, kTileRegisters = 4;
+  static constexpr int kByteRows = 6, kByteRegisters = 4;
   using Bytes = __m512i;
   using Codes = __m512i;
   struct Ints {
@@ -138,6 +149,13 @@ struct Avx512 : BytePacking {
   }
 
   static KVANT_INLINE Codes split(Bytes x) { return x; }
+
+  using ByteSums = __m512i;
+  static KVANT_INLINE ByteSums no_byte_sums() { return _mm512_setzero_si512(); }
+  static KVANT_INLINE void multiply_bytes(ByteSums& sums, std::int32_t of_row, Bytes lanes) {
+    sums = _mm512_dpbusd_epi32(sums, _mm512_set1_epi32(of_row), lanes);
+  }
+  static KVANT_INLINE __m512 byte_sums_to_floats(ByteSums sums) { return _mm512_cvtepi32_ps(sums); }
 
   static KVANT_INLINE Ints sums_from(std::int32_t number) {
     return {_mm512_setzero_si512(), _mm512_set1_epi32(number)};

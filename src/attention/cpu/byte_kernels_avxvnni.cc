@@ -15,6 +15,7 @@ struct AvxVnni : Avx2 {
   static constexpr bool kSmallWeights = true;
   static constexpr int kRegistersPerSum = 2, kSumRegisters = 12;
   static constexpr int kTileRows = 2, kTileRegisters = 2;
+  static constexpr int kByteRows = 6, kByteRegisters = 2;
   using Codes = __m256i;
   struct Ints {
     __m256i high, low;
@@ -31,6 +32,13 @@ struct AvxVnni : Avx2 {
   }
 
   static KVANT_INLINE Codes split(Bytes x) { return x; }
+
+  using ByteSums = __m256i;
+  static KVANT_INLINE ByteSums no_byte_sums() { return _mm256_setzero_si256(); }
+  static KVANT_INLINE void multiply_bytes(ByteSums& sums, std::int32_t of_row, Bytes lanes) {
+    sums = _mm256_dpbusd_avx_epi32(sums, _mm256_set1_epi32(of_row), lanes);
+  }
+  static KVANT_INLINE __m256 byte_sums_to_floats(ByteSums sums) { return _mm256_cvtepi32_ps(sums); }
 
   static KVANT_INLINE Ints sums_from(std::int32_t number) {
     return {_mm256_setzero_si256(), _mm256_set1_epi32(number)};

@@ -33,6 +33,10 @@
 //                              to_floats(sums); pack_quads(numbers, quads), which makes quads of 16 numbers
 //                              as multiply_query wants them; and of Floats maximum, largest, multiply,
 //                              exponential and store_rounded
+//   kByteRows, kByteRegisters  the same of a prompt's products in bytes; 0 rows: there are none. Else there
+//                              are, too: ByteSums, no_byte_sums(), multiply_bytes(sums, of_row, lanes): four
+//                              unsigned bytes of a row times signed ones, byte_sums_to_floats(sums); and of
+//                              Floats power and store_bytes
 #include "attention/cpu/byte_kernels.h"
 
 #define KVANT_INLINE inline __attribute__((always_inline))
@@ -195,6 +199,7 @@ float sum_of(const float* x, int n) {
   return F::sum(sum);
 }
 
+#include "attention/cpu/prompt_bytes_body.h"
 #include "attention/cpu/row_products_body.h"
 #include "attention/cpu/tile_products_body.h"
 
@@ -212,5 +217,6 @@ constexpr kvant::cpu::ByteKernels kernels_of(const char* name) {
           .mix_rows = mix_rows<Isa>,
           .dot = dot<Isa>,
           .sum = sum_of<Isa>,
-          .tiles = tile_kernels_of<Isa>()};
+          .tiles = tile_kernels_of<Isa>(),
+          .prompts = prompt_kernels_of<Isa>()};
 }

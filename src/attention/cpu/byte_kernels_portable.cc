@@ -63,7 +63,7 @@ struct Portable : WordPacking {
   static constexpr bool kLargeTables = false, kSmallWeights = false;
   static constexpr int kMaxPairedHeads = 4;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8;
-  static constexpr int kTileRows = 0;
+  static constexpr int kTileRows = 0, kByteRows = 0;
   using Bytes = Bytes16;
   struct Codes {
     Words16 even, odd;  // bytes as numbers

@@ -25,6 +25,7 @@ struct Avx2 : WordPacking {
   static constexpr bool kLargeTables = false, kSmallWeights = false;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8, kMaxPairedHeads = 3;
   static constexpr int kTileRows = 3, kTileRegisters = 2;
+  static constexpr int kByteRows = 0;
   using Bytes = __m256i;
   struct Codes {
     __m256i even, odd;

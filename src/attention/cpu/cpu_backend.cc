@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "attention/cpu/page_products.h"
+#include "attention/cpu/prompt_products.h"
 #include "attention/cpu/tile_products.h"
+#include "attention/flashq.h"
 #include "attention/layer_loop.h"
 #include "attention/sas.h"
 #include "attention/score_rules.h"
@@ -37,6 +39,10 @@ class CpuAttention final : public PageAttention {
                          const AttentionRules& rules, const SkipRule* skip,
                          PartialAttention& partial) override {
     Buffers& buffers = threads_[thread];
+    if (rules.in_bytes) {
+      attend_bytes(tile, pages, rules, buffers, partial);
+      return {};
+    }
     if (!one_token(tile, rules)) return attend_tile(tile, pages, rules, skip, buffers, partial);
     if (skip == nullptr) weigh(tile, pages, rules, buffers.products, buffers.run);
     RunWeights& run = skip == nullptr ? buffers.run : partial.kept;
@@ -86,9 +92,10 @@ class CpuAttention final : public PageAttention {
     MatrixView<float> weights;
   };
   struct Buffers {
-    explicit Buffers(const cpu::ByteKernels& kernels) : products(kernels), tiles(kernels) {}
+    explicit Buffers(const cpu::ByteKernels& kernels) : products(kernels), tiles(kernels), prompts(kernels) {}
     cpu::PageProducts products;
     cpu::TileProducts tiles;
+    cpu::PromptProducts prompts;
     RunWeights run;
     std::vector<WeightedPage> read;  // of a mix
     TileScratch tile;                // of many queries
@@ -97,6 +104,14 @@ class CpuAttention final : public PageAttention {
   // Algorithm 1 as printed rescales from page to page: its error is the reference's business.
   static bool one_token(const QueryTile& tile, const AttentionRules& rules) {
     return tile.n_queries == 1 && rules.softmax != Softmax::sas_paper;
+  }
+
+  static void attend_bytes(const QueryTile& tile, std::span<const PageView> pages,
+                           const AttentionRules& rules, Buffers& buffers, PartialAttention& partial) {
+    if (!buffers.prompts.takes(rules))
+      return kvant::attend_in_bytes(tile, pages, rules, buffers.tile, partial);
+    buffers.prompts.begin(tile, rules);
+    for (const PageView& page : pages) buffers.prompts.attend(page, partial);
   }
 
   // Many queries: codes where they are multiplied, page by page; the rest is decoded.

@@ -56,6 +56,21 @@ struct Floats8 {
         _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
     return _mm256_mul_ps(exp_polynomial<Floats8>(f), _mm256_castsi256_ps(exponent));
   }
+  // 2^x, or 2^-126 where that is less; by power_polynomial.
+  static KVANT_INLINE Lanes power(Lanes x) {
+    x = _mm256_max_ps(x, fill(-126));
+    const Lanes n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m256i exponent =
+        _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    return _mm256_mul_ps(power_polynomial<Floats8>(_mm256_sub_ps(x, n)), _mm256_castsi256_ps(exponent));
+  }
+  // Whole numbers of 0 to 255, rounded.
+  static KVANT_INLINE void store_bytes(std::uint8_t* to, Lanes x) {
+    const __m256i numbers = _mm256_cvtps_epi32(x);
+    const __m128i words =
+        _mm_packus_epi32(_mm256_castsi256_si128(numbers), _mm256_extracti128_si256(numbers, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
+  }
   static KVANT_INLINE Lanes store_rounded(std::int32_t* to, Lanes x) {
     const __m256i numbers = _mm256_cvtps_epi32(x);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), numbers);

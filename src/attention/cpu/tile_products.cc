@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "attention/cpu/code_page.h"
 #include "attention/cpu/parameter_part.h"
 #include "attention/score_rules.h"
 #include "base/simd_clones.h"
@@ -86,20 +87,11 @@ bool TileProducts::takes(const PageView& page) const {
 void TileProducts::expand(const PageSide& side, Side which, Operand& operand) {
   const PageContext& context = *side.context;
   operand.scheme = *side.format->code_scheme(context.head_dim);
-  for (auto* parameters : {&operand.parameters.token_scale, &operand.parameters.token_offset,
-                           &operand.parameters.channel_scale, &operand.parameters.channel_offset}) {
-    parameters->clear();
-  }
-  side.format->read_parameters(side.bytes, context, context.table, operand.parameters);
+  read_code_parameters(side, operand.parameters);
   const bool is_number = operand.scheme.meaning == CodeMeaning::number;
   operand.bias = is_number ? center_numbers(operand.scheme, operand.parameters) : kTableBias;
   operand.bytes.resize(static_cast<std::size_t>(kPageTokens) * context.head_dim);
-  const CodePage page{reinterpret_cast<const std::uint8_t*>(side.bytes),
-                      operand.scheme.meaning,
-                      operand.scheme.bits,
-                      operand.scheme.group_channels,
-                      context.head_dim / operand.scheme.group_channels,
-                      context.table.biased.data()};
+  const CodePage page = code_page(side, operand.scheme);
   const TileKernels& tiles = kernels_->tiles;
   (which == Side::key ? tiles.expand_for_scores : tiles.expand_for_mix)(page, operand.bytes.data());
 }

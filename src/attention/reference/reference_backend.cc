@@ -1,6 +1,7 @@
 // The reference backend: clear code over Format::decode.
 #include <vector>
 
+#include "attention/flashq.h"
 #include "attention/layer_loop.h"
 #include "attention/tile_attention.h"
 
@@ -14,6 +15,10 @@ class ReferenceAttention final : public PageAttention {
   SkipCount attend_pages(int thread, const QueryTile& tile, std::span<const PageView> pages,
                          const AttentionRules& rules, const SkipRule* skip,
                          PartialAttention& partial) override {
+    if (rules.in_bytes) {
+      attend_in_bytes(tile, pages, rules, scratch_[thread], partial);
+      return {};
+    }
     return kvant::attend_pages(tile, pages, rules, skip, scratch_[thread], partial);
   }
 
