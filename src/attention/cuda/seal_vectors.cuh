@@ -50,10 +50,11 @@ struct CentroidRow {
   }
 };
 
-template <int D>
+// IsLarge: shared memory is.
+template <int D, bool IsLarge>
 struct alignas(128) VectorShared {
-  static constexpr int kRow = D + 2;               // spreads tokens over banks
-  static constexpr bool kFetchesAhead = D <= 128;  // there is room for it
+  static constexpr int kRow = D + 2;                          // spreads tokens over banks
+  static constexpr bool kFetchesAhead = IsLarge && D <= 128;  // there is room for it
   __nv_bfloat16 values[kPageTokens * kRow];
   uint4 next_page[kFetchesAhead ? kPageTokens * D / 8 : 1];  // the tail page that follows, as it lies there
   std::uint32_t page[kPageTokens * (D / 2 * 8 + 16) / 32];  // codes of 8 bits for 2 channels, or fewer; gains
@@ -85,8 +86,8 @@ __device__ __forceinline__ int exponent_of(float x) {
   return exponent;
 }
 
-template <int Channels, int D>
-__device__ void load_codebook(VectorShared<D>& shared, const PageEncoding& format, int head) {
+template <int Channels, int D, bool IsLarge>
+__device__ void load_codebook(VectorShared<D, IsLarge>& shared, const PageEncoding& format, int head) {
   using Row = CentroidRow<Channels>;
   const int n = 1 << format.layout.bits;
   const auto* from = static_cast<const __half*>(format.codebooks) + head * format.codebook_stride;
@@ -119,16 +120,16 @@ __device__ void load_codebook(VectorShared<D>& shared, const PageEncoding& forma
 
 // What a page's distances are multiplied by: a power of two, so that none exceeds 2^15, unless values are
 // thousands of times the centroids.
-template <int Channels, int D>
-__device__ __forceinline__ float find_unit(const VectorShared<D>& shared) {
+template <int Channels, int D, bool IsLarge>
+__device__ __forceinline__ float find_unit(const VectorShared<D, IsLarge>& shared) {
   constexpr int kMax = Channels == 8 ? 11 : Channels == 4 ? 12 : 13;  // 2^15 / (2 Channels)
   return ldexpf(1, kMax - 2 * min(max(exponent_of(shared.largest), 0), 12));
 }
 
 // The A operand of a warp's 16 vectors, from which `first` is counted: minus the vectors, and what the other
 // numbers of CentroidRow are multiplied by: unit, unit, and the halves of |x|^2 / 2 in units.
-template <int Channels, int D>
-__device__ __forceinline__ void load_vectors(const VectorShared<D>& shared, float unit, int first,
+template <int Channels, int D, bool IsLarge>
+__device__ __forceinline__ void load_vectors(const VectorShared<D, IsLarge>& shared, float unit, int first,
                                              std::uint32_t (&a)[4]) {
   constexpr int kOfToken = D / Channels;
   constexpr int kUnitPair = CentroidRow<Channels>::kLength / 2 % 4;  // of contraction indices
@@ -205,9 +206,12 @@ __device__ __forceinline__ BestParts search_parts(const __half* centroids, int n
 #pragma unroll 1
   for (int block = 0; block < n / kBlockCentroids; ++block) {
     std::uint32_t distances[kBlockCentroids / 4];
-    multiply_64_by_256(
-        distances, vectors,
-        wgmma_matrix(centroids + Row::at(block * kBlockCentroids, 0), Row::kMatrixBytes, Row::kStride));
+    const __half* const rows = centroids + Row::at(block * kBlockCentroids, 0);
+    if constexpr (Architecture::kWarpgroupProducts) {
+      multiply_64_by_256(distances, vectors, wgmma_matrix(rows, Row::kMatrixBytes, Row::kStride));
+    } else {
+      multiply_16_by_256<8 * Row::kMatrices>(distances, vectors, rows, Row::kMatrixBytes, Row::kStride);
+    }
 #pragma unroll
     for (int i = 0; i < kParts; ++i) take_part<kNumbers>(distances + i * kNumbers, block * kParts + i, best);
   }
@@ -294,8 +298,8 @@ struct CellKeys {
 };
 
 // The codes of vectors g and g + 8 from `first`, which four lanes find together.
-template <int Channels, int D>
-__device__ __forceinline__ void settle_codes(VectorShared<D>& shared, const BestParts& best, int first,
+template <int Channels, int D, bool IsLarge>
+__device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, const BestParts& best, int first,
                                              int (&codes)[2]) {
   constexpr int kOfToken = D / Channels;
   constexpr int kInfinity = 0x7c00;
@@ -343,8 +347,8 @@ __device__ __forceinline__ void settle_codes(VectorShared<D>& shared, const Best
 
 // The next vectors of the page, for the 128 threads that compute products together. Where they take long,
 // some threads are ahead of others by a fourth, if each takes as many.
-template <int D>
-__device__ __forceinline__ unsigned take_group(VectorShared<D>& shared, bool takes_long, int turn) {
+template <int D, bool IsLarge>
+__device__ __forceinline__ unsigned take_group(VectorShared<D, IsLarge>& shared, bool takes_long, int turn) {
   const unsigned threads = threadIdx.x / kGroupThreads;
   if (!takes_long) return turn * (blockDim.x / kGroupThreads) + threads;
   int* const taken = &shared.taken[threads][turn % 2];
@@ -353,8 +357,8 @@ __device__ __forceinline__ unsigned take_group(VectorShared<D>& shared, bool tak
   return *taken;
 }
 
-template <int Channels, int D>
-__device__ void encode_vectors(VectorShared<D>& shared, int bits, PageSide side) {
+template <int Channels, int D, bool IsLarge>
+__device__ void encode_vectors(VectorShared<D, IsLarge>& shared, int bits, PageSide side) {
   constexpr int kOfToken = D / Channels;  // vectors
   constexpr int kGroups = kPageTokens * kOfToken / kGroupVectors;
   const int lane = threadIdx.x % kLanes;
@@ -397,8 +401,8 @@ __device__ __forceinline__ double token_sum(double x) {
 }
 
 // Factors of tokens (of gain-shape formats, lengths are divided by), and the largest value that remains.
-template <int D>
-__device__ void measure_tokens(VectorShared<D>& shared, bool has_gains) {
+template <int D, bool IsLarge>
+__device__ void measure_tokens(VectorShared<D, IsLarge>& shared, bool has_gains) {
   const auto scale = ldexp(1.0, -exponent_of(shared.largest_coordinate));
   for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * kTokenThreads;
        i += static_cast<int>(blockDim.x)) {
@@ -406,7 +410,7 @@ __device__ void measure_tokens(VectorShared<D>& shared, bool has_gains) {
     const int first = i % kTokenThreads * (D / kTokenThreads);
     double squares = 0;
     for (int channel = first; has_gains && channel < first + D / kTokenThreads; ++channel) {
-      const double x = __bfloat162float(shared.values[token * VectorShared<D>::kRow + channel]);
+      const double x = __bfloat162float(shared.values[token * VectorShared<D, IsLarge>::kRow + channel]);
       squares += x * x;
     }
     squares = token_sum(squares);
@@ -427,8 +431,8 @@ __device__ void measure_tokens(VectorShared<D>& shared, bool has_gains) {
 }
 
 // The least squares gains of tokens for the centroids that have been found.
-template <int Channels, int D>
-__device__ void store_gains(VectorShared<D>& shared, const CodeLayout& layout, PageSide side) {
+template <int Channels, int D, bool IsLarge>
+__device__ void store_gains(VectorShared<D, IsLarge>& shared, const CodeLayout& layout, PageSide side) {
   const __half* centroids = shared.centroids();
   const double scale = ldexp(1.0, exponent_of(shared.largest_coordinate));
   auto* gains =
@@ -444,7 +448,7 @@ __device__ void store_gains(VectorShared<D>& shared, const CodeLayout& layout, P
 #pragma unroll
       for (int k = 0; k < Channels; ++k) {
         const double c = scale * __half2float(centroids[CentroidRow<Channels>::at(code, k)]);
-        const double x = __bfloat162float(shared.values[token * VectorShared<D>::kRow + first + k]);
+        const double x = __bfloat162float(shared.values[token * VectorShared<D, IsLarge>::kRow + first + k]);
         along += x * c;
         squares += c * c;
       }
@@ -458,8 +462,8 @@ __device__ void store_gains(VectorShared<D>& shared, const CodeLayout& layout, P
 }
 
 // A tail page in flight to shared memory. Each thread copies what it is going to read by itself.
-template <int D>
-__device__ void fetch_page(VectorShared<D>& shared, const unsigned char* tail) {
+template <int D, bool IsLarge>
+__device__ void fetch_page(VectorShared<D, IsLarge>& shared, const unsigned char* tail) {
   for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * D / 8; i += static_cast<int>(blockDim.x))
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&shared.next_page[i])),
                  "l"(tail + 16 * i)
@@ -473,7 +477,7 @@ template <int Channels, int D>
 __global__ void __launch_bounds__(kVectorThreads, 1)
     seal_vectors_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(128) unsigned char bytes[];
-  using Shared = VectorShared<D>;
+  using Shared = VectorShared<D, Architecture::kLargeSharedMemory>;
   auto& shared = *reinterpret_cast<Shared*>(bytes);
   const int side = first_side + static_cast<int>(blockIdx.z);
   const int head = args.heads.at[blockIdx.y];
