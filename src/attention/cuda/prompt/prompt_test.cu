@@ -12,6 +12,7 @@
 
 #include "attention/cuda/captured_heads.h"
 #include "attention/cuda/device_memory.h"
+#include "attention/cuda/kernel_path.h"
 #include "attention/cuda/prompt/prompt_reference.h"
 #include "kvant/kvant.h"
 
@@ -221,6 +222,7 @@ class PromptAttention : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
+    if (kernel_path() != "cuda/sm90/") GTEST_SKIP() << "prompts in integers are for Hopper";
   }
   // The kernel is as good as its scheme, but for where the sampled tokens tell less than all, and rounding of
   // the output; and no worse than SageAttention's, which isn't rounded to BF16 here.
