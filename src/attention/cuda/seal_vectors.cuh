@@ -6,7 +6,8 @@
 // scored once more, in F32, as src/format does it.
 //
 // A CTA keeps the codebook of a head in shared memory and works through pages of that head. Where codebooks
-// are small, several CTAs share a multiprocessor: while one sets up a page, others search.
+// are small, several CTAs share a multiprocessor: while one sets up a page, others search. Where shared memory
+// may be small, large codebooks come to it in parts, for some of a page's vectors after others.
 #pragma once
 
 #include <climits>
@@ -73,9 +74,14 @@ struct alignas(128) VectorShared {
 
   // Behind it: the centroids, times a power of two that makes their largest coordinate 1/2 to 1.
   __device__ __half* centroids() { return reinterpret_cast<__half*>(this + 1); }
+  // How many of n are there at once.
+  static __host__ __device__ constexpr int part_of(int n) {
+    constexpr int kMost = D <= 128 ? 1024 : 256;
+    return IsLarge || n < kMost ? n : kMost;
+  }
   template <int Channels>
   static int bytes(int n) {
-    return static_cast<int>(sizeof(VectorShared)) + CentroidRow<Channels>::bytes(n);
+    return static_cast<int>(sizeof(VectorShared)) + CentroidRow<Channels>::bytes(part_of(n));
   }
 };
 
@@ -86,18 +92,10 @@ __device__ __forceinline__ int exponent_of(float x) {
   return exponent;
 }
 
+// Centroids, from the first of them in global memory on.
 template <int Channels, int D, bool IsLarge>
-__device__ void load_codebook(VectorShared<D, IsLarge>& shared, const PageEncoding& format, int head) {
+__device__ void load_centroids(VectorShared<D, IsLarge>& shared, const __half* from, int n) {
   using Row = CentroidRow<Channels>;
-  const int n = 1 << format.layout.bits;
-  const auto* from = static_cast<const __half*>(format.codebooks) + head * format.codebook_stride;
-  if (threadIdx.x == 0) shared.largest_coordinate = 0;
-  __syncthreads();
-  float largest = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < n * Channels; i += static_cast<int>(blockDim.x))
-    largest = fmaxf(largest, fabsf(__half2float(from[i])));
-  atomicMax(reinterpret_cast<int*>(&shared.largest_coordinate), __float_as_int(largest));  // not negative
-  __syncthreads();
   const float scale = ldexpf(1, -exponent_of(shared.largest_coordinate));
   __half* rows = shared.centroids();
   for (int i = static_cast<int>(threadIdx.x); i < Row::bytes(n) / 16; i += static_cast<int>(blockDim.x))
@@ -116,6 +114,25 @@ __device__ void load_codebook(VectorShared<D, IsLarge>& shared, const PageEncodi
     rows[Row::at(c, Row::kLength + 2)] = rows[Row::at(c, Row::kLength + 3)] = __half(1);
   }
   publish_to_wgmma();
+}
+
+__device__ __forceinline__ const __half* codebook_of(const PageEncoding& format, int head) {
+  return static_cast<const __half*>(format.codebooks) + head * format.codebook_stride;
+}
+
+// The largest coordinate, and the centroids where they are there all at once.
+template <int Channels, int D, bool IsLarge>
+__device__ void load_codebook(VectorShared<D, IsLarge>& shared, const PageEncoding& format, int head) {
+  const int n = 1 << format.layout.bits;
+  const __half* const from = codebook_of(format, head);
+  if (threadIdx.x == 0) shared.largest_coordinate = 0;
+  __syncthreads();
+  float largest = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n * Channels; i += static_cast<int>(blockDim.x))
+    largest = fmaxf(largest, fabsf(__half2float(from[i])));
+  atomicMax(reinterpret_cast<int*>(&shared.largest_coordinate), __float_as_int(largest));  // not negative
+  __syncthreads();
+  if (shared.part_of(n) == n) load_centroids<Channels>(shared, from, n);
 }
 
 // What a page's distances are multiplied by: a power of two, so that none exceeds 2^15, unless values are
@@ -297,10 +314,11 @@ struct CellKeys {
   }
 };
 
-// The codes of vectors g and g + 8 from `first`, which four lanes find together.
+// The nearest of the centroids that are there, of vectors g and g + 8 from `first`, which four lanes find
+// together.
 template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, const BestParts& best, int first,
-                                             int (&codes)[2]) {
+                                             Nearest (&nearest)[2]) {
   constexpr int kOfToken = D / Channels;
   constexpr int kInfinity = 0x7c00;
   const int lane = threadIdx.x % kLanes;
@@ -315,7 +333,7 @@ __device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, c
       x[row][k + 1] = pair.y;
     }
   }
-  Nearest nearest[2] = {{INFINITY, 0}, {INFINITY, 0}};
+  nearest[0] = nearest[1] = {INFINITY, 0};
   CellKeys keys(best);
   int limits[2];
 #pragma unroll
@@ -341,7 +359,6 @@ __device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, c
       if (score < nearest[row].score || (score == nearest[row].score && code < nearest[row].code))
         nearest[row] = {score, code};
     }
-    codes[row] = nearest[row].code;
   }
 }
 
@@ -357,11 +374,67 @@ __device__ __forceinline__ unsigned take_group(VectorShared<D, IsLarge>& shared,
   return *taken;
 }
 
+// Stores the codes of vectors g and g + 8 from `first`.
+template <int Channels, int D, bool IsLarge>
+__device__ __forceinline__ void store_codes(VectorShared<D, IsLarge>& shared, int bits, PageSide side, int first,
+                                            const Nearest (&nearest)[2]) {
+  constexpr int kOfToken = D / Channels;
+  const int lane = threadIdx.x % kLanes;
+  const int row = lane % 4;
+  if (row < 2) {
+    const int vector = first + lane / 4 + 8 * row;
+    const int token = vector / kOfToken;
+    const int channel = vector % kOfToken * Channels;
+    const int code = row == 0 ? nearest[0].code : nearest[1].code;
+    if (bits == 8) {
+      constexpr CodeLayout kBytes{CodeOrder::vectors, 8, Channels};
+      reinterpret_cast<unsigned char*>(shared.page)[code_bit(kBytes, side, D, token, channel, 0) / 8] =
+          static_cast<unsigned char>(code);
+    } else {
+      store_code<D>(shared.page, CodeLayout{CodeOrder::vectors, bits, Channels}, side, token, channel, code);
+    }
+  }
+}
+
+template <int D, int Channels>
+inline constexpr int kGroupsOfPage = kPageTokens * (D / Channels) / kGroupVectors;
+
+// With the codebook in parts, each of which all threads load.
+template <int Channels, int D, bool IsLarge>
+__device__ void encode_by_parts(VectorShared<D, IsLarge>& shared, const __half* codebook, int bits, PageSide side) {
+  const int n = 1 << bits;
+  const int part = shared.part_of(n);
+  const int warp_of_group = threadIdx.x % kGroupThreads / kLanes;
+  const int together = static_cast<int>(blockDim.x) / kGroupThreads;
+  const float unit = find_unit<Channels>(shared);
+#pragma unroll 1
+  for (int begin = 0; begin < kGroupsOfPage<D, Channels>; begin += together) {
+    const int group = begin + static_cast<int>(threadIdx.x) / kGroupThreads;
+    const bool has_group = group < kGroupsOfPage<D, Channels>;
+    const int first = (has_group ? group : 0) * kGroupVectors + 16 * warp_of_group;
+    std::uint32_t vectors[4];
+    load_vectors<Channels>(shared, unit, first, vectors);
+    Nearest nearest[2] = {{INFINITY, 0}, {INFINITY, 0}};
+#pragma unroll 1
+    for (int first_centroid = 0; first_centroid < n; first_centroid += part) {
+      __syncthreads();
+      load_centroids<Channels>(shared, codebook + first_centroid * Channels, part);
+      __syncthreads();
+      const BestParts best = search_parts<Channels>(shared.centroids(), part, vectors);
+      Nearest of_part[2];
+      settle_codes<Channels>(shared, best, first, of_part);
+#pragma unroll
+      for (int row = 0; row < 2; ++row)
+        if (of_part[row].score < nearest[row].score)
+          nearest[row] = {of_part[row].score, of_part[row].code + first_centroid};
+    }
+    if (has_group) store_codes<Channels>(shared, bits, side, first, nearest);
+  }
+}
+
 template <int Channels, int D, bool IsLarge>
 __device__ void encode_vectors(VectorShared<D, IsLarge>& shared, int bits, PageSide side) {
-  constexpr int kOfToken = D / Channels;  // vectors
-  constexpr int kGroups = kPageTokens * kOfToken / kGroupVectors;
-  const int lane = threadIdx.x % kLanes;
+  constexpr int kGroups = kGroupsOfPage<D, Channels>;
   const int warp_of_group = threadIdx.x % kGroupThreads / kLanes;
   const float unit = find_unit<Channels>(shared);
 #pragma unroll 1
@@ -372,23 +445,9 @@ __device__ void encode_vectors(VectorShared<D, IsLarge>& shared, int bits, PageS
     std::uint32_t vectors[4];
     load_vectors<Channels>(shared, unit, first, vectors);
     const BestParts best = search_parts<Channels>(shared.centroids(), 1 << bits, vectors);
-    int codes[2];
-    settle_codes<Channels>(shared, best, first, codes);
-    const int row = lane % 4;
-    if (row < 2) {
-      const int vector = first + lane / 4 + 8 * row;
-      const int token = vector / kOfToken;
-      const int channel = vector % kOfToken * Channels;
-      const int code = row == 0 ? codes[0] : codes[1];
-      if (bits == 8) {
-        constexpr CodeLayout kBytes{CodeOrder::vectors, 8, Channels};
-        reinterpret_cast<unsigned char*>(shared.page)[code_bit(kBytes, side, D, token, channel, 0) / 8] =
-            static_cast<unsigned char>(code);
-      } else {
-        store_code<D>(shared.page, CodeLayout{CodeOrder::vectors, bits, Channels}, side, token, channel,
-                      code);
-      }
-    }
+    Nearest nearest[2];
+    settle_codes<Channels>(shared, best, first, nearest);
+    store_codes<Channels>(shared, bits, side, first, nearest);
     __syncwarp();
   }
 }
@@ -430,11 +489,10 @@ __device__ void measure_tokens(VectorShared<D, IsLarge>& shared, bool has_gains)
     atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(largest));  // not negative
 }
 
-// The least squares gains of tokens for the centroids that have been found.
-template <int Channels, int D, bool IsLarge>
-__device__ void store_gains(VectorShared<D, IsLarge>& shared, const CodeLayout& layout, PageSide side) {
-  const __half* centroids = shared.centroids();
-  const double scale = ldexp(1.0, exponent_of(shared.largest_coordinate));
+// The least squares gains of tokens for the centroids that have been found. coordinate(code, k): of a centroid.
+template <int Channels, int D, bool IsLarge, class Coordinate>
+__device__ void store_gains(VectorShared<D, IsLarge>& shared, const CodeLayout& layout, PageSide side,
+                            const Coordinate& coordinate) {
   auto* gains =
       reinterpret_cast<__half*>(reinterpret_cast<unsigned char*>(shared.page) + code_bytes(layout, D));
   for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * kTokenThreads;
@@ -447,7 +505,7 @@ __device__ void store_gains(VectorShared<D, IsLarge>& shared, const CodeLayout& 
       const std::uint32_t code = load_code<D>(shared.page, layout, side, token, first);
 #pragma unroll
       for (int k = 0; k < Channels; ++k) {
-        const double c = scale * __half2float(centroids[CentroidRow<Channels>::at(code, k)]);
+        const double c = coordinate(code, k);
         const double x = __bfloat162float(shared.values[token * VectorShared<D, IsLarge>::kRow + first + k]);
         along += x * c;
         squares += c * c;
@@ -514,10 +572,26 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
     const bool has_gains = format.stored.factor == TokenFactor::half;
     measure_tokens(shared, has_gains);
     __syncthreads();
-    encode_vectors<Channels>(shared, format.layout.bits, static_cast<PageSide>(side));
+    const bool at_once = Shared::part_of(1 << format.layout.bits) == 1 << format.layout.bits;
+    if (at_once) {
+      encode_vectors<Channels>(shared, format.layout.bits, static_cast<PageSide>(side));
+    } else {
+      encode_by_parts<Channels>(shared, codebook_of(format, head), format.layout.bits,
+                                static_cast<PageSide>(side));
+    }
     __syncthreads();
     if (has_gains) {
-      store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side));
+      if (at_once) {
+        const double scale = ldexp(1.0, exponent_of(shared.largest_coordinate));
+        store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side), [&](std::uint32_t code, int k) {
+          return scale * __half2float(shared.centroids()[CentroidRow<Channels>::at(code, k)]);
+        });
+      } else {
+        const __half* const codebook = codebook_of(format, head);
+        store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side), [&](std::uint32_t code, int k) {
+          return static_cast<double>(__half2float(codebook[code * Channels + k]));
+        });
+      }
       __syncthreads();
       count_if_out_of_range(
           args, sealed, head, format, D,
