@@ -53,6 +53,14 @@ function(kvant_cuda)
   if(KVANT_CUDA_SHARED_LIMIT)
     target_compile_definitions(kvant_cuda PRIVATE KVANT_CUDA_SHARED_LIMIT=${KVANT_CUDA_SHARED_LIMIT})
   endif()
+  # Where the library is not compiled for other GPUs, a few of its files tell whether it would be: the assembler takes
+  # what sm_80 has and no more.
+  if(NOT "${CMAKE_CUDA_ARCHITECTURES}" MATCHES "(^|;)80")
+    add_library(kvant_cuda_80 OBJECT ${room}/kernels/linear.cu ${room}/kernels/skipping.cu
+      ${room}/kernels/seal_vectors.cu ${room}/encode_api.cu)
+    set_target_properties(kvant_cuda_80 PROPERTIES CUDA_ARCHITECTURES 80-real)
+    target_include_directories(kvant_cuda_80 PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
+  endif()
   target_include_directories(kvant_cuda PUBLIC ${CMAKE_SOURCE_DIR}/include PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(kvant_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-O3 -lineinfo>)
   target_link_libraries(kvant_cuda PRIVATE kvant_format)

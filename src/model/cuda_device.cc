@@ -50,7 +50,7 @@ CudaDriver::Stream stream_of(ggml_backend_t backend) {
 
 using BackendPointer = std::shared_ptr<ggml_backend>;
 
-constexpr int kHopper = 9;  // compute capability, the major number
+constexpr int kLeastCapability = 8;  // compute capability, the major number: A100, RTX 30 and newer
 
 Result<PageLibrary> load_page_library() {
   const auto library = SharedLibrary::open("libkvant_cuda.so", program_places());
@@ -287,10 +287,10 @@ Result<std::shared_ptr<ComputeDevice>> open_device(const std::string& name) {
   d.device_name(model, sizeof model, device);
   d.device_attribute(&major, CudaDriver::kCapabilityMajor, device);
   d.device_attribute(&minor, CudaDriver::kCapabilityMinor, device);
-  if (major != kHopper) {
+  if (major < kLeastCapability) {
     return error(
-        "--device {}: kvant's kernels are for NVIDIA Hopper (compute capability 9.0: H100, H200), and the {} "
-        "has {}.{}: use --device cpu",
+        "--device {}: kvant's kernels are for NVIDIA GPUs of compute capability 8.0 and newer (A100, RTX 30), and the "
+        "{} has {}.{}: use --device cpu",
         name, model, major, minor);
   }
   const auto library = load_page_library();

@@ -154,6 +154,7 @@ kvant_status kvant_prompt_workspace(const kvant_prompt_shape* caller_shape, size
   kvant_prompt_shape shape;
   if (bytes == nullptr) return refuse_argument("kvant_prompt_workspace: bytes is null");
   if (const kvant_status status = read_shape(caller_shape, &shape); status != KVANT_OK) return status;
+  if (!gpu_or_h100().is_hopper) return refuse(KVANT_UNSUPPORTED, kNeedsHopper);
   PromptArgs args{};
   *bytes = lay_out(shape, nullptr, &args);
   return KVANT_OK;
