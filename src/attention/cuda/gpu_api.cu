@@ -17,14 +17,13 @@ struct Answer {
   Reason refusal = nullptr;
 };
 
-Answer ask(Gpu* gpu) {
-  int device = 0;
+// Of a device that is the current one.
+Answer ask(int device, Gpu* gpu) {
   int major = 0;
   Answer answer;
   const auto get = [&](cudaDeviceAttr attribute, int* value) {
     if (answer.error == cudaSuccess) answer.error = cudaDeviceGetAttribute(value, attribute, device);
   };
-  answer.error = cudaGetDevice(&device);
   get(cudaDevAttrComputeCapabilityMajor, &major);
   get(cudaDevAttrMultiProcessorCount, &gpu->multiprocessors);
   get(cudaDevAttrMaxSharedMemoryPerBlockOptin, &gpu->shared_bytes);
@@ -47,6 +46,22 @@ Answer ask(Gpu* gpu) {
   gpu->multiprocessor_shared_bytes =
       std::min(gpu->multiprocessor_shared_bytes, KVANT_CUDA_SHARED_LIMIT + Gpu::kReservedBytes);
 #endif
+  return answer;
+}
+
+// The current device; what a thread has learnt of one it need not ask again.
+Answer ask(Gpu* gpu) {
+  thread_local int known = -1;
+  thread_local Gpu facts;
+  int device = 0;
+  Answer answer;
+  answer.error = cudaGetDevice(&device);
+  if (answer.error != cudaSuccess) return answer;
+  if (device != known) {
+    answer = ask(device, &facts);
+    known = answer.error == cudaSuccess && answer.refusal == nullptr ? device : -1;
+  }
+  *gpu = facts;
   return answer;
 }
 
