@@ -337,6 +337,15 @@ TEST_P(PromptAttention, WeighsScoresWithStepsOfAnySize) {
 
 INSTANTIATE_TEST_SUITE_P(HeadDims, PromptAttention, testing::Values(64, 128));
 
+TEST(PromptRefusals, SayWhichGpusHaveTheKernel) {
+  if (kernel_path() == "cuda/sm90/") GTEST_SKIP() << "no GPU without it";
+  const Case c{{{10, 10}}, 2, 1, 64, true, 0, false, false, gaussian};
+  const kvant_prompt_shape shape = shape_of(c, 10, 10, 1);
+  std::size_t bytes = 0;
+  EXPECT_EQ(kvant_prompt_workspace(&shape, &bytes), KVANT_UNSUPPORTED);
+  EXPECT_NE(std::string(kvant_last_error()).find("Hopper"), std::string::npos);
+}
+
 TEST(PromptRefusals, NameTheArgument) {
   Case c{{{10, 10}}, 2, 1, 64, true, 0, false, false, gaussian};
   const auto refused = [&](const std::function<void(kvant_prompt_shape&)>& spoil) {
