@@ -347,8 +347,7 @@ __device__ void copy_pages(const DecodeArgs& args, const unsigned char* shared, 
     while (__any_sync(~0U, copier.live()))
       if (copier.live()) copier.poll();
   } else {
-    const SmallCopies copies;
-    while (__any_sync(~0U, copier.live())) copier.poll_together(copies);
+    while (__any_sync(~0U, copier.live())) copier.poll_together();
   }
 }
 

@@ -93,7 +93,7 @@ class PageCopier {
   }
 
   // Starts the next copies of all warps whose slots are free, one after another: all lanes copy for each.
-  __device__ void poll_together(const SmallCopies& copies) {
+  __device__ void poll_together() {
     const bool has_copy = live_ && has_room();
     PageCopy own{};
     if (has_copy) {
@@ -101,7 +101,7 @@ class PageCopier {
       own = next_copy();
     }
     for (std::uint32_t due = __ballot_sync(~0U, has_copy); due != 0; due &= due - 1)
-      copy_together(copies, of_lane(own, __ffs(static_cast<int>(due)) - 1));
+      copy_together(of_lane(own, __ffs(static_cast<int>(due)) - 1));
     if (has_copy) advance();
   }
 

@@ -24,10 +24,10 @@ __device__ __forceinline__ PageCopy of_lane(const PageCopy& own, int lane) {
 }
 
 // By all lanes of a warp, with the same copy.
-__device__ __forceinline__ void copy_together(const SmallCopies& copies, const PageCopy& copy) {
+__device__ __forceinline__ void copy_together(const PageCopy& copy) {
 #pragma unroll 4
   for (int at = static_cast<int>(threadIdx.x) % kLanes * 16; at < copy.bytes; at += kLanes * 16)
-    copies.copy_16(copy.to + at, copy.from + at);
+    copy_16(copy.to + at, copy.from + at);
   arrive_after_copies(copy.full);
 }
 

@@ -196,20 +196,11 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from, st
       : "memory");
 }
 
-// Copies of 16 bytes from global to shared memory by a thread, for which the L2 cache keeps little.
-class SmallCopies {
- public:
-  __device__ __forceinline__ SmallCopies() {
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy_));
-  }
-  __device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) const {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy_)
-                 : "memory");
-  }
-
- private:
-  std::uint64_t policy_;
-};
+// Copies 16 bytes from global to shared memory, for this thread. Without an L2 policy: of cp.async.L2::cache_hint
+// compilers (13.0 and 13.1, by drivers too) make instructions whose descriptor nothing has set, which are illegal.
+__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 
 // This thread's arrival, when all its copies so far have ended. It is one of those that the barrier was
 // initialized with.

@@ -144,7 +144,7 @@ struct SkippingPair {
       expect_bytes(barrier, args.value_bytes);
       bulk_copy(to, page, args.value_bytes, barrier);
     } else {
-      copy_together(SmallCopies(), {to, barrier, args.value_bytes, page});
+      copy_together({to, barrier, args.value_bytes, page});
     }
   }
 
