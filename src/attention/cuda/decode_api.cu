@@ -216,9 +216,9 @@ cudaError_t launch(const DecodeKernel& kernel, int n_ctas, int shared_bytes, Dec
 
 // Points the arguments at the query heads of a launch.
 void select_queries(const LaunchPlan& plan, DecodeArgs* args) {
-  const int out_bytes = args->out_f32 != 0 ? 4 : 2;
+  const int q_bytes = args->q_f32 != 0 ? 4 : 2, out_bytes = args->out_f32 != 0 ? 4 : 2;
   args->n_queries = plan.n_queries;
-  args->q = static_cast<const std::uint16_t*>(args->q) + plan.first_query * args->q_head_stride;
+  args->q = static_cast<const std::byte*>(args->q) + plan.first_query * args->q_head_stride * q_bytes;
   args->out = static_cast<std::byte*>(args->out) + plan.first_query * args->out_head_stride * out_bytes;
   if (args->lse != nullptr) args->lse += plan.first_query;
   if (args->sink_logits != nullptr) args->sink_logits += plan.first_query;
@@ -282,8 +282,8 @@ kvant_status start_correction(const Shape& shape, const kvant_decode_layer& laye
   if (correction.query_maps == nullptr) return refuse_argument("correction: query_maps is null");
   const CorrectionArgs correction_args{shape.n_seqs,          shape.n_kv_heads,      shape.group,
                                        correction.query_maps, states_of(correction), layer.q,
-                                       layer.q_seq_stride,    layer.q_head_stride,   workspace.features,
-                                       workspace.numerator,   workspace.denominator};
+                                       args->q_f32,           layer.q_seq_stride,    layer.q_head_stride,
+                                       workspace.features,    workspace.numerator,   workspace.denominator};
   args->correction_numerator = workspace.numerator;
   args->correction_denominator = workspace.denominator;
   args->correction_absolute = correction.absolute;
@@ -375,10 +375,13 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   args.key_codebook_stride = layer.key_codebook_stride;
   args.value_codebook_stride = layer.value_codebook_stride;
   args.q = layer.q;
+  args.q_f32 = layer.q_type == KVANT_F32 ? 1 : 0;
   args.q_seq_stride = layer.q_seq_stride;
   args.q_head_stride = layer.q_head_stride;
   args.out = layer.out;
   args.out_f32 = layer.out_type == KVANT_F32 ? 1 : 0;
+  args.out_hadamard = layer.out_hadamard;
+  args.out_factors = layer.out_factors;
   args.settled = layer.settled;
   args.reproducible = layer.reproducible;
   args.lse = layer.lse;
