@@ -92,8 +92,8 @@ __device__ __forceinline__ void scale_channels(const float* factors, std::int64_
   for (int j = 0; j < N; ++j) x[j] *= factors[at + j];
 }
 
-// The orthonormal Walsh-Hadamard matrix of N * 32 channels, those of a row in any order in which the bits of a
-// channel's number are those of its lane and its place in the lane: the matrix's signs go by the bits that
+// The orthonormal Walsh-Hadamard matrix of N * 32 channels, those of a row in any order in which the bits of
+// a channel's number are those of its lane and its place in the lane: the matrix's signs go by the bits that
 // two numbers have in common.
 template <int N>
 __device__ __forceinline__ void rotate_channels(int lane, float (&x)[N]) {
