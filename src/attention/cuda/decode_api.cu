@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <string_view>
 
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/correction.h"
@@ -16,10 +15,8 @@
 #include "attention/cuda/page_format.h"
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/schedule.cuh"
-#include "attention/cuda/standard_levels.h"
 #include "attention/cuda/workspace_cursor.h"
 #include "format/format.h"
-#include "format/trellis.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -153,25 +150,14 @@ kvant_status common_args(const Shape& shape, const kvant_decode_lengths& lengths
   return KVANT_OK;
 }
 
-// The levels that the codes of `format` stand for, and what they are to be multiplied by.
-void set_levels(std::string_view format, int d, int* bits, float* unit, float* levels) {
-  constexpr float kMaxE4m3 = 448;
-  constexpr float kMaxInteger = 119;  // of progressive pages
-  *bits = 0;
-  *unit = 1;
-  if (format.starts_with("lm")) {
-    *bits = format[2] - '0';
-    *unit = 1 / std::sqrt(static_cast<float>(d));
-    const std::vector<double>& values = standard_levels(*bits);
-    for (std::size_t i = 0; i < values.size(); ++i) levels[i] = static_cast<float>(values[i]);
-  } else if (format.starts_with("tcq")) {
-    *bits = format[3] - '0';
-    *unit = trellis_tables()[*bits - 1].scale;
-  } else if (format == "fp8") {
-    *unit = 1 / kMaxE4m3;
-  } else if (format.starts_with("prog")) {
-    *unit = 1 / kMaxInteger;
-  }
+// Of the codes of `format`: their width, the levels that they stand for, and what these are to be multiplied
+// by, where the factors of tokens are taken for their largest numbers.
+void set_levels(const char* format, int d, int* bits, float* unit, float* levels) {
+  const FormatDescription described = *find_format(format)->describe();
+  *bits = described.page.bits;
+  *unit = described.unit / described.largest;
+  if (described.of_unit_vectors) *unit /= std::sqrt(static_cast<float>(d));
+  std::copy(described.levels.begin(), described.levels.end(), levels);
 }
 
 void describe_page(const AnyPage& page, float unit, const float* levels, AnyPage* described) {

@@ -10,7 +10,7 @@
 #include "attention/cuda/page_format.h"
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/seal_registry.h"
-#include "attention/cuda/standard_levels.h"
+#include "format/format.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -31,9 +31,9 @@ bool find_encoding(const char* name, PageEncoding* encoding) {
   return encoding->encoding != Encoding::vectors || has_searched_codebook(page);
 }
 
-void set_levels(int d, PageEncoding* encoding) {
-  set_unit_levels(encoding->layout.bits, d, encoding->levels);
-  const std::vector<double>& levels = standard_levels(encoding->layout.bits);
+void set_levels(const char* format, int d, PageEncoding* encoding) {
+  set_unit_levels(format, d, encoding->levels);
+  const std::span<const double> levels = find_format(format)->describe()->levels;
   for (std::size_t i = 0; i + 1 < levels.size(); ++i)
     encoding->boundaries[i] = static_cast<float>((levels[i] + levels[i + 1]) / 2);
 }
@@ -102,7 +102,7 @@ kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_dec
     if (!find_encoding(format, &encoding)) return refuse(KVANT_UNSUPPORTED, kCannotSeal[side]);
     encoding.page_bytes = static_cast<int>(kvant_page_bytes(format, head_dim));
     if (encoding.page_bytes == 0) return refuse(KVANT_UNSUPPORTED, kCannotSeal[side]);
-    if (encoding.encoding == Encoding::lloyd_max) set_levels(head_dim, &encoding);
+    if (encoding.encoding == Encoding::lloyd_max) set_levels(format, head_dim, &encoding);
     encoding.codebooks = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
     encoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
     if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
