@@ -117,7 +117,8 @@ Status check_correction(const Plan& plan, const std::string& device) {
 Status check_prompts(const Plan& plan, const PageDevice& device) {
   if (plan.recipe.prompt != PromptAttention::flashq) return {};
   const auto refuse = [&](const char* what) {
-    return error("recipe '{}': {} has prompt=flashq for {}; use prompt=exact", label(plan.recipe), device.name(), what);
+    return error("recipe '{}': {} has prompt=flashq for {}; use prompt=exact", label(plan.recipe),
+                 device.name(), what);
   };
   if (plan.recipe.correction != Correction::none) return refuse("recipes without a correction");
   if (plan.geometry.head_dim > 128) return refuse("heads of 64 and 128 channels");

@@ -289,7 +289,8 @@ Result<std::shared_ptr<ComputeDevice>> open_device(const std::string& name) {
   d.device_attribute(&minor, CudaDriver::kCapabilityMinor, device);
   if (major < kLeastCapability) {
     return error(
-        "--device {}: kvant's kernels are for NVIDIA GPUs of compute capability 8.0 and newer (A100, RTX 30), and the "
+        "--device {}: kvant's kernels are for NVIDIA GPUs of compute capability 8.0 and newer (A100, RTX "
+        "30), and the "
         "{} has {}.{}: use --device cpu",
         name, model, major, minor);
   }

@@ -1,6 +1,6 @@
-// What a kernel may use, by the GPUs that it is compiled for: sm_90a (Hopper), or what all GPUs from sm_80 on have
-// in common, which PTX for compute_80 brings to each of them. For device code alone: the host asks which of the two
-// the current device runs (gpu.h).
+// What a kernel may use, by the GPUs that it is compiled for: sm_90a (Hopper), or what all GPUs from sm_80 on
+// have in common, which PTX for compute_80 brings to each of them. For device code alone: the host asks which
+// of the two the current device runs (gpu.h).
 #pragma once
 
 namespace kvant::cuda {
@@ -8,7 +8,7 @@ namespace kvant::cuda {
 struct Sm80 {
   static constexpr bool kBulkCopies = false;         // cp.async.bulk; else 16 bytes of each lane, cp.async
   static constexpr bool kBarriersSuspend = false;    // mbarrier.try_wait; else a warp polls
-  static constexpr bool kOverlapsLaunches = false;   // griddepcontrol: kernels begin while those before them end
+  static constexpr bool kOverlapsLaunches = false;   // griddepcontrol; else one kernel after another
   static constexpr bool kWarpgroupProducts = false;  // wgmma; else mma.sync
   static constexpr bool kPackedMaxima = false;       // max.u16x2
   static constexpr bool kConvertsE4m3 = false;       // cvt.f16x2.e4m3x2

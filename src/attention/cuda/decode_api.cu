@@ -91,7 +91,8 @@ Reason plan_launches(const Shape& shape, const Gpu& gpu, LaunchPlans* plans) {
       if (kernel == nullptr && shape.score_softcap > 0)
         kernel = find_generic_kernel(group.key_format, group.value_format, shape.head_dim);
       if (kernel == nullptr)
-        kernel = find_decode_kernel(gpu, group.key_format, group.value_format, shape.head_dim, n, shape.sas != 0);
+        kernel =
+            find_decode_kernel(gpu, group.key_format, group.value_format, shape.head_dim, n, shape.sas != 0);
       if (kernel == nullptr) return "no kernel reads these formats of keys and values at this head size";
       if (!fits(*kernel, gpu)) return "pages of these formats are larger than the shared memory of this GPU";
       plans->of[plans->n++] = {&group, first, n, kernel};
@@ -309,7 +310,8 @@ kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_
   Workspace parts;
   const kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &gpu, &parts);
   if (status != KVANT_OK) return status;
-  schedule_kernel<<<known.n_kv_heads, kScheduleThreads, 0, static_cast<cudaStream_t>(stream)>>>(args, gpu.multiprocessors);
+  schedule_kernel<<<known.n_kv_heads, kScheduleThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      args, gpu.multiprocessors);
   return launch_status();
 }
 

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "attention/cuda/decode_test_cache.h"
-#include "attention/cuda/kernel_path.h"
 #include "attention/cuda/head_dim.h"
+#include "attention/cuda/kernel_path.h"
 #include "attention/cuda/page_format.h"
 #include "kvant/kvant.h"
 

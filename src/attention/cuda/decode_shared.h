@@ -31,14 +31,15 @@ inline int place_codebooks(const DecodeKernel& kernel, const Gpu& gpu, AnyPage* 
 inline void place_parts(const DecodeKernel& kernel, bool for_all_warps, int table_bytes, int warps,
                         DecodeArgs* args) {
   const int absent = for_all_warps ? 0 : kMaxConsumerWarps - warps;
-  const int merge_bytes_of_warp = (kernel.merge_bytes - static_cast<int>(sizeof(MergedSums))) / kMaxConsumerWarps;
+  const int merge_bytes_of_warp =
+      (kernel.merge_bytes - static_cast<int>(sizeof(MergedSums))) / kMaxConsumerWarps;
   args->merge_at = (table_bytes - absent * kernel.warp_bytes + 127) / 128 * 128;
   args->barriers_at = args->merge_at + (kernel.merge_bytes - absent * merge_bytes_of_warp + 15) / 16 * 16;
   args->ring_at = (args->barriers_at + Rings::bytes(kMaxConsumerWarps, kMaxStages) + 127) / 128 * 128;
 }
 
-// As many consumer warps as can have a few stages each, then as many stages as fit. Returns the bytes, or 0 where
-// there is no room for one warp.
+// As many consumer warps as can have a few stages each, then as many stages as fit. Returns the bytes, or 0
+// where there is no room for one warp.
 inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, DecodeArgs* args) {
   const int tile_bytes = 16 * kernel.head_dim * 2;
   const int table_bytes = place_codebooks(kernel, gpu, &args->key_page, &args->value_page);

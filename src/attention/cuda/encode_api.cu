@@ -123,10 +123,10 @@ SealKernel find_seal_kernel(const PageEncoding& encoding, int head_dim, const Gp
   }
 }
 
-cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_side, int n_sides, const Gpu& gpu,
-                   cudaStream_t stream) {
-  const cudaError_t error = cudaFuncSetAttribute(
-      kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
+cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_side, int n_sides,
+                   const Gpu& gpu, cudaStream_t stream) {
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
   if (error != cudaSuccess) return error;
   int ctas = args.n_seqs * args.max_pages;
   int threads = kernel.threads;
@@ -243,14 +243,15 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
   for (int i = 0; i < groups.n; ++i)
     for (const PageEncoding& encoding : args[i].sides)
       if (find_seal_kernel(encoding, shape.head_dim, gpu).shared_bytes > gpu.shared_bytes)
-        return refuse(KVANT_UNSUPPORTED, "shape: this GPU has too little shared memory to seal heads of this size");
+        return refuse(KVANT_UNSUPPORTED,
+                      "shape: this GPU has too little shared memory to seal heads of this size");
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   cudaError_t error = cudaSuccess;
   for (int i = 0; i < groups.n && error == cudaSuccess; ++i) {
     error = launch_seal(args[i], shape.head_dim, gpu, cuda_stream);
     if (error == cudaSuccess && correction.key_maps != nullptr)
-      error = add_sealed_to_states(args[i], shape.head_dim, gpu, correction.key_maps,
-                                   states_of(correction), cuda_stream);
+      error = add_sealed_to_states(args[i], shape.head_dim, gpu, correction.key_maps, states_of(correction),
+                                   cuda_stream);
   }
   return status_of(error);
 }

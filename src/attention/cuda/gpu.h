@@ -10,7 +10,7 @@ namespace kvant::cuda {
 struct Gpu {
   int multiprocessors;
   int shared_bytes;                 // that a CTA may have
-  int multiprocessor_shared_bytes;  // of all its CTAs, each of which takes kReservedBytes more than it asks for
+  int multiprocessor_shared_bytes;  // of all its CTAs, each of which takes kReservedBytes more
   bool is_hopper;                   // it runs the code for sm_90a, else that for sm_80 (architecture.cuh)
 
   static constexpr int kReservedBytes = 1024;

@@ -9,7 +9,7 @@ namespace {
 // What says which code the device runs.
 __global__ void probe_kernel() {}
 
-constexpr int kLeastMajor = 8;    // of compute capabilities
+constexpr int kLeastMajor = 8;   // of compute capabilities
 constexpr int kHopperCode = 90;  // PTX that machine code has been made of
 
 struct Answer {
@@ -37,7 +37,8 @@ Answer ask(int device, Gpu* gpu) {
   answer.error = cudaFuncGetAttributes(&code, probe_kernel);
   if (answer.error == cudaErrorNoKernelImageForDevice || answer.error == cudaErrorInvalidDeviceFunction) {
     answer = {cudaSuccess,
-              "libkvant_cuda has been compiled without code for the current device; KVANT_CUDA_ARCHITECTURES=80-virtual "
+              "libkvant_cuda has been compiled without code for the current device; "
+              "KVANT_CUDA_ARCHITECTURES=80-virtual "
               "compiles it for all of compute capability 8.0 and newer"};
   }
   gpu->is_hopper = code.ptxVersion == kHopperCode;

@@ -43,8 +43,9 @@ struct MergedParts : First, Second {};
 
 // Where shared memory may be small, the outputs of warps that a CTA doesn't have are cut off at the end.
 template <int D>
-struct MergeBuffer : std::conditional_t<Architecture::kLargeSharedMemory, MergedParts<MergedOutputs<D>, MergedSums>,
-                                        MergedParts<MergedSums, MergedOutputs<D>>> {
+struct MergeBuffer
+    : std::conditional_t<Architecture::kLargeSharedMemory, MergedParts<MergedOutputs<D>, MergedSums>,
+                         MergedParts<MergedSums, MergedOutputs<D>>> {
   using MergedOutputs<D>::out;
 
   __device__ float2 at(int warp, int head, int channel) const {

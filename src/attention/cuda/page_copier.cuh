@@ -102,8 +102,7 @@ class PageCopier {
     }
     std::uint32_t due = __ballot_sync(~0U, has_copy);
     if (due != 0) __syncwarp();  // that a slot is free, one lane has seen, and all write to it
-    for (; due != 0; due &= due - 1)
-      copy_together(of_lane(own, __ffs(static_cast<int>(due)) - 1));
+    for (; due != 0; due &= due - 1) copy_together(of_lane(own, __ffs(static_cast<int>(due)) - 1));
     if (has_copy) advance();
   }
 

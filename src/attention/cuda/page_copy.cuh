@@ -1,5 +1,5 @@
-// Copies of pages into shared memory that end at a barrier, where there are no bulk copies: by a warp, 16 bytes a
-// lane.
+// Copies of pages into shared memory that end at a barrier, where there are no bulk copies: by a warp, 16
+// bytes a lane.
 #pragma once
 
 #include "attention/cuda/decode_args.h"

@@ -1,5 +1,5 @@
-// The instructions that C++ has no name for. Of those that sm_80 lacks, some have another way there or nothing to
-// do; the others are called for sm_90a alone.
+// The instructions that C++ has no name for. Of those that sm_80 lacks, some have another way there or
+// nothing to do; the others are called for sm_90a alone.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -196,8 +196,9 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from, st
       : "memory");
 }
 
-// Copies 16 bytes from global to shared memory, for this thread. Without an L2 policy: of cp.async.L2::cache_hint
-// compilers (13.0 and 13.1, by drivers too) make instructions whose descriptor nothing has set, which are illegal.
+// Copies 16 bytes from global to shared memory, for this thread. Without an L2 policy: of
+// cp.async.L2::cache_hint compilers (13.0 and 13.1, by drivers too) make instructions whose descriptor
+// nothing has set, which are illegal.
 __device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }

@@ -253,9 +253,9 @@ inline constexpr int kKept = 2 * kWindow<Bits, D> < D ? 2 * kWindow<Bits, D> : D
 // Words of a thread's choices, and whether they fit where shared memory may be small: else they lie in local
 // memory.
 template <int Bits, int D>
-inline constexpr int kChoiceWords = kKept<Bits, D> * Trellis<Bits>::kWords;
+inline constexpr int kChoiceWords = kKept<Bits, D>* Trellis<Bits>::kWords;
 template <int Bits, int D>
-inline constexpr bool kHasFewChoices = kChoiceWords<Bits, D> * kPageTokens * 4 <= 65536;
+inline constexpr bool kHasFewChoices = kChoiceWords<Bits, D>* kPageTokens * 4 <= 65536;
 
 struct NoChoices {};
 template <int Words>
@@ -348,8 +348,7 @@ class TokenPath {
       costs.mark();
       run(costs, first, end, [&](int i, const Choices<Bits>& choices) {
 #pragma unroll
-        for (int word = 0; word < T::kWords; ++word)
-          choice(slot(i) + word) = choices.words[word];
+        for (int word = 0; word < T::kWords; ++word) choice(slot(i) + word) = choices.words[word];
       });
       if (end == D) {
         // The stream is a circle: it ends where it has begun.

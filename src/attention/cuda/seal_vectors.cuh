@@ -6,8 +6,8 @@
 // scored once more, in F32, as src/format does it.
 //
 // A CTA keeps the codebook of a head in shared memory and works through pages of that head. Where codebooks
-// are small, several CTAs share a multiprocessor: while one sets up a page, others search. Where shared memory
-// may be small, large codebooks come to it in parts, for some of a page's vectors after others.
+// are small, several CTAs share a multiprocessor: while one sets up a page, others search. Where shared
+// memory may be small, large codebooks come to it in parts, for some of a page's vectors after others.
 #pragma once
 
 #include <climits>
@@ -317,8 +317,8 @@ struct CellKeys {
 // The nearest of the centroids that are there, of vectors g and g + 8 from `first`, which four lanes find
 // together.
 template <int Channels, int D, bool IsLarge>
-__device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, const BestParts& best, int first,
-                                             Nearest (&nearest)[2]) {
+__device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, const BestParts& best,
+                                             int first, Nearest (&nearest)[2]) {
   constexpr int kOfToken = D / Channels;
   constexpr int kInfinity = 0x7c00;
   const int lane = threadIdx.x % kLanes;
@@ -376,8 +376,8 @@ __device__ __forceinline__ unsigned take_group(VectorShared<D, IsLarge>& shared,
 
 // Stores the codes of vectors g and g + 8 from `first`.
 template <int Channels, int D, bool IsLarge>
-__device__ __forceinline__ void store_codes(VectorShared<D, IsLarge>& shared, int bits, PageSide side, int first,
-                                            const Nearest (&nearest)[2]) {
+__device__ __forceinline__ void store_codes(VectorShared<D, IsLarge>& shared, int bits, PageSide side,
+                                            int first, const Nearest (&nearest)[2]) {
   constexpr int kOfToken = D / Channels;
   const int lane = threadIdx.x % kLanes;
   const int row = lane % 4;
@@ -397,11 +397,12 @@ __device__ __forceinline__ void store_codes(VectorShared<D, IsLarge>& shared, in
 }
 
 template <int D, int Channels>
-inline constexpr int kGroupsOfPage = kPageTokens * (D / Channels) / kGroupVectors;
+inline constexpr int kGroupsOfPage = kPageTokens*(D / Channels) / kGroupVectors;
 
 // With the codebook in parts, each of which all threads load.
 template <int Channels, int D, bool IsLarge>
-__device__ void encode_by_parts(VectorShared<D, IsLarge>& shared, const __half* codebook, int bits, PageSide side) {
+__device__ void encode_by_parts(VectorShared<D, IsLarge>& shared, const __half* codebook, int bits,
+                                PageSide side) {
   const int n = 1 << bits;
   const int part = shared.part_of(n);
   const int warp_of_group = threadIdx.x % kGroupThreads / kLanes;
@@ -489,7 +490,8 @@ __device__ void measure_tokens(VectorShared<D, IsLarge>& shared, bool has_gains)
     atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(largest));  // not negative
 }
 
-// The least squares gains of tokens for the centroids that have been found. coordinate(code, k): of a centroid.
+// The least squares gains of tokens for the centroids that have been found. coordinate(code, k): of a
+// centroid.
 template <int Channels, int D, bool IsLarge, class Coordinate>
 __device__ void store_gains(VectorShared<D, IsLarge>& shared, const CodeLayout& layout, PageSide side,
                             const Coordinate& coordinate) {
@@ -583,14 +585,16 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
     if (has_gains) {
       if (at_once) {
         const double scale = ldexp(1.0, exponent_of(shared.largest_coordinate));
-        store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side), [&](std::uint32_t code, int k) {
-          return scale * __half2float(shared.centroids()[CentroidRow<Channels>::at(code, k)]);
-        });
+        store_gains<Channels>(
+            shared, format.layout, static_cast<PageSide>(side), [&](std::uint32_t code, int k) {
+              return scale * __half2float(shared.centroids()[CentroidRow<Channels>::at(code, k)]);
+            });
       } else {
         const __half* const codebook = codebook_of(format, head);
-        store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side), [&](std::uint32_t code, int k) {
-          return static_cast<double>(__half2float(codebook[code * Channels + k]));
-        });
+        store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side),
+                              [&](std::uint32_t code, int k) {
+                                return static_cast<double>(__half2float(codebook[code * Channels + k]));
+                              });
       }
       __syncthreads();
       count_if_out_of_range(

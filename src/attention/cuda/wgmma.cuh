@@ -20,8 +20,8 @@ __device__ __forceinline__ std::uint64_t wgmma_matrix(const void* begin, int alo
          static_cast<std::uint64_t>(across >> 4) << 32;
 }
 
-// The same by each warp for its 16 rows. b: 16-bit words as wgmma_matrix describes them; `Along` numbers of the
-// contraction, 8 or 16, are not 0.
+// The same by each warp for its 16 rows. b: 16-bit words as wgmma_matrix describes them; `Along` numbers of
+// the contraction, 8 or 16, are not 0.
 template <int Along>
 __device__ __forceinline__ void multiply_16_by_256(std::uint32_t (&d)[64], const std::uint32_t (&a)[4],
                                                    const void* b, int along, int across) {

@@ -14,7 +14,8 @@ namespace kvant::cuda {
 namespace {
 
 constexpr Reason kNeedsHopper =
-    "prompts in integers are for Hopper GPUs (compute capability 9.0) alone: elsewhere, kvant_decode_attention takes "
+    "prompts in integers are for Hopper GPUs (compute capability 9.0) alone: elsewhere, "
+    "kvant_decode_attention takes "
     "each row of a prompt as a sequence, or kvant_dequantize serves any other attention kernel";
 
 // Numbers of work and of CTAs; each CTA counts one past the last.

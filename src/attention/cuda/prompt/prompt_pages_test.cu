@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "attention/cuda/device_memory.h"
-#include "attention/cuda/page_test_cache.h"
 #include "attention/cuda/kernel_path.h"
+#include "attention/cuda/page_test_cache.h"
 #include "attention/cuda/prompt/prompt_reference.h"
 #include "kvant/kvant.h"
 
