@@ -11,7 +11,7 @@
 // value = mean of the channel + gain of the token * level[state] * scale, with the table of B (trellis.h).
 // The gain of code c is loudest * 2^(-c / 32), and 0 for c = 255. The mean is what neighbouring tokens have
 // in common: K turns slowly in the low frequencies of RoPE, so it holds a large part of K. Each token's rest
-// is divided by its root mean square and encoded; its gain is then fitted by least squares.
+// is divided by its root mean square and encoded; its gain is then fitted (fitted_gain in trellis_gain.h).
 //
 // Left-out tokens enter neither the means nor the loudest gain.
 #include <fmt/format.h>
@@ -101,10 +101,14 @@ void normalize(const float* x, int d, float* normal) {
   for (int i = 0; i < d; ++i) normal[i] = static_cast<float>(x[i] * reciprocal);
 }
 
-// The least squares gain of `shape` for x; at least 0.
-double fit(const float* x, const float* shape, int d) {
-  const double length = dot(shape, shape, d);
-  return length > 0 ? std::clamp(dot(x, shape, d) / length, 0.0, kMaxGain) : 0;
+double unbiased_share(Side side) {
+  return side == Side::key ? kUnbiasedKeys : kUnbiasedValues;
+}
+
+double fit(const float* x, const float* shape, int d, Side side) {
+  const double gain = fitted_gain(dot(x, x, d), dot(x, shape, d), dot(shape, shape, d), unbiased_share(side),
+                                  [](double base, double exponent) { return std::pow(base, exponent); });
+  return std::min(gain, kMaxGain);
 }
 
 class TcqFormat : public Format {
@@ -120,7 +124,8 @@ class TcqFormat : public Format {
     const std::array<std::uint16_t, kMaxHeadDim> stored = channel_means(values, left_out, d);
     std::array<float, kMaxHeadDim> means;
     float_row_from_f16(stored.data(), means.data(), d);
-    const std::array<double, kPageTokens> gains = encode_shapes(values, means.data(), d, page);
+    const std::array<double, kPageTokens> gains =
+        encode_shapes(values, means.data(), d, context.constants.side, page);
     float loudest = 0;
     for (int token = 0; token < kPageTokens; ++token)
       if (!left_out.test(token)) loudest = std::max(loudest, static_cast<float>(gains[token]));
@@ -192,7 +197,7 @@ class TcqFormat : public Format {
   }
 
   // Writes the tokens' codes, and gives their gains.
-  std::array<double, kPageTokens> encode_shapes(const float* values, const float* means, int d,
+  std::array<double, kPageTokens> encode_shapes(const float* values, const float* means, int d, Side side,
                                                 std::byte* page) const {
     std::vector<float> rest(static_cast<std::size_t>(kPageTokens) * d);
     std::vector<float> normal(rest.size());
@@ -210,7 +215,7 @@ class TcqFormat : public Format {
       std::byte* codes = codes_of(page, token, d);
       pack_codes(symbols.data() + first, d, table_.bits, codes);
       decode_trellis(codes, d, table_.bits, levels_, shape.data());
-      gains[token] = fit(rest.data() + first, shape.data(), d);
+      gains[token] = fit(rest.data() + first, shape.data(), d, side);
     }
     return gains;
   }
