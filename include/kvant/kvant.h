@@ -432,8 +432,8 @@ typedef struct kvant_token_weights {
   /* Query i sees the first n_visible + i rows: none where that is less than 1, all where it is more than
    * there are. */
   int32_t n_visible;
-  int32_t reserved;      /* 0 */
-  const void* q;         /* BF16: of query i and query head h at i * q_token_stride + h * q_head_stride */
+  kvant_type q_type;
+  const void* q; /* of q_type: of query i and query head h at i * q_token_stride + h * q_head_stride */
   int64_t q_token_stride, q_head_stride; /* multiples of 8, q from a 16-byte aligned address, as for keys */
   const float* lse; /* ln sum exp(score) over all tokens that the query has seen (kvant_decode_layer.lse) */
   int64_t lse_token_stride, lse_head_stride;

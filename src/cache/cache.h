@@ -261,6 +261,7 @@ class Cache {
   bool reserve_on_device(Sequence& sequence);
   bool take_sink(Sequence& sequence);
   EntryHold take_sums();
+  bool take_protection(int n_tokens, int n_sealed, DeviceProtection& protection);
   bool reserve_protection(Sequence& sequence);
   bool reserve_protected_rows(const Sequence& sequence, DeviceProtection& next);
   bool reserve_observers(const Sequence& sequence, DeviceProtection& next);

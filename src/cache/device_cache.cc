@@ -70,6 +70,19 @@ bool Cache::reserve_on_device(Sequence& sequence) {
   return sequence.next_sums.entry().held();
 }
 
+// Entries for all that a sequence of these lengths may have. False where memory is exhausted.
+bool Cache::take_protection(int n_tokens, int n_sealed, DeviceProtection& protection) {
+  protection.tokens = std::make_shared<ProtectedTokens>();
+  protection.tokens->heads.resize(static_cast<std::size_t>(plan_->geometry.n_all_kv_heads()));
+  for (int i = 0; i < protected_pages(*plan_, n_sealed); ++i) {
+    protection.pages.emplace_back(*device_, device_->take(kProtectedRoom));
+    if (!protection.pages.back().entry().held()) return false;
+  }
+  if (open_observers(n_tokens) == 0) return true;
+  protection.observers = EntryHold(*device_, device_->take(kObserversRoom));
+  return protection.observers.entry().held();
+}
+
 // What a step changes of the host's part it changes in a copy; on the device it writes rows that no committed
 // sequence counts on.
 bool Cache::reserve_protection(Sequence& sequence) {

@@ -25,7 +25,6 @@ Reason fault_of(const kvant_token_weights& w) {
       {(w.q_token_stride | w.q_head_stride | w.key_token_stride | w.key_head_stride) % 8 == 0,
        "weights: strides of q and keys must be multiples of 8"},
       {is_aligned(w.q, 16) && is_aligned(w.keys, 16), "weights: q and keys must be 16-byte aligned"},
-      {w.reserved == 0, "weights.reserved must be 0"},
   });
 }
 
@@ -76,6 +75,7 @@ kvant_status kvant_weigh_tokens(const kvant_decode_shape* caller_shape,
                               .group = shape.group,
                               .softmax_scale = shape.softmax_scale,
                               .softcap = shape.score_softcap,
+                              .q_f32 = w.q_type == KVANT_F32 ? 1 : 0,
                               .q = w.q,
                               .keys = w.keys,
                               .q_token_stride = w.q_token_stride,

@@ -37,9 +37,13 @@ __device__ void load_rows(const TokenWeightsArgs& args, int head, int first_row,
     const int row = first_row + i / kWords;
     float2 pair{0, 0};
     if (row < n_rows) {
-      const auto* q = static_cast<const __nv_bfloat16*>(args.q) + row / args.group * args.q_token_stride +
-                      (head * args.group + row % args.group) * args.q_head_stride;
-      pair = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(q)[i % kWords]);
+      const std::int64_t at = row / args.group * args.q_token_stride +
+                              (head * args.group + row % args.group) * args.q_head_stride +
+                              i % kWords * 2;
+      pair = args.q_f32 != 0
+                 ? *reinterpret_cast<const float2*>(static_cast<const float*>(args.q) + at)
+                 : __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(
+                       static_cast<const __nv_bfloat16*>(args.q) + at));
     }
     shared.q[i] = pair;
   }

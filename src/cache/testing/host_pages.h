@@ -496,9 +496,12 @@ class HostLibrary {
         for (int i = std::max(0, t + 1 - w->n_visible); i < w->n_queries; ++i) {
           for (int g = 0; g < shape->group; ++g) {
             const int query_head = head * shape->group + g;
-            float_row_from_bf16(static_cast<const std::uint16_t*>(w->q) + i * w->q_token_stride +
-                                    query_head * w->q_head_stride,
-                                q.data(), d);
+            const std::int64_t at = i * w->q_token_stride + query_head * w->q_head_stride;
+            if (w->q_type == KVANT_F32) {
+              std::copy_n(static_cast<const float*>(w->q) + at, d, q.begin());
+            } else {
+              float_row_from_bf16(static_cast<const std::uint16_t*>(w->q) + at, q.data(), d);
+            }
             double score = 0;
             for (int c = 0; c < d; ++c) score += double{q[c]} * k[c];
             score *= shape->softmax_scale;
