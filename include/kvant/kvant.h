@@ -419,10 +419,10 @@ KVANT_API kvant_status kvant_prompt_workspace(const kvant_prompt_shape* shape, s
 KVANT_API kvant_status kvant_prompt_attention(const kvant_prompt_shape* shape, const kvant_prompt* prompt,
                                               void* workspace, size_t workspace_bytes, kvant_stream stream);
 
-/* Since 1.4: tokens that stay unquantized for the attention that they draw (VQuant, section 5). Sums of softmax
- * weights say how much that is: kvant_weigh_tokens adds those of some queries, for keys as rows, of which
- * kvant_dequantize makes some pages at a time. What to protect is the caller's choice: bits in `masks`, with
- * which the page is sealed, and kvant_protect, which copies the tokens' rows out of the tail. */
+/* Since 1.4: tokens that stay unquantized for the attention that they draw (VQuant, section 5). Sums of
+ * softmax weights say how much that is: kvant_weigh_tokens adds those of some queries, for keys as rows, of
+ * which kvant_dequantize makes some pages at a time. What to protect is the caller's choice: bits in `masks`,
+ * with which the page is sealed, and kvant_protect, which copies the tokens' rows out of the tail. */
 
 /* Queries of a sequence, and some of its tokens. */
 typedef struct kvant_token_weights {

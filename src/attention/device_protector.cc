@@ -265,7 +265,8 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
       if (!add(observer, first_token, first_key, kept.q + row * query_bytes(g), kept.lse + row * g.n_heads))
         return false;
     }
-    const int first = std::max(observer, first_token), row = step.first_row(point.slice) + first - first_token;
+    const int first = std::max(observer, first_token),
+              row = step.first_row(point.slice) + first - first_token;
     if (!add(first, point.page_end, first_key, static_cast<const char*>(q) + row * query_bytes(g),
              static_cast<const float*>(lse_.memory) + row * g.n_heads))
       return false;

@@ -1,9 +1,9 @@
-// DeviceProtector: at the ends of pages of a step whose pages lie on a device, the tokens that have drawn most
-// attention become protected rows (VQuant section 5).
+// DeviceProtector: at the ends of pages of a step whose pages lie on a device, the tokens that have drawn
+// most attention become protected rows (VQuant section 5).
 //
 // What a page's queries attend to decides what is left out of pages that are sealed behind them, and so what
-// later queries see: a step goes in rounds, each with the tokens of a slice up to the end of a page. Observers'
-// weights are summed on the device and come to the host, which chooses, and sends masks back.
+// later queries see: a step goes in rounds, each with the tokens of a slice up to the end of a page.
+// Observers' weights are summed on the device and come to the host, which chooses, and sends masks back.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@
 
 namespace kvant {
 
-// Rows of a step that attend together: of one slice, or, where each is all of a slice, one of each from `slice`
-// on.
+// Rows of a step that attend together: of one slice, or, where each is all of a slice, one of each from
+// `slice` on.
 struct RowRun {
   int first_row = 0, n_rows = 0;
   int slice = 0;
@@ -71,8 +71,8 @@ class DeviceProtector {
              const void* q);
   bool choose_and_seal(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& of_slice);
 
-  // Places within tables_: masks [n_layers][n_slices][n_heads][n_pages_], counts [n_layers][n_slices][n_heads],
-  // and page tables [n_slices][n_protected_].
+  // Places within tables_: masks [n_layers][n_slices][n_heads][n_pages_], counts
+  // [n_layers][n_slices][n_heads], and page tables [n_slices][n_protected_].
   std::size_t head_of(int layer, int slice) const {
     return (static_cast<std::size_t>(layer) * n_slices_ + slice) * n_kv_heads_;
   }

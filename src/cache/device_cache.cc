@@ -89,8 +89,8 @@ bool Cache::reserve_protection(Sequence& sequence) {
   const PageLedger& ledger = *sequence.ledgers.front();
   const DeviceProtection& now = sequence.protection;
   DeviceProtection next;
-  const bool changes = ledger.end() / kPageTokens > ledger.length() / kPageTokens ||
-                       ledger.end_sealed() > ledger.n_sealed();
+  const bool changes =
+      ledger.end() / kPageTokens > ledger.length() / kPageTokens || ledger.end_sealed() > ledger.n_sealed();
   next.tokens = now.tokens;
   if (now.tokens == nullptr) {
     next.tokens = std::make_shared<ProtectedTokens>();
@@ -108,8 +108,7 @@ bool Cache::reserve_protected_rows(const Sequence& sequence, DeviceProtection& n
   const PageLedger& ledger = *sequence.ledgers.front();
   const DeviceProtection& now = sequence.protection;
   const bool seals = ledger.end_sealed() > ledger.n_sealed();
-  const std::size_t n_pages =
-      seals ? protected_pages(*plan_, ledger.end_sealed()) : now.pages.size(),
+  const std::size_t n_pages = seals ? protected_pages(*plan_, ledger.end_sealed()) : now.pages.size(),
                     first_written = next.tokens->fewest_rows(*plan_) / kPageTokens;
   for (std::size_t i = 0; i < std::max(n_pages, now.pages.size()); ++i) {
     const bool is_there = i < now.pages.size();
@@ -131,8 +130,7 @@ bool Cache::reserve_observers(const Sequence& sequence, DeviceProtection& next) 
   if (open_observers(ledger.end()) == 0) return true;
   const bool stays = ledger.end() / kPageTokens == ledger.length() / kPageTokens;
   const int page_end = (ledger.end() / kPageTokens + 1) * kPageTokens;
-  next.first_observer =
-      first_observer_of(page_end, ledger.length(), stays ? now.first_observer : -1);
+  next.first_observer = first_observer_of(page_end, ledger.length(), stays ? now.first_observer : -1);
   const bool goes_on = stays && now.observers.entry().held();
   if (goes_on && !device_->shared(now.observers.entry())) {
     next.observers = now.observers.share();
@@ -164,8 +162,7 @@ void truncate_protection(DeviceProtection& protection, int n_tokens, int n_seale
   if (protection.tokens == nullptr) return;
   auto left = std::make_shared<ProtectedTokens>(*protection.tokens);
   left->truncate(n_tokens, n_sealed);
-  protection.pages.resize(
-      std::min<std::size_t>(protection.pages.size(), pages_for(left->most_rows())));
+  protection.pages.resize(std::min<std::size_t>(protection.pages.size(), pages_for(left->most_rows())));
   protection.tokens = std::move(left);
   const int first = protection.first_observer;
   if (first >= 0 && first < n_tokens && first / kPageTokens == n_tokens / kPageTokens) return;

@@ -1,5 +1,5 @@
-// What scores protect, of a sequence on a device, as heads of caches in host memory write it (HeadState::save)
-// and read it.
+// What scores protect, of a sequence on a device, as heads of caches in host memory write it
+// (HeadState::save) and read it.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -143,15 +143,14 @@ void DeviceImage::read_protection(ByteReader& from, int n_sealed, int n_tokens,
   const Geometry& g = plan_.geometry;
   std::vector<std::vector<std::byte>> entries(protection.pages.size());
   for (std::vector<std::byte>& entry : entries) entry.resize(store_.layout(kProtectedRoom).bytes);
-  std::vector<std::byte> observers(
-      protection.observers.entry().held() ? store_.layout(kObserversRoom).bytes : 0);
+  std::vector<std::byte> observers(protection.observers.entry().held() ? store_.layout(kObserversRoom).bytes
+                                                                       : 0);
   ObservedTokens observed{ObservedTokens::kUnknown, n_tokens};
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (int h = 0; h < g.n_kv_heads && from.ok(); ++h) {
       ProtectedTokens::Head& head = protection.tokens->heads[g.head_index(layer, h)];
       read_protected(from, entries, head, layer, h, n_sealed);
-      if (plan_.layers[layer].needs_scores())
-        read_scores(from, observers, head.scores, observed, layer, h);
+      if (plan_.layers[layer].needs_scores()) read_scores(from, observers, head.scores, observed, layer, h);
     }
   }
   if (!from.ok()) return;

@@ -83,7 +83,8 @@ Status check_rules(const Plan& plan, const std::string& device) {
   if (recipe.protect > 0 && is_unquantized(plan))
     return refuse("protection of tokens that are never quantized", "leave it out with protect=0");
   if (recipe.protect > 0 && recipe.correction != Correction::none)
-    return refuse("protection by scores with a correction", "leave out one with protect=0 or correction=none");
+    return refuse("protection by scores with a correction",
+                  "leave out one with protect=0 or correction=none");
   if (recipe.protect > 0 && recipe.prompt == PromptAttention::flashq)
     return refuse("protection by scores with prompt=flashq", "use prompt=exact or protect=0");
   if (recipe.evict > 0) return refuse("eviction", "leave it out with evict=0");

@@ -128,8 +128,7 @@ PageEntry DevicePageStore::take(int room) {
   std::int32_t id = wanted.take();
   if (id < 0) {  // what entries of other kinds have left
     bool any = false;
-    for (DeviceEntryTable* other : tables())
-      any = (other != &wanted && other->shrink()) || any;
+    for (DeviceEntryTable* other : tables()) any = (other != &wanted && other->shrink()) || any;
     if (any) id = wanted.take();
   }
   return id < 0 ? PageEntry{} : PageEntry{id, room};
@@ -234,9 +233,8 @@ Status DevicePageStore::reopen(int page, PageEntry sealed, PageEntry sink, const
     of_layer.protected_pages.table = protected_at;
     of_layer.sink = sink.held() ? plan_.layers[layer].sink : 0;
     if (!protection.pages.empty() && protects_by_score(plan_, layer)) {
-      of_layer.masks =
-          reinterpret_cast<const std::uint32_t*>(masks_at) +
-          std::ptrdiff_t{4} * n_pages * g.head_index(layer, 0);
+      of_layer.masks = reinterpret_cast<const std::uint32_t*>(masks_at) +
+                       std::ptrdiff_t{4} * n_pages * g.head_index(layer, 0);
       of_layer.mask_head_stride = n_pages;
     }
     plan_.device_constants->add_to(of_layer, layer);

@@ -116,8 +116,8 @@ class DevicePageStore final : public EntryStore {
   void upload(const std::byte* from, PageEntry entry);
   const EntryLayout& layout(int room) const { return table(room).layout(); }
 
-  // Decodes a sequence's sealed page `page` of all layers into a tail's entry, with the sink's tokens and those
-  // that scores protect as they are kept. An error: memory is exhausted, or the device has failed.
+  // Decodes a sequence's sealed page `page` of all layers into a tail's entry, with the sink's tokens and
+  // those that scores protect as they are kept. An error: memory is exhausted, or the device has failed.
   Status reopen(int page, PageEntry sealed, PageEntry sink, const DeviceProtection& protection,
                 PageEntry tail);
 
@@ -130,7 +130,8 @@ class DevicePageStore final : public EntryStore {
   }
   // In the order of tables().
   static int index_of(int room) {
-    constexpr int kOwnRooms[] = {kSealedRoom, kPageTokens, kSinkRoom, kSumsRoom, kProtectedRoom, kObserversRoom};
+    constexpr int kOwnRooms[] = {kSealedRoom, kPageTokens,    kSinkRoom,
+                                 kSumsRoom,   kProtectedRoom, kObserversRoom};
     return static_cast<int>(std::find(std::begin(kOwnRooms), std::end(kOwnRooms), room) -
                             std::begin(kOwnRooms));
   }

@@ -49,8 +49,8 @@ struct DeviceProtection {
   DeviceProtection share() const;
 };
 
-// Of a step that appends tokens [first, end): the first of the queries that observe when the page that ends at
-// page_end does, if the sequence had observers from first_observer on.
+// Of a step that appends tokens [first, end): the first of the queries that observe when the page that ends
+// at page_end does, if the sequence had observers from first_observer on.
 int first_observer_of(int page_end, int first, int first_observer);
 
 // The observers of a sequence of n_tokens that the next step may find: tokens of the second half of its open

@@ -17,8 +17,7 @@ int max_protected_tokens(const LayerPlan& layer, int n_sealed) {
 }
 
 TokenMask tokens_to_protect(const LayerPlan& layer, const TokenScores* scores, int page, int n_protected) {
-  const int room =
-      layer.sink + protection_cap(layer, page + 1) - n_protected - (page == 0 ? layer.sink : 0);
+  const int room = layer.sink + protection_cap(layer, page + 1) - n_protected - (page == 0 ? layer.sink : 0);
   TokenMask mask;
   if (layer.protect > 0) mask = scores->select(page, layer.protect, room, layer.sink);
   for (int t = 0; page == 0 && t < layer.sink; ++t) mask.set(t);

@@ -112,8 +112,7 @@ kvant_status kvant_protect(const kvant_decode_shape* caller_shape, const kvant_d
                          rows.tail_token,
                          rows.protected_token};
   with_head_dim(shape.head_dim, [&](auto d) {
-    protect_kernel<d.value>
-        <<<dim3(rows.n_rows, 2), d.value, 0, static_cast<cudaStream_t>(stream)>>>(args);
+    protect_kernel<d.value><<<dim3(rows.n_rows, 2), d.value, 0, static_cast<cudaStream_t>(stream)>>>(args);
   });
   return launch_status();
 }

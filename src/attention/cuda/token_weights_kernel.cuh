@@ -1,6 +1,6 @@
-// The softmax weights that queries give tokens, summed over queries and the query heads of a KV head. A CTA has
-// 128 tokens of one KV head, whose keys lie in shared memory; a thread has one token and half of the rows (a
-// query and one of its heads) that pass by in chunks. A plain kernel: it runs once in 128 tokens.
+// The softmax weights that queries give tokens, summed over queries and the query heads of a KV head. A CTA
+// has 128 tokens of one KV head, whose keys lie in shared memory; a thread has one token and half of the rows
+// (a query and one of its heads) that pass by in chunks. A plain kernel: it runs once in 128 tokens.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,8 +13,8 @@ namespace kvant::cuda {
 inline constexpr int kWeighedTokens = 128;  // of a CTA
 inline constexpr int kRowShares = 2;        // that the rows are divided into
 inline constexpr int kWeighThreads = kWeighedTokens * kRowShares;
-inline constexpr int kWeighedRows = 8;     // of a share in a chunk
-inline constexpr int kRowsTogether = 4;    // for which a thread reads its key once
+inline constexpr int kWeighedRows = 8;   // of a share in a chunk
+inline constexpr int kRowsTogether = 4;  // for which a thread reads its key once
 inline constexpr int kWeighedChunk = kRowShares * kWeighedRows;
 
 template <int D>
@@ -38,12 +38,10 @@ __device__ void load_rows(const TokenWeightsArgs& args, int head, int first_row,
     float2 pair{0, 0};
     if (row < n_rows) {
       const std::int64_t at = row / args.group * args.q_token_stride +
-                              (head * args.group + row % args.group) * args.q_head_stride +
-                              i % kWords * 2;
-      pair = args.q_f32 != 0
-                 ? *reinterpret_cast<const float2*>(static_cast<const float*>(args.q) + at)
-                 : __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(
-                       static_cast<const __nv_bfloat16*>(args.q) + at));
+                              (head * args.group + row % args.group) * args.q_head_stride + i % kWords * 2;
+      pair = args.q_f32 != 0 ? *reinterpret_cast<const float2*>(static_cast<const float*>(args.q) + at)
+                             : __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(
+                                   static_cast<const __nv_bfloat16*>(args.q) + at));
     }
     shared.q[i] = pair;
   }

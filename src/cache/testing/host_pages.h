@@ -24,9 +24,9 @@ namespace kvant::testing {
 class HostLibrary {
  public:
   static PageLibrary functions() {
-    return {last_error,      page_bytes,       can_seal,        decode_kernel, decode_workspace,
-            decode_schedule, decode_attention, append,          seal_pages,    dequantize,
-            transform,       prompt_workspace, prompt_attention, weigh_tokens, protect};
+    return {last_error,      page_bytes,       can_seal,         decode_kernel, decode_workspace,
+            decode_schedule, decode_attention, append,           seal_pages,    dequantize,
+            transform,       prompt_workspace, prompt_attention, weigh_tokens,  protect};
   }
 
  private:
@@ -286,8 +286,7 @@ class HostLibrary {
     }
     std::size_t kept = 0;
     for (int t = 0, n_protected = 0; t < n_pages * kPageTokens; ++t) {
-      const bool is_protected =
-          masked(layer, seq, head, t / kPageTokens).test(t % kPageTokens);
+      const bool is_protected = masked(layer, seq, head, t / kPageTokens).test(t % kPageTokens);
       float* row = &rows[std::size_t{1} * t * d];
       if (is_protected && in_place)
         read_row(address(layer.protected_pages, seq, layer.layer, head, side, n_protected / kPageTokens), d,
@@ -330,8 +329,8 @@ class HostLibrary {
       };
       if (lengths.protected_tokens != nullptr)
         add(layer.protected_pages, 0,
-            lengths.protected_tokens[seq * lengths.protected_seq_stride +
-                                     head * lengths.protected_head_stride]);
+            lengths
+                .protected_tokens[seq * lengths.protected_seq_stride + head * lengths.protected_head_stride]);
       if (lengths.tail_tokens != nullptr) add(layer.tail, n > 0 ? 0 : hidden, lengths.tail_tokens[seq]);
     }
 
