@@ -1,6 +1,7 @@
 #include "attention/device_protector.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "cache/page_counts.h"
@@ -12,20 +13,19 @@ namespace {
 // Keys that are rows in BF16 at a time.
 constexpr int kWeighedPages = 64;
 
-// Of all query heads of a token.
-std::size_t query_bytes(const Geometry& g) {
-  return std::size_t{2} * g.n_heads * g.head_dim;
+// Numbers of all query heads of a token.
+std::ptrdiff_t query_size(const Geometry& g) {
+  return std::ptrdiff_t{g.n_heads} * g.head_dim;
 }
 
 // What observers of a layer are in the store.
 struct ObserverRows {
-  char* q;
-  float* lse;
+  float *q, *lse;
 };
 ObserverRows observer_rows(DevicePageStore& store, PageEntry entry, int layer) {
   const EntryLayout::Layer& of_layer = store.observers().layout().layers[layer];
   char* const at = store.observers().data(entry.id) + of_layer.offset;
-  return {at, reinterpret_cast<float*>(at + of_layer.key_bytes)};
+  return {reinterpret_cast<float*>(at), reinterpret_cast<float*>(at + of_layer.key_bytes)};
 }
 
 // The place of a token among the observers of its page.
@@ -186,7 +186,7 @@ void DeviceProtector::add_to(kvant_decode_layer& at_layer, kvant_decode_lengths&
 }
 
 bool DeviceProtector::seal(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& at_layer,
-                           const void* q) {
+                           const float* q) {
   kvant_decode_layer of_slice = at_layer;
   of_slice.tail.table += point.slice * at_layer.tail.seq_stride;
   of_slice.sealed.table += point.slice * at_layer.sealed.seq_stride;
@@ -201,7 +201,7 @@ bool DeviceProtector::seal(Step& step, int layer, const SealPoint& point, const 
 
 // Adds up what the observers of the page that ends give each token so far, and scores them.
 bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& of_slice,
-                            const void* q) {
+                            const float* q) {
   const Plan& plan = step.plan();
   const Geometry& g = plan.geometry;
   const PageLibrary& library = device_->library();
@@ -227,8 +227,8 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
 
   kvant_token_weights weights{};
   weights.struct_size = sizeof weights;
-  weights.q_type = KVANT_BF16;
-  weights.q_token_stride = std::int64_t{g.n_heads} * g.head_dim;
+  weights.q_type = KVANT_F32;
+  weights.q_token_stride = query_size(g);
   weights.q_head_stride = g.head_dim;
   weights.lse_token_stride = g.n_heads;
   weights.lse_head_stride = 1;
@@ -239,7 +239,7 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   const DeviceProtection& before = step.protection(point.slice);
   const int observer = first_observer_of(point.page_end, first_token, before.first_observer);
   // Queries of tokens [first, end), at q and lse.
-  const auto add = [&](int first, int end, int first_key, const void* queries, const float* lse) {
+  const auto add = [&](int first, int end, int first_key, const float* queries, const float* lse) {
     if (first >= end) return true;
     weights.n_queries = end - first;
     weights.n_visible = first + 1 - first_key;
@@ -262,18 +262,21 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
     if (observer < first_token) {
       const ObserverRows kept = observer_rows(step.device_pages(), before.observers.entry(), layer);
       const int row = observer_row(observer);
-      if (!add(observer, first_token, first_key, kept.q + row * query_bytes(g), kept.lse + row * g.n_heads))
+      if (!add(observer, first_token, first_key, kept.q + row * query_size(g), kept.lse + row * g.n_heads))
         return false;
     }
     const int first = std::max(observer, first_token),
               row = step.first_row(point.slice) + first - first_token;
-    if (!add(first, point.page_end, first_key, static_cast<const char*>(q) + row * query_bytes(g),
+    if (!add(first, point.page_end, first_key, q + row * query_size(g),
              static_cast<const float*>(lse_.memory) + row * g.n_heads))
       return false;
   }
 
   std::vector<float> sums(static_cast<std::size_t>(g.n_kv_heads) * point.page_end);
   device_->download(sums.data(), weights_.memory, weight_bytes);
+  // Of a broken model; its logits are refused when the step ends.
+  std::replace_if(
+      sums.begin(), sums.end(), [](float x) { return !std::isfinite(x); }, 0.0F);
   ProtectedTokens& tokens = *step.next_protection(point.slice).tokens;
   for (int h = 0; h < g.n_kv_heads; ++h) {
     const auto of_head = sums.begin() + std::ptrdiff_t{h} * point.page_end;
@@ -332,7 +335,7 @@ bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& po
                library.protect(&shape, &of_slice, &rows, device_->stream()));
 }
 
-void DeviceProtector::keep_observers(const Step& step, int layer, const void* q) {
+void DeviceProtector::keep_observers(const Step& step, int layer, const float* q) {
   const Geometry& g = step.plan().geometry;
   for (int s = 0; s < n_slices_; ++s) {
     const PageEntry entry = step.next_protection(s).observers.entry();
@@ -342,8 +345,7 @@ void DeviceProtector::keep_observers(const Step& step, int layer, const void* q)
     const ObserverRows to = observer_rows(step.device_pages(), entry, layer);
     const std::size_t n = end - first, row = step.first_row(s) + first - step.first_token(s),
                       to_row = observer_row(first);
-    device_->copy(to.q + to_row * query_bytes(g), static_cast<const char*>(q) + row * query_bytes(g),
-                  n * query_bytes(g));
+    device_->copy(to.q + to_row * query_size(g), q + row * query_size(g), n * query_size(g) * sizeof(float));
     device_->copy(to.lse + to_row * g.n_heads, static_cast<const float*>(lse_.memory) + row * g.n_heads,
                   n * g.n_heads * sizeof(float));
   }

@@ -52,11 +52,12 @@ class DeviceProtector {
   // log-sum-exps go.
   void add_to(kvant_decode_layer& at_layer, kvant_decode_lengths& of_rows, int layer,
               const RowRun& run) const;
-  // Weighs, chooses and seals. at_layer has the tables of slices. q: BF16 [n_rows, n_heads, head_dim], as
-  // the keys are transformed. False: the step has failed.
-  bool seal(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& at_layer, const void* q);
+  // Weighs, chooses and seals. at_layer has the tables of slices. q: [n_rows, n_heads, head_dim], as the
+  // keys are transformed. False: the step has failed.
+  bool seal(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& at_layer,
+            const float* q);
   // Keeps the queries of open pages that observe, when all rounds of a layer are over.
-  void keep_observers(const Step& step, int layer, const void* q);
+  void keep_observers(const Step& step, int layer, const float* q);
 
  private:
   // Memory on the device that grows.
@@ -68,7 +69,7 @@ class DeviceProtector {
   Status send_tables(const Step& step);
   bool check(Step& step, const char* doing, kvant_status status) const;
   bool weigh(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& of_slice,
-             const void* q);
+             const float* q);
   bool choose_and_seal(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& of_slice);
 
   // Places within tables_: masks [n_layers][n_slices][n_heads][n_pages_], counts

@@ -58,8 +58,7 @@ class DeviceImage {
   int page_rows(int room) const;  // that a page of an entry has room for
   // Of one layer: [kObservers][n_heads][head_dim], [kObservers][n_heads].
   struct Observers {
-    std::uint16_t* q;
-    float* lse;
+    float *q, *lse;
   };
   Observers observers_in(std::vector<std::byte>& bytes, int layer) const;
   // Queries of which tokens observe: from `first` (negative: none), before `end`.

@@ -5,7 +5,6 @@
 #include <functional>
 #include <utility>
 
-#include "base/float16.h"
 #include "cache/device_image.h"
 #include "cache/protected_rows.h"
 
@@ -15,7 +14,7 @@ namespace kvant {
 DeviceImage::Observers DeviceImage::observers_in(std::vector<std::byte>& bytes, int layer) const {
   const EntryLayout::Layer& of_layer = store_.layout(kObserversRoom).layers[layer];
   std::byte* const at = bytes.data() + of_layer.offset;
-  return {reinterpret_cast<std::uint16_t*>(at), reinterpret_cast<float*>(at + of_layer.key_bytes)};
+  return {reinterpret_cast<float*>(at), reinterpret_cast<float*>(at + of_layer.key_bytes)};
 }
 
 // Rows of a head as protected pages hold them: entries[i] has those from 128 i on.
@@ -43,7 +42,7 @@ void DeviceImage::write_protected(ByteWriter& to, std::vector<std::vector<std::b
   }
 }
 
-// Queries of caches in host memory are F32 and have the softmax's scale.
+// Queries of caches in host memory have the softmax's scale in them.
 void DeviceImage::write_scores(ByteWriter& to, std::vector<std::byte>& observers, TokenScores scores,
                                const ObservedTokens& observed, int layer, int kv_head) const {
   const Geometry& g = plan_.geometry;
@@ -55,8 +54,7 @@ void DeviceImage::write_scores(ByteWriter& to, std::vector<std::byte>& observers
     const int row = token % kPageTokens - (kPageTokens - kObservers);
     for (int i = 0; i < group; ++i) {
       const std::ptrdiff_t at = std::ptrdiff_t{row} * g.n_heads + kv_head * group + i;
-      float_row_from_bf16(rows.q + at * d, q.data(), d);
-      for (float& x : q) x *= g.softmax_scale;
+      for (int c = 0; c < d; ++c) q[c] = rows.q[at * d + c] * g.softmax_scale;
       scores.observe({token, q, /*offset=*/0, rows.lse[at], /*sum=*/1}, group);
     }
   }
@@ -132,7 +130,7 @@ void DeviceImage::read_scores(ByteReader& from, std::vector<std::byte>& observer
     if (!from.ok()) return;
     const Observers rows = observers_in(observers, layer);
     const std::ptrdiff_t at = std::ptrdiff_t{row} * g.n_heads + kv_head * group + r % group;
-    for (int c = 0; c < d; ++c) rows.q[at * d + c] = bf16_from_float(q.row(r)[c] / g.softmax_scale);
+    for (int c = 0; c < d; ++c) rows.q[at * d + c] = q.row(r)[c] / g.softmax_scale;
     rows.lse[at] = scores.maxima()[r] + std::log(scores.sums()[r]);
   }
   scores.forget_observers();

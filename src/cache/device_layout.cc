@@ -306,7 +306,7 @@ EntryLayout observer_layout(const Plan& plan) {
   EntryLayout layout;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const std::size_t n_rows = protects_by_score(plan, layer) ? std::size_t{kObservers} * g.n_heads : 0;
-    add_layer(layout, n_rows * 2 * g.head_dim, n_rows * sizeof(float), /*n_heads=*/1);
+    add_layer(layout, n_rows * sizeof(float) * g.head_dim, n_rows * sizeof(float), /*n_heads=*/1);
   }
   round_up(layout);
   return layout;

@@ -57,8 +57,8 @@ EntryLayout plain_layout(const Plan& plan, int n_tokens);
 EntryLayout sink_layout(const Plan& plan);
 // Entries of protected rows: 128 of each head.
 EntryLayout protected_layout(const Plan& plan);
-// Entries of the open page's observers: of each layer queries in BF16 [kObservers][n_heads][head_dim]
-// (key_bytes), then their log-sum-exps in F32 [kObservers][n_heads].
+// Entries of the open page's observers: of each layer queries [kObservers][n_heads][head_dim] (key_bytes),
+// then their log-sum-exps [kObservers][n_heads], both in F32.
 EntryLayout observer_layout(const Plan& plan);
 
 // Entries of a correction's sums: of each KV head of a corrected layer S [features][head_dim], then z

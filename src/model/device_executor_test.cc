@@ -257,7 +257,8 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpuWithWindowsCapsAndSinkLogits) {
     for (const TinyModel& model : {gemma2, gemma3, gpt_oss}) {
       const TinyFile file(model.architecture + "_scores.gguf");
       TinyModelWriter(model).write(file.path());
-      for (const char* recipe : {"bf16", "k=ch4g128,v=tok4g128,sink=4"}) {
+      for (const char* recipe :
+           {"bf16", "k=ch4g128,v=tok4g128,sink=4", "k=ch4g128,v=tok4g128,sink=4,protect=0.1"}) {
         Machine on_host(file.path(), recipe, nullptr), on_device(file.path(), recipe, device);
         const auto tokens = some_tokens(430, 10);
         std::vector<double> differences[2];

@@ -392,9 +392,8 @@ class HostLibrary {
                        q);
           attend(*shape, q, k.rows, v.rows, layer->correction, layer->sink_logits, seq, query_head,
                  out.data(),
-                 layer->lse == nullptr
-                     ? nullptr
-                     : layer->lse + seq * shape->n_kv_heads * shape->group + query_head);
+                 layer->lse == nullptr ? nullptr
+                                       : layer->lse + seq * shape->n_kv_heads * shape->group + query_head);
           if (layer->out_hadamard != 0) walsh_hadamard(out);
           scale(out, layer->out_factors, head);
           std::copy(out.begin(), out.end(),
