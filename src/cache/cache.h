@@ -270,6 +270,7 @@ class Cache {
   void leave_out_shared_on_device(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;
   Status fill_device(SequenceId sequence, int n_tokens, std::uint64_t seed);
   bool fill_protection(int n_tokens, DeviceProtection& protection);
+  void add_protected_bytes(const DeviceProtection& protection, CacheBytes& bytes) const;
   void close(Step& step, bool commit);
 
   std::shared_ptr<const Plan> plan_;

@@ -79,6 +79,19 @@ DeviceProtection DeviceProtection::share() const {
   return other;
 }
 
+// Entries keep no rows behind the last one, and observers of an ended page are gone.
+void DeviceProtection::truncate(int n_tokens, int n_sealed) {
+  if (tokens == nullptr) return;
+  auto left = std::make_shared<ProtectedTokens>(*tokens);
+  left->truncate(n_tokens, n_sealed);
+  pages.resize(std::min<std::size_t>(pages.size(), pages_for(left->most_rows())));
+  tokens = std::move(left);
+  const bool is_open = first_observer / kPageTokens == n_tokens / kPageTokens;
+  if (first_observer >= 0 && first_observer < n_tokens && is_open) return;
+  observers.reset();
+  first_observer = -1;
+}
+
 int first_observer_of(int page_end, int first, int first_observer) {
   return std::max(page_end - kObservers, first_observer >= 0 ? first_observer : first);
 }

@@ -47,6 +47,8 @@ struct DeviceProtection {
   int first_observer = -1;
 
   DeviceProtection share() const;
+  // Keeps the first n_tokens, of which n_sealed pages are sealed. May throw std::bad_alloc.
+  void truncate(int n_tokens, int n_sealed);
 };
 
 // Of a step that appends tokens [first, end): the first of the queries that observe when the page that ends
