@@ -75,7 +75,8 @@ Result<PageLibrary> load_page_library() {
       l.find("kvant_decode_attention", p.decode_attention) && l.find("kvant_append", p.append) &&
       l.find("kvant_seal_pages", p.seal_pages) && l.find("kvant_dequantize", p.dequantize) &&
       l.find("kvant_transform", p.transform) && l.find("kvant_prompt_workspace", p.prompt_workspace) &&
-      l.find("kvant_prompt_attention", p.prompt_attention);
+      l.find("kvant_prompt_attention", p.prompt_attention) &&
+      l.find("kvant_weigh_tokens", p.weigh_tokens) && l.find("kvant_protect", p.protect);
   if (!complete)
     return error("libkvant_cuda.so is of another version of kvant than the program: build it anew");
   return p;
