@@ -421,6 +421,52 @@ KVANT_API kvant_status kvant_prompt_workspace(const kvant_prompt_shape* shape, s
 KVANT_API kvant_status kvant_prompt_attention(const kvant_prompt_shape* shape, const kvant_prompt* prompt,
                                               void* workspace, size_t workspace_bytes, kvant_stream stream);
 
+/* Since 1.4: tokens that stay unquantized for the attention that they draw (VQuant, section 5). Sums of
+ * softmax weights say how much that is: kvant_weigh_tokens adds those of some queries, for keys as rows, of
+ * which kvant_dequantize makes some pages at a time. What to protect is the caller's choice: bits in `masks`,
+ * with which the page is sealed, and kvant_protect, which copies the tokens' rows out of the tail. */
+
+/* Queries of a sequence, and some of its tokens. */
+typedef struct kvant_token_weights {
+  size_t struct_size;
+  int32_t n_queries;
+  int32_t n_tokens; /* rows of keys */
+  /* Query i sees the first n_visible + i rows: none where that is less than 1, all where it is more than
+   * there are. */
+  int32_t n_visible;
+  kvant_type q_type;
+  const void* q; /* of q_type: of query i and query head h at i * q_token_stride + h * q_head_stride */
+  int64_t q_token_stride, q_head_stride; /* multiples of 8, q from a 16-byte aligned address, as for keys */
+  const float* lse; /* ln sum exp(score) over all tokens that the query has seen (kvant_decode_layer.lse) */
+  int64_t lse_token_stride, lse_head_stride;
+  const void* keys; /* BF16: of row t and KV head h */
+  int64_t key_token_stride, key_head_stride;
+  float* weights; /* F32: of row t and KV head h at h * weight_head_stride + t */
+  int64_t weight_head_stride;
+} kvant_token_weights;
+
+/* Adds exp(score - lse) of every query that sees a row, query heads of a KV head summed, to the row's weight.
+ * Of `shape` are used: n_kv_heads, group, head_dim, softmax_scale and score_softcap. The same inputs give the
+ * same bits. */
+KVANT_API kvant_status kvant_weigh_tokens(const kvant_decode_shape* shape, const kvant_token_weights* weights,
+                                          kvant_stream stream);
+
+/* Tokens that get rows in protected pages. Arrays are in device memory. */
+typedef struct kvant_protected_rows {
+  size_t struct_size;
+  int32_t n_rows;
+  int32_t reserved;               /* 0 */
+  const int32_t* seq;             /* [n_rows] */
+  const int32_t* head;            /* [n_rows]: KV heads */
+  const int32_t* tail_token;      /* [n_rows]: of the sequence's tail */
+  const int32_t* protected_token; /* [n_rows]: which of the protected tokens of its sequence and head it is */
+} kvant_protected_rows;
+
+/* Copies rows of both sides out of the tail of `layer` into its protected pages (`layer`, `tail` and
+ * `protected_pages` are used). */
+KVANT_API kvant_status kvant_protect(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
+                                     const kvant_protected_rows* rows, kvant_stream stream);
+
 #ifdef __cplusplus
 }
 #endif

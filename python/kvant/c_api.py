@@ -7,7 +7,7 @@ import pathlib
 
 BF16, F32 = 0, 1  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-MAJOR_VERSION, MINOR_VERSION = 1, 3  # of KVANT_VERSION: libraries of a later minor one will do
+MAJOR_VERSION, MINOR_VERSION = 1, 4  # of KVANT_VERSION: libraries of a later minor one will do
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
@@ -140,8 +140,23 @@ class Prompt(Struct):
                        (_long, "lse_token_stride lse_head_stride"), (_pointer, "pages"))
 
 
+class TokenWeights(Struct):
+    c_name = "kvant_token_weights"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_queries n_tokens n_visible"), (ctypes.c_int, "q_type"),
+                       (_pointer, "q"), (_long, "q_token_stride q_head_stride"), (_pointer, "lse"),
+                       (_long, "lse_token_stride lse_head_stride"), (_pointer, "keys"),
+                       (_long, "key_token_stride key_head_stride"), (_pointer, "weights"), (_long, "weight_head_stride"))
+
+
+class ProtectedRows(Struct):
+    c_name = "kvant_protected_rows"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_rows reserved"),
+                       (_pointer, "seq head tail_token protected_token"))
+
+
 STRUCTS: tuple[type[Struct], ...] = (Pages, Shape, Lengths, Correction, Layer, NewRows, SealRange, Dequantization,
-                                     Partial, Transformation, PromptShape, PromptPages, Prompt)
+                                     Partial, Transformation, PromptShape, PromptPages, Prompt, TokenWeights,
+                                     ProtectedRows)
 
 
 class KvantError(RuntimeError):

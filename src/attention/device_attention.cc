@@ -40,7 +40,8 @@ WindowedSight within_window(const RowSight& sight, int token, int sliding_window
           sight.tail_tokens - std::max(0, page - sight.sealed_pages) * kPageTokens, first % kPageTokens};
 }
 
-DeviceAttention::DeviceAttention(std::shared_ptr<PageDevice> device) : device_(std::move(device)) {}
+DeviceAttention::DeviceAttention(std::shared_ptr<PageDevice> device)
+    : device_(std::move(device)), protector_(device_) {}
 
 DeviceAttention::~DeviceAttention() {
   device_->enter();
@@ -282,12 +283,12 @@ kvant_correction DeviceAttention::correction_of_page(const Step& step, int layer
   return correction;
 }
 
-kvant_decode_lengths DeviceAttention::lengths(const RowTables& tables) const {
+kvant_decode_lengths DeviceAttention::lengths(const RowTables& tables, int first_row) const {
   kvant_decode_lengths lengths{};
   lengths.struct_size = sizeof lengths;
   const bool slides = tables.sliding_window > 0;  // such layers have no sink
-  lengths.sealed_pages = tables.has_sealed ? at(tables.sealed) : nullptr;
-  lengths.tail_tokens = at(tables.tail);
+  lengths.sealed_pages = tables.has_sealed ? at(tables.sealed) + first_row : nullptr;
+  lengths.tail_tokens = at(tables.tail) + first_row;
   lengths.protected_tokens = protects_ && !slides ? at(tables.n_protected) : nullptr;
   lengths.first_tokens = slides ? at(tables.hidden) : nullptr;
   lengths.protected_seq_stride = 1;
@@ -334,6 +335,7 @@ Status DeviceAttention::begin_rows(const Step& step) {
       list_rows(step);
     }
   }
+  if (protects_by_score(plan)) KVANT_RETURN_IF_ERROR(protector_.begin(step));
   if (is_corrected(plan)) {
     list_sums(step);
     const std::size_t n_sums = max_due_ > 0 ? first_sums_.back() + due_.back() + 1 : 0;
@@ -357,6 +359,7 @@ Status DeviceAttention::begin_rows(const Step& step) {
   const LayerShape formats = layer_shape(plan, 0);
   const kvant_decode_shape shape = formats.of(n_rows_, plan);
   for (const RowTables& tables : row_tables_) {
+    if (tables.sliding_window == 0 && protects_by_score(plan)) continue;  // divided in each layer
     const kvant_decode_lengths of_rows = lengths(tables);
     const kvant_status status = device_->library().decode_schedule(
         &shape, &of_rows, static_cast<char*>(workspace_) + tables.workspace, workspace_of_tables_,
@@ -456,6 +459,10 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
     new_rows.query_factors = rows.key_transform.inverses;
   }
   if (!check(step, "appending", library.append(&of_slices, &at_layer, &new_rows, device_->stream()))) return;
+  if (protects_by_score(plan, layer)) {
+    attend_and_protect(step, layer, rows, at_layer);
+    return;
+  }
   if (max_due_ > 0) {
     const bool sealed = is_corrected(plan, layer) ? seal_and_sum(step, layer, of_slices, at_layer)
                                                   : seal(step, of_slices, at_layer);
@@ -475,6 +482,26 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   }
 }
 
+void DeviceAttention::point_to_rows(kvant_decode_layer& at_layer, const DeviceRows& rows,
+                                    const RowTables& tables, const Geometry& g, int first_row) const {
+  const std::int64_t stride = std::int64_t{g.n_heads} * g.head_dim;
+  at_layer.tail.table = at(tables.row_tail) + first_row * tables.row_tail_stride;
+  at_layer.tail.seq_stride = tables.row_tail_stride;
+  at_layer.sealed.table = at(tables.row_sealed) + first_row * tables.row_sealed_stride;
+  at_layer.sealed.seq_stride = tables.row_sealed_stride;
+  at_layer.q = rows.q + first_row * stride;
+  at_layer.q_type = KVANT_F32;
+  at_layer.out = rows.out + first_row * stride;
+  at_layer.out_type = KVANT_F32;
+  at_layer.q_seq_stride = at_layer.out_seq_stride = stride;
+  at_layer.q_head_stride = at_layer.out_head_stride = g.head_dim;
+  at_layer.reproducible = 1;
+  if (rows.value_transform.hadamard) {
+    at_layer.out_hadamard = 1;
+    at_layer.out_factors = rows.value_transform.inverses;
+  }
+}
+
 bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
                                   kvant_decode_layer& at_layer) {
   const Plan& plan = step.plan();
@@ -482,21 +509,7 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape of_rows = formats.of(n_rows_, plan);
   const RowTables& tables = tables_of(plan.layers[layer].sliding_window);
-  at_layer.tail.table = at(tables.row_tail);
-  at_layer.tail.seq_stride = tables.row_tail_stride;
-  at_layer.sealed.table = at(tables.row_sealed);
-  at_layer.sealed.seq_stride = tables.row_sealed_stride;
-  at_layer.q = rows.q;
-  at_layer.q_type = KVANT_F32;
-  at_layer.out = rows.out;
-  at_layer.out_type = KVANT_F32;
-  at_layer.q_seq_stride = at_layer.out_seq_stride = std::int64_t{g.n_heads} * g.head_dim;
-  at_layer.q_head_stride = at_layer.out_head_stride = g.head_dim;
-  at_layer.reproducible = 1;
-  if (rows.value_transform.hadamard) {
-    at_layer.out_hadamard = 1;
-    at_layer.out_factors = rows.value_transform.inverses;
-  }
+  point_to_rows(at_layer, rows, tables, g, /*first_row=*/0);
   kvant_correction correction{};
   if (is_corrected(plan, layer)) {
     correction = correction_of_rows(step, layer);

@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "attention/device_protector.h"
 #include "cache/cache.h"
 #include "cache/device_page_store.h"
 
@@ -70,6 +71,7 @@ class DeviceAttention {
   void run_layer(Step& step, int layer, const DeviceRows& rows);
 
  private:
+  struct RowTables;
   // Numbers for the library, gathered here and sent at once: at(part) is where a part lies on the device.
   struct Part {
     std::size_t first = 0;
@@ -85,6 +87,13 @@ class DeviceAttention {
   // Attention at a site, of rows or of prompts; at_layer has the tables of slices. False: the step has
   // failed.
   bool attend_rows(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer& at_layer);
+  // The same of a run of rows, of a layer that protects by score.
+  bool attend_run(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer at_layer,
+                  const RowRun& run);
+  bool attend_and_protect(Step& step, int layer, const DeviceRows& rows, const kvant_decode_layer& at_layer);
+  // What rows from first_row on find in a layer's tables.
+  void point_to_rows(kvant_decode_layer& at_layer, const DeviceRows& rows, const RowTables& tables,
+                     const Geometry& geometry, int first_row) const;
   void list_prompt(const Step& step);
   Status begin_prompt(const Step& step);
   kvant_prompt_shape prompt_shape(const Plan& plan) const;
@@ -95,9 +104,8 @@ class DeviceAttention {
   bool transform(Step& step, kvant_transformation t);
   void list_sums(const Step& step);
   // Of rows, in layers with a window of so many tokens, or none.
-  struct RowTables;
   const RowTables& tables_of(int sliding_window) const;
-  kvant_decode_lengths lengths(const RowTables& tables) const;
+  kvant_decode_lengths lengths(const RowTables& tables, int first_row = 0) const;
   // Seals the step's due pages of a layer.
   bool seal(Step& step, const kvant_decode_shape& of_slices, const kvant_decode_layer& at_layer);
   bool seal_and_sum(Step& step, int layer, const kvant_decode_shape& of_slices,
@@ -111,6 +119,7 @@ class DeviceAttention {
   bool check(Step& step, const char* doing, kvant_status status) const;
 
   std::shared_ptr<PageDevice> device_;
+  DeviceProtector protector_;
   void *memory_ = nullptr, *workspace_ = nullptr, *sums_ = nullptr;
   std::size_t memory_bytes_ = 0, workspace_bytes_ = 0, sums_bytes_ = 0;
   std::vector<std::int32_t> numbers_;

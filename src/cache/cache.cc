@@ -1,7 +1,6 @@
 #include "cache/cache.h"
 
 #include <algorithm>
-#include <cmath>
 #include <new>
 #include <random>
 #include <set>
@@ -10,6 +9,7 @@
 
 #include "base/check.h"
 #include "cache/page_counts.h"
+#include "cache/synthetic_weights.h"
 
 namespace kvant {
 
@@ -187,6 +187,7 @@ Result<SequenceId> Cache::fork(SequenceId from) {
     copy.checkpoint_tokens = source.checkpoint_tokens;
     copy.sums = source.sums.share();
     copy.checkpoint_sums = source.checkpoint_sums.share();
+    copy.protection = source.protection.share();
     for (std::size_t i = 0; i < copy.heads.size(); ++i) {
       if (!copy.heads[i].copy_from(source.heads[i])) return out_of_memory("forking a sequence");
     }
@@ -274,6 +275,7 @@ Status Cache::truncate(SequenceId sequence, int n_tokens) {
     std::swap(s.sink, copy.sink);
     std::swap(s.sums, copy.sums);
     std::swap(s.checkpoint_sums, copy.checkpoint_sums);
+    std::swap(s.protection, copy.protection);
     if (n_tokens == s.checkpoint_tokens && n_tokens > 0) s.state = s.checkpoint_state;
     if (n_tokens == 0) {
       s.checkpoint_pages = -1;
@@ -402,6 +404,7 @@ void Cache::close(Step& step, bool commit) {
       for (HeadState& head : s.heads) head.commit();
       if (s.next_state != nullptr) s.state = std::move(s.next_state);
       if (s.next_sums.entry().held()) s.sums = std::move(s.next_sums);
+      if (s.next_protection.tokens != nullptr) s.protection = std::move(s.next_protection);
     } else {
       for (HeadState& head : s.heads) head.abort();
       for (const auto& ledger : s.ledgers) ledger->abort();
@@ -410,6 +413,7 @@ void Cache::close(Step& step, bool commit) {
       if (s.length() == 0) s.sums.reset();
     }
     s.next_sums.reset();
+    s.next_protection = {};
   }
 }
 
@@ -486,19 +490,12 @@ CacheBytes Cache::bytes() const {
 
 namespace {
 
-// As if one observer had just given every token a weight of its own: multiples of the golden ratio without
-// their integer part, of which every page has as large a share above any threshold as the others.
+// As if one observer had just given every token a weight of its own.
 void score_synthetic(HeadState& head, const Geometry& geometry, int layer) {
-  constexpr double kGolden = 0.6180339887498949;
   const std::vector<float> q(geometry.dim(layer));
-  std::vector<double> weights(head.length());
-  for (std::size_t t = 0; t < weights.size(); ++t) {
-    const double multiple = kGolden * static_cast<double>(t);
-    weights[t] = multiple - std::floor(multiple);
-  }
   head.scores()->observe({.token = head.length() - 1, .q = q, .offset = 0, .max = 0, .sum = 1},
                          geometry.group(layer));
-  head.scores()->end_page(head.length(), weights);
+  head.scores()->end_page(head.length(), synthetic_weights(head.length()));
 }
 
 }  // namespace

@@ -95,6 +95,10 @@ class Step {
   // The sums of its correction, and, if the step seals pages, where those with these go.
   PageEntry sums(int slice) const;
   PageEntry next_sums(int slice) const;
+  // What scores protect of it: when the step began, and as the step leaves it. The latter's tokens are the
+  // step's to change where it ends or seals pages.
+  const DeviceProtection& protection(int slice) const;
+  const DeviceProtection& next_protection(int slice) const;
 
   // States of layers without attention, Geometry::recurrent_values each: what slice i has, null: zeros; and
   // where what it has after the step is to be written: on the device, where pages lie there. Requires that
@@ -191,6 +195,7 @@ class Cache {
   const PageLedger& ledger(SequenceId sequence) const { return *sequences_.at(sequence).ledgers.front(); }
   const DevicePageStore& device_pages() const { return *device_; }
   PageEntry sink(SequenceId sequence) const { return sequences_.at(sequence).sink.entry(); }
+  const DeviceProtection& protection(SequenceId sequence) const { return sequences_.at(sequence).protection; }
 
   // Benchmarks only: makes an empty sequence n_tokens long, with the same plausible random page throughout.
   // Tokens get scores of which every page has the same share above any threshold, so that recipes protect and
@@ -214,6 +219,8 @@ class Cache {
     // On a device, of a corrected plan: sums over the sealed pages (none: zeros), which are shared and stay
     // as they are; what a step makes of them; and those of the checkpoint.
     EntryHold sums, next_sums, checkpoint_sums;
+    // On a device, of a plan that protects by score: what there is, and what a step makes of it.
+    DeviceProtection protection, next_protection;
     int checkpoint_pages = -1;  // sealed when it was made; -1: none
     RecurrentState state;       // of layers without attention
     RecurrentState checkpoint_state;
@@ -254,10 +261,16 @@ class Cache {
   bool reserve_on_device(Sequence& sequence);
   bool take_sink(Sequence& sequence);
   EntryHold take_sums();
+  bool take_protection(int n_tokens, int n_sealed, DeviceProtection& protection);
+  bool reserve_protection(Sequence& sequence);
+  bool reserve_protected_rows(const Sequence& sequence, DeviceProtection& next);
+  bool reserve_observers(const Sequence& sequence, DeviceProtection& next);
   Status truncate_on_device(Sequence& copy, int n_tokens);
   void add_bytes_on_device(const Sequence& sequence, CacheBytes& bytes) const;
   void leave_out_shared_on_device(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;
   Status fill_device(SequenceId sequence, int n_tokens, std::uint64_t seed);
+  bool fill_protection(int n_tokens, DeviceProtection& protection);
+  void add_protected_bytes(const DeviceProtection& protection, CacheBytes& bytes) const;
   void close(Step& step, bool commit);
 
   std::shared_ptr<const Plan> plan_;

@@ -8,6 +8,7 @@
 #include "cache/cache.h"
 #include "cache/device_constants.h"
 #include "cache/page_counts.h"
+#include "cache/synthetic_rows.h"
 
 namespace kvant {
 
@@ -49,6 +50,7 @@ PageEntry Step::next_sums(int slice) const {
 bool Cache::reserve_on_device(Sequence& sequence) {
   const PageLedger& ledger = *sequence.ledgers.front();
   if (ledger.end_sealed() > 0 && !take_sink(sequence)) return false;
+  if (protects_by_score(*plan_) && !reserve_protection(sequence)) return false;
   if (!is_corrected(*plan_)) return true;
   if (!sequence.sums.entry().held()) {
     sequence.sums = take_sums();
@@ -77,7 +79,8 @@ Status Cache::truncate_on_device(Sequence& copy, int n_tokens) {
   Status reopened;
   const auto reopen = [&](PageEntry sealed, PageEntry tail) {
     const bool is_first = n_tokens < kPageTokens;
-    reopened = device_->reopen(sealed, is_first ? copy.sink.entry() : PageEntry{}, tail);
+    reopened = device_->reopen(n_tokens / kPageTokens, sealed, is_first ? copy.sink.entry() : PageEntry{},
+                               copy.protection, tail);
   };
   const bool forgets = n_tokens / kPageTokens < copy.ledgers.front()->n_sealed();
   if (!copy.ledgers.front()->truncate(n_tokens, reopen)) return out_of_memory("truncating a sequence");
@@ -86,6 +89,7 @@ Status Cache::truncate_on_device(Sequence& copy, int n_tokens) {
     copy.sums = copy.checkpoint_sums.share();
   }
   if (copy.ledgers.front()->n_sealed() == 0) copy.sink.reset();
+  copy.protection.truncate(n_tokens, copy.ledgers.front()->n_sealed());
   return reopened;
 }
 
@@ -98,6 +102,7 @@ void Cache::add_bytes_on_device(const Sequence& sequence, CacheBytes& bytes) con
   if (sequence.sink.entry().held()) bytes.sink = device_->entry_bytes(kSinkRoom);
   for (const EntryHold* sums : {&sequence.sums, &sequence.checkpoint_sums})
     if (sums->entry().held()) bytes.protected_tokens += device_->entry_bytes(kSumsRoom);
+  add_protected_bytes(sequence.protection, bytes);
   const std::int64_t elements_of_token = std::int64_t{2} * g.n_layers * g.n_kv_heads * g.head_dim;
   bytes.sealed_elements = elements_of_token * ledger.n_sealed() * kPageTokens;
   bytes.elements = elements_of_token * ledger.length();
@@ -118,6 +123,10 @@ void Cache::leave_out_shared_on_device(const Sequence& sequence, SharedPages& co
     leave_out(sink, Kind::protected_rows, bytes.sink);
   for (const EntryHold* sums : {&sequence.sums, &sequence.checkpoint_sums})
     if (sums->entry().held()) leave_out(sums->entry(), Kind::protected_rows, bytes.protected_tokens);
+  for (const EntryHold& rows : sequence.protection.pages)
+    leave_out(rows.entry(), Kind::protected_rows, bytes.protected_tokens);
+  if (const PageEntry observers = sequence.protection.observers.entry(); observers.held())
+    leave_out(observers, Kind::tail, bytes.tail);
 }
 
 namespace {
@@ -147,6 +156,10 @@ Status Cache::fill_device(SequenceId id, int n_tokens, std::uint64_t seed) {
     filled.sink = EntryHold(*device_, device_->take(kSinkRoom));
     if (!filled.sink.entry().held()) return out_of_memory("filling a sequence");
   }
+  if (protects_by_score(*plan_) && !fill_protection(n_tokens, filled.protection))
+    return out_of_memory("filling a sequence");
+  const SyntheticRows protected_rows(*plan_, *device_, filled.protection);
+  if (!protected_rows.enough_memory()) return out_of_memory("filling a sequence");
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   const std::size_t n_values = std::size_t{kPageTokens} * g.n_kv_heads * g.head_dim;
@@ -170,7 +183,7 @@ Status Cache::fill_device(SequenceId id, int n_tokens, std::uint64_t seed) {
     of_layer.tail.table = &on_device->tail_id;
     of_layer.sealed = device_->sealed().pages(layer);
     of_layer.sealed.table = &on_device->sealed_id;
-    of_layer.sink = plan_->layers[layer].sink;
+    of_layer.sink = device_->has_sink() ? plan_->layers[layer].sink : 0;
     plan_->device_constants->add_to(of_layer, layer);
     kvant_new_rows new_rows{};
     new_rows.struct_size = sizeof new_rows;
@@ -184,6 +197,7 @@ Status Cache::fill_device(SequenceId id, int n_tokens, std::uint64_t seed) {
     KVANT_RETURN_IF_ERROR(library_status(device, "filling a sequence",
                                          library.append(&shape, &of_layer, &new_rows, device.stream())));
     if (n_sealed == 0) continue;
+    if (protects_by_score(*plan_, layer)) KVANT_RETURN_IF_ERROR(protected_rows.fill(shape, of_layer, layer));
     const kvant_seal_range range{sizeof range, &on_device->tail_page, &on_device->sealed_page, nullptr, 1};
     KVANT_RETURN_IF_ERROR(library_status(device, "sealing a page",
                                          library.seal_pages(&shape, &of_layer, &range, device.stream())));

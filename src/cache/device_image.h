@@ -36,6 +36,10 @@ class DeviceImage {
   // Entries are those of a sequence that has them all; what can't be is refused by the reader.
   // Sums that the image doesn't have, though there is an entry for them, are left without one.
   void read_heads(ByteReader& from, int n_sealed, Beside& beside);
+  // The same of plans that protect by score, for a sequence of n_tokens. Read: into entries for all rows that
+  // may be protected, and for observers, if there may be any; those that aren't needed are given back.
+  Status write_protection(ByteWriter& to, int n_sealed, int n_tokens, const DeviceProtection& protection);
+  void read_protection(ByteReader& from, int n_sealed, int n_tokens, DeviceProtection& protection);
   void read_page(ByteReader& from, const PageLedger& ledger, int n_sealed, int page);
   void read_state(const std::byte* from, float* state);
 
@@ -52,6 +56,24 @@ class DeviceImage {
   void read_sums(ByteReader& from, std::vector<std::byte>& all, bool& any, int layer, int head) const;
   void transpose_state(bool to_device, const float* from, float* to) const;
   int page_rows(int room) const;  // that a page of an entry has room for
+  // Of one layer: [kObservers][n_heads][head_dim], [kObservers][n_heads].
+  struct Observers {
+    float *q, *lse;
+  };
+  Observers observers_in(std::vector<std::byte>& bytes, int layer) const;
+  // Queries of which tokens observe: from `first` (negative: none), before `end`.
+  struct ObservedTokens {
+    static constexpr int kUnknown = -2;
+    int first, end;
+  };
+  void write_protected(ByteWriter& to, std::vector<std::vector<std::byte>>& entries,
+                       const ProtectedTokens::Head& head, int layer, int kv_head, int n_sealed);
+  void write_scores(ByteWriter& to, std::vector<std::byte>& observers, TokenScores scores,
+                    const ObservedTokens& observed, int layer, int kv_head) const;
+  void read_protected(ByteReader& from, std::vector<std::vector<std::byte>>& entries,
+                      ProtectedTokens::Head& head, int layer, int kv_head, int n_sealed);
+  void read_scores(ByteReader& from, std::vector<std::byte>& observers, TokenScores& scores,
+                   ObservedTokens& observed, int layer, int kv_head) const;
   template <class Visit>
   void for_each_side(const Visit& visit) const;
 

@@ -6,7 +6,9 @@
 
 #include "cache/correction_state.h"
 #include "cache/device_constants.h"
+#include "cache/device_protection.h"
 #include "cache/page_counts.h"
+#include "cache/protected_rows.h"
 
 namespace kvant {
 namespace {
@@ -72,12 +74,19 @@ Status check_scores(const Plan& plan, const std::string& device) {
   return {};
 }
 
-Status check_rules(const Recipe& recipe, const std::string& device) {
+Status check_rules(const Plan& plan, const std::string& device) {
+  const Recipe& recipe = plan.recipe;
   const auto refuse = [&](const char* what, const char* instead) {
     return error("recipe '{}': {} is not there on {}; {}, or use --device cpu", label(recipe), what, device,
                  instead);
   };
-  if (recipe.protect > 0) return refuse("protection by scores", "leave it out with protect=0");
+  if (recipe.protect > 0 && is_unquantized(plan))
+    return refuse("protection of tokens that are never quantized", "leave it out with protect=0");
+  if (recipe.protect > 0 && recipe.correction != Correction::none)
+    return refuse("protection by scores with a correction",
+                  "leave out one with protect=0 or correction=none");
+  if (recipe.protect > 0 && recipe.prompt == PromptAttention::flashq)
+    return refuse("protection by scores with prompt=flashq", "use prompt=exact or protect=0");
   if (recipe.evict > 0) return refuse("eviction", "leave it out with evict=0");
   if (recipe.prompt != PromptAttention::exact && recipe.prompt != PromptAttention::flashq)
     return refuse("rounded attention within a prompt", "use prompt=exact or prompt=flashq");
@@ -201,7 +210,7 @@ int device_window(const Plan& plan) {
 int device_sink(const Plan& plan) {
   int most = 0;
   for (const LayerPlan& layer : plan.layers) most = std::max(most, layer.sink);
-  return is_unquantized(plan) ? 0 : most;
+  return is_unquantized(plan) || protects_by_score(plan) ? 0 : most;
 }
 
 bool is_corrected(const Plan& plan, int layer) {
@@ -220,7 +229,7 @@ bool is_corrected(const Plan& plan) {
 Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
                                              std::shared_ptr<const Plan> plan) {
   KVANT_RETURN_IF_ERROR(check_geometry(plan->geometry, device->name()));
-  KVANT_RETURN_IF_ERROR(check_rules(plan->recipe, device->name()));
+  KVANT_RETURN_IF_ERROR(check_rules(*plan, device->name()));
   KVANT_RETURN_IF_ERROR(check_scores(*plan, device->name()));
   KVANT_RETURN_IF_ERROR(check_correction(*plan, device->name()));
   KVANT_RETURN_IF_ERROR(check_prompts(*plan, *device));
@@ -302,6 +311,21 @@ EntryLayout sink_layout(const Plan& plan) {
   return plain_layout(plan, std::max(n_tiles, 1) * kDeviceTile);
 }
 
+EntryLayout protected_layout(const Plan& plan) {
+  return plain_layout(plan, kPageTokens);
+}
+
+EntryLayout observer_layout(const Plan& plan) {
+  const Geometry& g = plan.geometry;
+  EntryLayout layout;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    const std::size_t n_rows = protects_by_score(plan, layer) ? std::size_t{kObservers} * g.n_heads : 0;
+    add_layer(layout, n_rows * sizeof(float) * g.head_dim, n_rows * sizeof(float), /*n_heads=*/1);
+  }
+  round_up(layout);
+  return layout;
+}
+
 EntryLayout correction_layout(const Plan& plan) {
   const Geometry& g = plan.geometry;
   EntryLayout layout;
@@ -324,10 +348,14 @@ std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, int step_token
   // The sums of a correction, and, within a step that seals, those that it makes.
   const std::int64_t sums = is_corrected(plan) ? static_cast<std::int64_t>(correction_layout(plan).bytes) : 0;
   bytes += sums;
+  // The open page's observers, and, within a step that ends a page, those of the next one.
+  if (protects_by_score(plan)) bytes += 2 * static_cast<std::int64_t>(observer_layout(plan).bytes);
   if (n_sealed == 0) return bytes;
   bytes += sums;
   bytes += static_cast<std::int64_t>(sealed_layout(plan, plan.device->library()).bytes) * n_sealed;
   if (device_sink(plan) > 0) bytes += static_cast<std::int64_t>(sink_layout(plan).bytes);
+  if (protects_by_score(plan))
+    bytes += static_cast<std::int64_t>(protected_layout(plan).bytes) * protected_pages(plan, n_sealed);
   return bytes;
 }
 

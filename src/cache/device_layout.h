@@ -21,7 +21,8 @@ Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
 bool is_unquantized(const Plan& plan);
 // The newest tokens that stay unsealed in all layers of a plan that is placed on a device.
 int device_window(const Plan& plan);
-// The first tokens that are kept beside the sealed pages; 0: none are.
+// The first tokens that are kept beside the sealed pages in an entry of their own; 0: none are, or they are
+// among the tokens that the recipe protects by their scores (device_protection.h).
 int device_sink(const Plan& plan);
 
 // Whether any layer has a sliding window.
@@ -54,6 +55,11 @@ EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library);
 EntryLayout plain_layout(const Plan& plan, int n_tokens);
 // Entries of the sink.
 EntryLayout sink_layout(const Plan& plan);
+// Entries of protected rows: 128 of each head.
+EntryLayout protected_layout(const Plan& plan);
+// Entries of the open page's observers: of each layer queries [kObservers][n_heads][head_dim] (key_bytes),
+// then their log-sum-exps [kObservers][n_heads], both in F32.
+EntryLayout observer_layout(const Plan& plan);
 
 // Entries of a correction's sums: of each KV head of a corrected layer S [features][head_dim], then z
 // [features], in F32 (key_bytes are all of a head's).

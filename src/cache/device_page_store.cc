@@ -119,15 +119,16 @@ DevicePageStore::DevicePageStore(const Plan& plan, MemoryBudget& budget)
       sealed_(device_, budget, sealed_layout(plan, device_.library())),
       tails_(device_, budget, plain_layout(plan, kPageTokens)),
       sinks_(device_, budget, sink_layout(plan)),
-      sums_(device_, budget, correction_layout(plan)) {}
+      sums_(device_, budget, correction_layout(plan)),
+      protected_(device_, budget, protected_layout(plan)),
+      observers_(device_, budget, observer_layout(plan)) {}
 
 PageEntry DevicePageStore::take(int room) {
   DeviceEntryTable& wanted = table(room);
   std::int32_t id = wanted.take();
   if (id < 0) {  // what entries of other kinds have left
     bool any = false;
-    for (DeviceEntryTable* other : {&sealed_, &tails_, &sinks_, &sums_})
-      any = (other != &wanted && other->shrink()) || any;
+    for (DeviceEntryTable* other : tables()) any = (other != &wanted && other->shrink()) || any;
     if (any) id = wanted.take();
   }
   return id < 0 ? PageEntry{} : PageEntry{id, room};
@@ -135,7 +136,7 @@ PageEntry DevicePageStore::take(int room) {
 
 bool DevicePageStore::shrink() noexcept {
   bool any = false;
-  for (DeviceEntryTable* table : {&sealed_, &tails_, &sinks_, &sums_}) any = table->shrink() || any;
+  for (DeviceEntryTable* table : tables()) any = table->shrink() || any;
   return any;
 }
 
@@ -158,7 +159,7 @@ bool DevicePageStore::copy(PageEntry from, int /*n*/, PageEntry to) {
 
 std::int64_t DevicePageStore::bytes_in_use() const {
   std::int64_t bytes = 0;
-  for (const DeviceEntryTable* table : {&sealed_, &tails_, &sinks_, &sums_})
+  for (const DeviceEntryTable* table : tables())
     bytes += table->n_held() * static_cast<std::int64_t>(table->layout().bytes);
   return bytes;
 }
@@ -176,28 +177,46 @@ void DevicePageStore::clear_sums(PageEntry sums) {
   device_.clear_rows(sums_.data(sums.id), bytes, bytes, 1);
 }
 
-Status DevicePageStore::reopen(PageEntry sealed, PageEntry sink, PageEntry tail) {
+Status DevicePageStore::reopen(int page, PageEntry sealed, PageEntry sink, const DeviceProtection& protection,
+                               PageEntry tail) {
   const Geometry& g = plan_.geometry;
   device_.enter();
-  // One page as rows [token][head][channel] of both sides, and a table, lengths and numbers of tokens beside
-  // them.
+  // One page as rows [token][head][channel] of both sides, and tables, lengths and numbers of tokens beside
+  // them. Masks of the pages before say which protected rows are this one's, so it has its own number.
   const std::size_t side_bytes = std::size_t{2} * kPageTokens * g.n_kv_heads * g.head_dim;
+  const int n_pages = page + 1;
   struct Numbers {
-    std::int32_t sealed_id, tail_id, sink_id, n_sealed, seq[kPageTokens], token[kPageTokens];
-  } numbers{sealed_.table_id(sealed.id),
-            tails_.table_id(tail.id),
-            sink.held() ? sinks_.table_id(sink.id) : 0,
-            1,
-            {},
-            {}};
+    std::int32_t tail_id, n_sealed, seq[kPageTokens], token[kPageTokens];
+  } numbers{tails_.table_id(tail.id), n_pages, {}, {}};
   for (int t = 0; t < kPageTokens; ++t) numbers.token[t] = t;
-  const DeviceMemory memory = allocate_on(device_, 2 * side_bytes + sizeof numbers);
+  std::vector<TokenMask> masks;  // [n_layers][n_kv_heads][n_pages]
+  if (protection.tokens != nullptr) {
+    for (const ProtectedTokens::Head& head : protection.tokens->heads) {
+      for (int i = 0; i < n_pages; ++i) masks.push_back(ProtectedTokens::mask(head, i));
+    }
+  }
+  const std::vector<std::int32_t> sealed_ids(n_pages, sealed_.table_id(sealed.id));
+  std::vector<std::int32_t> protected_ids{sink.held() ? sinks_.table_id(sink.id) : 0};
+  if (!protection.pages.empty()) protected_ids.clear();
+  for (const EntryHold& rows : protection.pages)
+    protected_ids.push_back(protected_.table_id(rows.entry().id));
+  const std::size_t mask_bytes = masks.size() * sizeof masks[0],
+                    sealed_bytes = sealed_ids.size() * sizeof sealed_ids[0],
+                    protected_bytes = protected_ids.size() * sizeof protected_ids[0];
+  const DeviceMemory memory =
+      allocate_on(device_, 2 * side_bytes + sizeof numbers + mask_bytes + sealed_bytes + protected_bytes);
   if (memory == nullptr) {
     return shortage("out of memory on {}: no room to decode a page of all layers; use fewer tokens",
                     device_.name());
   }
-  auto* on_device = reinterpret_cast<Numbers*>(memory.get() + 2 * side_bytes);
+  char* const masks_at = memory.get() + 2 * side_bytes;
+  auto* const on_device = reinterpret_cast<Numbers*>(masks_at + mask_bytes);
+  auto* const sealed_at = reinterpret_cast<std::int32_t*>(on_device + 1);
+  std::int32_t* const protected_at = sealed_at + sealed_ids.size();
+  if (!masks.empty()) device_.upload(masks_at, masks.data(), mask_bytes);
   device_.upload(on_device, &numbers, sizeof numbers);
+  device_.upload(sealed_at, sealed_ids.data(), sealed_bytes);
+  device_.upload(protected_at, protected_ids.data(), protected_bytes);
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const LayerShape formats = layer_shape(plan_, layer);
     const kvant_decode_shape shape = formats.of(1, plan_);
@@ -207,16 +226,22 @@ Status DevicePageStore::reopen(PageEntry sealed, PageEntry sink, PageEntry tail)
     kvant_decode_layer of_layer{};
     of_layer.struct_size = sizeof of_layer;
     of_layer.sealed = sealed_.pages(layer);
-    of_layer.sealed.table = &on_device->sealed_id;
+    of_layer.sealed.table = sealed_at;
     of_layer.tail = tails_.pages(layer);
     of_layer.tail.table = &on_device->tail_id;
-    of_layer.protected_pages = sinks_.pages(layer);
-    of_layer.protected_pages.table = &on_device->sink_id;
+    of_layer.protected_pages = protection.pages.empty() ? sinks_.pages(layer) : protected_.pages(layer);
+    of_layer.protected_pages.table = protected_at;
     of_layer.sink = sink.held() ? plan_.layers[layer].sink : 0;
+    if (!protection.pages.empty() && protects_by_score(plan_, layer)) {
+      of_layer.masks = reinterpret_cast<const std::uint32_t*>(masks_at) +
+                       std::ptrdiff_t{4} * n_pages * g.head_index(layer, 0);
+      of_layer.mask_head_stride = n_pages;
+    }
     plan_.device_constants->add_to(of_layer, layer);
     kvant_dequantization rows{};
     rows.struct_size = sizeof rows;
     rows.n_seqs = 1;
+    rows.first_page = page;
     rows.n_pages = 1;
     rows.n_heads = g.n_kv_heads;
     rows.keys = memory.get();

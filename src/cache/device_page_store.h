@@ -5,11 +5,15 @@
 // sink. Runs come from slabs that stay where they are, so that page tables stay right as the store grows.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <vector>
 
 #include "cache/device_layout.h"
+#include "cache/device_protection.h"
 #include "cache/memory_budget.h"
 #include "cache/page_ledger.h"
 
@@ -21,6 +25,10 @@ inline constexpr int kSinkRoom = -1;
 
 // And the room of an entry of a correction's sums.
 inline constexpr int kSumsRoom = -2;
+
+// Entries of rows that scores protect, and of queries that observe.
+inline constexpr int kProtectedRoom = -3;
+inline constexpr int kObserversRoom = -4;
 
 // Entries of one kind.
 class DeviceEntryTable {
@@ -76,7 +84,7 @@ class DevicePageStore final : public EntryStore {
   // The plan's device keeps the pages. Plan and budget outlive the store.
   DevicePageStore(const Plan& plan, MemoryBudget& budget);
 
-  // room: kSealedRoom, kPageTokens, kSinkRoom or kSumsRoom.
+  // room: kSealedRoom, kPageTokens, or one of those above.
   PageEntry take(int room) override;
   void retain(PageEntry entry) override { table(entry.room).retain(entry.id); }
   void release(PageEntry entry) noexcept override { table(entry.room).release(entry.id); }
@@ -94,6 +102,8 @@ class DevicePageStore final : public EntryStore {
   DeviceEntryTable& tails() { return tails_; }
   DeviceEntryTable& sinks() { return sinks_; }
   DeviceEntryTable& sums() { return sums_; }
+  DeviceEntryTable& protected_rows() { return protected_; }
+  DeviceEntryTable& observers() { return observers_; }
 
   // The sums of a correction that has summed up nothing.
   void clear_sums(PageEntry sums);
@@ -106,22 +116,32 @@ class DevicePageStore final : public EntryStore {
   void upload(const std::byte* from, PageEntry entry);
   const EntryLayout& layout(int room) const { return table(room).layout(); }
 
-  // Decodes a sealed page of all layers into a tail's entry, with the sink's tokens as they are kept (sink:
-  // of the sequence, if `page` is its first). An error: memory is exhausted, or the device has failed.
-  Status reopen(PageEntry sealed, PageEntry sink, PageEntry tail);
+  // Decodes a sequence's sealed page `page` of all layers into a tail's entry, with the sink's tokens and
+  // those that scores protect as they are kept. An error: memory is exhausted, or the device has failed.
+  Status reopen(int page, PageEntry sealed, PageEntry sink, const DeviceProtection& protection,
+                PageEntry tail);
 
  private:
-  DeviceEntryTable& table(int room) {
-    return room == kSealedRoom ? sealed_ : room == kSinkRoom ? sinks_ : room == kSumsRoom ? sums_ : tails_;
+  std::array<DeviceEntryTable*, 6> tables() {
+    return {&sealed_, &tails_, &sinks_, &sums_, &protected_, &observers_};
   }
-  const DeviceEntryTable& table(int room) const {
-    return room == kSealedRoom ? sealed_ : room == kSinkRoom ? sinks_ : room == kSumsRoom ? sums_ : tails_;
+  std::array<const DeviceEntryTable*, 6> tables() const {
+    return {&sealed_, &tails_, &sinks_, &sums_, &protected_, &observers_};
   }
+  // In the order of tables().
+  static int index_of(int room) {
+    constexpr int kOwnRooms[] = {kSealedRoom, kPageTokens,    kSinkRoom,
+                                 kSumsRoom,   kProtectedRoom, kObserversRoom};
+    return static_cast<int>(std::find(std::begin(kOwnRooms), std::end(kOwnRooms), room) -
+                            std::begin(kOwnRooms));
+  }
+  DeviceEntryTable& table(int room) { return *tables()[index_of(room)]; }
+  const DeviceEntryTable& table(int room) const { return *tables()[index_of(room)]; }
 
   const Plan& plan_;
   PageDevice& device_;
   bool has_sink_;
-  DeviceEntryTable sealed_, tails_, sinks_, sums_;
+  DeviceEntryTable sealed_, tails_, sinks_, sums_, protected_, observers_;
 };
 
 }  // namespace kvant

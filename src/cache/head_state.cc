@@ -74,12 +74,7 @@ void HeadState::save_for_abort(int pages_due) {
 }
 
 TokenMask HeadState::protected_tokens(int page) const {
-  const int room =
-      layer_.sink + protection_cap(layer_, page + 1) - protected_.size() - (page == 0 ? layer_.sink : 0);
-  TokenMask mask;
-  if (layer_.protect > 0) mask = attended_->scores.select(page, layer_.protect, room, layer_.sink);
-  for (int t = 0; page == 0 && t < layer_.sink; ++t) mask.set(t);
-  return mask;
+  return tokens_to_protect(layer_, scores(), page, protected_.size());
 }
 
 // Masks tokens of sealed pages, the newest of them in the making, until their share is evicted: the least

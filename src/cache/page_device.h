@@ -29,6 +29,8 @@ struct PageLibrary {
   decltype(&kvant_transform) transform;
   decltype(&kvant_prompt_workspace) prompt_workspace;
   decltype(&kvant_prompt_attention) prompt_attention;
+  decltype(&kvant_weigh_tokens) weigh_tokens;
+  decltype(&kvant_protect) protect;
 };
 
 // What is copied, and what the library does, happens in the order of the calls, on one stream. Not

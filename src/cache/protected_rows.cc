@@ -16,6 +16,14 @@ int max_protected_tokens(const LayerPlan& layer, int n_sealed) {
   return n_sealed == 0 ? 0 : layer.sink + protection_cap(layer, n_sealed);
 }
 
+TokenMask tokens_to_protect(const LayerPlan& layer, const TokenScores* scores, int page, int n_protected) {
+  const int room = layer.sink + protection_cap(layer, page + 1) - n_protected - (page == 0 ? layer.sink : 0);
+  TokenMask mask;
+  if (layer.protect > 0) mask = scores->select(page, layer.protect, room, layer.sink);
+  for (int t = 0; page == 0 && t < layer.sink; ++t) mask.set(t);
+  return mask;
+}
+
 int protected_page_rows(const Plan& plan, int layer) {
   constexpr int kRows = 32;  // few enough that a page left half empty costs little
   const LayerPlan& rules = plan.layers[layer];

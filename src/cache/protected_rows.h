@@ -12,6 +12,7 @@
 #include "cache/byte_stream.h"
 #include "cache/page_pool.h"
 #include "cache/page_store.h"
+#include "cache/token_scores.h"
 #include "recipe/plan.h"
 
 namespace kvant {
@@ -22,6 +23,9 @@ int protected_page_rows(const Plan& plan, int layer);
 int max_protected_tokens(const LayerPlan& layer, int n_sealed);
 // Of these, those beyond the sink (VQuant section 5).
 int protection_cap(const LayerPlan& layer, int n_sealed);
+// The tokens of page `page` that are to be protected when it is sealed: the sink's, and those that the scores
+// choose (null: none). n_protected: those of the pages before.
+TokenMask tokens_to_protect(const LayerPlan& layer, const TokenScores* scores, int page, int n_protected);
 
 // What the protected rows of one (layer, KV head) share. Outlives them.
 struct ProtectedStore {

@@ -84,9 +84,12 @@ Status SequenceExport::write_head() {
     n_bytes += static_cast<std::size_t>(n_sealed(i) - s.ledgers[i]->first_page()) * layout(i).entry_bytes();
   }
   if (cache_->plan().geometry.is_recurrent()) KVANT_RETURN_IF_ERROR(write_states(s));
-  if (device_)
+  if (device_ && protects_by_score(cache_->plan())) {
+    KVANT_RETURN_IF_ERROR(device_->write_protection(to_, n_sealed(0), s.length(), s.protection));
+  } else if (device_) {
     KVANT_RETURN_IF_ERROR(
         device_->write_heads(to_, n_sealed(0), {s.sink.entry(), s.sums.entry(), s.checkpoint_sums.entry()}));
+  }
   for (const HeadState& head : s.heads) head.save(to_);
   to_.reserve(n_bytes);
   page_ = s.ledgers[0]->first_page();
@@ -212,7 +215,12 @@ bool SequenceImport::read_states(int length) {
 }
 
 bool SequenceImport::read_heads() {
-  if (device_ && from_.ok()) {
+  if (device_ && from_.ok() && protects_by_score(cache_->plan())) {
+    DeviceProtection& protection = sequence_.protection;
+    const int length = sequence_.ledgers[0]->length();
+    if (!cache_->take_protection(length, n_sealed_, protection)) return false;
+    device_->read_protection(from_, n_sealed_, length, protection);
+  } else if (device_ && from_.ok()) {
     if (n_sealed_ > 0 && !cache_->take_sink(sequence_)) return false;
     if (is_corrected(cache_->plan())) {
       for (EntryHold* sums : {&sequence_.sums, &sequence_.checkpoint_sums}) {

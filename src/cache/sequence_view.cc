@@ -55,6 +55,7 @@ void view_on_device(const Cache& cache, SequenceId sequence, SequenceView& view,
     add(entry.room);
   });
   if (cache.sink(sequence).held()) add(kSinkRoom);
+  for (std::size_t i = 0; i < cache.protection(sequence).pages.size(); ++i) add(kProtectedRoom);
 }
 
 }  // namespace

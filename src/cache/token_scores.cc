@@ -47,13 +47,21 @@ MatrixView<const float> TokenScores::queries() const {
 
 void TokenScores::end_page(int end, std::span<const double> weights) {
   KVANT_CHECK(!token_.empty(), "the end of a page that nobody observed");
+  end_page(end, token_.front(), weights);
+  forget_observers();
+}
+
+void TokenScores::end_page(int end, int first_observer, std::span<const double> weights) {
   scores_.resize(end, 0);
   for (int t = 0; t < end; ++t) {
     const int n_before = observers_of(t, end - kPageTokens);
-    const int n_now = end - std::max(t, token_.front());  // heads summed
+    const int n_now = end - std::max(t, first_observer);  // heads summed
     const double sum = static_cast<double>(score(t)) * n_before + weights[t];
     scores_[t] = f16_from_float(static_cast<float>(sum / (n_before + n_now) / kScoreUnit));
   }
+}
+
+void TokenScores::forget_observers() {
   q_.clear();
   offset_.clear();
   max_.clear();

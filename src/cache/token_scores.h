@@ -46,6 +46,9 @@ class TokenScores {
   // Ends the page that ends at `end`: weights[t] is the sum of token t's weights over the observers so far,
   // of which there is one at least, and which are forgotten. [end].
   void end_page(int end, std::span<const double> weights);
+  // The same of observers that lie elsewhere: those of tokens from first_observer on.
+  void end_page(int end, int first_observer, std::span<const double> weights);
+  void forget_observers();
 
   // The score of a token; 0 before the end of its page.
   float score(int token) const;

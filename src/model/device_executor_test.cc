@@ -168,7 +168,8 @@ INSTANTIATE_TEST_SUITE_P(
             "k=ch4g128,v=tok4g128,sink=128", "vecinfer-2bit", "kvlinc-2bit",
             "k=ch4g128,v=tok4g128,sink=20,correction=absolute,correction_layers=1",
             "k=prog4,v=prog4,sink=4,mix=0.5,mix_k=prog2,mix_v=prog2,softmax=sas",
-            "k=nvq-d4b10,v=tok4g64,v@1.1=vq-d8b12,window=128",
+            "k=nvq-d4b10,v=tok4g64,v@1.1=vq-d8b12,window=128", "vquant-k4v2",
+            "k=hadamard:ch4g128,v=hadamard:tok4g128,sink=4,window=0,prefill=256,protect=0.1",
             "k=hadamard+rhadamard:tok8g64,v=hadamard+rhadamard:tok4g64,v@1.1=tok2g64,window=256",
             "bf16,prompt=flashq", "kvant-4bit,prompt=flashq", "vecinfer-2bit,prompt=flashq",
             "k=hadamard:ch4g128,v=tok4g128,sink=20,prefill=256,prompt=flashq",
@@ -256,7 +257,8 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpuWithWindowsCapsAndSinkLogits) {
     for (const TinyModel& model : {gemma2, gemma3, gpt_oss}) {
       const TinyFile file(model.architecture + "_scores.gguf");
       TinyModelWriter(model).write(file.path());
-      for (const char* recipe : {"bf16", "k=ch4g128,v=tok4g128,sink=4"}) {
+      for (const char* recipe :
+           {"bf16", "k=ch4g128,v=tok4g128,sink=4", "k=ch4g128,v=tok4g128,sink=4,protect=0.1"}) {
         Machine on_host(file.path(), recipe, nullptr), on_device(file.path(), recipe, device);
         const auto tokens = some_tokens(430, 10);
         std::vector<double> differences[2];

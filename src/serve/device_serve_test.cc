@@ -71,6 +71,7 @@ class DeviceServe : public ::testing::TestWithParam<std::tuple<const char*, bool
 INSTANTIATE_TEST_SUITE_P(Recipes, DeviceServe,
                          ::testing::Values(std::tuple{"bf16", false}, std::tuple{"kvant-4bit", false},
                                            std::tuple{"k=ch4g64,v=tok4g64,sink=20", false},
+                                           std::tuple{"k=ch4g64,v=tok2g64,sink=4,protect=0.1", false},
                                            std::tuple{"kvant-4bit", true}),
                          [](const auto& info) {
                            return "Recipe" + std::to_string(info.index) +

@@ -46,6 +46,8 @@ KVANT_NAME_STRUCT(kvant_transformation);
 KVANT_NAME_STRUCT(kvant_prompt_shape);
 KVANT_NAME_STRUCT(kvant_prompt_pages);
 KVANT_NAME_STRUCT(kvant_prompt);
+KVANT_NAME_STRUCT(kvant_token_weights);
+KVANT_NAME_STRUCT(kvant_protected_rows);
 #undef KVANT_NAME_STRUCT
 
 // A copy with all of today's members. Returns why there is none.

@@ -14,6 +14,7 @@ struct Gpu {
   bool is_hopper;                   // it runs the code for sm_90a, else that for sm_80 (architecture.cuh)
 
   static constexpr int kReservedBytes = 1024;
+  static constexpr int kLeastSharedBytes = 99 * 1024;  // that any of these GPUs gives a CTA
 
   // Launch attributes of kernels that may begin while the one before them ends: how many there are.
   unsigned overlap_attributes() const { return is_hopper ? 1 : 0; }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/float16.h"
+#include "base/token_mask.h"
 #include "cache/page_device.h"
 #include "format/format.h"
 
@@ -23,9 +24,9 @@ namespace kvant::testing {
 class HostLibrary {
  public:
   static PageLibrary functions() {
-    return {last_error,      page_bytes,       can_seal,        decode_kernel, decode_workspace,
-            decode_schedule, decode_attention, append,          seal_pages,    dequantize,
-            transform,       prompt_workspace, prompt_attention};
+    return {last_error,      page_bytes,       can_seal,         decode_kernel, decode_workspace,
+            decode_schedule, decode_attention, append,           seal_pages,    dequantize,
+            transform,       prompt_workspace, prompt_attention, weigh_tokens,  protect};
   }
 
  private:
@@ -90,6 +91,18 @@ class HostLibrary {
     Constants constants_;
     PageContext context_;
   };
+  // Tokens of a sealed page that lie in protected pages.
+  static TokenMask masked(const kvant_decode_layer& layer, int seq, int head, int page) {
+    TokenMask mask;
+    for (int t = 0; page == 0 && t < layer.sink; ++t) mask.set(t);
+    if (layer.masks == nullptr) return mask;
+    const std::uint32_t* words =
+        layer.masks + 4 * (seq * layer.mask_seq_stride + head * layer.mask_head_stride + page);
+    for (int t = 0; t < kPageTokens; ++t) {
+      if ((words[t / 32] >> (t % 32) & 1) != 0) mask.set(t);
+    }
+    return mask;
+  }
   static void read_row(const std::byte* page, int d, int token, float* to) {
     float_row_from_bf16(reinterpret_cast<const std::uint16_t*>(page) + std::ptrdiff_t{token} * d, to, d);
   }
@@ -233,16 +246,15 @@ class HostLibrary {
       const int n = range->n_pages == nullptr ? range->max_pages : range->n_pages[seq];
       for (int p = 0; p < n; ++p) {
         const int sealed = range->sealed_page[seq] + p;
-        TokenMask sink;
-        for (int t = 0; sealed == 0 && t < layer->sink; ++t) sink.set(t);
         for (int head = 0; head < shape->n_kv_heads; ++head) {
+          const TokenMask left_out = masked(*layer, seq, head, sealed);
           std::vector<float> keys, decoded[2];
           for (int side = 0; side < 2; ++side) {
             const std::byte* tail =
                 address(layer->tail, seq, layer->layer, head, side, range->tail_page[seq] + p);
             for (int t = 0; t < kPageTokens; ++t) read_row(tail, d, t, &values[std::size_t{1} * t * d]);
             format_of(*shape, head, side)
-                .encode(values.data(), sink, Codebook(*shape, *layer, head, side).context(),
+                .encode(values.data(), left_out, Codebook(*shape, *layer, head, side).context(),
                         address(layer->sealed, seq, layer->layer, head, side, sealed));
             if (layer->correction == nullptr) continue;
             if (side == KVANT_KEY) keys = values;
@@ -272,14 +284,17 @@ class HostLibrary {
           .decode(address(layer.sealed, seq, layer.layer, head, side, page), kPageTokens, codebook.context(),
                   &rows[std::size_t{1} * page * kPageTokens * d]);
     }
-    if (n_pages == 0) return rows;
-    if (!in_place) {
-      rows.erase(rows.begin(), rows.begin() + std::ptrdiff_t{layer.sink} * d);
-    } else {
-      for (int t = 0; t < layer.sink; ++t)
-        read_row(address(layer.protected_pages, seq, layer.layer, head, side, 0), d, t,
-                 &rows[std::size_t{1} * t * d]);
+    std::size_t kept = 0;
+    for (int t = 0, n_protected = 0; t < n_pages * kPageTokens; ++t) {
+      const bool is_protected = masked(layer, seq, head, t / kPageTokens).test(t % kPageTokens);
+      float* row = &rows[std::size_t{1} * t * d];
+      if (is_protected && in_place)
+        read_row(address(layer.protected_pages, seq, layer.layer, head, side, n_protected / kPageTokens), d,
+                 n_protected % kPageTokens, row);
+      n_protected += is_protected ? 1 : 0;
+      if (in_place || !is_protected) std::copy_n(row, d, &rows[std::size_t{1} * kept++ * d]);
     }
+    rows.resize(kept * d);
     return rows;
   }
 
@@ -313,7 +328,9 @@ class HostLibrary {
         }
       };
       if (lengths.protected_tokens != nullptr)
-        add(layer.protected_pages, 0, lengths.protected_tokens[seq * lengths.protected_seq_stride]);
+        add(layer.protected_pages, 0,
+            lengths
+                .protected_tokens[seq * lengths.protected_seq_stride + head * lengths.protected_head_stride]);
       if (lengths.tail_tokens != nullptr) add(layer.tail, n > 0 ? 0 : hidden, lengths.tail_tokens[seq]);
     }
 
@@ -327,7 +344,7 @@ class HostLibrary {
   static void attend(const kvant_decode_shape& shape, const std::vector<float>& q,
                      const std::vector<float>& k, const std::vector<float>& v,
                      const kvant_correction* correction, const float* sink_logits, int seq, int query_head,
-                     float* to) {
+                     float* to, float* lse = nullptr) {
     constexpr double kLeastSas = -6;
     const int d = shape.head_dim;
     const std::size_t n = k.size() / d;
@@ -358,6 +375,7 @@ class HostLibrary {
     }
     if (sink_logits != nullptr) sum += std::exp(sink_logits[query_head] - max);
     for (int c = 0; c < d; ++c) to[c] = static_cast<float>(out[c] / sum);
+    if (lse != nullptr) *lse = static_cast<float>(max + std::log(sum));
   }
 
   static kvant_status decode_attention(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
@@ -373,7 +391,9 @@ class HostLibrary {
           read_numbers(layer->q, layer->q_type, seq * layer->q_seq_stride + query_head * layer->q_head_stride,
                        q);
           attend(*shape, q, k.rows, v.rows, layer->correction, layer->sink_logits, seq, query_head,
-                 out.data());
+                 out.data(),
+                 layer->lse == nullptr ? nullptr
+                                       : layer->lse + seq * shape->n_kv_heads * shape->group + query_head);
           if (layer->out_hadamard != 0) walsh_hadamard(out);
           scale(out, layer->out_factors, head);
           std::copy(out.begin(), out.end(),
@@ -430,19 +450,81 @@ class HostLibrary {
     return KVANT_OK;
   }
 
-  // Of one page, without a tail: all that the cache asks for.
+  // Of one sequence: all that the engine asks for.
   static kvant_status dequantize(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
                                  const kvant_decode_layer* layer, const kvant_dequantization* to,
                                  kvant_stream) {
     const int d = shape->head_dim;
-    if (to->n_pages != 1 || to->first_page != 0 || lengths->tail_tokens != nullptr) return KVANT_UNSUPPORTED;
+    if (to->n_seqs != 1 || to->seqs != nullptr) return KVANT_UNSUPPORTED;
+    const int n_sealed = lengths->sealed_pages == nullptr ? 0 : *lengths->sealed_pages;
+    const int n_tail = lengths->tail_tokens == nullptr ? 0 : *lengths->tail_tokens;
+    const int first = to->first_page * kPageTokens, n_tokens = n_sealed * kPageTokens + n_tail;
     for (int head = 0; head < to->n_heads; ++head) {
       for (int side = 0; side < 2; ++side) {
-        const std::vector<float> rows = sealed_rows(*shape, *layer, 0, head, side, 1, /*in_place=*/true);
         auto* out = static_cast<std::uint16_t*>(side == KVANT_KEY ? to->keys : to->values);
-        for (int t = 0; t < kPageTokens; ++t)
-          bf16_row_from_float(&rows[std::size_t{1} * t * d],
-                              out + t * to->token_stride + head * to->head_stride, d);
+        if (out == nullptr) continue;
+        const std::vector<float> rows =
+            sealed_rows(*shape, *layer, 0, head, side, n_sealed, /*in_place=*/true);
+        std::vector<float> row(d);
+        for (int t = first; t < std::min(n_tokens, first + to->n_pages * kPageTokens); ++t) {
+          const int in_tail = t - n_sealed * kPageTokens;
+          if (in_tail < 0) {
+            std::copy_n(&rows[std::size_t{1} * t * d], d, row.begin());
+          } else {
+            read_row(address(layer->tail, 0, layer->layer, head, side, in_tail / kPageTokens), d,
+                     in_tail % kPageTokens, row.data());
+          }
+          bf16_row_from_float(row.data(), out + (t - first) * to->token_stride + head * to->head_stride, d);
+        }
+      }
+    }
+    return KVANT_OK;
+  }
+
+  static kvant_status weigh_tokens(const kvant_decode_shape* shape, const kvant_token_weights* w,
+                                   kvant_stream) {
+    const int d = shape->head_dim;
+    std::vector<float> q(d), k(d);
+    for (int head = 0; head < shape->n_kv_heads; ++head) {
+      for (int t = 0; t < w->n_tokens; ++t) {
+        float_row_from_bf16(
+            static_cast<const std::uint16_t*>(w->keys) + t * w->key_token_stride + head * w->key_head_stride,
+            k.data(), d);
+        double sum = 0;
+        for (int i = std::max(0, t + 1 - w->n_visible); i < w->n_queries; ++i) {
+          for (int g = 0; g < shape->group; ++g) {
+            const int query_head = head * shape->group + g;
+            const std::int64_t at = i * w->q_token_stride + query_head * w->q_head_stride;
+            if (w->q_type == KVANT_F32) {
+              std::copy_n(static_cast<const float*>(w->q) + at, d, q.begin());
+            } else {
+              float_row_from_bf16(static_cast<const std::uint16_t*>(w->q) + at, q.data(), d);
+            }
+            double score = 0;
+            for (int c = 0; c < d; ++c) score += double{q[c]} * k[c];
+            score *= shape->softmax_scale;
+            if (shape->score_softcap > 0)
+              score = shape->score_softcap * std::tanh(score / shape->score_softcap);
+            sum += std::exp(score - w->lse[i * w->lse_token_stride + query_head * w->lse_head_stride]);
+          }
+        }
+        w->weights[head * w->weight_head_stride + t] += static_cast<float>(sum);
+      }
+    }
+    return KVANT_OK;
+  }
+
+  static kvant_status protect(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
+                              const kvant_protected_rows* rows, kvant_stream) {
+    const std::size_t row_bytes = std::size_t{2} * shape->head_dim;
+    for (int i = 0; i < rows->n_rows; ++i) {
+      for (int side = 0; side < 2; ++side) {
+        const auto at = [&](const kvant_pages& pages, int token) {
+          return address(pages, rows->seq[i], layer->layer, rows->head[i], side, token / kPageTokens) +
+                 token % kPageTokens * row_bytes;
+        };
+        std::memcpy(at(layer->protected_pages, rows->protected_token[i]),
+                    at(layer->tail, rows->tail_token[i]), row_bytes);
       }
     }
     return KVANT_OK;

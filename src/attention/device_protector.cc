@@ -1,0 +1,354 @@
+#include "attention/device_protector.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "cache/page_counts.h"
+#include "cache/schedule.h"
+
+namespace kvant {
+namespace {
+
+// Keys that are rows in BF16 at a time.
+constexpr int kWeighedPages = 64;
+
+// Numbers of all query heads of a token.
+std::ptrdiff_t query_size(const Geometry& g) {
+  return std::ptrdiff_t{g.n_heads} * g.head_dim;
+}
+
+// What observers of a layer are in the store.
+struct ObserverRows {
+  float *q, *lse;
+};
+ObserverRows observer_rows(DevicePageStore& store, PageEntry entry, int layer) {
+  const EntryLayout::Layer& of_layer = store.observers().layout().layers[layer];
+  char* const at = store.observers().data(entry.id) + of_layer.offset;
+  return {reinterpret_cast<float*>(at), reinterpret_cast<float*>(at + of_layer.key_bytes)};
+}
+
+// The place of a token among the observers of its page.
+int observer_row(int token) {
+  return token % kPageTokens - (kPageTokens - kObservers);
+}
+
+void list_slice(const Step& step, int slice, std::vector<ProtectionRound>& rounds) {
+  const Plan& plan = step.plan();
+  const StepSlice& s = step.slices()[slice];
+  const int window = device_window(plan), first = step.first_token(slice);
+  int sealed = step.ledger(slice).n_sealed();
+  const auto seal = [&](int point, SealPoint& to) {
+    to.end_sealed = point < 0 ? sealed : std::max(sealed, sealed_pages(point, window));
+    sealed = to.end_sealed;
+  };
+  SealPoint before{slice, 0, sealed, sealed};
+  seal(seal_point_before(first, s.is_prompt), before);
+  if (before.end_sealed > before.n_sealed) rounds.front().then.push_back(before);
+  const std::vector<Tile> tiles = schedule(first, s.n_tokens, {s.is_prompt, plan.recipe.prefill});
+  rounds.resize(std::max(rounds.size(), tiles.size() + 1));
+  for (std::size_t i = 0; i < tiles.size(); ++i) {
+    const Tile& tile = tiles[i];
+    ProtectionRound& round = rounds[i + 1];
+    const RowRun run{step.first_row(slice) + tile.query_first - first, tile.query_end - tile.query_first,
+                     slice, s.n_tokens == 1};
+    const bool joins = run.one_each && !round.runs.empty() && round.runs.back().one_each &&
+                       round.runs.back().first_row + round.runs.back().n_rows == run.first_row;
+    joins ? static_cast<void>(++round.runs.back().n_rows) : round.runs.push_back(run);
+    SealPoint after{slice, tile.query_end % kPageTokens == 0 ? tile.query_end : 0, sealed, sealed};
+    seal(tile.seal_point, after);
+    if (after.page_end > 0 || after.end_sealed > after.n_sealed) round.then.push_back(after);
+  }
+}
+
+}  // namespace
+
+std::vector<ProtectionRound> protection_rounds(const Step& step) {
+  std::vector<ProtectionRound> rounds(1);
+  for (int s = 0; s < static_cast<int>(step.slices().size()); ++s) list_slice(step, s, rounds);
+  return rounds;
+}
+
+DeviceProtector::DeviceProtector(std::shared_ptr<PageDevice> device) : device_(std::move(device)) {}
+
+DeviceProtector::~DeviceProtector() {
+  device_->enter();
+  for (const Room* room : {&tables_, &lse_, &keys_, &weights_, &numbers_}) device_->release(room->memory);
+}
+
+Status DeviceProtector::make_room(Room& room, std::size_t bytes) {
+  if (bytes <= room.bytes) return {};
+  if (room.memory != nullptr) KVANT_RETURN_IF_ERROR(device_->finish());  // the step before may still read it
+  device_->release(room.memory);
+  room.bytes = bytes + bytes / 2;
+  room.memory = device_->allocate(room.bytes);
+  if (room.memory != nullptr) return {};
+  room.bytes = 0;
+  return shortage(
+      "out of memory on {}: no room to choose the tokens that a step protects; use fewer tokens in a step",
+      device_->name());
+}
+
+Status DeviceProtector::begin(const Step& step) {
+  const Plan& plan = step.plan();
+  const Geometry& g = plan.geometry;
+  n_slices_ = static_cast<int>(step.slices().size());
+  n_kv_heads_ = g.n_kv_heads;
+  lse_stride_ = g.n_heads;
+  rounds_ = protection_rounds(step);
+  KVANT_RETURN_IF_ERROR(make_room(lse_, sizeof(float) * step.n_rows() * g.n_heads));
+  std::size_t most_tokens = 0, most_chosen = 0;
+  for (const ProtectionRound& round : rounds_) {
+    for (const SealPoint& point : round.then) {
+      most_tokens = std::max<std::size_t>(most_tokens, point.page_end);
+      most_chosen = std::max<std::size_t>(most_chosen, (point.end_sealed - point.n_sealed) * kPageTokens);
+    }
+  }
+  const std::size_t together = std::min<std::size_t>(most_tokens, kWeighedPages * kPageTokens);
+  KVANT_RETURN_IF_ERROR(make_room(keys_, std::size_t{2} * together * g.n_kv_heads * g.head_dim));
+  KVANT_RETURN_IF_ERROR(make_room(weights_, sizeof(float) * most_tokens * g.n_kv_heads));
+  // Four numbers of a seal point, and of every row that it protects.
+  KVANT_RETURN_IF_ERROR(make_room(numbers_, sizeof(std::int32_t) * 4 * (1 + most_chosen * g.n_kv_heads)));
+  return send_tables(step);
+}
+
+// Where nothing is sealed and the slices are those of the step before, its tables stay.
+Status DeviceProtector::send_tables(const Step& step) {
+  const Plan& plan = step.plan();
+  const Geometry& g = plan.geometry;
+  DevicePageStore& store = step.device_pages();
+  std::vector<std::shared_ptr<const ProtectedTokens>> wanted;
+  bool changes = false;
+  int n_pages = 1, n_protected = 1;
+  any_rows_ = false;
+  for (int s = 0; s < n_slices_; ++s) {
+    const DeviceProtection &before = step.protection(s), &after = step.next_protection(s);
+    wanted.push_back(before.tokens);
+    changes = changes || before.tokens != after.tokens;
+    n_pages = std::max(n_pages, step.ledger(s).end_sealed());
+    n_protected = std::max(n_protected, static_cast<int>(after.pages.size()));
+    any_rows_ = any_rows_ || !after.pages.empty();
+  }
+  if (!changes && sent_ == wanted && n_pages == n_pages_ && n_protected == n_protected_) return {};
+  sent_.clear();
+  n_pages_ = n_pages;
+  n_protected_ = n_protected;
+  const std::size_t n_heads = static_cast<std::size_t>(g.n_layers) * n_slices_ * n_kv_heads_;
+  std::vector<TokenMask> masks(n_heads * n_pages_);
+  std::vector<std::int32_t> numbers(n_heads);
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (int s = 0; s < n_slices_; ++s) {
+      for (int h = 0; h < n_kv_heads_ && wanted[s] != nullptr; ++h) {
+        const ProtectedTokens::Head& head = wanted[s]->heads[g.head_index(layer, h)];
+        const std::size_t at = head_of(layer, s) + h;
+        numbers[at] = static_cast<std::int32_t>(head.tokens.size());
+        for (const int token : head.tokens)
+          masks[at * n_pages_ + token / kPageTokens].set(token % kPageTokens);
+      }
+    }
+  }
+  for (int s = 0; s < n_slices_; ++s) {
+    const std::size_t first = numbers.size();
+    numbers.resize(first + n_protected_);
+    const std::vector<EntryHold>& pages = step.next_protection(s).pages;
+    for (std::size_t i = 0; i < pages.size(); ++i)
+      numbers[first + i] = store.protected_rows().table_id(pages[i].entry().id);
+  }
+  const std::size_t mask_bytes = masks.size() * sizeof masks[0],
+                    number_bytes = numbers.size() * sizeof numbers[0];
+  KVANT_RETURN_IF_ERROR(make_room(tables_, mask_bytes + number_bytes));
+  counts_ = reinterpret_cast<std::int32_t*>(static_cast<char*>(tables_.memory) + mask_bytes);
+  pages_ = counts_ + n_heads;
+  device_->upload(tables_.memory, masks.data(), mask_bytes);
+  device_->upload(counts_, numbers.data(), number_bytes);
+  if (!changes) sent_ = std::move(wanted);
+  return {};
+}
+
+bool DeviceProtector::check(Step& step, const char* doing, kvant_status status) const {
+  const Status checked = library_status(*device_, doing, status);
+  if (!checked.ok()) step.fail(checked.error());
+  return checked.ok();
+}
+
+void DeviceProtector::add_to(kvant_decode_layer& at_layer, kvant_decode_lengths& of_rows, int layer,
+                             const RowRun& run) const {
+  at_layer.lse = static_cast<float*>(lse_.memory) + run.first_row * lse_stride_;
+  if (!any_rows_) return;
+  at_layer.masks = reinterpret_cast<const std::uint32_t*>(masks_at(layer, run.slice));
+  at_layer.mask_head_stride = n_pages_;
+  at_layer.mask_seq_stride = run.one_each ? std::int64_t{n_kv_heads_} * n_pages_ : 0;
+  at_layer.protected_pages.table = pages_at(run.slice);
+  at_layer.protected_pages.seq_stride = run.one_each ? n_protected_ : 0;
+  of_rows.protected_tokens = counts_at(layer, run.slice);
+  of_rows.protected_head_stride = 1;
+  of_rows.protected_seq_stride = run.one_each ? n_kv_heads_ : 0;
+}
+
+bool DeviceProtector::seal(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& at_layer,
+                           const float* q) {
+  kvant_decode_layer of_slice = at_layer;
+  of_slice.tail.table += point.slice * at_layer.tail.seq_stride;
+  of_slice.sealed.table += point.slice * at_layer.sealed.seq_stride;
+  if (any_rows_) {
+    of_slice.masks = reinterpret_cast<const std::uint32_t*>(masks_at(layer, point.slice));
+    of_slice.mask_head_stride = n_pages_;
+    of_slice.protected_pages.table = pages_at(point.slice);
+  }
+  return (point.page_end == 0 || weigh(step, layer, point, of_slice, q)) &&
+         (point.end_sealed == point.n_sealed || choose_and_seal(step, layer, point, of_slice));
+}
+
+// Adds up what the observers of the page that ends give each token so far, and scores them.
+bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& of_slice,
+                            const float* q) {
+  const Plan& plan = step.plan();
+  const Geometry& g = plan.geometry;
+  const PageLibrary& library = device_->library();
+  const LayerShape formats = layer_shape(plan, layer);
+  const kvant_decode_shape shape = formats.of(1, plan);
+  const int first_token = step.first_token(point.slice), n_before = step.ledger(point.slice).n_sealed();
+  const std::int32_t counts[] = {point.n_sealed, point.page_end - point.n_sealed * kPageTokens};
+  device_->upload(numbers_.memory, counts, sizeof counts);
+  kvant_decode_lengths lengths{};
+  lengths.struct_size = sizeof lengths;
+  const auto* on_device = static_cast<const std::int32_t*>(numbers_.memory);
+  lengths.sealed_pages = point.n_sealed > 0 ? on_device : nullptr;
+  lengths.tail_tokens = on_device + 1;
+  kvant_decode_layer at_page = of_slice;
+  at_page.tail.table += point.n_sealed - n_before;
+  kvant_dequantization rows{};
+  rows.struct_size = sizeof rows;
+  rows.n_seqs = 1;
+  rows.n_heads = g.n_kv_heads;
+  rows.keys = keys_.memory;
+  rows.token_stride = std::int64_t{g.n_kv_heads} * g.head_dim;
+  rows.head_stride = g.head_dim;
+
+  kvant_token_weights weights{};
+  weights.struct_size = sizeof weights;
+  weights.q_type = KVANT_F32;
+  weights.q_token_stride = query_size(g);
+  weights.q_head_stride = g.head_dim;
+  weights.lse_token_stride = g.n_heads;
+  weights.lse_head_stride = 1;
+  weights.keys = keys_.memory;
+  weights.key_token_stride = rows.token_stride;
+  weights.key_head_stride = rows.head_stride;
+  weights.weight_head_stride = point.page_end;
+  const DeviceProtection& before = step.protection(point.slice);
+  const int observer = first_observer_of(point.page_end, first_token, before.first_observer);
+  // Queries of tokens [first, end), at q and lse.
+  const auto add = [&](int first, int end, int first_key, const float* queries, const float* lse) {
+    if (first >= end) return true;
+    weights.n_queries = end - first;
+    weights.n_visible = first + 1 - first_key;
+    weights.q = queries;
+    weights.lse = lse;
+    return check(step, "weighing tokens", library.weigh_tokens(&shape, &weights, device_->stream()));
+  };
+
+  const std::size_t weight_bytes = sizeof(float) * g.n_kv_heads * point.page_end;
+  device_->clear_rows(weights_.memory, weight_bytes, weight_bytes, 1);
+  for (int page = 0; page * kPageTokens < point.page_end; page += kWeighedPages) {
+    const int first_key = page * kPageTokens;
+    rows.first_page = page;
+    rows.n_pages = std::min(kWeighedPages, point.page_end / kPageTokens - page);
+    weights.n_tokens = rows.n_pages * kPageTokens;
+    weights.weights = static_cast<float*>(weights_.memory) + first_key;
+    if (!check(step, "weighing tokens",
+               library.dequantize(&shape, &lengths, &at_page, &rows, device_->stream())))
+      return false;
+    if (observer < first_token) {
+      const ObserverRows kept = observer_rows(step.device_pages(), before.observers.entry(), layer);
+      const int row = observer_row(observer);
+      if (!add(observer, first_token, first_key, kept.q + row * query_size(g), kept.lse + row * g.n_heads))
+        return false;
+    }
+    const int first = std::max(observer, first_token),
+              row = step.first_row(point.slice) + first - first_token;
+    if (!add(first, point.page_end, first_key, q + row * query_size(g),
+             static_cast<const float*>(lse_.memory) + row * g.n_heads))
+      return false;
+  }
+
+  std::vector<float> sums(static_cast<std::size_t>(g.n_kv_heads) * point.page_end);
+  device_->download(sums.data(), weights_.memory, weight_bytes);
+  // Of a broken model; its logits are refused when the step ends.
+  std::replace_if(
+      sums.begin(), sums.end(), [](float x) { return !std::isfinite(x); }, 0.0F);
+  ProtectedTokens& tokens = *step.next_protection(point.slice).tokens;
+  for (int h = 0; h < g.n_kv_heads; ++h) {
+    const auto of_head = sums.begin() + std::ptrdiff_t{h} * point.page_end;
+    const std::vector<double> of_tokens(of_head, of_head + point.page_end);
+    tokens.heads[g.head_index(layer, h)].scores.end_page(point.page_end, observer, of_tokens);
+  }
+  return true;
+}
+
+bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& point,
+                                      const kvant_decode_layer& of_slice) {
+  const Plan& plan = step.plan();
+  const Geometry& g = plan.geometry;
+  const PageLibrary& library = device_->library();
+  const LayerShape formats = layer_shape(plan, layer);
+  const kvant_decode_shape shape = formats.of(1, plan);
+  const DeviceProtection& after = step.next_protection(point.slice);
+  const int n_before = step.ledger(point.slice).n_sealed();
+  std::vector<TokenMask> masks(static_cast<std::size_t>(n_kv_heads_) * n_pages_);
+  std::vector<std::int32_t> counts, heads, from, to;
+  for (int h = 0; h < n_kv_heads_; ++h) {
+    ProtectedTokens::Head& head = after.tokens->heads[g.head_index(layer, h)];
+    const std::size_t n_kept = head.tokens.size();
+    ProtectedTokens::seal(head, plan.layers[layer], point.n_sealed, point.end_sealed);
+    KVANT_CHECK(head.tokens.size() <= after.pages.size() * kPageTokens, "more rows than were reserved");
+    for (const int token : head.tokens)
+      masks[std::size_t{1} * h * n_pages_ + token / kPageTokens].set(token % kPageTokens);
+    counts.push_back(static_cast<std::int32_t>(head.tokens.size()));
+    for (std::size_t i = n_kept; i < head.tokens.size(); ++i) {
+      heads.push_back(h);
+      from.push_back(head.tokens[i] - n_before * kPageTokens);
+      to.push_back(static_cast<std::int32_t>(i));
+    }
+  }
+  device_->upload(masks_at(layer, point.slice), masks.data(), masks.size() * sizeof masks[0]);
+  device_->upload(counts_at(layer, point.slice), counts.data(), counts.size() * sizeof counts[0]);
+  const std::size_t n_rows = heads.size();
+  std::vector<std::int32_t> numbers(n_rows);  // of the sequence: 0
+  for (const auto* list : {&heads, &from, &to}) numbers.insert(numbers.end(), list->begin(), list->end());
+  numbers.push_back(point.n_sealed - n_before);
+  numbers.push_back(point.n_sealed);
+  device_->upload(numbers_.memory, numbers.data(), numbers.size() * sizeof numbers[0]);
+  const auto* on_device = static_cast<const std::int32_t*>(numbers_.memory);
+  const std::int32_t* pages = on_device + 4 * n_rows;
+  const kvant_seal_range range{sizeof range, pages, pages + 1, nullptr, point.end_sealed - point.n_sealed, 0};
+  if (!check(step, "sealing", library.seal_pages(&shape, &of_slice, &range, device_->stream()))) return false;
+  if (n_rows == 0) return true;
+  const kvant_protected_rows rows{sizeof rows,
+                                  static_cast<std::int32_t>(n_rows),
+                                  0,
+                                  on_device,
+                                  on_device + n_rows,
+                                  on_device + 2 * n_rows,
+                                  on_device + 3 * n_rows};
+  return check(step, "keeping protected tokens",
+               library.protect(&shape, &of_slice, &rows, device_->stream()));
+}
+
+void DeviceProtector::keep_observers(const Step& step, int layer, const float* q) {
+  const Geometry& g = step.plan().geometry;
+  for (int s = 0; s < n_slices_; ++s) {
+    const PageEntry entry = step.next_protection(s).observers.entry();
+    if (!entry.held()) continue;
+    const int end = step.ledger(s).end();
+    const int first = std::max(step.first_token(s), end - open_observers(end));
+    const ObserverRows to = observer_rows(step.device_pages(), entry, layer);
+    const std::size_t n = end - first, row = step.first_row(s) + first - step.first_token(s),
+                      to_row = observer_row(first);
+    device_->copy(to.q + to_row * query_size(g), q + row * query_size(g), n * query_size(g) * sizeof(float));
+    device_->copy(to.lse + to_row * g.n_heads, static_cast<const float*>(lse_.memory) + row * g.n_heads,
+                  n * g.n_heads * sizeof(float));
+  }
+}
+
+}  // namespace kvant

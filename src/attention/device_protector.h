@@ -1,0 +1,100 @@
+// DeviceProtector: at the ends of pages of a step whose pages lie on a device, the tokens that have drawn
+// most attention become protected rows (VQuant section 5).
+//
+// What a page's queries attend to decides what is left out of pages that are sealed behind them, and so what
+// later queries see: a step goes in rounds, each with the tokens of a slice up to the end of a page.
+// Observers' weights are summed on the device and come to the host, which chooses, and sends masks back.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cache/cache.h"
+#include "cache/device_page_store.h"
+
+namespace kvant {
+
+// Rows of a step that attend together: of one slice, or, where each is all of a slice, one of each from
+// `slice` on.
+struct RowRun {
+  int first_row = 0, n_rows = 0;
+  int slice = 0;
+  bool one_each = false;
+};
+
+// What happens to a slice once its rows of a round have attended.
+struct SealPoint {
+  int slice = 0;
+  int page_end = 0;                  // of the page whose queries observe: tokens; 0: none
+  int n_sealed = 0, end_sealed = 0;  // pages: before, and after
+};
+
+struct ProtectionRound {
+  std::vector<RowRun> runs;
+  std::vector<SealPoint> then;
+};
+
+// The rounds of a step, in the order of schedule.h.
+std::vector<ProtectionRound> protection_rounds(const Step& step);
+
+class DeviceProtector {
+ public:
+  explicit DeviceProtector(std::shared_ptr<PageDevice> device);
+  ~DeviceProtector();
+  DeviceProtector(const DeviceProtector&) = delete;
+  DeviceProtector& operator=(const DeviceProtector&) = delete;
+
+  // Tables for a step whose plan protects by score. An error: memory is exhausted, or the device has failed.
+  Status begin(const Step& step);
+  const std::vector<ProtectionRound>& rounds() const { return rounds_; }
+
+  // Makes a layer's description and the lengths those of a run's rows: masks, protected rows, and where the
+  // log-sum-exps go.
+  void add_to(kvant_decode_layer& at_layer, kvant_decode_lengths& of_rows, int layer,
+              const RowRun& run) const;
+  // Weighs, chooses and seals. at_layer has the tables of slices. q: [n_rows, n_heads, head_dim], as the
+  // keys are transformed. False: the step has failed.
+  bool seal(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& at_layer,
+            const float* q);
+  // Keeps the queries of open pages that observe, when all rounds of a layer are over.
+  void keep_observers(const Step& step, int layer, const float* q);
+
+ private:
+  // Memory on the device that grows.
+  struct Room {
+    void* memory = nullptr;
+    std::size_t bytes = 0;
+  };
+  Status make_room(Room& room, std::size_t bytes);
+  Status send_tables(const Step& step);
+  bool check(Step& step, const char* doing, kvant_status status) const;
+  bool weigh(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& of_slice,
+             const float* q);
+  bool choose_and_seal(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& of_slice);
+
+  // Places within tables_: masks [n_layers][n_slices][n_heads][n_pages_], counts
+  // [n_layers][n_slices][n_heads], and page tables [n_slices][n_protected_].
+  std::size_t head_of(int layer, int slice) const {
+    return (static_cast<std::size_t>(layer) * n_slices_ + slice) * n_kv_heads_;
+  }
+  TokenMask* masks_at(int layer, int slice) const {
+    return static_cast<TokenMask*>(tables_.memory) + head_of(layer, slice) * n_pages_;
+  }
+  std::int32_t* counts_at(int layer, int slice) const {
+    return static_cast<std::int32_t*>(counts_) + head_of(layer, slice);
+  }
+  std::int32_t* pages_at(int slice) const { return pages_ + std::ptrdiff_t{slice} * n_protected_; }
+
+  std::shared_ptr<PageDevice> device_;
+  Room tables_, lse_, keys_, weights_, numbers_;
+  std::int32_t *counts_ = nullptr, *pages_ = nullptr;
+  std::vector<ProtectionRound> rounds_;
+  int n_slices_ = 0, n_kv_heads_ = 0;
+  std::ptrdiff_t lse_stride_ = 0;      // of rows
+  int n_pages_ = 1, n_protected_ = 1;  // of a slice in the tables
+  bool any_rows_ = false;              // protected, in the store
+  // Whose tables are there: of each slice.
+  std::vector<std::shared_ptr<const ProtectedTokens>> sent_;
+};
+
+}  // namespace kvant

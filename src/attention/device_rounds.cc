@@ -1,0 +1,42 @@
+// Layers that protect tokens by their scores: rounds of attention, each followed by what it seals.
+#include "attention/device_attention.h"
+
+namespace kvant {
+
+// The work is divided for each layer: how many tokens are protected differs between them.
+bool DeviceAttention::attend_run(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer at_layer,
+                                 const RowRun& run) {
+  const Plan& plan = step.plan();
+  const PageLibrary& library = device_->library();
+  const LayerShape formats = layer_shape(plan, layer);
+  const kvant_decode_shape of_rows = formats.of(run.n_rows, plan);
+  const RowTables& tables = tables_of(/*sliding_window=*/0);
+  char* const workspace = static_cast<char*>(workspace_) + tables.workspace;
+  point_to_rows(at_layer, rows, tables, plan.geometry, run.first_row);
+  kvant_decode_lengths sights = lengths(tables, run.first_row);
+  protector_.add_to(at_layer, sights, layer, run);
+  return check(step, "dividing a step's work",
+               library.decode_schedule(&of_rows, &sights, workspace, workspace_of_tables_,
+                                       device_->stream())) &&
+         check(step, "attending",
+               library.decode_attention(&of_rows, &sights, &at_layer, workspace, workspace_of_tables_,
+                                        device_->stream()));
+}
+
+bool DeviceAttention::attend_and_protect(Step& step, int layer, const DeviceRows& rows,
+                                         const kvant_decode_layer& at_layer) {
+  kvant_decode_layer with_rows = at_layer;
+  with_rows.protected_pages = step.device_pages().protected_rows().pages(layer);
+  for (const ProtectionRound& round : protector_.rounds()) {
+    for (const RowRun& run : round.runs) {
+      if (!attend_run(step, layer, rows, with_rows, run)) return false;
+    }
+    for (const SealPoint& point : round.then) {
+      if (!protector_.seal(step, layer, point, with_rows, rows.q)) return false;
+    }
+  }
+  protector_.keep_observers(step, layer, rows.q);
+  return true;
+}
+
+}  // namespace kvant
