@@ -1,7 +1,7 @@
 // The copying warp of a CTA: lane w keeps the ring of consumer warp w filled with the pages of its units, in
 // the order in which they are consumed. Units are dealt out as rings have room: warps that get ahead of
 // others (those that share a scheduler with the copying warp) take more of them. A sealed unit fills two
-// slots, with its key page and its value page. An unquantized unit fills a slot for each tile of 16 tokens,
+// slots, with its key page and its value page. An unquantized unit fills two slots for each tile of 16 tokens,
 // keys first.
 #pragma once
 
@@ -85,7 +85,7 @@ class PageCopier {
     const std::uint32_t full = rings_.full(warp_, stage_);
     if (tiles_ > 0) {
       expect_bytes(full, kTileBytes);
-      bulk_copy(slot, page(step_ / tiles_) + step_ % tiles_ * kTileBytes, kTileBytes, full);
+      bulk_copy(slot, page(step_ % 2) + step_ / 2 * kTileBytes, kTileBytes, full);
     } else {
       const int bytes = step_ == 0 ? args_.key_bytes : args_.value_bytes;
       expect_bytes(full, bytes);
