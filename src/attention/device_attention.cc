@@ -510,6 +510,7 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
   const kvant_decode_shape of_rows = formats.of(n_rows_, plan);
   const RowTables& tables = tables_of(plan.layers[layer].sliding_window);
   point_to_rows(at_layer, rows, tables, g, /*first_row=*/0);
+  at_layer.settled = max_due_ == 0 ? 1 : 0;  // then nothing but appending precedes
   kvant_correction correction{};
   if (is_corrected(plan, layer)) {
     correction = correction_of_rows(step, layer);

@@ -202,77 +202,53 @@ __device__ __forceinline__ int hidden_tokens(const DecodeArgs& args, const Segme
   return args.first_tokens == nullptr || !is_first ? 0 : args.first_tokens[segment.seq];
 }
 
-// An unquantized page of n > 0 tokens, of which the first `hidden` are masked out.
+// An unquantized page of n > 0 tokens, of which the first `hidden` are masked out. A loop over tiles of 16
+// tokens, and not the same code for each: in a model, where other kernels run between layers, instructions
+// come from memory whenever they are needed for the first time.
 template <class Pair, int D>
 __device__ __forceinline__ void attend_plain(const DecodeArgs& args, int hidden, int n, const Query<D>& query,
                                              int lane, RingReader& ring, Accumulator<D>& acc) {
-  Scores s;
-  const int n_tiles = (n + 15) / 16;
   const int g = lane / 4;
   const int t = lane % 4;
-  SplitPair q[D / 16][2];
+#pragma unroll 1
+  for (int first = 0; first < n; first += 16) {
+    const auto* keys = reinterpret_cast<const uint4*>(ring.wait()) + lane;
+    float high[2][4] = {}, low[2][4] = {};  // chains of products
 #pragma unroll
-  for (int k = 0; k < D / 16; ++k) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float2 pair = unpack_half2(query.b[k][i]);
-      q[k][i] = split_bf16x2(pair.x, pair.y);
+    for (int k = 0; k < D / 16; ++k) {
+      const uint4 a = keys[k * kLanes];
+      const SplitPair q0 = split_half2(query.b[k][0]), q1 = split_half2(query.b[k][1]);
+      mma_bf16(high[k % 2], a.x, a.y, a.z, a.w, q0.high, q1.high);
+      mma_bf16(low[k % 2], a.x, a.y, a.z, a.w, q0.low, q1.low);
     }
-  }
+    ring.release();
+    float s[1][4];
 #pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) {
-    if (tile < n_tiles) {
-      const auto* pieces = reinterpret_cast<const uint4*>(ring.wait()) + lane;
-      float even[4] = {};
-      float odd[4] = {};
-#pragma unroll
-      for (int k = 0; k < D / 16; k += 2) {
-        const uint4 a = pieces[k * kLanes];
-        mma_bf16(even, a.x, a.y, a.z, a.w, q[k][0].high, q[k][1].high);
-        mma_bf16(odd, a.x, a.y, a.z, a.w, q[k][0].low, q[k][1].low);
-        const uint4 b = pieces[(k + 1) * kLanes];
-        mma_bf16(even, b.x, b.y, b.z, b.w, q[k + 1][0].high, q[k + 1][1].high);
-        mma_bf16(odd, b.x, b.y, b.z, b.w, q[k + 1][0].low, q[k + 1][1].low);
-      }
-      ring.release();
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[tile][i] = (even[i] + odd[i]) * query.factor[i & 1];
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[tile][i] = -INFINITY;
-    }
-  }
-  cap_scores<Pair>(args, s);
-#pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) {
+    for (int i = 0; i < 4; ++i)
+      s[0][i] = (high[0][i] + high[1][i] + (low[0][i] + low[1][i])) * query.factor[i & 1];
+    cap_scores<Pair>(args, s);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int token = tile * 16 + i / 2 * 8 + g;
-      if (token >= n || token < hidden) s[tile][i] = -INFINITY;
+      const int token = first + i / 2 * 8 + g;
+      if (token >= n || token < hidden) s[0][i] = -INFINITY;
     }
-  }
-  NoState none;
-  online_softmax<Pair>(args, s, acc, none);
+    NoState none;
+    online_softmax<Pair>(args, s, acc, none);
+    const SplitPair upper = split_bf16x2(s[0][0], s[0][1]), lower = split_bf16x2(s[0][2], s[0][3]);
+    const std::uint32_t b0 = transpose_8x8(upper.high), b1 = transpose_8x8(lower.high);
+    const std::uint32_t rest0 = transpose_8x8(upper.low), rest1 = transpose_8x8(lower.low);
+    // What lies behind the last token may be anything, NaN among it.
+    const int left = n - first;
+    const std::uint32_t even = (2 * t < left ? 0xffffU : 0) | (2 * t + 1 < left ? 0xffff0000U : 0);
+    const std::uint32_t odd = (2 * t + 8 < left ? 0xffffU : 0) | (2 * t + 9 < left ? 0xffff0000U : 0);
+    const auto* values = reinterpret_cast<const uint4*>(ring.wait()) + lane;
 #pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) {
-    if (tile < n_tiles) {
-      const SplitPair upper = split_bf16x2(s[tile][0], s[tile][1]);
-      const SplitPair lower = split_bf16x2(s[tile][2], s[tile][3]);
-      const std::uint32_t b0 = transpose_8x8(upper.high), b1 = transpose_8x8(lower.high);
-      const std::uint32_t rest0 = transpose_8x8(upper.low), rest1 = transpose_8x8(lower.low);
-      // What lies behind the last token may be anything, NaN among it.
-      const int left = n - tile * 16;
-      const std::uint32_t low = (2 * t < left ? 0xffffU : 0) | (2 * t + 1 < left ? 0xffff0000U : 0);
-      const std::uint32_t high = (2 * t + 8 < left ? 0xffffU : 0) | (2 * t + 9 < left ? 0xffff0000U : 0);
-      const auto* pieces = reinterpret_cast<const uint4*>(ring.wait()) + lane;
-#pragma unroll
-      for (int m = 0; m < D / 16; ++m) {
-        const uint4 a = pieces[m * kLanes];
-        mma_bf16(acc.out[m], a.x & low, a.y & low, a.z & high, a.w & high, b0, b1);
-        mma_bf16(acc.out[m], a.x & low, a.y & low, a.z & high, a.w & high, rest0, rest1);
-      }
-      ring.release();
+    for (int m = 0; m < D / 16; ++m) {
+      const uint4 a = values[m * kLanes];
+      mma_bf16(acc.out[m], a.x & even, a.y & even, a.z & odd, a.w & odd, b0, b1);
+      mma_bf16(acc.out[m], a.x & even, a.y & even, a.z & odd, a.w & odd, rest0, rest1);
     }
+    ring.release();
   }
 }
 
@@ -308,13 +284,16 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
     acc.max[0] = acc.max[1] = kNoScore;
     int number;
     if constexpr (Pair::kSealed) {
-      const int end = segment.number_of(min(segment.last, segment.n_sealed));
+      const int sealed_end = min(segment.last, segment.n_sealed);
+      const int end = segment.number_of(sealed_end);
       if constexpr (requires { &Pair::attend; }) {
-        typename Pair::State state(args, segment, lane);
-        for (; (number = ring.next_unit(last)) < end; last = number)
-          Pair::attend(args, shared, segment, segment.unit_of(number), query, lane, ring, state);
-        if constexpr (requires { &Pair::flush; }) Pair::flush(args, shared, lane, ring, state);
-        Pair::finish(state, lane, acc);
+        if (segment.first < sealed_end) {
+          typename Pair::State state(args, segment, lane);
+          for (; (number = ring.next_unit(last)) < end; last = number)
+            Pair::attend(args, shared, segment, segment.unit_of(number), query, lane, ring, state);
+          if constexpr (requires { &Pair::flush; }) Pair::flush(args, shared, lane, ring, state);
+          Pair::finish(state, lane, acc);
+        }
       } else {
         typename Pair::Value::State state;
         for (; (number = ring.next_unit(last)) < end; last = number)

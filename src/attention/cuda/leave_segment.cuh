@@ -106,24 +106,15 @@ __device__ __forceinline__ float2 normalize(const DecodeArgs& args, int seq, int
   return {out.x * share, out.y * share};
 }
 
-// Stores a lane's channels of N slices of a query head, from slice `first` on, with what is done to whole
-// heads.
-template <int D, int N>
-__device__ __forceinline__ void store_result(const DecodeArgs& args, int seq, int kv_head, int query,
-                                             int first, int lane, float (&x)[2 * N]) {
-  if constexpr (N == D / kSlice) {
-    if (args.out_hadamard != 0) rotate_channels(lane, x);
+// Stores two neighbouring channels, times their factors.
+__device__ __forceinline__ void store_pair(const DecodeArgs& args, int seq, int kv_head, int query,
+                                           int channel, float2 out, int d) {
+  if (args.out_factors != nullptr) {
+    out.x *= args.out_factors[kv_head * d + channel];
+    out.y *= args.out_factors[kv_head * d + channel + 1];
   }
-#pragma unroll
-  for (int s = 0; s < N; ++s) {
-    const int channel = (first + s) * kSlice + 2 * lane;
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      float& out = x[2 * s + j];
-      if (args.out_factors != nullptr) out *= args.out_factors[kv_head * D + channel + j];
-      store_out(args, seq, kv_head * args.group + query, channel + j, out);
-    }
-  }
+  store_out(args, seq, kv_head * args.group + query, channel, out.x);
+  store_out(args, seq, kv_head * args.group + query, channel + 1, out.y);
 }
 
 // Neighbouring channels of the result of a query head, of some of the tokens: relative to weights of
@@ -267,37 +258,47 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
     }
     named_barrier(1, n_threads);
     const int n_heads = min(args.n_queries - first, kMergedHeads);
-    // Of one query head, N slices in one warp.
-    const auto finish = [&]<int N>(int query, int first_slice) {
-      float x[2 * N];
-      const auto channel = [&](int s) { return (first_slice + s) * kSlice + 2 * lane; };
-      const auto shared_slice = [&](int s) {
-        return SharedSlice{query * kSlices + first_slice + s, first_cta, last_cta, lane};
+    // A warp has a slice at a time or, where outputs are rotated, those of a query head. One piece of code
+    // for both, and loops: this runs once in a segment, mostly for the first time since other kernels ran.
+    const int together = args.out_hadamard != 0 ? kSlices : 1;
+    for (int i = warp; i < n_heads * kSlices / together; i += n_warps) {
+      const int query = first + i * together / kSlices;
+      const int first_slice = i * together % kSlices;
+      const auto channel = [&](int slice) { return (first_slice + slice) * kSlice + 2 * lane; };
+      const auto shared_slice = [&](int slice) {
+        return SharedSlice{query * kSlices + first_slice + slice, first_cta, last_cta, lane};
       };
-      if (!whole) {
-#pragma unroll
-        for (int s = 0; s < N; ++s)
-          leave_slice<D>(args.schedule, shared_slice(s),
-                         merge_warps<D>(buffer, n_warps, first, query - first, channel(s)));
-        if (!arrive_last(args.schedule, shared_slice(0))) return;
-      }
-#pragma unroll
-      for (int s = 0; s < N; ++s) {
-        const PartialResult result = whole ? merge_warps<D>(buffer, n_warps, first, query - first, channel(s))
-                                           : combine_slice<D>(args.schedule, shared_slice(s));
-        const float2 out = normalize<D>(args, segment.seq, segment.head * args.group + query, channel(s),
+      float x[2 * kSlices];
+      const auto keep = [&](int slice, const PartialResult& result) {
+        const float2 out = normalize<D>(args, segment.seq, segment.head * args.group + query, channel(slice),
                                         result.out, result.max, result.sum);
-        x[2 * s] = out.x;
-        x[2 * s + 1] = out.y;
+#pragma unroll
+        for (int s = 0; s < kSlices; ++s) {
+          x[2 * s] = s == slice ? out.x : x[2 * s];
+          x[2 * s + 1] = s == slice ? out.y : x[2 * s + 1];
+        }
+      };
+#pragma unroll 1
+      for (int slice = 0; slice < together; ++slice) {
+        const PartialResult mine = merge_warps<D>(buffer, n_warps, first, query - first, channel(slice));
+        if (whole) {
+          keep(slice, mine);
+        } else {
+          leave_slice<D>(args.schedule, shared_slice(slice), mine);
+        }
       }
-      store_result<D, N>(args, segment.seq, segment.head, query, first_slice, lane, x);
-    };
-    if (args.out_hadamard != 0) {
-      for (int head = warp; head < n_heads; head += n_warps)
-        finish.template operator()<kSlices>(first + head, 0);
-    } else {
-      for (int i = warp; i < n_heads * kSlices; i += n_warps)
-        finish.template operator()<1>(first + i / kSlices, i % kSlices);
+      if (!whole) {
+        if (!arrive_last(args.schedule, shared_slice(0))) continue;
+#pragma unroll 1
+        for (int slice = 0; slice < together; ++slice)
+          keep(slice, combine_slice<D>(args.schedule, shared_slice(slice)));
+      }
+      if (args.out_hadamard != 0) rotate_channels(lane, x);
+#pragma unroll
+      for (int slice = 0; slice < kSlices; ++slice)
+        if (slice < together)
+          store_pair(args, segment.seq, segment.head, query, channel(slice), {x[2 * slice], x[2 * slice + 1]},
+                     D);
     }
   }
 }

@@ -1,8 +1,8 @@
 // The copying warp of a CTA: lane w keeps the ring of consumer warp w filled with the pages of its units, in
 // the order in which they are consumed. Units are dealt out as rings have room: warps that get ahead of
 // others (those that share a scheduler with the copying warp) take more of them. A sealed unit fills two
-// slots, with its key page and its value page. An unquantized unit fills a slot for each tile of 16 tokens,
-// keys first.
+// slots, with its key page and its value page. An unquantized unit fills two slots for each tile of 16
+// tokens, keys first.
 #pragma once
 
 #include "attention/cuda/page_copy.cuh"
@@ -83,7 +83,7 @@ class PageCopier {
     const std::uint32_t full = rings_.full(warp_, stage_);
     if (tiles_ > 0) {
       expect_bytes(full, kTileBytes);
-      bulk_copy(slot, page(step_ / tiles_) + step_ % tiles_ * kTileBytes, kTileBytes, full);
+      bulk_copy(slot, page(step_ % 2) + step_ / 2 * kTileBytes, kTileBytes, full);
     } else {
       const int bytes = step_ == 0 ? args_.key_bytes : args_.value_bytes;
       expect_bytes(full, bytes);
@@ -119,7 +119,7 @@ class PageCopier {
   __device__ PageCopy next_copy() const {
     const std::uint32_t slot = rings_.slot(warp_, stage_);
     const std::uint32_t full = rings_.full(warp_, stage_);
-    if (tiles_ > 0) return {slot, full, kTileBytes, page(step_ / tiles_) + step_ % tiles_ * kTileBytes};
+    if (tiles_ > 0) return {slot, full, kTileBytes, page(step_ % 2) + step_ / 2 * kTileBytes};
     return {slot, full, step_ == 0 ? args_.key_bytes : args_.value_bytes, page(step_)};
   }
 

@@ -96,4 +96,9 @@ __device__ __forceinline__ SplitPair split_bf16x2(float x, float y) {
   return pair;
 }
 
+__device__ __forceinline__ SplitPair split_half2(std::uint32_t x) {
+  const float2 pair = unpack_half2(x);
+  return split_bf16x2(pair.x, pair.y);
+}
+
 }  // namespace kvant::cuda
