@@ -196,9 +196,9 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from, st
       : "memory");
 }
 
-// Copies 16 bytes from global to shared memory, for this thread. Without an L2 policy: of
-// cp.async.L2::cache_hint compilers (13.0 and 13.1, by drivers too) make instructions whose descriptor
-// nothing has set, which are illegal.
+// Copies 16 bytes from global to shared memory, for this thread. Without an L2 policy: with
+// one, assemblers (CUDA 13.0 and 13.4, a driver's) make an instruction whose descriptor nothing has set, and
+// which is illegal.
 __device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
