@@ -1,7 +1,9 @@
 # The GPU library: libkvant_cuda, its tests and its benchmark. Without a CUDA compiler everything else is built.
 # scripts/setup.sh test puts a compiler into .venv.
 option(KVANT_CUDA "Build the GPU library where there is nvcc" ON)
-set(KVANT_CUDA_ARCHITECTURES 90a CACHE STRING "What the GPU code is compiled for")
+# 90a: Hopper. 80-virtual: PTX that the driver compiles for any other GPU from compute capability 8.0 on.
+set(KVANT_CUDA_ARCHITECTURES 80-virtual 90a-real CACHE STRING "What the GPU code is compiled for")
+set(KVANT_CUDA_SHARED_LIMIT "" CACHE STRING "Take no more shared memory of a CTA than so many bytes, as on a smaller GPU; for tests")
 if(KVANT_CUDA)
   if(NOT CMAKE_CUDA_COMPILER)
     unset(CMAKE_CUDA_COMPILER CACHE)  # there may be one by now
@@ -35,9 +37,30 @@ function(kvant_cuda)
   endif()
   set(room ${CMAKE_SOURCE_DIR}/src/attention/cuda)
   set(pages ${room}/page_format.cc ${room}/page_permutation.cc)
-  file(GLOB kernels CONFIGURE_DEPENDS ${room}/kernels/*.cu ${room}/*_api.cu ${room}/prompt/kernel_*.cu
-    ${room}/prompt/*_api.cu)
-  add_library(kvant_cuda SHARED ${kernels} ${pages})
+  file(GLOB kernels CONFIGURE_DEPENDS ${room}/kernels/*.cu ${room}/*_api.cu ${room}/prompt/*_api.cu)
+  file(GLOB hopper CONFIGURE_DEPENDS ${room}/prompt/kernel_*.cu)
+  # Clusters and wgmma: code for Hopper alone, be it PTX that nothing runs.
+  set(hopper_architectures ${CMAKE_CUDA_ARCHITECTURES})
+  list(FILTER hopper_architectures INCLUDE REGEX "^90a")
+  if(NOT hopper_architectures)
+    set(hopper_architectures 90a-virtual)
+  endif()
+  add_library(kvant_cuda_hopper OBJECT ${hopper})
+  set_target_properties(kvant_cuda_hopper PROPERTIES CUDA_ARCHITECTURES "${hopper_architectures}" POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(kvant_cuda_hopper PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
+  target_compile_options(kvant_cuda_hopper PRIVATE -O3 -lineinfo)
+  add_library(kvant_cuda SHARED ${kernels} ${pages} $<TARGET_OBJECTS:kvant_cuda_hopper>)
+  if(KVANT_CUDA_SHARED_LIMIT)
+    target_compile_definitions(kvant_cuda PRIVATE KVANT_CUDA_SHARED_LIMIT=${KVANT_CUDA_SHARED_LIMIT})
+  endif()
+  # Where the library is not compiled for other GPUs, a few of its files tell whether it would be: the assembler takes
+  # what sm_80 has and no more.
+  if(NOT "${CMAKE_CUDA_ARCHITECTURES}" MATCHES "(^|;)80")
+    add_library(kvant_cuda_80 OBJECT ${room}/kernels/linear.cu ${room}/kernels/skipping.cu
+      ${room}/kernels/seal_vectors.cu ${room}/encode_api.cu)
+    set_target_properties(kvant_cuda_80 PROPERTIES CUDA_ARCHITECTURES 80-real)
+    target_include_directories(kvant_cuda_80 PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
+  endif()
   target_include_directories(kvant_cuda PUBLIC ${CMAKE_SOURCE_DIR}/include PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(kvant_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-O3 -lineinfo>)
   target_link_libraries(kvant_cuda PRIVATE kvant_format)
@@ -60,7 +83,8 @@ function(kvant_cuda)
     add_executable(${bench} ${room}/${bench}.cu ${pages})
     target_link_libraries(${bench} PRIVATE kvant_cuda kvant_format)
   endforeach()
-  add_executable(unit_rates ${room}/unit_rates.cu)
+  add_executable(unit_rates ${room}/unit_rates.cu)  # of Hopper's units
+  set_target_properties(unit_rates PROPERTIES CUDA_ARCHITECTURES "${hopper_architectures}")
   foreach(program cuda_test decode_bench seal_bench unit_rates)
     target_include_directories(${program} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
   endforeach()

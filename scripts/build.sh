@@ -23,9 +23,19 @@ configure() {
     cmake --preset "$preset" -DKVANT_KERNELS=all
   fi
 }
-# Without a GPU nothing runs what the assembler makes of the GPU library: half of its time is saved.
+# The GPU library is compiled for the GPU that is there: for Hopper, for what runs on all of 8.x, or as code that the driver
+# compiles for it. Without a GPU nothing runs what the assembler makes of it: half of the time is saved, and a few files tell
+# whether the code for other GPUs compiles (cmake/cuda.cmake).
+gpu_architectures() {
+  [ -e /dev/nvidiactl ] || { echo 90a-virtual; return; }
+  case $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -n 1) in
+    8.*) echo 80-real ;;
+    9.0 | "") echo 90a-real ;;
+    *) echo 80-virtual ;;
+  esac
+}
 cuda=()
-[ -e /dev/nvidiactl ] || [ "$preset" = cuda ] || cuda=(-DKVANT_CUDA_ARCHITECTURES=90a-virtual)
+[ "$preset" = cuda ] || cuda=("-DKVANT_CUDA_ARCHITECTURES=$(gpu_architectures)")
 
 configure_and_build() { configure && cmake --build --preset "$preset" --target "${targets[@]}"; }
 

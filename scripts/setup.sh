@@ -168,34 +168,42 @@ wants_gpu() {
   case ${KVANT_GPU:-where there is one} in
     1 | rival) has nvcc || fail "KVANT_GPU=$KVANT_GPU needs nvcc, CUDA's compiler, on the path" ;;
     0) return 1 ;;
-    *) has nvcc && at_least 12 "$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')" && has_hopper ;;
+    *) has nvcc && at_least 12 "$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')" && [ -n "$(gpu_architectures)" ] ;;
   esac
 }
-has_hopper() { has nvidia-smi && nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | grep -qx 9.0; }
+# What the GPUs that are there are compiled for, with semicolons between, such as 90a or 80;86: those that kvant has kernels for.
+gpu_architectures() {
+  ! has nvidia-smi || nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | sort -u |
+    sed -n 's/^9\.0$/90a/p; s/^\(8\|1[0-9]\)\.\([0-9]\)$/\1\2/p' | paste -sd ';' || true
+}
 
-# A library that is loaded at run time, for the GPUs that kvant's kernels are for. It keeps the path of CUDA's own
+# A library that is loaded at run time, for the GPUs that are there, or for Hopper. It keeps the path of CUDA's own
 # libraries. $3: whether with llama.cpp's flash attention. The archive lacks ggml.pc.in, which installing ggml alone would want, and ggml's tests and examples.
 build_ggml_cuda() {
-  local source=$1/vendor/llama.cpp/ggml build=$2 prefix
+  local source=$1/vendor/llama.cpp/ggml build=$2 prefix architectures
+  architectures=$(gpu_architectures)
   prefix=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
     touch "$source/ggml.pc.in" &&
     cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_BACKEND_DL=ON \
       -DGGML_NATIVE=OFF -DGGML_CUDA=ON "-DGGML_CUDA_FA=$3" -DGGML_CUDA_GRAPHS=ON -DGGML_CUDA_NCCL=OFF \
-      -DGGML_CCACHE=OFF -DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF -DCMAKE_CUDA_ARCHITECTURES=90a &&
+      -DGGML_CCACHE=OFF -DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF "-DCMAKE_CUDA_ARCHITECTURES=${architectures:-90a}" &&
     cmake --build "$build" --target ggml-cuda && cp "$build"/bin/libggml-cuda.so "$prefix/lib"
 }
 
 install_ggml_cuda() {
-  local source=$WORK/llama-$LLAMA with="$LLAMA with flash attention"
+  local source=$WORK/llama-$LLAMA architectures version=$LLAMA with
+  architectures=$(gpu_architectures)
+  [ "${architectures:-90a}" = 90a ] || version="$LLAMA for $architectures"
+  with="$version with flash attention"
   is_done ggml-cuda "$with" && return 0
-  [ "${KVANT_GPU:-}" = rival ] || { is_done ggml-cuda "$LLAMA" && return 0; }
+  [ "${KVANT_GPU:-}" = rival ] || { is_done ggml-cuda "$version" && return 0; }
   step "fetch the source of llama.cpp and ggml" fetch_llama "$source"
   if [ "${KVANT_GPU:-}" = rival ]; then
     step "compile ggml's CUDA backend with llama.cpp's flash attention" build_ggml_cuda "$source" $WORK/build-cuda ON
     mark_done ggml-cuda "$with"
   else
     step "compile ggml's CUDA backend (3 minutes on 16 cores, 20 on 2)" build_ggml_cuda "$source" $WORK/build-cuda OFF
-    mark_done ggml-cuda "$LLAMA"
+    mark_done ggml-cuda "$version"
   fi
 }
 

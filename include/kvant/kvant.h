@@ -1,4 +1,4 @@
-/* kvant's GPU library: decode attention on a paged low-bit KV cache (NVIDIA Hopper).
+/* kvant's GPU library: decode attention on a paged low-bit KV cache (NVIDIA, compute capability 8.0 and up).
  *
  * Nothing here allocates, synchronizes with the host or keeps state: all memory is the caller's, all work
  * goes to the caller's stream, and every call can be captured into a CUDA graph. Lengths and page tables are
@@ -51,9 +51,9 @@ KVANT_API const char* kvant_status_text(kvant_status status);
  * Calls that succeed leave it. Never null; the text is there for good. */
 KVANT_API const char* kvant_last_error(void);
 
-/* KVANT_OK where the kernels run on the current device: KVANT_UNSUPPORTED if it is of another compute
- * capability than 9.0, KVANT_CUDA_ERROR if there is none or the driver is too old. Every call that launches
- * checks it. */
+/* KVANT_OK where the kernels run on the current device: KVANT_UNSUPPORTED if it is older than compute
+ * capability 8.0 or the library has been compiled without code for it, KVANT_CUDA_ERROR if there is none or
+ * the driver is too old. Every call that launches checks it. */
 KVANT_API kvant_status kvant_check_device(void);
 
 typedef enum kvant_side { KVANT_KEY = 0, KVANT_VALUE = 1 } kvant_side;
@@ -201,7 +201,8 @@ typedef struct kvant_decode_layer {
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a
  * pair of formats without a kernel of its own at this head size (or, with `sas`, without one that
  * takes it); null if there is none, and kvant_last_error says why. Where formats differ by head: that of
- * head 0, or null if any head has none. */
+ * head 0, or null if any head has none. "sm80" instead of "sm90": the current device is no Hopper GPU, and
+ * runs what all from compute capability 8.0 on have in common. Without a device: that of an H100. */
 KVANT_API const char* kvant_decode_kernel(const kvant_decode_shape* shape);
 
 /* Bytes of workspace for a shape on the current device, of which the schedule is a part. */
@@ -411,7 +412,8 @@ typedef struct kvant_prompt {
 } kvant_prompt;
 
 /* Bytes of workspace for a shape: a little more than 2 for each channel of each token and KV head, those of
- * sealed pages among them, as many as 128 tokens have for each sequence, and some 20 MB. */
+ * sealed pages among them, as many as 128 tokens have for each sequence, and some 20 MB. KVANT_UNSUPPORTED on
+ * GPUs other than Hopper. */
 KVANT_API kvant_status kvant_prompt_workspace(const kvant_prompt_shape* shape, size_t* bytes);
 
 /* out = softmax(softmax_scale * q K^T) V of one layer. The workspace is 256-byte aligned; the same inputs

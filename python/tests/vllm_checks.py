@@ -444,7 +444,7 @@ class Refusals(unittest.TestCase):
                 (dict(head_size=80), "64, 128, 256 channels, not 80"), (dict(head_size=512), "not 512"),
                 (dict(kv_cache_dtype="fp8"), "kvant_4bit.*, not fp8"), (dict(kv_cache_dtype="auto"), "not auto"),
                 (dict(block_size=16), "--block-size 128, not 16"), (dict(block_size=256), "--block-size 128"),
-                (dict(device_capability=simple(major=8)), "Hopper"), (dict(device_capability=simple(major=10)), "Hopper"),
+                (dict(device_capability=simple(major=7)), "8.0"),
                 (dict(use_mla=True), "MLA"), (dict(has_sink=True), "attention sinks"), (dict(use_sparse=True), "sparse"),
                 (dict(use_mm_prefix=True), "multimodal"), (dict(use_per_head_quant_scales=True), "per-head quant"),
                 (dict(has_sliding_window=True), "sliding window"), (dict(use_non_causal=True), "non-causal"),

@@ -123,6 +123,27 @@ Status check_correction(const Plan& plan, const std::string& device) {
   return {};
 }
 
+Status check_prompts(const Plan& plan, const PageDevice& device) {
+  if (plan.recipe.prompt != PromptAttention::flashq) return {};
+  const auto refuse = [&](const char* what) {
+    return error("recipe '{}': {} has prompt=flashq for {}; use prompt=exact", label(plan.recipe),
+                 device.name(), what);
+  };
+  if (plan.recipe.correction != Correction::none) return refuse("recipes without a correction");
+  if (plan.geometry.head_dim > 128) return refuse("heads of 64 and 128 channels");
+  kvant_prompt_shape shape{};  // a token: GPUs that have the kernel have it for all prompts
+  shape.struct_size = sizeof shape;
+  shape.n_seqs = shape.n_heads = shape.n_kv_heads = shape.n_queries = shape.n_tokens = 1;
+  shape.head_dim = plan.geometry.head_dim;
+  shape.softmax_scale = 1;
+  std::size_t bytes = 0;
+  device.enter();
+  if (device.library().prompt_workspace(&shape, &bytes) == KVANT_UNSUPPORTED)
+    return error("recipe '{}': {} has no kernel for prompt=flashq, which Hopper GPUs have; use prompt=exact",
+                 label(plan.recipe), device.name());
+  return {};
+}
+
 Status check_formats(const Plan& plan, const PageDevice& device) {
   const Geometry& g = plan.geometry;
   const PageLibrary& library = device.library();
@@ -211,14 +232,7 @@ Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
   KVANT_RETURN_IF_ERROR(check_rules(*plan, device->name()));
   KVANT_RETURN_IF_ERROR(check_scores(*plan, device->name()));
   KVANT_RETURN_IF_ERROR(check_correction(*plan, device->name()));
-  if (plan->recipe.prompt == PromptAttention::flashq && plan->recipe.correction != Correction::none) {
-    return error("recipe '{}': {} has prompt=flashq for recipes without a correction; use prompt=exact",
-                 label(plan->recipe), device->name());
-  }
-  if (plan->recipe.prompt == PromptAttention::flashq && plan->geometry.head_dim > 128) {
-    return error("recipe '{}': {} has prompt=flashq for heads of 64 and 128 channels; use prompt=exact",
-                 label(plan->recipe), device->name());
-  }
+  KVANT_RETURN_IF_ERROR(check_prompts(*plan, *device));
   auto placed = std::make_shared<Plan>(*plan);
   placed->device = std::move(device);
   placed->tail = find_format("bf16");

@@ -57,6 +57,27 @@ TEST(PlaceOn, RefusesWhatKernelsDontDoWithWindowsCapsAndSinkLogits) {
   expect_refused(placed("turboattention-4bit", sinking), "softmax=sas", "softmax=exact");
 }
 
+// A GPU without the kernel for prompts in integers.
+class PagesWithoutPrompts final : public testing::HostPages {
+ public:
+  PagesWithoutPrompts() : functions_(testing::HostPages::library()) {
+    functions_.prompt_workspace = [](const kvant_prompt_shape*, std::size_t*) { return KVANT_UNSUPPORTED; };
+  }
+  const PageLibrary& library() const override { return functions_; }
+
+ private:
+  PageLibrary functions_;
+};
+
+TEST(PlaceOn, RefusesPromptsInIntegersWhereTheDeviceHasNoKernel) {
+  const auto on = [](const std::string& recipe) {
+    const auto plan = resolve(parse_recipe(recipe).value(), testing::small_geometry(), nullptr).value();
+    return place_on(std::make_shared<PagesWithoutPrompts>(), plan);
+  };
+  expect_refused(on("bf16,prompt=flashq"), "Hopper", "prompt=exact");
+  EXPECT_TRUE(on("bf16").ok());
+}
+
 TEST(PlaceOn, KeepsTheTailInBf16AndSaysSo) {
   const auto plan = placed("kvant-4bit");
   ASSERT_TRUE(plan.ok());

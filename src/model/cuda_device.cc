@@ -50,7 +50,7 @@ CudaDriver::Stream stream_of(ggml_backend_t backend) {
 
 using BackendPointer = std::shared_ptr<ggml_backend>;
 
-constexpr int kHopper = 9;  // compute capability, the major number
+constexpr int kLeastCapability = 8;  // compute capability, the major number: A100, RTX 30 and newer
 
 Result<PageLibrary> load_page_library() {
   const auto library = SharedLibrary::open("libkvant_cuda.so", program_places());
@@ -75,8 +75,8 @@ Result<PageLibrary> load_page_library() {
       l.find("kvant_decode_attention", p.decode_attention) && l.find("kvant_append", p.append) &&
       l.find("kvant_seal_pages", p.seal_pages) && l.find("kvant_dequantize", p.dequantize) &&
       l.find("kvant_transform", p.transform) && l.find("kvant_prompt_workspace", p.prompt_workspace) &&
-      l.find("kvant_prompt_attention", p.prompt_attention) &&
-      l.find("kvant_weigh_tokens", p.weigh_tokens) && l.find("kvant_protect", p.protect);
+      l.find("kvant_prompt_attention", p.prompt_attention) && l.find("kvant_weigh_tokens", p.weigh_tokens) &&
+      l.find("kvant_protect", p.protect);
   if (!complete)
     return error("libkvant_cuda.so is of another version of kvant than the program: build it anew");
   return p;
@@ -288,10 +288,10 @@ Result<std::shared_ptr<ComputeDevice>> open_device(const std::string& name) {
   d.device_name(model, sizeof model, device);
   d.device_attribute(&major, CudaDriver::kCapabilityMajor, device);
   d.device_attribute(&minor, CudaDriver::kCapabilityMinor, device);
-  if (major != kHopper) {
+  if (major < kLeastCapability) {
     return error(
-        "--device {}: kvant's kernels are for NVIDIA Hopper (compute capability 9.0: H100, H200), and the {} "
-        "has {}.{}: use --device cpu",
+        "--device {}: kvant's kernels are for NVIDIA GPUs of compute capability 8.0 and newer, such as A100 "
+        "and RTX 30, and the {} has {}.{}: use --device cpu",
         name, model, major, minor);
   }
   const auto library = load_page_library();

@@ -1,4 +1,4 @@
-"""Low-bit pages for transformers 5.x, on NVIDIA Hopper GPUs:
+"""Low-bit pages for transformers 5.x, on NVIDIA GPUs:
 
     from kvant.hf import KvantCache
     model = AutoModelForCausalLM.from_pretrained(NAME, dtype=torch.bfloat16, attn_implementation="kvant", device_map="cuda")

@@ -80,8 +80,8 @@ class KvantBackend(AttentionBackend):
             reasons.append(f"kvant takes bfloat16 activations, not {dtype}: --dtype bfloat16")
         if block_size not in (None, PAGE):
             reasons.append(f"a page has {PAGE} tokens: --block-size {PAGE}, not {block_size}")
-        if device_capability.major != 9:
-            reasons.append("kvant's kernels are for Hopper GPUs (compute capability 9.0)")
+        if device_capability.major < 8:
+            reasons.append("kvant's kernels are for GPUs of compute capability 8.0 and newer")
         if has_sliding_window:
             reasons.append("layers with a sliding window are not supported yet")
         base = super().validate_configuration(

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "attention/cuda/encode_args.h"
+#include "attention/cuda/gpu.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -46,10 +47,10 @@ struct CorrectionArgs {
 };
 
 // Launches what fills the numerators and denominators that the decode kernel joins.
-cudaError_t attend_to_states(const CorrectionArgs& args, int head_dim, cudaStream_t stream);
+cudaError_t attend_to_states(const CorrectionArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream);
 
 // Launches what adds the pages that args name, just sealed from the tail, to the states of their sequences.
-cudaError_t add_sealed_to_states(const SealArgs& args, int head_dim, const float* key_maps,
+cudaError_t add_sealed_to_states(const SealArgs& args, int head_dim, const Gpu& gpu, const float* key_maps,
                                  const CorrectionStates& states, cudaStream_t stream);
 
 }  // namespace kvant::cuda

@@ -5,6 +5,7 @@
 
 #include <cuda_bf16.h>
 
+#include "attention/cuda/architecture.cuh"
 #include "attention/cuda/correction.h"
 #include "attention/cuda/feature_softmax.cuh"
 #include "attention/cuda/seal_page.cuh"
@@ -19,10 +20,13 @@ struct StateUpdateArgs {
 
 inline constexpr int kUpdateThreads = kFeatures;
 
-template <int D>
+inline constexpr int kFewTokens = 32;  // where shared memory may be small
+
+// Of so many of a page's tokens at a time.
+template <int D, int Tokens>
 struct StateUpdateShared {
-  float rows[kPageTokens][D];  // errors of keys, then values
-  float phi[kPageTokens][kFeatures];
+  float rows[Tokens][D];  // errors of keys, then values
+  float phi[Tokens][kFeatures];
 };
 
 // A value of a page with uniform grids, channel-wise (keys) or token-wise (values).
@@ -44,11 +48,11 @@ __device__ float decode_uniform(const unsigned char* page, const PageFormat& for
 }
 
 // The row of features of every token of `rows`; this thread's is column `feature`.
-template <int D>
-__device__ void map_errors(StateUpdateShared<D>& shared, const float* maps, int feature) {
+template <int D, int Tokens>
+__device__ void map_errors(StateUpdateShared<D, Tokens>& shared, const float* maps, int feature) {
   constexpr int kTogether = 16;  // tokens
   const float* map = maps + feature / kHalfFeatures * D * kHalfFeatures + feature % kHalfFeatures;
-  for (int first = 0; first < kPageTokens; first += kTogether) {
+  for (int first = 0; first < Tokens; first += kTogether) {
     float sum[kTogether] = {};
     for (int i = 0; i < D; i += 4) {
       float w[4];
@@ -64,7 +68,7 @@ __device__ void map_errors(StateUpdateShared<D>& shared, const float* maps, int 
   }
   __syncthreads();
   const int lane = feature % kLanes;
-  for (int row = feature / kLanes; row < 2 * kPageTokens; row += kUpdateThreads / kLanes) {
+  for (int row = feature / kLanes; row < 2 * Tokens; row += kUpdateThreads / kLanes) {
     float* half = &shared.phi[row / 2][row % 2 * kHalfFeatures];
     float x[kHalfFeatures / kLanes];
     for (int i = 0; i < kHalfFeatures / kLanes; ++i) x[i] = half[lane + i * kLanes];
@@ -82,10 +86,10 @@ __device__ inline bool left_out(const SealArgs& args, int seq, int head, int pag
   return (words[token / 32] >> (token % 32) & 1) != 0;
 }
 
-// nth: of the sequence's pages that are sealed.
-template <int D>
-__device__ void add_page_to_state(const StateUpdateArgs& args, int seq, int head, int nth,
-                                  StateUpdateShared<D>& shared) {
+// Some tokens of a page, from first_token on. nth: of the sequence's pages that are sealed.
+template <int D, int Tokens>
+__device__ void add_tokens_to_state(const StateUpdateArgs& args, int seq, int head, int nth, int first_token,
+                                    StateUpdateShared<D, Tokens>& shared) {
   const SealArgs& seal = args.seal;
   const int thread = threadIdx.x;
   const int target = seal.sealed_page[seq] + nth;
@@ -96,23 +100,25 @@ __device__ void add_page_to_state(const StateUpdateArgs& args, int seq, int head
   };
   const auto* tail = reinterpret_cast<const __nv_bfloat16*>(address(seal.tail, 0, seal.tail_page[seq] + nth));
   const unsigned char* keys = address(seal.sealed, 0, target);
-  for (int i = thread; i < kPageTokens * D; i += kUpdateThreads)
-    shared.rows[i / D][i % D] = __bfloat162float(tail[plain_index(PageSide::key, D, i / D, i % D)]) -
-                                decode_uniform<D>(keys, seal.sides[0].stored, PageSide::key, i / D, i % D);
+  for (int i = thread; i < Tokens * D; i += kUpdateThreads) {
+    const int token = first_token + i / D;
+    shared.rows[i / D][i % D] = __bfloat162float(tail[plain_index(PageSide::key, D, token, i % D)]) -
+                                decode_uniform<D>(keys, seal.sides[0].stored, PageSide::key, token, i % D);
+  }
   __syncthreads();
-  map_errors<D>(shared, args.key_maps + static_cast<std::int64_t>(head) * D * kFeatures, thread);
+  map_errors(shared, args.key_maps + static_cast<std::int64_t>(head) * D * kFeatures, thread);
   const unsigned char* values = address(seal.sealed, 1, target);
-  for (int i = thread; i < kPageTokens * D; i += kUpdateThreads)
+  for (int i = thread; i < Tokens * D; i += kUpdateThreads)
     shared.rows[i / D][i % D] =
-        decode_uniform<D>(values, seal.sides[1].stored, PageSide::value, i / D, i % D);
+        decode_uniform<D>(values, seal.sides[1].stored, PageSide::value, first_token + i / D, i % D);
   __syncthreads();
   float* state = args.states.at(seq, head);
   constexpr int kTogether = 16;  // channels
   for (int first = 0; first < D; first += kTogether) {
     float sum[kTogether] = {};
     float mass = 0;
-    for (int token = 0; token < kPageTokens; ++token) {
-      if (left_out(seal, seq, head, target, token)) continue;
+    for (int token = 0; token < Tokens; ++token) {
+      if (left_out(seal, seq, head, target, first_token + token)) continue;
       const float phi = shared.phi[token][thread];
       mass += phi;
 #pragma unroll
@@ -133,12 +139,15 @@ template <int D>
 __global__ void __launch_bounds__(kUpdateThreads)
     update_states_kernel(const __grid_constant__ StateUpdateArgs args) {
   extern __shared__ __align__(16) unsigned char bytes[];
-  auto& shared = *reinterpret_cast<StateUpdateShared<D>*>(bytes);
+  constexpr int kTokens = Architecture::kLargeSharedMemory ? kPageTokens : kFewTokens;
+  auto& shared = *reinterpret_cast<StateUpdateShared<D, kTokens>*>(bytes);
   const int seq = blockIdx.x;
   const int head = args.seal.heads.at[blockIdx.y];
   for (int nth = 0; nth < pages_due(args.seal, seq); ++nth) {
-    add_page_to_state(args, seq, head, nth, shared);
-    __syncthreads();
+    for (int first = 0; first < kPageTokens; first += kTokens) {
+      add_tokens_to_state(args, seq, head, nth, first, shared);
+      __syncthreads();
+    }
   }
 }
 

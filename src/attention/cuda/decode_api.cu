@@ -8,6 +8,7 @@
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/correction.h"
 #include "attention/cuda/decode_registry.h"
+#include "attention/cuda/decode_shared.h"
 #include "attention/cuda/head_dim.h"
 #include "attention/cuda/head_groups.h"
 #include "attention/cuda/leave_segment.cuh"
@@ -21,15 +22,15 @@
 
 namespace kvant::cuda {
 
-const DecodeKernel* find_decode_kernel(const char* key_format, const char* value_format, int head_dim,
-                                       int group, bool sas) {
+const DecodeKernel* find_decode_kernel(const Gpu& gpu, const char* key_format, const char* value_format,
+                                       int head_dim, int group, bool sas) {
   for (const auto list : {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(),
                           sas_kernels(), lloyd_max_kernels(), vector_kernels(), long_vector_kernels(),
                           trellis_kernels(), wide_trellis_kernels()}) {
     for (const DecodeKernel& kernel : list) {
       if (kernel.head_dim == head_dim && group <= kernel.max_group && (kernel.sas == SasUse::always) == sas &&
           std::strcmp(kernel.key_format, key_format) == 0 &&
-          std::strcmp(kernel.value_format, value_format) == 0)
+          std::strcmp(kernel.value_format, value_format) == 0 && fits(kernel, gpu))
         return &kernel;
     }
   }
@@ -39,10 +40,10 @@ const DecodeKernel* find_decode_kernel(const char* key_format, const char* value
 namespace {
 
 // One that skips values, or null.
-const DecodeKernel* find_skipping_kernel(const HeadGroup& group, int head_dim) {
+const DecodeKernel* find_skipping_kernel(const Gpu& gpu, const HeadGroup& group, int head_dim) {
   for (const DecodeKernel& kernel : skipping_kernels()) {
     if (kernel.head_dim == head_dim && std::strcmp(kernel.key_format, group.key_format) == 0 &&
-        std::strcmp(kernel.value_format, group.value_format) == 0)
+        std::strcmp(kernel.value_format, group.value_format) == 0 && fits(kernel, gpu))
       return &kernel;
   }
   return nullptr;
@@ -74,7 +75,7 @@ struct LaunchPlans {
 };
 
 // Returns why there is no kernel for some heads.
-Reason plan_launches(const Shape& shape, LaunchPlans* plans) {
+Reason plan_launches(const Shape& shape, const Gpu& gpu, LaunchPlans* plans) {
   if (shape.corrected != 0 && (!can_be_corrected(shape.head_dim) || shape.group > kPaddedGroup))
     return "a correction needs heads of 64 or 128 and at most 8 query heads of a KV head";
   if (!is_head_dim(shape.head_dim)) return kNoHeadDim;
@@ -85,13 +86,15 @@ Reason plan_launches(const Shape& shape, LaunchPlans* plans) {
     for (int first = 0; first < shape.group; first += kPaddedGroup) {
       const int n = std::min(shape.group - first, kPaddedGroup);
       const DecodeKernel* kernel = shape.skip_threshold > 0 && shape.sas == 0 && shape.score_softcap == 0
-                                       ? find_skipping_kernel(group, shape.head_dim)
+                                       ? find_skipping_kernel(gpu, group, shape.head_dim)
                                        : nullptr;
       if (kernel == nullptr && shape.score_softcap > 0)
         kernel = find_generic_kernel(group.key_format, group.value_format, shape.head_dim);
       if (kernel == nullptr)
-        kernel = find_decode_kernel(group.key_format, group.value_format, shape.head_dim, n, shape.sas != 0);
+        kernel =
+            find_decode_kernel(gpu, group.key_format, group.value_format, shape.head_dim, n, shape.sas != 0);
       if (kernel == nullptr) return "no kernel reads these formats of keys and values at this head size";
+      if (!fits(*kernel, gpu)) return "pages of these formats are larger than the shared memory of this GPU";
       plans->of[plans->n++] = {&group, first, n, kernel};
     }
   }
@@ -127,11 +130,11 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
 
 // What both the schedule and the layers need.
 kvant_status common_args(const Shape& shape, const kvant_decode_lengths& lengths, void* memory,
-                         std::size_t workspace_bytes, DecodeArgs* args, int* n_ctas, Workspace* workspace) {
+                         std::size_t workspace_bytes, DecodeArgs* args, Gpu* gpu, Workspace* workspace) {
   if (memory == nullptr || !is_aligned(memory, kWorkspaceAlignment))
     return refuse_argument("workspace is null or not 256-byte aligned");
-  if (const kvant_status status = check_device(n_ctas); status != KVANT_OK) return status;
-  if (lay_out(shape, *n_ctas, memory, workspace) > workspace_bytes)
+  if (const kvant_status status = find_gpu(gpu); status != KVANT_OK) return status;
+  if (lay_out(shape, gpu->multiprocessors, memory, workspace) > workspace_bytes)
     return refuse(KVANT_WORKSPACE_TOO_SMALL, "workspace_bytes is less than kvant_decode_workspace says");
   args->schedule = workspace->schedule;
   args->n_seqs = shape.n_seqs;
@@ -166,36 +169,19 @@ void describe_page(const AnyPage& page, float unit, const float* levels, AnyPage
   std::copy_n(levels, kMaxLevels, described->levels);
 }
 
-// Divides shared memory: as many consumer warps as can have a few stages each, then as many stages as fit.
-// Returns its size.
-int lay_out_shared(const DecodeKernel& kernel, DecodeArgs* args) {
-  const int tile_bytes = 16 * kernel.head_dim * 2;
-  args->key_bytes = kernel.key_bytes;
-  args->value_bytes = kernel.value_bytes;
-  constexpr int kLeastStages = 2;
-  args->slot_bytes = std::max({tile_bytes, kernel.key_bytes, kernel.value_bytes});
-  args->merge_at = (kernel.table_bytes + 127) / 128 * 128;
-  args->barriers_at = args->merge_at + (kernel.merge_bytes + 15) / 16 * 16;
-  args->ring_at = (args->barriers_at + Rings::bytes(kMaxConsumerWarps, kMaxStages) + 127) / 128 * 128;
-  const int slots = (kMaxSharedBytes - args->ring_at) / args->slot_bytes;
-  args->consumer_warps = std::min(kernel.max_warps, slots / kLeastStages);
-  args->stages = std::min(kMaxStages, slots / args->consumer_warps);
-  return args->ring_at + args->consumer_warps * args->stages * args->slot_bytes;
-}
-
 // Kernels that follow one another overlap the end of one with the set-up of the next.
-cudaError_t launch(const DecodeKernel& kernel, int n_ctas, int shared_bytes, DecodeArgs& args,
+cudaError_t launch(const DecodeKernel& kernel, const Gpu& gpu, int shared_bytes, DecodeArgs& args,
                    cudaStream_t stream) {
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(n_ctas);
+  config.gridDim = dim3(gpu.multiprocessors);
   config.blockDim = dim3((args.consumer_warps + 1) * kLanes);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = 1;
+  config.numAttrs = gpu.overlap_attributes();
   void* arguments[] = {&args};
   return cudaLaunchKernelExC(&config, kernel.function, arguments);
 }
@@ -212,8 +198,9 @@ void select_queries(const LaunchPlan& plan, DecodeArgs* args) {
 
 // Launch `nth` of a call, maybe the last. Its partial results have a place of their own: launches of one call
 // overlap.
-cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, bool is_last, int n_ctas,
+cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, bool is_last, const Gpu& gpu,
                         DecodeArgs args, cudaStream_t stream) {
+  const int n_ctas = gpu.multiprocessors;
   const HeadGroup& group = *plan.heads;
   const DecodeKernel& kernel = *plan.kernel;
   args.heads = group.heads;
@@ -230,10 +217,10 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   set_levels(group.value_format, shape.head_dim, &args.value_bits, &args.value_unit, args.value_levels);
   describe_page(kernel.key_page, args.key_unit, args.key_levels, &args.key_page);
   describe_page(kernel.value_page, args.value_unit, args.value_levels, &args.value_page);
-  const int shared_bytes = lay_out_shared(kernel, &args);
+  const int shared_bytes = lay_out_shared(kernel, gpu, &args);
   const cudaError_t error =
       cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  return error == cudaSuccess ? launch(kernel, n_ctas, shared_bytes, args, stream) : error;
+  return error == cudaSuccess ? launch(kernel, gpu, shared_bytes, args, stream) : error;
 }
 
 Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& lengths,
@@ -259,8 +246,8 @@ Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& len
 }
 
 // Launches what computes a layer's correction, which the decode kernel then joins.
-kvant_status start_correction(const Shape& shape, const kvant_decode_layer& layer, const Workspace& workspace,
-                              cudaStream_t stream, DecodeArgs* args) {
+kvant_status start_correction(const Shape& shape, const Gpu& gpu, const kvant_decode_layer& layer,
+                              const Workspace& workspace, cudaStream_t stream, DecodeArgs* args) {
   kvant_correction correction;
   if (shape.corrected == 0)
     return refuse_argument("layer.correction: shape.corrected is 0, and the workspace has no room for it");
@@ -274,7 +261,7 @@ kvant_status start_correction(const Shape& shape, const kvant_decode_layer& laye
   args->correction_denominator = workspace.denominator;
   args->correction_absolute = correction.absolute;
   args->settled = 1;  // what precedes the correction's last kernel is over when the decode kernel begins
-  return status_of(attend_to_states(correction_args, shape.head_dim, stream));
+  return status_of(attend_to_states(correction_args, shape.head_dim, gpu, stream));
 }
 
 }  // namespace
@@ -294,8 +281,9 @@ const char* kvant_decode_kernel(const kvant_decode_shape* shape) {
   Shape known;
   LaunchPlans plans;
   Reason reason = read_shape(shape, &known);
-  if (reason == nullptr) reason = plan_launches(known, &plans);
-  if (reason == nullptr) return plans.of[0].kernel->name;
+  const Gpu gpu = gpu_or_h100();
+  if (reason == nullptr) reason = plan_launches(known, gpu, &plans);
+  if (reason == nullptr) return name_on(gpu, *plans.of[0].kernel);
   refuse(KVANT_UNSUPPORTED, reason);
   return nullptr;
 }
@@ -304,10 +292,10 @@ kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* byt
   Shape known;
   if (const Reason reason = read_shape(shape, &known)) return refuse_argument(reason);
   if (bytes == nullptr) return refuse_argument("kvant_decode_workspace: bytes is null");
-  int n_ctas = 0;
-  if (const kvant_status status = check_device(&n_ctas); status != KVANT_OK) return status;
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
   Workspace workspace;
-  *bytes = lay_out(known, n_ctas, nullptr, &workspace);
+  *bytes = lay_out(known, gpu.multiprocessors, nullptr, &workspace);
   return KVANT_OK;
 }
 
@@ -318,11 +306,12 @@ kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_
   if (const Reason reason = read_shape(shape, &known)) return refuse_argument(reason);
   if (const Reason reason = read_struct(of_caller, &lengths)) return refuse_argument(reason);
   DecodeArgs args{};
-  int n_ctas = 0;
+  Gpu gpu;
   Workspace parts;
-  const kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &n_ctas, &parts);
+  const kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &gpu, &parts);
   if (status != KVANT_OK) return status;
-  schedule_kernel<<<known.n_kv_heads, kScheduleThreads, 0, static_cast<cudaStream_t>(stream)>>>(args, n_ctas);
+  schedule_kernel<<<known.n_kv_heads, kScheduleThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      args, gpu.multiprocessors);
   return launch_status();
 }
 
@@ -338,12 +327,12 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   if (reason == nullptr) reason = read_struct(caller_layer, &layer);
   if (reason != nullptr) return refuse_argument(reason);
   DecodeArgs args{};
-  int n_ctas = 0;
+  Gpu gpu;
   Workspace parts;
-  kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &n_ctas, &parts);
+  kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &gpu, &parts);
   if (status != KVANT_OK) return status;
   LaunchPlans plans;
-  reason = plan_launches(known, &plans);
+  reason = plan_launches(known, gpu, &plans);
   if (reason != nullptr) return refuse(KVANT_UNSUPPORTED, reason);
   for (int i = 0; i < plans.n; ++i) {
     reason = fault_of(layer, lengths, *plans.of[i].kernel);
@@ -377,7 +366,7 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   args.out_head_stride = layer.out_head_stride;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   if (layer.correction != nullptr) {
-    status = start_correction(known, layer, parts, cuda_stream, &args);
+    status = start_correction(known, gpu, layer, parts, cuda_stream, &args);
     if (status != KVANT_OK) return status;
   }
   // Formats with larger pages first: the shorter the last launch, the less its end costs.
@@ -387,7 +376,7 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
       });
   cudaError_t error = cudaSuccess;
   for (int i = 0; i < plans.n && error == cudaSuccess; ++i)
-    error = launch_plan(known, plans.of[i], i, i + 1 == plans.n, n_ctas, args, cuda_stream);
+    error = launch_plan(known, plans.of[i], i, i + 1 == plans.n, gpu, args, cuda_stream);
   return status_of(error);
 }
 

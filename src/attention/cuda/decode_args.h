@@ -15,7 +15,6 @@ namespace kvant::cuda {
 // may use the same number of registers each.)
 inline constexpr int kMaxConsumerWarps = 11;
 inline constexpr int kMaxStages = 8;
-inline constexpr int kMaxSharedBytes = 232448;  // of a CTA on sm_90
 inline constexpr int kPaddedGroup = 8;  // query heads of a KV head in a launch: the columns of a product
 inline constexpr int kMergedHeads = 4;  // query heads that are merged at a time
 inline constexpr int kSlice =

@@ -3,6 +3,7 @@
 
 #include "attention/cuda/decode_test_cache.h"
 #include "attention/cuda/head_dim.h"
+#include "attention/cuda/kernel_path.h"
 #include "attention/cuda/page_format.h"
 #include "kvant/kvant.h"
 
@@ -351,7 +352,7 @@ TEST(DecodeApi, ReadsFormatsByHead) {
   shape.n_kv_heads = 3;
   shape.head_dim = 128;
   shape.head_key_formats = shape.head_value_formats = names;
-  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/prog4+prog4");
+  EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "prog4+prog4");
   names[2] = "no such format";
   EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
   names[2] = nullptr;
@@ -360,27 +361,27 @@ TEST(DecodeApi, ReadsFormatsByHead) {
 
 TEST(DecodeApi, NamesTheGenericKernelWhereAPairHasNone) {
   const kvant_decode_shape shape{sizeof shape, 1, 1, 1, 128, 1.0F, "fp8", "lm3"};
-  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/generic:fp8+lm3");
+  EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "generic:fp8+lm3");
   EXPECT_EQ(kvant_page_bytes("fp8", 128), 16896U);
 }
 
 TEST(DecodeApi, NamesTheGenericKernelWhereAPairsOwnCannotServe) {
   kvant_decode_shape shape{sizeof shape, 1, 1, 16, 256, 1.0F, "prog4", "prog4"};
-  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/generic:prog4+prog4");
+  EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "generic:prog4+prog4");
   shape.head_dim = 128;
   shape.sas = 1;
-  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/prog4+prog4 with SAS");
+  EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "prog4+prog4 with SAS");
   shape.key_format = "tcq4";
-  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/generic:tcq4+prog4");
+  EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "generic:tcq4+prog4");
   shape.value_format = "tcq4";
-  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/generic:tcq4+tcq4");
+  EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "generic:tcq4+tcq4");
   shape.sas = 0;
-  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/tcq4+tcq4");
+  EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "tcq4+tcq4");
   shape.skip_threshold = 1e-6F;
-  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/tcq4+tcq4");
+  EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "tcq4+tcq4");
   shape.key_format = "ch4g128";
   shape.value_format = "tok4g128";
-  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/ch4g128+tok4g128 skipping values");
+  EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "ch4g128+tok4g128 skipping values");
 }
 
 TEST(DecodeApi, RefusesWhatItCannotRun) {
@@ -390,7 +391,7 @@ TEST(DecodeApi, RefusesWhatItCannotRun) {
   shape = {sizeof shape, 1, 1, 1, 96, 1.0F, "ch4g128", "tok4g128"};
   EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
   shape.head_dim = 128;
-  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/ch4g128+tok4g128");
+  EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "ch4g128+tok4g128");
   shape.value_format = "no such format";
   EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
   shape.value_format = "gear4-tok4g128";
@@ -399,7 +400,7 @@ TEST(DecodeApi, RefusesWhatItCannotRun) {
   shape.group = 17;
   EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
   shape.group = 16;
-  EXPECT_STREQ(kvant_decode_kernel(&shape), "cuda/sm90/ch4g128+tok4g128");
+  EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "ch4g128+tok4g128");
   shape.corrected = 1;
   EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
   EXPECT_EQ(kvant_page_bytes("ch4g128", 128), 8704U);

@@ -2,9 +2,9 @@
 // replays of a CUDA graph of several layers, each with pages of its own, so that the L2 cache is cold. Beside
 // it the limit: reading the same number of bytes and nothing else.
 //
-//   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--tail TOKENS]
-//                [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1] [--sas 1]
-//                [--sharpness N] [--skip N] [--sink TOKENS] [--rotate q|o|qo] [--json FILE]
+//   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--context TOKENS]
+//                [--tail TOKENS] [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1]
+//                [--sas 1] [--sharpness N] [--skip N] [--sink TOKENS] [--rotate q|o|qo] [--json FILE]
 //                [KEY+VALUE[/KEY+VALUE...] ...]
 //
 // Several pairs: KV heads have them in turn.
@@ -46,6 +46,7 @@ struct Settings {
   int kv_heads = 8;
   int runs = 15;
   int seqs = 0;             // only shapes of this many sequences; 0: all
+  int context = 0;          // only shapes of this many tokens each; 0: all
   int settled = 0;          // as in kvant_decode_layer
   int reproducible = 0;     // likewise
   int tail = 0;             // tokens
@@ -225,6 +226,7 @@ class Bench {
 
     for (const BatchShape& batch : kShapes) {
       if (settings_.seqs != 0 && batch.seqs != settings_.seqs) continue;
+      if (settings_.context != 0 && batch.context != settings_.context) continue;
       const int pages = batch.context / kPageTokens;
       const std::size_t per_layer = static_cast<std::size_t>(batch.seqs) * settings_.kv_heads * pages;
       std::size_t bytes = 0;
@@ -442,6 +444,7 @@ Settings parse(int argc, char** argv) {
                   : argument == "--kv-heads"     ? &settings.kv_heads
                   : argument == "--runs"         ? &settings.runs
                   : argument == "--seqs"         ? &settings.seqs
+                  : argument == "--context"      ? &settings.context
                   : argument == "--settled"      ? &settings.settled
                   : argument == "--reproducible" ? &settings.reproducible
                   : argument == "--tail"         ? &settings.tail

@@ -330,8 +330,12 @@ __device__ void copy_pages(const DecodeArgs& args, const unsigned char* shared, 
   }
   copier.end_if_idle();
   // Lanes together: one by one, their polling takes instructions and shared memory from the consumers.
-  while (__any_sync(~0U, copier.live()))
-    if (copier.live()) copier.poll();
+  if constexpr (Architecture::kBulkCopies) {
+    while (__any_sync(~0U, copier.live()))
+      if (copier.live()) copier.poll();
+  } else {
+    while (__any_sync(~0U, copier.live())) copier.poll_together();
+  }
 }
 
 // Consumer warps of a CTA, at most: with fewer, each may use more registers.

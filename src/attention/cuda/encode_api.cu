@@ -5,6 +5,7 @@
 #include "attention/cuda/append_kernel.cuh"
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/correction.h"
+#include "attention/cuda/gpu.h"
 #include "attention/cuda/head_dim.h"
 #include "attention/cuda/head_groups.h"
 #include "attention/cuda/page_format.h"
@@ -111,36 +112,30 @@ kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_dec
   return KVANT_OK;
 }
 
-SealKernel find_seal_kernel(const PageEncoding& encoding, int head_dim) {
+SealKernel find_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu) {
   switch (encoding.encoding) {
     case Encoding::vectors:
-      return vector_seal_kernel(encoding, head_dim);
+      return vector_seal_kernel(encoding, head_dim, gpu);
     case Encoding::trellis:
-      return trellis_seal_kernel(encoding, head_dim);
+      return trellis_seal_kernel(encoding, head_dim, gpu);
     default:
       return scalar_seal_kernel(encoding, head_dim);
   }
 }
 
 cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_side, int n_sides,
-                   cudaStream_t stream) {
-  int device = 0;
-  int multiprocessors = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess)
-    error = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 kernel.shared_bytes);
+                   const Gpu& gpu, cudaStream_t stream) {
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
   if (error != cudaSuccess) return error;
   int ctas = args.n_seqs * args.max_pages;
   int threads = kernel.threads;
   if (kernel.persistent_ctas > 0) {
     // A few pages have a multiprocessor each.
     const int rows = args.heads.n * n_sides;
-    const int share = ctas * rows < multiprocessors * kernel.persistent_ctas ? 1 : kernel.persistent_ctas;
+    const int share = ctas * rows < gpu.multiprocessors * kernel.persistent_ctas ? 1 : kernel.persistent_ctas;
     threads /= share;
-    ctas = std::clamp(multiprocessors * share / rows, 1, ctas);
+    ctas = std::clamp(gpu.multiprocessors * share / rows, 1, ctas);
   }
   void* arguments[] = {const_cast<SealArgs*>(&args), &first_side};
   return cudaLaunchKernel(kernel.function, dim3(ctas, args.heads.n, n_sides), dim3(threads), arguments,
@@ -148,13 +143,13 @@ cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_sid
 }
 
 // One launch for both sides where they have the same kernel and fill it equally.
-cudaError_t launch_seal(const SealArgs& args, int head_dim, cudaStream_t stream) {
-  const SealKernel keys = find_seal_kernel(args.sides[KVANT_KEY], head_dim);
-  const SealKernel values = find_seal_kernel(args.sides[KVANT_VALUE], head_dim);
+cudaError_t launch_seal(const SealArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream) {
+  const SealKernel keys = find_seal_kernel(args.sides[KVANT_KEY], head_dim, gpu);
+  const SealKernel values = find_seal_kernel(args.sides[KVANT_VALUE], head_dim, gpu);
   if (keys.function == values.function && keys.shared_bytes == values.shared_bytes)
-    return launch(keys, args, KVANT_KEY, 2, stream);
-  const cudaError_t error = launch(keys, args, KVANT_KEY, 1, stream);
-  return error == cudaSuccess ? launch(values, args, KVANT_VALUE, 1, stream) : error;
+    return launch(keys, args, KVANT_KEY, 2, gpu, stream);
+  const cudaError_t error = launch(keys, args, KVANT_KEY, 1, gpu, stream);
+  return error == cudaSuccess ? launch(values, args, KVANT_VALUE, 1, gpu, stream) : error;
 }
 
 }  // namespace
@@ -178,7 +173,8 @@ kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_de
   if (const Reason reason = read_struct(caller_rows, &rows)) return refuse_argument(reason);
   if (const Reason reason = fault_of(rows, shape.group)) return refuse_argument(reason);
   if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
-  if (const kvant_status status = check_device(nullptr); status != KVANT_OK) return status;
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
   const AppendArgs args = append_args(shape, layer, rows);
   const int n_heads = shape.n_kv_heads * (2 + (rows.queries != nullptr ? shape.group : 0));
   const unsigned ctas = ctas_for(args.n_rows * n_heads, kAppendThreads);
@@ -192,7 +188,7 @@ kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_de
   config.blockDim = dim3(kAppendThreads);
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &overlap;
-  config.numAttrs = 1;
+  config.numAttrs = gpu.overlap_attributes();
   cudaError_t error = cudaSuccess;
   with_head_dim(shape.head_dim,
                 [&](auto d) { error = cudaLaunchKernelEx(&config, append_kernel<d.value>, args); });
@@ -242,13 +238,19 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
       return refuse(KVANT_UNSUPPORTED,
                     "a correction with key_maps needs heads of 64 or 128, ch... keys and tok... values");
   }
-  if (const kvant_status status = check_device(nullptr); status != KVANT_OK) return status;
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
+  for (int i = 0; i < groups.n; ++i)
+    for (const PageEncoding& encoding : args[i].sides)
+      if (find_seal_kernel(encoding, shape.head_dim, gpu).shared_bytes > gpu.shared_bytes)
+        return refuse(KVANT_UNSUPPORTED,
+                      "shape: this GPU has too little shared memory to seal heads of this size");
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   cudaError_t error = cudaSuccess;
   for (int i = 0; i < groups.n && error == cudaSuccess; ++i) {
-    error = launch_seal(args[i], shape.head_dim, cuda_stream);
+    error = launch_seal(args[i], shape.head_dim, gpu, cuda_stream);
     if (error == cudaSuccess && correction.key_maps != nullptr)
-      error = add_sealed_to_states(args[i], shape.head_dim, correction.key_maps, states_of(correction),
+      error = add_sealed_to_states(args[i], shape.head_dim, gpu, correction.key_maps, states_of(correction),
                                    cuda_stream);
   }
   return status_of(error);

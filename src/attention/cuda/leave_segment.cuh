@@ -5,6 +5,8 @@
 
 #include <cuda_bf16.h>
 
+#include <type_traits>
+
 #include "attention/cuda/decode_args.h"
 #include "attention/cuda/ptx.cuh"
 #include "attention/cuda/row_channels.cuh"
@@ -26,13 +28,25 @@ struct Accumulator {
 
 // Where consumer warps leave their accumulators to be merged.
 template <int D>
-struct MergeBuffer {
+struct MergedOutputs {
   static constexpr int kMTiles = D / 16;
   static constexpr int kRow = 16 + 16 / kMTiles;  // keeps writers and readers from sharing banks
   // [..][h][m][(t % 2) * 8 + g]: of head 2 * (t % 2) + h, channels g * D/8 + 2 * m and the next.
   float2 out[kMaxConsumerWarps][2][kMTiles][kRow];
+};
+struct MergedSums {
   float max[kMaxConsumerWarps][kPaddedGroup];
   float sum[kMaxConsumerWarps][kPaddedGroup];
+};
+template <class First, class Second>
+struct MergedParts : First, Second {};
+
+// Where shared memory may be small, the outputs of warps that a CTA doesn't have are cut off at the end.
+template <int D>
+struct MergeBuffer
+    : std::conditional_t<Architecture::kLargeSharedMemory, MergedParts<MergedOutputs<D>, MergedSums>,
+                         MergedParts<MergedSums, MergedOutputs<D>>> {
+  using MergedOutputs<D>::out;
 
   __device__ float2 at(int warp, int head, int channel) const {
     return out[warp][head % 2][channel % (D / 8) / 2][head / 2 * 8 + channel / (D / 8)];

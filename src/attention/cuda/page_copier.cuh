@@ -5,7 +5,7 @@
 // keys first.
 #pragma once
 
-#include "attention/cuda/ptx.cuh"
+#include "attention/cuda/page_copy.cuh"
 #include "attention/cuda/work_range.cuh"
 
 namespace kvant::cuda {
@@ -39,13 +39,13 @@ struct Rings {
   // By all threads of the CTA, before they meet.
   __device__ void init() const {
     for (int i = threadIdx.x; i < n_warps * stages; i += blockDim.x) {
-      barrier_init(barriers + i * 16, 1);
+      barrier_init(barriers + i * 16, kCopyArrivals);
       barrier_init(barriers + i * 16 + 8, kLanes);
       store_shared(unit(0, i), kNoUnit);
     }
     for (int i = threadIdx.x; i < n_warps; i += blockDim.x) store_shared(last_unit(i), kNoUnit - 1);
     if (threadIdx.x == 0) store_shared(next_unit(), n_warps);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    publish_barriers();
   }
 };
 
@@ -75,12 +75,10 @@ class PageCopier {
   }
   __device__ bool live() const { return live_; }
 
-  // Starts the next copy if its slot is free.
+  // Starts the next copy if its slot is free. By bulk copies.
   __device__ void poll() {
-    if (!barrier_test(rings_.empty(warp_, stage_), parity_ ^ 1)) return;
-    if constexpr (KeysOnly)
-      store_shared(value_ids_ + (warp_ * rings_.stages + stage_) * 4, static_cast<int>(value_id_));
-    if (step_ == 0) store_shared(rings_.unit(warp_, stage_), number_);
+    if (!has_room()) return;
+    note_unit();
     const std::uint32_t slot = rings_.slot(warp_, stage_);
     const std::uint32_t full = rings_.full(warp_, stage_);
     if (tiles_ > 0) {
@@ -91,6 +89,41 @@ class PageCopier {
       expect_bytes(full, bytes);
       bulk_copy(slot, page(step_), bytes, full);
     }
+    advance();
+  }
+
+  // Starts the next copies of all warps whose slots are free, one after another: all lanes copy for each.
+  __device__ void poll_together() {
+    const bool has_copy = live_ && has_room();
+    PageCopy own{};
+    if (has_copy) {
+      note_unit();
+      own = next_copy();
+    }
+    std::uint32_t due = __ballot_sync(~0U, has_copy);
+    if (due != 0) __syncwarp();  // that a slot is free, one lane has seen, and all write to it
+    for (; due != 0; due &= due - 1) copy_together(of_lane(own, __ffs(static_cast<int>(due)) - 1));
+    if (has_copy) advance();
+  }
+
+ private:
+  __device__ bool has_room() const { return barrier_test(rings_.empty(warp_, stage_), parity_ ^ 1); }
+
+  // Tells the consumer what begins in the slot.
+  __device__ void note_unit() const {
+    if constexpr (KeysOnly)
+      store_shared(value_ids_ + (warp_ * rings_.stages + stage_) * 4, static_cast<int>(value_id_));
+    if (step_ == 0) store_shared(rings_.unit(warp_, stage_), number_);
+  }
+
+  __device__ PageCopy next_copy() const {
+    const std::uint32_t slot = rings_.slot(warp_, stage_);
+    const std::uint32_t full = rings_.full(warp_, stage_);
+    if (tiles_ > 0) return {slot, full, kTileBytes, page(step_ / tiles_) + step_ % tiles_ * kTileBytes};
+    return {slot, full, step_ == 0 ? args_.key_bytes : args_.value_bytes, page(step_)};
+  }
+
+  __device__ void advance() {
     if (++stage_ == rings_.stages) {
       stage_ = 0;
       parity_ ^= 1;
@@ -102,7 +135,6 @@ class PageCopier {
     if (!live_) store_shared(rings_.last_unit(warp_), last);
   }
 
- private:
   __device__ int next_number() const {
     return args_.reproducible != 0 ? number_ + rings_.n_warps : add_shared(rings_.next_unit(), 1);
   }

@@ -4,6 +4,7 @@
 
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/dequantize_kernel.cuh"
+#include "attention/cuda/gpu.h"
 #include "attention/cuda/head_dim.h"
 #include "attention/cuda/head_groups.h"
 #include "attention/cuda/merge_kernel.cuh"
@@ -138,7 +139,8 @@ kvant_status kvant_dequantize(const kvant_decode_shape* caller_shape,
     const kvant_status status = set_decodings(shape, groups, layer, &args);
     if (status != KVANT_OK) return status;
   }
-  if (const kvant_status status = check_device(nullptr); status != KVANT_OK) return status;
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
   const dim3 grid(dequantization.n_pages, dequantization.n_heads, 2 * dequantization.n_seqs);
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   with_head_dim(shape.head_dim, [&](auto d) {
@@ -157,7 +159,8 @@ kvant_status kvant_merge(int32_t n_seqs, int32_t n_tokens, int32_t n_heads, int3
   if (const Reason reason = read_partial(other, &args.other)) return refuse_argument(reason);
   if (ctas == 0) return refuse_argument("kvant_merge: too many rows for one launch");
   if (!is_head_dim(head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
-  if (const kvant_status status = check_device(nullptr); status != KVANT_OK) return status;
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   with_head_dim(head_dim,
                 [&](auto d) { merge_kernel<d.value><<<ctas, kMergeThreads, 0, cuda_stream>>>(args); });
@@ -169,7 +172,8 @@ kvant_status kvant_transform(const kvant_transformation* from, kvant_stream stre
   if (const Reason reason = read_struct(from, &t)) return refuse_argument(reason);
   if (const Reason reason = fault_of(t)) return refuse_argument(reason);
   if (!is_head_dim(t.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
-  if (const kvant_status status = check_device(nullptr); status != KVANT_OK) return status;
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
   const TransformArgs args = transform_args(t);
   const unsigned ctas = ctas_for(static_cast<std::int64_t>(t.n_rows) * t.n_heads, kTransformThreads);
   // Set up while its predecessor ends: a decode step's rotations take little else.
@@ -181,7 +185,7 @@ kvant_status kvant_transform(const kvant_transformation* from, kvant_stream stre
   config.blockDim = dim3(kTransformThreads);
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &overlap;
-  config.numAttrs = 1;
+  config.numAttrs = gpu.overlap_attributes();
   cudaError_t error = cudaSuccess;
   with_head_dim(t.head_dim,
                 [&](auto d) { error = cudaLaunchKernelEx(&config, transform_kernel<d.value>, args); });

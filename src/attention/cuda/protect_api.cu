@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include "attention/cuda/caller_structs.h"
+#include "attention/cuda/gpu.h"
 #include "attention/cuda/head_dim.h"
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/protect_kernel.cuh"
@@ -43,7 +44,7 @@ Reason fault_of(const kvant_decode_layer& layer, const kvant_protected_rows& row
 template <int D>
 cudaError_t launch_weights(const TokenWeightsArgs& args, int n_kv_heads, cudaStream_t stream) {
   constexpr int kSharedBytes = sizeof(TokenWeightsShared<D>);
-  static_assert(kSharedBytes <= kMaxSharedBytes);
+  static_assert(kSharedBytes <= Gpu::kLeastSharedBytes);
   const cudaError_t error = cudaFuncSetAttribute(token_weights_kernel<D>,
                                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
@@ -68,7 +69,8 @@ kvant_status kvant_weigh_tokens(const kvant_decode_shape* caller_shape,
   if (const Reason reason = fault_of(shape)) return refuse_argument(reason);
   if (const Reason reason = fault_of(w)) return refuse_argument(reason);
   if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
-  if (const kvant_status status = check_device(nullptr); status != KVANT_OK) return status;
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
   const TokenWeightsArgs args{.n_queries = w.n_queries,
                               .n_tokens = w.n_tokens,
                               .n_visible = w.n_visible,
@@ -104,7 +106,8 @@ kvant_status kvant_protect(const kvant_decode_shape* caller_shape, const kvant_d
   if (const Reason reason = read_struct(caller_rows, &rows)) return refuse_argument(reason);
   if (const Reason reason = fault_of(layer, rows)) return refuse_argument(reason);
   if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
-  if (const kvant_status status = check_device(nullptr); status != KVANT_OK) return status;
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
   const ProtectArgs args{source_of(layer.tail, layer.layer),
                          source_of(layer.protected_pages, layer.layer),
                          rows.seq,

@@ -1,9 +1,12 @@
-// The instructions that C++ has no name for.
+// The instructions that C++ has no name for. Of those that sm_80 lacks, some have another way there or
+// nothing to do; the others are called for sm_90a alone.
 #pragma once
 
 #include <cuda_fp16.h>
 
 #include <cstdint>
+
+#include "attention/cuda/architecture.cuh"
 
 namespace kvant::cuda {
 
@@ -80,16 +83,27 @@ __device__ __forceinline__ std::uint32_t subtract_half2(std::uint32_t a, std::ui
 
 // The larger of either half.
 __device__ __forceinline__ std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t c;
-  asm("max.u16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-  return c;
+  if constexpr (Architecture::kPackedMaxima) {
+    std::uint32_t c;
+    asm("max.u16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+  } else {
+    return __vmaxu2(a, b);
+  }
 }
 
-// Two 8-bit floating-point numbers (e4m3), in the low bits.
+// Two 8-bit floating-point numbers (e4m3), in the low bits. NaN, which pages don't hold, is 480 on sm_80.
 __device__ __forceinline__ std::uint32_t half2_from_e4m3(std::uint32_t pair) {
-  std::uint32_t y;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(static_cast<std::uint16_t>(pair)));
-  return y;
+  if constexpr (Architecture::kConvertsE4m3) {
+    std::uint32_t y;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(static_cast<std::uint16_t>(pair)));
+    return y;
+  } else {
+    // Half precision has a bit more of exponents, which begin 8 lower.
+    constexpr std::uint32_t kTwoToThe8th = 0x5c005c00;
+    const std::uint32_t upper = __byte_perm(pair, 0, 0x1404);
+    return multiply_half2((upper & 0x80008000U) | (upper & 0x7f007f00U) >> 1, kTwoToThe8th);
+  }
 }
 
 __device__ __forceinline__ std::uint32_t pack_half2(float low, float high) {
@@ -127,7 +141,7 @@ __device__ __forceinline__ int add_shared(std::uint32_t address, int x) {
   return before;
 }
 
-// Barriers in shared memory that count arrivals and bytes of asynchronous copies.
+// Barriers in shared memory that count arrivals and, on sm_90a, bytes of asynchronous copies.
 __device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
@@ -145,14 +159,23 @@ __device__ __forceinline__ bool barrier_test(std::uint32_t barrier, std::uint32_
   return done != 0;
 }
 
+// What has been initialized may be used by asynchronous copies; threads have yet to wait for one another.
+__device__ __forceinline__ void publish_barriers() {
+  if constexpr (Architecture::kBulkCopies) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t done = 0;
   while (done == 0) {
-    asm volatile(
-        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
+    if constexpr (Architecture::kBarriersSuspend) {
+      asm volatile(
+          "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+          : "=r"(done)
+          : "r"(barrier), "r"(parity)
+          : "memory");
+    } else {
+      done = barrier_test(barrier, parity) ? 1 : 0;
+    }
   }
 }
 
@@ -173,18 +196,32 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from, st
       : "memory");
 }
 
+// Copies 16 bytes from global to shared memory, for this thread. Without an L2 policy: of
+// cp.async.L2::cache_hint compilers (13.0 and 13.1, by drivers too) make instructions whose descriptor
+// nothing has set, which are illegal.
+__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// This thread's arrival, when all its copies so far have ended. It is one of those that the barrier was
+// initialized with.
+__device__ __forceinline__ void arrive_after_copies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 __device__ __forceinline__ void prefetch_to_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-// Waits until the kernels before this one are over and what they wrote can be seen.
+// Waits until the kernels before this one are over and what they wrote can be seen. On sm_80 kernels begin no
+// earlier.
 __device__ __forceinline__ void wait_for_predecessors() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  if constexpr (Architecture::kOverlapsLaunches) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 // Lets the next kernel be set up on multiprocessors that this one has left.
 __device__ __forceinline__ void admit_successors() {
-  asm volatile("griddepcontrol.launch_dependents;");
+  if constexpr (Architecture::kOverlapsLaunches) asm volatile("griddepcontrol.launch_dependents;");
 }
 
 // Adds to a counter of all CTAs: what this warp has written before can be seen by whoever sees the sum, and

@@ -25,9 +25,6 @@ kvant_status status_of(cudaError_t error);
 // Of the kernels launched just now.
 kvant_status launch_status();
 
-// KVANT_OK where the current device runs these kernels. `multiprocessors`: how many it has, or null.
-kvant_status check_device(int* multiprocessors);
-
 struct Condition {
   bool holds;
   Reason otherwise;

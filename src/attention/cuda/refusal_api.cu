@@ -5,10 +5,6 @@ namespace {
 
 thread_local Reason last_reason = "";
 
-// wgmma and the bulk copies belong to compute capability 9.0 alone: later GPUs don't have them.
-constexpr int kComputeMajor = 9;
-constexpr int kComputeMinor = 0;
-
 }  // namespace
 
 kvant_status refuse(kvant_status status, Reason reason) {
@@ -25,22 +21,6 @@ kvant_status status_of(cudaError_t error) {
 // Forgets the error: the next call's launches are to be judged by themselves.
 kvant_status launch_status() {
   return status_of(cudaGetLastError());
-}
-
-kvant_status check_device(int* multiprocessors) {
-  int device = 0;
-  int major = 0;
-  int minor = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  if (error == cudaSuccess && multiprocessors != nullptr)
-    error = cudaDeviceGetAttribute(multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) return status_of(error);
-  if (major != kComputeMajor || minor != kComputeMinor)
-    return refuse(KVANT_UNSUPPORTED,
-                  "the current device is not of compute capability 9.0 (H100, H200, GH200)");
-  return KVANT_OK;
 }
 
 }  // namespace kvant::cuda
@@ -71,10 +51,6 @@ const char* kvant_last_error(void) {
 
 int kvant_version(void) {
   return KVANT_VERSION;
-}
-
-kvant_status kvant_check_device(void) {
-  return check_device(nullptr);
 }
 
 }  // extern "C"

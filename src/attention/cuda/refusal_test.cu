@@ -124,7 +124,7 @@ TEST(CheckDevice, SaysWhyWhereItRefuses) {
   }
   cudaDeviceProp device;
   ASSERT_EQ(cudaGetDeviceProperties(&device, 0), cudaSuccess);
-  EXPECT_EQ(status, device.major == 9 && device.minor == 0 ? KVANT_OK : KVANT_UNSUPPORTED);
+  EXPECT_EQ(status, device.major >= 8 ? KVANT_OK : KVANT_UNSUPPORTED);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "attention/cuda/architecture.cuh"
 #include "attention/cuda/encode_args.h"
 
 namespace kvant::cuda {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/cuda/encode_args.h"
+#include "attention/cuda/gpu.h"
 
 namespace kvant::cuda {
 
@@ -16,7 +17,7 @@ struct SealKernel {
 };
 
 SealKernel scalar_seal_kernel(const PageEncoding& encoding, int head_dim);
-SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim);
-SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim);
+SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);
+SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);
 
 }  // namespace kvant::cuda

@@ -250,12 +250,25 @@ inline constexpr int kWindow = Bits < 3 || (Bits == 3 && D == 64) ? 48
 template <int Bits, int D>
 inline constexpr int kKept = 2 * kWindow<Bits, D> < D ? 2 * kWindow<Bits, D> : D;
 
+// Words of a thread's choices, and whether they fit where shared memory may be small: else they lie in local
+// memory.
 template <int Bits, int D>
-struct alignas(16) TrellisShared {
+inline constexpr int kChoiceWords = kKept<Bits, D>* Trellis<Bits>::kWords;
+template <int Bits, int D>
+inline constexpr bool kHasFewChoices = kChoiceWords<Bits, D>* kPageTokens * 4 <= 65536;
+
+struct NoChoices {};
+template <int Words>
+struct SharedChoices {
+  std::uint32_t choices[Words][kPageTokens];
+};
+
+template <int Bits, int D, bool HasChoices>
+struct alignas(16) TrellisShared
+    : std::conditional_t<HasChoices, SharedChoices<kChoiceWords<Bits, D>>, NoChoices> {
   using T = Trellis<Bits>;
   static constexpr int kCodeBytes = kPageTokens * D * Bits / 8;
   static constexpr int kPageBytes = round_up_16(kCodeBytes + kPageTokens + 2 * D + 4);
-  std::uint32_t choices[kKept<Bits, D> * T::kWords][kPageTokens];
   unsigned char page[kPageBytes];
   BranchLevels<Bits> levels;
   float means[D];
@@ -307,7 +320,8 @@ template <int Bits, int D>
 class TokenPath {
  public:
   using T = Trellis<Bits>;
-  using Shared = TrellisShared<Bits, D>;
+  static constexpr bool kShares = Architecture::kLargeSharedMemory || kHasFewChoices<Bits, D>;
+  using Shared = TrellisShared<Bits, D, kShares>;
   static constexpr int kWindow = cuda::kWindow<Bits, D>;
 
   __device__ TokenPath(Shared& shared, const TailPage<D>& tail, int token)
@@ -335,8 +349,7 @@ class TokenPath {
       costs.mark();
       run(costs, first, end, [&](int i, const Choices<Bits>& choices) {
 #pragma unroll
-        for (int word = 0; word < T::kWords; ++word)
-          shared_.choices[slot(i) + word][token_] = choices.words[word];
+        for (int word = 0; word < T::kWords; ++word) choice(slot(i) + word) = choices.words[word];
       });
       if (end == D) {
         // The stream is a circle: it ends where it has begun.
@@ -385,7 +398,7 @@ class TokenPath {
 
   // How the path to `node` got there by value i: from which node, and in which state it was then.
   __device__ int choice_of(int i, int node) const {
-    return Choices<Bits>::of(node, [&](int word) { return shared_.choices[slot(i) + word][token_]; });
+    return Choices<Bits>::of(node, [&](int word) { return choice(slot(i) + word); });
   }
   __device__ int node_before(int i, int node) const {
     return (node << Bits | choice_of(i, node)) % T::kNodes;
@@ -423,16 +436,27 @@ class TokenPath {
   static __device__ int slot(int i) {
     return i % kKept<Bits, D> * T::kWords;
   }
+  __device__ __forceinline__ std::uint32_t& choice(int word) {
+    if constexpr (kShares) {
+      return shared_.choices[word][token_];
+    } else {
+      return own_choices_[word];
+    }
+  }
+  __device__ __forceinline__ std::uint32_t choice(int word) const {
+    return const_cast<TokenPath*>(this)->choice(word);
+  }
 
   Shared& shared_;
   const TailPage<D>& tail_;
   int token_;
   float to_levels_, energy_;
   float along_ = 0, length_ = 0;
+  std::uint32_t own_choices_[kShares ? 1 : kChoiceWords<Bits, D>];
 };
 
-template <int Bits, int D>
-__device__ void store_means(TrellisShared<Bits, D>& shared, const TailPage<D>& tail) {
+template <int Bits, int D, bool HasChoices>
+__device__ void store_means(TrellisShared<Bits, D, HasChoices>& shared, const TailPage<D>& tail) {
   for (int channel = static_cast<int>(threadIdx.x); channel < D; channel += kTrellisThreads) {
     double sum = 0;
     int n = 0;
@@ -453,8 +477,8 @@ __device__ void store_means(TrellisShared<Bits, D>& shared, const TailPage<D>& t
 }
 
 // The thread's token's gain, as a power of 2^(-1/32) of the page's largest.
-template <int Bits, int D>
-__device__ void store_gain(TrellisShared<Bits, D>& shared, int token, float gain) {
+template <int Bits, int D, bool HasChoices>
+__device__ void store_gain(TrellisShared<Bits, D, HasChoices>& shared, int token, float gain) {
   if ((shared.left_out[token / 32] >> (token % 32) & 1) == 0)
     atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(gain));  // not negative
   __syncthreads();
@@ -473,7 +497,7 @@ __global__ void __launch_bounds__(kTrellisThreads, Bits < 3    ? 1
                                                                : 3)
     seal_trellis_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(16) unsigned char bytes[];
-  using Shared = TrellisShared<Bits, D>;
+  using Shared = typename TokenPath<Bits, D>::Shared;
   auto& shared = *reinterpret_cast<Shared*>(bytes);
   const int head = args.heads.at[blockIdx.y];
   const int side = first_side + static_cast<int>(blockIdx.z);

@@ -6,7 +6,8 @@
 // scored once more, in F32, as src/format does it.
 //
 // A CTA keeps the codebook of a head in shared memory and works through pages of that head. Where codebooks
-// are small, several CTAs share a multiprocessor: while one sets up a page, others search.
+// are small, several CTAs share a multiprocessor: while one sets up a page, others search. Where shared
+// memory may be small, large codebooks come to it in parts, for some of a page's vectors after others.
 #pragma once
 
 #include <climits>
@@ -50,10 +51,11 @@ struct CentroidRow {
   }
 };
 
-template <int D>
+// IsLarge: shared memory is.
+template <int D, bool IsLarge>
 struct alignas(128) VectorShared {
-  static constexpr int kRow = D + 2;               // spreads tokens over banks
-  static constexpr bool kFetchesAhead = D <= 128;  // there is room for it
+  static constexpr int kRow = D + 2;                          // spreads tokens over banks
+  static constexpr bool kFetchesAhead = IsLarge && D <= 128;  // there is room for it
   __nv_bfloat16 values[kPageTokens * kRow];
   uint4 next_page[kFetchesAhead ? kPageTokens * D / 8 : 1];  // the tail page that follows, as it lies there
   std::uint32_t page[kPageTokens * (D / 2 * 8 + 16) / 32];  // codes of 8 bits for 2 channels, or fewer; gains
@@ -72,9 +74,14 @@ struct alignas(128) VectorShared {
 
   // Behind it: the centroids, times a power of two that makes their largest coordinate 1/2 to 1.
   __device__ __half* centroids() { return reinterpret_cast<__half*>(this + 1); }
+  // How many of n are there at once.
+  static __host__ __device__ constexpr int part_of(int n) {
+    constexpr int kMost = D <= 128 ? 1024 : 256;
+    return IsLarge || n < kMost ? n : kMost;
+  }
   template <int Channels>
   static int bytes(int n) {
-    return static_cast<int>(sizeof(VectorShared)) + CentroidRow<Channels>::bytes(n);
+    return static_cast<int>(sizeof(VectorShared)) + CentroidRow<Channels>::bytes(part_of(n));
   }
 };
 
@@ -85,18 +92,10 @@ __device__ __forceinline__ int exponent_of(float x) {
   return exponent;
 }
 
-template <int Channels, int D>
-__device__ void load_codebook(VectorShared<D>& shared, const PageEncoding& format, int head) {
+// Centroids, from the first of them in global memory on.
+template <int Channels, int D, bool IsLarge>
+__device__ void load_centroids(VectorShared<D, IsLarge>& shared, const __half* from, int n) {
   using Row = CentroidRow<Channels>;
-  const int n = 1 << format.layout.bits;
-  const auto* from = static_cast<const __half*>(format.codebooks) + head * format.codebook_stride;
-  if (threadIdx.x == 0) shared.largest_coordinate = 0;
-  __syncthreads();
-  float largest = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < n * Channels; i += static_cast<int>(blockDim.x))
-    largest = fmaxf(largest, fabsf(__half2float(from[i])));
-  atomicMax(reinterpret_cast<int*>(&shared.largest_coordinate), __float_as_int(largest));  // not negative
-  __syncthreads();
   const float scale = ldexpf(1, -exponent_of(shared.largest_coordinate));
   __half* rows = shared.centroids();
   for (int i = static_cast<int>(threadIdx.x); i < Row::bytes(n) / 16; i += static_cast<int>(blockDim.x))
@@ -117,18 +116,37 @@ __device__ void load_codebook(VectorShared<D>& shared, const PageEncoding& forma
   publish_to_wgmma();
 }
 
+__device__ __forceinline__ const __half* codebook_of(const PageEncoding& format, int head) {
+  return static_cast<const __half*>(format.codebooks) + head * format.codebook_stride;
+}
+
+// The largest coordinate, and the centroids where they are there all at once.
+template <int Channels, int D, bool IsLarge>
+__device__ void load_codebook(VectorShared<D, IsLarge>& shared, const PageEncoding& format, int head) {
+  const int n = 1 << format.layout.bits;
+  const __half* const from = codebook_of(format, head);
+  if (threadIdx.x == 0) shared.largest_coordinate = 0;
+  __syncthreads();
+  float largest = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n * Channels; i += static_cast<int>(blockDim.x))
+    largest = fmaxf(largest, fabsf(__half2float(from[i])));
+  atomicMax(reinterpret_cast<int*>(&shared.largest_coordinate), __float_as_int(largest));  // not negative
+  __syncthreads();
+  if (shared.part_of(n) == n) load_centroids<Channels>(shared, from, n);
+}
+
 // What a page's distances are multiplied by: a power of two, so that none exceeds 2^15, unless values are
 // thousands of times the centroids.
-template <int Channels, int D>
-__device__ __forceinline__ float find_unit(const VectorShared<D>& shared) {
+template <int Channels, int D, bool IsLarge>
+__device__ __forceinline__ float find_unit(const VectorShared<D, IsLarge>& shared) {
   constexpr int kMax = Channels == 8 ? 11 : Channels == 4 ? 12 : 13;  // 2^15 / (2 Channels)
   return ldexpf(1, kMax - 2 * min(max(exponent_of(shared.largest), 0), 12));
 }
 
 // The A operand of a warp's 16 vectors, from which `first` is counted: minus the vectors, and what the other
 // numbers of CentroidRow are multiplied by: unit, unit, and the halves of |x|^2 / 2 in units.
-template <int Channels, int D>
-__device__ __forceinline__ void load_vectors(const VectorShared<D>& shared, float unit, int first,
+template <int Channels, int D, bool IsLarge>
+__device__ __forceinline__ void load_vectors(const VectorShared<D, IsLarge>& shared, float unit, int first,
                                              std::uint32_t (&a)[4]) {
   constexpr int kOfToken = D / Channels;
   constexpr int kUnitPair = CentroidRow<Channels>::kLength / 2 % 4;  // of contraction indices
@@ -205,9 +223,12 @@ __device__ __forceinline__ BestParts search_parts(const __half* centroids, int n
 #pragma unroll 1
   for (int block = 0; block < n / kBlockCentroids; ++block) {
     std::uint32_t distances[kBlockCentroids / 4];
-    multiply_64_by_256(
-        distances, vectors,
-        wgmma_matrix(centroids + Row::at(block * kBlockCentroids, 0), Row::kMatrixBytes, Row::kStride));
+    const __half* const rows = centroids + Row::at(block * kBlockCentroids, 0);
+    if constexpr (Architecture::kWarpgroupProducts) {
+      multiply_64_by_256(distances, vectors, wgmma_matrix(rows, Row::kMatrixBytes, Row::kStride));
+    } else {
+      multiply_16_by_256<8 * Row::kMatrices>(distances, vectors, rows, Row::kMatrixBytes, Row::kStride);
+    }
 #pragma unroll
     for (int i = 0; i < kParts; ++i) take_part<kNumbers>(distances + i * kNumbers, block * kParts + i, best);
   }
@@ -293,10 +314,11 @@ struct CellKeys {
   }
 };
 
-// The codes of vectors g and g + 8 from `first`, which four lanes find together.
-template <int Channels, int D>
-__device__ __forceinline__ void settle_codes(VectorShared<D>& shared, const BestParts& best, int first,
-                                             int (&codes)[2]) {
+// The nearest of the centroids that are there, of vectors g and g + 8 from `first`, which four lanes find
+// together.
+template <int Channels, int D, bool IsLarge>
+__device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, const BestParts& best,
+                                             int first, Nearest (&nearest)[2]) {
   constexpr int kOfToken = D / Channels;
   constexpr int kInfinity = 0x7c00;
   const int lane = threadIdx.x % kLanes;
@@ -311,7 +333,7 @@ __device__ __forceinline__ void settle_codes(VectorShared<D>& shared, const Best
       x[row][k + 1] = pair.y;
     }
   }
-  Nearest nearest[2] = {{INFINITY, 0}, {INFINITY, 0}};
+  nearest[0] = nearest[1] = {INFINITY, 0};
   CellKeys keys(best);
   int limits[2];
 #pragma unroll
@@ -337,14 +359,13 @@ __device__ __forceinline__ void settle_codes(VectorShared<D>& shared, const Best
       if (score < nearest[row].score || (score == nearest[row].score && code < nearest[row].code))
         nearest[row] = {score, code};
     }
-    codes[row] = nearest[row].code;
   }
 }
 
 // The next vectors of the page, for the 128 threads that compute products together. Where they take long,
 // some threads are ahead of others by a fourth, if each takes as many.
-template <int D>
-__device__ __forceinline__ unsigned take_group(VectorShared<D>& shared, bool takes_long, int turn) {
+template <int D, bool IsLarge>
+__device__ __forceinline__ unsigned take_group(VectorShared<D, IsLarge>& shared, bool takes_long, int turn) {
   const unsigned threads = threadIdx.x / kGroupThreads;
   if (!takes_long) return turn * (blockDim.x / kGroupThreads) + threads;
   int* const taken = &shared.taken[threads][turn % 2];
@@ -353,11 +374,68 @@ __device__ __forceinline__ unsigned take_group(VectorShared<D>& shared, bool tak
   return *taken;
 }
 
-template <int Channels, int D>
-__device__ void encode_vectors(VectorShared<D>& shared, int bits, PageSide side) {
-  constexpr int kOfToken = D / Channels;  // vectors
-  constexpr int kGroups = kPageTokens * kOfToken / kGroupVectors;
+// Stores the codes of vectors g and g + 8 from `first`.
+template <int Channels, int D, bool IsLarge>
+__device__ __forceinline__ void store_codes(VectorShared<D, IsLarge>& shared, int bits, PageSide side,
+                                            int first, const Nearest (&nearest)[2]) {
+  constexpr int kOfToken = D / Channels;
   const int lane = threadIdx.x % kLanes;
+  const int row = lane % 4;
+  if (row < 2) {
+    const int vector = first + lane / 4 + 8 * row;
+    const int token = vector / kOfToken;
+    const int channel = vector % kOfToken * Channels;
+    const int code = row == 0 ? nearest[0].code : nearest[1].code;
+    if (bits == 8) {
+      constexpr CodeLayout kBytes{CodeOrder::vectors, 8, Channels};
+      reinterpret_cast<unsigned char*>(shared.page)[code_bit(kBytes, side, D, token, channel, 0) / 8] =
+          static_cast<unsigned char>(code);
+    } else {
+      store_code<D>(shared.page, CodeLayout{CodeOrder::vectors, bits, Channels}, side, token, channel, code);
+    }
+  }
+}
+
+template <int D, int Channels>
+inline constexpr int kGroupsOfPage = kPageTokens*(D / Channels) / kGroupVectors;
+
+// With the codebook in parts, each of which all threads load.
+template <int Channels, int D, bool IsLarge>
+__device__ void encode_by_parts(VectorShared<D, IsLarge>& shared, const __half* codebook, int bits,
+                                PageSide side) {
+  const int n = 1 << bits;
+  const int part = shared.part_of(n);
+  const int warp_of_group = threadIdx.x % kGroupThreads / kLanes;
+  const int together = static_cast<int>(blockDim.x) / kGroupThreads;
+  const float unit = find_unit<Channels>(shared);
+#pragma unroll 1
+  for (int begin = 0; begin < kGroupsOfPage<D, Channels>; begin += together) {
+    const int group = begin + static_cast<int>(threadIdx.x) / kGroupThreads;
+    const bool has_group = group < kGroupsOfPage<D, Channels>;
+    const int first = (has_group ? group : 0) * kGroupVectors + 16 * warp_of_group;
+    std::uint32_t vectors[4];
+    load_vectors<Channels>(shared, unit, first, vectors);
+    Nearest nearest[2] = {{INFINITY, 0}, {INFINITY, 0}};
+#pragma unroll 1
+    for (int first_centroid = 0; first_centroid < n; first_centroid += part) {
+      __syncthreads();
+      load_centroids<Channels>(shared, codebook + first_centroid * Channels, part);
+      __syncthreads();
+      const BestParts best = search_parts<Channels>(shared.centroids(), part, vectors);
+      Nearest of_part[2];
+      settle_codes<Channels>(shared, best, first, of_part);
+#pragma unroll
+      for (int row = 0; row < 2; ++row)
+        if (of_part[row].score < nearest[row].score)
+          nearest[row] = {of_part[row].score, of_part[row].code + first_centroid};
+    }
+    if (has_group) store_codes<Channels>(shared, bits, side, first, nearest);
+  }
+}
+
+template <int Channels, int D, bool IsLarge>
+__device__ void encode_vectors(VectorShared<D, IsLarge>& shared, int bits, PageSide side) {
+  constexpr int kGroups = kGroupsOfPage<D, Channels>;
   const int warp_of_group = threadIdx.x % kGroupThreads / kLanes;
   const float unit = find_unit<Channels>(shared);
 #pragma unroll 1
@@ -368,23 +446,9 @@ __device__ void encode_vectors(VectorShared<D>& shared, int bits, PageSide side)
     std::uint32_t vectors[4];
     load_vectors<Channels>(shared, unit, first, vectors);
     const BestParts best = search_parts<Channels>(shared.centroids(), 1 << bits, vectors);
-    int codes[2];
-    settle_codes<Channels>(shared, best, first, codes);
-    const int row = lane % 4;
-    if (row < 2) {
-      const int vector = first + lane / 4 + 8 * row;
-      const int token = vector / kOfToken;
-      const int channel = vector % kOfToken * Channels;
-      const int code = row == 0 ? codes[0] : codes[1];
-      if (bits == 8) {
-        constexpr CodeLayout kBytes{CodeOrder::vectors, 8, Channels};
-        reinterpret_cast<unsigned char*>(shared.page)[code_bit(kBytes, side, D, token, channel, 0) / 8] =
-            static_cast<unsigned char>(code);
-      } else {
-        store_code<D>(shared.page, CodeLayout{CodeOrder::vectors, bits, Channels}, side, token, channel,
-                      code);
-      }
-    }
+    Nearest nearest[2];
+    settle_codes<Channels>(shared, best, first, nearest);
+    store_codes<Channels>(shared, bits, side, first, nearest);
     __syncwarp();
   }
 }
@@ -397,8 +461,8 @@ __device__ __forceinline__ double token_sum(double x) {
 }
 
 // Factors of tokens (of gain-shape formats, lengths are divided by), and the largest value that remains.
-template <int D>
-__device__ void measure_tokens(VectorShared<D>& shared, bool has_gains) {
+template <int D, bool IsLarge>
+__device__ void measure_tokens(VectorShared<D, IsLarge>& shared, bool has_gains) {
   const auto scale = ldexp(1.0, -exponent_of(shared.largest_coordinate));
   for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * kTokenThreads;
        i += static_cast<int>(blockDim.x)) {
@@ -406,7 +470,7 @@ __device__ void measure_tokens(VectorShared<D>& shared, bool has_gains) {
     const int first = i % kTokenThreads * (D / kTokenThreads);
     double squares = 0;
     for (int channel = first; has_gains && channel < first + D / kTokenThreads; ++channel) {
-      const double x = __bfloat162float(shared.values[token * VectorShared<D>::kRow + channel]);
+      const double x = __bfloat162float(shared.values[token * VectorShared<D, IsLarge>::kRow + channel]);
       squares += x * x;
     }
     squares = token_sum(squares);
@@ -426,11 +490,11 @@ __device__ void measure_tokens(VectorShared<D>& shared, bool has_gains) {
     atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(largest));  // not negative
 }
 
-// The least squares gains of tokens for the centroids that have been found.
-template <int Channels, int D>
-__device__ void store_gains(VectorShared<D>& shared, const CodeLayout& layout, PageSide side) {
-  const __half* centroids = shared.centroids();
-  const double scale = ldexp(1.0, exponent_of(shared.largest_coordinate));
+// The least squares gains of tokens for the centroids that have been found. coordinate(code, k): of a
+// centroid.
+template <int Channels, int D, bool IsLarge, class Coordinate>
+__device__ void store_gains(VectorShared<D, IsLarge>& shared, const CodeLayout& layout, PageSide side,
+                            const Coordinate& coordinate) {
   auto* gains =
       reinterpret_cast<__half*>(reinterpret_cast<unsigned char*>(shared.page) + code_bytes(layout, D));
   for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * kTokenThreads;
@@ -443,8 +507,8 @@ __device__ void store_gains(VectorShared<D>& shared, const CodeLayout& layout, P
       const std::uint32_t code = load_code<D>(shared.page, layout, side, token, first);
 #pragma unroll
       for (int k = 0; k < Channels; ++k) {
-        const double c = scale * __half2float(centroids[CentroidRow<Channels>::at(code, k)]);
-        const double x = __bfloat162float(shared.values[token * VectorShared<D>::kRow + first + k]);
+        const double c = coordinate(code, k);
+        const double x = __bfloat162float(shared.values[token * VectorShared<D, IsLarge>::kRow + first + k]);
         along += x * c;
         squares += c * c;
       }
@@ -458,8 +522,8 @@ __device__ void store_gains(VectorShared<D>& shared, const CodeLayout& layout, P
 }
 
 // A tail page in flight to shared memory. Each thread copies what it is going to read by itself.
-template <int D>
-__device__ void fetch_page(VectorShared<D>& shared, const unsigned char* tail) {
+template <int D, bool IsLarge>
+__device__ void fetch_page(VectorShared<D, IsLarge>& shared, const unsigned char* tail) {
   for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * D / 8; i += static_cast<int>(blockDim.x))
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&shared.next_page[i])),
                  "l"(tail + 16 * i)
@@ -473,7 +537,7 @@ template <int Channels, int D>
 __global__ void __launch_bounds__(kVectorThreads, 1)
     seal_vectors_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(128) unsigned char bytes[];
-  using Shared = VectorShared<D>;
+  using Shared = VectorShared<D, Architecture::kLargeSharedMemory>;
   auto& shared = *reinterpret_cast<Shared*>(bytes);
   const int side = first_side + static_cast<int>(blockIdx.z);
   const int head = args.heads.at[blockIdx.y];
@@ -510,10 +574,28 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
     const bool has_gains = format.stored.factor == TokenFactor::half;
     measure_tokens(shared, has_gains);
     __syncthreads();
-    encode_vectors<Channels>(shared, format.layout.bits, static_cast<PageSide>(side));
+    const bool at_once = Shared::part_of(1 << format.layout.bits) == 1 << format.layout.bits;
+    if (at_once) {
+      encode_vectors<Channels>(shared, format.layout.bits, static_cast<PageSide>(side));
+    } else {
+      encode_by_parts<Channels>(shared, codebook_of(format, head), format.layout.bits,
+                                static_cast<PageSide>(side));
+    }
     __syncthreads();
     if (has_gains) {
-      store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side));
+      if (at_once) {
+        const double scale = ldexp(1.0, exponent_of(shared.largest_coordinate));
+        store_gains<Channels>(
+            shared, format.layout, static_cast<PageSide>(side), [&](std::uint32_t code, int k) {
+              return scale * __half2float(shared.centroids()[CentroidRow<Channels>::at(code, k)]);
+            });
+      } else {
+        const __half* const codebook = codebook_of(format, head);
+        store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side),
+                              [&](std::uint32_t code, int k) {
+                                return static_cast<double>(__half2float(codebook[code * Channels + k]));
+                              });
+      }
       __syncthreads();
       count_if_out_of_range(
           args, sealed, head, format, D,

@@ -1,13 +1,15 @@
-// Products of warpgroups (sm_90a): 128 threads and matrices in shared memory.
+// Products with a matrix in shared memory: of warpgroups of 128 threads (sm_90a), or of warps on sm_80.
 #pragma once
 
 #include <cstdint>
+
+#include "attention/cuda/architecture.cuh"
 
 namespace kvant::cuda {
 
 // What was stored in shared memory may be read by wgmma; threads have yet to wait for one another.
 __device__ __forceinline__ void publish_to_wgmma() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  if constexpr (Architecture::kWarpgroupProducts) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // A matrix in shared memory, of 8 x 8 numbers of 16 bits that are contiguous: how many bytes lie between such
@@ -16,6 +18,29 @@ __device__ __forceinline__ std::uint64_t wgmma_matrix(const void* begin, int alo
   const auto address = static_cast<std::uint64_t>(__cvta_generic_to_shared(begin));
   return (address & 0x3ffff) >> 4 | static_cast<std::uint64_t>(along >> 4) << 16 |
          static_cast<std::uint64_t>(across >> 4) << 32;
+}
+
+// The same by each warp for its 16 rows. b: 16-bit words as wgmma_matrix describes them; `Along` numbers of
+// the contraction, 8 or 16, are not 0.
+template <int Along>
+__device__ __forceinline__ void multiply_16_by_256(std::uint32_t (&d)[64], const std::uint32_t (&a)[4],
+                                                   const void* b, int along, int across) {
+  const auto lane = threadIdx.x % 32;
+  const unsigned char* const own = static_cast<const unsigned char*>(b) + lane * 4;
+#pragma unroll
+  for (int j = 0; j < 32; ++j) {
+    const auto* const low = reinterpret_cast<const std::uint32_t*>(own + j * across);
+    if constexpr (Along == 16) {
+      const auto* const high = reinterpret_cast<const std::uint32_t*>(own + j * across + along);
+      asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%8, %8};"
+          : "=r"(d[2 * j]), "=r"(d[2 * j + 1])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(*low), "r"(*high), "r"(0));
+    } else {
+      asm("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3}, {%4}, {%5, %5};"
+          : "=r"(d[2 * j]), "=r"(d[2 * j + 1])
+          : "r"(a[0]), "r"(a[1]), "r"(*low), "r"(0));
+    }
+  }
 }
 
 // d[64 x 256] = a[64 x 16] b[16 x 256], all in half precision. Each warp holds 16 rows, as mma.m16n8k16 has

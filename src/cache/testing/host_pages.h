@@ -531,7 +531,7 @@ class HostLibrary {
   }
 };
 
-class HostPages final : public PageDevice {
+class HostPages : public PageDevice {
  public:
   // limit: bytes that can be had; 0: any number.
   explicit HostPages(std::size_t limit = 0) : limit_(limit) {}

@@ -50,7 +50,8 @@ int main(void) {
   expect(kvant_page_bytes("ch4g128", 128) == 8704, "a page of ch4g128 has the bytes of version 1.0");
   expect(kvant_can_seal("tok4g128") == 1, "tok4g128 can be sealed");
   const char* kernel = kvant_decode_kernel(&memory.shape);
-  expect(kernel != NULL && strcmp(kernel, "cuda/sm90/ch4g128+tok4g128") == 0,
+  expect(kernel != NULL && (strcmp(kernel, "cuda/sm90/ch4g128+tok4g128") == 0 ||
+                            strcmp(kernel, "cuda/sm80/ch4g128+tok4g128") == 0),
          "members that version 1.0 has not are zero: the plain kernel serves the shape");
 
   size_t bytes = 0;

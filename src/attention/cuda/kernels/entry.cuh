@@ -22,6 +22,7 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      static_cast<int>(sizeof(MergeBuffer<D>)),
                      0,
                      0,
+                     0,
                      {},
                      {}};
   if constexpr (Pair::kSealed && requires { Pair::Key::kPageBytes; }) {
@@ -29,6 +30,7 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
     entry.value_bytes = Pair::Value::kPageBytes;
   }
   if constexpr (requires { Pair::kMaxGroup; }) entry.max_group = Pair::kMaxGroup;
+  if constexpr (requires { Pair::kWarpBytes; }) entry.warp_bytes = Pair::kWarpBytes;
   return entry;
 }
 

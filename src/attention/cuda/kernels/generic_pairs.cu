@@ -1,6 +1,5 @@
 // Pairs of formats that have no kernel of their own: entries of the registry are made when first asked for,
 // and kept, since callers hold their names.
-#include <algorithm>
 #include <map>
 #include <mutex>
 #include <string>
@@ -52,18 +51,6 @@ AnyPage describe(const std::string& name, const PageFormat& format, int d) {
   return page;
 }
 
-// Codebooks go to shared memory while there is room for two pages, and while half of it is left to pages.
-void place_codebooks(DecodeKernel& kernel) {
-  constexpr int kRestBytes = 4096;  // barriers, alignment
-  const int pages = 2 * std::max(kernel.key_bytes, kernel.value_bytes);
-  const int max_bytes = std::min(98304, kMaxSharedBytes - kernel.merge_bytes - pages - kRestBytes);
-  for (AnyPage* page : {&kernel.key_page, &kernel.value_page}) {
-    if (page->codebook_bytes == 0 || kernel.table_bytes + page->codebook_bytes > max_bytes) continue;
-    page->table_at = kernel.table_bytes;
-    kernel.table_bytes += page->codebook_bytes;
-  }
-}
-
 int device_bytes(const std::string& name, int d) {
   return round_up_16(static_cast<int>(find_format(name)->page_bytes(d)));
 }
@@ -95,9 +82,21 @@ const DecodeKernel* find_generic_kernel(const char* key_format, const char* valu
     kernel.value_bytes = device_bytes(entry.value, head_dim);
     kernel.key_page = describe(entry.key, key, head_dim);
     kernel.value_page = describe(entry.value, value, head_dim);
-    place_codebooks(kernel);
   }
   return &entry.kernel;
+}
+
+const char* name_on(const Gpu& gpu, const DecodeKernel& kernel) {
+  if (gpu.is_hopper) return kernel.name;
+  static std::mutex mutex;
+  static std::map<const char*, std::string> names;
+  const std::lock_guard lock(mutex);
+  std::string& name = names[kernel.name];
+  if (name.empty()) {
+    name = kernel.name;
+    name.replace(name.find("sm90"), 4, "sm80");
+  }
+  return name.c_str();
 }
 
 }  // namespace kvant::cuda

@@ -6,22 +6,25 @@ namespace kvant::cuda {
 namespace {
 
 template <int Bits, int D>
-SealKernel kernel() {
+SealKernel kernel(bool is_hopper) {
+  const auto bytes = is_hopper ? sizeof(TrellisShared<Bits, D, true>)
+                               : sizeof(TrellisShared<Bits, D, kHasFewChoices<Bits, D>>);
   return {reinterpret_cast<const void*>(&seal_trellis_kernel<Bits, D>), kTrellisThreads,
-          static_cast<int>(sizeof(TrellisShared<Bits, D>)), 0};
+          static_cast<int>(bytes), 0};
 }
 
 template <int D>
-SealKernel kernel_of(int bits) {
-  constexpr SealKernel (*kKernels[])() = {kernel<1, D>, kernel<2, D>, kernel<3, D>,
-                                          kernel<4, D>, kernel<5, D>, kernel<6, D>};
-  return kKernels[bits - 1]();
+SealKernel kernel_of(int bits, bool is_hopper) {
+  constexpr SealKernel (*kKernels[])(bool) = {kernel<1, D>, kernel<2, D>, kernel<3, D>,
+                                              kernel<4, D>, kernel<5, D>, kernel<6, D>};
+  return kKernels[bits - 1](is_hopper);
 }
 
 }  // namespace
 
-SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim) {
-  return with_head_dim(head_dim, [&](auto d) { return kernel_of<d.value>(encoding.layout.bits); });
+SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu) {
+  return with_head_dim(head_dim,
+                       [&](auto d) { return kernel_of<d.value>(encoding.layout.bits, gpu.is_hopper); });
 }
 
 }  // namespace kvant::cuda

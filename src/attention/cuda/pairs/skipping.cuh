@@ -68,7 +68,7 @@ struct SkippingPair {
     bool has_second = false;
     if (__any_sync(~0U, matters)) {
       __syncwarp();  // all have read the keys
-      if (lane == 0) copy_values(args, segment.head, shared, ring);
+      if (lane == 0 || !Architecture::kBulkCopies) copy_values(args, segment.head, shared, ring);
       has_second = state.has_kept;
       second = kept_weights(s, ring.stage);
       if (!has_second) state.kept = second;
@@ -109,8 +109,8 @@ struct SkippingPair {
                                       int n_threads) {
     Inner::build_tables(args, shared, head, thread, n_threads);
     for (int i = thread; i < kSlots; i += n_threads)
-      barrier_init(shared_address(shared + kBarriersAt) + i * 8, 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      barrier_init(shared_address(shared + kBarriersAt) + i * 8, kCopyArrivals);
+    publish_barriers();
   }
 
  private:
@@ -130,6 +130,7 @@ struct SkippingPair {
     return shared_address(shared + kBarriersAt) + (ring.warp * ring.rings.stages + stage) * 8;
   }
 
+  // By one lane, or by all where there are no bulk copies.
   static __device__ __forceinline__ void copy_values(const DecodeArgs& args, int head,
                                                      const unsigned char* shared, const RingReader& ring) {
     const int slot = ring.warp * ring.rings.stages + ring.stage;
@@ -138,8 +139,13 @@ struct SkippingPair {
     const unsigned char* page =
         source.pool + id * source.page_stride + head * source.head_offset + source.side_offset;
     const std::uint32_t barrier = value_barrier(shared, ring, ring.stage);
-    expect_bytes(barrier, args.value_bytes);
-    bulk_copy(ring.rings.slot(ring.warp, ring.stage), page, args.value_bytes, barrier);
+    const std::uint32_t to = ring.rings.slot(ring.warp, ring.stage);
+    if constexpr (Architecture::kBulkCopies) {
+      expect_bytes(barrier, args.value_bytes);
+      bulk_copy(to, page, args.value_bytes, barrier);
+    } else {
+      copy_together({to, barrier, args.value_bytes, page});
+    }
   }
 
   // Adds the values of the page whose weights are kept.

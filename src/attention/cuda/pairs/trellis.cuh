@@ -190,7 +190,8 @@ struct TrellisPair {
   static constexpr int kMaxGroup = kHeadsOfSet * Sets;
   static constexpr int kScratch = kPageTokens * kHeadsOfSet * 4;  // of a warp and set: scores, then weights
   static constexpr int kGainBytes = 256 * 4;
-  static constexpr int kTableBytes = kGainBytes + kMaxConsumerWarps * Sets * kScratch;
+  static constexpr int kWarpBytes = Sets * kScratch;
+  static constexpr int kTableBytes = kGainBytes + kMaxConsumerWarps * kWarpBytes;
   static constexpr int kParts = kSteps / kStepsOfPart<D>;
 
   // Gains of all codes: in steps of 1/32 octave, the last one silent.

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "attention/cuda/caller_structs.h"
+#include "attention/cuda/gpu.h"
 #include "attention/cuda/page_decodings.h"
 #include "attention/cuda/prompt/launch.h"
 #include "attention/cuda/prompt/tile_layout.cuh"
@@ -11,6 +12,11 @@
 
 namespace kvant::cuda {
 namespace {
+
+constexpr Reason kNeedsHopper =
+    "prompts in integers are for Hopper GPUs (compute capability 9.0) alone: elsewhere, "
+    "kvant_decode_attention takes "
+    "each row of a prompt as a sequence, or kvant_dequantize serves any other attention kernel";
 
 // Numbers of work and of CTAs; each CTA counts one past the last.
 constexpr std::int64_t kMost = 0x7fff0000;
@@ -149,6 +155,7 @@ kvant_status kvant_prompt_workspace(const kvant_prompt_shape* caller_shape, size
   kvant_prompt_shape shape;
   if (bytes == nullptr) return refuse_argument("kvant_prompt_workspace: bytes is null");
   if (const kvant_status status = read_shape(caller_shape, &shape); status != KVANT_OK) return status;
+  if (!gpu_or_h100().is_hopper) return refuse(KVANT_UNSUPPORTED, kNeedsHopper);
   PromptArgs args{};
   *bytes = lay_out(shape, nullptr, &args);
   return KVANT_OK;
@@ -180,7 +187,10 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
                       static_cast<cudaStream_t>(stream)};
   if (lay_out(shape, workspace, &args) > workspace_bytes)
     return refuse(KVANT_WORKSPACE_TOO_SMALL, "workspace_bytes is less than kvant_prompt_workspace says");
-  if (const kvant_status status = check_device(&launch.multiprocessors); status != KVANT_OK) return status;
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
+  if (!gpu.is_hopper) return refuse(KVANT_UNSUPPORTED, kNeedsHopper);
+  launch.multiprocessors = gpu.multiprocessors;
   args.q = {prompt.q, prompt.q_token_stride, prompt.q_head_stride};
   args.k = {prompt.k, prompt.k_token_stride, prompt.k_head_stride};
   args.v = {prompt.v, prompt.v_token_stride, prompt.v_head_stride};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention/cuda/device_memory.h"
+#include "attention/cuda/kernel_path.h"
 #include "attention/cuda/page_test_cache.h"
 #include "attention/cuda/prompt/prompt_reference.h"
 #include "kvant/kvant.h"
@@ -201,6 +202,7 @@ class PromptOverPages : public testing::TestWithParam<std::tuple<PageTestCache::
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
+    if (kernel_path() != "cuda/sm90/") GTEST_SKIP() << "prompts in integers are for Hopper";
   }
   Case with(std::vector<Sequence> sequences) const {
     const auto& [formats, d] = GetParam();
@@ -254,6 +256,7 @@ class PromptOverPagesOf4Bits : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
+    if (kernel_path() != "cuda/sm90/") GTEST_SKIP() << "prompts in integers are for Hopper";
   }
   Case with(std::vector<Sequence> sequences) const {
     return {{{"ch4g128", "tok4g128"}}, GetParam(), std::move(sequences)};

@@ -12,6 +12,7 @@
 
 #include "attention/cuda/captured_heads.h"
 #include "attention/cuda/device_memory.h"
+#include "attention/cuda/kernel_path.h"
 #include "attention/cuda/prompt/prompt_reference.h"
 #include "kvant/kvant.h"
 
@@ -221,6 +222,7 @@ class PromptAttention : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
+    if (kernel_path() != "cuda/sm90/") GTEST_SKIP() << "prompts in integers are for Hopper";
   }
   // The kernel is as good as its scheme, but for where the sampled tokens tell less than all, and rounding of
   // the output; and no worse than SageAttention's, which isn't rounded to BF16 here.
@@ -334,6 +336,15 @@ TEST_P(PromptAttention, WeighsScoresWithStepsOfAnySize) {
 }
 
 INSTANTIATE_TEST_SUITE_P(HeadDims, PromptAttention, testing::Values(64, 128));
+
+TEST(PromptRefusals, SayWhichGpusHaveTheKernel) {
+  if (kernel_path() == "cuda/sm90/") GTEST_SKIP() << "no GPU without it";
+  const Case c{{{10, 10}}, 2, 1, 64, true, 0, false, false, gaussian};
+  const kvant_prompt_shape shape = shape_of(c, 10, 10, 1);
+  std::size_t bytes = 0;
+  EXPECT_EQ(kvant_prompt_workspace(&shape, &bytes), KVANT_UNSUPPORTED);
+  EXPECT_NE(std::string(kvant_last_error()).find("Hopper"), std::string::npos);
+}
 
 TEST(PromptRefusals, NameTheArgument) {
   Case c{{{10, 10}}, 2, 1, 64, true, 0, false, false, gaussian};
