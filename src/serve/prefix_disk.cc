@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "base/page_size.h"
-#include "session/checksum.h"
+#include "base/checksum.h"
 
 namespace kvant {
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/json_file.h"
-#include "session/checksum.h"
+#include "base/checksum.h"
 
 namespace kvant {
 namespace {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_reader.h"
-#include "session/checksum.h"
+#include "base/checksum.h"
 
 namespace kvant {
 namespace {

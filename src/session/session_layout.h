@@ -9,7 +9,7 @@
 //       sequence    U8: the cache's rows, pages in canonical order (cache/sequence_image.cc)
 //       text        U8: the tokens' text, as far as it is known
 //
-// A chunk is 1 MiB of a tensor, its last one what is left (session/checksum.h).
+// A chunk is 1 MiB of a tensor, its last one what is left (base/checksum.h).
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,72 @@
+// The probabilities of a trellis's branches, as integers: each processor and compiler computes the same.
+//
+// A value is expected to be normal around a prediction. Of the levels that the branches of a state lead to,
+// the encoder takes about the nearest: a branch has the share of the normal distribution that lies between
+// the middles to its neighbours.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "compact/symbol_coder.h"
+#include "format/trellis.h"
+
+namespace kvant {
+
+// Distances from the prediction are in 1 / kStepsOfDeviation of the standard deviation.
+inline constexpr int kStepsOfDeviation = 128;
+inline constexpr int kFarthest = 8 * kStepsOfDeviation;
+
+// The share of [-infinity, z] in 1 / 2^16, for |z| <= kFarthest; it never falls.
+extern const std::array<std::uint32_t, 2 * kFarthest + 1> kNormalShares;
+
+// Branches in the order of their levels.
+struct BranchCells {
+  int n = 0;                                                // 2 to 64, a power of two
+  std::array<std::int16_t, 1 << kMaxTrellisBits> middles;   // [n - 1]: twice the level between i and i + 1
+  std::array<std::uint8_t, 1 << kMaxTrellisBits> branches;  // [n]
+  std::array<std::uint8_t, 1 << kMaxTrellisBits> ranks;     // [2^B]: where a branch is among them
+};
+
+// Where the prediction is: level units are `gain`, deviations `steps` / 2^32 of a step for each unit of both.
+struct ValueScale {
+  std::int32_t gain;   // of one level, in the units of `expected`
+  std::int32_t steps;  // > 0
+};
+
+// The beginning of cell i's interval; that of cell n is the end of the last one. Each has at least 1.
+inline std::uint32_t cell_start(const BranchCells& cells, int i, std::int32_t expected,
+                                const ValueScale& scale) {
+  if (i == 0) return 0;
+  if (i == cells.n) return kWholeInterval;
+  const std::int64_t middle = std::int64_t{cells.middles[i - 1]} * scale.gain >> 1;
+  std::int64_t z = (middle - expected) * scale.steps >> 32;
+  z = z < -kFarthest ? -kFarthest : z > kFarthest ? kFarthest : z;
+  const std::uint64_t share = kNormalShares[static_cast<std::size_t>(z + kFarthest)];
+  return static_cast<std::uint32_t>(i) +
+         static_cast<std::uint32_t>(share * (kWholeInterval - static_cast<std::uint32_t>(cells.n)) >>
+                                    kProbabilityBits);
+}
+
+// Of one trellis. A state's lower 8 - B bits come from the symbols before, the upper B are the branch.
+class TrellisCells {
+ public:
+  explicit TrellisCells(const TrellisTable& table);
+
+  const BranchCells& of(int older) const { return cells_[older]; }
+  // Of the branches whose upper bits are known: n_known of them, at least 1 and less than B.
+  BranchCells with_known(int older, int n_known, int known) const;
+
+ private:
+  template <class Accept>
+  BranchCells cells_of(int older, const Accept& accept) const;
+
+  const TrellisTable& table_;
+  std::vector<BranchCells> cells_;  // [2^(8 - B)]
+};
+
+// For B = 1 to 6.
+const TrellisCells& trellis_cells(int bits);
+
+}  // namespace kvant
