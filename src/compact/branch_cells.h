@@ -35,18 +35,22 @@ struct ValueScale {
   std::int32_t steps;  // > 0
 };
 
-// The beginning of cell i's interval; that of cell n is the end of the last one. Each has at least 1.
+// The beginning of cell i's interval, 0 < i < n; those of cell 0 and of the end are 0 and 2^16. Each cell has
+// at least 1.
+inline std::uint32_t inner_start(const BranchCells& cells, int i, std::int32_t expected,
+                                 const ValueScale& scale) {
+  const std::int64_t middle = std::int64_t{cells.middles[i - 1]} * scale.gain >> 1;
+  std::int64_t z = (middle - expected) * scale.steps >> 32;
+  z = z < -kFarthest ? -kFarthest : z;
+  z = z > kFarthest ? kFarthest : z;
+  const std::uint32_t share = kNormalShares[static_cast<std::size_t>(z + kFarthest)];
+  return static_cast<std::uint32_t>(i) + (share * (kWholeInterval / 2 - static_cast<std::uint32_t>(cells.n / 2)) >>
+                                          (kProbabilityBits - 1));
+}
 inline std::uint32_t cell_start(const BranchCells& cells, int i, std::int32_t expected,
                                 const ValueScale& scale) {
   if (i == 0) return 0;
-  if (i == cells.n) return kWholeInterval;
-  const std::int64_t middle = std::int64_t{cells.middles[i - 1]} * scale.gain >> 1;
-  std::int64_t z = (middle - expected) * scale.steps >> 32;
-  z = z < -kFarthest ? -kFarthest : z > kFarthest ? kFarthest : z;
-  const std::uint64_t share = kNormalShares[static_cast<std::size_t>(z + kFarthest)];
-  return static_cast<std::uint32_t>(i) +
-         static_cast<std::uint32_t>(share * (kWholeInterval - static_cast<std::uint32_t>(cells.n)) >>
-                                    kProbabilityBits);
+  return i == cells.n ? kWholeInterval : inner_start(cells, i, expected, scale);
 }
 
 // Of one trellis. A state's lower 8 - B bits come from the symbols before, the upper B are the branch.

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "compact/adaptive_integer.h"
-#include "compact/row_coder.h"
 #include "format/bit_packing.h"
 
 namespace kvant {
@@ -77,7 +76,7 @@ void EntryCoder::for_each_page(const Visit& visit) {
 
 std::vector<std::byte> EntryCoder::encode(int page, std::span<const std::byte> entry) {
   std::vector<std::byte> coded = {kCoded};
-  SymbolWriter symbols;
+  Writers symbols;
   Models models;
   prediction_.begin(page);
   for_each_page([&](const PagePlace& at) {
@@ -91,8 +90,14 @@ std::vector<std::byte> EntryCoder::encode(int page, std::span<const std::byte> e
       coded.insert(coded.end(), bytes, bytes + side.sealed->page_bytes(d));
     }
   });
-  const std::vector<std::byte> stream = symbols.take();
-  coded.insert(coded.end(), stream.begin(), stream.end());
+  std::array<std::vector<std::byte>, kRowLanes> streams;
+  for (int lane = 0; lane < kRowLanes; ++lane) {
+    streams[lane] = symbols[lane].take();
+    const auto size = static_cast<std::uint32_t>(streams[lane].size());
+    const auto* bytes = reinterpret_cast<const std::byte*>(&size);
+    if (lane + 1 < kRowLanes) coded.insert(coded.end(), bytes, bytes + sizeof size);
+  }
+  for (const auto& stream : streams) coded.insert(coded.end(), stream.begin(), stream.end());
   if (coded.size() <= entry.size()) return coded;
   coded.assign(1, kStored);
   coded.insert(coded.end(), entry.begin(), entry.end());
@@ -118,8 +123,18 @@ bool EntryCoder::decode(int page, std::span<const std::byte> coded, std::byte* e
       }
     }
   }
-  if (coded.size() < n_stored) return false;
-  SymbolReader symbols(coded.subspan(n_stored));
+  constexpr std::size_t kSizes = sizeof(std::uint32_t) * (kRowLanes - 1);
+  if (coded.size() < n_stored + kSizes) return false;
+  Readers symbols;
+  const std::byte* sizes = coded.data() + n_stored;
+  std::span<const std::byte> streams = coded.subspan(n_stored + kSizes);
+  for (int lane = 0; lane < kRowLanes; ++lane) {
+    auto size = static_cast<std::uint32_t>(streams.size());
+    if (lane + 1 < kRowLanes) std::memcpy(&size, sizes + sizeof size * lane, sizeof size);
+    if (size > streams.size()) return false;
+    symbols[lane] = SymbolReader(streams.first(size));
+    streams = streams.subspan(size);
+  }
   Models models;
   prediction_.begin(page);
   const std::byte* stored = coded.data();
@@ -135,7 +150,7 @@ bool EntryCoder::decode(int page, std::span<const std::byte> coded, std::byte* e
       stored += side.sealed->page_bytes(d);
     }
   });
-  return symbols.at_end();
+  return std::ranges::all_of(symbols, &SymbolReader::at_end);
 }
 
 // What is expected of the page, less its averages over the tokens: the page's means say those exactly.
@@ -201,17 +216,18 @@ void EntryCoder::code_parameters(Stream& stream, const PagePlace& at, Models& mo
   }
 }
 
-void EntryCoder::prepare_row(const PagePlace& at, int token, int gain_code, int scale) {
+ExpectedRow EntryCoder::expected_row(const PagePlace& at, int token, int gain_code, int scale, int lane) {
   const int d = shape_.d;
-  row_.resize(d);
-  row_steps_.resize(d);
+  rows_.resize(static_cast<std::size_t>(kRowLanes) * d);
+  row_steps_.resize(rows_.size());
+  std::int32_t *row = &rows_[static_cast<std::size_t>(lane) * d], *steps = &row_steps_[static_cast<std::size_t>(lane) * d];
   const std::int64_t factor = narrowing(scale, head(at).usual_gain, gains_.units[gain_code]);
   const std::int32_t* expected = expected_.data() + static_cast<std::ptrdiff_t>(token) * d;
   for (int c = 0; c < d; ++c) {
-    row_[c] = std::clamp(expected[c], -kLargestUnits, kLargestUnits) * (1 << kGainBits);
-    row_steps_[c] =
-        static_cast<std::int32_t>(std::clamp<std::int64_t>(steps_[c] * factor >> 16, 1, 1 << 30));
+    row[c] = std::clamp(expected[c], -kLargestUnits, kLargestUnits) * (1 << kGainBits);
+    steps[c] = static_cast<std::int32_t>(std::clamp<std::int64_t>(steps_[c] * factor >> 16, 1, 1 << 30));
   }
+  return {row, steps, head(at).follow.data(), gains_.levels[gain_code]};
 }
 
 // From how far the values of some rows are from what is expected. Only the writer's choice: any would do.
@@ -222,9 +238,7 @@ int EntryCoder::find_scale(const PagePlace& at, const TrellisParameters& paramet
   for (int t = kScaleRows - 1; t < kPageTokens; t += kScaleRows) {
     unpack_codes(page + static_cast<std::ptrdiff_t>(t) * shape_.row_bytes(), shape_.d, shape_.bits,
                  symbols.data());
-    prepare_row(at, t, parameters.gains[t], kUsualScale);
-    const ExpectedRow row{row_.data(), row_steps_.data(), head(at).follow.data(),
-                          gains_.levels[parameters.gains[t]]};
+    const ExpectedRow row = expected_row(at, t, parameters.gains[t], kUsualScale, /*lane=*/0);
     sum += static_cast<double>(row_surprise(shape_.bits, shape_.d, symbols.data(), row));
     n += shape_.d;
   }
@@ -233,54 +247,67 @@ int EntryCoder::find_scale(const PagePlace& at, const TrellisParameters& paramet
   return std::clamp(static_cast<int>(std::lround(scale)), 0, kScales - 1);
 }
 
-void EntryCoder::write_page(SymbolWriter& to, const PagePlace& at, Models& models, const std::byte* page) {
+void EntryCoder::write_page(Writers& to, const PagePlace& at, Models& models, const std::byte* page) {
   TrellisParameters parameters = read_parameters(shape_, page);
-  WriteStream stream(to);
+  WriteStream stream(to[0]);
   prepare_page(at);
   code_parameters(stream, at, models, parameters);
   const int scale = code_scale(stream, find_scale(at, parameters, page));
   const int bits = shape_.bits, d = shape_.d;
-  std::array<std::uint16_t, kMaxHeadDim> symbols;
-  std::array<std::uint32_t, kMaxHeadDim> firsts, sizes;
+  written_.resize(kPageTokens);
   for (int t = 0; t < kPageTokens; ++t) {
-    unpack_codes(page + static_cast<std::ptrdiff_t>(t) * shape_.row_bytes(), d, bits, symbols.data());
+    WrittenRow& row = written_[t];
+    unpack_codes(page + static_cast<std::ptrdiff_t>(t) * shape_.row_bytes(), d, bits, row.symbols.data());
     const int gain = parameters.gains[t];
-    std::int64_t cost = 0;
-    if (gains_.levels[gain] > 0) {
-      prepare_row(at, t, gain, scale);
-      const ExpectedRow row{row_.data(), row_steps_.data(), head(at).follow.data(), gains_.levels[gain]};
-      cost = write_row(trellis_cells(bits), bits, d, symbols.data(), row, firsts.data(), sizes.data());
+    row.uncoded = gains_.levels[gain] == 0;
+    if (!row.uncoded) {
+      const ExpectedRow expected = expected_row(at, t, gain, scale, /*lane=*/0);
+      const std::int64_t cost = write_row(trellis_cells(bits), bits, d, row.symbols.data(), expected,
+                                          row.firsts.data(), row.sizes.data());
+      row.uncoded = cost > std::int64_t{d} * (bits + 1);
     }
-    const bool uncoded = gains_.levels[gain] == 0 || cost > std::int64_t{d} * (bits + 1);
-    stream.bit(models.of(at.side).uncoded_rows, uncoded);
-    if (uncoded) {
-      for (int i = 0; i < d; ++i) to.put_bits(symbols[i], bits);
+    stream.bit(models.of(at.side).uncoded_rows, row.uncoded);
+  }
+  for (int t = 0; t < kPageTokens; ++t) {
+    const WrittenRow& row = written_[t];
+    SymbolWriter& lane = to[t % kRowLanes];
+    if (row.uncoded) {
+      for (int i = 0; i < d; ++i) lane.put_bits(row.symbols[i], bits);
     } else {
-      to.put_bits(static_cast<std::uint32_t>(bits_before(bits, d, symbols.data())), kTrellisBits - bits);
-      for (int i = 0; i < d; ++i) to.put(firsts[i], sizes[i]);
+      lane.put_bits(static_cast<std::uint32_t>(bits_before(bits, d, row.symbols.data())), kTrellisBits - bits);
+      for (int i = 0; i < d; ++i) lane.put(row.firsts[i], row.sizes[i]);
     }
   }
   tell(at, parameters, page);
 }
 
-void EntryCoder::read_page(SymbolReader& from, const PagePlace& at, Models& models, std::byte* page) {
+void EntryCoder::read_page(Readers& from, const PagePlace& at, Models& models, std::byte* page) {
   TrellisParameters parameters{};
-  ReadStream stream(from);
+  ReadStream stream(from[0]);
   prepare_page(at);
   code_parameters(stream, at, models, parameters);
   const int scale = code_scale(stream, 0);
   const int bits = shape_.bits, d = shape_.d;
-  std::array<std::uint16_t, kMaxHeadDim> symbols;
-  for (int t = 0; t < kPageTokens; ++t) {
-    const int gain = parameters.gains[t];
-    if (stream.bit(models.of(at.side).uncoded_rows, false)) {
-      for (int i = 0; i < d; ++i) symbols[i] = static_cast<std::uint16_t>(from.bits(bits));
-    } else {
-      prepare_row(at, t, gain, scale);
-      const ExpectedRow row{row_.data(), row_steps_.data(), head(at).follow.data(), gains_.levels[gain]};
-      read_row(trellis_cells(bits), bits, d, row, from, symbols.data());
+  std::array<bool, kPageTokens> uncoded;
+  for (bool& row : uncoded) row = stream.bit(models.of(at.side).uncoded_rows, false);
+  std::array<std::uint16_t, kRowLanes * kMaxHeadDim> symbols;
+  for (int first = 0; first < kPageTokens; first += kRowLanes) {
+    std::array<ExpectedRow, kRowLanes> rows;
+    bool together = true;
+    for (int lane = 0; lane < kRowLanes; ++lane) {
+      together = together && !uncoded[first + lane];
+      rows[lane] = expected_row(at, first + lane, parameters.gains[first + lane], scale, lane);
     }
-    pack_codes(symbols.data(), d, bits, page + static_cast<std::ptrdiff_t>(t) * shape_.row_bytes());
+    if (together) read_rows(trellis_cells(bits), bits, d, kRowLanes, rows.data(), from.data(), symbols.data());
+    for (int lane = 0; lane < kRowLanes; ++lane) {
+      std::uint16_t* row = symbols.data() + lane * kMaxHeadDim;
+      if (uncoded[first + lane]) {
+        for (int i = 0; i < d; ++i) row[i] = static_cast<std::uint16_t>(from[lane].bits(bits));
+      } else if (!together) {
+        read_rows(trellis_cells(bits), bits, d, 1, &rows[lane], &from[lane], row);
+      }
+      pack_codes(row, d, bits, page + static_cast<std::ptrdiff_t>(first + lane) * shape_.row_bytes());
+    }
   }
   write_parameters(shape_, parameters, page);
   tell(at, parameters, page);

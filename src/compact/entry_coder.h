@@ -4,9 +4,12 @@
 // V's; of each page its parameters, then its symbols. Pages that no predictor is for are stored as they are.
 //
 // Bytes of a coded entry: 0 and the entry itself, where coding would not make it smaller; or 1, the pages that
-// are stored as they are, one after another, and the symbols of all others (symbol_coder.h).
+// are stored as they are, one after another, the bytes of each of four streams of symbols but the last (u32),
+// and these streams (symbol_coder.h): rows take turns, so that four can be read at a time; what else there is
+// of a page comes before its rows in the first stream.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15,6 +18,7 @@
 #include "cache/page_layout.h"
 #include "compact/page_prediction.h"
 #include "compact/predictor.h"
+#include "compact/row_coder.h"
 #include "compact/trellis_page.h"
 
 namespace kvant {
@@ -33,6 +37,8 @@ class EntryCoder {
 
  private:
   struct Models;
+  using Writers = std::array<SymbolWriter, kRowLanes>;
+  using Readers = std::array<SymbolReader, kRowLanes>;
   struct PagePlace {
     int layer, kv_head, index;  // index: among the heads of the entry
     Side side;
@@ -46,10 +52,11 @@ class EntryCoder {
     return static_cast<int>(stream.bits(4, static_cast<std::uint32_t>(scale)));
   }
   void prepare_page(const PagePlace& at);
-  void prepare_row(const PagePlace& at, int token, int gain_code, int scale);
+  // What is expected of a token's row; lane: whose buffers it uses.
+  ExpectedRow expected_row(const PagePlace& at, int token, int gain_code, int scale, int lane);
   int find_scale(const PagePlace& at, const TrellisParameters& parameters, const std::byte* page);
-  void write_page(SymbolWriter& to, const PagePlace& at, Models& models, const std::byte* page);
-  void read_page(SymbolReader& from, const PagePlace& at, Models& models, std::byte* page);
+  void write_page(Writers& to, const PagePlace& at, Models& models, const std::byte* page);
+  void read_page(Readers& from, const PagePlace& at, Models& models, std::byte* page);
   void tell(const PagePlace& at, const TrellisParameters& parameters, const std::byte* page);
   const HeadPredictor& head(const PagePlace& at) const {
     return predictor_.layers[at.layer].head(at.side, at.kv_head);
@@ -57,6 +64,13 @@ class EntryCoder {
   int exponent(const PagePlace& at) const {
     return predictor_.layers[at.layer].exponents[static_cast<int>(at.side)];
   }
+
+  // A row that is about to be written.
+  struct WrittenRow {
+    std::array<std::uint16_t, kMaxHeadDim> symbols;
+    std::array<std::uint32_t, kMaxHeadDim> firsts, sizes;
+    bool uncoded;
+  };
 
   const Plan& plan_;
   const Predictor& predictor_;
@@ -72,7 +86,8 @@ class EntryCoder {
   std::vector<std::int32_t> steps_;      // [d]: of ValueScale, at the usual gain
   std::vector<std::int32_t> values_;     // [kPageTokens, d]
   GainUnits gains_;
-  std::vector<std::int32_t> row_, row_steps_;  // [d]
+  std::vector<WrittenRow> written_;  // [kPageTokens]
+  std::vector<std::int32_t> rows_, row_steps_;  // [kRowLanes, d]
 };
 
 }  // namespace kvant

@@ -6,21 +6,29 @@
 #include "base/simd_clones.h"
 #include "compact/trellis_page.h"
 
+// Into each copy of what calls it, with its instructions.
+#define KVANT_ALWAYS_INLINE inline __attribute__((always_inline))
+
 namespace kvant {
 namespace {
 
 constexpr std::int32_t kLargestSurprise = 32767;  // units
 
+constexpr int kBlock = 8;  // channels that are computed at once
+
 // The values behind channel i, once it is known: d is a multiple of 8, and of i and those before nothing
 // follows for themselves. Sums may wrap around where nothing is plausible.
-inline void follow_from(const ExpectedRow& row, int i, int d, std::int32_t known) {
+KVANT_ALWAYS_INLINE void follow_from(const ExpectedRow& row, int i, int d, std::int32_t known) {
   const auto surprise = static_cast<std::int32_t>(std::clamp<std::int64_t>(
       (std::int64_t{known} - row.values[i]) >> kGainBits, -kLargestSurprise, kLargestSurprise));
   const std::int16_t* follow = row.follow + static_cast<std::ptrdiff_t>(i) * d;
-  for (int j = i / 8 * 8; j < d; ++j) {
-    const std::int32_t more = surprise * follow[j] >> (kFollowBits - kGainBits);
-    row.values[j] = static_cast<std::int32_t>(static_cast<std::uint32_t>(row.values[j]) +
-                                              static_cast<std::uint32_t>(more));
+  std::int32_t* values = row.values;
+  for (int block = i / kBlock * kBlock; block < d; block += kBlock) {
+    for (int j = block; j < block + kBlock; ++j) {
+      const std::int32_t more = surprise * follow[j] >> (kFollowBits - kGainBits);
+      values[j] = static_cast<std::int32_t>(static_cast<std::uint32_t>(values[j]) +
+                                            static_cast<std::uint32_t>(more));
+    }
   }
 }
 
@@ -38,17 +46,25 @@ inline int known_of(int bits, int d, int i, int before, int n_known) {
 struct Cell {
   std::uint32_t first, size;
 };
-inline Cell cell_of(const BranchCells& cells, int rank, std::int32_t expected, const ValueScale& scale) {
+KVANT_ALWAYS_INLINE Cell cell_of(const BranchCells& cells, int rank, std::int32_t expected, const ValueScale& scale) {
   const std::uint32_t first = cell_start(cells, rank, expected, scale);
   return {first, cell_start(cells, rank + 1, expected, scale) - first};
 }
 
-// The cell that holds the point.
-inline int rank_at(const BranchCells& cells, std::uint32_t point, std::int32_t expected,
-                   const ValueScale& scale) {
+// Passes the symbol whose cell holds the reader's point, and gives its rank.
+KVANT_ALWAYS_INLINE int read_cell(const BranchCells& cells, std::int32_t expected, const ValueScale& scale,
+                     SymbolReader& from) {
+  const std::uint32_t point = from.point();
   int rank = 0;
-  for (int half = cells.n / 2; half > 0; half /= 2)
-    if (cell_start(cells, rank + half, expected, scale) <= point) rank += half;
+  std::uint32_t first = 0, end = kWholeInterval;
+  for (int half = cells.n / 2; half > 0; half /= 2) {
+    const std::uint32_t start = inner_start(cells, rank + half, expected, scale);
+    const bool above = start <= point;
+    rank += above ? half : 0;
+    first = above ? start : first;
+    end = above ? end : start;
+  }
+  from.pass(first, end - first);
   return rank;
 }
 
@@ -96,33 +112,50 @@ KVANT_SIMD_CLONES std::int64_t row_surprise(int bits, int d, const std::uint16_t
   return sum;
 }
 
-KVANT_SIMD_CLONES void read_row(const TrellisCells& cells, int bits, int d, const ExpectedRow& row,
-                                SymbolReader& from, std::uint16_t* symbols) {
+namespace {
+
+// Rows take turns, so that the processor works on one while it waits for what another one looked up.
+template <int kRows>
+KVANT_ALWAYS_INLINE void read_side_by_side(const TrellisCells& cells, int bits, int d,
+                                                             const ExpectedRow* rows, SymbolReader* readers,
+                                                             std::uint16_t* symbols) {
   const TrellisTable& table = trellis_tables()[bits - 1];
-  const int before = bits < kTrellisBits ? static_cast<int>(from.bits(kTrellisBits - bits)) : 0;
-  for (int i = 0, older = before; i < d; ++i) {
-    const ValueScale scale{row.gain, row.steps[i]};
-    const int n_known = known_bits(bits, d, i);
-    int symbol;
-    if (n_known == bits) {
-      symbol = known_of(bits, d, i, before, bits);
-    } else {
-      BranchCells some;
-      const BranchCells* among = &cells.of(older);
-      if (n_known > 0) {
-        some = cells.with_known(older, n_known, known_of(bits, d, i, before, n_known));
-        among = &some;
-      }
-      const int rank = rank_at(*among, from.point(), row.values[i], scale);
-      const Cell cell = cell_of(*among, rank, row.values[i], scale);
-      from.pass(cell.first, cell.size);
-      symbol = among->branches[rank];
-    }
-    symbols[i] = static_cast<std::uint16_t>(symbol);
-    const int state = symbol << (kTrellisBits - bits) | older;
-    older = state >> bits;
-    follow_from(row, i, d, table.levels[state] * row.gain);
+  SymbolReader from[kRows];
+  int before[kRows], older[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    from[r] = readers[r];
+    before[r] = older[r] = static_cast<int>(from[r].bits(kTrellisBits - bits));
   }
+  for (int i = 0; i < d; ++i) {
+    const int n_known = known_bits(bits, d, i);
+    for (int r = 0; r < kRows; ++r) {
+      const ValueScale scale{rows[r].gain, rows[r].steps[i]};
+      int symbol;
+      if (n_known == 0) {
+        const BranchCells& all = cells.of(older[r]);
+        symbol = all.branches[read_cell(all, rows[r].values[i], scale, from[r])];
+      } else if (n_known == bits) {
+        symbol = known_of(bits, d, i, before[r], bits);
+      } else {
+        const BranchCells some = cells.with_known(older[r], n_known, known_of(bits, d, i, before[r], n_known));
+        symbol = some.branches[read_cell(some, rows[r].values[i], scale, from[r])];
+      }
+      symbols[r * kMaxHeadDim + i] = static_cast<std::uint16_t>(symbol);
+      const int state = symbol << (kTrellisBits - bits) | older[r];
+      older[r] = state >> bits;
+      follow_from(rows[r], i, d, table.levels[state] * rows[r].gain);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) readers[r] = from[r];
+}
+
+}  // namespace
+
+KVANT_SIMD_CLONES void read_rows(const TrellisCells& cells, int bits, int d, int n, const ExpectedRow* rows,
+                                 SymbolReader* from, std::uint16_t* symbols) {
+  if (n == kRowLanes) return read_side_by_side<kRowLanes>(cells, bits, d, rows, from, symbols);
+  for (int r = 0; r < n; ++r)
+    read_side_by_side<1>(cells, bits, d, rows + r, from + r, symbols + r * kMaxHeadDim);
 }
 
 }  // namespace kvant

@@ -23,7 +23,10 @@ std::int64_t write_row(const TrellisCells& cells, int bits, int d, const std::ui
                        const ExpectedRow& row, std::uint32_t* firsts, std::uint32_t* sizes);
 // The magnitude of the surprises, in 1 / kStepsOfDeviation, summed up.
 std::int64_t row_surprise(int bits, int d, const std::uint16_t* symbols, const ExpectedRow& row);
-void read_row(const TrellisCells& cells, int bits, int d, const ExpectedRow& row, SymbolReader& from,
-              std::uint16_t* symbols);
+// n rows at once, each from a reader of its own: 1, or kRowLanes, which take little longer than one.
+// symbols: [n][kMaxHeadDim].
+inline constexpr int kRowLanes = 4;
+void read_rows(const TrellisCells& cells, int bits, int d, int n, const ExpectedRow* rows, SymbolReader* from,
+               std::uint16_t* symbols);
 
 }  // namespace kvant

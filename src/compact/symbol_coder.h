@@ -37,6 +37,7 @@ class SymbolWriter {
 // Reads what may be anything: whatever the bytes are, there is always a next symbol.
 class SymbolReader {
  public:
+  SymbolReader() = default;  // of nothing
   explicit SymbolReader(std::span<const std::byte> bytes);
 
   // A number within the next symbol's interval.
