@@ -28,7 +28,7 @@ struct Start {
   std::uint32_t magic, version;
   std::uint64_t predictor, bytes, checksum, rest_bytes;
 };
-static_assert(sizeof(Start) == SequenceCoder::kStartBytes);
+static_assert(sizeof(Start) == 40);
 
 // One entry of a sequence.
 struct Entry {
@@ -112,12 +112,6 @@ std::vector<std::byte> SequenceCoder::encode(std::span<const std::byte> sequence
   for (const auto& entry : coded) to.write(static_cast<std::uint32_t>(entry.size()));
   for (const auto& entry : coded) to.write_all(std::span<const std::byte>(entry));
   return to.take();
-}
-
-std::uint64_t SequenceCoder::decoded_bytes(std::span<const std::byte> bytes) {
-  ByteReader from(bytes);
-  const auto start = from.read<Start>();
-  return from.ok() && start.magic == kSequenceMagic ? start.bytes : 0;
 }
 
 Result<HugeBuffer> SequenceCoder::decode(std::span<const std::byte> bytes, int n_threads) const {

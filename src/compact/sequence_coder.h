@@ -27,9 +27,6 @@ class SequenceCoder {
   // Whatever the bytes are: the sequence that was encoded, or an error, which goes on after "it is damaged: "
   // in a message; of another predictor's: so, too. Throws std::bad_alloc.
   Result<HugeBuffer> decode(std::span<const std::byte> coded, int n_threads) const;
-  // Bytes of the sequence that these are the beginning of; 0: they are too few, or none of encode()'s.
-  static std::uint64_t decoded_bytes(std::span<const std::byte> start);
-  static constexpr std::size_t kStartBytes = 40;
 
  private:
   std::shared_ptr<const Plan> plan_;

@@ -197,7 +197,7 @@ TEST(SessionFile, AWriteThatStopsHalfWayLeavesTheOldSession) {
   std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{5000, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const Status written = write_session(file.path(), kIdentity, made_up(20, 30000));
+  const auto written = write_session(file.path(), kIdentity, made_up(20, 30000));
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, SIG_DFL);
   ASSERT_FALSE(written.ok());

@@ -10,8 +10,8 @@
 
 namespace kvant {
 
-enum class SessionCoding : std::uint8_t { plain, compact };
-inline constexpr const char* kSessionCodings[] = {"plain", "compact"};
+inline constexpr const char* kPlainCoding = "plain";
+inline constexpr const char* kCompactCoding = "compact";
 
 // The file in the folder of calibrations that has the predictor of a model, recipe and constants.
 std::string predictor_path(const SessionIdentity& identity);
