@@ -5,8 +5,6 @@
 namespace kvant {
 namespace {
 
-using Shares = std::array<std::uint32_t, 2 * kFarthest + 1>;
-
 // e^-x for x in [0, 32], by e^(-x / 64)^64 and the series.
 constexpr double exp_of_negative(double x) {
   const double y = x / 64;
@@ -28,28 +26,25 @@ constexpr double density(double z) {
 }
 
 // Summed up by the trapezoidal rule, while this is compiled.
-constexpr Shares normal_shares() {
+constexpr std::array<NormalShares, kMaxTrellisBits> normal_shares() {
   std::array<double, 2 * kFarthest + 1> sums{};
   for (int i = 1; i <= 2 * kFarthest; ++i) {
     const double z = static_cast<double>(i - kFarthest) / kStepsOfDeviation;
     sums[i] = sums[i - 1] + density(z - 1.0 / kStepsOfDeviation) + density(z);
   }
-  Shares shares{};
-  for (int i = 0; i <= 2 * kFarthest; ++i)
-    shares[i] = static_cast<std::uint32_t>(sums[i] / sums[2 * kFarthest] * kWholeInterval);
+  std::array<NormalShares, kMaxTrellisBits> shares{};
+  for (int b = 0; b < kMaxTrellisBits; ++b) {
+    const double whole = kWholeInterval - (2U << b);
+    for (int i = 0; i <= 2 * kFarthest; ++i)
+      shares[b][i] = static_cast<std::uint16_t>(sums[i] / sums[2 * kFarthest] * whole);
+  }
   return shares;
 }
-
-constexpr std::uint64_t hash_of(const Shares& shares) {
-  std::uint64_t hash = 0;
-  for (const std::uint32_t share : shares) hash = (hash ^ share) * 0x100000001b3;
-  return hash;
-}
+constexpr std::array<NormalShares, kMaxTrellisBits> kShares = normal_shares();
 
 }  // namespace
 
-constexpr Shares kShares = normal_shares();
-const std::array<std::uint32_t, 2 * kFarthest + 1> kNormalShares = kShares;
+const std::array<NormalShares, kMaxTrellisBits> kNormalShares = kShares;
 
 template <class Accept>
 BranchCells TrellisCells::cells_of(int older, const Accept& accept) const {

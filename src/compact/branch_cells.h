@@ -18,8 +18,10 @@ namespace kvant {
 inline constexpr int kStepsOfDeviation = 128;
 inline constexpr int kFarthest = 8 * kStepsOfDeviation;
 
-// The share of [-infinity, z] in 1 / 2^16, for |z| <= kFarthest; it never falls.
-extern const std::array<std::uint32_t, 2 * kFarthest + 1> kNormalShares;
+// For each B the share of [-infinity, z], |z| <= kFarthest, in 1 / 2^16 of what the intervals of 2^B cells
+// have beyond 1 each; it never falls.
+using NormalShares = std::array<std::uint16_t, 2 * kFarthest + 1>;
+extern const std::array<NormalShares, kMaxTrellisBits> kNormalShares;
 
 // Branches in the order of their levels.
 struct BranchCells {
@@ -29,28 +31,26 @@ struct BranchCells {
   std::array<std::uint8_t, 1 << kMaxTrellisBits> ranks;     // [2^B]: where a branch is among them
 };
 
-// Where the prediction is: level units are `gain`, deviations `steps` / 2^32 of a step for each unit of both.
+// Where the prediction is, in 1 / 2^kFineBits of the steps that deviations are counted in.
+inline constexpr int kFineBits = 32;
 struct ValueScale {
-  std::int32_t gain;   // of one level, in the units of `expected`
-  std::int32_t steps;  // > 0
+  std::int64_t half_level;  // half a level
+  std::int64_t expected;
 };
 
-// The beginning of cell i's interval, 0 < i < n; those of cell 0 and of the end are 0 and 2^16. Each cell has
-// at least 1.
-inline std::uint32_t inner_start(const BranchCells& cells, int i, std::int32_t expected,
+// The beginning of cell i's interval, 0 < i < n; those of cell 0 and of the end are 0 and 2^16. Each has at
+// least 1.
+inline std::uint32_t inner_start(const BranchCells& cells, const NormalShares& shares, int i,
                                  const ValueScale& scale) {
-  const std::int64_t middle = std::int64_t{cells.middles[i - 1]} * scale.gain >> 1;
-  std::int64_t z = (middle - expected) * scale.steps >> 32;
+  auto z = static_cast<std::int32_t>((cells.middles[i - 1] * scale.half_level - scale.expected) >> kFineBits);
   z = z < -kFarthest ? -kFarthest : z;
   z = z > kFarthest ? kFarthest : z;
-  const std::uint32_t share = kNormalShares[static_cast<std::size_t>(z + kFarthest)];
-  return static_cast<std::uint32_t>(i) + (share * (kWholeInterval / 2 - static_cast<std::uint32_t>(cells.n / 2)) >>
-                                          (kProbabilityBits - 1));
+  return static_cast<std::uint32_t>(i) + shares[static_cast<std::size_t>(z + kFarthest)];
 }
-inline std::uint32_t cell_start(const BranchCells& cells, int i, std::int32_t expected,
+inline std::uint32_t cell_start(const BranchCells& cells, const NormalShares& shares, int i,
                                 const ValueScale& scale) {
   if (i == 0) return 0;
-  return i == cells.n ? kWholeInterval : inner_start(cells, i, expected, scale);
+  return i == cells.n ? kWholeInterval : inner_start(cells, shares, i, scale);
 }
 
 // Of one trellis. A state's lower 8 - B bits come from the symbols before, the upper B are the branch.

@@ -170,7 +170,7 @@ void EntryCoder::prepare_page(const PagePlace& at) {
   for (int c = 0; c < d; ++c)  // 2^32 / 2^kGainBits units
     steps_[c] = static_cast<std::int32_t>(
         std::min<std::int64_t>((std::int64_t{kStepsOfDeviation} << (32 - kGainBits)) / head(at).deviations[c],
-                               1 << 30));
+                               1 << kStepBits));
 }
 
 // Means around the averages, gains around the length of what is expected.
@@ -225,7 +225,7 @@ ExpectedRow EntryCoder::expected_row(const PagePlace& at, int token, int gain_co
   const std::int32_t* expected = expected_.data() + static_cast<std::ptrdiff_t>(token) * d;
   for (int c = 0; c < d; ++c) {
     row[c] = std::clamp(expected[c], -kLargestUnits, kLargestUnits) * (1 << kGainBits);
-    steps[c] = static_cast<std::int32_t>(std::clamp<std::int64_t>(steps_[c] * factor >> 16, 1, 1 << 30));
+    steps[c] = static_cast<std::int32_t>(std::clamp<std::int64_t>(steps_[c] * factor >> 16, 1, 1 << kStepBits));
   }
   return {row, steps, head(at).follow.data(), gains_.levels[gain_code]};
 }

@@ -96,8 +96,8 @@ class Learner {
   }
 
   Result<Predictor> learn() {
-    for (const GroupPages& group : groups_)
-      if (group.pages.empty()) return error("the text is too short to learn from: no page of it is sealed");
+    const bool any = std::ranges::any_of(groups_, [](const GroupPages& g) { return !g.pages.empty(); });
+    if (!any) return error("the text is too short to learn from: no page of it is sealed");
     for_each_layer([this](const GroupPages& group, int i) { measure(group, i); });
     for_each_layer([this](const GroupPages& group, int i) { fit(group, i); });
     for (const GroupPages& group : groups_) fit_rest(group);
@@ -224,6 +224,7 @@ class Learner {
   }
 
   std::int32_t usual_gain(const GroupPages& group, int layer, int h, Side side, int exponent) const {
+    if (group.pages.empty()) return static_cast<std::int32_t>(kLargestDeviation);
     const TrellisShape shape = shape_of(layer, h, side);
     double sum = 0;
     for (const LearnedPage& at : group.pages) {
@@ -262,7 +263,8 @@ class Learner {
     }
     fill_inputs(group, layer, Side::key, 2 * older, n, rows);
     fill_inputs(group, layer, Side::value, 2 * older + own, n, rows);
-    gemm(n, n, n_rows, transposed(rows.data(), n), row_major(rows.data(), n), /*accumulate=*/false,
+    if (n_rows > 0)
+      gemm(n, n, n_rows, transposed(rows.data(), n), row_major(rows.data(), n), /*accumulate=*/false,
          squares.data(), n);
     std::vector<double> factor;
     std::vector<int> columns;
@@ -357,12 +359,18 @@ class Learner {
       }
     }
     const auto n = static_cast<double>(group.pages.size()) * kPageTokens;
-    for (const int layer : group.layers)
-      for (int h = 0; h < g_.kv_heads(layer); ++h)
-        for (const Side side : kSides)
-          if (shape_of(layer, h, side).bits > 0)
-            set_rest(squares[2 * g_.head_index(layer, h) + static_cast<int>(side)], n, g_.dim(layer),
-                     predictor_.layers[layer].head(side, h));
+    for (const int layer : group.layers) {
+      for (int h = 0; h < g_.kv_heads(layer); ++h) {
+        for (const Side side : kSides) {
+          if (shape_of(layer, h, side).bits == 0) continue;
+          HeadPredictor& head = predictor_.layers[layer].head(side, h);
+          if (n > 0)
+            set_rest(squares[2 * g_.head_index(layer, h) + static_cast<int>(side)], n, g_.dim(layer), head);
+          else
+            head.deviations.assign(g_.dim(layer), static_cast<std::int32_t>(kLargestDeviation));
+        }
+      }
+    }
   }
 
   void add_surprises(const LearnedPage& at, int layer, int h, Side side, const std::byte* bytes,

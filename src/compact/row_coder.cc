@@ -1,6 +1,7 @@
 #include "compact/row_coder.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "base/simd_clones.h"
@@ -12,24 +13,35 @@
 namespace kvant {
 namespace {
 
+constexpr int kBlock = 8;                     // channels that are computed at once
 constexpr std::int32_t kLargestSurprise = 32767;  // units
+constexpr int kSumBits = 16 - kFollowBits;    // sums are in 2^kSumBits units
 
-constexpr int kBlock = 8;  // channels that are computed at once
+// What follows for each channel from those before it. Sums may wrap around where nothing is plausible.
+struct Follow {
+  std::array<std::int16_t, kMaxHeadDim> sums;
 
-// The values behind channel i, once it is known: d is a multiple of 8, and of i and those before nothing
-// follows for themselves. Sums may wrap around where nothing is plausible.
-KVANT_ALWAYS_INLINE void follow_from(const ExpectedRow& row, int i, int d, std::int32_t known) {
-  const auto surprise = static_cast<std::int32_t>(std::clamp<std::int64_t>(
-      (std::int64_t{known} - row.values[i]) >> kGainBits, -kLargestSurprise, kLargestSurprise));
-  const std::int16_t* follow = row.follow + static_cast<std::ptrdiff_t>(i) * d;
-  std::int32_t* values = row.values;
-  for (int block = i / kBlock * kBlock; block < d; block += kBlock) {
-    for (int j = block; j < block + kBlock; ++j) {
-      const std::int32_t more = surprise * follow[j] >> (kFollowBits - kGainBits);
-      values[j] = static_cast<std::int32_t>(static_cast<std::uint32_t>(values[j]) +
-                                            static_cast<std::uint32_t>(more));
+  KVANT_ALWAYS_INLINE std::int32_t expected(const ExpectedRow& row, int i) const {
+    return row.values[i] + std::int32_t{sums[i]} * (1 << (kSumBits + kGainBits));
+  }
+  // Channel i was expected, and is known now: d is a multiple of 8, and of i and those before nothing follows
+  // for themselves.
+  KVANT_ALWAYS_INLINE void add(const ExpectedRow& row, int i, int d, std::int32_t known,
+                               std::int32_t expected) {
+    const auto surprise = static_cast<std::int16_t>(std::clamp<std::int64_t>(
+        (std::int64_t{known} - expected) >> kGainBits, -kLargestSurprise, kLargestSurprise));
+    const std::int16_t* follow = row.follow + static_cast<std::ptrdiff_t>(i) * d;
+    for (int block = i / kBlock * kBlock; block < d; block += kBlock) {
+      for (int j = block; j < block + kBlock; ++j) {
+        const auto more = static_cast<std::uint16_t>(surprise * follow[j] >> 16);
+        sums[j] = static_cast<std::int16_t>(static_cast<std::uint16_t>(sums[j]) + more);
+      }
     }
   }
+};
+
+KVANT_ALWAYS_INLINE ValueScale scale_of(const ExpectedRow& row, int i, std::int32_t expected) {
+  return {std::int64_t{row.gain} * row.steps[i] >> 1, std::int64_t{expected} * row.steps[i]};
 }
 
 // Of symbol i's B bits those that are known before it comes, since the row is circular: they are among the
@@ -46,19 +58,20 @@ inline int known_of(int bits, int d, int i, int before, int n_known) {
 struct Cell {
   std::uint32_t first, size;
 };
-KVANT_ALWAYS_INLINE Cell cell_of(const BranchCells& cells, int rank, std::int32_t expected, const ValueScale& scale) {
-  const std::uint32_t first = cell_start(cells, rank, expected, scale);
-  return {first, cell_start(cells, rank + 1, expected, scale) - first};
+KVANT_ALWAYS_INLINE Cell cell_of(const BranchCells& cells, const NormalShares& shares, int rank,
+                                 const ValueScale& scale) {
+  const std::uint32_t first = cell_start(cells, shares, rank, scale);
+  return {first, cell_start(cells, shares, rank + 1, scale) - first};
 }
 
 // Passes the symbol whose cell holds the reader's point, and gives its rank.
-KVANT_ALWAYS_INLINE int read_cell(const BranchCells& cells, std::int32_t expected, const ValueScale& scale,
-                     SymbolReader& from) {
+KVANT_ALWAYS_INLINE int read_cell(const BranchCells& cells, const NormalShares& shares,
+                                  const ValueScale& scale, SymbolReader& from) {
   const std::uint32_t point = from.point();
   int rank = 0;
   std::uint32_t first = 0, end = kWholeInterval;
   for (int half = cells.n / 2; half > 0; half /= 2) {
-    const std::uint32_t start = inner_start(cells, rank + half, expected, scale);
+    const std::uint32_t start = inner_start(cells, shares, rank + half, scale);
     const bool above = start <= point;
     rank += above ? half : 0;
     first = above ? start : first;
@@ -74,25 +87,28 @@ KVANT_SIMD_CLONES std::int64_t write_row(const TrellisCells& cells, int bits, in
                                          const std::uint16_t* symbols, const ExpectedRow& row,
                                          std::uint32_t* firsts, std::uint32_t* sizes) {
   const TrellisTable& table = trellis_tables()[bits - 1];
-  const int before = bits_before(bits, d, symbols);
+  const NormalShares& shares = kNormalShares[bits - 1];
+  Follow follow;
+  std::fill_n(follow.sums.begin(), d, 0);
   std::int64_t cost = kTrellisBits - bits;
-  for (int i = 0, older = before; i < d; ++i) {
-    const ValueScale scale{row.gain, row.steps[i]};
+  for (int i = 0, older = bits_before(bits, d, symbols); i < d; ++i) {
+    const std::int32_t expected = follow.expected(row, i);
+    const ValueScale scale = scale_of(row, i, expected);
     const int n_known = known_bits(bits, d, i), symbol = symbols[i];
     Cell cell{0, kWholeInterval};
     if (n_known == 0) {
       const BranchCells& all = cells.of(older);
-      cell = cell_of(all, all.ranks[symbol], row.values[i], scale);
+      cell = cell_of(all, shares, all.ranks[symbol], scale);
     } else if (n_known < bits) {
       const BranchCells some = cells.with_known(older, n_known, symbol >> (bits - n_known));
-      cell = cell_of(some, some.ranks[symbol], row.values[i], scale);
+      cell = cell_of(some, shares, some.ranks[symbol], scale);
     }
     firsts[i] = cell.first;
     sizes[i] = cell.size;
     cost += kProbabilityBits + 1 - std::bit_width(cell.size);
     const int state = symbol << (kTrellisBits - bits) | older;
     older = state >> bits;
-    follow_from(row, i, d, table.levels[state] * row.gain);
+    follow.add(row, i, d, table.levels[state] * row.gain, expected);
   }
   return cost;
 }
@@ -100,14 +116,17 @@ KVANT_SIMD_CLONES std::int64_t write_row(const TrellisCells& cells, int bits, in
 KVANT_SIMD_CLONES std::int64_t row_surprise(int bits, int d, const std::uint16_t* symbols,
                                             const ExpectedRow& row) {
   const TrellisTable& table = trellis_tables()[bits - 1];
+  Follow follow;
+  std::fill_n(follow.sums.begin(), d, 0);
   std::int64_t sum = 0;
   for (int i = 0, older = bits_before(bits, d, symbols); i < d; ++i) {
     const int state = symbols[i] << (kTrellisBits - bits) | older;
     older = state >> bits;
     const std::int32_t value = table.levels[state] * row.gain;
-    const std::int64_t distance = (std::int64_t{value} - row.values[i]) * row.steps[i] >> 32;
+    const std::int32_t expected = follow.expected(row, i);
+    const std::int64_t distance = (std::int64_t{value} - expected) * row.steps[i] >> kFineBits;
     sum += distance < 0 ? -distance : distance;
-    follow_from(row, i, d, value);
+    follow.add(row, i, d, value, expected);
   }
   return sum;
 }
@@ -120,30 +139,34 @@ KVANT_ALWAYS_INLINE void read_side_by_side(const TrellisCells& cells, int bits, 
                                                              const ExpectedRow* rows, SymbolReader* readers,
                                                              std::uint16_t* symbols) {
   const TrellisTable& table = trellis_tables()[bits - 1];
+  const NormalShares& shares = kNormalShares[bits - 1];
   SymbolReader from[kRows];
+  Follow follow[kRows];
   int before[kRows], older[kRows];
   for (int r = 0; r < kRows; ++r) {
     from[r] = readers[r];
+    std::fill_n(follow[r].sums.begin(), d, 0);
     before[r] = older[r] = static_cast<int>(from[r].bits(kTrellisBits - bits));
   }
   for (int i = 0; i < d; ++i) {
     const int n_known = known_bits(bits, d, i);
     for (int r = 0; r < kRows; ++r) {
-      const ValueScale scale{rows[r].gain, rows[r].steps[i]};
+      const std::int32_t expected = follow[r].expected(rows[r], i);
+      const ValueScale scale = scale_of(rows[r], i, expected);
       int symbol;
       if (n_known == 0) {
         const BranchCells& all = cells.of(older[r]);
-        symbol = all.branches[read_cell(all, rows[r].values[i], scale, from[r])];
+        symbol = all.branches[read_cell(all, shares, scale, from[r])];
       } else if (n_known == bits) {
         symbol = known_of(bits, d, i, before[r], bits);
       } else {
         const BranchCells some = cells.with_known(older[r], n_known, known_of(bits, d, i, before[r], n_known));
-        symbol = some.branches[read_cell(some, rows[r].values[i], scale, from[r])];
+        symbol = some.branches[read_cell(some, shares, scale, from[r])];
       }
       symbols[r * kMaxHeadDim + i] = static_cast<std::uint16_t>(symbol);
       const int state = symbol << (kTrellisBits - bits) | older[r];
       older[r] = state >> bits;
-      follow_from(rows[r], i, d, table.levels[state] * rows[r].gain);
+      follow[r].add(rows[r], i, d, table.levels[state] * rows[r].gain, expected);
     }
   }
   for (int r = 0; r < kRows; ++r) readers[r] = from[r];

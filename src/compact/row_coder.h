@@ -9,10 +9,13 @@
 
 namespace kvant {
 
+inline constexpr int kStepBits = 29;  // so that all distances are within 32 bits of steps
+
 // Of a row of d values.
 struct ExpectedRow {
-  std::int32_t* values;       // [d]: in 1 / 2^kGainBits units, without the channels' means; overwritten
-  const std::int32_t* steps;  // [d]: as of ValueScale
+  const std::int32_t* values;  // [d]: in 1 / 2^kGainBits units, without the channels' means
+  const std::int32_t* steps;   // [d]: in 1 / 2^kFineBits of a step (branch_cells.h) for each of these; at
+                               // most 2^kStepBits
   const std::int16_t* follow;  // [d, d], as of HeadPredictor
   std::int32_t gain;           // of one level, in the units of `values`
 };
