@@ -13,7 +13,6 @@
 namespace kvant {
 namespace {
 
-constexpr int kBlock = 8;                     // channels that are computed at once
 constexpr std::int32_t kLargestSurprise = 32767;  // units
 constexpr int kSumBits = 16 - kFollowBits;    // sums are in 2^kSumBits units
 
@@ -24,18 +23,18 @@ struct Follow {
   KVANT_ALWAYS_INLINE std::int32_t expected(const ExpectedRow& row, int i) const {
     return row.values[i] + std::int32_t{sums[i]} * (1 << (kSumBits + kGainBits));
   }
-  // Channel i was expected, and is known now: d is a multiple of 8, and of i and those before nothing follows
-  // for themselves.
+  // Channel i was expected, and is known now. Channels are computed kBlock at a time, of which d is a
+  // multiple: of i and those before nothing follows for themselves.
+  template <int kBlock>
   KVANT_ALWAYS_INLINE void add(const ExpectedRow& row, int i, int d, std::int32_t known,
                                std::int32_t expected) {
     const auto surprise = static_cast<std::int16_t>(std::clamp<std::int64_t>(
         (std::int64_t{known} - expected) >> kGainBits, -kLargestSurprise, kLargestSurprise));
     const std::int16_t* follow = row.follow + static_cast<std::ptrdiff_t>(i) * d;
     for (int block = i / kBlock * kBlock; block < d; block += kBlock) {
-      for (int j = block; j < block + kBlock; ++j) {
-        const auto more = static_cast<std::uint16_t>(surprise * follow[j] >> 16);
-        sums[j] = static_cast<std::int16_t>(static_cast<std::uint16_t>(sums[j]) + more);
-      }
+      std::int16_t more[kBlock];
+      for (int j = 0; j < kBlock; ++j) more[j] = static_cast<std::int16_t>(surprise * follow[block + j] >> 16);
+      for (int j = 0; j < kBlock; ++j) sums[block + j] = static_cast<std::int16_t>(sums[block + j] + more[j]);
     }
   }
 };
@@ -81,11 +80,10 @@ KVANT_ALWAYS_INLINE int read_cell(const BranchCells& cells, const NormalShares& 
   return rank;
 }
 
-}  // namespace
-
-KVANT_SIMD_CLONES std::int64_t write_row(const TrellisCells& cells, int bits, int d,
-                                         const std::uint16_t* symbols, const ExpectedRow& row,
-                                         std::uint32_t* firsts, std::uint32_t* sizes) {
+template <int kBlock>
+KVANT_ALWAYS_INLINE std::int64_t write_blocks(const TrellisCells& cells, int bits, int d,
+                                              const std::uint16_t* symbols, const ExpectedRow& row,
+                                              std::uint32_t* firsts, std::uint32_t* sizes) {
   const TrellisTable& table = trellis_tables()[bits - 1];
   const NormalShares& shares = kNormalShares[bits - 1];
   Follow follow;
@@ -108,13 +106,14 @@ KVANT_SIMD_CLONES std::int64_t write_row(const TrellisCells& cells, int bits, in
     cost += kProbabilityBits + 1 - std::bit_width(cell.size);
     const int state = symbol << (kTrellisBits - bits) | older;
     older = state >> bits;
-    follow.add(row, i, d, table.levels[state] * row.gain, expected);
+    follow.add<kBlock>(row, i, d, table.levels[state] * row.gain, expected);
   }
   return cost;
 }
 
-KVANT_SIMD_CLONES std::int64_t row_surprise(int bits, int d, const std::uint16_t* symbols,
-                                            const ExpectedRow& row) {
+template <int kBlock>
+KVANT_ALWAYS_INLINE std::int64_t surprise_of(int bits, int d, const std::uint16_t* symbols,
+                                             const ExpectedRow& row) {
   const TrellisTable& table = trellis_tables()[bits - 1];
   Follow follow;
   std::fill_n(follow.sums.begin(), d, 0);
@@ -126,15 +125,13 @@ KVANT_SIMD_CLONES std::int64_t row_surprise(int bits, int d, const std::uint16_t
     const std::int32_t expected = follow.expected(row, i);
     const std::int64_t distance = (std::int64_t{value} - expected) * row.steps[i] >> kFineBits;
     sum += distance < 0 ? -distance : distance;
-    follow.add(row, i, d, value, expected);
+    follow.add<kBlock>(row, i, d, value, expected);
   }
   return sum;
 }
 
-namespace {
-
 // Rows take turns, so that the processor works on one while it waits for what another one looked up.
-template <int kRows>
+template <int kRows, int kBlock>
 KVANT_ALWAYS_INLINE void read_side_by_side(const TrellisCells& cells, int bits, int d,
                                                              const ExpectedRow* rows, SymbolReader* readers,
                                                              std::uint16_t* symbols) {
@@ -166,19 +163,41 @@ KVANT_ALWAYS_INLINE void read_side_by_side(const TrellisCells& cells, int bits, 
       symbols[r * kMaxHeadDim + i] = static_cast<std::uint16_t>(symbol);
       const int state = symbol << (kTrellisBits - bits) | older[r];
       older[r] = state >> bits;
-      follow[r].add(rows[r], i, d, table.levels[state] * rows[r].gain, expected);
+      follow[r].template add<kBlock>(rows[r], i, d, table.levels[state] * rows[r].gain, expected);
     }
   }
   for (int r = 0; r < kRows; ++r) readers[r] = from[r];
 }
 
+constexpr int kWideBlock = 32, kNarrowBlock = 8;  // of the usual sizes of heads, and of all
+
+template <int kBlock>
+KVANT_ALWAYS_INLINE void read_blocks(const TrellisCells& cells, int bits, int d, int n, const ExpectedRow* rows,
+                                     SymbolReader* from, std::uint16_t* symbols) {
+  if (n == kRowLanes) return read_side_by_side<kRowLanes, kBlock>(cells, bits, d, rows, from, symbols);
+  for (int r = 0; r < n; ++r)
+    read_side_by_side<1, kBlock>(cells, bits, d, rows + r, from + r, symbols + r * kMaxHeadDim);
+}
+
 }  // namespace
+
+KVANT_SIMD_CLONES std::int64_t write_row(const TrellisCells& cells, int bits, int d,
+                                         const std::uint16_t* symbols, const ExpectedRow& row,
+                                         std::uint32_t* firsts, std::uint32_t* sizes) {
+  return d % kWideBlock == 0 ? write_blocks<kWideBlock>(cells, bits, d, symbols, row, firsts, sizes)
+                             : write_blocks<kNarrowBlock>(cells, bits, d, symbols, row, firsts, sizes);
+}
+
+KVANT_SIMD_CLONES std::int64_t row_surprise(int bits, int d, const std::uint16_t* symbols,
+                                            const ExpectedRow& row) {
+  return d % kWideBlock == 0 ? surprise_of<kWideBlock>(bits, d, symbols, row)
+                             : surprise_of<kNarrowBlock>(bits, d, symbols, row);
+}
 
 KVANT_SIMD_CLONES void read_rows(const TrellisCells& cells, int bits, int d, int n, const ExpectedRow* rows,
                                  SymbolReader* from, std::uint16_t* symbols) {
-  if (n == kRowLanes) return read_side_by_side<kRowLanes>(cells, bits, d, rows, from, symbols);
-  for (int r = 0; r < n; ++r)
-    read_side_by_side<1>(cells, bits, d, rows + r, from + r, symbols + r * kMaxHeadDim);
+  d % kWideBlock == 0 ? read_blocks<kWideBlock>(cells, bits, d, n, rows, from, symbols)
+                      : read_blocks<kNarrowBlock>(cells, bits, d, n, rows, from, symbols);
 }
 
 }  // namespace kvant

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "base/checksum.h"
 #include "cache/cache_fixture.h"
 #include "cache/sealed_runs.h"
 #include "compact/entry_coder.h"
@@ -73,43 +74,47 @@ INSTANTIATE_TEST_SUITE_P(
                       "k=hadamard:tcq3,v=hadamard:tcq2,protect=0.05,window=128",
                       "k=hadamard:tcq3,v=hadamard:tcq3,evict=0.6"));
 
-// Two layers of which one is a rotation of the other but for a little noise.
+// Nearly normal, of deviation 1, and the same everywhere: a sum of whole numbers.
+float drawn(std::mt19937& random) {
+  int sum = -2046;
+  for (int i = 0; i < 4; ++i) sum += static_cast<int>(random() % 1024);
+  return static_cast<float>(sum) / 512;
+}
+
+// Sequences whose layers and sides are one hidden row, moved by some channels, with a little noise.
 struct Related {
   std::shared_ptr<const Plan> plan;
+  static int moved_by(int layer, int h, Side side) { return (side == Side::value ? 7 : 0) + h * 3 + layer; }
+
   std::vector<std::byte> operator()(int n_tokens, unsigned seed) const {
-    const Geometry& g = plan->geometry;
     Cache cache(plan, 0);
     const SequenceId s = cache.add();
     std::mt19937 random(seed);
-    std::normal_distribution<float> normal;
-    for (int done = 0; done < n_tokens; done += 64) {
-      auto step = cache.reserve({{s, 64, true}});
-      EXPECT_TRUE(step.ok());
-      std::vector<float> hidden(64UL * g.head_dim);
-      for (float& x : hidden) x = normal(random);
-      std::vector<float> scratch;
-      for (int layer = 0; layer < g.n_layers; ++layer) {
-        for (int h = 0; h < g.n_kv_heads; ++h) {
-          std::vector<float> rows[2];
-          for (std::vector<float>& side : rows) {
-            side.resize(hidden.size());
-            const int shift = static_cast<int>(&side - rows) * 7 + h * 3 + layer;
-            for (int t = 0; t < 64; ++t)
-              for (int c = 0; c < g.head_dim; ++c)
-                side[t * g.head_dim + c] =
-                    hidden[t * g.head_dim + (c + shift) % g.head_dim] + 0.1F * normal(random);
-          }
-          HeadState& head = (*step)->head(0, layer, h);
-          head.seal_until(done / kPageTokens, scratch);
-          head.append({rows[0].data(), 64, g.head_dim}, {rows[1].data(), 64, g.head_dim});
-        }
-      }
-      for (int layer = 0; layer < g.n_layers; ++layer)
-        for (int h = 0; h < g.n_kv_heads; ++h)
-          (*step)->head(0, layer, h).seal_until((done + 64) / kPageTokens, scratch);
-      EXPECT_TRUE((*step)->commit().ok());
-    }
+    for (int done = 0; done < n_tokens; done += kPageTokens) add_page(cache, s, random);
     return std::move(*cache.export_sequence(s));
+  }
+  void add_page(Cache& cache, SequenceId s, std::mt19937& random) const {
+    const int d = plan->geometry.head_dim;
+    auto step = cache.reserve({{s, kPageTokens, true}});
+    ASSERT_TRUE(step.ok());
+    std::vector<float> hidden(static_cast<std::size_t>(kPageTokens) * d), scratch;
+    for (float& x : hidden) x = drawn(random);
+    for (int layer = 0; layer < plan->geometry.n_layers; ++layer) {
+      for (int h = 0; h < plan->geometry.n_kv_heads; ++h) {
+        std::vector<float> rows[2];
+        for (const Side side : kSides) {
+          std::vector<float>& to = rows[static_cast<int>(side)];
+          for (int t = 0; t < kPageTokens; ++t)
+            for (int c = 0; c < d; ++c)
+              to.push_back(hidden[t * d + (c + moved_by(layer, h, side)) % d] + drawn(random) / 8);
+          plan->head(layer, h).side(side).transform.forward({to.data(), kPageTokens, d});
+        }
+        HeadState& head = (*step)->head(0, layer, h);
+        head.append({rows[0].data(), kPageTokens, d}, {rows[1].data(), kPageTokens, d});
+        head.seal_until(head.length() / kPageTokens, scratch);
+      }
+    }
+    ASSERT_TRUE((*step)->commit().ok());
   }
 };
 
@@ -184,6 +189,69 @@ TEST(EntryCoder, TakesAnyBytes) {
                 std::byte{0});
     (void)coder.decode(i, coded, entry.data());
   }
+}
+
+// Of related sequences of two layers, without any arithmetic but whole numbers.
+Predictor exact_predictor(const Plan& plan) {
+  const Geometry& g = plan.geometry;
+  const int d = g.head_dim, channels = g.n_kv_heads * d;
+  Predictor predictor;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    LayerPredictor& of_layer = predictor.layers.emplace_back();
+    of_layer.exponents[0] = of_layer.exponents[1] = 12;
+    for (const Side side : kSides) {
+      for (int h = 0; h < g.n_kv_heads; ++h) {
+        HeadPredictor& head = (side == Side::key ? of_layer.k : of_layer.v).emplace_back();
+        const int n = head_inputs(g, layer - 1, layer, h, side).n();
+        head.weights.resize(static_cast<std::size_t>(d) * n);
+        for (int c = 0; c < d; ++c) {
+          head.offsets.push_back(c);
+          head.multipliers.push_back((16 << kMultiplierBits) / 127);
+          head.deviations.push_back(layer > 0 ? 1500 : 4500);
+          const int from = (side == Side::value ? channels : 0) + h * d + (c + 1) % d;
+          if (layer > 0) head.weights[static_cast<std::size_t>(c) * n + from] = 127;
+          for (int j = 0; j < d; ++j) head.follow.push_back(static_cast<std::int16_t>(j > c ? (c * 7 + j * 5) % 300 : 0));
+        }
+        head.usual_gain = 4000;
+      }
+    }
+  }
+  return predictor;
+}
+
+// What files hold is read on other machines: no instruction set or compiler may give other numbers.
+TEST(EntryCoder, WritesTheSameBytesEverywhere) {
+  const Related related{
+      testing::plan_for("k=hadamard:tcq3,v=hadamard:tcq4", testing::small_geometry(64, 2, 2, 2))};
+  const auto sequence = related(256, 3);
+  const Predictor predictor = exact_predictor(*related.plan);
+  EntryCoder coder(*related.plan, predictor, {0, 1});
+  const auto runs = sealed_runs(*related.plan, sequence, sequence.size());
+  ASSERT_TRUE(runs && runs->front().n_pages > 0);
+  const auto entry = std::span(sequence).subspan(runs->front().first, coder.entry_bytes());
+  EXPECT_EQ(checksum(entry), 11828412174391258913U);  // of the format
+  const auto coded = coder.encode(0, entry);
+  ASSERT_EQ(coded.front(), std::byte{1});
+  EXPECT_LT(coded.size(), 0.85 * static_cast<double>(entry.size()));
+  EXPECT_EQ(checksum(coded), 16761964183353089337U);
+}
+
+TEST(PageTurns, AreTurnsAndTheSameEverywhere) {
+  constexpr int kD = 16;
+  const std::vector<ChannelTurn> turns = {{0, 1, 0x2000000000000000}, {2, 9, 0x0123456789abcdef}};
+  std::vector<std::int32_t> x(kPageTokens * kD, 10000);
+  PageTurns page;
+  page.prepare(turns, 128 * 5);  // 80 whole turns of the first pair
+  page.turn(x.data(), kD);
+  EXPECT_NEAR(x[0], 10000, 2);
+  EXPECT_NEAR(x[kD], 0, 2);  // an eighth of a turn of (1, 1)
+  EXPECT_NEAR(x[kD + 1], 14142, 2);
+  EXPECT_EQ(x[3], 10000);
+  std::uint64_t hash = 0;
+  for (const std::int32_t value : x) hash = (hash ^ static_cast<std::uint32_t>(value)) * 0x100000001b3;
+  EXPECT_EQ(hash, 9193702721524786087U);
+  page.turn_back(x.data(), kD);
+  for (const std::int32_t value : x) ASSERT_NEAR(value, 10000, 3);
 }
 
 TEST(Predictor, RefusesOtherBytes) {
