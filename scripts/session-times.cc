@@ -57,7 +57,7 @@ void round(Cache& cache, SequenceId sequence, const std::string& path, const Ses
   SessionContents contents{std::vector<std::int32_t>(cache.length(sequence)), "",
                            take(cache.export_sequence(sequence))};
   best.out = std::min(best.out, watch.seconds());
-  if (const Status done = write_session(path, identity, contents); !done.ok()) fail(done.error());
+  if (const auto done = write_session(path, identity, contents); !done.ok()) fail(done.error());
   best.write = std::min(best.write, watch.seconds());
   contents = {};
   watch.seconds();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "cache/layer_groups.h"
 #include "cache/page_counts.h"
 #include "cache/synthetic_weights.h"
 
@@ -102,17 +103,10 @@ Cache::~Cache() {
 }
 
 void Cache::group_layers() {
-  for (int layer = 0; layer < plan_->geometry.n_layers; ++layer) {
-    const LayerPlan& of_layer = plan_->layers[layer];
-    const GroupRules rules{.window = of_layer.window,
-                           .sliding_window = of_layer.sliding_window,
-                           .prefill = plan_->recipe.prefill,
-                           .tail_lasts = plan_->geometry.is_shared(layer)};
-    const auto found = std::find_if(groups_.begin(), groups_.end(),
-                                    [&](const LayerGroup& group) { return group.rules == rules; });
-    group_of_layer_.push_back(static_cast<int>(found - groups_.begin()));
-    if (found == groups_.end()) groups_.push_back({rules, {}, nullptr});
-    groups_[group_of_layer_.back()].layers.push_back(layer);
+  group_of_layer_.resize(plan_->geometry.n_layers);
+  for (LayersOfEntry& found : layer_groups(*plan_)) {
+    for (const int layer : found.layers) group_of_layer_[layer] = static_cast<int>(groups_.size());
+    groups_.push_back({found.rules, std::move(found.layers), nullptr});
   }
   for (LayerGroup& group : groups_)
     group.store = std::make_unique<HostPageStore>(*plan_, group.layers, pools_);

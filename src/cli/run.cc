@@ -18,6 +18,7 @@
 #include "cli/command.h"
 #include "cli/guard_option.h"
 #include "cli/model_options.h"
+#include "cli/session_coding_option.h"
 #include "eval/cache_size.h"
 #include "eval/guard_report.h"
 #include "eval/report_json.h"
@@ -25,6 +26,7 @@
 #include "model/tokenizer.h"
 #include "task/conversation.h"
 #include "task/prompt.h"
+#include "task/session_coding.h"
 
 namespace kvant {
 namespace {
@@ -33,6 +35,7 @@ struct RunOptions {
   ModelOptions common;
   std::string prompt, file, system, guard;
   std::string session;  // file; empty: none
+  std::string session_coding = kPlainCoding;
   int n = -1;
   int context = 0;
   bool chat = false;
@@ -83,6 +86,7 @@ class Run {
   void warn_of_divergence();
   Result<Prompt> turn(bool& restart);
   Status open_session();
+  Status learn_coding();
   Status restore_session();
   Status save_session() const;
   bool goes_on() const { return restored_tokens_ > 0; }
@@ -99,6 +103,7 @@ class Run {
   std::string seen_;       // the text of the chat that the cache holds, if it began here
   std::string generated_;  // the newest
   SessionIdentity identity_;
+  std::shared_ptr<const SequenceCoder> coder_;  // of compact files; null: there is none
   int restored_tokens_ = 0;  // of the session's file, when it was opened
 };
 
@@ -129,9 +134,10 @@ Result<Prompt> Run::prompt() const {
 Status Run::open_session() {
   const Engine& engine = session_.engine();
   identity_ = session_identity(*plan_, engine.fingerprint(), engine.description());
+  coder_ = find_sequence_coder(plan_, identity_);
   std::error_code failure;
   if (!std::filesystem::exists(options_.session, failure)) return check_writable(options_.session);
-  const auto file = SessionFile::open(options_.session, identity_);
+  const auto file = SessionFile::open(options_.session, identity_, coder_);
   if (!file.ok()) return file.error();
   restored_tokens_ = file->n_tokens();
   if (goes_on() && !options_.system.empty())
@@ -139,9 +145,18 @@ Status Run::open_session() {
   return check_writable(options_.session);
 }
 
+// What --session-coding needs beside the session.
+Status Run::learn_coding() {
+  if (options_.session_coding != kCompactCoding || coder_ != nullptr) return {};
+  auto coder = learned_sequence_coder(session_, plan_, identity_);
+  if (!coder.ok()) return coder.error();
+  coder_ = std::move(*coder);
+  return {};
+}
+
 Status Run::restore_session() {
   const auto start = std::chrono::steady_clock::now();
-  const auto file = SessionFile::open(options_.session, identity_);
+  const auto file = SessionFile::open(options_.session, identity_, coder_);
   if (!file.ok()) return file.error();
   KVANT_RETURN_IF_ERROR(conversation_->restore(*file));
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
@@ -152,7 +167,9 @@ Status Run::restore_session() {
 }
 
 Status Run::save_session() const {
-  return options_.session.empty() ? Status() : conversation_->save(options_.session, identity_);
+  if (options_.session.empty()) return {};
+  const bool compact = options_.session_coding == kCompactCoding;
+  return conversation_->save(options_.session, identity_, compact ? coder_.get() : nullptr);
 }
 
 // Settles the context, checks the memory for it, and makes the conversation or restores it.
@@ -261,7 +278,10 @@ Status Run::start() {
   auto plan = session_.plan(*recipe);
   if (!plan.ok()) return plan.error();
   plan_ = *plan;
-  if (!options_.session.empty()) KVANT_RETURN_IF_ERROR(open_session());
+  if (!options_.session.empty()) {
+    KVANT_RETURN_IF_ERROR(open_session());
+    KVANT_RETURN_IF_ERROR(learn_coding());
+  }
   watch_interrupts();
   return options_.chat ? chat() : single();
 }
@@ -373,6 +393,7 @@ Command add_run_command(CLI::App& program) {
       "--session", options->session,
       "go on with what this file holds, without reading it again, and keep all in it; made where "
       "there is none");
+  add_session_coding_option(*command, options->session_coding)->needs("--session");
   command->add_option("--temp", options->sampling.temperature, "temperature; 0: always the most likely token")
       ->capture_default_str();
   command->add_option("--top-k", options->sampling.top_k, "sample from the k most likely; 0: all")

@@ -14,6 +14,7 @@
 #include "calibrate/size_budget.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/session_coding_option.h"
 #include "eval/cache_size.h"
 #include "generate/prompt_steps.h"
 #include "recipe/recipe.h"
@@ -21,6 +22,7 @@
 #include "serve/scheduler.h"
 #include "serve/serve_loop.h"
 #include "task/session.h"
+#include "task/session_coding.h"
 
 namespace kvant {
 namespace {
@@ -42,6 +44,7 @@ struct ServeOptions {
   std::string memory;
   std::string compare;        // a second recipe; empty: none
   std::string sessions;       // folder; empty: none are kept
+  std::string session_coding = kPlainCoding;
   std::string prefix_disk;    // bytes; empty: beginnings of prompts don't go to the disk
   std::string chat_template;  // file; empty: the model's own
   int context = 0;
@@ -194,7 +197,7 @@ Result<std::vector<Served>> serve_recipes(const Session& session, const Recipe& 
 }
 
 // What --sessions and --prefix-disk keep of the first recipe. Null: no sessions.
-Result<std::shared_ptr<const SessionFolder>> open_folders(const Engine& engine, const ServeOptions& options,
+Result<std::shared_ptr<const SessionFolder>> open_folders(const Session& session, const ServeOptions& options,
                                                           Served& served) {
   if (options.sessions.empty()) {
     if (options.prefix_disk.empty()) return std::shared_ptr<const SessionFolder>();
@@ -202,14 +205,20 @@ Result<std::shared_ptr<const SessionFolder>> open_folders(const Engine& engine, 
   }
   const auto bytes = options.prefix_disk.empty() ? 0 : parse_bytes(options.prefix_disk);
   if (!bytes.ok()) return error("--prefix-disk: {}", bytes.error().message);
+  const Engine& engine = session.engine();
   const SessionIdentity identity = session_identity(*served.plan, engine.fingerprint(), engine.description());
-  auto sessions = SessionFolder::open(options.sessions, identity);
+  const bool compact = options.session_coding == kCompactCoding;
+  auto coder = compact ? learned_sequence_coder(session, served.plan, identity)
+                       : find_sequence_coder(served.plan, identity);
+  if (!coder.ok()) return coder.error();
+  const FileCoding coding{std::move(*coder), compact};
+  auto sessions = SessionFolder::open(options.sessions, identity, coding);
   if (!sessions.ok()) return sessions.error();
   fmt::print(stderr, "kvant: {} sessions in '{}'\n", (*sessions)->names().size(), options.sessions);
   std::shared_ptr<const SessionFolder> shared = std::move(*sessions);
   if (options.prefix_disk.empty()) return shared;
   auto prefixes =
-      SessionFolder::open((std::filesystem::path(options.sessions) / "prefixes").string(), identity);
+      SessionFolder::open((std::filesystem::path(options.sessions) / "prefixes").string(), identity, coding);
   if (!prefixes.ok()) return prefixes.error();
   served.scheduling.prefix_folder = std::move(*prefixes);
   served.scheduling.prefix_disk = *bytes;
@@ -259,7 +268,7 @@ Status serve(const ServeOptions& options) {
   warn_beyond_training(engine.geometry(), context);
   auto recipes = serve_recipes(*session, *recipe, options, *memory);
   if (!recipes.ok()) return recipes.error();
-  auto folder = open_folders(engine, options, recipes->front());
+  auto folder = open_folders(*session, options, recipes->front());
   if (!folder.ok()) return folder.error();
   auto chat_template = open_chat_template(options.chat_template, engine.tokenizer());
   if (!chat_template.ok()) return chat_template.error();
@@ -340,6 +349,7 @@ Command add_serve_command(CLI::App& program) {
       "--prefix-disk", options->prefix_disk,
       "bytes of disk, such as 4GiB, in the folder of --sessions, for beginnings of prompts that "
       "memory has no room for");
+  add_session_coding_option(*command, options->session_coding)->needs("--sessions");
   command->add_option(
       "--compare", options->compare,
       "a second recipe, which answers requests for the model MODEL:RECIPE, and on the page beside "

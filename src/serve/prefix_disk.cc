@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "base/page_size.h"
-#include "session/checksum.h"
+#include "base/checksum.h"
 
 namespace kvant {
 namespace {
@@ -184,13 +184,14 @@ bool PrefixDisk::advance_writing() {
   return true;
 }
 
-void PrefixDisk::finish_write(const Status& written) {
+void PrefixDisk::finish_write(const Status& written, std::int64_t file_bytes) {
   Writing ended = std::move(*writing_);
   writing_.reset();
   if (!written.ok()) {
     status_.bytes -= ended.bytes;
     return fail_write(written.error());
   }
+  status_.bytes += file_bytes - ended.bytes;
   write_failure_.reset();
   ++status_.written;
   std::vector<std::string> given;  // by the new one, too
@@ -203,7 +204,7 @@ void PrefixDisk::finish_write(const Status& written) {
     if (f.name == ended.name) status_.bytes -= f.bytes;
     return f.name == ended.name;
   });
-  files_.push_back({ended.name, std::move(ended.contents.tokens), ended.bytes, ++uses_});
+  files_.push_back({ended.name, std::move(ended.contents.tokens), file_bytes, ++uses_});
 }
 
 void PrefixDisk::fail_write(const Error& why) {
@@ -231,7 +232,7 @@ bool PrefixDisk::take_results() {
   std::vector<DiskResult> results = disk_.take_results();
   for (DiskResult& result : results) {
     if (!result.was_read) {
-      finish_write(result.done);
+      finish_write(result.done, result.file_bytes);
     } else if (!reading_.is_current(result.name)) {  // given up
     } else if (!result.done.ok()) {
       finish_read(result.done);

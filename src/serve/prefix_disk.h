@@ -104,7 +104,7 @@ class PrefixDisk {
     SequenceId sequence;
     SessionContents contents;
     std::optional<SequenceExport> exported;  // none: the thread of the disk has what it gave
-    std::int64_t bytes = 0;                  // of the file
+    std::int64_t bytes = 0;                  // that the file takes at most
   };
   void find_files();
   File* file(const std::string& name);
@@ -112,7 +112,7 @@ class PrefixDisk {
   void drop(std::string name);
   bool take_results();
   bool advance_writing();
-  void finish_write(const Status& written);
+  void finish_write(const Status& written, std::int64_t file_bytes = 0);
   void fail_write(const Error& why);
   Result<bool> advance_reading();
   void finish_read(const Status& read);

@@ -57,7 +57,9 @@ DiskResult SessionDisk::perform(const Task& task) const try {
   const bool reads = task.kind == Task::Kind::read;
   DiskResult result{.name = task.name, .was_read = reads, .done = {}, .contents = {}};
   if (!reads) {
-    result.done = folder_->write(task.name, task.contents);
+    const auto written = folder_->write(task.name, task.contents);
+    written.ok() ? static_cast<void>(result.file_bytes = *written)
+                 : static_cast<void>(result.done = written.error());
   } else if (auto contents = whole_session(*folder_, task.name); contents.ok()) {
     result.contents = std::move(*contents);
   } else {

@@ -20,7 +20,8 @@ struct DiskResult {
   std::string name;
   bool was_read = false;  // otherwise written
   Status done;
-  LoadedSession contents;  // of what was read
+  LoadedSession contents;       // of what was read
+  std::int64_t file_bytes = 0;  // of what was written
 };
 
 class SessionDisk {

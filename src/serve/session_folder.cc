@@ -40,7 +40,7 @@ bool is_session_name(std::string_view name) {
 }
 
 Result<std::unique_ptr<SessionFolder>> SessionFolder::open(const std::string& path,
-                                                           SessionIdentity identity) {
+                                                           SessionIdentity identity, FileCoding coding) {
   std::error_code failure;
   fs::create_directories(path, failure);
   if (failure) return error("cannot make the folder '{}' for sessions: {}", path, failure.message());
@@ -54,7 +54,7 @@ Result<std::unique_ptr<SessionFolder>> SessionFolder::open(const std::string& pa
     return error("the sessions in '{}' are used by another server: choose another folder", path);
   }
   remove_unfinished(path);
-  return std::unique_ptr<SessionFolder>(new SessionFolder(path, std::move(identity), lock));
+  return std::unique_ptr<SessionFolder>(new SessionFolder(path, std::move(identity), std::move(coding), lock));
 }
 
 SessionFolder::~SessionFolder() {
@@ -90,11 +90,11 @@ std::int64_t SessionFolder::last_write(const std::string& name) const {
 }
 
 Result<SessionFile> SessionFolder::read(const std::string& name) const {
-  return SessionFile::open(file_of(name), identity_);
+  return SessionFile::open(file_of(name), identity_, coding_.coder);
 }
 
-Status SessionFolder::write(const std::string& name, const SessionContents& contents) const {
-  return write_session(file_of(name), identity_, contents);
+Result<std::int64_t> SessionFolder::write(const std::string& name, const SessionContents& contents) const {
+  return write_session(file_of(name), identity_, contents, coding_.compact ? coding_.coder.get() : nullptr);
 }
 
 std::int64_t SessionFolder::file_bytes(const SessionContents& contents) const {

@@ -161,8 +161,9 @@ void SessionStore::finish() {
 
 void SessionStore::write_now(const std::string& name, Session& session) {
   auto bytes = cache_.export_sequence(*session.sequence);
-  const Status written = bytes.ok() ? folder_->write(name, {session.tokens, session.text, std::move(*bytes)})
-                                    : Status(bytes.error());
+  const Result<std::int64_t> written =
+      bytes.ok() ? folder_->write(name, {session.tokens, session.text, std::move(*bytes)})
+                 : Result<std::int64_t>(bytes.error());
   if (written.ok()) {
     session.saved_version = session.version;
   } else {

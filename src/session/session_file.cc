@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/json_file.h"
-#include "session/checksum.h"
+#include "base/checksum.h"
 
 namespace kvant {
 namespace {
@@ -21,6 +21,11 @@ namespace {
 using Part = SessionLayout::Part;
 
 constexpr std::uint64_t kChunksForTwo = 4;  // from which on a second thread is worth its start
+constexpr int kCodingThreads = 2;
+
+std::string predictor_name(std::uint64_t checksum) {
+  return fmt::format("{:016x}", checksum);
+}
 
 void add_checksums(std::span<const std::byte> part, std::vector<std::uint64_t>& sums) {
   for (std::size_t at = 0; at < part.size(); at += kSessionChunk)
@@ -29,25 +34,35 @@ void add_checksums(std::span<const std::byte> part, std::vector<std::uint64_t>& 
 
 }  // namespace
 
-Status write_session(const std::string& path, const SessionIdentity& identity,
-                     const SessionContents& contents) {
-  const SessionLayout layout =
-      session_layout(contents.tokens.size(), contents.sequence.size(), contents.text.size());
-  const std::string header = session_header(identity, layout);
+Result<std::int64_t> write_session(const std::string& path, const SessionIdentity& identity,
+                                   const SessionContents& contents, const SequenceCoder* coder) try {
+  std::vector<std::byte> coded;
+  std::span<const std::byte> sequence = contents.sequence;
+  std::optional<CompactCoding> compact;
+  if (coder != nullptr) {
+    coded = coder->encode(sequence, kCodingThreads);
+    compact = {predictor_name(coder->predictor_checksum()), sequence.size()};
+    sequence = coded;
+  }
+  const SessionLayout layout = session_layout(contents.tokens.size(), sequence.size(), contents.text.size());
+  const std::string header = session_header(identity, layout, compact);
   const auto tokens = std::as_bytes(std::span(contents.tokens));
   const auto text = std::as_bytes(std::span(contents.text));
   std::vector<std::uint64_t> sums = {checksum(std::as_bytes(std::span(header)))};
-  for (const std::span<const std::byte> part : {tokens, std::span(contents.sequence), text})
-    add_checksums(part, sums);
-  return write_whole_file(path,
-                          {std::as_bytes(std::span(header)), std::as_bytes(std::span(sums)), tokens,
-                           std::span(contents.sequence), text},
-                          /*mode=*/0600);
+  for (const std::span<const std::byte> part : {tokens, sequence, text}) add_checksums(part, sums);
+  KVANT_RETURN_IF_ERROR(write_whole_file(
+      path, {std::as_bytes(std::span(header)), std::as_bytes(std::span(sums)), tokens, sequence, text},
+      /*mode=*/0600));
+  return static_cast<std::int64_t>(header.size() + layout.bytes());
+} catch (const std::bad_alloc&) {
+  return shortage("out of memory while writing the session '{}'", path);
 }
 
 SessionFile::SessionFile(SessionFile&& other) noexcept
     : path_(std::move(other.path_)),
       file_(std::exchange(other.file_, -1)),
+      coder_(std::move(other.coder_)),
+      compact_(std::move(other.compact_)),
       data_at_(other.data_at_),
       layout_(other.layout_),
       checksums_(std::move(other.checksums_)) {}
@@ -60,10 +75,11 @@ Error SessionFile::damaged(const std::string& how) const {
   return error("the session '{}' is damaged or no session: {}; delete it and start a new one", path_, how);
 }
 
-Result<SessionFile> SessionFile::open(const std::string& path, const SessionIdentity& wanted) {
+Result<SessionFile> SessionFile::open(const std::string& path, const SessionIdentity& wanted,
+                                      std::shared_ptr<const SequenceCoder> coder) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return error("cannot read the session '{}': {}", path, std::strerror(errno));
-  SessionFile file(path, descriptor);
+  SessionFile file(path, descriptor, std::move(coder));
   KVANT_RETURN_IF_ERROR(file.read_header(wanted));
   return file;
 }
@@ -84,14 +100,23 @@ Status SessionFile::read_header(const SessionIdentity& wanted) {
       parse_session_header(std::string_view(start).substr(sizeof(length)), file_bytes - data_at_);
   if (!header.ok()) return damaged(header.error().message);
   // Another version's checksums may lie elsewhere.
-  if (header->identity.version != wanted.version)
+  if (header->identity.version != kSessionVersion && !header->compact)
     return check_identity(header->identity, wanted, "'" + path_ + "'");
   layout_ = header->layout;
   checksums_.resize(layout_.checksums.bytes / sizeof(std::uint64_t));
   KVANT_RETURN_IF_ERROR(read(data_at_ + layout_.checksums.first, checksums_.data(), layout_.checksums.bytes));
   if (checksum(std::as_bytes(std::span(start))) != checksums_[0])
     return damaged("its header doesn't have its checksum");
-  return check_identity(header->identity, wanted, "'" + path_ + "'");
+  KVANT_RETURN_IF_ERROR(check_identity(header->identity, wanted, "'" + path_ + "'"));
+  compact_ = header->compact;
+  if (!compact_) return {};
+  if (coder_ == nullptr)
+    return error("the session '{}' is coded compactly, and the predictor that this takes is missing: put it "
+                 "back into the folder of calibrations, or start a new session", path_);
+  if (const std::string own = predictor_name(coder_->predictor_checksum()); compact_->predictor != own)
+    return error("the session '{}' is coded with another predictor than this machine's ({}): put its own back "
+                 "into the folder of calibrations, or start a new session", path_, own);
+  return {};
 }
 
 Status SessionFile::read(std::uint64_t at, void* to, std::uint64_t n) const {
@@ -152,7 +177,19 @@ Result<std::vector<std::int32_t>> SessionFile::tokens() const {
 }
 
 Result<HugeBuffer> SessionFile::sequence() const {
-  return whole_part<HugeBuffer>(layout_.sequence, 1 + layout_.tokens.n_chunks());
+  auto stored = whole_part<HugeBuffer>(layout_.sequence, 1 + layout_.tokens.n_chunks());
+  if (!stored.ok() || !compact_) return stored;
+  return decoded(stored->bytes());
+}
+
+Result<HugeBuffer> SessionFile::decoded(std::span<const std::byte> coded) const try {
+  auto sequence = coder_->decode(coded, kCodingThreads);
+  if (!sequence.ok()) return damaged(sequence.error().message);
+  if (sequence->size() != compact_->sequence_bytes) return damaged("its sizes can't be");
+  return sequence;
+} catch (const std::bad_alloc&) {
+  return shortage("out of memory while decoding the session '{}' of {} bytes", path_,
+                  compact_->sequence_bytes);
 }
 
 Result<std::string> SessionFile::text() const {

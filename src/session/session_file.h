@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "base/huge_buffer.h"
 #include "base/result.h"
 #include "cache/cache.h"
+#include "compact/sequence_coder.h"
 #include "session/session_layout.h"
 
 namespace kvant {
@@ -28,23 +31,31 @@ struct LoadedSession {
   HugeBuffer sequence;
 };
 
-// Writes the file whole or not at all; when it returns, it is on the disk. Errors: see write_whole_file.
-Status write_session(const std::string& path, const SessionIdentity& identity,
-                     const SessionContents& contents);
+// Writes the file whole or not at all; when it returns, it is on the disk. Its bytes; errors: see
+// write_whole_file. coder: of the identity's plan, which codes the sequence compactly; null: it is written as
+// it is.
+Result<std::int64_t> write_session(const std::string& path, const SessionIdentity& identity,
+                                   const SessionContents& contents, const SequenceCoder* coder = nullptr);
 
 // A file that is read piece by piece, each piece checked. What is wrong with a file is an error, whatever its
 // bytes are: it can't be read, it is not a session, it is damaged or cut short, or it belongs to something
 // else.
 class SessionFile {
  public:
-  // Reads the header.
-  static Result<SessionFile> open(const std::string& path, const SessionIdentity& wanted);
+  // Reads the header. coder: of the wanted identity's plan, for files that were coded with its predictor;
+  // null: no compact file can be read.
+  static Result<SessionFile> open(const std::string& path, const SessionIdentity& wanted,
+                                  std::shared_ptr<const SequenceCoder> coder = nullptr);
   SessionFile(SessionFile&& other) noexcept;
   SessionFile& operator=(SessionFile&&) = delete;
   ~SessionFile();
 
   int n_tokens() const { return static_cast<int>(layout_.tokens.bytes / sizeof(std::int32_t)); }
-  std::int64_t sequence_bytes() const { return static_cast<std::int64_t>(layout_.sequence.bytes); }
+  bool is_compact() const { return compact_.has_value(); }
+  // Of what sequence() gives.
+  std::int64_t sequence_bytes() const {
+    return static_cast<std::int64_t>(compact_ ? compact_->sequence_bytes : layout_.sequence.bytes);
+  }
   std::int64_t file_bytes() const { return static_cast<std::int64_t>(data_at_ + layout_.bytes()); }
 
   Result<std::vector<std::int32_t>> tokens() const;
@@ -54,7 +65,8 @@ class SessionFile {
   Result<LoadedSession> contents() const;
 
  private:
-  SessionFile(std::string path, int file) : path_(std::move(path)), file_(file) {}
+  SessionFile(std::string path, int file, std::shared_ptr<const SequenceCoder> coder)
+      : path_(std::move(path)), file_(file), coder_(std::move(coder)) {}
   Status read_header(const SessionIdentity& wanted);
   Status read(std::uint64_t at, void* to, std::uint64_t n) const;
   // Some chunks of a part, or all of it, into room for the whole part. first_sum: of the part, among the
@@ -64,10 +76,13 @@ class SessionFile {
   Status read_part(const SessionLayout::Part& part, std::uint64_t first_sum, void* to) const;
   template <class Values>
   Result<Values> whole_part(const SessionLayout::Part& part, std::uint64_t first_sum) const;
+  Result<HugeBuffer> decoded(std::span<const std::byte> coded) const;
   Error damaged(const std::string& how) const;
 
   std::string path_;
   int file_;
+  std::shared_ptr<const SequenceCoder> coder_;
+  std::optional<CompactCoding> compact_;
   std::uint64_t data_at_ = 0;
   SessionLayout layout_;
   std::vector<std::uint64_t> checksums_;

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "cache/cache_fixture.h"
+#include "compact/learn_predictor.h"
 #include "model/engine.h"
 #include "model/tiny_model.h"
 #include "recipe/recipe.h"
@@ -197,7 +198,7 @@ TEST(SessionFile, AWriteThatStopsHalfWayLeavesTheOldSession) {
   std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{5000, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const Status written = write_session(file.path(), kIdentity, made_up(20, 30000));
+  const auto written = write_session(file.path(), kIdentity, made_up(20, 30000));
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, SIG_DFL);
   ASSERT_FALSE(written.ok());
@@ -283,6 +284,95 @@ TEST_P(RestoredSession, GoesOnBitForBit) {
     ASSERT_EQ(found, expected);
     ASSERT_EQ(answer(other, *restored, found, 5, nullptr), answer(cache, s, expected, 5, nullptr));
   }
+}
+
+// A compact file of a sequence of a tiny plan, with its coder.
+struct CompactExample {
+  CompactExample() {
+    const SequenceId s = cache.add();
+    EXPECT_TRUE(testing::append_tokens(cache, s, 400).ok());
+    contents.sequence = *cache.export_sequence(s);
+    coder = learned_coder();
+  }
+  std::shared_ptr<const SequenceCoder> learned_coder() const {
+    const std::vector<std::vector<ChannelTurn>> no_turns(plan->geometry.n_layers);
+    auto predictor = learn_predictor(*plan, {{contents.sequence}, no_turns}, 1);
+    EXPECT_TRUE(predictor.ok());
+    return std::make_shared<const SequenceCoder>(plan, std::move(*predictor));
+  }
+  Result<LoadedSession> read(std::shared_ptr<const SequenceCoder> with) const {
+    const auto opened = SessionFile::open(file.path(), identity, std::move(with));
+    if (!opened.ok()) return opened.error();
+    return opened->contents();
+  }
+  std::shared_ptr<const Plan> plan = testing::plan_for("kvant-3bit", testing::small_geometry(64));
+  Cache cache{plan, 0};
+  SessionIdentity identity = session_identity(*plan, "model", "name");
+  SessionContents contents{.tokens = std::vector<std::int32_t>(400, 7), .text = "text", .sequence = {}};
+  std::shared_ptr<const SequenceCoder> coder;
+  TinyFile file{"session"};
+};
+
+TEST(CompactSession, GivesBackWhatWasWritten) {
+  CompactExample example;
+  const auto written =
+      write_session(example.file.path(), example.identity, example.contents, example.coder.get());
+  ASSERT_TRUE(written.ok());
+  EXPECT_EQ(*written, static_cast<std::int64_t>(std::filesystem::file_size(example.file.path())));
+  const auto opened = SessionFile::open(example.file.path(), example.identity, example.coder);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  EXPECT_TRUE(opened->is_compact());
+  EXPECT_EQ(opened->sequence_bytes(), std::ssize(example.contents.sequence));
+  const auto read = opened->contents();
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->tokens, example.contents.tokens);
+  EXPECT_EQ(read->text, "text");
+  EXPECT_TRUE(std::ranges::equal(read->sequence.bytes(), example.contents.sequence));
+  // And plain ones are read as ever.
+  ASSERT_TRUE(write_session(example.file.path(), example.identity, example.contents).ok());
+  EXPECT_TRUE(example.read(example.coder).ok());
+  EXPECT_TRUE(example.read(nullptr).ok());
+}
+
+TEST(CompactSession, SaysThatItsPredictorIsMissing) {
+  CompactExample example;
+  ASSERT_TRUE(write_session(example.file.path(), example.identity, example.contents, example.coder.get()).ok());
+  const auto without = example.read(nullptr);
+  ASSERT_FALSE(without.ok());
+  EXPECT_NE(without.error().message.find("predictor that this takes is missing"), std::string::npos)
+      << without.error().message;
+  const SequenceId s = example.cache.add();
+  ASSERT_TRUE(testing::append_tokens(example.cache, s, 300).ok());
+  example.contents.sequence = *example.cache.export_sequence(s);
+  const auto other = example.read(example.learned_coder());
+  ASSERT_FALSE(other.ok());
+  EXPECT_NE(other.error().message.find("another predictor"), std::string::npos) << other.error().message;
+}
+
+TEST(CompactSession, IsRefusedWhenItIsDamagedOrCutShort) {
+  CompactExample example;
+  const std::string path = example.file.path();
+  ASSERT_TRUE(write_session(path, example.identity, example.contents, example.coder.get()).ok());
+  const std::string bytes = bytes_of(path);
+  const auto refused = [&](const std::string& changed) {
+    write_bytes(path, changed);
+    const auto read = example.read(example.coder);
+    return !read.ok() && read.error().message.find('\n') == std::string::npos;
+  };
+  std::mt19937 random(1);
+  for (int i = 0; i < 100; ++i) {
+    std::string changed = bytes;
+    changed[random() % changed.size()] ^= static_cast<char>(1 << (random() % 8));
+    EXPECT_TRUE(refused(changed));
+    EXPECT_TRUE(refused(bytes.substr(0, random() % bytes.size())));
+  }
+  std::string later = bytes;  // of a version to come
+  later.replace(later.find("kvant.session/2"), 15, "kvant.session/9");
+  write_bytes(path, later);
+  const auto read = example.read(example.coder);
+  ASSERT_FALSE(read.ok());
+  EXPECT_NE(read.error().message.find("is of version 'kvant.session/9'"), std::string::npos)
+      << read.error().message;
 }
 
 TEST(SessionIdentities, ATailThatARecipeWouldHaveAnywayMakesNoDifference) {

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/json_reader.h"
-#include "session/checksum.h"
+#include "base/checksum.h"
 
 namespace kvant {
 namespace {
@@ -74,6 +75,17 @@ bool read_tensor(const Json& header, const Tensor& tensor, std::uint64_t first, 
   return part.bytes == n * tensor.element_bytes;
 }
 
+std::optional<CompactCoding> compact_coding(const Json& metadata) {
+  const auto predictor = text_member(metadata, "predictor"), bytes = text_member(metadata, "sequence_bytes");
+  CompactCoding compact;
+  if (!predictor || !bytes) return std::nullopt;
+  const char* end = bytes->data() + bytes->size();
+  const auto read = std::from_chars(bytes->data(), end, compact.sequence_bytes);
+  if (read.ec != std::errc() || read.ptr != end || compact.sequence_bytes > kMaxPart) return std::nullopt;
+  compact.predictor = *predictor;
+  return compact;
+}
+
 // A file's text for a message of one line.
 std::string on_one_line(std::string text) {
   std::ranges::replace_if(
@@ -95,7 +107,7 @@ SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std:
 }
 
 Status check_identity(const SessionIdentity& found, const SessionIdentity& wanted, const std::string& where) {
-  if (found.version != wanted.version) {
+  if (found.version != wanted.version && found.version != kCompactSessionVersion) {
     return error("the session {} is of version '{}', and this kvant reads '{}': start a new one", where,
                  on_one_line(found.version), wanted.version);
   }
@@ -132,9 +144,15 @@ SessionLayout session_layout(std::uint64_t n_tokens, std::uint64_t sequence_byte
   return layout;
 }
 
-std::string session_header(const SessionIdentity& identity, const SessionLayout& layout) {
+std::string session_header(const SessionIdentity& identity, const SessionLayout& layout,
+                           const std::optional<CompactCoding>& compact) {
   Json metadata;
   for (const Field& field : kFields) metadata[field.name] = identity.*field.value;
+  metadata["version"] = compact ? kCompactSessionVersion : kSessionVersion;
+  if (compact) {
+    metadata["predictor"] = compact->predictor;
+    metadata["sequence_bytes"] = std::to_string(compact->sequence_bytes);  // all of them are texts
+  }
   Json header = {{"__metadata__", std::move(metadata)}};
   for (const Tensor& tensor : kTensors) {
     const SessionLayout::Part& part = layout.*tensor.part;
@@ -162,7 +180,12 @@ Result<SessionHeader> parse_session_header(std::string_view json, std::uint64_t 
     if (!value) return error("its metadata have no '{}'", field.name);
     header.identity.*field.value = std::move(*value);
   }
-  if (header.identity.version != kSessionVersion) return header;  // its tensors may be others
+  if (header.identity.version == kCompactSessionVersion) {
+    header.compact = compact_coding(*metadata);
+    if (!header.compact) return error("its metadata don't say how it is coded");
+  } else if (header.identity.version != kSessionVersion) {
+    return header;  // its tensors may be others
+  }
   std::uint64_t end = 0;
   for (const Tensor& tensor : kTensors) {
     SessionLayout::Part& part = header.layout.*tensor.part;

@@ -2,17 +2,20 @@
 //
 //   8 bytes         the length of the header, little-endian
 //   the header      JSON, filled up with spaces to a multiple of 8
-//     __metadata__  version, model, model_name, recipe, constants (SessionIdentity)
+//     __metadata__  version, model, model_name, recipe, constants (SessionIdentity); of a compact file
+//                   predictor and sequence_bytes, too (CompactCoding)
 //     tensors       one after another without gaps, in this order:
 //       checksums   U64 [1 + chunks]: of the first 8 bytes and the header, then of each chunk of the others
 //       tokens      I32 [n]: what the cache holds
-//       sequence    U8: the cache's rows, pages in canonical order (cache/sequence_image.cc)
+//       sequence    U8: the cache's rows, pages in canonical order (cache/sequence_image.cc); of a compact file
+//                   as compact/sequence_coder.cc codes them
 //       text        U8: the tokens' text, as far as it is known
 //
-// A chunk is 1 MiB of a tensor, its last one what is left (session/checksum.h).
+// A chunk is 1 MiB of a tensor, its last one what is left (base/checksum.h).
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +27,7 @@
 namespace kvant {
 
 inline constexpr const char* kSessionVersion = "kvant.session/1";
+inline constexpr const char* kCompactSessionVersion = "kvant.session/2";  // that version 1 can't read
 inline constexpr std::size_t kSessionChunk = 1 << 20;
 inline constexpr std::uint64_t kMaxSessionHeader = 4 << 20;
 
@@ -40,6 +44,12 @@ struct SessionIdentity {
 };
 SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std::string model_name);
 
+// How a compact file's sequence is coded.
+struct CompactCoding {
+  std::string predictor;             // the checksum, in 16 digits
+  std::uint64_t sequence_bytes = 0;  // decoded
+};
+
 // Nothing, or an error that names the first field that differs. where: "'chat.session'".
 Status check_identity(const SessionIdentity& found, const SessionIdentity& wanted, const std::string& where);
 
@@ -55,12 +65,14 @@ struct SessionLayout {
 };
 SessionLayout session_layout(std::uint64_t n_tokens, std::uint64_t sequence_bytes, std::uint64_t text_bytes);
 
-// The first 8 bytes and the header.
-std::string session_header(const SessionIdentity& identity, const SessionLayout& layout);
+// The first 8 bytes and the header. The identity's version is not looked at.
+std::string session_header(const SessionIdentity& identity, const SessionLayout& layout,
+                           const std::optional<CompactCoding>& compact = std::nullopt);
 
 struct SessionHeader {
   SessionIdentity identity;
   SessionLayout layout;
+  std::optional<CompactCoding> compact;
 };
 // From the header without its first 8 bytes, of a file with data_bytes behind it. An error: anything else
 // than session_header() makes, but for the JSON's form.

@@ -145,10 +145,12 @@ Status Conversation::restore(const SessionFile& file) {
   return {};
 }
 
-Status Conversation::save(const std::string& path, const SessionIdentity& identity) const {
+Status Conversation::save(const std::string& path, const SessionIdentity& identity,
+                          const SequenceCoder* coder) const {
   auto sequence = cache_.export_sequence(sequence_);
   if (!sequence.ok()) return sequence.error();
-  return write_session(path, identity, {tokens_, text_, std::move(*sequence)});
+  const auto written = write_session(path, identity, {tokens_, text_, std::move(*sequence)}, coder);
+  return written.ok() ? Status() : written.error();
 }
 
 }  // namespace kvant

@@ -55,8 +55,9 @@ class Conversation {
   // Takes the place of what is held. An error: what is wrong with the file; out of memory. Nothing has
   // changed then.
   Status restore(const SessionFile& file);
-  // Writes what is held. Requires that read() was not interrupted. Errors: see write_session.
-  Status save(const std::string& path, const SessionIdentity& identity) const;
+  // Writes what is held. Requires that read() was not interrupted. coder and errors: see write_session.
+  Status save(const std::string& path, const SessionIdentity& identity,
+              const SequenceCoder* coder = nullptr) const;
 
   int length() const { return cache_.length(sequence_); }
   CacheBytes bytes() const { return cache_.bytes(sequence_); }

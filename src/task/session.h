@@ -35,6 +35,7 @@ class Session {
 
   Engine& engine() const { return *engine_; }
   AttentionBackend& backend() const { return *backend_; }
+  const SessionOptions& options() const { return options_; }
 
   // What is known of the model for a recipe: from the file of --calibration, or what kvant calibrate or an
   // earlier use has left. Null: nothing, or the recipe needs nothing.

@@ -1,4 +1,4 @@
-#include "session/checksum.h"
+#include "base/checksum.h"
 
 #include <algorithm>
 #include <array>

@@ -1,0 +1,77 @@
+// What compact coding makes of session files, and how fast: bytes, and MB of the hot sequence in a second, by
+// one thread and two, best of 3.
+//
+//   cmake --build --preset default --target session_coding
+//   build/default/session_coding MODEL RECIPE FILE...       (of kvant run --session FILE)
+//
+// What decoding gives is compared with the sequence, byte by byte.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+
+#include "recipe/recipe.h"
+#include "session/session_file.h"
+#include "task/session.h"
+#include "task/session_coding.h"
+
+namespace {
+
+using namespace kvant;
+
+constexpr int kRounds = 3;
+
+template <class T>
+T take(Result<T> result) {
+  if (result.ok()) return std::move(result).value();
+  std::fprintf(stderr, "session_coding: %s\n", result.error().message.c_str());
+  std::exit(1);
+}
+
+double best_seconds(const std::function<void()>& work) {
+  double best = 1e9;
+  for (int i = 0; i < kRounds; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+void measure(const SequenceCoder& coder, const SessionFile& file, const char* name) {
+  const HugeBuffer hot = take(file.sequence());
+  const double mb = static_cast<double>(hot.size()) / 1e6;
+  std::vector<std::byte> coded;
+  double out[2], in[2];
+  for (int n = 1; n <= 2; ++n) {
+    out[n - 1] = best_seconds([&] { coded = coder.encode(hot.bytes(), n); });
+    HugeBuffer back;
+    in[n - 1] = best_seconds([&] { back = take(coder.decode(coded, n)); });
+    if (!std::ranges::equal(back.bytes(), hot.bytes())) {
+      std::fprintf(stderr, "session_coding: %s decodes to something else\n", name);
+      std::exit(1);
+    }
+  }
+  std::printf("%s: %d tokens, %zu bytes -> %zu (%.3f); coded at %.1f MB/s (2 threads: %.1f), decoded at %.1f "
+              "(%.1f)\n",
+              name, file.n_tokens(), hot.size(), coded.size(),
+              static_cast<double>(coded.size()) / static_cast<double>(hot.size()), mb / out[0], mb / out[1],
+              mb / in[0], mb / in[1]);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) {
+    std::fprintf(stderr, "usage: session_coding MODEL RECIPE FILE...\n");
+    return 2;
+  }
+  const Session session = take(Session::open({.model = argv[1], .n_threads = 2}, WeightMode::as_stored, 0));
+  const auto plan = take(session.plan(take(parse_recipe(argv[2]))));
+  const Engine& engine = session.engine();
+  const SessionIdentity identity = session_identity(*plan, engine.fingerprint(), engine.description());
+  const auto coder = take(learned_sequence_coder(session, plan, identity));
+  if (coder == nullptr) return 1;
+  for (int i = 3; i < argc; ++i) measure(*coder, take(SessionFile::open(argv[i], identity)), argv[i]);
+}

@@ -1,0 +1,19 @@
+// The layers whose pages are opened, sealed and freed together, and so lie in one entry (page_layout.h).
+#pragma once
+
+#include <vector>
+
+#include "cache/page_ledger.h"
+#include "recipe/plan.h"
+
+namespace kvant {
+
+struct LayersOfEntry {
+  GroupRules rules;
+  std::vector<int> layers;  // ascending
+};
+
+// In the order of their first layers. On a device: all layers, without the rules that are its own.
+std::vector<LayersOfEntry> layer_groups(const Plan& plan);
+
+}  // namespace kvant

@@ -1,0 +1,42 @@
+#include "calibrate/rope_turns.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "calibrate/rope_table.h"
+#include "model/hparams.h"
+
+namespace kvant {
+namespace {
+
+// From where the turns of position 1 take the unit vectors.
+std::vector<ChannelTurn> turns_of_layer(const ModelParts& model, int layer, int head_dim, int n_threads) {
+  const Hparams& h = model.hparams;
+  const bool slides = h.sliding_window[layer] > 0;
+  if (h.n_rot == 0 || h.n_rot > head_dim || (slides && h.sliding_n_rot > 0 && h.sliding_n_rot != h.n_rot))
+    return {};
+  const RopeTable table(model, layer, /*n_rows=*/2, n_threads);
+  std::vector<ChannelTurn> turns;
+  for (int i = 0; i < h.n_rot / 2; ++i) {
+    const int first = h.rope_neox ? i : 2 * i, second = h.rope_neox ? i + h.n_rot / 2 : 2 * i + 1;
+    std::vector<float> x(head_dim, 0.0F);
+    x[first] = 1;
+    table.turn(1, x.data());
+    const double whole = std::atan2(x[second], x[first]) / (2 * std::numbers::pi);
+    const double positive = whole < 0 ? whole + 1 : whole;
+    turns.push_back({first, second, static_cast<std::uint64_t>(std::ldexp(positive, 64))});
+  }
+  return turns;
+}
+
+}  // namespace
+
+std::vector<std::vector<ChannelTurn>> rope_turns(const ModelParts& model, const Geometry& geometry,
+                                                 int n_threads) {
+  std::vector<std::vector<ChannelTurn>> turns;
+  for (int layer = 0; layer < geometry.n_layers; ++layer)
+    turns.push_back(turns_of_layer(model, layer, geometry.dim(layer), n_threads));
+  return turns;
+}
+
+}  // namespace kvant

@@ -1,0 +1,118 @@
+#include "task/session_coding.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+
+#include "base/checksum.h"
+#include "base/json_file.h"
+#include "base/text_file.h"
+#include "calibrate/default_text.h"
+#include "calibrate/rope_turns.h"
+#include "compact/learn_predictor.h"
+#include "task/calibration_files.h"
+#include "task/prompt.h"
+
+namespace kvant {
+namespace {
+
+constexpr int kPieces = 4, kPieceTokens = 2048;  // of the text, spread over it
+
+bool is_predicted_anywhere(const Plan& plan) {
+  const Geometry& g = plan.geometry;
+  for (int layer = 0; layer < g.n_layers; ++layer)
+    for (int h = 0; h < g.kv_heads(layer); ++h)
+      for (const Side side : kSides)
+        if (is_predicted(plan.head(layer, h).side(side), g.dim(layer))) return true;
+  return false;
+}
+
+// A piece as the cache of the plan holds it.
+Result<std::vector<std::byte>> read_piece(const Session& session, const std::shared_ptr<const Plan>& plan,
+                                          std::span<const std::int32_t> tokens,
+                                          const std::atomic<bool>* stop) {
+  constexpr int kStep = 512;
+  Cache cache(plan, /*byte_limit=*/0);
+  const SequenceId sequence = cache.add();
+  for (std::size_t at = 0; at < tokens.size(); at += kStep) {
+    if (stop != nullptr && *stop) return error("interrupted");
+    const EngineInput input{.sequence = sequence,
+                            .tokens = tokens.subspan(at, std::min<std::size_t>(kStep, tokens.size() - at)),
+                            .is_prompt = true,
+                            .first_logits = static_cast<int>(std::min<std::size_t>(kStep, tokens.size() - at))};
+    KVANT_RETURN_IF_ERROR(session.engine().step(cache, session.backend(), {&input, 1}, {}));
+  }
+  return cache.export_sequence(sequence);
+}
+
+Result<Predictor> learn(const Session& session, const std::shared_ptr<const Plan>& plan,
+                        const std::atomic<bool>* stop) {
+  const auto all = encode_text(session.engine().tokenizer(), default_calibration_text(), /*add_special=*/true,
+                               /*parse_special=*/false);
+  if (!all.ok()) return all.error();
+  const std::span<const std::int32_t> tokens = all->tokens;
+  const int trained = plan->geometry.trained_context;
+  const std::size_t length =
+      std::min<std::size_t>(tokens.size(), trained > 0 ? std::min(kPieceTokens, trained) : kPieceTokens);
+  PredictorText text{.turns = rope_turns(session.engine().parts(), plan->geometry, session.options().n_threads)};
+  for (int i = 0; i < kPieces; ++i) {
+    auto piece = read_piece(session, plan, tokens.subspan((tokens.size() - length) * i / (kPieces - 1), length),
+                            stop);
+    if (!piece.ok()) return piece.error();
+    text.sequences.push_back(std::move(*piece));
+  }
+  return learn_predictor(*plan, text, session.options().n_threads);
+}
+
+}  // namespace
+
+std::string predictor_path(const SessionIdentity& identity) {
+  const std::string what = identity.recipe + ";" + identity.constants;
+  return (std::filesystem::path(calibration_folder()) /
+          fmt::format("{}-{:016x}.predictor", identity.model, checksum(std::as_bytes(std::span(what)))))
+      .string();
+}
+
+std::shared_ptr<const SequenceCoder> find_sequence_coder(const std::shared_ptr<const Plan>& plan,
+                                                         const SessionIdentity& identity) {
+  const std::string path = predictor_path(identity);
+  std::error_code failure;
+  if (!std::filesystem::exists(path, failure)) return nullptr;
+  auto predictor = [&]() -> Result<Predictor> {
+    const auto bytes = read_text_file(path);
+    if (!bytes.ok()) return bytes.error();
+    return read_predictor(*plan, std::as_bytes(std::span(*bytes)));
+  }();
+  if (predictor.ok()) return std::make_shared<const SequenceCoder>(plan, std::move(*predictor));
+  fmt::print(stderr, "kvant: '{}': {}\n", path, predictor.error().message);
+  return nullptr;
+}
+
+Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Session& session,
+                                                                    const std::shared_ptr<const Plan>& plan,
+                                                                    const SessionIdentity& identity) {
+  if (!is_predicted_anywhere(*plan)) {
+    fmt::print(stderr, "kvant: {} has no pages that can be coded compactly: sessions are kept as they are\n",
+               label(plan->recipe));
+    return std::shared_ptr<const SequenceCoder>();
+  }
+  if (auto found = find_sequence_coder(plan, identity)) return found;
+  const std::string path = predictor_path(identity);
+  fmt::print(stderr, "kvant: learning once what {} says of itself, to code sessions compactly, into '{}'\n",
+             label(plan->recipe), path);
+  std::error_code failure;
+  std::filesystem::create_directories(calibration_folder(), failure);
+  KVANT_RETURN_IF_ERROR(check_writable(path));
+  std::optional<Interruption> interruption;
+  if (session.options().stop == nullptr) interruption.emplace();
+  auto predictor = learn(session, plan, interruption ? interruption->flag() : session.options().stop);
+  if (!predictor.ok()) return predictor.error();
+  const std::vector<std::byte> bytes = write_predictor(*plan, *predictor);
+  KVANT_RETURN_IF_ERROR(write_whole_file(path, {std::span(bytes)}));
+  auto made = find_sequence_coder(plan, identity);  // as every other run will have it
+  if (made == nullptr) return error("the predictor in '{}' can't be read back", path);
+  return made;
+}
+
+}  // namespace kvant
