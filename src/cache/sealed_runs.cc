@@ -45,8 +45,7 @@ std::optional<std::vector<SealedRun>> sealed_runs(const Plan& plan, std::span<co
     const int n_sealed = from.read_int(0, length / kPageTokens), first = from.read_int(0, n_sealed);
     SealedRun run{group.layers, behind, PageLayout(plan, group.layers).entry_bytes(), first,
                   n_sealed - first};
-    if (!from.ok() ||
-        (run.n_pages > 0 && run.entry_bytes > n_bytes / static_cast<std::size_t>(run.n_pages)))
+    if (!from.ok() || (run.n_pages > 0 && run.entry_bytes > n_bytes / static_cast<std::size_t>(run.n_pages)))
       return std::nullopt;
     behind += run.bytes() + unsealed_bytes(plan, group.layers, n_sealed, length);
     runs.push_back(std::move(run));

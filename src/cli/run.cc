@@ -104,7 +104,7 @@ class Run {
   std::string generated_;  // the newest
   SessionIdentity identity_;
   std::shared_ptr<const SequenceCoder> coder_;  // of compact files; null: there is none
-  int restored_tokens_ = 0;  // of the session's file, when it was opened
+  int restored_tokens_ = 0;                     // of the session's file, when it was opened
 };
 
 Result<std::string> Run::prompt_text() const {

@@ -1,5 +1,6 @@
 // kvant run --session: what a file holds is gone on with, or refused in one sentence.
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/testing/program.h"
@@ -30,6 +31,30 @@ TEST_F(RunSession, GoesOnWithoutReadingAgain) {
   EXPECT_NE(read("a.session"), file);
   write("a.session", file);
   EXPECT_EQ(generate("--raw -p def -n 20 -c 4000 --kv kvant-3bit").out, second.out);
+}
+
+TEST_F(RunSession, CompactFilesAreSmallerAndGoOnTheSame) {
+  const std::string first = "--raw -f text.txt -n 20 -c 4000 --kv kvant-3bit ";
+  const std::string second = "--raw -p def -n 20 -c 4000 --kv kvant-3bit ";
+  ASSERT_EQ(generate(first).code, 0);
+  const std::string plain = read("a.session");
+  const Outcome expected = generate(second);
+  const std::string grown = read("a.session");
+  std::filesystem::remove(path("a.session"));
+  const Outcome learning = generate(first + "--session-coding compact");
+  ASSERT_EQ(learning.code, 0) << learning.err;
+  EXPECT_NE(learning.err.find("learning once"), std::string::npos) << learning.err;
+  const std::string compact = read("a.session");
+  EXPECT_LT(compact.size(), plain.size());
+  const Outcome found = generate(second);  // reads it, whatever it writes
+  EXPECT_EQ(found.out, expected.out) << found.err;
+  EXPECT_EQ(read("a.session"), grown);
+  write("a.session", compact);
+  const Outcome again = generate(second + "--session-coding compact");
+  EXPECT_EQ(again.out, expected.out);
+  EXPECT_EQ(again.err.find("learning once"), std::string::npos) << again.err;
+  EXPECT_LT(read("a.session").size(), grown.size());
+  EXPECT_EQ(run("run -m model.gguf -p a --session-coding compact").code, 2);  // of no session
 }
 
 TEST_F(RunSession, PromptsAreTurnsOfTheChat) {

@@ -42,8 +42,8 @@ struct ServeOptions {
   ModelOptions common;
   HttpOptions http;
   std::string memory;
-  std::string compare;        // a second recipe; empty: none
-  std::string sessions;       // folder; empty: none are kept
+  std::string compare;   // a second recipe; empty: none
+  std::string sessions;  // folder; empty: none are kept
   std::string session_coding = kPlainCoding;
   std::string prefix_disk;    // bytes; empty: beginnings of prompts don't go to the disk
   std::string chat_template;  // file; empty: the model's own

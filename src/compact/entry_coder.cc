@@ -168,9 +168,8 @@ void EntryCoder::prepare_page(const PagePlace& at) {
     for (int c = 0; c < d; ++c) expected_[static_cast<std::size_t>(t) * d + c] -= averages_[c];
   steps_.resize(d);
   for (int c = 0; c < d; ++c)  // 2^32 / 2^kGainBits units
-    steps_[c] = static_cast<std::int32_t>(
-        std::min<std::int64_t>((std::int64_t{kStepsOfDeviation} << (32 - kGainBits)) / head(at).deviations[c],
-                               1 << kStepBits));
+    steps_[c] = static_cast<std::int32_t>(std::min<std::int64_t>(
+        (std::int64_t{kStepsOfDeviation} << (32 - kGainBits)) / head(at).deviations[c], 1 << kStepBits));
 }
 
 // Means around the averages, gains around the length of what is expected.
@@ -195,8 +194,8 @@ void EntryCoder::code_parameters(Stream& stream, const PagePlace& at, Models& mo
     const auto deviation = static_cast<std::uint64_t>(std::min(head(at).deviations[c], kLargestUnits));
     variance += deviation * deviation;
   }
-  const int loudest = 2 * log2_of(static_cast<std::uint64_t>(gains_.units[0])) +
-                      log2_of(static_cast<std::uint64_t>(d));
+  const int loudest =
+      2 * log2_of(static_cast<std::uint64_t>(gains_.units[0])) + log2_of(static_cast<std::uint64_t>(d));
   int bias = 0;  // in 1 / 16 of a code: a running mean of what was missed
   for (int t = 0; t < kPageTokens; ++t) {
     std::uint64_t squares = variance;
@@ -205,9 +204,8 @@ void EntryCoder::code_parameters(Stream& stream, const PagePlace& at, Models& mo
       squares += static_cast<std::uint64_t>(x * x);
     }
     constexpr int kCodesOfSquares = 16;  // in an octave
-    const int guess =
-        std::clamp(((loudest - log2_of(squares)) * kCodesOfSquares >> kLogBits) + (bias >> 4), 0,
-                   kGainCodes - 1);
+    const int guess = std::clamp(((loudest - log2_of(squares)) * kCodesOfSquares >> kLogBits) + (bias >> 4),
+                                 0, kGainCodes - 1);
     const std::uint32_t coded = model.gains.code(
         stream, static_cast<std::uint32_t>(parameters.gains[t] - guess + kGainCodes / 2) & (kGainCodes - 1));
     const int missed = static_cast<int>(coded) - kGainCodes / 2;
@@ -220,12 +218,14 @@ ExpectedRow EntryCoder::expected_row(const PagePlace& at, int token, int gain_co
   const int d = shape_.d;
   rows_.resize(static_cast<std::size_t>(kRowLanes) * d);
   row_steps_.resize(rows_.size());
-  std::int32_t *row = &rows_[static_cast<std::size_t>(lane) * d], *steps = &row_steps_[static_cast<std::size_t>(lane) * d];
+  std::int32_t *row = &rows_[static_cast<std::size_t>(lane) * d],
+               *steps = &row_steps_[static_cast<std::size_t>(lane) * d];
   const std::int64_t factor = narrowing(scale, head(at).usual_gain, gains_.units[gain_code]);
   const std::int32_t* expected = expected_.data() + static_cast<std::ptrdiff_t>(token) * d;
   for (int c = 0; c < d; ++c) {
     row[c] = std::clamp(expected[c], -kLargestUnits, kLargestUnits) * (1 << kGainBits);
-    steps[c] = static_cast<std::int32_t>(std::clamp<std::int64_t>(steps_[c] * factor >> 16, 1, 1 << kStepBits));
+    steps[c] =
+        static_cast<std::int32_t>(std::clamp<std::int64_t>(steps_[c] * factor >> 16, 1, 1 << kStepBits));
   }
   return {row, steps, head(at).follow.data(), gains_.levels[gain_code]};
 }
@@ -274,7 +274,8 @@ void EntryCoder::write_page(Writers& to, const PagePlace& at, Models& models, co
     if (row.uncoded) {
       for (int i = 0; i < d; ++i) lane.put_bits(row.symbols[i], bits);
     } else {
-      lane.put_bits(static_cast<std::uint32_t>(bits_before(bits, d, row.symbols.data())), kTrellisBits - bits);
+      lane.put_bits(static_cast<std::uint32_t>(bits_before(bits, d, row.symbols.data())),
+                    kTrellisBits - bits);
       for (int i = 0; i < d; ++i) lane.put(row.firsts[i], row.sizes[i]);
     }
   }
@@ -298,7 +299,8 @@ void EntryCoder::read_page(Readers& from, const PagePlace& at, Models& models, s
       together = together && !uncoded[first + lane];
       rows[lane] = expected_row(at, first + lane, parameters.gains[first + lane], scale, lane);
     }
-    if (together) read_rows(trellis_cells(bits), bits, d, kRowLanes, rows.data(), from.data(), symbols.data());
+    if (together)
+      read_rows(trellis_cells(bits), bits, d, kRowLanes, rows.data(), from.data(), symbols.data());
     for (int lane = 0; lane < kRowLanes; ++lane) {
       std::uint16_t* row = symbols.data() + lane * kMaxHeadDim;
       if (uncoded[first + lane]) {

@@ -3,10 +3,10 @@
 // Nothing is lost: decoding gives the same bytes. Layers come in ascending order, in each K's heads and then
 // V's; of each page its parameters, then its symbols. Pages that no predictor is for are stored as they are.
 //
-// Bytes of a coded entry: 0 and the entry itself, where coding would not make it smaller; or 1, the pages that
-// are stored as they are, one after another, the bytes of each of four streams of symbols but the last (u32),
-// and these streams (symbol_coder.h): rows take turns, so that four can be read at a time; what else there is
-// of a page comes before its rows in the first stream.
+// Bytes of a coded entry: 0 and the entry itself, where coding would not make it smaller; or 1, the pages
+// that are stored as they are, one after another, the bytes of each of four streams of symbols but the last
+// (u32), and these streams (symbol_coder.h): rows take turns, so that four can be read at a time; what else
+// there is of a page comes before its rows in the first stream.
 #pragma once
 
 #include <array>
@@ -80,13 +80,13 @@ class EntryCoder {
 
   // Of the page at hand.
   TrellisShape shape_;
-  std::vector<std::int32_t> expected_;   // [kPageTokens, d]: in units, less the channels' averages
-  std::vector<std::int32_t> averages_;   // [d]
-  std::vector<std::int32_t> means_;      // [d], in units
-  std::vector<std::int32_t> steps_;      // [d]: of ValueScale, at the usual gain
-  std::vector<std::int32_t> values_;     // [kPageTokens, d]
+  std::vector<std::int32_t> expected_;  // [kPageTokens, d]: in units, less the channels' averages
+  std::vector<std::int32_t> averages_;  // [d]
+  std::vector<std::int32_t> means_;     // [d], in units
+  std::vector<std::int32_t> steps_;     // [d]: of ValueScale, at the usual gain
+  std::vector<std::int32_t> values_;    // [kPageTokens, d]
   GainUnits gains_;
-  std::vector<WrittenRow> written_;  // [kPageTokens]
+  std::vector<WrittenRow> written_;             // [kPageTokens]
   std::vector<std::int32_t> rows_, row_steps_;  // [kRowLanes, d]
 };
 

@@ -16,8 +16,8 @@
 namespace kvant {
 namespace {
 
-constexpr int kFirstTokens = 8;         // of a sequence: its sink, which is unlike all else, is left out
-constexpr double kPenalty = 1e-4;       // of the inputs' mean square
+constexpr int kFirstTokens = 8;             // of a sequence: its sink, which is unlike all else, is left out
+constexpr double kPenalty = 1e-4;           // of the inputs' mean square
 constexpr double kLargestDeviation = 8192;  // units: of a layer's widest channel
 constexpr int kMaxExponent = 60;
 constexpr int kWeightSteps = 127;
@@ -180,7 +180,8 @@ class Learner {
               read_parameters(shape_of(layer, h, side), page_of(group, at, layer, h, side));
           for (int c = 0; c < d; ++c) squares += std::pow(std::ldexp(units_of_mean(p.means[c], 10), -10), 2);
           const GainUnits gains = gain_units(1, p.loudest, 10);
-          for (const std::uint8_t code : p.gains) squares += std::pow(std::ldexp(gains.units[code], -10), 2) * d / kPageTokens;
+          for (const std::uint8_t code : p.gains)
+            squares += std::pow(std::ldexp(gains.units[code], -10), 2) * d / kPageTokens;
           n += static_cast<std::size_t>(d);
         }
       }
@@ -256,7 +257,8 @@ class Learner {
     const int own = g_.kv_heads(layer) * d, older = before < 0 ? 0 : g_.kv_heads(before) * g_.dim(before);
     const int n = 2 * older + 2 * own;
     const auto n_rows = static_cast<int>(group.pages.size()) * kPageTokens;
-    std::vector<float> rows(static_cast<std::size_t>(n_rows) * n, 0.0F), squares(static_cast<std::size_t>(n) * n);
+    std::vector<float> rows(static_cast<std::size_t>(n_rows) * n, 0.0F),
+        squares(static_cast<std::size_t>(n) * n);
     if (before >= 0) {
       fill_inputs(group, before, Side::key, 0, n, rows);
       fill_inputs(group, before, Side::value, older, n, rows);
@@ -265,7 +267,7 @@ class Learner {
     fill_inputs(group, layer, Side::value, 2 * older + own, n, rows);
     if (n_rows > 0)
       gemm(n, n, n_rows, transposed(rows.data(), n), row_major(rows.data(), n), /*accumulate=*/false,
-         squares.data(), n);
+           squares.data(), n);
     std::vector<double> factor;
     std::vector<int> columns;
     for (int h = 0; h < g_.kv_heads(layer); ++h) {
@@ -325,8 +327,8 @@ class Learner {
     const double step = largest > 0 ? std::min(largest, 100.0) / kWeightSteps : 1;
     std::int16_t* weights = head.weights.data() + static_cast<std::ptrdiff_t>(channel) * std::ssize(x);
     for (std::size_t k = 0; k < x.size(); ++k)
-      weights[k] = static_cast<std::int16_t>(
-          std::clamp<long>(std::lround(x[k] / step), -kWeightSteps, kWeightSteps));
+      weights[k] =
+          static_cast<std::int16_t>(std::clamp<long>(std::lround(x[k] / step), -kWeightSteps, kWeightSteps));
     head.multipliers[channel] =
         static_cast<std::int32_t>(std::lround(std::ldexp(step, kInputShift + kMultiplierBits)));
   }

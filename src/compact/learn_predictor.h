@@ -15,8 +15,9 @@ struct PredictorText {
   std::vector<std::vector<ChannelTurn>> turns;    // [n_layers]: of K, by RoPE
 };
 
-// Layers whose pages had all slid out of their windows are not predicted. By least squares with a small penalty on the weights (ridge regression, Hoerl and Kennard 1970), of the
-// values as their pages have them. Layers are spread over threads. An error: no sealed pages.
+// Layers whose pages had all slid out of their windows are not predicted. By least squares with a small
+// penalty on the weights (ridge regression, Hoerl and Kennard 1970), of the values as their pages have them.
+// Layers are spread over threads. An error: no sealed pages.
 Result<Predictor> learn_predictor(const Plan& plan, const PredictorText& text, int n_threads);
 
 }  // namespace kvant

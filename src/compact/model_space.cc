@@ -75,8 +75,8 @@ KVANT_SIMD_CLONES void rotate_row(std::int32_t* x, int d, int order, std::int64_
     }
   }
   for (int i = 0; i < d; ++i)
-    x[i] = static_cast<std::int32_t>(
-        std::clamp<std::int64_t>(x[i] * norm >> 16, -kLargestUnits, kLargestUnits));
+    x[i] =
+        static_cast<std::int32_t>(std::clamp<std::int64_t>(x[i] * norm >> 16, -kLargestUnits, kLargestUnits));
 }
 
 }  // namespace
@@ -85,7 +85,8 @@ void rotate_units(std::int32_t* x, int n, int d, int order) {
   if (order == 1) return;
   int log = 0;
   while (1 << log < order) ++log;
-  for (int row = 0; row < n; ++row) rotate_row(x + static_cast<std::ptrdiff_t>(row) * d, d, order, kNorms[log]);
+  for (int row = 0; row < n; ++row)
+    rotate_row(x + static_cast<std::ptrdiff_t>(row) * d, d, order, kNorms[log]);
 }
 
 void PageTurns::prepare(const std::vector<ChannelTurn>& turns, int first_token) {

@@ -9,8 +9,8 @@
 
 namespace kvant {
 
-// x [n, d] <- x H, with the orthonormal H of blocks of `order` channels (transform/walsh_hadamard.h); 1: as it
-// is. Values within +-2^21 (kLargestUnits) before and after: what is beyond is cut off.
+// x [n, d] <- x H, with the orthonormal H of blocks of `order` channels (transform/walsh_hadamard.h); 1: as
+// it is. Values within +-2^21 (kLargestUnits) before and after: what is beyond is cut off.
 void rotate_units(std::int32_t* x, int n, int d, int order);
 
 // RoPE of a page's tokens. A model's layers mostly turn alike, so that a page needs one of these.

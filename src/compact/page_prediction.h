@@ -50,7 +50,9 @@ class PagePrediction {
 // The input of a value in the model's space.
 inline std::int16_t input_of(std::int32_t units, std::int32_t offset) {
   const std::int32_t x = (units - offset) >> kInputShift;
-  return static_cast<std::int16_t>(x < -kLargestInput ? -kLargestInput : x > kLargestInput ? kLargestInput : x);
+  return static_cast<std::int16_t>(x < -kLargestInput  ? -kLargestInput
+                                   : x > kLargestInput ? kLargestInput
+                                                       : x);
 }
 
 }  // namespace kvant

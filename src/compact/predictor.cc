@@ -1,6 +1,7 @@
 // Bytes of a predictor: magic and version (u32 each), then for each layer both exponents (i32), the number of
-// turns (i32) and the turns, then of each KV head K and V: where the side is predicted, offsets, weights (i8),
-// multipliers, for each channel what follows from it for those behind it, deviations, and the usual gain.
+// turns (i32) and the turns, then of each KV head K and V: where the side is predicted, offsets, weights
+// (i8), multipliers, for each channel what follows from it for those behind it, deviations, and the usual
+// gain.
 #include "compact/predictor.h"
 
 #include <algorithm>
@@ -29,8 +30,7 @@ void write_head(ByteWriter& to, const HeadPredictor& head) {
   for (const std::int16_t weight : head.weights) to.write(static_cast<std::int8_t>(weight));
   to.write_all(std::span(head.multipliers));
   const std::size_t d = head.offsets.size();
-  for (std::size_t i = 0; i < d; ++i)
-    to.write_all(std::span(head.follow).subspan(i * d + i + 1, d - i - 1));
+  for (std::size_t i = 0; i < d; ++i) to.write_all(std::span(head.follow).subspan(i * d + i + 1, d - i - 1));
   to.write_all(std::span(head.deviations));
   to.write(head.usual_gain);
 }
@@ -46,11 +46,10 @@ HeadPredictor read_head(ByteReader& from, int d, int n_inputs) {
     std::ranges::copy(from.read_all<std::int16_t>(d - i - 1), &head.follow[i * d + i] + 1);
   head.deviations = from.read_all<std::int32_t>(d);
   head.usual_gain = from.read<std::int32_t>();
-  from.require(head.usual_gain > 0 &&
-               std::ranges::all_of(head.deviations, [](std::int32_t x) { return x > 0; }) &&
-               std::ranges::all_of(head.offsets,
-                                   [](std::int32_t x) { return std::abs(x) <= kLargestUnits; }) &&
-               std::ranges::none_of(weights, [](std::int8_t x) { return x == -128; }));
+  from.require(
+      head.usual_gain > 0 && std::ranges::all_of(head.deviations, [](std::int32_t x) { return x > 0; }) &&
+      std::ranges::all_of(head.offsets, [](std::int32_t x) { return std::abs(x) <= kLargestUnits; }) &&
+      std::ranges::none_of(weights, [](std::int8_t x) { return x == -128; }));
   return head;
 }
 
@@ -76,8 +75,8 @@ std::vector<int> layers_before(const Plan& plan) {
 }
 
 bool is_predicted(const SidePlan& side, int head_dim) {
-  const bool known_space = side.transform_names.empty() ||
-                           side.transform_names == std::vector<std::string>{"hadamard"};
+  const bool known_space =
+      side.transform_names.empty() || side.transform_names == std::vector<std::string>{"hadamard"};
   return known_space && trellis_bits(*side.sealed, head_dim) > 0;
 }
 

@@ -1,9 +1,10 @@
 // Predictor: what K and V of a token say about those of the next layer, as a model's constants.
 //
 // K and V of neighbouring layers are linear images of nearly the same vector. So K of a layer is predicted
-// from K and V of the layer before, and V from these and from K of its own layer, of all heads, in the model's
-// own space: without the Hadamard rotation, and K without its turn by RoPE. In the space of the stored values
-// each channel is then predicted further from what the head's channels before it turned out to be.
+// from K and V of the layer before, and V from these and from K of its own layer, of all heads, in the
+// model's own space: without the Hadamard rotation, and K without its turn by RoPE. In the space of the
+// stored values each channel is then predicted further from what the head's channels before it turned out to
+// be.
 //
 // Channels are counted over a layer's heads, side by side. All numbers are integers: a session is read with
 // the same probabilities that it was written with, on any machine.

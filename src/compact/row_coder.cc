@@ -14,7 +14,7 @@ namespace kvant {
 namespace {
 
 constexpr std::int32_t kLargestSurprise = 32767;  // units
-constexpr int kSumBits = 16 - kFollowBits;    // sums are in 2^kSumBits units
+constexpr int kSumBits = 16 - kFollowBits;        // sums are in 2^kSumBits units
 
 // What follows for each channel from those before it. Sums may wrap around where nothing is plausible.
 struct Follow {
@@ -33,7 +33,8 @@ struct Follow {
     const std::int16_t* follow = row.follow + static_cast<std::ptrdiff_t>(i) * d;
     for (int block = i / kBlock * kBlock; block < d; block += kBlock) {
       std::int16_t more[kBlock];
-      for (int j = 0; j < kBlock; ++j) more[j] = static_cast<std::int16_t>(surprise * follow[block + j] >> 16);
+      for (int j = 0; j < kBlock; ++j)
+        more[j] = static_cast<std::int16_t>(surprise * follow[block + j] >> 16);
       for (int j = 0; j < kBlock; ++j) sums[block + j] = static_cast<std::int16_t>(sums[block + j] + more[j]);
     }
   }
@@ -133,8 +134,8 @@ KVANT_ALWAYS_INLINE std::int64_t surprise_of(int bits, int d, const std::uint16_
 // Rows take turns, so that the processor works on one while it waits for what another one looked up.
 template <int kRows, int kBlock>
 KVANT_ALWAYS_INLINE void read_side_by_side(const TrellisCells& cells, int bits, int d,
-                                                             const ExpectedRow* rows, SymbolReader* readers,
-                                                             std::uint16_t* symbols) {
+                                           const ExpectedRow* rows, SymbolReader* readers,
+                                           std::uint16_t* symbols) {
   const TrellisTable& table = trellis_tables()[bits - 1];
   const NormalShares& shares = kNormalShares[bits - 1];
   SymbolReader from[kRows];
@@ -157,7 +158,8 @@ KVANT_ALWAYS_INLINE void read_side_by_side(const TrellisCells& cells, int bits, 
       } else if (n_known == bits) {
         symbol = known_of(bits, d, i, before[r], bits);
       } else {
-        const BranchCells some = cells.with_known(older[r], n_known, known_of(bits, d, i, before[r], n_known));
+        const BranchCells some =
+            cells.with_known(older[r], n_known, known_of(bits, d, i, before[r], n_known));
         symbol = some.branches[read_cell(some, shares, scale, from[r])];
       }
       symbols[r * kMaxHeadDim + i] = static_cast<std::uint16_t>(symbol);
@@ -172,8 +174,8 @@ KVANT_ALWAYS_INLINE void read_side_by_side(const TrellisCells& cells, int bits, 
 constexpr int kWideBlock = 32, kNarrowBlock = 8;  // of the usual sizes of heads, and of all
 
 template <int kBlock>
-KVANT_ALWAYS_INLINE void read_blocks(const TrellisCells& cells, int bits, int d, int n, const ExpectedRow* rows,
-                                     SymbolReader* from, std::uint16_t* symbols) {
+KVANT_ALWAYS_INLINE void read_blocks(const TrellisCells& cells, int bits, int d, int n,
+                                     const ExpectedRow* rows, SymbolReader* from, std::uint16_t* symbols) {
   if (n == kRowLanes) return read_side_by_side<kRowLanes, kBlock>(cells, bits, d, rows, from, symbols);
   for (int r = 0; r < n; ++r)
     read_side_by_side<1, kBlock>(cells, bits, d, rows + r, from + r, symbols + r * kMaxHeadDim);

@@ -42,7 +42,8 @@ struct Buffers {
     for (int i = 0; i < kD; ++i) {
       values[i] = static_cast<std::int32_t>(rows.expected[r * kD + i] * kUnit);
       steps[i] = static_cast<std::int32_t>(kStepsOfDeviation * 0x1p32 / (deviation * kUnit));
-      for (int j = i + 1; j < kD; ++j) follow[i * kD + j] = static_cast<std::int16_t>((i * 7 + j * 13) % 400 - 200);
+      for (int j = i + 1; j < kD; ++j)
+        follow[i * kD + j] = static_cast<std::int16_t>((i * 7 + j * 13) % 400 - 200);
     }
     const double scale = trellis_tables()[rows.bits - 1].scale;
     return {values.data(), steps.data(), follow.data(), static_cast<std::int32_t>(scale * kUnit)};
@@ -56,9 +57,10 @@ double written_bits(const Rows& rows, double deviation, SymbolWriter& writer) {
   for (int r = 0; r < kRows; ++r) {
     std::array<std::uint32_t, kD> firsts, sizes;
     const std::uint16_t* symbols = rows.symbols.data() + r * kD;
-    write_row(trellis_cells(rows.bits), rows.bits, kD, symbols, buffers.row(rows, r, deviation), firsts.data(),
-              sizes.data());
-    writer.put_bits(static_cast<std::uint32_t>(bits_before(rows.bits, kD, symbols)), kTrellisBits - rows.bits);
+    write_row(trellis_cells(rows.bits), rows.bits, kD, symbols, buffers.row(rows, r, deviation),
+              firsts.data(), sizes.data());
+    writer.put_bits(static_cast<std::uint32_t>(bits_before(rows.bits, kD, symbols)),
+                    kTrellisBits - rows.bits);
     ideal += kTrellisBits - rows.bits;
     for (int i = 0; i < kD; ++i) {
       writer.put(firsts[i], sizes[i]);
@@ -126,7 +128,8 @@ TEST_P(RowCoder, FourRowsAtOnceAreTheSame) {
     expected[lane] = buffers[lane].row(rows, lane, 0.5);
   }
   std::array<std::uint16_t, kRowLanes * kMaxHeadDim> symbols;
-  read_rows(trellis_cells(rows.bits), rows.bits, kD, kRowLanes, expected.data(), readers.data(), symbols.data());
+  read_rows(trellis_cells(rows.bits), rows.bits, kD, kRowLanes, expected.data(), readers.data(),
+            symbols.data());
   for (int lane = 0; lane < kRowLanes; ++lane) {
     EXPECT_TRUE(std::equal(rows.symbols.begin() + lane * kD, rows.symbols.begin() + (lane + 1) * kD,
                            symbols.begin() + lane * kMaxHeadDim));

@@ -41,7 +41,8 @@ std::vector<Entry> entries_of(const std::vector<SealedRun>& runs) {
   std::vector<Entry> entries;
   for (const SealedRun& run : runs)
     for (int i = 0; i < run.n_pages; ++i)
-      entries.push_back({&run, run.first_page + i, run.first + run.entry_bytes * static_cast<std::size_t>(i)});
+      entries.push_back(
+          {&run, run.first_page + i, run.first + run.entry_bytes * static_cast<std::size_t>(i)});
   return entries;
 }
 
@@ -73,7 +74,8 @@ void for_each_entry(const Plan& plan, const Predictor& predictor, const std::vec
       next = entries.size();
     }
   };
-  const std::size_t n = std::min<std::size_t>(std::max(1, n_threads), std::max<std::size_t>(1, entries.size()));
+  const std::size_t n =
+      std::min<std::size_t>(std::max(1, n_threads), std::max<std::size_t>(1, entries.size()));
   std::vector<std::exception_ptr> failures(n);
   std::vector<std::thread> others;
   try {

@@ -66,13 +66,12 @@ TEST_P(CodedSequence, IsGivenBackByteForByte) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(ProductRecipes, CodedSequence,
-                         ::testing::ValuesIn(testing::product_recipes()));
-INSTANTIATE_TEST_SUITE_P(
-    OtherRecipes, CodedSequence,
-    ::testing::Values("k=hadamard:tcq1,v=tcq6,k@1=hadamard:tcq5", "k=tcq2,v=tok4g32,v@0.1=tcq4,window=128",
-                      "k=hadamard:tcq3,v=hadamard:tcq2,protect=0.05,window=128",
-                      "k=hadamard:tcq3,v=hadamard:tcq3,evict=0.6"));
+INSTANTIATE_TEST_SUITE_P(ProductRecipes, CodedSequence, ::testing::ValuesIn(testing::product_recipes()));
+INSTANTIATE_TEST_SUITE_P(OtherRecipes, CodedSequence,
+                         ::testing::Values("k=hadamard:tcq1,v=tcq6,k@1=hadamard:tcq5",
+                                           "k=tcq2,v=tok4g32,v@0.1=tcq4,window=128",
+                                           "k=hadamard:tcq3,v=hadamard:tcq2,protect=0.05,window=128",
+                                           "k=hadamard:tcq3,v=hadamard:tcq3,evict=0.6"));
 
 // Nearly normal, of deviation 1, and the same everywhere: a sum of whole numbers.
 float drawn(std::mt19937& random) {
@@ -120,13 +119,15 @@ struct Related {
 
 TEST(SequenceCoder, SavesWhatLayersSayOfEachOther) {
   const Related related{testing::plan_for("k=tcq3,v=tcq3", testing::small_geometry(64, 2, 2, 4))};
-  const auto learned = learn_predictor(*related.plan, {{related(4096, 1)}, std::vector<std::vector<ChannelTurn>>(4)}, 1);
+  const auto learned =
+      learn_predictor(*related.plan, {{related(4096, 1)}, std::vector<std::vector<ChannelTurn>>(4)}, 1);
   ASSERT_TRUE(learned.ok());
   const SequenceCoder coder(related.plan, *learned);
   const auto sequence = related(1024, 2);
   expect_round_trip(coder, sequence);
   // All but the first layer's K is known but for noise of a tenth, and the quantizer's: of 3 bits a half.
-  EXPECT_LT(static_cast<double>(coder.encode(sequence, 1).size()), 0.6 * static_cast<double>(sequence.size()));
+  EXPECT_LT(static_cast<double>(coder.encode(sequence, 1).size()),
+            0.6 * static_cast<double>(sequence.size()));
 }
 
 struct CodedExample {
@@ -185,8 +186,8 @@ TEST(EntryCoder, TakesAnyBytes) {
     std::vector<std::byte> coded(1 + random() % 20000), entry(coder.entry_bytes());
     for (std::byte& x : coded) x = static_cast<std::byte>(random());
     coded[0] = std::byte{1};
-    std::fill_n(coded.begin() + std::min<std::size_t>(coded.size(), 1), std::min<std::size_t>(12, coded.size() - 1),
-                std::byte{0});
+    std::fill_n(coded.begin() + std::min<std::size_t>(coded.size(), 1),
+                std::min<std::size_t>(12, coded.size() - 1), std::byte{0});
     (void)coder.decode(i, coded, entry.data());
   }
 }
@@ -210,7 +211,8 @@ Predictor exact_predictor(const Plan& plan) {
           head.deviations.push_back(layer > 0 ? 1500 : 4500);
           const int from = (side == Side::value ? channels : 0) + h * d + (c + 1) % d;
           if (layer > 0) head.weights[static_cast<std::size_t>(c) * n + from] = 127;
-          for (int j = 0; j < d; ++j) head.follow.push_back(static_cast<std::int16_t>(j > c ? (c * 7 + j * 5) % 300 : 0));
+          for (int j = 0; j < d; ++j)
+            head.follow.push_back(static_cast<std::int16_t>(j > c ? (c * 7 + j * 5) % 300 : 0));
         }
         head.usual_gain = 4000;
       }

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "base/page_size.h"
 #include "base/checksum.h"
+#include "base/page_size.h"
 
 namespace kvant {
 namespace {

@@ -39,8 +39,8 @@ bool is_session_name(std::string_view name) {
   });
 }
 
-Result<std::unique_ptr<SessionFolder>> SessionFolder::open(const std::string& path,
-                                                           SessionIdentity identity, FileCoding coding) {
+Result<std::unique_ptr<SessionFolder>> SessionFolder::open(const std::string& path, SessionIdentity identity,
+                                                           FileCoding coding) {
   std::error_code failure;
   fs::create_directories(path, failure);
   if (failure) return error("cannot make the folder '{}' for sessions: {}", path, failure.message());
@@ -54,7 +54,8 @@ Result<std::unique_ptr<SessionFolder>> SessionFolder::open(const std::string& pa
     return error("the sessions in '{}' are used by another server: choose another folder", path);
   }
   remove_unfinished(path);
-  return std::unique_ptr<SessionFolder>(new SessionFolder(path, std::move(identity), std::move(coding), lock));
+  return std::unique_ptr<SessionFolder>(
+      new SessionFolder(path, std::move(identity), std::move(coding), lock));
 }
 
 SessionFolder::~SessionFolder() {

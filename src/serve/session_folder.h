@@ -42,7 +42,7 @@ class SessionFolder {
   Result<std::int64_t> write(const std::string& name, const SessionContents& contents) const;
   // Of the file that it would be written to; at most those, where files are compact.
   std::int64_t file_bytes(const SessionContents& contents) const;
-  Status remove(const std::string& name) const;                    // nothing where there is none
+  Status remove(const std::string& name) const;  // nothing where there is none
 
  private:
   SessionFolder(std::string path, SessionIdentity identity, FileCoding coding, int lock)

@@ -12,8 +12,8 @@
 #include <system_error>
 #include <utility>
 
-#include "base/json_file.h"
 #include "base/checksum.h"
+#include "base/json_file.h"
 
 namespace kvant {
 namespace {
@@ -111,11 +111,15 @@ Status SessionFile::read_header(const SessionIdentity& wanted) {
   compact_ = header->compact;
   if (!compact_) return {};
   if (coder_ == nullptr)
-    return error("the session '{}' is coded compactly, and the predictor that this takes is missing: put it "
-                 "back into the folder of calibrations, or start a new session", path_);
+    return error(
+        "the session '{}' is coded compactly, and the predictor that this takes is missing: put it "
+        "back into the folder of calibrations, or start a new session",
+        path_);
   if (const std::string own = predictor_name(coder_->predictor_checksum()); compact_->predictor != own)
-    return error("the session '{}' is coded with another predictor than this machine's ({}): put its own back "
-                 "into the folder of calibrations, or start a new session", path_, own);
+    return error(
+        "the session '{}' is coded with another predictor than this machine's ({}): put its own back "
+        "into the folder of calibrations, or start a new session",
+        path_, own);
   return {};
 }
 

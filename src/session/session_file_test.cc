@@ -336,7 +336,8 @@ TEST(CompactSession, GivesBackWhatWasWritten) {
 
 TEST(CompactSession, SaysThatItsPredictorIsMissing) {
   CompactExample example;
-  ASSERT_TRUE(write_session(example.file.path(), example.identity, example.contents, example.coder.get()).ok());
+  ASSERT_TRUE(
+      write_session(example.file.path(), example.identity, example.contents, example.coder.get()).ok());
   const auto without = example.read(nullptr);
   ASSERT_FALSE(without.ok());
   EXPECT_NE(without.error().message.find("predictor that this takes is missing"), std::string::npos)

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "base/json_reader.h"
 #include "base/checksum.h"
+#include "base/json_reader.h"
 
 namespace kvant {
 namespace {

@@ -7,7 +7,8 @@
 //     tensors       one after another without gaps, in this order:
 //       checksums   U64 [1 + chunks]: of the first 8 bytes and the header, then of each chunk of the others
 //       tokens      I32 [n]: what the cache holds
-//       sequence    U8: the cache's rows, pages in canonical order (cache/sequence_image.cc); of a compact file
+//       sequence    U8: the cache's rows, pages in canonical order (cache/sequence_image.cc); of a compact
+//       file
 //                   as compact/sequence_coder.cc codes them
 //       text        U8: the tokens' text, as far as it is known
 //

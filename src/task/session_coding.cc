@@ -17,7 +17,7 @@
 namespace kvant {
 namespace {
 
-constexpr int kPieces = 4, kPieceTokens = 2048;  // of the text, spread over it
+constexpr int kPieces = 8, kPieceTokens = 2048;  // of the text, spread over it
 
 bool is_predicted_anywhere(const Plan& plan) {
   const Geometry& g = plan.geometry;
@@ -37,10 +37,11 @@ Result<std::vector<std::byte>> read_piece(const Session& session, const std::sha
   const SequenceId sequence = cache.add();
   for (std::size_t at = 0; at < tokens.size(); at += kStep) {
     if (stop != nullptr && *stop) return error("interrupted");
-    const EngineInput input{.sequence = sequence,
-                            .tokens = tokens.subspan(at, std::min<std::size_t>(kStep, tokens.size() - at)),
-                            .is_prompt = true,
-                            .first_logits = static_cast<int>(std::min<std::size_t>(kStep, tokens.size() - at))};
+    const EngineInput input{
+        .sequence = sequence,
+        .tokens = tokens.subspan(at, std::min<std::size_t>(kStep, tokens.size() - at)),
+        .is_prompt = true,
+        .first_logits = static_cast<int>(std::min<std::size_t>(kStep, tokens.size() - at))};
     KVANT_RETURN_IF_ERROR(session.engine().step(cache, session.backend(), {&input, 1}, {}));
   }
   return cache.export_sequence(sequence);
@@ -55,10 +56,11 @@ Result<Predictor> learn(const Session& session, const std::shared_ptr<const Plan
   const int trained = plan->geometry.trained_context;
   const std::size_t length =
       std::min<std::size_t>(tokens.size(), trained > 0 ? std::min(kPieceTokens, trained) : kPieceTokens);
-  PredictorText text{.turns = rope_turns(session.engine().parts(), plan->geometry, session.options().n_threads)};
+  PredictorText text{.turns =
+                         rope_turns(session.engine().parts(), plan->geometry, session.options().n_threads)};
   for (int i = 0; i < kPieces; ++i) {
-    auto piece = read_piece(session, plan, tokens.subspan((tokens.size() - length) * i / (kPieces - 1), length),
-                            stop);
+    auto piece =
+        read_piece(session, plan, tokens.subspan((tokens.size() - length) * i / (kPieces - 1), length), stop);
     if (!piece.ok()) return piece.error();
     text.sequences.push_back(std::move(*piece));
   }
