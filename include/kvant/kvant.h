@@ -95,7 +95,8 @@ typedef struct kvant_decode_shape {
   const char* const* head_key_formats;
   const char* const* head_value_formats;
   /* Not 0: the exponential is SAS, TurboAttention's approximation: a cubic polynomial, and 0 where a score is
-   * more than 6 below the largest one so far. */
+   * more than 6 below the largest one so far: up to the end of its sealed page, or of its 16 unquantized
+   * tokens. */
   int32_t sas;
   /* Sparse V: if greater than 0, the values of a sealed page may be left unread where, for every query head,
    * none of its tokens has a weight above this, relative to the largest one so far. Kernels whose name ends

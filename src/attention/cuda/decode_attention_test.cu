@@ -272,7 +272,8 @@ class SasAttention : public testing::TestWithParam<std::tuple<Mix, int>> {
   }
 };
 
-// One page's largest score is known before its weights: then SAS is a function of the scores alone.
+// The largest score of a sealed page, or of 16 unquantized tokens, is known before their weights: then SAS is
+// a function of the scores alone.
 TEST_P(SasAttention, AgreesOnOnePageOfSharpScores) {
   const auto& [mix, d] = GetParam();
   for (const SequenceLengths& lengths : {SequenceLengths{1, 0, 0}, {0, 100, 0}}) {
