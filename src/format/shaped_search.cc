@@ -1,0 +1,107 @@
+#include "format/shaped_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "base/check.h"
+#include "base/simd_clones.h"
+#include "format/trellis.h"
+
+namespace kvant {
+namespace {
+
+constexpr float kFar = 1e30F;  // the cost of a path that doesn't begin in the seam
+
+// The paths that survive, by the node that they lead to.
+template <int B>
+struct Survivors {
+  static constexpr int kNodes = kTrellisStates >> B;
+  float cost[kNodes];
+  float along[kMetricRank][kNodes];  // s: errors along the metric's directions
+};
+
+// targets[q]: x + g.s of the path to node q.
+template <int B>
+[[gnu::always_inline]] inline void find_targets(const Survivors<B>& paths, const FeedbackStep& step, float x,
+                                                float* targets) {
+  for (int q = 0; q < Survivors<B>::kNodes; ++q) {
+    float target = x;
+    for (int r = 0; r < kMetricRank; ++r) target = std::fma(step.feedback[r], paths.along[r][q], target);
+    targets[q] = target;
+  }
+}
+
+// Of the branches to each node the cheapest, the one of the lowest state among equals.
+template <int B>
+[[gnu::always_inline]] inline void extend(const Survivors<B>& before, const FeedbackStep& step,
+                                          const float* levels, float x, Survivors<B>& after,
+                                          std::uint8_t* states) {
+  constexpr int kNodes = Survivors<B>::kNodes;
+  float targets[kNodes];
+  find_targets<B>(before, step, x, targets);
+  for (int q = 0; q < kNodes; ++q) {
+    float best = INFINITY;
+    int chosen = 0;
+    for (int state = q << B; state < (q + 1) << B; ++state) {
+      const int parent = state & (kNodes - 1);
+      const float error = targets[parent] - levels[state];
+      const float cost = std::fma(error * step.weight, error, before.cost[parent]);
+      chosen = cost < best ? state : chosen;
+      best = std::min(cost, best);
+    }
+    const int parent = chosen & (kNodes - 1);
+    const float error = x - levels[chosen];
+    after.cost[q] = best;
+    for (int r = 0; r < kMetricRank; ++r)
+      after.along[r][q] = std::fma(step.directions[r], error, before.along[r][parent]);
+    states[q] = static_cast<std::uint8_t>(chosen);
+  }
+}
+
+template <int B>
+[[gnu::always_inline]] inline void search_bits(const float* levels, const FeedbackStep* steps, int n,
+                                               const ShapedRow& row, std::uint8_t* trace) {
+  constexpr int kNodes = Survivors<B>::kNodes;
+  Survivors<B> paths[2] = {};
+  for (int q = 0; q < kNodes; ++q) paths[0].cost[q] = q == row.seam ? 0 : kFar;
+  for (int i = 0; i < n; ++i)
+    extend<B>(paths[i % 2], steps[i], levels, row.values[i], paths[(i + 1) % 2],
+              trace + static_cast<std::ptrdiff_t>(i) * kNodes);
+  int node = row.seam;
+  for (int i = n - 1; i >= 0; --i) {
+    row.states[i] = trace[static_cast<std::ptrdiff_t>(i) * kNodes + node];
+    node = row.states[i] & (kNodes - 1);
+  }
+}
+
+KVANT_SIMD_CLONES void search(int bits, const float* levels, const FeedbackStep* steps, int n,
+                              const ShapedRow& row, std::uint8_t* trace) {
+  switch (bits) {
+    case 1:
+      return search_bits<1>(levels, steps, n, row, trace);
+    case 2:
+      return search_bits<2>(levels, steps, n, row, trace);
+    case 3:
+      return search_bits<3>(levels, steps, n, row, trace);
+    case 4:
+      return search_bits<4>(levels, steps, n, row, trace);
+    case 5:
+      return search_bits<5>(levels, steps, n, row, trace);
+    default:
+      return search_bits<6>(levels, steps, n, row, trace);
+  }
+}
+
+}  // namespace
+
+const ShapedKernel& portable_shaped_search() {
+  static constexpr ShapedKernel kernel = {"portable", search};
+  return kernel;
+}
+
+const ShapedKernel& best_shaped_search() {
+  return portable_shaped_search();
+}
+
+}  // namespace kvant
