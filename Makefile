@@ -4,13 +4,15 @@ KV = kvant-4bit
 # The question; without one, data/sample/question.txt: a page of text and a question about it.
 PROMPT =
 TOKENS = 96
+# cpu, or cuda: the model on the GPU.
+DEVICE = cpu
 export PROMPT # reaches the shell as it is, whatever its quotes
 
 .PHONY: run test check asan setup format lint clean
 
-run: setup ## answer a question with MODEL and the KV cache KV
-	@KVANT_KERNELS=here scripts/build.sh default kvant
-	build/default/kvant run -m $(MODEL) $(if $(PROMPT),-p "$$PROMPT",-f data/sample/question.txt) -n $(TOKENS) --kv $(KV)
+run: setup ## answer a question with MODEL and the KV cache KV, on DEVICE
+	@KVANT_KERNELS=here scripts/build.sh default kvant $(if $(filter cuda%,$(DEVICE)),kvant_cuda)
+	build/default/kvant run -m $(MODEL) $(if $(PROMPT),-p "$$PROMPT",-f data/sample/question.txt) -n $(TOKENS) --kv $(KV) --device $(DEVICE)
 
 test: ## build everything and run all tests
 	@scripts/setup.sh test

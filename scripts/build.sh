@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# build.sh PRESET [TARGET]: configures and builds a CMake preset; quiet unless something fails.
+# build.sh PRESET [TARGETS]: configures and builds a CMake preset; quiet unless something fails.
 #
 # KVANT_KERNELS=here makes a first build quicker: attention kernels for this processor alone. A folder that has been
 # built with all of them keeps them all.
@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.."
 . scripts/step.sh
 
 preset=$1
-target=${2:-all}
+targets=("${@:2}")
+[ ${#targets[@]} -gt 0 ] || targets=(all)
 
 # A build folder that belongs to another place (a copied tree) can't be used.
 configure() {
@@ -26,6 +27,6 @@ configure() {
 cuda=()
 [ -e /dev/nvidiactl ] || [ "$preset" = cuda ] || cuda=(-DKVANT_CUDA_ARCHITECTURES=90a-virtual)
 
-configure_and_build() { configure && cmake --build --preset "$preset" --target "$target"; }
+configure_and_build() { configure && cmake --build --preset "$preset" --target "${targets[@]}"; }
 
-step "build $target (preset $preset)" configure_and_build
+step "build ${targets[*]} (preset $preset)" configure_and_build

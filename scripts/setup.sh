@@ -160,7 +160,6 @@ install_llama() {
   fi
   copy_sources "$source" || fail "llama.cpp's source has no cpp-httplib or chat library where kvant looks for them"
   mark_done sources "$LLAMA"
-  rm -rf $WORK
 }
 
 # --- the GPU ---------------------------------------------------------------------------------------------------
@@ -198,7 +197,6 @@ install_ggml_cuda() {
     step "compile ggml's CUDA backend (3 minutes on 16 cores, 20 on 2)" build_ggml_cuda "$source" $WORK/build-cuda OFF
     mark_done ggml-cuda "$LLAMA"
   fi
-  rm -rf $WORK
 }
 
 fetch_model() {
@@ -265,6 +263,7 @@ if [ "${KVANT_GPU:-}" = 1 ]; then
 elif wants_gpu; then
   (install_ggml_cuda) || echo "-- without ggml's CUDA backend there is no --device cuda; KVANT_GPU=0 leaves this step out" >&2
 fi
+rm -rf $WORK
 if [ "$purpose" = test ]; then
   install_cuda_compiler
   install_python_tools

@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 /* 1000 * major + minor, of this header. */
-#define KVANT_VERSION 1003
+#define KVANT_VERSION 1004
 
 /* KVANT_VERSION of the library. */
 KVANT_API int kvant_version(void);
@@ -161,7 +161,7 @@ typedef struct kvant_decode_layer {
   const void* key_codebooks;
   const void* value_codebooks;
   int64_t key_codebook_stride, value_codebook_stride;
-  const void* q; /* bf16: [n_seqs][n_kv_heads * group][head_dim], rows q_seq_stride, q_head_stride apart:
+  const void* q; /* of q_type: [n_seqs][n_kv_heads * group][head_dim], rows q_seq_stride, q_head_stride apart:
                   * multiples of 8, from a 16-byte aligned address */
   int64_t q_seq_stride, q_head_stride;
   void* out; /* of out_type, likewise */
@@ -189,6 +189,13 @@ typedef struct kvant_decode_layer {
   /* Since 1.3: attention sinks. Logits in device memory, F32 [n_kv_heads * group], that join the denominator
    * of a query head's softmax and nothing else (-infinity: none); or null. `lse` counts them. */
   const float* sink_logits;
+  /* Since 1.4. F32 queries are read with 11 bits instead of BF16's 8. */
+  kvant_type q_type;
+  /* Since 1.4: outputs go back from the basis of rotated values before they are stored, as by
+   * kvant_transform: not 0: the orthonormal Walsh-Hadamard matrix; then channels times these factors,
+   * [n_kv_heads][head_dim], or null. */
+  int32_t out_hadamard;
+  const float* out_factors;
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a
@@ -214,7 +221,7 @@ KVANT_API kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
                                               const kvant_decode_layer* layer, void* workspace,
                                               size_t workspace_bytes, kvant_stream stream);
 
-/* Rows of new keys and values, BF16, and where each goes: a token of its sequence's tail. */
+/* Rows of new keys and values, and where each goes: a token of its sequence's tail. */
 typedef struct kvant_new_rows {
   size_t struct_size;
   int32_t n_rows;
@@ -229,6 +236,15 @@ typedef struct kvant_new_rows {
   const float* key_factors; /* [n_kv_heads][head_dim] */
   const float* value_factors;
   int32_t key_hadamard, value_hadamard;
+  /* Since 1.4. Of keys, values and queries: BF16 (0) or F32. */
+  kvant_type type;
+  int32_t rows_reserved; /* 0 */
+  /* Since 1.4: the rows' queries, [n_rows][n_kv_heads * group][head_dim], which are transformed in place to
+   * match keys: channels times query_factors, [n_kv_heads][head_dim] or null, then rotated if key_hadamard.
+   * Or null. */
+  void* queries;
+  int64_t query_row_stride, query_head_stride;
+  const float* query_factors;
 } kvant_new_rows;
 
 /* Writes rows into the tail pages of `layer` (of which only `layer` and `tail` are used). */
@@ -321,8 +337,8 @@ typedef struct kvant_transformation {
   int32_t hadamard;
   const void* source; /* since 1.1: what is read, of the same type, and stays; null: `rows`, in place */
   int64_t source_row_stride, source_head_stride;
-  int32_t source_is_bf16;  /* since 1.2: not 0: the source is BF16, and rows that are F32 are made of it */
-  int32_t source_reserved; /* 0 */
+  int32_t source_is_bf16; /* since 1.2: not 0: the source is BF16, and rows that are F32 are made of it */
+  int32_t source_is_f32;  /* since 1.4: not 0: the source is F32, and rows that are BF16 are made of it */
 } kvant_transformation;
 
 KVANT_API kvant_status kvant_transform(const kvant_transformation* transformation, kvant_stream stream);

@@ -78,7 +78,8 @@ class Layer(Struct):
                        (_long, "key_codebook_stride value_codebook_stride"), (_pointer, "q"),
                        (_long, "q_seq_stride q_head_stride"), (_pointer, "out"), (ctypes.c_int, "out_type"),
                        (_long, "out_seq_stride out_head_stride"), (_int, "settled"), (_pointer, "lse correction"),
-                       (_int, "reproducible"), (_pointer, "skip_counts pages_out_of_range sink_logits"))
+                       (_int, "reproducible"), (_pointer, "skip_counts pages_out_of_range sink_logits"),
+                       (ctypes.c_int, "q_type"), (_int, "out_hadamard"), (_pointer, "out_factors"))
 
 
 class NewRows(Struct):
@@ -86,7 +87,8 @@ class NewRows(Struct):
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_rows"), (_pointer, "seq tail_token keys"),
                        (_long, "key_row_stride key_head_stride"), (_pointer, "values"),
                        (_long, "value_row_stride value_head_stride"), (_pointer, "key_factors value_factors"),
-                       (_int, "key_hadamard value_hadamard"))
+                       (_int, "key_hadamard value_hadamard"), (ctypes.c_int, "type"), (_int, "rows_reserved"),
+                       (_pointer, "queries"), (_long, "query_row_stride query_head_stride"), (_pointer, "query_factors"))
 
 
 class SealRange(Struct):
@@ -114,7 +116,7 @@ class Transformation(Struct):
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_rows n_heads head_dim"), (_pointer, "rows"),
                        (ctypes.c_int, "type"), (_long, "row_stride head_stride"), (_pointer, "factors factors_after"),
                        (_int, "heads_of_factors hadamard"), (_pointer, "source"),
-                       (_long, "source_row_stride source_head_stride"), (_int, "source_is_bf16 source_reserved"))
+                       (_long, "source_row_stride source_head_stride"), (_int, "source_is_bf16 source_is_f32"))
 
 
 class PromptShape(Struct):

@@ -372,29 +372,6 @@ bool DeviceAttention::check(Step& step, const char* doing, kvant_status status) 
   return checked.ok();
 }
 
-bool DeviceAttention::transform(Step& step, void* rows, kvant_type type, bool hadamard, const float* factors,
-                                const float* factors_after, const void* source) {
-  const Geometry& g = step.plan().geometry;
-  kvant_transformation t{};
-  t.struct_size = sizeof t;
-  t.n_rows = n_rows_;
-  t.n_heads = g.n_heads;
-  t.head_dim = g.head_dim;
-  t.rows = rows;
-  t.type = type;
-  t.row_stride = std::int64_t{g.n_heads} * g.head_dim;
-  t.head_stride = g.head_dim;
-  t.factors = factors;
-  t.factors_after = factors_after;
-  t.heads_of_factors = g.group(/*layer=*/0);
-  t.hadamard = hadamard ? 1 : 0;
-  t.source = source;
-  t.source_row_stride = t.row_stride;
-  t.source_head_stride = t.head_stride;
-  t.source_is_bf16 = source != nullptr ? 1 : 0;
-  return check(step, "rotating", device_->library().transform(&t, device_->stream()));
-}
-
 bool DeviceAttention::seal(Step& step, const kvant_decode_shape& of_slices,
                            const kvant_decode_layer& at_layer) {
   const kvant_seal_range range{sizeof range,   at(due_tail_page_), at(due_sealed_page_),
@@ -471,9 +448,13 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   new_rows.key_hadamard = rows.key_transform.hadamard ? 1 : 0;
   new_rows.value_factors = rows.value_transform.factors;
   new_rows.value_hadamard = rows.value_transform.hadamard ? 1 : 0;
-  if (rows.key_transform.hadamard &&
-      !transform(step, rows.q, KVANT_BF16, /*hadamard=*/true, rows.key_transform.inverses, nullptr))
-    return;
+  new_rows.type = KVANT_F32;
+  if (rows.key_transform.hadamard) {
+    new_rows.queries = rows.q;
+    new_rows.query_row_stride = std::int64_t{g.n_heads} * g.head_dim;
+    new_rows.query_head_stride = g.head_dim;
+    new_rows.query_factors = rows.key_transform.inverses;
+  }
   if (!check(step, "appending", library.append(&of_slices, &at_layer, &new_rows, device_->stream()))) return;
   if (max_due_ > 0) {
     const bool sealed = is_corrected(plan, layer) ? seal_and_sum(step, layer, of_slices, at_layer)
@@ -506,11 +487,16 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
   at_layer.sealed.table = at(tables.row_sealed);
   at_layer.sealed.seq_stride = tables.row_sealed_stride;
   at_layer.q = rows.q;
+  at_layer.q_type = KVANT_F32;
   at_layer.out = rows.out;
   at_layer.out_type = KVANT_F32;
   at_layer.q_seq_stride = at_layer.out_seq_stride = std::int64_t{g.n_heads} * g.head_dim;
   at_layer.q_head_stride = at_layer.out_head_stride = g.head_dim;
   at_layer.reproducible = 1;
+  if (rows.value_transform.hadamard) {
+    at_layer.out_hadamard = 1;
+    at_layer.out_factors = rows.value_transform.inverses;
+  }
   kvant_correction correction{};
   if (is_corrected(plan, layer)) {
     correction = correction_of_rows(step, layer);
@@ -520,9 +506,7 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
   const kvant_status attended = device_->library().decode_attention(
       &of_rows, &sights, &at_layer, static_cast<char*>(workspace_) + tables.workspace, workspace_of_tables_,
       device_->stream());
-  if (!check(step, "attending", attended)) return false;
-  return !rows.value_transform.hadamard ||
-         transform(step, rows.out, KVANT_F32, /*hadamard=*/true, nullptr, rows.value_transform.inverses);
+  return check(step, "attending", attended);
 }
 
 }  // namespace kvant

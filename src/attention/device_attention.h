@@ -49,9 +49,9 @@ struct LibraryTransform {
 // What a layer's site reads and writes in the device's memory: rows one after another. k and v are yet to be
 // transformed by these, q and the output to match; q is overwritten.
 struct DeviceRows {
-  void* q;        // BF16 [n_rows, n_heads, head_dim]
-  const void* k;  // BF16 [n_rows, n_kv_heads, head_dim]
-  const void* v;
+  float* q;        // [n_rows, n_heads, head_dim]
+  const float* k;  // [n_rows, n_kv_heads, head_dim]
+  const float* v;
   float* out;  // [n_rows, n_heads, head_dim]
   LibraryTransform key_transform, value_transform;
 };
@@ -89,9 +89,10 @@ class DeviceAttention {
   Status begin_prompt(const Step& step);
   kvant_prompt_shape prompt_shape(const Plan& plan) const;
   bool attend_prompt(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer& at_layer);
-  // Rows of all query heads, in place or, where `source` is not null, out of its BF16 rows.
-  bool transform(Step& step, void* rows, kvant_type type, bool hadamard, const float* factors,
-                 const float* factors_after, const void* source = nullptr);
+  // The prompt kernel's BF16: queries to it, its outputs from it and back from the basis of the values.
+  bool round_queries(Step& step, const float* q);
+  bool widen_outputs(Step& step, const DeviceRows& rows);
+  bool transform(Step& step, kvant_transformation t);
   void list_sums(const Step& step);
   // Of rows, in layers with a window of so many tokens, or none.
   struct RowTables;

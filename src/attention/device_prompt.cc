@@ -17,7 +17,8 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-std::size_t output_bytes(const Geometry& g, int n_rows) {
+// Of all query heads' rows, as the kernel reads queries and writes outputs.
+std::size_t bf16_bytes(const Geometry& g, int n_rows) {
   return aligned(std::size_t{2} * n_rows * g.n_heads * g.head_dim);
 }
 
@@ -71,7 +72,7 @@ kvant_prompt_shape DeviceAttention::prompt_shape(const Plan& plan) const {
   return shape;
 }
 
-// The workspace begins with outputs in BF16, as the kernel writes them.
+// The workspace begins with outputs and queries in BF16.
 Status DeviceAttention::begin_prompt(const Step& step) {
   list_prompt(step);
   const kvant_prompt_shape shape = prompt_shape(step.plan());
@@ -80,15 +81,48 @@ Status DeviceAttention::begin_prompt(const Step& step) {
                                        device_->library().prompt_workspace(&shape, &bytes)));
   KVANT_RETURN_IF_ERROR(make_room(memory_, memory_bytes_, numbers_.size() * sizeof numbers_[0]));
   KVANT_RETURN_IF_ERROR(
-      make_room(workspace_, workspace_bytes_, output_bytes(step.plan().geometry, n_rows_) + bytes));
+      make_room(workspace_, workspace_bytes_, 2 * bf16_bytes(step.plan().geometry, n_rows_) + bytes));
   device_->upload(memory_, numbers_.data(), numbers_.size() * sizeof numbers_[0]);
   return {};
+}
+
+bool DeviceAttention::transform(Step& step, kvant_transformation t) {
+  const Geometry& g = step.plan().geometry;
+  t.struct_size = sizeof t;
+  t.n_rows = n_rows_;
+  t.n_heads = g.n_heads;
+  t.head_dim = g.head_dim;
+  t.row_stride = t.source_row_stride = std::int64_t{g.n_heads} * g.head_dim;
+  t.head_stride = t.source_head_stride = g.head_dim;
+  t.heads_of_factors = g.group(/*layer=*/0);
+  return check(step, "rotating", device_->library().transform(&t, device_->stream()));
+}
+
+bool DeviceAttention::round_queries(Step& step, const float* q) {
+  kvant_transformation t{};
+  t.rows = static_cast<char*>(workspace_) + bf16_bytes(step.plan().geometry, n_rows_);
+  t.type = KVANT_BF16;
+  t.source = q;
+  t.source_is_f32 = 1;
+  return transform(step, t);
+}
+
+bool DeviceAttention::widen_outputs(Step& step, const DeviceRows& rows) {
+  kvant_transformation t{};
+  t.rows = rows.out;
+  t.type = KVANT_F32;
+  t.source = workspace_;
+  t.source_is_bf16 = 1;
+  t.hadamard = rows.value_transform.hadamard ? 1 : 0;
+  t.factors_after = rows.value_transform.inverses;
+  return transform(step, t);
 }
 
 bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& rows,
                                     kvant_decode_layer& at_layer) {
   const Plan& plan = step.plan();
   const Geometry& g = plan.geometry;
+  if (!round_queries(step, rows.q)) return false;
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape of_slices = formats.of(n_slices_, plan);
   kvant_prompt_pages pages{};
@@ -104,19 +138,16 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
   prompt.struct_size = sizeof prompt;
   prompt.query_begins = at(query_begins_);
   prompt.token_begins = at(token_begins_);
-  prompt.q = rows.q;
+  const std::size_t outputs = bf16_bytes(g, n_rows_), before = 2 * outputs;
+  prompt.q = static_cast<const char*>(workspace_) + outputs;
   prompt.out = workspace_;
   prompt.q_token_stride = prompt.out_token_stride = std::int64_t{g.n_heads} * g.head_dim;
   prompt.q_head_stride = prompt.out_head_stride = g.head_dim;
   prompt.pages = &pages;
   const kvant_prompt_shape shape = prompt_shape(plan);
-  const std::size_t outputs = output_bytes(g, n_rows_);
-  const kvant_status attended =
-      device_->library().prompt_attention(&shape, &prompt, static_cast<char*>(workspace_) + outputs,
-                                          workspace_bytes_ - outputs, device_->stream());
-  return check(step, "attending to a prompt", attended) &&
-         transform(step, rows.out, KVANT_F32, rows.value_transform.hadamard, nullptr,
-                   rows.value_transform.inverses, workspace_);
+  const kvant_status attended = device_->library().prompt_attention(
+      &shape, &prompt, static_cast<char*>(workspace_) + before, workspace_bytes_ - before, device_->stream());
+  return check(step, "attending to a prompt", attended) && widen_outputs(step, rows);
 }
 
 }  // namespace kvant

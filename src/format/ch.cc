@@ -98,6 +98,13 @@ class ChFormat : public Format {
     }
   }
 
+  std::optional<FormatDescription> describe() const override {
+    FormatDescription description;
+    description.page.bits = bits_;
+    description.page.grid = GridAxis::of_channels;
+    description.page.group = group_;
+    return description;
+  }
   std::optional<CodeScheme> code_scheme(int /*head_dim*/) const override {
     return CodeScheme{.bits = bits_,
                       .group_bytes = bits_,

@@ -17,6 +17,7 @@
 #include "base/geometry.h"
 #include "base/token_mask.h"
 #include "format/code_scheme.h"
+#include "format/page_description.h"
 #include "transform/constants.h"
 
 namespace kvant {
@@ -111,6 +112,9 @@ class Format {
   virtual bool integral() const { return false; }
   virtual void decode_integers(const std::byte* page, int n_tokens, const PageContext& context,
                                float* integers, float* scales) const;
+
+  // What its pages hold, as data (page_description.h); nothing where that has no words for it.
+  virtual std::optional<FormatDescription> describe() const { return std::nullopt; }
 
   // How values follow from codes (code_scheme.h); nothing where they don't in that way.
   virtual std::optional<CodeScheme> code_scheme(int /*head_dim*/) const { return std::nullopt; }

@@ -72,6 +72,14 @@ class Fp8Format : public Format {
   RowParts row_parts(int head_dim) const override {
     return {static_cast<std::size_t>(head_dim), sizeof(float)};
   }
+  std::optional<FormatDescription> describe() const override {
+    FormatDescription description;
+    description.page.kind = CodeKind::e4m3;
+    description.page.bits = 8;
+    description.page.factor = TokenFactor::single;
+    description.largest = kE4m3Max;
+    return description;
+  }
   NumberType number_type() const override { return NumberType::e4m3; }
   void read_parameters(const std::byte* page, const PageContext& context, const CodeTable&,
                        CodeParameters& parameters) const override {

@@ -76,12 +76,11 @@ KVANT_SIMD_CLONES void look_up(const std::byte* packed, int d, int bits, const L
 
 class LmFormat : public Format {
  public:
-  LmFormat(const std::string& name, int bits, GainRule rule) : Format(name), bits_(bits), rule_(rule) {
-    const std::vector<double> levels = lloyd_max_levels(bits);
-    std::copy(levels.begin(), levels.end(), levels_.begin());
-    for (std::size_t i = 0; i + 1 < levels.size(); ++i) {
-      boundaries_[i] = static_cast<float>((levels[i] + levels[i + 1]) / 2);
-    }
+  LmFormat(const std::string& name, int bits, GainRule rule)
+      : Format(name), bits_(bits), rule_(rule), exact_levels_(lloyd_max_levels(bits)) {
+    std::copy(exact_levels_.begin(), exact_levels_.end(), levels_.begin());
+    for (std::size_t i = 0; i + 1 < exact_levels_.size(); ++i)
+      boundaries_[i] = static_cast<float>((exact_levels_[i] + exact_levels_[i + 1]) / 2);
   }
 
   std::size_t page_bytes(int head_dim) const override { return lm_page_bytes(bits_, head_dim); }
@@ -124,6 +123,16 @@ class LmFormat : public Format {
     }
   }
 
+  std::optional<FormatDescription> describe() const override {
+    FormatDescription description;
+    description.page.kind = CodeKind::level;
+    description.page.bits = bits_;
+    description.page.factor = TokenFactor::half;
+    description.page.unbiased = rule_ == GainRule::unbiased;
+    description.levels = exact_levels_;
+    description.of_unit_vectors = true;
+    return description;
+  }
   std::optional<CodeScheme> code_scheme(int /*head_dim*/) const override {
     return CodeScheme{.meaning = CodeMeaning::level,
                       .bits = bits_,
@@ -170,8 +179,9 @@ class LmFormat : public Format {
 
   int bits_;
   GainRule rule_;
-  Levels levels_{};      // of N(0, 1)
-  Levels boundaries_{};  // between them: one fewer
+  std::vector<double> exact_levels_;  // of N(0, 1)
+  Levels levels_{};                   // the same
+  Levels boundaries_{};               // between them: one fewer
 };
 
 std::unique_ptr<Format> parse_lm(const std::string& name) {

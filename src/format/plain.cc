@@ -41,6 +41,11 @@ class PlainFormat : public Format {
   bool row_wise() const override { return true; }
   RowParts row_parts(int head_dim) const override { return {2 * static_cast<std::size_t>(head_dim)}; }
   bool plain() const override { return true; }
+  std::optional<FormatDescription> describe() const override {
+    FormatDescription description;
+    description.page.kind = type_.type == NumberType::bf16 ? CodeKind::bf16 : CodeKind::f16;
+    return description;
+  }
   NumberType number_type() const override { return type_.type; }
   float max_magnitude() const override { return type_.max; }
 

@@ -160,6 +160,15 @@ class ProgFormat : public Format {
   // Where our own rounding has chosen step and zero, no visible token's integer reaches the clamp: at most
   // step / 2 lies beyond the largest of at most 119, and step is at most 16 for 4 bits; for fewer bits, at
   // most 2^B - 2 does.
+  std::optional<FormatDescription> describe() const override {
+    FormatDescription description;
+    description.page.bits = bits_;
+    description.page.grid = GridAxis::of_integers;
+    description.page.factor = TokenFactor::block;
+    description.page.as_printed = rounding_ == Rounding::paper;
+    description.largest = kLargestInteger;
+    return description;
+  }
   std::optional<CodeScheme> code_scheme(int /*head_dim*/) const override {
     if (rounding_ == Rounding::paper) return std::nullopt;
     return CodeScheme{.bits = bits_,

@@ -33,6 +33,7 @@
 #include "format/name_reader.h"
 #include "format/trellis.h"
 #include "format/trellis_encoder.h"
+#include "format/trellis_gain.h"
 
 namespace kvant {
 namespace {
@@ -43,13 +44,7 @@ constexpr std::size_t tcq_page_bytes(int bits, int d) {
 static_assert(tcq_page_bytes(2, 64) == 2308 && tcq_page_bytes(3, 64) == 3332);
 static_assert(tcq_page_bytes(2, 128) == 4484 && tcq_page_bytes(4, 128) == 8580);
 
-constexpr int kGainSteps = 32;        // gain codes in an octave
-constexpr int kSilent = 255;          // the gain code of 0
 constexpr double kMaxGain = 0x1p126;  // times the largest level, 3.4, it is still finite
-
-double gain_of_code(int code, double loudest) {
-  return code == kSilent ? 0 : loudest * std::exp2(-static_cast<double>(code) / kGainSteps);
-}
 
 // The gains of n codes, where `unit` is the loudest. 2^-f for the fraction f of an octave by a series around
 // f = 1/2, so that the loop vectorizes; relative errors are 1e-7.
@@ -146,13 +141,22 @@ class TcqFormat : public Format {
     float_row_from_f16(parameters + kPageTokens, means.data(), d);
     std::array<float, kMaxHeadDim> shape;
     for (int token = 0; token < n_tokens; ++token) {
-      const auto gain = static_cast<float>(gain_of_code(std::to_integer<int>(parameters[token]), loudest));
+      const auto gain = static_cast<float>(gain_of_code<double>(
+          std::to_integer<int>(parameters[token]), loudest, [](double x) { return std::exp2(x); }));
       decode_trellis(codes_of(page, token, d), d, table_.bits, levels_, shape.data());
       float* row = values + static_cast<std::ptrdiff_t>(token) * d;
       for (int i = 0; i < d; ++i) row[i] = means[i] + gain * shape[i];
     }
   }
 
+  std::optional<FormatDescription> describe() const override {
+    FormatDescription description;
+    description.page.kind = CodeKind::state;
+    description.page.bits = table_.bits;
+    description.page.factor = TokenFactor::octave;
+    description.unit = table_.scale;
+    return description;
+  }
   std::optional<CodeScheme> code_scheme(int /*head_dim*/) const override {
     return CodeScheme{.meaning = CodeMeaning::state,
                       .bits = table_.bits,

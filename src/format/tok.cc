@@ -245,6 +245,15 @@ class TokFormat : public Format {
     }
   }
 
+  std::optional<FormatDescription> describe() const override {
+    FormatDescription description;
+    description.page.bits = shape_.bits;
+    description.page.grid = GridAxis::of_tokens;
+    description.page.group = shape_.group;
+    description.page.symmetric = shape_.symmetric;
+    description.page.clips = shape_.clip > 0;
+    return description;
+  }
   std::optional<CodeScheme> code_scheme(int head_dim) const override {
     if (head_dim % std::min(shape_.group, head_dim) != 0) return std::nullopt;  // groups of two sizes
     return CodeScheme{.bits = shape_.bits,

@@ -74,6 +74,15 @@ class VqFormat : public Format {
     return shape_.kind == Kind::pq ? one * shape_.codes_per_token(head_dim) : one;
   }
 
+  std::optional<FormatDescription> describe() const override {
+    FormatDescription description;
+    description.page.kind = CodeKind::vector;
+    description.page.bits = shape_.bits;
+    description.page.channels = shape_.dim;
+    description.page.factor = shape_.kind == Kind::nvq ? TokenFactor::half : TokenFactor::none;
+    description.page.own_codebooks = shape_.kind == Kind::pq;
+    return description;
+  }
   std::optional<CodeScheme> code_scheme(int head_dim) const override {
     if (shape_.kind == Kind::pq) return std::nullopt;
     if (shape_.bits == 8) {

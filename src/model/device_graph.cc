@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/float16.h"
-
 namespace kvant {
 namespace {
 
@@ -49,9 +47,9 @@ class DeviceGraph::Builder {
     Tensors& t = g_.tensors_;
     t.x = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_embd, g_.shape_.n_rows);
     t.positions = ggml_new_tensor_1d(c, GGML_TYPE_I32, g_.shape_.n_rows);
-    t.q = ggml_new_tensor_3d(c, GGML_TYPE_BF16, h_.head_dim, h_.n_heads, g_.shape_.n_rows);
-    t.k = ggml_new_tensor_3d(c, GGML_TYPE_BF16, h_.head_dim, h_.n_kv_heads, g_.shape_.n_rows);
-    t.v = ggml_new_tensor_3d(c, GGML_TYPE_BF16, h_.head_dim, h_.n_kv_heads, g_.shape_.n_rows);
+    t.q = ggml_new_tensor_3d(c, GGML_TYPE_F32, h_.head_dim, h_.n_heads, g_.shape_.n_rows);
+    t.k = ggml_new_tensor_3d(c, GGML_TYPE_F32, h_.head_dim, h_.n_kv_heads, g_.shape_.n_rows);
+    t.v = ggml_new_tensor_3d(c, GGML_TYPE_F32, h_.head_dim, h_.n_kv_heads, g_.shape_.n_rows);
     t.attended =
         ggml_new_tensor_2d(c, GGML_TYPE_F32, std::int64_t{h_.n_heads} * h_.head_dim, g_.shape_.n_rows);
     if (h_.architecture->gated_attention) t.gates = ggml_dup_tensor(c, t.attended);
@@ -110,6 +108,16 @@ class DeviceGraph::Builder {
     node->buffer = place->buffer;
     node->data = place->data;
     add(node);
+  }
+
+  // The same of heads, which may be a part of what a product has made: then they are copied.
+  void put_heads(ggml_tensor* x, ggml_tensor* place) {
+    ggml_tensor* whole = x->view_src == nullptr ? x : x->view_src;
+    if (ggml_nbytes(whole) == ggml_nbytes(place) && ggml_is_contiguous(whole) && ggml_is_contiguous(x)) {
+      put(whole, place);
+    } else {
+      add(ggml_cpy(c_, x, place));
+    }
   }
 
   ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight, ggml_tensor* bias = nullptr) {
@@ -204,9 +212,9 @@ class DeviceGraph::Builder {
       v = heads(multiply(w.v, w.v_bias, h), h_.n_kv_heads);
     }
     const LayerTransforms& t = t_.layer(h_.place[layer]);
-    add(ggml_cpy(c_, transform(rotate(q, w.q_norm, layer), t.q), g_.tensors_.q));
-    add(ggml_cpy(c_, transform(rotate(k, w.k_norm, layer), t.k), g_.tensors_.k));
-    add(ggml_cpy(c_, transform(v, t.v), g_.tensors_.v));
+    put_heads(transform(rotate(q, w.q_norm, layer), t.q), g_.tensors_.q);
+    put_heads(transform(rotate(k, w.k_norm, layer), t.k), g_.tensors_.k);
+    put_heads(transform(v, t.v), g_.tensors_.v);
   }
 
   // From the output of the attention or the delta net on. wanted_only: only rows whose logits are wanted go
@@ -428,27 +436,24 @@ void DeviceGraph::read_logits(MatrixView<float> logits) {
 }
 
 void DeviceGraph::read_rows(std::vector<float>& q, std::vector<float>& k, std::vector<float>& v) const {
-  std::vector<std::uint16_t> bf16;
   const auto read = [&](const ggml_tensor* from, std::vector<float>& to) {
     to.resize(ggml_nelements(from));
-    bf16.resize(to.size());
-    ggml_backend_tensor_get_async(backend_, from, bf16.data(), 0, ggml_nbytes(from));
-    ggml_backend_synchronize(backend_);
-    float_row_from_bf16(bf16.data(), to.data(), to.size());
+    ggml_backend_tensor_get_async(backend_, from, to.data(), 0, ggml_nbytes(from));
   };
   read(tensors_.q, q);
   read(tensors_.k, k);
   read(tensors_.v, v);
+  ggml_backend_synchronize(backend_);
 }
 
-void* DeviceGraph::q() const {
-  return tensors_.q->data;
+float* DeviceGraph::q() const {
+  return static_cast<float*>(tensors_.q->data);
 }
-void* DeviceGraph::k() const {
-  return tensors_.k->data;
+float* DeviceGraph::k() const {
+  return static_cast<float*>(tensors_.k->data);
 }
-void* DeviceGraph::v() const {
-  return tensors_.v->data;
+float* DeviceGraph::v() const {
+  return static_cast<float*>(tensors_.v->data);
 }
 float* DeviceGraph::attended() const {
   return static_cast<float*>(tensors_.attended->data);

@@ -64,9 +64,9 @@ class DeviceGraph {
   void read_rows(std::vector<float>& q, std::vector<float>& k, std::vector<float>& v) const;
 
   // What a layer's attention reads and writes: addresses on the device, the same for all layers.
-  void* q() const;
-  void* k() const;
-  void* v() const;
+  float* q() const;
+  float* k() const;
+  float* v() const;
   float* attended() const;
   // The first delta net's states of all slices, one after another, then the next one's: the convolutions'
   // inputs, and the matrices.
@@ -77,7 +77,7 @@ class DeviceGraph {
   class Builder;
   struct Tensors {
     ggml_tensor *x, *positions, *logit_rows;  // inputs; x [n_embd, n_rows] is also what layers hand on
-    ggml_tensor *q, *k, *v;                   // BF16 [head_dim, heads, n_rows]
+    ggml_tensor *q, *k, *v;                   // F32 [head_dim, heads, n_rows]
     ggml_tensor* attended;                    // [n_heads * head_dim, n_rows]
     ggml_tensor* gates;                       // of the queries' heads: as attended
     ggml_tensor* logits;                      // [n_vocab, n_logit_rows]

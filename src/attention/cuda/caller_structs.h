@@ -22,6 +22,8 @@ inline constexpr std::size_t kFirstSize<kvant_decode_lengths> = offsetof(kvant_d
 template <>
 inline constexpr std::size_t kFirstSize<kvant_decode_layer> = offsetof(kvant_decode_layer, sink_logits);
 template <>
+inline constexpr std::size_t kFirstSize<kvant_new_rows> = offsetof(kvant_new_rows, type);
+template <>
 inline constexpr std::size_t kFirstSize<kvant_transformation> = offsetof(kvant_transformation, source);
 template <>
 inline constexpr std::size_t kFirstSize<kvant_prompt> = offsetof(kvant_prompt, pages);

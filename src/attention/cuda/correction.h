@@ -38,6 +38,7 @@ struct CorrectionArgs {
   const float* query_maps;
   CorrectionStates states;
   const void* q;
+  int q_f32;
   std::int64_t q_seq_stride, q_head_stride;
   float* features;     // [n_seqs][n_kv_heads * group][kFeatures]: phi(q)
   float* numerator;    // [n_seqs][n_kv_heads * group][d]: phi(q) S

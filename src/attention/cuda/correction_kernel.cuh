@@ -35,9 +35,11 @@ __global__ void __launch_bounds__(kMapThreads)
   admit_successors();
   for (int first = blockIdx.y * kMapSeqs; first < args.n_seqs; first += gridDim.y * kMapSeqs) {
     const int n_seqs = min(kMapSeqs, args.n_seqs - first);
-    for (int i = thread; i < n_seqs * D; i += kMapThreads)
-      q[i / D][i % D] = __bfloat162float(static_cast<const __nv_bfloat16*>(
-          args.q)[(first + i / D) * args.q_seq_stride + head * args.q_head_stride + i % D]);
+    for (int i = thread; i < n_seqs * D; i += kMapThreads) {
+      const std::int64_t at = (first + i / D) * args.q_seq_stride + head * args.q_head_stride + i % D;
+      q[i / D][i % D] = args.q_f32 != 0 ? static_cast<const float*>(args.q)[at]
+                                        : __bfloat162float(static_cast<const __nv_bfloat16*>(args.q)[at]);
+    }
     __syncthreads();
 #pragma unroll 1
     for (int s = 0; s < n_seqs; ++s) {

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <string_view>
 
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/correction.h"
@@ -16,10 +15,8 @@
 #include "attention/cuda/page_format.h"
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/schedule.cuh"
-#include "attention/cuda/standard_levels.h"
 #include "attention/cuda/workspace_cursor.h"
 #include "format/format.h"
-#include "format/trellis.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -153,25 +150,14 @@ kvant_status common_args(const Shape& shape, const kvant_decode_lengths& lengths
   return KVANT_OK;
 }
 
-// The levels that the codes of `format` stand for, and what they are to be multiplied by.
-void set_levels(std::string_view format, int d, int* bits, float* unit, float* levels) {
-  constexpr float kMaxE4m3 = 448;
-  constexpr float kMaxInteger = 119;  // of progressive pages
-  *bits = 0;
-  *unit = 1;
-  if (format.starts_with("lm")) {
-    *bits = format[2] - '0';
-    *unit = 1 / std::sqrt(static_cast<float>(d));
-    const std::vector<double>& values = standard_levels(*bits);
-    for (std::size_t i = 0; i < values.size(); ++i) levels[i] = static_cast<float>(values[i]);
-  } else if (format.starts_with("tcq")) {
-    *bits = format[3] - '0';
-    *unit = trellis_tables()[*bits - 1].scale;
-  } else if (format == "fp8") {
-    *unit = 1 / kMaxE4m3;
-  } else if (format.starts_with("prog")) {
-    *unit = 1 / kMaxInteger;
-  }
+// Of the codes of `format`: their width, the levels that they stand for, and what these are to be multiplied
+// by, where the factors of tokens are taken for their largest numbers.
+void set_levels(const char* format, int d, int* bits, float* unit, float* levels) {
+  const FormatDescription described = *find_format(format)->describe();
+  *bits = described.page.bits;
+  *unit = described.unit / described.largest;
+  if (described.of_unit_vectors) *unit /= std::sqrt(static_cast<float>(d));
+  std::copy(described.levels.begin(), described.levels.end(), levels);
 }
 
 void describe_page(const AnyPage& page, float unit, const float* levels, AnyPage* described) {
@@ -216,9 +202,9 @@ cudaError_t launch(const DecodeKernel& kernel, int n_ctas, int shared_bytes, Dec
 
 // Points the arguments at the query heads of a launch.
 void select_queries(const LaunchPlan& plan, DecodeArgs* args) {
-  const int out_bytes = args->out_f32 != 0 ? 4 : 2;
+  const int q_bytes = args->q_f32 != 0 ? 4 : 2, out_bytes = args->out_f32 != 0 ? 4 : 2;
   args->n_queries = plan.n_queries;
-  args->q = static_cast<const std::uint16_t*>(args->q) + plan.first_query * args->q_head_stride;
+  args->q = static_cast<const std::byte*>(args->q) + plan.first_query * args->q_head_stride * q_bytes;
   args->out = static_cast<std::byte*>(args->out) + plan.first_query * args->out_head_stride * out_bytes;
   if (args->lse != nullptr) args->lse += plan.first_query;
   if (args->sink_logits != nullptr) args->sink_logits += plan.first_query;
@@ -282,8 +268,8 @@ kvant_status start_correction(const Shape& shape, const kvant_decode_layer& laye
   if (correction.query_maps == nullptr) return refuse_argument("correction: query_maps is null");
   const CorrectionArgs correction_args{shape.n_seqs,          shape.n_kv_heads,      shape.group,
                                        correction.query_maps, states_of(correction), layer.q,
-                                       layer.q_seq_stride,    layer.q_head_stride,   workspace.features,
-                                       workspace.numerator,   workspace.denominator};
+                                       args->q_f32,           layer.q_seq_stride,    layer.q_head_stride,
+                                       workspace.features,    workspace.numerator,   workspace.denominator};
   args->correction_numerator = workspace.numerator;
   args->correction_denominator = workspace.denominator;
   args->correction_absolute = correction.absolute;
@@ -375,10 +361,13 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   args.key_codebook_stride = layer.key_codebook_stride;
   args.value_codebook_stride = layer.value_codebook_stride;
   args.q = layer.q;
+  args.q_f32 = layer.q_type == KVANT_F32 ? 1 : 0;
   args.q_seq_stride = layer.q_seq_stride;
   args.q_head_stride = layer.q_head_stride;
   args.out = layer.out;
   args.out_f32 = layer.out_type == KVANT_F32 ? 1 : 0;
+  args.out_hadamard = layer.out_hadamard;
+  args.out_factors = layer.out_factors;
   args.settled = layer.settled;
   args.reproducible = layer.reproducible;
   args.lse = layer.lse;

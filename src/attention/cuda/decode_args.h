@@ -93,9 +93,12 @@ struct DecodeArgs {
   const void *key_codebooks, *value_codebooks;
   std::int64_t key_codebook_stride, value_codebook_stride;
   const void* q;
+  int q_f32;
   std::int64_t q_seq_stride, q_head_stride;
   void* out;
   int out_f32;
+  int out_hadamard;          // not 0: outputs are rotated
+  const float* out_factors;  // then times these, [n_kv_heads][head_dim]; or null
   int settled;
   int reproducible;
   float* lse;

@@ -10,6 +10,8 @@ namespace kvant::cuda {
 namespace {
 
 constexpr double kTolerance = 0.005;  // relative RMS error
+// Of unquantized tokens and F32 queries: these have 11 bits in products, weights 16.
+constexpr double kPlainTolerance = 0.0005;
 // Make values of about 1e3, 1e4 and 5e4, keys of as much: below 65504.
 constexpr float kLoud[] = {170, 1700, 10000};
 
@@ -113,6 +115,21 @@ TEST_P(DecodeAttention, AgreesWithWindowsCapsAndSinkLogits) {
                   error);
       EXPECT_LE(error, kTolerance);
     }
+  }
+}
+
+// Of sequences within one CTA's range and over several.
+TEST_P(DecodeAttention, RotatesOutputsBackAndReadsF32Queries) {
+  const auto& [pair, d] = GetParam();
+  const bool plain = is_unquantized(pair);
+  for (const int group : {4, 7, 12}) {
+    TestCache cache({pair}, d, {{plain ? 0 : 40, 133, 0}, {plain ? 0 : 2, 9, 0}, {0, 20, 0}}, 0, false,
+                    Tables::own, Values::normal, 5);
+    cache.use_f32_queries();
+    cache.rotate_outputs();
+    const double error = cache.worst_error(group, KVANT_F32);
+    std::printf("  %s + %s, d = %d, group %d: relative error %.5f\n", pair.key, pair.value, d, group, error);
+    EXPECT_LE(error, plain ? kPlainTolerance : kTolerance);
   }
 }
 

@@ -13,8 +13,9 @@
 // ones. --protected: of the sealed tokens, at random, are masked out of their pages and lie in unquantized
 // pages (VQuant). --correction 1: KVLinC's, with maps and states of each layer's own (the limit does not read
 // them). --sink: tokens of each sequence in an unquantized page of their own. --rotate: queries are rotated
-// by a Hadamard matrix before each layer's attention, or outputs after it, or both, as recipes need whose
-// keys, or values, are rotated. --json: results are also written to a file, one object a line.
+// by a Hadamard matrix before each layer's attention (kvant_append does that for a step's), or outputs at its
+// end, or both, as recipes need whose keys, or values, are rotated. --json: results are also written to a
+// file, one object a line.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -335,20 +336,18 @@ class Bench {
       rotation.row_stride = static_cast<std::int64_t>(n_heads) * d;
       rotation.head_stride = d;
       rotation.hadamard = 1;
-      const auto rotate = [&](char which, void* rows, cudaStream_t stream) {
-        rotation.rows = rows;
-        if (settings_.rotate.find(which) != std::string::npos) expect_ok(kvant_transform(&rotation, stream));
-      };
+      rotation.rows = device_q.get();
+      const auto rotates = [&](char which) { return settings_.rotate.find(which) != std::string::npos; };
+      layer.out_hadamard = rotates('o') ? 1 : 0;
       const double us = median_us(layers, settings_.runs, [&](int i, cudaStream_t stream) {
         layer.layer = i;
-        rotate('q', device_q.get(), stream);
+        if (rotates('q')) expect_ok(kvant_transform(&rotation, stream));
         kvant_correction correction;
         if (corrections != nullptr) {
           correction = corrections->of_layer(i);
           layer.correction = &correction;
         }
         expect_ok(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), workspace_bytes, stream));
-        rotate('o', out.get(), stream);
       });
       const double limit = median_us(layers, settings_.runs, [&](int i, cudaStream_t stream) {
         read_kernel<<<static_cast<unsigned>((bytes / 16 + 1023) / 1024), 256, 0, stream>>>(

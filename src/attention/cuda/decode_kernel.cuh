@@ -210,11 +210,14 @@ __device__ __forceinline__ void attend_plain(const DecodeArgs& args, int hidden,
   const int n_tiles = (n + 15) / 16;
   const int g = lane / 4;
   const int t = lane % 4;
-  std::uint32_t q[D / 16][2];
+  SplitPair q[D / 16][2];
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
-    q[k][0] = bf16_from_half2(query.b[k][0]);
-    q[k][1] = bf16_from_half2(query.b[k][1]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float2 pair = unpack_half2(query.b[k][i]);
+      q[k][i] = split_bf16x2(pair.x, pair.y);
+    }
   }
 #pragma unroll
   for (int tile = 0; tile < kTokenTiles; ++tile) {
@@ -225,9 +228,11 @@ __device__ __forceinline__ void attend_plain(const DecodeArgs& args, int hidden,
 #pragma unroll
       for (int k = 0; k < D / 16; k += 2) {
         const uint4 a = pieces[k * kLanes];
-        mma_bf16(even, a.x, a.y, a.z, a.w, q[k][0], q[k][1]);
+        mma_bf16(even, a.x, a.y, a.z, a.w, q[k][0].high, q[k][1].high);
+        mma_bf16(odd, a.x, a.y, a.z, a.w, q[k][0].low, q[k][1].low);
         const uint4 b = pieces[(k + 1) * kLanes];
-        mma_bf16(odd, b.x, b.y, b.z, b.w, q[k + 1][0], q[k + 1][1]);
+        mma_bf16(even, b.x, b.y, b.z, b.w, q[k + 1][0].high, q[k + 1][1].high);
+        mma_bf16(odd, b.x, b.y, b.z, b.w, q[k + 1][0].low, q[k + 1][1].low);
       }
       ring.release();
 #pragma unroll
@@ -251,8 +256,10 @@ __device__ __forceinline__ void attend_plain(const DecodeArgs& args, int hidden,
 #pragma unroll
   for (int tile = 0; tile < kTokenTiles; ++tile) {
     if (tile < n_tiles) {
-      const std::uint32_t b0 = transpose_8x8(pack_bf16x2(s[tile][0], s[tile][1]));
-      const std::uint32_t b1 = transpose_8x8(pack_bf16x2(s[tile][2], s[tile][3]));
+      const SplitPair upper = split_bf16x2(s[tile][0], s[tile][1]);
+      const SplitPair lower = split_bf16x2(s[tile][2], s[tile][3]);
+      const std::uint32_t b0 = transpose_8x8(upper.high), b1 = transpose_8x8(lower.high);
+      const std::uint32_t rest0 = transpose_8x8(upper.low), rest1 = transpose_8x8(lower.low);
       // What lies behind the last token may be anything, NaN among it.
       const int left = n - tile * 16;
       const std::uint32_t low = (2 * t < left ? 0xffffU : 0) | (2 * t + 1 < left ? 0xffff0000U : 0);
@@ -262,6 +269,7 @@ __device__ __forceinline__ void attend_plain(const DecodeArgs& args, int hidden,
       for (int m = 0; m < D / 16; ++m) {
         const uint4 a = pieces[m * kLanes];
         mma_bf16(acc.out[m], a.x & low, a.y & low, a.z & high, a.w & high, b0, b1);
+        mma_bf16(acc.out[m], a.x & low, a.y & low, a.z & high, a.w & high, rest0, rest1);
       }
       ring.release();
     }

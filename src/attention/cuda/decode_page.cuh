@@ -7,6 +7,7 @@
 #include "attention/cuda/dequantize_args.h"
 #include "attention/cuda/ptx.cuh"
 #include "attention/cuda/seal_page.cuh"
+#include "format/trellis_gain.h"
 
 namespace kvant::cuda {
 
@@ -192,8 +193,7 @@ __device__ __forceinline__ void decode_trellis(const SealedPage& page, const Cod
     if (i < layout.bits) stream |= byte(octet, i) << (8 * (i + 1));
   const unsigned char* parameters = page.parameters<D>();
   const float loudest = *reinterpret_cast<const float*>(parameters + kPageTokens + 2 * D);
-  const int gain_code = parameters[token];
-  const float gain = gain_code == 255 ? 0 : loudest * exp2f(static_cast<float>(gain_code) * (-1.0F / 32));
+  const float gain = gain_of_code(parameters[token], loudest, [](float x) { return exp2f(x); });
   const HalfOctet mean(reinterpret_cast<const __half*>(parameters + kPageTokens) + octet * kOctet);
 #pragma unroll
   for (int i = 0; i < kOctet; ++i) {

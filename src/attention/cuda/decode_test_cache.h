@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -96,6 +97,11 @@ class TestCache {
   // Of each sequence, so many tokens of its first page are masked out. Sequences without masked tokens.
   void hide(std::vector<std::int32_t> tokens) { hidden_ = std::move(tokens); }
 
+  // Queries are F32 numbers that BF16 has no place for.
+  void use_f32_queries() { q_type_ = KVANT_F32; }
+  // Outputs are rotated, and their channels multiplied by factors of their KV head.
+  void rotate_outputs() { rotates_ = true; }
+
   // Scores are multiplied by this.
   void sharpen(float factor) { sharpness_ = factor; }
 
@@ -106,7 +112,7 @@ class TestCache {
     expected_ = expected;
     const int n_seqs = static_cast<int>(lengths_.size());
     const int n_heads = kKvHeads * group;
-    const std::vector<std::uint16_t> q = queries(n_seqs * n_heads);
+    const std::vector<float> q = queries(n_seqs * n_heads);
     std::vector<std::int32_t> sealed, tail, n_protected;
     for (const SequenceLengths& l : lengths_) {
       sealed.push_back(l.sealed);
@@ -114,7 +120,10 @@ class TestCache {
       n_protected.push_back(l.n_protected);
     }
     const DeviceArray<std::int32_t> device_sealed(sealed), device_tail(tail), device_protected(n_protected);
-    const DeviceArray<std::uint16_t> device_q(q);
+    const DeviceArray<float> device_q(q);
+    std::vector<std::uint16_t> rounded;
+    for (const float x : q) rounded.push_back(bf16_from_float(x));
+    const DeviceArray<std::uint16_t> device_bf16(rounded);
     const std::size_t out_bytes = q.size() * (out_type == KVANT_F32 ? 4 : 2);
     const DeviceArray<std::uint8_t> out(std::vector<std::uint8_t>(out_bytes, 0xff));  // NaN
     const DeviceArray<std::uint32_t> device_mask(mask_);
@@ -165,7 +174,13 @@ class TestCache {
     layer.value_codebooks = value_codebooks.get();
     layer.key_codebook_stride = codebooks_.size[0];
     layer.value_codebook_stride = codebooks_.size[1];
-    layer.q = device_q.get();
+    layer.q = q_type_ == KVANT_F32 ? static_cast<const void*>(device_q.get()) : device_bf16.get();
+    layer.q_type = q_type_;
+    std::vector<float> factors(static_cast<std::size_t>(kKvHeads) * d_);
+    for (std::size_t i = 0; i < factors.size(); ++i) factors[i] = out_factor(i);
+    const DeviceArray<float> out_factors(factors);
+    layer.out_hadamard = rotates_ ? 1 : 0;
+    layer.out_factors = rotates_ ? out_factors.get() : nullptr;
     layer.q_seq_stride = layer.out_seq_stride = n_heads * d_;
     layer.q_head_stride = layer.out_head_stride = d_;
     layer.out = out.get();
@@ -232,16 +247,31 @@ class TestCache {
     return values;
   }
 
-  std::vector<std::uint16_t> queries(int n) {  // [n][d]
-    std::vector<std::uint16_t> q(static_cast<std::size_t>(n) * d_);
+  std::vector<float> queries(int n) {  // [n][d]
+    std::vector<float> q;
     std::normal_distribution<float> normal;
     if (values_ == Values::captured) {
       for (int i = 0; i < n; ++i)
-        std::copy_n(captured_query(i), d_, q.begin() + static_cast<std::ptrdiff_t>(i) * d_);
-    } else {
-      for (std::uint16_t& x : q) x = bf16_from_float(normal(random_));
+        for (int c = 0; c < d_; ++c) q.push_back(float_from_bf16(captured_query(i)[c]));
+      return q;
+    }
+    for (int i = 0; i < n * d_; ++i) {
+      const float x = normal(random_);
+      q.push_back(q_type_ == KVANT_F32 ? x : float_from_bf16(bf16_from_float(x)));
     }
     return q;
+  }
+
+  // Of channel i of all KV heads.
+  static float out_factor(std::size_t i) { return 0.5F + static_cast<float>(i % 7); }
+  std::vector<double> rotated(const std::vector<double>& x, int kv_head) const {
+    std::vector<double> y(d_);
+    for (int i = 0; i < d_; ++i) {
+      for (int j = 0; j < d_; ++j)
+        y[i] += std::popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? x[j] : -x[j];
+      y[i] *= out_factor(static_cast<std::size_t>(kv_head) * d_ + i) / std::sqrt(d_);
+    }
+    return y;
   }
 
   // Pages of all heads and sides that a table entry stands for.
@@ -361,12 +391,12 @@ class TestCache {
     return {tokens.begin() + hidden, tokens.end()};
   }
 
-  std::vector<double> exact(const std::uint16_t* q, const std::vector<Token>& tokens, int head,
+  std::vector<double> exact(const float* q, const std::vector<Token>& tokens, int head,
                             double* log_sum_exp) const {
     std::vector<double> scores;
     for (const Token& token : tokens) {
       double score = 0;
-      for (int i = 0; i < d_; ++i) score += double{float_from_bf16(q[i])} * token.key[i];
+      for (int i = 0; i < d_; ++i) score += double{q[i]} * token.key[i];
       score *= softmax_scale();
       scores.push_back(softcap_ > 0 ? softcap_ * std::tanh(score / softcap_) : score);
     }
@@ -385,7 +415,7 @@ class TestCache {
     return out;
   }
 
-  double compare(const std::vector<std::uint16_t>& q, const std::vector<std::uint8_t>& out,
+  double compare(const std::vector<float>& q, const std::vector<std::uint8_t>& out,
                  const std::vector<float>& lse, int group, kvant_type out_type) const {
     double worst = 0;
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
@@ -396,7 +426,8 @@ class TestCache {
         const std::vector<Token> tokens = visible(seq, tokens_[seq * kKvHeads + head / group]);
         if (tokens.empty()) continue;
         double log_sum_exp = 0;
-        const std::vector<double> expected = exact(q.data() + first, tokens, head, &log_sum_exp);
+        std::vector<double> expected = exact(q.data() + first, tokens, head, &log_sum_exp);
+        if (rotates_) expected = rotated(expected, head / group);
         if (expected_ == softmax_ && sharpness_ < kSharpest) {
           EXPECT_NEAR(lse[seq * kKvHeads * group + head], log_sum_exp, 5e-3 + 1e-3 * std::fabs(log_sum_exp));
         }
@@ -423,6 +454,8 @@ class TestCache {
   bool is_mixed_ = false;
   float sharpness_ = 1;
   float skip_threshold_ = 0;
+  kvant_type q_type_ = KVANT_BF16;
+  bool rotates_ = false;
   float softcap_ = 0;
   bool has_sink_logits_ = false;
   std::vector<std::int32_t> hidden_;

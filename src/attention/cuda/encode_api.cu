@@ -10,7 +10,7 @@
 #include "attention/cuda/page_format.h"
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/seal_registry.h"
-#include "attention/cuda/standard_levels.h"
+#include "format/format.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -31,9 +31,9 @@ bool find_encoding(const char* name, PageEncoding* encoding) {
   return encoding->encoding != Encoding::vectors || has_searched_codebook(page);
 }
 
-void set_levels(int d, PageEncoding* encoding) {
-  set_unit_levels(encoding->layout.bits, d, encoding->levels);
-  const std::vector<double>& levels = standard_levels(encoding->layout.bits);
+void set_levels(const char* format, int d, PageEncoding* encoding) {
+  set_unit_levels(format, d, encoding->levels);
+  const std::span<const double> levels = find_format(format)->describe()->levels;
   for (std::size_t i = 0; i + 1 < levels.size(); ++i)
     encoding->boundaries[i] = static_cast<float>((levels[i] + levels[i + 1]) / 2);
 }
@@ -48,11 +48,33 @@ Reason read(const kvant_decode_shape* from_shape, const kvant_decode_layer* from
                         {has_pages(layer->tail), kNoTailPages}});
 }
 
-Reason fault_of(const kvant_new_rows& rows) {
+Reason fault_of(const kvant_new_rows& rows, int group) {
   return first_failing(
       {{rows.n_rows > 0, "rows.n_rows must be at least 1"},
        {rows.seq != nullptr && rows.tail_token != nullptr, "rows: seq or tail_token is null"},
-       {rows.keys != nullptr && rows.values != nullptr, "rows: keys or values is null"}});
+       {rows.keys != nullptr && rows.values != nullptr, "rows: keys or values is null"},
+       {rows.rows_reserved == 0, "rows.rows_reserved must be 0"},
+       {rows.queries == nullptr || group > 0, "shape.group must be at least 1 where rows have queries"}});
+}
+
+AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
+                       const kvant_new_rows& rows) {
+  AppendArgs args{.n_rows = rows.n_rows,
+                  .n_kv_heads = shape.n_kv_heads,
+                  .group = shape.group,
+                  .is_f32 = rows.type == KVANT_F32 ? 1 : 0,
+                  .tail = source_of(layer.tail, layer.layer),
+                  .seq = rows.seq,
+                  .tail_token = rows.tail_token,
+                  .sides = {{const_cast<void*>(rows.keys), rows.key_row_stride, rows.key_head_stride, 0,
+                             rows.key_factors, rows.key_hadamard},
+                            {const_cast<void*>(rows.values), rows.value_row_stride, rows.value_head_stride, 0,
+                             rows.value_factors, rows.value_hadamard}},
+                  .queries = {rows.queries, rows.query_row_stride, rows.query_head_stride, 0,
+                              rows.query_factors, rows.key_hadamard}};
+  for (AppendedRows* of : {&args.sides[KVANT_KEY], &args.sides[KVANT_VALUE], &args.queries})
+    of->is_wide = is_wide(of->rows, of->row_stride, of->head_stride) ? 1 : 0;
+  return args;
 }
 
 Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
@@ -80,7 +102,7 @@ kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_dec
     if (!find_encoding(format, &encoding)) return refuse(KVANT_UNSUPPORTED, kCannotSeal[side]);
     encoding.page_bytes = static_cast<int>(kvant_page_bytes(format, head_dim));
     if (encoding.page_bytes == 0) return refuse(KVANT_UNSUPPORTED, kCannotSeal[side]);
-    if (encoding.encoding == Encoding::lloyd_max) set_levels(head_dim, &encoding);
+    if (encoding.encoding == Encoding::lloyd_max) set_levels(format, head_dim, &encoding);
     encoding.codebooks = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
     encoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
     if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
@@ -154,25 +176,20 @@ kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_de
   kvant_new_rows rows;
   if (const Reason reason = read(caller_shape, caller_layer, &shape, &layer)) return refuse_argument(reason);
   if (const Reason reason = read_struct(caller_rows, &rows)) return refuse_argument(reason);
-  if (const Reason reason = fault_of(rows)) return refuse_argument(reason);
+  if (const Reason reason = fault_of(rows, shape.group)) return refuse_argument(reason);
   if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
   if (const kvant_status status = check_device(nullptr); status != KVANT_OK) return status;
-  const AppendArgs args{shape.n_kv_heads,
-                        source_of(layer.tail, layer.layer),
-                        rows.seq,
-                        rows.tail_token,
-                        {rows.keys, rows.values},
-                        {rows.key_row_stride, rows.value_row_stride},
-                        {rows.key_head_stride, rows.value_head_stride},
-                        {rows.key_factors, rows.value_factors},
-                        {rows.key_hadamard, rows.value_hadamard}};
+  const AppendArgs args = append_args(shape, layer, rows);
+  const int n_heads = shape.n_kv_heads * (2 + (rows.queries != nullptr ? shape.group : 0));
+  const unsigned ctas = ctas_for(args.n_rows * n_heads, kAppendThreads);
+  if (ctas == 0) return refuse_argument("rows.n_rows: too many for one launch");
   // Set up while its predecessor ends, as kvant_transform is.
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(rows.n_rows, shape.n_kv_heads, 2);
-  config.blockDim = dim3(shape.head_dim);
+  config.gridDim = dim3(ctas);
+  config.blockDim = dim3(kAppendThreads);
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &overlap;
   config.numAttrs = 1;

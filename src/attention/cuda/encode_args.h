@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/cuda/decode_args.h"
+#include "attention/cuda/row_channels.cuh"
 
 namespace kvant::cuda {
 
@@ -72,14 +73,24 @@ __device__ inline int pages_due(const SealArgs& args, int seq) {
   return args.n_pages == nullptr ? args.max_pages : min(args.n_pages[seq], args.max_pages);
 }
 
+// Rows of keys, values or queries: head h of row i at i * row_stride + h * head_stride. Channels are
+// multiplied by the factors of the head's KV head (or null), then rotated if `hadamard`.
+struct AppendedRows {
+  void* rows;
+  std::int64_t row_stride, head_stride;
+  int is_wide;  // as in RowType
+  const float* factors;
+  int hadamard;
+};
+
 struct AppendArgs {
-  int n_kv_heads;
+  std::int64_t n_rows;
+  int n_kv_heads, group;
+  int is_f32;  // all rows
   PageSource tail;
   const std::int32_t *seq, *tail_token;
-  const void* rows[2];
-  std::int64_t row_stride[2], head_stride[2];
-  const float* factors[2];
-  int hadamard[2];
+  AppendedRows sides[2];
+  AppendedRows queries;  // transformed in place; rows: or null
 };
 
 }  // namespace kvant::cuda

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <random>
 
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
@@ -268,6 +269,81 @@ TEST_P(Encoding, SealsWhatTheFormatEncodes) {
     bits += 8 * expected.size();
   });
   EXPECT_LE(static_cast<double>(differing), formats.differing_bits * static_cast<double>(bits));
+}
+
+// F32 rows of two sequences, one of which is left out, with the queries of both.
+TEST(Appending, TakesF32RowsAndTransformsTheirQueries) {
+  int n_devices = 0;
+  if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) GTEST_SKIP() << "no GPU";
+  constexpr int kGroup = 3, kToken = 130;
+  for (const int d : {64, 128, 256}) {
+    std::mt19937 random(d);
+    std::normal_distribution<float> normal;
+    const auto numbers = [&](int n) {
+      std::vector<float> x(n);
+      for (float& value : x) value = normal(random);
+      return x;
+    };
+    const int row = kKvHeads * d, query_row = row * kGroup;
+    const std::vector<float> k = numbers(2 * row), v = numbers(2 * row), q = numbers(2 * query_row),
+                             factors = numbers(row), query_factors = numbers(row);
+    const DeviceArray<float> keys(k), values(v), queries(q), key_factors(factors), q_factors(query_factors);
+    const DeviceArray<std::int32_t> seq(std::vector<std::int32_t>{0, 1}),
+        token(std::vector<std::int32_t>{kToken, -1});
+    std::vector<std::int32_t> ids(2 * 2);  // [seq][page], for all heads and sides
+    std::iota(ids.begin(), ids.end(), 0);
+    const DeviceArray<std::int32_t> table(ids);
+    const std::int64_t page = kPageTokens * d;
+    const DeviceArray<std::uint16_t> tail(ids.size() * kKvHeads * 2 * page);
+    kvant_decode_shape shape{};
+    shape.struct_size = sizeof shape;
+    shape.n_seqs = 2;
+    shape.n_kv_heads = kKvHeads;
+    shape.group = kGroup;
+    shape.head_dim = d;
+    kvant_decode_layer layer{};
+    layer.struct_size = sizeof layer;
+    layer.tail = {table.get(), 2, 0, 0, 0, tail.get(), kKvHeads * 2 * page * 2, 0, 2 * page * 2, page * 2};
+    kvant_new_rows rows{};
+    rows.struct_size = sizeof rows;
+    rows.n_rows = 2;
+    rows.seq = seq.get();
+    rows.tail_token = token.get();
+    rows.type = KVANT_F32;
+    rows.keys = keys.get();
+    rows.values = values.get();
+    rows.key_row_stride = rows.value_row_stride = row;
+    rows.key_head_stride = rows.value_head_stride = d;
+    rows.key_factors = key_factors.get();
+    rows.key_hadamard = 1;
+    rows.queries = queries.get();
+    rows.query_row_stride = query_row;
+    rows.query_head_stride = d;
+    rows.query_factors = q_factors.get();
+    ASSERT_EQ(kvant_append(&shape, &layer, &rows, nullptr), KVANT_OK);
+    const std::vector<std::uint16_t> stored = tail.read();
+    const std::vector<float> turned = queries.read();
+    const auto expected = [&](const std::vector<float>& x, int at, const std::vector<float>& by, int head) {
+      std::vector<float> scaled(x.begin() + at, x.begin() + at + d);
+      for (int c = 0; c < d; ++c) scaled[c] *= by[head * d + c];
+      return rotated(scaled, d);
+    };
+    for (int head = 0; head < kKvHeads; ++head) {
+      const std::uint16_t* at = stored.data() + (kToken / kPageTokens * kKvHeads + head) * 2 * page;
+      const std::vector<double> rotated_key = expected(k, head * d, factors, head);
+      for (int c = 0; c < d; ++c) {
+        const float key = float_from_bf16(at[plain_index(PageSide::key, d, kToken % kPageTokens, c)]);
+        EXPECT_NEAR(key, rotated_key[c], 0.0045 * (std::fabs(rotated_key[c]) + 0.01)) << d;
+        EXPECT_EQ(at[page + plain_index(PageSide::value, d, kToken % kPageTokens, c)],
+                  bf16_from_float(v[head * d + c]));
+      }
+    }
+    for (int head = 0; head < kKvHeads * kGroup; ++head) {
+      const std::vector<double> query = expected(q, head * d, query_factors, head / kGroup);
+      for (int c = 0; c < d; ++c) EXPECT_NEAR(turned[head * d + c], query[c], 1e-4) << d;
+    }
+    EXPECT_TRUE(std::equal(turned.begin() + query_row, turned.end(), q.begin() + query_row));  // left out
+  }
 }
 
 TEST_P(Encoding, LosesNoMoreThanTheFormat) {

@@ -7,6 +7,7 @@
 
 #include "attention/cuda/decode_args.h"
 #include "attention/cuda/ptx.cuh"
+#include "attention/cuda/row_channels.cuh"
 #include "attention/cuda/work_range.cuh"
 
 namespace kvant::cuda {
@@ -77,18 +78,38 @@ __device__ __forceinline__ void join_sink(float logit, float2& out, float& max, 
   max = higher;
 }
 
-// Two neighbouring channels of the output of a query head, and for the first of them the logarithm of the
-// softmax sum: max and sum are those of weights 2^(score - max + kWeightBits).
+// What is stored of two neighbouring channels of a query head, unless they are rotated first; for the first
+// of them the logarithm of the softmax sum is stored. max and sum are those of weights 2^(score - max +
+// kWeightBits).
 template <int D>
-__device__ __forceinline__ void store_result(const DecodeArgs& args, int seq, int head, int channel,
-                                             float2 out, float max, float sum) {
+__device__ __forceinline__ float2 normalize(const DecodeArgs& args, int seq, int head, int channel,
+                                            float2 out, float max, float sum) {
   const std::int64_t row = static_cast<std::int64_t>(seq) * args.n_kv_heads * args.group + head;
   if (args.correction_numerator != nullptr) join_correction(args, row, D, channel, out, max, sum);
   if (args.sink_logits != nullptr) join_sink(args.sink_logits[head], out, max, sum);
   const float share = sum > 0 ? 1 / sum : 0;
-  store_out(args, seq, head, channel, out.x * share);
-  store_out(args, seq, head, channel + 1, out.y * share);
   if (channel == 0 && args.lse != nullptr) args.lse[row] = (max - kWeightBits + log2f(sum)) * 0.69314718F;
+  return {out.x * share, out.y * share};
+}
+
+// Stores a lane's channels of N slices of a query head, from slice `first` on, with what is done to whole
+// heads.
+template <int D, int N>
+__device__ __forceinline__ void store_result(const DecodeArgs& args, int seq, int kv_head, int query,
+                                             int first, int lane, float (&x)[2 * N]) {
+  if constexpr (N == D / kSlice) {
+    if (args.out_hadamard != 0) rotate_channels(lane, x);
+  }
+#pragma unroll
+  for (int s = 0; s < N; ++s) {
+    const int channel = (first + s) * kSlice + 2 * lane;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      float& out = x[2 * s + j];
+      if (args.out_factors != nullptr) out *= args.out_factors[kv_head * D + channel + j];
+      store_out(args, seq, kv_head * args.group + query, channel + j, out);
+    }
+  }
 }
 
 // Neighbouring channels of the result of a query head, of some of the tokens: relative to weights of
@@ -119,17 +140,17 @@ __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffe
 }
 
 // A slice of the result of a sequence and KV head that CTAs [first_cta, last_cta] share: kSlice channels of a
-// query head. It goes its own way: the warp that is the last to leave a part of it combines them all, and no
-// warp waits for another.
+// query head. Slices go their own way, or those of a query head together: the warp that is the last to leave
+// a part of them combines them all, and no warp waits for another.
 struct SharedSlice {
   int index;  // among those of the KV head
   int first_cta, last_cta;
   int lane;
 };
 
-// Leaves a CTA's partial result of a slice; true if it is the last.
+// Leaves a CTA's partial result of a slice.
 template <int D>
-__device__ __forceinline__ bool leave_slice(const Schedule& schedule, const SharedSlice& slice,
+__device__ __forceinline__ void leave_slice(const Schedule& schedule, const SharedSlice& slice,
                                             const PartialResult& mine) {
   const int cta = static_cast<int>(blockIdx.x);
   // The first CTA begins the sequence within its range, the others at the beginning of theirs.
@@ -140,6 +161,10 @@ __device__ __forceinline__ bool leave_slice(const Schedule& schedule, const Shar
     reinterpret_cast<float2*>(schedule.partial_sums)[slot * kMaxSlices + slice.index] =
         make_float2(mine.max, mine.sum);
   }
+}
+
+// Says that slices are left, which share the counter of the first; true if this CTA is the last to do so.
+__device__ __forceinline__ bool arrive_last(const Schedule& schedule, const SharedSlice& slice) {
   __syncwarp();
   int before = 0;
   if (slice.lane == 0) {
@@ -228,16 +253,37 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
     }
     named_barrier(1, n_threads);
     const int n_heads = min(args.n_queries - first, kMergedHeads);
-    for (int i = warp; i < n_heads * kSlices; i += n_warps) {
-      const int channel = i % kSlices * kSlice + 2 * lane;
-      PartialResult result = merge_warps<D>(buffer, n_warps, first, i / kSlices, channel);
+    // Of one query head, N slices in one warp.
+    const auto finish = [&]<int N>(int query, int first_slice) {
+      float x[2 * N];
+      const auto channel = [&](int s) { return (first_slice + s) * kSlice + 2 * lane; };
+      const auto shared_slice = [&](int s) {
+        return SharedSlice{query * kSlices + first_slice + s, first_cta, last_cta, lane};
+      };
       if (!whole) {
-        const SharedSlice slice{first * kSlices + i, first_cta, last_cta, lane};
-        if (!leave_slice<D>(args.schedule, slice, result)) continue;
-        result = combine_slice<D>(args.schedule, slice);
+#pragma unroll
+        for (int s = 0; s < N; ++s)
+          leave_slice<D>(args.schedule, shared_slice(s),
+                         merge_warps<D>(buffer, n_warps, first, query - first, channel(s)));
+        if (!arrive_last(args.schedule, shared_slice(0))) return;
       }
-      store_result<D>(args, segment.seq, segment.head * args.group + first + i / kSlices, channel, result.out,
-                      result.max, result.sum);
+#pragma unroll
+      for (int s = 0; s < N; ++s) {
+        const PartialResult result = whole ? merge_warps<D>(buffer, n_warps, first, query - first, channel(s))
+                                           : combine_slice<D>(args.schedule, shared_slice(s));
+        const float2 out = normalize<D>(args, segment.seq, segment.head * args.group + query, channel(s),
+                                        result.out, result.max, result.sum);
+        x[2 * s] = out.x;
+        x[2 * s + 1] = out.y;
+      }
+      store_result<D, N>(args, segment.seq, segment.head, query, first_slice, lane, x);
+    };
+    if (args.out_hadamard != 0) {
+      for (int head = warp; head < n_heads; head += n_warps)
+        finish.template operator()<kSlices>(first + head, 0);
+    } else {
+      for (int i = warp; i < n_heads * kSlices; i += n_warps)
+        finish.template operator()<1>(first + i / kSlices, i % kSlices);
     }
   }
 }

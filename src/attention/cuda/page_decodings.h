@@ -5,7 +5,6 @@
 #include "attention/cuda/head_groups.h"
 #include "attention/cuda/page_format.h"
 #include "attention/cuda/page_source.h"
-#include "attention/cuda/standard_levels.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -19,7 +18,7 @@ inline bool find_decoding(const char* name, int head_dim, PageDecoding* decoding
   decoding->layout = stored.layout;
   decoding->group = stored.group;
   decoding->page_bytes = static_cast<int>(kvant_page_bytes(name, head_dim));
-  if (stored.kind == CodeKind::level) set_unit_levels(stored.layout.bits, head_dim, decoding->levels);
+  if (stored.kind == CodeKind::level) set_unit_levels(name, head_dim, decoding->levels);
   if (stored.kind == CodeKind::state) decoding->trellis = kTrellisCodes[stored.layout.bits - 1];
   return decoding->page_bytes > 0 && decoding->page_bytes <= max_page_bytes(head_dim);
 }

@@ -1,96 +1,24 @@
 #include "attention/cuda/page_format.h"
 
 #include <algorithm>
-#include <optional>
+#include <cmath>
 
 #include "format/format.h"
-#include "format/name_reader.h"
 
 namespace kvant::cuda {
 namespace {
 
-CodeLayout number_layout(int bits) {
-  return {bits == 8 ? CodeOrder::pairs : CodeOrder::planes, bits, 1};
-}
-
-std::optional<PageFormat> read_plain(NameReader name) {
-  PageFormat format;
-  if (name.take("bf16")) {
-    format.kind = CodeKind::bf16;
-  } else if (name.take("f16")) {
-    format.kind = CodeKind::f16;
-  } else {
-    return std::nullopt;
+CodeOrder order_of(const PageDescription& page) {
+  switch (page.kind) {
+    case CodeKind::level:
+      return page.bits == 2 ? CodeOrder::quads : CodeOrder::pairs;
+    case CodeKind::state:
+      return CodeOrder::trellis;
+    case CodeKind::vector:
+      return CodeOrder::vectors;
+    default:
+      return page.bits == 8 ? CodeOrder::pairs : CodeOrder::planes;
   }
-  return format;
-}
-
-std::optional<PageFormat> read_fp8(NameReader name) {
-  if (!name.take("fp8")) return std::nullopt;
-  PageFormat format;
-  format.kind = CodeKind::e4m3;
-  format.layout = number_layout(8);
-  format.factor = TokenFactor::single;
-  return format;
-}
-
-std::optional<PageFormat> read_grid(NameReader name) {
-  PageFormat format;
-  if (name.take("tok")) {
-    format.grid = GridAxis::of_tokens;
-  } else if (name.take("ch")) {
-    format.grid = GridAxis::of_channels;
-  } else {
-    return std::nullopt;
-  }
-  format.layout = number_layout(name.take_number());
-  name.take("g");
-  format.group = name.take_number();
-  format.symmetric = name.take("s");
-  if (name.take("c")) return std::nullopt;  // no kernel clips what it seals
-  return format;
-}
-
-std::optional<PageFormat> read_progressive(NameReader name) {
-  if (!name.take("prog")) return std::nullopt;
-  PageFormat format;
-  format.grid = GridAxis::of_integers;
-  format.layout = number_layout(name.take_number());
-  format.factor = TokenFactor::block;
-  format.as_printed = name.take("-paper");
-  return format;
-}
-
-std::optional<PageFormat> read_lloyd_max(NameReader name) {
-  if (!name.take("lm")) return std::nullopt;
-  PageFormat format;
-  format.kind = CodeKind::level;
-  const int bits = name.take_number();
-  format.layout = {bits == 2 ? CodeOrder::quads : CodeOrder::pairs, bits, 1};
-  format.factor = TokenFactor::half;
-  format.unbiased = name.take("u");
-  return format;
-}
-
-std::optional<PageFormat> read_trellis(NameReader name) {
-  if (!name.take("tcq")) return std::nullopt;
-  PageFormat format;
-  format.kind = CodeKind::state;
-  format.layout = {CodeOrder::trellis, name.take_number(), 1};
-  format.factor = TokenFactor::octave;
-  return format;
-}
-
-std::optional<PageFormat> read_vector(NameReader name) {
-  PageFormat format;
-  format.kind = CodeKind::vector;
-  if (name.take("n")) format.factor = TokenFactor::half;
-  format.own_codebooks = name.take("pq-d");
-  if (!format.own_codebooks && !name.take("vq-d")) return std::nullopt;
-  const int channels = name.take_number();
-  name.take("b");
-  format.layout = {CodeOrder::vectors, name.take_number(), channels};
-  return format;
 }
 
 // Streams of codes are interleaved in whole pieces, and a lane's channels share a group of scales (up to 32
@@ -103,16 +31,20 @@ bool can_be_read(const PageFormat& format, int d) {
 
 }  // namespace
 
+void set_unit_levels(const std::string& format, int d, float* levels) {
+  const FormatDescription described = *find_format(format)->describe();
+  const double deviation = described.of_unit_vectors ? 1 / std::sqrt(static_cast<double>(d)) : 1;
+  for (const double level : described.levels) *levels++ = static_cast<float>(level * deviation);
+}
+
 bool find_page_format(const std::string& name, int d, PageFormat& format) {
-  if (find_format(name) == nullptr) return false;  // so that the name is well-formed from here on
-  for (const auto read :
-       {read_plain, read_fp8, read_grid, read_progressive, read_lloyd_max, read_trellis, read_vector}) {
-    if (const auto found = read(NameReader(name))) {
-      format = *found;
-      return can_be_read(format, d);
-    }
-  }
-  return false;
+  const Format* found = find_format(name);
+  if (found == nullptr) return false;
+  const auto description = found->describe();
+  if (!description || description->page.clips) return false;  // no kernel clips what it seals
+  format = {description->page, {}};
+  if (!format.plain()) format.layout = {order_of(format), format.bits, format.channels};
+  return can_be_read(format, d);
 }
 
 }  // namespace kvant::cuda

@@ -1,74 +1,19 @@
-// What the bytes of a page in GPU memory stand for: enough to read the pages of any format, whatever family
-// of src/format it is of.
-//
-//   value(token, channel) = factor(token) * (number * scale + zero) [+ mean(channel), of trellis codes]
-//
-// with the number that a code stands for, and scale and zero by token and group of channels or by channel and
-// block of tokens.
+// The pages of a format in GPU memory: what they hold, and in which order.
 #pragma once
 
 #include <string>
 
 #include "attention/cuda/page_layout.h"
+#include "format/page_description.h"
 
 namespace kvant::cuda {
 
-// What codes stand for.
-enum class CodeKind : std::uint8_t {
-  number,  // themselves
-  e4m3,    // 8-bit floating-point numbers
-  level,   // of a Lloyd-Max quantizer of 2^bits levels
-  state,   // of a trellis (src/format/trellis_code.h)
-  vector,  // a centroid of some channels
-  bf16,    // there are no codes: a page of 16-bit numbers, placed by plain_index
-  f16
+struct PageFormat : PageDescription {
+  CodeLayout layout{};  // of codes, if there are any
 };
 
-// How numbers are scaled and shifted.
-enum class GridAxis : std::uint8_t {
-  none,
-  of_tokens,    // f16 scales [tokens][groups], zeros likewise; groups of channels
-  of_channels,  // f16 scales [blocks][d], zeros likewise; blocks of tokens
-  of_integers   // prog: u8 steps [2][d], i8 zeros [2][d], then f32 scales [2]; blocks of 64 tokens
-};
-
-// What the values of a token are multiplied by.
-enum class TokenFactor : std::uint8_t {
-  none,
-  grid,    // its scale, then its zero is added: of_tokens with one group
-  half,    // f16 [tokens]
-  single,  // f32 [tokens]
-  block,   // the scale of its block of a grid of integers
-  octave   // u8 [tokens], in steps of 1/32 octave below the loudest; then f16 means [d]; f32 loudest
-};
-
-struct PageFormat {
-  CodeKind kind = CodeKind::number;
-  CodeLayout layout{};
-  GridAxis grid = GridAxis::none;
-  int group = 0;            // of_tokens: channels; of_channels: tokens
-  bool symmetric = false;   // of_tokens: no zeros are stored, the middle of the codes is 0
-  bool as_printed = false;  // of_integers: zeros count steps, and integers are clamped (prog<B>-paper)
-  TokenFactor factor = TokenFactor::none;
-  bool own_codebooks = false;  // vectors: each sub-space has a codebook of its own
-  bool unbiased = false;       // level: the gain is the unbiased one, to encode by
-
-  KVANT_HOST_DEVICE constexpr bool plain() const { return kind == CodeKind::bf16 || kind == CodeKind::f16; }
-  // Groups of channels of a token that have a grid of their own.
-  KVANT_HOST_DEVICE constexpr int groups(int d) const { return (d + group - 1) / group; }
-  // The half-precision numbers among the parameters: how many, from which byte behind the codes.
-  struct HalfParameters {
-    int n, first_byte;
-  };
-  KVANT_HOST_DEVICE constexpr HalfParameters half_parameters(int d) const {
-    if (grid == GridAxis::of_channels) return {kPageTokens / group * d * 2, 0};
-    if (grid == GridAxis::of_tokens || factor == TokenFactor::grid)
-      return {kPageTokens * groups(d) * (symmetric ? 1 : 2), 0};
-    if (factor == TokenFactor::half) return {kPageTokens, 0};
-    if (factor == TokenFactor::octave) return {d, kPageTokens};
-    return {0, 0};
-  }
-};
+// The levels of codes of values [d]; none, unless there are levels. `format` is known.
+void set_unit_levels(const std::string& format, int d, float* levels);
 
 // The format called `name`, if kernels can read its pages at heads of `d` channels.
 bool find_page_format(const std::string& name, int d, PageFormat& format);

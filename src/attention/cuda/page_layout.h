@@ -19,13 +19,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/host_device.h"
 #include "base/page_size.h"
-
-#ifdef __CUDACC__
-#define KVANT_HOST_DEVICE __host__ __device__
-#else
-#define KVANT_HOST_DEVICE
-#endif
 
 namespace kvant::cuda {
 

@@ -57,12 +57,6 @@ Reason read_partial(const kvant_partial* from, PartialRows* rows) {
   return nullptr;
 }
 
-// CTAs for so many rows, a warp each; 0: too many.
-unsigned ctas_for(std::int64_t rows, int threads) {
-  const std::int64_t ctas = (rows + threads / kLanes - 1) / (threads / kLanes);
-  return ctas <= 0x7fffffff ? static_cast<unsigned>(ctas) : 0;
-}
-
 Reason read_all(const kvant_decode_shape* from_shape, const kvant_decode_lengths* from_lengths,
                 const kvant_decode_layer* from_layer, const kvant_dequantization* from_dequantization,
                 kvant_decode_shape* shape, kvant_decode_lengths* lengths, kvant_decode_layer* layer,
@@ -81,7 +75,8 @@ Reason fault_of(const kvant_transformation& t) {
       {t.n_rows > 0 && t.n_heads > 0, "transformation: n_rows and n_heads must be at least 1"},
       {t.rows != nullptr, "transformation: rows is null"},
       {t.source_is_bf16 == 0 || t.source != nullptr, "transformation: source_is_bf16 without a source"},
-      {t.source_reserved == 0, "transformation: source_reserved is not 0"},
+      {t.source_is_f32 == 0 || t.source != nullptr, "transformation: source_is_f32 without a source"},
+      {t.source_is_bf16 == 0 || t.source_is_f32 == 0, "transformation: source_is_bf16 and source_is_f32"},
       {t.heads_of_factors >= 0, "transformation: heads_of_factors is negative"},
       {t.heads_of_factors > 0 || (t.factors == nullptr && t.factors_after == nullptr),
        "transformation: heads_of_factors must be at least 1 where there are factors"},
@@ -90,27 +85,20 @@ Reason fault_of(const kvant_transformation& t) {
   });
 }
 
-template <class Memory>
-bool is_wide(const TransformRows<Memory>& rows, std::int64_t channels) {
-  return is_aligned(rows.rows, kRowAlignment) && rows.row_stride % channels == 0 &&
-         rows.head_stride % channels == 0;
-}
-
 TransformArgs transform_args(const kvant_transformation& t) {
   TransformArgs args{.n_rows = t.n_rows,
                      .n_heads = t.n_heads,
-                     .to = {t.rows, t.row_stride, t.head_stride},
-                     .from = {t.source, t.source_row_stride, t.source_head_stride},
-                     .to_f32 = t.type == KVANT_F32 ? 1 : 0,
-                     .from_f32 = t.type == KVANT_F32 && t.source_is_bf16 == 0 ? 1 : 0,
-                     .is_wide = 0,
+                     .to = {t.rows, t.row_stride, t.head_stride, {t.type == KVANT_F32 ? 1 : 0, 0}},
+                     .from = {t.source, t.source_row_stride, t.source_head_stride, {0, 0}},
                      .factors = t.factors,
                      .factors_after = t.factors_after,
                      .heads_of_factors = std::max(t.heads_of_factors, 1),
                      .hadamard = t.hadamard};
-  if (t.source == nullptr) args.from = {args.to.rows, args.to.row_stride, args.to.head_stride};
-  constexpr std::int64_t kChannels = kRowAlignment / sizeof(__nv_bfloat16);
-  args.is_wide = is_wide(args.to, kChannels) && is_wide(args.from, kChannels) ? 1 : 0;
+  if (t.source == nullptr) args.from = {args.to.rows, args.to.row_stride, args.to.head_stride, {0, 0}};
+  const bool is_of_type = t.source_is_bf16 == 0 && t.source_is_f32 == 0;
+  args.from.type.is_f32 = is_of_type ? args.to.type.is_f32 : t.source_is_f32 != 0 ? 1 : 0;
+  args.to.type.is_wide = is_wide(args.to.rows, args.to.row_stride, args.to.head_stride) ? 1 : 0;
+  args.from.type.is_wide = is_wide(args.from.rows, args.from.row_stride, args.from.head_stride) ? 1 : 0;
   return args;
 }
 

@@ -256,6 +256,31 @@ TEST(Merging, LeavesOutPartsWithoutTokens) {
   EXPECT_EQ(into.lse->read(), (std::vector<float>{1.5, 1.5, -INFINITY}));
 }
 
+TEST(Transforming, RoundsF32RowsToBf16) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  constexpr int kRows = 3, kHeads = 2, kDim = 64;
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  std::vector<float> rows(static_cast<std::size_t>(kRows) * kHeads * kDim);
+  for (float& x : rows) x = normal(random);
+  const DeviceArray<float> source(rows);
+  const DeviceArray<std::uint16_t> rounded(rows.size());
+  kvant_transformation t{};
+  t.struct_size = sizeof t;
+  t.n_rows = kRows;
+  t.n_heads = kHeads;
+  t.head_dim = kDim;
+  t.rows = rounded.get();
+  t.type = KVANT_BF16;
+  t.row_stride = t.source_row_stride = kHeads * kDim;
+  t.head_stride = t.source_head_stride = kDim;
+  t.source = source.get();
+  t.source_is_f32 = 1;
+  ASSERT_EQ(kvant_transform(&t, nullptr), KVANT_OK);
+  const std::vector<std::uint16_t> there = rounded.read();
+  for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(there[i], bf16_from_float(rows[i]));
+}
+
 // Scores of appended keys and transformed queries are those of the rows before, and outputs come back.
 TEST(Transforming, MatchesWhatAppendingDoesToKeysAndValues) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";

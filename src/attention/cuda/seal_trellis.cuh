@@ -18,6 +18,7 @@
 
 #include "attention/cuda/seal_page.cuh"
 #include "attention/cuda/trellis_levels.cuh"
+#include "format/trellis_gain.h"
 
 namespace kvant::cuda {
 
@@ -456,8 +457,9 @@ __device__ void store_gain(TrellisShared<Bits, D>& shared, int token, float gain
   const float loudest = shared.largest;
   const bool silent = !(gain > 0) || !(loudest > 0);
   shared.parameters()[token] =
-      silent ? 255
-             : static_cast<unsigned char>(fminf(fmaxf(rintf(32 * (log2f(loudest) - log2f(gain))), 0), 255));
+      silent ? kSilent
+             : static_cast<unsigned char>(
+                   fminf(fmaxf(rintf(kGainSteps * (log2f(loudest) - log2f(gain))), 0), kSilent));
   if (token == 0) *reinterpret_cast<float*>(shared.parameters() + kPageTokens + 2 * D) = loudest;
 }
 

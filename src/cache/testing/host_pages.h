@@ -94,6 +94,15 @@ class HostLibrary {
     float_row_from_bf16(reinterpret_cast<const std::uint16_t*>(page) + std::ptrdiff_t{token} * d, to, d);
   }
 
+  // A row that begins with number `at`.
+  static void read_numbers(const void* rows, kvant_type type, std::int64_t at, std::vector<float>& to) {
+    if (type == KVANT_F32) {
+      std::copy_n(static_cast<const float*>(rows) + at, to.size(), to.begin());
+    } else {
+      float_row_from_bf16(static_cast<const std::uint16_t*>(rows) + at, to.data(), to.size());
+    }
+  }
+
   // Of a head: its row of [n_heads][d] factors, or null.
   static void scale(std::vector<float>& row, const float* factors, int head) {
     for (std::size_t c = 0; factors != nullptr && c < row.size(); ++c)
@@ -118,14 +127,11 @@ class HostLibrary {
         const std::int64_t at = i * t->row_stride + head * t->head_stride;
         auto* bf16 = static_cast<std::uint16_t*>(t->rows) + at;
         auto* f32 = static_cast<float*>(t->rows) + at;
-        if (t->source != nullptr) {  // the engine names one in BF16 only
-          float_row_from_bf16(static_cast<const std::uint16_t*>(t->source) + i * t->source_row_stride +
-                                  head * t->source_head_stride,
-                              row.data(), row.size());
-        } else if (t->type == KVANT_F32) {
-          std::copy_n(f32, row.size(), row.begin());
+        if (t->source != nullptr) {  // the engine names those of the other type only
+          read_numbers(t->source, t->source_is_f32 != 0 ? KVANT_F32 : KVANT_BF16,
+                       i * t->source_row_stride + head * t->source_head_stride, row);
         } else {
-          float_row_from_bf16(bf16, row.data(), row.size());
+          read_numbers(t->rows, t->type, at, row);
         }
         const int group = std::max(t->heads_of_factors, 1);
         scale(row, t->factors, head / group);
@@ -149,11 +155,11 @@ class HostLibrary {
       for (int head = 0; head < shape->n_kv_heads; ++head) {
         for (int side = 0; side < 2; ++side) {
           const bool is_key = side == KVANT_KEY;
-          const auto* from = static_cast<const std::uint16_t*>(is_key ? rows->keys : rows->values) +
-                             i * (is_key ? rows->key_row_stride : rows->value_row_stride) +
-                             head * (is_key ? rows->key_head_stride : rows->value_head_stride);
           std::vector<float> row(d);
-          float_row_from_bf16(from, row.data(), d);
+          read_numbers(is_key ? rows->keys : rows->values, rows->type,
+                       i * (is_key ? rows->key_row_stride : rows->value_row_stride) +
+                           head * (is_key ? rows->key_head_stride : rows->value_head_stride),
+                       row);
           scale(row, is_key ? rows->key_factors : rows->value_factors, head);
           if ((is_key ? rows->key_hadamard : rows->value_hadamard) != 0) walsh_hadamard(row);
           std::byte* page = address(layer->tail, rows->seq[i], layer->layer, head, side, token / kPageTokens);
@@ -163,7 +169,23 @@ class HostLibrary {
         }
       }
     }
-    return KVANT_OK;
+    return rows->queries == nullptr ? KVANT_OK : transform_queries(*shape, *rows);
+  }
+  // Of F32 rows.
+  static kvant_status transform_queries(const kvant_decode_shape& shape, const kvant_new_rows& rows) {
+    if (rows.type != KVANT_F32) return KVANT_UNSUPPORTED;
+    kvant_transformation t{};
+    t.n_rows = rows.n_rows;
+    t.n_heads = shape.n_kv_heads * shape.group;
+    t.head_dim = shape.head_dim;
+    t.rows = rows.queries;
+    t.type = rows.type;
+    t.row_stride = rows.query_row_stride;
+    t.head_stride = rows.query_head_stride;
+    t.factors = rows.query_factors;
+    t.heads_of_factors = shape.group;
+    t.hadamard = rows.key_hadamard;
+    return transform(&t, nullptr);
   }
 
   // phi(x) of kvant_correction. maps: [2][d][128].
@@ -340,7 +362,7 @@ class HostLibrary {
 
   static kvant_status decode_attention(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
                                        const kvant_decode_layer* layer, void*, std::size_t, kvant_stream) {
-    std::vector<float> q(shape->head_dim);
+    std::vector<float> q(shape->head_dim), out(shape->head_dim);
     for (int head = 0; head < shape->n_kv_heads; ++head) {
       VisibleRows k, v;
       for (int seq = 0; seq < shape->n_seqs; ++seq) {
@@ -348,12 +370,15 @@ class HostLibrary {
         v.read(*shape, *lengths, *layer, seq, head, KVANT_VALUE);
         for (int g = 0; g < shape->group; ++g) {
           const int query_head = head * shape->group + g;
-          float_row_from_bf16(static_cast<const std::uint16_t*>(layer->q) + seq * layer->q_seq_stride +
-                                  query_head * layer->q_head_stride,
-                              q.data(), q.size());
+          read_numbers(layer->q, layer->q_type, seq * layer->q_seq_stride + query_head * layer->q_head_stride,
+                       q);
           attend(*shape, q, k.rows, v.rows, layer->correction, layer->sink_logits, seq, query_head,
-                 static_cast<float*>(layer->out) + seq * layer->out_seq_stride +
-                     query_head * layer->out_head_stride);
+                 out.data());
+          if (layer->out_hadamard != 0) walsh_hadamard(out);
+          scale(out, layer->out_factors, head);
+          std::copy(out.begin(), out.end(),
+                    static_cast<float*>(layer->out) + seq * layer->out_seq_stride +
+                        query_head * layer->out_head_stride);
         }
       }
     }

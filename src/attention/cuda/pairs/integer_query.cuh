@@ -3,10 +3,9 @@
 // product's lane g * 4 + t then has both parts of the sums of head t.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include "attention/cuda/decode_args.h"
 #include "attention/cuda/ptx.cuh"
+#include "attention/cuda/query.cuh"
 
 namespace kvant::cuda {
 
@@ -33,16 +32,11 @@ struct IntegerQuery {
     constexpr float kLargest = 127 * 256;
     const int column = lane / 4;
     const int head = first_head + column / 2;
-    const auto* row = static_cast<const __nv_bfloat16*>(args.q) + seq * args.q_seq_stride +
-                      (kv_head * args.group + min(head, args.n_queries - 1)) * args.q_head_stride +
-                      lane % 4 * kChannels;
     float x[kChannels];
+    load_query_channels<D>(args, seq, kv_head, head, lane % 4, x);
     float largest = 0;
 #pragma unroll
-    for (int i = 0; i < kChannels; ++i) {
-      x[i] = head < args.n_queries ? __bfloat162float(row[i]) : 0;
-      largest = fmaxf(largest, fabsf(x[i]));
-    }
+    for (int i = 0; i < kChannels; ++i) largest = fmaxf(largest, fabsf(x[i]));
     largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2));
     const float grow = largest > 0 ? kLargest / largest : 0;

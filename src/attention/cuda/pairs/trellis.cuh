@@ -9,6 +9,7 @@
 
 #include "attention/cuda/pairs/integer_query.cuh"
 #include "attention/cuda/pairs/trellis_states.cuh"
+#include "format/trellis_gain.h"
 
 namespace kvant::cuda {
 
@@ -196,7 +197,7 @@ struct TrellisPair {
   static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,
                                       int n_threads) {
     for (int code = thread; code < 256; code += n_threads)
-      reinterpret_cast<float*>(table)[code] = code == 255 ? 0 : exp2f(static_cast<float>(code) / -32);
+      reinterpret_cast<float*>(table)[code] = gain_of_code(code, 1.0F, [](float x) { return exp2f(x); });
   }
 
   struct State {

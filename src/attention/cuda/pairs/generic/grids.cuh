@@ -4,6 +4,7 @@
 #include "attention/cuda/pairs/generic/numbers.cuh"
 #include "attention/cuda/pairs/look_up.cuh"
 #include "attention/cuda/pairs/progressive.cuh"
+#include "format/trellis_gain.h"
 
 namespace kvant::cuda {
 
@@ -296,8 +297,8 @@ __device__ __forceinline__ TokenScales token_scales(const AnyPage& page, const u
       const float loudest = *reinterpret_cast<const float*>(parameters + kPageTokens + 2 * D);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const std::uint32_t code = (codes >> (8 * i)) & 0xff;
-        scales.factor[i] = code == 255 ? 0 : loudest * exp2_fast(static_cast<float>(code) * (-1.0F / 32));
+        const auto code = static_cast<int>((codes >> (8 * i)) & 0xff);
+        scales.factor[i] = gain_of_code(code, loudest, [](float x) { return exp2_fast(x); });
       }
       break;
     }
