@@ -93,6 +93,16 @@ KVANT_SIMD_CLONES void search(int bits, const float* levels, const FeedbackStep*
   }
 }
 
+#if defined(__x86_64__)
+bool runs_avx512() {
+  return __builtin_cpu_supports("avx512f");
+}
+#else
+bool runs_avx512() {
+  return false;
+}
+#endif
+
 }  // namespace
 
 const ShapedKernel& portable_shaped_search() {
@@ -101,7 +111,8 @@ const ShapedKernel& portable_shaped_search() {
 }
 
 const ShapedKernel& best_shaped_search() {
-  return portable_shaped_search();
+  const ShapedKernel* avx512 = runs_avx512() ? avx512_shaped_search() : nullptr;
+  return avx512 != nullptr ? *avx512 : portable_shaped_search();
 }
 
 }  // namespace kvant

@@ -11,7 +11,7 @@
 // value = mean of the channel + gain of the token * level[state] * scale, with the table of B (trellis.h).
 // The gain of code c is loudest * 2^(-c / 32), and 0 for c = 255. The mean is what neighbouring tokens have
 // in common: K turns slowly in the low frequencies of RoPE, so it holds a large part of K. Each token's rest
-// is divided by its root mean square and encoded; its gain is then fitted by least squares.
+// is divided by its root mean square and encoded; its gain is then fitted (fitted_gain in trellis_gain.h).
 //
 // Left-out tokens enter neither the means nor the loudest gain.
 #include <fmt/format.h>
@@ -106,10 +106,14 @@ void normalize(const float* x, int d, float* normal) {
   for (int i = 0; i < d; ++i) normal[i] = static_cast<float>(x[i] * reciprocal);
 }
 
-// The least squares gain of `shape` for x; at least 0.
-double fit(const float* x, const float* shape, int d) {
-  const double length = dot(shape, shape, d);
-  return length > 0 ? std::clamp(dot(x, shape, d) / length, 0.0, kMaxGain) : 0;
+double unbiased_share(Side side) {
+  return side == Side::key ? kUnbiasedKeys : kUnbiasedValues;
+}
+
+double fit(const float* x, const float* shape, int d, Side side) {
+  const double gain = fitted_gain(dot(x, x, d), dot(x, shape, d), dot(shape, shape, d), unbiased_share(side),
+                                  [](double base, double exponent) { return std::pow(base, exponent); });
+  return std::min(gain, kMaxGain);
 }
 
 // The gain at which `shape` gives x its own length in the metric, along x: queries find x.M.x on average.
@@ -238,7 +242,7 @@ class TcqFormat : public Format {
       pack_codes(symbols.data() + first, d, table_.bits, codes);
       decode_trellis(codes, d, table_.bits, levels_, shape.data());
       gains[token] = metric ? fit(rest.data() + first, shape.data(), *metric)
-                            : fit(rest.data() + first, shape.data(), d);
+                            : fit(rest.data() + first, shape.data(), d, context.constants.side);
     }
     return gains;
   }

@@ -81,6 +81,40 @@ TEST(TrellisCodedTokens, ErrLessThanScalarLevelsOfTheSameBitsOnGaussianValues) {
   }
 }
 
+// <decoded, x> / <x, x> of each token, without the means: 1 for values, and for keys a quarter of the way (of
+// the logarithm) from there to the cosine's square, to which least squares would shorten them.
+TEST(TrellisCodedTokens, ShortenNoValuesAndKeysLittle) {
+  constexpr int kDim = 128;
+  constexpr double kGainRounding = 0.011;  // half a step of 1/32 octave
+  std::vector<float> values = gaussian_values(kDim, 4);
+  for (int i = 0; i < kDim; ++i) {  // so that means are 0
+    double mean = 0;
+    for (int t = 0; t < kPageTokens; ++t) mean += values[t * kDim + i] / double{kPageTokens};
+    for (int t = 0; t < kPageTokens; ++t) values[t * kDim + i] -= static_cast<float>(mean);
+  }
+  for (const std::string& name : members_of(kPattern)) {
+    for (const Side side : {Side::key, Side::value}) {
+      const Format& format = *find_format(name);
+      const Constants none;
+      const PageContext context{kDim, {&none, 0, 0, side}};
+      std::vector<std::byte> page(format.page_bytes(kDim));
+      std::vector<float> decoded(values.size());
+      format.encode(values.data(), {}, context, page.data());
+      format.decode(page.data(), kPageTokens, context, decoded.data());
+      for (int t = 0; t < kPageTokens; ++t) {
+        double energy = 0, along = 0, length = 0;
+        for (int i = t * kDim; i < (t + 1) * kDim; ++i) {
+          energy += double{values[i]} * values[i];
+          along += double{values[i]} * decoded[i];
+          length += double{decoded[i]} * decoded[i];
+        }
+        const double expected = side == Side::value ? 1 : std::pow(along * along / (energy * length), 0.25);
+        ASSERT_NEAR(along / energy, expected, 1.2 * kGainRounding) << name << ", token " << t;
+      }
+    }
+  }
+}
+
 TEST(TrellisCodedTokens, KeepConstantPagesAndSilentTokens) {
   for (const std::string& name : members_of(kPattern)) {
     const TestFormat test(name, 64);

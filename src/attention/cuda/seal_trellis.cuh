@@ -321,9 +321,10 @@ class TokenPath {
       for (const float value : x) squares += value * value;
     }
     to_levels_ = squares > 0 ? sqrtf(D / squares) / T::kCode.scale : 0;
+    energy_ = squares;
   }
 
-  // The least squares gain.
+  // Gives the gain.
   __device__ float encode() {
     PathCosts<Bits> costs;
     run(costs, D - T::kRunIn, D, [](int, const Choices<Bits>&) {});
@@ -351,7 +352,10 @@ class TokenPath {
         emit(first - kWindow, first, node);
       }
     }
-    return length_ > 0 ? fminf(fmaxf(along_ / length_, 0), 0x1p126F) : 0;
+    const float share = tail_.side == PageSide::key ? kUnbiasedKeys : kUnbiasedValues;
+    return fminf(fitted_gain(energy_, along_, length_, share,
+                             [](float base, float exponent) { return powf(base, exponent); }),
+                 0x1p126F);
   }
 
  private:
@@ -423,7 +427,7 @@ class TokenPath {
   Shared& shared_;
   const TailPage<D>& tail_;
   int token_;
-  float to_levels_;
+  float to_levels_, energy_;
   float along_ = 0, length_ = 0;
 };
 
