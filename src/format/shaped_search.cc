@@ -95,7 +95,7 @@ KVANT_SIMD_CLONES void search(int bits, const float* levels, const FeedbackStep*
 
 #if defined(__x86_64__)
 bool runs_avx512() {
-  return __builtin_cpu_supports("avx512f");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("fma");
 }
 #else
 bool runs_avx512() {
