@@ -34,6 +34,8 @@ constexpr double kSecondsBetweenSaves = 60;
 // Contexts on which sensitivities are estimated. Half as many tokens left a noise of 30 % in those of K.
 constexpr int kWeighedContexts = 4;
 constexpr int kWeighedTokens = 1024;
+// On which queries are read; of the same length.
+constexpr int kQueryContexts = 12;
 constexpr int kCheckedTokens = 64;
 constexpr int kCorrectedLayers = 6;
 
@@ -232,13 +234,13 @@ class Calibrator {
 
   // Weighed by the model's gradients, where these are known; else all of the passages' queries alike.
   Result<QueryMoments> moments_of_queries() {
-    const auto contexts = drawn_contexts(kWeighedContexts, kWeighedTokens);
+    const auto contexts = drawn_contexts(kQueryContexts, kWeighedTokens);
     if (!contexts.ok()) return contexts.error();
     const auto fit = knows_gradients(contexts->front());
     if (!fit.ok()) return fit.error();
     if (!*fit) return moments_of_passages();
     Progress progress("reading queries",
-                      std::int64_t{kWeighedContexts} * gradient_steps(engine_.parts().hparams), "steps");
+                      std::int64_t{kQueryContexts} * gradient_steps(engine_.parts().hparams), "steps");
     return query_moments(engine_.parts(), engine_.geometry(),
                          {*contexts, settings_.seed, request_.n_threads,
                           [&](int n) { progress.advance(n); }, request_.stop});

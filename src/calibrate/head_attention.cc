@@ -76,8 +76,9 @@ void HeadAttention::attend_back(int block, MatrixView<const float> gradient, Mat
   }
   for (int r = 0; kv.score_weights != nullptr && r < n_queries_; ++r) {
     const float* by_scores = products_.data() + static_cast<std::ptrdiff_t>(r) * n_keys_;
-    double& weight = kv.score_weights[first_ + r] = 0;
-    for (int i = kSinkTokens; i < first_; ++i) weight += static_cast<double>(by_scores[i]) * by_scores[i];
+    double squares = 0;
+    for (int i = kSinkTokens; i < first_; ++i) squares += static_cast<double>(by_scores[i]) * by_scores[i];
+    kv.score_weights[first_ + r] = std::sqrt(squares);
   }
   gemm(n_queries_, d, n_keys_, row_major(products_.data(), n_keys_), rows_of(k_), /*accumulate=*/false,
        q_gradient.data, q_gradient.stride);

@@ -31,8 +31,8 @@ class LayerGradient {
   MatrixView<const float> stored(int kv_head, Side side) const;
   // After backward(): the gradient by those, as far as queries read them from sealed pages.
   MatrixView<const float> sealed_gradient(int kv_head, Side side) const;
-  // After backward(): second moments [d, d] of the queries of a KV head, each times the sum of the squared
-  // derivatives by its scores with sealed tokens, the sink's left out.
+  // After backward(): second moments [d, d] of the queries of a KV head, each times the length of the
+  // derivative by its scores with sealed tokens, the sink's left out.
   std::vector<double> query_moments(int kv_head) const;
 
  private:

@@ -25,8 +25,9 @@ struct QueryMomentsRequest {
   const std::atomic<bool>* stop = nullptr;  // once true: the error "interrupted"; null: never
 };
 
-// Each query counts by what errors of its scores do to the predictions: the sum of the squared derivatives by
-// them (score_gradient.h), over the tokens that it reads from sealed pages. The model has known layers.
+// Each query counts by what errors of its scores do to the predictions: the length of the derivative by them
+// (score_gradient.h), over the tokens that it reads from sealed pages. (To second order its square counts; but
+// the squares of a few queries are most of all, and of short texts they are noise.) The model has known layers.
 Result<QueryMoments> query_moments(const ModelParts& model, const Geometry& geometry,
                                    const QueryMomentsRequest& request);
 
