@@ -72,10 +72,13 @@ TEST(ErrorMetric, SumsUpFilteredErrors) {
               cost_of(v, both), 1e-4 * cost_of(v, both));
 }
 
-// Of all 2^16 rows of 16 values of one bit.
-double least_cost(const TrellisTable& table, const std::vector<float>& v, const float* x) {
+// Of all rows of 16 values of one bit that end as `like` does: in the last 7 bits, which are the seam.
+double least_cost(const TrellisTable& table, const std::vector<float>& v, const float* x,
+                  const std::uint16_t* like) {
   double least = std::numeric_limits<double>::infinity();
-  for (int code = 0; code < 1 << 16; ++code) {
+  int seam = 0;
+  for (int i = 9; i < 16; ++i) seam |= like[i] << i;
+  for (int code = seam; code < seam + (1 << 9); ++code) {
     std::vector<std::uint16_t> symbols;
     for (int i = 0; i < 16; ++i) symbols.push_back(static_cast<std::uint16_t>(code >> i & 1));
     least = std::min(least, cost_of(v, errors_of(table, x, symbols.data(), 16)));
@@ -83,8 +86,8 @@ double least_cost(const TrellisTable& table, const std::vector<float>& v, const 
   return least;
 }
 
-TEST(ShapedEncoder, ComesNearTheBestOfAllCodes) {
-  constexpr int kRows = 12, kValues = 16;
+TEST(ShapedEncoder, ComesNearTheBestOfAllCodesThroughItsSeam) {
+  constexpr int kRows = 60, kValues = 16;
   const TrellisTable& table = trellis_tables()[0];
   const std::vector<float> v = directions(kValues, 4), values = normal_numbers(kRows * kValues, 5);
   std::vector<std::uint16_t> shaped(values.size()), plain(values.size());
@@ -93,12 +96,13 @@ TEST(ShapedEncoder, ComesNearTheBestOfAllCodes) {
   double best = 0, found = 0, unshaped = 0;
   for (int row = 0; row < kRows; ++row) {
     const float* x = values.data() + row * kValues;
-    best += least_cost(table, v, x);
+    best += least_cost(table, v, x, shaped.data() + row * kValues);
     found += cost_of(v, errors_of(table, x, shaped.data() + row * kValues, kValues));
     unshaped += cost_of(v, errors_of(table, x, plain.data() + row * kValues, kValues));
   }
-  EXPECT_LT(found, 2 * best);
-  EXPECT_GT(unshaped, 3 * best);
+  EXPECT_GE(found, best * (1 - 1e-5));
+  EXPECT_LT(found, 1.3 * best);
+  EXPECT_GT(unshaped, 2 * best);
 }
 
 TEST(ShapedEncoder, LeavesLessThanHalfUnderAMetricOfFewDirections) {
@@ -121,7 +125,7 @@ TEST(ShapedEncoder, LeavesLessThanHalfUnderAMetricOfFewDirections) {
   }
 }
 
-// Without directions a path of least squared error through the seam.
+// Without directions a path of least squared error, but for the seam that fewer values have chosen.
 TEST(ShapedEncoder, LeavesWhatThePlainSearchDoesWhereErrorsCountAlike) {
   constexpr int kRows = 64, kValues = 64;
   const std::vector<float> values = normal_numbers(kRows * kValues, 8);
@@ -136,7 +140,7 @@ TEST(ShapedEncoder, LeavesWhatThePlainSearchDoesWhereErrorsCountAlike) {
       for (const double e : errors_of(table, x, shaped.data() + row * kValues, kValues)) found += e * e;
       for (const double e : errors_of(table, x, plain.data() + row * kValues, kValues)) expected += e * e;
     }
-    EXPECT_NEAR(found, expected, 0.02 * expected) << table.bits;
+    EXPECT_NEAR(found, expected, 0.04 * expected) << table.bits;
   }
 }
 
