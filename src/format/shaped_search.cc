@@ -75,8 +75,8 @@ template <int B>
   }
 }
 
-KVANT_SIMD_CLONES void search(int bits, const float* levels, const FeedbackStep* steps, int n,
-                              const ShapedRow& row, std::uint8_t* trace) {
+KVANT_SIMD_CLONES void search_row(int bits, const float* levels, const FeedbackStep* steps, int n,
+                                  const ShapedRow& row, std::uint8_t* trace) {
   switch (bits) {
     case 1:
       return search_bits<1>(levels, steps, n, row, trace);
@@ -91,6 +91,11 @@ KVANT_SIMD_CLONES void search(int bits, const float* levels, const FeedbackStep*
     default:
       return search_bits<6>(levels, steps, n, row, trace);
   }
+}
+
+void search(int bits, const float* levels, const FeedbackStep* steps, int n, const ShapedRow* rows,
+            int n_rows, std::uint8_t* trace) {
+  for (int row = 0; row < n_rows; ++row) search_row(bits, levels, steps, n, rows[row], trace);
 }
 
 #if defined(__x86_64__)

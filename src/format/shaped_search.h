@@ -12,6 +12,8 @@
 
 namespace kvant {
 
+inline constexpr int kShapedTrace = 256;  // bytes for each value
+
 struct ShapedRow {
   const float* values;   // [n]
   std::uint8_t seam;     // the node in which the path begins, and ends
@@ -21,9 +23,9 @@ struct ShapedRow {
 // One instruction set.
 struct ShapedKernel {
   const char* name;  // "avx512"
-  // levels: of all 256 states. trace: room for n * 256 bytes.
-  void (*search)(int bits, const float* levels, const FeedbackStep* steps, int n, const ShapedRow& row,
-                 std::uint8_t* trace);
+  // levels: of all 256 states. trace: room for kShapedTrace * n bytes.
+  void (*search)(int bits, const float* levels, const FeedbackStep* steps, int n, const ShapedRow* rows,
+                 int n_rows, std::uint8_t* trace);
 };
 
 const ShapedKernel& portable_shaped_search();

@@ -114,16 +114,29 @@ template <int B>
     _mm512_store_ps(targets + r * kLanes, target);
   }
   const Floats weight = _mm512_set1_ps(step.weight);
+  constexpr int kTables = B == 1 ? 2 : O::kRegisters;  // that hold the parents of a group
   for (int g = 0; g < O::kGroups; ++g) {
+    const int first = B == 1 ? g % (O::kGroups / 2) * kTables * kLanes : 0;
     Best best{};
 #pragma GCC unroll 16
     for (int v = 0; v < O::kVectors; ++v) {
       const int at = g * O::kVectors + v;
       const Ints parents = _mm512_load_si512(tables.parents[at]);
       const Floats level = _mm512_load_ps(tables.levels[at]);
-      const Floats error = _mm512_sub_ps(look_up<O::kRegisters>(targets, parents), level);
-      const Floats cost = _mm512_fmadd_ps(_mm512_mul_ps(error, weight), error,
-                                          look_up<O::kRegisters>(before.cost, parents));
+      Floats target, cost_before;
+      if constexpr (O::kNodes == kLanes) {  // all nodes have the same parent
+        target = _mm512_set1_ps(targets[v]);
+        cost_before = _mm512_set1_ps(before.cost[v]);
+      } else if constexpr (B == 1) {  // of 32 consecutive parents
+        const Ints nearby = _mm512_and_si512(parents, _mm512_set1_epi32(kTables * kLanes - 1));
+        target = look_up<kTables>(targets + first, nearby);
+        cost_before = look_up<kTables>(before.cost + first, nearby);
+      } else {
+        target = look_up<O::kRegisters>(targets, parents);
+        cost_before = look_up<O::kRegisters>(before.cost, parents);
+      }
+      const Floats error = _mm512_sub_ps(target, level);
+      const Floats cost = _mm512_fmadd_ps(_mm512_mul_ps(error, weight), error, cost_before);
       const Ints state = _mm512_load_si512(tables.states[at]);
       if (v == 0) {
         best = {cost, level, state};
@@ -137,49 +150,68 @@ template <int B>
     if constexpr (O::kNodes <= 4) best = against_lanes<4>(best);
     if constexpr (O::kNodes <= 8) best = against_lanes<8>(best);
     _mm512_store_ps(after.cost + g * kLanes, best.cost);
-    const Ints parents = _mm512_and_si512(best.state, _mm512_set1_epi32(O::kNodes - 1));
+    const Ints among = _mm512_and_si512(best.state, _mm512_set1_epi32((B == 1 ? kTables * kLanes : O::kNodes) - 1));
     const Floats error = _mm512_sub_ps(_mm512_set1_ps(x), best.level);
 #pragma GCC unroll 8
     for (int k = 0; k < kMetricRank; ++k)
       _mm512_store_ps(after.along[k] + g * kLanes,
                       _mm512_fmadd_ps(_mm512_set1_ps(step.directions[k]), error,
-                                      look_up<O::kRegisters>(before.along[k], parents)));
+                                      look_up<kTables>(before.along[k] + first, among)));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(states + g * kLanes), _mm512_cvtepi32_epi8(best.state));
   }
 }
 
-template <int B>
-void search_bits(const float* levels, const FeedbackStep* steps, int n, const ShapedRow& row,
-                 std::uint8_t* trace) {
+// kRows rows side by side, so that their steps don't wait for each other.
+template <int B, int kRows>
+void search_together(const Tables<B>& tables, const FeedbackStep* steps, int n, const ShapedRow* rows,
+                     std::uint8_t* trace) {
   using O = Order<B>;
-  const Tables<B> tables(levels);
-  Survivors<B> paths[2] = {};
-  for (int q = 0; q < O::kStride; ++q) paths[0].cost[q] = q % O::kNodes == row.seam ? 0 : kFar;
-  for (int i = 0; i < n; ++i)
-    extend<B>(paths[i % 2], steps[i], tables, row.values[i], paths[(i + 1) % 2],
-              trace + static_cast<std::ptrdiff_t>(i) * O::kStride);
-  int node = row.seam;
-  for (int i = n - 1; i >= 0; --i) {
-    row.states[i] = trace[static_cast<std::ptrdiff_t>(i) * O::kStride + node];
-    node = row.states[i] & (O::kNodes - 1);
+  Survivors<B> paths[2][kRows];
+  for (int row = 0; row < kRows; ++row) {
+    paths[0][row] = {};
+    for (int q = 0; q < O::kStride; ++q) paths[0][row].cost[q] = q % O::kNodes == rows[row].seam ? 0 : kFar;
+  }
+  for (int i = 0; i < n; ++i) {
+    for (int row = 0; row < kRows; ++row)
+      extend<B>(paths[i % 2][row], steps[i], tables, rows[row].values[i], paths[(i + 1) % 2][row],
+                trace + (static_cast<std::ptrdiff_t>(i) * kRows + row) * O::kStride);
+  }
+  for (int row = 0; row < kRows; ++row) {
+    int node = rows[row].seam;
+    for (int i = n - 1; i >= 0; --i) {
+      const std::uint8_t state = trace[(static_cast<std::ptrdiff_t>(i) * kRows + row) * O::kStride + node];
+      rows[row].states[i] = state;
+      node = state & (O::kNodes - 1);
+    }
   }
 }
 
-void search(int bits, const float* levels, const FeedbackStep* steps, int n, const ShapedRow& row,
-            std::uint8_t* trace) {
+template <int B>
+void search_all(const float* levels, const FeedbackStep* steps, int n, const ShapedRow* rows, int n_rows,
+                std::uint8_t* trace) {
+  constexpr int kRows = 2;
+  static_assert(kRows * Order<B>::kStride <= kShapedTrace);
+  const Tables<B> tables(levels);
+  int row = 0;
+  for (; row + kRows <= n_rows; row += kRows) search_together<B, kRows>(tables, steps, n, rows + row, trace);
+  for (; row < n_rows; ++row) search_together<B, 1>(tables, steps, n, rows + row, trace);
+}
+
+void search(int bits, const float* levels, const FeedbackStep* steps, int n, const ShapedRow* rows,
+            int n_rows, std::uint8_t* trace) {
   switch (bits) {
     case 1:
-      return search_bits<1>(levels, steps, n, row, trace);
+      return search_all<1>(levels, steps, n, rows, n_rows, trace);
     case 2:
-      return search_bits<2>(levels, steps, n, row, trace);
+      return search_all<2>(levels, steps, n, rows, n_rows, trace);
     case 3:
-      return search_bits<3>(levels, steps, n, row, trace);
+      return search_all<3>(levels, steps, n, rows, n_rows, trace);
     case 4:
-      return search_bits<4>(levels, steps, n, row, trace);
+      return search_all<4>(levels, steps, n, rows, n_rows, trace);
     case 5:
-      return search_bits<5>(levels, steps, n, row, trace);
+      return search_all<5>(levels, steps, n, rows, n_rows, trace);
     default:
-      return search_bits<6>(levels, steps, n, row, trace);
+      return search_all<6>(levels, steps, n, rows, n_rows, trace);
   }
 }
 
