@@ -66,8 +66,9 @@ void add_rows(const Plan& plan, const AttentionBackend& backend, Side side, Plan
 std::string missing_calibration(const Plan& plan) {
   if (plan.calibration != CalibrationState::missing) return "";
   if (plan.recipe.budget == 0) {
-    return fmt::format("errors of K count alike; `kvant calibrate --kv {}` with this model finds out which queries read it",
-                       label(plan.recipe));
+    return fmt::format(
+        "errors of K count alike; `kvant calibrate --kv {}` with this model finds out which queries read it",
+        label(plan.recipe));
   }
   const SidePlan& side = plan.heads.front().k;
   return fmt::format(

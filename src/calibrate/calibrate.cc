@@ -241,9 +241,9 @@ class Calibrator {
     if (!*fit) return moments_of_passages();
     Progress progress("reading queries",
                       std::int64_t{kQueryContexts} * gradient_steps(engine_.parts().hparams), "steps");
-    return query_moments(engine_.parts(), engine_.geometry(),
-                         {*contexts, settings_.seed, request_.n_threads,
-                          [&](int n) { progress.advance(n); }, request_.stop});
+    return query_moments(
+        engine_.parts(), engine_.geometry(),
+        {*contexts, settings_.seed, request_.n_threads, [&](int n) { progress.advance(n); }, request_.stop});
   }
 
   QueryMoments moments_of_passages() const {
@@ -461,7 +461,7 @@ class Calibrator {
   SampleReader reader_;
   Capture capture_;
   Calibration result_;
-  Constants weighed_;  // of weigh_contexts()
+  Constants weighed_;        // of weigh_contexts()
   std::optional<bool> fit_;  // knows_gradients()
   std::mutex mutex_;
   Clock::time_point last_save_;

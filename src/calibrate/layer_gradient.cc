@@ -55,7 +55,8 @@ KvGradients LayerGradient::kv_gradients(int head) {
   const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(n_rows_) * h_.head_dim;
   float* first = head_gradients_.data() + 4 * size * head;
   const auto view = [&](int i) { return MatrixView<float>(first + i * size, n_rows_, h_.head_dim); };
-  return {view(0), view(1), view(2), view(3), score_weights_.data() + static_cast<std::ptrdiff_t>(head) * n_rows_};
+  return {view(0), view(1), view(2), view(3),
+          score_weights_.data() + static_cast<std::ptrdiff_t>(head) * n_rows_};
 }
 
 std::vector<double> LayerGradient::query_moments(int kv_head) const {

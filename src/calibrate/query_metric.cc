@@ -41,7 +41,7 @@ Result<QueryMoments> query_moments(const ModelParts& model, const Geometry& geom
   for (std::size_t c = 0; c < request.contexts.size(); ++c) {
     const std::vector<std::int32_t>& tokens = request.contexts[c].tokens;
     const int first_scored = std::min(kPageTokens, static_cast<int>(tokens.size()) / 2);
-    const GradientRequest asked{tokens,          first_scored,    request.seed + c, request.n_threads,
+    const GradientRequest asked{tokens,          first_scored, request.seed + c, request.n_threads,
                                 request.advance, request.stop};
     const auto done = model_gradient(model, asked, [&](int layer, const LayerGradient& state) {
       for (int head = 0; head < geometry.kv_heads(layer); ++head) {

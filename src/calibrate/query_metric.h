@@ -26,14 +26,15 @@ struct QueryMomentsRequest {
 };
 
 // Each query counts by what errors of its scores do to the predictions: the length of the derivative by them
-// (score_gradient.h), over the tokens that it reads from sealed pages. (To second order its square counts; but
-// the squares of a few queries are most of all, and of short texts they are noise.) The model has known layers.
+// (score_gradient.h), over the tokens that it reads from sealed pages. (To second order its square counts;
+// but the squares of a few queries are most of all, and of short texts they are noise.) The model has known
+// layers.
 Result<QueryMoments> query_moments(const ModelParts& model, const Geometry& geometry,
                                    const QueryMomentsRequest& request);
 
 // The constant kQueryMetric [d][kMetricRank] for second moments [d, d] of queries as they are before
-// `transform`: in the basis behind it, the largest eigenvalues, with a tenth of the mean added to all; rounded
-// to half precision.
+// `transform`: in the basis behind it, the largest eigenvalues, with a tenth of the mean added to all;
+// rounded to half precision.
 std::vector<float> query_metric(std::vector<double> moments, const Transform& transform, int d);
 
 }  // namespace kvant

@@ -33,7 +33,8 @@ class StoredError {
   StoredError(const Transform& transform, const PageContext& context)
       : transform_(transform), d_(context.head_dim), directions_(context.constants.find(kQueryMetric)) {}
 
-  double operator()(const Format& format, const std::vector<float>& exact, const std::vector<float>& stored) const {
+  double operator()(const Format& format, const std::vector<float>& exact,
+                    const std::vector<float>& stored) const {
     if (directions_.empty() || !format.shapes_errors()) return squared_distance(exact, stored);
     std::vector<float> errors = encoded(stored), origin = encoded(exact);
     for (std::size_t i = 0; i < errors.size(); ++i) errors[i] -= origin[i];

@@ -75,8 +75,7 @@ TokenCost token_cost(const float* value, const float* stored, const float* gradi
   double across = ee - e_along;
   if (metric != nullptr && across > 0) {
     std::vector<float> rest(stored, stored + d);
-    for (int i = 0; i < d && rr > 0; ++i)
-      rest[i] -= static_cast<float>(er / rr * (value[i] - mean[i]));
+    for (int i = 0; i < d && rr > 0; ++i) rest[i] -= static_cast<float>(er / rr * (value[i] - mean[i]));
     across = metric->squared({value, value + d}, std::move(rest));
   }
   if (rr == 0) return {gg * across / d, ge};

@@ -9,12 +9,12 @@
 // s(i) = V_0 e_0 + ... + V_(i-1) e_(i-1) (rank numbers, V_i: the row of value i),
 //   e^T M e = sum of D_i (e_i + g_i.s(i))^2
 //   K_n = 1,  D_i = 1 + V_i^T K_(i+1) V_i,  g_i = K_(i+1) V_i / D_i,  K_i = K_(i+1) - D_i g_i g_i^T
-// which is the LDL^T decomposition of M (Gill, Golub, Murray, Saunders 1974 for rank one; here by the recursion
-// of recursive least squares). Rounding value by value to the target x_i + g_i.s(i) is LDLQ's rounding with
-// feedback (Chee et al. 2023, QuIP; Frantar et al. 2022, GPTQ, do the same), known from noise-shaping
-// converters (Spang and Schultheiss 1962). Choosing a trellis path by the sum, each survivor with the errors
-// of its own past, is per-survivor processing (Raheli, Polydoros and Tzou 1995); QTIP (Tseng et al. 2024) feeds
-// back between whole blocks instead.
+// which is the LDL^T decomposition of M (Gill, Golub, Murray, Saunders 1974 for rank one; here by the
+// recursion of recursive least squares). Rounding value by value to the target x_i + g_i.s(i) is LDLQ's
+// rounding with feedback (Chee et al. 2023, QuIP; Frantar et al. 2022, GPTQ, do the same), known from
+// noise-shaping converters (Spang and Schultheiss 1962). Choosing a trellis path by the sum, each survivor
+// with the errors of its own past, is per-survivor processing (Raheli, Polydoros and Tzou 1995); QTIP (Tseng
+// et al. 2024) feeds back between whole blocks instead.
 #pragma once
 
 #include <array>

@@ -37,7 +37,8 @@ double cost_of(const std::vector<float>& v, const std::vector<double>& e) {
   return sum;
 }
 
-std::vector<double> errors_of(const TrellisTable& table, const float* x, const std::uint16_t* symbols, int n) {
+std::vector<double> errors_of(const TrellisTable& table, const float* x, const std::uint16_t* symbols,
+                              int n) {
   std::vector<double> errors;
   for (int i = 0; i < n; ++i) {
     int state = 0;
@@ -52,7 +53,8 @@ std::vector<double> errors_of(const TrellisTable& table, const float* x, const s
 
 TEST(ErrorMetric, SumsUpFilteredErrors) {
   constexpr int kValues = 24;
-  const std::vector<float> v = directions(kValues, 1), e = normal_numbers(kValues, 2), f = normal_numbers(kValues, 3);
+  const std::vector<float> v = directions(kValues, 1), e = normal_numbers(kValues, 2),
+                           f = normal_numbers(kValues, 3);
   const ErrorMetric metric(v);
   double sum = 0;
   std::vector<double> along(kMetricRank, 0.0);
@@ -108,7 +110,8 @@ TEST(ShapedEncoder, ComesNearTheBestOfAllCodesThroughItsSeam) {
 TEST(ShapedEncoder, LeavesLessThanHalfUnderAMetricOfFewDirections) {
   for (const int kValues : {64, 128}) {
     constexpr int kRows = 40;
-    const std::vector<float> v = directions(kValues, 6), values = normal_numbers(std::size_t{kRows} * kValues, 7);
+    const std::vector<float> v = directions(kValues, 6),
+                             values = normal_numbers(std::size_t{kRows} * kValues, 7);
     for (const TrellisTable& table : trellis_tables()) {
       std::vector<std::uint16_t> shaped(values.size()), plain(values.size());
       ShapedEncoder(table).encode(values.data(), kRows, ErrorMetric(v), shaped.data());

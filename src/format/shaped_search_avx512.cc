@@ -16,14 +16,15 @@ constexpr float kFar = 1e30F;
 using Floats = __m512;
 using Ints = __m512i;
 
-// Which branches stand where. A vector holds branches to 16 nodes or, for fewer nodes, several to each; vectors
-// of one group lead to the same nodes.
+// Which branches stand where. A vector holds branches to 16 nodes or, for fewer nodes, several to each;
+// vectors of one group lead to the same nodes.
 template <int B>
 struct Order {
   static constexpr int kNodes = kStates >> B;
   static constexpr int kGroups = kNodes > kLanes ? kNodes / kLanes : 1;
   static constexpr int kVectors = kLanes / kGroups;  // of a group
-  static constexpr int kRegisters = kNodes > kLanes ? kNodes / kLanes : 1;  // that hold a number of every node
+  static constexpr int kRegisters =
+      kNodes > kLanes ? kNodes / kLanes : 1;  // that hold a number of every node
   static constexpr int kStride = kRegisters * kLanes;
 };
 
@@ -46,7 +47,8 @@ template <int kRegisters>
   } else {
     constexpr int kHalf = kRegisters / 2;
     const __mmask16 high = _mm512_test_epi32_mask(index, _mm512_set1_epi32(kHalf * kLanes));
-    return _mm512_mask_blend_ps(high, look_up<kHalf>(table, index), look_up<kHalf>(table + kHalf * kLanes, index));
+    return _mm512_mask_blend_ps(high, look_up<kHalf>(table, index),
+                                look_up<kHalf>(table + kHalf * kLanes, index));
   }
 }
 
@@ -94,8 +96,8 @@ struct Best {
 
 template <int kDistance>
 [[gnu::always_inline]] inline Best against_lanes(const Best& a) {
-  const Ints index = _mm512_xor_si512(
-      _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(kDistance));
+  const Ints index = _mm512_xor_si512(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                                      _mm512_set1_epi32(kDistance));
   return cheaper(a, {_mm512_permutexvar_ps(index, a.cost), _mm512_permutexvar_ps(index, a.level),
                      _mm512_permutexvar_epi32(index, a.state)});
 }
@@ -114,50 +116,61 @@ template <int B>
     _mm512_store_ps(targets + r * kLanes, target);
   }
   const Floats weight = _mm512_set1_ps(step.weight);
-  constexpr int kTables = B == 1 ? 2 : O::kRegisters;  // that hold the parents of a group
-  for (int g = 0; g < O::kGroups; ++g) {
-    const int first = B == 1 ? g % (O::kGroups / 2) * kTables * kLanes : 0;
-    Best best{};
-#pragma GCC unroll 16
-    for (int v = 0; v < O::kVectors; ++v) {
-      const int at = g * O::kVectors + v;
-      const Ints parents = _mm512_load_si512(tables.parents[at]);
-      const Floats level = _mm512_load_ps(tables.levels[at]);
-      Floats target, cost_before;
-      if constexpr (O::kNodes == kLanes) {  // all nodes have the same parent
-        target = _mm512_set1_ps(targets[v]);
-        cost_before = _mm512_set1_ps(before.cost[v]);
-      } else if constexpr (B == 1) {  // of 32 consecutive parents
-        const Ints nearby = _mm512_and_si512(parents, _mm512_set1_epi32(kTables * kLanes - 1));
-        target = look_up<kTables>(targets + first, nearby);
-        cost_before = look_up<kTables>(before.cost + first, nearby);
-      } else {
-        target = look_up<O::kRegisters>(targets, parents);
-        cost_before = look_up<O::kRegisters>(before.cost, parents);
-      }
-      const Floats error = _mm512_sub_ps(target, level);
-      const Floats cost = _mm512_fmadd_ps(_mm512_mul_ps(error, weight), error, cost_before);
-      const Ints state = _mm512_load_si512(tables.states[at]);
-      if (v == 0) {
-        best = {cost, level, state};
-        continue;
-      }
-      const __mmask16 less = _mm512_cmp_ps_mask(cost, best.cost, _CMP_LT_OQ);
-      best.cost = _mm512_min_ps(cost, best.cost);
-      best.level = _mm512_mask_blend_ps(less, best.level, level);
-      best.state = _mm512_mask_blend_epi32(less, best.state, state);
+  constexpr int kTables = B == 1 ? 2 : O::kRegisters;   // that hold the parents of a group
+  constexpr int kPeriod = B == 1 ? O::kGroups / 2 : 1;  // groups of the same numbers of parents
+  constexpr int kShared = O::kGroups > 1 ? O::kVectors : 1;
+  for (int p = 0; p < kPeriod; ++p) {
+    const int first = p * kTables * kLanes;
+    Floats shared_target[kShared], shared_cost[kShared];  // of the parents, for several groups
+    for (int v = 0; O::kGroups > 1 && v < kShared; ++v) {
+      const Ints nearby = _mm512_and_si512(_mm512_load_si512(tables.parents[p * O::kVectors + v]),
+                                           _mm512_set1_epi32(kTables * kLanes - 1));
+      shared_target[v] = look_up<kTables>(targets + first, nearby);
+      shared_cost[v] = look_up<kTables>(before.cost + first, nearby);
     }
-    if constexpr (O::kNodes <= 4) best = against_lanes<4>(best);
-    if constexpr (O::kNodes <= 8) best = against_lanes<8>(best);
-    _mm512_store_ps(after.cost + g * kLanes, best.cost);
-    const Ints among = _mm512_and_si512(best.state, _mm512_set1_epi32((B == 1 ? kTables * kLanes : O::kNodes) - 1));
-    const Floats error = _mm512_sub_ps(_mm512_set1_ps(x), best.level);
+    for (int g = p; g < O::kGroups; g += kPeriod) {
+      Best best{};
+#pragma GCC unroll 16
+      for (int v = 0; v < O::kVectors; ++v) {
+        const int at = g * O::kVectors + v;
+        const Floats level = _mm512_load_ps(tables.levels[at]);
+        Floats target, cost_before;
+        if constexpr (O::kGroups > 1) {
+          target = shared_target[v];
+          cost_before = shared_cost[v];
+        } else if constexpr (O::kNodes == kLanes) {  // all nodes have the same parent
+          target = _mm512_set1_ps(targets[v]);
+          cost_before = _mm512_set1_ps(before.cost[v]);
+        } else {
+          const Ints parents = _mm512_load_si512(tables.parents[at]);
+          target = look_up<1>(targets, parents);
+          cost_before = look_up<1>(before.cost, parents);
+        }
+        const Floats error = _mm512_sub_ps(target, level);
+        const Floats cost = _mm512_fmadd_ps(_mm512_mul_ps(error, weight), error, cost_before);
+        const Ints state = _mm512_load_si512(tables.states[at]);
+        if (v == 0) {
+          best = {cost, level, state};
+          continue;
+        }
+        const __mmask16 less = _mm512_cmp_ps_mask(cost, best.cost, _CMP_LT_OQ);
+        best.cost = _mm512_min_ps(cost, best.cost);
+        best.level = _mm512_mask_blend_ps(less, best.level, level);
+        best.state = _mm512_mask_blend_epi32(less, best.state, state);
+      }
+      if constexpr (O::kNodes <= 4) best = against_lanes<4>(best);
+      if constexpr (O::kNodes <= 8) best = against_lanes<8>(best);
+      _mm512_store_ps(after.cost + g * kLanes, best.cost);
+      const Ints among =
+          _mm512_and_si512(best.state, _mm512_set1_epi32((B == 1 ? kTables * kLanes : O::kNodes) - 1));
+      const Floats error = _mm512_sub_ps(_mm512_set1_ps(x), best.level);
 #pragma GCC unroll 8
-    for (int k = 0; k < kMetricRank; ++k)
-      _mm512_store_ps(after.along[k] + g * kLanes,
-                      _mm512_fmadd_ps(_mm512_set1_ps(step.directions[k]), error,
-                                      look_up<kTables>(before.along[k] + first, among)));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(states + g * kLanes), _mm512_cvtepi32_epi8(best.state));
+      for (int k = 0; k < kMetricRank; ++k)
+        _mm512_store_ps(after.along[k] + g * kLanes,
+                        _mm512_fmadd_ps(_mm512_set1_ps(step.directions[k]), error,
+                                        look_up<kTables>(before.along[k] + first, among)));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(states + g * kLanes), _mm512_cvtepi32_epi8(best.state));
+    }
   }
 }
 

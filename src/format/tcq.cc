@@ -134,7 +134,11 @@ std::optional<ErrorMetric> metric_of(const PageContext& context) {
 class TcqFormat : public Format {
  public:
   TcqFormat(const std::string& name, const TrellisTable& table)
-      : Format(name), table_(table), levels_(trellis_levels(table)), encoder_(table), shaped_encoder_(table) {}
+      : Format(name),
+        table_(table),
+        levels_(trellis_levels(table)),
+        encoder_(table),
+        shaped_encoder_(table) {}
 
   std::size_t page_bytes(int head_dim) const override { return tcq_page_bytes(table_.bits, head_dim); }
 

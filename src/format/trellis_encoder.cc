@@ -104,7 +104,8 @@ void TrellisEncoder::find_seams(const float* values, int n_rows, int n, std::uin
       const float* x = values + static_cast<std::ptrdiff_t>(first + row) * n;
       branches_.find_bins(x + n - kRunIn, kRunIn, bins[row].data());
       branches_.find_bins(x, kRunIn, bins[row].data() + kRunIn);
-      rows[row] = {bins[row].data(), least.data() + static_cast<std::ptrdiff_t>(row) * (2 * kRunIn + 1) * stride,
+      rows[row] = {bins[row].data(),
+                   least.data() + static_cast<std::ptrdiff_t>(row) * (2 * kRunIn + 1) * stride,
                    nodes[row].data()};
       std::fill_n(rows[row].least, stride, std::uint16_t{0});
       nodes[row].fill(kNoNode);

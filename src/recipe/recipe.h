@@ -47,8 +47,8 @@ enum class Products : std::uint8_t { real, integer };
 // The scale c of KVLinC's correction: e^-m (eq. 5) or 1 (Algorithm 1).
 enum class Correction : std::uint8_t { none, absolute, relative };
 
-// What encoders of K keep small, where they have the choice (Format::shapes_errors): the squared error, or what
-// it does to the scores of the queries that calibration saw.
+// What encoders of K keep small, where they have the choice (Format::shapes_errors): the squared error, or
+// what it does to the scores of the queries that calibration saw.
 enum class Encode : std::uint8_t { plain, shaped };
 
 // Layers first .. last, both included.
