@@ -32,30 +32,61 @@ template <int B>
   }
 }
 
+// Numbers of every state, by branch: [k][q] is that of the state q << B | k, which leads to node q.
+template <int B>
+struct ByBranch {
+  static constexpr int kNodes = kTrellisStates >> B;
+  float of[1 << B][kNodes];
+
+  void set_states(const float* numbers) {
+    for (int k = 0; k < 1 << B; ++k)
+      for (int q = 0; q < kNodes; ++q) of[k][q] = numbers[q << B | k];
+  }
+  // Of the states' parents, by node. They repeat after kPeriod nodes.
+  [[gnu::always_inline]] void set_parents(const float* numbers) {
+    constexpr int kPeriod = kNodes >> B > 0 ? kNodes >> B : 1;
+    for (int k = 0; k < 1 << B; ++k) {
+      float period[kPeriod];
+      for (int j = 0; j < kPeriod; ++j) period[j] = numbers[(j << B | k) & (kNodes - 1)];
+      for (int q = 0; q < kNodes; ++q) of[k][q] = period[q % kPeriod];
+    }
+  }
+};
+
 // Of the branches to each node the cheapest, the one of the lowest state among equals.
 template <int B>
 [[gnu::always_inline]] inline void extend(const Survivors<B>& before, const FeedbackStep& step,
-                                          const float* levels, float x, Survivors<B>& after,
-                                          std::uint8_t* states) {
+                                          const float* levels, const ByBranch<B>& levels_by_branch, float x,
+                                          Survivors<B>& after, std::uint8_t* states) {
   constexpr int kNodes = Survivors<B>::kNodes;
   float targets[kNodes];
   find_targets<B>(before, step, x, targets);
+  ByBranch<B> target, cost_before;
+  target.set_parents(targets);
+  cost_before.set_parents(before.cost);
+  float best[kNodes];
+  std::int32_t chosen[kNodes];
   for (int q = 0; q < kNodes; ++q) {
-    float best = INFINITY;
-    int chosen = 0;
-    for (int state = q << B; state < (q + 1) << B; ++state) {
-      const int parent = state & (kNodes - 1);
-      const float error = targets[parent] - levels[state];
-      const float cost = std::fma(error * step.weight, error, before.cost[parent]);
-      chosen = cost < best ? state : chosen;
-      best = std::min(cost, best);
+    best[q] = INFINITY;
+    chosen[q] = 0;
+  }
+  for (int k = 0; k < 1 << B; ++k) {
+    for (int q = 0; q < kNodes; ++q) {
+      const float error = target.of[k][q] - levels_by_branch.of[k][q];
+      const float cost = std::fma(error * step.weight, error, cost_before.of[k][q]);
+      chosen[q] = cost < best[q] ? q << B | k : chosen[q];
+      best[q] = cost < best[q] ? cost : best[q];
     }
-    const int parent = chosen & (kNodes - 1);
-    const float error = x - levels[chosen];
-    after.cost[q] = best;
-    for (int r = 0; r < kMetricRank; ++r)
-      after.along[r][q] = std::fma(step.directions[r], error, before.along[r][parent]);
-    states[q] = static_cast<std::uint8_t>(chosen);
+  }
+  float errors[kNodes];
+  for (int q = 0; q < kNodes; ++q) {
+    after.cost[q] = best[q];
+    errors[q] = x - levels[chosen[q]];
+    states[q] = static_cast<std::uint8_t>(chosen[q]);
+  }
+  for (int r = 0; r < kMetricRank; ++r) {
+    for (int q = 0; q < kNodes; ++q)
+      after.along[r][q] = std::fma(step.directions[r], errors[q], before.along[r][chosen[q] & (kNodes - 1)]);
   }
 }
 
@@ -63,10 +94,12 @@ template <int B>
 [[gnu::always_inline]] inline void search_bits(const float* levels, const FeedbackStep* steps, int n,
                                                const ShapedRow& row, std::uint8_t* trace) {
   constexpr int kNodes = Survivors<B>::kNodes;
+  ByBranch<B> levels_by_branch;
+  levels_by_branch.set_states(levels);
   Survivors<B> paths[2] = {};
   for (int q = 0; q < kNodes; ++q) paths[0].cost[q] = q == row.seam ? 0 : kFar;
   for (int i = 0; i < n; ++i)
-    extend<B>(paths[i % 2], steps[i], levels, row.values[i], paths[(i + 1) % 2],
+    extend<B>(paths[i % 2], steps[i], levels, levels_by_branch, row.values[i], paths[(i + 1) % 2],
               trace + static_cast<std::ptrdiff_t>(i) * kNodes);
   int node = row.seam;
   for (int i = n - 1; i >= 0; --i) {
