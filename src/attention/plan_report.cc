@@ -6,6 +6,8 @@
 #include <map>
 #include <tuple>
 
+#include "format/error_metric.h"
+
 namespace kvant {
 namespace {
 
@@ -63,6 +65,11 @@ void add_rows(const Plan& plan, const AttentionBackend& backend, Side side, Plan
 // What a plan does for want of a calibration, and what one would bring.
 std::string missing_calibration(const Plan& plan) {
   if (plan.calibration != CalibrationState::missing) return "";
+  if (plan.recipe.budget == 0) {
+    return fmt::format(
+        "errors of K count alike; `kvant calibrate --kv {}` with this model finds out which queries read it",
+        label(plan.recipe));
+  }
   const SidePlan& side = plan.heads.front().k;
   return fmt::format(
       "every layer, head and side has {} bits per element; `kvant calibrate --kv {}` with this model finds "
@@ -70,6 +77,16 @@ std::string missing_calibration(const Plan& plan) {
       "where up to {} bits on average do the most good",
       fmt::format("{:.2f}", side.sealed->bits(side.context.head_dim)), label(plan.recipe),
       plan.recipe.budget);
+}
+
+// What encode=shaped has come to.
+std::string encoder_of_keys(const Plan& plan) {
+  if (plan.recipe.encode == Encode::plain) return "";
+  if (plan.device != nullptr) return "plain: the device seals pages by their squared error";
+  const bool any = std::ranges::any_of(plan.heads, [](const HeadPlan& head) {
+    return head.k.sealed->shapes_errors() && !head.k.context.constants.find(kQueryMetric).empty();
+  });
+  return any ? "shaped by the queries that calibration saw" : "plain: no queries are known";
 }
 
 }  // namespace
@@ -83,6 +100,7 @@ PlanReport report_plan(const Plan& plan, const AttentionBackend& backend) {
   report.prefill = plan.recipe.prefill;
   report.calibration = plan.calibration;
   report.calibration_note = missing_calibration(plan);
+  report.encoder = encoder_of_keys(plan);
   for (const Side side : kSides) add_rows(plan, backend, side, report);
   return report;
 }
@@ -98,6 +116,7 @@ std::string plan_table(const PlanReport& report) {
     text += fmt::format("  {}{}{}\n", calibration_state_name(report.calibration),
                         report.calibration_note.empty() ? "" : ": ", report.calibration_note);
   }
+  if (!report.encoder.empty()) text += fmt::format("  errors of K: {}\n", report.encoder);
   std::size_t widths[] = {6, 8, 10, 6};
   for (const PlanRow& row : report.rows) {
     widths[0] = std::max(widths[0], row.layers.size());

@@ -33,6 +33,7 @@ struct PlanReport {
   int prefill = 0;      // tokens of a prompt block; 0: the whole prompt
   CalibrationState calibration = CalibrationState::not_needed;
   std::string calibration_note;  // what is missing and how to get it; empty: nothing is
+  std::string encoder;           // of K, where the recipe says encode=shaped; else empty
   std::vector<PlanRow> rows;
   std::vector<Fallback> fallbacks;
 };

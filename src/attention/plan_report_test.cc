@@ -80,5 +80,18 @@ TEST(PlanReport, SaysWhatACalibrationWouldBring) {
   EXPECT_EQ(plan_table(report_plan(*fixed, *backend)).find("calibrat"), std::string::npos);
 }
 
+TEST(PlanReport, SaysHowErrorsOfKeysAreShaped) {
+  const Geometry g = testing::small_geometry(64);
+  const auto backend = make_reference_backend();
+  const auto encoder = [&](const std::string& text, bool calibrated) {
+    const Recipe recipe = *parse_recipe(text);
+    const auto plan = resolve(recipe, g, calibrated ? testing::made_up_constants(recipe, g) : nullptr);
+    return report_plan(**plan, *backend).encoder;
+  };
+  EXPECT_EQ(encoder("k=tcq2,v=tcq2", false), "");
+  EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=shaped", false), "plain: no queries are known");
+  EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=shaped", true), "shaped by the queries that calibration saw");
+}
+
 }  // namespace
 }  // namespace kvant

@@ -16,7 +16,9 @@
 #include "calibrate/gradient_check.h"
 #include "calibrate/learn_head.h"
 #include "calibrate/needs.h"
+#include "calibrate/principal_directions.h"
 #include "calibrate/quality.h"
+#include "calibrate/query_metric.h"
 #include "calibrate/read_samples.h"
 #include "calibrate/samples.h"
 #include "calibrate/sealed_gguf.h"
@@ -32,6 +34,8 @@ constexpr double kSecondsBetweenSaves = 60;
 // Contexts on which sensitivities are estimated. Half as many tokens left a noise of 30 % in those of K.
 constexpr int kWeighedContexts = 4;
 constexpr int kWeighedTokens = 1024;
+// On which queries are read; of the same length.
+constexpr int kQueryContexts = 12;
 constexpr int kCheckedTokens = 64;
 constexpr int kCorrectedLayers = 6;
 
@@ -43,11 +47,15 @@ bool trains_adapters(const CalibrationRequest& request) {
                      [](const Recipe& recipe) { return recipe.correction != Correction::none; });
 }
 
-// Sensitivities have texts of their own.
+// What is learned on the contexts that are weighed, or on passages.
+constexpr bool has_own_text(NeedKind kind) {
+  return kind == NeedKind::sensitivity || kind == NeedKind::metric;
+}
+
 bool learns_from_samples(const Geometry& geometry, const CalibrationRequest& request) {
   for (const HeadNeeds& head : needs_of(request.recipes, geometry)) {
     for (const ScopedNeed& constant : head.constants)
-      if (constant.need.kind != NeedKind::sensitivity) return true;
+      if (!has_own_text(constant.need.kind)) return true;
   }
   return false;
 }
@@ -86,6 +94,7 @@ class Calibrator {
     KVANT_RETURN_IF_ERROR(capture_samples());
     KVANT_RETURN_IF_ERROR(learn());
     round_codebooks(result_.constants);
+    KVANT_RETURN_IF_ERROR(learn_metrics());
     for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(weigh(recipe));
     for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(judge(recipe));
     remove_state();
@@ -157,7 +166,7 @@ class Calibrator {
     take_up_constants();
     std::vector<HeadNeeds> open;
     for (HeadNeeds& needs : needs_of(request_.recipes, engine_.geometry())) {
-      std::erase_if(needs.constants, [](const auto& c) { return c.need.kind == NeedKind::sensitivity; });
+      std::erase_if(needs.constants, [](const auto& c) { return has_own_text(c.need.kind); });
       if (!known(needs)) open.push_back(std::move(needs));
     }
     Progress progress("learning", static_cast<std::int64_t>(open.size()), "heads");
@@ -182,6 +191,91 @@ class Calibrator {
     return stopped() ? interrupted(capture_.n_sequences()) : Status{};
   }
 
+  // Of the queries that read each head's K, for the formats that shape their errors.
+  Status learn_metrics() {
+    const Geometry& g = engine_.geometry();
+    std::vector<HeadNeeds> heads = needs_of(request_.recipes, g);
+    for (HeadNeeds& needs : heads)
+      std::erase_if(needs.constants, [](const auto& c) { return c.need.kind != NeedKind::metric; });
+    std::erase_if(heads, [](const HeadNeeds& needs) { return needs.constants.empty(); });
+    if (heads.empty()) return {};
+    auto moments = moments_of_queries();
+    if (!moments.ok()) return stopped() ? interrupted(capture_.n_sequences()) : moments.error();
+    run_team(request_.n_threads, [&](Team& team) {
+      team.for_each(static_cast<int>(heads.size()), [&](int i) {
+        const HeadNeeds& needs = heads[i];
+        std::vector<double> of_head = (*moments)[g.head_index(needs.layer, needs.kv_head)];
+        std::vector<float> metric = metric_of(needs, std::move(of_head));
+        const std::lock_guard lock(mutex_);
+        for (const ScopedNeed& constant : needs.constants)
+          result_.constants.set(needs.layer, needs.kv_head, needs.side, constant.stored, metric);
+      });
+    });
+    return {};
+  }
+
+  std::vector<float> metric_of(const HeadNeeds& needs, std::vector<double> moments) {
+    const int d = engine_.geometry().dim(needs.layer);
+    Constants known;
+    {
+      const std::lock_guard lock(mutex_);
+      for (std::size_t i = 0; i < needs.transforms.size(); ++i) {
+        const std::string name = transform_constant_name(needs.transforms, i);
+        const auto found = result_.constants.find(needs.layer, needs.kv_head, needs.side,
+                                                  (needs.without_sink ? "" : "nosink/") + name);
+        known.set(needs.layer, needs.kv_head, needs.side, name, {found.begin(), found.end()});
+      }
+    }
+    const auto transform =
+        Transform::make(needs.transforms, d, {&known, needs.layer, needs.kv_head, needs.side});
+    KVANT_CHECK(transform.ok(), "transforms that were just learned");
+    return query_metric(std::move(moments), *transform, d);
+  }
+
+  // Weighed by the model's gradients, where these are known; else all of the passages' queries alike.
+  Result<QueryMoments> moments_of_queries() {
+    const auto contexts = drawn_contexts(kQueryContexts, kWeighedTokens);
+    if (!contexts.ok()) return contexts.error();
+    const auto fit = knows_gradients(contexts->front());
+    if (!fit.ok()) return fit.error();
+    if (!*fit) return moments_of_passages();
+    Progress progress("reading queries",
+                      std::int64_t{kQueryContexts} * gradient_steps(engine_.parts().hparams), "steps");
+    return query_moments(
+        engine_.parts(), engine_.geometry(),
+        {*contexts, settings_.seed, request_.n_threads, [&](int n) { progress.advance(n); }, request_.stop});
+  }
+
+  QueryMoments moments_of_passages() const {
+    const Geometry& g = engine_.geometry();
+    QueryMoments all(g.n_all_kv_heads());
+    for (int layer = 0; layer < g.n_layers; ++layer) {
+      const int d = g.dim(layer), group = g.group(layer);
+      for (int head = 0; head < g.kv_heads(layer) * group; ++head) {
+        std::vector<double>& sums = all[g.head_index(layer, head / group)];
+        sums.resize(static_cast<std::size_t>(d) * d);
+        for (int p = 0; p < capture_.size().passages; ++p) {
+          std::vector<float> queries = capture_.passage_queries(p, layer, head);
+          const MatrixView<const float> rows(queries.data(), static_cast<int>(queries.size()) / d, d);
+          const std::vector<double> more = second_moments(rows);
+          for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += more[i];
+        }
+      }
+    }
+    return all;
+  }
+
+  // Whether the gradients of this model are those of model_gradient(); `context` shows it.
+  Result<bool> knows_gradients(const Sample& context) {
+    if (fit_) return *fit_;
+    const auto start = std::span(context.tokens);
+    const auto fit =
+        gradients_fit(engine_, backend_, start.first(std::min<std::size_t>(start.size(), kCheckedTokens)),
+                      request_.n_threads);
+    if (fit.ok()) fit_ = *fit;
+    return fit;
+  }
+
   // The sensitivity to the ladder's formats, once all else that the recipe needs is there.
   Status weigh(const Recipe& recipe) {
     if (recipe.budget == 0) return {};
@@ -195,10 +289,7 @@ class Calibrator {
     if (settings_.measure) return measure_sensitivities(recipe, *known);
     const auto contexts = drawn_contexts(kWeighedContexts, kWeighedTokens);
     if (!contexts.ok()) return contexts.error();
-    const auto start = std::span(contexts->front().tokens);
-    const auto fit =
-        gradients_fit(engine_, backend_, start.first(std::min<std::size_t>(start.size(), kCheckedTokens)),
-                      request_.n_threads);
+    const auto fit = knows_gradients(contexts->front());
     if (!fit.ok()) return fit.error();
     if (!*fit) return measure_sensitivities(recipe, *known);
     auto sensitivities = weigh_contexts(
@@ -370,7 +461,8 @@ class Calibrator {
   SampleReader reader_;
   Capture capture_;
   Calibration result_;
-  Constants weighed_;  // of weigh_contexts()
+  Constants weighed_;        // of weigh_contexts()
+  std::optional<bool> fit_;  // knows_gradients()
   std::mutex mutex_;
   Clock::time_point last_save_;
 };

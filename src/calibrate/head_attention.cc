@@ -6,6 +6,7 @@
 
 #include "attention/softmax.h"
 #include "base/gemm.h"
+#include "calibrate/capture.h"
 
 namespace kvant {
 namespace {
@@ -72,6 +73,12 @@ void HeadAttention::attend_back(int block, MatrixView<const float> gradient, Mat
     for (int i = 0; i < n_keys_; ++i)
       products_[row + i] = weights_[row + i] * (products_[row + i] - mean_f) * shape_.scale;
     for (int i = 0; shape_.softcap > 0 && i < n_keys_; ++i) products_[row + i] *= slopes_[row + i];
+  }
+  for (int r = 0; kv.score_weights != nullptr && r < n_queries_; ++r) {
+    const float* by_scores = products_.data() + static_cast<std::ptrdiff_t>(r) * n_keys_;
+    double squares = 0;
+    for (int i = kSinkTokens; i < first_; ++i) squares += static_cast<double>(by_scores[i]) * by_scores[i];
+    kv.score_weights[first_ + r] = std::sqrt(squares);
   }
   gemm(n_queries_, d, n_keys_, row_major(products_.data(), n_keys_), rows_of(k_), /*accumulate=*/false,
        q_gradient.data, q_gradient.stride);

@@ -20,6 +20,7 @@ struct AttentionShape {
 // Of the loss by K and V [n, d]: `sealed` grows, `open` is written, block by block.
 struct KvGradients {
   MatrixView<float> sealed_k, sealed_v, open_k, open_v;
+  double* score_weights = nullptr;  // [n]: the length of the derivative by each query's sealed scores
 };
 
 class HeadAttention {

@@ -1,6 +1,9 @@
 #include "calibrate/layer_gradient.h"
 
 #include <algorithm>
+#include <span>
+
+#include "calibrate/principal_directions.h"
 
 namespace kvant {
 namespace {
@@ -52,7 +55,19 @@ KvGradients LayerGradient::kv_gradients(int head) {
   const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(n_rows_) * h_.head_dim;
   float* first = head_gradients_.data() + 4 * size * head;
   const auto view = [&](int i) { return MatrixView<float>(first + i * size, n_rows_, h_.head_dim); };
-  return {view(0), view(1), view(2), view(3)};
+  return {view(0), view(1), view(2), view(3),
+          score_weights_.data() + static_cast<std::ptrdiff_t>(head) * n_rows_};
+}
+
+std::vector<double> LayerGradient::query_moments(int kv_head) const {
+  const int group = h_.n_heads / h_.n_kv_heads;
+  std::vector<double> sums(static_cast<std::size_t>(h_.head_dim) * h_.head_dim, 0.0);
+  for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    const auto weights = std::span(score_weights_).subspan(static_cast<std::size_t>(head) * n_rows_, n_rows_);
+    const std::vector<double> of_head = second_moments(qkv_head(head), weights);
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += of_head[i];
+  }
+  return sums;
 }
 
 // --- forward ---
@@ -203,6 +218,7 @@ void LayerGradient::backward(MatrixView<const float> x, MatrixView<float> gradie
   team.once([&] {
     attended_gradient_.resize(attended_.size());
     qkv_gradient_.resize(qkv_.size());
+    score_weights_.resize(static_cast<std::size_t>(h_.n_heads) * n_rows_);
     head_gradients_.assign(static_cast<std::size_t>(4) * h_.n_heads * n_rows_ * h_.head_dim, 0.0F);
     for (auto& sealed : sealed_) sealed.resize(static_cast<std::size_t>(n_kv()) * n_rows_);
   });

@@ -31,6 +31,9 @@ class LayerGradient {
   MatrixView<const float> stored(int kv_head, Side side) const;
   // After backward(): the gradient by those, as far as queries read them from sealed pages.
   MatrixView<const float> sealed_gradient(int kv_head, Side side) const;
+  // After backward(): second moments [d, d] of the queries of a KV head, each times the length of the
+  // derivative by its scores with sealed tokens, the sink's left out.
+  std::vector<double> query_moments(int kv_head) const;
 
  private:
   struct FeedForward;
@@ -66,6 +69,7 @@ class LayerGradient {
   std::vector<float> attended_gradient_;  // [n_rows, n_q]
   std::vector<float> qkv_gradient_;       // [n_rows, n_q + 2 n_kv]
   std::vector<float> head_gradients_;     // [n_heads, 4, n_rows, head_dim]: KvGradients
+  std::vector<double> score_weights_;     // [n_heads, n_rows]
   std::vector<float> sealed_[2];          // [n_kv_heads, n_rows, head_dim]
 };
 

@@ -54,6 +54,7 @@ class HeadLearner {
         case NeedKind::adapter:
           learn_adapters(constant);
           break;
+        case NeedKind::metric:
         case NeedKind::sensitivity:
           KVANT_CHECK(false, "a sensitivity shows in the model's predictions, not in captured values");
       }

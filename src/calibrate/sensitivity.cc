@@ -6,6 +6,7 @@
 #include "calibrate/through_cache.h"
 #include "eval/engine_source.h"
 #include "eval/logit_metrics.h"
+#include "format/error_metric.h"
 #include "recipe/bit_allocation.h"
 #include "recipe/plan.h"
 #include "transform/transform.h"
@@ -26,6 +27,34 @@ double squared_distance(const std::vector<float>& a, const std::vector<float>& b
   return sum;
 }
 
+// Of stored tokens, as the encoder sees them.
+class StoredError {
+ public:
+  StoredError(const Transform& transform, const PageContext& context)
+      : transform_(transform), d_(context.head_dim), directions_(context.constants.find(kQueryMetric)) {}
+
+  double operator()(const Format& format, const std::vector<float>& exact,
+                    const std::vector<float>& stored) const {
+    if (directions_.empty() || !format.shapes_errors()) return squared_distance(exact, stored);
+    std::vector<float> errors = encoded(stored), origin = encoded(exact);
+    for (std::size_t i = 0; i < errors.size(); ++i) errors[i] -= origin[i];
+    const ErrorMetric metric(directions_);
+    double sum = 0;
+    for (std::size_t i = 0; i < errors.size(); i += d_) sum += metric.product(&errors[i], &errors[i]);
+    return sum;
+  }
+
+ private:
+  std::vector<float> encoded(std::vector<float> values) const {
+    transform_.forward({values.data(), static_cast<int>(values.size()) / d_, d_});
+    return values;
+  }
+
+  const Transform& transform_;
+  int d_;
+  std::span<const float> directions_;
+};
+
 }  // namespace
 
 std::vector<SensitivityUnit> sensitivity_units(const Geometry& geometry) {
@@ -44,6 +73,7 @@ Recipe probe_recipe(const Recipe& recipe, const SensitivityUnit& unit, int head_
   probe.name = fmt::format("{} in layer {} {}", probe_format(recipe, head_dim).name(), unit.layer,
                            side_name(unit.side));
   probe.sink = recipe.sink;
+  probe.encode = recipe.encode;
   const SideRecipe side{(unit.side == Side::key ? recipe.k : recipe.v).transforms,
                         probe_format(recipe, head_dim).name()};
   for (int head = unit.first_head; head < unit.first_head + unit.n_heads; ++head)
@@ -98,6 +128,7 @@ std::vector<double> error_ratios(const Capture& capture, const Recipe& recipe, c
   const auto transform =
       Transform::make((side == Side::key ? recipe.k : recipe.v).transforms, d, context.constants);
   KVANT_CHECK(transform.ok(), "transforms that were just learned");
+  const StoredError error_of(*transform, context);
   std::vector<double> errors(recipe.ladder.size(), 0.0);
   double of_probe = 0;
   for (int p = 0; p < capture.size().passages; ++p) {
@@ -105,7 +136,7 @@ std::vector<double> error_ratios(const Capture& capture, const Recipe& recipe, c
     exact.resize(static_cast<std::size_t>(capture.size().length / kPageTokens) * kPageTokens * d);
     for (std::size_t i = 0; i < errors.size(); ++i) {
       const Format& format = *find_format(recipe.ladder[i]);
-      errors[i] += squared_distance(exact, through_cache(format, *transform, context, recipe.sink, exact));
+      errors[i] += error_of(format, exact, through_cache(format, *transform, context, recipe.sink, exact));
     }
   }
   for (std::size_t i = 0; i < errors.size(); ++i)

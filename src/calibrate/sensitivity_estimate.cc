@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "calibrate/through_cache.h"
+#include "format/error_metric.h"
 
 namespace kvant {
 namespace {
@@ -15,6 +18,31 @@ struct PageOfHead {
   MatrixView<const float> values, gradient;
   int sink = 0;  // tokens that are left out
 };
+
+// Where the errors of a head's K are shaped: into which basis errors are taken, and how they count there.
+struct HeadMetric {
+  const Transform& transform;
+  ErrorMetric metric;
+  double mean_weight = 1;  // of the directions
+
+  // What error e counts, [d], where all directions together count as in e.e.
+  double squared(std::vector<float> value, std::vector<float> stored) const {
+    const int d = static_cast<int>(value.size());
+    transform.forward({value.data(), 1, d});
+    transform.forward({stored.data(), 1, d});
+    for (int i = 0; i < d; ++i) stored[i] -= value[i];
+    return metric.product(stored.data(), stored.data()) / mean_weight;
+  }
+};
+
+std::optional<HeadMetric> head_metric(const Transform& transform, const HeadConstants& constants) {
+  const std::span<const float> directions = constants.find(kQueryMetric);
+  if (directions.empty()) return std::nullopt;
+  double squares = 0;
+  for (const float v : directions) squares += static_cast<double>(v) * v;
+  const double d = static_cast<double>(directions.size()) / kMetricRank;
+  return HeadMetric{transform, ErrorMetric(directions), 1 + squares / d};
+}
 
 std::vector<double> page_mean(const PageOfHead& page) {
   std::vector<double> mean(page.values.cols, 0.0);
@@ -31,7 +59,7 @@ struct TokenCost {
 };
 
 TokenCost token_cost(const float* value, const float* stored, const float* gradient,
-                     const std::vector<double>& mean) {
+                     const std::vector<double>& mean, const HeadMetric* metric) {
   const int d = static_cast<int>(mean.size());
   double gg = 0, ee = 0, rr = 0, gr = 0, er = 0, ge = 0;
   for (int i = 0; i < d; ++i) {
@@ -43,9 +71,15 @@ TokenCost token_cost(const float* value, const float* stored, const float* gradi
     gr += g * r;
     er += e * r;
   }
-  if (rr == 0) return {gg * ee / d, ge};
-  const double g_along = gr * gr / rr, e_along = er * er / rr;
-  return {g_along * e_along + (gg - g_along) * (ee - e_along) / (d - 1), ge};
+  const double e_along = rr > 0 ? er * er / rr : 0, g_along = rr > 0 ? gr * gr / rr : 0;
+  double across = ee - e_along;
+  if (metric != nullptr && across > 0) {
+    std::vector<float> rest(stored, stored + d);
+    for (int i = 0; i < d && rr > 0; ++i) rest[i] -= static_cast<float>(er / rr * (value[i] - mean[i]));
+    across = metric->squared({value, value + d}, std::move(rest));
+  }
+  if (rr == 0) return {gg * across / d, ge};
+  return {g_along * e_along + (gg - g_along) * across / (d - 1), ge};
 }
 
 // Of one head's side with one format, over the tokens of a context.
@@ -55,12 +89,13 @@ struct PlaceCosts {
 };
 
 // Adds page `first` / kPageTokens.
-void add_page(const PageOfHead& page, int first, const std::vector<float>& stored, PlaceCosts& costs) {
+void add_page(const PageOfHead& page, int first, const std::vector<float>& stored, const HeadMetric* metric,
+              PlaceCosts& costs) {
   const std::vector<double> mean = page_mean(page);
   for (int t = page.sink; t < kPageTokens; ++t) {
     const TokenCost cost =
         token_cost(page.values.row(t), stored.data() + static_cast<std::ptrdiff_t>(t) * page.values.cols,
-                   page.gradient.row(t), mean);
+                   page.gradient.row(t), mean, metric);
     costs.mean += cost.mean;
     costs.along[first + t] = cost.along;
   }
@@ -75,6 +110,7 @@ std::vector<PlaceCosts> place_costs(const LayerGradient& state, const Recipe& re
   const auto transform =
       Transform::make((constants.side == Side::key ? recipe.k : recipe.v).transforms, values.cols, constants);
   KVANT_CHECK(transform.ok(), "transforms that were just learned");
+  const std::optional<HeadMetric> metric = head_metric(*transform, constants);
   std::vector<PlaceCosts> costs(recipe.ladder.size());
   for (PlaceCosts& c : costs) c.along.resize(static_cast<std::size_t>(n_pages) * kPageTokens);
   for (int first = 0; first < n_pages * kPageTokens; first += kPageTokens) {
@@ -85,7 +121,9 @@ std::vector<PlaceCosts> place_costs(const LayerGradient& state, const Recipe& re
       exact.insert(exact.end(), page.values.row(t), page.values.row(t) + values.cols);
     for (std::size_t f = 0; f < costs.size(); ++f) {
       const Format& format = *find_format(recipe.ladder[f]);
-      add_page(page, first, through_cache(format, *transform, context, page.sink, exact), costs[f]);
+      const bool shaped = metric && format.shapes_errors();
+      add_page(page, first, through_cache(format, *transform, context, page.sink, exact),
+               shaped ? &*metric : nullptr, costs[f]);
     }
   }
   return costs;

@@ -24,10 +24,11 @@ inline int place_of(const Geometry& g, int layer, int kv_head, Side side) {
 // direction but one: they shorten the token. So the mean is taken from the parts of g and e along the token's
 // rest r (its value less the page's mean), and from what is left of both, as if e pointed anywhere across:
 //   (g . r)^2 (e . r)^2 / |r|^4 + |g across|^2 |e across|^2 / (d - 1)
-// which has the mean of (g . e)^2, and less noise. Errors of different tokens are independent, but not those
-// of one word: in the first layers its occurrences have nearly the same K and V. By how much these add up,
-// (sum of g . e over a word's occurrences)^2 against the sum of (g . e)^2, is found for each side of a layer.
-// Errors: "interrupted".
+// which has the mean of (g . e)^2, and less noise. Where errors of K are shaped by a metric M of the queries,
+// |e across|^2 stands for e M e / (mean of M's eigenvalues): gradients by K are sums of queries. Errors of
+// different tokens are independent, but not those of one word: in the first layers its occurrences have
+// nearly the same K and V. By how much these add up, (sum of g . e over a word's occurrences)^2 against the
+// sum of (g . e)^2, is found for each side of a layer. Errors: "interrupted".
 Result<Sensitivities> estimate_sensitivities(const ModelParts& model, const Geometry& geometry,
                                              const Recipe& recipe, const Constants& known,
                                              const GradientRequest& request);

@@ -78,6 +78,7 @@ nlohmann::ordered_json plan_to_json(const PlanReport& report) {
                {"sink", report.sink},       {"window", report.window},
                {"prefill", report.prefill}, {"calibration", calibration_state_name(report.calibration)}};
   if (!report.calibration_note.empty()) json["calibration_note"] = report.calibration_note;
+  if (!report.encoder.empty()) json["encoder"] = report.encoder;
   json["rows"] = std::move(rows);
   json["fallbacks"] = std::move(fallbacks);
   return json;

@@ -155,6 +155,7 @@ class OrderedFormat final : public Format {
       : Format(rows.name()), rows_(rows), codes_(codes) {}
 
   std::size_t page_bytes(int head_dim) const override { return rows_.page_bytes(head_dim); }
+  bool shapes_errors() const override { return rows_.shapes_errors(); }
   std::vector<std::string> needed_constants() const override { return rows_.needed_constants(); }
   std::size_t constant_size(int head_dim) const override { return rows_.constant_size(head_dim); }
   std::optional<CodebookShape> codebook_shape() const override { return rows_.codebook_shape(); }

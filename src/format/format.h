@@ -71,6 +71,10 @@ class Format {
   // What the needed constant is trained as, if it is a codebook.
   virtual std::optional<CodebookShape> codebook_shape() const { return std::nullopt; }
 
+  // Whether encode() lets errors fall where a head's queries don't look, where the constant kQueryMetric
+  // (error_metric.h) says which these are. Pages are the same to whoever reads them.
+  virtual bool shapes_errors() const { return false; }
+
   // Whether tokens can be written one by one (encode_rows): a row's bytes depend on that row alone.
   virtual bool row_wise() const { return false; }
   virtual RowParts row_parts(int /*head_dim*/) const { return {}; }

@@ -21,16 +21,21 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
+#include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "base/exp_series.h"
 #include "base/float16.h"
 #include "base/simd_clones.h"
 #include "format/affine_row.h"
 #include "format/bit_packing.h"
 #include "format/code_block.h"
+#include "format/error_metric.h"
 #include "format/families.h"
 #include "format/name_reader.h"
+#include "format/shaped_encoder.h"
 #include "format/trellis.h"
 #include "format/trellis_encoder.h"
 #include "format/trellis_gain.h"
@@ -111,10 +116,29 @@ double fit(const float* x, const float* shape, int d, Side side) {
   return std::min(gain, kMaxGain);
 }
 
+// The gain at which `shape` gives x its own length in the metric, along x: queries find x.M.x on average.
+double fit(const float* x, const float* shape, const ErrorMetric& metric) {
+  const double length = metric.product(x, x), along = metric.product(x, shape);
+  return along > 0 ? std::min(length / along, kMaxGain) : 0;
+}
+
+// Of a head whose queries calibration has seen.
+std::optional<ErrorMetric> metric_of(const PageContext& context) {
+  const std::span<const float> directions = context.constants.find(kQueryMetric);
+  if (directions.empty()) return std::nullopt;
+  KVANT_CHECK(directions.size() == static_cast<std::size_t>(context.head_dim) * kMetricRank,
+              "a metric of another head size");
+  return ErrorMetric(directions);
+}
+
 class TcqFormat : public Format {
  public:
   TcqFormat(const std::string& name, const TrellisTable& table)
-      : Format(name), table_(table), levels_(trellis_levels(table)), encoder_(table) {}
+      : Format(name),
+        table_(table),
+        levels_(trellis_levels(table)),
+        encoder_(table),
+        shaped_encoder_(table) {}
 
   std::size_t page_bytes(int head_dim) const override { return tcq_page_bytes(table_.bits, head_dim); }
 
@@ -124,8 +148,7 @@ class TcqFormat : public Format {
     const std::array<std::uint16_t, kMaxHeadDim> stored = channel_means(values, left_out, d);
     std::array<float, kMaxHeadDim> means;
     float_row_from_f16(stored.data(), means.data(), d);
-    const std::array<double, kPageTokens> gains =
-        encode_shapes(values, means.data(), d, context.constants.side, page);
+    const std::array<double, kPageTokens> gains = encode_shapes(values, means.data(), context, page);
     float loudest = 0;
     for (int token = 0; token < kPageTokens; ++token)
       if (!left_out.test(token)) loudest = std::max(loudest, static_cast<float>(gains[token]));
@@ -162,6 +185,7 @@ class TcqFormat : public Format {
     description.unit = table_.scale;
     return description;
   }
+  bool shapes_errors() const override { return true; }
   std::optional<CodeScheme> code_scheme(int /*head_dim*/) const override {
     return CodeScheme{.meaning = CodeMeaning::state,
                       .bits = table_.bits,
@@ -197,8 +221,10 @@ class TcqFormat : public Format {
   }
 
   // Writes the tokens' codes, and gives their gains.
-  std::array<double, kPageTokens> encode_shapes(const float* values, const float* means, int d, Side side,
-                                                std::byte* page) const {
+  std::array<double, kPageTokens> encode_shapes(const float* values, const float* means,
+                                                const PageContext& context, std::byte* page) const {
+    const int d = context.head_dim;
+    const std::optional<ErrorMetric> metric = metric_of(context);
     std::vector<float> rest(static_cast<std::size_t>(kPageTokens) * d);
     std::vector<float> normal(rest.size());
     std::vector<std::uint16_t> symbols(rest.size());
@@ -207,7 +233,11 @@ class TcqFormat : public Format {
       subtract_means(values + first, means, d, rest.data() + first);
       normalize(rest.data() + first, d, normal.data() + first);
     }
-    encoder_.encode(normal.data(), kPageTokens, d, symbols.data());
+    if (metric) {
+      shaped_encoder_.encode(normal.data(), kPageTokens, *metric, symbols.data());
+    } else {
+      encoder_.encode(normal.data(), kPageTokens, d, symbols.data());
+    }
     std::array<double, kPageTokens> gains;
     std::array<float, kMaxHeadDim> shape;
     for (int token = 0; token < kPageTokens; ++token) {
@@ -215,7 +245,8 @@ class TcqFormat : public Format {
       std::byte* codes = codes_of(page, token, d);
       pack_codes(symbols.data() + first, d, table_.bits, codes);
       decode_trellis(codes, d, table_.bits, levels_, shape.data());
-      gains[token] = fit(rest.data() + first, shape.data(), d, side);
+      gains[token] = metric ? fit(rest.data() + first, shape.data(), *metric)
+                            : fit(rest.data() + first, shape.data(), d, context.constants.side);
     }
     return gains;
   }
@@ -223,6 +254,7 @@ class TcqFormat : public Format {
   const TrellisTable& table_;
   TrellisLevels levels_;
   TrellisEncoder encoder_;
+  ShapedEncoder shaped_encoder_;
 };
 
 std::unique_ptr<Format> parse_tcq(const std::string& name) {

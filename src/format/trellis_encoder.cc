@@ -92,6 +92,34 @@ class Search {
 
 }  // namespace
 
+void TrellisEncoder::find_seams(const float* values, int n_rows, int n, std::uint8_t* seams) const {
+  const int stride = kViterbiStride[branches_.bits()];
+  std::vector<std::uint16_t> least(static_cast<std::size_t>(kRows) * (2 * kRunIn + 1) * stride);
+  std::array<std::uint16_t, 2 * kRunIn> bins[kRows];
+  std::array<std::uint8_t, 2 * kRunIn + 1> nodes[kRows];
+  for (int first = 0; first < n_rows; first += kRows) {
+    const int n_together = std::min(kRows, n_rows - first);
+    ViterbiRow rows[kRows];
+    for (int row = 0; row < n_together; ++row) {
+      const float* x = values + static_cast<std::ptrdiff_t>(first + row) * n;
+      branches_.find_bins(x + n - kRunIn, kRunIn, bins[row].data());
+      branches_.find_bins(x, kRunIn, bins[row].data() + kRunIn);
+      rows[row] = {bins[row].data(),
+                   least.data() + static_cast<std::ptrdiff_t>(row) * (2 * kRunIn + 1) * stride,
+                   nodes[row].data()};
+      std::fill_n(rows[row].least, stride, std::uint16_t{0});
+      nodes[row].fill(kNoNode);
+    }
+    kernel_.forward(branches_.costs(), 2 * kRunIn, rows, n_together);
+    for (int row = 0; row < n_together; ++row) {
+      const std::uint16_t* last = rows[row].least + static_cast<std::ptrdiff_t>(2 * kRunIn) * stride;
+      nodes[row].back() = static_cast<std::uint8_t>(std::min_element(last, last + branches_.nodes()) - last);
+    }
+    kernel_.trace(branches_.costs(), 2 * kRunIn, rows, n_together);
+    for (int row = 0; row < n_together; ++row) seams[first + row] = nodes[row][kRunIn];
+  }
+}
+
 void TrellisEncoder::encode(const float* values, int n_rows, int n, std::uint16_t* symbols) const {
   KVANT_CHECK(n % 8 == 0 && n >= 16 && n <= kMaxHeadDim, "a trellis row has 16 to 512 values");
   Search search(branches_, kernel_, n);

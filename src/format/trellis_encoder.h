@@ -23,6 +23,9 @@ class TrellisEncoder {
   // and costs (trellis_branches.cc), on every processor the same.
   void encode(const float* values, int n_rows, int n, std::uint16_t* symbols) const;
 
+  // seams[row]: a node in which a good path begins and ends, as the row's last and first values say.
+  void find_seams(const float* values, int n_rows, int n, std::uint8_t* seams) const;
+
  private:
   TrellisBranches branches_;
   const ViterbiKernel& kernel_;

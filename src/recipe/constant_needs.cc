@@ -1,5 +1,8 @@
 #include "recipe/constant_needs.h"
 
+#include <algorithm>
+
+#include "format/error_metric.h"
 #include "recipe/bit_allocation.h"
 #include "recipe/head_mix.h"
 
@@ -34,6 +37,12 @@ void add_format(std::vector<ConstantNeed>& needs, NeedKind kind, const SideRecip
   }
 }
 
+// Whether a head's K may get a format that shapes its errors.
+bool is_shaped(const Recipe& recipe, const std::vector<std::string>& formats) {
+  return recipe.encode == Encode::shaped &&
+         std::ranges::any_of(formats, [](const std::string& f) { return find_format(f)->shapes_errors(); });
+}
+
 void add_adapters(std::vector<ConstantNeed>& needs, const SideRecipe& side, const Geometry& geometry,
                   int layer) {
   const std::size_t one = static_cast<std::size_t>(geometry.dim(layer)) * kAdapterFeatures;
@@ -66,6 +75,13 @@ std::vector<ConstantNeed> constant_needs(const Recipe& recipe, const Geometry& g
   }
   for (const std::string& format : recipe.ladder)
     add_format(needs, NeedKind::format, usual, format, head_dim);
+  std::vector<std::string> formats = recipe.ladder;
+  formats.push_back(usual.format);
+  if (recipe.mix > 0) formats.push_back(mixed_side_of(recipe, side, layer, kv_head, true).format);
+  if (side == Side::key && is_shaped(recipe, formats)) {
+    needs.push_back({NeedKind::metric, kQueryMetric, static_cast<std::size_t>(head_dim) * kMetricRank,
+                     usual.transforms, nullptr, nullptr});
+  }
   if (recipe.budget > 0) {
     needs.push_back({NeedKind::sensitivity, sensitivity_constant(recipe), recipe.ladder.size(),
                      usual.transforms, nullptr, nullptr});

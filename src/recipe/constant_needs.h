@@ -20,13 +20,14 @@ enum class NeedKind : std::uint8_t {
   tail,         // of the format of unsealed tokens `format`
   priority,     // of the head, for the head mix; K's stands for both sides
   adapter,      // of KVLinC's correction, on K
+  metric,       // of the head's queries, for the formats of K that shape their errors
   sensitivity,  // of the ladder's formats, for the bit allocation
 };
 
 // Whether a recipe works without it, if not as well: where nothing has weighed the ladder's formats, the
-// budget buys the same format everywhere (bit_allocation.h).
+// budget buys the same format everywhere (bit_allocation.h); without a metric all errors count alike.
 constexpr bool is_optional(NeedKind kind) {
-  return kind == NeedKind::sensitivity;
+  return kind == NeedKind::sensitivity || kind == NeedKind::metric;
 }
 
 // One array of Constants.

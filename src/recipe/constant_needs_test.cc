@@ -56,6 +56,19 @@ TEST(ConstantNeeds, ListTransformsThenFormatsBehindThem) {
   EXPECT_EQ(of_v[0].size, 256U * 80);
 }
 
+TEST(ConstantNeeds, HaveAMetricOfQueriesWhereErrorsOfKeysAreShaped) {
+  const auto of_k = needs("k=hadamard:tcq2,v=hadamard:tcq2,encode=shaped", 0, 0, Side::key);
+  ASSERT_EQ(names_of(of_k), Names{"query-metric"});
+  EXPECT_EQ(of_k[0].kind, NeedKind::metric);
+  EXPECT_EQ(of_k[0].size, 80U * 8);
+  EXPECT_EQ(of_k[0].after, Names{"hadamard"});
+  EXPECT_TRUE(is_optional(of_k[0].kind));
+  EXPECT_TRUE(needs("k=hadamard:tcq2,v=hadamard:tcq2,encode=shaped", 0, 0, Side::value).empty());
+  EXPECT_TRUE(needs("k=hadamard:tcq2,v=hadamard:tcq2", 0, 0, Side::key).empty());
+  EXPECT_TRUE(needs("k=ch4g128,v=tcq2,encode=shaped", 0, 0, Side::key).empty());
+  EXPECT_EQ(names_of(needs("kvant-2bit", 0, 0, Side::key)).front(), "query-metric");
+}
+
 TEST(ConstantNeeds, FollowOverrides) {
   const std::string recipe = "kivi-2bit,k@1.1=pca:vq-d8b8";
   EXPECT_TRUE(needs(recipe, 1, 0, Side::key).empty());

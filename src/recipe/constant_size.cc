@@ -1,5 +1,6 @@
 #include "recipe/constant_size.h"
 
+#include "format/error_metric.h"
 #include "recipe/constant_needs.h"
 
 namespace kvant {
@@ -18,6 +19,10 @@ std::int64_t format_bytes(const SidePlan& side, const ConstantNeed& need) {
   return static_cast<std::int64_t>(table.biased.size() + sizeof table.scale);
 }
 
+bool has_metric(const SidePlan& side) {
+  return !side.context.constants.find(kQueryMetric).empty();
+}
+
 std::int64_t need_bytes(const HeadPlan& head, Side side, const ConstantNeed& need) {
   switch (need.kind) {
     case NeedKind::transform:
@@ -27,6 +32,8 @@ std::int64_t need_bytes(const HeadPlan& head, Side side, const ConstantNeed& nee
       return head.corrected ? floats(need.size) : 0;
     case NeedKind::format:
       return format_bytes(head.side(side), need);
+    case NeedKind::metric:
+      return head.side(side).sealed->shapes_errors() && has_metric(head.side(side)) ? floats(need.size) : 0;
     case NeedKind::priority:
     case NeedKind::sensitivity:
       return 0;

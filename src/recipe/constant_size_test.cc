@@ -30,7 +30,7 @@ TEST(ConstantBytes, OfRecipesWithoutConstantsAreNone) {
 }
 
 TEST(ConstantBytes, LeaveOutWhatOnlyChoseTheFormats) {
-  EXPECT_EQ(bytes_of("kvant-3bit"), 0);
+  EXPECT_EQ(bytes_of("kvant-3bit,encode=plain"), 0);
   EXPECT_EQ(bytes_of("k=ch4g128,v=tok4g128,mix=0.5,mix_k=ch2g128"), 0);
 }
 
@@ -39,6 +39,12 @@ TEST(ConstantBytes, CountCodebooksAsKernelsReadThem) {
   EXPECT_EQ(bytes_of("k=vq-d8b12,v=vq-d8b12"), kHeadCount * kSideCount * (4096 * 8 + 4));
   // MILLION's have no INT8 table: 64 / 4 sub-spaces of 2^8 centroids of 4 F32 numbers.
   EXPECT_EQ(bytes_of("k=pq-d4b8,v=bf16"), kHeadCount * 16 * 256 * 4 * 4);
+}
+
+TEST(ConstantBytes, CountTheMetricOfShapedKeys) {
+  EXPECT_EQ(bytes_of("k=hadamard:tcq2,v=hadamard:tcq2,encode=shaped"), kHeadCount * 64 * 8 * 4);
+  EXPECT_EQ(bytes_of("k=tok4g32,v=tcq2,encode=shaped"), 0);
+  EXPECT_EQ(bytes_of("kvant-3bit"), kHeadCount * 64 * 8 * 4);
 }
 
 TEST(ConstantBytes, CountTransformsAdaptersAndTheScalesOfATail) {

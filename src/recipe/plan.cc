@@ -163,7 +163,10 @@ Status check_constants(Plan& plan, const HeadConstants& constants) {
   for (const ConstantNeed& need :
        constant_needs(plan.recipe, plan.geometry, constants.layer, constants.kv_head, constants.side)) {
     if (plan.calibration == CalibrationState::not_needed) plan.calibration = CalibrationState::calibrated;
-    if (plan.calibration == CalibrationState::missing && is_optional(need.kind)) continue;
+    const bool optional = is_optional(need.kind);
+    if (need.kind == NeedKind::metric && constants.find(need.name).empty())
+      plan.calibration = CalibrationState::missing;
+    if (plan.calibration == CalibrationState::missing && optional) continue;
     if (need.kind == NeedKind::adapter && switched_off(constants.find(need.name))) continue;
     const auto found = calibrated_constants(constants, need.name, need.size);
     if (!found.ok()) return found.error();

@@ -396,6 +396,9 @@ TEST(Plan, SaysWhetherItIsCalibrated) {
   EXPECT_EQ(state("kvant-2bit", false), CalibrationState::missing);
   EXPECT_EQ(state("kvant-2bit", true), CalibrationState::calibrated);
   EXPECT_EQ(state("vecinfer-2bit", true), CalibrationState::calibrated);
+  EXPECT_EQ(state("k=tcq2,v=tcq2,encode=shaped", false), CalibrationState::missing);
+  EXPECT_EQ(state("k=tcq2,v=tcq2,encode=shaped", true), CalibrationState::calibrated);
+  EXPECT_EQ(state("k=tcq2,v=tcq2", false), CalibrationState::not_needed);
   EXPECT_FALSE(resolve(*parse_recipe("vecinfer-2bit"), g, nullptr).ok());
 }
 

@@ -47,6 +47,10 @@ enum class Products : std::uint8_t { real, integer };
 // The scale c of KVLinC's correction: e^-m (eq. 5) or 1 (Algorithm 1).
 enum class Correction : std::uint8_t { none, absolute, relative };
 
+// What encoders of K keep small, where they have the choice (Format::shapes_errors): the squared error, or
+// what it does to the scores of the queries that calibration saw.
+enum class Encode : std::uint8_t { plain, shaped };
+
 // Layers first .. last, both included.
 struct LayerRange {
   static constexpr int kToTheEnd = -1;
@@ -92,6 +96,7 @@ struct Recipe {
   LayerRange correction_layers;     // that the correction is for (KVLinC, Table 6)
   double budget = 0;                // mean bits of sealed elements; 0: k and v as they are (bit_allocation.h)
   std::vector<std::string> ladder;  // the formats among which the budget is spread
+  Encode encode = Encode::plain;
   std::string tail;  // the row-wise format of unsealed tokens; empty: bf16 (f16 where all is f16)
 
   bool operator==(const Recipe&) const = default;

@@ -100,6 +100,7 @@ Status set_tail(Recipe& recipe, const std::string& text) {
 constexpr std::array kPromptNames = {"exact", "int8", "int4", "sage", "flashq"};
 constexpr std::array kSoftmaxNames = {"exact", "sas", "sas-paper"};
 constexpr std::array kProductsNames = {"real", "integer"};
+constexpr std::array kEncodeNames = {"plain", "shaped"};
 constexpr std::array kCorrectionNames = {"none", "absolute", "relative"};
 
 // The index of `text` in `names`.
@@ -198,6 +199,9 @@ constexpr RecipeField kFields[] = {
      [](const Recipe& r) { return number_text(r.budget); }},
     {"ladder", "FORMAT+FORMAT...", "the formats among which the budget is spread", set_ladder,
      [](const Recipe& r) { return fmt::format("{}", fmt::join(r.ladder, "+")); }},
+    {"encode", "plain or shaped", "whether trellis codes of K are chosen by calibrated queries",
+     [](Recipe& r, const std::string& text) { return set_choice(r.encode, text, kEncodeNames); },
+     [](const Recipe& r) -> std::string { return kEncodeNames[static_cast<int>(r.encode)]; }},
     {"tail", "FORMAT", "the row-wise format of unsealed tokens; none: bf16, or f16 where all is f16",
      set_tail, [](const Recipe& r) { return r.tail; }},
 };

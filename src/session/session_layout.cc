@@ -99,6 +99,7 @@ SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std:
   Recipe named = plan.recipe, usual = plan.recipe;
   named.tail = plan.tail->name();
   usual.tail.clear();
+  named.encode = usual.encode = Encode::plain;  // says how pages were made, which readers needn't know
   return {.model = std::move(fingerprint),
           .model_name = std::move(model_name),
           .recipe = to_string(named),

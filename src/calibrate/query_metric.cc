@@ -1,0 +1,77 @@
+#include "calibrate/query_metric.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "calibrate/codebook.h"
+#include "calibrate/model_gradient.h"
+#include "calibrate/symmetric_eigen.h"
+#include "format/error_metric.h"
+
+namespace kvant {
+namespace {
+
+// Of the mean eigenvalue, added to all: queries of other texts differ.
+constexpr double kFloor = 0.1;
+
+// B^T moments B, where B takes queries behind the transform (rows: q -> q B).
+std::vector<double> moments_behind(const Transform& transform, const std::vector<double>& moments, int d) {
+  std::vector<float> map(moments.size(), 0.0F);
+  for (int i = 0; i < d; ++i) map[static_cast<std::size_t>(i) * d + i] = 1;
+  transform.query({map.data(), d, d}, nullptr);
+  const auto product = [d](auto a, auto b) {  // sum over k of a(i, k) b(k, j)
+    std::vector<double> out(static_cast<std::size_t>(d) * d, 0.0);
+    for (int i = 0; i < d; ++i)
+      for (int k = 0; k < d; ++k)
+        for (int j = 0; j < d; ++j) out[static_cast<std::size_t>(i) * d + j] += a(i, k) * b(k, j);
+    return out;
+  };
+  const auto of = [d](const auto& matrix) {
+    return [&matrix, d](int i, int j) -> double { return matrix[static_cast<std::size_t>(i) * d + j]; };
+  };
+  const std::vector<double> right = product(of(moments), of(map));
+  return product([&](int i, int k) -> double { return map[static_cast<std::size_t>(k) * d + i]; }, of(right));
+}
+
+}  // namespace
+
+Result<QueryMoments> query_moments(const ModelParts& model, const Geometry& geometry,
+                                   const QueryMomentsRequest& request) {
+  QueryMoments all(geometry.n_all_kv_heads());
+  for (std::size_t c = 0; c < request.contexts.size(); ++c) {
+    const std::vector<std::int32_t>& tokens = request.contexts[c].tokens;
+    const int first_scored = std::min(kPageTokens, static_cast<int>(tokens.size()) / 2);
+    const GradientRequest asked{tokens,          first_scored, request.seed + c, request.n_threads,
+                                request.advance, request.stop};
+    const auto done = model_gradient(model, asked, [&](int layer, const LayerGradient& state) {
+      for (int head = 0; head < geometry.kv_heads(layer); ++head) {
+        const std::vector<double> more = state.query_moments(head);
+        std::vector<double>& sums = all[geometry.head_index(layer, head)];
+        sums.resize(more.size());
+        for (std::size_t i = 0; i < more.size(); ++i) sums[i] += more[i];
+      }
+    });
+    if (!done.ok()) return done.error();
+  }
+  return all;
+}
+
+std::vector<float> query_metric(std::vector<double> moments, const Transform& transform, int d) {
+  std::vector<float> directions(static_cast<std::size_t>(d) * kMetricRank, 0.0F);
+  const SymmetricEigen eigen = symmetric_eigen(moments_behind(transform, moments, d), d);
+  double mean = 0, rest = 0;
+  for (int i = 0; i < d; ++i) mean += std::max(eigen.values[i], 0.0) / d;
+  if (!(mean > 0)) return directions;  // nobody reads this head: all errors count alike
+  for (int i = kMetricRank; i < d; ++i) rest += std::max(eigen.values[i], 0.0) / (d - kMetricRank);
+  rest += kFloor * mean;
+  for (int r = 0; r < kMetricRank; ++r) {
+    const double value = std::max(eigen.values[r], 0.0) + kFloor * mean;
+    const double length = std::sqrt(std::max(value / rest - 1, 0.0));
+    for (int i = 0; i < d; ++i)
+      directions[static_cast<std::size_t>(i) * kMetricRank + r] =
+          static_cast<float>(length * eigen.vectors[static_cast<std::size_t>(r) * d + i]);
+  }
+  return rounded_to_f16(directions);
+}
+
+}  // namespace kvant

@@ -1,0 +1,40 @@
+// The metric in which errors of K count (format/error_metric.h), from a model's queries.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/geometry.h"
+#include "base/result.h"
+#include "calibrate/samples.h"
+#include "model/model_parts.h"
+#include "transform/transform.h"
+
+namespace kvant {
+
+// By Geometry::head_index: second moments [d, d] of the queries that read a KV head.
+using QueryMoments = std::vector<std::vector<double>>;
+
+struct QueryMomentsRequest {
+  const std::vector<Sample>& contexts;
+  std::uint64_t seed = 0;
+  int n_threads = 1;
+  std::function<void(int)> advance;         // after n more of gradient_steps() of each context
+  const std::atomic<bool>* stop = nullptr;  // once true: the error "interrupted"; null: never
+};
+
+// Each query counts by what errors of its scores do to the predictions: the length of the derivative by them
+// (score_gradient.h), over the tokens that it reads from sealed pages. (To second order its square counts;
+// but the squares of a few queries are most of all, and of short texts they are noise.) The model has known
+// layers.
+Result<QueryMoments> query_moments(const ModelParts& model, const Geometry& geometry,
+                                   const QueryMomentsRequest& request);
+
+// The constant kQueryMetric [d][kMetricRank] for second moments [d, d] of queries as they are before
+// `transform`: in the basis behind it, the largest eigenvalues, with a tenth of the mean added to all;
+// rounded to half precision.
+std::vector<float> query_metric(std::vector<double> moments, const Transform& transform, int d);
+
+}  // namespace kvant

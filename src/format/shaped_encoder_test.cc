@@ -1,0 +1,167 @@
+#include "format/shaped_encoder.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace kvant {
+namespace {
+
+std::vector<float> normal_numbers(std::size_t n, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(n);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+// A few strong directions, as queries have.
+std::vector<float> directions(int d, std::uint32_t seed) {
+  std::vector<float> v = normal_numbers(static_cast<std::size_t>(d) * kMetricRank, seed);
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] *= 1.5F * std::exp2(-static_cast<float>(i % kMetricRank));
+  return v;
+}
+
+// e^T (1 + V V^T) e by its definition.
+double cost_of(const std::vector<float>& v, const std::vector<double>& e) {
+  double sum = 0;
+  for (const double x : e) sum += x * x;
+  for (int r = 0; r < kMetricRank; ++r) {
+    double along = 0;
+    for (std::size_t i = 0; i < e.size(); ++i) along += v[i * kMetricRank + r] * e[i];
+    sum += along * along;
+  }
+  return sum;
+}
+
+std::vector<double> errors_of(const TrellisTable& table, const float* x, const std::uint16_t* symbols,
+                              int n) {
+  std::vector<double> errors;
+  for (int i = 0; i < n; ++i) {
+    int state = 0;
+    for (int bit = 0; bit < kTrellisBits; ++bit) {
+      const int at = ((i + 1) * table.bits - kTrellisBits + bit + n * table.bits) % (n * table.bits);
+      state |= (symbols[at / table.bits] >> (at % table.bits) & 1) << bit;
+    }
+    errors.push_back(x[i] - static_cast<double>(table.levels[state]) * table.scale);
+  }
+  return errors;
+}
+
+TEST(ErrorMetric, SumsUpFilteredErrors) {
+  constexpr int kValues = 24;
+  const std::vector<float> v = directions(kValues, 1), e = normal_numbers(kValues, 2),
+                           f = normal_numbers(kValues, 3);
+  const ErrorMetric metric(v);
+  double sum = 0;
+  std::vector<double> along(kMetricRank, 0.0);
+  for (int i = 0; i < kValues; ++i) {
+    const FeedbackStep& step = metric.steps()[i];
+    double filtered = e[i];
+    for (int r = 0; r < kMetricRank; ++r) filtered += step.feedback[r] * along[r];
+    sum += step.weight * filtered * filtered;
+    for (int r = 0; r < kMetricRank; ++r) along[r] += step.directions[r] * e[i];
+  }
+  EXPECT_NEAR(sum, cost_of(v, {e.begin(), e.end()}), 1e-4 * sum);
+  EXPECT_NEAR(metric.product(e.data(), e.data()), sum, 1e-4 * sum);
+  std::vector<double> both(kValues);
+  for (int i = 0; i < kValues; ++i) both[i] = static_cast<double>(e[i]) + f[i];
+  EXPECT_NEAR(metric.product(e.data(), e.data()) + 2 * metric.product(e.data(), f.data()) +
+                  metric.product(f.data(), f.data()),
+              cost_of(v, both), 1e-4 * cost_of(v, both));
+}
+
+// Of all rows of 16 values of one bit that end as `like` does: in the last 7 bits, which are the seam.
+double least_cost(const TrellisTable& table, const std::vector<float>& v, const float* x,
+                  const std::uint16_t* like) {
+  double least = std::numeric_limits<double>::infinity();
+  int seam = 0;
+  for (int i = 9; i < 16; ++i) seam |= like[i] << i;
+  for (int code = seam; code < seam + (1 << 9); ++code) {
+    std::vector<std::uint16_t> symbols;
+    for (int i = 0; i < 16; ++i) symbols.push_back(static_cast<std::uint16_t>(code >> i & 1));
+    least = std::min(least, cost_of(v, errors_of(table, x, symbols.data(), 16)));
+  }
+  return least;
+}
+
+TEST(ShapedEncoder, ComesNearTheBestOfAllCodesThroughItsSeam) {
+  constexpr int kRows = 60, kValues = 16;
+  const TrellisTable& table = trellis_tables()[0];
+  const std::vector<float> v = directions(kValues, 4), values = normal_numbers(kRows * kValues, 5);
+  std::vector<std::uint16_t> shaped(values.size()), plain(values.size());
+  ShapedEncoder(table).encode(values.data(), kRows, ErrorMetric(v), shaped.data());
+  TrellisEncoder(table).encode(values.data(), kRows, kValues, plain.data());
+  double best = 0, found = 0, unshaped = 0;
+  for (int row = 0; row < kRows; ++row) {
+    const float* x = values.data() + row * kValues;
+    best += least_cost(table, v, x, shaped.data() + row * kValues);
+    found += cost_of(v, errors_of(table, x, shaped.data() + row * kValues, kValues));
+    unshaped += cost_of(v, errors_of(table, x, plain.data() + row * kValues, kValues));
+  }
+  EXPECT_GE(found, best * (1 - 1e-5));
+  EXPECT_LT(found, 1.3 * best);
+  EXPECT_GT(unshaped, 2 * best);
+}
+
+TEST(ShapedEncoder, LeavesLessThanHalfUnderAMetricOfFewDirections) {
+  for (const int kValues : {64, 128}) {
+    constexpr int kRows = 40;
+    const std::vector<float> v = directions(kValues, 6),
+                             values = normal_numbers(std::size_t{kRows} * kValues, 7);
+    for (const TrellisTable& table : trellis_tables()) {
+      std::vector<std::uint16_t> shaped(values.size()), plain(values.size());
+      ShapedEncoder(table).encode(values.data(), kRows, ErrorMetric(v), shaped.data());
+      TrellisEncoder(table).encode(values.data(), kRows, kValues, plain.data());
+      double found = 0, unshaped = 0;
+      for (int row = 0; row < kRows; ++row) {
+        const std::ptrdiff_t first = static_cast<std::ptrdiff_t>(row) * kValues;
+        const float* x = values.data() + first;
+        found += cost_of(v, errors_of(table, x, shaped.data() + first, kValues));
+        unshaped += cost_of(v, errors_of(table, x, plain.data() + first, kValues));
+      }
+      EXPECT_LT(found, 0.5 * unshaped) << table.bits;
+    }
+  }
+}
+
+// Without directions a path of least squared error, but for the seam that fewer values have chosen.
+TEST(ShapedEncoder, LeavesWhatThePlainSearchDoesWhereErrorsCountAlike) {
+  constexpr int kRows = 64, kValues = 64;
+  const std::vector<float> values = normal_numbers(kRows * kValues, 8);
+  const ErrorMetric alike(std::vector<float>(kValues * kMetricRank, 0.0F));
+  for (const TrellisTable& table : trellis_tables()) {
+    std::vector<std::uint16_t> shaped(values.size()), plain(values.size());
+    ShapedEncoder(table).encode(values.data(), kRows, alike, shaped.data());
+    TrellisEncoder(table).encode(values.data(), kRows, kValues, plain.data());
+    double found = 0, expected = 0;
+    for (int row = 0; row < kRows; ++row) {
+      const float* x = values.data() + row * kValues;
+      for (const double e : errors_of(table, x, shaped.data() + row * kValues, kValues)) found += e * e;
+      for (const double e : errors_of(table, x, plain.data() + row * kValues, kValues)) expected += e * e;
+    }
+    EXPECT_NEAR(found, expected, 0.04 * expected) << table.bits;
+  }
+}
+
+TEST(ShapedEncoder, FindsTheSamePathsWithAllInstructions) {
+  const ShapedKernel& best = best_shaped_search();
+  if (&best == &portable_shaped_search()) GTEST_SKIP() << "this machine has the portable search only";
+  constexpr int kRows = 33, kValues = 72;
+  const ErrorMetric metric(directions(kValues, 9));
+  std::vector<float> values = normal_numbers(kRows * kValues, 10);
+  std::fill_n(values.begin() + kValues, kValues, 0.0F);
+  std::fill_n(values.begin() + 2 * kValues, kValues, 50.0F);
+  for (const TrellisTable& table : trellis_tables()) {
+    std::vector<std::uint16_t> fast(values.size()), portable(values.size());
+    ShapedEncoder(table, best).encode(values.data(), kRows, metric, fast.data());
+    ShapedEncoder(table, portable_shaped_search()).encode(values.data(), kRows, metric, portable.data());
+    EXPECT_EQ(fast, portable) << table.bits;
+  }
+}
+
+}  // namespace
+}  // namespace kvant
