@@ -11,18 +11,15 @@ namespace kvant {
 std::span<const BuiltinRecipe> kvant_recipes() {
   static constexpr BuiltinRecipe kRecipes[] = {
       {"kvant-4bit", Tier::product,
-       "k=hadamard:tcq4,v=hadamard:tcq4,sink=4,encode=shaped,tail=tok8g16,budget=4.52,ladder=tcq1+tcq2+tcq3+"
-       "tcq4+tcq5+"
+       "k=hadamard:tcq4,v=hadamard:tcq4,sink=4,tail=tok8g16,budget=4.52,ladder=tcq1+tcq2+tcq3+tcq4+tcq5+"
        "tcq6",
        "kvant: bits by layer, head and side, 4.5 on average"},
       {"kvant-3bit", Tier::product,
-       "k=hadamard:tcq3,v=hadamard:tcq3,sink=4,encode=shaped,tail=tok8g16,budget=3.51,ladder=tcq1+tcq2+tcq3+"
-       "tcq4+tcq5+"
+       "k=hadamard:tcq3,v=hadamard:tcq3,sink=4,tail=tok8g16,budget=3.51,ladder=tcq1+tcq2+tcq3+tcq4+tcq5+"
        "tcq6",
        "kvant: bits by layer, head and side, 3.5 on average"},
       {"kvant-2bit", Tier::product,
-       "k=hadamard:tcq2,v=hadamard:tcq2,sink=4,encode=shaped,tail=tok8g16,budget=2.49,ladder=tcq1+tcq2+tcq3+"
-       "tcq4+tcq5+"
+       "k=hadamard:tcq2,v=hadamard:tcq2,sink=4,tail=tok8g16,budget=2.49,ladder=tcq1+tcq2+tcq3+tcq4+tcq5+"
        "tcq6",
        "kvant: bits by layer, head and side, 2.5 on average"},
   };
