@@ -118,8 +118,10 @@ double fit(const float* x, const float* shape, int d, Side side) {
 
 // The gain at which `shape` gives x its own length in the metric, along x: queries find x.M.x on average.
 double fit(const float* x, const float* shape, const ErrorMetric& metric) {
-  const double length = metric.product(x, x), along = metric.product(x, shape);
-  return along > 0 ? std::min(length / along, kMaxGain) : 0;
+  const double gain =
+      fitted_gain(metric.product(x, x), metric.product(x, shape), metric.product(shape, shape), 1.0,
+                  [](double base, double exponent) { return std::pow(base, exponent); });
+  return std::min(gain, kMaxGain);
 }
 
 // Of a head whose queries calibration has seen.
