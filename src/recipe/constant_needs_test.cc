@@ -66,7 +66,7 @@ TEST(ConstantNeeds, HaveAMetricOfQueriesWhereErrorsOfKeysAreShaped) {
   EXPECT_TRUE(needs("k=hadamard:tcq2,v=hadamard:tcq2,encode=shaped", 0, 0, Side::value).empty());
   EXPECT_TRUE(needs("k=hadamard:tcq2,v=hadamard:tcq2", 0, 0, Side::key).empty());
   EXPECT_TRUE(needs("k=ch4g128,v=tcq2,encode=shaped", 0, 0, Side::key).empty());
-  EXPECT_EQ(names_of(needs("kvant-2bit", 0, 0, Side::key)).front(), "query-metric");
+  EXPECT_EQ(names_of(needs("kvant-2bit,encode=shaped", 0, 0, Side::key)).front(), "query-metric");
 }
 
 TEST(ConstantNeeds, FollowOverrides) {
