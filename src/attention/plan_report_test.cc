@@ -93,8 +93,8 @@ TEST(PlanReport, SaysHowErrorsOfKeysAreShaped) {
   EXPECT_EQ(encoder("k=tcq2,v=tcq2", false), "");
   EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=shaped", false), "plain: no queries are known");
   EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=shaped", true), "shaped by the queries that calibration saw");
-  const auto placed = place_on(std::make_shared<testing::HostPages>(),
-                               testing::plan_for("k=tcq2,v=tcq2,encode=shaped", g));
+  const auto placed =
+      place_on(std::make_shared<testing::HostPages>(), testing::plan_for("k=tcq2,v=tcq2,encode=shaped", g));
   ASSERT_TRUE(placed.ok());
   EXPECT_EQ(report_plan(**placed, *backend).encoder, "shaped by the queries that calibration saw");
 }

@@ -1,6 +1,7 @@
-// Trellis-coded pages of keys whose errors are shaped by a metric of their queries (src/format/error_metric.h):
-// the search of src/format/shaped_search.cc, in which every survivor has the errors of its own path. A token has
-// 16 lanes of a warp, each with 16 of the 256 states, and a warp searches two tokens at a time.
+// Trellis-coded pages of keys whose errors are shaped by a metric of their queries
+// (src/format/error_metric.h): the search of src/format/shaped_search.cc, in which every survivor has the
+// errors of its own path. A token has 16 lanes of a warp, each with 16 of the 256 states, and a warp searches
+// two tokens at a time.
 //
 // What survives of the paths to a node lies in shared memory: the sums of its errors along the metric's eight
 // directions in half precision, the target that they make of the next value, and its cost. Costs are as
@@ -23,7 +24,7 @@ template <int Bits>
 struct ShapedLanes {
   static constexpr int kNodes = kTrellisStates >> Bits;
   static constexpr int kOwn = kNodes > kTokenLanes ? kNodes / kTokenLanes : 1;  // nodes of a lane
-  static constexpr int kBranches = kTrellisStates / kTokenLanes / kOwn;          // of each, in this lane
+  static constexpr int kBranches = kTrellisStates / kTokenLanes / kOwn;         // of each, in this lane
   // Sets of parents that nodes of a lane have in common, and how many nodes have each.
   static constexpr int kSets = Bits == 1 ? 4 : 1;
   static constexpr int kChildren = kOwn / kSets;
@@ -281,8 +282,8 @@ class ShapedPath {
 #pragma unroll
     for (int r = 0; r < kMetricRank / 2; ++r) {
       sums[r] = __hfma2(half2_of(directions, r), of_both, half2_of(along, r));
-      target = r == 0 ? __hmul2(half2_of(feedback, r), sums[r])
-                      : __hfma2(half2_of(feedback, r), sums[r], target);
+      target =
+          r == 0 ? __hmul2(half2_of(feedback, r), sums[r]) : __hfma2(half2_of(feedback, r), sums[r], target);
     }
     along = *reinterpret_cast<const uint4*>(sums);
     return __low2float(target) + __high2float(target);
@@ -364,8 +365,7 @@ __global__ void __launch_bounds__(32 * kShapedWarps<Bits, D>, 65536 / (32 * kSha
   shared.page.template begin<32 * kWarps>(args, due, head, tail);
   shared.metric.load(args.sides[side].metrics + head * (D * kStepNumbers));
   for (int state = thread; state < kTrellisStates; state += 32 * kWarps)
-    shared.levels[state] =
-        static_cast<float>(level_of_state<Bits>(state)) * kTrellisCodes[Bits - 1].scale;
+    shared.levels[state] = static_cast<float>(level_of_state<Bits>(state)) * kTrellisCodes[Bits - 1].scale;
   __syncthreads();
   const int of_warp = thread % 32 / kTokenLanes;
   const int first = thread / 32 * 2 + of_warp;

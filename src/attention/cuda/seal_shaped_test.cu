@@ -42,8 +42,7 @@ class ShapedKeys {
         for (int i = 0; i < d && page == 1; ++i) values[9 * d + i] = values[8 * d + i];
         values_.push_back(values);
       }
-      if (head + 1 < kHeads)
-        constants_.set(0, head, Side::key, kQueryMetric, directions(d, 3 + head));
+      if (head + 1 < kHeads) constants_.set(0, head, Side::key, kQueryMetric, directions(d, 3 + head));
     }
   }
 

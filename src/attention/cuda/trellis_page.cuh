@@ -1,5 +1,5 @@
-// Trellis-coded pages (tcq<B>, src/format/tcq.cc) that are being sealed: the values of a tail page, and the page
-// in shared memory with its means and gains, as both searches for paths see them (seal_trellis.cuh,
+// Trellis-coded pages (tcq<B>, src/format/tcq.cc) that are being sealed: the values of a tail page, and the
+// page in shared memory with its means and gains, as both searches for paths see them (seal_trellis.cuh,
 // seal_shaped.cuh).
 #pragma once
 
@@ -87,10 +87,10 @@ struct alignas(16) TrellisPage {
   __device__ void store_gain(int token, float gain) {
     const float loudest = largest;
     const bool silent = !(gain > 0) || !(loudest > 0);
-    parameters()[token] =
-        silent ? kSilent
-               : static_cast<unsigned char>(
-                     fminf(fmaxf(rintf(kGainSteps * (log2f(loudest) - log2f(gain))), 0), kSilent));
+    parameters()[token] = silent
+                              ? kSilent
+                              : static_cast<unsigned char>(fminf(
+                                    fmaxf(rintf(kGainSteps * (log2f(loudest) - log2f(gain))), 0), kSilent));
     if (token == 0) *reinterpret_cast<float*>(parameters() + kPageTokens + 2 * D) = loudest;
   }
 
@@ -104,7 +104,9 @@ struct alignas(16) TrellisPage {
   }
 
  private:
-  __device__ unsigned char* parameters() { return bytes + kCodeBytes; }
+  __device__ unsigned char* parameters() {
+    return bytes + kCodeBytes;
+  }
 
   __device__ void store_mean(const TailPage<D>& tail, int channel) {
     double sum = 0;
