@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 /* 1000 * major + minor, of this header. */
-#define KVANT_VERSION 1004
+#define KVANT_VERSION 1005
 
 /* KVANT_VERSION of the library. */
 KVANT_API int kvant_version(void);
@@ -197,6 +197,14 @@ typedef struct kvant_decode_layer {
    * [n_kv_heads][head_dim], or null. */
   int32_t out_hadamard;
   const float* out_factors;
+  /* Since 1.5: what errors of keys cost, for kvant_seal and trellis formats (tcq...) of keys; or null: their
+   * squares. In device memory, F32 [n_kv_heads][head_dim][17]: of a head's metric e^T (1 + V V^T) e with eight
+   * directions V [head_dim][8], in the basis of the keys as they are stored, and of channel i: the weight
+   * w[i], then the feedback g[i][8], then V[i], so that the metric is the sum of w[i] (e[i] + g[i].s)^2 with
+   * s = sum over j < i of V[j] e[j]. From the last channel to the first, with K = 1 (8 x 8) at the end:
+   * w[i] = 1 + V[i]^T K V[i], g[i] = K V[i] / w[i], and then K becomes K - w[i] g[i] g[i]^T. A head whose
+   * first weight is 0 has no metric. */
+  const float* key_metrics;
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a

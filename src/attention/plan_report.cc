@@ -82,7 +82,6 @@ std::string missing_calibration(const Plan& plan) {
 // What encode=shaped has come to.
 std::string encoder_of_keys(const Plan& plan) {
   if (plan.recipe.encode == Encode::plain) return "";
-  if (plan.device != nullptr) return "plain: the device seals pages by their squared error";
   const bool any = std::ranges::any_of(plan.heads, [](const HeadPlan& head) {
     return head.k.sealed->shapes_errors() && !head.k.context.constants.find(kQueryMetric).empty();
   });

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "cache/cache_fixture.h"
+#include "cache/device_layout.h"
+#include "cache/testing/host_pages.h"
 #include "recipe/stand_in_constants.h"
 
 namespace kvant {
@@ -91,6 +93,10 @@ TEST(PlanReport, SaysHowErrorsOfKeysAreShaped) {
   EXPECT_EQ(encoder("k=tcq2,v=tcq2", false), "");
   EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=shaped", false), "plain: no queries are known");
   EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=shaped", true), "shaped by the queries that calibration saw");
+  const auto placed =
+      place_on(std::make_shared<testing::HostPages>(), testing::plan_for("k=tcq2,v=tcq2,encode=shaped", g));
+  ASSERT_TRUE(placed.ok());
+  EXPECT_EQ(report_plan(**placed, *backend).encoder, "shaped by the queries that calibration saw");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "cache/cache_fixture.h"
 #include "cache/testing/host_pages.h"
+#include "format/error_metric.h"
 
 namespace kvant {
 namespace {
@@ -46,6 +47,47 @@ TEST(DeviceCache, ASinkOfAWholePageIsNoPageOfTheTail) {
   EXPECT_EQ(cache.bytes(sequence).all(), plain);
   cache.free(sequence);
   EXPECT_EQ(cache.page_bytes_in_use(), 0);
+}
+
+// The metrics that the library has been given to seal the last layer with, [n_kv_heads][head_dim].
+std::vector<FeedbackStep> sealed_with;
+kvant_status note_metrics(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
+                          const kvant_seal_range*, kvant_stream) {
+  sealed_with.clear();
+  if (layer->key_metrics == nullptr) return KVANT_OK;
+  const auto* steps = reinterpret_cast<const FeedbackStep*>(layer->key_metrics);
+  sealed_with.assign(steps, steps + std::ptrdiff_t{1} * shape->n_kv_heads * shape->head_dim);
+  return KVANT_OK;
+}
+
+TEST(DeviceCache, SealsWithTheMetricsOfKeysWhoseErrorsAreShaped) {
+  const auto sealed = [](const std::string& recipe) {
+    const auto device = std::make_shared<HostPages>();
+    const auto plan = plan_on(device, recipe);
+    device->functions().seal_pages = note_metrics;
+    Cache cache(plan, 0);
+    EXPECT_TRUE(cache.fill_synthetic(cache.add(), 300, 1).ok());
+    return plan;
+  };
+  const auto plan = sealed("k=tcq2,v=tcq2,k@1.1=ch4g64,encode=shaped");
+  const Geometry& g = plan->geometry;
+  ASSERT_EQ(sealed_with.size(), static_cast<std::size_t>(g.n_kv_heads * g.head_dim));
+  for (int head = 0; head < g.n_kv_heads; ++head) {
+    const FeedbackStep* found = &sealed_with[static_cast<std::size_t>(head * g.head_dim)];
+    const SidePlan& keys = plan->head(g.n_layers - 1, head).k;
+    if (!keys.sealed->shapes_errors()) {
+      EXPECT_EQ(found[0].weight, 0) << head;
+      continue;
+    }
+    const ErrorMetric metric(keys.context.constants.find(kQueryMetric));
+    for (int i = 0; i < g.head_dim; ++i) {
+      EXPECT_EQ(found[i].weight, metric.steps()[i].weight);
+      EXPECT_EQ(found[i].feedback, metric.steps()[i].feedback);
+      EXPECT_EQ(found[i].directions, metric.steps()[i].directions);
+    }
+  }
+  sealed("k=tcq2,v=tcq2");
+  EXPECT_TRUE(sealed_with.empty());
 }
 
 TEST(DeviceCache, TruncationSaysWhyTheDeviceFailedAndLeavesTheSequence) {

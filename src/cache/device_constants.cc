@@ -7,6 +7,7 @@
 #include "base/float16.h"
 #include "cache/device_layout.h"
 #include "cache/feature_map.h"
+#include "format/error_metric.h"
 
 namespace kvant {
 namespace {
@@ -20,11 +21,18 @@ std::span<const float> codebook_of(const SidePlan& side) {
   return side.context.constants.find(side.sealed->needed_constants().front());
 }
 
+// The metric of errors of a head's K; nothing where its format doesn't shape them, or no queries are known.
+std::span<const float> metric_of(const SidePlan& keys) {
+  if (!keys.sealed->shapes_errors()) return {};
+  return keys.context.constants.find(kQueryMetric);
+}
+
 }  // namespace
 
 DeviceConstants::DeviceConstants(std::shared_ptr<PageDevice> device)
     : device_(std::move(device)),
       codebook_memory_(nullptr, {device_.get()}),
+      metric_memory_(nullptr, {device_.get()}),
       map_memory_(nullptr, {device_.get()}),
       sink_logits_(nullptr, {device_.get()}) {}
 
@@ -32,6 +40,7 @@ Result<std::shared_ptr<const DeviceConstants>> DeviceConstants::make(std::shared
                                                                      const Plan& plan) {
   std::shared_ptr<DeviceConstants> made(new DeviceConstants(std::move(device)));
   KVANT_RETURN_IF_ERROR(made->bring_codebooks(plan));
+  KVANT_RETURN_IF_ERROR(made->bring_metrics(plan));
   KVANT_RETURN_IF_ERROR(made->bring_maps(plan));
   KVANT_RETURN_IF_ERROR(made->bring_sink_logits(plan));
   return std::shared_ptr<const DeviceConstants>(std::move(made));
@@ -64,6 +73,28 @@ Status DeviceConstants::bring_codebooks(const Plan& plan) {
   auto memory = bring(numbers.data(), numbers.size() * sizeof numbers[0], plan);
   if (!memory.ok()) return memory.error();
   codebook_memory_ = std::move(memory).value();
+  return {};
+}
+
+// A head without one has weights of 0.
+Status DeviceConstants::bring_metrics(const Plan& plan) {
+  const Geometry& g = plan.geometry;
+  std::vector<FeedbackStep> steps;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    const std::size_t first = steps.size();
+    for (int head = 0; head < g.n_kv_heads; ++head) {
+      const std::span<const float> directions = metric_of(plan.head(layer, head).k);
+      if (directions.empty()) continue;
+      const ErrorMetric metric(directions);
+      steps.resize(first + std::size_t{1} * g.n_kv_heads * g.head_dim);
+      std::copy(metric.steps().begin(), metric.steps().end(),
+                steps.begin() + static_cast<std::ptrdiff_t>(first) + std::ptrdiff_t{1} * head * g.head_dim);
+    }
+    metrics_.push_back(steps.size() > first ? first * sizeof(FeedbackStep) / sizeof(float) : kNowhere);
+  }
+  auto memory = bring(steps.data(), steps.size() * sizeof steps[0], plan);
+  if (!memory.ok()) return memory.error();
+  metric_memory_ = std::move(memory).value();
   return {};
 }
 
@@ -120,6 +151,8 @@ void DeviceConstants::add_to(kvant_decode_layer& at_layer, int layer) const {
   if (sink_logits_ != nullptr)
     at_layer.sink_logits =
         reinterpret_cast<const float*>(sink_logits_.get()) + std::ptrdiff_t{layer} * n_heads_;
+  if (metrics_[layer] != kNowhere)
+    at_layer.key_metrics = reinterpret_cast<const float*>(metric_memory_.get()) + metrics_[layer];
   const auto* numbers = reinterpret_cast<const std::uint16_t*>(codebook_memory_.get());
   if (const Codebooks& keys = codebooks_[2 * layer]; keys.stride > 0) {
     at_layer.key_codebooks = numbers + keys.offset;

@@ -1,6 +1,6 @@
 // DeviceConstants: what pages of a plan need on a device beside their bytes, as the library reads it
-// (kvant/kvant.h): codebooks,
-// and the feature maps of a correction.
+// (kvant/kvant.h): codebooks, the metrics by which errors of K are shaped, and the feature maps of a
+// correction.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ class DeviceConstants {
   static Result<std::shared_ptr<const DeviceConstants>> make(std::shared_ptr<PageDevice> device,
                                                              const Plan& plan);
 
-  // Names the layer's codebooks and sink logits to the library.
+  // Names the layer's codebooks, metrics and sink logits to the library.
   void add_to(kvant_decode_layer& at_layer, int layer) const;
   // A corrected layer's maps: [2][head_dim][128] of each query head, and of each KV head; zeros where a head
   // isn't corrected. Null: the layer has none.
@@ -39,6 +39,7 @@ class DeviceConstants {
     return first == kNowhere ? nullptr : reinterpret_cast<const float*>(map_memory_.get()) + first;
   }
   Status bring_codebooks(const Plan& plan);
+  Status bring_metrics(const Plan& plan);
   Status bring_maps(const Plan& plan);
   Status bring_sink_logits(const Plan& plan);
   // The numbers, in memory of their own; null where there are none.
@@ -46,10 +47,11 @@ class DeviceConstants {
   explicit DeviceConstants(std::shared_ptr<PageDevice> device);
 
   std::shared_ptr<PageDevice> device_;  // outlives the memory
-  DeviceMemory codebook_memory_, map_memory_;
+  DeviceMemory codebook_memory_, metric_memory_, map_memory_;
   DeviceMemory sink_logits_;  // F32 [n_layers][n_heads], or null
   int n_heads_ = 0;
   std::vector<Codebooks> codebooks_;  // [n_layers][2 sides]
+  std::vector<std::size_t> metrics_;  // [n_layers]: where a layer's begin, in numbers; or kNowhere
   std::vector<Maps> maps_;            // [n_layers]
 };
 

@@ -27,7 +27,7 @@ inline constexpr int kMetricRank = 8;  // numbers that a path remembers
 // The constant of a head's K that holds V: [d][kMetricRank], in the basis in which K is encoded.
 inline constexpr const char* kQueryMetric = "query-metric";
 
-// Of value i.
+// Of value i. So it is in kvant_decode_layer (kvant/kvant.h), too.
 struct FeedbackStep {
   float weight;                               // D_i
   std::array<float, kMetricRank> feedback;    // g_i

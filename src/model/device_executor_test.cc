@@ -177,6 +177,13 @@ INSTANTIATE_TEST_SUITE_P(
             "prompt=flashq"),
         ::testing::ValuesIn(kPlaces)));
 
+// On a device of host memory, whose library encodes as the CPU does.
+INSTANTIATE_TEST_SUITE_P(ShapedErrors, DeviceEngine,
+                         ::testing::Combine(::testing::Values("k=hadamard:tcq2,v=hadamard:tcq2,sink=4,"
+                                                              "encode=shaped",
+                                                              "k=tcq3,v=tcq2,k@1.1=ch4g128,encode=shaped"),
+                                            ::testing::Values(kPlaces[0])));
+
 // Norms, biases, fused weights and their types, on the way from tokens to logits.
 TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
   const auto with = [](const char* architecture, const std::function<void(TinyModel&)>& change) {

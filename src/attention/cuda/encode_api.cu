@@ -106,6 +106,7 @@ kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_dec
     if (encoding.encoding == Encoding::lloyd_max) set_levels(format, head_dim, &encoding);
     encoding.codebooks = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
     encoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
+    encoding.metrics = side == KVANT_KEY ? layer.key_metrics : nullptr;
     if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
       return refuse_argument("layer: a vector format has no codebooks");
   }
@@ -117,7 +118,8 @@ SealKernel find_seal_kernel(const PageEncoding& encoding, int head_dim, const Gp
     case Encoding::vectors:
       return vector_seal_kernel(encoding, head_dim, gpu);
     case Encoding::trellis:
-      return trellis_seal_kernel(encoding, head_dim, gpu);
+      return encoding.metrics != nullptr ? shaped_seal_kernel(encoding, head_dim)
+                                         : trellis_seal_kernel(encoding, head_dim, gpu);
     default:
       return scalar_seal_kernel(encoding, head_dim);
   }

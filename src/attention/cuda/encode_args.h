@@ -51,6 +51,7 @@ struct PageEncoding {
   float boundaries[kMaxLevels - 1];  // between those of values with a variance of 1
   const void* codebooks;
   std::int64_t codebook_stride;
+  const float* metrics;  // trellis: of the errors of keys, as kvant_decode_layer has them; or null
 };
 
 struct SealArgs {

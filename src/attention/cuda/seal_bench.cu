@@ -1,6 +1,6 @@
 // Times sealing a prompt of one layer: microseconds for each pair of formats, the median over runs.
 //
-//   seal_bench [--head-dim D] [--kv-heads H] [--tokens N] [--runs N] [KEY+VALUE ...]
+//   seal_bench [--head-dim D] [--kv-heads H] [--tokens N] [--runs N] [--shaped 1] [KEY+VALUE ...]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +9,7 @@
 
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
+#include "format/error_metric.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -19,6 +20,7 @@ struct Settings {
   int kv_heads = 8;
   int tokens = 32768;
   int runs = 7;
+  int shaped = 0;  // not 0: errors of keys in trellis codes have metrics
   std::vector<std::string> pairs;
 };
 
@@ -46,6 +48,20 @@ std::vector<std::uint16_t> tail_pages(int heads, int pages, int d) {
       bytes.insert(bytes.end(), first, first + static_cast<std::ptrdiff_t>(size));
     }
   return bytes;
+}
+
+// [heads][d] of metrics with a few strong directions.
+std::vector<FeedbackStep> metrics(int heads, int d) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> directions(static_cast<std::size_t>(d) * kMetricRank);
+  for (std::size_t i = 0; i < directions.size(); ++i)
+    directions[i] = 1.5F * std::exp2(-static_cast<float>(i % kMetricRank)) * normal(random);
+  const ErrorMetric metric(directions);
+  std::vector<FeedbackStep> steps;
+  for (int head = 0; head < heads; ++head)
+    steps.insert(steps.end(), metric.steps().begin(), metric.steps().end());
+  return steps;
 }
 
 void check(kvant_status status) {
@@ -94,6 +110,8 @@ void run_pair(const Settings& settings, const std::string& pair, const kvant_pag
   layer.value_codebooks = value_codebooks.get();
   layer.key_codebook_stride = codebooks.size[0];
   layer.value_codebook_stride = codebooks.size[1];
+  const DeviceArray<FeedbackStep> of_keys(metrics(settings.kv_heads, d));
+  if (settings.shaped != 0) layer.key_metrics = reinterpret_cast<const float*>(of_keys.get());
   kvant_seal_range range{sizeof range, first.get(), first.get(), nullptr, pages};
   const double us =
       median_us(settings.runs, [&] { check(kvant_seal_pages(&shape, &layer, &range, nullptr)); });

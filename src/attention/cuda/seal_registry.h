@@ -19,5 +19,7 @@ struct SealKernel {
 SealKernel scalar_seal_kernel(const PageEncoding& encoding, int head_dim);
 SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);
 SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);
+// Of keys that have metrics.
+SealKernel shaped_seal_kernel(const PageEncoding& encoding, int head_dim);
 
 }  // namespace kvant::cuda

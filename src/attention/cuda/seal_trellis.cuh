@@ -16,14 +16,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "attention/cuda/seal_page.cuh"
 #include "attention/cuda/trellis_levels.cuh"
-#include "format/trellis_gain.h"
+#include "attention/cuda/trellis_page.cuh"
 
 namespace kvant::cuda {
 
 inline constexpr int kTrellisThreads = kPageTokens;
-inline constexpr int kOctetValues = 8;  // whose codes are whole bytes
 
 template <int Bits>
 struct Trellis {
@@ -266,53 +264,8 @@ struct SharedChoices {
 template <int Bits, int D, bool HasChoices>
 struct alignas(16) TrellisShared
     : std::conditional_t<HasChoices, SharedChoices<kChoiceWords<Bits, D>>, NoChoices> {
-  using T = Trellis<Bits>;
-  static constexpr int kCodeBytes = kPageTokens * D * Bits / 8;
-  static constexpr int kPageBytes = round_up_16(kCodeBytes + kPageTokens + 2 * D + 4);
-  unsigned char page[kPageBytes];
+  TrellisPage<Bits, D> page;
   BranchLevels<Bits> levels;
-  float means[D];
-  std::uint32_t left_out[kPageTokens / 32];
-  float largest;  // gain
-
-  __device__ unsigned char* parameters() { return page + kCodeBytes; }
-};
-
-// i, which lies in [0, N), told the compiler: for both sides of a page at once it would divide.
-template <int N>
-__device__ __forceinline__ int within(int i) {
-  return static_cast<int>(static_cast<unsigned>(i) % N);
-}
-
-// Values of a tail page, which stays in the first-level cache.
-template <int D>
-struct TailPage {
-  const __nv_bfloat16* numbers;
-  PageSide side;
-  __device__ float value(int token, int channel) const { return number(at(token, channel)); }
-  // Of eight neighbours from a multiple of eight: channels of a token, tokens of a channel.
-  __device__ void channels_from(int token, int channel, float (&x)[kOctetValues]) const {
-    const __nv_bfloat16* const from = at(token, channel);
-#pragma unroll
-    for (int i = 0; i < kOctetValues; ++i)
-      x[i] = number(from + (side == PageSide::key ? plain_index(PageSide::key, D, 0, i)
-                                                  : plain_index(PageSide::value, D, 0, i)));
-  }
-  __device__ void tokens_from(int token, int channel, float (&x)[kOctetValues]) const {
-    const __nv_bfloat16* const from = at(token, channel);
-#pragma unroll
-    for (int i = 0; i < kOctetValues; ++i)
-      x[i] = number(from + (side == PageSide::key ? plain_index(PageSide::key, D, i, 0)
-                                                  : plain_index(PageSide::value, D, i, 0)));
-  }
-
- private:
-  static __device__ float number(const __nv_bfloat16* from) {
-    return __bfloat162float(__ldg(from));
-  }
-  __device__ const __nv_bfloat16* at(int token, int channel) const {
-    return numbers + plain_index(side, D, within<kPageTokens>(token), within<D>(channel));
-  }
 };
 
 // One token's search and its codes.
@@ -373,12 +326,12 @@ class TokenPath {
 
  private:
   __device__ float rest(int i) const {
-    return tail_.value(token_, i) - shared_.means[i];
+    return tail_.value(token_, i) - shared_.page.means[i];
   }
   __device__ void rests_from(int i, float (&x)[kOctetValues]) const {
     tail_.channels_from(token_, i, x);
 #pragma unroll
-    for (int j = 0; j < kOctetValues; ++j) x[j] -= shared_.means[i + j];
+    for (int j = 0; j < kOctetValues; ++j) x[j] -= shared_.page.means[i + j];
   }
   __device__ float in_levels(float rest) const {
     return fminf(fmaxf(rest * to_levels_, -T::kMax), T::kMax);
@@ -425,10 +378,7 @@ class TokenPath {
         length_ += shape * shape;
         node = state % T::kNodes;
       }
-#pragma unroll
-      for (int i = 0; i < Bits; ++i)
-        shared_.page[code_bit(kLayout, tail_.side, D, within<kPageTokens>(token_), within<D>(octet), 8 * i) /
-                     8] = static_cast<unsigned char>(codes >> (8 * i));
+      shared_.page.store_codes(tail_.side, token_, octet, codes);
     }
   }
 
@@ -455,42 +405,6 @@ class TokenPath {
   std::uint32_t own_choices_[kShares ? 1 : kChoiceWords<Bits, D>];
 };
 
-template <int Bits, int D, bool HasChoices>
-__device__ void store_means(TrellisShared<Bits, D, HasChoices>& shared, const TailPage<D>& tail) {
-  for (int channel = static_cast<int>(threadIdx.x); channel < D; channel += kTrellisThreads) {
-    double sum = 0;
-    int n = 0;
-#pragma unroll 2
-    for (int first = 0; first < kPageTokens; first += kOctetValues) {
-      float x[kOctetValues];
-      tail.tokens_from(first, channel, x);
-      const std::uint32_t left_out = shared.left_out[first / 32] >> (first % 32);
-#pragma unroll
-      for (int i = 0; i < kOctetValues; ++i)
-        if ((left_out >> i & 1) == 0) sum += static_cast<double>(x[i]);
-      n += kOctetValues - __popc(left_out & 0xff);
-    }
-    const __half mean = n > 0 ? half_saturated(static_cast<float>(sum / n)) : __half(0);
-    reinterpret_cast<__half*>(shared.parameters() + kPageTokens)[channel] = mean;
-    shared.means[channel] = __half2float(mean);
-  }
-}
-
-// The thread's token's gain, as a power of 2^(-1/32) of the page's largest.
-template <int Bits, int D, bool HasChoices>
-__device__ void store_gain(TrellisShared<Bits, D, HasChoices>& shared, int token, float gain) {
-  if ((shared.left_out[token / 32] >> (token % 32) & 1) == 0)
-    atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(gain));  // not negative
-  __syncthreads();
-  const float loudest = shared.largest;
-  const bool silent = !(gain > 0) || !(loudest > 0);
-  shared.parameters()[token] =
-      silent ? kSilent
-             : static_cast<unsigned char>(
-                   fminf(fmaxf(rintf(kGainSteps * (log2f(loudest) - log2f(gain))), 0), kSilent));
-  if (token == 0) *reinterpret_cast<float*>(shared.parameters() + kPageTokens + 2 * D) = loudest;
-}
-
 template <int Bits, int D>
 __global__ void __launch_bounds__(kTrellisThreads, Bits < 3    ? 1
                                                    : Bits == 3 ? 2
@@ -505,19 +419,15 @@ __global__ void __launch_bounds__(kTrellisThreads, Bits < 3    ? 1
   DuePage due;
   if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
   const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
-  if (thread < kPageTokens / 32) shared.left_out[thread] = left_out_tokens(args, due, head, thread);
-  if (thread == 0) shared.largest = 0;
-  if (thread < 4) reinterpret_cast<std::uint32_t*>(shared.page)[Shared::kPageBytes / 4 - 4 + thread] = 0;
-  __syncthreads();
-  store_means(shared, tail);
+  shared.page.template begin<kTrellisThreads>(args, due, head, tail);
   if constexpr (Trellis<Bits>::kBetween > 1) shared.levels.fill();
   __syncthreads();
   TokenPath<Bits, D> path(shared, tail, thread);
-  store_gain(shared, thread, path.encode());
+  const float gain = path.encode();
+  shared.page.note_gain(thread, gain);
   __syncthreads();
-  count_if_out_of_range(args, due, head, args.sides[side], D, shared.parameters());
-  for (int i = thread; i < Shared::kPageBytes / 16; i += kTrellisThreads)
-    reinterpret_cast<uint4*>(due.sealed)[i] = reinterpret_cast<const uint4*>(shared.page)[i];
+  shared.page.store_gain(thread, gain);
+  shared.page.template finish<kTrellisThreads>(args, due, head, args.sides[side]);
 }
 
 }  // namespace kvant::cuda

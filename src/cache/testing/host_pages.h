@@ -17,6 +17,7 @@
 #include "base/float16.h"
 #include "base/token_mask.h"
 #include "cache/page_device.h"
+#include "format/error_metric.h"
 #include "format/format.h"
 
 namespace kvant::testing {
@@ -68,12 +69,13 @@ class HostLibrary {
     if (by_head != nullptr) return *find_format(by_head[head]);
     return *find_format(side == KVANT_KEY ? shape.key_format : shape.value_format);
   }
-  // The codebook of a head's side, read from where the layer says.
+  // The codebook or metric of a head's side, read from where the layer says.
   class Codebook {
    public:
     Codebook(const kvant_decode_shape& shape, const kvant_decode_layer& layer, int head, int side) {
       const Format& format = format_of(shape, head, side);
       context_ = {.head_dim = shape.head_dim};
+      add_metric(layer, head, side);
       const void* all = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
       const std::int64_t stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
       if (!format.codebook_shape() || all == nullptr) return;
@@ -88,6 +90,19 @@ class HostLibrary {
     const PageContext& context() const { return context_; }
 
    private:
+    // The directions of a head's metric.
+    void add_metric(const kvant_decode_layer& layer, int head, int side) {
+      if (side != KVANT_KEY || layer.key_metrics == nullptr) return;
+      const auto* steps = reinterpret_cast<const FeedbackStep*>(layer.key_metrics) +
+                          std::ptrdiff_t{1} * head * context_.head_dim;
+      if (steps[0].weight == 0) return;
+      std::vector<float> directions;
+      for (int i = 0; i < context_.head_dim; ++i)
+        directions.insert(directions.end(), steps[i].directions.begin(), steps[i].directions.end());
+      constants_.set(0, 0, Side::key, kQueryMetric, std::move(directions));
+      context_.constants.all = &constants_;
+    }
+
     Constants constants_;
     PageContext context_;
   };
