@@ -20,9 +20,11 @@
 #include "calibrate/quality.h"
 #include "calibrate/query_metric.h"
 #include "calibrate/read_samples.h"
+#include "calibrate/rope_turns.h"
 #include "calibrate/samples.h"
 #include "calibrate/sealed_gguf.h"
 #include "calibrate/sensitivity.h"
+#include "calibrate/turned_moments.h"
 #include "calibrate/weighing.h"
 #include "recipe/bit_allocation.h"
 
@@ -201,11 +203,13 @@ class Calibrator {
     if (heads.empty()) return {};
     auto moments = moments_of_queries();
     if (!moments.ok()) return stopped() ? interrupted(capture_.n_sequences()) : moments.error();
+    const auto turns = rope_turns(engine_.parts(), g, request_.n_threads);
     run_team(request_.n_threads, [&](Team& team) {
       team.for_each(static_cast<int>(heads.size()), [&](int i) {
         const HeadNeeds& needs = heads[i];
-        std::vector<double> of_head = (*moments)[g.head_index(needs.layer, needs.kv_head)];
-        std::vector<float> metric = metric_of(needs, std::move(of_head));
+        std::vector<float> metric =
+            metric_of(needs, turned_moments((*moments)[g.head_index(needs.layer, needs.kv_head)],
+                                            turns[needs.layer], g.dim(needs.layer), g.trained_context));
         const std::lock_guard lock(mutex_);
         for (const ScopedNeed& constant : needs.constants)
           result_.constants.set(needs.layer, needs.kv_head, needs.side, constant.stored, metric);

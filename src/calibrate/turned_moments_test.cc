@@ -1,0 +1,70 @@
+#include "calibrate/turned_moments.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+#include <random>
+
+namespace kvant {
+namespace {
+
+constexpr int kDim = 7;
+
+// Turns of two pairs, and three channels that stand still.
+const std::vector<ChannelTurn> kTurns = {{0, 5, std::uint64_t{1} << 61}, {3, 1, 0x0123456789abcdef}};
+
+std::vector<double> some_moments() {
+  std::mt19937 random(5);
+  std::normal_distribution<double> normal;
+  std::vector<double> m(std::size_t{kDim} * kDim, 0.0);
+  for (int row = 0; row < 3; ++row) {
+    std::vector<double> q(kDim);
+    for (double& x : q) x = normal(random);
+    for (int i = 0; i < kDim; ++i)
+      for (int j = 0; j < kDim; ++j) m[static_cast<std::size_t>(i) * kDim + j] += q[i] * q[j];
+  }
+  return m;
+}
+
+// R(p) [kDim, kDim] by the definition of RoPE.
+std::vector<double> turn_matrix(int p) {
+  std::vector<double> r(std::size_t{kDim} * kDim, 0.0);
+  const auto at = [&](int i, int j) -> double& { return r[static_cast<std::size_t>(i) * kDim + j]; };
+  for (int i = 0; i < kDim; ++i) at(i, i) = 1;
+  for (const ChannelTurn& turn : kTurns) {
+    const double angle = p * std::ldexp(static_cast<double>(turn.step), -64) * 2 * std::numbers::pi;
+    at(turn.first, turn.first) = at(turn.second, turn.second) = std::cos(angle);
+    at(turn.first, turn.second) = -std::sin(angle);
+    at(turn.second, turn.first) = std::sin(angle);
+  }
+  return r;
+}
+
+TEST(TurnedMoments, AreTheMeanOverPositions) {
+  const std::vector<double> m = some_moments();
+  for (const int n : {1, 2, 8, 300}) {
+    std::vector<double> expected(m.size(), 0.0);
+    for (int p = 0; p < n; ++p) {
+      const std::vector<double> r = turn_matrix(p);
+      for (int i = 0; i < kDim; ++i)
+        for (int j = 0; j < kDim; ++j)
+          for (int k = 0; k < kDim; ++k)
+            for (int l = 0; l < kDim; ++l)
+              expected[static_cast<std::size_t>(i) * kDim + j] +=
+                  r[static_cast<std::size_t>(i) * kDim + k] * m[static_cast<std::size_t>(k) * kDim + l] *
+                  r[static_cast<std::size_t>(j) * kDim + l] / n;
+    }
+    const std::vector<double> found = turned_moments(m, kTurns, kDim, n);
+    for (std::size_t i = 0; i < m.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-9) << n;
+  }
+}
+
+TEST(TurnedMoments, StayAsTheyAreWhereNothingTurns) {
+  const std::vector<double> m = some_moments();
+  const std::vector<double> found = turned_moments(m, {}, kDim, 1000);
+  for (std::size_t i = 0; i < m.size(); ++i) EXPECT_NEAR(found[i], m[i], 1e-12);
+}
+
+}  // namespace
+}  // namespace kvant
