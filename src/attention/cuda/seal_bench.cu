@@ -93,6 +93,10 @@ void run_pair(const Settings& settings, const std::string& pair, const kvant_pag
   const int d = settings.head_dim;
   const std::string key = pair.substr(0, pair.find('+'));
   const std::string value = pair.substr(pair.find('+') + 1);
+  if (kvant_page_bytes(key.c_str(), d) == 0 || kvant_page_bytes(value.c_str(), d) == 0) {
+    std::fprintf(stderr, "seal_bench: '%s' is neither an option nor KEY+VALUE\n", pair.c_str());
+    std::exit(2);
+  }
   const Codebooks codebooks(key, value, d, settings.kv_heads, 3);
   const DeviceArray<std::uint16_t> key_codebooks(codebooks.packed[0]), value_codebooks(codebooks.packed[1]);
   const std::size_t key_bytes = kvant_page_bytes(key.c_str(), d);
@@ -147,6 +151,7 @@ Settings parse(int argc, char** argv) {
                   : argument == "--kv-heads" ? &settings.kv_heads
                   : argument == "--tokens"   ? &settings.tokens
                   : argument == "--runs"     ? &settings.runs
+                  : argument == "--shaped"   ? &settings.shaped
                                              : nullptr;
     if (number == nullptr) {
       settings.pairs.push_back(argument);
