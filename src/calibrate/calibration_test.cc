@@ -114,8 +114,10 @@ TEST_F(CalibrationFile, RefusesEveryDamage) {
 TEST_F(CalibrationFile, RefusesOtherVersions) {
   made_.method.algorithm = kCalibrationAlgorithm + 1;
   ASSERT_TRUE(write_calibration(made_, path_).ok());
-  EXPECT_NE(message().find("version 4 of the algorithm, and this program's is 3"), std::string::npos)
-      << message();
+  const std::string both = "version " + std::to_string(kCalibrationAlgorithm + 1) +
+                           " of the algorithm, and this program's is " +
+                           std::to_string(kCalibrationAlgorithm);
+  EXPECT_NE(message().find(both), std::string::npos) << message();
   SealedGguf earlier;  // its fingerprint left the weights out
   earlier.set("general.type", "kvant-calibration");
   earlier.set("kvant.calibration.version", std::int64_t{1});
