@@ -1,15 +1,17 @@
-// RoPE's turns as angles, for the prediction of K (compact/predictor.h).
+// RoPE's turns as angles: for the prediction of K (compact/predictor.h), and for moments of queries wherever
+// they stand (turned_moments.h).
 #pragma once
 
 #include <vector>
 
-#include "compact/predictor.h"
+#include "base/channel_turn.h"
 #include "model/model_parts.h"
 
 namespace kvant {
 
 // Of each of the geometry's layers. Of models that turn their layers in unlike ways, layers may get turns
-// that are not theirs, or none: their K is predicted less well then, nothing else.
+// that are not theirs, or none: their K is predicted less well then, or its errors shaped less well, nothing
+// else.
 std::vector<std::vector<ChannelTurn>> rope_turns(const ModelParts& model, const Geometry& geometry,
                                                  int n_threads);
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "compact/predictor.h"
+#include "base/channel_turn.h"
 
 namespace kvant {
 

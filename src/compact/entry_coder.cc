@@ -67,8 +67,11 @@ void EntryCoder::for_each_page(const Visit& visit) {
   for (const int layer : layers_) {
     prediction_.begin_layer(before, layer);
     const int n_heads = plan_.geometry.kv_heads(layer);
-    for (const Side side : kSides)
-      for (int h = 0; h < n_heads; ++h) visit(PagePlace{layer, h, first + h, side});
+    for (const Side side : kSides) {
+      for (int h = 0; h < n_heads; ++h)
+        visit(PagePlace{layer, h, first + h, side}, plan_.head(layer, h).side(side),
+              plan_.geometry.dim(layer));
+    }
     first += n_heads;
     before = layer;
   }
@@ -79,10 +82,8 @@ std::vector<std::byte> EntryCoder::encode(int page, std::span<const std::byte> e
   Writers symbols;
   Models models;
   prediction_.begin(page);
-  for_each_page([&](const PagePlace& at) {
+  for_each_page([&](const PagePlace& at, const SidePlan& side, int d) {
     const std::byte* bytes = entry.data() + layout_.offset(at.index, at.side);
-    const SidePlan& side = plan_.head(at.layer, at.kv_head).side(at.side);
-    const int d = plan_.geometry.dim(at.layer);
     if (is_predicted(side, d)) {
       shape_ = {trellis_bits(*side.sealed, d), d};
       write_page(symbols, at, models, bytes);
@@ -138,10 +139,8 @@ bool EntryCoder::decode(int page, std::span<const std::byte> coded, std::byte* e
   Models models;
   prediction_.begin(page);
   const std::byte* stored = coded.data();
-  for_each_page([&](const PagePlace& at) {
+  for_each_page([&](const PagePlace& at, const SidePlan& side, int d) {
     std::byte* bytes = entry + layout_.offset(at.index, at.side);
-    const SidePlan& side = plan_.head(at.layer, at.kv_head).side(at.side);
-    const int d = plan_.geometry.dim(at.layer);
     if (is_predicted(side, d)) {
       shape_ = {trellis_bits(*side.sealed, d), d};
       read_page(symbols, at, models, bytes);

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "base/channel_turn.h"
 #include "base/result.h"
 #include "recipe/plan.h"
 
@@ -27,12 +28,6 @@ inline constexpr int kMultiplierBits = 20;  // fraction of multipliers
 inline constexpr int kFollowBits = 14;      // fraction of what follows from a channel
 // More inputs would overflow 32 bits: heads of a wide layer are predicted from fewer (head_inputs).
 inline constexpr int kMostInputs = 4096;
-
-// Channels (first, second) turn together: by `step` / 2^64 of a whole turn for each token.
-struct ChannelTurn {
-  std::int32_t first, second;
-  std::uint64_t step;
-};
 
 // Of one side of one (layer, KV head) of d channels.
 struct HeadPredictor {

@@ -11,6 +11,7 @@ namespace kvant {
 namespace {
 
 using testing::device_at;
+using testing::HostAndDevice;
 using testing::HostDevice;
 using testing::kPlaces;
 using testing::Machine;
@@ -19,10 +20,11 @@ using testing::relative_difference;
 using testing::row_differences;
 using testing::some_tokens;
 
-class DeviceEngine : public ::testing::TestWithParam<std::tuple<const char*, Place>> {
+class DeviceEngine : public ::testing::TestWithParam<std::tuple<const char*, Place>>,
+                     protected HostAndDevice {
  protected:
   DeviceEngine()
-      : file_("device.gguf"),
+      : HostAndDevice("device.gguf"),
         same_(std::get<1>(GetParam()).between_ways),
         close_(std::get<1>(GetParam()).from_cpu) {
     // Chunks of few tokens take the decode kernel, and the prompt kernel's outputs are BF16.
@@ -30,17 +32,11 @@ class DeviceEngine : public ::testing::TestWithParam<std::tuple<const char*, Pla
     if (recipe.ends_with("flashq")) same_ = std::max(same_, 0.02);
   }
   void SetUp() override {
-    const auto device = device_at(std::get<1>(GetParam()));
-    if (device == nullptr) GTEST_SKIP() << "no such device";
-    TinyModelWriter(TinyModel{}).write(file_.path());
-    const std::string recipe = std::get<0>(GetParam());
-    host_ = std::make_unique<Machine>(file_.path(), recipe, nullptr);
-    device_ = std::make_unique<Machine>(file_.path(), recipe, device);
+    if (!load(std::get<1>(GetParam()), TinyModel{}, std::get<0>(GetParam())))
+      GTEST_SKIP() << "no such device";
   }
 
-  TinyFile file_;
   double same_, close_;  // see Place
-  std::unique_ptr<Machine> host_, device_;
 };
 
 TEST_P(DeviceEngine, GivesTheLogitsOfTheCpuWhateverTheCut) {

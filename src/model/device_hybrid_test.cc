@@ -11,6 +11,7 @@ namespace kvant {
 namespace {
 
 using testing::device_at;
+using testing::HostAndDevice;
 using testing::kPlaces;
 using testing::Machine;
 using testing::Place;
@@ -25,27 +26,21 @@ TinyModel with_whole_blocks(TinyModel model) {
   return model;
 }
 
-class DeviceHybrid : public ::testing::TestWithParam<std::tuple<const char*, Place>> {
+class DeviceHybrid : public ::testing::TestWithParam<std::tuple<const char*, Place>>,
+                     protected HostAndDevice {
  protected:
   DeviceHybrid()
-      : file_("hybrid_device.gguf"),
+      : HostAndDevice("hybrid_device.gguf"),
         same_(std::get<1>(GetParam()).between_ways),
         close_(std::get<1>(GetParam()).from_cpu) {}
   void SetUp() override {
-    const auto device = device_at(std::get<1>(GetParam()));
-    if (device == nullptr) GTEST_SKIP() << "no such device";
     TinyModel model = with_whole_blocks(tiny_hybrid());
     model.n_layers = 5;  // the last one is a delta net
-    TinyModelWriter(model).write(file_.path());
-    const std::string recipe = std::get<0>(GetParam());
-    host_ = std::make_unique<Machine>(file_.path(), recipe, nullptr);
-    device_ = std::make_unique<Machine>(file_.path(), recipe, device);
+    if (!load(std::get<1>(GetParam()), model, std::get<0>(GetParam()))) GTEST_SKIP() << "no such device";
   }
   const Geometry& geometry() const { return device_->cache().plan().geometry; }
 
-  TinyFile file_;
   double same_, close_;  // see Place
-  std::unique_ptr<Machine> host_, device_;
 };
 
 TEST_P(DeviceHybrid, GivesTheLogitsOfTheCpuWhateverTheCut) {

@@ -122,4 +122,24 @@ inline std::shared_ptr<ComputeDevice> device_at(const Place& place) {
   return gpu.ok() ? *gpu : nullptr;
 }
 
+// One model and recipe on the CPU and on a device, for fixtures.
+class HostAndDevice {
+ protected:
+  // file: of the fixture's own, since tests run side by side.
+  explicit HostAndDevice(const std::string& file) : file_(file) {}
+
+  // False: this machine has no such device.
+  bool load(const Place& place, const TinyModel& model, const std::string& recipe) {
+    const auto device = device_at(place);
+    if (device == nullptr) return false;
+    TinyModelWriter(model).write(file_.path());
+    host_ = std::make_unique<Machine>(file_.path(), recipe, nullptr);
+    device_ = std::make_unique<Machine>(file_.path(), recipe, device);
+    return true;
+  }
+
+  TinyFile file_;
+  std::unique_ptr<Machine> host_, device_;
+};
+
 }  // namespace kvant::testing

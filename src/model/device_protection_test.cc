@@ -11,7 +11,7 @@
 namespace kvant {
 namespace {
 
-using testing::device_at;
+using testing::HostAndDevice;
 using testing::kPlaces;
 using testing::Machine;
 using testing::Place;
@@ -52,22 +52,15 @@ double apart(const Chosen& a, const Chosen& b) {
   return 1 - 2.0 * static_cast<double>(both.size()) / static_cast<double>(a.size() + b.size());
 }
 
-class DeviceProtectionTest : public ::testing::TestWithParam<Place> {
+class DeviceProtectionTest : public ::testing::TestWithParam<Place>, protected HostAndDevice {
  protected:
-  DeviceProtectionTest() : file_("protection_device.gguf") {}
+  DeviceProtectionTest() : HostAndDevice("protection_device.gguf") {}
   void SetUp() override {
-    const auto device = device_at(GetParam());
-    if (device == nullptr) GTEST_SKIP() << "no such device";
-    TinyModelWriter(TinyModel{}).write(file_.path());
-    host_ = std::make_unique<Machine>(file_.path(), kRecipe, nullptr);
-    device_ = std::make_unique<Machine>(file_.path(), kRecipe, device);
+    if (!load(GetParam(), TinyModel{}, kRecipe)) GTEST_SKIP() << "no such device";
   }
   // Queries and rows are BF16 on a device, so that tokens whose scores are nearly those of others may change
   // places with them.
   static constexpr double kApart = 0.05;
-
-  TinyFile file_;
-  std::unique_ptr<Machine> host_, device_;
 };
 
 TEST_P(DeviceProtectionTest, ChoosesTheTokensOfTheCpuWhateverTheCut) {

@@ -69,10 +69,10 @@ class HostLibrary {
     if (by_head != nullptr) return *find_format(by_head[head]);
     return *find_format(side == KVANT_KEY ? shape.key_format : shape.value_format);
   }
-  // The codebook or metric of a head's side, read from where the layer says.
-  class Codebook {
+  // With the codebook or metric of a head's side, read from where the layer says.
+  class SideContext {
    public:
-    Codebook(const kvant_decode_shape& shape, const kvant_decode_layer& layer, int head, int side) {
+    SideContext(const kvant_decode_shape& shape, const kvant_decode_layer& layer, int head, int side) {
       const Format& format = format_of(shape, head, side);
       context_ = {.head_dim = shape.head_dim};
       add_metric(layer, head, side);
@@ -85,8 +85,8 @@ class HostLibrary {
       constants_.set(0, 0, Side::key, format.needed_constants().front(), std::move(centroids));
       context_.constants.all = &constants_;
     }
-    Codebook(const Codebook&) = delete;
-    Codebook& operator=(const Codebook&) = delete;
+    SideContext(const SideContext&) = delete;
+    SideContext& operator=(const SideContext&) = delete;
     const PageContext& context() const { return context_; }
 
    private:
@@ -269,14 +269,14 @@ class HostLibrary {
                 address(layer->tail, seq, layer->layer, head, side, range->tail_page[seq] + p);
             for (int t = 0; t < kPageTokens; ++t) read_row(tail, d, t, &values[std::size_t{1} * t * d]);
             format_of(*shape, head, side)
-                .encode(values.data(), left_out, Codebook(*shape, *layer, head, side).context(),
+                .encode(values.data(), left_out, SideContext(*shape, *layer, head, side).context(),
                         address(layer->sealed, seq, layer->layer, head, side, sealed));
             if (layer->correction == nullptr) continue;
             if (side == KVANT_KEY) keys = values;
             decoded[side].resize(values.size());
             format_of(*shape, head, side)
                 .decode(address(layer->sealed, seq, layer->layer, head, side, sealed), kPageTokens,
-                        Codebook(*shape, *layer, head, side).context(), decoded[side].data());
+                        SideContext(*shape, *layer, head, side).context(), decoded[side].data());
           }
           if (layer->correction != nullptr)
             add_to_state(*layer->correction, seq, head, d, sealed == 0 ? layer->sink : 0, keys, decoded[0],
@@ -293,10 +293,10 @@ class HostLibrary {
                                         int seq, int head, int side, int n_pages, bool in_place) {
     const int d = shape.head_dim;
     std::vector<float> rows(std::size_t{1} * n_pages * kPageTokens * d);
-    const Codebook codebook(shape, layer, head, side);
+    const SideContext context(shape, layer, head, side);
     for (int page = 0; page < n_pages; ++page) {
       format_of(shape, head, side)
-          .decode(address(layer.sealed, seq, layer.layer, head, side, page), kPageTokens, codebook.context(),
+          .decode(address(layer.sealed, seq, layer.layer, head, side, page), kPageTokens, context.context(),
                   &rows[std::size_t{1} * page * kPageTokens * d]);
     }
     std::size_t kept = 0;
