@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 /* 1000 * major + minor, of this header. */
-#define KVANT_VERSION 1005
+#define KVANT_VERSION 1006
 
 /* KVANT_VERSION of the library. */
 KVANT_API int kvant_version(void);
@@ -91,7 +91,7 @@ typedef struct kvant_decode_shape {
   int32_t corrected;
   /* Formats that differ by KV head: n_kv_heads names, or null for key_format and value_format throughout. At
    * most 8 different pairs. Pages of all heads share a pool; page_stride may be a unit that divides pages of
-   * every size. */
+   * every size, or a layer's sealed_offsets say where each head's lie. */
   const char* const* head_key_formats;
   const char* const* head_value_formats;
   /* Not 0: the exponential is SAS, TurboAttention's approximation: a cubic polynomial, and 0 where a score is
@@ -205,6 +205,11 @@ typedef struct kvant_decode_layer {
    * w[i] = 1 + V[i]^T K V[i], g[i] = K V[i] / w[i], and then K becomes K - w[i] g[i] g[i]^T. A head whose
    * first weight is 0 has no metric. */
   const float* key_metrics;
+  /* Since 1.6: bytes that are added to the address of a sealed page, by KV head and side: multiples of 16 from
+   * 0 to below 64 GiB, [n_kv_heads][2] in host memory, read before a call returns; or null: none. With them
+   * the pages of heads whose formats differ lie side by side, each in as many bytes as it has, where
+   * `sealed` has a head_offset and a side_offset of 0. */
+  const int64_t* sealed_offsets;
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a

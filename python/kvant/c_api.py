@@ -7,7 +7,7 @@ import pathlib
 
 BF16, F32 = 0, 1  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-MAJOR_VERSION, MINOR_VERSION = 1, 5  # of KVANT_VERSION: libraries of a later minor one will do
+MAJOR_VERSION, MINOR_VERSION = 1, 6  # of KVANT_VERSION: libraries of a later minor one will do
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
@@ -79,7 +79,7 @@ class Layer(Struct):
                        (_long, "q_seq_stride q_head_stride"), (_pointer, "out"), (ctypes.c_int, "out_type"),
                        (_long, "out_seq_stride out_head_stride"), (_int, "settled"), (_pointer, "lse correction"),
                        (_int, "reproducible"), (_pointer, "skip_counts pages_out_of_range sink_logits"),
-                       (ctypes.c_int, "q_type"), (_int, "out_hadamard"), (_pointer, "out_factors key_metrics"))
+                       (ctypes.c_int, "q_type"), (_int, "out_hadamard"), (_pointer, "out_factors key_metrics sealed_offsets"))
 
 
 class NewRows(Struct):

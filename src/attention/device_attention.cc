@@ -432,7 +432,7 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   at_layer.tail = store.tails().pages(layer);
   at_layer.tail.table = at(slice_tail_);
   at_layer.tail.seq_stride = slice_tail_width_;
-  at_layer.sealed = store.sealed().pages(layer);
+  store.add_sealed(at_layer, layer);
   at_layer.sealed.table = at(slice_sealed_);
   at_layer.sealed.seq_stride = slice_sealed_width_;
   at_layer.sink = store.has_sink() ? plan.layers[layer].sink : 0;

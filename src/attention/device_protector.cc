@@ -24,8 +24,9 @@ struct ObserverRows {
 };
 ObserverRows observer_rows(DevicePageStore& store, PageEntry entry, int layer) {
   const EntryLayout::Layer& of_layer = store.observers().layout().layers[layer];
-  char* const at = store.observers().data(entry.id) + of_layer.offset;
-  return {reinterpret_cast<float*>(at), reinterpret_cast<float*>(at + of_layer.key_bytes)};
+  char* const at = store.observers().data(entry.id);
+  return {reinterpret_cast<float*>(at + of_layer.place(0, Side::key)),
+          reinterpret_cast<float*>(at + of_layer.place(0, Side::value))};
 }
 
 // The place of a token among the observers of its page.

@@ -181,7 +181,7 @@ Status Cache::fill_device(SequenceId id, int n_tokens, std::uint64_t seed) {
     of_layer.struct_size = sizeof of_layer;
     of_layer.tail = device_->tails().pages(layer);
     of_layer.tail.table = &on_device->tail_id;
-    of_layer.sealed = device_->sealed().pages(layer);
+    device_->add_sealed(of_layer, layer);
     of_layer.sealed.table = &on_device->sealed_id;
     of_layer.sink = device_->has_sink() ? plan_->layers[layer].sink : 0;
     plan_->device_constants->add_to(of_layer, layer);

@@ -142,8 +142,10 @@ TEST(DeviceCache, FillingSaysWhyTheDeviceFailed) {
 // A sequence of a cache in host memory goes to the device and back, and the other way round: the same bytes.
 TEST(DeviceCache, ReadsAndWritesTheImagesOfCachesInHostMemory) {
   for (const char* recipe :
-       {"bf16", kSinkRecipe, "k=ch4g64,v=tok4g64,sink=128,window=256", "k=tok8g64,v=tok4g64,v@1.1=tok2g64",
-        "k=prog4,v=prog4", "vecinfer-2bit", "k=nvq-d4b8,v=tok4g64,v@1.1=vq-d2b8", "kvlinc-2bit",
+       {"bf16", kSinkRecipe, "k=ch4g64,v=tok4g64,sink=128,window=256", "k=tok8g64,v=tok4g64,v@1.0=tok2g64",
+        "k=prog4,v=prog4", "vecinfer-2bit", "k=nvq-d4b8,v=tok4g64,v@1.0=vq-d2b8", "kvlinc-2bit",
+        "k=tcq1,v=tcq3,k@0.1=tcq3,v@0.1=fp8,k@1.0=ch4g64,v@1.0=tcq1,sink=4",
+        "k=ch4g64,v=tok2g64,k@0.0=ch2g64,v@1.1=tok8g64,protect=0.1,sink=4,window=128",
         "k=ch4g64,v=tok2g64,protect=0.1,sink=4,window=128"}) {
     for (const int n_tokens : {0, 5, 128, 200, 700}) {
       Cache in_host(testing::plan_for(std::string(recipe) + ",tail=bf16", testing::small_geometry()), 0);
@@ -209,7 +211,7 @@ TEST(DeviceCache, MemoryOfOneKindOfPagesServesTheOther) {
 // The most that a sequence takes while it grows in steps of both kinds, whatever their cut.
 TEST(LargestDeviceBytes, AreEnoughForEveryStepAndNotFarFromTheMost) {
   for (const char* recipe : {"bf16", kSinkRecipe, "k=ch4g64,v=tok4g64,sink=128,window=256,prefill=256",
-                             "k=tok8g64,v=tok4g64,v@1.1=tok2g64", "kvlinc-2bit",
+                             "k=tok8g64,v=tok4g64,k@0.0=tok2g64,v@1.1=tok2g64", "kvlinc-2bit",
                              "k=ch4g64,v=tok2g64,protect=0.1,sink=4,window=128"}) {
     const auto plan = plan_on(std::make_shared<HostPages>(), recipe);
     for (const int step_tokens : {1, 77, 512}) {

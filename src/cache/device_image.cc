@@ -49,13 +49,11 @@ int DeviceImage::n_sealed(const PageLedger& ledger) const {
 
 int DeviceImage::page_rows(int room) const {
   const EntryLayout::Layer& layer = store_.layout(room).layers.front();
-  return static_cast<int>(layer.key_bytes / (std::size_t{2} * plan_.geometry.head_dim));
+  return static_cast<int>(layer.bytes(0, Side::key) / (std::size_t{2} * plan_.geometry.head_dim));
 }
 
 std::byte* DeviceImage::place(int room, int layer, int head, Side side) {
-  const EntryLayout::Layer& of_layer = store_.layout(room).layers[layer];
-  return bytes_.data() + of_layer.offset + head * of_layer.head_bytes +
-         (side == Side::value ? of_layer.key_bytes : 0);
+  return bytes_.data() + store_.layout(room).layers[layer].place(head, side);
 }
 
 void DeviceImage::make_room(int room) {
@@ -89,8 +87,9 @@ void DeviceImage::write_sums(ByteWriter& to, const std::vector<std::byte>& all, 
   if (all.empty()) return;
   const EntryLayout::Layer& of_layer = store_.layout(kSumsRoom).layers[layer];
   const int d = plan_.geometry.head_dim;
-  std::vector<float> sums(of_layer.head_bytes / sizeof(float)), moved(sums.size());
-  std::memcpy(sums.data(), all.data() + of_layer.offset + head * of_layer.head_bytes, of_layer.head_bytes);
+  const std::size_t bytes = of_layer.bytes(head, Side::key);
+  std::vector<float> sums(bytes / sizeof(float)), moved(sums.size());
+  std::memcpy(sums.data(), all.data() + of_layer.place(head, Side::key), bytes);
   for (int f = 0; f < kCorrectionFeatures; ++f) {
     std::copy_n(sums.begin() + f * d, d, moved.begin() + f * (d + 1));
     moved[f * (d + 1) + d] = sums[kCorrectionFeatures * d + f];
@@ -104,14 +103,15 @@ void DeviceImage::read_sums(ByteReader& from, std::vector<std::byte>& all, bool&
   any = true;
   const EntryLayout::Layer& of_layer = store_.layout(kSumsRoom).layers[layer];
   const int d = plan_.geometry.head_dim;
-  const std::vector<float> sums = from.read_all<float>(of_layer.head_bytes / sizeof(float));
+  const std::size_t bytes = of_layer.bytes(head, Side::key);
+  const std::vector<float> sums = from.read_all<float>(bytes / sizeof(float));
   if (sums.empty()) return;
   std::vector<float> moved(sums.size());
   for (int f = 0; f < kCorrectionFeatures; ++f) {
     std::copy_n(sums.begin() + f * (d + 1), d, moved.begin() + f * d);
     moved[kCorrectionFeatures * d + f] = sums[f * (d + 1) + d];
   }
-  std::memcpy(all.data() + of_layer.offset + head * of_layer.head_bytes, moved.data(), of_layer.head_bytes);
+  std::memcpy(all.data() + of_layer.place(head, Side::key), moved.data(), bytes);
 }
 
 Status DeviceImage::write_heads(ByteWriter& to, int n_sealed, const Beside& beside) {

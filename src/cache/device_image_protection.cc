@@ -13,8 +13,8 @@ namespace kvant {
 // The place of a layer's observers in the bytes of their entry: queries, and their log-sum-exps.
 DeviceImage::Observers DeviceImage::observers_in(std::vector<std::byte>& bytes, int layer) const {
   const EntryLayout::Layer& of_layer = store_.layout(kObserversRoom).layers[layer];
-  std::byte* const at = bytes.data() + of_layer.offset;
-  return {reinterpret_cast<float*>(at), reinterpret_cast<float*>(at + of_layer.key_bytes)};
+  return {reinterpret_cast<float*>(bytes.data() + of_layer.place(0, Side::key)),
+          reinterpret_cast<float*>(bytes.data() + of_layer.place(0, Side::value))};
 }
 
 // Rows of a head as protected pages hold them: entries[i] has those from 128 i on.

@@ -178,9 +178,24 @@ Status check_formats(const Plan& plan, const PageDevice& device) {
   return {};
 }
 
+// page_bytes: [heads][2].
+void add_layer(EntryLayout& layout, std::vector<std::size_t> page_bytes) {
+  EntryLayout::Layer layer;
+  layer.offset = layout.bytes;
+  for (const std::size_t bytes : page_bytes) {
+    layer.page_offsets.push_back(static_cast<std::int64_t>(layout.bytes - layer.offset));
+    layout.bytes += bytes;
+  }
+  layer.page_bytes = std::move(page_bytes);
+  layout.layers.push_back(std::move(layer));
+}
+
+// Of heads that are alike.
 void add_layer(EntryLayout& layout, std::size_t key_bytes, std::size_t value_bytes, int n_heads) {
-  layout.layers.push_back({layout.bytes, key_bytes + value_bytes, key_bytes});
-  layout.bytes += (key_bytes + value_bytes) * n_heads;
+  std::vector<std::size_t> page_bytes;
+  for (int head = 0; head < n_heads; ++head)
+    page_bytes.insert(page_bytes.end(), {key_bytes, value_bytes});
+  add_layer(layout, std::move(page_bytes));
 }
 
 void round_up(EntryLayout& layout) {
@@ -284,14 +299,13 @@ EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library) {
   const Geometry& g = plan.geometry;
   EntryLayout layout;
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    std::size_t bytes[2] = {0, 0};
-    for (const Side side : kSides) {
-      for (const char* format : head_formats(plan, layer, side)) {
-        std::size_t& largest = bytes[static_cast<int>(side)];
-        largest = std::max(largest, library.page_bytes(format, g.head_dim));
-      }
+    std::vector<std::size_t> page_bytes;
+    for (int head = 0; head < g.n_kv_heads; ++head) {
+      for (const Side side : kSides)
+        page_bytes.push_back(
+            library.page_bytes(plan.head(layer, head).side(side).sealed->name().c_str(), g.head_dim));
     }
-    add_layer(layout, bytes[0], bytes[1], g.n_kv_heads);
+    add_layer(layout, std::move(page_bytes));
   }
   round_up(layout);
   return layout;

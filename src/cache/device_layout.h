@@ -32,11 +32,24 @@ bool slides_anywhere(const Geometry& geometry);
 bool is_corrected(const Plan& plan);
 bool is_corrected(const Plan& plan, int layer);
 
-// Where the page of each (layer, head, side) lies in an entry of one kind: at offset(layer) + head *
-// head_bytes + (values: key_bytes).
+// Where the page of each (layer, head, side) lies in an entry of one kind.
 struct EntryLayout {
+  // Pages lie side by side: of each head the key page, then the value page.
   struct Layer {
-    std::size_t offset = 0, head_bytes = 0, key_bytes = 0;
+    std::size_t offset = 0;                  // of the first, in the entry
+    std::vector<std::size_t> page_bytes;     // [heads][2]
+    std::vector<std::int64_t> page_offsets;  // [heads][2]: behind the first, as the library takes them
+
+    std::size_t bytes(int head, Side side) const { return page_bytes[index(head, side)]; }
+    // In the entry.
+    std::size_t place(int head, Side side) const {
+      return offset + static_cast<std::size_t>(page_offsets[index(head, side)]);
+    }
+
+   private:
+    static std::size_t index(int head, Side side) {
+      return std::size_t{2} * static_cast<std::size_t>(head) + static_cast<std::size_t>(side);
+    }
   };
   std::vector<Layer> layers;
   std::size_t bytes = 0;  // of an entry: a multiple of kDeviceUnit
@@ -48,8 +61,7 @@ inline constexpr std::size_t kDeviceUnit = 256;
 // Tokens whose unquantized rows lie side by side in the library's BF16 pages.
 inline constexpr int kDeviceTile = 16;
 
-// Entries of sealed pages; of a layer whose heads have different formats, each head takes as much as the
-// largest.
+// Entries of sealed pages, each of which takes as much as its head's format does.
 EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library);
 // Entries of BF16 pages with the first n_tokens tokens, a multiple of kDeviceTile.
 EntryLayout plain_layout(const Plan& plan, int n_tokens);
@@ -57,12 +69,12 @@ EntryLayout plain_layout(const Plan& plan, int n_tokens);
 EntryLayout sink_layout(const Plan& plan);
 // Entries of protected rows: 128 of each head.
 EntryLayout protected_layout(const Plan& plan);
-// Entries of the open page's observers: of each layer queries [kObservers][n_heads][head_dim] (key_bytes),
-// then their log-sum-exps [kObservers][n_heads], both in F32.
+// Entries of the open page's observers: of each layer, as of one head, queries [kObservers][n_heads][head_dim]
+// in the keys' place, and their log-sum-exps [kObservers][n_heads] in the values', both in F32.
 EntryLayout observer_layout(const Plan& plan);
 
 // Entries of a correction's sums: of each KV head of a corrected layer S [features][head_dim], then z
-// [features], in F32 (key_bytes are all of a head's).
+// [features], in F32, in the keys' place.
 EntryLayout correction_layout(const Plan& plan);
 
 // The maximum number of bytes that a sequence takes on its way to n_tokens, if no step adds more than

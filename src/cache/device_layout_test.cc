@@ -106,8 +106,8 @@ TEST(PlaceOn, SaysWhatItHasNoRoomFor) {
                  "layer 1, KV head 0", "--device cpu");
 }
 
-TEST(EntryLayout, PagesOfAllHeadsAndSidesLieApart) {
-  const auto plan = placed("k=tok8g64,v=tok4g64,v@1.1=tok2g64");
+TEST(EntryLayout, PagesOfAllHeadsAndSidesLieSideBySide) {
+  const auto plan = placed("k=tok8g64,v=tok4g64,k@0.0=ch2g64,v@1.0=tok2g64,v@1.1=fp8");
   ASSERT_TRUE(plan.ok());
   const PageLibrary& library = (*plan)->device->library();
   const EntryLayout layout = sealed_layout(**plan, library);
@@ -117,15 +117,26 @@ TEST(EntryLayout, PagesOfAllHeadsAndSidesLieApart) {
     const EntryLayout::Layer& l = layout.layers[layer];
     for (int h = 0; h < n_heads; ++h) {
       for (const Side side : kSides) {
-        const std::size_t first = l.offset + h * l.head_bytes + (side == Side::value ? l.key_bytes : 0);
-        EXPECT_GE(first, end);
-        EXPECT_EQ(first % 16, 0U);
-        end = first + library.page_bytes(head_formats(**plan, layer, side)[h], d);
+        EXPECT_EQ(l.place(h, side), end);
+        EXPECT_EQ(end % 16, 0U);
+        EXPECT_EQ(l.bytes(h, side), library.page_bytes(head_formats(**plan, layer, side)[h], d));
+        end += l.bytes(h, side);
       }
     }
   }
   EXPECT_LE(end, layout.bytes);
+  EXPECT_LT(layout.bytes, end + kDeviceUnit);
   EXPECT_EQ(layout.bytes % kDeviceUnit, 0U);
+}
+
+// By the formats' definitions: 128 x 64 codes of a page, and two f16 for every channel, or for every token.
+TEST(EntryLayout, UnlikeHeadsTakeTheBytesOfTheirOwnFormats) {
+  const auto plan = placed("k=ch4g128,v=tok4g64,k@0.0=ch2g128,v@0.1=tok8g64");
+  ASSERT_TRUE(plan.ok());
+  const EntryLayout layout = sealed_layout(**plan, (*plan)->device->library());
+  constexpr std::size_t kBit = 128 * 64 / 8, kOfChannels = 64 * 4, kOfTokens = 128 * 4;
+  EXPECT_EQ(layout.layers[1].offset, 2 * kBit + kOfChannels + 4 * kBit + kOfTokens  // head 0
+                                         + 4 * kBit + kOfChannels + 8 * kBit + kOfTokens);
 }
 
 }  // namespace

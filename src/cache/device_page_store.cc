@@ -102,13 +102,18 @@ void DeviceEntryTable::release(std::int32_t id) noexcept {
   --n_held_;
 }
 
+kvant_pages DeviceEntryTable::first_page(int layer) const {
+  kvant_pages pages{};
+  pages.pool = base() == nullptr ? nullptr : base() + layout_.layers[layer].offset;
+  pages.page_stride = kDeviceUnit;
+  return pages;
+}
+
 kvant_pages DeviceEntryTable::pages(int layer) const {
   const EntryLayout::Layer& of_layer = layout_.layers[layer];
-  kvant_pages pages{};
-  pages.pool = base() == nullptr ? nullptr : base() + of_layer.offset;
-  pages.page_stride = kDeviceUnit;
-  pages.head_offset = static_cast<std::int64_t>(of_layer.head_bytes);
-  pages.side_offset = static_cast<std::int64_t>(of_layer.key_bytes);
+  kvant_pages pages = first_page(layer);
+  pages.side_offset = static_cast<std::int64_t>(of_layer.bytes(0, Side::key));
+  pages.head_offset = pages.side_offset + static_cast<std::int64_t>(of_layer.bytes(0, Side::value));
   return pages;
 }
 
@@ -164,11 +169,17 @@ std::int64_t DevicePageStore::bytes_in_use() const {
   return bytes;
 }
 
+void DevicePageStore::add_sealed(kvant_decode_layer& at_layer, int layer) const {
+  at_layer.sealed = sealed_.first_page(layer);
+  at_layer.sealed_offsets = sealed_.layout().layers[layer].page_offsets.data();
+}
+
 void DevicePageStore::keep_sink(PageEntry tail, PageEntry sink, int layer) {
   const EntryLayout::Layer &from = tails_.layout().layers[layer], &to = sinks_.layout().layers[layer];
-  const std::size_t n_pages = std::size_t{2} * plan_.geometry.n_kv_heads;  // both sides are equally large
-  device_.copy_rows(sinks_.data(sink.id) + to.offset, to.key_bytes, tails_.data(tail.id) + from.offset,
-                    from.key_bytes, to.key_bytes, n_pages);
+  const std::size_t n_pages = std::size_t{2} * plan_.geometry.n_kv_heads,  // all of a kind are equally large
+      from_bytes = from.bytes(0, Side::key), to_bytes = to.bytes(0, Side::key);
+  device_.copy_rows(sinks_.data(sink.id) + to.offset, to_bytes, tails_.data(tail.id) + from.offset,
+                    from_bytes, to_bytes, n_pages);
 }
 
 void DevicePageStore::clear_sums(PageEntry sums) {
@@ -225,7 +236,7 @@ Status DevicePageStore::reopen(int page, PageEntry sealed, PageEntry sink, const
     lengths.sealed_pages = &on_device->n_sealed;
     kvant_decode_layer of_layer{};
     of_layer.struct_size = sizeof of_layer;
-    of_layer.sealed = sealed_.pages(layer);
+    add_sealed(of_layer, layer);
     of_layer.sealed.table = sealed_at;
     of_layer.tail = tails_.pages(layer);
     of_layer.tail.table = &on_device->tail_id;

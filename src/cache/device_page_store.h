@@ -57,8 +57,11 @@ class DeviceEntryTable {
   }
   // Where page tables count from; null as long as there are no entries.
   char* base() const { return slabs_.empty() ? nullptr : slabs_.front().memory; }
-  // The pages of a layer as the library addresses them, with tables that the caller fills.
+  // The pages of a layer whose heads are alike as the library addresses them, with tables that the caller
+  // fills.
   kvant_pages pages(int layer) const;
+  // Where the library is to count a layer's pages from: without what heads and sides add.
+  kvant_pages first_page(int layer) const;
 
  private:
   // An entry range [first, first + n) of one allocation.
@@ -104,6 +107,9 @@ class DevicePageStore final : public EntryStore {
   DeviceEntryTable& sums() { return sums_; }
   DeviceEntryTable& protected_rows() { return protected_; }
   DeviceEntryTable& observers() { return observers_; }
+
+  // Where a layer's sealed pages lie, with tables that the caller fills. As long as the store.
+  void add_sealed(kvant_decode_layer& at_layer, int layer) const;
 
   // The sums of a correction that has summed up nothing.
   void clear_sums(PageEntry sums);

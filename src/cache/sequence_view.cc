@@ -33,7 +33,6 @@ std::vector<PageRun> runs_of(const std::vector<PageState>& states) {
   return runs;
 }
 
-// All heads of a layer take as much as the largest.
 void view_on_device(const Cache& cache, SequenceId sequence, SequenceView& view,
                     std::vector<PageState>& states) {
   const Geometry& g = cache.plan().geometry;
@@ -44,8 +43,9 @@ void view_on_device(const Cache& cache, SequenceId sequence, SequenceView& view,
   const auto add = [&](int room) {
     for (std::size_t i = 0; i < n_heads; ++i) {
       const EntryLayout::Layer& layer = store.layout(room).layers[i / g.n_kv_heads];
-      view.k_bytes[i] += static_cast<std::int64_t>(layer.key_bytes);
-      view.v_bytes[i] += static_cast<std::int64_t>(layer.head_bytes - layer.key_bytes);
+      const int head = static_cast<int>(i) % g.n_kv_heads;
+      view.k_bytes[i] += static_cast<std::int64_t>(layer.bytes(head, Side::key));
+      view.v_bytes[i] += static_cast<std::int64_t>(layer.bytes(head, Side::value));
     }
   };
   cache.ledger(sequence).for_each_entry([&](int page, PageEntry entry) {

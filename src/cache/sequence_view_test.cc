@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "cache/cache_fixture.h"
+#include "cache/device_layout.h"
+#include "cache/testing/host_pages.h"
 
 namespace kvant {
 namespace {
@@ -38,6 +40,25 @@ TEST(SequenceView, CountsTheBytesOfEverySideByTheFormatsDefinitions) {
   EXPECT_EQ(view.n_tokens, 404);
   EXPECT_EQ(text_of(view.pages), "sealed3 tail1 ");
   EXPECT_EQ(cache.page_bytes_in_use(), 4 * (k + v));
+}
+
+// Heads whose formats differ, on a device: a tail of whole pages, and a sink in tiles of 16 tokens.
+TEST(SequenceView, CountsTheBytesOfUnlikeHeadsOnADevice) {
+  const auto plan =
+      place_on(std::make_shared<testing::HostPages>(),
+               testing::plan_for("k=ch4g128,v=tok2g64,k@0.0=ch2g128,v@1.1=tok8g64,sink=4",
+                                 testing::small_geometry()));
+  ASSERT_TRUE(plan.ok());
+  Cache cache(*plan, 0);
+  const SequenceId s = cache.add();
+  ASSERT_TRUE(cache.fill_synthetic(s, 3 * 128 + 20, 1).ok());
+  const SequenceView view = view_sequence(cache, s);
+  constexpr std::int64_t d = 64, kUnsealed = (128 + 16) * d * 2, kOfChannels = d * 4, kOfTokens = 128 * 4;
+  const std::int64_t k = 3 * (128 * d / 2 + kOfChannels) + kUnsealed,
+                     v = 3 * (128 * d / 4 + kOfTokens) + kUnsealed;
+  EXPECT_EQ(view.k_bytes, (std::vector<std::int64_t>{k - 3 * 128 * d / 4, k, k, k}));
+  EXPECT_EQ(view.v_bytes, (std::vector<std::int64_t>{v, v, v, v + 3 * 128 * d * 6 / 8}));
+  EXPECT_EQ(text_of(view.pages), "sealed3 tail1 ");
 }
 
 TEST(SequenceView, ShowsWhatTheWindowKeepsAndWhatIsShared) {

@@ -135,12 +135,19 @@ TEST(LargestCacheBytes, CountTheTailsThatLayersShare) {
             largest_cache_bytes(*plain, 4096) + 4 * 2 * geometry.n_kv_heads * 128 * geometry.head_dim * 2);
 }
 
-// Where pages lie on a device, tails take whole pages, and each head as much as the largest of its layer.
+// Where pages lie on a device, tails take whole pages, and sealed ones as much as in host memory: these, of
+// formats whose pages need no rounding to 16 bytes, but for the rounding of an entry.
 TEST(LargestCacheBytes, AreThoseOfTheDeviceThatHoldsThePages) {
-  const auto plan = plan_for("k=tok8g64,v=tok8g64,k@1.1=tok2g64", testing::small_geometry());
+  const auto plan = plan_for("k=tok8g64,v=tok8g64,k@1.1=tok2g64,tail=bf16", testing::small_geometry());
   const auto placed = place_on(std::make_shared<testing::HostPages>(), plan).value();
   EXPECT_EQ(largest_cache_bytes(*placed, 4096), largest_device_bytes(*placed, 4096, 512));
   EXPECT_GT(largest_cache_bytes(*placed, 4096), largest_cache_bytes(*plan, 4096));
+  constexpr int kPagesMore = 128;
+  const auto grown = [](const Plan& of) {
+    return largest_cache_bytes(of, 4096 + kPagesMore * 128) - largest_cache_bytes(of, 4096);
+  };
+  EXPECT_GE(grown(*placed), grown(*plan));
+  EXPECT_LT(grown(*placed), grown(*plan) + kPagesMore * static_cast<std::int64_t>(kDeviceUnit));
 }
 
 // By hand: pages of 4.25 and 4.5 bits, a tail of 16 bits in steps of 16 tokens, over the lengths 129 .. 256.

@@ -62,9 +62,13 @@ Result<PageLibrary> load_page_library() {
   }
   const SharedLibrary& l = **library;
   decltype(&kvant_version) version = nullptr;
-  if (!l.find("kvant_version", version) || version() / 1000 != KVANT_VERSION / 1000) {
-    return error("libkvant_cuda.so has version {} of its interface, and this program needs {}: build it anew",
-                 version == nullptr ? 0 : version() / 1000, KVANT_VERSION / 1000);
+  constexpr int kMajor = KVANT_VERSION / 1000, kMinor = KVANT_VERSION % 1000;
+  // An older one of the same major number would not see what later versions have added to a structure.
+  if (!l.find("kvant_version", version) || version() / 1000 != kMajor || version() < KVANT_VERSION) {
+    const int found = version == nullptr ? 0 : version();
+    return error(
+        "libkvant_cuda.so has version {}.{} of its interface, and this program needs {}.{}: build it anew",
+        found / 1000, found % 1000, kMajor, kMinor);
   }
   PageLibrary p{};
   const bool complete =

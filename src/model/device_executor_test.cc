@@ -164,12 +164,14 @@ INSTANTIATE_TEST_SUITE_P(
             "k=ch4g128,v=tok4g128,sink=128", "vecinfer-2bit", "kvlinc-2bit",
             "k=ch4g128,v=tok4g128,sink=20,correction=absolute,correction_layers=1",
             "k=prog4,v=prog4,sink=4,mix=0.5,mix_k=prog2,mix_v=prog2,softmax=sas",
-            "k=nvq-d4b10,v=tok4g64,v@1.1=vq-d8b12,window=128", "vquant-k4v2",
+            "k=nvq-d4b10,v=tok4g64,v@1.0=vq-d8b12,window=128", "vquant-k4v2",
             "k=hadamard:ch4g128,v=hadamard:tok4g128,sink=4,window=0,prefill=256,protect=0.1",
-            "k=hadamard+rhadamard:tok8g64,v=hadamard+rhadamard:tok4g64,v@1.1=tok2g64,window=256",
+            "k=hadamard+rhadamard:tok8g64,v=hadamard+rhadamard:tok4g64,v@1.0=tok2g64,window=256",
+            "k=ch4g128,v=tok4g128,k@0.0=ch2g128,v@0.1=fp8,k@1.1=tok8g64,v@1.0=tok2g64,sink=4",
+            "k=ch4g128,v=tok4g128,k@0.1=tok8g64,v@1.0=tok2g64,sink=4,window=128,protect=0.1",
             "bf16,prompt=flashq", "kvant-4bit,prompt=flashq", "vecinfer-2bit,prompt=flashq",
             "k=hadamard:ch4g128,v=tok4g128,sink=20,prefill=256,prompt=flashq",
-            "k=hadamard+rhadamard:tok8g64,v=hadamard+rhadamard:tok4g64,v@1.1=tok2g64,window=256,"
+            "k=hadamard+rhadamard:tok8g64,v=hadamard+rhadamard:tok4g64,v@1.0=tok2g64,window=256,"
             "prompt=flashq"),
         ::testing::ValuesIn(kPlaces)));
 
@@ -177,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(ShapedErrors, DeviceEngine,
                          ::testing::Combine(::testing::Values("k=hadamard:tcq2,v=hadamard:tcq2,sink=4,"
                                                               "encode=shaped",
-                                                              "k=tcq3,v=tcq2,k@1.1=ch4g128,encode=shaped"),
+                                                              "k=tcq3,v=tcq2,k@0.0=tcq1,k@1.1=ch4g128,encode=shaped"),
                                             ::testing::Values(kPlaces[0])));
 
 // Norms, biases, fused weights and their types, on the way from tokens to logits.

@@ -41,11 +41,8 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_con
     store_channels(rows.rows, type, at, x);
     return;
   }
-  const PageSource& tail = args.tail;
-  const int id = tail.table[args.seq[row] * tail.seq_stride + head * tail.head_stride +
-                            side * tail.side_stride + token / kPageTokens];
-  auto* page = reinterpret_cast<__nv_bfloat16*>(const_cast<unsigned char*>(
-      tail.pool + id * tail.page_stride + head * tail.head_offset + side * tail.side_offset));
+  auto* page = reinterpret_cast<__nv_bfloat16*>(
+      const_cast<unsigned char*>(args.tail.find(args.seq[row], head, side, token / kPageTokens)));
 #pragma unroll
   for (int j = 0; j < kOwn; ++j)
     page[plain_index(static_cast<PageSide>(side), D, token % kPageTokens, lane * kOwn + j)] =

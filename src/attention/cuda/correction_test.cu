@@ -7,6 +7,7 @@
 
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
+#include "attention/cuda/packed_entry.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -53,6 +54,7 @@ struct Settings {
   int d, group;
   float shift;  // of all scores
   bool absolute;
+  bool unlike_heads = false;  // whose pages take their own room
 };
 
 class CorrectedCache {
@@ -62,6 +64,10 @@ class CorrectedCache {
         query_maps_(normal_numbers(std::size_t{kKvHeads} * settings.group * 2 * settings.d * kHalf, 0.2F, 1)),
         key_maps_(normal_numbers(std::size_t{kKvHeads} * 2 * settings.d * kHalf, 1.5F, 2)),
         tokens_(static_cast<std::size_t>(kSeqs) * kKvHeads) {
+    if (settings.unlike_heads) {
+      formats_[0][1] = "ch4g128";
+      formats_[1][1] = "tok4g128";
+    }
     run();
   }
 
@@ -164,17 +170,19 @@ class CorrectedCache {
 
   // What the first n appended tokens of a page became; sealed: the page's pool, or null in the tail.
   void remember(int page, int n, const std::vector<std::uint16_t> (&rows)[2], const std::byte* sealed,
-                std::size_t entry_bytes) {
+                const PackedEntry& entry) {
     const int d = settings_.d;
     for (int i = 0; i < kSeqs * kKvHeads; ++i) {
+      const int seq = i / kKvHeads, head = i % kKvHeads;
       std::vector<float> decoded[2];
       for (int side = 0; side < 2 && sealed != nullptr; ++side) {
-        const Format& format = *find_format(formats_[side]);
+        const Format& format = *find_format(formats_[side][head]);
         DeviceFormat device;
-        find_device_format(formats_[side], device);
+        find_device_format(formats_[side][head], device);
         std::vector<std::byte> canonical(format.page_bytes(d));
         page_from_device(device, static_cast<Side>(side), d, canonical.size(),
-                         sealed + ((i * kSealedPages + page) * 2 + side) * entry_bytes, canonical.data());
+                         sealed + (seq * kSealedPages + page) * entry.bytes + entry.offsets[2 * head + side],
+                         canonical.data());
         decoded[side].resize(static_cast<std::size_t>(kPageTokens) * d);
         PageContext context;
         context.head_dim = d;
@@ -197,17 +205,20 @@ class CorrectedCache {
   void run() {
     const int d = settings_.d;
     const int n_heads = kKvHeads * settings_.group;
-    const std::size_t entry = std::max(kvant_page_bytes(formats_[0], d), kvant_page_bytes(formats_[1], d));
-    constexpr int kEntries = kSeqs * kKvHeads * kSealedPages * 2;
-    std::vector<std::int32_t> tail_ids(kSeqs * kKvHeads * 2);
+    std::vector<std::size_t> page_bytes;
+    for (int head = 0; head < kKvHeads; ++head)
+      for (const auto& names : formats_) page_bytes.push_back(kvant_page_bytes(names[head], d));
+    PackedEntry entry(page_bytes);  // [seq][page]
+    if (!settings_.unlike_heads) {  // side by side in the order of the heads
+      entry.offsets = {0};
+      for (std::size_t i = 1; i < page_bytes.size(); ++i)
+        entry.offsets.push_back(entry.offsets.back() + static_cast<std::int64_t>(page_bytes[i - 1]));
+    }
+    std::vector<std::int32_t> tail_ids(kSeqs * kKvHeads * 2), sealed_ids(kSeqs * kSealedPages);
     std::iota(tail_ids.begin(), tail_ids.end(), 0);
-    std::vector<std::int32_t> sealed_ids;  // [seq][head][side][page]: entry [seq][head][page][side]
-    for (int i = 0; i < kSeqs * kKvHeads; ++i)
-      for (int side = 0; side < 2; ++side)
-        for (int page = 0; page < kSealedPages; ++page)
-          sealed_ids.push_back((i * kSealedPages + page) * 2 + side);
+    std::iota(sealed_ids.begin(), sealed_ids.end(), 0);
     const DeviceArray<std::int32_t> tail_table(tail_ids), sealed_table(sealed_ids);
-    const DeviceArray<std::byte> sealed(kEntries * entry);
+    const DeviceArray<std::byte> sealed(sealed_ids.size() * entry.bytes);
     const DeviceArray<std::uint16_t> tail(static_cast<std::size_t>(kSeqs) * kKvHeads * 2 * kPageTokens * d);
     const DeviceArray<float> query_maps(query_maps_), key_maps(key_maps_);
     const DeviceArray<float> states(std::vector<float>(kSeqs * kKvHeads * state_numbers()));
@@ -224,16 +235,24 @@ class CorrectedCache {
     correction.state_of_seq = device_state_of_seq.get();
     correction.absolute = settings_.absolute ? 1 : 0;
 
-    kvant_decode_shape shape{sizeof shape, kSeqs,       kKvHeads, settings_.group, d, kSoftmaxScale,
-                             formats_[0],  formats_[1], 1};
+    kvant_decode_shape shape{sizeof shape,   kSeqs,          kKvHeads, settings_.group, d, kSoftmaxScale,
+                             formats_[0][0], formats_[1][0], 1};
+    if (settings_.unlike_heads) {
+      shape.head_key_formats = formats_[0];
+      shape.head_value_formats = formats_[1];
+    }
     kvant_decode_layer layer{};
     layer.struct_size = sizeof layer;
     layer.sealed.table = sealed_table.get();
-    layer.sealed.seq_stride = kKvHeads * kSealedPages * 2;
-    layer.sealed.head_stride = kSealedPages * 2;
-    layer.sealed.side_stride = kSealedPages;
+    layer.sealed.seq_stride = kSealedPages;
     layer.sealed.pool = sealed.get();
-    layer.sealed.page_stride = static_cast<std::int64_t>(entry);
+    layer.sealed.page_stride = entry.bytes;
+    if (settings_.unlike_heads) {
+      layer.sealed_offsets = entry.offsets.data();
+    } else {
+      layer.sealed.side_offset = entry.offsets[1];
+      layer.sealed.head_offset = entry.offsets[2];
+    }
     layer.tail = {
         tail_table.get(), kKvHeads * 2, 0, 2, 1, tail.get(), std::int64_t{2} * kPageTokens * d, 0, 0, 0};
     layer.sink = kSink;
@@ -305,7 +324,7 @@ class CorrectedCache {
   }
 
   Settings settings_;
-  const char* formats_[2] = {"ch2g128", "tok2g128"};
+  const char* formats_[2][kKvHeads] = {{"ch2g128", "ch2g128"}, {"tok2g128", "tok2g128"}};
   std::vector<float> query_maps_, key_maps_;
   std::vector<std::vector<Token>> tokens_;  // [seq][head]
   std::vector<std::uint16_t> q_;
@@ -317,7 +336,8 @@ class Correction : public testing::TestWithParam<Settings> {};
 INSTANTIATE_TEST_SUITE_P(Cases, Correction,
                          testing::Values(Settings{128, 4, 0, false}, Settings{128, 8, -9, false},
                                          Settings{128, 4, 0, true}, Settings{128, 3, 4, true},
-                                         Settings{64, 3, -9, true}, Settings{64, 1, 5, false}));
+                                         Settings{64, 3, -9, true}, Settings{64, 1, 5, false},
+                                         Settings{128, 4, 0, false, /*unlike_heads=*/true}));
 
 TEST_P(Correction, SumsAndOutputsFollowTheEquations) {
   int n = 0;

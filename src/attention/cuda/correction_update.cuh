@@ -93,13 +93,9 @@ __device__ void add_tokens_to_state(const StateUpdateArgs& args, int seq, int he
   const SealArgs& seal = args.seal;
   const int thread = threadIdx.x;
   const int target = seal.sealed_page[seq] + nth;
-  const auto address = [&](const PageSource& source, int side, int page) {
-    const int id =
-        source.table[seq * source.seq_stride + head * source.head_stride + side * source.side_stride + page];
-    return source.pool + id * source.page_stride + head * source.head_offset + side * source.side_offset;
-  };
-  const auto* tail = reinterpret_cast<const __nv_bfloat16*>(address(seal.tail, 0, seal.tail_page[seq] + nth));
-  const unsigned char* keys = address(seal.sealed, 0, target);
+  const auto* tail =
+      reinterpret_cast<const __nv_bfloat16*>(seal.tail.find(seq, head, 0, seal.tail_page[seq] + nth));
+  const unsigned char* keys = seal.sealed.find(seq, head, 0, target);
   for (int i = thread; i < Tokens * D; i += kUpdateThreads) {
     const int token = first_token + i / D;
     shared.rows[i / D][i % D] = __bfloat162float(tail[plain_index(PageSide::key, D, token, i % D)]) -
@@ -107,7 +103,7 @@ __device__ void add_tokens_to_state(const StateUpdateArgs& args, int seq, int he
   }
   __syncthreads();
   map_errors(shared, args.key_maps + static_cast<std::int64_t>(head) * D * kFeatures, thread);
-  const unsigned char* values = address(seal.sealed, 1, target);
+  const unsigned char* values = seal.sealed.find(seq, head, 1, target);
   for (int i = thread; i < Tokens * D; i += kUpdateThreads)
     shared.rows[i / D][i % D] =
         decode_uniform<D>(values, seal.sides[1].stored, PageSide::value, first_token + i / D, i % D);

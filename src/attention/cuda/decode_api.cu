@@ -338,7 +338,8 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
     reason = fault_of(layer, lengths, *plans.of[i].kernel);
     if (reason != nullptr) return refuse_argument(reason);
   }
-  args.sealed = source_of(layer.sealed, layer.layer);
+  reason = read_sealed(layer, known.n_kv_heads, &args.sealed);
+  if (reason != nullptr) return refuse_argument(reason);
   args.tail = source_of(layer.tail, layer.layer);
   args.protected_pages = source_of(layer.protected_pages, layer.layer);
   args.sink = layer.sink;

@@ -46,6 +46,32 @@ struct PageSource {
   std::int64_t seq_stride, head_stride, side_stride;
   const unsigned char* pool;
   std::int64_t page_stride, head_offset, side_offset;
+
+  // The page that the table calls `id`.
+  KVANT_HOST_DEVICE const unsigned char* at(std::int64_t id, int head, int side) const {
+    return pool + id * page_stride + head * head_offset + side * side_offset;
+  }
+  KVANT_HOST_DEVICE std::int32_t id_of(std::int64_t seq, int head, int side, int page) const {
+    return table[seq * seq_stride + head * head_stride + side * side_stride + page];
+  }
+  // Page `page` of a sequence.
+  KVANT_HOST_DEVICE const unsigned char* find(std::int64_t seq, int head, int side, int page) const {
+    return at(id_of(seq, head, side, page), head, side);
+  }
+};
+
+// Sealed pages: those of each head and side may take a room of their own.
+struct SealedSource {
+  static constexpr int kOffsetUnit = 16;  // bytes
+  PageSource pages;
+  std::uint32_t offsets[kMaxKvHeads][2];  // kvant_decode_layer::sealed_offsets, in such units
+
+  KVANT_HOST_DEVICE const unsigned char* at(std::int64_t id, int head, int side) const {
+    return pages.at(id, head, side) + std::int64_t{offsets[head][side]} * kOffsetUnit;
+  }
+  KVANT_HOST_DEVICE const unsigned char* find(std::int64_t seq, int head, int side, int page) const {
+    return at(pages.id_of(seq, head, side, page), head, side);
+  }
 };
 
 // A CTA's share of a step's work, and the sequence and head that it begins in (work_range.cuh).
@@ -85,7 +111,7 @@ struct DecodeArgs {
   const std::int32_t *sealed_pages, *tail_tokens, *protected_tokens;
   std::int64_t protected_seq_stride, protected_head_stride;
   const std::int32_t* first_tokens;  // of a sequence's first page, masked out; or null
-  PageSource sealed, tail, protected_pages;
+  PageSource tail, protected_pages;
   int sink;
   const uint4* masks;
   std::int64_t mask_seq_stride, mask_head_stride;
@@ -119,6 +145,7 @@ struct DecodeArgs {
   int slot_bytes, stages;
   int key_bytes, value_bytes;    // of a sealed page
   AnyPage key_page, value_page;  // of the generic kernel
+  SealedSource sealed;           // last: what is read of it begins with one head's
 };
 
 }  // namespace kvant::cuda

@@ -253,12 +253,25 @@ TEST_P(HeadMix, AgreesWhereHeadsHaveFormatsOfTheirOwn) {
   }
 }
 
+TEST_P(HeadMix, AgreesWherePagesTakeTheirOwnRoom) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  const auto& [mix, d] = GetParam();
+  for (const int group : {4, 12}) {
+    TestCache cache(mix.pairs, d, {{9, 127, 4}, {0, 3, 0}, {2, 0, 0}, {330, 33, 4}}, 4, true, Tables::packed,
+                    Values::normal, 6);
+    const double error = cache.worst_error(group, KVANT_F32);
+    std::printf("  %s, d = %d, group %d: relative error %.5f\n", mix.name, d, group, error);
+    EXPECT_LE(error, kTolerance);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Mixes, HeadMix,
     testing::Combine(
         testing::Values(Mix{"turbo", {{"prog4", "prog4"}, {"prog2", "prog2"}}},
                         Mix{"three", {{"lm4", "lm4"}, {"ch4g128", "tok2g128"}, {"tcq3", "tcq2"}}},
                         Mix{"linear", {{"ch2g128", "tok2g128"}, {"ch4g128", "tok4g128"}}},
+                        Mix{"trellis", {{"tcq1", "tcq3"}, {"tcq3", "tcq1"}, {"tcq2", "tcq2"}}},
                         Mix{"generic", {{"fp8", "lm5"}, {"prog4", "prog4"}, {"tcq2", "tok3g64"}}}),
         testing::ValuesIn(kHeadDims)),
     [](const auto& info) {
@@ -342,6 +355,36 @@ TEST(SkippingAttention, AgreesOnLoudValues) {
                     Values::outliers, 6, loudness);
     cache.skip_below(1e-30F);
     EXPECT_LE(cache.worst_error(4, KVANT_F32), kTolerance) << loudness;
+  }
+}
+
+TEST(SkippingAttention, FindsValuesThatTakeTheirOwnRoom) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  TestCache cache({{"ch4g128", "tok4g128"}, {"tcq3", "tcq1"}, {"ch4g128", "tok4g128"}}, 128,
+                  {{9, 27, 4}, {130, 3, 4}}, 4, true, Tables::packed, Values::normal, 6);
+  cache.skip_below(1e-30F);
+  EXPECT_LE(cache.worst_error(4, KVANT_F32), kTolerance);
+  EXPECT_GT(cache.skip_counts()[0], 0U);
+}
+
+TEST(DecodeApi, RefusesOffsetsThatAreNone) {
+  const kvant_decode_shape shape{sizeof shape, 1, 1, 1, 128, 1, "ch4g128", "tok4g128"};
+  std::size_t bytes = 0;
+  if (kvant_decode_workspace(&shape, &bytes) != KVANT_OK) GTEST_SKIP() << "no GPU";
+  alignas(256) static unsigned char not_touched[8 << 20];
+  ASSERT_LE(bytes, sizeof not_touched);
+  kvant_decode_lengths lengths{};
+  lengths.struct_size = sizeof lengths;
+  kvant_decode_layer layer{};
+  layer.struct_size = sizeof layer;
+  layer.q = layer.out = not_touched;
+  for (const std::int64_t wrong : {std::int64_t{-16}, std::int64_t{8}, std::int64_t{1} << 36}) {
+    const std::int64_t offsets[] = {0, wrong};
+    layer.sealed_offsets = offsets;
+    EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &layer, not_touched, bytes, nullptr),
+              KVANT_INVALID_ARGUMENT)
+        << wrong;
+    EXPECT_NE(std::string(kvant_last_error()).find("layer.sealed_offsets"), std::string::npos) << wrong;
   }
 }
 

@@ -12,6 +12,7 @@
 #include "attention/cuda/captured_heads.h"
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
+#include "attention/cuda/packed_entry.h"
 #include "attention/cuda/page_format.h"
 #include "cache/page_counts.h"
 #include "kvant/kvant.h"
@@ -30,8 +31,9 @@ inline bool have_gpu() {
   return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
 }
 
-// Whether every head and side has page table entries of its own, or an entry stands for all of them.
-enum class Tables { own, shared };
+// Whether every head and side has page table entries of its own, or an entry stands for all of them: then
+// pages are equally far apart, or sealed ones take as much as they have bytes (packed_entry.h).
+enum class Tables { own, shared, packed };
 
 enum class Softmax { exact, sas };
 
@@ -164,6 +166,7 @@ class TestCache {
     layer.sink_logits = has_sink_logits_ ? sink_logits.get() : nullptr;
     layer.struct_size = sizeof layer;
     layer.sealed = sealed_pages.pages;
+    if (sealed_.is_packed) layer.sealed_offsets = sealed_.offsets.data();
     layer.tail = tail_pages.pages;
     layer.protected_pages = protected_pages.pages;
     layer.sink = sink_;
@@ -216,7 +219,9 @@ class TestCache {
     std::vector<std::byte> bytes;
     std::vector<std::int32_t> table;  // [seq][head][side][page], or [seq][page] for all heads and sides
     int pages = 0;                    // of the table's last dimension
-    std::size_t stride = 0;
+    std::size_t entry_bytes = 0;
+    std::vector<std::int64_t> offsets;  // [head][side]: of pages in an entry for all of them
+    bool is_packed = false;
   };
   struct Uploaded {
     std::unique_ptr<DeviceArray<std::byte>> pool;
@@ -277,24 +282,32 @@ class TestCache {
   // Pages of all heads and sides that a table entry stands for.
   int pages_of_entry() const { return tables_ == Tables::own ? 1 : kKvHeads * 2; }
 
-  Pool make_pool(int pages, std::size_t stride) {
+  // page_bytes: [head][side].
+  Pool make_pool(int pages, const std::vector<std::size_t>& page_bytes, bool is_packed) {
     Pool pool;
     pool.pages = std::max(pages, 1);
-    pool.stride = stride;
-    const std::size_t n_pages = lengths_.size() * kKvHeads * 2 * pool.pages;
-    pool.table.resize(n_pages / pages_of_entry());
+    const std::size_t largest = *std::max_element(page_bytes.begin(), page_bytes.end());
+    pool.entry_bytes = largest * pages_of_entry();
+    for (std::size_t i = 0; i < page_bytes.size(); ++i)
+      pool.offsets.push_back(static_cast<std::int64_t>(i * largest));
+    pool.is_packed = is_packed;
+    if (is_packed) {
+      PackedEntry packed(page_bytes);
+      pool.entry_bytes = static_cast<std::size_t>(packed.bytes);
+      pool.offsets = std::move(packed.offsets);
+    }
+    pool.table.resize(lengths_.size() * kKvHeads * 2 * pool.pages / pages_of_entry());
     std::iota(pool.table.begin(), pool.table.end(), 0);
     std::shuffle(pool.table.begin(), pool.table.end(), random_);
-    pool.bytes.assign(n_pages * stride, std::byte{0xff});
+    pool.bytes.assign(pool.table.size() * pool.entry_bytes, std::byte{0xff});
     return pool;
   }
   std::byte* page_of(Pool& pool, int seq, int head, int side, int page) const {
     if (tables_ == Tables::own)
       return pool.bytes.data() +
-             pool.table[((seq * kKvHeads + head) * 2 + side) * pool.pages + page] * pool.stride;
-    const int entry = pool.table[seq * pool.pages + page];
-    return pool.bytes.data() +
-           (static_cast<std::size_t>(entry) * kKvHeads * 2 + head * 2 + side) * pool.stride;
+             pool.table[((seq * kKvHeads + head) * 2 + side) * pool.pages + page] * pool.entry_bytes;
+    return pool.bytes.data() + pool.table[seq * pool.pages + page] * pool.entry_bytes +
+           pool.offsets[head * 2 + side];
   }
   Uploaded upload(const Pool& pool) const {
     Uploaded result;
@@ -302,24 +315,25 @@ class TestCache {
     result.table = std::make_unique<DeviceArray<std::int32_t>>(pool.table);
     result.pages.table = result.table->get();
     result.pages.pool = result.pool->get();
-    result.pages.page_stride = static_cast<std::int64_t>(pool.stride * pages_of_entry());
+    result.pages.page_stride = static_cast<std::int64_t>(pool.entry_bytes);
     if (tables_ == Tables::own) {
       result.pages.seq_stride = kKvHeads * 2 * pool.pages;
       result.pages.head_stride = 2 * pool.pages;
       result.pages.side_stride = pool.pages;
     } else {
       result.pages.seq_stride = pool.pages;
-      result.pages.head_offset = static_cast<std::int64_t>(2 * pool.stride);
-      result.pages.side_offset = static_cast<std::int64_t>(pool.stride);
+      if (pool.is_packed) return result;
+      result.pages.side_offset = static_cast<std::int64_t>(pool.entry_bytes / pages_of_entry());
+      result.pages.head_offset = 2 * result.pages.side_offset;
     }
     return result;
   }
 
   void add_sealed() {
-    std::size_t stride = 0;
-    for (const auto& names : formats_)
-      for (const char* name : names) stride = std::max(stride, kvant_page_bytes(name, d_));
-    sealed_ = make_pool(max_pages_, stride);
+    std::vector<std::size_t> page_bytes;
+    for (int head = 0; head < kKvHeads; ++head)
+      for (const auto& names : formats_) page_bytes.push_back(kvant_page_bytes(names[head], d_));
+    sealed_ = make_pool(max_pages_, page_bytes, tables_ == Tables::packed);
     TokenMask none;
     for (int side = 0; side < 2; ++side)
       for (int head = 0; head < kKvHeads; ++head)
@@ -351,7 +365,8 @@ class TestCache {
   void add_plain(Pool& pool, const Count& count) {
     int maximum = 0;
     for (const SequenceLengths& l : lengths_) maximum = std::max(maximum, pages_for(count(l)));
-    pool = make_pool(maximum, static_cast<std::size_t>(kPageTokens) * d_ * 2);
+    const std::vector<std::size_t> page_bytes(2 * kKvHeads, static_cast<std::size_t>(kPageTokens) * d_ * 2);
+    pool = make_pool(maximum, page_bytes, /*is_packed=*/false);
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
       for (int head = 0; head < kKvHeads; ++head) {
         for (int first = 0; first < count(lengths_[seq]); first += kPageTokens) {

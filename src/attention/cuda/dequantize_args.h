@@ -25,7 +25,8 @@ struct DequantizeArgs {
   const std::int32_t* seqs;  // or null: 0, 1, ...
   int first_page, first_head;
   const std::int32_t *sealed_pages, *tail_tokens;
-  PageSource sealed, tail, protected_pages;
+  SealedSource sealed;
+  PageSource tail, protected_pages;
   int sink;
   const uint4* masks;
   std::int64_t mask_seq_stride, mask_head_stride;

@@ -31,13 +31,6 @@ struct DequantizedPage {
   bool sealed;
 };
 
-__device__ __forceinline__ const unsigned char* page_address(const PageSource& source, int seq, int head,
-                                                             int side, int page) {
-  const int id =
-      source.table[seq * source.seq_stride + head * source.head_stride + side * source.side_stride + page];
-  return source.pool + id * source.page_stride + head * source.head_offset + side * source.side_offset;
-}
-
 // Eight channels of a token of an unquantized page, as BF16.
 template <PageSide Side, int D>
 __device__ __forceinline__ uint4 plain_octet(const unsigned char* page, int token, int octet) {
@@ -126,7 +119,7 @@ __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedP
   const PageDecoding& decoding = args.decodings[args.decoding_of_head[at.head]][side];
   const SealedPage page{shared.page, shared.levels, decoding,
                         decoding.codebooks + at.head * decoding.codebook_stride};
-  load_page(page_address(args.sealed, at.seq, at.head, side, at.page), decoding, shared);
+  load_page(args.sealed.find(at.seq, at.head, side, at.page), decoding, shared);
   find_masked(args, at, shared);
   __syncthreads();
   with_octets<Side, D>(page, writer.octet, [&](const auto& octets) {
@@ -145,7 +138,7 @@ __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedP
     const int protected_row = protected_token(args, shared, at.page, token);
     if (protected_row < 0) continue;
     const unsigned char* from =
-        page_address(args.protected_pages, at.seq, at.head, side, protected_row / kPageTokens);
+        args.protected_pages.find(at.seq, at.head, side, protected_row / kPageTokens);
     writer.store(token, plain_octet<Side, D>(from, protected_row % kPageTokens, writer.octet));
   }
 }
@@ -156,7 +149,7 @@ __device__ void dequantize_page(const DequantizeArgs& args, const DequantizedPag
   const RowWriter<D> writer(rows, args.token_stride);
   if (at.sealed) return dequantize_sealed<Side, D>(args, at, writer, shared);
   const int tail_page = at.page - (args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq]);
-  const unsigned char* page = page_address(args.tail, at.seq, at.head, static_cast<int>(Side), tail_page);
+  const unsigned char* page = args.tail.find(at.seq, at.head, static_cast<int>(Side), tail_page);
   for (int token = writer.first_token; token < at.n_tokens; token += RowWriter<D>::kTogether)
     writer.store(token, plain_octet<Side, D>(page, token, writer.octet));
 }

@@ -216,11 +216,13 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
   if (layer.correction != nullptr)
     if (const Reason reason = read_correction(layer.correction, &correction)) return refuse_argument(reason);
   if (const Reason reason = group_heads(shape, &groups)) return refuse_argument(reason);
+  SealedSource sealed;
+  if (const Reason reason = read_sealed(layer, shape.n_kv_heads, &sealed)) return refuse_argument(reason);
   SealArgs args[kMaxHeadGroups];  // all are checked before any is launched
   for (int i = 0; i < groups.n; ++i) {
     args[i] = {shape.n_seqs,
                groups.of[i].heads,
-               source_of(layer.sealed, layer.layer),
+               sealed,
                source_of(layer.tail, layer.layer),
                range.tail_page,
                range.sealed_page,

@@ -57,7 +57,8 @@ struct PageEncoding {
 struct SealArgs {
   int n_seqs;
   HeadList heads;
-  PageSource sealed, tail;
+  SealedSource sealed;
+  PageSource tail;
   const std::int32_t *tail_page, *sealed_page;
   const std::int32_t* n_pages;  // or null: max_pages
   int max_pages;

@@ -5,11 +5,13 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
 #include "attention/cuda/head_dim.h"
+#include "attention/cuda/packed_entry.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -25,7 +27,8 @@ struct Case {
   const char* value;
   double differing_bits;  // at most, as a share: where sums are rounded in another order, or paths searched
                           // otherwise
-  const char* second_key = nullptr;  // of the second KV head, where it has formats of its own
+  // Of the second KV head, where it has formats of its own: then pages lie side by side.
+  const char* second_key = nullptr;
   const char* second_value = nullptr;
 };
 // Of trellis codes: paths of equal error may part, but codes that have nothing to do with the page's differ
@@ -53,6 +56,7 @@ constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},
                            {"nvq-d4b8", "nvq-d4b10", 1e-3},
                            {"nvq-d8b12", "nvq-d2b8", 1e-3},
                            {"tcq1", "tcq2", kOtherPaths},
+                           {"tcq1", "tcq3", kOtherPaths, "tcq3", "tcq1"},
                            {"tcq3", "tcq4", kOtherPaths},
                            {"tcq5", "tcq3", kOtherPaths}};
 
@@ -67,6 +71,10 @@ class SealedCache {
     if (formats.second_key != nullptr) {
       formats_[0][1] = formats.second_key;
       formats_[1][1] = formats.second_value;
+      std::vector<std::size_t> page_bytes;
+      for (int head = 0; head < kKvHeads; ++head)
+        for (const auto& names : formats_) page_bytes.push_back(kvant_page_bytes(names[head], d));
+      packed_.emplace(page_bytes);
     }
     const int n_rows = kSeqs * kPages * kPageTokens;
     rows_[0].resize(static_cast<std::size_t>(n_rows) * kKvHeads * d);
@@ -113,6 +121,8 @@ class SealedCache {
     return values;
   }
   const std::byte* sealed(int side, int seq, int head, int page) const {
+    if (packed_)
+      return sealed_.data() + (seq * kPages + page) * packed_->bytes + packed_->offsets[2 * head + side];
     return sealed_.data() + entry(side, seq, head, page) * stride_;
   }
 
@@ -189,6 +199,12 @@ class SealedCache {
     layer.tail.page_stride = kPageTokens * d_ * 2;
     layer.sealed.pool = sealed.get();
     layer.sealed.page_stride = static_cast<std::int64_t>(stride_);
+    if (packed_) {
+      layer.sealed.page_stride = packed_->bytes;
+      layer.sealed.seq_stride = kPages;
+      layer.sealed.head_stride = layer.sealed.side_stride = 0;
+      layer.sealed_offsets = packed_->offsets.data();
+    }
     layer.sink = kSink;
     layer.key_codebooks = key_codebooks.get();
     layer.value_codebooks = value_codebooks.get();
@@ -222,6 +238,7 @@ class SealedCache {
   std::vector<std::uint16_t> rows_[2];
   std::vector<std::int32_t> order_;
   std::size_t stride_ = 0;
+  std::optional<PackedEntry> packed_;  // of an entry of all heads' and sides' pages
   std::vector<std::uint16_t> tail_;
   std::vector<std::byte> sealed_;
 };
@@ -384,6 +401,21 @@ TEST_P(VectorEncoding, LosesNoMoreOfAnyTokenAmongOutliers) {
     for (int token = 0; token < kPageTokens; ++token)
       EXPECT_LE(errors[token], 1.01 * expected[token]) << token;
   });
+}
+
+TEST(SealingApi, RefusesOffsetsThatAreNone) {
+  alignas(16) static std::int32_t some[4]{};
+  kvant_decode_shape shape{sizeof shape, 1, 2, 1, 128, 1.0F, "ch4g128", "tok4g128"};
+  kvant_decode_layer layer{};
+  layer.struct_size = sizeof layer;
+  layer.sealed.table = layer.tail.table = some;
+  layer.sealed.pool = layer.tail.pool = some;
+  for (const std::int64_t wrong : {std::int64_t{-16}, std::int64_t{8}, std::int64_t{1} << 36}) {
+    const std::int64_t offsets[] = {0, 16, 32, wrong};
+    layer.sealed_offsets = offsets;
+    EXPECT_EQ(kvant_seal(&shape, &layer, some, some, nullptr), KVANT_INVALID_ARGUMENT) << wrong;
+    EXPECT_NE(std::string(kvant_last_error()).find("layer.sealed_offsets"), std::string::npos) << wrong;
+  }
 }
 
 std::string name_of(const Case& formats, int d) {

@@ -83,11 +83,11 @@ class PageCopier {
     const std::uint32_t full = rings_.full(warp_, stage_);
     if (tiles_ > 0) {
       expect_bytes(full, kTileBytes);
-      bulk_copy(slot, page(step_ % 2) + step_ / 2 * kTileBytes, kTileBytes, full);
+      bulk_copy(slot, tile(), kTileBytes, full);
     } else {
       const int bytes = step_ == 0 ? args_.key_bytes : args_.value_bytes;
       expect_bytes(full, bytes);
-      bulk_copy(slot, page(step_), bytes, full);
+      bulk_copy(slot, sealed_page(), bytes, full);
     }
     advance();
   }
@@ -119,8 +119,8 @@ class PageCopier {
   __device__ PageCopy next_copy() const {
     const std::uint32_t slot = rings_.slot(warp_, stage_);
     const std::uint32_t full = rings_.full(warp_, stage_);
-    if (tiles_ > 0) return {slot, full, kTileBytes, page(step_ % 2) + step_ / 2 * kTileBytes};
-    return {slot, full, step_ == 0 ? args_.key_bytes : args_.value_bytes, page(step_)};
+    if (tiles_ > 0) return {slot, full, kTileBytes, tile()};
+    return {slot, full, step_ == 0 ? args_.key_bytes : args_.value_bytes, sealed_page()};
   }
 
   __device__ void advance() {
@@ -149,7 +149,7 @@ class PageCopier {
       step_ = tiles_ = 0;
       steps_ = KeysOnly ? 1 : 2;
       int page = unit;
-      source_ = &args_.sealed;
+      source_ = &args_.sealed.pages;
       if (unit >= segment_.n_sealed) {
         tiles_ = (plain_tokens(args_, segment_, unit) + 15) / 16;
         if (tiles_ == 0) continue;
@@ -170,9 +170,13 @@ class PageCopier {
     value_id_ = entry_[source_->side_stride];
   }
 
-  __device__ const unsigned char* page(int side) const {
-    return source_->pool + (side == 0 ? key_id_ : value_id_) * source_->page_stride +
-           segment_.head * source_->head_offset + side * source_->side_offset;
+  // What the step copies.
+  __device__ const unsigned char* sealed_page() const {
+    return args_.sealed.at(step_ == 0 ? key_id_ : value_id_, segment_.head, step_);
+  }
+  __device__ const unsigned char* tile() const {
+    const int side = step_ % 2;
+    return source_->at(side == 0 ? key_id_ : value_id_, segment_.head, side) + step_ / 2 * kTileBytes;
   }
 
   const DecodeArgs& args_;

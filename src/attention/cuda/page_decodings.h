@@ -47,14 +47,15 @@ inline kvant_status set_decodings(const kvant_decode_shape& shape, const HeadGro
   return KVANT_OK;
 }
 
-inline void set_sources(const kvant_decode_layer& layer, DequantizeArgs* args) {
-  args->sealed = source_of(layer.sealed, layer.layer);
+// Returns why sealed pages can't be found. n_kv_heads: at most kMaxKvHeads.
+inline Reason set_sources(const kvant_decode_layer& layer, int n_kv_heads, DequantizeArgs* args) {
   args->tail = source_of(layer.tail, layer.layer);
   args->protected_pages = source_of(layer.protected_pages, layer.layer);
   args->sink = layer.sink;
   args->masks = reinterpret_cast<const uint4*>(layer.masks);
   args->mask_seq_stride = layer.mask_seq_stride;
   args->mask_head_stride = layer.mask_head_stride;
+  return read_sealed(layer, n_kv_heads, &args->sealed);
 }
 
 }  // namespace kvant::cuda

@@ -11,6 +11,7 @@
 
 #include "attention/cuda/device_memory.h"
 #include "attention/cuda/encoded_pages.h"
+#include "attention/cuda/packed_entry.h"
 #include "cache/page_counts.h"
 #include "kvant/kvant.h"
 
@@ -54,8 +55,43 @@ class TestPagePool {
   std::unique_ptr<DeviceArray<std::byte>> device_bytes_;
 };
 
+// Entries [seq][page] of all heads' and sides' pages, in random places of a pool.
+class PackedPagePool {
+ public:
+  PackedPagePool(std::size_t n_seqs, int n_pages, PackedEntry entry, std::mt19937& random)
+      : n_pages_(std::max(n_pages, 1)),
+        entry_(std::move(entry)),
+        table_(n_seqs * n_pages_),
+        bytes_(table_.size() * entry_.bytes, std::byte{0xff}) {
+    std::iota(table_.begin(), table_.end(), 0);
+    std::shuffle(table_.begin(), table_.end(), random);
+  }
+  std::byte* page(std::size_t seq, int head, int side, int page) {
+    return bytes_.data() + table_[seq * n_pages_ + page] * entry_.bytes + entry_.offsets[2 * head + side];
+  }
+  // Of a layer. Valid as long as the pool is.
+  void upload(kvant_decode_layer& layer) {
+    device_table_ = std::make_unique<DeviceArray<std::int32_t>>(table_);
+    device_bytes_ = std::make_unique<DeviceArray<std::byte>>(bytes_);
+    layer.sealed = {};
+    layer.sealed.table = device_table_->get();
+    layer.sealed.seq_stride = n_pages_;
+    layer.sealed.pool = device_bytes_->get();
+    layer.sealed.page_stride = entry_.bytes;
+    layer.sealed_offsets = entry_.offsets.data();
+  }
+
+ private:
+  int n_pages_;
+  PackedEntry entry_;
+  std::vector<std::int32_t> table_;
+  std::vector<std::byte> bytes_;
+  std::unique_ptr<DeviceArray<std::int32_t>> device_table_;
+  std::unique_ptr<DeviceArray<std::byte>> device_bytes_;
+};
+
 // Sequences of sealed pages and a tail, with a sink and masked tokens in protected pages. KV heads have the
-// pairs of formats in turn.
+// pairs of formats in turn; where there are more than one, sealed pages take the room that each needs.
 class PageTestCache {
  public:
   static constexpr int kKvHeads = 3;
@@ -70,18 +106,24 @@ class PageTestCache {
   PageTestCache(const std::vector<Formats>& pairs, int d, const std::vector<Lengths>& lengths, int sink,
                 bool masks)
       : d_(d), lengths_(lengths), codebooks_(pairs[0].key, pairs[0].value, d, kKvHeads, 3), random_(7) {
-    std::size_t stride = 0;
+    std::vector<std::size_t> page_bytes;
     for (int head = 0; head < kKvHeads; ++head) {
       formats_[0].push_back(pairs[head % pairs.size()].key);
       formats_[1].push_back(pairs[head % pairs.size()].value);
-      for (const auto& names : formats_) stride = std::max(stride, kvant_page_bytes(names[head], d));
+      for (const auto& names : formats_) page_bytes.push_back(kvant_page_bytes(names[head], d));
     }
     for (const Lengths& l : lengths) {
       max_sealed_ = std::max(max_sealed_, l.sealed);
       max_tail_ = std::max(max_tail_, pages_for(l.tail));
     }
     const std::size_t plain = static_cast<std::size_t>(kPageTokens) * d * 2;
-    sealed_ = std::make_unique<TestPagePool>(lengths.size(), kKvHeads, max_sealed_, stride, random_);
+    if (pairs.size() > 1) {
+      packed_ =
+          std::make_unique<PackedPagePool>(lengths.size(), max_sealed_, PackedEntry(page_bytes), random_);
+    } else {
+      const std::size_t stride = *std::max_element(page_bytes.begin(), page_bytes.end());
+      sealed_ = std::make_unique<TestPagePool>(lengths.size(), kKvHeads, max_sealed_, stride, random_);
+    }
     tail_ = std::make_unique<TestPagePool>(lengths.size(), kKvHeads, max_tail_, plain, random_);
     protected_ = std::make_unique<TestPagePool>(lengths.size(), kKvHeads, max_sealed_, plain, random_);
     mask_words_.resize(lengths.size() * kKvHeads * std::max(max_sealed_, 1) * 4);
@@ -155,7 +197,9 @@ class PageTestCache {
       const EncodedPage encoded =
           encode_page(formats_[side][head], static_cast<Side>(side), d_, {}, codebooks_, head,
                       page_values(static_cast<Side>(side), d_, random_()));
-      std::copy(encoded.device.begin(), encoded.device.end(), sealed_->page(seq, head, side, page));
+      std::copy(
+          encoded.device.begin(), encoded.device.end(),
+          packed_ ? packed_->page(seq, head, side, page) : sealed_->page(seq, head, side, page));
       rows.insert(rows.end(), encoded.values.begin(), encoded.values.end());
     }
     int n_protected = 0;
@@ -202,7 +246,11 @@ class PageTestCache {
     device_lengths_.sealed_pages = device_sealed_->get();
     device_lengths_.tail_tokens = device_tail_->get();
     layer_.struct_size = sizeof layer_;
-    layer_.sealed = sealed_->upload();
+    if (packed_) {
+      packed_->upload(layer_);
+    } else {
+      layer_.sealed = sealed_->upload();
+    }
     layer_.tail = tail_->upload();
     layer_.protected_pages = protected_->upload();
     layer_.sink = sink;
@@ -225,6 +273,7 @@ class PageTestCache {
   std::vector<std::uint32_t> mask_words_;
   std::vector<std::vector<float>> rows_;  // [seq][head][side], [tokens][d]
   std::unique_ptr<TestPagePool> sealed_, tail_, protected_;
+  std::unique_ptr<PackedPagePool> packed_;  // in the place of sealed_
   std::unique_ptr<DeviceArray<std::int32_t>> device_sealed_, device_tail_;
   std::unique_ptr<DeviceArray<std::uint32_t>> device_masks_;
   std::unique_ptr<DeviceArray<std::uint16_t>> device_codebooks_[2];

@@ -129,7 +129,7 @@ kvant_status kvant_dequantize(const kvant_decode_shape* caller_shape,
   args.first_head = dequantization.first_head;
   args.sealed_pages = lengths.sealed_pages;
   args.tail_tokens = lengths.tail_tokens;
-  set_sources(layer, &args);
+  if (const Reason reason = set_sources(layer, shape.n_kv_heads, &args)) return refuse_argument(reason);
   args.rows[KVANT_KEY] = dequantization.keys;
   args.rows[KVANT_VALUE] = dequantization.values;
   args.seq_stride = dequantization.seq_stride;

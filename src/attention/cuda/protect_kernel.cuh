@@ -17,11 +17,8 @@ __global__ void __launch_bounds__(D) protect_kernel(const __grid_constant__ Prot
   const int side = static_cast<int>(blockIdx.y);
   const int channel = static_cast<int>(threadIdx.x);
   const auto number_at = [&](const PageSource& source, int token) {
-    const std::int64_t head = args.head[i];
-    const int id = source.table[args.seq[i] * source.seq_stride + head * source.head_stride +
-                                side * source.side_stride + token / kPageTokens];
-    auto* page = reinterpret_cast<std::uint16_t*>(const_cast<unsigned char*>(
-        source.pool + id * source.page_stride + head * source.head_offset + side * source.side_offset));
+    auto* page = reinterpret_cast<std::uint16_t*>(
+        const_cast<unsigned char*>(source.find(args.seq[i], args.head[i], side, token / kPageTokens)));
     return page + plain_index(static_cast<PageSide>(side), D, token % kPageTokens, channel);
   };
   *number_at(args.protected_pages, args.protected_token[i]) = *number_at(args.tail, args.tail_token[i]);

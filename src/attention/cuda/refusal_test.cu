@@ -52,6 +52,7 @@ struct Mistake {
 
 TEST(LastError, NamesTheArgumentThatIsWrong) {
   alignas(16) static std::int32_t some[64]{};
+  static constexpr std::int64_t kOdd[] = {0, 8}, kNegative[] = {-16, 0}, kFar[] = {0, std::int64_t{1} << 36};
   const std::vector<Mistake> mistakes{
       {"kvant_decode_shape", [](auto& shape, auto&, auto&, auto&) { shape.struct_size = 1; }},
       {"kvant_decode_lengths", [](auto&, auto& lengths, auto&, auto&) { lengths.struct_size = 1; }},
@@ -65,6 +66,9 @@ TEST(LastError, NamesTheArgumentThatIsWrong) {
       {"first_head", [](auto&, auto&, auto&, auto& rows) { rows.first_head = 1; }},
       {"layer.sealed", [](auto&, auto&, auto& layer, auto&) { layer.sealed.pool = nullptr; }},
       {"layer.sealed", [](auto&, auto&, auto& layer, auto&) { layer.sealed.page_stride = 8; }},
+      {"layer.sealed_offsets", [](auto&, auto&, auto& layer, auto&) { layer.sealed_offsets = kOdd; }},
+      {"layer.sealed_offsets", [](auto&, auto&, auto& layer, auto&) { layer.sealed_offsets = kNegative; }},
+      {"layer.sealed_offsets", [](auto&, auto&, auto& layer, auto&) { layer.sealed_offsets = kFar; }},
       {"layer.tail", [](auto&, auto& lengths, auto&, auto&) { lengths.tail_tokens = some; }},
       {"layer.protected_pages", [](auto&, auto&, auto& layer, auto&) { layer.sink = 4; }},
       {"layer.sink", [](auto&, auto&, auto& layer, auto&) { layer.sink = -1; }},

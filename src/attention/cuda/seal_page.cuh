@@ -35,15 +35,9 @@ __device__ inline bool find_due_page(const SealArgs& args, int nth, int head, in
   due->seq = nth / args.max_pages;
   const int of_seq = nth % args.max_pages;
   if (of_seq >= pages_due(args, due->seq)) return false;
-  const auto address = [&](const PageSource& source, int page) {
-    const int id = source.table[due->seq * source.seq_stride + head * source.head_stride +
-                                side * source.side_stride + page];
-    return const_cast<unsigned char*>(source.pool + id * source.page_stride + head * source.head_offset +
-                                      side * source.side_offset);
-  };
   due->page = args.sealed_page[due->seq] + of_seq;
-  due->tail = address(args.tail, args.tail_page[due->seq] + of_seq);
-  due->sealed = address(args.sealed, due->page);
+  due->tail = args.tail.find(due->seq, head, side, args.tail_page[due->seq] + of_seq);
+  due->sealed = const_cast<unsigned char*>(args.sealed.find(due->seq, head, side, due->page));
   return true;
 }
 

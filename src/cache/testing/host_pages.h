@@ -64,6 +64,12 @@ class HostLibrary {
     return const_cast<std::byte*>(pool + id * p.page_stride + layer * p.layer_offset + head * p.head_offset +
                                   side * p.side_offset);
   }
+  // Of a sealed page.
+  static std::byte* sealed_address(const kvant_decode_layer& layer, std::int64_t seq, int head, int side,
+                                   int page) {
+    return address(layer.sealed, seq, layer.layer, head, side, page) +
+           (layer.sealed_offsets == nullptr ? 0 : layer.sealed_offsets[2 * head + side]);
+  }
   static const Format& format_of(const kvant_decode_shape& shape, int head, int side) {
     const char* const* by_head = side == KVANT_KEY ? shape.head_key_formats : shape.head_value_formats;
     if (by_head != nullptr) return *find_format(by_head[head]);
@@ -270,12 +276,12 @@ class HostLibrary {
             for (int t = 0; t < kPageTokens; ++t) read_row(tail, d, t, &values[std::size_t{1} * t * d]);
             format_of(*shape, head, side)
                 .encode(values.data(), left_out, SideContext(*shape, *layer, head, side).context(),
-                        address(layer->sealed, seq, layer->layer, head, side, sealed));
+                        sealed_address(*layer, seq, head, side, sealed));
             if (layer->correction == nullptr) continue;
             if (side == KVANT_KEY) keys = values;
             decoded[side].resize(values.size());
             format_of(*shape, head, side)
-                .decode(address(layer->sealed, seq, layer->layer, head, side, sealed), kPageTokens,
+                .decode(sealed_address(*layer, seq, head, side, sealed), kPageTokens,
                         SideContext(*shape, *layer, head, side).context(), decoded[side].data());
           }
           if (layer->correction != nullptr)
@@ -296,7 +302,7 @@ class HostLibrary {
     const SideContext context(shape, layer, head, side);
     for (int page = 0; page < n_pages; ++page) {
       format_of(shape, head, side)
-          .decode(address(layer.sealed, seq, layer.layer, head, side, page), kPageTokens, context.context(),
+          .decode(sealed_address(layer, seq, head, side, page), kPageTokens, context.context(),
                   &rows[std::size_t{1} * page * kPageTokens * d]);
     }
     std::size_t kept = 0;
@@ -324,7 +330,7 @@ class HostLibrary {
       const int n = lengths.sealed_pages == nullptr ? 0 : lengths.sealed_pages[seq];
       std::vector<const std::byte*> pages;
       for (int page = 0; page < n; ++page)
-        pages.push_back(address(layer.sealed, seq, layer.layer, head, side, page));
+        pages.push_back(sealed_address(layer, seq, head, side, page));
       if (pages != pages_) {
         sealed_ = sealed_rows(shape, layer, seq, head, side, n, /*in_place=*/false);
         pages_ = std::move(pages);

@@ -135,9 +135,7 @@ struct SkippingPair {
                                                      const unsigned char* shared, const RingReader& ring) {
     const int slot = ring.warp * ring.rings.stages + ring.stage;
     const std::int64_t id = load_shared(shared_address(shared + kValueIdsAt) + slot * 4);
-    const PageSource& source = args.sealed;
-    const unsigned char* page =
-        source.pool + id * source.page_stride + head * source.head_offset + source.side_offset;
+    const unsigned char* page = args.sealed.at(id, head, static_cast<int>(PageSide::value));
     const std::uint32_t barrier = value_barrier(shared, ring, ring.stage);
     const std::uint32_t to = ring.rings.slot(ring.warp, ring.stage);
     if constexpr (Architecture::kBulkCopies) {

@@ -107,8 +107,8 @@ kvant_status read_pages(const kvant_prompt_shape& shape, const kvant_prompt& pro
   if (reason == nullptr) reason = read_struct(pages.layer, &layer);
   if (reason == nullptr) reason = fault_of(pages, shape, of_pages, layer, prompt.k == nullptr);
   if (reason == nullptr) reason = group_heads(of_pages, &groups);
+  if (reason == nullptr) reason = set_sources(layer, of_pages.n_kv_heads, decoding);
   if (reason != nullptr) return refuse_argument(reason);
-  set_sources(layer, decoding);
   decoding->token_stride = dequantized_stride(shape.head_dim);
   args->first_row_tokens = pages.first_row_tokens;
   if (pages.sealed_begins == nullptr) return KVANT_OK;

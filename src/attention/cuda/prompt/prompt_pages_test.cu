@@ -338,6 +338,10 @@ TEST(PromptPagesRefusals, NameTheArgument) {
   has(refused([](auto& shape, auto&, auto&) { shape.half = 1; }), "half");
   has(refused([](auto& shape, auto&, auto&) { shape.n_kv_heads = 1; }), "pages.shape");
   has(refused([](auto&, auto&, auto& pages) { pages.sealed_begins = some; }), "layer.sealed");
+  const std::int64_t odd[] = {0, 0, 0, 24};
+  layer.sealed_offsets = odd;
+  has(refused([](auto&, auto&, auto&) {}), "layer.sealed_offsets");
+  layer.sealed_offsets = nullptr;
   has(refused([](auto&, auto& prompt, auto&) { prompt.k = prompt.v = nullptr; }), "layer.tail");
   has(refused([](auto&, auto& prompt, auto&) { prompt.k = nullptr; }), "k and v");
   has(refused([](auto&, auto& prompt, auto&) { prompt.k = prompt.v = nullptr, prompt.pages = nullptr; }),
