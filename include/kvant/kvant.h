@@ -205,10 +205,10 @@ typedef struct kvant_decode_layer {
    * w[i] = 1 + V[i]^T K V[i], g[i] = K V[i] / w[i], and then K becomes K - w[i] g[i] g[i]^T. A head whose
    * first weight is 0 has no metric. */
   const float* key_metrics;
-  /* Since 1.6: bytes that are added to the address of a sealed page, by KV head and side: multiples of 16 from
-   * 0 to below 64 GiB, [n_kv_heads][2] in host memory, read before a call returns; or null: none. With them
-   * the pages of heads whose formats differ lie side by side, each in as many bytes as it has, where
-   * `sealed` has a head_offset and a side_offset of 0. */
+  /* Since 1.6: bytes that are added to the address of a sealed page, by KV head and side: multiples of 16,
+   * from 0 to below 64 GiB, [n_kv_heads][2] in host memory, read before a call returns; or null: none. With a
+   * head_offset and a side_offset of 0 in `sealed` they alone say where in an entry the pages of heads and
+   * sides lie: those of heads whose formats differ side by side, each in as many bytes as it has. */
   const int64_t* sealed_offsets;
 } kvant_decode_layer;
 

@@ -79,7 +79,8 @@ class Layer(Struct):
                        (_long, "q_seq_stride q_head_stride"), (_pointer, "out"), (ctypes.c_int, "out_type"),
                        (_long, "out_seq_stride out_head_stride"), (_int, "settled"), (_pointer, "lse correction"),
                        (_int, "reproducible"), (_pointer, "skip_counts pages_out_of_range sink_logits"),
-                       (ctypes.c_int, "q_type"), (_int, "out_hadamard"), (_pointer, "out_factors key_metrics sealed_offsets"))
+                       (ctypes.c_int, "q_type"), (_int, "out_hadamard"),
+                       (_pointer, "out_factors key_metrics sealed_offsets"))
 
 
 class NewRows(Struct):

@@ -193,8 +193,7 @@ void add_layer(EntryLayout& layout, std::vector<std::size_t> page_bytes) {
 // Of heads that are alike.
 void add_layer(EntryLayout& layout, std::size_t key_bytes, std::size_t value_bytes, int n_heads) {
   std::vector<std::size_t> page_bytes;
-  for (int head = 0; head < n_heads; ++head)
-    page_bytes.insert(page_bytes.end(), {key_bytes, value_bytes});
+  for (int head = 0; head < n_heads; ++head) page_bytes.insert(page_bytes.end(), {key_bytes, value_bytes});
   add_layer(layout, std::move(page_bytes));
 }
 

@@ -69,8 +69,9 @@ EntryLayout plain_layout(const Plan& plan, int n_tokens);
 EntryLayout sink_layout(const Plan& plan);
 // Entries of protected rows: 128 of each head.
 EntryLayout protected_layout(const Plan& plan);
-// Entries of the open page's observers: of each layer, as of one head, queries [kObservers][n_heads][head_dim]
-// in the keys' place, and their log-sum-exps [kObservers][n_heads] in the values', both in F32.
+// Entries of the open page's observers: of each layer, as of one head, queries
+// [kObservers][n_heads][head_dim] in the keys' place, and their log-sum-exps [kObservers][n_heads] in the
+// values', both in F32.
 EntryLayout observer_layout(const Plan& plan);
 
 // Entries of a correction's sums: of each KV head of a corrected layer S [features][head_dim], then z

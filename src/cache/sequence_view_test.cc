@@ -44,10 +44,9 @@ TEST(SequenceView, CountsTheBytesOfEverySideByTheFormatsDefinitions) {
 
 // Heads whose formats differ, on a device: a tail of whole pages, and a sink in tiles of 16 tokens.
 TEST(SequenceView, CountsTheBytesOfUnlikeHeadsOnADevice) {
-  const auto plan =
-      place_on(std::make_shared<testing::HostPages>(),
-               testing::plan_for("k=ch4g128,v=tok2g64,k@0.0=ch2g128,v@1.1=tok8g64,sink=4",
-                                 testing::small_geometry()));
+  const auto plan = place_on(
+      std::make_shared<testing::HostPages>(),
+      testing::plan_for("k=ch4g128,v=tok2g64,k@0.0=ch2g128,v@1.1=tok8g64,sink=4", testing::small_geometry()));
   ASSERT_TRUE(plan.ok());
   Cache cache(*plan, 0);
   const SequenceId s = cache.add();

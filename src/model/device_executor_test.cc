@@ -179,7 +179,8 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(ShapedErrors, DeviceEngine,
                          ::testing::Combine(::testing::Values("k=hadamard:tcq2,v=hadamard:tcq2,sink=4,"
                                                               "encode=shaped",
-                                                              "k=tcq3,v=tcq2,k@0.0=tcq1,k@1.1=ch4g128,encode=shaped"),
+                                                              "k=tcq3,v=tcq2,k@0.0=tcq1,k@1.1=ch4g128,"
+                                                              "encode=shaped"),
                                             ::testing::Values(kPlaces[0])));
 
 // Norms, biases, fused weights and their types, on the way from tokens to logits.

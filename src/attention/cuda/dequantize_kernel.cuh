@@ -137,8 +137,7 @@ __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedP
   for (int token = writer.first_token; token < kPageTokens; token += RowWriter<D>::kTogether) {
     const int protected_row = protected_token(args, shared, at.page, token);
     if (protected_row < 0) continue;
-    const unsigned char* from =
-        args.protected_pages.find(at.seq, at.head, side, protected_row / kPageTokens);
+    const unsigned char* from = args.protected_pages.find(at.seq, at.head, side, protected_row / kPageTokens);
     writer.store(token, plain_octet<Side, D>(from, protected_row % kPageTokens, writer.octet));
   }
 }

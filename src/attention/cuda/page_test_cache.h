@@ -197,9 +197,8 @@ class PageTestCache {
       const EncodedPage encoded =
           encode_page(formats_[side][head], static_cast<Side>(side), d_, {}, codebooks_, head,
                       page_values(static_cast<Side>(side), d_, random_()));
-      std::copy(
-          encoded.device.begin(), encoded.device.end(),
-          packed_ ? packed_->page(seq, head, side, page) : sealed_->page(seq, head, side, page));
+      std::copy(encoded.device.begin(), encoded.device.end(),
+                packed_ ? packed_->page(seq, head, side, page) : sealed_->page(seq, head, side, page));
       rows.insert(rows.end(), encoded.values.begin(), encoded.values.end());
     }
     int n_protected = 0;

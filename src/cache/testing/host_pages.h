@@ -329,8 +329,7 @@ class HostLibrary {
       const int d = shape.head_dim;
       const int n = lengths.sealed_pages == nullptr ? 0 : lengths.sealed_pages[seq];
       std::vector<const std::byte*> pages;
-      for (int page = 0; page < n; ++page)
-        pages.push_back(sealed_address(layer, seq, head, side, page));
+      for (int page = 0; page < n; ++page) pages.push_back(sealed_address(layer, seq, head, side, page));
       if (pages != pages_) {
         sealed_ = sealed_rows(shape, layer, seq, head, side, n, /*in_place=*/false);
         pages_ = std::move(pages);
