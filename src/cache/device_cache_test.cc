@@ -169,6 +169,26 @@ TEST(DeviceCache, ReadsAndWritesTheImagesOfCachesInHostMemory) {
   }
 }
 
+// Heads whose pages differ in size: the library finds each where the cache has it, whoever has written it.
+TEST(DeviceCache, CutsUnlikeHeadsBackAsCachesInHostMemoryDo) {
+  for (const char* recipe : {"k=tcq1,v=tcq3,k@0.1=tcq3,v@0.1=fp8,k@1.0=ch4g64,v@1.0=tcq1,sink=4",
+                             "k=ch4g64,v=tok2g64,k@0.0=ch2g64,v@1.1=tok8g64"}) {
+    Cache in_host(testing::plan_for(std::string(recipe) + ",tail=bf16", testing::small_geometry()), 0);
+    Cache on_device(plan_on(std::make_shared<HostPages>(), recipe), 0);
+    const SequenceId written = in_host.add(), sealed = on_device.add();
+    ASSERT_TRUE(in_host.fill_synthetic(written, 700, 3).ok());
+    ASSERT_TRUE(on_device.fill_synthetic(sealed, 700, 4).ok());
+    const SequenceId read = on_device.import_sequence(in_host.export_sequence(written).value()).value(),
+                     back = in_host.import_sequence(on_device.export_sequence(sealed).value()).value();
+    for (const auto& [host, device] : {std::pair{written, read}, {back, sealed}}) {
+      ASSERT_TRUE(in_host.truncate(host, 300).ok());
+      ASSERT_TRUE(on_device.truncate(device, 300).ok());
+      EXPECT_TRUE(on_device.export_sequence(device).value() == in_host.export_sequence(host).value())
+          << recipe;
+    }
+  }
+}
+
 TEST(DeviceCache, RefusesDamagedImagesAndSaysWhyOneCantBeWritten) {
   const auto device = std::make_shared<HostPages>();
   Cache cache(plan_on(device, kSinkRecipe), 0);
