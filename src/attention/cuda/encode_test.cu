@@ -126,6 +126,13 @@ class SealedCache {
     return sealed_.data() + entry(side, seq, head, page) * stride_;
   }
 
+  // Of a page's squared error, beside the format's. Kernels choose another seam of a trellis: with one bit,
+  // whose codes are decided latest, pages differ by up to 1.5 %.
+  double tolerance(int side, int head) const {
+    const PageDescription page = find_format(formats_[side][head])->describe()->page;
+    return page.kind == CodeKind::state && page.bits == 1 ? 1.02 : 1.01;
+  }
+
   // The canonical encoder's page of `values`, a sequence's page `nth`, in the device's order.
   std::vector<std::byte> expected(int side, int head, int nth, const std::vector<float>& values) const {
     TokenMask left_out;
@@ -370,7 +377,8 @@ TEST_P(Encoding, LosesNoMoreThanTheFormat) {
     const std::vector<float> values = cache.appended(side, seq, head, page);
     const double expected =
         cache.squared_error(side, head, values, cache.expected(side, head, page, values).data());
-    EXPECT_LE(cache.squared_error(side, head, values, cache.sealed(side, seq, head, page)), 1.01 * expected);
+    EXPECT_LE(cache.squared_error(side, head, values, cache.sealed(side, seq, head, page)),
+              cache.tolerance(side, head) * expected);
   });
 }
 
