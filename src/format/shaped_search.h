@@ -1,31 +1,52 @@
-// The search for a trellis path (trellis.h) whose errors cost least under an ErrorMetric. Float operations in
-// a fixed order, with fused multiply-adds only where the code says so: the same path on every processor.
+// The search for a trellis path (trellis.h) whose errors cost least under an ErrorMetric, in integers: the
+// same path on every processor.
 //
 // Nodes and parents: trellis_viterbi.h. Of the paths to a node one survives, with what its errors add up to.
+// For value x, in the units of ShapedFilter:
+//   target of a parent  t = x + g.s, cut to kReach and rounded to a multiple of 2^shaped_grain
+//   branch              cost of the parent + (t - level)^2. Costs are over D_i, and multiples of 2^B: in the
+//                       lowest B bits lie those of the state, which say by which branch a path comes, so
+//                       that a minimum finds both; among equals, the lowest.
+//   what survives       s = s of the parent + V (x - level), modulo 2^16; cost * fade
+// A path that must begin in the seam comes by the seam's bits until a node remembers only what came later;
+// the bit above all costs bars other branches.
 //
 // Included where code is compiled for newer processors: declares only.
 #pragma once
 
 #include <cstdint>
 
-#include "format/error_metric.h"
+#include "format/shaped_filter.h"
 
 namespace kvant {
 
 inline constexpr int kShapedTrace = 256;  // bytes for each value
+inline constexpr std::uint32_t kBarred = 1U << 31;
+inline constexpr int kReach = 1 << 14;  // of targets: -kReach to kReach - 1
+
+constexpr int shaped_grain(int bits) {
+  return (bits + 1) / 2;
+}
 
 struct ShapedRow {
-  const float* values;   // [n]
-  std::uint8_t seam;     // the node in which the path begins, and ends
-  std::uint8_t* states;  // [n]: written
+  const std::int16_t* values;  // [n], in units, within kMostValue
+  std::uint8_t seam;           // the node in which the path begins, and ends
+  std::uint8_t* states;        // [n]: written
+};
+
+struct ShapedCode {
+  const TrellisCode* trellis;
+  const std::int8_t* levels;  // of all its 256 states
+  int level_shift;
+  const ShapedStep* steps;  // [n]
+  int n;
 };
 
 // One instruction set.
 struct ShapedKernel {
   const char* name;  // "avx512"
-  // levels: of all 256 states. trace: room for kShapedTrace * n bytes.
-  void (*search)(int bits, const float* levels, const FeedbackStep* steps, int n, const ShapedRow* rows,
-                 int n_rows, std::uint8_t* trace);
+  // trace: room for kShapedTrace * n bytes.
+  void (*search)(const ShapedCode& code, const ShapedRow* rows, int n_rows, std::uint8_t* trace);
 };
 
 const ShapedKernel& portable_shaped_search();
