@@ -72,10 +72,21 @@ struct Layout {
   }
 };
 
+// A branch costs base - 2 t l + l^2, where base = cost + t^2: with the lanes (t, unit) of targets and (-2 l,
+// l^2 / unit - unit) of levels, for the square of the level 1 as unit, that is their product, and (t, unit)
+// times itself is in the base.
+constexpr std::int32_t level_unit(int level_shift) {
+  return 1 << (2 * level_shift);
+}
+constexpr std::int32_t factors_of_level(int level, int level_shift) {
+  return (level * level - level_unit(level_shift)) * (1 << 16) | (-2 * level * (1 << level_shift) & 0xffff);
+}
+
 template <int B>
 struct Tables {
   using L = Layout<B>;
-  alignas(64) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];  // the upper halves are 0
+  // Of a level l, -2 l in the lower halves and l^2 / level_unit - level_unit in the upper ones.
+  alignas(64) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];
   alignas(64) std::uint32_t nodes[L::kPhases][L::kStride];
   alignas(64) std::uint32_t choices[L::kPhases][L::kStride];  // the bits that name a node as parent
   // Levels of four states in a lane: of the states 4b, 4b + 1, ... of its node.
@@ -93,7 +104,7 @@ struct Tables {
           places[phase][node] = static_cast<std::uint8_t>(place);
           for (int v = 0; v < L::kVectors; ++v)
             levels[phase][r][v][lane] =
-                code.levels[L::state_at(phase, r, v, lane)] * (1 << code.level_shift) & 0xffff;
+                factors_of_level(code.levels[L::state_at(phase, r, v, lane)], code.level_shift);
           for (int four = 0; four < kFours; ++four)
             for (int k = 0; k < 4; ++k)
               fours[phase][r][four][lane][k] = code.levels[node << B | (four * 4 + k) % (1 << B)];
@@ -118,6 +129,7 @@ struct alignas(64) Lanes {
 struct Constants {
   Lanes half;                  // of what is cut off from a target
   Lanes grain;                 // where registers hold two targets a lane, in both halves
+  Lanes unit;                  // level_unit in the upper halves, or likewise
   Lanes level_shift;           // from a lane's uppermost byte
   Lanes level_shift_of_words;  // from the upper byte of both its halves
   Lanes mix, fold, fold_mask;  // of states in the uppermost byte
@@ -126,6 +138,7 @@ struct Constants {
       : half(1 << (kTargetShift + shaped_grain(code.trellis->bits)) >> 1),
         grain(static_cast<int>((0xffffU & ~0U << shaped_grain(code.trellis->bits)) *
                                (code.trellis->bits <= 3 ? 0x10001U : 1U))),
+        unit(level_unit(code.level_shift) * (code.trellis->bits <= 3 ? 0x10001 : 0x10000)),
         level_shift(8 - code.level_shift),
         level_shift_of_words((8 - code.level_shift) * 0x10001),
         mix(code.trellis->mix),
@@ -164,16 +177,16 @@ template <int B>
   return sum;
 }
 
-// Of all registers; the upper halves are 0.
+// Of all registers, with unit in the upper halves.
 template <int B>
 [[gnu::always_inline]] inline void find_targets(const Survivors<B>& paths, const Step& step, Ints* targets) {
   constexpr int kRegisters = Layout<B>::kRegisters;
-  const Ints grain = load(step.constants.grain);
+  const Ints grain = load(step.constants.grain), unit = load(step.constants.unit);
   if constexpr (kRegisters == 1) {
     const Ints target = _mm512_srai_epi32(long_targets_of(paths, 0, step), kTargetShift);
-    targets[0] = _mm512_and_si512(
+    targets[0] = masked_or(
         _mm512_max_epi32(_mm512_min_epi32(target, _mm512_set1_epi32(kReach - 1)), _mm512_set1_epi32(-kReach)),
-        grain);
+        grain, unit);
   } else {  // twice the target, saturated, is cut to twice the reach
 #pragma GCC unroll 4
     for (int r = 0; r < kRegisters; r += 2) {
@@ -181,27 +194,26 @@ template <int B>
           _mm512_packs_epi32(_mm512_srai_epi32(long_targets_of(paths, r, step), kTargetShift - 1),
                              _mm512_srai_epi32(long_targets_of(paths, r + 1, step), kTargetShift - 1));
       const Ints both = _mm512_and_si512(_mm512_srai_epi16(twice, 1), grain);
-      targets[r] = _mm512_unpacklo_epi16(both, _mm512_setzero_si512());
-      targets[r + 1] = _mm512_unpackhi_epi16(both, _mm512_setzero_si512());
+      targets[r] = _mm512_unpacklo_epi16(both, unit);
+      targets[r + 1] = _mm512_unpackhi_epi16(both, unit);
     }
   }
 }
 
-[[gnu::always_inline]] inline Ints branch(Ints target, Ints cost, const std::int32_t* level) {
-  const Ints error = _mm512_sub_epi16(target, load(level));
-  return _mm512_dpwssd_epi32(cost, error, error);
+[[gnu::always_inline]] inline Ints branch(Ints target, Ints base, const std::int32_t* level) {
+  return _mm512_dpwssd_epi32(base, target, load(level));
 }
 
-// Targets and costs of parents, in the order in which their branches are looked at.
+// Targets and bases of parents, in the order in which their branches are looked at.
 template <int B>
 struct Parents {
   static constexpr int kVectors = B == 5 ? 4 : Layout<B>::kRegisters;
   alignas(64) std::uint32_t target[kVectors][kLanes];
-  alignas(64) std::uint32_t cost[kVectors][kLanes];
+  alignas(64) std::uint32_t base[kVectors][kLanes];
 
-  [[gnu::always_inline]] void set(int vector, Ints of_targets, Ints of_costs) {
+  [[gnu::always_inline]] void set(int vector, Ints of_targets, Ints of_bases) {
     _mm512_store_si512(target[vector], of_targets);
-    _mm512_store_si512(cost[vector], of_costs);
+    _mm512_store_si512(base[vector], of_bases);
   }
 };
 
@@ -213,48 +225,49 @@ template <int B, int kPhase>
 [[gnu::always_inline]] inline void arrange_parents(const Survivors<B>& paths, const Step& step,
                                                    Parents<B>& parents) {
   constexpr int kRegisters = Layout<B>::kRegisters;
-  Ints targets[kRegisters], costs[kRegisters];
+  Ints targets[kRegisters], bases[kRegisters];
   find_targets(paths, step, targets);
 #pragma GCC unroll 8
-  for (int r = 0; r < kRegisters; ++r) costs[r] = load(paths.cost + r * kLanes);
+  for (int r = 0; r < kRegisters; ++r)
+    bases[r] = _mm512_dpwssd_epi32(load(paths.cost + r * kLanes), targets[r], targets[r]);
   if constexpr (B == 1) {  // node q's parents are 2q and 2q + 1: of 32 nodes, the even and the odd
     const Ints even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const Ints odd = _mm512_or_si512(even, all(1));
 #pragma GCC unroll 4
     for (int two = 0; two < 8; two += 2) {
       parents.set(two, _mm512_permutex2var_epi32(targets[two], even, targets[two + 1]),
-                  _mm512_permutex2var_epi32(costs[two], even, costs[two + 1]));
+                  _mm512_permutex2var_epi32(bases[two], even, bases[two + 1]));
       parents.set(two + 1, _mm512_permutex2var_epi32(targets[two], odd, targets[two + 1]),
-                  _mm512_permutex2var_epi32(costs[two], odd, costs[two + 1]));
+                  _mm512_permutex2var_epi32(bases[two], odd, bases[two + 1]));
     }
   } else if constexpr (B == 2 && kPhase < 2) {
     const Ints last_digit_first = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
 #pragma GCC unroll 4
     for (int r = 0; r < 4; ++r)
       parents.set(r, _mm512_permutexvar_epi32(last_digit_first, targets[r]),
-                  _mm512_permutexvar_epi32(last_digit_first, costs[r]));
+                  _mm512_permutexvar_epi32(last_digit_first, bases[r]));
   } else if constexpr (B == 3) {  // parent k of node q is node (q & 3) << 3 | k
     const Ints first = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
     const Ints second = _mm512_add_epi32(first, all(4));
     parents.set(0, _mm512_permutex2var_epi32(targets[0], first, targets[1]),
-                _mm512_permutex2var_epi32(costs[0], first, costs[1]));
+                _mm512_permutex2var_epi32(bases[0], first, bases[1]));
     parents.set(1, _mm512_permutex2var_epi32(targets[0], second, targets[1]),
-                _mm512_permutex2var_epi32(costs[0], second, costs[1]));
+                _mm512_permutex2var_epi32(bases[0], second, bases[1]));
   } else if constexpr (B == 5) {  // a vector holds branches from two parents
     const Ints half = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
 #pragma GCC unroll 4
     for (int two = 0; two < 4; ++two) {
       const Ints of_two = _mm512_or_si512(half, all(static_cast<std::uint32_t>(2 * two)));
       parents.set(two, _mm512_permutexvar_epi32(of_two, targets[0]),
-                  _mm512_permutexvar_epi32(of_two, costs[0]));
+                  _mm512_permutexvar_epi32(of_two, bases[0]));
     }
   } else if constexpr (B == 6) {  // from all four parents
     const Ints quarter = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     parents.set(0, _mm512_permutexvar_epi32(quarter, targets[0]),
-                _mm512_permutexvar_epi32(quarter, costs[0]));
+                _mm512_permutexvar_epi32(quarter, bases[0]));
   } else {
 #pragma GCC unroll 4
-    for (int r = 0; r < kRegisters; ++r) parents.set(r, targets[r], costs[r]);
+    for (int r = 0; r < kRegisters; ++r) parents.set(r, targets[r], bases[r]);
   }
 }
 
@@ -267,7 +280,7 @@ template <int B, int kPhase>
 #pragma GCC unroll 4
     for (int two = 0; two < 4; ++two) {
       const Ints t0 = load(parents.target[2 * two]), t1 = load(parents.target[2 * two + 1]);
-      const Ints c0 = load(parents.cost[2 * two]), c1 = load(parents.cost[2 * two + 1]);
+      const Ints c0 = load(parents.base[2 * two]), c1 = load(parents.base[2 * two + 1]);
       for (int r = two; r < 8; r += 4)
         best[r] = lesser(branch(t0, c0, levels[r][0]), branch(t1, c1, levels[r][1]));
     }
@@ -277,18 +290,18 @@ template <int B, int kPhase>
       Ints of[4];
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k)
-        of[k] = kPhase == 2 ? branch(load(parents.target[k]), load(parents.cost[k]), levels[r][k])
+        of[k] = kPhase == 2 ? branch(load(parents.target[k]), load(parents.base[k]), levels[r][k])
                             : branch(four_times(parents.target[r] + 4 * k),
-                                     four_times(parents.cost[r] + 4 * k), levels[r][k]);
+                                     four_times(parents.base[r] + 4 * k), levels[r][k]);
       best[r] = lesser(lesser(of[0], of[1]), lesser(of[2], of[3]));
     }
   } else if constexpr (B == 3) {
 #pragma GCC unroll 8
     for (int k = 0; k < 8; ++k) {
       const Ints target = four_times(parents.target[k / 4] + k % 4 * 4),
-                 cost = four_times(parents.cost[k / 4] + k % 4 * 4);
+                 base = four_times(parents.base[k / 4] + k % 4 * 4);
       for (int r = 0; r < 2; ++r) {
-        const Ints of_k = branch(target, cost, levels[r][k]);
+        const Ints of_k = branch(target, base, levels[r][k]);
         best[r] = k == 0 ? of_k : lesser(best[r], of_k);
       }
     }
@@ -297,7 +310,7 @@ template <int B, int kPhase>
 #pragma GCC unroll 16
     for (int k = 0; k < 16; ++k) {
       const Ints of_k =
-          branch(everywhere(parents.target[0] + k), everywhere(parents.cost[0] + k), levels[0][k]);
+          branch(everywhere(parents.target[0] + k), everywhere(parents.base[0] + k), levels[0][k]);
       chains[k % 4] = k < 4 ? of_k : lesser(chains[k % 4], of_k);
     }
     best[0] = lesser(lesser(chains[0], chains[1]), lesser(chains[2], chains[3]));
@@ -305,10 +318,10 @@ template <int B, int kPhase>
     Ints of_state[4];
 #pragma GCC unroll 4
     for (int two = 0; two < 4; ++two) {
-      const Ints target = load(parents.target[two]), cost = load(parents.cost[two]);
+      const Ints target = load(parents.target[two]), base = load(parents.base[two]);
 #pragma GCC unroll 4
       for (int state = 0; state < 4; ++state) {
-        const Ints of_two = branch(target, cost, levels[0][state * 4 + two]);
+        const Ints of_two = branch(target, base, levels[0][state * 4 + two]);
         of_state[state] = two == 0 ? of_two : lesser(of_state[state], of_two);
       }
     }
@@ -317,11 +330,11 @@ template <int B, int kPhase>
     best[0] = lesser(lesser(of_state[0], of_state[1]), lesser(of_state[2], of_state[3]));
     best[0] = lesser(best[0], _mm512_shuffle_i64x2(best[0], best[0], 0x4e));
   } else {  // 16 states lead from a parent to a node
-    const Ints target = load(parents.target[0]), cost = load(parents.cost[0]);
+    const Ints target = load(parents.target[0]), base = load(parents.base[0]);
     Ints chains[4];
 #pragma GCC unroll 16
     for (std::uint32_t state = 0; state < 16; ++state) {
-      const Ints of_state = branch(target, _mm512_or_si512(cost, all(state << 2)), levels[0][state]);
+      const Ints of_state = branch(target, _mm512_or_si512(base, all(state << 2)), levels[0][state]);
       chains[state % 4] = state < 4 ? of_state : lesser(chains[state % 4], of_state);
     }
     best[0] = lesser(lesser(chains[0], chains[1]), lesser(chains[2], chains[3]));
