@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/simd_clones.h"
+#include "format/shaped_filter.h"
 
 namespace kvant {
 namespace {

@@ -9,7 +9,8 @@ namespace {
 
 // For B bits. The root mean square of an error is 350, 370, 380, 190, 100 and 42 units for 1 to 6 bits.
 constexpr int kLevelShift[] = {0, 3, 5, 6, 6, 6, 6};
-constexpr int kSettleEvery = 8;  // steps
+constexpr int kSettleEvery = 8;    // steps
+constexpr float kMuchFainter = 2;  // weights after which costs, of which 2^30 is the limit, need room
 
 constexpr double kLargestSum = 24000;    // leaves room for what levels reach
 constexpr double kMostFeedback = 65000;  // of a step: so that x + g.s fits 32 bits
@@ -62,7 +63,7 @@ ShapedFilter::ShapedFilter(const ErrorMetric& metric, const TrellisTable& table)
     }
     step.fade = i + 1 < n ? from.weight / metric.steps()[i + 1].weight : 1;
     step.limit = static_cast<std::int32_t>(kCostLimit / std::max(1.0, static_cast<double>(step.fade)));
-    step.settles = i % kSettleEvery == kSettleEvery - 1 || step.fade > 1;
+    step.settles = i % kSettleEvery == kSettleEvery - 1 || step.fade > kMuchFainter;
   }
 }
 

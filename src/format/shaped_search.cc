@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <vector>
 
 #include "base/check.h"
 
@@ -120,11 +121,18 @@ void search(const ShapedCode& code, const ShapedRow* rows, int n_rows, std::uint
 }
 
 #if defined(__x86_64__)
+bool runs_avx2() {
+  return __builtin_cpu_supports("avx2");
+}
 bool runs_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni");
 }
 #else
+bool runs_avx2() {
+  return false;
+}
 bool runs_avx512() {
   return false;
 }
@@ -137,9 +145,17 @@ const ShapedKernel& portable_shaped_search() {
   return kernel;
 }
 
+std::vector<const ShapedKernel*> runnable_shaped_searches() {
+  std::vector<const ShapedKernel*> kernels;
+  if (runs_avx512() && avx512_shaped_search() != nullptr) kernels.push_back(avx512_shaped_search());
+  if (runs_avx2() && avx2_shaped_search() != nullptr) kernels.push_back(avx2_shaped_search());
+  kernels.push_back(&portable_shaped_search());
+  return kernels;
+}
+
 const ShapedKernel& best_shaped_search() {
-  const ShapedKernel* avx512 = runs_avx512() ? avx512_shaped_search() : nullptr;
-  return avx512 != nullptr ? *avx512 : portable_shaped_search();
+  static const ShapedKernel& best = *runnable_shaped_searches().front();
+  return best;
 }
 
 }  // namespace kvant

@@ -15,14 +15,29 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
-#include "format/shaped_filter.h"
+#include "format/error_metric.h"
+#include "format/trellis_code.h"
 
 namespace kvant {
 
 inline constexpr int kShapedTrace = 256;  // bytes for each value
 inline constexpr std::uint32_t kBarred = 1U << 31;
 inline constexpr int kReach = 1 << 14;  // of targets: -kReach to kReach - 1
+
+// Of value i, in the units of ShapedFilter. D, g, V: error_metric.h.
+struct ShapedStep {
+  std::int16_t feedback[kMetricRank];    // g_i, times 2^kTargetShift
+  std::int16_t directions[kMetricRank];  // V_i, times 2^15
+  float fade;                            // D_i / D_(i+1)
+  std::int32_t limit;                    // costs are cut to this, so that they fit after fading
+  bool settles;                          // the least cost is subtracted from all
+};
+
+inline constexpr int kTargetShift = 8;
+inline constexpr int kMostValue = 24000;  // of values: they and a level fit 16 bits
+inline constexpr std::int32_t kCostLimit = 1 << 30;
 
 constexpr int shaped_grain(int bits) {
   return (bits + 1) / 2;
@@ -50,8 +65,10 @@ struct ShapedKernel {
 };
 
 const ShapedKernel& portable_shaped_search();
-const ShapedKernel* avx512_shaped_search();  // null where the build has none
-// The best one that this machine can run.
+const ShapedKernel* avx2_shaped_search();  // null where the build has none
+const ShapedKernel* avx512_shaped_search();
+// Those that this machine can run, the best one first.
+std::vector<const ShapedKernel*> runnable_shaped_searches();
 const ShapedKernel& best_shaped_search();
 
 }  // namespace kvant
