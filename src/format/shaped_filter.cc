@@ -9,8 +9,13 @@ namespace {
 
 // For B bits. The root mean square of an error is 350, 370, 380, 190, 100 and 42 units for 1 to 6 bits.
 constexpr int kLevelShift[] = {0, 3, 5, 6, 6, 6, 6};
-constexpr int kSettleEvery = 8;    // steps
-constexpr float kMuchFainter = 2;  // weights after which costs, of which 2^30 is the limit, need room
+// Steps in which what costs can grow by, 4.2e8 with 1 and 2 bits and 6.1e8 otherwise, fits 32 bits.
+constexpr int settling_period(int bits) {
+  return bits < 3 ? 8 : 4;
+}
+// Weights that are as near as this to one before count as that one: .2 % of squared error, for most steps
+// without a multiplication of all costs.
+constexpr float kLikeWeights = 1.3F;
 
 constexpr double kLargestSum = 24000;    // leaves room for what levels reach
 constexpr double kMostFeedback = 65000;  // of a step: so that x + g.s fits 32 bits
@@ -30,6 +35,16 @@ double largest_along(const ErrorMetric& metric, int direction) {
   return largest;
 }
 
+std::vector<float> held_weights(const ErrorMetric& metric) {
+  std::vector<float> weights;
+  for (const FeedbackStep& step : metric.steps()) {
+    const bool like = !weights.empty() && step.weight < weights.back() * kLikeWeights &&
+                      weights.back() < step.weight * kLikeWeights;
+    weights.push_back(like ? weights.back() : step.weight);
+  }
+  return weights;
+}
+
 std::int16_t word(double x) {
   return static_cast<std::int16_t>(std::clamp(std::nearbyint(x), -32767.0, 32767.0));
 }
@@ -47,6 +62,7 @@ ShapedFilter::ShapedFilter(const ErrorMetric& metric, const TrellisTable& table)
   const double most = largest_sum(n, table) * units;
   for (int r = 0; r < kMetricRank; ++r)
     unit[r] = largest_along(metric, r) * std::max(32768.0 / 32767, most / kLargestSum);
+  const std::vector<float> weights = held_weights(metric);
   steps.resize(n);
   for (std::size_t i = 0; i < n; ++i) {
     const FeedbackStep& from = metric.steps()[i];
@@ -61,9 +77,9 @@ ShapedFilter::ShapedFilter(const ErrorMetric& metric, const TrellisTable& table)
       step.feedback[r] = word(feedback[r] * share);
       step.directions[r] = unit[r] > 0 ? word(from.directions[r] / unit[r] * 32768) : std::int16_t{0};
     }
-    step.fade = i + 1 < n ? from.weight / metric.steps()[i + 1].weight : 1;
+    step.fade = i + 1 < n ? weights[i] / weights[i + 1] : 1;
     step.limit = static_cast<std::int32_t>(kCostLimit / std::max(1.0, static_cast<double>(step.fade)));
-    step.settles = i % kSettleEvery == kSettleEvery - 1 || step.fade > kMuchFainter;
+    step.settles = i % settling_period(table.bits) == 0 || step.fade != 1;
   }
 }
 

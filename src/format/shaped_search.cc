@@ -35,6 +35,11 @@ void bar_other_seams(int i, int seam, Survivors<B>& paths) {
     if (((q ^ seam >> (i * B)) & known) != 0) paths.cost[q] |= kBarred;
 }
 
+std::uint32_t settled(std::uint32_t cost, const ShapedStep& step) {
+  const auto below_limit = static_cast<std::int32_t>(std::min(cost, static_cast<std::uint32_t>(step.limit)));
+  return static_cast<std::uint32_t>(static_cast<std::int32_t>(static_cast<float>(below_limit) * step.fade));
+}
+
 template <int B>
 void extend(const std::int16_t* levels, const ShapedStep& step, int x, const Survivors<B>& before,
             Survivors<B>& after, std::uint8_t* states) {
@@ -57,7 +62,7 @@ void extend(const std::int16_t* levels, const ShapedStep& step, int x, const Sur
           std::min(best[q], before.cost[parent] + static_cast<std::uint32_t>(error * error) + other_states);
     }
   }
-  const std::uint32_t least = step.settles ? *std::min_element(best, best + S::kNodes) & ~S::kChoice : 0;
+  const std::uint32_t least = *std::min_element(best, best + S::kNodes) & ~S::kChoice;
   for (int q = 0; q < S::kNodes; ++q) {
     const int state = q << B | static_cast<int>(best[q] & S::kChoice);
     const int error = x - levels[state];
@@ -65,10 +70,8 @@ void extend(const std::int16_t* levels, const ShapedStep& step, int x, const Sur
     for (int r = 0; r < kMetricRank; ++r)
       after.along[q][r] =
           static_cast<std::int16_t>(along[r] + ((step.directions[r] * error + (1 << 14)) >> 15));
-    const auto cost = std::min(static_cast<std::int32_t>(best[q] - least), step.limit);
-    const auto faded =
-        static_cast<std::uint32_t>(static_cast<std::int32_t>(static_cast<float>(cost) * step.fade));
-    after.cost[q] = (faded & ~S::kChoice) | (q & S::kChoice);
+    const std::uint32_t cost = step.settles ? settled(best[q] - least, step) : best[q];
+    after.cost[q] = (cost & ~S::kChoice) | (q & S::kChoice);
     states[q] = static_cast<std::uint8_t>(state);
   }
 }

@@ -30,9 +30,9 @@ inline constexpr int kReach = 1 << 14;  // of targets: -kReach to kReach - 1
 struct ShapedStep {
   std::int16_t feedback[kMetricRank];    // g_i, times 2^kTargetShift
   std::int16_t directions[kMetricRank];  // V_i, times 2^15
-  float fade;                            // D_i / D_(i+1)
-  std::int32_t limit;                    // costs are cut to this, so that they fit after fading
-  bool settles;                          // the least cost is subtracted from all
+  bool settles;                          // afterwards the least cost is subtracted from all,
+  std::int32_t limit;                    // what is left is cut to this,
+  float fade;                            // and multiplied by D_i / D_(i+1)
 };
 
 inline constexpr int kTargetShift = 8;

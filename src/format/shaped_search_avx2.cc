@@ -408,6 +408,21 @@ struct Choice {
   return lesser(x, _mm256_shuffle_epi32(x, 0xb1));
 }
 
+template <int B>
+[[gnu::always_inline]] inline void settle(const ShapedStep& step, Ints* costs) {
+  using L = Layout<B>;
+  Ints low = costs[0];
+  for (int r = 1; r < L::kRegisters; ++r) low = lesser(low, costs[r]);
+  const Ints least = _mm256_and_si256(least_of_lanes(low), all(~L::kChoice));
+  const Ints limit = everywhere(&step.limit);
+  const __m256 fade = _mm256_castsi256_ps(everywhere(&step.fade));
+#pragma GCC unroll 16
+  for (int r = 0; r < L::kRegisters; ++r) {
+    const Ints cost = lesser(_mm256_sub_epi32(costs[r], least), limit);
+    costs[r] = _mm256_cvttps_epi32(_mm256_mul_ps(_mm256_cvtepi32_ps(cost), fade));
+  }
+}
+
 // What survives, of which best[r] are the costs.
 template <int B>
 [[gnu::always_inline]] inline void survive(const Step& step, const Tables<B>& tables, Ints* best,
@@ -425,20 +440,10 @@ template <int B>
             _mm256_add_epi16(choice.sums(before.along[k], r),
                              _mm256_mulhrs_epi16(everywhere(step.numbers.directions + 2 * k), error)));
   }
-  if (step.numbers.settles) {
-    Ints low = best[0];
-    for (int r = 1; r < L::kRegisters; ++r) low = lesser(low, best[r]);
-    const Ints least = _mm256_and_si256(least_of_lanes(low), all(~L::kChoice));
-    for (int r = 0; r < L::kRegisters; ++r) best[r] = _mm256_sub_epi32(best[r], least);
-  }
-  const Ints limit = everywhere(&step.numbers.limit);
-  const __m256 fade = _mm256_castsi256_ps(everywhere(&step.numbers.fade));
+  if (step.numbers.settles) settle<B>(step.numbers, best);
 #pragma GCC unroll 16
-  for (int r = 0; r < L::kRegisters; ++r) {
-    const __m256 cost = _mm256_cvtepi32_ps(_mm256_min_epi32(best[r], limit));
-    store(after.cost + r * kLanes, masked_or(_mm256_cvttps_epi32(_mm256_mul_ps(cost, fade)), all(~L::kChoice),
-                                             load(tables.choices + r * kLanes)));
-  }
+  for (int r = 0; r < L::kRegisters; ++r)
+    store(after.cost + r * kLanes, masked_or(best[r], all(~L::kChoice), load(tables.choices + r * kLanes)));
 }
 
 template <int B>
@@ -479,12 +484,12 @@ class Search {
       for (int row = 0; row < kRows; ++row) bar_other_seams(i, rows_[row].seam, before[row]);
     Parents<B> parents[kRows];
     Ints best[kRows][L::kRegisters];
-#pragma GCC unroll 4
+#pragma GCC unroll 1
     for (int row = 0; row < kRows; ++row)
       arrange_parents<B>(before[row], Step(code_.steps[i], constants_, rows_[row].values[i]), parents[row]);
-#pragma GCC unroll 4
+#pragma GCC unroll 1
     for (int row = 0; row < kRows; ++row) find_best<B>(parents[row], tables_, best[row]);
-#pragma GCC unroll 4
+#pragma GCC unroll 1
     for (int row = 0; row < kRows; ++row)
       survive<B>(Step(code_.steps[i], constants_, rows_[row].values[i]), tables_, best[row], before[row],
                  after[row], trace_of(i, row));

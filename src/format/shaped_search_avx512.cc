@@ -63,6 +63,11 @@ struct Layout {
       return (r * kLanes + lane) % kNodes;
     }
   }
+  // With few bits, four registers are packed as they come.
+  static int place_in_trace(int r, int lane) {
+    if constexpr (B >= 3) return r * kLanes + lane;
+    return r / 4 * 4 * kLanes + lane / 4 * 16 + r % 4 * 4 + lane % 4;
+  }
   // The state of a lane of branch vector v to register r of the next phase.
   static int state_at(int next_phase, int r, int v, int lane) {
     const int node = node_at(next_phase, r, lane);
@@ -89,10 +94,13 @@ struct Tables {
   alignas(64) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];
   alignas(64) std::uint32_t nodes[L::kPhases][L::kStride];
   alignas(64) std::uint32_t choices[L::kPhases][L::kStride];  // the bits that name a node as parent
-  // Levels of four states in a lane: of the states 4b, 4b + 1, ... of its node.
-  static constexpr int kFours = B == 3 ? 2 : 1;
-  alignas(64) std::int8_t fours[L::kPhases][L::kRegisters][kFours][kLanes][4];
-  std::uint8_t places[L::kPhases][L::kNodes];  // of nodes
+  // With 3 bits, levels of four states in a lane: of the states 4b, 4b + 1, ... of its node.
+  static constexpr int kFours = B == 3 ? 2 : 0;
+  alignas(64) std::int8_t fours[L::kPhases][L::kRegisters][kFours + 1][kLanes][4];
+  // With fewer, levels by the state's lowest bits, in the order of the trace.
+  static constexpr int kChoices = B < 3 ? 1 << B : 0;
+  alignas(64) std::int8_t by_choice[L::kPhases][kChoices + 1][L::kStride];
+  std::uint8_t places[L::kPhases][L::kNodes];  // of nodes in the trace
 
   explicit Tables(const ShapedCode& code) {
     for (int phase = 0; phase < L::kPhases; ++phase) {
@@ -101,7 +109,9 @@ struct Tables {
           const int node = L::node_at(phase, r, lane), place = r * kLanes + lane;
           nodes[phase][place] = static_cast<std::uint32_t>(node);
           choices[phase][place] = static_cast<std::uint32_t>(node) & L::kChoice;
-          places[phase][node] = static_cast<std::uint8_t>(place);
+          places[phase][node] = static_cast<std::uint8_t>(L::place_in_trace(r, lane));
+          for (int k = 0; k < kChoices; ++k)
+            by_choice[phase][k][L::place_in_trace(r, lane)] = code.levels[node << B | k];
           for (int v = 0; v < L::kVectors; ++v)
             levels[phase][r][v][lane] =
                 factors_of_level(code.levels[L::state_at(phase, r, v, lane)], code.level_shift);
@@ -347,16 +357,13 @@ template <int B, int kPhase>
 template <int B>
 [[gnu::always_inline]] inline Ints levels_of(Ints best, const Tables<B>& tables, int phase, int r,
                                              const Constants& constants) {
-  if constexpr (B <= 3) {
+  if constexpr (B == 3) {
     // As the upper byte of each half the lowest of the lane, which becomes the place of a level.
-    const Ints lowest = _mm512_shuffle_epi8(
-        best, _mm512_set4_epi32(0x0c800c80, 0x08800880, 0x04800480, static_cast<int>(0x00800080)));
-    const Ints at = masked_or(lowest, all((B == 1 ? 1U : 3U) * 0x01000100U),
-                              _mm512_set4_epi32(0x0c800c80, 0x08800880, 0x04800480, 0x00800080));
-    Ints level = _mm512_shuffle_epi8(load(tables.fours[phase][r][0]), at);
-    if constexpr (B == 3)
-      level = _mm512_mask_blend_epi32(_mm512_test_epi32_mask(best, all(4)), level,
-                                      _mm512_shuffle_epi8(load(tables.fours[phase][r][1]), at));
+    const Ints lanes = _mm512_set4_epi32(0x0c800c80, 0x08800880, 0x04800480, 0x00800080);
+    const Ints at = masked_or(_mm512_shuffle_epi8(best, lanes), all(3 * 0x01000100U), lanes);
+    const Ints level = _mm512_mask_blend_epi32(_mm512_test_epi32_mask(best, all(4)),
+                                               _mm512_shuffle_epi8(load(tables.fours[phase][r][0]), at),
+                                               _mm512_shuffle_epi8(load(tables.fours[phase][r][1]), at));
     return _mm512_srav_epi16(level, load(constants.level_shift_of_words));
   } else {
     // state_level() in the lanes' upper bytes.
@@ -368,6 +375,45 @@ template <int B>
     const Ints sum = _mm512_add_epi32(_mm512_srai_epi32(mixed, 1), _mm512_srai_epi32(folded, 1));
     const Ints level = _mm512_srav_epi32(sum, load(constants.level_shift));
     return _mm512_or_si512(level, _mm512_srli_epi32(level, 16));
+  }
+}
+
+// Writes the choices of the best branches to the trace, and gives their errors, in both halves of lanes.
+template <int B>
+[[gnu::always_inline]] inline void take_errors(const Ints* best, const Tables<B>& tables, int phase,
+                                               const Step& step, std::uint8_t* trace, Ints* errors) {
+  using L = Layout<B>;
+  const Constants& constants = step.constants;
+  if constexpr (B < 3) {
+#pragma GCC unroll 2
+    for (int r = 0; r < L::kRegisters; r += 4) {
+      Ints choices[4];
+      for (int i = 0; i < 4; ++i) choices[i] = _mm512_and_si512(best[r + i], all(L::kChoice));
+      const Ints packed = _mm512_packus_epi16(_mm512_packus_epi32(choices[0], choices[1]),
+                                              _mm512_packus_epi32(choices[2], choices[3]));
+      _mm512_storeu_si512(trace + r * kLanes, packed);
+      const auto levels = [&](int k) { return load(tables.by_choice[phase][k] + r * kLanes); };
+      const __mmask64 odd = _mm512_test_epi8_mask(packed, _mm512_set1_epi8(1));
+      Ints level = _mm512_mask_blend_epi8(odd, levels(0), levels(1));
+      if constexpr (B == 2)
+        level = _mm512_mask_blend_epi8(_mm512_test_epi8_mask(packed, _mm512_set1_epi8(2)), level,
+                                       _mm512_mask_blend_epi8(odd, levels(2), levels(3)));
+      const Ints upper_bytes[2] = {_mm512_unpacklo_epi8(_mm512_setzero_si512(), level),
+                                   _mm512_unpackhi_epi8(_mm512_setzero_si512(), level)};
+#pragma GCC unroll 2
+      for (int two = 0; two < 2; ++two) {
+        const Ints error = _mm512_sub_epi16(
+            step.value, _mm512_srav_epi16(upper_bytes[two], load(constants.level_shift_of_words)));
+        errors[r + 2 * two] = _mm512_unpacklo_epi16(error, error);
+        errors[r + 2 * two + 1] = _mm512_unpackhi_epi16(error, error);
+      }
+    }
+  } else {
+#pragma GCC unroll 2
+    for (int r = 0; r < L::kRegisters; ++r) {
+      _mm_store_si128(reinterpret_cast<__m128i*>(trace + r * kLanes), _mm512_cvtepi32_epi8(best[r]));
+      errors[r] = _mm512_sub_epi16(step.value, levels_of<B>(best[r], tables, phase, r, constants));
+    }
   }
 }
 
@@ -410,6 +456,21 @@ struct Choice {
   }
 };
 
+template <int B>
+[[gnu::always_inline]] inline void settle(const ShapedStep& step, Ints* costs) {
+  using L = Layout<B>;
+  Ints low = costs[0];
+  for (int r = 1; r < L::kRegisters; ++r) low = lesser(low, costs[r]);
+  const Ints least = all(_mm512_reduce_min_epu32(low) & ~L::kChoice);
+  const Ints limit = everywhere(&step.limit);
+  const __m512 fade = _mm512_castsi512_ps(everywhere(&step.fade));
+#pragma GCC unroll 8
+  for (int r = 0; r < L::kRegisters; ++r) {
+    const Ints cost = lesser(_mm512_sub_epi32(costs[r], least), limit);
+    costs[r] = _mm512_cvttps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(cost), fade));
+  }
+}
+
 // What survives, of which best[r] are the costs.
 template <int B, int kPhase>
 [[gnu::always_inline]] inline void survive(const Step& step, const Tables<B>& tables, Ints* best,
@@ -417,33 +478,23 @@ template <int B, int kPhase>
                                            std::uint8_t* trace) {
   using L = Layout<B>;
   constexpr int kNext = (kPhase + 1) % L::kPhases;
+  Ints errors[L::kRegisters];
+  take_errors<B>(best, tables, kNext, step, trace, errors);
 #pragma GCC unroll 8
   for (int r = 0; r < L::kRegisters; ++r) {
-    _mm_store_si128(reinterpret_cast<__m128i*>(trace + r * kLanes), _mm512_cvtepi32_epi8(best[r]));
-    const Ints error = _mm512_sub_epi16(step.value, levels_of<B>(best[r], tables, kNext, r, step.constants));
     const Choice<B, kPhase> choice(best[r]);
 #pragma GCC unroll 4
     for (int k = 0; k < kPairs; ++k)
       _mm512_store_si512(
           after.along[k] + r * kLanes,
           _mm512_add_epi16(choice.sums(before.along[k], r),
-                           _mm512_mulhrs_epi16(everywhere(step.numbers.directions + 2 * k), error)));
+                           _mm512_mulhrs_epi16(everywhere(step.numbers.directions + 2 * k), errors[r])));
   }
-  if (step.numbers.settles) {
-    Ints low = best[0];
-    for (int r = 1; r < L::kRegisters; ++r) low = lesser(low, best[r]);
-    const Ints least = all(_mm512_reduce_min_epu32(low) & ~L::kChoice);
-    for (int r = 0; r < L::kRegisters; ++r) best[r] = _mm512_sub_epi32(best[r], least);
-  }
-  const Ints limit = everywhere(&step.numbers.limit);
-  const __m512 fade = _mm512_castsi512_ps(everywhere(&step.numbers.fade));
+  if (step.numbers.settles) settle<B>(step.numbers, best);
 #pragma GCC unroll 8
-  for (int r = 0; r < L::kRegisters; ++r) {
-    const __m512 cost = _mm512_cvtepi32_ps(_mm512_min_epi32(best[r], limit));
+  for (int r = 0; r < L::kRegisters; ++r)
     _mm512_store_si512(after.cost + r * kLanes,
-                       masked_or(_mm512_cvttps_epi32(_mm512_mul_ps(cost, fade)), all(~L::kChoice),
-                                 load(tables.choices[kNext] + r * kLanes)));
-  }
+                       masked_or(best[r], all(~L::kChoice), load(tables.choices[kNext] + r * kLanes)));
 }
 
 template <int B>
@@ -495,13 +546,13 @@ class Search {
     Survivors<B>* after = paths_[(i + 1) % 2];
     Parents<B> parents[kRows];
     Ints best[kRows][L::kRegisters];
-#pragma GCC unroll 4
+#pragma GCC unroll 1
     for (int row = 0; row < kRows; ++row)
       arrange_parents<B, kPhase>(before[row], Step(code_.steps[i], constants_, rows_[row].values[i]),
                                  parents[row]);
-#pragma GCC unroll 4
+#pragma GCC unroll 1
     for (int row = 0; row < kRows; ++row) find_best<B, kPhase>(parents[row], tables_, best[row]);
-#pragma GCC unroll 4
+#pragma GCC unroll 1
     for (int row = 0; row < kRows; ++row)
       survive<B, kPhase>(Step(code_.steps[i], constants_, rows_[row].values[i]), tables_, best[row],
                          before[row], after[row], trace_of(i, row));
