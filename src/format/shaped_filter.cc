@@ -13,9 +13,9 @@ constexpr int kLevelShift[] = {0, 3, 5, 6, 6, 6, 6};
 constexpr int settling_period(int bits) {
   return bits < 3 ? 8 : 4;
 }
-// Weights that are as near as this to one before count as that one: .2 % of squared error, for most steps
+// Weights that are as near as this to one before count as that one: up to .3 % of the error, for most steps
 // without a multiplication of all costs.
-constexpr float kLikeWeights = 1.3F;
+constexpr float kLikeWeights = 1.2F;
 
 constexpr double kLargestSum = 24000;    // leaves room for what levels reach
 constexpr double kMostFeedback = 65000;  // of a step: so that x + g.s fits 32 bits
