@@ -69,7 +69,7 @@ ShapedFilter::ShapedFilter(const ErrorMetric& metric, const TrellisTable& table)
     ShapedStep& step = steps[i];
     double feedback[kMetricRank], sum = 0;
     for (int r = 0; r < kMetricRank; ++r) {
-      feedback[r] = std::ldexp(from.feedback[r] * unit[r], kTargetShift);
+      feedback[r] = from.feedback[r] * unit[r] * (1 << kTargetShift);
       sum += std::abs(feedback[r]);
     }
     const double share = std::min(1.0, kMostFeedback / sum);
