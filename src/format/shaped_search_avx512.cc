@@ -176,33 +176,30 @@ struct Step {
   }
 };
 
-// The targets of a register, times 2^kTargetShift and with `half` added.
-template <int B>
-[[gnu::always_inline]] inline Ints long_targets_of(const Survivors<B>& paths, int r, const Step& step) {
-  Ints sum = step.start;
-#pragma GCC unroll 4
-  for (int k = 0; k < kPairs; ++k)
-    sum = _mm512_dpwssd_epi32(sum, load(paths.along[k] + r * kLanes),
-                              everywhere(step.numbers.feedback + 2 * k));
-  return sum;
-}
-
 // Of all registers, with unit in the upper halves.
 template <int B>
 [[gnu::always_inline]] inline void find_targets(const Survivors<B>& paths, const Step& step, Ints* targets) {
   constexpr int kRegisters = Layout<B>::kRegisters;
   const Ints grain = load(step.constants.grain), unit = load(step.constants.unit);
+  Ints sums[kRegisters];  // times 2^kTargetShift, with `half` added
+  for (int r = 0; r < kRegisters; ++r) sums[r] = step.start;
+#pragma GCC unroll 4
+  for (int k = 0; k < kPairs; ++k) {
+    const Ints feedback = everywhere(step.numbers.feedback + 2 * k);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRegisters; ++r)
+      sums[r] = _mm512_dpwssd_epi32(sums[r], load(paths.along[k] + r * kLanes), feedback);
+  }
   if constexpr (kRegisters == 1) {
-    const Ints target = _mm512_srai_epi32(long_targets_of(paths, 0, step), kTargetShift);
+    const Ints target = _mm512_srai_epi32(sums[0], kTargetShift);
     targets[0] = masked_or(
         _mm512_max_epi32(_mm512_min_epi32(target, _mm512_set1_epi32(kReach - 1)), _mm512_set1_epi32(-kReach)),
         grain, unit);
   } else {  // twice the target, saturated, is cut to twice the reach
 #pragma GCC unroll 4
     for (int r = 0; r < kRegisters; r += 2) {
-      const Ints twice =
-          _mm512_packs_epi32(_mm512_srai_epi32(long_targets_of(paths, r, step), kTargetShift - 1),
-                             _mm512_srai_epi32(long_targets_of(paths, r + 1, step), kTargetShift - 1));
+      const Ints twice = _mm512_packs_epi32(_mm512_srai_epi32(sums[r], kTargetShift - 1),
+                                            _mm512_srai_epi32(sums[r + 1], kTargetShift - 1));
       const Ints both = _mm512_and_si512(_mm512_srai_epi16(twice, 1), grain);
       targets[r] = _mm512_unpacklo_epi16(both, unit);
       targets[r + 1] = _mm512_unpackhi_epi16(both, unit);
@@ -586,7 +583,7 @@ class Search {
 
 template <int B>
 void search_all(const ShapedCode& code, const ShapedRow* rows, int n_rows, std::uint8_t* trace) {
-  constexpr int kRows = B == 1 ? 2 : 4;
+  constexpr int kRows = B == 1 ? 2 : B == 2 ? 4 : 8;
   static_assert(kRows * Layout<B>::kStride <= kShapedTrace);
   const Constants constants(code);
   const Tables<B> tables(code);
