@@ -43,6 +43,16 @@ constexpr int shaped_grain(int bits) {
   return (bits + 1) / 2;
 }
 
+// A branch costs base - 2 t l + l^2, with the parent's base = cost + t^2. Vector units add up products of
+// pairs of 16 bits: of (t, u) for a target and (-2 l, l^2 / u - u) for a level, where u is the square of the
+// smallest level, and of (t, u) with itself in the base.
+constexpr std::int32_t level_unit(int level_shift) {
+  return 1 << (2 * level_shift);
+}
+constexpr std::int32_t factors_of_level(int level, int level_shift) {
+  return (level * level - level_unit(level_shift)) * (1 << 16) | (-2 * level * (1 << level_shift) & 0xffff);
+}
+
 struct ShapedRow {
   const std::int16_t* values;  // [n], in units, within kMostValue
   std::uint8_t seam;           // the node in which the path begins, and ends
@@ -51,7 +61,7 @@ struct ShapedRow {
 
 struct ShapedCode {
   const TrellisCode* trellis;
-  const std::int8_t* levels;  // of all its 256 states
+  const std::int8_t* levels;  // of all its 256 states, over 2^level_shift units
   int level_shift;
   const ShapedStep* steps;  // [n]
   int n;

@@ -64,14 +64,6 @@ struct Layout {
   }
 };
 
-// -2 l in the lower half, l^2 / unit - unit in the upper one: shaped_search_avx512.cc.
-constexpr std::int32_t level_unit(int level_shift) {
-  return 1 << (2 * level_shift);
-}
-constexpr std::int32_t factors_of_level(int level, int level_shift) {
-  return (level * level - level_unit(level_shift)) * (1 << 16) | (-2 * level * (1 << level_shift) & 0xffff);
-}
-
 template <int B>
 struct Tables {
   using L = Layout<B>;

@@ -77,20 +77,10 @@ struct Layout {
   }
 };
 
-// A branch costs base - 2 t l + l^2, where base = cost + t^2: with the lanes (t, unit) of targets and (-2 l,
-// l^2 / unit - unit) of levels, for the square of the level 1 as unit, that is their product, and (t, unit)
-// times itself is in the base.
-constexpr std::int32_t level_unit(int level_shift) {
-  return 1 << (2 * level_shift);
-}
-constexpr std::int32_t factors_of_level(int level, int level_shift) {
-  return (level * level - level_unit(level_shift)) * (1 << 16) | (-2 * level * (1 << level_shift) & 0xffff);
-}
-
 template <int B>
 struct Tables {
   using L = Layout<B>;
-  // Of a level l, -2 l in the lower halves and l^2 / level_unit - level_unit in the upper ones.
+  // factors_of_level
   alignas(64) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];
   alignas(64) std::uint32_t nodes[L::kPhases][L::kStride];
   alignas(64) std::uint32_t choices[L::kPhases][L::kStride];  // the bits that name a node as parent
