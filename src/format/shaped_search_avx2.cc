@@ -346,7 +346,7 @@ template <int B>
   }
 }
 
-// The sums of the parents by which the best branches to a register come.
+// The sums of the parents by which the best branches to a register come; not with 3 bits.
 template <int B>
 struct Choice {
   Ints lane, upper;
@@ -375,9 +375,6 @@ struct Choice {
       const int first = r % 2 * 4;
       return _mm256_blend_epi32(_mm256_blend_epi32(of(first), of(first + 1), 0x0c),
                                 _mm256_blend_epi32(of(first + 2), of(first + 3), 0xc0), 0xf0);
-    } else if constexpr (B == 3) {
-      return _mm256_blend_epi32(_mm256_blend_epi32(of(0), of(1), 0x22),
-                                _mm256_blend_epi32(of(2), of(3), 0x88), 0xcc);
     } else if constexpr (B == 4) {
       return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(of(0)), _mm256_castsi256_ps(of(1)),
                                                   _mm256_castsi256_ps(upper)));
@@ -421,16 +418,32 @@ template <int B>
                                            const Survivors<B>& before, Survivors<B>& after,
                                            std::uint8_t* trace) {
   using L = Layout<B>;
+  const auto extend = [&](int k, int r, Ints sums, Ints error) {
+    const Ints direction = everywhere(step.numbers.directions + 2 * k);
+    store(after.along[k] + r * kLanes, _mm256_add_epi16(sums, _mm256_mulhrs_epi16(direction, error)));
+  };
+  Ints errors[L::kRegisters];
 #pragma GCC unroll 16
   for (int r = 0; r < L::kRegisters; ++r) {
     store_lowest(trace + r * kLanes, best[r]);
-    const Ints error = _mm256_sub_epi16(step.value, levels_of<B>(best[r], tables, r, step.constants));
-    const Choice<B> choice(best[r]);
+    errors[r] = _mm256_sub_epi16(step.value, levels_of<B>(best[r], tables, r, step.constants));
+    if constexpr (B != 3) {
+      const Choice<B> choice(best[r]);
 #pragma GCC unroll 4
-    for (int k = 0; k < kPairs; ++k)
-      store(after.along[k] + r * kLanes,
-            _mm256_add_epi16(choice.sums(before.along[k], r),
-                             _mm256_mulhrs_epi16(everywhere(step.numbers.directions + 2 * k), error)));
+      for (int k = 0; k < kPairs; ++k) extend(k, r, choice.sums(before.along[k], r), errors[r]);
+    }
+  }
+  if constexpr (B ==
+                3) {  // every register has the parents of 8 nodes, which transposing brings to their place
+    const Four choices = transposed(best);
+#pragma GCC unroll 4
+    for (int k = 0; k < kPairs; ++k) {
+      Ints of_register[4];
+      for (int r = 0; r < 4; ++r)
+        of_register[r] = _mm256_permutevar8x32_epi32(load(before.along[k] + r * kLanes), choices.of[r]);
+      const Four sums = transposed(of_register);
+      for (int r = 0; r < 4; ++r) extend(k, r, sums.of[r], errors[r]);
+    }
   }
   if (step.numbers.settles) settle<B>(step.numbers, best);
 #pragma GCC unroll 16
