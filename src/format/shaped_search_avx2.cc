@@ -1,5 +1,4 @@
-// The search in AVX2: 8 branches at a time, in 32-bit lanes, as shaped_search_avx512.cc has 16. Nodes lie in
-// their order, and parents are looked up in each register that has some.
+// The search in AVX2: 8 branches at a time, in 32-bit lanes, as shaped_search_avx512.cc has 16.
 #include "format/shaped_search.h"
 
 #if defined(__AVX2__)
@@ -56,9 +55,24 @@ struct Layout {
   static constexpr int kStride = kRegisters * kLanes;
   static constexpr int kVectors = kStates / kStride;  // of branches to the nodes of a register
 
-  // The state of a lane of branch vector v to register r.
-  static int state_at(int r, int v, int lane) {
-    const int node = (r * kLanes + lane) % kNodes;
+  // How the nodes lie in registers and lanes changes from step to step with 2 bits: shaped_search_avx512.cc.
+  // Of a node's three digits one numbers the lanes of a half, one halves and neighbouring registers, one
+  // pairs of registers.
+  static constexpr int kPhases = B == 2 ? 3 : 1;
+
+  static int node_at(int phase, int r, int lane) {
+    if constexpr (B == 2) {
+      const int in_half = lane % 4, half = lane / 4 * 2 | r % 2, pair = r / 2;
+      return phase == 0   ? 16 * pair + 4 * half + in_half
+             : phase == 1 ? 16 * in_half + 4 * pair + half
+                          : 16 * half + 4 * in_half + pair;
+    } else {
+      return (r * kLanes + lane) % kNodes;
+    }
+  }
+  // The state of a lane of branch vector v to register r of the next phase.
+  static int state_at(int next_phase, int r, int v, int lane) {
+    const int node = node_at(next_phase, r, lane);
     if constexpr (B <= 5) return node << B | v;
     return node << B | v / 2 << 2 | v % 2 * 2 | lane / 4;
   }
@@ -67,22 +81,29 @@ struct Layout {
 template <int B>
 struct Tables {
   using L = Layout<B>;
-  alignas(32) std::int32_t levels[L::kRegisters][L::kVectors][kLanes];
-  alignas(32) std::uint32_t choices[L::kStride];  // the bits that name a node as parent
+  alignas(32) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];  // factors_of_level
+  std::uint8_t nodes[L::kPhases][L::kStride];
+  std::uint8_t places[L::kPhases][L::kNodes];                 // of nodes
+  alignas(32) std::uint32_t choices[L::kPhases][L::kStride];  // the bits that name a node as parent
   // Levels of four states in a lane: of the states 4b, 4b + 1, ... of its node.
   static constexpr int kFours = B == 3 ? 2 : 1;
-  alignas(32) std::int8_t fours[L::kRegisters][kFours][kLanes][4];
+  alignas(32) std::int8_t fours[L::kPhases][L::kRegisters][kFours][kLanes][4];
 
   explicit Tables(const ShapedCode& code) {
-    for (int r = 0; r < L::kRegisters; ++r) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const int node = (r * kLanes + lane) % L::kNodes;
-        choices[r * kLanes + lane] = static_cast<std::uint32_t>(node) & L::kChoice;
-        for (int v = 0; v < L::kVectors; ++v)
-          levels[r][v][lane] = factors_of_level(code.levels[L::state_at(r, v, lane)], code.level_shift);
-        for (int four = 0; four < kFours; ++four)
-          for (int k = 0; k < 4; ++k)
-            fours[r][four][lane][k] = code.levels[node << B | (four * 4 + k) % (1 << B)];
+    for (int phase = 0; phase < L::kPhases; ++phase) {
+      for (int r = 0; r < L::kRegisters; ++r) {
+        for (int lane = 0; lane < kLanes; ++lane) {
+          const int node = L::node_at(phase, r, lane), place = r * kLanes + lane;
+          nodes[phase][place] = static_cast<std::uint8_t>(node);
+          places[phase][node] = static_cast<std::uint8_t>(place);
+          choices[phase][place] = static_cast<std::uint32_t>(node) & L::kChoice;
+          for (int v = 0; v < L::kVectors; ++v)
+            levels[phase][r][v][lane] =
+                factors_of_level(code.levels[L::state_at(phase, r, v, lane)], code.level_shift);
+          for (int four = 0; four < kFours; ++four)
+            for (int k = 0; k < 4; ++k)
+              fours[phase][r][four][lane][k] = code.levels[node << B | (four * 4 + k) % (1 << B)];
+        }
       }
     }
   }
@@ -120,7 +141,7 @@ struct Constants {
         fold_mask(static_cast<int>(static_cast<std::uint32_t>(code.trellis->fold_mask) << 24)) {}
 };
 
-// The paths that survive, by node.
+// The paths that survive, by place.
 template <int B>
 struct Survivors {
   alignas(32) std::uint32_t cost[Layout<B>::kStride];
@@ -205,14 +226,7 @@ template <int B>
   if constexpr (B == 1) {  // node q's parents are 2q and 2q + 1
 #pragma GCC unroll 8
     for (int two = 0; two < 16; two += 2) part_even_from_odd(numbers[two], numbers[two + 1], to + two);
-  } else if constexpr (B == 2) {  // parent k of node q is node (q & 15) << 2 | k
-    const Ints order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    for (int half = 0; half < 2; ++half) {
-      const Four by_k = transposed(numbers + 4 * half);
-#pragma GCC unroll 4
-      for (int k = 0; k < 4; ++k) store(to[4 * half + k], _mm256_permutevar8x32_epi32(by_k.of[k], order));
-    }
-  } else if constexpr (B == 3) {  // (q & 3) << 3 | k: with k and k + 4 in the halves
+  } else if constexpr (B == 3) {  // node (q & 3) << 3 | k: with k and k + 4 in the halves
     const Four by_k = transposed(numbers);
 #pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) store(to[k], by_k.of[k]);
@@ -243,9 +257,9 @@ template <int B>
 }
 
 // best[r]: the cheapest branches to register r.
-template <int B>
+template <int B, int kPhase>
 [[gnu::always_inline]] inline void find_best(const Parents<B>& parents, const Tables<B>& tables, Ints* best) {
-  const auto& levels = tables.levels;
+  const auto& levels = tables.levels[(kPhase + 1) % Layout<B>::kPhases];
   if constexpr (B == 1) {
 #pragma GCC unroll 8
     for (int two = 0; two < 8; ++two) {
@@ -254,13 +268,34 @@ template <int B>
       for (int r = two; r < 16; r += 8)
         best[r] = lesser(branch(t0, b0, levels[r][0]), branch(t1, b1, levels[r][1]));
     }
+  } else if constexpr (B == 2 && kPhase == 0) {
+#pragma GCC unroll 8
+    for (int r = 0; r < 8; ++r) {
+      const Ints target = load(parents.target[r]), base = load(parents.base[r]);
+      const Ints first =
+          lesser(branch(_mm256_shuffle_epi32(target, 0x00), _mm256_shuffle_epi32(base, 0x00), levels[r][0]),
+                 branch(_mm256_shuffle_epi32(target, 0x55), _mm256_shuffle_epi32(base, 0x55), levels[r][1]));
+      const Ints second =
+          lesser(branch(_mm256_shuffle_epi32(target, 0xaa), _mm256_shuffle_epi32(base, 0xaa), levels[r][2]),
+                 branch(_mm256_shuffle_epi32(target, 0xff), _mm256_shuffle_epi32(base, 0xff), levels[r][3]));
+      best[r] = lesser(first, second);
+    }
   } else if constexpr (B == 2) {
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
+#pragma GCC unroll 4
+    for (int set = 0; set < (kPhase == 1 ? 4 : 2); ++set) {  // of parents, and of their children
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) {
-        const Ints target = load(parents.target[4 * half + k]), base = load(parents.base[4 * half + k]);
-        for (int r = half; r < 8; r += 2) {
+        Ints target, base;
+        if constexpr (kPhase == 1) {
+          target = twice(parents.target[2 * set + k % 2] + k / 2 * 4);
+          base = twice(parents.base[2 * set + k % 2] + k / 2 * 4);
+        } else {
+          target = load(parents.target[2 * k + set]);
+          base = load(parents.base[2 * k + set]);
+        }
+#pragma GCC unroll 4
+        for (int child = 0; child < (kPhase == 1 ? 2 : 4); ++child) {
+          const int r = kPhase == 1 ? 2 * set + child : 2 * child + set;
           const Ints of_k = branch(target, base, levels[r][k]);
           best[r] = k == 0 ? of_k : lesser(best[r], of_k);
         }
@@ -318,18 +353,19 @@ template <int B>
 
 // The levels of the best branches to a register, in both halves of lanes.
 template <int B>
-[[gnu::always_inline]] inline Ints levels_of(Ints best, const Tables<B>& tables, int r,
+[[gnu::always_inline]] inline Ints levels_of(Ints best, const Tables<B>& tables, int phase, int r,
                                              const Constants& constants) {
   if constexpr (B <= 3) {
     // As the upper byte of each half the lowest of the lane, which becomes the place of a level.
     const Ints lanes = _mm256_setr_epi32(0x00800080, 0x04800480, 0x08800880, 0x0c800c80, 0x00800080,
                                          0x04800480, 0x08800880, 0x0c800c80);
     const Ints at = masked_or(_mm256_shuffle_epi8(best, lanes), all((B == 1 ? 1U : 3U) * 0x01000100U), lanes);
-    Ints level = _mm256_shuffle_epi8(load(tables.fours[r][0]), at);
+    Ints level = _mm256_shuffle_epi8(load(tables.fours[phase][r][0]), at);
     if constexpr (B == 3)
-      level = _mm256_castps_si256(_mm256_blendv_ps(
-          _mm256_castsi256_ps(level), _mm256_castsi256_ps(_mm256_shuffle_epi8(load(tables.fours[r][1]), at)),
-          _mm256_castsi256_ps(_mm256_slli_epi32(best, 29))));
+      level = _mm256_castps_si256(
+          _mm256_blendv_ps(_mm256_castsi256_ps(level),
+                           _mm256_castsi256_ps(_mm256_shuffle_epi8(load(tables.fours[phase][r][1]), at)),
+                           _mm256_castsi256_ps(_mm256_slli_epi32(best, 29))));
     return _mm256_mulhi_epi16(level, load(constants.level_factor));
   } else {
     // state_level() in the lanes' upper bytes.
@@ -346,22 +382,31 @@ template <int B>
   }
 }
 
+// b where the sign is set.
+[[gnu::always_inline]] inline Ints chosen(__m256 sign, Ints a, Ints b) {
+  return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), sign));
+}
+
 // The sums of the parents by which the best branches to a register come; not with 3 bits.
-template <int B>
+template <int B, int kPhase>
 struct Choice {
-  Ints lane, upper;
+  Ints lane;
+  __m256 odd, upper;  // by signs
 
   [[gnu::always_inline]] explicit Choice(Ints best) {
     const Ints lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     if constexpr (B == 1) {
       lane = masked_or(best, all(1), _mm256_slli_epi32(lanes, 1));
     } else if constexpr (B == 2) {
-      lane = masked_or(best, all(3), _mm256_slli_epi32(lanes, 2));
+      lane =
+          kPhase == 0 ? best : masked_or(_mm256_slli_epi32(best, 1), all(4), _mm256_and_si256(lanes, all(3)));
+      odd = _mm256_castsi256_ps(_mm256_slli_epi32(best, 31));
+      upper = _mm256_castsi256_ps(_mm256_slli_epi32(best, 30));
     } else if constexpr (B == 6) {
       lane = _mm256_and_si256(best, all(3));
     } else {
       lane = best;
-      if constexpr (B == 4) upper = _mm256_slli_epi32(best, 28);
+      if constexpr (B == 4) upper = _mm256_castsi256_ps(_mm256_slli_epi32(best, 28));
     }
   }
   [[gnu::always_inline]] Ints sums(const std::int32_t* along, int r) const {
@@ -371,13 +416,17 @@ struct Choice {
     if constexpr (B == 1) {
       const int first = r % 8 * 2;
       return _mm256_blend_epi32(of(first), of(first + 1), 0xf0);
+    } else if constexpr (B == 2 && kPhase == 0) {
+      return _mm256_castps_si256(_mm256_permutevar_ps(_mm256_castsi256_ps(load(along + r * kLanes)), lane));
+    } else if constexpr (B == 2 && kPhase == 1) {
+      const int first = r / 2 * 2;
+      return chosen(odd, of(first), of(first + 1));
     } else if constexpr (B == 2) {
-      const int first = r % 2 * 4;
-      return _mm256_blend_epi32(_mm256_blend_epi32(of(first), of(first + 1), 0x0c),
-                                _mm256_blend_epi32(of(first + 2), of(first + 3), 0xc0), 0xf0);
+      const std::int32_t* first = along + r % 2 * kLanes;
+      return chosen(upper, chosen(odd, load(first), load(first + 2 * kLanes)),
+                    chosen(odd, load(first + 4 * kLanes), load(first + 6 * kLanes)));
     } else if constexpr (B == 4) {
-      return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(of(0)), _mm256_castsi256_ps(of(1)),
-                                                  _mm256_castsi256_ps(upper)));
+      return chosen(upper, of(0), of(1));
     } else {
       return of(0);
     }
@@ -413,11 +462,12 @@ template <int B>
 }
 
 // What survives, of which best[r] are the costs.
-template <int B>
+template <int B, int kPhase>
 [[gnu::always_inline]] inline void survive(const Step& step, const Tables<B>& tables, Ints* best,
                                            const Survivors<B>& before, Survivors<B>& after,
                                            std::uint8_t* trace) {
   using L = Layout<B>;
+  constexpr int kNext = (kPhase + 1) % L::kPhases;
   const auto extend = [&](int k, int r, Ints sums, Ints error) {
     const Ints direction = everywhere(step.numbers.directions + 2 * k);
     store(after.along[k] + r * kLanes, _mm256_add_epi16(sums, _mm256_mulhrs_epi16(direction, error)));
@@ -426,9 +476,9 @@ template <int B>
 #pragma GCC unroll 16
   for (int r = 0; r < L::kRegisters; ++r) {
     store_lowest(trace + r * kLanes, best[r]);
-    errors[r] = _mm256_sub_epi16(step.value, levels_of<B>(best[r], tables, r, step.constants));
+    errors[r] = _mm256_sub_epi16(step.value, levels_of<B>(best[r], tables, kNext, r, step.constants));
     if constexpr (B != 3) {
-      const Choice<B> choice(best[r]);
+      const Choice<B, kPhase> choice(best[r]);
 #pragma GCC unroll 4
       for (int k = 0; k < kPairs; ++k) extend(k, r, choice.sums(before.along[k], r), errors[r]);
     }
@@ -448,16 +498,17 @@ template <int B>
   if (step.numbers.settles) settle<B>(step.numbers, best);
 #pragma GCC unroll 16
   for (int r = 0; r < L::kRegisters; ++r)
-    store(after.cost + r * kLanes, masked_or(best[r], all(~L::kChoice), load(tables.choices + r * kLanes)));
+    store(after.cost + r * kLanes,
+          masked_or(best[r], all(~L::kChoice), load(tables.choices[kNext] + r * kLanes)));
 }
 
 template <int B>
-void bar_other_seams(int i, int seam, Survivors<B>& paths) {
+void bar_other_seams(const Tables<B>& tables, int i, int seam, Survivors<B>& paths) {
   using L = Layout<B>;
   const int left = L::kMemory - i * B;
   const int known = (1 << (left < B ? left : B)) - 1;
   for (int place = 0; place < L::kStride; ++place)
-    if (((place % L::kNodes ^ seam >> (i * B)) & known) != 0) paths.cost[place] |= kBarred;
+    if (((tables.nodes[i % L::kPhases][place] ^ seam >> (i * B)) & known) != 0) paths.cost[place] |= kBarred;
 }
 
 // kRows rows side by side, so that their steps don't wait for each other.
@@ -472,40 +523,49 @@ class Search {
     for (int row = 0; row < kRows; ++row) {
       paths_[0][row] = {};
       for (int r = 0; r < L::kRegisters; ++r)
-        store(paths_[0][row].cost + r * kLanes, load(tables.choices + r * kLanes));
+        store(paths_[0][row].cost + r * kLanes, load(tables.choices[0] + r * kLanes));
     }
   }
 
   void run() {
-    for (int i = 0; i < code_.n; ++i) step(i);
+    for (int i = 0; i < code_.n;) {
+      step<0>(i++);
+      if constexpr (L::kPhases == 3) {
+        if (i < code_.n) step<1>(i++);
+        if (i < code_.n) step<2>(i++);
+      }
+    }
     trace_back();
   }
 
  private:
+  template <int kPhase>
   [[gnu::always_inline]] void step(int i) {
     Survivors<B>* before = paths_[i % 2];
     Survivors<B>* after = paths_[(i + 1) % 2];
     if (i * B < L::kMemory)
-      for (int row = 0; row < kRows; ++row) bar_other_seams(i, rows_[row].seam, before[row]);
+      for (int row = 0; row < kRows; ++row) bar_other_seams(tables_, i, rows_[row].seam, before[row]);
     Parents<B> parents[kRows];
     Ints best[kRows][L::kRegisters];
 #pragma GCC unroll 1
     for (int row = 0; row < kRows; ++row)
       arrange_parents<B>(before[row], Step(code_.steps[i], constants_, rows_[row].values[i]), parents[row]);
 #pragma GCC unroll 1
-    for (int row = 0; row < kRows; ++row) find_best<B>(parents[row], tables_, best[row]);
+    for (int row = 0; row < kRows; ++row) find_best<B, kPhase>(parents[row], tables_, best[row]);
 #pragma GCC unroll 1
     for (int row = 0; row < kRows; ++row)
-      survive<B>(Step(code_.steps[i], constants_, rows_[row].values[i]), tables_, best[row], before[row],
-                 after[row], trace_of(i, row));
+      survive<B, kPhase>(Step(code_.steps[i], constants_, rows_[row].values[i]), tables_, best[row],
+                         before[row], after[row], trace_of(i, row));
   }
 
   void trace_back() {
     int nodes[kRows];
     for (int row = 0; row < kRows; ++row) nodes[row] = rows_[row].seam;
     for (int i = code_.n - 1; i >= 0; --i) {
+      const std::uint8_t* places = tables_.places[(i + 1) % L::kPhases];
       for (int row = 0; row < kRows; ++row) {
-        const int state = nodes[row] << B | static_cast<int>(trace_of(i, row)[nodes[row]] & L::kChoice);
+        const unsigned int choice = trace_of(i, row)[places[nodes[row]]] & L::kChoice;
+        const int state = nodes[row] << B | static_cast<int>(choice);
         rows_[row].states[i] = static_cast<std::uint8_t>(state);
         nodes[row] = state & (L::kNodes - 1);
       }
