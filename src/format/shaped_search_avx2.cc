@@ -70,6 +70,11 @@ struct Layout {
       return (r * kLanes + lane) % kNodes;
     }
   }
+  // With few bits, four registers are packed as they come.
+  static int place_in_trace(int r, int lane) {
+    if constexpr (B >= 3) return r * kLanes + lane;
+    return r / 4 * 4 * kLanes + lane / 4 * 16 + r % 4 * 4 + lane % 4;
+  }
   // The state of a lane of branch vector v to register r of the next phase.
   static int state_at(int next_phase, int r, int v, int lane) {
     const int node = node_at(next_phase, r, lane);
@@ -83,11 +88,14 @@ struct Tables {
   using L = Layout<B>;
   alignas(32) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];  // factors_of_level
   std::uint8_t nodes[L::kPhases][L::kStride];
-  std::uint8_t places[L::kPhases][L::kNodes];                 // of nodes
+  std::uint8_t places[L::kPhases][L::kNodes];                 // of nodes in the trace
   alignas(32) std::uint32_t choices[L::kPhases][L::kStride];  // the bits that name a node as parent
-  // Levels of four states in a lane: of the states 4b, 4b + 1, ... of its node.
-  static constexpr int kFours = B == 3 ? 2 : 1;
-  alignas(32) std::int8_t fours[L::kPhases][L::kRegisters][kFours][kLanes][4];
+  // With 3 bits, levels of four states in a lane: of the states 4b, 4b + 1, ... of its node.
+  static constexpr int kFours = B == 3 ? 2 : 0;
+  alignas(32) std::int8_t fours[L::kPhases][L::kRegisters][kFours + 1][kLanes][4];
+  // With fewer, levels by the state's lowest bits, in the order of the trace.
+  static constexpr int kChoices = B < 3 ? 1 << B : 0;
+  alignas(32) std::int8_t by_choice[L::kPhases][kChoices + 1][L::kStride];
 
   explicit Tables(const ShapedCode& code) {
     for (int phase = 0; phase < L::kPhases; ++phase) {
@@ -95,7 +103,9 @@ struct Tables {
         for (int lane = 0; lane < kLanes; ++lane) {
           const int node = L::node_at(phase, r, lane), place = r * kLanes + lane;
           nodes[phase][place] = static_cast<std::uint8_t>(node);
-          places[phase][node] = static_cast<std::uint8_t>(place);
+          places[phase][node] = static_cast<std::uint8_t>(L::place_in_trace(r, lane));
+          for (int k = 0; k < kChoices; ++k)
+            by_choice[phase][k][L::place_in_trace(r, lane)] = code.levels[node << B | k];
           choices[phase][place] = static_cast<std::uint32_t>(node) & L::kChoice;
           for (int v = 0; v < L::kVectors; ++v)
             levels[phase][r][v][lane] =
@@ -351,21 +361,23 @@ template <int B, int kPhase>
   }
 }
 
+// b where the sign is set.
+[[gnu::always_inline]] inline Ints chosen(__m256 sign, Ints a, Ints b) {
+  return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), sign));
+}
+
 // The levels of the best branches to a register, in both halves of lanes.
 template <int B>
 [[gnu::always_inline]] inline Ints levels_of(Ints best, const Tables<B>& tables, int phase, int r,
                                              const Constants& constants) {
-  if constexpr (B <= 3) {
+  if constexpr (B == 3) {
     // As the upper byte of each half the lowest of the lane, which becomes the place of a level.
     const Ints lanes = _mm256_setr_epi32(0x00800080, 0x04800480, 0x08800880, 0x0c800c80, 0x00800080,
                                          0x04800480, 0x08800880, 0x0c800c80);
-    const Ints at = masked_or(_mm256_shuffle_epi8(best, lanes), all((B == 1 ? 1U : 3U) * 0x01000100U), lanes);
-    Ints level = _mm256_shuffle_epi8(load(tables.fours[phase][r][0]), at);
-    if constexpr (B == 3)
-      level = _mm256_castps_si256(
-          _mm256_blendv_ps(_mm256_castsi256_ps(level),
-                           _mm256_castsi256_ps(_mm256_shuffle_epi8(load(tables.fours[phase][r][1]), at)),
-                           _mm256_castsi256_ps(_mm256_slli_epi32(best, 29))));
+    const Ints at = masked_or(_mm256_shuffle_epi8(best, lanes), all(3 * 0x01000100U), lanes);
+    const Ints level = chosen(_mm256_castsi256_ps(_mm256_slli_epi32(best, 29)),
+                              _mm256_shuffle_epi8(load(tables.fours[phase][r][0]), at),
+                              _mm256_shuffle_epi8(load(tables.fours[phase][r][1]), at));
     return _mm256_mulhi_epi16(level, load(constants.level_factor));
   } else {
     // state_level() in the lanes' upper bytes.
@@ -382,9 +394,50 @@ template <int B>
   }
 }
 
-// b where the sign is set.
-[[gnu::always_inline]] inline Ints chosen(__m256 sign, Ints a, Ints b) {
-  return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), sign));
+// The lowest bytes of a register.
+[[gnu::always_inline]] inline void store_lowest(std::uint8_t* to, Ints x) {
+  const Ints four = _mm256_shuffle_epi8(x, all(0x0c080400));
+  const __m128i eight = _mm_unpacklo_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), eight);
+}
+
+// Writes the choices of the best branches to the trace, and gives their errors, in both halves of lanes.
+template <int B>
+[[gnu::always_inline]] inline void take_errors(const Ints* best, const Tables<B>& tables, int phase,
+                                               const Step& step, std::uint8_t* trace, Ints* errors) {
+  using L = Layout<B>;
+  const Constants& constants = step.constants;
+  if constexpr (B < 3) {
+#pragma GCC unroll 4
+    for (int r = 0; r < L::kRegisters; r += 4) {
+      Ints choices[4];
+      for (int i = 0; i < 4; ++i) choices[i] = _mm256_and_si256(best[r + i], all(L::kChoice));
+      const Ints packed = _mm256_packus_epi16(_mm256_packus_epi32(choices[0], choices[1]),
+                                              _mm256_packus_epi32(choices[2], choices[3]));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(trace + r * kLanes), packed);
+      const auto levels = [&](int k) { return load(tables.by_choice[phase][k] + r * kLanes); };
+      const Ints odd = _mm256_slli_epi16(packed, 7);  // in the signs of bytes
+      Ints level = _mm256_blendv_epi8(levels(0), levels(1), odd);
+      if constexpr (B == 2)
+        level = _mm256_blendv_epi8(level, _mm256_blendv_epi8(levels(2), levels(3), odd),
+                                   _mm256_slli_epi16(packed, 6));
+      const Ints upper_bytes[2] = {_mm256_unpacklo_epi8(_mm256_setzero_si256(), level),
+                                   _mm256_unpackhi_epi8(_mm256_setzero_si256(), level)};
+#pragma GCC unroll 2
+      for (int two = 0; two < 2; ++two) {
+        const Ints error =
+            _mm256_sub_epi16(step.value, _mm256_mulhi_epi16(upper_bytes[two], load(constants.level_factor)));
+        errors[r + 2 * two] = _mm256_unpacklo_epi16(error, error);
+        errors[r + 2 * two + 1] = _mm256_unpackhi_epi16(error, error);
+      }
+    }
+  } else {
+#pragma GCC unroll 4
+    for (int r = 0; r < L::kRegisters; ++r) {
+      store_lowest(trace + r * kLanes, best[r]);
+      errors[r] = _mm256_sub_epi16(step.value, levels_of<B>(best[r], tables, phase, r, constants));
+    }
+  }
 }
 
 // The sums of the parents by which the best branches to a register come; not with 3 bits.
@@ -433,13 +486,6 @@ struct Choice {
   }
 };
 
-// The lowest bytes of a register.
-[[gnu::always_inline]] inline void store_lowest(std::uint8_t* to, Ints x) {
-  const Ints four = _mm256_shuffle_epi8(x, all(0x0c080400));
-  const __m128i eight = _mm_unpacklo_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), eight);
-}
-
 [[gnu::always_inline]] inline Ints least_of_lanes(Ints x) {
   x = lesser(x, _mm256_permute4x64_epi64(x, 0x4e));
   x = lesser(x, _mm256_shuffle_epi32(x, 0x4e));
@@ -473,18 +519,17 @@ template <int B, int kPhase>
     store(after.along[k] + r * kLanes, _mm256_add_epi16(sums, _mm256_mulhrs_epi16(direction, error)));
   };
   Ints errors[L::kRegisters];
+  take_errors<B>(best, tables, kNext, step, trace, errors);
+  if constexpr (B != 3) {
 #pragma GCC unroll 16
-  for (int r = 0; r < L::kRegisters; ++r) {
-    store_lowest(trace + r * kLanes, best[r]);
-    errors[r] = _mm256_sub_epi16(step.value, levels_of<B>(best[r], tables, kNext, r, step.constants));
-    if constexpr (B != 3) {
+    for (int r = 0; r < L::kRegisters; ++r) {
       const Choice<B, kPhase> choice(best[r]);
 #pragma GCC unroll 4
       for (int k = 0; k < kPairs; ++k) extend(k, r, choice.sums(before.along[k], r), errors[r]);
     }
   }
-  if constexpr (B ==
-                3) {  // every register has the parents of 8 nodes, which transposing brings to their place
+  // Every register has the parents of 8 nodes, which transposing brings to their place.
+  if constexpr (B == 3) {
     const Four choices = transposed(best);
 #pragma GCC unroll 4
     for (int k = 0; k < kPairs; ++k) {
