@@ -83,8 +83,8 @@ double least_cost(const TrellisTable& table, const std::vector<float>& v, const 
   int seam = 0;
   for (int i = 9; i < 16; ++i) seam |= like[i] << i;
   for (int code = seam; code < seam + (1 << 9); ++code) {
-    std::vector<std::uint16_t> symbols;
-    for (int i = 0; i < 16; ++i) symbols.push_back(static_cast<std::uint16_t>(code >> i & 1));
+    std::vector<std::uint16_t> symbols(16);
+    for (int i = 0; i < 16; ++i) symbols[i] = static_cast<std::uint16_t>(code >> i & 1);
     least = std::min(least, cost_of(v, errors_of(table, x, symbols.data(), 16)));
   }
   return least;

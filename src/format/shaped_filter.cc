@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 
 namespace kvant {
 namespace {
@@ -24,7 +25,8 @@ constexpr double kMostFeedback = 65000;  // of a step: so that x + g.s fits 32 b
 // values of sqrt(d / n) make n (sqrt(d / n) - L), at most d / (4 L).
 double largest_sum(std::size_t d, const TrellisTable& table) {
   double largest = 0;
-  for (const int level : table.levels) largest = std::max(largest, std::abs(level) * double{table.scale});
+  for (const std::int8_t level : table.levels)
+    largest = std::max(largest, std::abs(level * double{table.scale}));
   return static_cast<double>(d) / (4 * largest);
 }
 

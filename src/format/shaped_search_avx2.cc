@@ -86,16 +86,16 @@ struct Layout {
 template <int B>
 struct Tables {
   using L = Layout<B>;
+  static constexpr int kFours = B == 3 ? 2 : 0;
+  static constexpr int kChoices = B < 3 ? 1 << B : 0;
   alignas(32) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];  // factors_of_level
-  std::uint8_t nodes[L::kPhases][L::kStride];
-  std::uint8_t places[L::kPhases][L::kNodes];                 // of nodes in the trace
   alignas(32) std::uint32_t choices[L::kPhases][L::kStride];  // the bits that name a node as parent
   // With 3 bits, levels of four states in a lane: of the states 4b, 4b + 1, ... of its node.
-  static constexpr int kFours = B == 3 ? 2 : 0;
   alignas(32) std::int8_t fours[L::kPhases][L::kRegisters][kFours + 1][kLanes][4];
   // With fewer, levels by the state's lowest bits, in the order of the trace.
-  static constexpr int kChoices = B < 3 ? 1 << B : 0;
   alignas(32) std::int8_t by_choice[L::kPhases][kChoices + 1][L::kStride];
+  std::uint8_t nodes[L::kPhases][L::kStride];
+  std::uint8_t places[L::kPhases][L::kNodes];  // of nodes in the trace
 
   explicit Tables(const ShapedCode& code) {
     for (int phase = 0; phase < L::kPhases; ++phase) {
