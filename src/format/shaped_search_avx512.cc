@@ -5,7 +5,6 @@
 #include <immintrin.h>
 
 #include <cstddef>
-#include <type_traits>
 
 namespace kvant {
 namespace {
@@ -50,7 +49,7 @@ struct Layout {
   static constexpr int kRegisters = kNodes > kLanes ? kNodes / kLanes : 1;  // for fewer nodes, repeated
   static constexpr int kStride = kRegisters * kLanes;
   static constexpr int kVectors = kLanes / kRegisters;  // of branches to the nodes of a register
-  // How the nodes lie in registers and lanes changes from step to step with 2 bits (extend).
+  // How the nodes lie in registers and lanes changes from step to step with 2 bits (arrange_parents).
   static constexpr int kPhases = B == 2 ? 3 : 1;
 
   static int node_at(int phase, int r, int lane) {
