@@ -62,7 +62,7 @@ void extend(const std::int16_t* levels, const ShapedStep& step, int x, const Sur
           std::min(best[q], before.cost[parent] + static_cast<std::uint32_t>(error * error) + other_states);
     }
   }
-  const std::uint32_t least = *std::min_element(best, best + S::kNodes) & ~S::kChoice;
+  const std::uint32_t least = step.settles ? *std::min_element(best, best + S::kNodes) & ~S::kChoice : 0;
   for (int q = 0; q < S::kNodes; ++q) {
     const int state = q << B | static_cast<int>(best[q] & S::kChoice);
     const int error = x - levels[state];
