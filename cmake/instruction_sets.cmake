@@ -70,8 +70,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   endif()
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/format/trellis_viterbi_avx2.cc PROPERTIES
                               COMPILE_OPTIONS "-mavx2")
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/src/format/shaped_search_avx2.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON
+                              COMPILE_OPTIONS "-fno-tree-vectorize;-mavx2")
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/format/shaped_search_avx512.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON
-                              COMPILE_OPTIONS "-fno-tree-vectorize;-mfma;-mavx512f;-mprefer-vector-width=512;-Wno-uninitialized;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>")
+                              COMPILE_OPTIONS "-fno-tree-vectorize;${vnni_flags}")
 endif()
 file(GLOB kernel_files ${kernels}_*.cc)
 set_source_files_properties(${kernel_files} ${CMAKE_SOURCE_DIR}/src/format/trellis_viterbi_avx2.cc PROPERTIES

@@ -2,7 +2,39 @@
 
 #include <cstddef>
 
+#include "base/simd_clones.h"
+
 namespace kvant {
+namespace {
+
+struct Sums {
+  double aa = 0, ab = 0, bb = 0;
+  double along_a[kMetricRank] = {}, along_b[kMetricRank] = {};
+};
+
+// In a fixed order, of products that are exact, so that they are the same with every instruction set.
+KVANT_SIMD_CLONES void add_up(const FeedbackStep* steps, std::size_t n, const float* a, const float* b,
+                              Sums& sums) {
+  double aa = 0, ab = 0, bb = 0;
+  double along_a[kMetricRank] = {}, along_b[kMetricRank] = {};
+  for (std::size_t i = 0; i < n; ++i) {
+    const double x = a[i], y = b[i];
+    double v[kMetricRank];
+    for (int r = 0; r < kMetricRank; ++r) v[r] = steps[i].directions[r];
+    for (int r = 0; r < kMetricRank; ++r) along_a[r] += v[r] * x;
+    for (int r = 0; r < kMetricRank; ++r) along_b[r] += v[r] * y;
+    aa += x * x;
+    ab += x * y;
+    bb += y * y;
+  }
+  sums = {aa, ab, bb, {}, {}};
+  for (int r = 0; r < kMetricRank; ++r) {
+    sums.along_a[r] = along_a[r];
+    sums.along_b[r] = along_b[r];
+  }
+}
+
+}  // namespace
 
 ErrorMetric::ErrorMetric(std::span<const float> directions) : steps_(directions.size() / kMetricRank) {
   double k[kMetricRank][kMetricRank] = {};
@@ -24,18 +56,15 @@ ErrorMetric::ErrorMetric(std::span<const float> directions) : steps_(directions.
   }
 }
 
-double ErrorMetric::product(const float* a, const float* b) const {
-  double sum = 0;
-  double along_a[kMetricRank] = {}, along_b[kMetricRank] = {};
-  for (std::size_t i = 0; i < steps_.size(); ++i) {
-    sum += static_cast<double>(a[i]) * b[i];
-    for (int r = 0; r < kMetricRank; ++r) {
-      along_a[r] += static_cast<double>(steps_[i].directions[r]) * a[i];
-      along_b[r] += static_cast<double>(steps_[i].directions[r]) * b[i];
-    }
+ErrorMetric::Products ErrorMetric::products(const float* a, const float* b) const {
+  Sums sums;
+  add_up(steps_.data(), steps_.size(), a, b, sums);
+  for (int r = 0; r < kMetricRank; ++r) {
+    sums.aa += sums.along_a[r] * sums.along_a[r];
+    sums.ab += sums.along_a[r] * sums.along_b[r];
+    sums.bb += sums.along_b[r] * sums.along_b[r];
   }
-  for (int r = 0; r < kMetricRank; ++r) sum += along_a[r] * along_b[r];
-  return sum;
+  return {sums.aa, sums.ab, sums.bb};
 }
 
 }  // namespace kvant

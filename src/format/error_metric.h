@@ -40,8 +40,12 @@ class ErrorMetric {
   explicit ErrorMetric(std::span<const float> directions);
 
   std::span<const FeedbackStep> steps() const { return steps_; }  // [d]
-  // a^T M b, [d] each.
-  double product(const float* a, const float* b) const;
+  struct Products {
+    double aa, ab, bb;
+  };
+  // a^T M a, a^T M b, b^T M b, [d] each.
+  Products products(const float* a, const float* b) const;
+  double product(const float* a, const float* b) const { return products(a, b).ab; }
 
  private:
   std::vector<FeedbackStep> steps_;

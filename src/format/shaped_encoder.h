@@ -12,15 +12,14 @@ namespace kvant {
 class ShapedEncoder {
  public:
   explicit ShapedEncoder(const TrellisTable& table, const ShapedKernel& kernel = best_shaped_search())
-      : bits_(table.bits), levels_(trellis_levels(table)), plain_(table), kernel_(kernel) {}
+      : table_(table), plain_(table), kernel_(kernel) {}
 
   // As TrellisEncoder::encode, but for what counts as an error; n: the metric's d. A row's path begins and
   // ends where that of least squared error does.
   void encode(const float* values, int n_rows, const ErrorMetric& metric, std::uint16_t* symbols) const;
 
  private:
-  int bits_;
-  TrellisLevels levels_;
+  const TrellisTable& table_;
   TrellisEncoder plain_;
   const ShapedKernel& kernel_;
 };

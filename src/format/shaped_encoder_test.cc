@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -81,8 +83,8 @@ double least_cost(const TrellisTable& table, const std::vector<float>& v, const 
   int seam = 0;
   for (int i = 9; i < 16; ++i) seam |= like[i] << i;
   for (int code = seam; code < seam + (1 << 9); ++code) {
-    std::vector<std::uint16_t> symbols;
-    for (int i = 0; i < 16; ++i) symbols.push_back(static_cast<std::uint16_t>(code >> i & 1));
+    std::vector<std::uint16_t> symbols(16);
+    for (int i = 0; i < 16; ++i) symbols[i] = static_cast<std::uint16_t>(code >> i & 1);
     least = std::min(least, cost_of(v, errors_of(table, x, symbols.data(), 16)));
   }
   return least;
@@ -147,19 +149,136 @@ TEST(ShapedEncoder, LeavesWhatThePlainSearchDoesWhereErrorsCountAlike) {
   }
 }
 
+// The search in double precision: of the paths to every node the one of least cost survives, with its errors
+// along the metric's directions. Gives the least cost of all through a seam.
+double searched_cost(const TrellisTable& table, const ErrorMetric& metric, const float* x, int seam) {
+  struct Path {
+    double cost = std::numeric_limits<double>::infinity();
+    double along[kMetricRank] = {};
+  };
+  const int nodes = kTrellisStates >> table.bits;
+  std::vector<Path> paths(nodes);
+  paths[seam].cost = 0;
+  for (const FeedbackStep& step : metric.steps()) {
+    std::vector<Path> next(nodes);
+    for (int state = 0; state < kTrellisStates; ++state) {
+      const Path& from = paths[state & (nodes - 1)];
+      const double error = *x - static_cast<double>(table.levels[state]) * table.scale;
+      double filtered = error;
+      for (int r = 0; r < kMetricRank; ++r) filtered += step.feedback[r] * from.along[r];
+      const double cost = from.cost + step.weight * filtered * filtered;
+      Path& to = next[state >> table.bits];
+      if (cost >= to.cost) continue;
+      to.cost = cost;
+      for (int r = 0; r < kMetricRank; ++r) to.along[r] = from.along[r] + step.directions[r] * error;
+    }
+    paths = next;
+    ++x;
+  }
+  return paths[seam].cost;
+}
+
+// Costs of the encoder's codes over those that the search in double precision finds through the same seams.
+double excess(const TrellisTable& table, const std::vector<float>& v, const std::vector<float>& values,
+              int n) {
+  const int n_rows = static_cast<int>(values.size()) / n;
+  const ErrorMetric metric(v);
+  std::vector<std::uint16_t> symbols(values.size());
+  ShapedEncoder(table).encode(values.data(), n_rows, metric, symbols.data());
+  std::vector<std::uint8_t> seams(n_rows);
+  TrellisEncoder(table).find_seams(values.data(), n_rows, n, seams.data());
+  double found = 0, searched = 0;
+  for (int row = 0; row < n_rows; ++row) {
+    const std::ptrdiff_t first = static_cast<std::ptrdiff_t>(row) * n;
+    found += cost_of(v, errors_of(table, values.data() + first, symbols.data() + first, n));
+    searched += searched_cost(table, metric, values.data() + first, seams[row]);
+  }
+  return found / searched - 1;
+}
+
+// Scaled to eigenvalues 1 + strengths[r] of M.
+std::vector<float> with_strengths(std::vector<float> v, const std::array<double, kMetricRank>& strengths) {
+  for (std::size_t r = 0; r < kMetricRank; ++r) {
+    double squares = 0;
+    for (std::size_t i = r; i < v.size(); i += kMetricRank) squares += double{v[i]} * v[i];
+    for (std::size_t i = r; i < v.size(); i += kMetricRank)
+      v[i] = static_cast<float>(v[i] * std::sqrt(strengths[r] / squares));
+  }
+  return v;
+}
+
+TEST(ShapedEncoder, FindsWhatASearchInDoublePrecisionDoes) {
+  constexpr int kRows = 400;
+  for (const int kValues : {64, 128}) {
+    const std::vector<float> v = with_strengths(
+        normal_numbers(static_cast<std::size_t>(kValues) * kMetricRank, 11), {132, 59, 29, 14, 9, 6, 4, 3});
+    const std::vector<float> values = normal_numbers(static_cast<std::size_t>(kRows) * kValues, 12);
+    for (const TrellisTable& table : trellis_tables())
+      EXPECT_NEAR(excess(table, v, values, kValues), 0, 0.02) << table.bits << " bits, " << kValues;
+  }
+}
+
+// Metrics that say little, that care for one direction above all, and for few channels.
+TEST(ShapedEncoder, KeepsItsPrecisionUnderExtremeMetrics) {
+  constexpr int kRows = 400, kValues = 64;
+  const std::vector<float> values = normal_numbers(kRows * kValues, 13);
+  const std::vector<float> any = normal_numbers(kValues * kMetricRank, 14);
+  std::vector<float> few = any;
+  for (int i = 0; i < kValues; ++i)
+    if (i % 8 != 0)
+      for (int r = 0; r < kMetricRank; ++r) few[i * kMetricRank + r] *= 0.02F;
+  const std::vector<float> metrics[] = {
+      with_strengths(any, {.5, .4, .3, .2, .1, .05, .02, .01}),
+      with_strengths(any, {3000, 0, 0, 0, 0, 0, 0, 0}),
+      with_strengths(any, {3000, 1000, 500, 300, 200, 100, 50, 20}),
+      with_strengths(few, {3000, 1000, 300, 100, 50, 20, 10, 5}),
+  };
+  for (const std::vector<float>& v : metrics)
+    for (const TrellisTable& table : trellis_tables())
+      EXPECT_NEAR(excess(table, v, values, kValues), 0, 0.1) << table.bits << " bits, " << &v - metrics;
+}
+
+// Rows of root mean square 1 with few values that levels don't reach, or with one alone.
+TEST(ShapedEncoder, BearsOutlyingValues) {
+  constexpr int kRows = 200;
+  for (const int kValues : {64, 128}) {
+    const std::vector<float> v =
+        with_strengths(normal_numbers(static_cast<std::size_t>(kValues) * kMetricRank, 15),
+                       {1000, 300, 100, 30, 10, 5, 3, 2});
+    std::vector<float> values = normal_numbers(static_cast<std::size_t>(kRows) * kValues, 16);
+    for (int row = 0; row < kRows; ++row) {
+      float* x = values.data() + static_cast<std::ptrdiff_t>(row) * kValues;
+      x[row % kValues] = row % 2 == 0 ? 20.0F : 1e6F;
+      double squares = 0;
+      for (int i = 0; i < kValues; ++i) squares += double{x[i]} * x[i];
+      for (int i = 0; i < kValues; ++i) x[i] = static_cast<float>(x[i] * std::sqrt(kValues / squares));
+    }
+    for (const TrellisTable& table : trellis_tables())
+      EXPECT_NEAR(excess(table, v, values, kValues), 0, 0.1) << table.bits << " bits, " << kValues;
+  }
+}
+
 TEST(ShapedEncoder, FindsTheSamePathsWithAllInstructions) {
-  const ShapedKernel& best = best_shaped_search();
-  if (&best == &portable_shaped_search()) GTEST_SKIP() << "this machine has the portable search only";
-  constexpr int kRows = 33, kValues = 72;
-  const ErrorMetric metric(directions(kValues, 9));
-  std::vector<float> values = normal_numbers(kRows * kValues, 10);
-  std::fill_n(values.begin() + kValues, kValues, 0.0F);
-  std::fill_n(values.begin() + 2 * kValues, kValues, 50.0F);
-  for (const TrellisTable& table : trellis_tables()) {
-    std::vector<std::uint16_t> fast(values.size()), portable(values.size());
-    ShapedEncoder(table, best).encode(values.data(), kRows, metric, fast.data());
-    ShapedEncoder(table, portable_shaped_search()).encode(values.data(), kRows, metric, portable.data());
-    EXPECT_EQ(fast, portable) << table.bits;
+  constexpr int kRows = 33;
+  for (const int kValues : {16, 72}) {
+    const std::vector<float> v = directions(kValues, 9);
+    for (const float strength : {0.0F, 1.0F, 10.0F}) {
+      std::vector<float> scaled = v;
+      for (float& x : scaled) x *= strength;
+      const ErrorMetric metric(scaled);
+      std::vector<float> values = normal_numbers(static_cast<std::size_t>(kRows) * kValues, 10);
+      std::fill_n(values.begin() + kValues, kValues, 0.0F);
+      std::fill_n(values.begin() + std::ptrdiff_t{2} * kValues, kValues, 50.0F);
+      for (const TrellisTable& table : trellis_tables()) {
+        std::vector<std::uint16_t> portable(values.size());
+        ShapedEncoder(table, portable_shaped_search()).encode(values.data(), kRows, metric, portable.data());
+        for (const ShapedKernel* kernel : runnable_shaped_searches()) {
+          std::vector<std::uint16_t> symbols(values.size());
+          ShapedEncoder(table, *kernel).encode(values.data(), kRows, metric, symbols.data());
+          EXPECT_EQ(symbols, portable) << kernel->name << ", " << table.bits << " bits";
+        }
+      }
+    }
   }
 }
 

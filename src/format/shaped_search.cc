@@ -1,141 +1,141 @@
 #include "format/shaped_search.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
+#include <vector>
 
 #include "base/check.h"
-#include "base/simd_clones.h"
-#include "format/trellis.h"
 
 namespace kvant {
 namespace {
-
-constexpr float kFar = 1e30F;  // the cost of a path that doesn't begin in the seam
 
 // The paths that survive, by the node that they lead to.
 template <int B>
 struct Survivors {
   static constexpr int kNodes = kTrellisStates >> B;
-  float cost[kNodes];
-  float along[kMetricRank][kNodes];  // s: errors along the metric's directions
+  static constexpr int kMemory = kTrellisBits - B;         // bits of a node
+  static constexpr std::uint32_t kChoice = (1U << B) - 1;  // the state's bits in a cost
+  std::uint32_t cost[kNodes];
+  std::int16_t along[kNodes][kMetricRank];  // s
 };
 
-// targets[q]: x + g.s of the path to node q.
 template <int B>
-[[gnu::always_inline]] inline void find_targets(const Survivors<B>& paths, const FeedbackStep& step, float x,
-                                                float* targets) {
-  for (int q = 0; q < Survivors<B>::kNodes; ++q) {
-    float target = x;
-    for (int r = 0; r < kMetricRank; ++r) target = std::fma(step.feedback[r], paths.along[r][q], target);
-    targets[q] = target;
-  }
+void begin(Survivors<B>& paths) {
+  using S = Survivors<B>;
+  paths = {};
+  for (int q = 0; q < S::kNodes; ++q) paths.cost[q] = q & S::kChoice;
 }
 
-// Numbers of every state, by branch: [k][q] is that of the state q << B | k, which leads to node q.
+// Of value i < kMemory / B.
 template <int B>
-struct ByBranch {
-  static constexpr int kNodes = kTrellisStates >> B;
-  float of[1 << B][kNodes];
+void bar_other_seams(int i, int seam, Survivors<B>& paths) {
+  using S = Survivors<B>;
+  const int known = (1 << std::min(B, S::kMemory - i * B)) - 1;
+  for (int q = 0; q < S::kNodes; ++q)
+    if (((q ^ seam >> (i * B)) & known) != 0) paths.cost[q] |= kBarred;
+}
 
-  void set_states(const float* numbers) {
-    for (int k = 0; k < 1 << B; ++k)
-      for (int q = 0; q < kNodes; ++q) of[k][q] = numbers[q << B | k];
+std::uint32_t settled(std::uint32_t cost, const ShapedStep& step) {
+  const auto below_limit = static_cast<std::int32_t>(std::min(cost, static_cast<std::uint32_t>(step.limit)));
+  return static_cast<std::uint32_t>(static_cast<std::int32_t>(static_cast<float>(below_limit) * step.fade));
+}
+
+template <int B>
+void extend(const std::int16_t* levels, const ShapedStep& step, int x, const Survivors<B>& before,
+            Survivors<B>& after, std::uint8_t* states) {
+  using S = Survivors<B>;
+  const int half = 1 << (kTargetShift + shaped_grain(B)) >> 1;
+  int targets[S::kNodes];
+  for (int q = 0; q < S::kNodes; ++q) {
+    int sum = x * (1 << kTargetShift) + half;
+    for (int r = 0; r < kMetricRank; ++r) sum += step.feedback[r] * before.along[q][r];
+    targets[q] = std::clamp(sum >> kTargetShift, -kReach, kReach - 1) & -(1 << shaped_grain(B));
   }
-  // Of the states' parents, by node. They repeat after kPeriod nodes.
-  [[gnu::always_inline]] void set_parents(const float* numbers) {
-    constexpr int kPeriod = kNodes >> B > 0 ? kNodes >> B : 1;
+  std::uint32_t best[S::kNodes];
+  for (int q = 0; q < S::kNodes; ++q) {
+    best[q] = ~0U;
     for (int k = 0; k < 1 << B; ++k) {
-      float period[kPeriod];
-      for (int j = 0; j < kPeriod; ++j) period[j] = numbers[(j << B | k) & (kNodes - 1)];
-      for (int q = 0; q < kNodes; ++q) of[k][q] = period[q % kPeriod];
+      const int parent = (q << B | k) & (S::kNodes - 1);
+      const int error = targets[parent] - levels[q << B | k];
+      const std::uint32_t other_states = k & S::kChoice & -S::kNodes;
+      best[q] =
+          std::min(best[q], before.cost[parent] + static_cast<std::uint32_t>(error * error) + other_states);
     }
   }
-};
-
-// Of the branches to each node the cheapest, the one of the lowest state among equals.
-template <int B>
-[[gnu::always_inline]] inline void extend(const Survivors<B>& before, const FeedbackStep& step,
-                                          const float* levels, const ByBranch<B>& levels_by_branch, float x,
-                                          Survivors<B>& after, std::uint8_t* states) {
-  constexpr int kNodes = Survivors<B>::kNodes;
-  float targets[kNodes];
-  find_targets<B>(before, step, x, targets);
-  ByBranch<B> target, cost_before;
-  target.set_parents(targets);
-  cost_before.set_parents(before.cost);
-  float best[kNodes];
-  std::int32_t chosen[kNodes];
-  for (int q = 0; q < kNodes; ++q) {
-    best[q] = INFINITY;
-    chosen[q] = 0;
-  }
-  for (int k = 0; k < 1 << B; ++k) {
-    for (int q = 0; q < kNodes; ++q) {
-      const float error = target.of[k][q] - levels_by_branch.of[k][q];
-      const float cost = std::fma(error * step.weight, error, cost_before.of[k][q]);
-      chosen[q] = cost < best[q] ? q << B | k : chosen[q];
-      best[q] = cost < best[q] ? cost : best[q];
-    }
-  }
-  float errors[kNodes];
-  for (int q = 0; q < kNodes; ++q) {
-    after.cost[q] = best[q];
-    errors[q] = x - levels[chosen[q]];
-    states[q] = static_cast<std::uint8_t>(chosen[q]);
-  }
-  for (int r = 0; r < kMetricRank; ++r) {
-    for (int q = 0; q < kNodes; ++q)
-      after.along[r][q] = std::fma(step.directions[r], errors[q], before.along[r][chosen[q] & (kNodes - 1)]);
+  const std::uint32_t least = step.settles ? *std::min_element(best, best + S::kNodes) & ~S::kChoice : 0;
+  for (int q = 0; q < S::kNodes; ++q) {
+    const int state = q << B | static_cast<int>(best[q] & S::kChoice);
+    const int error = x - levels[state];
+    const std::int16_t* along = before.along[state & (S::kNodes - 1)];
+    for (int r = 0; r < kMetricRank; ++r)
+      after.along[q][r] =
+          static_cast<std::int16_t>(along[r] + ((step.directions[r] * error + (1 << 14)) >> 15));
+    const std::uint32_t cost = step.settles ? settled(best[q] - least, step) : best[q];
+    after.cost[q] = (cost & ~S::kChoice) | (q & S::kChoice);
+    states[q] = static_cast<std::uint8_t>(state);
   }
 }
 
 template <int B>
-[[gnu::always_inline]] inline void search_bits(const float* levels, const FeedbackStep* steps, int n,
-                                               const ShapedRow& row, std::uint8_t* trace) {
-  constexpr int kNodes = Survivors<B>::kNodes;
-  ByBranch<B> levels_by_branch;
-  levels_by_branch.set_states(levels);
-  Survivors<B> paths[2] = {};
-  for (int q = 0; q < kNodes; ++q) paths[0].cost[q] = q == row.seam ? 0 : kFar;
-  for (int i = 0; i < n; ++i)
-    extend<B>(paths[i % 2], steps[i], levels, levels_by_branch, row.values[i], paths[(i + 1) % 2],
-              trace + static_cast<std::ptrdiff_t>(i) * kNodes);
+void search_bits(const ShapedCode& code, const ShapedRow& row, std::uint8_t* trace) {
+  using S = Survivors<B>;
+  std::int16_t levels[kTrellisStates];
+  for (int s = 0; s < kTrellisStates; ++s)
+    levels[s] = static_cast<std::int16_t>(code.levels[s] * (1 << code.level_shift));
+  Survivors<B> paths[2];
+  begin(paths[0]);
+  for (int i = 0; i < code.n; ++i) {
+    if (i * B < S::kMemory) bar_other_seams(i, row.seam, paths[i % 2]);
+    extend(levels, code.steps[i], row.values[i], paths[i % 2], paths[(i + 1) % 2],
+           trace + static_cast<std::ptrdiff_t>(i) * S::kNodes);
+  }
   int node = row.seam;
-  for (int i = n - 1; i >= 0; --i) {
-    row.states[i] = trace[static_cast<std::ptrdiff_t>(i) * kNodes + node];
-    node = row.states[i] & (kNodes - 1);
+  for (int i = code.n - 1; i >= 0; --i) {
+    row.states[i] = trace[static_cast<std::ptrdiff_t>(i) * S::kNodes + node];
+    node = row.states[i] & (S::kNodes - 1);
   }
 }
 
-KVANT_SIMD_CLONES void search_row(int bits, const float* levels, const FeedbackStep* steps, int n,
-                                  const ShapedRow& row, std::uint8_t* trace) {
-  switch (bits) {
-    case 1:
-      return search_bits<1>(levels, steps, n, row, trace);
-    case 2:
-      return search_bits<2>(levels, steps, n, row, trace);
-    case 3:
-      return search_bits<3>(levels, steps, n, row, trace);
-    case 4:
-      return search_bits<4>(levels, steps, n, row, trace);
-    case 5:
-      return search_bits<5>(levels, steps, n, row, trace);
-    default:
-      return search_bits<6>(levels, steps, n, row, trace);
+void search(const ShapedCode& code, const ShapedRow* rows, int n_rows, std::uint8_t* trace) {
+  for (int row = 0; row < n_rows; ++row) {
+    switch (code.trellis->bits) {
+      case 1:
+        search_bits<1>(code, rows[row], trace);
+        break;
+      case 2:
+        search_bits<2>(code, rows[row], trace);
+        break;
+      case 3:
+        search_bits<3>(code, rows[row], trace);
+        break;
+      case 4:
+        search_bits<4>(code, rows[row], trace);
+        break;
+      case 5:
+        search_bits<5>(code, rows[row], trace);
+        break;
+      case 6:
+        search_bits<6>(code, rows[row], trace);
+        break;
+      default:
+        KVANT_CHECK(false, "trellis codes have 1 to 6 bits");
+    }
   }
-}
-
-void search(int bits, const float* levels, const FeedbackStep* steps, int n, const ShapedRow* rows,
-            int n_rows, std::uint8_t* trace) {
-  for (int row = 0; row < n_rows; ++row) search_row(bits, levels, steps, n, rows[row], trace);
 }
 
 #if defined(__x86_64__)
+bool runs_avx2() {
+  return __builtin_cpu_supports("avx2");
+}
 bool runs_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("fma");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni");
 }
 #else
+bool runs_avx2() {
+  return false;
+}
 bool runs_avx512() {
   return false;
 }
@@ -148,9 +148,17 @@ const ShapedKernel& portable_shaped_search() {
   return kernel;
 }
 
+std::vector<const ShapedKernel*> runnable_shaped_searches() {
+  std::vector<const ShapedKernel*> kernels;
+  if (runs_avx512() && avx512_shaped_search() != nullptr) kernels.push_back(avx512_shaped_search());
+  if (runs_avx2() && avx2_shaped_search() != nullptr) kernels.push_back(avx2_shaped_search());
+  kernels.push_back(&portable_shaped_search());
+  return kernels;
+}
+
 const ShapedKernel& best_shaped_search() {
-  const ShapedKernel* avx512 = runs_avx512() ? avx512_shaped_search() : nullptr;
-  return avx512 != nullptr ? *avx512 : portable_shaped_search();
+  static const ShapedKernel& best = *runnable_shaped_searches().front();
+  return best;
 }
 
 }  // namespace kvant

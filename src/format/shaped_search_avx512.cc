@@ -1,7 +1,7 @@
-// The search in AVX-512: 16 branches at a time.
+// The search in AVX-512: 16 branches at a time, in 32-bit lanes. Of sums and errors two lie in a lane.
 #include "format/shaped_search.h"
 
-#if defined(__AVX512F__)
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #include <immintrin.h>
 
 #include <cstddef>
@@ -11,220 +11,591 @@ namespace {
 
 constexpr int kLanes = 16;
 constexpr int kStates = 256;
-constexpr float kFar = 1e30F;
+constexpr int kPairs = kMetricRank / 2;
 
-using Floats = __m512;
 using Ints = __m512i;
 
-// Which branches stand where. A vector holds branches to 16 nodes or, for fewer nodes, several to each;
-// vectors of one group lead to the same nodes.
+[[gnu::always_inline]] inline Ints all(std::uint32_t x) {
+  return _mm512_set1_epi32(static_cast<int>(x));
+}
+[[gnu::always_inline]] inline Ints load(const void* from) {
+  return _mm512_load_si512(from);
+}
+// A number, or four of them, in every lane. Loads do that for nothing; compilers that know how the numbers
+// came to memory would rather take them from the register by shuffles, of which a step has enough.
+[[gnu::always_inline]] inline Ints everywhere(const void* one) {
+  Ints x;
+  asm("vpbroadcastd %1, %0" : "=v"(x) : "m"(*static_cast<const char(*)[4]>(one)));
+  return x;
+}
+[[gnu::always_inline]] inline Ints four_times(const void* four) {
+  Ints x;
+  asm("vbroadcasti32x4 %1, %0" : "=v"(x) : "m"(*static_cast<const char(*)[16]>(four)));
+  return x;
+}
+[[gnu::always_inline]] inline Ints lesser(Ints a, Ints b) {
+  return _mm512_min_epu32(a, b);
+}
+// (x & mask) | y
+[[gnu::always_inline]] inline Ints masked_or(Ints x, Ints mask, Ints y) {
+  return _mm512_ternarylogic_epi32(x, mask, y, 0xea);
+}
+
 template <int B>
-struct Order {
+struct Layout {
   static constexpr int kNodes = kStates >> B;
-  static constexpr int kGroups = kNodes > kLanes ? kNodes / kLanes : 1;
-  static constexpr int kVectors = kLanes / kGroups;  // of a group
-  static constexpr int kRegisters =
-      kNodes > kLanes ? kNodes / kLanes : 1;  // that hold a number of every node
+  static constexpr int kMemory = 8 - B;  // bits of a node
+  static constexpr std::uint32_t kChoice = (1U << B) - 1;
+  static constexpr int kRegisters = kNodes > kLanes ? kNodes / kLanes : 1;  // for fewer nodes, repeated
   static constexpr int kStride = kRegisters * kLanes;
-};
+  static constexpr int kVectors = kLanes / kRegisters;  // of branches to the nodes of a register
+  // How the nodes lie in registers and lanes changes from step to step with 2 bits (arrange_parents).
+  static constexpr int kPhases = B == 2 ? 3 : 1;
 
-// State of a lane of vector v of group g.
-template <int B>
-int state_at(int g, int v, int lane) {
-  using O = Order<B>;
-  const int node = g * kLanes + lane % O::kNodes;
-  const int branch = O::kNodes >= kLanes ? v : v * (kLanes / O::kNodes) + lane / O::kNodes;
-  return node << B | branch;
-}
-
-// table[index] of a table of kRegisters registers.
-template <int kRegisters>
-[[gnu::always_inline]] inline Floats look_up(const float* table, Ints index) {
-  if constexpr (kRegisters == 1) {
-    return _mm512_permutexvar_ps(index, _mm512_loadu_ps(table));
-  } else if constexpr (kRegisters == 2) {
-    return _mm512_permutex2var_ps(_mm512_loadu_ps(table), index, _mm512_loadu_ps(table + kLanes));
-  } else {
-    constexpr int kHalf = kRegisters / 2;
-    const __mmask16 high = _mm512_test_epi32_mask(index, _mm512_set1_epi32(kHalf * kLanes));
-    return _mm512_mask_blend_ps(high, look_up<kHalf>(table, index),
-                                look_up<kHalf>(table + kHalf * kLanes, index));
+  static int node_at(int phase, int r, int lane) {
+    if constexpr (B == 2) {
+      const int high = lane / 4, low = lane % 4;
+      return phase == 0   ? 16 * r + 4 * high + low
+             : phase == 1 ? 16 * high + 4 * r + low
+                          : 16 * high + 4 * low + r;
+    } else {
+      return (r * kLanes + lane) % kNodes;
+    }
   }
-}
+  // With few bits, four registers are packed as they come.
+  static int place_in_trace(int r, int lane) {
+    if constexpr (B >= 3) return r * kLanes + lane;
+    return r / 4 * 4 * kLanes + lane / 4 * 16 + r % 4 * 4 + lane % 4;
+  }
+  // The state of a lane of branch vector v to register r of the next phase.
+  static int state_at(int next_phase, int r, int v, int lane) {
+    const int node = node_at(next_phase, r, lane);
+    if constexpr (B <= 4) return node << B | v;
+    if constexpr (B == 5) return node << B | v / 4 << 3 | v % 4 * 2 | lane / 8;
+    return node << B | v << 2 | lane / 4;
+  }
+};
 
 template <int B>
 struct Tables {
-  alignas(64) float levels[kLanes][kLanes];
-  alignas(64) std::int32_t states[kLanes][kLanes];
-  alignas(64) std::int32_t parents[kLanes][kLanes];
+  using L = Layout<B>;
+  // factors_of_level
+  alignas(64) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];
+  alignas(64) std::uint32_t nodes[L::kPhases][L::kStride];
+  alignas(64) std::uint32_t choices[L::kPhases][L::kStride];  // the bits that name a node as parent
+  // With 3 bits, levels of four states in a lane: of the states 4b, 4b + 1, ... of its node.
+  static constexpr int kFours = B == 3 ? 2 : 0;
+  alignas(64) std::int8_t fours[L::kPhases][L::kRegisters][kFours + 1][kLanes][4];
+  // With fewer, levels by the state's lowest bits, in the order of the trace.
+  static constexpr int kChoices = B < 3 ? 1 << B : 0;
+  alignas(64) std::int8_t by_choice[L::kPhases][kChoices + 1][L::kStride];
+  std::uint8_t places[L::kPhases][L::kNodes];  // of nodes in the trace
 
-  explicit Tables(const float* of_states) {
-    using O = Order<B>;
-    for (int g = 0; g < O::kGroups; ++g) {
-      for (int v = 0; v < O::kVectors; ++v) {
+  explicit Tables(const ShapedCode& code) {
+    for (int phase = 0; phase < L::kPhases; ++phase) {
+      for (int r = 0; r < L::kRegisters; ++r) {
         for (int lane = 0; lane < kLanes; ++lane) {
-          const int state = state_at<B>(g, v, lane), at = g * O::kVectors + v;
-          levels[at][lane] = of_states[state];
-          states[at][lane] = state;
-          parents[at][lane] = state & (O::kNodes - 1);
+          const int node = L::node_at(phase, r, lane), place = r * kLanes + lane;
+          nodes[phase][place] = static_cast<std::uint32_t>(node);
+          choices[phase][place] = static_cast<std::uint32_t>(node) & L::kChoice;
+          places[phase][node] = static_cast<std::uint8_t>(L::place_in_trace(r, lane));
+          for (int k = 0; k < kChoices; ++k)
+            by_choice[phase][k][L::place_in_trace(r, lane)] = code.levels[node << B | k];
+          for (int v = 0; v < L::kVectors; ++v)
+            levels[phase][r][v][lane] =
+                factors_of_level(code.levels[L::state_at(phase, r, v, lane)], code.level_shift);
+          for (int four = 0; four < kFours; ++four)
+            for (int k = 0; k < 4; ++k)
+              fours[phase][r][four][lane][k] = code.levels[node << B | (four * 4 + k) % (1 << B)];
         }
       }
     }
   }
 };
 
-// The paths that survive, by the node that they lead to; for fewer than 16 nodes, repeated.
+// The same number in all lanes.
+struct alignas(64) Lanes {
+  std::int32_t of[kLanes];
+
+  explicit Lanes(int x) {
+    for (std::int32_t& lane : of) lane = x;
+  }
+};
+[[gnu::always_inline]] inline Ints load(const Lanes& lanes) {
+  return _mm512_load_si512(lanes.of);
+}
+
+struct Constants {
+  Lanes half;                  // of what is cut off from a target
+  Lanes grain;                 // where registers hold two targets a lane, in both halves
+  Lanes unit;                  // level_unit in the upper halves, or likewise
+  Lanes level_shift;           // from a lane's uppermost byte
+  Lanes level_shift_of_words;  // from the upper byte of both its halves
+  Lanes mix, fold, fold_mask;  // of states in the uppermost byte
+
+  explicit Constants(const ShapedCode& code)
+      : half(1 << (kTargetShift + shaped_grain(code.trellis->bits)) >> 1),
+        grain(static_cast<int>((0xffffU & ~0U << shaped_grain(code.trellis->bits)) *
+                               (code.trellis->bits <= 3 ? 0x10001U : 1U))),
+        unit(level_unit(code.level_shift) * (code.trellis->bits <= 3 ? 0x10001 : 0x10000)),
+        level_shift(8 - code.level_shift),
+        level_shift_of_words((8 - code.level_shift) * 0x10001),
+        mix(code.trellis->mix),
+        fold(code.trellis->fold),
+        fold_mask(static_cast<int>(static_cast<std::uint32_t>(code.trellis->fold_mask) << 24)) {}
+};
+
+// The paths that survive, by place.
 template <int B>
 struct Survivors {
-  alignas(64) float cost[Order<B>::kStride];
-  alignas(64) float along[kMetricRank][Order<B>::kStride];
+  alignas(64) std::uint32_t cost[Layout<B>::kStride];
+  alignas(64) std::int32_t along[kPairs][Layout<B>::kStride];
 };
 
-struct Best {
-  Floats cost, level;
-  Ints state;
+// What all registers of a row's step have in common.
+struct Step {
+  const ShapedStep& numbers;
+  const Constants& constants;
+  Ints value;  // in both halves
+  Ints start;  // x 2^kTargetShift + half
+
+  [[gnu::always_inline]] Step(const ShapedStep& of_step, const Constants& of_code, std::int16_t x)
+      : numbers(of_step), constants(of_code), value(_mm512_set1_epi16(x)) {
+    start = _mm512_dpwssd_epi32(load(constants.half), value, all(1U << kTargetShift));
+  }
 };
 
-// The cheaper one, or that of the lower state.
-[[gnu::always_inline]] inline Best cheaper(const Best& a, const Best& b) {
-  const __mmask16 less = _mm512_cmp_ps_mask(b.cost, a.cost, _CMP_LT_OQ);
-  const __mmask16 equal = _mm512_cmp_ps_mask(b.cost, a.cost, _CMP_EQ_OQ);
-  const __mmask16 take = less | (equal & _mm512_cmplt_epi32_mask(b.state, a.state));
-  return {_mm512_mask_blend_ps(take, a.cost, b.cost), _mm512_mask_blend_ps(take, a.level, b.level),
-          _mm512_mask_blend_epi32(take, a.state, b.state)};
+// Of all registers, with unit in the upper halves.
+template <int B>
+[[gnu::always_inline]] inline void find_targets(const Survivors<B>& paths, const Step& step, Ints* targets) {
+  constexpr int kRegisters = Layout<B>::kRegisters;
+  const Ints grain = load(step.constants.grain), unit = load(step.constants.unit);
+  Ints sums[kRegisters];  // times 2^kTargetShift, with `half` added
+  for (int r = 0; r < kRegisters; ++r) sums[r] = step.start;
+#pragma GCC unroll 4
+  for (int k = 0; k < kPairs; ++k) {
+    const Ints feedback = everywhere(step.numbers.feedback + 2 * k);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRegisters; ++r)
+      sums[r] = _mm512_dpwssd_epi32(sums[r], load(paths.along[k] + r * kLanes), feedback);
+  }
+  if constexpr (kRegisters == 1) {
+    const Ints target = _mm512_srai_epi32(sums[0], kTargetShift);
+    targets[0] = masked_or(
+        _mm512_max_epi32(_mm512_min_epi32(target, _mm512_set1_epi32(kReach - 1)), _mm512_set1_epi32(-kReach)),
+        grain, unit);
+  } else {  // twice the target, saturated, is cut to twice the reach
+#pragma GCC unroll 4
+    for (int r = 0; r < kRegisters; r += 2) {
+      const Ints twice = _mm512_packs_epi32(_mm512_srai_epi32(sums[r], kTargetShift - 1),
+                                            _mm512_srai_epi32(sums[r + 1], kTargetShift - 1));
+      const Ints both = _mm512_and_si512(_mm512_srai_epi16(twice, 1), grain);
+      targets[r] = _mm512_unpacklo_epi16(both, unit);
+      targets[r + 1] = _mm512_unpackhi_epi16(both, unit);
+    }
+  }
 }
 
-template <int kDistance>
-[[gnu::always_inline]] inline Best against_lanes(const Best& a) {
-  const Ints index = _mm512_xor_si512(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                                      _mm512_set1_epi32(kDistance));
-  return cheaper(a, {_mm512_permutexvar_ps(index, a.cost), _mm512_permutexvar_ps(index, a.level),
-                     _mm512_permutexvar_epi32(index, a.state)});
+[[gnu::always_inline]] inline Ints branch(Ints target, Ints base, const std::int32_t* level) {
+  return _mm512_dpwssd_epi32(base, target, load(level));
+}
+
+// Targets and bases of parents, in the order in which their branches are looked at.
+template <int B>
+struct Parents {
+  static constexpr int kVectors = B == 5 ? 4 : Layout<B>::kRegisters;
+  alignas(64) std::uint32_t target[kVectors][kLanes];
+  alignas(64) std::uint32_t base[kVectors][kLanes];
+
+  [[gnu::always_inline]] void set(int vector, Ints of_targets, Ints of_bases) {
+    _mm512_store_si512(target[vector], of_targets);
+    _mm512_store_si512(base[vector], of_bases);
+  }
+};
+
+// With 2 bits a node is three digits of base 4, and its parents are those that share the upper two of their
+// digits with its lower two. One digit numbers the registers, two the lanes. Where the last digit of a parent
+// is in the lanes, its children take its register; where it is the register's, its lane: so nothing is moved
+// but within registers, and after three steps every digit lies where it did.
+template <int B, int kPhase>
+[[gnu::always_inline]] inline void arrange_parents(const Survivors<B>& paths, const Step& step,
+                                                   Parents<B>& parents) {
+  constexpr int kRegisters = Layout<B>::kRegisters;
+  Ints targets[kRegisters], bases[kRegisters];
+  find_targets(paths, step, targets);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRegisters; ++r)
+    bases[r] = _mm512_dpwssd_epi32(load(paths.cost + r * kLanes), targets[r], targets[r]);
+  if constexpr (B == 1) {  // node q's parents are 2q and 2q + 1: of 32 nodes, the even and the odd
+    const Ints even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const Ints odd = _mm512_or_si512(even, all(1));
+#pragma GCC unroll 4
+    for (int two = 0; two < 8; two += 2) {
+      parents.set(two, _mm512_permutex2var_epi32(targets[two], even, targets[two + 1]),
+                  _mm512_permutex2var_epi32(bases[two], even, bases[two + 1]));
+      parents.set(two + 1, _mm512_permutex2var_epi32(targets[two], odd, targets[two + 1]),
+                  _mm512_permutex2var_epi32(bases[two], odd, bases[two + 1]));
+    }
+  } else if constexpr (B == 2 && kPhase < 2) {
+    const Ints last_digit_first = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r)
+      parents.set(r, _mm512_permutexvar_epi32(last_digit_first, targets[r]),
+                  _mm512_permutexvar_epi32(last_digit_first, bases[r]));
+  } else if constexpr (B == 3) {  // parent k of node q is node (q & 3) << 3 | k
+    const Ints first = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
+    const Ints second = _mm512_add_epi32(first, all(4));
+    parents.set(0, _mm512_permutex2var_epi32(targets[0], first, targets[1]),
+                _mm512_permutex2var_epi32(bases[0], first, bases[1]));
+    parents.set(1, _mm512_permutex2var_epi32(targets[0], second, targets[1]),
+                _mm512_permutex2var_epi32(bases[0], second, bases[1]));
+  } else if constexpr (B == 5) {  // a vector holds branches from two parents
+    const Ints half = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+#pragma GCC unroll 4
+    for (int two = 0; two < 4; ++two) {
+      const Ints of_two = _mm512_or_si512(half, all(static_cast<std::uint32_t>(2 * two)));
+      parents.set(two, _mm512_permutexvar_epi32(of_two, targets[0]),
+                  _mm512_permutexvar_epi32(of_two, bases[0]));
+    }
+  } else if constexpr (B == 6) {  // from all four parents
+    const Ints quarter = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    parents.set(0, _mm512_permutexvar_epi32(quarter, targets[0]),
+                _mm512_permutexvar_epi32(quarter, bases[0]));
+  } else {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRegisters; ++r) parents.set(r, targets[r], bases[r]);
+  }
+}
+
+// best[r]: the cheapest branches to register r of the next phase.
+template <int B, int kPhase>
+[[gnu::always_inline]] inline void find_best(const Parents<B>& parents, const Tables<B>& tables, Ints* best) {
+  constexpr int kNext = (kPhase + 1) % Layout<B>::kPhases;
+  const auto& levels = tables.levels[kNext];
+  if constexpr (B == 1) {
+#pragma GCC unroll 4
+    for (int two = 0; two < 4; ++two) {
+      const Ints t0 = load(parents.target[2 * two]), t1 = load(parents.target[2 * two + 1]);
+      const Ints c0 = load(parents.base[2 * two]), c1 = load(parents.base[2 * two + 1]);
+      for (int r = two; r < 8; r += 4)
+        best[r] = lesser(branch(t0, c0, levels[r][0]), branch(t1, c1, levels[r][1]));
+    }
+  } else if constexpr (B == 2) {
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      Ints of[4];
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k)
+        of[k] = kPhase == 2 ? branch(load(parents.target[k]), load(parents.base[k]), levels[r][k])
+                            : branch(four_times(parents.target[r] + 4 * k),
+                                     four_times(parents.base[r] + 4 * k), levels[r][k]);
+      best[r] = lesser(lesser(of[0], of[1]), lesser(of[2], of[3]));
+    }
+  } else if constexpr (B == 3) {
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; ++k) {
+      const Ints target = four_times(parents.target[k / 4] + k % 4 * 4),
+                 base = four_times(parents.base[k / 4] + k % 4 * 4);
+      for (int r = 0; r < 2; ++r) {
+        const Ints of_k = branch(target, base, levels[r][k]);
+        best[r] = k == 0 ? of_k : lesser(best[r], of_k);
+      }
+    }
+  } else if constexpr (B == 4) {  // all nodes have the same parents
+    Ints chains[4];
+#pragma GCC unroll 16
+    for (int k = 0; k < 16; ++k) {
+      const Ints of_k =
+          branch(everywhere(parents.target[0] + k), everywhere(parents.base[0] + k), levels[0][k]);
+      chains[k % 4] = k < 4 ? of_k : lesser(chains[k % 4], of_k);
+    }
+    best[0] = lesser(lesser(chains[0], chains[1]), lesser(chains[2], chains[3]));
+  } else if constexpr (B == 5) {  // 4 states lead from a parent to a node
+    Ints of_state[4];
+#pragma GCC unroll 4
+    for (int two = 0; two < 4; ++two) {
+      const Ints target = load(parents.target[two]), base = load(parents.base[two]);
+#pragma GCC unroll 4
+      for (int state = 0; state < 4; ++state) {
+        const Ints of_two = branch(target, base, levels[0][state * 4 + two]);
+        of_state[state] = two == 0 ? of_two : lesser(of_state[state], of_two);
+      }
+    }
+    for (std::uint32_t state = 1; state < 4; ++state)
+      of_state[state] = _mm512_or_si512(of_state[state], all(state << 3));
+    best[0] = lesser(lesser(of_state[0], of_state[1]), lesser(of_state[2], of_state[3]));
+    best[0] = lesser(best[0], _mm512_shuffle_i64x2(best[0], best[0], 0x4e));
+  } else {  // 16 states lead from a parent to a node
+    const Ints target = load(parents.target[0]), base = load(parents.base[0]);
+    Ints chains[4];
+#pragma GCC unroll 16
+    for (std::uint32_t state = 0; state < 16; ++state) {
+      const Ints of_state = branch(target, _mm512_or_si512(base, all(state << 2)), levels[0][state]);
+      chains[state % 4] = state < 4 ? of_state : lesser(chains[state % 4], of_state);
+    }
+    best[0] = lesser(lesser(chains[0], chains[1]), lesser(chains[2], chains[3]));
+    best[0] = lesser(best[0], _mm512_shuffle_i32x4(best[0], best[0], 0x4e));
+    best[0] = lesser(best[0], _mm512_shuffle_i32x4(best[0], best[0], 0xb1));
+  }
+}
+
+// The levels of the best branches to a register, in both halves of lanes.
+template <int B>
+[[gnu::always_inline]] inline Ints levels_of(Ints best, const Tables<B>& tables, int phase, int r,
+                                             const Constants& constants) {
+  if constexpr (B == 3) {
+    // As the upper byte of each half the lowest of the lane, which becomes the place of a level.
+    const Ints lanes = _mm512_set4_epi32(0x0c800c80, 0x08800880, 0x04800480, 0x00800080);
+    const Ints at = masked_or(_mm512_shuffle_epi8(best, lanes), all(3 * 0x01000100U), lanes);
+    const Ints level = _mm512_mask_blend_epi32(_mm512_test_epi32_mask(best, all(4)),
+                                               _mm512_shuffle_epi8(load(tables.fours[phase][r][0]), at),
+                                               _mm512_shuffle_epi8(load(tables.fours[phase][r][1]), at));
+    return _mm512_srav_epi16(level, load(constants.level_shift_of_words));
+  } else {
+    // state_level() in the lanes' upper bytes.
+    const Ints node = _mm512_slli_epi32(load(tables.nodes[phase] + r * kLanes), 24 + B);
+    const Ints state = masked_or(_mm512_slli_epi32(best, 24), all(Layout<B>::kChoice << 24), node);
+    const Ints mixed = _mm512_xor_si512(state, _mm512_sllv_epi32(state, load(constants.mix)));
+    const Ints folded = _mm512_ternarylogic_epi32(
+        load(constants.fold_mask), _mm512_sllv_epi32(state, load(constants.fold)), mixed, 0xca);
+    const Ints sum = _mm512_add_epi32(_mm512_srai_epi32(mixed, 1), _mm512_srai_epi32(folded, 1));
+    const Ints level = _mm512_srav_epi32(sum, load(constants.level_shift));
+    return _mm512_or_si512(level, _mm512_srli_epi32(level, 16));
+  }
+}
+
+// Writes the choices of the best branches to the trace, and gives their errors, in both halves of lanes.
+template <int B>
+[[gnu::always_inline]] inline void take_errors(const Ints* best, const Tables<B>& tables, int phase,
+                                               const Step& step, std::uint8_t* trace, Ints* errors) {
+  using L = Layout<B>;
+  const Constants& constants = step.constants;
+  if constexpr (B < 3) {
+#pragma GCC unroll 2
+    for (int r = 0; r < L::kRegisters; r += 4) {
+      Ints choices[4];
+      for (int i = 0; i < 4; ++i) choices[i] = _mm512_and_si512(best[r + i], all(L::kChoice));
+      const Ints packed = _mm512_packus_epi16(_mm512_packus_epi32(choices[0], choices[1]),
+                                              _mm512_packus_epi32(choices[2], choices[3]));
+      _mm512_storeu_si512(trace + r * kLanes, packed);
+      const auto levels = [&](int k) { return load(tables.by_choice[phase][k] + r * kLanes); };
+      const __mmask64 odd = _mm512_test_epi8_mask(packed, _mm512_set1_epi8(1));
+      Ints level = _mm512_mask_blend_epi8(odd, levels(0), levels(1));
+      if constexpr (B == 2)
+        level = _mm512_mask_blend_epi8(_mm512_test_epi8_mask(packed, _mm512_set1_epi8(2)), level,
+                                       _mm512_mask_blend_epi8(odd, levels(2), levels(3)));
+      const Ints upper_bytes[2] = {_mm512_unpacklo_epi8(_mm512_setzero_si512(), level),
+                                   _mm512_unpackhi_epi8(_mm512_setzero_si512(), level)};
+#pragma GCC unroll 2
+      for (int two = 0; two < 2; ++two) {
+        const Ints error = _mm512_sub_epi16(
+            step.value, _mm512_srav_epi16(upper_bytes[two], load(constants.level_shift_of_words)));
+        errors[r + 2 * two] = _mm512_unpacklo_epi16(error, error);
+        errors[r + 2 * two + 1] = _mm512_unpackhi_epi16(error, error);
+      }
+    }
+  } else {
+#pragma GCC unroll 2
+    for (int r = 0; r < L::kRegisters; ++r) {
+      _mm_store_si128(reinterpret_cast<__m128i*>(trace + r * kLanes), _mm512_cvtepi32_epi8(best[r]));
+      errors[r] = _mm512_sub_epi16(step.value, levels_of<B>(best[r], tables, phase, r, constants));
+    }
+  }
+}
+
+// The sums of the parents by which the best branches to register r come.
+template <int B, int kPhase>
+struct Choice {
+  Ints parents;
+  __mmask16 odd, upper;
+
+  [[gnu::always_inline]] explicit Choice(Ints best) {
+    const Ints lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    if constexpr (B == 1) {
+      parents = masked_or(best, all(1), _mm512_slli_epi32(lane, 1));
+    } else if constexpr (B == 2 && kPhase == 2) {
+      odd = _mm512_test_epi32_mask(best, all(1));
+      upper = _mm512_test_epi32_mask(best, all(2));
+    } else if constexpr (B == 2) {
+      parents = masked_or(best, all(3), _mm512_slli_epi32(_mm512_and_si512(lane, all(3)), 2));
+    } else if constexpr (B == 3) {
+      parents = masked_or(best, all(7), _mm512_slli_epi32(_mm512_and_si512(lane, all(3)), 3));
+    } else if constexpr (B == 4) {
+      parents = best;
+    } else {
+      parents = _mm512_and_si512(best, all(Layout<B>::kNodes - 1));
+    }
+  }
+  [[gnu::always_inline]] Ints sums(const std::int32_t* along, int r) const {
+    if constexpr (B == 1) {
+      const std::int32_t* both = along + r % 4 * 2 * kLanes;
+      return _mm512_permutex2var_epi32(load(both), parents, load(both + kLanes));
+    } else if constexpr (B == 2 && kPhase == 2) {
+      const Ints lower = _mm512_mask_blend_epi32(odd, load(along), load(along + kLanes));
+      return _mm512_mask_blend_epi32(
+          upper, lower, _mm512_mask_blend_epi32(odd, load(along + 2 * kLanes), load(along + 3 * kLanes)));
+    } else if constexpr (B == 3) {
+      return _mm512_permutex2var_epi32(load(along), parents, load(along + kLanes));
+    } else {
+      return _mm512_permutexvar_epi32(parents, load(along + r * kLanes));
+    }
+  }
+};
+
+template <int B>
+[[gnu::always_inline]] inline void settle(const ShapedStep& step, Ints* costs) {
+  using L = Layout<B>;
+  Ints low = costs[0];
+  for (int r = 1; r < L::kRegisters; ++r) low = lesser(low, costs[r]);
+  const Ints least = all(_mm512_reduce_min_epu32(low) & ~L::kChoice);
+  const Ints limit = everywhere(&step.limit);
+  const __m512 fade = _mm512_castsi512_ps(everywhere(&step.fade));
+#pragma GCC unroll 8
+  for (int r = 0; r < L::kRegisters; ++r) {
+    const Ints cost = lesser(_mm512_sub_epi32(costs[r], least), limit);
+    costs[r] = _mm512_cvttps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(cost), fade));
+  }
+}
+
+// What survives, of which best[r] are the costs.
+template <int B, int kPhase>
+[[gnu::always_inline]] inline void survive(const Step& step, const Tables<B>& tables, Ints* best,
+                                           const Survivors<B>& before, Survivors<B>& after,
+                                           std::uint8_t* trace) {
+  using L = Layout<B>;
+  constexpr int kNext = (kPhase + 1) % L::kPhases;
+  Ints errors[L::kRegisters];
+  take_errors<B>(best, tables, kNext, step, trace, errors);
+#pragma GCC unroll 8
+  for (int r = 0; r < L::kRegisters; ++r) {
+    const Choice<B, kPhase> choice(best[r]);
+#pragma GCC unroll 4
+    for (int k = 0; k < kPairs; ++k)
+      _mm512_store_si512(
+          after.along[k] + r * kLanes,
+          _mm512_add_epi16(choice.sums(before.along[k], r),
+                           _mm512_mulhrs_epi16(everywhere(step.numbers.directions + 2 * k), errors[r])));
+  }
+  if (step.numbers.settles) settle<B>(step.numbers, best);
+#pragma GCC unroll 8
+  for (int r = 0; r < L::kRegisters; ++r)
+    _mm512_store_si512(after.cost + r * kLanes,
+                       masked_or(best[r], all(~L::kChoice), load(tables.choices[kNext] + r * kLanes)));
 }
 
 template <int B>
-[[gnu::always_inline]] inline void extend(const Survivors<B>& before, const FeedbackStep& step,
-                                          const Tables<B>& tables, float x, Survivors<B>& after,
-                                          std::uint8_t* states) {
-  using O = Order<B>;
-  alignas(64) float targets[O::kStride];
-  for (int r = 0; r < O::kRegisters; ++r) {
-    Floats target = _mm512_set1_ps(x);
-    for (int k = 0; k < kMetricRank; ++k)
-      target = _mm512_fmadd_ps(_mm512_set1_ps(step.feedback[k]), _mm512_load_ps(before.along[k] + r * kLanes),
-                               target);
-    _mm512_store_ps(targets + r * kLanes, target);
-  }
-  const Floats weight = _mm512_set1_ps(step.weight);
-  constexpr int kTables = B == 1 ? 2 : O::kRegisters;   // that hold the parents of a group
-  constexpr int kPeriod = B == 1 ? O::kGroups / 2 : 1;  // groups of the same numbers of parents
-  constexpr int kShared = O::kGroups > 1 ? O::kVectors : 1;
-  for (int p = 0; p < kPeriod; ++p) {
-    const int first = p * kTables * kLanes;
-    Floats shared_target[kShared], shared_cost[kShared];  // of the parents, for several groups
-    for (int v = 0; O::kGroups > 1 && v < kShared; ++v) {
-      const Ints nearby = _mm512_and_si512(_mm512_load_si512(tables.parents[p * O::kVectors + v]),
-                                           _mm512_set1_epi32(kTables * kLanes - 1));
-      shared_target[v] = look_up<kTables>(targets + first, nearby);
-      shared_cost[v] = look_up<kTables>(before.cost + first, nearby);
-    }
-    for (int g = p; g < O::kGroups; g += kPeriod) {
-      Best best{};
-#pragma GCC unroll 16
-      for (int v = 0; v < O::kVectors; ++v) {
-        const int at = g * O::kVectors + v;
-        const Floats level = _mm512_load_ps(tables.levels[at]);
-        Floats target, cost_before;
-        if constexpr (O::kGroups > 1) {
-          target = shared_target[v];
-          cost_before = shared_cost[v];
-        } else if constexpr (O::kNodes == kLanes) {  // all nodes have the same parent
-          target = _mm512_set1_ps(targets[v]);
-          cost_before = _mm512_set1_ps(before.cost[v]);
-        } else {
-          const Ints parents = _mm512_load_si512(tables.parents[at]);
-          target = look_up<1>(targets, parents);
-          cost_before = look_up<1>(before.cost, parents);
-        }
-        const Floats error = _mm512_sub_ps(target, level);
-        const Floats cost = _mm512_fmadd_ps(_mm512_mul_ps(error, weight), error, cost_before);
-        const Ints state = _mm512_load_si512(tables.states[at]);
-        if (v == 0) {
-          best = {cost, level, state};
-          continue;
-        }
-        const __mmask16 less = _mm512_cmp_ps_mask(cost, best.cost, _CMP_LT_OQ);
-        best.cost = _mm512_min_ps(cost, best.cost);
-        best.level = _mm512_mask_blend_ps(less, best.level, level);
-        best.state = _mm512_mask_blend_epi32(less, best.state, state);
-      }
-      if constexpr (O::kNodes <= 4) best = against_lanes<4>(best);
-      if constexpr (O::kNodes <= 8) best = against_lanes<8>(best);
-      _mm512_store_ps(after.cost + g * kLanes, best.cost);
-      const Ints among =
-          _mm512_and_si512(best.state, _mm512_set1_epi32((B == 1 ? kTables * kLanes : O::kNodes) - 1));
-      const Floats error = _mm512_sub_ps(_mm512_set1_ps(x), best.level);
-#pragma GCC unroll 8
-      for (int k = 0; k < kMetricRank; ++k)
-        _mm512_store_ps(after.along[k] + g * kLanes,
-                        _mm512_fmadd_ps(_mm512_set1_ps(step.directions[k]), error,
-                                        look_up<kTables>(before.along[k] + first, among)));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(states + g * kLanes), _mm512_cvtepi32_epi8(best.state));
-    }
+void bar_other_seams(const Tables<B>& tables, int i, int seam, Survivors<B>& paths) {
+  using L = Layout<B>;
+  const int left = L::kMemory - i * B;
+  const Ints known = all((1U << (left < B ? left : B)) - 1),
+             expected = all(static_cast<std::uint32_t>(seam >> (i * B)));
+  for (int r = 0; r < L::kRegisters; ++r) {
+    const Ints node = load(tables.nodes[i % L::kPhases] + r * kLanes), cost = load(paths.cost + r * kLanes);
+    const __mmask16 others = _mm512_test_epi32_mask(_mm512_xor_si512(node, expected), known);
+    _mm512_store_si512(paths.cost + r * kLanes, _mm512_mask_or_epi32(cost, others, cost, all(kBarred)));
   }
 }
 
 // kRows rows side by side, so that their steps don't wait for each other.
 template <int B, int kRows>
-void search_together(const Tables<B>& tables, const FeedbackStep* steps, int n, const ShapedRow* rows,
-                     std::uint8_t* trace) {
-  using O = Order<B>;
-  Survivors<B> paths[2][kRows];
-  for (int row = 0; row < kRows; ++row) {
-    paths[0][row] = {};
-    for (int q = 0; q < O::kStride; ++q) paths[0][row].cost[q] = q % O::kNodes == rows[row].seam ? 0 : kFar;
-  }
-  for (int i = 0; i < n; ++i) {
-    for (int row = 0; row < kRows; ++row)
-      extend<B>(paths[i % 2][row], steps[i], tables, rows[row].values[i], paths[(i + 1) % 2][row],
-                trace + (static_cast<std::ptrdiff_t>(i) * kRows + row) * O::kStride);
-  }
-  for (int row = 0; row < kRows; ++row) {
-    int node = rows[row].seam;
-    for (int i = n - 1; i >= 0; --i) {
-      const std::uint8_t state = trace[(static_cast<std::ptrdiff_t>(i) * kRows + row) * O::kStride + node];
-      rows[row].states[i] = state;
-      node = state & (O::kNodes - 1);
+class Search {
+ public:
+  using L = Layout<B>;
+
+  Search(const ShapedCode& code, const Constants& constants, const Tables<B>& tables, const ShapedRow* rows,
+         std::uint8_t* trace)
+      : code_(code), constants_(constants), tables_(tables), rows_(rows), trace_(trace) {
+    for (int row = 0; row < kRows; ++row) {
+      paths_[0][row] = {};
+      for (int r = 0; r < L::kRegisters; ++r)
+        _mm512_store_si512(paths_[0][row].cost + r * kLanes, load(tables.choices[0] + r * kLanes));
     }
   }
-}
+
+  void run() {
+    for (int i = 0; i < code_.n;) {
+      step<0>(i++);
+      if constexpr (L::kPhases == 3) {
+        if (i < code_.n) step<1>(i++);
+        if (i < code_.n) step<2>(i++);
+      }
+    }
+    trace_back();
+  }
+
+ private:
+  template <int kPhase>
+  [[gnu::always_inline]] void step(int i) {
+    if (i * B < L::kMemory)
+      for (int row = 0; row < kRows; ++row) bar_other_seams(tables_, i, rows_[row].seam, paths_[i % 2][row]);
+    Survivors<B>* before = paths_[i % 2];
+    Survivors<B>* after = paths_[(i + 1) % 2];
+    Parents<B> parents[kRows];
+    Ints best[kRows][L::kRegisters];
+#pragma GCC unroll 1
+    for (int row = 0; row < kRows; ++row)
+      arrange_parents<B, kPhase>(before[row], Step(code_.steps[i], constants_, rows_[row].values[i]),
+                                 parents[row]);
+#pragma GCC unroll 1
+    for (int row = 0; row < kRows; ++row) find_best<B, kPhase>(parents[row], tables_, best[row]);
+#pragma GCC unroll 1
+    for (int row = 0; row < kRows; ++row)
+      survive<B, kPhase>(Step(code_.steps[i], constants_, rows_[row].values[i]), tables_, best[row],
+                         before[row], after[row], trace_of(i, row));
+  }
+
+  void trace_back() {
+    int nodes[kRows];
+    for (int row = 0; row < kRows; ++row) nodes[row] = rows_[row].seam;
+    for (int i = code_.n - 1; i >= 0; --i) {
+      const std::uint8_t* places = tables_.places[(i + 1) % L::kPhases];
+      for (int row = 0; row < kRows; ++row) {
+        const unsigned int choice = trace_of(i, row)[places[nodes[row]]] & L::kChoice;
+        const int state = nodes[row] << B | static_cast<int>(choice);
+        rows_[row].states[i] = static_cast<std::uint8_t>(state);
+        nodes[row] = state & (L::kNodes - 1);
+      }
+    }
+  }
+
+  std::uint8_t* trace_of(int i, int row) const {
+    return trace_ + (static_cast<std::ptrdiff_t>(i) * kRows + row) * L::kStride;
+  }
+
+  const ShapedCode& code_;
+  const Constants& constants_;
+  const Tables<B>& tables_;
+  const ShapedRow* rows_;
+  std::uint8_t* trace_;  // [n][kRows][kStride]: the lowest bytes of the best costs
+  Survivors<B> paths_[2][kRows];
+};
 
 template <int B>
-void search_all(const float* levels, const FeedbackStep* steps, int n, const ShapedRow* rows, int n_rows,
-                std::uint8_t* trace) {
-  constexpr int kRows = 2;
-  static_assert(kRows * Order<B>::kStride <= kShapedTrace);
-  const Tables<B> tables(levels);
+void search_all(const ShapedCode& code, const ShapedRow* rows, int n_rows, std::uint8_t* trace) {
+  constexpr int kRows = B == 1 ? 2 : B == 2 ? 4 : 8;
+  static_assert(kRows * Layout<B>::kStride <= kShapedTrace);
+  const Constants constants(code);
+  const Tables<B> tables(code);
   int row = 0;
-  for (; row + kRows <= n_rows; row += kRows) search_together<B, kRows>(tables, steps, n, rows + row, trace);
-  for (; row < n_rows; ++row) search_together<B, 1>(tables, steps, n, rows + row, trace);
+  for (; row + kRows <= n_rows; row += kRows)
+    Search<B, kRows>(code, constants, tables, rows + row, trace).run();
+  for (; row < n_rows; ++row) Search<B, 1>(code, constants, tables, rows + row, trace).run();
 }
 
-void search(int bits, const float* levels, const FeedbackStep* steps, int n, const ShapedRow* rows,
-            int n_rows, std::uint8_t* trace) {
-  switch (bits) {
+void search(const ShapedCode& code, const ShapedRow* rows, int n_rows, std::uint8_t* trace) {
+  switch (code.trellis->bits) {
     case 1:
-      return search_all<1>(levels, steps, n, rows, n_rows, trace);
+      return search_all<1>(code, rows, n_rows, trace);
     case 2:
-      return search_all<2>(levels, steps, n, rows, n_rows, trace);
+      return search_all<2>(code, rows, n_rows, trace);
     case 3:
-      return search_all<3>(levels, steps, n, rows, n_rows, trace);
+      return search_all<3>(code, rows, n_rows, trace);
     case 4:
-      return search_all<4>(levels, steps, n, rows, n_rows, trace);
+      return search_all<4>(code, rows, n_rows, trace);
     case 5:
-      return search_all<5>(levels, steps, n, rows, n_rows, trace);
+      return search_all<5>(code, rows, n_rows, trace);
     default:
-      return search_all<6>(levels, steps, n, rows, n_rows, trace);
+      return search_all<6>(code, rows, n_rows, trace);
   }
 }
 

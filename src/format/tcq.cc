@@ -118,9 +118,9 @@ double fit(const float* x, const float* shape, int d, Side side) {
 
 // The gain at which `shape` gives x its own length in the metric, along x: queries find x.M.x on average.
 double fit(const float* x, const float* shape, const ErrorMetric& metric) {
-  const double gain =
-      fitted_gain(metric.product(x, x), metric.product(x, shape), metric.product(shape, shape), 1.0,
-                  [](double base, double exponent) { return std::pow(base, exponent); });
+  const ErrorMetric::Products products = metric.products(x, shape);
+  const double gain = fitted_gain(products.aa, products.ab, products.bb, 1.0,
+                                  [](double base, double exponent) { return std::pow(base, exponent); });
   return std::min(gain, kMaxGain);
 }
 

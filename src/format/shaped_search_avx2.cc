@@ -1,0 +1,680 @@
+// The search in AVX2: 8 branches at a time, in 32-bit lanes, as shaped_search_avx512.cc has 16.
+#include "format/shaped_search.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+
+#include <cstddef>
+
+namespace kvant {
+namespace {
+
+constexpr int kLanes = 8;
+constexpr int kStates = 256;
+constexpr int kPairs = kMetricRank / 2;
+
+using Ints = __m256i;
+
+[[gnu::always_inline]] inline Ints all(std::uint32_t x) {
+  return _mm256_set1_epi32(static_cast<int>(x));
+}
+[[gnu::always_inline]] inline Ints load(const void* from) {
+  return _mm256_load_si256(static_cast<const __m256i*>(from));
+}
+[[gnu::always_inline]] inline void store(void* to, Ints x) {
+  _mm256_store_si256(static_cast<__m256i*>(to), x);
+}
+// A number, or four of them, in every lane: by loads, as in shaped_search_avx512.cc.
+[[gnu::always_inline]] inline Ints everywhere(const void* one) {
+  Ints x;
+  asm("vpbroadcastd %1, %0" : "=x"(x) : "m"(*static_cast<const char(*)[4]>(one)));
+  return x;
+}
+[[gnu::always_inline]] inline Ints twice(const void* four) {
+  Ints x;
+  asm("vbroadcasti128 %1, %0" : "=x"(x) : "m"(*static_cast<const char(*)[16]>(four)));
+  return x;
+}
+[[gnu::always_inline]] inline Ints lesser(Ints a, Ints b) {
+  return _mm256_min_epu32(a, b);
+}
+[[gnu::always_inline]] inline Ints plus(Ints a, Ints b) {
+  return _mm256_add_epi32(a, b);
+}
+// (x & mask) | y
+[[gnu::always_inline]] inline Ints masked_or(Ints x, Ints mask, Ints y) {
+  return _mm256_or_si256(_mm256_and_si256(x, mask), y);
+}
+
+template <int B>
+struct Layout {
+  static constexpr int kNodes = kStates >> B;
+  static constexpr int kMemory = 8 - B;  // bits of a node
+  static constexpr std::uint32_t kChoice = (1U << B) - 1;
+  static constexpr int kRegisters = kNodes > kLanes ? kNodes / kLanes : 1;  // for fewer nodes, repeated
+  static constexpr int kStride = kRegisters * kLanes;
+  static constexpr int kVectors = kStates / kStride;  // of branches to the nodes of a register
+
+  // How the nodes lie in registers and lanes changes from step to step with 2 bits: shaped_search_avx512.cc.
+  // Of a node's three digits one numbers the lanes of a half, one halves and neighbouring registers, one
+  // pairs of registers.
+  static constexpr int kPhases = B == 2 ? 3 : 1;
+
+  static int node_at(int phase, int r, int lane) {
+    if constexpr (B == 2) {
+      const int in_half = lane % 4, half = lane / 4 * 2 | r % 2, pair = r / 2;
+      return phase == 0   ? 16 * pair + 4 * half + in_half
+             : phase == 1 ? 16 * in_half + 4 * pair + half
+                          : 16 * half + 4 * in_half + pair;
+    } else {
+      return (r * kLanes + lane) % kNodes;
+    }
+  }
+  // With few bits, four registers are packed as they come.
+  static int place_in_trace(int r, int lane) {
+    if constexpr (B >= 3) return r * kLanes + lane;
+    return r / 4 * 4 * kLanes + lane / 4 * 16 + r % 4 * 4 + lane % 4;
+  }
+  // The state of a lane of branch vector v to register r of the next phase.
+  static int state_at(int next_phase, int r, int v, int lane) {
+    const int node = node_at(next_phase, r, lane);
+    if constexpr (B <= 5) return node << B | v;
+    return node << B | v / 2 << 2 | v % 2 * 2 | lane / 4;
+  }
+};
+
+template <int B>
+struct Tables {
+  using L = Layout<B>;
+  static constexpr int kFours = B == 3 ? 2 : 0;
+  static constexpr int kChoices = B < 3 ? 1 << B : 0;
+  alignas(32) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];  // factors_of_level
+  alignas(32) std::uint32_t choices[L::kPhases][L::kStride];  // the bits that name a node as parent
+  // With 3 bits, levels of four states in a lane: of the states 4b, 4b + 1, ... of its node.
+  alignas(32) std::int8_t fours[L::kPhases][L::kRegisters][kFours + 1][kLanes][4];
+  // With fewer, levels by the state's lowest bits, in the order of the trace.
+  alignas(32) std::int8_t by_choice[L::kPhases][kChoices + 1][L::kStride];
+  std::uint8_t nodes[L::kPhases][L::kStride];
+  std::uint8_t places[L::kPhases][L::kNodes];  // of nodes in the trace
+
+  explicit Tables(const ShapedCode& code) {
+    for (int phase = 0; phase < L::kPhases; ++phase) {
+      for (int r = 0; r < L::kRegisters; ++r) {
+        for (int lane = 0; lane < kLanes; ++lane) {
+          const int node = L::node_at(phase, r, lane), place = r * kLanes + lane;
+          nodes[phase][place] = static_cast<std::uint8_t>(node);
+          places[phase][node] = static_cast<std::uint8_t>(L::place_in_trace(r, lane));
+          for (int k = 0; k < kChoices; ++k)
+            by_choice[phase][k][L::place_in_trace(r, lane)] = code.levels[node << B | k];
+          choices[phase][place] = static_cast<std::uint32_t>(node) & L::kChoice;
+          for (int v = 0; v < L::kVectors; ++v)
+            levels[phase][r][v][lane] =
+                factors_of_level(code.levels[L::state_at(phase, r, v, lane)], code.level_shift);
+          for (int four = 0; four < kFours; ++four)
+            for (int k = 0; k < 4; ++k)
+              fours[phase][r][four][lane][k] = code.levels[node << B | (four * 4 + k) % (1 << B)];
+        }
+      }
+    }
+  }
+};
+
+// The same number in all lanes.
+struct alignas(32) Lanes {
+  std::int32_t of[kLanes];
+
+  explicit Lanes(int x) {
+    for (std::int32_t& lane : of) lane = x;
+  }
+};
+[[gnu::always_inline]] inline Ints load(const Lanes& lanes) {
+  return load(lanes.of);
+}
+
+struct Constants {
+  Lanes half;                  // of what is cut off from a target
+  Lanes grain;                 // where registers hold two targets a lane, in both halves
+  Lanes unit;                  // level_unit in the upper halves, or likewise
+  Lanes level_shift;           // from a lane's uppermost byte
+  Lanes level_factor;          // from the upper byte of both its halves, by a multiplication
+  Lanes mix, fold, fold_mask;  // of states in the uppermost byte
+
+  explicit Constants(const ShapedCode& code)
+      : half(1 << (kTargetShift + shaped_grain(code.trellis->bits)) >> 1),
+        grain(static_cast<int>((0xffffU & ~0U << shaped_grain(code.trellis->bits)) *
+                               (code.trellis->bits <= 4 ? 0x10001U : 1U))),
+        unit(level_unit(code.level_shift) * (code.trellis->bits <= 4 ? 0x10001 : 0x10000)),
+        level_shift(8 - code.level_shift),
+        level_factor((1 << (8 + code.level_shift)) * 0x10001),
+        mix(code.trellis->mix),
+        fold(code.trellis->fold),
+        fold_mask(static_cast<int>(static_cast<std::uint32_t>(code.trellis->fold_mask) << 24)) {}
+};
+
+// The paths that survive, by place.
+template <int B>
+struct Survivors {
+  alignas(32) std::uint32_t cost[Layout<B>::kStride];
+  alignas(32) std::int32_t along[kPairs][Layout<B>::kStride];
+};
+
+// What all registers of a row's step have in common.
+struct Step {
+  const ShapedStep& numbers;
+  const Constants& constants;
+  Ints value;  // in both halves
+  Ints start;  // x 2^kTargetShift + half
+
+  [[gnu::always_inline]] Step(const ShapedStep& of_step, const Constants& of_code, std::int16_t x)
+      : numbers(of_step), constants(of_code), value(_mm256_set1_epi16(x)) {
+    start = plus(load(constants.half), _mm256_madd_epi16(value, all(1U << kTargetShift)));
+  }
+};
+
+// The targets of a register, times 2^kTargetShift and with `half` added.
+template <int B>
+[[gnu::always_inline]] inline Ints long_targets_of(const Survivors<B>& paths, int r, const Step& step) {
+  Ints sum = step.start;
+#pragma GCC unroll 4
+  for (int k = 0; k < kPairs; ++k)
+    sum = plus(
+        sum, _mm256_madd_epi16(everywhere(step.numbers.feedback + 2 * k), load(paths.along[k] + r * kLanes)));
+  return sum;
+}
+
+// Of all registers, with unit in the upper halves.
+template <int B>
+[[gnu::always_inline]] inline void find_targets(const Survivors<B>& paths, const Step& step, Ints* targets) {
+  constexpr int kRegisters = Layout<B>::kRegisters;
+  const Ints grain = load(step.constants.grain), unit = load(step.constants.unit);
+  if constexpr (kRegisters == 1) {
+    const Ints target = _mm256_srai_epi32(long_targets_of(paths, 0, step), kTargetShift);
+    targets[0] = masked_or(
+        _mm256_max_epi32(_mm256_min_epi32(target, _mm256_set1_epi32(kReach - 1)), _mm256_set1_epi32(-kReach)),
+        grain, unit);
+  } else {  // twice the target, saturated, is cut to twice the reach
+#pragma GCC unroll 8
+    for (int r = 0; r < kRegisters; r += 2) {
+      const Ints doubled =
+          _mm256_packs_epi32(_mm256_srai_epi32(long_targets_of(paths, r, step), kTargetShift - 1),
+                             _mm256_srai_epi32(long_targets_of(paths, r + 1, step), kTargetShift - 1));
+      const Ints both = _mm256_and_si256(_mm256_srai_epi16(doubled, 1), grain);
+      targets[r] = _mm256_unpacklo_epi16(both, unit);
+      targets[r + 1] = _mm256_unpackhi_epi16(both, unit);
+    }
+  }
+}
+
+// Of 16 numbers, the even and the odd ones.
+[[gnu::always_inline]] inline void part_even_from_odd(Ints a, Ints b, std::uint32_t (*to)[kLanes]) {
+  const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
+  store(to[0], _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)), 0xd8));
+  store(to[1], _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)), 0xd8));
+}
+
+// In each half of four registers, the first numbers, the second, ...
+struct Four {
+  Ints of[4];
+};
+[[gnu::always_inline]] inline Four transposed(const Ints* x) {
+  const Ints ab01 = _mm256_unpacklo_epi32(x[0], x[1]), ab23 = _mm256_unpackhi_epi32(x[0], x[1]);
+  const Ints cd01 = _mm256_unpacklo_epi32(x[2], x[3]), cd23 = _mm256_unpackhi_epi32(x[2], x[3]);
+  return {{_mm256_unpacklo_epi64(ab01, cd01), _mm256_unpackhi_epi64(ab01, cd01),
+           _mm256_unpacklo_epi64(ab23, cd23), _mm256_unpackhi_epi64(ab23, cd23)}};
+}
+
+// Targets and bases of parents, in the order in which their branches are looked at.
+template <int B>
+struct Parents {
+  static constexpr int kVectors = B == 6 ? 2 : Layout<B>::kRegisters;
+  alignas(32) std::uint32_t target[kVectors][kLanes];
+  alignas(32) std::uint32_t base[kVectors][kLanes];
+};
+
+template <int B>
+[[gnu::always_inline]] inline void arrange(const Ints* numbers, std::uint32_t (*to)[kLanes]) {
+  if constexpr (B == 1) {  // node q's parents are 2q and 2q + 1
+#pragma GCC unroll 8
+    for (int two = 0; two < 16; two += 2) part_even_from_odd(numbers[two], numbers[two + 1], to + two);
+  } else if constexpr (B == 3) {  // node (q & 3) << 3 | k: with k and k + 4 in the halves
+    const Four by_k = transposed(numbers);
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) store(to[k], by_k.of[k]);
+  } else if constexpr (B == 6) {  // a vector holds branches from two parents
+    const Ints half = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+    store(to[0], _mm256_permutevar8x32_epi32(numbers[0], half));
+    store(to[1], _mm256_permutevar8x32_epi32(numbers[0], _mm256_or_si256(half, all(2))));
+  } else {
+    for (int r = 0; r < Layout<B>::kRegisters; ++r) store(to[r], numbers[r]);
+  }
+}
+
+template <int B>
+[[gnu::always_inline]] inline void arrange_parents(const Survivors<B>& paths, const Step& step,
+                                                   Parents<B>& parents) {
+  constexpr int kRegisters = Layout<B>::kRegisters;
+  Ints targets[kRegisters], bases[kRegisters];
+  find_targets(paths, step, targets);
+#pragma GCC unroll 16
+  for (int r = 0; r < kRegisters; ++r)
+    bases[r] = plus(load(paths.cost + r * kLanes), _mm256_madd_epi16(targets[r], targets[r]));
+  arrange<B>(targets, parents.target);
+  arrange<B>(bases, parents.base);
+}
+
+[[gnu::always_inline]] inline Ints branch(Ints target, Ints base, const std::int32_t* level) {
+  return plus(base, _mm256_madd_epi16(target, load(level)));
+}
+
+// best[r]: the cheapest branches to register r.
+template <int B, int kPhase>
+[[gnu::always_inline]] inline void find_best(const Parents<B>& parents, const Tables<B>& tables, Ints* best) {
+  const auto& levels = tables.levels[(kPhase + 1) % Layout<B>::kPhases];
+  if constexpr (B == 1) {
+#pragma GCC unroll 8
+    for (int two = 0; two < 8; ++two) {
+      const Ints t0 = load(parents.target[2 * two]), t1 = load(parents.target[2 * two + 1]);
+      const Ints b0 = load(parents.base[2 * two]), b1 = load(parents.base[2 * two + 1]);
+      for (int r = two; r < 16; r += 8)
+        best[r] = lesser(branch(t0, b0, levels[r][0]), branch(t1, b1, levels[r][1]));
+    }
+  } else if constexpr (B == 2 && kPhase == 0) {
+#pragma GCC unroll 8
+    for (int r = 0; r < 8; ++r) {
+      const Ints target = load(parents.target[r]), base = load(parents.base[r]);
+      const Ints first =
+          lesser(branch(_mm256_shuffle_epi32(target, 0x00), _mm256_shuffle_epi32(base, 0x00), levels[r][0]),
+                 branch(_mm256_shuffle_epi32(target, 0x55), _mm256_shuffle_epi32(base, 0x55), levels[r][1]));
+      const Ints second =
+          lesser(branch(_mm256_shuffle_epi32(target, 0xaa), _mm256_shuffle_epi32(base, 0xaa), levels[r][2]),
+                 branch(_mm256_shuffle_epi32(target, 0xff), _mm256_shuffle_epi32(base, 0xff), levels[r][3]));
+      best[r] = lesser(first, second);
+    }
+  } else if constexpr (B == 2) {
+#pragma GCC unroll 4
+    for (int set = 0; set < (kPhase == 1 ? 4 : 2); ++set) {  // of parents, and of their children
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k) {
+        Ints target, base;
+        if constexpr (kPhase == 1) {
+          target = twice(parents.target[2 * set + k % 2] + k / 2 * 4);
+          base = twice(parents.base[2 * set + k % 2] + k / 2 * 4);
+        } else {
+          target = load(parents.target[2 * k + set]);
+          base = load(parents.base[2 * k + set]);
+        }
+#pragma GCC unroll 4
+        for (int child = 0; child < (kPhase == 1 ? 2 : 4); ++child) {
+          const int r = kPhase == 1 ? 2 * set + child : 2 * child + set;
+          const Ints of_k = branch(target, base, levels[r][k]);
+          best[r] = k == 0 ? of_k : lesser(best[r], of_k);
+        }
+      }
+    }
+  } else if constexpr (B == 3) {
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; ++k) {
+      const Ints target = twice(parents.target[k % 4] + k / 4 * 4),
+                 base = twice(parents.base[k % 4] + k / 4 * 4);
+      for (int r = 0; r < 4; ++r) {
+        const Ints of_k = branch(target, base, levels[r][k]);
+        best[r] = k == 0 ? of_k : lesser(best[r], of_k);
+      }
+    }
+  } else if constexpr (B == 4) {  // all nodes have the same parents
+    Ints chains[2][2];
+#pragma GCC unroll 16
+    for (int k = 0; k < 16; ++k) {
+      const Ints target = everywhere(parents.target[0] + k), base = everywhere(parents.base[0] + k);
+      for (int r = 0; r < 2; ++r) {
+        const Ints of_k = branch(target, base, levels[r][k]);
+        chains[r][k % 2] = k < 2 ? of_k : lesser(chains[r][k % 2], of_k);
+      }
+    }
+    for (int r = 0; r < 2; ++r) best[r] = lesser(chains[r][0], chains[r][1]);
+  } else if constexpr (B == 5) {  // 4 states lead from a parent to a node
+    Ints of_state[4];
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; ++k) {
+      const Ints target = everywhere(parents.target[0] + k), base = everywhere(parents.base[0] + k);
+      for (int state = 0; state < 4; ++state) {
+        const Ints of_k = branch(target, base, levels[0][state * 8 + k]);
+        of_state[state] = k == 0 ? of_k : lesser(of_state[state], of_k);
+      }
+    }
+    for (std::uint32_t state = 1; state < 4; ++state)
+      of_state[state] = _mm256_or_si256(of_state[state], all(state << 3));
+    best[0] = lesser(lesser(of_state[0], of_state[1]), lesser(of_state[2], of_state[3]));
+  } else {  // 16 states lead from a parent to a node
+    const Ints t0 = load(parents.target[0]), t1 = load(parents.target[1]);
+    const Ints b0 = load(parents.base[0]), b1 = load(parents.base[1]);
+    Ints chains[4];
+#pragma GCC unroll 16
+    for (std::uint32_t state = 0; state < 16; ++state) {
+      const Ints of_state = _mm256_or_si256(
+          lesser(branch(t0, b0, levels[0][2 * state]), branch(t1, b1, levels[0][2 * state + 1])),
+          all(state << 2));
+      chains[state % 4] = state < 4 ? of_state : lesser(chains[state % 4], of_state);
+    }
+    best[0] = lesser(lesser(chains[0], chains[1]), lesser(chains[2], chains[3]));
+    best[0] = lesser(best[0], _mm256_permute4x64_epi64(best[0], 0x4e));
+  }
+}
+
+// b where the sign is set.
+[[gnu::always_inline]] inline Ints chosen(__m256 sign, Ints a, Ints b) {
+  return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), sign));
+}
+
+// The levels of the best branches to a register, in both halves of lanes.
+template <int B>
+[[gnu::always_inline]] inline Ints levels_of(Ints best, const Tables<B>& tables, int phase, int r,
+                                             const Constants& constants) {
+  if constexpr (B == 3) {
+    // As the upper byte of each half the lowest of the lane, which becomes the place of a level.
+    const Ints lanes = _mm256_setr_epi32(0x00800080, 0x04800480, 0x08800880, 0x0c800c80, 0x00800080,
+                                         0x04800480, 0x08800880, 0x0c800c80);
+    const Ints at = masked_or(_mm256_shuffle_epi8(best, lanes), all(3 * 0x01000100U), lanes);
+    const Ints level = chosen(_mm256_castsi256_ps(_mm256_slli_epi32(best, 29)),
+                              _mm256_shuffle_epi8(load(tables.fours[phase][r][0]), at),
+                              _mm256_shuffle_epi8(load(tables.fours[phase][r][1]), at));
+    return _mm256_mulhi_epi16(level, load(constants.level_factor));
+  } else {
+    // state_level() in the lanes' upper bytes.
+    const Ints node = _mm256_slli_epi32(
+        plus(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), all(static_cast<std::uint32_t>(r * kLanes))), 24 + B);
+    const Ints state = masked_or(_mm256_slli_epi32(best, 24), all(Layout<B>::kChoice << 24), node);
+    const Ints mixed = _mm256_xor_si256(state, _mm256_sllv_epi32(state, load(constants.mix)));
+    const Ints mask = load(constants.fold_mask);
+    const Ints folded =
+        masked_or(_mm256_sllv_epi32(state, load(constants.fold)), mask, _mm256_andnot_si256(mask, mixed));
+    const Ints sum = plus(_mm256_srai_epi32(mixed, 1), _mm256_srai_epi32(folded, 1));
+    const Ints level = _mm256_srav_epi32(sum, load(constants.level_shift));
+    return _mm256_or_si256(level, _mm256_srli_epi32(level, 16));
+  }
+}
+
+// The lowest bytes of a register.
+[[gnu::always_inline]] inline void store_lowest(std::uint8_t* to, Ints x) {
+  const Ints four = _mm256_shuffle_epi8(x, all(0x0c080400));
+  const __m128i eight = _mm_unpacklo_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), eight);
+}
+
+// Writes the choices of the best branches to the trace, and gives their errors, in both halves of lanes.
+template <int B>
+[[gnu::always_inline]] inline void take_errors(const Ints* best, const Tables<B>& tables, int phase,
+                                               const Step& step, std::uint8_t* trace, Ints* errors) {
+  using L = Layout<B>;
+  const Constants& constants = step.constants;
+  if constexpr (B < 3) {
+#pragma GCC unroll 4
+    for (int r = 0; r < L::kRegisters; r += 4) {
+      Ints choices[4];
+      for (int i = 0; i < 4; ++i) choices[i] = _mm256_and_si256(best[r + i], all(L::kChoice));
+      const Ints packed = _mm256_packus_epi16(_mm256_packus_epi32(choices[0], choices[1]),
+                                              _mm256_packus_epi32(choices[2], choices[3]));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(trace + r * kLanes), packed);
+      const auto levels = [&](int k) { return load(tables.by_choice[phase][k] + r * kLanes); };
+      const Ints odd = _mm256_slli_epi16(packed, 7);  // in the signs of bytes
+      Ints level = _mm256_blendv_epi8(levels(0), levels(1), odd);
+      if constexpr (B == 2)
+        level = _mm256_blendv_epi8(level, _mm256_blendv_epi8(levels(2), levels(3), odd),
+                                   _mm256_slli_epi16(packed, 6));
+      const Ints upper_bytes[2] = {_mm256_unpacklo_epi8(_mm256_setzero_si256(), level),
+                                   _mm256_unpackhi_epi8(_mm256_setzero_si256(), level)};
+#pragma GCC unroll 2
+      for (int two = 0; two < 2; ++two) {
+        const Ints error =
+            _mm256_sub_epi16(step.value, _mm256_mulhi_epi16(upper_bytes[two], load(constants.level_factor)));
+        errors[r + 2 * two] = _mm256_unpacklo_epi16(error, error);
+        errors[r + 2 * two + 1] = _mm256_unpackhi_epi16(error, error);
+      }
+    }
+  } else {
+#pragma GCC unroll 4
+    for (int r = 0; r < L::kRegisters; ++r) {
+      store_lowest(trace + r * kLanes, best[r]);
+      errors[r] = _mm256_sub_epi16(step.value, levels_of<B>(best[r], tables, phase, r, constants));
+    }
+  }
+}
+
+// The sums of the parents by which the best branches to a register come; not with 3 bits.
+template <int B, int kPhase>
+struct Choice {
+  Ints lane;
+  __m256 odd, upper;  // by signs
+
+  [[gnu::always_inline]] explicit Choice(Ints best) {
+    const Ints lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    if constexpr (B == 1) {
+      lane = masked_or(best, all(1), _mm256_slli_epi32(lanes, 1));
+    } else if constexpr (B == 2) {
+      lane =
+          kPhase == 0 ? best : masked_or(_mm256_slli_epi32(best, 1), all(4), _mm256_and_si256(lanes, all(3)));
+      odd = _mm256_castsi256_ps(_mm256_slli_epi32(best, 31));
+      upper = _mm256_castsi256_ps(_mm256_slli_epi32(best, 30));
+    } else if constexpr (B == 6) {
+      lane = _mm256_and_si256(best, all(3));
+    } else {
+      lane = best;
+      if constexpr (B == 4) upper = _mm256_castsi256_ps(_mm256_slli_epi32(best, 28));
+    }
+  }
+  [[gnu::always_inline]] Ints sums(const std::int32_t* along, int r) const {
+    const auto of = [&](int parents) {
+      return _mm256_permutevar8x32_epi32(load(along + parents * kLanes), lane);
+    };
+    if constexpr (B == 1) {
+      const int first = r % 8 * 2;
+      return _mm256_blend_epi32(of(first), of(first + 1), 0xf0);
+    } else if constexpr (B == 2 && kPhase == 0) {
+      return _mm256_castps_si256(_mm256_permutevar_ps(_mm256_castsi256_ps(load(along + r * kLanes)), lane));
+    } else if constexpr (B == 2 && kPhase == 1) {
+      const int first = r / 2 * 2;
+      return chosen(odd, of(first), of(first + 1));
+    } else if constexpr (B == 2) {
+      const std::int32_t* first = along + r % 2 * kLanes;
+      return chosen(upper, chosen(odd, load(first), load(first + 2 * kLanes)),
+                    chosen(odd, load(first + 4 * kLanes), load(first + 6 * kLanes)));
+    } else if constexpr (B == 4) {
+      return chosen(upper, of(0), of(1));
+    } else {
+      return of(0);
+    }
+  }
+};
+
+[[gnu::always_inline]] inline Ints least_of_lanes(Ints x) {
+  x = lesser(x, _mm256_permute4x64_epi64(x, 0x4e));
+  x = lesser(x, _mm256_shuffle_epi32(x, 0x4e));
+  return lesser(x, _mm256_shuffle_epi32(x, 0xb1));
+}
+
+template <int B>
+[[gnu::always_inline]] inline void settle(const ShapedStep& step, Ints* costs) {
+  using L = Layout<B>;
+  Ints low = costs[0];
+  for (int r = 1; r < L::kRegisters; ++r) low = lesser(low, costs[r]);
+  const Ints least = _mm256_and_si256(least_of_lanes(low), all(~L::kChoice));
+  const Ints limit = everywhere(&step.limit);
+  const __m256 fade = _mm256_castsi256_ps(everywhere(&step.fade));
+#pragma GCC unroll 16
+  for (int r = 0; r < L::kRegisters; ++r) {
+    const Ints cost = lesser(_mm256_sub_epi32(costs[r], least), limit);
+    costs[r] = _mm256_cvttps_epi32(_mm256_mul_ps(_mm256_cvtepi32_ps(cost), fade));
+  }
+}
+
+// What survives, of which best[r] are the costs.
+template <int B, int kPhase>
+[[gnu::always_inline]] inline void survive(const Step& step, const Tables<B>& tables, Ints* best,
+                                           const Survivors<B>& before, Survivors<B>& after,
+                                           std::uint8_t* trace) {
+  using L = Layout<B>;
+  constexpr int kNext = (kPhase + 1) % L::kPhases;
+  const auto extend = [&](int k, int r, Ints sums, Ints error) {
+    const Ints direction = everywhere(step.numbers.directions + 2 * k);
+    store(after.along[k] + r * kLanes, _mm256_add_epi16(sums, _mm256_mulhrs_epi16(direction, error)));
+  };
+  Ints errors[L::kRegisters];
+  take_errors<B>(best, tables, kNext, step, trace, errors);
+  if constexpr (B != 3) {
+#pragma GCC unroll 16
+    for (int r = 0; r < L::kRegisters; ++r) {
+      const Choice<B, kPhase> choice(best[r]);
+#pragma GCC unroll 4
+      for (int k = 0; k < kPairs; ++k) extend(k, r, choice.sums(before.along[k], r), errors[r]);
+    }
+  }
+  // Every register has the parents of 8 nodes, which transposing brings to their place.
+  if constexpr (B == 3) {
+    const Four choices = transposed(best);
+#pragma GCC unroll 4
+    for (int k = 0; k < kPairs; ++k) {
+      Ints of_register[4];
+      for (int r = 0; r < 4; ++r)
+        of_register[r] = _mm256_permutevar8x32_epi32(load(before.along[k] + r * kLanes), choices.of[r]);
+      const Four sums = transposed(of_register);
+      for (int r = 0; r < 4; ++r) extend(k, r, sums.of[r], errors[r]);
+    }
+  }
+  if (step.numbers.settles) settle<B>(step.numbers, best);
+#pragma GCC unroll 16
+  for (int r = 0; r < L::kRegisters; ++r)
+    store(after.cost + r * kLanes,
+          masked_or(best[r], all(~L::kChoice), load(tables.choices[kNext] + r * kLanes)));
+}
+
+template <int B>
+void bar_other_seams(const Tables<B>& tables, int i, int seam, Survivors<B>& paths) {
+  using L = Layout<B>;
+  const int left = L::kMemory - i * B;
+  const int known = (1 << (left < B ? left : B)) - 1;
+  for (int place = 0; place < L::kStride; ++place)
+    if (((tables.nodes[i % L::kPhases][place] ^ seam >> (i * B)) & known) != 0) paths.cost[place] |= kBarred;
+}
+
+// kRows rows side by side, so that their steps don't wait for each other.
+template <int B, int kRows>
+class Search {
+ public:
+  using L = Layout<B>;
+
+  Search(const ShapedCode& code, const Constants& constants, const Tables<B>& tables, const ShapedRow* rows,
+         std::uint8_t* trace)
+      : code_(code), constants_(constants), tables_(tables), rows_(rows), trace_(trace) {
+    for (int row = 0; row < kRows; ++row) {
+      paths_[0][row] = {};
+      for (int r = 0; r < L::kRegisters; ++r)
+        store(paths_[0][row].cost + r * kLanes, load(tables.choices[0] + r * kLanes));
+    }
+  }
+
+  void run() {
+    for (int i = 0; i < code_.n;) {
+      step<0>(i++);
+      if constexpr (L::kPhases == 3) {
+        if (i < code_.n) step<1>(i++);
+        if (i < code_.n) step<2>(i++);
+      }
+    }
+    trace_back();
+  }
+
+ private:
+  template <int kPhase>
+  [[gnu::always_inline]] void step(int i) {
+    Survivors<B>* before = paths_[i % 2];
+    Survivors<B>* after = paths_[(i + 1) % 2];
+    if (i * B < L::kMemory)
+      for (int row = 0; row < kRows; ++row) bar_other_seams(tables_, i, rows_[row].seam, before[row]);
+    Parents<B> parents[kRows];
+    Ints best[kRows][L::kRegisters];
+#pragma GCC unroll 1
+    for (int row = 0; row < kRows; ++row)
+      arrange_parents<B>(before[row], Step(code_.steps[i], constants_, rows_[row].values[i]), parents[row]);
+#pragma GCC unroll 1
+    for (int row = 0; row < kRows; ++row) find_best<B, kPhase>(parents[row], tables_, best[row]);
+#pragma GCC unroll 1
+    for (int row = 0; row < kRows; ++row)
+      survive<B, kPhase>(Step(code_.steps[i], constants_, rows_[row].values[i]), tables_, best[row],
+                         before[row], after[row], trace_of(i, row));
+  }
+
+  void trace_back() {
+    int nodes[kRows];
+    for (int row = 0; row < kRows; ++row) nodes[row] = rows_[row].seam;
+    for (int i = code_.n - 1; i >= 0; --i) {
+      const std::uint8_t* places = tables_.places[(i + 1) % L::kPhases];
+      for (int row = 0; row < kRows; ++row) {
+        const unsigned int choice = trace_of(i, row)[places[nodes[row]]] & L::kChoice;
+        const int state = nodes[row] << B | static_cast<int>(choice);
+        rows_[row].states[i] = static_cast<std::uint8_t>(state);
+        nodes[row] = state & (L::kNodes - 1);
+      }
+    }
+  }
+
+  std::uint8_t* trace_of(int i, int row) const {
+    return trace_ + (static_cast<std::ptrdiff_t>(i) * kRows + row) * L::kStride;
+  }
+
+  const ShapedCode& code_;
+  const Constants& constants_;
+  const Tables<B>& tables_;
+  const ShapedRow* rows_;
+  std::uint8_t* trace_;  // [n][kRows][kStride]: the lowest bytes of the best costs
+  Survivors<B> paths_[2][kRows];
+};
+
+template <int B>
+void search_all(const ShapedCode& code, const ShapedRow* rows, int n_rows, std::uint8_t* trace) {
+  constexpr int kRows = B <= 2 ? 2 : 4;
+  static_assert(kRows * Layout<B>::kStride <= kShapedTrace);
+  const Constants constants(code);
+  const Tables<B> tables(code);
+  int row = 0;
+  for (; row + kRows <= n_rows; row += kRows)
+    Search<B, kRows>(code, constants, tables, rows + row, trace).run();
+  for (; row < n_rows; ++row) Search<B, 1>(code, constants, tables, rows + row, trace).run();
+}
+
+void search(const ShapedCode& code, const ShapedRow* rows, int n_rows, std::uint8_t* trace) {
+  switch (code.trellis->bits) {
+    case 1:
+      return search_all<1>(code, rows, n_rows, trace);
+    case 2:
+      return search_all<2>(code, rows, n_rows, trace);
+    case 3:
+      return search_all<3>(code, rows, n_rows, trace);
+    case 4:
+      return search_all<4>(code, rows, n_rows, trace);
+    case 5:
+      return search_all<5>(code, rows, n_rows, trace);
+    default:
+      return search_all<6>(code, rows, n_rows, trace);
+  }
+}
+
+}  // namespace
+
+const ShapedKernel* avx2_shaped_search() {
+  static constexpr ShapedKernel kKernel = {"avx2", search};
+  return &kKernel;
+}
+
+}  // namespace kvant
+
+#else
+
+namespace kvant {
+
+const ShapedKernel* avx2_shaped_search() {
+  return nullptr;
+}
+
+}  // namespace kvant
+
+#endif
