@@ -380,10 +380,14 @@ typedef struct kvant_prompt_shape {
   int32_t sas;    /* Not 0: the exponential is SAS, see kvant_decode_shape; slower here than the exact one */
   int32_t half;   /* Not 0: numbers of 16 bits are half precision; otherwise BF16. Not with pages */
   int32_t n_sealed_pages; /* since 1.2: of all sequences together, at most; before, a member that was 0 */
+  /* Since 1.6. Not 0: products in half precision instead of 8-bit integers, with sums in F32: as exact as
+   * kvant_decode_attention. Not with `sas`. */
+  int32_t half_products;
+  int32_t prompt_reserved; /* 0 */
 } kvant_prompt_shape;
 
-/* Since 1.2: sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 within the
- * call as rows do; protected tokens (`sink`, `masks`) are taken from their pages. Pages lie where
+/* Since 1.2: sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 (or half
+ * precision) within the call as rows do; protected tokens (`sink`, `masks`) are taken from their pages. Pages lie where
  * kvant_decode_attention finds them, transformed as they are: q must be transformed to match, `out` back
  * (kvant_transform), and so must be the rows.
  *
@@ -423,6 +427,9 @@ typedef struct kvant_prompt {
   /* Since 1.2: or null. With pages k and v may both be null: token t of a sequence's rows is then token t of
    * its tail pages, the layer's `tail`. */
   const kvant_prompt_pages* pages;
+  /* Since 1.6, with half_products: KVANT_F32, or KVANT_BF16 for the 16 bits of k and v. F32 queries are read
+   * with 11 bits. */
+  kvant_type q_type, out_type;
 } kvant_prompt;
 
 /* Bytes of workspace for a shape: a little more than 2 for each channel of each token and KV head, those of

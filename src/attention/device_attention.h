@@ -7,8 +7,9 @@
 // them in the tail, where they stay until the step ends. A correction's sums are made page by page then, so
 // that each row finds those of the pages that it sees sealed.
 //
-// With prompt=flashq, steps of which every slice is many tokens of a prompt go to the library's prompt kernel
-// instead (device_prompt.cc): rows see the same tokens, as INT8.
+// Steps of which every slice is many tokens of a prompt go to the library's prompt kernel instead, where it
+// knows all that the plan asks for (device_prompt.cc): rows see the same tokens, in half precision or, with
+// prompt=flashq, as INT8.
 #pragma once
 
 #include <memory>
@@ -37,8 +38,8 @@ struct WindowedSight {
 };
 WindowedSight within_window(const RowSight& sight, int token, int sliding_window);
 
-// Whether the step's attention is the library's prompt kernel's.
-bool takes_prompt_kernel(const Step& step);
+// Whether the device has the prompt kernel in half precision.
+bool has_half_prompts(const PageDevice& device);
 
 // A transform that the library makes by itself: channels times factors, then the Walsh-Hadamard matrix.
 struct LibraryTransform {
@@ -94,13 +95,17 @@ class DeviceAttention {
   // What rows from first_row on find in a layer's tables.
   void point_to_rows(kvant_decode_layer& at_layer, const DeviceRows& rows, const RowTables& tables,
                      const Geometry& geometry, int first_row) const;
+  // Whether the step's attention is the library's prompt kernel's.
+  bool takes_prompt_kernel(const Step& step) const;
   void list_prompt(const Step& step);
   Status begin_prompt(const Step& step);
   kvant_prompt_shape prompt_shape(const Plan& plan) const;
   bool attend_prompt(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer& at_layer);
-  // The prompt kernel's BF16: queries to it, its outputs from it and back from the basis of the values.
+  // Of prompts in INT8, whose queries and outputs are BF16 in the workspace.
   bool round_queries(Step& step, const float* q);
   bool widen_outputs(Step& step, const DeviceRows& rows);
+  // Back from the basis of the values.
+  bool turn_outputs_back(Step& step, const DeviceRows& rows);
   bool transform(Step& step, kvant_transformation t);
   void list_sums(const Step& step);
   // Of rows, in layers with a window of so many tokens, or none.
@@ -119,6 +124,7 @@ class DeviceAttention {
   bool check(Step& step, const char* doing, kvant_status status) const;
 
   std::shared_ptr<PageDevice> device_;
+  bool has_half_prompts_;
   DeviceProtector protector_;
   void *memory_ = nullptr, *workspace_ = nullptr, *sums_ = nullptr;
   std::size_t memory_bytes_ = 0, workspace_bytes_ = 0, sums_bytes_ = 0;
