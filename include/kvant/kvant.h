@@ -122,10 +122,10 @@ typedef struct kvant_decode_lengths {
    * window are not read. Layers with different windows have lengths, tables and a schedule each. Read by
    * kvant_decode_attention alone. */
   const int32_t* first_tokens;
-  /* Since 1.6: about how many tail tokens the longest sequence has; 0: unknown. A few hundred at most, and
+  /* Since 1.6: about how many tail tokens the longest sequence has; 0: unknown. A few thousand at most, and
    * neither sealed nor protected tokens (null): a few sequences are then served by a smaller kernel, which
    * needs no schedule. This number decides which kernel runs, and not what it computes. Tables of the tail
-   * then have an entry for each sequence. */
+   * have as many entries for each sequence as so many tokens have pages. */
   int32_t max_tail_tokens;
   int32_t lengths_reserved; /* 0 */
 } kvant_decode_lengths;

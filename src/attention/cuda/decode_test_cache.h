@@ -260,7 +260,8 @@ class TestCache {
     const float* value;
   };
 
-  // Rows that come with a call, and its queries: so that what becomes of them on the way is what the cache has.
+  // Rows that come with a call, and its queries: so that what becomes of them on the way is what the cache
+  // has.
   struct LastRows {
     kvant_new_rows rows{};
     std::vector<std::uint8_t> source[3];  // of keys, values and queries
@@ -268,7 +269,8 @@ class TestCache {
     DeviceArray<float> factors, inverses;
 
     LastRows(const TestCache& cache, const std::vector<float>& q, int group)
-        : source{cache.last_rows(0), cache.last_rows(1), cache.before_rotation(q, group, /*of_queries=*/true)},
+        : source{cache.last_rows(0), cache.last_rows(1),
+                 cache.before_rotation(q, group, /*of_queries=*/true)},
           keys(source[0]),
           values(source[1]),
           queries(source[2]),
@@ -304,7 +306,8 @@ class TestCache {
     return factors;
   }
   // Rows [..][heads of kKvHeads groups][d] as bytes, of which the call makes these.
-  std::vector<std::uint8_t> before_rotation(const std::vector<float>& rows, int group, bool of_queries) const {
+  std::vector<std::uint8_t> before_rotation(const std::vector<float>& rows, int group,
+                                            bool of_queries) const {
     std::vector<std::uint8_t> bytes;
     const std::vector<float> factors = row_factors(of_queries);
     for (std::size_t first = 0; first < rows.size(); first += d_) {

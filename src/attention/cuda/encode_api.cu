@@ -145,9 +145,9 @@ Reason fault_of_last(const kvant_new_rows& rows, const kvant_decode_shape& shape
        {rows.keys != nullptr && rows.values != nullptr, "layer.new_rows: keys or values is null"},
        {rows.rows_reserved == 0, "layer.new_rows: rows_reserved must be 0"},
        {lengths.tail_tokens != nullptr, "layer.new_rows: lengths.tail_tokens is null"},
-       {!has_queries || (rows.queries == layer.q && rows.type == layer.q_type &&
-                         rows.query_row_stride == layer.q_seq_stride &&
-                         rows.query_head_stride == layer.q_head_stride),
+       {!has_queries ||
+            (rows.queries == layer.q && rows.type == layer.q_type &&
+             rows.query_row_stride == layer.q_seq_stride && rows.query_head_stride == layer.q_head_stride),
         "layer.new_rows: queries must be layer.q, of its type and strides"}});
 }
 

@@ -106,8 +106,8 @@ __device__ __forceinline__ void join_sink(float logit, float2& out, float& max, 
 // of them the logarithm of the softmax sum is stored. max and sum are those of weights 2^(score - max +
 // kWeightBits).
 template <int D, class Args>
-__device__ __forceinline__ float2 normalize(const Args& args, int seq, int head, int channel,
-                                            float2 out, float max, float sum) {
+__device__ __forceinline__ float2 normalize(const Args& args, int seq, int head, int channel, float2 out,
+                                            float max, float sum) {
   const std::int64_t row = static_cast<std::int64_t>(seq) * args.n_kv_heads * args.group + head;
   if constexpr (requires { args.correction_numerator; }) {
     if (args.correction_numerator != nullptr) join_correction(args, row, D, channel, out, max, sum);

@@ -1,8 +1,11 @@
+#include <algorithm>
+
 #include "attention/cuda/head_dim.h"
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/refusal.h"
 #include "attention/cuda/short_attention.h"
 #include "attention/cuda/short_kernel.cuh"
+#include "cache/page_counts.h"
 
 namespace kvant::cuda {
 namespace {
@@ -14,6 +17,7 @@ ShortArgs short_args(const kvant_decode_shape& shape, const kvant_decode_lengths
   ShortArgs args{};
   args.tail_tokens = lengths.tail_tokens;
   args.tail = source_of(layer.tail, layer.layer);
+  args.table_pages = pages_for(lengths.max_tail_tokens);
   args.first_tokens = lengths.first_tokens;
   args.group = shape.group;
   args.n_kv_heads = shape.n_kv_heads;
@@ -37,32 +41,41 @@ ShortArgs short_args(const kvant_decode_shape& shape, const kvant_decode_lengths
   return args;
 }
 
+// CTAs for each sequence and KV head, or 0: with a multiprocessor each there are too many. The general kernel
+// has several on one.
+int ctas_of(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu) {
+  const std::int64_t n = std::int64_t{shape.n_seqs} * shape.n_kv_heads * query_passes(shape.group);
+  const auto most = static_cast<int>(std::min<std::int64_t>(gpu.multiprocessors / n, kMaxShortCtas));
+  static_assert(kShortWarps * kTileTokens == kPageTokens);  // so many have something to do
+  return gpu.is_hopper ? std::min(most, pages_for(lengths.max_tail_tokens)) : std::min(most, 1);
+}
+
 }  // namespace
 
 bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                         const Gpu& gpu) {
   const bool is_plain = lengths.sealed_pages == nullptr && lengths.protected_tokens == nullptr &&
                         lengths.tail_tokens != nullptr && shape.corrected == 0 && shape.sas == 0;
-  const bool is_short = lengths.max_tail_tokens > 0 && lengths.max_tail_tokens <= kMaxShortTokens;
-  // A multiprocessor each: of more, the general kernel has several at a time.
-  const std::int64_t n_ctas =
-      std::int64_t{shape.n_seqs} * shape.n_kv_heads * query_passes(shape.group);
-  return is_plain && is_short && n_ctas <= gpu.multiprocessors;
+  return is_plain && lengths.max_tail_tokens > 0 &&
+         lengths.max_tail_tokens <= kMaxShortTokens * ctas_of(shape, lengths, gpu);
 }
 
 kvant_status attend_short(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                           const kvant_decode_layer& layer, const AppendArgs* new_rows, const Gpu& gpu,
                           cudaStream_t stream) {
   const ShortArgs args = short_args(shape, lengths, layer, new_rows);
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  const auto n_ctas = static_cast<unsigned>(ctas_of(shape, lengths, gpu));
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {n_ctas, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(shape.n_kv_heads, shape.n_seqs, query_passes(shape.group));
+  config.gridDim = dim3(n_ctas, shape.n_kv_heads, shape.n_seqs * query_passes(shape.group));
   config.blockDim = dim3(kShortWarps * kLanes);
   config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = gpu.overlap_attributes();
+  config.attrs = attributes;
+  config.numAttrs = gpu.overlap_attributes() + (n_ctas > 1 ? 1 : 0);
   cudaError_t error = cudaSuccess;
   with_head_dim(shape.head_dim,
                 [&](auto d) { error = cudaLaunchKernelEx(&config, short_kernel<d.value>, args); });

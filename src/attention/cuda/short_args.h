@@ -6,13 +6,15 @@
 namespace kvant::cuda {
 
 inline constexpr int kShortWarps = 8;
-// Of tail tokens: with more of them the general kernel, which divides sequences over CTAs, is faster.
+inline constexpr int kMaxShortCtas = 8;  // of a cluster, which shares a sequence and KV head
+// Of tail tokens, for each of these CTAs: with more of them the general kernel is faster.
 inline constexpr int kMaxShortTokens = 512;
 
 // In the order in which the kernel needs them: arguments come from memory, a few at a time.
 struct ShortArgs {
   const std::int32_t* tail_tokens;
   PageSource tail;
+  int table_pages;                   // that its tables have for each sequence, at least
   const std::int32_t* first_tokens;  // masked out, of a sequence's first page; or null
   int group, n_kv_heads;
   int q_f32, rows_f32;

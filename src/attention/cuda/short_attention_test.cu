@@ -10,7 +10,7 @@
 namespace kvant::cuda {
 namespace {
 
-constexpr double kTolerance = 0.005;       // relative RMS error
+constexpr double kTolerance = 0.005;        // relative RMS error
 constexpr double kPlainTolerance = 0.0005;  // of F32 queries
 
 constexpr FormatPair kPairs[] = {{"bf16", "bf16"}, {"ch4g128", "tok4g128"}, {"tcq4", "tcq4"}};
@@ -20,7 +20,9 @@ const std::vector<SequenceLengths> kShort[] = {
     {{0, 23, 0}},
     {{0, 1, 0}, {0, 0, 0}, {0, 2, 0}, {0, 16, 0}, {0, 17, 0}},
     {{0, 33, 0}, {0, 128, 0}, {0, 129, 0}, {0, 130, 0}, {0, 144, 0}},
-    {{0, 300, 0}, {0, 5, 0}, {0, 511, 0}, {0, 512, 0}}};
+    {{0, 300, 0}, {0, 5, 0}, {0, 511, 0}, {0, 512, 0}},
+    {{0, 1025, 0}, {0, 0, 0}, {0, 1100, 0}, {0, 129, 0}},
+    {{0, 2200, 0}, {0, 1024, 0}}};
 
 class ShortAttention : public testing::TestWithParam<int> {
  protected:
@@ -58,7 +60,8 @@ TEST_P(ShortAttention, AgreesOnGroupsOfAnySize) {
 }
 
 TEST_P(ShortAttention, AgreesOnBf16OutputsAndSharedTables) {
-  expect_exact(kPairs[1], kShort[2], 4, kTolerance, [](TestCache&) {}, KVANT_BF16, Tables::shared);
+  expect_exact(
+      kPairs[1], kShort[2], 4, kTolerance, [](TestCache&) {}, KVANT_BF16, Tables::shared);
 }
 
 TEST_P(ShortAttention, AgreesWithWindowsCapsAndSinkLogits) {
@@ -123,8 +126,8 @@ TEST(AppendingAttention, AgreesWhereSomeIsSealed) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   for (const int d : kHeadDims) {
     for (const bool rotated : {false, true}) {
-      TestCache cache({{"ch4g128", "tok4g128"}}, d, {{40, 133, 0}, {2, 9, 0}, {0, 20, 0}, {1, 0, 0}}, 0, false,
-                      Tables::own, Values::normal, 5);
+      TestCache cache({{"ch4g128", "tok4g128"}}, d, {{40, 133, 0}, {2, 9, 0}, {0, 20, 0}, {1, 0, 0}}, 0,
+                      false, Tables::own, Values::normal, 5);
       cache.use_f32_queries();
       cache.append_last(KVANT_F32, rotated);
       EXPECT_LE(cache.worst_error(4, KVANT_F32), kTolerance) << d << rotated;
@@ -148,7 +151,12 @@ TEST(TakesShortKernel, WhereNothingElseIsThere) {
   };
   EXPECT_FALSE(with([&](auto&, auto& l) { l.sealed_pages = some; }));
   EXPECT_FALSE(with([&](auto&, auto& l) { l.protected_tokens = some; }));
-  EXPECT_FALSE(with([&](auto&, auto& l) { l.max_tail_tokens = 2000; }));
+  EXPECT_TRUE(with([&](auto&, auto& l) { l.max_tail_tokens = 4000; }));  // 8 heads have clusters of 8 CTAs
+  EXPECT_FALSE(with([&](auto& s, auto& l) {
+    s.n_seqs = 16;
+    l.max_tail_tokens = 4000;
+  }));
+  EXPECT_FALSE(with([&](auto&, auto& l) { l.max_tail_tokens = 5000; }));
   EXPECT_FALSE(with([&](auto& s, auto&) { s.sas = 1; }));
   EXPECT_FALSE(with([&](auto& s, auto&) { s.corrected = 1; }));
   EXPECT_FALSE(with([&](auto& s, auto&) { s.n_seqs = 64; }));
@@ -191,7 +199,8 @@ TEST(NewRows, AreRefusedWhereTheyDoNotFit) {
               rows.type = KVANT_F32;
             }).find("queries"),
             none);
-  EXPECT_NE(refusal([](auto& lengths, auto&, auto&) { lengths.lengths_reserved = 1; }).find("reserved"), none);
+  EXPECT_NE(refusal([](auto& lengths, auto&, auto&) { lengths.lengths_reserved = 1; }).find("reserved"),
+            none);
 }
 
 }  // namespace
