@@ -122,6 +122,12 @@ typedef struct kvant_decode_lengths {
    * window are not read. Layers with different windows have lengths, tables and a schedule each. Read by
    * kvant_decode_attention alone. */
   const int32_t* first_tokens;
+  /* Since 1.6: about how many tail tokens the longest sequence has; 0: unknown. A few thousand at most, and
+   * neither sealed nor protected tokens (null): a few sequences are then served by a smaller kernel, which
+   * needs no schedule. This number decides which kernel runs, and not what it computes. Tables of the tail
+   * have as many entries for each sequence as so many tokens have pages. */
+  int32_t max_tail_tokens;
+  int32_t lengths_reserved; /* 0 */
 } kvant_decode_lengths;
 
 /* KVLinC's linear correction of a layer, from feature maps phi(x) = [softmax(x W1), softmax(x W2)] of 256
@@ -210,6 +216,11 @@ typedef struct kvant_decode_layer {
    * head_offset and a side_offset of 0 in `sealed` they alone say where in an entry the pages of heads and
    * sides lie: those of heads whose formats differ side by side, each in as many bytes as it has. */
   const int64_t* sealed_offsets;
+  /* Since 1.6, for kvant_decode_attention: rows that are appended first, as kvant_append does, or null. Row i
+   * is the last token of sequence i's tail, as tail_tokens counts them (0: the row is left out): n_rows is
+   * n_seqs, and seq and tail_token are not read. No sequence sees the row of another. Queries, if there are
+   * any, are q, of its type and strides; what is left in their place is not defined. */
+  const struct kvant_new_rows* new_rows;
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a

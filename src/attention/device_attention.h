@@ -85,6 +85,7 @@ class DeviceAttention {
   void list_rows(const Step& step);
   void list_window(const Step& step, int sliding_window);
   Status begin_rows(const Step& step);
+  Status size_workspace(const Step& step);
   // Attention at a site, of rows or of prompts; at_layer has the tables of slices. False: the step has
   // failed.
   bool attend_rows(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer& at_layer);
@@ -133,6 +134,8 @@ class DeviceAttention {
   // Of the step.
   int n_rows_ = 0, n_slices_ = 0, max_due_ = 0, max_sealed_ = 0;
   bool protects_ = false;          // any row's sink
+  // Each slice is one token, and nothing is sealed between appending and attention: both are one call.
+  bool appends_within_ = false;
   std::vector<int> first_sealed_;  // slices that seal their first page
   Part row_slice_, row_token_;     // where rows go in the tails
   Part slice_tail_, slice_sealed_, due_tail_page_, due_sealed_page_, due_pages_;
@@ -145,10 +148,13 @@ class DeviceAttention {
     Part row_tail, row_sealed;
     std::int64_t row_tail_stride = 0, row_sealed_stride = 0;
     bool has_sealed = false;
+    int max_tail = 0;  // tokens
     std::size_t workspace = 0;
   };
   std::vector<RowTables> row_tables_;
   std::size_t workspace_of_tables_ = 0;
+  std::shared_ptr<const Plan> sized_for_;  // what it is for
+  int sized_rows_ = 0;
   Part sealed_;  // of prompts: pages that rows see sealed
   Part sinks_;   // tables, by row, or by slice of prompts
   // Of a step of prompts.

@@ -205,6 +205,19 @@ class HostLibrary {
     }
     return rows->queries == nullptr ? KVANT_OK : transform_queries(*shape, *rows);
   }
+  // Rows that come with a call of decode_attention.
+  static kvant_status append_last(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                                  const kvant_decode_layer& layer) {
+    kvant_new_rows rows = *layer.new_rows;
+    std::vector<std::int32_t> seq(rows.n_rows), token(rows.n_rows);
+    for (int i = 0; i < rows.n_rows; ++i) {
+      seq[i] = i;
+      token[i] = lengths.tail_tokens[i] - 1;
+    }
+    rows.seq = seq.data();
+    rows.tail_token = token.data();
+    return append(&shape, &layer, &rows, nullptr);
+  }
   // Of F32 rows.
   static kvant_status transform_queries(const kvant_decode_shape& shape, const kvant_new_rows& rows) {
     if (rows.type != KVANT_F32) return KVANT_UNSUPPORTED;
@@ -400,6 +413,11 @@ class HostLibrary {
 
   static kvant_status decode_attention(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
                                        const kvant_decode_layer* layer, void*, std::size_t, kvant_stream) {
+    if (layer->new_rows != nullptr) {
+      if (layer->new_rows->n_rows != shape->n_seqs) return KVANT_INVALID_ARGUMENT;
+      const kvant_status appended = append_last(*shape, *lengths, *layer);
+      if (appended != KVANT_OK) return appended;
+    }
     std::vector<float> q(shape->head_dim), out(shape->head_dim);
     for (int head = 0; head < shape->n_kv_heads; ++head) {
       VisibleRows k, v;
