@@ -122,6 +122,12 @@ typedef struct kvant_decode_lengths {
    * window are not read. Layers with different windows have lengths, tables and a schedule each. Read by
    * kvant_decode_attention alone. */
   const int32_t* first_tokens;
+  /* Since 1.6: about how many tail tokens the longest sequence has; 0: unknown. A few thousand at most, and
+   * neither sealed nor protected tokens (null): a few sequences are then served by a smaller kernel, which
+   * needs no schedule. This number decides which kernel runs, and not what it computes. Tables of the tail
+   * have as many entries for each sequence as so many tokens have pages. */
+  int32_t max_tail_tokens;
+  int32_t lengths_reserved; /* 0 */
 } kvant_decode_lengths;
 
 /* KVLinC's linear correction of a layer, from feature maps phi(x) = [softmax(x W1), softmax(x W2)] of 256
@@ -210,6 +216,11 @@ typedef struct kvant_decode_layer {
    * head_offset and a side_offset of 0 in `sealed` they alone say where in an entry the pages of heads and
    * sides lie: those of heads whose formats differ side by side, each in as many bytes as it has. */
   const int64_t* sealed_offsets;
+  /* Since 1.6, for kvant_decode_attention: rows that are appended first, as kvant_append does, or null. Row i
+   * is the last token of sequence i's tail, as tail_tokens counts them (0: the row is left out): n_rows is
+   * n_seqs, and seq and tail_token are not read. No sequence sees the row of another. Queries, if there are
+   * any, are q, of its type and strides; what is left in their place is not defined. */
+  const struct kvant_new_rows* new_rows;
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a
@@ -380,10 +391,14 @@ typedef struct kvant_prompt_shape {
   int32_t sas;    /* Not 0: the exponential is SAS, see kvant_decode_shape; slower here than the exact one */
   int32_t half;   /* Not 0: numbers of 16 bits are half precision; otherwise BF16. Not with pages */
   int32_t n_sealed_pages; /* since 1.2: of all sequences together, at most; before, a member that was 0 */
+  /* Since 1.6. Not 0: products in half precision instead of 8-bit integers, with sums in F32: as exact as
+   * kvant_decode_attention. Not with `sas`. */
+  int32_t half_products;
+  int32_t prompt_reserved; /* 0 */
 } kvant_prompt_shape;
 
-/* Since 1.2: sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 within the
- * call as rows do; protected tokens (`sink`, `masks`) are taken from their pages. Pages lie where
+/* Since 1.2: sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 (or half
+ * precision) within the call as rows do; protected tokens (`sink`, `masks`) are taken from their pages. Pages lie where
  * kvant_decode_attention finds them, transformed as they are: q must be transformed to match, `out` back
  * (kvant_transform), and so must be the rows.
  *
@@ -423,6 +438,9 @@ typedef struct kvant_prompt {
   /* Since 1.2: or null. With pages k and v may both be null: token t of a sequence's rows is then token t of
    * its tail pages, the layer's `tail`. */
   const kvant_prompt_pages* pages;
+  /* Since 1.6, with half_products: KVANT_F32, or KVANT_BF16 for the 16 bits of k and v. F32 queries are read
+   * with 11 bits. */
+  kvant_type q_type, out_type;
 } kvant_prompt;
 
 /* Bytes of workspace for a shape: a little more than 2 for each channel of each token and KV head, those of

@@ -61,7 +61,8 @@ class Shape(Struct):
 class Lengths(Struct):
     c_name = "kvant_decode_lengths"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "sealed_pages tail_tokens protected_tokens"),
-                       (_long, "protected_seq_stride protected_head_stride"), (_pointer, "first_tokens"))
+                       (_long, "protected_seq_stride protected_head_stride"), (_pointer, "first_tokens"),
+                       (_int, "max_tail_tokens lengths_reserved"))
 
 
 class Correction(Struct):
@@ -80,7 +81,7 @@ class Layer(Struct):
                        (_long, "out_seq_stride out_head_stride"), (_int, "settled"), (_pointer, "lse correction"),
                        (_int, "reproducible"), (_pointer, "skip_counts pages_out_of_range sink_logits"),
                        (ctypes.c_int, "q_type"), (_int, "out_hadamard"),
-                       (_pointer, "out_factors key_metrics sealed_offsets"))
+                       (_pointer, "out_factors key_metrics sealed_offsets new_rows"))
 
 
 class NewRows(Struct):

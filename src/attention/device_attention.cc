@@ -41,7 +41,7 @@ WindowedSight within_window(const RowSight& sight, int token, int sliding_window
 }
 
 DeviceAttention::DeviceAttention(std::shared_ptr<PageDevice> device)
-    : device_(std::move(device)), protector_(device_) {}
+    : device_(std::move(device)), has_half_prompts_(has_half_prompts(*device_)), protector_(device_) {}
 
 DeviceAttention::~DeviceAttention() {
   device_->enter();
@@ -124,6 +124,7 @@ void DeviceAttention::list_rows(const Step& step) {
          row_sights(step.first_token(s), step.slices()[s], ledger.n_sealed(), window, plan.recipe.prefill)) {
       sealed.push_back(sight.sealed_pages);
       tail.push_back(sight.tail_tokens);
+      tables.max_tail = std::max(tables.max_tail, sight.tail_tokens);
       n_protected.push_back(sight.sealed_pages > 0 ? sink : 0);
       first_tail_page.push_back(sight.sealed_pages - ledger.n_sealed());
       width = std::max<std::int64_t>(width, pages_for(sight.tail_tokens));
@@ -182,6 +183,7 @@ void DeviceAttention::list_window(const Step& step, int sliding_window) {
       const WindowedSight seen = within_window(sight, token++, sliding_window);
       sealed.push_back(seen.sealed_pages);
       tail.push_back(seen.tail_tokens);
+      tables.max_tail = std::max(tables.max_tail, seen.tail_tokens);
       hidden.push_back(seen.hidden_tokens);
       std::vector<std::int32_t>& row_sealed = sealed_ids.emplace_back();
       for (int i = 0; i < seen.sealed_pages; ++i)
@@ -292,6 +294,7 @@ kvant_decode_lengths DeviceAttention::lengths(const RowTables& tables, int first
   lengths.protected_tokens = protects_ && !slides ? at(tables.n_protected) : nullptr;
   lengths.first_tokens = slides ? at(tables.hidden) : nullptr;
   lengths.protected_seq_stride = 1;
+  lengths.max_tail_tokens = tables.max_tail;
   return lengths;
 }
 
@@ -318,7 +321,29 @@ Status DeviceAttention::begin(Step& step) {
   is_prompt_ = takes_prompt_kernel(step);
   list_slices(step);
   list_sinks(step);
+  appends_within_ = !is_prompt_ && n_rows_ == n_slices_ && max_due_ == 0;
   return is_prompt_ ? begin_prompt(step) : begin_rows(step);
+}
+
+// Of the rows of one sliding window: as much as the layer that needs most. Steps mostly have the plan and the
+// number of rows of the one before.
+Status DeviceAttention::size_workspace(const Step& step) {
+  const Plan& plan = step.plan();
+  if (sized_for_ == step.shared_plan() && sized_rows_ == n_rows_) return {};
+  constexpr std::size_t kAlignment = 256;
+  std::size_t most = 0;
+  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
+    const LayerShape formats = layer_shape(plan, layer);
+    const kvant_decode_shape shape = formats.of(n_rows_, plan);
+    std::size_t bytes = 0;
+    KVANT_RETURN_IF_ERROR(library_status(*device_, "dividing a step's work",
+                                         device_->library().decode_workspace(&shape, &bytes)));
+    most = std::max(most, bytes);
+  }
+  workspace_of_tables_ = (most + kAlignment - 1) / kAlignment * kAlignment;
+  sized_for_ = step.shared_plan();
+  sized_rows_ = n_rows_;
+  return {};
 }
 
 Status DeviceAttention::begin_rows(const Step& step) {
@@ -341,18 +366,8 @@ Status DeviceAttention::begin_rows(const Step& step) {
     const std::size_t n_sums = max_due_ > 0 ? first_sums_.back() + due_.back() + 1 : 0;
     KVANT_RETURN_IF_ERROR(make_room(sums_, sums_bytes_, n_sums * layer_sums_bytes(plan)));
   }
-  std::size_t workspace = 0;
-  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
-    const LayerShape formats = layer_shape(plan, layer);
-    const kvant_decode_shape shape = formats.of(n_rows_, plan);
-    std::size_t bytes = 0;
-    KVANT_RETURN_IF_ERROR(library_status(*device_, "dividing a step's work",
-                                         device_->library().decode_workspace(&shape, &bytes)));
-    workspace = std::max(workspace, bytes);
-  }
+  KVANT_RETURN_IF_ERROR(size_workspace(step));
   KVANT_RETURN_IF_ERROR(make_room(memory_, memory_bytes_, numbers_.size() * sizeof numbers_[0]));
-  constexpr std::size_t kAlignment = 256;  // of a workspace
-  workspace_of_tables_ = (workspace + kAlignment - 1) / kAlignment * kAlignment;
   for (std::size_t i = 0; i < row_tables_.size(); ++i) row_tables_[i].workspace = i * workspace_of_tables_;
   KVANT_RETURN_IF_ERROR(make_room(workspace_, workspace_bytes_, row_tables_.size() * workspace_of_tables_));
   device_->upload(memory_, numbers_.data(), numbers_.size() * sizeof numbers_[0]);
@@ -458,7 +473,10 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
     new_rows.query_head_stride = g.head_dim;
     new_rows.query_factors = rows.key_transform.inverses;
   }
-  if (!check(step, "appending", library.append(&of_slices, &at_layer, &new_rows, device_->stream()))) return;
+  const bool within = appends_within_ && !protects_by_score(plan, layer);
+  if (!within &&
+      !check(step, "appending", library.append(&of_slices, &at_layer, &new_rows, device_->stream())))
+    return;
   if (protects_by_score(plan, layer)) {
     attend_and_protect(step, layer, rows, at_layer);
     return;
@@ -478,6 +496,7 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   if (is_prompt_) {
     attend_prompt(step, layer, rows, at_layer);
   } else {
+    at_layer.new_rows = within ? &new_rows : nullptr;
     attend_rows(step, layer, rows, at_layer);
   }
 }

@@ -7,8 +7,9 @@
 // them in the tail, where they stay until the step ends. A correction's sums are made page by page then, so
 // that each row finds those of the pages that it sees sealed.
 //
-// With prompt=flashq, steps of which every slice is many tokens of a prompt go to the library's prompt kernel
-// instead (device_prompt.cc): rows see the same tokens, as INT8.
+// Steps of which every slice is many tokens of a prompt go to the library's prompt kernel instead, where it
+// knows all that the plan asks for (device_prompt.cc): rows see the same tokens, in half precision or, with
+// prompt=flashq, as INT8.
 #pragma once
 
 #include <memory>
@@ -37,8 +38,8 @@ struct WindowedSight {
 };
 WindowedSight within_window(const RowSight& sight, int token, int sliding_window);
 
-// Whether the step's attention is the library's prompt kernel's.
-bool takes_prompt_kernel(const Step& step);
+// Whether the device has the prompt kernel in half precision.
+bool has_half_prompts(const PageDevice& device);
 
 // A transform that the library makes by itself: channels times factors, then the Walsh-Hadamard matrix.
 struct LibraryTransform {
@@ -84,6 +85,7 @@ class DeviceAttention {
   void list_rows(const Step& step);
   void list_window(const Step& step, int sliding_window);
   Status begin_rows(const Step& step);
+  Status size_workspace(const Step& step);
   // Attention at a site, of rows or of prompts; at_layer has the tables of slices. False: the step has
   // failed.
   bool attend_rows(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer& at_layer);
@@ -94,13 +96,17 @@ class DeviceAttention {
   // What rows from first_row on find in a layer's tables.
   void point_to_rows(kvant_decode_layer& at_layer, const DeviceRows& rows, const RowTables& tables,
                      const Geometry& geometry, int first_row) const;
+  // Whether the step's attention is the library's prompt kernel's.
+  bool takes_prompt_kernel(const Step& step) const;
   void list_prompt(const Step& step);
   Status begin_prompt(const Step& step);
   kvant_prompt_shape prompt_shape(const Plan& plan) const;
   bool attend_prompt(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer& at_layer);
-  // The prompt kernel's BF16: queries to it, its outputs from it and back from the basis of the values.
+  // Of prompts in INT8, whose queries and outputs are BF16 in the workspace.
   bool round_queries(Step& step, const float* q);
   bool widen_outputs(Step& step, const DeviceRows& rows);
+  // Back from the basis of the values.
+  bool turn_outputs_back(Step& step, const DeviceRows& rows);
   bool transform(Step& step, kvant_transformation t);
   void list_sums(const Step& step);
   // Of rows, in layers with a window of so many tokens, or none.
@@ -119,6 +125,7 @@ class DeviceAttention {
   bool check(Step& step, const char* doing, kvant_status status) const;
 
   std::shared_ptr<PageDevice> device_;
+  bool has_half_prompts_;
   DeviceProtector protector_;
   void *memory_ = nullptr, *workspace_ = nullptr, *sums_ = nullptr;
   std::size_t memory_bytes_ = 0, workspace_bytes_ = 0, sums_bytes_ = 0;
@@ -127,6 +134,8 @@ class DeviceAttention {
   // Of the step.
   int n_rows_ = 0, n_slices_ = 0, max_due_ = 0, max_sealed_ = 0;
   bool protects_ = false;          // any row's sink
+  // Each slice is one token, and nothing is sealed between appending and attention: both are one call.
+  bool appends_within_ = false;
   std::vector<int> first_sealed_;  // slices that seal their first page
   Part row_slice_, row_token_;     // where rows go in the tails
   Part slice_tail_, slice_sealed_, due_tail_page_, due_sealed_page_, due_pages_;
@@ -139,10 +148,13 @@ class DeviceAttention {
     Part row_tail, row_sealed;
     std::int64_t row_tail_stride = 0, row_sealed_stride = 0;
     bool has_sealed = false;
+    int max_tail = 0;  // tokens
     std::size_t workspace = 0;
   };
   std::vector<RowTables> row_tables_;
   std::size_t workspace_of_tables_ = 0;
+  std::shared_ptr<const Plan> sized_for_;  // what it is for
+  int sized_rows_ = 0;
   Part sealed_;  // of prompts: pages that rows see sealed
   Part sinks_;   // tables, by row, or by slice of prompts
   // Of a step of prompts.

@@ -1,5 +1,6 @@
 // Steps of prompts on a device: the library's prompt kernel (kvant_prompt_attention) reads sealed pages and
-// tails as INT8 tiles, once for a block of rows, where the decode kernel reads them for every row.
+// tails as tiles, once for a block of rows, where the decode kernel reads them for every row. Tiles and
+// products are in half precision or, with prompt=flashq, in INT8.
 #include <algorithm>
 
 #include "attention/device_attention.h"
@@ -17,16 +18,41 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Of all query heads' rows, as the kernel reads queries and writes outputs.
+// Of all query heads' rows, as the kernel reads queries and writes outputs with prompt=flashq.
 std::size_t bf16_bytes(const Geometry& g, int n_rows) {
   return aligned(std::size_t{2} * n_rows * g.n_heads * g.head_dim);
 }
 
+bool in_integers(const Plan& plan) {
+  return plan.recipe.prompt == PromptAttention::flashq;
+}
+
+// Whether the kernel in half precision knows all that the plan asks of scores, weights and values.
+bool knows_in_half(const Plan& plan) {
+  const Recipe& recipe = plan.recipe;
+  const Geometry& g = plan.geometry;
+  return recipe.prompt == PromptAttention::exact && recipe.softmax == Softmax::exact && recipe.skip == 0 &&
+         g.head_dim <= 128 && g.score_softcap == 0 && g.sink_logits.empty() && !slides_anywhere(g) &&
+         !is_corrected(plan) && !protects_by_score(plan);
+}
+
 }  // namespace
 
-bool takes_prompt_kernel(const Step& step) {
-  return step.plan().recipe.prompt == PromptAttention::flashq &&
-         std::all_of(step.slices().begin(), step.slices().end(), [](const StepSlice& slice) {
+bool has_half_prompts(const PageDevice& device) {
+  kvant_prompt_shape shape{};
+  shape.struct_size = sizeof shape;
+  shape.n_seqs = shape.n_heads = shape.n_kv_heads = shape.n_queries = shape.n_tokens = 1;
+  shape.head_dim = 64;
+  shape.softmax_scale = 1;
+  shape.half_products = 1;
+  std::size_t bytes = 0;
+  device.enter();
+  return device.library().prompt_workspace(&shape, &bytes) == KVANT_OK;
+}
+
+bool DeviceAttention::takes_prompt_kernel(const Step& step) const {
+  const bool knows = in_integers(step.plan()) || (has_half_prompts_ && knows_in_half(step.plan()));
+  return knows && std::all_of(step.slices().begin(), step.slices().end(), [](const StepSlice& slice) {
            return slice.is_prompt && slice.n_tokens >= kMinPromptTokens;
          });
 }
@@ -69,10 +95,11 @@ kvant_prompt_shape DeviceAttention::prompt_shape(const Plan& plan) const {
   shape.causal = 1;
   shape.sas = plan.recipe.softmax == Softmax::sas ? 1 : 0;
   shape.n_sealed_pages = n_prompt_pages_;
+  shape.half_products = in_integers(plan) ? 0 : 1;
   return shape;
 }
 
-// The workspace begins with outputs and queries in BF16.
+// With prompt=flashq the workspace begins with outputs and queries in BF16.
 Status DeviceAttention::begin_prompt(const Step& step) {
   list_prompt(step);
   const kvant_prompt_shape shape = prompt_shape(step.plan());
@@ -80,8 +107,8 @@ Status DeviceAttention::begin_prompt(const Step& step) {
   KVANT_RETURN_IF_ERROR(library_status(*device_, "preparing a prompt's attention",
                                        device_->library().prompt_workspace(&shape, &bytes)));
   KVANT_RETURN_IF_ERROR(make_room(memory_, memory_bytes_, numbers_.size() * sizeof numbers_[0]));
-  KVANT_RETURN_IF_ERROR(
-      make_room(workspace_, workspace_bytes_, 2 * bf16_bytes(step.plan().geometry, n_rows_) + bytes));
+  if (in_integers(step.plan())) bytes += 2 * bf16_bytes(step.plan().geometry, n_rows_);
+  KVANT_RETURN_IF_ERROR(make_room(workspace_, workspace_bytes_, bytes));
   device_->upload(memory_, numbers_.data(), numbers_.size() * sizeof numbers_[0]);
   return {};
 }
@@ -118,11 +145,22 @@ bool DeviceAttention::widen_outputs(Step& step, const DeviceRows& rows) {
   return transform(step, t);
 }
 
+bool DeviceAttention::turn_outputs_back(Step& step, const DeviceRows& rows) {
+  if (!rows.value_transform.hadamard && rows.value_transform.inverses == nullptr) return true;
+  kvant_transformation t{};
+  t.rows = rows.out;
+  t.type = KVANT_F32;
+  t.hadamard = rows.value_transform.hadamard ? 1 : 0;
+  t.factors_after = rows.value_transform.inverses;
+  return transform(step, t);
+}
+
 bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& rows,
                                     kvant_decode_layer& at_layer) {
   const Plan& plan = step.plan();
   const Geometry& g = plan.geometry;
-  if (!round_queries(step, rows.q)) return false;
+  const bool integers = in_integers(plan);
+  if (integers && !round_queries(step, rows.q)) return false;
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape of_slices = formats.of(n_slices_, plan);
   kvant_prompt_pages pages{};
@@ -138,16 +176,23 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
   prompt.struct_size = sizeof prompt;
   prompt.query_begins = at(query_begins_);
   prompt.token_begins = at(token_begins_);
-  const std::size_t outputs = bf16_bytes(g, n_rows_), before = 2 * outputs;
-  prompt.q = static_cast<const char*>(workspace_) + outputs;
-  prompt.out = workspace_;
+  const std::size_t outputs = bf16_bytes(g, n_rows_), before = integers ? 2 * outputs : 0;
+  if (integers) {
+    prompt.q = static_cast<const char*>(workspace_) + outputs;
+    prompt.out = workspace_;
+  } else {
+    prompt.q = rows.q;
+    prompt.out = rows.out;
+    prompt.q_type = prompt.out_type = KVANT_F32;
+  }
   prompt.q_token_stride = prompt.out_token_stride = std::int64_t{g.n_heads} * g.head_dim;
   prompt.q_head_stride = prompt.out_head_stride = g.head_dim;
   prompt.pages = &pages;
   const kvant_prompt_shape shape = prompt_shape(plan);
   const kvant_status attended = device_->library().prompt_attention(
       &shape, &prompt, static_cast<char*>(workspace_) + before, workspace_bytes_ - before, device_->stream());
-  return check(step, "attending to a prompt", attended) && widen_outputs(step, rows);
+  if (!check(step, "attending to a prompt", attended)) return false;
+  return integers ? widen_outputs(step, rows) : turn_outputs_back(step, rows);
 }
 
 }  // namespace kvant

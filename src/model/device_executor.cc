@@ -115,14 +115,18 @@ Status DeviceExecutor::run(Step& step, AttentionBackend& backend, const ForwardR
   const auto graph = graph_for(**transforms, shape_of(step, rows));
   if (!graph.ok()) return graph.error();
   DeviceGraph& g = **graph;
-  KVANT_RETURN_IF_ERROR(attention_.begin(step));
   embed(rows.tokens);
   g.set_rows(rows, embedded_.data());
+  // The first segment runs while attention is prepared, unless it changes the states of delta nets, which a
+  // step that can't begin must leave as they are.
+  const bool starts_early = hparams_.n_recurrent() == 0;
+  if (starts_early) KVANT_RETURN_IF_ERROR(g.start(0));
+  KVANT_RETURN_IF_ERROR(attention_.begin(step));
   if (hparams_.n_recurrent() > 0) states_.load(step, g);
   RowObserver* observer = backend.observer();
   const int n_sites = step.plan().geometry.n_layers;
   for (int layer = 0; layer < n_sites; ++layer) {
-    KVANT_RETURN_IF_ERROR(g.start(layer));
+    if (layer > 0 || !starts_early) KVANT_RETURN_IF_ERROR(g.start(layer));
     const LayerTransforms& t = (*transforms)->layer(layer);
     if (observer != nullptr) {
       KVANT_CHECK(t.q.matrix == nullptr && t.k.matrix == nullptr && t.v.matrix == nullptr,

@@ -365,6 +365,30 @@ TEST(DeviceEngineMemory, RunsOutWithAnError) {
   EXPECT_NE(status.error().message.find("out of memory"), std::string::npos) << status.error().message;
 }
 
+// A step of one token a sequence leaves appending to the call that attends.
+TEST(DeviceEngine, AppendsSingleTokensAsItAttends) {
+  const TinyFile file("single_tokens.gguf");
+  TinyModelWriter(TinyModel{}).write(file.path());
+  const auto device = std::make_shared<HostDevice>();
+  const auto engine = Engine::load(file.path(), {.n_threads = 1, .device = device}).value();
+  const auto backend = make_device_backend(device->pages());
+  const auto plan = resolve(parse_recipe("kvant-4bit").value(), engine->geometry(), nullptr);
+  Cache cache(backend->place(plan.value()).value(), 0);
+  const SequenceId sequences[] = {cache.add(), cache.add()};
+  const auto tokens = some_tokens(2, 1);
+  const auto step = [&](int n_tokens) {
+    std::vector<EngineInput> inputs;
+    for (const SequenceId sequence : sequences)
+      inputs.push_back({sequence, std::span(tokens).first(n_tokens), /*is_prompt=*/true, n_tokens});
+    return engine->step(cache, *backend, inputs, {nullptr, 0, engine->n_vocab()});
+  };
+  device->host_pages().functions().append = [](const auto*, const auto*, const auto*, kvant_stream) {
+    return KVANT_CUDA_ERROR;
+  };
+  EXPECT_TRUE(step(1).ok());
+  EXPECT_FALSE(step(2).ok());  // a sequence's first row is in the tail of its second
+}
+
 // A step's error; it must leave the sequence as it was.
 TEST(DeviceEngineFailures, AreErrorsOfTheStep) {
   const TinyFile file("failing_device.gguf");
@@ -391,7 +415,7 @@ TEST(DeviceEngineFailures, AreErrorsOfTheStep) {
   const PageLibrary works = pages.functions();
   pages.functions().last_error = [] { return "no kernel image"; };
   pages.functions().decode_workspace = [](const auto*, std::size_t*) { return KVANT_CUDA_ERROR; };
-  expect_failure(step(1), "no kernel image");
+  expect_failure(step(2), "no kernel image");  // as many rows as no step before had
   pages.functions().decode_workspace = works.decode_workspace;
   pages.functions().decode_schedule = [](const auto*, const auto*, void*, std::size_t, kvant_stream) {
     return KVANT_CUDA_ERROR;

@@ -415,9 +415,10 @@ void DeviceGraph::set_rows(const ForwardRows& rows, const float* embedded) {
   const Tensors& t = tensors_;
   ggml_backend_tensor_set_async(backend_, t.x, embedded, 0, ggml_nbytes(t.x));
   ggml_backend_tensor_set_async(backend_, t.positions, rows.positions.data(), 0, ggml_nbytes(t.positions));
-  if (shape_.n_logit_rows > 0)
-    ggml_backend_tensor_set_async(backend_, t.logit_rows, rows.logit_rows.data(), 0,
-                                  ggml_nbytes(t.logit_rows));
+  if (shape_.n_logit_rows == 0 || std::ranges::equal(rows.logit_rows, sent_logit_rows_)) return;
+  sent_logit_rows_.assign(rows.logit_rows.begin(), rows.logit_rows.end());
+  ggml_backend_tensor_set_async(backend_, t.logit_rows, sent_logit_rows_.data(), 0,
+                                ggml_nbytes(t.logit_rows));
 }
 
 Status DeviceGraph::start(int segment) {

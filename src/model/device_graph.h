@@ -96,6 +96,7 @@ class DeviceGraph {
   ggml_gallocr* allocator_ = nullptr;  // of all that lives within a segment
   Tensors tensors_{};
   std::vector<ggml_cgraph*> segments_;
+  std::vector<std::int32_t> sent_logit_rows_;  // what the tensor holds: steps of answers have the same
 };
 
 }  // namespace kvant

@@ -13,6 +13,7 @@ struct Sm80 {
   static constexpr bool kPackedMaxima = false;       // max.u16x2
   static constexpr bool kConvertsE4m3 = false;       // cvt.f16x2.e4m3x2
   static constexpr bool kLargeSharedMemory = false;  // 227 KB of a CTA; else 99 to 227
+  static constexpr bool kClusters = false;           // of CTAs that read each other's shared memory
 };
 
 struct Sm90a {
@@ -23,6 +24,7 @@ struct Sm90a {
   static constexpr bool kPackedMaxima = true;
   static constexpr bool kConvertsE4m3 = true;
   static constexpr bool kLargeSharedMemory = true;
+  static constexpr bool kClusters = true;
 };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "attention/cuda/append_rows.h"
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/correction.h"
 #include "attention/cuda/decode_registry.h"
@@ -16,6 +17,7 @@
 #include "attention/cuda/page_format.h"
 #include "attention/cuda/page_source.h"
 #include "attention/cuda/schedule.cuh"
+#include "attention/cuda/short_attention.h"
 #include "attention/cuda/workspace_cursor.h"
 #include "format/format.h"
 #include "kvant/kvant.h"
@@ -232,6 +234,8 @@ Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& len
       {layer.q != nullptr && layer.out != nullptr, "layer: q or out is null"},
       {layer.layer >= 0, "layer.layer is negative"},
       {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
+      {lengths.max_tail_tokens >= 0, "lengths.max_tail_tokens is negative"},
+      {lengths.lengths_reserved == 0, "lengths.lengths_reserved must be 0"},
       {layer.q_seq_stride % 8 == 0 && layer.q_head_stride % 8 == 0,
        "layer: q_seq_stride and q_head_stride must be multiples of 8"},
       {is_aligned(layer.q, 16), "layer.q must be 16-byte aligned"},
@@ -310,6 +314,7 @@ kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_
   Workspace parts;
   const kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &gpu, &parts);
   if (status != KVANT_OK) return status;
+  if (takes_short_kernel(known, lengths, gpu)) return KVANT_OK;
   schedule_kernel<<<known.n_kv_heads, kScheduleThreads, 0, static_cast<cudaStream_t>(stream)>>>(
       args, gpu.multiprocessors);
   return launch_status();
@@ -340,6 +345,23 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   }
   reason = read_sealed(layer, known.n_kv_heads, &args.sealed);
   if (reason != nullptr) return refuse_argument(reason);
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  AppendArgs new_rows{};
+  if (layer.new_rows != nullptr) {
+    kvant_new_rows rows;
+    reason = read_struct(layer.new_rows, &rows);
+    if (reason == nullptr) reason = fault_of_last(rows, known, lengths, layer);
+    if (reason != nullptr) return refuse_argument(reason);
+    new_rows = append_args(known, layer, rows, lengths.tail_tokens);
+  }
+  if (takes_short_kernel(known, lengths, gpu)) {
+    const AppendArgs* appended = layer.new_rows == nullptr ? nullptr : &new_rows;
+    return attend_short(known, lengths, layer, appended, gpu, cuda_stream);
+  }
+  if (layer.new_rows != nullptr) {
+    status = append(new_rows, known.head_dim, gpu, cuda_stream);
+    if (status != KVANT_OK) return status;
+  }
   args.tail = source_of(layer.tail, layer.layer);
   args.protected_pages = source_of(layer.protected_pages, layer.layer);
   args.sink = layer.sink;
@@ -365,7 +387,6 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   args.skip_counts = reinterpret_cast<unsigned long long*>(layer.skip_counts);
   args.out_seq_stride = layer.out_seq_stride;
   args.out_head_stride = layer.out_head_stride;
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
   if (layer.correction != nullptr) {
     status = start_correction(known, gpu, layer, parts, cuda_stream, &args);
     if (status != KVANT_OK) return status;

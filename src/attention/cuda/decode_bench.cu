@@ -4,17 +4,19 @@
 //
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--context TOKENS]
 //                [--tail TOKENS] [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1]
-//                [--sas 1] [--sharpness N] [--skip N] [--sink TOKENS] [--rotate q|o|qo] [--json FILE]
-//                [KEY+VALUE[/KEY+VALUE...] ...]
+//                [--sas 1] [--sharpness N] [--skip N] [--sink TOKENS] [--rotate q|o|qo] [--short 1]
+//                [--json FILE] [KEY+VALUE[/KEY+VALUE...] ...]
 //
-// Several pairs: KV heads have them in turn.
+// Several pairs: KV heads have them in turn. --seqs and --context choose among the shapes; both together are
+// one, whatever it is.
 //
 // --settled 1: pages are read while the layer before still ends. --tail: unquantized tokens behind the sealed
 // ones. --protected: of the sealed tokens, at random, are masked out of their pages and lie in unquantized
 // pages (VQuant). --correction 1: KVLinC's, with maps and states of each layer's own (the limit does not read
 // them). --sink: tokens of each sequence in an unquantized page of their own. --rotate: queries are rotated
 // by a Hadamard matrix before each layer's attention (kvant_append does that for a step's), or outputs at its
-// end, or both, as recipes need whose keys, or values, are rotated. --json: results are also written to a
+// end, or both, as recipes need whose keys, or values, are rotated. --short 1: calls say how many tail tokens
+// there are, so that the kernel for short sequences serves what it can. --json: results are also written to a
 // file, one object a line.
 #include <algorithm>
 #include <memory>
@@ -56,6 +58,7 @@ struct Settings {
   int sharpness = 1;  // factor of scores
   int skip = 0;       // N: values with weights below 10^-N are skipped; 0: none
   int sink = 0;       // tokens
+  int says_tail = 0;  // kvant_decode_lengths::max_tail_tokens is set
   std::string rotate;
   std::string json;     // a file, or nothing
   std::string options;  // all but pairs and the file
@@ -224,10 +227,8 @@ class Bench {
     check_cuda(cudaDeviceSynchronize(), "fill");
     const DeviceArray<std::uint16_t> key_codebooks(codebooks.packed[0]), value_codebooks(codebooks.packed[1]);
 
-    for (const BatchShape& batch : kShapes) {
-      if (settings_.seqs != 0 && batch.seqs != settings_.seqs) continue;
-      if (settings_.context != 0 && batch.context != settings_.context) continue;
-      const int pages = batch.context / kPageTokens;
+    for (const BatchShape& batch : shapes()) {
+      const int pages = plain ? pages_for(batch.context) : batch.context / kPageTokens;
       const std::size_t per_layer = static_cast<std::size_t>(batch.seqs) * settings_.kv_heads * pages;
       std::size_t bytes = 0;
       std::vector<const char*> head_formats[2];
@@ -265,6 +266,7 @@ class Bench {
       kvant_decode_lengths lengths{};
       lengths.struct_size = sizeof lengths;
       (plain ? lengths.tail_tokens : lengths.sealed_pages) = lengths_array.get();
+      if (settings_.says_tail != 0) lengths.max_tail_tokens = plain ? batch.context : settings_.tail;
       kvant_decode_layer layer{};
       layer.struct_size = sizeof layer;
       layer.settled = settings_.settled;
@@ -368,6 +370,16 @@ class Bench {
   }
 
  private:
+  std::vector<BatchShape> shapes() const {
+    if (settings_.seqs != 0 && settings_.context != 0) return {{settings_.seqs, settings_.context}};
+    std::vector<BatchShape> chosen;
+    for (const BatchShape& batch : kShapes)
+      if ((settings_.seqs == 0 || batch.seqs == settings_.seqs) &&
+          (settings_.context == 0 || batch.context == settings_.context))
+        chosen.push_back(batch);
+    return chosen;
+  }
+
   struct Result {
     std::string formats;
     BatchShape batch;
@@ -378,9 +390,9 @@ class Bench {
 
   void report(const Result& result) const {
     const auto [formats, batch, us, limit, bytes, bits] = result;
-    std::printf("%-23s d%-3d G%d (%2d, %4dk) %9.1f us  limit %8.1f us  %3.0f %%  %5.0f GB/s  %.2f bits\n",
-                formats.c_str(), settings_.head_dim, settings_.group, batch.seqs, batch.context / 1024, us,
-                limit, 100 * limit / us, static_cast<double>(bytes) / us / 1e3, bits);
+    std::printf("%-23s d%-3d G%d (%2d, %6d) %9.1f us  limit %8.1f us  %3.0f %%  %5.0f GB/s  %.2f bits\n",
+                formats.c_str(), settings_.head_dim, settings_.group, batch.seqs, batch.context, us, limit,
+                100 * limit / us, static_cast<double>(bytes) / us / 1e3, bits);
     if (settings_.json.empty()) return;
     std::FILE* file = std::fopen(settings_.json.c_str(), "a");
     if (file == nullptr) {
@@ -454,6 +466,7 @@ Settings parse(int argc, char** argv) {
                   : argument == "--skip"         ? &settings.skip
                   : argument == "--protected"    ? &settings.protected_share
                   : argument == "--sink"         ? &settings.sink
+                  : argument == "--short"        ? &settings.says_tail
                                                  : nullptr;
     std::string* text = argument == "--rotate" ? &settings.rotate
                         : argument == "--json" ? &settings.json

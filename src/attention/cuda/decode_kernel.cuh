@@ -10,10 +10,11 @@
 
 #include "attention/cuda/decode_args.h"
 #include "attention/cuda/leave_segment.cuh"
+#include "attention/cuda/online_softmax.cuh"
 #include "attention/cuda/page_copier.cuh"
+#include "attention/cuda/plain_tile.cuh"
 #include "attention/cuda/ptx.cuh"
 #include "attention/cuda/query.cuh"
-#include "attention/cuda/sas.cuh"
 #include "attention/cuda/work_range.cuh"
 
 namespace kvant::cuda {
@@ -56,92 +57,6 @@ struct RingReader {
   }
   __device__ void release_kept(int of_stage) const { barrier_arrive(rings.empty(warp, of_stage)); }
 };
-
-template <class Pair>
-inline constexpr SasUse kSasUse = SasUse::never;
-template <class Pair>
-requires requires {
-  Pair::kSas;
-}
-inline constexpr SasUse kSasUse<Pair> = Pair::kSas;
-
-// Whether a kernel caps scores on request: a branch that all lanes take alike.
-template <class Pair>
-inline constexpr bool kCapsScores = false;
-template <class Pair>
-requires requires {
-  Pair::kCaps;
-}
-inline constexpr bool kCapsScores<Pair> = Pair::kCaps;
-
-// Scores become cap * tanh(score / cap); before any is masked.
-template <class Pair, int Tiles>
-__device__ __forceinline__ void cap_scores(const DecodeArgs& args, float (&s)[Tiles][4]) {
-  if constexpr (kCapsScores<Pair>) {
-    if (args.softcap_log2 <= 0) return;
-    const float inverse = 1 / args.softcap_log2;
-#pragma unroll
-    for (int tile = 0; tile < Tiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[tile][i] = args.softcap_log2 * tanhf(s[tile][i] * inverse);
-    }
-  }
-}
-
-// Turns the scores of some tiles into weights relative to the running maximum, which they may raise; returns
-// the sums of this lane's weights of heads 2t and 2t + 1.
-template <class Pair, int D, int Tiles, class State>
-__device__ __forceinline__ float2 online_softmax(const DecodeArgs& args, float (&s)[Tiles][4],
-                                                 Accumulator<D>& acc, State& state) {
-  float top[2] = {s[0][0], s[0][1]};
-#pragma unroll
-  for (int tile = 0; tile < Tiles; ++tile) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) top[i & 1] = fmaxf(top[i & 1], s[tile][i]);
-  }
-#pragma unroll
-  for (int step = 4; step < 32; step *= 2) {
-    top[0] = fmaxf(top[0], __shfl_xor_sync(~0U, top[0], step));
-    top[1] = fmaxf(top[1], __shfl_xor_sync(~0U, top[1], step));
-  }
-  if (__any_sync(~0U, top[0] > acc.max[0] || top[1] > acc.max[1])) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float higher = fmaxf(acc.max[h], top[h]);
-      const float factor = exp2_fast(acc.max[h] - higher);
-      acc.max[h] = higher;
-      acc.sum[h] *= factor;
-      state.scale(h, factor);
-#pragma unroll
-      for (int tile = 0; tile < D / 16; ++tile) {
-        acc.out[tile][h] *= factor;
-        acc.out[tile][h + 2] *= factor;
-      }
-    }
-  }
-  float sum[2] = {0, 0};
-  const auto weigh = [&](const auto& weight) {
-#pragma unroll
-    for (int tile = 0; tile < Tiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        s[tile][i] = weight(s[tile][i], i & 1);
-        sum[i & 1] += s[tile][i];
-      }
-    }
-  };
-  constexpr SasUse kSas = kSasUse<Pair>;
-  if (kSas == SasUse::always || (kSas == SasUse::on_request && args.sas != 0)) {
-    const SasExponential exponential[2] = {SasExponential(acc.max[0]), SasExponential(acc.max[1])};
-    weigh([&](float score, int h) { return exponential[h](score); });
-  } else {
-    const float base[2] = {acc.max[0] - kWeightBits, acc.max[1] - kWeightBits};
-    weigh([&](float score, int h) { return exp2_fast(score - base[h]); });
-  }
-  acc.sum[0] += sum[0];
-  acc.sum[1] += sum[1];
-  return {sum[0], sum[1]};
-}
 
 __device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, int page) {
   return args.masks != nullptr || (page == 0 && (args.sink > 0 || args.first_tokens != nullptr));
@@ -191,11 +106,6 @@ __device__ __forceinline__ void attend_sealed(const DecodeArgs& args, const unsi
   ring.release();
 }
 
-// Nothing but the accumulator itself depends on the maximum.
-struct NoState {
-  __device__ void scale(int, float) {}
-};
-
 // Tokens at the beginning of an unquantized unit that lie before the sequence's window.
 __device__ __forceinline__ int hidden_tokens(const DecodeArgs& args, const Segment& segment, int unit) {
   const bool is_first = segment.n_sealed == 0 && unit == segment.n_protected;
@@ -208,46 +118,15 @@ __device__ __forceinline__ int hidden_tokens(const DecodeArgs& args, const Segme
 template <class Pair, int D>
 __device__ __forceinline__ void attend_plain(const DecodeArgs& args, int hidden, int n, const Query<D>& query,
                                              int lane, RingReader& ring, Accumulator<D>& acc) {
-  const int g = lane / 4;
-  const int t = lane % 4;
 #pragma unroll 1
-  for (int first = 0; first < n; first += 16) {
-    const auto* keys = reinterpret_cast<const uint4*>(ring.wait()) + lane;
-    float high[2][4] = {}, low[2][4] = {};  // chains of products
-#pragma unroll
-    for (int k = 0; k < D / 16; ++k) {
-      const uint4 a = keys[k * kLanes];
-      const SplitPair q0 = split_half2(query.b[k][0]), q1 = split_half2(query.b[k][1]);
-      mma_bf16(high[k % 2], a.x, a.y, a.z, a.w, q0.high, q1.high);
-      mma_bf16(low[k % 2], a.x, a.y, a.z, a.w, q0.low, q1.low);
-    }
-    ring.release();
+  for (int first = 0; first < n; first += kTileTokens) {
     float s[1][4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      s[0][i] = (high[0][i] + high[1][i] + (low[0][i] + low[1][i])) * query.factor[i & 1];
-    cap_scores<Pair>(args, s);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int token = first + i / 2 * 8 + g;
-      if (token >= n || token < hidden) s[0][i] = -INFINITY;
-    }
-    NoState none;
-    online_softmax<Pair>(args, s, acc, none);
-    const SplitPair upper = split_bf16x2(s[0][0], s[0][1]), lower = split_bf16x2(s[0][2], s[0][3]);
-    const std::uint32_t b0 = transpose_8x8(upper.high), b1 = transpose_8x8(lower.high);
-    const std::uint32_t rest0 = transpose_8x8(upper.low), rest1 = transpose_8x8(lower.low);
-    // What lies behind the last token may be anything, NaN among it.
-    const int left = n - first;
-    const std::uint32_t even = (2 * t < left ? 0xffffU : 0) | (2 * t + 1 < left ? 0xffff0000U : 0);
-    const std::uint32_t odd = (2 * t + 8 < left ? 0xffffU : 0) | (2 * t + 9 < left ? 0xffff0000U : 0);
+    const auto* keys = reinterpret_cast<const uint4*>(ring.wait()) + lane;
+    score_tile(query, [&](int k) { return keys[k * kLanes]; }, s);
+    ring.release();
+    weigh_tile<Pair>(args, hidden - first, n - first, lane, s, acc);
     const auto* values = reinterpret_cast<const uint4*>(ring.wait()) + lane;
-#pragma unroll
-    for (int m = 0; m < D / 16; ++m) {
-      const uint4 a = values[m * kLanes];
-      mma_bf16(acc.out[m], a.x & even, a.y & even, a.z & odd, a.w & odd, b0, b1);
-      mma_bf16(acc.out[m], a.x & even, a.y & even, a.z & odd, a.w & odd, rest0, rest1);
-    }
+    mix_tile(s, n - first, lane, [&](int m) { return values[m * kLanes]; }, acc);
     ring.release();
   }
 }

@@ -104,6 +104,17 @@ class TestCache {
   // Outputs are rotated, and their channels multiplied by factors of their KV head.
   void rotate_outputs() { rotates_ = true; }
 
+  // Calls say how many tail tokens there are, and that nothing else is: the kernel for short sequences then
+  // serves some of them. Sequences without sealed and protected tokens.
+  void say_lengths() { says_lengths_ = true; }
+  // The last token of each tail comes with the call, as F32 rows or as BF16. Rotated: rows, and queries, are
+  // multiplied by factors and a Hadamard matrix on the way. Sequences without protected tokens.
+  void append_last(kvant_type type, bool rotated) {
+    appends_ = true;
+    row_type_ = type;
+    rotates_rows_ = rotated;
+  }
+
   // Scores are multiplied by this.
   void sharpen(float factor) { sharpness_ = factor; }
 
@@ -129,7 +140,7 @@ class TestCache {
     const std::size_t out_bytes = q.size() * (out_type == KVANT_F32 ? 4 : 2);
     const DeviceArray<std::uint8_t> out(std::vector<std::uint8_t>(out_bytes, 0xff));  // NaN
     const DeviceArray<std::uint32_t> device_mask(mask_);
-    const Uploaded sealed_pages = upload(sealed_), tail_pages = upload(tail_),
+    const Uploaded sealed_pages = upload(sealed_), tail_pages = upload(appends_ ? without_last() : tail_),
                    protected_pages = upload(protected_);
     const DeviceArray<std::uint16_t> key_codebooks(codebooks_.packed[0]),
         value_codebooks(codebooks_.packed[1]);
@@ -161,6 +172,10 @@ class TestCache {
     lengths.tail_tokens = device_tail.get();
     lengths.protected_tokens = device_protected.get();
     lengths.protected_seq_stride = 1;
+    if (says_lengths_) {
+      lengths.sealed_pages = lengths.protected_tokens = nullptr;
+      lengths.max_tail_tokens = *std::max_element(tail.begin(), tail.end());
+    }
     lengths.first_tokens = hidden_.empty() ? nullptr : hidden.get();
     kvant_decode_layer layer{};
     layer.sink_logits = has_sink_logits_ ? sink_logits.get() : nullptr;
@@ -192,19 +207,31 @@ class TestCache {
     layer.lse = lse.get();
     const DeviceArray<std::uint64_t> counts(std::vector<std::uint64_t>(2, 0));
     layer.skip_counts = counts.get();
+    const LastRows last(*this, q, group);
+    if (appends_) {
+      layer.q = last.queries.get();
+      layer.q_type = row_type_;
+      layer.new_rows = &last.rows;
+    }
 
     std::size_t bytes = 0;
     EXPECT_EQ(kvant_decode_workspace(&shape, &bytes), KVANT_OK);
     const DeviceArray<std::uint8_t> workspace(std::vector<std::uint8_t>(bytes, 0xa5));
     EXPECT_EQ(kvant_decode_schedule(&shape, &lengths, workspace.get(), bytes, nullptr), KVANT_OK);
+    const auto start = [&] {
+      if (appends_) last.restore();
+      EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), bytes, nullptr), KVANT_OK)
+          << kvant_last_error();
+    };
     const auto attend = [&] {
-      EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), bytes, nullptr), KVANT_OK);
+      start();
       EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
+      if (appends_) EXPECT_TRUE(tail_pages.pool->read() == tail_.bytes) << "pages after rows were appended";
       return out.read();
     };
     for (int run = 0; run < 3; ++run) {  // each finds what the one before has left
       layer.settled = run == 2 ? 1 : 0;
-      EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), bytes, nullptr), KVANT_OK);
+      start();
     }
     const double error = compare(q, attend(), lse.read(), group, out_type);
     layer.reproducible = 1;
@@ -232,6 +259,108 @@ class TestCache {
     const float* key;
     const float* value;
   };
+
+  // Rows that come with a call, and its queries: so that what becomes of them on the way is what the cache
+  // has.
+  struct LastRows {
+    kvant_new_rows rows{};
+    std::vector<std::uint8_t> source[3];  // of keys, values and queries
+    DeviceArray<std::uint8_t> keys, values, queries;
+    DeviceArray<float> factors, inverses;
+
+    LastRows(const TestCache& cache, const std::vector<float>& q, int group)
+        : source{cache.last_rows(0), cache.last_rows(1),
+                 cache.before_rotation(q, group, /*of_queries=*/true)},
+          keys(source[0]),
+          values(source[1]),
+          queries(source[2]),
+          factors(cache.row_factors(false)),
+          inverses(cache.row_factors(true)) {
+      const std::int64_t d = cache.d_;
+      rows.struct_size = sizeof rows;
+      rows.n_rows = static_cast<int>(cache.lengths_.size());
+      rows.keys = keys.get();
+      rows.values = values.get();
+      rows.key_row_stride = rows.value_row_stride = kKvHeads * d;
+      rows.key_head_stride = rows.value_head_stride = d;
+      rows.type = cache.row_type_;
+      if (!cache.rotates_rows_) return;
+      rows.key_hadamard = rows.value_hadamard = 1;
+      rows.key_factors = rows.value_factors = factors.get();
+      rows.queries = queries.get();
+      rows.query_row_stride = std::int64_t{kKvHeads} * group * d;
+      rows.query_head_stride = d;
+      rows.query_factors = inverses.get();
+    }
+    // A call may leave anything in the queries' place.
+    void restore() const { const_cast<DeviceArray<std::uint8_t>&>(queries).write(source[2]); }
+  };
+
+  // [kKvHeads][d]
+  std::vector<float> row_factors(bool inverse) const {
+    std::vector<float> factors(static_cast<std::size_t>(kKvHeads) * d_);
+    for (std::size_t i = 0; i < factors.size(); ++i) {
+      const float factor = std::ldexp(1.0F, static_cast<int>(i % 3) - 1);
+      factors[i] = inverse ? 1 / factor : factor;
+    }
+    return factors;
+  }
+  // Rows [..][heads of kKvHeads groups][d] as bytes, of which the call makes these.
+  std::vector<std::uint8_t> before_rotation(const std::vector<float>& rows, int group,
+                                            bool of_queries) const {
+    std::vector<std::uint8_t> bytes;
+    const std::vector<float> factors = row_factors(of_queries);
+    for (std::size_t first = 0; first < rows.size(); first += d_) {
+      const std::size_t kv_head = first / d_ / group % kKvHeads;
+      for (int i = 0; i < d_; ++i) {
+        double x = rows[first + i];
+        if (rotates_rows_) {
+          x = 0;
+          for (int j = 0; j < d_; ++j)
+            x += std::popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? rows[first + j] : -rows[first + j];
+          x /= std::sqrt(d_) * factors[kv_head * d_ + i];
+        }
+        const auto f32 = static_cast<float>(x);
+        const std::uint16_t bf16 = bf16_from_float(f32);
+        const auto* from = row_type_ == KVANT_F32 ? reinterpret_cast<const std::uint8_t*>(&f32)
+                                                  : reinterpret_cast<const std::uint8_t*>(&bf16);
+        bytes.insert(bytes.end(), from, from + (row_type_ == KVANT_F32 ? 4 : 2));
+      }
+    }
+    return bytes;
+  }
+  // Of all sequences, their last tokens' rows; zeros where a tail has none.
+  std::vector<std::uint8_t> last_rows(int side) const {
+    std::vector<float> rows;
+    for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
+      for (int head = 0; head < kKvHeads; ++head) {
+        const std::vector<float> none(d_);
+        const float* row = none.data();
+        if (lengths_[seq].tail > 0) {
+          const Token& token = tokens_[seq * kKvHeads + head].back();
+          row = side == 0 ? token.key : token.value;
+        }
+        rows.insert(rows.end(), row, row + d_);
+      }
+    }
+    return before_rotation(rows, /*group=*/1, /*of_queries=*/false);
+  }
+  // The tails before their last tokens are there.
+  Pool without_last() const {
+    Pool before = tail_;
+    for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
+      const int token = lengths_[seq].tail - 1;
+      for (int head = 0; token >= 0 && head < kKvHeads; ++head) {
+        for (int side = 0; side < 2; ++side) {
+          auto* page = reinterpret_cast<std::uint16_t*>(
+              page_of(before, static_cast<int>(seq), head, side, token / kPageTokens));
+          for (int channel = 0; channel < d_; ++channel)
+            page[plain_index(static_cast<PageSide>(side), d_, token % kPageTokens, channel)] = 0xffff;
+        }
+      }
+    }
+    return before;
+  }
 
   bool has_sealed() const { return !is_unquantized({formats_[0][0], formats_[1][0]}); }
 
@@ -491,6 +620,8 @@ class TestCache {
   float skip_threshold_ = 0;
   kvant_type q_type_ = KVANT_BF16;
   bool rotates_ = false;
+  bool says_lengths_ = false, appends_ = false, rotates_rows_ = false;
+  kvant_type row_type_ = KVANT_F32;
   float softcap_ = 0;
   bool has_sink_logits_ = false;
   std::vector<std::int32_t> hidden_;

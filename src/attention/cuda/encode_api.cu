@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attention/cuda/append_kernel.cuh"
+#include "attention/cuda/append_rows.h"
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/correction.h"
 #include "attention/cuda/gpu.h"
@@ -56,26 +57,6 @@ Reason fault_of(const kvant_new_rows& rows, int group) {
        {rows.keys != nullptr && rows.values != nullptr, "rows: keys or values is null"},
        {rows.rows_reserved == 0, "rows.rows_reserved must be 0"},
        {rows.queries == nullptr || group > 0, "shape.group must be at least 1 where rows have queries"}});
-}
-
-AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
-                       const kvant_new_rows& rows) {
-  AppendArgs args{.n_rows = rows.n_rows,
-                  .n_kv_heads = shape.n_kv_heads,
-                  .group = shape.group,
-                  .is_f32 = rows.type == KVANT_F32 ? 1 : 0,
-                  .tail = source_of(layer.tail, layer.layer),
-                  .seq = rows.seq,
-                  .tail_token = rows.tail_token,
-                  .sides = {{const_cast<void*>(rows.keys), rows.key_row_stride, rows.key_head_stride, 0,
-                             rows.key_factors, rows.key_hadamard},
-                            {const_cast<void*>(rows.values), rows.value_row_stride, rows.value_head_stride, 0,
-                             rows.value_factors, rows.value_hadamard}},
-                  .queries = {rows.queries, rows.query_row_stride, rows.query_head_stride, 0,
-                              rows.query_factors, rows.key_hadamard}};
-  for (AppendedRows* of : {&args.sides[KVANT_KEY], &args.sides[KVANT_VALUE], &args.queries})
-    of->is_wide = is_wide(of->rows, of->row_stride, of->head_stride) ? 1 : 0;
-  return args;
 }
 
 Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
@@ -155,6 +136,61 @@ cudaError_t launch_seal(const SealArgs& args, int head_dim, const Gpu& gpu, cuda
 }
 
 }  // namespace
+
+Reason fault_of_last(const kvant_new_rows& rows, const kvant_decode_shape& shape,
+                     const kvant_decode_lengths& lengths, const kvant_decode_layer& layer) {
+  const bool has_queries = rows.queries != nullptr;
+  return first_failing(
+      {{rows.n_rows == shape.n_seqs, "layer.new_rows: n_rows must be shape.n_seqs"},
+       {rows.keys != nullptr && rows.values != nullptr, "layer.new_rows: keys or values is null"},
+       {rows.rows_reserved == 0, "layer.new_rows: rows_reserved must be 0"},
+       {lengths.tail_tokens != nullptr, "layer.new_rows: lengths.tail_tokens is null"},
+       {!has_queries ||
+            (rows.queries == layer.q && rows.type == layer.q_type &&
+             rows.query_row_stride == layer.q_seq_stride && rows.query_head_stride == layer.q_head_stride),
+        "layer.new_rows: queries must be layer.q, of its type and strides"}});
+}
+
+AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
+                       const kvant_new_rows& rows, const std::int32_t* tail_tokens) {
+  AppendArgs args{.n_rows = rows.n_rows,
+                  .n_kv_heads = shape.n_kv_heads,
+                  .group = shape.group,
+                  .is_f32 = rows.type == KVANT_F32 ? 1 : 0,
+                  .tail = source_of(layer.tail, layer.layer),
+                  .seq = rows.seq,
+                  .tail_token = rows.tail_token,
+                  .tail_tokens = tail_tokens,
+                  .sides = {{const_cast<void*>(rows.keys), rows.key_row_stride, rows.key_head_stride, 0,
+                             rows.key_factors, rows.key_hadamard},
+                            {const_cast<void*>(rows.values), rows.value_row_stride, rows.value_head_stride, 0,
+                             rows.value_factors, rows.value_hadamard}},
+                  .queries = {rows.queries, rows.query_row_stride, rows.query_head_stride, 0,
+                              rows.query_factors, rows.key_hadamard}};
+  for (AppendedRows* of : {&args.sides[KVANT_KEY], &args.sides[KVANT_VALUE], &args.queries})
+    of->is_wide = is_wide(of->rows, of->row_stride, of->head_stride) ? 1 : 0;
+  return args;
+}
+
+kvant_status append(const AppendArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream) {
+  const int n_heads = args.n_kv_heads * (2 + (args.queries.rows != nullptr ? args.group : 0));
+  const unsigned ctas = ctas_for(args.n_rows * n_heads, kAppendThreads);
+  if (ctas == 0) return refuse_argument("rows.n_rows: too many for one launch");
+  // Set up while its predecessor ends, as kvant_transform is.
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(ctas);
+  config.blockDim = dim3(kAppendThreads);
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = gpu.overlap_attributes();
+  cudaError_t error = cudaSuccess;
+  with_head_dim(head_dim, [&](auto d) { error = cudaLaunchKernelEx(&config, append_kernel<d.value>, args); });
+  return status_of(error);
+}
+
 }  // namespace kvant::cuda
 
 using namespace kvant::cuda;
@@ -177,24 +213,8 @@ kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_de
   if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
   Gpu gpu;
   if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
-  const AppendArgs args = append_args(shape, layer, rows);
-  const int n_heads = shape.n_kv_heads * (2 + (rows.queries != nullptr ? shape.group : 0));
-  const unsigned ctas = ctas_for(args.n_rows * n_heads, kAppendThreads);
-  if (ctas == 0) return refuse_argument("rows.n_rows: too many for one launch");
-  // Set up while its predecessor ends, as kvant_transform is.
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(ctas);
-  config.blockDim = dim3(kAppendThreads);
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &overlap;
-  config.numAttrs = gpu.overlap_attributes();
-  cudaError_t error = cudaSuccess;
-  with_head_dim(shape.head_dim,
-                [&](auto d) { error = cudaLaunchKernelEx(&config, append_kernel<d.value>, args); });
-  return status_of(error);
+  return append(append_args(shape, layer, rows, nullptr), shape.head_dim, gpu,
+                static_cast<cudaStream_t>(stream));
 }
 
 kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,

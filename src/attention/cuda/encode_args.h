@@ -91,6 +91,7 @@ struct AppendArgs {
   int is_f32;  // all rows
   PageSource tail;
   const std::int32_t *seq, *tail_token;
+  const std::int32_t* tail_tokens;  // of each sequence: row i is the last one of sequence i; or null
   AppendedRows sides[2];
   AppendedRows queries;  // transformed in place; rows: or null
 };

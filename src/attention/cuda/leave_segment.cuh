@@ -26,13 +26,26 @@ struct Accumulator {
   float max[2], sum[2];  // sum: of this lane's tokens
 };
 
-// Where consumer warps leave their accumulators to be merged.
-template <int D>
+// Where warps leave their accumulators to be merged, those of kMergedHeads query heads at a time.
+template <int D, int Warps = kMaxConsumerWarps>
 struct MergedOutputs {
   static constexpr int kMTiles = D / 16;
   static constexpr int kRow = 16 + 16 / kMTiles;  // keeps writers and readers from sharing banks
   // [..][h][m][(t % 2) * 8 + g]: of head 2 * (t % 2) + h, channels g * D/8 + 2 * m and the next.
-  float2 out[kMaxConsumerWarps][2][kMTiles][kRow];
+  float2 out[Warps][2][kMTiles][kRow];
+
+  // By the lanes of which t / 2 is that of the heads.
+  __device__ void put(const Accumulator<D>& acc, int warp, int lane) {
+#pragma unroll
+    for (int m = 0; m < D / 16; ++m) {
+      for (int h = 0; h < 2; ++h)
+        out[warp][h][m][lane % 2 * 8 + lane / 4] = make_float2(acc.out[m][h], acc.out[m][h + 2]);
+    }
+  }
+  // head: counted from the first that lies here. channel: even.
+  __device__ float2 at(int warp, int head, int channel) const {
+    return out[warp][head % 2][channel % (D / 8) / 2][head / 2 * 8 + channel / (D / 8)];
+  }
 };
 struct MergedSums {
   float max[kMaxConsumerWarps][kPaddedGroup];
@@ -45,15 +58,12 @@ struct MergedParts : First, Second {};
 template <int D>
 struct MergeBuffer
     : std::conditional_t<Architecture::kLargeSharedMemory, MergedParts<MergedOutputs<D>, MergedSums>,
-                         MergedParts<MergedSums, MergedOutputs<D>>> {
-  using MergedOutputs<D>::out;
+                         MergedParts<MergedSums, MergedOutputs<D>>> {};
 
-  __device__ float2 at(int warp, int head, int channel) const {
-    return out[warp][head % 2][channel % (D / 8) / 2][head / 2 * 8 + channel / (D / 8)];
-  }
-};
+// What follows takes the arguments of any kernel that has outputs (DecodeArgs, ShortArgs).
 
-__device__ __forceinline__ void store_out(const DecodeArgs& args, int seq, int head, int channel, float x) {
+template <class Args>
+__device__ __forceinline__ void store_out(const Args& args, int seq, int head, int channel, float x) {
   const std::int64_t at = seq * args.out_seq_stride + head * args.out_head_stride + channel;
   if (args.out_f32 != 0) {
     static_cast<float*>(args.out)[at] = x;
@@ -95,11 +105,13 @@ __device__ __forceinline__ void join_sink(float logit, float2& out, float& max, 
 // What is stored of two neighbouring channels of a query head, unless they are rotated first; for the first
 // of them the logarithm of the softmax sum is stored. max and sum are those of weights 2^(score - max +
 // kWeightBits).
-template <int D>
-__device__ __forceinline__ float2 normalize(const DecodeArgs& args, int seq, int head, int channel,
-                                            float2 out, float max, float sum) {
+template <int D, class Args>
+__device__ __forceinline__ float2 normalize(const Args& args, int seq, int head, int channel, float2 out,
+                                            float max, float sum) {
   const std::int64_t row = static_cast<std::int64_t>(seq) * args.n_kv_heads * args.group + head;
-  if (args.correction_numerator != nullptr) join_correction(args, row, D, channel, out, max, sum);
+  if constexpr (requires { args.correction_numerator; }) {
+    if (args.correction_numerator != nullptr) join_correction(args, row, D, channel, out, max, sum);
+  }
   if (args.sink_logits != nullptr) join_sink(args.sink_logits[head], out, max, sum);
   const float share = sum > 0 ? 1 / sum : 0;
   if (channel == 0 && args.lse != nullptr) args.lse[row] = (max - kWeightBits + log2f(sum)) * 0.69314718F;
@@ -107,8 +119,9 @@ __device__ __forceinline__ float2 normalize(const DecodeArgs& args, int seq, int
 }
 
 // Stores two neighbouring channels, times their factors.
-__device__ __forceinline__ void store_pair(const DecodeArgs& args, int seq, int kv_head, int query,
-                                           int channel, float2 out, int d) {
+template <class Args>
+__device__ __forceinline__ void store_pair(const Args& args, int seq, int kv_head, int query, int channel,
+                                           float2 out, int d) {
   if (args.out_factors != nullptr) {
     out.x *= args.out_factors[kv_head * d + channel];
     out.y *= args.out_factors[kv_head * d + channel + 1];
@@ -249,13 +262,7 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
   constexpr int kSlices = D / kSlice;  // of a query head
   for (int first = 0; first < args.n_queries; first += kMergedHeads) {
     if (first > 0) named_barrier(1, n_threads);
-    if (t / 2 == first / kMergedHeads) {
-#pragma unroll
-      for (int m = 0; m < D / 16; ++m) {
-        for (int h = 0; h < 2; ++h)
-          buffer.out[warp][h][m][t % 2 * 8 + g] = make_float2(acc.out[m][h], acc.out[m][h + 2]);
-      }
-    }
+    if (t / 2 == first / kMergedHeads) buffer.put(acc, warp, lane);
     named_barrier(1, n_threads);
     const int n_heads = min(args.n_queries - first, kMergedHeads);
     // A warp has a slice at a time or, where outputs are rotated, those of a query head. One piece of code

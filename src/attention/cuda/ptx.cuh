@@ -224,6 +224,31 @@ __device__ __forceinline__ void admit_successors() {
   if constexpr (Architecture::kOverlapsLaunches) asm volatile("griddepcontrol.launch_dependents;");
 }
 
+// Waits for all threads of the cluster: what they have written to shared memory can then be seen by each.
+__device__ __forceinline__ void cluster_sync() {
+  if constexpr (Architecture::kClusters) {
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+  }
+}
+
+// What lies at such an address of this CTA (8-byte aligned) in the shared memory of CTA `rank` of the
+// cluster.
+__device__ __forceinline__ float2 load_of_cluster(const float2& here, int rank) {
+  float2 there{};
+  if constexpr (Architecture::kClusters) {
+    std::uint32_t address;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(address)
+                 : "r"(shared_address(&here)), "r"(rank));
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(there.x), "=f"(there.y)
+                 : "r"(address)
+                 : "memory");
+  }
+  return there;
+}
+
 // Adds to a counter of all CTAs: what this warp has written before can be seen by whoever sees the sum, and
 // the other way about. Returns the sum before.
 __device__ __forceinline__ std::int32_t add_acquire_release(std::int32_t* counter, std::int32_t x) {

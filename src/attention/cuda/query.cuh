@@ -54,21 +54,18 @@ struct Query {
   float factor[2];  // times a product with b: the score of heads 2t and 2t + 1, in units of log 2
 };
 
+// x: this lane's channels, [t * D/4, (t + 1) * D/4) of query head g.
 template <int D>
-__device__ Query<D> load_query(const DecodeArgs& args, int seq, int kv_head, int lane) {
-  constexpr int kChannels = D / 4;
-  const int g = lane / 4;
+__device__ __forceinline__ Query<D> pack_query(const float (&x)[D / 4], float softmax_scale_log2, int lane) {
   const int t = lane % 4;
-  float x[kChannels];
-  load_query_channels<D>(args, seq, kv_head, g, t, x);
   float largest = 0;
 #pragma unroll
-  for (int i = 0; i < kChannels; ++i) largest = fmaxf(largest, fabsf(x[i]));
+  for (int i = 0; i < D / 4; ++i) largest = fmaxf(largest, fabsf(x[i]));
   largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 1));
   largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2));
   const int exponent = min(max((__float_as_int(largest) >> 23) - 126, -100), 100);
   const float shrink = __int_as_float((127 - exponent) << 23);
-  const float grow = __int_as_float((127 + exponent) << 23) * args.softmax_scale_log2;
+  const float grow = __int_as_float((127 + exponent) << 23) * softmax_scale_log2;
   Query<D> query;
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
@@ -78,6 +75,13 @@ __device__ Query<D> load_query(const DecodeArgs& args, int seq, int kv_head, int
   query.factor[0] = __shfl_sync(~0U, grow, t * 8);
   query.factor[1] = __shfl_sync(~0U, grow, t * 8 + 4);
   return query;
+}
+
+template <int D>
+__device__ Query<D> load_query(const DecodeArgs& args, int seq, int kv_head, int lane) {
+  float x[D / 4];
+  load_query_channels<D>(args, seq, kv_head, lane / 4, lane % 4, x);
+  return pack_query<D>(x, args.softmax_scale_log2, lane);
 }
 
 __device__ __forceinline__ std::uint32_t bf16_from_half2(std::uint32_t x) {

@@ -205,6 +205,19 @@ class HostLibrary {
     }
     return rows->queries == nullptr ? KVANT_OK : transform_queries(*shape, *rows);
   }
+  // Rows that come with a call of decode_attention.
+  static kvant_status append_last(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                                  const kvant_decode_layer& layer) {
+    kvant_new_rows rows = *layer.new_rows;
+    std::vector<std::int32_t> seq(rows.n_rows), token(rows.n_rows);
+    for (int i = 0; i < rows.n_rows; ++i) {
+      seq[i] = i;
+      token[i] = lengths.tail_tokens[i] - 1;
+    }
+    rows.seq = seq.data();
+    rows.tail_token = token.data();
+    return append(&shape, &layer, &rows, nullptr);
+  }
   // Of F32 rows.
   static kvant_status transform_queries(const kvant_decode_shape& shape, const kvant_new_rows& rows) {
     if (rows.type != KVANT_F32) return KVANT_UNSUPPORTED;
@@ -400,6 +413,11 @@ class HostLibrary {
 
   static kvant_status decode_attention(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
                                        const kvant_decode_layer* layer, void*, std::size_t, kvant_stream) {
+    if (layer->new_rows != nullptr) {
+      if (layer->new_rows->n_rows != shape->n_seqs) return KVANT_INVALID_ARGUMENT;
+      const kvant_status appended = append_last(*shape, *lengths, *layer);
+      if (appended != KVANT_OK) return appended;
+    }
     std::vector<float> q(shape->head_dim), out(shape->head_dim);
     for (int head = 0; head < shape->n_kv_heads; ++head) {
       VisibleRows k, v;
@@ -429,6 +447,22 @@ class HostLibrary {
     *bytes = 256;
     return KVANT_OK;
   }
+  static void read_query(const kvant_prompt& prompt, int row, int head, std::vector<float>& q) {
+    const std::int64_t at = row * prompt.q_token_stride + head * prompt.q_head_stride;
+    if (prompt.q_type == KVANT_F32) {
+      std::copy_n(static_cast<const float*>(prompt.q) + at, q.size(), q.begin());
+    } else {
+      float_row_from_bf16(static_cast<const std::uint16_t*>(prompt.q) + at, q.data(), q.size());
+    }
+  }
+  static void write_output(const kvant_prompt& prompt, int row, int head, const std::vector<float>& out) {
+    const std::int64_t at = row * prompt.out_token_stride + head * prompt.out_head_stride;
+    if (prompt.out_type == KVANT_F32) {
+      std::copy_n(out.begin(), out.size(), static_cast<float*>(prompt.out) + at);
+    } else {
+      bf16_row_from_float(out.data(), static_cast<std::uint16_t*>(prompt.out) + at, out.size());
+    }
+  }
   // Each query as a sequence of the decode kernel, whose tail begins behind the pages that it sees.
   static kvant_status prompt_attention(const kvant_prompt_shape* shape, const kvant_prompt* prompt, void*,
                                        std::size_t, kvant_stream) {
@@ -453,16 +487,10 @@ class HostLibrary {
           }
           for (int g = 0; g < shape->n_heads / shape->n_kv_heads; ++g) {
             const int query_head = head * (shape->n_heads / shape->n_kv_heads) + g;
-            float_row_from_bf16(static_cast<const std::uint16_t*>(prompt->q) +
-                                    (first + i) * prompt->q_token_stride + query_head * prompt->q_head_stride,
-                                q.data(), q.size());
+            read_query(*prompt, first + i, query_head, q);
             attend(*pages.shape, q, rows[KVANT_KEY], rows[KVANT_VALUE], /*correction=*/nullptr,
                    /*sink_logits=*/nullptr, seq, query_head, out.data());
-            bf16_row_from_float(out.data(),
-                                static_cast<std::uint16_t*>(prompt->out) +
-                                    (first + i) * prompt->out_token_stride +
-                                    query_head * prompt->out_head_stride,
-                                out.size());
+            write_output(*prompt, first + i, query_head, out);
           }
         }
       }

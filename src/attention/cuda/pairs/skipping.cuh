@@ -59,7 +59,7 @@ struct SkippingPair {
     Scores s;
     Key::score(args, shared, ring.wait(), query, lane, s);
     if (may_be_masked(args, page)) mask_scores(args, segment, page, 0, lane, s);
-    const float2 sums = online_softmax<SkippingPair, D>(args, s, state.acc, state);
+    const float2 sums = online_softmax<SkippingPair>(args, s, state.acc, state);
     const int head = lane % 4 * 2;
     const bool matters = (head < args.n_queries && sums.x > args.skip_below) ||
                          (head + 1 < args.n_queries && sums.y > args.skip_below);

@@ -1,36 +1,10 @@
 // Products of 8-bit integers by warpgroups (sm_90a): asynchronous, with sums in registers.
 #pragma once
 
-#include <cstdint>
+#include "attention/cuda/prompt/products.cuh"
 
 namespace kvant::cuda {
 
-// A matrix in shared memory whose rows are RowBytes bytes of the contraction, swizzled (tile_layout.cuh).
-template <int RowBytes>
-__device__ __forceinline__ std::uint64_t swizzled_matrix(std::uint32_t address) {
-  constexpr std::uint64_t kSwizzle = RowBytes == 128 ? 1 : 2;
-  return (address & 0x3ffff) >> 4 | std::uint64_t{1} << 16 | std::uint64_t{8 * RowBytes >> 4} << 32 |
-         kSwizzle << 62;
-}
-
-// Registers that products read or write are not touched between begin_products and finish_products.
-__device__ __forceinline__ void begin_products() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void commit_products() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-// Waits until all but the last `Pending` groups are done.
-template <int Pending>
-__device__ __forceinline__ void finish_products() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
-}
-// The compiler must not move uses of the registers over this.
-template <int N>
-__device__ __forceinline__ void hold_registers(std::uint32_t (&x)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i])::"memory");
-}
 // d[64 x 128] += a[64 x 32] b[32 x 128], signed bytes.
 __device__ __forceinline__ void multiply_scores(std::uint32_t (&d)[64], std::uint64_t a, std::uint64_t b) {
   asm volatile(

@@ -1,32 +1,11 @@
 #pragma once
 
 #include "attention/cuda/prompt/launch.h"
+#include "attention/cuda/prompt/launch_overlapped.h"
 #include "attention/cuda/prompt/page_rows.cuh"
 #include "attention/cuda/prompt/prompt_kernel.cuh"
 
 namespace kvant::cuda {
-
-template <class Kernel>
-cudaError_t allow_shared(Kernel* kernel, int bytes) {
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-}
-
-// Launches a kernel that begins while the one before it ends, and itself waits for it.
-template <class... Parameters>
-cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes,
-                              cudaStream_t stream, const Parameters&... parameters) {
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, parameters...);
-}
 
 template <int D, bool IsHalf, class Source>
 cudaError_t launch_first_pass(const PromptArgs& args, const Source& source, const PromptLaunch& launch) {
@@ -53,24 +32,11 @@ cudaError_t launch_attention(const PromptArgs& args, const PromptLaunch& launch)
 }
 
 template <int D>
-int prompt_block_rows() {
-  return PromptShape<D>::kRows;
-}
-
-template <int D>
-int prompt_tile_bytes() {
-  return PromptTile<D>::kBytes;
-}
-
-template <int D>
-std::size_t prompt_half_numbers() {
-  return static_cast<std::size_t>(kMostHalves) * PromptShape<D>::kGroups *
-         HalfSums<D, kGroupThreads>::kNumbers;
-}
-
-template <int D>
-int prompt_claims() {
-  return kMostHalves * PromptShape<D>::kGroups * 2;
+PromptSizes prompt_sizes() {
+  return {
+      PromptShape<D>::kRows, PromptTile<D>::kBytes,
+      static_cast<std::size_t>(kMostHalves) * PromptShape<D>::kGroups * HalfSums<D, kGroupThreads>::kNumbers,
+      kMostHalves * PromptShape<D>::kGroups * 2};
 }
 
 template <int D>

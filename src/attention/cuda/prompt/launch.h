@@ -25,19 +25,24 @@ constexpr int dequantized_stride(int head_dim) {
   return head_dim + 8;
 }
 
-// The rows of a work item, and bytes of a tile.
+// What the kernels of a head size and precision work in.
+struct PromptSizes {
+  int block_rows;  // of a work item
+  int tile_bytes;
+  // Of blocks that two CTAs share: numbers in PromptArgs::halves, and in `claims`.
+  std::size_t half_numbers;
+  int claims;
+};
+// In 8-bit integers, and in half precision.
 template <int D>
-int prompt_block_rows();
+PromptSizes prompt_sizes();
 template <int D>
-int prompt_tile_bytes();
-// Of blocks that two CTAs share: numbers in PromptArgs::halves, and in `claims`.
-template <int D>
-std::size_t prompt_half_numbers();
-template <int D>
-int prompt_claims();
+PromptSizes half_prompt_sizes();
 
-// The first pass (channels' ranges, then tiles), and attention behind it.
+// The first pass (of integers channels' ranges, then tiles), and attention behind it.
 template <int D>
 cudaError_t launch_prompt(const PromptArgs& args, const PromptLaunch& launch);
+template <int D>
+cudaError_t launch_half_prompt(const PromptArgs& args, const PromptLaunch& launch);
 
 }  // namespace kvant::cuda

@@ -14,7 +14,7 @@ namespace kvant::cuda {
 namespace {
 
 constexpr Reason kNeedsHopper =
-    "prompts in integers are for Hopper GPUs (compute capability 9.0) alone: elsewhere, "
+    "prompt attention is for Hopper GPUs (compute capability 9.0) alone: elsewhere, "
     "kvant_decode_attention takes "
     "each row of a prompt as a sequence, or kvant_dequantize serves any other attention kernel";
 
@@ -26,9 +26,14 @@ std::int64_t tile_slots(const kvant_prompt_shape& shape) {
   return std::int64_t{shape.n_sealed_pages} + shape.n_tokens / kTileTokens + shape.n_seqs;
 }
 
+PromptSizes sizes_of(const kvant_prompt_shape& shape) {
+  const bool is_64 = shape.head_dim == 64;
+  if (shape.half_products != 0) return is_64 ? half_prompt_sizes<64>() : half_prompt_sizes<128>();
+  return is_64 ? prompt_sizes<64>() : prompt_sizes<128>();
+}
+
 std::int64_t most_items(const kvant_prompt_shape& shape) {
-  const int rows = shape.head_dim == 64 ? prompt_block_rows<64>() : prompt_block_rows<128>();
-  return static_cast<std::int64_t>(shape.n_queries) / rows + shape.n_seqs;
+  return static_cast<std::int64_t>(shape.n_queries) / sizes_of(shape).block_rows + shape.n_seqs;
 }
 
 Reason fault_of(const kvant_prompt_shape& shape) {
@@ -44,6 +49,7 @@ Reason fault_of(const kvant_prompt_shape& shape) {
       {shape.softmax_scale > 0, "shape.softmax_scale must be greater than 0"},
       {shape.window >= 0, "shape.window is negative"},
       {shape.window == 0 || shape.causal != 0, "shape.window: only causal attention has one"},
+      {shape.half_products == 0 || shape.sas == 0, "shape.sas: not with half_products"},
   });
 }
 
@@ -55,7 +61,11 @@ Reason too_large(const kvant_prompt_shape& shape) {
   });
 }
 
-Reason fault_of(const kvant_prompt& prompt) {
+bool is_f32(kvant_type type) {
+  return type == KVANT_F32;
+}
+
+Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
   const auto is_whole = [](std::int64_t token_stride, std::int64_t head_stride) {
     return (token_stride | head_stride) % 8 == 0;
   };
@@ -63,6 +73,11 @@ Reason fault_of(const kvant_prompt& prompt) {
       {prompt.query_begins != nullptr && prompt.token_begins != nullptr,
        "prompt: query_begins or token_begins is null"},
       {prompt.q != nullptr && prompt.out != nullptr, "prompt: q or out is null"},
+      {(is_f32(prompt.q_type) || prompt.q_type == KVANT_BF16) &&
+           (is_f32(prompt.out_type) || prompt.out_type == KVANT_BF16),
+       "prompt: q_type or out_type is no kvant_type"},
+      {shape.half_products != 0 || (!is_f32(prompt.q_type) && !is_f32(prompt.out_type)),
+       "prompt: q_type and out_type are for half_products"},
       {(prompt.k != nullptr) == (prompt.v != nullptr), "prompt: one of k and v is null"},
       {prompt.k != nullptr || prompt.pages != nullptr,
        "prompt: k and v are null, and there are no tail pages"},
@@ -120,16 +135,16 @@ kvant_status read_pages(const kvant_prompt_shape& shape, const kvant_prompt& pro
 
 // Deals out the workspace and says how large it must be.
 std::size_t lay_out(const kvant_prompt_shape& shape, void* memory, PromptArgs* args) {
-  const bool is_64 = shape.head_dim == 64;
-  const std::size_t tile_bytes = is_64 ? prompt_tile_bytes<64>() : prompt_tile_bytes<128>();
+  const PromptSizes sizes = sizes_of(shape);
   WorkspaceCursor cursor(memory);
   const std::size_t heads = shape.n_kv_heads;
-  args->tiles = cursor.take<unsigned char>(tile_slots(shape) * heads * tile_bytes);
-  args->channels = cursor.take<float>(shape.n_seqs * heads * 3 * shape.head_dim);
+  args->tiles = cursor.take<unsigned char>(tile_slots(shape) * heads * sizes.tile_bytes);
+  if (shape.half_products == 0)
+    args->channels = cursor.take<float>(shape.n_seqs * heads * 3 * shape.head_dim);
   // One item for each part of a block that is cut in two.
   args->items = cursor.take<PromptItem>(2 * most_items(shape));
-  args->halves = cursor.take<float>(is_64 ? prompt_half_numbers<64>() : prompt_half_numbers<128>());
-  args->n_claims = is_64 ? prompt_claims<64>() : prompt_claims<128>();
+  args->halves = cursor.take<float>(sizes.half_numbers);
+  args->n_claims = sizes.claims;
   args->claims = cursor.take<std::int32_t>(args->n_claims);
   args->n_items = cursor.take<std::int32_t>(2);
   args->next = args->n_items == nullptr ? nullptr : args->n_items + 1;
@@ -167,7 +182,7 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   kvant_prompt prompt;
   if (const kvant_status status = read_shape(caller_shape, &shape); status != KVANT_OK) return status;
   if (const Reason reason = read_struct(caller_prompt, &prompt)) return refuse_argument(reason);
-  if (const Reason reason = fault_of(prompt)) return refuse_argument(reason);
+  if (const Reason reason = fault_of(prompt, shape)) return refuse_argument(reason);
   PromptArgs args{};
   DequantizeArgs pages{};
   if (prompt.pages != nullptr) {
@@ -194,6 +209,9 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   args.q = {prompt.q, prompt.q_token_stride, prompt.q_head_stride};
   args.k = {prompt.k, prompt.k_token_stride, prompt.k_head_stride};
   args.v = {prompt.v, prompt.v_token_stride, prompt.v_head_stride};
+  args.q_is_f32 = is_f32(prompt.q_type) ? 1 : 0;
+  args.q_is_half = shape.half;
+  args.out_is_f32 = is_f32(prompt.out_type) ? 1 : 0;
   args.out = prompt.out;
   args.out_token_stride = prompt.out_token_stride;
   args.out_head_stride = prompt.out_head_stride;
@@ -212,7 +230,10 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   // One that no sequence fills is none; numbers of tokens less a window are then in the range of int.
   const std::int64_t most_tokens = shape.n_tokens + std::int64_t{shape.n_sealed_pages} * kTileTokens;
   args.window = shape.window < most_tokens ? shape.window : 0;
-  return status_of(shape.head_dim == 64 ? launch_prompt<64>(args, launch) : launch_prompt<128>(args, launch));
+  const bool is_64 = shape.head_dim == 64;
+  if (shape.half_products != 0)
+    return status_of(is_64 ? launch_half_prompt<64>(args, launch) : launch_half_prompt<128>(args, launch));
+  return status_of(is_64 ? launch_prompt<64>(args, launch) : launch_prompt<128>(args, launch));
 }
 
 }  // extern "C"

@@ -13,7 +13,7 @@ inline constexpr int kMostHalves = 192;
 struct PromptItem {
   std::int32_t seq;
   std::int32_t first_row;            // among the query tokens of all sequences
-  std::int32_t n_rows;               // 1 to prompt_block_rows (launch.h)
+  std::int32_t n_rows;               // 1 to PromptSizes::block_rows (launch.h)
   std::int32_t limit;                // the first row sees the tokens before this one, the next one more
   std::int32_t tokens;               // of the sequence
   std::int32_t n_sealed;             // its sealed pages
@@ -31,7 +31,9 @@ struct PromptRows {
 
 struct PromptArgs {
   PromptRows q, k, v;
-  void* out;  // of the type of q
+  // In half precision alone; otherwise q and out are as k and v.
+  int q_is_f32, q_is_half, out_is_f32;
+  void* out;
   std::int64_t out_token_stride, out_head_stride;
   float* lse;  // or null
   std::int64_t lse_token_stride, lse_head_stride;
@@ -48,8 +50,9 @@ struct PromptArgs {
   int window;            // tokens that a row sees, itself included; 0: all
   int page_slots;        // of sealed pages, before those of rows
   unsigned char* tiles;  // [slots][n_kv_heads]
-  float* channels;       // [n_seqs][n_kv_heads][3][D]: the keys' and values' centres, the values' scales
-  float* halves;         // [kMostHalves] of what a CTA leaves for another (join_halves.cuh)
+  float* channels;       // [n_seqs][n_kv_heads][3][D]: the keys' and values' centres, the values' scales; of
+                    // integers; null in half precision
+  float* halves;  // [kMostHalves] of what a CTA leaves for another (join_halves.cuh)
   std::int32_t*
       claims;         // [kMostHalves][groups][2]: how many CTAs have finished; not 0: what one left is there
   PromptItem* items;  // the longest first

@@ -1,5 +1,6 @@
-// Prompt attention in 8-bit integers against attention in double precision; its errors beside those of the
-// same scheme and of SageAttention's (scores in INT8, weights and values in FP8), both in double precision.
+// Prompt attention against attention in double precision: in half precision, and in 8-bit integers, whose
+// errors stand beside those of the same scheme and of SageAttention's (scores in INT8, weights and values in
+// FP8), both in double precision.
 #include <cuda_fp16.h>
 #include <gtest/gtest.h>
 
@@ -49,6 +50,7 @@ struct Case {
   // q, K and V of a row, head and channel.
   std::function<double(int side, int row, int head, int channel)> value;
   double scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
+  bool half_products = false;
 };
 
 struct Errors {
@@ -85,6 +87,7 @@ kvant_prompt_shape shape_of(const Case& c, int n_queries, int n_tokens, double s
   shape.window = c.window;
   shape.sas = c.sas ? 1 : 0;
   shape.half = c.half ? 1 : 0;
+  shape.half_products = c.half_products ? 1 : 0;
   return shape;
 }
 
@@ -222,11 +225,20 @@ class PromptAttention : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
-    if (kernel_path() != "cuda/sm90/") GTEST_SKIP() << "prompts in integers are for Hopper";
+    if (kernel_path() != "cuda/sm90/") GTEST_SKIP() << "the prompt kernels are for Hopper";
+  }
+  static void expect_accurate_in_half(Case c, int rows, const char* what) {
+    c.half_products = true;
+    const Errors errors = errors_of(c, rows);
+    std::printf("%-10s d %3d  error in half precision %.5f  lse %.5f\n", what, c.head_dim, errors.kernel,
+                errors.lse);
+    EXPECT_LT(errors.kernel, 0.003) << what;
+    EXPECT_LT(errors.lse, 0.002) << what;
   }
   // The kernel is as good as its scheme, but for where the sampled tokens tell less than all, and rounding of
   // the output; and no worse than SageAttention's, which isn't rounded to BF16 here.
-  static void expect_accurate(const Case& c, int rows, const char* what) {
+  void expect_accurate(const Case& c, int rows, const char* what) const {
+    expect_accurate_in_half(c, rows, what);
     const Errors errors = errors_of(c, rows);
     RecordProperty("kernel", std::to_string(errors.kernel));
     std::printf("%-10s d %3d  error %.4f  integers %.4f  sage %.4f  lse %.4f  integers %.4f\n", what,
@@ -335,6 +347,25 @@ TEST_P(PromptAttention, WeighsScoresWithStepsOfAnySize) {
   }
 }
 
+// Queries, weights and values have 11 bits at least, and outputs BF16's 8.
+TEST_P(PromptAttention, InHalfPrecisionFollowsScoresThatRiseAndFall) {
+  const auto waves = [](int side, int row, int head, int channel) {
+    const double x = gaussian(side, row, head, channel);
+    return side == 0 ? std::abs(x) : side == 1 ? x + 3 * std::sin(row / 90.0) : x;
+  };
+  expect_accurate_in_half({{{900, 900}}, 2, 1, GetParam(), true, 0, false, false, waves}, 60, "waves");
+}
+
+TEST_P(PromptAttention, InHalfPrecisionSaturatesWhatIsBeyondIt) {
+  const auto large = [](int side, int row, int head, int channel) {
+    const double x = gaussian(side, row, head, channel);
+    return side == 2 && channel == 3 ? 1e6 : x;
+  };
+  Case c{{{200, 200}}, 1, 1, GetParam(), true, 0, false, false, large};
+  c.half_products = true;
+  errors_of(c, 60);  // finite
+}
+
 INSTANTIATE_TEST_SUITE_P(HeadDims, PromptAttention, testing::Values(64, 128));
 
 TEST(PromptRefusals, SayWhichGpusHaveTheKernel) {
@@ -363,6 +394,7 @@ TEST(PromptRefusals, NameTheArgument) {
   EXPECT_NE(refused([](auto& s) { s.causal = 0, s.window = 5; }).find("window"), std::string::npos);
   EXPECT_NE(refused([](auto& s) { s.n_tokens = 0; }).find("n_tokens"), std::string::npos);
   EXPECT_NE(refused([](auto& s) { s.n_sealed_pages = -1; }).find("n_sealed_pages"), std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.half_products = s.sas = 1; }).find("sas"), std::string::npos);
   kvant_prompt_shape shape = shape_of(c, 10, 10, 1);
   kvant_prompt prompt{};
   prompt.struct_size = sizeof prompt;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/cuda/prompt/channel_ranges.cuh"
+#include "attention/cuda/prompt/find_tile.cuh"
 
 namespace kvant::cuda {
 
@@ -14,41 +15,6 @@ inline constexpr int kByteCentre = 128;  // of values' unsigned bytes
 __device__ __forceinline__ std::uint32_t join_low_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t c,
                                                         std::uint32_t d) {
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
-}
-
-// The last sequence that begins at a slot or before, by the slots that they begin at.
-template <class Begin>
-__device__ inline int sequence_of_slot(const PromptArgs& args, int slot, const Begin& begin) {
-  int low = 0;
-  int high = args.n_seqs - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (begin(middle) <= slot)
-      low = middle;
-    else
-      high = middle - 1;
-  }
-  return low;
-}
-
-// The tile that a slot is for. False: none.
-__device__ __forceinline__ bool find_tile(const PromptArgs& args, int slot, int head, bool is_value,
-                                          TileAt* at, int* first_token) {
-  if (slot < args.page_slots) {
-    if (slot >= args.sealed_begins[args.n_seqs]) return false;
-    const int seq = sequence_of_slot(args, slot, [&](int i) { return args.sealed_begins[i]; });
-    const SequenceRows rows = rows_of_sequence(args, seq);
-    *at = page_at(seq, slot - rows.page_begin, head, is_value);
-    *first_token = at->number * kTileTokens;
-    return at->number >= first_seen_page(args, rows);
-  }
-  const int row_slot = slot - args.page_slots;
-  const auto begin = [&](int i) { return static_cast<int>(first_tile(args.k_begins[i], i)); };
-  const int seq = sequence_of_slot(args, row_slot, begin);
-  const SequenceRows rows = rows_of_sequence(args, seq);
-  *at = rows_at(rows, seq, row_slot - begin(seq), head, is_value);
-  *first_token = rows.first_token + at->number * kTileTokens;
-  return at->number == 0 || at->n_tokens > 0;
 }
 
 // Grid: the plan, then tiles' slots; KV heads; sides.

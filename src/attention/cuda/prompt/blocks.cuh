@@ -1,0 +1,138 @@
+// Work as the CTAs of prompt attention share it out, whatever their products: blocks of query rows that the
+// query warps prepare, and the ring of tiles.
+#pragma once
+
+#include "attention/cuda/prompt/plan.cuh"
+#include "attention/cuda/prompt/prompt_args.h"
+#include "attention/cuda/ptx.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kGroupRows = 64;
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kQueryWarps = 3;
+inline constexpr int kFirstGroupBarrier = 2;  // of a group's own named barriers; 1 is the query warps'
+
+// Tokens [first, end) in a tile that all rows of a group see.
+struct SeenByAll {
+  int first, end;
+};
+
+// What the rows of a block see. Shape: kRows, kGroups.
+template <class Shape>
+struct BlockSight {
+  int sealed_end[Shape::kRows];      // tokens before this one are seen in sealed pages, others as rows
+  SeenByAll all[Shape::kGroups][2];  // of sealed pages, of rows
+  int seen_tiles[Shape::kGroups];    // tiles behind so many no row of the group sees
+  PromptItem item;                   // n_rows 0: there is no more work
+  int head;
+};
+
+__device__ __forceinline__ void copy_tile(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                          std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// A slot of a ring, and how often it has been gone round.
+template <int N>
+struct RingPlace {
+  int slot = 0;
+  std::uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++slot == N) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// No row's limit, where attention is not causal.
+inline constexpr int kUnbounded = 0x3fffffff;
+
+// The token before which a row of a block sees.
+__device__ __forceinline__ int limit_of(const PromptArgs& args, const PromptItem& item, int row) {
+  return args.causal != 0 ? item.limit + row : kUnbounded;
+}
+
+// What rows and groups of rows see; a warp.
+template <class Shape>
+__device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int lane,
+                                          BlockSight<Shape>& block) {
+  const auto sealed_end = [&](int row) {
+    return pages_seen(args, item.first_row + min(row, item.n_rows - 1), item.n_sealed) * kTileTokens;
+  };
+  for (int row = lane; row < Shape::kRows; row += 32) block.sealed_end[row] = sealed_end(row);
+  if (lane >= Shape::kGroups) return;
+  const int row = lane * kGroupRows;
+  const int last = row + kGroupRows - 1;
+  const int limit = limit_of(args, item, row);
+  const int end = limit_of(args, item, last);  // no row sees anything from here on
+  const int first = args.window > 0 ? end - args.window : -kUnbounded;
+  block.all[lane][0] = {first, min(limit, sealed_end(row))};
+  block.all[lane][1] = {max(first, sealed_end(last)), min(limit, item.tokens)};
+  const int row_tiles = (end - item.first_token + kTileTokens - 1) / kTileTokens;
+  const int seen = item.end_page - item.page + max(min(row_tiles, item.end_tile) - item.tile, 0);
+  block.seen_tiles[lane] = max(seen, 1);
+}
+
+// By the query warps: one block after another, until there is no more work. read_queries(item, head, slot)
+// brings the rows of a warp's share into shared memory.
+template <class Shared, class Read>
+__device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& shared, int warp, int lane,
+                                               const Read& read_queries) {
+  constexpr int kBarrier = 1;
+  const int n_work = *args.n_items * args.n_heads;
+  RingPlace<2> place;
+  for (int work = static_cast<int>(blockIdx.x);; place.advance()) {
+    auto& block = shared.blocks[place.slot];
+    barrier_wait(shared_address(&shared.block_free[place.slot]), place.parity ^ 1);
+    const std::uint32_t full = shared_address(&shared.block_full[place.slot]);
+    PromptItem item{};
+    if (work < n_work) item = args.items[work / args.n_heads];
+    const int head = work % args.n_heads;
+    if (warp == 0 && lane == 0) {
+      block.item = item;
+      block.head = head;
+    }
+    // The next work is fetched while this is prepared.
+    int next = 0;
+    if (warp == 0 && lane == 0) next = static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
+    if (work < n_work) {
+      if (warp == kQueryWarps - 1) find_seen(args, item, lane, block);
+      read_queries(item, head, place.slot);
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    if (warp == 0 && lane == 0) shared.work = next;
+    named_barrier(kBarrier, kQueryWarps * 32);
+    if (lane == 0) barrier_arrive(full);
+    if (work >= n_work) return;
+    work = shared.work;
+    named_barrier(kBarrier, kQueryWarps * 32);
+  }
+}
+
+// Four words of each lane of a quad, transposed: lane i gets word i of lanes 0 to 3.
+__device__ __forceinline__ void transpose_quad(std::uint32_t (&x)[4], int pair) {
+  const bool is_odd = (pair & 1) != 0;
+  const bool is_high = (pair & 2) != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const std::uint32_t got = __shfl_xor_sync(~0U, is_odd ? x[i] : x[i + 1], 1);
+    (is_odd ? x[i] : x[i + 1]) = got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t got = __shfl_xor_sync(~0U, is_high ? x[i] : x[i + 2], 2);
+    (is_high ? x[i] : x[i + 2]) = got;
+  }
+}
+
+// The first of a thread's two rows of its group; the other is 8 behind.
+__device__ __forceinline__ int row_of(int thread) {
+  return thread / 32 * 16 + thread % 32 / 4;
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,122 @@
+// Tiles in half precision for prompts that are attended to exactly: keys [128 tokens][D] and values
+// [D][128 tokens], as products read them in shared memory, and the pass that makes them of rows and pages.
+#pragma once
+
+#include "attention/cuda/prompt/find_tile.cuh"
+#include "attention/cuda/prompt/page_rows.cuh"
+#include "attention/cuda/seal_page.cuh"
+
+namespace kvant::cuda {
+
+// The byte of a number in a matrix of so many rows whose columns are along the contraction: panels of 64
+// columns, each of swizzled rows of 128 bytes (tile_layout.cuh).
+inline constexpr int kPanelColumns = 64;
+template <int Rows>
+__host__ __device__ constexpr int half_place(int row, int column) {
+  return column / kPanelColumns * (Rows * 128) + swizzled<128>(row, column % kPanelColumns * 2);
+}
+
+template <int D>
+struct HalfTile {
+  static constexpr int kSideBytes = kTileTokens * D * 2;
+  static constexpr int kBytes = 2 * kSideBytes;  // keys, then values
+};
+
+// Eight 16-bit numbers in half precision; saturated, where they were BF16.
+template <bool IsHalf>
+__device__ __forceinline__ uint4 half_octet(const uint4& from) {
+  if constexpr (IsHalf) return from;
+  float x[8];
+  unpack_octet<false>(from, x);
+  std::uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const __half2 pair = __halves2half2(half_saturated(x[2 * i]), half_saturated(x[2 * i + 1]));
+    words[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// The ith of eight 16-bit numbers.
+__device__ __forceinline__ std::uint32_t number_of(const uint4& octet, int i) {
+  const std::uint32_t words[4] = {octet.x, octet.y, octet.z, octet.w};
+  return words[i / 2] >> (16 * (i % 2)) & 0xffff;
+}
+
+// A thread has 8 neighbouring channels of kRows tokens: of keys every so manyth token, so that a warp stores
+// whole rows; of values four tokens in succession at a time, so that it stores whole rows of the transposed
+// tile.
+template <int D>
+struct HalfOctets {
+  static constexpr int kOctets = D / 8;
+  static constexpr int kRowGroups = kQuantizeThreads / kOctets;
+  static constexpr int kRows = kTileTokens / kRowGroups;
+  static_assert(kRows % 4 == 0);
+  int octet, row_group;
+
+  __device__ __forceinline__ explicit HalfOctets(bool is_value)
+      : octet(static_cast<int>(threadIdx.x) % kOctets), row_group(static_cast<int>(threadIdx.x) / kOctets) {
+    if (!is_value) return;
+    octet = static_cast<int>(threadIdx.x) / kRowGroups;
+    row_group = static_cast<int>(threadIdx.x) % kRowGroups;
+  }
+  template <bool IsHalf>
+  __device__ __forceinline__ uint4 load(const TileRows& rows, int n_tokens, int token) const {
+    if (token >= n_tokens) return make_uint4(0, 0, 0, 0);
+    return half_octet<IsHalf>(*reinterpret_cast<const uint4*>(rows.data + token * rows.stride + octet * 8));
+  }
+
+  template <bool IsHalf>
+  __device__ __forceinline__ void store_keys(const TileRows& rows, int n_tokens, unsigned char* to) const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int token = i * kRowGroups + row_group;
+      *reinterpret_cast<uint4*>(to + half_place<kTileTokens>(token, octet * 8)) =
+          load<IsHalf>(rows, n_tokens, token);
+    }
+  }
+  template <bool IsHalf>
+  __device__ __forceinline__ void store_values(const TileRows& rows, int n_tokens, unsigned char* to) const {
+#pragma unroll
+    for (int i = 0; i < kRows / 4; ++i) {
+      const int token = (i * kRowGroups + row_group) * 4;
+      uint4 four[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) four[j] = load<IsHalf>(rows, n_tokens, token + j);
+#pragma unroll
+      for (int channel = 0; channel < 8; ++channel)
+        *reinterpret_cast<uint2*>(to + half_place<D>(octet * 8 + channel, token)) =
+            make_uint2(number_of(four[0], channel) | number_of(four[1], channel) << 16,
+                       number_of(four[2], channel) | number_of(four[3], channel) << 16);
+    }
+  }
+};
+
+// Grid: the plan, then tiles' slots; KV heads; sides.
+template <int D, bool IsHalf, class Source>
+__global__ void __launch_bounds__(kQuantizeThreads, 3)
+    half_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,
+                      int block_rows) {
+  extern __shared__ __align__(16) unsigned char page_memory[];
+  if (blockIdx.x == 0) {
+    if (blockIdx.y == 0 && blockIdx.z == 0) plan_prompt(args, block_rows);
+    return;
+  }
+  const int slot = static_cast<int>(blockIdx.x) - 1;
+  const int head = static_cast<int>(blockIdx.y);
+  const bool is_value = blockIdx.z != 0;
+  TileAt at;
+  int first_token;
+  if (!find_tile(args, slot, head, is_value, &at, &first_token)) return;
+  const TileRows rows = source.template read<D>(args, at, page_memory);
+  unsigned char* to =
+      args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head) * HalfTile<D>::kBytes;
+  const HalfOctets<D> octets(is_value);
+  if (is_value) {
+    octets.template store_values<IsHalf>(rows, at.n_tokens, to + HalfTile<D>::kSideBytes);
+  } else {
+    octets.template store_keys<IsHalf>(rows, at.n_tokens, to);
+  }
+}
+
+}  // namespace kvant::cuda
