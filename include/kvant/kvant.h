@@ -441,6 +441,9 @@ typedef struct kvant_prompt {
   /* Since 1.6, with half_products: KVANT_F32, or KVANT_BF16 for the 16 bits of k and v. F32 queries are read
    * with 11 bits. */
   kvant_type q_type, out_type;
+  /* Since 1.6, with half_products: attention sinks in device memory as kvant_decode_layer has them, F32
+   * [n_heads]; or null. */
+  const float* sink_logits;
 } kvant_prompt;
 
 /* Bytes of workspace for a shape: a little more than 2 for each channel of each token and KV head, those of

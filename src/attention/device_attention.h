@@ -100,7 +100,7 @@ class DeviceAttention {
   bool takes_prompt_kernel(const Step& step) const;
   void list_prompt(const Step& step);
   Status begin_prompt(const Step& step);
-  kvant_prompt_shape prompt_shape(const Plan& plan) const;
+  kvant_prompt_shape prompt_shape(const Plan& plan, int layer) const;
   bool attend_prompt(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer& at_layer);
   // Of prompts in INT8, whose queries and outputs are BF16 in the workspace.
   bool round_queries(Step& step, const float* q);

@@ -32,8 +32,7 @@ bool knows_in_half(const Plan& plan) {
   const Recipe& recipe = plan.recipe;
   const Geometry& g = plan.geometry;
   return recipe.prompt == PromptAttention::exact && recipe.softmax == Softmax::exact && recipe.skip == 0 &&
-         g.head_dim <= 128 && g.score_softcap == 0 && g.sink_logits.empty() && !slides_anywhere(g) &&
-         !is_corrected(plan) && !protects_by_score(plan);
+         g.head_dim <= 128 && g.score_softcap == 0 && !is_corrected(plan) && !protects_by_score(plan);
 }
 
 }  // namespace
@@ -81,7 +80,7 @@ void DeviceAttention::list_prompt(const Step& step) {
   sealed_ = add(query_pages);
 }
 
-kvant_prompt_shape DeviceAttention::prompt_shape(const Plan& plan) const {
+kvant_prompt_shape DeviceAttention::prompt_shape(const Plan& plan, int layer) const {
   const Geometry& g = plan.geometry;
   kvant_prompt_shape shape{};
   shape.struct_size = sizeof shape;
@@ -93,6 +92,7 @@ kvant_prompt_shape DeviceAttention::prompt_shape(const Plan& plan) const {
   shape.n_tokens = n_prompt_tokens_;
   shape.softmax_scale = g.softmax_scale;
   shape.causal = 1;
+  shape.window = g.slides(layer) ? g.sliding_window[layer] : 0;
   shape.sas = plan.recipe.softmax == Softmax::sas ? 1 : 0;
   shape.n_sealed_pages = n_prompt_pages_;
   shape.half_products = in_integers(plan) ? 0 : 1;
@@ -102,7 +102,7 @@ kvant_prompt_shape DeviceAttention::prompt_shape(const Plan& plan) const {
 // With prompt=flashq the workspace begins with outputs and queries in BF16.
 Status DeviceAttention::begin_prompt(const Step& step) {
   list_prompt(step);
-  const kvant_prompt_shape shape = prompt_shape(step.plan());
+  const kvant_prompt_shape shape = prompt_shape(step.plan(), /*layer=*/0);  // all take as much
   std::size_t bytes = 0;
   KVANT_RETURN_IF_ERROR(library_status(*device_, "preparing a prompt's attention",
                                        device_->library().prompt_workspace(&shape, &bytes)));
@@ -184,11 +184,12 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
     prompt.q = rows.q;
     prompt.out = rows.out;
     prompt.q_type = prompt.out_type = KVANT_F32;
+    prompt.sink_logits = at_layer.sink_logits;
   }
   prompt.q_token_stride = prompt.out_token_stride = std::int64_t{g.n_heads} * g.head_dim;
   prompt.q_head_stride = prompt.out_head_stride = g.head_dim;
   prompt.pages = &pages;
-  const kvant_prompt_shape shape = prompt_shape(plan);
+  const kvant_prompt_shape shape = prompt_shape(plan, layer);
   const kvant_status attended = device_->library().prompt_attention(
       &shape, &prompt, static_cast<char*>(workspace_) + before, workspace_bytes_ - before, device_->stream());
   if (!check(step, "attending to a prompt", attended)) return false;

@@ -37,7 +37,7 @@ constexpr double kSecondsBetweenSaves = 60;
 constexpr int kWeighedContexts = 4;
 constexpr int kWeighedTokens = 1024;
 // On which queries are read; of the same length.
-constexpr int kQueryContexts = 12;
+constexpr int kQueryContexts = 6;
 constexpr int kCheckedTokens = 64;
 constexpr int kCorrectedLayers = 6;
 

@@ -447,6 +447,12 @@ class HostLibrary {
     *bytes = 256;
     return KVANT_OK;
   }
+  // Leaves the newest tokens of a window; 0: all.
+  static void forget_before(int window, int d, std::vector<float>& rows) {
+    const std::size_t kept = std::size_t{1} * window * d;
+    if (window > 0 && rows.size() > kept)
+      rows.erase(rows.begin(), rows.end() - static_cast<std::ptrdiff_t>(kept));
+  }
   static void read_query(const kvant_prompt& prompt, int row, int head, std::vector<float>& q) {
     const std::int64_t at = row * prompt.q_token_stride + head * prompt.q_head_stride;
     if (prompt.q_type == KVANT_F32) {
@@ -484,12 +490,13 @@ class HostLibrary {
               read_row(address(pages.layer->tail, seq, pages.layer->layer, head, side, t / kPageTokens),
                        shape->head_dim, t % kPageTokens, &rows[side][rows[side].size() - shape->head_dim]);
             }
+            forget_before(shape->window, shape->head_dim, rows[side]);
           }
           for (int g = 0; g < shape->n_heads / shape->n_kv_heads; ++g) {
             const int query_head = head * (shape->n_heads / shape->n_kv_heads) + g;
             read_query(*prompt, first + i, query_head, q);
             attend(*pages.shape, q, rows[KVANT_KEY], rows[KVANT_VALUE], /*correction=*/nullptr,
-                   /*sink_logits=*/nullptr, seq, query_head, out.data());
+                   prompt->sink_logits, seq, query_head, out.data());
             write_output(*prompt, first + i, query_head, out);
           }
         }

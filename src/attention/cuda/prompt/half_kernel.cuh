@@ -179,10 +179,17 @@ __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const Pr
     const int in_block = row + 8 * i;
     if (in_block >= item.n_rows) continue;
     const std::int64_t out_row = item.first_row + in_block;
+    float reference = rows.reference[i], share = 1;
+    if (args.sink_logits != nullptr) {  // joins the denominator
+      const float sink = args.sink_logits[head] * 1.44269504F;
+      reference = fmaxf(reference, sink);
+      share = exp2_fast(rows.reference[i] - reference);
+      mass = fmaf(mass, share, exp2_fast(sink - reference));
+    }
     if (args.lse != nullptr && pair == 0)
       args.lse[out_row * args.lse_token_stride + head * args.lse_head_stride] =
-          mass > 0 ? (rows.reference[i] + log2f(mass)) * 0.69314718F : -INFINITY;
-    const float inverse = mass > 0 ? 1 / mass : 0;
+          mass > 0 ? (reference + log2f(mass)) * 0.69314718F : -INFINITY;
+    const float inverse = mass > 0 ? share / mass : 0;
     const std::int64_t at = out_row * args.out_token_stride + head * args.out_head_stride + 2 * pair;
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {

@@ -203,8 +203,8 @@ Errors errors_of(const Case& c, int rows_of_head) {
   return errors;
 }
 
-// What pages stand for is rounded to BF16, queries and weights to 11 bits. Keys with a few large channels make
-// scores of several tens, whose roundings the lse shows.
+// What pages stand for is rounded to BF16, queries and weights to 11 bits. Keys with a few large channels
+// make scores of several tens, whose roundings the lse shows.
 void expect_accurate_in_half(Case c, const char* what) {
   c.half_products = true;
   const Errors errors = errors_of(c, 14);

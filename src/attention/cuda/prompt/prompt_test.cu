@@ -51,6 +51,7 @@ struct Case {
   std::function<double(int side, int row, int head, int channel)> value;
   double scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
   bool half_products = false;
+  std::vector<float> sinks;  // [n_heads]: logits that join the denominators
 };
 
 struct Errors {
@@ -132,6 +133,8 @@ Errors errors_of(const Case& c, int rows) {
   prompt.lse = lse.get();
   prompt.lse_token_stride = 1;
   prompt.lse_head_stride = n_queries;
+  const DeviceArray<float> sinks(c.sinks.empty() ? std::vector<float>(1) : c.sinks);
+  if (!c.sinks.empty()) prompt.sink_logits = sinks.get();
   EXPECT_EQ(kvant_prompt_attention(&shape, &prompt, workspace.get(), bytes, nullptr), KVANT_OK)
       << kvant_last_error();
   check_cuda(cudaDeviceSynchronize(), "prompt attention");
@@ -161,7 +164,12 @@ Errors errors_of(const Case& c, int rows) {
         const int head = kv_head * group + i % group;
         const auto row = static_cast<std::size_t>(query_begins[s] + query) * c.n_heads + head;
         const Seen seen = seen_by(query, queries, tokens, c.causal, c.window);
-        const auto exact = attend(&q[row * d], keys, values, d, scale, {seen}, Scheme::exact);
+        auto exact = attend(&q[row * d], keys, values, d, scale, {seen}, Scheme::exact);
+        if (!c.sinks.empty()) {
+          const double with_sink = std::log(std::exp(exact.lse) + std::exp(double{c.sinks[head]}));
+          for (double& x : exact.out) x *= std::exp(exact.lse - with_sink);
+          exact.lse = with_sink;
+        }
         const auto integers =
             attend(&q[row * d], integer_keys, integer_values, d, scale, {seen}, Scheme::integers);
         const auto sage = attend(&q[row * d], integer_keys, sage_values, d, scale, {seen}, Scheme::sage);
@@ -354,6 +362,12 @@ TEST_P(PromptAttention, InHalfPrecisionFollowsScoresThatRiseAndFall) {
     return side == 0 ? std::abs(x) : side == 1 ? x + 3 * std::sin(row / 90.0) : x;
   };
   expect_accurate_in_half({{{900, 900}}, 2, 1, GetParam(), true, 0, false, false, waves}, 60, "waves");
+}
+
+TEST_P(PromptAttention, InHalfPrecisionTakesSinkLogits) {
+  Case c{{{300, 300}, {70, 500}}, 4, 2, GetParam(), true, 100, false, false, gaussian};
+  c.sinks = {-3, 0.5F, 4, 9};
+  expect_accurate_in_half(c, 60, "sinks");
 }
 
 TEST_P(PromptAttention, InHalfPrecisionSaturatesWhatIsBeyondIt) {
