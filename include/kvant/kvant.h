@@ -122,7 +122,7 @@ typedef struct kvant_decode_lengths {
    * window are not read. Layers with different windows have lengths, tables and a schedule each. Read by
    * kvant_decode_attention alone. */
   const int32_t* first_tokens;
-  /* Since 1.6: about how many tail tokens the longest sequence has; 0: unknown. A few thousand at most, and
+  /* Since 1.6: about how many tail tokens the longest sequence has; 0: unknown. Up to 2048 of them, and
    * neither sealed nor protected tokens (null): a few sequences are then served by a smaller kernel, which
    * needs no schedule. This number decides which kernel runs, and not what it computes. Tables of the tail
    * have as many entries for each sequence as so many tokens have pages. */
@@ -217,9 +217,10 @@ typedef struct kvant_decode_layer {
    * sides lie: those of heads whose formats differ side by side, each in as many bytes as it has. */
   const int64_t* sealed_offsets;
   /* Since 1.6, for kvant_decode_attention: rows that are appended first, as kvant_append does, or null. Row i
-   * is the last token of sequence i's tail, as tail_tokens counts them (0: the row is left out): n_rows is
-   * n_seqs, and seq and tail_token are not read. No sequence sees the row of another. Queries, if there are
-   * any, are q, of its type and strides; what is left in their place is not defined. */
+   * is the last token of sequence i's tail, as tail_tokens counts them (0: its keys and values are
+   * left out, and its queries are not): n_rows is n_seqs, and seq and tail_token are not read. No sequence
+   * sees the row of another. Queries, if there are any, are q, of its type and strides; what is left in their
+   * place is not defined. */
   const struct kvant_new_rows* new_rows;
 } kvant_decode_layer;
 

@@ -53,9 +53,10 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_con
   if (row >= args.n_rows) return;
   const bool is_last = args.tail_tokens != nullptr;
   const int token = is_last ? args.tail_tokens[row] - 1 : args.tail_token[row];
-  if (token < 0) return;
   const int nth = static_cast<int>(i % n_heads);
   const bool is_query = nth >= n_stored;
+  // A sequence that has no tail still attends to its sealed pages.
+  if (token < 0 && !(is_last && is_query)) return;
   const int side = is_query ? 0 : nth / args.n_kv_heads;
   const int head = is_query ? nth - n_stored : nth % args.n_kv_heads;
   const AppendedRows& rows = is_query ? args.queries : args.sides[side];

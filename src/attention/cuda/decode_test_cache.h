@@ -463,6 +463,7 @@ class TestCache {
     for (int head = 0; head < kKvHeads; ++head)
       for (const auto& names : formats_) page_bytes.push_back(kvant_page_bytes(names[head], d_));
     sealed_ = make_pool(max_pages_, page_bytes, tables_ == Tables::packed);
+    if (max_pages_ == 0) return;
     TokenMask none;
     for (int side = 0; side < 2; ++side)
       for (int head = 0; head < kKvHeads; ++head)

@@ -56,8 +56,9 @@ bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_leng
                         const Gpu& gpu) {
   const bool is_plain = lengths.sealed_pages == nullptr && lengths.protected_tokens == nullptr &&
                         lengths.tail_tokens != nullptr && shape.corrected == 0 && shape.sas == 0;
-  return is_plain && lengths.max_tail_tokens > 0 &&
-         lengths.max_tail_tokens <= kMaxShortTokens * ctas_of(shape, lengths, gpu);
+  if (!is_plain || lengths.max_tail_tokens <= 0) return false;
+  const int n_ctas = ctas_of(shape, lengths, gpu);
+  return n_ctas > 0 && lengths.max_tail_tokens <= std::max(kMaxShortTokens, kMaxSharedTokens * n_ctas);
 }
 
 kvant_status attend_short(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,

@@ -7,8 +7,10 @@ namespace kvant::cuda {
 
 inline constexpr int kShortWarps = 8;
 inline constexpr int kMaxShortCtas = 8;  // of a cluster, which shares a sequence and KV head
-// Of tail tokens, for each of these CTAs: with more of them the general kernel is faster.
+// Of a sequence's tail tokens, with one CTA for each KV head, and for each of several: with more of them the
+// general kernel is faster (on an H100, of 8 heads of 128 channels, by decode_bench).
 inline constexpr int kMaxShortTokens = 512;
+inline constexpr int kMaxSharedTokens = 256;
 
 // In the order in which the kernel needs them: arguments come from memory, a few at a time.
 struct ShortArgs {

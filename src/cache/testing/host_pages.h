@@ -186,6 +186,7 @@ class HostLibrary {
     const int d = shape->head_dim;
     for (int i = 0; i < rows->n_rows; ++i) {
       const int token = rows->tail_token[i];
+      if (token < 0) continue;
       for (int head = 0; head < shape->n_kv_heads; ++head) {
         for (int side = 0; side < 2; ++side) {
           const bool is_key = side == KVANT_KEY;
