@@ -124,7 +124,7 @@ class Transformation(Struct):
 class PromptShape(Struct):
     c_name = "kvant_prompt_shape"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_seqs n_heads n_kv_heads head_dim n_queries n_tokens"),
-                       (_float, "softmax_scale"), (_int, "causal window sas half n_sealed_pages"))
+                       (_float, "softmax_scale"), (_int, "causal window sas half n_sealed_pages half_products prompt_reserved"))
 
 
 class PromptPages(Struct):
@@ -139,7 +139,8 @@ class Prompt(Struct):
                        (_long, "q_token_stride q_head_stride"), (_pointer, "k"), (_long, "k_token_stride k_head_stride"),
                        (_pointer, "v"), (_long, "v_token_stride v_head_stride"), (_pointer, "out"),
                        (_long, "out_token_stride out_head_stride"), (_pointer, "lse"),
-                       (_long, "lse_token_stride lse_head_stride"), (_pointer, "pages"))
+                       (_long, "lse_token_stride lse_head_stride"), (_pointer, "pages"), (ctypes.c_int, "q_type out_type"),
+                       (_pointer, "sink_logits"))
 
 
 class TokenWeights(Struct):

@@ -30,6 +30,10 @@ class DeviceEngine : public ::testing::TestWithParam<std::tuple<const char*, Pla
     // Chunks of few tokens take the decode kernel, and the prompt kernel's outputs are BF16.
     const std::string recipe = std::get<0>(GetParam());
     if (recipe.ends_with("flashq")) same_ = std::max(same_, 0.02);
+    // Where errors are shaped, one code of a row that differs changes those behind it.
+    if (!recipe.starts_with("kvant") && recipe.find("encode=shaped") == std::string::npos) return;
+    close_ = std::max(close_, 0.25);
+    if (recipe.ends_with("flashq")) same_ = std::max(same_, 0.15);
   }
   void SetUp() override {
     if (!load(std::get<1>(GetParam()), TinyModel{}, std::get<0>(GetParam())))

@@ -30,7 +30,7 @@ TEST(ConstantBytes, OfRecipesWithoutConstantsAreNone) {
 }
 
 TEST(ConstantBytes, LeaveOutWhatOnlyChoseTheFormats) {
-  EXPECT_EQ(bytes_of("kvant-3bit"), 0);
+  EXPECT_EQ(bytes_of("kvant-3bit,encode=plain"), 0);
   EXPECT_EQ(bytes_of("k=ch4g128,v=tok4g128,mix=0.5,mix_k=ch2g128"), 0);
 }
 
@@ -44,7 +44,7 @@ TEST(ConstantBytes, CountCodebooksAsKernelsReadThem) {
 TEST(ConstantBytes, CountTheMetricOfShapedKeys) {
   EXPECT_EQ(bytes_of("k=hadamard:tcq2,v=hadamard:tcq2,encode=shaped"), kHeadCount * 64 * 8 * 4);
   EXPECT_EQ(bytes_of("k=tok4g32,v=tcq2,encode=shaped"), 0);
-  EXPECT_EQ(bytes_of("kvant-3bit,encode=shaped"), kHeadCount * 64 * 8 * 4);
+  EXPECT_EQ(bytes_of("kvant-3bit"), kHeadCount * 64 * 8 * 4);
 }
 
 TEST(ConstantBytes, CountTransformsAdaptersAndTheScalesOfATail) {

@@ -413,7 +413,7 @@ TEST(SessionIdentities, TellRecipesAndConstantsApart) {
   EXPECT_EQ(identity("bf16").recipe, identity("bf16").recipe);
   EXPECT_NE(identity("bf16").recipe, identity("f16").recipe);
   EXPECT_NE(identity("kvant-4bit").recipe, identity("kvant-4bit,sink=8").recipe);
-  EXPECT_EQ(identity("kvant-4bit").recipe, identity("kvant-4bit,encode=shaped").recipe);  // read alike
+  EXPECT_EQ(identity("kvant-4bit").recipe, identity("kvant-4bit,encode=plain").recipe);  // read alike
   EXPECT_EQ(identity("bf16").constants, "none");
   const Recipe recipe = *parse_recipe("vecinfer-2bit");
   Constants changed = *testing::made_up_constants(recipe, g);
