@@ -87,14 +87,7 @@ __device__ __forceinline__ uint4 load_query(const PromptArgs& args, std::int64_t
   }
   const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(args.q.data) + at);
   const float4 low = from[0], high = from[1];
-  const float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  std::uint32_t words[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const __half2 pair = __halves2half2(half_saturated(x[2 * i]), half_saturated(x[2 * i + 1]));
-    words[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
-  }
-  return make_uint4(words[0], words[1], words[2], words[3]);
+  return half_octet_of({low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w});
 }
 
 template <int D>

@@ -22,12 +22,8 @@ struct HalfTile {
   static constexpr int kBytes = 2 * kSideBytes;  // keys, then values
 };
 
-// Eight 16-bit numbers in half precision; saturated, where they were BF16.
-template <bool IsHalf>
-__device__ __forceinline__ uint4 half_octet(const uint4& from) {
-  if constexpr (IsHalf) return from;
-  float x[8];
-  unpack_octet<false>(from, x);
+// Saturated.
+__device__ __forceinline__ uint4 half_octet_of(const float (&x)[8]) {
   std::uint32_t words[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -35,6 +31,15 @@ __device__ __forceinline__ uint4 half_octet(const uint4& from) {
     words[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
   }
   return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// Eight 16-bit numbers in half precision.
+template <bool IsHalf>
+__device__ __forceinline__ uint4 half_octet(const uint4& from) {
+  if constexpr (IsHalf) return from;
+  float x[8];
+  unpack_octet<false>(from, x);
+  return half_octet_of(x);
 }
 
 // The ith of eight 16-bit numbers.
