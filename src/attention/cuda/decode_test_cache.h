@@ -262,10 +262,12 @@ class TestCache {
 
   // Pages after rows were appended. Numbers that are the small difference of large ones may be rounded to a
   // neighbour.
-  static void expect_rows(const std::vector<std::uint8_t>& found, const std::vector<std::uint8_t>& expected) {
+  static void expect_rows(const std::vector<std::byte>& found, const std::vector<std::byte>& expected) {
     ASSERT_EQ(found.size(), expected.size());
-    const auto number = [](const std::vector<std::uint8_t>& bytes, std::size_t at) {
-      return float_from_bf16(static_cast<std::uint16_t>(bytes[at] | bytes[at + 1] << 8));
+    const auto number = [](const std::vector<std::byte>& bytes, std::size_t at) {
+      std::uint16_t bits;
+      std::memcpy(&bits, &bytes[at], sizeof bits);
+      return float_from_bf16(bits);
     };
     for (std::size_t at = 0; at < found.size(); at += 2) {
       if (found[at] == expected[at] && found[at + 1] == expected[at + 1]) continue;
