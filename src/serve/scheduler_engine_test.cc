@@ -139,13 +139,15 @@ TEST_P(SchedulerOnEngine, AnswersFromAKeptBeginningAsIfItHadReadAll) {
   const auto other = request(joined(shared, random_tokens(90, 4)), 20, 3);
   const auto another = request(joined(shared, random_tokens(120, 5)), 20, 4);
   const auto kept = scheduler();
+  std::size_t n_tokens = 0;  // a model of random weights may end an answer at once, but not all
   for (const auto& r : {first, again, other, another, again}) {
     const Reply reply = ask(*kept, {r}).front();
     const Reply alone = ask(*scheduler(), {r}).front();
-    EXPECT_FALSE(alone.tokens.empty());
+    n_tokens += alone.tokens.size();
     EXPECT_EQ(reply, alone);
     EXPECT_EQ(alone.cached, 0);
   }
+  EXPECT_GT(n_tokens, 40U);
   const SchedulerCounters counters = kept->status().counters;
   EXPECT_GE(counters.prefix_hits, 3);
   EXPECT_GE(counters.cached_tokens, 384 + 256 + 384);
