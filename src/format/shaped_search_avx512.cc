@@ -10,8 +10,6 @@ namespace kvant {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kStates = 256;
-constexpr int kPairs = kMetricRank / 2;
 
 using Ints = __m512i;
 
@@ -20,6 +18,9 @@ using Ints = __m512i;
 }
 [[gnu::always_inline]] inline Ints load(const void* from) {
   return _mm512_load_si512(from);
+}
+[[gnu::always_inline]] inline void store(void* to, Ints x) {
+  _mm512_store_si512(to, x);
 }
 // A number, or four of them, in every lane. Loads do that for nothing; compilers that know how the numbers
 // came to memory would rather take them from the register by shuffles, of which a step has enough.
@@ -41,16 +42,11 @@ using Ints = __m512i;
   return _mm512_ternarylogic_epi32(x, mask, y, 0xea);
 }
 
+#include "format/shaped_vectors_body.h"
+
 template <int B>
-struct Layout {
-  static constexpr int kNodes = kStates >> B;
-  static constexpr int kMemory = 8 - B;  // bits of a node
-  static constexpr std::uint32_t kChoice = (1U << B) - 1;
-  static constexpr int kRegisters = kNodes > kLanes ? kNodes / kLanes : 1;  // for fewer nodes, repeated
-  static constexpr int kStride = kRegisters * kLanes;
-  static constexpr int kVectors = kLanes / kRegisters;  // of branches to the nodes of a register
-  // How the nodes lie in registers and lanes changes from step to step with 2 bits (arrange_parents).
-  static constexpr int kPhases = B == 2 ? 3 : 1;
+struct Layout : VectorLayout<B> {
+  static constexpr int kRows = B == 1 ? 2 : B == 2 ? 4 : 8;
 
   static int node_at(int phase, int r, int lane) {
     if constexpr (B == 2) {
@@ -59,15 +55,9 @@ struct Layout {
              : phase == 1 ? 16 * high + 4 * r + low
                           : 16 * high + 4 * low + r;
     } else {
-      return (r * kLanes + lane) % kNodes;
+      return (r * kLanes + lane) % VectorLayout<B>::kNodes;
     }
   }
-  // With few bits, four registers are packed as they come.
-  static int place_in_trace(int r, int lane) {
-    if constexpr (B >= 3) return r * kLanes + lane;
-    return r / 4 * 4 * kLanes + lane / 4 * 16 + r % 4 * 4 + lane % 4;
-  }
-  // The state of a lane of branch vector v to register r of the next phase.
   static int state_at(int next_phase, int r, int v, int lane) {
     const int node = node_at(next_phase, r, lane);
     if constexpr (B <= 4) return node << B | v;
@@ -75,55 +65,6 @@ struct Layout {
     return node << B | v << 2 | lane / 4;
   }
 };
-
-template <int B>
-struct Tables {
-  using L = Layout<B>;
-  // factors_of_level
-  alignas(64) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];
-  alignas(64) std::uint32_t nodes[L::kPhases][L::kStride];
-  alignas(64) std::uint32_t choices[L::kPhases][L::kStride];  // the bits that name a node as parent
-  // With 3 bits, levels of four states in a lane: of the states 4b, 4b + 1, ... of its node.
-  static constexpr int kFours = B == 3 ? 2 : 0;
-  alignas(64) std::int8_t fours[L::kPhases][L::kRegisters][kFours + 1][kLanes][4];
-  // With fewer, levels by the state's lowest bits, in the order of the trace.
-  static constexpr int kChoices = B < 3 ? 1 << B : 0;
-  alignas(64) std::int8_t by_choice[L::kPhases][kChoices + 1][L::kStride];
-  std::uint8_t places[L::kPhases][L::kNodes];  // of nodes in the trace
-
-  explicit Tables(const ShapedCode& code) {
-    for (int phase = 0; phase < L::kPhases; ++phase) {
-      for (int r = 0; r < L::kRegisters; ++r) {
-        for (int lane = 0; lane < kLanes; ++lane) {
-          const int node = L::node_at(phase, r, lane), place = r * kLanes + lane;
-          nodes[phase][place] = static_cast<std::uint32_t>(node);
-          choices[phase][place] = static_cast<std::uint32_t>(node) & L::kChoice;
-          places[phase][node] = static_cast<std::uint8_t>(L::place_in_trace(r, lane));
-          for (int k = 0; k < kChoices; ++k)
-            by_choice[phase][k][L::place_in_trace(r, lane)] = code.levels[node << B | k];
-          for (int v = 0; v < L::kVectors; ++v)
-            levels[phase][r][v][lane] =
-                factors_of_level(code.levels[L::state_at(phase, r, v, lane)], code.level_shift);
-          for (int four = 0; four < kFours; ++four)
-            for (int k = 0; k < 4; ++k)
-              fours[phase][r][four][lane][k] = code.levels[node << B | (four * 4 + k) % (1 << B)];
-        }
-      }
-    }
-  }
-};
-
-// The same number in all lanes.
-struct alignas(64) Lanes {
-  std::int32_t of[kLanes];
-
-  explicit Lanes(int x) {
-    for (std::int32_t& lane : of) lane = x;
-  }
-};
-[[gnu::always_inline]] inline Ints load(const Lanes& lanes) {
-  return _mm512_load_si512(lanes.of);
-}
 
 struct Constants {
   Lanes half;                  // of what is cut off from a target
@@ -143,13 +84,6 @@ struct Constants {
         mix(code.trellis->mix),
         fold(code.trellis->fold),
         fold_mask(static_cast<int>(static_cast<std::uint32_t>(code.trellis->fold_mask) << 24)) {}
-};
-
-// The paths that survive, by place.
-template <int B>
-struct Survivors {
-  alignas(64) std::uint32_t cost[Layout<B>::kStride];
-  alignas(64) std::int32_t along[kPairs][Layout<B>::kStride];
 };
 
 // What all registers of a row's step have in common.
@@ -208,8 +142,8 @@ struct Parents {
   alignas(64) std::uint32_t base[kVectors][kLanes];
 
   [[gnu::always_inline]] void set(int vector, Ints of_targets, Ints of_bases) {
-    _mm512_store_si512(target[vector], of_targets);
-    _mm512_store_si512(base[vector], of_bases);
+    store(target[vector], of_targets);
+    store(base[vector], of_bases);
   }
 };
 
@@ -471,16 +405,15 @@ template <int B, int kPhase>
     const Choice<B, kPhase> choice(best[r]);
 #pragma GCC unroll 4
     for (int k = 0; k < kPairs; ++k)
-      _mm512_store_si512(
-          after.along[k] + r * kLanes,
-          _mm512_add_epi16(choice.sums(before.along[k], r),
-                           _mm512_mulhrs_epi16(everywhere(step.numbers.directions + 2 * k), errors[r])));
+      store(after.along[k] + r * kLanes,
+            _mm512_add_epi16(choice.sums(before.along[k], r),
+                             _mm512_mulhrs_epi16(everywhere(step.numbers.directions + 2 * k), errors[r])));
   }
   if (step.numbers.settles) settle<B>(step.numbers, best);
 #pragma GCC unroll 8
   for (int r = 0; r < L::kRegisters; ++r)
-    _mm512_store_si512(after.cost + r * kLanes,
-                       masked_or(best[r], all(~L::kChoice), load(tables.choices[kNext] + r * kLanes)));
+    store(after.cost + r * kLanes,
+          masked_or(best[r], all(~L::kChoice), load(tables.choices[kNext] + r * kLanes)));
 }
 
 template <int B>
@@ -492,112 +425,11 @@ void bar_other_seams(const Tables<B>& tables, int i, int seam, Survivors<B>& pat
   for (int r = 0; r < L::kRegisters; ++r) {
     const Ints node = load(tables.nodes[i % L::kPhases] + r * kLanes), cost = load(paths.cost + r * kLanes);
     const __mmask16 others = _mm512_test_epi32_mask(_mm512_xor_si512(node, expected), known);
-    _mm512_store_si512(paths.cost + r * kLanes, _mm512_mask_or_epi32(cost, others, cost, all(kBarred)));
+    store(paths.cost + r * kLanes, _mm512_mask_or_epi32(cost, others, cost, all(kBarred)));
   }
 }
 
-// kRows rows side by side, so that their steps don't wait for each other.
-template <int B, int kRows>
-class Search {
- public:
-  using L = Layout<B>;
-
-  Search(const ShapedCode& code, const Constants& constants, const Tables<B>& tables, const ShapedRow* rows,
-         std::uint8_t* trace)
-      : code_(code), constants_(constants), tables_(tables), rows_(rows), trace_(trace) {
-    for (int row = 0; row < kRows; ++row) {
-      paths_[0][row] = {};
-      for (int r = 0; r < L::kRegisters; ++r)
-        _mm512_store_si512(paths_[0][row].cost + r * kLanes, load(tables.choices[0] + r * kLanes));
-    }
-  }
-
-  void run() {
-    for (int i = 0; i < code_.n;) {
-      step<0>(i++);
-      if constexpr (L::kPhases == 3) {
-        if (i < code_.n) step<1>(i++);
-        if (i < code_.n) step<2>(i++);
-      }
-    }
-    trace_back();
-  }
-
- private:
-  template <int kPhase>
-  [[gnu::always_inline]] void step(int i) {
-    if (i * B < L::kMemory)
-      for (int row = 0; row < kRows; ++row) bar_other_seams(tables_, i, rows_[row].seam, paths_[i % 2][row]);
-    Survivors<B>* before = paths_[i % 2];
-    Survivors<B>* after = paths_[(i + 1) % 2];
-    Parents<B> parents[kRows];
-    Ints best[kRows][L::kRegisters];
-#pragma GCC unroll 1
-    for (int row = 0; row < kRows; ++row)
-      arrange_parents<B, kPhase>(before[row], Step(code_.steps[i], constants_, rows_[row].values[i]),
-                                 parents[row]);
-#pragma GCC unroll 1
-    for (int row = 0; row < kRows; ++row) find_best<B, kPhase>(parents[row], tables_, best[row]);
-#pragma GCC unroll 1
-    for (int row = 0; row < kRows; ++row)
-      survive<B, kPhase>(Step(code_.steps[i], constants_, rows_[row].values[i]), tables_, best[row],
-                         before[row], after[row], trace_of(i, row));
-  }
-
-  void trace_back() {
-    int nodes[kRows];
-    for (int row = 0; row < kRows; ++row) nodes[row] = rows_[row].seam;
-    for (int i = code_.n - 1; i >= 0; --i) {
-      const std::uint8_t* places = tables_.places[(i + 1) % L::kPhases];
-      for (int row = 0; row < kRows; ++row) {
-        const unsigned int choice = trace_of(i, row)[places[nodes[row]]] & L::kChoice;
-        const int state = nodes[row] << B | static_cast<int>(choice);
-        rows_[row].states[i] = static_cast<std::uint8_t>(state);
-        nodes[row] = state & (L::kNodes - 1);
-      }
-    }
-  }
-
-  std::uint8_t* trace_of(int i, int row) const {
-    return trace_ + (static_cast<std::ptrdiff_t>(i) * kRows + row) * L::kStride;
-  }
-
-  const ShapedCode& code_;
-  const Constants& constants_;
-  const Tables<B>& tables_;
-  const ShapedRow* rows_;
-  std::uint8_t* trace_;  // [n][kRows][kStride]: the lowest bytes of the best costs
-  Survivors<B> paths_[2][kRows];
-};
-
-template <int B>
-void search_all(const ShapedCode& code, const ShapedRow* rows, int n_rows, std::uint8_t* trace) {
-  constexpr int kRows = B == 1 ? 2 : B == 2 ? 4 : 8;
-  static_assert(kRows * Layout<B>::kStride <= kShapedTrace);
-  const Constants constants(code);
-  const Tables<B> tables(code);
-  int row = 0;
-  for (; row + kRows <= n_rows; row += kRows)
-    Search<B, kRows>(code, constants, tables, rows + row, trace).run();
-  for (; row < n_rows; ++row) Search<B, 1>(code, constants, tables, rows + row, trace).run();
-}
-
-void search(const ShapedCode& code, const ShapedRow* rows, int n_rows, std::uint8_t* trace) {
-  switch (code.trellis->bits) {
-    case 1:
-      return search_all<1>(code, rows, n_rows, trace);
-    case 2:
-      return search_all<2>(code, rows, n_rows, trace);
-    case 3:
-      return search_all<3>(code, rows, n_rows, trace);
-    case 4:
-      return search_all<4>(code, rows, n_rows, trace);
-    case 5:
-      return search_all<5>(code, rows, n_rows, trace);
-    default:
-      return search_all<6>(code, rows, n_rows, trace);
-  }
-}
+#include "format/shaped_rows_body.h"
 
 }  // namespace
 

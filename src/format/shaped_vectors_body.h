@@ -1,0 +1,88 @@
+// How the states of a trellis lie in vectors of 32-bit lanes, for the search of shaped_search.h over an
+// instruction set; included by one file for each set, in its own namespace, which has
+//   kLanes, Ints             a vector
+//   load(from), store(to, x) of aligned memory
+//   Layout<B>                what VectorLayout<B> has, and
+//     kRows                    rows that are searched side by side
+//     node_at(phase, r, lane)  how the nodes lie in registers and lanes
+//     state_at(next_phase, r, v, lane)  the state of a lane of branch vector v to register r of the next
+//     phase
+
+constexpr int kStates = 256;
+constexpr int kPairs = kMetricRank / 2;
+
+template <int B>
+struct Layout;
+
+template <int B>
+struct VectorLayout {
+  static constexpr int kNodes = kStates >> B;
+  static constexpr int kMemory = 8 - B;  // bits of a node
+  static constexpr std::uint32_t kChoice = (1U << B) - 1;
+  static constexpr int kRegisters = kNodes > kLanes ? kNodes / kLanes : 1;  // for fewer nodes, repeated
+  static constexpr int kStride = kRegisters * kLanes;
+  static constexpr int kVectors = kStates / kStride;  // of branches to the nodes of a register
+  // How the nodes lie in registers and lanes changes from step to step with 2 bits.
+  static constexpr int kPhases = B == 2 ? 3 : 1;
+
+  // With few bits, four registers are packed as they come.
+  static int place_in_trace(int r, int lane) {
+    if constexpr (B >= 3) return r * kLanes + lane;
+    return r / 4 * 4 * kLanes + lane / 4 * 16 + r % 4 * 4 + lane % 4;
+  }
+};
+
+template <int B>
+struct Tables {
+  using L = Layout<B>;
+  static constexpr int kFours = B == 3 ? 2 : 0;
+  static constexpr int kChoices = B < 3 ? 1 << B : 0;
+  alignas(64) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];  // factors_of_level
+  alignas(64) std::uint32_t nodes[L::kPhases][L::kStride];
+  alignas(64) std::uint32_t choices[L::kPhases][L::kStride];  // the bits that name a node as parent
+  // With 3 bits, levels of four states in a lane: of the states 4b, 4b + 1, ... of its node.
+  alignas(64) std::int8_t fours[L::kPhases][L::kRegisters][kFours + 1][kLanes][4];
+  // With fewer, levels by the state's lowest bits, in the order of the trace.
+  alignas(64) std::int8_t by_choice[L::kPhases][kChoices + 1][L::kStride];
+  std::uint8_t places[L::kPhases][L::kNodes];  // of nodes in the trace
+
+  explicit Tables(const ShapedCode& code) {
+    for (int phase = 0; phase < L::kPhases; ++phase) {
+      for (int r = 0; r < L::kRegisters; ++r) {
+        for (int lane = 0; lane < kLanes; ++lane) {
+          const int node = L::node_at(phase, r, lane), place = r * kLanes + lane;
+          nodes[phase][place] = static_cast<std::uint32_t>(node);
+          choices[phase][place] = static_cast<std::uint32_t>(node) & L::kChoice;
+          places[phase][node] = static_cast<std::uint8_t>(L::place_in_trace(r, lane));
+          for (int k = 0; k < kChoices; ++k)
+            by_choice[phase][k][L::place_in_trace(r, lane)] = code.levels[node << B | k];
+          for (int v = 0; v < L::kVectors; ++v)
+            levels[phase][r][v][lane] =
+                factors_of_level(code.levels[L::state_at(phase, r, v, lane)], code.level_shift);
+          for (int four = 0; four < kFours; ++four)
+            for (int k = 0; k < 4; ++k)
+              fours[phase][r][four][lane][k] = code.levels[node << B | (four * 4 + k) % (1 << B)];
+        }
+      }
+    }
+  }
+};
+
+// The same number in all lanes.
+struct alignas(64) Lanes {
+  std::int32_t of[kLanes];
+
+  explicit Lanes(int x) {
+    for (std::int32_t& lane : of) lane = x;
+  }
+};
+[[gnu::always_inline]] inline Ints load(const Lanes& lanes) {
+  return load(lanes.of);
+}
+
+// The paths that survive, by place.
+template <int B>
+struct Survivors {
+  alignas(64) std::uint32_t cost[Layout<B>::kStride];
+  alignas(64) std::int32_t along[kPairs][Layout<B>::kStride];
+};
