@@ -41,7 +41,9 @@ WindowedSight within_window(const RowSight& sight, int token, int sliding_window
 }
 
 DeviceAttention::DeviceAttention(std::shared_ptr<PageDevice> device)
-    : device_(std::move(device)), has_half_prompts_(has_half_prompts(*device_)), protector_(device_) {}
+    : device_(std::move(device)),
+      has_half_prompts_(has_prompt_kernel(*device_, /*head_dim=*/64, /*half_products=*/true)),
+      protector_(device_) {}
 
 DeviceAttention::~DeviceAttention() {
   device_->enter();

@@ -38,9 +38,6 @@ struct WindowedSight {
 };
 WindowedSight within_window(const RowSight& sight, int token, int sliding_window);
 
-// Whether the device has the prompt kernel in half precision.
-bool has_half_prompts(const PageDevice& device);
-
 // A transform that the library makes by itself: channels times factors, then the Walsh-Hadamard matrix.
 struct LibraryTransform {
   bool hadamard = false;            // not: the identity

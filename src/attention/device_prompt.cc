@@ -37,23 +37,11 @@ bool knows_in_half(const Plan& plan) {
 
 }  // namespace
 
-bool has_half_prompts(const PageDevice& device) {
-  kvant_prompt_shape shape{};
-  shape.struct_size = sizeof shape;
-  shape.n_seqs = shape.n_heads = shape.n_kv_heads = shape.n_queries = shape.n_tokens = 1;
-  shape.head_dim = 64;
-  shape.softmax_scale = 1;
-  shape.half_products = 1;
-  std::size_t bytes = 0;
-  device.enter();
-  return device.library().prompt_workspace(&shape, &bytes) == KVANT_OK;
-}
-
 bool DeviceAttention::takes_prompt_kernel(const Step& step) const {
-  const bool knows = in_integers(step.plan()) || (has_half_prompts_ && knows_in_half(step.plan()));
-  return knows && std::all_of(step.slices().begin(), step.slices().end(), [](const StepSlice& slice) {
-           return slice.is_prompt && slice.n_tokens >= kMinPromptTokens;
-         });
+  const bool all_prompts = std::all_of(
+      step.slices().begin(), step.slices().end(),
+      [](const StepSlice& slice) { return slice.is_prompt && slice.n_tokens >= kMinPromptTokens; });
+  return all_prompts && (in_integers(step.plan()) || (has_half_prompts_ && knows_in_half(step.plan())));
 }
 
 void DeviceAttention::list_prompt(const Step& step) {

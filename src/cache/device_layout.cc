@@ -131,14 +131,7 @@ Status check_prompts(const Plan& plan, const PageDevice& device) {
   };
   if (plan.recipe.correction != Correction::none) return refuse("recipes without a correction");
   if (plan.geometry.head_dim > 128) return refuse("heads of 64 and 128 channels");
-  kvant_prompt_shape shape{};  // a token: GPUs that have the kernel have it for all prompts
-  shape.struct_size = sizeof shape;
-  shape.n_seqs = shape.n_heads = shape.n_kv_heads = shape.n_queries = shape.n_tokens = 1;
-  shape.head_dim = plan.geometry.head_dim;
-  shape.softmax_scale = 1;
-  std::size_t bytes = 0;
-  device.enter();
-  if (device.library().prompt_workspace(&shape, &bytes) == KVANT_UNSUPPORTED)
+  if (!has_prompt_kernel(device, plan.geometry.head_dim, /*half_products=*/false))
     return error("recipe '{}': {} has no kernel for prompt=flashq, which Hopper GPUs have; use prompt=exact",
                  label(plan.recipe), device.name());
   return {};
@@ -206,6 +199,18 @@ bool same(const std::vector<const char*>& names) {
 }
 
 }  // namespace
+
+bool has_prompt_kernel(const PageDevice& device, int head_dim, bool half_products) {
+  kvant_prompt_shape shape{};  // a token: GPUs that have the kernel have it for all prompts
+  shape.struct_size = sizeof shape;
+  shape.n_seqs = shape.n_heads = shape.n_kv_heads = shape.n_queries = shape.n_tokens = 1;
+  shape.head_dim = head_dim;
+  shape.softmax_scale = 1;
+  shape.half_products = half_products ? 1 : 0;
+  std::size_t bytes = 0;
+  device.enter();
+  return device.library().prompt_workspace(&shape, &bytes) != KVANT_UNSUPPORTED;
+}
 
 bool slides_anywhere(const Geometry& g) {
   return std::any_of(g.sliding_window.begin(), g.sliding_window.end(), [](int window) { return window > 0; });
