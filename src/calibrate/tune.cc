@@ -142,7 +142,9 @@ class Tuner {
   Result<std::vector<TuneRow>> evaluate(const std::vector<Recipe>& recipes, int& chunks) {
     constexpr int kStepTokens = 512;
     const auto source = [&](const Recipe& recipe) -> Result<std::unique_ptr<LogitSource>> {
-      const auto plan = resolve(recipe, engine_.geometry(), request_.constants, backend_.page_order());
+      auto resolved = resolve(recipe, engine_.geometry(), request_.constants, backend_.page_order());
+      if (!resolved.ok()) return resolved.error();
+      const auto plan = backend_.place(std::move(resolved).value());
       if (!plan.ok()) return plan.error();
       return make_engine_source(recipe.name, engine_, backend_, *plan, kStepTokens);
     };

@@ -23,6 +23,7 @@ namespace {
 
 struct AdviseOptions {
   ModelOptions common;
+  std::string weights = kUsualWeights;  // of what judges quality
   std::string memory, text_file;
   int context = 0;
   int batch = 1;
@@ -75,7 +76,7 @@ class Adviser {
     const Engine& engine = session->engine();
     const Geometry& g = engine.geometry();
     weights_ = engine.weight_bytes();
-    memory_ = available_memory_bytes() + weights_;
+    memory_ = session->free_cache_bytes() + weights_;
     if (!options_.memory.empty()) {
       const auto given = parse_bytes(options_.memory);
       if (!given.ok()) return error("--memory: {}", given.error().message);
@@ -88,7 +89,10 @@ class Adviser {
     for (Recipe& recipe : *all) {
       const auto known = session->known_constants(recipe);
       const auto preview = session->preview(recipe, known.ok() ? *known : nullptr);
-      if (!preview.ok()) continue;  // the model cannot have it
+      if (!preview.ok()) {  // the model, or the device, cannot have it
+        if (names_recipes(options_.common)) return preview.error();
+        continue;
+      }
       const Plan& plan = *preview->plan;
       AdviceRow row{.recipe = label(recipe), .bytes = largest_cache_bytes(plan, context_) * options_.batch};
       row.fits = weights_ + row.bytes <= memory_;
@@ -113,9 +117,8 @@ class Adviser {
     return {};
   }
 
-  // With weights in F32, so that nothing but the cache is quantized.
   Status measure_quality() {
-    const auto session = Session::open(options_.common, WeightMode::f32, options_.quality.context);
+    const auto session = Session::open(options_.common, weight_mode(options_.weights), options_.quality.context);
     if (!session.ok()) return session.error();
     Engine& engine = session->engine();
     const auto text = options_.text_file.empty() ? Result<std::string>(held_out_text())
@@ -253,20 +256,23 @@ Command add_advise_command(CLI::App& program) {
   CLI::App* command =
       program.add_subcommand("advise", "say which recipe suits a model, a context and a memory");
   add_model_options(*command, options->common, /*many_recipes=*/true);
+  add_device_option(*command, options->common);
+  add_weights_option(*command, options->weights);
   command
       ->add_option("-c,--ctx-size", options->context, "tokens of a sequence (default: the trained context)")
       ->check(CLI::Range(1, 1 << 24));
   command->add_option("--memory", options->memory,
-                      "for weights and cache: 8GiB (default: what this machine has to give)");
+                      "for weights and cache: 8GiB (default: what this machine, or the device, has to give)");
   command->add_option("-b,--batch", options->batch, "sequences at the same time")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("-f,--file,--text", options->text_file,
                       "text to measure quality on (default: one that ships with kvant, and that nothing was "
                       "calibrated on)");
-  return {command, [options] {
-            const Status chosen = choose_model(options->common);
-            return chosen.ok() ? run_advise(*options) : chosen;
+  return {command, [options, command]() -> Status {
+            KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
+            KVANT_RETURN_IF_ERROR(choose_model(options->common));
+            return run_advise(*options);
           }};
 }
 

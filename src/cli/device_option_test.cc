@@ -38,12 +38,17 @@ TEST_F(DeviceOption, EvaluatedRowsOfLlamaCppRunOnTheCpuOnly) {
                       "llama.cpp:q8_0" + refusal);
   expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --reference llama.cpp:f16"),
                       "llama.cpp:f16" + refusal);
+  expect_one_sentence(
+      run("report -m model.gguf -f text.txt -o report.html --device cuda --kv bf16,llama.cpp:q8_0"),
+      "llama.cpp:q8_0" + refusal);
 }
 
 TEST_F(DeviceOption, ABackendOfTheCpuIsNotIgnored) {
   for (const char* command :
        {"run -m model.gguf -p abc", "eval -m model.gguf -f text.txt", "bench -m model.gguf",
-        "serve -m model.gguf --port 0", "calibrate -m model.gguf --kv kvant-4bit"}) {
+        "serve -m model.gguf --port 0", "calibrate -m model.gguf --kv kvant-4bit",
+        "report -m model.gguf -f text.txt -o report.html", "advise -m model.gguf",
+        "tune -m model.gguf --budget 3bit -o tuned.json"}) {
     for (const char* name : {"cpu/portable", "no-such"}) {
       expect_one_sentence(run(command + std::string(" --device cuda --backend ") + name),
                           std::string("--backend ") + name);
@@ -65,6 +70,9 @@ TEST_F(DeviceOption, WithoutAnNvidiaDriverOneSentenceSaysSo) {
   expect_one_sentence(run("bench -m model.gguf --device cuda --against llama.cpp"), "--device cpu");
   expect_one_sentence(run("calibrate -m model.gguf --kv kvant-4bit --device cuda"), "--device cpu");
   expect_one_sentence(run("serve -m model.gguf --port 0 --device cuda"), "--device cpu");
+  expect_one_sentence(run("report -m model.gguf -f text.txt -o report.html --device cuda"), "--device cpu");
+  expect_one_sentence(run("advise -m model.gguf --device cuda"), "--device cpu");
+  expect_one_sentence(run("tune -m model.gguf --budget 3bit -o tuned.json --device cuda"), "--device cpu");
 }
 
 }  // namespace

@@ -19,13 +19,13 @@ struct EvalOptions {
   EvaluationOptions evaluation;
   std::string file;
   std::string against;
-  std::string weights = "f32";
+  std::string weights = kUsualWeights;
 };
 
 EvaluationOptions evaluation_options(const EvalOptions& options) {
   EvaluationOptions evaluation = options.evaluation;
   evaluation.session = options.common;
-  evaluation.weights = options.weights == "f32" ? WeightMode::f32 : WeightMode::as_stored;
+  evaluation.weights = weight_mode(options.weights);
   if (evaluation.suite.empty() || names_recipes(options.common))
     evaluation.recipes = row_names(options.common);
   if (!options.against.empty()) evaluation.reference = kLlamaReference;
@@ -116,11 +116,7 @@ Command add_eval_command(CLI::App& program) {
       ->excludes(retrieval);
   command->add_flag("--control", options->evaluation.control,
                     "add a row that runs bf16 in smaller steps: what rounding alone makes of it");
-  command
-      ->add_option("--weights", options->weights,
-                   "f32: dequantized, so that only the cache is quantized; stored: as in the file")
-      ->check(CLI::IsMember({"f32", "stored"}))
-      ->capture_default_str();
+  add_weights_option(*command, options->weights);
   return {command, [options, command]() -> Status {
             KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
             KVANT_RETURN_IF_ERROR(choose_model(options->common));

@@ -64,6 +64,18 @@ void add_device_option(CLI::App& command, ModelOptions& options) {
       ->capture_default_str();
 }
 
+void add_weights_option(CLI::App& command, std::string& weights) {
+  command
+      .add_option("--weights", weights,
+                  "f32: dequantized, so that only the cache is quantized; stored: as in the file")
+      ->check(CLI::IsMember({"f32", "stored"}))
+      ->capture_default_str();
+}
+
+WeightMode weight_mode(const std::string& weights) {
+  return weights == kUsualWeights ? WeightMode::f32 : WeightMode::as_stored;
+}
+
 Status check_backend(const CLI::App& command, const ModelOptions& options) {
   const CLI::Option& backend = *command.get_option("--backend");
   if (options.device == "cpu" || options.backend == backend.get_default_str()) return {};

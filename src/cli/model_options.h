@@ -26,6 +26,11 @@ void add_model_options(CLI::App& command, ModelOptions& options, bool many_recip
 // Adds --device.
 void add_device_option(CLI::App& command, ModelOptions& options);
 
+// Adds --weights, of commands that judge caches.
+inline constexpr const char* kUsualWeights = "f32";
+void add_weights_option(CLI::App& command, std::string& weights);
+WeightMode weight_mode(const std::string& weights);
+
 // An error when --backend chooses what --device would not use.
 Status check_backend(const CLI::App& command, const ModelOptions& options);
 

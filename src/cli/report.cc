@@ -26,6 +26,7 @@ constexpr int kFirstMemoryContext = 512;
 
 struct ReportOptions {
   ModelOptions common;
+  std::string weights = kUsualWeights;  // of what judges quality
   std::string file, output, prompts;
   int context = 2048;
   int chunks = 4;
@@ -60,6 +61,7 @@ class Report {
   const ReportFigures& figures() const { return figures_; }
 
  private:
+  bool on_device() const { return options_.common.device != SessionOptions{}.device; }
   Status measure_quality(const std::string& text);
   Status measure_layers(const EvalStage& stage, const EvalText& text);
   Status measure_greedy(const EvalStage& stage, const EvalText& text);
@@ -74,9 +76,8 @@ class Report {
   ReportFigures figures_;
 };
 
-// With weights dequantized to F32, so that nothing but the cache is quantized.
 Status Report::measure_quality(const std::string& text) {
-  const auto session = Session::open(options_.common, WeightMode::f32, options_.context);
+  const auto session = Session::open(options_.common, weight_mode(options_.weights), options_.context);
   if (!session.ok()) return session.error();
   figures_.description = session->engine().description();
   const auto tokens = tokenize_for_eval(session->engine().tokenizer(), text);
@@ -92,8 +93,10 @@ Status Report::measure_quality(const std::string& text) {
   return measure_greedy(stage, *tokens);
 }
 
-// Shorter contexts too where a recipe skips V: how much it skips depends on them.
+// Shorter contexts too where a recipe skips V: how much it skips depends on them. A device doesn't show what
+// its layers attend to: there is nothing of it then.
 Status Report::measure_layers(const EvalStage& stage, const EvalText& text) {
+  if (on_device()) return {};
   EvalStage own{stage.session, stage.model, {}, stage.n_threads};
   bool skips = false;
   for (const EvalRow& row : rows_) {
@@ -203,25 +206,28 @@ void Report::name_commands() {
   std::string kv;
   for (std::size_t i = 1; i < rows_.size(); ++i) kv += " --kv " + shell_word(rows_[i].name);
   const std::string model = " -m " + shell_word(options_.common.model);
-  const std::string common = fmt::format("{} -f {}{} --backend {} -t {}", model, shell_word(options_.file),
-                                         kv, options_.common.backend, options_.common.n_threads);
-  const std::string size = fmt::format(" -c {} --chunks ", options_.context);
+  const std::string machine = on_device() ? " --device " + options_.common.device
+                                          : " --backend " + options_.common.backend;
+  const std::string common = fmt::format("{} -f {}{}{} -t {}", model, shell_word(options_.file), kv, machine,
+                                         options_.common.n_threads);
+  const std::string weights = options_.weights == kUsualWeights ? "" : " --weights " + options_.weights;
+  const std::string size = fmt::format(" -c {}{} --chunks ", options_.context, weights);
   const std::string prompts = options_.prompts.empty() ? "" : " --prompts " + shell_word(options_.prompts);
   const std::string generation_option = fmt::format(" -n {}", options_.generated_tokens);
   ReportCommands& commands = figures_.commands;
   commands.report = fmt::format("kvant report{}{}{}{}{} -o {}", common, size, options_.chunks, prompts,
                                 generation_option, shell_word(options_.output));
   commands.quality = fmt::format("kvant eval{}{}{}", common, size, options_.chunks);
-  commands.layers = fmt::format("kvant eval --layers{}{}{}", common, size, kLayerChunks);
+  if (!on_device()) commands.layers = fmt::format("kvant eval --layers{}{}{}", common, size, kLayerChunks);
   commands.greedy =
       options_.prompts.empty()
           ? fmt::format("part of kvant report: {} pieces of the text are continued", kPrompts)
-          : fmt::format("kvant eval --greedy{} -f {}{} --backend {}{}", model, shell_word(options_.prompts),
-                        kv, options_.common.backend, generation_option);
+          : fmt::format("kvant eval --greedy{} -f {}{}{}{}{}", model, shell_word(options_.prompts), kv, machine,
+                        weights, generation_option);
   const BenchOptions& speed = figures_.speed_options;
-  commands.speed = fmt::format("kvant bench{} --kv bf16{} -d {} -p {} -n {} -r {} --backend {} -t {}", model,
-                               kv, options_.context, speed.prompt, speed.decode, speed.repeats,
-                               options_.common.backend, options_.common.n_threads);
+  commands.speed =
+      fmt::format("kvant bench{} --kv bf16{} -d {} -p {} -n {} -r {}{} -t {}", model, kv, options_.context,
+                  speed.prompt, speed.decode, speed.repeats, machine, options_.common.n_threads);
 }
 
 Status report(const ReportOptions& options) {
@@ -229,6 +235,8 @@ Status report(const ReportOptions& options) {
   for (const std::string& name : row_names(options.common)) names.push_back({"", name});
   const auto rows = parse_eval_rows("bf16", names, QualityOptions{}.step_tokens);
   if (!rows.ok()) return rows.error();
+  for (const EvalRow& row : *rows)
+    if (names_llama(row.name)) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, row.name));
   if (options.context % 2 != 0) return error("the context of {} tokens must be even", options.context);
   const auto text = read_text_file(options.file);
   if (!text.ok()) return text.error();
@@ -253,6 +261,8 @@ Command add_report_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand(
       "report", "measure recipes' quality, size and speed, and show them on one HTML page");
   add_model_options(*command, options->common, /*many_recipes=*/true);
+  add_device_option(*command, options->common);
+  add_weights_option(*command, options->weights);
   command->add_option("-f,--file", options->file, "the text that quality is measured on")->required();
   command->add_option("-o,--output", options->output, "the page")->required();
   command->add_option("-c,--ctx-size", options->context, "tokens of a chunk, whose second half is scored")
@@ -267,9 +277,10 @@ Command add_report_command(CLI::App& program) {
   command->add_option("-n,--n-predict", options->generated_tokens, "max tokens to generate for a prompt")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  return {command, [options] {
-            const Status chosen = choose_model(options->common);
-            return chosen.ok() ? report(*options) : chosen;
+  return {command, [options, command]() -> Status {
+            KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
+            KVANT_RETURN_IF_ERROR(choose_model(options->common));
+            return report(*options);
           }};
 }
 

@@ -25,6 +25,7 @@ constexpr int kUsualContext = 8192;  // at which a budget of bits holds
 
 struct TuneOptions {
   ModelOptions common;
+  std::string weights = kUsualWeights;  // of what judges quality
   std::string budget, output, text_file;
   int length = 1024;  // tokens of a measured context
   int contexts = 2;   // to tune on, and as many to judge on
@@ -149,7 +150,7 @@ Status run_tune(const TuneOptions& options) {
   if (!base.ok()) return base.error();
   if (!options.output.ends_with(".json")) return error("-o {}: recipe files end in .json", options.output);
   KVANT_RETURN_IF_ERROR(check_writable(options.output));
-  const auto session = Session::open(options.common, WeightMode::f32, options.length);
+  const auto session = Session::open(options.common, weight_mode(options.weights), options.length);
   if (!session.ok()) return session.error();
   Engine& engine = session->engine();
   auto text = read_text(options, engine.tokenizer());
@@ -196,6 +197,8 @@ Command add_tune_command(CLI::App& program) {
   auto options = std::make_shared<TuneOptions>();
   CLI::App* command = program.add_subcommand("tune", "find the best formats for a model and a size");
   add_model_options(*command, options->common, /*many_recipes=*/false);
+  add_device_option(*command, options->common);
+  add_weights_option(*command, options->weights);
   command
       ->add_option(
           "--budget", options->budget,
@@ -214,9 +217,10 @@ Command add_tune_command(CLI::App& program) {
   command->add_option("--trials", options->trials, "allocations to try")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  return {command, [options] {
-            const Status chosen = choose_model(options->common);
-            return chosen.ok() ? run_tune(*options) : chosen;
+  return {command, [options, command]() -> Status {
+            KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
+            KVANT_RETURN_IF_ERROR(choose_model(options->common));
+            return run_tune(*options);
           }};
 }
 

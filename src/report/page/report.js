@@ -13,8 +13,8 @@ function byRecipe(results, pick) {
 const greedy = byRecipe(figures.greedy.results, (r) => r);
 const speed = byRecipe(figures.speed.results, (r) => r);
 const memory = byRecipe(figures.memory.results, (r) => r.bytes);
-const longest = figures.layers[figures.layers.length - 1];
-const layers = byRecipe(longest.results, (r) => r);
+const longest = figures.layers.at(-1);  // none: on a device
+const layers = byRecipe(longest?.results ?? [], (r) => r);
 const SHAPES = ["circle", "square", "diamond", "triangle"];
 const DASHES = ["none", "6 3", "2 3", "9 3 2 3"];
 const rows = figures.quality.results.map((quality, i) => ({
@@ -198,6 +198,7 @@ function memoryByContext() {
 }
 
 function heatMaps() {
+  if (!longest) return;
   const host = section("heat", "Where attention is distorted",
     `Mean squared error of each query head's attention output (across: heads, down: layers) when every cache gets ${longest.reference}'s own Q, K and V; one logarithmic scale for all.`,
     figures.commands.layers, true);
