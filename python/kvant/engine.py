@@ -1,4 +1,4 @@
-"""GGUF models on low-bit KV caches, on the CPU: the engine of the program `kvant`, as Python objects.
+"""GGUF models on low-bit KV caches, on the CPU or a GPU: the engine of the program `kvant`, as Python objects.
 
 Arrays are NumPy's. What a user can get wrong raises `Error`, with the program's sentence, or ValueError. Ctrl-C ends
 what runs. Several threads may share a model: they take turns."""
@@ -34,6 +34,13 @@ def _checked(name: str, value: int, least: int, most: int) -> int:
 
 def _threads(threads: int | None) -> int:
     return min(os.cpu_count() or 1, _MAX_THREADS) if threads is None else _checked("threads", threads, 1, _MAX_THREADS)
+
+
+def _backend(device: str, backend: str | None, usual: str) -> str:
+    if device != "cpu" and backend is not None:
+        raise ValueError(f"backend={backend!r} chooses how the CPU attends, and {device!r} has kernels of its own: leave one "
+                         "of them out")
+    return usual if backend is None else backend
 
 
 def _token_array(tokens: npt.ArrayLike) -> npt.NDArray[np.int32]:
@@ -141,14 +148,17 @@ class Model:
     """A GGUF model whose attention runs on a low-bit KV cache."""
 
     def __init__(self, path: str | os.PathLike[str], kv: str = "kvant-4bit", *, context: int = 0,
-                 calibration: str | os.PathLike[str] = "", threads: int | None = None, backend: str = "cpu",
-                 strict: bool = False):
+                 calibration: str | os.PathLike[str] = "", device: str = "cpu", threads: int | None = None,
+                 backend: str | None = None, strict: bool = False):
         """kv: a recipe, as `kvant run --kv` takes it: a name, a name with values ("kivi-2bit,window=0"), formats
         ("k=hadamard:ch4g128,v=hadamard:tok4g128,sink=4") or a file. context: the most tokens of a text; 0: what the model was
         trained for, or what is needed. calibration: a file of `kvant calibrate -o`; empty: what is found in the user's cache
-        folder, or made now where the recipe can't do without. strict: a fall-back to something slower is an error."""
+        folder, or made now where the recipe can't do without. device: "cpu", "cuda", or "cuda:1" for the second GPU, which
+        then has the model and its caches (docs/guide/gpu.md). backend: how the CPU attends; None: "cpu", by the fastest code.
+        strict: a fall-back to something slower is an error."""
         self._model = _engine.Model.open(os.fspath(path), kv, _checked("context", context, 0, _MAX_TOKENS),
-                                         os.fspath(calibration), backend, _threads(threads), strict)
+                                         os.fspath(calibration), device, _backend(device, backend, "cpu"), _threads(threads),
+                                         strict)
         self.path = os.fspath(path)
 
     @property
@@ -216,11 +226,12 @@ class Model:
 
 
 def plan(path: str | os.PathLike[str], kv: str = "kvant-4bit", *, context: int = 0, batch: int = 1,
-         calibration: str | os.PathLike[str] = "", backend: str = "cpu") -> dict[str, Any]:
+         calibration: str | os.PathLike[str] = "", device: str = "cpu", backend: str | None = None) -> dict[str, Any]:
     """What a model's cache takes, and what fits into memory, as `kvant info --json` writes it (docs/reference/json.md), for
-    `batch` sequences of `context` tokens (0: as many as the model was trained for)."""
+    `batch` sequences of `context` tokens (0: as many as the model was trained for). device: where they would lie."""
     return json.loads(_engine.plan(os.fspath(path), kv, _checked("context", context, 0, _MAX_TOKENS),
-                                   _checked("batch", batch, 1, 1 << 20), os.fspath(calibration), backend, _threads(None)))
+                                   _checked("batch", batch, 1, 1 << 20), os.fspath(calibration), device,
+                                   _backend(device, backend, "cpu"), _threads(None)))
 
 
 def evaluate(path: str | os.PathLike[str], text: str, kv: str | Sequence[str] | None = None, *,
@@ -228,7 +239,7 @@ def evaluate(path: str | os.PathLike[str], text: str, kv: str | Sequence[str] | 
              layers: bool = False, retrieval: bool = False, greedy: bool = False, max_tokens: int = 128, seed: int = 1,
              all_prompt: bool = False, control: bool = False, compare_backend: str = "",
              calibrate_on: Sequence[str | os.PathLike[str]] = (), calibration: str | os.PathLike[str] = "",
-             weights: str = "f32", threads: int | None = None, backend: str = "reference",
+             weights: str = "f32", device: str = "cpu", threads: int | None = None, backend: str | None = None,
              strict: bool = False) -> Any:
     """What caches cost in quality, as `kvant eval --json` writes it (docs/reference/json.md): a dictionary, or a list of one
     for each context where several are given. The options are the program's (docs/reference/commands.md).
@@ -244,7 +255,8 @@ def evaluate(path: str | os.PathLike[str], text: str, kv: str | Sequence[str] | 
         raise ValueError("calibrate_on and calibration exclude each other")
     if weights not in ("f32", "stored"):
         raise ValueError(f'weights is {weights!r}; it must be "f32" or "stored"')
-    options = _engine.EvaluationOptions(os.fspath(path), os.fspath(calibration), backend, _threads(threads), strict)
+    options = _engine.EvaluationOptions(os.fspath(path), os.fspath(calibration), device,
+                                        _backend(device, backend, "reference"), _threads(threads), strict)
     if kv is None:
         kv = [] if suite else "kvant-4bit"
     options.recipes = [name for item in ([kv] if isinstance(kv, str) else kv) for name in _engine.split_recipes(item)]

@@ -46,6 +46,8 @@ def message_of(call) -> str:
 found["errors"] = {
     "recipe": message_of(lambda: kvant.Model(model_path, "kvant-5bit")),
     "file": message_of(lambda: kvant.Model(text_path)),
+    "device": message_of(lambda: kvant.Model(model_path, device="tpu")),
+    "backend": message_of(lambda: kvant.evaluate(model_path, text, kv, device="cuda", backend="reference")),
     "prompt": message_of(lambda: model.generate([])),
     "stop": message_of(lambda: model.generate("x", stop=[""])),
     "tokens": message_of(lambda: model.generate([10**7])),

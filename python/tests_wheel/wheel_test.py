@@ -120,6 +120,8 @@ class Wheel(unittest.TestCase):
         self.assertEqual(done.stderr.strip(), "kvant: " + self.found["errors"]["recipe"])
         for name in ("file", "prompt", "stop", "tokens", "score", "temperature", "context", "role"):
             self.assertTrue(self.found["errors"][name], name)
+        self.assertEqual(self.found["errors"]["device"], "'tpu' is no device: use cpu, cuda, or cuda:N for the GPU of that number")
+        self.assertIn("backend='reference' chooses how the CPU attends", self.found["errors"]["backend"])
         with zipfile.ZipFile(self.wheel) as wheel:
             has_cuda = "kvant/lib/libkvant_cuda.so" in wheel.namelist()
         self.assertEqual("libkvant_cuda.so is neither" in self.found["errors"]["cuda"], not has_cuda)

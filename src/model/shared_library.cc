@@ -18,10 +18,13 @@ std::string find_library(const std::string& name, const std::vector<std::string>
 }
 
 std::vector<std::string> program_places() {
+  std::vector<std::string> places;
   std::error_code failure;
   const fs::path program = fs::read_symlink("/proc/self/exe", failure).parent_path();
-  if (failure) return {};
-  return {program.string(), (program.parent_path() / "lib").string()};
+  if (!failure) places = {program.string(), (program.parent_path() / "lib").string()};
+  const fs::path own = place_of(reinterpret_cast<const void*>(&program_places));
+  if (!own.empty()) places.push_back((own / "lib").string());
+  return places;
 }
 
 std::string place_of(const void* function) {

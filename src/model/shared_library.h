@@ -35,7 +35,8 @@ class SharedLibrary {
 
 // The first of `places` that has a file of this name, with it; empty: none has.
 std::string find_library(const std::string& name, const std::vector<std::string>& places);
-// The folders where libraries that belong to the program lie: its own, and ../lib beside it.
+// The folders where libraries that belong to the program lie: its own, ../lib beside it, and, for a module of
+// another program such as Python's, lib in the folder of the module.
 std::vector<std::string> program_places();
 // The folder of the library or program that has this function.
 std::string place_of(const void* function);

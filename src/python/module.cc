@@ -48,9 +48,14 @@ const char* name_of(AnswerEnd end) {
 }
 
 SessionOptions session_options(const std::string& model, const std::string& calibration,
-                               const std::string& backend, int threads, bool strict) {
-  return {
-      .model = model, .calibration = calibration, .backend = backend, .n_threads = threads, .strict = strict};
+                               const std::string& device, const std::string& backend, int threads,
+                               bool strict) {
+  return {.model = model,
+          .calibration = calibration,
+          .backend = backend,
+          .device = device,
+          .n_threads = threads,
+          .strict = strict};
 }
 
 void bind_model(nb::module_& m) {
@@ -58,11 +63,11 @@ void bind_model(nb::module_& m) {
       .def_static(
           "open",
           [](const std::string& model, const std::string& kv, int context, const std::string& calibration,
-             const std::string& backend, int threads, bool strict) {
-            return PythonModel::open(session_options(model, calibration, backend, threads, strict), kv,
-                                     context);
+             const std::string& device, const std::string& backend, int threads, bool strict) {
+            return PythonModel::open(session_options(model, calibration, device, backend, threads, strict),
+                                     kv, context);
           },
-          "model"_a, "kv"_a, "context"_a, "calibration"_a, "backend"_a, "threads"_a, "strict"_a)
+          "model"_a, "kv"_a, "context"_a, "calibration"_a, "device"_a, "backend"_a, "threads"_a, "strict"_a)
       .def_prop_ro("description", [](const PythonModel& model) { return model.engine().description(); })
       .def_prop_ro("n_vocab", [](const PythonModel& model) { return model.engine().n_vocab(); })
       .def_prop_ro("trained_context",
@@ -141,9 +146,10 @@ void bind_answer(nb::module_& m) {
 
 // The document of kvant info.
 std::string plan(const std::string& model, const std::string& kv, int context, int batch,
-                 const std::string& calibration, const std::string& backend, int threads) {
+                 const std::string& calibration, const std::string& device, const std::string& backend,
+                 int threads) {
   std::atomic<bool> stop{false};
-  SessionOptions options = session_options(model, calibration, backend, threads, /*strict=*/false);
+  SessionOptions options = session_options(model, calibration, device, backend, threads, /*strict=*/false);
   options.stop = &stop;
   const Recipe recipe = value_or_raise(parse_recipe(kv));
   return value_or_raise(interruptible(stop, [&]() -> Result<std::string> {
@@ -174,11 +180,12 @@ void bind_evaluation(nb::module_& m) {
       .def(
           "__init__",
           [](EvaluationOptions* options, const std::string& model, const std::string& calibration,
-             const std::string& backend, int threads, bool strict) {
+             const std::string& device, const std::string& backend, int threads, bool strict) {
             new (options) EvaluationOptions{
-                .session = session_options(model, calibration, backend, threads, strict), .positions = true};
+                .session = session_options(model, calibration, device, backend, threads, strict),
+                .positions = true};
           },
-          "model"_a, "calibration"_a, "backend"_a, "threads"_a, "strict"_a)
+          "model"_a, "calibration"_a, "device"_a, "backend"_a, "threads"_a, "strict"_a)
       .def_prop_rw(
           "stored_weights",
           [](const EvaluationOptions& options) { return options.weights == WeightMode::as_stored; },
@@ -199,7 +206,8 @@ void bind_evaluation(nb::module_& m) {
       .def_rw("compare_backend", &EvaluationOptions::compare_backend)
       .def_rw("control", &EvaluationOptions::control)
       .def_rw("all_prompt", &EvaluationOptions::all_prompt);
-  m.def("plan", &plan, "model"_a, "kv"_a, "context"_a, "batch"_a, "calibration"_a, "backend"_a, "threads"_a);
+  m.def("plan", &plan, "model"_a, "kv"_a, "context"_a, "batch"_a, "calibration"_a, "device"_a, "backend"_a,
+        "threads"_a);
   m.def("evaluate", &evaluate, "options"_a, "text"_a);
 }
 

@@ -33,7 +33,7 @@ Result<CacheInfo> cache_info(const Session& session, const Recipe& recipe, int c
   info.report = session.report(info.preview);
   info.context = context > 0 ? context : std::max(g.trained_context, kPageTokens);
   info.batch = batch;
-  info.available = std::max<std::int64_t>(available_memory_bytes(), 0);
+  info.available = std::max<std::int64_t>(session.free_cache_bytes(), 0);
   info.layers = cache_bytes_by_layer(plan, info.context);
   info.cache = predicted_cache_bytes(plan, info.context);
   info.bits = mean_bits(plan, info.context);
