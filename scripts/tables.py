@@ -47,7 +47,8 @@ def generated(folder):
 
 def take_over(options):
     if options.quality:
-        results.save(options.results, "quality", results.import_quality(options.quality, options.measured_on))
+        measured = results.import_quality(options.quality, options.measured_on)
+        results.save(options.results, "quality", results.merged_quality(results.load(options.results, "quality"), measured))
     for name, take, folder in (("gpu", import_gpu, options.gpu), ("cpu", import_cpu, options.cpu)):
         if folder:  # tables that were put there by hand stay
             tables = [d for d in results.load(options.results, name) if d["kind"] == "table"]

@@ -3,7 +3,7 @@ from pages import chart, markdown
 from pages.quality import divergence
 from pages.rivals import is_rival
 
-ROWS = ("q8_0", "q4_0", "q4_0-h", "kvant-4bit", "kvant-3bit", "kvant-2bit")
+ROWS = ("q8_0", "q4_0", "q4_0-h", "kvant-4bit", "kvant-3bit", "kvant-2bit", "kvant-1.5bit")
 NOTES = {"q8_0": "llama.cpp's format", "q4_0": "llama.cpp's format", "q4_0-h": "the same, rotated"}
 SHAPE = (32, 8, 128, 32768)  # query heads, KV heads, head size, tokens: Llama-3.1-8B's layer
 CHOICES = ("q8_0", "kvant-4bit", "q4_0-h", "kvant-3bit", "turbo3", "kvant-2bit", "kivi-2bit", "vecinfer-2bit")

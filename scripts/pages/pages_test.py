@@ -46,6 +46,17 @@ class Results(unittest.TestCase):
         self.assertEqual([r["recipe"] for r in documents[0]["results"]], ["bf16", "turbo3", "q8_0"])
         self.assertNotIn("plan", documents[0]["results"][0])
 
+    def test_rows_that_are_measured_anew_replace_theirs_and_others_keep_their_day(self):
+        run = {"text": "essays", "backend": "cpu", "reference": "bf16", "context": 2048, "chunks": 4}
+        before = [run | {"measured_on": "2 cores, 2026-11-21", "results": [quality_row("a", 4, 0.2), quality_row("b", 3, 0.3)]},
+                  run | {"chunks": 8, "measured_on": "2 cores, 2026-11-21", "results": [quality_row("a", 4, 0.4)]}]
+        after = [run | {"measured_on": "4 cores, 2026-11-25", "results": [quality_row("a", 4, 0.1)]}]
+        merged = results.merged_quality(before, after)
+        self.assertEqual(merged[0]["measured_on"], "4 cores, 2026-11-25")
+        self.assertEqual(merged[0]["results"],
+                         [quality_row("a", 4, 0.1), quality_row("b", 3, 0.3) | {"measured_on": "2026-11-21"}])
+        self.assertEqual(merged[1], before[1])
+
     def test_what_is_saved_is_loaded(self):
         document = {"kind": "model", "results": [{"recipe": "bf16", "depth": 0}, {"recipe": "q8_0", "depth": 0}]}
         folder = folder_with(cpu=[document, document])

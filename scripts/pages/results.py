@@ -63,3 +63,20 @@ def same_run(document, raw):
 def add_rows(document, rows):
     known = {(row["recipe"], row.get("label")) for row in document["results"]}
     document["results"] += [row for row in rows if (row["recipe"], row.get("label")) not in known]
+
+
+def merged_quality(known, measured):
+    """Documents of runs in part measured anew: these rows take the place of theirs, and others keep the day of theirs."""
+    merged = [dict(document) for document in known]
+    for document in measured:
+        run = {key: document[key] for key in ("text", "backend", "reference", "context", "chunks")}
+        earlier = next((d for d in merged if all(d[key] == value for key, value in run.items())), None)
+        if earlier is None:
+            merged.append(document)
+            continue
+        recipes = {row["recipe"] for row in document["results"]}
+        day = earlier["measured_on"].rpartition(", ")[2]
+        kept = [row if "measured_on" in row else {**row, "measured_on": day}
+                for row in earlier["results"] if row["recipe"] not in recipes]
+        earlier.update(measured_on=document["measured_on"], results=document["results"] + kept)
+    return merged
