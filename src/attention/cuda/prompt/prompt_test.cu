@@ -52,6 +52,7 @@ struct Case {
   double scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
   bool half_products = false;
   std::vector<float> sinks;  // [n_heads]: logits that join the denominators
+  float softcap = 0;         // of scores; only with half_products
 };
 
 struct Errors {
@@ -89,6 +90,7 @@ kvant_prompt_shape shape_of(const Case& c, int n_queries, int n_tokens, double s
   shape.sas = c.sas ? 1 : 0;
   shape.half = c.half ? 1 : 0;
   shape.half_products = c.half_products ? 1 : 0;
+  shape.score_softcap = c.softcap;
   return shape;
 }
 
@@ -164,7 +166,7 @@ Errors errors_of(const Case& c, int rows) {
         const int head = kv_head * group + i % group;
         const auto row = static_cast<std::size_t>(query_begins[s] + query) * c.n_heads + head;
         const Seen seen = seen_by(query, queries, tokens, c.causal, c.window);
-        auto exact = attend(&q[row * d], keys, values, d, scale, {seen}, Scheme::exact);
+        auto exact = attend(&q[row * d], keys, values, d, scale, {seen}, Scheme::exact, c.softcap);
         if (!c.sinks.empty()) {
           const double with_sink = std::log(std::exp(exact.lse) + std::exp(double{c.sinks[head]}));
           for (double& x : exact.out) x *= std::exp(exact.lse - with_sink);
@@ -233,20 +235,26 @@ class PromptAttention : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
-    if (kernel_path() != "cuda/sm90/") GTEST_SKIP() << "the prompt kernels are for Hopper";
   }
+  // Whether the device has prompts in 8-bit integers.
+  static bool has_integers() { return kernel_path() == "cuda/sm90/" && GetParam() <= 128; }
+  // With a cap as well, for which there is another kernel on Hopper.
   static void expect_accurate_in_half(Case c, int rows, const char* what) {
     c.half_products = true;
-    const Errors errors = errors_of(c, rows);
-    std::printf("%-10s d %3d  error in half precision %.5f  lse %.5f\n", what, c.head_dim, errors.kernel,
-                errors.lse);
-    EXPECT_LT(errors.kernel, 0.003) << what;
-    EXPECT_LT(errors.lse, 0.002) << what;
+    for (const float cap : {0.0F, 20.0F}) {
+      c.softcap = cap;
+      const Errors errors = errors_of(c, rows);
+      std::printf("%-10s d %3d  cap %2.0f  error in half precision %.5f  lse %.5f\n", what, c.head_dim, cap,
+                  errors.kernel, errors.lse);
+      EXPECT_LT(errors.kernel, 0.003) << what << ", cap " << cap;
+      EXPECT_LT(errors.lse, 0.002) << what << ", cap " << cap;
+    }
   }
   // The kernel is as good as its scheme, but for where the sampled tokens tell less than all, and rounding of
   // the output; and no worse than SageAttention's, which isn't rounded to BF16 here.
   void expect_accurate(const Case& c, int rows, const char* what) const {
     expect_accurate_in_half(c, rows, what);
+    if (!has_integers()) return;
     const Errors errors = errors_of(c, rows);
     RecordProperty("kernel", std::to_string(errors.kernel));
     std::printf("%-10s d %3d  error %.4f  integers %.4f  sage %.4f  lse %.4f  integers %.4f\n", what,
@@ -266,6 +274,7 @@ TEST_P(PromptAttention, OfOutliersIsAsAccurateAsItsScheme) {
 }
 
 TEST_P(PromptAttention, OfCapturedValuesIsAsAccurateAsItsScheme) {
+  if (GetParam() > 128) GTEST_SKIP() << "captured heads have fewer channels";
   expect_accurate({{{48, 256}}, 1, 1, GetParam(), false, 0, false, false, captured}, 48, "captured");
 }
 
@@ -300,7 +309,11 @@ TEST_P(PromptAttention, SeesAllTokensUnlessCausal) {
 TEST_P(PromptAttention, IsTheSameWhereTwoCtasShareABlock) {
   const Case c{{{2304, 3000}}, 16, 2, GetParam(), false, 0, false, false, gaussian};
   expect_accurate(c, 48, "shared");
-  EXPECT_EQ(errors_of(c, 48).kernel, errors_of(c, 48).kernel) << "other bits";
+  Case in_half = c;
+  in_half.half_products = true;
+  for (const Case& of : {c, in_half})
+    if (of.half_products || has_integers())
+      EXPECT_EQ(errors_of(of, 48).kernel, errors_of(of, 48).kernel) << "other bits";
 }
 
 TEST_P(PromptAttention, GivesZerosWhereNoTokenIsSeen) {
@@ -316,12 +329,14 @@ TEST_P(PromptAttention, TakesTheMeanWhereAllScoresAreZero) {
 }
 
 TEST_P(PromptAttention, WithSasIsAsAccurateButForItsPolynomialAndFloor) {
+  if (!has_integers()) GTEST_SKIP() << "in integers";
   const Errors errors = errors_of({{{400, 400}}, 2, 1, GetParam(), true, 0, false, true, gaussian}, 60);
   EXPECT_LT(errors.kernel, 1.2 * errors.integers + 0.01);
 }
 
 // A score far above all before it, and others far below: sums move to its unit and nothing overflows.
 TEST_P(PromptAttention, FollowsScoresThatRise) {
+  if (!has_integers()) GTEST_SKIP() << "in integers";
   const auto rising = [](int side, int row, int head, int channel) {
     const double x = gaussian(side, row, head, channel);
     return side == 0 ? std::abs(x) : side == 1 ? x + (row / 128 - 1) * 2.0 : x;
@@ -334,6 +349,7 @@ TEST_P(PromptAttention, FollowsScoresThatRise) {
 // Queries and keys that are integers with a largest of 127 and keys in pairs that add up to zero lose nothing
 // as INT8: a step of their products is one of scores, as large as is asked for.
 TEST_P(PromptAttention, WeighsScoresWithStepsOfAnySize) {
+  if (!has_integers()) GTEST_SKIP() << "in integers";
   const auto integers = [](int side, int row, int head, int channel) {
     if (side == 2) return gaussian(side, row, head, channel);
     if (side == 0)
@@ -370,6 +386,21 @@ TEST_P(PromptAttention, InHalfPrecisionTakesSinkLogits) {
   expect_accurate_in_half(c, 60, "sinks");
 }
 
+// Scores of several times their cap, whose tanh are 1 to many digits, and far below it.
+TEST_P(PromptAttention, InHalfPrecisionCapsScores) {
+  for (const float cap : {2.0F, 50.0F}) {
+    Case c{{{300, 300}, {70, 500}}, 4, 2, GetParam(), true, 100, false, false, gaussian};
+    c.scale = 20 / std::sqrt(static_cast<double>(c.head_dim));
+    c.half_products = true;
+    c.softcap = cap;
+    c.sinks = {-3, 0.5F, 4, 9};
+    const Errors errors = errors_of(c, 60);
+    std::printf("cap %2.0f d %3d  error %.5f  lse %.5f\n", cap, c.head_dim, errors.kernel, errors.lse);
+    EXPECT_LT(errors.kernel, 0.01) << cap;  // of scores of 50, whose products are of 11 bits
+    EXPECT_LT(errors.lse, 0.03) << cap;
+  }
+}
+
 TEST_P(PromptAttention, InHalfPrecisionSaturatesWhatIsBeyondIt) {
   const auto large = [](int side, int row, int head, int channel) {
     const double x = gaussian(side, row, head, channel);
@@ -380,15 +411,17 @@ TEST_P(PromptAttention, InHalfPrecisionSaturatesWhatIsBeyondIt) {
   errors_of(c, 60);  // finite
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadDims, PromptAttention, testing::Values(64, 128));
+INSTANTIATE_TEST_SUITE_P(HeadDims, PromptAttention, testing::Values(64, 128, 256));
 
 TEST(PromptRefusals, SayWhichGpusHaveTheKernel) {
   if (kernel_path() == "cuda/sm90/") GTEST_SKIP() << "no GPU without it";
   const Case c{{{10, 10}}, 2, 1, 64, true, 0, false, false, gaussian};
-  const kvant_prompt_shape shape = shape_of(c, 10, 10, 1);
+  kvant_prompt_shape shape = shape_of(c, 10, 10, 1);
   std::size_t bytes = 0;
   EXPECT_EQ(kvant_prompt_workspace(&shape, &bytes), KVANT_UNSUPPORTED);
   EXPECT_NE(std::string(kvant_last_error()).find("Hopper"), std::string::npos);
+  shape.half_products = 1;
+  EXPECT_EQ(kvant_prompt_workspace(&shape, &bytes), KVANT_OK);
 }
 
 TEST(PromptRefusals, NameTheArgument) {
@@ -409,6 +442,11 @@ TEST(PromptRefusals, NameTheArgument) {
   EXPECT_NE(refused([](auto& s) { s.n_tokens = 0; }).find("n_tokens"), std::string::npos);
   EXPECT_NE(refused([](auto& s) { s.n_sealed_pages = -1; }).find("n_sealed_pages"), std::string::npos);
   EXPECT_NE(refused([](auto& s) { s.half_products = s.sas = 1; }).find("sas"), std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.half_products = 1, s.head_dim = 96; }).find("head_dim"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.half_products = 1, s.score_softcap = -1; }).find("score_softcap"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.score_softcap = 50; }).find("score_softcap"), std::string::npos);
   kvant_prompt_shape shape = shape_of(c, 10, 10, 1);
   kvant_prompt prompt{};
   prompt.struct_size = sizeof prompt;
