@@ -129,7 +129,8 @@ void run_shape(const Settings& settings, int d, const Shape& of, bool half_produ
   const DeviceArray<unsigned char> workspace(bytes);
   const SealedPages sealed(settings.kv_heads, std::max(shape.n_sealed_pages, 1), d);
   const DeviceArray<std::uint16_t> q(gaussian_rows(of.prompt, settings.heads, d)),
-      k(gaussian_rows(of.prompt, settings.kv_heads, d)), out(q.read().size());
+      k(gaussian_rows(of.prompt, settings.kv_heads, d)),
+      out(static_cast<std::size_t>(of.prompt) * settings.heads * d);
   const DeviceArray<std::int32_t> begins(std::vector<std::int32_t>{0, of.prompt}),
       sealed_begins(std::vector<std::int32_t>{0, shape.n_sealed_pages});
   kvant_prompt_pages pages{};
