@@ -94,30 +94,39 @@ kvant_prompt_shape shape_of(const Case& c, int n_queries, int n_tokens, double s
   return shape;
 }
 
-// Runs the kernel and measures `rows` rows of each sequence, its first and last among them.
-Errors errors_of(const Case& c, int rows) {
+// A case's numbers, and what the kernel made of them.
+struct Run {
+  std::vector<std::int32_t> query_begins, token_begins;
+  double scale;
+  std::vector<double> q, k, v;
+  std::vector<std::uint16_t> out;  // [queries, n_heads, head_dim]
+  std::vector<float> lse;          // [n_heads, queries]
+  int others = 0;                  // of the times behind the first, those with other bits of either
+};
+
+Run run(const Case& c, int times = 1) {
   const int d = c.head_dim;
-  std::vector<std::int32_t> query_begins{0}, token_begins{0};
+  Run run;
+  run.query_begins = run.token_begins = {0};
   for (const Sequence& s : c.sequences) {
-    query_begins.push_back(query_begins.back() + s.queries);
-    token_begins.push_back(token_begins.back() + s.tokens);
+    run.query_begins.push_back(run.query_begins.back() + s.queries);
+    run.token_begins.push_back(run.token_begins.back() + s.tokens);
   }
-  const int n_queries = query_begins.back();
-  const int n_tokens = token_begins.back();
-  const double scale = c.scale > 0 ? c.scale : 1 / std::sqrt(static_cast<double>(d));
+  const int n_queries = run.query_begins.back();
+  const int n_tokens = run.token_begins.back();
+  run.scale = c.scale > 0 ? c.scale : 1 / std::sqrt(static_cast<double>(d));
   const auto convert = [&](double x) {
     return c.half ? __half_as_ushort(__float2half(static_cast<float>(x)))
                   : bf16_from_float(static_cast<float>(x));
   };
-  std::vector<double> q, k, v;
-  DeviceArray<std::uint16_t> q_bits(bits_of(c, 0, n_queries, c.n_heads, convert, &q));
-  DeviceArray<std::uint16_t> k_bits(bits_of(c, 1, n_tokens, c.n_kv_heads, convert, &k));
-  DeviceArray<std::uint16_t> v_bits(bits_of(c, 2, n_tokens, c.n_kv_heads, convert, &v));
-  DeviceArray<std::uint16_t> out_bits(std::vector<std::uint16_t>(q.size(), 0xffff));
+  DeviceArray<std::uint16_t> q_bits(bits_of(c, 0, n_queries, c.n_heads, convert, &run.q));
+  DeviceArray<std::uint16_t> k_bits(bits_of(c, 1, n_tokens, c.n_kv_heads, convert, &run.k));
+  DeviceArray<std::uint16_t> v_bits(bits_of(c, 2, n_tokens, c.n_kv_heads, convert, &run.v));
+  DeviceArray<std::uint16_t> out_bits(std::vector<std::uint16_t>(run.q.size(), 0xffff));
   DeviceArray<float> lse(std::vector<float>(static_cast<std::size_t>(n_queries) * c.n_heads, NAN));
-  DeviceArray<std::int32_t> query_begins_there(query_begins), token_begins_there(token_begins);
+  DeviceArray<std::int32_t> query_begins_there(run.query_begins), token_begins_there(run.token_begins);
 
-  const kvant_prompt_shape shape = shape_of(c, n_queries, n_tokens, scale);
+  const kvant_prompt_shape shape = shape_of(c, n_queries, n_tokens, run.scale);
   std::size_t bytes = 0;
   EXPECT_EQ(kvant_prompt_workspace(&shape, &bytes), KVANT_OK) << kvant_last_error();
   DeviceArray<unsigned char> workspace(std::vector<unsigned char>(bytes, 0xff));
@@ -137,12 +146,27 @@ Errors errors_of(const Case& c, int rows) {
   prompt.lse_head_stride = n_queries;
   const DeviceArray<float> sinks(c.sinks.empty() ? std::vector<float>(1) : c.sinks);
   if (!c.sinks.empty()) prompt.sink_logits = sinks.get();
-  EXPECT_EQ(kvant_prompt_attention(&shape, &prompt, workspace.get(), bytes, nullptr), KVANT_OK)
-      << kvant_last_error();
-  check_cuda(cudaDeviceSynchronize(), "prompt attention");
-  const auto out = out_bits.read();
-  const auto sums = lse.read();
+  for (int i = 0; i < times; ++i) {
+    EXPECT_EQ(kvant_prompt_attention(&shape, &prompt, workspace.get(), bytes, nullptr), KVANT_OK)
+        << kvant_last_error();
+    check_cuda(cudaDeviceSynchronize(), "prompt attention");
+    auto out = out_bits.read();
+    auto sums = lse.read();
+    if (i == 0) {
+      run.out = std::move(out);
+      run.lse = std::move(sums);
+    } else if (out != run.out || sums != run.lse) {
+      ++run.others;
+    }
+  }
+  return run;
+}
 
+// Runs the kernel and measures `rows` rows of each sequence, its first and last among them.
+Errors errors_of(const Case& c, int rows) {
+  const int d = c.head_dim;
+  const auto [query_begins, token_begins, scale, q, k, v, out, sums, others] = run(c);
+  const int n_queries = query_begins.back();
   Errors errors{};
   double squares = 0;
   for (std::size_t s = 0; s < c.sequences.size(); ++s) {
@@ -306,14 +330,20 @@ TEST_P(PromptAttention, SeesAllTokensUnlessCausal) {
 }
 
 // As many blocks of the same length as leave some CTAs without one: the last are cut in two.
-TEST_P(PromptAttention, IsTheSameWhereTwoCtasShareABlock) {
-  const Case c{{{2304, 3000}}, 16, 2, GetParam(), false, 0, false, false, gaussian};
-  expect_accurate(c, 48, "shared");
-  Case in_half = c;
-  in_half.half_products = true;
-  for (const Case& of : {c, in_half})
-    if (of.half_products || has_integers())
-      EXPECT_EQ(errors_of(of, 48).kernel, errors_of(of, 48).kernel) << "other bits";
+TEST_P(PromptAttention, IsAsAccurateWhereTwoCtasShareABlock) {
+  expect_accurate({{{2304, 3000}}, 16, 2, GetParam(), false, 0, false, false, gaussian}, 48, "shared");
+}
+
+// So many blocks that several warps plan them, whose order is another each time; with blocks of 64, 128 and
+// 192 rows some are left when each of an H100's CTAs has had the same number.
+TEST_P(PromptAttention, HasTheSameBitsWhereTwoCtasShareABlock) {
+  Case c{{{9600, 2500}}, 4, 1, GetParam(), false, 0, false, false, gaussian};
+  if (has_integers()) EXPECT_EQ(run(c, 10).others, 0) << "in integers";
+  c.half_products = true;
+  for (const float cap : {0.0F, 20.0F}) {
+    c.softcap = cap;
+    EXPECT_EQ(run(c, 10).others, 0) << "cap " << cap;
+  }
 }
 
 TEST_P(PromptAttention, GivesZerosWhereNoTokenIsSeen) {
