@@ -6,7 +6,7 @@
 
 namespace kvant::cuda {
 
-// Slots that fit beside `ctas - 1` other CTAs of the shape; less than 2: it can't run so.
+// Slots that fit beside `ctas - 1` other CTAs of the shape; less than kLeastSlots: it can't run so.
 template <class Shape>
 int slots_of(const Gpu& gpu, int ctas) {
   constexpr int kOthers = Shape::kQueryBytes + static_cast<int>(sizeof(MmaShared<Shape>));
@@ -22,9 +22,9 @@ auto with_mma_shape(const Gpu& gpu, const Body& body) {
   constexpr int kRowTiles = D == 256 ? 1 : 2;  // more sums than that have no room in registers
   using Pair = MmaShape<D, kRowTiles, 4>;
   using Wide = MmaShape<D, 1, 8>;
-  if (const int slots = slots_of<Pair>(gpu, 2); slots >= 2) return body(Pair{}, slots, 2);
+  if (const int slots = slots_of<Pair>(gpu, 2); slots >= Pair::kLeastSlots) return body(Pair{}, slots, 2);
   if constexpr (D > 64) {
-    if (const int slots = slots_of<Wide>(gpu, 1); slots >= 2) return body(Wide{}, slots, 1);
+    if (const int slots = slots_of<Wide>(gpu, 1); slots >= Wide::kLeastSlots) return body(Wide{}, slots, 1);
   }
   return body(Pair{}, slots_of<Pair>(gpu, 1), 1);
 }

@@ -32,6 +32,10 @@ struct MmaShape {
   static constexpr int kWarpQueryBytes = kWarpRows * D * 2;
   static constexpr int kQueryBytes = Warps * kWarpQueryBytes;
   static constexpr int kParts = Warps * RowTiles;  // of a block, that two CTAs join each on its own
+  // A barrier for keys and values of a step together, instead of one for each: short steps gain by it.
+  static constexpr bool kStepAtOnce = D == 64;
+  static constexpr int kLeastSlots = kStepAtOnce ? 4 : 2;
+  static_assert(kLeastSlots <= kMostSlots);
   // CTAs of a multiprocessor, by registers: 255 of a thread.
   static constexpr int kMostCtas = 8 / Warps;
 };
@@ -274,7 +278,7 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
                                              int warp, int lane) {
   const PromptItem& item = shared.item;
   StepCopies<Shape> copies(args, shared, ring, n_slots);
-  for (int i = 0; i < n_slots - 1; ++i) copies.begin();
+  for (int i = 0; i < (Shape::kStepAtOnce ? 2 : n_slots - 1); ++i) copies.begin();
   load_warp_queries<Shape>(args, item, shared.head, warp, lane, queries);
   WarpSight& sight = shared.sight[warp];
   if (lane == 0) sight = find_sight(args, item, warp * Shape::kWarpRows, (warp + 1) * Shape::kWarpRows - 1);
@@ -285,10 +289,16 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
     slot += Shape::kSlotBytes;
     if (slot == ring + n_slots * Shape::kSlotBytes) slot = ring;
   };
-  // The oldest copies are there, and the slot before theirs is free.
+  // The oldest copies are there, or both of a step, and as many slots before theirs are free.
   const auto take_turn = [&] {
-    wait_for_oldest(n_slots);
-    __syncthreads();
+    if constexpr (Shape::kStepAtOnce) {
+      wait_for_copies<0>();
+      __syncthreads();
+      copies.begin();
+    } else {
+      wait_for_oldest(n_slots);
+      __syncthreads();
+    }
     copies.begin();
   };
 #pragma unroll 1
@@ -306,7 +316,7 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
       rows.weigh(args, item, sight, is_rows, first);
     }
     next_slot();
-    take_turn();
+    if constexpr (!Shape::kStepAtOnce) take_turn();
     if (sees) rows.add_values(slot);
     next_slot();
   }
