@@ -372,7 +372,8 @@ KVANT_API kvant_status kvant_transform(const kvant_transformation* transformatio
 
 /* Since 1.1: attention of prompts in 8-bit integers (FlashQ: TurboAttention, section 3; keys without their
  * mean, as in SageAttention, section 4). Queries, keys and values are read once in 16 bits and become INT8
- * within the call, tile by tile; products and their sums are exact. Nothing is sealed. */
+ * within the call, tile by tile; products and their sums are exact. Since 1.6 in half precision as well.
+ * Nothing is sealed. */
 
 /* What stays the same from layer to layer. */
 typedef struct kvant_prompt_shape {
