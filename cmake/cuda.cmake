@@ -37,7 +37,8 @@ function(kvant_cuda)
   endif()
   set(room ${CMAKE_SOURCE_DIR}/src/attention/cuda)
   set(pages ${room}/page_format.cc ${room}/page_permutation.cc)
-  file(GLOB kernels CONFIGURE_DEPENDS ${room}/kernels/*.cu ${room}/*_api.cu ${room}/prompt/*_api.cu)
+  file(GLOB kernels CONFIGURE_DEPENDS ${room}/kernels/*.cu ${room}/*_api.cu ${room}/prompt/*_api.cu
+    ${room}/prompt/tiles_*.cu ${room}/prompt/mma_*.cu)
   file(GLOB hopper CONFIGURE_DEPENDS ${room}/prompt/kernel_*.cu)
   # Clusters and wgmma: code for Hopper alone, be it PTX that nothing runs.
   set(hopper_architectures ${CMAKE_CUDA_ARCHITECTURES})
@@ -57,7 +58,7 @@ function(kvant_cuda)
   # what sm_80 has and no more.
   if(NOT "${CMAKE_CUDA_ARCHITECTURES}" MATCHES "(^|;)80")
     add_library(kvant_cuda_80 OBJECT ${room}/kernels/linear.cu ${room}/kernels/skipping.cu
-      ${room}/kernels/seal_vectors.cu ${room}/encode_api.cu)
+      ${room}/kernels/seal_vectors.cu ${room}/encode_api.cu ${room}/prompt/mma_d128.cu)
     set_target_properties(kvant_cuda_80 PROPERTIES CUDA_ARCHITECTURES 80-real)
     target_include_directories(kvant_cuda_80 PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
   endif()
@@ -79,15 +80,15 @@ function(kvant_cuda)
   add_test(NAME CudaApi.CallerOf1_0 COMMAND caller_1_0)
   set_tests_properties(CudaApi.CallerOf1_0 PROPERTIES LABELS gpu TIMEOUT 60)
 
-  foreach(bench decode_bench seal_bench)
+  foreach(bench decode_bench prompt_bench seal_bench)
     add_executable(${bench} ${room}/${bench}.cu ${pages})
     target_link_libraries(${bench} PRIVATE kvant_cuda kvant_format)
   endforeach()
   add_executable(unit_rates ${room}/unit_rates.cu)  # of Hopper's units
   set_target_properties(unit_rates PROPERTIES CUDA_ARCHITECTURES "${hopper_architectures}")
-  foreach(program cuda_test decode_bench seal_bench unit_rates)
+  foreach(program cuda_test decode_bench prompt_bench seal_bench unit_rates)
     target_include_directories(${program} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
   endforeach()
   # What runs on a machine with a GPU may have been built on one without.
-  set_target_properties(cuda_test caller_1_0 decode_bench seal_bench PROPERTIES BUILD_RPATH_USE_ORIGIN ON BUILD_RPATH "\$ORIGIN")
+  set_target_properties(cuda_test caller_1_0 decode_bench prompt_bench seal_bench PROPERTIES BUILD_RPATH_USE_ORIGIN ON BUILD_RPATH "\$ORIGIN")
 endfunction()

@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 /* 1000 * major + minor, of this header. */
-#define KVANT_VERSION 1006
+#define KVANT_VERSION 1007
 
 /* KVANT_VERSION of the library. */
 KVANT_API int kvant_version(void);
@@ -372,7 +372,8 @@ KVANT_API kvant_status kvant_transform(const kvant_transformation* transformatio
 
 /* Since 1.1: attention of prompts in 8-bit integers (FlashQ: TurboAttention, section 3; keys without their
  * mean, as in SageAttention, section 4). Queries, keys and values are read once in 16 bits and become INT8
- * within the call, tile by tile; products and their sums are exact. Nothing is sealed. */
+ * within the call, tile by tile; products and their sums are exact. Since 1.6 in half precision as well.
+ * Nothing is sealed. */
 
 /* What stays the same from layer to layer. */
 typedef struct kvant_prompt_shape {
@@ -380,7 +381,7 @@ typedef struct kvant_prompt_shape {
   int32_t n_seqs;
   int32_t n_heads; /* of queries: a multiple of n_kv_heads */
   int32_t n_kv_heads;
-  int32_t head_dim; /* 64 or 128 */
+  int32_t head_dim; /* 64 or 128; since 1.7, with half_products, 256 as well */
   /* Of all sequences together, at most; the workspace grows with both. */
   int32_t n_queries;
   int32_t n_tokens;
@@ -395,7 +396,9 @@ typedef struct kvant_prompt_shape {
   /* Since 1.6. Not 0: products in half precision instead of 8-bit integers, with sums in F32: as exact as
    * kvant_decode_attention. Not with `sas`. */
   int32_t half_products;
-  int32_t prompt_reserved; /* 0 */
+  /* Since 1.7, with half_products: c > 0: scores become c * tanh(score / c). 0: they stay as they are. Before,
+   * a member that was 0. */
+  float score_softcap;
 } kvant_prompt_shape;
 
 /* Since 1.2: sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 (or half
@@ -448,8 +451,9 @@ typedef struct kvant_prompt {
 } kvant_prompt;
 
 /* Bytes of workspace for a shape: a little more than 2 for each channel of each token and KV head, those of
- * sealed pages among them, as many as 128 tokens have for each sequence, and some 20 MB. KVANT_UNSUPPORTED on
- * GPUs other than Hopper. */
+ * sealed pages among them, as many as 128 tokens have for each sequence, and some 20 MB; with half_products
+ * twice that for channels, and up to 30 MB. KVANT_UNSUPPORTED without half_products on GPUs other than Hopper:
+ * in half precision prompts are there for all since 1.7. */
 KVANT_API kvant_status kvant_prompt_workspace(const kvant_prompt_shape* shape, size_t* bytes);
 
 /* out = softmax(softmax_scale * q K^T) V of one layer. The workspace is 256-byte aligned; the same inputs

@@ -30,9 +30,8 @@ bool in_integers(const Plan& plan) {
 // Whether the kernel in half precision knows all that the plan asks of scores, weights and values.
 bool knows_in_half(const Plan& plan) {
   const Recipe& recipe = plan.recipe;
-  const Geometry& g = plan.geometry;
   return recipe.prompt == PromptAttention::exact && recipe.softmax == Softmax::exact && recipe.skip == 0 &&
-         g.head_dim <= 128 && g.score_softcap == 0 && !is_corrected(plan) && !protects_by_score(plan);
+         !is_corrected(plan) && !protects_by_score(plan);
 }
 
 }  // namespace
@@ -84,6 +83,7 @@ kvant_prompt_shape DeviceAttention::prompt_shape(const Plan& plan, int layer) co
   shape.sas = plan.recipe.softmax == Softmax::sas ? 1 : 0;
   shape.n_sealed_pages = n_prompt_pages_;
   shape.half_products = in_integers(plan) ? 0 : 1;
+  shape.score_softcap = g.score_softcap;
   return shape;
 }
 

@@ -25,10 +25,11 @@ struct DequantizeShared {
   bool has_protected_tokens;
 };
 
-// The page, KV head and side that a CTA works on.
+// The page, KV head and side that a CTA works on, and which of its tokens become rows.
 struct DequantizedPage {
   int seq, head, page, n_tokens;
   bool sealed;
+  int first_token = 0, end_token = kPageTokens;
 };
 
 // Eight channels of a token of an unquantized page, as BF16.
@@ -92,7 +93,7 @@ __device__ void load_page(const unsigned char* from, const PageDecoding& decodin
   if (threadIdx.x < kMaxLevels) shared.levels[threadIdx.x] = decoding.levels[threadIdx.x];
 }
 
-// Where the rows of a page go: this thread's octet of each.
+// Where the rows of a page go, from its token `first` on: this thread's octet of each.
 template <int D>
 struct RowWriter {
   static constexpr int kOctets = D / kOctet;
@@ -101,11 +102,11 @@ struct RowWriter {
   std::int64_t token_bytes;
   int octet, first_token;
 
-  __device__ RowWriter(unsigned char* page_rows, std::int64_t token_stride)
+  __device__ RowWriter(unsigned char* page_rows, std::int64_t token_stride, int first)
       : token_bytes(2 * token_stride),
         octet(static_cast<int>(threadIdx.x) % kOctets),
-        first_token(static_cast<int>(threadIdx.x) / kOctets) {
-    rows = page_rows + octet * 16;
+        first_token(first + static_cast<int>(threadIdx.x) / kOctets) {
+    rows = page_rows - first * token_bytes + octet * 16;
   }
   __device__ __forceinline__ void store(int token, const uint4& packed) const {
     *reinterpret_cast<uint4*>(rows + token * token_bytes) = packed;
@@ -125,7 +126,7 @@ __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedP
   with_octets<Side, D>(page, writer.octet, [&](const auto& octets) {
     constexpr int kTogether = std::remove_reference_t<decltype(octets)>::kTogether;
 #pragma unroll kTogether
-    for (int token = writer.first_token; token < kPageTokens; token += RowWriter<D>::kTogether) {
+    for (int token = writer.first_token; token < at.end_token; token += RowWriter<D>::kTogether) {
       float x[kOctet];
       octets.decode(token, x);
       writer.store(token, {pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3]), pack_bf16x2(x[4], x[5]),
@@ -134,7 +135,7 @@ __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedP
   });
   if (!shared.has_protected_tokens) return;
   // The same thread has just written what codes of these tokens stand for.
-  for (int token = writer.first_token; token < kPageTokens; token += RowWriter<D>::kTogether) {
+  for (int token = writer.first_token; token < at.end_token; token += RowWriter<D>::kTogether) {
     const int protected_row = protected_token(args, shared, at.page, token);
     if (protected_row < 0) continue;
     const unsigned char* from = args.protected_pages.find(at.seq, at.head, side, protected_row / kPageTokens);
@@ -145,11 +146,12 @@ __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedP
 template <PageSide Side, int D>
 __device__ void dequantize_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
                                 DequantizeShared<D>& shared) {
-  const RowWriter<D> writer(rows, args.token_stride);
+  const RowWriter<D> writer(rows, args.token_stride, at.first_token);
   if (at.sealed) return dequantize_sealed<Side, D>(args, at, writer, shared);
   const int tail_page = at.page - (args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq]);
   const unsigned char* page = args.tail.find(at.seq, at.head, static_cast<int>(Side), tail_page);
-  for (int token = writer.first_token; token < at.n_tokens; token += RowWriter<D>::kTogether)
+  for (int token = writer.first_token; token < min(at.n_tokens, at.end_token);
+       token += RowWriter<D>::kTogether)
     writer.store(token, plain_octet<Side, D>(page, token, writer.octet));
 }
 

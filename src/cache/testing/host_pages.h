@@ -475,6 +475,8 @@ class HostLibrary {
                                        std::size_t, kvant_stream) {
     const kvant_prompt_pages& pages = *prompt->pages;
     if (prompt->k != nullptr || pages.first_row_tokens == nullptr) return KVANT_UNSUPPORTED;
+    kvant_decode_shape of_scores = *pages.shape;
+    of_scores.score_softcap = shape->score_softcap;
     std::vector<float> out(shape->head_dim), q(shape->head_dim);
     for (int seq = 0; seq < shape->n_seqs; ++seq) {
       const int first = prompt->query_begins[seq], n = prompt->query_begins[seq + 1] - first;
@@ -496,7 +498,7 @@ class HostLibrary {
           for (int g = 0; g < shape->n_heads / shape->n_kv_heads; ++g) {
             const int query_head = head * (shape->n_heads / shape->n_kv_heads) + g;
             read_query(*prompt, first + i, query_head, q);
-            attend(*pages.shape, q, rows[KVANT_KEY], rows[KVANT_VALUE], /*correction=*/nullptr,
+            attend(of_scores, q, rows[KVANT_KEY], rows[KVANT_VALUE], /*correction=*/nullptr,
                    prompt->sink_logits, seq, query_head, out.data());
             write_output(*prompt, first + i, query_head, out);
           }

@@ -13,7 +13,7 @@ inline constexpr int kGroupThreads = 128;
 inline constexpr int kQueryWarps = 3;
 inline constexpr int kFirstGroupBarrier = 2;  // of a group's own named barriers; 1 is the query warps'
 
-// Tokens [first, end) in a tile that all rows of a group see.
+// Tokens [first, end) that all rows of a group see.
 struct SeenByAll {
   int first, end;
 };
@@ -57,22 +57,39 @@ __device__ __forceinline__ int limit_of(const PromptArgs& args, const PromptItem
   return args.causal != 0 ? item.limit + row : kUnbounded;
 }
 
+// Tokens before this one a row of a block sees in sealed pages, others as rows. Rows behind the last are like
+// it.
+__device__ __forceinline__ int sealed_end_of(const PromptArgs& args, const PromptItem& item, int row) {
+  return pages_seen(args, item.first_row + min(row, item.n_rows - 1), item.n_sealed) * kTileTokens;
+}
+
+// What all of the block's rows [row, last] see: of sealed pages, of rows.
+__device__ __forceinline__ void find_seen_by_all(const PromptArgs& args, const PromptItem& item, int row,
+                                                 int last, SeenByAll (&all)[2]) {
+  const int limit = limit_of(args, item, row);
+  const int end = limit_of(args, item, last);  // no row sees anything from here on
+  const int first = args.window > 0 ? end - args.window : -kUnbounded;
+  all[0] = {first, min(limit, sealed_end_of(args, item, row))};
+  all[1] = {max(first, sealed_end_of(args, item, last)), min(limit, item.tokens)};
+}
+
+// Columns [low, high) that a row sees of a tile, which begins with token `first`: of sealed pages or of rows.
+__device__ __forceinline__ void find_columns(const PromptArgs& args, const PromptItem& item, int limit,
+                                             int sealed_end, bool is_rows, int first, int& low, int& high) {
+  low = max(args.window > 0 ? limit - args.window : 0, is_rows ? sealed_end : 0) - first;
+  high = min(limit, is_rows ? item.tokens : sealed_end) - first;
+}
+
 // What rows and groups of rows see; a warp.
 template <class Shape>
 __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int lane,
                                           BlockSight<Shape>& block) {
-  const auto sealed_end = [&](int row) {
-    return pages_seen(args, item.first_row + min(row, item.n_rows - 1), item.n_sealed) * kTileTokens;
-  };
-  for (int row = lane; row < Shape::kRows; row += 32) block.sealed_end[row] = sealed_end(row);
+  for (int row = lane; row < Shape::kRows; row += 32) block.sealed_end[row] = sealed_end_of(args, item, row);
   if (lane >= Shape::kGroups) return;
   const int row = lane * kGroupRows;
   const int last = row + kGroupRows - 1;
-  const int limit = limit_of(args, item, row);
-  const int end = limit_of(args, item, last);  // no row sees anything from here on
-  const int first = args.window > 0 ? end - args.window : -kUnbounded;
-  block.all[lane][0] = {first, min(limit, sealed_end(row))};
-  block.all[lane][1] = {max(first, sealed_end(last)), min(limit, item.tokens)};
+  find_seen_by_all(args, item, row, last, block.all[lane]);
+  const int end = limit_of(args, item, last);
   const int row_tiles = (end - item.first_token + kTileTokens - 1) / kTileTokens;
   const int seen = item.end_page - item.page + max(min(row_tiles, item.end_tile) - item.tile, 0);
   block.seen_tiles[lane] = max(seen, 1);

@@ -7,7 +7,8 @@
 #pragma once
 
 #include "attention/cuda/prompt/blocks.cuh"
-#include "attention/cuda/prompt/half_tiles.cuh"
+#include "attention/cuda/prompt/half_rows.cuh"
+#include "attention/cuda/prompt/half_weigh.cuh"
 #include "attention/cuda/prompt/half_wgmma.cuh"
 #include "attention/cuda/prompt/join_halves.cuh"
 
@@ -79,17 +80,6 @@ __device__ __forceinline__ void copy_half_tiles(const PromptArgs& args, HalfShar
   }
 }
 
-// Eight numbers of a query.
-__device__ __forceinline__ uint4 load_query(const PromptArgs& args, std::int64_t at) {
-  if (args.q_is_f32 == 0) {
-    const uint4 octet = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(args.q.data) + at);
-    return args.q_is_half != 0 ? octet : half_octet<false>(octet);
-  }
-  const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(args.q.data) + at);
-  const float4 low = from[0], high = from[1];
-  return half_octet_of({low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w});
-}
-
 template <int D>
 __device__ __forceinline__ void load_queries(const PromptArgs& args, const PromptItem& item, int head,
                                              int warp, int lane, unsigned char* queries) {
@@ -104,96 +94,6 @@ __device__ __forceinline__ void load_queries(const PromptArgs& args, const Promp
                                           : make_uint4(0, 0, 0, 0);
     unsigned char* group = queries + row / kGroupRows * HalfShape<D>::kGroupBytes;
     *reinterpret_cast<uint4*>(group + half_place<kGroupRows>(row % kGroupRows, octet * 8)) = eight;
-  }
-}
-
-// A row's sums are in units of 2^reference; none are so far.
-inline constexpr float kNoReference = -1e30F;
-// How far a tile's scores may be above the reference, in units of log 2: weights in half precision reach
-// 2^16.
-inline constexpr float kHalfSlack = 8;
-
-// Scores of a thread as in weigh.cuh, in F32.
-__device__ __forceinline__ void mask_scores(float (&s)[64], const int (&low)[2], const int (&high)[2],
-                                            int pair) {
-#pragma unroll
-  for (int i = 0; i < 64; ++i) {
-    const int row = i / 2 % 2;
-    const int column = i / 4 * 8 + 2 * pair + i % 2;
-    if (column < low[row] || column >= high[row]) s[i] = -INFINITY;
-  }
-}
-
-// Scores become weights in place. Sets what earlier sums are multiplied by; true if that isn't 1 in all rows
-// of the warp.
-__device__ __forceinline__ bool weigh_scores(float (&s)[64], float scale_log2, RowSums& rows,
-                                             float (&shrink)[2]) {
-  float top[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-  for (int i = 0; i < 64; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], s[i]);
-  bool rises = false;
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    top[row] = fmaxf(top[row], __shfl_xor_sync(~0U, top[row], 1));
-    top[row] = fmaxf(top[row], __shfl_xor_sync(~0U, top[row], 2)) * scale_log2;
-    rises |= top[row] > rows.reference[row] + kHalfSlack;
-    shrink[row] = 1;
-  }
-  const bool any = __any_sync(~0U, rises) != 0;
-  if (any) {
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      if (top[row] <= rows.reference[row] + kHalfSlack) continue;
-      shrink[row] = exp2_fast(rows.reference[row] - top[row]);
-      rows.reference[row] = top[row];
-      rows.mass[row] *= shrink[row];
-    }
-  }
-  float mass[2] = {};
-#pragma unroll
-  for (int i = 0; i < 64; ++i) {
-    s[i] = exp2_fast(fmaf(s[i], scale_log2, -rows.reference[i / 2 % 2]));
-    mass[i / 2 % 2] += s[i];
-  }
-  rows.mass[0] += mass[0];
-  rows.mass[1] += mass[1];
-  return any;
-}
-
-template <int D>
-__device__ __forceinline__ void store_half_rows(const PromptArgs& args, const PromptItem& item, int head,
-                                                int row, int pair, const RowSums& rows,
-                                                const float (&sums)[D / 2]) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    float mass = rows.mass[i];
-    mass += __shfl_xor_sync(~0U, mass, 1);
-    mass += __shfl_xor_sync(~0U, mass, 2);
-    const int in_block = row + 8 * i;
-    if (in_block >= item.n_rows) continue;
-    const std::int64_t out_row = item.first_row + in_block;
-    float reference = rows.reference[i], share = 1;
-    if (args.sink_logits != nullptr) {  // joins the denominator
-      const float sink = args.sink_logits[head] * 1.44269504F;
-      reference = fmaxf(reference, sink);
-      share = exp2_fast(rows.reference[i] - reference);
-      mass = fmaf(mass, share, exp2_fast(sink - reference));
-    }
-    if (args.lse != nullptr && pair == 0)
-      args.lse[out_row * args.lse_token_stride + head * args.lse_head_stride] =
-          mass > 0 ? (reference + log2f(mass)) * 0.69314718F : -INFINITY;
-    const float inverse = mass > 0 ? share / mass : 0;
-    const std::int64_t at = out_row * args.out_token_stride + head * args.out_head_stride + 2 * pair;
-#pragma unroll
-    for (int j = 0; j < D / 8; ++j) {
-      const float2 both = {sums[4 * j + 2 * i] * inverse, sums[4 * j + 2 * i + 1] * inverse};
-      if (args.out_is_f32 != 0) {
-        *reinterpret_cast<float2*>(static_cast<float*>(args.out) + at + 8 * j) = both;
-      } else {
-        *reinterpret_cast<std::uint32_t*>(static_cast<unsigned short*>(args.out) + at + 8 * j) =
-            args.q_is_half != 0 ? pack_half2(both.x, both.y) : pack_bf16x2(both.x, both.y);
-      }
-    }
   }
 }
 
@@ -314,8 +214,7 @@ class HalfBlock {
       for (int i = 0; i < 2; ++i) {
         const int limit = limit_of(args_, item, row_ + 8 * i);
         const int sealed_end = block_.sealed_end[row_ + 8 * i];
-        low[i] = max(args_.window > 0 ? limit - args_.window : 0, is_rows ? sealed_end : 0) - first;
-        high[i] = min(limit, is_rows ? item.tokens : sealed_end) - first;
+        find_columns(args_, item, limit, sealed_end, is_rows, first, low[i], high[i]);
       }
       mask_scores(s, low, high, lane_ % 4);
     }

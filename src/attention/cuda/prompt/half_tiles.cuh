@@ -51,11 +51,11 @@ __device__ __forceinline__ std::uint32_t number_of(const uint4& octet, int i) {
 // A thread has 8 neighbouring channels of kRows tokens: of keys every so manyth token, so that a warp stores
 // whole rows; of values four tokens in succession at a time, so that it stores whole rows of the transposed
 // tile.
-template <int D>
+template <int D, int Tokens>
 struct HalfOctets {
   static constexpr int kOctets = D / 8;
   static constexpr int kRowGroups = kQuantizeThreads / kOctets;
-  static constexpr int kRows = kTileTokens / kRowGroups;
+  static constexpr int kRows = Tokens / kRowGroups;
   static_assert(kRows % 4 == 0);
   int octet, row_group;
 
@@ -71,17 +71,20 @@ struct HalfOctets {
     return half_octet<IsHalf>(*reinterpret_cast<const uint4*>(rows.data + token * rows.stride + octet * 8));
   }
 
+  // `to`: a tile, whose tokens from `first` on these are.
   template <bool IsHalf>
-  __device__ __forceinline__ void store_keys(const TileRows& rows, int n_tokens, unsigned char* to) const {
+  __device__ __forceinline__ void store_keys(const TileRows& rows, int n_tokens, int first,
+                                             unsigned char* to) const {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int token = i * kRowGroups + row_group;
-      *reinterpret_cast<uint4*>(to + half_place<kTileTokens>(token, octet * 8)) =
+      *reinterpret_cast<uint4*>(to + half_place<kTileTokens>(first + token, octet * 8)) =
           load<IsHalf>(rows, n_tokens, token);
     }
   }
   template <bool IsHalf>
-  __device__ __forceinline__ void store_values(const TileRows& rows, int n_tokens, unsigned char* to) const {
+  __device__ __forceinline__ void store_values(const TileRows& rows, int n_tokens, int first,
+                                               unsigned char* to) const {
 #pragma unroll
     for (int i = 0; i < kRows / 4; ++i) {
       const int token = (i * kRowGroups + row_group) * 4;
@@ -90,16 +93,20 @@ struct HalfOctets {
       for (int j = 0; j < 4; ++j) four[j] = load<IsHalf>(rows, n_tokens, token + j);
 #pragma unroll
       for (int channel = 0; channel < 8; ++channel)
-        *reinterpret_cast<uint2*>(to + half_place<D>(octet * 8 + channel, token)) =
+        *reinterpret_cast<uint2*>(to + half_place<D>(octet * 8 + channel, first + token)) =
             make_uint2(number_of(four[0], channel) | number_of(four[1], channel) << 16,
                        number_of(four[2], channel) | number_of(four[3], channel) << 16);
     }
   }
 };
 
+// CTAs of a multiprocessor: as many as their shared memory lets be.
+template <int D>
+inline constexpr int kTileCtas = D <= 128 ? 3 : 2;
+
 // Grid: the plan, then tiles' slots; KV heads; sides.
 template <int D, bool IsHalf, class Source>
-__global__ void __launch_bounds__(kQuantizeThreads, 3)
+__global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
     half_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,
                       int block_rows) {
   extern __shared__ __align__(16) unsigned char page_memory[];
@@ -113,14 +120,18 @@ __global__ void __launch_bounds__(kQuantizeThreads, 3)
   TileAt at;
   int first_token;
   if (!find_tile(args, slot, head, is_value, &at, &first_token)) return;
-  const TileRows rows = source.template read<D>(args, at, page_memory);
   unsigned char* to =
       args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head) * HalfTile<D>::kBytes;
-  const HalfOctets<D> octets(is_value);
-  if (is_value) {
-    octets.template store_values<IsHalf>(rows, at.n_tokens, to + HalfTile<D>::kSideBytes);
-  } else {
-    octets.template store_keys<IsHalf>(rows, at.n_tokens, to);
+  constexpr int kTokens = Source::template kTokens<D>;
+  const HalfOctets<D, kTokens> octets(is_value);
+#pragma unroll 1
+  for (int first = 0; first < kTileTokens; first += kTokens) {
+    const TileRows rows = source.template read<D>(args, at, page_memory, first);
+    if (is_value) {
+      octets.template store_values<IsHalf>(rows, at.n_tokens - first, first, to + HalfTile<D>::kSideBytes);
+    } else {
+      octets.template store_keys<IsHalf>(rows, at.n_tokens - first, first, to);
+    }
   }
 }
 

@@ -2,7 +2,7 @@
 
 namespace kvant::cuda {
 
-template PromptSizes prompt_sizes<128>();
+template PromptSizes prompt_sizes<128>(const Gpu&);
 template cudaError_t launch_prompt<128>(const PromptArgs&, const PromptLaunch&);
 
 }  // namespace kvant::cuda

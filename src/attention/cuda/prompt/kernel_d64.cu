@@ -2,7 +2,7 @@
 
 namespace kvant::cuda {
 
-template PromptSizes prompt_sizes<64>();
+template PromptSizes prompt_sizes<64>(const Gpu&);
 template cudaError_t launch_prompt<64>(const PromptArgs&, const PromptLaunch&);
 
 }  // namespace kvant::cuda

@@ -2,7 +2,7 @@
 
 namespace kvant::cuda {
 
-template PromptSizes half_prompt_sizes<64>();
+template PromptSizes half_prompt_sizes<64>(const Gpu&);
 template cudaError_t launch_half_prompt<64>(const PromptArgs&, const PromptLaunch&);
 
 }  // namespace kvant::cuda

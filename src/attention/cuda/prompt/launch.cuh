@@ -18,7 +18,7 @@ cudaError_t launch_first_pass(const PromptArgs& args, const Source& source, cons
   ranges<<<samples, kQuantizeThreads, kBytes, launch.stream>>>(args, source);
   const dim3 tiles(launch.tile_slots + 1, args.n_kv_heads, 2);
   // Tiles are read while channels' ranges are found.
-  return launch_overlapped(quantize, tiles, kQuantizeThreads, kBytes, launch.stream, args, source,
+  return launch_overlapped(quantize, tiles, kQuantizeThreads, kBytes, launch, args, source,
                            PromptShape<D>::kRows);
 }
 
@@ -27,16 +27,15 @@ cudaError_t launch_attention(const PromptArgs& args, const PromptLaunch& launch)
   constexpr int kBytes = sizeof(PromptShared<D>) + 1024;
   auto* kernel = prompt_kernel<D, Weight, IsHalf>;
   if (const cudaError_t error = allow_shared(kernel, kBytes); error != cudaSuccess) return error;
-  return launch_overlapped(kernel, dim3(launch.multiprocessors), PromptShape<D>::kThreads, kBytes,
-                           launch.stream, args);
+  return launch_overlapped(kernel, dim3(args.n_ctas), PromptShape<D>::kThreads, kBytes, launch, args);
 }
 
 template <int D>
-PromptSizes prompt_sizes() {
+PromptSizes prompt_sizes(const Gpu&) {
   return {
       PromptShape<D>::kRows, PromptTile<D>::kBytes,
       static_cast<std::size_t>(kMostHalves) * PromptShape<D>::kGroups * HalfSums<D, kGroupThreads>::kNumbers,
-      kMostHalves * PromptShape<D>::kGroups * 2};
+      kMostHalves * PromptShape<D>::kGroups * 2, /*ctas=*/1};
 }
 
 template <int D>

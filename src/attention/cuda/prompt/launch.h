@@ -6,13 +6,14 @@
 #include <cstddef>
 
 #include "attention/cuda/dequantize_args.h"
+#include "attention/cuda/gpu.h"
 #include "attention/cuda/prompt/prompt_args.h"
 
 namespace kvant::cuda {
 
 struct PromptLaunch {
   int tile_slots;  // of all sequences, pages and rows
-  int multiprocessors;
+  Gpu gpu;
   bool is_half, sas;
   const DequantizeArgs* pages;  // or null: there are none
   bool rows_in_tail;            // with pages: rows are those of tail pages
@@ -25,24 +26,33 @@ constexpr int dequantized_stride(int head_dim) {
   return head_dim + 8;
 }
 
-// What the kernels of a head size and precision work in.
+// What the kernels of a head size and precision work in, on a device.
 struct PromptSizes {
   int block_rows;  // of a work item
   int tile_bytes;
   // Of blocks that two CTAs share: numbers in PromptArgs::halves, and in `claims`.
   std::size_t half_numbers;
   int claims;
+  int ctas;  // that run side by side on a multiprocessor
 };
-// In 8-bit integers, and in half precision.
+// In 8-bit integers, and in half precision by warpgroups (sm_90a) or by warps.
 template <int D>
-PromptSizes prompt_sizes();
+PromptSizes prompt_sizes(const Gpu& gpu);
 template <int D>
-PromptSizes half_prompt_sizes();
+PromptSizes half_prompt_sizes(const Gpu& gpu);
+template <int D>
+PromptSizes mma_prompt_sizes(const Gpu& gpu);
 
 // The first pass (of integers channels' ranges, then tiles), and attention behind it.
 template <int D>
 cudaError_t launch_prompt(const PromptArgs& args, const PromptLaunch& launch);
 template <int D>
 cudaError_t launch_half_prompt(const PromptArgs& args, const PromptLaunch& launch);
+template <int D>
+cudaError_t launch_mma_prompt(const PromptArgs& args, const PromptLaunch& launch);
+
+// The first pass of those in half precision.
+template <int D>
+cudaError_t launch_half_tiles(const PromptArgs& args, const PromptLaunch& launch, int block_rows);
 
 }  // namespace kvant::cuda

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include "attention/cuda/prompt/launch.h"
+
 namespace kvant::cuda {
 
 template <class Kernel>
@@ -10,10 +12,11 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
-// Launches a kernel that begins while the one before it ends, and itself waits for it.
+// Launches a kernel that begins while the one before it ends, where the device can do that, and itself waits
+// for it.
 template <class... Parameters>
 cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes,
-                              cudaStream_t stream, const Parameters&... parameters) {
+                              const PromptLaunch& launch, const Parameters&... parameters) {
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -21,9 +24,9 @@ cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 grid, int thre
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
+  config.stream = launch.stream;
   config.attrs = &overlap;
-  config.numAttrs = 1;
+  config.numAttrs = launch.gpu.overlap_attributes();
   return cudaLaunchKernelEx(&config, kernel, parameters...);
 }
 

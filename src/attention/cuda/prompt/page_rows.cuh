@@ -13,8 +13,9 @@ static_assert(kQuantizeThreads == kDequantizeThreads && kTileTokens == kPageToke
 template <int D>
 struct PageRows {
   static constexpr int kStride = dequantized_stride(D);
+  static constexpr int kTokens = D <= 128 ? kTileTokens : kTileTokens / 2;  // 99 KB hold no more
   DequantizeShared<D> page;
-  alignas(16) unsigned short rows[kTileTokens][kStride];
+  alignas(16) unsigned short rows[kTokens][kStride];
 };
 
 struct PagesAndRows {
@@ -25,13 +26,16 @@ struct PagesAndRows {
 
   template <int D>
   static constexpr int kSharedBytes = sizeof(PageRows<D>);
+  template <int D>
+  static constexpr int kTokens = PageRows<D>::kTokens;
 
   template <int D>
-  __device__ __forceinline__ TileRows read(const PromptArgs& args, const TileAt& at,
-                                           unsigned char* memory) const {
-    if (at.is_rows && rows_in_tail == 0) return OnlyRows{}.read<D>(args, at, memory);
+  __device__ __forceinline__ TileRows read(const PromptArgs& args, const TileAt& at, unsigned char* memory,
+                                           int first = 0) const {
+    if (at.is_rows && rows_in_tail == 0) return OnlyRows{}.read<D>(args, at, memory, first);
     auto& shared = *reinterpret_cast<PageRows<D>*>(memory);
-    const DequantizedPage page{at.seq, at.head, at.number, at.n_tokens, !at.is_rows};
+    const DequantizedPage page{at.seq,      at.head, at.number,         at.n_tokens,
+                               !at.is_rows, first,   first + kTokens<D>};
     auto* rows = reinterpret_cast<unsigned char*>(shared.rows);
     __syncthreads();  // the rows before have been read
     if (at.is_value) {

@@ -84,16 +84,20 @@ __device__ __forceinline__ void cut(const PromptItem& item, int n, PromptItem& f
   first.end_tile = second.tile = item.tile + n - pages;
 }
 
+// Whether the last of so many blocks may be cut in two: there are few for each CTA, of which one more is
+// much.
+__device__ __forceinline__ bool may_split(const PromptArgs& args, int n_items) {
+  constexpr int kManyEach = 8;
+  const int work = n_items * args.n_heads;
+  return work % args.n_ctas != 0 && work / args.n_ctas < kManyEach;
+}
+
 // Where all blocks are about as long and there are few of them for each CTA, some CTAs would have one more
 // than others. So that all finish together, the blocks that are left when each CTA has had the same number
 // are cut in two of such lengths that those CTAs that take no first part take some second parts. One thread.
-__device__ inline void split_last(const PromptArgs& args) {
-  constexpr int kManyEach = 8;  // work of a CTA, of which one more or less is little
-  const int n_items = *args.n_items;
+__device__ inline void split_last(const PromptArgs& args, int n_items) {
   const int n_ctas = args.n_ctas;
-  const int work = n_items * args.n_heads;
-  const int left = work % n_ctas;
-  if (left == 0 || work / n_ctas >= kManyEach) return;
+  const int left = n_items * args.n_heads % n_ctas;
   const int longest = tiles_of(args.items[0]);
   const int shortest = tiles_of(args.items[n_items - 1]);
   const int n_split = (left + args.n_heads - 1) / args.n_heads;
@@ -114,6 +118,26 @@ __device__ inline void split_last(const PromptArgs& args) {
   *args.n_items = n_items + n_split;
 }
 
+// Bin 0 is for the longest.
+__device__ __forceinline__ int bin_of(const PromptItem& item) {
+  return kPlanBins - 1 - min(tiles_of(item), kPlanBins - 1);
+}
+
+// Blocks that lie by bins behind the first n, in any order within them, become the first n, within bins by
+// their rows. ends[bin]: behind the bin's last.
+__device__ inline void order_bins(const PromptArgs& args, int n_items, const int (&ends)[kPlanBins]) {
+  const PromptItem* from = args.items + n_items;
+  for (int i = static_cast<int>(threadIdx.x); i < n_items; i += kPlanThreads) {
+    const PromptItem item = from[i];
+    const int bin = bin_of(item);
+    const int begin = bin == 0 ? 0 : ends[bin - 1];
+    int place = begin;
+    for (int other = begin; other < ends[bin]; ++other)
+      place += from[other].first_row < item.first_row ? 1 : 0;
+    args.items[place] = item;
+  }
+}
+
 // Sorts the blocks of all sequences into args.items. One CTA of kPlanThreads.
 __device__ inline void plan_prompt(const PromptArgs& args, int block_rows) {
   __shared__ int bins[kPlanBins];
@@ -127,8 +151,7 @@ __device__ inline void plan_prompt(const PromptArgs& args, int block_rows) {
       const int n = (rows_of_sequence(args, seq).q_tokens + block_rows - 1) / block_rows;
       for (int block = thread; block < n; block += kPlanThreads) {
         const PromptItem item = item_of(args, seq, block, block_rows);
-        // Bin 0 is for the longest.
-        body(item, kPlanBins - 1 - min(tiles_of(item), kPlanBins - 1));
+        body(item, bin_of(item));
       }
     }
   };
@@ -150,15 +173,23 @@ __device__ inline void plan_prompt(const PromptArgs& args, int block_rows) {
     bins[thread * kPerThread + i] = place;
     place += n;
   }
-  if (thread == kPlanThreads - 1) {
-    *args.n_items = sums[thread];
-    *args.next = 0;
-  }
+  const int n_items = sums[kPlanThreads - 1];
+  const bool may_be_cut = may_split(args, n_items);
   __syncthreads();
-  for_each_item([&](const PromptItem& item, int bin) { args.items[atomicAdd(&bins[bin], 1)] = item; });
+  // Blocks that are as long as one another come in any order. Outputs don't depend on it unless some of them
+  // are cut: then it must be the same ones each time.
+  PromptItem* places = may_be_cut ? args.items + n_items : args.items;
+  for_each_item([&](const PromptItem& item, int bin) { places[atomicAdd(&bins[bin], 1)] = item; });
   for (int i = thread; i < args.n_claims; i += kPlanThreads) args.claims[i] = 0;
   __syncthreads();
-  if (thread == 0) split_last(args);
+  if (may_be_cut) {
+    order_bins(args, n_items, bins);
+    __syncthreads();
+  }
+  if (thread != 0) return;
+  *args.n_items = n_items;
+  *args.next = 0;
+  if (may_be_cut) split_last(args, n_items);
 }
 
 }  // namespace kvant::cuda

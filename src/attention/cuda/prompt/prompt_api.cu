@@ -4,6 +4,7 @@
 
 #include "attention/cuda/caller_structs.h"
 #include "attention/cuda/gpu.h"
+#include "attention/cuda/head_dim.h"
 #include "attention/cuda/page_decodings.h"
 #include "attention/cuda/prompt/launch.h"
 #include "attention/cuda/prompt/tile_layout.cuh"
@@ -14,9 +15,8 @@ namespace kvant::cuda {
 namespace {
 
 constexpr Reason kNeedsHopper =
-    "prompt attention is for Hopper GPUs (compute capability 9.0) alone: elsewhere, "
-    "kvant_decode_attention takes "
-    "each row of a prompt as a sequence, or kvant_dequantize serves any other attention kernel";
+    "prompt attention in 8-bit integers is for Hopper GPUs (compute capability 9.0) alone; half_products has "
+    "it in half precision on all";
 
 // Numbers of work and of CTAs; each CTA counts one past the last.
 constexpr std::int64_t kMost = 0x7fff0000;
@@ -26,14 +26,32 @@ std::int64_t tile_slots(const kvant_prompt_shape& shape) {
   return std::int64_t{shape.n_sealed_pages} + shape.n_tokens / kTileTokens + shape.n_seqs;
 }
 
-PromptSizes sizes_of(const kvant_prompt_shape& shape) {
+struct PromptKernel {
+  PromptSizes (*sizes)(const Gpu&);
+  cudaError_t (*launch)(const PromptArgs&, const PromptLaunch&);
+};
+
+// The kernel of a shape that read_shape accepts. Those of warpgroups are for Hopper, heads of 64 and 128 and
+// scores without a cap.
+PromptKernel kernel_of(const kvant_prompt_shape& shape, const Gpu& gpu) {
   const bool is_64 = shape.head_dim == 64;
-  if (shape.half_products != 0) return is_64 ? half_prompt_sizes<64>() : half_prompt_sizes<128>();
-  return is_64 ? prompt_sizes<64>() : prompt_sizes<128>();
+  if (shape.half_products == 0)
+    return is_64 ? PromptKernel{prompt_sizes<64>, launch_prompt<64>}
+                 : PromptKernel{prompt_sizes<128>, launch_prompt<128>};
+  if (gpu.is_hopper && shape.head_dim <= 128 && shape.score_softcap == 0)
+    return is_64 ? PromptKernel{half_prompt_sizes<64>, launch_half_prompt<64>}
+                 : PromptKernel{half_prompt_sizes<128>, launch_half_prompt<128>};
+  return with_head_dim(shape.head_dim, [](auto d) {
+    return PromptKernel{mma_prompt_sizes<d.value>, launch_mma_prompt<d.value>};
+  });
 }
 
-std::int64_t most_items(const kvant_prompt_shape& shape) {
-  return static_cast<std::int64_t>(shape.n_queries) / sizes_of(shape).block_rows + shape.n_seqs;
+PromptSizes sizes_of(const kvant_prompt_shape& shape, const Gpu& gpu) {
+  return kernel_of(shape, gpu).sizes(gpu);
+}
+
+std::int64_t most_items(const kvant_prompt_shape& shape, const PromptSizes& sizes) {
+  return static_cast<std::int64_t>(shape.n_queries) / sizes.block_rows + shape.n_seqs;
 }
 
 Reason fault_of(const kvant_prompt_shape& shape) {
@@ -50,13 +68,16 @@ Reason fault_of(const kvant_prompt_shape& shape) {
       {shape.window >= 0, "shape.window is negative"},
       {shape.window == 0 || shape.causal != 0, "shape.window: only causal attention has one"},
       {shape.half_products == 0 || shape.sas == 0, "shape.sas: not with half_products"},
+      {shape.score_softcap >= 0, "shape.score_softcap must not be negative"},
+      {shape.half_products != 0 || shape.score_softcap == 0, "shape.score_softcap is for half_products"},
   });
 }
 
 // Why work of this size can't be numbered; the head size is known to be one of ours.
-Reason too_large(const kvant_prompt_shape& shape) {
+Reason too_large(const kvant_prompt_shape& shape, const Gpu& gpu) {
   return first_failing({
-      {2 * most_items(shape) * shape.n_heads < kMost, "shape: too many queries and heads for one call"},
+      {2 * most_items(shape, sizes_of(shape, gpu)) * shape.n_heads < kMost,
+       "shape: too many queries and heads for one call"},
       {tile_slots(shape) < kMost, "shape: too many tokens for one call"},
   });
 }
@@ -136,15 +157,15 @@ kvant_status read_pages(const kvant_prompt_shape& shape, const kvant_prompt& pro
 }
 
 // Deals out the workspace and says how large it must be.
-std::size_t lay_out(const kvant_prompt_shape& shape, void* memory, PromptArgs* args) {
-  const PromptSizes sizes = sizes_of(shape);
+std::size_t lay_out(const kvant_prompt_shape& shape, const PromptSizes& sizes, void* memory,
+                    PromptArgs* args) {
   WorkspaceCursor cursor(memory);
   const std::size_t heads = shape.n_kv_heads;
   args->tiles = cursor.take<unsigned char>(tile_slots(shape) * heads * sizes.tile_bytes);
   if (shape.half_products == 0)
     args->channels = cursor.take<float>(shape.n_seqs * heads * 3 * shape.head_dim);
   // One item for each part of a block that is cut in two.
-  args->items = cursor.take<PromptItem>(2 * most_items(shape));
+  args->items = cursor.take<PromptItem>(2 * most_items(shape, sizes));
   args->halves = cursor.take<float>(sizes.half_numbers);
   args->n_claims = sizes.claims;
   args->claims = cursor.take<std::int32_t>(args->n_claims);
@@ -153,12 +174,13 @@ std::size_t lay_out(const kvant_prompt_shape& shape, void* memory, PromptArgs* a
   return cursor.used();
 }
 
-kvant_status read_shape(const kvant_prompt_shape* from, kvant_prompt_shape* shape) {
+kvant_status read_shape(const kvant_prompt_shape* from, const Gpu& gpu, kvant_prompt_shape* shape) {
   if (const Reason reason = read_struct(from, shape)) return refuse_argument(reason);
   if (const Reason reason = fault_of(*shape)) return refuse_argument(reason);
-  if (shape->head_dim != 64 && shape->head_dim != 128)
-    return refuse(KVANT_UNSUPPORTED, "shape.head_dim must be 64 or 128 for prompts");
-  return refuse_argument(too_large(*shape));
+  if (!is_head_dim(shape->head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
+  if (shape->head_dim > 128 && shape->half_products == 0)
+    return refuse(KVANT_UNSUPPORTED, "shape.head_dim must be 64 or 128 for prompts in 8-bit integers");
+  return refuse_argument(too_large(*shape, gpu));
 }
 
 }  // namespace
@@ -171,10 +193,11 @@ extern "C" {
 kvant_status kvant_prompt_workspace(const kvant_prompt_shape* caller_shape, size_t* bytes) {
   kvant_prompt_shape shape;
   if (bytes == nullptr) return refuse_argument("kvant_prompt_workspace: bytes is null");
-  if (const kvant_status status = read_shape(caller_shape, &shape); status != KVANT_OK) return status;
-  if (!gpu_or_h100().is_hopper) return refuse(KVANT_UNSUPPORTED, kNeedsHopper);
+  const Gpu gpu = gpu_or_h100();
+  if (const kvant_status status = read_shape(caller_shape, gpu, &shape); status != KVANT_OK) return status;
+  if (!gpu.is_hopper && shape.half_products == 0) return refuse(KVANT_UNSUPPORTED, kNeedsHopper);
   PromptArgs args{};
-  *bytes = lay_out(shape, nullptr, &args);
+  *bytes = lay_out(shape, sizes_of(shape, gpu), nullptr, &args);
   return KVANT_OK;
 }
 
@@ -182,7 +205,8 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
                                     void* workspace, size_t workspace_bytes, kvant_stream stream) {
   kvant_prompt_shape shape;
   kvant_prompt prompt;
-  if (const kvant_status status = read_shape(caller_shape, &shape); status != KVANT_OK) return status;
+  Gpu gpu = gpu_or_h100();
+  if (const kvant_status status = read_shape(caller_shape, gpu, &shape); status != KVANT_OK) return status;
   if (const Reason reason = read_struct(caller_prompt, &prompt)) return refuse_argument(reason);
   if (const Reason reason = fault_of(prompt, shape)) return refuse_argument(reason);
   PromptArgs args{};
@@ -195,19 +219,19 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   }
   if (workspace == nullptr || !is_aligned(workspace, kWorkspaceAlignment))
     return refuse_argument("workspace is null or not 256-byte aligned");
-  PromptLaunch launch{static_cast<int>(tile_slots(shape)),
-                      0,
-                      shape.half != 0,
-                      shape.sas != 0,
-                      prompt.pages != nullptr ? &pages : nullptr,
-                      prompt.k == nullptr,
-                      static_cast<cudaStream_t>(stream)};
-  if (lay_out(shape, workspace, &args) > workspace_bytes)
+  const PromptKernel kernel = kernel_of(shape, gpu);
+  const PromptSizes sizes = kernel.sizes(gpu);
+  const PromptLaunch launch{static_cast<int>(tile_slots(shape)),
+                            gpu,
+                            shape.half != 0,
+                            shape.sas != 0,
+                            prompt.pages != nullptr ? &pages : nullptr,
+                            prompt.k == nullptr,
+                            static_cast<cudaStream_t>(stream)};
+  if (lay_out(shape, sizes, workspace, &args) > workspace_bytes)
     return refuse(KVANT_WORKSPACE_TOO_SMALL, "workspace_bytes is less than kvant_prompt_workspace says");
-  Gpu gpu;
   if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
-  if (!gpu.is_hopper) return refuse(KVANT_UNSUPPORTED, kNeedsHopper);
-  launch.multiprocessors = gpu.multiprocessors;
+  if (!gpu.is_hopper && shape.half_products == 0) return refuse(KVANT_UNSUPPORTED, kNeedsHopper);
   args.q = {prompt.q, prompt.q_token_stride, prompt.q_head_stride};
   args.k = {prompt.k, prompt.k_token_stride, prompt.k_head_stride};
   args.v = {prompt.v, prompt.v_token_stride, prompt.v_head_stride};
@@ -223,20 +247,22 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   args.lse_head_stride = prompt.lse_head_stride;
   args.q_begins = prompt.query_begins;
   args.k_begins = prompt.token_begins;
-  args.n_ctas = launch.multiprocessors;
+  args.n_ctas = gpu.multiprocessors * sizes.ctas;
   args.n_seqs = shape.n_seqs;
   args.n_heads = shape.n_heads;
   args.n_kv_heads = shape.n_kv_heads;
   args.group = shape.n_heads / shape.n_kv_heads;
-  args.scale_log2 = shape.softmax_scale * 1.44269504F;
+  constexpr float kLog2E = 1.44269504F;
+  args.scale_log2 = shape.softmax_scale * kLog2E;
+  if (shape.score_softcap > 0) {
+    args.softcap_log2 = shape.score_softcap * kLog2E;
+    args.softcap_slope = 2 * args.scale_log2 / shape.score_softcap;
+  }
   args.causal = shape.causal;
   // One that no sequence fills is none; numbers of tokens less a window are then in the range of int.
   const std::int64_t most_tokens = shape.n_tokens + std::int64_t{shape.n_sealed_pages} * kTileTokens;
   args.window = shape.window < most_tokens ? shape.window : 0;
-  const bool is_64 = shape.head_dim == 64;
-  if (shape.half_products != 0)
-    return status_of(is_64 ? launch_half_prompt<64>(args, launch) : launch_half_prompt<128>(args, launch));
-  return status_of(is_64 ? launch_prompt<64>(args, launch) : launch_prompt<128>(args, launch));
+  return status_of(kernel.launch(args, launch));
 }
 
 }  // extern "C"

@@ -52,13 +52,16 @@ struct PromptArgs {
   int page_slots;        // of sealed pages, before those of rows
   unsigned char* tiles;  // [slots][n_kv_heads]
   float* channels;       // [n_seqs][n_kv_heads][3][D]: the keys' and values' centres, the values' scales; of
-                    // integers; null in half precision
-  float* halves;  // [kMostHalves] of what a CTA leaves for another (join_halves.cuh)
+                         // integers; null in half precision
+  float* halves;         // [kMostHalves] of what a CTA leaves for another (join_halves.cuh)
   std::int32_t*
       claims;         // [kMostHalves][groups][2]: how many CTAs have finished; not 0: what one left is there
   PromptItem* items;  // the longest first
   std::int32_t* n_items;
   std::int32_t* next;  // work that no CTA has taken yet
+  // Of capped scores c tanh(score / c), otherwise 0: c in units of log 2, and log2 of e^(2 score / c) for a
+  // product of 1.
+  float softcap_log2, softcap_slope;
 };
 
 }  // namespace kvant::cuda

@@ -254,8 +254,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
         for (int i = 0; i < 2; ++i) {
           const int limit = limit_of(args, block.item, row + 8 * i);
           const int sealed_end = block.sealed_end[row + 8 * i];
-          low[i] = max(args.window > 0 ? limit - args.window : 0, is_rows ? sealed_end : 0) - first;
-          high[i] = min(limit, is_rows ? block.item.tokens : sealed_end) - first;
+          find_columns(args, block.item, limit, sealed_end, is_rows, first, low[i], high[i]);
         }
         mask_scores(s, low, high, pair);
       }

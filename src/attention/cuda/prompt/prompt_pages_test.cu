@@ -46,6 +46,7 @@ struct Case {
   bool causal = true;
   int window = 0;              // tokens that a query sees
   bool half_products = false;  // with queries and outputs in F32
+  float softcap = 0;           // of scores; only with half_products
   int unquantized = -1;  // queries see pages sealed as the cache's rule says, with this window; -1: all pages
 };
 
@@ -119,6 +120,7 @@ Errors errors_of(const Case& c, int rows_of_head) {
   shape.window = c.window;
   shape.n_sealed_pages = sealed_begins.back();
   shape.half_products = c.half_products ? 1 : 0;
+  shape.score_softcap = c.softcap;
   std::size_t bytes = 0;
   EXPECT_EQ(kvant_prompt_workspace(&shape, &bytes), KVANT_OK) << kvant_last_error();
   DeviceArray<unsigned char> workspace(std::vector<unsigned char>(bytes, 0xff));
@@ -183,7 +185,8 @@ Errors errors_of(const Case& c, int rows_of_head) {
         for (int channel = 0; channel < d; ++channel)
           x[channel] = float_from_bf16(q_bits[place * d + channel]);
         const std::vector<Seen> seen = seen_by(c, sequence, query);
-        const auto exact = attend(x.data(), keys, values, d, shape.softmax_scale, seen, Scheme::exact);
+        const auto exact =
+            attend(x.data(), keys, values, d, shape.softmax_scale, seen, Scheme::exact, c.softcap);
         const auto integers =
             attend(x.data(), integer_keys, integer_values, d, shape.softmax_scale, seen, Scheme::integers);
         for (int channel = 0; channel < d; ++channel) {
@@ -208,8 +211,8 @@ Errors errors_of(const Case& c, int rows_of_head) {
 void expect_accurate_in_half(Case c, const char* what) {
   c.half_products = true;
   const Errors errors = errors_of(c, 14);
-  std::printf("%-10s %s + %s, d = %d: error in half precision %.5f  lse %.5f\n", what, c.formats[0].key,
-              c.formats[0].value, c.head_dim, errors.kernel, errors.lse);
+  std::printf("%-10s %s + %s, d = %d, cap %.0f: error in half precision %.5f  lse %.5f\n", what,
+              c.formats[0].key, c.formats[0].value, c.head_dim, c.softcap, errors.kernel, errors.lse);
   EXPECT_LT(errors.kernel, 0.005) << what;
   EXPECT_LT(errors.lse, 0.05) << what;
 }
@@ -217,6 +220,7 @@ void expect_accurate_in_half(Case c, const char* what) {
 // As good as the scheme on what the pages stand for, but for rounding to BF16.
 void expect_accurate(const Case& c, const char* what) {
   expect_accurate_in_half(c, what);
+  if (kernel_path() != "cuda/sm90/" || c.head_dim > 128) return;
   const Errors errors = errors_of(c, 14);
   std::printf("%-10s %s + %s, d = %d: error %.4f  integers %.4f  lse %.4f  integers %.4f\n", what,
               c.formats[0].key, c.formats[0].value, c.head_dim, errors.kernel, errors.integers, errors.lse,
@@ -229,7 +233,6 @@ class PromptOverPages : public testing::TestWithParam<std::tuple<PageTestCache::
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
-    if (kernel_path() != "cuda/sm90/") GTEST_SKIP() << "the prompt kernels are for Hopper";
   }
   Case with(std::vector<Sequence> sequences) const {
     const auto& [formats, d] = GetParam();
@@ -269,24 +272,36 @@ constexpr PageTestCache::Formats kPairs[] = {
     {"tcq6", "tcq5"},        {"fp8", "tok8g32s"},     {"ch3g64", "tok5g128"},   {"prog3", "prog5"},
     {"lm5", "nvq-d4b10"},    {"pq-d4b8", "tok1g32s"}, {"ch1g32", "prog2-paper"}};
 
+// Pages of each kind, the largest among them.
+constexpr PageTestCache::Formats kPairsOf256[] = {{"ch4g128", "tok4g128"}, {"prog4", "prog2"},
+                                                  {"lm4", "lm2"},          {"vq-d4b8", "vq-d8b12"},
+                                                  {"tcq4", "tcq3"},        {"fp8", "tok8g32s"}};
+
+std::string name_of(const testing::TestParamInfo<PromptOverPages::ParamType>& info) {
+  const auto& [formats, d] = info.param;
+  std::string name = std::string(formats.key) + "_" + formats.value + "_d" + std::to_string(d);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, PromptOverPages,
-                         testing::Combine(testing::ValuesIn(kPairs), testing::Values(64, 128)),
-                         [](const auto& info) {
-                           std::string name = std::string(std::get<0>(info.param).key) + "_" +
-                                              std::get<0>(info.param).value + "_d" +
-                                              std::to_string(std::get<1>(info.param));
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         testing::Combine(testing::ValuesIn(kPairs), testing::Values(64, 128)), name_of);
+INSTANTIATE_TEST_SUITE_P(FormatsOf256, PromptOverPages,
+                         testing::Combine(testing::ValuesIn(kPairsOf256), testing::Values(256)), name_of);
 
 class PromptOverPagesOf4Bits : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
-    if (kernel_path() != "cuda/sm90/") GTEST_SKIP() << "the prompt kernels are for Hopper";
   }
   Case with(std::vector<Sequence> sequences) const {
     return {{{"ch4g128", "tok4g128"}}, GetParam(), std::move(sequences)};
+  }
+  // With a cap as well, for which there is another kernel on Hopper.
+  static void expect_accurate_and_capped(Case c, const char* what) {
+    expect_accurate(c, what);
+    c.softcap = 20;
+    expect_accurate_in_half(c, what);
   }
 };
 
@@ -295,12 +310,19 @@ TEST_P(PromptOverPagesOf4Bits, TakesFormatsByHead) {
   c.formats = {{"tcq3", "lm4"}, {"ch4g128", "tok2g128"}, {"prog2", "prog4"}};
   c.sink = 4;
   c.masks = true;
-  expect_accurate(c, "by head");
+  expect_accurate_and_capped(c, "by head");
 }
 
 // Centres and scales then come from some of the tiles.
 TEST_P(PromptOverPagesOf4Bits, SeesLongPrefixes) {
-  expect_accurate(with({{40, 40 * 128, 300, 300}, {17, 17 * 128, 2, 2}}), "long");
+  expect_accurate_and_capped(with({{40, 40 * 128, 300, 300}, {17, 17 * 128, 2, 2}}), "long");
+}
+
+TEST_P(PromptOverPagesOf4Bits, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) {
+  Case c = with({{6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}});
+  c.unquantized = 0;
+  c.sink = 5;
+  expect_accurate_and_capped(c, "rule");
 }
 
 TEST_P(PromptOverPagesOf4Bits, SeesAWindow) {
@@ -310,7 +332,7 @@ TEST_P(PromptOverPagesOf4Bits, SeesAWindow) {
           by_rule ? with({{5, 128, 5 * 128 + 9, 2 * 128 + 50}}) : with({{6, 768, 300, 300}, {4, 512, 5, 3}});
       c.window = window;
       if (by_rule) c.unquantized = 0;
-      expect_accurate(c, "window");
+      expect_accurate_and_capped(c, "window");
     }
 }
 
@@ -318,10 +340,10 @@ TEST_P(PromptOverPagesOf4Bits, SeesAllTokensUnlessCausal) {
   Case c = with({{3, 384, 140, 100}, {0, 0, 30, 60}, {2, 256, 0, 50}});
   c.causal = false;
   c.in_tail = true;
-  expect_accurate(c, "all");
+  expect_accurate_and_capped(c, "all");
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadDims, PromptOverPagesOf4Bits, testing::Values(64, 128));
+INSTANTIATE_TEST_SUITE_P(HeadDims, PromptOverPagesOf4Bits, testing::Values(64, 128, 256));
 
 TEST(PromptPagesRefusals, NameTheArgument) {
   kvant_decode_shape of_pages{};

@@ -74,9 +74,10 @@ struct Seen {
   int first, end;
 };
 
-// Attention of one row to stretches of rows; keys and values are those of its scheme.
+// Attention of one row to stretches of rows; keys and values are those of its scheme. softcap: scores become
+// softcap * tanh(score / softcap), unless it is 0.
 inline Attention attend(const double* query, const Matrix& keys, const Matrix& values, int d, double scale,
-                        const std::vector<Seen>& seen, Scheme scheme) {
+                        const std::vector<Seen>& seen, Scheme scheme, double softcap = 0) {
   std::vector<double> q(query, query + d);
   if (scheme != Scheme::exact) {
     double largest = 0;
@@ -89,7 +90,8 @@ inline Attention attend(const double* query, const Matrix& keys, const Matrix& v
     for (int t = rows.first; t < rows.end; ++t) {
       double dot = 0;
       for (int c = 0; c < d; ++c) dot += q[c] * keys[t * d + c];
-      most = std::max(most, scores[t] = dot * scale);
+      scores[t] = softcap > 0 ? softcap * std::tanh(dot * scale / softcap) : dot * scale;
+      most = std::max(most, scores[t]);
     }
   Attention result{std::vector<double>(d, 0.0), -INFINITY};
   double mass = 0;

@@ -66,19 +66,24 @@ struct TileRows {
   std::int64_t stride;
 };
 
-// Where there are no pages: rows are read where they are.
+// Where there are no pages: rows are read where they are. Of any source: a tile is read kTokens at a time,
+// and rows begin with that of its token `first`.
 struct OnlyRows {
   static constexpr int kSamplingCtas = 4;  // on a multiprocessor: as many as are launched for four sequences
   template <int D>
   static constexpr int kSharedBytes = 0;
+  template <int D>
+  static constexpr int kTokens = kTileTokens;
 
   template <int D>
-  __device__ __forceinline__ TileRows read(const PromptArgs& args, const TileAt& at, unsigned char*) const {
+  __device__ __forceinline__ TileRows read(const PromptArgs& args, const TileAt& at, unsigned char*,
+                                           int first = 0) const {
     const PromptRows& from = at.is_value ? args.v : args.k;
-    const std::int64_t first = args.k_begins[at.seq] + static_cast<std::int64_t>(at.number) * kTileTokens;
-    return {static_cast<const unsigned short*>(from.data) + first * from.token_stride +
-                at.head * from.head_stride,
-            from.token_stride};
+    const std::int64_t row =
+        args.k_begins[at.seq] + static_cast<std::int64_t>(at.number) * kTileTokens + first;
+    return {
+        static_cast<const unsigned short*>(from.data) + row * from.token_stride + at.head * from.head_stride,
+        from.token_stride};
   }
 };
 

@@ -1,0 +1,57 @@
+// Rows of queries and outputs of prompts in half precision.
+#pragma once
+
+#include "attention/cuda/prompt/half_tiles.cuh"
+#include "attention/cuda/prompt/weigh.cuh"
+
+namespace kvant::cuda {
+
+// Eight numbers of a query.
+__device__ __forceinline__ uint4 load_query(const PromptArgs& args, std::int64_t at) {
+  if (args.q_is_f32 == 0) {
+    const uint4 octet = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(args.q.data) + at);
+    return args.q_is_half != 0 ? octet : half_octet<false>(octet);
+  }
+  const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(args.q.data) + at);
+  const float4 low = from[0], high = from[1];
+  return half_octet_of({low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w});
+}
+
+template <int D>
+__device__ __forceinline__ void store_half_rows(const PromptArgs& args, const PromptItem& item, int head,
+                                                int row, int pair, const RowSums& rows,
+                                                const float (&sums)[D / 2]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float mass = rows.mass[i];
+    mass += __shfl_xor_sync(~0U, mass, 1);
+    mass += __shfl_xor_sync(~0U, mass, 2);
+    const int in_block = row + 8 * i;
+    if (in_block >= item.n_rows) continue;
+    const std::int64_t out_row = item.first_row + in_block;
+    float reference = rows.reference[i], share = 1;
+    if (args.sink_logits != nullptr) {  // joins the denominator
+      const float sink = args.sink_logits[head] * 1.44269504F;
+      reference = fmaxf(reference, sink);
+      share = exp2_fast(rows.reference[i] - reference);
+      mass = fmaf(mass, share, exp2_fast(sink - reference));
+    }
+    if (args.lse != nullptr && pair == 0)
+      args.lse[out_row * args.lse_token_stride + head * args.lse_head_stride] =
+          mass > 0 ? (reference + log2f(mass)) * 0.69314718F : -INFINITY;
+    const float inverse = mass > 0 ? share / mass : 0;
+    const std::int64_t at = out_row * args.out_token_stride + head * args.out_head_stride + 2 * pair;
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+      const float2 both = {sums[4 * j + 2 * i] * inverse, sums[4 * j + 2 * i + 1] * inverse};
+      if (args.out_is_f32 != 0) {
+        *reinterpret_cast<float2*>(static_cast<float*>(args.out) + at + 8 * j) = both;
+      } else {
+        *reinterpret_cast<std::uint32_t*>(static_cast<unsigned short*>(args.out) + at + 8 * j) =
+            args.q_is_half != 0 ? pack_half2(both.x, both.y) : pack_bf16x2(both.x, both.y);
+      }
+    }
+  }
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "attention/cuda/prompt/half_tiles.cuh"
+#include "attention/cuda/prompt/launch.h"
+#include "attention/cuda/prompt/launch_overlapped.h"
+
+namespace kvant::cuda {
+
+template <int D, bool IsHalf, class Source>
+cudaError_t launch_tiles_of(const PromptArgs& args, const Source& source, const PromptLaunch& launch,
+                            int block_rows) {
+  constexpr int kBytes = Source::template kSharedBytes<D>;
+  static_assert(kBytes <= Gpu::kLeastSharedBytes - 9 * 1024);  // of which the plan takes 9
+  auto* kernel = half_tiles_kernel<D, IsHalf, Source>;
+  if (const cudaError_t error = allow_shared(kernel, kBytes); error != cudaSuccess) return error;
+  const dim3 tiles(launch.tile_slots + 1, args.n_kv_heads, 2);
+  kernel<<<tiles, kQuantizeThreads, kBytes, launch.stream>>>(args, source, block_rows);
+  return cudaGetLastError();
+}
+
+template <int D>
+cudaError_t launch_half_tiles(const PromptArgs& args, const PromptLaunch& launch, int block_rows) {
+  if (launch.pages != nullptr)
+    return launch_tiles_of<D, false>(args, PagesAndRows{*launch.pages, launch.rows_in_tail ? 1 : 0}, launch,
+                                     block_rows);
+  return launch.is_half ? launch_tiles_of<D, true>(args, OnlyRows{}, launch, block_rows)
+                        : launch_tiles_of<D, false>(args, OnlyRows{}, launch, block_rows);
+}
+
+}  // namespace kvant::cuda

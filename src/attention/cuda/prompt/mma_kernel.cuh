@@ -1,0 +1,353 @@
+// Attention of prompts in half precision by products of warps (mma.sync), for what half_kernel.cuh is not
+// there: GPUs other than Hopper, heads of 256, capped scores.
+//
+// A CTA takes one block of query rows of a head after another; each of its warps has some of the rows, their
+// queries in shared memory and their outputs in registers (FlashAttention-2, section 3.3). Tiles come in
+// steps of 64 tokens, keys and then values of each, into a ring of slots; weights stay in the registers in
+// which they were scores, as the next product's operand.
+#pragma once
+
+#include "attention/cuda/prompt/blocks.cuh"
+#include "attention/cuda/prompt/half_rows.cuh"
+#include "attention/cuda/prompt/half_weigh.cuh"
+#include "attention/cuda/prompt/join_halves.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kStepTokens = 64;
+inline constexpr int kMostSlots = 4;
+static_assert(kStepTokens == kPanelColumns && 2 * kStepTokens == kTileTokens);
+
+// RowTiles: of 16 rows, that a warp has. With two of them fragments of keys and values are read once for
+// both.
+template <int D, int RowTiles, int Warps>
+struct MmaShape {
+  static constexpr int kHeadDim = D;
+  static constexpr int kRowTiles = RowTiles;
+  static constexpr int kWarps = Warps;
+  static constexpr int kWarpRows = 16 * RowTiles;
+  static constexpr int kRows = Warps * kWarpRows;
+  static constexpr int kThreads = Warps * 32;
+  static constexpr int kSlotBytes = kStepTokens * D * 2;
+  static constexpr int kWarpQueryBytes = kWarpRows * D * 2;
+  static constexpr int kQueryBytes = Warps * kWarpQueryBytes;
+  static constexpr int kParts = Warps * RowTiles;  // of a block, that two CTAs join each on its own
+  // A barrier for keys and values of a step together, instead of one for each: short steps gain by it.
+  static constexpr bool kStepAtOnce = D == 64;
+  static constexpr int kLeastSlots = kStepAtOnce ? 4 : 2;
+  static_assert(kLeastSlots <= kMostSlots);
+  // CTAs of a multiprocessor, by registers: 255 of a thread.
+  static constexpr int kMostCtas = 8 / Warps;
+};
+
+// What a warp's rows see of sealed pages, and as rows.
+struct WarpSight {
+  SeenByAll all[2];
+  SeenByAll any[2];
+};
+
+// What a block is, for all threads.
+template <class Shape>
+struct MmaShared {
+  PromptItem item;
+  int head, n_steps;
+  int next_work;
+  WarpSight sight[Shape::kWarps];
+  int claims[Shape::kWarps];
+};
+
+// A block's keys and values, brought into the ring by all threads: keys of step 0, its values, keys of step
+// 1, and so on.
+template <class Shape>
+class StepCopies {
+ public:
+  __device__ __forceinline__ StepCopies(const PromptArgs& args, const MmaShared<Shape>& shared,
+                                        std::uint32_t ring, int n_slots)
+      : args_(args), shared_(shared), ring_(ring), n_slots_(n_slots), slot_(ring) {}
+
+  // The next group of copies: empty where there are no more.
+  __device__ __forceinline__ void begin() {
+    if (next_ < 2 * shared_.n_steps) copy();
+    commit_copies();
+    ++next_;
+    slot_ += Shape::kSlotBytes;
+    if (slot_ == ring_ + n_slots_ * Shape::kSlotBytes) slot_ = ring_;
+  }
+
+ private:
+  using Tile = HalfTile<Shape::kHeadDim>;
+  static constexpr int kHalfPanel = kStepTokens * 128;  // of a tile's keys
+
+  __device__ __forceinline__ void copy() {
+    const PromptItem& item = shared_.item;
+    const int tile = next_ / 4, half = next_ / 2 % 2;
+    const int n_pages = item.end_page - item.page;
+    const int slot =
+        tile < n_pages ? item.page_slot + item.page + tile : item.row_slot + item.tile + tile - n_pages;
+    const unsigned char* from =
+        args_.tiles +
+        (static_cast<std::int64_t>(slot) * args_.n_kv_heads + shared_.head / args_.group) * Tile::kBytes;
+    const int thread = static_cast<int>(threadIdx.x);
+    const bool is_value = next_ % 2 != 0;
+    from += is_value ? Tile::kSideBytes + half * Shape::kSlotBytes : half * kHalfPanel;
+#pragma unroll
+    for (int first = 0; first < Shape::kSlotBytes; first += Shape::kThreads * 16) {
+      const int byte = first + thread * 16;
+      copy_16(slot_ + byte, from + byte + (is_value ? 0 : byte / kHalfPanel * kHalfPanel));
+    }
+  }
+
+  const PromptArgs& args_;
+  const MmaShared<Shape>& shared_;
+  std::uint32_t ring_;
+  int n_slots_;
+  int next_ = 0;
+  std::uint32_t slot_;
+};
+
+// Waits for the oldest of n_slots - 1 groups of copies.
+__device__ __forceinline__ void wait_for_oldest(int n_slots) {
+  static_assert(kMostSlots == 4);
+  if (n_slots == 4)
+    wait_for_copies<2>();
+  else if (n_slots == 3)
+    wait_for_copies<1>();
+  else
+    wait_for_copies<0>();
+}
+
+// How many steps the block's tiles are: the last tile's second half is none where no row sees any of it.
+__device__ __forceinline__ int steps_of(const PromptArgs& args, const PromptItem& item) {
+  const int n = 2 * tiles_of(item);
+  if (item.end_tile == item.tile) return n;
+  const int end = min(limit_of(args, item, item.n_rows - 1), item.tokens);
+  return end - item.first_token <= item.end_tile * kTileTokens - kStepTokens ? n - 1 : n;
+}
+
+// What rows [row, last] of a block see.
+__device__ __forceinline__ WarpSight find_sight(const PromptArgs& args, const PromptItem& item, int row,
+                                                int last) {
+  WarpSight sight;
+  find_seen_by_all(args, item, row, last, sight.all);
+  const int first = args.window > 0 ? limit_of(args, item, row) - args.window : -kUnbounded;
+  const int end = limit_of(args, item, last);
+  sight.any[0] = {first, min(end, sealed_end_of(args, item, last))};
+  sight.any[1] = {max(first, sealed_end_of(args, item, row)), min(end, item.tokens)};
+  return sight;
+}
+
+// d[16 x 16] += a[16 x 16] b[16 x 16]: columns 0 to 7 and 8 to 15 of b are b[0], b[1] and b[2], b[3].
+__device__ __forceinline__ void add_products(float* d, const std::uint32_t (&a)[4],
+                                             const std::uint32_t (&b)[4]) {
+  mma_f16(*reinterpret_cast<float(*)[4]>(d), a[0], a[1], a[2], a[3], b[0], b[1]);
+  mma_f16(*reinterpret_cast<float(*)[4]>(d + 4), a[0], a[1], a[2], a[3], b[2], b[3]);
+}
+
+// A warp's rows on their way through the steps of a block.
+template <class Shape>
+class MmaRows {
+ public:
+  static constexpr int kD = Shape::kHeadDim;
+  static constexpr int kTiles = Shape::kRowTiles;
+
+  __device__ __forceinline__ MmaRows(std::uint32_t queries, int warp, int lane)
+      : row_(warp * Shape::kWarpRows + lane / 4), pair_(lane % 4) {
+    // Rows of swizzled panels; columns 16 k of a panel are 32 k bytes further, before the swizzle.
+    const int swizzle = lane % 8;
+    queries_ = queries + (lane % 16) * 128 + ((lane / 16 ^ swizzle) << 4);
+    matrix_ = (lane / 16 * 8 + lane % 8) * 128 + ((lane / 8 % 2 ^ swizzle) << 4);
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) rows_[m].reference[0] = rows_[m].reference[1] = kNoReference;
+  }
+
+  // Scores of a step, whose keys are in such a slot.
+  __device__ __forceinline__ void score(std::uint32_t slot) {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int i = 0; i < kStepTokens / 2; ++i) s_[m][i] = 0;
+    const std::uint32_t keys = slot + matrix_;
+#pragma unroll
+    for (int k = 0; k < kD / 16; ++k) {
+      const std::uint32_t column = k % 4 * 32, panel = k / 4;
+      std::uint32_t a[kTiles][4];
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m)
+        load_matrices(a[m], (queries_ ^ column) + panel * (Shape::kWarpRows * 128) + m * 16 * 128);
+#pragma unroll
+      for (int t = 0; t < kStepTokens / 16; ++t) {
+        std::uint32_t b[4];
+        load_matrices(b, (keys ^ column) + panel * (kStepTokens * 128) + t * 16 * 128);
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) add_products(&s_[m][8 * t], a[m], b);
+      }
+    }
+  }
+
+  // Scores become weights, and sums so far go to their unit. first: the step's first token.
+  __device__ __forceinline__ void weigh(const PromptArgs& args, const PromptItem& item,
+                                        const WarpSight& sight, bool is_rows, int first) {
+    const SeenByAll all = sight.all[is_rows ? 1 : 0];
+    const bool is_cut = first + kStepTokens > all.end || first < all.first;
+    const bool is_capped = args.softcap_log2 > 0;
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      if (is_capped) cap_scores(s_[m], args.softcap_log2, args.softcap_slope);
+      if (is_cut) {
+        int low[2], high[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int row = row_ + 16 * m + 8 * i;
+          find_columns(args, item, limit_of(args, item, row), sealed_end_of(args, item, row), is_rows, first,
+                       low[i], high[i]);
+        }
+        mask_scores(s_[m], low, high, pair_);
+      }
+      float shrink[2];
+      if (!weigh_scores(s_[m], is_capped ? 1 : args.scale_log2, rows_[m], shrink)) continue;
+#pragma unroll
+      for (int i = 0; i < kD / 2; ++i) sums_[m][i] *= shrink[i / 2 % 2];
+    }
+  }
+
+  // Adds a step's values, which are in such a slot.
+  __device__ __forceinline__ void add_values(std::uint32_t slot) {
+    const std::uint32_t values = slot + matrix_;
+#pragma unroll
+    for (int k = 0; k < kStepTokens / 16; ++k) {
+      std::uint32_t a[kTiles][4];
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[m][i] = pack_half2(s_[m][8 * k + 2 * i], s_[m][8 * k + 2 * i + 1]);
+#pragma unroll
+      for (int c = 0; c < kD / 16; ++c) {
+        std::uint32_t b[4];
+        load_matrices(b, (values ^ k * 32) + c * 16 * 128);
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) add_products(&sums_[m][8 * c], a[m], b);
+      }
+    }
+  }
+
+  // Stores what no other CTA will.
+  __device__ __forceinline__ void store(const PromptArgs& args, const PromptItem& item, int head, int warp,
+                                        int lane, int& claim) {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      if (item.split >= 0) {
+        const int place = (item.split * args.n_heads + head) * Shape::kParts + warp * kTiles + m;
+        if (!join_halves<kD, 32>(args.halves + static_cast<std::int64_t>(place) * HalfSums<kD, 32>::kNumbers,
+                                 args.claims + 2 * place, kFirstGroupBarrier + warp, lane, claim, rows_[m],
+                                 sums_[m]))
+          continue;
+      }
+      store_half_rows<kD>(args, item, head, row_ + 16 * m, pair_, rows_[m], sums_[m]);
+    }
+  }
+
+ private:
+  int row_, pair_;
+  std::uint32_t queries_, matrix_;
+  RowSums rows_[kTiles];
+  float s_[kTiles][kStepTokens / 2];
+  float sums_[kTiles][kD / 2] = {};
+};
+
+// A warp's own queries.
+template <class Shape>
+__device__ __forceinline__ void load_warp_queries(const PromptArgs& args, const PromptItem& item, int head,
+                                                  int warp, int lane, unsigned char* queries) {
+  constexpr int kOctets = Shape::kHeadDim / 8;
+#pragma unroll 2
+  for (int i = lane; i < Shape::kWarpRows * kOctets; i += 32) {
+    const int row = i / kOctets, octet = i % kOctets;
+    const int in_block = warp * Shape::kWarpRows + row;
+    *reinterpret_cast<uint4*>(queries + half_place<Shape::kWarpRows>(row, octet * 8)) =
+        in_block < item.n_rows ? load_query(args, (item.first_row + in_block) * args.q.token_stride +
+                                                      head * args.q.head_stride + octet * 8)
+                               : make_uint4(0, 0, 0, 0);
+  }
+  __syncwarp();
+}
+
+// A block, by all threads. ring: its slots, from a shared address on.
+template <class Shape>
+__device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<Shape>& shared,
+                                             unsigned char* queries, std::uint32_t ring, int n_slots,
+                                             int warp, int lane) {
+  const PromptItem& item = shared.item;
+  StepCopies<Shape> copies(args, shared, ring, n_slots);
+  for (int i = 0; i < (Shape::kStepAtOnce ? 2 : n_slots - 1); ++i) copies.begin();
+  load_warp_queries<Shape>(args, item, shared.head, warp, lane, queries);
+  WarpSight& sight = shared.sight[warp];
+  if (lane == 0) sight = find_sight(args, item, warp * Shape::kWarpRows, (warp + 1) * Shape::kWarpRows - 1);
+  __syncwarp();
+  MmaRows<Shape> rows(shared_address(queries), warp, lane);
+  std::uint32_t slot = ring;
+  const auto next_slot = [&] {
+    slot += Shape::kSlotBytes;
+    if (slot == ring + n_slots * Shape::kSlotBytes) slot = ring;
+  };
+  // The oldest copies are there, or both of a step, and as many slots before theirs are free.
+  const auto take_turn = [&] {
+    if constexpr (Shape::kStepAtOnce) {
+      wait_for_copies<0>();
+      __syncthreads();
+      copies.begin();
+    } else {
+      wait_for_oldest(n_slots);
+      __syncthreads();
+    }
+    copies.begin();
+  };
+#pragma unroll 1
+  for (int step = 0; step < shared.n_steps; ++step) {
+    const int n_pages = item.end_page - item.page;
+    const bool is_rows = step / 2 >= n_pages;
+    const int first =
+        (is_rows ? item.first_token + (item.tile - n_pages) * kTileTokens : item.page * kTileTokens) +
+        step * kStepTokens;
+    const SeenByAll any = sight.any[is_rows ? 1 : 0];
+    const bool sees = first < any.end && first + kStepTokens > any.first;
+    take_turn();
+    if (sees) {
+      rows.score(slot);
+      rows.weigh(args, item, sight, is_rows, first);
+    }
+    next_slot();
+    if constexpr (!Shape::kStepAtOnce) take_turn();
+    if (sees) rows.add_values(slot);
+    next_slot();
+  }
+  rows.store(args, item, shared.head, warp, lane, shared.claims[warp]);
+}
+
+// Dynamic shared memory: queries of each warp, then the ring.
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kMostCtas)
+    mma_prompt_kernel(const __grid_constant__ PromptArgs args, int n_slots) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  __shared__ MmaShared<Shape> shared;
+  const int warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / 32, 0);
+  wait_for_predecessors();  // tiles and the plan
+  const int n_work = *args.n_items * args.n_heads;
+  for (int work = static_cast<int>(blockIdx.x); work < n_work;) {
+    // What follows from it is computed anew for each block: registers are for sums.
+    int thread = static_cast<int>(threadIdx.x);
+    asm volatile("" : "+r"(thread));
+    if (thread == 0) {
+      shared.item = args.items[work / args.n_heads];
+      shared.head = work % args.n_heads;
+      shared.n_steps = steps_of(args, shared.item);
+      shared.next_work = static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
+    }
+    __syncthreads();
+    work = shared.next_work;
+    attend_block(args, shared, memory + warp * Shape::kWarpQueryBytes,
+                 shared_address(memory) + Shape::kQueryBytes, n_slots, warp, thread % 32);
+    __syncthreads();
+  }
+}
+
+}  // namespace kvant::cuda
