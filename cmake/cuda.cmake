@@ -36,8 +36,8 @@ function(kvant_cuda)
     return()
   endif()
   set(room ${CMAKE_SOURCE_DIR}/src/attention/cuda)
-  set(pages ${room}/page_format.cc ${room}/page_permutation.cc)
-  file(GLOB kernels CONFIGURE_DEPENDS ${room}/kernels/*.cu ${room}/*_api.cu ${room}/prompt/*_api.cu
+  set(pages ${room}/page/page_format.cc ${room}/page/page_permutation.cc)
+  file(GLOB kernels CONFIGURE_DEPENDS ${room}/kernels/*.cu ${room}/api/*_api.cu ${room}/prompt/*_api.cu
     ${room}/prompt/tiles_*.cu ${room}/prompt/mma_*.cu)
   file(GLOB hopper CONFIGURE_DEPENDS ${room}/prompt/kernel_*.cu)
   # Clusters and wgmma: code for Hopper alone, be it PTX that nothing runs.
@@ -58,7 +58,7 @@ function(kvant_cuda)
   # what sm_80 has and no more.
   if(NOT "${CMAKE_CUDA_ARCHITECTURES}" MATCHES "(^|;)80")
     add_library(kvant_cuda_80 OBJECT ${room}/kernels/linear.cu ${room}/kernels/skipping.cu
-      ${room}/kernels/seal_vectors.cu ${room}/encode_api.cu ${room}/prompt/mma_d128.cu)
+      ${room}/kernels/seal_vectors.cu ${room}/api/encode_api.cu ${room}/prompt/mma_d128.cu)
     set_target_properties(kvant_cuda_80 PROPERTIES CUDA_ARCHITECTURES 80-real)
     target_include_directories(kvant_cuda_80 PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
   endif()
@@ -69,7 +69,7 @@ function(kvant_cuda)
   install(TARGETS kvant_cuda)
   install(DIRECTORY include/kvant DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
-  file(GLOB tests CONFIGURE_DEPENDS ${room}/*_test.cu ${room}/prompt/*_test.cu)
+  file(GLOB tests CONFIGURE_DEPENDS ${room}/*/*_test.cu)
   add_executable(cuda_test ${tests} ${pages})
   target_link_libraries(cuda_test PRIVATE kvant_cuda kvant_format)
   kvant_embed_bytes(cuda_test data/captured/smollm2-135m-layer-12.bf16 kCapturedHeads)
@@ -81,10 +81,10 @@ function(kvant_cuda)
   set_tests_properties(CudaApi.CallerOf1_0 PROPERTIES LABELS gpu TIMEOUT 60)
 
   foreach(bench decode_bench prompt_bench seal_bench)
-    add_executable(${bench} ${room}/${bench}.cu ${pages})
+    add_executable(${bench} ${room}/bench/${bench}.cu ${pages})
     target_link_libraries(${bench} PRIVATE kvant_cuda kvant_format)
   endforeach()
-  add_executable(unit_rates ${room}/unit_rates.cu)  # of Hopper's units
+  add_executable(unit_rates ${room}/bench/unit_rates.cu)  # of Hopper's units
   set_target_properties(unit_rates PROPERTIES CUDA_ARCHITECTURES "${hopper_architectures}")
   foreach(program cuda_test decode_bench prompt_bench seal_bench unit_rates)
     target_include_directories(${program} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)

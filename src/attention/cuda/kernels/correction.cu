@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "attention/cuda/correction_kernel.cuh"
-#include "attention/cuda/correction_update.cuh"
+#include "attention/cuda/correction/correction_kernel.cuh"
+#include "attention/cuda/correction/correction_update.cuh"
 
 namespace kvant::cuda {
 namespace {

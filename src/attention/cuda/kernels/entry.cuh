@@ -1,8 +1,8 @@
 // An entry of the registry.
 #pragma once
 
-#include "attention/cuda/decode_kernel.cuh"
-#include "attention/cuda/decode_registry.h"
+#include "attention/cuda/decode/decode_kernel.cuh"
+#include "attention/cuda/decode/decode_registry.h"
 
 #define KVANT_KERNEL_NAME(key, value) "cuda/sm90/" key "+" value
 

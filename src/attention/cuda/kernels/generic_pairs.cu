@@ -4,9 +4,9 @@
 #include <mutex>
 #include <string>
 
-#include "attention/cuda/decode_registry.h"
-#include "attention/cuda/head_dim.h"
-#include "attention/cuda/page_format.h"
+#include "attention/cuda/api/head_dim.h"
+#include "attention/cuda/decode/decode_registry.h"
+#include "attention/cuda/page/page_format.h"
 #include "format/format.h"
 
 namespace kvant::cuda {

@@ -1,6 +1,6 @@
-#include "attention/cuda/head_dim.h"
-#include "attention/cuda/seal_kernel.cuh"
-#include "attention/cuda/seal_registry.h"
+#include "attention/cuda/api/head_dim.h"
+#include "attention/cuda/seal/seal_kernel.cuh"
+#include "attention/cuda/seal/seal_registry.h"
 
 namespace kvant::cuda {
 namespace {

@@ -1,6 +1,6 @@
-#include "attention/cuda/head_dim.h"
-#include "attention/cuda/seal_registry.h"
-#include "attention/cuda/seal_shaped.cuh"
+#include "attention/cuda/api/head_dim.h"
+#include "attention/cuda/seal/seal_registry.h"
+#include "attention/cuda/seal/seal_shaped.cuh"
 
 namespace kvant::cuda {
 namespace {

@@ -3,9 +3,9 @@
 // product's lane g * 4 + t then has both parts of the sums of head t.
 #pragma once
 
-#include "attention/cuda/decode_args.h"
-#include "attention/cuda/ptx.cuh"
-#include "attention/cuda/query.cuh"
+#include "attention/cuda/decode/decode_args.h"
+#include "attention/cuda/decode/query.cuh"
+#include "attention/cuda/device/ptx.cuh"
 
 namespace kvant::cuda {
 

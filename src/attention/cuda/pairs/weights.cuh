@@ -1,7 +1,7 @@
 // What value formats share: weights as the B operand of the products with values.
 #pragma once
 
-#include "attention/cuda/decode_kernel.cuh"
+#include "attention/cuda/decode/decode_kernel.cuh"
 
 namespace kvant::cuda {
 

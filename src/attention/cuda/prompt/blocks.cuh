@@ -2,9 +2,9 @@
 // query warps prepare, and the ring of tiles.
 #pragma once
 
+#include "attention/cuda/device/ptx.cuh"
 #include "attention/cuda/prompt/plan.cuh"
 #include "attention/cuda/prompt/prompt_args.h"
-#include "attention/cuda/ptx.cuh"
 
 namespace kvant::cuda {
 

@@ -4,7 +4,7 @@
 
 #include "attention/cuda/prompt/find_tile.cuh"
 #include "attention/cuda/prompt/page_rows.cuh"
-#include "attention/cuda/seal_page.cuh"
+#include "attention/cuda/seal/seal_page.cuh"
 
 namespace kvant::cuda {
 

@@ -5,8 +5,8 @@
 
 #include <cstddef>
 
-#include "attention/cuda/dequantize_args.h"
-#include "attention/cuda/gpu.h"
+#include "attention/cuda/device/gpu.h"
+#include "attention/cuda/prefill/dequantize_args.h"
 #include "attention/cuda/prompt/prompt_args.h"
 
 namespace kvant::cuda {

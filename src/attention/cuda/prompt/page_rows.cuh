@@ -2,7 +2,7 @@
 // shared memory first.
 #pragma once
 
-#include "attention/cuda/dequantize_kernel.cuh"
+#include "attention/cuda/prefill/dequantize_kernel.cuh"
 #include "attention/cuda/prompt/launch.h"
 #include "attention/cuda/prompt/tile_rows.cuh"
 

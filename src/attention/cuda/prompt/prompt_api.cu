@@ -2,13 +2,13 @@
 
 #include <cstdint>
 
-#include "attention/cuda/caller_structs.h"
-#include "attention/cuda/gpu.h"
-#include "attention/cuda/head_dim.h"
-#include "attention/cuda/page_decodings.h"
+#include "attention/cuda/api/caller_structs.h"
+#include "attention/cuda/api/head_dim.h"
+#include "attention/cuda/api/workspace_cursor.h"
+#include "attention/cuda/device/gpu.h"
+#include "attention/cuda/prefill/page_decodings.h"
 #include "attention/cuda/prompt/launch.h"
 #include "attention/cuda/prompt/tile_layout.cuh"
-#include "attention/cuda/workspace_cursor.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {

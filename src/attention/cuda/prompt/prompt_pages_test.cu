@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "attention/cuda/device_memory.h"
-#include "attention/cuda/kernel_path.h"
-#include "attention/cuda/page_test_cache.h"
+#include "attention/cuda/device/kernel_path.h"
 #include "attention/cuda/prompt/prompt_reference.h"
+#include "attention/cuda/test/device_memory.h"
+#include "attention/cuda/test/page_test_cache.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {

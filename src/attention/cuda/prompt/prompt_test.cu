@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "attention/cuda/captured_heads.h"
-#include "attention/cuda/device_memory.h"
-#include "attention/cuda/kernel_path.h"
+#include "attention/cuda/device/kernel_path.h"
 #include "attention/cuda/prompt/prompt_reference.h"
+#include "attention/cuda/test/captured_heads.h"
+#include "attention/cuda/test/device_memory.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {

@@ -5,8 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "attention/cuda/device/ptx.cuh"
 #include "attention/cuda/prompt/plan.cuh"
-#include "attention/cuda/ptx.cuh"
 
 namespace kvant::cuda {
 

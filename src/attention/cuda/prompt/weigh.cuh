@@ -2,9 +2,9 @@
 // weights have 8 bits wherever a tile's scores lie (FlashQ, TurboAttention section 4: a scale for each tile).
 #pragma once
 
+#include "attention/cuda/decode/sas_polynomial.cuh"
+#include "attention/cuda/device/ptx.cuh"
 #include "attention/cuda/prompt/tile_layout.cuh"
-#include "attention/cuda/ptx.cuh"
-#include "attention/cuda/sas_polynomial.cuh"
 #include "attention/sas.h"
 
 namespace kvant::cuda {

@@ -3,7 +3,7 @@
 // (two of them at heads of 64, half of one at heads of 256).
 #pragma once
 
-#include "attention/cuda/any_page.h"
+#include "attention/cuda/page/any_page.h"
 #include "attention/cuda/pairs/weights.cuh"
 
 namespace kvant::cuda {

@@ -1,0 +1,25 @@
+// Appending, as parts of more than one call.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "attention/cuda/api/refusal.h"
+#include "attention/cuda/device/gpu.h"
+#include "attention/cuda/seal/encode_args.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+
+// What is wrong with rows that go where sequences end (kvant_decode_layer.new_rows).
+Reason fault_of_last(const kvant_new_rows& rows, const kvant_decode_shape& shape,
+                     const kvant_decode_lengths& lengths, const kvant_decode_layer& layer);
+
+// Of rows without a fault. tail_tokens: of each sequence, the last of which its row is; null: rows say where
+// they go.
+AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
+                       const kvant_new_rows& rows, const std::int32_t* tail_tokens);
+
+// Launches what appends them.
+kvant_status append(const AppendArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream);
+
+}  // namespace kvant::cuda

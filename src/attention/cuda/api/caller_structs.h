@@ -1,0 +1,76 @@
+// Structures of kvant.h as callers of any version hand them over.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "attention/cuda/api/refusal.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+
+// Bytes of the first version of each structure. One that gets another member keeps its size here: the offset
+// of that member.
+template <class T>
+inline constexpr std::size_t kFirstSize = sizeof(T);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_decode_shape> = offsetof(kvant_decode_shape, score_softcap);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_decode_lengths> = offsetof(kvant_decode_lengths, first_tokens);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_decode_layer> = offsetof(kvant_decode_layer, sink_logits);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_new_rows> = offsetof(kvant_new_rows, type);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_transformation> = offsetof(kvant_transformation, source);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_prompt> = offsetof(kvant_prompt, pages);
+
+// What a structure is refused with that is missing or of no known version.
+template <class T>
+inline constexpr Reason kNoStruct = nullptr;
+#define KVANT_NAME_STRUCT(type) \
+  template <>                   \
+  inline constexpr Reason kNoStruct<type> = #type " is null, or its struct_size is not its size"
+KVANT_NAME_STRUCT(kvant_decode_shape);
+KVANT_NAME_STRUCT(kvant_decode_lengths);
+KVANT_NAME_STRUCT(kvant_decode_layer);
+KVANT_NAME_STRUCT(kvant_correction);
+KVANT_NAME_STRUCT(kvant_new_rows);
+KVANT_NAME_STRUCT(kvant_seal_range);
+KVANT_NAME_STRUCT(kvant_dequantization);
+KVANT_NAME_STRUCT(kvant_partial);
+KVANT_NAME_STRUCT(kvant_transformation);
+KVANT_NAME_STRUCT(kvant_prompt_shape);
+KVANT_NAME_STRUCT(kvant_prompt_pages);
+KVANT_NAME_STRUCT(kvant_prompt);
+KVANT_NAME_STRUCT(kvant_token_weights);
+KVANT_NAME_STRUCT(kvant_protected_rows);
+#undef KVANT_NAME_STRUCT
+
+// A copy with all of today's members. Returns why there is none.
+template <class T>
+Reason read_struct(const T* from, T* to) {
+  static_assert(kNoStruct<T> != nullptr);
+  if (from == nullptr || from->struct_size < kFirstSize<T>) return kNoStruct<T>;
+  *to = {};
+  std::memcpy(to, from, std::min(from->struct_size, sizeof(T)));
+  return nullptr;
+}
+
+inline bool is_aligned(const void* address, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+}
+
+inline Reason read_correction(const kvant_correction* from, kvant_correction* to) {
+  if (const Reason reason = read_struct(from, to)) return reason;
+  return first_failing({{to->states != nullptr, "correction: states is null"},
+                        {is_aligned(to->states, 16), "correction: states is not 16-byte aligned"},
+                        {to->state_seq_stride % 4 == 0 && to->state_head_stride % 4 == 0,
+                         "correction: state_seq_stride and state_head_stride must be multiples of 4"},
+                        {to->reserved == 0, "correction: reserved must be 0"}});
+}
+
+}  // namespace kvant::cuda

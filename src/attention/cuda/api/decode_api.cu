@@ -1,0 +1,405 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "attention/cuda/api/append_rows.h"
+#include "attention/cuda/api/caller_structs.h"
+#include "attention/cuda/api/head_dim.h"
+#include "attention/cuda/api/head_groups.h"
+#include "attention/cuda/api/page_source.h"
+#include "attention/cuda/api/workspace_cursor.h"
+#include "attention/cuda/correction/correction.h"
+#include "attention/cuda/decode/decode_registry.h"
+#include "attention/cuda/decode/decode_shared.h"
+#include "attention/cuda/decode/leave_segment.cuh"
+#include "attention/cuda/decode/page_copier.cuh"
+#include "attention/cuda/decode/schedule.cuh"
+#include "attention/cuda/decode/short_attention.h"
+#include "attention/cuda/page/page_format.h"
+#include "format/format.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+
+const DecodeKernel* find_decode_kernel(const Gpu& gpu, const char* key_format, const char* value_format,
+                                       int head_dim, int group, bool sas) {
+  for (const auto list : {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(),
+                          sas_kernels(), lloyd_max_kernels(), vector_kernels(), long_vector_kernels(),
+                          trellis_kernels(), wide_trellis_kernels()}) {
+    for (const DecodeKernel& kernel : list) {
+      if (kernel.head_dim == head_dim && group <= kernel.max_group && (kernel.sas == SasUse::always) == sas &&
+          std::strcmp(kernel.key_format, key_format) == 0 &&
+          std::strcmp(kernel.value_format, value_format) == 0 && fits(kernel, gpu))
+        return &kernel;
+    }
+  }
+  return group <= kPaddedGroup ? find_generic_kernel(key_format, value_format, head_dim) : nullptr;
+}
+
+namespace {
+
+// One that skips values, or null.
+const DecodeKernel* find_skipping_kernel(const Gpu& gpu, const HeadGroup& group, int head_dim) {
+  for (const DecodeKernel& kernel : skipping_kernels()) {
+    if (kernel.head_dim == head_dim && std::strcmp(kernel.key_format, group.key_format) == 0 &&
+        std::strcmp(kernel.value_format, group.value_format) == 0 && fits(kernel, gpu))
+      return &kernel;
+  }
+  return nullptr;
+}
+
+struct Shape : kvant_decode_shape {
+  HeadGroups groups;
+};
+
+Reason read_shape(const kvant_decode_shape* from, Shape* shape) {
+  if (const Reason reason = read_struct<kvant_decode_shape>(from, shape)) return reason;
+  const Reason reason =
+      first_failing({{shape->n_seqs > 0, "shape.n_seqs must be at least 1"},
+                     {shape->score_softcap >= 0, "shape.score_softcap must not be negative"},
+                     {shape->shape_reserved == 0, "shape.shape_reserved must be 0"},
+                     {shape->group > 0 && shape->group <= kMaxGroup, "shape.group must be 1 to 16"}});
+  return reason == nullptr ? group_heads(*shape, &shape->groups) : reason;
+}
+
+// What one launch works on: KV heads of the same formats, and some of the query heads of each.
+struct LaunchPlan {
+  const HeadGroup* heads;
+  int first_query, n_queries;
+  const DecodeKernel* kernel;
+};
+struct LaunchPlans {
+  int n = 0;
+  std::array<LaunchPlan, kMaxLaunches> of{};
+};
+
+// Returns why there is no kernel for some heads.
+Reason plan_launches(const Shape& shape, const Gpu& gpu, LaunchPlans* plans) {
+  if (shape.corrected != 0 && (!can_be_corrected(shape.head_dim) || shape.group > kPaddedGroup))
+    return "a correction needs heads of 64 or 128 and at most 8 query heads of a KV head";
+  if (!is_head_dim(shape.head_dim)) return kNoHeadDim;
+  if (shape.corrected != 0 && shape.score_softcap > 0)
+    return "a correction is not there for scores that are capped (shape.score_softcap)";
+  for (int i = 0; i < shape.groups.n; ++i) {
+    const HeadGroup& group = shape.groups.of[i];
+    for (int first = 0; first < shape.group; first += kPaddedGroup) {
+      const int n = std::min(shape.group - first, kPaddedGroup);
+      const DecodeKernel* kernel = shape.skip_threshold > 0 && shape.sas == 0 && shape.score_softcap == 0
+                                       ? find_skipping_kernel(gpu, group, shape.head_dim)
+                                       : nullptr;
+      if (kernel == nullptr && shape.score_softcap > 0)
+        kernel = find_generic_kernel(group.key_format, group.value_format, shape.head_dim);
+      if (kernel == nullptr)
+        kernel =
+            find_decode_kernel(gpu, group.key_format, group.value_format, shape.head_dim, n, shape.sas != 0);
+      if (kernel == nullptr) return "no kernel reads these formats of keys and values at this head size";
+      if (!fits(*kernel, gpu)) return "pages of these formats are larger than the shared memory of this GPU";
+      plans->of[plans->n++] = {&group, first, n, kernel};
+    }
+  }
+  return nullptr;
+}
+
+// What lies in the workspace.
+struct Workspace {
+  Schedule schedule;
+  float *features, *numerator, *denominator;  // of a correction, see CorrectionArgs
+};
+
+std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* workspace) {
+  WorkspaceCursor cursor(memory);
+  Schedule* schedule = &workspace->schedule;
+  const std::size_t n_seqs = shape.n_seqs;
+  const std::size_t slots = 2 * static_cast<std::size_t>(n_ctas) * kPaddedGroup;
+  schedule->first_unit = cursor.take<std::int32_t>(n_seqs + 1);
+  schedule->protected_pages = cursor.take<std::int32_t>(n_seqs);
+  schedule->starts = cursor.take<WorkStart>(std::size_t{2} * shape.n_kv_heads * n_ctas);
+  const std::size_t passes = query_passes(shape.group);
+  const std::size_t launches = shape.groups.n * passes;
+  // Shapes that differ in their groups of KV heads may share a schedule.
+  schedule->arrivals = cursor.take<std::int32_t>(kMaxHeadGroups * passes * n_ctas * kMaxSlices);
+  schedule->partial_sums = cursor.take<float>(launches * 2 * n_ctas * kMaxSlices * 2);
+  schedule->partial_out = cursor.take<float>(launches * slots * shape.head_dim);
+  const std::size_t rows = shape.corrected != 0 ? n_seqs * shape.n_kv_heads * shape.group : 0;
+  workspace->features = cursor.take<float>(rows * kFeatures);
+  workspace->numerator = cursor.take<float>(rows * shape.head_dim);
+  workspace->denominator = cursor.take<float>(rows);
+  return cursor.used();
+}
+
+// What both the schedule and the layers need.
+kvant_status common_args(const Shape& shape, const kvant_decode_lengths& lengths, void* memory,
+                         std::size_t workspace_bytes, DecodeArgs* args, Gpu* gpu, Workspace* workspace) {
+  if (memory == nullptr || !is_aligned(memory, kWorkspaceAlignment))
+    return refuse_argument("workspace is null or not 256-byte aligned");
+  if (const kvant_status status = find_gpu(gpu); status != KVANT_OK) return status;
+  if (lay_out(shape, gpu->multiprocessors, memory, workspace) > workspace_bytes)
+    return refuse(KVANT_WORKSPACE_TOO_SMALL, "workspace_bytes is less than kvant_decode_workspace says");
+  args->schedule = workspace->schedule;
+  args->n_seqs = shape.n_seqs;
+  args->n_kv_heads = shape.n_kv_heads;
+  args->group = shape.group;
+  args->softmax_scale_log2 = shape.softmax_scale * 1.44269504F;
+  args->sas = shape.sas;
+  args->softcap_log2 = shape.score_softcap * 1.44269504F;
+  args->skip_below = std::ldexp(shape.skip_threshold, static_cast<int>(kWeightBits));
+  args->sealed_pages = lengths.sealed_pages;
+  args->tail_tokens = lengths.tail_tokens;
+  args->protected_tokens = lengths.protected_tokens;
+  args->protected_seq_stride = lengths.protected_seq_stride;
+  args->protected_head_stride = lengths.protected_head_stride;
+  args->first_tokens = lengths.first_tokens;
+  return KVANT_OK;
+}
+
+// Of the codes of `format`: their width, the levels that they stand for, and what these are to be multiplied
+// by, where the factors of tokens are taken for their largest numbers.
+void set_levels(const char* format, int d, int* bits, float* unit, float* levels) {
+  const FormatDescription described = *find_format(format)->describe();
+  *bits = described.page.bits;
+  *unit = described.unit / described.largest;
+  if (described.of_unit_vectors) *unit /= std::sqrt(static_cast<float>(d));
+  std::copy(described.levels.begin(), described.levels.end(), levels);
+}
+
+void describe_page(const AnyPage& page, float unit, const float* levels, AnyPage* described) {
+  *described = page;
+  described->unit *= unit;
+  std::copy_n(levels, kMaxLevels, described->levels);
+}
+
+// Kernels that follow one another overlap the end of one with the set-up of the next.
+cudaError_t launch(const DecodeKernel& kernel, const Gpu& gpu, int shared_bytes, DecodeArgs& args,
+                   cudaStream_t stream) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(gpu.multiprocessors);
+  config.blockDim = dim3((args.consumer_warps + 1) * kLanes);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = gpu.overlap_attributes();
+  void* arguments[] = {&args};
+  return cudaLaunchKernelExC(&config, kernel.function, arguments);
+}
+
+// Points the arguments at the query heads of a launch.
+void select_queries(const LaunchPlan& plan, DecodeArgs* args) {
+  const int q_bytes = args->q_f32 != 0 ? 4 : 2, out_bytes = args->out_f32 != 0 ? 4 : 2;
+  args->n_queries = plan.n_queries;
+  args->q = static_cast<const std::byte*>(args->q) + plan.first_query * args->q_head_stride * q_bytes;
+  args->out = static_cast<std::byte*>(args->out) + plan.first_query * args->out_head_stride * out_bytes;
+  if (args->lse != nullptr) args->lse += plan.first_query;
+  if (args->sink_logits != nullptr) args->sink_logits += plan.first_query;
+}
+
+// Launch `nth` of a call, maybe the last. Its partial results have a place of their own: launches of one call
+// overlap.
+cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, bool is_last, const Gpu& gpu,
+                        DecodeArgs args, cudaStream_t stream) {
+  const int n_ctas = gpu.multiprocessors;
+  const HeadGroup& group = *plan.heads;
+  const DecodeKernel& kernel = *plan.kernel;
+  args.heads = group.heads;
+  select_queries(plan, &args);
+  args.follows = nth > 0 ? 1 : 0;
+  const bool graded = nth > 0 && is_last && group.heads.n < shape.n_kv_heads;
+  args.schedule.starts += ((group.heads.n - 1) * 2 + (graded ? 1 : 0)) * static_cast<std::ptrdiff_t>(n_ctas);
+  if (args.follows != 0) args.settled = 0;                            // it waits for nothing
+  const std::size_t before = static_cast<std::size_t>(nth) * n_ctas;  // CTAs of other launches
+  args.schedule.arrivals += before * kMaxSlices;
+  args.schedule.partial_sums += before * 2 * kMaxSlices * 2;
+  args.schedule.partial_out += before * 2 * kPaddedGroup * shape.head_dim;
+  set_levels(group.key_format, shape.head_dim, &args.key_bits, &args.key_unit, args.key_levels);
+  set_levels(group.value_format, shape.head_dim, &args.value_bits, &args.value_unit, args.value_levels);
+  describe_page(kernel.key_page, args.key_unit, args.key_levels, &args.key_page);
+  describe_page(kernel.value_page, args.value_unit, args.value_levels, &args.value_page);
+  const int shared_bytes = lay_out_shared(kernel, gpu, &args);
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  return error == cudaSuccess ? launch(kernel, gpu, shared_bytes, args, stream) : error;
+}
+
+Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& lengths,
+                const DecodeKernel& kernel) {
+  const auto complete = [](const char* format, const void* codebooks) {
+    return codebooks != nullptr || find_format(format)->needed_constants().empty();
+  };
+  return first_failing({
+      {layer.q != nullptr && layer.out != nullptr, "layer: q or out is null"},
+      {layer.layer >= 0, "layer.layer is negative"},
+      {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
+      {lengths.max_tail_tokens >= 0, "lengths.max_tail_tokens is negative"},
+      {lengths.lengths_reserved == 0, "lengths.lengths_reserved must be 0"},
+      {layer.q_seq_stride % 8 == 0 && layer.q_head_stride % 8 == 0,
+       "layer: q_seq_stride and q_head_stride must be multiples of 8"},
+      {is_aligned(layer.q, 16), "layer.q must be 16-byte aligned"},
+      {lengths.sealed_pages == nullptr || kernel.key_bytes != 0,
+       "lengths: there are sealed pages, but the formats are bf16, which has none"},
+      {lengths.sealed_pages == nullptr || has_pages(layer.sealed), kNoSealedPages},
+      {lengths.tail_tokens == nullptr || has_pages(layer.tail), kNoTailPages},
+      {lengths.protected_tokens == nullptr || has_pages(layer.protected_pages), kNoProtectedPages},
+      {complete(kernel.key_format, layer.key_codebooks), "layer.key_codebooks is null"},
+      {complete(kernel.value_format, layer.value_codebooks), "layer.value_codebooks is null"},
+  });
+}
+
+// Launches what computes a layer's correction, which the decode kernel then joins.
+kvant_status start_correction(const Shape& shape, const Gpu& gpu, const kvant_decode_layer& layer,
+                              const Workspace& workspace, cudaStream_t stream, DecodeArgs* args) {
+  kvant_correction correction;
+  if (shape.corrected == 0)
+    return refuse_argument("layer.correction: shape.corrected is 0, and the workspace has no room for it");
+  if (const Reason reason = read_correction(layer.correction, &correction)) return refuse_argument(reason);
+  if (correction.query_maps == nullptr) return refuse_argument("correction: query_maps is null");
+  const CorrectionArgs correction_args{shape.n_seqs,          shape.n_kv_heads,      shape.group,
+                                       correction.query_maps, states_of(correction), layer.q,
+                                       args->q_f32,           layer.q_seq_stride,    layer.q_head_stride,
+                                       workspace.features,    workspace.numerator,   workspace.denominator};
+  args->correction_numerator = workspace.numerator;
+  args->correction_denominator = workspace.denominator;
+  args->correction_absolute = correction.absolute;
+  args->settled = 1;  // what precedes the correction's last kernel is over when the decode kernel begins
+  return status_of(attend_to_states(correction_args, shape.head_dim, gpu, stream));
+}
+
+}  // namespace
+}  // namespace kvant::cuda
+
+using namespace kvant::cuda;
+
+extern "C" {
+
+size_t kvant_page_bytes(const char* format, int head_dim) {
+  PageFormat page;
+  if (format == nullptr || !is_head_dim(head_dim) || !find_page_format(format, head_dim, page)) return 0;
+  return round_up_16(static_cast<int>(kvant::find_format(format)->page_bytes(head_dim)));
+}
+
+const char* kvant_decode_kernel(const kvant_decode_shape* shape) {
+  Shape known;
+  LaunchPlans plans;
+  Reason reason = read_shape(shape, &known);
+  const Gpu gpu = gpu_or_h100();
+  if (reason == nullptr) reason = plan_launches(known, gpu, &plans);
+  if (reason == nullptr) return name_on(gpu, *plans.of[0].kernel);
+  refuse(KVANT_UNSUPPORTED, reason);
+  return nullptr;
+}
+
+kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes) {
+  Shape known;
+  if (const Reason reason = read_shape(shape, &known)) return refuse_argument(reason);
+  if (bytes == nullptr) return refuse_argument("kvant_decode_workspace: bytes is null");
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
+  Workspace workspace;
+  *bytes = lay_out(known, gpu.multiprocessors, nullptr, &workspace);
+  return KVANT_OK;
+}
+
+kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_decode_lengths* of_caller,
+                                   void* workspace, size_t workspace_bytes, kvant_stream stream) {
+  Shape known;
+  kvant_decode_lengths lengths;
+  if (const Reason reason = read_shape(shape, &known)) return refuse_argument(reason);
+  if (const Reason reason = read_struct(of_caller, &lengths)) return refuse_argument(reason);
+  DecodeArgs args{};
+  Gpu gpu;
+  Workspace parts;
+  const kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &gpu, &parts);
+  if (status != KVANT_OK) return status;
+  if (takes_short_kernel(known, lengths, gpu)) return KVANT_OK;
+  schedule_kernel<<<known.n_kv_heads, kScheduleThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      args, gpu.multiprocessors);
+  return launch_status();
+}
+
+kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
+                                    const kvant_decode_lengths* caller_lengths,
+                                    const kvant_decode_layer* caller_layer, void* workspace,
+                                    size_t workspace_bytes, kvant_stream stream) {
+  Shape known;
+  kvant_decode_lengths lengths;
+  kvant_decode_layer layer;
+  Reason reason = read_shape(shape, &known);
+  if (reason == nullptr) reason = read_struct(caller_lengths, &lengths);
+  if (reason == nullptr) reason = read_struct(caller_layer, &layer);
+  if (reason != nullptr) return refuse_argument(reason);
+  DecodeArgs args{};
+  Gpu gpu;
+  Workspace parts;
+  kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &gpu, &parts);
+  if (status != KVANT_OK) return status;
+  LaunchPlans plans;
+  reason = plan_launches(known, gpu, &plans);
+  if (reason != nullptr) return refuse(KVANT_UNSUPPORTED, reason);
+  for (int i = 0; i < plans.n; ++i) {
+    reason = fault_of(layer, lengths, *plans.of[i].kernel);
+    if (reason != nullptr) return refuse_argument(reason);
+  }
+  reason = read_sealed(layer, known.n_kv_heads, &args.sealed);
+  if (reason != nullptr) return refuse_argument(reason);
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  AppendArgs new_rows{};
+  if (layer.new_rows != nullptr) {
+    kvant_new_rows rows;
+    reason = read_struct(layer.new_rows, &rows);
+    if (reason == nullptr) reason = fault_of_last(rows, known, lengths, layer);
+    if (reason != nullptr) return refuse_argument(reason);
+    new_rows = append_args(known, layer, rows, lengths.tail_tokens);
+  }
+  if (takes_short_kernel(known, lengths, gpu)) {
+    const AppendArgs* appended = layer.new_rows == nullptr ? nullptr : &new_rows;
+    return attend_short(known, lengths, layer, appended, gpu, cuda_stream);
+  }
+  if (layer.new_rows != nullptr) {
+    status = append(new_rows, known.head_dim, gpu, cuda_stream);
+    if (status != KVANT_OK) return status;
+  }
+  args.tail = source_of(layer.tail, layer.layer);
+  args.protected_pages = source_of(layer.protected_pages, layer.layer);
+  args.sink = layer.sink;
+  args.masks = reinterpret_cast<const uint4*>(layer.masks);
+  args.mask_seq_stride = layer.mask_seq_stride;
+  args.mask_head_stride = layer.mask_head_stride;
+  args.key_codebooks = layer.key_codebooks;
+  args.value_codebooks = layer.value_codebooks;
+  args.key_codebook_stride = layer.key_codebook_stride;
+  args.value_codebook_stride = layer.value_codebook_stride;
+  args.q = layer.q;
+  args.q_f32 = layer.q_type == KVANT_F32 ? 1 : 0;
+  args.q_seq_stride = layer.q_seq_stride;
+  args.q_head_stride = layer.q_head_stride;
+  args.out = layer.out;
+  args.out_f32 = layer.out_type == KVANT_F32 ? 1 : 0;
+  args.out_hadamard = layer.out_hadamard;
+  args.out_factors = layer.out_factors;
+  args.settled = layer.settled;
+  args.reproducible = layer.reproducible;
+  args.lse = layer.lse;
+  args.sink_logits = layer.sink_logits;
+  args.skip_counts = reinterpret_cast<unsigned long long*>(layer.skip_counts);
+  args.out_seq_stride = layer.out_seq_stride;
+  args.out_head_stride = layer.out_head_stride;
+  if (layer.correction != nullptr) {
+    status = start_correction(known, gpu, layer, parts, cuda_stream, &args);
+    if (status != KVANT_OK) return status;
+  }
+  // Formats with larger pages first: the shorter the last launch, the less its end costs.
+  std::stable_sort(
+      plans.of.begin(), plans.of.begin() + plans.n, [](const LaunchPlan& a, const LaunchPlan& b) {
+        return a.kernel->key_bytes + a.kernel->value_bytes > b.kernel->key_bytes + b.kernel->value_bytes;
+      });
+  cudaError_t error = cudaSuccess;
+  for (int i = 0; i < plans.n && error == cudaSuccess; ++i)
+    error = launch_plan(known, plans.of[i], i, i + 1 == plans.n, gpu, args, cuda_stream);
+  return status_of(error);
+}
+
+}  // extern "C"

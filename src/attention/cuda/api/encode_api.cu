@@ -1,0 +1,283 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "attention/cuda/api/append_rows.h"
+#include "attention/cuda/api/caller_structs.h"
+#include "attention/cuda/api/head_dim.h"
+#include "attention/cuda/api/head_groups.h"
+#include "attention/cuda/api/page_source.h"
+#include "attention/cuda/correction/correction.h"
+#include "attention/cuda/device/gpu.h"
+#include "attention/cuda/page/page_format.h"
+#include "attention/cuda/seal/append_kernel.cuh"
+#include "attention/cuda/seal/seal_registry.h"
+#include "format/format.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+namespace {
+
+// Vectors are searched for among at least a block of centroids, which all sub-vectors share.
+bool has_searched_codebook(const PageFormat& page) {
+  return page.layout.bits >= 8 && page.layout.bits <= 12 && !page.own_codebooks;
+}
+
+bool find_encoding(const char* name, PageEncoding* encoding) {
+  constexpr int kAnyHead = 128;
+  PageFormat& page = encoding->stored;
+  if (name == nullptr || !find_page_format(name, kAnyHead, page) ||
+      !find_encoding_of(page, &encoding->encoding))
+    return false;
+  encoding->layout = page.layout;
+  return encoding->encoding != Encoding::vectors || has_searched_codebook(page);
+}
+
+void set_levels(const char* format, int d, PageEncoding* encoding) {
+  set_unit_levels(format, d, encoding->levels);
+  const std::span<const double> levels = find_format(format)->describe()->levels;
+  for (std::size_t i = 0; i + 1 < levels.size(); ++i)
+    encoding->boundaries[i] = static_cast<float>((levels[i] + levels[i + 1]) / 2);
+}
+
+Reason read(const kvant_decode_shape* from_shape, const kvant_decode_layer* from_layer,
+            kvant_decode_shape* shape, kvant_decode_layer* layer) {
+  Reason reason = read_struct(from_shape, shape);
+  if (reason == nullptr) reason = read_struct(from_layer, layer);
+  if (reason != nullptr) return reason;
+  return first_failing({{shape->n_seqs > 0, "shape.n_seqs must be at least 1"},
+                        {shape->n_kv_heads > 0, "shape.n_kv_heads must be at least 1"},
+                        {has_pages(layer->tail), kNoTailPages}});
+}
+
+Reason fault_of(const kvant_new_rows& rows, int group) {
+  return first_failing(
+      {{rows.n_rows > 0, "rows.n_rows must be at least 1"},
+       {rows.seq != nullptr && rows.tail_token != nullptr, "rows: seq or tail_token is null"},
+       {rows.keys != nullptr && rows.values != nullptr, "rows: keys or values is null"},
+       {rows.rows_reserved == 0, "rows.rows_reserved must be 0"},
+       {rows.queries == nullptr || group > 0, "shape.group must be at least 1 where rows have queries"}});
+}
+
+Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
+                const kvant_seal_range& range) {
+  return first_failing({
+      {range.tail_page != nullptr && range.sealed_page != nullptr, "range: tail_page or sealed_page is null"},
+      {range.max_pages > 0, "range.max_pages must be at least 1"},
+      {static_cast<std::int64_t>(range.max_pages) * shape.n_seqs <= 0x7fffffff,
+       "range: too many pages for one launch"},
+      {range.reserved == 0, "range.reserved must be 0"},
+      {has_pages(layer.sealed), kNoSealedPages},
+      {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
+  });
+}
+
+constexpr Reason kCannotSeal[] = {"shape.key_format: no kernel seals it at this head size",
+                                  "shape.value_format: no kernel seals it at this head size"};
+
+// How the pages of a group of heads are encoded.
+kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_decode_layer& layer,
+                           SealArgs* args) {
+  for (int side = 0; side < 2; ++side) {
+    const char* format = side == KVANT_KEY ? group.key_format : group.value_format;
+    PageEncoding& encoding = args->sides[side];
+    if (!find_encoding(format, &encoding)) return refuse(KVANT_UNSUPPORTED, kCannotSeal[side]);
+    encoding.page_bytes = static_cast<int>(kvant_page_bytes(format, head_dim));
+    if (encoding.page_bytes == 0) return refuse(KVANT_UNSUPPORTED, kCannotSeal[side]);
+    if (encoding.encoding == Encoding::lloyd_max) set_levels(format, head_dim, &encoding);
+    encoding.codebooks = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
+    encoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
+    encoding.metrics = side == KVANT_KEY ? layer.key_metrics : nullptr;
+    if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
+      return refuse_argument("layer: a vector format has no codebooks");
+  }
+  return KVANT_OK;
+}
+
+SealKernel find_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu) {
+  switch (encoding.encoding) {
+    case Encoding::vectors:
+      return vector_seal_kernel(encoding, head_dim, gpu);
+    case Encoding::trellis:
+      return encoding.metrics != nullptr ? shaped_seal_kernel(encoding, head_dim)
+                                         : trellis_seal_kernel(encoding, head_dim, gpu);
+    default:
+      return scalar_seal_kernel(encoding, head_dim);
+  }
+}
+
+cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_side, int n_sides,
+                   const Gpu& gpu, cudaStream_t stream) {
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
+  if (error != cudaSuccess) return error;
+  int ctas = args.n_seqs * args.max_pages;
+  int threads = kernel.threads;
+  if (kernel.persistent_ctas > 0) {
+    // A few pages have a multiprocessor each.
+    const int rows = args.heads.n * n_sides;
+    const int share = ctas * rows < gpu.multiprocessors * kernel.persistent_ctas ? 1 : kernel.persistent_ctas;
+    threads /= share;
+    ctas = std::clamp(gpu.multiprocessors * share / rows, 1, ctas);
+  }
+  void* arguments[] = {const_cast<SealArgs*>(&args), &first_side};
+  return cudaLaunchKernel(kernel.function, dim3(ctas, args.heads.n, n_sides), dim3(threads), arguments,
+                          kernel.shared_bytes, stream);
+}
+
+// One launch for both sides where they have the same kernel and fill it equally.
+cudaError_t launch_seal(const SealArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream) {
+  const SealKernel keys = find_seal_kernel(args.sides[KVANT_KEY], head_dim, gpu);
+  const SealKernel values = find_seal_kernel(args.sides[KVANT_VALUE], head_dim, gpu);
+  if (keys.function == values.function && keys.shared_bytes == values.shared_bytes)
+    return launch(keys, args, KVANT_KEY, 2, gpu, stream);
+  const cudaError_t error = launch(keys, args, KVANT_KEY, 1, gpu, stream);
+  return error == cudaSuccess ? launch(values, args, KVANT_VALUE, 1, gpu, stream) : error;
+}
+
+}  // namespace
+
+Reason fault_of_last(const kvant_new_rows& rows, const kvant_decode_shape& shape,
+                     const kvant_decode_lengths& lengths, const kvant_decode_layer& layer) {
+  const bool has_queries = rows.queries != nullptr;
+  return first_failing(
+      {{rows.n_rows == shape.n_seqs, "layer.new_rows: n_rows must be shape.n_seqs"},
+       {rows.keys != nullptr && rows.values != nullptr, "layer.new_rows: keys or values is null"},
+       {rows.rows_reserved == 0, "layer.new_rows: rows_reserved must be 0"},
+       {lengths.tail_tokens != nullptr, "layer.new_rows: lengths.tail_tokens is null"},
+       {!has_queries ||
+            (rows.queries == layer.q && rows.type == layer.q_type &&
+             rows.query_row_stride == layer.q_seq_stride && rows.query_head_stride == layer.q_head_stride),
+        "layer.new_rows: queries must be layer.q, of its type and strides"}});
+}
+
+AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
+                       const kvant_new_rows& rows, const std::int32_t* tail_tokens) {
+  AppendArgs args{.n_rows = rows.n_rows,
+                  .n_kv_heads = shape.n_kv_heads,
+                  .group = shape.group,
+                  .is_f32 = rows.type == KVANT_F32 ? 1 : 0,
+                  .tail = source_of(layer.tail, layer.layer),
+                  .seq = rows.seq,
+                  .tail_token = rows.tail_token,
+                  .tail_tokens = tail_tokens,
+                  .sides = {{const_cast<void*>(rows.keys), rows.key_row_stride, rows.key_head_stride, 0,
+                             rows.key_factors, rows.key_hadamard},
+                            {const_cast<void*>(rows.values), rows.value_row_stride, rows.value_head_stride, 0,
+                             rows.value_factors, rows.value_hadamard}},
+                  .queries = {rows.queries, rows.query_row_stride, rows.query_head_stride, 0,
+                              rows.query_factors, rows.key_hadamard}};
+  for (AppendedRows* of : {&args.sides[KVANT_KEY], &args.sides[KVANT_VALUE], &args.queries})
+    of->is_wide = is_wide(of->rows, of->row_stride, of->head_stride) ? 1 : 0;
+  return args;
+}
+
+kvant_status append(const AppendArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream) {
+  const int n_heads = args.n_kv_heads * (2 + (args.queries.rows != nullptr ? args.group : 0));
+  const unsigned ctas = ctas_for(args.n_rows * n_heads, kAppendThreads);
+  if (ctas == 0) return refuse_argument("rows.n_rows: too many for one launch");
+  // Set up while its predecessor ends, as kvant_transform is.
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(ctas);
+  config.blockDim = dim3(kAppendThreads);
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = gpu.overlap_attributes();
+  cudaError_t error = cudaSuccess;
+  with_head_dim(head_dim, [&](auto d) { error = cudaLaunchKernelEx(&config, append_kernel<d.value>, args); });
+  return status_of(error);
+}
+
+}  // namespace kvant::cuda
+
+using namespace kvant::cuda;
+
+extern "C" {
+
+int kvant_can_seal(const char* format) {
+  PageEncoding encoding;
+  return find_encoding(format, &encoding) ? 1 : 0;
+}
+
+kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_decode_layer* caller_layer,
+                          const kvant_new_rows* caller_rows, kvant_stream stream) {
+  kvant_decode_shape shape;
+  kvant_decode_layer layer;
+  kvant_new_rows rows;
+  if (const Reason reason = read(caller_shape, caller_layer, &shape, &layer)) return refuse_argument(reason);
+  if (const Reason reason = read_struct(caller_rows, &rows)) return refuse_argument(reason);
+  if (const Reason reason = fault_of(rows, shape.group)) return refuse_argument(reason);
+  if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
+  return append(append_args(shape, layer, rows, nullptr), shape.head_dim, gpu,
+                static_cast<cudaStream_t>(stream));
+}
+
+kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
+                        const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream) {
+  const kvant_seal_range range{sizeof range, tail_page, sealed_page, nullptr, 1, 0};
+  return kvant_seal_pages(shape, layer, &range, stream);
+}
+
+kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvant_decode_layer* caller_layer,
+                              const kvant_seal_range* caller_range, kvant_stream stream) {
+  kvant_decode_shape shape;
+  kvant_decode_layer layer;
+  kvant_correction correction{};
+  kvant_seal_range range;
+  HeadGroups groups;
+  if (const Reason reason = read(caller_shape, caller_layer, &shape, &layer)) return refuse_argument(reason);
+  if (const Reason reason = read_struct(caller_range, &range)) return refuse_argument(reason);
+  if (const Reason reason = fault_of(shape, layer, range)) return refuse_argument(reason);
+  if (layer.correction != nullptr)
+    if (const Reason reason = read_correction(layer.correction, &correction)) return refuse_argument(reason);
+  if (const Reason reason = group_heads(shape, &groups)) return refuse_argument(reason);
+  SealedSource sealed;
+  if (const Reason reason = read_sealed(layer, shape.n_kv_heads, &sealed)) return refuse_argument(reason);
+  SealArgs args[kMaxHeadGroups];  // all are checked before any is launched
+  for (int i = 0; i < groups.n; ++i) {
+    args[i] = {shape.n_seqs,
+               groups.of[i].heads,
+               sealed,
+               source_of(layer.tail, layer.layer),
+               range.tail_page,
+               range.sealed_page,
+               range.n_pages,
+               range.max_pages,
+               layer.sink,
+               reinterpret_cast<const uint4*>(layer.masks),
+               layer.mask_seq_stride,
+               layer.mask_head_stride,
+               {},
+               layer.pages_out_of_range};
+    const kvant_status status = set_encodings(groups.of[i], shape.head_dim, layer, &args[i]);
+    if (status != KVANT_OK) return status;
+    if (correction.key_maps != nullptr &&
+        (!can_be_corrected(shape.head_dim) || args[i].sides[KVANT_KEY].encoding != Encoding::channel_grid ||
+         args[i].sides[KVANT_VALUE].encoding != Encoding::token_grid))
+      return refuse(KVANT_UNSUPPORTED,
+                    "a correction with key_maps needs heads of 64 or 128, ch... keys and tok... values");
+  }
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
+  for (int i = 0; i < groups.n; ++i)
+    for (const PageEncoding& encoding : args[i].sides)
+      if (find_seal_kernel(encoding, shape.head_dim, gpu).shared_bytes > gpu.shared_bytes)
+        return refuse(KVANT_UNSUPPORTED,
+                      "shape: this GPU has too little shared memory to seal heads of this size");
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  cudaError_t error = cudaSuccess;
+  for (int i = 0; i < groups.n && error == cudaSuccess; ++i) {
+    error = launch_seal(args[i], shape.head_dim, gpu, cuda_stream);
+    if (error == cudaSuccess && correction.key_maps != nullptr)
+      error = add_sealed_to_states(args[i], shape.head_dim, gpu, correction.key_maps, states_of(correction),
+                                   cuda_stream);
+  }
+  return status_of(error);
+}
+
+}  // extern "C"

@@ -1,0 +1,190 @@
+// Times causal attention of prompts: microseconds and TFLOP/s for each precision that the device has, head
+// size and shape, the median over runs, first pass included. Products of scores and values that rows see
+// count.
+//
+//   prompt_bench [--heads H] [--kv-heads H] [--runs N] [--softcap C] [D ...]
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+
+#include "attention/cuda/test/device_memory.h"
+#include "attention/cuda/test/encoded_pages.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+namespace {
+
+constexpr const char* kKeys = "ch4g128";
+constexpr const char* kValues = "tok4g128";
+
+struct Settings {
+  int heads = 32;
+  int kv_heads = 8;
+  int runs = 7;
+  int softcap = 0;
+  std::vector<int> head_dims;
+};
+
+// Of one sequence: tokens in sealed pages, and those of the prompt behind them, which attend.
+struct Shape {
+  int sealed, prompt;
+};
+constexpr Shape kShapes[] = {{0, 2048}, {0, 8192}, {0, 32768}, {30720, 2048}};
+
+// Different pages and rows, of which the others are copies.
+constexpr int kUnique = 8;
+
+// [heads][pages][side] in GPU memory.
+struct SealedPages {
+  SealedPages(int kv_heads, int n_pages, int d) : codebooks(kKeys, kValues, d, kv_heads, 3) {
+    std::vector<std::byte> unique[2];
+    for (const Side side : kSides)
+      for (int i = 0; i < kUnique; ++i) {
+        const char* format = side == Side::key ? kKeys : kValues;
+        const EncodedPage page = encode_page(format, side, d, {}, codebooks, 0, page_values(side, d, i));
+        bytes[static_cast<int>(side)] = page.device.size();
+        std::vector<std::byte>& all = unique[static_cast<int>(side)];
+        all.insert(all.end(), page.device.begin(), page.device.end());
+      }
+    std::vector<std::byte> all;
+    for (int i = 0; i < kv_heads * n_pages; ++i)
+      for (int side = 0; side < 2; ++side) {
+        const auto first = unique[side].begin() + static_cast<std::ptrdiff_t>(i % kUnique * bytes[side]);
+        all.insert(all.end(), first, first + static_cast<std::ptrdiff_t>(bytes[side]));
+      }
+    pool = std::make_unique<DeviceArray<std::byte>>(all);
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(kv_heads) * n_pages);
+    std::iota(ids.begin(), ids.end(), 0);
+    table = std::make_unique<DeviceArray<std::int32_t>>(ids);
+    shape = {sizeof shape, 1, kv_heads, 1, d, 1.0F, kKeys, kValues};
+    layer.struct_size = sizeof layer;
+    layer.sealed.table = table->get();
+    layer.sealed.head_stride = n_pages;
+    layer.sealed.pool = pool->get();
+    layer.sealed.side_offset = static_cast<std::int64_t>(bytes[0]);
+    layer.sealed.page_stride = static_cast<std::int64_t>(bytes[0] + bytes[1]);
+  }
+
+  Codebooks codebooks;
+  std::size_t bytes[2];
+  std::unique_ptr<DeviceArray<std::byte>> pool;
+  std::unique_ptr<DeviceArray<std::int32_t>> table;
+  kvant_decode_shape shape{};
+  kvant_decode_layer layer{};
+};
+
+// Gaussian rows in BF16, [tokens][heads][d].
+std::vector<std::uint16_t> gaussian_rows(int tokens, int heads, int d) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  std::vector<std::uint16_t> rows(static_cast<std::size_t>(tokens) * heads * d);
+  const std::size_t unique = std::min<std::size_t>(rows.size(), 1009 * d);  // prime: heads differ
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    rows[i] = i < unique ? bf16_from_float(normal(random)) : rows[i - unique];
+  return rows;
+}
+
+void check(kvant_status status) {
+  if (status == KVANT_OK) return;
+  std::fprintf(stderr, "prompt_bench: %s\n", kvant_last_error());
+  std::exit(1);
+}
+
+double median_us(int runs, const auto& launch) {
+  cudaEvent_t start;
+  cudaEvent_t stop;
+  check_cuda(cudaEventCreate(&start), "event");
+  check_cuda(cudaEventCreate(&stop), "event");
+  std::vector<float> times;
+  for (int run = -2; run < runs; ++run) {
+    check_cuda(cudaEventRecord(start), "event");
+    launch();
+    check_cuda(cudaEventRecord(stop), "event");
+    check_cuda(cudaDeviceSynchronize(), "attention of prompts");
+    float ms = 0;
+    check_cuda(cudaEventElapsedTime(&ms, start, stop), "event");
+    if (run >= 0) times.push_back(ms);
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2] * 1e3;
+}
+
+void run_shape(const Settings& settings, int d, const Shape& of, bool half_products) {
+  kvant_prompt_shape shape{};
+  shape.struct_size = sizeof shape;
+  shape.n_seqs = 1;
+  shape.n_heads = settings.heads;
+  shape.n_kv_heads = settings.kv_heads;
+  shape.head_dim = d;
+  shape.n_queries = shape.n_tokens = of.prompt;
+  shape.softmax_scale = 1 / std::sqrt(static_cast<float>(d));
+  shape.causal = 1;
+  shape.n_sealed_pages = of.sealed / kPageTokens;
+  shape.half_products = half_products ? 1 : 0;
+  shape.score_softcap = static_cast<float>(half_products ? settings.softcap : 0);
+  std::size_t bytes = 0;
+  if (kvant_prompt_workspace(&shape, &bytes) == KVANT_UNSUPPORTED) return;
+  const DeviceArray<unsigned char> workspace(bytes);
+  const SealedPages sealed(settings.kv_heads, std::max(shape.n_sealed_pages, 1), d);
+  const DeviceArray<std::uint16_t> q(gaussian_rows(of.prompt, settings.heads, d)),
+      k(gaussian_rows(of.prompt, settings.kv_heads, d)),
+      out(static_cast<std::size_t>(of.prompt) * settings.heads * d);
+  const DeviceArray<std::int32_t> begins(std::vector<std::int32_t>{0, of.prompt}),
+      sealed_begins(std::vector<std::int32_t>{0, shape.n_sealed_pages});
+  kvant_prompt_pages pages{};
+  pages.struct_size = sizeof pages;
+  pages.shape = &sealed.shape;
+  pages.layer = &sealed.layer;
+  pages.sealed_begins = sealed_begins.get();
+  kvant_prompt prompt{};
+  prompt.struct_size = sizeof prompt;
+  prompt.query_begins = prompt.token_begins = begins.get();
+  prompt.q = q.get();
+  prompt.k = prompt.v = k.get();
+  prompt.out = out.get();
+  prompt.q_token_stride = prompt.out_token_stride = std::int64_t{settings.heads} * d;
+  prompt.k_token_stride = prompt.v_token_stride = std::int64_t{settings.kv_heads} * d;
+  prompt.q_head_stride = prompt.k_head_stride = prompt.v_head_stride = prompt.out_head_stride = d;
+  if (of.sealed > 0) prompt.pages = &pages;
+  const double us = median_us(settings.runs, [&] {
+    check(kvant_prompt_attention(&shape, &prompt, workspace.get(), bytes, nullptr));
+  });
+  const double seen = of.prompt * (of.sealed + 0.5 * of.prompt);  // by all rows of a head
+  std::printf("d %3d  %5d tokens behind %5d sealed  %-8s %9.1f us  %6.1f TFLOP/s\n", d, of.prompt, of.sealed,
+              half_products ? "half" : "integers", us, 4 * seen * d * settings.heads / us / 1e6);
+  std::fflush(stdout);
+}
+
+Settings parse(int argc, char** argv) {
+  Settings settings;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    int* number = argument == "--heads"      ? &settings.heads
+                  : argument == "--kv-heads" ? &settings.kv_heads
+                  : argument == "--runs"     ? &settings.runs
+                  : argument == "--softcap"  ? &settings.softcap
+                                             : nullptr;
+    if (number == nullptr) {
+      settings.head_dims.push_back(std::atoi(argument.c_str()));
+    } else if (++i < argc) {
+      *number = std::atoi(argv[i]);
+    }
+  }
+  if (settings.head_dims.empty()) settings.head_dims = {64, 128, 256};
+  return settings;
+}
+
+void run(const Settings& settings) {
+  for (const int d : settings.head_dims)
+    for (const bool half_products : {true, false})
+      for (const Shape& shape : kShapes) run_shape(settings, d, shape, half_products);
+}
+
+}  // namespace
+}  // namespace kvant::cuda
+
+int main(int argc, char** argv) {
+  kvant::cuda::run(kvant::cuda::parse(argc, argv));
+}

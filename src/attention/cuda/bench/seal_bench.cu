@@ -1,0 +1,176 @@
+// Times sealing a prompt of one layer: microseconds for each pair of formats, the median over runs.
+//
+//   seal_bench [--head-dim D] [--kv-heads H] [--tokens N] [--runs N] [--shaped 1] [KEY+VALUE ...]
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+
+#include "attention/cuda/test/device_memory.h"
+#include "attention/cuda/test/encoded_pages.h"
+#include "format/error_metric.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+namespace {
+
+struct Settings {
+  int head_dim = 128;
+  int kv_heads = 8;
+  int tokens = 32768;
+  int runs = 7;
+  int shaped = 0;  // not 0: errors of keys in trellis codes have metrics
+  std::vector<std::string> pairs;
+};
+
+// Tail pages [head][page][side] of Gaussian values.
+std::vector<std::uint16_t> tail_pages(int heads, int pages, int d) {
+  constexpr int kUnique = 16;
+  const std::size_t size = static_cast<std::size_t>(kPageTokens) * d;
+  std::vector<std::uint16_t> unique[2];
+  for (const Side side : kSides) {
+    std::vector<std::uint16_t>& all = unique[static_cast<int>(side)];
+    all.resize(kUnique * size);
+    for (int i = 0; i < kUnique; ++i) {
+      const std::vector<float> values = page_values(side, d, i);
+      const PageSide of = side == Side::key ? PageSide::key : PageSide::value;
+      for (std::size_t j = 0; j < size; ++j)
+        all[i * size + plain_index(of, d, static_cast<int>(j) / d, static_cast<int>(j) % d)] =
+            bf16_from_float(values[j]);
+    }
+  }
+  std::vector<std::uint16_t> bytes;
+  bytes.reserve(2 * heads * pages * size);
+  for (int i = 0; i < heads * pages; ++i)
+    for (const auto& all : unique) {
+      const auto first = all.begin() + static_cast<std::ptrdiff_t>(i % kUnique * size);
+      bytes.insert(bytes.end(), first, first + static_cast<std::ptrdiff_t>(size));
+    }
+  return bytes;
+}
+
+// [heads][d] of metrics with a few strong directions.
+std::vector<FeedbackStep> metrics(int heads, int d) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> directions(static_cast<std::size_t>(d) * kMetricRank);
+  for (std::size_t i = 0; i < directions.size(); ++i)
+    directions[i] = 1.5F * std::exp2(-static_cast<float>(i % kMetricRank)) * normal(random);
+  const ErrorMetric metric(directions);
+  std::vector<FeedbackStep> steps;
+  for (int head = 0; head < heads; ++head)
+    steps.insert(steps.end(), metric.steps().begin(), metric.steps().end());
+  return steps;
+}
+
+void check(kvant_status status) {
+  if (status == KVANT_OK) return;
+  std::fprintf(stderr, "%s\n", kvant_status_text(status));
+  std::exit(1);
+}
+
+double median_us(int runs, const auto& launch) {
+  cudaEvent_t start;
+  cudaEvent_t stop;
+  check_cuda(cudaEventCreate(&start), "event");
+  check_cuda(cudaEventCreate(&stop), "event");
+  std::vector<float> times;
+  for (int run = -2; run < runs; ++run) {
+    check_cuda(cudaEventRecord(start), "event");
+    launch();
+    check_cuda(cudaEventRecord(stop), "event");
+    check_cuda(cudaDeviceSynchronize(), "sealing");
+    float ms = 0;
+    check_cuda(cudaEventElapsedTime(&ms, start, stop), "event");
+    if (run >= 0) times.push_back(ms);
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2] * 1e3;
+}
+
+void run_pair(const Settings& settings, const std::string& pair, const kvant_pages& tail, int pages) {
+  const int d = settings.head_dim;
+  const std::string key = pair.substr(0, pair.find('+'));
+  const std::string value = pair.substr(pair.find('+') + 1);
+  if (kvant_page_bytes(key.c_str(), d) == 0 || kvant_page_bytes(value.c_str(), d) == 0) {
+    std::fprintf(stderr, "seal_bench: '%s' is neither an option nor KEY+VALUE\n", pair.c_str());
+    std::exit(2);
+  }
+  const Codebooks codebooks(key, value, d, settings.kv_heads, 3);
+  const DeviceArray<std::uint16_t> key_codebooks(codebooks.packed[0]), value_codebooks(codebooks.packed[1]);
+  const std::size_t key_bytes = kvant_page_bytes(key.c_str(), d);
+  const std::size_t value_bytes = kvant_page_bytes(value.c_str(), d);
+  const DeviceArray<std::byte> pool((key_bytes + value_bytes) * settings.kv_heads * pages);
+  const DeviceArray<std::int32_t> first(std::vector<std::int32_t>{0});
+  kvant_decode_shape shape{sizeof shape, 1, settings.kv_heads, 1, d, 1.0F, key.c_str(), value.c_str()};
+  kvant_decode_layer layer{};
+  layer.struct_size = sizeof layer;
+  layer.tail = layer.sealed = tail;
+  layer.sealed.pool = pool.get();
+  layer.sealed.page_stride = static_cast<std::int64_t>(key_bytes + value_bytes);
+  layer.sealed.side_offset = static_cast<std::int64_t>(key_bytes);
+  layer.key_codebooks = key_codebooks.get();
+  layer.value_codebooks = value_codebooks.get();
+  layer.key_codebook_stride = codebooks.size[0];
+  layer.value_codebook_stride = codebooks.size[1];
+  const DeviceArray<FeedbackStep> of_keys(metrics(settings.kv_heads, d));
+  if (settings.shaped != 0) layer.key_metrics = reinterpret_cast<const float*>(of_keys.get());
+  kvant_seal_range range{sizeof range, first.get(), first.get(), nullptr, pages};
+  const double us =
+      median_us(settings.runs, [&] { check(kvant_seal_pages(&shape, &layer, &range, nullptr)); });
+  range.max_pages = 1;
+  const double one =
+      median_us(settings.runs, [&] { check(kvant_seal_pages(&shape, &layer, &range, nullptr)); });
+  std::printf("%-20s d%-3d %d heads: %dk tokens %9.1f us, a page of each %7.1f us\n", pair.c_str(), d,
+              settings.kv_heads, settings.tokens / 1024, us, one);
+  std::fflush(stdout);
+}
+
+void run(const Settings& settings) {
+  const int pages = settings.tokens / kPageTokens;
+  const int d = settings.head_dim;
+  const DeviceArray<std::uint16_t> pool(tail_pages(settings.kv_heads, pages, d));
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(settings.kv_heads) * pages);
+  std::iota(ids.begin(), ids.end(), 0);
+  const DeviceArray<std::int32_t> table(ids);
+  kvant_pages tail{};
+  tail.table = table.get();
+  tail.head_stride = pages;
+  tail.pool = pool.get();
+  tail.side_offset = static_cast<std::int64_t>(kPageTokens) * d * 2;
+  tail.page_stride = 2 * tail.side_offset;
+  for (const std::string& pair : settings.pairs) run_pair(settings, pair, tail, pages);
+}
+
+Settings parse(int argc, char** argv) {
+  Settings settings;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    int* number = argument == "--head-dim"   ? &settings.head_dim
+                  : argument == "--kv-heads" ? &settings.kv_heads
+                  : argument == "--tokens"   ? &settings.tokens
+                  : argument == "--runs"     ? &settings.runs
+                  : argument == "--shaped"   ? &settings.shaped
+                                             : nullptr;
+    if (number == nullptr) {
+      settings.pairs.push_back(argument);
+    } else if (++i < argc) {
+      *number = std::atoi(argv[i]);
+    }
+  }
+  if (settings.pairs.empty())
+    settings.pairs = {"ch4g128+tok4g128", "ch2g128+tok2g128", "prog4+prog4",       "prog2+prog2",
+                      "lm2+lm2",          "lm3+lm3",          "lm4+lm4",           "vq-d2b8+vq-d2b8",
+                      "vq-d4b8+vq-d4b8",  "vq-d8b8+vq-d8b8",  "vq-d4b12+vq-d4b12", "vq-d8b12+vq-d8b12",
+                      "tcq1+tcq1",        "tcq2+tcq2",        "tcq3+tcq3",         "tcq4+tcq4",
+                      "tcq5+tcq5",        "tcq6+tcq6"};
+  return settings;
+}
+
+}  // namespace
+}  // namespace kvant::cuda
+
+int main(int argc, char** argv) {
+  kvant::cuda::run(kvant::cuda::parse(argc, argv));
+}

@@ -1,0 +1,56 @@
+// KVLinC's linear correction on the GPU (docs/reference/methods.md): what its kernels share with the code
+// that launches them.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "attention/cuda/device/gpu.h"
+#include "attention/cuda/seal/encode_args.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+
+inline constexpr int kFeatures = 256;  // of phi: two softmaxes of 128
+inline constexpr int kHalfFeatures = kFeatures / 2;
+
+// Heads whose maps a CTA can keep in registers.
+constexpr bool can_be_corrected(int head_dim) {
+  return head_dim <= 128;
+}
+
+// S [kFeatures][d], then z [kFeatures], of each sequence and KV head.
+struct CorrectionStates {
+  float* states;
+  std::int64_t seq_stride, head_stride;
+  const std::int32_t* state_of_seq;
+
+  __host__ __device__ float* at(int seq, int head) const {
+    return states + (state_of_seq == nullptr ? seq : state_of_seq[seq]) * seq_stride + head * head_stride;
+  }
+};
+
+inline CorrectionStates states_of(const kvant_correction& correction) {
+  return {correction.states, correction.state_seq_stride, correction.state_head_stride,
+          correction.state_of_seq};
+}
+
+struct CorrectionArgs {
+  int n_seqs, n_kv_heads, group;
+  const float* query_maps;
+  CorrectionStates states;
+  const void* q;
+  int q_f32;
+  std::int64_t q_seq_stride, q_head_stride;
+  float* features;     // [n_seqs][n_kv_heads * group][kFeatures]: phi(q)
+  float* numerator;    // [n_seqs][n_kv_heads * group][d]: phi(q) S
+  float* denominator;  // [n_seqs][n_kv_heads * group]: phi(q) z
+};
+
+// Launches what fills the numerators and denominators that the decode kernel joins.
+cudaError_t attend_to_states(const CorrectionArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream);
+
+// Launches what adds the pages that args name, just sealed from the tail, to the states of their sequences.
+cudaError_t add_sealed_to_states(const SealArgs& args, int head_dim, const Gpu& gpu, const float* key_maps,
+                                 const CorrectionStates& states, cudaStream_t stream);
+
+}  // namespace kvant::cuda

@@ -1,0 +1,49 @@
+// The decode kernels that exist: one list for each file of kernels/.
+#pragma once
+
+#include <span>
+
+#include "attention/cuda/decode/decode_args.h"
+#include "attention/cuda/device/gpu.h"
+
+namespace kvant::cuda {
+
+struct DecodeKernel {
+  const char* name;  // "cuda/sm90/ch4g128+tok4g128"; see name_on
+  const char* key_format;
+  const char* value_format;
+  int head_dim;
+  int max_group;  // query heads of a KV head
+  int max_warps;  // consumers of a CTA
+  SasUse sas;
+  const void* function;
+  int table_bytes, merge_bytes;  // of kMaxConsumerWarps
+  int warp_bytes;                // of each warp at the tables' end
+  int key_bytes, value_bytes;    // of sealed pages; 0: there are none
+  AnyPage key_page, value_page;  // of the generic kernel
+};
+
+std::span<const DecodeKernel> plain_kernels();
+std::span<const DecodeKernel> linear_kernels();
+std::span<const DecodeKernel> mixed_linear_kernels();
+std::span<const DecodeKernel> progressive_kernels();
+std::span<const DecodeKernel> sas_kernels();
+std::span<const DecodeKernel> lloyd_max_kernels();
+std::span<const DecodeKernel> vector_kernels();
+std::span<const DecodeKernel> long_vector_kernels();
+std::span<const DecodeKernel> trellis_kernels();
+std::span<const DecodeKernel> wide_trellis_kernels();
+std::span<const DecodeKernel> skipping_kernels();
+
+// The generic kernel for a pair of formats, or null.
+const DecodeKernel* find_generic_kernel(const char* key_format, const char* value_format, int head_dim);
+
+// The kernel for a pair of formats, or null: its own where the GPU has the shared memory for it, or else the
+// generic one. sas: it must be able to take SAS for the exponential.
+const DecodeKernel* find_decode_kernel(const Gpu& gpu, const char* key_format, const char* value_format,
+                                       int head_dim, int group, bool sas);
+
+// Its name by the code that the GPU runs: "cuda/sm80/ch4g128+tok4g128".
+const char* name_on(const Gpu& gpu, const DecodeKernel& kernel);
+
+}  // namespace kvant::cuda

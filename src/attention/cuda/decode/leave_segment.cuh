@@ -1,0 +1,313 @@
+// Where a CTA leaves a sequence and KV head: its warps' accumulators are merged, and either the result is
+// stored or, if other CTAs hold parts of the sequence, a partial result is left, which the last of them
+// combines.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <type_traits>
+
+#include "attention/cuda/decode/decode_args.h"
+#include "attention/cuda/decode/work_range.cuh"
+#include "attention/cuda/device/ptx.cuh"
+#include "attention/cuda/page/row_channels.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr float kNoScore = -1e30F;  // a maximum of nothing: finite, so that differences are
+// Weights are 2^(score - maximum + kWeightBits): half-precision weights keep more of what is small.
+inline constexpr float kWeightBits = 4;
+
+// Sums of weights times values: m tile, then row g (channel g * D/8 + 2 * m_tile) and heads 2t, 2t + 1, row
+// g + 8 (the next channel) and heads 2t, 2t + 1.
+template <int D>
+struct Accumulator {
+  float out[D / 16][4];
+  float max[2], sum[2];  // sum: of this lane's tokens
+};
+
+// Where warps leave their accumulators to be merged, those of kMergedHeads query heads at a time.
+template <int D, int Warps = kMaxConsumerWarps>
+struct MergedOutputs {
+  static constexpr int kMTiles = D / 16;
+  static constexpr int kRow = 16 + 16 / kMTiles;  // keeps writers and readers from sharing banks
+  // [..][h][m][(t % 2) * 8 + g]: of head 2 * (t % 2) + h, channels g * D/8 + 2 * m and the next.
+  float2 out[Warps][2][kMTiles][kRow];
+
+  // By the lanes of which t / 2 is that of the heads.
+  __device__ void put(const Accumulator<D>& acc, int warp, int lane) {
+#pragma unroll
+    for (int m = 0; m < D / 16; ++m) {
+      for (int h = 0; h < 2; ++h)
+        out[warp][h][m][lane % 2 * 8 + lane / 4] = make_float2(acc.out[m][h], acc.out[m][h + 2]);
+    }
+  }
+  // head: counted from the first that lies here. channel: even.
+  __device__ float2 at(int warp, int head, int channel) const {
+    return out[warp][head % 2][channel % (D / 8) / 2][head / 2 * 8 + channel / (D / 8)];
+  }
+};
+struct MergedSums {
+  float max[kMaxConsumerWarps][kPaddedGroup];
+  float sum[kMaxConsumerWarps][kPaddedGroup];
+};
+template <class First, class Second>
+struct MergedParts : First, Second {};
+
+// Where shared memory may be small, the outputs of warps that a CTA doesn't have are cut off at the end.
+template <int D>
+struct MergeBuffer
+    : std::conditional_t<Architecture::kLargeSharedMemory, MergedParts<MergedOutputs<D>, MergedSums>,
+                         MergedParts<MergedSums, MergedOutputs<D>>> {};
+
+// What follows takes the arguments of any kernel that has outputs (DecodeArgs, ShortArgs).
+
+template <class Args>
+__device__ __forceinline__ void store_out(const Args& args, int seq, int head, int channel, float x) {
+  const std::int64_t at = seq * args.out_seq_stride + head * args.out_head_stride + channel;
+  if (args.out_f32 != 0) {
+    static_cast<float*>(args.out)[at] = x;
+  } else {
+    static_cast<__nv_bfloat16*>(args.out)[at] = __float2bfloat16(x);
+  }
+}
+
+// Adds KVLinC's correction to two channels and the sum of weights. Relative: as it is, beside exponentials
+// relative to the largest score. Absolute: beside e^score, which is rescaled to where scores are below zero.
+__device__ __forceinline__ void join_correction(const DecodeArgs& args, std::int64_t row, int d, int channel,
+                                                float2& out, float& max, float& sum) {
+  float share = 1 << static_cast<int>(kWeightBits);
+  if (args.correction_absolute != 0) {
+    const float rescale = exp2_fast(fminf(max, 0));
+    out.x *= rescale;
+    out.y *= rescale;
+    sum *= rescale;
+    max = fmaxf(max, 0);
+    share *= exp2_fast(-max);
+  }
+  const float2 numerator = *reinterpret_cast<const float2*>(args.correction_numerator + row * d + channel);
+  out.x += share * numerator.x;
+  out.y += share * numerator.y;
+  sum += share * args.correction_denominator[row];
+}
+
+// Adds a logit to the sum of weights, and to nothing else.
+__device__ __forceinline__ void join_sink(float logit, float2& out, float& max, float& sum) {
+  const float score = logit * 1.44269504F;
+  const float higher = fmaxf(max, score);
+  const float factor = exp2_fast(max - higher);
+  out.x *= factor;
+  out.y *= factor;
+  sum = sum * factor + exp2_fast(score - higher + kWeightBits);
+  max = higher;
+}
+
+// What is stored of two neighbouring channels of a query head, unless they are rotated first; for the first
+// of them the logarithm of the softmax sum is stored. max and sum are those of weights 2^(score - max +
+// kWeightBits).
+template <int D, class Args>
+__device__ __forceinline__ float2 normalize(const Args& args, int seq, int head, int channel, float2 out,
+                                            float max, float sum) {
+  const std::int64_t row = static_cast<std::int64_t>(seq) * args.n_kv_heads * args.group + head;
+  if constexpr (requires { args.correction_numerator; }) {
+    if (args.correction_numerator != nullptr) join_correction(args, row, D, channel, out, max, sum);
+  }
+  if (args.sink_logits != nullptr) join_sink(args.sink_logits[head], out, max, sum);
+  const float share = sum > 0 ? 1 / sum : 0;
+  if (channel == 0 && args.lse != nullptr) args.lse[row] = (max - kWeightBits + log2f(sum)) * 0.69314718F;
+  return {out.x * share, out.y * share};
+}
+
+// Stores two neighbouring channels, times their factors.
+template <class Args>
+__device__ __forceinline__ void store_pair(const Args& args, int seq, int kv_head, int query, int channel,
+                                           float2 out, int d) {
+  if (args.out_factors != nullptr) {
+    out.x *= args.out_factors[kv_head * d + channel];
+    out.y *= args.out_factors[kv_head * d + channel + 1];
+  }
+  store_out(args, seq, kv_head * args.group + query, channel, out.x);
+  store_out(args, seq, kv_head * args.group + query, channel + 1, out.y);
+}
+
+// Neighbouring channels of the result of a query head, of some of the tokens: relative to weights of
+// 2^(score - max).
+struct PartialResult {
+  float2 out;
+  float max, sum;
+};
+
+// What the consumer warps have left of a query head, counted from the first in the buffer.
+template <int D>
+__device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffer, int n_warps, int first,
+                                                     int head, int channel) {
+  PartialResult result{{0, 0}, kNoScore, 0};
+#pragma unroll
+  for (int w = 0; w < kMaxConsumerWarps; ++w)
+    if (w < n_warps) result.max = fmaxf(result.max, buffer.max[w][first + head]);
+#pragma unroll
+  for (int w = 0; w < kMaxConsumerWarps; ++w) {
+    if (w >= n_warps) continue;
+    const float weight = exp2_fast(buffer.max[w][first + head] - result.max);
+    const float2 part = buffer.at(w, head, channel);
+    result.sum += weight * buffer.sum[w][first + head];
+    result.out.x += weight * part.x;
+    result.out.y += weight * part.y;
+  }
+  return result;
+}
+
+// A slice of the result of a sequence and KV head that CTAs [first_cta, last_cta] share: kSlice channels of a
+// query head. Slices go their own way, or those of a query head together: the warp that is the last to leave
+// a part of them combines them all, and no warp waits for another.
+struct SharedSlice {
+  int index;  // among those of the KV head
+  int first_cta, last_cta;
+  int lane;
+};
+
+// Leaves a CTA's partial result of a slice.
+template <int D>
+__device__ __forceinline__ void leave_slice(const Schedule& schedule, const SharedSlice& slice,
+                                            const PartialResult& mine) {
+  const int cta = static_cast<int>(blockIdx.x);
+  // The first CTA begins the sequence within its range, the others at the beginning of theirs.
+  const std::int64_t slot = 2 * cta + (cta == slice.first_cta ? 1 : 0);
+  auto* out = reinterpret_cast<float2*>(schedule.partial_out + slot * kPaddedGroup * D);
+  out[slice.index * kLanes + slice.lane] = mine.out;
+  if (slice.lane == 0) {
+    reinterpret_cast<float2*>(schedule.partial_sums)[slot * kMaxSlices + slice.index] =
+        make_float2(mine.max, mine.sum);
+  }
+}
+
+// Says that slices are left, which share the counter of the first; true if this CTA is the last to do so.
+__device__ __forceinline__ bool arrive_last(const Schedule& schedule, const SharedSlice& slice) {
+  __syncwarp();
+  int before = 0;
+  if (slice.lane == 0) {
+    std::int32_t* arrivals = schedule.arrivals + slice.first_cta * kMaxSlices + slice.index;
+    before = add_acquire_release(arrivals, 1);
+    if (before == slice.last_cta - slice.first_cta) *arrivals = 0;
+  }
+  return __shfl_sync(~0U, before, 0) == slice.last_cta - slice.first_cta;
+}
+
+// Combines what all CTAs have left of a slice.
+template <int D>
+__device__ __forceinline__ PartialResult combine_slice(const Schedule& schedule, const SharedSlice& slice) {
+  constexpr int kTogether = 17;  // partial results whose loads are in flight; up to 32, one for each lane
+  const auto* outs =
+      reinterpret_cast<const float2*>(schedule.partial_out) + slice.index * kLanes + slice.lane;
+  const auto* sums = reinterpret_cast<const float2*>(schedule.partial_sums) + slice.index;
+  PartialResult result{{0, 0}, kNoScore, 0};
+  for (int begin = slice.first_cta; begin <= slice.last_cta; begin += kTogether) {
+    const auto slot = [&](int i) {
+      const int cta = min(begin + i, slice.last_cta);
+      return 2 * cta + (cta == slice.first_cta ? 1 : 0);
+    };
+    float2 part[kTogether];
+    float2 sum = __ldcg(sums + slot(slice.lane) * kMaxSlices);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i)
+      part[i] = __ldcg(outs + static_cast<std::int64_t>(slot(i)) * (kPaddedGroup * D / 2));
+    if (slice.lane >= kTogether || begin + slice.lane > slice.last_cta) sum = make_float2(kNoScore, 0);
+    float higher = fmaxf(result.max, sum.x);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) higher = fmaxf(higher, __shfl_xor_sync(~0U, higher, step));
+    const float factor = exp2_fast(result.max - higher);
+    result.max = higher;
+    // This lane's partial result; 0 for one that isn't there.
+    const float weight = sum.y > 0 ? exp2_fast(sum.x - higher) : 0;
+    float total = weight * sum.y;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) total += __shfl_xor_sync(~0U, total, step);
+    result.sum = result.sum * factor + total;
+    result.out.x *= factor;
+    result.out.y *= factor;
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const float w = __shfl_sync(~0U, weight, i);
+      result.out.x += w * part[i].x;
+      result.out.y += w * part[i].y;
+    }
+  }
+  return result;
+}
+
+// Merges the accumulators of all consumer warps, and with them what other CTAs have of the sequence.
+template <int D>
+__device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, const Segment& segment,
+                              Accumulator<D>& acc, MergeBuffer<D>& buffer, int thread, int n_threads) {
+  const int n_warps = n_threads / kLanes;
+  const int warp = thread / kLanes;
+  const int lane = thread % kLanes;
+  const int g = lane / 4;
+  const int t = lane % 4;
+#pragma unroll
+  for (int step = 4; step < 32; step *= 2) {
+    acc.sum[0] += __shfl_xor_sync(~0U, acc.sum[0], step);
+    acc.sum[1] += __shfl_xor_sync(~0U, acc.sum[1], step);
+  }
+  if (segment.before > 0) named_barrier(1, n_threads);  // the buffer has been read
+  if (g == 0) {
+    for (int h = 0; h < 2; ++h) {
+      buffer.max[warp][2 * t + h] = acc.max[h];
+      buffer.sum[warp][2 * t + h] = acc.sum[h];
+    }
+  }
+  const bool whole = segment.first == 0 && segment.last == segment.n_units;
+  const int first_cta = range.first_cta(segment);
+  const int last_cta = range.last_cta(segment);
+  constexpr int kSlices = D / kSlice;  // of a query head
+  for (int first = 0; first < args.n_queries; first += kMergedHeads) {
+    if (first > 0) named_barrier(1, n_threads);
+    if (t / 2 == first / kMergedHeads) buffer.put(acc, warp, lane);
+    named_barrier(1, n_threads);
+    const int n_heads = min(args.n_queries - first, kMergedHeads);
+    // A warp has a slice at a time or, where outputs are rotated, those of a query head. One piece of code
+    // for both, and loops: this runs once in a segment, mostly for the first time since other kernels ran.
+    const int together = args.out_hadamard != 0 ? kSlices : 1;
+    for (int i = warp; i < n_heads * kSlices / together; i += n_warps) {
+      const int query = first + i * together / kSlices;
+      const int first_slice = i * together % kSlices;
+      const auto channel = [&](int slice) { return (first_slice + slice) * kSlice + 2 * lane; };
+      const auto shared_slice = [&](int slice) {
+        return SharedSlice{query * kSlices + first_slice + slice, first_cta, last_cta, lane};
+      };
+      float x[2 * kSlices];
+      const auto keep = [&](int slice, const PartialResult& result) {
+        const float2 out = normalize<D>(args, segment.seq, segment.head * args.group + query, channel(slice),
+                                        result.out, result.max, result.sum);
+#pragma unroll
+        for (int s = 0; s < kSlices; ++s) {
+          x[2 * s] = s == slice ? out.x : x[2 * s];
+          x[2 * s + 1] = s == slice ? out.y : x[2 * s + 1];
+        }
+      };
+#pragma unroll 1
+      for (int slice = 0; slice < together; ++slice) {
+        const PartialResult mine = merge_warps<D>(buffer, n_warps, first, query - first, channel(slice));
+        if (whole) {
+          keep(slice, mine);
+        } else {
+          leave_slice<D>(args.schedule, shared_slice(slice), mine);
+        }
+      }
+      if (!whole) {
+        if (!arrive_last(args.schedule, shared_slice(0))) continue;
+#pragma unroll 1
+        for (int slice = 0; slice < together; ++slice)
+          keep(slice, combine_slice<D>(args.schedule, shared_slice(slice)));
+      }
+      if (args.out_hadamard != 0) rotate_channels(lane, x);
+#pragma unroll
+      for (int slice = 0; slice < kSlices; ++slice)
+        if (slice < together)
+          store_pair(args, segment.seq, segment.head, query, channel(slice), {x[2 * slice], x[2 * slice + 1]},
+                     D);
+    }
+  }
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,108 @@
+// The queries of a KV head's group, as the B operand of the score products.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "attention/cuda/decode/decode_args.h"
+#include "attention/cuda/device/ptx.cuh"
+
+namespace kvant::cuda {
+
+// Channels [t * D/4, (t + 1) * D/4) of query head `head` of a KV head's group; zeros beyond the launch's
+// heads.
+template <int D>
+__device__ __forceinline__ void load_query_channels(const DecodeArgs& args, int seq, int kv_head, int head,
+                                                    int t, float (&x)[D / 4]) {
+  constexpr int kChannels = D / 4;
+  const std::int64_t at = seq * args.q_seq_stride +
+                          (kv_head * args.group + min(head, args.n_queries - 1)) * args.q_head_stride +
+                          t * kChannels;
+  if (args.q_f32 != 0) {
+    const auto* row = reinterpret_cast<const float4*>(static_cast<const float*>(args.q) + at);
+#pragma unroll
+    for (int i = 0; i < kChannels; i += 4) {
+      const float4 four = row[i / 4];
+      x[i] = four.x;
+      x[i + 1] = four.y;
+      x[i + 2] = four.z;
+      x[i + 3] = four.w;
+    }
+  } else {
+    const auto* row = reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.q) + at);
+#pragma unroll
+    for (int i = 0; i < kChannels; i += 8) {
+      const uint4 eight = row[i / 8];
+      const std::uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        x[i + 2 * j] = __uint_as_float(pairs[j] << 16);
+        x[i + 2 * j + 1] = __uint_as_float(pairs[j] & 0xffff0000U);
+      }
+    }
+  }
+  if (head < args.n_queries) return;
+#pragma unroll
+  for (int i = 0; i < kChannels; ++i) x[i] = 0;
+}
+
+// Lane g * 4 + t holds query head g (zeros beyond the group), channels [t * D/4, (t + 1) * D/4), in half
+// precision. Each head is divided by a power of two that brings its largest magnitude into [1/2, 1): products
+// with a page's half-precision scales then neither overflow nor lose bits that matter.
+template <int D>
+struct Query {
+  std::uint32_t b[D / 16][2];
+  float factor[2];  // times a product with b: the score of heads 2t and 2t + 1, in units of log 2
+};
+
+// x: this lane's channels, [t * D/4, (t + 1) * D/4) of query head g.
+template <int D>
+__device__ __forceinline__ Query<D> pack_query(const float (&x)[D / 4], float softmax_scale_log2, int lane) {
+  const int t = lane % 4;
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < D / 4; ++i) largest = fmaxf(largest, fabsf(x[i]));
+  largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2));
+  const int exponent = min(max((__float_as_int(largest) >> 23) - 126, -100), 100);
+  const float shrink = __int_as_float((127 - exponent) << 23);
+  const float grow = __int_as_float((127 + exponent) << 23) * softmax_scale_log2;
+  Query<D> query;
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) {
+    query.b[k][0] = pack_half2(x[4 * k] * shrink, x[4 * k + 1] * shrink);
+    query.b[k][1] = pack_half2(x[4 * k + 2] * shrink, x[4 * k + 3] * shrink);
+  }
+  query.factor[0] = __shfl_sync(~0U, grow, t * 8);
+  query.factor[1] = __shfl_sync(~0U, grow, t * 8 + 4);
+  return query;
+}
+
+template <int D>
+__device__ Query<D> load_query(const DecodeArgs& args, int seq, int kv_head, int lane) {
+  float x[D / 4];
+  load_query_channels<D>(args, seq, kv_head, lane / 4, lane % 4, x);
+  return pack_query<D>(x, args.softmax_scale_log2, lane);
+}
+
+__device__ __forceinline__ std::uint32_t bf16_from_half2(std::uint32_t x) {
+  const float2 pair = unpack_half2(x);
+  return pack_bf16x2(pair.x, pair.y);
+}
+
+// Two numbers as sums of two of BF16's 8 bits each: half precision's 11 bits exactly, F32 to 16 of them.
+struct SplitPair {
+  std::uint32_t high, low;
+};
+__device__ __forceinline__ SplitPair split_bf16x2(float x, float y) {
+  SplitPair pair;
+  pair.high = pack_bf16x2(x, y);
+  pair.low = pack_bf16x2(x - __uint_as_float(pair.high << 16), y - __uint_as_float(pair.high & 0xffff0000U));
+  return pair;
+}
+
+__device__ __forceinline__ SplitPair split_half2(std::uint32_t x) {
+  const float2 pair = unpack_half2(x);
+  return split_bf16x2(pair.x, pair.y);
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,50 @@
+#include "attention/cuda/page/page_format.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "format/format.h"
+
+namespace kvant::cuda {
+namespace {
+
+CodeOrder order_of(const PageDescription& page) {
+  switch (page.kind) {
+    case CodeKind::level:
+      return page.bits == 2 ? CodeOrder::quads : CodeOrder::pairs;
+    case CodeKind::state:
+      return CodeOrder::trellis;
+    case CodeKind::vector:
+      return CodeOrder::vectors;
+    default:
+      return page.bits == 8 ? CodeOrder::pairs : CodeOrder::planes;
+  }
+}
+
+// Streams of codes are interleaved in whole pieces, and a lane's channels share a group of scales (up to 32
+// of them, of larger heads).
+bool can_be_read(const PageFormat& format, int d) {
+  if (format.plain()) return true;
+  if (code_bytes(format.layout, d) % (16 * kLanes) != 0) return false;
+  return format.grid != GridAxis::of_tokens || std::min(format.group, d) % std::min(d / 4, 32) == 0;
+}
+
+}  // namespace
+
+void set_unit_levels(const std::string& format, int d, float* levels) {
+  const FormatDescription described = *find_format(format)->describe();
+  const double deviation = described.of_unit_vectors ? 1 / std::sqrt(static_cast<double>(d)) : 1;
+  for (const double level : described.levels) *levels++ = static_cast<float>(level * deviation);
+}
+
+bool find_page_format(const std::string& name, int d, PageFormat& format) {
+  const Format* found = find_format(name);
+  if (found == nullptr) return false;
+  const auto description = found->describe();
+  if (!description || description->page.clips) return false;  // no kernel clips what it seals
+  format = {description->page, {}};
+  if (!format.plain()) format.layout = {order_of(format), format.bits, format.channels};
+  return can_be_read(format, d);
+}
+
+}  // namespace kvant::cuda

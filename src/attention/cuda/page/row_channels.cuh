@@ -1,0 +1,123 @@
+// A row of head_dim numbers in the registers of a warp: how it is read, rotated and written.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "attention/cuda/page/page_layout.h"
+
+namespace kvant::cuda {
+
+inline constexpr int kRowAlignment = 16;
+
+// Where a row lies, and as what. is_wide: rows begin where kRowAlignment bytes fit.
+struct RowType {
+  int is_f32, is_wide;
+};
+
+inline bool is_wide(const void* rows, std::int64_t row_stride, std::int64_t head_stride) {
+  constexpr std::int64_t kChannels = kRowAlignment / sizeof(__nv_bfloat16);
+  return reinterpret_cast<std::uintptr_t>(rows) % kRowAlignment == 0 && row_stride % kChannels == 0 &&
+         head_stride % kChannels == 0;
+}
+
+// CTAs of so many threads for so many rows, a warp each; 0: too many.
+inline unsigned ctas_for(std::int64_t rows, int threads) {
+  const std::int64_t ctas = (rows + threads / kLanes - 1) / (threads / kLanes);
+  return ctas <= 0x7fffffff ? static_cast<unsigned>(ctas) : 0;
+}
+
+// N neighbouring channels from number `at` on: several at a time where they lie well.
+template <int N>
+__device__ __forceinline__ void load_channels(const void* rows, RowType type, std::int64_t at,
+                                              float (&x)[N]) {
+  if (type.is_f32 != 0) {
+    const float* const from = static_cast<const float*>(rows) + at;
+#pragma unroll
+    for (int j = 0; j < N; j += 2) {
+      const float2 pair =
+          type.is_wide != 0 ? *reinterpret_cast<const float2*>(from + j) : make_float2(from[j], from[j + 1]);
+      x[j] = pair.x;
+      x[j + 1] = pair.y;
+    }
+    return;
+  }
+  const auto* const from = static_cast<const __nv_bfloat16*>(rows) + at;
+  struct alignas(2 * N) Channels {
+    __nv_bfloat16 x[N];
+  } channels;
+  if (type.is_wide != 0) {
+    channels = *reinterpret_cast<const Channels*>(from);
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) channels.x[j] = from[j];
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) x[j] = __bfloat162float(channels.x[j]);
+}
+
+template <int N>
+__device__ __forceinline__ void store_channels(void* rows, RowType type, std::int64_t at,
+                                               const float (&x)[N]) {
+  if (type.is_f32 != 0) {
+    float* const to = static_cast<float*>(rows) + at;
+#pragma unroll
+    for (int j = 0; j < N; j += 2) {
+      if (type.is_wide != 0) {
+        *reinterpret_cast<float2*>(to + j) = make_float2(x[j], x[j + 1]);
+      } else {
+        to[j] = x[j];
+        to[j + 1] = x[j + 1];
+      }
+    }
+    return;
+  }
+  auto* const to = static_cast<__nv_bfloat16*>(rows) + at;
+  struct alignas(2 * N) Channels {
+    __nv_bfloat16 x[N];
+  } channels;
+#pragma unroll
+  for (int j = 0; j < N; ++j) channels.x[j] = __float2bfloat16(x[j]);
+  if (type.is_wide != 0) {
+    *reinterpret_cast<Channels*>(to) = channels;
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) to[j] = channels.x[j];
+  }
+}
+
+template <int N>
+__device__ __forceinline__ void scale_channels(const float* factors, std::int64_t at, float (&x)[N]) {
+  if (factors == nullptr) return;
+#pragma unroll
+  for (int j = 0; j < N; ++j) x[j] *= factors[at + j];
+}
+
+// The orthonormal Walsh-Hadamard matrix of N * 32 channels, those of a row in any order in which the bits of
+// a channel's number are those of its lane and its place in the lane: the matrix's signs go by the bits that
+// two numbers have in common.
+template <int N>
+__device__ __forceinline__ void rotate_channels(int lane, float (&x)[N]) {
+#pragma unroll
+  for (int half = 1; half < N; half *= 2) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      if ((j & half) != 0) continue;
+      const float low = x[j];
+      x[j] = low + x[j | half];
+      x[j | half] = low - x[j | half];
+    }
+  }
+#pragma unroll
+  for (int half = 1; half < kLanes; half *= 2) {
+#pragma unroll
+    for (float& own : x) {
+      const float other = __shfl_xor_sync(~0U, own, half);
+      own = (lane & half) == 0 ? own + other : other - own;
+    }
+  }
+  const float unit = rsqrtf(static_cast<float>(N * kLanes));
+#pragma unroll
+  for (float& own : x) own *= unit;
+}
+
+}  // namespace kvant::cuda

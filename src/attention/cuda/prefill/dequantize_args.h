@@ -1,0 +1,39 @@
+// What the dequantization kernel shares with the code that launches it.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "attention/cuda/seal/encode_args.h"
+#include "format/trellis_code.h"
+
+namespace kvant::cuda {
+
+// How the values of a page follow from its codes and parameters.
+struct PageDecoding {
+  Encoding encoding;
+  PageFormat stored;
+  CodeLayout layout;
+  int page_bytes;            // in GPU memory
+  int group;                 // channel_grid: tokens, token_grid: channels that share a scale
+  float levels[kMaxLevels];  // lloyd_max: of values with a variance of 1 / d
+  TrellisCode trellis;
+  const __half* codebooks;  // vectors
+  std::int64_t codebook_stride;
+};
+
+struct DequantizeArgs {
+  const std::int32_t* seqs;  // or null: 0, 1, ...
+  int first_page, first_head;
+  const std::int32_t *sealed_pages, *tail_tokens;
+  SealedSource sealed;
+  PageSource tail, protected_pages;
+  int sink;
+  const uint4* masks;
+  std::int64_t mask_seq_stride, mask_head_stride;
+  void* rows[2];  // of keys and of values, BF16; null: not wanted
+  std::int64_t seq_stride, token_stride, head_stride;
+  std::uint8_t decoding_of_head[kMaxKvHeads];
+  PageDecoding decodings[kMaxHeadGroups][2];  // [..][side]
+};
+
+}  // namespace kvant::cuda

@@ -1,0 +1,186 @@
+// Low-bit pages back into rows that any attention kernel reads. A CTA dequantizes one page of one KV head and
+// side; a thread writes 16 bytes at a time.
+#pragma once
+
+#include <type_traits>
+
+#include "attention/cuda/device/ptx.cuh"
+#include "attention/cuda/prefill/decode_page.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kDequantizeThreads = 256;
+// Of a page with codes: 8 bits, and a scale and a zero for every 32 values.
+constexpr int max_page_bytes(int d) {
+  return kPageTokens * d * 9 / 8;
+}
+
+template <int D>
+struct DequantizeShared {
+  // And a piece more: where a code could straddle two words, the second is read even behind the last code.
+  alignas(16) std::uint32_t page[(max_page_bytes(D) + 16 * kLanes) / 4];
+  float levels[kMaxLevels];
+  std::uint32_t masked[kPageTokens / 32];  // tokens of the page that lie in protected pages, sink aside
+  int first_masked;                        // the place of the first of them among the protected tokens
+  bool has_protected_tokens;
+};
+
+// The page, KV head and side that a CTA works on, and which of its tokens become rows.
+struct DequantizedPage {
+  int seq, head, page, n_tokens;
+  bool sealed;
+  int first_token = 0, end_token = kPageTokens;
+};
+
+// Eight channels of a token of an unquantized page, as BF16.
+template <PageSide Side, int D>
+__device__ __forceinline__ uint4 plain_octet(const unsigned char* page, int token, int octet) {
+  const auto* numbers = reinterpret_cast<const std::uint16_t*>(page);
+  std::uint32_t words[kOctet / 2];
+#pragma unroll
+  for (int i = 0; i < kOctet / 2; ++i) {
+    const std::uint32_t low = numbers[plain_index(Side, D, token, octet * kOctet + 2 * i)];
+    const std::uint32_t high = numbers[plain_index(Side, D, token, octet * kOctet + 2 * i + 1)];
+    words[i] = low | high << 16;
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// Which tokens of a page are masked, and how many of the pages before are: protected pages hold them in
+// order.
+template <int D>
+__device__ void find_masked(const DequantizeArgs& args, const DequantizedPage& at,
+                            DequantizeShared<D>& shared) {
+  const auto* masks = reinterpret_cast<const std::uint32_t*>(args.masks + at.seq * args.mask_seq_stride +
+                                                             at.head * args.mask_head_stride);
+  const auto behind_sink = [&](int word) {  // of all pages: bits of its tokens that are not in the sink
+    const int sink = min(max(args.sink - 32 * word, 0), 32);
+    return sink == 32 ? 0 : masks[word] & ~0U << sink;
+  };
+  constexpr int kWords = kPageTokens / 32;
+  const auto thread = static_cast<int>(threadIdx.x);
+  std::uint32_t own = 0;
+  if (thread < kWords && args.masks != nullptr) own = behind_sink(at.page * kWords + thread);
+  if (thread < kWords) shared.masked[thread] = own;
+  if (thread == 0) shared.first_masked = args.sink;
+  const bool any = __syncthreads_or(own != 0) != 0;
+  if (thread == 0) shared.has_protected_tokens = any || (at.page == 0 && args.sink > 0);
+  if (!any) return;
+  int before = 0;
+  for (int word = thread; word < at.page * kWords; word += kDequantizeThreads)
+    before += __popc(behind_sink(word));
+  if (before != 0) atomicAdd(&shared.first_masked, before);
+}
+
+// The place of a token among its sequence's protected tokens; negative: it lies in its sealed page.
+template <int D>
+__device__ __forceinline__ int protected_token(const DequantizeArgs& args, const DequantizeShared<D>& shared,
+                                               int page, int token) {
+  if (page == 0 && token < args.sink) return token;
+  const std::uint32_t word = shared.masked[token / 32];
+  if ((word >> (token % 32) & 1) == 0) return -1;
+  int rank = shared.first_masked + __popc(word & ((1U << (token % 32)) - 1));
+  for (int i = 0; i < token / 32; ++i) rank += __popc(shared.masked[i]);
+  return rank;
+}
+
+template <int D>
+__device__ void load_page(const unsigned char* from, const PageDecoding& decoding,
+                          DequantizeShared<D>& shared) {
+  const auto* pieces = reinterpret_cast<const uint4*>(from);
+  for (int i = static_cast<int>(threadIdx.x); i < decoding.page_bytes / 16; i += kDequantizeThreads)
+    reinterpret_cast<uint4*>(shared.page)[i] = __ldg(pieces + i);
+  if (threadIdx.x < kMaxLevels) shared.levels[threadIdx.x] = decoding.levels[threadIdx.x];
+}
+
+// Where the rows of a page go, from its token `first` on: this thread's octet of each.
+template <int D>
+struct RowWriter {
+  static constexpr int kOctets = D / kOctet;
+  static constexpr int kTogether = kDequantizeThreads / kOctets;  // tokens that a CTA writes at a time
+  unsigned char* rows;
+  std::int64_t token_bytes;
+  int octet, first_token;
+
+  __device__ RowWriter(unsigned char* page_rows, std::int64_t token_stride, int first)
+      : token_bytes(2 * token_stride),
+        octet(static_cast<int>(threadIdx.x) % kOctets),
+        first_token(first + static_cast<int>(threadIdx.x) / kOctets) {
+    rows = page_rows - first * token_bytes + octet * 16;
+  }
+  __device__ __forceinline__ void store(int token, const uint4& packed) const {
+    *reinterpret_cast<uint4*>(rows + token * token_bytes) = packed;
+  }
+};
+
+template <PageSide Side, int D>
+__device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedPage& at,
+                                  const RowWriter<D>& writer, DequantizeShared<D>& shared) {
+  const auto side = static_cast<int>(Side);
+  const PageDecoding& decoding = args.decodings[args.decoding_of_head[at.head]][side];
+  const SealedPage page{shared.page, shared.levels, decoding,
+                        decoding.codebooks + at.head * decoding.codebook_stride};
+  load_page(args.sealed.find(at.seq, at.head, side, at.page), decoding, shared);
+  find_masked(args, at, shared);
+  __syncthreads();
+  with_octets<Side, D>(page, writer.octet, [&](const auto& octets) {
+    constexpr int kTogether = std::remove_reference_t<decltype(octets)>::kTogether;
+#pragma unroll kTogether
+    for (int token = writer.first_token; token < at.end_token; token += RowWriter<D>::kTogether) {
+      float x[kOctet];
+      octets.decode(token, x);
+      writer.store(token, {pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3]), pack_bf16x2(x[4], x[5]),
+                           pack_bf16x2(x[6], x[7])});
+    }
+  });
+  if (!shared.has_protected_tokens) return;
+  // The same thread has just written what codes of these tokens stand for.
+  for (int token = writer.first_token; token < at.end_token; token += RowWriter<D>::kTogether) {
+    const int protected_row = protected_token(args, shared, at.page, token);
+    if (protected_row < 0) continue;
+    const unsigned char* from = args.protected_pages.find(at.seq, at.head, side, protected_row / kPageTokens);
+    writer.store(token, plain_octet<Side, D>(from, protected_row % kPageTokens, writer.octet));
+  }
+}
+
+template <PageSide Side, int D>
+__device__ void dequantize_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
+                                DequantizeShared<D>& shared) {
+  const RowWriter<D> writer(rows, args.token_stride, at.first_token);
+  if (at.sealed) return dequantize_sealed<Side, D>(args, at, writer, shared);
+  const int tail_page = at.page - (args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq]);
+  const unsigned char* page = args.tail.find(at.seq, at.head, static_cast<int>(Side), tail_page);
+  for (int token = writer.first_token; token < min(at.n_tokens, at.end_token);
+       token += RowWriter<D>::kTogether)
+    writer.store(token, plain_octet<Side, D>(page, token, writer.octet));
+}
+
+// Grid: pages, KV heads, sequences times sides.
+template <int D>
+__global__ void __launch_bounds__(kDequantizeThreads)
+    dequantize_kernel(const __grid_constant__ DequantizeArgs args) {
+  __shared__ DequantizeShared<D> shared;
+  const int side = static_cast<int>(blockIdx.z) % 2;
+  const int i = static_cast<int>(blockIdx.z) / 2;
+  if (args.rows[side] == nullptr) return;
+  DequantizedPage at;
+  at.seq = args.seqs == nullptr ? i : args.seqs[i];
+  at.head = args.first_head + static_cast<int>(blockIdx.y);
+  at.page = args.first_page + static_cast<int>(blockIdx.x);
+  const int n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq];
+  const int n_tail = args.tail_tokens == nullptr ? 0 : args.tail_tokens[at.seq];
+  at.sealed = at.page < n_sealed;
+  at.n_tokens = at.sealed ? kPageTokens : min(kPageTokens, n_tail - (at.page - n_sealed) * kPageTokens);
+  if (at.n_tokens <= 0) return;
+  unsigned char* rows =
+      static_cast<unsigned char*>(args.rows[side]) +
+      2 * (i * args.seq_stride + static_cast<std::int64_t>(blockIdx.x) * kPageTokens * args.token_stride +
+           static_cast<std::int64_t>(blockIdx.y) * args.head_stride);
+  if (side == 0) {
+    dequantize_page<PageSide::key, D>(args, at, rows, shared);
+  } else {
+    dequantize_page<PageSide::value, D>(args, at, rows, shared);
+  }
+}
+
+}  // namespace kvant::cuda

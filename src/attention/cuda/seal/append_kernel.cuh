@@ -1,0 +1,73 @@
+// Writes a step's new keys and values into tail pages, and brings its queries into the keys' basis. A warp
+// does one row of one head: of the keys, the values or the queries.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "attention/cuda/device/ptx.cuh"
+#include "attention/cuda/seal/encode_args.h"
+
+namespace kvant::cuda {
+
+inline constexpr int kAppendThreads = 128;
+
+// This lane's channels of a row of one head, as it is stored. of_factors: the head's KV head.
+template <int D>
+__device__ __forceinline__ void load_row(const AppendedRows& rows, int is_f32, std::int64_t row, int head,
+                                         int of_factors, int lane, float (&x)[D / kLanes]) {
+  constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
+  load_channels(rows.rows, {is_f32, rows.is_wide},
+                row * rows.row_stride + head * rows.head_stride + lane * kOwn, x);
+  scale_channels(rows.factors, static_cast<std::int64_t>(of_factors) * D + lane * kOwn, x);
+  if (rows.hadamard != 0) rotate_channels(lane, x);
+}
+
+// Writes such a row of a KV head and side into a sequence's tail.
+template <int D>
+__device__ __forceinline__ void store_token(const PageSource& tail, int seq, int head, int side, int token,
+                                            int lane, const float (&x)[D / kLanes]) {
+  constexpr int kOwn = D / kLanes;
+  auto* page = reinterpret_cast<__nv_bfloat16*>(
+      const_cast<unsigned char*>(tail.find(seq, head, side, token / kPageTokens)));
+  // A channel's number has bits of its own in an index, so that those of a lane's channels are a sum.
+  page += plain_index(static_cast<PageSide>(side), D, token % kPageTokens, lane * kOwn);
+#pragma unroll
+  for (int j = 0; j < kOwn; ++j) {
+    const int further = side == static_cast<int>(PageSide::key) ? plain_index(PageSide::key, D, 0, j)
+                                                                : plain_index(PageSide::value, D, 0, j);
+    page[further] = __float2bfloat16(x[j]);
+  }
+}
+
+template <int D>
+__global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_constant__ AppendArgs args) {
+  wait_for_predecessors();
+  admit_successors();
+  constexpr int kOwn = D / kLanes;
+  const std::int64_t i =
+      static_cast<std::int64_t>(blockIdx.x) * (kAppendThreads / kLanes) + threadIdx.x / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int n_stored = 2 * args.n_kv_heads;
+  const int n_heads = n_stored + (args.queries.rows != nullptr ? args.n_kv_heads * args.group : 0);
+  const std::int64_t row = i / n_heads;
+  if (row >= args.n_rows) return;
+  const bool is_last = args.tail_tokens != nullptr;
+  const int token = is_last ? args.tail_tokens[row] - 1 : args.tail_token[row];
+  const int nth = static_cast<int>(i % n_heads);
+  const bool is_query = nth >= n_stored;
+  // A sequence that has no tail still attends to its sealed pages.
+  if (token < 0 && !(is_last && is_query)) return;
+  const int side = is_query ? 0 : nth / args.n_kv_heads;
+  const int head = is_query ? nth - n_stored : nth % args.n_kv_heads;
+  const AppendedRows& rows = is_query ? args.queries : args.sides[side];
+  float x[kOwn];
+  load_row<D>(rows, args.is_f32, row, head, is_query ? head / args.group : head, lane, x);
+  if (is_query) {
+    store_channels(rows.rows, {args.is_f32, rows.is_wide},
+                   row * rows.row_stride + head * rows.head_stride + lane * kOwn, x);
+    return;
+  }
+  store_token<D>(args.tail, is_last ? static_cast<int>(row) : args.seq[row], head, side, token, lane, x);
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,99 @@
+// What the encoding kernels share with the code that launches them.
+#pragma once
+
+#include "attention/cuda/decode/decode_args.h"
+#include "attention/cuda/page/row_channels.cuh"
+
+namespace kvant::cuda {
+
+// How the values of a page become codes and parameters: the families of src/format.
+enum class Encoding : std::uint8_t {
+  channel_grid,
+  token_grid,
+  e4m3,
+  progressive,
+  lloyd_max,
+  trellis,
+  vectors
+};
+
+// False of pages without codes.
+inline bool find_encoding_of(const PageFormat& format, Encoding* encoding) {
+  switch (format.kind) {
+    case CodeKind::number:
+      *encoding = format.grid == GridAxis::of_tokens     ? Encoding::token_grid
+                  : format.grid == GridAxis::of_channels ? Encoding::channel_grid
+                                                         : Encoding::progressive;
+      return true;
+    case CodeKind::e4m3:
+      *encoding = Encoding::e4m3;
+      return true;
+    case CodeKind::level:
+      *encoding = Encoding::lloyd_max;
+      return true;
+    case CodeKind::state:
+      *encoding = Encoding::trellis;
+      return true;
+    case CodeKind::vector:
+      *encoding = Encoding::vectors;
+      return true;
+    default:
+      return false;
+  }
+}
+
+struct PageEncoding {
+  Encoding encoding;
+  PageFormat stored;
+  CodeLayout layout;
+  int page_bytes;                    // in GPU memory
+  float levels[kMaxLevels];          // lloyd_max: of values with a variance of 1 / d
+  float boundaries[kMaxLevels - 1];  // between those of values with a variance of 1
+  const void* codebooks;
+  std::int64_t codebook_stride;
+  const float* metrics;  // trellis: of the errors of keys, as kvant_decode_layer has them; or null
+};
+
+struct SealArgs {
+  int n_seqs;
+  HeadList heads;
+  SealedSource sealed;
+  PageSource tail;
+  const std::int32_t *tail_page, *sealed_page;
+  const std::int32_t* n_pages;  // or null: max_pages
+  int max_pages;
+  int sink;
+  const uint4* masks;
+  std::int64_t mask_seq_stride, mask_head_stride;
+  PageEncoding sides[2];
+  std::uint32_t* pages_out_of_range;  // or null
+};
+
+// How many pages of a sequence are to be sealed.
+__device__ inline int pages_due(const SealArgs& args, int seq) {
+  if (args.tail_page[seq] < 0) return 0;
+  return args.n_pages == nullptr ? args.max_pages : min(args.n_pages[seq], args.max_pages);
+}
+
+// Rows of keys, values or queries: head h of row i at i * row_stride + h * head_stride. Channels are
+// multiplied by the factors of the head's KV head (or null), then rotated if `hadamard`.
+struct AppendedRows {
+  void* rows;
+  std::int64_t row_stride, head_stride;
+  int is_wide;  // as in RowType
+  const float* factors;
+  int hadamard;
+};
+
+struct AppendArgs {
+  std::int64_t n_rows;
+  int n_kv_heads, group;
+  int is_f32;  // all rows
+  PageSource tail;
+  const std::int32_t *seq, *tail_token;
+  const std::int32_t* tail_tokens;  // of each sequence: row i is the last one of sequence i; or null
+  AppendedRows sides[2];
+  AppendedRows queries;  // transformed in place; rows: or null
+};
+
+}  // namespace kvant::cuda

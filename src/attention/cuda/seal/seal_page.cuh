@@ -1,0 +1,181 @@
+// A page that is being encoded in shared memory, as the encoders of all families see it.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "attention/cuda/device/architecture.cuh"
+#include "attention/cuda/seal/encode_args.h"
+
+namespace kvant::cuda {
+
+inline constexpr int kSealThreads = 256;
+
+template <int D>
+struct alignas(16) SealShared {
+  static constexpr int kRow = D + 2;                             // spreads a channel's tokens over banks
+  static constexpr int kMaxGrids = kPageTokens * D / 8;          // one for every 8 values
+  static constexpr int kMaxPageBytes = kPageTokens * D * 3 / 2;  // 8 bits and the grids
+  __nv_bfloat16 values[kPageTokens * kRow];
+  std::uint32_t page[kMaxPageBytes / 4];
+  float2 grids[kMaxGrids];  // zero and reciprocal of the step, or what an encoder likes
+  std::uint32_t left_out[kPageTokens / 32];
+  float largest[2];  // of blocks of 64 tokens
+};
+
+// A page that is to be sealed: which of its sequence's, and where from and to.
+struct DuePage {
+  int seq, page;
+  const unsigned char* tail;
+  unsigned char* sealed;
+};
+
+// The nth of the pages that may be due; false: it isn't.
+__device__ inline bool find_due_page(const SealArgs& args, int nth, int head, int side, DuePage* due) {
+  due->seq = nth / args.max_pages;
+  const int of_seq = nth % args.max_pages;
+  if (of_seq >= pages_due(args, due->seq)) return false;
+  due->page = args.sealed_page[due->seq] + of_seq;
+  due->tail = args.tail.find(due->seq, head, side, args.tail_page[due->seq] + of_seq);
+  due->sealed = const_cast<unsigned char*>(args.sealed.find(due->seq, head, side, due->page));
+  return true;
+}
+
+// Bits of 32 tokens of a page, from token 32 * word: those that widen no range.
+__device__ inline std::uint32_t left_out_tokens(const SealArgs& args, const DuePage& due, int head,
+                                                int word) {
+  std::uint32_t bits = 0;
+  if (args.masks != nullptr)
+    bits = reinterpret_cast<const std::uint32_t*>(args.masks + due.seq * args.mask_seq_stride +
+                                                  head * args.mask_head_stride + due.page)[word];
+  const int sink = due.page == 0 ? min(max(args.sink - 32 * word, 0), 32) : 0;
+  return bits | (sink == 32 ? ~0U : (1U << sink) - 1);
+}
+
+// Puts the code that begins at `channel` among the page's words, where its bits are 0.
+template <int D>
+__device__ void store_code(std::uint32_t* words, const CodeLayout& layout, PageSide side, int token,
+                           int channel, std::uint32_t code) {
+  for (int bit = 0; bit < layout.bits;) {
+    const int at = code_bit(layout, side, D, token, channel, bit);
+    const int room = bits_side_by_side(layout, bit, at);
+    const std::uint32_t piece = (code >> bit) & ((1U << room) - 1);
+    atomicOr(&words[at / 32], piece << (at % 32));
+    bit += room;
+  }
+}
+
+// The inverse.
+template <int D>
+__device__ std::uint32_t load_code(const std::uint32_t* words, const CodeLayout& layout, PageSide side,
+                                   int token, int channel) {
+  std::uint32_t code = 0;
+  for (int bit = 0; bit < layout.bits;) {
+    const int at = code_bit(layout, side, D, token, channel, bit);
+    const int room = bits_side_by_side(layout, bit, at);
+    code |= ((words[at / 32] >> (at % 32)) & ((1U << room) - 1)) << bit;
+    bit += room;
+  }
+  return code;
+}
+
+// Brings the numbers of a tail page to rows [kPageTokens][kRow]. piece_at(i): the ith 16 bytes of the page,
+// which plain_index orders.
+template <int D, class Piece>
+__device__ void store_rows(const Piece& piece_at, PageSide side, __nv_bfloat16* rows, int row) {
+  const auto store = [&](int token, int channel, std::uint32_t pair) {
+    *reinterpret_cast<std::uint32_t*>(rows + token * row + channel) = pair;
+  };
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * D / 8; i += static_cast<int>(blockDim.x)) {
+    const uint4 piece = piece_at(i);
+    const int lane = i % kLanes;
+    const int tile = i / kLanes / (D / 16) * 16;
+    const int k = i / kLanes % (D / 16);
+    if (side == PageSide::key) {
+      const int token = tile + lane / 4;
+      const int channel = lane % 4 * (D / 4) + 4 * k;
+      store(token, channel, piece.x);
+      store(token + 8, channel, piece.y);
+      store(token, channel + 2, piece.z);
+      store(token + 8, channel + 2, piece.w);
+    } else {  // pairs of tokens
+      const int token = tile + lane % 4 * 2;
+      const int channel = lane / 4 * (D / 8) + 2 * k;
+      store(token, channel, __byte_perm(piece.x, piece.y, 0x5410));
+      store(token + 1, channel, __byte_perm(piece.x, piece.y, 0x7632));
+      store(token + 8, channel, __byte_perm(piece.z, piece.w, 0x5410));
+      store(token + 9, channel, __byte_perm(piece.z, piece.w, 0x7632));
+    }
+  }
+}
+template <int D>
+__device__ void load_rows(const unsigned char* tail, PageSide side, __nv_bfloat16* rows, int row) {
+  store_rows<D>([&](int i) { return __ldg(reinterpret_cast<const uint4*>(tail) + i); }, side, rows, row);
+}
+
+// One page's encoding, seen by one thread.
+template <int D>
+struct SealPage {
+  SealShared<D>& shared;
+  const PageEncoding& format;
+  PageSide side;
+  int head;
+
+  __device__ float value(int token, int channel) const {
+    return __bfloat162float(shared.values[token * SealShared<D>::kRow + channel]);
+  }
+  __device__ bool left_out(int token) const { return (shared.left_out[token / 32] >> (token % 32) & 1) != 0; }
+  __device__ unsigned char* parameters() const {
+    return reinterpret_cast<unsigned char*>(shared.page) + code_bytes(format.layout, D);
+  }
+  __device__ void store_half(int index, __half x) { reinterpret_cast<__half*>(parameters())[index] = x; }
+
+  __device__ void store_code(int token, int channel, std::uint32_t code) {
+    cuda::store_code<D>(shared.page, format.layout, side, token, channel, code);
+  }
+};
+
+// The largest magnitude that half-precision parameter i of `numbers` stands for: its own, or that of the
+// values of its grid. Of grids, `n_grids` scales are followed by as many zeros, unless they are symmetric.
+__device__ inline float largest_magnitude(const PageFormat& stored, const __half* numbers, int i,
+                                          int n_grids) {
+  const float x = __half2float(numbers[i]);
+  const int bits = stored.layout.bits;
+  if (n_grids == 0) return fabsf(x);
+  if (stored.symmetric) return fabsf(x) * static_cast<float>(1 << (bits - 1));
+  if (i >= n_grids) return fabsf(x);
+  return fabsf(__half2float(numbers[i + n_grids]) + x * static_cast<float>((1 << bits) - 1));
+}
+
+// Counts a page that stands for values beyond half precision, or has parameters at the end of its range,
+// where half_saturated leaves what lies beyond; those of tokens that are left out don't matter. By all
+// threads of a CTA, when they can see the parameters.
+__device__ inline void count_if_out_of_range(const SealArgs& args, const DuePage& due, int head,
+                                             const PageEncoding& format, int d, const void* parameters) {
+  if (args.pages_out_of_range == nullptr) return;
+  constexpr float kLargest = 65504;
+  const PageFormat& stored = format.stored;
+  const PageFormat::HalfParameters halves = stored.half_parameters(d);
+  const bool of_tokens = stored.grid == GridAxis::of_tokens || stored.factor == TokenFactor::half;
+  const bool has_grids = stored.grid == GridAxis::of_tokens || stored.grid == GridAxis::of_channels;
+  const int n_grids = has_grids ? halves.n / (stored.symmetric ? 1 : 2) : 0;
+  const int of_token = stored.grid == GridAxis::of_tokens ? stored.groups(d) : 1;
+  const auto* numbers =
+      reinterpret_cast<const __half*>(static_cast<const unsigned char*>(parameters) + halves.first_byte);
+  int beyond = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < halves.n; i += static_cast<int>(blockDim.x)) {
+    if (largest_magnitude(stored, numbers, i, n_grids) < kLargest) continue;
+    const int token = i / of_token % kPageTokens;
+    const bool left_out =
+        of_tokens && (left_out_tokens(args, due, head, token / 32) >> (token % 32) & 1) != 0;
+    beyond |= left_out ? 0 : 1;
+  }
+  if (__syncthreads_or(beyond) != 0 && threadIdx.x == 0) atomicAdd(args.pages_out_of_range, 1U);
+}
+
+__device__ inline __half half_saturated(float x) {
+  return __float2half_rn(fminf(fmaxf(x, -65504.0F), 65504.0F));
+}
+
+}  // namespace kvant::cuda

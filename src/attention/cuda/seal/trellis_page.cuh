@@ -1,0 +1,130 @@
+// Trellis-coded pages (tcq<B>, src/format/tcq.cc) that are being sealed: the values of a tail page, and the
+// page in shared memory with its means and gains, as both searches for paths see them (seal_trellis.cuh,
+// seal_shaped.cuh).
+#pragma once
+
+#include "attention/cuda/seal/seal_page.cuh"
+#include "format/trellis_code.h"
+#include "format/trellis_gain.h"
+
+namespace kvant::cuda {
+
+inline constexpr int kOctetValues = 8;  // whose codes are whole bytes
+
+// i, which lies in [0, N), told the compiler: for both sides of a page at once it would divide.
+template <int N>
+__device__ __forceinline__ int within(int i) {
+  return static_cast<int>(static_cast<unsigned>(i) % N);
+}
+
+// Values of a tail page, which stays in the first-level cache.
+template <int D>
+struct TailPage {
+  const __nv_bfloat16* numbers;
+  PageSide side;
+  __device__ float value(int token, int channel) const { return number(at(token, channel)); }
+  // Of eight neighbours from a multiple of eight: channels of a token, tokens of a channel.
+  __device__ void channels_from(int token, int channel, float (&x)[kOctetValues]) const {
+    const __nv_bfloat16* const from = at(token, channel);
+#pragma unroll
+    for (int i = 0; i < kOctetValues; ++i)
+      x[i] = number(from + (side == PageSide::key ? plain_index(PageSide::key, D, 0, i)
+                                                  : plain_index(PageSide::value, D, 0, i)));
+  }
+  __device__ void tokens_from(int token, int channel, float (&x)[kOctetValues]) const {
+    const __nv_bfloat16* const from = at(token, channel);
+#pragma unroll
+    for (int i = 0; i < kOctetValues; ++i)
+      x[i] = number(from + (side == PageSide::key ? plain_index(PageSide::key, D, i, 0)
+                                                  : plain_index(PageSide::value, D, i, 0)));
+  }
+
+ private:
+  static __device__ float number(const __nv_bfloat16* from) {
+    return __bfloat162float(__ldg(from));
+  }
+  __device__ const __nv_bfloat16* at(int token, int channel) const {
+    return numbers + plain_index(side, D, within<kPageTokens>(token), within<D>(channel));
+  }
+};
+
+// In shared memory.
+template <int Bits, int D>
+struct alignas(16) TrellisPage {
+  static constexpr int kCodeBytes = kPageTokens * D * Bits / 8;
+  static constexpr int kPageBytes = round_up_16(kCodeBytes + kPageTokens + 2 * D + 4);
+  unsigned char bytes[kPageBytes];
+  float means[D];
+  std::uint32_t left_out[kPageTokens / 32];
+  float largest;  // gain
+
+  // By all threads of the CTA, as finish(): the channels' means. They are there after __syncthreads().
+  template <int Threads>
+  __device__ void begin(const SealArgs& args, const DuePage& due, int head, const TailPage<D>& tail) {
+    const auto thread = static_cast<int>(threadIdx.x);
+    if (thread < kPageTokens / 32) left_out[thread] = left_out_tokens(args, due, head, thread);
+    if (thread == 0) largest = 0;
+    if (thread < 4) reinterpret_cast<std::uint32_t*>(bytes)[kPageBytes / 4 - 4 + thread] = 0;
+    __syncthreads();
+    for (int channel = thread; channel < D; channel += Threads) store_mean(tail, channel);
+  }
+
+  // The codes of 8 values from channel `octet` on, Bits each.
+  __device__ void store_codes(PageSide side, int token, int octet, std::uint64_t codes) {
+    constexpr CodeLayout kLayout{CodeOrder::trellis, Bits, 1};
+#pragma unroll
+    for (int i = 0; i < Bits; ++i)
+      bytes[code_bit(kLayout, side, D, within<kPageTokens>(token), within<D>(octet), 8 * i) / 8] =
+          static_cast<unsigned char>(codes >> (8 * i));
+  }
+
+  // Gains of tokens are noted first, all of them; after __syncthreads() they can be stored, as powers of
+  // 2^(-1/32) of the largest.
+  __device__ void note_gain(int token, float gain) {
+    if ((left_out[token / 32] >> (token % 32) & 1) == 0)
+      atomicMax(reinterpret_cast<int*>(&largest), __float_as_int(gain));  // not negative
+  }
+  __device__ void store_gain(int token, float gain) {
+    const float loudest = largest;
+    const bool silent = !(gain > 0) || !(loudest > 0);
+    parameters()[token] = silent
+                              ? kSilent
+                              : static_cast<unsigned char>(fminf(
+                                    fmaxf(rintf(kGainSteps * (log2f(loudest) - log2f(gain))), 0), kSilent));
+    if (token == 0) *reinterpret_cast<float*>(parameters() + kPageTokens + 2 * D) = loudest;
+  }
+
+  // Writes the page to where it goes.
+  template <int Threads>
+  __device__ void finish(const SealArgs& args, const DuePage& due, int head, const PageEncoding& format) {
+    __syncthreads();
+    count_if_out_of_range(args, due, head, format, D, parameters());
+    for (int i = static_cast<int>(threadIdx.x); i < kPageBytes / 16; i += Threads)
+      reinterpret_cast<uint4*>(due.sealed)[i] = reinterpret_cast<const uint4*>(bytes)[i];
+  }
+
+ private:
+  __device__ unsigned char* parameters() {
+    return bytes + kCodeBytes;
+  }
+
+  __device__ void store_mean(const TailPage<D>& tail, int channel) {
+    double sum = 0;
+    int n = 0;
+#pragma unroll 2
+    for (int first = 0; first < kPageTokens; first += kOctetValues) {
+      float x[kOctetValues];
+      tail.tokens_from(first, channel, x);
+      const std::uint32_t of_octet = left_out[first / 32] >> (first % 32);
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i)
+        if ((of_octet >> i & 1) == 0) sum += static_cast<double>(x[i]);
+      n += kOctetValues - __popc(of_octet & 0xff);
+    }
+    const __half mean = n > 0 ? half_saturated(static_cast<float>(sum / n)) : __half(0);
+    reinterpret_cast<__half*>(parameters() + kPageTokens)[channel] = mean;
+    means[channel] = __half2float(mean);
+  }
+};
+
+}  // namespace kvant::cuda
