@@ -26,6 +26,9 @@ struct MixedSlice {
 constexpr MixedSlice kAnswer{300, 1, false}, kYoungAnswer{50, 1, false};
 constexpr MixedSlice kGuess{254, 3, false};  // tokens of an answer, over the end of a page
 constexpr MixedSlice kPrompt{140, 200, true}, kFirstPrompt{0, 70, true}, kPromptEnd{256, 20, true};
+// Whose first page, and so the sink, is sealed in the step or when it begins.
+constexpr MixedSlice kSealing{64, 136, true}, kWholePrompt{0, 290, true}, kSealsBefore{128, 72, true};
+constexpr MixedSlice kAnswerSeals{128, 1, false};
 
 // Steps, and how many runs of slices of each have rows in blocks, and rows as sequences.
 struct MixedStep {
@@ -38,6 +41,7 @@ const MixedStep kMixedSteps[] = {
     {{kFirstPrompt, kAnswer, kPrompt, kPromptEnd, kYoungAnswer, kGuess}, 2, 2},
     {{kAnswer, kFirstPrompt, kGuess, kPrompt, kPrompt, kYoungAnswer}, 2, 3},
     {{kPromptEnd, kPrompt}, 1, 1},
+    {{kAnswer, kSealing, kAnswerSeals, kWholePrompt, kSealsBefore, kYoungAnswer}, 2, 3},
 };
 
 TinyModel plain_model() {
