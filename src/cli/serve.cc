@@ -172,7 +172,7 @@ Result<Served> serve_recipe(const Session& session, const Recipe& recipe, const 
                  .parallel = options.parallel,
                  .queue = options.queue,
                  .memory = memory}};
-  set_prompt_steps(session, *plan, options, served.scheduling);
+  set_prompt_steps(session, **plan, options, served.scheduling);
   served.scheduling.sequence_bytes = [plan = *plan](int n) { return largest_cache_bytes(*plan, n); };
   if (options.guard) KVANT_RETURN_IF_ERROR(set_memory_aside_for_guard(session, served.scheduling));
   return served;
@@ -186,8 +186,9 @@ Status check_halves(const Served& served, std::int64_t memory) {
       "--compare divides {} of memory between two caches, and half of it doesn't hold one conversation of {} "
       "tokens with {}, which takes {}: give more --memory or a smaller -c",
       readable_bytes(static_cast<double>(memory)), scheduling.context, label(served.plan->recipe),
-      readable_bytes(static_cast<double>(
-          Scheduler::memory_for(scheduling.sequence_bytes(scheduling.context)) + scheduling.shadow_memory)));
+      readable_bytes(
+          static_cast<double>(Scheduler::memory_for(scheduling.sequence_bytes(scheduling.context)) +
+                              scheduling.step_bytes + scheduling.shadow_memory)));
 }
 
 Result<std::vector<Served>> serve_recipes(const Session& session, const Recipe& recipe,

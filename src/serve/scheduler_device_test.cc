@@ -100,6 +100,14 @@ TEST_F(SchedulerOnDevice, ReadsOnBesideWhatFails) {
   EXPECT_EQ(scheduler_->status().counters.generated_tokens, 46);
 }
 
+TEST(SchedulerMemory, KeepsRoomForALongStepOnce) {
+  SchedulerOptions options{.context = 100, .memory = std::int64_t{1} << 30};
+  options.sequence_bytes = [](int n) { return std::int64_t{n} << 20; };
+  const std::int64_t without = Scheduler::sequences_that_fit(options);
+  options.step_bytes = std::int64_t{300} << 20;
+  EXPECT_EQ(Scheduler::sequences_that_fit(options), without - 3);
+}
+
 // However long a step of the engine without a model takes: it is more than no time, and less than an hour.
 TEST_F(SchedulerOnDevice, ReadsWhatAnswersCanWaitFor) {
   for (const double pause : {1e-9, 3600.0}) {
