@@ -79,7 +79,12 @@ std::vector<ProtectionRound> protection_rounds(const Step& step) {
 }
 
 DeviceProtector::DeviceProtector(std::shared_ptr<PageDevice> device)
-    : device_(device), tables_(device), lse_(device), keys_(device), weights_(device), numbers_(device) {}
+    : device_(device),
+      tables_(device),
+      lse_(device),
+      keys_(device),
+      weights_(device),
+      numbers_(std::move(device)) {}
 
 Status DeviceProtector::begin(const Step& step) {
   const Plan& plan = step.plan();

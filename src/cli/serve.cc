@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/progress.h"
+#include "base/text_file.h"
 #include "calibrate/size_budget.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
