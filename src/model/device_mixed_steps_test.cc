@@ -17,6 +17,7 @@ using testing::Machine;
 using testing::Place;
 using testing::relative_difference;
 using testing::some_tokens;
+using testing::with_whole_blocks;
 
 // A sequence with some tokens, and what a step adds to it.
 struct MixedSlice {
@@ -54,7 +55,7 @@ TinyModel windowed_model() {
   return gpt_oss;
 }
 TinyModel hybrid_model() {
-  return tiny_hybrid();
+  return with_whole_blocks(tiny_hybrid());
 }
 
 struct MixedCase {
