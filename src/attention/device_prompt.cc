@@ -1,9 +1,10 @@
-// Steps of prompts on a device: the library's prompt kernel (kvant_prompt_attention) reads sealed pages and
+// Prompts in a step on a device: the library's prompt kernel (kvant_prompt_attention) reads sealed pages and
 // tails as tiles, once for a block of rows, where the decode kernel reads them for every row. Tiles and
 // products are in half precision or, with prompt=flashq, in INT8.
 #include <algorithm>
 
 #include "attention/device_attention.h"
+#include "attention/row_sights.h"
 
 namespace kvant {
 namespace {
@@ -16,6 +17,11 @@ constexpr int kMinPromptTokens = 32;
 constexpr std::size_t kAlignment = 256;
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Numbers of all query heads of a token.
+std::int64_t row_size(const Geometry& g) {
+  return std::int64_t{g.n_heads} * g.head_dim;
 }
 
 // Of all query heads' rows, as the kernel reads queries and writes outputs with prompt=flashq.
@@ -34,154 +40,157 @@ bool knows_in_half(const Plan& plan) {
          !is_corrected(plan) && !protects_by_score(plan);
 }
 
-}  // namespace
-
-bool DeviceAttention::takes_prompt_kernel(const Step& step) const {
-  const bool all_prompts = std::all_of(
-      step.slices().begin(), step.slices().end(),
-      [](const StepSlice& slice) { return slice.is_prompt && slice.n_tokens >= kMinPromptTokens; });
-  return all_prompts && (in_integers(step.plan()) || (has_half_prompts_ && knows_in_half(step.plan())));
-}
-
-void DeviceAttention::list_prompt(const Step& step) {
-  const Plan& plan = step.plan();
-  const int window = device_window(plan);
-  std::vector<std::int32_t> queries{0}, tokens{0}, pages{0}, first_row_tokens, query_pages;
-  for (int s = 0; s < n_slices_; ++s) {
-    const PageLedger& ledger = step.ledger(s);
-    const int first_row = ledger.n_sealed() * kPageTokens;
-    for (const RowSight& sight :
-         row_sights(step.first_token(s), step.slices()[s], ledger.n_sealed(), window, plan.recipe.prefill))
-      query_pages.push_back(sight.sealed_pages);
-    queries.push_back(queries.back() + step.slices()[s].n_tokens);
-    tokens.push_back(tokens.back() + ledger.end() - first_row);
-    pages.push_back(pages.back() + ledger.end_sealed());
-    first_row_tokens.push_back(first_row);
-  }
-  n_prompt_tokens_ = tokens.back();
-  n_prompt_pages_ = pages.back();
-  query_begins_ = add(queries);
-  token_begins_ = add(tokens);
-  sealed_begins_ = add(pages);
-  first_row_tokens_ = add(first_row_tokens);
-  sealed_ = add(query_pages);
-}
-
-kvant_prompt_shape DeviceAttention::prompt_shape(const Plan& plan, int layer) const {
+kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, int n_tokens, int n_pages) {
   const Geometry& g = plan.geometry;
   kvant_prompt_shape shape{};
   shape.struct_size = sizeof shape;
-  shape.n_seqs = n_slices_;
+  shape.n_seqs = run.n_slices;
   shape.n_heads = g.n_heads;
   shape.n_kv_heads = g.n_kv_heads;
   shape.head_dim = g.head_dim;
-  shape.n_queries = n_rows_;
-  shape.n_tokens = n_prompt_tokens_;
+  shape.n_queries = run.n_rows;
+  shape.n_tokens = n_tokens;
   shape.softmax_scale = g.softmax_scale;
   shape.causal = 1;
   shape.window = g.slides(layer) ? g.sliding_window[layer] : 0;
   shape.sas = plan.recipe.softmax == Softmax::sas ? 1 : 0;
-  shape.n_sealed_pages = n_prompt_pages_;
+  shape.n_sealed_pages = n_pages;
   shape.half_products = in_integers(plan) ? 0 : 1;
   shape.score_softcap = g.score_softcap;
   return shape;
 }
 
-// With prompt=flashq the workspace begins with outputs and queries in BF16.
-Status DeviceAttention::begin_prompt(const Step& step) {
-  list_prompt(step);
-  const kvant_prompt_shape shape = prompt_shape(step.plan(), /*layer=*/0);  // all take as much
-  std::size_t bytes = 0;
-  KVANT_RETURN_IF_ERROR(library_status(*device_, "preparing a prompt's attention",
-                                       device_->library().prompt_workspace(&shape, &bytes)));
-  KVANT_RETURN_IF_ERROR(make_room(memory_, memory_bytes_, numbers_.size() * sizeof numbers_[0]));
-  if (in_integers(step.plan())) bytes += 2 * bf16_bytes(step.plan().geometry, n_rows_);
-  KVANT_RETURN_IF_ERROR(make_room(workspace_, workspace_bytes_, bytes));
-  device_->upload(memory_, numbers_.data(), numbers_.size() * sizeof numbers_[0]);
-  return {};
+}  // namespace
+
+bool DeviceAttention::takes_prompt_kernel(const Plan& plan, const StepSlice& slice) const {
+  return slice.is_prompt && slice.n_tokens >= kMinPromptTokens &&
+         (in_integers(plan) || (has_half_prompts_ && knows_in_half(plan)));
 }
 
-bool DeviceAttention::transform(Step& step, kvant_transformation t) {
+void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {
+  std::vector<std::int32_t> queries{0}, tokens{0}, pages{0}, first_row_tokens, query_pages;
+  for (int s = run.first_slice; s < run.first_slice + run.n_slices; ++s) {
+    const PageLedger& ledger = step.ledger(s);
+    const int first_row = ledger.n_sealed() * kPageTokens;
+    for (const RowSight& sight : row_sights(step, s)) query_pages.push_back(sight.sealed_pages);
+    queries.push_back(queries.back() + step.slices()[s].n_tokens);
+    tokens.push_back(tokens.back() + ledger.end() - first_row);
+    pages.push_back(pages.back() + ledger.end_sealed());
+    first_row_tokens.push_back(first_row);
+  }
+  prompts_.push_back({.run = run,
+                      .n_tokens = tokens.back(),
+                      .n_pages = pages.back(),
+                      .query_begins = numbers_.add(queries),
+                      .token_begins = numbers_.add(tokens),
+                      .sealed_begins = numbers_.add(pages),
+                      .first_row_tokens = numbers_.add(first_row_tokens),
+                      .query_pages = numbers_.add(query_pages)});
+}
+
+// As much as the prompts that need most: one after another they use the same. With prompt=flashq it begins
+// with outputs and queries in BF16.
+Result<std::size_t> DeviceAttention::prompt_workspace(const Plan& plan) const {
+  std::size_t most = 0;
+  for (const PromptTables& prompt : prompts_) {
+    const kvant_prompt_shape shape =
+        prompt_shape(plan, /*layer=*/0, prompt.run, prompt.n_tokens, prompt.n_pages);  // all take as much
+    std::size_t bytes = 0;
+    KVANT_RETURN_IF_ERROR(library_status(*device_, "preparing a prompt's attention",
+                                         device_->library().prompt_workspace(&shape, &bytes)));
+    if (in_integers(plan)) bytes += 2 * bf16_bytes(plan.geometry, prompt.run.n_rows);
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+bool DeviceAttention::transform(Step& step, kvant_transformation t, const RowRun& run) {
   const Geometry& g = step.plan().geometry;
   t.struct_size = sizeof t;
-  t.n_rows = n_rows_;
+  t.n_rows = run.n_rows;
   t.n_heads = g.n_heads;
   t.head_dim = g.head_dim;
-  t.row_stride = t.source_row_stride = std::int64_t{g.n_heads} * g.head_dim;
+  t.row_stride = t.source_row_stride = row_size(g);
   t.head_stride = t.source_head_stride = g.head_dim;
   t.heads_of_factors = g.group(/*layer=*/0);
   return check(step, "rotating", device_->library().transform(&t, device_->stream()));
 }
 
-bool DeviceAttention::round_queries(Step& step, const float* q) {
+bool DeviceAttention::round_queries(Step& step, const float* q, const RowRun& run) {
+  const Geometry& g = step.plan().geometry;
   kvant_transformation t{};
-  t.rows = static_cast<char*>(workspace_) + bf16_bytes(step.plan().geometry, n_rows_);
+  t.rows = prompt_memory() + bf16_bytes(g, run.n_rows);
   t.type = KVANT_BF16;
-  t.source = q;
+  t.source = q + run.first_row * row_size(g);
   t.source_is_f32 = 1;
-  return transform(step, t);
+  return transform(step, t, run);
 }
 
-bool DeviceAttention::widen_outputs(Step& step, const DeviceRows& rows) {
+bool DeviceAttention::widen_outputs(Step& step, const DeviceRows& rows, const RowRun& run) {
   kvant_transformation t{};
-  t.rows = rows.out;
+  t.rows = rows.out + run.first_row * row_size(step.plan().geometry);
   t.type = KVANT_F32;
-  t.source = workspace_;
+  t.source = prompt_memory();
   t.source_is_bf16 = 1;
   t.hadamard = rows.value_transform.hadamard ? 1 : 0;
   t.factors_after = rows.value_transform.inverses;
-  return transform(step, t);
+  return transform(step, t, run);
 }
 
-bool DeviceAttention::turn_outputs_back(Step& step, const DeviceRows& rows) {
+bool DeviceAttention::turn_outputs_back(Step& step, const DeviceRows& rows, const RowRun& run) {
   if (!rows.value_transform.hadamard && rows.value_transform.inverses == nullptr) return true;
   kvant_transformation t{};
-  t.rows = rows.out;
+  t.rows = rows.out + run.first_row * row_size(step.plan().geometry);
   t.type = KVANT_F32;
   t.hadamard = rows.value_transform.hadamard ? 1 : 0;
   t.factors_after = rows.value_transform.inverses;
-  return transform(step, t);
+  return transform(step, t, run);
 }
 
 bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& rows,
-                                    kvant_decode_layer& at_layer) {
+                                    kvant_decode_layer at_layer, const PromptTables& tables) {
   const Plan& plan = step.plan();
   const Geometry& g = plan.geometry;
+  const RowRun& run = tables.run;
   const bool integers = in_integers(plan);
-  if (integers && !round_queries(step, rows.q)) return false;
+  if (integers && !round_queries(step, rows.q, run)) return false;
+  at_layer.tail.table += run.first_slice * at_layer.tail.seq_stride;
+  at_layer.sealed.table += run.first_slice * at_layer.sealed.seq_stride;
+  at_layer.protected_pages.table += run.first_slice * at_layer.protected_pages.seq_stride;
   const LayerShape formats = layer_shape(plan, layer);
-  const kvant_decode_shape of_slices = formats.of(n_slices_, plan);
+  const kvant_decode_shape of_slices = formats.of(run.n_slices, plan);
   kvant_prompt_pages pages{};
   pages.struct_size = sizeof pages;
   pages.shape = &of_slices;
   pages.layer = &at_layer;
-  if (n_prompt_pages_ > 0) {
-    pages.sealed_begins = at(sealed_begins_);
-    pages.query_sealed_pages = at(sealed_);
+  if (tables.n_pages > 0) {
+    pages.sealed_begins = numbers_.at(tables.sealed_begins);
+    pages.query_sealed_pages = numbers_.at(tables.query_pages);
   }
-  pages.first_row_tokens = at(first_row_tokens_);
+  pages.first_row_tokens = numbers_.at(tables.first_row_tokens);
   kvant_prompt prompt{};
   prompt.struct_size = sizeof prompt;
-  prompt.query_begins = at(query_begins_);
-  prompt.token_begins = at(token_begins_);
-  const std::size_t outputs = bf16_bytes(g, n_rows_), before = integers ? 2 * outputs : 0;
+  prompt.query_begins = numbers_.at(tables.query_begins);
+  prompt.token_begins = numbers_.at(tables.token_begins);
+  const std::size_t outputs = bf16_bytes(g, run.n_rows), before = integers ? 2 * outputs : 0;
   if (integers) {
-    prompt.q = static_cast<const char*>(workspace_) + outputs;
-    prompt.out = workspace_;
+    prompt.q = prompt_memory() + outputs;
+    prompt.out = prompt_memory();
   } else {
-    prompt.q = rows.q;
-    prompt.out = rows.out;
+    prompt.q = rows.q + run.first_row * row_size(g);
+    prompt.out = rows.out + run.first_row * row_size(g);
     prompt.q_type = prompt.out_type = KVANT_F32;
     prompt.sink_logits = at_layer.sink_logits;
   }
-  prompt.q_token_stride = prompt.out_token_stride = std::int64_t{g.n_heads} * g.head_dim;
+  prompt.q_token_stride = prompt.out_token_stride = row_size(g);
   prompt.q_head_stride = prompt.out_head_stride = g.head_dim;
   prompt.pages = &pages;
-  const kvant_prompt_shape shape = prompt_shape(plan, layer);
-  const kvant_status attended = device_->library().prompt_attention(
-      &shape, &prompt, static_cast<char*>(workspace_) + before, workspace_bytes_ - before, device_->stream());
+  const kvant_prompt_shape shape = prompt_shape(plan, layer, run, tables.n_tokens, tables.n_pages);
+  const kvant_status attended =
+      device_->library().prompt_attention(&shape, &prompt, prompt_memory() + before,
+                                          workspace_.bytes() - rows_workspace_ - before, device_->stream());
   if (!check(step, "attending to a prompt", attended)) return false;
-  return integers ? widen_outputs(step, rows) : turn_outputs_back(step, rows);
+  return integers ? widen_outputs(step, rows, run) : turn_outputs_back(step, rows, run);
 }
 
 }  // namespace kvant

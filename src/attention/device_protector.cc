@@ -13,6 +13,9 @@ namespace {
 // Keys that are rows in BF16 at a time.
 constexpr int kWeighedPages = 64;
 
+// What memory is for.
+constexpr const char* kPurpose = "to choose the tokens that it protects";
+
 // Numbers of all query heads of a token.
 std::ptrdiff_t query_size(const Geometry& g) {
   return std::ptrdiff_t{g.n_heads} * g.head_dim;
@@ -51,11 +54,16 @@ void list_slice(const Step& step, int slice, std::vector<ProtectionRound>& round
   for (std::size_t i = 0; i < tiles.size(); ++i) {
     const Tile& tile = tiles[i];
     ProtectionRound& round = rounds[i + 1];
-    const RowRun run{step.first_row(slice) + tile.query_first - first, tile.query_end - tile.query_first,
-                     slice, s.n_tokens == 1};
-    const bool joins = run.one_each && !round.runs.empty() && round.runs.back().one_each &&
-                       round.runs.back().first_row + round.runs.back().n_rows == run.first_row;
-    joins ? static_cast<void>(++round.runs.back().n_rows) : round.runs.push_back(run);
+    const RowRun run{slice, 1, step.first_row(slice) + tile.query_first - first,
+                     tile.query_end - tile.query_first};
+    RowRun* const before_it = round.runs.empty() ? nullptr : &round.runs.back();
+    if (s.n_tokens == 1 && before_it != nullptr && before_it->one_each() &&
+        before_it->first_row + before_it->n_rows == run.first_row) {
+      ++before_it->n_slices;
+      ++before_it->n_rows;
+    } else {
+      round.runs.push_back(run);
+    }
     SealPoint after{slice, tile.query_end % kPageTokens == 0 ? tile.query_end : 0, sealed, sealed};
     seal(tile.seal_point, after);
     if (after.page_end > 0 || after.end_sealed > after.n_sealed) round.then.push_back(after);
@@ -70,25 +78,13 @@ std::vector<ProtectionRound> protection_rounds(const Step& step) {
   return rounds;
 }
 
-DeviceProtector::DeviceProtector(std::shared_ptr<PageDevice> device) : device_(std::move(device)) {}
-
-DeviceProtector::~DeviceProtector() {
-  device_->enter();
-  for (const Room* room : {&tables_, &lse_, &keys_, &weights_, &numbers_}) device_->release(room->memory);
-}
-
-Status DeviceProtector::make_room(Room& room, std::size_t bytes) {
-  if (bytes <= room.bytes) return {};
-  if (room.memory != nullptr) KVANT_RETURN_IF_ERROR(device_->finish());  // the step before may still read it
-  device_->release(room.memory);
-  room.bytes = bytes + bytes / 2;
-  room.memory = device_->allocate(room.bytes);
-  if (room.memory != nullptr) return {};
-  room.bytes = 0;
-  return shortage(
-      "out of memory on {}: no room to choose the tokens that a step protects; use fewer tokens in a step",
-      device_->name());
-}
+DeviceProtector::DeviceProtector(std::shared_ptr<PageDevice> device)
+    : device_(device),
+      tables_(device),
+      lse_(device),
+      keys_(device),
+      weights_(device),
+      numbers_(std::move(device)) {}
 
 Status DeviceProtector::begin(const Step& step) {
   const Plan& plan = step.plan();
@@ -97,7 +93,7 @@ Status DeviceProtector::begin(const Step& step) {
   n_kv_heads_ = g.n_kv_heads;
   lse_stride_ = g.n_heads;
   rounds_ = protection_rounds(step);
-  KVANT_RETURN_IF_ERROR(make_room(lse_, sizeof(float) * step.n_rows() * g.n_heads));
+  KVANT_RETURN_IF_ERROR(lse_.reserve(sizeof(float) * step.n_rows() * g.n_heads, kPurpose));
   std::size_t most_tokens = 0, most_chosen = 0;
   for (const ProtectionRound& round : rounds_) {
     for (const SealPoint& point : round.then) {
@@ -106,10 +102,11 @@ Status DeviceProtector::begin(const Step& step) {
     }
   }
   const std::size_t together = std::min<std::size_t>(most_tokens, kWeighedPages * kPageTokens);
-  KVANT_RETURN_IF_ERROR(make_room(keys_, std::size_t{2} * together * g.n_kv_heads * g.head_dim));
-  KVANT_RETURN_IF_ERROR(make_room(weights_, sizeof(float) * most_tokens * g.n_kv_heads));
+  KVANT_RETURN_IF_ERROR(keys_.reserve(std::size_t{2} * together * g.n_kv_heads * g.head_dim, kPurpose));
+  KVANT_RETURN_IF_ERROR(weights_.reserve(sizeof(float) * most_tokens * g.n_kv_heads, kPurpose));
   // Four numbers of a seal point, and of every row that it protects.
-  KVANT_RETURN_IF_ERROR(make_room(numbers_, sizeof(std::int32_t) * 4 * (1 + most_chosen * g.n_kv_heads)));
+  KVANT_RETURN_IF_ERROR(
+      numbers_.reserve(sizeof(std::int32_t) * 4 * (1 + most_chosen * g.n_kv_heads), kPurpose));
   return send_tables(step);
 }
 
@@ -157,10 +154,10 @@ Status DeviceProtector::send_tables(const Step& step) {
   }
   const std::size_t mask_bytes = masks.size() * sizeof masks[0],
                     number_bytes = numbers.size() * sizeof numbers[0];
-  KVANT_RETURN_IF_ERROR(make_room(tables_, mask_bytes + number_bytes));
-  counts_ = reinterpret_cast<std::int32_t*>(static_cast<char*>(tables_.memory) + mask_bytes);
+  KVANT_RETURN_IF_ERROR(tables_.reserve(mask_bytes + number_bytes, kPurpose));
+  counts_ = reinterpret_cast<std::int32_t*>(tables_.memory() + mask_bytes);
   pages_ = counts_ + n_heads;
-  device_->upload(tables_.memory, masks.data(), mask_bytes);
+  device_->upload(tables_.memory(), masks.data(), mask_bytes);
   device_->upload(counts_, numbers.data(), number_bytes);
   if (!changes) sent_ = std::move(wanted);
   return {};
@@ -174,16 +171,16 @@ bool DeviceProtector::check(Step& step, const char* doing, kvant_status status) 
 
 void DeviceProtector::add_to(kvant_decode_layer& at_layer, kvant_decode_lengths& of_rows, int layer,
                              const RowRun& run) const {
-  at_layer.lse = static_cast<float*>(lse_.memory) + run.first_row * lse_stride_;
+  at_layer.lse = reinterpret_cast<float*>(lse_.memory()) + run.first_row * lse_stride_;
   if (!any_rows_) return;
-  at_layer.masks = reinterpret_cast<const std::uint32_t*>(masks_at(layer, run.slice));
+  at_layer.masks = reinterpret_cast<const std::uint32_t*>(masks_at(layer, run.first_slice));
   at_layer.mask_head_stride = n_pages_;
-  at_layer.mask_seq_stride = run.one_each ? std::int64_t{n_kv_heads_} * n_pages_ : 0;
-  at_layer.protected_pages.table = pages_at(run.slice);
-  at_layer.protected_pages.seq_stride = run.one_each ? n_protected_ : 0;
-  of_rows.protected_tokens = counts_at(layer, run.slice);
+  at_layer.mask_seq_stride = run.one_each() ? std::int64_t{n_kv_heads_} * n_pages_ : 0;
+  at_layer.protected_pages.table = pages_at(run.first_slice);
+  at_layer.protected_pages.seq_stride = run.one_each() ? n_protected_ : 0;
+  of_rows.protected_tokens = counts_at(layer, run.first_slice);
   of_rows.protected_head_stride = 1;
-  of_rows.protected_seq_stride = run.one_each ? n_kv_heads_ : 0;
+  of_rows.protected_seq_stride = run.one_each() ? n_kv_heads_ : 0;
 }
 
 bool DeviceProtector::seal(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& at_layer,
@@ -210,10 +207,10 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   const kvant_decode_shape shape = formats.of(1, plan);
   const int first_token = step.first_token(point.slice), n_before = step.ledger(point.slice).n_sealed();
   const std::int32_t counts[] = {point.n_sealed, point.page_end - point.n_sealed * kPageTokens};
-  device_->upload(numbers_.memory, counts, sizeof counts);
+  device_->upload(numbers_.memory(), counts, sizeof counts);
   kvant_decode_lengths lengths{};
   lengths.struct_size = sizeof lengths;
-  const auto* on_device = static_cast<const std::int32_t*>(numbers_.memory);
+  const auto* on_device = reinterpret_cast<const std::int32_t*>(numbers_.memory());
   lengths.sealed_pages = point.n_sealed > 0 ? on_device : nullptr;
   lengths.tail_tokens = on_device + 1;
   kvant_decode_layer at_page = of_slice;
@@ -222,7 +219,7 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   rows.struct_size = sizeof rows;
   rows.n_seqs = 1;
   rows.n_heads = g.n_kv_heads;
-  rows.keys = keys_.memory;
+  rows.keys = keys_.memory();
   rows.token_stride = std::int64_t{g.n_kv_heads} * g.head_dim;
   rows.head_stride = g.head_dim;
 
@@ -233,7 +230,7 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   weights.q_head_stride = g.head_dim;
   weights.lse_token_stride = g.n_heads;
   weights.lse_head_stride = 1;
-  weights.keys = keys_.memory;
+  weights.keys = keys_.memory();
   weights.key_token_stride = rows.token_stride;
   weights.key_head_stride = rows.head_stride;
   weights.weight_head_stride = point.page_end;
@@ -250,13 +247,13 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   };
 
   const std::size_t weight_bytes = sizeof(float) * g.n_kv_heads * point.page_end;
-  device_->clear_rows(weights_.memory, weight_bytes, weight_bytes, 1);
+  device_->clear_rows(weights_.memory(), weight_bytes, weight_bytes, 1);
   for (int page = 0; page * kPageTokens < point.page_end; page += kWeighedPages) {
     const int first_key = page * kPageTokens;
     rows.first_page = page;
     rows.n_pages = std::min(kWeighedPages, point.page_end / kPageTokens - page);
     weights.n_tokens = rows.n_pages * kPageTokens;
-    weights.weights = static_cast<float*>(weights_.memory) + first_key;
+    weights.weights = reinterpret_cast<float*>(weights_.memory()) + first_key;
     if (!check(step, "weighing tokens",
                library.dequantize(&shape, &lengths, &at_page, &rows, device_->stream())))
       return false;
@@ -269,12 +266,12 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
     const int first = std::max(observer, first_token),
               row = step.first_row(point.slice) + first - first_token;
     if (!add(first, point.page_end, first_key, q + row * query_size(g),
-             static_cast<const float*>(lse_.memory) + row * g.n_heads))
+             reinterpret_cast<const float*>(lse_.memory()) + row * g.n_heads))
       return false;
   }
 
   std::vector<float> sums(static_cast<std::size_t>(g.n_kv_heads) * point.page_end);
-  device_->download(sums.data(), weights_.memory, weight_bytes);
+  device_->download(sums.data(), weights_.memory(), weight_bytes);
   // Of a broken model; its logits are refused when the step ends.
   std::replace_if(
       sums.begin(), sums.end(), [](float x) { return !std::isfinite(x); }, 0.0F);
@@ -319,8 +316,8 @@ bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& po
   for (const auto* list : {&heads, &from, &to}) numbers.insert(numbers.end(), list->begin(), list->end());
   numbers.push_back(point.n_sealed - n_before);
   numbers.push_back(point.n_sealed);
-  device_->upload(numbers_.memory, numbers.data(), numbers.size() * sizeof numbers[0]);
-  const auto* on_device = static_cast<const std::int32_t*>(numbers_.memory);
+  device_->upload(numbers_.memory(), numbers.data(), numbers.size() * sizeof numbers[0]);
+  const auto* on_device = reinterpret_cast<const std::int32_t*>(numbers_.memory());
   const std::int32_t* pages = on_device + 4 * n_rows;
   const kvant_seal_range range{sizeof range, pages, pages + 1, nullptr, point.end_sealed - point.n_sealed, 0};
   if (!check(step, "sealing", library.seal_pages(&shape, &of_slice, &range, device_->stream()))) return false;
@@ -347,7 +344,8 @@ void DeviceProtector::keep_observers(const Step& step, int layer, const float* q
     const std::size_t n = end - first, row = step.first_row(s) + first - step.first_token(s),
                       to_row = observer_row(first);
     device_->copy(to.q + to_row * query_size(g), q + row * query_size(g), n * query_size(g) * sizeof(float));
-    device_->copy(to.lse + to_row * g.n_heads, static_cast<const float*>(lse_.memory) + row * g.n_heads,
+    device_->copy(to.lse + to_row * g.n_heads,
+                  reinterpret_cast<const float*>(lse_.memory()) + row * g.n_heads,
                   n * g.n_heads * sizeof(float));
   }
 }

@@ -9,18 +9,12 @@
 #include <memory>
 #include <vector>
 
+#include "attention/device_room.h"
+#include "attention/row_runs.h"
 #include "cache/cache.h"
 #include "cache/device_page_store.h"
 
 namespace kvant {
-
-// Rows of a step that attend together: of one slice, or, where each is all of a slice, one of each from
-// `slice` on.
-struct RowRun {
-  int first_row = 0, n_rows = 0;
-  int slice = 0;
-  bool one_each = false;
-};
 
 // What happens to a slice once its rows of a round have attended.
 struct SealPoint {
@@ -30,7 +24,7 @@ struct SealPoint {
 };
 
 struct ProtectionRound {
-  std::vector<RowRun> runs;
+  std::vector<RowRun> runs;  // each of one slice, or of slices of one token
   std::vector<SealPoint> then;
 };
 
@@ -40,7 +34,6 @@ std::vector<ProtectionRound> protection_rounds(const Step& step);
 class DeviceProtector {
  public:
   explicit DeviceProtector(std::shared_ptr<PageDevice> device);
-  ~DeviceProtector();
   DeviceProtector(const DeviceProtector&) = delete;
   DeviceProtector& operator=(const DeviceProtector&) = delete;
 
@@ -60,12 +53,6 @@ class DeviceProtector {
   void keep_observers(const Step& step, int layer, const float* q);
 
  private:
-  // Memory on the device that grows.
-  struct Room {
-    void* memory = nullptr;
-    std::size_t bytes = 0;
-  };
-  Status make_room(Room& room, std::size_t bytes);
   Status send_tables(const Step& step);
   bool check(Step& step, const char* doing, kvant_status status) const;
   bool weigh(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& of_slice,
@@ -78,7 +65,7 @@ class DeviceProtector {
     return (static_cast<std::size_t>(layer) * n_slices_ + slice) * n_kv_heads_;
   }
   TokenMask* masks_at(int layer, int slice) const {
-    return static_cast<TokenMask*>(tables_.memory) + head_of(layer, slice) * n_pages_;
+    return reinterpret_cast<TokenMask*>(tables_.memory()) + head_of(layer, slice) * n_pages_;
   }
   std::int32_t* counts_at(int layer, int slice) const {
     return static_cast<std::int32_t*>(counts_) + head_of(layer, slice);
@@ -86,7 +73,7 @@ class DeviceProtector {
   std::int32_t* pages_at(int slice) const { return pages_ + std::ptrdiff_t{slice} * n_protected_; }
 
   std::shared_ptr<PageDevice> device_;
-  Room tables_, lse_, keys_, weights_, numbers_;
+  DeviceRoom tables_, lse_, keys_, weights_, numbers_;
   std::int32_t *counts_ = nullptr, *pages_ = nullptr;
   std::vector<ProtectionRound> rounds_;
   int n_slices_ = 0, n_kv_heads_ = 0;

@@ -1,4 +1,6 @@
 // Layers that protect tokens by their scores: rounds of attention, each followed by what it seals.
+#include <algorithm>
+
 #include "attention/device_attention.h"
 
 namespace kvant {
@@ -10,16 +12,18 @@ bool DeviceAttention::attend_run(Step& step, int layer, const DeviceRows& rows, 
   const PageLibrary& library = device_->library();
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape of_rows = formats.of(run.n_rows, plan);
-  const RowTables& tables = tables_of(/*sliding_window=*/0);
-  char* const workspace = static_cast<char*>(workspace_) + tables.workspace;
+  // Of all rows: no slice goes another way.
+  const RowTables& tables = *std::find_if(row_tables_.begin(), row_tables_.end(),
+                                          [](const RowTables& t) { return t.sliding_window == 0; });
+  char* const workspace = workspace_.memory() + tables.workspace;
   point_to_rows(at_layer, rows, tables, plan.geometry, run.first_row);
-  kvant_decode_lengths sights = lengths(tables, run.first_row);
+  kvant_decode_lengths sights = tables.lengths(numbers_, run.first_row);
   protector_.add_to(at_layer, sights, layer, run);
   return check(step, "dividing a step's work",
-               library.decode_schedule(&of_rows, &sights, workspace, workspace_of_tables_,
+               library.decode_schedule(&of_rows, &sights, workspace, tables.workspace_bytes,
                                        device_->stream())) &&
          check(step, "attending",
-               library.decode_attention(&of_rows, &sights, &at_layer, workspace, workspace_of_tables_,
+               library.decode_attention(&of_rows, &sights, &at_layer, workspace, tables.workspace_bytes,
                                         device_->stream()));
 }
 

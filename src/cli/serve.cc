@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/progress.h"
+#include "base/text_file.h"
 #include "calibrate/size_budget.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
@@ -35,8 +36,11 @@ constexpr std::size_t kSmallestBodyLimit = 1 << 20;
 // Of the memory that is free when the server starts, the share that the cache may take by default; on a
 // device, which has less to do beside.
 constexpr double kMemoryShare = 0.5, kDeviceMemoryShare = 0.8;
-// Tokens of prompts between two tokens of answers, by default: on a device they take less time.
-constexpr int kPromptStep = 64, kDevicePromptStep = 512;
+// Tokens of prompts between two tokens of answers, by default: on a device what fits into the pause.
+constexpr int kPromptStep = 64, kFirstDevicePromptStep = 512;
+constexpr double kAnswerPause = 0.1;  // seconds
+// While nobody waits for tokens: a device reads large steps faster.
+constexpr int kLonePromptStep = 512, kDeviceLonePromptStep = 1024;
 
 struct ServeOptions {
   ModelOptions common;
@@ -143,6 +147,22 @@ struct Served {
   SchedulerOptions scheduling;
 };
 
+// Two recipes take turns, and share the pause.
+void set_prompt_steps(const Session& session, const Plan& plan, const ServeOptions& options,
+                      SchedulerOptions& scheduling) {
+  const bool on_device = session.on_device();
+  scheduling.prompt_step = on_device ? kFirstDevicePromptStep : kPromptStep;
+  scheduling.lone_prompt_step = on_device ? kDeviceLonePromptStep : kLonePromptStep;
+  if (options.prompt_step > 0) {
+    scheduling.prompt_step = options.prompt_step;
+    scheduling.lone_prompt_step = std::max(scheduling.lone_prompt_step, options.prompt_step);
+  } else if (on_device) {
+    scheduling.answer_pause = options.compare.empty() ? kAnswerPause : kAnswerPause / 2;
+  }
+  scheduling.step_bytes = largest_cache_bytes(plan, scheduling.context, scheduling.lone_prompt_step) -
+                          largest_cache_bytes(plan, scheduling.context);
+}
+
 Result<Served> serve_recipe(const Session& session, const Recipe& recipe, const ServeOptions& options,
                             std::int64_t memory) {
   const auto plan = session.plan(recipe);
@@ -152,10 +172,8 @@ Result<Served> serve_recipe(const Session& session, const Recipe& recipe, const 
                 {.context = options.context > 0 ? options.context : trained,
                  .parallel = options.parallel,
                  .queue = options.queue,
-                 .prompt_step = options.prompt_step > 0 ? options.prompt_step
-                                : session.on_device()   ? kDevicePromptStep
-                                                        : kPromptStep,
                  .memory = memory}};
+  set_prompt_steps(session, **plan, options, served.scheduling);
   served.scheduling.sequence_bytes = [plan = *plan](int n) { return largest_cache_bytes(*plan, n); };
   if (options.guard) KVANT_RETURN_IF_ERROR(set_memory_aside_for_guard(session, served.scheduling));
   return served;
@@ -169,8 +187,9 @@ Status check_halves(const Served& served, std::int64_t memory) {
       "--compare divides {} of memory between two caches, and half of it doesn't hold one conversation of {} "
       "tokens with {}, which takes {}: give more --memory or a smaller -c",
       readable_bytes(static_cast<double>(memory)), scheduling.context, label(served.plan->recipe),
-      readable_bytes(static_cast<double>(
-          Scheduler::memory_for(scheduling.sequence_bytes(scheduling.context)) + scheduling.shadow_memory)));
+      readable_bytes(
+          static_cast<double>(Scheduler::memory_for(scheduling.sequence_bytes(scheduling.context)) +
+                              scheduling.step_bytes + scheduling.shadow_memory)));
 }
 
 Result<std::vector<Served>> serve_recipes(const Session& session, const Recipe& recipe,
@@ -330,7 +349,7 @@ Command add_serve_command(CLI::App& program) {
   command
       ->add_option("--prompt-step", options->prompt_step,
                    "tokens of prompts that are read between two tokens of running answers "
-                   "(default: 64; on a GPU 512)")
+                   "(default: 64; on a GPU as many as 0.1 s have room for)")
       ->check(CLI::Range(kMinPromptStep, 1 << 16));
   command->add_option(
       "--memory", options->memory,

@@ -18,7 +18,6 @@ namespace {
 
 // Recurrent states of a sequence: before and after a step, and of a checkpoint.
 constexpr int kRecurrentStates = 3;
-constexpr int kLargestStep = 512;  // tokens: prompts are read in steps of so many
 
 // The page that the head has encoded before it is due, if it has one: from its turn in the open page on. The
 // first page of a sequence is encoded as soon as the window begins to hold it.
@@ -73,13 +72,13 @@ std::int64_t number_in(const char* path) {
 }
 
 // What a step's pages take beside, in the tails of layers whose caches others share: they last until it ends.
-std::int64_t lasting_tail_bytes(const Plan& plan, int n_tokens) {
+std::int64_t lasting_tail_bytes(const Plan& plan, int n_tokens, int step_tokens) {
   const Geometry& g = plan.geometry;
   std::int64_t bytes = 0;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     if (!g.is_shared(layer)) continue;
     const auto page = static_cast<std::int64_t>(plan.tail->page_bytes(g.dim(layer)));
-    bytes += 2 * g.kv_heads(layer) * page * pages_for(std::min(n_tokens, kLargestStep));
+    bytes += 2 * g.kv_heads(layer) * page * pages_for(std::min(n_tokens, step_tokens));
   }
   return bytes;
 }
@@ -176,13 +175,13 @@ CacheBits mean_bits(const Plan& plan, int context, const CacheBytes& measured) {
 }
 
 // Beyond the last page nothing takes more the shorter it is.
-std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens) {
+std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens, int step_tokens) {
   const std::int64_t states = kRecurrentStates * plan.geometry.recurrent_bytes();
-  if (plan.device != nullptr) return states + largest_device_bytes(plan, n_tokens, kLargestStep);
+  if (plan.device != nullptr) return states + largest_device_bytes(plan, n_tokens, step_tokens);
   std::int64_t largest = 0;
   for (int n = std::max(0, n_tokens - kPageTokens) + 1; n <= n_tokens; ++n)
     largest = std::max(largest, predicted_cache_bytes(plan, n));
-  return states + largest + lasting_tail_bytes(plan, n_tokens);
+  return states + largest + lasting_tail_bytes(plan, n_tokens, step_tokens);
 }
 
 std::int64_t mean_cache_bytes(const Plan& plan, int context) {

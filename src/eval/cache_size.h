@@ -39,9 +39,11 @@ struct CacheBits {
 CacheBits mean_bits(const Plan& plan, int context);
 // The same of a sequence with these bytes at `context`: what its text selected counts as it was there.
 CacheBits mean_bits(const Plan& plan, int context, const CacheBytes& measured);
-// The maximum number of bytes that a sequence takes on its way to n_tokens, recurrent states included: what
-// must fit into the memory where the plan's pages lie.
-std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens);
+// Tokens of a step of a prompt, unless something else is said.
+inline constexpr int kUsualStep = 512;
+// The maximum number of bytes that a sequence takes on its way to n_tokens, recurrent states included, if no
+// step adds more than step_tokens: what must fit into the memory where the plan's pages lie.
+std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens, int step_tokens = kUsualStep);
 // Bytes at `context` at the mean bits: what a budget in bits or bytes is compared with.
 std::int64_t mean_cache_bytes(const Plan& plan, int context);
 

@@ -18,13 +18,7 @@ using testing::Place;
 using testing::relative_difference;
 using testing::row_differences;
 using testing::some_tokens;
-
-// CUDA convolves channels by 128.
-TinyModel with_whole_blocks(TinyModel model) {
-  const int n_heads = 128 / model.delta_head_dim;
-  model.n_delta_value_heads = (model.n_delta_value_heads + n_heads - 1) / n_heads * n_heads;
-  return model;
-}
+using testing::with_whole_blocks;
 
 class DeviceHybrid : public ::testing::TestWithParam<std::tuple<const char*, Place>>,
                      protected HostAndDevice {

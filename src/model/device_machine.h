@@ -122,6 +122,13 @@ inline std::shared_ptr<ComputeDevice> device_at(const Place& place) {
   return gpu.ok() ? *gpu : nullptr;
 }
 
+// A model of gated delta nets that a GPU has kernels for: CUDA convolves channels by 128.
+inline TinyModel with_whole_blocks(TinyModel model) {
+  const int n_heads = 128 / model.delta_head_dim;
+  model.n_delta_value_heads = (model.n_delta_value_heads + n_heads - 1) / n_heads * n_heads;
+  return model;
+}
+
 // One model and recipe on the CPU and on a device, for fixtures.
 class HostAndDevice {
  protected:

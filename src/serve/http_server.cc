@@ -309,6 +309,7 @@ void HttpServer::Routes::props(Response& response) const {
             {"tools", chat_template_ != nullptr && chat_template_->has_tools()},
             {"queue", o.queue},
             {"prompt_step", o.prompt_step},
+            {"answer_pause", o.answer_pause},
             {"guard", o.shadow_plan != nullptr},
             {"kv", kv_json(0)},
             {"compare",

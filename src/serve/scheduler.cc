@@ -21,7 +21,7 @@ std::int64_t Scheduler::memory_for(std::int64_t sequence_bytes) {
 }
 
 std::int64_t Scheduler::sequences_that_fit(const SchedulerOptions& options) {
-  return std::max<std::int64_t>(0, options.memory - kPartlyUsedBytes) /
+  return std::max<std::int64_t>(0, options.memory - options.step_bytes - kPartlyUsedBytes) /
          options.sequence_bytes(options.context);
 }
 
@@ -37,7 +37,7 @@ Result<std::unique_ptr<Scheduler>> Scheduler::make(Engine& engine, AttentionBack
         "memory, "
         "a smaller context or a recipe of fewer bits",
         mebibytes(options.memory), options.context,
-        mebibytes(options.sequence_bytes(options.context) + kPartlyUsedBytes));
+        mebibytes(options.sequence_bytes(options.context) + options.step_bytes + kPartlyUsedBytes));
   }
   return std::unique_ptr<Scheduler>(
       new Scheduler(engine, backend, std::move(plan), std::move(options), std::move(sessions)));
@@ -48,7 +48,9 @@ Scheduler::Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<
     : engine_(engine),
       backend_(backend),
       options_(std::move(options)),
-      batch_(plan->device == nullptr ? engine.independent_sequences() : options_.parallel),
+      on_device_(plan->device != nullptr),
+      batch_(on_device_ ? options_.parallel : engine.independent_sequences()),
+      pace_(options_.prompt_step, options_.answer_pause, options_.lone_prompt_step),
       cache_(std::move(plan), options_.memory),
       shadows_(options_.shadow_plan == nullptr
                    ? nullptr
@@ -80,8 +82,13 @@ void Scheduler::step(bool beside_answers) {
   admit();
   advance_sessions();
   advance_prefixes();
-  decode();
-  read_prompts(beside_answers);
+  if (on_device_) {
+    decode_and_read(beside_answers);
+  } else {
+    decode(running_rows());
+    read_prompts(beside_answers);
+  }
+  std::erase_if(readers_, [](const Job* job) { return job->state != JobState::reading; });
   waits_for_disk_ =
       !progress_ && (prefixes_.waits_for_disk() || (sessions_ != nullptr && sessions_->waits_for_disk()));
   // What is being written will leave its memory to others.
@@ -173,6 +180,53 @@ std::optional<SessionError> Scheduler::fork_loaded(const std::string& name, cons
   while (failure && failure->kind == SessionError::Kind::no_memory && make_room(name) == Room::made)
     failure = sessions_->fork(name, to);
   return failure;
+}
+
+// In one step of the engine. What fails together is tried apart, so that nobody suffers from what is beside.
+void Scheduler::decode_and_read(bool beside_answers) {
+  const std::vector<Row> rows = running_rows();
+  const std::vector<PromptPart> parts = next_parts(beside_answers);
+  if (rows.empty() && parts.empty()) return;
+  if (run_together(rows, parts).ok()) return;
+  decode(rows);
+  for (const PromptPart& part : parts) read_part(part);
+}
+
+// The logits are those of the answers, and then of the prompts that end.
+Status Scheduler::run_together(std::span<const Row> rows, std::span<const PromptPart> parts) {
+  std::vector<std::int32_t> tokens;
+  tokens.reserve(rows.size());  // the inputs point into it
+  std::vector<EngineInput> inputs;
+  for (const Row& row : rows) {
+    tokens.push_back(row.answer->generation->token());
+    inputs.push_back({row.answer->sequence, {&tokens.back(), 1}, /*is_prompt=*/false});
+  }
+  int n_read = 0, n_logit_rows = static_cast<int>(rows.size());
+  for (const PromptPart& part : parts) {
+    const auto of_part =
+        std::span<const std::int32_t>(part.job->request.prompt).subspan(part.job->n_read, part.n_tokens);
+    inputs.push_back(
+        {part.job->sequence, of_part, /*is_prompt=*/true, part.is_last ? part.n_tokens - 1 : part.n_tokens});
+    n_read += part.n_tokens;
+    n_logit_rows += part.is_last ? 1 : 0;
+  }
+  KVANT_RETURN_IF_ERROR(decode_shadows(rows));
+  const auto start = std::chrono::steady_clock::now();
+  KVANT_RETURN_IF_ERROR(run(inputs, n_logit_rows));
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  if (!rows.empty() && n_read > 0) pace_.add(n_read, taken.count());
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].answer->tokens.push_back(tokens[i]);
+  const std::size_t n_vocab = engine_.n_vocab();
+  auto logits = std::span<const float>(logits_);
+  for (const Row& row : rows) {
+    if (row.job->state != JobState::done) take_token(row, logits.first(n_vocab));
+    logits = logits.subspan(n_vocab);
+  }
+  for (const PromptPart& part : parts) {
+    end_part(part, logits.first(part.is_last ? n_vocab : 0));
+    if (part.is_last) logits = logits.subspan(n_vocab);
+  }
+  return {};
 }
 
 Status Scheduler::run(std::span<const EngineInput> inputs, int n_logit_rows) {

@@ -7,7 +7,8 @@
 //
 // On the CPU an answer doesn't depend on what runs beside it: prompts are read in steps of their own, and
 // answers get their tokens in batches that leave each row its bits (Engine::independent_sequences). On a
-// device all answers are one batch, whose size decides how products are rounded.
+// device all answers and what is read of prompts are one step of the engine, whose size decides how products
+// are rounded.
 //
 // Not thread-safe: see ServeLoop.
 #pragma once
@@ -26,6 +27,7 @@
 #include "serve/histogram.h"
 #include "serve/job.h"
 #include "serve/prefix_cache.h"
+#include "serve/prompt_pace.h"
 #include "serve/request_queue.h"
 #include "serve/served_sequence.h"
 #include "serve/session_store.h"
@@ -38,11 +40,15 @@ struct SchedulerOptions {
   int queue = 64;              // requests that may wait
   int prompt_step = 64;        // prompt tokens that a step reads beside running answers
   int lone_prompt_step = 512;  // and where no answer is running
-  std::int64_t memory = 0;     // bytes of the cache; > 0
+  // On a device: seconds that a step beside answers may take, if > 0. prompt_step is then what the first
+  // reads.
+  double answer_pause = 0;
+  std::int64_t memory = 0;  // bytes of the cache; > 0
   // Of the processor, that a token of an answer may take by its grammar: all others wait for it meanwhile.
   double grammar_seconds = 2;
   // Bytes that a sequence takes at most on its way to so many tokens.
   std::function<std::int64_t(int n_tokens)> sequence_bytes;
+  std::int64_t step_bytes = 0;  // and that one of them may take beside that within a step
   // For requests with a guard, beside all that: an unquantized cache.
   std::shared_ptr<const Plan> shadow_plan;  // null: none has one
   std::int64_t shadow_memory = 0;
@@ -139,6 +145,12 @@ class Scheduler {
     Answer* answer;
     int number;  // of the answer
   };
+  // The next tokens of a prompt.
+  struct PromptPart {
+    Job* job;
+    int n_tokens;
+    bool is_last;
+  };
 
   Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
             SchedulerOptions options, std::shared_ptr<const SessionFolder> sessions);
@@ -156,18 +168,22 @@ class Scheduler {
   void close(Job& job);
 
   // Answers (scheduler_answers.cc).
-  Status start_answers(Job& job);
-  void decode();
+  Status start_answers(Job& job, std::span<const float> logits);
+  std::vector<Row> running_rows();
+  void decode(std::span<const Row> rows);
   void decode_batch(std::span<const Row> rows);
-  Status run_batch(std::span<const Row> rows);
   Status decode_shadows(std::span<const Row> rows);
   void take_token(const Row& row, std::span<const float> logits);
   void keep_session(const Job& job, Answer& answer);
 
   // Prompts (scheduler_prompts.cc).
   void read_prompts(bool beside_answers);
-  int read_some(Job& job, int wanted);
+  std::vector<PromptPart> next_parts(bool beside_answers);
+  std::optional<PromptPart> next_part(Job& job, int wanted);
+  int read_part(const PromptPart& part);
+  void end_part(const PromptPart& part, std::span<const float> logits);
   int fail_reading(Job& job, const Error& failure);
+  bool has_unread_shadow(const Job& job) const;
   int read_shadow(Job& job, int wanted);
   Status start_reading(Job& job);
   Status start_from_session(Job& job);
@@ -180,6 +196,8 @@ class Scheduler {
   Room make_room(const std::string& needed);
   Status with_room(const std::function<Status()>& action, const std::string& needed = "");
   Status with_room_now(const std::function<Status()>& action);
+  void decode_and_read(bool beside_answers);
+  Status run_together(std::span<const Row> rows, std::span<const PromptPart> parts);
   Status run(std::span<const EngineInput> inputs, int n_logit_rows);
   void answer_failure(Job& job, const Error& failure);
   void end_without_progress();
@@ -189,7 +207,9 @@ class Scheduler {
   Engine& engine_;
   AttentionBackend& backend_;
   SchedulerOptions options_;
+  bool on_device_;
   std::size_t batch_;  // answers that get a token in one step of the engine, at most
+  PromptPace pace_;
   Cache cache_;
   std::unique_ptr<Cache> shadows_;     // null: no answer has a guard
   std::int64_t shadows_promised_ = 0;  // bytes

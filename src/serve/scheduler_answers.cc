@@ -18,9 +18,8 @@ double processor_seconds() {
 
 }  // namespace
 
-// The first takes the prompt's sequence, the others forks of it. logits_ are those of the prompt's last
-// token.
-Status Scheduler::start_answers(Job& job) {
+// The first takes the prompt's sequence, the others forks of it. logits: of the prompt's last token.
+Status Scheduler::start_answers(Job& job, std::span<const float> logits) {
   const int n = job.request.n_answers;
   job.request.clone_grammar();
   // For keep_session(). It shares what there is, and can only fail where it copies: then there is none.
@@ -51,12 +50,11 @@ Status Scheduler::start_answers(Job& job) {
     if (job.request.guard)
       answer.guard = std::make_unique<AnswerGuard>(job.shadow, sampling, std::move(job.shadow_logits));
   }
-  for (int i = 0; i < n && job.state != JobState::done; ++i)
-    take_token({&job, &job.answers[i], i}, std::span(logits_).first(engine_.n_vocab()));
+  for (int i = 0; i < n && job.state != JobState::done; ++i) take_token({&job, &job.answers[i], i}, logits);
   return {};
 }
 
-void Scheduler::decode() {
+std::vector<Scheduler::Row> Scheduler::running_rows() {
   std::vector<Row> rows;
   for (Job& job : jobs_) {
     if (job.state != JobState::generating) continue;
@@ -64,16 +62,20 @@ void Scheduler::decode() {
       if (job.answers[i].is_running()) rows.push_back({&job, &job.answers[i], static_cast<int>(i)});
     }
   }
+  return rows;
+}
+
+void Scheduler::decode(std::span<const Row> rows) {
   for (std::size_t first = 0; first < rows.size(); first += batch_)
-    decode_batch(std::span(rows).subspan(first, std::min(batch_, rows.size() - first)));
+    decode_batch(rows.subspan(first, std::min(batch_, rows.size() - first)));
 }
 
 // What fails as a batch is tried one by one, so that nobody suffers from what runs beside it.
 void Scheduler::decode_batch(std::span<const Row> rows) {
-  if (run_batch(rows).ok()) return;
+  if (run_together(rows, {}).ok()) return;
   for (const Row& row : rows) {
     if (row.job->state == JobState::done) continue;
-    const Status done = run_batch({&row, 1});
+    const Status done = run_together({&row, 1}, {});
     if (done.ok()) continue;
     if (done.error().is_shortage) {
       shortage_ = done.error();
@@ -83,27 +85,8 @@ void Scheduler::decode_batch(std::span<const Row> rows) {
   }
 }
 
-Status Scheduler::run_batch(std::span<const Row> rows) {
-  std::vector<std::int32_t> tokens;
-  tokens.reserve(rows.size());  // the inputs point into it
-  std::vector<EngineInput> inputs;
-  for (const Row& row : rows) {
-    tokens.push_back(row.answer->generation->token());
-    inputs.push_back({row.answer->sequence, {&tokens.back(), 1}, /*is_prompt=*/false});
-  }
-  KVANT_RETURN_IF_ERROR(decode_shadows(rows));
-  KVANT_RETURN_IF_ERROR(run(inputs, static_cast<int>(rows.size())));
-  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].answer->tokens.push_back(tokens[i]);
-  const std::size_t n_vocab = engine_.n_vocab();
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i].job->state != JobState::done)
-      take_token(rows[i], std::span(logits_).subspan(i * n_vocab, n_vocab));
-  }
-  return {};
-}
-
-// The same tokens for the shadows of those that have one: all of them first, so that a step which then fails
-// is tried again without them.
+// The tokens of a step for the shadows of those that have one: all of them first, so that a step which then
+// fails is tried again without them.
 Status Scheduler::decode_shadows(std::span<const Row> rows) {
   std::vector<AnswerGuard*> guards;
   std::vector<std::int32_t> tokens;

@@ -12,13 +12,34 @@ bool Scheduler::is_answering() const {
 
 // Each reader in turn, until the step's tokens are used up.
 void Scheduler::read_prompts(bool beside_answers) {
-  int left = beside_answers || is_answering() ? options_.prompt_step : options_.lone_prompt_step;
+  int left = beside_answers || is_answering() ? pace_.tokens() : options_.lone_prompt_step;
   for (std::size_t turns = readers_.size(); turns > 0 && left >= kMinPromptStep; --turns) {
     Job& job = *readers_.front();
-    readers_.pop_front();
-    left -= read_some(job, left);
-    if (job.state == JobState::reading) readers_.push_back(&job);
+    readers_.splice(readers_.end(), readers_, readers_.begin());
+    if (has_unread_shadow(job)) {
+      left -= read_shadow(job, left);
+    } else if (const auto part = next_part(job, left)) {
+      left -= read_part(*part);
+    }
   }
+}
+
+// What they read in one step: as much of each, so that short prompts don't wait for long ones.
+std::vector<Scheduler::PromptPart> Scheduler::next_parts(bool beside_answers) {
+  std::vector<PromptPart> parts;
+  int left = beside_answers || is_answering() ? pace_.tokens() : options_.lone_prompt_step;
+  for (int turns = static_cast<int>(readers_.size()); turns > 0 && left >= kMinPromptStep; --turns) {
+    Job& job = *readers_.front();
+    readers_.splice(readers_.end(), readers_, readers_.begin());
+    const int wanted = std::max(left / turns, kMinPromptStep);
+    if (has_unread_shadow(job)) {
+      left -= read_shadow(job, wanted);
+    } else if (const auto part = next_part(job, wanted)) {
+      parts.push_back(*part);
+      left -= part->n_tokens;
+    }
+  }
+  return parts;
 }
 
 // Nothing was read.
@@ -47,31 +68,40 @@ int Scheduler::read_shadow(Job& job, int wanted) {
   return n;
 }
 
-// Returns how many tokens were read.
-int Scheduler::read_some(Job& job, int wanted) {
-  if (job.request.guard && job.n_shadow_read < job.usage.prompt) return read_shadow(job, wanted);
+bool Scheduler::has_unread_shadow(const Job& job) const {
+  return job.request.guard && job.n_shadow_read < job.usage.prompt;
+}
+
+// None: nothing can be read now.
+std::optional<Scheduler::PromptPart> Scheduler::next_part(Job& job, int wanted) {
   if (!job.has_sequence) {
-    if (const Status begun = start_reading(job); !begun.ok()) return fail_reading(job, begun.error());
-    if (!job.has_sequence) return 0;  // its session, or its beginning, is still being read
+    if (const Status begun = start_reading(job); !begun.ok()) {
+      fail_reading(job, begun.error());
+      return {};
+    }
+    if (!job.has_sequence) return {};  // its session, or its beginning, is still being read
     job.stream->begin(job.usage);
   }
-  const std::span<const std::int32_t> prompt = job.request.prompt;
-  const int n_prompt = job.usage.prompt;
-  int n = next_prompt_step(job.n_read, n_prompt, wanted);
+  int n = next_prompt_step(job.n_read, job.usage.prompt, wanted);
   if (!job.keep_at.empty()) n = std::min(n, job.keep_at.front() - job.n_read);
-  const bool is_last = job.n_read + n == n_prompt;
-  const EngineInput input{job.sequence, prompt.subspan(job.n_read, n), /*is_prompt=*/true,
-                          is_last ? n - 1 : n};
-  if (const Status done = run({&input, 1}, is_last ? 1 : 0); !done.ok())
-    return fail_reading(job, done.error());
+  return PromptPart{&job, n, job.n_read + n == job.usage.prompt};
+}
+
+// Returns how many tokens were read.
+int Scheduler::read_part(const PromptPart& part) {
+  const Status done = run_together({}, {&part, 1});
+  return done.ok() ? part.n_tokens : fail_reading(*part.job, done.error());
+}
+
+// It has been read.
+void Scheduler::end_part(const PromptPart& part, std::span<const float> logits) {
+  Job& job = *part.job;
   progress_ = true;
-  job.n_read += n;
-  counters_.prompt_tokens += n;
+  job.n_read += part.n_tokens;
+  counters_.prompt_tokens += part.n_tokens;
   if (!job.keep_at.empty() && job.n_read == job.keep_at.front()) keep_beginning(job);
-  if (is_last) {
-    if (const Status begun = start_answers(job); !begun.ok()) answer_failure(job, begun.error());
-  }
-  return n;
+  if (!part.is_last) return;
+  if (const Status begun = start_answers(job, logits); !begun.ok()) answer_failure(job, begun.error());
 }
 
 // What the session's rows were made of is not all prompts: no beginning of it is kept for others.

@@ -63,7 +63,7 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   const int room = options_.context - n_prompt;
   max_tokens = max_tokens < 0 ? room : std::min(max_tokens, room);
   const std::int64_t bytes = most_bytes(request);
-  if (memory_for(bytes) > options_.memory) {
+  if (memory_for(bytes + options_.step_bytes) > options_.memory) {
     return refuse(
         wrong(error("{} answers of up to {} tokens take up to {:.0f} MiB of a cache of {:.0f} MiB: ask "
                     "for fewer, or give max_tokens",
@@ -114,7 +114,7 @@ void Scheduler::drop_cancelled() {
 
 bool Scheduler::has_room(const Job& job) const {
   return running_ + job.request.n_answers <= options_.parallel &&
-         memory_for(promised_ + job.bytes) <= options_.memory &&
+         memory_for(promised_ + job.bytes + options_.step_bytes) <= options_.memory &&
          (!job.request.guard || memory_for(shadows_promised_ + job.shadow_bytes) <= options_.shadow_memory);
 }
 

@@ -1,4 +1,4 @@
-#include "attention/device_attention.h"
+#include "attention/row_sights.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,43 @@
+// DeviceNumbers: what the library reads of a step in the device's memory (lengths, page tables, begins),
+// gathered on the host and sent at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "attention/device_room.h"
+
+namespace kvant {
+
+class DeviceNumbers {
+ public:
+  // Where a list lies among them all.
+  struct Part {
+    std::size_t first = 0;
+    Part from(std::int64_t n) const { return {first + static_cast<std::size_t>(n)}; }  // without its first n
+  };
+
+  explicit DeviceNumbers(std::shared_ptr<PageDevice> device) : device_(device), room_(std::move(device)) {}
+
+  void clear() { numbers_.clear(); }
+  Part add(const std::vector<std::int32_t>& list);
+  // On the host, until something is added.
+  const std::int32_t* values(Part part) const { return numbers_.data() + part.first; }
+
+  // An error: memory is exhausted, or the device has failed.
+  Status send();
+  // On the device, once they have been sent.
+  const std::int32_t* at(Part part) const {
+    return reinterpret_cast<const std::int32_t*>(room_.memory()) + part.first;
+  }
+
+ private:
+  std::shared_ptr<PageDevice> device_;
+  DeviceRoom room_;
+  std::vector<std::int32_t> numbers_;
+};
+
+}  // namespace kvant

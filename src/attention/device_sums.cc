@@ -1,0 +1,130 @@
+#include "attention/device_sums.h"
+
+#include <algorithm>
+
+#include "attention/row_sights.h"
+#include "cache/correction_state.h"
+#include "cache/device_constants.h"
+
+namespace kvant {
+namespace {
+
+// Of all heads of a layer.
+std::size_t layer_sums_bytes(const Plan& plan) {
+  return static_cast<std::size_t>(correction_bytes(plan.geometry.head_dim)) * plan.geometry.n_kv_heads;
+}
+
+}  // namespace
+
+Status DeviceSums::begin(const Step& step, DeviceNumbers& numbers) {
+  DevicePageStore& store = step.device_pages();
+  const int n_slices = static_cast<int>(step.slices().size());
+  pages_.clear();
+  first_sums_.clear();
+  due_.clear();
+  max_due_ = 0;
+  int n_sums = 0;
+  for (int s = 0; s < n_slices; ++s) {
+    due_.push_back(step.ledger(s).end_sealed() - step.ledger(s).n_sealed());
+    max_due_ = std::max(max_due_, due_.back());
+    first_sums_.push_back(n_sums);
+    n_sums += due_.back() + 1;
+  }
+  std::vector<std::int32_t> of_rows;
+  for (int s = 0; s < n_slices; ++s) {
+    const int n_sealed = step.ledger(s).n_sealed(), id = store.sums().table_id(step.sums(s).id);
+    for (const RowSight& sight : row_sights(step, s))
+      of_rows.push_back(max_due_ > 0 ? first_sums_[s] + sight.sealed_pages - n_sealed : id);
+  }
+  row_sums_ = numbers.add(of_rows);
+  for (int nth = 0; nth < max_due_; ++nth) {
+    std::vector<std::int32_t> tail, sealed, sums;
+    for (int s = 0; s < n_slices; ++s) {
+      tail.push_back(nth < due_[s] ? nth : -1);
+      sealed.push_back(step.ledger(s).n_sealed() + nth);
+      sums.push_back(first_sums_[s] + std::min(nth + 1, due_[s]));
+    }
+    pages_.push_back({numbers.add(tail), numbers.add(sealed), numbers.add(sums)});
+  }
+  return room_.reserve(max_due_ > 0 ? n_sums * layer_sums_bytes(step.plan()) : 0,
+                       "for the sums of its correction");
+}
+
+char* DeviceSums::in_store(const Step& step, int layer, PageEntry sums) {
+  const DeviceEntryTable& all = step.device_pages().sums();
+  return all.data(sums.id) + all.layout().layers[layer].offset;
+}
+
+char* DeviceSums::after(const Step& step, int slice, int n_pages) const {
+  return room_.memory() + (first_sums_[slice] + n_pages) * layer_sums_bytes(step.plan());
+}
+
+kvant_correction DeviceSums::of_rows(const Step& step, int layer, const DeviceNumbers& numbers,
+                                     int from_row) const {
+  const Plan& plan = step.plan();
+  const DeviceEntryTable& all = step.device_pages().sums();
+  kvant_correction correction{};
+  correction.struct_size = sizeof correction;
+  correction.query_maps = plan.device_constants->query_maps(layer);
+  correction.states = reinterpret_cast<float*>(room_.memory());
+  correction.state_seq_stride = static_cast<std::int64_t>(layer_sums_bytes(plan) / sizeof(float));
+  if (max_due_ == 0) {  // those of the store are found as pages are
+    correction.states = reinterpret_cast<float*>(all.base() + all.layout().layers[layer].offset);
+    correction.state_seq_stride = kDeviceUnit / sizeof(float);
+  }
+  correction.state_head_stride = correction_bytes(plan.geometry.head_dim) / std::int64_t{sizeof(float)};
+  correction.state_of_seq = numbers.at(row_sums_.from(from_row));
+  correction.absolute = plan.recipe.correction == Correction::absolute ? 1 : 0;
+  return correction;
+}
+
+kvant_correction DeviceSums::of_page(const Step& step, int layer, const DeviceNumbers& numbers,
+                                     int nth) const {
+  kvant_correction correction = of_rows(step, layer, numbers, /*from_row=*/0);
+  correction.key_maps = step.plan().device_constants->key_maps(layer);
+  correction.state_of_seq = numbers.at(pages_[nth].sums);
+  return correction;
+}
+
+// Page by page: the sums after each are those before it, to which the library adds. Heads that aren't
+// corrected keep their zeros.
+bool DeviceSums::seal(Step& step, int layer, const kvant_decode_shape& of_slices,
+                      const kvant_decode_layer& at_layer, const DeviceNumbers& numbers) {
+  const Plan& plan = step.plan();
+  const int n_slices = static_cast<int>(due_.size());
+  const std::size_t bytes = layer_sums_bytes(plan);
+  const auto head_bytes = static_cast<std::size_t>(correction_bytes(plan.geometry.head_dim));
+  for (int s = 0; s < n_slices; ++s)
+    device_->copy(after(step, s, 0), in_store(step, layer, step.sums(s)), bytes);
+  for (int nth = 0; nth < max_due_; ++nth) {
+    for (int s = 0; s < n_slices; ++s) {
+      if (nth < due_[s]) device_->copy(after(step, s, nth + 1), after(step, s, nth), bytes);
+    }
+    const kvant_correction correction = of_page(step, layer, numbers, nth);
+    kvant_decode_layer corrected = at_layer;
+    corrected.correction = &correction;
+    const PageSums& page = pages_[nth];
+    const kvant_seal_range range{
+        sizeof range, numbers.at(page.tail_page), numbers.at(page.sealed_page), nullptr, 1, 0};
+    const Status sealed =
+        library_status(*device_, "sealing",
+                       device_->library().seal_pages(&of_slices, &corrected, &range, device_->stream()));
+    if (!sealed.ok()) {
+      step.fail(sealed.error());
+      return false;
+    }
+    for (int s = 0; s < n_slices; ++s) {
+      for (int h = 0; nth < due_[s] && h < plan.geometry.n_kv_heads; ++h) {
+        if (plan.head(layer, h).corrected) continue;
+        device_->copy(after(step, s, nth + 1) + h * head_bytes, after(step, s, nth) + h * head_bytes,
+                      head_bytes);
+      }
+    }
+  }
+  for (int s = 0; s < n_slices; ++s) {
+    if (due_[s] > 0) device_->copy(in_store(step, layer, step.next_sums(s)), after(step, s, due_[s]), bytes);
+  }
+  return true;
+}
+
+}  // namespace kvant

@@ -1,0 +1,50 @@
+// DeviceSums: the sums of a correction (KVLinC) in a step whose pages lie on a device.
+//
+// Sums are made page by page as the pages are sealed, so that each row finds those of the pages that it sees
+// sealed. Where a step seals, one layer's sums are worked on here: of each slice those that it has, then
+// those after each of its pages. Other steps read the store's.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attention/device_numbers.h"
+#include "cache/cache.h"
+#include "cache/device_page_store.h"
+
+namespace kvant {
+
+class DeviceSums {
+ public:
+  explicit DeviceSums(std::shared_ptr<PageDevice> device) : device_(device), room_(std::move(device)) {}
+
+  // Of a step of a corrected plan: adds to the numbers. An error: memory is exhausted, or the device has
+  // failed.
+  Status begin(const Step& step, DeviceNumbers& numbers);
+  // The sums of a corrected layer as rows from from_row on find them.
+  kvant_correction of_rows(const Step& step, int layer, const DeviceNumbers& numbers, int from_row) const;
+  // Seals the step's due pages of a corrected layer. at_layer has the tables of slices. False: the step has
+  // failed.
+  bool seal(Step& step, int layer, const kvant_decode_shape& of_slices, const kvant_decode_layer& at_layer,
+            const DeviceNumbers& numbers);
+
+ private:
+  // Of the nth page that slices seal.
+  struct PageSums {
+    DeviceNumbers::Part tail_page, sealed_page, sums;  // by slice; tail_page -1: it has no such page
+  };
+  kvant_correction of_page(const Step& step, int layer, const DeviceNumbers& numbers, int nth) const;
+  // The sums of a layer in an entry, and those of a slice here when so many of its pages are sealed.
+  static char* in_store(const Step& step, int layer, PageEntry sums);
+  char* after(const Step& step, int slice, int n_pages) const;
+
+  std::shared_ptr<PageDevice> device_;
+  DeviceRoom room_;
+  std::vector<int> first_sums_;  // of a slice, in units of a layer's sums
+  std::vector<int> due_;         // pages that a slice seals
+  int max_due_ = 0;
+  DeviceNumbers::Part row_sums_;  // where each row's sums are: here, or in the store
+  std::vector<PageSums> pages_;   // [max_due_]
+};
+
+}  // namespace kvant

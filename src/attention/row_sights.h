@@ -1,0 +1,29 @@
+// RowSight: which tokens each row of a step sees sealed, and which in the tail (design section 2).
+#pragma once
+
+#include <vector>
+
+#include "cache/cache.h"
+
+namespace kvant {
+
+// Of a row: the tokens that it sees.
+struct RowSight {
+  int sealed_pages = 0;
+  int tail_tokens = 0;  // behind these pages, its own included
+};
+// Of the tokens of a slice, in order. n_sealed: pages that are sealed when the step begins.
+std::vector<RowSight> row_sights(int first_token, const StepSlice& slice, int n_sealed, int window,
+                                 int prefill);
+// Of a slice of a step whose pages lie on a device.
+std::vector<RowSight> row_sights(const Step& step, int slice);
+
+// What a window of so many tokens leaves of a row's sight, the last token of which is `token`.
+struct WindowedSight {
+  int first_page = 0;                     // of the sequence
+  int sealed_pages = 0, tail_tokens = 0;  // from there on
+  int hidden_tokens = 0;                  // of that page
+};
+WindowedSight within_window(const RowSight& sight, int token, int sliding_window);
+
+}  // namespace kvant

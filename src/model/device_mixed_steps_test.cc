@@ -1,0 +1,225 @@
+// Steps in which prompts are read beside running answers, on devices: slices go the way that suits each, and
+// get what they would get alone.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "model/device_machine.h"
+#include "model/tiny_variants.h"
+
+namespace kvant {
+namespace {
+
+using testing::device_at;
+using testing::HostDevice;
+using testing::kPlaces;
+using testing::Machine;
+using testing::Place;
+using testing::relative_difference;
+using testing::some_tokens;
+using testing::with_whole_blocks;
+
+// A sequence with some tokens, and what a step adds to it.
+struct MixedSlice {
+  int n_before, n_tokens;
+  bool is_prompt;
+};
+constexpr MixedSlice kAnswer{300, 1, false}, kYoungAnswer{50, 1, false};
+constexpr MixedSlice kGuess{254, 3, false};  // tokens of an answer, over the end of a page
+constexpr MixedSlice kPrompt{140, 200, true}, kFirstPrompt{0, 70, true}, kPromptEnd{256, 20, true};
+// Whose first page, and so the sink, is sealed in the step or when it begins.
+constexpr MixedSlice kSealing{64, 136, true}, kWholePrompt{0, 290, true}, kSealsBefore{128, 72, true};
+constexpr MixedSlice kAnswerSeals{128, 1, false};
+
+// Steps, and how many runs of slices of each have rows in blocks, and rows as sequences.
+struct MixedStep {
+  std::vector<MixedSlice> slices;
+  int prompt_runs, row_runs;
+};
+const MixedStep kMixedSteps[] = {
+    {{kAnswer, kYoungAnswer, kPrompt, kFirstPrompt}, 1, 1},
+    {{kPrompt, kAnswer, kYoungAnswer}, 1, 1},
+    {{kFirstPrompt, kAnswer, kPrompt, kPromptEnd, kYoungAnswer, kGuess}, 2, 2},
+    {{kAnswer, kFirstPrompt, kGuess, kPrompt, kPrompt, kYoungAnswer}, 2, 3},
+    {{kPromptEnd, kPrompt}, 1, 1},
+    {{kAnswer, kSealing, kAnswerSeals, kWholePrompt, kSealsBefore, kYoungAnswer}, 2, 3},
+};
+
+TinyModel plain_model() {
+  return {};
+}
+TinyModel windowed_model() {
+  TinyModel gpt_oss{
+      .architecture = "gpt-oss", .ffn_norm_name = "post_attention_norm", .sinks = true, .n_experts = 4};
+  gpt_oss.integers = {{"expert_used_count", 2}, {"attention.sliding_window", 128}};
+  return gpt_oss;
+}
+TinyModel hybrid_model() {
+  return with_whole_blocks(tiny_hybrid());
+}
+
+struct MixedCase {
+  TinyModel (*model)();
+  const char* recipe;
+};
+const MixedCase kMixedCases[] = {
+    {plain_model, "bf16"},
+    {plain_model, "kvant-4bit"},
+    {plain_model, "k=hadamard:ch4g128,v=tok4g128,sink=20,prefill=256"},
+    {plain_model, "vecinfer-2bit"},
+    {plain_model, "kvlinc-2bit"},
+    {plain_model, "vquant-k4v2"},
+    {plain_model, "bf16,prompt=flashq"},
+    {plain_model, "kvant-4bit,prompt=flashq"},
+    {plain_model,
+     "k=hadamard+rhadamard:tok8g64,v=hadamard+rhadamard:tok4g64,v@1.0=tok2g64,window=256,prompt=flashq"},
+    {windowed_model, "bf16"},
+    {windowed_model, "k=ch4g128,v=tok4g128,sink=4"},
+    {hybrid_model, "bf16,prompt=flashq"},
+    {hybrid_model, "kvant-4bit"},
+};
+
+// Of every slice of a step two equal sequences.
+class MixedSequences {
+ public:
+  MixedSequences(Machine& machine, const MixedStep& step) : machine_(machine), step_(step) {
+    for (const MixedSlice& slice : step.slices) {
+      const auto seed = static_cast<std::uint32_t>(tokens_.size());
+      tokens_.push_back(some_tokens(slice.n_before + slice.n_tokens + 1, seed));
+      alone_.push_back(machine.cache().add());
+      if (slice.n_before > 0)
+        machine.run(alone_.back(), std::span(tokens_.back()).first(slice.n_before), true, slice.n_before);
+      together_.push_back(machine.cache().fork(alone_.back()).value());
+    }
+  }
+
+  // By slice, the logits of its tokens: each in a step of its own, and all in one.
+  std::vector<std::vector<float>> alone() {
+    std::vector<std::vector<float>> logits;
+    for (std::size_t i = 0; i < alone_.size(); ++i) logits.push_back(machine_.step({input(alone_, i)}));
+    return logits;
+  }
+  std::vector<std::vector<float>> together() {
+    std::vector<EngineInput> all;
+    std::vector<int> n_tokens;
+    for (std::size_t i = 0; i < together_.size(); ++i) {
+      all.push_back(input(together_, i));
+      n_tokens.push_back(step_.slices[i].n_tokens);
+    }
+    return split(machine_.step(all), n_tokens);
+  }
+  // One token more of each: what the step has left in the cache.
+  std::vector<std::vector<float>> next(bool together) {
+    std::vector<EngineInput> all;
+    for (std::size_t i = 0; i < alone_.size(); ++i)
+      all.push_back({(together ? together_ : alone_)[i], std::span(tokens_[i]).last(1)});
+    return split(machine_.step(all), std::vector<int>(all.size(), 1));
+  }
+
+ private:
+  EngineInput input(const std::vector<SequenceId>& sequences, std::size_t i) const {
+    const MixedSlice& slice = step_.slices[i];
+    return {sequences[i], std::span(tokens_[i]).subspan(slice.n_before, slice.n_tokens), slice.is_prompt};
+  }
+  std::vector<std::vector<float>> split(const std::vector<float>& logits, const std::vector<int>& n) const {
+    std::vector<std::vector<float>> parts;
+    auto from = logits.begin();
+    for (const int n_rows : n) {
+      const auto end = from + static_cast<std::ptrdiff_t>(n_rows * machine_.n_vocab());
+      parts.emplace_back(from, end);
+      from = end;
+    }
+    return parts;
+  }
+
+  Machine& machine_;
+  const MixedStep& step_;
+  std::vector<std::vector<std::int32_t>> tokens_;
+  std::vector<SequenceId> alone_, together_;
+};
+
+class DeviceMixedSteps : public ::testing::TestWithParam<std::tuple<MixedCase, Place>> {
+ protected:
+  void SetUp() override {
+    device_ = device_at(std::get<1>(GetParam()));
+    if (device_ == nullptr) GTEST_SKIP() << "no such device";
+    TinyModelWriter(std::get<0>(GetParam()).model()).write(file_.path());
+    machine_ = std::make_unique<Machine>(file_.path(), std::get<0>(GetParam()).recipe, device_);
+  }
+
+  TinyFile file_{"mixed.gguf"};
+  std::shared_ptr<ComputeDevice> device_;
+  std::unique_ptr<Machine> machine_;
+};
+
+TEST_P(DeviceMixedSteps, GiveEachSliceWhatItGetsAlone) {
+  const double same = std::get<1>(GetParam()).between_ways;
+  for (const MixedStep& step : kMixedSteps) {
+    MixedSequences sequences(*machine_, step);
+    const auto expected = sequences.alone(), found = sequences.together();
+    ASSERT_EQ(expected.size(), found.size());
+    for (std::size_t i = 0; i < found.size(); ++i)
+      EXPECT_LT(relative_difference(expected[i], found[i]), same)
+          << "slice " << i << " of step " << &step - kMixedSteps;
+    const auto next = sequences.next(/*together=*/false), next_found = sequences.next(/*together=*/true);
+    for (std::size_t i = 0; i < next.size(); ++i)
+      EXPECT_LT(relative_difference(next[i], next_found[i]), same)
+          << "behind slice " << i << " of step " << &step - kMixedSteps;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, DeviceMixedSteps,
+                         ::testing::Combine(::testing::ValuesIn(kMixedCases), ::testing::ValuesIn(kPlaces)));
+
+// Calls of the library, and the rows that they attend to.
+struct CountedCalls {
+  int prompts = 0, prompt_rows = 0, decodes = 0, decode_rows = 0;
+};
+CountedCalls counted_calls;
+PageLibrary uncounted;
+
+void count_calls(PageLibrary& functions) {
+  uncounted = functions;
+  functions.prompt_attention = [](const kvant_prompt_shape* shape, const kvant_prompt* prompt, void* memory,
+                                  std::size_t bytes, kvant_stream stream) {
+    ++counted_calls.prompts;
+    counted_calls.prompt_rows += shape->n_queries;
+    return uncounted.prompt_attention(shape, prompt, memory, bytes, stream);
+  };
+  functions.decode_attention = [](const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
+                                  const kvant_decode_layer* layer, void* memory, std::size_t bytes,
+                                  kvant_stream stream) {
+    ++counted_calls.decodes;
+    counted_calls.decode_rows += shape->n_seqs;
+    return uncounted.decode_attention(shape, lengths, layer, memory, bytes, stream);
+  };
+}
+
+TEST(DeviceMixedStepCalls, AreThoseOfThePromptKernelForItsSlicesAlone) {
+  const TinyFile file("mixed_calls.gguf");
+  TinyModelWriter(TinyModel{}).write(file.path());
+  for (const char* recipe : {"kvant-4bit", "bf16,prompt=flashq", "kvlinc-2bit"}) {
+    const auto device = std::make_shared<HostDevice>();
+    Machine machine(file.path(), recipe, device);
+    count_calls(device->host_pages().functions());
+    const int n_layers = machine.cache().plan().geometry.n_layers;
+    const bool has_kernel = recipe != std::string("kvlinc-2bit");
+    for (const MixedStep& step : kMixedSteps) {
+      MixedSequences sequences(machine, step);
+      CountedCalls expected{n_layers * step.prompt_runs, 0, n_layers * step.row_runs, 0};
+      for (const MixedSlice& slice : step.slices)
+        (slice.is_prompt && slice.n_tokens >= 32 ? expected.prompt_rows : expected.decode_rows) +=
+            n_layers * slice.n_tokens;
+      if (!has_kernel) expected = {0, 0, n_layers, expected.prompt_rows + expected.decode_rows};
+      counted_calls = {};
+      sequences.together();
+      EXPECT_EQ(counted_calls.prompts, expected.prompts) << recipe;
+      EXPECT_EQ(counted_calls.prompt_rows, expected.prompt_rows) << recipe;
+      EXPECT_EQ(counted_calls.decodes, expected.decodes) << recipe;
+      EXPECT_EQ(counted_calls.decode_rows, expected.decode_rows) << recipe;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvant

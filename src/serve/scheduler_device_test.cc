@@ -1,0 +1,127 @@
+// What the scheduler puts into a step where pages lie on a device, with an engine that has no model.
+#include <gtest/gtest.h>
+
+#include "cache/device_layout.h"
+#include "cache/testing/host_pages.h"
+#include "serve/random_tokens.h"
+#include "serve/read_reply.h"
+#include "serve/scheduler.h"
+#include "serve/serve_fixture.h"
+
+namespace kvant {
+namespace {
+
+using testing::FakeEngine;
+using testing::NoBackend;
+using testing::random_tokens;
+using testing::read_reply;
+
+GenerationRequest fake_request(int n_prompt, int max_tokens) {
+  GenerationRequest request{.prompt = random_tokens(n_prompt, n_prompt)};
+  for (std::int32_t& token : request.prompt) token = 1 + token % (testing::kFakeVocabulary - 2);
+  request.sampling = {.temperature = 1, .seed = 7};
+  request.generation.max_tokens = max_tokens;
+  return request;
+}
+
+class SchedulerOnDevice : public ::testing::Test {
+ protected:
+  SchedulerOnDevice() : engine_(testing::small_geometry(/*head_dim=*/64)) {}
+
+  void start(SchedulerOptions options) {
+    const auto plan = place_on(std::make_shared<testing::HostPages>(),
+                               testing::plan_for("k=ch4g128,v=tok4g128,sink=4", engine_.geometry()));
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    options.context = 4096;
+    options.memory = std::int64_t{1} << 30;
+    options.sequence_bytes = [](int n) { return std::int64_t{n} * 512; };
+    scheduler_ = Scheduler::make(engine_, backend_, *plan, options).value();
+  }
+  std::shared_ptr<AnswerStream> submit(GenerationRequest request) {
+    auto stream = std::make_shared<AnswerStream>();
+    EXPECT_FALSE(scheduler_->submit(std::move(request), stream));
+    return stream;
+  }
+  void run() {
+    while (!scheduler_->idle()) scheduler_->step();
+  }
+  const std::vector<FakeEngine::StepRecord>& steps() const { return engine_.steps; }
+
+  FakeEngine engine_;
+  NoBackend backend_;
+  std::unique_ptr<Scheduler> scheduler_;
+};
+
+TEST_F(SchedulerOnDevice, ReadsPromptsInTheStepsOfAnswers) {
+  start({.prompt_step = 64});
+  const auto first = submit(fake_request(40, 200));
+  const auto second = submit(fake_request(30, 200));
+  scheduler_->step();
+  ASSERT_EQ(steps().size(), 1U);
+  EXPECT_EQ(steps()[0].prompt_tokens, 70);
+  const auto long_one = submit(fake_request(1000, 5));
+  while (read_reply(*long_one).parts.empty()) {
+    scheduler_->step();
+    EXPECT_EQ(steps().back().decoded, 2);
+    EXPECT_GE(steps().back().prompt_tokens, 32);
+    EXPECT_LE(steps().back().prompt_tokens, 64 + 31);
+    ASSERT_LT(steps().size(), 40U);
+  }
+  EXPECT_EQ(scheduler_->status().counters.prompt_tokens, 1070);
+  run();
+  EXPECT_EQ(scheduler_->status().counters.finished, 3);
+}
+
+TEST_F(SchedulerOnDevice, GivesSlicesOfAStepToAllPrompts) {
+  start({.lone_prompt_step = 512});
+  const auto long_one = submit(fake_request(2000, 3));
+  const auto short_one = submit(fake_request(60, 3)), other = submit(fake_request(2001, 3));
+  scheduler_->step();
+  ASSERT_EQ(steps().size(), 1U);
+  EXPECT_FALSE(read_reply(*short_one).parts.empty());
+  for (const RequestStatus& status : scheduler_->status().requests)
+    EXPECT_GE(status.read_tokens, status.prompt_tokens == 60 ? 60 : 128) << status.prompt_tokens;
+  run();
+  EXPECT_EQ(scheduler_->status().counters.finished, 3);
+}
+
+TEST_F(SchedulerOnDevice, ReadsOnBesideWhatFails) {
+  start({.prompt_step = 64, .lone_prompt_step = 512});
+  const auto answer = submit(fake_request(50, 40));
+  scheduler_->step();
+  engine_.poison = testing::kFakeUnsaid;
+  GenerationRequest poisoned = fake_request(45, 5);
+  poisoned.prompt[44] = testing::kFakeUnsaid;
+  const auto fails = submit(std::move(poisoned)), reads = submit(fake_request(300, 6));
+  run();
+  EXPECT_NE(read_reply(*fails).failure.find("breaks the model"), std::string::npos);
+  EXPECT_EQ(scheduler_->status().counters.finished, 2);
+  EXPECT_EQ(scheduler_->status().counters.failed, 1);
+  EXPECT_EQ(scheduler_->status().counters.generated_tokens, 46);
+}
+
+TEST(SchedulerMemory, KeepsRoomForALongStepOnce) {
+  SchedulerOptions options{.context = 100, .memory = std::int64_t{1} << 30};
+  options.sequence_bytes = [](int n) { return std::int64_t{n} << 20; };
+  const std::int64_t without = Scheduler::sequences_that_fit(options);
+  options.step_bytes = std::int64_t{300} << 20;
+  EXPECT_EQ(Scheduler::sequences_that_fit(options), without - 3);
+}
+
+// However long a step of the engine without a model takes: it is more than no time, and less than an hour.
+TEST_F(SchedulerOnDevice, ReadsWhatAnswersCanWaitFor) {
+  for (const double pause : {1e-9, 3600.0}) {
+    engine_.steps.clear();
+    start({.prompt_step = 128, .lone_prompt_step = 512, .answer_pause = pause});
+    submit(fake_request(40, 200));
+    scheduler_->step();
+    submit(fake_request(3000, 2));
+    for (int i = 0; i < 6; ++i) scheduler_->step();
+    EXPECT_EQ(steps()[1].prompt_tokens, 128);
+    EXPECT_EQ(steps().back().prompt_tokens, pause < 1 ? 32 : 512);
+    scheduler_.reset();
+  }
+}
+
+}  // namespace
+}  // namespace kvant
