@@ -17,6 +17,7 @@
 #include "calibrate/learn_head.h"
 #include "calibrate/needs.h"
 #include "calibrate/principal_directions.h"
+#include "calibrate/probe_site.h"
 #include "calibrate/quality.h"
 #include "calibrate/query_metric.h"
 #include "calibrate/read_samples.h"
@@ -253,20 +254,28 @@ class Calibrator {
   QueryMoments moments_of_passages() const {
     const Geometry& g = engine_.geometry();
     QueryMoments all(g.n_all_kv_heads());
-    for (int layer = 0; layer < g.n_layers; ++layer) {
-      const int d = g.dim(layer), group = g.group(layer);
-      for (int head = 0; head < g.kv_heads(layer) * group; ++head) {
-        std::vector<double>& sums = all[g.head_index(layer, head / group)];
-        sums.resize(static_cast<std::size_t>(d) * d);
-        for (int p = 0; p < capture_.size().passages; ++p) {
-          std::vector<float> queries = capture_.passage_queries(p, layer, head);
-          const MatrixView<const float> rows(queries.data(), static_cast<int>(queries.size()) / d, d);
-          const std::vector<double> more = second_moments(rows);
-          for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += more[i];
-        }
+    run_team(request_.n_threads, [&](Team& team) {
+      for (int layer = 0; layer < g.n_layers; ++layer) {
+        team.for_each(g.kv_heads(layer), [&](int kv_head) {
+          all[g.head_index(layer, kv_head)] = moments_of_passages(layer, kv_head);
+        });
+      }
+    });
+    return all;
+  }
+  std::vector<double> moments_of_passages(int layer, int kv_head) const {
+    const Geometry& g = engine_.geometry();
+    const int d = g.dim(layer), group = g.group(layer);
+    std::vector<double> sums(static_cast<std::size_t>(d) * d);
+    for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      for (int p = 0; p < capture_.size().passages; ++p) {
+        std::vector<float> queries = capture_.passage_queries(p, layer, head);
+        const MatrixView<const float> rows(queries.data(), static_cast<int>(queries.size()) / d, d);
+        const std::vector<double> more = second_moments(rows);
+        for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += more[i];
       }
     }
-    return all;
+    return sums;
   }
 
   // Whether the gradients of this model are those of model_gradient(); `context` shows it.
@@ -274,8 +283,8 @@ class Calibrator {
     if (fit_) return *fit_;
     const auto start = std::span(context.tokens);
     const auto fit =
-        gradients_fit(engine_, backend_, start.first(std::min<std::size_t>(start.size(), kCheckedTokens)),
-                      request_.n_threads);
+        gradients_fit(*reader_.engine, *reader_.backend,
+                      start.first(std::min<std::size_t>(start.size(), kCheckedTokens)), request_.n_threads);
     if (fit.ok()) fit_ = *fit;
     return fit;
   }
@@ -314,13 +323,14 @@ class Calibrator {
         std::find(recipe.ladder.begin(), recipe.ladder.end(), probe_name) - recipe.ladder.begin();
     const int n_layers = std::min(kCorrectedLayers, g.n_layers);
     Progress progress("correcting the first layers", n_layers * 2 + 1, "runs");
-    const auto probe = SensitivityProbe::make(engine_, backend_, context.tokens, request_.n_threads);
+    const ProbeSite site = site_of_probes(recipe);
+    const auto probe = make_probe(site, recipe, context.tokens);
     if (!probe.ok()) return probe.error();
     for (int layer = 0; layer < n_layers; ++layer) {
       for (const Side side : kSides) {
         progress.advance(1);
         if (stopped()) return interrupted(capture_.n_sequences());
-        const auto measured = divergence(recipe, {layer, 0, g.kv_heads(layer), side}, **probe);
+        const auto measured = divergence(recipe, {layer, 0, g.kv_heads(layer), side}, site, **probe);
         if (!measured.ok()) return measured.error();
         double estimated = 0;
         for (int head = 0; head < g.kv_heads(layer); ++head)
@@ -342,10 +352,20 @@ class Calibrator {
                                 sensitivities[place_of(g, layer, head, side)]);
   }
 
+  ProbeSite site_of_probes(const Recipe& recipe) const {
+    return probe_site(reader_, {&engine_, &backend_}, recipe, result_.constants);
+  }
+  Result<std::unique_ptr<SensitivityProbe>> make_probe(const ProbeSite& site, const Recipe& recipe,
+                                                       std::vector<std::int32_t> tokens) const {
+    return SensitivityProbe::make(*site.model.engine, *site.model.backend, std::move(tokens),
+                                  request_.n_threads, site.base(recipe));
+  }
+
   // Of the model's predictions with the unit in the probe format.
-  Result<double> divergence(const Recipe& recipe, const SensitivityUnit& unit, SensitivityProbe& probe) {
+  Result<double> divergence(const Recipe& recipe, const SensitivityUnit& unit, const ProbeSite& site,
+                            SensitivityProbe& probe) {
     const Geometry& g = engine_.geometry();
-    const Recipe probing = probe_recipe(recipe, unit, g.head_dim);
+    const Recipe probing = probe_recipe(recipe, unit, g.head_dim, site.rest);
     auto constants = constants_for(probing, g, result_.constants);
     if (!constants.ok()) return constants.error();
     return probe.divergence(probing, std::make_shared<const Constants>(std::move(*constants)));
@@ -359,14 +379,14 @@ class Calibrator {
     auto context = drawn_contexts(1, settings_.context_length);
     if (!context.ok()) return context.error();
     Progress progress("weighing layers and heads", static_cast<std::int64_t>(open.size()) + 1, "runs");
-    const auto probe =
-        SensitivityProbe::make(engine_, backend_, std::move(context->front().tokens), request_.n_threads);
+    const ProbeSite site = site_of_probes(recipe);
+    const auto probe = make_probe(site, recipe, std::move(context->front().tokens));
     if (!probe.ok()) return probe.error();
     last_save_ = Clock::now();
     for (const SensitivityUnit& unit : open) {
       progress.advance(1);
       if (stopped()) break;
-      KVANT_RETURN_IF_ERROR(measure_sensitivity(recipe, known, unit, **probe));
+      KVANT_RETURN_IF_ERROR(measure_sensitivity(recipe, known, unit, site, **probe));
       save_now_and_then();
     }
     progress.clear();
@@ -375,13 +395,20 @@ class Calibrator {
 
   // The heads of a unit share its divergence. known: what the recipe needs beside its sensitivities.
   Status measure_sensitivity(const Recipe& recipe, const Constants& known, const SensitivityUnit& unit,
-                             SensitivityProbe& probe) {
+                             const ProbeSite& site, SensitivityProbe& probe) {
     const Geometry& g = engine_.geometry();
-    const auto measured = divergence(recipe, unit, probe);
+    const auto measured = divergence(recipe, unit, site, probe);
     if (!measured.ok()) return measured.error();
-    for (int head = unit.first_head; head < unit.first_head + unit.n_heads; ++head) {
+    std::vector<std::vector<double>> ratios(unit.n_heads);
+    run_team(request_.n_threads, [&](Team& team) {
+      team.for_each(unit.n_heads, [&](int i) {
+        ratios[i] = error_ratios(capture_, recipe, known, unit.layer, unit.first_head + i, unit.side);
+      });
+    });
+    for (int i = 0; i < unit.n_heads; ++i) {
+      const int head = unit.first_head + i;
       std::vector<float> sensitivity;
-      for (const double ratio : error_ratios(capture_, recipe, known, unit.layer, head, unit.side))
+      for (const double ratio : ratios[i])
         sensitivity.push_back(static_cast<float>(*measured / unit.n_heads * ratio));
       result_.constants.set(unit.layer, head, unit.side,
                             stored_sensitivity(recipe, g, unit.layer, head, unit.side),

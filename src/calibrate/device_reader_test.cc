@@ -1,10 +1,11 @@
-// Calibration whose samples are read on a device: of host memory here, with a GPU's graphs, tables and calls.
+// Calibration whose model runs on a device: of host memory here, with a GPU's graphs, tables and calls.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "attention/device_backend.h"
 #include "calibrate/calibrate.h"
+#include "calibrate/probe_site.h"
 #include "calibrate/read_samples.h"
 #include "model/host_device.h"
 #include "model/tiny_model.h"
@@ -89,6 +90,53 @@ TEST_F(DeviceReader, GivesConstantsAsGoodAsTheCpus) {
     EXPECT_NEAR(there->quality.front().key_error / here->quality.front().key_error, 1, 0.05);
     EXPECT_NEAR(there->quality.front().value_error / here->quality.front().value_error, 1, 0.05);
   }
+}
+
+// By place and format, in the order of the constants.
+std::vector<float> sensitivities(const Calibration& calibration) {
+  std::vector<float> all;
+  calibration.constants.for_each(
+      [&](int, int, Side, const std::string& name, const std::vector<float>& values) {
+        if (name.find("sensitivity") != std::string::npos)
+          all.insert(all.end(), values.begin(), values.end());
+      });
+  return all;
+}
+
+TEST_F(DeviceReader, MeasuresTheSensitivitiesThatTheCpuMeasures) {
+  CalibrationRequest request;
+  request.recipes = {
+      parse_recipe("k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,ladder=tcq1+tcq2+tcq3+tcq4").value()};
+  std::mt19937 random(5);
+  for (int i = 0; i < 4000; ++i) request.text += static_cast<char>('a' + random() % 26);
+  request.settings = {
+      .samples = 2, .length = 150, .rows = 100, .passages = 1, .context_length = 400, .seed = 3};
+  request.n_threads = 1;
+  for (const bool by_run : {true, false}) {
+    request.settings.measure = by_run;
+    request.reader = {};
+    const auto here = calibrate(*engine_, *backend_, request);
+    request.reader = on_device();
+    const auto there = calibrate(*engine_, *backend_, request);
+    ASSERT_TRUE(here.ok()) << here.error().message;
+    ASSERT_TRUE(there.ok()) << there.error().message;
+    ASSERT_EQ(sensitivities(*here).size(), 2U * 2 * 2 * 4);
+    EXPECT_LT(difference(sensitivities(*there), sensitivities(*here)), 0.05);
+  }
+}
+
+TEST_F(DeviceReader, LeavesProbesThatItCannotRunToTheCpu) {
+  const SampleReader host{engine_.get(), backend_.get()};
+  const auto site_of = [&](const char* recipe) {
+    return probe_site(on_device(), host, parse_recipe(recipe).value(), Constants{});
+  };
+  const ProbeSite served = site_of("k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,ladder=tcq2+tcq3");
+  EXPECT_EQ(served.model.engine, device_engine_.get());
+  EXPECT_EQ(to_string(served.base(parse_recipe("k=tcq2,v=tcq2,sink=4").value())),
+            "k=tok8g32,v=tok8g32,sink=4");
+  const ProbeSite refused = site_of("k=f16,v=f16,budget=16,ladder=f16+bf16");
+  EXPECT_EQ(refused.model.engine, engine_.get());
+  EXPECT_EQ(refused.rest, "bf16");
 }
 
 }  // namespace

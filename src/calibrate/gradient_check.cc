@@ -13,7 +13,9 @@ namespace {
 // What the engine gives each next token, and the first one after the last.
 Result<std::vector<double>> log_probabilities(Engine& engine, AttentionBackend& backend,
                                               std::span<const std::int32_t> tokens) {
-  const auto plan = resolve(Recipe{}, engine.geometry(), nullptr);
+  const auto resolved = resolve(Recipe{}, engine.geometry(), nullptr);
+  if (!resolved.ok()) return resolved.error();
+  const auto plan = backend.place(*resolved);
   if (!plan.ok()) return plan.error();
   Cache cache(*plan, /*byte_limit=*/0);
   const int n = static_cast<int>(tokens.size()), n_vocab = engine.n_vocab();
