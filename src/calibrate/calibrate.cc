@@ -10,9 +10,11 @@
 
 #include "base/progress.h"
 #include "base/team.h"
+#include "base/warn.h"
 #include "calibrate/adapter_data.h"
 #include "calibrate/capture_state.h"
 #include "calibrate/codebook_storage.h"
+#include "calibrate/device_model.h"
 #include "calibrate/gradient_check.h"
 #include "calibrate/learn_head.h"
 #include "calibrate/needs.h"
@@ -247,7 +249,7 @@ class Calibrator {
     Progress progress("reading queries",
                       std::int64_t{kQueryContexts} * gradient_steps(engine_.parts().hparams), "steps");
     return query_moments(
-        engine_.parts(), engine_.geometry(),
+        differentiable(), engine_.geometry(),
         {*contexts, settings_.seed, request_.n_threads, [&](int n) { progress.advance(n); }, request_.stop});
   }
 
@@ -278,12 +280,27 @@ class Calibrator {
     return sums;
   }
 
+  // Of known layers: on the reader's device where that has all it takes, else on the CPU.
+  DifferentiableModel& differentiable() {
+    if (differentiable_ == nullptr && reader_.device != nullptr) {
+      auto made = make_device_model(reader_.engine->parts(), *reader_.device, kWeighedTokens);
+      if (made.ok()) {
+        differentiable_ = std::move(made).value();
+      } else {
+        warn(fmt::format("gradients are computed on the CPU: {}", made.error().message));
+      }
+    }
+    if (differentiable_ == nullptr) differentiable_ = make_host_model(engine_.parts(), request_.n_threads);
+    return *differentiable_;
+  }
+
   // Whether the gradients of this model are those of model_gradient(); `context` shows it.
   Result<bool> knows_gradients(const Sample& context) {
+    if (!fit_ && !has_known_layers(engine_.parts())) fit_ = false;
     if (fit_) return *fit_;
     const auto start = std::span(context.tokens);
     const auto fit =
-        gradients_fit(*reader_.engine, *reader_.backend,
+        gradients_fit(*reader_.engine, *reader_.backend, differentiable(),
                       start.first(std::min<std::size_t>(start.size(), kCheckedTokens)), request_.n_threads);
     if (fit.ok()) fit_ = *fit;
     return fit;
@@ -305,8 +322,9 @@ class Calibrator {
     const auto fit = knows_gradients(contexts->front());
     if (!fit.ok()) return fit.error();
     if (!*fit) return measure_sensitivities(recipe, *known);
-    auto sensitivities = weigh_contexts(
-        {engine_, recipe, *known, *contexts, settings_.seed, request_.n_threads, request_.stop}, weighed_);
+    auto sensitivities = weigh_contexts({differentiable(), engine_.geometry(), recipe, *known, *contexts,
+                                         settings_.seed, request_.n_threads, request_.stop},
+                                        weighed_);
     if (!sensitivities.ok()) return stopped() ? interrupted(capture_.n_sequences()) : sensitivities.error();
     KVANT_RETURN_IF_ERROR(correct_first_layers(recipe, contexts->front(), *sensitivities));
     add_floor(*sensitivities);
@@ -492,8 +510,9 @@ class Calibrator {
   SampleReader reader_;
   Capture capture_;
   Calibration result_;
-  Constants weighed_;        // of weigh_contexts()
-  std::optional<bool> fit_;  // knows_gradients()
+  Constants weighed_;                                    // of weigh_contexts()
+  std::unique_ptr<DifferentiableModel> differentiable_;  // once it is needed
+  std::optional<bool> fit_;                              // knows_gradients()
   std::mutex mutex_;
   Clock::time_point last_save_;
 };

@@ -18,13 +18,13 @@ class DeviceReader : public ::testing::Test {
   DeviceReader() : file_("device_reader.gguf") {
     TinyModelWriter(TinyModel{}).write(file_.path());
     engine_ = Engine::load(file_.path(), {.n_threads = 1}).value();
-    const auto device = std::make_shared<testing::HostDevice>();
-    device_backend_ = make_device_backend(device->pages());
-    device_engine_ = Engine::load(file_.path(), {.n_threads = 1, .device = device}).value();
+    device_backend_ = make_device_backend(device_->pages());
+    device_engine_ = Engine::load(file_.path(), {.n_threads = 1, .device = device_}).value();
   }
-  SampleReader on_device() { return {device_engine_.get(), device_backend_.get()}; }
+  SampleReader on_device() { return {device_engine_.get(), device_backend_.get(), device_.get()}; }
 
   TinyFile file_;
+  std::shared_ptr<ComputeDevice> device_ = std::make_shared<testing::HostDevice>();
   std::unique_ptr<AttentionBackend> backend_ = make_reference_backend(), device_backend_;
   std::unique_ptr<Engine> engine_, device_engine_;
 };

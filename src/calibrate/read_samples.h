@@ -11,10 +11,13 @@
 
 namespace kvant {
 
+class ComputeDevice;
+
 // A model that reads samples, and writes them where it does.
 struct SampleReader {
   Engine* engine = nullptr;
   AttentionBackend* backend = nullptr;
+  const ComputeDevice* device = nullptr;  // that the engine is on; null: the CPU
 };
 
 // Runs samples [first, ...) through the model on an unquantized cache. Each sample's first kSinkTokens are at

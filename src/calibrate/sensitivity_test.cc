@@ -167,9 +167,10 @@ TEST_F(SensitivityTest, AreEstimatedAsTheyAreMeasured) {
     measured += *one;
   }
   constexpr int kDraws = 8;
+  const auto model = make_host_model(engine_->parts(), /*n_threads=*/1);
   for (int draw = 0; draw < kDraws; ++draw) {
     const auto all =
-        estimate_sensitivities(engine_->parts(), g, spread, Constants{},
+        estimate_sensitivities(*model, g, spread, Constants{},
                                {tokens, 150, static_cast<std::uint64_t>(draw), 1, [](int) {}, nullptr});
     ASSERT_TRUE(all.ok());
     ASSERT_EQ(all->size(), 8U);
