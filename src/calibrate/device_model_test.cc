@@ -1,4 +1,4 @@
-// Gradients on a device against those on the CPU: a device of host memory here, with the graphs of a GPU.
+// Gradients on a device against those on the CPU: on one of host memory, and on a GPU where there is one.
 #include "calibrate/device_model.h"
 
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <string>
 
 #include "calibrate/score_gradient.h"
+#include "model/device_machine.h"
 #include "model/engine.h"
-#include "model/host_device.h"
 #include "model/hparams.h"
 #include "model/tiny_variants.h"
 
@@ -54,7 +54,8 @@ double head_difference(MatrixView<const float> got, MatrixView<const float> expe
 }
 
 struct BothModels {
-  explicit BothModels(const TinyModel& tiny) : file("device_model.gguf") {
+  BothModels(const TinyModel& tiny, std::shared_ptr<ComputeDevice> on)
+      : file("device_model.gguf"), device(std::move(on)) {
     TinyModelWriter(tiny).write(file.path());
     engine = Engine::load(file.path(), {.n_threads = 1}).value();
     device_engine = Engine::load(file.path(), {.n_threads = 1, .device = device}).value();
@@ -71,7 +72,7 @@ struct BothModels {
   }
 
   TinyFile file;
-  std::shared_ptr<ComputeDevice> device = std::make_shared<testing::HostDevice>();
+  std::shared_ptr<ComputeDevice> device;
   std::unique_ptr<Engine> engine, device_engine;
   std::unique_ptr<DifferentiableModel> host_model, device_model;
 };
@@ -89,78 +90,91 @@ std::vector<Variant> known_variants() {
   return all;
 }
 
-class DeviceGradients : public ::testing::TestWithParam<Variant> {};
-
-TEST_P(DeviceGradients, AreThoseOfTheCpu) {
-  BothModels both(GetParam().model);
-  ASSERT_NO_FATAL_FAILURE(both.make());
-  const Hparams& h = both.hparams();
-  const std::size_t size = static_cast<std::size_t>(kRows) * h.n_embd;
-  for (int layer = 0; layer < h.n_layers; ++layer) {
-    SCOPED_TRACE(layer);
-    const std::vector<float> x = noise(size, 1 + layer), gradient = noise(size, 100 + layer);
-    const auto view = [&](const std::vector<float>& of) {
-      return MatrixView<const float>(of.data(), kRows, h.n_embd);
-    };
-    const auto forward = [&](DifferentiableModel& model) {
-      std::vector<float> to = x;
-      EXPECT_TRUE(model.forward(layer, {to.data(), kRows, h.n_embd}).ok());
-      return to;
-    };
-    EXPECT_LT(difference(forward(*both.device_model), forward(*both.host_model), size), kTolerance);
-    std::vector<float> here = gradient, there = gradient;
-    const auto expected = both.host_model->backward(layer, view(x), {here.data(), kRows, h.n_embd});
-    const auto got = both.device_model->backward(layer, view(x), {there.data(), kRows, h.n_embd});
-    ASSERT_TRUE(expected.ok());
-    ASSERT_TRUE(got.ok()) << got.error().message;
-    EXPECT_LT(difference(there, here, size), kTolerance);
-    for (int head = 0; head < h.n_kv_heads; ++head) {
-      for (const Side side : kSides) {
-        EXPECT_LT(head_difference((*got)->stored(head, side), (*expected)->stored(head, side), kRows),
-                  kTolerance);
-        EXPECT_LT(head_difference((*got)->sealed_gradient(head, side),
-                                  (*expected)->sealed_gradient(head, side), kRows),
-                  kTolerance);
-      }
-      const auto moments = (*got)->query_moments(head), of_cpu = (*expected)->query_moments(head);
-      ASSERT_EQ(moments.size(), of_cpu.size());
-      EXPECT_LT(difference(moments, of_cpu, of_cpu.size()), kTolerance);
-    }
+// Calls test(both models) for each device of this machine.
+template <class Test>
+void on_each_device(const TinyModel& tiny, const Test& test) {
+  for (const testing::Place& place : testing::kPlaces) {
+    SCOPED_TRACE(place.name);
+    const std::shared_ptr<ComputeDevice> device = testing::device_at(place);
+    if (device == nullptr) continue;
+    BothModels both(tiny, device);
+    ASSERT_NO_FATAL_FAILURE(both.make());
+    ASSERT_NO_FATAL_FAILURE(test(both));
   }
 }
 
+class DeviceGradients : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(DeviceGradients, AreThoseOfTheCpu) {
+  on_each_device(GetParam().model, [&](BothModels& both) {
+    const Hparams& h = both.hparams();
+    const std::size_t size = static_cast<std::size_t>(kRows) * h.n_embd;
+    for (int layer = 0; layer < h.n_layers; ++layer) {
+      SCOPED_TRACE(layer);
+      const std::vector<float> x = noise(size, 1 + layer), gradient = noise(size, 100 + layer);
+      const auto view = [&](const std::vector<float>& of) {
+        return MatrixView<const float>(of.data(), kRows, h.n_embd);
+      };
+      const auto forward = [&](DifferentiableModel& model) {
+        std::vector<float> to = x;
+        EXPECT_TRUE(model.forward(layer, {to.data(), kRows, h.n_embd}).ok());
+        return to;
+      };
+      EXPECT_LT(difference(forward(*both.device_model), forward(*both.host_model), size), kTolerance);
+      std::vector<float> here = gradient, there = gradient;
+      const auto expected = both.host_model->backward(layer, view(x), {here.data(), kRows, h.n_embd});
+      const auto got = both.device_model->backward(layer, view(x), {there.data(), kRows, h.n_embd});
+      ASSERT_TRUE(expected.ok());
+      ASSERT_TRUE(got.ok()) << got.error().message;
+      EXPECT_LT(difference(there, here, size), kTolerance);
+      for (int head = 0; head < h.n_kv_heads; ++head) {
+        for (const Side side : kSides) {
+          EXPECT_LT(head_difference((*got)->stored(head, side), (*expected)->stored(head, side), kRows),
+                    kTolerance);
+          EXPECT_LT(head_difference((*got)->sealed_gradient(head, side),
+                                    (*expected)->sealed_gradient(head, side), kRows),
+                    kTolerance);
+        }
+        const auto moments = (*got)->query_moments(head), of_cpu = (*expected)->query_moments(head);
+        ASSERT_EQ(moments.size(), of_cpu.size());
+        EXPECT_LT(difference(moments, of_cpu, of_cpu.size()), kTolerance);
+      }
+    }
+  });
+}
+
 TEST_P(DeviceGradients, BeginWhereThoseOfTheCpuDo) {
-  BothModels both(GetParam().model);
-  ASSERT_NO_FATAL_FAILURE(both.make());
-  const Hparams& h = both.hparams();
-  const std::vector<float> x = noise(static_cast<std::size_t>(kRows) * h.n_embd, 7);
-  const std::vector<std::int32_t> words(kRows, 5);
-  const auto score = [&](DifferentiableModel& model) {
-    return score_gradient(model.parts(), model.vocabulary(), {x.data(), kRows, h.n_embd}, words, /*seed=*/3,
-                          /*n_threads=*/2);
-  };
-  const auto expected = score(*both.host_model), got = score(*both.device_model);
-  ASSERT_TRUE(expected.ok());
-  ASSERT_TRUE(got.ok()) << got.error().message;
-  EXPECT_LT(difference(got->gradient, expected->gradient, x.size()), kTolerance);
-  EXPECT_LT(difference(got->log_probabilities, expected->log_probabilities, kRows), kTolerance);
+  on_each_device(GetParam().model, [&](BothModels& both) {
+    const Hparams& h = both.hparams();
+    const std::vector<float> x = noise(static_cast<std::size_t>(kRows) * h.n_embd, 7);
+    const std::vector<std::int32_t> words(kRows, 5);
+    const auto score = [&](DifferentiableModel& model) {
+      return score_gradient(model.parts(), model.vocabulary(), {x.data(), kRows, h.n_embd}, words, /*seed=*/3,
+                            /*n_threads=*/2);
+    };
+    const auto expected = score(*both.host_model), got = score(*both.device_model);
+    ASSERT_TRUE(expected.ok());
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    EXPECT_LT(difference(got->gradient, expected->gradient, x.size()), kTolerance);
+    EXPECT_LT(difference(got->log_probabilities, expected->log_probabilities, kRows), kTolerance);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, DeviceGradients, ::testing::ValuesIn(known_variants()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(DeviceModel, TakesContextsOfAnyLength) {
-  BothModels both(TinyModel{});
-  ASSERT_NO_FATAL_FAILURE(both.make());
-  const int n_embd = both.hparams().n_embd;
-  for (const int n : {64, 200, kRows}) {
-    std::vector<float> here = noise(static_cast<std::size_t>(n) * n_embd, n), there = here;
-    ASSERT_TRUE(both.host_model->begin(n).ok());
-    ASSERT_TRUE(both.device_model->begin(n).ok());
-    ASSERT_TRUE(both.host_model->forward(0, {here.data(), n, n_embd}).ok());
-    ASSERT_TRUE(both.device_model->forward(0, {there.data(), n, n_embd}).ok());
-    EXPECT_LT(difference(there, here, here.size()), kTolerance);
-  }
+  on_each_device(TinyModel{}, [&](BothModels& both) {
+    const int n_embd = both.hparams().n_embd;
+    for (const int n : {64, 200, kRows}) {
+      std::vector<float> here = noise(static_cast<std::size_t>(n) * n_embd, n), there = here;
+      ASSERT_TRUE(both.host_model->begin(n).ok());
+      ASSERT_TRUE(both.device_model->begin(n).ok());
+      ASSERT_TRUE(both.host_model->forward(0, {here.data(), n, n_embd}).ok());
+      ASSERT_TRUE(both.device_model->forward(0, {there.data(), n, n_embd}).ok());
+      EXPECT_LT(difference(there, here, here.size()), kTolerance);
+    }
+  });
 }
 
 }  // namespace
