@@ -103,25 +103,31 @@ std::vector<float> sensitivities(const Calibration& calibration) {
   return all;
 }
 
-TEST_F(DeviceReader, MeasuresTheSensitivitiesThatTheCpuMeasures) {
+// Measured by runs, or weighed by gradients, with errors of K that are shaped by queries and without.
+TEST_F(DeviceReader, WeighsHeadsAsTheCpuDoes) {
   CalibrationRequest request;
-  request.recipes = {
-      parse_recipe("k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,ladder=tcq1+tcq2+tcq3+tcq4").value()};
   std::mt19937 random(5);
   for (int i = 0; i < 4000; ++i) request.text += static_cast<char>('a' + random() % 26);
   request.settings = {
       .samples = 2, .length = 150, .rows = 100, .passages = 1, .context_length = 400, .seed = 3};
   request.n_threads = 1;
-  for (const bool by_run : {true, false}) {
-    request.settings.measure = by_run;
-    request.reader = {};
-    const auto here = calibrate(*engine_, *backend_, request);
-    request.reader = on_device();
-    const auto there = calibrate(*engine_, *backend_, request);
-    ASSERT_TRUE(here.ok()) << here.error().message;
-    ASSERT_TRUE(there.ok()) << there.error().message;
-    ASSERT_EQ(sensitivities(*here).size(), 2U * 2 * 2 * 4);
-    EXPECT_LT(difference(sensitivities(*there), sensitivities(*here)), 0.05);
+  for (const char* encode : {"plain", "shaped"}) {
+    request.recipes = {parse_recipe(std::string("k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,"
+                                                "ladder=tcq1+tcq2+tcq3+tcq4,encode=") +
+                                    encode)
+                           .value()};
+    for (const bool by_run : {true, false}) {
+      SCOPED_TRACE(std::string(encode) + (by_run ? " by run" : " by gradients"));
+      request.settings.measure = by_run;
+      request.reader = {};
+      const auto here = calibrate(*engine_, *backend_, request);
+      request.reader = on_device();
+      const auto there = calibrate(*engine_, *backend_, request);
+      ASSERT_TRUE(here.ok()) << here.error().message;
+      ASSERT_TRUE(there.ok()) << there.error().message;
+      ASSERT_EQ(sensitivities(*here).size(), 2U * 2 * 2 * 4);
+      EXPECT_LT(difference(sensitivities(*there), sensitivities(*here)), 0.05);
+    }
   }
 }
 
