@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "calibrate/capture_state.h"
 #include "calibrate/codebook_storage.h"
 #include "calibrate/device_model.h"
+#include "calibrate/device_probe.h"
 #include "calibrate/gradient_check.h"
 #include "calibrate/learn_head.h"
 #include "calibrate/needs.h"
@@ -285,6 +287,7 @@ class Calibrator {
     if (differentiable_ == nullptr && reader_.device != nullptr) {
       auto made = make_device_model(reader_.engine->parts(), *reader_.device, kWeighedTokens);
       if (made.ok()) {
+        device_model_ = made->get();
         differentiable_ = std::move(made).value();
       } else {
         warn(fmt::format("gradients are computed on the CPU: {}", made.error().message));
@@ -294,13 +297,14 @@ class Calibrator {
     return *differentiable_;
   }
 
-  // Whether the gradients of this model are those of model_gradient(); `context` shows it.
+  // Whether the gradients of this model are those of model_gradient(); `context` shows it. On the CPU: devices
+  // round activations to 8 bits, which alone can be more than the tolerance.
   Result<bool> knows_gradients(const Sample& context) {
     if (!fit_ && !has_known_layers(engine_.parts())) fit_ = false;
     if (fit_) return *fit_;
     const auto start = std::span(context.tokens);
     const auto fit =
-        gradients_fit(*reader_.engine, *reader_.backend, differentiable(),
+        gradients_fit(engine_, backend_, differentiable(),
                       start.first(std::min<std::size_t>(start.size(), kCheckedTokens)), request_.n_threads);
     if (fit.ok()) fit_ = *fit;
     return fit;
@@ -326,7 +330,7 @@ class Calibrator {
                                          settings_.seed, request_.n_threads, request_.stop},
                                         weighed_);
     if (!sensitivities.ok()) return stopped() ? interrupted(capture_.n_sequences()) : sensitivities.error();
-    KVANT_RETURN_IF_ERROR(correct_first_layers(recipe, contexts->front(), *sensitivities));
+    KVANT_RETURN_IF_ERROR(correct_first_layers(recipe, *known, contexts->front(), *sensitivities));
     add_floor(*sensitivities);
     keep(recipe, *sensitivities);
     return {};
@@ -334,21 +338,21 @@ class Calibrator {
 
   // To large errors in its first layers the network answers far more than to second order. There the
   // estimates are raised to what runs of the model with all heads of a side in the probe format measure.
-  Status correct_first_layers(const Recipe& recipe, const Sample& context, Sensitivities& sensitivities) {
+  Status correct_first_layers(const Recipe& recipe, const Constants& known, const Sample& context,
+                              Sensitivities& sensitivities) {
     const Geometry& g = engine_.geometry();
     const std::string& probe_name = probe_format(recipe, g.head_dim).name();
     const auto place =
         std::find(recipe.ladder.begin(), recipe.ladder.end(), probe_name) - recipe.ladder.begin();
     const int n_layers = std::min(kCorrectedLayers, g.n_layers);
     Progress progress("correcting the first layers", n_layers * 2 + 1, "runs");
-    const ProbeSite site = site_of_probes(recipe);
-    const auto probe = make_probe(site, recipe, context.tokens);
-    if (!probe.ok()) return probe.error();
+    const auto measure = probe_of_sides(recipe, known, context, n_layers);
+    if (!measure.ok()) return measure.error();
     for (int layer = 0; layer < n_layers; ++layer) {
       for (const Side side : kSides) {
         progress.advance(1);
         if (stopped()) return interrupted(capture_.n_sequences());
-        const auto measured = divergence(recipe, {layer, 0, g.kv_heads(layer), side}, site, **probe);
+        const auto measured = (*measure)(layer, side);
         if (!measured.ok()) return measured.error();
         double estimated = 0;
         for (int head = 0; head < g.kv_heads(layer); ++head)
@@ -359,6 +363,30 @@ class Calibrator {
       }
     }
     return {};
+  }
+
+  // The divergence that a layer's side in the probe format makes.
+  using MeasuredSide = std::function<Result<double>(int layer, Side side)>;
+
+  // Where gradients are computed: on the device, or by the engine on the CPU.
+  Result<MeasuredSide> probe_of_sides(const Recipe& recipe, const Constants& known, const Sample& context,
+                                      int n_layers) {
+    const Geometry& g = engine_.geometry();
+    if (device_model_ != nullptr) {
+      auto made = DeviceProbe::make(*device_model_, g, context.tokens, n_layers, request_.n_threads);
+      if (!made.ok()) return made.error();
+      return MeasuredSide(
+          [&, probe = std::shared_ptr<DeviceProbe>(std::move(made).value())](int layer, Side side) {
+            return probe->divergence(recipe, known, layer, side);
+          });
+    }
+    const ProbeSite site{{&engine_, &backend_}};
+    auto made = make_probe(site, recipe, context.tokens);
+    if (!made.ok()) return made.error();
+    return MeasuredSide([&, this, site, probe = std::shared_ptr<SensitivityProbe>(std::move(made).value())](
+                            int layer, Side side) {
+      return divergence(recipe, {layer, 0, g.kv_heads(layer), side}, site, *probe);
+    });
   }
 
   void keep(const Recipe& recipe, const Sensitivities& sensitivities) {
@@ -512,6 +540,7 @@ class Calibrator {
   Calibration result_;
   Constants weighed_;                                    // of weigh_contexts()
   std::unique_ptr<DifferentiableModel> differentiable_;  // once it is needed
+  DeviceModel* device_model_ = nullptr;                  // that, where it is on a device
   std::optional<bool> fit_;                              // knows_gradients()
   std::mutex mutex_;
   Clock::time_point last_save_;

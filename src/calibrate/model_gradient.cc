@@ -22,7 +22,7 @@ class Pass {
 
   Result<std::vector<double>> run(const std::function<void(int, const LayerGradient&)>& visit) {
     KVANT_RETURN_IF_ERROR(model_.begin(n_rows_));
-    embed();
+    x_ = embedded(model_.parts(), request_.tokens);
     for (int layer = 0; layer < h_.n_layers; ++layer) {
       if (stopped()) return error("interrupted");
       inputs_.push_back(x_);
@@ -53,13 +53,6 @@ class Pass {
  private:
   bool stopped() const { return request_.stop != nullptr && *request_.stop; }
   MatrixView<float> rows(std::vector<float>& x) const { return {x.data(), n_rows_, h_.n_embd}; }
-
-  void embed() {
-    x_.resize(static_cast<std::size_t>(n_rows_) * h_.n_embd);
-    const ggml_tensor* table = model_.parts().weights.token_embedding();
-    for (int r = 0; r < n_rows_; ++r) f32_rows(model_.parts(), table, request_.tokens[r], 1, rows(x_).row(r));
-    for (float& value : x_) value *= h_.embedding_scale;
-  }
 
   DifferentiableModel& model_;
   const Hparams& h_;
