@@ -86,7 +86,18 @@ std::vector<Variant> known_variants() {
   for (const Variant& variant : dense_variants())
     if (dense.count(variant.name) > 0) all.push_back(variant);
   all.push_back({"bf16_weights", {.matrix_type = GGML_TYPE_BF16}});
+  all.push_back({"f16_weights", {.matrix_type = GGML_TYPE_F16}});
   all.push_back({"q8_weights", {.matrix_type = GGML_TYPE_Q8_0}});
+  all.push_back({"q4_0_weights", {.matrix_type = GGML_TYPE_Q4_0}});
+  all.push_back({"q4_1_weights", {.matrix_type = GGML_TYPE_Q4_1}});
+  all.push_back({"q5_0_weights", {.matrix_type = GGML_TYPE_Q5_0}});
+  // Blocks of 256 channels.
+  const TinyModel wide{.n_embd = 256, .n_ff = 256};
+  for (const auto& [name, type] : {std::pair("q4_k_weights", GGML_TYPE_Q4_K), {"q5_k_weights", GGML_TYPE_Q5_K},
+                                   {"q6_k_weights", GGML_TYPE_Q6_K}}) {
+    all.push_back({name, wide});
+    all.back().model.matrix_type = type;
+  }
   return all;
 }
 

@@ -131,6 +131,56 @@ TEST_F(DeviceReader, WeighsHeadsAsTheCpuDoes) {
   }
 }
 
+// An engine whose predictions are those of another, and noise: as of activations that are rounded coarsely.
+class NoisyEngine final : public Engine {
+ public:
+  explicit NoisyEngine(Engine& engine) : engine_(engine) {}
+  const Geometry& geometry() const override { return engine_.geometry(); }
+  const Tokenizer& tokenizer() const override { return engine_.tokenizer(); }
+  int n_vocab() const override { return engine_.n_vocab(); }
+  std::string description() const override { return engine_.description(); }
+  std::int64_t weight_bytes() const override { return engine_.weight_bytes(); }
+  std::string fingerprint() const override { return engine_.fingerprint(); }
+  ModelParts parts() const override { return engine_.parts(); }
+  int independent_sequences() const override { return engine_.independent_sequences(); }
+  Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
+              MatrixView<float> logits) override {
+    KVANT_RETURN_IF_ERROR(engine_.step(cache, backend, inputs, logits));
+    std::normal_distribution<float> noise(0, 0.3F);
+    for (int r = 0; r < logits.rows; ++r)
+      for (int i = 0; i < logits.cols; ++i) logits.row(r)[i] += noise(random_);
+    return {};
+  }
+
+ private:
+  Engine& engine_;
+  std::mt19937 random_{11};
+};
+
+// A device's engine multiplies quantized weights by activations of 8 bits.
+TEST_F(DeviceReader, WeighsHeadsByNothingThatTheDeviceRounds) {
+  NoisyEngine noisy(*device_engine_);
+  CalibrationRequest request;
+  std::mt19937 random(5);
+  for (int i = 0; i < 4000; ++i) request.text += static_cast<char>('a' + random() % 26);
+  request.settings = {
+      .samples = 2, .length = 150, .rows = 100, .passages = 1, .context_length = 400, .seed = 3};
+  request.n_threads = 1;
+  request.recipes = {
+      parse_recipe("k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,ladder=tcq1+tcq2+tcq3+tcq4").value()};
+  for (const bool by_run : {true, false}) {
+    SCOPED_TRACE(by_run ? "by run" : "by gradients");
+    request.settings.measure = by_run;
+    request.reader = {};
+    const auto here = calibrate(*engine_, *backend_, request);
+    request.reader = {&noisy, device_backend_.get(), device_.get()};
+    const auto there = calibrate(*engine_, *backend_, request);
+    ASSERT_TRUE(here.ok()) << here.error().message;
+    ASSERT_TRUE(there.ok()) << there.error().message;
+    EXPECT_LT(difference(sensitivities(*there), sensitivities(*here)), 0.05);
+  }
+}
+
 TEST_F(DeviceReader, LeavesProbesThatItCannotRunToTheCpu) {
   const SampleReader host{engine_.get(), backend_.get()};
   const auto site_of = [&](const char* recipe) {

@@ -46,6 +46,12 @@ Recipe ProbeSite::base(const Recipe& recipe) const {
   return all;
 }
 
+Recipe ProbeSite::barely_changed(const Recipe& recipe) const {
+  Recipe changed = base(recipe);
+  ++changed.sink;
+  return changed;
+}
+
 ProbeSite probe_site(const SampleReader& reader, const SampleReader& host, const Recipe& recipe,
                      const Constants& learned) {
   const ProbeSite on_host{host};

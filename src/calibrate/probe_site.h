@@ -16,6 +16,9 @@ struct ProbeSite {
 
   // What a probed cache is held against.
   Recipe base(const Recipe& recipe) const;
+  // The same with one token more in the sink: predictions change, but for what that makes the model round
+  // otherwise, by next to nothing.
+  Recipe barely_changed(const Recipe& recipe) const;
 };
 
 // `reader`, if its device can have the recipe's probe format in one layer's side and another in the rest:
