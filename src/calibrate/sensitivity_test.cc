@@ -242,7 +242,7 @@ TEST_F(SensitivityTest, GoOnWhereTheyWereInterrupted) {
   Stopping second(*backend_, stop);
   const auto resumed = calibrate(odd, second, asked);
   ASSERT_TRUE(resumed.ok()) << resumed.error().message;
-  EXPECT_EQ(second.runs, (kRuns - 2 + 1) * by_run);  // one to compare predictions
+  EXPECT_EQ(second.runs, (kRuns - 2 + 2) * by_run);  // two to compare predictions
   const Recipe spread = recipe(kSpread);
   for (const auto* made : {&*whole, &*resumed})
     EXPECT_TRUE(constants_from(*made, spread, engine_->geometry(), engine_->fingerprint(), "FILE").ok());
