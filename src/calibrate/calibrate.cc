@@ -299,8 +299,8 @@ class Calibrator {
     return *differentiable_;
   }
 
-  // Whether the gradients of this model are those of model_gradient(); `context` shows it. On the CPU: devices
-  // round activations to 8 bits, which alone can be more than the tolerance.
+  // Whether the gradients of this model are those of model_gradient(); `context` shows it. On the CPU:
+  // devices round activations to 8 bits, which alone can be more than the tolerance.
   Result<bool> knows_gradients(const Sample& context) {
     if (!fit_ && !has_known_layers(engine_.parts())) fit_ = false;
     if (fit_) return *fit_;
@@ -412,8 +412,9 @@ class Calibrator {
     const auto rounding = (*probe)->divergence(site.barely_changed(recipe), nullptr);
     if (!rounding.ok()) return rounding.error();
     if (*rounding < kMostRounding) return site;
-    warn(fmt::format("the CPU runs the model to weigh layers: rounding on the device moves predictions by {:.2g} nats",
-                     *rounding));
+    warn(fmt::format(
+        "the CPU runs the model to weigh layers: rounding on the device moves predictions by {:.2g} nats",
+        *rounding));
     return host;
   }
   Result<std::unique_ptr<SensitivityProbe>> make_probe(const ProbeSite& site, const Recipe& recipe,

@@ -142,7 +142,8 @@ class Builder {
     ggml_tensor* attended = ggml_mul_mat(c_, transposed(v_), by_group(weights_));
     if (replaced_ == Side::value) {
       ggml_tensor* error = transposed(ggml_sub(c_, in_.read, v_));
-      attended = ggml_add(c_, attended, ggml_mul_mat(c_, error, by_group(ggml_mul(c_, weights_, in_.sealed))));
+      attended =
+          ggml_add(c_, attended, ggml_mul_mat(c_, error, by_group(ggml_mul(c_, weights_, in_.sealed))));
     }
     attended = ggml_reshape_2d(c_, by_token(ungrouped(attended)), std::int64_t{h_.n_heads} * h_.head_dim, n_);
     to_out_ = linear(w_.attn_out, w_.attn_out_bias);
@@ -155,8 +156,8 @@ class Builder {
     ggml_tensor* scores = ungrouped(ggml_mul_mat(c_, k_, by_group(q_)));
     if (replaced_ == Side::key) {
       ggml_tensor* error = ggml_sub(c_, in_.read, k_);
-      scores = ggml_add(c_, scores,
-                        ggml_mul(c_, ungrouped(ggml_mul_mat(c_, error, by_group(q_))), in_.sealed));
+      scores =
+          ggml_add(c_, scores, ggml_mul(c_, ungrouped(ggml_mul_mat(c_, error, by_group(q_))), in_.sealed));
     }
     if (h_.score_softcap == 0) {
       weights_ = ggml_soft_max_ext(c_, scores, mask_, h_.softmax_scale, /*max_bias=*/0);

@@ -93,7 +93,8 @@ std::vector<Variant> known_variants() {
   all.push_back({"q5_0_weights", {.matrix_type = GGML_TYPE_Q5_0}});
   // Blocks of 256 channels.
   const TinyModel wide{.n_embd = 256, .n_ff = 256};
-  for (const auto& [name, type] : {std::pair("q4_k_weights", GGML_TYPE_Q4_K), {"q5_k_weights", GGML_TYPE_Q5_K},
+  for (const auto& [name, type] : {std::pair("q4_k_weights", GGML_TYPE_Q4_K),
+                                   {"q5_k_weights", GGML_TYPE_Q5_K},
                                    {"q6_k_weights", GGML_TYPE_Q6_K}}) {
     all.push_back({name, wide});
     all.back().model.matrix_type = type;

@@ -62,8 +62,7 @@ Status DeviceProbe::keep(int layer, const std::vector<float>& x) {
     for (const Side side : kSides) {
       const MatrixView<const float> values = (*state)->stored(head, side);
       std::vector<float>& all = kept.stored[static_cast<int>(side)];
-      for (int r = 0; r < values.rows; ++r)
-        all.insert(all.end(), values.row(r), values.row(r) + values.cols);
+      for (int r = 0; r < values.rows; ++r) all.insert(all.end(), values.row(r), values.row(r) + values.cols);
     }
   }
   layers_.push_back(std::move(kept));

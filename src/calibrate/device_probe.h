@@ -1,4 +1,5 @@
-// DeviceProbe: what K or V of one layer in a recipe's probe format do to a model's predictions, all else exact.
+// DeviceProbe: what K or V of one layer in a recipe's probe format do to a model's predictions, all else
+// exact.
 //
 // It computes in F32 (device_model.h). An engine on a device rounds activations to 8 bits, or to half
 // precision: any change of one layer then rounds all that follows anew, which costs hundreds of times what is

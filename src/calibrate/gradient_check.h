@@ -10,9 +10,10 @@
 
 namespace kvant {
 
-// Whether the model, differentiated, predicts the same after `tokens` as the engine, but for what this rounds:
-// false for a kind that model_gradient() doesn't know. What rounding does to a model is seen where positions
-// are shifted, which RoPE cancels: from there on everything is rounded otherwise. Errors: a step's, or the model's.
+// Whether the model, differentiated, predicts the same after `tokens` as the engine, but for what this
+// rounds: false for a kind that model_gradient() doesn't know. What rounding does to a model is seen where
+// positions are shifted, which RoPE cancels: from there on everything is rounded otherwise. Errors: a step's,
+// or the model's.
 Result<bool> gradients_fit(Engine& engine, AttentionBackend& backend, DifferentiableModel& model,
                            std::span<const std::int32_t> tokens, int n_threads);
 
