@@ -23,7 +23,7 @@ struct CalibrationRequest {
   std::string state_path;
   const std::atomic<bool>* stop = nullptr;  // once true: keep the work and return an error; null: never
   CalibrationMethod method;                 // what the engine and the backend are, to be written down
-  // The same model on a device, which does all that runs it; with nulls the calibrated engine does.
+  // The same model on a device, which reads and differentiates; with nulls the calibrated engine does.
   SampleReader reader;
 };
 
