@@ -8,15 +8,10 @@
 #include "attention/attention.h"
 #include "base/result.h"
 #include "calibrate/calibration.h"
+#include "calibrate/read_samples.h"
 #include "model/engine.h"
 
 namespace kvant {
-
-// A model that reads samples, and writes them where it does.
-struct SampleReader {
-  Engine* engine = nullptr;
-  AttentionBackend* backend = nullptr;
-};
 
 struct CalibrationRequest {
   std::vector<Recipe> recipes;
@@ -28,7 +23,7 @@ struct CalibrationRequest {
   std::string state_path;
   const std::atomic<bool>* stop = nullptr;  // once true: keep the work and return an error; null: never
   CalibrationMethod method;                 // what the engine and the backend are, to be written down
-  // The same model on a device, which reads faster; with nulls the calibrated engine reads by itself.
+  // The same model on a device, which reads and differentiates; with nulls the calibrated engine does.
   SampleReader reader;
 };
 

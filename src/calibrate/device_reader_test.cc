@@ -1,10 +1,11 @@
-// Calibration whose samples are read on a device: of host memory here, with a GPU's graphs, tables and calls.
+// Calibration whose model runs on a device: of host memory here, with a GPU's graphs, tables and calls.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "attention/device_backend.h"
 #include "calibrate/calibrate.h"
+#include "calibrate/probe_site.h"
 #include "calibrate/read_samples.h"
 #include "model/host_device.h"
 #include "model/tiny_model.h"
@@ -17,13 +18,13 @@ class DeviceReader : public ::testing::Test {
   DeviceReader() : file_("device_reader.gguf") {
     TinyModelWriter(TinyModel{}).write(file_.path());
     engine_ = Engine::load(file_.path(), {.n_threads = 1}).value();
-    const auto device = std::make_shared<testing::HostDevice>();
-    device_backend_ = make_device_backend(device->pages());
-    device_engine_ = Engine::load(file_.path(), {.n_threads = 1, .device = device}).value();
+    device_backend_ = make_device_backend(device_->pages());
+    device_engine_ = Engine::load(file_.path(), {.n_threads = 1, .device = device_}).value();
   }
-  SampleReader on_device() { return {device_engine_.get(), device_backend_.get()}; }
+  SampleReader on_device() { return {device_engine_.get(), device_backend_.get(), device_.get()}; }
 
   TinyFile file_;
+  std::shared_ptr<ComputeDevice> device_ = std::make_shared<testing::HostDevice>();
   std::unique_ptr<AttentionBackend> backend_ = make_reference_backend(), device_backend_;
   std::unique_ptr<Engine> engine_, device_engine_;
 };
@@ -89,6 +90,109 @@ TEST_F(DeviceReader, GivesConstantsAsGoodAsTheCpus) {
     EXPECT_NEAR(there->quality.front().key_error / here->quality.front().key_error, 1, 0.05);
     EXPECT_NEAR(there->quality.front().value_error / here->quality.front().value_error, 1, 0.05);
   }
+}
+
+// By place and format, in the order of the constants.
+std::vector<float> sensitivities(const Calibration& calibration) {
+  std::vector<float> all;
+  calibration.constants.for_each(
+      [&](int, int, Side, const std::string& name, const std::vector<float>& values) {
+        if (name.find("sensitivity") != std::string::npos)
+          all.insert(all.end(), values.begin(), values.end());
+      });
+  return all;
+}
+
+// Measured by runs, or weighed by gradients, with errors of K that are shaped by queries and without.
+TEST_F(DeviceReader, WeighsHeadsAsTheCpuDoes) {
+  CalibrationRequest request;
+  std::mt19937 random(5);
+  for (int i = 0; i < 4000; ++i) request.text += static_cast<char>('a' + random() % 26);
+  request.settings = {
+      .samples = 2, .length = 150, .rows = 100, .passages = 1, .context_length = 400, .seed = 3};
+  request.n_threads = 1;
+  for (const char* encode : {"plain", "shaped"}) {
+    request.recipes = {parse_recipe(std::string("k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,"
+                                                "ladder=tcq1+tcq2+tcq3+tcq4,encode=") +
+                                    encode)
+                           .value()};
+    for (const bool by_run : {true, false}) {
+      SCOPED_TRACE(std::string(encode) + (by_run ? " by run" : " by gradients"));
+      request.settings.measure = by_run;
+      request.reader = {};
+      const auto here = calibrate(*engine_, *backend_, request);
+      request.reader = on_device();
+      const auto there = calibrate(*engine_, *backend_, request);
+      ASSERT_TRUE(here.ok()) << here.error().message;
+      ASSERT_TRUE(there.ok()) << there.error().message;
+      ASSERT_EQ(sensitivities(*here).size(), 2U * 2 * 2 * 4);
+      EXPECT_LT(difference(sensitivities(*there), sensitivities(*here)), 0.05);
+    }
+  }
+}
+
+// An engine whose predictions are those of another, and noise: as of activations that are rounded coarsely.
+class NoisyEngine final : public Engine {
+ public:
+  explicit NoisyEngine(Engine& engine) : engine_(engine) {}
+  const Geometry& geometry() const override { return engine_.geometry(); }
+  const Tokenizer& tokenizer() const override { return engine_.tokenizer(); }
+  int n_vocab() const override { return engine_.n_vocab(); }
+  std::string description() const override { return engine_.description(); }
+  std::int64_t weight_bytes() const override { return engine_.weight_bytes(); }
+  std::string fingerprint() const override { return engine_.fingerprint(); }
+  ModelParts parts() const override { return engine_.parts(); }
+  int independent_sequences() const override { return engine_.independent_sequences(); }
+  Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
+              MatrixView<float> logits) override {
+    KVANT_RETURN_IF_ERROR(engine_.step(cache, backend, inputs, logits));
+    std::normal_distribution<float> noise(0, 0.3F);
+    for (int r = 0; r < logits.rows; ++r)
+      for (int i = 0; i < logits.cols; ++i) logits.row(r)[i] += noise(random_);
+    return {};
+  }
+
+ private:
+  Engine& engine_;
+  std::mt19937 random_{11};
+};
+
+// A device's engine multiplies quantized weights by activations of 8 bits.
+TEST_F(DeviceReader, WeighsHeadsByNothingThatTheDeviceRounds) {
+  NoisyEngine noisy(*device_engine_);
+  CalibrationRequest request;
+  std::mt19937 random(5);
+  for (int i = 0; i < 4000; ++i) request.text += static_cast<char>('a' + random() % 26);
+  request.settings = {
+      .samples = 2, .length = 150, .rows = 100, .passages = 1, .context_length = 400, .seed = 3};
+  request.n_threads = 1;
+  request.recipes = {
+      parse_recipe("k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,ladder=tcq1+tcq2+tcq3+tcq4").value()};
+  for (const bool by_run : {true, false}) {
+    SCOPED_TRACE(by_run ? "by run" : "by gradients");
+    request.settings.measure = by_run;
+    request.reader = {};
+    const auto here = calibrate(*engine_, *backend_, request);
+    request.reader = {&noisy, device_backend_.get(), device_.get()};
+    const auto there = calibrate(*engine_, *backend_, request);
+    ASSERT_TRUE(here.ok()) << here.error().message;
+    ASSERT_TRUE(there.ok()) << there.error().message;
+    EXPECT_LT(difference(sensitivities(*there), sensitivities(*here)), 0.05);
+  }
+}
+
+TEST_F(DeviceReader, LeavesProbesThatItCannotRunToTheCpu) {
+  const SampleReader host{engine_.get(), backend_.get()};
+  const auto site_of = [&](const char* recipe) {
+    return probe_site(on_device(), host, parse_recipe(recipe).value(), Constants{});
+  };
+  const ProbeSite served = site_of("k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,ladder=tcq2+tcq3");
+  EXPECT_EQ(served.model.engine, device_engine_.get());
+  EXPECT_EQ(to_string(served.base(parse_recipe("k=tcq2,v=tcq2,sink=4").value())),
+            "k=tok8g32,v=tok8g32,sink=4");
+  const ProbeSite refused = site_of("k=f16,v=f16,budget=16,ladder=f16+bf16");
+  EXPECT_EQ(refused.model.engine, engine_.get());
+  EXPECT_EQ(refused.rest, "bf16");
 }
 
 }  // namespace

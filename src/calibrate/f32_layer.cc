@@ -52,6 +52,15 @@ void f32_rows(const ModelParts& model, const ggml_tensor* weight, int first, int
   }
 }
 
+std::vector<float> embedded(const ModelParts& model, std::span<const std::int32_t> tokens) {
+  const Hparams& h = model.hparams;
+  std::vector<float> x(tokens.size() * h.n_embd);
+  for (std::size_t r = 0; r < tokens.size(); ++r)
+    f32_rows(model, model.weights.token_embedding(), tokens[r], 1, x.data() + r * h.n_embd);
+  for (float& value : x) value *= h.embedding_scale;
+  return x;
+}
+
 std::vector<float> f32_values(const ModelParts& model, const ggml_tensor* weight, int n_threads) {
   if (weight == nullptr) return {};
   const std::int64_t n_in = weight->ne[0];

@@ -1,6 +1,8 @@
 // F32Layer: the weights of one layer, expanded to F32.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "model/model_parts.h"
@@ -27,6 +29,9 @@ F32Layer f32_layer(const ModelParts& model, int layer, int n_threads);
 
 // Rows [first, first + n) of a matrix, [n, n_in].
 void f32_rows(const ModelParts& model, const ggml_tensor* weight, int first, int n, float* out);
+
+// What the first layer gets of tokens, [n_tokens, n_embd].
+std::vector<float> embedded(const ModelParts& model, std::span<const std::int32_t> tokens);
 
 // All values of a weight, from the model's file: in memory it may be repacked, or on a device. Null: none.
 std::vector<float> f32_values(const ModelParts& model, const ggml_tensor* weight, int n_threads);

@@ -7,8 +7,8 @@
 #include <span>
 
 #include "base/result.h"
-#include "calibrate/layer_gradient.h"
-#include "model/model_parts.h"
+#include "calibrate/differentiable_model.h"
+#include "model/hparams.h"
 
 namespace kvant {
 
@@ -24,13 +24,10 @@ struct GradientRequest {
 // Of one request, for progress.
 int gradient_steps(const Hparams& hparams);
 
-// Whether every layer has the parts that layers have here, and no others.
-bool has_known_layers(const ModelParts& model);
-
 // Calls visit(layer, state) from the last layer to the first, with the scores' derivative (score_gradient.h).
-// Returns the log probabilities of the scored positions' next tokens (of the last: of the first token). The
-// same for any number of threads. The model has known layers. Errors: "interrupted".
-Result<std::vector<double>> model_gradient(const ModelParts& model, const GradientRequest& request,
+// Returns the log probabilities of the scored positions' next tokens (of the last: of the first token).
+// Errors: "interrupted"; the model's.
+Result<std::vector<double>> model_gradient(DifferentiableModel& model, const GradientRequest& request,
                                            const std::function<void(int layer, const LayerGradient&)>& visit);
 
 }  // namespace kvant

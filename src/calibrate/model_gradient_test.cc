@@ -149,6 +149,7 @@ TEST_P(Gradients, ForeseeTheDivergence) {
   ASSERT_LT(expected, 0.1 * kScored);
 
   constexpr int kDraws = 64;
+  const auto model = make_host_model((*engine)->parts(), /*n_threads=*/1);
   double mean = 0;
   for (int draw = 0; draw < kDraws; ++draw) {
     double along = 0;
@@ -162,7 +163,7 @@ TEST_P(Gradients, ForeseeTheDivergence) {
               along += static_cast<double>(state.sealed_gradient(head, side).row(token)[i]) *
                        backend.error(side, layer, token, head, i);
     };
-    ASSERT_TRUE(model_gradient((*engine)->parts(), request, visit).ok());
+    ASSERT_TRUE(model_gradient(*model, request, visit).ok());
     mean += kScale * along * kScale * along / 2 / kDraws;
   }
   EXPECT_NEAR(mean, expected, 3 * std::sqrt(2.0 / kDraws) * expected);
@@ -183,8 +184,9 @@ TEST(Gradient, DoesNotDependOnThreads) {
   const std::vector<std::int32_t> tokens = tokens_of_noise();
   const auto values = [&](int n_threads) {
     std::vector<float> all;
+    const auto model = make_host_model((*engine)->parts(), n_threads);
     const GradientRequest request{tokens, kPageTokens, 1, n_threads, [](int) {}, nullptr};
-    EXPECT_TRUE(model_gradient((*engine)->parts(), request, [&](int, const LayerGradient& state) {
+    EXPECT_TRUE(model_gradient(*model, request, [&](int, const LayerGradient& state) {
                   for (const Side side : kSides) {
                     const auto g = state.sealed_gradient(1, side);
                     all.insert(all.end(), g.row(0), g.row(kPageTokens));

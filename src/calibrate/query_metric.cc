@@ -35,7 +35,7 @@ std::vector<double> moments_behind(const Transform& transform, const std::vector
 
 }  // namespace
 
-Result<QueryMoments> query_moments(const ModelParts& model, const Geometry& geometry,
+Result<QueryMoments> query_moments(DifferentiableModel& model, const Geometry& geometry,
                                    const QueryMomentsRequest& request) {
   QueryMoments all(geometry.n_all_kv_heads());
   for (std::size_t c = 0; c < request.contexts.size(); ++c) {

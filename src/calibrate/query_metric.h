@@ -8,8 +8,8 @@
 
 #include "base/geometry.h"
 #include "base/result.h"
+#include "calibrate/differentiable_model.h"
 #include "calibrate/samples.h"
-#include "model/model_parts.h"
 #include "transform/transform.h"
 
 namespace kvant {
@@ -27,9 +27,9 @@ struct QueryMomentsRequest {
 
 // Each query counts by what errors of its scores do to the predictions: the length of the derivative by them
 // (score_gradient.h), over the tokens that it reads from sealed pages. (To second order its square counts;
-// but the squares of a few queries are most of all, and of short texts they are noise.) The model has known
-// layers.
-Result<QueryMoments> query_moments(const ModelParts& model, const Geometry& geometry,
+// but the squares of a few queries are most of all, and of short texts they are noise.) Errors: those of
+// model_gradient().
+Result<QueryMoments> query_moments(DifferentiableModel& model, const Geometry& geometry,
                                    const QueryMomentsRequest& request);
 
 // The constant kQueryMetric [d][kMetricRank] for second moments [d, d] of queries as they are before

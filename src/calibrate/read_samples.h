@@ -11,6 +11,15 @@
 
 namespace kvant {
 
+class ComputeDevice;
+
+// A model that reads samples, and writes them where it does.
+struct SampleReader {
+  Engine* engine = nullptr;
+  AttentionBackend* backend = nullptr;
+  const ComputeDevice* device = nullptr;  // that the engine is on; null: the CPU
+};
+
 // Runs samples [first, ...) through the model on an unquantized cache. Each sample's first kSinkTokens are at
 // the start of the context, the rest at its offset. advance(n) is called after n more samples. Returns the
 // number of samples done in all: fewer than there are once `stop` is set (null: never). Errors: from a step.

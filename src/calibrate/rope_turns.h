@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/channel_turn.h"
+#include "base/geometry.h"
 #include "model/model_parts.h"
 
 namespace kvant {

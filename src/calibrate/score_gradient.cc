@@ -16,8 +16,6 @@
 namespace kvant {
 namespace {
 
-constexpr int kVocabularyBlock = 2048;
-
 // A number in [0, 1) for each index.
 double uniform(std::uint64_t seed, std::uint64_t index) {
   return static_cast<double>(mix_bits(mix_bits(seed + kGoldenRatio64) + index * kGoldenRatio64) >> 11) *
@@ -28,10 +26,10 @@ double uniform(std::uint64_t seed, std::uint64_t index) {
 // targets, then for the derivative.
 class ScorePass {
  public:
-  ScorePass(const ModelParts& model, MatrixView<const float> x, std::span<const std::int32_t> words,
-            std::uint64_t seed, int n_threads)
-      : model_(model),
-        h_(model.hparams),
+  ScorePass(const ModelParts& model, VocabularyProducts& products, MatrixView<const float> x,
+            std::span<const std::int32_t> words, std::uint64_t seed, int n_threads)
+      : h_(model.hparams),
+        products_(products),
         x_(x),
         words_(words),
         seed_(seed),
@@ -45,15 +43,18 @@ class ScorePass {
         word_logit_(x.rows, 0.0F),
         target_(x.rows, 0) {}
 
-  ScoreGradient run() {
+  Result<ScoreGradient> run() {
+    for (int b = 0; b < n_blocks(); ++b) rms_norm(part(b), norm_, h_.norm_epsilon, rows(normed_, b));
+    KVANT_RETURN_IF_ERROR(products_.begin({normed_.data(), x_.rows, x_.cols}));
     run_team(n_threads_, [&](Team& team) {
-      team.for_each(n_blocks(), [&](int b) { rms_norm(part(b), norm_, h_.norm_epsilon, rows(normed_, b)); });
       for_each_logits(team,
                       [&](int row, int first, int n, const float* logits) { draw(row, first, n, logits); });
-      for_each_vocabulary_block(team, [&](int b, int first, int n) { add_derivative(b, first, n); });
-      team.for_each(n_blocks(),
-                    [&](int b) { rms_norm_back(part(b), norm_, h_.norm_epsilon, rows(gradient_, b)); });
+      for_each_vocabulary_block(
+          team, [&](int b, int first, int n) { add_derivative(b, first, n); },
+          [&] { products_.give_back(team); });
     });
+    KVANT_RETURN_IF_ERROR(products_.finish({gradient_.data(), x_.rows, x_.cols}));
+    for (int b = 0; b < n_blocks(); ++b) rms_norm_back(part(b), norm_, h_.norm_epsilon, rows(gradient_, b));
     ScoreGradient result{std::move(gradient_), {}};
     for (int r = 0; r < x_.rows; ++r)
       result.log_probabilities.push_back(word_logit_[r] - max_[r] - std::log(sum_[r]));
@@ -68,29 +69,22 @@ class ScorePass {
     return {values.data() + static_cast<std::ptrdiff_t>(b) * kPageTokens * x_.cols, block_rows(b), x_.cols};
   }
 
-  // Calls visit(block of rows, first, n) for words [first, first + n) of the vocabulary, whose weights are
-  // there.
-  template <class Visit>
-  void for_each_vocabulary_block(Team& team, const Visit& visit) {
-    constexpr int kRowsAtOnce = 128;
+  // Calls visit(block of rows, first, n) for words [first, first + n) of the vocabulary, then end().
+  template <class Visit, class End>
+  void for_each_vocabulary_block(Team& team, const Visit& visit, const End& end) {
     for (int first = 0; first < h_.n_vocab; first += kVocabularyBlock) {
       const int n = std::min(kVocabularyBlock, h_.n_vocab - first);
-      team.once([&] { weights_.resize(static_cast<std::size_t>(n) * h_.n_embd); });
-      team.for_each((n + kRowsAtOnce - 1) / kRowsAtOnce, [&](int i) {
-        const int r = i * kRowsAtOnce;
-        f32_rows(model_, model_.weights.output(), first + r, std::min(kRowsAtOnce, n - r),
-                 weights_.data() + static_cast<std::ptrdiff_t>(r) * h_.n_embd);
-      });
+      products_.take(first, n, team);
       team.for_each(n_blocks(), [&](int b) { visit(b, first, n); });
+      end();
     }
   }
 
   // Logits [rows of the block, n] of those words.
-  std::vector<float> logits(int b, int first, int n) {
+  std::vector<float> logits(int b, int first, int n) const {
     std::vector<float> z(static_cast<std::size_t>(block_rows(b)) * n);
-    const std::span<const float> bias =
-        bias_.empty() ? std::span<const float>() : std::span<const float>(bias_).subspan(first, n);
-    linear(rows(normed_, b), weights_, bias, {z.data(), block_rows(b), n});
+    products_.multiply(b * kPageTokens, {z.data(), block_rows(b), n});
+    for (std::size_t i = 0; !bias_.empty() && i < z.size(); ++i) z[i] += bias_[first + i % n];
     if (h_.logit_softcap > 0)
       for (float& value : z) value = h_.logit_softcap * std::tanh(value / h_.logit_softcap);
     return z;
@@ -98,11 +92,14 @@ class ScorePass {
 
   template <class Visit>
   void for_each_logits(Team& team, const Visit& visit) {
-    for_each_vocabulary_block(team, [&](int b, int first, int n) {
-      const std::vector<float> z = logits(b, first, n);
-      for (int r = 0; r < block_rows(b); ++r)
-        visit(b * kPageTokens + r, first, n, z.data() + static_cast<std::ptrdiff_t>(r) * n);
-    });
+    for_each_vocabulary_block(
+        team,
+        [&](int b, int first, int n) {
+          const std::vector<float> z = logits(b, first, n);
+          for (int r = 0; r < block_rows(b); ++r)
+            visit(b * kPageTokens + r, first, n, z.data() + static_cast<std::ptrdiff_t>(r) * n);
+        },
+        [] {});
   }
 
   // Takes the words' mass into account; with the share that it has of all so far, the target is one of them.
@@ -138,18 +135,17 @@ class ScorePass {
       if (target_[row] >= first && target_[row] < first + n) score[target_[row] - first] += 1;
       for (std::size_t i = 0; i < slopes.size(); ++i) score[i] *= slopes[i];
     }
-    linear_back({z.data(), block_rows(b), n}, weights_, /*accumulate=*/true, rows(gradient_, b));
+    products_.multiply_back(b * kPageTokens, {z.data(), block_rows(b), n});
   }
 
-  const ModelParts& model_;
   const Hparams& h_;
+  VocabularyProducts& products_;
   MatrixView<const float> x_;
   std::span<const std::int32_t> words_;
   std::uint64_t seed_;
   int n_threads_;
   std::vector<float> norm_, bias_;
   std::vector<float> normed_, gradient_;  // [rows, n_embd]
-  std::vector<float> weights_;            // [words, n_embd] of a block of the vocabulary
   std::vector<float> max_;                // [rows], of the logits so far
   std::vector<double> sum_;               // of exp(logit - max)
   std::vector<float> word_logit_;         // of words_
@@ -158,9 +154,10 @@ class ScorePass {
 
 }  // namespace
 
-ScoreGradient score_gradient(const ModelParts& model, MatrixView<const float> x,
-                             std::span<const std::int32_t> words, std::uint64_t seed, int n_threads) {
-  return ScorePass(model, x, words, seed, n_threads).run();
+Result<ScoreGradient> score_gradient(const ModelParts& model, VocabularyProducts& products,
+                                     MatrixView<const float> x, std::span<const std::int32_t> words,
+                                     std::uint64_t seed, int n_threads) {
+  return ScorePass(model, products, x, words, seed, n_threads).run();
 }
 
 }  // namespace kvant

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "base/matrix_view.h"
+#include "base/result.h"
+#include "calibrate/vocabulary_products.h"
 #include "model/model_parts.h"
 
 namespace kvant {
@@ -22,9 +24,13 @@ struct ScoreGradient {
   std::vector<double> log_probabilities;  // [n]: of `words`
 };
 
+// Words that are multiplied at once.
+inline constexpr int kVocabularyBlock = 2048;
+
 // x [n, n_embd]: the residual stream after the last layer; words: one for each of its positions. The targets
-// depend on `seed` alone.
-ScoreGradient score_gradient(const ModelParts& model, MatrixView<const float> x,
-                             std::span<const std::int32_t> words, std::uint64_t seed, int n_threads);
+// depend on `seed` alone. products: of the model. Errors: theirs.
+Result<ScoreGradient> score_gradient(const ModelParts& model, VocabularyProducts& products,
+                                     MatrixView<const float> x, std::span<const std::int32_t> words,
+                                     std::uint64_t seed, int n_threads);
 
 }  // namespace kvant

@@ -68,8 +68,10 @@ std::vector<SensitivityUnit> sensitivity_units(const Geometry& geometry) {
   return units;
 }
 
-Recipe probe_recipe(const Recipe& recipe, const SensitivityUnit& unit, int head_dim) {
+Recipe probe_recipe(const Recipe& recipe, const SensitivityUnit& unit, int head_dim,
+                    const std::string& rest) {
   Recipe probe;
+  probe.k.format = probe.v.format = rest;
   probe.name = fmt::format("{} in layer {} {}", probe_format(recipe, head_dim).name(), unit.layer,
                            side_name(unit.side));
   probe.sink = recipe.sink;
@@ -93,16 +95,18 @@ SensitivityProbe::SensitivityProbe(Engine& engine, AttentionBackend& backend,
 
 Result<std::unique_ptr<SensitivityProbe>> SensitivityProbe::make(Engine& engine, AttentionBackend& backend,
                                                                  std::vector<std::int32_t> tokens,
-                                                                 int n_threads) {
+                                                                 int n_threads, const Recipe& base) {
   std::unique_ptr<SensitivityProbe> probe(
       new SensitivityProbe(engine, backend, std::move(tokens), n_threads));
-  KVANT_RETURN_IF_ERROR(probe->predict(Recipe{}, nullptr, probe->unquantized_));
+  KVANT_RETURN_IF_ERROR(probe->predict(base, nullptr, probe->expected_));
   return probe;
 }
 
 Status SensitivityProbe::predict(const Recipe& recipe, std::shared_ptr<const Constants> constants,
                                  std::vector<float>& logits) {
-  const auto plan = resolve(recipe, engine_.geometry(), std::move(constants));
+  const auto resolved = resolve(recipe, engine_.geometry(), std::move(constants));
+  if (!resolved.ok()) return resolved.error();
+  const auto plan = backend_.place(*resolved);
   if (!plan.ok()) return plan.error();
   logits.resize(static_cast<std::size_t>(n_scored_) * engine_.n_vocab());
   const auto source = make_engine_source(label(recipe), engine_, backend_, *plan, kStepTokens);
@@ -111,13 +115,13 @@ Status SensitivityProbe::predict(const Recipe& recipe, std::shared_ptr<const Con
 
 Result<double> SensitivityProbe::divergence(const Recipe& recipe,
                                             std::shared_ptr<const Constants> constants) {
-  KVANT_RETURN_IF_ERROR(predict(recipe, std::move(constants), quantized_));
+  KVANT_RETURN_IF_ERROR(predict(recipe, std::move(constants), got_));
   const int n_vocab = engine_.n_vocab();
   const std::vector<std::int32_t> targets(n_scored_, 0);  // the divergence doesn't depend on what follows
   LogitMetrics metrics;
   metrics.begin_chunk();
-  KVANT_RETURN_IF_ERROR(metrics.add({unquantized_.data(), n_scored_, n_vocab},
-                                    {quantized_.data(), n_scored_, n_vocab}, targets, n_threads_));
+  KVANT_RETURN_IF_ERROR(metrics.add({expected_.data(), n_scored_, n_vocab}, {got_.data(), n_scored_, n_vocab},
+                                    targets, n_threads_));
   return metrics.summary().kld_mean;
 }
 

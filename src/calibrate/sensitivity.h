@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "attention/attention.h"
@@ -29,16 +30,18 @@ struct SensitivityUnit {
 std::vector<SensitivityUnit> sensitivity_units(const Geometry& geometry);
 
 // The recipe that holds everything unquantized but the unit's heads: these in `recipe`'s probe format, behind
-// its transforms, with its sink.
-Recipe probe_recipe(const Recipe& recipe, const SensitivityUnit& unit, int head_dim);
+// its transforms, with its sink. rest: the format of the others.
+Recipe probe_recipe(const Recipe& recipe, const SensitivityUnit& unit, int head_dim,
+                    const std::string& rest = "bf16");
 
-// The model's predictions on one context, held against those with a quantized cache.
+// The model's predictions on one context, held against those with a cache of another recipe.
 class SensitivityProbe {
  public:
-  // Runs the model on `tokens` with its unquantized cache; the predictions of their second half count, of its
+  // Runs the model on `tokens` with the cache of `base`; the predictions of their second half count, of its
   // end where they are too many to keep.
   static Result<std::unique_ptr<SensitivityProbe>> make(Engine& engine, AttentionBackend& backend,
-                                                        std::vector<std::int32_t> tokens, int n_threads);
+                                                        std::vector<std::int32_t> tokens, int n_threads,
+                                                        const Recipe& base = {});
 
   // Mean KL divergence from those, in nats, with the cache of `recipe`. `constants`: what the recipe needs.
   Result<double> divergence(const Recipe& recipe, std::shared_ptr<const Constants> constants);
@@ -54,7 +57,7 @@ class SensitivityProbe {
   std::vector<std::int32_t> tokens_;
   int n_threads_;
   int n_scored_;
-  std::vector<float> unquantized_, quantized_;  // logits [n_scored, n_vocab]
+  std::vector<float> expected_, got_;  // logits [n_scored, n_vocab]
 };
 
 // For each format of the ladder: the squared error that it leaves on the capture's passages, over that of the

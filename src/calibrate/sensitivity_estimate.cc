@@ -164,7 +164,7 @@ double repetition(std::span<const std::int32_t> tokens, std::span<const std::vec
 
 }  // namespace
 
-Result<Sensitivities> estimate_sensitivities(const ModelParts& model, const Geometry& geometry,
+Result<Sensitivities> estimate_sensitivities(DifferentiableModel& model, const Geometry& geometry,
                                              const Recipe& recipe, const Constants& known,
                                              const GradientRequest& request) {
   const int n = static_cast<int>(request.tokens.size());

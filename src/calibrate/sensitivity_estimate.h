@@ -28,8 +28,9 @@ inline int place_of(const Geometry& g, int layer, int kv_head, Side side) {
 // |e across|^2 stands for e M e / (mean of M's eigenvalues): gradients by K are sums of queries. Errors of
 // different tokens are independent, but not those of one word: in the first layers its occurrences have
 // nearly the same K and V. By how much these add up, (sum of g . e over a word's occurrences)^2 against the
-// sum of (g . e)^2, is found for each side of a layer. Errors: "interrupted".
-Result<Sensitivities> estimate_sensitivities(const ModelParts& model, const Geometry& geometry,
+// sum of (g . e)^2, is found for each side of a layer. Errors: those of
+// model_gradient().
+Result<Sensitivities> estimate_sensitivities(DifferentiableModel& model, const Geometry& geometry,
                                              const Recipe& recipe, const Constants& known,
                                              const GradientRequest& request);
 

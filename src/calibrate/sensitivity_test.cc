@@ -167,9 +167,10 @@ TEST_F(SensitivityTest, AreEstimatedAsTheyAreMeasured) {
     measured += *one;
   }
   constexpr int kDraws = 8;
+  const auto model = make_host_model(engine_->parts(), /*n_threads=*/1);
   for (int draw = 0; draw < kDraws; ++draw) {
     const auto all =
-        estimate_sensitivities(engine_->parts(), g, spread, Constants{},
+        estimate_sensitivities(*model, g, spread, Constants{},
                                {tokens, 150, static_cast<std::uint64_t>(draw), 1, [](int) {}, nullptr});
     ASSERT_TRUE(all.ok());
     ASSERT_EQ(all->size(), 8U);
@@ -241,7 +242,7 @@ TEST_F(SensitivityTest, GoOnWhereTheyWereInterrupted) {
   Stopping second(*backend_, stop);
   const auto resumed = calibrate(odd, second, asked);
   ASSERT_TRUE(resumed.ok()) << resumed.error().message;
-  EXPECT_EQ(second.runs, (kRuns - 2 + 1) * by_run);  // one to compare predictions
+  EXPECT_EQ(second.runs, (kRuns - 2 + 2) * by_run);  // two to compare predictions
   const Recipe spread = recipe(kSpread);
   for (const auto* made : {&*whole, &*resumed})
     EXPECT_TRUE(constants_from(*made, spread, engine_->geometry(), engine_->fingerprint(), "FILE").ok());

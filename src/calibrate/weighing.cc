@@ -25,12 +25,12 @@ void for_each_place(const Recipe& recipe, const Geometry& g, const Visit& visit)
 }
 
 bool is_known(const WeighingRequest& request, const Constants& work, int context) {
-  const std::string name = stored_sensitivity(request.recipe, request.engine.geometry(), 0, 0, Side::key);
+  const std::string name = stored_sensitivity(request.recipe, request.geometry, 0, 0, Side::key);
   return !work.find(0, 0, Side::key, work_name(context, name)).empty();
 }
 
 Status weigh_context(const WeighingRequest& request, int context, Progress& progress, Constants& work) {
-  const Geometry& g = request.engine.geometry();
+  const Geometry& g = request.geometry;
   const std::vector<std::int32_t>& tokens = request.contexts[context].tokens;
   const GradientRequest asked{tokens,
                               static_cast<int>(tokens.size()) / 2,
@@ -38,8 +38,7 @@ Status weigh_context(const WeighingRequest& request, int context, Progress& prog
                               request.n_threads,
                               [&](int n) { progress.advance(n); },
                               request.stop};
-  const auto sensitivities =
-      estimate_sensitivities(request.engine.parts(), g, request.recipe, request.known, asked);
+  const auto sensitivities = estimate_sensitivities(request.model, g, request.recipe, request.known, asked);
   if (!sensitivities.ok()) return sensitivities.error();
   for_each_place(request.recipe, g, [&](int layer, int head, Side side, const std::string& name) {
     work.set(layer, head, side, work_name(context, name), (*sensitivities)[place_of(g, layer, head, side)]);
@@ -50,7 +49,7 @@ Status weigh_context(const WeighingRequest& request, int context, Progress& prog
 Sensitivities mean(const WeighingRequest& request, const Constants& work) {
   const int n_contexts = static_cast<int>(request.contexts.size());
   Sensitivities all;
-  for_each_place(request.recipe, request.engine.geometry(),
+  for_each_place(request.recipe, request.geometry,
                  [&](int layer, int head, Side side, const std::string& name) {
                    std::vector<float>& mean = all.emplace_back(request.recipe.ladder.size());
                    for (int c = 0; c < n_contexts; ++c) {
@@ -66,7 +65,7 @@ Sensitivities mean(const WeighingRequest& request, const Constants& work) {
 
 Result<Sensitivities> weigh_contexts(const WeighingRequest& request, Constants& work) {
   const int n_contexts = static_cast<int>(request.contexts.size());
-  const int steps = gradient_steps(request.engine.parts().hparams);
+  const int steps = gradient_steps(request.model.parts().hparams);
   Progress progress("weighing layers and heads", std::int64_t{n_contexts} * steps, "steps");
   for (int c = 0; c < n_contexts; ++c) {
     if (is_known(request, work, c)) {

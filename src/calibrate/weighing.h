@@ -7,17 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "base/geometry.h"
 #include "base/result.h"
+#include "calibrate/differentiable_model.h"
 #include "calibrate/samples.h"
 #include "calibrate/sensitivity_estimate.h"
-#include "model/engine.h"
 #include "recipe/recipe.h"
 #include "transform/constants.h"
 
 namespace kvant {
 
 struct WeighingRequest {
-  Engine& engine;
+  DifferentiableModel& model;
+  const Geometry& geometry;
   const Recipe& recipe;    // with a budget
   const Constants& known;  // what it needs beside its sensitivities
   const std::vector<Sample>& contexts;

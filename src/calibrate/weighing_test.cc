@@ -23,9 +23,10 @@ TEST(Weighing, GoesOnAfterTheContextsThatAreDone) {
   const auto recipe = parse_recipe("k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,ladder=tcq1+tcq2+tcq4");
   ASSERT_TRUE(recipe.ok());
   const Constants nothing;
+  const auto model = make_host_model((*engine)->parts(), /*n_threads=*/1);
   const auto weigh = [&](const std::vector<Sample>& contexts, const std::atomic<bool>& stop,
                          Constants& work) {
-    return weigh_contexts({**engine, *recipe, nothing, contexts, 0, 1, &stop}, work);
+    return weigh_contexts({*model, (*engine)->geometry(), *recipe, nothing, contexts, 0, 1, &stop}, work);
   };
   const std::vector<Sample> one = {noise(1)}, two = {noise(1), noise(2)};
   const std::atomic<bool> go{false}, stop{true};

@@ -151,10 +151,14 @@ Status run_calibrate(const CalibrateOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const Interruption interruption;
   const CalibrationRequest request{
-      *recipes,         std::move(*text),
-      options.settings, options.common.n_threads,
-      files.front(),    interruption.flag(),
-      method,           reader ? SampleReader{&reader->engine(), &reader->backend()} : SampleReader{}};
+      *recipes,
+      std::move(*text),
+      options.settings,
+      options.common.n_threads,
+      files.front(),
+      interruption.flag(),
+      method,
+      reader ? SampleReader{&reader->engine(), &reader->backend(), reader->device()} : SampleReader{}};
   const auto made = calibrate(engine, session->backend(), request);
   if (!made.ok()) return made.error();
   for (const std::string& file : files) KVANT_RETURN_IF_ERROR(write_calibration(*made, file));

@@ -1,4 +1,4 @@
-#include "calibrate/layer_gradient.h"
+#include "calibrate/host_layer_gradient.h"
 
 #include <algorithm>
 #include <span>
@@ -20,8 +20,8 @@ void add(MatrixView<const float> x, MatrixView<float> to) {
 
 }  // namespace
 
-LayerGradient::LayerGradient(const Hparams& hparams, int layer, const F32Layer& weights,
-                             const RopeTable& rope, int n_rows)
+HostLayerGradient::HostLayerGradient(const Hparams& hparams, int layer, const F32Layer& weights,
+                                     const RopeTable& rope, int n_rows)
     : h_(hparams),
       w_(weights),
       rope_(rope),
@@ -32,26 +32,26 @@ LayerGradient::LayerGradient(const Hparams& hparams, int layer, const F32Layer& 
       qkv_(plain_qkv_.size()),
       attended_(static_cast<std::size_t>(n_rows) * n_q()) {}
 
-MatrixView<const float> LayerGradient::qkv_head(int head) const {
+MatrixView<const float> HostLayerGradient::qkv_head(int head) const {
   return {qkv_.data() + static_cast<std::ptrdiff_t>(head) * h_.head_dim, n_rows_, h_.head_dim,
           n_q() + 2 * n_kv()};
 }
 
-MatrixView<const float> LayerGradient::stored(int kv_head, Side side) const {
+MatrixView<const float> HostLayerGradient::stored(int kv_head, Side side) const {
   return qkv_head(h_.n_heads + (side == Side::value ? h_.n_kv_heads : 0) + kv_head);
 }
 
-MatrixView<const float> LayerGradient::sealed_gradient(int kv_head, Side side) const {
+MatrixView<const float> HostLayerGradient::sealed_gradient(int kv_head, Side side) const {
   const std::size_t size = static_cast<std::size_t>(n_rows_) * h_.head_dim;
   return {sealed_[static_cast<int>(side)].data() + kv_head * size, n_rows_, h_.head_dim};
 }
 
-HeadAttention LayerGradient::attention(int head) const {
+HeadAttention HostLayerGradient::attention(int head) const {
   const int kv_head = head / (h_.n_heads / h_.n_kv_heads);
   return {shape_, qkv_head(head), stored(kv_head, Side::key), stored(kv_head, Side::value)};
 }
 
-KvGradients LayerGradient::kv_gradients(int head) {
+KvGradients HostLayerGradient::kv_gradients(int head) {
   const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(n_rows_) * h_.head_dim;
   float* first = head_gradients_.data() + 4 * size * head;
   const auto view = [&](int i) { return MatrixView<float>(first + i * size, n_rows_, h_.head_dim); };
@@ -59,7 +59,7 @@ KvGradients LayerGradient::kv_gradients(int head) {
           score_weights_.data() + static_cast<std::ptrdiff_t>(head) * n_rows_};
 }
 
-std::vector<double> LayerGradient::query_moments(int kv_head) const {
+std::vector<double> HostLayerGradient::query_moments(int kv_head) const {
   const int group = h_.n_heads / h_.n_kv_heads;
   std::vector<double> sums(static_cast<std::size_t>(h_.head_dim) * h_.head_dim, 0.0);
   for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
@@ -72,7 +72,7 @@ std::vector<double> LayerGradient::query_moments(int kv_head) const {
 
 // --- forward ---
 
-void LayerGradient::project(MatrixView<const float> x, int block) {
+void HostLayerGradient::project(MatrixView<const float> x, int block) {
   std::vector<float> memory;
   const MatrixView<float> normed = allocated(memory, x.rows, h_.n_embd);
   rms_norm(x, w_.attn_norm, h_.norm_epsilon, normed);
@@ -90,7 +90,7 @@ void LayerGradient::project(MatrixView<const float> x, int block) {
   }
 }
 
-void LayerGradient::add_attended(MatrixView<float> x, int block) {
+void HostLayerGradient::add_attended(MatrixView<float> x, int block) {
   std::vector<float> memory;
   const MatrixView<float> y = allocated(memory, x.rows, h_.n_embd);
   linear(rows(attended_, n_q(), block), w_.attn_out, w_.out_bias, y);
@@ -99,11 +99,11 @@ void LayerGradient::add_attended(MatrixView<float> x, int block) {
 }
 
 // What the feed-forward network computes on the way from x [rows, n_embd] to what it adds.
-struct LayerGradient::FeedForward {
+struct HostLayerGradient::FeedForward {
   std::vector<float> memory[5];
   MatrixView<float> normed, gate, up, product, y;
 
-  FeedForward(const LayerGradient& of, MatrixView<const float> x)
+  FeedForward(const HostLayerGradient& of, MatrixView<const float> x)
       : normed(allocated(memory[0], x.rows, of.h_.n_embd)),
         gate(allocated(memory[1], x.rows, of.h_.n_ff)),
         up(allocated(memory[2], x.rows, of.h_.n_ff)),
@@ -118,13 +118,13 @@ struct LayerGradient::FeedForward {
   }
 };
 
-void LayerGradient::feed_forward(MatrixView<float> x) const {
+void HostLayerGradient::feed_forward(MatrixView<float> x) const {
   const FeedForward f(*this, x);
   if (!w_.ffn_post_norm.empty()) rms_norm(f.y, w_.ffn_post_norm, h_.norm_epsilon, f.y);
   add(f.y, x);
 }
 
-void LayerGradient::forward(MatrixView<float> x, Team& team) {
+void HostLayerGradient::forward(MatrixView<float> x, Team& team) {
   team.for_each(n_blocks(), [&](int b) { project(x.slice(b * kPageTokens, block_rows(b)), b); });
   team.for_each(h_.n_heads * n_blocks(), [&](int item) {
     const int head = item % h_.n_heads, block = n_blocks() - 1 - item / h_.n_heads;  // the longest first
@@ -142,7 +142,7 @@ void LayerGradient::forward(MatrixView<float> x, Team& team) {
 
 // --- backward ---
 
-void LayerGradient::feed_forward_back(MatrixView<const float> x, MatrixView<float> gradient) const {
+void HostLayerGradient::feed_forward_back(MatrixView<const float> x, MatrixView<float> gradient) const {
   FeedForward f(*this, x);
   std::vector<float> memory[2];
   const MatrixView<float> dy = allocated(memory[0], x.rows, h_.n_embd);
@@ -157,7 +157,7 @@ void LayerGradient::feed_forward_back(MatrixView<const float> x, MatrixView<floa
   add(dy, gradient);
 }
 
-void LayerGradient::attended_back(MatrixView<const float> gradient, int block) {
+void HostLayerGradient::attended_back(MatrixView<const float> gradient, int block) {
   std::vector<float> memory[2];
   const MatrixView<float> dy = allocated(memory[0], gradient.rows, h_.n_embd);
   std::copy_n(gradient.data, memory[0].size(), dy.data);
@@ -170,7 +170,7 @@ void LayerGradient::attended_back(MatrixView<const float> gradient, int block) {
 }
 
 // The gradient by K and V of the heads that share them, in the order of the heads.
-void LayerGradient::sum_group(int kv_head, int block) {
+void HostLayerGradient::sum_group(int kv_head, int block) {
   const int group = h_.n_heads / h_.n_kv_heads;
   const int n_cols = n_q() + 2 * n_kv();
   for (const Side side : kSides) {
@@ -194,7 +194,7 @@ void LayerGradient::sum_group(int kv_head, int block) {
   }
 }
 
-void LayerGradient::project_back(MatrixView<const float> x, MatrixView<float> gradient, int block) {
+void HostLayerGradient::project_back(MatrixView<const float> x, MatrixView<float> gradient, int block) {
   const int n_cols = n_q() + 2 * n_kv();
   const MatrixView<float> plain = rows(plain_qkv_, n_cols, block);
   const MatrixView<float> back = rows(qkv_gradient_, n_cols, block);
@@ -213,7 +213,7 @@ void LayerGradient::project_back(MatrixView<const float> x, MatrixView<float> gr
   add(dx, gradient);
 }
 
-void LayerGradient::backward(MatrixView<const float> x, MatrixView<float> gradient, Team& team) {
+void HostLayerGradient::backward(MatrixView<const float> x, MatrixView<float> gradient, Team& team) {
   const auto block_of = [&](const auto& rows, int b) { return rows.slice(b * kPageTokens, block_rows(b)); };
   team.once([&] {
     attended_gradient_.resize(attended_.size());

@@ -1,0 +1,234 @@
+// Gradients on a device against those on the CPU: on one of host memory, and on a GPU where there is one.
+#include "calibrate/device_model.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <set>
+#include <string>
+
+#include "calibrate/device_probe.h"
+#include "calibrate/score_gradient.h"
+#include "calibrate/sensitivity.h"
+#include "model/device_machine.h"
+#include "model/engine.h"
+#include "model/hparams.h"
+#include "model/tiny_variants.h"
+
+namespace kvant {
+namespace {
+
+constexpr int kRows = 300;  // two pages that are sealed, and a part of one
+constexpr double kTolerance = 1e-4;
+
+std::vector<float> noise(std::size_t n, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> all(n);
+  for (float& x : all) x = normal(random);
+  return all;
+}
+
+// Relative to the norm of what is expected.
+template <class Got, class Expected>
+double difference(const Got& got, const Expected& expected, std::size_t n) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    difference += std::pow(double{got[i]} - double{expected[i]}, 2);
+    norm += std::pow(double{expected[i]}, 2);
+  }
+  EXPECT_GT(norm, 0);
+  return std::sqrt(difference / norm);
+}
+double head_difference(MatrixView<const float> got, MatrixView<const float> expected, int n_rows) {
+  double difference = 0, norm = 0;
+  EXPECT_EQ(got.rows, expected.rows);
+  EXPECT_EQ(got.cols, expected.cols);
+  for (int r = 0; r < n_rows; ++r) {
+    for (int i = 0; i < expected.cols; ++i) {
+      difference += std::pow(double{got.row(r)[i]} - expected.row(r)[i], 2);
+      norm += std::pow(double{expected.row(r)[i]}, 2);
+    }
+  }
+  EXPECT_GT(norm, 0);
+  return std::sqrt(difference / norm);
+}
+
+struct BothModels {
+  BothModels(const TinyModel& tiny, std::shared_ptr<ComputeDevice> on)
+      : file("device_model.gguf"), device(std::move(on)) {
+    TinyModelWriter(tiny).write(file.path());
+    engine = Engine::load(file.path(), {.n_threads = 1}).value();
+    device_engine = Engine::load(file.path(), {.n_threads = 1, .device = device}).value();
+    host_model = make_host_model(engine->parts(), /*n_threads=*/1);
+  }
+  const Hparams& hparams() const { return engine->parts().hparams; }
+  void make() {
+    ASSERT_TRUE(has_known_layers(engine->parts()));
+    auto made = make_device_model(device_engine->parts(), *device, kRows);
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    device_model = std::move(made).value();
+    ASSERT_TRUE(host_model->begin(kRows).ok());
+    ASSERT_TRUE(device_model->begin(kRows).ok());
+  }
+
+  TinyFile file;
+  std::shared_ptr<ComputeDevice> device;
+  std::unique_ptr<Engine> engine, device_engine;
+  std::unique_ptr<DifferentiableModel> host_model;
+  std::unique_ptr<DeviceModel> device_model;
+};
+
+// Every architecture of which gradients are known, and weights that have to be expanded.
+std::vector<Variant> known_variants() {
+  std::vector<Variant> all = variants();
+  const std::set<std::string> dense = {
+      "chatglm",   "ernie4_5", "exaone",  "gemma",   "glm4", "glm4_with_sections",
+      "internlm2", "qwen2vl",  "qwen3vl", "seed_oss"};
+  for (const Variant& variant : dense_variants())
+    if (dense.count(variant.name) > 0) all.push_back(variant);
+  all.push_back({"bf16_weights", {.matrix_type = GGML_TYPE_BF16}});
+  all.push_back({"f16_weights", {.matrix_type = GGML_TYPE_F16}});
+  all.push_back({"q8_weights", {.matrix_type = GGML_TYPE_Q8_0}});
+  all.push_back({"q4_0_weights", {.matrix_type = GGML_TYPE_Q4_0}});
+  all.push_back({"q4_1_weights", {.matrix_type = GGML_TYPE_Q4_1}});
+  all.push_back({"q5_0_weights", {.matrix_type = GGML_TYPE_Q5_0}});
+  // Blocks of 256 channels.
+  const TinyModel wide{.n_embd = 256, .n_ff = 256};
+  for (const auto& [name, type] : {std::pair("q4_k_weights", GGML_TYPE_Q4_K),
+                                   {"q5_k_weights", GGML_TYPE_Q5_K},
+                                   {"q6_k_weights", GGML_TYPE_Q6_K}}) {
+    all.push_back({name, wide});
+    all.back().model.matrix_type = type;
+  }
+  return all;
+}
+
+// Calls test(both models) for each device of this machine.
+template <class Test>
+void on_each_device(const TinyModel& tiny, const Test& test) {
+  for (const testing::Place& place : testing::kPlaces) {
+    SCOPED_TRACE(place.name);
+    const std::shared_ptr<ComputeDevice> device = testing::device_at(place);
+    if (device == nullptr) continue;
+    BothModels both(tiny, device);
+    ASSERT_NO_FATAL_FAILURE(both.make());
+    ASSERT_NO_FATAL_FAILURE(test(both));
+  }
+}
+
+class DeviceGradients : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(DeviceGradients, AreThoseOfTheCpu) {
+  on_each_device(GetParam().model, [&](BothModels& both) {
+    const Hparams& h = both.hparams();
+    const std::size_t size = static_cast<std::size_t>(kRows) * h.n_embd;
+    for (int layer = 0; layer < h.n_layers; ++layer) {
+      SCOPED_TRACE(layer);
+      const std::vector<float> x = noise(size, 1 + layer), gradient = noise(size, 100 + layer);
+      const auto view = [&](const std::vector<float>& of) {
+        return MatrixView<const float>(of.data(), kRows, h.n_embd);
+      };
+      const auto forward = [&](DifferentiableModel& model) {
+        std::vector<float> to = x;
+        EXPECT_TRUE(model.forward(layer, {to.data(), kRows, h.n_embd}).ok());
+        return to;
+      };
+      EXPECT_LT(difference(forward(*both.device_model), forward(*both.host_model), size), kTolerance);
+      std::vector<float> here = gradient, there = gradient;
+      const auto expected = both.host_model->backward(layer, view(x), {here.data(), kRows, h.n_embd});
+      const auto got = both.device_model->backward(layer, view(x), {there.data(), kRows, h.n_embd});
+      ASSERT_TRUE(expected.ok());
+      ASSERT_TRUE(got.ok()) << got.error().message;
+      EXPECT_LT(difference(there, here, size), kTolerance);
+      for (int head = 0; head < h.n_kv_heads; ++head) {
+        for (const Side side : kSides) {
+          EXPECT_LT(head_difference((*got)->stored(head, side), (*expected)->stored(head, side), kRows),
+                    kTolerance);
+          EXPECT_LT(head_difference((*got)->sealed_gradient(head, side),
+                                    (*expected)->sealed_gradient(head, side), kRows),
+                    kTolerance);
+        }
+        const auto moments = (*got)->query_moments(head), of_cpu = (*expected)->query_moments(head);
+        ASSERT_EQ(moments.size(), of_cpu.size());
+        EXPECT_LT(difference(moments, of_cpu, of_cpu.size()), kTolerance);
+      }
+    }
+  });
+}
+
+TEST_P(DeviceGradients, BeginWhereThoseOfTheCpuDo) {
+  on_each_device(GetParam().model, [&](BothModels& both) {
+    const Hparams& h = both.hparams();
+    const std::vector<float> x = noise(static_cast<std::size_t>(kRows) * h.n_embd, 7);
+    const std::vector<std::int32_t> words(kRows, 5);
+    const auto score = [&](DifferentiableModel& model) {
+      return score_gradient(model.parts(), model.vocabulary(), {x.data(), kRows, h.n_embd}, words, /*seed=*/3,
+                            /*n_threads=*/2);
+    };
+    const auto expected = score(*both.host_model), got = score(*both.device_model);
+    ASSERT_TRUE(expected.ok());
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    EXPECT_LT(difference(got->gradient, expected->gradient, x.size()), kTolerance);
+    EXPECT_LT(difference(got->log_probabilities, expected->log_probabilities, kRows), kTolerance);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, DeviceGradients, ::testing::ValuesIn(known_variants()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(DeviceModel, TakesContextsOfAnyLength) {
+  on_each_device(TinyModel{}, [&](BothModels& both) {
+    const int n_embd = both.hparams().n_embd;
+    for (const int n : {64, 200, kRows}) {
+      std::vector<float> here = noise(static_cast<std::size_t>(n) * n_embd, n), there = here;
+      ASSERT_TRUE(both.host_model->begin(n).ok());
+      ASSERT_TRUE(both.device_model->begin(n).ok());
+      ASSERT_TRUE(both.host_model->forward(0, {here.data(), n, n_embd}).ok());
+      ASSERT_TRUE(both.device_model->forward(0, {there.data(), n, n_embd}).ok());
+      EXPECT_LT(difference(there, here, here.size()), kTolerance);
+    }
+  });
+}
+
+// What an engine in F32 measures, with one layer's side in 2 bits and all else unquantized. Codes are
+// uniform: of values that differ in their last bits, as the cache's tail does, a trellis makes other errors.
+TEST(DeviceProbe, MeasuresWhatRunsOfAnEngineDo) {
+  for (const char* name : {"llama", "qwen3", "phi3", "gemma2"}) {
+    const std::vector<Variant> all = variants();
+    const auto variant =
+        std::find_if(all.begin(), all.end(), [&](const Variant& v) { return v.name == std::string(name); });
+    ASSERT_NE(variant, all.end());
+    SCOPED_TRACE(name);
+    on_each_device(variant->model, [&](BothModels& both) {
+      std::vector<std::int32_t> tokens;
+      std::mt19937 random(4);
+      for (int i = 0; i < kRows; ++i) tokens.push_back(static_cast<std::int32_t>(3 + random() % 200));
+      const Recipe recipe =
+          parse_recipe("k=hadamard:tok2g32,v=tok2g32,sink=4,budget=4,ladder=tok2g32+tok4g32").value();
+      const Geometry& g = both.engine->geometry();
+      const auto backend = make_reference_backend();
+      const auto probe = DeviceProbe::make(*both.device_model, g, tokens, g.n_layers, /*n_threads=*/2);
+      const auto runs = SensitivityProbe::make(*both.engine, *backend, tokens, /*n_threads=*/1);
+      ASSERT_TRUE(probe.ok()) << probe.error().message;
+      ASSERT_TRUE(runs.ok());
+      for (int layer = 0; layer < g.n_layers; ++layer) {
+        for (const Side side : kSides) {
+          const auto got = (*probe)->divergence(recipe, Constants{}, layer, side);
+          const auto expected =
+              (*runs)->divergence(probe_recipe(recipe, {layer, 0, g.n_kv_heads, side}, g.head_dim), nullptr);
+          ASSERT_TRUE(got.ok()) << got.error().message;
+          ASSERT_TRUE(expected.ok());
+          EXPECT_GT(*expected, 1e-6);
+          EXPECT_NEAR(*got / *expected, 1, 0.05)
+              << "layer " << layer << " " << side_name(side) << " " << *expected;
+        }
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace kvant

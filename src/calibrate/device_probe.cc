@@ -1,0 +1,119 @@
+#include "calibrate/device_probe.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/page_size.h"
+#include "base/team.h"
+#include "calibrate/f32_layer.h"
+#include "calibrate/f32_logits.h"
+#include "calibrate/through_cache.h"
+#include "eval/logit_metrics.h"
+#include "model/hparams.h"
+#include "recipe/bit_allocation.h"
+#include "transform/transform.h"
+
+namespace kvant {
+namespace {
+
+constexpr std::int64_t kMaxLogitBytes = std::int64_t{256} << 20;
+
+}  // namespace
+
+DeviceProbe::DeviceProbe(DeviceModel& model, const Geometry& geometry, std::vector<std::int32_t> tokens,
+                         int n_threads)
+    : model_(model),
+      geometry_(geometry),
+      tokens_(std::move(tokens)),
+      n_threads_(n_threads),
+      n_scored_(static_cast<int>(std::clamp<std::int64_t>(
+          kMaxLogitBytes / (model.parts().hparams.n_vocab * std::int64_t{sizeof(float)}), 1,
+          std::max<std::int64_t>(1, std::ssize(tokens_) / 2)))) {}
+
+Result<std::unique_ptr<DeviceProbe>> DeviceProbe::make(DeviceModel& model, const Geometry& geometry,
+                                                       std::vector<std::int32_t> tokens, int n_layers,
+                                                       int n_threads) {
+  std::unique_ptr<DeviceProbe> probe(new DeviceProbe(model, geometry, std::move(tokens), n_threads));
+  KVANT_RETURN_IF_ERROR(probe->run(n_layers));
+  return probe;
+}
+
+MatrixView<float> DeviceProbe::rows(std::vector<float>& x) const {
+  return {x.data(), n_rows(), model_.parts().hparams.n_embd};
+}
+
+Status DeviceProbe::run(int n_layers) {
+  KVANT_RETURN_IF_ERROR(model_.begin(n_rows()));
+  std::vector<float> x = embedded(model_.parts(), tokens_);
+  for (int layer = 0; layer < n_layers; ++layer) {
+    KVANT_RETURN_IF_ERROR(keep(layer, x));
+    KVANT_RETURN_IF_ERROR(model_.forward(layer, rows(x)));
+  }
+  return finish(n_layers, x, expected_);
+}
+
+// A layer tells what it stores on the way back alone.
+Status DeviceProbe::keep(int layer, const std::vector<float>& x) {
+  Layer kept{.input = x, .stored = {}};
+  std::vector<float> no_gradient(x.size(), 0.0F);
+  const auto state = model_.backward(layer, rows(kept.input), rows(no_gradient));
+  if (!state.ok()) return state.error();
+  for (int head = 0; head < geometry_.kv_heads(layer); ++head) {
+    for (const Side side : kSides) {
+      const MatrixView<const float> values = (*state)->stored(head, side);
+      std::vector<float>& all = kept.stored[static_cast<int>(side)];
+      for (int r = 0; r < values.rows; ++r) all.insert(all.end(), values.row(r), values.row(r) + values.cols);
+    }
+  }
+  layers_.push_back(std::move(kept));
+  return {};
+}
+
+// From what `layer` gets to the logits.
+Status DeviceProbe::finish(int layer, std::vector<float>& x, std::vector<float>& logits) {
+  const Hparams& h = model_.parts().hparams;
+  for (; layer < h.n_layers; ++layer) KVANT_RETURN_IF_ERROR(model_.forward(layer, rows(x)));
+  logits.resize(static_cast<std::size_t>(n_scored_) * h.n_vocab);
+  return f32_logits(model_.parts(), model_.vocabulary(), rows(x).slice(n_rows() - n_scored_, n_scored_),
+                    n_threads_, {logits.data(), n_scored_, h.n_vocab});
+}
+
+// What sealed pages hold of a layer's side, [n_kv_heads, n_rows, head_dim]; behind them, what it stored.
+std::vector<float> DeviceProbe::sealed(const Recipe& recipe, const Constants& known, int layer,
+                                       Side side) const {
+  const int d = geometry_.dim(layer);
+  const std::ptrdiff_t size = std::ptrdiff_t{1} * n_rows() * d;
+  const std::ptrdiff_t whole = std::ptrdiff_t{1} * (n_rows() / kPageTokens) * kPageTokens * d;
+  const Format& format = probe_format(recipe, geometry_.head_dim);
+  std::vector<float> all = layers_[layer].stored[static_cast<int>(side)];
+  run_team(n_threads_, [&](Team& team) {
+    team.for_each(geometry_.kv_heads(layer), [&](int head) {
+      const PageContext context{d, HeadConstants{&known, layer, head, side}};
+      const auto transform =
+          Transform::make((side == Side::key ? recipe.k : recipe.v).transforms, d, context.constants);
+      KVANT_CHECK(transform.ok(), "transforms that were just learned");
+      const auto first = all.begin() + head * size;
+      const std::vector<float> held =
+          through_cache(format, *transform, context, recipe.sink, {first, first + whole});
+      std::copy(held.begin(), held.end(), first);
+    });
+  });
+  return all;
+}
+
+Result<double> DeviceProbe::divergence(const Recipe& recipe, const Constants& known, int layer, Side side) {
+  KVANT_CHECK(layer < std::ssize(layers_), "a layer of which nothing was kept");
+  std::vector<float> x = layers_[layer].input, got;
+  KVANT_RETURN_IF_ERROR(model_.begin(n_rows()));
+  KVANT_RETURN_IF_ERROR(model_.forward_reading(layer, side, sealed(recipe, known, layer, side), rows(x)));
+  KVANT_RETURN_IF_ERROR(finish(layer + 1, x, got));
+  const int n_vocab = model_.parts().hparams.n_vocab;
+  const std::vector<std::int32_t> targets(n_scored_, 0);  // the divergence doesn't depend on what follows
+  LogitMetrics metrics;
+  metrics.begin_chunk();
+  KVANT_RETURN_IF_ERROR(metrics.add({expected_.data(), n_scored_, n_vocab}, {got.data(), n_scored_, n_vocab},
+                                    targets, n_threads_));
+  return metrics.summary().kld_mean;
+}
+
+}  // namespace kvant

@@ -1,0 +1,46 @@
+// DeviceVocabulary: vocabulary products on a device.
+#pragma once
+
+#include <vector>
+
+#include "calibrate/device_graph_runner.h"
+#include "calibrate/vocabulary_products.h"
+
+namespace kvant {
+
+class DeviceVocabulary final : public VocabularyProducts {
+ public:
+  // output: the weights [n_embd, n_vocab], on the backend's device; both outlive it.
+  DeviceVocabulary(ggml_tensor* output, ggml_backend* backend);
+
+  // Takes the memory for up to n_rows rows and n_words words at once. An error: it is short, or the backend
+  // can't compute the products.
+  Status reserve(int n_rows, int n_words);
+
+  Status begin(MatrixView<const float> x) override;
+  void take(int first, int n, Team& team) override;
+  void multiply(int first, MatrixView<float> out) const override;
+  void multiply_back(int first, MatrixView<const float> derivative) override;
+  void give_back(Team& team) override;
+  Status finish(MatrixView<float> gradient) override;
+
+ private:
+  ggml_tensor* words(ggml_context* context);  // their weights [n_embd, n_words_]
+  ggml_cgraph* product(ggml_context* context, ggml_tensor** result);
+  ggml_cgraph* way_back(ggml_context* context);
+  void note(const Status& status);
+
+  ggml_tensor* output_;
+  ggml_backend* backend_;
+  GraphRunner runner_;
+  GgmlContext context_;
+  GgmlBuffer buffer_;
+  ggml_tensor *x_ = nullptr, *gradient_ = nullptr;  // [n_embd, most rows]
+  ggml_tensor* numbers_ = nullptr;                  // I32 [most words]
+  ggml_tensor* products_ = nullptr;                 // [most words, most rows], and what comes back
+  int n_rows_ = 0, n_words_ = 0;
+  std::vector<float> host_;  // [n_rows, n_words]: products, or what comes back
+  Status failure_;           // the first since begin()
+};
+
+}  // namespace kvant

@@ -1,0 +1,93 @@
+#include "calibrate/differentiable_model.h"
+
+#include <optional>
+
+#include "base/team.h"
+#include "calibrate/f32_layer.h"
+#include "calibrate/host_layer_gradient.h"
+#include "calibrate/rope_table.h"
+#include "model/hparams.h"
+#include "model/weights.h"
+
+namespace kvant {
+namespace {
+
+class HostModel final : public DifferentiableModel {
+ public:
+  HostModel(const ModelParts& model, int n_threads)
+      : model_(model), h_(model.hparams), n_threads_(n_threads), vocabulary_(make_host_vocabulary(model)) {}
+
+  const ModelParts& parts() const override { return model_; }
+  Status begin(int n_rows) override {
+    if (n_rows == n_rows_) return {};
+    n_rows_ = n_rows;
+    full_.emplace(model_, layer_that(/*slides=*/false), n_rows, n_threads_);
+    sliding_.emplace(model_, layer_that(/*slides=*/true), n_rows, n_threads_);
+    return {};
+  }
+  Status forward(int layer, MatrixView<float> x) override {
+    turn_to(layer);
+    run_team(n_threads_, [&](Team& team) { layer_->forward(x, team); });
+    return {};
+  }
+  Result<const LayerGradient*> backward(int layer, MatrixView<const float> x,
+                                        MatrixView<float> gradient) override {
+    turn_to(layer);
+    run_team(n_threads_, [&](Team& team) { layer_->backward(x, gradient, team); });
+    return &*layer_;
+  }
+  VocabularyProducts& vocabulary() override { return *vocabulary_; }
+
+ private:
+  // A layer of each kind; any, where there is none.
+  int layer_that(bool slides) const {
+    for (int layer = 0; layer < h_.n_layers; ++layer)
+      if ((h_.sliding_window[layer] > 0) == slides) return layer;
+    return 0;
+  }
+
+  void turn_to(int layer) {
+    layer_.reset();
+    weights_ = {};
+    weights_ = f32_layer(model_, layer, n_threads_);
+    layer_.emplace(h_, layer, weights_, h_.sliding_window[layer] > 0 ? *sliding_ : *full_, n_rows_);
+  }
+
+  const ModelParts model_;
+  const Hparams& h_;
+  int n_threads_;
+  std::unique_ptr<VocabularyProducts> vocabulary_;
+  int n_rows_ = 0;
+  std::optional<RopeTable> full_, sliding_;
+  F32Layer weights_;  // of the layer that was run last
+  std::optional<HostLayerGradient> layer_;
+};
+
+}  // namespace
+
+bool has_known_layers(const ModelParts& model) {
+  const Hparams& h = model.hparams;
+  const Architecture& a = *h.architecture;
+  const bool heads_normed = a.qk_norm == QkNorm::none || a.qk_norm == QkNorm::heads;
+  const bool gated = a.activation == Activation::silu || a.activation == Activation::gelu;
+  if (a.layer_norm || a.ungated || a.sinks || !heads_normed || !gated || a.rotated != RotatedLayers::all)
+    return false;
+  if (a.gated_attention || h.n_recurrent() > 0 || h.n_sharing > 0 || h.n_layer_embd > 0) return false;
+  if (a.heads_by_layer || a.unscaled_scores || a.normed_values || a.full_rope_factors || a.layer_scales)
+    return false;
+  if (h.residual_scale != 1 || h.logit_scale != 1 || h.temperature != 0) return false;
+  for (int i = 0; i < model.hparams.n_layers; ++i) {
+    const LayerWeights& w = model.weights.layer(i);
+    const bool has_qkv = w.qkv != nullptr || (w.q != nullptr && w.k != nullptr && w.v != nullptr);
+    for (const ggml_tensor* t : {w.attn_norm, w.attn_out, w.ffn_norm, w.ffn.up, w.ffn.down})
+      if (t == nullptr) return false;
+    if (!has_qkv) return false;
+  }
+  return true;
+}
+
+std::unique_ptr<DifferentiableModel> make_host_model(const ModelParts& model, int n_threads) {
+  return std::make_unique<HostModel>(model, n_threads);
+}
+
+}  // namespace kvant

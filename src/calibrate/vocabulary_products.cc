@@ -1,0 +1,60 @@
+#include "calibrate/vocabulary_products.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "calibrate/f32_layer.h"
+#include "calibrate/row_gradients.h"
+#include "model/hparams.h"
+#include "model/weights.h"
+
+namespace kvant {
+namespace {
+
+class HostVocabulary final : public VocabularyProducts {
+ public:
+  explicit HostVocabulary(const ModelParts& model) : model_(model) {}
+
+  Status begin(MatrixView<const float> x) override {
+    x_ = x;
+    gradient_.assign(static_cast<std::size_t>(x.rows) * x.cols, 0.0F);
+    return {};
+  }
+  void take(int first, int n, Team& team) override {
+    constexpr int kRowsAtOnce = 128;
+    const int n_embd = model_.hparams.n_embd;
+    team.once([&] { weights_.resize(static_cast<std::size_t>(n) * n_embd); });
+    team.for_each((n + kRowsAtOnce - 1) / kRowsAtOnce, [&](int i) {
+      const int r = i * kRowsAtOnce;
+      f32_rows(model_, model_.weights.output(), first + r, std::min(kRowsAtOnce, n - r),
+               weights_.data() + static_cast<std::ptrdiff_t>(r) * n_embd);
+    });
+  }
+  void multiply(int first, MatrixView<float> out) const override {
+    linear(x_.slice(first, out.rows), weights_, {}, out);
+  }
+  void multiply_back(int first, MatrixView<const float> derivative) override {
+    linear_back(derivative, weights_, /*accumulate=*/true, rows().slice(first, derivative.rows));
+  }
+  void give_back(Team& /*team*/) override {}
+  Status finish(MatrixView<float> gradient) override {
+    std::copy(gradient_.begin(), gradient_.end(), gradient.data);
+    return {};
+  }
+
+ private:
+  MatrixView<float> rows() { return {gradient_.data(), x_.rows, x_.cols}; }
+
+  const ModelParts model_;
+  MatrixView<const float> x_{nullptr, 0, 0};
+  std::vector<float> gradient_;
+  std::vector<float> weights_;  // [n, n_embd]
+};
+
+}  // namespace
+
+std::unique_ptr<VocabularyProducts> make_host_vocabulary(const ModelParts& model) {
+  return std::make_unique<HostVocabulary>(model);
+}
+
+}  // namespace kvant
