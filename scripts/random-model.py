@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""random-model.py FROM.gguf TO.gguf [8b|1b|moe|hybrid|e2b] [q4_k|bf16]: a Llama-shaped GGUF with random weights in Q4_K or
-BF16 (norms, routers and what else is small in F32) and the tokenizer of another, to measure speed with. moe: 8 layers of
+"""random-model.py FROM.gguf TO.gguf [8b|1b|moe|hybrid|e2b] [q4_k|bf16|f16]: a Llama-shaped GGUF with random weights in Q4_K,
+BF16 or F16 (norms, routers and what else is small in F32) and the tokenizer of another, to measure speed with. moe: 8 layers of
 Qwen3-30B-A3B's sizes with 32 experts, 8 of them used. hybrid: qwen35, of whose 24 layers every fourth has attention and
-the others are gated delta nets. e2b: gemma4, ten layers of E2B's sizes, of which the last five share caches."""
+the others are gated delta nets. e2b: gemma4, ten layers of E2B's sizes, of which the last five share caches. In F16 embeddings have
+size 1 and the outputs of attention and networks are 8 times smaller, so that rounding moves predictions as little as it does in
+trained models."""
 import random
 import struct
 import sys
@@ -14,7 +16,7 @@ SHAPES = {"8b": dict(layers=32, embd=4096, ff=14336, heads=32, kv=8, dim=128),
                          delta_dim=128, kernel=4),
           "e2b": dict(layers=10, embd=1536, ff=6144, heads=8, kv=1, dim=512, sliding_dim=256, full_every=5, window=512,
                       sharing=5, layer_embd=256)}
-F32, Q4_K, BF16 = 0, 12, 30
+F32, F16, Q4_K, BF16 = 0, 1, 12, 30
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 STRING, ARRAY = 8, 9
 ALIGNMENT = 32
@@ -73,22 +75,29 @@ def string(text):
 
 
 def n_bytes_of(weight_type, n):
-    return n // 256 * 144 if weight_type == Q4_K else 2 * n if weight_type == BF16 else 4 * n
+    return n // 256 * 144 if weight_type == Q4_K else 2 * n if weight_type in (BF16, F16) else 4 * n
 
 
-def random_rows(random, weight_type, n_in, n_out):
+def random_rows(random, weight_type, n_in, n_out, divisor):
     """Bytes of a matrix whose values are small and repeat after a million or two. Q4_K: blocks of 256 with two F16
-    scales, 6-bit scales, 4-bit codes. BF16: either sign and n_in^-.5 to 2 n_in^-.5, n_in rounded to a power of 4."""
+    scales, 6-bit scales, 4-bit codes. BF16 and F16: either sign and divisor^-.5 to
+    2 divisor^-.5, divisor rounded to a power of 4."""
     n_bytes = n_bytes_of(weight_type, n_in * n_out)
     if weight_type == BF16:
-        exponent = 127 - (n_in.bit_length() - 1) // 2
+        exponent = 127 - (divisor.bit_length() - 1) // 2
         high = bytes((sign >> 7 << 7) | exponent >> 1 for sign in range(256))
         low = bytes((exponent & 1) << 7 | mantissa & 127 for mantissa in range(256))
         values = bytearray(2 << 20)
         values[0::2] = random.randbytes(1 << 20).translate(low)
         values[1::2] = random.randbytes(1 << 20).translate(high)
         return (values * (n_bytes // len(values) + 1))[:n_bytes]
-    scale = 1.0 / (16 * 8 * n_in ** 0.5)
+    if weight_type == F16:
+        exponent = 15 - (divisor.bit_length() - 1) // 2
+        high = bytes((sign >> 7 << 7) | exponent << 2 | sign & 3 for sign in range(256))
+        values = bytearray(random.randbytes(2 << 20))
+        values[1::2] = bytes(values[1::2]).translate(high)
+        return (values * (n_bytes // len(values) + 1))[:n_bytes]
+    scale = 1.0 / (16 * 8 * divisor ** 0.5)
     head = struct.pack("<ee", scale, 7.5 * scale)
     blocks = b"".join(head + random.randbytes(140) for _ in range(4096))
     return (blocks * (n_bytes // len(blocks) + 1))[:n_bytes]
@@ -116,7 +125,12 @@ def write(target, weight_type, fields, tensors):
         for name, n_in, *rest in tensors:
             file.write(b"\0" * (-file.tell() % ALIGNMENT))
             if is_matrix[name]:
-                file.write(random_rows(random, weight_type, n_in, n_values(rest)))
+                divisor = n_in
+                if weight_type == F16 and "token_embd" in name:
+                    divisor = 1
+                elif weight_type == F16 and ("attn_output" in name or "ffn_down" in name):
+                    divisor = 64 * n_in
+                file.write(random_rows(random, weight_type, n_in, n_values(rest), divisor))
             elif rest:
                 file.write(random_floats(random, n_in, n_values(rest)))
             elif name == "rope_freqs.weight":  # a quarter of the pairs turn
@@ -171,7 +185,7 @@ def n_values(dims):
 def main():
     source, target = sys.argv[1:3]
     s = SHAPES[sys.argv[3] if len(sys.argv) > 3 else "8b"]
-    weight_type = {"q4_k": Q4_K, "bf16": BF16}[sys.argv[4] if len(sys.argv) > 4 else "q4_k"]
+    weight_type = {"q4_k": Q4_K, "bf16": BF16, "f16": F16}[sys.argv[4] if len(sys.argv) > 4 else "q4_k"]
     metadata, n_vocab = tokenizer_of(source)
     random.seed(1)
     if "layer_embd" in s:
