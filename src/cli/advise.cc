@@ -118,7 +118,8 @@ class Adviser {
   }
 
   Status measure_quality() {
-    const auto session = Session::open(options_.common, weight_mode(options_.weights), options_.quality.context);
+    const auto session =
+        Session::open(options_.common, weight_mode(options_.weights), options_.quality.context);
     if (!session.ok()) return session.error();
     Engine& engine = session->engine();
     const auto text = options_.text_file.empty() ? Result<std::string>(held_out_text())

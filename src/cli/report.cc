@@ -206,8 +206,8 @@ void Report::name_commands() {
   std::string kv;
   for (std::size_t i = 1; i < rows_.size(); ++i) kv += " --kv " + shell_word(rows_[i].name);
   const std::string model = " -m " + shell_word(options_.common.model);
-  const std::string machine = on_device() ? " --device " + options_.common.device
-                                          : " --backend " + options_.common.backend;
+  const std::string machine =
+      on_device() ? " --device " + options_.common.device : " --backend " + options_.common.backend;
   const std::string common = fmt::format("{} -f {}{}{} -t {}", model, shell_word(options_.file), kv, machine,
                                          options_.common.n_threads);
   const std::string weights = options_.weights == kUsualWeights ? "" : " --weights " + options_.weights;
@@ -219,11 +219,10 @@ void Report::name_commands() {
                                 generation_option, shell_word(options_.output));
   commands.quality = fmt::format("kvant eval{}{}{}", common, size, options_.chunks);
   if (!on_device()) commands.layers = fmt::format("kvant eval --layers{}{}{}", common, size, kLayerChunks);
-  commands.greedy =
-      options_.prompts.empty()
-          ? fmt::format("part of kvant report: {} pieces of the text are continued", kPrompts)
-          : fmt::format("kvant eval --greedy{} -f {}{}{}{}{}", model, shell_word(options_.prompts), kv, machine,
-                        weights, generation_option);
+  commands.greedy = options_.prompts.empty()
+                        ? fmt::format("part of kvant report: {} pieces of the text are continued", kPrompts)
+                        : fmt::format("kvant eval --greedy{} -f {}{}{}{}{}", model,
+                                      shell_word(options_.prompts), kv, machine, weights, generation_option);
   const BenchOptions& speed = figures_.speed_options;
   commands.speed =
       fmt::format("kvant bench{} --kv bf16{} -d {} -p {} -n {} -r {}{} -t {}", model, kv, options_.context,
