@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "base/page_size.h"
 #include "base/warn.h"
 #include "calibrate/needs.h"
 #include "calibrate/sensitivity.h"
@@ -48,7 +49,7 @@ Recipe ProbeSite::base(const Recipe& recipe) const {
 
 Recipe ProbeSite::barely_changed(const Recipe& recipe) const {
   Recipe changed = base(recipe);
-  ++changed.sink;
+  changed.sink += changed.sink < kPageTokens ? 1 : -1;
   return changed;
 }
 
