@@ -48,7 +48,7 @@ class Results(unittest.TestCase):
 
     def test_rows_that_are_measured_anew_replace_theirs_and_others_keep_their_day(self):
         run = {"text": "essays", "backend": "cpu", "reference": "bf16", "context": 2048, "chunks": 4}
-        before = [run | {"measured_on": "2 cores, 2026-11-21", "results": [quality_row("a", 4, 0.2), quality_row("b", 3, 0.3)]},
+        before = [run | {"measured_on": "2 cores, 2026-11-21, AVX-512", "results": [quality_row("a", 4, 0.2), quality_row("b", 3, 0.3)]},
                   run | {"chunks": 8, "measured_on": "2 cores, 2026-11-21", "results": [quality_row("a", 4, 0.4)]}]
         after = [run | {"measured_on": "4 cores, 2026-11-25", "results": [quality_row("a", 4, 0.1)]}]
         merged = results.merged_quality(before, after)
@@ -147,6 +147,15 @@ class QualityTables(unittest.TestCase):
 
     def test_a_row_of_the_fast_backend_alone_stays_in_its_table(self):
         self.assertIn("| `turbo4` | 4.25 | - | 0.01 |", self.quality().backends())
+
+    def test_what_the_reference_measured_later_stands_beside_nothing_earlier(self):
+        quality = self.quality()
+        for run in quality.runs:
+            run["measured_on"] = {"reference": "2 cores, 2026-11-25", "cpu": "2 cores, 2026-11-22, AVX-512"}[run["backend"]]
+        self.assertIn("| `turbo3` | 3.25 | - | 0.04 |", quality.backends())
+        for row in quality.run()["results"]:
+            row["measured_on"] = "2026-11-21"
+        self.assertIn("| `turbo3` | 3.25 | 0.04 | 0.04 |", quality.backends())
 
     def test_other_texts_are_columns(self):
         self.assertIn("| recipe | WikiText-2 (4) | C++ code (4) |", self.quality().domains())

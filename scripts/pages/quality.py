@@ -1,6 +1,6 @@
 """The tables of docs/quality.md."""
 from pages import markdown
-from pages.results import load
+from pages.results import day_of, load
 
 CONTROLS = {"window=128,sink=4,evict=1": "everything else dropped", "bf16 (steps of 128)": "noise floor",
             "k=bf16,v=tok2g128": "V alone", "k=ch2g128,v=bf16": "K alone", "k=bf16,v=hadamard:tcq2,sink=4": "V alone",
@@ -79,12 +79,14 @@ class Quality:
         runs = [run for run in self.runs if run["backend"] == "cpu" and run["text"] == "wikitext-2"]
         if not runs or exact is None:
             return "Not measured yet.\n"
-        known = {row["recipe"]: row for row in exact["results"]}
-        return "\n".join(self.beside_reference(run, known) for run in runs)
+        return "\n".join(self.beside_reference(run, exact) for run in runs)
 
     @staticmethod
-    def beside_reference(run, known):
-        """A run on the fast backend; known: rows of the reference, by recipe."""
+    def beside_reference(run, exact):
+        """A run on the fast backend, and the reference's. Rows of the latter that were measured later may be of another recipe by
+        that name: they are left out."""
+        known = {row["recipe"]: row for row in exact["results"]
+                 if day_of(row.get("measured_on", exact["measured_on"])) <= day_of(run["measured_on"])}
         rows = []
         for row in sorted(run["results"], key=lambda row: -row["bits_all"]):
             if row["recipe"] == "bf16":

@@ -1,5 +1,6 @@
 """docs/results/*.json: what was measured, reduced to what the tables show. One line a row, so that changes can be read."""
 import json
+import re
 
 QUALITY_FIELDS = ("recipe", "label", "bits_sealed", "bits_all", "constant_bytes", "constant_bits", "ppl", "kld_mean",
                   "kld_lo", "kld_hi", "kld_p999", "top1")
@@ -65,6 +66,12 @@ def add_rows(document, rows):
     document["results"] += [row for row in rows if (row["recipe"], row.get("label")) not in known]
 
 
+def day_of(measured_on):
+    """The date in a line about machine, program and date; the line, where it has none."""
+    found = re.search(r"\d{4}-\d{2}-\d{2}", measured_on)
+    return found.group() if found else measured_on
+
+
 def merged_quality(known, measured):
     """Documents of runs in part measured anew: these rows take the place of theirs, and others keep the day of theirs."""
     merged = [dict(document) for document in known]
@@ -75,7 +82,7 @@ def merged_quality(known, measured):
             merged.append(document)
             continue
         recipes = {row["recipe"] for row in document["results"]}
-        day = earlier["measured_on"].rpartition(", ")[2]
+        day = day_of(earlier["measured_on"])
         kept = [row if "measured_on" in row else {**row, "measured_on": day}
                 for row in earlier["results"] if row["recipe"] not in recipes]
         earlier.update(measured_on=document["measured_on"], results=document["results"] + kept)

@@ -1,11 +1,12 @@
 // DeviceAttention: append, seal and attend at the attention sites of a step whose pages lie on a device.
 //
-// Every row of a step is a sequence of its own to the library: it has the pages sealed that its token's index
-// says (design section 2), and a tail that ends with itself. So prompts and decoded tokens are one call a
-// layer, and what a token sees doesn't depend on how its text was cut. All rows of a layer are appended
-// first, and pages that the step seals are sealed before anyone attends: rows that see them unsealed read
-// them in the tail, where they stay until the step ends. A correction's sums are made page by page then, so
-// that each row finds those of the pages that it sees sealed.
+// All rows of a layer are appended first, and pages that the step seals are sealed before anyone attends:
+// rows that see them unsealed read them in the tail, where they stay until the step ends. A correction's sums
+// are made page by page then, so that each row finds those of the pages that it sees sealed.
+//
+// To the library's decode kernel every row is a sequence of its own (device_rows.cc): it has the pages sealed
+// that its token's index says (design section 2), and a tail that ends with itself. So what a token sees
+// doesn't depend on what else is in its step.
 //
 // Slices of many tokens of a prompt go to the library's prompt kernel instead, where it knows all that the
 // plan asks for (device_prompt.cc): their rows see the same tokens, in half precision or, with prompt=flashq,

@@ -15,10 +15,12 @@ Status DeviceRoom::reserve(std::size_t bytes, const char* purpose) {
   if (bytes <= bytes_) return {};
   if (memory_ != nullptr) KVANT_RETURN_IF_ERROR(device_->finish());  // the step before may still read it
   device_->release(memory_);
-  bytes_ = bytes + bytes / 2;
-  memory_ = static_cast<char*>(device_->allocate(bytes_));
-  if (memory_ != nullptr) return {};
-  bytes_ = 0;
+  // More than is asked for, where there is as much: steps grow by little at a time.
+  for (const std::size_t wanted : {bytes + bytes / 2, bytes}) {
+    memory_ = static_cast<char*>(device_->allocate(wanted));
+    bytes_ = memory_ != nullptr ? wanted : 0;
+    if (memory_ != nullptr) return {};
+  }
   return shortage("out of memory on {}: no room {}; use fewer tokens in a step", device_->name(), purpose);
 }
 

@@ -305,7 +305,7 @@ class Calibrator {
     if (!fit_ && !has_known_layers(engine_.parts())) fit_ = false;
     if (fit_) return *fit_;
     const auto start = std::span(context.tokens);
-    const auto fit =
+    auto fit =
         gradients_fit(engine_, backend_, differentiable(),
                       start.first(std::min<std::size_t>(start.size(), kCheckedTokens)), request_.n_threads);
     if (fit.ok()) fit_ = *fit;

@@ -88,7 +88,7 @@ class GraphModel final : public DeviceModel {
   Status begin(int n_rows) override {
     device_.pages()->enter();
     if (n_rows == n_rows_) return {};
-    n_rows_ = n_rows;
+    n_rows_ = 0;  // until there is memory for them
     context_ = make_graph_context(kInputs);
     ggml_context* c = context_.get();
     inputs_.x = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_embd, n_rows);
@@ -104,6 +104,7 @@ class GraphModel final : public DeviceModel {
     auto buffer = allocate_tensors(c, device_.backend());
     if (!buffer.ok()) return buffer.error();
     buffer_ = std::move(buffer).value();
+    n_rows_ = n_rows;
     send_inputs();
     return {};
   }

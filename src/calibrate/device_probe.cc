@@ -7,18 +7,13 @@
 #include "base/team.h"
 #include "calibrate/f32_layer.h"
 #include "calibrate/f32_logits.h"
+#include "calibrate/scored_predictions.h"
 #include "calibrate/through_cache.h"
-#include "eval/logit_metrics.h"
 #include "model/hparams.h"
 #include "recipe/bit_allocation.h"
 #include "transform/transform.h"
 
 namespace kvant {
-namespace {
-
-constexpr std::int64_t kMaxLogitBytes = std::int64_t{256} << 20;
-
-}  // namespace
 
 DeviceProbe::DeviceProbe(DeviceModel& model, const Geometry& geometry, std::vector<std::int32_t> tokens,
                          int n_threads)
@@ -26,9 +21,7 @@ DeviceProbe::DeviceProbe(DeviceModel& model, const Geometry& geometry, std::vect
       geometry_(geometry),
       tokens_(std::move(tokens)),
       n_threads_(n_threads),
-      n_scored_(static_cast<int>(std::clamp<std::int64_t>(
-          kMaxLogitBytes / (model.parts().hparams.n_vocab * std::int64_t{sizeof(float)}), 1,
-          std::max<std::int64_t>(1, std::ssize(tokens_) / 2)))) {}
+      n_scored_(n_scored_predictions(tokens_.size(), model.parts().hparams.n_vocab)) {}
 
 Result<std::unique_ptr<DeviceProbe>> DeviceProbe::make(DeviceModel& model, const Geometry& geometry,
                                                        std::vector<std::int32_t> tokens, int n_layers,
@@ -107,13 +100,7 @@ Result<double> DeviceProbe::divergence(const Recipe& recipe, const Constants& kn
   KVANT_RETURN_IF_ERROR(model_.begin(n_rows()));
   KVANT_RETURN_IF_ERROR(model_.forward_reading(layer, side, sealed(recipe, known, layer, side), rows(x)));
   KVANT_RETURN_IF_ERROR(finish(layer + 1, x, got));
-  const int n_vocab = model_.parts().hparams.n_vocab;
-  const std::vector<std::int32_t> targets(n_scored_, 0);  // the divergence doesn't depend on what follows
-  LogitMetrics metrics;
-  metrics.begin_chunk();
-  KVANT_RETURN_IF_ERROR(metrics.add({expected_.data(), n_scored_, n_vocab}, {got.data(), n_scored_, n_vocab},
-                                    targets, n_threads_));
-  return metrics.summary().kld_mean;
+  return mean_divergence(expected_, got, model_.parts().hparams.n_vocab, n_threads_);
 }
 
 }  // namespace kvant

@@ -190,6 +190,8 @@ TEST_F(DeviceReader, LeavesProbesThatItCannotRunToTheCpu) {
   EXPECT_EQ(served.model.engine, device_engine_.get());
   EXPECT_EQ(to_string(served.base(parse_recipe("k=tcq2,v=tcq2,sink=4").value())),
             "k=tok8g32,v=tok8g32,sink=4");
+  EXPECT_EQ(served.barely_changed(parse_recipe("k=tcq2,v=tcq2,sink=4").value()).sink, 5);
+  EXPECT_EQ(served.barely_changed(parse_recipe("k=tcq2,v=tcq2,sink=128").value()).sink, 127);
   const ProbeSite refused = site_of("k=f16,v=f16,budget=16,ladder=f16+bf16");
   EXPECT_EQ(refused.model.engine, engine_.get());
   EXPECT_EQ(refused.rest, "bf16");

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "base/page_size.h"
 #include "base/warn.h"
 #include "calibrate/needs.h"
 #include "calibrate/sensitivity.h"
@@ -48,13 +49,13 @@ Recipe ProbeSite::base(const Recipe& recipe) const {
 
 Recipe ProbeSite::barely_changed(const Recipe& recipe) const {
   Recipe changed = base(recipe);
-  ++changed.sink;
+  changed.sink += changed.sink < kPageTokens ? 1 : -1;
   return changed;
 }
 
 ProbeSite probe_site(const SampleReader& reader, const SampleReader& host, const Recipe& recipe,
                      const Constants& learned) {
-  const ProbeSite on_host{host};
+  ProbeSite on_host{host};
   if (reader.engine == host.engine) return on_host;
   Status refused;
   for (const char* rest : {on_host.rest.c_str(), kNearlyExact}) {

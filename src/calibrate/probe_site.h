@@ -16,8 +16,8 @@ struct ProbeSite {
 
   // What a probed cache is held against.
   Recipe base(const Recipe& recipe) const;
-  // The same with one token more in the sink: predictions change, but for what that makes the model round
-  // otherwise, by next to nothing.
+  // The same with one token more in the sink, one less where it is a whole page: predictions change, but for
+  // what that makes the model round otherwise, by next to nothing.
   Recipe barely_changed(const Recipe& recipe) const;
 };
 

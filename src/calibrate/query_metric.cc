@@ -56,7 +56,7 @@ Result<QueryMoments> query_moments(DifferentiableModel& model, const Geometry& g
   return all;
 }
 
-std::vector<float> query_metric(std::vector<double> moments, const Transform& transform, int d) {
+std::vector<float> query_metric(const std::vector<double>& moments, const Transform& transform, int d) {
   std::vector<float> directions(static_cast<std::size_t>(d) * kMetricRank, 0.0F);
   const SymmetricEigen eigen = symmetric_eigen(moments_behind(transform, moments, d), d);
   double mean = 0, rest = 0;

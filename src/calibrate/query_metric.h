@@ -35,6 +35,6 @@ Result<QueryMoments> query_moments(DifferentiableModel& model, const Geometry& g
 // The constant kQueryMetric [d][kMetricRank] for second moments [d, d] of queries as they are before
 // `transform`: in the basis behind it, the largest eigenvalues, with a tenth of the mean added to all;
 // rounded to half precision.
-std::vector<float> query_metric(std::vector<double> moments, const Transform& transform, int d);
+std::vector<float> query_metric(const std::vector<double>& moments, const Transform& transform, int d);
 
 }  // namespace kvant

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "calibrate/scored_predictions.h"
 #include "calibrate/through_cache.h"
 #include "eval/engine_source.h"
-#include "eval/logit_metrics.h"
 #include "format/error_metric.h"
 #include "recipe/bit_allocation.h"
 #include "recipe/plan.h"
@@ -16,7 +16,6 @@ namespace {
 
 constexpr int kMaxUnits = 256;
 constexpr int kStepTokens = 512;
-constexpr std::int64_t kMaxLogitBytes = std::int64_t{256} << 20;
 
 double squared_distance(const std::vector<float>& a, const std::vector<float>& b) {
   double sum = 0;
@@ -89,9 +88,7 @@ SensitivityProbe::SensitivityProbe(Engine& engine, AttentionBackend& backend,
       backend_(backend),
       tokens_(std::move(tokens)),
       n_threads_(n_threads),
-      n_scored_(static_cast<int>(
-          std::clamp<std::int64_t>(kMaxLogitBytes / (engine.n_vocab() * std::int64_t{sizeof(float)}), 1,
-                                   std::max<std::int64_t>(1, std::ssize(tokens_) / 2)))) {}
+      n_scored_(n_scored_predictions(tokens_.size(), engine.n_vocab())) {}
 
 Result<std::unique_ptr<SensitivityProbe>> SensitivityProbe::make(Engine& engine, AttentionBackend& backend,
                                                                  std::vector<std::int32_t> tokens,
@@ -116,13 +113,7 @@ Status SensitivityProbe::predict(const Recipe& recipe, std::shared_ptr<const Con
 Result<double> SensitivityProbe::divergence(const Recipe& recipe,
                                             std::shared_ptr<const Constants> constants) {
   KVANT_RETURN_IF_ERROR(predict(recipe, std::move(constants), got_));
-  const int n_vocab = engine_.n_vocab();
-  const std::vector<std::int32_t> targets(n_scored_, 0);  // the divergence doesn't depend on what follows
-  LogitMetrics metrics;
-  metrics.begin_chunk();
-  KVANT_RETURN_IF_ERROR(metrics.add({expected_.data(), n_scored_, n_vocab}, {got_.data(), n_scored_, n_vocab},
-                                    targets, n_threads_));
-  return metrics.summary().kld_mean;
+  return mean_divergence(expected_, got_, engine_.n_vocab(), n_threads_);
 }
 
 std::vector<double> error_ratios(const Capture& capture, const Recipe& recipe, const Constants& constants,

@@ -73,7 +73,7 @@ class Tuner {
   Result<std::vector<BendTrial>> search() {
     Progress progress("trying allocations", request_.trials, "allocations");
     return search_bends(request_.trials, [&](const SensitivityBend& bend) -> Result<double> {
-      const auto divergence = measure(bend);
+      auto divergence = measure(bend);
       progress.advance(1);
       return divergence;
     });

@@ -52,9 +52,9 @@ struct TuneResult {
   std::int64_t bytes = 0;                // the same
 };
 
-// On a device sizes are those of the CPU's pages and tails. Deterministic but for resumption, which changes
-// nothing. Where the plain allocation does better on the held-out text, it is the result. Shows its progress
-// on stderr. Errors: see allocate_bytes; a step's; "interrupted".
+// Deterministic but for resumption, which changes nothing. Where the plain allocation does better on the
+// held-out text, it is the result. On a device sizes are those of the CPU's pages and tails. Shows its
+// progress on stderr. Errors: see allocate_bytes; a step's; "interrupted".
 Result<TuneResult> tune(Engine& engine, AttentionBackend& backend, const TuneRequest& request);
 
 }  // namespace kvant

@@ -9,7 +9,8 @@ namespace kvant {
 namespace {
 
 constexpr std::size_t kMaxDevicePlans = 16;
-constexpr std::size_t kMaxDeviceGraphs = 32;  // a server has one for each number of answers
+constexpr std::size_t kMaxDeviceGraphs =
+    32;  // a server has some for each number of answers: with prompts or without
 // Graphs beyond the latest are dropped when their activations together are larger.
 constexpr std::int64_t kMaxIdleDeviceBytes = std::int64_t{1} << 30;
 

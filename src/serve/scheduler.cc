@@ -182,6 +182,8 @@ std::optional<SessionError> Scheduler::fork_loaded(const std::string& name, cons
   return failure;
 }
 
+// --- steps of the engine ---
+
 // In one step of the engine. What fails together is tried apart, so that nobody suffers from what is beside.
 void Scheduler::decode_and_read(bool beside_answers) {
   const std::vector<Row> rows = running_rows();

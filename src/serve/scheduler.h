@@ -1,9 +1,10 @@
 // Scheduler: continuous batching of many requests on one engine and one cache.
 //
 // In every step all running answers get one token, and some tokens of prompts are read beside them: a stated
-// number at most, so that a long prompt delays the others by a bounded time. Requests wait until a slot and
-// the memory for their longest possible answers are free; whose turn it is goes round between clients. What
-// has been admitted is not thrown out: for it, kept beginnings of prompts (prefix_cache.h) are dropped.
+// number at most, or on a device what a stated time has room for (prompt_pace.h), so that a long prompt
+// delays the others by a bounded time. Requests wait until a slot and the memory for their longest possible
+// answers are free; whose turn it is goes round between clients. What has been admitted is not thrown out:
+// for it, kept beginnings of prompts (prefix_cache.h) are dropped.
 //
 // On the CPU an answer doesn't depend on what runs beside it: prompts are read in steps of their own, and
 // answers get their tokens in batches that leave each row its bits (Engine::independent_sequences). On a

@@ -64,10 +64,10 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   max_tokens = max_tokens < 0 ? room : std::min(max_tokens, room);
   const std::int64_t bytes = most_bytes(request);
   if (memory_for(bytes + options_.step_bytes) > options_.memory) {
-    return refuse(
-        wrong(error("{} answers of up to {} tokens take up to {:.0f} MiB of a cache of {:.0f} MiB: ask "
-                    "for fewer, or give max_tokens",
-                    request.n_answers, max_tokens, mebibytes(bytes), mebibytes(options_.memory))));
+    return refuse(wrong(error(
+        "{} answers of up to {} tokens take up to {:.0f} MiB of a cache of {:.0f} MiB: ask "
+        "for fewer, or give max_tokens",
+        request.n_answers, max_tokens, mebibytes(bytes + options_.step_bytes), mebibytes(options_.memory))));
   }
   Job job;
   if (request.guard) job.shadow_bytes = options_.shadow_bytes(n_prompt + max_tokens);

@@ -1,3 +1,4 @@
+// Launches of prompt attention in 8-bit integers, for one head size.
 #pragma once
 
 #include "attention/cuda/prompt/launch.h"

@@ -1,3 +1,4 @@
+// Launches of prompt attention in half precision by products of warpgroups (Hopper), for one head size.
 #pragma once
 
 #include "attention/cuda/prompt/half_kernel.cuh"

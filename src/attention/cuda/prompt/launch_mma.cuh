@@ -1,3 +1,5 @@
+// Launches of prompt attention in half precision by products of warps, for one head size: which shape of a
+// block suits a device, and what it works in.
 #pragma once
 
 #include "attention/cuda/prompt/launch.h"

@@ -1,3 +1,4 @@
+// The launch of the first pass of prompts in half precision, which makes their tiles and the plan.
 #pragma once
 
 #include "attention/cuda/prompt/half_tiles.cuh"
