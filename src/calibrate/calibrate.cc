@@ -225,7 +225,7 @@ class Calibrator {
     return {};
   }
 
-  std::vector<float> metric_of(const HeadNeeds& needs, std::vector<double> moments) {
+  std::vector<float> metric_of(const HeadNeeds& needs, const std::vector<double>& moments) {
     const int d = engine_.geometry().dim(needs.layer);
     Constants known;
     {
@@ -240,7 +240,7 @@ class Calibrator {
     const auto transform =
         Transform::make(needs.transforms, d, {&known, needs.layer, needs.kv_head, needs.side});
     KVANT_CHECK(transform.ok(), "transforms that were just learned");
-    return query_metric(std::move(moments), *transform, d);
+    return query_metric(moments, *transform, d);
   }
 
   // Weighed by the model's gradients, where these are known; else all of the passages' queries alike.
