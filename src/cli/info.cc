@@ -110,15 +110,17 @@ Command add_info_command(CLI::App& program) {
   CLI::App* command =
       program.add_subcommand("info", "what a model's KV cache takes, and what fits into memory");
   add_model_options(*command, options->common, /*many_recipes=*/false);
+  add_device_option(*command, options->common);
   command
       ->add_option("-c,--ctx-size", options->context, "tokens of a sequence (default: the trained context)")
       ->check(CLI::Range(1, 1 << 30));
   command->add_option("-b,--batch", options->batch, "sequences at the same time")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  return {command, [options] {
-            const Status chosen = choose_model(options->common);
-            return chosen.ok() ? info(*options) : chosen;
+  return {command, [options, command]() -> Status {
+            KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
+            KVANT_RETURN_IF_ERROR(choose_model(options->common));
+            return info(*options);
           }};
 }
 
