@@ -17,9 +17,9 @@
 #include <memory>
 #include <vector>
 
+#include "attention/device_buffer.h"
 #include "attention/device_numbers.h"
 #include "attention/device_protector.h"
-#include "attention/device_room.h"
 #include "attention/device_row_tables.h"
 #include "attention/device_sums.h"
 #include "attention/row_runs.h"
@@ -111,7 +111,7 @@ class DeviceAttention {
   DeviceSums sums_;
   DeviceNumbers numbers_;
   // The parts of row_tables_, and behind them what one prompt needs.
-  DeviceRoom workspace_;
+  DeviceBuffer workspace_;
   std::shared_ptr<const Plan> sized_for_;         // that workspace_of_rows_ is for
   std::map<int, std::size_t> workspace_of_rows_;  // by their number: bytes
 

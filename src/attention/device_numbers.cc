@@ -12,8 +12,8 @@ DeviceNumbers::Part DeviceNumbers::add(const std::vector<std::int32_t>& list) {
 
 Status DeviceNumbers::send() {
   const std::size_t bytes = numbers_.size() * sizeof numbers_[0];
-  KVANT_RETURN_IF_ERROR(room_.reserve(bytes, "for its page tables"));
-  device_->upload(room_.memory(), numbers_.data(), bytes);
+  KVANT_RETURN_IF_ERROR(buffer_.reserve(bytes, "for its page tables"));
+  device_->upload(buffer_.memory(), numbers_.data(), bytes);
   return {};
 }
 

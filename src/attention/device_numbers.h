@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "attention/device_room.h"
+#include "attention/device_buffer.h"
 
 namespace kvant {
 
@@ -20,7 +20,7 @@ class DeviceNumbers {
     Part from(std::int64_t n) const { return {first + static_cast<std::size_t>(n)}; }  // without its first n
   };
 
-  explicit DeviceNumbers(std::shared_ptr<PageDevice> device) : device_(device), room_(std::move(device)) {}
+  explicit DeviceNumbers(std::shared_ptr<PageDevice> device) : device_(device), buffer_(std::move(device)) {}
 
   void clear() { numbers_.clear(); }
   Part add(const std::vector<std::int32_t>& list);
@@ -31,12 +31,12 @@ class DeviceNumbers {
   Status send();
   // On the device, once they have been sent.
   const std::int32_t* at(Part part) const {
-    return reinterpret_cast<const std::int32_t*>(room_.memory()) + part.first;
+    return reinterpret_cast<const std::int32_t*>(buffer_.memory()) + part.first;
   }
 
  private:
   std::shared_ptr<PageDevice> device_;
-  DeviceRoom room_;
+  DeviceBuffer buffer_;
   std::vector<std::int32_t> numbers_;
 };
 

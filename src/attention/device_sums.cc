@@ -46,8 +46,8 @@ Status DeviceSums::begin(const Step& step, DeviceNumbers& numbers) {
     }
     pages_.push_back({numbers.add(tail), numbers.add(sealed), numbers.add(sums)});
   }
-  return room_.reserve(max_due_ > 0 ? n_sums * layer_sums_bytes(step.plan()) : 0,
-                       "for the sums of its correction");
+  return buffer_.reserve(max_due_ > 0 ? n_sums * layer_sums_bytes(step.plan()) : 0,
+                         "for the sums of its correction");
 }
 
 char* DeviceSums::in_store(const Step& step, int layer, PageEntry sums) {
@@ -56,7 +56,7 @@ char* DeviceSums::in_store(const Step& step, int layer, PageEntry sums) {
 }
 
 char* DeviceSums::after(const Step& step, int slice, int n_pages) const {
-  return room_.memory() + (first_sums_[slice] + n_pages) * layer_sums_bytes(step.plan());
+  return buffer_.memory() + (first_sums_[slice] + n_pages) * layer_sums_bytes(step.plan());
 }
 
 kvant_correction DeviceSums::of_rows(const Step& step, int layer, const DeviceNumbers& numbers,
@@ -66,7 +66,7 @@ kvant_correction DeviceSums::of_rows(const Step& step, int layer, const DeviceNu
   kvant_correction correction{};
   correction.struct_size = sizeof correction;
   correction.query_maps = plan.device_constants->query_maps(layer);
-  correction.states = reinterpret_cast<float*>(room_.memory());
+  correction.states = reinterpret_cast<float*>(buffer_.memory());
   correction.state_seq_stride = static_cast<std::int64_t>(layer_sums_bytes(plan) / sizeof(float));
   if (max_due_ == 0) {  // those of the store are found as pages are
     correction.states = reinterpret_cast<float*>(all.base() + all.layout().layers[layer].offset);

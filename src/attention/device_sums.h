@@ -16,7 +16,7 @@ namespace kvant {
 
 class DeviceSums {
  public:
-  explicit DeviceSums(std::shared_ptr<PageDevice> device) : device_(device), room_(std::move(device)) {}
+  explicit DeviceSums(std::shared_ptr<PageDevice> device) : device_(device), buffer_(std::move(device)) {}
 
   // Of a step of a corrected plan: adds to the numbers. An error: memory is exhausted, or the device has
   // failed.
@@ -39,7 +39,7 @@ class DeviceSums {
   char* after(const Step& step, int slice, int n_pages) const;
 
   std::shared_ptr<PageDevice> device_;
-  DeviceRoom room_;
+  DeviceBuffer buffer_;
   std::vector<int> first_sums_;  // of a slice, in units of a layer's sums
   std::vector<int> due_;         // pages that a slice seals
   int max_due_ = 0;

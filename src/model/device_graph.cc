@@ -374,7 +374,7 @@ Result<std::unique_ptr<DeviceGraph>> DeviceGraph::build(const Hparams& hparams, 
   builder.fix();
   if (states != nullptr) builder.fix_states(states);
   const auto out_of_memory = [&] {
-    return error(
+    return shortage(
         "out of memory on the device: no room for the activations of {} tokens; process fewer in one step",
         n_rows);
   };
@@ -424,7 +424,7 @@ void DeviceGraph::set_rows(const ForwardRows& rows, const float* embedded) {
 Status DeviceGraph::start(int segment) {
   if (segment >= std::ssize(segments_)) return {};
   if (ggml_backend_graph_compute_async(backend_, segments_[segment]) == GGML_STATUS_SUCCESS) return {};
-  return error("out of memory while computing a step");
+  return shortage("out of memory while computing a step");
 }
 
 void DeviceGraph::read_logits(MatrixView<float> logits) {

@@ -1,17 +1,17 @@
-#include "attention/device_room.h"
+#include "attention/device_buffer.h"
 
 #include <utility>
 
 namespace kvant {
 
-DeviceRoom::DeviceRoom(std::shared_ptr<PageDevice> device) : device_(std::move(device)) {}
+DeviceBuffer::DeviceBuffer(std::shared_ptr<PageDevice> device) : device_(std::move(device)) {}
 
-DeviceRoom::~DeviceRoom() {
+DeviceBuffer::~DeviceBuffer() {
   device_->enter();
   device_->release(memory_);
 }
 
-Status DeviceRoom::reserve(std::size_t bytes, const char* purpose) {
+Status DeviceBuffer::reserve(std::size_t bytes, const char* purpose) {
   if (bytes <= bytes_) return {};
   if (memory_ != nullptr) KVANT_RETURN_IF_ERROR(device_->finish());  // the step before may still read it
   device_->release(memory_);

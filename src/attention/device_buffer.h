@@ -1,4 +1,4 @@
-// DeviceRoom: memory of a device that grows to what steps need.
+// DeviceBuffer: memory of a device that grows to what steps need.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 namespace kvant {
 
-class DeviceRoom {
+class DeviceBuffer {
  public:
-  explicit DeviceRoom(std::shared_ptr<PageDevice> device);
-  ~DeviceRoom();
-  DeviceRoom(const DeviceRoom&) = delete;
-  DeviceRoom& operator=(const DeviceRoom&) = delete;
+  explicit DeviceBuffer(std::shared_ptr<PageDevice> device);
+  ~DeviceBuffer();
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
   // So many bytes at least; where it grows, what it held is lost. purpose: what a step has no room for or to
   // do then. An error: memory is exhausted, or the device has failed.
