@@ -7,6 +7,7 @@
 #include "calibrate/calibrate.h"
 #include "calibrate/probe_site.h"
 #include "calibrate/read_samples.h"
+#include "model/engine_decorator.h"
 #include "model/host_device.h"
 #include "model/tiny_model.h"
 
@@ -103,14 +104,19 @@ std::vector<float> sensitivities(const Calibration& calibration) {
   return all;
 }
 
-// Measured by runs, or weighed by gradients, with errors of K that are shaped by queries and without.
-TEST_F(DeviceReader, WeighsHeadsAsTheCpuDoes) {
+CalibrationRequest request_on_letters() {
   CalibrationRequest request;
   std::mt19937 random(5);
   for (int i = 0; i < 4000; ++i) request.text += static_cast<char>('a' + random() % 26);
   request.settings = {
       .samples = 2, .length = 150, .rows = 100, .passages = 1, .context_length = 400, .seed = 3};
   request.n_threads = 1;
+  return request;
+}
+
+// Measured by runs, or weighed by gradients, with errors of K that are shaped by queries and without.
+TEST_F(DeviceReader, WeighsHeadsAsTheCpuDoes) {
+  CalibrationRequest request = request_on_letters();
   for (const char* encode : {"plain", "shaped"}) {
     request.recipes = {parse_recipe(std::string("k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,"
                                                 "ladder=tcq1+tcq2+tcq3+tcq4,encode=") +
@@ -132,20 +138,12 @@ TEST_F(DeviceReader, WeighsHeadsAsTheCpuDoes) {
 }
 
 // An engine whose predictions are those of another, and noise: as of activations that are rounded coarsely.
-class NoisyEngine final : public Engine {
+class NoisyEngine final : public EngineDecorator {
  public:
-  explicit NoisyEngine(Engine& engine) : engine_(engine) {}
-  const Geometry& geometry() const override { return engine_.geometry(); }
-  const Tokenizer& tokenizer() const override { return engine_.tokenizer(); }
-  int n_vocab() const override { return engine_.n_vocab(); }
-  std::string description() const override { return engine_.description(); }
-  std::int64_t weight_bytes() const override { return engine_.weight_bytes(); }
-  std::string fingerprint() const override { return engine_.fingerprint(); }
-  ModelParts parts() const override { return engine_.parts(); }
-  int independent_sequences() const override { return engine_.independent_sequences(); }
+  using EngineDecorator::EngineDecorator;
   Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
               MatrixView<float> logits) override {
-    KVANT_RETURN_IF_ERROR(engine_.step(cache, backend, inputs, logits));
+    KVANT_RETURN_IF_ERROR(EngineDecorator::step(cache, backend, inputs, logits));
     std::normal_distribution<float> noise(0, 0.3F);
     for (int r = 0; r < logits.rows; ++r)
       for (int i = 0; i < logits.cols; ++i) logits.row(r)[i] += noise(random_);
@@ -153,19 +151,13 @@ class NoisyEngine final : public Engine {
   }
 
  private:
-  Engine& engine_;
   std::mt19937 random_{11};
 };
 
 // A device's engine multiplies quantized weights by activations of 8 bits.
 TEST_F(DeviceReader, WeighsHeadsByNothingThatTheDeviceRounds) {
   NoisyEngine noisy(*device_engine_);
-  CalibrationRequest request;
-  std::mt19937 random(5);
-  for (int i = 0; i < 4000; ++i) request.text += static_cast<char>('a' + random() % 26);
-  request.settings = {
-      .samples = 2, .length = 150, .rows = 100, .passages = 1, .context_length = 400, .seed = 3};
-  request.n_threads = 1;
+  CalibrationRequest request = request_on_letters();
   request.recipes = {
       parse_recipe("k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,ladder=tcq1+tcq2+tcq3+tcq4").value()};
   for (const bool by_run : {true, false}) {

@@ -8,6 +8,7 @@
 
 #include "calibrate/calibrate.h"
 #include "calibrate/sensitivity_estimate.h"
+#include "model/engine_decorator.h"
 #include "model/tiny_model.h"
 #include "model/tokenizer.h"
 #include "recipe/bit_allocation.h"
@@ -32,24 +33,12 @@ std::string letters(int n) {
 }
 
 // An engine whose weights are said to be another model's: its gradients don't fit.
-class OddEngine final : public Engine {
+class OddEngine final : public EngineDecorator {
  public:
-  OddEngine(Engine& engine, Engine& other) : engine_(engine), other_(other) {}
-  const Geometry& geometry() const override { return engine_.geometry(); }
-  const Tokenizer& tokenizer() const override { return engine_.tokenizer(); }
-  int n_vocab() const override { return engine_.n_vocab(); }
-  std::string description() const override { return engine_.description(); }
-  std::int64_t weight_bytes() const override { return engine_.weight_bytes(); }
-  std::string fingerprint() const override { return engine_.fingerprint(); }
+  OddEngine(Engine& engine, Engine& other) : EngineDecorator(engine), other_(other) {}
   ModelParts parts() const override { return other_.parts(); }
-  int independent_sequences() const override { return engine_.independent_sequences(); }
-  Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
-              MatrixView<float> logits) override {
-    return engine_.step(cache, backend, inputs, logits);
-  }
 
  private:
-  Engine& engine_;
   Engine& other_;
 };
 

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <string>
 
+#include "attention/cuda/bench/median_time.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
 #include "kvant/kvant.h"
@@ -92,25 +93,6 @@ void check(kvant_status status) {
   std::exit(1);
 }
 
-double median_us(int runs, const auto& launch) {
-  cudaEvent_t start;
-  cudaEvent_t stop;
-  check_cuda(cudaEventCreate(&start), "event");
-  check_cuda(cudaEventCreate(&stop), "event");
-  std::vector<float> times;
-  for (int run = -2; run < runs; ++run) {
-    check_cuda(cudaEventRecord(start), "event");
-    launch();
-    check_cuda(cudaEventRecord(stop), "event");
-    check_cuda(cudaDeviceSynchronize(), "attention of prompts");
-    float ms = 0;
-    check_cuda(cudaEventElapsedTime(&ms, start, stop), "event");
-    if (run >= 0) times.push_back(ms);
-  }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2] * 1e3;
-}
-
 void run_shape(const Settings& settings, int d, const Shape& of, bool half_products) {
   kvant_prompt_shape shape{};
   shape.struct_size = sizeof shape;
@@ -148,7 +130,7 @@ void run_shape(const Settings& settings, int d, const Shape& of, bool half_produ
   prompt.k_token_stride = prompt.v_token_stride = std::int64_t{settings.kv_heads} * d;
   prompt.q_head_stride = prompt.k_head_stride = prompt.v_head_stride = prompt.out_head_stride = d;
   if (of.sealed > 0) prompt.pages = &pages;
-  const double us = median_us(settings.runs, [&] {
+  const double us = median_us(settings.runs, "attention of prompts", [&] {
     check(kvant_prompt_attention(&shape, &prompt, workspace.get(), bytes, nullptr));
   });
   const double seen = of.prompt * (of.sealed + 0.5 * of.prompt);  // by all rows of a head

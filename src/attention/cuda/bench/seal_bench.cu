@@ -1,12 +1,12 @@
 // Times sealing a prompt of one layer: microseconds for each pair of formats, the median over runs.
 //
 //   seal_bench [--head-dim D] [--kv-heads H] [--tokens N] [--runs N] [--shaped 1] [KEY+VALUE ...]
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
 #include <string>
 
+#include "attention/cuda/bench/median_time.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
 #include "format/error_metric.h"
@@ -70,25 +70,6 @@ void check(kvant_status status) {
   std::exit(1);
 }
 
-double median_us(int runs, const auto& launch) {
-  cudaEvent_t start;
-  cudaEvent_t stop;
-  check_cuda(cudaEventCreate(&start), "event");
-  check_cuda(cudaEventCreate(&stop), "event");
-  std::vector<float> times;
-  for (int run = -2; run < runs; ++run) {
-    check_cuda(cudaEventRecord(start), "event");
-    launch();
-    check_cuda(cudaEventRecord(stop), "event");
-    check_cuda(cudaDeviceSynchronize(), "sealing");
-    float ms = 0;
-    check_cuda(cudaEventElapsedTime(&ms, start, stop), "event");
-    if (run >= 0) times.push_back(ms);
-  }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2] * 1e3;
-}
-
 void run_pair(const Settings& settings, const std::string& pair, const kvant_pages& tail, int pages) {
   const int d = settings.head_dim;
   const std::string key = pair.substr(0, pair.find('+'));
@@ -118,10 +99,10 @@ void run_pair(const Settings& settings, const std::string& pair, const kvant_pag
   if (settings.shaped != 0) layer.key_metrics = reinterpret_cast<const float*>(of_keys.get());
   kvant_seal_range range{sizeof range, first.get(), first.get(), nullptr, pages};
   const double us =
-      median_us(settings.runs, [&] { check(kvant_seal_pages(&shape, &layer, &range, nullptr)); });
+      median_us(settings.runs, "sealing", [&] { check(kvant_seal_pages(&shape, &layer, &range, nullptr)); });
   range.max_pages = 1;
   const double one =
-      median_us(settings.runs, [&] { check(kvant_seal_pages(&shape, &layer, &range, nullptr)); });
+      median_us(settings.runs, "sealing", [&] { check(kvant_seal_pages(&shape, &layer, &range, nullptr)); });
   std::printf("%-20s d%-3d %d heads: %dk tokens %9.1f us, a page of each %7.1f us\n", pair.c_str(), d,
               settings.kv_heads, settings.tokens / 1024, us, one);
   std::fflush(stdout);
