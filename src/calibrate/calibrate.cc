@@ -178,13 +178,14 @@ class Calibrator {
       std::erase_if(needs.constants, [](const auto& c) { return has_own_text(c.need.kind); });
       if (!known(needs)) open.push_back(std::move(needs));
     }
+    const auto turns = rope_turns(engine_.parts(), engine_.geometry(), request_.n_threads);
     Progress progress("learning", static_cast<std::int64_t>(open.size()), "heads");
     std::optional<Error> failure;
     last_save_ = Clock::now();
     run_team(request_.n_threads, [&](Team& team) {
       team.for_each(static_cast<int>(open.size()), [&](int i) {
         if (stopped()) return;
-        auto learned = learn_head(capture_, open[i], settings_);
+        auto learned = learn_head(capture_, open[i], turns[open[i].layer], settings_);
         const std::lock_guard lock(mutex_);
         if (!learned.ok()) {
           failure = learned.error();
