@@ -10,6 +10,7 @@
 #include "model/device_graph.h"
 #include "model/device_states.h"
 #include "model/executor.h"
+#include "model/observed_rows.h"
 
 namespace kvant {
 
@@ -27,15 +28,14 @@ class DeviceExecutor final : public Executor {
   GraphShape shape_of(const Step& step, const ForwardRows& rows) const;
   Result<DeviceGraph*> graph_for(const PlanTransforms& transforms, const GraphShape& shape);
   void embed(std::span<const std::int32_t> tokens);
-  void show(RowObserver& observer, const Step& step, int layer, const DeviceGraph& graph);
 
   const Hparams& hparams_;
   const Weights& weights_;
   std::shared_ptr<ComputeDevice> device_;
   DeviceAttention attention_;
   DeviceStates states_;
-  std::vector<float> embedded_;                              // [n_rows, n_embd]
-  std::vector<float> q_, k_, v_;                             // of a layer that an observer sees
+  std::vector<float> embedded_;  // [n_rows, n_embd]
+  ObservedRows observed_;
   std::vector<std::unique_ptr<PlanTransforms>> transforms_;  // the latest first
   std::vector<std::unique_ptr<DeviceGraph>> graphs_;         // likewise; they refer to transforms_
 };

@@ -436,15 +436,21 @@ void DeviceGraph::read_logits(MatrixView<float> logits) {
   ggml_backend_synchronize(backend_);
 }
 
-void DeviceGraph::read_rows(std::vector<float>& q, std::vector<float>& k, std::vector<float>& v) const {
-  const auto read = [&](const ggml_tensor* from, std::vector<float>& to) {
-    to.resize(ggml_nelements(from));
-    ggml_backend_tensor_get_async(backend_, from, to.data(), 0, ggml_nbytes(from));
-  };
+void DeviceGraph::read(const ggml_tensor* from, std::vector<float>& to) const {
+  to.resize(ggml_nelements(from));
+  ggml_backend_tensor_get_async(backend_, from, to.data(), 0, ggml_nbytes(from));
+  ggml_backend_synchronize(backend_);
+}
+
+void DeviceGraph::read_queries(std::vector<float>& q) const {
   read(tensors_.q, q);
+}
+void DeviceGraph::read_keys_and_values(std::vector<float>& k, std::vector<float>& v) const {
   read(tensors_.k, k);
   read(tensors_.v, v);
-  ggml_backend_synchronize(backend_);
+}
+void DeviceGraph::read_attended(std::vector<float>& out) const {
+  read(tensors_.attended, out);
 }
 
 float* DeviceGraph::q() const {

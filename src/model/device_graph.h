@@ -59,9 +59,12 @@ class DeviceGraph {
   // Waits, and copies the logits.
   void read_logits(MatrixView<float> logits);
 
-  // Waits for the segment started last, and copies the rows that it made for attention: F32, as LayerRows has
-  // them. What the plan transforms is transformed.
-  void read_rows(std::vector<float>& q, std::vector<float>& k, std::vector<float>& v) const;
+  // Wait, and copy the rows of the layer whose segment was started last: those that it made for attention,
+  // before this overwrites the queries, and attention's, after it. F32, as LayerRows has them. What the plan
+  // transforms is transformed.
+  void read_queries(std::vector<float>& q) const;
+  void read_keys_and_values(std::vector<float>& k, std::vector<float>& v) const;
+  void read_attended(std::vector<float>& out) const;
 
   // What a layer's attention reads and writes: addresses on the device, the same for all layers.
   float* q() const;
@@ -86,6 +89,7 @@ class DeviceGraph {
 
   DeviceGraph(const PlanTransforms& transforms, ggml_backend* backend, GraphShape shape);
   Status allocate();
+  void read(const ggml_tensor* from, std::vector<float>& to) const;
 
   const PlanTransforms& transforms_;
   ggml_backend* backend_;
