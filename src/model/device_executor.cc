@@ -17,10 +17,11 @@ constexpr std::int64_t kMaxIdleDeviceBytes = std::int64_t{1} << 30;
 }  // namespace
 
 DeviceExecutor::DeviceExecutor(const Hparams& hparams, const Weights& weights,
-                               std::shared_ptr<ComputeDevice> device)
+                               std::shared_ptr<ComputeDevice> device, DeviceProducts products)
     : hparams_(hparams),
       weights_(weights),
       device_(std::move(device)),
+      products_(products),
       attention_(device_->pages()),
       states_(hparams, device_) {}
 
@@ -71,8 +72,8 @@ Result<DeviceGraph*> DeviceExecutor::graph_for(const PlanTransforms& transforms,
     bytes -= graphs_.back()->bytes();
     graphs_.pop_back();
   }
-  auto built =
-      DeviceGraph::build(hparams_, weights_, transforms, device_->backend(), shape, states_.memory());
+  auto built = DeviceGraph::build(hparams_, weights_, products_, transforms, device_->backend(), shape,
+                                  states_.memory());
   if (!built.ok()) return built.error();
   graphs_.insert(graphs_.begin(), std::move(built).value());
   return graphs_.front().get();

@@ -17,7 +17,8 @@ namespace kvant {
 class DeviceExecutor final : public Executor {
  public:
   // hparams and weights must outlive it; weights lie in the device's memory.
-  DeviceExecutor(const Hparams& hparams, const Weights& weights, std::shared_ptr<ComputeDevice> device);
+  DeviceExecutor(const Hparams& hparams, const Weights& weights, std::shared_ptr<ComputeDevice> device,
+                 DeviceProducts products);
 
   // The step's cache keeps its pages on the device. Of the backend, its observer alone is called.
   Status run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
@@ -32,6 +33,7 @@ class DeviceExecutor final : public Executor {
   const Hparams& hparams_;
   const Weights& weights_;
   std::shared_ptr<ComputeDevice> device_;
+  DeviceProducts products_;
   DeviceAttention attention_;
   DeviceStates states_;
   std::vector<float> embedded_;  // [n_rows, n_embd]

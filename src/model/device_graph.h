@@ -24,6 +24,10 @@ struct ggml_tensor;
 
 namespace kvant {
 
+// How a graph multiplies by weights that aren't F32: as fast as the backend can, which may round activations
+// to the 8 bits of a format, or with each weight expanded to F32 first.
+enum class DeviceProducts : std::uint8_t { fastest, f32 };
+
 // What a graph is made for.
 struct GraphShape {
   int n_rows = 0, n_logit_rows = 0;
@@ -41,8 +45,9 @@ class DeviceGraph {
   // An error: memory is short, or the backend can't compute something. All outlive the graph. states: of as
   // many slices as the shape has; null: it has none.
   static Result<std::unique_ptr<DeviceGraph>> build(const Hparams& hparams, const Weights& weights,
-                                                    const PlanTransforms& transforms, ggml_backend* backend,
-                                                    GraphShape shape, ggml_backend_buffer* states);
+                                                    DeviceProducts products, const PlanTransforms& transforms,
+                                                    ggml_backend* backend, GraphShape shape,
+                                                    ggml_backend_buffer* states);
   ~DeviceGraph();
   DeviceGraph(const DeviceGraph&) = delete;
   DeviceGraph& operator=(const DeviceGraph&) = delete;
@@ -84,11 +89,13 @@ class DeviceGraph {
     ggml_tensor* attended;                    // [n_heads * head_dim, n_rows]
     ggml_tensor* gates;                       // of the queries' heads: as attended
     ggml_tensor* logits;                      // [n_vocab, n_logit_rows]
+    ggml_tensor* numbers;                     // 0, 1, 2, ...: as many as a weight has rows; null: not needed
     DeltaStates states;
   };
 
   DeviceGraph(const PlanTransforms& transforms, ggml_backend* backend, GraphShape shape);
   Status allocate();
+  void send_numbers();
   void read(const ggml_tensor* from, std::vector<float>& to) const;
 
   const PlanTransforms& transforms_;

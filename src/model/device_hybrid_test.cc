@@ -267,5 +267,15 @@ TEST(DeviceHybridMemory, RunsOutWithAnError) {
   EXPECT_EQ(cache.length(sequence), 0);
 }
 
+// CUDA convolves channels by 128.
+TEST(DeviceHybrids, ConvolutionsWithoutAKernelAreRefusedWhenTheModelIsLoaded) {
+  const auto device = device_at(kPlaces[1]);
+  if (device == nullptr) GTEST_SKIP() << "no such device";
+  const auto file = write_tiny_model(tiny_hybrid());
+  const auto engine = Engine::load(file->path(), {.n_threads = 1, .device = device});
+  ASSERT_FALSE(engine.ok());
+  EXPECT_NE(engine.error().message.find("convolutions"), std::string::npos) << engine.error().message;
+}
+
 }  // namespace
 }  // namespace kvant
