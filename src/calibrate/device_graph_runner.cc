@@ -1,5 +1,7 @@
 #include "calibrate/device_graph_runner.h"
 
+#include "model/library_abort.h"
+
 namespace kvant {
 namespace {
 
@@ -42,7 +44,10 @@ Status GraphRunner::run(const Make& make) {
   context_ = make_graph_context(n_tensors_);
   ggml_cgraph* graph = make(context_.get());
   if (!ggml_gallocr_alloc_graph(memory_.get(), graph)) return shortage("gradients: {}", kNoMemory);
-  const ggml_status status = ggml_backend_graph_compute(backend_, graph);
+  // ggml's CUDA backend ends the process where its own pool finds no memory, or a kernel fails.
+  ggml_status status = GGML_STATUS_SUCCESS;
+  const auto aborted = catch_library_abort([&] { status = ggml_backend_graph_compute(backend_, graph); });
+  if (aborted) return shortage("gradients: {} ({})", kNoMemory, *aborted);
   if (status == GGML_STATUS_ALLOC_FAILED) return shortage("gradients: {}", kNoMemory);
   if (status != GGML_STATUS_SUCCESS)
     return error("{} failed to compute gradients", ggml_backend_name(backend_));

@@ -132,7 +132,8 @@ TEST_P(DeviceMeasures, LayersErrorsAreThoseOnTheCpu) {
       for (int layer = 0; layer < 2; ++layer) {
         const OutputError error = effects.of_layer(layer), expected = of_cpu.of_layer(layer);
         EXPECT_EQ(error.values, expected.values);
-        EXPECT_NEAR(error.relative(), expected.relative(), 0.05 * expected.relative() + 0.003);
+        EXPECT_NEAR(error.relative(), expected.relative(),
+                    (0.05 + GetParam().between_ways) * expected.relative() + 0.003);
         if (effects.coverage.empty()) continue;
         const MassCoverage &mass = effects.coverage[layer], &expected_mass = of_cpu.coverage[layer];
         EXPECT_EQ(mass.rows, expected_mass.rows);
