@@ -220,12 +220,15 @@ class CpuLibrary(TorchLibrary):
         group, d = shape.n_heads // shape.n_kv_heads, shape.head_dim
         n_rows = rows[-1] + 1
         for query_head in range(head * group, (head + 1) * group):
-            q = matrix(prompt.q + 2 * query_head * prompt.q_head_stride, np.uint16, n_rows, prompt.q_token_stride, d)[rows]
-            scores = np.where(hidden, -np.inf, shape.softmax_scale * from_bf16(q) @ keys.T)
+            q = from_bf16(matrix(prompt.q + 2 * query_head * prompt.q_head_stride, np.uint16, n_rows, prompt.q_token_stride, d)[rows])
+            q = q @ hadamard(d) if prompt.q_hadamard else q
+            scores = np.where(hidden, -np.inf, shape.softmax_scale * q @ keys.T)
             weights = np.exp(scores - scores.max(1, keepdims=True))
             kind, convert = (np.uint16, to_bf16) if prompt.out_type == BF16 else (np.float32, np.asarray)
             at = prompt.out + np.dtype(kind).itemsize * query_head * prompt.out_head_stride
-            matrix(at, kind, n_rows, prompt.out_token_stride, d)[rows] = convert(weights @ values / weights.sum(1, keepdims=True))
+            out = weights @ values / weights.sum(1, keepdims=True)
+            out = out @ hadamard(d) if prompt.out_hadamard else out
+            matrix(at, kind, n_rows, prompt.out_token_stride, d)[rows] = convert(out)
             if prompt.lse:
                 lse = matrix(prompt.lse + 4 * query_head * prompt.lse_head_stride, np.float32, n_rows, prompt.lse_token_stride, 1)
                 lse[rows, 0] = np.log(weights.sum(1)) + scores.max(1)

@@ -23,10 +23,8 @@ def attend(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, q: torch.
            values: torch.Tensor, out: torch.Tensor, attention: VarlenAttention | None) -> None:
     """q, out: BF16 [n_rows, n_heads, head_dim]; keys, values: BF16 [n_rows, n_kv_heads, head_dim]; blocks: the layer's;
     attention: on rows, or None: the library's on pages."""
-    q = cache.rotated(q)
     scratch = append_and_seal(cache, step, blocks, keys, values)
     if attention is None:
         prompt_pages.attend(cache, step, scratch, blocks, q, out)
     else:
         prompt_rows.attend(cache, step, scratch, blocks, q, out, attention)
-    cache.rotate_back(out)

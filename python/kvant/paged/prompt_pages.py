@@ -85,12 +85,12 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
     """About the most memory that the attention of so many rows takes, with their scratch pages, beside its arguments."""
     row = SIDES * layout.n_kv_heads * layout.head_dim * 2
     queries = n_rows * n_heads * layout.head_dim
-    return row * (3 * (n_rows + 2 * PAGE) + MOST_PAGES * PAGE) + queries * (2 + 4 + 4) + WORKSPACE_BYTES
+    return row * (3 * (n_rows + 2 * PAGE) + MOST_PAGES * PAGE) + queries * (4 + 4) + WORKSPACE_BYTES
 
 
 def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor,
            out: torch.Tensor) -> None:
-    """Rows in the basis of the pages: q, out, BF16 [n_rows, n_heads, head_dim]."""
+    """q, out: BF16 [n_rows, n_heads, head_dim]. The library rotates both where it reads and writes them."""
     if step.attention is None:
         step.attention = prepare(cache, step)
     for call in step.attention:
@@ -124,4 +124,5 @@ def _attend(cache: ModelCache, call: Call, scratch: ScratchPages, blocks: torch.
     cache.library.prompt_attention(call.shape, Prompt(
         query_begins=call.query_begins, token_begins=call.token_begins, q=q, q_token_stride=q.stride(0),
         q_head_stride=q.stride(1), out=out, out_token_stride=out.stride(0), out_head_stride=out.stride(1), pages=pages,
-        q_type=BF16, out_type=BF16 if out.dtype == torch.bfloat16 else F32, **of_lse), cache.device)
+        q_type=BF16, out_type=BF16 if out.dtype == torch.bfloat16 else F32, q_hadamard=cache.recipe.key_hadamard,
+        out_hadamard=cache.recipe.value_hadamard, **of_lse), cache.device)

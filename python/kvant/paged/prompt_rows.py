@@ -91,7 +91,8 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
 
 def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor,
            out: torch.Tensor, attention: VarlenAttention) -> None:
-    """Rows in the basis of the pages: q, out, BF16 [n_rows, n_heads, head_dim]."""
+    """q, out: BF16 [n_rows, n_heads, head_dim]."""
+    q = cache.rotated(q)
     if step.attention is None:
         step.attention = prepare(cache, step)
     plan, mine = step.plan, step.attention
@@ -100,6 +101,7 @@ def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: 
                        max_seqlen_k=int(plan.n_visible_tokens.max()), block_table=mine.visible,
                        softmax_scale=cache.softmax_scale, causal=True, return_softmax_lse=True)
     _merge_prefixes(cache, mine.stretches, blocks, q, out, lse.t(), attention)
+    cache.rotate_back(out)
 
 
 def _visible_rows(cache: ModelCache, step: PrefillStep, scratch: ScratchPages,
