@@ -102,8 +102,8 @@ typedef struct kvant_decode_shape {
    * none of its tokens has a weight above this, relative to the largest one so far. Kernels whose name ends
    * in "skipping values" do so; others read all. */
   float skip_threshold;
-  /* Since 1.3: c > 0: scores become c * tanh(score / c), by the generic kernel. 0: they stay as they are. Not
-   * with a correction. */
+  /* Since 1.3: c > 0: scores become c * tanh(score / c), with few kernels but the generic one. 0: they stay
+   * as they are. Not with a correction. */
   float score_softcap;
   int32_t shape_reserved; /* 0 */
 } kvant_decode_shape;
