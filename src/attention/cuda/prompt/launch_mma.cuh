@@ -30,7 +30,8 @@ cudaError_t launch_mma_prompt(const PromptArgs& args, const PromptLaunch& launch
     if (const cudaError_t error = launch_half_tiles<D>(args, launch, Shape::kRows); error != cudaSuccess)
       return error;
     const int bytes = Shape::kQueryBytes + slots * Shape::kSlotBytes;
-    auto* kernel = mma_prompt_kernel<Shape>;
+    auto* kernel =
+        launch.sas ? mma_prompt_kernel<Shape, SasHalfWeight> : mma_prompt_kernel<Shape, ExactHalfWeight>;
     if (const cudaError_t error = allow_shared(kernel, bytes); error != cudaSuccess) return error;
     return launch_overlapped(kernel, dim3(args.n_ctas), Shape::kThreads, bytes, launch, args, slots);
   });

@@ -92,7 +92,7 @@ __device__ __forceinline__ void add_products(float* d, const std::uint32_t (&a)[
 }
 
 // A warp's rows on their way through the steps of a block.
-template <class Shape>
+template <class Shape, class Weight>
 class MmaRows {
  public:
   static constexpr int kD = Shape::kHeadDim;
@@ -152,7 +152,7 @@ class MmaRows {
         mask_scores(s_[m], low, high, pair_);
       }
       float shrink[2];
-      if (!weigh_scores(s_[m], is_capped ? 1 : args.scale_log2, rows_[m], shrink)) continue;
+      if (!weigh_scores<Weight>(s_[m], is_capped ? 1 : args.scale_log2, rows_[m], shrink)) continue;
 #pragma unroll
       for (int i = 0; i < kD / 2; ++i) sums_[m][i] *= shrink[i / 2 % 2];
     }
@@ -220,7 +220,7 @@ __device__ __forceinline__ void load_warp_queries(const PromptArgs& args, const 
 }
 
 // A block, by all threads. ring: its slots, from a shared address on.
-template <class Shape>
+template <class Shape, class Weight>
 __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<Shape>& shared,
                                              unsigned char* queries, std::uint32_t ring, int n_slots,
                                              int warp, int lane) {
@@ -231,7 +231,7 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
   WarpSight& sight = shared.sight[warp];
   if (lane == 0) sight = find_sight(args, item, warp * Shape::kWarpRows, (warp + 1) * Shape::kWarpRows - 1);
   __syncwarp();
-  MmaRows<Shape> rows(shared_address(queries), warp, lane);
+  MmaRows<Shape, Weight> rows(shared_address(queries), warp, lane);
   std::uint32_t slot = ring;
   const auto next_slot = [&] {
     slot += Shape::kSlotBytes;
@@ -268,14 +268,14 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
 }
 
 // Dynamic shared memory: queries of each warp, then the ring.
-template <class Shape>
+template <class Shape, class Weight>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kMostCtas)
     mma_prompt_kernel(const __grid_constant__ PromptArgs args, int n_slots) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ MmaShared<Shape> shared;
   take_blocks(args, shared, [&](int warp, int lane) {
-    attend_block<Shape>(args, shared, memory + warp * Shape::kWarpQueryBytes,
-                        shared_address(memory) + Shape::kQueryBytes, n_slots, warp, lane);
+    attend_block<Shape, Weight>(args, shared, memory + warp * Shape::kWarpQueryBytes,
+                                shared_address(memory) + Shape::kQueryBytes, n_slots, warp, lane);
   });
 }
 

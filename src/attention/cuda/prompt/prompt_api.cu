@@ -65,7 +65,6 @@ Reason fault_of(const kvant_prompt_shape& shape) {
       {shape.softmax_scale > 0, "shape.softmax_scale must be greater than 0"},
       {shape.window >= 0, "shape.window is negative"},
       {shape.window == 0 || shape.causal != 0, "shape.window: only causal attention has one"},
-      {shape.half_products == 0 || shape.sas == 0, "shape.sas: not with half_products"},
       {shape.score_softcap >= 0, "shape.score_softcap must not be negative"},
       {shape.half_products != 0 || shape.score_softcap == 0, "shape.score_softcap is for half_products"},
   });
