@@ -9,7 +9,6 @@ namespace kvant {
 
 DeviceAttention::DeviceAttention(std::shared_ptr<PageDevice> device)
     : device_(device),
-      has_half_prompts_(has_prompt_kernel(*device, /*head_dim=*/64, /*half_products=*/true)),
       protector_(device),
       sums_(device),
       indices_(device),

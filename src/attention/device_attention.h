@@ -106,7 +106,6 @@ class DeviceAttention {
   char* prompt_memory() const { return workspace_.memory() + rows_workspace_; }
 
   std::shared_ptr<PageDevice> device_;
-  bool has_half_prompts_;
   DeviceProtector protector_;
   DeviceSums sums_;
   IndexBuffer indices_;

@@ -36,8 +36,8 @@ bool in_integers(const Plan& plan) {
 // Whether the kernel in half precision knows all that the plan asks of scores, weights and values.
 bool knows_in_half(const Plan& plan) {
   const Recipe& recipe = plan.recipe;
-  return recipe.prompt == PromptAttention::exact && recipe.softmax == Softmax::exact && recipe.skip == 0 &&
-         !is_corrected(plan) && !protects_by_score(plan);
+  return recipe.prompt == PromptAttention::exact && recipe.skip == 0 && !is_corrected(plan) &&
+         !protects_by_score(plan);
 }
 
 kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, int n_tokens, int n_pages) {
@@ -63,8 +63,7 @@ kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, 
 }  // namespace
 
 bool DeviceAttention::takes_prompt_kernel(const Plan& plan, const StepSlice& slice) const {
-  return slice.is_prompt && slice.n_tokens >= kMinPromptTokens &&
-         (in_integers(plan) || (has_half_prompts_ && knows_in_half(plan)));
+  return slice.is_prompt && slice.n_tokens >= kMinPromptTokens && (in_integers(plan) || knows_in_half(plan));
 }
 
 void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {

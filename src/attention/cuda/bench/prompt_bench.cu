@@ -1,8 +1,8 @@
-// Times causal attention of prompts: microseconds and TFLOP/s for each precision that the device has, head
+// Times causal attention of prompts: microseconds and TFLOP/s for each precision, head
 // size and shape, the median over runs, first pass included. Products of scores and values that rows see
 // count.
 //
-//   prompt_bench [--heads H] [--kv-heads H] [--runs N] [--softcap C] [D ...]
+//   prompt_bench [--heads H] [--kv-heads H] [--runs N] [--softcap C] [--sas 1] [D ...]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +26,7 @@ struct Settings {
   int kv_heads = 8;
   int runs = 7;
   int softcap = 0;
+  int sas = 0;
   std::vector<int> head_dims;
 };
 
@@ -104,11 +105,12 @@ void run_shape(const Settings& settings, int d, const Shape& of, bool half_produ
   shape.n_queries = shape.n_tokens = of.prompt;
   shape.softmax_scale = 1 / std::sqrt(static_cast<float>(d));
   shape.causal = 1;
+  shape.sas = settings.sas;
   shape.n_sealed_pages = of.sealed / kPageTokens;
   shape.half_products = half_products ? 1 : 0;
   shape.score_softcap = static_cast<float>(half_products ? settings.softcap : 0);
   std::size_t bytes = 0;
-  if (kvant_prompt_workspace(&shape, &bytes) == KVANT_UNSUPPORTED) return;
+  check(kvant_prompt_workspace(&shape, &bytes));
   const DeviceArray<unsigned char> workspace(bytes);
   const SealedPages sealed(settings.kv_heads, std::max(shape.n_sealed_pages, 1), d);
   const DeviceArray<std::uint16_t> q(gaussian_rows(of.prompt, settings.heads, d)),
@@ -146,7 +148,8 @@ Settings parse(int argc, char** argv) {
                                            {{"--heads", &settings.heads},
                                             {"--kv-heads", &settings.kv_heads},
                                             {"--runs", &settings.runs},
-                                            {"--softcap", &settings.softcap}});
+                                            {"--softcap", &settings.softcap},
+                                            {"--sas", &settings.sas}});
   for (const std::string& head_dim : command.names) settings.head_dims.push_back(std::atoi(head_dim.c_str()));
   if (settings.head_dims.empty()) settings.head_dims = {64, 128, 256};
   return settings;
