@@ -47,9 +47,9 @@ Status DeviceHeadPages::add(const Place& place, PageEntry entry, PageView view) 
                 page.begin());
     bytes_.push_back(std::make_unique<std::byte[]>(format.page_bytes(d)));
     plan.device->page_to_host(format.name(), side, d, page.data(), bytes_.back().get());
-    (side == Side::key ? view.k : view.v) = {
-        &format, bytes_.back().get(),
-        is_sealed ? &place.head().side(side).context : (side == Side::key ? &key_rows_ : &value_rows_)};
+    const PageContext& of_rows = side == Side::key ? key_rows_ : value_rows_;
+    const PageContext& context = is_sealed ? place.head().side(side).context : of_rows;
+    (side == Side::key ? view.k : view.v) = PageSide{&format, bytes_.back().get(), &context};
   }
   pages_.push_back(view);
   return {};
@@ -79,7 +79,7 @@ Status DeviceHeadPages::read(const Step& step, int slice, int layer, int kv_head
   bytes_.clear();
   for (const Side side : kSides) {
     const PageContext& context = place.head().side(side).context;
-    (side == Side::key ? key_rows_ : value_rows_) = {context.head_dim, context.constants, {}};
+    (side == Side::key ? key_rows_ : value_rows_) = PageContext{context.head_dim, context.constants, {}};
   }
   const std::vector<int> left_out = protected_tokens(step, slice, layer, kv_head, n_sealed);
   for (int page = first_visible / kPageTokens; page < n_sealed; ++page) {
