@@ -102,8 +102,8 @@ typedef struct kvant_decode_shape {
    * none of its tokens has a weight above this, relative to the largest one so far. Kernels whose name ends
    * in "skipping values" do so; others read all. */
   float skip_threshold;
-  /* Since 1.3: c > 0: scores become c * tanh(score / c), by the generic kernel. 0: they stay as they are. Not
-   * with a correction. */
+  /* Since 1.3: c > 0: scores become c * tanh(score / c), with few kernels but the generic one. 0: they stay
+   * as they are. Not with a correction. */
   float score_softcap;
   int32_t shape_reserved; /* 0 */
 } kvant_decode_shape;
@@ -404,9 +404,9 @@ typedef struct kvant_prompt_shape {
 } kvant_prompt_shape;
 
 /* Since 1.2: sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 (or half
- * precision) within the call as rows do; protected tokens (`sink`, `masks`) are taken from their pages. Pages
- * lie where kvant_decode_attention finds them, transformed as they are: q must be transformed to match, `out`
- * back (kvant_transform), and so must be the rows.
+ * precision) within the call as rows do; protected tokens (`sink`, `masks`) are taken from their pages. Pages lie where
+ * kvant_decode_attention finds them, transformed as they are: q must be transformed to match, `out` back
+ * (kvant_transform, or q_hadamard and out_hadamard of kvant_prompt), and so must be the rows.
  *
  * Sequence i has sealed_begins[i + 1] - sealed_begins[i] sealed pages, of its tokens from the first on; its
  * rows are the tokens from first_row_tokens[i] on. A query sees the sealed pages that query_sealed_pages
@@ -450,6 +450,10 @@ typedef struct kvant_prompt {
   /* Since 1.6, with half_products: attention sinks in device memory as kvant_decode_layer has them, F32
    * [n_heads]; or null. */
   const float* sink_logits;
+  /* Since 1.8, with half_products. Not 0: queries are multiplied by the orthonormal Walsh-Hadamard matrix
+   * when they are read, as keys were when they were appended; q stays as it is. And outputs before they are
+   * stored, as values were. */
+  int32_t q_hadamard, out_hadamard;
 } kvant_prompt;
 
 /* Bytes of workspace for a shape: a little more than 2 for each channel of each token and KV head, those of

@@ -7,7 +7,7 @@ import pathlib
 
 BF16, F32 = 0, 1  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-MAJOR_VERSION, MINOR_VERSION = 1, 7  # of KVANT_VERSION: libraries of a later minor one will do
+MAJOR_VERSION, MINOR_VERSION = 1, 8  # of KVANT_VERSION: libraries of a later minor one will do
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
@@ -141,7 +141,7 @@ class Prompt(Struct):
                        (_pointer, "v"), (_long, "v_token_stride v_head_stride"), (_pointer, "out"),
                        (_long, "out_token_stride out_head_stride"), (_pointer, "lse"),
                        (_long, "lse_token_stride lse_head_stride"), (_pointer, "pages"), (ctypes.c_int, "q_type out_type"),
-                       (_pointer, "sink_logits"))
+                       (_pointer, "sink_logits"), (_int, "q_hadamard out_hadamard"))
 
 
 class TokenWeights(Struct):

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <string>
 
+#include "attention/cuda/bench/bench_options.h"
 #include "attention/cuda/bench/median_time.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
@@ -143,20 +144,13 @@ void run_shape(const Settings& settings, int d, const Shape& of, bool half_produ
 
 Settings parse(int argc, char** argv) {
   Settings settings;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    int* number = argument == "--heads"      ? &settings.heads
-                  : argument == "--kv-heads" ? &settings.kv_heads
-                  : argument == "--runs"     ? &settings.runs
-                  : argument == "--softcap"  ? &settings.softcap
-                  : argument == "--sas"      ? &settings.sas
-                                             : nullptr;
-    if (number == nullptr) {
-      settings.head_dims.push_back(std::atoi(argument.c_str()));
-    } else if (++i < argc) {
-      *number = std::atoi(argv[i]);
-    }
-  }
+  const BenchCommand command = parse_bench(argc, argv,
+                                           {{"--heads", &settings.heads},
+                                            {"--kv-heads", &settings.kv_heads},
+                                            {"--runs", &settings.runs},
+                                            {"--softcap", &settings.softcap},
+                                            {"--sas", &settings.sas}});
+  for (const std::string& head_dim : command.names) settings.head_dims.push_back(std::atoi(head_dim.c_str()));
   if (settings.head_dims.empty()) settings.head_dims = {64, 128, 256};
   return settings;
 }

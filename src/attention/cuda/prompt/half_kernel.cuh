@@ -80,23 +80,6 @@ __device__ __forceinline__ void copy_half_tiles(const PromptArgs& args, HalfShar
   }
 }
 
-template <int D>
-__device__ __forceinline__ void load_queries(const PromptArgs& args, const PromptItem& item, int head,
-                                             int warp, int lane, unsigned char* queries) {
-  constexpr int kLanesOfRow = D / 8;
-  constexpr int kRowsAtOnce = 32 / kLanesOfRow;
-  const int octet = lane % kLanesOfRow;
-#pragma unroll 2
-  for (int row = warp * kRowsAtOnce + lane / kLanesOfRow; row < HalfShape<D>::kRows;
-       row += kQueryWarps * kRowsAtOnce) {
-    const uint4 eight = row < item.n_rows ? load_query(args, (item.first_row + row) * args.q.token_stride +
-                                                                 head * args.q.head_stride + octet * 8)
-                                          : make_uint4(0, 0, 0, 0);
-    unsigned char* group = queries + row / kGroupRows * HalfShape<D>::kGroupBytes;
-    *reinterpret_cast<uint4*>(group + half_place<kGroupRows>(row % kGroupRows, octet * 8)) = eight;
-  }
-}
-
 // A group's way through the tiles of a block.
 template <int D, class Weight>
 class HalfBlock {
@@ -292,7 +275,14 @@ __global__ void __launch_bounds__(HalfShape<D>::kThreads, 1)
       if (thread == 0) copy_half_tiles<D>(args, shared);
     } else {
       prepare_blocks(args, shared, warp, lane, [&](const PromptItem& item, int head, int slot) {
-        load_queries<D>(args, item, head, warp, lane, shared.queries[slot]);
+        constexpr int kRowsAtOnce = 32 / (D / 8);
+        load_queries<D>(
+            args, item, head, warp * kRowsAtOnce, Shape::kRows, kQueryWarps * kRowsAtOnce, lane,
+            [&](int row, int octet, const uint4& eight) {
+              unsigned char* of_group = shared.queries[slot] + row / kGroupRows * Shape::kGroupBytes;
+              *reinterpret_cast<uint4*>(of_group + half_place<kGroupRows>(row % kGroupRows, octet * 8)) =
+                  eight;
+            });
       });
     }
   } else {

@@ -206,16 +206,13 @@ class MmaRows {
 template <class Shape>
 __device__ __forceinline__ void load_warp_queries(const PromptArgs& args, const PromptItem& item, int head,
                                                   int warp, int lane, unsigned char* queries) {
-  constexpr int kOctets = Shape::kHeadDim / 8;
-#pragma unroll 2
-  for (int i = lane; i < Shape::kWarpRows * kOctets; i += 32) {
-    const int row = i / kOctets, octet = i % kOctets;
-    const int in_block = warp * Shape::kWarpRows + row;
-    *reinterpret_cast<uint4*>(queries + half_place<Shape::kWarpRows>(row, octet * 8)) =
-        in_block < item.n_rows ? load_query(args, (item.first_row + in_block) * args.q.token_stride +
-                                                      head * args.q.head_stride + octet * 8)
-                               : make_uint4(0, 0, 0, 0);
-  }
+  constexpr int kRowsAtOnce = 32 / (Shape::kHeadDim / 8);
+  const int first = warp * Shape::kWarpRows;
+  load_queries<Shape::kHeadDim>(
+      args, item, head, first, first + Shape::kWarpRows, kRowsAtOnce, lane,
+      [&](int row, int octet, const uint4& eight) {
+        *reinterpret_cast<uint4*>(queries + half_place<Shape::kWarpRows>(row - first, octet * 8)) = eight;
+      });
   __syncwarp();
 }
 

@@ -98,6 +98,8 @@ Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
        "prompt: q_type and out_type are for half_products"},
       {shape.half_products != 0 || prompt.sink_logits == nullptr,
        "prompt: sink_logits are for half_products"},
+      {shape.half_products != 0 || (prompt.q_hadamard == 0 && prompt.out_hadamard == 0),
+       "prompt: q_hadamard and out_hadamard are for half_products"},
       {(prompt.k != nullptr) == (prompt.v != nullptr), "prompt: one of k and v is null"},
       {prompt.k != nullptr || prompt.pages != nullptr,
        "prompt: k and v are null, and there are no tail pages"},
@@ -231,6 +233,8 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   args.q_is_f32 = is_f32(prompt.q_type) ? 1 : 0;
   args.q_is_half = shape.half;
   args.out_is_f32 = is_f32(prompt.out_type) ? 1 : 0;
+  args.q_hadamard = prompt.q_hadamard;
+  args.out_hadamard = prompt.out_hadamard;
   args.sink_logits = prompt.sink_logits;
   args.out = prompt.out;
   args.out_token_stride = prompt.out_token_stride;
