@@ -37,19 +37,15 @@ Status check_geometry(const Geometry& g, const std::string& device) {
   return {};
 }
 
-// What a recipe asks of scores that have a cap, sinks or windows.
+// What a recipe asks of scores that have a cap or sinks.
 Status check_scores(const Plan& plan, const std::string& device) {
   const Geometry& g = plan.geometry;
   const Recipe& recipe = plan.recipe;
   const bool caps = g.score_softcap > 0, sinks = !g.sink_logits.empty();
-  if (recipe.prompt == PromptAttention::flashq && (caps || sinks || slides_anywhere(g))) {
+  if (recipe.prompt == PromptAttention::flashq && (caps || sinks)) {
     return error(
         "recipe '{}': {} has prompt=flashq for models without {}, and '{}' has them; use prompt=exact",
-        label(recipe), device,
-        caps    ? "soft-capped scores"
-        : sinks ? "sink logits"
-                : "sliding windows",
-        g.model);
+        label(recipe), device, caps ? "soft-capped scores" : "sink logits", g.model);
   }
   if (sinks && recipe.softmax != Softmax::exact) {
     return error(

@@ -5,6 +5,7 @@
 // keys and values come together; its weights are bytes relative to the row's largest in the step.
 #pragma once
 
+#include "attention/cuda/prompt/integer_mma.cuh"
 #include "attention/cuda/prompt/integer_rows.cuh"
 #include "attention/cuda/prompt/join_halves.cuh"
 #include "attention/cuda/prompt/warp_blocks.cuh"
