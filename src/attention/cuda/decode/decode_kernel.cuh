@@ -192,6 +192,10 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
       }
     }
     const Query<D> query = load_query<D>(args, segment.seq, segment.head, lane);
+    if constexpr (requires { Pair::kQueryAt; }) {  // all warps are in the same segment until they merge
+      if (warp == 0) KeptQuery<D>::store(query, shared + Pair::kQueryAt, lane);
+      named_barrier(1, n_threads);
+    }
     Accumulator<D> acc = {};
     acc.max[0] = acc.max[1] = kNoScore;
     int number;

@@ -51,6 +51,7 @@ __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, int 
 template <int D>
 struct Query {
   std::uint32_t b[D / 16][2];
+  __device__ __forceinline__ uint2 operator[](int k) const { return make_uint2(b[k][0], b[k][1]); }
   float factor[2];  // times a product with b: the score of heads 2t and 2t + 1, in units of log 2
 };
 
@@ -83,6 +84,23 @@ __device__ Query<D> load_query(const DecodeArgs& args, int seq, int kv_head, int
   load_query_channels<D>(args, seq, kv_head, lane / 4, lane % 4, x);
   return pack_query<D>(x, args.softmax_scale_log2, lane);
 }
+
+// A query's fragments in shared memory, for warps that have no registers for them in their loops over pages.
+template <int D>
+struct KeptQuery {
+  static constexpr int kBytes = D / 16 * kLanes * static_cast<int>(sizeof(uint2));
+  const uint2* of_lane;
+
+  __device__ __forceinline__ KeptQuery(const unsigned char* at, int lane)
+      : of_lane(reinterpret_cast<const uint2*>(at) + lane) {}
+  __device__ __forceinline__ uint2 operator[](int k) const { return of_lane[k * kLanes]; }
+
+  static __device__ __forceinline__ void store(const Query<D>& query, unsigned char* at, int lane) {
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k)
+      reinterpret_cast<uint2*>(at)[k * kLanes + lane] = make_uint2(query.b[k][0], query.b[k][1]);
+  }
+};
 
 __device__ __forceinline__ std::uint32_t bf16_from_half2(std::uint32_t x) {
   const float2 pair = unpack_half2(x);

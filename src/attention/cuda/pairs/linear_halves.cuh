@@ -13,22 +13,24 @@ struct ChannelKeyHalf {
   static constexpr int kCodes = kPageTokens * kWideDim / 2;
   static constexpr int kPageBytes = kCodes + 4 * kWideDim;
 
-  static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char*,
+  static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char* kept_query,
                                                const unsigned char* page, const Query<kWideDim>& query,
                                                int lane, HalfScores& s) {
     const auto* scales = reinterpret_cast<const uint2*>(page + kCodes + lane % 4 * (kWideDim / 2));
     const auto* zeros =
         reinterpret_cast<const uint2*>(page + kCodes + 2 * kWideDim + lane % 4 * (kWideDim / 2));
     const unsigned char* codes = key_codes_of_half(page);
+    const KeptQuery<kWideDim> kept(kept_query, lane);
     clear(s);
     float zero[4] = {};
 #pragma unroll
     for (int k = 0; k < kWideDim / 16; ++k) {
       const uint2 scale = scales[k];
       const uint2 z = zeros[k];
-      const std::uint32_t q0 = multiply_half2(query.b[k][0], scale.x);
-      const std::uint32_t q1 = multiply_half2(query.b[k][1], scale.y);
-      mma_f16(zero, z.x, z.x, z.y, z.y, query.b[k][0], query.b[k][1]);
+      const uint2 q = kept[k];
+      const std::uint32_t q0 = multiply_half2(q.x, scale.x);
+      const std::uint32_t q1 = multiply_half2(q.y, scale.y);
+      mma_f16(zero, z.x, z.x, z.y, z.y, q.x, q.y);
       for_each_fragment_of_block<4>(codes, lane, k, 0, [&](int m, auto a0, auto a1, auto a2, auto a3) {
         mma_f16(s[m], a0, a1, a2, a3, q0, q1);
       });
@@ -124,11 +126,7 @@ struct TokenValueHalf {
   }
 };
 
-struct LinearHalves : NoTables {
-  static constexpr bool kSealed = true;
-  static constexpr bool kCaps = true;
-  static constexpr int kPageWarps = 2;
-  static constexpr int kMaxWarps = max_consumer_warps(kWideDim);
+struct LinearHalves : PageHalves {
   using Key = ChannelKeyHalf;
   using Value = TokenValueHalf;
 };

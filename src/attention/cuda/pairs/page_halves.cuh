@@ -3,6 +3,7 @@
 // scores and weights half as many.
 #pragma once
 
+#include "attention/cuda/pairs/linear.cuh"
 #include "attention/cuda/pairs/mask_codes.cuh"
 
 namespace kvant::cuda {
@@ -11,6 +12,16 @@ inline constexpr int kWideDim = 256;
 inline constexpr int kHalfTokens = kPageTokens / 2;
 inline constexpr int kHalfTiles = kTokenTiles / 2;
 using HalfScores = float[kHalfTiles][4];
+
+// What is the same for all such pairs.
+struct PageHalves : NoTables {
+  static constexpr bool kSealed = true;
+  static constexpr bool kCaps = true;
+  static constexpr int kPageWarps = 2;
+  static constexpr int kMaxWarps = max_consumer_warps(kWideDim);
+  static constexpr int kQueryAt = 0;
+  static constexpr int kTableBytes = KeptQuery<kWideDim>::kBytes;
+};
 
 __device__ __forceinline__ int half_of_page() {
   return part_of_page<2>();

@@ -9,11 +9,12 @@ namespace kvant::cuda {
 struct ProgressiveKeyHalf {
   static constexpr int kPageBytes = ProgressivePage<4, kWideDim>::kPageBytes;
 
-  static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char*,
+  static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char* kept_query,
                                                const unsigned char* page, const Query<kWideDim>& query,
                                                int lane, HalfScores& s) {
     clear(s);
-    score_block<4, kWideDim>(page, key_codes_of_half(page), half_of_page(), 0, query, lane, s);
+    score_block<4, kWideDim>(page, key_codes_of_half(page), half_of_page(), 0,
+                             KeptQuery<kWideDim>(kept_query, lane), query.factor, lane, s);
   }
 };
 
@@ -73,11 +74,7 @@ struct ProgressiveValueHalf {
   }
 };
 
-struct ProgressiveHalves : NoTables {
-  static constexpr bool kSealed = true;
-  static constexpr bool kCaps = true;
-  static constexpr int kPageWarps = 2;
-  static constexpr int kMaxWarps = max_consumer_warps(kWideDim);
+struct ProgressiveHalves : PageHalves {
   using Key = ProgressiveKeyHalf;
   using Value = ProgressiveValueHalf;
 };

@@ -193,8 +193,27 @@ __device__ __forceinline__ PageWeights weigh(const float4 (&s)[Steps], const Tok
   return page;
 }
 
+// Heads of 256: where the queries lie that the means of keys are multiplied by, behind the gains.
+inline constexpr int kGainBytes = 256 * 4;
+template <int D>
+struct TrellisQuery {
+  static constexpr int kBytes = 0;
+  static __device__ __forceinline__ const Query<D>& of(const Query<D>& query, const unsigned char*, int) {
+    return query;
+  }
+};
+template <>
+struct TrellisQuery<256> {
+  static constexpr int kBytes = KeptQuery<256>::kBytes;
+  static constexpr int kQueryAt = kGainBytes;
+  static __device__ __forceinline__ KeptQuery<256> of(const Query<256>&, const unsigned char* shared,
+                                                      int lane) {
+    return {shared + kQueryAt, lane};
+  }
+};
+
 template <int D, int Sets>
-struct TrellisPair {
+struct TrellisPair : TrellisQuery<D> {
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
   static constexpr int kPageWarps = D == 256 ? 2 : 1;
@@ -205,12 +224,12 @@ struct TrellisPair {
   using Gains = TokenGains<kWarpSteps>;
   static constexpr int kScratch =
       kWarpSteps * 32 * kHeadsOfSet * 4;  // of a warp and set: scores, then weights
-  static constexpr int kGainBytes = 256 * 4;
   static constexpr int kWarpBytes = Sets * kScratch;
-  static constexpr int kTableBytes = kGainBytes + kMaxWarps * kWarpBytes;
+  static constexpr int kScratchAt = kGainBytes + TrellisQuery<D>::kBytes;
+  static constexpr int kTableBytes = kScratchAt + kMaxWarps * kWarpBytes;
   static constexpr int kParts = kWarpSteps / kStepsOfPart<D>;
   static constexpr int kPasses =
-      Sets * kPageWarps;  // over values, each for some channels: sums take registers
+      Sets * (D == 256 ? 4 : 1);  // over values, each for some channels: sums take registers
 
   // Gains of all codes: in steps of 1/32 octave, the last one silent.
   static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,
@@ -234,7 +253,7 @@ struct TrellisPair {
   static __device__ __forceinline__ void attend(const DecodeArgs& args, unsigned char* shared,
                                                 const Segment& segment, int page, const Query<D>& query,
                                                 int lane, RingReader& ring, State& state) {
-    auto* scratch = reinterpret_cast<float4*>(shared + kGainBytes + threadIdx.x / kLanes * (Sets * kScratch));
+    auto* scratch = reinterpret_cast<float4*>(shared + kScratchAt + threadIdx.x / kLanes * (Sets * kScratch));
     store_scores(args, shared, segment, page, query, ring.wait(), state, lane, scratch);
     ring.release();
     const unsigned char* values = ring.wait();
@@ -251,9 +270,12 @@ struct TrellisPair {
                            reinterpret_cast<uint2*>(scratch + set * kWarpSteps * kLanes));
     }
     __syncwarp();
-    add_values<0>(args, values, parameters, weights, reinterpret_cast<const uint2*>(scratch), lane, state);
-    if constexpr (kPasses == 2)
-      add_values<1>(args, values, parameters, weights, reinterpret_cast<const uint2*>(scratch), lane, state);
+    [&]<int... Pass>(std::integer_sequence<int, Pass...>) {
+      (add_values<Pass>(args, values, parameters, weights, reinterpret_cast<const uint2*>(scratch), lane,
+                        state),
+       ...);
+    }
+    (std::make_integer_sequence<int, kPasses>{});
     ring.release();
     __syncwarp();  // the next page's scores go where the weights are
   }
@@ -292,13 +314,16 @@ struct TrellisPair {
 
   // The queries' products with the means of a page's keys, of head t of each set.
   static __device__ __forceinline__ void mean_scores(const unsigned char* means, const Query<D>& query,
-                                                     int lane, float (&mean)[Sets]) {
+                                                     const unsigned char* shared, int lane,
+                                                     float (&mean)[Sets]) {
+    const auto& fragments = TrellisQuery<D>::of(query, shared, lane);
     float products[4] = {};
     const auto* pairs = reinterpret_cast<const uint2*>(means + lane % 4 * (D / 2));
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
       const uint2 x = pairs[k];
-      mma_f16(products, x.x, x.x, x.y, x.y, query.b[k][0], query.b[k][1]);
+      const uint2 b = fragments[k];
+      mma_f16(products, x.x, x.x, x.y, x.y, b.x, b.y);
     }
 #pragma unroll
     for (int set = 0; set < Sets; ++set) {
@@ -316,7 +341,7 @@ struct TrellisPair {
                                                       float4* scores) {
     const unsigned char* parameters = keys + args.key_bits * (kPageTokens * D / 8);
     float mean[Sets];
-    mean_scores(parameters + kPageTokens, query, lane, mean);
+    mean_scores(parameters + kPageTokens, query, gain_table, lane, mean);
     const Gains gains(parameters + first_step() * 32, lane);
     const float unit = *reinterpret_cast<const float*>(parameters + kPageTokens + 2 * D) * args.key_unit / 2;
     float factor[Sets];
