@@ -31,6 +31,7 @@
 #include "calibrate/sensitivity.h"
 #include "calibrate/turned_moments.h"
 #include "calibrate/weighing.h"
+#include "format/page_metric.h"
 #include "recipe/bit_allocation.h"
 
 namespace kvant {
@@ -144,10 +145,13 @@ class Calibrator {
                  request_.state_path);
   }
 
-  Result<std::vector<Sample>> samples() {
+  SampleSize sample_size() const {
     const CaptureSize& kept = capture_.size();
-    const SampleSize size{kept.samples,  kept.passages,       kept.length,
-                          kept.contexts, kept.context_length, settings_.seed};
+    return {kept.samples, kept.passages, kept.length, kept.contexts, kept.context_length, settings_.seed};
+  }
+
+  Result<std::vector<Sample>> samples() {
+    const SampleSize size = sample_size();
     if (!settings_.self) {
       return samples_of_text(engine_.tokenizer(), engine_.geometry().trained_context, request_.text, size);
     }
@@ -157,6 +161,7 @@ class Calibrator {
   }
 
   Status capture_samples() {
+    capture_.place(position_offsets(sample_size(), engine_.geometry().trained_context));
     int done = keeps_state() ? read_capture(capture_path(), identity(), capture_) : 0;
     if (done == capture_.n_sequences()) return {};
     const auto all = samples();
@@ -208,15 +213,17 @@ class Calibrator {
       std::erase_if(needs.constants, [](const auto& c) { return c.need.kind != NeedKind::metric; });
     std::erase_if(heads, [](const HeadNeeds& needs) { return needs.constants.empty(); });
     if (heads.empty()) return {};
-    auto moments = moments_of_queries();
-    if (!moments.ok()) return stopped() ? interrupted(capture_.n_sequences()) : moments.error();
     const auto turns = rope_turns(engine_.parts(), g, request_.n_threads);
+    const auto moments = moments_of_queries(turns);
+    if (!moments.ok()) return stopped() ? interrupted(capture_.n_sequences()) : moments.error();
+    const std::vector<MeanTurn> means = mean_turns(turns, g);
     run_team(request_.n_threads, [&](Team& team) {
       team.for_each(static_cast<int>(heads.size()), [&](int i) {
         const HeadNeeds& needs = heads[i];
-        std::vector<float> metric =
-            metric_of(needs, turned_moments((*moments)[g.head_index(needs.layer, needs.kv_head)],
-                                            turns[needs.layer], g.dim(needs.layer), g.trained_context));
+        const int d = g.dim(needs.layer);
+        const std::vector<double>& of_head = (*moments)[g.head_index(needs.layer, needs.kv_head)];
+        const std::vector<float> metric =
+            page_metric_constant(directions_of(needs, means[needs.layer](of_head)), turns[needs.layer], d);
         const std::lock_guard lock(mutex_);
         for (const ScopedNeed& constant : needs.constants)
           result_.constants.set(needs.layer, needs.kv_head, needs.side, constant.stored, metric);
@@ -225,7 +232,7 @@ class Calibrator {
     return {};
   }
 
-  std::vector<float> metric_of(const HeadNeeds& needs, const std::vector<double>& moments) {
+  std::vector<float> directions_of(const HeadNeeds& needs, const std::vector<double>& moments) {
     const int d = engine_.geometry().dim(needs.layer);
     Constants known;
     {
@@ -244,12 +251,12 @@ class Calibrator {
   }
 
   // Weighed by the model's gradients, where these are known; else all of the passages' queries alike.
-  Result<QueryMoments> moments_of_queries() {
+  Result<QueryMoments> moments_of_queries(const std::vector<std::vector<ChannelTurn>>& turns) {
     const auto contexts = drawn_contexts(kQueryContexts, kWeighedTokens);
     if (!contexts.ok()) return contexts.error();
     const auto fit = knows_gradients(contexts->front());
     if (!fit.ok()) return fit.error();
-    if (!*fit) return moments_of_passages();
+    if (!*fit) return moments_of_passages(turns);
     Progress progress("reading queries",
                       std::int64_t{kQueryContexts} * gradient_steps(engine_.parts().hparams), "steps");
     return query_moments(
@@ -257,26 +264,29 @@ class Calibrator {
         {*contexts, settings_.seed, request_.n_threads, [&](int n) { progress.advance(n); }, request_.stop});
   }
 
-  QueryMoments moments_of_passages() const {
+  QueryMoments moments_of_passages(const std::vector<std::vector<ChannelTurn>>& turns) const {
     const Geometry& g = engine_.geometry();
     QueryMoments all(g.n_all_kv_heads());
     run_team(request_.n_threads, [&](Team& team) {
       for (int layer = 0; layer < g.n_layers; ++layer) {
         team.for_each(g.kv_heads(layer), [&](int kv_head) {
-          all[g.head_index(layer, kv_head)] = moments_of_passages(layer, kv_head);
+          all[g.head_index(layer, kv_head)] = moments_of_passages(layer, kv_head, turns[layer]);
         });
       }
     });
     return all;
   }
-  std::vector<double> moments_of_passages(int layer, int kv_head) const {
+  std::vector<double> moments_of_passages(int layer, int kv_head,
+                                          const std::vector<ChannelTurn>& turns) const {
     const Geometry& g = engine_.geometry();
     const int d = g.dim(layer), group = g.group(layer);
     std::vector<double> sums(static_cast<std::size_t>(d) * d);
     for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       for (int p = 0; p < capture_.size().passages; ++p) {
         std::vector<float> queries = capture_.passage_queries(p, layer, head);
-        const MatrixView<const float> rows(queries.data(), static_cast<int>(queries.size()) / d, d);
+        const MatrixView<float> rows(queries.data(), static_cast<int>(queries.size()) / d, d);
+        for (int r = 0; r < rows.rows; ++r)
+          turn_row(turns, -(r < kSinkTokens ? r : capture_.passage_position(p) + r), rows.row(r));
         const std::vector<double> more = second_moments(rows);
         for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += more[i];
       }
