@@ -58,7 +58,8 @@ function(kvant_cuda)
   # what sm_80 has and no more.
   if(NOT "${CMAKE_CUDA_ARCHITECTURES}" MATCHES "(^|;)80")
     add_library(kvant_cuda_80 OBJECT ${room}/kernels/linear.cu ${room}/kernels/skipping.cu
-      ${room}/kernels/seal_vectors.cu ${room}/api/encode_api.cu ${room}/prompt/mma_d128.cu)
+      ${room}/kernels/seal_vectors.cu ${room}/api/encode_api.cu ${room}/prompt/mma_d128.cu
+      ${room}/prompt/mma_integers_d128.cu ${room}/prompt/tiles_integers_d128.cu)
     set_target_properties(kvant_cuda_80 PROPERTIES CUDA_ARCHITECTURES 80-real)
     target_include_directories(kvant_cuda_80 PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
   endif()

@@ -102,8 +102,8 @@ typedef struct kvant_decode_shape {
    * none of its tokens has a weight above this, relative to the largest one so far. Kernels whose name ends
    * in "skipping values" do so; others read all. */
   float skip_threshold;
-  /* Since 1.3: c > 0: scores become c * tanh(score / c), by the generic kernel. 0: they stay as they are. Not
-   * with a correction. */
+  /* Since 1.3: c > 0: scores become c * tanh(score / c), with few kernels but the generic one. 0: they stay
+   * as they are. Not with a correction. */
   float score_softcap;
   int32_t shape_reserved; /* 0 */
 } kvant_decode_shape;
@@ -204,12 +204,12 @@ typedef struct kvant_decode_layer {
   int32_t out_hadamard;
   const float* out_factors;
   /* Since 1.5: what errors of keys cost, for kvant_seal and trellis formats (tcq...) of keys; or null: their
-   * squares. In device memory, F32 [n_kv_heads][head_dim][17]: of a head's metric e^T (1 + V V^T) e with eight
-   * directions V [head_dim][8], in the basis of the keys as they are stored, and of channel i: the weight
-   * w[i], then the feedback g[i][8], then V[i], so that the metric is the sum of w[i] (e[i] + g[i].s)^2 with
-   * s = sum over j < i of V[j] e[j]. From the last channel to the first, with K = 1 (8 x 8) at the end:
-   * w[i] = 1 + V[i]^T K V[i], g[i] = K V[i] / w[i], and then K becomes K - w[i] g[i] g[i]^T. A head whose
-   * first weight is 0 has no metric. */
+   * squares. In device memory, F32 [n_kv_heads][head_dim][17]: of a head's metric e^T (1 + V V^T) e with
+   * eight directions V [head_dim][8], in the basis of the keys as they are stored, and of channel i: the
+   * weight w[i], then the feedback g[i][8], then V[i], so that the metric is the sum of w[i] (e[i] +
+   * g[i].s)^2 with s = sum over j < i of V[j] e[j]. From the last channel to the first, with K = 1 (8 x 8) at
+   * the end: w[i] = 1 + V[i]^T K V[i], g[i] = K V[i] / w[i], and then K becomes K - w[i] g[i] g[i]^T. A head
+   * whose first weight is 0 has no metric. */
   const float* key_metrics;
   /* Since 1.6: bytes that are added to the address of a sealed page, by KV head and side: multiples of 16,
    * from 0 to below 64 GiB, [n_kv_heads][2] in host memory, read before a call returns; or null: none. With a
@@ -402,7 +402,7 @@ typedef struct kvant_prompt_shape {
   int32_t n_seqs;
   int32_t n_heads; /* of queries: a multiple of n_kv_heads */
   int32_t n_kv_heads;
-  int32_t head_dim; /* 64 or 128; since 1.7, with half_products, 256 as well */
+  int32_t head_dim; /* 64, 128 or 256: 256 since 1.7 with half_products, since 1.8 without */
   /* Of all sequences together, at most; the workspace grows with both. */
   int32_t n_queries;
   int32_t n_tokens;
@@ -411,21 +411,23 @@ typedef struct kvant_prompt_shape {
    * may have more tokens than queries (those of the chunks before). */
   int32_t causal;
   int32_t window; /* how many tokens a query sees, its own included; 0: all. Only causal */
-  int32_t sas;    /* Not 0: the exponential is SAS, see kvant_decode_shape; slower here than the exact one */
-  int32_t half;   /* Not 0: numbers of 16 bits are half precision; otherwise BF16. Not with pages */
+  /* Not 0: the exponential is SAS, see kvant_decode_shape; slower here than the exact one. Since 1.8 with
+   * half_products too. */
+  int32_t sas;
+  int32_t half;           /* Not 0: numbers of 16 bits are half precision; otherwise BF16. Not with pages */
   int32_t n_sealed_pages; /* since 1.2: of all sequences together, at most; before, a member that was 0 */
   /* Since 1.6. Not 0: products in half precision instead of 8-bit integers, with sums in F32: as exact as
-   * kvant_decode_attention. Not with `sas`. */
+   * kvant_decode_attention. */
   int32_t half_products;
-  /* Since 1.7, with half_products: c > 0: scores become c * tanh(score / c). 0: they stay as they are. Before,
-   * a member that was 0. */
+  /* Since 1.7, with half_products: c > 0: scores become c * tanh(score / c). 0: they stay as they are.
+   * Before, a member that was 0. */
   float score_softcap;
 } kvant_prompt_shape;
 
 /* Since 1.2: sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 (or half
  * precision) within the call as rows do; protected tokens (`sink`, `masks`) are taken from their pages. Pages lie where
  * kvant_decode_attention finds them, transformed as they are: q must be transformed to match, `out` back
- * (kvant_transform), and so must be the rows.
+ * (kvant_transform, or q_hadamard and out_hadamard of kvant_prompt), and so must be the rows.
  *
  * Sequence i has sealed_begins[i + 1] - sealed_begins[i] sealed pages, of its tokens from the first on; its
  * rows are the tokens from first_row_tokens[i] on. A query sees the sealed pages that query_sealed_pages
@@ -469,12 +471,16 @@ typedef struct kvant_prompt {
   /* Since 1.6, with half_products: attention sinks in device memory as kvant_decode_layer has them, F32
    * [n_heads]; or null. */
   const float* sink_logits;
+  /* Since 1.8, with half_products. Not 0: queries are multiplied by the orthonormal Walsh-Hadamard matrix
+   * when they are read, as keys were when they were appended; q stays as it is. And outputs before they are
+   * stored, as values were. */
+  int32_t q_hadamard, out_hadamard;
 } kvant_prompt;
 
 /* Bytes of workspace for a shape: a little more than 2 for each channel of each token and KV head, those of
  * sealed pages among them, as many as 128 tokens have for each sequence, and some 20 MB; with half_products
- * twice that for channels, and up to 30 MB. KVANT_UNSUPPORTED without half_products on GPUs other than Hopper:
- * in half precision prompts are there for all since 1.7. */
+ * twice that for channels, and up to 30 MB. GPUs other than Hopper have prompts since 1.7 in half precision
+ * and since 1.8 in 8-bit integers. */
 KVANT_API kvant_status kvant_prompt_workspace(const kvant_prompt_shape* shape, size_t* bytes);
 
 /* out = softmax(softmax_scale * q K^T) V of one layer. The workspace is 256-byte aligned; the same inputs

@@ -146,7 +146,7 @@ class Prompt(Struct):
                        (_pointer, "v"), (_long, "v_token_stride v_head_stride"), (_pointer, "out"),
                        (_long, "out_token_stride out_head_stride"), (_pointer, "lse"),
                        (_long, "lse_token_stride lse_head_stride"), (_pointer, "pages"), (ctypes.c_int, "q_type out_type"),
-                       (_pointer, "sink_logits"))
+                       (_pointer, "sink_logits"), (_int, "q_hadamard out_hadamard"))
 
 
 class TokenWeights(Struct):

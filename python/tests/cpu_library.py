@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from kvant import PAGE
-from kvant.c_api import BF16
+from kvant.c_api import BF16, Layer, PromptPages, Shape
 from kvant.torch import TorchLibrary
 
 torch.set_num_threads(1)
@@ -106,6 +106,9 @@ class CpuLibrary(TorchLibrary):
     def workspace_bytes(self, shape):
         return 16
 
+    def prompt_workspace_bytes(self, shape):
+        return 16
+
     def call(self, name, *arguments):
         getattr(self, "_" + name)(*arguments)
 
@@ -179,6 +182,56 @@ class CpuLibrary(TorchLibrary):
                     weights = np.exp(scores - scores.max())
                     at = layer.out + 2 * (seq * layer.out_seq_stride + query_head * layer.out_head_stride)
                     memory(at, np.uint16, d)[:] = to_bf16(weights @ values / weights.sum())
+
+    def _prompt_attention(self, shape, prompt, *workspace):
+        n, d = shape.n_seqs, shape.head_dim
+        pages = PromptPages.from_address(prompt.pages)
+        assert shape.half_products and not shape.window and not prompt.k and not prompt.v
+        queries, tokens = (memory(begins, np.int32, n + 1) for begins in (prompt.query_begins, prompt.token_begins))
+        sealed = counts(pages.sealed_begins, n + 1)
+        assert queries[n] <= shape.n_queries and tokens[n] <= shape.n_tokens and sealed[n] <= shape.n_sealed_pages
+        of_pages, layer = Shape.from_address(pages.shape), Layer.from_address(pages.layer)
+        for seq in range(n):
+            n_pages, n_rows = sealed[seq + 1] - sealed[seq], tokens[seq + 1] - tokens[seq]
+            first = memory(pages.first_row_tokens, np.int32, n)[seq] if pages.first_row_tokens else n_pages * PAGE
+            rows = np.arange(queries[seq], queries[seq + 1])
+            seen = memory(pages.query_sealed_pages, np.int32, queries[n])[rows] if pages.query_sealed_pages else n_pages + 0 * rows
+            assert len(rows) == 0 or first <= seen[0] * PAGE and (np.diff(seen) >= 0).all() and seen[-1] <= n_pages
+            end = first + n_rows if n_rows else n_pages * PAGE
+            limit = end - len(rows) + np.arange(len(rows)) + 1 if shape.causal else np.full(len(rows), end)
+            for head in range(shape.n_kv_heads):
+                in_pages, in_rows = zip(*((self._sealed_rows(of_pages, layer, seq, head, side, n_pages),
+                                           self._plain_rows(of_pages, layer.tail, seq, head, side, n_rows)) for side in range(2)))
+                for count in np.unique(seen):
+                    mine = np.flatnonzero(seen == count)
+                    keys, values = (np.concatenate([x[:count * PAGE], y[count * PAGE - first:]]) for x, y in zip(in_pages, in_rows))
+                    hidden = np.arange(len(keys)) >= limit[mine, None]
+                    self._attend_rows(shape, prompt, head, rows[mine], keys, values, hidden)
+
+    def _sealed_rows(self, shape, layer, seq, head, side, n_pages):
+        """F32 [tokens of sealed pages, head_dim], the sink's from its page."""
+        pages = [decode(memory(page_address(layer.sealed, seq, head, side, page), np.uint8, page_bytes(shape.head_dim)),
+                        shape.head_dim) for page in range(n_pages)]
+        if pages and layer.sink:
+            pages[0][:layer.sink] = self._plain_rows(shape, layer.protected_pages, seq, head, side, layer.sink)
+        return np.concatenate([np.zeros((0, shape.head_dim), np.float32), *pages])
+
+    def _attend_rows(self, shape, prompt, head, rows, keys, values, hidden):
+        group, d = shape.n_heads // shape.n_kv_heads, shape.head_dim
+        n_rows = rows[-1] + 1
+        for query_head in range(head * group, (head + 1) * group):
+            q = from_bf16(matrix(prompt.q + 2 * query_head * prompt.q_head_stride, np.uint16, n_rows, prompt.q_token_stride, d)[rows])
+            q = q @ hadamard(d) if prompt.q_hadamard else q
+            scores = np.where(hidden, -np.inf, shape.softmax_scale * q @ keys.T)
+            weights = np.exp(scores - scores.max(1, keepdims=True))
+            kind, convert = (np.uint16, to_bf16) if prompt.out_type == BF16 else (np.float32, np.asarray)
+            at = prompt.out + np.dtype(kind).itemsize * query_head * prompt.out_head_stride
+            out = weights @ values / weights.sum(1, keepdims=True)
+            out = out @ hadamard(d) if prompt.out_hadamard else out
+            matrix(at, kind, n_rows, prompt.out_token_stride, d)[rows] = convert(out)
+            if prompt.lse:
+                lse = matrix(prompt.lse + 4 * query_head * prompt.lse_head_stride, np.float32, n_rows, prompt.lse_token_stride, 1)
+                lse[rows, 0] = np.log(weights.sum(1)) + scores.max(1)
 
     def _dequantize(self, shape, lengths, layer, what):
         d = shape.head_dim

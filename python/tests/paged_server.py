@@ -128,8 +128,10 @@ class Server:
     def describe(self, kind, **metadata):
         return self.state.add(kind, types.SimpleNamespace(**metadata))
 
+    attention = None  # of prompts: the library's
+
     def attend(self, step, layer, q, k, v, out):
-        model_state.attend(step, layer.kv_cache, q, k, v, out, cpu_library.varlen_attention)
+        model_state.attend(step, layer.kv_cache, q, k, v, out, self.attention)
 
     def _table(self, rows):
         width = max(map(len, rows))

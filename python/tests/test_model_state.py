@@ -1,6 +1,7 @@
 """Steps of several requests through the plug-in's own code, on the CPU model of the library, against attention that is
 computed token by token from the rule alone."""
 
+import itertools
 import unittest
 import unittest.mock
 from importlib.util import find_spec
@@ -8,11 +9,18 @@ from importlib.util import find_spec
 if find_spec("torch") is None:
     raise unittest.SkipTest("no PyTorch")
 
+import cpu_library
 from paged_server import LONG_SINK, N_LAYERS, PLAIN, ROTATED, SINK, Request, Server
 
 import numpy as np
 
-from kvant.paged import filled_pages, prefill
+from kvant.paged import filled_pages, prompt_pages, prompt_rows
+
+
+class RowServer(Server):
+    """Prompts are attended to on rows."""
+
+    attention = staticmethod(cpu_library.varlen_attention)
 
 
 class Steps(unittest.TestCase):
@@ -24,9 +32,9 @@ class Steps(unittest.TestCase):
                 self.assertLess(np.abs(error).max(), 0.03)
 
     def test_prompts_cut_anyhow_and_decoding(self):
-        for recipe in (PLAIN, ROTATED, SINK, LONG_SINK):
+        for kind, recipe in itertools.product((Server, RowServer), (PLAIN, ROTATED, SINK, LONG_SINK)):
             rng = np.random.default_rng(1)
-            server, a, b, c = Server(recipe), *(Request(n, rng) for n in (400, 300, 140))
+            server, a, b, c = kind(recipe), *(Request(n, rng) for n in (400, 300, 140))
             server.step([(a, 200)])
             server.step([(a, 1), (b, 100), (c, 126)])
             server.step([(a, 130), (b, 1), (c, 1)])
@@ -58,12 +66,12 @@ class Steps(unittest.TestCase):
                 self.check(SINK, a, b)
 
     def test_a_hit_in_the_same_step_sees_what_the_step_seals(self):
-        for recipe in (PLAIN, SINK, LONG_SINK):
-            self.check_a_hit_in_the_same_step(recipe)
+        for kind, recipe in itertools.product((Server, RowServer), (PLAIN, SINK, LONG_SINK)):
+            self.check_a_hit_in_the_same_step(kind, recipe)
 
-    def check_a_hit_in_the_same_step(self, recipe):
+    def check_a_hit_in_the_same_step(self, kind, recipe):
         rng = np.random.default_rng(4)
-        server, a, b, c = Server(recipe), *(Request(300, rng) for _ in range(3))
+        server, a, b, c = kind(recipe), *(Request(300, rng) for _ in range(3))
         for name in "qkv":
             for other in (b, c):
                 getattr(other, name)[:, :256] = getattr(a, name)[:, :256]
@@ -76,13 +84,14 @@ class Steps(unittest.TestCase):
             self.assertLess(np.abs(error).max(), 0.03)
 
     def test_long_prefixes_are_attended_to_in_stretches(self):
-        with unittest.mock.patch.object(prefill, "STRETCH", 2):
-            rng = np.random.default_rng(5)
-            server, a, b = Server(SINK), Request(700, rng), Request(500, rng)
-            server.step([(a, 650)])
-            server.step([(a, 50), (b, 300)])
-            server.step([(b, 200)])
-            self.check(SINK, a, b)
+        for kind, part, limit in ((Server, prompt_pages, "MOST_PAGES"), (RowServer, prompt_rows, "STRETCH")):
+            with unittest.mock.patch.object(part, limit, 2):
+                rng = np.random.default_rng(5)
+                server, a, b, c = kind(SINK), Request(700, rng), Request(500, rng), Request(260, rng)
+                server.step([(a, 650), (c, 130)])
+                server.step([(a, 50), (b, 300), (c, 2)])
+                server.step([(b, 200), (c, 128)])
+                self.check(SINK, a, b, c)
 
 
 if __name__ == "__main__":

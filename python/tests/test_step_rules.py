@@ -108,6 +108,28 @@ class Prefilling(unittest.TestCase):
                 sealed += plan.page[plan.full].tolist()
             self.assertEqual(sealed, list(range(1000 // PAGE)))
 
+    def test_calls_reach_all_pages_once_and_none_has_too_many(self):
+        most = 4
+        for computed, query_lens in (([0, 0], [128, 129]), ([0, 300, 600, 0, 1300], [700, 90, 5, 1, 260]), ([2000], [3]), ([640], [1])):
+            plan = step_rules.plan_prefill(np.array(computed), np.array(query_lens))
+            calls = step_rules.prompt_calls(plan, most)
+            for i, (n, q) in enumerate(zip(computed, query_lens)):
+                mine = [call for call in calls if call.first_request <= i < call.end_request]
+                seen = (n + q - 1) // PAGE
+                ends = [seen if call.end_page is None else call.end_page for call in mine]
+                self.assertEqual([call.first_page for call in mine], [0, *ends[:-1]])  # they follow each other, the last
+                self.assertEqual([call.end_page is None for call in mine], [False] * (len(mine) - 1) + [True])  # alone has rows,
+                self.assertLessEqual(mine[-1].first_page, n // PAGE)  # which begin behind what all of them see sealed
+                for call in mine[:-1]:
+                    self.assertEqual(call.end_request - call.first_request, 1)
+                    self.assertLessEqual(call.end_page - call.first_page, most)
+            for call in calls:
+                if call.end_page is None:
+                    requests = range(call.first_request, call.end_request)
+                    n_pages = sum((computed[i] + query_lens[i] - 1) // PAGE - call.first_page for i in requests)
+                    of_step = max((computed[i] + query_lens[i] - 1) // PAGE - computed[i] // PAGE for i in requests)
+                    self.assertLessEqual(n_pages, max(most, of_step) if len(requests) == 1 else most)
+
 
 if __name__ == "__main__":
     unittest.main()

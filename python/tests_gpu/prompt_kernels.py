@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Where the time of a prompt's attention goes: prompt_kernels.py [RECIPE ...], names of the plug-in's cache types
 
-One layer of Llama-3.1-8B's shape and a step of two prompts of 4096 tokens, through the plug-in's own steps, with vLLM's
-FlashAttention 3. A line of JSON for each recipe: microseconds of the layer's attention, those of FlashAttention 3 on the
-unquantized rows, and those of each kernel, the median of several runs."""
+One layer of Llama-3.1-8B's shape and a step of two prompts of 4096 tokens, through the plug-in's own steps, with attention by the
+library on pages and by vLLM's FlashAttention 3 on dequantized rows. A line of JSON for each recipe: microseconds of the layer's
+attention both ways, the median of several runs; those of FlashAttention 3 on the unquantized rows; and those of each kernel."""
 
 import collections
 import json
@@ -31,8 +31,12 @@ def attention(*args, **kwargs):
 
 class Server(harness.Server):
     def attend(self, step, layer, *rows):
-        self.again = lambda: attend(step, layer.kv_cache, *rows, attention)
+        self.again = lambda: attend(step, layer.kv_cache, *rows, self.attention)
         self.again()
+
+
+class RowServer(Server):
+    attention = staticmethod(attention)
 
 
 def median_us(run):
@@ -72,12 +76,14 @@ def main():
     requests = [harness.Request(N_TOKENS, rng) for _ in range(N_PROMPTS)]
     bf16 = unquantized_us(requests)
     for name in sys.argv[1:] or ["kvant_4bit", "kvant_2bit", "kvant_fast4"]:
-        server = Server(RECIPES[name], TorchLibrary(), "cuda", n_blocks=128)
-        for request in requests:
-            request.computed, request.blocks, request.tail = 0, [], []
-        server.step([(request, N_TOKENS) for request in requests])
-        print("RESULT", json.dumps({"recipe": name, "us": median_us(server.again), "unquantized us": bf16,
-                                    "kernels": kernels_us(server.again)}), flush=True)
+        times = {}
+        for of_rows, kind in (("", Server), (" on rows", RowServer)):
+            server = kind(RECIPES[name], TorchLibrary(), "cuda", n_blocks=128)
+            for request in requests:
+                request.computed, request.blocks, request.tail = 0, [], []
+            server.step([(request, N_TOKENS) for request in requests])
+            times |= {"us" + of_rows: median_us(server.again), "kernels" + of_rows: kernels_us(server.again)}
+        print("RESULT", json.dumps({"recipe": name, "unquantized us": bf16, **times}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Do prompts and decoding agree? Random requests through the plug-in's own steps, without vLLM, on the GPU library: in large
-steps (pages are dequantized for an attention in PyTorch), token by token (the decode kernel, which reads sinks from their
+steps (by the library on pages, and on rows that pages are dequantized into, with an attention in PyTorch), in steps of 100, of
+which calls have two pages each, token by token (the decode kernel, which reads sinks from their
 blocks), and with drafts behind each token, of which some are rejected (tails of two pages). And is a rank of tensor parallelism
 what its heads are on one GPU: outputs, and the bytes of sealed pages? A line of JSON for each recipe; the exit status is 1 if any
 differ by more than BF16 does."""
@@ -9,18 +10,21 @@ import itertools
 import json
 import pathlib
 import sys
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
 
+import cpu_library
 import numpy as np
 import paged_server as harness
 import torch
 
 from kvant import PAGE
 from kvant.torch import TorchLibrary
+from kvant.paged import prompt_pages
 from kvant.paged.recipes import RECIPES, Recipe
 
-N_TOKENS = (300, 270)
+N_TOKENS = (300, 430)
 DRAFTS = 3
 RANK_HEADS, RANK_KV_HEADS = 32, 8  # of all ranks together
 RANK_STEPS = (127, 1, 1, 100)  # tokens at a time, in turn: pages are filled by decoding and by prompts
@@ -28,10 +32,14 @@ TOLERANCE = 0.01  # of the outputs' root mean square
 LOUD = 6  # the first token's keys: what a sink is for
 
 
-def outputs(recipe, library, steps, drafts=0):
+class RowServer(harness.Server):
+    attention = staticmethod(cpu_library.varlen_attention)
+
+
+def outputs(recipe, library, steps, drafts=0, kind=harness.Server):
     """float [tokens, values] of all requests; steps: how many tokens each takes at a time, drafts included."""
     rng = np.random.default_rng(1)
-    server = harness.Server(recipe, library, "cuda", max_drafts=drafts)
+    server = kind(recipe, library, "cuda", max_drafts=drafts)
     requests = [harness.Request(n, rng) for n in N_TOKENS]
     for request in requests:
         request.k[:, 0] *= LOUD
@@ -96,15 +104,20 @@ def main():
         for d in (64, 128):
             harness.D, harness.SCALE = d, d ** -0.5
             prompt, decoded = (outputs(recipe, library, steps) for steps in (1000, 1))
+            on_rows = outputs(recipe, library, 1000, kind=RowServer)
+            with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 2):
+                in_parts = outputs(recipe, library, 100)
             drafted = outputs(recipe, library, 1 + DRAFTS, DRAFTS)
             error, of_drafts = difference(decoded, prompt), difference(drafted, decoded)
+            of_rows, of_parts = difference(on_rows, prompt), difference(in_parts, prompt)
             loss = difference(decoded, unquantized())
             plain_heads = harness.N_HEADS, harness.N_KV_HEADS
             of_ranks, other_bytes, n_bytes = ranks_differ_by(recipe, library)
             harness.N_HEADS, harness.N_KV_HEADS = plain_heads
-            is_right &= max(error, of_drafts, of_ranks) < TOLERANCE and other_bytes == 0
+            is_right &= max(error, of_rows, of_parts, of_drafts, of_ranks) < TOLERANCE and other_bytes == 0
             print("RESULT", json.dumps({"recipe": recipe.name, "text": recipe.text, "head": d,
                                         "decoding differs from prompt by": round(error, 6),
+                                        "on rows from prompt by": round(of_rows, 6), "in parts by": round(of_parts, 6),
                                         "with drafts from decoding by": round(of_drafts, 6),
                                         "from unquantized by": round(loss, 4),
                                         "two ranks from one by": round(of_ranks, 6),

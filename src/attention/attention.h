@@ -1,6 +1,7 @@
 // One attention backend: runs append, attend and seal of one layer inside a step.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,15 +23,26 @@ struct LayerRows {
   MatrixView<float> out;      // [n_rows, n_heads * head_dim]
 };
 
-// Sees the rows that a model makes, where attention itself isn't called for them: a device attends to rows
-// that never leave it.
+// What a RowObserver is shown of a layer, in ascending order of what has to be copied for it.
+enum class ShownRows : std::uint8_t {
+  nothing,  // see() isn't called
+  none,     // no rows: what the cache holds is enough
+  queries,
+  inputs,   // q, k and v
+  outputs,  // and out
+};
+
+// Sees what a model and its attention make, where run_layer() isn't called for it: a device attends to rows
+// that never leave it. One thread calls it.
 class RowObserver {
  public:
   virtual ~RowObserver() = default;
 
-  // Of one layer of a step that is yet to attend. Rows are as in run_layer(), rounded to bfloat16; `out` has
-  // none. One thread calls it.
-  virtual void see(const Step& step, int layer, const LayerRows& rows) = 0;
+  // How much of a layer see() is to be shown. Asked once for each layer of a step, in their order.
+  virtual ShownRows wants(const Step& step, int layer) = 0;
+  // Of a layer that has attended, unless the step has failed. Rows are as in run_layer(), in F32, transforms
+  // of the plan undone; what wasn't wanted has none. Failures go to step.fail().
+  virtual void see(Step& step, int layer, const LayerRows& rows) = 0;
 };
 
 // What serves the pages of one (layer, KV head, side).
@@ -63,8 +75,7 @@ class AttentionBackend {
   // The kernel that serves the sealed pages of (layer, KV head, side).
   virtual KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const = 0;
 
-  // Whom a device shows the rows for which it doesn't call run_layer(); null: nobody. A plan whose rows are
-  // shown has no transforms.
+  // Whom a device shows the rows for which it doesn't call run_layer(); null: nobody.
   virtual RowObserver* observer() = 0;
 };
 

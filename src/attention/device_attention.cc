@@ -9,10 +9,9 @@ namespace kvant {
 
 DeviceAttention::DeviceAttention(std::shared_ptr<PageDevice> device)
     : device_(device),
-      has_half_prompts_(has_prompt_kernel(*device, /*head_dim=*/64, /*half_products=*/true)),
       protector_(device),
       sums_(device),
-      numbers_(device),
+      indices_(device),
       workspace_(std::move(device)) {}
 
 // Where new rows go, and which pages are due.
@@ -48,14 +47,14 @@ void DeviceAttention::list_slices(const Step& step) {
     const PageEntry sink = step.sink(s);
     sinks.push_back(sink.held() ? store.sinks().table_id(sink.id) : 0);
   }
-  row_slice_ = numbers_.add(slice_of_row);
-  row_token_ = numbers_.add(token_of_row);
-  slices_.tail = numbers_.add(tail);
-  slices_.sealed = numbers_.add(sealed);
-  slices_.sinks = numbers_.add(sinks);
-  due_tail_page_ = numbers_.add(due_tail);
-  due_sealed_page_ = numbers_.add(due_sealed);
-  due_pages_ = numbers_.add(due_pages);
+  row_slice_ = indices_.add(slice_of_row);
+  row_token_ = indices_.add(token_of_row);
+  slices_.tail = indices_.add(tail);
+  slices_.sealed = indices_.add(sealed);
+  slices_.sinks = indices_.add(sinks);
+  due_tail_page_ = indices_.add(due_tail);
+  due_sealed_page_ = indices_.add(due_sealed);
+  due_pages_ = indices_.add(due_pages);
 }
 
 // Neighbouring slices that go the same way are one run.
@@ -77,20 +76,20 @@ void DeviceAttention::list_runs(const Step& step) {
 Status DeviceAttention::begin(Step& step) {
   const Plan& plan = step.plan();
   device_->enter();
-  numbers_.clear();
+  indices_.clear();
   n_rows_ = step.n_rows();
   n_slices_ = static_cast<int>(step.slices().size());
   list_slices(step);
   list_runs(step);
   appends_within_ = n_rows_ == n_slices_ && max_due_ == 0;
   if (protects_by_score(plan)) KVANT_RETURN_IF_ERROR(protector_.begin(step));
-  if (is_corrected(plan)) KVANT_RETURN_IF_ERROR(sums_.begin(step, numbers_));
+  if (is_corrected(plan)) KVANT_RETURN_IF_ERROR(sums_.begin(step, indices_));
   if (sized_for_ != step.shared_plan()) workspace_of_rows_.clear();
   sized_for_ = step.shared_plan();
   KVANT_RETURN_IF_ERROR(place_rows(plan));
   const auto of_prompts = prompt_workspace(plan);
   if (!of_prompts.ok()) return of_prompts.error();
-  KVANT_RETURN_IF_ERROR(numbers_.send());
+  KVANT_RETURN_IF_ERROR(indices_.send());
   KVANT_RETURN_IF_ERROR(workspace_.reserve(rows_workspace_ + *of_prompts, "for its attention"));
   return divide_rows(plan);
 }
@@ -103,11 +102,11 @@ bool DeviceAttention::check(Step& step, const char* doing, kvant_status status) 
 
 bool DeviceAttention::seal(Step& step, int layer, const kvant_decode_shape& of_slices,
                            const kvant_decode_layer& at_layer) {
-  if (is_corrected(step.plan(), layer)) return sums_.seal(step, layer, of_slices, at_layer, numbers_);
+  if (is_corrected(step.plan(), layer)) return sums_.seal(step, layer, of_slices, at_layer, indices_);
   const kvant_seal_range range{sizeof range,
-                               numbers_.at(due_tail_page_),
-                               numbers_.at(due_sealed_page_),
-                               numbers_.at(due_pages_),
+                               indices_.at(due_tail_page_),
+                               indices_.at(due_sealed_page_),
+                               indices_.at(due_pages_),
                                max_due_,
                                0,
                                step.plan().device_constants->page_metrics(layer)};
@@ -121,8 +120,8 @@ kvant_new_rows DeviceAttention::new_rows(const Plan& plan, const DeviceRows& row
   kvant_new_rows appended{};
   appended.struct_size = sizeof appended;
   appended.n_rows = n_rows_;
-  appended.seq = numbers_.at(row_slice_);
-  appended.tail_token = numbers_.at(row_token_);
+  appended.seq = indices_.at(row_slice_);
+  appended.tail_token = indices_.at(row_token_);
   appended.keys = rows.k;
   appended.values = rows.v;
   appended.key_row_stride = appended.value_row_stride = std::int64_t{g.n_kv_heads} * g.head_dim;
@@ -150,10 +149,10 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   kvant_decode_layer at_layer{};
   at_layer.struct_size = sizeof at_layer;
   at_layer.tail = store.tails().pages(layer);
-  at_layer.tail.table = numbers_.at(slices_.tail);
+  at_layer.tail.table = indices_.at(slices_.tail);
   at_layer.tail.seq_stride = slices_.tail_width;
   store.add_sealed(at_layer, layer);
-  at_layer.sealed.table = numbers_.at(slices_.sealed);
+  at_layer.sealed.table = indices_.at(slices_.sealed);
   at_layer.sealed.seq_stride = slices_.sealed_width;
   at_layer.sink = store.has_sink() ? plan.layers[layer].sink : 0;
   plan.device_constants->add_to(at_layer, layer);
@@ -175,7 +174,7 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   }
 
   at_layer.protected_pages = store.sinks().pages(layer);
-  at_layer.protected_pages.table = numbers_.at(slices_.sinks);
+  at_layer.protected_pages.table = indices_.at(slices_.sinks);
   at_layer.protected_pages.seq_stride = 1;
   at_layer.new_rows = within ? &appended : nullptr;
   for (const RowTables& tables : row_tables_) {

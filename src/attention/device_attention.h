@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "attention/device_buffer.h"
-#include "attention/device_numbers.h"
 #include "attention/device_protector.h"
 #include "attention/device_row_tables.h"
 #include "attention/device_sums.h"
+#include "attention/index_buffer.h"
 #include "attention/row_runs.h"
 #include "cache/cache.h"
 #include "cache/device_page_store.h"
@@ -62,8 +62,8 @@ class DeviceAttention {
   struct PromptTables {
     RowRun run;
     int n_tokens = 0, n_pages = 0;  // in tails, and sealed, of all slices
-    DeviceNumbers::Part query_begins, token_begins, sealed_begins, first_row_tokens;
-    DeviceNumbers::Part query_pages;  // that rows see sealed
+    IndexBuffer::Part query_begins, token_begins, sealed_begins, first_row_tokens;
+    IndexBuffer::Part query_pages;  // that rows see sealed
   };
 
   void list_slices(const Step& step);
@@ -106,10 +106,9 @@ class DeviceAttention {
   char* prompt_memory() const { return workspace_.memory() + rows_workspace_; }
 
   std::shared_ptr<PageDevice> device_;
-  bool has_half_prompts_;
   DeviceProtector protector_;
   DeviceSums sums_;
-  DeviceNumbers numbers_;
+  IndexBuffer indices_;
   // The parts of row_tables_, and behind them what one prompt needs.
   DeviceBuffer workspace_;
   std::shared_ptr<const Plan> sized_for_;         // that workspace_of_rows_ is for
@@ -119,10 +118,10 @@ class DeviceAttention {
   int n_rows_ = 0, n_slices_ = 0, max_due_ = 0;
   // Each slice is one token, and nothing is sealed between appending and attention: both are one call.
   bool appends_within_ = false;
-  std::vector<int> first_sealed_;              // slices that seal their first page
-  DeviceNumbers::Part row_slice_, row_token_;  // where rows go in the tails
+  std::vector<int> first_sealed_;            // slices that seal their first page
+  IndexBuffer::Part row_slice_, row_token_;  // where rows go in the tails
   SliceTables slices_;
-  DeviceNumbers::Part due_tail_page_, due_sealed_page_, due_pages_;
+  IndexBuffer::Part due_tail_page_, due_sealed_page_, due_pages_;
   std::vector<RowTables> row_tables_;  // of each run and sliding window
   std::size_t rows_workspace_ = 0;     // bytes
   std::vector<PromptTables> prompts_;

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "attention/device_attention.h"
-#include "attention/row_sights.h"
+#include "attention/visible_tokens.h"
 
 namespace kvant {
 namespace {
@@ -36,8 +36,8 @@ bool in_integers(const Plan& plan) {
 // Whether the kernel in half precision knows all that the plan asks of scores, weights and values.
 bool knows_in_half(const Plan& plan) {
   const Recipe& recipe = plan.recipe;
-  return recipe.prompt == PromptAttention::exact && recipe.softmax == Softmax::exact && recipe.skip == 0 &&
-         !is_corrected(plan) && !protects_by_score(plan);
+  return recipe.prompt == PromptAttention::exact && recipe.skip == 0 && !is_corrected(plan) &&
+         !protects_by_score(plan);
 }
 
 kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, int n_tokens, int n_pages) {
@@ -63,8 +63,7 @@ kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, 
 }  // namespace
 
 bool DeviceAttention::takes_prompt_kernel(const Plan& plan, const StepSlice& slice) const {
-  return slice.is_prompt && slice.n_tokens >= kMinPromptTokens &&
-         (in_integers(plan) || (has_half_prompts_ && knows_in_half(plan)));
+  return slice.is_prompt && slice.n_tokens >= kMinPromptTokens && (in_integers(plan) || knows_in_half(plan));
 }
 
 void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {
@@ -72,7 +71,7 @@ void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {
   for (int s = run.first_slice; s < run.first_slice + run.n_slices; ++s) {
     const PageLedger& ledger = step.ledger(s);
     const int first_row = ledger.n_sealed() * kPageTokens;
-    for (const RowSight& sight : row_sights(step, s)) query_pages.push_back(sight.sealed_pages);
+    for (const VisibleTokens& visible : visible_tokens(step, s)) query_pages.push_back(visible.sealed_pages);
     queries.push_back(queries.back() + step.slices()[s].n_tokens);
     tokens.push_back(tokens.back() + ledger.end() - first_row);
     pages.push_back(pages.back() + ledger.end_sealed());
@@ -81,11 +80,11 @@ void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {
   prompts_.push_back({.run = run,
                       .n_tokens = tokens.back(),
                       .n_pages = pages.back(),
-                      .query_begins = numbers_.add(queries),
-                      .token_begins = numbers_.add(tokens),
-                      .sealed_begins = numbers_.add(pages),
-                      .first_row_tokens = numbers_.add(first_row_tokens),
-                      .query_pages = numbers_.add(query_pages)});
+                      .query_begins = indices_.add(queries),
+                      .token_begins = indices_.add(tokens),
+                      .sealed_begins = indices_.add(pages),
+                      .first_row_tokens = indices_.add(first_row_tokens),
+                      .query_pages = indices_.add(query_pages)});
 }
 
 // As much as the prompts that need most: one after another they use the same. With prompt=flashq it begins
@@ -164,14 +163,14 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
   pages.shape = &of_slices;
   pages.layer = &at_layer;
   if (tables.n_pages > 0) {
-    pages.sealed_begins = numbers_.at(tables.sealed_begins);
-    pages.query_sealed_pages = numbers_.at(tables.query_pages);
+    pages.sealed_begins = indices_.at(tables.sealed_begins);
+    pages.query_sealed_pages = indices_.at(tables.query_pages);
   }
-  pages.first_row_tokens = numbers_.at(tables.first_row_tokens);
+  pages.first_row_tokens = indices_.at(tables.first_row_tokens);
   kvant_prompt prompt{};
   prompt.struct_size = sizeof prompt;
-  prompt.query_begins = numbers_.at(tables.query_begins);
-  prompt.token_begins = numbers_.at(tables.token_begins);
+  prompt.query_begins = indices_.at(tables.query_begins);
+  prompt.token_begins = indices_.at(tables.token_begins);
   const std::size_t outputs = bf16_bytes(g, run.n_rows), before = integers ? 2 * outputs : 0;
   if (integers) {
     prompt.q = prompt_memory() + outputs;

@@ -85,7 +85,7 @@ DeviceProtector::DeviceProtector(std::shared_ptr<PageDevice> device)
       lse_(device),
       keys_(device),
       weights_(device),
-      numbers_(std::move(device)) {}
+      indices_(std::move(device)) {}
 
 Status DeviceProtector::begin(const Step& step) {
   const Plan& plan = step.plan();
@@ -107,7 +107,7 @@ Status DeviceProtector::begin(const Step& step) {
   KVANT_RETURN_IF_ERROR(weights_.reserve(sizeof(float) * most_tokens * g.n_kv_heads, kPurpose));
   // Four numbers of a seal point, and of every row that it protects.
   KVANT_RETURN_IF_ERROR(
-      numbers_.reserve(sizeof(std::int32_t) * 4 * (1 + most_chosen * g.n_kv_heads), kPurpose));
+      indices_.reserve(sizeof(std::int32_t) * 4 * (1 + most_chosen * g.n_kv_heads), kPurpose));
   return send_tables(step);
 }
 
@@ -134,32 +134,32 @@ Status DeviceProtector::send_tables(const Step& step) {
   n_protected_ = n_protected;
   const std::size_t n_heads = static_cast<std::size_t>(g.n_layers) * n_slices_ * n_kv_heads_;
   std::vector<TokenMask> masks(n_heads * n_pages_);
-  std::vector<std::int32_t> numbers(n_heads);
+  std::vector<std::int32_t> indices(n_heads);
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (int s = 0; s < n_slices_; ++s) {
       for (int h = 0; h < n_kv_heads_ && wanted[s] != nullptr; ++h) {
         const ProtectedTokens::Head& head = wanted[s]->heads[g.head_index(layer, h)];
         const std::size_t at = head_of(layer, s) + h;
-        numbers[at] = static_cast<std::int32_t>(head.tokens.size());
+        indices[at] = static_cast<std::int32_t>(head.tokens.size());
         for (const int token : head.tokens)
           masks[at * n_pages_ + token / kPageTokens].set(token % kPageTokens);
       }
     }
   }
   for (int s = 0; s < n_slices_; ++s) {
-    const std::size_t first = numbers.size();
-    numbers.resize(first + n_protected_);
+    const std::size_t first = indices.size();
+    indices.resize(first + n_protected_);
     const std::vector<EntryHold>& pages = step.next_protection(s).pages;
     for (std::size_t i = 0; i < pages.size(); ++i)
-      numbers[first + i] = store.protected_rows().table_id(pages[i].entry().id);
+      indices[first + i] = store.protected_rows().table_id(pages[i].entry().id);
   }
   const std::size_t mask_bytes = masks.size() * sizeof masks[0],
-                    number_bytes = numbers.size() * sizeof numbers[0];
+                    number_bytes = indices.size() * sizeof indices[0];
   KVANT_RETURN_IF_ERROR(tables_.reserve(mask_bytes + number_bytes, kPurpose));
   counts_ = reinterpret_cast<std::int32_t*>(tables_.memory() + mask_bytes);
   pages_ = counts_ + n_heads;
   device_->upload(tables_.memory(), masks.data(), mask_bytes);
-  device_->upload(counts_, numbers.data(), number_bytes);
+  device_->upload(counts_, indices.data(), number_bytes);
   if (!changes) sent_ = std::move(wanted);
   return {};
 }
@@ -208,10 +208,10 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   const kvant_decode_shape shape = formats.of(1, plan);
   const int first_token = step.first_token(point.slice), n_before = step.ledger(point.slice).n_sealed();
   const std::int32_t counts[] = {point.n_sealed, point.page_end - point.n_sealed * kPageTokens};
-  device_->upload(numbers_.memory(), counts, sizeof counts);
+  device_->upload(indices_.memory(), counts, sizeof counts);
   kvant_decode_lengths lengths{};
   lengths.struct_size = sizeof lengths;
-  const auto* on_device = reinterpret_cast<const std::int32_t*>(numbers_.memory());
+  const auto* on_device = reinterpret_cast<const std::int32_t*>(indices_.memory());
   lengths.sealed_pages = point.n_sealed > 0 ? on_device : nullptr;
   lengths.tail_tokens = on_device + 1;
   kvant_decode_layer at_page = of_slice;
@@ -313,12 +313,12 @@ bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& po
   device_->upload(masks_at(layer, point.slice), masks.data(), masks.size() * sizeof masks[0]);
   device_->upload(counts_at(layer, point.slice), counts.data(), counts.size() * sizeof counts[0]);
   const std::size_t n_rows = heads.size();
-  std::vector<std::int32_t> numbers(n_rows);  // of the sequence: 0
-  for (const auto* list : {&heads, &from, &to}) numbers.insert(numbers.end(), list->begin(), list->end());
-  numbers.push_back(point.n_sealed - n_before);
-  numbers.push_back(point.n_sealed);
-  device_->upload(numbers_.memory(), numbers.data(), numbers.size() * sizeof numbers[0]);
-  const auto* on_device = reinterpret_cast<const std::int32_t*>(numbers_.memory());
+  std::vector<std::int32_t> indices(n_rows);  // of the sequence: 0
+  for (const auto* list : {&heads, &from, &to}) indices.insert(indices.end(), list->begin(), list->end());
+  indices.push_back(point.n_sealed - n_before);
+  indices.push_back(point.n_sealed);
+  device_->upload(indices_.memory(), indices.data(), indices.size() * sizeof indices[0]);
+  const auto* on_device = reinterpret_cast<const std::int32_t*>(indices_.memory());
   const std::int32_t* pages = on_device + 4 * n_rows;
   const kvant_seal_range range{sizeof range,
                                pages,

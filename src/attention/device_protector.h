@@ -73,7 +73,7 @@ class DeviceProtector {
   std::int32_t* pages_at(int slice) const { return pages_ + std::ptrdiff_t{slice} * n_protected_; }
 
   std::shared_ptr<PageDevice> device_;
-  DeviceBuffer tables_, lse_, keys_, weights_, numbers_;
+  DeviceBuffer tables_, lse_, keys_, weights_, indices_;
   std::int32_t *counts_ = nullptr, *pages_ = nullptr;
   std::vector<ProtectionRound> rounds_;
   int n_slices_ = 0, n_kv_heads_ = 0;

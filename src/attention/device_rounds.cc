@@ -17,13 +17,13 @@ bool DeviceAttention::attend_run(Step& step, int layer, const DeviceRows& rows, 
                                           [](const RowTables& t) { return t.sliding_window == 0; });
   char* const workspace = workspace_.memory() + tables.workspace;
   point_to_rows(at_layer, rows, tables, plan.geometry, run.first_row);
-  kvant_decode_lengths sights = tables.lengths(numbers_, run.first_row);
-  protector_.add_to(at_layer, sights, layer, run);
+  kvant_decode_lengths lengths = tables.lengths(indices_, run.first_row);
+  protector_.add_to(at_layer, lengths, layer, run);
   return check(step, "dividing a step's work",
-               library.decode_schedule(&of_rows, &sights, workspace, tables.workspace_bytes,
+               library.decode_schedule(&of_rows, &lengths, workspace, tables.workspace_bytes,
                                        device_->stream())) &&
          check(step, "attending",
-               library.decode_attention(&of_rows, &sights, &at_layer, workspace, tables.workspace_bytes,
+               library.decode_attention(&of_rows, &lengths, &at_layer, workspace, tables.workspace_bytes,
                                         device_->stream()));
 }
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "attention/device_numbers.h"
+#include "attention/index_buffer.h"
 #include "attention/row_runs.h"
 #include "cache/cache.h"
 #include "kvant/kvant.h"
@@ -15,19 +15,19 @@ namespace kvant {
 // What slices find: tables of the pages that each has or will have when the step ends, and the entry of its
 // sink.
 struct SliceTables {
-  DeviceNumbers::Part tail, sealed;  // [n_slices, width]
+  IndexBuffer::Part tail, sealed;  // [n_slices, width]
   std::int64_t tail_width = 1, sealed_width = 1;
-  DeviceNumbers::Part sinks;
+  IndexBuffer::Part sinks;
 };
 
 // Of the rows of a run, in the layers with one sliding window.
 struct RowTables {
   int first_row = 0, n_rows = 0;
   int sliding_window = 0;  // tokens; 0: none
-  DeviceNumbers::Part sealed_pages, tail_tokens;
-  DeviceNumbers::Part n_protected;  // of the sink; without a window
-  DeviceNumbers::Part hidden;       // tokens of a row's first page; with a window
-  DeviceNumbers::Part tail, sealed, sinks;
+  IndexBuffer::Part sealed_pages, tail_tokens;
+  IndexBuffer::Part n_protected;  // of the sink; without a window
+  IndexBuffer::Part hidden;       // tokens of a row's first page; with a window
+  IndexBuffer::Part tail, sealed, sinks;
   std::int64_t tail_stride = 0, sealed_stride = 0;
   bool has_sealed = false, has_protected = false;
   int max_tail = 0;  // tokens
@@ -36,11 +36,11 @@ struct RowTables {
   std::size_t workspace = 0, workspace_bytes = 0;
 
   // The same from a row of the step on.
-  kvant_decode_lengths lengths(const DeviceNumbers& numbers, int from_row) const;
-  void add_to(kvant_decode_layer& at_layer, const DeviceNumbers& numbers, int from_row) const;
+  kvant_decode_lengths lengths(const IndexBuffer& indices, int from_row) const;
+  void add_to(kvant_decode_layer& at_layer, const IndexBuffer& indices, int from_row) const;
 };
 
 RowTables list_row_tables(const Step& step, const RowRun& run, int sliding_window, const SliceTables& slices,
-                          DeviceNumbers& numbers);
+                          IndexBuffer& indices);
 
 }  // namespace kvant

@@ -12,7 +12,7 @@ void DeviceAttention::list_rows(const Step& step, const RowRun& run) {
     const bool listed =
         std::any_of(row_tables_.begin() + static_cast<std::ptrdiff_t>(first), row_tables_.end(),
                     [&](const RowTables& t) { return t.sliding_window == layer.sliding_window; });
-    if (!listed) row_tables_.push_back(list_row_tables(step, run, layer.sliding_window, slices_, numbers_));
+    if (!listed) row_tables_.push_back(list_row_tables(step, run, layer.sliding_window, slices_, indices_));
   }
 }
 
@@ -54,10 +54,10 @@ Status DeviceAttention::divide_rows(const Plan& plan) {
   for (const RowTables& tables : row_tables_) {
     if (tables.sliding_window == 0 && protects_by_score(plan)) continue;  // divided in each layer
     const kvant_decode_shape shape = formats.of(tables.n_rows, plan);
-    const kvant_decode_lengths sights = tables.lengths(numbers_, tables.first_row);
+    const kvant_decode_lengths lengths = tables.lengths(indices_, tables.first_row);
     KVANT_RETURN_IF_ERROR(library_status(
         *device_, "dividing a step's work",
-        device_->library().decode_schedule(&shape, &sights, workspace_.memory() + tables.workspace,
+        device_->library().decode_schedule(&shape, &lengths, workspace_.memory() + tables.workspace,
                                            tables.workspace_bytes, device_->stream())));
   }
   return {};
@@ -66,7 +66,7 @@ Status DeviceAttention::divide_rows(const Plan& plan) {
 void DeviceAttention::point_to_rows(kvant_decode_layer& at_layer, const DeviceRows& rows,
                                     const RowTables& tables, const Geometry& g, int from_row) const {
   const std::int64_t stride = std::int64_t{g.n_heads} * g.head_dim;
-  tables.add_to(at_layer, numbers_, from_row);
+  tables.add_to(at_layer, indices_, from_row);
   at_layer.q = rows.q + from_row * stride;
   at_layer.q_type = KVANT_F32;
   at_layer.out = rows.out + from_row * stride;
@@ -89,12 +89,12 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
   at_layer.settled = max_due_ == 0 ? 1 : 0;  // then nothing but appending and attention precedes
   kvant_correction correction{};
   if (is_corrected(plan, layer)) {
-    correction = sums_.of_rows(step, layer, numbers_, tables.first_row);
+    correction = sums_.of_rows(step, layer, indices_, tables.first_row);
     at_layer.correction = &correction;
   }
-  const kvant_decode_lengths sights = tables.lengths(numbers_, tables.first_row);
+  const kvant_decode_lengths lengths = tables.lengths(indices_, tables.first_row);
   return check(step, "attending",
-               device_->library().decode_attention(&of_rows, &sights, &at_layer,
+               device_->library().decode_attention(&of_rows, &lengths, &at_layer,
                                                    workspace_.memory() + tables.workspace,
                                                    tables.workspace_bytes, device_->stream()));
 }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "attention/row_sights.h"
+#include "attention/visible_tokens.h"
 #include "cache/correction_state.h"
 #include "cache/device_constants.h"
 
@@ -16,7 +16,7 @@ std::size_t layer_sums_bytes(const Plan& plan) {
 
 }  // namespace
 
-Status DeviceSums::begin(const Step& step, DeviceNumbers& numbers) {
+Status DeviceSums::begin(const Step& step, IndexBuffer& indices) {
   DevicePageStore& store = step.device_pages();
   const int n_slices = static_cast<int>(step.slices().size());
   pages_.clear();
@@ -33,10 +33,10 @@ Status DeviceSums::begin(const Step& step, DeviceNumbers& numbers) {
   std::vector<std::int32_t> of_rows;
   for (int s = 0; s < n_slices; ++s) {
     const int n_sealed = step.ledger(s).n_sealed(), id = store.sums().table_id(step.sums(s).id);
-    for (const RowSight& sight : row_sights(step, s))
-      of_rows.push_back(max_due_ > 0 ? first_sums_[s] + sight.sealed_pages - n_sealed : id);
+    for (const VisibleTokens& visible : visible_tokens(step, s))
+      of_rows.push_back(max_due_ > 0 ? first_sums_[s] + visible.sealed_pages - n_sealed : id);
   }
-  row_sums_ = numbers.add(of_rows);
+  row_sums_ = indices.add(of_rows);
   for (int nth = 0; nth < max_due_; ++nth) {
     std::vector<std::int32_t> tail, sealed, sums;
     for (int s = 0; s < n_slices; ++s) {
@@ -44,7 +44,7 @@ Status DeviceSums::begin(const Step& step, DeviceNumbers& numbers) {
       sealed.push_back(step.ledger(s).n_sealed() + nth);
       sums.push_back(first_sums_[s] + std::min(nth + 1, due_[s]));
     }
-    pages_.push_back({numbers.add(tail), numbers.add(sealed), numbers.add(sums)});
+    pages_.push_back({indices.add(tail), indices.add(sealed), indices.add(sums)});
   }
   return buffer_.reserve(max_due_ > 0 ? n_sums * layer_sums_bytes(step.plan()) : 0,
                          "for the sums of its correction");
@@ -59,7 +59,7 @@ char* DeviceSums::after(const Step& step, int slice, int n_pages) const {
   return buffer_.memory() + (first_sums_[slice] + n_pages) * layer_sums_bytes(step.plan());
 }
 
-kvant_correction DeviceSums::of_rows(const Step& step, int layer, const DeviceNumbers& numbers,
+kvant_correction DeviceSums::of_rows(const Step& step, int layer, const IndexBuffer& indices,
                                      int from_row) const {
   const Plan& plan = step.plan();
   const DeviceEntryTable& all = step.device_pages().sums();
@@ -73,23 +73,22 @@ kvant_correction DeviceSums::of_rows(const Step& step, int layer, const DeviceNu
     correction.state_seq_stride = kDeviceUnit / sizeof(float);
   }
   correction.state_head_stride = correction_bytes(plan.geometry.head_dim) / std::int64_t{sizeof(float)};
-  correction.state_of_seq = numbers.at(row_sums_.from(from_row));
+  correction.state_of_seq = indices.at(row_sums_.from(from_row));
   correction.absolute = plan.recipe.correction == Correction::absolute ? 1 : 0;
   return correction;
 }
 
-kvant_correction DeviceSums::of_page(const Step& step, int layer, const DeviceNumbers& numbers,
-                                     int nth) const {
-  kvant_correction correction = of_rows(step, layer, numbers, /*from_row=*/0);
+kvant_correction DeviceSums::of_page(const Step& step, int layer, const IndexBuffer& indices, int nth) const {
+  kvant_correction correction = of_rows(step, layer, indices, /*from_row=*/0);
   correction.key_maps = step.plan().device_constants->key_maps(layer);
-  correction.state_of_seq = numbers.at(pages_[nth].sums);
+  correction.state_of_seq = indices.at(pages_[nth].sums);
   return correction;
 }
 
 // Page by page: the sums after each are those before it, to which the library adds. Heads that aren't
 // corrected keep their zeros.
 bool DeviceSums::seal(Step& step, int layer, const kvant_decode_shape& of_slices,
-                      const kvant_decode_layer& at_layer, const DeviceNumbers& numbers) {
+                      const kvant_decode_layer& at_layer, const IndexBuffer& indices) {
   const Plan& plan = step.plan();
   const int n_slices = static_cast<int>(due_.size());
   const std::size_t bytes = layer_sums_bytes(plan);
@@ -100,13 +99,13 @@ bool DeviceSums::seal(Step& step, int layer, const kvant_decode_shape& of_slices
     for (int s = 0; s < n_slices; ++s) {
       if (nth < due_[s]) device_->copy(after(step, s, nth + 1), after(step, s, nth), bytes);
     }
-    const kvant_correction correction = of_page(step, layer, numbers, nth);
+    const kvant_correction correction = of_page(step, layer, indices, nth);
     kvant_decode_layer corrected = at_layer;
     corrected.correction = &correction;
     const PageSums& page = pages_[nth];
     const kvant_seal_range range{sizeof range,
-                                 numbers.at(page.tail_page),
-                                 numbers.at(page.sealed_page),
+                                 indices.at(page.tail_page),
+                                 indices.at(page.sealed_page),
                                  nullptr,
                                  1,
                                  0,

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "attention/device_numbers.h"
+#include "attention/index_buffer.h"
 #include "cache/cache.h"
 #include "cache/device_page_store.h"
 
@@ -18,22 +18,22 @@ class DeviceSums {
  public:
   explicit DeviceSums(std::shared_ptr<PageDevice> device) : device_(device), buffer_(std::move(device)) {}
 
-  // Of a step of a corrected plan: adds to the numbers. An error: memory is exhausted, or the device has
+  // Of a step of a corrected plan: adds to the indices. An error: memory is exhausted, or the device has
   // failed.
-  Status begin(const Step& step, DeviceNumbers& numbers);
+  Status begin(const Step& step, IndexBuffer& indices);
   // The sums of a corrected layer as rows from from_row on find them.
-  kvant_correction of_rows(const Step& step, int layer, const DeviceNumbers& numbers, int from_row) const;
+  kvant_correction of_rows(const Step& step, int layer, const IndexBuffer& indices, int from_row) const;
   // Seals the step's due pages of a corrected layer. at_layer has the tables of slices. False: the step has
   // failed.
   bool seal(Step& step, int layer, const kvant_decode_shape& of_slices, const kvant_decode_layer& at_layer,
-            const DeviceNumbers& numbers);
+            const IndexBuffer& indices);
 
  private:
   // Of the nth page that slices seal.
   struct PageSums {
-    DeviceNumbers::Part tail_page, sealed_page, sums;  // by slice; tail_page -1: it has no such page
+    IndexBuffer::Part tail_page, sealed_page, sums;  // by slice; tail_page -1: it has no such page
   };
-  kvant_correction of_page(const Step& step, int layer, const DeviceNumbers& numbers, int nth) const;
+  kvant_correction of_page(const Step& step, int layer, const IndexBuffer& indices, int nth) const;
   // The sums of a layer in an entry, and those of a slice here when so many of its pages are sealed.
   static char* in_store(const Step& step, int layer, PageEntry sums);
   char* after(const Step& step, int slice, int n_pages) const;
@@ -43,8 +43,8 @@ class DeviceSums {
   std::vector<int> first_sums_;  // of a slice, in units of a layer's sums
   std::vector<int> due_;         // pages that a slice seals
   int max_due_ = 0;
-  DeviceNumbers::Part row_sums_;  // where each row's sums are: here, or in the store
-  std::vector<PageSums> pages_;   // [max_due_]
+  IndexBuffer::Part row_sums_;   // where each row's sums are: here, or in the store
+  std::vector<PageSums> pages_;  // [max_due_]
 };
 
 }  // namespace kvant

@@ -4,6 +4,7 @@
 
 #include "attention/query_tile.h"
 #include "attention/tile_attention.h"
+#include "cache/device_head_pages.h"
 
 namespace kvant {
 UnquantizedTokens unquantized_tokens(const HeadState& head) {
@@ -18,17 +19,20 @@ UnquantizedTokens unquantized_tokens(const HeadState& head) {
   return tokens;
 }
 
-MassCoverage measure_coverage(const Step& step, int layer, int kv_head, const MatrixView<const float>& q,
+UnquantizedTokens unquantized_on_device(const Step& step, int slice, int layer, int kv_head) {
+  const int n_sealed = step.ledger(slice).n_sealed();
+  return {n_sealed * kPageTokens, protected_tokens(step, slice, layer, kv_head, n_sealed)};
+}
+
+MassCoverage measure_coverage(const Plan& plan, int layer, int kv_head, const MatrixView<const float>& q,
+                              int first_token, const std::vector<PageView>& pages,
                               const UnquantizedTokens& tokens) {
-  const Plan& plan = step.plan();
   QueryTile tile;
-  tile.first_token = step.first_token(0);
-  tile.n_queries = step.n_rows();
+  tile.first_token = first_token;
+  tile.n_queries = q.rows;
   fill_query_tile(plan, layer, kv_head, q, /*first_row=*/0, tile);
   const AttentionRules rules{plan.geometry.dim(layer), plan.layers[layer].sliding_window,
                              plan.geometry.score_softcap};
-  std::vector<PageView> pages;
-  step.head(0, layer, kv_head).list_pages(0, pages);
   TileScratch scratch;
   PartialAttention total;
   total.reset(tile.rows(), rules.head_dim);

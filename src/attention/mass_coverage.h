@@ -28,10 +28,13 @@ struct UnquantizedTokens {
   std::vector<int> protected_tokens;  // before it
 };
 UnquantizedTokens unquantized_tokens(const HeadState& head);
+// Of slice `slice` of a step whose pages lie on a device, as the step has found it.
+UnquantizedTokens unquantized_on_device(const Step& step, int slice, int layer, int kv_head);
 
-// The mass that the queries of `step`, a step of one slice on an unquantized cache that has just attended in
-// `layer`, put on `tokens`. q: the layer's queries, as in LayerRows.
-MassCoverage measure_coverage(const Step& step, int layer, int kv_head, const MatrixView<const float>& q,
+// The mass that queries put on `tokens` of an unquantized cache, whose pages hold all that they see. q: the
+// layer's queries, as in LayerRows, from token `first_token` on.
+MassCoverage measure_coverage(const Plan& plan, int layer, int kv_head, const MatrixView<const float>& q,
+                              int first_token, const std::vector<PageView>& pages,
                               const UnquantizedTokens& tokens);
 
 }  // namespace kvant

@@ -62,6 +62,7 @@ void OutputErrorBackend::add(std::shared_ptr<const Plan> plan, AttentionBackend&
   shadow.effects.n_layers = g.n_layers;
   shadow.effects.n_heads = g.n_heads;
   shadow.effects.errors.resize(static_cast<std::size_t>(g.n_layers) * g.n_heads);
+  if (plan->device != nullptr) shadow.on_device = std::make_unique<UploadedAttention>(plan->device);
   shadow.cache = std::make_unique<Cache>(std::move(plan), /*byte_limit=*/0);
   shadow.sequence = shadow.cache->add();
   shadows_.push_back(std::move(shadow));
@@ -81,6 +82,7 @@ Status OutputErrorBackend::reserve(int n_tokens, bool is_prompt, int first_measu
     auto step = shadow.cache->reserve({{shadow.sequence, n_tokens, is_prompt}});
     if (!step.ok()) return step.error();
     shadow.step = std::move(step).value();
+    if (shadow.on_device != nullptr) KVANT_RETURN_IF_ERROR(shadow.on_device->begin(*shadow.step));
     const Geometry& g = shadow.cache->plan().geometry;
     out_.resize(static_cast<std::size_t>(n_tokens) * g.n_heads * g.head_dim);
     head_coverage_.resize(g.n_kv_heads);
@@ -104,12 +106,22 @@ void OutputErrorBackend::run_layer(Step& step, int layer, const LayerRows& rows,
   for (Shadow& shadow : shadows_) run_shadow(shadow, step, layer, rows, team);
 }
 
+bool OutputErrorBackend::measures_mass(const Shadow& shadow, const Step& step, int layer) const {
+  const bool in_one_page = step.first_token(0) % kPageTokens + n_tokens_ <= kPageTokens;
+  return first_measured_ == 0 && in_one_page && protects(shadow.cache->plan(), layer);
+}
+
+void OutputErrorBackend::compare_heads(Shadow& shadow, int layer, const LayerRows& rows, int head) {
+  const int d = shadow.cache->plan().geometry.dim(layer);
+  const MatrixView<const float> out(out_.data(), rows.out.rows, rows.out.cols);
+  shadow.effects.errors[layer * shadow.effects.n_heads + head].add(
+      compare(rows.out, out, first_measured_, head * d, d));
+}
+
 void OutputErrorBackend::run_shadow(Shadow& shadow, const Step& step, int layer, const LayerRows& rows,
                                     Team& team) {
   LayerEffects& effects = shadow.effects;
-  const bool in_one_page = step.first_token(0) % kPageTokens + n_tokens_ <= kPageTokens;
-  if (first_measured_ == 0 && in_one_page && protects(shadow.cache->plan(), layer))
-    measure_mass(shadow, step, layer, rows, team);
+  if (measures_mass(shadow, step, layer)) measure_mass(shadow, step, layer, rows, team);
   const bool skips = first_measured_ == 0 && shadow.cache->plan().recipe.skip > 0;
   if (skips && team.index() == 0) skipped_ = shadow.backend->skip_counts();
   team.barrier();
@@ -121,10 +133,7 @@ void OutputErrorBackend::run_shadow(Shadow& shadow, const Step& step, int layer,
     effects.skips[layer].add(since(skipped_, shadow.backend->skip_counts(), layer));
   }
   if (first_measured_ == n_tokens_) return;
-  const int d = shadow.cache->plan().geometry.dim(layer);
-  team.for_each(effects.n_heads, [&](int head) {
-    effects.errors[layer * effects.n_heads + head].add(compare(rows.out, out, first_measured_, head * d, d));
-  });
+  team.for_each(effects.n_heads, [&](int head) { compare_heads(shadow, layer, rows, head); });
 }
 
 // As the shadow stands before the step: its queries see no page that the step itself seals.
@@ -132,14 +141,55 @@ void OutputErrorBackend::measure_mass(Shadow& shadow, const Step& step, int laye
                                       Team& team) {
   team.for_each(step.plan().geometry.kv_heads(layer), [&](int kv_head) {
     run_within_memory(*shadow.step, [&] {
-      const UnquantizedTokens tokens = unquantized_tokens(shadow.step->head(0, layer, kv_head));
-      head_coverage_[kv_head] = measure_coverage(step, layer, kv_head, rows.q, tokens);
+      std::vector<PageView> pages;
+      step.head(0, layer, kv_head).list_pages(0, pages);
+      head_coverage_[kv_head] =
+          measure_coverage(step.plan(), layer, kv_head, rows.q, step.first_token(0), pages,
+                           unquantized_tokens(shadow.step->head(0, layer, kv_head)));
     });
   });
-  if (team.index() != 0) return;
+  if (team.index() == 0) add_coverage(shadow, step, layer);
+}
+
+void OutputErrorBackend::add_coverage(Shadow& shadow, const Step& step, int layer) {
   shadow.effects.coverage.resize(shadow.effects.n_layers);
   for (int head = 0; head < step.plan().geometry.kv_heads(layer); ++head)
     shadow.effects.coverage[layer].add(head_coverage_[head]);
+}
+
+// --- on a device, which doesn't count what it skips ---
+
+ShownRows OutputErrorBackend::wants(const Step& step, int /*layer*/) {
+  KVANT_CHECK(step.slices().size() == 1, "output errors are measured one sequence at a time");
+  return ShownRows::outputs;
+}
+
+void OutputErrorBackend::see(Step& step, int layer, const LayerRows& rows) {
+  run_within_memory(step, [&] {
+    const MatrixView<float> out(out_.data(), rows.out.rows, rows.out.cols);
+    for (Shadow& shadow : shadows_) {
+      if (measures_mass(shadow, step, layer)) {
+        if (const Status status = measure_mass_on_device(shadow, step, layer, rows); !status.ok())
+          return step.fail(status.error());
+      }
+      shadow.on_device->run_layer(*shadow.step, layer, {rows.q, rows.k, rows.v, out});
+      if (first_measured_ == n_tokens_ || shadow.step->failed()) continue;
+      for (int head = 0; head < shadow.effects.n_heads; ++head) compare_heads(shadow, layer, rows, head);
+    }
+  });
+}
+
+Status OutputErrorBackend::measure_mass_on_device(Shadow& shadow, const Step& step, int layer,
+                                                  const LayerRows& rows) {
+  const int n_sealed = step.ledger(0).end_sealed();
+  for (int kv_head = 0; kv_head < step.plan().geometry.kv_heads(layer); ++kv_head) {
+    KVANT_RETURN_IF_ERROR(pages_.read(step, 0, layer, kv_head, /*first_visible=*/0, n_sealed));
+    head_coverage_[kv_head] =
+        measure_coverage(step.plan(), layer, kv_head, rows.q, step.first_token(0), pages_.pages(),
+                         unquantized_on_device(*shadow.step, 0, layer, kv_head));
+  }
+  add_coverage(shadow, step, layer);
+  return {};
 }
 
 }  // namespace kvant

@@ -8,6 +8,8 @@
 
 #include "attention/attention.h"
 #include "attention/mass_coverage.h"
+#include "attention/uploaded_attention.h"
+#include "cache/device_head_pages.h"
 
 namespace kvant {
 
@@ -40,8 +42,9 @@ struct LayerEffects {
 
 // Runs a cache through another backend, whose outputs go on to the model: an unquantized one, to measure
 // recipes, or a recipe's own, to measure a backend. Recipes that were added keep shadow caches of the same Q,
-// K and V, and their outputs are compared.
-class OutputErrorBackend final : public BackendDecorator {
+// K and V, and their outputs are compared. Plans that are placed on a device have their caches there, which
+// attend to the rows that this is shown.
+class OutputErrorBackend final : public BackendDecorator, private RowObserver {
  public:
   // `inner` outlives this.
   explicit OutputErrorBackend(AttentionBackend& inner) : BackendDecorator(inner) {}
@@ -61,6 +64,7 @@ class OutputErrorBackend final : public BackendDecorator {
   const LayerEffects& effects(std::size_t recipe) const { return shadows_[recipe].effects; }
 
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
+  RowObserver* observer() override { return this; }
 
  private:
   struct Shadow {
@@ -68,8 +72,15 @@ class OutputErrorBackend final : public BackendDecorator {
     std::unique_ptr<Cache> cache;
     SequenceId sequence = 0;
     std::unique_ptr<Step> step;
+    std::unique_ptr<UploadedAttention> on_device;  // null: the backend's
     LayerEffects effects;
   };
+  ShownRows wants(const Step& step, int layer) override;
+  void see(Step& step, int layer, const LayerRows& rows) override;
+  bool measures_mass(const Shadow& shadow, const Step& step, int layer) const;
+  void add_coverage(Shadow& shadow, const Step& step, int layer);
+  void compare_heads(Shadow& shadow, int layer, const LayerRows& rows, int head);
+  Status measure_mass_on_device(Shadow& shadow, const Step& step, int layer, const LayerRows& rows);
   void run_shadow(Shadow& shadow, const Step& step, int layer, const LayerRows& rows, Team& team);
   void measure_mass(Shadow& shadow, const Step& step, int layer, const LayerRows& rows, Team& team);
 
@@ -78,6 +89,7 @@ class OutputErrorBackend final : public BackendDecorator {
   std::vector<float> out_;                   // [n_rows, n_heads * d], of one shadow
   std::vector<SkipCount> skipped_;           // by the shadow's backend before its layer
   std::vector<MassCoverage> head_coverage_;  // by KV head, of one shadow's layer
+  DeviceHeadPages pages_;                    // of the unquantized cache
 };
 
 }  // namespace kvant

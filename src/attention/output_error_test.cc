@@ -161,7 +161,10 @@ TEST(MassCoverage, IsTheShareOfTheWeightsOnUnquantizedTokens) {
   std::vector<float> q(2 * 4 * kSize, 0.0F);
   for (std::size_t i = 0; i < q.size(); i += kSize) q[i] = 40.0F;
   const UnquantizedTokens tokens{2 * kPageTokens, {0, 1, 2, 4, 255}};
-  const MassCoverage coverage = measure_coverage(**step, 0, 1, {q.data(), 2, 4 * kSize}, tokens);
+  std::vector<PageView> pages;
+  (*step)->head(0, 0, 1).list_pages(0, pages);
+  const MassCoverage coverage =
+      measure_coverage(cache.plan(), 0, 1, {q.data(), 2, 4 * kSize}, (*step)->first_token(0), pages, tokens);
   EXPECT_EQ(coverage.rows, 2 * 2);
   // Both queries see the even ones of tokens 0 .. 384: 193, of which 65 are unsealed and 3 are protected.
   EXPECT_NEAR(coverage.unsealed / 4, 65.0 / 193, 1e-6);

@@ -55,7 +55,7 @@ TEST(DeviceCache, ASinkOfAWholePageIsNoPageOfTheTail) {
 
 // The metrics that the library has been given to seal the last layer with.
 struct GivenMetrics {
-  std::vector<float> directions, turns, basis;  // basis: of the last head
+  std::vector<float> directions, turns, basis;  // basis: of the first head
 };
 GivenMetrics sealed_with;
 kvant_status note_metrics(const kvant_decode_shape* shape, const kvant_decode_layer*,
@@ -66,8 +66,7 @@ kvant_status note_metrics(const kvant_decode_shape* shape, const kvant_decode_la
   const std::ptrdiff_t d = shape->head_dim, n = shape->n_kv_heads;
   sealed_with.directions.assign(given.directions, given.directions + n * d * kMetricRank);
   sealed_with.turns.assign(given.turns, given.turns + 2 * d);
-  const float* last = given.basis + (n - 1) * given.basis_head_stride;
-  sealed_with.basis.assign(last, last + d * d);
+  sealed_with.basis.assign(given.basis, given.basis + d * d);
   return KVANT_OK;
 }
 

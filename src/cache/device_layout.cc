@@ -123,18 +123,10 @@ Status check_correction(const Plan& plan, const std::string& device) {
   return {};
 }
 
-Status check_prompts(const Plan& plan, const PageDevice& device) {
-  if (plan.recipe.prompt != PromptAttention::flashq) return {};
-  const auto refuse = [&](const char* what) {
-    return error("recipe '{}': {} has prompt=flashq for {}; use prompt=exact", label(plan.recipe),
-                 device.name(), what);
-  };
-  if (plan.recipe.correction != Correction::none) return refuse("recipes without a correction");
-  if (plan.geometry.head_dim > 128) return refuse("heads of 64 and 128 channels");
-  if (!has_prompt_kernel(device, plan.geometry.head_dim, /*half_products=*/false))
-    return error("recipe '{}': {} has no kernel for prompt=flashq, which Hopper GPUs have; use prompt=exact",
-                 label(plan.recipe), device.name());
-  return {};
+Status check_prompts(const Plan& plan, const std::string& device) {
+  if (plan.recipe.prompt != PromptAttention::flashq || plan.recipe.correction == Correction::none) return {};
+  return error("recipe '{}': {} has prompt=flashq for recipes without a correction; use prompt=exact",
+               label(plan.recipe), device);
 }
 
 Status check_formats(const Plan& plan, const PageDevice& device) {
@@ -200,18 +192,6 @@ bool same(const std::vector<const char*>& names) {
 
 }  // namespace
 
-bool has_prompt_kernel(const PageDevice& device, int head_dim, bool half_products) {
-  kvant_prompt_shape shape{};  // a token: GPUs that have the kernel have it for all prompts
-  shape.struct_size = sizeof shape;
-  shape.n_seqs = shape.n_heads = shape.n_kv_heads = shape.n_queries = shape.n_tokens = 1;
-  shape.head_dim = head_dim;
-  shape.softmax_scale = 1;
-  shape.half_products = half_products ? 1 : 0;
-  std::size_t bytes = 0;
-  device.enter();
-  return device.library().prompt_workspace(&shape, &bytes) != KVANT_UNSUPPORTED;
-}
-
 bool slides_anywhere(const Geometry& g) {
   return std::any_of(g.sliding_window.begin(), g.sliding_window.end(), [](int window) { return window > 0; });
 }
@@ -251,7 +231,7 @@ Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
   KVANT_RETURN_IF_ERROR(check_rules(*plan, device->name()));
   KVANT_RETURN_IF_ERROR(check_scores(*plan, device->name()));
   KVANT_RETURN_IF_ERROR(check_correction(*plan, device->name()));
-  KVANT_RETURN_IF_ERROR(check_prompts(*plan, *device));
+  KVANT_RETURN_IF_ERROR(check_prompts(*plan, device->name()));
   auto placed = std::make_shared<Plan>(*plan);
   placed->device = std::move(device);
   placed->tail = find_format("bf16");

@@ -17,10 +17,6 @@ namespace kvant {
 Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
                                              std::shared_ptr<const Plan> plan);
 
-// Whether the device attends to prompts in blocks of rows (kvant_prompt_attention): with products in half
-// precision, or in 8-bit integers.
-bool has_prompt_kernel(const PageDevice& device, int head_dim, bool half_products);
-
 // Whether nothing is ever sealed: both sides stay in BF16, as the tail holds them.
 bool is_unquantized(const Plan& plan);
 // The newest tokens that stay unsealed in all layers of a plan that is placed on a device.

@@ -25,6 +25,8 @@ void expect_refused(const Result<std::shared_ptr<const Plan>>& plan, const std::
 
 TEST(PlaceOn, RefusesWhatADeviceLacksAndSaysWhatItHas) {
   EXPECT_TRUE(placed("vquant-k4v2").ok());
+  EXPECT_TRUE(placed("kvant-4bit,prompt=flashq", testing::small_geometry(/*head_dim=*/256)).ok());
+  expect_refused(placed("kvlinc-2bit,prompt=flashq"), "without a correction", "prompt=exact");
   expect_refused(placed("vquant-k4v2,k=bf16,v=bf16"), "tokens that are never quantized", "protect=0");
   expect_refused(placed("kvlinc-2bit,protect=0.05"), "protection by scores with a correction", "protect=0");
   expect_refused(placed("vquant-k4v2,prompt=flashq"), "protection by scores with prompt=flashq",
@@ -55,27 +57,6 @@ TEST(PlaceOn, RefusesWhatKernelsDontDoWithWindowsCapsAndSinkLogits) {
   EXPECT_TRUE(placed("kvant-4bit", sinking).ok());
   expect_refused(placed("bf16,prompt=flashq", sinking), "sink logits", "prompt=exact");
   expect_refused(placed("turboattention-4bit", sinking), "softmax=sas", "softmax=exact");
-}
-
-// A GPU without the kernel for prompts in integers.
-class PagesWithoutPrompts final : public testing::HostPages {
- public:
-  PagesWithoutPrompts() : functions_(testing::HostPages::library()) {
-    functions_.prompt_workspace = [](const kvant_prompt_shape*, std::size_t*) { return KVANT_UNSUPPORTED; };
-  }
-  const PageLibrary& library() const override { return functions_; }
-
- private:
-  PageLibrary functions_;
-};
-
-TEST(PlaceOn, RefusesPromptsInIntegersWhereTheDeviceHasNoKernel) {
-  const auto on = [](const std::string& recipe) {
-    const auto plan = resolve(parse_recipe(recipe).value(), testing::small_geometry(), nullptr).value();
-    return place_on(std::make_shared<PagesWithoutPrompts>(), plan);
-  };
-  expect_refused(on("bf16,prompt=flashq"), "Hopper", "prompt=exact");
-  EXPECT_TRUE(on("bf16").ok());
 }
 
 TEST(PlaceOn, KeepsTheTailInBf16AndSaysSo) {

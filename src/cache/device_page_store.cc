@@ -151,6 +151,14 @@ Status DevicePageStore::download(PageEntry entry, std::byte* to) {
   return device_.finish();
 }
 
+Status DevicePageStore::download_head(PageEntry entry, int layer, int kv_head, std::byte* to) {
+  const EntryLayout::Layer& of_layer = layout(entry.room).layers[layer];
+  device_.enter();
+  device_.download(to, table(entry.room).data(entry.id) + of_layer.place(kv_head, Side::key),
+                   of_layer.bytes(kv_head, Side::key) + of_layer.bytes(kv_head, Side::value));
+  return device_.finish();
+}
+
 void DevicePageStore::upload(const std::byte* from, PageEntry entry) {
   device_.enter();
   device_.upload(table(entry.room).data(entry.id), from, layout(entry.room).bytes);

@@ -119,6 +119,8 @@ class DevicePageStore final : public EntryStore {
   // The bytes of an entry, in host memory and back: layout(entry.room).bytes. An error: the device has
   // failed.
   Status download(PageEntry entry, std::byte* to);
+  // Of one head alone, the bytes of its key page, then of its value page.
+  Status download_head(PageEntry entry, int layer, int kv_head, std::byte* to);
   void upload(const std::byte* from, PageEntry entry);
   const EntryLayout& layout(int room) const { return table(room).layout(); }
 

@@ -10,7 +10,7 @@ void CaptureBackend::run_layer(Step& step, int layer, const LayerRows& rows, Tea
   inner().run_layer(step, layer, rows, team);
 }
 
-void CaptureBackend::see(const Step& step, int layer, const LayerRows& rows) {
+void CaptureBackend::see(Step& step, int layer, const LayerRows& rows) {
   keep(step, layer, rows, 0, 1);
 }
 

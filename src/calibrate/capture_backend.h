@@ -20,7 +20,8 @@ class CaptureBackend final : public BackendDecorator, private RowObserver {
   RowObserver* observer() override { return this; }
 
  private:
-  void see(const Step& step, int layer, const LayerRows& rows) override;
+  ShownRows wants(const Step& /*step*/, int /*layer*/) override { return ShownRows::inputs; }
+  void see(Step& step, int layer, const LayerRows& rows) override;
   // Rows part, part + n_parts, ...
   void keep(const Step& step, int layer, const LayerRows& rows, int part, int n_parts);
 

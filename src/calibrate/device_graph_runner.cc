@@ -1,5 +1,7 @@
 #include "calibrate/device_graph_runner.h"
 
+#include "model/library_abort.h"
+
 namespace kvant {
 namespace {
 
@@ -17,7 +19,7 @@ GgmlContext make_graph_context(int n_tensors) {
 
 Result<GgmlBuffer> allocate_tensors(ggml_context* context, ggml_backend* backend) {
   GgmlBuffer buffer(ggml_backend_alloc_ctx_tensors(context, backend), ggml_backend_buffer_free);
-  if (buffer == nullptr) return error(kNoMemory);
+  if (buffer == nullptr) return shortage(kNoMemory);
   return buffer;
 }
 
@@ -35,14 +37,19 @@ Status GraphRunner::check(const Make& make) {
     if (!ggml_backend_supports_op(backend_, node))
       return error("{} has no {} for them", ggml_backend_name(backend_), ggml_op_desc(node));
   }
-  return ggml_gallocr_reserve(memory_.get(), graph) ? Status{} : error(kNoMemory);
+  return ggml_gallocr_reserve(memory_.get(), graph) ? Status{} : shortage(kNoMemory);
 }
 
 Status GraphRunner::run(const Make& make) {
   context_ = make_graph_context(n_tensors_);
   ggml_cgraph* graph = make(context_.get());
-  if (!ggml_gallocr_alloc_graph(memory_.get(), graph)) return error("gradients: {}", kNoMemory);
-  if (ggml_backend_graph_compute(backend_, graph) != GGML_STATUS_SUCCESS)
+  if (!ggml_gallocr_alloc_graph(memory_.get(), graph)) return shortage("gradients: {}", kNoMemory);
+  // ggml's CUDA backend ends the process where its own pool finds no memory, or a kernel fails.
+  ggml_status status = GGML_STATUS_SUCCESS;
+  const auto aborted = catch_library_abort([&] { status = ggml_backend_graph_compute(backend_, graph); });
+  if (aborted) return shortage("gradients: {} ({})", kNoMemory, *aborted);
+  if (status == GGML_STATUS_ALLOC_FAILED) return shortage("gradients: {}", kNoMemory);
+  if (status != GGML_STATUS_SUCCESS)
     return error("{} failed to compute gradients", ggml_backend_name(backend_));
   return {};
 }

@@ -31,7 +31,9 @@ class Builder {
   void forward(LayerOutputs& out) {
     ggml_tensor* middle = attend();
     out.x = ggml_add(c_, middle, feed_forward(middle));
-    add(out.x);
+    out.k = k_;
+    out.v = v_;
+    for (ggml_tensor* result : {out.x, out.k, out.v}) add(result);
   }
 
   void backward(LayerOutputs& out) {

@@ -37,8 +37,8 @@ struct LayerOutputs {
   ggml_tensor* moments;  // [head_dim, head_dim, n_kv_heads]: LayerGradient::query_moments
 };
 
-// Weights of any type are expanded to F32 on the way. `outputs` gets x. replaced: the side of which queries
-// read `inputs.read` on sealed pages instead of what the layer makes.
+// Weights of any type are expanded to F32 on the way. `outputs` gets x, k and v. replaced: the side of which
+// queries read `inputs.read` on sealed pages instead of what the layer makes.
 ggml_cgraph* layer_graph(ggml_context* context, const Hparams& hparams, const Weights& weights, int layer,
                          const LayerInputs& inputs, LayerOutputs& outputs,
                          std::optional<Side> replaced = std::nullopt);

@@ -18,6 +18,11 @@
 namespace kvant {
 namespace {
 
+void copy(const ggml_tensor* from, std::vector<float>& to) {
+  to.resize(ggml_nelements(from));
+  ggml_backend_tensor_get(from, to.data(), 0, ggml_nbytes(from));
+}
+
 // What has come from the device of a layer.
 class DeviceLayerGradient final : public LayerGradient {
  public:
@@ -43,10 +48,6 @@ class DeviceLayerGradient final : public LayerGradient {
   }
 
  private:
-  static void copy(const ggml_tensor* from, std::vector<float>& to) {
-    to.resize(ggml_nelements(from));
-    ggml_backend_tensor_get(from, to.data(), 0, ggml_nbytes(from));
-  }
   MatrixView<const float> of_head(const std::vector<float>& all, int kv_head) const {
     return {all.data() + static_cast<std::ptrdiff_t>(kv_head) * n_rows_ * head_dim_, n_rows_, head_dim_};
   }
@@ -109,12 +110,24 @@ class GraphModel final : public DeviceModel {
     return {};
   }
 
-  Status forward(int layer, MatrixView<float> x) override { return forward(layer, x, std::nullopt); }
+  Status forward(int layer, MatrixView<float> x) override {
+    LayerOutputs outputs;
+    return forward(layer, x, std::nullopt, outputs);
+  }
+
+  Status forward_storing(int layer, MatrixView<float> x, StoredRows& stored) override {
+    LayerOutputs outputs;
+    KVANT_RETURN_IF_ERROR(forward(layer, x, std::nullopt, outputs));
+    copy(outputs.k, stored.k);
+    copy(outputs.v, stored.v);
+    return {};
+  }
 
   Status forward_reading(int layer, Side side, std::span<const float> stored, MatrixView<float> x) override {
     KVANT_CHECK(stored.size_bytes() == ggml_nbytes(inputs_.read), "K or V of another context");
     ggml_backend_tensor_set(inputs_.read, stored.data(), 0, stored.size_bytes());
-    return forward(layer, x, side);
+    LayerOutputs outputs;
+    return forward(layer, x, side, outputs);
   }
 
   Result<const LayerGradient*> backward(int layer, MatrixView<const float> x,
@@ -135,8 +148,7 @@ class GraphModel final : public DeviceModel {
  private:
   static constexpr int kInputs = 9;  // of LayerInputs
 
-  Status forward(int layer, MatrixView<float> x, std::optional<Side> replaced) {
-    LayerOutputs outputs;
+  Status forward(int layer, MatrixView<float> x, std::optional<Side> replaced, LayerOutputs& outputs) {
     set(inputs_.x, x);
     KVANT_RETURN_IF_ERROR(runner_.run([&](ggml_context* context) {
       return layer_graph(context, h_, model_.weights, layer, inputs_, outputs, replaced);

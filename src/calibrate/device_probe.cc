@@ -39,27 +39,10 @@ Status DeviceProbe::run(int n_layers) {
   KVANT_RETURN_IF_ERROR(model_.begin(n_rows()));
   std::vector<float> x = embedded(model_.parts(), tokens_);
   for (int layer = 0; layer < n_layers; ++layer) {
-    KVANT_RETURN_IF_ERROR(keep(layer, x));
-    KVANT_RETURN_IF_ERROR(model_.forward(layer, rows(x)));
+    Layer& kept = layers_.emplace_back(Layer{.input = x, .stored = {}});
+    KVANT_RETURN_IF_ERROR(model_.forward_storing(layer, rows(x), kept.stored));
   }
   return finish(n_layers, x, expected_);
-}
-
-// A layer tells what it stores on the way back alone.
-Status DeviceProbe::keep(int layer, const std::vector<float>& x) {
-  Layer kept{.input = x, .stored = {}};
-  std::vector<float> no_gradient(x.size(), 0.0F);
-  const auto state = model_.backward(layer, rows(kept.input), rows(no_gradient));
-  if (!state.ok()) return state.error();
-  for (int head = 0; head < geometry_.kv_heads(layer); ++head) {
-    for (const Side side : kSides) {
-      const MatrixView<const float> values = (*state)->stored(head, side);
-      std::vector<float>& all = kept.stored[static_cast<int>(side)];
-      for (int r = 0; r < values.rows; ++r) all.insert(all.end(), values.row(r), values.row(r) + values.cols);
-    }
-  }
-  layers_.push_back(std::move(kept));
-  return {};
 }
 
 // From what `layer` gets to the logits.
@@ -78,7 +61,7 @@ std::vector<float> DeviceProbe::sealed(const Recipe& recipe, const Constants& kn
   const std::ptrdiff_t size = std::ptrdiff_t{1} * n_rows() * d;
   const std::ptrdiff_t whole = std::ptrdiff_t{1} * (n_rows() / kPageTokens) * kPageTokens * d;
   const Format& format = probe_format(recipe, geometry_.head_dim);
-  std::vector<float> all = layers_[layer].stored[static_cast<int>(side)];
+  std::vector<float> all = layers_[layer].stored.side(side);
   run_team(n_threads_, [&](Team& team) {
     team.for_each(geometry_.kv_heads(layer), [&](int head) {
       const PageContext context{d, HeadConstants{&known, layer, head, side}};

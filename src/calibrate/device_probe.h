@@ -33,15 +33,14 @@ class DeviceProbe {
 
  private:
   struct Layer {
-    std::vector<float> input;      // [n_rows, n_embd]
-    std::vector<float> stored[2];  // [n_kv_heads, n_rows, head_dim]: K, V
+    std::vector<float> input;  // [n_rows, n_embd]
+    StoredRows stored;
   };
 
   DeviceProbe(DeviceModel& model, const Geometry& geometry, std::vector<std::int32_t> tokens, int n_threads);
   int n_rows() const { return static_cast<int>(tokens_.size()); }
   MatrixView<float> rows(std::vector<float>& x) const;
   Status run(int n_layers);
-  Status keep(int layer, const std::vector<float>& x);
   Status finish(int layer, std::vector<float>& x, std::vector<float>& logits);
   std::vector<float> sealed(const Recipe& recipe, const Constants& known, int layer, Side side) const;
 

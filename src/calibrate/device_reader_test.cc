@@ -7,8 +7,8 @@
 #include "calibrate/calibrate.h"
 #include "calibrate/probe_site.h"
 #include "calibrate/read_samples.h"
+#include "model/device_machine.h"
 #include "model/engine_decorator.h"
-#include "model/host_device.h"
 #include "model/tiny_model.h"
 
 namespace kvant {
@@ -169,6 +169,70 @@ TEST_F(DeviceReader, WeighsHeadsByNothingThatTheDeviceRounds) {
     const auto there = calibrate(*engine_, *backend_, request);
     ASSERT_TRUE(here.ok()) << here.error().message;
     ASSERT_TRUE(there.ok()) << there.error().message;
+    EXPECT_LT(difference(sensitivities(*there), sensitivities(*here)), 0.05);
+  }
+}
+
+// An engine on a device whose memory another program takes after some steps.
+class ShortEngine final : public EngineDecorator {
+ public:
+  ShortEngine(Engine& engine, int n_steps) : EngineDecorator(engine), left_(n_steps) {}
+  Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
+              MatrixView<float> logits) override {
+    if (left_-- <= 0) return shortage("out of memory on the device");
+    return EngineDecorator::step(cache, backend, inputs, logits);
+  }
+
+ private:
+  int left_;
+};
+
+// What is short is memory for samples, or for probes. Gradients have memory of their own.
+TEST_F(DeviceReader, LeavesTheRestToTheCpuWhereItsMemoryIsShort) {
+  CalibrationRequest request = request_on_letters();
+  request.settings.samples = 4;
+  request.settings.measure = true;
+  request.recipes = {
+      parse_recipe("k=smooth+hadamard:tok2g32,v=tok2g32,sink=4,budget=4,ladder=tok2g32+tok4g32").value()};
+  const auto here = calibrate(*engine_, *backend_, request);
+  ASSERT_TRUE(here.ok()) << here.error().message;
+  for (const int n_steps : {0, 3, 8}) {
+    ShortEngine engine(*device_engine_, n_steps);
+    request.reader = {&engine, device_backend_.get(), device_.get()};
+    ::testing::internal::CaptureStderr();
+    const auto there = calibrate(*engine_, *backend_, request);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    ASSERT_TRUE(there.ok()) << there.error().message;
+    EXPECT_NE(said.find("the CPU "), std::string::npos) << said;
+    EXPECT_LT(difference(sensitivities(*there), sensitivities(*here)), 0.05);
+  }
+}
+
+// Gradients of mixtures of experts aren't known, and products by their weights would round activations.
+TEST(DeviceReaders, WeighMixturesOfExpertsOnTheDevice) {
+  TinyModel model{.architecture = "qwen3moe", .qk_norm = true, .n_experts = 4, .n_ff_expert = 64};
+  model.integers = {{"expert_used_count", 2}};
+  model.matrix_type = GGML_TYPE_Q4_0;
+  const auto file = write_tiny_model(model);
+  const auto backend = make_reference_backend();
+  const auto engine = Engine::load(file->path(), {.n_threads = 1, .weights = WeightMode::f32}).value();
+  CalibrationRequest request = request_on_letters();
+  request.recipes = {
+      parse_recipe("k=hadamard:tok2g32,v=tok2g32,sink=4,budget=4,ladder=tok2g32+tok4g32").value()};
+  const auto here = calibrate(*engine, *backend, request);
+  ASSERT_TRUE(here.ok()) << here.error().message;
+  for (const testing::Place& place : testing::kPlaces) {
+    const auto device = testing::device_at(place);
+    if (device == nullptr) continue;
+    SCOPED_TRACE(place.name);
+    const auto device_backend = make_device_backend(device->pages());
+    const auto device_engine = Engine::load(file->path(), {.n_threads = 1, .device = device}).value();
+    request.reader = {device_engine.get(), device_backend.get(), device.get()};
+    ::testing::internal::CaptureStderr();
+    const auto there = calibrate(*engine, *backend, request);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    ASSERT_TRUE(there.ok()) << there.error().message;
+    EXPECT_EQ(said.find("the CPU"), std::string::npos) << said;
     EXPECT_LT(difference(sensitivities(*there), sensitivities(*here)), 0.05);
   }
 }

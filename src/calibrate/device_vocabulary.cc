@@ -36,7 +36,7 @@ Status DeviceVocabulary::reserve(int n_rows, int n_words) {
   n_words_ = n_words;
   ggml_tensor* result = nullptr;
   KVANT_RETURN_IF_ERROR(runner_.check([&](ggml_context* context) { return product(context, &result); }));
-  return runner_.check([&](ggml_context* context) { return way_back(context); });
+  return runner_.check([&](ggml_context* context) { return backward(context); });
 }
 
 ggml_tensor* DeviceVocabulary::words(ggml_context* context) {
@@ -52,7 +52,7 @@ ggml_cgraph* DeviceVocabulary::product(ggml_context* context, ggml_tensor** resu
   return graph;
 }
 
-ggml_cgraph* DeviceVocabulary::way_back(ggml_context* context) {
+ggml_cgraph* DeviceVocabulary::backward(ggml_context* context) {
   ggml_tensor* derivative = packed(context, products_, n_words_, n_rows_);
   ggml_tensor* gradient = packed(context, gradient_, static_cast<int>(gradient_->ne[0]), n_rows_);
   ggml_tensor* more = ggml_out_prod(context, words(context), ggml_transpose(context, derivative));
@@ -75,7 +75,7 @@ Status DeviceVocabulary::begin(MatrixView<const float> x) {
   return {};
 }
 
-void DeviceVocabulary::take(int first, int n, Team& team) {
+void DeviceVocabulary::begin_block(int first, int n, Team& team) {
   team.once([&] {
     n_words_ = n;
     std::vector<std::int32_t> numbers(n);
@@ -99,10 +99,10 @@ void DeviceVocabulary::multiply_back(int first, MatrixView<const float> derivati
   for (int r = 0; r < derivative.rows; ++r) std::copy_n(derivative.row(r), n_words_, all.row(first + r));
 }
 
-void DeviceVocabulary::give_back(Team& team) {
+void DeviceVocabulary::end_block(Team& team) {
   team.once([&] {
     ggml_backend_tensor_set(products_, host_.data(), 0, sizeof(float) * host_.size());
-    note(runner_.run([&](ggml_context* context) { return way_back(context); }));
+    note(runner_.run([&](ggml_context* context) { return backward(context); }));
   });
 }
 

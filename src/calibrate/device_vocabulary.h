@@ -18,16 +18,16 @@ class DeviceVocabulary final : public VocabularyProducts {
   Status reserve(int n_rows, int n_words);
 
   Status begin(MatrixView<const float> x) override;
-  void take(int first, int n, Team& team) override;
+  void begin_block(int first, int n, Team& team) override;
   void multiply(int first, MatrixView<float> out) const override;
   void multiply_back(int first, MatrixView<const float> derivative) override;
-  void give_back(Team& team) override;
+  void end_block(Team& team) override;
   Status finish(MatrixView<float> gradient) override;
 
  private:
   ggml_tensor* words(ggml_context* context);  // their weights [n_embd, n_words_]
   ggml_cgraph* product(ggml_context* context, ggml_tensor** result);
-  ggml_cgraph* way_back(ggml_context* context);
+  ggml_cgraph* backward(ggml_context* context);
   void note(const Status& status);
 
   ggml_tensor* output_;

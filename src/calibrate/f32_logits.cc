@@ -25,7 +25,7 @@ Status f32_logits(const ModelParts& model, VocabularyProducts& products, MatrixV
   run_team(n_threads, [&](Team& team) {
     for (int word = 0; word < h.n_vocab; word += kVocabularyBlock) {
       const int n = std::min(kVocabularyBlock, h.n_vocab - word);
-      products.take(word, n, team);
+      products.begin_block(word, n, team);
       team.for_each((x.rows + kPageTokens - 1) / kPageTokens, [&](int block) {
         const int first = block * kPageTokens, rows = std::min(kPageTokens, x.rows - first);
         std::vector<float> z(static_cast<std::size_t>(rows) * n);

@@ -8,9 +8,11 @@
 #include "base/check.h"
 #include "calibrate/adapter_data.h"
 #include "calibrate/adapter_training.h"
+#include "calibrate/channel_energies.h"
 #include "calibrate/codebook.h"
 #include "calibrate/head_priority.h"
 #include "calibrate/transform_learner.h"
+#include "format/channel_energy.h"
 #include "recipe/head_mix.h"
 #include "transform/transform.h"
 
@@ -31,8 +33,13 @@ std::uint64_t head_seed(std::uint64_t seed, const HeadNeeds& needs) {
 
 class HeadLearner {
  public:
-  HeadLearner(const Capture& capture, const HeadNeeds& needs, const CalibrationSettings& settings)
-      : capture_(capture), needs_(needs), settings_(settings), seed_(head_seed(settings.seed, needs)) {}
+  HeadLearner(const Capture& capture, const HeadNeeds& needs, std::span<const ChannelTurn> turns,
+              const CalibrationSettings& settings)
+      : capture_(capture),
+        needs_(needs),
+        turns_(turns),
+        settings_(settings),
+        seed_(head_seed(settings.seed, needs)) {}
 
   Result<LearnedConstants> run() {
     rows_ = capture_.rows(needs_.layer, needs_.kv_head, needs_.side, needs_.without_sink);
@@ -117,6 +124,7 @@ class HeadLearner {
   HeadConstants constants() const { return {&known_, needs_.layer, needs_.kv_head, needs_.side}; }
 
   void learn_format(const ScopedNeed& constant) {
+    if (constant.need.name == kChannelEnergy) return learn_channel_energies(constant);
     const auto shape = constant.need.format->codebook_shape();
     KVANT_CHECK(shape.has_value(), "a format's constant that nobody learns");
     const Codebook book = learn_codebook(*shape, rows(), seed_);
@@ -125,6 +133,14 @@ class HeadLearner {
     keep(constant.stored + kErrorsSuffix,
          {static_cast<float>(book.error_before), static_cast<float>(book.error_after),
           static_cast<float>(book.error_int8)});
+  }
+
+  // Behind transforms RoPE's pairs are mixed: channels are then on their own.
+  void learn_channel_energies(const ScopedNeed& constant) {
+    if (queries_.empty()) read_attention(needs_.transforms.size());
+    const bool turned = needs_.side == Side::key && needs_.transforms.empty();
+    keep(constant.stored,
+         channel_energies(rows(), of(queries_), turned ? turns_ : std::span<const ChannelTurn>()));
   }
 
   // Unsealed and protected tokens are kept in the tail's format: the sink counts here, too.
@@ -185,6 +201,7 @@ class HeadLearner {
 
   const Capture& capture_;
   const HeadNeeds& needs_;
+  std::span<const ChannelTurn> turns_;
   const CalibrationSettings& settings_;
   std::uint64_t seed_;
   std::vector<float> rows_;     // [n, d]: as far through the transforms as learned
@@ -197,8 +214,8 @@ class HeadLearner {
 }  // namespace
 
 Result<LearnedConstants> learn_head(const Capture& capture, const HeadNeeds& needs,
-                                    const CalibrationSettings& settings) {
-  return HeadLearner(capture, needs, settings).run();
+                                    std::span<const ChannelTurn> turns, const CalibrationSettings& settings) {
+  return HeadLearner(capture, needs, turns, settings).run();
 }
 
 }  // namespace kvant

@@ -51,7 +51,7 @@ class ScorePass {
                       [&](int row, int first, int n, const float* logits) { draw(row, first, n, logits); });
       for_each_vocabulary_block(
           team, [&](int b, int first, int n) { add_derivative(b, first, n); },
-          [&] { products_.give_back(team); });
+          [&] { products_.end_block(team); });
     });
     KVANT_RETURN_IF_ERROR(products_.finish({gradient_.data(), x_.rows, x_.cols}));
     for (int b = 0; b < n_blocks(); ++b) rms_norm_back(part(b), norm_, h_.norm_epsilon, rows(gradient_, b));
@@ -74,7 +74,7 @@ class ScorePass {
   void for_each_vocabulary_block(Team& team, const Visit& visit, const End& end) {
     for (int first = 0; first < h_.n_vocab; first += kVocabularyBlock) {
       const int n = std::min(kVocabularyBlock, h_.n_vocab - first);
-      products_.take(first, n, team);
+      products_.begin_block(first, n, team);
       team.for_each(n_blocks(), [&](int b) { visit(b, first, n); });
       end();
     }

@@ -20,7 +20,7 @@ class HostVocabulary final : public VocabularyProducts {
     gradient_.assign(static_cast<std::size_t>(x.rows) * x.cols, 0.0F);
     return {};
   }
-  void take(int first, int n, Team& team) override {
+  void begin_block(int first, int n, Team& team) override {
     constexpr int kRowsAtOnce = 128;
     const int n_embd = model_.hparams.n_embd;
     team.once([&] { weights_.resize(static_cast<std::size_t>(n) * n_embd); });
@@ -36,7 +36,7 @@ class HostVocabulary final : public VocabularyProducts {
   void multiply_back(int first, MatrixView<const float> derivative) override {
     linear_back(derivative, weights_, /*accumulate=*/true, rows().slice(first, derivative.rows));
   }
-  void give_back(Team& /*team*/) override {}
+  void end_block(Team& /*team*/) override {}
   Status finish(MatrixView<float> gradient) override {
     std::copy(gradient_.begin(), gradient_.end(), gradient.data);
     return {};

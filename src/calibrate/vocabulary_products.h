@@ -1,4 +1,5 @@
-// VocabularyProducts: rows times the weights of a model's output, some words at a time, and the way back.
+// VocabularyProducts: rows times the weights of a model's output, a block of words at a time, and their
+// derivative.
 #pragma once
 
 #include <memory>
@@ -14,17 +15,18 @@ class VocabularyProducts {
  public:
   virtual ~VocabularyProducts() = default;
 
-  // x [n, n_embd]: the rows of all that follows; it outlives that. Nothing has come back yet.
+  // x [n, n_embd]: the rows of all that follows; it outlives that. Their gradient is zero.
   virtual Status begin(MatrixView<const float> x) = 0;
-  // Turns to the words [first, first + n). Every thread of a team calls it.
-  virtual void take(int first, int n, Team& team) = 0;
-  // out [some rows, n], from row `first` on: x W^T, W [n, n_embd] the words' weights.
+  // Turns to a block of words, [first, first + n). Every thread of a team calls it.
+  virtual void begin_block(int first, int n, Team& team) = 0;
+  // out [some rows, n], from row `first` on: x W^T, W [n, n_embd] the block's weights.
   virtual void multiply(int first, MatrixView<float> out) const = 0;
-  // derivative [some rows, n], from row `first` on: derivative W is added to what came back. Once for a row.
+  // derivative [some rows, n], from row `first` on, by these products: derivative W joins the rows' gradient
+  // when the block ends. Once for a row.
   virtual void multiply_back(int first, MatrixView<const float> derivative) = 0;
-  // Ends the words that rows came back by. Every thread of a team calls it.
-  virtual void give_back(Team& team) = 0;
-  // What came back, into gradient [n, n_embd]. An error: of any call since begin().
+  // Ends a block whose rows were multiplied back. Every thread of a team calls it.
+  virtual void end_block(Team& team) = 0;
+  // The rows' gradient, into gradient [n, n_embd]. An error: of any call since begin().
   virtual Status finish(MatrixView<float> gradient) = 0;
 };
 

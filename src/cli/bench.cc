@@ -105,7 +105,6 @@ Status bench(BenchCommandOptions options) {
   if (!guard_every.ok()) return guard_every.error();
   if (options.bench.prompt == 0 && options.bench.decode == 0)
     return error("nothing to time: -p and -n are both 0");
-  if (*guard_every > 0) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, "--guard"));
   if (*guard_every > 0 && options.bench.parallel > 1)
     return error("--guard watches one sequence: leave out --parallel, or --guard");
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));

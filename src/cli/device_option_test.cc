@@ -26,9 +26,8 @@ TEST_F(DeviceOption, UnknownDevicesAreRefused) {
 }
 
 TEST_F(DeviceOption, WhatRunsOnTheCpuOnlySaysSo) {
-  expect_one_sentence(run("run -m model.gguf -p abc --device cuda --guard"), "--guard runs on the CPU only");
-  expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --layers"),
-                      "--layers runs on the CPU only");
+  expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --compare-backend cpu"),
+                      "--compare-backend runs on the CPU only");
 }
 
 TEST_F(DeviceOption, EvaluatedRowsOfLlamaCppRunOnTheCpuOnly) {
@@ -64,7 +63,9 @@ TEST_F(DeviceOption, WithoutAnNvidiaDriverOneSentenceSaysSo) {
   if (have_nvidia_gpu()) GTEST_SKIP() << "there is a GPU";
   expect_one_sentence(run("run -m model.gguf -p abc --device cuda"), "no driver");
   expect_one_sentence(run("run -m model.gguf -p abc --device cuda --session s"), "no driver");
+  expect_one_sentence(run("run -m model.gguf -p abc --device cuda --guard"), "no driver");
   expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda"), "--device cpu");
+  expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --layers"), "--device cpu");
   expect_one_sentence(run("bench -m model.gguf --device cuda"), "--device cpu");
   expect_one_sentence(run("bench -m model.gguf --device cuda --against llama.cpp"), "--device cpu");
   expect_one_sentence(run("calibrate -m model.gguf --kv kvant-4bit --device cuda"), "--device cpu");

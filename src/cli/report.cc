@@ -93,16 +93,14 @@ Status Report::measure_quality(const std::string& text) {
   return measure_greedy(stage, *tokens);
 }
 
-// Shorter contexts too where a recipe skips V: how much it skips depends on them. A device doesn't show what
-// its layers attend to: there is nothing of it then.
+// Shorter contexts too where a recipe skips V and that is counted: how much it skips depends on them.
 Status Report::measure_layers(const EvalStage& stage, const EvalText& text) {
-  if (on_device()) return {};
   EvalStage own{stage.session, stage.model, {}, stage.n_threads};
   bool skips = false;
   for (const EvalRow& row : rows_) {
     if (names_llama(row.name)) continue;
     own.rows.push_back(row);
-    skips = skips || row.recipe.skip > 0;
+    skips = skips || (row.recipe.skip > 0 && !on_device());
   }
   std::vector<int> contexts = {options_.context};
   if (skips) contexts = {options_.context / 4, options_.context / 2, options_.context};
@@ -218,7 +216,7 @@ void Report::name_commands() {
   commands.report = fmt::format("kvant report{}{}{}{}{} -o {}", common, size, options_.chunks, prompts,
                                 generation_option, shell_word(options_.output));
   commands.quality = fmt::format("kvant eval{}{}{}", common, size, options_.chunks);
-  if (!on_device()) commands.layers = fmt::format("kvant eval --layers{}{}{}", common, size, kLayerChunks);
+  commands.layers = fmt::format("kvant eval --layers{}{}{}", common, size, kLayerChunks);
   commands.greedy = options_.prompts.empty()
                         ? fmt::format("part of kvant report: {} pieces of the text are continued", kPrompts)
                         : fmt::format("kvant eval --greedy{} -f {}{}{}{}{}", model,

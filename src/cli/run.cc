@@ -358,7 +358,6 @@ Status run(const RunOptions& options) {
         "--guard compares with the unquantized rows of all tokens, which a --session doesn't have: leave "
         "one of them out");
   }
-  if (*guard_every > 0) KVANT_RETURN_IF_ERROR(check_on_cpu(options.common, "--guard"));
   auto session = Session::open(options.common, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
   Run run(options, std::move(session).value(), *guard_every);

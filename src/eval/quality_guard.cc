@@ -42,15 +42,69 @@ void QualityGuard::run_layer(Step& step, int layer, const LayerRows& rows, Team&
   run_within_memory(step, [&] {
     Watch& watch = layers_[layer];
     keep(step, layer, rows, watch);
-    if (step.slices()[0].is_prompt) return;
-    if (due(layer, watch.steps++)) check(step, layer, rows, watch);
+    if (step.slices()[0].is_prompt || !due(layer, watch.steps++)) return;
+    const auto first = first_compared(step.plan(), layer, watch.recent);
+    if (!first) return;
+    const HeadState& state = step.head(0, layer, watch.found.kv_head);
+    std::vector<PageView> pages;
+    state.list_pages(*first, pages);
+    check(
+        step.plan(), layer, rows,
+        recent_tokens(step.plan(), layer, watch.found.kv_head, pages, state.n_sealed(), watch.recent, *first),
+        watch);
   });
+}
+
+ShownRows QualityGuard::wants(const Step& step, int layer) {
+  KVANT_CHECK(step.slices().size() == 1, "one sequence is guarded");
+  if (!step.slices()[0].is_prompt && due(layer, layers_[layer].steps++)) return ShownRows::queries;
+  const PageLedger& ledger = step.ledger(0);
+  return ledger.end_sealed() > ledger.n_sealed() ? ShownRows::none : ShownRows::nothing;
+}
+
+void QualityGuard::see(Step& step, int layer, const LayerRows& rows) {
+  run_within_memory(step, [&] {
+    Watch& watch = layers_[layer];
+    Status status = keep_tail(step, layer, watch);
+    if (status.ok() && rows.q.data != nullptr) status = check_on_device(step, layer, rows, watch);
+    if (!status.ok()) step.fail(status.error());
+  });
+}
+
+Status QualityGuard::check_on_device(const Step& step, int layer, const LayerRows& rows, Watch& watch) {
+  const auto first = first_compared(step.plan(), layer, watch.recent);
+  if (!first) return {};
+  const int kv_head = watch.found.kv_head, n_sealed = step.ledger(0).end_sealed();
+  KVANT_RETURN_IF_ERROR(pages_.read(step, 0, layer, kv_head, *first, n_sealed));
+  check(step.plan(), layer, rows,
+        recent_tokens(step.plan(), layer, kv_head, pages_.pages(), n_sealed, watch.recent, *first), watch);
+  return {};
 }
 
 void QualityGuard::keep(const Step& step, int layer, const LayerRows& rows, Watch& watch) const {
   watch.recent.go_to(step.first_token(0));
   const std::ptrdiff_t column = std::ptrdiff_t{watch.found.kv_head} * geometry_.dim(layer);
   for (int r = 0; r < rows.k.rows; ++r) watch.recent.add(rows.k.row(r) + column, rows.v.row(r) + column);
+}
+
+// Those that the tail holds, the step's included, before pages of it are sealed.
+Status QualityGuard::keep_tail(const Step& step, int layer, Watch& watch) {
+  const Plan& plan = step.plan();
+  const PageLedger& ledger = step.ledger(0);
+  const int kv_head = watch.found.kv_head;
+  const int oldest = (ledger.end() - capacity(plan, layer)) / kPageTokens * kPageTokens;
+  const int first = std::max(ledger.n_sealed() * kPageTokens, oldest);
+  KVANT_RETURN_IF_ERROR(pages_.read(step, 0, layer, kv_head, first, ledger.n_sealed()));
+  watch.recent.go_to(first);
+  const HeadPlan& head = plan.head(layer, kv_head);
+  const std::ptrdiff_t d = geometry_.dim(layer);
+  for (const PageView& page : pages_.pages()) {
+    if (page.is_protected) continue;
+    const std::vector<float> k = decoded_rows(page.k, head.k.transform, page.n_tokens),
+                             v = decoded_rows(page.v, head.v.transform, page.n_tokens);
+    for (int i = 0; i < page.n_tokens; ++i) watch.recent.add(k.data() + i * d, v.data() + i * d);
+  }
+  return {};
 }
 
 // One step of each run of `every`, at random, so that steps don't keep time with pages.
@@ -60,16 +114,17 @@ bool QualityGuard::due(int layer, std::int64_t step) const {
          static_cast<std::uint64_t>(step % settings_.every);
 }
 
-void QualityGuard::check(const Step& step, int layer, const LayerRows& rows, Watch& watch) const {
-  const Plan& plan = step.plan();
-  GuardedLayer& found = watch.found;
-  const RecentRows& recent = watch.recent;
+std::optional<int> QualityGuard::first_compared(const Plan& plan, int layer, const RecentRows& recent) const {
   const int sliding = plan.layers[layer].sliding_window;
   const int oldest = std::max(recent.first(), first_visible_token(recent.end() - 1, sliding));
   const int first = pages_for(oldest) * kPageTokens;
-  if (first >= recent.end()) return;
-  const HeadState& state = step.head(0, layer, found.kv_head);
-  const RecentTokens tokens = recent_tokens(plan, layer, found.kv_head, state, recent, first);
+  if (first >= recent.end()) return {};
+  return first;
+}
+
+void QualityGuard::check(const Plan& plan, int layer, const LayerRows& rows, const RecentTokens& tokens,
+                         Watch& watch) const {
+  GuardedLayer& found = watch.found;
   if (tokens.quantized == 0) return;
   const RecentError error = recent_error(plan, layer, found.kv_head, rows.q.row(rows.q.rows - 1), tokens);
   found.error.add(error.all);

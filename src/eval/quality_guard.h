@@ -5,6 +5,9 @@
 // newest token attends in plain F32 to the tokens that are kept so and to the sink, once with K and V as they
 // were and once as the cache gives them back; older pages are left out of both. docs/guide/tune.md has the
 // measurements behind the constants.
+//
+// On a device rows stay where they are: K and V as they were are copied from the tail, which has them
+// unquantized, when a step seals their page and when it is checked.
 #pragma once
 
 #include <memory>
@@ -13,6 +16,7 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "cache/device_head_pages.h"
 #include "eval/recent_attention.h"
 #include "eval/recent_rows.h"
 
@@ -45,12 +49,13 @@ struct GuardReport {
   std::vector<GuardedLayer> layers;
 };
 
-class QualityGuard final : public BackendDecorator {
+class QualityGuard final : public BackendDecorator, private RowObserver {
  public:
   // `inner` serves the cache and outlives this. Steps of one sequence of `plan`'s caches.
   QualityGuard(AttentionBackend& inner, const Plan& plan, const GuardSettings& settings);
 
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
+  RowObserver* observer() override { return this; }
 
   GuardReport report() const;
 
@@ -64,13 +69,21 @@ class QualityGuard final : public BackendDecorator {
     std::int64_t steps = 0;  // of decoding
     int checks_of_head = 0;
   };
+  ShownRows wants(const Step& step, int layer) override;
+  void see(Step& step, int layer, const LayerRows& rows) override;
+  Status check_on_device(const Step& step, int layer, const LayerRows& rows, Watch& watch);
   void keep(const Step& step, int layer, const LayerRows& rows, Watch& watch) const;
+  Status keep_tail(const Step& step, int layer, Watch& watch);
   bool due(int layer, std::int64_t step) const;
-  void check(const Step& step, int layer, const LayerRows& rows, Watch& watch) const;
+  // The first token that is compared; none: there is nothing to compare.
+  std::optional<int> first_compared(const Plan& plan, int layer, const RecentRows& recent) const;
+  void check(const Plan& plan, int layer, const LayerRows& rows, const RecentTokens& tokens,
+             Watch& watch) const;
 
   const Geometry geometry_;
   const GuardSettings settings_;
   std::vector<Watch> layers_;
+  DeviceHeadPages pages_;  // of the layer that is looked at
 };
 
 // The layer with the largest error, of those with at least `least_checks`; -1: none.

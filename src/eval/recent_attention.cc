@@ -52,14 +52,6 @@ void compare(const std::vector<float>& exact, const std::vector<float>& got, Out
   error.values += std::ssize(exact);
 }
 
-// A page's values [n_tokens, d] as the model made them: decoded, out of the cache's space.
-std::vector<float> decoded(const PageSide& side, const Transform& transform, int n_tokens, int d) {
-  std::vector<float> values(static_cast<std::size_t>(n_tokens) * d);
-  side.format->decode(side.bytes, n_tokens, *side.context, values.data());
-  transform.inverse({values.data(), n_tokens, d});
-  return values;
-}
-
 // Where a token stands among the rows, -1: nowhere.
 int row_of(const std::vector<int>& tokens, int token) {
   const auto at = std::lower_bound(tokens.begin(), tokens.end(), token);
@@ -80,8 +72,8 @@ std::vector<int> listed_tokens(const std::vector<PageView>& pages, int first, in
 // Writes what the cache gives back of a page into the rows of its tokens.
 void read_page(const HeadPlan& head, const PageView& page, TokenRows& rows) {
   const int d = head.k.context.head_dim;
-  const std::vector<float> k = decoded(page.k, head.k.transform, page.n_tokens, d);
-  const std::vector<float> v = decoded(page.v, head.v.transform, page.n_tokens, d);
+  const std::vector<float> k = decoded_rows(page.k, head.k.transform, page.n_tokens);
+  const std::vector<float> v = decoded_rows(page.v, head.v.transform, page.n_tokens);
   for (int i = 0; i < page.n_tokens; ++i) {
     if (!page.is_protected && page.masked.test(i)) continue;
     const int row = row_of(rows.tokens, page.is_protected ? page.protected_tokens[i] : page.first_token + i);
@@ -94,11 +86,17 @@ void read_page(const HeadPlan& head, const PageView& page, TokenRows& rows) {
 
 }  // namespace
 
-RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const HeadState& state,
-                           const RecentRows& recent, int first) {
+std::vector<float> decoded_rows(const PageSide& side, const Transform& transform, int n_tokens) {
+  const int d = side.context->head_dim;
+  std::vector<float> values(static_cast<std::size_t>(n_tokens) * d);
+  side.format->decode(side.bytes, n_tokens, *side.context, values.data());
+  transform.inverse({values.data(), n_tokens, d});
+  return values;
+}
+
+RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const std::vector<PageView>& pages,
+                           int n_sealed, const RecentRows& recent, int first) {
   const auto d = static_cast<std::size_t>(plan.geometry.dim(layer));
-  std::vector<PageView> pages;
-  state.list_pages(first, pages);
   RecentTokens compared;
   TokenRows& cached = compared.cached;
   cached.tokens = listed_tokens(pages, first, recent.end());
@@ -107,7 +105,7 @@ RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const HeadS
   cached.v.resize(cached.tokens.size() * d);
   for (const PageView& page : pages) {
     read_page(plan.head(layer, kv_head), page, cached);
-    if (!page.is_protected && page.first_token + page.n_tokens <= state.n_sealed() * kPageTokens)
+    if (!page.is_protected && page.first_token + page.n_tokens <= n_sealed * kPageTokens)
       compared.quantized += page.n_tokens;
   }
   compared.exact = cached;

@@ -5,8 +5,9 @@
 #include <vector>
 
 #include "attention/output_error.h"
-#include "cache/head_state.h"
+#include "cache/page_store.h"
 #include "eval/recent_rows.h"
+#include "recipe/plan.h"
 
 namespace kvant {
 
@@ -24,9 +25,14 @@ struct RecentTokens {
   int quantized = 0;  // tokens that the cache holds in their final format
 };
 
-// first: the first token of a page, not before recent.first(). The head's last token is recent.end() - 1.
-RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const HeadState& state,
-                           const RecentRows& recent, int first);
+// pages: with all tokens that are visible from `first` on, as HeadState::list_pages() has them; of all pages
+// of the head, n_sealed are sealed. first: the first token of a page, not before recent.first(). The head's
+// last token is recent.end() - 1.
+RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const std::vector<PageView>& pages,
+                           int n_sealed, const RecentRows& recent, int first);
+
+// One side of a page as the model made it: decoded, out of the cache's space. [n_tokens, d].
+std::vector<float> decoded_rows(const PageSide& side, const Transform& transform, int n_tokens);
 
 // What the cache does to the outputs of one query token's group.
 struct RecentError {

@@ -1,9 +1,11 @@
 #include "model/device_delta_net.h"
 
+#include <ggml-backend.h>
 #include <ggml.h>
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 namespace kvant {
 namespace {
@@ -138,11 +140,18 @@ class DeltaNetGraph {
 
 }  // namespace
 
-bool device_has_delta_net(const DeltaNet& net) {
+bool device_has_delta_net(const DeltaNet& net, ggml_backend* backend) {
   const auto is_one_of = [](int n, std::initializer_list<int> of) {
     return std::find(of.begin(), of.end(), n) != of.end();
   };
-  return is_one_of(net.head_dim, {16, 32, 64, 128}) && is_one_of(net.kernel, {3, 4, 5, 9, 15});
+  if (!is_one_of(net.head_dim, {16, 32, 64, 128}) || !is_one_of(net.kernel, {3, 4, 5, 9, 15})) return false;
+  constexpr std::size_t kTensors = 3;
+  const std::unique_ptr<ggml_context, void (*)(ggml_context*)> context(
+      ggml_init({kTensors * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}), ggml_free);
+  KVANT_CHECK(context != nullptr, "no memory for the description of an operation");
+  ggml_tensor* inputs = ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, net.kernel, net.channels(), 1);
+  ggml_tensor* weights = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, net.kernel, net.channels());
+  return ggml_backend_supports_op(backend, ggml_ssm_conv(context.get(), inputs, weights));
 }
 
 ggml_tensor* add_delta_net(ggml_context* context, ggml_cgraph* graph, const Hparams& hparams,

@@ -6,6 +6,7 @@
 #include "model/hparams.h"
 #include "model/weights.h"
 
+struct ggml_backend;
 struct ggml_cgraph;
 struct ggml_context;
 struct ggml_tensor;
@@ -31,8 +32,8 @@ constexpr int delta_net_tensors(int n_runs) {
   return 32 + 48 * n_runs;
 }
 
-// What ggml's operations ask of the heads and of the convolution: those of CUDA have kernels for these alone.
-bool device_has_delta_net(const DeltaNet& net);
+// What ggml's operations ask of the heads and of the convolution: those of CUDA have kernels for some alone.
+bool device_has_delta_net(const DeltaNet& net, ggml_backend* backend);
 
 // h [n_embd, n_rows] -> [inner, n_rows]. place: the layer's among its kind. The new states are written, even
 // if nobody computes the result. runs: of all slices.

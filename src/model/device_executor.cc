@@ -17,10 +17,11 @@ constexpr std::int64_t kMaxIdleDeviceBytes = std::int64_t{1} << 30;
 }  // namespace
 
 DeviceExecutor::DeviceExecutor(const Hparams& hparams, const Weights& weights,
-                               std::shared_ptr<ComputeDevice> device)
+                               std::shared_ptr<ComputeDevice> device, DeviceProducts products)
     : hparams_(hparams),
       weights_(weights),
       device_(std::move(device)),
+      products_(products),
       attention_(device_->pages()),
       states_(hparams, device_) {}
 
@@ -71,8 +72,8 @@ Result<DeviceGraph*> DeviceExecutor::graph_for(const PlanTransforms& transforms,
     bytes -= graphs_.back()->bytes();
     graphs_.pop_back();
   }
-  auto built =
-      DeviceGraph::build(hparams_, weights_, transforms, device_->backend(), shape, states_.memory());
+  auto built = DeviceGraph::build(hparams_, weights_, products_, transforms, device_->backend(), shape,
+                                  states_.memory());
   if (!built.ok()) return built.error();
   graphs_.insert(graphs_.begin(), std::move(built).value());
   return graphs_.front().get();
@@ -94,17 +95,6 @@ void DeviceExecutor::embed(std::span<const std::int32_t> tokens) {
   }
   if (hparams_.embedding_scale == 1) return;
   for (float& x : embedded_) x *= hparams_.embedding_scale;
-}
-
-// The rows of a layer whose segment has been started.
-void DeviceExecutor::show(RowObserver& observer, const Step& step, int layer, const DeviceGraph& graph) {
-  graph.read_rows(q_, k_, v_);
-  const auto view = [&](const std::vector<float>& values, int n_heads) {
-    return MatrixView<const float>(values.data(), graph.shape().n_rows, n_heads * hparams_.head_dim);
-  };
-  observer.see(
-      step, layer,
-      {view(q_, hparams_.n_heads), view(k_, hparams_.n_kv_heads), view(v_, hparams_.n_kv_heads), {}});
 }
 
 Status DeviceExecutor::run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
@@ -129,14 +119,14 @@ Status DeviceExecutor::run(Step& step, AttentionBackend& backend, const ForwardR
   for (int layer = 0; layer < n_sites; ++layer) {
     if (layer > 0 || !starts_early) KVANT_RETURN_IF_ERROR(g.start(layer));
     const LayerTransforms& t = (*transforms)->layer(layer);
-    if (observer != nullptr) {
-      KVANT_CHECK(t.q.matrix == nullptr && t.k.matrix == nullptr && t.v.matrix == nullptr,
-                  "rows that are seen before a plan's transforms");
-      show(*observer, step, layer, g);
-    }
+    const ShownRows shown = observer == nullptr ? ShownRows::nothing : observer->wants(step, layer);
+    if (shown != ShownRows::nothing) observed_.read_inputs(g, step.plan(), layer, t, shown);
     device_->pages_after_graph();
     attention_.run_layer(step, layer, {g.q(), g.k(), g.v(), g.attended(), t.library_k, t.library_v});
     device_->graph_after_pages();
+    if (shown == ShownRows::nothing || step.failed()) continue;
+    observed_.read_outputs(g, step.plan(), layer, t, shown);
+    observer->see(step, layer, observed_.rows());
   }
   KVANT_RETURN_IF_ERROR(g.start(n_sites));
   if (hparams_.n_recurrent() > 0) states_.store(step, g);

@@ -10,13 +10,15 @@
 #include "model/device_graph.h"
 #include "model/device_states.h"
 #include "model/executor.h"
+#include "model/observed_rows.h"
 
 namespace kvant {
 
 class DeviceExecutor final : public Executor {
  public:
   // hparams and weights must outlive it; weights lie in the device's memory.
-  DeviceExecutor(const Hparams& hparams, const Weights& weights, std::shared_ptr<ComputeDevice> device);
+  DeviceExecutor(const Hparams& hparams, const Weights& weights, std::shared_ptr<ComputeDevice> device,
+                 DeviceProducts products);
 
   // The step's cache keeps its pages on the device. Of the backend, its observer alone is called.
   Status run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
@@ -27,15 +29,15 @@ class DeviceExecutor final : public Executor {
   GraphShape shape_of(const Step& step, const ForwardRows& rows) const;
   Result<DeviceGraph*> graph_for(const PlanTransforms& transforms, const GraphShape& shape);
   void embed(std::span<const std::int32_t> tokens);
-  void show(RowObserver& observer, const Step& step, int layer, const DeviceGraph& graph);
 
   const Hparams& hparams_;
   const Weights& weights_;
   std::shared_ptr<ComputeDevice> device_;
+  DeviceProducts products_;
   DeviceAttention attention_;
   DeviceStates states_;
-  std::vector<float> embedded_;                              // [n_rows, n_embd]
-  std::vector<float> q_, k_, v_;                             // of a layer that an observer sees
+  std::vector<float> embedded_;  // [n_rows, n_embd]
+  ObservedRows observed_;
   std::vector<std::unique_ptr<PlanTransforms>> transforms_;  // the latest first
   std::vector<std::unique_ptr<DeviceGraph>> graphs_;         // likewise; they refer to transforms_
 };

@@ -44,23 +44,7 @@ class DeviceEngine : public ::testing::TestWithParam<std::tuple<const char*, Pla
 };
 
 TEST_P(DeviceEngine, GivesTheLogitsOfTheCpuWhateverTheCut) {
-  const auto tokens = some_tokens(430, 1);
-  const auto prompt = std::span(tokens).first(400), rest = std::span(tokens).subspan(400);
-  const SequenceId expected = host_->cache().add();
-  std::vector<float> logits = host_->run(expected, prompt, true, 400);
-  const std::vector<float> decoded = host_->run(expected, rest, false, 1);
-  logits.insert(logits.end(), decoded.begin(), decoded.end());
-  std::vector<float> first;
-  for (const int chunk : {400, 128, 77}) {
-    const SequenceId sequence = device_->cache().add();
-    std::vector<float> found = device_->run(sequence, prompt, true, chunk);
-    const std::vector<float> last = device_->run(sequence, rest, false, chunk == 400 ? 30 : 1);
-    found.insert(found.end(), last.begin(), last.end());
-    EXPECT_LT(relative_difference(logits, found), close_) << chunk;
-    if (first.empty()) first = found;
-    EXPECT_LT(relative_difference(first, found), same_) << chunk;
-    EXPECT_EQ(device_->cache().length(sequence), 430);
-  }
+  expect_logits_of_the_cpu({400, 128, 77}, 30, close_, same_);
 }
 
 TEST_P(DeviceEngine, SequencesOfOneStepAreEachAsAlone) {
@@ -121,33 +105,11 @@ TEST_P(DeviceEngine, CutBackGoesOnAsTheCpuDoes) {
 }
 
 TEST_P(DeviceEngine, ASequenceOfTheCpuGoesOn) {
-  const auto tokens = some_tokens(420, 11), other = some_tokens(200, 12);
-  const SequenceId expected = host_->cache().add();
-  host_->run(expected, std::span(tokens).first(200), true, 200);
-  ASSERT_TRUE(host_->cache().checkpoint(expected).ok());
-  host_->run(expected, std::span(tokens).subspan(200), true, 220);
-  const std::vector<std::byte> image = host_->cache().export_sequence(expected).value();
-  const auto imported = device_->cache().import_sequence(image);
-  ASSERT_TRUE(imported.ok()) << imported.error().message;
-  const SequenceId sequence = *imported;
-  EXPECT_TRUE(device_->cache().export_sequence(sequence).value() == image);
-  EXPECT_LT(
-      relative_difference(host_->run(expected, other, false, 1), device_->run(sequence, other, false, 1)),
-      close_);
+  expect_import_goes_on(420, 200, close_);
 }
 
 TEST_P(DeviceEngine, AbortLeavesTheSequenceAsItWas) {
-  const auto tokens = some_tokens(300, 8);
-  Cache& cache = device_->cache();
-  const SequenceId whole = cache.add(), sequence = cache.add();
-  device_->run(whole, std::span(tokens).first(120), true, 120);
-  const std::vector<float> expected = device_->run(whole, std::span(tokens).subspan(120), true, 180);
-  device_->run(sequence, std::span(tokens).first(120), true, 120);
-  const std::int64_t before = cache.page_bytes_in_use();
-  cache.reserve({{sequence, 180, true}}).value()->abort();
-  EXPECT_EQ(cache.page_bytes_in_use(), before);
-  EXPECT_LT(relative_difference(expected, device_->run(sequence, std::span(tokens).subspan(120), true, 180)),
-            same_);
+  expect_abort_changes_nothing(same_);
 }
 
 TEST_P(DeviceEngine, FillsForBenchmarks) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace kvant {
 namespace {
@@ -38,8 +39,8 @@ std::size_t tensors_of(const Hparams& h, const GraphShape& shape) {
 
 class DeviceGraph::Builder {
  public:
-  Builder(DeviceGraph& graph, const Hparams& hparams, const Weights& weights)
-      : g_(graph), h_(hparams), w_(weights), t_(graph.transforms_), c_(graph.context_) {}
+  Builder(DeviceGraph& graph, const Hparams& hparams, const Weights& weights, DeviceProducts products)
+      : g_(graph), h_(hparams), w_(weights), products_(products), t_(graph.transforms_), c_(graph.context_) {}
 
   // Tensors that have a place of their own.
   void fix() {
@@ -53,6 +54,8 @@ class DeviceGraph::Builder {
     t.attended =
         ggml_new_tensor_2d(c, GGML_TYPE_F32, std::int64_t{h_.n_heads} * h_.head_dim, g_.shape_.n_rows);
     if (h_.architecture->gated_attention) t.gates = ggml_dup_tensor(c, t.attended);
+    if (products_ == DeviceProducts::f32)
+      t.numbers = ggml_new_tensor_1d(c, GGML_TYPE_I32, most_rows_of_a_weight());
     if (g_.shape_.n_logit_rows == 0) return;
     t.logit_rows = ggml_new_tensor_1d(c, GGML_TYPE_I32, g_.shape_.n_logit_rows);
     t.logits = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_vocab, g_.shape_.n_logit_rows);
@@ -127,8 +130,30 @@ class DeviceGraph::Builder {
     return bias == nullptr ? x : ggml_add(c_, x, bias);
   }
 
+  // A weight of two or three dimensions as products are to have it.
+  ggml_tensor* expanded(ggml_tensor* weight) {
+    if (products_ == DeviceProducts::fastest || weight == nullptr || weight->type == GGML_TYPE_F32)
+      return weight;
+    const std::int64_t n_rows = weight->ne[1] * weight->ne[2];
+    ggml_tensor* rows = ggml_reshape_2d(c_, weight, weight->ne[0], n_rows);
+    rows = ggml_get_rows(c_, rows, ggml_view_1d(c_, g_.tensors_.numbers, n_rows, 0));
+    return ggml_reshape_3d(c_, rows, weight->ne[0], weight->ne[1], weight->ne[2]);
+  }
+
+  std::int64_t most_rows_of_a_weight() const {
+    std::int64_t most = w_.output()->ne[1];
+    for (int i = 0; i < h_.n_layers; ++i) {
+      const LayerWeights& w = w_.layer(i);
+      for (const ggml_tensor* t :
+           {w.qkv, w.q, w.k, w.v, w.attn_out, w.ffn.gate, w.ffn.up, w.ffn.down, w.router, w.experts.gate,
+            w.experts.up, w.experts.down, w.shared.gate, w.shared.up, w.shared.down, w.delta.qkv, w.delta.z})
+        if (t != nullptr) most = std::max(most, t->ne[1] * t->ne[2]);
+    }
+    return most;
+  }
+
   ggml_tensor* multiply(ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x) {
-    ggml_tensor* y = ggml_mul_mat(c_, weight, x);
+    ggml_tensor* y = ggml_mul_mat(c_, expanded(weight), x);
     return bias == nullptr ? y : ggml_add(c_, y, bias);
   }
 
@@ -181,7 +206,10 @@ class DeviceGraph::Builder {
   // What a layer's delta net makes of x.
   ggml_tensor* recur(int layer, ggml_tensor* x) {
     const LayerWeights& w = w_.layer(layer);
-    return add_delta_net(c_, graph_, h_, w.delta, g_.tensors_.states, h_.place[layer], g_.shape_.runs,
+    DeltaNetWeights delta = w.delta;
+    for (ggml_tensor** weight : {&delta.qkv, &delta.z, &delta.beta, &delta.alpha, &delta.beta_alpha})
+      *weight = expanded(*weight);
+    return add_delta_net(c_, graph_, h_, delta, g_.tensors_.states, h_.place[layer], g_.shape_.runs,
                          norm(x, w.attn_norm, w.attn_norm_bias));
   }
 
@@ -284,7 +312,7 @@ class DeviceGraph::Builder {
     weights = ggml_reshape_3d(c_, weights, 1, rules.n_used, n_rows);
 
     const auto product = [&](ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x) {
-      ggml_tensor* y = ggml_mul_mat_id(c_, weight, x, ids);
+      ggml_tensor* y = ggml_mul_mat_id(c_, expanded(weight), x, ids);
       return bias == nullptr ? y : ggml_add_id(c_, y, bias, ids);
     };
     ggml_tensor* x = ggml_reshape_3d(c_, h, h->ne[0], 1, n_rows);
@@ -318,6 +346,7 @@ class DeviceGraph::Builder {
   DeviceGraph& g_;
   const Hparams& h_;
   const Weights& w_;
+  DeviceProducts products_;
   const PlanTransforms& t_;
   ggml_context* c_;
   ggml_cgraph* graph_ = nullptr;
@@ -340,7 +369,7 @@ Status DeviceGraph::check(const Hparams& hparams, ggml_backend* backend) {
                  what, hparams.architecture->name);
   };
   if (hparams.temperature != 0) return refuse("queries that grow with their positions");
-  if (hparams.n_recurrent() > 0 && !device_has_delta_net(hparams.delta_net))
+  if (hparams.n_recurrent() > 0 && !device_has_delta_net(hparams.delta_net, backend))
     return refuse("delta nets of such heads or convolutions");
   if (hparams.experts.n_groups > 1) return refuse("experts in groups");
   const Architecture& a = *hparams.architecture;
@@ -356,6 +385,7 @@ std::size_t DeviceGraph::state_memory(const Hparams& hparams, int n_slices) {
 }
 
 Result<std::unique_ptr<DeviceGraph>> DeviceGraph::build(const Hparams& hparams, const Weights& weights,
+                                                        DeviceProducts products,
                                                         const PlanTransforms& transforms,
                                                         ggml_backend* backend, GraphShape shape,
                                                         ggml_backend_buffer* states) {
@@ -370,7 +400,7 @@ Result<std::unique_ptr<DeviceGraph>> DeviceGraph::build(const Hparams& hparams, 
       {(sizeof(Tensors) / sizeof(ggml_tensor*) + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true});
   KVANT_CHECK(graph->context_ != nullptr && graph->fixed_context_ != nullptr,
               "no memory for a graph's description");
-  Builder builder(*graph, hparams, weights);
+  Builder builder(*graph, hparams, weights, products);
   builder.fix();
   if (states != nullptr) builder.fix_states(states);
   const auto out_of_memory = [&] {
@@ -380,6 +410,7 @@ Result<std::unique_ptr<DeviceGraph>> DeviceGraph::build(const Hparams& hparams, 
   };
   graph->fixed_ = ggml_backend_alloc_ctx_tensors(graph->fixed_context_, backend);
   if (graph->fixed_ == nullptr) return out_of_memory();
+  graph->send_numbers();
   builder.run();
   for (ggml_cgraph* segment : graph->segments_) {
     for (int i = 0; i < ggml_graph_n_nodes(segment); ++i) {
@@ -411,6 +442,13 @@ std::int64_t DeviceGraph::bytes() const {
                                    ggml_backend_buffer_get_size(fixed_));
 }
 
+void DeviceGraph::send_numbers() {
+  if (tensors_.numbers == nullptr) return;
+  std::vector<std::int32_t> numbers(tensors_.numbers->ne[0]);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  ggml_backend_tensor_set(tensors_.numbers, numbers.data(), 0, ggml_nbytes(tensors_.numbers));
+}
+
 void DeviceGraph::set_rows(const ForwardRows& rows, const float* embedded) {
   const Tensors& t = tensors_;
   ggml_backend_tensor_set_async(backend_, t.x, embedded, 0, ggml_nbytes(t.x));
@@ -436,15 +474,21 @@ void DeviceGraph::read_logits(MatrixView<float> logits) {
   ggml_backend_synchronize(backend_);
 }
 
-void DeviceGraph::read_rows(std::vector<float>& q, std::vector<float>& k, std::vector<float>& v) const {
-  const auto read = [&](const ggml_tensor* from, std::vector<float>& to) {
-    to.resize(ggml_nelements(from));
-    ggml_backend_tensor_get_async(backend_, from, to.data(), 0, ggml_nbytes(from));
-  };
+void DeviceGraph::read(const ggml_tensor* from, std::vector<float>& to) const {
+  to.resize(ggml_nelements(from));
+  ggml_backend_tensor_get_async(backend_, from, to.data(), 0, ggml_nbytes(from));
+  ggml_backend_synchronize(backend_);
+}
+
+void DeviceGraph::read_queries(std::vector<float>& q) const {
   read(tensors_.q, q);
+}
+void DeviceGraph::read_keys_and_values(std::vector<float>& k, std::vector<float>& v) const {
   read(tensors_.k, k);
   read(tensors_.v, v);
-  ggml_backend_synchronize(backend_);
+}
+void DeviceGraph::read_attended(std::vector<float>& out) const {
+  read(tensors_.attended, out);
 }
 
 float* DeviceGraph::q() const {

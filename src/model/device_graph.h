@@ -24,6 +24,10 @@ struct ggml_tensor;
 
 namespace kvant {
 
+// How a graph multiplies by weights that aren't F32: as fast as the backend can, which may round activations
+// to the 8 bits of a format, or with each weight expanded to F32 first.
+enum class DeviceProducts : std::uint8_t { fastest, f32 };
+
 // What a graph is made for.
 struct GraphShape {
   int n_rows = 0, n_logit_rows = 0;
@@ -41,8 +45,9 @@ class DeviceGraph {
   // An error: memory is short, or the backend can't compute something. All outlive the graph. states: of as
   // many slices as the shape has; null: it has none.
   static Result<std::unique_ptr<DeviceGraph>> build(const Hparams& hparams, const Weights& weights,
-                                                    const PlanTransforms& transforms, ggml_backend* backend,
-                                                    GraphShape shape, ggml_backend_buffer* states);
+                                                    DeviceProducts products, const PlanTransforms& transforms,
+                                                    ggml_backend* backend, GraphShape shape,
+                                                    ggml_backend_buffer* states);
   ~DeviceGraph();
   DeviceGraph(const DeviceGraph&) = delete;
   DeviceGraph& operator=(const DeviceGraph&) = delete;
@@ -59,9 +64,12 @@ class DeviceGraph {
   // Waits, and copies the logits.
   void read_logits(MatrixView<float> logits);
 
-  // Waits for the segment started last, and copies the rows that it made for attention: F32, as LayerRows has
-  // them. What the plan transforms is transformed.
-  void read_rows(std::vector<float>& q, std::vector<float>& k, std::vector<float>& v) const;
+  // Wait, and copy the rows of the layer whose segment was started last: those that it made for attention,
+  // before this overwrites the queries, and attention's, after it. F32, as LayerRows has them. What the plan
+  // transforms is transformed.
+  void read_queries(std::vector<float>& q) const;
+  void read_keys_and_values(std::vector<float>& k, std::vector<float>& v) const;
+  void read_attended(std::vector<float>& out) const;
 
   // What a layer's attention reads and writes: addresses on the device, the same for all layers.
   float* q() const;
@@ -81,11 +89,14 @@ class DeviceGraph {
     ggml_tensor* attended;                    // [n_heads * head_dim, n_rows]
     ggml_tensor* gates;                       // of the queries' heads: as attended
     ggml_tensor* logits;                      // [n_vocab, n_logit_rows]
+    ggml_tensor* numbers;                     // 0, 1, 2, ...: as many as a weight has rows; null: not needed
     DeltaStates states;
   };
 
   DeviceGraph(const PlanTransforms& transforms, ggml_backend* backend, GraphShape shape);
   Status allocate();
+  void send_numbers();
+  void read(const ggml_tensor* from, std::vector<float>& to) const;
 
   const PlanTransforms& transforms_;
   ggml_backend* backend_;

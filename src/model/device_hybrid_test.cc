@@ -38,22 +38,7 @@ class DeviceHybrid : public ::testing::TestWithParam<std::tuple<const char*, Pla
 };
 
 TEST_P(DeviceHybrid, GivesTheLogitsOfTheCpuWhateverTheCut) {
-  const auto tokens = some_tokens(330, 1);
-  const auto prompt = std::span(tokens).first(300), rest = std::span(tokens).subspan(300);
-  const SequenceId expected = host_->cache().add();
-  std::vector<float> logits = host_->run(expected, prompt, true, 300);
-  const std::vector<float> decoded = host_->run(expected, rest, false, 1);
-  logits.insert(logits.end(), decoded.begin(), decoded.end());
-  std::vector<float> first;
-  for (const int chunk : {300, 128, 77, 2}) {  // 2: fewer than the convolution sees
-    const SequenceId sequence = device_->cache().add();
-    std::vector<float> found = device_->run(sequence, prompt, true, chunk);
-    const std::vector<float> last = device_->run(sequence, rest, false, chunk == 300 ? 30 : 1);
-    found.insert(found.end(), last.begin(), last.end());
-    EXPECT_LT(relative_difference(logits, found), close_) << chunk;
-    if (first.empty()) first = found;
-    EXPECT_LT(relative_difference(first, found), same_) << chunk;
-  }
+  expect_logits_of_the_cpu({300, 128, 77, 2}, 30, close_, same_);  // 2: fewer than the convolution sees
 }
 
 // A step without logits ends behind the last delta net.
@@ -176,35 +161,12 @@ TEST_P(DeviceHybrid, CutBackToItsCheckpointGoesOnAsTheCpuDoes) {
 }
 
 TEST_P(DeviceHybrid, ASequenceOfTheCpuGoesOn) {
-  const auto tokens = some_tokens(300, 11), other = some_tokens(60, 12);
-  const SequenceId expected = host_->cache().add();
-  host_->run(expected, std::span(tokens).first(200), true, 200);
-  ASSERT_TRUE(host_->cache().checkpoint(expected).ok());
-  host_->run(expected, std::span(tokens).subspan(200), true, 100);
-  const std::vector<std::byte> image = host_->cache().export_sequence(expected).value();
-  const auto imported = device_->cache().import_sequence(image);
-  ASSERT_TRUE(imported.ok()) << imported.error().message;
-  const SequenceId sequence = *imported;
-  EXPECT_TRUE(device_->cache().export_sequence(sequence).value() == image);
-  const SequenceId branch = device_->cache().fork(sequence).value();
-  EXPECT_LT(
-      relative_difference(host_->run(expected, other, false, 1), device_->run(sequence, other, false, 1)),
-      close_);
-  ASSERT_TRUE(device_->cache().truncate(branch, 200).ok());  // the checkpoint's state was in it
+  const SequenceId sequence = expect_import_goes_on(300, 60, close_);
+  ASSERT_TRUE(device_->cache().truncate(sequence, 200).ok());  // the checkpoint's state was in it
 }
 
 TEST_P(DeviceHybrid, AbortLeavesTheSequenceAsItWas) {
-  const auto tokens = some_tokens(200, 8);
-  Cache& cache = device_->cache();
-  const SequenceId whole = cache.add(), sequence = cache.add();
-  device_->run(whole, std::span(tokens).first(120), true, 120);
-  const std::vector<float> expected = device_->run(whole, std::span(tokens).subspan(120), true, 80);
-  device_->run(sequence, std::span(tokens).first(120), true, 120);
-  const std::int64_t before = cache.page_bytes_in_use();
-  cache.reserve({{sequence, 180, true}}).value()->abort();
-  EXPECT_EQ(cache.page_bytes_in_use(), before);
-  EXPECT_LT(relative_difference(expected, device_->run(sequence, std::span(tokens).subspan(120), true, 80)),
-            same_);
+  expect_abort_changes_nothing(same_);
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, DeviceHybrid,
@@ -265,6 +227,16 @@ TEST(DeviceHybridMemory, RunsOutWithAnError) {
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find("out of memory"), std::string::npos) << status.error().message;
   EXPECT_EQ(cache.length(sequence), 0);
+}
+
+// CUDA convolves channels by 128.
+TEST(DeviceHybrids, ConvolutionsWithoutAKernelAreRefusedWhenTheModelIsLoaded) {
+  const auto device = device_at(kPlaces[1]);
+  if (device == nullptr) GTEST_SKIP() << "no such device";
+  const auto file = write_tiny_model(tiny_hybrid());
+  const auto engine = Engine::load(file->path(), {.n_threads = 1, .device = device});
+  ASSERT_FALSE(engine.ok());
+  EXPECT_NE(engine.error().message.find("convolutions"), std::string::npos) << engine.error().message;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <memory>
 #include <random>
 #include <span>
@@ -58,6 +59,14 @@ class Machine {
       const std::vector<float> of_step = step({{sequence, some, is_prompt}});
       logits.insert(logits.end(), of_step.begin(), of_step.end());
     }
+    return logits;
+  }
+  // The first n_prompt tokens as a prompt, the others decoded: logits of all.
+  std::vector<float> read_and_decode(SequenceId sequence, std::span<const std::int32_t> tokens, int n_prompt,
+                                     int prompt_chunk, int decode_chunk) {
+    std::vector<float> logits = run(sequence, tokens.first(n_prompt), true, prompt_chunk);
+    const std::vector<float> decoded = run(sequence, tokens.subspan(n_prompt), false, decode_chunk);
+    logits.insert(logits.end(), decoded.begin(), decoded.end());
     return logits;
   }
 
@@ -143,6 +152,58 @@ class HostAndDevice {
     host_ = std::make_unique<Machine>(file_.path(), recipe, nullptr);
     device_ = std::make_unique<Machine>(file_.path(), recipe, device);
     return true;
+  }
+
+  // Logits of a prompt in such chunks, the first of which has all of it, and of n_decoded tokens behind it,
+  // against the CPU's and each other's. close, same: relative differences, see Place.
+  void expect_logits_of_the_cpu(std::initializer_list<int> chunks, int n_decoded, double close, double same) {
+    const int n_prompt = *chunks.begin();
+    const auto tokens = some_tokens(n_prompt + n_decoded, 1);
+    const std::vector<float> expected =
+        host_->read_and_decode(host_->cache().add(), tokens, n_prompt, n_prompt, 1);
+    std::vector<float> first;
+    for (const int chunk : chunks) {
+      const SequenceId sequence = device_->cache().add();
+      const std::vector<float> found = device_->read_and_decode(sequence, tokens, n_prompt, chunk,
+                                                                /*decode_chunk=*/chunk == n_prompt ? 30 : 1);
+      EXPECT_LT(relative_difference(expected, found), close) << chunk;
+      if (first.empty()) first = found;
+      EXPECT_LT(relative_difference(first, found), same) << chunk;
+      EXPECT_EQ(device_->cache().length(sequence), n_prompt + n_decoded);
+    }
+  }
+
+  // A sequence of the CPU's, checkpointed after 200 of its n tokens, goes on on the device, whose is
+  // returned.
+  SequenceId expect_import_goes_on(int n, int n_decoded, double close) {
+    const auto tokens = some_tokens(n, 11), other = some_tokens(n_decoded, 12);
+    const SequenceId expected = host_->cache().add();
+    host_->run(expected, std::span(tokens).first(200), true, 200);
+    EXPECT_TRUE(host_->cache().checkpoint(expected).ok());
+    host_->run(expected, std::span(tokens).subspan(200), true, n - 200);
+    const std::vector<std::byte> image = host_->cache().export_sequence(expected).value();
+    const SequenceId sequence = device_->cache().import_sequence(image).value();
+    EXPECT_TRUE(device_->cache().export_sequence(sequence).value() == image);
+    const SequenceId branch = device_->cache().fork(sequence).value();
+    EXPECT_LT(
+        relative_difference(host_->run(expected, other, false, 1), device_->run(branch, other, false, 1)),
+        close);
+    return sequence;
+  }
+
+  // A step of 180 tokens that is given up after 120.
+  void expect_abort_changes_nothing(double same) {
+    const auto tokens = some_tokens(300, 8);
+    const auto before_it = std::span(tokens).first(120), behind = std::span(tokens).subspan(120);
+    Cache& cache = device_->cache();
+    const SequenceId whole = cache.add(), sequence = cache.add();
+    device_->run(whole, before_it, true, 120);
+    const std::vector<float> expected = device_->run(whole, behind, true, 180);
+    device_->run(sequence, before_it, true, 120);
+    const std::int64_t bytes = cache.page_bytes_in_use();
+    cache.reserve({{sequence, 180, true}}).value()->abort();
+    EXPECT_EQ(cache.page_bytes_in_use(), bytes);
+    EXPECT_LT(relative_difference(expected, device_->run(sequence, behind, true, 180)), same);
   }
 
   TinyFile file_;

@@ -65,18 +65,14 @@ class DeviceProtectionTest : public ::testing::TestWithParam<Place>, protected H
 
 TEST_P(DeviceProtectionTest, ChoosesTheTokensOfTheCpuWhateverTheCut) {
   const auto tokens = some_tokens(900, 1);
-  const auto prompt = std::span(tokens).first(600), rest = std::span(tokens).subspan(600);
   const SequenceId expected = host_->cache().add();
-  std::vector<float> logits = host_->run(expected, prompt, true, 600);
-  const std::vector<float> decoded = host_->run(expected, rest, false, 100);
-  logits.insert(logits.end(), decoded.begin(), decoded.end());
+  const std::vector<float> logits = host_->read_and_decode(expected, tokens, 600, 600, 100);
   const Chosen chosen = chosen_by(host_->cache(), expected);
   EXPECT_GT(chosen.size(), 100U);
   for (const int chunk : {600, 128, 77}) {
     const SequenceId sequence = device_->cache().add();
-    std::vector<float> found = device_->run(sequence, prompt, true, chunk);
-    const std::vector<float> last = device_->run(sequence, rest, false, chunk == 77 ? 1 : chunk);
-    found.insert(found.end(), last.begin(), last.end());
+    const std::vector<float> found =
+        device_->read_and_decode(sequence, tokens, 600, chunk, chunk == 77 ? 1 : chunk);
     EXPECT_LT(apart(chosen, chosen_by(device_->cache(), sequence)), kApart) << chunk;
     EXPECT_LT(relative_difference(logits, found), 0.05) << chunk;
     device_->cache().free(sequence);

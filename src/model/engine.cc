@@ -17,16 +17,16 @@ namespace {
 
 class GgufEngine : public Engine {
  public:
-  GgufEngine(std::shared_ptr<GgufFile> file, Hparams hparams, std::unique_ptr<Weights> weights,
-             std::unique_ptr<Tokenizer> tokenizer, const EngineOptions& options)
+  GgufEngine(std::shared_ptr<GgufFile> file, Hparams hparams, std::shared_ptr<const Weights> weights,
+             std::shared_ptr<const Tokenizer> tokenizer, const EngineOptions& options,
+             DeviceProducts products = DeviceProducts::fastest)
       : file_(std::move(file)),
         hparams_(std::move(hparams)),
         geometry_(hparams_.geometry()),
         weights_(std::move(weights)),
         tokenizer_(std::move(tokenizer)),
-        executor_(make_executor(options)),
-        on_device_(options.device != nullptr),
-        stop_(options.stop) {}
+        options_(options),
+        executor_(make_executor(products)) {}
 
   const Geometry& geometry() const override { return geometry_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
@@ -35,7 +35,11 @@ class GgufEngine : public Engine {
   std::string fingerprint() const override { return fmt::format("{:016x}", file_->content_hash()); }
   ModelParts parts() const override { return {*file_, hparams_, *weights_}; }
   int independent_sequences() const override {
-    return on_device_ ? 1 : independent_rows(*weights_, hparams_.n_layers);
+    return options_.device != nullptr ? 1 : independent_rows(*weights_, hparams_.n_layers);
+  }
+  std::unique_ptr<Engine> in_f32() const override {
+    if (options_.device == nullptr) return nullptr;
+    return std::make_unique<GgufEngine>(file_, hparams_, weights_, tokenizer_, options_, DeviceProducts::f32);
   }
   std::string description() const override {
     return fmt::format("{} {}", geometry_.model, weights_->type_name());
@@ -43,7 +47,7 @@ class GgufEngine : public Engine {
 
   Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
               MatrixView<float> logits) override {
-    if (stop_ != nullptr && *stop_) return error("interrupted");
+    if (options_.stop != nullptr && *options_.stop) return error("interrupted");
     std::vector<StepSlice> slices;
     for (const EngineInput& input : inputs) {
       KVANT_RETURN_IF_ERROR(check(input));
@@ -58,9 +62,9 @@ class GgufEngine : public Engine {
   }
 
  private:
-  std::unique_ptr<Executor> make_executor(const EngineOptions& options) const {
-    if (options.device == nullptr) return std::make_unique<Forward>(hparams_, *weights_, options.n_threads);
-    return std::make_unique<DeviceExecutor>(hparams_, *weights_, options.device);
+  std::unique_ptr<Executor> make_executor(DeviceProducts products) const {
+    if (options_.device == nullptr) return std::make_unique<Forward>(hparams_, *weights_, options_.n_threads);
+    return std::make_unique<DeviceExecutor>(hparams_, *weights_, options_.device, products);
   }
 
   Status check(const EngineInput& input) const {
@@ -94,11 +98,10 @@ class GgufEngine : public Engine {
   std::shared_ptr<GgufFile> file_;
   Hparams hparams_;
   Geometry geometry_;
-  std::unique_ptr<Weights> weights_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::shared_ptr<const Weights> weights_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  const EngineOptions options_;
   std::unique_ptr<Executor> executor_;
-  bool on_device_;
-  const std::atomic<bool>* stop_;  // of EngineOptions
   std::vector<std::int32_t> tokens_, positions_, logit_rows_;
 };
 

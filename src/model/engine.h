@@ -62,6 +62,10 @@ class Engine {
   // Sequences that may get a token in one step so that each gets the bits that it would get alone. Tries
   // products: not for every step.
   virtual int independent_sequences() const = 0;
+  // On a device: an engine with the same weights there that multiplies in F32, whatever their types, which
+  // it expands as it needs them. Slower, and for what rounding would hide: ggml's kernels for quantized
+  // weights round activations to 8 bits. It outlives this one's steps, not its device. Null: on the CPU.
+  virtual std::unique_ptr<Engine> in_f32() const { return nullptr; }
 
   // Runs one step of `inputs` through the model on `cache` with `backend`, and commits it. On a device, cache
   // and backend are its own (cache/device_layout.h, attention/device_backend.h). `logits` gets one row of

@@ -60,7 +60,7 @@ TEST(ConstantNeeds, HaveAMetricOfQueriesWhereErrorsOfKeysAreShaped) {
   const auto of_k = needs("k=hadamard:tcq2,v=hadamard:tcq2,encode=shaped", 0, 0, Side::key);
   ASSERT_EQ(names_of(of_k), Names{"page-metric"});
   EXPECT_EQ(of_k[0].kind, NeedKind::metric);
-  EXPECT_EQ(of_k[0].size, 80U * 8);
+  EXPECT_EQ(of_k[0].size, 80U * (8 + 2));
   EXPECT_EQ(of_k[0].after, Names{"hadamard"});
   EXPECT_TRUE(is_optional(of_k[0].kind));
   EXPECT_TRUE(needs("k=hadamard:tcq2,v=hadamard:tcq2,encode=shaped", 0, 0, Side::value).empty());

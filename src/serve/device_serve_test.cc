@@ -58,6 +58,13 @@ class DeviceServe : public ::testing::TestWithParam<std::tuple<const char*, bool
     plan = made.backend->place(plan).value();
     SchedulerOptions options{.context = 1024, .parallel = 4, .memory = memory};
     options.sequence_bytes = [plan](int n) { return largest_cache_bytes(*plan, n); };
+    if (on_device) {
+      options.shadow_plan = made.backend->place(testing::plan_for("bf16", made.engine->geometry())).value();
+      options.shadow_bytes = [shadow = options.shadow_plan](int n) {
+        return largest_cache_bytes(*shadow, n);
+      };
+      options.shadow_memory = Scheduler::memory_for(options.shadow_bytes(options.context));
+    }
     std::shared_ptr<const SessionFolder> folder;
     if (!sessions.empty())
       folder = SessionFolder::open(sessions, session_identity(*plan, made.engine->fingerprint(), "")).value();
@@ -128,6 +135,27 @@ TEST_P(DeviceServe, AnswersFromAKeptBeginning) {
   const ReadReply reply = kept.ask({next}).front();
   EXPECT_GE(reply.cached, 384);
   EXPECT_EQ(reply.tokens_of(0), server(/*on_device=*/true).ask({next}).front().tokens_of(0));
+}
+
+// The shadow is a second cache on the device, which gets the answer's tokens: of an unquantized recipe it
+// goes on as the answer does.
+TEST_P(DeviceServe, GuardsAnAnswer) {
+  auto guarded = request(random_tokens(300, 1), 30);
+  guarded.guard = true;
+  const std::vector<ReadReply> replies =
+      server(/*on_device=*/true).ask({request(random_tokens(90, 7), 40), guarded});
+  guarded.guard = false;
+  const ReadReply alone = server(/*on_device=*/true).ask({guarded}).front();
+  expect_alike(replies[1], 0, alone);
+  ASSERT_TRUE(replies[1].guard);
+  const GuardTally& tally = *replies[1].guard;
+  EXPECT_GE(tally.tokens, 20);
+  if (recipe() == "bf16") {
+    EXPECT_LT(tally.kld_sum, 1e-3 * tally.tokens);
+    EXPECT_LE(tally.differing, 1);
+  } else {
+    EXPECT_GT(tally.kld_sum, 1e-5 * tally.tokens);
+  }
 }
 
 // Memory for two of the longest conversations: eight are answered one after another, what is kept goes.

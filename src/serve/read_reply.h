@@ -20,6 +20,7 @@ struct ReadReply {
   std::string failure;
   std::vector<AnswerPart> parts;
   int cached = 0;  // tokens of the prompt that were not read again
+  std::optional<GuardTally> guard;
 
   std::vector<std::int32_t> tokens_of(int answer) const {
     std::vector<std::int32_t> found;
@@ -42,6 +43,7 @@ inline ReadReply read_reply(AnswerStream& stream) {
   }
   if (stream.failure()) reply.failure = stream.failure()->message;
   reply.cached = stream.usage().cached;
+  reply.guard = stream.usage().guard;
   return reply;
 }
 

@@ -203,7 +203,7 @@ Status Scheduler::run_together(std::span<const Row> rows, std::span<const Prompt
     tokens.push_back(row.answer->generation->token());
     inputs.push_back({row.answer->sequence, {&tokens.back(), 1}, /*is_prompt=*/false});
   }
-  int n_read = 0, n_logit_rows = static_cast<int>(rows.size());
+  int n_read = shadow_reading_.n_tokens, n_logit_rows = static_cast<int>(rows.size());
   for (const PromptPart& part : parts) {
     const auto of_part =
         std::span<const std::int32_t>(part.job->request.prompt).subspan(part.job->n_read, part.n_tokens);
@@ -212,11 +212,11 @@ Status Scheduler::run_together(std::span<const Row> rows, std::span<const Prompt
     n_read += part.n_tokens;
     n_logit_rows += part.is_last ? 1 : 0;
   }
-  KVANT_RETURN_IF_ERROR(decode_shadows(rows));
   const auto start = std::chrono::steady_clock::now();
+  KVANT_RETURN_IF_ERROR(decode_shadows(rows));
   KVANT_RETURN_IF_ERROR(run(inputs, n_logit_rows));
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  if (!rows.empty() && n_read > 0) pace_.add(n_read, taken.count());
+  if (!rows.empty() && n_read > 0) pace_.add(n_read, taken.count() + shadow_reading_.seconds);
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i].answer->tokens.push_back(tokens[i]);
   const std::size_t n_vocab = engine_.n_vocab();
   auto logits = std::span<const float>(logits_);

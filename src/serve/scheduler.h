@@ -211,6 +211,12 @@ class Scheduler {
   bool on_device_;
   std::size_t batch_;  // answers that get a token in one step of the engine, at most
   PromptPace pace_;
+  // What shadows have read of prompts for the step of the engine that comes next: its answers wait for that,
+  // too.
+  struct {
+    int n_tokens = 0;
+    double seconds = 0;
+  } shadow_reading_;
   Cache cache_;
   std::unique_ptr<Cache> shadows_;     // null: no answer has a guard
   std::int64_t shadows_promised_ = 0;  // bytes

@@ -35,6 +35,10 @@ class SchedulerOnDevice : public ::testing::Test {
     options.context = 4096;
     options.memory = std::int64_t{1} << 30;
     options.sequence_bytes = [](int n) { return std::int64_t{n} * 512; };
+    const auto shadows = place_on((*plan)->device, testing::plan_for("bf16", engine_.geometry()));
+    options.shadow_plan = shadows.value();
+    options.shadow_bytes = options.sequence_bytes;
+    options.shadow_memory = std::int64_t{1} << 30;
     scheduler_ = Scheduler::make(engine_, backend_, *plan, options).value();
   }
   std::shared_ptr<AnswerStream> submit(GenerationRequest request) {
@@ -106,6 +110,24 @@ TEST(SchedulerMemory, KeepsRoomForALongStepOnce) {
   const std::int64_t without = Scheduler::sequences_that_fit(options);
   options.step_bytes = std::int64_t{300} << 20;
   EXPECT_EQ(Scheduler::sequences_that_fit(options), without - 3);
+}
+
+// A guard's shadow reads the prompt first, and answers wait for that as well.
+TEST_F(SchedulerOnDevice, ReadsForShadowsWhatAnswersCanWaitFor) {
+  start({.prompt_step = 128, .answer_pause = 1e-9});
+  submit(fake_request(40, 200));
+  scheduler_->step();
+  GenerationRequest guarded = fake_request(3000, 2);
+  guarded.guard = true;
+  submit(std::move(guarded));
+  std::vector<int> read;
+  for (std::size_t seen = steps().size(); read.size() < 4; seen = steps().size()) {
+    scheduler_->step();
+    ASSERT_EQ(steps().size(), seen + 2);  // the shadow's, and the answer's
+    read.push_back(steps()[seen].prompt_tokens);
+  }
+  EXPECT_EQ(read.front(), 128);
+  EXPECT_EQ(read.back(), 32);
 }
 
 // However long a step of the engine without a model takes: it is more than no time, and less than an hour.

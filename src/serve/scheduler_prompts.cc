@@ -12,6 +12,7 @@ bool Scheduler::is_answering() const {
 
 // Each reader in turn, until the step's tokens are used up.
 void Scheduler::read_prompts(bool beside_answers) {
+  shadow_reading_ = {};
   int left = beside_answers || is_answering() ? pace_.tokens() : options_.lone_prompt_step;
   for (std::size_t turns = readers_.size(); turns > 0 && left >= kMinPromptStep; --turns) {
     Job& job = *readers_.front();
@@ -27,6 +28,7 @@ void Scheduler::read_prompts(bool beside_answers) {
 // What they read in one step: as much of each, so that short prompts don't wait for long ones.
 std::vector<Scheduler::PromptPart> Scheduler::next_parts(bool beside_answers) {
   std::vector<PromptPart> parts;
+  shadow_reading_ = {};
   int left = beside_answers || is_answering() ? pace_.tokens() : options_.lone_prompt_step;
   for (int turns = static_cast<int>(readers_.size()); turns > 0 && left >= kMinPromptStep; --turns) {
     Job& job = *readers_.front();
@@ -59,9 +61,13 @@ int Scheduler::read_shadow(Job& job, int wanted) {
   const std::span<const std::int32_t> prompt = job.request.prompt;
   const EngineInput input{job.shadow, prompt.subspan(job.n_shadow_read, n), /*is_prompt=*/true,
                           is_last ? n - 1 : n};
+  const auto start = std::chrono::steady_clock::now();
   const Status done =
       engine_.step(*shadows_, backend_, {&input, 1}, {logits_.data(), is_last ? 1 : 0, engine_.n_vocab()});
   if (!done.ok()) return fail_reading(job, done.error());
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  shadow_reading_.n_tokens += n;
+  shadow_reading_.seconds += taken.count();
   progress_ = true;
   job.n_shadow_read += n;
   if (is_last) job.shadow_logits.assign(logits_.begin(), logits_.begin() + engine_.n_vocab());

@@ -61,7 +61,7 @@ Result<LayerResult> run_layers(const EvalStage& stage, const EvalText& text, con
     bytes += largest_cache_bytes(**plan, options.context);
     candidates.push_back({row_name(row.name, **plan), *plan});
   }
-  KVANT_RETURN_IF_ERROR(check_memory(
+  KVANT_RETURN_IF_ERROR(stage.session.check_cache_memory(
       fmt::format("evaluating {} caches of {} tokens", candidates.size(), options.context), bytes));
   Progress progress("evaluating layers", tokens_of(text, options), "tokens");
   auto result = evaluate_layers(text, stage.session.engine(), stage.session.backend(), candidates.front(),

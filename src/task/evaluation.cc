@@ -57,7 +57,6 @@ Result<Evaluation> Evaluation::make(const EvaluationOptions& options) {
   auto suite = suite_of(options);
   if (!suite.ok()) return suite.error();
   evaluation.suite_ = std::move(suite).value();
-  if (evaluation.suite_.layers) KVANT_RETURN_IF_ERROR(check_on_cpu(options.session, "--layers"));
   if (!options.compare_backend.empty())
     KVANT_RETURN_IF_ERROR(check_on_cpu(options.session, "--compare-backend"));
   auto rows =

@@ -89,7 +89,7 @@ class Session {
 std::string row_name(const std::string& recipe, const Plan& plan);
 // For --strict: an error when the plan falls back to something slower.
 Status check_fallbacks(const PlanReport& report);
-// An error on any other device. what: what runs on the CPU alone, as in "--guard".
+// An error on any other device. what: what runs on the CPU alone, as in "--compare-backend".
 Status check_on_cpu(const SessionOptions& options, const std::string& what);
 // An error when `bytes` more are not to be had on this machine. what: "a KV cache of 8192 tokens".
 Status check_memory(const std::string& what, std::int64_t bytes);

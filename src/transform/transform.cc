@@ -37,4 +37,24 @@ void Transform::query(MatrixView<float> q, float* offset) const {
   for (const auto& step : steps_) step->query(q, offset);
 }
 
+// forward() makes rows of A + b of unit rows, and b of a row of zeros.
+void Transform::inverse_query(MatrixView<float> q) const {
+  if (identity()) return;
+  const int d = q.cols;
+  std::vector<float> units(static_cast<std::size_t>(d + 1) * d, 0.0F);
+  for (int c = 0; c < d; ++c) units[static_cast<std::ptrdiff_t>(c) * d + c] = 1;
+  const MatrixView<float> rows(units.data(), d + 1, d);
+  forward(rows);
+  const float* b = rows.row(d);
+  std::vector<float> transformed(d);
+  for (int r = 0; r < q.rows; ++r) {
+    std::copy_n(q.row(r), d, transformed.begin());
+    for (int c = 0; c < d; ++c) {
+      double sum = 0;
+      for (int i = 0; i < d; ++i) sum += double{transformed[i]} * (double{rows.row(c)[i]} - b[i]);
+      q.row(r)[c] = static_cast<float>(sum);
+    }
+  }
+}
+
 }  // namespace kvant

@@ -75,6 +75,8 @@ class Transform {
   // Queries [n, d], in place, to match a transformed K. offset [n] (may be null) is set to what must be
   // added to the transformed scores to get the original ones.
   void query(MatrixView<float> q, float* offset) const;
+  // Undoes query(): q <- q A^T, with A of all steps. Made for few rows: A is made anew by each call.
+  void inverse_query(MatrixView<float> q) const;
 
  private:
   std::vector<std::shared_ptr<const TransformStep>> steps_;

@@ -167,6 +167,9 @@ TEST(Transform, KeepsScoresUpToTheOffset) {
       std::vector<float> offset(n, 99.0F);
       transform.forward({k_mapped.data(), n, d});
       transform.query({q_mapped.data(), n, d}, offset.data());
+      auto q_back = q_mapped;
+      transform.inverse_query({q_back.data(), n, d});
+      for (std::size_t i = 0; i < q.size(); ++i) ASSERT_NEAR(q_back[i], q[i], 1e-4) << label(names, d);
       for (int r = 0; r < n; ++r) {
         const double expected =
             dot(&k[static_cast<std::size_t>(r) * d], &q[static_cast<std::size_t>(r) * d], d);

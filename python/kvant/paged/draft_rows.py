@@ -58,7 +58,8 @@ def append(cache: ModelCache, step: DraftStep, blocks: torch.Tensor, keys: torch
     cache.library.seal_pages(cache.shape(n_requests), Layer(sealed=cache.sealed_pages(step.block_table, blocks), tail=tail,
                                                             sink=cache.layout.sink_tokens), step.tail_page, step.page, 1)
     if step.sink_ids is not None:
-        cache.write_sinks(cache.sink_pages(step.sink_ids, blocks), cache.first_tokens(tail, n_requests), step.is_first)
+        sinks = cache.sink_rows(n_requests)
+        cache.write_sinks(cache.sink_pages(step.sink_ids, blocks), cache.first_tokens(tail, sinks), sinks, step.is_first)
 
 
 def attend(cache: ModelCache, step: DraftStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,

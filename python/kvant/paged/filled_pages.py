@@ -74,8 +74,9 @@ class FilledPages:
             low = places.distances[layers][0]
             away = torch.tensor([(x - low) // UNIT_BYTES for x in places.distances[layers]], device=ids.device)
             table = (away[:, None, None] + ids).flatten(0, 1).to(torch.int32)
-            rows = cache.first_tokens(self._tail_pages(tail_ids, places.in_units[layers]), len(table))
-            cache.write_sinks(sink_pages(table, places.low + low), rows)
+            sinks = cache.sink_rows(len(table))
+            rows = cache.first_tokens(self._tail_pages(tail_ids, places.in_units[layers]), sinks)
+            cache.write_sinks(sink_pages(table, places.low + low), rows, sinks)
 
     def _neighbours(self, n_seqs: int) -> Iterator[slice]:
         """Layers whose sinks one table reaches and one launch takes."""

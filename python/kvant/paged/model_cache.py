@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from kvant.torch import Layer, Lengths, Pages, Shape, TorchLibrary
@@ -11,6 +13,15 @@ from kvant.paged.sink_layout import UNIT_BYTES
 
 MAX_TABLE_ENTRY = 2**31 - 1
 MAX_SEQS = 32767  # of kvant_dequantize
+
+
+@dataclass(frozen=True)
+class SinkRows:
+    """Rows of some sequences' sinks."""
+
+    n_tokens: torch.Tensor  # int32 [n_seqs]
+    seq: torch.Tensor  # int32 [n_seqs * tokens]: of each row, its sequence
+    token: torch.Tensor  # and its place in the sink
 
 
 class ModelCache:
@@ -77,23 +88,27 @@ class ModelCache:
             raise RuntimeError("kvant: recipes with a sink need layers of less than 32 GiB; --kv-cache-memory-bytes limits them")
         return sink_pages(sink_ids, blocks.data_ptr())
 
-    def first_tokens(self, tail: Pages, n_seqs: int) -> torch.Tensor:
-        """Those of the sink, out of tail pages, one of each sequence: BF16 [2, n_seqs, tokens, n_kv_heads, head_dim]."""
-        layout = self.layout
+    def sink_rows(self, n_seqs: int) -> SinkRows:
+        """Of n_seqs sinks."""
+        n_tokens = self.layout.sink_tokens
+        numbers = torch.arange(n_seqs * n_tokens, dtype=torch.int32, device=self.device)
+        return SinkRows(torch.full((n_seqs,), n_tokens, dtype=torch.int32, device=self.device), numbers // n_tokens,
+                        numbers % n_tokens)
+
+    def first_tokens(self, tail: Pages, sinks: SinkRows) -> torch.Tensor:
+        """Those of the sinks, out of tail pages, one of each sequence: BF16 [2, n_seqs, tokens, n_kv_heads, head_dim]."""
+        layout, n_seqs = self.layout, len(sinks.n_tokens)
         rows = torch.empty((SIDES, n_seqs, layout.sink_tokens, layout.n_kv_heads, layout.head_dim),
                            dtype=torch.bfloat16, device=self.device)
-        n_tokens = torch.full((n_seqs,), layout.sink_tokens, dtype=torch.int32, device=self.device)
-        self.library.dequantize(self.shape(n_seqs), Lengths(tail_tokens=n_tokens), Layer(tail=tail), 0, 1, *rows)
+        self.library.dequantize(self.shape(n_seqs), Lengths(tail_tokens=sinks.n_tokens), Layer(tail=tail), 0, 1, *rows)
         return rows
 
-    def write_sinks(self, sinks: Pages, rows: torch.Tensor, is_due: torch.Tensor | None = None) -> None:
+    def write_sinks(self, pages: Pages, rows: torch.Tensor, sinks: SinkRows, is_due: torch.Tensor | None = None) -> None:
         """rows: as first_tokens gives them; is_due: bool [n_seqs], which of them are written (None: all)."""
-        _, n_seqs, n_tokens, *_ = rows.shape
-        numbers = torch.arange(n_seqs * n_tokens, dtype=torch.int32, device=self.device)
-        token = numbers % n_tokens
+        token = sinks.token
         if is_due is not None:
-            token = token.where(is_due.repeat_interleave(n_tokens), -1)
-        self.library.append(self.shape(n_seqs), Layer(tail=sinks), numbers // n_tokens, token, *rows.flatten(1, 2))
+            token = token.where(is_due.repeat_interleave(rows.shape[2]), -1)
+        self.library.append(self.shape(rows.shape[1]), Layer(tail=pages), sinks.seq, token, *rows.flatten(1, 2))
 
     def rotated(self, q: torch.Tensor) -> torch.Tensor:
         """Queries [n, n_heads, head_dim] as stored keys want them."""

@@ -30,6 +30,11 @@ def filled_pages(seq_lens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return seqs, seq_lens[seqs] // PAGE - 1
 
 
+def bounds(counts: np.ndarray) -> np.ndarray:
+    """int32 [n + 1]: where each of n begins, and the end."""
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+
+
 @dataclass(frozen=True)
 class Prefix:
     """What was sealed before the step, and by which new tokens it is seen."""
@@ -45,6 +50,8 @@ class PrefillPlan:
     """The new tokens of all prefilled requests, cut at page borders. A *piece* is the part in one page; arrays are int32, with
     one number a piece where nothing else is said. Each piece has a page in scratch memory, which gets the piece's number."""
 
+    computed: np.ndarray  # [requests]: n
+    query_lens: np.ndarray  # [requests]: q
     request: np.ndarray
     page: np.ndarray  # of the request
     n_rows: np.ndarray
@@ -68,7 +75,17 @@ class PrefillPlan:
     @property
     def first_rows(self) -> np.ndarray:
         """[n_pieces + 1]: where the rows of each piece begin."""
-        return np.concatenate(([0], np.cumsum(self.n_rows))).astype(np.int32)
+        return bounds(self.n_rows)
+
+    @property
+    def first_pieces(self) -> np.ndarray:
+        """[requests + 1]: where the pieces of each request begin."""
+        return bounds(np.bincount(self.request, minlength=len(self.computed)))
+
+    @property
+    def seen_pages(self) -> np.ndarray:
+        """[requests]: pages that a request's last token sees sealed."""
+        return (self.computed + self.query_lens - 1) // PAGE
 
 
 def plan_prefill(computed: np.ndarray, query_lens: np.ndarray) -> PrefillPlan:
@@ -104,5 +121,43 @@ def plan_prefill(computed: np.ndarray, query_lens: np.ndarray) -> PrefillPlan:
     prefixes = tuple(Prefix(int(i), int(row_ends[i] - query_lens[i]), int(row_ends[i]), int(first_page[i]))
                      for i in np.flatnonzero(first_page > 0))
     return PrefillPlan(*(x.astype(np.int32) for x in (
-        request, page, n_rows, n_tokens, row_piece, row_token, np.flatnonzero(is_full), seen, first, place[first],
+        computed, query_lens, request, page, n_rows, n_tokens, row_piece, row_token, np.flatnonzero(is_full), seen, first, place[first],
         np.flatnonzero(begin > page * PAGE), np.flatnonzero(~is_full), visible, within * PAGE + n_tokens)), prefixes)
+
+
+@dataclass(frozen=True)
+class PromptCall:
+    """New tokens of requests [first_request, end_request), and what they attend to at once: sealed pages from `first_page` to
+    `end_page`, or, if that is None, all from there on and the unquantized rows behind them."""
+
+    first_request: int
+    end_request: int
+    first_page: int = 0
+    end_page: int | None = None
+
+
+def prompt_calls(plan: PrefillPlan, most_pages: int) -> list[PromptCall]:
+    """So that a call has no more than so many sealed pages of earlier steps: requests with more take several, one after
+    another."""
+    calls, first, n_pages = [], 0, 0
+    seen, before = plan.seen_pages, plan.computed // PAGE
+
+    def close(end):
+        if end > first:
+            calls.append(PromptCall(first, end))
+
+    for i, n in enumerate(map(int, seen)):
+        if n > most_pages and before[i] > 0:
+            close(i)
+            starts = [*range(0, min(n - most_pages, int(before[i])), most_pages)]
+            ends = [min(start + most_pages, int(before[i])) for start in starts]
+            calls += [PromptCall(i, i + 1, *stretch) for stretch in zip(starts, ends)]
+            calls.append(PromptCall(i, i + 1, ends[-1]))
+            first, n_pages = i + 1, 0
+        elif n_pages + n > most_pages and i > first:
+            close(i)
+            first, n_pages = i, n
+        else:
+            n_pages += n
+    close(len(seen))
+    return calls

@@ -4,10 +4,10 @@ Structures describe what stays the same from call to call (`Shape`, `Pages`, `La
 keep the tensors alive that they were made of. `kvant.torch.ops` has operators for torch.compile, on tensors alone."""
 
 from kvant import PAGE
-from kvant.c_api import (BF16, F32, Dequantization, KvantError, Layer, Lengths, NewRows, Pages, Partial, SealRange, Shape,
-                         Transformation)
+from kvant.c_api import (BF16, F32, Dequantization, KvantError, Layer, Lengths, NewRows, Pages, Partial, Prompt,
+                         PromptPages, PromptShape, SealRange, Shape, Transformation)
 from kvant.torch.library import TorchLibrary, type_of
 from kvant.torch.pages import page_pool
 
 __all__ = ["BF16", "F32", "PAGE", "Dequantization", "KvantError", "Layer", "Lengths", "NewRows", "Pages", "Partial",
-           "SealRange", "Shape", "TorchLibrary", "Transformation", "page_pool", "type_of"]
+           "Prompt", "PromptPages", "PromptShape", "SealRange", "Shape", "TorchLibrary", "Transformation", "page_pool", "type_of"]

@@ -6,8 +6,8 @@ import ctypes
 
 import torch
 
-from kvant.c_api import (BF16, F32, Dequantization, Layer, Lengths, Library, NewRows, Partial, SealRange, Shape,
-                         Transformation)
+from kvant.c_api import (BF16, F32, Dequantization, Layer, Lengths, Library, NewRows, Partial, Prompt, PromptShape,
+                         SealRange, Shape, Transformation)
 
 
 def type_of(x: torch.Tensor) -> int:
@@ -66,6 +66,11 @@ class TorchLibrary(Library):
     def decode_attention(self, shape: Shape, lengths: Lengths, layer: Layer, workspace: torch.Tensor) -> None:
         """Attention of one query token of each sequence: the layer's `q` into its `out`."""
         self.call("decode_attention", shape, lengths, layer, *_memory(workspace))
+
+    def prompt_attention(self, shape: PromptShape, prompt: Prompt, device: torch.device | str = "cuda") -> None:
+        """Attention of prompts, whole or in parts, with a workspace of its own on the device."""
+        workspace = torch.empty(self.prompt_workspace_bytes(shape), dtype=torch.uint8, device=device)
+        self.call("prompt_attention", shape, prompt, *_memory(workspace))
 
     def dequantize(self, shape: Shape, lengths: Lengths, layer: Layer, first_page: int, n_pages: int, keys: torch.Tensor,
                    values: torch.Tensor, seqs: torch.Tensor | None = None) -> None:

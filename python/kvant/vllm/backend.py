@@ -161,7 +161,7 @@ class KvantImpl(AttentionImpl[Step]):
             raise NotImplementedError("kvant does not support quantized attention outputs")
         if attn_metadata is None:  # vLLM measures the memory that a step takes
             return self._rehearse(layer, output)
-        attend(attn_metadata, kv_cache, query, key, value, output, _flash_attention)
+        attend(attn_metadata, kv_cache, query, key, value, output, _prompt_attention(self.head_size))
         return output
 
     @staticmethod
@@ -170,6 +170,11 @@ class KvantImpl(AttentionImpl[Step]):
         n_tokens, n_heads, head_dim = output.shape
         torch.empty(prefill.scratch_bytes(state.layout, n_heads, n_tokens), dtype=torch.uint8, device=output.device)
         return output.fill_(0)
+
+
+def _prompt_attention(head_size: int) -> prefill.VarlenAttention | None:
+    """None: the library's. On Hopper FlashAttention 3 is faster at heads of 256."""
+    return _flash_attention if head_size > 128 and torch.cuda.get_device_capability() == (9, 0) else None
 
 
 def _flash_attention(*args, **kwargs):

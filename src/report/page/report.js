@@ -13,7 +13,7 @@ function byRecipe(results, pick) {
 const greedy = byRecipe(figures.greedy.results, (r) => r);
 const speed = byRecipe(figures.speed.results, (r) => r);
 const memory = byRecipe(figures.memory.results, (r) => r.bytes);
-const longest = figures.layers.at(-1);  // none: on a device
+const longest = figures.layers.at(-1);
 const layers = byRecipe(longest?.results ?? [], (r) => r);
 const SHAPES = ["circle", "square", "diamond", "triangle"];
 const DASHES = ["none", "6 3", "2 3", "9 3 2 3"];

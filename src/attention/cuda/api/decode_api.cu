@@ -25,13 +25,14 @@
 namespace kvant::cuda {
 
 const DecodeKernel* find_decode_kernel(const Gpu& gpu, const char* key_format, const char* value_format,
-                                       int head_dim, int group, bool sas) {
-  for (const auto list : {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(),
-                          sas_kernels(), lloyd_max_kernels(), vector_kernels(), long_vector_kernels(),
-                          trellis_kernels(), wide_trellis_kernels()}) {
+                                       int head_dim, int group, bool sas, bool caps) {
+  for (const auto list :
+       {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(), sas_kernels(),
+        lloyd_max_kernels(), vector_kernels(), long_vector_kernels(), trellis_kernels(),
+        wide_trellis_kernels(), wide_head_kernels(), wide_head_trellis_kernels()}) {
     for (const DecodeKernel& kernel : list) {
       if (kernel.head_dim == head_dim && group <= kernel.max_group && (kernel.sas == SasUse::always) == sas &&
-          std::strcmp(kernel.key_format, key_format) == 0 &&
+          (kernel.caps_scores || !caps) && std::strcmp(kernel.key_format, key_format) == 0 &&
           std::strcmp(kernel.value_format, value_format) == 0 && fits(kernel, gpu))
         return &kernel;
     }
@@ -90,11 +91,9 @@ Reason plan_launches(const Shape& shape, const Gpu& gpu, LaunchPlans* plans) {
       const DecodeKernel* kernel = shape.skip_threshold > 0 && shape.sas == 0 && shape.score_softcap == 0
                                        ? find_skipping_kernel(gpu, group, shape.head_dim)
                                        : nullptr;
-      if (kernel == nullptr && shape.score_softcap > 0)
-        kernel = find_generic_kernel(group.key_format, group.value_format, shape.head_dim);
       if (kernel == nullptr)
-        kernel =
-            find_decode_kernel(gpu, group.key_format, group.value_format, shape.head_dim, n, shape.sas != 0);
+        kernel = find_decode_kernel(gpu, group.key_format, group.value_format, shape.head_dim, n,
+                                    shape.sas != 0, shape.score_softcap > 0);
       if (kernel == nullptr) return "no kernel reads these formats of keys and values at this head size";
       if (!fits(*kernel, gpu)) return "pages of these formats are larger than the shared memory of this GPU";
       plans->of[plans->n++] = {&group, first, n, kernel};

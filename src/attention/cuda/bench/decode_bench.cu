@@ -24,6 +24,7 @@
 #include <sstream>
 #include <string>
 
+#include "attention/cuda/bench/bench_options.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
 #include "cache/page_counts.h"
@@ -449,37 +450,27 @@ class Bench {
 
 Settings parse(int argc, char** argv) {
   Settings settings;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    int* number = argument == "--head-dim"       ? &settings.head_dim
-                  : argument == "--group"        ? &settings.group
-                  : argument == "--kv-heads"     ? &settings.kv_heads
-                  : argument == "--runs"         ? &settings.runs
-                  : argument == "--seqs"         ? &settings.seqs
-                  : argument == "--context"      ? &settings.context
-                  : argument == "--settled"      ? &settings.settled
-                  : argument == "--reproducible" ? &settings.reproducible
-                  : argument == "--tail"         ? &settings.tail
-                  : argument == "--correction"   ? &settings.correction
-                  : argument == "--sas"          ? &settings.sas
-                  : argument == "--sharpness"    ? &settings.sharpness
-                  : argument == "--skip"         ? &settings.skip
-                  : argument == "--protected"    ? &settings.protected_share
-                  : argument == "--sink"         ? &settings.sink
-                  : argument == "--short"        ? &settings.says_tail
-                                                 : nullptr;
-    std::string* text = argument == "--rotate" ? &settings.rotate
-                        : argument == "--json" ? &settings.json
-                                               : nullptr;
-    if (number == nullptr && text == nullptr) {
-      settings.pairs.push_back(argument);
-      continue;
-    }
-    if (++i >= argc) break;
-    if (number != nullptr) *number = std::atoi(argv[i]);
-    if (text != nullptr) *text = argv[i];
-    if (argument != "--json")
-      settings.options += (settings.options.empty() ? "" : " ") + argument + " " + argv[i];
+  BenchCommand command = parse_bench(argc, argv,
+                                     {{"--head-dim", &settings.head_dim},
+                                      {"--group", &settings.group},
+                                      {"--kv-heads", &settings.kv_heads},
+                                      {"--runs", &settings.runs},
+                                      {"--seqs", &settings.seqs},
+                                      {"--context", &settings.context},
+                                      {"--settled", &settings.settled},
+                                      {"--reproducible", &settings.reproducible},
+                                      {"--tail", &settings.tail},
+                                      {"--correction", &settings.correction},
+                                      {"--sas", &settings.sas},
+                                      {"--sharpness", &settings.sharpness},
+                                      {"--skip", &settings.skip},
+                                      {"--protected", &settings.protected_share},
+                                      {"--sink", &settings.sink},
+                                      {"--short", &settings.says_tail}},
+                                     {{"--rotate", &settings.rotate}, {"--json", &settings.json}});
+  settings.pairs = std::move(command.names);
+  for (const auto& [option, value] : command.options) {
+    if (option != "--json") settings.options += (settings.options.empty() ? "" : " ") + option + " " + value;
   }
   if (settings.pairs.empty())
     settings.pairs = {"bf16+bf16",

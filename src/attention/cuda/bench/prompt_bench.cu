@@ -1,14 +1,15 @@
-// Times causal attention of prompts: microseconds and TFLOP/s for each precision that the device has, head
+// Times causal attention of prompts: microseconds and TFLOP/s for each precision, head
 // size and shape, the median over runs, first pass included. Products of scores and values that rows see
 // count.
 //
-//   prompt_bench [--heads H] [--kv-heads H] [--runs N] [--softcap C] [D ...]
+//   prompt_bench [--heads H] [--kv-heads H] [--runs N] [--softcap C] [--sas 1] [D ...]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
 #include <string>
 
+#include "attention/cuda/bench/bench_options.h"
 #include "attention/cuda/bench/median_time.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
@@ -25,6 +26,7 @@ struct Settings {
   int kv_heads = 8;
   int runs = 7;
   int softcap = 0;
+  int sas = 0;
   std::vector<int> head_dims;
 };
 
@@ -103,11 +105,12 @@ void run_shape(const Settings& settings, int d, const Shape& of, bool half_produ
   shape.n_queries = shape.n_tokens = of.prompt;
   shape.softmax_scale = 1 / std::sqrt(static_cast<float>(d));
   shape.causal = 1;
+  shape.sas = settings.sas;
   shape.n_sealed_pages = of.sealed / kPageTokens;
   shape.half_products = half_products ? 1 : 0;
   shape.score_softcap = static_cast<float>(half_products ? settings.softcap : 0);
   std::size_t bytes = 0;
-  if (kvant_prompt_workspace(&shape, &bytes) == KVANT_UNSUPPORTED) return;
+  check(kvant_prompt_workspace(&shape, &bytes));
   const DeviceArray<unsigned char> workspace(bytes);
   const SealedPages sealed(settings.kv_heads, std::max(shape.n_sealed_pages, 1), d);
   const DeviceArray<std::uint16_t> q(gaussian_rows(of.prompt, settings.heads, d)),
@@ -141,19 +144,13 @@ void run_shape(const Settings& settings, int d, const Shape& of, bool half_produ
 
 Settings parse(int argc, char** argv) {
   Settings settings;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    int* number = argument == "--heads"      ? &settings.heads
-                  : argument == "--kv-heads" ? &settings.kv_heads
-                  : argument == "--runs"     ? &settings.runs
-                  : argument == "--softcap"  ? &settings.softcap
-                                             : nullptr;
-    if (number == nullptr) {
-      settings.head_dims.push_back(std::atoi(argument.c_str()));
-    } else if (++i < argc) {
-      *number = std::atoi(argv[i]);
-    }
-  }
+  const BenchCommand command = parse_bench(argc, argv,
+                                           {{"--heads", &settings.heads},
+                                            {"--kv-heads", &settings.kv_heads},
+                                            {"--runs", &settings.runs},
+                                            {"--softcap", &settings.softcap},
+                                            {"--sas", &settings.sas}});
+  for (const std::string& head_dim : command.names) settings.head_dims.push_back(std::atoi(head_dim.c_str()));
   if (settings.head_dims.empty()) settings.head_dims = {64, 128, 256};
   return settings;
 }

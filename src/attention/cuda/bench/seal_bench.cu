@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string>
 
+#include "attention/cuda/bench/bench_options.h"
 #include "attention/cuda/bench/median_time.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
@@ -147,20 +148,13 @@ void run(const Settings& settings) {
 
 Settings parse(int argc, char** argv) {
   Settings settings;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    int* number = argument == "--head-dim"   ? &settings.head_dim
-                  : argument == "--kv-heads" ? &settings.kv_heads
-                  : argument == "--tokens"   ? &settings.tokens
-                  : argument == "--runs"     ? &settings.runs
-                  : argument == "--shaped"   ? &settings.shaped
-                                             : nullptr;
-    if (number == nullptr) {
-      settings.pairs.push_back(argument);
-    } else if (++i < argc) {
-      *number = std::atoi(argv[i]);
-    }
-  }
+  settings.pairs = parse_bench(argc, argv,
+                               {{"--head-dim", &settings.head_dim},
+                                {"--kv-heads", &settings.kv_heads},
+                                {"--tokens", &settings.tokens},
+                                {"--runs", &settings.runs},
+                                {"--shaped", &settings.shaped}})
+                       .names;
   if (settings.pairs.empty())
     settings.pairs = {"ch4g128+tok4g128", "ch2g128+tok2g128", "prog4+prog4",       "prog2+prog2",
                       "lm2+lm2",          "lm3+lm3",          "lm4+lm4",           "vq-d2b8+vq-d2b8",

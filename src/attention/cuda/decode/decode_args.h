@@ -14,6 +14,11 @@ namespace kvant::cuda {
 // Three warps on each of a multiprocessor's schedulers, the copying warp among them. (Nine to twelve warps
 // may use the same number of registers each.)
 inline constexpr int kMaxConsumerWarps = 11;
+// Those of heads of 256 channels: pairs of warps share pages, and five pages of either side fit into a CTA's
+// shared memory twice.
+KVANT_HOST_DEVICE constexpr int max_consumer_warps(int head_dim) {
+  return head_dim == 256 ? 10 : kMaxConsumerWarps;
+}
 inline constexpr int kMaxStages = 8;
 inline constexpr int kPaddedGroup = 8;  // query heads of a KV head in a launch: the columns of a product
 inline constexpr int kMergedHeads = 4;  // query heads that are merged at a time

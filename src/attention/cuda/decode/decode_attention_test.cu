@@ -410,9 +410,10 @@ TEST(DecodeApi, NamesTheGenericKernelWhereAPairHasNone) {
 }
 
 TEST(DecodeApi, NamesTheGenericKernelWhereAPairsOwnCannotServe) {
-  kvant_decode_shape shape{sizeof shape, 1, 1, 16, 256, 1.0F, "prog4", "prog4"};
-  EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "generic:prog4+prog4");
+  kvant_decode_shape shape{sizeof shape, 1, 1, 16, 256, 1.0F, "prog5", "prog5"};
+  EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "generic:prog5+prog5");
   shape.head_dim = 128;
+  shape.key_format = shape.value_format = "prog4";
   shape.sas = 1;
   EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "prog4+prog4 with SAS");
   shape.key_format = "tcq4";
@@ -426,6 +427,27 @@ TEST(DecodeApi, NamesTheGenericKernelWhereAPairsOwnCannotServe) {
   shape.key_format = "ch4g128";
   shape.value_format = "tok4g128";
   EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "ch4g128+tok4g128 skipping values");
+}
+
+TEST(DecodeApi, NamesKernelsOfWideHeads) {
+  kvant_decode_shape shape{sizeof shape, 1, 1, 2, 256, 1.0F};
+  for (const int group : {2, 4, 8}) {
+    for (const float cap : {0.0F, 50.0F}) {
+      shape.group = group;
+      shape.score_softcap = cap;
+      shape.key_format = shape.value_format = "prog4";
+      EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "prog4+prog4");
+      shape.key_format = "ch4g128";
+      shape.value_format = "tok4g128";
+      EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "ch4g128+tok4g128");
+      shape.key_format = "tcq4";
+      shape.value_format = "tcq3";
+      EXPECT_EQ(kvant_decode_kernel(&shape),
+                kernel_path() + (group <= 4 ? "tcq4+tcq3" : "generic:tcq4+tcq3"));
+    }
+  }
+  shape.head_dim = 128;
+  EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "generic:tcq4+tcq3");
 }
 
 TEST(DecodeApi, RefusesWhatItCannotRun) {

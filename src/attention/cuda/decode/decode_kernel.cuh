@@ -4,6 +4,9 @@
 // output or, if other CTAs hold parts of the sequence, leave a partial result that the last of them combines
 // (leave_segment.cuh).
 //
+// Where a warp's registers are too few for what it has of a page (heads of 256), two warps share a ring: each
+// attends to half of every page's tokens (Pair::kPageWarps).
+//
 // A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or, with sums of its own,
 // Pair::attend and Pair::finish; and tables in shared memory.
 #pragma once
@@ -26,7 +29,7 @@ using Scores = float[kTokenTiles][4];
 struct RingReader {
   const Rings& rings;
   const unsigned char* first;  // slot
-  int warp;
+  int index;                   // of the ring
   int stage = 0;
   std::uint32_t parity = 0;
   std::uint32_t value_parities = 0;  // a bit for each slot whose values come later: pairs/skipping.cuh
@@ -34,13 +37,13 @@ struct RingReader {
   // The number, within the CTA's range, of the warp's next unit after `last`, or INT_MAX.
   __device__ int next_unit(int last) const {
     do {
-      const int number = load_shared(rings.unit(warp, stage));
+      const int number = load_shared(rings.unit(index, stage));
       if (number > last) return number;
-    } while (load_shared(rings.last_unit(warp)) != last);
+    } while (load_shared(rings.last_unit(index)) != last);
     return INT_MAX;
   }
   __device__ const unsigned char* wait() const {
-    barrier_wait(rings.full(warp, stage), parity);
+    barrier_wait(rings.full(index, stage), parity);
     return first + stage * rings.slot_bytes;
   }
   // This lane has read what it needs; the slot is free when all have said so.
@@ -55,8 +58,25 @@ struct RingReader {
       parity ^= 1;
     }
   }
-  __device__ void release_kept(int of_stage) const { barrier_arrive(rings.empty(warp, of_stage)); }
+  __device__ void release_kept(int of_stage) const { barrier_arrive(rings.empty(index, of_stage)); }
 };
+
+// Warps that share a ring and attend to neighbouring parts of each page's tokens.
+template <class Pair>
+inline constexpr int kPageWarps = 1;
+template <class Pair>
+requires requires {
+  Pair::kPageWarps;
+}
+inline constexpr int kPageWarps<Pair> = Pair::kPageWarps;
+
+// Which of the parts of pages is this warp's, and the tiles of one.
+template <int PageWarps>
+__device__ __forceinline__ int part_of_page() {
+  return PageWarps == 1 ? 0 : static_cast<int>(threadIdx.x) / kLanes % PageWarps;
+}
+template <int PageWarps>
+inline constexpr int kTilesOfWarp = kTokenTiles / PageWarps;
 
 __device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, int page) {
   return args.masks != nullptr || (page == 0 && (args.sink > 0 || args.first_tokens != nullptr));
@@ -97,10 +117,13 @@ __device__ __forceinline__ void attend_sealed(const DecodeArgs& args, const unsi
                                               const Segment& segment, int page, const Query<D>& query,
                                               int lane, RingReader& ring, Accumulator<D>& acc,
                                               typename Pair::Value::State& state) {
-  Scores s;
+  constexpr int kTiles = kTilesOfWarp<kPageWarps<Pair>>;
+  float s[kTiles][4];
   Pair::Key::score(args, tables, ring.wait(), query, lane, s);
   ring.release();
-  if (may_be_masked(args, page)) mask_scores(args, segment, page, 0, lane, s);
+  cap_scores<Pair>(args, s);
+  if (may_be_masked(args, page))
+    mask_scores(args, segment, page, part_of_page<kPageWarps<Pair>>() * (kTiles / 2), lane, s);
   online_softmax<Pair>(args, s, acc, state);
   Pair::Value::mix(args, tables, ring.wait(), s, lane, acc.out, state);
   ring.release();
@@ -114,12 +137,19 @@ __device__ __forceinline__ int hidden_tokens(const DecodeArgs& args, const Segme
 
 // An unquantized page of n > 0 tokens, of which the first `hidden` are masked out. A loop over tiles of 16
 // tokens, and not the same code for each: in a model, where other kernels run between layers, instructions
-// come from memory whenever they are needed for the first time.
+// come from memory whenever they are needed for the first time. Warps that share a ring take tiles in turn.
 template <class Pair, int D>
 __device__ __forceinline__ void attend_plain(const DecodeArgs& args, int hidden, int n, const Query<D>& query,
                                              int lane, RingReader& ring, Accumulator<D>& acc) {
 #pragma unroll 1
   for (int first = 0; first < n; first += kTileTokens) {
+    if (first / kTileTokens % kPageWarps<Pair> != part_of_page<kPageWarps<Pair>>()) {
+      for (int side = 0; side < 2; ++side) {
+        ring.wait();
+        ring.release();
+      }
+      continue;
+    }
     float s[1][4];
     const auto* keys = reinterpret_cast<const uint4*>(ring.wait()) + lane;
     score_tile(
@@ -144,8 +174,9 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
   const int warp = threadIdx.x / kLanes;
   const int lane = threadIdx.x % kLanes;
   auto& buffer = *reinterpret_cast<MergeBuffer<D>*>(shared + args.merge_at);
-  RingReader ring{rings, shared + args.ring_at + warp * rings.stages * rings.slot_bytes, warp};
-  const int n_threads = rings.n_warps * kLanes;
+  const int of_ring = warp / kPageWarps<Pair>;
+  RingReader ring{rings, shared + args.ring_at + of_ring * rings.stages * rings.slot_bytes, of_ring};
+  const int n_threads = rings.n * kPageWarps<Pair> * kLanes;
   Segment segment;
   int last = kNoUnit;  // number of the unit before
   [[maybe_unused]] int tables_of = -1;
@@ -230,10 +261,11 @@ template <class Pair, int D>
 __global__ void __launch_bounds__((max_warps<Pair>() + 1) * kLanes, 1)
     decode_kernel(const __grid_constant__ DecodeArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const Rings rings(args, shared);
-  rings.init();
+  static_assert(kPageWarps<Pair> == 1 || kPageWarps<Pair> == 2);
+  const Rings rings(args, shared, kPageWarps<Pair> - 1);
+  rings.init(kPageWarps<Pair> * kLanes);
   if constexpr (!Pair::kTablesPerHead) Pair::build_tables(args, shared, 0, threadIdx.x, blockDim.x);
-  if (threadIdx.x / kLanes < rings.n_warps) {
+  if (threadIdx.x / kLanes < rings.n * kPageWarps<Pair>) {
     consume<Pair, D>(args, shared, rings);
   } else {
     copy_pages<Pair, D>(args, shared, rings);

@@ -13,11 +13,13 @@ struct DecodeKernel {
   const char* key_format;
   const char* value_format;
   int head_dim;
-  int max_group;  // query heads of a KV head
-  int max_warps;  // consumers of a CTA
+  int max_group;   // query heads of a KV head
+  int max_warps;   // consumers of a CTA
+  int page_warps;  // that share pages, each with some of their tokens
+  bool caps_scores;
   SasUse sas;
   const void* function;
-  int table_bytes, merge_bytes;  // of kMaxConsumerWarps
+  int table_bytes, merge_bytes;  // of max_consumer_warps
   int warp_bytes;                // of each warp at the tables' end
   int key_bytes, value_bytes;    // of sealed pages; 0: there are none
   AnyPage key_page, value_page;  // of the generic kernel
@@ -33,15 +35,17 @@ std::span<const DecodeKernel> vector_kernels();
 std::span<const DecodeKernel> long_vector_kernels();
 std::span<const DecodeKernel> trellis_kernels();
 std::span<const DecodeKernel> wide_trellis_kernels();
+std::span<const DecodeKernel> wide_head_kernels();
+std::span<const DecodeKernel> wide_head_trellis_kernels();
 std::span<const DecodeKernel> skipping_kernels();
 
 // The generic kernel for a pair of formats, or null.
 const DecodeKernel* find_generic_kernel(const char* key_format, const char* value_format, int head_dim);
 
 // The kernel for a pair of formats, or null: its own where the GPU has the shared memory for it, or else the
-// generic one. sas: it must be able to take SAS for the exponential.
+// generic one. sas, caps: it must be able to take SAS for the exponential, to cap scores.
 const DecodeKernel* find_decode_kernel(const Gpu& gpu, const char* key_format, const char* value_format,
-                                       int head_dim, int group, bool sas);
+                                       int head_dim, int group, bool sas, bool caps);
 
 // Its name by the code that the GPU runs: "cuda/sm80/ch4g128+tok4g128".
 const char* name_on(const Gpu& gpu, const DecodeKernel& kernel);

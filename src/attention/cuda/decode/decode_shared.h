@@ -30,16 +30,16 @@ inline int place_codebooks(const DecodeKernel& kernel, const Gpu& gpu, AnyPage* 
 // Where the parts lie for so many consumer warps, of which the code for sm_80 takes no more than they need.
 inline void place_parts(const DecodeKernel& kernel, bool for_all_warps, int table_bytes, int warps,
                         DecodeArgs* args) {
-  const int absent = for_all_warps ? 0 : kMaxConsumerWarps - warps;
-  const int merge_bytes_of_warp =
-      (kernel.merge_bytes - static_cast<int>(sizeof(MergedSums))) / kMaxConsumerWarps;
+  const int all_warps = max_consumer_warps(kernel.head_dim);
+  const int absent = for_all_warps ? 0 : all_warps - warps;
+  const int merge_bytes_of_warp = (kernel.merge_bytes - static_cast<int>(sizeof(MergedSums))) / all_warps;
   args->merge_at = (table_bytes - absent * kernel.warp_bytes + 127) / 128 * 128;
   args->barriers_at = args->merge_at + (kernel.merge_bytes - absent * merge_bytes_of_warp + 15) / 16 * 16;
   args->ring_at = (args->barriers_at + Rings::bytes(kMaxConsumerWarps, kMaxStages) + 127) / 128 * 128;
 }
 
-// As many consumer warps as can have a few stages each, then as many stages as fit. Returns the bytes, or 0
-// where there is no room for one warp.
+// As many rings, of one consumer warp or of those that share pages, as can have a few stages each, then as
+// many stages as fit. Returns the bytes, or 0 where there is no room for one ring.
 inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, DecodeArgs* args) {
   const int tile_bytes = 16 * kernel.head_dim * 2;
   const int table_bytes = place_codebooks(kernel, gpu, &args->key_page, &args->value_page);
@@ -50,12 +50,13 @@ inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, DecodeArgs
     place_parts(kernel, gpu.is_hopper, table_bytes, warps, args);
     return std::max(0, gpu.shared_bytes - args->ring_at) / args->slot_bytes;
   };
-  int warps = kernel.max_warps;
-  while (warps > 0 && slots(warps) < warps * kLeastStages) --warps;
-  if (warps == 0) return 0;
-  args->consumer_warps = warps;
-  args->stages = std::min(kMaxStages, slots(warps) / warps);
-  return args->ring_at + args->consumer_warps * args->stages * args->slot_bytes;
+  const int sharers = kernel.page_warps;
+  int rings = kernel.max_warps / sharers;
+  while (rings > 0 && slots(rings * sharers) < rings * kLeastStages) --rings;
+  if (rings == 0) return 0;
+  args->consumer_warps = rings * sharers;
+  args->stages = std::min(kMaxStages, slots(rings * sharers) / rings);
+  return args->ring_at + rings * args->stages * args->slot_bytes;
 }
 
 inline bool fits(const DecodeKernel& kernel, const Gpu& gpu) {

@@ -27,7 +27,7 @@ struct Accumulator {
 };
 
 // Where warps leave their accumulators to be merged, those of kMergedHeads query heads at a time.
-template <int D, int Warps = kMaxConsumerWarps>
+template <int D, int Warps = max_consumer_warps(D)>
 struct MergedOutputs {
   static constexpr int kMTiles = D / 16;
   static constexpr int kRow = 16 + 16 / kMTiles;  // keeps writers and readers from sharing banks
@@ -143,10 +143,10 @@ __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffe
                                                      int head, int channel) {
   PartialResult result{{0, 0}, kNoScore, 0};
 #pragma unroll
-  for (int w = 0; w < kMaxConsumerWarps; ++w)
+  for (int w = 0; w < max_consumer_warps(D); ++w)
     if (w < n_warps) result.max = fmaxf(result.max, buffer.max[w][first + head]);
 #pragma unroll
-  for (int w = 0; w < kMaxConsumerWarps; ++w) {
+  for (int w = 0; w < max_consumer_warps(D); ++w) {
     if (w >= n_warps) continue;
     const float weight = exp2_fast(buffer.max[w][first + head] - result.max);
     const float2 part = buffer.at(w, head, channel);

@@ -1,8 +1,8 @@
-// The copying warp of a CTA: lane w keeps the ring of consumer warp w filled with the pages of its units, in
-// the order in which they are consumed. Units are dealt out as rings have room: warps that get ahead of
-// others (those that share a scheduler with the copying warp) take more of them. A sealed unit fills two
-// slots, with its key page and its value page. An unquantized unit fills two slots for each tile of 16
-// tokens, keys first.
+// The copying warp of a CTA: lane w keeps ring w, that of consumer warp w or of some warps that share it,
+// filled with the pages of its units, in the order in which they are consumed. Units are dealt out as rings
+// have room: warps that get ahead of others (those that share a scheduler with the copying warp) take more of
+// them. A sealed unit fills two slots, with its key page and its value page. An unquantized unit fills two
+// slots for each tile of 16 tokens, keys first.
 #pragma once
 
 #include "attention/cuda/decode/work_range.cuh"
@@ -15,36 +15,36 @@ inline constexpr int kNoUnit = -1;
 // Where the rings, their barriers and the numbers of units lie in shared memory.
 struct Rings {
   std::uint32_t slots, barriers;
-  int n_warps, slot_bytes, stages;
+  int n, slot_bytes, stages;
 
-  __device__ Rings(const DecodeArgs& args, const unsigned char* shared)
+  __device__ Rings(const DecodeArgs& args, const unsigned char* shared, int sharers_log2)
       : slots(shared_address(shared + args.ring_at)),
         barriers(shared_address(shared + args.barriers_at)),
-        n_warps(args.consumer_warps),
+        n(args.consumer_warps >> sharers_log2),
         slot_bytes(args.slot_bytes),
         stages(args.stages) {}
   __device__ std::uint32_t slot(int warp, int stage) const {
     return slots + (warp * stages + stage) * slot_bytes;
   }
   // Numbers of units within the CTA's range: of the unit whose copies begin in a slot, of the last unit that
-  // a warp gets, and of the next one to be dealt.
+  // a ring gets, and of the next one to be dealt.
   __device__ std::uint32_t unit(int warp, int stage) const {
-    return barriers + n_warps * stages * 16 + (warp * stages + stage) * 4;
+    return barriers + n * stages * 16 + (warp * stages + stage) * 4;
   }
-  __device__ std::uint32_t last_unit(int warp) const { return unit(n_warps, 0) + warp * 4; }
-  __device__ std::uint32_t next_unit() const { return last_unit(n_warps); }
-  static constexpr int bytes(int n_warps, int stages) { return n_warps * stages * 20 + (n_warps + 1) * 4; }
+  __device__ std::uint32_t last_unit(int warp) const { return unit(n, 0) + warp * 4; }
+  __device__ std::uint32_t next_unit() const { return last_unit(n); }
+  static constexpr int bytes(int n_rings, int stages) { return n_rings * stages * 20 + (n_rings + 1) * 4; }
   __device__ std::uint32_t full(int warp, int stage) const { return barriers + (warp * stages + stage) * 16; }
   __device__ std::uint32_t empty(int warp, int stage) const { return full(warp, stage) + 8; }
-  // By all threads of the CTA, before they meet.
-  __device__ void init() const {
-    for (int i = threadIdx.x; i < n_warps * stages; i += blockDim.x) {
+  // By all threads of the CTA, before they meet. n_lanes: that release a slot.
+  __device__ void init(int n_lanes) const {
+    for (int i = threadIdx.x; i < n * stages; i += blockDim.x) {
       barrier_init(barriers + i * 16, kCopyArrivals);
-      barrier_init(barriers + i * 16 + 8, kLanes);
+      barrier_init(barriers + i * 16 + 8, n_lanes);
       store_shared(unit(0, i), kNoUnit);
     }
-    for (int i = threadIdx.x; i < n_warps; i += blockDim.x) store_shared(last_unit(i), kNoUnit - 1);
-    if (threadIdx.x == 0) store_shared(next_unit(), n_warps);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) store_shared(last_unit(i), kNoUnit - 1);
+    if (threadIdx.x == 0) store_shared(next_unit(), n);
     publish_barriers();
   }
 };
@@ -59,7 +59,7 @@ class PageCopier {
   __device__ PageCopier(const DecodeArgs& args, const Rings& rings, int warp, std::uint32_t value_ids)
       : args_(args), rings_(rings), range_(args), warp_(warp), value_ids_(value_ids) {
     segment_.before = segment_.first = segment_.last = 0;
-    live_ = warp < rings.n_warps && find_unit(warp);
+    live_ = warp < rings.n && find_unit(warp);
     if (live_) {
       prefetch_to_l2(entry_);
       prefetch_to_l2(entry_ + source_->side_stride);
@@ -71,7 +71,7 @@ class PageCopier {
   }
   // For a warp that has nothing to do.
   __device__ void end_if_idle() const {
-    if (!live_ && warp_ < rings_.n_warps) store_shared(rings_.last_unit(warp_), kNoUnit);
+    if (!live_ && warp_ < rings_.n) store_shared(rings_.last_unit(warp_), kNoUnit);
   }
   __device__ bool live() const { return live_; }
 
@@ -136,7 +136,7 @@ class PageCopier {
   }
 
   __device__ int next_number() const {
-    return args_.reproducible != 0 ? number_ + rings_.n_warps : add_shared(rings_.next_unit(), 1);
+    return args_.reproducible != 0 ? number_ + rings_.n : add_shared(rings_.next_unit(), 1);
   }
 
   // Finds the warp's next unit that has tokens, from this number on.

@@ -41,6 +41,35 @@ __device__ __forceinline__ void mma_s8_u8(int (&c)[4], const std::uint32_t (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// d[16 x 8] = a[16 x 32] b[32 x 8] + from, signed bytes; and d += a b. Sums modulo 2^32.
+__device__ __forceinline__ void multiply_s8(std::uint32_t (&d)[4], const std::uint32_t (&a)[4],
+                                            std::uint32_t b0, std::uint32_t b1, std::uint32_t from) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%10,%10,%10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(from));
+}
+__device__ __forceinline__ void add_s8(std::uint32_t (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                       std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Of unsigned bytes, d = a b and d += a b.
+__device__ __forceinline__ void multiply_u8(std::uint32_t (&d)[4], const std::uint32_t (&a)[4],
+                                            std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%10,%10,%10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+}
+__device__ __forceinline__ void add_u8(std::uint32_t (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                       std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Four 8 x 8 matrices of 16-bit numbers from shared memory: lane l has the address of row l % 8 of matrix
 // l / 8, 16-byte aligned; lane g * 4 + t gets numbers 2t and 2t + 1 of row g of each.
 __device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32_t address) {

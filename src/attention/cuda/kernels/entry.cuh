@@ -16,6 +16,8 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      D,
                      kPaddedGroup,
                      max_warps<Pair>(),
+                     kPageWarps<Pair>,
+                     kCapsScores<Pair>,
                      kSasUse<Pair>,
                      reinterpret_cast<const void*>(&decode_kernel<Pair, D>),
                      Pair::kTableBytes,
@@ -36,8 +38,10 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
 
 }  // namespace kvant::cuda
 
-// The two entries of a pair of formats: heads of 64 and of 128.
+// The entries of a pair of formats: heads of 64, 128 and 256.
 #define KVANT_PAIR_64(key, value, ...) \
   decode_entry<__VA_ARGS__, 64>(KVANT_KERNEL_NAME(key, value), key, value)
 #define KVANT_PAIR_128(key, value, ...) \
   decode_entry<__VA_ARGS__, 128>(KVANT_KERNEL_NAME(key, value), key, value)
+#define KVANT_PAIR_256(key, value, ...) \
+  decode_entry<__VA_ARGS__, 256>(KVANT_KERNEL_NAME(key, value), key, value)

@@ -3,7 +3,7 @@
 namespace kvant::cuda {
 
 std::span<const DecodeKernel> trellis_kernels() {
-  static const auto kernels = trellis_entries<1>();
+  static const auto kernels = trellis_entries<1, 64, 128>();
   return kernels;
 }
 

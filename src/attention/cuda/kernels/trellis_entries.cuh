@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdio>
+#include <type_traits>
 
 #include "attention/cuda/kernels/entry.cuh"
 #include "attention/cuda/pairs/trellis.cuh"
@@ -20,25 +21,25 @@ inline int page_bytes_of(const char* format, int d) {
   return round_up_16(static_cast<int>(find_format(format)->page_bytes(d)));
 }
 
-// Sets: of four query heads.
-template <int Sets>
-std::array<DecodeKernel, 2 * kTrellisPairs> trellis_entries() {
+// Sets: of four query heads. Dims: of heads.
+template <int Sets, int... Dims>
+std::array<DecodeKernel, sizeof...(Dims) * kTrellisPairs> trellis_entries() {
   static TrellisNames names[kTrellisPairs];
-  std::array<DecodeKernel, 2 * kTrellisPairs> entries;
+  std::array<DecodeKernel, sizeof...(Dims) * kTrellisPairs> entries;
+  auto entry = entries.begin();
   for (int i = 0; i < kTrellisPairs; ++i) {
     const int key_bits = 1 + i / kMaxTrellisBits;
     const int value_bits = 1 + i % kMaxTrellisBits;
     std::snprintf(names[i].key, sizeof names[i].key, "tcq%d", key_bits);
     std::snprintf(names[i].value, sizeof names[i].value, "tcq%d", value_bits);
     std::snprintf(names[i].kernel, sizeof names[i].kernel, "cuda/sm90/tcq%d+tcq%d", key_bits, value_bits);
-    for (const int d : {64, 128}) {
-      DecodeKernel entry =
-          d == 64 ? decode_entry<TrellisPair<64, Sets>, 64>(names[i].kernel, names[i].key, names[i].value)
-                  : decode_entry<TrellisPair<128, Sets>, 128>(names[i].kernel, names[i].key, names[i].value);
-      entry.key_bytes = page_bytes_of(names[i].key, d);
-      entry.value_bytes = page_bytes_of(names[i].value, d);
-      entries[2 * i + (d == 64 ? 0 : 1)] = entry;
-    }
+    const auto add = [&]<int D>(std::integral_constant<int, D>) {
+      *entry = decode_entry<TrellisPair<D, Sets>, D>(names[i].kernel, names[i].key, names[i].value);
+      entry->key_bytes = page_bytes_of(names[i].key, D);
+      entry->value_bytes = page_bytes_of(names[i].value, D);
+      ++entry;
+    };
+    (add(std::integral_constant<int, Dims>{}), ...);
   }
   return entries;
 }

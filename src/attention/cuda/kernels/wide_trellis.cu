@@ -3,7 +3,7 @@
 namespace kvant::cuda {
 
 std::span<const DecodeKernel> wide_trellis_kernels() {
-  static const auto kernels = trellis_entries<2>();
+  static const auto kernels = trellis_entries<2, 64, 128>();
   return kernels;
 }
 

@@ -92,11 +92,12 @@ __device__ __forceinline__ void scale_channels(const float* factors, std::int64_
   for (int j = 0; j < N; ++j) x[j] *= factors[at + j];
 }
 
-// The orthonormal Walsh-Hadamard matrix of N * 32 channels, those of a row in any order in which the bits of
-// a channel's number are those of its lane and its place in the lane: the matrix's signs go by the bits that
-// two numbers have in common.
-template <int N>
+// The orthonormal Walsh-Hadamard matrix of N * Lanes channels, those of a row in any order in which the bits
+// of a channel's number are those of its lane and its place in the lane: the matrix's signs go by the bits
+// that two numbers have in common. Lanes: neighbours of a warp that have a row.
+template <int Lanes = kLanes, int N>
 __device__ __forceinline__ void rotate_channels(int lane, float (&x)[N]) {
+  const unsigned of_row = Lanes == kLanes ? ~0U : ((1U << Lanes % kLanes) - 1) << lane / Lanes * Lanes;
 #pragma unroll
   for (int half = 1; half < N; half *= 2) {
 #pragma unroll
@@ -108,14 +109,14 @@ __device__ __forceinline__ void rotate_channels(int lane, float (&x)[N]) {
     }
   }
 #pragma unroll
-  for (int half = 1; half < kLanes; half *= 2) {
+  for (int half = 1; half < Lanes; half *= 2) {
 #pragma unroll
     for (float& own : x) {
-      const float other = __shfl_xor_sync(~0U, own, half);
+      const float other = __shfl_xor_sync(of_row, own, half);
       own = (lane & half) == 0 ? own + other : other - own;
     }
   }
-  const float unit = rsqrtf(static_cast<float>(N * kLanes));
+  const float unit = rsqrtf(static_cast<float>(N * Lanes));
 #pragma unroll
   for (float& own : x) own *= unit;
 }

@@ -23,7 +23,8 @@ struct IntegerQuery {
 
   // Which of the lane's D/4 channels is byte j of register `half` of a k tile: the columns of trellis_place.
   static __device__ __forceinline__ constexpr int channel(int k_tile, int half, int j) {
-    return D == 128 ? 8 * j + 2 * k_tile + half : 8 * (j % 2) + 4 * k_tile + 2 * half + j / 2;
+    return D >= 128 ? 32 * (k_tile / 4) + 8 * j + 2 * (k_tile % 4) + half
+                    : 8 * (j % 2) + 4 * k_tile + 2 * half + j / 2;
   }
 
   // first_head: of the group.

@@ -52,6 +52,40 @@ __device__ __forceinline__ void for_each_fragment_of_block(const unsigned char* 
   }
 }
 
+// s += scores of a block's tokens, which are those of four tiles from 4 * `place` on, where the block is
+// known when this is compiled, or else 0 with the codes moved on by a block's.
+template <int Bits, int D, int Tiles>
+__device__ __forceinline__ void score_block(const unsigned char* bytes, const unsigned char* codes, int block,
+                                            int place, const Query<D>& query, int lane,
+                                            float (&s)[Tiles][4]) {
+  constexpr int kTiles = D / 16;
+  const ProgressivePage<Bits, D> page{bytes};
+  const auto* steps = reinterpret_cast<const std::uint32_t*>(page.steps(block) + lane % 4 * (D / 4));
+  const auto* zeros = reinterpret_cast<const std::uint32_t*>(page.zeros(block) + lane % 4 * (D / 4));
+  float zero[4] = {};
+#pragma unroll
+  for (int k = 0; k < kTiles; ++k) {
+    const std::uint32_t step = steps[k];
+    const std::uint32_t q0 = multiply_half2(query.b[k][0], half2_from_bytes(step, Bytes::first, 0));
+    const std::uint32_t q1 = multiply_half2(query.b[k][1], half2_from_bytes(step, Bytes::last, 0));
+    const std::uint32_t z = zeros[k] ^ kSignBits;
+    const std::uint32_t z0 = half2_from_bytes(z, Bytes::first, 128);
+    const std::uint32_t z1 = half2_from_bytes(z, Bytes::last, 128);
+    mma_f16(zero, z0, z0, z1, z1, query.b[k][0], query.b[k][1]);
+    for_each_fragment_of_block<Bits>(codes, lane, k, place, [&](int m, auto a0, auto a1, auto a2, auto a3) {
+      mma_f16(s[m], a0, a1, a2, a3, q0, q1);
+    });
+  }
+  const float scale = page.scale(block);
+  const float factor[2] = {query.factor[0] * scale, query.factor[1] * scale};
+#pragma unroll
+  for (int m = place * 4; m < place * 4 + 4; ++m) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      s[m][i] = fmaf(s[m][i], factor[i & 1] * code_unit<Bits>(m, i / 2), zero[i & 1] * factor[i & 1]);
+  }
+}
+
 template <int Bits, int D>
 struct ProgressiveKey {
   static constexpr int kPageBytes = ProgressivePage<Bits, D>::kPageBytes;
@@ -59,36 +93,9 @@ struct ProgressiveKey {
   static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char*,
                                                const unsigned char* bytes, const Query<D>& query, int lane,
                                                Scores& s) {
-    constexpr int kTiles = D / 16;
-    const ProgressivePage<Bits, D> page{bytes};
     clear(s);
 #pragma unroll
-    for (int block = 0; block < 2; ++block) {
-      const auto* steps = reinterpret_cast<const std::uint32_t*>(page.steps(block) + lane % 4 * (D / 4));
-      const auto* zeros = reinterpret_cast<const std::uint32_t*>(page.zeros(block) + lane % 4 * (D / 4));
-      float zero[4] = {};
-#pragma unroll
-      for (int k = 0; k < kTiles; ++k) {
-        const std::uint32_t step = steps[k];
-        const std::uint32_t q0 = multiply_half2(query.b[k][0], half2_from_bytes(step, Bytes::first, 0));
-        const std::uint32_t q1 = multiply_half2(query.b[k][1], half2_from_bytes(step, Bytes::last, 0));
-        const std::uint32_t z = zeros[k] ^ kSignBits;
-        const std::uint32_t z0 = half2_from_bytes(z, Bytes::first, 128);
-        const std::uint32_t z1 = half2_from_bytes(z, Bytes::last, 128);
-        mma_f16(zero, z0, z0, z1, z1, query.b[k][0], query.b[k][1]);
-        for_each_fragment_of_block<Bits>(
-            bytes, lane, k, block,
-            [&](int m, auto a0, auto a1, auto a2, auto a3) { mma_f16(s[m], a0, a1, a2, a3, q0, q1); });
-      }
-      const float scale = page.scale(block);
-      const float factor[2] = {query.factor[0] * scale, query.factor[1] * scale};
-#pragma unroll
-      for (int m = block * 4; m < block * 4 + 4; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          s[m][i] = fmaf(s[m][i], factor[i & 1] * code_unit<Bits>(m, i / 2), zero[i & 1] * factor[i & 1]);
-      }
-    }
+    for (int block = 0; block < 2; ++block) score_block<Bits, D>(bytes, bytes, block, block, query, lane, s);
   }
 };
 

@@ -127,17 +127,17 @@ struct SkippingPair {
 
   static __device__ __forceinline__ std::uint32_t value_barrier(const unsigned char* shared,
                                                                 const RingReader& ring, int stage) {
-    return shared_address(shared + kBarriersAt) + (ring.warp * ring.rings.stages + stage) * 8;
+    return shared_address(shared + kBarriersAt) + (ring.index * ring.rings.stages + stage) * 8;
   }
 
   // By one lane, or by all where there are no bulk copies.
   static __device__ __forceinline__ void copy_values(const DecodeArgs& args, int head,
                                                      const unsigned char* shared, const RingReader& ring) {
-    const int slot = ring.warp * ring.rings.stages + ring.stage;
+    const int slot = ring.index * ring.rings.stages + ring.stage;
     const std::int64_t id = load_shared(shared_address(shared + kValueIdsAt) + slot * 4);
     const unsigned char* page = args.sealed.at(id, head, static_cast<int>(PageSide::value));
     const std::uint32_t barrier = value_barrier(shared, ring, ring.stage);
-    const std::uint32_t to = ring.rings.slot(ring.warp, ring.stage);
+    const std::uint32_t to = ring.rings.slot(ring.index, ring.stage);
     if constexpr (Architecture::kBulkCopies) {
       expect_bytes(barrier, args.value_bytes);
       bulk_copy(to, page, args.value_bytes, barrier);

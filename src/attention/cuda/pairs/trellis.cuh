@@ -15,24 +15,30 @@ namespace kvant::cuda {
 
 inline constexpr int kSteps = kPageTokens / 32;  // of 32 tokens: a contraction over weights
 
-// Steps of a part of a page: 128 values in each lane.
+// Parts of a page: 128 values in each lane, or twice as many, which are one step or two.
 template <int D>
-inline constexpr int kStepsOfPart = 128 / D;
+inline constexpr int kTimes = D == 256 ? 2 : 1;
+template <int D>
+inline constexpr int kStepsOfPart = 128 * kTimes<D> / D;
+template <int Bits, int D>
+inline constexpr int kPartBytes = kTimes<D>* Bits * 4 * kLanes * 4;
 
-// The gains of this lane's tokens, 4g .. 4g + 3 of each step: of 8-bit codes, in steps of 1/32 octave below
-// the loudest.
+// The gains of this lane's tokens in some steps, 4g .. 4g + 3 of each step: of 8-bit codes, in steps of 1/32
+// octave below the loudest.
+template <int Steps>
 struct TokenGains {
-  std::uint32_t codes[kSteps];
+  std::uint32_t codes[Steps];
 
   __device__ __forceinline__ TokenGains(const unsigned char* parameters, int lane) {
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i)
+    for (int i = 0; i < Steps; ++i)
       codes[i] = *reinterpret_cast<const std::uint32_t*>(parameters + i * 32 + lane / 4 * 4);
   }
   // Of a step that is not known when this is compiled.
   __device__ __forceinline__ std::uint32_t of_step(int i) const {
     const std::uint32_t low = i == 0 ? codes[0] : codes[1];
-    const std::uint32_t high = i == 2 ? codes[2] : codes[3];
+    if constexpr (Steps == 2) return low;
+    const std::uint32_t high = i == 2 ? codes[2] : codes[Steps - 1];
     return i < 2 ? low : high;
   }
   // Of token j of a step's, relative to the loudest, from the table of all codes.
@@ -46,22 +52,26 @@ struct TokenGains {
 template <int Bits, int D, int Sets>
 __device__ __forceinline__ void score_levels(const unsigned char* codes, const IntegerQuery<D> (&query)[Sets],
                                              int lane, int (&s)[Sets][2 * kStepsOfPart<D>][4]) {
-  TrellisColumns<Bits, 4> columns(reinterpret_cast<const uint4*>(codes) + lane);
-  // Columns of a token follow one another, in the lane and then in the next one.
+  constexpr int kGroups = 4 * kTimes<D>;
+  TrellisColumns<Bits, kGroups, kTimes<D>> columns(reinterpret_cast<const uint4*>(codes) + lane);
+  // Columns of a token follow one another, in the lane's groups and then in the next lane.
 #pragma unroll
-  for (int group = 0; group < 4; ++group)
-    columns.before[group] =
-        __byte_perm(columns.own_last_bytes(group), columns.last_bytes(group, lane / 4 * 4 + (lane + 3) % 4),
-                    D == 128 ? 0x2107 : 0x2705);
+  for (int group = 0; group < kGroups; ++group) {
+    const std::uint32_t before =
+        group % kTimes<D> != 0 ? columns.own_last_bytes(group - 1)
+                               : columns.last_bytes(group + kTimes<D> - 1, lane / 4 * 4 + (lane + 3) % 4);
+    columns.before[group] = __byte_perm(columns.own_last_bytes(group), before, D >= 128 ? 0x2107 : 0x2705);
+  }
 #pragma unroll
   for (int m = 0; m < 2 * kStepsOfPart<D>; ++m) {
     int second[Sets][4] = {};  // halves the chain of products
 #pragma unroll
     for (int k = 0; k < D / 32; ++k) {
       LevelFragment a;
-      if constexpr (D == 128) {  // a group for each of two rows
+      if constexpr (D >= 128) {  // a group, or two, for each of two rows
 #pragma unroll
-        for (int reg = 0; reg < 4; ++reg) set_levels(columns, 2 * m + reg % 2, 2 * k + reg / 2, reg, a);
+        for (int reg = 0; reg < 4; ++reg)
+          set_levels(columns, (2 * m + reg % 2) * kTimes<D> + k / 4, 2 * (k % 4) + reg / 2, reg, a);
       } else {  // two columns of a group for each
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -89,18 +99,18 @@ __device__ __forceinline__ void score_levels(const unsigned char* codes, const I
 using StepWeights = std::uint32_t[2];
 
 // out += weights times the levels of values, for a part of a page and the m tiles from `First` on.
-template <int Bits, int D, int Sets, int First>
+template <int Bits, int D, int Sets, int First, int Tiles>
 __device__ __forceinline__ void mix_levels(const unsigned char* codes,
                                            const StepWeights (&weights)[Sets][kStepsOfPart<D>], int lane,
-                                           int (&out)[Sets][D / 16 / Sets][4]) {
-  TrellisColumns<Bits, 2 * kStepsOfPart<D>> columns(reinterpret_cast<const uint4*>(codes) + lane);
+                                           int (&out)[Sets][Tiles][4]) {
+  TrellisColumns<Bits, 2 * kStepsOfPart<D>, kTimes<D>> columns(reinterpret_cast<const uint4*>(codes) + lane);
 #pragma unroll
   for (int group = 0; group < 2 * kStepsOfPart<D>; ++group)
     columns.before[group] = columns.last_bytes(group, (lane + 28) % 32);
 #pragma unroll
   for (int step = 0; step < kStepsOfPart<D>; ++step) {
 #pragma unroll
-    for (int m = 0; m < D / 16 / Sets; ++m) {
+    for (int m = 0; m < Tiles; ++m) {
       LevelFragment a;
 #pragma unroll
       for (int reg = 0; reg < 4; ++reg)
@@ -150,18 +160,18 @@ struct PageWeights {
 
 // The weights of a page's tokens for one head, as integers of 15 bits into shared memory: [step][head][four
 // tokens of g] of 16 bits.
-template <int D>
-__device__ __forceinline__ PageWeights weigh(const float4 (&s)[kSteps], const TokenGains& gains,
+template <int D, int Steps>
+__device__ __forceinline__ PageWeights weigh(const float4 (&s)[Steps], const TokenGains<Steps>& gains,
                                              const unsigned char* gain_table, int lane, HeadSums<D>& head,
                                              uint2* weights) {
   float top = kNoScore;
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) top = fmaxf(fmaxf(fmaxf(s[i].x, s[i].y), fmaxf(s[i].z, s[i].w)), top);
+  for (int i = 0; i < Steps; ++i) top = fmaxf(fmaxf(fmaxf(s[i].x, s[i].y), fmaxf(s[i].z, s[i].w)), top);
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(~0U, top, step));
   float total = 0;
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
+  for (int i = 0; i < Steps; ++i) {
     const float x[4] = {s[i].x, s[i].y, s[i].z, s[i].w};
     std::uint32_t integers[4];
 #pragma unroll
@@ -170,7 +180,7 @@ __device__ __forceinline__ PageWeights weigh(const float4 (&s)[kSteps], const To
       total += weight;
       // In the last bits of 2^23 + n.
       integers[j] = __float_as_uint(
-          fmaf(weight, TokenGains::relative(gain_table, gains.codes[i], j) * 32767, 8388608.0F));
+          fmaf(weight, TokenGains<Steps>::relative(gain_table, gains.codes[i], j) * 32767, 8388608.0F));
     }
     weights[i * 32 + lane % 4 * 8 + lane / 4] = make_uint2(__byte_perm(integers[0], integers[1], 0x5410),
                                                            __byte_perm(integers[2], integers[3], 0x5410));
@@ -187,12 +197,20 @@ template <int D, int Sets>
 struct TrellisPair {
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
+  static constexpr int kPageWarps = D == 256 ? 2 : 1;
+  static constexpr int kMaxWarps = max_consumer_warps(D);
+  static constexpr bool kCaps = D == 256;
   static constexpr int kMaxGroup = kHeadsOfSet * Sets;
-  static constexpr int kScratch = kPageTokens * kHeadsOfSet * 4;  // of a warp and set: scores, then weights
+  static constexpr int kWarpSteps = kSteps / kPageWarps;  // of a warp, in each page
+  using Gains = TokenGains<kWarpSteps>;
+  static constexpr int kScratch =
+      kWarpSteps * 32 * kHeadsOfSet * 4;  // of a warp and set: scores, then weights
   static constexpr int kGainBytes = 256 * 4;
   static constexpr int kWarpBytes = Sets * kScratch;
-  static constexpr int kTableBytes = kGainBytes + kMaxConsumerWarps * kWarpBytes;
-  static constexpr int kParts = kSteps / kStepsOfPart<D>;
+  static constexpr int kTableBytes = kGainBytes + kMaxWarps * kWarpBytes;
+  static constexpr int kParts = kWarpSteps / kStepsOfPart<D>;
+  static constexpr int kPasses =
+      Sets * kPageWarps;  // over values, each for some channels: sums take registers
 
   // Gains of all codes: in steps of 1/32 octave, the last one silent.
   static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,
@@ -221,20 +239,20 @@ struct TrellisPair {
     ring.release();
     const unsigned char* values = ring.wait();
     const unsigned char* parameters = values + args.value_bits * (kPageTokens * D / 8);
-    const TokenGains gains(parameters, lane);
+    const Gains gains(parameters + first_step() * 32, lane);
     PageWeights weights[Sets];
 #pragma unroll
     for (int set = 0; set < Sets; ++set) {
-      float4 s[kSteps];
+      float4 s[kWarpSteps];
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i) s[i] = scratch[(set * kSteps + i) * kLanes + lane];
+      for (int i = 0; i < kWarpSteps; ++i) s[i] = scratch[(set * kWarpSteps + i) * kLanes + lane];
       __syncwarp();
       weights[set] = weigh(s, gains, shared, lane, state.heads[set],
-                           reinterpret_cast<uint2*>(scratch + set * kSteps * kLanes));
+                           reinterpret_cast<uint2*>(scratch + set * kWarpSteps * kLanes));
     }
     __syncwarp();
     add_values<0>(args, values, parameters, weights, reinterpret_cast<const uint2*>(scratch), lane, state);
-    if constexpr (Sets == 2)
+    if constexpr (kPasses == 2)
       add_values<1>(args, values, parameters, weights, reinterpret_cast<const uint2*>(scratch), lane, state);
     ring.release();
     __syncwarp();  // the next page's scores go where the weights are
@@ -268,6 +286,10 @@ struct TrellisPair {
   }
 
  private:
+  static __device__ __forceinline__ int first_step() {
+    return part_of_page<kPageWarps>() * kWarpSteps;
+  }
+
   // The queries' products with the means of a page's keys, of head t of each set.
   static __device__ __forceinline__ void mean_scores(const unsigned char* means, const Query<D>& query,
                                                      int lane, float (&mean)[Sets]) {
@@ -295,16 +317,18 @@ struct TrellisPair {
     const unsigned char* parameters = keys + args.key_bits * (kPageTokens * D / 8);
     float mean[Sets];
     mean_scores(parameters + kPageTokens, query, lane, mean);
-    const TokenGains gains(parameters, lane);
+    const Gains gains(parameters + first_step() * 32, lane);
     const float unit = *reinterpret_cast<const float*>(parameters + kPageTokens + 2 * D) * args.key_unit / 2;
     float factor[Sets];
 #pragma unroll
     for (int set = 0; set < Sets; ++set) factor[set] = state.query[set].factor * unit;
+    const unsigned char* codes = keys;
+    if constexpr (kPageWarps > 1) codes += first_step() * (args.key_bits * (32 * D / 8));
     with_bits(args.key_bits, [&](auto bits) {
 #pragma unroll 1
       for (int part = 0; part < kParts; ++part) {
         int s[Sets][2 * kStepsOfPart<D>][4] = {};
-        score_levels<bits.value, D, Sets>(keys + part * (bits.value * 4 * kLanes * 4), state.query, lane, s);
+        score_levels<bits.value, D, Sets>(codes + part * kPartBytes<bits.value, D>, state.query, lane, s);
 #pragma unroll
         for (int i = 0; i < kStepsOfPart<D>; ++i) {
           const int step = part * kStepsOfPart<D> + i;
@@ -316,22 +340,34 @@ struct TrellisPair {
             for (int j = 0; j < 4; ++j) {
               const int(&c)[4] = s[set][2 * i + j / 2];
               const auto sum = static_cast<float>(whole_sum(c[j % 2 * 2], c[j % 2 * 2 + 1]));
-              x[j] = fmaf(sum * TokenGains::relative(gain_table, codes, j), factor[set], mean[set]);
+              x[j] = fmaf(sum * Gains::relative(gain_table, codes, j), factor[set], mean[set]);
             }
-            scores[(set * kSteps + step) * kLanes + lane] = make_float4(x[0], x[1], x[2], x[3]);
+            scores[(set * kWarpSteps + step) * kLanes + lane] = make_float4(x[0], x[1], x[2], x[3]);
           }
         }
       }
     });
+    if constexpr (kCaps)
+      if (args.softcap_log2 > 0) cap_stored(args, lane, scores);
     if (may_be_masked(args, page)) mask_stored(args, segment, page, lane, scores);
+  }
+
+  static __device__ void cap_stored(const DecodeArgs& args, int lane, float4* scores) {
+#pragma unroll 1
+    for (int i = 0; i < Sets * kWarpSteps; ++i) {
+      float4& four = scores[i * kLanes + lane];
+      float x[1][4] = {{four.x, four.y, four.z, four.w}};
+      cap_scores<TrellisPair>(args, x);
+      four = make_float4(x[0][0], x[0][1], x[0][2], x[0][3]);
+    }
   }
 
   static __device__ void mask_stored(const DecodeArgs& args, const Segment& segment, int page, int lane,
                                      float4* scores) {
-    for (int step = 0; step < kSteps; ++step) {
-      const std::uint32_t masked = mask_word(args, segment, page, step) >> (lane / 4 * 4);
+    for (int step = 0; step < kWarpSteps; ++step) {
+      const std::uint32_t masked = mask_word(args, segment, page, first_step() + step) >> (lane / 4 * 4);
       for (int set = 0; set < Sets; ++set) {
-        float4& x = scores[(set * kSteps + step) * kLanes + lane];
+        float4& x = scores[(set * kWarpSteps + step) * kLanes + lane];
         if ((masked & 1) != 0) x.x = -INFINITY;
         if ((masked & 2) != 0) x.y = -INFINITY;
         if ((masked & 4) != 0) x.z = -INFINITY;
@@ -356,9 +392,11 @@ struct TrellisPair {
                                                     const unsigned char* parameters,
                                                     const PageWeights (&page)[Sets], const uint2* stored,
                                                     int lane, State& state) {
-    constexpr int kTiles = D / 16 / Sets;
+    constexpr int kTiles = D / 16 / kPasses;
     constexpr int kFirst = Pass * kTiles;
     int sums[Sets][kTiles][4] = {};
+    const unsigned char* codes = values;
+    if constexpr (kPageWarps > 1) codes += first_step() * (args.value_bits * (32 * D / 8));
     with_bits(args.value_bits, [&](auto bits) {
 #pragma unroll 1
       for (int part = 0; part < kParts; ++part) {
@@ -370,7 +408,7 @@ struct TrellisPair {
             load_weights(stored + set * (kScratch / 8) + (part * kStepsOfPart<D> + i) * 32, lane,
                          weights[set][i]);
         }
-        mix_levels<bits.value, D, Sets, kFirst>(values + part * (bits.value * 4 * kLanes * 4), weights, lane,
+        mix_levels<bits.value, D, Sets, kFirst>(codes + part * kPartBytes<bits.value, D>, weights, lane,
                                                 sums);
       }
     });

@@ -38,17 +38,17 @@ __device__ __forceinline__ std::uint32_t join_bytes(int shift, std::uint32_t low
   }
 }
 
-// The codes of some tokens in one lane: groups of four columns.
-template <int Bits, int Groups>
+// The codes of some tokens in one lane: groups of four columns, of 128 values or so many times as many.
+template <int Bits, int Groups, int Times = 1>
 struct TrellisColumns {
-  static constexpr int kWords = 4 * Bits;  // 128 values
+  static constexpr int kWords = 4 * Bits * Times;
   static constexpr int kRows = kWords / Groups;
   std::uint32_t words[kWords];
   std::uint32_t before[Groups];  // the bytes before the columns
 
   __device__ __forceinline__ explicit TrellisColumns(const uint4* pieces) {
 #pragma unroll
-    for (int i = 0; i < Bits; ++i) {
+    for (int i = 0; i < Bits * Times; ++i) {
       const uint4 piece = pieces[i * kLanes];
       words[4 * i] = piece.x;
       words[4 * i + 1] = piece.y;
@@ -101,9 +101,9 @@ __device__ __forceinline__ void set_levels(std::uint32_t x, int reg, LevelFragme
 }
 
 // Of value i of a group's columns.
-template <int Bits, int Groups>
-__device__ __forceinline__ void set_levels(const TrellisColumns<Bits, Groups>& columns, int group, int i,
-                                           int reg, LevelFragment& a) {
+template <int Bits, int Groups, int Times>
+__device__ __forceinline__ void set_levels(const TrellisColumns<Bits, Groups, Times>& columns, int group,
+                                           int i, int reg, LevelFragment& a) {
   constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
   set_levels<Bits>(columns.states(group, i), columns.shifted(group, i, kCode.mix),
                    columns.shifted(group, i, kCode.fold), reg, a);

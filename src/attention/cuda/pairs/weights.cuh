@@ -5,14 +5,17 @@
 
 namespace kvant::cuda {
 
-struct Weights {
-  std::uint32_t b[kTokenTiles][2];  // of the contraction over a tile's tokens
+template <int Tiles>
+struct WeightsOf {
+  std::uint32_t b[Tiles][2];  // of the contraction over a tile's tokens
 };
+using Weights = WeightsOf<kTokenTiles>;
 
-__device__ __forceinline__ Weights pack_weights(const Scores& p) {
-  Weights weights;
+template <int Tiles>
+__device__ __forceinline__ WeightsOf<Tiles> pack_weights(const float (&p)[Tiles][4]) {
+  WeightsOf<Tiles> weights;
 #pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) {
+  for (int tile = 0; tile < Tiles; ++tile) {
     weights.b[tile][0] = transpose_8x8(pack_half2(p[tile][0], p[tile][1]));
     weights.b[tile][1] = transpose_8x8(pack_half2(p[tile][2], p[tile][3]));
   }
@@ -21,12 +24,14 @@ __device__ __forceinline__ Weights pack_weights(const Scores& p) {
 
 // The half-precision parameters, one a token, of this lane's tokens: those of tiles 2 i and 2 i + 1 are four
 // neighbouring tokens: (tile 2i: row g, row g + 8), (tile 2i + 1: likewise).
-struct TokenParameters {
-  uint2 packed[kTokenTiles / 2];
+template <int Tiles>
+struct ParametersOf {
+  uint2 packed[Tiles / 2];
 
-  __device__ __forceinline__ TokenParameters(const unsigned char* parameters, int lane) {
+  ParametersOf() = default;
+  __device__ __forceinline__ ParametersOf(const unsigned char* parameters, int lane) {
 #pragma unroll
-    for (int i = 0; i < kTokenTiles / 2; ++i)
+    for (int i = 0; i < Tiles / 2; ++i)
       packed[i] = *reinterpret_cast<const uint2*>(parameters + 2 * (i * 32 + lane / 4 * 4));
   }
   // (row g, row g + 8)
@@ -44,8 +49,7 @@ struct TokenParameters {
     constexpr std::uint32_t kToSign = (0x8000 - k4096) * 0x00010001U;
     std::uint32_t largest = max_u16x2(packed[0].x, packed[0].y);
 #pragma unroll
-    for (int i = 1; i < kTokenTiles / 2; ++i)
-      largest = max_u16x2(largest, max_u16x2(packed[i].x, packed[i].y));
+    for (int i = 1; i < Tiles / 2; ++i) largest = max_u16x2(largest, max_u16x2(packed[i].x, packed[i].y));
     return __any_sync(~0U, ((largest + kToSign) & 0x80008000U) != 0) != 0;
   }
   __device__ __forceinline__ void multiply(float factor) {
@@ -57,12 +61,15 @@ struct TokenParameters {
     }
   }
 };
+using TokenParameters = ParametersOf<kTokenTiles>;
 
 // Weights times a parameter of their token: see add_weighted and pack_gained_weights.
-__device__ __forceinline__ Weights pack_weights(const Scores& p, const TokenParameters& scales) {
-  Weights weights;
+template <int Tiles>
+__device__ __forceinline__ WeightsOf<Tiles> pack_weights(const float (&p)[Tiles][4],
+                                                         const ParametersOf<Tiles>& scales) {
+  WeightsOf<Tiles> weights;
 #pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) {
+  for (int tile = 0; tile < Tiles; ++tile) {
     const std::uint32_t low = __byte_perm(scales.pair(tile), 0, 0x1010);
     const std::uint32_t high = __byte_perm(scales.pair(tile), 0, 0x3232);
     weights.b[tile][0] = transpose_8x8(multiply_half2(pack_half2(p[tile][0], p[tile][1]), low));

@@ -80,25 +80,8 @@ __device__ __forceinline__ void copy_half_tiles(const PromptArgs& args, HalfShar
   }
 }
 
-template <int D>
-__device__ __forceinline__ void load_queries(const PromptArgs& args, const PromptItem& item, int head,
-                                             int warp, int lane, unsigned char* queries) {
-  constexpr int kLanesOfRow = D / 8;
-  constexpr int kRowsAtOnce = 32 / kLanesOfRow;
-  const int octet = lane % kLanesOfRow;
-#pragma unroll 2
-  for (int row = warp * kRowsAtOnce + lane / kLanesOfRow; row < HalfShape<D>::kRows;
-       row += kQueryWarps * kRowsAtOnce) {
-    const uint4 eight = row < item.n_rows ? load_query(args, (item.first_row + row) * args.q.token_stride +
-                                                                 head * args.q.head_stride + octet * 8)
-                                          : make_uint4(0, 0, 0, 0);
-    unsigned char* group = queries + row / kGroupRows * HalfShape<D>::kGroupBytes;
-    *reinterpret_cast<uint4*>(group + half_place<kGroupRows>(row % kGroupRows, octet * 8)) = eight;
-  }
-}
-
 // A group's way through the tiles of a block.
-template <int D>
+template <int D, class Weight>
 class HalfBlock {
  public:
   using Shape = HalfShape<D>;
@@ -218,7 +201,7 @@ class HalfBlock {
       }
       mask_scores(s, low, high, lane_ % 4);
     }
-    return weigh_scores(s, args_.scale_log2, rows_, shrink);
+    return weigh_scores<Weight>(s, args_.scale_log2, rows_, shrink);
   }
   // The A operand: of 16 tokens, columns 2t and the next of rows g and g + 8, then those 8 further.
   static __device__ __forceinline__ void pack(const float (&s)[64], std::uint32_t (&p)[32]) {
@@ -246,7 +229,7 @@ class HalfBlock {
   float sums_[D / 2] = {};
 };
 
-template <int D>
+template <int D, class Weight>
 __device__ __forceinline__ void attend_blocks(const PromptArgs& args, HalfShared<D>& shared, int group,
                                               int thread) {
   RingPlace<2> place;
@@ -256,14 +239,14 @@ __device__ __forceinline__ void attend_blocks(const PromptArgs& args, HalfShared
     const PromptItem& item = shared.blocks[place.slot].item;
     if (item.n_rows == 0) return;
     const unsigned n_slots = 2 * tiles_of(item);
-    HalfBlock<D>(args, shared, place.slot, base, group, thread).attend(thread);
+    HalfBlock<D, Weight>(args, shared, place.slot, base, group, thread).attend(thread);
     base += n_slots;
     __syncwarp();
     if (thread % 32 == 0) barrier_arrive(shared_address(&shared.block_free[place.slot]));
   }
 }
 
-template <int D>
+template <int D, class Weight>
 __global__ void __launch_bounds__(HalfShape<D>::kThreads, 1)
     half_prompt_kernel(const __grid_constant__ PromptArgs args) {
   using Shape = HalfShape<D>;
@@ -292,12 +275,19 @@ __global__ void __launch_bounds__(HalfShape<D>::kThreads, 1)
       if (thread == 0) copy_half_tiles<D>(args, shared);
     } else {
       prepare_blocks(args, shared, warp, lane, [&](const PromptItem& item, int head, int slot) {
-        load_queries<D>(args, item, head, warp, lane, shared.queries[slot]);
+        constexpr int kRowsAtOnce = 32 / (D / 8);
+        load_queries<D>(
+            args, item, head, warp * kRowsAtOnce, Shape::kRows, kQueryWarps * kRowsAtOnce, lane,
+            [&](int row, int octet, const uint4& eight) {
+              unsigned char* of_group = shared.queries[slot] + row / kGroupRows * Shape::kGroupBytes;
+              *reinterpret_cast<uint4*>(of_group + half_place<kGroupRows>(row % kGroupRows, octet * 8)) =
+                  eight;
+            });
       });
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kConsumerRegisters));
-    attend_blocks<D>(args, shared, group - 1, thread % kGroupThreads);
+    attend_blocks<D, Weight>(args, shared, group - 1, thread % kGroupThreads);
   }
 }
 

@@ -1,6 +1,7 @@
 // Rows of queries and outputs of prompts in half precision.
 #pragma once
 
+#include "attention/cuda/page/row_channels.cuh"
 #include "attention/cuda/prompt/half_tiles.cuh"
 #include "attention/cuda/prompt/weigh.cuh"
 
@@ -17,6 +18,48 @@ __device__ __forceinline__ uint4 load_query(const PromptArgs& args, std::int64_t
   return half_octet_of({low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w});
 }
 
+// Likewise, to be rotated: as numbers that are read once more as they were stored.
+__device__ __forceinline__ void load_query(const PromptArgs& args, std::int64_t at, float (&x)[8]) {
+  if (args.q_is_f32 == 0) {
+    const uint4 octet = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(args.q.data) + at);
+    if (args.q_is_half != 0) {
+      unpack_octet<true>(octet, x);
+    } else {
+      unpack_octet<false>(octet, x);
+    }
+    return;
+  }
+  const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(args.q.data) + at);
+  const float4 low = from[0], high = from[1];
+  x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+  x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
+// Queries of a block into shared memory, rows [first, end) by warps that take them in turn, D / 8 lanes a
+// row: store(row, octet, eight numbers).
+template <int D, class Store>
+__device__ __forceinline__ void load_queries(const PromptArgs& args, const PromptItem& item, int head,
+                                             int first, int end, int step, int lane, const Store& store) {
+  constexpr int kLanesOfRow = D / 8;
+  const int octet = lane % kLanesOfRow;
+  const auto place_of = [&](int row) {
+    return (item.first_row + row) * args.q.token_stride + head * args.q.head_stride + octet * 8;
+  };
+  if (args.q_hadamard == 0) {
+#pragma unroll 2
+    for (int row = first + lane / kLanesOfRow; row < end; row += step)
+      store(row, octet, row < item.n_rows ? load_query(args, place_of(row)) : make_uint4(0, 0, 0, 0));
+    return;
+  }
+#pragma unroll 1
+  for (int row = first + lane / kLanesOfRow; row < end; row += step) {
+    float x[8] = {};
+    if (row < item.n_rows) load_query(args, place_of(row), x);
+    rotate_channels<kLanesOfRow>(lane, x);
+    store(row, octet, half_octet_of(x));
+  }
+}
+
 template <int D>
 __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const PromptItem& item, int head,
                                                 int row, int pair, const RowSums& rows,
@@ -26,6 +69,10 @@ __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const Pr
     float mass = rows.mass[i];
     mass += __shfl_xor_sync(~0U, mass, 1);
     mass += __shfl_xor_sync(~0U, mass, 2);
+    float x[D / 4];  // of channels 8 j + 2 pair and the next at 2 j
+#pragma unroll
+    for (int j = 0; j < D / 4; ++j) x[j] = sums[j / 2 * 4 + 2 * i + j % 2];
+    if (args.out_hadamard != 0) rotate_channels<4>(static_cast<int>(threadIdx.x) % kLanes, x);
     const int in_block = row + 8 * i;
     if (in_block >= item.n_rows) continue;
     const std::int64_t out_row = item.first_row + in_block;
@@ -43,7 +90,7 @@ __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const Pr
     const std::int64_t at = out_row * args.out_token_stride + head * args.out_head_stride + 2 * pair;
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
-      const float2 both = {sums[4 * j + 2 * i] * inverse, sums[4 * j + 2 * i + 1] * inverse};
+      const float2 both = {x[2 * j] * inverse, x[2 * j + 1] * inverse};
       if (args.out_is_f32 != 0) {
         *reinterpret_cast<float2*>(static_cast<float*>(args.out) + at + 8 * j) = both;
       } else {

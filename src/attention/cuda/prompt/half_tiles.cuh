@@ -100,10 +100,6 @@ struct HalfOctets {
   }
 };
 
-// CTAs of a multiprocessor: as many as their shared memory lets be.
-template <int D>
-inline constexpr int kTileCtas = D <= 128 ? 3 : 2;
-
 // Grid: the plan, then tiles' slots; KV heads; sides.
 template <int D, bool IsHalf, class Source>
 __global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)

@@ -8,9 +8,32 @@ namespace kvant::cuda {
 
 // A row's sums are in units of 2^reference; none are so far.
 inline constexpr float kNoReference = -1e30F;
-// How far a tile's scores may be above the reference, in units of log 2: weights in half precision reach
-// 2^16.
-inline constexpr float kHalfSlack = 8;
+
+// 2^(scale score - reference). kSlack: how far a tile's scores may be above the reference, in units of log 2,
+// as weights in half precision reach 2^16.
+struct ExactHalfWeight {
+  static constexpr float kSlack = 8;
+  float factor, offset;
+  __device__ __forceinline__ ExactHalfWeight(float scale_log2, float reference)
+      : factor(scale_log2), offset(-reference) {}
+  __device__ __forceinline__ float operator()(float s) const { return exp2_fast(fmaf(s, factor, offset)); }
+};
+
+// As SAS approximates it (sas_polynomial.cuh): e^-(whole + 1/2 + g), g in [-1/2, 1/2]; 0 below the floor,
+// which is relative to the largest score so far.
+struct SasHalfWeight {
+  static constexpr float kSlack = 0;
+  static constexpr float kLn2 = 0.69314718F;
+  float factor, offset;
+  __device__ __forceinline__ SasHalfWeight(float scale_log2, float reference)
+      : factor(-kLn2 * scale_log2), offset(fmaf(reference, kLn2, -0.5F)) {}
+  __device__ __forceinline__ float operator()(float s) const {
+    const float x = fmaf(s, factor, offset);
+    const float whole = (x + kRounder) - kRounder;
+    const float polynomial = centred_sas_polynomial(x - whole);
+    return x > -kSasFloor - 0.5F ? 0 : exp2_fast(whole * (-1 / kLn2)) * polynomial;
+  }
+};
 
 // Scores of a thread as in weigh.cuh, in F32.
 template <int N>
@@ -48,7 +71,7 @@ __device__ __forceinline__ void cap_scores(float (&s)[N], float softcap_log2, fl
 
 // Scores become weights in place. Sets what earlier sums are multiplied by; true if that isn't 1 in all rows
 // of the warp.
-template <int N>
+template <class Weight, int N>
 __device__ __forceinline__ bool weigh_scores(float (&s)[N], float scale_log2, RowSums& rows,
                                              float (&shrink)[2]) {
   float top[2] = {-INFINITY, -INFINITY};
@@ -59,14 +82,14 @@ __device__ __forceinline__ bool weigh_scores(float (&s)[N], float scale_log2, Ro
   for (int row = 0; row < 2; ++row) {
     top[row] = fmaxf(top[row], __shfl_xor_sync(~0U, top[row], 1));
     top[row] = fmaxf(top[row], __shfl_xor_sync(~0U, top[row], 2)) * scale_log2;
-    rises |= top[row] > rows.reference[row] + kHalfSlack;
+    rises |= top[row] > rows.reference[row] + Weight::kSlack;
     shrink[row] = 1;
   }
   const bool any = __any_sync(~0U, rises) != 0;
   if (any) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      if (top[row] <= rows.reference[row] + kHalfSlack) continue;
+      if (top[row] <= rows.reference[row] + Weight::kSlack) continue;
       shrink[row] = exp2_fast(rows.reference[row] - top[row]);
       rows.reference[row] = top[row];
       rows.mass[row] *= shrink[row];
@@ -75,7 +98,7 @@ __device__ __forceinline__ bool weigh_scores(float (&s)[N], float scale_log2, Ro
   float mass[2] = {};
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    s[i] = exp2_fast(fmaf(s[i], scale_log2, -rows.reference[i / 2 % 2]));
+    s[i] = Weight(scale_log2, rows.reference[i / 2 % 2])(s[i]);
     mass[i / 2 % 2] += s[i];
   }
   rows.mass[0] += mass[0];

@@ -1,6 +1,7 @@
 // Launches of prompt attention in 8-bit integers, for one head size.
 #pragma once
 
+#include "attention/cuda/prompt/cluster_ranges.cuh"
 #include "attention/cuda/prompt/launch.h"
 #include "attention/cuda/prompt/launch_overlapped.h"
 #include "attention/cuda/prompt/page_rows.cuh"
@@ -12,7 +13,7 @@ template <int D, bool IsHalf, class Source>
 cudaError_t launch_first_pass(const PromptArgs& args, const Source& source, const PromptLaunch& launch) {
   constexpr int kBytes = Source::template kSharedBytes<D>;
   auto* ranges = channel_ranges_kernel<D, IsHalf, Source>;
-  auto* quantize = quantize_tiles_kernel<D, IsHalf, Source>;
+  auto* quantize = quantize_tiles_kernel<PromptTile<D>, D, IsHalf, Source>;
   if (const cudaError_t error = allow_shared(ranges, kBytes); error != cudaSuccess) return error;
   if (const cudaError_t error = allow_shared(quantize, kBytes); error != cudaSuccess) return error;
   const dim3 samples(args.n_seqs * kSampledTiles, args.n_kv_heads, 2);
@@ -41,14 +42,10 @@ PromptSizes prompt_sizes(const Gpu&) {
 
 template <int D>
 cudaError_t launch_prompt(const PromptArgs& args, const PromptLaunch& launch) {
-  cudaError_t error;
-  if (launch.pages != nullptr) {
-    const PagesAndRows source{*launch.pages, launch.rows_in_tail ? 1 : 0};
-    error = launch_first_pass<D, false>(args, source, launch);
-  } else {
-    error = launch.is_half ? launch_first_pass<D, true>(args, OnlyRows{}, launch)
-                           : launch_first_pass<D, false>(args, OnlyRows{}, launch);
-  }
+  const cudaError_t error =
+      with_source(launch, [&]<bool IsHalf>(std::bool_constant<IsHalf>, const auto& source) {
+        return launch_first_pass<D, IsHalf>(args, source, launch);
+      });
   if (error != cudaSuccess) return error;
   if (launch.is_half)
     return launch.sas ? launch_attention<D, SasWeight, true>(args, launch)

@@ -35,9 +35,11 @@ struct PromptSizes {
   int claims;
   int ctas;  // that run side by side on a multiprocessor
 };
-// In 8-bit integers, and in half precision by warpgroups (sm_90a) or by warps.
+// In 8-bit integers, by warpgroups (sm_90a) or by warps, and in half precision likewise.
 template <int D>
 PromptSizes prompt_sizes(const Gpu& gpu);
+template <int D>
+PromptSizes integer_mma_sizes(const Gpu& gpu);
 template <int D>
 PromptSizes half_prompt_sizes(const Gpu& gpu);
 template <int D>
@@ -47,12 +49,16 @@ PromptSizes mma_prompt_sizes(const Gpu& gpu);
 template <int D>
 cudaError_t launch_prompt(const PromptArgs& args, const PromptLaunch& launch);
 template <int D>
+cudaError_t launch_integer_mma(const PromptArgs& args, const PromptLaunch& launch);
+template <int D>
 cudaError_t launch_half_prompt(const PromptArgs& args, const PromptLaunch& launch);
 template <int D>
 cudaError_t launch_mma_prompt(const PromptArgs& args, const PromptLaunch& launch);
 
-// The first pass of those in half precision.
+// The first pass of those in half precision, and of those in integers by warps.
 template <int D>
 cudaError_t launch_half_tiles(const PromptArgs& args, const PromptLaunch& launch, int block_rows);
+template <int D>
+cudaError_t launch_step_tiles(const PromptArgs& args, const PromptLaunch& launch, int block_rows);
 
 }  // namespace kvant::cuda

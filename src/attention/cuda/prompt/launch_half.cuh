@@ -20,7 +20,7 @@ cudaError_t launch_half_prompt(const PromptArgs& args, const PromptLaunch& launc
   if (const cudaError_t error = launch_half_tiles<D>(args, launch, HalfShape<D>::kRows); error != cudaSuccess)
     return error;
   constexpr int kBytes = sizeof(HalfShared<D>) + 1024;
-  auto* kernel = half_prompt_kernel<D>;
+  auto* kernel = launch.sas ? half_prompt_kernel<D, SasHalfWeight> : half_prompt_kernel<D, ExactHalfWeight>;
   if (const cudaError_t error = allow_shared(kernel, kBytes); error != cudaSuccess) return error;
   return launch_overlapped(kernel, dim3(args.n_ctas), HalfShape<D>::kThreads, kBytes, launch, args);
 }

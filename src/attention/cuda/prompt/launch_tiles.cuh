@@ -21,11 +21,9 @@ cudaError_t launch_tiles_of(const PromptArgs& args, const Source& source, const 
 
 template <int D>
 cudaError_t launch_half_tiles(const PromptArgs& args, const PromptLaunch& launch, int block_rows) {
-  if (launch.pages != nullptr)
-    return launch_tiles_of<D, false>(args, PagesAndRows{*launch.pages, launch.rows_in_tail ? 1 : 0}, launch,
-                                     block_rows);
-  return launch.is_half ? launch_tiles_of<D, true>(args, OnlyRows{}, launch, block_rows)
-                        : launch_tiles_of<D, false>(args, OnlyRows{}, launch, block_rows);
+  return with_source(launch, [&]<bool IsHalf>(std::bool_constant<IsHalf>, const auto& source) {
+    return launch_tiles_of<D, IsHalf>(args, source, launch, block_rows);
+  });
 }
 
 }  // namespace kvant::cuda

@@ -7,16 +7,14 @@
 // which they were scores, as the next product's operand.
 #pragma once
 
-#include "attention/cuda/prompt/blocks.cuh"
 #include "attention/cuda/prompt/half_rows.cuh"
 #include "attention/cuda/prompt/half_weigh.cuh"
 #include "attention/cuda/prompt/join_halves.cuh"
+#include "attention/cuda/prompt/warp_blocks.cuh"
 
 namespace kvant::cuda {
 
-inline constexpr int kStepTokens = 64;
-inline constexpr int kMostSlots = 4;
-static_assert(kStepTokens == kPanelColumns && 2 * kStepTokens == kTileTokens);
+static_assert(kStepTokens == kPanelColumns);
 
 // RowTiles: of 16 rows, that a warp has. With two of them fragments of keys and values are read once for
 // both.
@@ -40,21 +38,8 @@ struct MmaShape {
   static constexpr int kMostCtas = 8 / Warps;
 };
 
-// What a warp's rows see of sealed pages, and as rows.
-struct WarpSight {
-  SeenByAll all[2];
-  SeenByAll any[2];
-};
-
-// What a block is, for all threads.
 template <class Shape>
-struct MmaShared {
-  PromptItem item;
-  int head, n_steps;
-  int next_work;
-  WarpSight sight[Shape::kWarps];
-  int claims[Shape::kWarps];
-};
+using MmaShared = WarpBlock<Shape::kWarps>;
 
 // A block's keys and values, brought into the ring by all threads: keys of step 0, its values, keys of step
 // 1, and so on.
@@ -79,14 +64,8 @@ class StepCopies {
   static constexpr int kHalfPanel = kStepTokens * 128;  // of a tile's keys
 
   __device__ __forceinline__ void copy() {
-    const PromptItem& item = shared_.item;
-    const int tile = next_ / 4, half = next_ / 2 % 2;
-    const int n_pages = item.end_page - item.page;
-    const int slot =
-        tile < n_pages ? item.page_slot + item.page + tile : item.row_slot + item.tile + tile - n_pages;
-    const unsigned char* from =
-        args_.tiles +
-        (static_cast<std::int64_t>(slot) * args_.n_kv_heads + shared_.head / args_.group) * Tile::kBytes;
+    const int step = next_ / 2, half = step % 2;
+    const unsigned char* from = tile_of_step(args_, shared_.item, shared_.head, step, Tile::kBytes);
     const int thread = static_cast<int>(threadIdx.x);
     const bool is_value = next_ % 2 != 0;
     from += is_value ? Tile::kSideBytes + half * Shape::kSlotBytes : half * kHalfPanel;
@@ -105,37 +84,6 @@ class StepCopies {
   std::uint32_t slot_;
 };
 
-// Waits for the oldest of n_slots - 1 groups of copies.
-__device__ __forceinline__ void wait_for_oldest(int n_slots) {
-  static_assert(kMostSlots == 4);
-  if (n_slots == 4)
-    wait_for_copies<2>();
-  else if (n_slots == 3)
-    wait_for_copies<1>();
-  else
-    wait_for_copies<0>();
-}
-
-// How many steps the block's tiles are: the last tile's second half is none where no row sees any of it.
-__device__ __forceinline__ int steps_of(const PromptArgs& args, const PromptItem& item) {
-  const int n = 2 * tiles_of(item);
-  if (item.end_tile == item.tile) return n;
-  const int end = min(limit_of(args, item, item.n_rows - 1), item.tokens);
-  return end - item.first_token <= item.end_tile * kTileTokens - kStepTokens ? n - 1 : n;
-}
-
-// What rows [row, last] of a block see.
-__device__ __forceinline__ WarpSight find_sight(const PromptArgs& args, const PromptItem& item, int row,
-                                                int last) {
-  WarpSight sight;
-  find_seen_by_all(args, item, row, last, sight.all);
-  const int first = args.window > 0 ? limit_of(args, item, row) - args.window : -kUnbounded;
-  const int end = limit_of(args, item, last);
-  sight.any[0] = {first, min(end, sealed_end_of(args, item, last))};
-  sight.any[1] = {max(first, sealed_end_of(args, item, row)), min(end, item.tokens)};
-  return sight;
-}
-
 // d[16 x 16] += a[16 x 16] b[16 x 16]: columns 0 to 7 and 8 to 15 of b are b[0], b[1] and b[2], b[3].
 __device__ __forceinline__ void add_products(float* d, const std::uint32_t (&a)[4],
                                              const std::uint32_t (&b)[4]) {
@@ -144,7 +92,7 @@ __device__ __forceinline__ void add_products(float* d, const std::uint32_t (&a)[
 }
 
 // A warp's rows on their way through the steps of a block.
-template <class Shape>
+template <class Shape, class Weight>
 class MmaRows {
  public:
   static constexpr int kD = Shape::kHeadDim;
@@ -204,7 +152,7 @@ class MmaRows {
         mask_scores(s_[m], low, high, pair_);
       }
       float shrink[2];
-      if (!weigh_scores(s_[m], is_capped ? 1 : args.scale_log2, rows_[m], shrink)) continue;
+      if (!weigh_scores<Weight>(s_[m], is_capped ? 1 : args.scale_log2, rows_[m], shrink)) continue;
 #pragma unroll
       for (int i = 0; i < kD / 2; ++i) sums_[m][i] *= shrink[i / 2 % 2];
     }
@@ -258,21 +206,18 @@ class MmaRows {
 template <class Shape>
 __device__ __forceinline__ void load_warp_queries(const PromptArgs& args, const PromptItem& item, int head,
                                                   int warp, int lane, unsigned char* queries) {
-  constexpr int kOctets = Shape::kHeadDim / 8;
-#pragma unroll 2
-  for (int i = lane; i < Shape::kWarpRows * kOctets; i += 32) {
-    const int row = i / kOctets, octet = i % kOctets;
-    const int in_block = warp * Shape::kWarpRows + row;
-    *reinterpret_cast<uint4*>(queries + half_place<Shape::kWarpRows>(row, octet * 8)) =
-        in_block < item.n_rows ? load_query(args, (item.first_row + in_block) * args.q.token_stride +
-                                                      head * args.q.head_stride + octet * 8)
-                               : make_uint4(0, 0, 0, 0);
-  }
+  constexpr int kRowsAtOnce = 32 / (Shape::kHeadDim / 8);
+  const int first = warp * Shape::kWarpRows;
+  load_queries<Shape::kHeadDim>(
+      args, item, head, first, first + Shape::kWarpRows, kRowsAtOnce, lane,
+      [&](int row, int octet, const uint4& eight) {
+        *reinterpret_cast<uint4*>(queries + half_place<Shape::kWarpRows>(row - first, octet * 8)) = eight;
+      });
   __syncwarp();
 }
 
 // A block, by all threads. ring: its slots, from a shared address on.
-template <class Shape>
+template <class Shape, class Weight>
 __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<Shape>& shared,
                                              unsigned char* queries, std::uint32_t ring, int n_slots,
                                              int warp, int lane) {
@@ -283,7 +228,7 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
   WarpSight& sight = shared.sight[warp];
   if (lane == 0) sight = find_sight(args, item, warp * Shape::kWarpRows, (warp + 1) * Shape::kWarpRows - 1);
   __syncwarp();
-  MmaRows<Shape> rows(shared_address(queries), warp, lane);
+  MmaRows<Shape, Weight> rows(shared_address(queries), warp, lane);
   std::uint32_t slot = ring;
   const auto next_slot = [&] {
     slot += Shape::kSlotBytes;
@@ -303,11 +248,7 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
   };
 #pragma unroll 1
   for (int step = 0; step < shared.n_steps; ++step) {
-    const int n_pages = item.end_page - item.page;
-    const bool is_rows = step / 2 >= n_pages;
-    const int first =
-        (is_rows ? item.first_token + (item.tile - n_pages) * kTileTokens : item.page * kTileTokens) +
-        step * kStepTokens;
+    const auto [is_rows, first] = place_of_step(item, step);
     const SeenByAll any = sight.any[is_rows ? 1 : 0];
     const bool sees = first < any.end && first + kStepTokens > any.first;
     take_turn();
@@ -324,30 +265,15 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
 }
 
 // Dynamic shared memory: queries of each warp, then the ring.
-template <class Shape>
+template <class Shape, class Weight>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kMostCtas)
     mma_prompt_kernel(const __grid_constant__ PromptArgs args, int n_slots) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ MmaShared<Shape> shared;
-  const int warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / 32, 0);
-  wait_for_predecessors();  // tiles and the plan
-  const int n_work = *args.n_items * args.n_heads;
-  for (int work = static_cast<int>(blockIdx.x); work < n_work;) {
-    // What follows from it is computed anew for each block: registers are for sums.
-    int thread = static_cast<int>(threadIdx.x);
-    asm volatile("" : "+r"(thread));
-    if (thread == 0) {
-      shared.item = args.items[work / args.n_heads];
-      shared.head = work % args.n_heads;
-      shared.n_steps = steps_of(args, shared.item);
-      shared.next_work = static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
-    }
-    __syncthreads();
-    work = shared.next_work;
-    attend_block(args, shared, memory + warp * Shape::kWarpQueryBytes,
-                 shared_address(memory) + Shape::kQueryBytes, n_slots, warp, thread % 32);
-    __syncthreads();
-  }
+  take_blocks(args, shared, [&](int warp, int lane) {
+    attend_block<Shape, Weight>(args, shared, memory + warp * Shape::kWarpQueryBytes,
+                                shared_address(memory) + Shape::kQueryBytes, n_slots, warp, lane);
+  });
 }
 
 }  // namespace kvant::cuda

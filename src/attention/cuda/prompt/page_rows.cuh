@@ -48,4 +48,12 @@ struct PagesAndRows {
   }
 };
 
+// Calls body(whether numbers of 16 bits are half precision, where a launch's rows come from).
+template <class Body>
+cudaError_t with_source(const PromptLaunch& launch, const Body& body) {
+  if (launch.pages != nullptr)
+    return body(std::false_type{}, PagesAndRows{*launch.pages, launch.rows_in_tail ? 1 : 0});
+  return launch.is_half ? body(std::true_type{}, OnlyRows{}) : body(std::false_type{}, OnlyRows{});
+}
+
 }  // namespace kvant::cuda

@@ -14,10 +14,6 @@
 namespace kvant::cuda {
 namespace {
 
-constexpr Reason kNeedsHopper =
-    "prompt attention in 8-bit integers is for Hopper GPUs (compute capability 9.0) alone; half_products has "
-    "it in half precision on all";
-
 // Numbers of work and of CTAs; each CTA counts one past the last.
 constexpr std::int64_t kMost = 0x7fff0000;
 
@@ -35,14 +31,16 @@ struct PromptKernel {
 // scores without a cap.
 PromptKernel kernel_of(const kvant_prompt_shape& shape, const Gpu& gpu) {
   const bool is_64 = shape.head_dim == 64;
-  if (shape.half_products == 0)
+  const bool by_warpgroups = gpu.is_hopper && shape.head_dim <= 128 && shape.score_softcap == 0;
+  if (by_warpgroups && shape.half_products == 0)
     return is_64 ? PromptKernel{prompt_sizes<64>, launch_prompt<64>}
                  : PromptKernel{prompt_sizes<128>, launch_prompt<128>};
-  if (gpu.is_hopper && shape.head_dim <= 128 && shape.score_softcap == 0)
+  if (by_warpgroups)
     return is_64 ? PromptKernel{half_prompt_sizes<64>, launch_half_prompt<64>}
                  : PromptKernel{half_prompt_sizes<128>, launch_half_prompt<128>};
-  return with_head_dim(shape.head_dim, [](auto d) {
-    return PromptKernel{mma_prompt_sizes<d.value>, launch_mma_prompt<d.value>};
+  return with_head_dim(shape.head_dim, [&](auto d) {
+    return shape.half_products == 0 ? PromptKernel{integer_mma_sizes<d.value>, launch_integer_mma<d.value>}
+                                    : PromptKernel{mma_prompt_sizes<d.value>, launch_mma_prompt<d.value>};
   });
 }
 
@@ -67,7 +65,6 @@ Reason fault_of(const kvant_prompt_shape& shape) {
       {shape.softmax_scale > 0, "shape.softmax_scale must be greater than 0"},
       {shape.window >= 0, "shape.window is negative"},
       {shape.window == 0 || shape.causal != 0, "shape.window: only causal attention has one"},
-      {shape.half_products == 0 || shape.sas == 0, "shape.sas: not with half_products"},
       {shape.score_softcap >= 0, "shape.score_softcap must not be negative"},
       {shape.half_products != 0 || shape.score_softcap == 0, "shape.score_softcap is for half_products"},
   });
@@ -101,6 +98,8 @@ Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
        "prompt: q_type and out_type are for half_products"},
       {shape.half_products != 0 || prompt.sink_logits == nullptr,
        "prompt: sink_logits are for half_products"},
+      {shape.half_products != 0 || (prompt.q_hadamard == 0 && prompt.out_hadamard == 0),
+       "prompt: q_hadamard and out_hadamard are for half_products"},
       {(prompt.k != nullptr) == (prompt.v != nullptr), "prompt: one of k and v is null"},
       {prompt.k != nullptr || prompt.pages != nullptr,
        "prompt: k and v are null, and there are no tail pages"},
@@ -178,8 +177,6 @@ kvant_status read_shape(const kvant_prompt_shape* from, const Gpu& gpu, kvant_pr
   if (const Reason reason = read_struct(from, shape)) return refuse_argument(reason);
   if (const Reason reason = fault_of(*shape)) return refuse_argument(reason);
   if (!is_head_dim(shape->head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
-  if (shape->head_dim > 128 && shape->half_products == 0)
-    return refuse(KVANT_UNSUPPORTED, "shape.head_dim must be 64 or 128 for prompts in 8-bit integers");
   return refuse_argument(too_large(*shape, gpu));
 }
 
@@ -195,7 +192,6 @@ kvant_status kvant_prompt_workspace(const kvant_prompt_shape* caller_shape, size
   if (bytes == nullptr) return refuse_argument("kvant_prompt_workspace: bytes is null");
   const Gpu gpu = gpu_or_h100();
   if (const kvant_status status = read_shape(caller_shape, gpu, &shape); status != KVANT_OK) return status;
-  if (!gpu.is_hopper && shape.half_products == 0) return refuse(KVANT_UNSUPPORTED, kNeedsHopper);
   PromptArgs args{};
   *bytes = lay_out(shape, sizes_of(shape, gpu), nullptr, &args);
   return KVANT_OK;
@@ -231,13 +227,14 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   if (lay_out(shape, sizes, workspace, &args) > workspace_bytes)
     return refuse(KVANT_WORKSPACE_TOO_SMALL, "workspace_bytes is less than kvant_prompt_workspace says");
   if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
-  if (!gpu.is_hopper && shape.half_products == 0) return refuse(KVANT_UNSUPPORTED, kNeedsHopper);
   args.q = {prompt.q, prompt.q_token_stride, prompt.q_head_stride};
   args.k = {prompt.k, prompt.k_token_stride, prompt.k_head_stride};
   args.v = {prompt.v, prompt.v_token_stride, prompt.v_head_stride};
   args.q_is_f32 = is_f32(prompt.q_type) ? 1 : 0;
   args.q_is_half = shape.half;
   args.out_is_f32 = is_f32(prompt.out_type) ? 1 : 0;
+  args.q_hadamard = prompt.q_hadamard;
+  args.out_hadamard = prompt.out_hadamard;
   args.sink_logits = prompt.sink_logits;
   args.out = prompt.out;
   args.out_token_stride = prompt.out_token_stride;

@@ -33,7 +33,8 @@ struct PromptArgs {
   PromptRows q, k, v;
   // In half precision alone; otherwise q and out are as k and v.
   int q_is_f32, q_is_half, out_is_f32;
-  const float* sink_logits;  // [n_heads], or null
+  int q_hadamard, out_hadamard;  // not 0: queries and outputs are rotated
+  const float* sink_logits;      // [n_heads], or null
   void* out;
   std::int64_t out_token_stride, out_head_stride;
   float* lse;  // or null

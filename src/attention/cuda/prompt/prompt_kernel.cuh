@@ -7,10 +7,9 @@
 #pragma once
 
 #include "attention/cuda/prompt/blocks.cuh"
+#include "attention/cuda/prompt/integer_rows.cuh"
 #include "attention/cuda/prompt/integer_wgmma.cuh"
 #include "attention/cuda/prompt/join_halves.cuh"
-#include "attention/cuda/prompt/quantize_tiles.cuh"
-#include "attention/cuda/prompt/weigh.cuh"
 
 namespace kvant::cuda {
 
@@ -101,91 +100,22 @@ __device__ __forceinline__ void quantize_queries(const PromptArgs& args, const P
       const int row = first + i * kStep;
       float x[8];
       unpack_octet<IsHalf>(octets[i], x);
-      float largest = kLeastReach;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) largest = fmaxf(largest, fabsf(x[j]));
-#pragma unroll
-      for (int step = 1; step < kLanesOfRow; step *= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
-      const float inverse = __fdividef(kByteMax, largest);
-      std::uint32_t rounded[8];
-#pragma unroll
-      for (int j = 0; j < 8; ++j) rounded[j] = __float_as_uint(fmaf(x[j], inverse, kRounder));
+      float largest;
+      const uint2 bytes = quantize_query<D>(x, largest);
       float shift = 0;
       if (args.lse != nullptr) {
-        const float* centres =
-            args.channels +
-            (static_cast<std::int64_t>(item.seq) * args.n_kv_heads + head / args.group) * 3 * D + octet * 8;
+        const float* centres = channels_of<D>(args, item, head) + octet * 8;
 #pragma unroll
         for (int j = 0; j < 8; ++j) shift = fmaf(x[j], centres[j], shift);
 #pragma unroll
         for (int step = 1; step < kLanesOfRow; step *= 2) shift += __shfl_xor_sync(~0U, shift, step);
       }
       if (row >= PromptShape<D>::kRows) continue;
-      *reinterpret_cast<uint2*>(queries + swizzled<D>(row, octet * 8)) =
-          make_uint2(join_low_bytes(rounded[0], rounded[1], rounded[2], rounded[3]),
-                     join_low_bytes(rounded[4], rounded[5], rounded[6], rounded[7]));
+      *reinterpret_cast<uint2*>(queries + swizzled<D>(row, octet * 8)) = bytes;
       if (octet == 0) {
         block.scale[row] = largest / kByteMax * args.scale_log2;
         block.shift[row] = shift * args.scale_log2;
       }
-    }
-  }
-}
-
-template <int D, bool IsHalf>
-__device__ __forceinline__ void store_rows(const PromptArgs& args, const PreparedBlock<D>& block, int row,
-                                           int pair, const RowSums& rows, const float (&sums)[D / 2]) {
-  const PromptItem& item = block.item;
-  float inverse[2], centre[2], is_seen[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    float mass = rows.mass[i];
-    float offset = rows.offset[i];
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-      mass += __shfl_xor_sync(~0U, mass, step);
-      offset += __shfl_xor_sync(~0U, offset, step);
-    }
-    inverse[i] = mass > 0 ? 1 / mass : 0;
-    is_seen[i] = mass > 0 ? 1 : 0;
-    centre[i] = offset * kByteCentre;
-    const int in_block = row + 8 * i;
-    if (args.lse != nullptr && pair == 0 && in_block < item.n_rows) {
-      // Weights were subnormal numbers, times 2^(kSumExponent - reference).
-      const float log2_mass = log2f(mass) + (149 - kSumExponent) + rows.reference[i] + block.shift[in_block];
-      args.lse[(item.first_row + in_block) * args.lse_token_stride + block.head * args.lse_head_stride] =
-          mass > 0 ? log2_mass * 0.69314718F : -INFINITY;
-    }
-  }
-  const float* centres =
-      args.channels +
-      (static_cast<std::int64_t>(item.seq) * args.n_kv_heads + block.head / args.group) * 3 * D + D +
-      2 * pair;
-  auto* out = static_cast<unsigned short*>(args.out) + (item.first_row + row) * args.out_token_stride +
-              block.head * args.out_head_stride + 8 * pair;
-#pragma unroll
-  for (int j = 0; j < D / 8; j += 4) {
-    std::uint32_t words[2][4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float2 mean = *reinterpret_cast<const float2*>(centres + 8 * (j + k));
-      const float2 scale = *reinterpret_cast<const float2*>(centres + D + 8 * (j + k));
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float x = (sums[4 * (j + k) + 2 * i] - centre[i]) * inverse[i];
-        const float y = (sums[4 * (j + k) + 2 * i + 1] - centre[i]) * inverse[i];
-        const float low = fmaf(x, scale.x, mean.x * is_seen[i]);
-        const float high = fmaf(y, scale.y, mean.y * is_seen[i]);
-        words[i][k] = IsHalf ? pack_half2(low, high) : pack_bf16x2(low, high);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      transpose_quad(words[i], pair);
-      if (row + 8 * i < item.n_rows)
-        *reinterpret_cast<uint4*>(out + 8 * i * args.out_token_stride + 8 * j) =
-            make_uint4(words[i][0], words[i][1], words[i][2], words[i][3]);
     }
   }
 }
@@ -340,7 +270,9 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
           args.halves + static_cast<std::int64_t>(place) * Half::kNumbers, args.claims + 2 * place,
           kFirstGroupBarrier + group, thread, shared.claims[group], rows, sums);
     }
-    if (is_whole) store_rows<D, IsHalf>(args, block, row, pair, rows, sums);
+    if (is_whole)
+      store_integer_rows<D, IsHalf>(args, block.item, block.head, row, pair, rows, sums,
+                                    [&](int i) { return block.shift[row + 8 * i]; });
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&shared.block_free[place.slot]));
   }

@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "attention/cuda/device/kernel_path.h"
 #include "attention/cuda/prompt/prompt_reference.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/page_test_cache.h"
@@ -47,6 +47,7 @@ struct Case {
   int window = 0;              // tokens that a query sees
   bool half_products = false;  // with queries and outputs in F32
   float softcap = 0;           // of scores; only with half_products
+  bool rotated = false;        // queries and outputs, by the call; only with half_products, both in BF16 then
   int unquantized = -1;  // queries see pages sealed as the cache's rule says, with this window; -1: all pages
 };
 
@@ -62,6 +63,15 @@ std::vector<Seen> seen_by(const Case& c, const Sequence& s, int query) {
   const int shift = s.sealed * kPageTokens - s.first_token;
   return {{first, std::max(std::min(limit, sealed), first)},
           {shift + std::max(first, sealed), shift + std::max({limit, first, sealed})}};
+}
+
+// By the orthonormal Walsh-Hadamard matrix.
+std::vector<double> rotated(const std::vector<double>& x) {
+  std::vector<double> y(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i)
+    for (std::size_t j = 0; j < x.size(); ++j) y[i] += std::popcount(i & j) % 2 == 0 ? x[j] : -x[j];
+  for (double& value : y) value /= std::sqrt(static_cast<double>(x.size()));
+  return y;
 }
 
 struct Errors {
@@ -143,7 +153,9 @@ Errors errors_of(const Case& c, int rows_of_head) {
     prompt.v = v.get();
   }
   prompt.out = out.get();
-  if (c.half_products) {
+  const bool in_f32 = c.half_products && !c.rotated;
+  prompt.q_hadamard = prompt.out_hadamard = c.rotated ? 1 : 0;
+  if (in_f32) {
     prompt.q = q_f32.get();
     prompt.out = out_f32.get();
     prompt.q_type = prompt.out_type = KVANT_F32;
@@ -159,7 +171,7 @@ Errors errors_of(const Case& c, int rows_of_head) {
       << kvant_last_error();
   check_cuda(cudaDeviceSynchronize(), "prompt attention");
   std::vector<float> got = out_f32.read();
-  if (!c.half_products) {
+  if (!in_f32) {
     const auto out_bits = out.read();
     std::transform(out_bits.begin(), out_bits.end(), got.begin(), float_from_bf16);
   }
@@ -184,9 +196,10 @@ Errors errors_of(const Case& c, int rows_of_head) {
         std::vector<double> x(d);
         for (int channel = 0; channel < d; ++channel)
           x[channel] = float_from_bf16(q_bits[place * d + channel]);
+        if (c.rotated) x = rotated(x);
         const std::vector<Seen> seen = seen_by(c, sequence, query);
-        const auto exact =
-            attend(x.data(), keys, values, d, shape.softmax_scale, seen, Scheme::exact, c.softcap);
+        auto exact = attend(x.data(), keys, values, d, shape.softmax_scale, seen, Scheme::exact, c.softcap);
+        if (c.rotated) exact.out = rotated(exact.out);
         const auto integers =
             attend(x.data(), integer_keys, integer_values, d, shape.softmax_scale, seen, Scheme::integers);
         for (int channel = 0; channel < d; ++channel) {
@@ -220,7 +233,6 @@ void expect_accurate_in_half(Case c, const char* what) {
 // As good as the scheme on what the pages stand for, but for rounding to BF16.
 void expect_accurate(const Case& c, const char* what) {
   expect_accurate_in_half(c, what);
-  if (kernel_path() != "cuda/sm90/" || c.head_dim > 128) return;
   const Errors errors = errors_of(c, 14);
   std::printf("%-10s %s + %s, d = %d: error %.4f  integers %.4f  lse %.4f  integers %.4f\n", what,
               c.formats[0].key, c.formats[0].value, c.head_dim, errors.kernel, errors.integers, errors.lse,
@@ -311,6 +323,18 @@ TEST_P(PromptOverPagesOf4Bits, TakesFormatsByHead) {
   c.sink = 4;
   c.masks = true;
   expect_accurate_and_capped(c, "by head");
+}
+
+TEST_P(PromptOverPagesOf4Bits, RotatesQueriesAndOutputs) {
+  Case c = with({{6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}});
+  c.unquantized = 0;
+  c.sink = 1;
+  c.in_tail = true;
+  c.rotated = true;
+  for (const float cap : {0.F, 20.F}) {
+    c.softcap = cap;
+    expect_accurate_in_half(c, "rotated");
+  }
 }
 
 // Centres and scales then come from some of the tiles.

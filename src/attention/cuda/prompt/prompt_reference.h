@@ -75,9 +75,11 @@ struct Seen {
 };
 
 // Attention of one row to stretches of rows; keys and values are those of its scheme. softcap: scores become
-// softcap * tanh(score / softcap), unless it is 0.
+// softcap * tanh(score / softcap), unless it is 0. floor: relative to the largest, below which scores weigh
+// nothing.
 inline Attention attend(const double* query, const Matrix& keys, const Matrix& values, int d, double scale,
-                        const std::vector<Seen>& seen, Scheme scheme, double softcap = 0) {
+                        const std::vector<Seen>& seen, Scheme scheme, double softcap = 0,
+                        double floor = -INFINITY) {
   std::vector<double> q(query, query + d);
   if (scheme != Scheme::exact) {
     double largest = 0;
@@ -100,7 +102,7 @@ inline Attention attend(const double* query, const Matrix& keys, const Matrix& v
       const int end = std::min(rows.end, (t / 128 + 1) * 128);
       const double tile_most = *std::max_element(scores.begin() + t, scores.begin() + end);
       for (; t < end; ++t) {
-        double weight = std::exp(scores[t] - most);
+        double weight = scores[t] - most < floor ? 0 : std::exp(scores[t] - most);
         if (scheme == Scheme::integers)
           weight = std::nearbyint(std::exp(scores[t] - tile_most) * 255) / 255 * std::exp(tile_most - most);
         mass += weight;

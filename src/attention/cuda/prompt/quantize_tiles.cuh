@@ -18,13 +18,12 @@ __device__ __forceinline__ std::uint32_t join_low_bytes(std::uint32_t a, std::ui
 }
 
 // Grid: the plan, then tiles' slots; KV heads; sides.
-template <int D, bool IsHalf, class Source>
-__global__ void __launch_bounds__(kQuantizeThreads, 3)
+template <class Tile, int D, bool IsHalf, class Source>
+__global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
     quantize_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,
                           int block_rows) {
   extern __shared__ __align__(16) unsigned char page_memory[];
   using Octets = OctetsOfTile<D>;
-  using Tile = PromptTile<D>;
   if (blockIdx.x == 0) {
     if (blockIdx.y == 0 && blockIdx.z == 0) plan_prompt(args, block_rows);
     return;
@@ -37,7 +36,13 @@ __global__ void __launch_bounds__(kQuantizeThreads, 3)
   int first_token;
   if (!find_tile(args, slot, head, is_value, &at, &first_token)) return;
   Octets octets(is_value);
-  octets.load(source.template read<D>(args, at, page_memory), at.n_tokens);
+  constexpr int kTokens = Source::template kTokens<D>;
+  octets.template load<0, kTokens>(source.template read<D>(args, at, page_memory), at.n_tokens);
+  if constexpr (kTokens < kTileTokens) {
+    static_assert(2 * kTokens == kTileTokens);
+    octets.template load<kTokens, kTokens>(source.template read<D>(args, at, page_memory, kTokens),
+                                           at.n_tokens);
+  }
   wait_for_predecessors();  // the ranges of channels
 
   float centre[8], inverse[8];
@@ -101,15 +106,14 @@ __global__ void __launch_bounds__(kQuantizeThreads, 3)
 #pragma unroll
       for (int j = 0; j < 8; ++j)
         *reinterpret_cast<std::uint32_t*>(
-            to + Tile::kValues + swizzled<kTileTokens>(octets.octet * 8 + j, octets.word(first) * 4)) =
-            words[j];
+            to + Tile::value_place(octets.octet * 8 + j, octets.word(first) * 4)) = words[j];
     }
   } else {
 #pragma unroll
     for (int i = 0; i < Octets::kRows; ++i) {
       std::uint32_t bits[8];
       round(i, bits);
-      *reinterpret_cast<uint2*>(to + swizzled<D>(octets.token(i), octets.octet * 8)) =
+      *reinterpret_cast<uint2*>(to + Tile::key_place(octets.token(i), octets.octet * 8)) =
           make_uint2(join_low_bytes(bits[0], bits[1], bits[2], bits[3]),
                      join_low_bytes(bits[4], bits[5], bits[6], bits[7]));
     }

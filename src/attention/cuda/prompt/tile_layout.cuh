@@ -28,6 +28,39 @@ struct PromptTile {
   static constexpr int kNote = 2 * kTileTokens * D;
   static constexpr int kBytes = kNote + sizeof(TileNote);
   static_assert(sizeof(TileNote) == 16);
+
+  // Of a channel of keys, and of a byte of the row of a channel's values.
+  __host__ __device__ static constexpr int key_place(int token, int channel) {
+    return swizzled<D>(token, channel);
+  }
+  __host__ __device__ static constexpr int value_place(int channel, int byte) {
+    return kValues + swizzled<kTileTokens>(channel, byte);
+  }
+};
+
+// The same for products of warps: two steps of 64 tokens, each in one piece, its keys in panels of at most
+// 128 channels and then its values; behind them what is said of the tile.
+inline constexpr int kStepTokens = 64;
+static_assert(2 * kStepTokens == kTileTokens);
+template <int D>
+struct StepTile {
+  static constexpr int kPanelBytes = D < 128 ? D : 128;  // of a row of keys or queries
+  static constexpr int kValues = kStepTokens * D;        // within a step
+  static constexpr int kStepBytes = 2 * kStepTokens * D;
+  static constexpr int kNote = 2 * kStepBytes;
+  static constexpr int kBytes = kNote + sizeof(TileNote);
+
+  __host__ __device__ static constexpr int key_place(int token, int channel) {
+    return token / kStepTokens * kStepBytes + panel_place<kStepTokens>(token % kStepTokens, channel);
+  }
+  __host__ __device__ static constexpr int value_place(int channel, int byte) {
+    return byte / kStepTokens * kStepBytes + kValues + swizzled<kStepTokens>(channel, byte % kStepTokens);
+  }
+  // Of a channel in panels of so many rows.
+  template <int Rows>
+  __host__ __device__ static constexpr int panel_place(int row, int channel) {
+    return channel / kPanelBytes * (Rows * kPanelBytes) + swizzled<kPanelBytes>(row, channel % kPanelBytes);
+  }
 };
 
 // Tokens within a row of values are in the order in which a thread's scores are its A operand: position

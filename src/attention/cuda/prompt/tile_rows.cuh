@@ -11,6 +11,9 @@
 namespace kvant::cuda {
 
 inline constexpr int kQuantizeThreads = kPlanThreads;
+// CTAs of a multiprocessor that make tiles: as many as their shared memory lets be.
+template <int D>
+inline constexpr int kTileCtas = D <= 128 ? 3 : 2;
 
 template <bool IsHalf>
 __device__ __forceinline__ float2 unpack_pair(std::uint32_t pair) {
@@ -119,12 +122,15 @@ struct OctetsOfTile {
     for (int i = 0; i < kRows; ++i)
       asm volatile("" : "+r"(octets[i].x), "+r"(octets[i].y), "+r"(octets[i].z), "+r"(octets[i].w));
   }
+  // Tokens [First, First + Tokens) of the tile's n_tokens, of which rows begin with the first.
+  template <int First, int Tokens>
   __device__ __forceinline__ void load(const TileRows& rows, int n_tokens) {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i)
-      octets[i] = token(i) < n_tokens
-                      ? *reinterpret_cast<const uint4*>(rows.data + token(i) * rows.stride + octet * 8)
-                      : make_uint4(0, 0, 0, 0);
+    for (int i = First * kRows / kTileTokens; i < (First + Tokens) * kRows / kTileTokens; ++i)
+      octets[i] =
+          token(i) < n_tokens
+              ? *reinterpret_cast<const uint4*>(rows.data + (token(i) - First) * rows.stride + octet * 8)
+              : make_uint4(0, 0, 0, 0);
   }
 };
 

@@ -12,8 +12,8 @@ namespace kvant::cuda {
 // Sums of products that begin with these bits are, read as F32, kRounder plus the sum: |sum| < 2^22.
 inline constexpr std::uint32_t kRounderBits = 0x4B400000;
 inline constexpr float kRounder = 0x1.8p23F;
-// No sum of 128 products of bytes is less.
-inline constexpr float kLeastScore = kRounder - 0x1p21F;
+// No sum of 256 products of signed bytes is less.
+inline constexpr float kLeastScore = kRounder - 0x1p22F;
 inline constexpr std::uint32_t kMaskedBits = 0xFF800000;  // -infinity
 
 // log2 of the largest weight, which must be below 255.5 however the exponent was rounded.
@@ -34,10 +34,11 @@ inline constexpr float kReferenceSlack = 16;
 
 // Scores of a thread: columns 8 j + 2 t and the next, of row g in s[4 j] and s[4 j + 1], of row g + 8 in the
 // two behind them. Row i's unless `low[i]` <= column < `high[i]`: masked.
-__device__ __forceinline__ void mask_scores(std::uint32_t (&s)[64], const int (&low)[2], const int (&high)[2],
+template <int N>
+__device__ __forceinline__ void mask_scores(std::uint32_t (&s)[N], const int (&low)[2], const int (&high)[2],
                                             int pair) {
 #pragma unroll
-  for (int i = 0; i < 64; ++i) {
+  for (int i = 0; i < N; ++i) {
     const int row = i / 2 % 2;
     const int column = i / 4 * 8 + 2 * pair + i % 2;
     if (column < low[row] || column >= high[row]) s[i] = kMaskedBits;
@@ -89,15 +90,15 @@ struct RowSums {
   float offset[2] = {};                         // mass, times values' scales: what the centre of values adds
 };
 
-// Weights of a tile: p[4 k .. 4 k + 3] is this thread's A operand for tokens 32 k to 32 k + 31. Sets what the
-// tile's products are multiplied by.
-template <class Weight, int N>
-__device__ __forceinline__ void weigh(std::uint32_t (&s)[64], std::uint32_t (&p)[16],
+// Weights of a tile, or of half of one: p[4 k .. 4 k + 3] is this thread's A operand for tokens 32 k to 32 k
+// + 31. Sets what the tile's products are multiplied by.
+template <class Weight, int Scores, int N>
+__device__ __forceinline__ void weigh(std::uint32_t (&s)[Scores], std::uint32_t (&p)[Scores / 4],
                                       const float (&query_scale)[2], float key_scale, float value_scale,
                                       RowSums& rows, float (&factor)[2], float (&sums)[N]) {
   int largest[2] = {static_cast<int>(kMaskedBits), static_cast<int>(kMaskedBits)};
 #pragma unroll
-  for (int i = 0; i < 64; i += 4) {
+  for (int i = 0; i < Scores; i += 4) {
 #pragma unroll
     for (int row = 0; row < 2; ++row)
       largest[row] =
@@ -123,7 +124,7 @@ __device__ __forceinline__ void weigh(std::uint32_t (&s)[64], std::uint32_t (&p)
       exponent[row] = fmaf(top[row] - kRounder, c[row], -kWeightTop);
     }
 #pragma unroll
-    for (int i = 0; i < 64; ++i) s[i] = __float_as_uint(__uint_as_float(s[i]) - top[i / 2 % 2]);
+    for (int i = 0; i < Scores; ++i) s[i] = __float_as_uint(__uint_as_float(s[i]) - top[i / 2 % 2]);
   }
   bool rises = false;
 #pragma unroll
@@ -149,7 +150,7 @@ __device__ __forceinline__ void weigh(std::uint32_t (&s)[64], std::uint32_t (&p)
     const Weight weight(c[row], b[row]);
     std::uint32_t total = 0;
 #pragma unroll
-    for (int i = 0; i < 64; i += 8) {
+    for (int i = 0; i < Scores; i += 8) {
       float w[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) w[j] = weight(__uint_as_float(s[i + j / 2 * 4 + 2 * row + j % 2]));

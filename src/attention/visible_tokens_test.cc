@@ -1,4 +1,4 @@
-#include "attention/row_sights.h"
+#include "attention/visible_tokens.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ int sealed_by_rule(int token, int window) {
   return n;
 }
 
-TEST(RowSights, FollowTheRuleForAnyCut) {
+TEST(VisibleTokens, FollowTheRuleForAnyCut) {
   for (const int window : {0, 128, 256}) {
     for (const bool is_prompt : {false, true}) {
       for (const int first : {0, 5, 127, 128, 300, 512}) {
@@ -23,14 +23,14 @@ TEST(RowSights, FollowTheRuleForAnyCut) {
           // demanded.
           const int held =
               sealed_by_rule(is_prompt ? first / kPageTokens * kPageTokens : std::max(0, first - 1), window);
-          const auto sights = row_sights(first, slice, held, window, kPageTokens);
-          ASSERT_EQ(std::ssize(sights), n);
+          const auto visible = visible_tokens(first, slice, held, window, kPageTokens);
+          ASSERT_EQ(std::ssize(visible), n);
           for (int i = 0; i < n; ++i) {
             const int token = first + i;
             const int expected =
                 sealed_by_rule(is_prompt ? token / kPageTokens * kPageTokens : token, window);
-            ASSERT_EQ(sights[i].sealed_pages, expected) << token << " of " << first << ", window " << window;
-            ASSERT_EQ(sights[i].tail_tokens, token + 1 - expected * kPageTokens);
+            ASSERT_EQ(visible[i].sealed_pages, expected) << token << " of " << first << ", window " << window;
+            ASSERT_EQ(visible[i].tail_tokens, token + 1 - expected * kPageTokens);
           }
         }
       }
@@ -38,19 +38,19 @@ TEST(RowSights, FollowTheRuleForAnyCut) {
   }
 }
 
-TEST(RowSights, LargerPromptBlocksSeeThemselvesUnsealed) {
-  const auto sights = row_sights(0, {0, 600, true}, 0, 0, 256);
-  EXPECT_EQ(sights[255].sealed_pages, 0);
-  EXPECT_EQ(sights[256].sealed_pages, 2);
-  EXPECT_EQ(sights[511].sealed_pages, 2);
-  EXPECT_EQ(sights[511].tail_tokens, 256);
-  EXPECT_EQ(sights[512].sealed_pages, 4);
+TEST(VisibleTokens, LargerPromptBlocksSeeThemselvesUnsealed) {
+  const auto visible = visible_tokens(0, {0, 600, true}, 0, 0, 256);
+  EXPECT_EQ(visible[255].sealed_pages, 0);
+  EXPECT_EQ(visible[256].sealed_pages, 2);
+  EXPECT_EQ(visible[511].sealed_pages, 2);
+  EXPECT_EQ(visible[511].tail_tokens, 256);
+  EXPECT_EQ(visible[512].sealed_pages, 4);
 }
 
-TEST(RowSights, KeepWhatACutBackHasLeftSealed) {
-  const auto sights = row_sights(130, {0, 1, false}, 1, 128, kPageTokens);
-  EXPECT_EQ(sights[0].sealed_pages, 1);
-  EXPECT_EQ(sights[0].tail_tokens, 3);
+TEST(VisibleTokens, KeepWhatACutBackHasLeftSealed) {
+  const auto visible = visible_tokens(130, {0, 1, false}, 1, 128, kPageTokens);
+  EXPECT_EQ(visible[0].sealed_pages, 1);
+  EXPECT_EQ(visible[0].tail_tokens, 3);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// DeviceNumbers: what the library reads of a step in the device's memory (lengths, page tables, begins),
+// IndexBuffer: what the library reads of a step in the device's memory (lengths, page tables, begins),
 // gathered on the host and sent at once.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace kvant {
 
-class DeviceNumbers {
+class IndexBuffer {
  public:
   // Where a list lies among them all.
   struct Part {
@@ -20,12 +20,12 @@ class DeviceNumbers {
     Part from(std::int64_t n) const { return {first + static_cast<std::size_t>(n)}; }  // without its first n
   };
 
-  explicit DeviceNumbers(std::shared_ptr<PageDevice> device) : device_(device), buffer_(std::move(device)) {}
+  explicit IndexBuffer(std::shared_ptr<PageDevice> device) : device_(device), buffer_(std::move(device)) {}
 
-  void clear() { numbers_.clear(); }
+  void clear() { indices_.clear(); }
   Part add(const std::vector<std::int32_t>& list);
   // On the host, until something is added.
-  const std::int32_t* values(Part part) const { return numbers_.data() + part.first; }
+  const std::int32_t* values(Part part) const { return indices_.data() + part.first; }
 
   // An error: memory is exhausted, or the device has failed.
   Status send();
@@ -37,7 +37,7 @@ class DeviceNumbers {
  private:
   std::shared_ptr<PageDevice> device_;
   DeviceBuffer buffer_;
-  std::vector<std::int32_t> numbers_;
+  std::vector<std::int32_t> indices_;
 };
 
 }  // namespace kvant

@@ -1,0 +1,128 @@
+"""Attention of prompts by the library (kvant_prompt_attention), which reads sealed pages and scratch pages as they are: every row
+sees what the rule says, whatever else is in the call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kvant import PAGE
+from kvant.torch import BF16, F32, Layer, Prompt, PromptPages, PromptShape
+from kvant.paged import step_rules
+from kvant.paged.block_layout import SIDES, BlockLayout
+from kvant.paged.device_arrays import DeviceArrays
+from kvant.paged.model_cache import ModelCache
+from kvant.paged.scratch_pages import PrefillStep, ScratchPages
+
+# Of earlier steps, in a call: the library makes tiles of them, as large as BF16 rows.
+MOST_PAGES = 512
+WORKSPACE_BYTES = 32 << 20  # beside tiles
+
+
+@dataclass(frozen=True)
+class Call:
+    """The same for all layers. Arrays are on the device, int32."""
+
+    rows: slice  # of the step's prefilled rows
+    shape: PromptShape
+    table: torch.Tensor  # [n_seqs, pages]: blocks of the sealed pages
+    scratch: torch.Tensor  # [n_seqs, pieces]: numbers of the scratch pages
+    query_begins: torch.Tensor  # [n_seqs + 1]
+    token_begins: torch.Tensor
+    sealed_begins: torch.Tensor
+    query_pages: torch.Tensor | None  # [rows]: how many of the sealed pages each sees; None: all
+    first_tokens: torch.Tensor | None  # [n_seqs]: of the unquantized rows; None: there are none
+    sink_ids: torch.Tensor | None  # [n_seqs, 2 * n_kv_heads]
+    is_first: bool  # of the calls for its rows
+    is_last: bool
+
+
+def prepare(cache: ModelCache, step: PrefillStep) -> tuple[Call, ...]:
+    plan, arrays = step.plan, {}
+    planned = step_rules.prompt_calls(plan, MOST_PAGES)
+    for i, call in enumerate(planned):
+        arrays |= {f"{i} {name}": x for name, x in _host_arrays(plan, call).items()}
+    on_device = DeviceArrays(arrays, cache.device)
+    first_rows, calls = step_rules.bounds(plan.query_lens), []
+    for i, call in enumerate(planned):
+        requests, rows = slice(call.first_request, call.end_request), slice(first_rows[call.first_request],
+                                                                            first_rows[call.end_request])
+        is_last, n_pages = call.end_page is None, int(arrays[f"{i} sealed_begins"][-1])
+        has_sink = cache.layout.sink_tokens > 0 and n_pages > 0 and call.first_page == 0
+        mine = {name: on_device[f"{i} {name}"] for name in ("scratch", "query_begins", "token_begins", "sealed_begins")}
+        calls.append(Call(
+            rows, PromptShape(n_seqs=call.end_request - call.first_request, n_heads=cache.n_heads,
+                              n_kv_heads=cache.layout.n_kv_heads, head_dim=cache.layout.head_dim,
+                              n_queries=int(rows.stop - rows.start), n_tokens=int(arrays[f"{i} token_begins"][-1]),
+                              softmax_scale=cache.softmax_scale, causal=is_last, n_sealed_pages=n_pages, half_products=1),
+            step.block_table[requests, call.first_page:], **mine,
+            query_pages=on_device[f"{i} query_pages"] if is_last and n_pages else None,
+            first_tokens=on_device[f"{i} first_tokens"] if is_last else None,
+            sink_ids=cache.sink_ids(step.block_table[requests, 0]) if has_sink else None,
+            is_first=call.first_page == 0, is_last=is_last))
+    return tuple(calls)
+
+
+def _host_arrays(plan: step_rules.PrefillPlan, call: step_rules.PromptCall) -> dict[str, np.ndarray]:
+    requests = slice(call.first_request, call.end_request)
+    computed, query_lens, pieces = plan.computed[requests], plan.query_lens[requests], plan.first_pieces
+    rows = step_rules.bounds(plan.query_lens)[[call.first_request, call.end_request]]
+    if call.end_page is None:
+        n_pages, n_tokens = plan.seen_pages[requests] - call.first_page, computed % PAGE + query_lens
+    else:
+        n_pages, n_tokens = np.array([call.end_page - call.first_page]), np.array([0])
+    first = pieces[call.first_request:call.end_request, None]
+    n_pieces = np.diff(pieces[call.first_request:call.end_request + 1])
+    return dict(query_begins=step_rules.bounds(query_lens), token_begins=step_rules.bounds(n_tokens),
+                sealed_begins=step_rules.bounds(n_pages), first_tokens=(computed // PAGE - call.first_page) * PAGE,
+                query_pages=plan.page[plan.row_piece[slice(*rows)]] - call.first_page,
+                scratch=np.minimum(first + np.arange(n_pieces.max()), first + n_pieces[:, None] - 1))
+
+
+def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
+    """About the most memory that the attention of so many rows takes, with their scratch pages, beside its arguments."""
+    row = SIDES * layout.n_kv_heads * layout.head_dim * 2
+    queries = n_rows * n_heads * layout.head_dim
+    return row * (3 * (n_rows + 2 * PAGE) + MOST_PAGES * PAGE) + queries * (4 + 4) + WORKSPACE_BYTES
+
+
+def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor,
+           out: torch.Tensor) -> None:
+    """q, out: BF16 [n_rows, n_heads, head_dim]. The library rotates both where it reads and writes them."""
+    if step.attention is None:
+        step.attention = prepare(cache, step)
+    for call in step.attention:
+        mine = out[call.rows]
+        if call.is_first and call.is_last:
+            _attend(cache, call, scratch, blocks, q, mine)
+            continue
+        part = torch.empty(mine.shape, dtype=torch.float32, device=out.device)
+        lse = torch.empty(mine.shape[:2], dtype=torch.float32, device=out.device)
+        _attend(cache, call, scratch, blocks, q, part, lse)
+        if call.is_first:
+            total, total_lse = part, lse
+        else:
+            cache.library.merge(total, total_lse, part, lse)
+        if call.is_last:
+            mine.copy_(total)
+
+
+def _attend(cache: ModelCache, call: Call, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor, out: torch.Tensor,
+            lse: torch.Tensor | None = None) -> None:
+    """out: BF16 or F32 [rows of the call, n_heads, head_dim]; lse: F32 [rows, n_heads]."""
+    q = q[call.rows]
+    sealed, sink = {}, {}
+    if call.shape.n_sealed_pages:
+        sealed = dict(sealed_begins=call.sealed_begins, query_sealed_pages=call.query_pages)
+    if call.sink_ids is not None:
+        sink = dict(sink=cache.layout.sink_tokens, protected_pages=cache.sink_pages(call.sink_ids, blocks))
+    layer = Layer(sealed=cache.sealed_pages(call.table, blocks), tail=scratch.pages(call.scratch), **sink)
+    of_lse = {} if lse is None else dict(lse=lse, lse_token_stride=lse.stride(0), lse_head_stride=lse.stride(1))
+    pages = PromptPages(shape=cache.shape(call.shape.n_seqs), layer=layer, first_row_tokens=call.first_tokens, **sealed)
+    cache.library.prompt_attention(call.shape, Prompt(
+        query_begins=call.query_begins, token_begins=call.token_begins, q=q, q_token_stride=q.stride(0),
+        q_head_stride=q.stride(1), out=out, out_token_stride=out.stride(0), out_head_stride=out.stride(1), pages=pages,
+        q_type=BF16, out_type=BF16 if out.dtype == torch.bfloat16 else F32, q_hadamard=cache.recipe.key_hadamard,
+        out_hadamard=cache.recipe.value_hadamard, **of_lse), cache.device)

@@ -1,0 +1,146 @@
+"""Attention of prompts by someone else's kernel, FlashAttention as vLLM has it, on rows that pages are dequantized into:
+
+1. one causal attention of all pieces, each to the pages that the step has sealed before it in its request, and to its own,
+   unquantized;
+2. for requests with pages from earlier steps: these are dequantized a stretch at a time, attended to without a mask, and
+   merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kvant import PAGE
+from kvant.torch import Layer, Lengths
+from kvant.paged.block_layout import SIDES, BlockLayout
+from kvant.paged.device_arrays import DeviceArrays
+from kvant.paged.model_cache import ModelCache
+from kvant.paged.scratch_pages import PrefillStep, ScratchPages
+
+STRETCH = 256  # pages that are dequantized at a time
+
+# vLLM's flash_attn_varlen_func: (out [n_rows, n_heads, head_dim], log-sum-exp F32 [n_heads, n_rows])
+VarlenAttention = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Pages of a request's prefix, and the rows of the step that attend to them."""
+
+    first_row: int
+    end_row: int
+    first_page: int
+    n_pages: int
+    pages: torch.Tensor  # int32 [1]: pages of the whole prefix
+    table: torch.Tensor  # int32 [n_pages of the request]
+    row_bounds: torch.Tensor  # int32 [2]: 0, rows
+    token_bounds: torch.Tensor  # int32 [2]: 0, tokens
+    sink_ids: torch.Tensor | None  # int32 [1, 2 * n_kv_heads]: of the stretch that begins with a sink
+
+
+@dataclass(frozen=True)
+class VisibleRows:
+    """The same for all layers. Arrays are on the device, as PrefillPlan describes them."""
+
+    first_rows: torch.Tensor
+    n_tokens: torch.Tensor
+    visible: torch.Tensor
+    n_visible_tokens: torch.Tensor
+    seen_blocks: torch.Tensor  # int32: where those full pieces are that later ones see
+    ones: torch.Tensor  # int32, as many
+    of_sinks: torch.Tensor  # int64: which of the step's sinks later pieces see,
+    seen: torch.Tensor  # int64: and these pieces' numbers among PrefillPlan.seen
+    stretches: tuple[Stretch, ...]
+
+
+def prepare(cache: ModelCache, step: PrefillStep) -> VisibleRows:
+    plan, block_table = step.plan, step.block_table
+    stretches = [(prefix, first, min(STRETCH, prefix.n_pages - first))
+                 for prefix in plan.prefixes for first in range(0, prefix.n_pages, STRETCH)]
+    bounds = [[0, prefix.end_row - prefix.first_row, 0, n * PAGE, prefix.n_pages] for prefix, _, n in stretches]
+    arrays = DeviceArrays({
+        "first_rows": plan.first_rows, "n_tokens": plan.n_tokens, "visible": plan.visible,
+        "n_visible_tokens": plan.n_visible_tokens, "seen_request": plan.request[plan.seen], "seen_page": plan.page[plan.seen],
+        "of_sinks": np.flatnonzero(plan.first_seen >= 0), "seen": plan.first_seen[plan.first_seen >= 0],
+        "bounds": np.array(bounds).reshape(-1, 5)}, cache.device)
+    seen_blocks = block_table[arrays["seen_request"].long(), arrays["seen_page"].long()].contiguous()
+
+    def sink_of(prefix, first):
+        has_sink = cache.layout.sink_tokens > 0 and first == 0
+        return cache.sink_ids(block_table[prefix.request, :1]) if has_sink else None
+
+    return VisibleRows(
+        **{name: arrays[name] for name in ("first_rows", "n_tokens", "visible", "n_visible_tokens")},
+        seen_blocks=seen_blocks, ones=torch.ones_like(seen_blocks), of_sinks=arrays["of_sinks"].long(),
+        seen=arrays["seen"].long(),
+        stretches=tuple(Stretch(prefix.first_row, prefix.end_row, first, n, arrays["bounds"][i, 4:],
+                                block_table[prefix.request], arrays["bounds"][i, :2], arrays["bounds"][i, 2:4],
+                                sink_of(prefix, first))
+                        for i, (prefix, first, n) in enumerate(stretches)))
+
+
+def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
+    """About the most memory that the attention of so many rows takes, with their scratch pages, beside its arguments."""
+    row = SIDES * layout.n_kv_heads * layout.head_dim * 2
+    queries = n_rows * n_heads * layout.head_dim
+    return row * (3 * (n_rows + 2 * PAGE) + STRETCH * PAGE) + queries * (2 + 4 + 2)
+
+
+def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor,
+           out: torch.Tensor, attention: VarlenAttention) -> None:
+    """q, out: BF16 [n_rows, n_heads, head_dim]."""
+    q = cache.rotated(q)
+    if step.attention is None:
+        step.attention = prepare(cache, step)
+    plan, mine = step.plan, step.attention
+    _, lse = attention(q, *_visible_rows(cache, step, scratch, blocks), out=out, cu_seqlens_q=mine.first_rows,
+                       max_seqlen_q=int(plan.n_rows.max()), seqused_k=mine.n_visible_tokens,
+                       max_seqlen_k=int(plan.n_visible_tokens.max()), block_table=mine.visible,
+                       softmax_scale=cache.softmax_scale, causal=True, return_softmax_lse=True)
+    _merge_prefixes(cache, mine.stretches, blocks, q, out, lse.t(), attention)
+    cache.rotate_back(out)
+
+
+def _visible_rows(cache: ModelCache, step: PrefillStep, scratch: ScratchPages,
+                  blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values, BF16 [pages, 128, n_kv_heads, head_dim], in the order of `visible`."""
+    layout, library, plan, mine = cache.layout, cache.library, step.plan, step.attention
+    n_seen = len(plan.seen)
+    rows = torch.empty((SIDES, n_seen + plan.n_pieces, PAGE, layout.n_kv_heads, layout.head_dim), dtype=torch.bfloat16,
+                       device=blocks.device)
+    if len(plan.leaving):  # what lies behind the last token of a page has no weight, but must be finite
+        rows.index_fill_(1, step.leaving + n_seen, 0)
+    if n_seen:
+        library.dequantize(cache.shape(n_seen), Lengths(sealed_pages=mine.ones),
+                           Layer(sealed=cache.sealed_pages(mine.seen_blocks[:, None], blocks)), 0, 1, *rows[:, :n_seen])
+        if step.sinks is not None and len(mine.seen):
+            rows[:, mine.seen, :layout.sink_tokens] = scratch.first_tokens[:, mine.of_sinks]
+    library.dequantize(cache.shape(plan.n_pieces), Lengths(tail_tokens=mine.n_tokens),
+                       Layer(tail=scratch.pages(step.piece_numbers)), 0, 1, *rows[:, n_seen:])
+    return rows[0], rows[1]
+
+
+def _merge_prefixes(cache, stretches, blocks, q, out, lse, attention) -> None:
+    """lse: F32 [n_rows, n_heads]."""
+    layout, library = cache.layout, cache.library
+    for i, stretch in enumerate(stretches):
+        of_request = slice(stretch.first_row, stretch.end_row)
+        if stretch.first_page == 0:
+            total = out[of_request].float()
+        rows = torch.empty((SIDES, 1, stretch.n_pages * PAGE, layout.n_kv_heads, layout.head_dim), dtype=torch.bfloat16,
+                           device=blocks.device)
+        sink = {} if stretch.sink_ids is None else dict(sink=layout.sink_tokens,
+                                                        protected_pages=cache.sink_pages(stretch.sink_ids, blocks))
+        library.dequantize(cache.shape(1), Lengths(sealed_pages=stretch.pages),
+                           Layer(sealed=cache.sealed_pages(stretch.table[None], blocks), **sink), stretch.first_page,
+                           stretch.n_pages, *rows)
+        part, part_lse = attention(q[of_request], *rows[:, 0], cu_seqlens_q=stretch.row_bounds,
+                                   max_seqlen_q=stretch.end_row - stretch.first_row,
+                                   cu_seqlens_k=stretch.token_bounds, max_seqlen_k=stretch.n_pages * PAGE,
+                                   softmax_scale=cache.softmax_scale, causal=False, return_softmax_lse=True)
+        library.merge(total, lse[of_request], part, part_lse.t())
+        if i + 1 == len(stretches) or stretches[i + 1].first_page == 0:
+            out[of_request] = total

@@ -1,0 +1,115 @@
+"""New rows of prompts on their way into pages. The tokens are cut at page borders into pieces (step_rules.PrefillPlan); a layer's
+keys and values go into scratch pages, one a piece, of which full ones are sealed and others go on to tails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvant.torch import Layer, Pages
+from kvant.paged.block_layout import SIDES
+from kvant.paged.device_arrays import DeviceArrays
+from kvant.paged.model_cache import ModelCache, SinkRows
+from kvant.paged.step_rules import PrefillPlan
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """Of the first pages that a step completes."""
+
+    pieces: torch.Tensor  # int32
+    ids: torch.Tensor  # int32 [n, 2 * n_kv_heads]: where they go
+    rows: SinkRows
+
+
+@dataclass
+class PrefillStep:
+    """The same for all layers. Arrays are on the device, as PrefillPlan describes them."""
+
+    plan: PrefillPlan
+    block_table: torch.Tensor  # int32 [prefilled requests, pages]
+    piece_numbers: torch.Tensor  # int32 [n_pieces]: 0, 1, ...
+    row_piece: torch.Tensor
+    row_token: torch.Tensor
+    full: torch.Tensor
+    full_blocks: torch.Tensor  # int32 [n, 2]: where full pieces go, once as a first page and once as a later one,
+    full_place: torch.Tensor  # int32: and which they are, 0 or 1
+    zeros: torch.Tensor  # int32, as many as there are full pieces
+    sinks: Sinks | None  # None: there are none
+    entering: torch.Tensor  # int64
+    entering_units: torch.Tensor  # int64 [n, 2 * n_kv_heads, units of a page]: where they are in the layer's blocks
+    leaving: torch.Tensor
+    leaving_units: torch.Tensor
+    attention: Any = field(default=None, repr=False)  # what the first layer's attention leaves for the others'
+
+
+def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tail_blocks: torch.Tensor) -> PrefillStep:
+    """block_table, tail_blocks: int32 [prefilled requests, ...]."""
+    arrays = DeviceArrays({
+        "piece_numbers": np.arange(plan.n_pieces), "row_piece": plan.row_piece, "row_token": plan.row_token,
+        "full": plan.full, "full_request": plan.request[plan.full], "full_page": plan.page[plan.full],
+        "entering": plan.entering, "entering_request": plan.request[plan.entering], "entering_page": plan.page[plan.entering],
+        "leaving": plan.leaving, "leaving_request": plan.request[plan.leaving], "leaving_page": plan.page[plan.leaving],
+        "full_place": np.minimum(plan.page[plan.full], 1),
+        "first": plan.first, "first_request": plan.request[plan.first], "first_page": plan.page[plan.first]}, cache.device)
+    of_page = cache.layout.tail_page_bytes // cache.layout.unit_bytes
+
+    def blocks_of(name):
+        return block_table[arrays[name + "_request"].long(), arrays[name + "_page"].long()].contiguous()
+
+    def units_of(name):
+        ids = cache.tail_ids(tail_blocks[arrays[name + "_request"].long()], arrays[name + "_page"]).long()
+        return ids[:, :, None] + torch.arange(of_page, device=cache.device)
+
+    sinks = None
+    if cache.layout.sink_tokens and len(plan.first):
+        sinks = Sinks(arrays["first"], cache.sink_ids(blocks_of("first")), cache.sink_rows(len(plan.first)))
+    full_blocks = blocks_of("full")
+    return PrefillStep(
+        plan, block_table, **{name: arrays[name] for name in ("piece_numbers", "row_piece", "row_token", "full", "full_place")},
+        full_blocks=full_blocks[:, None].expand(-1, 2).contiguous(), zeros=torch.zeros_like(full_blocks), sinks=sinks,
+        entering=arrays["entering"].long(), entering_units=units_of("entering"),
+        leaving=arrays["leaving"].long(), leaving_units=units_of("leaving"))
+
+
+@dataclass(frozen=True)
+class ScratchPages:
+    """A layer's."""
+
+    pool: torch.Tensor  # uint8 [n_pieces, 2 * n_kv_heads, units of a page, bytes of a unit]
+    page_bytes: int
+    first_tokens: torch.Tensor | None  # what went into `PrefillStep.sinks`, as ModelCache.first_tokens gives it
+
+    def pages(self, table: torch.Tensor) -> Pages:
+        """table: int32 [n_seqs] or [n_seqs, n_pages], numbers of pieces."""
+        return Pages(table=table, seq_stride=table.stride(0), pool=self.pool, page_stride=self.pool.stride(0),
+                     head_offset=SIDES * self.page_bytes, side_offset=self.page_bytes)
+
+
+def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, keys: torch.Tensor,
+                    values: torch.Tensor) -> ScratchPages:
+    """New rows, BF16 [n_rows, n_kv_heads, head_dim], into scratch pages and on into sealed pages, sinks and tails."""
+    layout, recipe, library, plan = cache.layout, cache.recipe, cache.library, step.plan
+    of_page = layout.tail_page_bytes // layout.unit_bytes
+    pool = torch.empty((plan.n_pieces, SIDES * layout.n_kv_heads, of_page, layout.unit_bytes), dtype=torch.uint8,
+                       device=blocks.device)
+    units = blocks.view(-1, layout.unit_bytes)
+    if len(plan.entering):
+        pool[step.entering] = units[step.entering_units]
+    scratch = ScratchPages(pool, layout.tail_page_bytes, None)
+    library.append(cache.shape(plan.n_pieces), Layer(tail=scratch.pages(step.piece_numbers)), step.row_piece, step.row_token,
+                   keys, values, recipe.key_hadamard, recipe.value_hadamard)
+    if len(plan.full):
+        library.seal_pages(cache.shape(len(plan.full)),
+                           Layer(tail=scratch.pages(step.full), sealed=cache.sealed_pages(step.full_blocks, blocks),
+                                 sink=layout.sink_tokens), step.zeros, step.full_place, 1)
+    if step.sinks is not None:
+        first_tokens = cache.first_tokens(scratch.pages(step.sinks.pieces), step.sinks.rows)
+        cache.write_sinks(cache.sink_pages(step.sinks.ids, blocks), first_tokens, step.sinks.rows)
+        scratch = ScratchPages(pool, layout.tail_page_bytes, first_tokens)
+    if len(plan.leaving):
+        units[step.leaving_units] = pool[step.leaving]
+    return scratch

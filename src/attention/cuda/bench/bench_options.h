@@ -1,0 +1,45 @@
+// The command line of a bench: options with a value each, and names of what is timed.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvant::cuda {
+
+struct BenchCommand {
+  std::vector<std::string> names;
+  std::vector<std::pair<std::string, std::string>> options;  // that were given, in order
+};
+
+// Sets the numbers and texts of the options that are given. Ends the program at an unknown option, or one
+// without its value.
+inline BenchCommand parse_bench(int argc, char** argv, const std::map<std::string, int*>& numbers,
+                                const std::map<std::string, std::string*>& texts = {}) {
+  BenchCommand command;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (!argument.starts_with("--")) {
+      command.names.push_back(argument);
+      continue;
+    }
+    const auto number = numbers.find(argument);
+    const auto text = texts.find(argument);
+    if ((number == numbers.end() && text == texts.end()) || ++i >= argc) {
+      std::fprintf(stderr, "%s is no option of this bench, or lacks its value; there are", argument.c_str());
+      for (const auto& [name, to] : numbers) std::fprintf(stderr, " %s", name.c_str());
+      for (const auto& [name, to] : texts) std::fprintf(stderr, " %s", name.c_str());
+      std::fprintf(stderr, "\n");
+      std::exit(2);
+    }
+    if (number != numbers.end()) *number->second = std::atoi(argv[i]);
+    if (text != texts.end()) *text->second = argv[i];
+    command.options.emplace_back(argument, argv[i]);
+  }
+  return command;
+}
+
+}  // namespace kvant::cuda

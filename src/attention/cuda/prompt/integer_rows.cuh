@@ -1,0 +1,89 @@
+// Rows of queries and outputs of prompts in 8-bit integers.
+#pragma once
+
+#include "attention/cuda/prompt/blocks.cuh"
+#include "attention/cuda/prompt/quantize_tiles.cuh"
+#include "attention/cuda/prompt/weigh.cuh"
+
+namespace kvant::cuda {
+
+// [3][D]: the keys' and values' centres, the values' scales (channel_ranges.cuh).
+template <int D>
+__device__ __forceinline__ const float* channels_of(const PromptArgs& args, const PromptItem& item,
+                                                    int head) {
+  return args.channels + (static_cast<std::int64_t>(item.seq) * args.n_kv_heads + head / args.group) * 3 * D;
+}
+
+// Eight neighbouring numbers of a row, which D / 8 neighbouring lanes have, as INT8. largest: of the row.
+template <int D>
+__device__ __forceinline__ uint2 quantize_query(const float (&x)[8], float& largest) {
+  largest = kLeastReach;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) largest = fmaxf(largest, fabsf(x[j]));
+#pragma unroll
+  for (int step = 1; step < D / 8; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
+  const float inverse = __fdividef(kByteMax, largest);
+  std::uint32_t rounded[8];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) rounded[j] = __float_as_uint(fmaf(x[j], inverse, kRounder));
+  return make_uint2(join_low_bytes(rounded[0], rounded[1], rounded[2], rounded[3]),
+                    join_low_bytes(rounded[4], rounded[5], rounded[6], rounded[7]));
+}
+
+// Stores a thread's two rows of a block, the first of which is `row`. shift_of(i): what the keys' centre adds
+// to scores of row i, in units of log 2.
+template <int D, bool IsHalf, class Shift>
+__device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const PromptItem& item, int head,
+                                                   int row, int pair, const RowSums& rows,
+                                                   const float (&sums)[D / 2], const Shift& shift_of) {
+  float inverse[2], centre[2], is_seen[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float mass = rows.mass[i];
+    float offset = rows.offset[i];
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+      mass += __shfl_xor_sync(~0U, mass, step);
+      offset += __shfl_xor_sync(~0U, offset, step);
+    }
+    inverse[i] = mass > 0 ? 1 / mass : 0;
+    is_seen[i] = mass > 0 ? 1 : 0;
+    centre[i] = offset * kByteCentre;
+    const int in_block = row + 8 * i;
+    if (args.lse != nullptr && pair == 0 && in_block < item.n_rows) {
+      // Weights were subnormal numbers, times 2^(kSumExponent - reference).
+      const float log2_mass = log2f(mass) + (149 - kSumExponent) + rows.reference[i] + shift_of(i);
+      args.lse[(item.first_row + in_block) * args.lse_token_stride + head * args.lse_head_stride] =
+          mass > 0 ? log2_mass * 0.69314718F : -INFINITY;
+    }
+  }
+  const float* centres = channels_of<D>(args, item, head) + D + 2 * pair;
+  auto* out = static_cast<unsigned short*>(args.out) + (item.first_row + row) * args.out_token_stride +
+              head * args.out_head_stride + 8 * pair;
+#pragma unroll
+  for (int j = 0; j < D / 8; j += 4) {
+    std::uint32_t words[2][4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float2 mean = *reinterpret_cast<const float2*>(centres + 8 * (j + k));
+      const float2 scale = *reinterpret_cast<const float2*>(centres + D + 8 * (j + k));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float x = (sums[4 * (j + k) + 2 * i] - centre[i]) * inverse[i];
+        const float y = (sums[4 * (j + k) + 2 * i + 1] - centre[i]) * inverse[i];
+        const float low = fmaf(x, scale.x, mean.x * is_seen[i]);
+        const float high = fmaf(y, scale.y, mean.y * is_seen[i]);
+        words[i][k] = IsHalf ? pack_half2(low, high) : pack_bf16x2(low, high);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      transpose_quad(words[i], pair);
+      if (row + 8 * i < item.n_rows)
+        *reinterpret_cast<uint4*>(out + 8 * i * args.out_token_stride + 8 * j) =
+            make_uint4(words[i][0], words[i][1], words[i][2], words[i][3]);
+    }
+  }
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,326 @@
+#include "calibrate/sensitivity_analysis.h"
+#include "calibrate/rope_turns.h"
+
+#include <algorithm>
+
+#include "base/progress.h"
+#include "base/team.h"
+#include "base/warn.h"
+#include "calibrate/device_probe.h"
+#include "calibrate/gradient_check.h"
+#include "calibrate/host_fallback.h"
+#include "calibrate/model_gradient.h"
+#include "calibrate/needs.h"
+#include "calibrate/principal_directions.h"
+#include "calibrate/weighing.h"
+#include "recipe/bit_allocation.h"
+
+namespace kvant {
+namespace {
+
+// Contexts on which sensitivities are estimated. Half as many tokens left a noise of 30 % in those of K.
+constexpr int kWeighedContexts = 4;
+constexpr int kWeighedTokens = 1024;
+// On which queries are read; of the same length.
+constexpr int kQueryContexts = 6;
+constexpr int kCheckedTokens = 64;
+constexpr int kCorrectedLayers = 6;
+// Nats: what places cost in the probe format is 1e-5 to 1e-2.
+constexpr double kMostRounding = 1e-4;
+
+}  // namespace
+
+SensitivityAnalysis::SensitivityAnalysis(const CalibratedModel& model)
+    : engine_(model.engine),
+      backend_(model.backend),
+      reader_(model.reader),
+      host_{&model.engine, &model.backend},
+      request_(model.request),
+      settings_(model.request.settings),
+      capture_(model.capture),
+      constants_(model.constants),
+      save_progress_(model.save_progress) {}
+
+SensitivityAnalysis::~SensitivityAnalysis() = default;
+
+Result<std::vector<Sample>> SensitivityAnalysis::drawn_contexts(int n, int length) {
+  const int trained = geometry().trained_context;
+  const SampleSize size{.contexts = n,
+                        .context_length = std::min({length, settings_.context_length, trained}),
+                        .seed = settings_.seed};
+  return settings_.self ? samples_of_model(
+                              *reader_.engine, *reader_.backend, size, [](std::int64_t) {}, request_.stop)
+                        : samples_of_text(engine_.tokenizer(), trained, request_.text, size);
+}
+
+// --- queries ---
+
+Result<QueryMoments> SensitivityAnalysis::query_moments() {
+  return with_host_fallback(reader_, host_, [&] { return moments_by_gradients(); });
+}
+
+Result<QueryMoments> SensitivityAnalysis::moments_by_gradients() {
+  const auto contexts = drawn_contexts(kQueryContexts, kWeighedTokens);
+  if (!contexts.ok()) return contexts.error();
+  const auto fit = knows_gradients(contexts->front());
+  if (!fit.ok()) return fit.error();
+  if (!*fit) return moments_of_passages();
+  Progress progress("reading queries", std::int64_t{kQueryContexts} * gradient_steps(engine_.parts().hparams),
+                    "steps");
+  return kvant::query_moments(
+      differentiable(), geometry(),
+      {*contexts, settings_.seed, request_.n_threads, [&](int n) { progress.advance(n); }, request_.stop});
+}
+
+QueryMoments SensitivityAnalysis::moments_of_passages() const {
+  const Geometry& g = geometry();
+  const auto turns = rope_turns(engine_.parts(), g, request_.n_threads);
+  QueryMoments all(g.n_all_kv_heads());
+  run_team(request_.n_threads, [&](Team& team) {
+    for (int layer = 0; layer < g.n_layers; ++layer) {
+      team.for_each(g.kv_heads(layer), [&](int kv_head) {
+        all[g.head_index(layer, kv_head)] = moments_of_passages(layer, kv_head, turns[layer]);
+      });
+    }
+  });
+  return all;
+}
+
+std::vector<double> SensitivityAnalysis::moments_of_passages(int layer, int kv_head,
+                                                             std::span<const ChannelTurn> turns) const {
+  const Geometry& g = geometry();
+  const int d = g.dim(layer), group = g.group(layer);
+  std::vector<double> sums(static_cast<std::size_t>(d) * d);
+  for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    for (int p = 0; p < capture_.size().passages; ++p) {
+      std::vector<float> queries = capture_.passage_queries(p, layer, head);
+      const MatrixView<float> rows(queries.data(), static_cast<int>(queries.size()) / d, d);
+      for (int r = 0; r < rows.rows; ++r)
+        turn_row(turns, -(r < kSinkTokens ? r : capture_.passage_position(p) + r), rows.row(r));
+      const std::vector<double> more = second_moments(rows);
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += more[i];
+    }
+  }
+  return sums;
+}
+
+// --- gradients ---
+
+// Of known layers: on the reader's device where that has all it takes, else on the CPU.
+DifferentiableModel& SensitivityAnalysis::differentiable() {
+  if (device_model_ != nullptr && reader_.device == nullptr) {  // its memory was short
+    device_model_ = nullptr;
+    differentiable_.reset();
+  }
+  if (differentiable_ == nullptr && reader_.device != nullptr) {
+    auto made = make_device_model(reader_.engine->parts(), *reader_.device, kWeighedTokens);
+    if (made.ok()) {
+      device_model_ = made->get();
+      differentiable_ = std::move(made).value();
+    } else {
+      warn(fmt::format("gradients are computed on the CPU: {}", made.error().message));
+    }
+  }
+  if (differentiable_ == nullptr) differentiable_ = make_host_model(engine_.parts(), request_.n_threads);
+  return *differentiable_;
+}
+
+// Whether the gradients of this model are those of model_gradient(); `context` shows it. On the CPU:
+// devices round activations to 8 bits, which alone can be more than the tolerance.
+Result<bool> SensitivityAnalysis::knows_gradients(const Sample& context) {
+  if (!fit_ && !has_known_layers(engine_.parts())) fit_ = false;
+  if (fit_) return *fit_;
+  const auto start = std::span(context.tokens);
+  auto fit =
+      gradients_fit(engine_, backend_, differentiable(),
+                    start.first(std::min<std::size_t>(start.size(), kCheckedTokens)), request_.n_threads);
+  if (fit.ok()) fit_ = *fit;
+  return fit;
+}
+
+Status SensitivityAnalysis::weigh(const Recipe& recipe) {
+  if (recipe.budget == 0) return {};
+  const std::vector<SensitivityUnit> units = sensitivity_units(geometry());
+  if (std::all_of(units.begin(), units.end(), [&](const auto& u) { return knows_sensitivity(recipe, u); }))
+    return {};
+  Recipe unspread = recipe;
+  unspread.budget = 0;
+  const auto known = constants_for(unspread, geometry(), constants_);
+  if (!known.ok()) return known.error();
+  return with_host_fallback(reader_, host_, [&]() -> Status {
+    return settings_.measure ? measure(recipe, *known) : estimate(recipe, *known);
+  });
+}
+
+Status SensitivityAnalysis::estimate(const Recipe& recipe, const Constants& known) {
+  const auto contexts = drawn_contexts(kWeighedContexts, kWeighedTokens);
+  if (!contexts.ok()) return contexts.error();
+  const auto fit = knows_gradients(contexts->front());
+  if (!fit.ok()) return fit.error();
+  if (!*fit) return measure(recipe, known);
+  auto sensitivities = weigh_contexts({differentiable(), geometry(), recipe, known, *contexts, settings_.seed,
+                                       request_.n_threads, request_.stop},
+                                      contexts_done_);
+  if (!sensitivities.ok()) return sensitivities.error();
+  KVANT_RETURN_IF_ERROR(correct_first_layers(recipe, known, contexts->front(), *sensitivities));
+  add_floor(*sensitivities);
+  keep(recipe, *sensitivities);
+  return {};
+}
+
+// To large errors in its first layers the network answers far more than to second order. There the
+// estimates are raised to what runs of the model with all heads of a side in the probe format measure.
+Status SensitivityAnalysis::correct_first_layers(const Recipe& recipe, const Constants& known,
+                                                 const Sample& context, Sensitivities& sensitivities) {
+  const Geometry& g = geometry();
+  const std::string& probe_name = probe_format(recipe, g.head_dim).name();
+  const auto place =
+      std::find(recipe.ladder.begin(), recipe.ladder.end(), probe_name) - recipe.ladder.begin();
+  const int n_layers = std::min(kCorrectedLayers, g.n_layers);
+  Progress progress("correcting the first layers", n_layers * 2 + 1, "runs");
+  const auto measure = probe_of_sides(recipe, known, context, n_layers);
+  if (!measure.ok()) return measure.error();
+  for (int layer = 0; layer < n_layers; ++layer) {
+    for (const Side side : kSides) {
+      progress.advance(1);
+      if (stopped()) return error("interrupted");
+      const auto measured = (*measure)(layer, side);
+      if (!measured.ok()) return measured.error();
+      double estimated = 0;
+      for (int head = 0; head < g.kv_heads(layer); ++head)
+        estimated += sensitivities[place_of(g, layer, head, side)][place];
+      const double factor = estimated > 0 ? std::max(1.0, *measured / estimated) : 1;
+      for (int head = 0; head < g.kv_heads(layer); ++head)
+        for (float& s : sensitivities[place_of(g, layer, head, side)]) s *= static_cast<float>(factor);
+    }
+  }
+  return {};
+}
+
+// Where gradients are computed: on the device, or by the engine on the CPU.
+Result<SensitivityAnalysis::MeasuredSide> SensitivityAnalysis::probe_of_sides(const Recipe& recipe,
+                                                                              const Constants& known,
+                                                                              const Sample& context,
+                                                                              int n_layers) {
+  const Geometry& g = geometry();
+  if (device_model_ != nullptr) {
+    auto made = DeviceProbe::make(*device_model_, g, context.tokens, n_layers, request_.n_threads);
+    if (!made.ok()) return made.error();
+    return MeasuredSide([&, probe = std::shared_ptr<DeviceProbe>(std::move(made).value())](
+                            int layer, Side side) { return probe->divergence(recipe, known, layer, side); });
+  }
+  const ProbeSite site{host_};
+  auto made = make_probe(site, recipe, context.tokens);
+  if (!made.ok()) return made.error();
+  return MeasuredSide([&, this, site, probe = std::shared_ptr<SensitivityProbe>(std::move(made).value())](
+                          int layer, Side side) {
+    return divergence(recipe, {layer, 0, g.kv_heads(layer), side}, site, *probe);
+  });
+}
+
+void SensitivityAnalysis::keep(const Recipe& recipe, const Sensitivities& sensitivities) {
+  const Geometry& g = geometry();
+  for (int layer = 0; layer < g.n_layers; ++layer)
+    for (int head = 0; head < g.kv_heads(layer); ++head)
+      for (const Side side : kSides)
+        constants_.set(layer, head, side, stored_sensitivity(recipe, g, layer, head, side),
+                       sensitivities[place_of(g, layer, head, side)]);
+}
+
+// --- runs ---
+
+// What a model answers to having things rounded otherwise.
+Result<double> SensitivityAnalysis::rounding_at(const ProbeSite& site, const Recipe& recipe,
+                                                const Sample& context) const {
+  const auto start = std::span(context.tokens);
+  const auto tokens = start.first(std::min<std::size_t>(start.size(), kWeighedTokens));
+  const auto probe = make_probe(site, recipe, {tokens.begin(), tokens.end()});
+  if (!probe.ok()) return probe.error();
+  return (*probe)->divergence(site.barely_changed(recipe), nullptr);
+}
+
+// On a device, in F32, only where it rounds so little that formats can be told apart.
+Result<ProbeSite> SensitivityAnalysis::site_of_probes(const Recipe& recipe, const Sample& context) {
+  SampleReader reader = reader_;
+  if (reader.device != nullptr && reader_in_f32_ == nullptr) reader_in_f32_ = reader.engine->in_f32();
+  if (reader.device != nullptr && reader_in_f32_ != nullptr) reader.engine = reader_in_f32_.get();
+  const ProbeSite site = probe_site(reader, host_, recipe, constants_);
+  if (site.model.engine == host_.engine) return site;
+  const auto rounding = rounding_at(site, recipe, context);
+  if (!rounding.ok() && stopped()) return rounding.error();
+  if (rounding.ok() && *rounding < kMostRounding) return site;
+  warn(fmt::format("the CPU runs the model to weigh layers: {}",
+                   rounding.ok()
+                       ? fmt::format("rounding on the device moves predictions by {:.2g} nats", *rounding)
+                       : rounding.error().message));
+  return ProbeSite{host_};
+}
+
+Result<std::unique_ptr<SensitivityProbe>> SensitivityAnalysis::make_probe(
+    const ProbeSite& site, const Recipe& recipe, std::vector<std::int32_t> tokens) const {
+  return SensitivityProbe::make(*site.model.engine, *site.model.backend, std::move(tokens),
+                                request_.n_threads, site.base(recipe));
+}
+
+// Of the model's predictions with the unit in the probe format.
+Result<double> SensitivityAnalysis::divergence(const Recipe& recipe, const SensitivityUnit& unit,
+                                               const ProbeSite& site, SensitivityProbe& probe) const {
+  const Geometry& g = geometry();
+  const Recipe probing = probe_recipe(recipe, unit, g.head_dim, site.rest);
+  auto constants = constants_for(probing, g, constants_);
+  if (!constants.ok()) return constants.error();
+  return probe.divergence(probing, std::make_shared<const Constants>(std::move(*constants)));
+}
+
+// Unit by unit, with a run of the model for each: for models whose gradients don't fit, and on demand.
+Status SensitivityAnalysis::measure(const Recipe& recipe, const Constants& known) {
+  std::vector<SensitivityUnit> open;
+  for (const SensitivityUnit& unit : sensitivity_units(geometry()))
+    if (!knows_sensitivity(recipe, unit)) open.push_back(unit);
+  auto context = drawn_contexts(1, settings_.context_length);
+  if (!context.ok()) return context.error();
+  Progress progress("weighing layers and heads", static_cast<std::int64_t>(open.size()) + 1, "runs");
+  const auto site = site_of_probes(recipe, context->front());
+  if (!site.ok()) return site.error();
+  const auto probe = make_probe(*site, recipe, std::move(context->front().tokens));
+  if (!probe.ok()) return probe.error();
+  for (const SensitivityUnit& unit : open) {
+    progress.advance(1);
+    if (stopped()) break;
+    KVANT_RETURN_IF_ERROR(measure_unit(recipe, known, unit, *site, **probe));
+    save_progress_();
+  }
+  progress.clear();
+  return stopped() ? Status(error("interrupted")) : Status{};
+}
+
+// The heads of a unit share its divergence. known: what the recipe needs beside its sensitivities.
+Status SensitivityAnalysis::measure_unit(const Recipe& recipe, const Constants& known,
+                                         const SensitivityUnit& unit, const ProbeSite& site,
+                                         SensitivityProbe& probe) {
+  const Geometry& g = geometry();
+  const auto measured = divergence(recipe, unit, site, probe);
+  if (!measured.ok()) return measured.error();
+  std::vector<std::vector<double>> ratios(unit.n_heads);
+  run_team(request_.n_threads, [&](Team& team) {
+    team.for_each(unit.n_heads, [&](int i) {
+      ratios[i] = error_ratios(capture_, recipe, known, unit.layer, unit.first_head + i, unit.side);
+    });
+  });
+  for (int i = 0; i < unit.n_heads; ++i) {
+    const int head = unit.first_head + i;
+    std::vector<float> sensitivity;
+    for (const double ratio : ratios[i])
+      sensitivity.push_back(static_cast<float>(*measured / unit.n_heads * ratio));
+    constants_.set(unit.layer, head, unit.side, stored_sensitivity(recipe, g, unit.layer, head, unit.side),
+                   std::move(sensitivity));
+  }
+  return {};
+}
+
+bool SensitivityAnalysis::knows_sensitivity(const Recipe& recipe, const SensitivityUnit& unit) const {
+  const std::string name = stored_sensitivity(recipe, geometry(), unit.layer, unit.first_head, unit.side);
+  return !constants_.find(unit.layer, unit.first_head, unit.side, name).empty();
+}
+
+}  // namespace kvant

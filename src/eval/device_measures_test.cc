@@ -1,0 +1,148 @@
+// The guard and layers' errors of a model on a device, against those of the same model on the CPU.
+#include <gtest/gtest.h>
+
+#include "attention/device_backend.h"
+#include "cache/cache_fixture.h"
+#include "eval/layer_eval.h"
+#include "eval/quality_guard.h"
+#include "model/device_machine.h"
+#include "model/tiny_model.h"
+
+namespace kvant {
+namespace {
+
+using testing::device_at;
+using testing::kPlaces;
+using testing::Place;
+using testing::some_tokens;
+
+// What transforms are left to the library, are matrices of the graph, and differ between heads; tokens that
+// stay unquantized; windows.
+constexpr const char* kRecipes[] = {"k=hadamard:tok4g32,v=tok2g32,sink=4",
+                                    "kvant-4bit",
+                                    "vecinfer-2bit",
+                                    "k=hadamard+rhadamard:tok8g64,v=hadamard+rhadamard:tok4g64,window=128",
+                                    "k=ch4g128,v=tok2g128,sink=4,protect=0.1",
+                                    "bf16"};
+
+// A device keeps no rows but the tail's: what their rounding changes is left out there.
+constexpr double kBf16Rounding = 1.5e-3;
+
+// A model, with its backend, on the CPU or on a device.
+struct Measured {
+  Measured(const std::string& path, const std::shared_ptr<ComputeDevice>& device)
+      : backend(device == nullptr ? make_reference_backend() : make_device_backend(device->pages())),
+        engine(Engine::load(path, {.n_threads = 1, .device = device}).value()) {}
+
+  std::shared_ptr<const Plan> plan(const std::string& recipe) const {
+    return backend->place(testing::plan_for(recipe + ",tail=bf16", engine->geometry())).value();
+  }
+  GuardReport guard(const std::string& recipe, int n_prompt, int n_decoded) const {
+    const auto placed = plan(recipe);
+    QualityGuard guard(*backend, *placed, {.every = 3});
+    Cache cache(placed, 0);
+    const SequenceId s = cache.add();
+    const auto tokens = some_tokens(n_prompt + n_decoded, 1);
+    for (int t = 0; t < n_prompt + n_decoded;) {
+      const int n = t < n_prompt ? n_prompt : 1;
+      const EngineInput input{s, std::span(tokens).subspan(t, n), t < n_prompt, n};
+      const Status status = engine->step(cache, guard, {&input, 1}, {});
+      EXPECT_TRUE(status.ok()) << status.error().message;
+      t += n;
+    }
+    return guard.report();
+  }
+  LayerResult layers(const std::string& reference, const QualityOptions& options) const {
+    std::vector<LayerCandidate> candidates;
+    for (const char* recipe : kRecipes) candidates.push_back({recipe, plan(recipe)});
+    const auto result =
+        evaluate_layers({some_tokens(1200, 2), {}}, *engine, *backend, {"reference", plan(reference)},
+                        candidates, options, [](std::int64_t) {});
+    EXPECT_TRUE(result.ok()) << result.error().message;
+    return *result;
+  }
+
+  std::unique_ptr<AttentionBackend> backend;
+  std::unique_ptr<Engine> engine;
+};
+
+class DeviceMeasures : public ::testing::TestWithParam<Place> {
+ protected:
+  void SetUp() override {
+    const auto device = device_at(GetParam());
+    if (device == nullptr) GTEST_SKIP() << "no such device";
+    TinyModelWriter({}).write(file_.path());
+    host_.emplace(file_.path(), nullptr);
+    device_.emplace(file_.path(), device);
+  }
+
+  TinyFile file_{"measured.gguf"};
+  std::optional<Measured> host_, device_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Places, DeviceMeasures, ::testing::ValuesIn(kPlaces),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Until another head is watched: a device finds rows of that one in the tail at once, the CPU has to wait for
+// them.
+TEST_P(DeviceMeasures, TheGuardFindsWhatItFindsOnTheCpu) {
+  for (const std::string recipe : kRecipes) {
+    const GuardReport found = device_->guard(recipe, 300, 90), right = host_->guard(recipe, 300, 90);
+    EXPECT_EQ(found.steps, 90) << recipe;
+    EXPECT_EQ(found.bytes, right.bytes);
+    if (recipe == "bf16") {  // of which a device never seals a page
+      EXPECT_EQ(found.checks, 0);
+      continue;
+    }
+    EXPECT_EQ(found.checks, 2 * 30) << recipe;
+    for (std::size_t i = 0; i < right.layers.size(); ++i) {
+      const GuardedLayer &layer = found.layers[i], &of_cpu = right.layers[i];
+      EXPECT_EQ(layer.kv_head, of_cpu.kv_head);
+      EXPECT_EQ(layer.checks, of_cpu.checks) << recipe;
+      const auto expect_near = [&](const OutputError& error, const OutputError& expected) {
+        EXPECT_NEAR(error.relative(), expected.relative(),
+                    GetParam().from_cpu * expected.relative() + kBf16Rounding)
+            << recipe;
+      };
+      expect_near(layer.error, of_cpu.error);
+      expect_near(layer.keys, of_cpu.keys);
+    }
+  }
+}
+
+TEST_P(DeviceMeasures, TheGuardGoesOnToTheNextHead) {
+  const GuardReport found = device_->guard("k=hadamard:tok4g32,v=tok2g32,sink=4", 280, 140);
+  const GuardReport right = host_->guard("k=hadamard:tok4g32,v=tok2g32,sink=4", 280, 140);
+  for (std::size_t i = 0; i < found.layers.size(); ++i) {
+    EXPECT_EQ(found.layers[i].kv_head, right.layers[i].kv_head);
+    EXPECT_GT(found.layers[i].checks, 32);
+  }
+}
+
+TEST_P(DeviceMeasures, LayersErrorsAreThoseOnTheCpu) {
+  for (const bool all_prompt : {false, true}) {
+    const std::string reference =
+        all_prompt ? "k=hadamard+rhadamard:tok8g64,v=hadamard+rhadamard:tok8g64" : "bf16";
+    const QualityOptions options{.context = 320, .chunks = 1, .all_prompt = all_prompt};
+    const LayerResult found = device_->layers(reference, options), right = host_->layers(reference, options);
+    for (std::size_t r = 0; r < right.rows.size(); ++r) {
+      SCOPED_TRACE(right.rows[r].name + " against " + reference);
+      const LayerEffects &effects = found.rows[r].effects, &of_cpu = right.rows[r].effects;
+      ASSERT_EQ(effects.coverage.size(), of_cpu.coverage.size());
+      for (int layer = 0; layer < 2; ++layer) {
+        const OutputError error = effects.of_layer(layer), expected = of_cpu.of_layer(layer);
+        EXPECT_EQ(error.values, expected.values);
+        EXPECT_NEAR(error.relative(), expected.relative(),
+                    (0.05 + GetParam().between_ways) * expected.relative() + 0.003);
+        if (effects.coverage.empty()) continue;
+        const MassCoverage &mass = effects.coverage[layer], &expected_mass = of_cpu.coverage[layer];
+        EXPECT_EQ(mass.rows, expected_mass.rows);
+        EXPECT_NEAR(mass.unsealed, expected_mass.unsealed, 0.01 * expected_mass.unsealed);
+        EXPECT_NEAR(mass.protected_mass, expected_mass.protected_mass, 0.05 * expected_mass.protected_mass);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvant
