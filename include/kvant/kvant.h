@@ -289,6 +289,25 @@ KVANT_API int kvant_can_seal(const char* format);
 KVANT_API kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                   const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream);
 
+/* What errors of keys cost, for trellis formats (tcq...) of keys, where the queries that read a page are known
+ * relative to it: e^T (1 + V V^T) e for errors e of keys as they are stored, V = B^T R(m) W. R(m) turns channels
+ * as RoPE does for m tokens, the position of the page's middle: 128 p + 64 for page p of a sequence. Arrays are
+ * in device memory. */
+typedef struct kvant_page_metrics {
+  size_t struct_size;
+  /* W, F32 [n_kv_heads][head_dim][8], in the channels of keys before anything is done to them but RoPE. A head
+   * whose first number is not a number (NaN) has no metric. */
+  const float* directions;
+  /* F32 [head_dim][2]. Of each channel the one that it turns with (itself: it stands still), and how far, in
+   * whole turns a token, from -1/2 to 1/2: for the pair (a, b) that turns by w, a becomes a cos w - b sin w, and
+   * b, whose number has the other sign, b cos w + a sin w. */
+  const float* turns;
+  /* B, F32 [head_dim][head_dim], of KV heads so many numbers apart (0: all have the same): row i is what becomes
+   * of the ith unit vector as a query, by what is done to queries to match the keys. Or null: nothing. */
+  const float* basis;
+  int64_t basis_head_stride;
+} kvant_page_metrics;
+
 /* Pages in sequence that are sealed together: those of a prompt. Arrays are in device memory. */
 typedef struct kvant_seal_range {
   size_t struct_size;
@@ -297,6 +316,8 @@ typedef struct kvant_seal_range {
   const int32_t* n_pages;     /* [n_seqs]: of each sequence, or null: max_pages */
   int32_t max_pages;          /* of any sequence */
   int32_t reserved;           /* 0 */
+  /* Since 1.8: metrics that turn with the page, in place of kvant_decode_layer.key_metrics; or null. */
+  const struct kvant_page_metrics* page_metrics;
 } kvant_seal_range;
 
 /* kvant_seal for more than one page of a sequence. */

@@ -96,7 +96,12 @@ class NewRows(Struct):
 class SealRange(Struct):
     c_name = "kvant_seal_range"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "tail_page sealed_page n_pages"),
-                       (_int, "max_pages reserved"))
+                       (_int, "max_pages reserved"), (_pointer, "page_metrics"))
+
+
+class PageMetrics(Struct):
+    c_name = "kvant_page_metrics"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "directions turns basis"), (_long, "basis_head_stride"))
 
 
 class Dequantization(Struct):
@@ -158,7 +163,7 @@ class ProtectedRows(Struct):
                        (_pointer, "seq head tail_token protected_token"))
 
 
-STRUCTS: tuple[type[Struct], ...] = (Pages, Shape, Lengths, Correction, Layer, NewRows, SealRange, Dequantization,
+STRUCTS: tuple[type[Struct], ...] = (Pages, Shape, Lengths, Correction, Layer, NewRows, SealRange, PageMetrics, Dequantization,
                                      Partial, Transformation, PromptShape, PromptPages, Prompt, TokenWeights,
                                      ProtectedRows)
 

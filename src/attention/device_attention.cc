@@ -108,7 +108,8 @@ bool DeviceAttention::seal(Step& step, int layer, const kvant_decode_shape& of_s
                                indices_.at(due_sealed_page_),
                                indices_.at(due_pages_),
                                max_due_,
-                               0};
+                               0,
+                               step.plan().device_constants->page_metrics(layer)};
   return check(step, "sealing",
                device_->library().seal_pages(&of_slices, &at_layer, &range, device_->stream()));
 }

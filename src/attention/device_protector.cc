@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "cache/device_constants.h"
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
 
@@ -319,7 +320,13 @@ bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& po
   device_->upload(indices_.memory(), indices.data(), indices.size() * sizeof indices[0]);
   const auto* on_device = reinterpret_cast<const std::int32_t*>(indices_.memory());
   const std::int32_t* pages = on_device + 4 * n_rows;
-  const kvant_seal_range range{sizeof range, pages, pages + 1, nullptr, point.end_sealed - point.n_sealed, 0};
+  const kvant_seal_range range{sizeof range,
+                               pages,
+                               pages + 1,
+                               nullptr,
+                               point.end_sealed - point.n_sealed,
+                               0,
+                               plan.device_constants->page_metrics(layer)};
   if (!check(step, "sealing", library.seal_pages(&shape, &of_slice, &range, device_->stream()))) return false;
   if (n_rows == 0) return true;
   const kvant_protected_rows rows{sizeof rows,

@@ -103,8 +103,13 @@ bool DeviceSums::seal(Step& step, int layer, const kvant_decode_shape& of_slices
     kvant_decode_layer corrected = at_layer;
     corrected.correction = &correction;
     const PageSums& page = pages_[nth];
-    const kvant_seal_range range{
-        sizeof range, indices.at(page.tail_page), indices.at(page.sealed_page), nullptr, 1, 0};
+    const kvant_seal_range range{sizeof range,
+                                 indices.at(page.tail_page),
+                                 indices.at(page.sealed_page),
+                                 nullptr,
+                                 1,
+                                 0,
+                                 plan.device_constants->page_metrics(layer)};
     const Status sealed =
         library_status(*device_, "sealing",
                        device_->library().seal_pages(&of_slices, &corrected, &range, device_->stream()));

@@ -6,7 +6,7 @@
 #include <map>
 #include <tuple>
 
-#include "format/error_metric.h"
+#include "format/page_metric.h"
 
 namespace kvant {
 namespace {
@@ -83,7 +83,7 @@ std::string missing_calibration(const Plan& plan) {
 std::string encoder_of_keys(const Plan& plan) {
   if (plan.recipe.encode == Encode::plain) return "";
   const bool any = std::ranges::any_of(plan.heads, [](const HeadPlan& head) {
-    return head.k.sealed->shapes_errors() && !head.k.context.constants.find(kQueryMetric).empty();
+    return head.k.sealed->shapes_errors() && !head.k.context.constants.find(kPageMetric).empty();
   });
   return any ? "shaped by the queries that calibration saw" : "plain: no queries are known";
 }

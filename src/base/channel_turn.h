@@ -9,6 +9,7 @@ namespace kvant {
 struct ChannelTurn {
   std::int32_t first, second;
   std::uint64_t step;
+  bool operator==(const ChannelTurn&) const = default;
 };
 
 }  // namespace kvant

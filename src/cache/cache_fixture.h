@@ -13,6 +13,7 @@
 #include "cache/cache.h"
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
+#include "format/page_metric.h"
 #include "recipe/constant_needs.h"
 
 namespace kvant::testing {
@@ -109,6 +110,13 @@ inline std::vector<float> random_rotation(int d, unsigned seed) {
   return basis;
 }
 
+// Of queries in a few directions, in a model whose channels i and d / 2 + i turn together.
+inline std::vector<float> made_up_metric(int d, unsigned seed) {
+  std::vector<ChannelTurn> turns;
+  for (int i = 0; i < d / 2; ++i) turns.push_back({i, i + d / 2, (std::uint64_t{1} << 61) / (i + 1)});
+  return page_metric_constant(normal_values(static_cast<std::size_t>(d) * kMetricRank, 1, seed), turns, d);
+}
+
 // Of a ladder of rising bits: heads are worth very different numbers of them.
 inline std::vector<float> falling_sensitivities(std::size_t n, unsigned seed) {
   float sensitivity = std::exp(2 * normal_values(1, 1, seed)[0]);
@@ -126,7 +134,7 @@ inline std::shared_ptr<const Constants> made_up_constants(const Recipe& recipe, 
     ++seed;
     const int d = g.dim(where.layer);
     if (need.kind == NeedKind::adapter) return normal_values(need.size, 0.1F, seed);
-    if (need.kind == NeedKind::metric) return normal_values(need.size, 1, seed);
+    if (need.kind == NeedKind::metric) return made_up_metric(d, seed);
     if (need.kind == NeedKind::sensitivity) return falling_sensitivities(need.size, seed);
     if (need.kind == NeedKind::priority) return normal_values(1, 1, seed);
     if (need.kind == NeedKind::transform && (need.name.ends_with("pca") || need.name.ends_with("oscar")))

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
+#include "base/float16.h"
 #include "cache/cache_fixture.h"
 
 namespace kvant {
@@ -26,6 +28,7 @@ const char* const kRecipes[] = {
     "k=tok8g32s,v=tok3g64,k@1=ch4g64,v@0.1=bf16,sink=128",
     "k=ch4g128,v=tok4g128,sink=4,protect=0.05,tail=tok8g32s",
     "k=prog4,v=prog4,sink=4,tail=int8",
+    "k=hadamard:tcq2,v=tcq2,sink=4,encode=shaped",
 };
 
 class CacheOfRecipe : public ::testing::TestWithParam<const char*> {};
@@ -44,6 +47,32 @@ TEST_P(CacheOfRecipe, HoldsTheSameBytesForAnyChunking) {
       ASSERT_TRUE(append_tokens(cache, s, std::min(chunk, kTokens - done)).ok());
     }
     EXPECT_EQ(contents(cache, s), contents(whole, expected)) << "chunks of " << chunk;
+  }
+}
+
+// Each page is encoded in the metric of its own place.
+TEST(Cache, ShapesErrorsOfKByThePlaceOfThePage) {
+  const auto plan = plan_for("k=hadamard:tcq2,v=tcq2,tail=bf16,encode=shaped", small_geometry());
+  const SidePlan& keys = plan->head(1, 1).k;
+  Cache cache(plan, 0);
+  const SequenceId s = cache.add();
+  ASSERT_TRUE(append_tokens(cache, s, 4 * kPageTokens).ok());
+  std::vector<PageView> pages;
+  cache.head(s, 1, 1).list_pages(0, pages);
+  ASSERT_GE(cache.head(s, 1, 1).n_sealed(), 3);
+  for (int page = 0; page < 3; ++page) {
+    std::vector<float> rows;
+    for (int t = page * kPageTokens; t < (page + 1) * kPageTokens; ++t) {
+      std::vector<float> row = testing::token_values(1, 1, 0, t, 64);
+      keys.transform.forward({row.data(), 1, 64});
+      for (const float x : row) rows.push_back(float_from_bf16(bf16_from_float(x)));
+    }
+    const auto metric = metric_of_page(keys.context.constants, keys.transform, 64, page * kPageTokens);
+    PageContext context = keys.context;
+    context.metric = &*metric;
+    std::vector<std::byte> expected(keys.sealed->page_bytes(64));
+    keys.sealed->encode(rows.data(), {}, context, expected.data());
+    EXPECT_EQ(std::memcmp(expected.data(), pages[page].k.bytes, expected.size()), 0) << page;
   }
 }
 

@@ -198,7 +198,13 @@ Status Cache::fill_device(SequenceId id, int n_tokens, std::uint64_t seed) {
                                          library.append(&shape, &of_layer, &new_rows, device.stream())));
     if (n_sealed == 0) continue;
     if (protects_by_score(*plan_, layer)) KVANT_RETURN_IF_ERROR(protected_rows.fill(shape, of_layer, layer));
-    const kvant_seal_range range{sizeof range, &on_device->tail_page, &on_device->sealed_page, nullptr, 1};
+    const kvant_seal_range range{sizeof range,
+                                 &on_device->tail_page,
+                                 &on_device->sealed_page,
+                                 nullptr,
+                                 1,
+                                 0,
+                                 plan_->device_constants->page_metrics(layer)};
     KVANT_RETURN_IF_ERROR(library_status(device, "sealing a page",
                                          library.seal_pages(&shape, &of_layer, &range, device.stream())));
     if (filled.sink.entry().held()) device_->keep_sink(tail.entry(), filled.sink.entry(), layer);

@@ -1,9 +1,13 @@
 // A cache on a device of host memory: what it takes, and what it says when the device fails.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <span>
+
 #include "cache/cache_fixture.h"
 #include "cache/testing/host_pages.h"
-#include "format/error_metric.h"
+#include "format/page_metric.h"
 
 namespace kvant {
 namespace {
@@ -49,14 +53,20 @@ TEST(DeviceCache, ASinkOfAWholePageIsNoPageOfTheTail) {
   EXPECT_EQ(cache.page_bytes_in_use(), 0);
 }
 
-// The metrics that the library has been given to seal the last layer with, [n_kv_heads][head_dim].
-std::vector<FeedbackStep> sealed_with;
-kvant_status note_metrics(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
-                          const kvant_seal_range*, kvant_stream) {
-  sealed_with.clear();
-  if (layer->key_metrics == nullptr) return KVANT_OK;
-  const auto* steps = reinterpret_cast<const FeedbackStep*>(layer->key_metrics);
-  sealed_with.assign(steps, steps + std::ptrdiff_t{1} * shape->n_kv_heads * shape->head_dim);
+// The metrics that the library has been given to seal the last layer with.
+struct GivenMetrics {
+  std::vector<float> directions, turns, basis;  // basis: of the first head
+};
+GivenMetrics sealed_with;
+kvant_status note_metrics(const kvant_decode_shape* shape, const kvant_decode_layer*,
+                          const kvant_seal_range* range, kvant_stream) {
+  sealed_with = {};
+  if (range->page_metrics == nullptr) return KVANT_OK;
+  const kvant_page_metrics& given = *range->page_metrics;
+  const std::ptrdiff_t d = shape->head_dim, n = shape->n_kv_heads;
+  sealed_with.directions.assign(given.directions, given.directions + n * d * kMetricRank);
+  sealed_with.turns.assign(given.turns, given.turns + 2 * d);
+  sealed_with.basis.assign(given.basis, given.basis + d * d);
   return KVANT_OK;
 }
 
@@ -69,25 +79,28 @@ TEST(DeviceCache, SealsWithTheMetricsOfKeysWhoseErrorsAreShaped) {
     EXPECT_TRUE(cache.fill_synthetic(cache.add(), 300, 1).ok());
     return plan;
   };
-  const auto plan = sealed("k=tcq2,v=tcq2,k@1.1=ch4g64,encode=shaped");
+  const auto plan = sealed("k=hadamard:tcq2,v=tcq2,k@1.1=ch4g64,encode=shaped");
   const Geometry& g = plan->geometry;
-  ASSERT_EQ(sealed_with.size(), static_cast<std::size_t>(g.n_kv_heads * g.head_dim));
+  const std::size_t of_head = static_cast<std::size_t>(g.head_dim) * kMetricRank;
+  ASSERT_EQ(sealed_with.directions.size(), g.n_kv_heads * of_head);
   for (int head = 0; head < g.n_kv_heads; ++head) {
-    const FeedbackStep* found = &sealed_with[static_cast<std::size_t>(head * g.head_dim)];
+    const auto found = std::span<const float>(sealed_with.directions).subspan(head * of_head, of_head);
     const SidePlan& keys = plan->head(g.n_layers - 1, head).k;
     if (!keys.sealed->shapes_errors()) {
-      EXPECT_EQ(found[0].weight, 0) << head;
+      EXPECT_TRUE(std::isnan(found[0])) << head;
       continue;
     }
-    const ErrorMetric metric(keys.context.constants.find(kQueryMetric));
-    for (int i = 0; i < g.head_dim; ++i) {
-      EXPECT_EQ(found[i].weight, metric.steps()[i].weight);
-      EXPECT_EQ(found[i].feedback, metric.steps()[i].feedback);
-      EXPECT_EQ(found[i].directions, metric.steps()[i].directions);
-    }
+    const std::span<const float> constant = keys.context.constants.find(kPageMetric);
+    EXPECT_TRUE(std::ranges::equal(found, constant.first(of_head)));
+    EXPECT_TRUE(std::ranges::equal(sealed_with.turns, constant.subspan(of_head)));
+    std::vector<float> query(g.head_dim, 0.0F);
+    query[3] = 1;
+    keys.transform.query({query.data(), 1, g.head_dim}, nullptr);
+    EXPECT_TRUE(std::ranges::equal(
+        query, std::span<const float>(sealed_with.basis).subspan(std::size_t{3} * g.head_dim, g.head_dim)));
   }
   sealed("k=tcq2,v=tcq2");
-  EXPECT_TRUE(sealed_with.empty());
+  EXPECT_TRUE(sealed_with.directions.empty());
 }
 
 TEST(DeviceCache, TruncationSaysWhyTheDeviceFailedAndLeavesTheSequence) {

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "base/float16.h"
 #include "cache/device_layout.h"
 #include "cache/feature_map.h"
-#include "format/error_metric.h"
+#include "format/page_metric.h"
 
 namespace kvant {
 namespace {
@@ -24,7 +25,46 @@ std::span<const float> codebook_of(const SidePlan& side) {
 // The metric of errors of a head's K; nothing where its format doesn't shape them, or no queries are known.
 std::span<const float> metric_of(const SidePlan& keys) {
   if (!keys.sealed->shapes_errors()) return {};
-  return keys.context.constants.find(kQueryMetric);
+  return keys.context.constants.find(kPageMetric);
+}
+
+// What the transform makes of unit vectors as queries, [d, d].
+std::vector<float> basis_of(const Transform& transform, int d) {
+  std::vector<float> units(static_cast<std::size_t>(d) * d, 0.0F);
+  for (int i = 0; i < d; ++i) units[static_cast<std::size_t>(i) * d + i] = 1;
+  transform.query({units.data(), d, d}, nullptr);
+  return units;
+}
+
+// The metrics of a layer, as kvant_page_metrics has them.
+struct LayerMetrics {
+  std::vector<float> directions, turns;
+  std::vector<float> bases;  // [n_kv_heads or 1][d][d]
+};
+
+// Empty where no head has one.
+LayerMetrics metrics_of(const Plan& plan, int layer) {
+  const Geometry& g = plan.geometry;
+  const std::size_t of_head = static_cast<std::size_t>(g.head_dim) * kMetricRank;
+  LayerMetrics all;
+  bool alike = true;
+  for (int head = 0; head < g.n_kv_heads; ++head) {
+    const SidePlan& keys = plan.head(layer, head).k;
+    const std::span<const float> constant = metric_of(keys);
+    const std::vector<float> basis = basis_of(keys.transform, g.head_dim);
+    all.bases.insert(all.bases.end(), basis.begin(), basis.end());
+    alike = alike && std::equal(basis.begin(), basis.end(), all.bases.begin());
+    if (constant.empty()) {
+      all.directions.insert(all.directions.end(), of_head, std::numeric_limits<float>::quiet_NaN());
+      continue;
+    }
+    all.directions.insert(all.directions.end(), constant.begin(),
+                          constant.begin() + static_cast<std::ptrdiff_t>(of_head));
+    all.turns.assign(constant.begin() + static_cast<std::ptrdiff_t>(of_head), constant.end());
+  }
+  if (all.turns.empty()) return {};
+  if (alike) all.bases.resize(static_cast<std::size_t>(g.head_dim) * g.head_dim);
+  return all;
 }
 
 }  // namespace
@@ -76,25 +116,41 @@ Status DeviceConstants::bring_codebooks(const Plan& plan) {
   return {};
 }
 
-// A head without one has weights of 0.
+// Layers of one basis, as most recipes have them, share it.
 Status DeviceConstants::bring_metrics(const Plan& plan) {
   const Geometry& g = plan.geometry;
-  std::vector<FeedbackStep> steps;
+  const auto square = static_cast<std::int64_t>(g.head_dim) * g.head_dim;
+  struct Places {
+    std::size_t directions = kNowhere, turns = 0, bases = 0;
+    std::int64_t basis_stride = 0;
+  };
+  std::vector<float> numbers, last_bases;
+  std::vector<Places> places(g.n_layers);
+  std::size_t last_place = 0;
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    const std::size_t first = steps.size();
-    for (int head = 0; head < g.n_kv_heads; ++head) {
-      const std::span<const float> directions = metric_of(plan.head(layer, head).k);
-      if (directions.empty()) continue;
-      const ErrorMetric metric(directions);
-      steps.resize(first + std::size_t{1} * g.n_kv_heads * g.head_dim);
-      std::copy(metric.steps().begin(), metric.steps().end(),
-                steps.begin() + static_cast<std::ptrdiff_t>(first) + std::ptrdiff_t{1} * head * g.head_dim);
+    const LayerMetrics metrics = metrics_of(plan, layer);
+    if (metrics.turns.empty()) continue;
+    const auto add = [&](const std::vector<float>& more) {
+      const std::size_t first = numbers.size();
+      numbers.insert(numbers.end(), more.begin(), more.end());
+      return first;
+    };
+    if (metrics.bases != last_bases) {
+      last_place = add(metrics.bases);
+      last_bases = metrics.bases;
     }
-    metrics_.push_back(steps.size() > first ? first * sizeof(FeedbackStep) / sizeof(float) : kNowhere);
+    const bool alike = static_cast<std::int64_t>(metrics.bases.size()) == square;
+    places[layer] = {add(metrics.directions), add(metrics.turns), last_place, alike ? 0 : square};
   }
-  auto memory = bring(steps.data(), steps.size() * sizeof steps[0], plan);
+  auto memory = bring(numbers.data(), numbers.size() * sizeof numbers[0], plan);
   if (!memory.ok()) return memory.error();
   metric_memory_ = std::move(memory).value();
+  const auto* first = reinterpret_cast<const float*>(metric_memory_.get());
+  for (const Places& at : places) {
+    kvant_page_metrics& metrics = metrics_.emplace_back();
+    if (at.directions == kNowhere) continue;
+    metrics = {sizeof metrics, first + at.directions, first + at.turns, first + at.bases, at.basis_stride};
+  }
   return {};
 }
 
@@ -151,8 +207,6 @@ void DeviceConstants::add_to(kvant_decode_layer& at_layer, int layer) const {
   if (sink_logits_ != nullptr)
     at_layer.sink_logits =
         reinterpret_cast<const float*>(sink_logits_.get()) + std::ptrdiff_t{layer} * n_heads_;
-  if (metrics_[layer] != kNowhere)
-    at_layer.key_metrics = reinterpret_cast<const float*>(metric_memory_.get()) + metrics_[layer];
   const auto* numbers = reinterpret_cast<const std::uint16_t*>(codebook_memory_.get());
   if (const Codebooks& keys = codebooks_[2 * layer]; keys.stride > 0) {
     at_layer.key_codebooks = numbers + keys.offset;

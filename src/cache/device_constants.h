@@ -18,8 +18,12 @@ class DeviceConstants {
   static Result<std::shared_ptr<const DeviceConstants>> make(std::shared_ptr<PageDevice> device,
                                                              const Plan& plan);
 
-  // Names the layer's codebooks, metrics and sink logits to the library.
+  // Names the layer's codebooks and sink logits to the library.
   void add_to(kvant_decode_layer& at_layer, int layer) const;
+  // The metrics by which errors of a layer's K are shaped; null: there are none.
+  const kvant_page_metrics* page_metrics(int layer) const {
+    return metrics_[layer].directions == nullptr ? nullptr : &metrics_[layer];
+  }
   // A corrected layer's maps: [2][head_dim][128] of each query head, and of each KV head; zeros where a head
   // isn't corrected. Null: the layer has none.
   const float* query_maps(int layer) const { return at(maps_[layer].queries); }
@@ -50,9 +54,9 @@ class DeviceConstants {
   DeviceMemory codebook_memory_, metric_memory_, map_memory_;
   DeviceMemory sink_logits_;  // F32 [n_layers][n_heads], or null
   int n_heads_ = 0;
-  std::vector<Codebooks> codebooks_;  // [n_layers][2 sides]
-  std::vector<std::size_t> metrics_;  // [n_layers]: where a layer's begin, in numbers; or kNowhere
-  std::vector<Maps> maps_;            // [n_layers]
+  std::vector<Codebooks> codebooks_;         // [n_layers][2 sides]
+  std::vector<kvant_page_metrics> metrics_;  // [n_layers]
+  std::vector<Maps> maps_;                   // [n_layers]
 };
 
 }  // namespace kvant

@@ -132,7 +132,7 @@ void HeadState::seal_ahead(std::vector<float>& scratch) {
   const TokenMask left_out = protected_tokens(n_sealed_);
   for (const Side side : kSides) {
     read_tail(side, n_sealed_, scratch);
-    pages_.store->seal(pages_.ledger->ahead(), index_, side, left_out, scratch.data());
+    pages_.store->seal(pages_.ledger->ahead(), index_, side, n_sealed_, left_out, scratch.data());
   }
   ahead_ = true;
 }
@@ -149,7 +149,8 @@ void HeadState::seal_until(int n_pages, std::vector<float>& scratch) {
       if (is_encoded && protected_set.empty()) continue;
       read_tail(side, n_sealed_, scratch);
       if (!is_encoded)
-        pages_.store->seal(pages_.ledger->sealed(n_sealed_), index_, side, left_out, scratch.data());
+        pages_.store->seal(pages_.ledger->sealed(n_sealed_), index_, side, n_sealed_, left_out,
+                           scratch.data());
       protected_.write(side, protected_set, scratch.data());
     }
     if (correction() != nullptr) correct(n_sealed_, protected_set);

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "format/code_order.h"
+#include "format/page_metric.h"
 
 namespace kvant {
 namespace {
@@ -120,11 +121,12 @@ void HostPageStore::write_rows(PageEntry tail, int head, Side side, int first, i
   plan_.tail->encode_rows(values, first, n, tail_context(at, tail.room), table(tail.room).data(tail.id, at));
 }
 
-void HostPageStore::seal(PageEntry sealed, int head, Side side, const TokenMask& left_out,
+void HostPageStore::seal(PageEntry sealed, int head, Side side, int page, const TokenMask& left_out,
                          const float* values) {
   const int at = part(head, side);
   KVANT_CHECK(sealed_.has(sealed.id, at), "seal beyond what the step reserved");
-  sides_[at]->sealed->encode(values, left_out, sides_[at]->context, sealed_.data(sealed.id, at));
+  encode_page(*sides_[at]->sealed, sides_[at]->transform, sides_[at]->context, page * kPageTokens, left_out,
+              values, sealed_.data(sealed.id, at));
 }
 
 void HostPageStore::read(PageEntry entry, int head, Side which, int n, float* values) const {

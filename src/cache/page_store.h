@@ -65,8 +65,8 @@ class HostPageStore final : public EntryStore {
 
   // Writes rows of both sides, [n, d], as tokens [first, first + n) of a tail's entry.
   void append(PageEntry tail, int head, int first, MatrixView<const float> k, MatrixView<const float> v);
-  // Encodes a page, [kPageTokens, d], into a sealed entry that the head holds.
-  void seal(PageEntry sealed, int head, Side side, const TokenMask& left_out, const float* values);
+  // Encodes page `page` of a sequence, [kPageTokens, d], into a sealed entry that the head holds.
+  void seal(PageEntry sealed, int head, Side side, int page, const TokenMask& left_out, const float* values);
   // Decodes the first n tokens of an entry: [n, d].
   void read(PageEntry entry, int head, Side side, int n, float* values) const;
   // Writes n rows of one side, [n, d], from token `first` on: what a page that is opened again held.

@@ -25,6 +25,7 @@
 #include "calibrate/sensitivity_analysis.h"
 #include "calibrate/turned_moments.h"
 #include "calibrate/weighing.h"
+#include "format/page_metric.h"
 
 namespace kvant {
 namespace {
@@ -130,10 +131,13 @@ class Calibrator {
                  request_.state_path);
   }
 
-  Result<std::vector<Sample>> samples() {
+  SampleSize sample_size() const {
     const CaptureSize& kept = capture_.size();
-    const SampleSize size{kept.samples,  kept.passages,       kept.length,
-                          kept.contexts, kept.context_length, settings_.seed};
+    return {kept.samples, kept.passages, kept.length, kept.contexts, kept.context_length, settings_.seed};
+  }
+
+  Result<std::vector<Sample>> samples() {
+    const SampleSize size = sample_size();
     if (!settings_.self) {
       return samples_of_text(engine_.tokenizer(), engine_.geometry().trained_context, request_.text, size);
     }
@@ -143,6 +147,7 @@ class Calibrator {
   }
 
   Status capture_samples() {
+    capture_.place(position_offsets(sample_size(), engine_.geometry().trained_context));
     int done = keeps_state() ? read_capture(capture_path(), identity(), capture_) : 0;
     if (done == capture_.n_sequences()) return {};
     const auto all = samples();
@@ -195,15 +200,17 @@ class Calibrator {
       std::erase_if(needs.constants, [](const auto& c) { return c.need.kind != NeedKind::metric; });
     std::erase_if(heads, [](const HeadNeeds& needs) { return needs.constants.empty(); });
     if (heads.empty()) return {};
-    auto moments = sensitivities_.query_moments();
+    const auto moments = sensitivities_.query_moments();
     if (!moments.ok()) return stopped() ? interrupted(capture_.n_sequences()) : moments.error();
     const auto turns = rope_turns(engine_.parts(), g, request_.n_threads);
+    const std::vector<MeanTurn> means = mean_turns(turns, g);
     run_team(request_.n_threads, [&](Team& team) {
       team.for_each(static_cast<int>(heads.size()), [&](int i) {
         const HeadNeeds& needs = heads[i];
-        std::vector<float> metric =
-            metric_of(needs, turned_moments((*moments)[g.head_index(needs.layer, needs.kv_head)],
-                                            turns[needs.layer], g.dim(needs.layer), g.trained_context));
+        const int d = g.dim(needs.layer);
+        const std::vector<double>& of_head = (*moments)[g.head_index(needs.layer, needs.kv_head)];
+        const std::vector<float> metric =
+            page_metric_constant(directions_of(needs, means[needs.layer](of_head)), turns[needs.layer], d);
         const std::lock_guard lock(mutex_);
         for (const ScopedNeed& constant : needs.constants)
           result_.constants.set(needs.layer, needs.kv_head, needs.side, constant.stored, metric);
@@ -212,7 +219,7 @@ class Calibrator {
     return {};
   }
 
-  std::vector<float> metric_of(const HeadNeeds& needs, const std::vector<double>& moments) {
+  std::vector<float> directions_of(const HeadNeeds& needs, const std::vector<double>& moments) {
     const int d = engine_.geometry().dim(needs.layer);
     Constants known;
     {

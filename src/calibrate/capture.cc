@@ -164,6 +164,11 @@ std::vector<float> Capture::passage(int p, int layer, int kv_head, Side side) co
   return floats(passages_[block(layer, kv_head, side)], geometry_.dim(layer), p * size_.length, size_.length);
 }
 
+void Capture::place(std::vector<int> offsets) {
+  KVANT_CHECK(static_cast<int>(offsets.size()) == n_sequences(), "offsets of other sequences");
+  offsets_ = std::move(offsets);
+}
+
 std::vector<float> Capture::passage_queries(int p, int layer, int head) const {
   return floats(queries_[static_cast<std::size_t>(layer) * geometry_.n_heads + head], geometry_.dim(layer),
                 p * size_.length, size_.length);

@@ -56,12 +56,17 @@ class Capture {
   // Whether anything of the token is kept.
   bool keeps(int sequence, int token) const { return kv_row(sequence, token) >= 0; }
 
+  // What was added to the positions of each sequence's tokens behind the first kSinkTokens; else nothing.
+  void place(std::vector<int> offsets);
+
   // --- reading ---
   // The kept tokens of the samples' K or V, [n, d]; without_sink: but the first kSinkTokens of each sample.
   std::vector<float> rows(int layer, int kv_head, Side side, bool without_sink) const;
   // K or V of passage p, or the queries of query head `head`, all [length, d].
   std::vector<float> passage(int p, int layer, int kv_head, Side side) const;
   std::vector<float> passage_queries(int p, int layer, int head) const;
+  // The position of the first token of passage p, if it weren't one of the first kSinkTokens.
+  int passage_position(int p) const { return offsets_.empty() ? 0 : offsets_[size_.samples + p]; }
   // K of context c, [context_length, d]; the tokens whose queries are kept, ascending; their queries,
   // [context_queries, d].
   std::vector<float> context_keys(int c, int layer, int kv_head) const;
@@ -93,6 +98,7 @@ class Capture {
 
   Geometry geometry_;
   CaptureSize size_;
+  std::vector<int> offsets_;                // [n_sequences], or empty
   std::vector<std::int32_t> row_of_token_;  // [samples * length]: -1: not kept
   std::vector<std::int32_t> token_of_row_;  // [rows]: index in its sample
   std::vector<std::int32_t> query_tokens_;  // [contexts * context_queries]

@@ -197,7 +197,8 @@ class Builder {
     out.v = v_;
     out.v_gradient = ggml_out_prod(c_, dy, by_group(ggml_mul(c_, weights_, in_.sealed)));
     out.k_gradient = ggml_out_prod(c_, q, sealed_scores);
-    out.moments = moments(q, sealed_scores);
+    ggml_tensor* unturned = by_head(turned(ggml_rope_ext_back, by_token(q_)));
+    out.moments = moments(by_group(unturned), sealed_scores);
 
     ggml_tensor* dq = ungrouped(ggml_mul_mat(c_, transposed(k_), by_scores));
     ggml_tensor* dk = ggml_out_prod(c_, q, by_scores);

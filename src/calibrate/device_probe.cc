@@ -69,8 +69,8 @@ std::vector<float> DeviceProbe::sealed(const Recipe& recipe, const Constants& kn
           Transform::make((side == Side::key ? recipe.k : recipe.v).transforms, d, context.constants);
       KVANT_CHECK(transform.ok(), "transforms that were just learned");
       const auto first = all.begin() + head * size;
-      const std::vector<float> held =
-          through_cache(format, *transform, context, recipe.sink, {first, first + whole});
+      const std::vector<float> held = through_cache(format, *transform, context, recipe.sink,
+                                                    /*first_position=*/0, {first, first + whole});
       std::copy(held.begin(), held.end(), first);
     });
   });

@@ -64,7 +64,13 @@ std::vector<double> HostLayerGradient::query_moments(int kv_head) const {
   std::vector<double> sums(static_cast<std::size_t>(h_.head_dim) * h_.head_dim, 0.0);
   for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     const auto weights = std::span(score_weights_).subspan(static_cast<std::size_t>(head) * n_rows_, n_rows_);
-    const std::vector<double> of_head = second_moments(qkv_head(head), weights);
+    std::vector<float> memory;
+    const MatrixView<float> unturned = allocated(memory, n_rows_, h_.head_dim);
+    for (int r = 0; r < n_rows_; ++r) {
+      std::copy_n(qkv_head(head).row(r), h_.head_dim, unturned.row(r));
+      rope_.turn_back(r, unturned.row(r));
+    }
+    const std::vector<double> of_head = second_moments(unturned, weights);
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += of_head[i];
   }
   return sums;

@@ -16,8 +16,8 @@ class LayerGradient {
   virtual MatrixView<const float> stored(int kv_head, Side side) const = 0;
   // [n_rows, head_dim]: the gradient by those, as far as queries read them from sealed pages.
   virtual MatrixView<const float> sealed_gradient(int kv_head, Side side) const = 0;
-  // Second moments [d, d] of the queries of a KV head, each times the length of the derivative by its scores
-  // with sealed tokens, the sink's left out.
+  // Second moments [d, d] of the queries of a KV head, turned back to how they are before RoPE, each times
+  // the length of the derivative by its scores with sealed tokens, the sink's left out.
   virtual std::vector<double> query_moments(int kv_head) const = 0;
 };
 

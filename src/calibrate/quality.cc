@@ -71,7 +71,8 @@ Sums measure_head(const Capture& capture, const Plan& plan, int layer, int kv_he
       exact[s] = capture.passage(p, layer, kv_head, side);
       exact[s].resize(used);
       const SidePlan& stored = head.side(side);
-      got[s] = through_cache(*stored.sealed, stored.transform, stored.context, sink, exact[s]);
+      got[s] = through_cache(*stored.sealed, stored.transform, stored.context, sink,
+                             capture.passage_position(p), exact[s]);
       for (std::size_t i = 0; i < used; ++i) sums.add(s, exact[s][i], got[s][i]);
     }
     for (int h = kv_head * g.group(layer); h < (kv_head + 1) * g.group(layer); ++h) {

@@ -75,8 +75,8 @@ TEST(MeasureQuality, ComparesOutputsWithSinkLogitsInTheirWindows) {
       const int s = static_cast<int>(side);
       const SidePlan& stored = plan->head(layer, 0).side(side);
       exact[s] = capture.passage(0, layer, 0, side);
-      got[s] =
-          through_cache(*stored.sealed, stored.transform, stored.context, plan->layers[layer].sink, exact[s]);
+      got[s] = through_cache(*stored.sealed, stored.transform, stored.context, plan->layers[layer].sink,
+                             /*first_position=*/0, exact[s]);
     }
     for (int head = 0; head < g.n_heads; ++head) {
       const std::vector<float> queries = capture.passage_queries(0, layer, head);

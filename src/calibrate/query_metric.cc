@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <numeric>
 
-#include "calibrate/codebook.h"
 #include "calibrate/model_gradient.h"
 #include "calibrate/symmetric_eigen.h"
 #include "format/error_metric.h"
@@ -13,6 +14,17 @@ namespace {
 
 // Of the mean eigenvalue, added to all: queries of other texts differ.
 constexpr double kFloor = 0.1;
+
+// A of the transform: rows k -> k A + b.
+std::vector<double> linear_part(const Transform& transform, int d) {
+  std::vector<float> units(static_cast<std::size_t>(d) * d, 0.0F), origin(d, 0.0F);
+  for (int i = 0; i < d; ++i) units[static_cast<std::size_t>(i) * d + i] = 1;
+  transform.forward({units.data(), d, d});
+  transform.forward({origin.data(), 1, d});
+  std::vector<double> map;
+  for (std::size_t i = 0; i < units.size(); ++i) map.push_back(double{units[i]} - origin[i % d]);
+  return map;
+}
 
 // B^T moments B, where B takes queries behind the transform (rows: q -> q B).
 std::vector<double> moments_behind(const Transform& transform, const std::vector<double>& moments, int d) {
@@ -64,14 +76,18 @@ std::vector<float> query_metric(const std::vector<double>& moments, const Transf
   if (!(mean > 0)) return directions;  // nobody reads this head: all errors count alike
   for (int i = kMetricRank; i < d; ++i) rest += std::max(eigen.values[i], 0.0) / (d - kMetricRank);
   rest += kFloor * mean;
+  const std::vector<double> back = linear_part(transform, d);  // transposed: the inverse of B
   for (int r = 0; r < kMetricRank; ++r) {
     const double value = std::max(eigen.values[r], 0.0) + kFloor * mean;
     const double length = std::sqrt(std::max(value / rest - 1, 0.0));
-    for (int i = 0; i < d; ++i)
+    const double* vector = eigen.vectors.data() + static_cast<std::ptrdiff_t>(r) * d;
+    for (int i = 0; i < d; ++i) {
+      const double* row = back.data() + static_cast<std::ptrdiff_t>(i) * d;
       directions[static_cast<std::size_t>(i) * kMetricRank + r] =
-          static_cast<float>(length * eigen.vectors[static_cast<std::size_t>(r) * d + i]);
+          static_cast<float>(length * std::inner_product(vector, vector + d, row, 0.0));
+    }
   }
-  return rounded_to_f16(directions);
+  return directions;
 }
 
 }  // namespace kvant

@@ -14,7 +14,7 @@
 
 namespace kvant {
 
-// By Geometry::head_index: second moments [d, d] of the queries that read a KV head.
+// By Geometry::head_index: second moments [d, d] of the queries that read a KV head, as they are before RoPE.
 using QueryMoments = std::vector<std::vector<double>>;
 
 struct QueryMomentsRequest {
@@ -32,9 +32,9 @@ struct QueryMomentsRequest {
 Result<QueryMoments> query_moments(DifferentiableModel& model, const Geometry& geometry,
                                    const QueryMomentsRequest& request);
 
-// The constant kQueryMetric [d][kMetricRank] for second moments [d, d] of queries as they are before
-// `transform`: in the basis behind it, the largest eigenvalues, with a tenth of the mean added to all;
-// rounded to half precision.
+// Directions V [d][kMetricRank] of an ErrorMetric for second moments [d, d] of queries, both as they are
+// before `transform`. They are the directions of the largest eigenvalues in the basis behind it, with a tenth
+// of the mean added to all: there errors are alike.
 std::vector<float> query_metric(const std::vector<double>& moments, const Transform& transform, int d);
 
 }  // namespace kvant

@@ -34,7 +34,8 @@ std::vector<double> moments() {
     m[static_cast<std::size_t>(i) * kDim + i] = 1;
     for (int j = 0; j < kDim; ++j)
       for (int k = 0; k < 3; ++k)
-        m[static_cast<std::size_t>(i) * kDim + j] += static_cast<double>(v[k * kDim + i]) * v[k * kDim + j] / (1 + k);
+        m[static_cast<std::size_t>(i) * kDim + j] +=
+            static_cast<double>(v[k * kDim + i]) * v[k * kDim + j] / (1 + k);
   }
   return m;
 }
@@ -44,7 +45,15 @@ TEST(QueryMetric, CountsErrorsAsTheQueriesMomentsDo) {
     const auto transform = Transform::make(steps, kDim, {});
     ASSERT_TRUE(transform.ok());
     std::vector<double> m = moments();
-    const ErrorMetric metric(query_metric(m, *transform, kDim));
+    const std::vector<float> directions = query_metric(m, *transform, kDim);
+    std::vector<float> rows(directions.size());
+    for (int i = 0; i < kDim; ++i)
+      for (int r = 0; r < kMetricRank; ++r) rows[r * kDim + i] = directions[i * kMetricRank + r];
+    transform->query({rows.data(), kMetricRank, kDim}, nullptr);
+    std::vector<float> behind(directions.size());
+    for (int i = 0; i < kDim; ++i)
+      for (int r = 0; r < kMetricRank; ++r) behind[i * kMetricRank + r] = rows[r * kDim + i];
+    const ErrorMetric metric(behind);
     double mean = 0;
     for (int i = 0; i < kDim; ++i) mean += m[static_cast<std::size_t>(i) * kDim + i] / kDim;
     for (int i = 0; i < kDim; ++i) m[static_cast<std::size_t>(i) * kDim + i] += 0.1 * mean;

@@ -13,7 +13,8 @@ namespace {
 std::vector<ChannelTurn> turns_of_layer(const ModelParts& model, int layer, int head_dim, int n_threads) {
   const Hparams& h = model.hparams;
   const bool slides = h.sliding_window[layer] > 0;
-  if (h.n_rot == 0 || h.n_rot > head_dim || (slides && h.sliding_n_rot > 0 && h.sliding_n_rot != h.n_rot))
+  if (!h.rotated[layer] || h.n_rot == 0 || h.n_rot > head_dim ||
+      (slides && h.sliding_n_rot > 0 && h.sliding_n_rot != h.n_rot))
     return {};
   const RopeTable table(model, layer, /*n_rows=*/2, n_threads);
   std::vector<ChannelTurn> turns;
@@ -37,6 +38,18 @@ std::vector<std::vector<ChannelTurn>> rope_turns(const ModelParts& model, const 
   for (int layer = 0; layer < geometry.n_layers; ++layer)
     turns.push_back(turns_of_layer(model, layer, geometry.dim(layer), n_threads));
   return turns;
+}
+
+void turn_row(std::span<const ChannelTurn> turns, int n_tokens, float* row) {
+  for (const ChannelTurn& turn : turns) {
+    // Whole turns fall out of the product by themselves.
+    const auto turned =
+        static_cast<std::int64_t>(turn.step * static_cast<std::uint64_t>(std::int64_t{n_tokens}));
+    const double angle = std::ldexp(static_cast<double>(turned), -64) * 2 * std::numbers::pi;
+    const double a = row[turn.first], b = row[turn.second];
+    row[turn.first] = static_cast<float>(a * std::cos(angle) - b * std::sin(angle));
+    row[turn.second] = static_cast<float>(b * std::cos(angle) + a * std::sin(angle));
+  }
 }
 
 }  // namespace kvant

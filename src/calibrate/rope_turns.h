@@ -1,7 +1,8 @@
-// RoPE's turns as angles: for the prediction of K (compact/predictor.h), and for moments of queries wherever
-// they stand (turned_moments.h).
+// RoPE's turns as angles: for the prediction of K (compact/predictor.h), and for moments of queries as the
+// pages that they read see them (turned_moments.h).
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "base/channel_turn.h"
@@ -15,5 +16,8 @@ namespace kvant {
 // else.
 std::vector<std::vector<ChannelTurn>> rope_turns(const ModelParts& model, const Geometry& geometry,
                                                  int n_threads);
+
+// Turns a row of channels as RoPE does for so many tokens; back, where they are negative.
+void turn_row(std::span<const ChannelTurn> turns, int n_tokens, float* row);
 
 }  // namespace kvant

@@ -41,16 +41,9 @@ std::mt19937_64 random_of(const SampleSize& size, std::size_t group) {
   return std::mt19937_64(size.seed * 31 + group);
 }
 
-// Each group's offsets are spread over the whole range.
-void draw_offsets(const SampleSize& size, int trained_context, std::vector<Sample>& samples) {
-  std::size_t next = 0;
-  const auto all = groups(size);
-  for (std::size_t g = 0; g < all.size(); ++g) {
-    std::mt19937_64 random = random_of(size, g + all.size());
-    const int limit = std::max(0, trained_context - all[g].length);
-    for (const int part : shuffled_parts(all[g].n, random))
-      samples[next++].position_offset = spread_place(part, all[g].n, limit, random);
-  }
+void set_offsets(const SampleSize& size, int trained_context, std::vector<Sample>& samples) {
+  const std::vector<int> offsets = position_offsets(size, trained_context);
+  for (std::size_t i = 0; i < samples.size(); ++i) samples[i].position_offset = offsets[i];
 }
 
 // Where each of a group's samples starts in a text of n_tokens, away from the passages if that can be.
@@ -183,8 +176,21 @@ Result<std::vector<Sample>> samples_of_text(const Tokenizer& tokenizer, int trai
   cut(draw_starts(training, n_tokens, passages, size.length, random_of(size, 0)), training.length);
   cut(passages, judging.length);
   cut(draw_starts(contexts, n_tokens, passages, size.length, random_of(size, 2)), contexts.length);
-  draw_offsets(size, trained_context, samples);
+  set_offsets(size, trained_context, samples);
   return samples;
+}
+
+// Each group's are spread over the whole range.
+std::vector<int> position_offsets(const SampleSize& size, int trained_context) {
+  std::vector<int> offsets;
+  const auto all = groups(size);
+  for (std::size_t g = 0; g < all.size(); ++g) {
+    std::mt19937_64 random = random_of(size, g + all.size());
+    const int limit = std::max(0, trained_context - all[g].length);
+    for (const int part : shuffled_parts(all[g].n, random))
+      offsets.push_back(spread_place(part, all[g].n, limit, random));
+  }
+  return offsets;
 }
 
 std::int64_t written_tokens(const SampleSize& size) {
@@ -204,7 +210,7 @@ Result<std::vector<Sample>> samples_of_model(Engine& engine, AttentionBackend& b
     if (!written.ok()) return written.error();
     std::move(written->begin(), written->end(), std::back_inserter(samples));
   }
-  draw_offsets(size, engine.geometry().trained_context, samples);
+  set_offsets(size, engine.geometry().trained_context, samples);
   return samples;
 }
 

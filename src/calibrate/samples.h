@@ -34,6 +34,9 @@ struct SampleSize {
 Result<std::vector<Sample>> samples_of_text(const Tokenizer& tokenizer, int trained_context,
                                             const std::string& text, const SampleSize& size);
 
+// The offsets of such samples, whatever their text.
+std::vector<int> position_offsets(const SampleSize& size, int trained_context);
+
 std::int64_t written_tokens(const SampleSize& size);
 
 // The same from text that the model writes itself, all samples side by side at temperature 1. advance(n) is

@@ -6,7 +6,7 @@
 #include "calibrate/scored_predictions.h"
 #include "calibrate/through_cache.h"
 #include "eval/engine_source.h"
-#include "format/error_metric.h"
+#include "format/page_metric.h"
 #include "recipe/bit_allocation.h"
 #include "recipe/plan.h"
 #include "transform/transform.h"
@@ -30,16 +30,23 @@ double squared_distance(const std::vector<float>& a, const std::vector<float>& b
 class StoredError {
  public:
   StoredError(const Transform& transform, const PageContext& context)
-      : transform_(transform), d_(context.head_dim), directions_(context.constants.find(kQueryMetric)) {}
+      : transform_(transform), d_(context.head_dim), constants_(context.constants) {}
 
-  double operator()(const Format& format, const std::vector<float>& exact,
+  double operator()(const Format& format, int first_position, const std::vector<float>& exact,
                     const std::vector<float>& stored) const {
-    if (directions_.empty() || !format.shapes_errors()) return squared_distance(exact, stored);
+    if (!format.shapes_errors() || constants_.find(kPageMetric).empty())
+      return squared_distance(exact, stored);
     std::vector<float> errors = encoded(stored), origin = encoded(exact);
     for (std::size_t i = 0; i < errors.size(); ++i) errors[i] -= origin[i];
-    const ErrorMetric metric(directions_);
+    const int n = static_cast<int>(errors.size()) / d_;
     double sum = 0;
-    for (std::size_t i = 0; i < errors.size(); i += d_) sum += metric.product(&errors[i], &errors[i]);
+    for (int first = 0; first < n; first += kPageTokens) {
+      const auto metric = metric_of_page(constants_, transform_, d_, first_position + first);
+      for (int t = first; t < std::min(first + kPageTokens, n); ++t) {
+        const float* error = errors.data() + static_cast<std::ptrdiff_t>(t) * d_;
+        sum += metric->product(error, error);
+      }
+    }
     return sum;
   }
 
@@ -51,7 +58,7 @@ class StoredError {
 
   const Transform& transform_;
   int d_;
-  std::span<const float> directions_;
+  HeadConstants constants_;
 };
 
 }  // namespace
@@ -131,7 +138,9 @@ std::vector<double> error_ratios(const Capture& capture, const Recipe& recipe, c
     exact.resize(static_cast<std::size_t>(capture.size().length / kPageTokens) * kPageTokens * d);
     for (std::size_t i = 0; i < errors.size(); ++i) {
       const Format& format = *find_format(recipe.ladder[i]);
-      errors[i] += error_of(format, exact, through_cache(format, *transform, context, recipe.sink, exact));
+      const int position = capture.passage_position(p);
+      errors[i] += error_of(format, position, exact,
+                            through_cache(format, *transform, context, recipe.sink, position, exact));
     }
   }
   for (std::size_t i = 0; i < errors.size(); ++i)

@@ -1,4 +1,5 @@
 #include "calibrate/sensitivity_analysis.h"
+#include "calibrate/rope_turns.h"
 
 #include <algorithm>
 
@@ -73,25 +74,29 @@ Result<QueryMoments> SensitivityAnalysis::moments_by_gradients() {
 
 QueryMoments SensitivityAnalysis::moments_of_passages() const {
   const Geometry& g = geometry();
+  const auto turns = rope_turns(engine_.parts(), g, request_.n_threads);
   QueryMoments all(g.n_all_kv_heads());
   run_team(request_.n_threads, [&](Team& team) {
     for (int layer = 0; layer < g.n_layers; ++layer) {
       team.for_each(g.kv_heads(layer), [&](int kv_head) {
-        all[g.head_index(layer, kv_head)] = moments_of_passages(layer, kv_head);
+        all[g.head_index(layer, kv_head)] = moments_of_passages(layer, kv_head, turns[layer]);
       });
     }
   });
   return all;
 }
 
-std::vector<double> SensitivityAnalysis::moments_of_passages(int layer, int kv_head) const {
+std::vector<double> SensitivityAnalysis::moments_of_passages(int layer, int kv_head,
+                                                             std::span<const ChannelTurn> turns) const {
   const Geometry& g = geometry();
   const int d = g.dim(layer), group = g.group(layer);
   std::vector<double> sums(static_cast<std::size_t>(d) * d);
   for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     for (int p = 0; p < capture_.size().passages; ++p) {
       std::vector<float> queries = capture_.passage_queries(p, layer, head);
-      const MatrixView<const float> rows(queries.data(), static_cast<int>(queries.size()) / d, d);
+      const MatrixView<float> rows(queries.data(), static_cast<int>(queries.size()) / d, d);
+      for (int r = 0; r < rows.rows; ++r)
+        turn_row(turns, -(r < kSinkTokens ? r : capture_.passage_position(p) + r), rows.row(r));
       const std::vector<double> more = second_moments(rows);
       for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += more[i];
     }

@@ -5,8 +5,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "base/channel_turn.h"
 #include "calibrate/calibrate.h"
 #include "calibrate/capture.h"
 #include "calibrate/device_model.h"
@@ -52,7 +54,7 @@ class SensitivityAnalysis {
   const Geometry& geometry() const { return engine_.geometry(); }
   Result<QueryMoments> moments_by_gradients();
   QueryMoments moments_of_passages() const;
-  std::vector<double> moments_of_passages(int layer, int kv_head) const;
+  std::vector<double> moments_of_passages(int layer, int kv_head, std::span<const ChannelTurn> turns) const;
   Result<std::vector<Sample>> drawn_contexts(int n, int length);
 
   DifferentiableModel& differentiable();

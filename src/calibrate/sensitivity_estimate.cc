@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "calibrate/through_cache.h"
-#include "format/error_metric.h"
+#include "format/page_metric.h"
 
 namespace kvant {
 namespace {
@@ -19,8 +19,8 @@ struct PageOfHead {
   int sink = 0;  // tokens that are left out
 };
 
-// Where the errors of a head's K are shaped: into which basis errors are taken, and how they count there.
-struct HeadMetric {
+// Where the errors of a page of K are shaped: into which basis errors are taken, and how they count there.
+struct ShapedPage {
   const Transform& transform;
   ErrorMetric metric;
   double mean_weight = 1;  // of the directions
@@ -35,13 +35,14 @@ struct HeadMetric {
   }
 };
 
-std::optional<HeadMetric> head_metric(const Transform& transform, const HeadConstants& constants) {
-  const std::span<const float> directions = constants.find(kQueryMetric);
-  if (directions.empty()) return std::nullopt;
+std::optional<ShapedPage> shaped_page(const Transform& transform, const HeadConstants& constants, int d,
+                                      int first_position) {
+  auto metric = metric_of_page(constants, transform, d, first_position);
+  if (!metric) return std::nullopt;
   double squares = 0;
-  for (const float v : directions) squares += static_cast<double>(v) * v;
-  const double d = static_cast<double>(directions.size()) / kMetricRank;
-  return HeadMetric{transform, ErrorMetric(directions), 1 + squares / d};
+  for (const FeedbackStep& step : metric->steps())
+    for (const float v : step.directions) squares += static_cast<double>(v) * v;
+  return ShapedPage{transform, std::move(*metric), 1 + squares / d};
 }
 
 std::vector<double> page_mean(const PageOfHead& page) {
@@ -59,7 +60,7 @@ struct TokenCost {
 };
 
 TokenCost token_cost(const float* value, const float* stored, const float* gradient,
-                     const std::vector<double>& mean, const HeadMetric* metric) {
+                     const std::vector<double>& mean, const ShapedPage* metric) {
   const int d = static_cast<int>(mean.size());
   double gg = 0, ee = 0, rr = 0, gr = 0, er = 0, ge = 0;
   for (int i = 0; i < d; ++i) {
@@ -89,7 +90,7 @@ struct PlaceCosts {
 };
 
 // Adds page `first` / kPageTokens.
-void add_page(const PageOfHead& page, int first, const std::vector<float>& stored, const HeadMetric* metric,
+void add_page(const PageOfHead& page, int first, const std::vector<float>& stored, const ShapedPage* metric,
               PlaceCosts& costs) {
   const std::vector<double> mean = page_mean(page);
   for (int t = page.sink; t < kPageTokens; ++t) {
@@ -110,19 +111,19 @@ std::vector<PlaceCosts> place_costs(const LayerGradient& state, const Recipe& re
   const auto transform =
       Transform::make((constants.side == Side::key ? recipe.k : recipe.v).transforms, values.cols, constants);
   KVANT_CHECK(transform.ok(), "transforms that were just learned");
-  const std::optional<HeadMetric> metric = head_metric(*transform, constants);
   std::vector<PlaceCosts> costs(recipe.ladder.size());
   for (PlaceCosts& c : costs) c.along.resize(static_cast<std::size_t>(n_pages) * kPageTokens);
   for (int first = 0; first < n_pages * kPageTokens; first += kPageTokens) {
     const PageOfHead page{values.slice(first, kPageTokens), gradient.slice(first, kPageTokens),
                           first == 0 ? recipe.sink : 0};
+    const std::optional<ShapedPage> metric = shaped_page(*transform, constants, values.cols, first);
     std::vector<float> exact;
     for (int t = 0; t < kPageTokens; ++t)
       exact.insert(exact.end(), page.values.row(t), page.values.row(t) + values.cols);
     for (std::size_t f = 0; f < costs.size(); ++f) {
       const Format& format = *find_format(recipe.ladder[f]);
       const bool shaped = metric && format.shapes_errors();
-      add_page(page, first, through_cache(format, *transform, context, page.sink, exact),
+      add_page(page, first, through_cache(format, *transform, context, page.sink, first, exact),
                shaped ? &*metric : nullptr, costs[f]);
     }
   }

@@ -3,11 +3,12 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "format/page_metric.h"
 
 namespace kvant {
 
 std::vector<float> through_cache(const Format& format, const Transform& transform, const PageContext& context,
-                                 int sink, std::vector<float> values) {
+                                 int sink, int first_position, std::vector<float> values) {
   const int d = context.head_dim;
   const int n = static_cast<int>(values.size()) / d;
   KVANT_CHECK(n % kPageTokens == 0, "the cache encodes whole pages");
@@ -18,7 +19,7 @@ std::vector<float> through_cache(const Format& format, const Transform& transfor
     TokenMask left_out;
     for (int token = 0; first == 0 && token < sink; ++token) left_out.set(token);
     float* tokens = values.data() + static_cast<std::ptrdiff_t>(first) * d;
-    format.encode(tokens, left_out, context, page.data());
+    encode_page(format, transform, context, first_position + first, left_out, tokens, page.data());
     format.decode(page.data(), kPageTokens, context, tokens);
   }
   transform.inverse({values.data(), n, d});

@@ -8,9 +8,9 @@
 
 namespace kvant {
 
-// Whole pages of values [n, d], from the first token of a sequence on, transformed, encoded in `format`, and
-// back. The first `sink` tokens are left out of their page and stay exact.
+// Whole pages of values [n, d], whose first token has position `first_position`, transformed, encoded in
+// `format`, and back. The first `sink` tokens are left out of their page and stay exact.
 std::vector<float> through_cache(const Format& format, const Transform& transform, const PageContext& context,
-                                 int sink, std::vector<float> values);
+                                 int sink, int first_position, std::vector<float> values);
 
 }  // namespace kvant

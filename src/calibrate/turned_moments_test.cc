@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <random>
 
 namespace kvant {
@@ -41,10 +42,12 @@ std::vector<double> turn_matrix(int p) {
   return r;
 }
 
-TEST(TurnedMoments, AreTheMeanOverPositions) {
+TEST(MeanTurn, IsTheMeanOverDistances) {
   const std::vector<double> m = some_moments();
   for (const int n : {1, 2, 8, 300}) {
-    std::vector<double> expected(m.size(), 0.0);
+    std::vector<double> expected(m.size(), 0.0), weights;
+    for (int p = 0; p < n; ++p) weights.push_back(1 + p % 3);
+    const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
     for (int p = 0; p < n; ++p) {
       const std::vector<double> r = turn_matrix(p);
       for (int i = 0; i < kDim; ++i)
@@ -53,17 +56,25 @@ TEST(TurnedMoments, AreTheMeanOverPositions) {
             for (int l = 0; l < kDim; ++l)
               expected[static_cast<std::size_t>(i) * kDim + j] +=
                   r[static_cast<std::size_t>(i) * kDim + k] * m[static_cast<std::size_t>(k) * kDim + l] *
-                  r[static_cast<std::size_t>(j) * kDim + l] / n;
+                  r[static_cast<std::size_t>(j) * kDim + l] * weights[p] / all;
     }
-    const std::vector<double> found = turned_moments(m, kTurns, kDim, n);
+    const std::vector<double> found = MeanTurn(kTurns, kDim, weights)(m);
     for (std::size_t i = 0; i < m.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-9) << n;
   }
 }
 
-TEST(TurnedMoments, StayAsTheyAreWhereNothingTurns) {
+TEST(MeanTurn, LeavesMomentsAsTheyAreWhereNothingTurns) {
   const std::vector<double> m = some_moments();
-  const std::vector<double> found = turned_moments(m, {}, kDim, 1000);
+  const std::vector<double> found = MeanTurn({}, kDim, reading_weights(1000))(m);
   for (std::size_t i = 0; i < m.size(); ++i) EXPECT_NEAR(found[i], m[i], 1e-12);
+}
+
+TEST(ReadingWeights, BeginBehindThePageAndFallWithTheDistance) {
+  const std::vector<double> weights = reading_weights(1000);
+  ASSERT_EQ(weights.size(), 1000U);
+  for (int x = 0; x < 64; ++x) EXPECT_EQ(weights[x], 0);
+  for (int x = 64; x < 1000; ++x) EXPECT_NEAR(weights[x] * std::sqrt(x) * x, 1000 - x, 1e-9);
+  EXPECT_GT(reading_weights(10).back(), 0);  // contexts shorter than a page
 }
 
 }  // namespace

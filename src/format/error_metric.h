@@ -24,8 +24,6 @@
 namespace kvant {
 
 inline constexpr int kMetricRank = 8;  // numbers that a path remembers
-// The constant of a head's K that holds V: [d][kMetricRank], in the basis in which K is encoded.
-inline constexpr const char* kQueryMetric = "query-metric";
 
 // Of value i. So it is in kvant_decode_layer (kvant/kvant.h), too.
 struct FeedbackStep {

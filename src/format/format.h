@@ -33,6 +33,8 @@ struct CodebookShape {
 // Tokens that share a scale in integral formats.
 inline constexpr int kIntegerBlock = 64;
 
+class ErrorMetric;  // error_metric.h
+
 // What a page's bytes don't carry themselves.
 struct PageContext {
   int head_dim = 0;
@@ -41,6 +43,8 @@ struct PageContext {
   // Tokens that the page has room for: fewer than kPageTokens in a short page, which only row-wise formats
   // have. Its parts are those of a whole page (Format::row_parts), each for so many tokens.
   int page_tokens = kPageTokens;
+  // What errors cost, for encode() of formats that shape them (page_metric.h); null: their squares.
+  const ErrorMetric* metric = nullptr;
 };
 
 enum class CodeOrder : std::uint8_t;  // code_order.h
@@ -71,8 +75,8 @@ class Format {
   // What the needed constant is trained as, if it is a codebook.
   virtual std::optional<CodebookShape> codebook_shape() const { return std::nullopt; }
 
-  // Whether encode() lets errors fall where a head's queries don't look, where the constant kQueryMetric
-  // (error_metric.h) says which these are. Pages are the same to whoever reads them.
+  // Whether encode() lets errors fall where a head's queries don't look, where the context has a metric of
+  // them. Pages are the same to whoever reads them.
   virtual bool shapes_errors() const { return false; }
 
   // Whether tokens can be written one by one (encode_rows): a row's bytes depend on that row alone.

@@ -124,15 +124,6 @@ double fit(const float* x, const float* shape, const ErrorMetric& metric) {
   return std::min(gain, kMaxGain);
 }
 
-// Of a head whose queries calibration has seen.
-std::optional<ErrorMetric> metric_of(const PageContext& context) {
-  const std::span<const float> directions = context.constants.find(kQueryMetric);
-  if (directions.empty()) return std::nullopt;
-  KVANT_CHECK(directions.size() == static_cast<std::size_t>(context.head_dim) * kMetricRank,
-              "a metric of another head size");
-  return ErrorMetric(directions);
-}
-
 class TcqFormat : public Format {
  public:
   TcqFormat(const std::string& name, const TrellisTable& table)
@@ -226,7 +217,9 @@ class TcqFormat : public Format {
   std::array<double, kPageTokens> encode_shapes(const float* values, const float* means,
                                                 const PageContext& context, std::byte* page) const {
     const int d = context.head_dim;
-    const std::optional<ErrorMetric> metric = metric_of(context);
+    const ErrorMetric* metric = context.metric;
+    KVANT_CHECK(metric == nullptr || metric->steps().size() == static_cast<std::size_t>(d),
+                "a metric of another head size");
     std::vector<float> rest(static_cast<std::size_t>(kPageTokens) * d);
     std::vector<float> normal(rest.size());
     std::vector<std::uint16_t> symbols(rest.size());
@@ -235,7 +228,7 @@ class TcqFormat : public Format {
       subtract_means(values + first, means, d, rest.data() + first);
       normalize(rest.data() + first, d, normal.data() + first);
     }
-    if (metric) {
+    if (metric != nullptr) {
       shaped_encoder_.encode(normal.data(), kPageTokens, *metric, symbols.data());
     } else {
       encoder_.encode(normal.data(), kPageTokens, d, symbols.data());
@@ -247,8 +240,8 @@ class TcqFormat : public Format {
       std::byte* codes = codes_of(page, token, d);
       pack_codes(symbols.data() + first, d, table_.bits, codes);
       decode_trellis(codes, d, table_.bits, levels_, shape.data());
-      gains[token] = metric ? fit(rest.data() + first, shape.data(), *metric)
-                            : fit(rest.data() + first, shape.data(), d, context.constants.side);
+      gains[token] = metric != nullptr ? fit(rest.data() + first, shape.data(), *metric)
+                                       : fit(rest.data() + first, shape.data(), d, context.constants.side);
     }
     return gains;
   }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "format/error_metric.h"
+#include "format/page_metric.h"
 #include "recipe/bit_allocation.h"
 #include "recipe/head_mix.h"
 
@@ -79,8 +79,8 @@ std::vector<ConstantNeed> constant_needs(const Recipe& recipe, const Geometry& g
   formats.push_back(usual.format);
   if (recipe.mix > 0) formats.push_back(mixed_side_of(recipe, side, layer, kv_head, true).format);
   if (side == Side::key && is_shaped(recipe, formats)) {
-    needs.push_back({NeedKind::metric, kQueryMetric, static_cast<std::size_t>(head_dim) * kMetricRank,
-                     usual.transforms, nullptr, nullptr});
+    needs.push_back(
+        {NeedKind::metric, kPageMetric, page_metric_size(head_dim), usual.transforms, nullptr, nullptr});
   }
   if (recipe.budget > 0) {
     needs.push_back({NeedKind::sensitivity, sensitivity_constant(recipe), recipe.ladder.size(),

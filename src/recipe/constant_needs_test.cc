@@ -58,15 +58,15 @@ TEST(ConstantNeeds, ListTransformsThenFormatsBehindThem) {
 
 TEST(ConstantNeeds, HaveAMetricOfQueriesWhereErrorsOfKeysAreShaped) {
   const auto of_k = needs("k=hadamard:tcq2,v=hadamard:tcq2,encode=shaped", 0, 0, Side::key);
-  ASSERT_EQ(names_of(of_k), Names{"query-metric"});
+  ASSERT_EQ(names_of(of_k), Names{"page-metric"});
   EXPECT_EQ(of_k[0].kind, NeedKind::metric);
-  EXPECT_EQ(of_k[0].size, 80U * 8);
+  EXPECT_EQ(of_k[0].size, 80U * (8 + 2));
   EXPECT_EQ(of_k[0].after, Names{"hadamard"});
   EXPECT_TRUE(is_optional(of_k[0].kind));
   EXPECT_TRUE(needs("k=hadamard:tcq2,v=hadamard:tcq2,encode=shaped", 0, 0, Side::value).empty());
   EXPECT_TRUE(needs("k=hadamard:tcq2,v=hadamard:tcq2", 0, 0, Side::key).empty());
   EXPECT_TRUE(needs("k=ch4g128,v=tcq2,encode=shaped", 0, 0, Side::key).empty());
-  EXPECT_EQ(names_of(needs("kvant-2bit,encode=shaped", 0, 0, Side::key)).front(), "query-metric");
+  EXPECT_EQ(names_of(needs("kvant-2bit,encode=shaped", 0, 0, Side::key)).front(), "page-metric");
 }
 
 TEST(ConstantNeeds, FollowOverrides) {

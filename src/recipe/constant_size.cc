@@ -1,6 +1,6 @@
 #include "recipe/constant_size.h"
 
-#include "format/error_metric.h"
+#include "format/page_metric.h"
 #include "recipe/constant_needs.h"
 
 namespace kvant {
@@ -20,7 +20,7 @@ std::int64_t format_bytes(const SidePlan& side, const ConstantNeed& need) {
 }
 
 bool has_metric(const SidePlan& side) {
-  return !side.context.constants.find(kQueryMetric).empty();
+  return !side.context.constants.find(kPageMetric).empty();
 }
 
 std::int64_t need_bytes(const HeadPlan& head, Side side, const ConstantNeed& need) {

@@ -42,9 +42,9 @@ TEST(ConstantBytes, CountCodebooksAsKernelsReadThem) {
 }
 
 TEST(ConstantBytes, CountTheMetricOfShapedKeys) {
-  EXPECT_EQ(bytes_of("k=hadamard:tcq2,v=hadamard:tcq2,encode=shaped"), kHeadCount * 64 * 8 * 4);
+  EXPECT_EQ(bytes_of("k=hadamard:tcq2,v=hadamard:tcq2,encode=shaped"), kHeadCount * 64 * (8 + 2) * 4);
   EXPECT_EQ(bytes_of("k=tok4g32,v=tcq2,encode=shaped"), 0);
-  EXPECT_EQ(bytes_of("kvant-3bit"), kHeadCount * 64 * 8 * 4);
+  EXPECT_EQ(bytes_of("kvant-3bit"), kHeadCount * 64 * (8 + 2) * 4);
 }
 
 TEST(ConstantBytes, CountTransformsAdaptersAndTheScalesOfATail) {

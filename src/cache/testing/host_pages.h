@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <numbers>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,13 +76,12 @@ class HostLibrary {
     if (by_head != nullptr) return *find_format(by_head[head]);
     return *find_format(side == KVANT_KEY ? shape.key_format : shape.value_format);
   }
-  // With the codebook or metric of a head's side, read from where the layer says.
+  // With the codebook of a head's side, read from where the layer says.
   class SideContext {
    public:
     SideContext(const kvant_decode_shape& shape, const kvant_decode_layer& layer, int head, int side) {
       const Format& format = format_of(shape, head, side);
       context_ = {.head_dim = shape.head_dim};
-      add_metric(layer, head, side);
       const void* all = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
       const std::int64_t stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
       if (!format.codebook_shape() || all == nullptr) return;
@@ -96,22 +96,29 @@ class HostLibrary {
     const PageContext& context() const { return context_; }
 
    private:
-    // The directions of a head's metric.
-    void add_metric(const kvant_decode_layer& layer, int head, int side) {
-      if (side != KVANT_KEY || layer.key_metrics == nullptr) return;
-      const auto* steps = reinterpret_cast<const FeedbackStep*>(layer.key_metrics) +
-                          std::ptrdiff_t{1} * head * context_.head_dim;
-      if (steps[0].weight == 0) return;
-      std::vector<float> directions;
-      for (int i = 0; i < context_.head_dim; ++i)
-        directions.insert(directions.end(), steps[i].directions.begin(), steps[i].directions.end());
-      constants_.set(0, 0, Side::key, kQueryMetric, std::move(directions));
-      context_.constants.all = &constants_;
-    }
-
     Constants constants_;
     PageContext context_;
   };
+  // Of a head's keys in a page, by its definition; null where the head has none.
+  static std::unique_ptr<ErrorMetric> metric_of(const kvant_page_metrics& all, int d, int head, int page) {
+    const float* w = all.directions + std::ptrdiff_t{1} * head * d * kMetricRank;
+    const float* basis = all.basis + head * all.basis_head_stride;
+    if (std::isnan(w[0])) return nullptr;
+    std::vector<float> directions(std::size_t{1} * d * kMetricRank);
+    for (int r = 0; r < kMetricRank; ++r) {
+      std::vector<double> turned(d), behind(d);
+      for (int i = 0; i < d; ++i) {
+        const double angle =
+            2 * std::numbers::pi * all.turns[2 * i + 1] * (page * kPageTokens + kPageTokens / 2);
+        const int partner = static_cast<int>(all.turns[2 * i]);
+        turned[i] = w[i * kMetricRank + r] * std::cos(angle) - w[partner * kMetricRank + r] * std::sin(angle);
+      }
+      for (int i = 0; i < d; ++i)
+        for (int j = 0; j < d; ++j) behind[j] += turned[i] * basis[i * d + j];
+      for (int i = 0; i < d; ++i) directions[i * kMetricRank + r] = static_cast<float>(behind[i]);
+    }
+    return std::make_unique<ErrorMetric>(directions);
+  }
   // Tokens of a sealed page that lie in protected pages.
   static TokenMask masked(const kvant_decode_layer& layer, int seq, int head, int page) {
     TokenMask mask;
@@ -288,9 +295,14 @@ class HostLibrary {
             const std::byte* tail =
                 address(layer->tail, seq, layer->layer, head, side, range->tail_page[seq] + p);
             for (int t = 0; t < kPageTokens; ++t) read_row(tail, d, t, &values[std::size_t{1} * t * d]);
+            const SideContext context(*shape, *layer, head, side);
+            PageContext of_page = context.context();
+            const auto metric = side == KVANT_KEY && range->page_metrics != nullptr
+                                    ? metric_of(*range->page_metrics, d, head, sealed)
+                                    : nullptr;
+            of_page.metric = metric.get();
             format_of(*shape, head, side)
-                .encode(values.data(), left_out, SideContext(*shape, *layer, head, side).context(),
-                        sealed_address(*layer, seq, head, side, sealed));
+                .encode(values.data(), left_out, of_page, sealed_address(*layer, seq, head, side, sealed));
             if (layer->correction == nullptr) continue;
             if (side == KVANT_KEY) keys = values;
             decoded[side].resize(values.size());

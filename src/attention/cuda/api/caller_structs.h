@@ -24,6 +24,8 @@ inline constexpr std::size_t kFirstSize<kvant_decode_layer> = offsetof(kvant_dec
 template <>
 inline constexpr std::size_t kFirstSize<kvant_new_rows> = offsetof(kvant_new_rows, type);
 template <>
+inline constexpr std::size_t kFirstSize<kvant_seal_range> = offsetof(kvant_seal_range, page_metrics);
+template <>
 inline constexpr std::size_t kFirstSize<kvant_transformation> = offsetof(kvant_transformation, source);
 template <>
 inline constexpr std::size_t kFirstSize<kvant_prompt> = offsetof(kvant_prompt, pages);
@@ -40,6 +42,7 @@ KVANT_NAME_STRUCT(kvant_decode_layer);
 KVANT_NAME_STRUCT(kvant_correction);
 KVANT_NAME_STRUCT(kvant_new_rows);
 KVANT_NAME_STRUCT(kvant_seal_range);
+KVANT_NAME_STRUCT(kvant_page_metrics);
 KVANT_NAME_STRUCT(kvant_dequantization);
 KVANT_NAME_STRUCT(kvant_partial);
 KVANT_NAME_STRUCT(kvant_transformation);

@@ -72,12 +72,19 @@ Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_layer& layer
   });
 }
 
+Reason fault_of(const kvant_page_metrics& metrics) {
+  return first_failing(
+      {{metrics.directions != nullptr && metrics.turns != nullptr,
+        "page_metrics: directions or turns is null"},
+       {is_aligned(metrics.turns, sizeof(float2)), "page_metrics: turns is not 8-byte aligned"}});
+}
+
 constexpr Reason kCannotSeal[] = {"shape.key_format: no kernel seals it at this head size",
                                   "shape.value_format: no kernel seals it at this head size"};
 
 // How the pages of a group of heads are encoded.
 kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_decode_layer& layer,
-                           SealArgs* args) {
+                           const kvant_page_metrics& page_metrics, SealArgs* args) {
   for (int side = 0; side < 2; ++side) {
     const char* format = side == KVANT_KEY ? group.key_format : group.value_format;
     PageEncoding& encoding = args->sides[side];
@@ -88,6 +95,10 @@ kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_dec
     encoding.codebooks = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
     encoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
     encoding.metrics = side == KVANT_KEY ? layer.key_metrics : nullptr;
+    encoding.page_metrics = {};
+    if (side == KVANT_KEY)
+      encoding.page_metrics = {page_metrics.directions, reinterpret_cast<const float2*>(page_metrics.turns),
+                               page_metrics.basis, page_metrics.basis_head_stride};
     if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
       return refuse_argument("layer: a vector format has no codebooks");
   }
@@ -99,8 +110,8 @@ SealKernel find_seal_kernel(const PageEncoding& encoding, int head_dim, const Gp
     case Encoding::vectors:
       return vector_seal_kernel(encoding, head_dim, gpu);
     case Encoding::trellis:
-      return encoding.metrics != nullptr ? shaped_seal_kernel(encoding, head_dim)
-                                         : trellis_seal_kernel(encoding, head_dim, gpu);
+      return encoding.is_shaped() ? shaped_seal_kernel(encoding, head_dim)
+                                  : trellis_seal_kernel(encoding, head_dim, gpu);
     default:
       return scalar_seal_kernel(encoding, head_dim);
   }
@@ -219,7 +230,7 @@ kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_de
 
 kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                         const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream) {
-  const kvant_seal_range range{sizeof range, tail_page, sealed_page, nullptr, 1, 0};
+  const kvant_seal_range range{sizeof range, tail_page, sealed_page, nullptr, 1, 0, nullptr};
   return kvant_seal_pages(shape, layer, &range, stream);
 }
 
@@ -229,10 +240,15 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
   kvant_decode_layer layer;
   kvant_correction correction{};
   kvant_seal_range range;
+  kvant_page_metrics page_metrics{};
   HeadGroups groups;
   if (const Reason reason = read(caller_shape, caller_layer, &shape, &layer)) return refuse_argument(reason);
   if (const Reason reason = read_struct(caller_range, &range)) return refuse_argument(reason);
   if (const Reason reason = fault_of(shape, layer, range)) return refuse_argument(reason);
+  if (range.page_metrics != nullptr) {
+    if (const Reason reason = read_struct(range.page_metrics, &page_metrics)) return refuse_argument(reason);
+    if (const Reason reason = fault_of(page_metrics)) return refuse_argument(reason);
+  }
   if (layer.correction != nullptr)
     if (const Reason reason = read_correction(layer.correction, &correction)) return refuse_argument(reason);
   if (const Reason reason = group_heads(shape, &groups)) return refuse_argument(reason);
@@ -254,7 +270,7 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
                layer.mask_head_stride,
                {},
                layer.pages_out_of_range};
-    const kvant_status status = set_encodings(groups.of[i], shape.head_dim, layer, &args[i]);
+    const kvant_status status = set_encodings(groups.of[i], shape.head_dim, layer, page_metrics, &args[i]);
     if (status != KVANT_OK) return status;
     if (correction.key_maps != nullptr &&
         (!can_be_corrected(shape.head_dim) || args[i].sides[KVANT_KEY].encoding != Encoding::channel_grid ||

@@ -1,6 +1,7 @@
 // Times sealing a prompt of one layer: microseconds for each pair of formats, the median over runs.
 //
-//   seal_bench [--head-dim D] [--kv-heads H] [--tokens N] [--runs N] [--shaped 1] [KEY+VALUE ...]
+//   seal_bench [--head-dim D] [--kv-heads H] [--tokens N] [--runs N] [--shaped 1 or 2] [KEY+VALUE ...]
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -10,7 +11,7 @@
 #include "attention/cuda/bench/median_time.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
-#include "format/error_metric.h"
+#include "format/page_metric.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -21,7 +22,7 @@ struct Settings {
   int kv_heads = 8;
   int tokens = 32768;
   int runs = 7;
-  int shaped = 0;  // not 0: errors of keys in trellis codes have metrics
+  int shaped = 0;  // errors of keys in trellis codes have metrics: 1: one a head; 2: that turn with the page
   std::vector<std::string> pairs;
 };
 
@@ -51,14 +52,17 @@ std::vector<std::uint16_t> tail_pages(int heads, int pages, int d) {
   return bytes;
 }
 
-// [heads][d] of metrics with a few strong directions.
-std::vector<FeedbackStep> metrics(int heads, int d) {
+// Metrics with a few strong directions, [heads][d].
+std::vector<float> directions_of_head(int d) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
   std::vector<float> directions(static_cast<std::size_t>(d) * kMetricRank);
   for (std::size_t i = 0; i < directions.size(); ++i)
     directions[i] = 1.5F * std::exp2(-static_cast<float>(i % kMetricRank)) * normal(random);
-  const ErrorMetric metric(directions);
+  return directions;
+}
+std::vector<FeedbackStep> metrics(int heads, int d) {
+  const ErrorMetric metric(directions_of_head(d));
   std::vector<FeedbackStep> steps;
   for (int head = 0; head < heads; ++head)
     steps.insert(steps.end(), metric.steps().begin(), metric.steps().end());
@@ -97,8 +101,25 @@ void run_pair(const Settings& settings, const std::string& pair, const kvant_pag
   layer.key_codebook_stride = codebooks.size[0];
   layer.value_codebook_stride = codebooks.size[1];
   const DeviceArray<FeedbackStep> of_keys(metrics(settings.kv_heads, d));
-  if (settings.shaped != 0) layer.key_metrics = reinterpret_cast<const float*>(of_keys.get());
-  kvant_seal_range range{sizeof range, first.get(), first.get(), nullptr, pages};
+  if (settings.shaped == 1) layer.key_metrics = reinterpret_cast<const float*>(of_keys.get());
+  std::vector<float> of_heads, basis(static_cast<std::size_t>(d) * d, 1 / std::sqrt(static_cast<float>(d)));
+  for (int head = 0; head < settings.kv_heads; ++head) {
+    const std::vector<float> of_head = directions_of_head(d);
+    of_heads.insert(of_heads.end(), of_head.begin(), of_head.end());
+  }
+  std::vector<float> turns;
+  for (int i = 0; i < d; ++i)
+    turns.insert(turns.end(),
+                 {static_cast<float>(i ^ 1), (i % 2 == 0 ? .1F : -.1F) / static_cast<float>(1 + i / 2)});
+  const DeviceArray<float> directions(of_heads), frames(turns), bases(basis);
+  const kvant_page_metrics page_metrics{sizeof page_metrics, directions.get(), frames.get(), bases.get(), 0};
+  kvant_seal_range range{sizeof range,
+                         first.get(),
+                         first.get(),
+                         nullptr,
+                         pages,
+                         0,
+                         settings.shaped == 2 ? &page_metrics : nullptr};
   const double us =
       median_us(settings.runs, "sealing", [&] { check(kvant_seal_pages(&shape, &layer, &range, nullptr)); });
   range.max_pages = 1;

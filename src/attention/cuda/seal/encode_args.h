@@ -42,6 +42,14 @@ inline bool find_encoding_of(const PageFormat& format, Encoding* encoding) {
   }
 }
 
+// kvant_page_metrics.
+struct PageMetrics {
+  const float* directions;  // or null: there are none
+  const float2* turns;
+  const float* basis;  // or null
+  std::int64_t basis_head_stride;
+};
+
 struct PageEncoding {
   Encoding encoding;
   PageFormat stored;
@@ -51,7 +59,13 @@ struct PageEncoding {
   float boundaries[kMaxLevels - 1];  // between those of values with a variance of 1
   const void* codebooks;
   std::int64_t codebook_stride;
-  const float* metrics;  // trellis: of the errors of keys, as kvant_decode_layer has them; or null
+  // trellis, of the errors of keys: as kvant_decode_layer has them, or null; and those that turn with the
+  // page, which go before.
+  const float* metrics;
+  PageMetrics page_metrics;
+  __host__ __device__ bool is_shaped() const {
+    return metrics != nullptr || page_metrics.directions != nullptr;
+  }
 };
 
 struct SealArgs {

@@ -8,16 +8,14 @@
 // numbers F32, as bits integers that minima are taken of: their lowest bits say by which branch a path comes.
 #pragma once
 
+#include "attention/cuda/seal/page_metric.cuh"
 #include "attention/cuda/seal/trellis_levels.cuh"
 #include "attention/cuda/seal/trellis_page.cuh"
-#include "format/error_metric.h"
 
 namespace kvant::cuda {
 
 inline constexpr int kTokenLanes = 16;
 inline constexpr int kSeamRunIn = 12;  // values on both sides of the seam that choose its node
-inline constexpr int kStepNumbers = 1 + 2 * kMetricRank;  // of a FeedbackStep
-static_assert(sizeof(FeedbackStep) == kStepNumbers * sizeof(float));
 
 // How the nodes and the states of a token lie in its lanes.
 template <int Bits>
@@ -71,15 +69,14 @@ struct alignas(16) SharedMetric {
 
   // By all threads; [D][kStepNumbers], of which a first weight of 0 says that the head has none.
   __device__ void load(const float* steps) {
-    exists = __ldg(steps) > 0;
+    exists = steps[0] > 0;
     for (int i = static_cast<int>(threadIdx.x); i < D; i += static_cast<int>(blockDim.x)) {
       const float* step = steps + i * kStepNumbers;
-      roots[i] = exists ? sqrtf(__ldg(step)) : 1;
+      roots[i] = exists ? sqrtf(step[0]) : 1;
 #pragma unroll
       for (int r = 0; r < kMetricRank; ++r) {
-        reinterpret_cast<__half*>(&feedback[i])[r] = half_saturated(exists ? __ldg(step + 1 + r) : 0);
-        reinterpret_cast<__half*>(&directions[i])[r] =
-            half_saturated(exists ? __ldg(step + 1 + kMetricRank + r) : 0);
+        reinterpret_cast<__half*>(&feedback[i])[r] = half_saturated(exists ? step[1 + r] : 0);
+        reinterpret_cast<__half*>(&directions[i])[r] = half_saturated(exists ? step[1 + kMetricRank + r] : 0);
       }
     }
   }
@@ -363,7 +360,16 @@ __global__ void __launch_bounds__(32 * kShapedWarps<Bits, D>, 65536 / (32 * kSha
   if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
   const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), PageSide::key};
   shared.page.template begin<32 * kWarps>(args, due, head, tail);
-  shared.metric.load(args.sides[side].metrics + head * (D * kStepNumbers));
+  const PageEncoding& encoding = args.sides[side];
+  if (encoding.page_metrics.directions == nullptr) {
+    shared.metric.load(encoding.metrics + head * (D * kStepNumbers));
+  } else {  // where tokens will be
+    auto& work = *reinterpret_cast<PageMetricWork<D>*>(shared.tokens);
+    static_assert(sizeof work <= sizeof shared.tokens);
+    make_page_metric<D>(encoding.page_metrics, head, due.page, work);
+    shared.metric.load(work.steps);
+    __syncthreads();
+  }
   for (int state = thread; state < kTrellisStates; state += 32 * kWarps)
     shared.levels[state] = static_cast<float>(level_of_state<Bits>(state)) * kTrellisCodes[Bits - 1].scale;
   __syncthreads();

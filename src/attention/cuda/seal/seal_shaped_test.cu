@@ -1,15 +1,18 @@
 // Sealing keys whose errors are shaped by metrics of their queries, against the format's own encoder.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 
 #include "attention/cuda/api/head_dim.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
-#include "format/error_metric.h"
+#include "format/page_metric.h"
 #include "format/trellis_code.h"
 #include "kvant/kvant.h"
 
@@ -30,11 +33,29 @@ std::vector<float> directions(int d, std::uint32_t seed) {
   return v;
 }
 
-// Tail pages of keys, and what they are sealed to.
+// Turns of the pairs (i, i + d / 2), from one of a radian a token on.
+std::vector<ChannelTurn> turns(int d) {
+  std::vector<ChannelTurn> all;
+  for (int i = 0; i < d / 2; ++i) {
+    const double whole = std::pow(1e5, -2.0 * i / d) / 6.283185307179586;
+    all.push_back({i, i + d / 2, static_cast<std::uint64_t>(std::ldexp(whole, 64))});
+  }
+  return all;
+}
+
+// What is given to the library: no metrics, those of kvant_decode_layer, or those that turn with the page.
+enum class Given { none, fixed, turning };
+
+// Tail pages of keys, and what they are sealed to: pages [first, first + kPages) of a sequence.
 class ShapedKeys {
  public:
-  ShapedKeys(const std::string& format, int d, Values kind)
-      : format_(*find_format(format)), name_(format), d_(d) {
+  ShapedKeys(const std::string& format, int d, Values kind, Given metrics)
+      : format_(*find_format(format)),
+        name_(format),
+        d_(d),
+        metrics_(metrics),
+        first_(metrics == Given::turning ? 61 : 0),
+        transform_(Transform::make(std::vector<std::string>{"hadamard"}, d, {}).value()) {
     for (int head = 0; head < kHeads; ++head) {
       for (int page = 0; page < kPages; ++page) {
         std::vector<float> values = page_values(Side::key, d, 7 + 10 * head + page, kind);
@@ -42,7 +63,9 @@ class ShapedKeys {
         for (int i = 0; i < d && page == 1; ++i) values[9 * d + i] = values[8 * d + i];
         values_.push_back(values);
       }
-      if (head + 1 < kHeads) constants_.set(0, head, Side::key, kQueryMetric, directions(d, 3 + head));
+      if (head + 1 < kHeads)
+        constants_.set(0, head, Side::key, kPageMetric,
+                       page_metric_constant(directions(d, 3 + head), turns(d), d));
     }
   }
 
@@ -50,20 +73,19 @@ class ShapedKeys {
   // device's order.
   template <class PageOf>
   double cost(int head, const PageOf& page_of) const {
-    const std::span<const float> of_head = context(head).constants.find(kQueryMetric);
-    const std::vector<float> none(static_cast<std::size_t>(d_) * kMetricRank, 0.0F);
-    const ErrorMetric metric(of_head.empty() ? std::span<const float>(none) : of_head);
     DeviceFormat device;
     find_device_format(name_, device);
     double sum = 0;
     for (int page = 0; page < kPages; ++page) {
+      const std::vector<float> none(static_cast<std::size_t>(d_) * kMetricRank, 0.0F);
+      const ErrorMetric metric = metric_of(head, page).value_or(ErrorMetric(none));
       std::vector<std::byte> canonical(format_.page_bytes(d_));
       page_from_device(device, Side::key, d_, canonical.size(), page_of(page), canonical.data());
       const std::vector<float>& values = values_[head * kPages + page];
       std::vector<float> errors(values.size());
       format_.decode(canonical.data(), kPageTokens, context(head), errors.data());
       for (std::size_t i = 0; i < errors.size(); ++i) errors[i] = values[i] - errors[i];
-      for (int token = page == 0 ? kSink : 0; token < kPageTokens; ++token) {
+      for (int token = first_ + page == 0 ? kSink : 0; token < kPageTokens; ++token) {
         const float* e = errors.data() + static_cast<std::ptrdiff_t>(token) * d_;
         sum += metric.product(e, e);
       }
@@ -74,17 +96,20 @@ class ShapedKeys {
   // The canonical encoder's page.
   std::vector<std::byte> expected(int head, int page) const {
     TokenMask left_out;
-    for (int token = 0; token < kSink && page == 0; ++token) left_out.set(token);
+    for (int token = 0; token < kSink && first_ + page == 0; ++token) left_out.set(token);
     DeviceFormat device;
     find_device_format(name_, device);
     std::vector<std::byte> canonical(format_.page_bytes(d_)), bytes(kvant_page_bytes(name_.c_str(), d_));
-    format_.encode(values_[head * kPages + page].data(), left_out, context(head), canonical.data());
+    const std::optional<ErrorMetric> metric = metric_of(head, page);
+    PageContext of_page = context(head);
+    of_page.metric = metric ? &*metric : nullptr;
+    format_.encode(values_[head * kPages + page].data(), left_out, of_page, canonical.data());
     page_to_device(device, Side::key, d_, canonical.size(), canonical.data(), bytes.data());
     return bytes;
   }
 
-  // Pages [head][page] as the library seals them, with the heads' metrics or without any.
-  std::vector<std::byte> sealed(bool with_metrics) const {
+  // Pages [head][page] as the library seals them.
+  std::vector<std::byte> sealed(Given given) const {
     const std::size_t bytes = kvant_page_bytes(name_.c_str(), d_);
     const std::size_t size = static_cast<std::size_t>(kPageTokens) * d_;
     std::vector<std::uint16_t> numbers(values_.size() * size);
@@ -93,8 +118,8 @@ class ShapedKeys {
         numbers[page * size + plain_index(PageSide::key, d_, static_cast<int>(i) / d_,
                                           static_cast<int>(i) % d_)] = bf16_from_float(values_[page][i]);
     std::vector<FeedbackStep> steps(static_cast<std::size_t>(kHeads) * d_);
-    for (int head = 0; head + 1 < kHeads; ++head) {
-      const ErrorMetric metric(context(head).constants.find(kQueryMetric));
+    for (int head = 0; head + 1 < kHeads && given == Given::fixed; ++head) {
+      const ErrorMetric metric = metric_of(head, 0).value();
       std::copy(metric.steps().begin(), metric.steps().end(),
                 steps.begin() + static_cast<std::ptrdiff_t>(head) * d_);
     }
@@ -103,6 +128,27 @@ class ShapedKeys {
     const DeviceArray<std::int32_t> table(ids), first(std::vector<std::int32_t>{0});
     const DeviceArray<std::uint16_t> tail(numbers);
     const DeviceArray<FeedbackStep> metrics(steps);
+    std::vector<float> of_heads, frames, basis(static_cast<std::size_t>(d_) * d_);
+    for (int head = 0; head < kHeads; ++head) {
+      const std::vector<float> none(page_metric_size(d_), std::numeric_limits<float>::quiet_NaN());
+      const auto found = context(head).constants.find(kPageMetric);
+      const PageMetric metric = read_page_metric(found.empty() ? std::span<const float>(none) : found, d_);
+      of_heads.insert(of_heads.end(), metric.directions.begin(), metric.directions.end());
+      if (frames.empty())
+        for (const ChannelFrame& frame : metric.frames)
+          frames.insert(frames.end(), {frame.partner, frame.turn});
+    }
+    for (int i = 0; i < d_; ++i) basis[static_cast<std::size_t>(i) * (d_ + 1)] = 1;
+    transform_.query({basis.data(), d_, d_}, nullptr);
+    const DeviceArray<float> on_device[3] = {DeviceArray<float>(of_heads), DeviceArray<float>(frames),
+                                             DeviceArray<float>(basis)};
+    const kvant_page_metrics page_metrics{sizeof page_metrics, on_device[0].get(), on_device[1].get(),
+                                          on_device[2].get(), 0};
+    std::vector<std::int32_t> sealed_ids;  // page first_ of a head is its first
+    for (int head = 0; head < kHeads; ++head)
+      for (int page = 0; page < first_ + kPages; ++page)
+        sealed_ids.push_back(head * kPages + std::max(page - first_, 0));
+    const DeviceArray<std::int32_t> sealed_table(sealed_ids), sealed_first(std::vector<std::int32_t>{first_});
     const DeviceArray<std::byte> pool(2 * values_.size() * bytes);  // values are the same pages
     kvant_decode_shape shape{};
     shape.struct_size = sizeof shape;
@@ -113,32 +159,49 @@ class ShapedKeys {
     shape.key_format = shape.value_format = name_.c_str();
     kvant_decode_layer layer{};
     layer.struct_size = sizeof layer;
-    layer.tail.table = layer.sealed.table = table.get();
-    layer.tail.head_stride = layer.sealed.head_stride = kPages;
+    layer.tail.table = table.get();
+    layer.tail.head_stride = kPages;
+    layer.sealed.table = sealed_table.get();
+    layer.sealed.head_stride = first_ + kPages;
     layer.tail.pool = tail.get();
     layer.tail.page_stride = static_cast<std::int64_t>(2 * size);
     layer.sealed.pool = pool.get();
     layer.sealed.page_stride = static_cast<std::int64_t>(bytes);
     layer.sealed.side_offset = static_cast<std::int64_t>(values_.size() * bytes);
     layer.sink = kSink;
-    layer.key_metrics = with_metrics ? reinterpret_cast<const float*>(metrics.get()) : nullptr;
-    const kvant_seal_range range{sizeof range, first.get(), first.get(), nullptr, kPages, 0};
+    layer.key_metrics = given == Given::fixed ? reinterpret_cast<const float*>(metrics.get()) : nullptr;
+    const kvant_seal_range range{sizeof range,
+                                 first.get(),
+                                 sealed_first.get(),
+                                 nullptr,
+                                 kPages,
+                                 0,
+                                 given == Given::turning ? &page_metrics : nullptr};
     EXPECT_EQ(kvant_seal_pages(&shape, &layer, &range, nullptr), KVANT_OK);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
     return pool.read();
   }
 
  private:
+  std::optional<ErrorMetric> metric_of(int head, int page) const {
+    if (metrics_ == Given::turning)
+      return metric_of_page(context(head).constants, transform_, d_, (first_ + page) * kPageTokens);
+    if (head + 1 == kHeads) return std::nullopt;
+    return ErrorMetric(directions(d_, 3 + head));
+  }
   PageContext context(int head) const { return {d_, {&constants_, 0, head, Side::key}}; }
 
   const Format& format_;
   std::string name_;
   int d_;
+  Given metrics_;
+  int first_;
+  Transform transform_;
   Constants constants_;
   std::vector<std::vector<float>> values_;  // [head][page]
 };
 
-class ShapedSealing : public testing::TestWithParam<std::tuple<int, int>> {
+class ShapedSealing : public testing::TestWithParam<std::tuple<int, int, bool>> {
  protected:
   void SetUp() override {
     int n = 0;
@@ -147,11 +210,12 @@ class ShapedSealing : public testing::TestWithParam<std::tuple<int, int>> {
 };
 
 TEST_P(ShapedSealing, LosesNoMoreInTheMetricThanTheFormat) {
-  const auto [bits, d] = GetParam();
+  const auto [bits, d, turning] = GetParam();
+  const Given given = turning ? Given::turning : Given::fixed;
   for (const Values kind : {Values::normal, Values::outliers}) {
-    const ShapedKeys keys("tcq" + std::to_string(bits), d, kind);
+    const ShapedKeys keys("tcq" + std::to_string(bits), d, kind, given);
     const std::size_t bytes = keys.expected(0, 0).size();
-    const std::vector<std::byte> shaped = keys.sealed(true), plain = keys.sealed(false);
+    const std::vector<std::byte> shaped = keys.sealed(given), plain = keys.sealed(Given::none);
     for (int head = 0; head < kHeads; ++head) {
       const auto page_of = [&](const std::vector<std::byte>& pages) {
         return [&, head](int page) { return pages.data() + (head * kPages + page) * bytes; };
@@ -180,10 +244,11 @@ TEST_P(ShapedSealing, LosesNoMoreInTheMetricThanTheFormat) {
 
 INSTANTIATE_TEST_SUITE_P(Bits, ShapedSealing,
                          testing::Combine(testing::Range(1, kMaxTrellisBits + 1),
-                                          testing::ValuesIn(kHeadDims)),
+                                          testing::ValuesIn(kHeadDims), testing::Bool()),
                          [](const auto& info) {
                            return "tcq" + std::to_string(std::get<0>(info.param)) + "_d" +
-                                  std::to_string(std::get<1>(info.param));
+                                  std::to_string(std::get<1>(info.param)) +
+                                  (std::get<2>(info.param) ? "_turning" : "");
                          });
 
 }  // namespace
