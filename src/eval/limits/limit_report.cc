@@ -15,6 +15,17 @@ const LimitCount& count_at(const LimitRow& row, int context, LimitKind kind) {
   return cell->count(kind);
 }
 
+// Whole answers often part at a token that was a toss-up: figures, no verdict.
+std::string answer_sentence(const LimitRow& row, const std::string& reference) {
+  std::string text;
+  for (const LimitCell& cell : row.cells) {
+    const LimitCount& count = cell.count(LimitKind::answer);
+    text += fmt::format("{}{} of {}'s {} at {} tokens", text.empty() ? "the first " : ", ", count.kept,
+                        reference, count.reference, cell.context);
+  }
+  return text;
+}
+
 Json count_to_json(const LimitCount& count) {
   return {{"asked", count.asked}, {"reference", count.reference}, {"own", count.own}, {"kept", count.kept}};
 }
@@ -52,6 +63,7 @@ nlohmann::ordered_json limits_to_json(const LimitResult& result, const std::stri
 
 std::string limit_sentence(const LimitResult& result, const LimitRow& row, LimitKind kind) {
   const std::string& reference = result.rows.front().name;
+  if (kind == LimitKind::answer) return answer_sentence(row, reference);
   const Limit limit = find_limit(row, kind);
   if (!limit.judged) return fmt::format("not judged: {} itself has none right", reference);
   const auto left = [&](int context) {

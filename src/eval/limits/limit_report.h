@@ -11,7 +11,8 @@ namespace kvant {
 // {"schema":"kvant.limits/1",..}: see docs/reference/json.md.
 nlohmann::ordered_json limits_to_json(const LimitResult& result, const std::string& model);
 
-// "holds up to 1024 tokens; at 2048, 4 of bf16's 6 are left".
+// "holds up to 1024 tokens; at 2048, 4 of bf16's 6 are left"; of a long answer, how much of it each context
+// leaves.
 std::string limit_sentence(const LimitResult& result, const LimitRow& row, LimitKind kind);
 
 }  // namespace kvant

@@ -158,13 +158,13 @@ function drift(id, title, hint, value, axis, tip) {
 }
 
 // What each cache loses of what the reference answers, as the context grows: a sentence each.
-const LIMITS = [["needles", "hidden facts"], ["json", "valid JSON"], ["records", `the same JSON as ${reference}'s`], ["answer", "tokens of a long answer"]];
+const LIMITS = [["needles", "hidden facts"], ["json", "valid JSON"], ["records", `the same JSON as ${reference}'s`], ["answer", "a long answer's tokens"]];
 
 function limits() {
   const { contexts, results } = figures.limits;
   if (contexts.length === 0) return;
   const host = section("limits", "Where it breaks",
-    `Documents of ${contexts.join(", ")} tokens with hidden numbers, an order and a tool call in JSON: what each cache still finds, repeats and says of what ${reference} does. It breaks where more than a tenth is lost.`,
+    `Documents of ${contexts.join(", ")} tokens with hidden numbers, an order and a tool call in JSON: what each cache still finds, repeats and says of what ${reference} does. It breaks where more than a tenth is lost; long answers part sooner, where two tokens are nearly as likely.`,
     figures.commands.limits, true);
   chart(host, () => {
     const body = results.filter((r) => r.recipe !== reference && !hidden.has(r.recipe)).map((result) =>
