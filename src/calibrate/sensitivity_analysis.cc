@@ -1,5 +1,4 @@
 #include "calibrate/sensitivity_analysis.h"
-#include "calibrate/rope_turns.h"
 
 #include <algorithm>
 
@@ -12,6 +11,7 @@
 #include "calibrate/model_gradient.h"
 #include "calibrate/needs.h"
 #include "calibrate/principal_directions.h"
+#include "calibrate/rope_turns.h"
 #include "calibrate/weighing.h"
 #include "recipe/bit_allocation.h"
 

@@ -11,7 +11,7 @@
 #include "attention/cuda/bench/median_time.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
-#include "format/page_metric.h"
+#include "format/error_metric.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {

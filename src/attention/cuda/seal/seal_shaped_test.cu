@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -12,7 +14,7 @@
 #include "attention/cuda/api/head_dim.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
-#include "format/page_metric.h"
+#include "format/error_metric.h"
 #include "format/trellis_code.h"
 #include "kvant/kvant.h"
 
@@ -33,14 +35,37 @@ std::vector<float> directions(int d, std::uint32_t seed) {
   return v;
 }
 
-// Turns of the pairs (i, i + d / 2), from one of a radian a token on.
-std::vector<ChannelTurn> turns(int d) {
-  std::vector<ChannelTurn> all;
-  for (int i = 0; i < d / 2; ++i) {
-    const double whole = std::pow(1e5, -2.0 * i / d) / 6.283185307179586;
-    all.push_back({i, i + d / 2, static_cast<std::uint64_t>(std::ldexp(whole, 64))});
+// Of channels i and d / 2 + i, which turn together: from one radian a token on.
+float whole_turns(int i, int d) {
+  const double whole = std::pow(1e5, -2.0 * (i % (d / 2)) / d) / (2 * std::numbers::pi);
+  return static_cast<float>(i < d / 2 ? whole : -whole);
+}
+
+// The Walsh-Hadamard matrix.
+float basis_of(int i, int j, int d) {
+  const int sign = std::popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? 1 : -1;
+  return static_cast<float>(sign / std::sqrt(static_cast<double>(d)));
+}
+
+// Directions in the frame of a page's middle, turned to page `page` and rotated.
+std::vector<float> directions_of_page(const std::vector<float>& v, int d, int page) {
+  std::vector<double> turned(v.size());
+  std::vector<float> behind(v.size());
+  for (int i = 0; i < d; ++i) {
+    const int partner = (i + d / 2) % d;
+    const double angle = 2 * std::numbers::pi * whole_turns(i, d) * (page * kPageTokens + kPageTokens / 2);
+    for (int r = 0; r < kMetricRank; ++r)
+      turned[i * kMetricRank + r] =
+          v[i * kMetricRank + r] * std::cos(angle) - v[partner * kMetricRank + r] * std::sin(angle);
   }
-  return all;
+  for (int j = 0; j < d; ++j) {
+    for (int r = 0; r < kMetricRank; ++r) {
+      double sum = 0;
+      for (int i = 0; i < d; ++i) sum += turned[i * kMetricRank + r] * basis_of(i, j, d);
+      behind[j * kMetricRank + r] = static_cast<float>(sum);
+    }
+  }
+  return behind;
 }
 
 // What is given to the library: no metrics, those of kvant_decode_layer, or those that turn with the page.
@@ -54,8 +79,7 @@ class ShapedKeys {
         name_(format),
         d_(d),
         metrics_(metrics),
-        first_(metrics == Given::turning ? 61 : 0),
-        transform_(Transform::make(std::vector<std::string>{"hadamard"}, d, {}).value()) {
+        first_(metrics == Given::turning ? 61 : 0) {
     for (int head = 0; head < kHeads; ++head) {
       for (int page = 0; page < kPages; ++page) {
         std::vector<float> values = page_values(Side::key, d, 7 + 10 * head + page, kind);
@@ -63,9 +87,6 @@ class ShapedKeys {
         for (int i = 0; i < d && page == 1; ++i) values[9 * d + i] = values[8 * d + i];
         values_.push_back(values);
       }
-      if (head + 1 < kHeads)
-        constants_.set(0, head, Side::key, kPageMetric,
-                       page_metric_constant(directions(d, 3 + head), turns(d), d));
     }
   }
 
@@ -128,18 +149,16 @@ class ShapedKeys {
     const DeviceArray<std::int32_t> table(ids), first(std::vector<std::int32_t>{0});
     const DeviceArray<std::uint16_t> tail(numbers);
     const DeviceArray<FeedbackStep> metrics(steps);
-    std::vector<float> of_heads, frames, basis(static_cast<std::size_t>(d_) * d_);
+    std::vector<float> of_heads, frames, basis;
     for (int head = 0; head < kHeads; ++head) {
-      const std::vector<float> none(page_metric_size(d_), std::numeric_limits<float>::quiet_NaN());
-      const auto found = context(head).constants.find(kPageMetric);
-      const PageMetric metric = read_page_metric(found.empty() ? std::span<const float>(none) : found, d_);
-      of_heads.insert(of_heads.end(), metric.directions.begin(), metric.directions.end());
-      if (frames.empty())
-        for (const ChannelFrame& frame : metric.frames)
-          frames.insert(frames.end(), {frame.partner, frame.turn});
+      std::vector<float> of_head = directions(d_, 3 + head);
+      if (head + 1 == kHeads) of_head[0] = std::numeric_limits<float>::quiet_NaN();
+      of_heads.insert(of_heads.end(), of_head.begin(), of_head.end());
     }
-    for (int i = 0; i < d_; ++i) basis[static_cast<std::size_t>(i) * (d_ + 1)] = 1;
-    transform_.query({basis.data(), d_, d_}, nullptr);
+    for (int i = 0; i < d_; ++i) {
+      frames.insert(frames.end(), {static_cast<float>((i + d_ / 2) % d_), whole_turns(i, d_)});
+      for (int j = 0; j < d_; ++j) basis.push_back(basis_of(i, j, d_));
+    }
     const DeviceArray<float> on_device[3] = {DeviceArray<float>(of_heads), DeviceArray<float>(frames),
                                              DeviceArray<float>(basis)};
     const kvant_page_metrics page_metrics{sizeof page_metrics, on_device[0].get(), on_device[1].get(),
@@ -184,20 +203,17 @@ class ShapedKeys {
 
  private:
   std::optional<ErrorMetric> metric_of(int head, int page) const {
-    if (metrics_ == Given::turning)
-      return metric_of_page(context(head).constants, transform_, d_, (first_ + page) * kPageTokens);
     if (head + 1 == kHeads) return std::nullopt;
-    return ErrorMetric(directions(d_, 3 + head));
+    const std::vector<float> v = directions(d_, 3 + head);
+    return ErrorMetric(metrics_ == Given::turning ? directions_of_page(v, d_, first_ + page) : v);
   }
-  PageContext context(int head) const { return {d_, {&constants_, 0, head, Side::key}}; }
+  PageContext context(int head) const { return {d_, {nullptr, 0, head, Side::key}}; }
 
   const Format& format_;
   std::string name_;
   int d_;
   Given metrics_;
   int first_;
-  Transform transform_;
-  Constants constants_;
   std::vector<std::vector<float>> values_;  // [head][page]
 };
 
