@@ -105,7 +105,11 @@ typedef struct kvant_decode_shape {
   /* Since 1.3: c > 0: scores become c * tanh(score / c), with few kernels but the generic one. 0: they stay
    * as they are. Not with a correction. */
   float score_softcap;
-  int32_t shape_reserved; /* 0 */
+  /* Since 1.8: queries of a sequence, at most: 1 to 8, 0: 1. They are its last tokens (drafts, the end of a
+   * prompt): the last one sees all tokens, each before it one less at the end of the tail. A sequence's pages
+   * are read once for as many of them as have up to 32 columns, with the query heads of a KV head (8 of a
+   * group of 4). Not with a correction. Before, a member that was 0. */
+  int32_t max_queries;
 } kvant_decode_shape;
 
 /* What a step's sequences hold, in device memory; the same for all layers. */
@@ -128,6 +132,13 @@ typedef struct kvant_decode_lengths {
    * have as many entries for each sequence as so many tokens have pages. */
   int32_t max_tail_tokens;
   int32_t lengths_reserved; /* 0 */
+  /* Since 1.8: rows of q, out and lse by sequence: [n_seqs + 1], not decreasing, of which sequence i has
+   * query_begins[i] to query_begins[i + 1] - 1, up to max_queries; or null: sequence i has max_queries rows,
+   * from i * max_queries on. All of a sequence's queries see its sealed pages: where they lie on both sides
+   * of a page's end, they are two sequences of the same pages. With several queries, max_tail_tokens is not
+   * read, and first_tokens are those of the last query (up to 126 + max_queries): each before it sees a token
+   * more there, and tables begin with the page that the first query's window reaches. */
+  const int32_t* query_begins;
 } kvant_decode_lengths;
 
 /* KVLinC's linear correction of a layer, from feature maps phi(x) = [softmax(x W1), softmax(x W2)] of 256
@@ -168,8 +179,10 @@ typedef struct kvant_decode_layer {
   const void* key_codebooks;
   const void* value_codebooks;
   int64_t key_codebook_stride, value_codebook_stride;
-  const void* q; /* of q_type: [n_seqs][n_kv_heads * group][head_dim], rows q_seq_stride, q_head_stride apart:
-                  * multiples of 8, from a 16-byte aligned address */
+  /* Of q_type: [n_seqs][n_kv_heads * group][head_dim], rows q_seq_stride, q_head_stride apart: multiples of
+   * 8, from a 16-byte aligned address. With several queries of a sequence: [rows][..][..], see query_begins.
+   */
+  const void* q;
   int64_t q_seq_stride, q_head_stride;
   void* out; /* of out_type, likewise */
   kvant_type out_type;
@@ -220,7 +233,8 @@ typedef struct kvant_decode_layer {
    * is the last token of sequence i's tail, as tail_tokens counts them (0: its keys and values are
    * left out, and its queries are not): n_rows is n_seqs, and seq and tail_token are not read. No sequence
    * sees the row of another. Queries, if there are any, are q, of its type and strides; what is left in their
-   * place is not defined. */
+   * place is not defined. With several queries of a sequence its rows are those of its queries, and n_rows is
+   * theirs, or with query_begins at least the last of these. */
   const struct kvant_new_rows* new_rows;
 } kvant_decode_layer;
 
@@ -241,8 +255,9 @@ KVANT_API kvant_status kvant_decode_schedule(const kvant_decode_shape* shape,
                                              const kvant_decode_lengths* lengths, void* workspace,
                                              size_t workspace_bytes, kvant_stream stream);
 
-/* out = softmax(softmax_scale * q K^T) V of one layer, for one query token of each sequence. Rows of
- * sequences without any token are left as they are. */
+/* out = softmax(softmax_scale * q K^T) V of one layer, for one query token of each sequence, or for several
+ * (max_queries). Rows of sequences without any token are left as they are; among several queries those that
+ * see none get zeros, and an lse of -infinity. */
 KVANT_API kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
                                               const kvant_decode_lengths* lengths,
                                               const kvant_decode_layer* layer, void* workspace,

@@ -55,14 +55,14 @@ class Shape(Struct):
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_seqs n_kv_heads group head_dim"),
                        (_float, "softmax_scale"), (_text, "key_format value_format"), (_int, "corrected"),
                        (_pointer, "head_key_formats head_value_formats"), (_int, "sas"), (_float, "skip_threshold score_softcap"),
-                       (_int, "shape_reserved"))
+                       (_int, "max_queries"))
 
 
 class Lengths(Struct):
     c_name = "kvant_decode_lengths"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "sealed_pages tail_tokens protected_tokens"),
                        (_long, "protected_seq_stride protected_head_stride"), (_pointer, "first_tokens"),
-                       (_int, "max_tail_tokens lengths_reserved"))
+                       (_int, "max_tail_tokens lengths_reserved"), (_pointer, "query_begins"))
 
 
 class Correction(Struct):

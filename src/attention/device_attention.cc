@@ -57,18 +57,23 @@ void DeviceAttention::list_slices(const Step& step) {
   due_pages_ = indices_.add(due_pages);
 }
 
-// Neighbouring slices that go the same way are one run.
+bool DeviceAttention::go_the_same_way(const Plan& plan, const StepSlice& a, const StepSlice& b) const {
+  return takes_prompt_kernel(plan, a) == takes_prompt_kernel(plan, b) &&
+         (takes_prompt_kernel(plan, a) || takes_rows_together(plan, a) == takes_rows_together(plan, b));
+}
+
+// Neighbouring slices that go the same way are one run: prompts, and slices of one row and of several, since
+// a call has as many columns of products for each sequence.
 void DeviceAttention::list_runs(const Step& step) {
   row_tables_.clear();
   prompts_.clear();
   RowRun run;
   for (int s = 0; s < n_slices_; ++s) {
     const StepSlice& slice = step.slices()[s];
-    const bool is_prompt = takes_prompt_kernel(step.plan(), slice);
     ++run.n_slices;
     run.n_rows += slice.n_tokens;
-    if (s + 1 < n_slices_ && takes_prompt_kernel(step.plan(), step.slices()[s + 1]) == is_prompt) continue;
-    is_prompt ? list_prompt(step, run) : list_rows(step, run);
+    if (s + 1 < n_slices_ && go_the_same_way(step.plan(), slice, step.slices()[s + 1])) continue;
+    takes_prompt_kernel(step.plan(), slice) ? list_prompt(step, run) : list_rows(step, run);
     run = {s + 1, 0, run.first_row + run.n_rows, 0};
   }
 }

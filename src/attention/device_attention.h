@@ -4,9 +4,9 @@
 // rows that see them unsealed read them in the tail, where they stay until the step ends. A correction's sums
 // are made page by page then, so that each row finds those of the pages that it sees sealed.
 //
-// To the library's decode kernel every row is a sequence of its own (device_rows.cc): it has the pages sealed
-// that its token's index says (design section 2), and a tail that ends with itself. So what a token sees
-// doesn't depend on what else is in its step.
+// To the library's decode kernel rows are sequences (device_rows.cc), those of a slice that see the same
+// pages sealed several together: each has the pages sealed that its token's index says (design section 2),
+// and a tail that ends with itself. So what a token sees doesn't depend on what else is in its step.
 //
 // Slices of many tokens of a prompt go to the library's prompt kernel instead, where it knows all that the
 // plan asks for (device_prompt.cc): their rows see the same tokens, in half precision or, with prompt=flashq,
@@ -15,6 +15,7 @@
 
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "attention/device_buffer.h"
@@ -68,6 +69,7 @@ class DeviceAttention {
 
   void list_slices(const Step& step);
   void list_runs(const Step& step);
+  bool go_the_same_way(const Plan& plan, const StepSlice& a, const StepSlice& b) const;
   bool append(Step& step, const kvant_decode_shape& of_slices, const kvant_decode_layer& at_layer,
               const kvant_new_rows& new_rows);
   kvant_new_rows new_rows(const Plan& plan, const DeviceRows& rows) const;
@@ -79,7 +81,8 @@ class DeviceAttention {
   void list_rows(const Step& step, const RowRun& run);
   Status place_rows(const Plan& plan);
   Status divide_rows(const Plan& plan);
-  Result<std::size_t> workspace_of(const Plan& plan, int n_rows);
+  bool takes_rows_together(const Plan& plan, const StepSlice& slice) const;
+  Result<std::size_t> workspace_of(const Plan& plan, const RowTables& tables);
   bool attend_rows(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer at_layer,
                    const RowTables& tables);
   // What rows from from_row on find in a layer.
@@ -111,8 +114,8 @@ class DeviceAttention {
   IndexBuffer indices_;
   // The parts of row_tables_, and behind them what one prompt needs.
   DeviceBuffer workspace_;
-  std::shared_ptr<const Plan> sized_for_;         // that workspace_of_rows_ is for
-  std::map<int, std::size_t> workspace_of_rows_;  // by their number: bytes
+  std::shared_ptr<const Plan> sized_for_;                         // that workspace_of_rows_ is for
+  std::map<std::pair<int, int>, std::size_t> workspace_of_rows_;  // of n_seqs and max_queries: bytes
 
   // Of the step.
   int n_rows_ = 0, n_slices_ = 0, max_due_ = 0;

@@ -12,20 +12,55 @@ namespace {
 
 using RowIds = std::vector<std::int32_t>;
 
-// One table entry a row.
-IndexBuffer::Part list_row_sinks(const Step& step, const RowRun& run, const SliceTables& slices,
-                                 IndexBuffer& indices) {
-  if (run.one_each()) return slices.sinks.from(run.first_slice);
+// Rows of a slice one after another that see the same pages sealed.
+struct RowGroup {
+  int slice;
+  int n_rows;
+  int last_token;      // of the sequence
+  VisibleTokens last;  // of the last row
+};
+
+// Whether the library's kernel for short sequences may serve the rows of a run, each on its own.
+bool are_short(const Step& step, const RowRun& run) {
+  constexpr int kShortTokens = 512;
+  for (int s = run.first_slice; s < run.first_slice + run.n_slices; ++s) {
+    const VisibleTokens last = visible_tokens(step, s).back();
+    if (last.sealed_pages > 0 || last.tail_tokens > kShortTokens) return false;
+  }
+  return true;
+}
+
+// Groups of up to `together` rows, those of one stretch of a slice about as large as each other.
+std::vector<RowGroup> list_groups(const Step& step, const RowRun& run, int together) {
+  std::vector<RowGroup> groups;
+  for (int s = run.first_slice; s < run.first_slice + run.n_slices; ++s) {
+    const std::vector<VisibleTokens> visible = visible_tokens(step, s);
+    const auto n_rows = static_cast<int>(visible.size());
+    for (int begin = 0; begin < n_rows;) {
+      int end = begin;  // of the stretch
+      while (end < n_rows && visible[end].sealed_pages == visible[begin].sealed_pages) ++end;
+      for (int left = (end - begin + together - 1) / together; begin < end; --left) {
+        const int n = (end - begin + left - 1) / left;
+        begin += n;
+        groups.push_back({s, n, step.first_token(s) + begin - 1, visible[begin - 1]});
+      }
+    }
+  }
+  return groups;
+}
+
+// One table entry a group.
+IndexBuffer::Part list_sinks(const std::vector<RowGroup>& groups, const RowRun& run,
+                             const SliceTables& slices, IndexBuffer& indices) {
+  if (static_cast<int>(groups.size()) == run.n_slices) return slices.sinks.from(run.first_slice);
   RowIds sinks;
-  for (int s = run.first_slice; s < run.first_slice + run.n_slices; ++s)
-    sinks.insert(sinks.end(), step.slices()[s].n_tokens, indices.values(slices.sinks)[s]);
+  for (const RowGroup& group : groups) sinks.push_back(indices.values(slices.sinks)[group.slice]);
   return indices.add(sinks);
 }
 
-// Tables of pages, the same for all rows of a slice that begin with the same page.
-void list_tail(const RowRun& run, const SliceTables& slices, const std::vector<int>& slice_of_row,
-               const RowIds& tail_tokens, const std::vector<int>& first_page, IndexBuffer& indices,
-               RowTables& tables) {
+// Tables of pages, the same for all groups of a slice that begin with the same page.
+void list_tail(const std::vector<RowGroup>& groups, const RowRun& run, const SliceTables& slices,
+               const std::vector<int>& first_page, IndexBuffer& indices, RowTables& tables) {
   const bool alike = run.n_slices == 1 && std::all_of(first_page.begin(), first_page.end(),
                                                       [&](int page) { return page == first_page.front(); });
   if (alike) {
@@ -33,51 +68,49 @@ void list_tail(const RowRun& run, const SliceTables& slices, const std::vector<i
     return;
   }
   tables.tail_stride = pages_for(tables.max_tail);
-  RowIds table(tables.n_rows * tables.tail_stride);
-  for (int row = 0; row < tables.n_rows; ++row)
-    std::copy_n(indices.values(slices.tail.from(slice_of_row[row] * slices.tail_width + first_page[row])),
-                pages_for(tail_tokens[row]), table.begin() + row * tables.tail_stride);
+  RowIds table(groups.size() * tables.tail_stride);
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    std::copy_n(indices.values(slices.tail.from(groups[i].slice * slices.tail_width + first_page[i])),
+                pages_for(groups[i].last.tail_tokens),
+                table.begin() + static_cast<std::ptrdiff_t>(i) * tables.tail_stride);
   tables.tail = indices.add(table);
 }
 
-void list_sealed(const RowRun& run, const SliceTables& slices, const std::vector<int>& slice_of_row,
+void list_sealed(const std::vector<RowGroup>& groups, const RowRun& run, const SliceTables& slices,
                  IndexBuffer& indices, RowTables& tables) {
   const std::int64_t width = slices.sealed_width;
   tables.sealed_stride = run.n_slices == 1 ? 0 : width;
-  if (run.n_slices == 1 || run.one_each()) {
+  if (run.n_slices == 1 || static_cast<int>(groups.size()) == run.n_slices) {
     tables.sealed = slices.sealed.from(run.first_slice * width);
     return;
   }
-  RowIds table(tables.n_rows * width);
-  for (int row = 0; row < tables.n_rows; ++row)
-    std::copy_n(indices.values(slices.sealed.from(slice_of_row[row] * width)), width,
-                table.begin() + row * width);
+  RowIds table(groups.size() * width);
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    std::copy_n(indices.values(slices.sealed.from(groups[i].slice * width)), width,
+                table.begin() + static_cast<std::ptrdiff_t>(i) * width);
   tables.sealed = indices.add(table);
 }
 
-void list_all(const Step& step, const RowRun& run, const SliceTables& slices, IndexBuffer& indices,
-              RowTables& tables) {
+void list_all(const Step& step, const std::vector<RowGroup>& groups, const RowRun& run,
+              const SliceTables& slices, IndexBuffer& indices, RowTables& tables) {
   const Plan& plan = step.plan();
   const int sink = step.device_pages().has_sink() ? device_sink(plan) : 0;
   RowIds sealed, tail, n_protected;
-  std::vector<int> slice_of_row, first_page;
-  for (int s = run.first_slice; s < run.first_slice + run.n_slices; ++s) {
-    for (const VisibleTokens& visible : visible_tokens(step, s)) {
-      slice_of_row.push_back(s);
-      sealed.push_back(visible.sealed_pages);
-      tail.push_back(visible.tail_tokens);
-      n_protected.push_back(visible.sealed_pages > 0 ? sink : 0);
-      first_page.push_back(visible.sealed_pages - step.ledger(s).n_sealed());
-      tables.has_sealed = tables.has_sealed || visible.sealed_pages > 0;
-      tables.max_tail = std::max(tables.max_tail, visible.tail_tokens);
-    }
+  std::vector<int> first_page;
+  for (const auto& [slice, n_rows, last_token, visible] : groups) {
+    sealed.push_back(visible.sealed_pages);
+    tail.push_back(visible.tail_tokens);
+    n_protected.push_back(visible.sealed_pages > 0 ? sink : 0);
+    first_page.push_back(visible.sealed_pages - step.ledger(slice).n_sealed());
+    tables.has_sealed = tables.has_sealed || visible.sealed_pages > 0;
+    tables.max_tail = std::max(tables.max_tail, visible.tail_tokens);
   }
   tables.has_protected = tables.has_sealed && sink > 0;
   tables.sealed_pages = indices.add(sealed);
   tables.tail_tokens = indices.add(tail);
   tables.n_protected = indices.add(n_protected);
-  list_tail(run, slices, slice_of_row, tail, first_page, indices, tables);
-  list_sealed(run, slices, slice_of_row, indices, tables);
+  list_tail(groups, run, slices, first_page, indices, tables);
+  list_sealed(groups, run, slices, indices, tables);
 }
 
 // Rows of so many ids.
@@ -90,31 +123,31 @@ IndexBuffer::Part add_table(std::vector<RowIds>& rows, std::size_t width, IndexB
   return indices.add(table);
 }
 
-// Tables begin with the page of a row's first visible token.
-void list_window(const Step& step, const RowRun& run, IndexBuffer& indices, RowTables& tables) {
+// Tables begin with the page of the first token that a group's first row sees.
+void list_window(const Step& step, const std::vector<RowGroup>& groups, IndexBuffer& indices,
+                 RowTables& tables) {
   DevicePageStore& store = step.device_pages();
   RowIds sealed, tail, hidden;
   std::vector<RowIds> sealed_ids, tail_ids;
   std::size_t sealed_width = 1, tail_width = 1;
-  for (int s = run.first_slice; s < run.first_slice + run.n_slices; ++s) {
-    const PageLedger& ledger = step.ledger(s);
-    int token = step.first_token(s);
-    for (const VisibleTokens& visible : visible_tokens(step, s)) {
-      const WindowedTokens seen = within_window(visible, token++, tables.sliding_window);
-      sealed.push_back(seen.sealed_pages);
-      tail.push_back(seen.tail_tokens);
-      hidden.push_back(seen.hidden_tokens);
-      RowIds& row_sealed = sealed_ids.emplace_back();
-      for (int i = 0; i < seen.sealed_pages; ++i)
-        row_sealed.push_back(store.sealed().table_id(ledger.sealed(seen.first_page + i).id));
-      RowIds& row_tail = tail_ids.emplace_back();
-      for (int i = 0; i < pages_for(seen.tail_tokens); ++i)
-        row_tail.push_back(store.tails().table_id(ledger.tail(seen.first_page + seen.sealed_pages + i).id));
-      sealed_width = std::max(sealed_width, row_sealed.size());
-      tail_width = std::max(tail_width, row_tail.size());
-      tables.has_sealed = tables.has_sealed || seen.sealed_pages > 0;
-      tables.max_tail = std::max(tables.max_tail, seen.tail_tokens);
-    }
+  for (const RowGroup& group : groups) {
+    const PageLedger& ledger = step.ledger(group.slice);
+    const int first_token = group.last_token - (group.n_rows - 1);
+    const int first_page = first_visible_token(first_token, tables.sliding_window) / kPageTokens;
+    const VisibleTokens seen = from_page(group.last, first_page);
+    sealed.push_back(seen.sealed_pages);
+    tail.push_back(seen.tail_tokens);
+    hidden.push_back(first_visible_token(group.last_token, tables.sliding_window) - first_page * kPageTokens);
+    RowIds& row_sealed = sealed_ids.emplace_back();
+    for (int i = 0; i < seen.sealed_pages; ++i)
+      row_sealed.push_back(store.sealed().table_id(ledger.sealed(first_page + i).id));
+    RowIds& row_tail = tail_ids.emplace_back();
+    for (int i = 0; i < pages_for(seen.tail_tokens); ++i)
+      row_tail.push_back(store.tails().table_id(ledger.tail(first_page + seen.sealed_pages + i).id));
+    sealed_width = std::max(sealed_width, row_sealed.size());
+    tail_width = std::max(tail_width, row_tail.size());
+    tables.has_sealed = tables.has_sealed || seen.sealed_pages > 0;
+    tables.max_tail = std::max(tables.max_tail, seen.tail_tokens);
   }
   tables.sealed_pages = indices.add(sealed);
   tables.tail_tokens = indices.add(tail);
@@ -127,19 +160,32 @@ void list_window(const Step& step, const RowRun& run, IndexBuffer& indices, RowT
 
 }  // namespace
 
-RowTables list_row_tables(const Step& step, const RowRun& run, int sliding_window, const SliceTables& slices,
-                          IndexBuffer& indices) {
+RowTables list_row_tables(const Step& step, const RowRun& run, int sliding_window, int together,
+                          const SliceTables& slices, IndexBuffer& indices) {
+  const std::vector<RowGroup> groups = list_groups(step, run, are_short(step, run) ? 1 : together);
   RowTables tables;
   tables.first_row = run.first_row;
-  tables.n_rows = run.n_rows;
+  tables.n_seqs = static_cast<int>(groups.size());
+  RowIds begins = {0};
+  for (const RowGroup& group : groups) {
+    tables.max_queries = std::max(tables.max_queries, group.n_rows);
+    begins.push_back(begins.back() + group.n_rows);
+  }
+  if (tables.max_queries > 1) tables.query_begins = indices.add(begins);
   tables.sliding_window = sliding_window;
-  tables.sinks = list_row_sinks(step, run, slices, indices);
+  tables.sinks = list_sinks(groups, run, slices, indices);
   if (sliding_window > 0) {
-    list_window(step, run, indices, tables);
+    list_window(step, groups, indices, tables);
   } else {
-    list_all(step, run, slices, indices, tables);
+    list_all(step, groups, run, slices, indices, tables);
   }
   return tables;
+}
+
+kvant_decode_shape RowTables::shape(const LayerShape& formats, const Plan& plan) const {
+  kvant_decode_shape shape = formats.of(n_seqs, plan);
+  shape.max_queries = max_queries;
+  return shape;
 }
 
 kvant_decode_lengths RowTables::lengths(const IndexBuffer& indices, int from_row) const {
@@ -152,6 +198,7 @@ kvant_decode_lengths RowTables::lengths(const IndexBuffer& indices, int from_row
   lengths.first_tokens = sliding_window > 0 ? indices.at(hidden.from(skipped)) : nullptr;
   lengths.protected_seq_stride = 1;
   lengths.max_tail_tokens = max_tail;
+  lengths.query_begins = max_queries > 1 ? indices.at(query_begins) : nullptr;
   return lengths;
 }
 

@@ -1,5 +1,5 @@
-// RowTables: what rows of a step find on a device when each is a sequence of its own to the library's decode
-// kernel: lengths and page tables by row.
+// RowTables: what rows of a step find on a device when they are sequences to the library's decode kernel,
+// each of its own or up to 8 neighbours that see the same pages sealed: lengths and page tables by sequence.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include "attention/index_buffer.h"
 #include "attention/row_runs.h"
 #include "cache/cache.h"
+#include "cache/device_layout.h"
 #include "kvant/kvant.h"
 
 namespace kvant {
@@ -22,11 +23,13 @@ struct SliceTables {
 
 // Of the rows of a run, in the layers with one sliding window.
 struct RowTables {
-  int first_row = 0, n_rows = 0;
-  int sliding_window = 0;  // tokens; 0: none
+  int first_row = 0, n_seqs = 0;
+  int max_queries = 1;             // rows of a sequence
+  IndexBuffer::Part query_begins;  // [n_seqs + 1], from the first row on; where max_queries is more than 1
+  int sliding_window = 0;          // tokens; 0: none
   IndexBuffer::Part sealed_pages, tail_tokens;
   IndexBuffer::Part n_protected;  // of the sink; without a window
-  IndexBuffer::Part hidden;       // tokens of a row's first page; with a window
+  IndexBuffer::Part hidden;       // tokens before the last row's window, from the first page on; with one
   IndexBuffer::Part tail, sealed, sinks;
   std::int64_t tail_stride = 0, sealed_stride = 0;
   bool has_sealed = false, has_protected = false;
@@ -35,12 +38,15 @@ struct RowTables {
   // Where the division of their work lies, and partial results: in the step's workspace.
   std::size_t workspace = 0, workspace_bytes = 0;
 
-  // The same from a row of the step on.
+  // Of a layer.
+  kvant_decode_shape shape(const LayerShape& formats, const Plan& plan) const;
+  // The same from a row of the step on, where rows are sequences of their own.
   kvant_decode_lengths lengths(const IndexBuffer& indices, int from_row) const;
   void add_to(kvant_decode_layer& at_layer, const IndexBuffer& indices, int from_row) const;
 };
 
-RowTables list_row_tables(const Step& step, const RowRun& run, int sliding_window, const SliceTables& slices,
-                          IndexBuffer& indices);
+// together: rows that are a sequence, at most.
+RowTables list_row_tables(const Step& step, const RowRun& run, int sliding_window, int together,
+                          const SliceTables& slices, IndexBuffer& indices);
 
 }  // namespace kvant

@@ -1,38 +1,56 @@
-// Rows of a step that are each a sequence of its own to the library's decode kernel: running answers, and
-// slices of prompts that the prompt kernel doesn't take.
+// Rows of a step that are sequences to the library's decode kernel: running answers each of its own, and rows
+// of a slice that the prompt kernel doesn't take, several at a time.
 #include <algorithm>
 
 #include "attention/device_attention.h"
 
 namespace kvant {
 
+// A correction's sums, and what is protected in a layer, are found by row. Of heads of 256, whose own kernels
+// share pages between warps by their tokens, rows together would mostly be the generic kernel's.
+bool DeviceAttention::takes_rows_together(const Plan& plan, const StepSlice& slice) const {
+  constexpr int kLargestHead = 128;
+  return slice.n_tokens > 1 && plan.geometry.head_dim <= kLargestHead && !is_corrected(plan) &&
+         !protects_by_score(plan);
+}
+
 void DeviceAttention::list_rows(const Step& step, const RowRun& run) {
+  // As kvant_decode_shape has it; and so many columns of products, those of two warps: with four, kernels
+  // that instructions bind take a little longer than for twice two (docs/lab/2026-11-25-several-queries.md).
+  constexpr int kMostTogether = 8, kColumns = 16, kColumnsOfHeads = 8;
+  const Geometry& g = step.plan().geometry;
+  const int group = std::min(g.n_heads / g.n_kv_heads, kColumnsOfHeads);
+  const int together = takes_rows_together(step.plan(), step.slices()[run.first_slice])
+                           ? std::min(kMostTogether, kColumns / group)
+                           : 1;
   const std::size_t first = row_tables_.size();
   for (const LayerPlan& layer : step.plan().layers) {
     const bool listed =
         std::any_of(row_tables_.begin() + static_cast<std::ptrdiff_t>(first), row_tables_.end(),
                     [&](const RowTables& t) { return t.sliding_window == layer.sliding_window; });
-    if (!listed) row_tables_.push_back(list_row_tables(step, run, layer.sliding_window, slices_, indices_));
+    if (!listed)
+      row_tables_.push_back(list_row_tables(step, run, layer.sliding_window, together, slices_, indices_));
   }
 }
 
-// Of so many rows in the layers of one sliding window: as much as the layer that needs most. Steps mostly
-// have the plan and the numbers of rows of those before.
-Result<std::size_t> DeviceAttention::workspace_of(const Plan& plan, int n_rows) {
-  if (const auto found = workspace_of_rows_.find(n_rows); found != workspace_of_rows_.end())
+// In the layers of one sliding window: as much as the layer that needs most. Steps mostly have the plan and
+// the numbers of sequences of those before.
+Result<std::size_t> DeviceAttention::workspace_of(const Plan& plan, const RowTables& tables) {
+  const std::pair key(tables.n_seqs, tables.max_queries);
+  if (const auto found = workspace_of_rows_.find(key); found != workspace_of_rows_.end())
     return found->second;
   constexpr std::size_t kWorkspaceAlignment = 256;
   std::size_t most = 0;
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
     const LayerShape formats = layer_shape(plan, layer);
-    const kvant_decode_shape shape = formats.of(n_rows, plan);
+    const kvant_decode_shape shape = tables.shape(formats, plan);
     std::size_t bytes = 0;
     KVANT_RETURN_IF_ERROR(library_status(*device_, "dividing a step's work",
                                          device_->library().decode_workspace(&shape, &bytes)));
     most = std::max(most, bytes);
   }
   most = (most + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
-  workspace_of_rows_[n_rows] = most;
+  workspace_of_rows_[key] = most;
   return most;
 }
 
@@ -40,7 +58,7 @@ Result<std::size_t> DeviceAttention::workspace_of(const Plan& plan, int n_rows) 
 Status DeviceAttention::place_rows(const Plan& plan) {
   rows_workspace_ = 0;
   for (RowTables& tables : row_tables_) {
-    const auto bytes = workspace_of(plan, tables.n_rows);
+    const auto bytes = workspace_of(plan, tables);
     if (!bytes.ok()) return bytes.error();
     tables.workspace = rows_workspace_;
     tables.workspace_bytes = *bytes;
@@ -53,7 +71,7 @@ Status DeviceAttention::divide_rows(const Plan& plan) {
   const LayerShape formats = layer_shape(plan, 0);
   for (const RowTables& tables : row_tables_) {
     if (tables.sliding_window == 0 && protects_by_score(plan)) continue;  // divided in each layer
-    const kvant_decode_shape shape = formats.of(tables.n_rows, plan);
+    const kvant_decode_shape shape = tables.shape(formats, plan);
     const kvant_decode_lengths lengths = tables.lengths(indices_, tables.first_row);
     KVANT_RETURN_IF_ERROR(library_status(
         *device_, "dividing a step's work",
@@ -84,7 +102,7 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
                                   const RowTables& tables) {
   const Plan& plan = step.plan();
   const LayerShape formats = layer_shape(plan, layer);
-  const kvant_decode_shape of_rows = formats.of(tables.n_rows, plan);
+  const kvant_decode_shape of_rows = tables.shape(formats, plan);
   point_to_rows(at_layer, rows, tables, plan.geometry, tables.first_row);
   at_layer.settled = max_due_ == 0 ? 1 : 0;  // then nothing but appending and attention precedes
   kvant_correction correction{};

@@ -32,8 +32,13 @@ std::vector<VisibleTokens> visible_tokens(const Step& step, int slice) {
 
 WindowedTokens within_window(const VisibleTokens& visible, int token, int sliding_window) {
   const int first = first_visible_token(token, sliding_window), page = first / kPageTokens;
-  return {page, std::max(0, visible.sealed_pages - page),
-          visible.tail_tokens - std::max(0, page - visible.sealed_pages) * kPageTokens, first % kPageTokens};
+  const VisibleTokens seen = from_page(visible, page);
+  return {page, seen.sealed_pages, seen.tail_tokens, first % kPageTokens};
+}
+
+VisibleTokens from_page(const VisibleTokens& visible, int page) {
+  return {std::max(0, visible.sealed_pages - page),
+          visible.tail_tokens - std::max(0, page - visible.sealed_pages) * kPageTokens};
 }
 
 }  // namespace kvant

@@ -25,5 +25,7 @@ struct WindowedTokens {
   int hidden_tokens = 0;                  // of that page
 };
 WindowedTokens within_window(const VisibleTokens& visible, int token, int sliding_window);
+// What a row sees from a page on.
+VisibleTokens from_page(const VisibleTokens& visible, int page);
 
 }  // namespace kvant

@@ -64,6 +64,7 @@ class Report {
   bool on_device() const { return options_.common.device != SessionOptions{}.device; }
   Status measure_quality(const std::string& text);
   Status measure_layers(const EvalStage& stage, const EvalText& text);
+  Status measure_limits(const EvalStage& stage, const std::string& text);
   Status measure_greedy(const EvalStage& stage, const EvalText& text);
   Status measure_speed();
   Status add_memory(const Session& session);
@@ -90,6 +91,7 @@ Status Report::measure_quality(const std::string& text) {
   if (!quality.ok()) return quality.error();
   figures_.quality = std::move(quality).value();
   KVANT_RETURN_IF_ERROR(measure_layers(stage, *tokens));
+  KVANT_RETURN_IF_ERROR(measure_limits(stage, text));
   return measure_greedy(stage, *tokens);
 }
 
@@ -135,6 +137,15 @@ Result<std::vector<std::vector<std::int32_t>>> Report::prompts(const Tokenizer& 
     encoded.push_back(std::move(tokens).value());
   }
   return encoded;
+}
+
+Status Report::measure_limits(const EvalStage& stage, const std::string& text) {
+  LimitOptions limits;
+  for (const int part : {4, 2, 1}) limits.contexts.push_back(options_.context / part);
+  auto found = run_limits(stage, text, limits);
+  if (!found.ok()) return found.error();
+  figures_.limits = std::move(found).value();
+  return {};
 }
 
 Status Report::measure_greedy(const EvalStage& stage, const EvalText& text) {
@@ -217,6 +228,7 @@ void Report::name_commands() {
                                 generation_option, shell_word(options_.output));
   commands.quality = fmt::format("kvant eval{}{}{}", common, size, options_.chunks);
   commands.layers = fmt::format("kvant eval --layers{}{}{}", common, size, kLayerChunks);
+  commands.limits = "part of kvant report: documents of a quarter, a half and all of -c tokens";
   commands.greedy = options_.prompts.empty()
                         ? fmt::format("part of kvant report: {} pieces of the text are continued", kPrompts)
                         : fmt::format("kvant eval --greedy{} -f {}{}{}{}{}", model,

@@ -31,18 +31,20 @@ constexpr MixedSlice kPrompt{140, 200, true}, kFirstPrompt{0, 70, true}, kPrompt
 constexpr MixedSlice kSealing{64, 136, true}, kWholePrompt{0, 290, true}, kSealsBefore{128, 72, true};
 constexpr MixedSlice kAnswerSeals{128, 1, false};
 
-// Steps, and how many runs of slices of each have rows in blocks, and rows as sequences.
+// Steps, and how many runs of slices of each have rows in blocks, and rows as sequences; and how many
+// sequences these are where pages are sealed.
 struct MixedStep {
   std::vector<MixedSlice> slices;
-  int prompt_runs, row_runs;
+  int prompt_runs, row_runs, row_sequences;
 };
 const MixedStep kMixedSteps[] = {
-    {{kAnswer, kYoungAnswer, kPrompt, kFirstPrompt}, 1, 1},
-    {{kPrompt, kAnswer, kYoungAnswer}, 1, 1},
-    {{kFirstPrompt, kAnswer, kPrompt, kPromptEnd, kYoungAnswer, kGuess}, 2, 2},
-    {{kAnswer, kFirstPrompt, kGuess, kPrompt, kPrompt, kYoungAnswer}, 2, 3},
-    {{kPromptEnd, kPrompt}, 1, 1},
-    {{kAnswer, kSealing, kAnswerSeals, kWholePrompt, kSealsBefore, kYoungAnswer}, 2, 3},
+    {{kAnswer, kYoungAnswer, kPrompt, kFirstPrompt}, 1, 1, 2},
+    {{kPrompt, kAnswer, kYoungAnswer}, 1, 1, 2},
+    {{kFirstPrompt, kAnswer, kPrompt, kPromptEnd, kYoungAnswer, kGuess}, 2, 4, 7},
+    {{kAnswer, kFirstPrompt, kGuess, kPrompt, kPrompt, kYoungAnswer}, 2, 3, 4},
+    {{kPromptEnd, kPrompt}, 1, 1, 3},
+    {{kGuess, kPromptEnd, kAnswer}, 0, 2, 6},
+    {{kAnswer, kSealing, kAnswerSeals, kWholePrompt, kSealsBefore, kYoungAnswer}, 2, 3, 3},
 };
 
 TinyModel plain_model() {
@@ -173,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, DeviceMixedSteps,
 
 // Calls of the library, and the rows that they attend to.
 struct CountedCalls {
-  int prompts = 0, prompt_rows = 0, decodes = 0, decode_rows = 0;
+  int prompts = 0, prompt_rows = 0, decodes = 0, decode_rows = 0, decode_sequences = 0;
 };
 CountedCalls counted_calls;
 PageLibrary uncounted;
@@ -190,7 +192,9 @@ void count_calls(PageLibrary& functions) {
                                   const kvant_decode_layer* layer, void* memory, std::size_t bytes,
                                   kvant_stream stream) {
     ++counted_calls.decodes;
-    counted_calls.decode_rows += shape->n_seqs;
+    counted_calls.decode_rows +=
+        lengths->query_begins != nullptr ? lengths->query_begins[shape->n_seqs] : shape->n_seqs;
+    counted_calls.decode_sequences += shape->n_seqs;
     return uncounted.decode_attention(shape, lengths, layer, memory, bytes, stream);
   };
 }
@@ -206,17 +210,22 @@ TEST(DeviceMixedStepCalls, AreThoseOfThePromptKernelForItsSlicesAlone) {
     const bool has_kernel = recipe != std::string("kvlinc-2bit");
     for (const MixedStep& step : kMixedSteps) {
       MixedSequences sequences(machine, step);
-      CountedCalls expected{n_layers * step.prompt_runs, 0, n_layers * step.row_runs, 0};
+      CountedCalls expected{n_layers * step.prompt_runs, 0, n_layers * step.row_runs, 0,
+                            n_layers * step.row_sequences};
       for (const MixedSlice& slice : step.slices)
         (slice.is_prompt && slice.n_tokens >= 32 ? expected.prompt_rows : expected.decode_rows) +=
             n_layers * slice.n_tokens;
-      if (!has_kernel) expected = {0, 0, n_layers, expected.prompt_rows + expected.decode_rows};
+      if (!has_kernel) expected = {0, 0, n_layers, expected.prompt_rows + expected.decode_rows, 0};
+      // Of a correction each row is a sequence, as in short caches of which nothing is sealed.
+      if (recipe != std::string("kvant-4bit")) expected.decode_sequences = expected.decode_rows;
       counted_calls = {};
       sequences.together();
       EXPECT_EQ(counted_calls.prompts, expected.prompts) << recipe;
       EXPECT_EQ(counted_calls.prompt_rows, expected.prompt_rows) << recipe;
       EXPECT_EQ(counted_calls.decodes, expected.decodes) << recipe;
       EXPECT_EQ(counted_calls.decode_rows, expected.decode_rows) << recipe;
+      EXPECT_EQ(counted_calls.decode_sequences, expected.decode_sequences)
+          << recipe << ", step " << &step - kMixedSteps;
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include "eval/greedy/greedy_report.h"
 #include "eval/layer_report.h"
+#include "eval/limits/limit_report.h"
 #include "eval/position_profile.h"
 #include "eval/report_json.h"
 
@@ -64,10 +65,12 @@ nlohmann::ordered_json report_to_json(const ReportFigures& figures) {
            {{"report", commands.report},
             {"quality", commands.quality},
             {"layers", commands.layers},
+            {"limits", commands.limits},
             {"greedy", commands.greedy},
             {"speed", commands.speed}}},
           {"quality", quality_to_json(figures.quality, figures.model)},
           {"layers", layers},
+          {"limits", limits_to_json(figures.limits, figures.model)},
           {"greedy", greedy_to_json(figures.greedy, figures.model)},
           {"speed", Json::parse(bench_to_json(figures.speed, figures.speed_options, figures.model,
                                               figures.n_threads))},

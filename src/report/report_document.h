@@ -9,6 +9,7 @@
 #include "bench/engine_bench.h"
 #include "eval/greedy/greedy_eval.h"
 #include "eval/layer_eval.h"
+#include "eval/limits/limit_eval.h"
 #include "eval/quality_eval.h"
 
 namespace kvant {
@@ -21,7 +22,7 @@ struct MemoryRow {
 
 // The command lines that measure each part alone.
 struct ReportCommands {
-  std::string report, quality, layers, greedy, speed;
+  std::string report, quality, layers, limits, greedy, speed;
 };
 
 struct ReportFigures {
@@ -32,6 +33,7 @@ struct ReportFigures {
   ReportCommands commands;
   QualityResult quality;
   std::vector<LayerResult> layers;  // the longest context last
+  LimitResult limits;
   GreedyResult greedy;
   BenchOptions speed_options;
   std::vector<BenchRow> speed;

@@ -87,6 +87,18 @@ Result<RetrievalResult> run_retrieval(const EvalStage& stage, const std::string&
   return result;
 }
 
+Result<LimitResult> run_limits(const EvalStage& stage, const std::string& text, const LimitOptions& options) {
+  Engine& engine = stage.session.engine();
+  const auto documents = make_limit_documents(engine.tokenizer(), text, options);
+  if (!documents.ok()) return documents.error();
+  EvalSources sources = sources_of(stage, options.contexts.back());
+  const auto made = sources.make(stage.rows, logit_bytes(stage, /*n_rows=*/32));
+  if (!made.ok()) return made.error();
+  Progress progress("looking for limits", std::ssize(*documents) * std::ssize(*made), "documents");
+  return evaluate_limits(*documents, engine.tokenizer(), engine.n_vocab(), *made, options,
+                         [&] { progress.advance(1); });
+}
+
 Result<GreedyResult> run_greedy(const EvalStage& stage, const std::vector<std::vector<std::int32_t>>& prompts,
                                 int generated_tokens) {
   Engine& engine = stage.session.engine();

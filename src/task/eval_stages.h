@@ -6,6 +6,7 @@
 
 #include "eval/greedy/greedy_eval.h"
 #include "eval/layer_eval.h"
+#include "eval/limits/limit_eval.h"
 #include "eval/quality_eval.h"
 #include "eval/retrieval/retrieval_eval.h"
 #include "task/eval_rows.h"
@@ -28,6 +29,8 @@ Result<LayerResult> run_layers(const EvalStage& stage, const EvalText& text, con
 // Answers about documents made from `text`.
 Result<RetrievalResult> run_retrieval(const EvalStage& stage, const std::string& text,
                                       const RetrievalOptions& options);
+// Up to which length of documents made from `text` caches answer; contexts too short for one are left out.
+Result<LimitResult> run_limits(const EvalStage& stage, const std::string& text, const LimitOptions& options);
 // Greedy generations for prompts, of at most generated_tokens.
 Result<GreedyResult> run_greedy(const EvalStage& stage, const std::vector<std::vector<std::int32_t>>& prompts,
                                 int generated_tokens);

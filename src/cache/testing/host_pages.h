@@ -213,14 +213,24 @@ class HostLibrary {
     }
     return rows->queries == nullptr ? KVANT_OK : transform_queries(*shape, *rows);
   }
+  // Rows of a sequence's queries: the first, and the one behind the last.
+  static std::pair<int, int> query_rows(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                                        int seq) {
+    if (lengths.query_begins != nullptr) return {lengths.query_begins[seq], lengths.query_begins[seq + 1]};
+    const int n = std::max(shape.max_queries, 1);
+    return {seq * n, (seq + 1) * n};
+  }
   // Rows that come with a call of decode_attention.
   static kvant_status append_last(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                                   const kvant_decode_layer& layer) {
     kvant_new_rows rows = *layer.new_rows;
     std::vector<std::int32_t> seq(rows.n_rows), token(rows.n_rows);
-    for (int i = 0; i < rows.n_rows; ++i) {
-      seq[i] = i;
-      token[i] = lengths.tail_tokens[i] - 1;
+    for (int i = 0; i < shape.n_seqs; ++i) {
+      const auto [first, end] = query_rows(shape, lengths, i);
+      for (int row = first; row < end; ++row) {
+        seq[row] = i;
+        token[row] = lengths.tail_tokens[i] - (end - row);
+      }
     }
     rows.seq = seq.data();
     rows.tail_token = token.data();
@@ -345,13 +355,14 @@ class HostLibrary {
     return rows;
   }
 
-  // What a sequence sees of one head and side, [n][d]. Sequences with the same sealed pages decode them once.
+  // What a query sees of one head and side, [n][d]. Sequences with the same sealed pages decode them once.
   class VisibleRows {
    public:
     std::vector<float> rows;
 
+    // behind: the query, the last one of its sequence.
     void read(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
-              const kvant_decode_layer& layer, int seq, int head, int side) {
+              const kvant_decode_layer& layer, int seq, int behind, int head, int side) {
       const int d = shape.head_dim;
       const int n = lengths.sealed_pages == nullptr ? 0 : lengths.sealed_pages[seq];
       std::vector<const std::byte*> pages;
@@ -361,9 +372,11 @@ class HostLibrary {
         pages_ = std::move(pages);
       }
       rows = sealed_;
-      const int hidden = lengths.first_tokens == nullptr ? 0 : lengths.first_tokens[seq];
+      const int hidden =
+          lengths.first_tokens == nullptr ? 0 : std::max(0, lengths.first_tokens[seq] - behind);
+      const int hidden_of_tail = std::max(0, hidden - n * kPageTokens);
       if (n > 0) {  // the sink's tokens aren't among these rows
-        const int gone = std::max(0, hidden - layer.sink);
+        const int gone = std::max(0, hidden - hidden_of_tail - layer.sink);
         rows.erase(rows.begin(), rows.begin() + std::ptrdiff_t{gone} * d);
       }
       const auto add = [&](const kvant_pages& plain, int first, int n_tokens) {
@@ -377,7 +390,7 @@ class HostLibrary {
         add(layer.protected_pages, 0,
             lengths
                 .protected_tokens[seq * lengths.protected_seq_stride + head * lengths.protected_head_stride]);
-      if (lengths.tail_tokens != nullptr) add(layer.tail, n > 0 ? 0 : hidden, lengths.tail_tokens[seq]);
+      if (lengths.tail_tokens != nullptr) add(layer.tail, hidden_of_tail, lengths.tail_tokens[seq] - behind);
     }
 
    private:
@@ -427,33 +440,39 @@ class HostLibrary {
   static kvant_status decode_attention(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
                                        const kvant_decode_layer* layer, void*, std::size_t, kvant_stream) {
     if (layer->new_rows != nullptr) {
-      if (layer->new_rows->n_rows != shape->n_seqs) return KVANT_INVALID_ARGUMENT;
+      if (layer->new_rows->n_rows != query_rows(*shape, *lengths, shape->n_seqs - 1).second)
+        return KVANT_INVALID_ARGUMENT;
       const kvant_status appended = append_last(*shape, *lengths, *layer);
       if (appended != KVANT_OK) return appended;
     }
-    std::vector<float> q(shape->head_dim), out(shape->head_dim);
     for (int head = 0; head < shape->n_kv_heads; ++head) {
       VisibleRows k, v;
       for (int seq = 0; seq < shape->n_seqs; ++seq) {
-        k.read(*shape, *lengths, *layer, seq, head, KVANT_KEY);
-        v.read(*shape, *lengths, *layer, seq, head, KVANT_VALUE);
-        for (int g = 0; g < shape->group; ++g) {
-          const int query_head = head * shape->group + g;
-          read_numbers(layer->q, layer->q_type, seq * layer->q_seq_stride + query_head * layer->q_head_stride,
-                       q);
-          attend(*shape, q, k.rows, v.rows, layer->correction, layer->sink_logits, seq, query_head,
-                 out.data(),
-                 layer->lse == nullptr ? nullptr
-                                       : layer->lse + seq * shape->n_kv_heads * shape->group + query_head);
-          if (layer->out_hadamard != 0) walsh_hadamard(out);
-          scale(out, layer->out_factors, head);
-          std::copy(out.begin(), out.end(),
-                    static_cast<float*>(layer->out) + seq * layer->out_seq_stride +
-                        query_head * layer->out_head_stride);
+        const auto [first, end] = query_rows(*shape, *lengths, seq);
+        for (int row = first; row < end; ++row) {
+          k.read(*shape, *lengths, *layer, seq, end - 1 - row, head, KVANT_KEY);
+          v.read(*shape, *lengths, *layer, seq, end - 1 - row, head, KVANT_VALUE);
+          attend_group(*shape, *layer, k.rows, v.rows, seq, row, head);
         }
       }
     }
     return KVANT_OK;
+  }
+  // The query heads of a KV head, of one query.
+  static void attend_group(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
+                           const std::vector<float>& k, const std::vector<float>& v, int seq, int row,
+                           int head) {
+    std::vector<float> q(shape.head_dim), out(shape.head_dim);
+    for (int query_head = head * shape.group; query_head < (head + 1) * shape.group; ++query_head) {
+      read_numbers(layer.q, layer.q_type, row * layer.q_seq_stride + query_head * layer.q_head_stride, q);
+      attend(shape, q, k, v, layer.correction, layer.sink_logits, seq, query_head, out.data(),
+             layer.lse == nullptr ? nullptr : layer.lse + row * shape.n_kv_heads * shape.group + query_head);
+      if (layer.out_hadamard != 0) walsh_hadamard(out);
+      scale(out, layer.out_factors, head);
+      std::copy(
+          out.begin(), out.end(),
+          static_cast<float*>(layer.out) + row * layer.out_seq_stride + query_head * layer.out_head_stride);
+    }
   }
 
   static kvant_status prompt_workspace(const kvant_prompt_shape*, std::size_t* bytes) {

@@ -9,18 +9,11 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-// Calls go_on(token) for each token that the source generates, until it says no.
+// generate_greedily() from the start of a text.
 Status generate(LogitSource& source, const Tokens& prompt, int n_vocab,
                 const std::function<bool(std::int32_t)>& go_on) {
-  std::vector<float> row(n_vocab);
-  const MatrixView<float> logits(row.data(), 1, n_vocab);
   KVANT_RETURN_IF_ERROR(source.begin());
-  KVANT_RETURN_IF_ERROR(source.step(prompt, /*is_prompt=*/true, logits));
-  while (true) {
-    const auto token = static_cast<std::int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
-    if (!go_on(token)) return {};
-    KVANT_RETURN_IF_ERROR(source.step({&token, 1}, /*is_prompt=*/false, logits));
-  }
+  return generate_greedily(source, prompt, n_vocab, go_on);
 }
 
 Result<Tokens> whole_generation(LogitSource& source, const Tokens& prompt, int n_vocab,
@@ -46,6 +39,18 @@ Result<int> tokens_agreed(LogitSource& source, const Tokens& prompt, const Token
 }
 
 }  // namespace
+
+Status generate_greedily(LogitSource& source, std::span<const std::int32_t> prompt, int n_vocab,
+                         const std::function<bool(std::int32_t)>& go_on) {
+  std::vector<float> row(n_vocab);
+  const MatrixView<float> logits(row.data(), 1, n_vocab);
+  KVANT_RETURN_IF_ERROR(source.step(prompt, /*is_prompt=*/true, logits));
+  while (true) {
+    const auto token = static_cast<std::int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+    if (!go_on(token)) return {};
+    KVANT_RETURN_IF_ERROR(source.step({&token, 1}, /*is_prompt=*/false, logits));
+  }
+}
 
 Result<GreedyResult> evaluate_greedy(std::span<const std::vector<std::int32_t>> prompts, int n_vocab,
                                      std::span<const std::unique_ptr<LogitSource>> sources,

@@ -13,6 +13,11 @@
 
 namespace kvant {
 
+// Behind what the source has read: calls go_on(token) for each token that it generates after `prompt`, until
+// that says no.
+Status generate_greedily(LogitSource& source, std::span<const std::int32_t> prompt, int n_vocab,
+                         const std::function<bool(std::int32_t)>& go_on);
+
 struct GreedyOptions {
   int generated_tokens = 128;                         // most
   std::function<bool(std::int32_t)> ends_generation;  // the token that ends a generation is its last

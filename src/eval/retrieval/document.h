@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "eval/retrieval/chat_document.h"
 #include "eval/retrieval/facts.h"
 #include "eval/retrieval/haystack.h"
 
@@ -15,6 +16,8 @@ struct RetrievalQuestion {
   Tokens prompt;      // from the end of the document to where the answer starts
   Tokens answer;
 };
+
+Result<RetrievalQuestion> encode_question(const ChatEncoder& encoder, const FactQuestion& asked);
 
 struct RetrievalDocument {
   int context = 0;  // tokens that the document fills, with its longest question and answer

@@ -119,6 +119,14 @@ void add_votes(Draw& draw, FactSheet& sheet) {
 
 }  // namespace
 
+FactSheet draw_needles(double passkey_depth, std::uint64_t seed) {
+  Draw draw(seed);
+  FactSheet sheet;
+  add_passkey(passkey_depth, draw, sheet);
+  add_keys(draw, sheet);
+  return sheet;
+}
+
 FactSheet draw_facts(double passkey_depth, std::uint64_t seed) {
   Draw draw(seed);
   FactSheet sheet;

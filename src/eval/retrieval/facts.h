@@ -34,6 +34,8 @@ struct FactSheet {
 // depths 0, 25, 50, 75 and 100 %. "variables": which of two chains' variables hold a value. "frequent": who
 // is named most often. The same seed gives the same sheet on every machine.
 FactSheet draw_facts(double passkey_depth, std::uint64_t seed);
+// Its "passkey" and "keys" alone: they take little room.
+FactSheet draw_needles(double passkey_depth, std::uint64_t seed);
 
 // In the order of tables.
 const std::vector<std::string>& retrieval_tasks();

@@ -21,6 +21,25 @@ double log_probability(const float* logits, int n_vocab, std::int32_t token) {
   return static_cast<double>(logits[token]) - largest - std::log(sum);
 }
 
+Status read_and_answer(LogitSource& source, const RetrievalDocument& document, int n_vocab,
+                       RetrievalRow& row) {
+  const auto start = Clock::now();
+  KVANT_RETURN_IF_ERROR(source.begin());
+  KVANT_RETURN_IF_ERROR(source.step(document.tokens, /*is_prompt=*/true, {}));
+  KVANT_RETURN_IF_ERROR(source.mark());
+  for (const RetrievalQuestion& question : document.questions) {
+    KVANT_RETURN_IF_ERROR(source.rewind());
+    const auto score = ask(source, question, n_vocab);
+    if (!score.ok()) return score.error();
+    row.scores.push_back(*score);
+  }
+  KVANT_RETURN_IF_ERROR(source.begin());  // gives the memory to the next source
+  row.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+  return {};
+}
+
+}  // namespace
+
 // The answer is given token by token: greedy decoding would give it too if each of its tokens is the most
 // likely one after those before it.
 Result<AnswerScore> ask(LogitSource& source, const RetrievalQuestion& question, int n_vocab) {
@@ -41,25 +60,6 @@ Result<AnswerScore> ask(LogitSource& source, const RetrievalQuestion& question, 
   if (std::isnan(score.logp)) return error("the logits are not numbers: the model file may be damaged");
   return score;
 }
-
-Status read_and_answer(LogitSource& source, const RetrievalDocument& document, int n_vocab,
-                       RetrievalRow& row) {
-  const auto start = Clock::now();
-  KVANT_RETURN_IF_ERROR(source.begin());
-  KVANT_RETURN_IF_ERROR(source.step(document.tokens, /*is_prompt=*/true, {}));
-  KVANT_RETURN_IF_ERROR(source.mark());
-  for (const RetrievalQuestion& question : document.questions) {
-    KVANT_RETURN_IF_ERROR(source.rewind());
-    const auto score = ask(source, question, n_vocab);
-    if (!score.ok()) return score.error();
-    row.scores.push_back(*score);
-  }
-  KVANT_RETURN_IF_ERROR(source.begin());  // gives the memory to the next source
-  row.seconds += std::chrono::duration<double>(Clock::now() - start).count();
-  return {};
-}
-
-}  // namespace
 
 Result<RetrievalResult> evaluate_retrieval(const std::vector<RetrievalDocument>& documents, int n_vocab,
                                            std::span<const std::unique_ptr<LogitSource>> sources,

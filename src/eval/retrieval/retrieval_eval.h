@@ -18,6 +18,9 @@ struct AnswerScore {
   bool exact = false;  // greedy decoding would give it, token by token
 };
 
+// Asks behind what the source has read; its text goes on to the answer's last token but one.
+Result<AnswerScore> ask(LogitSource& source, const RetrievalQuestion& question, int n_vocab);
+
 // What was asked, in the order of the scores.
 struct AskedQuestion {
   std::string task;

@@ -157,6 +157,28 @@ function drift(id, title, hint, value, axis, tip) {
   })), { title, x: { name: "position in the context", tight: true, format: String }, y: axis }));
 }
 
+// What each cache loses of what the reference answers, as the context grows: a sentence each.
+const LIMITS = [["needles", "hidden facts"], ["json", "valid JSON"], ["records", `the same JSON as ${reference}'s`], ["answer", "a long answer's tokens"]];
+
+function limits() {
+  const { contexts, results } = figures.limits;
+  if (contexts.length === 0) return;
+  const host = section("limits", "Where it breaks",
+    `Documents of ${contexts.join(", ")} tokens with hidden numbers, an order and a tool call in JSON: what each cache still finds, repeats and says of what ${reference} does. It breaks where more than a tenth is lost; long answers part sooner, where two tokens are nearly as likely.`,
+    figures.commands.limits, true);
+  chart(host, () => {
+    const body = results.filter((r) => r.recipe !== reference && !hidden.has(r.recipe)).map((result) =>
+      element("tr", { "data-row": result.recipe }, element("td", {}, swatch(rows.find((row) => row.name === result.recipe)), " ", result.recipe),
+        ...LIMITS.map(([kind]) => element("td", { class: "wrap", "data-tip": limitCounts(result, kind) }, result.limits[kind].says))));
+    host.replaceChildren(element("div", { class: "scroll" }, element("table", { class: "limits" },
+      element("thead", {}, element("tr", {}, ...["recipe", ...LIMITS.map(([, name]) => name)].map((name) => element("th", { scope: "col" }, name)))),
+      element("tbody", {}, ...body))));
+  });
+}
+
+const limitCounts = (result, kind) => [result.recipe, ...result.cells.map((cell) =>
+  `${cell.context} tokens: ${cell[kind].own} of ${cell[kind].asked}, ${reference} ${cell[kind].reference}`)].join("\n");
+
 function generations() {
   const lengths = figures.greedy.lengths;
   const host = section("greedy", "Greedy generations",
@@ -315,6 +337,7 @@ drift("drift", "Drift along the context", "Mean divergence by position: errors t
 drift("agreement", "Agreement along the context", `Share of positions whose most likely token is ${reference}'s, by position.`,
   (bin) => 100 * bin.top1, { name: "top-1 agreement %" }, (bin) => `top-1 ${percent(bin.top1)}`);
 memoryByContext();
+limits();
 generations();
 speeds();
 heatMaps();

@@ -14,10 +14,10 @@ namespace kvant::cuda {
 Reason fault_of_last(const kvant_new_rows& rows, const kvant_decode_shape& shape,
                      const kvant_decode_lengths& lengths, const kvant_decode_layer& layer);
 
-// Of rows without a fault. tail_tokens: of each sequence, the last of which its row is; null: rows say where
-// they go.
+// Of rows without a fault. lengths: of sequences, whose last tokens the rows are; null: rows say where they
+// go.
 AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
-                       const kvant_new_rows& rows, const std::int32_t* tail_tokens);
+                       const kvant_new_rows& rows, const kvant_decode_lengths* lengths);
 
 // Launches what appends them.
 kvant_status append(const AppendArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream);

@@ -58,24 +58,64 @@ struct Shape : kvant_decode_shape {
 
 Reason read_shape(const kvant_decode_shape* from, Shape* shape) {
   if (const Reason reason = read_struct<kvant_decode_shape>(from, shape)) return reason;
-  const Reason reason =
-      first_failing({{shape->n_seqs > 0, "shape.n_seqs must be at least 1"},
-                     {shape->score_softcap >= 0, "shape.score_softcap must not be negative"},
-                     {shape->shape_reserved == 0, "shape.shape_reserved must be 0"},
-                     {shape->group > 0 && shape->group <= kMaxGroup, "shape.group must be 1 to 16"}});
+  const Reason reason = first_failing(
+      {{shape->n_seqs > 0, "shape.n_seqs must be at least 1"},
+       {shape->score_softcap >= 0, "shape.score_softcap must not be negative"},
+       {shape->max_queries >= 0 && shape->max_queries <= kMaxQueries, "shape.max_queries must be 0 to 8"},
+       {shape->group > 0 && shape->group <= kMaxGroup, "shape.group must be 1 to 16"}});
+  shape->max_queries = std::max(shape->max_queries, 1);
   return reason == nullptr ? group_heads(*shape, &shape->groups) : reason;
 }
 
-// What one launch works on: KV heads of the same formats, and some of the query heads of each.
+// What one launch works on: KV heads of the same formats, some of the query heads of each, and some of the
+// queries of each sequence.
 struct LaunchPlan {
   const HeadGroup* heads;
+  int first_head, n_heads;
   int first_query, n_queries;
+  int sharers_log2;  // warps that share pages
   const DecodeKernel* kernel;
 };
 struct LaunchPlans {
   int n = 0;
   std::array<LaunchPlan, kMaxLaunches> of{};
 };
+
+int launches_for_queries(const Shape& shape) {
+  const int together = queries_of_launch(shape.max_queries, shape.group);
+  return (shape.max_queries + together - 1) / together;
+}
+
+// Columns of a launch, of one warp and of all that share pages, for which partial results have places.
+int columns_of_partials(const Shape& shape) {
+  return std::max(kPaddedGroup,
+                  queries_of_launch(shape.max_queries, shape.group) * std::min(shape.group, kPaddedGroup));
+}
+
+// Returns why there is no kernel for some heads.
+Reason plan_launches_of(const Shape& shape, const Gpu& gpu, const HeadGroup& group, int first_query,
+                        int n_queries, LaunchPlans* plans) {
+  for (int first = 0; first < shape.group; first += kPaddedGroup) {
+    const int n = std::min(shape.group - first, kPaddedGroup);
+    const int columns = n * n_queries;
+    const int sharers_log2 = columns <= kPaddedGroup ? 0 : columns <= 2 * kPaddedGroup ? 1 : 2;
+    const bool skips = shape.skip_threshold > 0 && shape.sas == 0 && shape.score_softcap == 0;
+    // Whether values are copied is the matter of one warp.
+    const DecodeKernel* kernel =
+        skips && sharers_log2 == 0 ? find_skipping_kernel(gpu, group, shape.head_dim) : nullptr;
+    if (kernel == nullptr)
+      kernel = find_decode_kernel(gpu, group.key_format, group.value_format, shape.head_dim,
+                                  std::min(columns, kPaddedGroup), shape.sas != 0, shape.score_softcap > 0);
+    // Warps share pages by their tokens or by columns.
+    if (kernel != nullptr && kernel->page_warps > 1 && sharers_log2 > 0)
+      kernel = find_generic_kernel(group.key_format, group.value_format, shape.head_dim);
+    if (kernel == nullptr) return "no kernel reads these formats of keys and values at this head size";
+    if (!fits(*kernel, gpu, 1 << sharers_log2))
+      return "pages of these formats are larger than the shared memory of this GPU";
+    plans->of[plans->n++] = {&group, first, n, first_query, n_queries, sharers_log2, kernel};
+  }
+  return nullptr;
+}
 
 // Returns why there is no kernel for some heads.
 Reason plan_launches(const Shape& shape, const Gpu& gpu, LaunchPlans* plans) {
@@ -84,19 +124,14 @@ Reason plan_launches(const Shape& shape, const Gpu& gpu, LaunchPlans* plans) {
   if (!is_head_dim(shape.head_dim)) return kNoHeadDim;
   if (shape.corrected != 0 && shape.score_softcap > 0)
     return "a correction is not there for scores that are capped (shape.score_softcap)";
+  if (shape.corrected != 0 && shape.max_queries > 1)
+    return "a correction is for one query of a sequence (shape.max_queries)";
+  const int together = queries_of_launch(shape.max_queries, shape.group);
   for (int i = 0; i < shape.groups.n; ++i) {
-    const HeadGroup& group = shape.groups.of[i];
-    for (int first = 0; first < shape.group; first += kPaddedGroup) {
-      const int n = std::min(shape.group - first, kPaddedGroup);
-      const DecodeKernel* kernel = shape.skip_threshold > 0 && shape.sas == 0 && shape.score_softcap == 0
-                                       ? find_skipping_kernel(gpu, group, shape.head_dim)
-                                       : nullptr;
-      if (kernel == nullptr)
-        kernel = find_decode_kernel(gpu, group.key_format, group.value_format, shape.head_dim, n,
-                                    shape.sas != 0, shape.score_softcap > 0);
-      if (kernel == nullptr) return "no kernel reads these formats of keys and values at this head size";
-      if (!fits(*kernel, gpu)) return "pages of these formats are larger than the shared memory of this GPU";
-      plans->of[plans->n++] = {&group, first, n, kernel};
+    for (int first = 0; first < shape.max_queries; first += together) {
+      const Reason reason = plan_launches_of(shape, gpu, shape.groups.of[i], first,
+                                             std::min(shape.max_queries - first, together), plans);
+      if (reason != nullptr) return reason;
     }
   }
   return nullptr;
@@ -105,6 +140,7 @@ Reason plan_launches(const Shape& shape, const Gpu& gpu, LaunchPlans* plans) {
 // What lies in the workspace.
 struct Workspace {
   Schedule schedule;
+  std::size_t n_arrivals;
   float *features, *numerator, *denominator;  // of a correction, see CorrectionArgs
 };
 
@@ -112,15 +148,18 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
   WorkspaceCursor cursor(memory);
   Schedule* schedule = &workspace->schedule;
   const std::size_t n_seqs = shape.n_seqs;
-  const std::size_t slots = 2 * static_cast<std::size_t>(n_ctas) * kPaddedGroup;
+  const std::size_t n_columns = columns_of_partials(shape);
+  const std::size_t slots = 2 * static_cast<std::size_t>(n_ctas) * n_columns;
+  const std::size_t n_slices = n_columns * (kMaxSlices / kPaddedGroup);
   schedule->first_unit = cursor.take<std::int32_t>(n_seqs + 1);
   schedule->protected_pages = cursor.take<std::int32_t>(n_seqs);
   schedule->starts = cursor.take<WorkStart>(std::size_t{2} * shape.n_kv_heads * n_ctas);
-  const std::size_t passes = query_passes(shape.group);
+  const std::size_t passes = query_passes(shape.group) * launches_for_queries(shape);
   const std::size_t launches = shape.groups.n * passes;
   // Shapes that differ in their groups of KV heads may share a schedule.
-  schedule->arrivals = cursor.take<std::int32_t>(kMaxHeadGroups * passes * n_ctas * kMaxSlices);
-  schedule->partial_sums = cursor.take<float>(launches * 2 * n_ctas * kMaxSlices * 2);
+  workspace->n_arrivals = kMaxHeadGroups * passes * n_ctas * n_slices;
+  schedule->arrivals = cursor.take<std::int32_t>(workspace->n_arrivals);
+  schedule->partial_sums = cursor.take<float>(launches * 2 * n_ctas * n_slices * 2);
   schedule->partial_out = cursor.take<float>(launches * slots * shape.head_dim);
   const std::size_t rows = shape.corrected != 0 ? n_seqs * shape.n_kv_heads * shape.group : 0;
   workspace->features = cursor.take<float>(rows * kFeatures);
@@ -171,7 +210,7 @@ void describe_page(const AnyPage& page, float unit, const float* levels, AnyPage
 }
 
 // Kernels that follow one another overlap the end of one with the set-up of the next.
-cudaError_t launch(const DecodeKernel& kernel, const Gpu& gpu, int shared_bytes, DecodeArgs& args,
+cudaError_t launch(const void* kernel, const Gpu& gpu, int shared_bytes, SeveralArgs& args,
                    cudaStream_t stream) {
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -183,24 +222,29 @@ cudaError_t launch(const DecodeKernel& kernel, const Gpu& gpu, int shared_bytes,
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = gpu.overlap_attributes();
-  void* arguments[] = {&args};
-  return cudaLaunchKernelExC(&config, kernel.function, arguments);
+  void* arguments[] = {&args};  // kernels for one query have a part of them
+  return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
-// Points the arguments at the query heads of a launch.
-void select_queries(const LaunchPlan& plan, DecodeArgs* args) {
+// Points the arguments at the query heads of a launch, and its queries.
+void select_queries(const LaunchPlan& plan, SeveralArgs* args) {
   const int q_bytes = args->q_f32 != 0 ? 4 : 2, out_bytes = args->out_f32 != 0 ? 4 : 2;
-  args->n_queries = plan.n_queries;
-  args->q = static_cast<const std::byte*>(args->q) + plan.first_query * args->q_head_stride * q_bytes;
-  args->out = static_cast<std::byte*>(args->out) + plan.first_query * args->out_head_stride * out_bytes;
-  if (args->lse != nullptr) args->lse += plan.first_query;
-  if (args->sink_logits != nullptr) args->sink_logits += plan.first_query;
+  args->n_queries = plan.n_heads;
+  args->q = static_cast<const std::byte*>(args->q) + plan.first_head * args->q_head_stride * q_bytes;
+  args->out = static_cast<std::byte*>(args->out) + plan.first_head * args->out_head_stride * out_bytes;
+  if (args->lse != nullptr) args->lse += plan.first_head;
+  if (args->sink_logits != nullptr) args->sink_logits += plan.first_head;
+  constexpr int kTwoToThe16th = 1 << 16;
+  args->queries.first = plan.first_query;
+  args->queries.n = plan.n_queries;
+  args->queries.sharers_log2 = plan.sharers_log2;
+  args->queries.per_head = (kTwoToThe16th + plan.n_heads - 1) / plan.n_heads;
 }
 
 // Launch `nth` of a call, maybe the last. Its partial results have a place of their own: launches of one call
 // overlap.
 cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, bool is_last, const Gpu& gpu,
-                        DecodeArgs args, cudaStream_t stream) {
+                        SeveralArgs args, cudaStream_t stream) {
   const int n_ctas = gpu.multiprocessors;
   const HeadGroup& group = *plan.heads;
   const DecodeKernel& kernel = *plan.kernel;
@@ -211,17 +255,21 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   args.schedule.starts += ((group.heads.n - 1) * 2 + (graded ? 1 : 0)) * static_cast<std::ptrdiff_t>(n_ctas);
   if (args.follows != 0) args.settled = 0;                            // it waits for nothing
   const std::size_t before = static_cast<std::size_t>(nth) * n_ctas;  // CTAs of other launches
-  args.schedule.arrivals += before * kMaxSlices;
-  args.schedule.partial_sums += before * 2 * kMaxSlices * 2;
-  args.schedule.partial_out += before * 2 * kPaddedGroup * shape.head_dim;
+  const std::size_t n_columns = args.queries.n_columns;
+  const std::size_t n_slices = n_columns * (kMaxSlices / kPaddedGroup);
+  args.schedule.arrivals += before * n_slices;
+  args.schedule.partial_sums += before * 2 * n_slices * 2;
+  args.schedule.partial_out += before * 2 * n_columns * shape.head_dim;
   set_levels(group.key_format, shape.head_dim, &args.key_bits, &args.key_unit, args.key_levels);
   set_levels(group.value_format, shape.head_dim, &args.value_bits, &args.value_unit, args.value_levels);
   describe_page(kernel.key_page, args.key_unit, args.key_levels, &args.key_page);
   describe_page(kernel.value_page, args.value_unit, args.value_levels, &args.value_page);
-  const int shared_bytes = lay_out_shared(kernel, gpu, &args);
+  const bool several = shape.max_queries > 1 || args.queries.begins != nullptr;
+  const void* function = several ? kernel.for_several : kernel.function;
+  const int shared_bytes = lay_out_shared(kernel, gpu, 1 << plan.sharers_log2, &args);
   const cudaError_t error =
-      cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  return error == cudaSuccess ? launch(kernel, gpu, shared_bytes, args, stream) : error;
+      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  return error == cudaSuccess ? launch(function, gpu, shared_bytes, args, stream) : error;
 }
 
 Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& lengths,
@@ -235,6 +283,8 @@ Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& len
       {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
       {lengths.max_tail_tokens >= 0, "lengths.max_tail_tokens is negative"},
       {lengths.lengths_reserved == 0, "lengths.lengths_reserved must be 0"},
+      {layer.correction == nullptr || lengths.query_begins == nullptr,
+       "lengths.query_begins must be null where a layer has a correction"},
       {layer.q_seq_stride % 8 == 0 && layer.q_head_stride % 8 == 0,
        "layer: q_seq_stride and q_head_stride must be multiples of 8"},
       {is_aligned(layer.q, 16), "layer.q must be 16-byte aligned"},
@@ -315,7 +365,7 @@ kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_
   if (status != KVANT_OK) return status;
   if (takes_short_kernel(known, lengths, gpu)) return KVANT_OK;
   schedule_kernel<<<known.n_kv_heads, kScheduleThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      args, gpu.multiprocessors);
+      args, gpu.multiprocessors, static_cast<int>(parts.n_arrivals));
   return launch_status();
 }
 
@@ -330,7 +380,7 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   if (reason == nullptr) reason = read_struct(caller_lengths, &lengths);
   if (reason == nullptr) reason = read_struct(caller_layer, &layer);
   if (reason != nullptr) return refuse_argument(reason);
-  DecodeArgs args{};
+  SeveralArgs args{};
   Gpu gpu;
   Workspace parts;
   kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &gpu, &parts);
@@ -351,7 +401,7 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
     reason = read_struct(layer.new_rows, &rows);
     if (reason == nullptr) reason = fault_of_last(rows, known, lengths, layer);
     if (reason != nullptr) return refuse_argument(reason);
-    new_rows = append_args(known, layer, rows, lengths.tail_tokens);
+    new_rows = append_args(known, layer, rows, &lengths);
   }
   if (takes_short_kernel(known, lengths, gpu)) {
     const AppendArgs* appended = layer.new_rows == nullptr ? nullptr : &new_rows;
@@ -386,6 +436,9 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   args.skip_counts = reinterpret_cast<unsigned long long*>(layer.skip_counts);
   args.out_seq_stride = layer.out_seq_stride;
   args.out_head_stride = layer.out_head_stride;
+  args.queries.begins = lengths.query_begins;
+  args.queries.of_sequence = known.max_queries;
+  args.queries.n_columns = columns_of_partials(known);
   if (layer.correction != nullptr) {
     status = start_correction(known, gpu, layer, parts, cuda_stream, &args);
     if (status != KVANT_OK) return status;

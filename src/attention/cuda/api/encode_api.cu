@@ -151,8 +151,15 @@ cudaError_t launch_seal(const SealArgs& args, int head_dim, const Gpu& gpu, cuda
 Reason fault_of_last(const kvant_new_rows& rows, const kvant_decode_shape& shape,
                      const kvant_decode_lengths& lengths, const kvant_decode_layer& layer) {
   const bool has_queries = rows.queries != nullptr;
+  const int n_queries = std::max(shape.max_queries, 1);
+  const std::int64_t most = std::int64_t{shape.n_seqs} * n_queries;
   return first_failing(
-      {{rows.n_rows == shape.n_seqs, "layer.new_rows: n_rows must be shape.n_seqs"},
+      {{lengths.query_begins != nullptr || n_queries > 1 || rows.n_rows == shape.n_seqs,
+        "layer.new_rows: n_rows must be shape.n_seqs"},
+       {lengths.query_begins != nullptr || rows.n_rows == most,
+        "layer.new_rows: n_rows must be shape.n_seqs times shape.max_queries"},
+       {rows.n_rows > 0 && rows.n_rows <= most,
+        "layer.new_rows: n_rows must be at least 1 and at most shape.n_seqs times shape.max_queries"},
        {rows.keys != nullptr && rows.values != nullptr, "layer.new_rows: keys or values is null"},
        {rows.rows_reserved == 0, "layer.new_rows: rows_reserved must be 0"},
        {lengths.tail_tokens != nullptr, "layer.new_rows: lengths.tail_tokens is null"},
@@ -163,7 +170,7 @@ Reason fault_of_last(const kvant_new_rows& rows, const kvant_decode_shape& shape
 }
 
 AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
-                       const kvant_new_rows& rows, const std::int32_t* tail_tokens) {
+                       const kvant_new_rows& rows, const kvant_decode_lengths* lengths) {
   AppendArgs args{.n_rows = rows.n_rows,
                   .n_kv_heads = shape.n_kv_heads,
                   .group = shape.group,
@@ -171,7 +178,10 @@ AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer
                   .tail = source_of(layer.tail, layer.layer),
                   .seq = rows.seq,
                   .tail_token = rows.tail_token,
-                  .tail_tokens = tail_tokens,
+                  .tail_tokens = lengths == nullptr ? nullptr : lengths->tail_tokens,
+                  .query_begins = lengths == nullptr ? nullptr : lengths->query_begins,
+                  .n_seqs = shape.n_seqs,
+                  .n_queries = std::max(shape.max_queries, 1),
                   .sides = {{const_cast<void*>(rows.keys), rows.key_row_stride, rows.key_head_stride, 0,
                              rows.key_factors, rows.key_hadamard},
                             {const_cast<void*>(rows.values), rows.value_row_stride, rows.value_head_stride, 0,

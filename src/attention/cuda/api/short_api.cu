@@ -55,7 +55,8 @@ int ctas_of(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths
 bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                         const Gpu& gpu) {
   const bool is_plain = lengths.sealed_pages == nullptr && lengths.protected_tokens == nullptr &&
-                        lengths.tail_tokens != nullptr && shape.corrected == 0 && shape.sas == 0;
+                        lengths.tail_tokens != nullptr && shape.corrected == 0 && shape.sas == 0 &&
+                        shape.max_queries <= 1 && lengths.query_begins == nullptr;
   if (!is_plain || lengths.max_tail_tokens <= 0) return false;
   const int n_ctas = ctas_of(shape, lengths, gpu);
   return n_ctas > 0 && lengths.max_tail_tokens <= std::max(kMaxShortTokens, kMaxSharedTokens * n_ctas);

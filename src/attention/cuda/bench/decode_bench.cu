@@ -5,7 +5,7 @@
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--context TOKENS]
 //                [--tail TOKENS] [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1]
 //                [--sas 1] [--sharpness N] [--skip N] [--sink TOKENS] [--rotate q|o|qo] [--short 1]
-//                [--json FILE] [KEY+VALUE[/KEY+VALUE...] ...]
+//                [--queries N] [--json FILE] [KEY+VALUE[/KEY+VALUE...] ...]
 //
 // Several pairs: KV heads have them in turn. --seqs and --context choose among the shapes; both together are
 // one, whatever it is.
@@ -16,8 +16,9 @@
 // them). --sink: tokens of each sequence in an unquantized page of their own. --rotate: queries are rotated
 // by a Hadamard matrix before each layer's attention (kvant_append does that for a step's), or outputs at its
 // end, or both, as recipes need whose keys, or values, are rotated. --short 1: calls say how many tail tokens
-// there are, so that the kernel for short sequences serves what it can. --json: results are also written to a
-// file, one object a line.
+// there are, so that the kernel for short sequences serves what it can. --queries: of each sequence, whose
+// pages are read once for all of them; how many times as long as one query it takes is printed too. --json:
+// results are also written to a file, one object a line.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -60,6 +61,7 @@ struct Settings {
   int skip = 0;       // N: values with weights below 10^-N are skipped; 0: none
   int sink = 0;       // tokens
   int says_tail = 0;  // kvant_decode_lengths::max_tail_tokens is set
+  int queries = 1;    // of each sequence
   std::string rotate;
   std::string json;     // a file, or nothing
   std::string options;  // all but pairs and the file
@@ -247,7 +249,7 @@ class Bench {
       const DeviceArray<std::int32_t> lengths_array(
           std::vector<std::int32_t>(batch.seqs, plain ? batch.context : pages));
       const int n_heads = settings_.kv_heads * settings_.group;
-      std::vector<std::uint16_t> q(static_cast<std::size_t>(batch.seqs) * n_heads * d);
+      std::vector<std::uint16_t> q(static_cast<std::size_t>(batch.seqs) * settings_.queries * n_heads * d);
       std::mt19937 random(4);
       std::normal_distribution<float> normal;
       for (std::uint16_t& x : q) x = bf16_from_float(normal(random));
@@ -326,6 +328,7 @@ class Bench {
         corrections = std::make_unique<Corrections>(layers, shape);
         shape.corrected = 1;
       }
+      shape.max_queries = settings_.queries;
       std::size_t workspace_bytes = 0;
       expect_ok(kvant_decode_workspace(&shape, &workspace_bytes));
       const DeviceArray<std::uint8_t> workspace(workspace_bytes);
@@ -335,7 +338,7 @@ class Bench {
       if (settings_.skip != 0) layer.skip_counts = skip_counts.get();
       kvant_transformation rotation{};
       rotation.struct_size = sizeof rotation;
-      rotation.n_rows = batch.seqs;
+      rotation.n_rows = batch.seqs * settings_.queries;
       rotation.n_heads = n_heads;
       rotation.head_dim = d;
       rotation.row_stride = static_cast<std::int64_t>(n_heads) * d;
@@ -344,7 +347,7 @@ class Bench {
       rotation.rows = device_q.get();
       const auto rotates = [&](char which) { return settings_.rotate.find(which) != std::string::npos; };
       layer.out_hadamard = rotates('o') ? 1 : 0;
-      const double us = median_us(layers, settings_.runs, [&](int i, cudaStream_t stream) {
+      const auto attend = [&](int i, cudaStream_t stream) {
         layer.layer = i;
         if (rotates('q')) expect_ok(kvant_transform(&rotation, stream));
         kvant_correction correction;
@@ -353,7 +356,14 @@ class Bench {
           layer.correction = &correction;
         }
         expect_ok(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), workspace_bytes, stream));
-      });
+      };
+      const double us = median_us(layers, settings_.runs, attend);
+      if (settings_.queries > 1) {
+        shape.max_queries = 1;
+        expect_ok(kvant_decode_schedule(&shape, &lengths, workspace.get(), workspace_bytes, nullptr));
+        const double of_one = median_us(layers, settings_.runs, attend);
+        std::printf("%d queries: %.2f times the %.1f us of one\n", settings_.queries, us / of_one, of_one);
+      }
       const double limit = median_us(layers, settings_.runs, [&](int i, cudaStream_t stream) {
         read_kernel<<<static_cast<unsigned>((bytes / 16 + 1023) / 1024), 256, 0, stream>>>(
             reinterpret_cast<const uint4*>(pool_.get() + i * bytes), bytes / 16, junk_.get());
@@ -466,7 +476,8 @@ Settings parse(int argc, char** argv) {
                                       {"--skip", &settings.skip},
                                       {"--protected", &settings.protected_share},
                                       {"--sink", &settings.sink},
-                                      {"--short", &settings.says_tail}},
+                                      {"--short", &settings.says_tail},
+                                      {"--queries", &settings.queries}},
                                      {{"--rotate", &settings.rotate}, {"--json", &settings.json}});
   settings.pairs = std::move(command.names);
   for (const auto& [option, value] : command.options) {

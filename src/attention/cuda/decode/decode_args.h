@@ -33,7 +33,17 @@ inline constexpr int kMaxGroup = 16;  // query heads of a KV head
 KVANT_HOST_DEVICE constexpr int query_passes(int group) {
   return (group + kPaddedGroup - 1) / kPaddedGroup;
 }
-inline constexpr int kMaxLaunches = kMaxHeadGroups * query_passes(kMaxGroup);  // of a layer
+// Several queries of a sequence (query_columns.cuh): how many there may be, how many columns a launch has for
+// them and their heads, up to 8 for each of the warps that share pages, and how many launches they take.
+inline constexpr int kMaxQueries = 8;
+inline constexpr int kMaxColumns = 32;
+KVANT_HOST_DEVICE constexpr int queries_of_launch(int queries, int group) {
+  const int most = kMaxColumns / (group < kPaddedGroup ? group : kPaddedGroup);
+  const int launches = (queries + most - 1) / most;
+  return (queries + launches - 1) / launches;
+}
+inline constexpr int kMaxLaunches = kMaxHeadGroups * query_passes(kMaxGroup) *
+                                    (kMaxQueries / queries_of_launch(kMaxQueries, kMaxGroup));  // of a layer
 
 // When a kernel takes SAS for the exponential (sas.cuh). On request: a branch that all lanes take alike, and
 // more code: `prog2` took 2 to 4 % longer with it.
@@ -151,6 +161,19 @@ struct DecodeArgs {
   int key_bytes, value_bytes;    // of a sealed page
   AnyPage key_page, value_page;  // of the generic kernel
   SealedSource sealed;           // last: what is read of it begins with one head's
+};
+
+// The queries of sequences that have several.
+struct QueryArgs {
+  const std::int32_t* begins;  // [n_seqs + 1]: rows of q and out; or null: all have as many as there may be
+  int of_sequence;             // at most
+  int first, n;                // of each sequence, those that this launch works on
+  int n_columns;               // that partial results have places for
+  int sharers_log2;            // warps that share a ring of pages, each with 8 columns
+  int per_head;                // 2^16 / DecodeArgs::n_queries, rounded up
+};
+struct SeveralArgs : DecodeArgs {
+  QueryArgs queries;
 };
 
 }  // namespace kvant::cuda

@@ -5,6 +5,7 @@
 #include "attention/cuda/device/kernel_path.h"
 #include "attention/cuda/page/page_format.h"
 #include "attention/cuda/test/decode_test_cache.h"
+#include "attention/cuda/test/format_pairs.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -15,44 +16,6 @@ constexpr double kTolerance = 0.005;  // relative RMS error
 constexpr double kPlainTolerance = 0.0005;
 // Make values of about 1e3, 1e4 and 5e4, keys of as much: below 65504.
 constexpr float kLoud[] = {170, 1700, 10000};
-
-constexpr FormatPair kPairs[] = {{"bf16", "bf16"},
-                                 {"ch4g128", "tok4g128"},
-                                 {"ch2g128", "tok2g128"},
-                                 {"ch4g128", "tok2g128"},
-                                 {"prog4", "prog4"},
-                                 {"prog2", "prog2"},
-                                 {"lm2", "lm2"},
-                                 {"lm3", "lm3"},
-                                 {"lm4", "lm4"},
-                                 {"vq-d4b8", "vq-d4b8"},
-                                 {"vq-d2b8", "vq-d2b8"},
-                                 {"vq-d4b10", "vq-d8b12"},
-                                 {"vq-d4b12", "vq-d4b12"},
-                                 {"vq-d8b12", "vq-d8b12"},
-                                 {"vq-d8b12", "vq-d8b8"},
-                                 {"tcq1", "tcq1"},
-                                 {"tcq2", "tcq2"},
-                                 {"tcq3", "tcq3"},
-                                 {"tcq4", "tcq4"},
-                                 {"tcq5", "tcq5"},
-                                 {"tcq6", "tcq6"},
-                                 {"tcq3", "tcq2"},
-                                 {"tcq4", "tcq5"},
-                                 {"prog3", "prog3"},
-                                 {"prog5", "prog5"},
-                                 {"nvq-d4b8", "nvq-d4b8"},
-                                 // By the generic kernel:
-                                 {"fp8", "fp8"},
-                                 {"tok8g32s", "lm3"},
-                                 {"tcq4", "ch4g64"},
-                                 {"tok3g32", "tcq3"},
-                                 {"vq-d4b8", "tok2g64"},
-                                 {"bf16", "tok1g128s"},
-                                 {"prog3", "nvq-d4b10"},
-                                 {"ch5g32", "prog5"},
-                                 {"nvq-d8b12", "pq-d4b8"},
-                                 {"prog2-paper", "f16"}};
 
 class DecodeAttention : public testing::TestWithParam<std::tuple<FormatPair, int>> {
  protected:
@@ -169,12 +132,7 @@ TEST_P(DecodeAttention, AgreesOnGroupsOfMoreThanEightHeads) {
 INSTANTIATE_TEST_SUITE_P(Formats, DecodeAttention,
                          testing::Combine(testing::ValuesIn(kPairs), testing::ValuesIn(kHeadDims)),
                          [](const auto& info) {
-                           std::string name = std::string(std::get<0>(info.param).key) + "_" +
-                                              std::get<0>(info.param).value + "_d" +
-                                              std::to_string(std::get<1>(info.param));
-                           for (char& c : name)
-                             if (c == '-') c = '_';
-                           return name;
+                           return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });
 
 // Every format that kernels read, on both sides.

@@ -7,9 +7,14 @@
 // Where a warp's registers are too few for what it has of a page (heads of 256), two warps share a ring: each
 // attends to half of every page's tokens (Pair::kPageWarps).
 //
+// With several queries of a sequence (SeveralArgs), up to four warps share a ring: each attends to every page
+// with eight columns of its own (query_columns.cuh). Not both.
+//
 // A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or, with sums of its own,
-// Pair::attend and Pair::finish; and tables in shared memory.
+// Pair::State, Pair::attend and Pair::finish; and tables in shared memory.
 #pragma once
+
+#include <type_traits>
 
 #include "attention/cuda/decode/decode_args.h"
 #include "attention/cuda/decode/leave_segment.cuh"
@@ -78,33 +83,60 @@ __device__ __forceinline__ int part_of_page() {
 template <int PageWarps>
 inline constexpr int kTilesOfWarp = kTokenTiles / PageWarps;
 
-__device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, int page) {
+__device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, const Segment&, int page) {
   return args.masks != nullptr || (page == 0 && (args.sink > 0 || args.first_tokens != nullptr));
 }
+// Windows of queries that follow one another may begin in two pages.
+__device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, const QuerySegment&, int page) {
+  return args.masks != nullptr || (page == 0 && args.sink > 0) || (page <= 1 && args.first_tokens != nullptr);
+}
 
-// The protected tokens among 32 of a sealed page: those of tiles 2 * group and 2 * group + 1.
-__device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const Segment& segment, int page,
-                                                   int group) {
+// How many of a page's first tokens a warp's column doesn't see.
+__device__ __forceinline__ int hidden_of_page(const DecodeArgs& args, const Segment& segment, int page, int) {
+  if (page != 0) return 0;
+  return args.first_tokens == nullptr ? args.sink : max(args.sink, args.first_tokens[segment.seq]);
+}
+__device__ __forceinline__ int hidden_of_page(const DecodeArgs& args, const QuerySegment& segment, int page,
+                                              int column) {
+  return max(page == 0 ? args.sink : 0, segment.hidden(args, column) - page * kPageTokens);
+}
+
+// The tokens that a warp's column doesn't see among 32 of a sealed page: those of tiles 2 * group and
+// 2 * group + 1.
+template <class Part>
+__device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const Part& segment, int page,
+                                                   int group, int column) {
   std::uint32_t word = 0;
   if (args.masks != nullptr) {
     const uint4* mask =
         args.masks + segment.seq * args.mask_seq_stride + segment.head * args.mask_head_stride + page;
     word = reinterpret_cast<const std::uint32_t*>(mask)[group];
   }
-  int hidden = 0;  // of the page's first tokens
-  if (page == 0)
-    hidden = args.first_tokens == nullptr ? args.sink : max(args.sink, args.first_tokens[segment.seq]);
-  hidden = min(max(hidden - 32 * group, 0), 32);
+  const int hidden = min(max(hidden_of_page(args, segment, page, column) - 32 * group, 0), 32);
   return word | (hidden == 32 ? ~0U : (1U << hidden) - 1);
 }
 
-// Takes protected tokens out of the scores of tiles from 2 * first_group on.
+// Takes tokens that columns don't see out of the scores of tiles from 2 * first_group on.
+template <int Tiles>
+__device__ __forceinline__ void mask_scores(const DecodeArgs& args, const QuerySegment& segment, int page,
+                                            int first_group, int lane, float (&s)[Tiles][4]) {
+#pragma unroll
+  for (int tile = 0; tile < Tiles; ++tile) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const std::uint32_t word = mask_word(args, segment, page, first_group + tile / 2, lane % 4 * 2 + h);
+      const std::uint32_t bits = word >> (lane / 4 * 4 + tile % 2 * 2);
+      if ((bits & 1) != 0) s[tile][h] = -INFINITY;
+      if ((bits & 2) != 0) s[tile][h + 2] = -INFINITY;
+    }
+  }
+}
 template <int Tiles>
 __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Segment& segment, int page,
                                             int first_group, int lane, float (&s)[Tiles][4]) {
 #pragma unroll
   for (int tile = 0; tile < Tiles; ++tile) {
-    const std::uint32_t word = mask_word(args, segment, page, first_group + tile / 2);
+    const std::uint32_t word = mask_word(args, segment, page, first_group + tile / 2, 0);
     const std::uint32_t bits = word >> (lane / 4 * 4 + tile % 2 * 2);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -112,17 +144,17 @@ __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Segmen
   }
 }
 
-template <class Pair, int D>
+template <class Pair, int D, class Part>
 __device__ __forceinline__ void attend_sealed(const DecodeArgs& args, const unsigned char* tables,
-                                              const Segment& segment, int page, const Query<D>& query,
-                                              int lane, RingReader& ring, Accumulator<D>& acc,
+                                              const Part& segment, int page, const Query<D>& query, int lane,
+                                              RingReader& ring, Accumulator<D>& acc,
                                               typename Pair::Value::State& state) {
   constexpr int kTiles = kTilesOfWarp<kPageWarps<Pair>>;
   float s[kTiles][4];
   Pair::Key::score(args, tables, ring.wait(), query, lane, s);
   ring.release();
   cap_scores<Pair>(args, s);
-  if (may_be_masked(args, page))
+  if (may_be_masked(args, segment, page))
     mask_scores(args, segment, page, part_of_page<kPageWarps<Pair>>() * (kTiles / 2), lane, s);
   online_softmax<Pair>(args, s, acc, state);
   Pair::Value::mix(args, tables, ring.wait(), s, lane, acc.out, state);
@@ -135,12 +167,35 @@ __device__ __forceinline__ int hidden_tokens(const DecodeArgs& args, const Segme
   return args.first_tokens == nullptr || !is_first ? 0 : args.first_tokens[segment.seq];
 }
 
-// An unquantized page of n > 0 tokens, of which the first `hidden` are masked out. A loop over tiles of 16
+// The tokens of an unquantized unit that columns see.
+__device__ __forceinline__ SeenTokens seen_tokens(const DecodeArgs& args, const Segment& segment, int unit,
+                                                  int) {
+  const int hidden = hidden_tokens(args, segment, unit);
+  return {hidden, plain_tokens(args, segment, unit)};
+}
+__device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, const QuerySegment& segment,
+                                                       int unit, int lane) {
+  const int n = plain_tokens(args, segment, unit);
+  const int first = (unit - segment.n_sealed - segment.n_protected) * kPageTokens;  // of the tail's tokens
+  SeenTokensOfTwo seen{{{0, n}, {0, n}}, n};
+  if (first < 0) return seen;  // protected tokens
+  const int tail = args.tail_tokens[segment.seq];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int column = lane % 4 * 2 + h;
+    seen.columns[h].n = tail - segment.behind(args, column) - first;
+    seen.columns[h].hidden = segment.hidden(args, column) - segment.n_sealed * kPageTokens - first;
+  }
+  return seen;
+}
+
+// An unquantized page of which columns see some tokens, and there is at least one. A loop over tiles of 16
 // tokens, and not the same code for each: in a model, where other kernels run between layers, instructions
-// come from memory whenever they are needed for the first time. Warps that share a ring take tiles in turn.
-template <class Pair, int D>
-__device__ __forceinline__ void attend_plain(const DecodeArgs& args, int hidden, int n, const Query<D>& query,
+// come from memory whenever they are needed for the first time. Warps that share pages take tiles in turn.
+template <class Pair, int D, class Seen>
+__device__ __forceinline__ void attend_plain(const DecodeArgs& args, const Seen& seen, const Query<D>& query,
                                              int lane, RingReader& ring, Accumulator<D>& acc) {
+  const int n = seen.n;
 #pragma unroll 1
   for (int first = 0; first < n; first += kTileTokens) {
     if (first / kTileTokens % kPageWarps<Pair> != part_of_page<kPageWarps<Pair>>()) {
@@ -155,7 +210,7 @@ __device__ __forceinline__ void attend_plain(const DecodeArgs& args, int hidden,
     score_tile(
         query, [&](int k) { return keys[k * kLanes]; }, s);
     ring.release();
-    weigh_tile<Pair>(args, hidden - first, n - first, lane, s, acc);
+    weigh_tile<Pair>(args, seen.from(first), lane, s, acc);
     const auto* values = reinterpret_cast<const uint4*>(ring.wait()) + lane;
     mix_tile(
         s, n - first, lane, [&](int m) { return values[m * kLanes]; }, acc);
@@ -163,8 +218,17 @@ __device__ __forceinline__ void attend_plain(const DecodeArgs& args, int hidden,
   }
 }
 
-template <class Pair, int D>
-__device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rings& rings) {
+// Warps that share a ring.
+__device__ __forceinline__ constexpr int sharers_log2(const DecodeArgs&) {
+  return 0;
+}
+__device__ __forceinline__ int sharers_log2(const SeveralArgs& args) {
+  return args.queries.sharers_log2;
+}
+
+template <class Pair, int D, class Args>
+__device__ void consume(const Args& args, unsigned char* shared, const Rings& rings) {
+  using Part = std::conditional_t<std::is_same_v<Args, SeveralArgs>, QuerySegment, Segment>;
   __syncthreads();
   WorkRange range(args);
   // In this order: what precedes a kernel's predecessor is then over before the kernel begins. So a launch
@@ -174,10 +238,10 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
   const int warp = threadIdx.x / kLanes;
   const int lane = threadIdx.x % kLanes;
   auto& buffer = *reinterpret_cast<MergeBuffer<D>*>(shared + args.merge_at);
-  const int of_ring = warp / kPageWarps<Pair>;
+  const int of_ring = (warp >> sharers_log2(args)) / kPageWarps<Pair>;
   RingReader ring{rings, shared + args.ring_at + of_ring * rings.stages * rings.slot_bytes, of_ring};
-  const int n_threads = rings.n * kPageWarps<Pair> * kLanes;
-  Segment segment;
+  const int n_threads = (rings.n << sharers_log2(args)) * kPageWarps<Pair> * kLanes;
+  Part segment;
   int last = kNoUnit;  // number of the unit before
   [[maybe_unused]] int tables_of = -1;
   // The vote tells the compiler that all lanes go the same way, and the loop may use uniform registers:
@@ -191,7 +255,7 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
         tables_of = segment.head;
       }
     }
-    const Query<D> query = load_query<D>(args, segment.seq, segment.head, lane);
+    const Query<D> query = load_query<D>(args, segment, lane);
     if constexpr (requires { Pair::kQueryAt; }) {  // all warps are in the same segment until they merge
       if (warp == 0) KeptQuery<D>::store(query, shared + Pair::kQueryAt, lane);
       named_barrier(1, n_threads);
@@ -202,7 +266,7 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
     if constexpr (Pair::kSealed) {
       const int sealed_end = min(segment.last, segment.n_sealed);
       const int end = segment.number_of(sealed_end);
-      if constexpr (requires { &Pair::attend; }) {
+      if constexpr (requires { typename Pair::State; }) {
         if (segment.first < sealed_end) {
           typename Pair::State state(args, segment, lane);
           for (; (number = ring.next_unit(last)) < end; last = number)
@@ -220,9 +284,9 @@ __device__ void consume(const DecodeArgs& args, unsigned char* shared, const Rin
     }
     const int end = segment.number_of(segment.last);
     for (; (number = ring.next_unit(last)) < end; last = number)
-      attend_plain<Pair>(args, hidden_tokens(args, segment, segment.unit_of(number)),
-                         plain_tokens(args, segment, segment.unit_of(number)), query, lane, ring, acc);
-    leave_segment<D>(args, range, segment, acc, buffer, threadIdx.x, n_threads);
+      attend_plain<Pair>(args, seen_tokens(args, segment, segment.unit_of(number), lane), query, lane, ring,
+                         acc);
+    leave_segment<D>(args, sharers_log2(args), range, segment, acc, buffer, threadIdx.x, n_threads);
   }
   if (args.follows != 0) wait_for_predecessors();
 }
@@ -261,15 +325,16 @@ constexpr int max_warps() {
   return kMaxConsumerWarps;
 }
 
-template <class Pair, int D>
+// Args: DecodeArgs, or SeveralArgs.
+template <class Pair, int D, class Args>
 __global__ void __launch_bounds__((max_warps<Pair>() + 1) * kLanes, 1)
-    decode_kernel(const __grid_constant__ DecodeArgs args) {
+    decode_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(1024) unsigned char shared[];
   static_assert(kPageWarps<Pair> == 1 || kPageWarps<Pair> == 2);
-  const Rings rings(args, shared, kPageWarps<Pair> - 1);
-  rings.init(kPageWarps<Pair> * kLanes);
+  const Rings rings(args, shared, sharers_log2(args) + kPageWarps<Pair> - 1);
+  rings.init((kPageWarps<Pair> * kLanes) << sharers_log2(args));
   if constexpr (!Pair::kTablesPerHead) Pair::build_tables(args, shared, 0, threadIdx.x, blockDim.x);
-  if (threadIdx.x / kLanes < rings.n * kPageWarps<Pair>) {
+  if (threadIdx.x / kLanes < (rings.n << sharers_log2(args)) * kPageWarps<Pair>) {
     consume<Pair, D>(args, shared, rings);
   } else {
     copy_pages<Pair, D>(args, shared, rings);

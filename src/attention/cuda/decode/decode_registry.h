@@ -13,12 +13,13 @@ struct DecodeKernel {
   const char* key_format;
   const char* value_format;
   int head_dim;
-  int max_group;   // query heads of a KV head
+  int max_group;   // columns of a warp: query heads of a KV head, and its queries
   int max_warps;   // consumers of a CTA
   int page_warps;  // that share pages, each with some of their tokens
   bool caps_scores;
   SasUse sas;
   const void* function;
+  const void* for_several;       // queries of a sequence
   int table_bytes, merge_bytes;  // of max_consumer_warps
   int warp_bytes;                // of each warp at the tables' end
   int key_bytes, value_bytes;    // of sealed pages; 0: there are none

@@ -39,8 +39,9 @@ inline void place_parts(const DecodeKernel& kernel, bool for_all_warps, int tabl
 }
 
 // As many rings, of one consumer warp or of those that share pages, as can have a few stages each, then as
-// many stages as fit. Returns the bytes, or 0 where there is no room for one ring.
-inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, DecodeArgs* args) {
+// many stages as fit. Returns the bytes, or 0 where there is no room for one ring. column_warps: that share
+// pages, each with columns of its own.
+inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, int column_warps, DecodeArgs* args) {
   const int tile_bytes = 16 * kernel.head_dim * 2;
   const int table_bytes = place_codebooks(kernel, gpu, &args->key_page, &args->value_page);
   args->key_bytes = kernel.key_bytes;
@@ -50,7 +51,7 @@ inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, DecodeArgs
     place_parts(kernel, gpu.is_hopper, table_bytes, warps, args);
     return std::max(0, gpu.shared_bytes - args->ring_at) / args->slot_bytes;
   };
-  const int sharers = kernel.page_warps;
+  const int sharers = kernel.page_warps * column_warps;
   int rings = kernel.max_warps / sharers;
   while (rings > 0 && slots(rings * sharers) < rings * kLeastStages) --rings;
   if (rings == 0) return 0;
@@ -59,11 +60,11 @@ inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, DecodeArgs
   return args->ring_at + rings * args->stages * args->slot_bytes;
 }
 
-inline bool fits(const DecodeKernel& kernel, const Gpu& gpu) {
+inline bool fits(const DecodeKernel& kernel, const Gpu& gpu, int sharers = 1) {
   DecodeArgs args{};
   args.key_page = kernel.key_page;
   args.value_page = kernel.value_page;
-  return lay_out_shared(kernel, gpu, &args) > 0;
+  return lay_out_shared(kernel, gpu, sharers, &args) > 0;
 }
 
 }  // namespace kvant::cuda

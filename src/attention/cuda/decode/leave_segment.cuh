@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "attention/cuda/decode/decode_args.h"
+#include "attention/cuda/decode/query_columns.cuh"
 #include "attention/cuda/decode/work_range.cuh"
 #include "attention/cuda/device/ptx.cuh"
 #include "attention/cuda/page/row_channels.cuh"
@@ -137,20 +138,24 @@ struct PartialResult {
   float max, sum;
 };
 
-// What the consumer warps have left of a query head, counted from the first in the buffer.
-template <int D>
+// What the consumer warps have left of a column, counted from the first in the buffer. Several: only each
+// 2^step_log2 of the warps, from `first_warp` on, has it.
+template <int D, bool Several>
 __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffer, int n_warps, int first,
-                                                     int head, int channel) {
+                                                     int column, int channel, int first_warp, int step_log2) {
   PartialResult result{{0, 0}, kNoScore, 0};
 #pragma unroll
-  for (int w = 0; w < max_consumer_warps(D); ++w)
-    if (w < n_warps) result.max = fmaxf(result.max, buffer.max[w][first + head]);
+  for (int i = 0; i < max_consumer_warps(D); ++i) {
+    const int w = Several ? first_warp + (i << step_log2) : i;
+    if (w < n_warps) result.max = fmaxf(result.max, buffer.max[w][first + column]);
+  }
 #pragma unroll
-  for (int w = 0; w < max_consumer_warps(D); ++w) {
+  for (int i = 0; i < max_consumer_warps(D); ++i) {
+    const int w = Several ? first_warp + (i << step_log2) : i;
     if (w >= n_warps) continue;
-    const float weight = exp2_fast(buffer.max[w][first + head] - result.max);
-    const float2 part = buffer.at(w, head, channel);
-    result.sum += weight * buffer.sum[w][first + head];
+    const float weight = exp2_fast(buffer.max[w][first + column] - result.max);
+    const float2 part = buffer.at(w, column, channel);
+    result.sum += weight * buffer.sum[w][first + column];
     result.out.x += weight * part.x;
     result.out.y += weight * part.y;
   }
@@ -164,6 +169,9 @@ struct SharedSlice {
   int index;  // among those of the KV head
   int first_cta, last_cta;
   int lane;
+  int n_columns;  // that a CTA's partial results have places for
+
+  __device__ int n_slices() const { return n_columns * (kMaxSlices / kPaddedGroup); }
 };
 
 // Leaves a CTA's partial result of a slice.
@@ -173,10 +181,10 @@ __device__ __forceinline__ void leave_slice(const Schedule& schedule, const Shar
   const int cta = static_cast<int>(blockIdx.x);
   // The first CTA begins the sequence within its range, the others at the beginning of theirs.
   const std::int64_t slot = 2 * cta + (cta == slice.first_cta ? 1 : 0);
-  auto* out = reinterpret_cast<float2*>(schedule.partial_out + slot * kPaddedGroup * D);
+  auto* out = reinterpret_cast<float2*>(schedule.partial_out + slot * slice.n_columns * D);
   out[slice.index * kLanes + slice.lane] = mine.out;
   if (slice.lane == 0) {
-    reinterpret_cast<float2*>(schedule.partial_sums)[slot * kMaxSlices + slice.index] =
+    reinterpret_cast<float2*>(schedule.partial_sums)[slot * slice.n_slices() + slice.index] =
         make_float2(mine.max, mine.sum);
   }
 }
@@ -186,7 +194,7 @@ __device__ __forceinline__ bool arrive_last(const Schedule& schedule, const Shar
   __syncwarp();
   int before = 0;
   if (slice.lane == 0) {
-    std::int32_t* arrivals = schedule.arrivals + slice.first_cta * kMaxSlices + slice.index;
+    std::int32_t* arrivals = schedule.arrivals + slice.first_cta * slice.n_slices() + slice.index;
     before = add_acquire_release(arrivals, 1);
     if (before == slice.last_cta - slice.first_cta) *arrivals = 0;
   }
@@ -207,10 +215,10 @@ __device__ __forceinline__ PartialResult combine_slice(const Schedule& schedule,
       return 2 * cta + (cta == slice.first_cta ? 1 : 0);
     };
     float2 part[kTogether];
-    float2 sum = __ldcg(sums + slot(slice.lane) * kMaxSlices);
+    float2 sum = __ldcg(sums + slot(slice.lane) * slice.n_slices());
 #pragma unroll
     for (int i = 0; i < kTogether; ++i)
-      part[i] = __ldcg(outs + static_cast<std::int64_t>(slot(i)) * (kPaddedGroup * D / 2));
+      part[i] = __ldcg(outs + static_cast<std::int64_t>(slot(i)) * (slice.n_columns * D / 2));
     if (slice.lane >= kTogether || begin + slice.lane > slice.last_cta) sum = make_float2(kNoScore, 0);
     float higher = fmaxf(result.max, sum.x);
 #pragma unroll
@@ -235,9 +243,18 @@ __device__ __forceinline__ PartialResult combine_slice(const Schedule& schedule,
   return result;
 }
 
+// Columns that a CTA's partial results have places for.
+__device__ __forceinline__ constexpr int columns_of_partials(const DecodeArgs&) {
+  return kPaddedGroup;
+}
+__device__ __forceinline__ int columns_of_partials(const SeveralArgs& args) {
+  return args.queries.n_columns;
+}
+
 // Merges the accumulators of all consumer warps, and with them what other CTAs have of the sequence.
-template <int D>
-__device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, const Segment& segment,
+// sharers_log2: of warps that share pages, and have columns of their own.
+template <int D, class Args, class Part>
+__device__ void leave_segment(const Args& args, int sharers_log2, const WorkRange& range, const Part& segment,
                               Accumulator<D>& acc, MergeBuffer<D>& buffer, int thread, int n_threads) {
   const int n_warps = n_threads / kLanes;
   const int warp = thread / kLanes;
@@ -260,11 +277,16 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
   const int first_cta = range.first_cta(segment);
   const int last_cta = range.last_cta(segment);
   constexpr int kSlices = D / kSlice;  // of a query head
-  for (int first = 0; first < args.n_queries; first += kMergedHeads) {
+  const int n_columns = segment.n_columns(args);
+  for (int first = 0; first < n_columns; first += kMergedHeads) {
     if (first > 0) named_barrier(1, n_threads);
-    if (t / 2 == first / kMergedHeads) buffer.put(acc, warp, lane);
+    // Of a warp's columns; and of the warps that share pages, the one that has them.
+    const int of_warp = Part::kSeveralQueries ? first % kPaddedGroup : first;
+    const int sharer = Part::kSeveralQueries ? first / kPaddedGroup : 0;
+    const bool is_ours = !Part::kSeveralQueries || (warp & ((1 << sharers_log2) - 1)) == sharer;
+    if (t / 2 == of_warp / kMergedHeads && is_ours) buffer.put(acc, warp, lane);
     named_barrier(1, n_threads);
-    const int n_heads = min(args.n_queries - first, kMergedHeads);
+    const int n_heads = min(n_columns - first, kMergedHeads);
     // A warp has a slice at a time or, where outputs are rotated, those of a query head. One piece of code
     // for both, and loops: this runs once in a segment, mostly for the first time since other kernels ran.
     const int together = args.out_hadamard != 0 ? kSlices : 1;
@@ -273,11 +295,13 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
       const int first_slice = i * together % kSlices;
       const auto channel = [&](int slice) { return (first_slice + slice) * kSlice + 2 * lane; };
       const auto shared_slice = [&](int slice) {
-        return SharedSlice{query * kSlices + first_slice + slice, first_cta, last_cta, lane};
+        return SharedSlice{query * kSlices + first_slice + slice, first_cta, last_cta, lane,
+                           columns_of_partials(args)};
       };
+      const ColumnQuery to = segment.query_of(args, query);
       float x[2 * kSlices];
       const auto keep = [&](int slice, const PartialResult& result) {
-        const float2 out = normalize<D>(args, segment.seq, segment.head * args.group + query, channel(slice),
+        const float2 out = normalize<D>(args, to.row, segment.head * args.group + to.head, channel(slice),
                                         result.out, result.max, result.sum);
 #pragma unroll
         for (int s = 0; s < kSlices; ++s) {
@@ -287,7 +311,8 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
       };
 #pragma unroll 1
       for (int slice = 0; slice < together; ++slice) {
-        const PartialResult mine = merge_warps<D>(buffer, n_warps, first, query - first, channel(slice));
+        const PartialResult mine = merge_warps<D, Part::kSeveralQueries>(
+            buffer, n_warps, of_warp, query - first, channel(slice), sharer, sharers_log2);
         if (whole) {
           keep(slice, mine);
         } else {
@@ -304,7 +329,7 @@ __device__ void leave_segment(const DecodeArgs& args, const WorkRange& range, co
 #pragma unroll
       for (int slice = 0; slice < kSlices; ++slice)
         if (slice < together)
-          store_pair(args, segment.seq, segment.head, query, channel(slice), {x[2 * slice], x[2 * slice + 1]},
+          store_pair(args, to.row, segment.head, to.head, channel(slice), {x[2 * slice], x[2 * slice + 1]},
                      D);
     }
   }

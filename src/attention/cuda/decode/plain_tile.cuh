@@ -27,15 +27,35 @@ __device__ __forceinline__ void score_tile(const Query<D>& query, const Fragment
     s[0][i] = (high[0][i] + high[1][i] + (low[0][i] + low[1][i])) * query.factor[i & 1];
 }
 
-// Scores of the tile's tokens become weights; those before the first `hidden` of it, and behind the first
-// `n`, count nothing.
-template <class Pair, class Args, int D>
-__device__ __forceinline__ void weigh_tile(const Args& args, int hidden, int n, int lane, float (&s)[1][4],
+// The tokens that columns see of a tile, a page or a sequence: [hidden, n), counted from its first.
+struct SeenTokens {
+  int hidden, n;
+
+  // Of column 2t or 2t + 1.
+  __device__ const SeenTokens& of(int) const { return *this; }
+  // Counted from another.
+  __device__ SeenTokens from(int first) const { return {hidden - first, n - first}; }
+};
+// Where columns differ: this lane's two, of n tokens.
+struct SeenTokensOfTwo {
+  SeenTokens columns[2];
+  int n;
+
+  __device__ const SeenTokens& of(int h) const { return columns[h]; }
+  __device__ SeenTokensOfTwo from(int first) const {
+    return {{columns[0].from(first), columns[1].from(first)}, n - first};
+  }
+};
+
+// Scores of the tile's tokens become weights; those that a column doesn't see count nothing.
+template <class Pair, class Args, class Seen, int D>
+__device__ __forceinline__ void weigh_tile(const Args& args, const Seen& seen, int lane, float (&s)[1][4],
                                            Accumulator<D>& acc) {
   cap_scores<Pair>(args, s);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int token = i / 2 * 8 + lane / 4;
+    const int n = seen.of(i & 1).n, hidden = seen.of(i & 1).hidden;
     if (token >= n || token < hidden) s[0][i] = -INFINITY;
   }
   NoState none;

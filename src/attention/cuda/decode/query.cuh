@@ -4,19 +4,22 @@
 #include <cuda_bf16.h>
 
 #include "attention/cuda/decode/decode_args.h"
+#include "attention/cuda/decode/query_columns.cuh"
 #include "attention/cuda/device/ptx.cuh"
 
 namespace kvant::cuda {
 
-// Channels [t * D/4, (t + 1) * D/4) of query head `head` of a KV head's group; zeros beyond the launch's
-// heads.
-template <int D>
-__device__ __forceinline__ void load_query_channels(const DecodeArgs& args, int seq, int kv_head, int head,
-                                                    int t, float (&x)[D / 4]) {
+// Channels [t * D/4, (t + 1) * D/4) of a warp's column: a query head of the segment's KV head; zeros beyond
+// the columns that count.
+template <int D, class Part>
+__device__ __forceinline__ void load_query_channels(const DecodeArgs& args, const Part& segment,
+                                                    int column_of_warp, int t, float (&x)[D / 4]) {
   constexpr int kChannels = D / 4;
-  const std::int64_t at = seq * args.q_seq_stride +
-                          (kv_head * args.group + min(head, args.n_queries - 1)) * args.q_head_stride +
-                          t * kChannels;
+  const int column = segment.first_column(args) + column_of_warp;
+  const int n_columns = segment.n_columns(args);
+  const ColumnQuery from = segment.query_of(args, min(column, n_columns - 1));
+  const std::int64_t at = from.row * args.q_seq_stride +
+                          (segment.head * args.group + from.head) * args.q_head_stride + t * kChannels;
   if (args.q_f32 != 0) {
     const auto* row = reinterpret_cast<const float4*>(static_cast<const float*>(args.q) + at);
 #pragma unroll
@@ -40,12 +43,12 @@ __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, int 
       }
     }
   }
-  if (head < args.n_queries) return;
+  if (column < n_columns) return;
 #pragma unroll
   for (int i = 0; i < kChannels; ++i) x[i] = 0;
 }
 
-// Lane g * 4 + t holds query head g (zeros beyond the group), channels [t * D/4, (t + 1) * D/4), in half
+// Lane g * 4 + t holds column g (zeros beyond those that count), channels [t * D/4, (t + 1) * D/4), in half
 // precision. Each head is divided by a power of two that brings its largest magnitude into [1/2, 1): products
 // with a page's half-precision scales then neither overflow nor lose bits that matter.
 template <int D>
@@ -78,10 +81,10 @@ __device__ __forceinline__ Query<D> pack_query(const float (&x)[D / 4], float so
   return query;
 }
 
-template <int D>
-__device__ Query<D> load_query(const DecodeArgs& args, int seq, int kv_head, int lane) {
+template <int D, class Part>
+__device__ Query<D> load_query(const DecodeArgs& args, const Part& segment, int lane) {
   float x[D / 4];
-  load_query_channels<D>(args, seq, kv_head, lane / 4, lane % 4, x);
+  load_query_channels<D>(args, segment, lane / 4, lane % 4, x);
   return pack_query<D>(x, args.softmax_scale_log2, lane);
 }
 

@@ -98,7 +98,7 @@ __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int 
 }
 
 __global__ void __launch_bounds__(kScheduleThreads)
-    schedule_kernel(const __grid_constant__ DecodeArgs args, int n_ctas) {
+    schedule_kernel(const __grid_constant__ DecodeArgs args, int n_ctas, int n_arrivals) {
   __shared__ int carry;
   const Schedule& schedule = args.schedule;
   if (threadIdx.x == 0) carry = 0;
@@ -129,10 +129,8 @@ __global__ void __launch_bounds__(kScheduleThreads)
     schedule.starts[(n_heads - 1) * 2 * n_ctas + i] =
         share > 0 ? deal_undivided(args, cta, share) : equal_range(args, n_heads, i >= n_ctas, n_ctas, cta);
   }
-  const int launches = kMaxHeadGroups * query_passes(args.group);
   const int n_threads = static_cast<int>(gridDim.x) * kScheduleThreads;
-  for (int i = static_cast<int>(blockIdx.x * kScheduleThreads + threadIdx.x);
-       i < launches * n_ctas * kMaxSlices; i += n_threads)
+  for (int i = static_cast<int>(blockIdx.x * kScheduleThreads + threadIdx.x); i < n_arrivals; i += n_threads)
     schedule.arrivals[i] = 0;
   // Decode kernels read this as soon as they begin: launched to overlap, that is when all CTAs have exited.
   __threadfence();

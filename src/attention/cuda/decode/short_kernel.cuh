@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
       float s[1][4];
       score_tile(
           query, [&](int k) { return keys[k]; }, s);
-      weigh_tile<ShortPair>(args, is_new ? 0 : hidden - i * kTileTokens, n, lane, s, acc);
+      weigh_tile<ShortPair>(args, SeenTokens{is_new ? 0 : hidden - i * kTileTokens, n}, lane, s, acc);
       if (is_new) {
         take_value(shared.new_rows[1], lane, values);
       } else if (!kValuesEarly) {

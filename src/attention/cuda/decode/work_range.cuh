@@ -5,8 +5,15 @@
 
 namespace kvant::cuda {
 
+// What a column of products stands for: a row of q and out, and a query head of the KV head's.
+struct ColumnQuery {
+  int row, head;
+};
+
 // Neighbouring units of one sequence and KV head.
 struct Segment {
+  static constexpr bool kSeveralQueries = false;
+
   int head, seq;
   int first, last;  // units [first, last) of the sequence
   int n_units;      // of the whole sequence
@@ -16,6 +23,12 @@ struct Segment {
   // Which unit has a number within the CTA's range, and the other way about.
   __device__ int unit_of(int number) const { return first + number - before; }
   __device__ int number_of(int unit) const { return before + unit - first; }
+
+  // Columns that count, of all warps that share pages; a warp's first one among them; and what one stands
+  // for.
+  __device__ int n_columns(const DecodeArgs& args) const { return args.n_queries; }
+  __device__ static constexpr int first_column(const DecodeArgs&) { return 0; }
+  __device__ ColumnQuery query_of(const DecodeArgs&, int column) const { return {seq, column}; }
 };
 
 // Walks over the segments of a CTA.

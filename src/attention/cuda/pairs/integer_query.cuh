@@ -27,14 +27,15 @@ struct IntegerQuery {
                     : 8 * (j % 2) + 4 * k_tile + 2 * half + j / 2;
   }
 
-  // first_head: of the group.
-  __device__ IntegerQuery(const DecodeArgs& args, int seq, int kv_head, int first_head, int lane) {
+  // first_head: of the warp's columns.
+  template <class Part>
+  __device__ IntegerQuery(const DecodeArgs& args, const Part& segment, int first_head, int lane) {
     constexpr int kChannels = D / 4;
     constexpr float kLargest = 127 * 256;
     const int column = lane / 4;
     const int head = first_head + column / 2;
     float x[kChannels];
-    load_query_channels<D>(args, seq, kv_head, head, lane % 4, x);
+    load_query_channels<D>(args, segment, head, lane % 4, x);
     float largest = 0;
 #pragma unroll
     for (int i = 0; i < kChannels; ++i) largest = fmaxf(largest, fabsf(x[i]));

@@ -39,7 +39,8 @@ struct SkippingPair {
     bool has_kept = false;
     int seen = 0, skipped = 0;  // pages
 
-    __device__ State(const DecodeArgs& of_launch, const Segment&, int) : args(of_launch) {
+    template <class Part>
+    __device__ State(const DecodeArgs& of_launch, const Part&, int) : args(of_launch) {
       acc.max[0] = acc.max[1] = kNoScore;
     }
     __device__ __forceinline__ void scale(int h, float factor) {
@@ -53,16 +54,18 @@ struct SkippingPair {
     }
   };
 
+  template <class Part>
   static __device__ __forceinline__ void attend(const DecodeArgs& args, unsigned char* shared,
-                                                const Segment& segment, int page, const Query<D>& query,
+                                                const Part& segment, int page, const Query<D>& query,
                                                 int lane, RingReader& ring, State& state) {
     Scores s;
     Key::score(args, shared, ring.wait(), query, lane, s);
-    if (may_be_masked(args, page)) mask_scores(args, segment, page, 0, lane, s);
+    if (may_be_masked(args, segment, page)) mask_scores(args, segment, page, 0, lane, s);
     const float2 sums = online_softmax<SkippingPair>(args, s, state.acc, state);
-    const int head = lane % 4 * 2;
-    const bool matters = (head < args.n_queries && sums.x > args.skip_below) ||
-                         (head + 1 < args.n_queries && sums.y > args.skip_below);
+    const int column = lane % 4 * 2;
+    const int n_columns = segment.n_columns(args);
+    const bool matters = (column < n_columns && sums.x > args.skip_below) ||
+                         (column + 1 < n_columns && sums.y > args.skip_below);
     ++state.seen;
     KeptWeights second;
     bool has_second = false;

@@ -242,16 +242,18 @@ struct TrellisPair : TrellisQuery<D> {
     IntegerQuery<D> query[Sets];
     HeadSums<D> heads[Sets];
 
-    __device__ State(const DecodeArgs& args, const Segment& segment, int lane)
+    template <class Part>
+    __device__ State(const DecodeArgs& args, const Part& segment, int lane)
         : State(args, segment, lane, std::make_integer_sequence<int, Sets>{}) {}
-    template <int... Set>
-    __device__ State(const DecodeArgs& args, const Segment& segment, int lane,
+    template <class Part, int... Set>
+    __device__ State(const DecodeArgs& args, const Part& segment, int lane,
                      std::integer_sequence<int, Set...>)
-        : query{IntegerQuery<D>(args, segment.seq, segment.head, Set * kHeadsOfSet, lane)...} {}
+        : query{IntegerQuery<D>(args, segment, Set * kHeadsOfSet, lane)...} {}
   };
 
+  template <class Part>
   static __device__ __forceinline__ void attend(const DecodeArgs& args, unsigned char* shared,
-                                                const Segment& segment, int page, const Query<D>& query,
+                                                const Part& segment, int page, const Query<D>& query,
                                                 int lane, RingReader& ring, State& state) {
     auto* scratch = reinterpret_cast<float4*>(shared + kScratchAt + threadIdx.x / kLanes * (Sets * kScratch));
     store_scores(args, shared, segment, page, query, ring.wait(), state, lane, scratch);
@@ -335,8 +337,9 @@ struct TrellisPair : TrellisQuery<D> {
   }
 
   // The scores of the lane's tokens for head t: [set][step][lane].
+  template <class Part>
   static __device__ __forceinline__ void store_scores(const DecodeArgs& args, const unsigned char* gain_table,
-                                                      const Segment& segment, int page, const Query<D>& query,
+                                                      const Part& segment, int page, const Query<D>& query,
                                                       const unsigned char* keys, const State& state, int lane,
                                                       float4* scores) {
     const unsigned char* parameters = keys + args.key_bits * (kPageTokens * D / 8);
@@ -374,7 +377,7 @@ struct TrellisPair : TrellisQuery<D> {
     });
     if constexpr (kCaps)
       if (args.softcap_log2 > 0) cap_stored(args, lane, scores);
-    if (may_be_masked(args, page)) mask_stored(args, segment, page, lane, scores);
+    if (may_be_masked(args, segment, page)) mask_stored(args, segment, page, lane, scores);
   }
 
   static __device__ void cap_stored(const DecodeArgs& args, int lane, float4* scores) {
@@ -387,11 +390,14 @@ struct TrellisPair : TrellisQuery<D> {
     }
   }
 
-  static __device__ void mask_stored(const DecodeArgs& args, const Segment& segment, int page, int lane,
+  template <class Part>
+  static __device__ void mask_stored(const DecodeArgs& args, const Part& segment, int page, int lane,
                                      float4* scores) {
     for (int step = 0; step < kWarpSteps; ++step) {
-      const std::uint32_t masked = mask_word(args, segment, page, first_step() + step) >> (lane / 4 * 4);
       for (int set = 0; set < Sets; ++set) {
+        const int column = set * kHeadsOfSet + lane % 4;
+        const std::uint32_t masked =
+            mask_word(args, segment, page, first_step() + step, column) >> (lane / 4 * 4);
         float4& x = scores[(set * kWarpSteps + step) * kLanes + lane];
         if ((masked & 1) != 0) x.x = -INFINITY;
         if ((masked & 2) != 0) x.y = -INFINITY;

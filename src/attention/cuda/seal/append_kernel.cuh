@@ -39,6 +39,28 @@ __device__ __forceinline__ void store_token(const PageSource& tail, int seq, int
   }
 }
 
+// Which token of which tail a row is that is one of the last of its sequence; seq: -1 if there is none.
+struct AppendedToken {
+  int seq, token;
+};
+__device__ __forceinline__ AppendedToken last_token(const AppendArgs& args, std::int64_t row) {
+  const int at = static_cast<int>(row);
+  int seq = at, end = at + 1;  // end: of the sequence's rows
+  if (args.query_begins != nullptr) {
+    if (at < args.query_begins[0] || at >= args.query_begins[args.n_seqs]) return {-1, -1};
+    seq = 0;
+    for (int high = args.n_seqs; high - seq > 1;) {
+      const int middle = (seq + high) / 2;
+      (args.query_begins[middle] <= at ? seq : high) = middle;
+    }
+    end = args.query_begins[seq + 1];
+  } else if (args.n_queries > 1) {
+    seq = at / args.n_queries;
+    end = (seq + 1) * args.n_queries;
+  }
+  return {seq, args.tail_tokens[seq] - (end - at)};
+}
+
 template <int D>
 __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_constant__ AppendArgs args) {
   wait_for_predecessors();
@@ -52,11 +74,12 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_con
   const std::int64_t row = i / n_heads;
   if (row >= args.n_rows) return;
   const bool is_last = args.tail_tokens != nullptr;
-  const int token = is_last ? args.tail_tokens[row] - 1 : args.tail_token[row];
+  const AppendedToken to =
+      is_last ? last_token(args, row) : AppendedToken{args.seq[row], args.tail_token[row]};
   const int nth = static_cast<int>(i % n_heads);
   const bool is_query = nth >= n_stored;
   // A sequence that has no tail still attends to its sealed pages.
-  if (token < 0 && !(is_last && is_query)) return;
+  if (to.seq < 0 || (to.token < 0 && !(is_last && is_query))) return;
   const int side = is_query ? 0 : nth / args.n_kv_heads;
   const int head = is_query ? nth - n_stored : nth % args.n_kv_heads;
   const AppendedRows& rows = is_query ? args.queries : args.sides[side];
@@ -67,7 +90,7 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_con
                    row * rows.row_stride + head * rows.head_stride + lane * kOwn, x);
     return;
   }
-  store_token<D>(args.tail, is_last ? static_cast<int>(row) : args.seq[row], head, side, token, lane, x);
+  store_token<D>(args.tail, to.seq, head, side, to.token, lane, x);
 }
 
 }  // namespace kvant::cuda

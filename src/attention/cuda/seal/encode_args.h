@@ -105,7 +105,9 @@ struct AppendArgs {
   int is_f32;  // all rows
   PageSource tail;
   const std::int32_t *seq, *tail_token;
-  const std::int32_t* tail_tokens;  // of each sequence: row i is the last one of sequence i; or null
+  const std::int32_t* tail_tokens;   // of each sequence, whose last tokens the rows are; or null
+  const std::int32_t* query_begins;  // [n_seqs + 1]: rows of each sequence; or null: n_queries of each
+  int n_seqs, n_queries;
   AppendedRows sides[2];
   AppendedRows queries;  // transformed in place; rows: or null
 };

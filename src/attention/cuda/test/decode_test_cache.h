@@ -84,6 +84,7 @@ class TestCache {
     use_masks_ = masks;
     tokens_.resize(lengths_.size() * kKvHeads);
     if (has_sealed()) add_sealed();
+    for (const auto& tokens : tokens_) tail_begins_.push_back(tokens.size());
     add_plain(tail_, [](const SequenceLengths& l) { return l.tail; });
     add_plain(protected_, [](const SequenceLengths& l) { return l.n_protected; });
   }
@@ -116,6 +117,13 @@ class TestCache {
     rotates_rows_ = rotated;
   }
 
+  // Sequences have so many queries, the last of which sees all tokens. counts: of each, where they have as
+  // many at most.
+  void ask(int max_queries, std::vector<int> counts = {}) {
+    max_queries_ = max_queries;
+    query_counts_ = std::move(counts);
+  }
+
   // Scores are multiplied by this.
   void sharpen(float factor) { sharpness_ = factor; }
 
@@ -126,7 +134,9 @@ class TestCache {
     expected_ = expected;
     const int n_seqs = static_cast<int>(lengths_.size());
     const int n_heads = kKvHeads * group;
-    const std::vector<float> q = queries(n_seqs * n_heads);
+    const std::vector<std::int32_t> begins = query_begins();
+    const int n_rows = begins[n_seqs];
+    const std::vector<float> q = queries(n_rows * n_heads);
     std::vector<std::int32_t> sealed, tail, n_protected;
     for (const SequenceLengths& l : lengths_) {
       sealed.push_back(l.sealed);
@@ -163,6 +173,7 @@ class TestCache {
       shape.value_format = formats_[1][0];
     }
     shape.score_softcap = softcap_;
+    shape.max_queries = max_queries_;
     const DeviceArray<std::int32_t> hidden(hidden_.empty() ? std::vector<std::int32_t>(n_seqs) : hidden_);
     std::vector<float> logits;
     for (int head = 0; head < n_heads; ++head) logits.push_back(sink_logit(head));
@@ -178,6 +189,8 @@ class TestCache {
       lengths.max_tail_tokens = *std::max_element(tail.begin(), tail.end());
     }
     lengths.first_tokens = hidden_.empty() ? nullptr : hidden.get();
+    const DeviceArray<std::int32_t> device_begins(begins);
+    lengths.query_begins = query_counts_.empty() ? nullptr : device_begins.get();
     kvant_decode_layer layer{};
     layer.sink_logits = has_sink_logits_ ? sink_logits.get() : nullptr;
     layer.struct_size = sizeof layer;
@@ -204,7 +217,7 @@ class TestCache {
     layer.q_head_stride = layer.out_head_stride = d_;
     layer.out = out.get();
     layer.out_type = out_type;
-    const DeviceArray<float> lse(std::vector<float>(static_cast<std::size_t>(n_seqs) * n_heads, NAN));
+    const DeviceArray<float> lse(std::vector<float>(static_cast<std::size_t>(n_rows) * n_heads, NAN));
     layer.lse = lse.get();
     const DeviceArray<std::uint64_t> counts(std::vector<std::uint64_t>(2, 0));
     layer.skip_counts = counts.get();
@@ -293,7 +306,7 @@ class TestCache {
           inverses(cache.row_factors(true)) {
       const std::int64_t d = cache.d_;
       rows.struct_size = sizeof rows;
-      rows.n_rows = static_cast<int>(cache.lengths_.size());
+      rows.n_rows = cache.query_begins().back();
       rows.keys = keys.get();
       rows.values = values.get();
       rows.key_row_stride = rows.value_row_stride = kKvHeads * d;
@@ -344,18 +357,30 @@ class TestCache {
     }
     return bytes;
   }
-  // Of all sequences, their last tokens' rows; zeros where a tail has none.
+  int n_queries(std::size_t seq) const {
+    return query_counts_.empty() ? std::max(1, max_queries_) : query_counts_[seq];
+  }
+  std::vector<std::int32_t> query_begins() const {
+    std::vector<std::int32_t> begins = {0};
+    for (std::size_t seq = 0; seq < lengths_.size(); ++seq) begins.push_back(begins.back() + n_queries(seq));
+    return begins;
+  }
+
+  // Of all sequences, the rows of as many last tokens as they have queries; zeros where a tail has none.
   std::vector<std::uint8_t> last_rows(int side) const {
     std::vector<float> rows;
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
-      for (int head = 0; head < kKvHeads; ++head) {
-        const std::vector<float> none(d_);
-        const float* row = none.data();
-        if (lengths_[seq].tail > 0) {
-          const Token& token = tokens_[seq * kKvHeads + head].back();
-          row = side == 0 ? token.key : token.value;
+      for (int token = lengths_[seq].tail - n_queries(seq); token < lengths_[seq].tail; ++token) {
+        for (int head = 0; head < kKvHeads; ++head) {
+          const std::vector<float> none(d_);
+          const float* row = none.data();
+          if (token >= 0) {
+            const std::size_t of_head = seq * kKvHeads + head;
+            const Token& of_tail = tokens_[of_head][tail_begins_[of_head] + token];
+            row = side == 0 ? of_tail.key : of_tail.value;
+          }
+          rows.insert(rows.end(), row, row + d_);
         }
-        rows.insert(rows.end(), row, row + d_);
       }
     }
     return before_rotation(rows, /*group=*/1, /*of_queries=*/false);
@@ -364,11 +389,12 @@ class TestCache {
   Pool without_last() const {
     Pool before = tail_;
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
-      const int token = lengths_[seq].tail - 1;
-      for (int head = 0; token >= 0 && head < kKvHeads; ++head) {
-        for (int side = 0; side < 2; ++side) {
+      for (int token = std::max(0, lengths_[seq].tail - n_queries(seq)); token < lengths_[seq].tail;
+           ++token) {
+        for (int i = 0; i < 2 * kKvHeads; ++i) {
+          const int side = i % 2;
           auto* page = reinterpret_cast<std::uint16_t*>(
-              page_of(before, static_cast<int>(seq), head, side, token / kPageTokens));
+              page_of(before, static_cast<int>(seq), i / 2, side, token / kPageTokens));
           for (int channel = 0; channel < d_; ++channel)
             page[plain_index(static_cast<PageSide>(side), d_, token % kPageTokens, channel)] = 0xffff;
         }
@@ -544,10 +570,15 @@ class TestCache {
     return kLogits[head % 5];
   }
 
-  // The tokens of a sequence that its window leaves.
-  std::vector<Token> visible(std::size_t seq, const std::vector<Token>& tokens) const {
+  // The tokens of a sequence and KV head that a query sees; behind: it, the last one.
+  std::vector<Token> visible(std::size_t seq, int kv_head, int behind) const {
+    const std::size_t of_head = seq * kKvHeads + kv_head;
+    std::vector<Token> tokens = tokens_[of_head];
+    const auto tail = tokens.begin() + static_cast<std::ptrdiff_t>(tail_begins_[of_head]);
+    tokens.erase(tail + std::max(0, lengths_[seq].tail - behind), tail + lengths_[seq].tail);
     if (hidden_.empty()) return tokens;
-    const int hidden = lengths_[seq].sealed > 0 ? std::max(0, hidden_[seq] - sink_) : hidden_[seq];
+    const int before_window = std::max(0, hidden_[seq] - behind);
+    const int hidden = lengths_[seq].sealed > 0 ? std::max(0, before_window - sink_) : before_window;
     return {tokens.begin() + hidden, tokens.end()};
   }
 
@@ -598,36 +629,53 @@ class TestCache {
   double compare(const std::vector<float>& q, const std::vector<std::uint8_t>& out,
                  const std::vector<float>& lse, int group, kvant_type out_type) const {
     double worst = 0;
+    const std::vector<std::int32_t> begins = query_begins();
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
-      double error = 0;
-      double energy = 0;
-      for (int head = 0; head < kKvHeads * group; ++head) {
-        const std::size_t first = (seq * kKvHeads * group + head) * d_;
-        const std::vector<Token> tokens = visible(seq, tokens_[seq * kKvHeads + head / group]);
-        if (tokens.empty()) continue;
-        double log_sum_exp = 0;
-        std::vector<double> expected = exact(q.data() + first, tokens, head, &log_sum_exp);
-        if (rotates_) expected = rotated(expected, head / group);
-        if (expected_ == softmax_ && sharpness_ < kSharpest) {
-          EXPECT_NEAR(lse[seq * kKvHeads * group + head], log_sum_exp, 5e-3 + 1e-3 * std::fabs(log_sum_exp));
-        }
-        for (int i = 0; i < d_; ++i) {
-          float x;
-          if (out_type == KVANT_F32) {
-            std::memcpy(&x, out.data() + 4 * (first + i), 4);
-          } else {
-            std::uint16_t half;
-            std::memcpy(&half, out.data() + 2 * (first + i), 2);
-            x = float_from_bf16(half);
-          }
-          error += (x - expected[i]) * (x - expected[i]);
-          energy += expected[i] * expected[i];
-        }
+      for (int row = begins[seq]; row < begins[seq + 1]; ++row) {
+        worst = std::max(worst, error_of(seq, row, begins[seq + 1] - 1 - row, q, out, lse, group, out_type));
+        if (!std::isfinite(worst)) return worst;
       }
-      if (energy > 0) worst = std::isfinite(error) ? std::max(worst, std::sqrt(error / energy)) : INFINITY;
-      if (!std::isfinite(worst)) return worst;
     }
     return worst;
+  }
+
+  // Of a query; behind: it, those of its sequence.
+  double error_of(std::size_t seq, int row, int behind, const std::vector<float>& q,
+                  const std::vector<std::uint8_t>& out, const std::vector<float>& lse, int group,
+                  kvant_type out_type) const {
+    double error = 0;
+    double energy = 0;
+    for (int head = 0; head < kKvHeads * group; ++head) {
+      const std::size_t of_row = static_cast<std::size_t>(row) * kKvHeads * group + head;
+      const std::size_t first = of_row * d_;
+      const std::vector<Token> tokens = visible(seq, head / group, behind);
+      double log_sum_exp = -INFINITY;
+      std::vector<double> expected(d_);  // of a query that sees nothing
+      if (tokens.empty()) {
+        if (tokens_[seq * kKvHeads + head / group].empty()) continue;
+        EXPECT_FLOAT_EQ(lse[of_row], has_sink_logits_ ? sink_logit(head) : -INFINITY);
+      } else {
+        expected = exact(q.data() + first, tokens, head, &log_sum_exp);
+        if (rotates_) expected = rotated(expected, head / group);
+        if (expected_ == softmax_ && sharpness_ < kSharpest) {
+          EXPECT_NEAR(lse[of_row], log_sum_exp, 5e-3 + 1e-3 * std::fabs(log_sum_exp));
+        }
+      }
+      for (int i = 0; i < d_; ++i) {
+        float x;
+        if (out_type == KVANT_F32) {
+          std::memcpy(&x, out.data() + 4 * (first + i), 4);
+        } else {
+          std::uint16_t half;
+          std::memcpy(&half, out.data() + 2 * (first + i), 2);
+          x = float_from_bf16(half);
+        }
+        error += (x - expected[i]) * (x - expected[i]);
+        energy += expected[i] * expected[i];
+      }
+    }
+    if (!std::isfinite(error)) return INFINITY;
+    return error == 0 ? 0 : std::sqrt(error / energy);
   }
 
   std::vector<const char*> formats_[2];  // [side][head]
@@ -641,6 +689,8 @@ class TestCache {
   float softcap_ = 0;
   bool has_sink_logits_ = false;
   std::vector<std::int32_t> hidden_;
+  int max_queries_ = 0;
+  std::vector<int> query_counts_;
   std::vector<std::uint64_t> skip_counts_;
   Softmax softmax_ = Softmax::exact, expected_ = Softmax::exact;
   int d_;
@@ -656,7 +706,8 @@ class TestCache {
   std::vector<std::uint32_t> mask_;
   std::vector<EncodedPage> unique_[2];  // [side][head][kUniquePages]
   std::vector<std::unique_ptr<std::vector<float>>> plain_values_;
-  std::vector<std::vector<Token>> tokens_;  // [seq][head]
+  std::vector<std::vector<Token>> tokens_;  // [seq][head]: sealed ones, the tail's, protected ones
+  std::vector<std::size_t> tail_begins_;    // [seq][head]: among them
   Pool sealed_, tail_, protected_;
 };
 

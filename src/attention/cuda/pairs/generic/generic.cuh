@@ -370,7 +370,8 @@ struct GenericPair {
     float zero[2] = {0, 0};  // sums of weights times what tokens are shifted by, of this lane's tokens
     Accumulator<D> acc = {};
 
-    __device__ State(const DecodeArgs& args, const Segment&, int lane) : unit(args.value_page.unit) {
+    template <class Part>
+    __device__ State(const DecodeArgs& args, const Part&, int lane) : unit(args.value_page.unit) {
       if (args.key_page.format.kind == CodeKind::level) key_levels = own_levels(args.key_page, lane);
       if (args.value_page.format.kind == CodeKind::level) value_levels = own_levels(args.value_page, lane);
       acc.max[0] = acc.max[1] = kNoScore;
@@ -378,8 +379,9 @@ struct GenericPair {
     __device__ __forceinline__ void scale(int h, float factor) { zero[h] *= factor; }
   };
 
+  template <class Part>
   static __device__ __forceinline__ void attend(const DecodeArgs& args, unsigned char* shared,
-                                                const Segment& segment, int page, const Query<D>& query,
+                                                const Part& segment, int page, const Query<D>& query,
                                                 int lane, RingReader& ring, State& state) {
     const AnySide key{
         args.key_page,
@@ -393,7 +395,7 @@ struct GenericPair {
     score_any<D>(key, ring.wait(), query, lane, s);
     ring.release();
     cap_scores<GenericPair>(args, s);
-    if (may_be_masked(args, page)) mask_scores(args, segment, page, 0, lane, s);
+    if (may_be_masked(args, segment, page)) mask_scores(args, segment, page, 0, lane, s);
     online_softmax<GenericPair>(args, s, state.acc, state);
     mix_any<D>(value, ring.wait(), s, lane, state.zero, state.acc.out);
     ring.release();
