@@ -295,7 +295,7 @@ TEST(DeviceModels, RefuseWhatTheyHaveNoPlaceFor) {
       << refused_hybrid.error().message;
 }
 
-// The prompt kernel in INT8 is a device's, for heads of 64 and 128 channels.
+// A device's prompts in INT8 have no soft caps.
 TEST(DeviceModels, SayWhereTheirPromptsAreAttendedTo) {
   const auto refusal = [](const TinyModel& model, AttentionBackend& backend) {
     const TinyFile file("flashq_device.gguf");
@@ -307,9 +307,13 @@ TEST(DeviceModels, SayWhereTheirPromptsAreAttendedTo) {
   };
   const auto on_device = make_device_backend(std::make_shared<HostDevice>()->pages());
   EXPECT_EQ(refusal({.head_dim = 128}, *on_device), "");
-  EXPECT_NE(refusal({.head_dim = 256}, *on_device).find("heads of 64 and 128 channels"), std::string::npos);
-  EXPECT_EQ(refusal({.head_dim = 256}, *make_reference_backend()), "");
-  EXPECT_EQ(refusal({.head_dim = 256}, *make_cpu_backend()), "");
+  EXPECT_EQ(refusal({.head_dim = 256}, *on_device), "");
+  TinyModel capped{.architecture = "gemma2", .n_layers = 2, .post_norms = true, .tied = true};
+  capped.integers = {{"attention.sliding_window", 200}};
+  capped.numbers = {{"attn_logit_softcapping", 5.0F}};
+  EXPECT_NE(refusal(capped, *on_device).find("soft-capped scores"), std::string::npos);
+  EXPECT_EQ(refusal(capped, *make_reference_backend()), "");
+  EXPECT_EQ(refusal(capped, *make_cpu_backend()), "");
 }
 
 TEST(DeviceEngineMemory, RunsOutWithAnError) {
