@@ -8,11 +8,7 @@
 namespace kvant {
 
 DeviceAttention::DeviceAttention(std::shared_ptr<PageDevice> device)
-    : device_(device),
-      protector_(device),
-      sums_(device),
-      indices_(device),
-      workspace_(std::move(device)) {}
+    : device_(device), protector_(device), sums_(device), indices_(device), workspace_(std::move(device)) {}
 
 // Where new rows go, and which pages are due.
 void DeviceAttention::list_slices(const Step& step) {
