@@ -8,6 +8,7 @@
 #include <map>
 
 #include "attention/reference/attention_fixture.h"
+#include "format/page_metric.h"
 #include "recipe/constant_needs.h"
 #include "recipe/recipe_fixture.h"
 
@@ -140,7 +141,7 @@ class Head {
         if (is_left_out(page * kPageTokens + t)) mask.set(t);
       }
       float* values = &sealed[page * kPageTokens * kSize];
-      side.sealed->encode(values, mask, side.context, bytes.data());
+      encode_page(*side.sealed, side.transform, side.context, page * kPageTokens, mask, values, bytes.data());
       side.sealed->decode(bytes.data(), kPageTokens, side.context, values);
     }
     const int s = static_cast<int>(which);

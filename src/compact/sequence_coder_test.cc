@@ -90,7 +90,7 @@ struct Related {
     const SequenceId s = cache.add();
     std::mt19937 random(seed);
     for (int done = 0; done < n_tokens; done += kPageTokens) add_page(cache, s, random);
-    return std::move(*cache.export_sequence(s));
+    return *cache.export_sequence(s);
   }
   void add_page(Cache& cache, SequenceId s, std::mt19937& random) const {
     const int d = plan->geometry.head_dim;

@@ -87,8 +87,9 @@ ApiResponse::Choice& ApiResponse::choice(int number) {
 
 Json ApiResponse::finish_reason(const Choice& choice, GenerationEnd end) {
   if (end == GenerationEnd::none) return nullptr;
-  if (end == GenerationEnd::length) return "length";
-  return choice.reader != nullptr && choice.reader->has_calls() ? "tool_calls" : "stop";
+  const ToolAnswer* reader = choice.reader.get();
+  if (end == GenerationEnd::length && (reader == nullptr || !reader->is_complete())) return "length";
+  return reader != nullptr && reader->has_calls() ? "tool_calls" : "stop";
 }
 
 Json ApiResponse::envelope(const char* object) const {

@@ -79,6 +79,7 @@ class LibraryAnswer : public ToolAnswer {
   }
 
   bool has_calls() const override { return !message_.tool_calls.empty(); }
+  bool is_complete() const override { return one_call_ && message_.tool_calls.size() > 1; }
 
  private:
   // What reads calls, calls itself for each bracket.

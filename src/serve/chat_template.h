@@ -35,6 +35,8 @@ class ToolAnswer {
   virtual AnswerDelta add(const std::string& text) = 0;
   virtual AnswerDelta finish() = 0;  // after the last text: what was held back
   virtual bool has_calls() const = 0;
+  // Whether the only call that is wanted is whole: what the answer goes on with, nobody is told.
+  virtual bool is_complete() const = 0;
 };
 
 // How answers to a request are read.

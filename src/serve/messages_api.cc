@@ -266,7 +266,8 @@ void MessagesResponse::add(const AnswerPart& part) {
 
 Json MessagesResponse::stop_json() const {
   const bool by_text = std::ranges::find(stops_, last_.stop) != stops_.end();
-  const char* reason = last_.end == GenerationEnd::length           ? "max_tokens"
+  const bool is_cut = last_.end == GenerationEnd::length && (reader_ == nullptr || !reader_->is_complete());
+  const char* reason = is_cut                                       ? "max_tokens"
                        : reader_ != nullptr && reader_->has_calls() ? "tool_use"
                        : by_text                                    ? "stop_sequence"
                                                                     : "end_turn";
