@@ -14,6 +14,7 @@
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
 #include "format/page_metric.h"
+#include "format/unit_vector.h"
 #include "recipe/constant_needs.h"
 
 namespace kvant::testing {
@@ -92,22 +93,6 @@ inline std::vector<float> normal_values(std::size_t n, float deviation, unsigned
   std::vector<float> values(n);
   for (float& x : values) x = normal(random);
   return values;
-}
-
-// Random rows made orthonormal (Gram-Schmidt). [d, d].
-inline std::vector<float> random_rotation(int d, unsigned seed) {
-  std::vector<float> basis = normal_values(static_cast<std::size_t>(d) * d, 1, seed);
-  for (int i = 0; i < d; ++i) {
-    float* row = &basis[i * d];
-    for (int j = 0; j <= i; ++j) {
-      const float* other = &basis[j * d];
-      double product = 0;
-      for (int c = 0; c < d; ++c) product += static_cast<double>(row[c]) * other[c];
-      const auto share = static_cast<float>(j < i ? product : 1 - 1 / std::sqrt(product));
-      for (int c = 0; c < d; ++c) row[c] -= share * other[c];
-    }
-  }
-  return basis;
 }
 
 // Of queries in a few directions, in a model whose channels i and d / 2 + i turn together.

@@ -75,8 +75,9 @@ class Calibrator {
         settings_(request.settings),
         host_{&engine, &backend},
         reader_(request.reader.engine == nullptr ? host_ : request.reader),
+        turns_(rope_turns(engine.parts(), engine.geometry(), request.n_threads)),
         capture_(engine.geometry(), capture_size(engine.geometry(), request)),
-        sensitivities_({engine, backend, reader_, request, capture_, result_.constants,
+        sensitivities_({engine, backend, reader_, request, turns_, capture_, result_.constants,
                         [this] { save_now_and_then(); }}) {
     result_.model = engine.description();
     result_.fingerprint = engine.fingerprint();
@@ -169,14 +170,13 @@ class Calibrator {
       std::erase_if(needs.constants, [](const auto& c) { return has_own_text(c.need.kind); });
       if (!known(needs)) open.push_back(std::move(needs));
     }
-    const auto turns = rope_turns(engine_.parts(), engine_.geometry(), request_.n_threads);
     Progress progress("learning", static_cast<std::int64_t>(open.size()), "heads");
     std::optional<Error> failure;
     last_save_ = Clock::now();
     run_team(request_.n_threads, [&](Team& team) {
       team.for_each(static_cast<int>(open.size()), [&](int i) {
         if (stopped()) return;
-        auto learned = learn_head(capture_, open[i], turns[open[i].layer], settings_);
+        auto learned = learn_head(capture_, open[i], turns_[open[i].layer], settings_);
         const std::lock_guard lock(mutex_);
         if (!learned.ok()) {
           failure = learned.error();
@@ -202,15 +202,14 @@ class Calibrator {
     if (heads.empty()) return {};
     const auto moments = sensitivities_.query_moments();
     if (!moments.ok()) return stopped() ? interrupted(capture_.n_sequences()) : moments.error();
-    const auto turns = rope_turns(engine_.parts(), g, request_.n_threads);
-    const std::vector<MeanTurn> means = mean_turns(turns, g);
+    const std::vector<MeanTurn> means = mean_turns(turns_, g);
     run_team(request_.n_threads, [&](Team& team) {
       team.for_each(static_cast<int>(heads.size()), [&](int i) {
         const HeadNeeds& needs = heads[i];
         const int d = g.dim(needs.layer);
         const std::vector<double>& of_head = (*moments)[g.head_index(needs.layer, needs.kv_head)];
         const std::vector<float> metric =
-            page_metric_constant(directions_of(needs, means[needs.layer](of_head)), turns[needs.layer], d);
+            page_metric_constant(directions_of(needs, means[needs.layer](of_head)), turns_[needs.layer], d);
         const std::lock_guard lock(mutex_);
         for (const ScopedNeed& constant : needs.constants)
           result_.constants.set(needs.layer, needs.kv_head, needs.side, constant.stored, metric);
@@ -307,6 +306,7 @@ class Calibrator {
   CalibrationSettings settings_;
   const SampleReader host_;
   SampleReader reader_;
+  const std::vector<std::vector<ChannelTurn>> turns_;  // RoPE's, of each layer
   Capture capture_;
   Calibration result_;
   SensitivityAnalysis sensitivities_;

@@ -37,6 +37,7 @@ SensitivityAnalysis::SensitivityAnalysis(const CalibratedModel& model)
       host_{&model.engine, &model.backend},
       request_(model.request),
       settings_(model.request.settings),
+      turns_(model.turns),
       capture_(model.capture),
       constants_(model.constants),
       save_progress_(model.save_progress) {}
@@ -74,20 +75,18 @@ Result<QueryMoments> SensitivityAnalysis::moments_by_gradients() {
 
 QueryMoments SensitivityAnalysis::moments_of_passages() const {
   const Geometry& g = geometry();
-  const auto turns = rope_turns(engine_.parts(), g, request_.n_threads);
   QueryMoments all(g.n_all_kv_heads());
   run_team(request_.n_threads, [&](Team& team) {
     for (int layer = 0; layer < g.n_layers; ++layer) {
       team.for_each(g.kv_heads(layer), [&](int kv_head) {
-        all[g.head_index(layer, kv_head)] = moments_of_passages(layer, kv_head, turns[layer]);
+        all[g.head_index(layer, kv_head)] = moments_of_passages(layer, kv_head);
       });
     }
   });
   return all;
 }
 
-std::vector<double> SensitivityAnalysis::moments_of_passages(int layer, int kv_head,
-                                                             std::span<const ChannelTurn> turns) const {
+std::vector<double> SensitivityAnalysis::moments_of_passages(int layer, int kv_head) const {
   const Geometry& g = geometry();
   const int d = g.dim(layer), group = g.group(layer);
   std::vector<double> sums(static_cast<std::size_t>(d) * d);
@@ -96,7 +95,7 @@ std::vector<double> SensitivityAnalysis::moments_of_passages(int layer, int kv_h
       std::vector<float> queries = capture_.passage_queries(p, layer, head);
       const MatrixView<float> rows(queries.data(), static_cast<int>(queries.size()) / d, d);
       for (int r = 0; r < rows.rows; ++r)
-        turn_row(turns, -(r < kSinkTokens ? r : capture_.passage_position(p) + r), rows.row(r));
+        turn_row(turns_[layer], -(r < kSinkTokens ? r : capture_.passage_position(p) + r), rows.row(r));
       const std::vector<double> more = second_moments(rows);
       for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += more[i];
     }

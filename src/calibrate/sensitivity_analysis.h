@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "base/channel_turn.h"
@@ -25,6 +24,7 @@ struct CalibratedModel {
   AttentionBackend& backend;
   SampleReader& reader;  // becomes the engine where its device runs out of memory
   const CalibrationRequest& request;
+  const std::vector<std::vector<ChannelTurn>>& turns;  // RoPE's, of each layer
   const Capture& capture;
   Constants& constants;                 // learned so far; gets the sensitivities
   std::function<void()> save_progress;  // called now and then
@@ -54,7 +54,7 @@ class SensitivityAnalysis {
   const Geometry& geometry() const { return engine_.geometry(); }
   Result<QueryMoments> moments_by_gradients();
   QueryMoments moments_of_passages() const;
-  std::vector<double> moments_of_passages(int layer, int kv_head, std::span<const ChannelTurn> turns) const;
+  std::vector<double> moments_of_passages(int layer, int kv_head) const;
   Result<std::vector<Sample>> drawn_contexts(int n, int length);
 
   DifferentiableModel& differentiable();
@@ -83,6 +83,7 @@ class SensitivityAnalysis {
   const SampleReader host_;
   const CalibrationRequest& request_;
   const CalibrationSettings& settings_;
+  const std::vector<std::vector<ChannelTurn>>& turns_;
   const Capture& capture_;
   Constants& constants_;
   std::function<void()> save_progress_;

@@ -143,6 +143,17 @@ class Format {
   std::string name_;
 };
 
+// A format whose tokens can be written one by one, left-out ones like the others: a whole page is its rows.
+class RowWiseFormat : public Format {
+ public:
+  using Format::Format;
+  bool row_wise() const final { return true; }
+  void encode(const float* values, const TokenMask& /*left_out*/, const PageContext& context,
+              std::byte* page) const final {
+    encode_rows(values, 0, kPageTokens, context, page);
+  }
+};
+
 // A family of formats: one file.
 struct FormatFamily {
   const char* pattern;  // for the help: "tok<B>g<N>[s|c<P>]"

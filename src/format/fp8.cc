@@ -63,12 +63,11 @@ KVANT_SIMD_CLONES void decode_token(const std::uint8_t* codes, int d, float scal
   for (int i = 0; i < d; ++i) values[i] = float_from_e4m3(codes[i]) * scale;
 }
 
-class Fp8Format : public Format {
+class Fp8Format : public RowWiseFormat {
  public:
-  Fp8Format() : Format("fp8") {}
+  Fp8Format() : RowWiseFormat("fp8") {}
 
   std::size_t page_bytes(int head_dim) const override { return fp8_page_bytes(head_dim); }
-  bool row_wise() const override { return true; }
   RowParts row_parts(int head_dim) const override {
     return {static_cast<std::size_t>(head_dim), sizeof(float)};
   }
@@ -86,11 +85,6 @@ class Fp8Format : public Format {
     parameters.token_scale.resize(kPageTokens);
     std::memcpy(parameters.token_scale.data(), scale_of(page, 0, context),
                 context.page_tokens * sizeof(float));
-  }
-
-  void encode(const float* values, const TokenMask&, const PageContext& context,
-              std::byte* page) const override {
-    encode_rows(values, 0, kPageTokens, context, page);
   }
 
   void encode_rows(const float* values, int first, int n, const PageContext& context,

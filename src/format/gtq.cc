@@ -40,9 +40,41 @@ constexpr std::size_t gtq_page_bytes(int bits, int widths, int d) {
 }
 static_assert(gtq_page_bytes(2, 4, 128) == 5120 && gtq_page_bytes(3, 6, 64) == 4608);
 
-// Channels [first, first + n) in the order of energies, of `width` bits each.
+// Rotations and levels, made where they are first wanted.
+class Tables {
+ public:
+  const std::vector<float>& rotation(int n) {
+    const std::lock_guard lock(mutex_);
+    std::vector<float>& found = rotations_[n];
+    if (found.empty()) found = random_rotation(n, static_cast<std::uint64_t>(n));
+    return found;
+  }
+  const std::vector<float>& levels(int n, int bits) {
+    const std::lock_guard lock(mutex_);
+    std::vector<float>& found = levels_[{n, bits}];
+    if (found.empty()) {
+      const std::vector<double> exact = unit_vector_levels(n, bits);
+      found.assign(exact.begin(), exact.end());
+    }
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::vector<float>> rotations_;
+  std::map<std::pair<int, int>, std::vector<float>> levels_;
+};
+
+Tables& tables() {
+  static Tables tables;
+  return tables;
+}
+
+// Channels [first, first + n) in the order of energies, of `width` bits each, and what codes them.
 struct Group {
   int width, first, n;
+  const std::vector<float>* rotation;  // [n, n]
+  const std::vector<float>* levels;    // [2^width]
 };
 
 struct Blocks {
@@ -72,40 +104,14 @@ Blocks blocks_of(std::span<const float> energies, int mean, int largest) {
   const std::vector<int> widths = widths_of(of_block, mean, largest);
   for (int i = 0; i < static_cast<int>(widths.size()); ++i) {
     if (blocks.groups.empty() || blocks.groups.back().width != widths[i])
-      blocks.groups.push_back({widths[i], 2 * i, 0});
+      blocks.groups.push_back({widths[i], 2 * i, 0, nullptr, nullptr});
     blocks.groups.back().n += 2;
   }
+  for (Group& group : blocks.groups) {
+    group.rotation = &tables().rotation(group.n);
+    group.levels = &tables().levels(group.n, group.width);
+  }
   return blocks;
-}
-
-// Rotations and levels, made where they are first wanted.
-class Tables {
- public:
-  const std::vector<float>& rotation(int n) {
-    const std::lock_guard lock(mutex_);
-    std::vector<float>& found = rotations_[n];
-    if (found.empty()) found = random_rotation(n);
-    return found;
-  }
-  const std::vector<float>& levels(int n, int bits) {
-    const std::lock_guard lock(mutex_);
-    std::vector<float>& found = levels_[{n, bits}];
-    if (found.empty()) {
-      const std::vector<double> exact = unit_vector_levels(n, bits);
-      found.assign(exact.begin(), exact.end());
-    }
-    return found;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<int, std::vector<float>> rotations_;
-  std::map<std::pair<int, int>, std::vector<float>> levels_;
-};
-
-Tables& tables() {
-  static Tables tables;
-  return tables;
 }
 
 class CodeWriter {
@@ -138,20 +144,15 @@ class CodeReader {
   std::size_t at_ = 0;
 };
 
-class GtqFormat : public Format {
+class GtqFormat : public RowWiseFormat {
  public:
-  GtqFormat(const std::string& name, int bits, int widths) : Format(name), bits_(bits), widths_(widths) {}
+  GtqFormat(const std::string& name, int bits, int widths)
+      : RowWiseFormat(name), bits_(bits), widths_(widths) {}
 
   std::size_t page_bytes(int head_dim) const override { return gtq_page_bytes(bits_, widths_, head_dim); }
   std::vector<std::string> needed_constants() const override { return {kChannelEnergy}; }
   std::size_t constant_size(int head_dim) const override { return head_dim; }
-  bool row_wise() const override { return true; }
   RowParts row_parts(int head_dim) const override { return {token_bytes(head_dim), norm_bytes()}; }
-
-  void encode(const float* values, const TokenMask&, const PageContext& context,
-              std::byte* page) const override {
-    encode_rows(values, 0, kPageTokens, context, page);
-  }
 
   void encode_rows(const float* values, int first, int n, const PageContext& context,
                    std::byte* page) const override {
@@ -184,8 +185,8 @@ class GtqFormat : public Format {
   // Of the group's channels of a token; returns their norm.
   static std::uint16_t encode_group(const float* row, const int* channels, const Group& group,
                                     CodeWriter& codes) {
-    const std::vector<float>& rotation = tables().rotation(group.n);
-    const std::vector<float>& levels = tables().levels(group.n, group.width);
+    const std::vector<float>& rotation = *group.rotation;
+    const std::vector<float>& levels = *group.levels;
     double square = 0;
     for (int i = 0; i < group.n; ++i) square += double{row[channels[i]]} * row[channels[i]];
     const double norm = std::sqrt(square);
@@ -199,8 +200,8 @@ class GtqFormat : public Format {
 
   static void decode_group(CodeReader& codes, const Group& group, float norm, const int* channels,
                            float* row) {
-    const std::vector<float>& rotation = tables().rotation(group.n);
-    const std::vector<float>& levels = tables().levels(group.n, group.width);
+    const std::vector<float>& rotation = *group.rotation;
+    const std::vector<float>& levels = *group.levels;
     std::array<float, kMaxHeadDim> sums{};
     for (int r = 0; r < group.n; ++r) {
       const float level = levels[codes.read(group.width)];

@@ -85,22 +85,16 @@ struct GridRow {
   }
 };
 
-class HiFormat : public Format {
+class HiFormat : public RowWiseFormat {
  public:
   HiFormat(const std::string& name, const HiShape& shape)
-      : Format(name), shape_(shape), plain_(plain_family().parse("bf16")) {}
+      : RowWiseFormat(name), shape_(shape), plain_(plain_family().parse("bf16")) {}
 
   std::size_t page_bytes(int head_dim) const override { return shape_.page_bytes(head_dim); }
-  bool row_wise() const override { return true; }
   RowParts row_parts(int head_dim) const override {
     const std::size_t parameter = 2 * static_cast<std::size_t>(shape_.groups(head_dim));
     return {2 * static_cast<std::size_t>(shape_.high_of(head_dim)), shape_.row_bytes(head_dim), parameter,
             parameter};
-  }
-
-  void encode(const float* values, const TokenMask&, const PageContext& context,
-              std::byte* page) const override {
-    encode_rows(values, 0, kPageTokens, context, page);
   }
 
   void encode_rows(const float* values, int first, int n, const PageContext& context,

@@ -35,20 +35,14 @@ float universal_scale(const PageContext& context) {
   return scale[0];
 }
 
-class Int8Format : public Format {
+class Int8Format : public RowWiseFormat {
  public:
-  Int8Format() : Format("int8") {}
+  Int8Format() : RowWiseFormat("int8") {}
 
   std::size_t page_bytes(int head_dim) const override { return int8_page_bytes(head_dim); }
   std::vector<std::string> needed_constants() const override { return {kUniversalScale}; }
   std::size_t constant_size(int /*head_dim*/) const override { return 1; }
-  bool row_wise() const override { return true; }
   RowParts row_parts(int head_dim) const override { return {static_cast<std::size_t>(head_dim)}; }
-
-  void encode(const float* values, const TokenMask&, const PageContext& context,
-              std::byte* page) const override {
-    encode_rows(values, 0, kPageTokens, context, page);
-  }
 
   void encode_rows(const float* values, int first, int n, const PageContext& context,
                    std::byte* page) const override {

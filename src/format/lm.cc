@@ -74,24 +74,18 @@ KVANT_SIMD_CLONES void look_up(const std::byte* packed, int d, int bits, const L
       });
 }
 
-class LmFormat : public Format {
+class LmFormat : public RowWiseFormat {
  public:
   LmFormat(const std::string& name, int bits, GainRule rule)
-      : Format(name), bits_(bits), rule_(rule), exact_levels_(lloyd_max_levels(bits)) {
+      : RowWiseFormat(name), bits_(bits), rule_(rule), exact_levels_(lloyd_max_levels(bits)) {
     std::copy(exact_levels_.begin(), exact_levels_.end(), levels_.begin());
     for (std::size_t i = 0; i + 1 < exact_levels_.size(); ++i)
       boundaries_[i] = static_cast<float>((exact_levels_[i] + exact_levels_[i + 1]) / 2);
   }
 
   std::size_t page_bytes(int head_dim) const override { return lm_page_bytes(bits_, head_dim); }
-  bool row_wise() const override { return true; }
   RowParts row_parts(int head_dim) const override {
     return {static_cast<std::size_t>(head_dim) * bits_ / 8, 2};
-  }
-
-  void encode(const float* values, const TokenMask&, const PageContext& context,
-              std::byte* page) const override {
-    encode_rows(values, 0, kPageTokens, context, page);
   }
 
   void encode_rows(const float* values, int first, int n, const PageContext& context,

@@ -1,11 +1,10 @@
 #include "format/page_metric.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <cstring>
 #include <numbers>
-#include <random>
+
+#include "format/test_pages.h"
 
 namespace kvant {
 namespace {
@@ -24,14 +23,6 @@ std::vector<ChannelTurn> turns_of(const std::string& kind) {
         {first, kind == "norm" ? first + 1 : i + n, static_cast<std::uint64_t>(std::ldexp(whole, 64))});
   }
   return turns;
-}
-
-std::vector<float> normal_numbers(std::size_t n, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(n);
-  for (float& value : values) value = normal(random);
-  return values;
 }
 
 // R(position) x by the definition of RoPE.

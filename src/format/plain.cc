@@ -33,12 +33,11 @@ constexpr PlainType kTypes[] = {
     {"bf16", NumberType::bf16, kBf16Max, bf16_row_from_float, float_row_from_bf16},
     {"f16", NumberType::f16, kF16Max, f16_row_from_float, float_row_from_f16}};
 
-class PlainFormat : public Format {
+class PlainFormat : public RowWiseFormat {
  public:
-  explicit PlainFormat(const PlainType& type) : Format(type.name), type_(type) {}
+  explicit PlainFormat(const PlainType& type) : RowWiseFormat(type.name), type_(type) {}
 
   std::size_t page_bytes(int head_dim) const override { return plain_page_bytes(head_dim); }
-  bool row_wise() const override { return true; }
   RowParts row_parts(int head_dim) const override { return {2 * static_cast<std::size_t>(head_dim)}; }
   bool plain() const override { return true; }
   std::optional<FormatDescription> describe() const override {
@@ -48,11 +47,6 @@ class PlainFormat : public Format {
   }
   NumberType number_type() const override { return type_.type; }
   float max_magnitude() const override { return type_.max; }
-
-  void encode(const float* values, const TokenMask&, const PageContext& context,
-              std::byte* page) const override {
-    encode_rows(values, 0, kPageTokens, context, page);
-  }
 
   void encode_rows(const float* values, int first, int n, const PageContext& context,
                    std::byte* page) const override {

@@ -1,24 +1,15 @@
 #include "format/shaped_encoder.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
-#include <random>
 #include <vector>
+
+#include "format/test_pages.h"
 
 namespace kvant {
 namespace {
-
-std::vector<float> normal_numbers(std::size_t n, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(n);
-  for (float& value : values) value = normal(random);
-  return values;
-}
 
 // A few strong directions, as queries have.
 std::vector<float> directions(int d, std::uint32_t seed) {

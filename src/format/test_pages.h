@@ -40,13 +40,17 @@ inline std::vector<float> key_like_values(int d, std::uint32_t seed) {
   return values;
 }
 
-// Standard Gaussian values [kPageTokens, d].
-inline std::vector<float> gaussian_values(int d, std::uint32_t seed) {
+inline std::vector<float> normal_numbers(std::size_t n, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
-  std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d);
+  std::vector<float> values(n);
   for (float& value : values) value = normal(random);
   return values;
+}
+
+// Standard Gaussian values [kPageTokens, d].
+inline std::vector<float> gaussian_values(int d, std::uint32_t seed) {
+  return normal_numbers(static_cast<std::size_t>(kPageTokens) * d, seed);
 }
 
 // Inputs that have broken quantizers: all zero, constant, denormal, huge, of mixed sizes, with one outlier.

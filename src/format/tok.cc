@@ -176,23 +176,17 @@ KVANT_SIMD_CLONES void decode_byte_groups(const std::byte* codes, const float* s
   }
 }
 
-class TokFormat : public Format {
+class TokFormat : public RowWiseFormat {
  public:
-  TokFormat(const std::string& name, const TokShape& shape) : Format(name), shape_(shape) {}
+  TokFormat(const std::string& name, const TokShape& shape) : RowWiseFormat(name), shape_(shape) {}
 
   std::size_t page_bytes(int head_dim) const override {
     return tok_page_bytes(shape_.bits, shape_.group, shape_.symmetric, head_dim);
   }
-  bool row_wise() const override { return true; }
   RowParts row_parts(int head_dim) const override {
     const std::size_t parameter = 2 * static_cast<std::size_t>(shape_.groups(head_dim));
     return {static_cast<std::size_t>(head_dim) * shape_.bits / 8, parameter,
             shape_.symmetric ? 0 : parameter};
-  }
-
-  void encode(const float* values, const TokenMask&, const PageContext& context,
-              std::byte* page) const override {
-    encode_rows(values, 0, kPageTokens, context, page);
   }
 
   void encode_rows(const float* values, int first, int n, const PageContext& context,

@@ -49,9 +49,9 @@ class Coordinate {
 
 }  // namespace
 
-std::vector<float> random_rotation(int n) {
+std::vector<float> random_rotation(int n, std::uint64_t seed) {
   KVANT_CHECK(n >= 1, "a rotation of no channels");
-  std::mt19937_64 random(static_cast<std::uint64_t>(n));
+  std::mt19937_64 random(seed);
   std::normal_distribution<double> normal;
   std::vector<double> rows(static_cast<std::size_t>(n) * n);
   for (int r = 0; r < n; ++r) {

@@ -11,7 +11,7 @@ namespace {
 
 TEST(RandomRotation, HasOrthonormalRows) {
   for (const int n : {1, 2, 6, 64, 256}) {
-    const std::vector<float> m = random_rotation(n);
+    const std::vector<float> m = random_rotation(n, 1);
     for (int r = 0; r < n; ++r) {
       for (int s = 0; s <= r; ++s) {
         double product = 0;
@@ -26,7 +26,7 @@ TEST(RandomRotation, HasOrthonormalRows) {
 // each, that of a Hadamard matrix 1 / n^2.
 TEST(RandomRotation, SpreadsAChannelLikeANormalVector) {
   constexpr int kDim = 256;
-  const std::vector<float> m = random_rotation(kDim);
+  const std::vector<float> m = random_rotation(kDim, 1);
   double fourth = 0;
   for (const float x : m) fourth += std::pow(double{x}, 4);
   EXPECT_NEAR(fourth / kDim / kDim * kDim * (kDim + 2), 3, 0.1);
