@@ -201,7 +201,7 @@ class HalfBlock {
       }
       mask_scores(s, low, high, lane_ % 4);
     }
-    return weigh_scores<Weight>(s, args_.scale_log2, rows_, shrink);
+    return weigh_scores<Weight>(s, args_.scale_log2, args_.slack_log2, rows_, shrink);
   }
   // The A operand: of 16 tokens, columns 2t and the next of rows g and g + 8, then those 8 further.
   static __device__ __forceinline__ void pack(const float (&s)[64], std::uint32_t (&p)[32]) {

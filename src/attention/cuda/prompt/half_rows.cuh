@@ -101,6 +101,8 @@ __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const Pr
       share = exp2_fast(rows.reference[i] - reference);
       mass = fmaf(mass, share, exp2_fast(sink - reference));
     }
+    if (args.row_sums != nullptr && pair == 0)
+      args.row_sums[out_row * args.n_heads + head] = {reference, mass};
     if (args.lse != nullptr && pair == 0)
       args.lse[out_row * args.lse_token_stride + head * args.lse_head_stride] =
           mass > 0 ? (reference + log2f(mass)) * 0.69314718F : -INFINITY;
