@@ -23,7 +23,7 @@ import torch
 from kvant import PAGE
 from kvant.torch import TorchLibrary
 from kvant.paged import prompt_pages
-from kvant.paged.recipes import RECIPES, Recipe
+from kvant.paged.recipes import KVANT_RECIPES, OTHER_RECIPES, Recipe
 
 N_TOKENS = (300, 430)
 DRAFTS = 3
@@ -143,11 +143,11 @@ def difference(x, reference):
 
 def main():
     library, is_right = TorchLibrary(), True
-    plain = [Recipe(f"{name} without sink", recipe.key_format, recipe.value_format, recipe.key_hadamard,
-                    recipe.value_hadamard) for name, recipe in RECIPES.items()]
+    plain = [Recipe(f"{recipe.name} without sink", recipe.key_format, recipe.value_format, recipe.key_hadamard,
+                    recipe.value_hadamard) for recipe in KVANT_RECIPES]
     more = [Recipe("sink of 4", "tcq4", "tcq4", True, True, sink=4), Recipe("sink of 2", "ch4g128", "tok4g128", sink=2)]
-    for recipe in (*RECIPES.values(), *plain, *more):
-        for d in (64, 128):
+    for recipe in (*KVANT_RECIPES, *plain, *more, *OTHER_RECIPES):
+        for d in (128,) if recipe in OTHER_RECIPES else (64, 128):
             harness.D, harness.SCALE = d, d ** -0.5
             prompt, decoded = (outputs(recipe, library, steps) for steps in (1000, 1))
             on_rows = outputs(recipe, library, 1000, kind=RowServer)
