@@ -7,7 +7,7 @@ import pathlib
 
 BF16, F32 = 0, 1  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-MAJOR_VERSION, MINOR_VERSION = 1, 8  # of KVANT_VERSION: libraries of a later minor one will do
+MAJOR_VERSION, MINOR_VERSION = 1, 9  # of KVANT_VERSION: libraries of a later minor one will do
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
@@ -136,7 +136,7 @@ class PromptShape(Struct):
     c_name = "kvant_prompt_shape"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_seqs n_heads n_kv_heads head_dim n_queries n_tokens"),
                        (_float, "softmax_scale"), (_int, "causal window sas half n_sealed_pages half_products"),
-                       (_float, "score_softcap"))
+                       (_float, "score_softcap"), (_int, "corrected shape_reserved"))
 
 
 class PromptPages(Struct):
@@ -152,7 +152,7 @@ class Prompt(Struct):
                        (_pointer, "v"), (_long, "v_token_stride v_head_stride"), (_pointer, "out"),
                        (_long, "out_token_stride out_head_stride"), (_pointer, "lse"),
                        (_long, "lse_token_stride lse_head_stride"), (_pointer, "pages"), (ctypes.c_int, "q_type out_type"),
-                       (_pointer, "sink_logits"), (_int, "q_hadamard out_hadamard"))
+                       (_pointer, "sink_logits"), (_int, "q_hadamard out_hadamard"), (_pointer, "correction"))
 
 
 class TokenWeights(Struct):
