@@ -33,11 +33,10 @@ bool in_integers(const Plan& plan) {
   return plan.recipe.prompt == PromptAttention::flashq;
 }
 
-// Whether the kernel in half precision knows all that the plan asks of scores, weights and values.
+// Whether the kernel in half precision knows all that the plan asks of scores, weights and values. It reads
+// all of them: values that a recipe lets be skipped, too.
 bool knows_in_half(const Plan& plan) {
-  const Recipe& recipe = plan.recipe;
-  return recipe.prompt == PromptAttention::exact && recipe.skip == 0 && !is_corrected(plan) &&
-         !protects_by_score(plan);
+  return plan.recipe.prompt == PromptAttention::exact && !protects_by_score(plan);
 }
 
 kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, int n_tokens, int n_pages) {
@@ -57,6 +56,7 @@ kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, 
   shape.n_sealed_pages = n_pages;
   shape.half_products = in_integers(plan) ? 0 : 1;
   shape.score_softcap = g.score_softcap;
+  shape.corrected = is_corrected(plan) ? 1 : 0;
   return shape;
 }
 
@@ -180,6 +180,11 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
     prompt.out = rows.out + run.first_row * row_size(g);
     prompt.q_type = prompt.out_type = KVANT_F32;
     prompt.sink_logits = at_layer.sink_logits;
+  }
+  kvant_correction correction{};
+  if (is_corrected(plan, layer)) {
+    correction = sums_.of_rows(step, layer, indices_, run.first_row);
+    prompt.correction = &correction;
   }
   prompt.q_token_stride = prompt.out_token_stride = row_size(g);
   prompt.q_head_stride = prompt.out_head_stride = g.head_dim;
