@@ -68,6 +68,9 @@ class HostDrivenCache {
       out_.push_back(std::make_unique<DeviceArray<float>>(static_cast<std::size_t>(n_seqs) * Model::kHeads *
                                                           model.rules.d));
     }
+    const kvant_decode_shape shape = model.shape(n_seqs, 1);
+    EXPECT_EQ(kvant_decode_workspace(&shape, &workspace_bytes_), KVANT_OK);
+    workspace_ = std::make_unique<DeviceArray<std::byte>>(workspace_bytes_);
     for (int i = 0; i < n_seqs; ++i) restart(i, 0);
   }
 
@@ -356,11 +359,10 @@ class HostDrivenCache {
     if (model_.rules.sink > 0) lengths.protected_tokens = n_protected.get();
     lengths.protected_seq_stride = 1;
     if (model_.rules.sliding_window > 0) lengths.first_tokens = hidden.get();
-    std::size_t bytes = 0;
-    EXPECT_EQ(kvant_decode_workspace(&shape, &bytes), KVANT_OK);
-    const DeviceArray<std::byte> workspace(bytes);
-    EXPECT_EQ(kvant_decode_schedule(&shape, &lengths, workspace.get(), bytes, nullptr), KVANT_OK);
-    EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &at, workspace.get(), bytes, nullptr), KVANT_OK)
+    EXPECT_EQ(kvant_decode_schedule(&shape, &lengths, workspace_->get(), workspace_bytes_, nullptr),
+              KVANT_OK);
+    EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &at, workspace_->get(), workspace_bytes_, nullptr),
+              KVANT_OK)
         << kvant_last_error();
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
   }
@@ -520,6 +522,8 @@ class HostDrivenCache {
   DeviceArray<std::uint16_t> key_codebooks_, value_codebooks_;
   std::vector<std::unique_ptr<DeviceArray<std::byte>>> sealed_, tails_, sinks_;  // [layers]
   std::vector<std::unique_ptr<DeviceArray<float>>> out_;
+  std::size_t workspace_bytes_ = 0;
+  std::unique_ptr<DeviceArray<std::byte>> workspace_;
 };
 
 }  // namespace kvant::cuda
