@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 /* 1000 * major + minor, of this header. */
-#define KVANT_VERSION 1008
+#define KVANT_VERSION 1009
 
 /* KVANT_VERSION of the library. */
 KVANT_API int kvant_version(void);
@@ -525,6 +525,9 @@ typedef struct kvant_token_weights {
   int64_t key_token_stride, key_head_stride;
   float* weights; /* F32: of row t and KV head h at h * weight_head_stride + t */
   int64_t weight_head_stride;
+  /* Since 1.9, or null: the rows are all that the queries see, and their log-sum-exps are found first and
+   * left here, with lse's strides; lse is not read and may be null. -infinity where a query sees none. */
+  float* found_lse;
 } kvant_token_weights;
 
 /* Adds exp(score - lse) of every query that sees a row, query heads of a KV head summed, to the row's weight.

@@ -7,7 +7,7 @@ import pathlib
 
 BF16, F32 = 0, 1  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-MAJOR_VERSION, MINOR_VERSION = 1, 8  # of KVANT_VERSION: libraries of a later minor one will do
+MAJOR_VERSION, MINOR_VERSION = 1, 9  # of KVANT_VERSION: libraries of a later minor one will do
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
@@ -154,7 +154,8 @@ class TokenWeights(Struct):
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_queries n_tokens n_visible"), (ctypes.c_int, "q_type"),
                        (_pointer, "q"), (_long, "q_token_stride q_head_stride"), (_pointer, "lse"),
                        (_long, "lse_token_stride lse_head_stride"), (_pointer, "keys"),
-                       (_long, "key_token_stride key_head_stride"), (_pointer, "weights"), (_long, "weight_head_stride"))
+                       (_long, "key_token_stride key_head_stride"), (_pointer, "weights"), (_long, "weight_head_stride"),
+                       (_pointer, "found_lse"))
 
 
 class ProtectedRows(Struct):

@@ -83,7 +83,11 @@ Status DeviceAttention::begin(Step& step) {
   list_slices(step);
   list_runs(step);
   appends_within_ = n_rows_ == n_slices_ && max_due_ == 0;
-  if (protects_by_score(plan)) KVANT_RETURN_IF_ERROR(protector_.begin(step));
+  if (protects_by_score(plan)) {
+    std::vector<bool> in_blocks;
+    for (const StepSlice& slice : step.slices()) in_blocks.push_back(takes_prompt_kernel(plan, slice));
+    KVANT_RETURN_IF_ERROR(protector_.begin(step, std::move(in_blocks)));
+  }
   if (is_corrected(plan)) KVANT_RETURN_IF_ERROR(sums_.begin(step, indices_));
   if (sized_for_ != step.shared_plan()) workspace_of_rows_.clear();
   sized_for_ = step.shared_plan();

@@ -36,8 +36,7 @@ bool in_integers(const Plan& plan) {
 // Whether the kernel in half precision knows all that the plan asks of scores, weights and values.
 bool knows_in_half(const Plan& plan) {
   const Recipe& recipe = plan.recipe;
-  return recipe.prompt == PromptAttention::exact && recipe.skip == 0 && !is_corrected(plan) &&
-         !protects_by_score(plan);
+  return recipe.prompt == PromptAttention::exact && recipe.skip == 0 && !is_corrected(plan);
 }
 
 kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, int n_tokens, int n_pages) {
@@ -156,6 +155,7 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
   at_layer.tail.table += run.first_slice * at_layer.tail.seq_stride;
   at_layer.sealed.table += run.first_slice * at_layer.sealed.seq_stride;
   at_layer.protected_pages.table += run.first_slice * at_layer.protected_pages.seq_stride;
+  if (at_layer.masks != nullptr) at_layer.masks += 4 * run.first_slice * at_layer.mask_seq_stride;
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape of_slices = formats.of(run.n_slices, plan);
   kvant_prompt_pages pages{};
@@ -184,6 +184,11 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
   prompt.q_token_stride = prompt.out_token_stride = row_size(g);
   prompt.q_head_stride = prompt.out_head_stride = g.head_dim;
   prompt.pages = &pages;
+  if (protects_by_score(plan, layer)) {  // for those that observe
+    prompt.lse = protector_.lse_of(run.first_row);
+    prompt.lse_token_stride = protector_.lse_stride();
+    prompt.lse_head_stride = 1;
+  }
   const kvant_prompt_shape shape = prompt_shape(plan, layer, run, tables.n_tokens, tables.n_pages);
   const kvant_status attended =
       device_->library().prompt_attention(&shape, &prompt, prompt_memory() + before,

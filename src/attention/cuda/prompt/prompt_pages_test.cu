@@ -349,6 +349,16 @@ TEST_P(PromptOverPagesOf4Bits, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) 
   expect_accurate_and_capped(c, "rule");
 }
 
+// Protected tokens of pages that some of the block's rows see sealed and others as rows.
+TEST_P(PromptOverPagesOf4Bits, TakesProtectedTokensOfPagesOfThePromptItself) {
+  Case c = with({{6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}});
+  c.unquantized = 128;
+  c.sink = 5;
+  c.masks = true;
+  c.in_tail = true;
+  expect_accurate_and_capped(c, "protected by rule");
+}
+
 TEST_P(PromptOverPagesOf4Bits, SeesAWindow) {
   for (const int window : {1, 100, 300, 700})
     for (const bool by_rule : {false, true}) {
