@@ -437,6 +437,12 @@ typedef struct kvant_prompt_shape {
   /* Since 1.7, with half_products: c > 0: scores become c * tanh(score / c). 0: they stay as they are.
    * Before, a member that was 0. */
   float score_softcap;
+  /* Since 1.9, without half_products: protected tokens (of sealed pages: `sink`, `masks`) of all sequences
+   * together, of the KV head that has most, at most. More than 0: they are attended to in half precision,
+   * beside the INT8 tiles of their pages, in the same softmax (VQuant, section 5.2): on Hopper GPUs, with
+   * heads of 64 and 128, and neither window nor SAS. Otherwise they become INT8 with the tokens beside them. */
+  int32_t n_kept_tokens;
+  int32_t reserved; /* 0 */
 } kvant_prompt_shape;
 
 /* Since 1.2: sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 (or half

@@ -63,6 +63,7 @@ class DeviceAttention {
   struct PromptTables {
     RowRun run;
     int n_tokens = 0, n_pages = 0;  // in tails, and sealed, of all slices
+    int n_kept = 0;                 // that scores may protect, where they are kept out of INT8 tiles
     IndexBuffer::Part query_begins, token_begins, sealed_begins, first_row_tokens;
     IndexBuffer::Part query_pages;  // that rows see sealed
   };

@@ -5,6 +5,7 @@
 
 #include "attention/device_attention.h"
 #include "attention/visible_tokens.h"
+#include "cache/protected_rows.h"
 
 namespace kvant {
 namespace {
@@ -39,6 +40,16 @@ bool knows_in_half(const Plan& plan) {
   return recipe.prompt == PromptAttention::exact && recipe.skip == 0 && !is_corrected(plan);
 }
 
+// Tokens that scores may protect of n_sealed pages, in the layer that protects most.
+int most_protected(const Plan& plan, int n_sealed) {
+  int most = 0;
+  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
+    if (protects_by_score(plan, layer))
+      most = std::max(most, max_protected_tokens(plan.layers[layer], n_sealed));
+  }
+  return most;
+}
+
 kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, int n_tokens, int n_pages) {
   const Geometry& g = plan.geometry;
   kvant_prompt_shape shape{};
@@ -67,6 +78,7 @@ bool DeviceAttention::takes_prompt_kernel(const Plan& plan, const StepSlice& sli
 
 void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {
   std::vector<std::int32_t> queries{0}, tokens{0}, pages{0}, first_row_tokens, query_pages;
+  int n_kept = 0;
   for (int s = run.first_slice; s < run.first_slice + run.n_slices; ++s) {
     const PageLedger& ledger = step.ledger(s);
     const int first_row = ledger.n_sealed() * kPageTokens;
@@ -75,10 +87,12 @@ void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {
     tokens.push_back(tokens.back() + ledger.end() - first_row);
     pages.push_back(pages.back() + ledger.end_sealed());
     first_row_tokens.push_back(first_row);
+    if (in_integers(step.plan())) n_kept += most_protected(step.plan(), ledger.end_sealed());
   }
   prompts_.push_back({.run = run,
                       .n_tokens = tokens.back(),
                       .n_pages = pages.back(),
+                      .n_kept = n_kept,
                       .query_begins = indices_.add(queries),
                       .token_begins = indices_.add(tokens),
                       .sealed_begins = indices_.add(pages),
@@ -91,8 +105,9 @@ void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {
 Result<std::size_t> DeviceAttention::prompt_workspace(const Plan& plan) const {
   std::size_t most = 0;
   for (const PromptTables& prompt : prompts_) {
-    const kvant_prompt_shape shape =
+    kvant_prompt_shape shape =
         prompt_shape(plan, /*layer=*/0, prompt.run, prompt.n_tokens, prompt.n_pages);  // all take as much
+    shape.n_kept_tokens = prompt.n_kept;
     std::size_t bytes = 0;
     KVANT_RETURN_IF_ERROR(library_status(*device_, "preparing a prompt's attention",
                                          device_->library().prompt_workspace(&shape, &bytes)));
@@ -189,7 +204,8 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
     prompt.lse_token_stride = protector_.lse_stride();
     prompt.lse_head_stride = 1;
   }
-  const kvant_prompt_shape shape = prompt_shape(plan, layer, run, tables.n_tokens, tables.n_pages);
+  kvant_prompt_shape shape = prompt_shape(plan, layer, run, tables.n_tokens, tables.n_pages);
+  shape.n_kept_tokens = protects_by_score(plan, layer) ? tables.n_kept : 0;
   const kvant_status attended =
       device_->library().prompt_attention(&shape, &prompt, prompt_memory() + before,
                                           workspace_.bytes() - rows_workspace_ - before, device_->stream());

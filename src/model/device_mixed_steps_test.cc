@@ -71,6 +71,7 @@ const MixedCase kMixedCases[] = {
     {plain_model, "vecinfer-2bit"},
     {plain_model, "kvlinc-2bit"},
     {plain_model, "vquant-k4v2"},
+    {plain_model, "vquant-k4v2,prompt=flashq"},
     {plain_model, "bf16,prompt=flashq"},
     {plain_model, "kvant-4bit,prompt=flashq"},
     {plain_model,
