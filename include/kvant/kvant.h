@@ -437,12 +437,14 @@ typedef struct kvant_prompt_shape {
   /* Since 1.7, with half_products: c > 0: scores become c * tanh(score / c). 0: they stay as they are.
    * Before, a member that was 0. */
   float score_softcap;
+  /* Since 1.9, with half_products. Not 0: a layer's prompt may have a correction, for which the workspace
+   * then has room: of BF16 rows, heads of 64 and 128, groups of up to 8, scores without a cap. */
+  int32_t corrected;
   /* Since 1.9, without half_products: protected tokens (of sealed pages: `sink`, `masks`) of all sequences
    * together, of the KV head that has most, at most. More than 0: they are attended to in half precision,
    * beside the INT8 tiles of their pages, in the same softmax (VQuant, section 5.2): on Hopper GPUs, with
    * heads of 64 and 128, and neither window nor SAS. Otherwise they become INT8 with the tokens beside them. */
   int32_t n_kept_tokens;
-  int32_t reserved; /* 0 */
 } kvant_prompt_shape;
 
 /* Since 1.2: sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 (or half
@@ -496,6 +498,11 @@ typedef struct kvant_prompt {
    * when they are read, as keys were when they were appended; q stays as it is. And outputs before they are
    * stored, as values were. */
   int32_t q_hadamard, out_hadamard;
+  /* Since 1.9: KVLinC's correction as kvant_decode_layer has it, or null. Its states are those of queries:
+   * query row i has that of state_of_seq[i], the sums over the sealed pages that it sees. Then n_queries is
+   * how many queries there are, and not more; `lse` counts the correction. Not with sink logits, nor with
+   * q_hadamard or out_hadamard. */
+  const kvant_correction* correction;
 } kvant_prompt;
 
 /* Bytes of workspace for a shape: a little more than 2 for each channel of each token and KV head, those of

@@ -18,30 +18,36 @@ def _fields(*groups):
     return [(name, kind) for kind, names in groups for name in names.split()]
 
 
-def _value(x, kind):
-    """What ctypes takes for a member of this kind."""
-    if hasattr(x, "data_ptr"):
-        return x.data_ptr()
-    return ctypes.addressof(x) if kind is _pointer and isinstance(x, ctypes.Structure) else x
+_PLAIN = frozenset((int, float, bool, bytes, type(None)))  # types that ctypes takes as they are
 
 
 class Struct(ctypes.Structure):
     """A structure whose `struct_size`, where it has one, is set."""
 
     c_name: str
+    _kinds: dict[str, type]  # of members
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        cls._kinds = dict(cls._fields_)
 
     def __init__(self, **members):
         """Members by name. Whatever has an address (a tensor's `data_ptr`, a structure) is taken for it, and lives as long as
-        this."""
-        known = {name for name, _ in self._fields_}
-        for name in members:
-            if name not in known:
+        this. (Layers make a dozen of these in each step: it is worth being quick.)"""
+        kinds, values = self._kinds, members.copy()
+        for name, x in members.items():
+            if name not in kinds:
                 raise TypeError(f"{self.c_name} has no member {name}")
-        kinds = dict(self._fields_)
-        super().__init__(**{name: _value(x, kinds[name]) for name, x in members.items()})
+            if type(x) in _PLAIN:
+                continue
+            if hasattr(x, "data_ptr"):
+                values[name] = x.data_ptr()
+            elif kinds[name] is _pointer and isinstance(x, ctypes.Structure):
+                values[name] = ctypes.addressof(x)
+        if "struct_size" in kinds:
+            values["struct_size"] = ctypes.sizeof(self)
+        super().__init__(**values)
         self._members = members
-        if "struct_size" in known:
-            self.struct_size = ctypes.sizeof(self)
 
 
 class Pages(Struct):
@@ -130,7 +136,7 @@ class PromptShape(Struct):
     c_name = "kvant_prompt_shape"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_seqs n_heads n_kv_heads head_dim n_queries n_tokens"),
                        (_float, "softmax_scale"), (_int, "causal window sas half n_sealed_pages half_products"),
-                       (_float, "score_softcap"), (_int, "n_kept_tokens reserved"))
+                       (_float, "score_softcap"), (_int, "corrected n_kept_tokens"))
 
 
 class PromptPages(Struct):
@@ -146,7 +152,7 @@ class Prompt(Struct):
                        (_pointer, "v"), (_long, "v_token_stride v_head_stride"), (_pointer, "out"),
                        (_long, "out_token_stride out_head_stride"), (_pointer, "lse"),
                        (_long, "lse_token_stride lse_head_stride"), (_pointer, "pages"), (ctypes.c_int, "q_type out_type"),
-                       (_pointer, "sink_logits"), (_int, "q_hadamard out_hadamard"))
+                       (_pointer, "sink_logits"), (_int, "q_hadamard out_hadamard"), (_pointer, "correction"))
 
 
 class TokenWeights(Struct):

@@ -139,6 +139,14 @@ class CpuLibrary(TorchLibrary):
                     words, order = self._plain(shape, layer.tail, seq, head, side, page)
                     words[order[tokens[mine] % PAGE]] = new[mine]
 
+    def _protect(self, shape, layer, rows):
+        names = ("seq", "head", "tail_token", "protected_token")
+        for seq, head, token, to in zip(*(memory(getattr(rows, name), np.int32, rows.n_rows).tolist() for name in names)):
+            for side in range(2):
+                words, order = self._plain(shape, layer.tail, seq, head, side, token // PAGE)
+                copy, order_there = self._plain(shape, layer.protected_pages, seq, head, side, to // PAGE)
+                copy[order_there[to % PAGE]] = words[order[token % PAGE]]
+
     def _seal_pages(self, shape, layer, pages):
         for seq in range(shape.n_seqs):
             first = memory(pages.tail_page, np.int32, shape.n_seqs)[seq]
@@ -171,17 +179,30 @@ class CpuLibrary(TorchLibrary):
         pass
 
     def _decode_attention(self, shape, lengths, layer, *workspace):
-        d = shape.head_dim
+        n_queries = max(shape.max_queries, 1)
+        begins = (memory(lengths.query_begins, np.int32, shape.n_seqs + 1) if lengths.query_begins else
+                  np.arange(shape.n_seqs + 1) * n_queries)
+        assert (np.diff(begins) >= 0).all()
         for seq in range(shape.n_seqs):
+            rows = range(begins[seq], min(begins[seq + 1], begins[seq] + n_queries))
+            tail = counts(lengths.tail_tokens, seq + 1)[seq]
+            assert not rows or begins[seq + 1] - begins[seq] == len(rows) and tail in (0, *range(len(rows), PAGE + 1))
             for head in range(shape.n_kv_heads):
                 keys, values = (np.concatenate([self._protected_rows(shape, lengths, layer, seq, head, side),
                                                 self._rows(shape, lengths, layer, seq, head, side)]) for side in range(2))
-                for query_head in range(head * shape.group, (head + 1) * shape.group if len(keys) else 0):
-                    at = layer.q + 2 * (seq * layer.q_seq_stride + query_head * layer.q_head_stride)
-                    scores = shape.softmax_scale * keys @ from_bf16(memory(at, np.uint16, d))
-                    weights = np.exp(scores - scores.max())
-                    at = layer.out + 2 * (seq * layer.out_seq_stride + query_head * layer.out_head_stride)
-                    memory(at, np.uint16, d)[:] = to_bf16(weights @ values / weights.sum())
+                for behind, row in enumerate(reversed(rows) if len(keys) else ()):
+                    n = len(keys) - behind
+                    self._attend_query(shape, layer, row, head, keys[:n], values[:n])
+
+    def _attend_query(self, shape, layer, row, head, keys, values):
+        d = shape.head_dim
+        for query_head in range(head * shape.group, (head + 1) * shape.group):
+            at = layer.q + 2 * (row * layer.q_seq_stride + query_head * layer.q_head_stride)
+            scores = shape.softmax_scale * keys @ from_bf16(memory(at, np.uint16, d))
+            weights = np.exp(scores - scores.max())
+            at = layer.out + 2 * (row * layer.out_seq_stride + query_head * layer.out_head_stride)
+            out = weights @ values / weights.sum()
+            memory(at, np.uint16, d)[:] = to_bf16(out @ hadamard(d) if layer.out_hadamard else out)
 
     def _prompt_attention(self, shape, prompt, *workspace):
         n, d = shape.n_seqs, shape.head_dim

@@ -104,8 +104,9 @@ class Server:
         counts = [n for _, n in work] + [0] * padding
         lens = [request.computed + n for request, n in work] + [0] * padding
         bounds = [length + late * (0 < n <= most) for length, n in zip(lens, counts)]
-        common = dict(num_reqs=len(counts), num_actual_tokens=sum(counts),
-                      query_start_loc_cpu=torch.tensor(np.concatenate(([0], np.cumsum(counts))), dtype=torch.int32),
+        begins = torch.tensor(np.concatenate(([0], np.cumsum(counts))), dtype=torch.int32)
+        common = dict(num_reqs=len(counts), num_actual_tokens=sum(counts), query_start_loc_cpu=begins,
+                      query_start_loc=begins.to(self.device),
                       seq_lens=torch.tensor(lens, dtype=torch.int32, device=self.device),
                       seq_lens_cpu_upper_bound=torch.tensor(bounds, dtype=torch.int32))
         kinds = {"sealed": [r.blocks for r, _ in work] + [[0]] * padding, "tail": [r.tail for r, _ in work] + [[0]] * padding}

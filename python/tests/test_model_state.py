@@ -15,6 +15,7 @@ from paged_server import LONG_SINK, N_LAYERS, PLAIN, ROTATED, SINK, Request, Ser
 import numpy as np
 
 from kvant.paged import filled_pages, prompt_pages, prompt_rows
+from kvant.paged.sink_layout import UNIT_BYTES
 
 
 class RowServer(Server):
@@ -57,9 +58,10 @@ class Steps(unittest.TestCase):
             self.check(recipe, a, b)
 
     def test_sinks_kept_by_decoding_reach_all_layers_wherever_they_lie(self):
-        for most in (filled_pages.MAX_SEQS, 1):  # one launch for all layers, or one each
-            with unittest.mock.patch.object(filled_pages, "MAX_SEQS", most):
-                server, a, b = Server(SINK), *(Request(n, np.random.default_rng(6)) for n in (133, 133))
+        for n_layers in (2, 1):  # that a table reaches
+            server, a, b = Server(SINK), *(Request(n, np.random.default_rng(6)) for n in (133, 133))
+            most = n_layers * server.state.layers[0].kv_cache.numel() // UNIT_BYTES
+            with unittest.mock.patch.object(filled_pages, "MAX_TABLE_ENTRY", most):
                 server.step([(a, 127), (b, 127)])
                 for _ in range(6):
                     server.step([(a, 1), (b, 1)])

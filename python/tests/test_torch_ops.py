@@ -54,9 +54,9 @@ class Cache:
                 ops.seal(self.sealed, self.table, self.tail, self.tail_table, torch.zeros_like(where), where, **FORMATS,
                          head_dim=D)
 
-    def attend(self, q):
-        return ops.decode_attention(q, self.sealed, self.table, self.counts, self.tail, self.tail_table, self.n_tail, "any",
-                                    "any", D ** -0.5)
+    def attend(self, q, n_tail=None):
+        return ops.decode_attention(q, self.sealed, self.table, self.counts, self.tail, self.tail_table,
+                                    self.n_tail if n_tail is None else n_tail, "any", "any", D ** -0.5)
 
 
 class Operators(unittest.TestCase):
@@ -117,6 +117,12 @@ class Operators(unittest.TestCase):
             self.assertLess((out[seq].float() - wanted).abs().max(), 0.02)
             torch.testing.assert_close(keys[seq, :n].float(), cache.rows[0, seq, :n].float(), atol=0.4, rtol=0)
             self.assertFalse(keys[seq, n:].any())
+
+    def test_several_tokens_of_a_sequence_see_what_each_would_see_alone(self):
+        n_tail, q = int32(5, 4, 127), torch.randn(N_SEQS, 4, N_HEADS, D).bfloat16()
+        out = self.cache.attend(q, n_tail)
+        for i in range(4):
+            self.assertTrue(torch.equal(out[:, i], self.cache.attend(q[:, i].contiguous(), n_tail - (3 - i))))
 
     def test_a_traced_step_gives_what_an_untraced_one_gives(self):
         def step(cache, token, keys, values, q):

@@ -59,8 +59,8 @@ class VllmServer(Server):
 
     def describe(self, kind, **metadata):
         starts, lens = metadata["query_start_loc_cpu"], metadata["seq_lens"]
-        common = CommonAttentionMetadata(query_start_loc=starts, max_query_len=int((starts[1:] - starts[:-1]).max()),
-                                         max_seq_len=int(lens.max()), slot_mapping=torch.zeros(0), **metadata)
+        common = CommonAttentionMetadata(max_query_len=int((starts[1:] - starts[:-1]).max()), max_seq_len=int(lens.max()),
+                                         slot_mapping=torch.zeros(0), **metadata)
         return self.builders[kind].build(common_prefix_len=0, common_attn_metadata=common)
 
     def attend(self, step, of_layer, q, k, v, out):
@@ -104,9 +104,9 @@ class Worker(unittest.TestCase):
         of_layer.impl.forward(of_layer, None, None, None, None, None, out)
         self.assertFalse(out.any())
 
-    def test_graphs_are_claimed_for_single_tokens_alone(self):
+    def test_graphs_are_claimed_for_decoded_requests_with_as_many_tokens_each(self):
         for builder in VllmServer(self).builders.values():
-            self.assertEqual(builder._cudagraph_support.name, "UNIFORM_SINGLE_TOKEN_DECODE")
+            self.assertEqual(builder._cudagraph_support.name, "UNIFORM_BATCH")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 """Do prompts and decoding agree? Random requests through the plug-in's own steps, without vLLM, on the GPU library: in large
 steps (by the library on pages, and on rows that pages are dequantized into, with an attention in PyTorch), in steps of 100, of
 which calls have two pages each, token by token (the decode kernel, which reads sinks from their
-blocks), and with drafts behind each token, of which some are rejected (tails of two pages). And is a rank of tensor parallelism
-what its heads are on one GPU: outputs, and the bytes of sealed pages? A line of JSON for each recipe; the exit status is 1 if any
-differ by more than BF16 does."""
+blocks), and with drafts behind each token, of which some are rejected (tails of two pages, and several queries of a sequence), as
+they are and replayed from CUDA graphs that are larger than the batch. And is a rank of tensor parallelism what its heads are on
+one GPU: outputs, and the bytes of sealed pages? A line of JSON for each recipe; the exit status is 1 if any differ by more than
+BF16 does."""
 
 import itertools
 import json
@@ -22,7 +23,7 @@ import torch
 from kvant import PAGE
 from kvant.torch import TorchLibrary
 from kvant.paged import prompt_pages
-from kvant.paged.recipes import RECIPES, Recipe
+from kvant.paged.recipes import KVANT_RECIPES, OTHER_RECIPES, Recipe
 
 N_TOKENS = (300, 430)
 DRAFTS = 3
@@ -34,6 +35,51 @@ LOUD = 6  # the first token's keys: what a sink is for
 
 class RowServer(harness.Server):
     attention = staticmethod(cpu_library.varlen_attention)
+
+
+class GraphServer(harness.Server):
+    """Steps in which each request has DRAFTS drafts are captured into a CUDA graph for each layer, with room for one request
+    more, and replayed."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.n, rows = len(N_TOKENS) + 1, (len(N_TOKENS) + 1) * (1 + DRAFTS)
+        self.tables = {kind: torch.zeros(self.n, 8, dtype=torch.int32, device="cuda") for kind in ("sealed", "tail")}
+        self.lens, self.begins = (torch.zeros(n, dtype=torch.int32, device="cuda") for n in (self.n, self.n + 1))
+        self.rows = [torch.zeros(rows, n_heads, harness.D, dtype=torch.bfloat16, device="cuda")
+                     for n_heads in (harness.N_HEADS, harness.N_KV_HEADS, harness.N_KV_HEADS, harness.N_HEADS)]
+        self.graphs, self.is_uniform = {}, False
+
+    def describe(self, kind, **metadata):
+        counts = metadata["query_start_loc_cpu"].diff()
+        self.is_uniform = bool((counts == 1 + DRAFTS).all())
+        if self.is_uniform:
+            n, table = len(counts), metadata["block_table_tensor"]
+            self.tables[kind].zero_()[:n, :table.shape[1]] = table
+            self.lens.zero_()[:n] = metadata["seq_lens"]
+            self.begins.fill_(metadata["num_actual_tokens"])[:n + 1] = metadata["query_start_loc"]
+            begins = torch.arange(self.n + 1, dtype=torch.int32) * (1 + DRAFTS)  # as when it was captured
+            metadata = dict(num_reqs=self.n, num_actual_tokens=int(begins[-1]), query_start_loc_cpu=begins,
+                            query_start_loc=self.begins, seq_lens=self.lens, block_table_tensor=self.tables[kind],
+                            seq_lens_cpu_upper_bound=torch.zeros(self.n, dtype=torch.int32))
+        return super().describe(kind, **metadata)
+
+    def attend(self, step, layer, *rows):
+        if not self.is_uniform:
+            return super().attend(step, layer, *rows)
+        for mine, new in zip(self.rows, rows):
+            mine[:len(new)] = new
+        key = layer.kv_cache.data_ptr()
+        if key not in self.graphs:
+            # Runs it for this step; CUDA loads kernels when they are first used.
+            super().attend(step, layer, *self.rows)
+            step._decode, graph = None, torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                super().attend(step, layer, *self.rows)
+            self.graphs[key] = graph, step
+        else:
+            self.graphs[key][0].replay()
+        rows[-1].copy_(self.rows[-1][:len(rows[-1])])
 
 
 def outputs(recipe, library, steps, drafts=0, kind=harness.Server):
@@ -97,28 +143,29 @@ def difference(x, reference):
 
 def main():
     library, is_right = TorchLibrary(), True
-    plain = [Recipe(f"{name} without sink", recipe.key_format, recipe.value_format, recipe.key_hadamard,
-                    recipe.value_hadamard) for name, recipe in RECIPES.items()]
+    plain = [Recipe(f"{recipe.name} without sink", recipe.key_format, recipe.value_format, recipe.key_hadamard,
+                    recipe.value_hadamard) for recipe in KVANT_RECIPES]
     more = [Recipe("sink of 4", "tcq4", "tcq4", True, True, sink=4), Recipe("sink of 2", "ch4g128", "tok4g128", sink=2)]
-    for recipe in (*RECIPES.values(), *plain, *more):
-        for d in (64, 128):
+    for recipe in (*KVANT_RECIPES, *plain, *more, *OTHER_RECIPES):
+        for d in (128,) if recipe in OTHER_RECIPES else (64, 128):
             harness.D, harness.SCALE = d, d ** -0.5
             prompt, decoded = (outputs(recipe, library, steps) for steps in (1000, 1))
             on_rows = outputs(recipe, library, 1000, kind=RowServer)
             with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 2):
                 in_parts = outputs(recipe, library, 100)
-            drafted = outputs(recipe, library, 1 + DRAFTS, DRAFTS)
-            error, of_drafts = difference(decoded, prompt), difference(drafted, decoded)
+            drafted, replayed = (outputs(recipe, library, 1 + DRAFTS, DRAFTS, kind) for kind in (harness.Server, GraphServer))
+            error, of_drafts, of_graphs = difference(decoded, prompt), difference(drafted, decoded), difference(replayed, drafted)
             of_rows, of_parts = difference(on_rows, prompt), difference(in_parts, prompt)
             loss = difference(decoded, unquantized())
             plain_heads = harness.N_HEADS, harness.N_KV_HEADS
             of_ranks, other_bytes, n_bytes = ranks_differ_by(recipe, library)
             harness.N_HEADS, harness.N_KV_HEADS = plain_heads
-            is_right &= max(error, of_rows, of_parts, of_drafts, of_ranks) < TOLERANCE and other_bytes == 0
+            is_right &= max(error, of_rows, of_parts, of_drafts, of_graphs, of_ranks) < TOLERANCE and other_bytes == 0
             print("RESULT", json.dumps({"recipe": recipe.name, "text": recipe.text, "head": d,
                                         "decoding differs from prompt by": round(error, 6),
                                         "on rows from prompt by": round(of_rows, 6), "in parts by": round(of_parts, 6),
                                         "with drafts from decoding by": round(of_drafts, 6),
+                                        "in graphs from these by": round(of_graphs, 6),
                                         "from unquantized by": round(loss, 4),
                                         "two ranks from one by": round(of_ranks, 6),
                                         "bytes of their pages": f"{other_bytes} of {n_bytes} differ"}), flush=True)

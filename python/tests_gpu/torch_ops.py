@@ -54,8 +54,8 @@ class Cache:
     def seal(self, page):
         ops.seal(self.sealed, self.table, self.tail, self.tail_table, int32(0, 0, 0), int32(*3 * [page]), *self.formats, self.d)
 
-    def attend(self, q):
-        return ops.decode_attention(q, self.sealed, self.table, self.counts, self.tail, self.tail_table, self.n_tail,
+    def attend(self, q, behind=0):
+        return ops.decode_attention(q, self.sealed, self.table, self.counts, self.tail, self.tail_table, self.n_tail - behind,
                                     *self.formats, self.d ** -0.5)
 
     def dequantize(self):
@@ -142,6 +142,8 @@ def check(formats, d):
     merged, total = a.clone(), torch.logaddexp(lse_a, lse_b)
     ops.merge(merged, lse_a_merged := lse_a.clone(), b, lse_b)
     wanted = a * (lse_a - total).exp()[..., None] + b * (lse_b - total).exp()[..., None]
+    several = torch.stack([q, cache.q], 1)  # the last two tokens of each sequence; the second has one in its tail
+    alone = torch.stack([cache.attend(q, behind=1), cache.attend(cache.q)], 1)
     plain = walk(Cache(formats, d), step)
     compiled_cache, graph_cache, plain_cache = (Cache(formats, d) for _ in range(3))
     compiled = walk(compiled_cache, torch.compile(step, fullgraph=True))
@@ -155,6 +157,7 @@ def check(formats, d):
     errors = {"merge": difference(merged, wanted), "merged lse": difference(lse_a_merged, total),
               "attention, library": difference(cache.attend(q), other.attend_by_library(q)),
               "attention, PyTorch": difference(cache.attend(q), cache.attend_by_pytorch(q)),
+              "two tokens": difference(cache.attend(several)[::2], alone[::2]),
               "compiled": difference(compiled, plain), "replayed": difference(replayed, plain)}
     is_right = all(equal.values()) and all(error < TOLERANCE for error in errors.values())
     print("RESULT", json.dumps({"formats": "+".join(formats), "head": d, "right": is_right, "equal": equal,

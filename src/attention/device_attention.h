@@ -96,7 +96,7 @@ class DeviceAttention {
   bool attend_and_protect(Step& step, int layer, const DeviceRows& rows, const kvant_decode_layer& at_layer);
 
   // Prompts in blocks of rows (device_prompt.cc).
-  bool takes_prompt_kernel(const Plan& plan, const StepSlice& slice) const;
+  bool takes_prompt_kernel(const StepSlice& slice) const;
   void list_prompt(const Step& step, const RowRun& run);
   Result<std::size_t> prompt_workspace(const Plan& plan) const;
   bool attend_prompt(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer at_layer,

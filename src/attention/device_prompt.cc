@@ -34,12 +34,6 @@ bool in_integers(const Plan& plan) {
   return plan.recipe.prompt == PromptAttention::flashq;
 }
 
-// Whether the kernel in half precision knows all that the plan asks of scores, weights and values.
-bool knows_in_half(const Plan& plan) {
-  const Recipe& recipe = plan.recipe;
-  return recipe.prompt == PromptAttention::exact && recipe.skip == 0 && !is_corrected(plan);
-}
-
 // Tokens that scores may protect of n_sealed pages, in the layer that protects most.
 int most_protected(const Plan& plan, int n_sealed) {
   int most = 0;
@@ -67,13 +61,15 @@ kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, 
   shape.n_sealed_pages = n_pages;
   shape.half_products = in_integers(plan) ? 0 : 1;
   shape.score_softcap = g.score_softcap;
+  shape.corrected = is_corrected(plan) ? 1 : 0;
   return shape;
 }
 
 }  // namespace
 
-bool DeviceAttention::takes_prompt_kernel(const Plan& plan, const StepSlice& slice) const {
-  return slice.is_prompt && slice.n_tokens >= kMinPromptTokens && (in_integers(plan) || knows_in_half(plan));
+// The kernel reads all values, those that a recipe lets be skipped too.
+bool DeviceAttention::takes_prompt_kernel(const StepSlice& slice) const {
+  return slice.is_prompt && slice.n_tokens >= kMinPromptTokens;
 }
 
 void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {
@@ -195,6 +191,11 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
     prompt.out = rows.out + run.first_row * row_size(g);
     prompt.q_type = prompt.out_type = KVANT_F32;
     prompt.sink_logits = at_layer.sink_logits;
+  }
+  kvant_correction correction{};
+  if (is_corrected(plan, layer)) {
+    correction = sums_.of_rows(step, layer, indices_, run.first_row);
+    prompt.correction = &correction;
   }
   prompt.q_token_stride = prompt.out_token_stride = row_size(g);
   prompt.q_head_stride = prompt.out_head_stride = g.head_dim;

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from kvant import PAGE
 from kvant.paged.sink_layout import SinkLayout
@@ -30,7 +31,7 @@ class BlockLayout:
     sink_tokens: int = 0
     tail_pages: int = 1  # of a head and side
 
-    @property
+    @cached_property
     def sink(self) -> SinkLayout:
         return SinkLayout(self.n_kv_heads, self.head_dim, self.sink_tokens)
 
@@ -44,7 +45,7 @@ class BlockLayout:
         """128 tokens of one head and side, unquantized."""
         return PAGE * self.head_dim * BF16_BYTES
 
-    @property
+    @cached_property
     def block_bytes(self) -> int:
         """At least one tail page has to fit: with few heads, blocks are larger than their sealed pages."""
         sealed = self.sink.bytes + -(-self.n_kv_heads * self.head_bytes // ALIGNMENT) * ALIGNMENT
@@ -59,7 +60,7 @@ class BlockLayout:
         """Of a request."""
         return -(-self.tail_pages * SIDES * self.n_kv_heads // self.tail_pages_per_block)
 
-    @property
+    @cached_property
     def unit_bytes(self) -> int:
         """The largest size that divides blocks and tail pages: tables of tail pages count in it."""
         return math.gcd(self.block_bytes, self.tail_page_bytes)

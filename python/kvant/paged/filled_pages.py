@@ -10,7 +10,7 @@ import torch
 
 from kvant.torch import Layer, Pages
 from kvant.paged.block_layout import SIDES
-from kvant.paged.model_cache import MAX_SEQS, MAX_TABLE_ENTRY, ModelCache, sink_pages
+from kvant.paged.model_cache import MAX_TABLE_ENTRY, ModelCache, sink_pages
 from kvant.paged.sink_layout import UNIT_BYTES
 
 
@@ -68,21 +68,20 @@ class FilledPages:
             self._keep_sinks(pending.sealed_blocks[pending.first], pending.tail_ids[pending.first])
 
     def _keep_sinks(self, first_blocks: torch.Tensor, tail_ids: torch.Tensor) -> None:
-        cache, places, n_seqs = self._cache, self._places, len(first_blocks)
+        cache, places = self._cache, self._places
         ids = cache.sink_ids(first_blocks)
-        for layers in self._neighbours(n_seqs):
+        for layers in self._neighbours():
             low = places.distances[layers][0]
             away = torch.tensor([(x - low) // UNIT_BYTES for x in places.distances[layers]], device=ids.device)
             table = (away[:, None, None] + ids).flatten(0, 1).to(torch.int32)
-            sinks = cache.sink_rows(len(table))
-            rows = cache.first_tokens(self._tail_pages(tail_ids, places.in_units[layers]), sinks)
-            cache.write_sinks(sink_pages(table, places.low + low), rows, sinks)
+            cache.keep_sinks(cache.sink_rows(len(table)), self._tail_pages(tail_ids, places.in_units[layers]),
+                             sink_pages(table, places.low + low))
 
-    def _neighbours(self, n_seqs: int) -> Iterator[slice]:
-        """Layers whose sinks one table reaches and one launch takes."""
+    def _neighbours(self) -> Iterator[slice]:
+        """Layers whose sinks one table reaches."""
         places, first = self._places, 0
         for i in range(1, len(places.distances) + 1):
-            if i == len(places.distances) or (i + 1 - first) * n_seqs > MAX_SEQS or (
+            if i == len(places.distances) or (
                     places.distances[i] + places.layer_bytes - places.distances[first] > MAX_TABLE_ENTRY * UNIT_BYTES):
                 yield slice(first, i)
                 first = i

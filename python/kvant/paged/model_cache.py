@@ -12,29 +12,33 @@ from kvant.paged.recipes import Recipe
 from kvant.paged.sink_layout import UNIT_BYTES
 
 MAX_TABLE_ENTRY = 2**31 - 1
-MAX_SEQS = 32767  # of kvant_dequantize
+MAX_QUERIES = 8  # of a sequence in a call
 
 
 @dataclass(frozen=True)
 class SinkRows:
-    """Rows of some sequences' sinks."""
+    """Rows of some sequences' sinks: int32 [n_seqs * n_kv_heads * tokens]."""
 
-    n_tokens: torch.Tensor  # int32 [n_seqs]
-    seq: torch.Tensor  # int32 [n_seqs * tokens]: of each row, its sequence
-    token: torch.Tensor  # and its place in the sink
+    n_seqs: int
+    seq: torch.Tensor
+    head: torch.Tensor
+    token: torch.Tensor  # its place in the sequence
 
 
 class ModelCache:
     """One model's KV cache. A layer's blocks are uint8 [n_blocks, block_bytes]."""
 
     def __init__(self, library: TorchLibrary, recipe: Recipe, layout: BlockLayout, n_heads: int, softmax_scale: float,
-                 max_seqs: int, device: torch.device):
-        """n_heads: query heads; max_seqs: the most sequences of a step."""
+                 max_requests: int, device: torch.device, max_rows: int = 1):
+        """n_heads: query heads; max_requests: that a step decodes, each with at most max_rows new tokens."""
         self.library, self.recipe, self.layout, self.device = library, recipe, layout, device
         self.n_heads, self.softmax_scale = n_heads, softmax_scale
-        self._shapes: dict[int, Shape] = {}
-        self.workspace = library.new_workspace(self.shape(max_seqs), device)
-        self.numbers = torch.arange(max_seqs, dtype=torch.int32, device=device)
+        self._shapes: dict[tuple[int, int], Shape] = {}
+        self.max_queries = self._queries_together(max_rows)
+        # Rows on either side of a page's end.
+        self.parts = 2 * -(-max_rows // self.max_queries) if max_rows > 1 else 1
+        self.workspace = library.new_workspace(self.shape(max_requests * self.parts, self.max_queries), device)
+        self.numbers = torch.arange(max_requests * max(max_rows, self.parts), dtype=torch.int32, device=device)
         pages = [(head, side) for head in range(layout.n_kv_heads) for side in range(SIDES)]
         places = [[layout.tail_place(*page, turn) for page in pages] for turn in range(layout.tail_pages)]
         self._tail_block = torch.tensor([[block for block, _ in turn] for turn in places], device=device)
@@ -43,13 +47,20 @@ class ModelCache:
             self._sink_unit = torch.tensor([layout.sink.place(*page) // UNIT_BYTES for page in pages],
                                            dtype=torch.int32, device=device)
 
-    def shape(self, n_seqs: int) -> Shape:
-        if n_seqs not in self._shapes:
-            self._shapes[n_seqs] = Shape(
+    def shape(self, n_seqs: int, max_queries: int = 1) -> Shape:
+        """max_queries: of a sequence."""
+        if (n_seqs, max_queries) not in self._shapes:
+            self._shapes[n_seqs, max_queries] = Shape(
                 n_seqs=n_seqs, n_kv_heads=self.layout.n_kv_heads, group=self.n_heads // self.layout.n_kv_heads,
-                head_dim=self.layout.head_dim, softmax_scale=self.softmax_scale,
-                key_format=self.recipe.key_format.encode(), value_format=self.recipe.value_format.encode())
-        return self._shapes[n_seqs]
+                head_dim=self.layout.head_dim, softmax_scale=self.softmax_scale, key_format=self.recipe.key_format.encode(),
+                value_format=self.recipe.value_format.encode(), max_queries=max_queries)
+        return self._shapes[n_seqs, max_queries]
+
+    def _queries_together(self, max_rows: int) -> int:
+        """How many rows of a request are queries of one sequence: as many as the kernel for one query takes. (The generic one
+        takes up to 8 in place of some that don't, and is not worth it.)"""
+        n = min(max_rows, MAX_QUERIES)
+        return next((m for m in range(n, 1, -1) if self.library.decode_kernel(self.shape(1, m)) == self.kernel), 1)
 
     @property
     def kernel(self) -> str | None:
@@ -90,25 +101,15 @@ class ModelCache:
 
     def sink_rows(self, n_seqs: int) -> SinkRows:
         """Of n_seqs sinks."""
-        n_tokens = self.layout.sink_tokens
-        numbers = torch.arange(n_seqs * n_tokens, dtype=torch.int32, device=self.device)
-        return SinkRows(torch.full((n_seqs,), n_tokens, dtype=torch.int32, device=self.device), numbers // n_tokens,
-                        numbers % n_tokens)
+        n_tokens, n_heads = self.layout.sink_tokens, self.layout.n_kv_heads
+        numbers = torch.arange(n_seqs * n_heads * n_tokens, dtype=torch.int32, device=self.device)
+        of_head = numbers // n_tokens
+        return SinkRows(n_seqs, of_head // n_heads, of_head % n_heads, numbers % n_tokens)
 
-    def first_tokens(self, tail: Pages, sinks: SinkRows) -> torch.Tensor:
-        """Those of the sinks, out of tail pages, one of each sequence: BF16 [2, n_seqs, tokens, n_kv_heads, head_dim]."""
-        layout, n_seqs = self.layout, len(sinks.n_tokens)
-        rows = torch.empty((SIDES, n_seqs, layout.sink_tokens, layout.n_kv_heads, layout.head_dim),
-                           dtype=torch.bfloat16, device=self.device)
-        self.library.dequantize(self.shape(n_seqs), Lengths(tail_tokens=sinks.n_tokens), Layer(tail=tail), 0, 1, *rows)
-        return rows
-
-    def write_sinks(self, pages: Pages, rows: torch.Tensor, sinks: SinkRows, is_due: torch.Tensor | None = None) -> None:
-        """rows: as first_tokens gives them; is_due: bool [n_seqs], which of them are written (None: all)."""
-        token = sinks.token
-        if is_due is not None:
-            token = token.where(is_due.repeat_interleave(rows.shape[2]), -1)
-        self.library.append(self.shape(rows.shape[1]), Layer(tail=pages), sinks.seq, token, *rows.flatten(1, 2))
+    def keep_sinks(self, rows: SinkRows, tail: Pages, sinks: Pages) -> None:
+        """Copies the first tokens of tail pages, one of each sequence, into sinks."""
+        self.library.protect(self.shape(rows.n_seqs), Layer(tail=tail, protected_pages=sinks), rows.seq, rows.head, rows.token,
+                             rows.token)
 
     def rotated(self, q: torch.Tensor) -> torch.Tensor:
         """Queries [n, n_heads, head_dim] as stored keys want them."""

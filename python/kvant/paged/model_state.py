@@ -28,7 +28,7 @@ class Step:
     n_decodes: int = 0
     n_decode_rows: int = 0
     n_rows: int = 0
-    draft_lens: np.ndarray | None = None  # [n_decodes]: rows of each, where there are drafts
+    has_drafts: bool = False  # decoded requests may have several rows
     prefill: prefill.PrefillStep | None = None
     # Made by the first layer, so that a captured step makes it anew in each replay.
     _decode: decode.DecodeStep | draft_rows.DraftStep | None = field(default=None, repr=False)
@@ -36,15 +36,15 @@ class Step:
     @property
     def decoding(self):
         """The module for decoded requests."""
-        return decode if self.draft_lens is None else draft_rows
+        return draft_rows if self.has_drafts else decode
 
     def decode(self) -> decode.DecodeStep | draft_rows.DraftStep:
         if self._decode is None:
             n = self.n_decodes
             tables = self.sealed.block_table_tensor[:n], self.tail.block_table_tensor[:n]
             lens = self.sealed.seq_lens[:n]
-            self._decode = (decode.prepare(self.cache, lens, *tables) if self.draft_lens is None else
-                            draft_rows.prepare(self.cache, lens, self.draft_lens, *tables))
+            self._decode = (draft_rows.prepare(self.cache, lens, self.sealed.query_start_loc[:n + 1], self.n_decode_rows, *tables)
+                            if self.has_drafts else decode.prepare(self.cache, lens, *tables))
         return self._decode
 
 
@@ -66,8 +66,8 @@ class ModelState:
 
     def start(self, library: TorchLibrary, max_seqs: int, max_model_len: int, device: torch.device) -> None:
         """Before the first step, and again whenever vLLM lays out the cache anew."""
-        self.cache = ModelCache(library, self.recipe, self.layout, self.n_heads, self.softmax_scale,
-                                max_seqs * (1 + self.max_drafts), device)
+        self.cache = ModelCache(library, self.recipe, self.layout, self.n_heads, self.softmax_scale, max_seqs, device,
+                                1 + self.max_drafts)
         self._filled, self._step, self._max_model_len = FilledPages(self.cache), None, max_model_len
 
     def add(self, kind: str, common) -> Step:
@@ -114,7 +114,7 @@ class ModelState:
         behind = query_lens[n:]
         if ((behind > 0) & (behind <= 1 + self.max_drafts)).any():  # their lengths are known on the device alone
             raise RuntimeError("kvant: requests with drafts must come before those with longer steps")
-        step.draft_lens, step.n_decode_rows = query_lens[:n], int(query_lens[:n].sum())
+        step.has_drafts, step.n_decode_rows = True, int(query_lens[:n].sum())
 
     def _add_filled(self, seq_lens: np.ndarray, table: torch.Tensor, tail_table: torch.Tensor) -> None:
         """seq_lens: of requests with one new token."""

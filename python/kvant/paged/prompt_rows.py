@@ -51,8 +51,8 @@ class VisibleRows:
     n_visible_tokens: torch.Tensor
     seen_blocks: torch.Tensor  # int32: where those full pieces are that later ones see
     ones: torch.Tensor  # int32, as many
-    of_sinks: torch.Tensor  # int64: which of the step's sinks later pieces see,
-    seen: torch.Tensor  # int64: and these pieces' numbers among PrefillPlan.seen
+    first: torch.Tensor  # int64: pieces with sinks that later ones see, as they are,
+    first_seen: torch.Tensor  # int64: and sealed
     stretches: tuple[Stretch, ...]
 
 
@@ -64,7 +64,7 @@ def prepare(cache: ModelCache, step: PrefillStep) -> VisibleRows:
     arrays = DeviceArrays({
         "first_rows": plan.first_rows, "n_tokens": plan.n_tokens, "visible": plan.visible,
         "n_visible_tokens": plan.n_visible_tokens, "seen_request": plan.request[plan.seen], "seen_page": plan.page[plan.seen],
-        "of_sinks": np.flatnonzero(plan.first_seen >= 0), "seen": plan.first_seen[plan.first_seen >= 0],
+        "first": len(plan.seen) + plan.first[plan.first_seen >= 0], "first_seen": plan.first_seen[plan.first_seen >= 0],
         "bounds": np.array(bounds).reshape(-1, 5)}, cache.device)
     seen_blocks = block_table[arrays["seen_request"].long(), arrays["seen_page"].long()].contiguous()
 
@@ -74,8 +74,8 @@ def prepare(cache: ModelCache, step: PrefillStep) -> VisibleRows:
 
     return VisibleRows(
         **{name: arrays[name] for name in ("first_rows", "n_tokens", "visible", "n_visible_tokens")},
-        seen_blocks=seen_blocks, ones=torch.ones_like(seen_blocks), of_sinks=arrays["of_sinks"].long(),
-        seen=arrays["seen"].long(),
+        seen_blocks=seen_blocks, ones=torch.ones_like(seen_blocks), first=arrays["first"].long(),
+        first_seen=arrays["first_seen"].long(),
         stretches=tuple(Stretch(prefix.first_row, prefix.end_row, first, n, arrays["bounds"][i, 4:],
                                 block_table[prefix.request], arrays["bounds"][i, :2], arrays["bounds"][i, 2:4],
                                 sink_of(prefix, first))
@@ -116,10 +116,10 @@ def _visible_rows(cache: ModelCache, step: PrefillStep, scratch: ScratchPages,
     if n_seen:
         library.dequantize(cache.shape(n_seen), Lengths(sealed_pages=mine.ones),
                            Layer(sealed=cache.sealed_pages(mine.seen_blocks[:, None], blocks)), 0, 1, *rows[:, :n_seen])
-        if step.sinks is not None and len(mine.seen):
-            rows[:, mine.seen, :layout.sink_tokens] = scratch.first_tokens[:, mine.of_sinks]
     library.dequantize(cache.shape(plan.n_pieces), Lengths(tail_tokens=mine.n_tokens),
                        Layer(tail=scratch.pages(step.piece_numbers)), 0, 1, *rows[:, n_seen:])
+    if layout.sink_tokens and len(mine.first):
+        rows[:, mine.first_seen, :layout.sink_tokens] = rows[:, mine.first, :layout.sink_tokens]
     return rows[0], rows[1]
 
 

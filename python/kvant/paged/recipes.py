@@ -25,12 +25,24 @@ class Recipe:
         return text + (f",sink={self.sink}" if self.sink else "")
 
 
-RECIPES = {recipe.name: recipe for recipe in (
+KVANT_RECIPES = (
     Recipe("kvant_4bit", "tcq4", "tcq4", key_hadamard=True, value_hadamard=True, sink=1),
     Recipe("kvant_3bit", "tcq3", "tcq3", key_hadamard=True, value_hadamard=True, sink=1),
     Recipe("kvant_2bit", "tcq2", "tcq2", key_hadamard=True, value_hadamard=True, sink=1),
     Recipe("kvant_fast4", "ch4g128", "tok4g128", sink=1),
-)}
+)
+# Others' systems, as far as they do without constants of a model and give the same answers whatever the steps are: TurboQuant with
+# a rotation without random signs, KVLinC without its correction, TurboAttention with exact softmax.
+OTHER_RECIPES = (
+    Recipe("kvant_kivi_4bit", "ch4g128", "tok4g128"),
+    Recipe("kvant_kivi_2bit", "ch2g128", "tok2g128"),
+    Recipe("kvant_kvlinc_2bit", "ch2g128", "tok2g128", value_hadamard=True),
+    Recipe("kvant_turboquant_4bit", "lm4", "lm4", key_hadamard=True, value_hadamard=True),
+    Recipe("kvant_turboquant_3bit", "lm3", "lm3", key_hadamard=True, value_hadamard=True),
+    Recipe("kvant_turboquant_2bit", "lm2", "lm2", key_hadamard=True, value_hadamard=True),
+    Recipe("kvant_turboattention_4bit", "prog4", "prog4", sink=1),
+)
+RECIPES = {recipe.name: recipe for recipe in (*KVANT_RECIPES, *OTHER_RECIPES)}
 
 
 def parse_recipe(text: str) -> Recipe:

@@ -81,7 +81,6 @@ class ScratchPages:
 
     pool: torch.Tensor  # uint8 [n_pieces, 2 * n_kv_heads, units of a page, bytes of a unit]
     page_bytes: int
-    first_tokens: torch.Tensor | None  # what went into `PrefillStep.sinks`, as ModelCache.first_tokens gives it
 
     def pages(self, table: torch.Tensor) -> Pages:
         """table: int32 [n_seqs] or [n_seqs, n_pages], numbers of pieces."""
@@ -99,7 +98,7 @@ def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, 
     units = blocks.view(-1, layout.unit_bytes)
     if len(plan.entering):
         pool[step.entering] = units[step.entering_units]
-    scratch = ScratchPages(pool, layout.tail_page_bytes, None)
+    scratch = ScratchPages(pool, layout.tail_page_bytes)
     library.append(cache.shape(plan.n_pieces), Layer(tail=scratch.pages(step.piece_numbers)), step.row_piece, step.row_token,
                    keys, values, recipe.key_hadamard, recipe.value_hadamard)
     if len(plan.full):
@@ -107,9 +106,7 @@ def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, 
                            Layer(tail=scratch.pages(step.full), sealed=cache.sealed_pages(step.full_blocks, blocks),
                                  sink=layout.sink_tokens), step.zeros, step.full_place, 1)
     if step.sinks is not None:
-        first_tokens = cache.first_tokens(scratch.pages(step.sinks.pieces), step.sinks.rows)
-        cache.write_sinks(cache.sink_pages(step.sinks.ids, blocks), first_tokens, step.sinks.rows)
-        scratch = ScratchPages(pool, layout.tail_page_bytes, first_tokens)
+        cache.keep_sinks(step.sinks.rows, scratch.pages(step.sinks.pieces), cache.sink_pages(step.sinks.ids, blocks))
     if len(plan.leaving):
         units[step.leaving_units] = pool[step.leaving]
     return scratch

@@ -8,6 +8,7 @@ another: eight of keys in the place of a tile, or four of values, if the sink is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from kvant.c_api import KEY
 
@@ -34,7 +35,7 @@ class SinkLayout:
     def tile_bytes(self) -> int:
         return TILE_TOKENS * self.head_dim * 2
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Of keys, then values, of all heads. (The last page's tile ends behind them, with bytes of no weight.)"""
         return (self._tiles(0) + self._tiles(1)) * self.tile_bytes if self.n_tokens else 0

@@ -7,7 +7,7 @@ import ctypes
 import torch
 
 from kvant.c_api import (BF16, F32, Dequantization, Layer, Lengths, Library, NewRows, Partial, Prompt, PromptShape,
-                         SealRange, Shape, Transformation)
+                         ProtectedRows, SealRange, Shape, Transformation)
 
 
 def type_of(x: torch.Tensor) -> int:
@@ -55,6 +55,13 @@ class TorchLibrary(Library):
         self.call("seal_pages", shape, layer,
                   SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages, max_pages=max_pages))
 
+    def protect(self, shape: Shape, layer: Layer, seq: torch.Tensor, head: torch.Tensor, tail_token: torch.Tensor,
+                protected_token: torch.Tensor) -> None:
+        """Copies rows of both sides out of the layer's tail into its protected pages. All int32 [n_rows]: whose sequence and KV
+        head, which token of the tail, and where it goes."""
+        self.call("protect", shape, layer, ProtectedRows(n_rows=len(seq), seq=seq, head=head, tail_token=tail_token,
+                                                         protected_token=protected_token))
+
     def new_workspace(self, shape: Shape, device: torch.device | str = "cuda") -> torch.Tensor:
         """uint8 [bytes that the shape needs]."""
         return torch.empty(self.workspace_bytes(shape), dtype=torch.uint8, device=device)
@@ -64,7 +71,7 @@ class TorchLibrary(Library):
         self.call("decode_schedule", shape, lengths, *_memory(workspace))
 
     def decode_attention(self, shape: Shape, lengths: Lengths, layer: Layer, workspace: torch.Tensor) -> None:
-        """Attention of one query token of each sequence: the layer's `q` into its `out`."""
+        """Attention of one query token of each sequence, or of several (`max_queries`): the layer's `q` into its `out`."""
         self.call("decode_attention", shape, lengths, layer, *_memory(workspace))
 
     def prompt_attention(self, shape: PromptShape, prompt: Prompt, device: torch.device | str = "cuda") -> None:

@@ -34,11 +34,11 @@ def _sealed_pages(pool: torch.Tensor, table: torch.Tensor, key_format: str, valu
 
 
 def _shape(table: torch.Tensor, head_dim: int, key_format: str = "", value_format: str = "", n_heads: int = 0,
-           softmax_scale: float = 1.0) -> Shape:
+           softmax_scale: float = 1.0, max_queries: int = 1) -> Shape:
     n_seqs, n_kv_heads, _ = table.shape
     return Shape(n_seqs=n_seqs, n_kv_heads=n_kv_heads, group=max(1, n_heads // n_kv_heads), head_dim=head_dim,
                  softmax_scale=softmax_scale, key_format=key_format.encode() or None,
-                 value_format=value_format.encode() or None)
+                 value_format=value_format.encode() or None, max_queries=max_queries)
 
 
 @torch.library.custom_op("kvant::rotate", mutates_args=())
@@ -101,17 +101,20 @@ def decode_attention(q: torch.Tensor, sealed_pool: torch.Tensor, sealed_table: t
                      tail_pool: torch.Tensor, tail_table: torch.Tensor, tail_tokens: torch.Tensor, key_format: str,
                      value_format: str, softmax_scale: float) -> torch.Tensor:
     """Attention of a token of each sequence, q BF16 [n_seqs, n_heads, head_dim], to its sealed pages and its tail's tokens
-    (counts: int32 [n_seqs]): BF16, like q."""
-    n_heads, d = q.shape[1:]
-    shape = _shape(sealed_table, d, key_format, value_format, n_heads, softmax_scale)
+    (counts: int32 [n_seqs]): BF16, like q. Or of a sequence's last 2 to 8 tokens, q [n_seqs, tokens, n_heads, head_dim], of which
+    each sees those up to itself."""
+    max_queries = q.shape[1] if q.dim() == 4 else 1
+    rows = q.reshape(-1, *q.shape[-2:])
+    shape = _shape(sealed_table, rows.shape[2], key_format, value_format, rows.shape[1], softmax_scale, max_queries)
     lengths = Lengths(sealed_pages=sealed_pages, tail_tokens=tail_tokens)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    out_rows, d = out.view(rows.shape), rows.shape[2]
     workspace = library().new_workspace(shape, q.device)
     library().decode_schedule(shape, lengths, workspace)
     library().decode_attention(shape, lengths, Layer(
-        sealed=_sealed_pages(sealed_pool, sealed_table, key_format, value_format, d),
-        tail=_tail_pages(tail_pool, tail_table, d), q=q, q_seq_stride=q.stride(0), q_head_stride=q.stride(1), out=out,
-        out_type=BF16, out_seq_stride=out.stride(0), out_head_stride=out.stride(1), settled=1), workspace)
+        sealed=_sealed_pages(sealed_pool, sealed_table, key_format, value_format, d), tail=_tail_pages(tail_pool, tail_table, d),
+        q=rows, q_seq_stride=rows.stride(0), q_head_stride=rows.stride(1), out=out_rows, out_type=BF16,
+        out_seq_stride=out_rows.stride(0), out_head_stride=out_rows.stride(1), settled=1), workspace)
     return out
 
 

@@ -99,7 +99,7 @@ class KvantTailBackend(KvantBackend):
 
 
 class _Builder(AttentionMetadataBuilder[Step]):
-    _cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+    _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH  # of decoded requests that have as many drafts each
     kind = ""
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):

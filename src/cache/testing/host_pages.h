@@ -398,8 +398,8 @@ class HostLibrary {
     std::vector<float> sealed_;
   };
 
-  // out = softmax(scale q K^T) V of a query, corrected by the sums of its sequence. SAS's polynomial is taken
-  // for the exponential that it approximates.
+  // out = softmax(scale q K^T) V of a query, corrected by the sums of its sequence (of a prompt: its own).
+  // SAS's polynomial is taken for the exponential that it approximates.
   static void attend(const kvant_decode_shape& shape, const std::vector<float>& q,
                      const std::vector<float>& k, const std::vector<float>& v,
                      const kvant_correction* correction, const float* sink_logits, int seq, int query_head,
@@ -506,6 +506,7 @@ class HostLibrary {
                                        std::size_t, kvant_stream) {
     const kvant_prompt_pages& pages = *prompt->pages;
     if (prompt->k != nullptr || pages.first_row_tokens == nullptr) return KVANT_UNSUPPORTED;
+    if (prompt->correction != nullptr && shape->corrected == 0) return KVANT_INVALID_ARGUMENT;
     kvant_decode_shape of_scores = *pages.shape;
     of_scores.score_softcap = shape->score_softcap;
     std::vector<float> out(shape->head_dim), q(shape->head_dim);
@@ -532,8 +533,8 @@ class HostLibrary {
             float* const lse = prompt->lse == nullptr ? nullptr
                                                       : prompt->lse + (first + i) * prompt->lse_token_stride +
                                                             query_head * prompt->lse_head_stride;
-            attend(of_scores, q, rows[KVANT_KEY], rows[KVANT_VALUE], /*correction=*/nullptr,
-                   prompt->sink_logits, seq, query_head, out.data(), lse);
+            attend(of_scores, q, rows[KVANT_KEY], rows[KVANT_VALUE], prompt->correction, prompt->sink_logits,
+                   first + i, query_head, out.data(), lse);
             write_output(*prompt, first + i, query_head, out);
           }
         }

@@ -11,6 +11,7 @@
 #include "attention/cuda/device/gpu.h"
 #include "attention/cuda/page/page_format.h"
 #include "attention/cuda/seal/append_kernel.cuh"
+#include "attention/cuda/seal/append_tiles.cuh"
 #include "attention/cuda/seal/seal_registry.h"
 #include "format/format.h"
 #include "kvant/kvant.h"
@@ -195,7 +196,10 @@ AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer
 
 kvant_status append(const AppendArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream) {
   const int n_heads = args.n_kv_heads * (2 + (args.queries.rows != nullptr ? args.group : 0));
-  const unsigned ctas = ctas_for(args.n_rows * n_heads, kAppendThreads);
+  const bool in_tiles =
+      args.queries.rows == nullptr && args.tail_tokens == nullptr && args.n_rows >= kRowsForTiles;
+  const std::int64_t n_warps = in_tiles ? (args.n_rows + kTileRows - 1) / kTileRows : args.n_rows;
+  const unsigned ctas = ctas_for(n_warps * n_heads, kAppendThreads);
   if (ctas == 0) return refuse_argument("rows.n_rows: too many for one launch");
   // Set up while its predecessor ends, as kvant_transform is.
   cudaLaunchAttribute overlap{};
@@ -208,7 +212,10 @@ kvant_status append(const AppendArgs& args, int head_dim, const Gpu& gpu, cudaSt
   config.attrs = &overlap;
   config.numAttrs = gpu.overlap_attributes();
   cudaError_t error = cudaSuccess;
-  with_head_dim(head_dim, [&](auto d) { error = cudaLaunchKernelEx(&config, append_kernel<d.value>, args); });
+  with_head_dim(head_dim, [&](auto d) {
+    error =
+        cudaLaunchKernelEx(&config, in_tiles ? append_tiles_kernel<d.value> : append_kernel<d.value>, args);
+  });
   return status_of(error);
 }
 

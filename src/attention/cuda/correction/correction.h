@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "attention/cuda/device/gpu.h"
+#include "attention/cuda/prompt/prompt_args.h"
 #include "attention/cuda/seal/encode_args.h"
 #include "kvant/kvant.h"
 
@@ -48,6 +49,24 @@ struct CorrectionArgs {
 
 // Launches what fills the numerators and denominators that the decode kernel joins.
 cudaError_t attend_to_states(const CorrectionArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream);
+
+// A prompt's rows, each with a state of its own: what the kernel of prompts has left of them becomes
+// corrected. queries.n_seqs: rows, their numerators and denominators are not used, and features has room for
+// kRowsAtOnce of them.
+struct PromptCorrection {
+  static constexpr int kRowsAtOnce = 512;
+  CorrectionArgs queries;
+  const PromptRowSums* sums;  // [rows][n_heads], relative to the largest score
+  void* out;
+  int out_f32;
+  std::int64_t out_token_stride, out_head_stride;
+  float* lse;  // or null
+  std::int64_t lse_token_stride, lse_head_stride;
+  int absolute;
+};
+
+cudaError_t correct_prompt(const PromptCorrection& correction, int head_dim, const Gpu& gpu,
+                           cudaStream_t stream);
 
 // Launches what adds the pages that args name, just sealed from the tail, to the states of their sequences.
 cudaError_t add_sealed_to_states(const SealArgs& args, int head_dim, const Gpu& gpu, const float* key_maps,

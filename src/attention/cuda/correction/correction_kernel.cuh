@@ -81,69 +81,99 @@ __device__ __forceinline__ float4 fma4(float a, float4 b, float4 c) {
   return {fmaf(a, b.x, c.x), fmaf(a, b.y, c.y), fmaf(a, b.z, c.z), fmaf(a, b.w, c.w)};
 }
 
+// A thread's part of S, of which rows are 4 channels apart from those of other threads in its row.
+struct StateRows {
+  static constexpr int kColumns = kStateChannels / 4;                 // threads of a row
+  static constexpr int kRows = kFeatures * kColumns / kStateThreads;  // of a thread
+  static_assert(kStateThreads == kFeatures && kRows == 8);
+  float4 s[kRows];
+
+  // state: S [kFeatures][D] from a CTA's first channel on.
+  template <int D>
+  __device__ __forceinline__ void load(const float* state, int thread) {
+    const auto* rows = reinterpret_cast<const float4*>(state) + thread % kColumns;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) s[i] = __ldcs(rows + (thread / kColumns * kRows + i) * (D / 4));
+  }
+  // phi(q) S of a group: of each warp's rows.
+  __device__ __forceinline__ void multiply(StateShared& shared, int group, int thread) const {
+#pragma unroll
+    for (int h = 0; h < kPaddedGroup; ++h) {
+      if (h >= group) break;
+      float4 sum = {0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < kRows; i += 4) {
+        const float4 phi = shared.phi[h][thread / kColumns * (kRows / 4) + i / 4];
+        sum = fma4(phi.x, s[i], sum);
+        sum = fma4(phi.y, s[i + 1], sum);
+        sum = fma4(phi.z, s[i + 2], sum);
+        sum = fma4(phi.w, s[i + 3], sum);
+      }
+      for (int step = kColumns; step < kLanes; step *= 2) {
+        sum.x += __shfl_xor_sync(~0U, sum.x, step);
+        sum.y += __shfl_xor_sync(~0U, sum.y, step);
+        sum.z += __shfl_xor_sync(~0U, sum.z, step);
+        sum.w += __shfl_xor_sync(~0U, sum.w, step);
+      }
+      if (thread % kLanes < kColumns) shared.sums[thread / kLanes][h][thread % kColumns] = sum;
+    }
+  }
+};
+
+// phi(q) of a group's query heads, which lie one after another.
+__device__ __forceinline__ void load_features(StateShared& shared, const float* from, int group, int thread) {
+  const auto* features = reinterpret_cast<const float4*>(from);
+  for (int i = thread; i < group * (kFeatures / 4); i += kStateThreads)
+    shared.phi[i / (kFeatures / 4)][i % (kFeatures / 4)] = features[i];
+}
+
+// The sum over all warps, of query head h and 4 channels.
+__device__ __forceinline__ float4 sum_of_warps(const StateShared& shared, int h, int column) {
+  float4 total = {0, 0, 0, 0};
+  for (int warp = 0; warp < kStateThreads / kLanes; ++warp)
+    total = fma4(1, shared.sums[warp][h][column], total);
+  return total;
+}
+
+// phi(q) z of query head h, by a warp.
+__device__ __forceinline__ float sum_of_features(const StateShared& shared, int h, int lane) {
+  const auto* phi = reinterpret_cast<const float*>(shared.phi[h]);
+  float sum = 0;
+  for (int f = lane; f < kFeatures; f += kLanes) sum += phi[f] * shared.z[f];
+  for (int step = 1; step < kLanes; step *= 2) sum += __shfl_xor_sync(~0U, sum, step);
+  return sum;
+}
+
 // phi(q) S and phi(q) z of a sequence, a KV head and some channels. A thread multiplies 8 features' rows of
-// S, 4 channels of each. All of a CTA's share of S is in flight at once, before there are features: what
-// precedes map_queries_kernel is over.
+// S, 4 channels of each (StateRows). All of a CTA's share of S is in flight at once, before there are
+// features: what precedes map_queries_kernel is over.
 template <int D>
 __global__ void __launch_bounds__(kStateThreads)
     read_states_kernel(const __grid_constant__ CorrectionArgs args) {
-  constexpr int kColumns = kStateChannels / 4;                 // threads of a row
-  constexpr int kRows = kFeatures * kColumns / kStateThreads;  // of a thread
-  static_assert(kStateThreads == kFeatures && kRows == 8);
   __shared__ StateShared shared;
   const int thread = threadIdx.x;
-  const int column = thread % kColumns;
   const int kv_head = blockIdx.x / (D / kStateChannels);
   const int first_channel = blockIdx.x % (D / kStateChannels) * kStateChannels;
   const int seq = blockIdx.y;
   const std::int64_t first_query = (static_cast<std::int64_t>(seq) * args.n_kv_heads + kv_head) * args.group;
   const float* state = args.states.at(seq, kv_head);
-  const auto* rows = reinterpret_cast<const float4*>(state + first_channel) + column;
-  float4 s[kRows];
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) s[i] = __ldcs(rows + (thread / kColumns * kRows + i) * (D / 4));
+  StateRows rows;
+  rows.load<D>(state + first_channel, thread);
   if (first_channel == 0) shared.z[thread] = state[kFeatures * D + thread];
   wait_for_predecessors();
   admit_successors();
-  const auto* features = reinterpret_cast<const float4*>(args.features + first_query * kFeatures);
-  for (int i = thread; i < args.group * (kFeatures / 4); i += kStateThreads)
-    shared.phi[i / (kFeatures / 4)][i % (kFeatures / 4)] = features[i];
+  load_features(shared, args.features + first_query * kFeatures, args.group, thread);
   __syncthreads();
-#pragma unroll
-  for (int h = 0; h < kPaddedGroup; ++h) {
-    if (h >= args.group) break;
-    float4 sum = {0, 0, 0, 0};
-#pragma unroll
-    for (int i = 0; i < kRows; i += 4) {
-      const float4 phi = shared.phi[h][thread / kColumns * (kRows / 4) + i / 4];
-      sum = fma4(phi.x, s[i], sum);
-      sum = fma4(phi.y, s[i + 1], sum);
-      sum = fma4(phi.z, s[i + 2], sum);
-      sum = fma4(phi.w, s[i + 3], sum);
-    }
-    for (int step = kColumns; step < kLanes; step *= 2) {
-      sum.x += __shfl_xor_sync(~0U, sum.x, step);
-      sum.y += __shfl_xor_sync(~0U, sum.y, step);
-      sum.z += __shfl_xor_sync(~0U, sum.z, step);
-      sum.w += __shfl_xor_sync(~0U, sum.w, step);
-    }
-    if (thread % kLanes < kColumns) shared.sums[thread / kLanes][h][column] = sum;
-  }
+  rows.multiply(shared, args.group, thread);
   __syncthreads();
   const int h = thread / kLanes;
   const int lane = thread % kLanes;
   if (h >= args.group) return;
-  if (lane < kColumns) {
-    float4 total = {0, 0, 0, 0};
-    for (int warp = 0; warp < kStateThreads / kLanes; ++warp)
-      total = fma4(1, shared.sums[warp][h][lane], total);
-    reinterpret_cast<float4*>(args.numerator + (first_query + h) * D + first_channel)[lane] = total;
-  }
+  if (lane < StateRows::kColumns)
+    reinterpret_cast<float4*>(args.numerator + (first_query + h) * D + first_channel)[lane] =
+        sum_of_warps(shared, h, lane);
   if (first_channel == 0) {
-    const auto* phi = reinterpret_cast<const float*>(shared.phi[h]);
-    float sum = 0;
-    for (int f = lane; f < kFeatures; f += kLanes) sum += phi[f] * shared.z[f];
-    for (int step = 1; step < kLanes; step *= 2) sum += __shfl_xor_sync(~0U, sum, step);
+    const float sum = sum_of_features(shared, h, lane);
     if (lane == 0) args.denominator[first_query + h] = sum;
   }
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "attention/cuda/test/correction_reference.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
 #include "attention/cuda/test/packed_entry.h"
@@ -18,33 +19,10 @@ constexpr int kKvHeads = 2;
 constexpr int kSealedPages = 3;
 constexpr int kTailTokens = 40;
 constexpr int kSink = 4;
-constexpr int kHalf = 128;  // features of a softmax
+constexpr int kHalf = kMapColumns;
 constexpr float kSoftmaxScale = 0.06F;
 
 using Row = std::vector<double>;
-
-std::vector<float> normal_numbers(std::size_t n, float deviation, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, deviation);
-  std::vector<float> numbers(n);
-  for (float& x : numbers) x = normal(random);
-  return numbers;
-}
-
-// [softmax(x W1), softmax(x W2)]. maps: [2][d][kHalf].
-Row features_of(const float* maps, const Row& x) {
-  Row features;
-  for (int half = 0; half < 2; ++half) {
-    Row y(kHalf);
-    for (std::size_t i = 0; i < x.size(); ++i)
-      for (int j = 0; j < kHalf; ++j) y[j] += x[i] * maps[(half * x.size() + i) * kHalf + j];
-    const double top = *std::max_element(y.begin(), y.end());
-    double sum = 0;
-    for (double& z : y) sum += z = std::exp(z - top);
-    for (double& z : y) features.push_back(z / sum);
-  }
-  return features;
-}
 
 struct Token {
   Row key, sealed_key, value;  // sealed_key: empty in the tail

@@ -22,7 +22,7 @@ struct HalfShape {
   static constexpr int kSlots = D == 64 ? 8 : 5;
   static constexpr int kGroupBytes = kGroupRows * D * 2;  // of queries
   static constexpr int kConsumerRegisters = D == 64 ? 160 : 232;
-  static constexpr int kProducerRegisters = D == 64 ? 32 : 40;
+  static constexpr int kProducerRegisters = D == 64 ? 32 : 48;
   static_assert(kGroups * kConsumerRegisters + kProducerRegisters <= 512);
 };
 
@@ -201,7 +201,7 @@ class HalfBlock {
       }
       mask_scores(s, low, high, lane_ % 4);
     }
-    return weigh_scores<Weight>(s, args_.scale_log2, rows_, shrink);
+    return weigh_scores<Weight>(s, args_.scale_log2, args_.slack_log2, rows_, shrink);
   }
   // The A operand: of 16 tokens, columns 2t and the next of rows g and g + 8, then those 8 further.
   static __device__ __forceinline__ void pack(const float (&s)[64], std::uint32_t (&p)[32]) {

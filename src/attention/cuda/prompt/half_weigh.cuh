@@ -9,10 +9,8 @@ namespace kvant::cuda {
 // A row's sums are in units of 2^reference; none are so far.
 inline constexpr float kNoReference = -1e30F;
 
-// 2^(scale score - reference). kSlack: how far a tile's scores may be above the reference, in units of log 2,
-// as weights in half precision reach 2^16.
+// 2^(scale score - reference).
 struct ExactHalfWeight {
-  static constexpr float kSlack = 8;
   float factor, offset;
   __device__ __forceinline__ ExactHalfWeight(float scale_log2, float reference)
       : factor(scale_log2), offset(-reference) {}
@@ -20,9 +18,8 @@ struct ExactHalfWeight {
 };
 
 // As SAS approximates it (sas_polynomial.cuh): e^-(whole + 1/2 + g), g in [-1/2, 1/2]; 0 below the floor,
-// which is relative to the largest score so far.
+// which is relative to the largest score so far: without slack.
 struct SasHalfWeight {
-  static constexpr float kSlack = 0;
   static constexpr float kLn2 = 0.69314718F;
   float factor, offset;
   __device__ __forceinline__ SasHalfWeight(float scale_log2, float reference)
@@ -69,10 +66,10 @@ __device__ __forceinline__ void cap_scores(float (&s)[N], float softcap_log2, fl
   }
 }
 
-// Scores become weights in place. Sets what earlier sums are multiplied by; true if that isn't 1 in all rows
-// of the warp.
+// Scores become weights in place. slack: see PromptArgs. Sets what earlier sums are multiplied by; true if
+// that isn't 1 in all rows of the warp.
 template <class Weight, int N>
-__device__ __forceinline__ bool weigh_scores(float (&s)[N], float scale_log2, RowSums& rows,
+__device__ __forceinline__ bool weigh_scores(float (&s)[N], float scale_log2, float slack, RowSums& rows,
                                              float (&shrink)[2]) {
   float top[2] = {-INFINITY, -INFINITY};
 #pragma unroll
@@ -82,14 +79,14 @@ __device__ __forceinline__ bool weigh_scores(float (&s)[N], float scale_log2, Ro
   for (int row = 0; row < 2; ++row) {
     top[row] = fmaxf(top[row], __shfl_xor_sync(~0U, top[row], 1));
     top[row] = fmaxf(top[row], __shfl_xor_sync(~0U, top[row], 2)) * scale_log2;
-    rises |= top[row] > rows.reference[row] + Weight::kSlack;
+    rises |= top[row] > rows.reference[row] + slack;
     shrink[row] = 1;
   }
   const bool any = __any_sync(~0U, rises) != 0;
   if (any) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      if (top[row] <= rows.reference[row] + Weight::kSlack) continue;
+      if (top[row] <= rows.reference[row] + slack) continue;
       shrink[row] = exp2_fast(rows.reference[row] - top[row]);
       rows.reference[row] = top[row];
       rows.mass[row] *= shrink[row];

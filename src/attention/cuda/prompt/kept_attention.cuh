@@ -120,7 +120,7 @@ __device__ __forceinline__ void attend_kept(const PromptArgs& args, const KeptRo
       const int low[2] = {0, 0}, end[2] = {high[0] - begin, high[1] - begin};
       mask_scores(s, low, end, pair);
       float shrink[2];
-      if (weigh_scores<ExactHalfWeight>(s, args.scale_log2, rows, shrink)) {
+      if (weigh_scores<ExactHalfWeight>(s, args.scale_log2, args.slack_log2, rows, shrink)) {
         rows.offset[0] *= shrink[0];
         rows.offset[1] *= shrink[1];
 #pragma unroll

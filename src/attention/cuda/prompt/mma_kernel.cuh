@@ -152,7 +152,8 @@ class MmaRows {
         mask_scores(s_[m], low, high, pair_);
       }
       float shrink[2];
-      if (!weigh_scores<Weight>(s_[m], is_capped ? 1 : args.scale_log2, rows_[m], shrink)) continue;
+      const float scale = is_capped ? 1 : args.scale_log2;
+      if (!weigh_scores<Weight>(s_[m], scale, args.slack_log2, rows_[m], shrink)) continue;
 #pragma unroll
       for (int i = 0; i < kD / 2; ++i) sums_[m][i] *= shrink[i / 2 % 2];
     }

@@ -1,10 +1,12 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "attention/cuda/api/caller_structs.h"
 #include "attention/cuda/api/head_dim.h"
 #include "attention/cuda/api/workspace_cursor.h"
+#include "attention/cuda/correction/correction.h"
 #include "attention/cuda/device/gpu.h"
 #include "attention/cuda/prefill/page_decodings.h"
 #include "attention/cuda/prompt/launch.h"
@@ -66,9 +68,13 @@ Reason fault_of(const kvant_prompt_shape& shape) {
       {shape.window >= 0, "shape.window is negative"},
       {shape.window == 0 || shape.causal != 0, "shape.window: only causal attention has one"},
       {shape.n_kept_tokens >= 0, "shape.n_kept_tokens is negative"},
-      {shape.reserved == 0, "shape.reserved must be 0"},
       {shape.score_softcap >= 0, "shape.score_softcap must not be negative"},
       {shape.half_products != 0 || shape.score_softcap == 0, "shape.score_softcap is for half_products"},
+      {shape.corrected == 0 || (shape.half_products != 0 && shape.half == 0 && shape.score_softcap == 0),
+       "shape.corrected is for half_products of BF16 rows, and scores without a cap"},
+      {shape.corrected == 0 ||
+           (can_be_corrected(shape.head_dim) && shape.n_heads <= shape.n_kv_heads * kPaddedGroup),
+       "shape.corrected: a correction needs heads of 64 or 128 and at most 8 query heads of a KV head"},
   });
 }
 
@@ -102,6 +108,11 @@ Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
        "prompt: sink_logits are for half_products"},
       {shape.half_products != 0 || (prompt.q_hadamard == 0 && prompt.out_hadamard == 0),
        "prompt: q_hadamard and out_hadamard are for half_products"},
+      {prompt.correction == nullptr || shape.corrected != 0,
+       "prompt.correction: shape.corrected is 0, and the workspace has no room for it"},
+      {prompt.correction == nullptr ||
+           (prompt.sink_logits == nullptr && prompt.q_hadamard == 0 && prompt.out_hadamard == 0),
+       "prompt.correction is not there with sink_logits, q_hadamard or out_hadamard"},
       {(prompt.k != nullptr) == (prompt.v != nullptr), "prompt: one of k and v is null"},
       {prompt.k != nullptr || prompt.pages != nullptr,
        "prompt: k and v are null, and there are no tail pages"},
@@ -163,9 +174,9 @@ bool keeps_rows(const kvant_prompt_shape& shape, const PromptSizes& sizes) {
          shape.window == 0;
 }
 
-// Deals out the workspace and says how large it must be.
+// Deals out the workspace and says how large it must be. features: of a correction.
 std::size_t lay_out(const kvant_prompt_shape& shape, const PromptSizes& sizes, void* memory, PromptArgs* args,
-                    KeptRows* kept) {
+                    KeptRows* kept, float** features) {
   WorkspaceCursor cursor(memory);
   const std::size_t heads = shape.n_kv_heads;
   args->tiles = cursor.take<unsigned char>(tile_slots(shape) * heads * sizes.tile_bytes);
@@ -184,6 +195,11 @@ std::size_t lay_out(const kvant_prompt_shape& shape, const PromptSizes& sizes, v
     kept->n_before = shape.n_sealed_pages + shape.n_seqs;
     kept->before = cursor.take<std::int32_t>(kept->n_before * heads);
   }
+  if (shape.corrected != 0) {
+    const std::size_t at_once = std::min(shape.n_queries, PromptCorrection::kRowsAtOnce);
+    args->row_sums = cursor.take<PromptRowSums>(std::size_t{1} * shape.n_queries * shape.n_heads);
+    *features = cursor.take<float>(at_once * shape.n_heads * kFeatures);
+  }
   return cursor.used();
 }
 
@@ -197,6 +213,32 @@ void leave_out_protected(DequantizeArgs* pages, KeptRows* kept) {
   kept->protected_pages = pages->protected_pages;
   pages->masks = nullptr;
   pages->sink = 0;
+}
+
+// What corrects the rows that kernels have left.
+PromptCorrection correction_of(const PromptArgs& args, int n_queries, const kvant_correction& correction,
+                               float* features) {
+  PromptCorrection rows{};
+  rows.queries.n_seqs = n_queries;
+  rows.queries.n_kv_heads = args.n_kv_heads;
+  rows.queries.group = args.group;
+  rows.queries.query_maps = correction.query_maps;
+  rows.queries.states = states_of(correction);
+  rows.queries.q = args.q.data;
+  rows.queries.q_f32 = args.q_is_f32;
+  rows.queries.q_seq_stride = args.q.token_stride;
+  rows.queries.q_head_stride = args.q.head_stride;
+  rows.queries.features = features;
+  rows.sums = args.row_sums;
+  rows.out = args.out;
+  rows.out_f32 = args.out_is_f32;
+  rows.out_token_stride = args.out_token_stride;
+  rows.out_head_stride = args.out_head_stride;
+  rows.lse = args.lse;
+  rows.lse_token_stride = args.lse_token_stride;
+  rows.lse_head_stride = args.lse_head_stride;
+  rows.absolute = correction.absolute;
+  return rows;
 }
 
 kvant_status read_shape(const kvant_prompt_shape* from, const Gpu& gpu, kvant_prompt_shape* shape) {
@@ -220,7 +262,8 @@ kvant_status kvant_prompt_workspace(const kvant_prompt_shape* caller_shape, size
   if (const kvant_status status = read_shape(caller_shape, gpu, &shape); status != KVANT_OK) return status;
   PromptArgs args{};
   KeptRows kept{};
-  *bytes = lay_out(shape, sizes_of(shape, gpu), nullptr, &args, &kept);
+  float* features = nullptr;
+  *bytes = lay_out(shape, sizes_of(shape, gpu), nullptr, &args, &kept, &features);
   return KVANT_OK;
 }
 
@@ -232,6 +275,11 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   if (const kvant_status status = read_shape(caller_shape, gpu, &shape); status != KVANT_OK) return status;
   if (const Reason reason = read_struct(caller_prompt, &prompt)) return refuse_argument(reason);
   if (const Reason reason = fault_of(prompt, shape)) return refuse_argument(reason);
+  kvant_correction correction{};
+  if (prompt.correction != nullptr) {
+    if (const Reason reason = read_correction(prompt.correction, &correction)) return refuse_argument(reason);
+    if (correction.query_maps == nullptr) return refuse_argument("correction: query_maps is null");
+  }
   PromptArgs args{};
   DequantizeArgs pages{};
   if (prompt.pages != nullptr) {
@@ -255,7 +303,8 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
                             prompt.k == nullptr,
                             are_kept ? &kept : nullptr,
                             static_cast<cudaStream_t>(stream)};
-  if (lay_out(shape, sizes, workspace, &args, &kept) > workspace_bytes)
+  float* features = nullptr;
+  if (lay_out(shape, sizes, workspace, &args, &kept, &features) > workspace_bytes)
     return refuse(KVANT_WORKSPACE_TOO_SMALL, "workspace_bytes is less than kvant_prompt_workspace says");
   if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
   args.q = {prompt.q, prompt.q_token_stride, prompt.q_head_stride};
@@ -273,6 +322,8 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   args.lse = prompt.lse;
   args.lse_token_stride = prompt.lse_token_stride;
   args.lse_head_stride = prompt.lse_head_stride;
+  args.slack_log2 = prompt.correction != nullptr || shape.sas != 0 ? 0 : kHalfSlack;
+  if (prompt.correction == nullptr) args.row_sums = nullptr;
   args.q_begins = prompt.query_begins;
   args.k_begins = prompt.token_begins;
   args.n_ctas = gpu.multiprocessors * sizes.ctas;
@@ -290,7 +341,10 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   // One that no sequence fills is none; numbers of tokens less a window are then in the range of int.
   const std::int64_t most_tokens = shape.n_tokens + std::int64_t{shape.n_sealed_pages} * kTileTokens;
   args.window = shape.window < most_tokens ? shape.window : 0;
-  return status_of(kernel.launch(args, launch));
+  const cudaError_t error = kernel.launch(args, launch);
+  if (error != cudaSuccess || prompt.correction == nullptr) return status_of(error);
+  return status_of(correct_prompt(correction_of(args, shape.n_queries, correction, features), shape.head_dim,
+                                  gpu, launch.stream));
 }
 
 }  // extern "C"

@@ -5,6 +5,9 @@
 
 namespace kvant::cuda {
 
+// How far a tile's exact weights in half precision may be above a row's reference, in log2: they reach 2^16.
+inline constexpr float kHalfSlack = 8;
+
 // Blocks of a head that two CTAs share, of all heads together at most: more than a GPU's multiprocessors.
 inline constexpr int kMostHalves = 192;
 
@@ -24,6 +27,10 @@ struct PromptItem {
   std::int32_t page_slot, row_slot;  // of the sequence's first sealed page and tile of rows
 };
 
+struct PromptRowSums {
+  float reference, mass;
+};
+
 struct PromptRows {
   const void* data;  // 16 bits a number
   std::int64_t token_stride, head_stride;
@@ -39,6 +46,12 @@ struct PromptArgs {
   std::int64_t out_token_stride, out_head_stride;
   float* lse;  // or null
   std::int64_t lse_token_stride, lse_head_stride;
+  // In half precision alone: how far scores may be above a row's reference before that follows them, in
+  // log2: kHalfSlack, or 0 where it is to be the largest score.
+  float slack_log2;
+  // For what joins rows behind the kernel, or null: their references, in log2, and the sums of their weights
+  // relative to these.
+  PromptRowSums* row_sums;       // [queries][n_heads]
   const std::int32_t* q_begins;  // [n_seqs + 1]
   const std::int32_t* k_begins;
   const std::int32_t* sealed_begins;     // [n_seqs + 1], or null: there are no sealed pages

@@ -6,10 +6,13 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "attention/cuda/prompt/prompt_reference.h"
+#include "attention/cuda/test/correction_reference.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/page_test_cache.h"
 #include "kvant/kvant.h"
@@ -49,6 +52,8 @@ struct Sequence {
   int index(int query) const { return tokens() - queries + query; }
 };
 
+enum class Correction { none, relative, absolute };
+
 struct Case {
   std::vector<PageTestCache::Formats> formats;
   int head_dim;
@@ -62,6 +67,7 @@ struct Case {
   float softcap = 0;           // of scores; only with half_products
   bool rotated = false;        // queries and outputs, by the call; only with half_products, both in BF16 then
   bool kept = false;           // protected tokens are kept rows; only without half_products
+  Correction correction = Correction::none;  // only with half_products
   int unquantized = -1;  // queries see pages sealed as the cache's rule says, with this window; -1: all pages
 };
 
@@ -87,6 +93,66 @@ std::vector<double> rotated(const std::vector<double>& x) {
   for (double& value : y) value /= std::sqrt(static_cast<double>(x.size()));
   return y;
 }
+
+// Random maps and sums: each query has those of as many pages as it sees sealed.
+class Corrections {
+ public:
+  Corrections(const Case& c, const std::vector<std::int32_t>& seen_pages)
+      : d_(c.head_dim),
+        is_absolute_(c.correction == Correction::absolute),
+        maps_(normal_numbers(std::size_t{kHeads} * 2 * d_ * kMapColumns, 0.2F, 21)),
+        states_(std::size_t{kStates} * kKvHeads * numbers(), 0),
+        state_of_query_(seen_pages),
+        device_maps_(maps_) {
+    // As of some keys: z is positive. Of the first state, before any page, there is nothing.
+    const std::vector<float> normal = normal_numbers(states_.size(), 1, 22);
+    for (std::size_t i = kKvHeads * numbers(); i < states_.size(); ++i) {
+      const std::size_t in_state = i % numbers(), sums = numbers() - 2 * kMapColumns;
+      states_[i] = in_state < sums ? 20 * normal[i] : 40 + normal[i];
+    }
+    for (std::int32_t& state : state_of_query_) state %= kStates;
+    device_states_ = std::make_unique<DeviceArray<float>>(states_);
+    device_state_of_query_ = std::make_unique<DeviceArray<std::int32_t>>(state_of_query_);
+    correction_.struct_size = sizeof correction_;
+    correction_.query_maps = device_maps_.get();
+    correction_.states = device_states_->get();
+    correction_.state_head_stride = static_cast<std::int64_t>(numbers());
+    correction_.state_seq_stride = kKvHeads * correction_.state_head_stride;
+    correction_.state_of_seq = device_state_of_query_->get();
+    correction_.absolute = is_absolute_ ? 1 : 0;
+  }
+
+  const kvant_correction* get() const { return &correction_; }
+
+  // Attention of a query row becomes corrected. top: its largest score.
+  void join(int row, int head, const std::vector<double>& q, double top, Attention& attention) const {
+    const std::vector<double> phi = features_of(&maps_[std::size_t{2} * head * d_ * kMapColumns], q);
+    const float* state = &states_[(state_of_query_[row] * std::size_t{kKvHeads} + head / kGroup) * numbers()];
+    const double base = is_absolute_ ? 0 : top;
+    const double mass = std::exp(attention.lse - base);
+    double sum = mass;
+    for (int f = 0; f < 2 * kMapColumns; ++f) sum += phi[f] * state[2 * kMapColumns * d_ + f];
+    for (int i = 0; i < d_; ++i) {
+      attention.out[i] *= mass;
+      for (int f = 0; f < 2 * kMapColumns; ++f) attention.out[i] += phi[f] * state[f * d_ + i];
+      attention.out[i] /= sum;
+    }
+    attention.lse = base + std::log(sum);
+  }
+
+ private:
+  static constexpr int kStates = 5;
+  std::size_t numbers() const { return std::size_t{2} * kMapColumns * (d_ + 1); }
+
+  int d_;
+  bool is_absolute_;
+  std::vector<float> maps_, states_;
+  std::vector<std::int32_t> state_of_query_;
+  DeviceArray<float> device_maps_;
+  std::unique_ptr<DeviceArray<float>> device_states_;
+  std::unique_ptr<DeviceArray<std::int32_t>> device_state_of_query_;
+  kvant_correction correction_{};
+};
 
 struct Errors {
   double kernel, integers;   // relative
@@ -146,6 +212,7 @@ Errors errors_of(const Case& c, int rows_of_head) {
   shape.half_products = c.half_products ? 1 : 0;
   shape.score_softcap = c.softcap;
   if (c.kept) shape.n_kept_tokens = sealed_begins.back() * kPageTokens;
+  shape.corrected = c.correction != Correction::none ? 1 : 0;
   std::size_t bytes = 0;
   EXPECT_EQ(kvant_prompt_workspace(&shape, &bytes), KVANT_OK) << kvant_last_error();
   DeviceArray<unsigned char> workspace(std::vector<unsigned char>(bytes, 0xff));
@@ -182,6 +249,8 @@ Errors errors_of(const Case& c, int rows_of_head) {
   prompt.lse_token_stride = kHeads;
   prompt.lse_head_stride = 1;
   prompt.pages = &pages;
+  std::optional<Corrections> corrections;
+  if (c.correction != Correction::none) prompt.correction = corrections.emplace(c, seen_pages).get();
   EXPECT_EQ(kvant_prompt_attention(&shape, &prompt, workspace.get(), bytes, nullptr), KVANT_OK)
       << kvant_last_error();
   check_cuda(cudaDeviceSynchronize(), "prompt attention");
@@ -215,6 +284,8 @@ Errors errors_of(const Case& c, int rows_of_head) {
         const std::vector<Seen> seen = seen_by(c, sequence, query);
         auto exact = attend(x.data(), keys, values, d, shape.softmax_scale, seen, Scheme::exact, c.softcap);
         if (c.rotated) exact.out = rotated(exact.out);
+        if (corrections)
+          corrections->join(query_begins[s] + query, kv_head * kGroup + i % kGroup, x, exact.top, exact);
         const auto integers =
             attend(x.data(), integer_keys, integer_values, d, shape.softmax_scale, seen, Scheme::integers);
         for (int channel = 0; channel < d; ++channel) {
@@ -356,6 +427,19 @@ TEST_P(PromptOverPagesOf4Bits, RotatesQueriesAndOutputs) {
   }
 }
 
+// More queries than are corrected at once; some see nothing sealed.
+TEST_P(PromptOverPagesOf4Bits, IsCorrected) {
+  if (GetParam() == 256) GTEST_SKIP() << "there is no correction of these";
+  for (const Correction correction : {Correction::relative, Correction::absolute}) {
+    Case c = with({{6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}});
+    c.unquantized = 0;
+    c.sink = 5;
+    c.in_tail = true;
+    c.correction = correction;
+    expect_accurate_in_half(c, "corrected");
+  }
+}
+
 // Centres and scales then come from some of the tiles.
 TEST_P(PromptOverPagesOf4Bits, SeesLongPrefixes) {
   expect_accurate_and_capped(with({{40, 40 * 128, 300, 300}, {17, 17 * 128, 2, 2}}), "long");
@@ -474,6 +558,18 @@ TEST(PromptPagesRefusals, NameTheArgument) {
   has(refused([](auto&, auto&, auto& pages) { pages.shape = nullptr; }), "kvant_decode_shape");
   has(refused([](auto&, auto&, auto& pages) { pages.layer = nullptr; }), "kvant_decode_layer");
   has(refused([](auto& shape, auto&, auto&) { shape.half = 1; }), "half");
+  has(refused([](auto& shape, auto&, auto&) { shape.corrected = 1; }), "shape.corrected");
+  static constexpr kvant_correction kNothing{sizeof kNothing};
+  has(refused([](auto& shape, auto& prompt, auto&) {
+        shape.half_products = 1;
+        prompt.correction = &kNothing;
+      }),
+      "prompt.correction");
+  has(refused([](auto& shape, auto& prompt, auto&) {
+        shape.half_products = shape.corrected = 1;
+        prompt.correction = &kNothing;
+      }),
+      "states");
   has(refused([](auto& shape, auto&, auto&) { shape.n_kv_heads = 1; }), "pages.shape");
   has(refused([](auto&, auto&, auto& pages) { pages.sealed_begins = some; }), "layer.sealed");
   const std::int64_t odd[] = {0, 0, 0, 24};

@@ -67,6 +67,7 @@ inline Matrix rounded_values(const Matrix& values, int d, bool sage) {
 struct Attention {
   std::vector<double> out;  // [d]
   double lse;
+  double top;  // the largest score
 };
 
 // Rows [first, end) of a matrix.
@@ -95,7 +96,7 @@ inline Attention attend(const double* query, const Matrix& keys, const Matrix& v
       scores[t] = softcap > 0 ? softcap * std::tanh(dot * scale / softcap) : dot * scale;
       most = std::max(most, scores[t]);
     }
-  Attention result{std::vector<double>(d, 0.0), -INFINITY};
+  Attention result{std::vector<double>(d, 0.0), -INFINITY, most};
   double mass = 0;
   for (const Seen& rows : seen)
     for (int t = rows.first; t < rows.end;) {
