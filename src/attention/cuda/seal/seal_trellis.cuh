@@ -287,7 +287,8 @@ class TokenPath {
 #pragma unroll
       for (const float value : x) squares += value * value;
     }
-    to_levels_ = squares > 0 ? sqrtf(D / squares) / T::kCode.scale : 0;
+    const float loudness = rounded_gain(sqrtf(squares / D));
+    to_levels_ = loudness > 0 ? 1 / (loudness * T::kCode.scale) : 0;
     energy_ = squares;
   }
 
@@ -319,9 +320,9 @@ class TokenPath {
       }
     }
     const float share = tail_.side == PageSide::key ? kUnbiasedKeys : kUnbiasedValues;
-    return fminf(fitted_gain(energy_, along_, length_, share,
-                             [](float base, float exponent) { return powf(base, exponent); }),
-                 0x1p126F);
+    const float gain = fitted_gain(energy_, along_, length_, share,
+                                   [](float base, float exponent) { return powf(base, exponent); });
+    return fminf(rounded_gain(gain), 0x1p126F);
   }
 
  private:

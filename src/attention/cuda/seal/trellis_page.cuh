@@ -17,6 +17,11 @@ __device__ __forceinline__ int within(int i) {
   return static_cast<int>(static_cast<unsigned>(i) % N);
 }
 
+// The power of 2^(1 / kGainSteps) that is nearest to `gain` (format/trellis_gain.h says why), 0 for 0.
+__device__ __forceinline__ float rounded_gain(float gain) {
+  return gain > 0 ? exp2f(rintf(kGainSteps * log2f(gain)) / kGainSteps) : 0;
+}
+
 // Values of a tail page, which stays in the first-level cache.
 template <int D>
 struct TailPage {
