@@ -48,8 +48,15 @@ struct TailPage {
   static __device__ float number(const __nv_bfloat16* from) {
     return __bfloat162float(__ldg(from));
   }
-  __device__ const __nv_bfloat16* at(int token, int channel) const {
-    return numbers + plain_index(side, D, within<kPageTokens>(token), within<D>(channel));
+  __device__ __forceinline__ const __nv_bfloat16* at(int token, int channel) const {
+    token = within<kPageTokens>(token);
+    channel = within<D>(channel);
+    // A sum, whose first part need not be computed for each channel; and each side by itself: for both at
+    // once the compiler would divide.
+    return side == PageSide::key
+               ? numbers + plain_index(PageSide::key, D, token, 0) + plain_index(PageSide::key, D, 0, channel)
+               : numbers + plain_index(PageSide::value, D, token, 0) +
+                     plain_index(PageSide::value, D, 0, channel);
   }
 };
 
@@ -78,9 +85,13 @@ struct alignas(16) TrellisPage {
   __device__ void store_codes(PageSide side, int token, int octet, std::uint64_t codes) {
     constexpr CodeLayout kLayout{CodeOrder::trellis, Bits, 1};
 #pragma unroll
-    for (int i = 0; i < Bits; ++i)
-      bytes[code_bit(kLayout, side, D, within<kPageTokens>(token), within<D>(octet), 8 * i) / 8] =
-          static_cast<unsigned char>(codes >> (8 * i));
+    for (int i = 0; i < Bits; ++i) {
+      const int bit =
+          side == PageSide::key
+              ? code_bit(kLayout, PageSide::key, D, within<kPageTokens>(token), within<D>(octet), 8 * i)
+              : code_bit(kLayout, PageSide::value, D, within<kPageTokens>(token), within<D>(octet), 8 * i);
+      bytes[bit / 8] = static_cast<unsigned char>(codes >> (8 * i));
+    }
   }
 
   // Gains of tokens are noted first, all of them; after __syncthreads() they can be stored, as powers of
