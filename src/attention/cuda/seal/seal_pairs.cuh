@@ -14,6 +14,7 @@ struct alignas(16) PairsShared {
   static constexpr int kWindow = Bits == 2 ? 48 : 32;  // values
   static constexpr int kKept = 2 * kWindow < D ? 2 * kWindow : D;
   std::uint32_t choices[kKept][PairedTrellis<Bits>::kWords][kPairThreads];
+  float shapes[kTrellisStates];
   TrellisPage<Bits, D> page;
 };
 
@@ -109,8 +110,8 @@ class PairPath {
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
         const int states[2] = {state_before(octet + i, node0, 0), state_before(octet + i, node1, 1)};
-        tokens_[0].take_state(i, states[0]);
-        tokens_[1].take_state(i, states[1]);
+        tokens_[0].take_state(i, states[0], shared_.shapes[states[0]]);
+        tokens_[1].take_state(i, states[1], shared_.shapes[states[1]]);
         node0 = states[0] % T::kNodes;
         node1 = states[1] % T::kNodes;
       }
@@ -141,6 +142,8 @@ __global__ void __launch_bounds__(kPairThreads, 3)
     if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
     const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
     shared.page.template begin<kPairThreads>(args, due, head, tail);
+    for (int state = thread; state < kTrellisStates; state += kPairThreads)
+      shared.shapes[state] = TrellisToken<Bits, D>::shape_of(state);
     __syncthreads();
     PairPath<Bits, D> path(shared, tail, thread);
     path.encode();

@@ -347,7 +347,7 @@ class TokenPath {
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
         const int state = state_before(octet + i, node, token_.octet_in_levels(i));
-        token_.take_state(i, state);
+        token_.take_state(i, state, token_.shape_of(state));
         node = state % T::kNodes;
       }
       token_.end_octet(octet);

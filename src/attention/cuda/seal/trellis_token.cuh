@@ -12,6 +12,10 @@ class TrellisToken {
  public:
   static constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
 
+  static __device__ __forceinline__ float shape_of(int state) {
+    return static_cast<float>(level_of_state<Bits>(state)) * kCode.scale;
+  }
+
   // After page.begin().
   __device__ TrellisToken(TrellisPage<Bits, D>& page, const TailPage<D>& tail, int token)
       : page_(page), tail_(tail), token_(token) {
@@ -42,9 +46,9 @@ class TrellisToken {
     rests_from(first, octet_);
     codes_ = 0;
   }
-  __device__ __forceinline__ void take_state(int i, int state) {
+  // shape: what a value in this state is, at a gain of 1.
+  __device__ __forceinline__ void take_state(int i, int state, float shape) {
     codes_ |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
-    const float shape = static_cast<float>(level_of_state<Bits>(state)) * kCode.scale;
     along_ += octet_[i] * shape;
     length_ += shape * shape;
   }
