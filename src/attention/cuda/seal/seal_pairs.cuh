@@ -9,20 +9,20 @@ namespace kvant::cuda {
 
 inline constexpr int kPairThreads = kPageTokens / 2;
 
-template <int Bits, int D>
+template <int D>
 struct alignas(16) PairsShared {
-  static constexpr int kWindow = Bits == 2 ? 48 : 32;  // values
+  static constexpr int kWindow = 32;  // values
   static constexpr int kKept = 2 * kWindow < D ? 2 * kWindow : D;
-  std::uint32_t choices[kKept][PairedTrellis<Bits>::kWords][kPairThreads];
+  std::uint32_t choices[kKept][PairedTrellis::kWords][kPairThreads];
   float shapes[kTrellisStates];
-  TrellisPage<Bits, D> page;
+  TrellisPage<kPairedBits, D> page;
 };
 
-template <int Bits, int D>
+template <int D>
 class PairPath {
  public:
-  using T = PairedTrellis<Bits>;
-  using Shared = PairsShared<Bits, D>;
+  using T = PairedTrellis;
+  using Shared = PairsShared<D>;
 
   __device__ PairPath(Shared& shared, const TailPage<D>& tail, int thread)
       : shared_(shared),
@@ -30,13 +30,13 @@ class PairPath {
         tokens_{{shared.page, tail, thread}, {shared.page, tail, thread + kPairThreads}} {}
 
   __device__ void encode() {
-    PairedCosts<Bits> costs(blockDim.y);
-    run(costs, D - kRunIn, D, [](int, const PairedChoices<Bits>&) {});
+    PairedCosts costs(blockDim.y);
+    run(costs, D - kRunIn, D, [](int, const PairedChoices&) {});
     int seam[2] = {};
 #pragma unroll 1
     for (int first = 0;; first += kWindow) {
       const int end = min(first + kWindow, D);
-      run(costs, first, end, [&](int i, const PairedChoices<Bits>& choices) {
+      run(costs, first, end, [&](int i, const PairedChoices& choices) {
 #pragma unroll
         for (int word = 0; word < T::kWords; ++word) choice(i, word) = choices.words[word];
       });
@@ -71,7 +71,7 @@ class PairPath {
 
   // Takes the values [first, end); keep(i, choices).
   template <class Keep>
-  __device__ __forceinline__ void run(PairedCosts<Bits>& costs, int first, int end, const Keep& keep) const {
+  __device__ __forceinline__ void run(PairedCosts& costs, int first, int end, const Keep& keep) const {
     float ahead[2] = {tokens_[0].in_levels(first), tokens_[1].in_levels(first)};
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
@@ -85,9 +85,9 @@ class PairPath {
   }
 
   // Forbids all paths that are not at these nodes where the window [first, end) begins.
-  __device__ __forceinline__ void forbid_others(PairedCosts<Bits>& costs, int first, int end,
+  __device__ __forceinline__ void forbid_others(PairedCosts& costs, int first, int end,
                                                 const int (&nodes)[2]) const {
-    PathOrigins<Bits> origins[2] = {PathOrigins<Bits>(nodes[0]), PathOrigins<Bits>(nodes[1])};
+    PathOrigins origins[2] = {PathOrigins(nodes[0]), PathOrigins(nodes[1])};
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
       origins[0].advance([&](int word) { return choice(i, word); });
@@ -98,7 +98,7 @@ class PairPath {
 
   // How the path of a token to `node` got there by value i: in which state it was then.
   __device__ __forceinline__ int state_before(int i, int node, int of) const {
-    return node << Bits | PairedChoices<Bits>::of(node, of, [&](int word) { return choice(i, word); });
+    return node << kPairedBits | PairedChoices::of(node, of, [&](int word) { return choice(i, word); });
   }
 
   // Writes the codes of values [first, end), after which the tokens' paths are at these nodes.
@@ -126,15 +126,15 @@ class PairPath {
 
   Shared& shared_;
   int thread_;
-  TrellisToken<Bits, D> tokens_[2];
+  TrellisToken<kPairedBits, D> tokens_[2];
 };
 
-template <int Bits, int D>
+template <int D>
 __global__ void __launch_bounds__(kPairThreads, 3)
     seal_pairs_kernel(const __grid_constant__ SealArgs args, int first_side) {
   if constexpr (Architecture::kPackedMaxima) {
     extern __shared__ __align__(16) unsigned char bytes[];
-    auto& shared = *reinterpret_cast<PairsShared<Bits, D>*>(bytes);
+    auto& shared = *reinterpret_cast<PairsShared<D>*>(bytes);
     const int head = args.heads.at[blockIdx.y];
     const int side = first_side + static_cast<int>(blockIdx.z);
     const auto thread = static_cast<int>(threadIdx.x);
@@ -143,9 +143,9 @@ __global__ void __launch_bounds__(kPairThreads, 3)
     const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
     shared.page.template begin<kPairThreads>(args, due, head, tail);
     for (int state = thread; state < kTrellisStates; state += kPairThreads)
-      shared.shapes[state] = TrellisToken<Bits, D>::shape_of(state);
+      shared.shapes[state] = TrellisToken<kPairedBits, D>::shape_of(state);
     __syncthreads();
-    PairPath<Bits, D> path(shared, tail, thread);
+    PairPath<D> path(shared, tail, thread);
     path.encode();
     const float gains[2] = {path.gain(0), path.gain(1)};
     for (int i = 0; i < 2; ++i) shared.page.note_gain(thread + i * kPairThreads, gains[i]);
