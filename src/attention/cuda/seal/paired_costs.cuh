@@ -155,7 +155,7 @@ class PairedCosts {
   using T = PairedTrellis;
 
   // one: 1, of which the compiler doesn't know that.
-  __device__ explicit PairedCosts(std::uint32_t one) : one_(one) {
+  __device__ explicit PairedCosts(std::uint32_t one) : one_(one), not_number_(~kNumber * one) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = both(node);
   }
@@ -172,7 +172,7 @@ class PairedCosts {
     Errors errors;
     take_states(x, errors, next, std::make_index_sequence<kTrellisStates>());
 #pragma unroll
-    for (int node = 0; node < T::kNodes; ++node) costs_[node] = (next[node] & ~kNumber) | both(node);
+    for (int node = 0; node < T::kNodes; ++node) costs_[node] = (next[node] & not_number_) | both(node);
     return choices_of(next, x);
   }
 
@@ -266,7 +266,7 @@ class PairedCosts {
     return least;
   }
 
-  std::uint32_t one_;
+  std::uint32_t one_, not_number_;  // ~kNumber: with two constants an operation would be two
   std::uint32_t costs_[T::kNodes];
 };
 

@@ -346,7 +346,7 @@ class ShapedPath {
   ShapedToken<Bits, D>& own_;
   int lane_;
   int not_choice_;  // ~kChoice, of which the compiler doesn't know that: with two constants it takes two
-                    // instructions
+                    // operations
   float levels_[L::kOwn][L::kBranches];
 };
 

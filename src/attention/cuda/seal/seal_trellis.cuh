@@ -133,7 +133,8 @@ class PathCosts {
  public:
   using T = Trellis<Bits>;
 
-  __device__ PathCosts() {
+  // one: 1, of which the compiler doesn't know that.
+  __device__ explicit PathCosts(int one) : not_choice_(-one << T::kParentBits) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = node & kChoice;
   }
@@ -148,7 +149,7 @@ class PathCosts {
       take_branches(in_units, levels, levels.bin_of(x), next);
     }
 #pragma unroll
-    for (int node = 0; node < T::kNodes; ++node) costs_[node] = (next[node] & ~kChoice) | (node & kChoice);
+    for (int node = 0; node < T::kNodes; ++node) costs_[node] = (next[node] & not_choice_) | (node & kChoice);
     return Choices<Bits>(next);
   }
 
@@ -236,6 +237,7 @@ class PathCosts {
     }
   }
 
+  int not_choice_;  // ~kChoice: with two constants an operation would be two
   int costs_[T::kNodes];
 };
 
@@ -281,7 +283,7 @@ class TokenPath {
 
   // Gives the gain.
   __device__ float encode() {
-    PathCosts<Bits> costs;
+    PathCosts<Bits> costs(static_cast<int>(blockDim.y));
     run(costs, D - T::kRunIn, D, [](int, const Choices<Bits>&) {});
     int seam = 0;
 #pragma unroll 1
