@@ -1,9 +1,11 @@
 // Trellis-coded pages on Hopper GPUs, 4 bits a value: a thread searches for the paths of two tokens
 // (paired_costs.cuh), a token of the page's first half and the one 64 behind it; else as seal_trellis.cuh.
+// That one's search is taken where a page has values that are far beyond all levels, as keys have in some
+// channels unless they are rotated: pairs would not count their errors as much as they should.
 #pragma once
 
 #include "attention/cuda/seal/paired_costs.cuh"
-#include "attention/cuda/seal/trellis_token.cuh"
+#include "attention/cuda/seal/seal_trellis.cuh"
 
 namespace kvant::cuda {
 
@@ -13,10 +15,25 @@ template <int D>
 struct alignas(16) PairsShared {
   static constexpr int kWindow = 32;  // values
   static constexpr int kKept = 2 * kWindow < D ? 2 * kWindow : D;
-  std::uint32_t choices[kKept][PairedTrellis::kWords][kPairThreads];
+  union {
+    std::uint32_t choices[kKept][PairedTrellis::kWords][kPairThreads];
+    std::uint32_t choices_of_one[kChoiceWords<kPairedBits, D>][kPageTokens];
+  };
   float shapes[kTrellisStates];
   TrellisPage<kPairedBits, D> page;
 };
+
+// The same, as TokenPath sees it.
+template <int D>
+struct OneByOne {
+  std::uint32_t (&choices)[kChoiceWords<kPairedBits, D>][kPageTokens];
+  TrellisPage<kPairedBits, D>& page;
+  NoLevels levels;
+};
+
+// Pages with values beyond this are searched token by token: five times the root mean square. Of normal
+// values that is one in two million.
+inline constexpr float kLargestPaired = 5 / PairedTrellis::kCode.scale;
 
 template <int D>
 class PairPath {
@@ -28,6 +45,10 @@ class PairPath {
       : shared_(shared),
         thread_(thread),
         tokens_{{shared.page, tail, thread}, {shared.page, tail, thread + kPairThreads}} {}
+
+  __device__ bool has_outliers() const {
+    return fmaxf(tokens_[0].largest(), tokens_[1].largest()) > kLargestPaired;
+  }
 
   __device__ void encode() {
     PairedCosts costs(blockDim.y);
@@ -145,9 +166,17 @@ __global__ void __launch_bounds__(kPairThreads, 3)
     for (int state = thread; state < kTrellisStates; state += kPairThreads)
       shared.shapes[state] = TrellisToken<kPairedBits, D>::shape_of(state);
     __syncthreads();
+    float gains[2];
     PairPath<D> path(shared, tail, thread);
-    path.encode();
-    const float gains[2] = {path.gain(0), path.gain(1)};
+    if (__syncthreads_or(path.has_outliers()) == 0) {
+      path.encode();
+      for (int i = 0; i < 2; ++i) gains[i] = path.gain(i);
+    } else {
+      OneByOne<D> each{shared.choices_of_one, shared.page, {}};
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i)
+        gains[i] = TokenPath<kPairedBits, D, OneByOne<D>>(each, tail, thread + i * kPairThreads).encode();
+    }
     for (int i = 0; i < 2; ++i) shared.page.note_gain(thread + i * kPairThreads, gains[i]);
     __syncthreads();
     for (int i = 0; i < 2; ++i) shared.page.store_gain(thread + i * kPairThreads, gains[i]);

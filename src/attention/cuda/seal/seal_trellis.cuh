@@ -269,13 +269,15 @@ struct alignas(16) TrellisShared
   BranchLevels<Bits> levels;
 };
 
-// One token's search and its codes.
 template <int Bits, int D>
+inline constexpr bool kSharesChoices = Architecture::kLargeSharedMemory || kHasFewChoices<Bits, D>;
+
+// One token's search and its codes.
+template <int Bits, int D, class Shared = TrellisShared<Bits, D, kSharesChoices<Bits, D>>>
 class TokenPath {
  public:
   using T = Trellis<Bits>;
-  static constexpr bool kShares = Architecture::kLargeSharedMemory || kHasFewChoices<Bits, D>;
-  using Shared = TrellisShared<Bits, D, kShares>;
+  static constexpr bool kShares = kSharesChoices<Bits, D>;
   static constexpr int kWindow = cuda::kWindow<Bits, D>;
 
   __device__ TokenPath(Shared& shared, const TailPage<D>& tail, int token)
@@ -383,7 +385,7 @@ __global__ void __launch_bounds__(kTrellisThreads, Bits < 3    ? 1
                                                                : 3)
     seal_trellis_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(16) unsigned char bytes[];
-  using Shared = typename TokenPath<Bits, D>::Shared;
+  using Shared = TrellisShared<Bits, D, kSharesChoices<Bits, D>>;
   auto& shared = *reinterpret_cast<Shared*>(bytes);
   const int head = args.heads.at[blockIdx.y];
   const int side = first_side + static_cast<int>(blockIdx.z);

@@ -19,17 +19,26 @@ class TrellisToken {
   // After page.begin().
   __device__ TrellisToken(TrellisPage<Bits, D>& page, const TailPage<D>& tail, int token)
       : page_(page), tail_(tail), token_(token) {
-    float squares = 0;
+    float squares = 0, largest = 0;
 #pragma unroll 2
     for (int i = 0; i < D; i += kOctetValues) {
       float x[kOctetValues];
       rests_from(i, x);
 #pragma unroll
-      for (const float value : x) squares += value * value;
+      for (const float value : x) {
+        squares += value * value;
+        largest = fmaxf(largest, fabsf(value));
+      }
     }
     const float loudness = rounded_gain(sqrtf(squares / D));
     to_levels_ = loudness > 0 ? 1 / (loudness * kCode.scale) : 0;
     energy_ = squares;
+    largest_ = largest * to_levels_;
+  }
+
+  // The largest magnitude of its values, in levels.
+  __device__ __forceinline__ float largest() const {
+    return largest_;
   }
 
   // Value i.
@@ -74,7 +83,7 @@ class TrellisToken {
   TrellisPage<Bits, D>& page_;
   const TailPage<D>& tail_;
   int token_;
-  float to_levels_, energy_;
+  float to_levels_, energy_, largest_;
   float along_ = 0, length_ = 0;
   float octet_[kOctetValues];
   std::uint64_t codes_;
