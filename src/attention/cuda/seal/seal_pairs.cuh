@@ -1,7 +1,7 @@
 // Trellis-coded pages on Hopper GPUs, 4 bits a value: a thread searches for the paths of two tokens
 // (paired_costs.cuh), a token of the page's first half and the one 64 behind it; else as seal_trellis.cuh.
-// That one's search is taken where a page has values that are far beyond all levels, as keys have in some
-// channels unless they are rotated: pairs would not count their errors as much as they should.
+// That one's search is taken for pages whose values are too large for the costs of pairs, or turn out to have
+// been, as those of keys that are not rotated.
 #pragma once
 
 #include "attention/cuda/seal/paired_costs.cuh"
@@ -20,6 +20,7 @@ struct alignas(16) PairsShared {
     std::uint32_t choices_of_one[kChoiceWords<kPairedBits, D>][kPageTokens];
   };
   float shapes[kTrellisStates];
+  int excess;  // of the page
   TrellisPage<kPairedBits, D> page;
 };
 
@@ -31,9 +32,12 @@ struct OneByOne {
   NoLevels levels;
 };
 
-// Pages with values beyond this are searched token by token: five times the root mean square. Of normal
-// values that is one in two million.
-inline constexpr float kLargestPaired = 5 / PairedTrellis::kCode.scale;
+// What the largest values of tokens have beyond PairedTrellis::kMax, in levels: the sum of its squares over a
+// page is at most so much for a value of the page. Of normal values it is less than a third of that; codes
+// leave an error of 10 of each value.
+inline constexpr float kMostExcess = 0.5F;
+// A larger error may have counted as less, in levels; paths of normal values don't have it.
+inline constexpr float kMostDistance = 48;
 
 template <int D>
 class PairPath {
@@ -44,10 +48,17 @@ class PairPath {
   __device__ PairPath(Shared& shared, const TailPage<D>& tail, int thread)
       : shared_(shared),
         thread_(thread),
-        tokens_{{shared.page, tail, thread}, {shared.page, tail, thread + kPairThreads}} {}
+        tokens_{{shared.page, tail, thread}, {shared.page, tail, thread + kPairThreads}},
+        counts_{shared.page.keeps(thread), shared.page.keeps(thread + kPairThreads)} {}
 
-  __device__ bool has_outliers() const {
-    return fmaxf(tokens_[0].largest(), tokens_[1].largest()) > kLargestPaired;
+  // Adds up the page's excess.
+  __device__ void add_excess() const {
+    int excess = 0;
+    for (int i = 0; i < 2; ++i) {
+      const float beyond = tokens_[i].largest() - T::kMax;
+      if (beyond > 0 && counts_[i]) excess += static_cast<int>(fminf(beyond * beyond, 0x1p20F));
+    }
+    if (excess > 0) atomicAdd(&shared_.excess, excess);
   }
 
   __device__ void encode() {
@@ -81,6 +92,10 @@ class PairPath {
         emit(first - kWindow, first, nodes[0], nodes[1]);
       }
     }
+  }
+  // Whether an error is so large that it may be a mistake.
+  __device__ bool is_doubtful() const {
+    return largest_error_ > kMostDistance;
   }
   __device__ float gain(int of) const {
     return tokens_[of].gain();
@@ -131,14 +146,23 @@ class PairPath {
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
         const int states[2] = {state_before(octet + i, node0, 0), state_before(octet + i, node1, 1)};
-        tokens_[0].take_state(i, states[0], shared_.shapes[states[0]]);
-        tokens_[1].take_state(i, states[1], shared_.shapes[states[1]]);
+        take_state(0, i, states[0]);
+        take_state(1, i, states[1]);
         node0 = states[0] % T::kNodes;
         node1 = states[1] % T::kNodes;
       }
       tokens_[0].end_octet(octet);
       tokens_[1].end_octet(octet);
     }
+  }
+
+  // Value i of a token's octet is in this state.
+  __device__ __forceinline__ void take_state(int of, int i, int state) {
+    const float shape = shared_.shapes[state];
+    tokens_[of].take_state(i, state, shape);
+    const float taken = fminf(fmaxf(tokens_[of].octet_in_levels(i), -T::kMax), T::kMax);
+    const float error = fabsf(__fmaf_rn(shape, -1 / T::kCode.scale, taken));
+    if (counts_[of]) largest_error_ = fmaxf(largest_error_, error);
   }
 
   __device__ __forceinline__ std::uint32_t& choice(int i, int word) const {
@@ -148,6 +172,8 @@ class PairPath {
   Shared& shared_;
   int thread_;
   TrellisToken<kPairedBits, D> tokens_[2];
+  bool counts_[2];  // what is not left out of the page
+  float largest_error_ = 0;
 };
 
 template <int D>
@@ -162,20 +188,30 @@ __global__ void __launch_bounds__(kPairThreads, 3)
     DuePage due;
     if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
     const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
+    if (thread == 0) shared.excess = 0;
     shared.page.template begin<kPairThreads>(args, due, head, tail);
     for (int state = thread; state < kTrellisStates; state += kPairThreads)
       shared.shapes[state] = TrellisToken<kPairedBits, D>::shape_of(state);
     __syncthreads();
     float gains[2];
     PairPath<D> path(shared, tail, thread);
-    if (__syncthreads_or(path.has_outliers()) == 0) {
+    path.add_excess();
+    __syncthreads();
+    bool one_by_one = static_cast<float>(shared.excess) > kMostExcess * kPageTokens * D;
+    if (!one_by_one) {
       path.encode();
-      for (int i = 0; i < 2; ++i) gains[i] = path.gain(i);
-    } else {
+      gains[0] = path.gain(0);
+      gains[1] = path.gain(1);
+      one_by_one = __syncthreads_or(path.is_doubtful() ? 1 : 0) != 0;
+    }
+    if (one_by_one) {
       OneByOne<D> each{shared.choices_of_one, shared.page, {}};
 #pragma unroll 1
-      for (int i = 0; i < 2; ++i)
-        gains[i] = TokenPath<kPairedBits, D, OneByOne<D>>(each, tail, thread + i * kPairThreads).encode();
+      for (int i = 0; i < 2; ++i) {
+        TokenPath<kPairedBits, D, OneByOne<D>> one(each, tail, thread + i * kPairThreads);
+        gains[1] = one.encode();
+        if (i == 0) gains[0] = gains[1];
+      }
     }
     for (int i = 0; i < 2; ++i) shared.page.note_gain(thread + i * kPairThreads, gains[i]);
     __syncthreads();

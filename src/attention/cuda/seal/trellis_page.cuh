@@ -98,11 +98,15 @@ struct alignas(16) TrellisPage {
     }
   }
 
+  // Whether a token is not left out.
+  __device__ bool keeps(int token) const {
+    return (left_out[token / 32] >> (token % 32) & 1) == 0;
+  }
+
   // Gains of tokens are noted first, all of them; after __syncthreads() they can be stored, as powers of
   // 2^(-1/32) of the largest.
   __device__ void note_gain(int token, float gain) {
-    if ((left_out[token / 32] >> (token % 32) & 1) == 0)
-      atomicMax(reinterpret_cast<int*>(&largest), __float_as_int(gain));  // not negative
+    if (keeps(token)) atomicMax(reinterpret_cast<int*>(&largest), __float_as_int(gain));  // not negative
   }
   __device__ void store_gain(int token, float gain) {
     const float loudest = largest;
