@@ -71,7 +71,8 @@ function(kvant_cuda)
   install(DIRECTORY include/kvant DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
   file(GLOB tests CONFIGURE_DEPENDS ${room}/*/*_test.cu)
-  add_executable(cuda_test ${tests} ${pages})
+  # What tests compare steps with knows lengths from the cache's ledger.
+  add_executable(cuda_test ${tests} ${pages} ${CMAKE_SOURCE_DIR}/src/cache/page_ledger.cc ${CMAKE_SOURCE_DIR}/src/cache/schedule.cc)
   target_link_libraries(cuda_test PRIVATE kvant_cuda kvant_format)
   kvant_embed_bytes(cuda_test data/captured/smollm2-135m-layer-12.bf16 kCapturedHeads)
   kvant_test_program(cuda_test gpu)

@@ -304,21 +304,22 @@ KVANT_API int kvant_can_seal(const char* format);
 KVANT_API kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                   const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream);
 
-/* What errors of keys cost, for trellis formats (tcq...) of keys, where the queries that read a page are known
- * relative to it: e^T (1 + V V^T) e for errors e of keys as they are stored, V = B^T R(m) W. R(m) turns channels
- * as RoPE does for m tokens, the position of the page's middle: 128 p + 64 for page p of a sequence. Arrays are
- * in device memory. */
+/* What errors of keys cost, for trellis formats (tcq...) of keys, where the queries that read a page are
+ * known relative to it: e^T (1 + V V^T) e for errors e of keys as they are stored, V = B^T R(m) W. R(m) turns
+ * channels as RoPE does for m tokens, the position of the page's middle: 128 p + 64 for page p of a sequence.
+ * Arrays are in device memory. */
 typedef struct kvant_page_metrics {
   size_t struct_size;
-  /* W, F32 [n_kv_heads][head_dim][8], in the channels of keys before anything is done to them but RoPE. A head
-   * whose first number is not a number (NaN) has no metric. */
+  /* W, F32 [n_kv_heads][head_dim][8], in the channels of keys before anything is done to them but RoPE. A
+   * head whose first number is not a number (NaN) has no metric. */
   const float* directions;
   /* F32 [head_dim][2]. Of each channel the one that it turns with (itself: it stands still), and how far, in
-   * whole turns a token, from -1/2 to 1/2: for the pair (a, b) that turns by w, a becomes a cos w - b sin w, and
-   * b, whose number has the other sign, b cos w + a sin w. */
+   * whole turns a token, from -1/2 to 1/2: for the pair (a, b) that turns by w, a becomes a cos w - b sin w,
+   * and b, whose number has the other sign, b cos w + a sin w. */
   const float* turns;
-  /* B, F32 [head_dim][head_dim], of KV heads so many numbers apart (0: all have the same): row i is what becomes
-   * of the ith unit vector as a query, by what is done to queries to match the keys. Or null: nothing. */
+  /* B, F32 [head_dim][head_dim], of KV heads so many numbers apart (0: all have the same): row i is what
+   * becomes of the ith unit vector as a query, by what is done to queries to match the keys. Or null:
+   * nothing. */
   const float* basis;
   int64_t basis_head_stride;
 } kvant_page_metrics;
@@ -333,11 +334,92 @@ typedef struct kvant_seal_range {
   int32_t reserved;           /* 0 */
   /* Since 1.8: metrics that turn with the page, in place of kvant_decode_layer.key_metrics; or null. */
   const struct kvant_page_metrics* page_metrics;
+  /* Since 1.9: the same pages of so many layers, from kvant_decode_layer.layer on; 0: 1. Their pages lie as
+   * kvant_pages says and, unless it is null, layer_offsets[i] bytes (multiples of 16, in device memory)
+   * further on for the ith of these layers. Not with what differs by layer: masks, codebooks, metrics, a
+   * correction. */
+  int32_t n_layers;
+  /* Since 1.9. Not 0: tokens of the layer's `sink` of a sequence whose page 0 is sealed are copied into the
+   * sequence's protected pages, from the first one's place on. */
+  int32_t keep_sink;
+  const int64_t* layer_offsets;
 } kvant_seal_range;
 
 /* kvant_seal for more than one page of a sequence. */
 KVANT_API kvant_status kvant_seal_pages(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                         const kvant_seal_range* range, kvant_stream stream);
+
+/* Since 1.9: steps whose lengths the device alone knows, so that a CUDA graph that was captured once serves
+ * any step. Of a step are given how many tokens each *request* has and how many of them are new;
+ * kvant_plan_step makes of it all that the calls above read in device memory. Token t sees the first (t -
+ * window) / 128 pages sealed, and what lies behind them in the tail: as if tokens were decoded one by one.
+ *
+ * With one new token a request (max_new_tokens), requests are sequences of kvant_decode_attention, and a step
+ * is: kvant_plan_step; kvant_decode_schedule; for each layer kvant_decode_attention with new_rows; for all
+ * layers kvant_seal_pages.
+ *
+ * With several, tokens on both sides of a page's end see different pages sealed: a request is several
+ * sequences, its *parts*, one after another, some of which may be empty. For each layer then kvant_append,
+ * kvant_seal_pages, kvant_decode_attention. */
+
+/* A page table that a step makes of block tables: that of a request's pages p is, for each of n_entries,
+ *
+ *   blocks[request * block_stride + place] * units + offset
+ *
+ * with place and offset from `places`, or place = n_entries * p + entry and offset = 0. Where pages take
+ * turns in a `ring` of so many, p is taken modulo that. Arrays are in device memory. */
+typedef struct kvant_step_table {
+  size_t struct_size;
+  const int32_t* blocks;
+  int64_t block_stride;
+  const int32_t* places; /* [ring * n_entries][2]: place and offset of each; or null. Only with a ring */
+  int32_t ring;          /* pages; 0: none */
+  int32_t n_entries;     /* of a page: KV heads and sides with entries of their own; 1: one for all */
+  int32_t units;         /* of a block: 1, or more where entries count smaller pieces */
+  int32_t n_pages;       /* that a row has entries for */
+  int32_t* table; /* out: [n_seqs][n_entries][n_pages], as kvant_pages counts from a sequence's first page */
+} kvant_step_table;
+
+/* Arrays are in device memory; a null output is not wanted. */
+typedef struct kvant_step {
+  size_t struct_size;
+  int32_t n_requests;
+  int32_t max_new_tokens; /* of a request: 1 to 128 */
+  int32_t max_queries;    /* of a sequence, as kvant_decode_shape has it; 0: 1 */
+  /* Sequences of kvant_decode_attention: n_requests, times 1 + max_new_tokens / max_queries (rounded up)
+   * where max_new_tokens is more than 1. Part i of request r is sequence r * (n_seqs / n_requests) + i. */
+  int32_t n_seqs;
+  int32_t n_rows; /* of new tokens, those of padding included, at most n_requests * max_new_tokens */
+  int32_t window; /* tokens before a new one that are unquantized, besides those of pages that aren't full */
+  int32_t sliding_window; /* tokens that a query sees, its own included; 0: all */
+  int32_t sink;           /* unquantized tokens of a request's first page; 0 with a sliding window */
+  /* Tokens of each request, its new ones included; 0: there is no such request (padding). [n_requests] */
+  const int32_t* seq_lens;
+  /* Rows of new tokens by request, [n_requests + 1]; null: each request has max_new_tokens. Of a request with
+   * more new tokens than tokens the last ones count. */
+  const int32_t* query_begins;
+  /* [n_rows], or null: a request whose last row has a negative number here is padding. */
+  const int64_t* slots;
+  /* Pages that are sealed already, [n_requests]; null: those that the window demands. There may be more than
+   * these where a request has been cut back. */
+  const int32_t* sealed_before;
+  /* Out: what kvant_decode_lengths has: [n_seqs], and query_begins [n_seqs + 1]. First_tokens are those of a
+   * sliding window. */
+  int32_t *sealed_pages, *tail_tokens, *protected_tokens, *first_tokens, *part_begins;
+  /* Out: what kvant_new_rows has. [n_rows] */
+  int32_t *row_seq, *row_tail_token;
+  /* Out: what kvant_seal_range has, where sequences are requests: tables of the tail are those of parts 0,
+   * and sealed_page counts from a request's first page. [n_requests]; then the pages that are sealed once
+   * they are (this may be sealed_before). */
+  int32_t *due_tail_page, *due_sealed_page, *n_due_pages, *sealed_after;
+  /* Out, or null. Those of sealed pages are needed where requests have parts or a sliding window, and
+   * otherwise are block tables. Of protected pages: of the page with the sink, in a ring of 1. Tails that are
+   * a ring need pages for window + max_new_tokens + 127 tokens. */
+  const kvant_step_table *sealed, *tail, *protected_pages;
+} kvant_step;
+
+/* One kernel. It reads what is given and writes what is wanted; nothing else is kept from step to step. */
+KVANT_API kvant_status kvant_plan_step(const kvant_step* step, kvant_stream stream);
 
 /* Prefill. A prompt block attends to what is sealed before it in parts: kvant_dequantize turns a stretch of
  * pages back into rows, in memory of the caller's size; any attention kernel that gives the log-sum-exp of
@@ -448,9 +530,9 @@ typedef struct kvant_prompt_shape {
 } kvant_prompt_shape;
 
 /* Since 1.2: sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 (or half
- * precision) within the call as rows do; protected tokens (`sink`, `masks`) are taken from their pages. Pages lie where
- * kvant_decode_attention finds them, transformed as they are: q must be transformed to match, `out` back
- * (kvant_transform, or q_hadamard and out_hadamard of kvant_prompt), and so must be the rows.
+ * precision) within the call as rows do; protected tokens (`sink`, `masks`) are taken from their pages. Pages
+ * lie where kvant_decode_attention finds them, transformed as they are: q must be transformed to match, `out`
+ * back (kvant_transform, or q_hadamard and out_hadamard of kvant_prompt), and so must be the rows.
  *
  * Sequence i has sealed_begins[i + 1] - sealed_begins[i] sealed pages, of its tokens from the first on; its
  * rows are the tokens from first_row_tokens[i] on. A query sees the sealed pages that query_sealed_pages

@@ -102,7 +102,8 @@ class NewRows(Struct):
 class SealRange(Struct):
     c_name = "kvant_seal_range"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "tail_page sealed_page n_pages"),
-                       (_int, "max_pages reserved"), (_pointer, "page_metrics"))
+                       (_int, "max_pages reserved"), (_pointer, "page_metrics"), (_int, "n_layers keep_sink"),
+                       (_pointer, "layer_offsets"))
 
 
 class PageMetrics(Struct):
@@ -170,9 +171,26 @@ class ProtectedRows(Struct):
                        (_pointer, "seq head tail_token protected_token"))
 
 
+class StepTable(Struct):
+    c_name = "kvant_step_table"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "blocks"), (_long, "block_stride"), (_pointer, "places"),
+                       (_int, "ring n_entries units n_pages"), (_pointer, "table"))
+
+
+class Step(Struct):
+    c_name = "kvant_step"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"),
+                       (_int, "n_requests max_new_tokens max_queries n_seqs n_rows window sliding_window sink"),
+                       (_pointer, "seq_lens query_begins slots sealed_before"),
+                       (_pointer, "sealed_pages tail_tokens protected_tokens first_tokens part_begins"),
+                       (_pointer, "row_seq row_tail_token"),
+                       (_pointer, "due_tail_page due_sealed_page n_due_pages sealed_after"),
+                       (_pointer, "sealed tail protected_pages"))
+
+
 STRUCTS: tuple[type[Struct], ...] = (Pages, Shape, Lengths, Correction, Layer, NewRows, SealRange, PageMetrics, Dequantization,
                                      Partial, Transformation, PromptShape, PromptPages, Prompt, TokenWeights,
-                                     ProtectedRows)
+                                     ProtectedRows, StepTable, Step)
 
 
 class KvantError(RuntimeError):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from kvant import PAGE
-from kvant.c_api import BF16, Layer, PromptPages, Shape
+from kvant.c_api import BF16, Layer, PromptPages, Shape, StepTable
 from kvant.torch import TorchLibrary
 
 torch.set_num_threads(1)
@@ -148,17 +148,95 @@ class CpuLibrary(TorchLibrary):
                 copy[order_there[to % PAGE]] = words[order[token % PAGE]]
 
     def _seal_pages(self, shape, layer, pages):
-        for seq in range(shape.n_seqs):
-            first = memory(pages.tail_page, np.int32, shape.n_seqs)[seq]
-            to = memory(pages.sealed_page, np.int32, shape.n_seqs)[seq]
-            for page in range(pages.max_pages if first >= 0 else 0):
-                for head in range(shape.n_kv_heads):
-                    for side in range(2):
-                        words, order = self._plain(shape, layer.tail, seq, head, side, first + page)
-                        x = from_bf16(words[order])
-                        address = page_address(layer.sealed, seq, head, side, to + page)
-                        memory(address, np.uint8, page_bytes(shape.head_dim))[:] = encode(
-                            x, layer.sink if to + page == 0 else 0)
+        first, to = (memory(x, np.int32, shape.n_seqs) for x in (pages.tail_page, pages.sealed_page))
+        n_pages = memory(pages.n_pages, np.int32, shape.n_seqs) if pages.n_pages else np.full(shape.n_seqs, pages.max_pages)
+        n_layers = max(pages.n_layers, 1)
+        for away in memory(pages.layer_offsets, np.int64, n_layers) if pages.layer_offsets else [0] * n_layers:
+            at = Layer.from_buffer_copy(layer)
+            for of in (at.sealed, at.tail, at.protected_pages):
+                of.pool = (of.pool or 0) + int(away)
+            for seq in np.flatnonzero(first >= 0):
+                for page in range(n_pages[seq]):
+                    self._seal_page(shape, at, seq, first[seq] + page, to[seq] + page, pages.keep_sink)
+
+    def _seal_page(self, shape, layer, seq, page, to, keep_sink):
+        sink = layer.sink if to == 0 else 0
+        for head in range(shape.n_kv_heads):
+            for side in range(2):
+                words, order = self._plain(shape, layer.tail, seq, head, side, page)
+                address = page_address(layer.sealed, seq, head, side, to)
+                memory(address, np.uint8, page_bytes(shape.head_dim))[:] = encode(from_bf16(words[order]), sink)
+                if sink and keep_sink:
+                    copy, _ = self._plain(shape, layer.protected_pages, seq, head, side, 0)
+                    copy[order[:sink]] = words[order[:sink]]
+
+    def _plan_step(self, step):
+        """Request by request and token by token."""
+        n, parts = step.n_requests, step.n_seqs // step.n_requests
+        out = {name: memory(getattr(step, name), np.int32, size) for name, size in (
+            *((name, step.n_seqs) for name in ("sealed_pages", "tail_tokens", "protected_tokens", "first_tokens")),
+            ("part_begins", step.n_seqs + 1), *((name, step.n_rows) for name in ("row_seq", "row_tail_token")),
+            *((name, n) for name in ("due_tail_page", "due_sealed_page", "n_due_pages", "sealed_after"))) if getattr(step, name)}
+        begins = memory(step.query_begins, np.int32, n + 1) if step.query_begins else np.arange(n + 1) * step.max_new_tokens
+        lens = memory(step.seq_lens, np.int32, n)
+        slots = memory(step.slots, np.int64, step.n_rows) if step.slots else np.zeros(step.n_rows)
+        before = memory(step.sealed_before, np.int32, n).copy() if step.sealed_before else np.zeros(n, np.int32)
+
+        def write(seq=slice(None), **numbers):
+            for name, x in numbers.items():
+                if name in out:
+                    out[name][seq] = x
+
+        write(sealed_pages=0, tail_tokens=0, protected_tokens=0, first_tokens=0, row_seq=0, row_tail_token=-1, due_tail_page=-1,
+              due_sealed_page=0, n_due_pages=0, sealed_after=before, part_begins=begins[n])
+        for i in range(n):
+            n_new = begins[i + 1] - begins[i]
+            is_there = n_new > 0 and lens[i] > 0 and slots[begins[i + 1] - 1] >= 0
+            tokens = [lens[i] - begins[i + 1] + row for row in range(begins[i], begins[i + 1])]
+            sealed = [max((t - step.window) // PAGE, before[i], 0) if is_there else 0 for t in tokens]
+            groups = []
+            for row, count in enumerate(sealed):
+                if not groups or sealed[groups[-1][0]] != count or len(groups[-1]) == max(step.max_queries, 1):
+                    groups.append([])
+                groups[-1].append(row)
+            assert len(groups) <= parts
+            for part in range(parts):
+                group, seq = groups[part] if part < len(groups) else [], i * parts + part
+                write(seq, part_begins=begins[i] + (group[0] if group else n_new))
+                write([begins[i] + row for row in group], row_seq=seq)
+                if group and is_there:
+                    self._plan_part(step, write, i, seq, [tokens[row] for row in group], sealed[group[0]], begins[i] + group[0], lens[i])
+            if is_there:
+                demanded = max((lens[i] - step.window) // PAGE, before[i], 0)
+                first = max(sealed[0], self._first_seen(step, tokens[0]) // PAGE)
+                if demanded > first:
+                    write(i, due_tail_page=0, due_sealed_page=first, n_due_pages=demanded - first)
+                write(i, sealed_after=demanded)
+
+    def _first_seen(self, step, token):
+        return max(0, token + 1 - step.sliding_window) if step.sliding_window else 0
+
+    def _plan_part(self, step, write, request, seq, tokens, sealed, first_row, n_tokens):
+        first_page = self._first_seen(step, tokens[0]) // PAGE
+        first_tail = max(sealed, first_page)
+        n_sealed = first_tail - first_page
+        write(seq, sealed_pages=n_sealed, tail_tokens=max(0, tokens[-1] + 1 - first_tail * PAGE),
+              protected_tokens=step.sink if n_sealed else 0, first_tokens=self._first_seen(step, tokens[-1]) - first_page * PAGE)
+        for row, token in enumerate(tokens):
+            write(first_row + row, row_tail_token=max(token - first_tail * PAGE, -1))
+        pages = dict(sealed=range(first_page, first_page + n_sealed), tail=range(first_tail, -(-n_tokens // PAGE)), protected_pages=[0])
+        for name, numbers in pages.items():
+            if not getattr(step, name):
+                continue
+            table = StepTable.from_address(getattr(step, name))
+            for entry in range(table.n_entries):
+                for i, page in enumerate(numbers):
+                    place, offset = (page % table.ring if table.ring else page) * table.n_entries + entry, 0
+                    if table.places:
+                        place, offset = memory(table.places + 8 * place, np.int32, 2)
+                    block = memory(table.blocks + 4 * (request * table.block_stride + int(place)), np.int32, 1)[0]
+                    at = table.table + 4 * ((seq * table.n_entries + entry) * table.n_pages + i)
+                    memory(at, np.int32, 1)[0] = block * table.units + offset
 
     def _rows(self, shape, lengths, layer, seq, head, side):
         """All tokens of a sequence but for masked ones, F32 [n_tokens, head_dim]: sealed ones, then the tail's."""

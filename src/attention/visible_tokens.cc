@@ -36,9 +36,4 @@ WindowedTokens within_window(const VisibleTokens& visible, int token, int slidin
   return {page, seen.sealed_pages, seen.tail_tokens, first % kPageTokens};
 }
 
-VisibleTokens from_page(const VisibleTokens& visible, int page) {
-  return {std::max(0, visible.sealed_pages - page),
-          visible.tail_tokens - std::max(0, page - visible.sealed_pages) * kPageTokens};
-}
-
 }  // namespace kvant

@@ -4,14 +4,10 @@
 #include <vector>
 
 #include "cache/cache.h"
+#include "cache/page_counts.h"
 
 namespace kvant {
 
-// Of a row: the tokens that it sees.
-struct VisibleTokens {
-  int sealed_pages = 0;
-  int tail_tokens = 0;  // behind these pages, its own included
-};
 // Of the tokens of a slice, in order. n_sealed: pages that are sealed when the step begins.
 std::vector<VisibleTokens> visible_tokens(int first_token, const StepSlice& slice, int n_sealed, int window,
                                           int prefill);
@@ -25,7 +21,5 @@ struct WindowedTokens {
   int hidden_tokens = 0;                  // of that page
 };
 WindowedTokens within_window(const VisibleTokens& visible, int token, int sliding_window);
-// What a row sees from a page on.
-VisibleTokens from_page(const VisibleTokens& visible, int page);
 
 }  // namespace kvant

@@ -63,6 +63,19 @@ KVANT_PAGE_COUNTS PageCounts page_counts(int n_tokens, int window, int sliding_w
   return counts;
 }
 
+// What a token sees.
+struct VisibleTokens {
+  int sealed_pages = 0;
+  int tail_tokens = 0;  // behind these pages, its own included
+};
+
+// What it sees from a page on.
+KVANT_PAGE_COUNTS VisibleTokens from_page(const VisibleTokens& visible, int page) {
+  const int left_out = page - visible.sealed_pages;  // pages of the tail
+  return left_out > 0 ? VisibleTokens{0, visible.tail_tokens - left_out * kPageTokens}
+                      : VisibleTokens{-left_out, visible.tail_tokens};
+}
+
 }  // namespace kvant
 
 #undef KVANT_PAGE_COUNTS

@@ -7,7 +7,8 @@ import ctypes
 import torch
 
 from kvant.c_api import (BF16, F32, Dequantization, Layer, Lengths, Library, NewRows, Partial, Prompt, PromptShape,
-                         ProtectedRows, SealRange, Shape, Transformation)
+                         ProtectedRows, SealRange, Shape, Step, Transformation)
+from kvant.torch.step_plan import StepPlan
 
 
 def type_of(x: torch.Tensor) -> int:
@@ -54,6 +55,18 @@ class TorchLibrary(Library):
         how many pages (None: max_pages)."""
         self.call("seal_pages", shape, layer,
                   SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages, max_pages=max_pages))
+
+    def plan_step(self, step: Step) -> None:
+        """Makes lengths, tables, places and due pages of lengths that lie on the device: see kvant.torch.StepPlan."""
+        self.call("plan_step", step)
+
+    def seal_layers(self, shape: Shape, layer: Layer, plan: StepPlan, layer_offsets: torch.Tensor) -> None:
+        """Encodes what is due by a plan, of all layers at once, and keeps sinks. `layer`: pages of requests, of which those of
+        the ith layer lie layer_offsets[i] bytes (int64, multiples of 16) further on.
+        Not of formats with codebooks."""
+        self.call("seal_pages", shape, layer,
+                  SealRange(tail_page=plan.due_tail_page, sealed_page=plan.due_sealed_page, n_pages=plan.n_due_pages,
+                            max_pages=1, n_layers=len(layer_offsets), keep_sink=1, layer_offsets=layer_offsets))
 
     def protect(self, shape: Shape, layer: Layer, seq: torch.Tensor, head: torch.Tensor, tail_token: torch.Tensor,
                 protected_token: torch.Tensor) -> None:

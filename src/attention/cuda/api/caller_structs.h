@@ -51,6 +51,8 @@ KVANT_NAME_STRUCT(kvant_prompt_pages);
 KVANT_NAME_STRUCT(kvant_prompt);
 KVANT_NAME_STRUCT(kvant_token_weights);
 KVANT_NAME_STRUCT(kvant_protected_rows);
+KVANT_NAME_STRUCT(kvant_step_table);
+KVANT_NAME_STRUCT(kvant_step);
 #undef KVANT_NAME_STRUCT
 
 // A copy with all of today's members. Returns why there is none.

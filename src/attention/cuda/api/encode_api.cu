@@ -12,6 +12,7 @@
 #include "attention/cuda/page/page_format.h"
 #include "attention/cuda/seal/append_kernel.cuh"
 #include "attention/cuda/seal/append_tiles.cuh"
+#include "attention/cuda/seal/keep_sink_kernel.cuh"
 #include "attention/cuda/seal/seal_registry.h"
 #include "format/format.h"
 #include "kvant/kvant.h"
@@ -60,14 +61,27 @@ Reason fault_of(const kvant_new_rows& rows, int group) {
        {rows.queries == nullptr || group > 0, "shape.group must be at least 1 where rows have queries"}});
 }
 
+bool is_one_launch(std::int64_t pages, int n_layers) {
+  constexpr std::int64_t kMostCtas = 0x7fffffff;
+  return pages * std::max(n_layers, 1) <= kMostCtas && pages <= kMostCtas;
+}
+
 Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
                 const kvant_seal_range& range) {
   return first_failing({
       {range.tail_page != nullptr && range.sealed_page != nullptr, "range: tail_page or sealed_page is null"},
       {range.max_pages > 0, "range.max_pages must be at least 1"},
-      {static_cast<std::int64_t>(range.max_pages) * shape.n_seqs <= 0x7fffffff,
+      {range.n_layers >= 0, "range.n_layers is negative"},
+      {is_one_launch(std::int64_t{range.max_pages} * shape.n_seqs, range.n_layers),
        "range: too many pages for one launch"},
       {range.reserved == 0, "range.reserved must be 0"},
+      {range.n_layers <= 1 || (layer.masks == nullptr && layer.correction == nullptr),
+       "range.n_layers must be 1 where a layer has masks or a correction"},
+      {range.n_layers <= 1 || (layer.key_metrics == nullptr && range.page_metrics == nullptr),
+       "range.n_layers must be 1 where a layer has key_metrics or page_metrics"},
+      {range.n_layers <= 1 || (layer.key_codebooks == nullptr && layer.value_codebooks == nullptr),
+       "range.n_layers must be 1 where a layer has codebooks"},
+      {range.keep_sink == 0 || has_pages(layer.protected_pages), kNoProtectedPages},
       {has_pages(layer.sealed), kNoSealedPages},
       {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
   });
@@ -123,7 +137,7 @@ cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_sid
   const cudaError_t error =
       cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
   if (error != cudaSuccess) return error;
-  int ctas = args.n_seqs * args.max_pages;
+  int ctas = args.due.n_layers * args.n_seqs * args.due.max_pages;
   int threads = kernel.threads;
   if (kernel.persistent_ctas > 0) {
     // A few pages have a multiprocessor each.
@@ -135,6 +149,33 @@ cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_sid
   void* arguments[] = {const_cast<SealArgs*>(&args), &first_side};
   return cudaLaunchKernel(kernel.function, dim3(ctas, args.heads.n, n_sides), dim3(threads), arguments,
                           kernel.shared_bytes, stream);
+}
+
+DueArgs due_args(const kvant_decode_layer& layer, const kvant_seal_range& range) {
+  return {.tail_page = range.tail_page,
+          .sealed_page = range.sealed_page,
+          .n_pages = range.n_pages,
+          .max_pages = range.max_pages,
+          .n_layers = std::max(range.n_layers, 1),
+          .sealed = {layer.sealed.layer_stride, layer.sealed.layer_offset},
+          .tail = {layer.tail.layer_stride, layer.tail.layer_offset},
+          .layer_offsets = range.layer_offsets};
+}
+
+cudaError_t keep_sink(const kvant_decode_shape& shape, const kvant_decode_layer& layer, const DueArgs& due,
+                      cudaStream_t stream) {
+  const KeepSinkArgs args{
+      .n_seqs = shape.n_seqs,
+      .sink = layer.sink,
+      .due = due,
+      .tail = source_of(layer.tail, layer.layer),
+      .protected_pages = source_of(layer.protected_pages, layer.layer),
+      .of_protected = {layer.protected_pages.layer_stride, layer.protected_pages.layer_offset}};
+  with_head_dim(shape.head_dim, [&](auto d) {
+    keep_sink_kernel<d.value>
+        <<<dim3(due.n_layers * shape.n_seqs, shape.n_kv_heads, 2), d.value, 0, stream>>>(args);
+  });
+  return cudaGetLastError();
 }
 
 // One launch for both sides where they have the same kernel and fill it equally.
@@ -247,7 +288,16 @@ kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_de
 
 kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                         const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream) {
-  const kvant_seal_range range{sizeof range, tail_page, sealed_page, nullptr, 1, 0, nullptr};
+  const kvant_seal_range range{.struct_size = sizeof range,
+                               .tail_page = tail_page,
+                               .sealed_page = sealed_page,
+                               .n_pages = nullptr,
+                               .max_pages = 1,
+                               .reserved = 0,
+                               .page_metrics = nullptr,
+                               .n_layers = 1,
+                               .keep_sink = 0,
+                               .layer_offsets = nullptr};
   return kvant_seal_pages(shape, layer, &range, stream);
 }
 
@@ -271,16 +321,14 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
   if (const Reason reason = group_heads(shape, &groups)) return refuse_argument(reason);
   SealedSource sealed;
   if (const Reason reason = read_sealed(layer, shape.n_kv_heads, &sealed)) return refuse_argument(reason);
+  const DueArgs due = due_args(layer, range);
   SealArgs args[kMaxHeadGroups];  // all are checked before any is launched
   for (int i = 0; i < groups.n; ++i) {
     args[i] = {shape.n_seqs,
                groups.of[i].heads,
                sealed,
                source_of(layer.tail, layer.layer),
-               range.tail_page,
-               range.sealed_page,
-               range.n_pages,
-               range.max_pages,
+               due,
                layer.sink,
                reinterpret_cast<const uint4*>(layer.masks),
                layer.mask_seq_stride,
@@ -304,6 +352,7 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
                       "shape: this GPU has too little shared memory to seal heads of this size");
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   cudaError_t error = cudaSuccess;
+  if (range.keep_sink != 0 && layer.sink > 0) error = keep_sink(shape, layer, due, cuda_stream);
   for (int i = 0; i < groups.n && error == cudaSuccess; ++i) {
     error = launch_seal(args[i], shape.head_dim, gpu, cuda_stream);
     if (error == cudaSuccess && correction.key_maps != nullptr)

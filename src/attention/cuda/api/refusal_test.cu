@@ -105,6 +105,73 @@ TEST(LastError, SaysWhyThereIsNoKernel) {
   EXPECT_STREQ(kvant_last_error(), "shape.group must be 1 to 16");
 }
 
+TEST(LastError, NamesTheArgumentOfAStepThatIsWrong) {
+  static std::int32_t some[1]{};
+  kvant_step_table table{sizeof table, some, 1, nullptr, 0, 1, 1, 4, some};
+  kvant_step step{};
+  step.struct_size = sizeof step;
+  step.n_requests = 3;
+  step.max_new_tokens = 4;
+  step.max_queries = 2;
+  step.n_seqs = 9;
+  step.n_rows = 12;
+  step.seq_lens = some;
+  const auto expect_refused = [&](const char* named, const auto& make) {
+    kvant_step wrong = step;
+    kvant_step_table wrong_table = table;
+    make(wrong, wrong_table);
+    EXPECT_EQ(kvant_plan_step(&wrong, nullptr), KVANT_INVALID_ARGUMENT) << named;
+    EXPECT_NE(std::string(kvant_last_error()).find(named), std::string::npos) << kvant_last_error();
+  };
+  expect_refused("kvant_step", [](auto& s, auto&) { s.struct_size = 8; });
+  expect_refused("step.n_requests", [](auto& s, auto&) { s.n_requests = 0; });
+  expect_refused("step.max_new_tokens", [](auto& s, auto&) { s.max_new_tokens = 129; });
+  expect_refused("step.max_queries", [](auto& s, auto&) { s.max_queries = 9; });
+  expect_refused("step.n_seqs", [](auto& s, auto&) { s.n_seqs = 6; });
+  expect_refused("step.n_rows", [](auto& s, auto&) { s.n_rows = 13; });
+  expect_refused("query_begins is null", [](auto& s, auto&) { s.n_rows = 11; });
+  expect_refused("step.window", [](auto& s, auto&) { s.window = -1; });
+  expect_refused("step.sliding_window", [](auto& s, auto&) { s.sliding_window = -1; });
+  expect_refused("step.sink", [](auto& s, auto&) { s.sink = 129; });
+  expect_refused("step.first_tokens", [](auto& s, auto&) { s.sliding_window = 10; });
+  expect_refused("step.seq_lens", [](auto& s, auto&) { s.seq_lens = nullptr; });
+  expect_refused("row_tail_token", [](auto& s, auto&) { s.row_seq = some; });
+  expect_refused("due_sealed_page", [](auto& s, auto&) { s.due_tail_page = some; });
+  expect_refused("kvant_step_table", [](auto& s, auto& t) { t.struct_size = 1, s.tail = &t; });
+  expect_refused("step.tail: blocks", [](auto& s, auto& t) { t.table = nullptr, s.tail = &t; });
+  expect_refused("step.sealed.places", [](auto& s, auto& t) { t.places = some, s.sealed = &t; });
+  expect_refused("step.tail: n_entries", [](auto& s, auto& t) { t.units = 0, s.tail = &t; });
+  expect_refused("step.tail: n_pages", [](auto& s, auto& t) { t.ring = 1, s.tail = &t; });
+  expect_refused("step.sealed: n_pages",
+                 [](auto& s, auto& t) { s.sliding_window = 1000, s.first_tokens = some, s.sealed = &t; });
+}
+
+TEST(LastError, NamesTheArgumentOfLayersThatAreSealedTogether) {
+  alignas(16) static std::int32_t some[64]{};
+  const kvant_decode_shape shape{sizeof shape, 1, 1, 1, 128, 1.0F, "ch4g128", "tok4g128"};
+  kvant_decode_layer layer{};
+  layer.struct_size = sizeof layer;
+  layer.sealed = layer.tail = {some, 0, 0, 0, 0, some, 16, 0, 0, 0};
+  kvant_seal_range range{};
+  range.struct_size = sizeof range;
+  range.tail_page = range.sealed_page = some;
+  range.max_pages = 1;
+  const auto expect_refused = [&](const char* named, const auto& make) {
+    kvant_decode_layer wrong_layer = layer;
+    kvant_seal_range wrong = range;
+    make(wrong, wrong_layer);
+    EXPECT_EQ(kvant_seal_pages(&shape, &wrong_layer, &wrong, nullptr), KVANT_INVALID_ARGUMENT) << named;
+    EXPECT_NE(std::string(kvant_last_error()).find(named), std::string::npos) << kvant_last_error();
+  };
+  expect_refused("range.n_layers", [](auto& r, auto&) { r.n_layers = -1; });
+  expect_refused("too many pages", [](auto& r, auto&) { r.n_layers = 2, r.max_pages = 1 << 30; });
+  expect_refused("masks", [](auto& r, auto& l) {
+    r.n_layers = 2, l.masks = reinterpret_cast<const std::uint32_t*>(some);
+  });
+  expect_refused("codebooks", [](auto& r, auto& l) { r.n_layers = 2, l.key_codebooks = some; });
+  expect_refused("layer.protected_pages", [](auto& r, auto&) { r.keep_sink = 1; });
+}
+
 TEST(LastError, IsOfTheThreadThatWasRefused) {
   EXPECT_EQ(kvant_transform(nullptr, nullptr), KVANT_INVALID_ARGUMENT);
   const std::string here = kvant_last_error();

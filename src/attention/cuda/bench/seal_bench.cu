@@ -1,11 +1,14 @@
 // Times sealing a prompt of one layer: microseconds for each pair of formats, the median over runs.
 //
-//   seal_bench [--head-dim D] [--kv-heads H] [--tokens N] [--runs N] [--shaped 1 or 2] [KEY+VALUE ...]
+//   seal_bench [--head-dim D] [--kv-heads H] [--tokens N] [--runs N] [--shaped 1 or 2] [--layers N]
+//   [KEY+VALUE ...]
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "attention/cuda/bench/bench_options.h"
 #include "attention/cuda/bench/median_time.h"
@@ -23,6 +26,7 @@ struct Settings {
   int tokens = 32768;
   int runs = 7;
   int shaped = 0;  // errors of keys in trellis codes have metrics: 1: one a head; 2: that turn with the page
+  int layers = 0;  // of formats without codebooks: a page of each of so many layers, too
   std::vector<std::string> pairs;
 };
 
@@ -75,6 +79,34 @@ void check(kvant_status status) {
   std::exit(1);
 }
 
+// A page of each layer, as decoding has it at the end of a step: in one launch, and in one a layer; and where
+// none is due. Pages of the bench's sequence are those of layers.
+void run_layers(const Settings& settings, const kvant_decode_shape& shape, kvant_decode_layer layer,
+                kvant_seal_range range) {
+  layer.tail.layer_stride = layer.sealed.layer_stride = 1;
+  layer.key_codebooks = layer.value_codebooks = nullptr;
+  const DeviceArray<std::int32_t> none(std::vector<std::int32_t>{-1});
+  const auto times = [&] {
+    range.n_layers = settings.layers;
+    const double together = median_us(settings.runs, "sealing",
+                                      [&] { check(kvant_seal_pages(&shape, &layer, &range, nullptr)); });
+    range.n_layers = 1;
+    const double alone = median_us(settings.runs, "sealing", [&] {
+      for (layer.layer = 0; layer.layer < settings.layers; ++layer.layer)
+        check(kvant_seal_pages(&shape, &layer, &range, nullptr));
+    });
+    layer.layer = 0;
+    return std::pair(together, alone);
+  };
+  const auto [together, alone] = times();
+  range.tail_page = none.get();
+  const auto [nothing, nothing_alone] = times();
+  std::printf(
+      "  a page of each of %d layers %7.1f us in one launch, %7.1f us in one each; of none %.1f and %.1f "
+      "us\n",
+      settings.layers, together, alone, nothing, nothing_alone);
+}
+
 void run_pair(const Settings& settings, const std::string& pair, const kvant_pages& tail, int pages) {
   const int d = settings.head_dim;
   const std::string key = pair.substr(0, pair.find('+'));
@@ -113,13 +145,11 @@ void run_pair(const Settings& settings, const std::string& pair, const kvant_pag
                  {static_cast<float>(i ^ 1), (i % 2 == 0 ? .1F : -.1F) / static_cast<float>(1 + i / 2)});
   const DeviceArray<float> directions(of_heads), frames(turns), bases(basis);
   const kvant_page_metrics page_metrics{sizeof page_metrics, directions.get(), frames.get(), bases.get(), 0};
-  kvant_seal_range range{sizeof range,
-                         first.get(),
-                         first.get(),
-                         nullptr,
-                         pages,
-                         0,
-                         settings.shaped == 2 ? &page_metrics : nullptr};
+  kvant_seal_range range{};
+  range.struct_size = sizeof range;
+  range.tail_page = range.sealed_page = first.get();
+  range.max_pages = pages;
+  range.page_metrics = settings.shaped == 2 ? &page_metrics : nullptr;
   const double us =
       median_us(settings.runs, "sealing", [&] { check(kvant_seal_pages(&shape, &layer, &range, nullptr)); });
   range.max_pages = 1;
@@ -127,6 +157,7 @@ void run_pair(const Settings& settings, const std::string& pair, const kvant_pag
       median_us(settings.runs, "sealing", [&] { check(kvant_seal_pages(&shape, &layer, &range, nullptr)); });
   std::printf("%-20s d%-3d %d heads: %dk tokens %9.1f us, a page of each %7.1f us\n", pair.c_str(), d,
               settings.kv_heads, settings.tokens / 1024, us, one);
+  if (settings.layers > 0) run_layers(settings, shape, layer, range);
   std::fflush(stdout);
 }
 
@@ -153,7 +184,8 @@ Settings parse(int argc, char** argv) {
                                 {"--kv-heads", &settings.kv_heads},
                                 {"--tokens", &settings.tokens},
                                 {"--runs", &settings.runs},
-                                {"--shaped", &settings.shaped}})
+                                {"--shaped", &settings.shaped},
+                                {"--layers", &settings.layers}})
                        .names;
   if (settings.pairs.empty())
     settings.pairs = {"ch4g128+tok4g128", "ch2g128+tok2g128", "prog4+prog4",       "prog2+prog2",

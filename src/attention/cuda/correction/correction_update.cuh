@@ -92,9 +92,9 @@ __device__ void add_tokens_to_state(const StateUpdateArgs& args, int seq, int he
                                     StateUpdateShared<D, Tokens>& shared) {
   const SealArgs& seal = args.seal;
   const int thread = threadIdx.x;
-  const int target = seal.sealed_page[seq] + nth;
+  const int target = seal.due.sealed_page[seq] + nth;
   const auto* tail =
-      reinterpret_cast<const __nv_bfloat16*>(seal.tail.find(seq, head, 0, seal.tail_page[seq] + nth));
+      reinterpret_cast<const __nv_bfloat16*>(seal.tail.find(seq, head, 0, seal.due.tail_page[seq] + nth));
   const unsigned char* keys = seal.sealed.find(seq, head, 0, target);
   for (int i = thread; i < Tokens * D; i += kUpdateThreads) {
     const int token = first_token + i / D;

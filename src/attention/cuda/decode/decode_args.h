@@ -81,8 +81,11 @@ struct SealedSource {
   PageSource pages;
   std::uint32_t offsets[kMaxKvHeads][2];  // kvant_decode_layer::sealed_offsets, in such units
 
+  KVANT_HOST_DEVICE std::int64_t offset_of(int head, int side) const {  // bytes
+    return std::int64_t{offsets[head][side]} * kOffsetUnit;
+  }
   KVANT_HOST_DEVICE const unsigned char* at(std::int64_t id, int head, int side) const {
-    return pages.at(id, head, side) + std::int64_t{offsets[head][side]} * kOffsetUnit;
+    return pages.at(id, head, side) + offset_of(head, side);
   }
   KVANT_HOST_DEVICE const unsigned char* find(std::int64_t seq, int head, int side, int page) const {
     return at(pages.id_of(seq, head, side, page), head, side);

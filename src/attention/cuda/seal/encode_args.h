@@ -68,14 +68,35 @@ struct PageEncoding {
   }
 };
 
+// From a layer to the next one: entries of tables, and bytes of pools.
+struct LayerDistance {
+  std::int64_t entries, bytes;
+};
+
+// Which pages are sealed, of which layers.
+struct DueArgs {
+  const std::int32_t *tail_page, *sealed_page;
+  const std::int32_t* n_pages;  // or null: max_pages
+  int max_pages;
+  int n_layers;  // from the one that pages are of
+  LayerDistance sealed, tail;
+  const std::int64_t* layer_offsets;  // [n_layers]: bytes more of each; or null
+};
+
+// Pages of the nth layer.
+__device__ inline PageSource of_layer(PageSource pages, const LayerDistance& distance,
+                                      const std::int64_t* offsets, int nth) {
+  pages.table += nth * distance.entries;
+  pages.pool += nth * distance.bytes + (offsets == nullptr ? 0 : offsets[nth]);
+  return pages;
+}
+
 struct SealArgs {
   int n_seqs;
   HeadList heads;
   SealedSource sealed;
   PageSource tail;
-  const std::int32_t *tail_page, *sealed_page;
-  const std::int32_t* n_pages;  // or null: max_pages
-  int max_pages;
+  DueArgs due;
   int sink;
   const uint4* masks;
   std::int64_t mask_seq_stride, mask_head_stride;
@@ -85,8 +106,8 @@ struct SealArgs {
 
 // How many pages of a sequence are to be sealed.
 __device__ inline int pages_due(const SealArgs& args, int seq) {
-  if (args.tail_page[seq] < 0) return 0;
-  return args.n_pages == nullptr ? args.max_pages : min(args.n_pages[seq], args.max_pages);
+  if (args.due.tail_page[seq] < 0) return 0;
+  return args.due.n_pages == nullptr ? args.due.max_pages : min(args.due.n_pages[seq], args.due.max_pages);
 }
 
 // Rows of keys, values or queries: head h of row i at i * row_stride + h * head_stride. Channels are

@@ -32,12 +32,17 @@ struct DuePage {
 
 // The nth of the pages that may be due; false: it isn't.
 __device__ inline bool find_due_page(const SealArgs& args, int nth, int head, int side, DuePage* due) {
-  due->seq = nth / args.max_pages;
-  const int of_seq = nth % args.max_pages;
+  const int of_all = nth / args.due.max_pages;  // sequences of all layers
+  const int layer = of_all / args.n_seqs;
+  due->seq = of_all % args.n_seqs;
+  const int of_seq = nth % args.due.max_pages;
   if (of_seq >= pages_due(args, due->seq)) return false;
-  due->page = args.sealed_page[due->seq] + of_seq;
-  due->tail = args.tail.find(due->seq, head, side, args.tail_page[due->seq] + of_seq);
-  due->sealed = const_cast<unsigned char*>(args.sealed.find(due->seq, head, side, due->page));
+  due->page = args.due.sealed_page[due->seq] + of_seq;
+  due->tail = of_layer(args.tail, args.due.tail, args.due.layer_offsets, layer)
+                  .find(due->seq, head, side, args.due.tail_page[due->seq] + of_seq);
+  const PageSource sealed = of_layer(args.sealed.pages, args.due.sealed, args.due.layer_offsets, layer);
+  due->sealed = const_cast<unsigned char*>(sealed.find(due->seq, head, side, due->page)) +
+                args.sealed.offset_of(head, side);
   return true;
 }
 

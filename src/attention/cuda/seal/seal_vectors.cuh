@@ -542,7 +542,7 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
   const int side = first_side + static_cast<int>(blockIdx.z);
   const int head = args.heads.at[blockIdx.y];
   const PageEncoding& format = args.sides[side];
-  const int n = args.n_seqs * args.max_pages;
+  const int n = args.n_seqs * args.due.max_pages;
   const auto step = static_cast<int>(gridDim.x);
   DuePage due;
   const auto find_from = [&](int i) {

@@ -1,0 +1,148 @@
+"""Steps that are planned where their lengths lie, against the rules as PyTorch computes them for the plug-in, here on the CPU model of
+the library."""
+
+import unittest
+from importlib.util import find_spec
+
+if find_spec("torch") is None:
+    raise unittest.SkipTest("no PyTorch")
+
+import cpu_library
+import numpy as np
+import torch
+
+from kvant import PAGE
+from kvant.paged import decode, draft_rows, step_rules
+from kvant.paged.block_layout import SIDES, BlockLayout
+from kvant.paged.model_cache import ModelCache
+from kvant.paged.recipes import Recipe
+from kvant.paged.sink_layout import UNIT_BYTES
+from kvant.torch import Layer, StepPlan, step_table
+
+N_KV_HEADS, N_HEADS, D, MAX_PAGES = 2, 4, 64, 12
+RECIPE = Recipe("sink", "tcq4", "tcq4", sink=2)
+
+
+class Plans(unittest.TestCase):
+    device = torch.device("cpu")
+
+    def setUp(self):
+        self.library, self.rng = self.new_library(), np.random.default_rng(7)
+
+    def new_library(self):
+        return cpu_library.CpuLibrary()
+
+    def cache(self, n_requests, max_rows=1):
+        sizes = [self.library.page_bytes(format, D) for format in (RECIPE.key_format, RECIPE.value_format)]
+        layout = BlockLayout(N_KV_HEADS, D, *sizes, RECIPE.sink, tail_pages=min(max_rows, 2))
+        return ModelCache(self.library, RECIPE, layout, N_HEADS, 1.0, n_requests, self.device, max_rows)
+
+    def int32(self, x):
+        return torch.as_tensor(np.asarray(x), dtype=torch.int32).to(self.device)
+
+    def tables(self, cache, plan, blocks, tail_blocks):
+        """Of tails and sinks, as the plug-in's blocks have them, and of sealed pages."""
+        layout = cache.layout
+        pages = [(head, side) for head in range(N_KV_HEADS) for side in range(SIDES)]
+        tail_places = self.int32([[layout.tail_place(*page, turn) for page in pages] for turn in range(layout.tail_pages)])
+        sink_places = self.int32([[(0, layout.sink.place(*page) // UNIT_BYTES) for page in pages]])
+
+        def table(n_entries, n_pages):
+            return torch.full((plan.n_seqs, n_entries, n_pages), -1, dtype=torch.int32, device=self.device)
+
+        self.tail, self.sinks, self.sealed = table(len(pages), layout.tail_pages), table(len(pages), 1), table(1, MAX_PAGES)
+        return dict(tail=step_table(self.tail, tail_blocks, tail_places, layout.block_bytes // layout.unit_bytes),
+                    protected_pages=step_table(self.sinks, blocks, sink_places, layout.block_bytes // UNIT_BYTES),
+                    sealed=step_table(self.sealed, blocks))
+
+    def blocks(self, n, width):
+        return self.int32(self.rng.permutation(n * width).reshape(n, width))
+
+    def test_of_requests_with_one_new_token_are_those_of_the_plug_in(self):
+        lens = np.array([1, 127, 128, 129, 0, 255, 256, 257, 700, 1, 0, 1281])
+        n = len(lens)
+        cache, plan = self.cache(n), StepPlan(n, sink=RECIPE.sink, device=self.device)
+        blocks, tail_blocks, seq_lens = self.blocks(n, MAX_PAGES), self.blocks(n, cache.layout.tail_blocks), self.int32(lens)
+        self.library.plan_step(plan.step(seq_lens, **self.tables(cache, plan, blocks, tail_blocks)))
+        expected = decode.prepare(cache, seq_lens, blocks, tail_blocks)
+        there = torch.from_numpy(lens > 0).to(self.device)
+        sealed = step_rules.sealed_pages(seq_lens)
+        self.assertEqual(plan.sealed_pages.tolist(), sealed.tolist())
+        self.assertEqual(plan.tail_tokens.tolist(), step_rules.tail_tokens(seq_lens).tolist())
+        self.assertEqual(plan.row_tail_token.tolist(), expected.row_token.tolist())
+        self.assertEqual(plan.row_seq.tolist(), expected.row_seq.tolist())
+        self.assertEqual(plan.protected_tokens.tolist(), (RECIPE.sink * sealed.clip(max=1)).tolist())
+        self.assertEqual(self.tail[there][:, :, 0].tolist(), expected.tail_ids[there].tolist())
+        self.assertEqual(self.sinks[there][:, :, 0].tolist(), expected.sink_ids[there].tolist())
+        for seq in range(n):
+            n_sealed = int(plan.sealed_pages[seq])
+            self.assertEqual(self.sealed[seq, 0, :n_sealed].tolist(), blocks[seq, :n_sealed].tolist())
+        seqs, pages = step_rules.filled_pages(lens)
+        due = np.flatnonzero(plan.due_tail_page.cpu().numpy() >= 0)
+        self.assertEqual(due.tolist(), seqs.tolist())
+        self.assertEqual(plan.due_sealed_page.cpu().numpy()[due].tolist(), pages.tolist())
+        self.assertEqual(plan.n_due_pages.cpu().numpy()[due].tolist(), [1] * len(due))
+
+    def test_of_drafts_show_every_row_what_the_plug_in_shows_it(self):
+        most = 4
+        for _ in range(8):
+            n = 9
+            query_lens = self.rng.integers(0, most + 1, n)
+            computed = self.rng.integers(0, 3, n) * PAGE + self.rng.integers(-5, 6, n).clip(-1) % PAGE
+            lens = np.where(query_lens > 0, computed + query_lens, 0)
+            cache, plan = self.cache(n, most), StepPlan(n, most, most, sink=RECIPE.sink, device=self.device)
+            blocks, tail_blocks = self.blocks(n, MAX_PAGES), self.blocks(n, cache.layout.tail_blocks)
+            seq_lens, begins = self.int32(lens), self.int32(step_rules.bounds(query_lens))
+            n_rows = int(query_lens.sum())
+            self.library.plan_step(plan.step(seq_lens, begins, **self.tables(cache, plan, blocks, tail_blocks)))
+            expected = draft_rows.prepare(cache, seq_lens, begins, n * most, blocks, tail_blocks)
+            parts = draft_rows.divide(seq_lens, begins, cache.numbers[:cache.parts], cache.max_queries)
+            sealed, tail_tokens = parts.sealed_pages.flatten().tolist(), parts.tail_tokens.flatten().tolist()
+            ends, part_begins, rows = parts.begins[1:].tolist(), plan.part_begins.tolist(), expected.rows
+            self.assertEqual(part_begins[-1], n_rows)
+            self.assertTrue((plan.row_tail_token[n_rows:] == -1).all())
+            for row in range(n_rows):
+                seq, other = int(plan.row_seq[row]), int(rows.row_seq[row])
+                self.assertTrue(part_begins[seq] <= row < part_begins[seq + 1])
+                behind, behind_other = part_begins[seq + 1] - row, ends[other] - row
+                self.assertEqual(int(plan.sealed_pages[seq]), sealed[other])  # each query sees a token less than the one behind
+                self.assertEqual(int(plan.tail_tokens[seq]) - behind, tail_tokens[other] - behind_other)
+                self.assertEqual(int(plan.row_tail_token[row]), int(rows.row_token[row]))
+                self.assertEqual(self.tail[seq, :, 0].tolist(), rows.tail_ids[other].tolist())
+                self.assertEqual(self.sinks[seq, :, 0].tolist(), rows.sink_ids[other].tolist())
+            there = torch.from_numpy(query_lens > 0).to(self.device)
+            self.assertEqual(plan.due_tail_page[there].tolist(), expected.tail_page[there].tolist())
+            is_due = there & (expected.tail_page >= 0)
+            self.assertEqual(plan.due_sealed_page[is_due].tolist(), expected.page[is_due].tolist())
+
+    def test_all_layers_are_sealed_at_once_as_they_are_one_by_one(self):
+        lens, n_layers = np.array([PAGE, 5, 2 * PAGE, 0, 3 * PAGE, PAGE]), 3
+        n = len(lens)
+        cache, plan = self.cache(n), StepPlan(n, sink=RECIPE.sink, device=self.device)
+        layout = cache.layout
+        numbers = self.int32(1 + self.rng.permutation(n * (MAX_PAGES + layout.tail_blocks)))  # block 0 is nobody's
+        blocks, tail_blocks = numbers[:n * MAX_PAGES].view(n, -1), numbers[n * MAX_PAGES:].view(n, -1)
+        self.library.plan_step(plan.step(self.int32(lens), **self.tables(cache, plan, blocks, tail_blocks)))
+        random = torch.from_numpy(self.rng.standard_normal((n_layers, len(numbers) + 1, layout.block_bytes // 2)))
+        together = random.bfloat16().to(self.device).view(torch.uint8)
+        alone = together.clone()
+
+        def layer(pool):
+            return Layer(sealed=cache.sealed_pages(blocks, pool), tail=cache.tail_pages(self.tail[:, :, 0], pool),
+                         protected_pages=cache.sink_pages(self.sinks[:, :, 0], pool), sink=RECIPE.sink)
+
+        offsets = torch.arange(n_layers, dtype=torch.int64, device=self.device) * together[0].numel()
+        self.library.seal_layers(cache.shape(n), layer(together[0]), plan, offsets)
+        is_first = (plan.due_tail_page >= 0) & (plan.due_sealed_page == 0)
+        sink_ids = cache.sink_ids(blocks[:, 0].where(is_first, 0))
+        for pool in alone:
+            self.library.seal_pages(cache.shape(n), layer(pool), plan.due_tail_page, plan.due_sealed_page, 1)
+            cache.keep_sinks(cache.sink_rows(n), cache.tail_pages(cache.tail_ids(tail_blocks), pool),
+                             cache.sink_pages(sink_ids, pool))
+        self.assertEqual(int(is_first.sum()), 2)
+        self.assertTrue(torch.equal(together[:, 1:], alone[:, 1:]))
+        self.assertFalse(torch.equal(together[:, 1:], random.bfloat16().to(self.device).view(torch.uint8)[:, 1:]))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Steps that the library plans on the GPU, against the rules as PyTorch computes them for the plug-in; and how long either takes, as
+a line of JSON. The exit status is 1 if any differ."""
+
+import json
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+
+import numpy as np
+import test_step_plan
+import torch
+
+from kvant.paged import decode, draft_rows
+from kvant.torch import StepPlan, TorchLibrary
+
+
+class PlansOnTheGpu(test_step_plan.Plans):
+    device = torch.device("cuda")
+
+    def new_library(self):
+        return TorchLibrary()
+
+    def test_takes_less_time(self):
+        n, most = 64, 4
+        times = {}
+        for name, max_rows in (("one token", 1), ("drafts", most)):
+            cache, plan = self.cache(n, max_rows), StepPlan(n, max_rows, max_rows, sink=test_step_plan.RECIPE.sink)
+            blocks, tail_blocks = self.blocks(n, test_step_plan.MAX_PAGES), self.blocks(n, cache.layout.tail_blocks)
+            seq_lens, begins = self.int32(np.full(n, 643)), self.int32(max_rows * np.arange(n + 1))
+            tables = self.tables(cache, plan, blocks, tail_blocks)
+            step = plan.step(seq_lens, begins if max_rows > 1 else None, **tables)
+            shape, lengths = cache.shape(plan.n_seqs, cache.max_queries), plan.lengths()
+
+            def by_library():
+                self.library.plan_step(step)
+                self.library.decode_schedule(shape, lengths, cache.workspace)
+
+            def by_torch():
+                if max_rows == 1:
+                    return decode.prepare(cache, seq_lens, blocks, tail_blocks)
+                return draft_rows.prepare(cache, seq_lens, begins, n * max_rows, blocks, tail_blocks)
+
+            times[name] = {"library": self.us(by_library), "torch": self.us(by_torch)}
+        print(json.dumps({"plan and schedule of 64 requests, us in a CUDA graph": times}))
+        for of in times.values():
+            self.assertLess(of["library"], of["torch"])
+
+    def us(self, launch):
+        """Microseconds of a replay."""
+        launch()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept = launch()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        graph.replay()
+        begin.record()
+        for _ in range(100):
+            graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        del kept
+        return round(10 * begin.elapsed_time(end), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
