@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "attention/cuda/test/attention_oracle.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
 #include "attention/cuda/test/step_model.h"
@@ -140,28 +141,26 @@ class HostDrivenCache {
   // Attention of the token of the last step in double precision, from the rule of visibility, the bytes of
   // sealed pages and the rows that were given: [heads][d].
   std::vector<double> expected(int layer, int i) const {
-    const Seq& seq = seqs_[i];
     const int d = model_.rules.d;
+    const AttentionOracle oracle{.d = d,
+                                 .softmax_scale = model_.softmax_scale(),
+                                 .softcap = 0,
+                                 .has_sink_logits = false,
+                                 .softmax = Softmax::exact,
+                                 .rises_by_tiles = false};
     std::vector<double> out;
     for (int head = 0; head < Model::kHeads; ++head) {
       const std::vector<float> keys = visible_rows(i, layer, KVANT_KEY, head / Model::kGroup);
       const std::vector<float> values = visible_rows(i, layer, KVANT_VALUE, head / Model::kGroup);
-      const std::uint16_t* q = model_.row(seq.sequence, layer, Model::queries, head, seq.last.token);
-      std::vector<double> scores;
-      for (std::size_t at = 0; at < keys.size(); at += d) {
-        double score = 0;
-        for (int c = 0; c < d; ++c) score += double{float_from_bf16(q[c])} * keys[at + c];
-        scores.push_back(score * model_.softmax_scale());
-      }
-      const double most = *std::max_element(scores.begin(), scores.end());
-      double sum = 0;
-      std::vector<double> row(d);
-      for (std::size_t t = 0; t < scores.size(); ++t) {
-        const double weight = std::exp(scores[t] - most);
-        sum += weight;
-        for (int c = 0; c < d; ++c) row[c] += weight * values[t * d + c];
-      }
-      for (const double x : row) out.push_back(x / sum);
+      std::vector<AttentionOracle::Token> tokens;
+      for (std::size_t at = 0; at < keys.size(); at += d)
+        tokens.push_back({keys.data() + at, values.data() + at});
+      std::vector<float> q(d);
+      float_row_from_bf16(model_.row(seqs_[i].sequence, layer, Model::queries, head, seqs_[i].last.token),
+                          q.data(), d);
+      double log_sum_exp = 0;
+      const std::vector<double> row = oracle.attend(q.data(), tokens, head, &log_sum_exp);
+      out.insert(out.end(), row.begin(), row.end());
     }
     return out;
   }
